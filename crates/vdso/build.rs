@@ -1,4 +1,5 @@
-//! Compiles and links the shared object that programs find in their memory, with the compiler and the linker of the tool chain.
+//! Compiles and links the shared object that programs find in their memory, with the compiler and
+//! the linker of the tool chain.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -15,8 +16,7 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo says where"));
     let rustc = env::var_os("RUSTC").expect("cargo says which");
     let object = out.join("vdso.o");
-    let options =
-        "--edition=2024 --crate-type=lib --crate-name=vdso_image --emit=obj --cfg=vdso_image --check-cfg=cfg(vdso_image)";
+    let options = "--edition=2024 --crate-type=lib --crate-name=vdso_image --emit=obj --cfg=vdso_image --check-cfg=cfg(vdso_image)";
     let code = "opt-level=3 panic=abort relocation-model=pic code-model=small codegen-units=1 force-unwind-tables=yes";
     run(Command::new(&rustc)
         .args(options.split(' '))
@@ -25,8 +25,24 @@ fn main() {
         .arg(&object)
         .arg("image/vdso.rs"));
     run(Command::new(linker(Path::new(&rustc)))
-        .args(["-flavor", "gnu", "-shared", "--no-undefined", "--strip-debug", "--eh-frame-hdr", "--hash-style=both"])
-        .args(["--build-id=sha1", "-z", "noexecstack", "-z", "max-page-size=4096", "-soname", "linux-vdso.so.1"])
+        .args([
+            "-flavor",
+            "gnu",
+            "-shared",
+            "--no-undefined",
+            "--strip-debug",
+            "--eh-frame-hdr",
+            "--hash-style=both",
+        ])
+        .args([
+            "--build-id=sha1",
+            "-z",
+            "noexecstack",
+            "-z",
+            "max-page-size=4096",
+            "-soname",
+            "linux-vdso.so.1",
+        ])
         .args(["-T", "image/vdso.lds", "-o"])
         .arg(out.join("vdso.so"))
         .arg(&object));
@@ -34,13 +50,21 @@ fn main() {
 
 /// The tool chain's own linker.
 fn linker(rustc: &Path) -> PathBuf {
-    let output = Command::new(rustc).args(["--print", "sysroot"]).output().expect("the compiler runs");
+    let output = Command::new(rustc)
+        .args(["--print", "sysroot"])
+        .output()
+        .expect("the compiler runs");
     let sysroot = String::from_utf8(output.stdout).expect("a path");
     let host = env::var("HOST").expect("cargo says which");
-    Path::new(sysroot.trim()).join("lib/rustlib").join(host).join("bin/rust-lld")
+    Path::new(sysroot.trim())
+        .join("lib/rustlib")
+        .join(host)
+        .join("bin/rust-lld")
 }
 
 fn run(command: &mut Command) {
-    let status = command.status().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let status = command
+        .status()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
     assert!(status.success(), "{command:?}: {status}");
 }

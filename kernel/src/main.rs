@@ -1,7 +1,8 @@
 //! The kernel image: start-up by role, wiring of the crates, nothing else.
 //!
-//! The guard calls [`kernel_main`] on the instance's first CPU and [`kernel_secondary`] on each further one. Everything else
-//! happens in threads: [`start::main`] sets the file system up, starts what the role has, and then the first program.
+//! The guard calls [`kernel_main`] on the instance's first CPU and [`kernel_secondary`] on each
+//! further one. Everything else happens in threads: [`start::main`] sets the file system up, starts
+//! what the role has, and then the first program.
 #![no_std]
 #![no_main]
 #![forbid(unsafe_code)]

@@ -1,4 +1,5 @@
-//! `/proc/skerry`: what this kernel says about itself, and, in an instance, a way to make it fail for the tests of isolation.
+//! `/proc/skerry`: what this kernel says about itself, and, in an instance, a way to make it fail
+//! for the tests of isolation.
 
 use alloc::format;
 use alloc::string::String;
@@ -20,14 +21,25 @@ pub(crate) fn add(dir: &Arc<StaticDir>, dev: u64) {
     dir.add("cpus", pseudo::file(Attr::new(dev, 0o444), || Ok(cpus())));
     dir.add(
         "rcu",
-        pseudo::file(Attr::new(dev, 0o444), || Ok(format!("grace_periods {}\n", guard::rcu::grace_periods()).into_bytes())),
+        pseudo::file(Attr::new(dev, 0o444), || {
+            Ok(format!("grace_periods {}\n", guard::rcu::grace_periods()).into_bytes())
+        }),
     );
-    dir.add("interrupts", pseudo::file(Attr::new(dev, 0o444), || Ok(interrupts())));
+    dir.add(
+        "interrupts",
+        pseudo::file(Attr::new(dev, 0o444), || Ok(interrupts())),
+    );
     dir.add("locks", pseudo::file(Attr::new(dev, 0o444), || Ok(locks())));
     dir.add("calls", pseudo::file(Attr::new(dev, 0o444), || Ok(calls())));
     dir.add("trace", trace::file(dev));
-    dir.add("objects", pseudo::file(Attr::new(dev, 0o444), || Ok(objects())));
-    dir.add("memory", pseudo::file(Attr::new(dev, 0o444), || Ok(memory())));
+    dir.add(
+        "objects",
+        pseudo::file(Attr::new(dev, 0o444), || Ok(objects())),
+    );
+    dir.add(
+        "memory",
+        pseudo::file(Attr::new(dev, 0o444), || Ok(memory())),
+    );
     if !guard::role::is_supervisor() {
         let write = |text: &[u8]| {
             let name = core::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
@@ -35,11 +47,15 @@ pub(crate) fn add(dir: &Arc<StaticDir>, dev: u64) {
             Ok(())
         };
         dir.add("search", search(dev));
-        dir.add("fault", pseudo::writable_file(Attr::new(dev, 0o200), || Ok(Vec::new()), write));
+        dir.add(
+            "fault",
+            pseudo::writable_file(Attr::new(dev, 0o200), || Ok(Vec::new()), write),
+        );
     }
 }
 
-/// Writing a product (see `faults::search`) in hexadecimal starts a search; reading gives the last one's result.
+/// Writing a product (see `faults::search`) in hexadecimal starts a search; reading gives the last
+/// one's result.
 fn search(dev: u64) -> Arc<dyn Inode> {
     let last = Arc::new(Mutex::new((0, 0)));
     let show = {
@@ -50,7 +66,9 @@ fn search(dev: u64) -> Arc<dyn Inode> {
         }
     };
     let store = move |text: &[u8]| {
-        let product = core::str::from_utf8(text).ok().and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+        let product = core::str::from_utf8(text)
+            .ok()
+            .and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
         let result = faults::search(product.ok_or(Errno::EINVAL)?);
         *last.lock() = result;
         Ok(())
@@ -60,19 +78,32 @@ fn search(dev: u64) -> Arc<dyn Inode> {
 
 fn role() -> Vec<u8> {
     let descriptor = guard::role::descriptor();
-    let role = if descriptor.is_supervisor() { "supervisor" } else { "subos" };
+    let role = if descriptor.is_supervisor() {
+        "supervisor"
+    } else {
+        "subos"
+    };
     format!("{role} {}\n", descriptor.label()).into_bytes()
 }
 
 fn cpus() -> Vec<u8> {
-    let mut text =
-        String::from("cpu switches wakes ipis idle_ns runnable remote_wakes ipis_saved steals polls sleeps shootdowns\n");
+    let mut text = String::from(
+        "cpu switches wakes ipis idle_ns runnable remote_wakes ipis_saved steals polls sleeps shootdowns\n",
+    );
     for cpu in (0..task::cpu_count() as u32).map(task::CpuId) {
         let s = task::stats::cpu(cpu);
         let shootdowns = guard::paging::shootdowns(cpu);
         // Writing to a string cannot fail.
-        let _ = write!(text, "{cpu} {} {} {} {} {} ", s.switches, s.wakes, s.ipis, s.idle_ns, s.runnable);
-        let _ = writeln!(text, "{} {} {} {} {} {shootdowns}", s.remote_wakes, s.ipis_saved, s.steals, s.polls, s.sleeps);
+        let _ = write!(
+            text,
+            "{cpu} {} {} {} {} {} ",
+            s.switches, s.wakes, s.ipis, s.idle_ns, s.runnable
+        );
+        let _ = writeln!(
+            text,
+            "{} {} {} {} {} {shootdowns}",
+            s.remote_wakes, s.ipis_saved, s.steals, s.polls, s.sleeps
+        );
     }
     text.into_bytes()
 }
@@ -80,16 +111,34 @@ fn cpus() -> Vec<u8> {
 fn interrupts() -> Vec<u8> {
     let mut text = String::from("cpu vector name count\n");
     for count in guard::irq::counts() {
-        let _ = writeln!(text, "{} {:#x} {} {}", count.cpu, count.vector, guard::irq::name(count.vector), count.count);
+        let _ = writeln!(
+            text,
+            "{} {:#x} {} {}",
+            count.cpu,
+            count.vector,
+            guard::irq::name(count.vector),
+            count.count
+        );
     }
     text.into_bytes()
 }
 
 fn locks() -> Vec<u8> {
     let mut text = String::from("number waits wait_ns site\n");
-    for task::Site { number, location, waits, ns } in task::lock_sites() {
+    for task::Site {
+        number,
+        location,
+        waits,
+        ns,
+    } in task::lock_sites()
+    {
         let _ = match location {
-            Some(site) => writeln!(text, "{number} {waits} {ns} {}:{}", site.file(), site.line()),
+            Some(site) => writeln!(
+                text,
+                "{number} {waits} {ns} {}:{}",
+                site.file(),
+                site.line()
+            ),
             None => writeln!(text, "{number} {waits} {ns} elsewhere"),
         };
     }
@@ -97,12 +146,13 @@ fn locks() -> Vec<u8> {
 }
 
 fn calls() -> Vec<u8> {
-    let lines = linux::entry::syscall_trace::names().map(|(number, name)| format!("{number} {name}\n"));
+    let lines =
+        linux::entry::syscall_trace::names().map(|(number, name)| format!("{number} {name}\n"));
     lines.collect::<String>().into_bytes()
 }
 
-/// How many there are of what programs can leave behind: objects by class, entries of tables, small objects of the heap by size,
-/// frames by kind.
+/// How many there are of what programs can leave behind: objects by class, entries of tables, small
+/// objects of the heap by size, frames by kind.
 fn objects() -> Vec<u8> {
     let mut text = String::new();
     let mut line = |name: &str, count: u64| {

@@ -1,4 +1,5 @@
-//! The first file system: a RAM file system filled from the archive given at boot, with the kernel's own mounted in it.
+//! The first file system: a RAM file system filled from the archive given at boot, with the
+//! kernel's own mounted in it.
 
 use alloc::sync::Arc;
 
@@ -10,7 +11,8 @@ use fs::path::LookupFlags;
 use fs::ramfs::{Options, RamFs};
 use fs::{Cred, FsStruct, Inode, NewInode, NewInodeKind, Path, Result, devfs};
 
-/// Makes the root file system. An archive that is broken gives what came before the broken entry, and a message.
+/// Makes the root file system. An archive that is broken gives what came before the broken entry,
+/// and a message.
 pub(crate) fn make() -> Result<FsStruct> {
     let frames = guard::mem::stats().total;
     // The limit is one that cannot be reached; `df` shows what is used of it.
@@ -22,7 +24,13 @@ pub(crate) fn make() -> Result<FsStruct> {
 
     unpack(&ram.root());
 
-    for (name, mode) in [("proc", 0o555), ("sys", 0o555), ("dev", 0o755), ("tmp", 0o1777), ("run", 0o755)] {
+    for (name, mode) in [
+        ("proc", 0o555),
+        ("sys", 0o555),
+        ("dev", 0o755),
+        ("tmp", 0o1777),
+        ("run", 0o755),
+    ] {
         directory(&ram.root(), name, mode)?;
     }
     devfs::register_standard()?;
@@ -32,14 +40,24 @@ pub(crate) fn make() -> Result<FsStruct> {
     let proc = linux::procfs::new();
     hang(&context, proc, b"/proc", "proc")?;
     hang(&context, linux::kernfs::sysfs::new(), b"/sys", "sysfs")?;
-    hang(&context, linux::kernfs::cgroup::new(), b"/sys/fs/cgroup", "cgroup2")?;
+    hang(
+        &context,
+        linux::kernfs::cgroup::new(),
+        b"/sys/fs/cgroup",
+        "cgroup2",
+    )?;
     hang(&context, devfs::filesystem(), b"/dev", "devtmpfs")?;
     hang(&context, fs::tty::pty::filesystem(), b"/dev/pts", "devpts")?;
     Ok(context)
 }
 
 fn directory(root: &Arc<dyn Inode>, name: &str, mode: u32) -> Result<()> {
-    let new = NewInode { kind: NewInodeKind::Directory, mode, uid: 0, gid: 0 };
+    let new = NewInode {
+        kind: NewInodeKind::Directory,
+        mode,
+        uid: 0,
+        gid: 0,
+    };
     match root.create(name.as_bytes(), &new) {
         Ok(_) | Err(Errno::EEXIST) => Ok(()),
         Err(error) => Err(error),
@@ -47,11 +65,19 @@ fn directory(root: &Arc<dyn Inode>, name: &str, mode: u32) -> Result<()> {
 }
 
 fn hang(context: &FsStruct, fs: Arc<dyn FileSystem>, at: &[u8], source: &str) -> Result<()> {
-    mount::mount(&context.namespace(), Super::of(fs, 0), &find(context, at)?, source, 0)
+    mount::mount(
+        &context.namespace(),
+        Super::of(fs, 0),
+        &find(context, at)?,
+        source,
+        0,
+    )
 }
 
 fn find(context: &FsStruct, name: &[u8]) -> Result<Path> {
-    context.walk(&Cred::root()).lookup(name, LookupFlags::empty())
+    context
+        .walk(&Cred::root())
+        .lookup(name, LookupFlags::empty())
 }
 
 /// The archive's memory is free again as its files are made, or theirs.

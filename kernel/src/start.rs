@@ -31,7 +31,11 @@ pub(crate) fn main() {
         parallel::prefer(parallel::Siblings::First);
     }
     linux::init(Hooks { init_exited });
-    let First { program, stdio } = if role::is_supervisor() { supervisor(&context) } else { instance(&context) };
+    let First { program, stdio } = if role::is_supervisor() {
+        supervisor(&context)
+    } else {
+        instance(&context)
+    };
 
     if let Err(error) = linux::spawn_init(&program, Arc::new(context), stdio) {
         let name = String::from_utf8_lossy(&program.path);
@@ -77,19 +81,33 @@ fn supervisor(context: &FsStruct) -> First {
     }
 
     let path = role::cmdline_value("init").unwrap_or("/init");
-    let console = open(context, b"/dev/console").unwrap_or_else(|| open(context, b"/dev/null").expect("made at start"));
+    let console = open(context, b"/dev/console")
+        .unwrap_or_else(|| open(context, b"/dev/null").expect("made at start"));
     let program = Program {
         path: path.into(),
         args: vec![path.into()],
-        env: vec![b"HOME=/root".to_vec(), b"PATH=/bin:/sbin:/usr/bin:/usr/sbin".to_vec(), b"TERM=linux".to_vec()],
+        env: vec![
+            b"HOME=/root".to_vec(),
+            b"PATH=/bin:/sbin:/usr/bin:/usr/sbin".to_vec(),
+            b"TERM=linux".to_vec(),
+        ],
         cwd: b"/".to_vec(),
         terminal: None,
     };
-    First { program, stdio: [console.clone(), console.clone(), console] }
+    First {
+        program,
+        stdio: [console.clone(), console.clone(), console],
+    }
 }
 
 fn open(context: &FsStruct, name: &[u8]) -> Option<Arc<File>> {
-    fs::ops::open(&context.walk(&Cred::root()), name, OpenFlags::RDWR | OpenFlags::NOCTTY, 0).ok()
+    fs::ops::open(
+        &context.walk(&Cred::root()),
+        name,
+        OpenFlags::RDWR | OpenFlags::NOCTTY,
+        0,
+    )
+    .ok()
 }
 
 fn instance(context: &FsStruct) -> First {
@@ -108,8 +126,10 @@ fn instance(context: &FsStruct) -> First {
     let path = search(context, &args[0], &env);
     // Before the supervisor is listened to: its first word may be the terminal's size.
     let terminal = (boot.flags & boot::FLAG_TERMINAL != 0).then(|| link::console().clone());
-    let listening =
-        link::start(link::Hooks { signal: |signal| linux::signal_init(signal as i32), shutdown: || linux::signal_init(15) });
+    let listening = link::start(link::Hooks {
+        signal: |signal| linux::signal_init(signal as i32),
+        shutdown: || linux::signal_init(15),
+    });
     if listening.is_err() {
         panic!("no memory to listen to the supervisor");
     }
@@ -119,7 +139,16 @@ fn instance(context: &FsStruct) -> First {
     } else {
         [link::stdin(), link::stdout(), link::stderr()]
     };
-    First { program: Program { path, args, env, cwd: boot.cwd.into(), terminal }, stdio }
+    First {
+        program: Program {
+            path,
+            args,
+            env,
+            cwd: boot.cwd.into(),
+            terminal,
+        },
+        stdio,
+    }
 }
 
 /// The program's file, looked for as a shell does.
@@ -127,8 +156,19 @@ fn search(context: &FsStruct, name: &[u8], env: &[Vec<u8>]) -> Vec<u8> {
     if name.contains(&b'/') {
         return name.to_vec();
     }
-    let path = env.iter().find_map(|variable| variable.strip_prefix(b"PATH=")).unwrap_or(b"/bin:/sbin:/usr/bin:/usr/sbin");
-    let exists = |file: &[u8]| context.walk(&Cred::root()).lookup(file, fs::path::LookupFlags::empty()).is_ok();
-    let found = path.split(|byte| *byte == b':').map(|dir| [dir, b"/", name].concat()).find(|file| exists(file));
+    let path = env
+        .iter()
+        .find_map(|variable| variable.strip_prefix(b"PATH="))
+        .unwrap_or(b"/bin:/sbin:/usr/bin:/usr/sbin");
+    let exists = |file: &[u8]| {
+        context
+            .walk(&Cred::root())
+            .lookup(file, fs::path::LookupFlags::empty())
+            .is_ok()
+    };
+    let found = path
+        .split(|byte| *byte == b':')
+        .map(|dir| [dir, b"/", name].concat())
+        .find(|file| exists(file));
     found.unwrap_or_else(|| name.to_vec())
 }

@@ -1,5 +1,6 @@
-//! `/proc/skerry/trace`: writing a list of classes of events to it begins to record them, reading takes the records out, and closing
-//! it ends the recording, whatever became of the reader. One may have it open at a time.
+//! `/proc/skerry/trace`: writing a list of classes of events to it begins to record them, reading
+//! takes the records out, and closing it ends the recording, whatever became of the reader. One may
+//! have it open at a time.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,12 @@ struct Trace(Metadata);
 /// The file.
 pub(crate) fn file(dev: u64) -> Arc<dyn Inode> {
     let attr = Attr::new(dev, 0o600);
-    Arc::new(Trace(Metadata::generated(attr.dev, attr.ino, FileType::Regular, attr.mode)))
+    Arc::new(Trace(Metadata::generated(
+        attr.dev,
+        attr.ino,
+        FileType::Regular,
+        attr.mode,
+    )))
 }
 
 static OPEN: AtomicBool = AtomicBool::new(false);
@@ -84,7 +90,11 @@ impl FileOps for Recording {
     /// `off`, or classes of events by name.
     fn write(&self, _: &File, buf: &[u8]) -> Result<usize> {
         let text = core::str::from_utf8(buf).map_err(|_| Errno::EINVAL)?.trim();
-        let classes = if text == "off" { 0 } else { Class::parse(text).ok_or(Errno::EINVAL)? };
+        let classes = if text == "off" {
+            0
+        } else {
+            Class::parse(text).ok_or(Errno::EINVAL)?
+        };
         record(classes).map_err(|_| Errno::ENOMEM)?;
         Ok(buf.len())
     }

@@ -1,7 +1,9 @@
-//! `cargo xtask abi`: the table of system calls in the documentation, made from the kernel's own table.
+//! `cargo xtask abi`: the table of system calls in the documentation, made from the kernel's own
+//! table.
 //!
-//! A line of `crates/linux/src/entry/syscall_table.rs` without a remark is a call that does what Linux' manual says. What is missing follows it as
-//! `// partial: what`, and a call that only pretends says why that does no harm, as `// stub: why`.
+//! A line of `crates/linux/src/entry/syscall_table.rs` without a remark is a call that does what
+//! Linux' manual says. What is missing follows it as `// partial: what`, and a call that only
+//! pretends says why that does no harm, as `// stub: why`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -52,38 +54,74 @@ fn parse(table: &str) -> Result<BTreeMap<u32, Call>> {
     let mut calls = BTreeMap::new();
     let mut enter = |number: u32, call: Call| {
         let name = call.name.clone();
-        ensure!(calls.insert(number, call).is_none(), "system call {number} ({name}) is there twice");
+        ensure!(
+            calls.insert(number, call).is_none(),
+            "system call {number} ({name}) is there twice"
+        );
         Ok(())
     };
-    let there = table.split_once("\ncalls! {\n").and_then(|(_, rest)| rest.split_once("\n}\n")).context("no table of calls")?;
+    let there = table
+        .split_once("\ncalls! {\n")
+        .and_then(|(_, rest)| rest.split_once("\n}\n"))
+        .context("no table of calls")?;
     for line in there.0.lines() {
         let entry = || -> Option<(u32, Call)> {
             let (number, rest) = line.trim().split_once(' ')?;
             let (name, rest) = rest.split_once('(')?;
             let (kinds, rest) = rest.split_once(')')?;
-            let kinds = kinds.split(", ").filter(|kind| !kind.is_empty()).map(str::to_owned).collect();
+            let kinds = kinds
+                .split(", ")
+                .filter(|kind| !kind.is_empty())
+                .map(str::to_owned)
+                .collect();
             let (function, rest) = rest.split_once("= [")?.1.split_once("];")?;
-            let place = function.strip_prefix("regs ").unwrap_or(function).replace("::", ".rs: ");
-            let (state, remark) = match rest.trim().strip_prefix("// ").map(|remark| remark.split_once(": ")) {
+            let place = function
+                .strip_prefix("regs ")
+                .unwrap_or(function)
+                .replace("::", ".rs: ");
+            let (state, remark) = match rest
+                .trim()
+                .strip_prefix("// ")
+                .map(|remark| remark.split_once(": "))
+            {
                 None if rest.trim().is_empty() => (State::Full, ""),
                 Some(Some(("partial", what))) => (State::Partial, what),
                 Some(Some(("stub", why))) => (State::Stub, why),
                 _ => return None,
             };
-            let call = Call { name: name.to_owned(), kinds, state, place, remark: remark.to_owned() };
+            let call = Call {
+                name: name.to_owned(),
+                kinds,
+                state,
+                place,
+                remark: remark.to_owned(),
+            };
             Some((number.parse().ok()?, call))
         };
-        let (number, call) = entry().with_context(|| format!("cannot read the line `{}`", line.trim()))?;
+        let (number, call) =
+            entry().with_context(|| format!("cannot read the line `{}`", line.trim()))?;
         enter(number, call)?;
     }
-    let missing =
-        there.1.split_once("MISSING").and_then(|(_, rest)| rest.split_once("&[\n")).context("no list of missing calls")?;
+    let missing = there
+        .1
+        .split_once("MISSING")
+        .and_then(|(_, rest)| rest.split_once("&[\n"))
+        .context("no list of missing calls")?;
     for pair in missing.1.split('(').skip(1) {
-        let Some((number, name)) = pair.split_once(')').and_then(|(pair, _)| pair.split_once(", ")) else {
+        let Some((number, name)) = pair
+            .split_once(')')
+            .and_then(|(pair, _)| pair.split_once(", "))
+        else {
             bail!("cannot read `{pair}`")
         };
         let name = name.trim_matches('"').to_owned();
-        let call = Call { name, kinds: Vec::new(), state: State::Missing, place: String::new(), remark: String::new() };
+        let call = Call {
+            name,
+            kinds: Vec::new(),
+            state: State::Missing,
+            place: String::new(),
+            remark: String::new(),
+        };
         enter(number.parse()?, call)?;
     }
     Ok(calls)
@@ -99,18 +137,42 @@ fn page(calls: &BTreeMap<u32, Call>) -> String {
     );
     // Writing to a string does not fail.
     for state in State::ALL {
-        let _ = writeln!(text, "| {} | {} |", state.name(), calls.values().filter(|call| call.state == state).count());
+        let _ = writeln!(
+            text,
+            "| {} | {} |",
+            state.name(),
+            calls.values().filter(|call| call.state == state).count()
+        );
     }
     text.push_str("\n| number | call | state | function | remark |\n|---:|---|---|---|---|\n");
-    for (number, Call { name, state, place, remark, .. }) in calls {
-        let place = if place.is_empty() { String::new() } else { format!("`{place}`") };
-        let _ = writeln!(text, "| {number} | `{name}` | {} | {place} | {remark} |", state.name());
+    for (
+        number,
+        Call {
+            name,
+            state,
+            place,
+            remark,
+            ..
+        },
+    ) in calls
+    {
+        let place = if place.is_empty() {
+            String::new()
+        } else {
+            format!("`{place}`")
+        };
+        let _ = writeln!(
+            text,
+            "| {number} | `{name}` | {} | {place} | {remark} |",
+            state.name()
+        );
     }
     text
 }
 
 fn calls() -> Result<BTreeMap<u32, Call>> {
-    let table = fs::read_to_string(paths::root().join(SOURCE)).with_context(|| format!("cannot read {SOURCE}"))?;
+    let table = fs::read_to_string(paths::root().join(SOURCE))
+        .with_context(|| format!("cannot read {SOURCE}"))?;
     parse(&table).with_context(|| format!("in {SOURCE}"))
 }
 
@@ -118,10 +180,14 @@ fn made() -> Result<String> {
     Ok(page(&calls()?))
 }
 
-/// The calls that there are, as lines `NUMBER NAME KIND…` with the kinds of the arguments (`linux::entry::dispatch::Kind`).
+/// The calls that there are, as lines `NUMBER NAME KIND…` with the kinds of the arguments
+/// (`linux::entry::dispatch::Kind`).
 pub fn signatures() -> Result<String> {
     let mut text = String::new();
-    for (number, call) in calls()?.iter().filter(|(_, call)| call.state != State::Missing) {
+    for (number, call) in calls()?
+        .iter()
+        .filter(|(_, call)| call.state != State::Missing)
+    {
         let _ = writeln!(text, "{number} {} {}", call.name, call.kinds.join(" "));
     }
     Ok(text)
@@ -129,7 +195,9 @@ pub fn signatures() -> Result<String> {
 
 /// The numbers and names of the calls that are full.
 pub fn full() -> Result<BTreeMap<u32, String>> {
-    let full = calls()?.into_iter().filter(|(_, call)| call.state == State::Full);
+    let full = calls()?
+        .into_iter()
+        .filter(|(_, call)| call.state == State::Full);
     Ok(full.map(|(number, call)| (number, call.name)).collect())
 }
 
@@ -143,7 +211,10 @@ pub fn write() -> Result<()> {
 /// Whether the page is what the table says.
 pub fn is_current() -> Result<String> {
     let there = fs::read_to_string(paths::root().join(PAGE)).unwrap_or_default();
-    ensure!(there == made()?, "`{PAGE}` is not what {SOURCE} says; `cargo xtask abi` makes it anew");
+    ensure!(
+        there == made()?,
+        "`{PAGE}` is not what {SOURCE} says; `cargo xtask abi` makes it anew"
+    );
     Ok(String::new())
 }
 
@@ -157,11 +228,24 @@ mod tests {
     #[test]
     fn a_table_is_read_and_shown() {
         let calls = parse(TABLE).unwrap();
-        let states: Vec<_> = calls.iter().map(|(number, call)| (*number, call.state)).collect();
-        assert_eq!(states, [(0, State::Full), (1, State::Missing), (2, State::Missing), (56, State::Partial)]);
+        let states: Vec<_> = calls
+            .iter()
+            .map(|(number, call)| (*number, call.state))
+            .collect();
+        assert_eq!(
+            states,
+            [
+                (0, State::Full),
+                (1, State::Missing),
+                (2, State::Missing),
+                (56, State::Partial)
+            ]
+        );
         let text = page(&calls);
         assert!(text.contains("| ENOSYS | 2 |\n"));
-        assert!(text.contains("| 56 | `clone` | partial | `clone.rs: sys_clone` | no namespaces |\n"));
+        assert!(
+            text.contains("| 56 | `clone` | partial | `clone.rs: sys_clone` | no namespaces |\n")
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: figures, each beside Linux's in the same run. `docs/measuring.md` says what they mean.
+//! `cargo xtask bench`: figures, each beside Linux's in the same run. `docs/measuring.md` says what
+//! they mean.
 
 mod boot;
 mod document;
@@ -26,11 +27,12 @@ use table::Table;
 /// Measure, and print a table with all systems' figures.
 #[derive(Args)]
 pub struct Arguments {
-    /// What to measure: names of metrics, or how they begin, or `boot` for all about boots and instances [default: all metrics]
+    /// What to measure: names of metrics, or how they begin, or `boot` for all about boots and
+    /// instances [default: all metrics]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// A kernel to compare with, and what it is called in the table; more than one may be given [default: linux, the newest in
-    /// /boot; and tiny, if `make linux` has built it]
+    /// A kernel to compare with, and what it is called in the table; more than one may be given
+    /// [default: linux, the newest in /boot; and tiny, if `make linux` has built it]
     #[arg(long, value_parser = parse_peer, value_name = "linux=VMLINUZ")]
     against: Vec<System>,
     /// Processors, where a metric does not need more
@@ -39,7 +41,8 @@ pub struct Arguments {
     /// Count instructions instead of time; with one processor the same to the digit every time
     #[arg(long)]
     icount: bool,
-    /// How often each figure is measured, the systems in turn [default: 5, or 1 where instructions are counted]
+    /// How often each figure is measured, the systems in turn [default: 5, or 1 where instructions
+    /// are counted]
     #[arg(long, value_name = "K")]
     runs: Option<usize>,
     /// Measure one of the systems only: `skerry`, or what the others are called
@@ -56,8 +59,8 @@ pub struct Arguments {
     document: bool,
 }
 
-/// Milliseconds of a clock that counts instructions, one a nanosecond: what remains of a time when the emulator's own work
-/// (translating code, making memory) is left out.
+/// Milliseconds of a clock that counts instructions, one a nanosecond: what remains of a time when
+/// the emulator's own work (translating code, making memory) is left out.
 const COUNTED_MS: &str = "ms counted";
 
 /// What Skerry is called in tables and JSON.
@@ -73,8 +76,13 @@ struct System {
 /// A system that is not Skerry, from the command line.
 fn parse_peer(text: &str) -> Result<System, String> {
     match text.split_once('=') {
-        Some((name, image)) if !name.is_empty() && !image.is_empty() && !name.eq_ignore_ascii_case(SKERRY) => {
-            Ok(System { name: name.into(), kernel: Kernel::Linux(image.into()) })
+        Some((name, image))
+            if !name.is_empty() && !image.is_empty() && !name.eq_ignore_ascii_case(SKERRY) =>
+        {
+            Ok(System {
+                name: name.into(),
+                kernel: Kernel::Linux(image.into()),
+            })
         }
         _ => Err("expected NAME=VMLINUZ, with a name for the table, such as linux".into()),
     }
@@ -82,18 +90,31 @@ fn parse_peer(text: &str) -> Result<System, String> {
 
 /// The systems that are measured unless told otherwise.
 fn peers() -> Result<Vec<System>> {
-    let mut peers = vec![System { name: "linux".into(), kernel: Kernel::Linux(newest_linux()?) }];
+    let mut peers = vec![System {
+        name: "linux".into(),
+        kernel: Kernel::Linux(newest_linux()?),
+    }];
     let tiny = linux::image();
     if tiny.exists() {
-        peers.push(System { name: "tiny".into(), kernel: Kernel::Linux(tiny) });
+        peers.push(System {
+            name: "tiny".into(),
+            kernel: Kernel::Linux(tiny),
+        });
     }
     Ok(peers)
 }
 
 /// Carries out `cargo xtask bench`.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let mut systems = vec![System { name: SKERRY.into(), kernel: Kernel::Skerry }];
-    systems.extend(if arguments.against.is_empty() { peers()? } else { arguments.against.clone() });
+    let mut systems = vec![System {
+        name: SKERRY.into(),
+        kernel: Kernel::Skerry,
+    }];
+    systems.extend(if arguments.against.is_empty() {
+        peers()?
+    } else {
+        arguments.against.clone()
+    });
     if let Some(only) = &arguments.only {
         systems.retain(|system| system.name.eq_ignore_ascii_case(only));
         if systems.is_empty() {
@@ -113,14 +134,24 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     if let Some(path) = &arguments.with {
         let failed = || format!("cannot read {}", path.display());
-        table.add_earlier(&fs::read_to_string(path).with_context(failed)?).with_context(failed)?;
+        table
+            .add_earlier(&fs::read_to_string(path).with_context(failed)?)
+            .with_context(failed)?;
     }
     table.print();
     if let Some(path) = &arguments.json {
-        fs::write(path, table.json()?).with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(path, table.json()?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     if arguments.document {
-        document::write(&table, if arguments.icount { "instructions" } else { "time" })?;
+        document::write(
+            &table,
+            if arguments.icount {
+                "instructions"
+            } else {
+                "time"
+            },
+        )?;
     }
     discard_scratch();
     Ok(ExitCode::SUCCESS)
@@ -135,7 +166,13 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Metric>> {
     for name in names.iter().filter(|&name| name != "boot") {
         let before = chosen.len();
         let exact = metrics::all().any(|metric| metric.name == name);
-        chosen.extend(metrics::all().filter(|metric| if exact { metric.name == name } else { metric.name.starts_with(name) }));
+        chosen.extend(metrics::all().filter(|metric| {
+            if exact {
+                metric.name == name
+            } else {
+                metric.name.starts_with(name)
+            }
+        }));
         if chosen.len() == before {
             let known: Vec<_> = metrics::all().map(|metric| metric.name).collect();
             bail!("no metric {name:?}; there are boot, {}", known.join(", "));
@@ -144,51 +181,96 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Metric>> {
     Ok(chosen)
 }
 
-/// One round: each metric once on one system. What takes only one machine in all is measured in the first round.
-fn round(arguments: &Arguments, kernel: &Kernel, metrics: &[&'static Metric], first: bool) -> Result<Results> {
+/// One round: each metric once on one system. What takes only one machine in all is measured in the
+/// first round.
+fn round(
+    arguments: &Arguments,
+    kernel: &Kernel,
+    metrics: &[&'static Metric],
+    first: bool,
+) -> Result<Results> {
     let mut results = Results::new();
     let mut programs: BTreeMap<(bool, u32), Vec<&'static Metric>> = BTreeMap::new();
-    let setup = micro::Setup { cpus: arguments.cpus, icount: arguments.icount, packages: false };
+    let setup = micro::Setup {
+        cpus: arguments.cpus,
+        icount: arguments.icount,
+        packages: false,
+    };
     for metric in metrics {
         let outcome = match metric.how {
             How::Program(least) => {
-                programs.entry((false, least.max(arguments.cpus))).or_default().push(metric);
+                programs
+                    .entry((false, least.max(arguments.cpus)))
+                    .or_default()
+                    .push(metric);
                 continue;
             }
             How::Workload => {
-                programs.entry((true, arguments.cpus)).or_default().push(metric);
+                programs
+                    .entry((true, arguments.cpus))
+                    .or_default()
+                    .push(metric);
                 continue;
             }
             How::Boot => whole::boot_time(kernel, setup),
-            How::BootShell => whole::boot_time(kernel, micro::Setup { packages: true, ..setup }),
+            How::BootShell => whole::boot_time(
+                kernel,
+                micro::Setup {
+                    packages: true,
+                    ..setup
+                },
+            ),
             How::ImageSize if first => whole::image_size(kernel),
             How::LeastMemory if first => whole::least_memory(kernel),
             How::IdleWakeUps if first => whole::idle_wake_ups(kernel),
             _ => continue,
         };
-        results.insert(metric.name, outcome.unwrap_or_else(|error| Outcome::NotAvailable(format!("{error:#}"))));
+        results.insert(
+            metric.name,
+            outcome.unwrap_or_else(|error| Outcome::NotAvailable(format!("{error:#}"))),
+        );
     }
     for ((packages, cpus), metrics) in programs {
-        results.extend(micro::run(kernel, micro::Setup { cpus, packages, ..setup }, &metrics)?);
+        results.extend(micro::run(
+            kernel,
+            micro::Setup {
+                cpus,
+                packages,
+                ..setup
+            },
+            &metrics,
+        )?);
     }
     Ok(results)
 }
 
 /// Runs the metrics on all systems in turn.
-fn measure(arguments: &Arguments, systems: &[System], metrics: &[&'static Metric], table: &mut Table) -> Result<()> {
-    let runs = arguments.runs.unwrap_or(if arguments.icount { 1 } else { 5 });
+fn measure(
+    arguments: &Arguments,
+    systems: &[System],
+    metrics: &[&'static Metric],
+    table: &mut Table,
+) -> Result<()> {
+    let runs = arguments
+        .runs
+        .unwrap_or(if arguments.icount { 1 } else { 5 });
     let mut rounds = Vec::new();
     for number in 0..runs {
         for system in systems {
             eprintln!("xtask: measuring {}, {} of {runs}", system.name, number + 1);
-            rounds.push((system, round(arguments, &system.kernel, metrics, number == 0)?));
+            rounds.push((
+                system,
+                round(arguments, &system.kernel, metrics, number == 0)?,
+            ));
         }
     }
     for metric in metrics {
         let unit = metric.how.unit(arguments.icount);
         for system in systems {
-            let outcomes =
-                rounds.iter().filter(|(of, _)| of.name == system.name).filter_map(|(_, results)| results.get(metric.name));
+            let outcomes = rounds
+                .iter()
+                .filter(|(of, _)| of.name == system.name)
+                .filter_map(|(_, results)| results.get(metric.name));
             let (mut values, mut reason) = (Vec::new(), None);
             for outcome in outcomes {
                 match outcome {
@@ -197,18 +279,34 @@ fn measure(arguments: &Arguments, systems: &[System], metrics: &[&'static Metric
                 }
             }
             let counted = arguments.icount || matches!(metric.how, How::IdleWakeUps);
-            let goal = metric.goal.filter(|_| counted && system.kernel == Kernel::Skerry);
+            let goal = metric
+                .goal
+                .filter(|_| counted && system.kernel == Kernel::Skerry);
             // What the clearing is part of is judged without it.
             let whole = if metric.clears { None } else { goal };
             match reason {
-                Some(reason) if values.is_empty() => table.add_not_available(metric.name, &system.name, unit, whole, reason),
+                Some(reason) if values.is_empty() => {
+                    table.add_not_available(metric.name, &system.name, unit, whole, reason)
+                }
                 _ => table.add(metric.name, &system.name, unit, whole, values.clone()),
             }
             if metric.clears && arguments.icount {
                 let name = format!("{} less the clearing", metric.name);
                 match profile::repeated(&system.kernel, metric) {
-                    Ok(turns) => table.add(name, &system.name, unit, goal, values.iter().map(|value| value - turns).collect()),
-                    Err(error) => table.add_not_available(&name, &system.name, unit, goal, format!("{error:#}")),
+                    Ok(turns) => table.add(
+                        name,
+                        &system.name,
+                        unit,
+                        goal,
+                        values.iter().map(|value| value - turns).collect(),
+                    ),
+                    Err(error) => table.add_not_available(
+                        &name,
+                        &system.name,
+                        unit,
+                        goal,
+                        format!("{error:#}"),
+                    ),
                 }
             }
         }
@@ -233,8 +331,13 @@ pub fn newest_linux() -> Result<PathBuf> {
     let mut images: Vec<_> = fs::read_dir("/boot")
         .context("cannot read /boot")?
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-")))
+        .filter(|path| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-"))
+        })
         .collect();
     images.sort();
-    images.pop().context("no Linux kernel in /boot (package linux-image-amd64; `make setup` installs it)")
+    images
+        .pop()
+        .context("no Linux kernel in /boot (package linux-image-amd64; `make setup` installs it)")
 }

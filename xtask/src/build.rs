@@ -35,7 +35,8 @@ pub fn everything() -> Result<()> {
     Ok(())
 }
 
-/// The environment variable that names the Cargo profile of the kernel; `release` where it is not set. `quick` builds in seconds.
+/// The environment variable that names the Cargo profile of the kernel; `release` where it is not
+/// set. `quick` builds in seconds.
 const PROFILE_VARIABLE: &str = "SKERRY_PROFILE";
 /// The profile of programs that test.
 pub const TESTS_PROFILE: &str = "tests";
@@ -44,22 +45,37 @@ const CHECKED_PROFILE: &str = "checked";
 
 /// Builds the kernel image with its symbol table; returns its path.
 pub fn kernel() -> Result<PathBuf> {
-    // Two scenarios that begin at the same time must not both write the file by which it is replaced.
+    // Two scenarios that begin at the same time must not both write the file by which it is
+    // replaced.
     static BUILDING: Mutex<()> = Mutex::new(());
     let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
     let target = paths::target();
     let profile = env::var(PROFILE_VARIABLE).unwrap_or_else(|_| "release".to_owned());
     let mut cargo = cargo();
-    cargo.args(["build", "--quiet", "--profile", &profile, "-p", "skerry-kernel", "--target", KERNEL_TARGET]);
+    cargo.args([
+        "build",
+        "--quiet",
+        "--profile",
+        &profile,
+        "-p",
+        "skerry-kernel",
+        "--target",
+        KERNEL_TARGET,
+    ]);
     if profile == CHECKED_PROFILE {
         cargo.args(["--features", "checked"]);
     }
     run(cargo.arg("--target-dir").arg(&target))?;
-    let linked = target.join(KERNEL_TARGET).join(&profile).join("skerry-kernel");
-    let mut image = fs::read(&linked).with_context(|| format!("cannot read {}", linked.display()))?;
+    let linked = target
+        .join(KERNEL_TARGET)
+        .join(&profile)
+        .join("skerry-kernel");
+    let mut image =
+        fs::read(&linked).with_context(|| format!("cannot read {}", linked.display()))?;
     ksyms::fill(&mut image)?;
     let finished = target.join("skerry.elf");
-    // Another machine may be starting from the image at this moment: it is replaced whole, and only by a different one.
+    // Another machine may be starting from the image at this moment: it is replaced whole, and only
+    // by a different one.
     if fs::read(&finished).is_ok_and(|old| old == image) {
         return Ok(finished);
     }
@@ -95,35 +111,64 @@ pub fn bench_programs() -> Result<Tools> {
     programs(&["first-instruction"], "release")
 }
 
-/// Builds the benchmark of `bench/micro`: the first process that measures, and the program that it executes.
+/// Builds the benchmark of `bench/micro`: the first process that measures, and the program that it
+/// executes.
 pub fn micro() -> Result<(PathBuf, PathBuf)> {
     let source = paths::root().join("bench/micro");
-    let nothing = compile("nothing", &["-static", "-nostdlib"], &[source.join("nothing.c")])?;
+    let nothing = compile(
+        "nothing",
+        &["-static", "-nostdlib"],
+        &[source.join("nothing.c")],
+    )?;
     let mut files = Vec::new();
-    for entry in fs::read_dir(&source).with_context(|| format!("cannot read {}", source.display()))? {
+    for entry in
+        fs::read_dir(&source).with_context(|| format!("cannot read {}", source.display()))?
+    {
         let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "c") && !path.ends_with("nothing.c") {
+        if path.extension().is_some_and(|extension| extension == "c")
+            && !path.ends_with("nothing.c")
+        {
             files.push(path);
         }
     }
     files.sort();
     let tasks = paths::root().join("tools/tasks");
     files.push(tasks.join("tasks.c"));
-    Ok((compile("micro", &["-static", "-pthread", "-I", &tasks.to_string_lossy()], &files)?, nothing))
+    Ok((
+        compile(
+            "micro",
+            &["-static", "-pthread", "-I", &tasks.to_string_lossy()],
+            &files,
+        )?,
+        nothing,
+    ))
 }
 
 /// Builds the plugin of `bench/profile`; returns its path.
 pub fn profile_plugin() -> Result<PathBuf> {
-    compile("profile.so", &["-fPIC", "-shared"], &[paths::root().join("bench/profile/plugin.c")])
+    compile(
+        "profile.so",
+        &["-fPIC", "-shared"],
+        &[paths::root().join("bench/profile/plugin.c")],
+    )
 }
 
-/// Compiles C files into one program of the target directory, which is replaced whole, because another xtask may be reading it.
+/// Compiles C files into one program of the target directory, which is replaced whole, because
+/// another xtask may be reading it.
 fn compile(name: &str, flags: &[&str], files: &[PathBuf]) -> Result<PathBuf> {
     let target = paths::target().join("machine");
     fs::create_dir_all(&target).with_context(|| format!("cannot make {}", target.display()))?;
-    let (program, fresh) = (target.join(name), target.join(format!("{name}.{}", std::process::id())));
-    run(Command::new("cc").args(["-std=gnu17", "-O2", "-Wall", "-Wextra"]).args(flags).arg("-o").arg(&fresh).args(files))
-        .context("the C compiler (package gcc; `make setup` installs it)")?;
+    let (program, fresh) = (
+        target.join(name),
+        target.join(format!("{name}.{}", std::process::id())),
+    );
+    run(Command::new("cc")
+        .args(["-std=gnu17", "-O2", "-Wall", "-Wextra"])
+        .args(flags)
+        .arg("-o")
+        .arg(&fresh)
+        .args(files))
+    .context("the C compiler (package gcc; `make setup` installs it)")?;
     fs::rename(&fresh, &program).with_context(|| format!("cannot write {}", program.display()))?;
     Ok(program)
 }
@@ -133,43 +178,81 @@ pub fn go_test_program() -> Result<PathBuf> {
     go("go-tests", "tests/programs/go", false)
 }
 
-/// Builds Go's HTTP server and clients twice: without the C library, and linked with it dynamically; returns the paths.
+/// Builds Go's HTTP server and clients twice: without the C library, and linked with it
+/// dynamically; returns the paths.
 pub fn go_http() -> Result<[PathBuf; 2]> {
-    Ok([go("http-static", "tests/debian/http", false)?, go("http-cgo", "tests/debian/http", true)?])
+    Ok([
+        go("http-static", "tests/debian/http", false)?,
+        go("http-cgo", "tests/debian/http", true)?,
+    ])
 }
 
 fn go(name: &str, source: &str, cgo: bool) -> Result<PathBuf> {
     let program = paths::target().join("machine").join(name);
-    run(Command::new("go").args(["build", "-o"]).arg(&program).arg("main.go").current_dir(paths::root().join(source)).envs([
-        ("CGO_ENABLED", if cgo { "1" } else { "0" }),
-        ("GOFLAGS", ""),
-        ("GO111MODULE", "off"),
-    ]))
+    run(Command::new("go")
+        .args(["build", "-o"])
+        .arg(&program)
+        .arg("main.go")
+        .current_dir(paths::root().join(source))
+        .envs([
+            ("CGO_ENABLED", if cgo { "1" } else { "0" }),
+            ("GOFLAGS", ""),
+            ("GO111MODULE", "off"),
+        ]))
     .context("a test program in Go (package golang-go; `make setup` installs it)")?;
     Ok(program)
 }
 
-/// Builds the test program in Rust as distributions would, linked with the host's C library dynamically; returns its path.
+/// Builds the test program in Rust as distributions would, linked with the host's C library
+/// dynamically; returns its path.
 pub fn dynamic_test_program() -> Result<PathBuf> {
     let directory = paths::target().join("dynamic");
     run(cargo()
-        .args(["build", "--quiet", "--profile", TESTS_PROFILE, "--target", MACHINE_TARGET, "-p", "machine-tests", "--target-dir"])
+        .args([
+            "build",
+            "--quiet",
+            "--profile",
+            TESTS_PROFILE,
+            "--target",
+            MACHINE_TARGET,
+            "-p",
+            "machine-tests",
+            "--target-dir",
+        ])
         .arg(&directory)
         .env_remove("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS"))?;
-    Ok(directory.join(MACHINE_TARGET).join(TESTS_PROFILE).join("machine-tests"))
+    Ok(directory
+        .join(MACHINE_TARGET)
+        .join(TESTS_PROFILE)
+        .join("machine-tests"))
 }
 
 /// Builds programs of the workspace as static Linux programs, with a profile of Cargo.toml.
 fn programs(names: &[&str], profile: &str) -> Result<Tools> {
     let directory = paths::target().join("machine");
     let mut cargo = cargo();
-    cargo.args(["build", "--quiet", "--profile", profile, "--target", MACHINE_TARGET]).arg("--target-dir").arg(&directory);
+    cargo
+        .args([
+            "build",
+            "--quiet",
+            "--profile",
+            profile,
+            "--target",
+            MACHINE_TARGET,
+        ])
+        .arg("--target-dir")
+        .arg(&directory);
     for name in names {
         cargo.args(["-p", name]);
     }
-    cargo.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS", "-Ctarget-feature=+crt-static -Crelocation-model=static");
+    cargo.env(
+        "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS",
+        "-Ctarget-feature=+crt-static -Crelocation-model=static",
+    );
     run(&mut cargo)?;
-    Ok(Tools { directory: directory.join(MACHINE_TARGET).join(profile) })
+    Ok(Tools {
+        directory: directory.join(MACHINE_TARGET).join(profile),
+    })
 }
 
 /// The Cargo that runs xtask.
@@ -182,7 +265,9 @@ pub fn cargo() -> Command {
 /// Runs a command to a successful end.
 pub fn run(command: &mut Command) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let status = command.status().with_context(|| format!("cannot run {name}"))?;
+    let status = command
+        .status()
+        .with_context(|| format!("cannot run {name}"))?;
     ensure!(status.success(), "{name} failed ({status}): {command:?}");
     Ok(())
 }

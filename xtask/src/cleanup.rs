@@ -1,8 +1,8 @@
 //! Nothing that xtask started outlives it.
 //!
-//! Child processes are registered by id while they run. Ctrl-C, SIGTERM and SIGHUP end each of them and then xtask; a
-//! returning `main` has dropped their owners, which end them too. Should xtask itself be killed, the kernel ends them: they
-//! are started through `setpriv --pdeathsig`.
+//! Child processes are registered by id while they run. Ctrl-C, SIGTERM and SIGHUP end each of them
+//! and then xtask; a returning `main` has dropped their owners, which end them too. Should xtask
+//! itself be killed, the kernel ends them: they are started through `setpriv --pdeathsig`.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -21,7 +21,10 @@ struct Open {
     directories: BTreeSet<PathBuf>,
 }
 
-static OPEN: Mutex<Open> = Mutex::new(Open { children: BTreeSet::new(), directories: BTreeSet::new() });
+static OPEN: Mutex<Open> = Mutex::new(Open {
+    children: BTreeSet::new(),
+    directories: BTreeSet::new(),
+});
 
 fn with_open<R>(work: impl FnOnce(&mut Open) -> R) -> R {
     work(&mut OPEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
@@ -105,7 +108,11 @@ impl Directory {
     /// Makes an empty directory that no other run uses.
     pub fn create() -> io::Result<Self> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let name = format!("skerry-vm-{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let name = format!(
+            "skerry-vm-{}-{}",
+            process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
         let path = env::temp_dir().join(name);
         with_open(|open| {
             fs::create_dir(&path)?;

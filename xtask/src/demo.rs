@@ -30,19 +30,29 @@ pub fn run() -> Result<ExitCode> {
     };
     fs::write(&script, format!("{SCRIPT}{after}\n"))?;
     let machine = Machine {
-        additions: vec![Addition { host: script, guest: "/demo.sh".into() }],
+        additions: vec![Addition {
+            host: script,
+            guest: "/demo.sh".into(),
+        }],
         timeout: (!interactive).then_some(Duration::from_secs(300)),
         command: ["/bin/sh", "/demo.sh"].map(OsString::from).to_vec(),
         ..Machine::default()
     };
-    println!("Starting a machine of 4 processors and 2 GiB in QEMU; its kernel log is in {}.", machine.log.display());
+    println!(
+        "Starting a machine of 4 processors and 2 GiB in QEMU; its kernel log is in {}.",
+        machine.log.display()
+    );
     machine.prepare()?;
     let log = machine.log.clone();
     thread::spawn(move || show_first_line(&log));
     let outcome = if interactive {
         machine.run_on_terminal()?
     } else {
-        machine.run(Streams { input: Box::new(io::empty()), output: &mut io::stdout(), error: &mut io::stderr() })?
+        machine.run(Streams {
+            input: Box::new(io::empty()),
+            output: &mut io::stdout(),
+            error: &mut io::stderr(),
+        })?
     };
     cli::exit_code(&machine, &outcome)
 }

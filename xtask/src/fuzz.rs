@@ -1,5 +1,5 @@
-//! `cargo xtask fuzz`: random system calls with hostile arguments, in instances of a booted machine; and the management of instances
-//! at random ([`manage`]; `docs/fuzzing.md`).
+//! `cargo xtask fuzz`: random system calls with hostile arguments, in instances of a booted
+//! machine; and the management of instances at random ([`manage`]; `docs/fuzzing.md`).
 
 pub mod manage;
 
@@ -29,7 +29,8 @@ pub struct Arguments {
 enum What {
     /// Random system calls; fails if the kernel panics, hangs, or does not get rid of a process
     Syscalls(Syscalls),
-    /// Random operations of `skerry`; fails if one does something else than a model of instances says, or something is lost
+    /// Random operations of `skerry`; fails if one does something else than a model of instances
+    /// says, or something is lost
     Manage(manage::Options),
 }
 
@@ -56,7 +57,13 @@ pub struct Syscalls {
 impl Syscalls {
     /// For this long on so many processors, from a random seed.
     pub fn new(seconds: u64, cpus: u32) -> Self {
-        Self { seconds, seed: None, cpus, round: None, json: false }
+        Self {
+            seconds,
+            seed: None,
+            cpus,
+            round: None,
+            json: false,
+        }
     }
 }
 
@@ -74,8 +81,18 @@ pub struct Done {
 
 impl std::fmt::Display for Done {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { seed, rounds, calls, succeeded, calls_that_succeeded_once: kinds, calls_that_never_did: others } = self;
-        write!(f, "seed {seed}: {rounds} rounds, {calls} calls, {succeeded} of them succeeded, of {kinds} different ones")?;
+        let Self {
+            seed,
+            rounds,
+            calls,
+            succeeded,
+            calls_that_succeeded_once: kinds,
+            calls_that_never_did: others,
+        } = self;
+        write!(
+            f,
+            "seed {seed}: {rounds} rounds, {calls} calls, {succeeded} of them succeeded, of {kinds} different ones"
+        )?;
         if !others.is_empty() {
             let names: Vec<_> = others.iter().map(String::as_str).collect();
             write!(f, "; none of {}", names.join(", "))?;
@@ -96,7 +113,10 @@ const CALLS_SHOWN: usize = 16;
 /// Carries out `cargo xtask fuzz`.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let log = paths::target().join(format!("fuzz-{}.log", std::process::id()));
-    let machine = Machine { log, ..Machine::default() };
+    let machine = Machine {
+        log,
+        ..Machine::default()
+    };
     match &arguments.what {
         What::Syscalls(options) => report(syscalls(options, machine), options.json),
         What::Manage(options) => report(manage::manage(options, machine), options.json),
@@ -116,18 +136,30 @@ fn report(outcome: Result<impl Serialize + std::fmt::Display>, json: bool) -> Re
 /// Fuzzes in this machine, one instance after the other.
 ///
 /// # Errors
-/// A panic, a hang, or that it could not be run; the text has the seed, the last calls, and the log.
+/// A panic, a hang, or that it could not be run; the text has the seed, the last calls, and the
+/// log.
 pub fn syscalls(options: &Syscalls, machine: Machine) -> Result<Done> {
     let directory = Directory::create()?;
     let table = directory.join("calls");
     fs::write(&table, abi::signatures()?)?;
-    let mut fuzz = Fuzz { machine, program: build::test_programs()?.program("machine-tests"), table, cpus: options.cpus };
+    let mut fuzz = Fuzz {
+        machine,
+        program: build::test_programs()?.program("machine-tests"),
+        table,
+        cpus: options.cpus,
+    };
     fuzz.machine.hardware.cpus = options.cpus + 1;
     let first = options.seed.unwrap_or_else(random_seed);
-    let mut total = Done { seed: first, ..Done::default() };
+    let mut total = Done {
+        seed: first,
+        ..Done::default()
+    };
     let mut seconds = options.seconds;
     while seconds > 0 {
-        let (now, seed) = (seconds.min(INSTANCE_SECONDS), first.wrapping_add(total.rounds));
+        let (now, seed) = (
+            seconds.min(INSTANCE_SECONDS),
+            first.wrapping_add(total.rounds),
+        );
         let done = match fuzz.instance(seed, now, options.round)? {
             Ok(done) => done,
             Err(failure) => return Err(fuzz.explain(seed, failure, options.round)),
@@ -138,7 +170,9 @@ pub fn syscalls(options: &Syscalls, machine: Machine) -> Result<Done> {
             0 => done.calls_that_never_did,
             _ => &total.calls_that_never_did & &done.calls_that_never_did,
         };
-        total.calls_that_succeeded_once = total.calls_that_succeeded_once.max(done.calls_that_succeeded_once);
+        total.calls_that_succeeded_once = total
+            .calls_that_succeeded_once
+            .max(done.calls_that_succeeded_once);
         total.rounds += done.rounds;
         seconds -= now;
         if options.round.is_some() {
@@ -151,7 +185,10 @@ pub fn syscalls(options: &Syscalls, machine: Machine) -> Result<Done> {
 /// A seed that nobody chose.
 pub fn random_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
-    std::collections::hash_map::RandomState::new().build_hasher().finish() >> 32
+    std::collections::hash_map::RandomState::new()
+        .build_hasher()
+        .finish()
+        >> 32
 }
 
 struct Fuzz {
@@ -169,12 +206,23 @@ struct Failure {
 
 impl Fuzz {
     /// Boots a machine with one instance that fuzzes.
-    fn instance(&self, seed: u64, seconds: u64, round: Option<u64>) -> Result<Result<Done, Failure>> {
+    fn instance(
+        &self,
+        seed: u64,
+        seconds: u64,
+        round: Option<u64>,
+    ) -> Result<Result<Done, Failure>> {
         let mut machine = self.machine.clone();
         let limit = seconds + PATIENCE;
         machine.timeout = Some(Duration::from_secs(limit + 60));
-        for (host, guest) in [(&self.program, "/bin/machine-tests"), (&self.table, "/fuzz-calls")] {
-            machine.additions.push(Addition { host: host.clone(), guest: guest.into() });
+        for (host, guest) in [
+            (&self.program, "/bin/machine-tests"),
+            (&self.table, "/fuzz-calls"),
+        ] {
+            machine.additions.push(Addition {
+                host: host.clone(),
+                guest: guest.into(),
+            });
         }
         let round = round.map_or(String::new(), |round| round.to_string());
         let script = format!(
@@ -186,16 +234,27 @@ impl Fuzz {
         );
         machine.command = ["/bin/sh", "-c", &script].map(OsString::from).to_vec();
         let (mut output, mut complaints) = (Vec::new(), Vec::new());
-        let streams = Streams { input: Box::new(std::io::empty()), output: &mut output, error: &mut complaints };
+        let streams = Streams {
+            input: Box::new(std::io::empty()),
+            output: &mut output,
+            error: &mut complaints,
+        };
         let outcome = machine.run(streams)?;
         let printed = String::from_utf8_lossy(&output).into_owned();
-        let result = printed.lines().find_map(|line| line.strip_prefix("fuzz-result "));
+        let result = printed
+            .lines()
+            .find_map(|line| line.strip_prefix("fuzz-result "));
         if let (Ending::Exited(0), Some(result)) = (&outcome.ending, result) {
-            return Ok(Ok(serde_json::from_str(result).context("the fuzzer's result makes no sense")?));
+            return Ok(Ok(
+                serde_json::from_str(result).context("the fuzzer's result makes no sense")?
+            ));
         }
         let log = last_lines(&machine.log, LOG_LINES);
         let told = printed.split_once("== status").map_or("", |(_, rest)| rest);
-        let said = printed.lines().filter(|line| !line.starts_with("round ")).take_while(|line| !line.starts_with("== status"));
+        let said = printed
+            .lines()
+            .filter(|line| !line.starts_with("round "))
+            .take_while(|line| !line.starts_with("== status"));
         let said: Vec<_> = said.collect();
         let what = format!(
             "{:?}\nthe fuzzer said: {}\nthe instance: status{told}\nthe supervisor's log ends:\n{log}",
@@ -205,10 +264,15 @@ impl Fuzz {
         Ok(Err(Failure { what, printed }))
     }
 
-    /// What failed, with the last calls of the round that did it, found by making each round that was going on again by itself.
+    /// What failed, with the last calls of the round that did it, found by making each round that
+    /// was going on again by itself.
     fn explain(&self, seed: u64, failure: Failure, round: Option<u64>) -> anyhow::Error {
         let mut text = format!("seed {seed}, {} processors: {}", self.cpus, failure.what);
-        let started: Vec<u64> = failure.printed.lines().filter_map(|line| line.strip_prefix("round ")?.parse().ok()).collect();
+        let started: Vec<u64> = failure
+            .printed
+            .lines()
+            .filter_map(|line| line.strip_prefix("round ")?.parse().ok())
+            .collect();
         let going_on = &started[started.len().saturating_sub(self.cpus as usize + 4)..];
         text += &format!(
             "\nthe last rounds: {going_on:?}; one of them by itself: cargo xtask fuzz syscalls --seed {seed} --cpus {} --round R",
@@ -222,7 +286,9 @@ impl Fuzz {
                         text += &format!("\nround {round} by itself: {}", alone.what);
                         break;
                     }
-                    Err(error) => text += &format!("\nround {round} could not be run by itself: {error:#}"),
+                    Err(error) => {
+                        text += &format!("\nround {round} could not be run by itself: {error:#}")
+                    }
                 }
             }
         }

@@ -1,4 +1,5 @@
-//! The initial RAM file system of a test machine: a cpio archive in the `newc` format, as Linux reads it.
+//! The initial RAM file system of a test machine: a cpio archive in the `newc` format, as Linux
+//! reads it.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +42,11 @@ struct Header {
 impl Archive {
     /// An empty archive.
     pub fn new() -> Self {
-        Self { bytes: Vec::new(), inode: 1, directories: BTreeSet::new() }
+        Self {
+            bytes: Vec::new(),
+            inode: 1,
+            directories: BTreeSet::new(),
+        }
     }
 
     /// A directory with this mode. Paths are absolute in the machine.
@@ -50,25 +55,54 @@ impl Archive {
         if name.is_empty() || !self.directories.insert(name.clone()) {
             return;
         }
-        self.entry(&name, &Header { mode: DIRECTORY | mode, ..Header::default() }, &[]);
+        self.entry(
+            &name,
+            &Header {
+                mode: DIRECTORY | mode,
+                ..Header::default()
+            },
+            &[],
+        );
     }
 
     /// A regular file.
     pub fn file(&mut self, path: &str, mode: u32, contents: &[u8]) {
         let name = self.name(path);
-        self.entry(&name, &Header { mode: REGULAR | mode, ..Header::default() }, contents);
+        self.entry(
+            &name,
+            &Header {
+                mode: REGULAR | mode,
+                ..Header::default()
+            },
+            contents,
+        );
     }
 
     /// A symbolic link at `path` that points to `to`.
     pub fn symlink(&mut self, path: &str, to: &[u8]) {
         let name = self.name(path);
-        self.entry(&name, &Header { mode: SYMLINK | 0o777, ..Header::default() }, to);
+        self.entry(
+            &name,
+            &Header {
+                mode: SYMLINK | 0o777,
+                ..Header::default()
+            },
+            to,
+        );
     }
 
     /// A character device.
     pub fn device(&mut self, path: &str, mode: u32, major: u32, minor: u32) {
         let name = self.name(path);
-        self.entry(&name, &Header { mode: CHARACTER_DEVICE | mode, device: (major, minor), ..Header::default() }, &[]);
+        self.entry(
+            &name,
+            &Header {
+                mode: CHARACTER_DEVICE | mode,
+                device: (major, minor),
+                ..Header::default()
+            },
+            &[],
+        );
     }
 
     /// A file or folder of the host, with everything in it.
@@ -85,19 +119,45 @@ impl Archive {
                 .with_context(failed)?;
             names.sort();
             for name in names {
-                let utf8 = name.to_str().with_context(|| format!("{}: the name is not UTF-8", host.join(&name).display()))?;
-                self.host(&host.join(&name), &format!("{}/{utf8}", path.trim_end_matches('/')))?;
+                let utf8 = name.to_str().with_context(|| {
+                    format!("{}: the name is not UTF-8", host.join(&name).display())
+                })?;
+                self.host(
+                    &host.join(&name),
+                    &format!("{}/{utf8}", path.trim_end_matches('/')),
+                )?;
             }
         } else if metadata.is_symlink() {
-            self.symlink(path, fs::read_link(host).with_context(failed)?.as_os_str().as_bytes());
+            self.symlink(
+                path,
+                fs::read_link(host)
+                    .with_context(failed)?
+                    .as_os_str()
+                    .as_bytes(),
+            );
         } else if metadata.is_file() {
             let contents = fs::read(host).with_context(failed)?;
-            ensure!(u32::try_from(contents.len()).is_ok(), "{} is larger than the archive format can say", host.display());
+            ensure!(
+                u32::try_from(contents.len()).is_ok(),
+                "{} is larger than the archive format can say",
+                host.display()
+            );
             let name = self.name(path);
             let modified = u32::try_from(metadata.mtime()).unwrap_or(0);
-            self.entry(&name, &Header { mode: REGULAR | mode, modified, ..Header::default() }, &contents);
+            self.entry(
+                &name,
+                &Header {
+                    mode: REGULAR | mode,
+                    modified,
+                    ..Header::default()
+                },
+                &contents,
+            );
         } else {
-            bail!("{} is neither a file, a folder nor a symbolic link", host.display());
+            bail!(
+                "{} is neither a file, a folder nor a symbolic link",
+                host.display()
+            );
         }
         Ok(())
     }
@@ -106,17 +166,26 @@ impl Archive {
     pub fn tar(&mut self, archive: &Path) -> Result<()> {
         let failed = || format!("cannot read {}", archive.display());
         let mut files: BTreeMap<PathBuf, Vec<u8>> = BTreeMap::new();
-        for entry in tar::Archive::new(File::open(archive).with_context(failed)?).entries().with_context(failed)? {
+        for entry in tar::Archive::new(File::open(archive).with_context(failed)?)
+            .entries()
+            .with_context(failed)?
+        {
             let mut entry = entry.with_context(failed)?;
             let path = entry.path()?.into_owned();
-            let name = path.to_str().with_context(|| format!("{}: the name is not UTF-8", path.display()))?;
+            let name = path
+                .to_str()
+                .with_context(|| format!("{}: the name is not UTF-8", path.display()))?;
             let mode = entry.header().mode()? & 0o7777;
             let target = entry.link_name()?.map(Cow::into_owned);
             match (entry.header().entry_type(), target) {
                 (EntryType::Directory, _) => self.directory(name, mode),
-                (EntryType::Symlink, Some(target)) => self.symlink(name, target.as_os_str().as_bytes()),
+                (EntryType::Symlink, Some(target)) => {
+                    self.symlink(name, target.as_os_str().as_bytes())
+                }
                 (EntryType::Link, Some(target)) => {
-                    let contents = files.get(&target).with_context(|| format!("{name} is a link to nothing"))?;
+                    let contents = files
+                        .get(&target)
+                        .with_context(|| format!("{name} is a link to nothing"))?;
                     self.file(name, mode, contents);
                 }
                 (EntryType::Regular, _) => {
@@ -125,7 +194,10 @@ impl Archive {
                     self.file(name, mode, &contents);
                     files.insert(path, contents);
                 }
-                (kind, _) => bail!("{}: {name} is of a kind that is not known here: {kind:?}", archive.display()),
+                (kind, _) => bail!(
+                    "{}: {name} is of a kind that is not known here: {kind:?}",
+                    archive.display()
+                ),
             }
         }
         Ok(())
@@ -139,7 +211,8 @@ impl Archive {
         self.bytes
     }
 
-    /// Adds the directories above `path` and returns its name in the archive: relative, without a leading slash.
+    /// Adds the directories above `path` and returns its name in the archive: relative, without a
+    /// leading slash.
     fn name(&mut self, path: &str) -> String {
         let name = path.trim_matches('/').to_owned();
         if let Some((parent, _)) = name.rsplit_once('/') {
@@ -149,12 +222,21 @@ impl Archive {
     }
 
     fn entry(&mut self, name: &str, header: &Header, contents: &[u8]) {
-        // Zeros behind the name move contents of a page and more to a page boundary: there Skerry takes pages as they are
-        // instead of copying them (`gen_init_cpio -a` of Linux does the same for file systems that share blocks).
+        // Zeros behind the name move contents of a page and more to a page boundary: there Skerry
+        // takes pages as they are instead of copying them (`gen_init_cpio -a` of Linux does the
+        // same for file systems that share blocks).
         let name_end = self.bytes.len() + HEADER + name.len() + 1;
         let aligned = name.len() + 1 + name_end.next_multiple_of(PAGE) - name_end;
-        let name_size = if contents.len() >= PAGE && aligned <= LONGEST_NAME { aligned } else { name.len() + 1 };
-        let links = if header.mode & DIRECTORY == DIRECTORY && header.mode & REGULAR != REGULAR { 2 } else { 1 };
+        let name_size = if contents.len() >= PAGE && aligned <= LONGEST_NAME {
+            aligned
+        } else {
+            name.len() + 1
+        };
+        let links = if header.mode & DIRECTORY == DIRECTORY && header.mode & REGULAR != REGULAR {
+            2
+        } else {
+            1
+        };
         let fields = [
             self.inode,
             header.mode,
@@ -173,10 +255,12 @@ impl Archive {
         self.inode += 1;
         self.bytes.extend_from_slice(b"070701");
         for field in fields {
-            self.bytes.extend_from_slice(format!("{field:08X}").as_bytes());
+            self.bytes
+                .extend_from_slice(format!("{field:08X}").as_bytes());
         }
         self.bytes.extend_from_slice(name.as_bytes());
-        self.bytes.resize(self.bytes.len() - name.len() + name_size, 0);
+        self.bytes
+            .resize(self.bytes.len() - name.len() + name_size, 0);
         self.pad();
         self.bytes.extend_from_slice(contents);
         self.pad();
@@ -188,27 +272,49 @@ impl Archive {
     }
 }
 
-/// Adds what every machine has: directories, the devices the kernel opens before any is mounted, accounts, and Debian's
-/// static busybox under the name of each of its applets.
+/// Adds what every machine has: directories, the devices the kernel opens before any is mounted,
+/// accounts, and Debian's static busybox under the name of each of its applets.
 pub fn add_base(archive: &mut Archive) -> Result<()> {
-    for directory in ["/bin", "/sbin", "/usr/bin", "/usr/sbin", "/etc", "/proc", "/sys", "/dev", "/root", "/run", "/home"] {
+    for directory in [
+        "/bin",
+        "/sbin",
+        "/usr/bin",
+        "/usr/sbin",
+        "/etc",
+        "/proc",
+        "/sys",
+        "/dev",
+        "/root",
+        "/run",
+        "/home",
+    ] {
         archive.directory(directory, 0o755);
     }
     archive.directory("/tmp", 0o1777);
     archive.directory("/var/log", 0o755);
     archive.device("/dev/console", 0o600, 5, 1);
     archive.device("/dev/null", 0o666, 1, 3);
-    archive.file("/etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n");
+    archive.file(
+        "/etc/passwd",
+        0o644,
+        b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
+    );
     archive.file("/etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n");
     archive.file("/etc/hostname", 0o644, b"skerry\n");
     archive.file("/etc/hosts", 0o644, b"127.0.0.1 localhost\n::1 localhost\n");
 
     let busybox = busybox()?;
     archive.host(&busybox, "/bin/busybox")?;
-    let listed =
-        Command::new(&busybox).arg("--list-full").output().with_context(|| format!("cannot run {}", busybox.display()))?;
+    let listed = Command::new(&busybox)
+        .arg("--list-full")
+        .output()
+        .with_context(|| format!("cannot run {}", busybox.display()))?;
     let applets = String::from_utf8(listed.stdout)?;
-    ensure!(applets.lines().any(|applet| applet == "bin/sh"), "{} lists no applet `bin/sh`", busybox.display());
+    ensure!(
+        applets.lines().any(|applet| applet == "bin/sh"),
+        "{} lists no applet `bin/sh`",
+        busybox.display()
+    );
     for applet in applets.lines().filter(|&applet| applet != "bin/busybox") {
         archive.symlink(applet, b"/bin/busybox");
     }
@@ -218,11 +324,21 @@ pub fn add_base(archive: &mut Archive) -> Result<()> {
 /// Debian's busybox, which must be the static one.
 fn busybox() -> Result<std::path::PathBuf> {
     let path = Path::new("/bin/busybox");
-    let image =
-        fs::read(path).with_context(|| format!("no {} (package busybox-static; `make setup` installs it)", path.display()))?;
+    let image = fs::read(path).with_context(|| {
+        format!(
+            "no {} (package busybox-static; `make setup` installs it)",
+            path.display()
+        )
+    })?;
     let elf = object::read::elf::ElfFile64::<object::Endianness>::parse(image.as_slice())?;
-    let dynamic =
-        elf.elf_program_headers().iter().any(|segment| segment.p_type.get(object::Endianness::Little) == object::elf::PT_INTERP);
-    ensure!(!dynamic, "{} is not static (package busybox-static; `make setup` installs it)", path.display());
+    let dynamic = elf
+        .elf_program_headers()
+        .iter()
+        .any(|segment| segment.p_type.get(object::Endianness::Little) == object::elf::PT_INTERP);
+    ensure!(
+        !dynamic,
+        "{} is not static (package busybox-static; `make setup` installs it)",
+        path.display()
+    );
     Ok(path.to_owned())
 }

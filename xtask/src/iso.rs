@@ -20,7 +20,12 @@ pub enum Protocol {
 }
 
 /// Makes an image that boots `kernel` with this initial RAM file system.
-pub fn make(image: &Path, (kernel, protocol): (&Path, Protocol), initramfs: &[u8], command_line: &str) -> Result<()> {
+pub fn make(
+    image: &Path,
+    (kernel, protocol): (&Path, Protocol),
+    initramfs: &[u8],
+    command_line: &str,
+) -> Result<()> {
     let directory = Directory::create().context("cannot make a temporary directory")?;
     let root = directory.join("root");
     let write = |name: &str, contents: &[u8]| {
@@ -29,12 +34,23 @@ pub fn make(image: &Path, (kernel, protocol): (&Path, Protocol), initramfs: &[u8
             .and_then(|()| fs::write(&path, contents))
             .with_context(|| format!("cannot write {}", path.display()))
     };
-    write("boot/kernel", &fs::read(kernel).with_context(|| format!("cannot read {}", kernel.display()))?)?;
+    write(
+        "boot/kernel",
+        &fs::read(kernel).with_context(|| format!("cannot read {}", kernel.display()))?,
+    )?;
     write("boot/initramfs.cpio", initramfs)?;
-    write("boot/grub/grub.cfg", menu(protocol, command_line).as_bytes())?;
+    write(
+        "boot/grub/grub.cfg",
+        menu(protocol, command_line).as_bytes(),
+    )?;
     let mut grub = Command::new("grub-mkrescue");
-    grub.arg("-o").arg(image).arg(&root).args(["--", "-volid", "SKERRY"]);
-    let output = grub.output().context("cannot run grub-mkrescue (package grub-common; `make setup` installs it)")?;
+    grub.arg("-o")
+        .arg(image)
+        .arg(&root)
+        .args(["--", "-volid", "SKERRY"]);
+    let output = grub
+        .output()
+        .context("cannot run grub-mkrescue (package grub-common; `make setup` installs it)")?;
     ensure!(
         output.status.success(),
         "grub-mkrescue failed (packages grub-pc-bin, grub-efi-amd64-bin, xorriso, mtools; `make setup` installs them):\n{}",
@@ -55,7 +71,8 @@ fn menu(protocol: Protocol, command_line: &str) -> String {
     )
 }
 
-/// What the image does after the kernel has started: a shell on the console, and power off at its end.
+/// What the image does after the kernel has started: a shell on the console, and power off at its
+/// end.
 const INIT: &[u8] = b"#!/bin/sh\ncd /root\nsh -l\npoweroff -f\n";
 
 /// `cargo xtask iso`: makes the image people start from; returns its path.
@@ -66,6 +83,11 @@ pub fn default_image() -> Result<PathBuf> {
     archive.file("/init", 0o755, INIT);
     archive.host(&tools.program("skerry"), "/bin/skerry")?;
     let image = paths::target().join("skerry.iso");
-    make(&image, (&build::kernel()?, Protocol::Multiboot2), &archive.finish(), "console=ttyS0")?;
+    make(
+        &image,
+        (&build::kernel()?, Protocol::Multiboot2),
+        &archive.finish(),
+        "console=ttyS0",
+    )?;
     Ok(image)
 }

@@ -1,5 +1,5 @@
-//! The kernel's own symbol table, for backtraces: after linking, names and addresses of its functions are put into the image's
-//! `.ksyms` section, in the format of the crate `ksyms`.
+//! The kernel's own symbol table, for backtraces: after linking, names and addresses of its
+//! functions are put into the image's `.ksyms` section, in the format of the crate `ksyms`.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,9 @@ use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 
 /// Addresses are stored as distances from here, where the image is linked.
 const IMAGE_BASE: u64 = 0xffff_ffff_8000_0000;
-/// Longer names are cut: they are types in types, and the beginning says where to look. The first of these with which the table fits
-/// counts: kernels that are built quickly have many functions that a release has not.
+/// Longer names are cut: they are types in types, and the beginning says where to look. The first
+/// of these with which the table fits counts: kernels that are built quickly have many functions
+/// that a release has not.
 const LONGEST_NAMES: [usize; 3] = [120, 60, 30];
 
 /// Fills the `.ksyms` section of the kernel image `elf`.
@@ -20,9 +21,15 @@ const LONGEST_NAMES: [usize; 3] = [120, 60, 30];
 pub fn fill(elf: &mut [u8]) -> Result<()> {
     let (offset, table) = {
         let file = object::File::parse(&*elf).context("the kernel image is no ELF file")?;
-        let section = file.section_by_name(".ksyms").context("the kernel image has no section `.ksyms`")?;
-        let (offset, size) = section.file_range().context("the section `.ksyms` is not in the file")?;
-        let fits = |&longest: &usize| Some(table(&file, longest)).filter(|table| table.len() <= size as usize);
+        let section = file
+            .section_by_name(".ksyms")
+            .context("the kernel image has no section `.ksyms`")?;
+        let (offset, size) = section
+            .file_range()
+            .context("the section `.ksyms` is not in the file")?;
+        let fits = |&longest: &usize| {
+            Some(table(&file, longest)).filter(|table| table.len() <= size as usize)
+        };
         (offset as usize, LONGEST_NAMES.iter().find_map(fits))
     };
     let table = table.context("the kernel's symbol table does not fit into `.ksyms`")?;
@@ -30,8 +37,8 @@ pub fn fill(elf: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// The section's contents: magic, count, `count` pairs of address and name offset sorted by address, names of
-/// at most `longest` bytes, each of them once.
+/// The section's contents: magic, count, `count` pairs of address and name offset sorted by
+/// address, names of at most `longest` bytes, each of them once.
 fn table(file: &object::File<'_>, longest: usize) -> Vec<u8> {
     let mut functions: Vec<(u32, String)> = file
         .symbols()

@@ -58,7 +58,8 @@ enum Task {
     Test(test::Arguments),
     /// Run random programs of system calls on Linux and on Skerry, and show what differs
     Diff(diff::Arguments),
-    /// Make random system calls with hostile arguments in an instance, or manage instances at random
+    /// Make random system calls with hostile arguments in an instance, or manage instances at
+    /// random
     Fuzz(fuzz::Arguments),
     /// Mix programs at random in instances and check their results
     Soak(soak::Arguments),

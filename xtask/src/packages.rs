@@ -44,7 +44,8 @@ pub const SERVERS: &[&str] = &[
     "tcpdump",
 ];
 
-/// Python with the tests of its library, and the names of services that they look up, beside [`BASE`].
+/// Python with the tests of its library, and the names of services that they look up, beside
+/// [`BASE`].
 pub const PYTHON: &[&str] = &["libpython3.11-testsuite", "netbase", "python3"];
 
 /// stress-ng, beside [`BASE`].
@@ -77,8 +78,20 @@ pub const WEB: &[&str] = &[
 ];
 
 /// Languages that are interpreted or compiled while they run, beside [`BASE`].
-pub const LANGUAGES: &[&str] =
-    &["bc", "erlang-base", "gawk", "guile-3.0", "jq", "lua5.4", "mono-mcs", "perl", "php8.2-cli", "r-base-core", "ruby", "tcl"];
+pub const LANGUAGES: &[&str] = &[
+    "bc",
+    "erlang-base",
+    "gawk",
+    "guile-3.0",
+    "jq",
+    "lua5.4",
+    "mono-mcs",
+    "perl",
+    "php8.2-cli",
+    "r-base-core",
+    "ruby",
+    "tcl",
+];
 
 /// Programs that want a terminal, and what looks at processes, beside [`BASE`].
 pub const SCREEN: &[&str] = &[

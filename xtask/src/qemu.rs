@@ -60,7 +60,8 @@ pub struct Hardware {
     pub threads: u32,
     /// Memory, as QEMU spells it.
     pub memory: String,
-    /// Virtual time counts instructions; all processors run in turn on one thread. Deterministic with one processor.
+    /// Virtual time counts instructions; all processors run in turn on one thread. Deterministic
+    /// with one processor.
     pub icount: bool,
     /// Wait for gdb before the first instruction.
     pub gdb: bool,
@@ -75,31 +76,55 @@ pub const PROGRAM: &str = "qemu-system-x86_64";
 pub fn command(hardware: &Hardware, boot: &Boot, log: &Path) -> Command {
     let mut qemu = Command::new("setpriv");
     qemu.args(["--pdeathsig", "KILL", "--", PROGRAM]);
-    qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+    qemu.args([
+        "-nodefaults",
+        "-no-user-config",
+        "-display",
+        "none",
+        "-no-reboot",
+    ]);
     qemu.args([
         "-machine",
         match hardware.board {
             Board::Q35 => "q35",
-            // The serial ports, the clock and a way to power off are asked for, the rest of a PC is not.
+            // The serial ports, the clock and a way to power off are asked for, the rest of a PC is
+            // not.
             Board::Microvm => "microvm,acpi=on,rtc=on,pic=on,pit=on,isa-serial=off",
         },
     ]);
     let Hardware { cpus, threads, .. } = hardware;
-    let processors = format!("{cpus},sockets=1,cores={},threads={threads}", cpus / threads);
+    let processors = format!(
+        "{cpus},sockets=1,cores={},threads={threads}",
+        cpus / threads
+    );
     qemu.args(["-cpu", "max", "-m", &hardware.memory, "-smp", &processors]);
     if hardware.icount {
-        qemu.args(["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"]);
+        qemu.args([
+            "-accel",
+            "tcg,thread=single",
+            "-icount",
+            "shift=0,sleep=off",
+        ]);
         qemu.args(["-seed", "1", "-rtc", "base=2026-01-01T00:00:00,clock=vm"]);
     } else {
         qemu.args(["-accel", "tcg,thread=multi"]);
     }
-    qemu.arg("-chardev").arg(option(&["file,id=com1,path=".as_ref(), log.as_os_str()]));
+    qemu.arg("-chardev")
+        .arg(option(&["file,id=com1,path=".as_ref(), log.as_os_str()]));
     qemu.args(["-chardev", "stdio,id=com2,signal=off"]);
     qemu.args(["-device", "isa-serial,iobase=0x3f8,irq=4,chardev=com1"]);
     qemu.args(["-device", "isa-serial,iobase=0x2f8,irq=3,chardev=com2"]);
     match boot {
-        Boot::Kernel { kernel, initramfs, command_line } => {
-            qemu.arg("-kernel").arg(kernel).arg("-initrd").arg(initramfs).args(["-append", command_line]);
+        Boot::Kernel {
+            kernel,
+            initramfs,
+            command_line,
+        } => {
+            qemu.arg("-kernel")
+                .arg(kernel)
+                .arg("-initrd")
+                .arg(initramfs)
+                .args(["-append", command_line]);
         }
         Boot::Iso { image, firmware } => {
             qemu.arg("-cdrom").arg(image).args(["-boot", "d"]);
@@ -112,11 +137,14 @@ pub fn command(hardware: &Hardware, boot: &Boot, log: &Path) -> Command {
         qemu.args(["-s", "-S"]);
     }
     qemu.args(&hardware.extra);
-    qemu.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    qemu.stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     qemu
 }
 
-/// A QEMU option put together from literal text and a path, in whose place QEMU reads a doubled comma as a comma.
+/// A QEMU option put together from literal text and a path, in whose place QEMU reads a doubled
+/// comma as a comma.
 fn option(parts: &[&OsStr]) -> OsString {
     let (path, text) = parts.split_last().expect("an option has parts");
     let mut option: OsString = text.iter().copied().collect();

@@ -1,8 +1,10 @@
-//! Root file systems of Debian's packages, for instances: the packages' own files, unmodified, with everything they depend on.
+//! Root file systems of Debian's packages, for instances: the packages' own files, unmodified, with
+//! everything they depend on.
 //!
-//! `apt-get` resolves the dependencies as if nothing were installed, and downloads; the packages are unpacked, not installed, so no
-//! maintainer script runs. What those scripts would have done and programs cannot do without is done here: the merged `/usr`, the
-//! accounts, the names that Debian's alternatives give.
+//! `apt-get` resolves the dependencies as if nothing were installed, and downloads; the packages
+//! are unpacked, not installed, so no maintainer script runs. What those scripts would have done
+//! and programs cannot do without is done here: the merged `/usr`, the accounts, the names that
+//! Debian's alternatives give.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,8 +34,14 @@ pub struct Arguments {
 }
 
 /// What a small system leaves out.
-const DOCUMENTATION: [&str; 6] =
-    ["usr/share/doc", "usr/share/man", "usr/share/info", "usr/share/locale", "usr/share/lintian", "usr/share/bug"];
+const DOCUMENTATION: [&str; 6] = [
+    "usr/share/doc",
+    "usr/share/man",
+    "usr/share/info",
+    "usr/share/locale",
+    "usr/share/lintian",
+    "usr/share/bug",
+];
 /// What is one with its namesake in `/usr` (Debian's merged `/usr`).
 const MERGED: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
 /// Directories that every system has, and their modes.
@@ -64,10 +72,16 @@ const ALTERNATIVES: [(&str, &[&str]); 5] = [
     ("usr/bin/vi", &["vim.basic", "vim.tiny"]),
 ];
 const FILES: [(&str, &str); 4] = [
-    ("etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"),
+    (
+        "etc/passwd",
+        "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    ),
     ("etc/group", "root:x:0:\nnogroup:x:65534:\n"),
     ("etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
-    ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
+    (
+        "etc/nsswitch.conf",
+        "passwd: files\ngroup: files\nhosts: files dns\n",
+    ),
 ];
 
 /// Carries out `cargo xtask rootfs`.
@@ -78,7 +92,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The archive of the packages in these lists, without documentation; made again only if a version has changed.
+/// The archive of the packages in these lists, without documentation; made again only if a version
+/// has changed.
 pub fn cached(lists: &[&[&str]]) -> Result<PathBuf> {
     let packages = lists.concat();
     let resolved = resolve(&packages)?;
@@ -87,9 +102,14 @@ pub fn cached(lists: &[&[&str]]) -> Result<PathBuf> {
     include_str!("rootfs.rs").hash(&mut hash);
     // The last list is what sets it apart; a file's name has 255 characters at most.
     let name = lists.last().map_or(String::new(), |list| list.join("-"));
-    let name: String = name.chars().filter(|c| c.is_ascii_alphanumeric() || "-.".contains(*c)).take(200).collect();
+    let name: String = name
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || "-.".contains(*c))
+        .take(200)
+        .collect();
     let output = cache()?.join(format!("{name}-{:016x}.tar", hash.finish()));
-    // Scenarios that run side by side want the same packages: two that filled a new cache at once moved each other's files away.
+    // Scenarios that run side by side want the same packages: two that filled a new cache at once
+    // moved each other's files away.
     static FILLING: Mutex<()> = Mutex::new(());
     let _filling = FILLING.lock().unwrap_or_else(PoisonError::into_inner);
     if !output.exists() {
@@ -108,14 +128,28 @@ fn cache() -> Result<PathBuf> {
 /// The packages and all they depend on: name with version by the package file's name.
 fn resolve<S: AsRef<OsStr>>(packages: &[S]) -> Result<BTreeMap<String, String>> {
     let output = Command::new("apt-get")
-        .args(["install", "--print-uris", "-qq", "--no-install-recommends", "-o", "Dir::State::status=/dev/null"])
+        .args([
+            "install",
+            "--print-uris",
+            "-qq",
+            "--no-install-recommends",
+            "-o",
+            "Dir::State::status=/dev/null",
+        ])
         .arg("--")
         .args(packages)
         .output()
         .context("cannot run apt-get, which resolves the packages")?;
-    let (said, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (said, complaint) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
     if !output.status.success() {
-        let first = complaint.lines().find(|line| line.starts_with("E:")).unwrap_or("it failed").trim_start_matches("E: ");
+        let first = complaint
+            .lines()
+            .find(|line| line.starts_with("E:"))
+            .unwrap_or("it failed")
+            .trim_start_matches("E: ");
         bail!("apt-get: {first} (is the list of packages there? `apt-get update` gets it)");
     }
     said.lines().map(package).collect()
@@ -123,28 +157,48 @@ fn resolve<S: AsRef<OsStr>>(packages: &[S]) -> Result<BTreeMap<String, String>> 
 
 /// A line is `'URI' name_version_architecture.deb size hash`; in the name colons are encoded.
 fn package(line: &str) -> Result<(String, String)> {
-    let file = line.split_whitespace().nth(1).with_context(|| format!("apt-get said {line:?}"))?;
+    let file = line
+        .split_whitespace()
+        .nth(1)
+        .with_context(|| format!("apt-get said {line:?}"))?;
     let mut parts = file.splitn(3, '_');
-    let (Some(name), Some(version)) = (parts.next(), parts.next()) else { bail!("apt-get names a package file {file:?}") };
-    Ok((file.to_owned(), format!("{name}={}", version.replace("%3a", ":"))))
+    let (Some(name), Some(version)) = (parts.next(), parts.next()) else {
+        bail!("apt-get names a package file {file:?}")
+    };
+    Ok((
+        file.to_owned(),
+        format!("{name}={}", version.replace("%3a", ":")),
+    ))
 }
 
 /// Downloads what is not there yet; returns the package files.
 fn fetch(packages: &BTreeMap<String, String>) -> Result<Vec<PathBuf>> {
     let cache = cache()?;
-    let missing: Vec<_> = packages.iter().filter(|(file, _)| !cache.join(file).exists()).map(|(_, name)| name).collect();
+    let missing: Vec<_> = packages
+        .iter()
+        .filter(|(file, _)| !cache.join(file).exists())
+        .map(|(_, name)| name)
+        .collect();
     if !missing.is_empty() {
         eprintln!("downloading {} packages", missing.len());
         // What is only half there must not be found the next time.
         let part = cache.join(format!("part.{}", std::process::id()));
         fs::create_dir_all(&part)?;
-        let output = Command::new("apt-get").args(["download", "-qq"]).args(&missing).current_dir(&part).output()?;
+        let output = Command::new("apt-get")
+            .args(["download", "-qq"])
+            .args(&missing)
+            .current_dir(&part)
+            .output()?;
         for file in fs::read_dir(&part)? {
             let file = file?;
             fs::rename(file.path(), cache.join(file.file_name()))?;
         }
         fs::remove_dir(&part)?;
-        ensure!(output.status.success(), "apt-get download: {}", String::from_utf8_lossy(&output.stderr).trim());
+        ensure!(
+            output.status.success(),
+            "apt-get download: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
     }
     let files: Vec<_> = packages.keys().map(|file| cache.join(file)).collect();
     for file in &files {
@@ -157,7 +211,10 @@ fn fetch(packages: &BTreeMap<String, String>) -> Result<Vec<PathBuf>> {
 fn write(packages: &[PathBuf], output: &Path, all: bool) -> Result<()> {
     let part = output.with_extension(format!("part.{}", std::process::id()));
     let failed = || format!("cannot write {}", part.display());
-    let mut tree = Tree::new(BufWriter::new(File::create(&part).with_context(failed)?), all);
+    let mut tree = Tree::new(
+        BufWriter::new(File::create(&part).with_context(failed)?),
+        all,
+    );
     let written = tree.fill(packages).and_then(|()| {
         tree.builder.into_inner()?.into_inner()?.sync_all()?;
         fs::rename(&part, output).with_context(|| format!("cannot make {}", output.display()))
@@ -178,7 +235,11 @@ struct Tree<W: Write> {
 
 impl<W: Write> Tree<W> {
     fn new(output: W, all: bool) -> Self {
-        Self { builder: Builder::new(output), names: BTreeSet::new(), all }
+        Self {
+            builder: Builder::new(output),
+            names: BTreeSet::new(),
+            all,
+        }
     }
 
     fn fill(&mut self, packages: &[PathBuf]) -> Result<()> {
@@ -189,14 +250,18 @@ impl<W: Write> Tree<W> {
             self.link(name, &format!("usr/{name}"))?;
         }
         for file in packages {
-            self.unpack(file).with_context(|| format!("cannot unpack {}", file.display()))?;
+            self.unpack(file)
+                .with_context(|| format!("cannot unpack {}", file.display()))?;
         }
         for (name, text) in FILES {
             self.add(Path::new(name), EntryType::Regular, 0o644, text.as_bytes())?;
         }
         for (name, targets) in ALTERNATIVES {
             let directory = Path::new(name).parent().unwrap_or(Path::new(""));
-            if let Some(target) = targets.iter().find(|target| self.names.contains(&directory.join(target))) {
+            if let Some(target) = targets
+                .iter()
+                .find(|target| self.names.contains(&directory.join(target)))
+            {
                 self.link(name, target)?;
             }
         }
@@ -205,12 +270,19 @@ impl<W: Write> Tree<W> {
 
     /// Adds a package's files.
     fn unpack(&mut self, file: &Path) -> Result<()> {
-        let mut child = Command::new("dpkg-deb").arg("--fsys-tarfile").arg(file).stdout(Stdio::piped()).spawn()?;
+        let mut child = Command::new("dpkg-deb")
+            .arg("--fsys-tarfile")
+            .arg(file)
+            .stdout(Stdio::piped())
+            .spawn()?;
         let mut archive = Archive::new(child.stdout.take().context("no pipe")?);
         for entry in archive.entries()? {
             let mut entry = entry?;
             let name = place(&entry.path()?)?;
-            if name.as_os_str().is_empty() || self.left_out(&name) || !self.names.insert(name.clone()) {
+            if name.as_os_str().is_empty()
+                || self.left_out(&name)
+                || !self.names.insert(name.clone())
+            {
                 continue;
             }
             let mut header = entry.header().clone();
@@ -220,7 +292,10 @@ impl<W: Write> Tree<W> {
                     self.builder.append_link(&mut header, &name, target)?;
                 }
                 EntryType::Symlink => {
-                    let target = entry.link_name()?.context("a link to nothing")?.into_owned();
+                    let target = entry
+                        .link_name()?
+                        .context("a link to nothing")?
+                        .into_owned();
                     self.builder.append_link(&mut header, &name, target)?;
                 }
                 _ => self.builder.append_data(&mut header, &name, &mut entry)?,
@@ -233,7 +308,10 @@ impl<W: Write> Tree<W> {
     }
 
     fn left_out(&self, name: &Path) -> bool {
-        !self.all && DOCUMENTATION.iter().any(|directory| name.starts_with(directory))
+        !self.all
+            && DOCUMENTATION
+                .iter()
+                .any(|directory| name.starts_with(directory))
     }
 
     /// Adds a symbolic link, unless there is something of that name.
@@ -248,7 +326,11 @@ impl<W: Write> Tree<W> {
     /// Adds a file or directory of root's, unless there is something of that name.
     fn add(&mut self, name: &Path, kind: EntryType, mode: u32, contents: &[u8]) -> Result<()> {
         if self.names.insert(name.to_owned()) {
-            self.builder.append_data(&mut plain(kind, mode, contents.len() as u64), name, contents)?;
+            self.builder.append_data(
+                &mut plain(kind, mode, contents.len() as u64),
+                name,
+                contents,
+            )?;
         }
         Ok(())
     }
@@ -275,8 +357,14 @@ fn place(name: &Path) -> Result<PathBuf> {
             _ => bail!("a package has a file {}", name.display()),
         }
     }
-    let merged = parts.first().is_some_and(|first| MERGED.iter().any(|name| *first == *name));
-    Ok(merged.then_some(OsStr::new("usr")).into_iter().chain(parts).collect())
+    let merged = parts
+        .first()
+        .is_some_and(|first| MERGED.iter().any(|name| *first == *name));
+    Ok(merged
+        .then_some(OsStr::new("usr"))
+        .into_iter()
+        .chain(parts)
+        .collect())
 }
 
 #[cfg(test)]
@@ -287,7 +375,10 @@ mod tests {
     fn files_go_below_usr() {
         let placed = |name: &str| place(Path::new(name)).unwrap().display().to_string();
         assert_eq!(placed("./bin/bash"), "usr/bin/bash");
-        assert_eq!(placed("./lib/x86_64-linux-gnu/libc.so.6"), "usr/lib/x86_64-linux-gnu/libc.so.6");
+        assert_eq!(
+            placed("./lib/x86_64-linux-gnu/libc.so.6"),
+            "usr/lib/x86_64-linux-gnu/libc.so.6"
+        );
         assert_eq!(placed("./usr/bin/env"), "usr/bin/env");
         assert_eq!(placed("./etc/bin/x"), "etc/bin/x");
         assert_eq!(placed("./"), "");
@@ -296,8 +387,15 @@ mod tests {
 
     #[test]
     fn apts_lines() {
-        let line = "'somewhere/libattr1_2.5.1-4_amd64.deb' libattr1_1%3a2.5.1-4_amd64.deb 22144 SHA256:00";
-        assert_eq!(package(line).unwrap(), ("libattr1_1%3a2.5.1-4_amd64.deb".into(), "libattr1=1:2.5.1-4".into()));
+        let line =
+            "'somewhere/libattr1_2.5.1-4_amd64.deb' libattr1_1%3a2.5.1-4_amd64.deb 22144 SHA256:00";
+        assert_eq!(
+            package(line).unwrap(),
+            (
+                "libattr1_1%3a2.5.1-4_amd64.deb".into(),
+                "libattr1=1:2.5.1-4".into()
+            )
+        );
         assert!(package("E: something").is_err());
     }
 }

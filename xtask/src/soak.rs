@@ -1,4 +1,5 @@
-//! `cargo xtask soak`: Debian's programs mixed at random in instances, results checked, and nothing left behind (`docs/programs.md`).
+//! `cargo xtask soak`: Debian's programs mixed at random in instances, results checked, and nothing
+//! left behind (`docs/programs.md`).
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,7 +14,8 @@ use crate::cleanup::Directory;
 use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
 use crate::{build, packages, paths, rootfs};
 
-/// How long a machine may take beyond its time: to start, for the last tasks, on a host that is busy.
+/// How long a machine may take beyond its time: to start, for the last tasks, on a host that is
+/// busy.
 const PATIENCE: u64 = 600;
 
 /// Mix programs at random in instances and check their results
@@ -23,7 +25,12 @@ pub struct Arguments {
     #[arg(long, default_value_t = 8, value_name = "N")]
     minutes: u64,
     /// Numbers of processors, one instance after the other
-    #[arg(long, default_value = "1,2,4,8", value_delimiter = ',', value_name = "LIST")]
+    #[arg(
+        long,
+        default_value = "1,2,4,8",
+        value_delimiter = ',',
+        value_name = "LIST"
+    )]
     cpus: Vec<u32>,
     /// Which tasks in which order
     #[arg(long, default_value_t = 1, value_name = "S")]
@@ -32,13 +39,25 @@ pub struct Arguments {
 
 /// Carries out `cargo xtask soak`.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    ensure!(!arguments.cpus.is_empty(), "--cpus names no number of processors");
+    ensure!(
+        !arguments.cpus.is_empty(),
+        "--cpus names no number of processors"
+    );
     let seconds = arguments.minutes * 60 / arguments.cpus.len() as u64;
     let root = Root::make()?;
     let mut failed = false;
     for &cpus in &arguments.cpus {
         let log = paths::target().join(format!("soak-{cpus}-{}.log", std::process::id()));
-        match soak(Machine { log, ..Machine::default() }, &root, cpus, seconds, arguments.seed) {
+        match soak(
+            Machine {
+                log,
+                ..Machine::default()
+            },
+            &root,
+            cpus,
+            seconds,
+            arguments.seed,
+        ) {
             Ok(done) => println!("{cpus} processors: {done}"),
             Err(error) => {
                 println!("{cpus} processors, seed {}: {error:#}", arguments.seed);
@@ -49,7 +68,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(failed)))
 }
 
-/// What is in the instances: Debian's packages, and programs of our own that are built as everybody's are.
+/// What is in the instances: Debian's packages, and programs of our own that are built as
+/// everybody's are.
 pub struct Root {
     debian: PathBuf,
     programs: PathBuf,
@@ -59,29 +79,55 @@ pub struct Root {
 impl Root {
     /// Gathers it.
     pub fn make() -> Result<Self> {
-        let lists = [packages::BASE, packages::DEVELOPMENT, packages::SERVERS, packages::STRESS, &["python3"], packages::NODE];
+        let lists = [
+            packages::BASE,
+            packages::DEVELOPMENT,
+            packages::SERVERS,
+            packages::STRESS,
+            &["python3"],
+            packages::NODE,
+        ];
         let directory = Directory::create()?;
         let programs = directory.join("soak.tar");
         let mut archive = tar::Builder::new(File::create(&programs)?);
-        for program in build::go_http()?.into_iter().chain([build::dynamic_test_program()?]) {
+        for program in build::go_http()?
+            .into_iter()
+            .chain([build::dynamic_test_program()?])
+        {
             let name = program.file_name().context("a program without a name")?;
-            archive.append_path_with_name(&program, name).with_context(|| format!("cannot read {}", program.display()))?;
+            archive
+                .append_path_with_name(&program, name)
+                .with_context(|| format!("cannot read {}", program.display()))?;
         }
         archive.into_inner()?;
-        Ok(Self { debian: rootfs::cached(&lists)?, programs, _directory: directory })
+        Ok(Self {
+            debian: rootfs::cached(&lists)?,
+            programs,
+            _directory: directory,
+        })
     }
 }
 
 /// Soaks one instance; returns what it says at its end.
 ///
 /// # Errors
-/// A wrong result, a task that does not end, something left behind, or a machine that does not get that far; with everything that was said.
-pub fn soak(mut machine: Machine, root: &Root, cpus: u32, seconds: u64, seed: u64) -> Result<String> {
+/// A wrong result, a task that does not end, something left behind, or a machine that does not get
+/// that far; with everything that was said.
+pub fn soak(
+    mut machine: Machine,
+    root: &Root,
+    cpus: u32,
+    seconds: u64,
+    seed: u64,
+) -> Result<String> {
     machine.hardware.cpus = cpus + 1;
     machine.hardware.memory = "4G".into();
     machine.timeout = Some(Duration::from_secs(seconds + PATIENCE + 60));
     for (host, guest) in [(&root.debian, "/debian.tar"), (&root.programs, "/soak.tar")] {
-        machine.additions.push(Addition { host: host.clone(), guest: guest.into() });
+        machine.additions.push(Addition {
+            host: host.clone(),
+            guest: guest.into(),
+        });
     }
     let outer = format!(
         "timeout -s KILL {} skerry run --name soak --cpus {cpus} --mem 1536M --rootfs /debian.tar -- bash -c \"$0\" soak {seed} {seconds} {} < /soak.tar
@@ -89,9 +135,15 @@ pub fn soak(mut machine: Machine, root: &Root, cpus: u32, seconds: u64, seed: u6
         seconds + PATIENCE,
         cpus + 1
     );
-    machine.command = ["/bin/sh", "-c", &outer, include_str!("soak.sh")].map(OsString::from).to_vec();
+    machine.command = ["/bin/sh", "-c", &outer, include_str!("soak.sh")]
+        .map(OsString::from)
+        .to_vec();
     let (mut output, mut complaints) = (Vec::new(), Vec::new());
-    let streams = Streams { input: Box::new(std::io::empty()), output: &mut output, error: &mut complaints };
+    let streams = Streams {
+        input: Box::new(std::io::empty()),
+        output: &mut output,
+        error: &mut complaints,
+    };
     let outcome = machine.run(streams)?;
     let said = String::from_utf8_lossy(&output);
     let last = said.lines().last().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Just enough of Rust's grammar to count: which lines hold code, and which of them lie inside `unsafe`.
+//! Just enough of Rust's grammar to count: which lines hold code, and which of them lie inside
+//! `unsafe`.
 
 /// A token, as far as counting needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,13 +41,15 @@ impl std::ops::AddAssign for Counts {
 pub fn count_rust(source: &str) -> Counts {
     let tokens = tokens(source);
     let lines = source.lines().count() + 1;
-    let (mut code, mut unsafe_code, mut test) = (vec![false; lines], vec![false; lines], vec![false; lines]);
+    let (mut code, mut unsafe_code, mut test) =
+        (vec![false; lines], vec![false; lines], vec![false; lines]);
     for &(line, last, _) in &tokens {
         code[line..=last].fill(true);
     }
     for (index, (line, _, token)) in tokens.iter().enumerate() {
         let region = match token {
-            // `unsafe` begins a block, function or implementation; in `#[unsafe(…)]` and `unsafe extern` without body, nothing.
+            // `unsafe` begins a block, function or implementation; in `#[unsafe(…)]` and
+            // `unsafe extern` without body, nothing.
             Token::Word("unsafe") => Some(&mut unsafe_code),
             Token::Word("global_asm" | "naked_asm") => Some(&mut unsafe_code),
             Token::Word("cfg") if is_test_attribute(&tokens[index..]) => Some(&mut test),
@@ -61,15 +64,29 @@ pub fn count_rust(source: &str) -> Counts {
     let counted = |line: &usize| code[*line] && !test[*line];
     Counts {
         code: (0..lines).filter(counted).count(),
-        unsafe_code: (0..lines).filter(counted).filter(|&line| unsafe_code[line]).count(),
-        public: tokens.windows(2).filter(|pair| is_public_item(pair) && !test[pair[0].0]).count(),
+        unsafe_code: (0..lines)
+            .filter(counted)
+            .filter(|&line| unsafe_code[line])
+            .count(),
+        public: tokens
+            .windows(2)
+            .filter(|pair| is_public_item(pair) && !test[pair[0].0])
+            .count(),
     }
 }
 
 /// Counts an assembly file: all of it is as unsafe as can be.
 pub fn count_assembly(source: &str) -> Counts {
-    let code = source.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(['#', '/', ';'])).count();
-    Counts { code, unsafe_code: code, public: 0 }
+    let code = source
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with(['#', '/', ';']))
+        .count();
+    Counts {
+        code,
+        unsafe_code: code,
+        public: 0,
+    }
 }
 
 /// Modules in files of their own that are only there in tests.
@@ -78,10 +95,17 @@ pub fn test_modules(source: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for (at, (.., token)) in tokens.iter().enumerate() {
         if *token == Token::Word("cfg") && is_test_attribute(&tokens[at..]) {
-            // Other attributes may follow. A module with a body has a brace where the others have a semicolon.
+            // Other attributes may follow. A module with a body has a brace where the others have a
+            // semicolon.
             let ends = |(.., token): &(_, _, Token<'_>)| matches!(token, Token::Mark(b'{' | b';'));
             let length = tokens[at..].iter().position(ends).map_or(0, |end| end + 1);
-            if let [.., (.., Token::Word("mod")), (.., Token::Word(name)), (.., Token::Mark(b';'))] = &tokens[at..at + length] {
+            if let [
+                ..,
+                (.., Token::Word("mod")),
+                (.., Token::Word(name)),
+                (.., Token::Mark(b';')),
+            ] = &tokens[at..at + length]
+            {
                 found.push(*name);
             }
         }
@@ -92,7 +116,11 @@ pub fn test_modules(source: &str) -> Vec<&str> {
 /// `cfg(test)` and `cfg(all(test, …))`.
 fn is_test_attribute(tokens: &[(usize, usize, Token<'_>)]) -> bool {
     let token = |at: usize| tokens.get(at).map(|(.., token)| token);
-    let test = if token(2) == Some(&Token::Word("all")) { 4 } else { 2 };
+    let test = if token(2) == Some(&Token::Word("all")) {
+        4
+    } else {
+        2
+    };
     let [open, close] = [b'(', b')'].map(Token::Mark);
     token(1) == Some(&open)
         && token(test) == Some(&Token::Word("test"))
@@ -101,12 +129,15 @@ fn is_test_attribute(tokens: &[(usize, usize, Token<'_>)]) -> bool {
 
 /// `pub` and the beginning of an item; not of a field, nor `pub(…)`.
 fn is_public_item(tokens: &[(usize, usize, Token<'_>)]) -> bool {
-    const ITEMS: [&str; 13] =
-        ["fn", "struct", "enum", "union", "trait", "type", "const", "static", "mod", "use", "unsafe", "extern", "async"];
+    const ITEMS: [&str; 13] = [
+        "fn", "struct", "enum", "union", "trait", "type", "const", "static", "mod", "use",
+        "unsafe", "extern", "async",
+    ];
     matches!(tokens, [(.., Token::Word("pub")), (.., Token::Word(word)), ..] if ITEMS.contains(word))
 }
 
-/// The line where the first block or parenthesised list of the item ends that begins with these tokens; none if it has none.
+/// The line where the first block or parenthesised list of the item ends that begins with these
+/// tokens; none if it has none.
 fn end_of_item(tokens: &[(usize, usize, Token<'_>)]) -> Option<usize> {
     let wants_parentheses = matches!(tokens[0].2, Token::Word("global_asm" | "naked_asm"));
     let mut depth = 0usize;
@@ -120,7 +151,9 @@ fn end_of_item(tokens: &[(usize, usize, Token<'_>)]) -> Option<usize> {
                 depth += 1;
                 started = true;
             }
-            Token::Mark(b'}') if !wants_parentheses && nested == 0 => depth = depth.saturating_sub(1),
+            Token::Mark(b'}') if !wants_parentheses && nested == 0 => {
+                depth = depth.saturating_sub(1)
+            }
             Token::Mark(b'(') if wants_parentheses => {
                 depth += 1;
                 started = true;
@@ -155,23 +188,36 @@ fn tokens(source: &str) -> Vec<(usize, usize, Token<'_>)> {
                 None => (1, None),
             },
             _ if byte == b'_' || byte.is_ascii_alphabetic() || byte >= 0x80 => {
-                let length = rest.find(|c: char| !(c == '_' || c.is_alphanumeric())).unwrap_or(rest.len());
+                let length = rest
+                    .find(|c: char| !(c == '_' || c.is_alphanumeric()))
+                    .unwrap_or(rest.len());
                 match (&rest[..length], bytes.get(at + length)) {
-                    ("r" | "br" | "cr", Some(b'"' | b'#')) if raw_string(&rest[length..]).is_some() => {
-                        (length + raw_string(&rest[length..]).unwrap_or(0), Some(Token::Literal))
+                    ("r" | "br" | "cr", Some(b'"' | b'#'))
+                        if raw_string(&rest[length..]).is_some() =>
+                    {
+                        (
+                            length + raw_string(&rest[length..]).unwrap_or(0),
+                            Some(Token::Literal),
+                        )
                     }
                     ("b" | "c", Some(b'"')) => (string(rest, 1), Some(Token::Literal)),
                     (word, _) => (length, Some(Token::Word(word))),
                 }
             }
             _ if byte.is_ascii_digit() => {
-                let length = rest.find(|c: char| !(c == '_' || c.is_alphanumeric())).unwrap_or(rest.len());
+                let length = rest
+                    .find(|c: char| !(c == '_' || c.is_alphanumeric()))
+                    .unwrap_or(rest.len());
                 (length, Some(Token::Literal))
             }
             _ if byte.is_ascii_whitespace() => (1, None),
             _ => (1, Some(Token::Mark(byte))),
         };
-        let last = line + bytes[at..at + length].iter().filter(|&&byte| byte == b'\n').count();
+        let last = line
+            + bytes[at..at + length]
+                .iter()
+                .filter(|&&byte| byte == b'\n')
+                .count();
         if let Some(token) = token {
             tokens.push((line, last, token));
         }
@@ -224,13 +270,22 @@ fn character(text: &str) -> Option<usize> {
             characters.next()?;
             text[3..].find('\'').map(|end| end + 4)
         }
-        _ => characters.next().filter(|&(_, c)| c == '\'').map(|(at, _)| at + 1),
+        _ => characters
+            .next()
+            .filter(|&(_, c)| c == '\'')
+            .map(|(at, _)| at + 1),
     }
 }
 
 /// The words of a Rust source outside comments and literals.
 pub fn code_words(source: &str) -> impl Iterator<Item = &str> {
-    tokens(source).into_iter().filter_map(|(_, _, token)| if let Token::Word(word) = token { Some(word) } else { None })
+    tokens(source).into_iter().filter_map(|(_, _, token)| {
+        if let Token::Word(word) = token {
+            Some(word)
+        } else {
+            None
+        }
+    })
 }
 
 /// The words of a text that could be identifiers.
@@ -239,12 +294,18 @@ pub fn words(text: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| word.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_'))
 }
 
-/// The first name of each path that begins with `crate::`, with its line (from 1); of a list in braces that of each entry.
+/// The first name of each path that begins with `crate::`, with its line (from 1); of a list in
+/// braces that of each entry.
 pub fn crate_paths(source: &str) -> Vec<(usize, &str)> {
     let tokens = tokens(source);
     let mut found = Vec::new();
     for (at, window) in tokens.windows(4).enumerate() {
-        let [(line, _, Token::Word("crate")), (_, _, Token::Mark(b':')), (_, _, Token::Mark(b':')), (_, _, first)] = window
+        let [
+            (line, _, Token::Word("crate")),
+            (_, _, Token::Mark(b':')),
+            (_, _, Token::Mark(b':')),
+            (_, _, first),
+        ] = window
         else {
             continue;
         };
@@ -294,43 +355,87 @@ mod tests {
 
     #[test]
     fn comments_and_empty_lines_are_no_code() {
-        assert_eq!(counts("// unsafe {\n\n/* a /* nested */\n */ fn f() {}\n//! x\n"), (1, 0));
+        assert_eq!(
+            counts("// unsafe {\n\n/* a /* nested */\n */ fn f() {}\n//! x\n"),
+            (1, 0)
+        );
     }
 
     #[test]
     fn blocks_functions_and_implementations_are_unsafe() {
-        assert_eq!(counts("fn f() {\n    unsafe {\n        g();\n    }\n}\n"), (5, 3));
-        assert_eq!(counts("unsafe fn f(a: [u8; 2])\n    -> u8\n{\n    1\n}\nfn g() {}\n"), (6, 5));
-        assert_eq!(counts("// SAFETY: none\nunsafe impl Send for S {}\nstruct S;\n"), (2, 1));
+        assert_eq!(
+            counts("fn f() {\n    unsafe {\n        g();\n    }\n}\n"),
+            (5, 3)
+        );
+        assert_eq!(
+            counts("unsafe fn f(a: [u8; 2])\n    -> u8\n{\n    1\n}\nfn g() {}\n"),
+            (6, 5)
+        );
+        assert_eq!(
+            counts("// SAFETY: none\nunsafe impl Send for S {}\nstruct S;\n"),
+            (2, 1)
+        );
     }
 
     #[test]
     fn attributes_and_declarations_are_not() {
         assert_eq!(counts("#[unsafe(no_mangle)]\nfn f() {\n}\n"), (3, 0));
-        assert_eq!(counts("trait T {\n    unsafe fn f();\n}\nfn g() {}\n"), (4, 0));
+        assert_eq!(
+            counts("trait T {\n    unsafe fn f();\n}\nfn g() {}\n"),
+            (4, 0)
+        );
     }
 
     #[test]
     fn literals_hide_nothing_and_show_nothing() {
         assert_eq!(
-            counts("const A: &str = \"unsafe {\";\nconst B: char = '{';\nconst C: &str = r#\"\nunsafe { \"\n\"#;\n"),
+            counts(
+                "const A: &str = \"unsafe {\";\nconst B: char = '{';\nconst C: &str = r#\"\nunsafe { \"\n\"#;\n"
+            ),
             (5, 0)
         );
-        assert_eq!(counts("fn f<'a>(x: &'a u8) -> char {\n    '\\''\n}\n"), (3, 0));
-        assert_eq!(counts("fn f() { let c = '\\u{7f}'; unsafe { g(c) } }\n"), (1, 1));
+        assert_eq!(
+            counts("fn f<'a>(x: &'a u8) -> char {\n    '\\''\n}\n"),
+            (3, 0)
+        );
+        assert_eq!(
+            counts("fn f() { let c = '\\u{7f}'; unsafe { g(c) } }\n"),
+            (1, 1)
+        );
     }
 
     #[test]
     fn assembly_is_unsafe() {
-        assert_eq!(counts("core::arch::global_asm!(\n    \"nop\",\n);\nfn f() {}\n"), (4, 3));
-        assert_eq!(count_assembly("# comment\n\n  nop\n"), Counts { code: 1, unsafe_code: 1, public: 0 });
+        assert_eq!(
+            counts("core::arch::global_asm!(\n    \"nop\",\n);\nfn f() {}\n"),
+            (4, 3)
+        );
+        assert_eq!(
+            count_assembly("# comment\n\n  nop\n"),
+            Counts {
+                code: 1,
+                unsafe_code: 1,
+                public: 0
+            }
+        );
     }
 
     #[test]
     fn tests_are_not_counted() {
-        assert_eq!(counts("fn f() {}\n#[cfg(test)]\nmod tests {\n    unsafe fn x() {}\n}\n"), (1, 0));
-        assert_eq!(counts("#[cfg(all(test, not(loom)))]\nmod tests {\n    unsafe fn x() {}\n}\nfn f() {}\n"), (1, 0));
-        assert_eq!(counts("#[cfg(all(loom, test2))]\nmod a {\n    unsafe fn x() {}\n}\n"), (4, 1));
+        assert_eq!(
+            counts("fn f() {}\n#[cfg(test)]\nmod tests {\n    unsafe fn x() {}\n}\n"),
+            (1, 0)
+        );
+        assert_eq!(
+            counts(
+                "#[cfg(all(test, not(loom)))]\nmod tests {\n    unsafe fn x() {}\n}\nfn f() {}\n"
+            ),
+            (1, 0)
+        );
+        assert_eq!(
+            counts("#[cfg(all(loom, test2))]\nmod a {\n    unsafe fn x() {}\n}\n"),
+            (4, 1)
+        );
     }
 
     #[test]
@@ -343,8 +448,19 @@ mod tests {
     #[test]
     fn public_items_are_counted() {
         let public = |source: &str| count_rust(source).public;
-        assert_eq!(public("pub fn f() {}\npub(crate) fn g() {}\nfn h() {}\npub unsafe fn i() {}\n"), 2);
-        assert_eq!(public("pub struct S {\n    pub field: u8,\n}\npub use a::b;\npub const C: u8 = 1;\n"), 3);
-        assert_eq!(public("// pub fn f\nconst T: &str = \"pub fn f\";\n#[cfg(test)]\nmod tests {\n    pub fn f() {}\n}\n"), 0);
+        assert_eq!(
+            public("pub fn f() {}\npub(crate) fn g() {}\nfn h() {}\npub unsafe fn i() {}\n"),
+            2
+        );
+        assert_eq!(
+            public("pub struct S {\n    pub field: u8,\n}\npub use a::b;\npub const C: u8 = 1;\n"),
+            3
+        );
+        assert_eq!(
+            public(
+                "// pub fn f\nconst T: &str = \"pub fn f\";\n#[cfg(test)]\nmod tests {\n    pub fn f() {}\n}\n"
+            ),
+            0
+        );
     }
 }

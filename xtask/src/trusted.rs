@@ -1,5 +1,5 @@
-//! The trusted base: every package that may hold `unsafe`, what it is trusted for, and how much of it there may be
-//! (`docs/trusted-base.list`).
+//! The trusted base: every package that may hold `unsafe`, what it is trusted for, and how much of
+//! it there may be (`docs/trusted-base.list`).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -41,21 +41,43 @@ impl<'a> Part<'a> {
         let malformed = || format!("{LIST}: `{line}` is not `PACKAGE FILES UNSAFE PUBLIC PURPOSE`");
         let mut rest = line;
         let mut word = || {
-            let (word, after) = rest.trim_start().split_once(char::is_whitespace).with_context(malformed)?;
+            let (word, after) = rest
+                .trim_start()
+                .split_once(char::is_whitespace)
+                .with_context(malformed)?;
             rest = after;
             Ok::<_, anyhow::Error>(word)
         };
         let (package, files, unsafe_code, public) = (word()?, word()?, word()?, word()?);
         let purpose = rest.trim();
         ensure!(!purpose.is_empty(), malformed());
-        let files = if files == "*" { Vec::new() } else { files.split(',').collect() };
-        let limit = |text: &str| if text == "-" { Ok(None) } else { text.parse().map(Some).with_context(malformed) };
-        Ok(Self { package, files, unsafe_limit: limit(unsafe_code)?, public_limit: limit(public)?, purpose })
+        let files = if files == "*" {
+            Vec::new()
+        } else {
+            files.split(',').collect()
+        };
+        let limit = |text: &str| {
+            if text == "-" {
+                Ok(None)
+            } else {
+                text.parse().map(Some).with_context(malformed)
+            }
+        };
+        Ok(Self {
+            package,
+            files,
+            unsafe_limit: limit(unsafe_code)?,
+            public_limit: limit(public)?,
+            purpose,
+        })
     }
 
     /// Parses the list, in which `#` begins a comment.
     pub fn parse_all(list: &'a str) -> Result<Vec<Self>> {
-        list.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')).map(Self::parse).collect()
+        list.lines()
+            .filter(|line| !line.trim().is_empty() && !line.starts_with('#'))
+            .map(Self::parse)
+            .collect()
     }
 
     /// Whether the kernel rests on it.
@@ -65,16 +87,25 @@ impl<'a> Part<'a> {
 
     fn holds(&self, source: &Source) -> bool {
         let first = source.file.iter().next().unwrap_or_default();
-        source.package == self.package && (self.files.is_empty() || self.files.iter().any(|file| first == *file))
+        source.package == self.package
+            && (self.files.is_empty() || self.files.iter().any(|file| first == *file))
     }
 
     /// Sum over the part's sources.
     fn counts(&self, sources: &[Source]) -> Counts {
-        sources.iter().filter(|source| self.holds(source)).map(|source| source.counts).sum()
+        sources
+            .iter()
+            .filter(|source| self.holds(source))
+            .map(|source| source.counts)
+            .sum()
     }
 
     fn name(&self) -> String {
-        if self.files.is_empty() { self.package.to_owned() } else { format!("{} {}", self.package, self.files.join(",")) }
+        if self.files.is_empty() {
+            self.package.to_owned()
+        } else {
+            format!("{} {}", self.package, self.files.join(","))
+        }
     }
 }
 
@@ -88,15 +119,28 @@ pub fn list() -> Result<String> {
 pub fn check(sources: &[Source]) -> Result<String> {
     let list = list()?;
     let parts = Part::parse_all(&list)?;
-    let page = std::fs::read_to_string(paths::root().join(PAGE)).with_context(|| format!("cannot read {PAGE}"))?;
+    let page = std::fs::read_to_string(paths::root().join(PAGE))
+        .with_context(|| format!("cannot read {PAGE}"))?;
     let mut wrong = violations(&parts, sources);
-    let unexplained = parts.iter().filter(|part| !page.contains(&format!("`{}`", part.package)));
+    let unexplained = parts
+        .iter()
+        .filter(|part| !page.contains(&format!("`{}`", part.package)));
     wrong.extend(unexplained.map(|part| format!("{PAGE} does not name `{}`", part.package)));
     if !wrong.is_empty() {
-        bail!("{}\n        `cargo xtask unsafe` shows the counts", wrong.join("\n        "));
+        bail!(
+            "{}\n        `cargo xtask unsafe` shows the counts",
+            wrong.join("\n        ")
+        );
     }
-    let total: Counts = parts.iter().filter(|part| part.is_of_the_kernel()).map(|part| part.counts(sources)).sum();
-    Ok(format!("{} lines of code, {} of them unsafe, {} public items", total.code, total.unsafe_code, total.public))
+    let total: Counts = parts
+        .iter()
+        .filter(|part| part.is_of_the_kernel())
+        .map(|part| part.counts(sources))
+        .sum();
+    Ok(format!(
+        "{} lines of code, {} of them unsafe, {} public items",
+        total.code, total.unsafe_code, total.public
+    ))
 }
 
 /// What is wrong with the sources, by the list.
@@ -108,20 +152,33 @@ fn violations(parts: &[Part<'_>], sources: &[Source]) -> Vec<String> {
         let holders = parts.iter().filter(|part| part.holds(source)).count();
         if !listed.contains(source.package.as_str()) {
             if source.counts.unsafe_code > 0 {
-                wrong.push(format!("`{}` holds `unsafe` in {file} and is not in {LIST}", source.package));
+                wrong.push(format!(
+                    "`{}` holds `unsafe` in {file} and is not in {LIST}",
+                    source.package
+                ));
             }
         } else if holders != 1 {
-            wrong.push(format!("{LIST}: {file} of `{}` is in {holders} parts", source.package));
+            wrong.push(format!(
+                "{LIST}: {file} of `{}` is in {holders} parts",
+                source.package
+            ));
         }
     }
     for package in listed {
-        if !sources.iter().any(|source| source.package == package && source.counts.unsafe_code > 0) {
-            wrong.push(format!("{LIST}: `{package}` holds no `unsafe`; let it say #![forbid(unsafe_code)]"));
+        if !sources
+            .iter()
+            .any(|source| source.package == package && source.counts.unsafe_code > 0)
+        {
+            wrong.push(format!(
+                "{LIST}: `{package}` holds no `unsafe`; let it say #![forbid(unsafe_code)]"
+            ));
         }
     }
     for part in parts {
         for file in &part.files {
-            let is_there = |source: &Source| source.package == part.package && source.file.starts_with(Path::new(file));
+            let is_there = |source: &Source| {
+                source.package == part.package && source.file.starts_with(Path::new(file))
+            };
             if !sources.iter().any(is_there) {
                 wrong.push(format!("{LIST}: `{}` has no {file}", part.package));
             }
@@ -141,8 +198,12 @@ impl Part<'_> {
             ("lines of code", counts.code, afternoon),
         ]
         .into_iter()
-        .filter_map(|(what, count, limit)| Some((what, count, limit.filter(|limit| count > *limit)?)))
-        .map(|(what, count, limit)| format!("`{}` has {count} {what}; its limit is {limit}", self.name()))
+        .filter_map(|(what, count, limit)| {
+            Some((what, count, limit.filter(|limit| count > *limit)?))
+        })
+        .map(|(what, count, limit)| {
+            format!("`{}` has {count} {what}; its limit is {limit}", self.name())
+        })
         .collect()
     }
 }
@@ -150,12 +211,23 @@ impl Part<'_> {
 /// Prints the parts with their counts and limits.
 pub fn print(sources: &[Source]) -> Result<()> {
     let list = list()?;
-    println!("{:>6} {:>6} {:>6} {:>6} {:>6}", "code", "unsafe", "limit", "public", "limit");
+    println!(
+        "{:>6} {:>6} {:>6} {:>6} {:>6}",
+        "code", "unsafe", "limit", "public", "limit"
+    );
     for part in Part::parse_all(&list)? {
-        let Counts { code, unsafe_code, public } = part.counts(sources);
+        let Counts {
+            code,
+            unsafe_code,
+            public,
+        } = part.counts(sources);
         let limit = |limit: Option<usize>| limit.map_or(String::new(), |limit| limit.to_string());
         let (unsafe_limit, public_limit) = (limit(part.unsafe_limit), limit(part.public_limit));
-        println!("{code:>6} {unsafe_code:>6} {unsafe_limit:>6} {public:>6} {public_limit:>6}  {}: {}", part.name(), part.purpose);
+        println!(
+            "{code:>6} {unsafe_code:>6} {unsafe_limit:>6} {public:>6} {public_limit:>6}  {}: {}",
+            part.name(),
+            part.purpose
+        );
     }
     Ok(())
 }
@@ -168,7 +240,15 @@ mod tests {
                          tool * - - a program\n";
 
     fn source(package: &str, file: &str, code: usize, unsafe_code: usize, public: usize) -> Source {
-        Source { package: package.to_owned(), file: file.into(), counts: Counts { code, unsafe_code, public } }
+        Source {
+            package: package.to_owned(),
+            file: file.into(),
+            counts: Counts {
+                code,
+                unsafe_code,
+                public,
+            },
+        }
     }
 
     fn sources() -> Vec<Source> {
@@ -189,12 +269,34 @@ mod tests {
     fn lines_of_the_list() {
         let parts = Part::parse_all(PARTS).unwrap();
         assert_eq!(parts.len(), 3);
-        assert_eq!((&parts[0].files[..], parts[0].purpose), (&["low", "main.rs"][..], "the lower half"));
-        assert_eq!((parts[0].unsafe_limit, parts[0].public_limit), (Some(3), Some(2)));
-        assert_eq!((parts[2].files.len(), parts[2].unsafe_limit, parts[2].public_limit), (0, None, None));
+        assert_eq!(
+            (&parts[0].files[..], parts[0].purpose),
+            (&["low", "main.rs"][..], "the lower half")
+        );
+        assert_eq!(
+            (parts[0].unsafe_limit, parts[0].public_limit),
+            (Some(3), Some(2))
+        );
+        assert_eq!(
+            (
+                parts[2].files.len(),
+                parts[2].unsafe_limit,
+                parts[2].public_limit
+            ),
+            (0, None, None)
+        );
         let program = Part::parse("tool * 2 - a program").unwrap();
-        assert_eq!((program.unsafe_limit, program.is_of_the_kernel()), (Some(2), false));
-        for malformed in ["core", "core * 1 2", "core * 1 2 ", "core * one 2 text", "core * -1 2 text"] {
+        assert_eq!(
+            (program.unsafe_limit, program.is_of_the_kernel()),
+            (Some(2), false)
+        );
+        for malformed in [
+            "core",
+            "core * 1 2",
+            "core * 1 2 ",
+            "core * one 2 text",
+            "core * -1 2 text",
+        ] {
             assert!(Part::parse_all(malformed).is_err(), "{malformed}");
         }
     }
@@ -202,7 +304,13 @@ mod tests {
     #[test]
     fn counts_at_their_limits_are_allowed() {
         assert!(wrong(&sources()).is_empty());
-        assert_eq!(Part::parse("core low,main.rs 3 2 x").unwrap().counts(&sources()).unsafe_code, 3);
+        assert_eq!(
+            Part::parse("core low,main.rs 3 2 x")
+                .unwrap()
+                .counts(&sources())
+                .unsafe_code,
+            3
+        );
     }
 
     #[test]
@@ -212,24 +320,43 @@ mod tests {
         more[2].counts.public += 1;
         assert_eq!(
             wrong(&more),
-            ["`core low,main.rs` has 4 unsafe lines; its limit is 3", "`core high` has 2 public items; its limit is 1"]
+            [
+                "`core low,main.rs` has 4 unsafe lines; its limit is 3",
+                "`core high` has 2 public items; its limit is 1"
+            ]
         );
         let mut long = sources();
         long[2].counts.code += 1;
-        assert_eq!(wrong(&long), ["`core high` has 3001 lines of code; its limit is 3000"]);
+        assert_eq!(
+            wrong(&long),
+            ["`core high` has 3001 lines of code; its limit is 3000"]
+        );
     }
 
     #[test]
     fn the_list_and_the_packages_are_the_same() {
         let mut unlisted = sources();
         unlisted[4].counts.unsafe_code = 1;
-        assert_eq!(wrong(&unlisted), [format!("`other` holds `unsafe` in lib.rs and is not in {LIST}")]);
+        assert_eq!(
+            wrong(&unlisted),
+            [format!(
+                "`other` holds `unsafe` in lib.rs and is not in {LIST}"
+            )]
+        );
         let mut safe = sources();
         safe[3].counts.unsafe_code = 0;
-        assert_eq!(wrong(&safe), [format!("{LIST}: `tool` holds no `unsafe`; let it say #![forbid(unsafe_code)]")]);
+        assert_eq!(
+            wrong(&safe),
+            [format!(
+                "{LIST}: `tool` holds no `unsafe`; let it say #![forbid(unsafe_code)]"
+            )]
+        );
         let mut new = sources();
         new.push(source("core", "new.rs", 1, 0, 0));
-        assert_eq!(wrong(&new), [format!("{LIST}: new.rs of `core` is in 0 parts")]);
+        assert_eq!(
+            wrong(&new),
+            [format!("{LIST}: new.rs of `core` is in 0 parts")]
+        );
         let mut gone = sources();
         gone.remove(0);
         assert_eq!(wrong(&gone), [format!("{LIST}: `core` has no main.rs")]);

@@ -1,7 +1,9 @@
-//! The boot blob: what an instance runs. Written by the program that creates the instance, read once by its kernel.
+//! The boot blob: what an instance runs. Written by the program that creates the instance, read
+//! once by its kernel.
 //!
-//! Layout, little-endian: magic (8 bytes), version, flags, number of arguments, number of variables (each `u32`), then the
-//! strings, each a `u32` length and its bytes: working directory, host name, arguments, variables.
+//! Layout, little-endian: magic (8 bytes), version, flags, number of arguments, number of variables
+//! (each `u32`), then the strings, each a `u32` length and its bytes: working directory, host name,
+//! arguments, variables.
 
 use core::str;
 
@@ -56,7 +58,11 @@ fn number(rest: &mut &[u8]) -> Result<u32, Invalid> {
 fn string<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Invalid> {
     let len = number(rest)?;
     let bytes = take(rest, len as usize)?;
-    if bytes.contains(&0) { Err(Invalid::Text) } else { Ok(bytes) }
+    if bytes.contains(&0) {
+        Err(Invalid::Text)
+    } else {
+        Ok(bytes)
+    }
 }
 
 impl<'a> Boot<'a> {
@@ -69,7 +75,8 @@ impl<'a> Boot<'a> {
         if take(&mut rest, MAGIC.len())? != MAGIC || number(&mut rest)? != VERSION {
             return Err(Invalid::Header);
         }
-        let (flags, arguments, variables) = (number(&mut rest)?, number(&mut rest)?, number(&mut rest)?);
+        let (flags, arguments, variables) =
+            (number(&mut rest)?, number(&mut rest)?, number(&mut rest)?);
         let text = |bytes| str::from_utf8(bytes).map_err(|_| Invalid::Text);
         let cwd = text(string(&mut rest)?)?;
         let hostname = text(string(&mut rest)?)?;
@@ -80,7 +87,14 @@ impl<'a> Boot<'a> {
         match () {
             () if !rest.is_empty() => Err(Invalid::Length),
             () if arguments == 0 => Err(Invalid::NoProgram),
-            () => Ok(Self { flags, cwd, hostname, arguments, variables, strings }),
+            () => Ok(Self {
+                flags,
+                cwd,
+                hostname,
+                arguments,
+                variables,
+                strings,
+            }),
         }
     }
 
@@ -97,7 +111,9 @@ impl<'a> Boot<'a> {
 
     /// The environment, `NAME=value` each.
     pub fn variables(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        self.all().skip(self.arguments as usize).take(self.variables as usize)
+        self.all()
+            .skip(self.arguments as usize)
+            .take(self.variables as usize)
     }
 }
 
@@ -111,10 +127,18 @@ pub fn write<'a>(
     mut emit: impl FnMut(&[u8]),
 ) {
     emit(&MAGIC);
-    for number in [VERSION, flags, arguments.len() as u32, variables.len() as u32] {
+    for number in [
+        VERSION,
+        flags,
+        arguments.len() as u32,
+        variables.len() as u32,
+    ] {
         emit(&number.to_le_bytes());
     }
-    let strings = [cwd.as_bytes(), hostname.as_bytes()].into_iter().chain(arguments).chain(variables);
+    let strings = [cwd.as_bytes(), hostname.as_bytes()]
+        .into_iter()
+        .chain(arguments)
+        .chain(variables);
     for string in strings {
         emit(&(string.len() as u32).to_le_bytes());
         emit(string);
@@ -130,7 +154,14 @@ mod tests {
         let mut blob = Vec::new();
         let arguments: [&[u8]; 2] = [b"sh", b"-c"];
         let variables: [&[u8]; 1] = [b"A=b"];
-        write(FLAG_TERMINAL, "/", "box", arguments.into_iter(), variables.into_iter(), |bytes| blob.extend_from_slice(bytes));
+        write(
+            FLAG_TERMINAL,
+            "/",
+            "box",
+            arguments.into_iter(),
+            variables.into_iter(),
+            |bytes| blob.extend_from_slice(bytes),
+        );
         blob
     }
 
@@ -138,7 +169,10 @@ mod tests {
     fn round_trip() {
         let blob = sample();
         let boot = Boot::parse(&blob).unwrap();
-        assert_eq!((boot.flags, boot.cwd, boot.hostname), (FLAG_TERMINAL, "/", "box"));
+        assert_eq!(
+            (boot.flags, boot.cwd, boot.hostname),
+            (FLAG_TERMINAL, "/", "box")
+        );
         assert_eq!(boot.arguments().collect::<Vec<_>>(), [b"sh", b"-c"]);
         assert_eq!(boot.variables().collect::<Vec<_>>(), [b"A=b"]);
     }
@@ -156,7 +190,10 @@ mod tests {
                 assert_eq!(boot.arguments().count() + boot.variables().count(), 3);
             }
         }
-        assert_eq!(Boot::parse(&[blob, std::vec![0]].concat()), Err(Invalid::Length));
+        assert_eq!(
+            Boot::parse(&[blob, std::vec![0]].concat()),
+            Err(Invalid::Length)
+        );
     }
 
     /// Each thing that can be wrong with a blob, and the name it has then.
@@ -167,7 +204,11 @@ mod tests {
             for number in [VERSION, 0, arguments.len() as u32, variables.len() as u32] {
                 blob.extend_from_slice(&number.to_le_bytes());
             }
-            for string in [cwd, hostname].into_iter().chain(arguments.iter().copied()).chain(variables.iter().copied()) {
+            for string in [cwd, hostname]
+                .into_iter()
+                .chain(arguments.iter().copied())
+                .chain(variables.iter().copied())
+            {
                 blob.extend_from_slice(&(string.len() as u32).to_le_bytes());
                 blob.extend_from_slice(string);
             }
@@ -176,15 +217,26 @@ mod tests {
         let verdict = |blob: &[u8]| Boot::parse(blob).map(|_| ());
         let good = blob(b"/", b"box", &[b"sh"], &[]);
         assert_eq!(verdict(&good), Ok(()));
-        assert_eq!(verdict(&blob(b"", b"", &[b""], &[b"\xff="])), Ok(()), "what programs are told is bytes");
-        for (at, fault) in [(0, Invalid::Header), (7, Invalid::Header), (8, Invalid::Header)] {
+        assert_eq!(
+            verdict(&blob(b"", b"", &[b""], &[b"\xff="])),
+            Ok(()),
+            "what programs are told is bytes"
+        );
+        for (at, fault) in [
+            (0, Invalid::Header),
+            (7, Invalid::Header),
+            (8, Invalid::Header),
+        ] {
             let mut wrong = good.clone();
             wrong[at] += 1;
             assert_eq!(verdict(&wrong), Err(fault), "{at}");
         }
         assert_eq!(verdict(&good[..good.len() - 1]), Err(Invalid::Length));
         assert_eq!(verdict(&[&good[..], &[0]].concat()), Err(Invalid::Length));
-        assert_eq!(verdict(&blob(b"/", b"box", &[], &[b"A=b"])), Err(Invalid::NoProgram));
+        assert_eq!(
+            verdict(&blob(b"/", b"box", &[], &[b"A=b"])),
+            Err(Invalid::NoProgram)
+        );
         for wrong in [
             blob(b"\xff", b"box", &[b"sh"], &[]),
             blob(b"/\0", b"box", &[b"sh"], &[]),

@@ -1,8 +1,8 @@
 //! The partition descriptor: everything an instance knows about the machine (decision 004).
 //!
-//! The supervisor writes it before the instance starts; the instance sees it read-only at [`crate::layout::DESCRIPTOR`].
-//! An instance probes nothing: what is not in here, it does not have. The supervisor runs from one too, written by its
-//! boot code.
+//! The supervisor writes it before the instance starts; the instance sees it read-only at
+//! [`crate::layout::DESCRIPTOR`]. An instance probes nothing: what is not in here, it does not
+//! have. The supervisor runs from one too, written by its boot code.
 //!
 //! Physical addresses appear in here and are used by the guard alone.
 
@@ -39,7 +39,8 @@ pub const ROLE_SUBOS: u32 = 1;
 /// Trust mode: page tables and the compiler keep the instance in (decision 007).
 pub const TRUST_COOPERATIVE: u32 = 0;
 
-/// The CPUs' APICs are in x2APIC mode (registers are MSRs); otherwise their page is mapped at `LAPIC_MMIO`.
+/// The CPUs' APICs are in x2APIC mode (registers are MSRs); otherwise their page is mapped at
+/// `LAPIC_MMIO`.
 pub const FLAG_X2APIC: u32 = 1 << 0;
 /// MONITOR/MWAIT must not be used for idling (absent, or emulated as a busy loop).
 pub const FLAG_NO_MWAIT: u32 = 1 << 1;
@@ -50,8 +51,11 @@ pub const FLAG_INVARIANT_TSC: u32 = 1 << 3;
 /// There is a 16550 at 0x3f8 and this instance may write its log to it.
 pub const FLAG_COM1: u32 = 1 << 4;
 
-/// One CPU of the instance. Its index in the table is its CPU number; the first one enters the kernel first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+/// One CPU of the instance. Its index in the table is its CPU number; the first one enters the
+/// kernel first.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct CpuEntry {
     /// Destination of its interrupts.
@@ -66,7 +70,9 @@ impl CpuEntry {
 }
 
 /// A run of frames that is contiguous in physical memory too.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct MemRange {
     /// Number of its first frame within the instance.
@@ -78,7 +84,9 @@ pub struct MemRange {
 }
 
 /// Frames that are in use when the instance starts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct Reserved {
     /// First frame.
@@ -103,7 +111,9 @@ pub const RESERVED_BOOT_BLOB: u32 = 4;
 pub const RESERVED_SUPERVISOR: u32 = 5;
 
 /// A run of I/O ports the instance may use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct PortRange {
     /// First port.
@@ -113,7 +123,9 @@ pub struct PortRange {
 }
 
 /// An interrupt line the instance may use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct IrqLine {
     /// Its number as an ISA interrupt.
@@ -132,7 +144,9 @@ pub const IRQ_LEVEL: u8 = 1 << 0;
 pub const IRQ_ACTIVE_LOW: u8 = 1 << 1;
 
 /// An I/O APIC the instance may program.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct IoApic {
     /// Physical address of its registers.
@@ -249,7 +263,9 @@ const TABLES: usize = MAX_CPUS * size_of::<CpuEntry>()
 const PADDING: usize = SIZE - HEAD - TABLES;
 
 const _: () = {
-    assert!(size_of::<CpuEntry>() == 8 && size_of::<MemRange>() == 24 && size_of::<Reserved>() == 16);
+    assert!(
+        size_of::<CpuEntry>() == 8 && size_of::<MemRange>() == 24 && size_of::<Reserved>() == 16
+    );
     assert!(size_of::<PortRange>() == 8 && size_of::<IrqLine>() == 8 && size_of::<IoApic>() == 16);
     assert!(offset_of!(Descriptor, role) == 16);
     assert!(offset_of!(Descriptor, ncpus) == 32);
@@ -277,7 +293,8 @@ pub enum Invalid {
     Count(&'static str),
     /// Two CPUs share an APIC id.
     DuplicateCpu(u32),
-    /// A memory range is empty, unaligned, out of order, overlapping or beyond the address space; its index.
+    /// A memory range is empty, unaligned, out of order, overlapping or beyond the address space;
+    /// its index.
     Range(usize),
     /// A run of reserved frames, of the initramfs or of the boot blob lies outside the memory.
     Outside(&'static str),
@@ -293,7 +310,10 @@ impl core::fmt::Display for Invalid {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Magic => f.write_str("no partition descriptor (wrong magic)"),
-            Self::Version(v) => write!(f, "partition descriptor of version {v}, this kernel speaks {VERSION}"),
+            Self::Version(v) => write!(
+                f,
+                "partition descriptor of version {v}, this kernel speaks {VERSION}"
+            ),
             Self::Size(s) => write!(f, "partition descriptor of {s} bytes instead of {SIZE}"),
             Self::Role(r) => write!(f, "unknown role {r}"),
             Self::Count(what) => write!(f, "count of {what} out of range"),
@@ -393,7 +413,10 @@ impl Descriptor {
         let (start, end) = (u64::from(base), u64::from(base) + u64::from(len));
         len != 0
             && end <= 0x1_0000
-            && self.ports().iter().any(|p| u64::from(p.base) <= start && end <= u64::from(p.base) + u64::from(p.len))
+            && self
+                .ports()
+                .iter()
+                .any(|p| u64::from(p.base) <= start && end <= u64::from(p.base) + u64::from(p.len))
     }
 
     /// The instance's interrupt line for an ISA interrupt number.
@@ -405,7 +428,9 @@ impl Descriptor {
     /// Number of frames, over all ranges.
     #[must_use]
     pub fn total_frames(&self) -> u64 {
-        self.ranges().iter().fold(0, |sum, r| sum.saturating_add(r.count))
+        self.ranges()
+            .iter()
+            .fold(0, |sum, r| sum.saturating_add(r.count))
     }
 
     /// Physical address of a frame, if it belongs to the instance. For the guard.
@@ -458,8 +483,11 @@ impl Descriptor {
     }
 
     fn contains_frames(&self, first: u64, count: u64) -> bool {
-        let Some(end) = first.checked_add(count) else { return false };
-        // Ranges are ascending; a run may span several of them if they are adjacent in frame numbers.
+        let Some(end) = first.checked_add(count) else {
+            return false;
+        };
+        // Ranges are ascending; a run may span several of them if they are adjacent in frame
+        // numbers.
         let mut next = first;
         for r in self.ranges() {
             if next >= end {
@@ -472,7 +500,8 @@ impl Descriptor {
         next >= end
     }
 
-    /// Checks everything that can be checked without looking at the machine. An instance refuses to start otherwise.
+    /// Checks everything that can be checked without looking at the machine. An instance refuses to
+    /// start otherwise.
     ///
     /// # Errors
     /// The first thing found wrong.
@@ -507,7 +536,10 @@ impl Descriptor {
             return Err(Invalid::Clock);
         }
         for (i, cpu) in self.cpus().iter().enumerate() {
-            if self.cpus()[..i].iter().any(|other| other.apic_id == cpu.apic_id) {
+            if self.cpus()[..i]
+                .iter()
+                .any(|other| other.apic_id == cpu.apic_id)
+            {
                 return Err(Invalid::DuplicateCpu(cpu.apic_id));
             }
         }
@@ -518,8 +550,16 @@ impl Descriptor {
             }
         }
         for (name, first, count) in [
-            ("boot blob", self.boot_blob_frame, self.boot_blob_len.div_ceil(4096)),
-            ("initramfs", self.initramfs_frame, self.initramfs_len.div_ceil(4096)),
+            (
+                "boot blob",
+                self.boot_blob_frame,
+                self.boot_blob_len.div_ceil(4096),
+            ),
+            (
+                "initramfs",
+                self.initramfs_frame,
+                self.initramfs_len.div_ceil(4096),
+            ),
             ("image", self.image_frame, self.image_frames),
         ] {
             if count != 0 && !self.contains_frames(first, count) {
@@ -531,9 +571,10 @@ impl Descriptor {
                 return Err(Invalid::Port(i));
             }
         }
-        for (name, text, len) in
-            [("command line", &self.cmdline[..], self.cmdline_len), ("label", &self.label[..], self.label_len)]
-        {
+        for (name, text, len) in [
+            ("command line", &self.cmdline[..], self.cmdline_len),
+            ("label", &self.label[..], self.label_len),
+        ] {
             if core::str::from_utf8(used(text, len)).is_err() {
                 return Err(Invalid::Text(name));
             }
@@ -546,12 +587,23 @@ impl Descriptor {
         for (i, r) in self.ranges().iter().enumerate() {
             let bytes = r.count.checked_mul(4096).ok_or(Invalid::Range(i))?;
             let end = r.phys.checked_add(bytes).ok_or(Invalid::Range(i))?;
-            let end_frame = r.first_frame.checked_add(r.count).ok_or(Invalid::Range(i))?;
+            let end_frame = r
+                .first_frame
+                .checked_add(r.count)
+                .ok_or(Invalid::Range(i))?;
             // 2^34 frames are 64 TiB, the size of the direct map's part of the address space.
-            if r.count == 0 || r.phys % 4096 != 0 || end > 1 << 52 || r.first_frame < next_frame || end_frame > 1 << 34 {
+            if r.count == 0
+                || r.phys % 4096 != 0
+                || end > 1 << 52
+                || r.first_frame < next_frame
+                || end_frame > 1 << 34
+            {
                 return Err(Invalid::Range(i));
             }
-            if self.ranges()[..i].iter().any(|o| r.phys < o.phys + o.count * 4096 && o.phys < end) {
+            if self.ranges()[..i]
+                .iter()
+                .any(|o| r.phys < o.phys + o.count * 4096 && o.phys < end)
+            {
                 return Err(Invalid::Range(i));
             }
             next_frame = end_frame;
@@ -561,7 +613,9 @@ impl Descriptor {
 }
 
 fn push<T>(table: &mut [T], count: &mut u32, value: T) -> bool {
-    let Some(slot) = table.get_mut(*count as usize) else { return false };
+    let Some(slot) = table.get_mut(*count as usize) else {
+        return false;
+    };
     *slot = value;
     *count += 1;
     true
@@ -586,10 +640,24 @@ mod tests {
         let mut d = Box::new(Descriptor::empty());
         d.tsc_hz = 1_000_000_000;
         d.lapic_hz = 1_000_000_000;
-        assert!(d.push_cpu(CpuEntry { apic_id: 3, slot: 1 }));
-        assert!(d.push_range(MemRange { first_frame: 0, phys: 0x20_0000, count: 512 }));
-        assert!(d.push_range(MemRange { first_frame: 512, phys: 0x100_0000, count: 512 }));
-        assert!(d.push_ports(PortRange { base: 0x3f8, len: 8 }));
+        assert!(d.push_cpu(CpuEntry {
+            apic_id: 3,
+            slot: 1
+        }));
+        assert!(d.push_range(MemRange {
+            first_frame: 0,
+            phys: 0x20_0000,
+            count: 512
+        }));
+        assert!(d.push_range(MemRange {
+            first_frame: 512,
+            phys: 0x100_0000,
+            count: 512
+        }));
+        assert!(d.push_ports(PortRange {
+            base: 0x3f8,
+            len: 8
+        }));
         d
     }
 
@@ -629,11 +697,23 @@ mod tests {
         assert_eq!(broken(&|d| d.ncpus = 257), Invalid::Count("cpus"));
         assert_eq!(broken(&|d| d.ncpus = 0), Invalid::Count("cpus"));
         assert_eq!(broken(&|d| d.tsc_hz = 0), Invalid::Clock);
-        assert_eq!(broken(&|d| assert!(d.push_cpu(CpuEntry { apic_id: 3, slot: 2 }))), Invalid::DuplicateCpu(3));
+        assert_eq!(
+            broken(&|d| assert!(d.push_cpu(CpuEntry {
+                apic_id: 3,
+                slot: 2
+            }))),
+            Invalid::DuplicateCpu(3)
+        );
         assert_eq!(broken(&|d| d.ranges[1].phys = 0x30_0000), Invalid::Range(1));
-        assert_eq!(broken(&|d| d.ranges[1].first_frame = 511), Invalid::Range(1));
+        assert_eq!(
+            broken(&|d| d.ranges[1].first_frame = 511),
+            Invalid::Range(1)
+        );
         assert_eq!(broken(&|d| d.ranges[1].count = u64::MAX), Invalid::Range(1));
-        assert_eq!(broken(&|d| d.boot_blob_len = 5 << 20), Invalid::Outside("boot blob"));
+        assert_eq!(
+            broken(&|d| d.boot_blob_len = 5 << 20),
+            Invalid::Outside("boot blob")
+        );
         assert_eq!(broken(&|d| d.ports[0].len = 0x1_0000), Invalid::Port(0));
         assert_eq!(
             broken(&|d| {
@@ -678,13 +758,24 @@ mod tests {
             &|d| d.nioapics = MAX_IOAPICS as u32,
             &|d| d.cmdline_len = CMDLINE_BYTES as u32,
             &|d| d.label_len = LABEL_BYTES as u32,
-            &|d| d.ports[0] = PortRange { base: 0xffff, len: 1 },
+            &|d| {
+                d.ports[0] = PortRange {
+                    base: 0xffff,
+                    len: 1,
+                }
+            },
             &|d| d.boot_blob_len = 1024 * 4096,
             &|d| (d.boot_blob_frame, d.boot_blob_len) = (1023, 4096),
             &|d| (d.initramfs_frame, d.initramfs_len) = (1023, 1),
             &|d| (d.image_frame, d.image_frames) = (511, 2),
             &|d| (d.image_frame, d.image_frames) = (u64::MAX, 0),
-            &|d| assert!(d.push_reserved(Reserved { first_frame: 1023, count: 1, kind: 0 })),
+            &|d| {
+                assert!(d.push_reserved(Reserved {
+                    first_frame: 1023,
+                    count: 1,
+                    kind: 0
+                }))
+            },
             // Beside the other one, on either side, and at the end of the address space.
             &|d| d.ranges[1].phys = 0x40_0000,
             &|d| d.ranges[1].phys = 0,
@@ -696,30 +787,86 @@ mod tests {
         let bad: [(Change<'_>, Invalid); 28] = [
             (&|d| d.role = 2, Invalid::Role(2)),
             (&|d| d.nranges = 0, Invalid::Count("ranges")),
-            (&|d| d.nranges = MAX_RANGES as u32 + 1, Invalid::Count("ranges")),
-            (&|d| d.nreserved = MAX_RESERVED as u32 + 1, Invalid::Count("reserved")),
-            (&|d| d.nports = MAX_PORTS as u32 + 1, Invalid::Count("ports")),
+            (
+                &|d| d.nranges = MAX_RANGES as u32 + 1,
+                Invalid::Count("ranges"),
+            ),
+            (
+                &|d| d.nreserved = MAX_RESERVED as u32 + 1,
+                Invalid::Count("reserved"),
+            ),
+            (
+                &|d| d.nports = MAX_PORTS as u32 + 1,
+                Invalid::Count("ports"),
+            ),
             (&|d| d.nirqs = MAX_IRQS as u32 + 1, Invalid::Count("irqs")),
-            (&|d| d.nioapics = MAX_IOAPICS as u32 + 1, Invalid::Count("ioapics")),
-            (&|d| d.cmdline_len = CMDLINE_BYTES as u32 + 1, Invalid::Count("cmdline")),
-            (&|d| d.label_len = LABEL_BYTES as u32 + 1, Invalid::Count("label")),
+            (
+                &|d| d.nioapics = MAX_IOAPICS as u32 + 1,
+                Invalid::Count("ioapics"),
+            ),
+            (
+                &|d| d.cmdline_len = CMDLINE_BYTES as u32 + 1,
+                Invalid::Count("cmdline"),
+            ),
+            (
+                &|d| d.label_len = LABEL_BYTES as u32 + 1,
+                Invalid::Count("label"),
+            ),
             (&|d| d.lapic_hz = 0, Invalid::Clock),
-            (&|d| d.ports[0] = PortRange { base: 0xffff, len: 2 }, Invalid::Port(0)),
-            (&|d| d.boot_blob_len = 1024 * 4096 + 1, Invalid::Outside("boot blob")),
-            (&|d| (d.boot_blob_frame, d.boot_blob_len) = (1024, 1), Invalid::Outside("boot blob")),
-            (&|d| (d.initramfs_frame, d.initramfs_len) = (1023, 4097), Invalid::Outside("initramfs")),
-            (&|d| (d.image_frame, d.image_frames) = (1020, 5), Invalid::Outside("image")),
-            (&|d| (d.image_frame, d.image_frames) = (u64::MAX, 2), Invalid::Outside("image")),
-            (&|d| assert!(d.push_reserved(Reserved { first_frame: 1023, count: 2, kind: 0 })), Invalid::Outside("reservation")),
+            (
+                &|d| {
+                    d.ports[0] = PortRange {
+                        base: 0xffff,
+                        len: 2,
+                    }
+                },
+                Invalid::Port(0),
+            ),
+            (
+                &|d| d.boot_blob_len = 1024 * 4096 + 1,
+                Invalid::Outside("boot blob"),
+            ),
+            (
+                &|d| (d.boot_blob_frame, d.boot_blob_len) = (1024, 1),
+                Invalid::Outside("boot blob"),
+            ),
+            (
+                &|d| (d.initramfs_frame, d.initramfs_len) = (1023, 4097),
+                Invalid::Outside("initramfs"),
+            ),
+            (
+                &|d| (d.image_frame, d.image_frames) = (1020, 5),
+                Invalid::Outside("image"),
+            ),
+            (
+                &|d| (d.image_frame, d.image_frames) = (u64::MAX, 2),
+                Invalid::Outside("image"),
+            ),
+            (
+                &|d| {
+                    assert!(d.push_reserved(Reserved {
+                        first_frame: 1023,
+                        count: 2,
+                        kind: 0
+                    }))
+                },
+                Invalid::Outside("reservation"),
+            ),
             (&|d| d.ranges[1].count = 0, Invalid::Range(1)),
             (&|d| d.ranges[1].phys += 1, Invalid::Range(1)),
             (&|d| d.ranges[1].phys = 0x3f_f000, Invalid::Range(1)),
             (&|d| d.ranges[1].phys = 0x1000, Invalid::Range(1)),
             (&|d| d.ranges[1].phys = 0x20_0000, Invalid::Range(1)),
-            (&|d| d.ranges[1].phys = (1 << 52) - 511 * 4096, Invalid::Range(1)),
+            (
+                &|d| d.ranges[1].phys = (1 << 52) - 511 * 4096,
+                Invalid::Range(1),
+            ),
             (&|d| d.ranges[1].phys = u64::MAX - 4095, Invalid::Range(1)),
             (&|d| d.ranges[1].first_frame = u64::MAX, Invalid::Range(1)),
-            (&|d| d.ranges[1].first_frame = (1 << 34) - 511, Invalid::Range(1)),
+            (
+                &|d| d.ranges[1].first_frame = (1 << 34) - 511,
+                Invalid::Range(1),
+            ),
             (&|d| d.ranges[0].first_frame = 1, Invalid::Range(1)),
             (
                 &|d| {
@@ -732,7 +879,8 @@ mod tests {
         for (n, (change, fault)) in bad.into_iter().enumerate() {
             assert_eq!(verdict(change), Err(fault), "{n}");
         }
-        // The last frame number there is. A gap in the numbers is allowed, but nothing may lie in it.
+        // The last frame number there is. A gap in the numbers is allowed, but nothing may lie in
+        // it.
         let mut d = sample();
         d.ranges[1].first_frame = (1 << 34) - 512;
         assert_eq!(d.validate(), Ok(()));
@@ -745,13 +893,53 @@ mod tests {
     fn tables_take_so_many_and_no_more() {
         let mut d = Box::new(Descriptor::empty());
         let count = |push: &mut dyn FnMut(u32) -> bool| (0..1000).take_while(|n| push(*n)).count();
-        assert_eq!(count(&mut |n| d.push_cpu(CpuEntry { apic_id: n, slot: n })), MAX_CPUS);
-        assert_eq!(count(&mut |n| d.push_range(MemRange { first_frame: n.into(), phys: 0, count: 1 })), MAX_RANGES);
-        assert_eq!(count(&mut |n| d.push_reserved(Reserved { first_frame: n.into(), count: 1, kind: 0 })), MAX_RESERVED);
-        assert_eq!(count(&mut |n| d.push_ports(PortRange { base: n, len: 1 })), MAX_PORTS);
-        assert_eq!(count(&mut |n| d.push_irq(IrqLine { isa: n as u8, gsi: 100 + n, ..IrqLine::default() })), MAX_IRQS);
-        assert_eq!(count(&mut |n| d.push_ioapic(IoApic { phys: n.into(), gsi_base: n, id: n })), MAX_IOAPICS);
-        assert_eq!((d.cpus().len(), d.reserved().len(), d.ioapics().len()), (MAX_CPUS, MAX_RESERVED, MAX_IOAPICS));
+        assert_eq!(
+            count(&mut |n| d.push_cpu(CpuEntry {
+                apic_id: n,
+                slot: n
+            })),
+            MAX_CPUS
+        );
+        assert_eq!(
+            count(&mut |n| d.push_range(MemRange {
+                first_frame: n.into(),
+                phys: 0,
+                count: 1
+            })),
+            MAX_RANGES
+        );
+        assert_eq!(
+            count(&mut |n| d.push_reserved(Reserved {
+                first_frame: n.into(),
+                count: 1,
+                kind: 0
+            })),
+            MAX_RESERVED
+        );
+        assert_eq!(
+            count(&mut |n| d.push_ports(PortRange { base: n, len: 1 })),
+            MAX_PORTS
+        );
+        assert_eq!(
+            count(&mut |n| d.push_irq(IrqLine {
+                isa: n as u8,
+                gsi: 100 + n,
+                ..IrqLine::default()
+            })),
+            MAX_IRQS
+        );
+        assert_eq!(
+            count(&mut |n| d.push_ioapic(IoApic {
+                phys: n.into(),
+                gsi_base: n,
+                id: n
+            })),
+            MAX_IOAPICS
+        );
+        assert_eq!(
+            (d.cpus().len(), d.reserved().len(), d.ioapics().len()),
+            (MAX_CPUS, MAX_RESERVED, MAX_IOAPICS)
+        );
         assert!(d.cpus().iter().zip(0..).all(|(cpu, n)| cpu.apic_id == n));
         assert_eq!(d.isa_irq(9).map(|line| line.gsi), Some(109));
         assert!(d.isa_irq(200).is_none());
@@ -765,9 +953,14 @@ mod tests {
         d.role = ROLE_SUBOS;
         assert!(!d.is_supervisor());
         d.flags = FLAG_X2APIC | FLAG_COM1;
-        assert!(d.has(FLAG_COM1) && d.has(FLAG_X2APIC | FLAG_COM1) && !d.has(FLAG_COM1 | FLAG_NO_MWAIT));
+        assert!(
+            d.has(FLAG_COM1) && d.has(FLAG_X2APIC | FLAG_COM1) && !d.has(FLAG_COM1 | FLAG_NO_MWAIT)
+        );
         // The last port there is.
-        d.ports[0] = PortRange { base: 0xfff0, len: 0x20 };
+        d.ports[0] = PortRange {
+            base: 0xfff0,
+            len: 0x20,
+        };
         assert!(d.owns_ports(0xffff, 1) && !d.owns_ports(0xffff, 2));
         // Text is told as far as it is text.
         d.label[0] = 0xff;

@@ -1,7 +1,9 @@
-//! `/dev/skerry`: the calls by which a program manages instances (decision 005; `docs/partitions.md`).
+//! `/dev/skerry`: the calls by which a program manages instances (decision 005;
+//! `docs/partitions.md`).
 //!
-//! All structures have the same layout for kernel and program; a call reads its structure and writes it back. Strings are padded
-//! with NULs. Instances are named by the number that [`CREATE`] gives.
+//! All structures have the same layout for kernel and program; a call reads its structure and
+//! writes it back. Strings are padded with NULs. Instances are named by the number that [`CREATE`]
+//! gives.
 
 use core::mem::size_of;
 
@@ -16,8 +18,8 @@ const fn call<T>(number: u32) -> u32 {
 
 /// What there is: [`Info`].
 pub const INFO: u32 = call::<Info>(1);
-/// Takes CPUs and memory for an instance: [`Create`]. `ENOSPC` (CPUs), `ENOMEM` (memory), `EINVAL`, `EEXIST` (label): then
-/// nothing was changed, and `reason` and what is free say more.
+/// Takes CPUs and memory for an instance: [`Create`]. `ENOSPC` (CPUs), `ENOMEM` (memory), `EINVAL`,
+/// `EEXIST` (label): then nothing was changed, and `reason` and what is free say more.
 pub const CREATE: u32 = call::<Create>(2);
 /// Puts data into a created instance: [`Load`].
 pub const LOAD: u32 = call::<Load>(3);
@@ -33,13 +35,15 @@ pub const SIGNAL: u32 = call::<Target>(7);
 pub const SHUTDOWN: u32 = call::<Target>(8);
 /// Takes the instance's CPUs away, whatever it does: [`Target`]. Returns at once; see [`WAIT`].
 pub const HALT: u32 = call::<Target>(9);
-/// Forgets an instance that does not run, and gives back what one that was never started has: [`Target`]. `EBUSY` if it runs.
+/// Forgets an instance that does not run, and gives back what one that was never started has:
+/// [`Target`]. `EBUSY` if it runs.
 pub const DESTROY: u32 = call::<Target>(10);
 /// Opens a stream as a descriptor, which is the call's result: [`Attach`].
 pub const ATTACH: u32 = call::<Attach>(11);
 /// Waits until an instance has ended: [`Wait`]. `ETIMEDOUT`.
 pub const WAIT: u32 = call::<Wait>(12);
-/// Tells the instance's terminal its size, rows in the upper and columns in the lower half of `value`: [`Target`].
+/// Tells the instance's terminal its size, rows in the upper and columns in the lower half of
+/// `value`: [`Target`].
 pub const WINSIZE: u32 = call::<Target>(13);
 
 /// `state`: it has CPUs and memory.
@@ -73,7 +77,9 @@ pub const fn state_name(state: u32) -> &'static str {
 pub const LABEL_BYTES: usize = 64;
 
 /// See [`INFO`]. Memory in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct Info {
     /// All CPUs.
@@ -185,7 +191,8 @@ pub struct Status {
     pub state: u32,
     /// Its name.
     pub label: [u8; LABEL_BYTES],
-    /// What its first program returned: 0 to 255; 128 and the signal's number if one ended it; 137 if it was halted.
+    /// What its first program returned: 0 to 255; 128 and the signal's number if one ended it; 137
+    /// if it was halted.
     pub exit_code: i32,
     /// How many CPUs it has or had.
     pub cpus: u32,
@@ -297,7 +304,10 @@ const _: () = {
 /// The text of a NUL-padded field; `None` if it is not text.
 #[must_use]
 pub fn text(field: &[u8]) -> Option<&str> {
-    let len = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
+    let len = field
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(field.len());
     core::str::from_utf8(&field[..len]).ok()
 }
 
@@ -340,7 +350,10 @@ mod tests {
         assert_eq!(field::<4>("yes"), Some(*b"yes\0"));
         assert_eq!(field::<4>(""), Some([0; 4]));
         assert_eq!(text(b"all four"), Some("all four"));
-        assert_eq!((text(b"a\0b"), text(b"\0"), text(b""), text(b"\xff\0")), (Some("a"), Some(""), Some(""), None));
+        assert_eq!(
+            (text(b"a\0b"), text(b"\0"), text(b""), text(b"\xff\0")),
+            (Some("a"), Some(""), Some(""), None)
+        );
         let mut status: Status = zeroed();
         let long = "x".repeat(200);
         for (length, kept) in [(127, 127), (128, 127), (200, 127), (3, 3)] {
@@ -353,6 +366,12 @@ mod tests {
     #[test]
     fn each_state_has_a_name_of_its_own() {
         let names = [0, 1, 2, 3, 4, 5, 6, 7].map(state_name);
-        assert_eq!(names, ["unknown", "created", "running", "exited", "panicked", "halted", "failed", "unknown"]);
+        assert_eq!(
+            names,
+            [
+                "unknown", "created", "running", "exited", "panicked", "halted", "failed",
+                "unknown"
+            ]
+        );
     }
 }

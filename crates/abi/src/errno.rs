@@ -4,7 +4,8 @@ use core::fmt;
 
 /// A Linux error number (`errno(3)`), always positive.
 ///
-/// As wide as a `usize`, so that a function returns `Result<usize, Errno>` in two registers instead of in memory.
+/// As wide as a `usize`, so that a function returns `Result<usize, Errno>` in two registers instead
+/// of in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Errno(isize);
@@ -121,7 +122,8 @@ impl Errno {
         self.0 as i32
     }
 
-    /// True for the codes that never leave the kernel: they say how an interrupted call is restarted.
+    /// True for the codes that never leave the kernel: they say how an interrupted call is
+    /// restarted.
     #[must_use]
     pub const fn is_restart(self) -> bool {
         self.0 >= 512
@@ -151,11 +153,27 @@ mod tests {
     fn numbers_names_and_words() {
         let told = |number| {
             let error = Errno::from_raw(number);
-            (std::format!("{error:?}"), error.to_string(), error.raw(), error.is_restart())
+            (
+                std::format!("{error:?}"),
+                error.to_string(),
+                error.raw(),
+                error.is_restart(),
+            )
         };
-        assert_eq!(told(2), ("ENOENT".into(), "No such file or directory".into(), 2, false));
+        assert_eq!(
+            told(2),
+            (
+                "ENOENT".into(),
+                "No such file or directory".into(),
+                2,
+                false
+            )
+        );
         assert_eq!(told(4000).0, "E?");
-        assert_eq!([125, 130, 511, 512, 513, 514, 516].map(|n| told(n).3), [false, false, false, true, true, true, true]);
+        assert_eq!(
+            [125, 130, 511, 512, 513, 514, 516].map(|n| told(n).3),
+            [false, false, false, true, true, true, true]
+        );
         assert_eq!(Errno::ERESTARTSYS.raw(), 512);
     }
 }

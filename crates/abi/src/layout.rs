@@ -2,7 +2,8 @@
 
 /// Bytes in a page and in a frame.
 pub const PAGE_SIZE: usize = 4096;
-/// Bytes in a granule: the unit in which memory changes its owner, and the page size of every direct map.
+/// Bytes in a granule: the unit in which memory changes its owner, and the page size of every
+/// direct map.
 pub const GRANULE_SIZE: usize = 2 << 20;
 /// Frames in a granule.
 pub const GRANULE_FRAMES: u64 = (GRANULE_SIZE / PAGE_SIZE) as u64;
@@ -12,7 +13,8 @@ pub const USER_START: usize = 0x1_0000;
 /// One past the highest address a program may map.
 pub const USER_END: usize = 0x7fff_ffff_f000;
 
-/// Direct map: frame `f` of the instance at `DIRECT + f * PAGE_SIZE`; only frames the instance owns are mapped.
+/// Direct map: frame `f` of the instance at `DIRECT + f * PAGE_SIZE`; only frames the instance owns
+/// are mapped.
 pub const DIRECT: usize = 0xffff_8000_0000_0000;
 /// Kernel stacks, each with an unmapped guard page, and other small kernel mappings.
 pub const STACKS: usize = 0xffff_c000_0000_0000;
@@ -20,7 +22,8 @@ pub const STACKS: usize = 0xffff_c000_0000_0000;
 pub const MMIO: usize = 0xffff_d000_0000_0000;
 /// The local APIC's registers, in instances that run in xAPIC mode.
 pub const LAPIC_MMIO: usize = MMIO;
-/// Start of the memory shared with the supervisor: the partition descriptor, read-only in the instance.
+/// Start of the memory shared with the supervisor: the partition descriptor, read-only in the
+/// instance.
 pub const DESCRIPTOR: usize = 0xffff_e000_0000_0000;
 /// The instance window ([`crate::Window`]), read-write on both sides.
 pub const WINDOW: usize = DESCRIPTOR + (1 << 20);

@@ -1,7 +1,7 @@
 //! Control messages between the supervisor and an instance: 64 bytes each.
 //!
-//! They only hurry things along: what is true stands in the window's status words, so that a lost or ignored message costs
-//! time and nothing else.
+//! They only hurry things along: what is true stands in the window's status words, so that a lost
+//! or ignored message costs time and nothing else.
 
 use core::mem::size_of;
 
@@ -22,7 +22,9 @@ pub const EXITED: u32 = 0x101;
 pub const RUNNING: u32 = 0x102;
 
 /// One message.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C, align(8))]
 pub struct Message {
     /// One of the numbers above; unknown kinds are ignored and counted.
@@ -39,7 +41,10 @@ impl Message {
     /// A message with up to seven arguments.
     #[must_use]
     pub fn new(kind: u32, args: &[u64]) -> Self {
-        let mut m = Self { kind, ..Self::default() };
+        let mut m = Self {
+            kind,
+            ..Self::default()
+        };
         for (to, from) in m.args.iter_mut().zip(args) {
             *to = *from;
         }
@@ -65,7 +70,10 @@ mod tests {
 
     #[test]
     fn words_round_trip() {
-        let m = Message { seq: 9, ..Message::new(WINSIZE, &[24, 80]) };
+        let m = Message {
+            seq: 9,
+            ..Message::new(WINSIZE, &[24, 80])
+        };
         assert_eq!(Message::from_words(m.to_words()), m);
         assert_eq!(m.args, [24, 80, 0, 0, 0, 0, 0]);
     }

@@ -1,18 +1,22 @@
 //! The park mailbox: how a CPU that nobody uses is handed to an instance (decision 004).
 //!
-//! Each CPU has one [`Slot`] in supervisor-owned memory. A parked CPU halts in the park page and looks at its slot after
-//! every NMI, and once when it comes in. The protocol is *stage, then claim*:
+//! Each CPU has one [`Slot`] in supervisor-owned memory. A parked CPU halts in the park page and
+//! looks at its slot after every NMI, and once when it comes in. The protocol is *stage, then
+//! claim*:
 //!
-//! 1. the publisher fills `cr3`, `rip`, `arg` and a new `epoch`, stores [`ticket`]`(epoch)` in `ready` (release) and sends an
-//!    NMI;
-//! 2. the parked CPU sees `ready != 0` (acquire), copies the fields into registers, and claims them with a compare-exchange
-//!    of `ready` from the value it saw to 0. If it fails, the publication was revoked and it looks again;
+//! 1. the publisher fills `cr3`, `rip`, `arg` and a new `epoch`, stores [`ticket`]`(epoch)` in
+//!    `ready` (release) and sends an NMI;
+//! 2. the parked CPU sees `ready != 0` (acquire), copies the fields into registers, and claims them
+//!    with a compare-exchange of `ready` from the value it saw to 0. If it fails, the publication
+//!    was revoked and it looks again;
 //! 3. after a claim it stores `claimed = epoch`.
 //!
-//! The publisher can revoke until the claim (compare-exchange to 0 by itself), so each publication is either taken once or
-//! not at all. `ready` holds a number and not just 1 because a CPU that has copied a publication which is then revoked and
-//! replaced would otherwise claim the new one and obey the old. A publication with `rip == RIP_STAY` does nothing but be claimed: it proves that the CPU sits in the park page.
-//! `ring::mailbox` holds the publisher's side and the model-checked logic; the parked side is assembly in `guard`.
+//! The publisher can revoke until the claim (compare-exchange to 0 by itself), so each publication
+//! is either taken once or not at all. `ready` holds a number and not just 1 because a CPU that has
+//! copied a publication which is then revoked and replaced would otherwise claim the new one and
+//! obey the old. A publication with `rip == RIP_STAY` does nothing but be claimed: it proves that
+//! the CPU sits in the park page. `ring::mailbox` holds the publisher's side and the model-checked
+//! logic; the parked side is assembly in `guard`.
 
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -109,7 +113,10 @@ mod tests {
 
     #[test]
     fn a_ticket_is_never_empty() {
-        assert_eq!([ticket(1), ticket(u64::from(u32::MAX)), ticket(1 << 32 | 7)], [1, u32::MAX, 7]);
+        assert_eq!(
+            [ticket(1), ticket(u64::from(u32::MAX)), ticket(1 << 32 | 7)],
+            [1, u32::MAX, 7]
+        );
         assert_eq!([ticket(0), ticket(1 << 32)], [u32::MAX; 2]);
     }
 }

@@ -1,8 +1,9 @@
 //! The instance window: memory of the supervisor's that it shares with one instance.
 //!
-//! It holds status words, the halt word and six rings. All of it is atomics: a dying or hostile instance may write anything
-//! at any time, and reading it stays defined. Neither side believes an index or a length in it; `ring` masks and validates.
-//! Positions and sizes are constants of this file, never values read from the window.
+//! It holds status words, the halt word and six rings. All of it is atomics: a dying or hostile
+//! instance may write anything at any time, and reading it stays defined. Neither side believes an
+//! index or a length in it; `ring` masks and validates. Positions and sizes are constants of this
+//! file, never values read from the window.
 
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -78,11 +79,13 @@ pub struct Status {
 pub struct Orders {
     /// Non-zero: a CPU that takes an NMI goes to the park page at once.
     pub force_halt: AtomicU32,
-    /// Counts up when the supervisor rings the doorbell; lets the instance tell a real ring from a stray interrupt.
+    /// Counts up when the supervisor rings the doorbell; lets the instance tell a real ring from a
+    /// stray interrupt.
     pub doorbells: AtomicU32,
 }
 
-/// Indices of a single-producer single-consumer ring. Counts grow for ever; the position is the count modulo the size.
+/// Indices of a single-producer single-consumer ring. Counts grow for ever; the position is the
+/// count modulo the size.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct RingHeader {
@@ -125,7 +128,9 @@ impl MessageCell {
     /// An all-zero cell.
     #[must_use]
     pub const fn new() -> Self {
-        Self { words: [const { AtomicU64::new(0) }; 8] }
+        Self {
+            words: [const { AtomicU64::new(0) }; 8],
+        }
     }
 }
 
@@ -171,7 +176,9 @@ pub struct Window {
 
 const _: () = {
     assert!(size_of::<RingHeader>() == 128 && offset_of!(RingHeader, read) == 64);
-    assert!(size_of::<Status>() == 64 && size_of::<Orders>() == 64 && size_of::<MessageCell>() == 64);
+    assert!(
+        size_of::<Status>() == 64 && size_of::<Orders>() == 64 && size_of::<MessageCell>() == 64
+    );
     assert!(offset_of!(Window, status) == 0x40);
     assert!(offset_of!(Window, orders) == 0x80);
     assert!(offset_of!(Window, control_in) == 0x100);
@@ -186,7 +193,8 @@ impl Window {
     /// Bytes of the window; a multiple of the page size.
     pub const SIZE: usize = size_of::<Window>();
 
-    /// Turns a zeroed window into an empty one. The supervisor does this before the instance starts.
+    /// Turns a zeroed window into an empty one. The supervisor does this before the instance
+    /// starts.
     pub fn init(&self) {
         self.version.store(VERSION, Ordering::Relaxed);
         self.size.store(Self::SIZE as u32, Ordering::Relaxed);
@@ -227,7 +235,13 @@ mod tests {
 
     #[test]
     fn states_round_trip_and_nonsense_is_refused() {
-        for s in [State::Booting, State::Running, State::Exited, State::Panicked, State::Halted] {
+        for s in [
+            State::Booting,
+            State::Running,
+            State::Exited,
+            State::Panicked,
+            State::Halted,
+        ] {
             assert_eq!(State::from_u32(s as u32), Some(s));
         }
         assert_eq!(State::from_u32(5), None);
@@ -237,13 +251,17 @@ mod tests {
     #[test]
     fn a_new_ring_is_empty() {
         let h = RingHeader::new();
-        assert_eq!(h.written.load(Ordering::Relaxed), h.read.load(Ordering::Relaxed));
+        assert_eq!(
+            h.written.load(Ordering::Relaxed),
+            h.read.load(Ordering::Relaxed)
+        );
     }
 
     /// A window as it is in zeroed memory.
     fn zeroed() -> Box<Window> {
         let area = |len| (0..len).map(|_| AtomicU8::new(0)).collect::<Vec<_>>();
-        let streams = || -> [AtomicU8; STREAM_BYTES] { area(STREAM_BYTES).try_into().expect("as many") };
+        let streams =
+            || -> [AtomicU8; STREAM_BYTES] { area(STREAM_BYTES).try_into().expect("as many") };
         let ring = RingHeader::new;
         let cells = || [const { MessageCell::new() }; CONTROL_MESSAGES];
         Box::new(Window {
@@ -295,7 +313,14 @@ mod tests {
         assert!(!window.halt_ordered());
         window.orders.force_halt.store(2, Ordering::Relaxed);
         assert!(window.halt_ordered());
-        let finals = [State::Booting, State::Running, State::Exited, State::Panicked, State::Halted].map(State::is_final);
+        let finals = [
+            State::Booting,
+            State::Running,
+            State::Exited,
+            State::Panicked,
+            State::Halted,
+        ]
+        .map(State::is_final);
         assert_eq!(finals, [false, false, true, true, true]);
     }
 }

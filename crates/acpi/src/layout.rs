@@ -75,8 +75,16 @@ impl<'a, M: Memory> Tables<'a, M> {
             return None;
         }
         let extended = pointer.revision >= 2 && pointer.xsdt != 0 && sum(pointer.as_bytes()) == 0;
-        let (root, entry_bytes) = if extended { (pointer.xsdt, 8) } else { (u64::from(pointer.rsdt), 4) };
-        let tables = Self { memory, root, entry_bytes };
+        let (root, entry_bytes) = if extended {
+            (pointer.xsdt, 8)
+        } else {
+            (u64::from(pointer.rsdt), 4)
+        };
+        let tables = Self {
+            memory,
+            root,
+            entry_bytes,
+        };
         tables.checked_header(root).map(|_| tables)
     }
 
@@ -93,10 +101,15 @@ impl<'a, M: Memory> Tables<'a, M> {
         (0..entries).find_map(|i| {
             let mut raw = [0; 8];
             let at = self.root + size_of::<Header>() as u64 + i * self.entry_bytes;
-            self.memory.read(at, &mut raw[..self.entry_bytes as usize]).then_some(())?;
+            self.memory
+                .read(at, &mut raw[..self.entry_bytes as usize])
+                .then_some(())?;
             let table = u64::from_le_bytes(raw);
             let header: Header = self.memory.get(table)?;
-            (&header.signature == signature).then(|| self.checked_header(table)).flatten().map(|header| (table, header))
+            (&header.signature == signature)
+                .then(|| self.checked_header(table))
+                .flatten()
+                .map(|header| (table, header))
         })
     }
 
@@ -112,7 +125,9 @@ impl<'a, M: Memory> Tables<'a, M> {
         let mut offset = 0;
         while offset < length {
             let count = (length - offset).min(chunk.len() as u32) as usize;
-            self.memory.read(at + u64::from(offset), &mut chunk[..count]).then_some(())?;
+            self.memory
+                .read(at + u64::from(offset), &mut chunk[..count])
+                .then_some(())?;
             total = total.wrapping_add(sum(&chunk[..count]));
             offset += count as u32;
         }
@@ -135,14 +150,22 @@ pub(crate) mod tests {
 
     impl Memory for Bytes {
         fn read(&self, at: u64, to: &mut [u8]) -> bool {
-            let Some(from) = self.0.get(at as usize..at as usize + to.len()) else { return false };
+            let Some(from) = self.0.get(at as usize..at as usize + to.len()) else {
+                return false;
+            };
             to.copy_from_slice(from);
             true
         }
     }
 
     /// Puts a table at `at`, with a right checksum.
-    pub(crate) fn place(memory: &mut Bytes, at: usize, signature: &[u8; 4], revision: u8, body: &[u8]) {
+    pub(crate) fn place(
+        memory: &mut Bytes,
+        at: usize,
+        signature: &[u8; 4],
+        revision: u8,
+        body: &[u8],
+    ) {
         let mut table = vec![0; 36];
         table[..4].copy_from_slice(signature);
         table[4..8].copy_from_slice(&(36 + body.len() as u32).to_le_bytes());
@@ -187,7 +210,8 @@ pub(crate) mod tests {
         assert!(Tables::new(&memory, 0x50).is_none());
     }
 
-    /// A machine whose root pointer is changed by `spoil`. What that leaves in the checksums is how wrong they are.
+    /// A machine whose root pointer is changed by `spoil`. What that leaves in the checksums is how
+    /// wrong they are.
     fn pointed(spoil: impl Fn(&mut RootPointer)) -> Bytes {
         let mut memory = machine(&[(b"APIC", &[1])]);
         // The older root table names another one.
@@ -205,13 +229,15 @@ pub(crate) mod tests {
         memory
     }
 
-    /// The root table with addresses of 64 bits is used if the pointer says soundly that there is one, and otherwise that of 32.
+    /// The root table with addresses of 64 bits is used if the pointer says soundly that there is
+    /// one, and otherwise that of 32.
     #[test]
     fn the_newer_root_table_comes_first_if_it_is_sound() {
         let newer = |spoil: &dyn Fn(&mut RootPointer)| {
             let memory = pointed(spoil);
             let tables = Tables::new(&memory, 0x40)?;
-            let found = [b"APIC", b"HPET"].map(|signature| tables.find(signature).map(|(at, _)| at));
+            let found =
+                [b"APIC", b"HPET"].map(|signature| tables.find(signature).map(|(at, _)| at));
             Some(match found {
                 [Some(0x1000), None] => true,
                 [None, Some(0x3000)] => false,
@@ -231,7 +257,8 @@ pub(crate) mod tests {
         assert!(Tables::new(&pointed(|_| {}), 0x10_0000).is_none());
     }
 
-    /// A table as long as its header is one, and the longest allowed one; the next ones are not. Each byte counts for the sum.
+    /// A table as long as its header is one, and the longest allowed one; the next ones are not.
+    /// Each byte counts for the sum.
     #[test]
     fn lengths_and_sums_are_looked_at_whole() {
         let header = |body: &[u8], length: Option<u32>| {
@@ -243,7 +270,11 @@ pub(crate) mod tests {
                 let (old, new) = (sum(&old.to_le_bytes()), sum(&length.to_le_bytes()));
                 memory.0[25] = memory.0[25].wrapping_add(old).wrapping_sub(new);
             }
-            let tables = Tables { memory: &memory, root: 16, entry_bytes: 8 };
+            let tables = Tables {
+                memory: &memory,
+                root: 16,
+                entry_bytes: 8,
+            };
             tables.checked_header(16).map(|header| header.length)
         };
         assert_eq!(header(&[], None), Some(36));
@@ -259,17 +290,30 @@ pub(crate) mod tests {
                 let mut memory = Bytes(vec![0; 16]);
                 place(&mut memory, 16, b"TEST", 1, &vec![7; length]);
                 memory.0[16 + 36 + wrong] += 1;
-                let tables = Tables { memory: &memory, root: 16, entry_bytes: 8 };
+                let tables = Tables {
+                    memory: &memory,
+                    root: 16,
+                    entry_bytes: 8,
+                };
                 assert!(tables.checked_header(16).is_none(), "{length} {wrong}");
             }
         }
     }
 
-    /// Of two tables of the same name the first valid one is taken; an entry that leads nowhere hides none behind it.
+    /// Of two tables of the same name the first valid one is taken; an entry that leads nowhere
+    /// hides none behind it.
     #[test]
     fn the_first_valid_table_is_found() {
-        let mut memory = machine(&[(b"SSDT", &[1]), (b"SSDT", &[2]), (b"SSDT", &[3]), (b"LAST", &[])]);
-        let second = Tables::new(&memory, 0x40).unwrap().find(b"SSDT").map(|(at, _)| (at, memory.0[at as usize + 36]));
+        let mut memory = machine(&[
+            (b"SSDT", &[1]),
+            (b"SSDT", &[2]),
+            (b"SSDT", &[3]),
+            (b"LAST", &[]),
+        ]);
+        let second = Tables::new(&memory, 0x40)
+            .unwrap()
+            .find(b"SSDT")
+            .map(|(at, _)| (at, memory.0[at as usize + 36]));
         assert_eq!(second, Some((0x1000, 1)));
         memory.0[0x1000 + 36] = 9;
         let (at, header) = Tables::new(&memory, 0x40).unwrap().find(b"SSDT").unwrap();

@@ -1,7 +1,8 @@
-//! The ACPI tables a machine's supervisor reads once at boot: layouts and parsers (ACPI 6.5, chapter 5).
+//! The ACPI tables a machine's supervisor reads once at boot: layouts and parsers (ACPI 6.5,
+//! chapter 5).
 //!
-//! Nothing here allocates or interprets AML. Tables are read through [`Memory`], checked for their checksum, and their
-//! lengths are bounded before use: a broken table is treated as absent.
+//! Nothing here allocates or interprets AML. Tables are read through [`Memory`], checked for their
+//! checksum, and their lengths are bounded before use: a broken table is treated as absent.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 

@@ -44,20 +44,28 @@ pub fn local_apic_address<M: Memory>(tables: &Tables<'_, M>) -> Option<u64> {
     let (at, header) = tables.find(b"APIC")?;
     let mut fixed = [0; 8];
     (header.length as usize >= size_of::<Header>() + fixed.len()).then_some(())?;
-    tables.memory().read(at + size_of::<Header>() as u64, &mut fixed).then_some(())?;
+    tables
+        .memory()
+        .read(at + size_of::<Header>() as u64, &mut fixed)
+        .then_some(())?;
     u32_at(&fixed, 0).map(u64::from)
 }
 
 impl<M: Memory> Tables<'_, M> {
     /// Calls `each` for every entry that matters; false if there is no such table.
     pub fn for_each_madt_entry(&self, mut each: impl FnMut(MadtEntry)) -> bool {
-        let Some((at, header)) = self.find(b"APIC") else { return false };
+        let Some((at, header)) = self.find(b"APIC") else {
+            return false;
+        };
         let end = at + u64::from(header.length);
         let mut next = at + size_of::<Header>() as u64 + 8;
         let mut entry = [0; 16];
         while next + 2 <= end {
             let mut head = [0; 2];
-            if !self.memory().read(next, &mut head) || head[1] < 2 || next + u64::from(head[1]) > end {
+            if !self.memory().read(next, &mut head)
+                || head[1] < 2
+                || next + u64::from(head[1]) > end
+            {
                 break;
             }
             let length = usize::from(head[1]).min(entry.len());
@@ -75,15 +83,24 @@ impl<M: Memory> Tables<'_, M> {
 
 fn parse(kind: u8, entry: &[u8]) -> Option<MadtEntry> {
     Some(match kind {
-        0 if u32_at(entry, 4)? & ENABLED != 0 => MadtEntry::Cpu { apic_id: u32::from(*entry.get(3)?) },
-        1 => MadtEntry::IoApic { id: *entry.get(2)?, address: u32_at(entry, 4)?, gsi_base: u32_at(entry, 8)? },
+        0 if u32_at(entry, 4)? & ENABLED != 0 => MadtEntry::Cpu {
+            apic_id: u32::from(*entry.get(3)?),
+        },
+        1 => MadtEntry::IoApic {
+            id: *entry.get(2)?,
+            address: u32_at(entry, 4)?,
+            gsi_base: u32_at(entry, 8)?,
+        },
         2 => MadtEntry::Override {
             source: *entry.get(3)?,
             gsi: u32_at(entry, 4)?,
             flags: u16::from_le_bytes([*entry.get(8)?, *entry.get(9)?]),
         },
-        // x2APIC entries repeat nothing: firmware lists a CPU there when its id does not fit the old entry.
-        9 if u32_at(entry, 8)? & ENABLED != 0 => MadtEntry::Cpu { apic_id: u32_at(entry, 4)? },
+        // x2APIC entries repeat nothing: firmware lists a CPU there when its id does not fit the
+        // old entry.
+        9 if u32_at(entry, 8)? & ENABLED != 0 => MadtEntry::Cpu {
+            apic_id: u32_at(entry, 4)?,
+        },
         _ => return None,
     })
 }
@@ -111,8 +128,16 @@ mod tests {
             [
                 MadtEntry::Cpu { apic_id: 5 },
                 MadtEntry::Cpu { apic_id: 300 },
-                MadtEntry::IoApic { id: 2, address: 0xfec0_0000, gsi_base: 0 },
-                MadtEntry::Override { source: 9, gsi: 20, flags: 0x0d },
+                MadtEntry::IoApic {
+                    id: 2,
+                    address: 0xfec0_0000,
+                    gsi_base: 0
+                },
+                MadtEntry::Override {
+                    source: 9,
+                    gsi: 20,
+                    flags: 0x0d
+                },
             ]
         );
         assert_eq!(local_apic_address(&tables), Some(0xfee0_0000));
@@ -122,7 +147,11 @@ mod tests {
     fn entries(body: &[u8]) -> Vec<MadtEntry> {
         let memory = machine(&[(b"APIC", &[&[0; 8], body].concat())]);
         let mut seen = Vec::new();
-        assert!(Tables::new(&memory, 0x40).unwrap().for_each_madt_entry(|entry| seen.push(entry)));
+        assert!(
+            Tables::new(&memory, 0x40)
+                .unwrap()
+                .for_each_madt_entry(|entry| seen.push(entry))
+        );
         seen
     }
 
@@ -132,11 +161,22 @@ mod tests {
     fn entries_are_as_long_as_they_say() {
         let cpu = [MadtEntry::Cpu { apic_id: 5 }];
         assert_eq!(entries(&CPU), cpu);
-        assert_eq!(entries(&[&CPU[..], &[0]].concat()), cpu, "less than the head of one is left");
-        // The shortest and the longest one, of a kind that is not known; and one that is longer than what is read of it.
+        assert_eq!(
+            entries(&[&CPU[..], &[0]].concat()),
+            cpu,
+            "less than the head of one is left"
+        );
+        // The shortest and the longest one, of a kind that is not known; and one that is longer
+        // than what is read of it.
         assert_eq!(entries(&[&[0x7f, 2], &CPU[..]].concat()), cpu);
-        assert_eq!(entries(&[&[0x7f, 255], &[0; 253][..], &CPU[..]].concat()), cpu);
-        assert_eq!(entries(&[&[0, 20], &CPU[2..], &[0; 12][..], &CPU[..]].concat()), [cpu[0], cpu[0]]);
+        assert_eq!(
+            entries(&[&[0x7f, 255], &[0; 253][..], &CPU[..]].concat()),
+            cpu
+        );
+        assert_eq!(
+            entries(&[&[0, 20], &CPU[2..], &[0; 12][..], &CPU[..]].concat()),
+            [cpu[0], cpu[0]]
+        );
         // One that is shorter than its head, and one that ends a byte behind the table.
         assert_eq!(entries(&[&[0x7f, 1], &CPU[..]].concat()), []);
         assert_eq!(entries(&[&[0x7f, 0], &CPU[..]].concat()), []);
@@ -154,8 +194,16 @@ mod tests {
         let found = [
             MadtEntry::Cpu { apic_id: 5 },
             MadtEntry::Cpu { apic_id: 300 },
-            MadtEntry::IoApic { id: 2, address: 0xfec0_0000, gsi_base: 24 },
-            MadtEntry::Override { source: 9, gsi: 20, flags: 0x800d },
+            MadtEntry::IoApic {
+                id: 2,
+                address: 0xfec0_0000,
+                gsi_base: 24,
+            },
+            MadtEntry::Override {
+                source: 9,
+                gsi: 20,
+                flags: 0x800d,
+            },
         ];
         for (entry, found) in whole.into_iter().zip(found) {
             assert_eq!(entries(entry), [found]);
@@ -176,17 +224,28 @@ mod tests {
         assert_eq!(local_apic_address(&tables), None);
         for (length, address) in [(7, None), (8, Some(0xfee0_0000))] {
             let memory = machine(&[(b"APIC", &[0, 0, 0xe0, 0xfe, 0, 0, 0, 0][..length])]);
-            assert_eq!(local_apic_address(&Tables::new(&memory, 0x40).unwrap()), address);
+            assert_eq!(
+                local_apic_address(&Tables::new(&memory, 0x40).unwrap()),
+                address
+            );
         }
     }
 
     #[test]
     fn what_lies_behind_a_table_is_not_its() {
-        // The name of the next table would be the rest of an entry, with the bit of a CPU that can be used.
+        // The name of the next table would be the rest of an entry, with the bit of a CPU that can
+        // be used.
         let torn = [0, 0, 0xe0, 0xfe, 0, 0, 0, 0, 0, 8, 0, 5];
         let memory = machine(&[(b"APIC", &torn), (b"WAET", &[])]);
-        assert!(Tables::new(&memory, 0x40).unwrap().for_each_madt_entry(|entry| panic!("{entry:?}")));
+        assert!(
+            Tables::new(&memory, 0x40)
+                .unwrap()
+                .for_each_madt_entry(|entry| panic!("{entry:?}"))
+        );
         let memory = machine(&[(b"APIC", &torn[..7]), (b"WAET", &[])]);
-        assert_eq!(local_apic_address(&Tables::new(&memory, 0x40).unwrap()), None);
+        assert_eq!(
+            local_apic_address(&Tables::new(&memory, 0x40).unwrap()),
+            None
+        );
     }
 }

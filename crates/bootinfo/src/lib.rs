@@ -1,5 +1,6 @@
-//! The information of boot loaders: PVH's start information (Xen's `xen/include/public/arch-x86/hvm/start_info.h`) and multiboot2's
-//! (Multiboot2 specification 2.0, section 3.6). Everything is copied and bounded; a loader that says nonsense is ignored.
+//! The information of boot loaders: PVH's start information (Xen's
+//! `xen/include/public/arch-x86/hvm/start_info.h`) and multiboot2's (Multiboot2 specification 2.0,
+//! section 3.6). Everything is copied and bounded; a loader that says nonsense is ignored.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
@@ -69,8 +70,13 @@ impl BootInfo {
     /// Reads PVH's start information at a physical address; `None` if it makes no sense.
     #[must_use]
     pub fn from_pvh(memory: &impl Memory, at: u64) -> Option<Self> {
-        let info: StartInfo = memory.get(at).filter(|info: &StartInfo| info.magic == START_MAGIC)?;
-        let mut result = Self { rsdp: (info.rsdp != 0).then_some(info.rsdp), ..Self::default() };
+        let info: StartInfo = memory
+            .get(at)
+            .filter(|info: &StartInfo| info.magic == START_MAGIC)?;
+        let mut result = Self {
+            rsdp: (info.rsdp != 0).then_some(info.rsdp),
+            ..Self::default()
+        };
         if info.modules > 0 {
             let module: Module = memory.get(info.module_list)?;
             result.module = Some(module.at..module.at.checked_add(module.size)?);
@@ -78,7 +84,8 @@ impl BootInfo {
         result.read_cmdline(memory, info.cmdline);
         if info.version >= 1 {
             for i in 0..u64::from(info.memory_runs) {
-                let run: MemoryRun = memory.get(info.memory_map + i * size_of::<MemoryRun>() as u64)?;
+                let run: MemoryRun =
+                    memory.get(info.memory_map + i * size_of::<MemoryRun>() as u64)?;
                 result.add(run);
             }
         }
@@ -100,7 +107,9 @@ impl BootInfo {
         let mut next = at + 8;
         while next + 8 <= at + total {
             let [kind, size] = memory.get::<[u32; 2]>(next)?;
-            let end = next.checked_add(u64::from(size)).filter(|end| size >= 8 && *end <= at + total)?;
+            let end = next
+                .checked_add(u64::from(size))
+                .filter(|end| size >= 8 && *end <= at + total)?;
             match kind {
                 END => break,
                 CMDLINE => result.read_cmdline(memory, next + 8),
@@ -109,7 +118,8 @@ impl BootInfo {
                     result.module = Some(u64::from(start)..u64::from(stop));
                 }
                 MEMORY_MAP => {
-                    let stride = u64::from(memory.get::<u32>(next + 8)?).max(size_of::<MemoryRun>() as u64);
+                    let stride =
+                        u64::from(memory.get::<u32>(next + 8)?).max(size_of::<MemoryRun>() as u64);
                     let mut run = next + 16;
                     while run + size_of::<MemoryRun>() as u64 <= end {
                         result.add(memory.get(run)?);
@@ -139,7 +149,10 @@ impl BootInfo {
         if at == 0 {
             return;
         }
-        self.cmdline = (at..).map_while(|at| memory.get::<u8>(at).filter(|byte| *byte != 0)).take(MOST_CMDLINE).collect();
+        self.cmdline = (at..)
+            .map_while(|at| memory.get::<u8>(at).filter(|byte| *byte != 0))
+            .take(MOST_CMDLINE)
+            .collect();
     }
 
     /// The command line, if it is text; else nothing.
@@ -157,7 +170,9 @@ mod tests {
 
     impl Memory for Bytes {
         fn read(&self, at: u64, to: &mut [u8]) -> bool {
-            let Some(from) = self.0.get(at as usize..at as usize + to.len()) else { return false };
+            let Some(from) = self.0.get(at as usize..at as usize + to.len()) else {
+                return false;
+            };
             to.copy_from_slice(from);
             true
         }
@@ -179,14 +194,30 @@ mod tests {
             reserved: 0,
         };
         bytes[..56].copy_from_slice(info.as_bytes());
-        bytes[0x100..0x120].copy_from_slice(Module { at: 0x9000, size: 0x10, cmdline: 0, reserved: 0 }.as_bytes());
+        bytes[0x100..0x120].copy_from_slice(
+            Module {
+                at: 0x9000,
+                size: 0x10,
+                cmdline: 0,
+                reserved: 0,
+            }
+            .as_bytes(),
+        );
         bytes[0x200..0x206].copy_from_slice(b"quiet\0");
-        let run = |at, size, kind| MemoryRun { at, size, kind, reserved: 0 };
+        let run = |at, size, kind| MemoryRun {
+            at,
+            size,
+            kind,
+            reserved: 0,
+        };
         bytes[0x300..0x318].copy_from_slice(run(0, 0x9f000, 1).as_bytes());
         bytes[0x318..0x330].copy_from_slice(run(0xf0000, 0x10000, 2).as_bytes());
         let info = BootInfo::from_pvh(&Bytes(bytes), 0).unwrap();
         assert_eq!(info.memory.as_slice(), core::slice::from_ref(&(0..0x9f000)));
-        assert_eq!((info.module.clone(), info.rsdp), (Some(0x9000..0x9010), Some(0xf0000)));
+        assert_eq!(
+            (info.module.clone(), info.rsdp),
+            (Some(0x9000..0x9010), Some(0xf0000))
+        );
         assert_eq!(core::str::from_utf8(&info.cmdline), Ok("quiet"));
     }
 
@@ -202,15 +233,29 @@ mod tests {
         tag(15, b"RSD PTR ");
         tag(1, b"a=b\0");
         let mut map = vec![24, 0, 0, 0, 0, 0, 0, 0];
-        map.extend(MemoryRun { at: 0x10_0000, size: 0x1000, kind: 1, reserved: 0 }.as_bytes());
+        map.extend(
+            MemoryRun {
+                at: 0x10_0000,
+                size: 0x1000,
+                kind: 1,
+                reserved: 0,
+            }
+            .as_bytes(),
+        );
         tag(6, &map);
         tag(3, &[0, 0x10, 0, 0, 0, 0x20, 0, 0, 0]);
         tag(0, &[]);
         let total = bytes.len() as u32;
         bytes[..4].copy_from_slice(&total.to_le_bytes());
         let info = BootInfo::from_multiboot2(&Bytes(bytes.clone()), 0).unwrap();
-        assert_eq!(info.memory.as_slice(), core::slice::from_ref(&(0x10_0000..0x10_1000)));
-        assert_eq!((info.module.clone(), info.rsdp), (Some(0x1000..0x2000), Some(16)));
+        assert_eq!(
+            info.memory.as_slice(),
+            core::slice::from_ref(&(0x10_0000..0x10_1000))
+        );
+        assert_eq!(
+            (info.module.clone(), info.rsdp),
+            (Some(0x1000..0x2000), Some(16))
+        );
         assert_eq!(info.cmdline(), "a=b");
         bytes[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
         assert!(BootInfo::from_multiboot2(&Bytes(bytes), 0).is_none());

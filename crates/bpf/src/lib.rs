@@ -1,6 +1,8 @@
-//! Classic BPF: checking a program, and running it over the numbers of a system call (seccomp filters) or over a packet (socket filters).
+//! Classic BPF: checking a program, and running it over the numbers of a system call (seccomp
+//! filters) or over a packet (socket filters).
 //!
-//! Facts: Linux, `Documentation/networking/filter.rst` (the instructions) and `seccomp(2)` (which of them, over what).
+//! Facts: Linux, `Documentation/networking/filter.rst` (the instructions) and `seccomp(2)` (which
+//! of them, over what).
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -35,7 +37,8 @@ pub trait Data {
     /// How many bytes there are.
     fn length(&self) -> u32;
 
-    /// The number of 1, 2 or 4 bytes at a place, in the order of bytes the program expects; `None` if it is not there.
+    /// The number of 1, 2 or 4 bytes at a place, in the order of bytes the program expects; `None`
+    /// if it is not there.
     fn load(&self, at: u32, size: u32) -> Option<u32>;
 
     /// What is not in a packet, by its number (`SKF_AD_*`). What nobody says is 0.
@@ -51,8 +54,14 @@ impl Data for (&[u8], &[u8]) {
     }
 
     fn load(&self, at: u32, size: u32) -> Option<u32> {
-        let byte = |at: usize| self.0.get(at).or_else(|| self.1.get(at - self.0.len())).copied();
-        (at as usize..at as usize + size as usize).try_fold(0, |value, at| Some(value << 8 | u32::from(byte(at)?)))
+        let byte = |at: usize| {
+            self.0
+                .get(at)
+                .or_else(|| self.1.get(at - self.0.len()))
+                .copied()
+        };
+        (at as usize..at as usize + size as usize)
+            .try_fold(0, |value, at| Some(value << 8 | u32::from(byte(at)?)))
     }
 }
 
@@ -120,7 +129,9 @@ impl Program {
                 LD => match (op.code & 0xe0, purpose) {
                     (MODE_IMM | MODE_LEN, _) => size(op.code) == Some(4),
                     (MODE_MEM, _) => size(op.code) == Some(4) && k < MEMORY,
-                    (MODE_ABS, Purpose::Calls(length)) => size(op.code) == Some(4) && op.k.is_multiple_of(4) && op.k < length,
+                    (MODE_ABS, Purpose::Calls(length)) => {
+                        size(op.code) == Some(4) && op.k.is_multiple_of(4) && op.k < length
+                    }
                     (MODE_ABS, Purpose::Packets) => {
                         let known = |number: u32| number.is_multiple_of(4) && number <= LAST_BESIDE;
                         size(op.code).is_some() && op.k.checked_sub(BESIDE).is_none_or(known)
@@ -152,7 +163,11 @@ impl Program {
             }
         };
         let fits = (1..=MAX_LENGTH).contains(&length) && code.iter().all(|op| op.code < 0x100);
-        if fits && ends && code.iter().enumerate().all(sound) { Ok(Self(code)) } else { Err(Errno::EINVAL) }
+        if fits && ends && code.iter().enumerate().all(sound) {
+            Ok(Self(code))
+        } else {
+            Err(Errno::EINVAL)
+        }
     }
 
     /// Its instructions.
@@ -242,7 +257,12 @@ mod tests {
     use alloc::vec;
 
     fn op(code: u16, k: u32, if_true: u8, if_false: u8) -> Instruction {
-        Instruction { code, if_true, if_false, k }
+        Instruction {
+            code,
+            if_true,
+            if_false,
+            k,
+        }
     }
 
     /// Words, as a system call's are.
@@ -268,7 +288,8 @@ mod tests {
 
     #[test]
     fn a_usual_filter() {
-        // Load the number; 39: go on; otherwise return 7. Load the first argument's low word; above 9: return 8; otherwise 9.
+        // Load the number; 39: go on; otherwise return 7. Load the first argument's low word; above
+        // 9: return 8; otherwise 9.
         let program = vec![
             op(0x20, 0, 0, 0),
             op(0x15, 39, 0, 3),
@@ -278,7 +299,14 @@ mod tests {
             op(0x06, 7, 0, 0),
         ];
         let program = Program::new(program, CALLS).unwrap();
-        assert_eq!([program.run(&data(39, 3)), program.run(&data(39, 10)), program.run(&data(40, 3))], [9, 7, 7]);
+        assert_eq!(
+            [
+                program.run(&data(39, 3)),
+                program.run(&data(39, 10)),
+                program.run(&data(40, 3))
+            ],
+            [9, 7, 7]
+        );
     }
 
     #[test]
@@ -294,7 +322,10 @@ mod tests {
             op(0x0c, 0, 0, 0), // A += X
             op(0x16, 0, 0, 0), // return A
         ];
-        assert_eq!(Program::new(program, CALLS).unwrap().run(&data(0, 0)), 34 + 64);
+        assert_eq!(
+            Program::new(program, CALLS).unwrap().run(&data(0, 0)),
+            34 + 64
+        );
         let by_zero = vec![op(0x01, 0, 0, 0), op(0x3c, 0, 0, 0), op(0x06, 5, 0, 0)];
         assert_eq!(Program::new(by_zero, CALLS).unwrap().run(&data(0, 0)), 0);
     }
@@ -309,11 +340,26 @@ mod tests {
         assert_eq!(run(vec![op(0x30, 6, 0, 0), ret]), 7);
         // X = 4 * (0x45 & 15) = 20; behind the end.
         assert_eq!(run(vec![op(0xb1, 0, 0, 0), op(0x87, 0, 0, 0), ret]), 20);
-        assert_eq!(run(vec![op(0xb1, 0, 0, 0), op(0x50, 0, 0, 0), op(0x06, 1, 0, 0)]), 0);
+        assert_eq!(
+            run(vec![
+                op(0xb1, 0, 0, 0),
+                op(0x50, 0, 0, 0),
+                op(0x06, 1, 0, 0)
+            ]),
+            0
+        );
         assert_eq!(run(vec![op(0x01, 2, 0, 0), op(0x50, 1, 0, 0), ret]), 4);
         assert_eq!(run(vec![op(0x20, 4, 0, 0), op(0x06, 1, 0, 0)]), 0);
         assert_eq!(run(vec![op(0x80, 0, 0, 0), op(0x94, 4, 0, 0), ret]), 3);
-        assert_eq!(run(vec![op(0x00, 6, 0, 0), op(0x01, 5, 0, 0), op(0x20, BESIDE + XOR_X, 0, 0), ret]), 3);
+        assert_eq!(
+            run(vec![
+                op(0x00, 6, 0, 0),
+                op(0x01, 5, 0, 0),
+                op(0x20, BESIDE + XOR_X, 0, 0),
+                ret
+            ]),
+            3
+        );
         assert!(Program::new(vec![op(0x20, BESIDE + 1, 0, 0), ret], Purpose::Packets).is_err());
     }
 
@@ -354,10 +400,16 @@ mod tests {
             }
         }
         let program = vec![op(0x20, BESIDE + 4, 0, 0), op(0x16, 0, 0, 0)];
-        assert_eq!(Program::new(program, Purpose::Packets).unwrap().run(&Beside), 1004);
+        assert_eq!(
+            Program::new(program, Purpose::Packets)
+                .unwrap()
+                .run(&Beside),
+            1004
+        );
     }
 
-    /// Of lengths, jumps, memory words and shifts of a filter the last allowed value is accepted, and the next one refused.
+    /// Of lengths, jumps, memory words and shifts of a filter the last allowed value is accepted,
+    /// and the next one refused.
     #[test]
     fn bounds_are_where_they_should_be() {
         let ret = op(0x06, 0, 0, 0);
@@ -370,39 +422,104 @@ mod tests {
         // Jumps to the last instruction, and behind it, on either way.
         assert!(accepted(vec![op(0x05, 0, 0, 0), ret], CALLS));
         for code in [0x15, 0x25, 0x35, 0x45, 0x1d] {
-            assert!(accepted(vec![op(code, 0, 1, 0), ret, ret], CALLS) && accepted(vec![op(code, 0, 0, 1), ret, ret], CALLS));
-            assert!(!accepted(vec![op(code, 0, 2, 0), ret, ret], CALLS), "{code:#x}");
-            assert!(!accepted(vec![op(code, 0, 0, 2), ret, ret], CALLS), "{code:#x}");
+            assert!(
+                accepted(vec![op(code, 0, 1, 0), ret, ret], CALLS)
+                    && accepted(vec![op(code, 0, 0, 1), ret, ret], CALLS)
+            );
+            assert!(
+                !accepted(vec![op(code, 0, 2, 0), ret, ret], CALLS),
+                "{code:#x}"
+            );
+            assert!(
+                !accepted(vec![op(code, 0, 0, 2), ret, ret], CALLS),
+                "{code:#x}"
+            );
         }
-        assert!(!accepted(vec![op(0x0d, 0, 0, 0), ret], CALLS), "an unconditional jump by X");
-        assert!(!accepted(vec![op(0x55, 0, 0, 0), ret], CALLS), "a condition that there is not");
+        assert!(
+            !accepted(vec![op(0x0d, 0, 0, 0), ret], CALLS),
+            "an unconditional jump by X"
+        );
+        assert!(
+            !accepted(vec![op(0x55, 0, 0, 0), ret], CALLS),
+            "a condition that there is not"
+        );
         // Shifts, divisions and remainders by constants.
-        assert!(accepted(vec![op(0x64, 31, 0, 0), op(0x74, 31, 0, 0), op(0x34, 1, 0, 0), ret], CALLS));
+        assert!(accepted(
+            vec![
+                op(0x64, 31, 0, 0),
+                op(0x74, 31, 0, 0),
+                op(0x34, 1, 0, 0),
+                ret
+            ],
+            CALLS
+        ));
         assert!(!accepted(vec![op(0x74, 32, 0, 0), ret], CALLS));
         assert!(
-            accepted(vec![op(0x6c, 32, 0, 0), op(0x7c, 99, 0, 0), op(0x3c, 0, 0, 0), ret], CALLS),
+            accepted(
+                vec![
+                    op(0x6c, 32, 0, 0),
+                    op(0x7c, 99, 0, 0),
+                    op(0x3c, 0, 0, 0),
+                    ret
+                ],
+                CALLS
+            ),
             "by X, whatever the constant"
         );
-        assert!(accepted(vec![op(0x94, 1, 0, 0), op(0x9c, 0, 0, 0), ret], Purpose::Packets));
+        assert!(accepted(
+            vec![op(0x94, 1, 0, 0), op(0x9c, 0, 0, 0), ret],
+            Purpose::Packets
+        ));
         assert!(!accepted(vec![op(0x94, 0, 0, 0), ret], Purpose::Packets));
-        assert!(!accepted(vec![op(0x94, 1, 0, 0), ret], CALLS) && !accepted(vec![op(0x9c, 0, 0, 0), ret], CALLS));
-        assert!(!accepted(vec![op(0xb4, 0, 0, 0), ret], CALLS), "an operation that there is not");
+        assert!(
+            !accepted(vec![op(0x94, 1, 0, 0), ret], CALLS)
+                && !accepted(vec![op(0x9c, 0, 0, 0), ret], CALLS)
+        );
+        assert!(
+            !accepted(vec![op(0xb4, 0, 0, 0), ret], CALLS),
+            "an operation that there is not"
+        );
         // System calls are loaded as words from within; packets at any size and place.
         assert!(accepted(vec![op(0x20, 60, 0, 0), ret], CALLS));
         for code in [0x28, 0x30, 0x40, 0xb1] {
             assert!(!accepted(vec![op(code, 0, 0, 0), ret], CALLS), "{code:#x}");
-            assert!(accepted(vec![op(code, u32::from(code == 0x28) * 999, 0, 0), ret], Purpose::Packets), "{code:#x}");
+            assert!(
+                accepted(
+                    vec![op(code, u32::from(code == 0x28) * 999, 0, 0), ret],
+                    Purpose::Packets
+                ),
+                "{code:#x}"
+            );
         }
-        for (k, known) in [(0, true), (4, true), (60, true), (61, false), (62, false), (64, false)] {
-            assert_eq!(accepted(vec![op(0x20, BESIDE + k, 0, 0), ret], Purpose::Packets), known, "{k}");
+        for (k, known) in [
+            (0, true),
+            (4, true),
+            (60, true),
+            (61, false),
+            (62, false),
+            (64, false),
+        ] {
+            assert_eq!(
+                accepted(vec![op(0x20, BESIDE + k, 0, 0), ret], Purpose::Packets),
+                known,
+                "{k}"
+            );
         }
         for code in [0x38, 0x58, 0x08, 0x88, 0x68] {
-            assert!(!accepted(vec![op(code, 0, 0, 0), ret], Purpose::Packets), "{code:#x} has no such size");
+            assert!(
+                !accepted(vec![op(code, 0, 0, 0), ret], Purpose::Packets),
+                "{code:#x} has no such size"
+            );
         }
         // The length of the program, its end, and codes of more than a byte.
         assert!(accepted(vec![ret; MAX_LENGTH], CALLS));
-        assert!(!accepted(vec![op(0x00, 1, 0, 0), op(0x07, 0, 0, 0)], CALLS), "it does not end by returning");
-        assert!(!accepted(vec![op(0x106, 0, 0, 0)], CALLS) && !accepted(vec![op(0x0e, 0, 0, 0)], CALLS));
+        assert!(
+            !accepted(vec![op(0x00, 1, 0, 0), op(0x07, 0, 0, 0)], CALLS),
+            "it does not end by returning"
+        );
+        assert!(
+            !accepted(vec![op(0x106, 0, 0, 0)], CALLS) && !accepted(vec![op(0x0e, 0, 0, 0)], CALLS)
+        );
         assert!(!accepted(vec![op(0x0f, 0, 0, 0), ret], CALLS));
     }
 
@@ -410,11 +527,21 @@ mod tests {
     #[test]
     fn each_operation_does_its_own() {
         let run = |a, code: u16, operand, ops: &[Instruction]| {
-            let by_x = [op(0x00, a, 0, 0), op(0x01, operand, 0, 0), op(code | BY_X, 0, ops.len() as u8, 0)];
-            let by_k = [op(0x00, a, 0, 0), op(0x01, 7, 0, 0), op(code, operand, ops.len() as u8, 0)];
+            let by_x = [
+                op(0x00, a, 0, 0),
+                op(0x01, operand, 0, 0),
+                op(code | BY_X, 0, ops.len() as u8, 0),
+            ];
+            let by_k = [
+                op(0x00, a, 0, 0),
+                op(0x01, 7, 0, 0),
+                op(code, operand, ops.len() as u8, 0),
+            ];
             let end = [op(0x16, 0, 0, 0)];
             let run = |begin: &[Instruction]| {
-                Program::new([begin, ops, &end[..]].concat(), Purpose::Packets).unwrap().run(&(&[][..], &[][..]))
+                Program::new([begin, ops, &end[..]].concat(), Purpose::Packets)
+                    .unwrap()
+                    .run(&(&[][..], &[][..]))
             };
             assert_eq!(run(&by_x), run(&by_k), "{code:#x}");
             run(&by_k)
@@ -444,12 +571,21 @@ mod tests {
         ];
         for (code, cases) in conditions {
             for (a, operand, holds) in cases {
-                assert_eq!(run(a, code, operand, &[op(0x00, 99, 0, 0)]), if holds { a } else { 99 }, "{code:#x} {a} {operand}");
+                assert_eq!(
+                    run(a, code, operand, &[op(0x00, 99, 0, 0)]),
+                    if holds { a } else { 99 },
+                    "{code:#x} {a} {operand}"
+                );
             }
         }
         // Shifts by X may be by too much, and then nothing is left.
         for code in [0x6c, 0x7c] {
-            let program = vec![op(0x00, 1, 0, 0), op(0x01, 32, 0, 0), op(code, 0, 0, 0), op(0x16, 0, 0, 0)];
+            let program = vec![
+                op(0x00, 1, 0, 0),
+                op(0x01, 32, 0, 0),
+                op(code, 0, 0, 0),
+                op(0x16, 0, 0, 0),
+            ];
             assert_eq!(Program::new(program, CALLS).unwrap().run(&data(0, 0)), 0);
         }
     }

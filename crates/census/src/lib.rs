@@ -1,7 +1,8 @@
 //! How many there are of what programs can leave behind: `/proc/skerry/objects`.
 //!
-//! Each type whose values are to be counted holds a value of one of the types here, which counts itself at its creation and at its end. That is an
-//! addition to a counter of the class alone, without an order: what is being made or dropped at the moment may be counted or not.
+//! Each type whose values are to be counted holds a value of one of the types here, which counts
+//! itself at its creation and at its end. That is an addition to a counter of the class alone,
+//! without an order: what is being made or dropped at the moment may be counted or not.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
@@ -80,18 +81,25 @@ classes! {
     Object "mapped_objects" "files and memories as mappings refer to them",
 }
 
-/// Passes on what a counter of uses was `before` so many were `given_back`. A kernel that checks itself (debug assertions) panics when there were
-/// fewer: somebody gave back what he did not have, and the counter is now far above what is in use.
+/// Passes on what a counter of uses was `before` so many were `given_back`. A kernel that checks
+/// itself (debug assertions) panics when there were fewer: somebody gave back what he did not have,
+/// and the counter is now far above what is in use.
 #[inline]
 #[track_caller]
 pub fn released<N: PartialOrd + core::fmt::Display + Copy>(before: N, given_back: N) -> N {
-    debug_assert!(before >= given_back, "{given_back} given back of a counter at {before}");
+    debug_assert!(
+        before >= given_back,
+        "{given_back} given back of a counter at {before}"
+    );
     before
 }
 
 /// All classes, by name, with how many there are.
 pub fn counts() -> impl Iterator<Item = (&'static str, u64)> {
-    NAMES.iter().zip(&COUNTERS).map(|(name, counter)| (*name, counter.0.load(Ordering::Relaxed)))
+    NAMES
+        .iter()
+        .zip(&COUNTERS)
+        .map(|(name, counter)| (*name, counter.0.load(Ordering::Relaxed)))
 }
 
 #[cfg(test)]
@@ -101,7 +109,9 @@ mod tests {
     #[test]
     fn more_than_was_taken_cannot_be_given_back() {
         assert_eq!(released(3_u32, 3), 3);
-        assert!(std::panic::catch_unwind(|| released(2_u32, 3)).is_err() || !cfg!(debug_assertions));
+        assert!(
+            std::panic::catch_unwind(|| released(2_u32, 3)).is_err() || !cfg!(debug_assertions)
+        );
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Serial ports with a 16550 chip: `/dev/ttyS0` to `/dev/ttyS3`.
 //!
-//! Each port has one thread. The interrupt only wakes it; it empties the receive buffer into the terminal and tells writers when the
-//! transmitter is free. When the terminal has no room the thread leaves the receive buffer alone, and the sender is held back by the
-//! hardware (QEMU then keeps the bytes), so none is lost in the kernel.
+//! Each port has one thread. The interrupt only wakes it; it empties the receive buffer into the
+//! terminal and tells writers when the transmitter is free. When the terminal has no room the
+//! thread leaves the receive buffer alone, and the sender is held back by the hardware (QEMU then
+//! keeps the bytes), so none is lost in the kernel.
 //!
-//! Writers send on their own, 16 bytes at a time, and wait only when the transmitter is busy. The registers are described in the data
-//! sheet of National Semiconductor's PC16550D.
+//! Writers send on their own, 16 bytes at a time, and wait only when the transmitter is busy. The
+//! registers are described in the data sheet of National Semiconductor's PC16550D.
 
 use alloc::format;
 use alloc::sync::Arc;
@@ -92,7 +93,11 @@ impl Chip {
                 return None;
             }
         }
-        let mut chip = Self { ports, ier: 0, speed: 0 };
+        let mut chip = Self {
+            ports,
+            ier: 0,
+            speed: 0,
+        };
         chip.set_interrupts(0);
         chip.ports.write8(FCR, FCR_SETUP);
         chip.set_speed(BASE_SPEED);
@@ -116,7 +121,9 @@ impl Chip {
             return;
         }
         self.speed = speed;
-        let [high, low] = u16::try_from((BASE_SPEED / speed).max(1)).unwrap_or(u16::MAX).to_be_bytes();
+        let [high, low] = u16::try_from((BASE_SPEED / speed).max(1))
+            .unwrap_or(u16::MAX)
+            .to_be_bytes();
         self.ports.write8(LCR, LCR_8N1 | LCR_DIVISOR);
         self.ports.write8(DATA, low);
         self.ports.write8(IER, high);
@@ -128,7 +135,8 @@ impl Chip {
         self.ports.read8(LSR)
     }
 
-    /// Empties the receive buffer into `buf`. `certain` bytes are known to be there and need no look at the status.
+    /// Empties the receive buffer into `buf`. `certain` bytes are known to be there and need no
+    /// look at the status.
     fn receive(&self, buf: &mut [u8], certain: usize) -> usize {
         let mut n = 0;
         while n < buf.len() && (n < certain || self.status() & LSR_DATA != 0) {
@@ -138,7 +146,8 @@ impl Chip {
         n
     }
 
-    /// Sends what the transmitter takes without waiting. Stops early, after a burst, if received bytes wait: true then.
+    /// Sends what the transmitter takes without waiting. Stops early, after a burst, if received
+    /// bytes wait: true then.
     fn transmit(&self, bytes: &[u8]) -> (usize, bool) {
         let mut sent = 0;
         for burst in bytes.chunks(FIFO_SIZE) {
@@ -187,9 +196,14 @@ impl Uart {
             }
             let full = !held.is_empty();
             let mut chip = self.chip.lock();
-            // While there is no room the chip does not interrupt for received bytes: the line must fall for the next
-            // interrupt of the transmitter to be seen, as it is the edge that counts.
-            let receive = if full { 0 } else { IER_RECEIVED | IER_LINE_STATUS };
+            // While there is no room the chip does not interrupt for received bytes: the line must
+            // fall for the next interrupt of the transmitter to be seen, as it is the edge that
+            // counts.
+            let receive = if full {
+                0
+            } else {
+                IER_RECEIVED | IER_LINE_STATUS
+            };
             let ier = chip.ier & IER_TRANSMIT_EMPTY | receive;
             if ier != chip.ier {
                 chip.set_interrupts(ier);
@@ -202,7 +216,11 @@ impl Uart {
             }
             match cause & IIR_CAUSE {
                 reason @ (CAUSE_RECEIVED | CAUSE_RECEIVE_TIMEOUT) => {
-                    let certain = if reason == CAUSE_RECEIVED { FIFO_TRIGGER } else { 1 };
+                    let certain = if reason == CAUSE_RECEIVED {
+                        FIFO_TRIGGER
+                    } else {
+                        1
+                    };
                     held = 0..chip.receive(&mut buf, certain);
                 }
                 CAUSE_TRANSMIT_EMPTY => {
@@ -230,8 +248,8 @@ impl Line for Uart {
             let (n, received) = self.chip.lock().transmit(&bytes[sent..][..turn]);
             sent += n;
             if received {
-                // The port's thread was woken, and may be waiting for this CPU. (QEMU repeats its interrupt at every access to a
-                // register until the bytes are fetched.)
+                // The port's thread was woken, and may be waiting for this CPU. (QEMU repeats its
+                // interrupt at every access to a register until the bytes are fetched.)
                 task::yield_now();
             } else if n < turn {
                 break;
@@ -241,7 +259,8 @@ impl Line for Uart {
     }
 
     fn wait_writable(&self) -> Result<()> {
-        self.room.wait(|| self.transmitter_free(LSR_TRANSMIT_EMPTY).then_some(()))
+        self.room
+            .wait(|| self.transmitter_free(LSR_TRANSMIT_EMPTY).then_some(()))
     }
 
     fn writable(&self, table: Option<&mut PollTable>) -> bool {
@@ -252,7 +271,8 @@ impl Line for Uart {
     }
 
     fn drain(&self) -> Result<()> {
-        // The last byte leaves after the buffer is empty, and no interrupt tells: that wait is bounded by one byte's time.
+        // The last byte leaves after the buffer is empty, and no interrupt tells: that wait is
+        // bounded by one byte's time.
         self.wait_writable()?;
         while self.chip.lock().status() & LSR_IDLE == 0 {
             task::sleep_until(task::now_ns() + 1_000_000);
@@ -272,15 +292,19 @@ impl Line for Uart {
 /// The claimed interrupt lines, kept for as long as the machine runs.
 static LINES: Once<[Option<IsaIrq>; 2]> = Once::new();
 
-/// Finds the serial ports the instance owns and registers each as `/dev/ttyS<n>`. Returns the terminals with their numbers.
-/// Called once, at start-up.
+/// Finds the serial ports the instance owns and registers each as `/dev/ttyS<n>`. Returns the
+/// terminals with their numbers. Called once, at start-up.
 pub fn init() -> alloc::vec::Vec<(usize, Arc<Tty>)> {
     let found: alloc::vec::Vec<_> = PORTS
         .iter()
         .enumerate()
         .filter_map(|(index, &(base, _))| {
             let chip = Chip::probe(Ports::claim(base, 8).ok()?)?;
-            let uart = Arc::new(Uart { chip: Mutex::new(chip), event: &EVENTS[index], room: PollQueue::new() });
+            let uart = Arc::new(Uart {
+                chip: Mutex::new(chip),
+                event: &EVENTS[index],
+                room: PollQueue::new(),
+            });
             let id = DeviceId::new(4, 64 + index as u32);
             let mut termios = Termios::default();
             termios.set_speed_115200();
@@ -299,7 +323,9 @@ pub fn init() -> alloc::vec::Vec<(usize, Arc<Tty>)> {
         if !wanted(line) {
             return None;
         }
-        irq::claim_isa(line, handler).inspect_err(|_| log::error!("serial ports: interrupt line {line} is not to be had")).ok()
+        irq::claim_isa(line, handler)
+            .inspect_err(|_| log::error!("serial ports: interrupt line {line} is not to be had"))
+            .ok()
     };
     LINES.call_once(|| [claim(3, irq3), claim(4, irq4)]);
     // What arrived before the lines were open.

@@ -1,20 +1,25 @@
-//! Explores the schedules of a few threads: all with at most so many pre-emptions, then random ones (`docs/locks.md`).
+//! Explores the schedules of a few threads: all with at most so many pre-emptions, then random ones
+//! (`docs/locks.md`).
 //!
-//! A *model* is a closure that makes what it is about, [`spawn`]s threads and says by assertions what must hold. [`Model::check`] runs it
-//! again and again. Its threads are real ones, but one at a time has the turn; at each *decision point* (before a lock is taken, an atomic
-//! is touched, a thread is woken, and where one sleeps) the explorer decides who goes on. What it decides it enumerates depth first, first
-//! without pre-emptions, then with one, then with two ("context bounding": Musuvathi and Qadeer, "Iterative context bounding for
-//! systematic testing of multithreaded programs", PLDI 2007), and then draws at random by priorities that change at random points ("PCT":
-//! Burckhardt et al., "A randomized scheduler with probabilistic guarantees of finding bugs", ASPLOS 2010).
+//! A *model* is a closure that makes what it is about, [`spawn`]s threads and says by assertions
+//! what must hold. [`Model::check`] runs it again and again. Its threads are real ones, but one at
+//! a time has the turn; at each *decision point* (before a lock is taken, an atomic is touched, a
+//! thread is woken, and where one sleeps) the explorer decides who goes on. What it decides it
+//! enumerates depth first, first without pre-emptions, then with one, then with two ("context
+//! bounding": Musuvathi and Qadeer, "Iterative context bounding for systematic testing of
+//! multithreaded programs", PLDI 2007), and then draws at random by priorities that change at
+//! random points ("PCT": Burckhardt et al., "A randomized scheduler with probabilistic guarantees
+//! of finding bugs", ASPLOS 2010).
 //!
-//! A failure is a panic in a thread, a deadlock (all sleep, or wait for locks), a thread that slept until its deadline although its
-//! condition was true, or a schedule without end. It is reported with the schedule, which [`SCHEDULE`] replays, and with each thread's
-//! last steps.
+//! A failure is a panic in a thread, a deadlock (all sleep, or wait for locks), a thread that slept
+//! until its deadline although its condition was true, or a schedule without end. It is reported
+//! with the schedule, which [`SCHEDULE`] replays, and with each thread's last steps.
 //!
-//! Time stands still while anybody runs; that it passes up to the next deadline is one of the decisions.
+//! Time stands still while anybody runs; that it passes up to the next deadline is one of the
+//! decisions.
 //!
-//! Locks and sleeping are those of whoever uses this: the host double of `task` asks [`is_active`] and calls the functions below. They
-//! are to be called by threads of a model only.
+//! Locks and sleeping are those of whoever uses this: the host double of `task` asks [`is_active`]
+//! and calls the functions below. They are to be called by threads of a model only.
 #![forbid(unsafe_code)]
 
 mod model;
@@ -29,7 +34,8 @@ use std::sync::Arc;
 pub use model::{Model, PREEMPTIONS, RANDOM, Report, SCHEDULE, SEED};
 use run::{Run, Wait};
 
-/// Thread-local data of a model's thread, of whatever type the crate that drives the explorer wants ([`kept`]).
+/// Thread-local data of a model's thread, of whatever type the crate that drives the explorer wants
+/// ([`kept`]).
 pub type Kept = Arc<dyn Any + Send + Sync>;
 
 /// A place in a run: which run, and which of its threads.
@@ -79,15 +85,17 @@ pub fn point(what: &'static str) {
     }
 }
 
-/// Lets others go first, if any can. A thread that yields until something happens is thus no endless loop.
+/// Lets others go first, if any can. A thread that yields until something happens is thus no
+/// endless loop.
 #[track_caller]
 pub fn yield_now() {
     let seat = my_seat();
     seat.run.yields(seat.me, Location::caller());
 }
 
-/// Takes a lock, named by its address, for the calling thread alone or, `shared`, with others that share it; waits while that cannot be.
-/// The caller then takes the real lock, which no other thread of the model has.
+/// Takes a lock, named by its address, for the calling thread alone or, `shared`, with others that
+/// share it; waits while that cannot be. The caller then takes the real lock, which no other thread
+/// of the model has.
 #[track_caller]
 pub fn acquire(lock: usize, shared: bool) {
     let seat = my_seat();
@@ -107,7 +115,8 @@ pub fn release(lock: usize) {
     seat.run.release(seat.me, lock);
 }
 
-/// Takes the calling thread's permit, or sleeps until there is one or the clock shows `deadline_ns`.
+/// Takes the calling thread's permit, or sleeps until there is one or the clock shows
+/// `deadline_ns`.
 #[track_caller]
 pub fn park(deadline_ns: Option<u64>) {
     let seat = my_seat();
@@ -121,8 +130,8 @@ pub fn unpark(thread: usize) {
     seat.run.unpark(seat.me, thread, Location::caller());
 }
 
-/// Gives up a lock that the caller has, sleeps at the address `queue` until notified, and takes the lock again: a condition variable. The
-/// real lock is not held meanwhile.
+/// Gives up a lock that the caller has, sleeps at the address `queue` until notified, and takes the
+/// lock again: a condition variable. The real lock is not held meanwhile.
 #[track_caller]
 pub fn wait_at(queue: usize, lock: usize) {
     let seat = my_seat();
@@ -142,15 +151,16 @@ pub fn now_ns() -> u64 {
     my_seat().run.now_ns()
 }
 
-/// To be called by a wait that found its condition true: a failure if what ended its sleep was the deadline, nothing else could have
-/// happened, and so nobody would have woken it.
+/// To be called by a wait that found its condition true: a failure if what ended its sleep was the
+/// deadline, nothing else could have happened, and so nobody would have woken it.
 pub fn found_true() {
     if let Some(seat) = seat() {
         seat.run.found_true(seat.me);
     }
 }
 
-/// The calling thread's local data. The first call in a thread makes it by `make`, which is given the thread's number.
+/// The calling thread's local data. The first call in a thread makes it by `make`, which is given
+/// the thread's number.
 ///
 /// # Panics
 /// Outside of a model.
@@ -173,7 +183,8 @@ impl Handle {
     #[track_caller]
     pub fn join(self) {
         let seat = my_seat();
-        seat.run.sleep(seat.me, Wait::End(self.0), "join", Location::caller());
+        seat.run
+            .sleep(seat.me, Wait::End(self.0), "join", Location::caller());
     }
 }
 
@@ -185,7 +196,11 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Handle {
 
 /// The same for a thread that begins with what `kept` makes of its number.
 #[track_caller]
-pub fn spawn_with(name: &str, kept: impl FnOnce(usize) -> Option<Kept>, body: impl FnOnce() + Send + 'static) -> Handle {
+pub fn spawn_with(
+    name: &str,
+    kept: impl FnOnce(usize) -> Option<Kept>,
+    body: impl FnOnce() + Send + 'static,
+) -> Handle {
     let seat = my_seat();
     let number = seat.run.begin(name);
     if let Some(kept) = kept(number) {

@@ -8,7 +8,8 @@ use crate::plan::{self, Plan, Random, Search, Turn, Way};
 use crate::run::Run;
 use crate::{Seat, sit};
 
-/// Environment: a schedule to be replayed, as a failure prints it. For one test, named on the command line.
+/// Environment: a schedule to be replayed, as a failure prints it. For one test, named on the
+/// command line.
 pub const SCHEDULE: &str = "EXPLORE_SCHEDULE";
 /// Environment: so many pre-emptions, instead of what models ask for.
 pub const PREEMPTIONS: &str = "EXPLORE_PREEMPTIONS";
@@ -39,7 +40,10 @@ pub struct Report {
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable}={text} is no number")),
+    )
 }
 
 impl Default for Model {
@@ -52,7 +56,12 @@ impl Model {
     /// All schedules with at most two pre-emptions, and 200 random ones.
     #[must_use]
     pub fn new() -> Self {
-        Self { preemptions: 2, random: 200, seed: 1, schedule: None }
+        Self {
+            preemptions: 2,
+            random: 200,
+            seed: 1,
+            schedule: None,
+        }
     }
 
     /// With at most so many pre-emptions.
@@ -85,7 +94,8 @@ impl Model {
         self.random = number(RANDOM).unwrap_or(self.random);
         self.seed = number(SEED).unwrap_or(self.seed);
         self.schedule = std::env::var(SCHEDULE).ok().or(self.schedule);
-        self.explore(body).unwrap_or_else(|failure| panic!("{failure}"))
+        self.explore(body)
+            .unwrap_or_else(|failure| panic!("{failure}"))
     }
 
     /// Explores, whatever the environment says.
@@ -93,21 +103,31 @@ impl Model {
     /// # Errors
     /// What failed, as [`Self::check`] says it.
     pub fn explore(&self, body: impl Fn() + Send + Sync + 'static) -> Result<Report, String> {
-        // One model at a time: of two, each could wait for a lock of the process that a thread of the other has without having the turn.
+        // One model at a time: of two, each could wait for a lock of the process that a thread of
+        // the other has without having the turn.
         static ONE: Mutex<()> = Mutex::new(());
         let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut explorer = Explorer { body: Arc::new(body), workers: Workers::default(), report: Report::default() };
+        let mut explorer = Explorer {
+            body: Arc::new(body),
+            workers: Workers::default(),
+            report: Report::default(),
+        };
         let begun = Instant::now();
         if let Some(schedule) = &self.schedule {
-            let turns = plan::parse(schedule).ok_or_else(|| format!("{schedule:?} is no schedule"))?;
+            let turns =
+                plan::parse(schedule).ok_or_else(|| format!("{schedule:?} is no schedule"))?;
             explorer.run(Way::Replay(turns))?;
         } else {
-            // What is made once in a process is made by the first run, which is not part of the search.
+            // What is made once in a process is made by the first run, which is not part of the
+            // search.
             explorer.run(Way::Replay(Vec::new()))?;
             explorer.search(self.preemptions)?;
             for seed in 0..self.random {
                 let steps = explorer.report.steps;
-                explorer.run(Way::Random(Random::new(self.seed.wrapping_add(seed << 32), steps)))?;
+                explorer.run(Way::Random(Random::new(
+                    self.seed.wrapping_add(seed << 32),
+                    steps,
+                )))?;
             }
         }
         explorer.report.time = begun.elapsed();
@@ -128,7 +148,9 @@ impl Explorer {
         for bound in 0..=preemptions {
             let mut search = Search::new(bound);
             loop {
-                let Way::Search(mut used) = self.run(Way::Search(search))? else { return Ok(()) };
+                let Way::Search(mut used) = self.run(Way::Search(search))? else {
+                    return Ok(());
+                };
                 if !used.next() {
                     break;
                 }
@@ -150,7 +172,11 @@ impl Explorer {
             None => Ok(plan.way),
             Some(why) => {
                 let schedule: Vec<String> = plan.turns.iter().map(Turn::to_string).collect();
-                Err(format!("{why}schedule {} of this model: {SCHEDULE}='{}'", self.report.schedules, schedule.join(" ")))
+                Err(format!(
+                    "{why}schedule {} of this model: {SCHEDULE}='{}'",
+                    self.report.schedules,
+                    schedule.join(" ")
+                ))
             }
         }
     }
@@ -170,23 +196,30 @@ impl Workers {
             std::thread::spawn(move || take.into_iter().for_each(|job| job()));
             workers.push(give);
         }
-        workers[number].send(job).expect("a worker ends with its explorer");
+        workers[number]
+            .send(job)
+            .expect("a worker ends with its explorer");
     }
 }
 
 /// Lets a thread of a run begin, when it gets the turn.
 pub(crate) fn start(run: &Arc<Run>, number: usize, body: impl FnOnce() + Send + 'static) {
-    let seat = Seat { run: run.clone(), me: number };
+    let seat = Seat {
+        run: run.clone(),
+        me: number,
+    };
     let job = move || {
         let run = seat.run.clone();
         run.await_turn(number);
         sit(Some(seat));
         let result = catch_unwind(AssertUnwindSafe(body));
         sit(None);
-        let message = result.err().map(|panic| match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
-            (Some(text), _) => (*text).to_owned(),
-            (_, Some(text)) => text.clone(),
-            _ => "without a message".to_owned(),
+        let message = result.err().map(|panic| {
+            match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+                (Some(text), _) => (*text).to_owned(),
+                (_, Some(text)) => text.clone(),
+                _ => "without a message".to_owned(),
+            }
         });
         run.ended(number, message.as_deref());
     };

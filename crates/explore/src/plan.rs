@@ -9,7 +9,8 @@ pub(crate) struct Choice {
     pub(crate) thread: usize,
     /// Before that, time passes up to its deadline.
     pub(crate) time: bool,
-    /// Whether this is a pre-emption: another thread could have gone on, or time passes although some thread could run.
+    /// Whether this is a pre-emption: another thread could have gone on, or time passes although
+    /// some thread could run.
     pub(crate) preempts: bool,
 }
 
@@ -23,16 +24,29 @@ pub(crate) struct Turn {
 
 impl fmt::Display for Turn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}{}", self.step, self.thread, if self.time { "t" } else { "" })
+        write!(
+            f,
+            "{}:{}{}",
+            self.step,
+            self.thread,
+            if self.time { "t" } else { "" }
+        )
     }
 }
 
-/// The turns of a schedule as [`crate::SCHEDULE`] has them: `step:thread`, with `t` behind it if time passes.
+/// The turns of a schedule as [`crate::SCHEDULE`] has them: `step:thread`, with `t` behind it if
+/// time passes.
 pub(crate) fn parse(schedule: &str) -> Option<Vec<Turn>> {
     let turn = |word: &str| {
         let (step, thread) = word.split_once(':')?;
-        let (thread, time) = thread.strip_suffix('t').map_or((thread, false), |thread| (thread, true));
-        Some(Turn { step: step.parse().ok()?, thread: thread.parse().ok()?, time })
+        let (thread, time) = thread
+            .strip_suffix('t')
+            .map_or((thread, false), |thread| (thread, true));
+        Some(Turn {
+            step: step.parse().ok()?,
+            thread: thread.parse().ok()?,
+            time,
+        })
     };
     schedule.split_whitespace().map(turn).collect()
 }
@@ -56,7 +70,11 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn new(way: Way) -> Self {
-        Self { way, turns: Vec::new(), step: 0 }
+        Self {
+            way,
+            turns: Vec::new(),
+            step: 0,
+        }
     }
 
     /// Makes one; `Err` says why it cannot.
@@ -69,14 +87,22 @@ impl Plan {
                 Some(turn) => choices
                     .iter()
                     .position(|choice| (choice.thread, choice.time) == (turn.thread, turn.time))
-                    .ok_or_else(|| format!("the schedule does not fit: at step {step} there is no choice {turn}"))?,
+                    .ok_or_else(|| {
+                        format!(
+                            "the schedule does not fit: at step {step} there is no choice {turn}"
+                        )
+                    })?,
             },
             Way::Search(search) => search.choose(choices)?,
             Way::Random(random) => random.choose(step, choices),
         };
         let choice = choices[at];
         if at != 0 {
-            self.turns.push(Turn { step, thread: choice.thread, time: choice.time });
+            self.turns.push(Turn {
+                step,
+                thread: choice.thread,
+                time: choice.time,
+            });
         }
         Ok(choice)
     }
@@ -94,18 +120,30 @@ pub(crate) struct Search {
 
 impl Search {
     pub(crate) fn new(bound: u32) -> Self {
-        Self { path: Vec::new(), at: 0, bound, left: bound }
+        Self {
+            path: Vec::new(),
+            at: 0,
+            bound,
+            left: bound,
+        }
     }
 
     fn choose(&mut self, choices: &[Choice]) -> Result<usize, String> {
         // Those that pre-empt are the last.
-        let count = choices.iter().filter(|choice| !choice.preempts || self.left > 0).count();
+        let count = choices
+            .iter()
+            .filter(|choice| !choice.preempts || self.left > 0)
+            .count();
         if count == 1 {
             return Ok(0);
         }
         let chosen = match self.path.get(self.at) {
             Some((chosen, before)) if *before == count => *chosen,
-            Some(_) => return Err("the model is not deterministic: the same choices led elsewhere".into()),
+            Some(_) => {
+                return Err(
+                    "the model is not deterministic: the same choices led elsewhere".into(),
+                );
+            }
             None => {
                 self.path.push((0, count));
                 0
@@ -129,7 +167,8 @@ impl Search {
     }
 }
 
-/// PCT: the thread with the highest priority goes on; at a few random steps it becomes the lowest, or time passes.
+/// PCT: the thread with the highest priority goes on; at a few random steps it becomes the lowest,
+/// or time passes.
 pub(crate) struct Random {
     state: u64,
     priorities: Vec<u64>,
@@ -143,9 +182,16 @@ const CHANGES: u64 = 6;
 impl Random {
     /// For a run of about `steps` steps.
     pub(crate) fn new(seed: u64, steps: u32) -> Self {
-        let mut random = Self { state: seed, priorities: Vec::new(), changes: Vec::new(), lowest: CHANGES + 1 };
+        let mut random = Self {
+            state: seed,
+            priorities: Vec::new(),
+            changes: Vec::new(),
+            lowest: CHANGES + 1,
+        };
         let count = 1 + random.draw() % CHANGES;
-        random.changes = (0..count).map(|_| (random.draw() % u64::from(steps.max(1))) as u32).collect();
+        random.changes = (0..count)
+            .map(|_| (random.draw() % u64::from(steps.max(1))) as u32)
+            .collect();
         random
     }
 
@@ -169,7 +215,9 @@ impl Random {
     fn choose(&mut self, step: u32, choices: &[Choice]) -> usize {
         let highest = |random: &mut Self| {
             let ready = (0..choices.len()).filter(|&at| !choices[at].time);
-            ready.max_by_key(|&at| random.priority(choices[at].thread)).unwrap_or(0)
+            ready
+                .max_by_key(|&at| random.priority(choices[at].thread))
+                .unwrap_or(0)
         };
         let at = highest(self);
         if !self.changes.contains(&step) {
@@ -193,14 +241,29 @@ mod tests {
     #[test]
     fn a_schedule_reads_as_it_is_printed() {
         let turns = parse("3:1 14:0t").unwrap();
-        assert_eq!(turns.iter().map(Turn::to_string).collect::<Vec<_>>(), ["3:1", "14:0t"]);
+        assert_eq!(
+            turns.iter().map(Turn::to_string).collect::<Vec<_>>(),
+            ["3:1", "14:0t"]
+        );
         assert_eq!(parse("3:x"), None);
     }
 
     #[test]
     fn a_search_visits_all_schedules_within_its_bound() {
-        // Two choices at each of four steps, of which the second pre-empts: C(4,0) + C(4,1) + C(4,2).
-        let choices = [Choice { thread: 0, time: false, preempts: false }, Choice { thread: 1, time: false, preempts: true }];
+        // Two choices at each of four steps, of which the second pre-empts: C(4,0) + C(4,1) +
+        // C(4,2).
+        let choices = [
+            Choice {
+                thread: 0,
+                time: false,
+                preempts: false,
+            },
+            Choice {
+                thread: 1,
+                time: false,
+                preempts: true,
+            },
+        ];
         let mut search = Search::new(2);
         let mut seen = std::collections::BTreeSet::new();
         loop {

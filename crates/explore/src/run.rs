@@ -80,19 +80,36 @@ pub(crate) struct Run {
 type Guard<'a> = MutexGuard<'a, State>;
 
 impl State {
-    /// What can happen next, those that pre-empt last. `goes_on`: a thread that can go on and would.
+    /// What can happen next, those that pre-empt last. `goes_on`: a thread that can go on and
+    /// would.
     fn choices(&self, goes_on: Option<usize>) -> Vec<Choice> {
         let mut choices = Vec::new();
-        choices.extend(goes_on.map(|thread| Choice { thread, time: false, preempts: false }));
+        choices.extend(goes_on.map(|thread| Choice {
+            thread,
+            time: false,
+            preempts: false,
+        }));
         let preempts = goes_on.is_some();
-        let ready = (0..self.threads.len()).filter(|&thread| Some(thread) != goes_on && self.threads[thread].wait == Wait::Turn);
-        choices.extend(ready.map(|thread| Choice { thread, time: false, preempts }));
+        let ready = (0..self.threads.len())
+            .filter(|&thread| Some(thread) != goes_on && self.threads[thread].wait == Wait::Turn);
+        choices.extend(ready.map(|thread| Choice {
+            thread,
+            time: false,
+            preempts,
+        }));
         let deadline = |thread: &usize| match self.threads[*thread].wait {
             Wait::Permit(Some(deadline)) => Some((deadline, *thread)),
             _ => None,
         };
-        if let Some((_, thread)) = (0..self.threads.len()).filter_map(|thread| deadline(&thread)).min() {
-            choices.push(Choice { thread, time: true, preempts: !choices.is_empty() });
+        if let Some((_, thread)) = (0..self.threads.len())
+            .filter_map(|thread| deadline(&thread))
+            .min()
+        {
+            choices.push(Choice {
+                thread,
+                time: true,
+                preempts: !choices.is_empty(),
+            });
         }
         choices
     }
@@ -108,7 +125,9 @@ impl State {
         }
         let choice = self.plan.choose(&choices)?;
         if choice.thread != self.turn {
-            self.threads.iter_mut().for_each(|thread| thread.by_time_alone = false);
+            self.threads
+                .iter_mut()
+                .for_each(|thread| thread.by_time_alone = false);
         }
         if choice.time {
             self.pass_time(choice.thread);
@@ -133,7 +152,11 @@ impl State {
 
     /// All that wait for this may go on.
     fn wake(&mut self, waits_for: Wait) {
-        for thread in self.threads.iter_mut().filter(|thread| thread.wait == waits_for) {
+        for thread in self
+            .threads
+            .iter_mut()
+            .filter(|thread| thread.wait == waits_for)
+        {
             thread.wait = Wait::Turn;
         }
     }
@@ -155,14 +178,31 @@ impl State {
                 },
                 Wait::Queue(_) => "waits to be notified".to_owned(),
                 Wait::Permit(None) => "sleeps".to_owned(),
-                Wait::Permit(Some(deadline)) => format!("sleeps until {deadline} (it is {})", self.clock_ns),
+                Wait::Permit(Some(deadline)) => {
+                    format!("sleeps until {deadline} (it is {})", self.clock_ns)
+                }
                 Wait::End(other) => format!("waits for the end of thread {other}"),
                 Wait::Over => "has ended".to_owned(),
             };
-            let _ = writeln!(text, "thread {number} ({}) {waits}; its last steps:", thread.name);
-            let mine: Vec<_> = self.steps.iter().enumerate().filter(|(_, step)| step.thread == number).collect();
+            let _ = writeln!(
+                text,
+                "thread {number} ({}) {waits}; its last steps:",
+                thread.name
+            );
+            let mine: Vec<_> = self
+                .steps
+                .iter()
+                .enumerate()
+                .filter(|(_, step)| step.thread == number)
+                .collect();
             for (at, step) in &mine[mine.len().saturating_sub(SHOWN)..] {
-                let _ = writeln!(text, "  {at:4} {} at {}:{}", step.what, step.at.file(), step.at.line());
+                let _ = writeln!(
+                    text,
+                    "  {at:4} {} at {}:{}",
+                    step.what,
+                    step.at.file(),
+                    step.at.line()
+                );
             }
         }
         text
@@ -196,16 +236,33 @@ impl Run {
     /// Adds a thread and returns its number.
     pub(crate) fn begin(&self, name: &str) -> usize {
         let mut state = self.lock();
-        assert!(state.threads.len() < THREADS, "a model has at most {THREADS} threads");
-        state.threads.push(Thread { name: name.into(), wait: Wait::Turn, permit: false, by_time_alone: false, kept: None });
+        assert!(
+            state.threads.len() < THREADS,
+            "a model has at most {THREADS} threads"
+        );
+        state.threads.push(Thread {
+            name: name.into(),
+            wait: Wait::Turn,
+            permit: false,
+            by_time_alone: false,
+            kept: None,
+        });
         state.threads.len() - 1
     }
 
     /// Waits until the run is over; returns its plan, and what was wrong.
     pub(crate) fn wait(&self) -> (Plan, Option<String>) {
-        let over = |state: &mut State| state.failure.is_none() && state.threads.iter().any(|thread| thread.wait != Wait::Over);
-        let mut state = self.over.wait_while(self.lock(), over).expect("nobody panics who has it");
-        let plan = std::mem::replace(&mut state.plan, Plan::new(crate::plan::Way::Replay(Vec::new())));
+        let over = |state: &mut State| {
+            state.failure.is_none() && state.threads.iter().any(|thread| thread.wait != Wait::Over)
+        };
+        let mut state = self
+            .over
+            .wait_while(self.lock(), over)
+            .expect("nobody panics who has it");
+        let plan = std::mem::replace(
+            &mut state.plan,
+            Plan::new(crate::plan::Way::Replay(Vec::new())),
+        );
         (plan, state.failure.take())
     }
 
@@ -217,7 +274,11 @@ impl Run {
     fn until_turn(&self, state: Guard<'_>, me: usize) {
         // After a failure nobody has it any more: the threads of that run stay where they are.
         let others = |state: &mut State| state.turn != me || state.failure.is_some();
-        drop(self.turns[me].wait_while(state, others).expect("nobody panics who has it"));
+        drop(
+            self.turns[me]
+                .wait_while(state, others)
+                .expect("nobody panics who has it"),
+        );
     }
 
     /// Somebody gets the turn; returns when the caller has it again, which it had.
@@ -272,13 +333,23 @@ impl Run {
         let mut state = self.lock();
         state.note(me, "yield", at);
         state.threads[me].wait = Wait::Others;
-        let passed = if state.choices(None).is_empty() { Ok(()) } else { state.pass_turn(None) };
+        let passed = if state.choices(None).is_empty() {
+            Ok(())
+        } else {
+            state.pass_turn(None)
+        };
         state.threads[me].wait = Wait::Turn;
         self.passed(state, me, passed);
     }
 
     /// Sleeps until what is waited for has come.
-    pub(crate) fn sleep(&self, me: usize, wait: Wait, what: &'static str, at: &'static Location<'static>) {
+    pub(crate) fn sleep(
+        &self,
+        me: usize,
+        wait: Wait,
+        what: &'static str,
+        at: &'static Location<'static>,
+    ) {
         let mut state = self.lock();
         state.note(me, what, at);
         if let Wait::End(other) = wait
@@ -290,7 +361,13 @@ impl Run {
         self.pass(state, me, false);
     }
 
-    pub(crate) fn acquire(&self, me: usize, lock: usize, shared: bool, at: &'static Location<'static>) {
+    pub(crate) fn acquire(
+        &self,
+        me: usize,
+        lock: usize,
+        shared: bool,
+        at: &'static Location<'static>,
+    ) {
         self.point(me, if shared { "lock shared" } else { "lock" }, at);
         loop {
             let mut state = self.lock();
@@ -306,7 +383,12 @@ impl Run {
         }
     }
 
-    pub(crate) fn try_acquire(&self, me: usize, lock: usize, at: &'static Location<'static>) -> bool {
+    pub(crate) fn try_acquire(
+        &self,
+        me: usize,
+        lock: usize,
+        at: &'static Location<'static>,
+    ) -> bool {
         self.point(me, "try lock", at);
         take(&mut self.lock(), me, lock, false)
     }
@@ -329,7 +411,9 @@ impl Run {
         self.point(me, "park", at);
         let mut state = self.lock();
         state.threads[me].by_time_alone = false;
-        if !std::mem::take(&mut state.threads[me].permit) && deadline_ns.is_none_or(|deadline| deadline > state.clock_ns) {
+        if !std::mem::take(&mut state.threads[me].permit)
+            && deadline_ns.is_none_or(|deadline| deadline > state.clock_ns)
+        {
             state.threads[me].wait = Wait::Permit(deadline_ns);
             self.pass(state, me, false);
         }
@@ -338,25 +422,41 @@ impl Run {
     pub(crate) fn unpark(&self, me: usize, thread: usize, at: &'static Location<'static>) {
         self.point(me, "unpark", at);
         let mut state = self.lock();
-        let Some(other) = state.threads.get_mut(thread) else { return };
+        let Some(other) = state.threads.get_mut(thread) else {
+            return;
+        };
         match other.wait {
             Wait::Permit(_) => other.wait = Wait::Turn,
             _ => other.permit = true,
         }
     }
 
-    pub(crate) fn wait_at(&self, me: usize, queue: usize, lock: usize, at: &'static Location<'static>) {
+    pub(crate) fn wait_at(
+        &self,
+        me: usize,
+        queue: usize,
+        lock: usize,
+        at: &'static Location<'static>,
+    ) {
         self.lock().queues.push((queue, me));
         self.release(me, lock);
         self.sleep(me, Wait::Queue(queue), "wait", at);
         self.acquire(me, lock, false, at);
     }
 
-    pub(crate) fn notify_at(&self, me: usize, queue: usize, most: usize, at: &'static Location<'static>) {
+    pub(crate) fn notify_at(
+        &self,
+        me: usize,
+        queue: usize,
+        most: usize,
+        at: &'static Location<'static>,
+    ) {
         self.point(me, "notify", at);
         let mut state = self.lock();
         for _ in 0..most {
-            let Some(at) = state.queues.iter().position(|(here, _)| *here == queue) else { return };
+            let Some(at) = state.queues.iter().position(|(here, _)| *here == queue) else {
+                return;
+            };
             let (_, thread) = state.queues.remove(at);
             state.threads[thread].wait = Wait::Turn;
         }

@@ -1,9 +1,10 @@
 //! Exponentially decaying run time in fixed point (OSv, USENIX ATC 2014, section 2.4).
 //!
-//! A thread's usage is `R(t) = 1/τ · ∫ run(s) · e^{-(t-s)/τ} ds`, with `run` 1 while it runs and 0 otherwise: the part of the
-//! recent past, between 0 and 1, that it had a CPU. `R` is never touched while nothing changes: it is brought up to date from
-//! its time stamp when the thread gets or leaves the CPU. Each step multiplies by a factor below one, so that rounding is
-//! forgotten with the past and nothing drifts.
+//! A thread's usage is `R(t) = 1/τ · ∫ run(s) · e^{-(t-s)/τ} ds`, with `run` 1 while it runs and 0
+//! otherwise: the part of the recent past, between 0 and 1, that it had a CPU. `R` is never touched
+//! while nothing changes: it is brought up to date from its time stamp when the thread gets or
+//! leaves the CPU. Each step multiplies by a factor below one, so that rounding is forgotten with
+//! the past and nothing drifts.
 
 /// Time constant of the decay, OSv's, in nanoseconds.
 pub const TAU_NS: u64 = 200_000_000;

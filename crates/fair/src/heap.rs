@@ -17,7 +17,10 @@ pub(crate) struct Heap<T, O> {
 
 impl<T, O: Order<T>> Heap<T, O> {
     pub(crate) const fn new() -> Self {
-        Self { entries: Vec::new(), order: PhantomData }
+        Self {
+            entries: Vec::new(),
+            order: PhantomData,
+        }
     }
 
     /// Moves into `room`, which has room for all entries, and leaves the old vector there.
@@ -52,7 +55,8 @@ impl<T, O: Order<T>> Heap<T, O> {
         (!self.is_empty()).then(|| self.remove(0))
     }
 
-    /// Takes the first entry that `wanted` is true of, the first one first and the others in no order: O(n).
+    /// Takes the first entry that `wanted` is true of, the first one first and the others in no
+    /// order: O(n).
     pub(crate) fn take(&mut self, wanted: impl FnMut(&T) -> bool) -> Option<T> {
         let at = self.entries.iter().position(wanted)?;
         Some(self.remove(at))
@@ -82,7 +86,9 @@ impl<T, O: Order<T>> Heap<T, O> {
         loop {
             let mut least = at;
             for child in [2 * at + 1, 2 * at + 2] {
-                if child < self.entries.len() && O::before(&self.entries[child], &self.entries[least]) {
+                if child < self.entries.len()
+                    && O::before(&self.entries[child], &self.entries[least])
+                {
                     least = child;
                 }
             }

@@ -1,15 +1,19 @@
-//! The mathematics of the scheduler, as pure logic: which of the runnable threads of one CPU runs, and for how long.
+//! The mathematics of the scheduler, as pure logic: which of the runnable threads of one CPU runs,
+//! and for how long.
 //!
-//! Nothing here knows of threads, interrupts or clocks: threads are numbers, time comes in as nanoseconds, and the kernel does
-//! what [`RunQueue`] says. Everything is integer arithmetic without rounding that adds up, so years of it do not drift.
+//! Nothing here knows of threads, interrupts or clocks: threads are numbers, time comes in as
+//! nanoseconds, and the kernel does what [`RunQueue`] says. Everything is integer arithmetic
+//! without rounding that adds up, so years of it do not drift.
 //!
 //! Three ideas make it up (`docs/fair.md` has the formulas):
-//! * *Virtual time*, with eligibility and deadlines: EEVDF (Stoica and Abdel-Wahab, "Earliest Eligible Virtual Deadline First",
-//!   1995). No thread is ever further from its weighted share than one slice, for any mix of weights.
-//! * *Exponentially decaying run time*: OSv (Kivity et al., USENIX ATC 2014, section 2.4). It says how a thread that wakes is
-//!   placed: one that has used less than its share lately goes first, one that has used more does not.
-//! * *Hysteresis and no tick*: OSv as well. A fair thread that got the CPU keeps it for [`HYSTERESIS_NS`], and the timer is wanted
-//!   only while somebody else waits.
+//! * *Virtual time*, with eligibility and deadlines: EEVDF (Stoica and Abdel-Wahab, "Earliest
+//!   Eligible Virtual Deadline First", 1995). No thread is ever further from its weighted share
+//!   than one slice, for any mix of weights.
+//! * *Exponentially decaying run time*: OSv (Kivity et al., USENIX ATC 2014, section 2.4). It says
+//!   how a thread that wakes is placed: one that has used less than its share lately goes first,
+//!   one that has used more does not.
+//! * *Hysteresis and no tick*: OSv as well. A fair thread that got the CPU keeps it for
+//!   [`HYSTERESIS_NS`], and the timer is wanted only while somebody else waits.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -3,7 +3,8 @@
 /// How a thread is scheduled: Linux's classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// `SCHED_FIFO`: before all fair threads; runs until it sleeps, yields or a higher priority (1..=99) comes.
+    /// `SCHED_FIFO`: before all fair threads; runs until it sleeps, yields or a higher priority
+    /// (1..=99) comes.
     Fifo(u8),
     /// `SCHED_RR`: the same, but takes turns with its equals each [`crate::RR_QUANTUM_NS`].
     Rr(u8),
@@ -11,18 +12,20 @@ pub enum Policy {
     Other(i8),
     /// `SCHED_BATCH`: the same, but waking up never takes the CPU from another.
     Batch(i8),
-    /// `SCHED_IDLE`: the least share there is, and gives way at once to any other thread that wakes.
+    /// `SCHED_IDLE`: the least share there is, and gives way at once to any other thread that
+    /// wakes.
     Idle,
 }
 
 /// Weight of `SCHED_IDLE`, Linux's.
 const IDLE_WEIGHT: u32 = 3;
 
-/// Weights of nice levels -20..=19: Linux's (`sched_prio_to_weight`), 1024·1.25^-nice but for rounding, so that one level is
-/// about a tenth of a CPU between two threads.
+/// Weights of nice levels -20..=19: Linux's (`sched_prio_to_weight`), 1024·1.25^-nice but for
+/// rounding, so that one level is about a tenth of a CPU between two threads.
 static WEIGHTS: [u32; 40] = [
-    88761, 71755, 56483, 46273, 36291, 29154, 23254, 18705, 14949, 11916, 9548, 7620, 6100, 4904, 3906, 3121, 2501, 1991, 1586,
-    1277, 1024, 820, 655, 526, 423, 335, 272, 215, 172, 137, 110, 87, 70, 56, 45, 36, 29, 23, 18, 15,
+    88761, 71755, 56483, 46273, 36291, 29154, 23254, 18705, 14949, 11916, 9548, 7620, 6100, 4904,
+    3906, 3121, 2501, 1991, 1586, 1277, 1024, 820, 655, 526, 423, 335, 272, 215, 172, 137, 110, 87,
+    70, 56, 45, 36, 29, 23, 18, 15,
 ];
 
 impl Policy {
@@ -39,7 +42,9 @@ impl Policy {
     #[must_use]
     pub fn weight(self) -> u32 {
         match self {
-            Self::Other(nice) | Self::Batch(nice) => WEIGHTS[usize::from(nice.clamp(-20, 19).wrapping_add(20).unsigned_abs())],
+            Self::Other(nice) | Self::Batch(nice) => {
+                WEIGHTS[usize::from(nice.clamp(-20, 19).wrapping_add(20).unsigned_abs())]
+            }
             Self::Idle => IDLE_WEIGHT,
             Self::Fifo(_) | Self::Rr(_) => WEIGHTS[20],
         }

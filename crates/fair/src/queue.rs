@@ -32,11 +32,15 @@ impl Recent {
     #[inline]
     #[must_use]
     pub fn from_words([usage, stamp_ns]: [u64; 2]) -> Self {
-        Self { usage: Usage::from_bits(usage), stamp_ns }
+        Self {
+            usage: Usage::from_bits(usage),
+            stamp_ns,
+        }
     }
 }
 
-/// What is remembered of a thread while no run queue has it: kept by the caller, worth the same on every CPU.
+/// What is remembered of a thread while no run queue has it: kept by the caller, worth the same on
+/// every CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History {
     recent: Recent,
@@ -49,7 +53,8 @@ pub struct History {
 }
 
 impl History {
-    /// What the thread was owed when it left, in nanoseconds; negative if it was ahead of its share.
+    /// What the thread was owed when it left, in nanoseconds; negative if it was ahead of its
+    /// share.
     #[must_use]
     pub fn lag_ns(&self) -> i64 {
         self.lag_ns
@@ -58,10 +63,14 @@ impl History {
     /// Number of words of [`Self::to_words`].
     pub const WORDS: usize = 5;
 
-    /// Of a thread that is owed nothing, as one is that hands its CPU over ([`RunQueue::hand_over`]).
+    /// Of a thread that is owed nothing, as one is that hands its CPU over
+    /// ([`RunQueue::hand_over`]).
     #[must_use]
     pub fn even(recent: Recent) -> Self {
-        Self { recent, ..Self::default() }
+        Self {
+            recent,
+            ..Self::default()
+        }
     }
 
     /// What the thread used lately.
@@ -70,13 +79,19 @@ impl History {
         self.recent
     }
 
-    /// As words, to be kept where only words can be: those of [`Recent`], what is owed, and the rest, which does not matter as long as
-    /// nothing is owed.
+    /// As words, to be kept where only words can be: those of [`Recent`], what is owed, and the
+    /// rest, which does not matter as long as nothing is owed.
     #[must_use]
     pub fn to_words(&self) -> [u64; Self::WORDS] {
         let small = u64::from(self.quantum_ns) << 32 | u64::from(self.queue);
         let [usage, stamp_ns] = self.recent.to_words();
-        [usage, stamp_ns, self.lag_ns.cast_unsigned(), self.virtual_time, small]
+        [
+            usage,
+            stamp_ns,
+            self.lag_ns.cast_unsigned(),
+            self.virtual_time,
+            small,
+        ]
     }
 
     /// What [`Self::to_words`] was made of.
@@ -93,10 +108,20 @@ impl History {
 }
 
 impl Default for History {
-    /// A new thread's. It counts as one that ran all the time: what is not known to sleep is not served first.
+    /// A new thread's. It counts as one that ran all the time: what is not known to sleep is not
+    /// served first.
     fn default() -> Self {
-        let recent = Recent { usage: Usage::FULL, stamp_ns: u64::MAX };
-        Self { recent, lag_ns: 0, queue: u32::MAX, virtual_time: 0, quantum_ns: 0 }
+        let recent = Recent {
+            usage: Usage::FULL,
+            stamp_ns: u64::MAX,
+        };
+        Self {
+            recent,
+            lag_ns: 0,
+            queue: u32::MAX,
+            virtual_time: 0,
+            quantum_ns: 0,
+        }
     }
 }
 
@@ -159,14 +184,19 @@ impl Room {
     /// Allocates room for `n` waiting threads.
     #[must_use]
     pub fn new(n: usize) -> Self {
-        Self { realtime: Vec::with_capacity(n), eligible: Vec::with_capacity(n), ahead: Vec::with_capacity(n) }
+        Self {
+            realtime: Vec::with_capacity(n),
+            eligible: Vec::with_capacity(n),
+            ahead: Vec::with_capacity(n),
+        }
     }
 }
 
 /// The runnable threads of one CPU: the current one, and those that wait in three heaps.
 ///
-/// Times are nanoseconds of one clock that does not go back. Wake-ups, choosing and leaving are O(log n), and allocate nothing as
-/// long as there is room for all waiting threads ([`Self::enlarge`]).
+/// Times are nanoseconds of one clock that does not go back. Wake-ups, choosing and leaving are
+/// O(log n), and allocate nothing as long as there is room for all waiting threads
+/// ([`Self::enlarge`]).
 #[derive(Debug)]
 pub struct RunQueue {
     number: u32,
@@ -182,7 +212,8 @@ pub struct RunQueue {
     since_ns: u64,
     /// Up to when it is accounted.
     charged_ns: u64,
-    /// Somebody who was woken has a better claim than the current thread, as soon as the hysteresis is over.
+    /// Somebody who was woken has a better claim than the current thread, as soon as the hysteresis
+    /// is over.
     claimed: bool,
     /// Next place at the tail, and before the head.
     tail: i64,
@@ -213,8 +244,9 @@ impl RunQueue {
         }
     }
 
-    /// Moves into `room` if that is larger, and leaves the old one there. Allocates nothing and frees nothing: it may be called
-    /// with interrupts off, between [`Room::new`] and the drop of what is left.
+    /// Moves into `room` if that is larger, and leaves the old one there. Allocates nothing and
+    /// frees nothing: it may be called with interrupts off, between [`Room::new`] and the drop of
+    /// what is left.
     pub fn enlarge(&mut self, room: &mut Room) {
         if room.realtime.capacity() > self.capacity() {
             self.realtime.move_into(&mut room.realtime);
@@ -226,7 +258,10 @@ impl RunQueue {
     /// How many waiting threads there is room for.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.realtime.capacity().min(self.eligible.capacity()).min(self.ahead.capacity())
+        self.realtime
+            .capacity()
+            .min(self.eligible.capacity())
+            .min(self.ahead.capacity())
     }
 
     /// Number of threads that wait for the CPU; the current one is not counted.
@@ -240,16 +275,21 @@ impl RunQueue {
         self.eligible.first().is_some() || self.ahead.first().is_some()
     }
 
-    /// Sets how much of each period real-time threads may keep from fair ones that wait. A new queue has [`RtLimits::DEFAULT`].
+    /// Sets how much of each period real-time threads may keep from fair ones that wait. A new
+    /// queue has [`RtLimits::DEFAULT`].
     pub fn set_rt_limits(&mut self, limits: RtLimits) {
         self.rt_bandwidth.set_limits(limits);
     }
 
-    /// Whether the first fair thread that comes to wait makes [`Self::next_deadline`] earlier: a real-time thread is current, whose time
-    /// is limited and not yet counted. Who queues a fair thread for this CPU must then interrupt it, so that its timer is set.
+    /// Whether the first fair thread that comes to wait makes [`Self::next_deadline`] earlier: a
+    /// real-time thread is current, whose time is limited and not yet counted. Who queues a fair
+    /// thread for this CPU must then interrupt it, so that its timer is set.
     #[must_use]
     pub fn first_fair_waiter_needs_timer(&self) -> bool {
-        let realtime = self.current.as_ref().is_some_and(|current| current.policy.realtime().is_some());
+        let realtime = self
+            .current
+            .as_ref()
+            .is_some_and(|current| current.policy.realtime().is_some());
         realtime && !self.fair_waits() && self.rt_bandwidth.is_limited()
     }
 
@@ -266,11 +306,13 @@ impl RunQueue {
     }
 
     /// Takes in a thread that was woken or is new. If true [`Self::pick`] is to be asked now; if
-    /// false it would choose the current thread again, but [`Self::next_deadline`] may have become earlier.
+    /// false it would choose the current thread again, but [`Self::next_deadline`] may have become
+    /// earlier.
     ///
-    /// A fair thread that is ahead of its share has come closer to it by what its weight was worth while it slept. It asks for a
-    /// short slice, which means an early deadline, if it has used little of its share lately, and for a full one otherwise or if
-    /// it is a `SCHED_BATCH` or `SCHED_IDLE` one.
+    /// A fair thread that is ahead of its share has come closer to it by what its weight was worth
+    /// while it slept. It asks for a short slice, which means an early deadline, if it has used
+    /// little of its share lately, and for a full one otherwise or if it is a `SCHED_BATCH` or
+    /// `SCHED_IDLE` one.
     pub fn wake(&mut self, id: u32, policy: Policy, history: &History, now_ns: u64) -> bool {
         self.charge(now_ns);
         let slept_ns = now_ns.saturating_sub(history.recent.stamp_ns);
@@ -285,9 +327,17 @@ impl RunQueue {
         let lag_ns = history.lag_ns.saturating_add_unsigned(gain_ns).min(0);
         let slice_ns = match policy {
             Policy::Batch(_) | Policy::Idle => SLICE_NS,
-            _ => (SLICE_NS * usage.ns() / self.share_ns(TAU_NS, weight).max(1)).clamp(SHORTEST_REQUEST_NS, SLICE_NS),
+            _ => (SLICE_NS * usage.ns() / self.share_ns(TAU_NS, weight).max(1))
+                .clamp(SHORTEST_REQUEST_NS, SLICE_NS),
         };
-        let now = History { recent: Recent { usage, stamp_ns: now_ns }, lag_ns, ..History::default() };
+        let now = History {
+            recent: Recent {
+                usage,
+                stamp_ns: now_ns,
+            },
+            lag_ns,
+            ..History::default()
+        };
         self.enter(id, policy, &now, slice_ns, now_ns)
     }
 
@@ -297,14 +347,22 @@ impl RunQueue {
         ns.min(TAU_NS) * weight / (self.clock.weight() + weight)
     }
 
-    /// Takes in a runnable thread that another queue gave up, with what it was owed there. True as for [`Self::wake`].
+    /// Takes in a runnable thread that another queue gave up, with what it was owed there. True as
+    /// for [`Self::wake`].
     pub fn migrate_in(&mut self, id: u32, policy: Policy, history: &History, now_ns: u64) -> bool {
         self.charge(now_ns);
         self.enter(id, policy, history, SLICE_NS, now_ns)
     }
 
     /// `now_ns` is accounted already.
-    fn enter(&mut self, id: u32, policy: Policy, history: &History, slice_ns: u64, now_ns: u64) -> bool {
+    fn enter(
+        &mut self,
+        id: u32,
+        policy: Policy,
+        history: &History,
+        slice_ns: u64,
+        now_ns: u64,
+    ) -> bool {
         self.begin_to_share(policy);
         let mut entity = Entity {
             id,
@@ -312,7 +370,11 @@ impl RunQueue {
             point: Point::new(policy.weight()),
             deadline: 0,
             sequence: self.next_at_tail(),
-            quantum_ns: if history.quantum_ns == 0 { RR_QUANTUM_NS as u32 } else { history.quantum_ns },
+            quantum_ns: if history.quantum_ns == 0 {
+                RR_QUANTUM_NS as u32
+            } else {
+                history.quantum_ns
+            },
             recent: history.recent,
         };
         self.join(&mut entity, history.lag_ns, slice_ns);
@@ -322,13 +384,21 @@ impl RunQueue {
         self.would_switch(now_ns)
     }
 
-    /// A slice or quantum begins when somebody comes to share with; until then there is nothing to measure.
+    /// A slice or quantum begins when somebody comes to share with; until then there is nothing to
+    /// measure.
     fn begin_to_share(&mut self, policy: Policy) {
         let alone = self.waiting() == 0;
-        let first = self.realtime.first().and_then(|first| first.policy.realtime());
+        let first = self
+            .realtime
+            .first()
+            .and_then(|first| first.policy.realtime());
         match &mut self.current {
             Some(current) if current.policy.realtime().is_none() && alone => Self::renew(current),
-            Some(current) if current.policy.realtime() == policy.realtime() && first < policy.realtime() => Self::renew(current),
+            Some(current)
+                if current.policy.realtime() == policy.realtime() && first < policy.realtime() =>
+            {
+                Self::renew(current)
+            }
             _ => {}
         }
     }
@@ -336,7 +406,10 @@ impl RunQueue {
     /// Lets an entity into virtual time if it is a fair one.
     fn join(&mut self, entity: &mut Entity, lag_ns: i64, slice_ns: u64) {
         if entity.policy.realtime().is_none() {
-            self.clock.join(&mut entity.point, lag_ns.clamp(-(SLICE_NS as i64), SLICE_NS as i64));
+            self.clock.join(
+                &mut entity.point,
+                lag_ns.clamp(-(SLICE_NS as i64), SLICE_NS as i64),
+            );
             entity.deadline = entity.point.after(slice_ns);
         }
     }
@@ -353,12 +426,20 @@ impl RunQueue {
 
     /// Whether a thread that comes in has a better claim to the CPU than the current, fair one.
     fn claims(&self, new: &Entity) -> bool {
-        let Some(current) = &self.current else { return true };
+        let Some(current) = &self.current else {
+            return true;
+        };
         match (current.policy, new.policy) {
             (Policy::Fifo(_) | Policy::Rr(_), _) | (_, Policy::Idle) => false,
             (_, Policy::Fifo(_) | Policy::Rr(_)) | (Policy::Idle, _) => true,
             (_, Policy::Batch(_)) => false,
-            _ => self.clock.eligible(new.point.at) && earlier((new.deadline, new.sequence), (current.deadline, current.sequence)),
+            _ => {
+                self.clock.eligible(new.point.at)
+                    && earlier(
+                        (new.deadline, new.sequence),
+                        (current.deadline, current.sequence),
+                    )
+            }
         }
     }
 
@@ -391,9 +472,13 @@ impl RunQueue {
         }
         self.charged_ns = now_ns;
         let fair_waits = self.fair_waits();
-        let Some(current) = &mut self.current else { return };
+        let Some(current) = &mut self.current else {
+            return;
+        };
         if let Policy::Rr(_) = current.policy {
-            current.quantum_ns = current.quantum_ns.saturating_sub(ran.min(RR_QUANTUM_NS) as u32);
+            current.quantum_ns = current
+                .quantum_ns
+                .saturating_sub(ran.min(RR_QUANTUM_NS) as u32);
         }
         if current.policy.realtime().is_none() {
             self.clock.charge(&mut current.point, ran);
@@ -405,13 +490,20 @@ impl RunQueue {
 
     /// Whether the current thread must let another one go first; it is charged up to `now_ns`.
     fn would_switch(&self, now_ns: u64) -> bool {
-        let Some(current) = &self.current else { return self.waiting() != 0 };
-        let first = self.realtime.first().and_then(|first| first.policy.realtime());
+        let Some(current) = &self.current else {
+            return self.waiting() != 0;
+        };
+        let first = self
+            .realtime
+            .first()
+            .and_then(|first| first.policy.realtime());
         let is_throttled = self.rt_bandwidth.is_throttled(now_ns);
         match current.policy {
             Policy::Fifo(_) | Policy::Rr(_) if is_throttled && self.fair_waits() => true,
             Policy::Fifo(priority) => first > Some(priority),
-            Policy::Rr(priority) => first > Some(priority) || (first == Some(priority) && current.quantum_ns == 0),
+            Policy::Rr(priority) => {
+                first > Some(priority) || (first == Some(priority) && current.quantum_ns == 0)
+            }
             _ if first.is_some() && !is_throttled => true,
             _ if !self.fair_waits() => false,
             Policy::Idle if self.claimed => true,
@@ -429,7 +521,8 @@ impl RunQueue {
             return self.current();
         }
         if let Some(mut current) = self.put_down(now_ns) {
-            // Who is preempted by a higher priority stays first among its equals; who used up its quantum does not.
+            // Who is preempted by a higher priority stays first among its equals; who used up its
+            // quantum does not.
             current.sequence = match current.policy {
                 Policy::Fifo(_) => self.next_at_head(),
                 Policy::Rr(_) if current.quantum_ns != 0 => self.next_at_head(),
@@ -478,26 +571,42 @@ impl RunQueue {
     fn put_down(&mut self, now_ns: u64) -> Option<Entity> {
         self.current.take().map(|mut entity| {
             let Recent { usage, stamp_ns } = entity.recent;
-            entity.recent = Recent { usage: usage.ran(now_ns.saturating_sub(stamp_ns)), stamp_ns: now_ns };
+            entity.recent = Recent {
+                usage: usage.ran(now_ns.saturating_sub(stamp_ns)),
+                stamp_ns: now_ns,
+            };
             entity
         })
     }
 
     /// Gives the CPU to the waiting thread with the best claim.
     fn choose(&mut self, now_ns: u64) -> Option<u32> {
-        while self.ahead.first().is_some_and(|first| self.clock.eligible(first.point.at)) {
+        while self
+            .ahead
+            .first()
+            .is_some_and(|first| self.clock.eligible(first.point.at))
+        {
             if let Some(entity) = self.ahead.pop() {
                 self.eligible.push(entity);
             }
         }
         // A thread that yields is not in the heaps, and may be the only one that is not ahead.
         let mut next = if self.rt_bandwidth.is_throttled(now_ns) {
-            self.eligible.pop().or_else(|| self.ahead.pop()).or_else(|| self.realtime.pop())?
+            self.eligible
+                .pop()
+                .or_else(|| self.ahead.pop())
+                .or_else(|| self.realtime.pop())?
         } else {
-            self.realtime.pop().or_else(|| self.eligible.pop()).or_else(|| self.ahead.pop())?
+            self.realtime
+                .pop()
+                .or_else(|| self.eligible.pop())
+                .or_else(|| self.ahead.pop())?
         };
         let Recent { usage, stamp_ns } = next.recent;
-        next.recent = Recent { usage: usage.rested(now_ns.saturating_sub(stamp_ns)), stamp_ns: now_ns };
+        next.recent = Recent {
+            usage: usage.rested(now_ns.saturating_sub(stamp_ns)),
+            stamp_ns: now_ns,
+        };
         let id = next.id;
         self.current = Some(next);
         self.since_ns = now_ns;
@@ -509,33 +618,49 @@ impl RunQueue {
     /// The current thread sleeps or ends: it leaves the queue. [`Self::pick`] says who is next.
     pub fn block(&mut self, now_ns: u64) -> History {
         self.charge(now_ns);
-        self.put_down(now_ns).map_or_else(History::default, |entity| self.history(&entity))
+        self.put_down(now_ns)
+            .map_or_else(History::default, |entity| self.history(&entity))
     }
 
-    /// Whether [`Self::hand_over`] to a woken thread of that policy may be put off until the current thread sleeps, or its hysteresis
-    /// is over: both are fair threads of the same policy and nice level, and nobody else waits.
+    /// Whether [`Self::hand_over`] to a woken thread of that policy may be put off until the
+    /// current thread sleeps, or its hysteresis is over: both are fair threads of the same policy
+    /// and nice level, and nobody else waits.
     #[inline]
     #[must_use]
     pub fn may_hand_over(&self, policy: Policy) -> bool {
         policy.realtime().is_none()
-            && self.current.as_ref().is_some_and(|current| current.policy == policy)
+            && self
+                .current
+                .as_ref()
+                .is_some_and(|current| current.policy == policy)
             && self.waiting() == 0
     }
 
-    /// The current thread sleeps, and a thread that was woken meanwhile gets the CPU: [`Self::wake`], [`Self::block`] and
-    /// [`Self::pick`] in one step, for two threads that pass a turn to and fro. `None`, and no change, if nobody had the CPU or
-    /// others wait by now; [`Self::may_hand_over`] was true when the thread was woken, and no policy has changed since.
+    /// The current thread sleeps, and a thread that was woken meanwhile gets the CPU:
+    /// [`Self::wake`], [`Self::block`] and [`Self::pick`] in one step, for two threads that pass a
+    /// turn to and fro. `None`, and no change, if nobody had the CPU or others wait by now;
+    /// [`Self::may_hand_over`] was true when the thread was woken, and no policy has changed since.
     ///
-    /// As the threads have the same weight, virtual time goes on as if there were one, and nobody is owed anything.
+    /// As the threads have the same weight, virtual time goes on as if there were one, and nobody
+    /// is owed anything.
     #[inline]
     pub fn hand_over(&mut self, id: u32, recent: Recent, now_ns: u64) -> Option<Recent> {
         if self.waiting() != 0 {
             return None;
         }
         let current = self.current.as_mut()?;
-        let left = Recent { usage: current.recent.usage.ran(now_ns.saturating_sub(current.recent.stamp_ns)), stamp_ns: now_ns };
+        let left = Recent {
+            usage: current
+                .recent
+                .usage
+                .ran(now_ns.saturating_sub(current.recent.stamp_ns)),
+            stamp_ns: now_ns,
+        };
         current.id = id;
-        current.recent = Recent { usage: recent.usage.rested(now_ns.saturating_sub(recent.stamp_ns)), stamp_ns: now_ns };
+        current.recent = Recent {
+            usage: recent.usage.rested(now_ns.saturating_sub(recent.stamp_ns)),
+            stamp_ns: now_ns,
+        };
         self.since_ns = now_ns;
         self.claimed = false;
         Some(left)
@@ -551,8 +676,13 @@ impl RunQueue {
         Some(self.history(&entity))
     }
 
-    /// Takes the thread out that would wait longest of those that `may_go` is true of, for a CPU that has nothing to do: O(n).
-    pub fn migrate_out(&mut self, may_go: impl FnMut(u32) -> bool, now_ns: u64) -> Option<(u32, History)> {
+    /// Takes the thread out that would wait longest of those that `may_go` is true of, for a CPU
+    /// that has nothing to do: O(n).
+    pub fn migrate_out(
+        &mut self,
+        may_go: impl FnMut(u32) -> bool,
+        now_ns: u64,
+    ) -> Option<(u32, History)> {
         self.charge(now_ns);
         let entity = self.take(may_go)?;
         Some((entity.id, self.history(&entity)))
@@ -576,13 +706,19 @@ impl RunQueue {
         }
     }
 
-    /// Changes the policy or nice level of a runnable thread; what it is owed stays: O(n). True as for [`Self::wake`]; false
-    /// too if the thread is not here.
+    /// Changes the policy or nice level of a runnable thread; what it is owed stays: O(n). True as
+    /// for [`Self::wake`]; false too if the thread is not here.
     pub fn set_policy(&mut self, id: u32, policy: Policy, now_ns: u64) -> bool {
         self.charge(now_ns);
         let is_current = self.current() == Some(id);
-        let found = if is_current { self.current.take() } else { self.take(|waiting| waiting == id) };
-        let Some(mut entity) = found else { return false };
+        let found = if is_current {
+            self.current.take()
+        } else {
+            self.take(|waiting| waiting == id)
+        };
+        let Some(mut entity) = found else {
+            return false;
+        };
         let lag_ns = self.part(&entity);
         entity.policy = policy;
         entity.point = Point::new(policy.weight());
@@ -599,26 +735,40 @@ impl RunQueue {
         self.would_switch(now_ns)
     }
 
-    /// When [`Self::pick`] must be asked again although nobody was woken; `None` if nobody waits who could get the CPU. At
-    /// least [`HYSTERESIS_NS`] after the current thread was chosen.
+    /// When [`Self::pick`] must be asked again although nobody was woken; `None` if nobody waits
+    /// who could get the CPU. At least [`HYSTERESIS_NS`] after the current thread was chosen.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
         let current = self.current.as_ref()?;
         let now_ns = self.charged_ns;
-        let fair_begins = || self.fair_waits().then(|| self.rt_bandwidth.throttling_begins(now_ns)).flatten();
+        let fair_begins = || {
+            self.fair_waits()
+                .then(|| self.rt_bandwidth.throttling_begins(now_ns))
+                .flatten()
+        };
         match current.policy {
             Policy::Fifo(_) => fair_begins(),
             Policy::Rr(priority) => {
-                let equal = self.realtime.first().is_some_and(|first| first.policy.realtime() == Some(priority));
+                let equal = self
+                    .realtime
+                    .first()
+                    .is_some_and(|first| first.policy.realtime() == Some(priority));
                 let quantum_end = equal.then(|| now_ns + u64::from(current.quantum_ns));
                 quantum_end.into_iter().chain(fair_begins()).min()
             }
             _ => {
-                let fair_ends = self.realtime.first().and_then(|_| self.rt_bandwidth.throttling_ends(now_ns));
+                let fair_ends = self
+                    .realtime
+                    .first()
+                    .and_then(|_| self.rt_bandwidth.throttling_ends(now_ns));
                 let slice_end = self.fair_waits().then(|| {
                     let slice_end = now_ns + current.point.until(current.deadline);
                     let hysteresis_end = self.since_ns + HYSTERESIS_NS;
-                    if self.claimed { hysteresis_end } else { slice_end.max(hysteresis_end) }
+                    if self.claimed {
+                        hysteresis_end
+                    } else {
+                        slice_end.max(hysteresis_end)
+                    }
                 });
                 slice_end.into_iter().chain(fair_ends).min()
             }

@@ -22,7 +22,11 @@ struct Habit {
 
 impl Habit {
     fn hog(policy: Policy) -> Self {
-        Self { policy, burst_ns: u64::MAX, sleep_ns: 0 }
+        Self {
+            policy,
+            burst_ns: u64::MAX,
+            sleep_ns: 0,
+        }
     }
 
     fn is_hog(&self) -> bool {
@@ -89,10 +93,19 @@ impl Machine {
     /// Goes on to the next thing that happens.
     fn step(&mut self, end: u64) {
         let current = self.queue.current();
-        let burst_end = current.map_or(u64::MAX, |id| self.now.saturating_add(self.threads[id as usize].left_ns));
-        let alarm = self.alarms.first_key_value().map_or(u64::MAX, |(&(at, _), ())| at);
+        let burst_end = current.map_or(u64::MAX, |id| {
+            self.now.saturating_add(self.threads[id as usize].left_ns)
+        });
+        let alarm = self
+            .alarms
+            .first_key_value()
+            .map_or(u64::MAX, |(&(at, _), ())| at);
         let timer = self.queue.next_deadline().unwrap_or(u64::MAX);
-        assert!(current.is_none() || timer > self.now, "the timer is in the past: {timer} at {}", self.now);
+        assert!(
+            current.is_none() || timer > self.now,
+            "the timer is in the past: {timer} at {}",
+            self.now
+        );
         let next = end.min(burst_end).min(alarm).min(timer).max(self.now);
         if let Some(id) = current {
             let thread = &mut self.threads[id as usize];
@@ -111,11 +124,16 @@ impl Machine {
             self.alarms.insert((next + thread.habit.sleep_ns, id), ());
             before = None;
         }
-        while let Some(entry) = self.alarms.first_entry().filter(|entry| entry.key().0 <= next) {
+        while let Some(entry) = self
+            .alarms
+            .first_entry()
+            .filter(|entry| entry.key().0 <= next)
+        {
             let ((_, id), ()) = entry.remove_entry();
             let thread = &mut self.threads[id as usize];
             thread.waits_from = Some(next);
-            self.queue.wake(id, thread.habit.policy, &thread.history, next);
+            self.queue
+                .wake(id, thread.habit.policy, &thread.history, next);
         }
         let chosen = self.queue.pick(next);
         if chosen != current || before.is_none() {
@@ -125,7 +143,8 @@ impl Machine {
             if let Some(id) = before {
                 let thread = &mut self.threads[id as usize];
                 thread.waits_from = Some(next);
-                self.cut_short.push((thread.habit.policy, next - self.since));
+                self.cut_short
+                    .push((thread.habit.policy, next - self.since));
             }
             self.since = next;
             if let Some(id) = chosen {
@@ -140,11 +159,19 @@ impl Machine {
     fn measure(&mut self, ns: u64) -> Vec<u64> {
         let before: Vec<u64> = self.threads.iter().map(|thread| thread.ran_ns).collect();
         self.run(ns);
-        self.threads.iter().zip(before).map(|(thread, before)| thread.ran_ns - before).collect()
+        self.threads
+            .iter()
+            .zip(before)
+            .map(|(thread, before)| thread.ran_ns - before)
+            .collect()
     }
 
     fn weight(&self, wanted: impl Fn(&Habit) -> bool) -> u64 {
-        self.threads.iter().filter(|t| wanted(&t.habit)).map(|t| u64::from(t.habit.policy.weight())).sum()
+        self.threads
+            .iter()
+            .filter(|t| wanted(&t.habit))
+            .map(|t| u64::from(t.habit.policy.weight()))
+            .sum()
     }
 }
 
@@ -162,21 +189,28 @@ fn hog() -> impl Strategy<Value = Habit> {
 }
 
 fn sleeper() -> impl Strategy<Value = Habit> {
-    (fair_policy(), 1_000u64..30_000_000, 1_000u64..300_000_000).prop_map(|(policy, burst_ns, sleep_ns)| Habit {
-        policy,
-        burst_ns,
-        sleep_ns,
-    })
+    (fair_policy(), 1_000u64..30_000_000, 1_000u64..300_000_000).prop_map(
+        |(policy, burst_ns, sleep_ns)| Habit {
+            policy,
+            burst_ns,
+            sleep_ns,
+        },
+    )
 }
 
 fn crowd() -> impl Strategy<Value = Vec<Habit>> {
-    (prop::collection::vec(hog(), 1..60), prop::collection::vec(sleeper(), 0..30)).prop_map(|(mut hogs, sleepers)| {
-        hogs.extend(sleepers);
-        hogs
-    })
+    (
+        prop::collection::vec(hog(), 1..60),
+        prop::collection::vec(sleeper(), 0..30),
+    )
+        .prop_map(|(mut hogs, sleepers)| {
+            hogs.extend(sleepers);
+            hogs
+        })
 }
 
-/// That in one second, after `warm_up`, each hog has what its weight gives it of all that hogs have, up to `allowed` nanoseconds.
+/// That in one second, after `warm_up`, each hog has what its weight gives it of all that hogs
+/// have, up to `allowed` nanoseconds.
 fn share_by_weight(habits: &[Habit], warm_up: u64, allowed: u64) -> Result<(), TestCaseError> {
     let mut machine = Machine::new(RunQueue::new(0), 0, habits);
     machine.run(warm_up);
@@ -185,8 +219,15 @@ fn share_by_weight(habits: &[Habit], warm_up: u64, allowed: u64) -> Result<(), T
     let hogs: Vec<_> = (0..habits.len()).filter(|&i| habits[i].is_hog()).collect();
     let to_share: u64 = hogs.iter().map(|&i| ran[i]).sum();
     for i in hogs {
-        let due = (u128::from(to_share) * u128::from(habits[i].policy.weight()) / u128::from(weight)) as u64;
-        prop_assert!(ran[i].abs_diff(due) <= allowed, "{:?} ran {} of {}", habits[i], ran[i], due);
+        let due = (u128::from(to_share) * u128::from(habits[i].policy.weight())
+            / u128::from(weight)) as u64;
+        prop_assert!(
+            ran[i].abs_diff(due) <= allowed,
+            "{:?} ran {} of {}",
+            habits[i],
+            ran[i],
+            due
+        );
     }
     Ok(())
 }
@@ -194,14 +235,15 @@ fn share_by_weight(habits: &[Habit], warm_up: u64, allowed: u64) -> Result<(), T
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Fairness within 1% over one second, from any moment on, among threads that always want the CPU.
+    /// Fairness within 1% over one second, from any moment on, among threads that always want the
+    /// CPU.
     #[test]
     fn hogs_share_by_weight(habits in prop::collection::vec(hog(), 1..60), warm_up in 0..2 * SECOND) {
         share_by_weight(&habits, warm_up, PERCENT)?;
     }
 
-    /// Beside threads that sleep, too, up to what these are owed or owe while they sleep, which is at most a slice of each: a hog with nearly all
-    /// of the weight has nearly all of that.
+    /// Beside threads that sleep, too, up to what these are owed or owe while they sleep, which is
+    /// at most a slice of each: a hog with nearly all of the weight has nearly all of that.
     #[test]
     fn hogs_share_by_weight_beside_sleepers(habits in crowd(), warm_up in 0..2 * SECOND) {
         let sleepers = habits.iter().filter(|habit| !habit.is_hog()).count() as u64;
@@ -237,7 +279,8 @@ proptest! {
         prop_assert_eq!(ran.iter().sum::<u64>(), SECOND);
     }
 
-    /// Nobody waits longer than it takes to serve one slice to everybody at its own weight, and one to each other thread.
+    /// Nobody waits longer than it takes to serve one slice to everybody at its own weight, and one
+    /// to each other thread.
     #[test]
     fn nobody_starves(habits in prop::collection::vec(hog(), 2..30)) {
         let mut machine = Machine::new(RunQueue::new(0), 0, &habits);
@@ -288,7 +331,8 @@ proptest! {
         }
     }
 
-    /// Whatever is done in whatever order, no thread is lost, and nothing is allocated within the room reserved.
+    /// Whatever is done in whatever order, no thread is lost, and nothing is allocated within the
+    /// room reserved.
     #[test]
     fn no_thread_is_lost(steps in prop::collection::vec((0u8..7, 0u32..16, fair_or_not(), 0u64..9_000_000), 1..400)) {
         let mut queue = RunQueue::new(0);
@@ -333,7 +377,11 @@ fn fair_or_not() -> impl Strategy<Value = Policy> {
 #[test]
 fn a_thread_that_mostly_sleeps_is_served_at_once() {
     let mut habits = vec![Habit::hog(Policy::default()); 8];
-    habits.push(Habit { policy: Policy::default(), burst_ns: 100_000, sleep_ns: 20_000_000 });
+    habits.push(Habit {
+        policy: Policy::default(),
+        burst_ns: 100_000,
+        sleep_ns: 20_000_000,
+    });
     let mut machine = Machine::new(RunQueue::new(0), 0, &habits);
     machine.run(SECOND);
     machine.threads[8].longest_wait_ns = 0;
@@ -372,7 +420,15 @@ fn an_idle_thread_gives_way_at_once() {
 fn one_thread_wants_no_timer() {
     let mut queue = RunQueue::new(0);
     assert_eq!(queue.next_deadline(), None);
-    for (id, policy) in [Policy::default(), Policy::Idle, Policy::Fifo(1), Policy::Rr(1)].into_iter().enumerate() {
+    for (id, policy) in [
+        Policy::default(),
+        Policy::Idle,
+        Policy::Fifo(1),
+        Policy::Rr(1),
+    ]
+    .into_iter()
+    .enumerate()
+    {
         queue.wake(id as u32, policy, &History::default(), 0);
         assert_eq!(queue.pick(0), Some(id as u32));
         assert_eq!(queue.next_deadline(), None);
@@ -394,7 +450,10 @@ fn what_a_thread_is_owed_moves_with_it() {
     queues[1].migrate_in(id, Policy::Other(id as i8), &left, SLICE_NS);
     let arrived = queues[1].remove(id, SLICE_NS).unwrap();
     assert!(left.lag_ns() > 500_000);
-    assert!(left.lag_ns().abs_diff(arrived.lag_ns()) < 200, "{left:?} {arrived:?}");
+    assert!(
+        left.lag_ns().abs_diff(arrived.lag_ns()) < 200,
+        "{left:?} {arrived:?}"
+    );
 }
 
 #[test]
@@ -408,13 +467,25 @@ fn equal_hogs_take_turns_by_slices() {
 #[test]
 fn a_priority_runs_before_all_below_and_in_order_of_arrival() {
     let mut queue = RunQueue::new(0);
-    for (id, policy) in [Policy::Other(-20), Policy::Fifo(5), Policy::Fifo(5), Policy::Fifo(9)].into_iter().enumerate() {
+    for (id, policy) in [
+        Policy::Other(-20),
+        Policy::Fifo(5),
+        Policy::Fifo(5),
+        Policy::Fifo(9),
+    ]
+    .into_iter()
+    .enumerate()
+    {
         queue.wake(id as u32, policy, &History::default(), 0);
     }
     assert_eq!(queue.pick(0), Some(3));
     queue.block(1);
     assert_eq!(queue.pick(1), Some(1));
-    assert_eq!(queue.next_deadline(), Some(RT.runtime_ns), "a fair one waits");
+    assert_eq!(
+        queue.next_deadline(),
+        Some(RT.runtime_ns),
+        "a fair one waits"
+    );
     // Preempted by a higher priority, it stays before its equal.
     assert!(queue.wake(4, Policy::Rr(7), &History::default(), 2));
     assert_eq!(queue.pick(2), Some(4));
@@ -447,7 +518,10 @@ fn a_thread_that_yields_lets_all_others_go_first() {
     for id in 0..4 {
         queue.wake(id, Policy::default(), &History::default(), 0);
     }
-    let order: Vec<_> = core::iter::once(queue.pick(0)).chain((1..8).map(|i| queue.pick_other(i * 1000))).flatten().collect();
+    let order: Vec<_> = core::iter::once(queue.pick(0))
+        .chain((1..8).map(|i| queue.pick_other(i * 1000)))
+        .flatten()
+        .collect();
     assert_eq!(order, [0, 1, 2, 3, 0, 1, 2, 3]);
 }
 
@@ -463,7 +537,8 @@ fn a_new_weight_holds_from_then_on() {
 
 #[test]
 fn a_light_thread_takes_nothing_from_a_heavy_one() {
-    // Choosing by least virtual time alone would give the hundred light threads a slice each, one after the other.
+    // Choosing by least virtual time alone would give the hundred light threads a slice each, one
+    // after the other.
     let mut habits = vec![Habit::hog(Policy::Other(19)); 100];
     habits.push(Habit::hog(Policy::Other(-20)));
     let mut machine = Machine::new(RunQueue::new(0), 0, &habits);
@@ -471,8 +546,8 @@ fn a_light_thread_takes_nothing_from_a_heavy_one() {
     assert!(ran[100] >= SECOND / 5 * 96 / 100, "{}", ran[100]);
 }
 
-/// Two threads pass a turn to and fro: what is remembered of them is the same whether it is done in one step or in three, and what comes
-/// after is fair.
+/// Two threads pass a turn to and fro: what is remembered of them is the same whether it is done in
+/// one step or in three, and what comes after is fair.
 #[test]
 fn handing_over_is_wake_block_and_pick() {
     let mut queues = [RunQueue::new(0), RunQueue::new(0)];
@@ -488,7 +563,9 @@ fn handing_over_is_wake_block_and_pick() {
         let next = 1 - running;
         let [short, long] = &mut queues;
         assert!(short.may_hand_over(Policy::default()));
-        let left = short.hand_over(next, histories[0][next as usize].recent(), now).unwrap();
+        let left = short
+            .hand_over(next, histories[0][next as usize].recent(), now)
+            .unwrap();
         histories[0][running as usize] = History::even(left);
         long.wake(next, Policy::default(), &histories[1][next as usize], now);
         histories[1][running as usize] = long.block(now);
@@ -502,7 +579,11 @@ fn handing_over_is_wake_block_and_pick() {
     assert!(!short.may_hand_over(Policy::Fifo(1)));
     assert!(!short.may_hand_over(Policy::Other(1)));
     short.wake(7, Policy::default(), &History::default(), now);
-    assert!(short.hand_over(1 - running, History::default().recent(), now).is_none());
+    assert!(
+        short
+            .hand_over(1 - running, History::default().recent(), now)
+            .is_none()
+    );
     let mut ran = [0u64; 2];
     for _ in 0..200 {
         let deadline = short.next_deadline().unwrap();
@@ -539,10 +620,14 @@ fn room_is_taken_if_it_is_more() {
         queue.enlarge(&mut room);
         assert_eq!(queue.capacity(), 100);
     }
-    assert_eq!((queue.pick(0), queue.pick_other(1), queue.pick_other(2)), (Some(0), Some(1), Some(2)));
+    assert_eq!(
+        (queue.pick(0), queue.pick_other(1), queue.pick_other(2)),
+        (Some(0), Some(1), Some(2))
+    );
 }
 
-/// A higher priority interrupts a quantum, and what is left of it comes after; moving to another CPU keeps it.
+/// A higher priority interrupts a quantum, and what is left of it comes after; moving to another
+/// CPU keeps it.
 #[test]
 fn what_is_left_of_a_quantum_is_kept() {
     let mut queue = RunQueue::new(0);
@@ -553,9 +638,15 @@ fn what_is_left_of_a_quantum_is_kept() {
     assert!(queue.wake(3, Policy::Fifo(6), &History::default(), part));
     assert_eq!(queue.pick(part), Some(3));
     queue.block(2 * part);
-    assert_eq!((queue.pick(2 * part), queue.next_deadline()), (Some(1), Some(2 * part + rest)));
+    assert_eq!(
+        (queue.pick(2 * part), queue.next_deadline()),
+        (Some(1), Some(2 * part + rest))
+    );
     // A quantum that is used up ends with the thread behind its equals; another begins then.
-    assert_eq!((queue.pick(2 * part + rest - 1), queue.pick(2 * part + rest)), (Some(1), Some(2)));
+    assert_eq!(
+        (queue.pick(2 * part + rest - 1), queue.pick(2 * part + rest)),
+        (Some(1), Some(2))
+    );
     assert_eq!(queue.next_deadline(), Some(2 * part + rest + RR_QUANTUM_NS));
     let now = 2 * part + rest + part;
     let history = queue.remove(2, now).unwrap();
@@ -563,11 +654,18 @@ fn what_is_left_of_a_quantum_is_kept() {
     let mut other = RunQueue::new(1);
     other.migrate_in(2, Policy::Rr(5), &history, now);
     other.pick(now);
-    assert!(!other.wake(4, Policy::Rr(4), &History::default(), now), "a lower priority waits");
+    assert!(
+        !other.wake(4, Policy::Rr(4), &History::default(), now),
+        "a lower priority waits"
+    );
     assert_eq!(other.next_deadline(), None);
     assert!(!other.migrate_in(5, Policy::Rr(5), &History::default(), now));
     // It shares from now on, so that its quantum is a new one.
-    assert!(other.next_deadline().is_some_and(|at| at > now && at <= now + RR_QUANTUM_NS));
+    assert!(
+        other
+            .next_deadline()
+            .is_some_and(|at| at > now && at <= now + RR_QUANTUM_NS)
+    );
 }
 
 #[test]
@@ -580,7 +678,10 @@ fn fifo_threads_give_way_to_higher_priorities_only() {
     assert!(!queue.wake(2, Policy::Fifo(5), &History::default(), now));
     assert!(!queue.wake(3, Policy::Rr(4), &History::default(), now));
     assert!(!queue.wake(4, Policy::Other(-20), &History::default(), now));
-    assert_eq!((queue.pick(2 * now), queue.weight()), (Some(1), u64::from(Policy::Other(-20).weight())));
+    assert_eq!(
+        (queue.pick(2 * now), queue.weight()),
+        (Some(1), u64::from(Policy::Other(-20).weight()))
+    );
     assert!(queue.wake(5, Policy::Fifo(6), &History::default(), 2 * now));
     // A fair thread gives way to any of them, at once.
     let mut fair = RunQueue::new(0);
@@ -590,9 +691,15 @@ fn fifo_threads_give_way_to_higher_priorities_only() {
     assert_eq!(fair.pick(1), Some(2));
 }
 
-/// CPU time in nanoseconds of the real-time hogs, and of all fair threads beside them, in `periods` periods after `warm_up`.
+/// CPU time in nanoseconds of the real-time hogs, and of all fair threads beside them, in `periods`
+/// periods after `warm_up`.
 fn beside_realtime(realtime: &[Policy], fair: &[Habit], warm_up: u64, periods: u64) -> (u64, u64) {
-    let habits: Vec<Habit> = realtime.iter().copied().map(Habit::hog).chain(fair.iter().copied()).collect();
+    let habits: Vec<Habit> = realtime
+        .iter()
+        .copied()
+        .map(Habit::hog)
+        .chain(fair.iter().copied())
+        .collect();
     let mut machine = Machine::new(RunQueue::new(0), 0, &habits);
     machine.run(warm_up);
     let ran = machine.measure(periods * RT.period_ns);
@@ -601,16 +708,23 @@ fn beside_realtime(realtime: &[Policy], fair: &[Habit], warm_up: u64, periods: u
 }
 
 const RT: RtLimits = RtLimits::DEFAULT;
-const UNLIMITED: RtLimits = RtLimits { runtime_ns: 1, period_ns: 1 };
+const UNLIMITED: RtLimits = RtLimits {
+    runtime_ns: 1,
+    period_ns: 1,
+};
 
 fn realtime_policy() -> impl Strategy<Value = Policy> {
-    prop_oneof![(1u8..=99).prop_map(Policy::Fifo), (1u8..=99).prop_map(Policy::Rr)]
+    prop_oneof![
+        (1u8..=99).prop_map(Policy::Fifo),
+        (1u8..=99).prop_map(Policy::Rr)
+    ]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Real-time threads that never sleep leave fair threads that never sleep the rest of each period, and no more.
+    /// Real-time threads that never sleep leave fair threads that never sleep the rest of each
+    /// period, and no more.
     #[test]
     fn real_time_threads_leave_a_part_of_each_period(
         realtime in prop::collection::vec(realtime_policy(), 1..5),
@@ -623,7 +737,8 @@ proptest! {
         prop_assert_eq!(most, periods * RT.runtime_ns);
     }
 
-    /// Fair threads that sleep have no more of it, and real-time threads lose no time to those that do not want it.
+    /// Fair threads that sleep have no more of it, and real-time threads lose no time to those that
+    /// do not want it.
     #[test]
     fn sleepers_have_no_more_than_what_is_left(
         realtime in prop::collection::vec(realtime_policy(), 1..5),
@@ -641,8 +756,16 @@ proptest! {
 fn real_time_threads_that_leave_more_themselves_are_never_throttled() {
     for (burst, sleep) in [(90, 10), (500, 500), (1, 1), (940, 60)] {
         let [burst_ns, sleep_ns] = [burst, sleep].map(|ms| ms * SECOND / 1000);
-        let realtime = Habit { policy: Policy::Fifo(1), burst_ns, sleep_ns };
-        let mut machine = Machine::new(RunQueue::new(0), 0, &[realtime, Habit::hog(Policy::default())]);
+        let realtime = Habit {
+            policy: Policy::Fifo(1),
+            burst_ns,
+            sleep_ns,
+        };
+        let mut machine = Machine::new(
+            RunQueue::new(0),
+            0,
+            &[realtime, Habit::hog(Policy::default())],
+        );
         machine.run(100 * SECOND);
         assert_eq!(machine.threads[0].longest_wait_ns, 0, "{burst} and {sleep}");
     }
@@ -652,7 +775,11 @@ fn real_time_threads_that_leave_more_themselves_are_never_throttled() {
 fn without_a_limit_nothing_is_left() {
     let mut queue = RunQueue::new(0);
     queue.set_rt_limits(UNLIMITED);
-    let mut machine = Machine::new(queue, 0, &[Habit::hog(Policy::Rr(1)), Habit::hog(Policy::default())]);
+    let mut machine = Machine::new(
+        queue,
+        0,
+        &[Habit::hog(Policy::Rr(1)), Habit::hog(Policy::default())],
+    );
     assert_eq!(machine.measure(100 * SECOND), [100 * SECOND, 0]);
 }
 
@@ -665,10 +792,20 @@ fn the_limit_begins_when_a_fair_thread_waits() {
     let now = 10 * SECOND;
     assert!(!queue.wake(2, Policy::default(), &History::default(), now));
     assert!(!queue.first_fair_waiter_needs_timer());
-    assert_eq!(queue.next_deadline(), Some(now + RT.runtime_ns), "the time before does not count");
+    assert_eq!(
+        queue.next_deadline(),
+        Some(now + RT.runtime_ns),
+        "the time before does not count"
+    );
     assert_eq!(queue.pick(now + RT.runtime_ns), Some(2));
-    // A real-time thread that comes meanwhile waits, too; and goes first as soon as nobody else wants the CPU.
-    assert!(!queue.wake(3, Policy::Fifo(9), &History::default(), now + RT.runtime_ns + 1));
+    // A real-time thread that comes meanwhile waits, too; and goes first as soon as nobody else
+    // wants the CPU.
+    assert!(!queue.wake(
+        3,
+        Policy::Fifo(9),
+        &History::default(),
+        now + RT.runtime_ns + 1
+    ));
     assert_eq!(queue.next_deadline(), Some(now + RT.period_ns));
     queue.block(now + RT.runtime_ns + 2);
     assert_eq!(queue.pick(now + RT.runtime_ns + 2), Some(3));
@@ -684,32 +821,66 @@ fn a_policy_that_is_changed_holds_at_once() {
     }
     assert_eq!(queue.pick(0), Some(0));
     let weight = u64::from(Policy::default().weight());
-    assert!(!queue.set_policy(7, Policy::Fifo(1), 1), "there is no such thread");
+    assert!(
+        !queue.set_policy(7, Policy::Fifo(1), 1),
+        "there is no such thread"
+    );
     assert_eq!((queue.weight(), queue.waiting()), (3 * weight, 2));
     // One that waits becomes more than the current one.
     assert!(queue.set_policy(2, Policy::Fifo(3), 1));
-    assert_eq!((queue.weight(), queue.waiting(), queue.pick(1)), (2 * weight, 2, Some(2)));
+    assert_eq!(
+        (queue.weight(), queue.waiting(), queue.pick(1)),
+        (2 * weight, 2, Some(2))
+    );
     // The current one becomes less than one that waits, and then again more.
     assert!(!queue.set_policy(1, Policy::Fifo(2), 2));
     assert!(queue.set_policy(2, Policy::Fifo(1), 2));
     assert!(!queue.set_policy(2, Policy::Rr(9), 2));
     assert_eq!(queue.pick(2), Some(2));
     assert!(queue.set_policy(2, Policy::Idle, 2));
-    assert_eq!((queue.pick(2), queue.weight()), (Some(1), weight + u64::from(Policy::Idle.weight())));
+    assert_eq!(
+        (queue.pick(2), queue.weight()),
+        (Some(1), weight + u64::from(Policy::Idle.weight()))
+    );
 }
 
 #[test]
 fn only_who_may_go_is_given_away() {
     let mut queue = RunQueue::new(0);
-    let policies = [Policy::default(), Policy::default(), Policy::Fifo(1), Policy::Idle];
+    let policies = [
+        Policy::default(),
+        Policy::default(),
+        Policy::Fifo(1),
+        Policy::Idle,
+    ];
     for (id, policy) in policies.into_iter().enumerate() {
         queue.wake(id as u32, policy, &History::default(), 0);
     }
     assert_eq!(queue.pick(0), Some(2));
-    assert!(queue.migrate_out(|_| false, 1).is_none() && queue.migrate_out(|id| id == 2, 1).is_none());
-    assert_eq!(queue.migrate_out(|id| id == 3, 1).map(|(id, _)| id), Some(3));
-    assert_eq!((queue.waiting(), queue.remove(9, 1).is_none(), queue.remove(1, 1).is_some()), (2, true, true));
-    assert_eq!((queue.waiting(), queue.remove(2, 2).is_some(), queue.current(), queue.pick(2)), (1, true, None, Some(0)));
+    assert!(
+        queue.migrate_out(|_| false, 1).is_none() && queue.migrate_out(|id| id == 2, 1).is_none()
+    );
+    assert_eq!(
+        queue.migrate_out(|id| id == 3, 1).map(|(id, _)| id),
+        Some(3)
+    );
+    assert_eq!(
+        (
+            queue.waiting(),
+            queue.remove(9, 1).is_none(),
+            queue.remove(1, 1).is_some()
+        ),
+        (2, true, true)
+    );
+    assert_eq!(
+        (
+            queue.waiting(),
+            queue.remove(2, 2).is_some(),
+            queue.current(),
+            queue.pick(2)
+        ),
+        (1, true, None, Some(0))
+    );
     assert_eq!(queue.weight(), u64::from(Policy::default().weight()));
 }
 
@@ -725,15 +896,19 @@ fn handing_over_needs_a_thread_that_has_the_cpu_and_nobody_else() {
     queue.wake(1, Policy::Batch(3), &History::default(), 1);
     queue.pick(1);
     assert!(queue.may_hand_over(Policy::Batch(3)) && !queue.may_hand_over(Policy::Other(3)));
-    assert!(queue.hand_over(2, recent, 5).is_some_and(|left| left.to_words()[1] == 5));
+    assert!(
+        queue
+            .hand_over(2, recent, 5)
+            .is_some_and(|left| left.to_words()[1] == 5)
+    );
     assert_eq!(queue.current(), Some(2));
     queue.wake(3, Policy::Batch(3), &History::default(), 5);
     assert!(!queue.may_hand_over(Policy::Batch(3)) && queue.hand_over(4, recent, 6).is_none());
     assert_eq!(queue.current(), Some(2));
 }
 
-/// A thread that was ahead of its share when it fell asleep comes back no better than it would have become by waiting; what one was owed
-/// is gone, on the same CPU and on another.
+/// A thread that was ahead of its share when it fell asleep comes back no better than it would have
+/// become by waiting; what one was owed is gone, on the same CPU and on another.
 #[test]
 fn sleep_forgives_as_much_as_waiting_would_have() {
     let lag = |sleep: u64, cpu: u32| {
@@ -756,7 +931,10 @@ fn sleep_forgives_as_much_as_waiting_would_have() {
     };
     for cpu in [0, 1] {
         let [at_once, soon, late] = [0, SLICE_NS / 4, SECOND].map(|sleep| lag(sleep, cpu));
-        assert!(at_once < -1_900_000 && at_once < soon && soon < -500_000 && late.abs() < 1000, "{cpu}: {at_once} {soon} {late}");
+        assert!(
+            at_once < -1_900_000 && at_once < soon && soon < -500_000 && late.abs() < 1000,
+            "{cpu}: {at_once} {soon} {late}"
+        );
     }
     // What was owed.
     let mut queue = RunQueue::new(0);
@@ -770,7 +948,8 @@ fn sleep_forgives_as_much_as_waiting_would_have() {
     assert!(queue.remove(1, SLICE_NS).unwrap().lag_ns().abs() < 1000);
 }
 
-/// A waiting thread that deserves the CPU more pre-empts the running one when the hysteresis is over, and not a nanosecond before.
+/// A waiting thread that deserves the CPU more pre-empts the running one when the hysteresis is
+/// over, and not a nanosecond before.
 #[test]
 fn the_hysteresis_is_kept_to_the_end() {
     let mut elsewhere = RunQueue::new(1);
@@ -790,7 +969,14 @@ fn the_hysteresis_is_kept_to_the_end() {
         equal.wake(id, Policy::default(), &History::default(), 0);
     }
     equal.pick(0);
-    assert_eq!((equal.next_deadline(), equal.pick(SLICE_NS - 1), equal.pick(SLICE_NS)), (Some(SLICE_NS), Some(0), Some(1)));
+    assert_eq!(
+        (
+            equal.next_deadline(),
+            equal.pick(SLICE_NS - 1),
+            equal.pick(SLICE_NS)
+        ),
+        (Some(SLICE_NS), Some(0), Some(1))
+    );
     // One that comes when the slice is nearly over cannot make it shorter than the hysteresis.
     assert_eq!(equal.next_deadline(), Some(2 * SLICE_NS));
     // Nor has one a claim whose turn comes later than the end of the slice.
@@ -798,5 +984,8 @@ fn the_hysteresis_is_kept_to_the_end() {
     late.wake(0, Policy::default(), &History::default(), 0);
     late.pick(0);
     assert!(!late.wake(1, Policy::default(), &History::default(), 1));
-    assert_eq!((late.pick(HYSTERESIS_NS + 1), late.pick(2 * SLICE_NS)), (Some(0), Some(1)));
+    assert_eq!(
+        (late.pick(HYSTERESIS_NS + 1), late.pick(2 * SLICE_NS)),
+        (Some(0), Some(1))
+    );
 }

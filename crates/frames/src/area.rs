@@ -1,4 +1,5 @@
-//! One area: a word that says how much of it is free, and a bit for each frame, set while it is free.
+//! One area: a word that says how much of it is free, and a bit for each frame, set while it is
+//! free.
 
 use crate::sync::{AtomicU64, Ordering};
 use crate::{AREA_FRAMES, AREA_ORDER, AREA_WORDS};
@@ -73,15 +74,21 @@ impl Area<'_> {
     fn update(&self, change: impl Fn(Entry) -> Option<u64>) -> Option<Entry> {
         let mut old = self.entry.load(Ordering::Relaxed);
         loop {
-            match self.entry.compare_exchange_weak(old, change(Entry(old))?, Ordering::SeqCst, Ordering::Relaxed) {
+            match self.entry.compare_exchange_weak(
+                old,
+                change(Entry(old))?,
+                Ordering::SeqCst,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => return Some(Entry(old)),
                 Err(now) => old = now,
             }
         }
     }
 
-    /// Takes a block smaller than the area out of it, if there is one; its first frame within the area. The entry's class is
-    /// not looked at: that is for areas that the caller's CPU has reserved.
+    /// Takes a block smaller than the area out of it, if there is one; its first frame within the
+    /// area. The entry's class is not looked at: that is for areas that the caller's CPU has
+    /// reserved.
     pub(crate) fn take(&self, order: u8) -> Option<u64> {
         self.reserve_frames(1 << order, true, None)?;
         self.find(order)
@@ -93,27 +100,36 @@ impl Area<'_> {
         let before = self.reserve_frames(1, true, None)?;
         // Where the first free frame is if they are taken in their order.
         let likely = (AREA_FRAMES - before.free()) / 64;
-        self.find_one_in(likely as usize % AREA_WORDS).or_else(|| self.find(0))
+        self.find_one_in(likely as usize % AREA_WORDS)
+            .or_else(|| self.find(0))
     }
 
     /// As [`Self::take`], after claiming the area. The second value says what the entry was before.
     pub(crate) fn claim(&self, order: u8, claim: Claim) -> (Option<u64>, Option<Entry>) {
-        let Some(before) = self.reserve_frames(1 << order, true, Some(claim)) else { return (None, None) };
+        let Some(before) = self.reserve_frames(1 << order, true, Some(claim)) else {
+            return (None, None);
+        };
         (self.find(order), Some(before))
     }
 
     #[inline]
     fn reserve_frames(&self, count: u64, touch: bool, claim: Option<Claim>) -> Option<Entry> {
         let touched = if touch { TOUCHED } else { 0 };
-        let set = touched | if claim == Some(Claim::Reserve) { RESERVED } else { 0 };
+        let set = touched
+            | if claim == Some(Claim::Reserve) {
+                RESERVED
+            } else {
+                0
+            };
         self.update(|e| {
-            let refused = e.free() < count || claim == Some(Claim::Reserve) && e.class() == Class::Avoid;
+            let refused =
+                e.free() < count || claim == Some(Claim::Reserve) && e.class() == Class::Avoid;
             (!refused).then(|| (e.0 - count) | set)
         })
     }
 
-    /// Finds the bits of a block whose frames the caller has reserved in the entry. `None` (and the reservation is given up)
-    /// if what is free is too scattered; a single frame is always found.
+    /// Finds the bits of a block whose frames the caller has reserved in the entry. `None` (and the
+    /// reservation is given up) if what is free is too scattered; a single frame is always found.
     #[inline(never)]
     fn find(&self, order: u8) -> Option<u64> {
         loop {
@@ -129,8 +145,9 @@ impl Area<'_> {
                 self.entry.fetch_add(1 << order, Ordering::SeqCst);
                 return None;
             }
-            // A frame is there, as the entry said; others that hold theirs took the ones we saw. Each round is somebody's
-            // success (or the end of somebody's failed attempt at a larger block), so this ends.
+            // A frame is there, as the entry said; others that hold theirs took the ones we saw.
+            // Each round is somebody's success (or the end of somebody's failed attempt at a larger
+            // block), so this ends.
             #[cfg(loom)]
             loom::thread::yield_now();
         }
@@ -146,7 +163,12 @@ impl Area<'_> {
         let mut seen = word.load(Ordering::Relaxed);
         while seen != 0 {
             let bit = seen.trailing_zeros();
-            match word.compare_exchange_weak(seen, seen & (seen - 1), Ordering::Acquire, Ordering::Relaxed) {
+            match word.compare_exchange_weak(
+                seen,
+                seen & (seen - 1),
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => return Some(index as u64 * 64 + u64::from(bit)),
                 Err(now) => seen = now,
             }
@@ -158,7 +180,12 @@ impl Area<'_> {
         for (index, word) in self.bits.iter().enumerate() {
             let mut seen = word.load(Ordering::Relaxed);
             while let Some(bit) = aligned_run(seen, order) {
-                match word.compare_exchange_weak(seen, seen & !mask(bit, 1 << order), Ordering::Acquire, Ordering::Relaxed) {
+                match word.compare_exchange_weak(
+                    seen,
+                    seen & !mask(bit, 1 << order),
+                    Ordering::Acquire,
+                    Ordering::Relaxed,
+                ) {
                     Ok(_) => return Some(index as u64 * 64 + bit),
                     Err(now) => seen = now,
                 }
@@ -170,7 +197,10 @@ impl Area<'_> {
     /// Blocks of several whole words.
     fn find_words(&self, order: u8) -> Option<u64> {
         let words = 1 << (order - 6);
-        (0..self.bits.len()).step_by(words).map(|word| word as u64 * 64).find(|first| self.take_bits(*first, 1 << order))
+        (0..self.bits.len())
+            .step_by(words)
+            .map(|word| word as u64 * 64)
+            .find(|first| self.take_bits(*first, 1 << order))
     }
 
     /// Clears the bits of a run, all or none.
@@ -178,7 +208,9 @@ impl Area<'_> {
         for (word, bit, n) in words(first, count) {
             let wanted = mask(bit, n);
             let taken = self.bits[word]
-                .fetch_update(Ordering::Acquire, Ordering::Relaxed, |seen| (seen & wanted == wanted).then_some(seen & !wanted))
+                .fetch_update(Ordering::Acquire, Ordering::Relaxed, |seen| {
+                    (seen & wanted == wanted).then_some(seen & !wanted)
+                })
                 .is_ok();
             if !taken {
                 self.set_bits(first, word as u64 * 64 + bit - first);
@@ -192,7 +224,10 @@ impl Area<'_> {
         for (word, bit, n) in words(first, count) {
             let set = mask(bit, n);
             let before = self.bits[word].fetch_or(set, Ordering::Release);
-            assert!(before & set == 0, "freed twice: {before:#x} has some of {set:#x}");
+            assert!(
+                before & set == 0,
+                "freed twice: {before:#x} has some of {set:#x}"
+            );
         }
     }
 
@@ -214,7 +249,9 @@ impl Area<'_> {
     /// Takes the whole area in one step, if all of it is free.
     pub(crate) fn take_all(&self, touch: bool) -> bool {
         let touched = if touch { TOUCHED } else { 0 };
-        let taken = self.update(|e| (e.free() == AREA_FRAMES).then(|| (e.0 - AREA_FRAMES) | touched)).is_some();
+        let taken = self
+            .update(|e| (e.free() == AREA_FRAMES).then(|| (e.0 - AREA_FRAMES) | touched))
+            .is_some();
         if taken {
             // Nobody else looks for bits here: there is no frame that they could have reserved.
             for word in self.bits {
@@ -267,7 +304,8 @@ fn mask(bit: u64, count: u64) -> u64 {
     (u64::MAX >> (64 - count)) << bit
 }
 
-/// Cuts a run within an area into what lies in one word each: the word, the first bit in it, and how many.
+/// Cuts a run within an area into what lies in one word each: the word, the first bit in it, and
+/// how many.
 fn words(first: u64, count: u64) -> impl Iterator<Item = (usize, u64, u64)> {
     let end = first + count;
     let mut next = first;
@@ -283,8 +321,15 @@ fn words(first: u64, count: u64) -> impl Iterator<Item = (usize, u64, u64)> {
 /// The lowest bit at which `2^order` set bits begin, aligned to their number.
 fn aligned_run(mut bits: u64, order: u8) -> Option<u64> {
     /// For each order, the bits at which a block can begin.
-    const STARTS: [u64; 7] =
-        [!0, 0x5555_5555_5555_5555, 0x1111_1111_1111_1111, 0x0101_0101_0101_0101, 0x0001_0001_0001_0001, 0x1_0000_0001, 1];
+    const STARTS: [u64; 7] = [
+        !0,
+        0x5555_5555_5555_5555,
+        0x1111_1111_1111_1111,
+        0x0101_0101_0101_0101,
+        0x0001_0001_0001_0001,
+        0x1_0000_0001,
+        1,
+    ];
     for step in 0..order {
         bits &= bits >> (1 << step);
     }

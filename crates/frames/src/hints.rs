@@ -45,7 +45,14 @@ mod tests {
         for area in [191, 64, 0, 63] {
             hints.set(area, true);
         }
-        assert_eq!((from(0), from(64), from(130)), (vec![0, 63, 64, 191], vec![64, 191, 0, 63], vec![191, 0, 63, 64]));
+        assert_eq!(
+            (from(0), from(64), from(130)),
+            (
+                vec![0, 63, 64, 191],
+                vec![64, 191, 0, 63],
+                vec![191, 0, 63, 64]
+            )
+        );
         for area in [63, 191, 5] {
             hints.set(area, false);
         }

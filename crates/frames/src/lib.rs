@@ -1,22 +1,27 @@
-//! A lock-free allocator of frames, as pure logic: it touches no memory but the words its caller lends it.
+//! A lock-free allocator of frames, as pure logic: it touches no memory but the words its caller
+//! lends it.
 //!
-//! The design follows `LLFree` (Wrenger, Rommel, Halbuer, Dietrich, Lohmann: "LLFree: Scalable and Optionally-Persistent
-//! Page-Frame Allocation", USENIX ATC 2023): memory is cut into *areas* of 2 MiB. An area is one cache line of bits, one a
-//! frame, and one word with the number of its free frames. Whoever takes frames first lowers the number, which reserves
-//! them, and then looks for their bits; whoever gives frames back sets the bits first and then raises the number. So the
-//! number never promises what is not there, and 512 means that the whole area is free and nobody is about to take any of it.
-//! A 2 MiB block is an area whose number went from 512 to 0 in one step. There is nothing to split and nothing to merge.
+//! The design follows `LLFree` (Wrenger, Rommel, Halbuer, Dietrich, Lohmann: "LLFree: Scalable and
+//! Optionally-Persistent Page-Frame Allocation", USENIX ATC 2023): memory is cut into *areas* of 2
+//! MiB. An area is one cache line of bits, one a frame, and one word with the number of its free
+//! frames. Whoever takes frames first lowers the number, which reserves them, and then looks for
+//! their bits; whoever gives frames back sets the bits first and then raises the number. So the
+//! number never promises what is not there, and 512 means that the whole area is free and nobody is
+//! about to take any of it. A 2 MiB block is an area whose number went from 512 to 0 in one step.
+//! There is nothing to split and nothing to merge.
 //!
-//! Each CPU *reserves* an area, as a hint to the others to look elsewhere first; its single frames come from there, by two
-//! atomic operations on lines that no other CPU touches. Nothing is held back in caches: what is free can be seen and taken
-//! by everybody, and the counts are exact whenever nobody is between two of the steps above.
+//! Each CPU *reserves* an area, as a hint to the others to look elsewhere first; its single frames
+//! come from there, by two atomic operations on lines that no other CPU touches. Nothing is held
+//! back in caches: what is free can be seen and taken by everybody, and the counts are exact
+//! whenever nobody is between two of the steps above.
 //!
-//! Where we differ from the paper: instead of trees of areas with counters of their own, two bits an area say "perhaps partly
-//! free" and "perhaps wholly free". They are hints, rewritten only when an area passes from one class to another, and what
-//! they miss a last pass over all areas finds. A caller's CPU number is a hint too: nothing goes wrong if a thread has
-//! moved meanwhile.
+//! Where we differ from the paper: instead of trees of areas with counters of their own, two bits
+//! an area say "perhaps partly free" and "perhaps wholly free". They are hints, rewritten only when
+//! an area passes from one class to another, and what they miss a last pass over all areas finds. A
+//! caller's CPU number is a hint too: nothing goes wrong if a thread has moved meanwhile.
 //!
-//! [`Stash`] is the other building block here: a small per-CPU store of free things that anyone may take from.
+//! [`Stash`] is the other building block here: a small per-CPU store of free things that anyone may
+//! take from.
 #![cfg_attr(not(any(test, loom)), no_std)]
 #![forbid(unsafe_code)]
 
@@ -59,15 +64,16 @@ const NODE: usize = 2;
 /// The area where its last search ended.
 const POSITION: usize = 3;
 
-/// Number of 64-bit words that [`Frames`] over `frames` frames and `cpus` CPUs needs: 72 bytes and two bits per area, one
-/// cache line per CPU.
+/// Number of 64-bit words that [`Frames`] over `frames` frames and `cpus` CPUs needs: 72 bytes and
+/// two bits per area, one cache line per CPU.
 #[must_use]
 pub const fn words_needed(frames: u64, cpus: usize) -> usize {
     let areas = frames.div_ceil(AREA_FRAMES) as usize;
     areas * (AREA_WORDS + 1) + 2 * areas.div_ceil(64) + cpus * CPU_WORDS
 }
 
-/// The allocator. Blocks are named by their first frame and their order (`2^order` frames, aligned to their size).
+/// The allocator. Blocks are named by their first frame and their order (`2^order` frames, aligned
+/// to their size).
 #[derive(Debug)]
 pub struct Frames<'a> {
     bits: &'a [[AtomicU64; AREA_WORDS]],
@@ -79,8 +85,8 @@ pub struct Frames<'a> {
 }
 
 impl<'a> Frames<'a> {
-    /// An allocator for the frames `0..frames`, of which none is free yet, used by CPUs `0..cpus`. `words` are all 0, and begin
-    /// at a cache line.
+    /// An allocator for the frames `0..frames`, of which none is free yet, used by CPUs `0..cpus`.
+    /// `words` are all 0, and begin at a cache line.
     ///
     /// # Panics
     /// If `words` is shorter than [`words_needed`] says, or `cpus` is 0.
@@ -94,7 +100,14 @@ impl<'a> Frames<'a> {
         let (partial, rest) = rest.split_at(areas.div_ceil(64));
         let whole = &rest[..areas.div_ceil(64)];
         let (bits, cpus) = (bits.as_chunks().0, cpus.as_chunks().0);
-        Self { bits, entries, partial: Hints(partial), whole: Hints(whole), cpus, frames }
+        Self {
+            bits,
+            entries,
+            partial: Hints(partial),
+            whole: Hints(whole),
+            cpus,
+            frames,
+        }
     }
 
     /// Number of frames that can be named, free or not.
@@ -106,7 +119,9 @@ impl<'a> Frames<'a> {
     /// Number of free frames. Exact while nobody allocates or frees.
     #[must_use]
     pub fn free_frames(&self) -> u64 {
-        let sum = self.cpus.iter().fold(0u64, |sum, cpu| sum.wrapping_add(cpu[BALANCE].load(Ordering::Relaxed)));
+        let sum = self.cpus.iter().fold(0u64, |sum, cpu| {
+            sum.wrapping_add(cpu[BALANCE].load(Ordering::Relaxed))
+        });
         // Read one after another, the balances may sum to less than nothing for a moment.
         if sum > self.frames { 0 } else { sum }
     }
@@ -114,13 +129,19 @@ impl<'a> Frames<'a> {
     /// Number of free frames of a memory node. Looks at every area.
     #[must_use]
     pub fn free_frames_of(&self, node: u8) -> u64 {
-        (0..self.entries.len()).map(|index| self.area(index).load()).filter(|e| e.node() == node).map(|e| e.free()).sum()
+        (0..self.entries.len())
+            .map(|index| self.area(index).load())
+            .filter(|e| e.node() == node)
+            .map(|e| e.free())
+            .sum()
     }
 
     /// Number of areas that are wholly free. Looks at every area.
     #[must_use]
     pub fn free_areas(&self) -> u64 {
-        (0..self.entries.len()).filter(|index| self.area(*index).load().free() == AREA_FRAMES).count() as u64
+        (0..self.entries.len())
+            .filter(|index| self.area(*index).load().free() == AREA_FRAMES)
+            .count() as u64
     }
 
     /// Says which memory node a CPU is nearest to; 0 at first.
@@ -131,8 +152,15 @@ impl<'a> Frames<'a> {
     /// Takes a block; `None` if there is none of that size. It counts as touched from now on.
     #[must_use]
     pub fn alloc(&self, cpu: usize, order: u8) -> Option<u64> {
-        let reserved = self.cpu(cpu)[RESERVED].load(Ordering::Relaxed).checked_sub(1).filter(|_| order < AREA_ORDER);
-        let taken = reserved.and_then(|area| self.area(area as usize).take(order).map(|n| area * AREA_FRAMES + n));
+        let reserved = self.cpu(cpu)[RESERVED]
+            .load(Ordering::Relaxed)
+            .checked_sub(1)
+            .filter(|_| order < AREA_ORDER);
+        let taken = reserved.and_then(|area| {
+            self.area(area as usize)
+                .take(order)
+                .map(|n| area * AREA_FRAMES + n)
+        });
         let first = taken.or_else(|| self.search(cpu, order, true))?;
         self.cpu(cpu)[BALANCE].fetch_sub(1 << order, Ordering::Relaxed);
         Some(first)
@@ -153,7 +181,8 @@ impl<'a> Frames<'a> {
         self.alloc(cpu, 0)
     }
 
-    /// Takes a whole area if that is easy: `None` also if there is one that the hints do not know of. Looks at two bits an area at most.
+    /// Takes a whole area if that is easy: `None` also if there is one that the hints do not know
+    /// of. Looks at two bits an area at most.
     #[must_use]
     pub fn alloc_area(&self, cpu: usize) -> Option<u64> {
         let first = self.hinted_area(cpu, true)?;
@@ -173,7 +202,8 @@ impl<'a> Frames<'a> {
         Some(first)
     }
 
-    /// Gives a block back. It need not be one that was taken as such: all that matters is that none of it is free.
+    /// Gives a block back. It need not be one that was taken as such: all that matters is that none
+    /// of it is free.
     ///
     /// # Panics
     /// If it is no block, or some of it is free already.
@@ -188,7 +218,10 @@ impl<'a> Frames<'a> {
             self.cpu(cpu)[BALANCE].fetch_add(1, Ordering::Relaxed);
             return;
         }
-        assert!(first & ((1 << order) - 1) == 0, "freed what is no block: {first:#x}, order {order}");
+        assert!(
+            first & ((1 << order) - 1) == 0,
+            "freed what is no block: {first:#x}, order {order}"
+        );
         self.give(cpu, first, 1 << order);
     }
 
@@ -200,8 +233,8 @@ impl<'a> Frames<'a> {
         self.give(cpu, first, count);
     }
 
-    /// Adds a run of frames of a memory node, which were not managed so far or were taken out by [`Self::remove`]. An area that
-    /// has frames of two nodes belongs to the one added last.
+    /// Adds a run of frames of a memory node, which were not managed so far or were taken out by
+    /// [`Self::remove`]. An area that has frames of two nodes belongs to the one added last.
     ///
     /// # Panics
     /// If the run reaches beyond [`Self::frames`], or some of it is free.
@@ -245,7 +278,12 @@ impl<'a> Frames<'a> {
     }
 
     fn give(&self, cpu: usize, first: u64, count: u64) {
-        assert!(first.checked_add(count).is_some_and(|end| end <= self.frames), "freed what is not there: {first:#x}");
+        assert!(
+            first
+                .checked_add(count)
+                .is_some_and(|end| end <= self.frames),
+            "freed what is not there: {first:#x}"
+        );
         self.give_back(first, count);
         self.cpu(cpu)[BALANCE].fetch_add(count, Ordering::Relaxed);
     }
@@ -267,7 +305,10 @@ impl<'a> Frames<'a> {
 
     #[inline]
     fn area(&self, index: usize) -> Area<'_> {
-        Area { entry: &self.entries[index], bits: &self.bits[index] }
+        Area {
+            entry: &self.entries[index],
+            bits: &self.bits[index],
+        }
     }
 }
 
@@ -279,7 +320,11 @@ fn pieces(first: u64, count: u64) -> impl Iterator<Item = (usize, u64, u64)> {
         (next < end).then(|| {
             let from = next;
             next = end.min((from / AREA_FRAMES + 1) * AREA_FRAMES);
-            ((from / AREA_FRAMES) as usize, from % AREA_FRAMES, next - from)
+            (
+                (from / AREA_FRAMES) as usize,
+                from % AREA_FRAMES,
+                next - from,
+            )
         })
     })
 }

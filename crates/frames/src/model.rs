@@ -14,7 +14,15 @@ fn check(what: impl Fn() + Sync + Send + 'static) {
 
 fn frames(count: u64) -> Frames<'static> {
     // Leaked in each run of the model: loom's atomics may not outlive it otherwise either.
-    Frames::new(count, 2, Vec::leak((0..words_needed(count, 2)).map(|_| AtomicU64::new(0)).collect()))
+    Frames::new(
+        count,
+        2,
+        Vec::leak(
+            (0..words_needed(count, 2))
+                .map(|_| AtomicU64::new(0))
+                .collect(),
+        ),
+    )
 }
 
 #[test]
@@ -69,7 +77,10 @@ fn an_area_is_taken_whole_or_not() {
             (_, Some(first)) => frames.free(1, first, AREA_ORDER),
             _ => {}
         }
-        assert_eq!((frames.free_areas(), frames.free_frames()), (1, AREA_FRAMES));
+        assert_eq!(
+            (frames.free_areas(), frames.free_frames()),
+            (1, AREA_FRAMES)
+        );
     });
 }
 
@@ -87,7 +98,11 @@ fn a_stash_loses_nothing() {
         let mut out: Vec<usize> = mine.into_iter().chain(theirs).collect();
         out.extend(stash.drain());
         out.sort_unstable();
-        let mut all: Vec<usize> = [(1, true), (2, other_put), (3, put)].iter().filter(|n| n.1).map(|n| n.0).collect();
+        let mut all: Vec<usize> = [(1, true), (2, other_put), (3, put)]
+            .iter()
+            .filter(|n| n.1)
+            .map(|n| n.0)
+            .collect();
         all.sort_unstable();
         assert_eq!(out, all);
     });

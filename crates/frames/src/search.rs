@@ -4,11 +4,13 @@ use crate::area::{Claim, Class};
 use crate::sync::Ordering;
 use crate::{AREA_FRAMES, AREA_ORDER, Frames, MAX_ORDER, NODE, POSITION, RESERVED};
 
-/// Areas with too scattered frames that a search looks at before it takes a piece out of a wholly free one.
+/// Areas with too scattered frames that a search looks at before it takes a piece out of a wholly
+/// free one.
 const TRIES: usize = 16;
 
 impl Frames<'_> {
-    /// Finds a block in any area: on the CPU's node first, partly free areas before wholly free ones.
+    /// Finds a block in any area: on the CPU's node first, partly free areas before wholly free
+    /// ones.
     #[cold]
     #[inline(never)]
     pub(crate) fn search(&self, cpu: usize, order: u8, touch: bool) -> Option<u64> {
@@ -26,16 +28,29 @@ impl Frames<'_> {
         let start = local[POSITION].load(Ordering::Relaxed) as usize;
         let near = |area: &usize| self.area(*area).load().node() == node;
         let reserve = |area: usize| self.reserve(cpu, area, order);
-        self.partial.from(start).filter(near).take(TRIES).find_map(reserve).or_else(|| {
-            self.whole.from(start).filter(near).find_map(reserve).or_else(|| {
-                self.partial.from(start).take(TRIES).find_map(reserve).or_else(|| {
-                    self.whole.from(start).find_map(reserve).or_else(|| {
-                        // Whatever there is, other CPUs' areas too.
-                        (0..self.entries.len()).find_map(|area| self.steal(area, order))
+        self.partial
+            .from(start)
+            .filter(near)
+            .take(TRIES)
+            .find_map(reserve)
+            .or_else(|| {
+                self.whole
+                    .from(start)
+                    .filter(near)
+                    .find_map(reserve)
+                    .or_else(|| {
+                        self.partial
+                            .from(start)
+                            .take(TRIES)
+                            .find_map(reserve)
+                            .or_else(|| {
+                                self.whole.from(start).find_map(reserve).or_else(|| {
+                                    // Whatever there is, other CPUs' areas too.
+                                    (0..self.entries.len()).find_map(|area| self.steal(area, order))
+                                })
+                            })
                     })
-                })
             })
-        })
     }
 
     /// Makes an area this CPU's own, and takes a block from it.
@@ -55,7 +70,10 @@ impl Frames<'_> {
         let local = self.cpu(cpu);
         local[POSITION].store(area as u64, Ordering::Relaxed);
         // Whoever takes the former area out of the word ends its reservation.
-        if let Some(former) = local[RESERVED].swap(area as u64 + 1, Ordering::AcqRel).checked_sub(1) {
+        if let Some(former) = local[RESERVED]
+            .swap(area as u64 + 1, Ordering::AcqRel)
+            .checked_sub(1)
+        {
             self.area(former as usize).release();
             self.rehint(former as usize);
         }
@@ -72,7 +90,9 @@ impl Frames<'_> {
     fn search_area(&self, cpu: usize, touch: bool) -> Option<u64> {
         self.hinted_area(cpu, touch).or_else(|| {
             let free = |area: &usize| self.area(*area).load().free() == AREA_FRAMES;
-            (0..self.entries.len()).filter(free).find_map(|area| self.take_area(area, touch))
+            (0..self.entries.len())
+                .filter(free)
+                .find_map(|area| self.take_area(area, touch))
         })
     }
 
@@ -82,7 +102,11 @@ impl Frames<'_> {
         let near = |area: &usize| self.area(*area).load().node() == node;
         let take = |area: usize| self.take_area(area, touch);
         // The lowest first, so that what is left is in large runs.
-        self.whole.from(0).filter(near).find_map(take).or_else(|| self.whole.from(0).find_map(take))
+        self.whole
+            .from(0)
+            .filter(near)
+            .find_map(take)
+            .or_else(|| self.whole.from(0).find_map(take))
     }
 
     fn take_area(&self, area: usize, touch: bool) -> Option<u64> {
@@ -94,22 +118,31 @@ impl Frames<'_> {
     /// A run of areas, aligned to its length.
     fn search_run(&self, areas: usize, touch: bool) -> Option<u64> {
         let all_free = |first: &usize| {
-            (*first..first + areas).all(|area| area < self.entries.len() && self.area(area).load().free() == AREA_FRAMES)
+            (*first..first + areas).all(|area| {
+                area < self.entries.len() && self.area(area).load().free() == AREA_FRAMES
+            })
         };
-        (0..self.entries.len()).step_by(areas).filter(all_free).find_map(|first| {
-            for area in first..first + areas {
-                if !self.area(area).take_all(touch) {
-                    self.give_back(first as u64 * AREA_FRAMES, (area - first) as u64 * AREA_FRAMES);
-                    return None;
+        (0..self.entries.len())
+            .step_by(areas)
+            .filter(all_free)
+            .find_map(|first| {
+                for area in first..first + areas {
+                    if !self.area(area).take_all(touch) {
+                        self.give_back(
+                            first as u64 * AREA_FRAMES,
+                            (area - first) as u64 * AREA_FRAMES,
+                        );
+                        return None;
+                    }
+                    self.rehint(area);
                 }
-                self.rehint(area);
-            }
-            Some(first as u64 * AREA_FRAMES)
-        })
+                Some(first as u64 * AREA_FRAMES)
+            })
     }
 
-    /// Makes the hints say what the area's entry says. Whoever changes an entry's class calls this afterwards; the last one to
-    /// do so sees the last class, so the hints are right when all are done.
+    /// Makes the hints say what the area's entry says. Whoever changes an entry's class calls this
+    /// afterwards; the last one to do so sees the last class, so the hints are right when all are
+    /// done.
     #[inline(never)]
     pub(crate) fn rehint(&self, area: usize) {
         loop {

@@ -1,15 +1,17 @@
-//! A small store of free things (frames, objects, stacks, by number or address) for one CPU: what was put in last is taken out
-//! first. Threads of any CPU may use it at any time, in interrupt handlers too; it is only fastest for its own. It is the
-//! *magazine* of Bonwick and Adams ("Magazines and Vmem", USENIX ATC 2001), made of atomics instead of closing interrupts, so
-//! that a shrinker can empty another CPU's.
+//! A small store of free things (frames, objects, stacks, by number or address) for one CPU: what
+//! was put in last is taken out first. Threads of any CPU may use it at any time, in interrupt
+//! handlers too; it is only fastest for its own. It is the *magazine* of Bonwick and Adams
+//! ("Magazines and Vmem", USENIX ATC 2001), made of atomics instead of closing interrupts, so that
+//! a shrinker can empty another CPU's.
 
 use crate::sync::{AtomicUsize, Ordering};
 
 /// Room for `N` numbers other than 0.
 #[derive(Debug)]
 pub struct Stash<const N: usize> {
-    /// The slot to look at first: all below should be full, all from here on empty. Only a hint: threads that were interrupted
-    /// or moved may leave it wrong, and the slots themselves say what is in them.
+    /// The slot to look at first: all below should be full, all from here on empty. Only a hint:
+    /// threads that were interrupted or moved may leave it wrong, and the slots themselves say what
+    /// is in them.
     top: AtomicUsize,
     slots: [AtomicUsize; N],
 }
@@ -25,18 +27,24 @@ impl<const N: usize> Stash<N> {
     #[cfg(not(loom))]
     #[must_use]
     pub const fn new() -> Self {
-        Self { top: AtomicUsize::new(0), slots: [const { AtomicUsize::new(0) }; N] }
+        Self {
+            top: AtomicUsize::new(0),
+            slots: [const { AtomicUsize::new(0) }; N],
+        }
     }
 
     /// An empty one.
     #[cfg(loom)]
     #[must_use]
     pub fn new() -> Self {
-        Self { top: AtomicUsize::new(0), slots: core::array::from_fn(|_| AtomicUsize::new(0)) }
+        Self {
+            top: AtomicUsize::new(0),
+            slots: core::array::from_fn(|_| AtomicUsize::new(0)),
+        }
     }
 
-    /// Takes one out; `None` if there is nothing, or nothing where the hint says. What the hint misses is found again when
-    /// enough is put in, and by [`Self::drain`].
+    /// Takes one out; `None` if there is nothing, or nothing where the hint says. What the hint
+    /// misses is found again when enough is put in, and by [`Self::drain`].
     #[inline]
     pub fn pop(&self) -> Option<usize> {
         let at = self.top.load(Ordering::Relaxed).wrapping_sub(1);
@@ -65,7 +73,10 @@ impl<const N: usize> Stash<N> {
 
     /// Takes out everything that is in it, each exactly once whatever else goes on.
     pub fn drain(&self) -> impl Iterator<Item = usize> {
-        self.slots.iter().map(|slot| slot.swap(0, Ordering::Acquire)).filter(|number| *number != 0)
+        self.slots
+            .iter()
+            .map(|slot| slot.swap(0, Ordering::Acquire))
+            .filter(|number| *number != 0)
     }
 
     /// Puts one in; `false` if no room was found.
@@ -76,8 +87,13 @@ impl<const N: usize> Stash<N> {
     pub fn push(&self, number: usize) -> bool {
         assert!(number != 0, "0 means nothing");
         let top = self.top.load(Ordering::Relaxed);
-        let Some(slot) = self.slots.get(top) else { return false };
-        if slot.compare_exchange(0, number, Ordering::Release, Ordering::Relaxed).is_err() {
+        let Some(slot) = self.slots.get(top) else {
+            return false;
+        };
+        if slot
+            .compare_exchange(0, number, Ordering::Release, Ordering::Relaxed)
+            .is_err()
+        {
             return self.push_above(top, number);
         }
         self.top.store(top + 1, Ordering::Relaxed);
@@ -88,7 +104,10 @@ impl<const N: usize> Stash<N> {
     #[cold]
     #[inline(never)]
     fn push_above(&self, top: usize, number: usize) -> bool {
-        let free = |slot: &AtomicUsize| slot.compare_exchange(0, number, Ordering::Release, Ordering::Relaxed).is_ok();
+        let free = |slot: &AtomicUsize| {
+            slot.compare_exchange(0, number, Ordering::Release, Ordering::Relaxed)
+                .is_ok()
+        };
         let at = (top + 1..N).find(|at| free(&self.slots[*at]));
         self.top.store(at.map_or(N, |at| at + 1), Ordering::Relaxed);
         at.is_some()
@@ -109,7 +128,10 @@ impl<const N: usize> Stash<N> {
     /// How many are in it, about: exact while nobody uses it.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.load(Ordering::Relaxed) != 0).count()
+        self.slots
+            .iter()
+            .filter(|slot| slot.load(Ordering::Relaxed) != 0)
+            .count()
     }
 
     /// Whether nothing is in it, as [`Self::len`].
@@ -155,7 +177,11 @@ mod tests {
                 scope.spawn(move || {
                     for n in 1..=EACH {
                         let number = thread * EACH + n;
-                        let out = if stash.push(number) { stash.pop() } else { Some(number) };
+                        let out = if stash.push(number) {
+                            stash.pop()
+                        } else {
+                            Some(number)
+                        };
                         if let Some(number) = out {
                             sum.fetch_add(number, Ordering::Relaxed);
                             count.fetch_add(1, Ordering::Relaxed);
@@ -169,6 +195,9 @@ mod tests {
             count.fetch_add(1, Ordering::Relaxed);
         }
         let all = 4 * EACH;
-        assert_eq!((sum.into_inner(), count.into_inner()), (all * (all + 1) / 2, all));
+        assert_eq!(
+            (sum.into_inner(), count.into_inner()),
+            (all * (all + 1) / 2, all)
+        );
     }
 }

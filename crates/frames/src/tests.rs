@@ -8,7 +8,15 @@ use super::*;
 const FRAMES: u64 = 5000;
 
 fn frames(count: u64, cpus: usize) -> Frames<'static> {
-    Frames::new(count, cpus, Vec::leak((0..words_needed(count, cpus)).map(|_| AtomicU64::new(0)).collect()))
+    Frames::new(
+        count,
+        cpus,
+        Vec::leak(
+            (0..words_needed(count, cpus))
+                .map(|_| AtomicU64::new(0))
+                .collect(),
+        ),
+    )
 }
 
 #[derive(Clone, Debug)]
@@ -36,12 +44,17 @@ impl Model {
     }
     fn set(&mut self, first: u64, count: u64, free: bool) {
         for f in first..first + count {
-            assert_ne!(self.0[f as usize], free, "frame {f} handed out or freed twice");
+            assert_ne!(
+                self.0[f as usize], free,
+                "frame {f} handed out or freed twice"
+            );
             self.0[f as usize] = free;
         }
     }
     fn free_areas(&self) -> u64 {
-        (0..FRAMES / AREA_FRAMES).filter(|area| self.all_free(area * AREA_FRAMES, AREA_FRAMES)).count() as u64
+        (0..FRAMES / AREA_FRAMES)
+            .filter(|area| self.all_free(area * AREA_FRAMES, AREA_FRAMES))
+            .count() as u64
     }
 }
 
@@ -104,7 +117,9 @@ fn threads_share_nothing_and_lose_nothing() {
     const THREADS: usize = 8;
     let frames = frames(8 * AREA_FRAMES, 4);
     frames.add(0, 8 * AREA_FRAMES, 0);
-    let taken: Vec<AtomicBool> = (0..8 * AREA_FRAMES).map(|_| AtomicBool::new(false)).collect();
+    let taken: Vec<AtomicBool> = (0..8 * AREA_FRAMES)
+        .map(|_| AtomicBool::new(false))
+        .collect();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (frames, taken) = (&frames, &taken);
@@ -129,9 +144,16 @@ fn threads_share_nothing_and_lose_nothing() {
                     let cpu = (next() % 4) as usize;
                     let order = [0, 0, 0, 0, 0, 1, 3, 5, 6, 7, 8, 9, 10][(next() % 13) as usize];
                     if next() % 16 < 9 {
-                        if let Some(first) = if order == 0 { frames.alloc_one(cpu) } else { frames.alloc(cpu, order) } {
+                        if let Some(first) = if order == 0 {
+                            frames.alloc_one(cpu)
+                        } else {
+                            frames.alloc(cpu, order)
+                        } {
                             for frame in first..first + (1 << order) {
-                                assert!(!taken[frame as usize].swap(true, Ordering::Relaxed), "frame {frame} twice");
+                                assert!(
+                                    !taken[frame as usize].swap(true, Ordering::Relaxed),
+                                    "frame {frame} twice"
+                                );
                             }
                             held.push((first, order));
                         }
@@ -146,9 +168,14 @@ fn threads_share_nothing_and_lose_nothing() {
             });
         }
     });
-    assert_eq!((frames.free_frames(), frames.free_areas()), (8 * AREA_FRAMES, 8));
+    assert_eq!(
+        (frames.free_frames(), frames.free_areas()),
+        (8 * AREA_FRAMES, 8)
+    );
     // The hints are right: an area is found without the last pass, which only small blocks have.
-    let areas: Vec<u64> = (0..8).map(|_| frames.alloc(0, AREA_ORDER).unwrap()).collect();
+    let areas: Vec<u64> = (0..8)
+        .map(|_| frames.alloc(0, AREA_ORDER).unwrap())
+        .collect();
     assert_eq!(areas.len(), 8);
 }
 
@@ -173,8 +200,14 @@ fn the_own_node_comes_first() {
 fn cpus_stay_in_areas_of_their_own() {
     let frames = frames(8 * AREA_FRAMES, 2);
     frames.add(0, 8 * AREA_FRAMES, 0);
-    let areas: Vec<(u64, u64)> =
-        (0..400).map(|_| (frames.alloc(0, 0).unwrap() / AREA_FRAMES, frames.alloc(1, 0).unwrap() / AREA_FRAMES)).collect();
+    let areas: Vec<(u64, u64)> = (0..400)
+        .map(|_| {
+            (
+                frames.alloc(0, 0).unwrap() / AREA_FRAMES,
+                frames.alloc(1, 0).unwrap() / AREA_FRAMES,
+            )
+        })
+        .collect();
     assert!(areas.iter().all(|pair| *pair == areas[0]) && areas[0].0 != areas[0].1);
     assert_eq!(frames.free_areas(), 6);
 }
@@ -205,7 +238,10 @@ fn areas_that_the_hints_know_are_counted_and_touched() {
     for left in (0..3).rev() {
         let first = frames.alloc_area(left as usize % 2).unwrap();
         assert!(first.is_multiple_of(AREA_FRAMES) && frames.is_touched(first));
-        assert_eq!((frames.free_frames(), frames.free_areas()), (left * AREA_FRAMES, left));
+        assert_eq!(
+            (frames.free_frames(), frames.free_areas()),
+            (left * AREA_FRAMES, left)
+        );
     }
     assert_eq!(frames.alloc_area(0), None);
 }
@@ -216,7 +252,10 @@ fn no_block_is_larger_than_the_largest() {
     let frames = frames(count, 1);
     frames.add(0, count, 0);
     assert_eq!(frames.alloc(0, MAX_ORDER + 1), None);
-    assert_eq!((frames.alloc(0, MAX_ORDER), frames.alloc(0, MAX_ORDER)), (Some(0), Some(1 << MAX_ORDER)));
+    assert_eq!(
+        (frames.alloc(0, MAX_ORDER), frames.alloc(0, MAX_ORDER)),
+        (Some(0), Some(1 << MAX_ORDER))
+    );
     assert_eq!((frames.alloc(0, 0), frames.free_frames()), (None, 0));
 }
 
@@ -224,12 +263,26 @@ fn no_block_is_larger_than_the_largest() {
 fn only_runs_within_the_frames_can_be_removed() {
     let frames = frames(100, 1);
     frames.add(0, 100, 0);
-    for (first, count) in [(0, 101), (99, 2), (100, 1), (u64::MAX, 1), (1, u64::MAX), (5000, 1)] {
+    for (first, count) in [
+        (0, 101),
+        (99, 2),
+        (100, 1),
+        (u64::MAX, 1),
+        (1, u64::MAX),
+        (5000, 1),
+    ] {
         assert!(!frames.remove(0, first, count), "{first}, {count}");
         assert_eq!(frames.free_frames(), 100);
     }
     assert!(frames.remove(0, 0, 100));
-    assert_eq!((frames.free_frames(), frames.free_frames_of(0), frames.alloc(0, 0)), (0, 0, None));
+    assert_eq!(
+        (
+            frames.free_frames(),
+            frames.free_frames_of(0),
+            frames.alloc(0, 0)
+        ),
+        (0, 0, None)
+    );
 }
 
 #[test]

@@ -1,7 +1,9 @@
-//! Unpacks an initramfs: one or several `cpio` archives in the "newc" format (`070701`), with zero bytes between them.
+//! Unpacks an initramfs: one or several `cpio` archives in the "newc" format (`070701`), with zero
+//! bytes between them.
 //!
-//! The archive comes from outside, so every length and offset is checked against what is there, names cannot lead out of the
-//! root (`..` is refused, and directories are walked by lookup without following links), and an error names the entry.
+//! The archive comes from outside, so every length and offset is checked against what is there,
+//! names cannot lead out of the root (`..` is refused, and directories are walked by lookup without
+//! following links), and an error names the entry.
 
 use crate::{DeviceId, FileType, Inode, NewInode, NewInodeKind, SetAttr, Timestamp};
 use abi::errno::Errno;
@@ -52,7 +54,11 @@ impl fmt::Display for Error {
             What::BadKind => &"unknown kind of file",
             What::Refused(errno) => errno,
         };
-        write!(f, "initramfs, byte {}, entry '{}': {what}", self.offset, self.name)
+        write!(
+            f,
+            "initramfs, byte {}, entry '{}': {what}",
+            self.offset, self.name
+        )
     }
 }
 
@@ -104,14 +110,17 @@ impl Header {
             mode: Some(self.mode & 0o7777),
             uid: Some(self.uid),
             gid: Some(self.gid),
-            mtime: Some(Timestamp { sec: i64::from(self.mtime), nsec: 0 }),
+            mtime: Some(Timestamp {
+                sec: i64::from(self.mtime),
+                nsec: 0,
+            }),
             atime: None,
         }
     }
 }
 
-/// A header's hexadecimal number. (By hand: an archive of small files is mostly headers, and the library's way takes most of
-/// the time of unpacking it.)
+/// A header's hexadecimal number. (By hand: an archive of small files is mostly headers, and the
+/// library's way takes most of the time of unpacking it.)
 fn number(digits: &[u8]) -> Result<u32, What> {
     digits.iter().try_fold(0, |value, digit| {
         let digit = match digit {
@@ -128,7 +137,10 @@ fn number(digits: &[u8]) -> Result<u32, What> {
 fn take(archive: &[u8], at: usize, len: usize) -> Result<(&[u8], usize), What> {
     let end = at.checked_add(len).ok_or(What::Truncated)?;
     let bytes = archive.get(at..end).ok_or(What::Truncated)?;
-    Ok((bytes, end.checked_next_multiple_of(4).ok_or(What::Truncated)?))
+    Ok((
+        bytes,
+        end.checked_next_multiple_of(4).ok_or(What::Truncated)?,
+    ))
 }
 
 /// An archive that is read from the front, and forgotten as it is read.
@@ -170,9 +182,10 @@ impl Source for guard::mem::Initramfs {
     }
 }
 
-/// Unpacks `archive` below the directory `root`. Directories that exist are reused, other existing names replaced. What has
-/// been unpacked is consumed, so that unpacking needs little more memory than the archive; whole pages of a file that lie on
-/// page boundaries become the file's without being copied.
+/// Unpacks `archive` below the directory `root`. Directories that exist are reused, other existing
+/// names replaced. What has been unpacked is consumed, so that unpacking needs little more memory
+/// than the archive; whole pages of a file that lie on page boundaries become the file's without
+/// being copied.
 ///
 /// # Errors
 /// At the first entry that is wrong; what came before it stays unpacked.
@@ -196,7 +209,13 @@ pub fn unpack(archive: &mut impl Source, root: &Arc<dyn Inode>) -> Result<Summar
             }
             // The trailer: an archive ends here, another may follow. Numbers of links begin anew.
             Ok(None) => links.clear(),
-            Err(what) => return Err(Error { what, offset, name: shown }),
+            Err(what) => {
+                return Err(Error {
+                    what,
+                    offset,
+                    name: shown,
+                });
+            }
         }
     }
 }
@@ -229,11 +248,15 @@ fn unpack_entry(
     let made = place(root, &name, &header, data, links)?;
     archive.consume(next);
     match &made {
-        Some(inode) if inode.kind() == FileType::Regular && size > 0 => fill(inode, archive, size).map_err(What::Refused)?,
+        Some(inode) if inode.kind() == FileType::Regular && size > 0 => {
+            fill(inode, archive, size).map_err(What::Refused)?
+        }
         _ => archive.consume(size),
     }
     if let Some(inode) = made {
-        inode.set_attr(&header.attributes()).map_err(What::Refused)?;
+        inode
+            .set_attr(&header.attributes())
+            .map_err(What::Refused)?;
     }
     archive.consume(padding);
     Ok(Some(size as u64))
@@ -257,7 +280,8 @@ fn fill(inode: &Arc<dyn Inode>, archive: &mut impl Source, size: usize) -> Resul
     Ok(())
 }
 
-/// Makes the file of one entry, without its contents. Returns it, unless it is a directory, whose attributes are set.
+/// Makes the file of one entry, without its contents. Returns it, unless it is a directory, whose
+/// attributes are set.
 fn place(
     root: &Arc<dyn Inode>,
     name: &[u8],
@@ -278,11 +302,19 @@ fn place(
             dir = subdirectory(&dir, parent)?;
         }
     }
-    let set_directory = |dir: Arc<dyn Inode>| dir.set_attr(&header.attributes()).map_err(What::Refused).map(|()| None);
+    let set_directory = |dir: Arc<dyn Inode>| {
+        dir.set_attr(&header.attributes())
+            .map_err(What::Refused)
+            .map(|()| None)
+    };
     let kind = FileType::from_mode(header.mode).ok_or(What::BadKind)?;
     let Some(leaf) = leaf else {
         // The root's own entry: its metadata.
-        return if kind == FileType::Directory { set_directory(dir) } else { Err(What::BadName) };
+        return if kind == FileType::Directory {
+            set_directory(dir)
+        } else {
+            Err(What::BadName)
+        };
     };
     let new_kind = match kind {
         FileType::Directory => return set_directory(subdirectory(&dir, leaf)?),
@@ -299,14 +331,20 @@ fn place(
         Ok(()) | Err(Errno::ENOENT) => {}
         Err(errno) => return Err(What::Refused(errno)),
     }
-    // Of a file with several names, every name has an entry; the contents come with one of them, usually the last.
+    // Of a file with several names, every name has an entry; the contents come with one of them,
+    // usually the last.
     let linked = header.nlink > 1 && kind == FileType::Regular;
     let key = (header.dev, header.ino);
     if linked && let Some(inode) = links.get(&key) {
         dir.link(leaf, inode).map_err(What::Refused)?;
         return Ok(Some(inode.clone()));
     }
-    let new = NewInode { kind: new_kind, mode: header.mode & 0o7777, uid: header.uid, gid: header.gid };
+    let new = NewInode {
+        kind: new_kind,
+        mode: header.mode & 0o7777,
+        uid: header.uid,
+        gid: header.gid,
+    };
     let inode = dir.create(leaf, &new).map_err(What::Refused)?;
     if linked {
         links.insert(key, inode.clone());
@@ -318,10 +356,19 @@ fn place(
 fn subdirectory(dir: &Arc<dyn Inode>, name: &[u8]) -> Result<Arc<dyn Inode>, What> {
     let found = match dir.lookup(name) {
         Err(Errno::ENOENT) => {
-            let new = NewInode { kind: NewInodeKind::Directory, mode: 0o755, uid: 0, gid: 0 };
+            let new = NewInode {
+                kind: NewInodeKind::Directory,
+                mode: 0o755,
+                uid: 0,
+                gid: 0,
+            };
             dir.create(name, &new).map_err(What::Refused)?
         }
         found => found.map_err(What::Refused)?,
     };
-    if found.kind() == FileType::Directory { Ok(found) } else { Err(What::Refused(Errno::ENOTDIR)) }
+    if found.kind() == FileType::Directory {
+        Ok(found)
+    } else {
+        Err(What::Refused(Errno::ENOTDIR))
+    }
 }

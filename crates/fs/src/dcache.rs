@@ -1,7 +1,9 @@
-//! Names that were used lately: a table whose size follows from the memory, so that a walk finds most components without a directory's lock.
+//! Names that were used lately: a table whose size follows from the memory, so that a walk finds
+//! most components without a directory's lock.
 //!
-//! A name's place in the table follows from its directory and its text; whoever comes later takes the place. An entry is a reference to
-//! the dentry, and is believed only if the dentry says that it still hangs there, so a rename or removal may clear it after it has let go of the directory.
+//! A name's place in the table follows from its directory and its text; whoever comes later takes
+//! the place. An entry is a reference to the dentry, and is believed only if the dentry says that
+//! it still hangs there, so a rename or removal may clear it after it has let go of the directory.
 
 use crate::Dentry;
 use alloc::boxed::Box;
@@ -10,7 +12,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use shrink::{Shrinker, Ticket, Urgency};
 use task::{Mutex, Once};
 
-/// Bytes of memory for each name that is kept. A slot takes 16 bytes, the dentry that hangs on it some 300.
+/// Bytes of memory for each name that is kept. A slot takes 16 bytes, the dentry that hangs on it
+/// some 300.
 const MEMORY_PER_NAME: u64 = 128 << 10;
 /// The fewest and the most names that are kept.
 const LEAST: u64 = 256;
@@ -30,9 +33,16 @@ fn make(slots: u64) -> Box<[Slot]> {
     (0..slots).map(|_| Mutex::new(None)).collect()
 }
 
-/// Makes the table for a machine of this many bytes of memory; what it keeps can be taken back through the result.
+/// Makes the table for a machine of this many bytes of memory; what it keeps can be taken back
+/// through the result.
 pub fn start(memory: u64) -> Arc<dyn Shrinker> {
-    TABLE.call_once(|| make((memory / MEMORY_PER_NAME).next_power_of_two().clamp(LEAST, MOST)));
+    TABLE.call_once(|| {
+        make(
+            (memory / MEMORY_PER_NAME)
+                .next_power_of_two()
+                .clamp(LEAST, MOST),
+        )
+    });
     Arc::new(Names)
 }
 
@@ -40,13 +50,18 @@ pub fn start(memory: u64) -> Arc<dyn Shrinker> {
 struct Names;
 
 impl Names {
-    /// Shows each name that goes if the table forgets it, and forgets those of which `take` says so.
+    /// Shows each name that goes if the table forgets it, and forgets those of which `take` says
+    /// so.
     fn each(&self, mut take: impl FnMut() -> bool) {
         for slot in table() {
             // Whoever asks for memory may hold the slot's lock.
-            let Some(mut entry) = slot.try_lock() else { continue };
+            let Some(mut entry) = slot.try_lock() else {
+                continue;
+            };
             // The file stays with its directory: only the dentry goes, which waits for nobody.
-            let idle = entry.as_ref().is_some_and(|it| Arc::strong_count(it) == 1 && Arc::strong_count(it.inode()) > 1);
+            let idle = entry
+                .as_ref()
+                .is_some_and(|it| Arc::strong_count(it) == 1 && Arc::strong_count(it.inode()) > 1);
             let old = if idle && take() { entry.take() } else { None };
             drop(entry);
             drop(old);
@@ -93,17 +108,27 @@ struct Digest {
 }
 
 impl Digest {
-    /// The first and the last bytes, which overlap in names of odd lengths; of longer names, all but the last in one word.
+    /// The first and the last bytes, which overlap in names of odd lengths; of longer names, all
+    /// but the last in one word.
     #[inline(always)]
     fn of(name: &[u8]) -> Self {
         let (head, tail) = match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
-            (Some(head), Some(tail)) if name.len() <= WHOLE => (u64::from_le_bytes(*head), u64::from_le_bytes(*tail)),
+            (Some(head), Some(tail)) if name.len() <= WHOLE => {
+                (u64::from_le_bytes(*head), u64::from_le_bytes(*tail))
+            }
             (Some(_), Some(tail)) => {
-                let words = name.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+                let words = name
+                    .as_chunks::<8>()
+                    .0
+                    .iter()
+                    .map(|word| u64::from_le_bytes(*word));
                 (words.fold(0, mix), u64::from_le_bytes(*tail))
             }
             _ => match (name.first_chunk::<4>(), name.last_chunk::<4>()) {
-                (Some(head), Some(tail)) => (u32::from_le_bytes(*head).into(), u32::from_le_bytes(*tail).into()),
+                (Some(head), Some(tail)) => (
+                    u32::from_le_bytes(*head).into(),
+                    u32::from_le_bytes(*tail).into(),
+                ),
                 _ => match *name {
                     [a, b, c] => (u64::from(a) | u64::from(b) << 8, u64::from(c)),
                     [a, b] => (u64::from(a) | u64::from(b) << 8, 0),
@@ -112,7 +137,11 @@ impl Digest {
                 },
             },
         };
-        Self { len: name.len(), head, tail }
+        Self {
+            len: name.len(),
+            head,
+            tail,
+        }
     }
 }
 
@@ -133,7 +162,10 @@ pub(crate) struct Key {
 impl Key {
     #[inline(always)]
     fn of(parent: &Arc<Dentry>, name: &[u8]) -> Self {
-        Self { parent: Arc::as_ptr(parent).addr(), digest: Digest::of(name) }
+        Self {
+            parent: Arc::as_ptr(parent).addr(),
+            digest: Digest::of(name),
+        }
     }
 
     #[inline(always)]
@@ -145,7 +177,8 @@ impl Key {
     }
 }
 
-/// Where a dentry was made. Its address names the directory for as long as the dentry has not moved: so long it holds it.
+/// Where a dentry was made. Its address names the directory for as long as the dentry has not
+/// moved: so long it holds it.
 pub(crate) struct Origin {
     key: Key,
     moved: AtomicBool,
@@ -154,7 +187,13 @@ pub(crate) struct Origin {
 impl Origin {
     pub(crate) fn new(parent: Option<&Arc<Dentry>>, name: &[u8]) -> Self {
         let parent = parent.map_or(0, |parent| Arc::as_ptr(parent).addr());
-        Self { key: Key { parent, digest: Digest::of(name) }, moved: AtomicBool::new(false) }
+        Self {
+            key: Key {
+                parent,
+                digest: Digest::of(name),
+            },
+            moved: AtomicBool::new(false),
+        }
     }
 
     /// The dentry hangs elsewhere from now on, or nowhere.
@@ -162,7 +201,8 @@ impl Origin {
         self.moved.store(true, Ordering::Release);
     }
 
-    /// Whether the dentry is still where it was made and this is its key; `None` if that cannot be told.
+    /// Whether the dentry is still where it was made and this is its key; `None` if that cannot be
+    /// told.
     #[inline(always)]
     fn matches(&self, key: &Key) -> Option<bool> {
         let certain = key.digest.len <= WHOLE && !self.moved.load(Ordering::Acquire);
@@ -176,13 +216,21 @@ pub(crate) fn find(parent: &Arc<Dentry>, name: &[u8]) -> Option<Arc<Dentry>> {
     let key = Key::of(parent, name);
     let entry = key.slot().lock();
     let dentry = entry.as_ref()?;
-    let here = dentry.origin().matches(&key).unwrap_or_else(|| dentry.hangs_at(parent, name));
+    let here = dentry
+        .origin()
+        .matches(&key)
+        .unwrap_or_else(|| dentry.hangs_at(parent, name));
     here.then(|| dentry.clone())
 }
 
-/// `child` was found in `parent`, whose lock is held. The caller drops the result, which gave way, without it.
+/// `child` was found in `parent`, whose lock is held. The caller drops the result, which gave way,
+/// without it.
 #[must_use]
-pub(crate) fn remember(parent: &Arc<Dentry>, name: &[u8], child: &Arc<Dentry>) -> Option<Arc<Dentry>> {
+pub(crate) fn remember(
+    parent: &Arc<Dentry>,
+    name: &[u8],
+    child: &Arc<Dentry>,
+) -> Option<Arc<Dentry>> {
     Key::of(parent, name).slot().lock().replace(child.clone())
 }
 
@@ -214,7 +262,13 @@ mod tests {
         let root = Dentry::root(RamFs::new("tmpfs", None, 0o755).root());
         let origin = Origin::new(Some(&root), b"name");
         let key = |name| Origin::new(Some(&root), name).key;
-        assert_eq!((origin.matches(&key(b"name")), origin.matches(&key(b"other"))), (Some(true), Some(false)));
+        assert_eq!(
+            (
+                origin.matches(&key(b"name")),
+                origin.matches(&key(b"other"))
+            ),
+            (Some(true), Some(false))
+        );
         origin.leave();
         assert_eq!(origin.matches(&key(b"name")), None);
     }
@@ -222,7 +276,12 @@ mod tests {
     #[test]
     fn names_that_nobody_uses_are_given_back() {
         let root = Dentry::root(RamFs::new("tmpfs", None, 0o755).root());
-        let file = NewInode { kind: NewInodeKind::Regular, mode: 0o644, uid: 0, gid: 0 };
+        let file = NewInode {
+            kind: NewInodeKind::Regular,
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+        };
         for name in [b"used", b"idle"] {
             root.inode().create(name, &file).unwrap();
         }
@@ -235,7 +294,10 @@ mod tests {
         shrinkers.reclaim(&round, 1 << 40, Urgency::Critical);
         assert!(round.wait() >= size_of::<Dentry>() as u64);
         assert!(idle.upgrade().is_none(), "nobody used it");
-        assert!(Arc::ptr_eq(&used, &root.find(b"used").unwrap()), "what is in use stays the same");
+        assert!(
+            Arc::ptr_eq(&used, &root.find(b"used").unwrap()),
+            "what is in use stays the same"
+        );
         assert!(root.find(b"idle").is_ok(), "the file is still there");
     }
 

@@ -1,5 +1,6 @@
-//! Names in the tree. A [`Dentry`] is a name that somebody uses at the moment: an open file, a working directory, a mount, or
-//! the parent of one. Names that nobody uses exist in the file systems only.
+//! Names in the tree. A [`Dentry`] is a name that somebody uses at the moment: an open file, a
+//! working directory, a mount, or the parent of one. Names that nobody uses exist in the file
+//! systems only.
 
 use crate::mount::{Cover, Mount};
 use crate::names::NameMap;
@@ -12,8 +13,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use task::{Mutex, MutexGuard};
 
-/// A directory's names in use. The lock on it is *the* lock of the directory: whoever looks up, makes, removes or renames an entry
-/// holds it, so the names here never disagree with the file system below.
+/// A directory's names in use. The lock on it is *the* lock of the directory: whoever looks up,
+/// makes, removes or renames an entry holds it, so the names here never disagree with the file
+/// system below.
 #[derive(Default)]
 pub(crate) struct Children {
     names: NameMap<Weak<Dentry>>,
@@ -53,8 +55,8 @@ pub struct Dentry {
     inode: Arc<dyn Inode>,
     /// The file's, which never changes.
     kind: FileType,
-    /// Whether names below it are kept: what they mean does not change by itself, and this one is found again by the next walk. One below a
-    /// generated directory is made anew by each walk.
+    /// Whether names below it are kept: what they mean does not change by itself, and this one is
+    /// found again by the next walk. One below a generated directory is made anew by each walk.
     keeps_names: bool,
     origin: dcache::Origin,
     place: Mutex<Place>,
@@ -76,10 +78,15 @@ impl Dentry {
         Arc::new(Self {
             _counted: census::Name::default(),
             kind: inode.kind(),
-            keeps_names: inode.names_are_stable() && parent.as_ref().is_none_or(|parent| parent.keeps_names),
+            keeps_names: inode.names_are_stable()
+                && parent.as_ref().is_none_or(|parent| parent.keeps_names),
             inode,
             origin: dcache::Origin::new(parent.as_ref(), name),
-            place: Mutex::new(Place { parent, name: name.into(), removed: false }),
+            place: Mutex::new(Place {
+                parent,
+                name: name.into(),
+                removed: false,
+            }),
             children: Mutex::new(Children::default()),
             mounts: AtomicUsize::new(0),
             cover: Mutex::new(None),
@@ -110,7 +117,14 @@ impl Dentry {
     pub(crate) fn set_place(&self, parent: Arc<Self>, name: &[u8]) {
         self.origin.leave();
         // The old parent is dropped after the lock: it may be its last reference.
-        let old = core::mem::replace(&mut *self.place.lock(), Place { parent: Some(parent), name: name.into(), removed: false });
+        let old = core::mem::replace(
+            &mut *self.place.lock(),
+            Place {
+                parent: Some(parent),
+                name: name.into(),
+                removed: false,
+            },
+        );
         drop(old);
     }
 
@@ -148,11 +162,16 @@ impl Dentry {
         self.children.lock()
     }
 
-    /// The dentry of an entry, with the directory locked. The caller drops the result after the guard.
+    /// The dentry of an entry, with the directory locked. The caller drops the result after the
+    /// guard.
     ///
     /// # Errors
     /// `ENOENT`, `ENAMETOOLONG`.
-    pub(crate) fn child(self: &Arc<Self>, children: &mut Children, name: &[u8]) -> Result<Arc<Self>> {
+    pub(crate) fn child(
+        self: &Arc<Self>,
+        children: &mut Children,
+        name: &[u8],
+    ) -> Result<Arc<Self>> {
         if let Some(child) = children.get(name) {
             return Ok(child);
         }
@@ -164,7 +183,12 @@ impl Dentry {
     }
 
     /// A dentry for an entry that was just looked up or made, with the directory locked.
-    pub(crate) fn adopt(self: &Arc<Self>, children: &mut Children, name: &[u8], inode: Arc<dyn Inode>) -> Arc<Self> {
+    pub(crate) fn adopt(
+        self: &Arc<Self>,
+        children: &mut Children,
+        name: &[u8],
+        inode: Arc<dyn Inode>,
+    ) -> Arc<Self> {
         let child = Self::new(inode, Some(self.clone()), name);
         if self.keeps_names {
             let name = child.place.lock().name.clone();
@@ -203,17 +227,31 @@ impl Dentry {
         dcache::find(self, name)
     }
 
-    /// Notes that an entry was used, with the directory locked, so that whoever removes the name clears that later. The caller drops the
-    /// result, which gave way, after the guard.
+    /// Notes that an entry was used, with the directory locked, so that whoever removes the name
+    /// clears that later. The caller drops the result, which gave way, after the guard.
     #[must_use]
-    pub(crate) fn remember(self: &Arc<Self>, _: &Children, name: &[u8], child: &Arc<Self>) -> Option<Arc<Self>> {
-        if self.keeps_names { dcache::remember(self, name, child) } else { None }
+    pub(crate) fn remember(
+        self: &Arc<Self>,
+        _: &Children,
+        name: &[u8],
+        child: &Arc<Self>,
+    ) -> Option<Arc<Self>> {
+        if self.keeps_names {
+            dcache::remember(self, name, child)
+        } else {
+            None
+        }
     }
 
     /// Whether this is the entry `name` of `parent` at the moment.
     pub(crate) fn hangs_at(&self, parent: &Arc<Self>, name: &[u8]) -> bool {
         let place = self.place.lock();
-        !place.removed && place.parent.as_ref().is_some_and(|p| Arc::ptr_eq(p, parent)) && *place.name == *name
+        !place.removed
+            && place
+                .parent
+                .as_ref()
+                .is_some_and(|p| Arc::ptr_eq(p, parent))
+            && *place.name == *name
     }
 }
 
@@ -222,7 +260,8 @@ impl Drop for Dentry {
         if self.place.get_mut().removed {
             inotify::released(&self.inode);
         }
-        // A chain of parents that only this dentry kept is taken down in a loop: recursion would need stack for every level.
+        // A chain of parents that only this dentry kept is taken down in a loop: recursion would
+        // need stack for every level.
         let mut next = self.place.get_mut().parent.take();
         while let Some(mut dentry) = next.and_then(Arc::into_inner) {
             next = dentry.place.get_mut().parent.take();
@@ -251,8 +290,9 @@ impl Path {
         Self { mount, dentry }
     }
 
-    /// A place of its own for a file without a name in any tree; `name` is what is shown for it. After a name that ends in `:`
-    /// the file's number is shown (`pipe:[7]`). `open` is what opening it again through `/proc/<pid>/fd` does.
+    /// A place of its own for a file without a name in any tree; `name` is what is shown for it.
+    /// After a name that ends in `:` the file's number is shown (`pipe:[7]`). `open` is what
+    /// opening it again through `/proc/<pid>/fd` does.
     #[must_use]
     pub fn anonymous(
         name: &str,
@@ -263,8 +303,16 @@ impl Path {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let ino = NEXT.fetch_add(1, Ordering::Relaxed);
         let meta = Metadata::generated(crate::mount::ANON_DEV, ino, kind, mode);
-        let inode = Arc::new(AnonInode { kind, meta: Mutex::new(meta), open });
-        if name.ends_with(':') { Self::unnamed(inode, &format!("{name}[{ino}]")) } else { Self::unnamed(inode, name) }
+        let inode = Arc::new(AnonInode {
+            kind,
+            meta: Mutex::new(meta),
+            open,
+        });
+        if name.ends_with(':') {
+            Self::unnamed(inode, &format!("{name}[{ino}]"))
+        } else {
+            Self::unnamed(inode, name)
+        }
     }
 
     /// A place for an inode that has no name in any tree.
@@ -276,13 +324,19 @@ impl Path {
     /// As [`Self::unnamed`], in a mount that is in no tree.
     #[must_use]
     pub fn unnamed_in(mount: Arc<Mount>, inode: Arc<dyn Inode>, name: &str) -> Self {
-        Self { mount, dentry: Dentry::new(inode, None, name.as_bytes()) }
+        Self {
+            mount,
+            dentry: Dentry::new(inode, None, name.as_bytes()),
+        }
     }
 
     /// A place in `mount` of which no name is known.
     #[must_use]
     pub fn found(mount: Arc<Mount>, inode: Arc<dyn Inode>) -> Self {
-        Self { mount, dentry: Dentry::new(inode, None, b"") }
+        Self {
+            mount,
+            dentry: Dentry::new(inode, None, b""),
+        }
     }
 
     /// The file here.
@@ -316,11 +370,14 @@ impl Path {
             here = here.mount.point()?;
         }
         let parent = here.dentry.parent()?;
-        Some(Self { mount: here.mount, dentry: parent })
+        Some(Self {
+            mount: here.mount,
+            dentry: parent,
+        })
     }
 
-    /// The name as text, from `root` (`None`: the top). A file whose name was removed ends in ` (deleted)`; one that is not below
-    /// `root` begins with `(unreachable)`, as Linux has it.
+    /// The name as text, from `root` (`None`: the top). A file whose name was removed ends in
+    /// ` (deleted)`; one that is not below `root` begins with `(unreachable)`, as Linux has it.
     #[must_use]
     pub fn to_bytes(&self, root: Option<&Path>) -> Vec<u8> {
         let mut names: Vec<Arc<[u8]>> = Vec::new();
@@ -349,7 +406,11 @@ impl Path {
             names.push(place.name);
             here.dentry = parent;
         }
-        let mut text = if reached { Vec::new() } else { b"(unreachable)".to_vec() };
+        let mut text = if reached {
+            Vec::new()
+        } else {
+            b"(unreachable)".to_vec()
+        };
         for name in names.iter().rev() {
             text.push(b'/');
             text.extend_from_slice(name);
@@ -374,7 +435,11 @@ impl Path {
     /// # Errors
     /// `EROFS`.
     pub fn require_writable(&self) -> Result<()> {
-        if self.mount.read_only() { Err(Errno::EROFS) } else { Ok(()) }
+        if self.mount.read_only() {
+            Err(Errno::EROFS)
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! `/dev`: device nodes by name, drivers by number.
 //!
-//! A driver calls [`register`] once; the node appears in `/dev` and opening it, or any other node with the same number, reaches the
-//! driver. The memory devices (`null`, `zero`, `full`, `random`, `urandom`) live here.
+//! A driver calls [`register`] once; the node appears in `/dev` and opening it, or any other node
+//! with the same number, reaches the driver. The memory devices (`null`, `zero`, `full`, `random`,
+//! `urandom`) live here.
 
 use crate::file::{FileOps, OpenFlags};
 use crate::ioctl::Request;
@@ -43,7 +44,10 @@ const MISC_MAJOR: u32 = 10;
 
 fn registry() -> &'static Registry {
     static REGISTRY: Once<Registry> = Once::new();
-    REGISTRY.call_once(|| Registry { fs: RamFs::new("devtmpfs", None, 0o755), drivers: Mutex::new(BTreeMap::new()) })
+    REGISTRY.call_once(|| Registry {
+        fs: RamFs::new("devtmpfs", None, 0o755),
+        drivers: Mutex::new(BTreeMap::new()),
+    })
 }
 
 /// The file system of `/dev`, the same wherever it is mounted.
@@ -63,7 +67,12 @@ pub fn register(name: &str, device: Arc<dyn CharDevice>) -> Result<DeviceId> {
         let mut drivers = registry.drivers.lock();
         let id = device.id().unwrap_or_else(|| {
             let used = |minor| drivers.contains_key(&DeviceId::new(MISC_MAJOR, minor));
-            DeviceId::new(MISC_MAJOR, (FIRST_DYNAMIC_MINOR..).find(|&minor| !used(minor)).unwrap_or(u32::MAX))
+            DeviceId::new(
+                MISC_MAJOR,
+                (FIRST_DYNAMIC_MINOR..)
+                    .find(|&minor| !used(minor))
+                    .unwrap_or(u32::MAX),
+            )
         });
         if drivers.contains_key(&id) {
             return Err(Errno::EEXIST);
@@ -71,7 +80,12 @@ pub fn register(name: &str, device: Arc<dyn CharDevice>) -> Result<DeviceId> {
         drivers.insert(id, device);
         id
     };
-    let node = NewInode { kind: NewInodeKind::Char(id), mode, uid: 0, gid: 0 };
+    let node = NewInode {
+        kind: NewInodeKind::Char(id),
+        mode,
+        uid: 0,
+        gid: 0,
+    };
     let (dir, leaf) = directory_of(name)?;
     dir.create(leaf.as_bytes(), &node).inspect_err(|_| {
         registry.drivers.lock().remove(&id);
@@ -84,7 +98,12 @@ pub fn register(name: &str, device: Arc<dyn CharDevice>) -> Result<DeviceId> {
 /// # Errors
 /// `EEXIST`.
 pub fn symlink(name: &str, target: &str) -> Result<()> {
-    let link = NewInode { kind: NewInodeKind::Symlink(target.as_bytes()), mode: 0o777, uid: 0, gid: 0 };
+    let link = NewInode {
+        kind: NewInodeKind::Symlink(target.as_bytes()),
+        mode: 0o777,
+        uid: 0,
+        gid: 0,
+    };
     let (dir, leaf) = directory_of(name)?;
     dir.create(leaf.as_bytes(), &link).map(drop)
 }
@@ -94,21 +113,38 @@ pub fn symlink(name: &str, target: &str) -> Result<()> {
 /// # Errors
 /// `EEXIST`.
 pub fn directory(name: &str, mode: u32) -> Result<()> {
-    let new = NewInode { kind: NewInodeKind::Directory, mode, uid: 0, gid: 0 };
+    let new = NewInode {
+        kind: NewInodeKind::Directory,
+        mode,
+        uid: 0,
+        gid: 0,
+    };
     registry().fs.root().create(name.as_bytes(), &new).map(drop)
 }
 
 /// The directory a name belongs in, made if need be, and the rest of the name.
 fn directory_of(name: &str) -> Result<(Arc<dyn Inode>, &str)> {
     let root = registry().fs.root();
-    let Some((dir, leaf)) = name.split_once('/') else { return Ok((root, name)) };
+    let Some((dir, leaf)) = name.split_once('/') else {
+        return Ok((root, name));
+    };
     let found = match root.lookup(dir.as_bytes()) {
-        Err(Errno::ENOENT) => {
-            root.create(dir.as_bytes(), &NewInode { kind: NewInodeKind::Directory, mode: 0o755, uid: 0, gid: 0 })?
-        }
+        Err(Errno::ENOENT) => root.create(
+            dir.as_bytes(),
+            &NewInode {
+                kind: NewInodeKind::Directory,
+                mode: 0o755,
+                uid: 0,
+                gid: 0,
+            },
+        )?,
         found => found?,
     };
-    if found.kind() == FileType::Directory { Ok((found, leaf)) } else { Err(Errno::ENOTDIR) }
+    if found.kind() == FileType::Directory {
+        Ok((found, leaf))
+    } else {
+        Err(Errno::ENOTDIR)
+    }
 }
 
 /// Opens a device by number.
@@ -134,9 +170,12 @@ pub fn register_standard() -> Result<()> {
     ] {
         register(name, Arc::new(MemoryDriver { minor, kind }))?;
     }
-    for (name, target) in
-        [("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2")]
-    {
+    for (name, target) in [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+    ] {
         symlink(name, target)?;
     }
     directory("shm", 0o1777)
@@ -199,7 +238,11 @@ impl FileOps for MemoryDriver {
     }
 
     fn write(&self, _: &File, buf: &[u8]) -> Result<usize> {
-        if self.kind == MemoryDevice::Full { Err(Errno::ENOSPC) } else { Ok(buf.len()) }
+        if self.kind == MemoryDevice::Full {
+            Err(Errno::ENOSPC)
+        } else {
+            Ok(buf.len())
+        }
     }
 
     fn has_offsets(&self) -> bool {

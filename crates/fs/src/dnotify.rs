@@ -1,5 +1,5 @@
-//! Signals when a directory changes: `F_NOTIFY` of `fcntl(2)`. Made of a group of [`crate::inotify`] with one mark, each of whose events
-//! is a signal instead of something to read.
+//! Signals when a directory changes: `F_NOTIFY` of `fcntl(2)`. Made of a group of
+//! [`crate::inotify`] with one mark, each of whose events is a signal instead of something to read.
 
 use crate::inotify::{self, Inotify, InotifyFile};
 use crate::poll::{Events, PollObserver, PollTable};
@@ -53,7 +53,8 @@ impl PollObserver for Watch {
     }
 }
 
-/// Watches a directory for what `wanted` says (`DN_*`), besides what it is watched for already by this opening; nothing ends it.
+/// Watches a directory for what `wanted` says (`DN_*`), besides what it is watched for already by
+/// this opening; nothing ends it.
 ///
 /// # Errors
 /// `ENOTDIR`; `ENOSPC` for too many.
@@ -69,8 +70,17 @@ pub fn set(file: &Arc<File>, fd: i32, wanted: u32) -> Result<()> {
         Some(watch) => watch,
         None => {
             let group = inotify::inotify(OpenFlags::NONBLOCK);
-            let watch = Arc::new(Watch { file: Arc::downgrade(file), fd, group, wanted: Mutex::new(0) });
-            let _ = watch.group.poll(Some(&mut PollTable::new(watch.clone(), Events::all(), Events::empty())));
+            let watch = Arc::new(Watch {
+                file: Arc::downgrade(file),
+                fd,
+                group,
+                wanted: Mutex::new(0),
+            });
+            let _ = watch.group.poll(Some(&mut PollTable::new(
+                watch.clone(),
+                Events::all(),
+                Events::empty(),
+            )));
             file.set_watch(Some(watch.clone()));
             watch
         }
@@ -80,6 +90,11 @@ pub fn set(file: &Arc<File>, fd: i32, wanted: u32) -> Result<()> {
         *now |= wanted;
         *now
     };
-    let mask = EVENTS.iter().filter(|(dn, _)| all & dn != 0).fold(0, |mask, (_, events)| mask | events);
-    watch.inotify().map_or(Ok(()), |group| group.add(file.inode(), mask).map(drop))
+    let mask = EVENTS
+        .iter()
+        .filter(|(dn, _)| all & dn != 0)
+        .fold(0, |mask, (_, events)| mask | events);
+    watch
+        .inotify()
+        .map_or(Ok(()), |group| group.add(file.inode(), mask).map(drop))
 }

@@ -1,8 +1,9 @@
 //! Sets of files to wait for: `epoll(7)`.
 //!
-//! An entry leaves itself as a [`PollObserver`] at the sources of its file, once. A change puts the entry on the set's ready list and wakes
-//! the set's waiters; a waiter takes entries off the list, polls each for what is really so, and puts level-triggered ones back. The
-//! cost of a wait is thus that of the ready files, not of all.
+//! An entry leaves itself as a [`PollObserver`] at the sources of its file, once. A change puts the
+//! entry on the set's ready list and wakes the set's waiters; a waiter takes entries off the list,
+//! polls each for what is really so, and puts level-triggered ones back. The cost of a wait is thus
+//! that of the ready files, not of all.
 
 use crate::file::{FileOps, OpenFlags, Whence};
 use crate::poll::{Events, PollObserver, PollQueue, PollTable};
@@ -16,8 +17,13 @@ use task::Mutex;
 use task::sync::{AtomicBool, AtomicU32, Ordering};
 
 /// What goes together with `EPOLLEXCLUSIVE`.
-const WITH_EXCLUSIVE: u32 =
-    sys::EPOLLEXCLUSIVE | sys::EPOLLIN | sys::EPOLLOUT | sys::EPOLLERR | sys::EPOLLHUP | sys::EPOLLWAKEUP | sys::EPOLLET;
+const WITH_EXCLUSIVE: u32 = sys::EPOLLEXCLUSIVE
+    | sys::EPOLLIN
+    | sys::EPOLLOUT
+    | sys::EPOLLERR
+    | sys::EPOLLHUP
+    | sys::EPOLLWAKEUP
+    | sys::EPOLLET;
 
 /// How many sets may watch one another in a row.
 const MAX_NESTING: usize = 5;
@@ -25,7 +31,8 @@ const MAX_NESTING: usize = 5;
 /// What a caller wants to hear about a file, and the word it gets back with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Interest {
-    /// `EPOLLIN` … with the flags `EPOLLET`, `EPOLLONESHOT`, `EPOLLEXCLUSIVE`, `EPOLLWAKEUP` (ignored).
+    /// `EPOLLIN` … with the flags `EPOLLET`, `EPOLLONESHOT`, `EPOLLEXCLUSIVE`, `EPOLLWAKEUP`
+    /// (ignored).
     pub events: u32,
     /// The caller's own.
     pub data: u64,
@@ -44,12 +51,14 @@ struct Entry {
     _counted: census::EpollEntry,
     file: Weak<File>,
     set: Weak<Epoll>,
-    /// `None` once removed from the set. Without event bits while a one-shot entry waits to be armed again.
+    /// `None` once removed from the set. Without event bits while a one-shot entry waits to be
+    /// armed again.
     interest: Mutex<Option<Interest>>,
     /// What it has been left for at the sources of its file.
     watched: AtomicU32,
     queued: AtomicBool,
-    /// Of several sets that watch the file in this way one is told: the first that somebody waits for.
+    /// Of several sets that watch the file in this way one is told: the first that somebody waits
+    /// for.
     exclusive: bool,
 }
 
@@ -77,7 +86,9 @@ impl PollObserver for Entry {
 
     fn take(self: Arc<Self>, what: Events) -> bool {
         let interest = *self.interest.lock();
-        if interest.is_none_or(|i| (Events::from_bits_truncate(i.events) | Events::ALWAYS) & what == Events::empty()) {
+        if interest.is_none_or(|i| {
+            (Events::from_bits_truncate(i.events) | Events::ALWAYS) & what == Events::empty()
+        }) {
             return false;
         }
         match self.set.upgrade() {
@@ -87,8 +98,8 @@ impl PollObserver for Entry {
     }
 }
 
-/// The key of an entry: the descriptor's number and the opening it referred to. The entry's weak reference keeps the opening's
-/// address from being reused.
+/// The key of an entry: the descriptor's number and the opening it referred to. The entry's weak
+/// reference keeps the opening's address from being reused.
 type Key = (i32, usize);
 
 /// An epoll set.
@@ -110,7 +121,11 @@ pub fn epoll(flags: OpenFlags) -> Arc<File> {
         waiters: PollQueue::new(),
         this: this.clone(),
     });
-    File::anonymous("anon_inode:[eventpoll]", Arc::new(EpollFile(set)), flags | OpenFlags::RDWR)
+    File::anonymous(
+        "anon_inode:[eventpoll]",
+        Arc::new(EpollFile(set)),
+        flags | OpenFlags::RDWR,
+    )
 }
 
 /// An opening of a set.
@@ -129,15 +144,19 @@ fn key(fd: i32, file: &Arc<File>) -> Key {
 }
 
 impl Epoll {
-    /// The opening that the set watches by the descriptor `fd`; of several (the number was closed and given again) the one at place `skip`.
+    /// The opening that the set watches by the descriptor `fd`; of several (the number was closed
+    /// and given again) the one at place `skip`.
     #[must_use]
     pub fn watched(&self, fd: i32, skip: usize) -> Option<Arc<File>> {
         let entries = self.entries.lock();
-        entries.range((fd, 0)..=(fd, usize::MAX)).filter_map(|(_, entry)| entry.file.upgrade()).nth(skip)
+        entries
+            .range((fd, 0)..=(fd, usize::MAX))
+            .filter_map(|(_, entry)| entry.file.upgrade())
+            .nth(skip)
     }
 
-    /// Puts an entry on the ready list, if it is not there yet, and wakes waiters. True if that woke somebody, who was not woken already
-    /// for another change.
+    /// Puts an entry on the ready list, if it is not there yet, and wakes waiters. True if that
+    /// woke somebody, who was not woken already for another change.
     fn enqueue(&self, entry: Arc<Entry>) -> bool {
         if entry.queued.swap(true, Ordering::AcqRel) {
             return false;
@@ -149,10 +168,13 @@ impl Epoll {
     /// Watches `file` (`EPOLL_CTL_ADD`).
     ///
     /// # Errors
-    /// `EINVAL` for what does not go with `EPOLLEXCLUSIVE`, `EEXIST`, `ELOOP` for sets that would watch one another in a ring.
+    /// `EINVAL` for what does not go with `EPOLLEXCLUSIVE`, `EEXIST`, `ELOOP` for sets that would
+    /// watch one another in a ring.
     pub fn add(&self, fd: i32, file: &Arc<File>, interest: Interest) -> Result<()> {
         let exclusive = interest.events & sys::EPOLLEXCLUSIVE != 0;
-        if exclusive && (interest.events & !WITH_EXCLUSIVE != 0 || file.ops_as::<EpollFile>().is_some()) {
+        if exclusive
+            && (interest.events & !WITH_EXCLUSIVE != 0 || file.ops_as::<EpollFile>().is_some())
+        {
             return Err(Errno::EINVAL);
         }
         if let Some(inner) = file.ops_as::<EpollFile>()
@@ -183,12 +205,15 @@ impl Epoll {
         Ok(())
     }
 
-    /// Looks at a file after its interest changed; leaves the entry at the sources of what was not of interest before.
+    /// Looks at a file after its interest changed; leaves the entry at the sources of what was not
+    /// of interest before.
     fn arm(&self, entry: &Arc<Entry>, file: &Arc<File>) {
         let wanted = (*entry.interest.lock()).map_or(0, |i| i.events);
         let wanted = Events::from_bits_truncate(wanted) | Events::ALWAYS;
-        let before = Events::from_bits_truncate(entry.watched.fetch_or(wanted.bits(), Ordering::Relaxed));
-        let mut table = (!before.contains(wanted)).then(|| PollTable::new(entry.clone(), wanted, before));
+        let before =
+            Events::from_bits_truncate(entry.watched.fetch_or(wanted.bits(), Ordering::Relaxed));
+        let mut table =
+            (!before.contains(wanted)).then(|| PollTable::new(entry.clone(), wanted, before));
         if file.poll(table.as_mut()).intersects(wanted) {
             self.enqueue(entry.clone());
         }
@@ -199,7 +224,12 @@ impl Epoll {
     /// # Errors
     /// `ENOENT` if the file is not in the set, `EINVAL` if it is watched with `EPOLLEXCLUSIVE`.
     pub fn modify(&self, fd: i32, file: &Arc<File>, interest: Interest) -> Result<()> {
-        let entry = self.entries.lock().get(&key(fd, file)).cloned().ok_or(Errno::ENOENT)?;
+        let entry = self
+            .entries
+            .lock()
+            .get(&key(fd, file))
+            .cloned()
+            .ok_or(Errno::ENOENT)?;
         if entry.exclusive {
             return Err(Errno::EINVAL);
         }
@@ -213,52 +243,84 @@ impl Epoll {
     /// # Errors
     /// `ENOENT` if the file is not in the set.
     pub fn remove(&self, fd: i32, file: &Arc<File>) -> Result<()> {
-        let entry = self.entries.lock().remove(&key(fd, file)).ok_or(Errno::ENOENT)?;
+        let entry = self
+            .entries
+            .lock()
+            .remove(&key(fd, file))
+            .ok_or(Errno::ENOENT)?;
         *entry.interest.lock() = None;
         Ok(())
     }
 
-    /// Waits until something is ready and hands it to `take`, one after the other, at most `max`. Returns how many; none: the deadline
-    /// (monotonic nanoseconds) passed.
+    /// Waits until something is ready and hands it to `take`, one after the other, at most `max`.
+    /// Returns how many; none: the deadline (monotonic nanoseconds) passed.
     ///
     /// # Errors
     /// `EINTR` when a signal came first; that of `take`, whose file stays ready.
-    pub fn wait(&self, max: usize, deadline: Option<u64>, mut take: impl FnMut(usize, Ready) -> Result<()>) -> Result<usize> {
+    pub fn wait(
+        &self,
+        max: usize,
+        deadline: Option<u64>,
+        mut take: impl FnMut(usize, Ready) -> Result<()>,
+    ) -> Result<usize> {
         loop {
             let found = self.collect(max, &mut take)?;
             if found > 0 || deadline.is_some_and(|d| d == 0 || d <= task::now_ns()) {
                 return Ok(found);
             }
             let any = || (!self.ready.lock().is_empty()).then_some(());
-            self.waiters.wait_until(deadline, any).map_err(|_| Errno::EINTR)?;
+            self.waiters
+                .wait_until(deadline, any)
+                .map_err(|_| Errno::EINTR)?;
         }
     }
 
     /// Takes what is ready, without waiting.
-    fn collect(&self, max: usize, take: &mut impl FnMut(usize, Ready) -> Result<()>) -> Result<usize> {
+    fn collect(
+        &self,
+        max: usize,
+        take: &mut impl FnMut(usize, Ready) -> Result<()>,
+    ) -> Result<usize> {
         let mut found = 0;
         let mut again = false;
         let mut result = Ok(());
-        // Entries that come in while this runs are for the next round, else a busy file could keep it going.
+        // Entries that come in while this runs are for the next round, else a busy file could keep
+        // it going.
         let (mut budget, mut first) = {
             let mut ready = self.ready.lock();
             (ready.len(), ready.pop_front())
         };
         while found < max && budget > 0 && result.is_ok() {
             budget -= 1;
-            let Some(entry) = first.take().or_else(|| self.ready.lock().pop_front()) else { break };
-            // From here on a change puts it on the list again, so none is lost between the look below and the next.
+            let Some(entry) = first.take().or_else(|| self.ready.lock().pop_front()) else {
+                break;
+            };
+            // From here on a change puts it on the list again, so none is lost between the look
+            // below and the next.
             entry.queued.store(false, Ordering::Release);
-            let Some((interest, events)) = entry.ready() else { continue };
-            result = take(found, Ready { events: events.bits(), data: interest.data });
+            let Some((interest, events)) = entry.ready() else {
+                continue;
+            };
+            result = take(
+                found,
+                Ready {
+                    events: events.bits(),
+                    data: interest.data,
+                },
+            );
             found += usize::from(result.is_ok());
             if result.is_ok() && interest.events & sys::EPOLLONESHOT != 0 {
                 let mut current = entry.interest.lock();
                 if *current == Some(interest) {
                     let flags = sys::EPOLLONESHOT | sys::EPOLLET;
-                    *current = Some(Interest { events: interest.events & flags, data: interest.data });
+                    *current = Some(Interest {
+                        events: interest.events & flags,
+                        data: interest.data,
+                    });
                 }
-            } else if (result.is_err() || interest.events & sys::EPOLLET == 0) && !entry.queued.swap(true, Ordering::AcqRel) {
+            } else if (result.is_err() || interest.events & sys::EPOLLET == 0)
+                && !entry.queued.swap(true, Ordering::AcqRel)
+            {
                 // Behind those this round is about.
                 self.ready.lock().push_back(entry);
                 again = true;
@@ -267,7 +329,11 @@ impl Epoll {
         if again {
             self.waiters.notify();
         }
-        if found > 0 { Ok(found) } else { result.map(|()| 0) }
+        if found > 0 {
+            Ok(found)
+        } else {
+            result.map(|()| 0)
+        }
     }
 
     /// Whether this set watches `other`, or is it, directly or through others.
@@ -275,8 +341,16 @@ impl Epoll {
         if core::ptr::eq(self, other) || depth == 0 {
             return true;
         }
-        let files: Vec<Arc<File>> = self.entries.lock().values().filter_map(|e| e.file.upgrade()).collect();
-        files.iter().filter_map(|f| f.ops_as::<EpollFile>()).any(|inner| inner.0.leads_to(other, depth - 1))
+        let files: Vec<Arc<File>> = self
+            .entries
+            .lock()
+            .values()
+            .filter_map(|e| e.file.upgrade())
+            .collect();
+        files
+            .iter()
+            .filter_map(|f| f.ops_as::<EpollFile>())
+            .any(|inner| inner.0.leads_to(other, depth - 1))
     }
 }
 
@@ -291,7 +365,11 @@ impl FileOps for EpollFile {
             table.watch(&self.0.waiters);
         }
         let queued: Vec<Arc<Entry>> = self.0.ready.lock().iter().cloned().collect();
-        if queued.iter().any(|entry| entry.ready().is_some()) { Events::READABLE } else { Events::empty() }
+        if queued.iter().any(|entry| entry.ready().is_some()) {
+            Events::READABLE
+        } else {
+            Events::empty()
+        }
     }
 
     /// It has a position that nothing moves.

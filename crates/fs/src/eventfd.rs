@@ -28,7 +28,11 @@ pub fn eventfd(initial: u32, semaphore: bool, flags: OpenFlags) -> Arc<File> {
         readable: PollQueue::new(),
         writable: PollQueue::new(),
     };
-    File::anonymous("anon_inode:[eventfd]", Arc::new(counter), flags | OpenFlags::RDWR)
+    File::anonymous(
+        "anon_inode:[eventfd]",
+        Arc::new(counter),
+        flags | OpenFlags::RDWR,
+    )
 }
 
 impl FileOps for EventFd {
@@ -36,7 +40,11 @@ impl FileOps for EventFd {
         let to = buf.first_chunk_mut::<8>().ok_or(Errno::EINVAL)?;
         let attempt = || {
             let mut count = self.count.lock();
-            let taken = if self.semaphore { (*count).min(1) } else { *count };
+            let taken = if self.semaphore {
+                (*count).min(1)
+            } else {
+                *count
+            };
             *count -= taken;
             (taken != 0).then_some(taken)
         };

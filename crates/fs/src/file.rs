@@ -5,7 +5,9 @@ use crate::ioctl::Request;
 use crate::opening::{Directory, Regular};
 use crate::poll::{Events, PollObserver, PollTable};
 use crate::sigio::FileOwner;
-use crate::{DirEntry, FileType, Inode, Metadata, Path, Result, WriteAccess, dnotify, inotify, lease, lock};
+use crate::{
+    DirEntry, FileType, Inode, Metadata, Path, Result, WriteAccess, dnotify, inotify, lease, lock,
+};
 use abi::errno::Errno;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -29,11 +31,12 @@ pub enum Whence {
     Hole,
 }
 
-/// What an opening does when it is read, written, polled and controlled. Pipes, terminals and devices implement it;
-/// files and directories of a file system have one in this module.
+/// What an opening does when it is read, written, polled and controlled. Pipes, terminals and
+/// devices implement it; files and directories of a file system have one in this module.
 ///
-/// A method may block unless [`File::nonblocking`]. A blocking wait that a signal ends returns `ERESTARTSYS` if nothing was
-/// transferred. The defaults are the answers of something that cannot do it.
+/// A method may block unless [`File::nonblocking`]. A blocking wait that a signal ends returns
+/// `ERESTARTSYS` if nothing was transferred. The defaults are the answers of something that cannot
+/// do it.
 pub trait FileOps: Any + Send + Sync {
     /// Reads at the opening's own position. 0 is end of file. `buf` is not empty.
     ///
@@ -76,7 +79,8 @@ pub trait FileOps: Any + Send + Sync {
         false
     }
 
-    /// Whether it makes a difference what is written: a device that takes everything need not see it.
+    /// Whether it makes a difference what is written: a device that takes everything need not see
+    /// it.
     fn looks_at_data(&self) -> bool {
         true
     }
@@ -90,7 +94,8 @@ pub trait FileOps: Any + Send + Sync {
         Err(Errno::ESPIPE)
     }
 
-    /// What the file is ready for now. With a table, names every source the answer depends on *before* looking.
+    /// What the file is ready for now. With a table, names every source the answer depends on
+    /// *before* looking.
     fn poll(&self, file: &File, table: Option<&mut PollTable>) -> Events {
         let _ = (file, table);
         Events::READABLE | Events::WRITABLE
@@ -101,7 +106,8 @@ pub trait FileOps: Any + Send + Sync {
         true
     }
 
-    /// Whether a read goes on until the buffer is full or the end is reached, rather than giving what there is now.
+    /// Whether a read goes on until the buffer is full or the end is reached, rather than giving
+    /// what there is now.
     fn fills_buffers(&self) -> bool {
         !self.pollable()
     }
@@ -116,7 +122,8 @@ pub trait FileOps: Any + Send + Sync {
         true
     }
 
-    /// Whether what is read stays where the program cannot take it. A counter is taken before that is known.
+    /// Whether what is read stays where the program cannot take it. A counter is taken before that
+    /// is known.
     fn keeps_undelivered(&self) -> bool {
         true
     }
@@ -144,7 +151,8 @@ pub trait FileOps: Any + Send + Sync {
         Err(Errno::ENODEV)
     }
 
-    /// Lists a directory from the position on, until `emit` says no, and moves the position behind what was taken.
+    /// Lists a directory from the position on, until `emit` says no, and moves the position behind
+    /// what was taken.
     ///
     /// # Errors
     /// `ENOTDIR` for anything else.
@@ -191,7 +199,8 @@ pub struct File {
     moving: Mutex<()>,
     /// Who is signalled, and by what, if that was ever said.
     signals: Mutex<Option<Box<Signals>>>,
-    /// Whether the opening was ever locked with `flock`, or by a record lock; spares the others a look at the lock table.
+    /// Whether the opening was ever locked with `flock`, or by a record lock; spares the others a
+    /// look at the lock table.
     locked: AtomicBool,
     /// Whether it ever had a lease.
     leased: AtomicBool,
@@ -208,7 +217,13 @@ impl File {
     }
 
     #[inline(always)]
-    fn with(path: Path, ops: Arc<dyn FileOps>, fills_buffers: bool, flags: OpenFlags, writing: Option<WriteAccess>) -> Arc<Self> {
+    fn with(
+        path: Path,
+        ops: Arc<dyn FileOps>,
+        fills_buffers: bool,
+        flags: OpenFlags,
+        writing: Option<WriteAccess>,
+    ) -> Arc<Self> {
         let flags = flags.difference(OpenFlags::TRANSIENT).bits();
         Arc::new(Self {
             _counted: census::File::default(),
@@ -226,14 +241,16 @@ impl File {
         })
     }
 
-    /// An opening of something that has no place in the tree, such as a device's stream; `name` is what `/proc/<pid>/fd` shows. To
-    /// programs it looks like a pipe; opening it again (`/dev/stdin`) shares its operations.
+    /// An opening of something that has no place in the tree, such as a device's stream; `name` is
+    /// what `/proc/<pid>/fd` shows. To programs it looks like a pipe; opening it again
+    /// (`/dev/stdin`) shares its operations.
     #[must_use]
     pub fn anonymous(name: &str, ops: Arc<dyn FileOps>, flags: OpenFlags) -> Arc<Self> {
         Self::unnamed(name, FileType::Anonymous, ops, flags)
     }
 
-    /// The same for what programs are to take for a pipe. (Node.js throws away what it writes to a standard stream without a type.)
+    /// The same for what programs are to take for a pipe. (Node.js throws away what it writes to a
+    /// standard stream without a type.)
     #[must_use]
     pub fn stream(name: &str, ops: Arc<dyn FileOps>, flags: OpenFlags) -> Arc<Self> {
         Self::unnamed(name, FileType::Fifo, ops, flags)
@@ -241,11 +258,14 @@ impl File {
 
     fn unnamed(name: &str, kind: FileType, ops: Arc<dyn FileOps>, flags: OpenFlags) -> Arc<Self> {
         let again = Arc::downgrade(&ops);
-        let path = Path::anonymous(name, kind, 0o600, move |_| again.upgrade().ok_or(Errno::ENXIO));
+        let path = Path::anonymous(name, kind, 0o600, move |_| {
+            again.upgrade().ok_or(Errno::ENXIO)
+        });
         Self::new(path, ops, flags)
     }
 
-    /// An opening of a regular file or directory in the ordinary way, and whether it keeps the file from being run.
+    /// An opening of a regular file or directory in the ordinary way, and whether it keeps the file
+    /// from being run.
     #[must_use]
     pub fn of_inode(path: Path, flags: OpenFlags, writing: Option<WriteAccess>) -> Arc<Self> {
         // Neither has anything of its own, so there is one of each.
@@ -298,10 +318,14 @@ impl File {
     /// Changes the flags that may change ([`OpenFlags::SETTABLE`]), as `fcntl(F_SETFL)` does.
     pub fn set_flags(&self, flags: OpenFlags) {
         let keep = self.flags() - OpenFlags::SETTABLE;
-        self.flags.store((keep | (flags & OpenFlags::SETTABLE)).bits(), Ordering::Relaxed);
+        self.flags.store(
+            (keep | (flags & OpenFlags::SETTABLE)).bits(),
+            Ordering::Relaxed,
+        );
     }
 
-    /// Adds flags to those that `fcntl(F_GETFL)` shows, also such as only concern the call that opens: a message queue shows them.
+    /// Adds flags to those that `fcntl(F_GETFL)` shows, also such as only concern the call that
+    /// opens: a message queue shows them.
     pub fn remember(&self, flags: OpenFlags) {
         self.flags.fetch_or(flags.bits(), Ordering::Relaxed);
     }
@@ -315,7 +339,10 @@ impl File {
     /// Who is signalled with `O_ASYNC`, and by what.
     #[must_use]
     pub fn notice(&self) -> FileOwner {
-        self.signals.lock().as_ref().map_or_else(FileOwner::default, |signals| signals.notice)
+        self.signals
+            .lock()
+            .as_ref()
+            .map_or_else(FileOwner::default, |signals| signals.notice)
     }
 
     /// Changes that.
@@ -326,17 +353,25 @@ impl File {
     pub(crate) fn set_watcher(&self, watcher: Option<Arc<dyn PollObserver>>) {
         let old = match (&mut *self.signals.lock(), watcher) {
             (None, None) => None,
-            (signals, watcher) => core::mem::replace(&mut signals.get_or_insert_default().watcher, watcher),
+            (signals, watcher) => {
+                core::mem::replace(&mut signals.get_or_insert_default().watcher, watcher)
+            }
         };
         drop(old);
     }
 
     pub(crate) fn watch(&self) -> Option<Arc<dnotify::Watch>> {
-        self.signals.lock().as_ref().and_then(|signals| signals.watch.clone())
+        self.signals
+            .lock()
+            .as_ref()
+            .and_then(|signals| signals.watch.clone())
     }
 
     pub(crate) fn set_watch(&self, watch: Option<Arc<dnotify::Watch>>) {
-        let old = core::mem::replace(&mut self.signals.lock().get_or_insert_default().watch, watch);
+        let old = core::mem::replace(
+            &mut self.signals.lock().get_or_insert_default().watch,
+            watch,
+        );
         drop(old);
     }
 
@@ -361,11 +396,14 @@ impl File {
         }
     }
 
-    /// The file was read: that shows in its access time, unless the opening or the mount says otherwise.
+    /// The file was read: that shows in its access time, unless the opening or the mount says
+    /// otherwise.
     pub(crate) fn accessed(&self) {
         let mount = self.path.mount();
         let flags = mount.flags();
-        let mut unnoticed = flags & sys::MS_NOATIME != 0 || self.flags().contains(OpenFlags::NOATIME) || mount.read_only();
+        let mut unnoticed = flags & sys::MS_NOATIME != 0
+            || self.flags().contains(OpenFlags::NOATIME)
+            || mount.read_only();
         if flags & sys::MS_NODIRATIME != 0 {
             unnoticed |= self.path.dentry().kind() == FileType::Directory;
         }
@@ -391,8 +429,8 @@ impl File {
         self.read_some(buf)
     }
 
-    /// As [`Self::read`], if the opening is for reading, and what there is to read is not taken from anybody by that; `None` if not.
-    /// `buf` is not empty.
+    /// As [`Self::read`], if the opening is for reading, and what there is to read is not taken
+    /// from anybody by that; `None` if not. `buf` is not empty.
     #[inline(always)]
     pub fn read_at_once(&self, buf: &mut [u8]) -> Option<Result<usize>> {
         self.reads_at_once.then(|| self.read_some(buf))
@@ -405,7 +443,8 @@ impl File {
         result
     }
 
-    /// Writes at the opening's position. An empty buffer writes nothing, except that it is a message to a socket.
+    /// Writes at the opening's position. An empty buffer writes nothing, except that it is a
+    /// message to a socket.
     ///
     /// # Errors
     /// `EBADF` if not open for writing, else what the file says.
@@ -430,7 +469,8 @@ impl File {
         result
     }
 
-    /// Writes at an offset (behind the end if opened with `O_APPEND`, as Linux does). An empty buffer writes nothing and changes nothing.
+    /// Writes at an offset (behind the end if opened with `O_APPEND`, as Linux does). An empty
+    /// buffer writes nothing and changes nothing.
     ///
     /// # Errors
     /// As [`File::write`]; `ESPIPE` where there are no offsets.
@@ -444,7 +484,8 @@ impl File {
         result
     }
 
-    /// Writes behind the end (`RWF_APPEND`), and moves the position there if asked. What has no end is written as ever.
+    /// Writes behind the end (`RWF_APPEND`), and moves the position there if asked. What has no end
+    /// is written as ever.
     ///
     /// # Errors
     /// As [`File::write`].
@@ -467,7 +508,8 @@ impl File {
     /// Moves the position and returns it.
     ///
     /// # Errors
-    /// `EINVAL` for a negative result, `ENXIO` for `Data`/`Hole` behind the end, `ESPIPE` where there is no position.
+    /// `EINVAL` for a negative result, `ENXIO` for `Data`/`Hole` behind the end, `ESPIPE` where
+    /// there is no position.
     pub fn seek(&self, whence: Whence, offset: i64) -> Result<u64> {
         self.ops.seek(self, whence, offset)
     }
@@ -513,7 +555,8 @@ impl File {
         result
     }
 
-    /// The position that the last call left, without waiting for one that is under way: which may be the one that asks.
+    /// The position that the last call left, without waiting for one that is under way: which may
+    /// be the one that asks.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.offset.load(Ordering::Relaxed)
@@ -531,7 +574,11 @@ impl Drop for File {
         self.ops.closed(self);
         let flags = self.flags();
         if !flags.contains(OpenFlags::PATH) {
-            let event = if flags.writable() { sys::IN_CLOSE_WRITE } else { sys::IN_CLOSE_NOWRITE };
+            let event = if flags.writable() {
+                sys::IN_CLOSE_WRITE
+            } else {
+                sys::IN_CLOSE_NOWRITE
+            };
             inotify::happened(self.path.dentry(), event);
         }
     }

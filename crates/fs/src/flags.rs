@@ -5,7 +5,8 @@ use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
 bitflags::bitflags! {
-    /// Flags of `open(2)`. The two lowest bits are the access mode, see [`OpenFlags::readable`] and [`OpenFlags::writable`].
+    /// Flags of `open(2)`. The two lowest bits are the access mode, see [`OpenFlags::readable`] and
+    /// [`OpenFlags::writable`].
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct OpenFlags: u32 {
         /// Open for writing only.
@@ -53,12 +54,23 @@ impl OpenFlags {
     /// Read only, nothing else.
     pub const RDONLY: Self = Self::empty();
     /// What `fcntl(F_SETFL)` may change.
-    pub const SETTABLE: Self = Self::APPEND.union(Self::NONBLOCK).union(Self::ASYNC).union(Self::DIRECT).union(Self::NOATIME);
+    pub const SETTABLE: Self = Self::APPEND
+        .union(Self::NONBLOCK)
+        .union(Self::ASYNC)
+        .union(Self::DIRECT)
+        .union(Self::NOATIME);
     /// What concerns the call of `open(2)` only and is not remembered.
-    pub(crate) const TRANSIENT: Self = Self::CREAT.union(Self::EXCL).union(Self::NOCTTY).union(Self::TRUNC).union(Self::CLOEXEC);
+    pub(crate) const TRANSIENT: Self = Self::CREAT
+        .union(Self::EXCL)
+        .union(Self::NOCTTY)
+        .union(Self::TRUNC)
+        .union(Self::CLOEXEC);
 
     /// What is left of other flags beside `PATH`.
-    const BESIDE_PATH: Self = Self::PATH.union(Self::DIRECTORY).union(Self::NOFOLLOW).union(Self::CLOEXEC);
+    const BESIDE_PATH: Self = Self::PATH
+        .union(Self::DIRECTORY)
+        .union(Self::NOFOLLOW)
+        .union(Self::CLOEXEC);
 
     /// The flags as `open(2)` takes them: `PATH` leaves most others without a meaning.
     ///
@@ -77,11 +89,16 @@ impl OpenFlags {
             return Err(Errno::EINVAL);
         }
         // With the metadata means with the data, too.
-        let data = if self.intersects(Self::SYNC.difference(Self::DSYNC)) { Self::DSYNC } else { Self::empty() };
+        let data = if self.intersects(Self::SYNC.difference(Self::DSYNC)) {
+            Self::DSYNC
+        } else {
+            Self::empty()
+        };
         Ok(self | Self::LARGEFILE | data)
     }
 
-    /// What the file must permit. The access mode 3, for nothing but `ioctl(2)`, asks for both and grants neither.
+    /// What the file must permit. The access mode 3, for nothing but `ioctl(2)`, asks for both and
+    /// grants neither.
     #[must_use]
     pub const fn wanted(self) -> Access {
         if self.contains(Self::PATH) {
@@ -92,7 +109,11 @@ impl OpenFlags {
             sys::O_WRONLY => Access::WRITE,
             _ => Access::READ.and(Access::WRITE),
         };
-        if self.contains(Self::TRUNC) { mode.and(Access::WRITE) } else { mode }
+        if self.contains(Self::TRUNC) {
+            mode.and(Access::WRITE)
+        } else {
+            mode
+        }
     }
 
     /// Whether the access mode has reading.
@@ -105,7 +126,8 @@ impl OpenFlags {
     /// Whether the access mode has writing.
     #[must_use]
     pub const fn writable(self) -> bool {
-        matches!(self.bits() & sys::O_ACCMODE, sys::O_WRONLY | sys::O_RDWR) && !self.contains(Self::PATH)
+        matches!(self.bits() & sys::O_ACCMODE, sys::O_WRONLY | sys::O_RDWR)
+            && !self.contains(Self::PATH)
     }
 }
 
@@ -128,16 +150,37 @@ mod tests {
     #[test]
     fn flags_that_do_not_go_together_are_refused() {
         let checked = |flags: OpenFlags| flags.checked();
-        let path = OpenFlags::PATH | OpenFlags::NOFOLLOW | OpenFlags::CLOEXEC | OpenFlags::DIRECTORY;
-        assert_eq!(checked(path | OpenFlags::RDWR | OpenFlags::CREAT | OpenFlags::TRUNC | OpenFlags::APPEND), Ok(path));
-        assert_eq!(checked(OpenFlags::CREAT | OpenFlags::DIRECTORY), Err(Errno::EINVAL));
-        assert_eq!(checked(OpenFlags::CREAT), Ok(OpenFlags::CREAT | OpenFlags::LARGEFILE));
-        assert_eq!(checked(OpenFlags::DIRECTORY), Ok(OpenFlags::DIRECTORY | OpenFlags::LARGEFILE));
+        let path =
+            OpenFlags::PATH | OpenFlags::NOFOLLOW | OpenFlags::CLOEXEC | OpenFlags::DIRECTORY;
+        assert_eq!(
+            checked(
+                path | OpenFlags::RDWR | OpenFlags::CREAT | OpenFlags::TRUNC | OpenFlags::APPEND
+            ),
+            Ok(path)
+        );
+        assert_eq!(
+            checked(OpenFlags::CREAT | OpenFlags::DIRECTORY),
+            Err(Errno::EINVAL)
+        );
+        assert_eq!(
+            checked(OpenFlags::CREAT),
+            Ok(OpenFlags::CREAT | OpenFlags::LARGEFILE)
+        );
+        assert_eq!(
+            checked(OpenFlags::DIRECTORY),
+            Ok(OpenFlags::DIRECTORY | OpenFlags::LARGEFILE)
+        );
         // A file without a name must be written to, and the bit that is its own says nothing alone.
         let unnamed = OpenFlags::TMPFILE | OpenFlags::WRONLY;
         assert_eq!(checked(unnamed), Ok(unnamed | OpenFlags::LARGEFILE));
         assert_eq!(checked(OpenFlags::TMPFILE), Err(Errno::EINVAL));
-        assert_eq!(checked(OpenFlags::TMPFILE | OpenFlags::TRUNC), Err(Errno::EINVAL));
-        assert_eq!(checked(OpenFlags::TMPFILE.difference(OpenFlags::DIRECTORY) | OpenFlags::RDWR), Err(Errno::EINVAL));
+        assert_eq!(
+            checked(OpenFlags::TMPFILE | OpenFlags::TRUNC),
+            Err(Errno::EINVAL)
+        );
+        assert_eq!(
+            checked(OpenFlags::TMPFILE.difference(OpenFlags::DIRECTORY) | OpenFlags::RDWR),
+            Err(Errno::EINVAL)
+        );
     }
 }

@@ -2,7 +2,10 @@
 
 use crate::pipe::Pipe;
 use crate::xattr::SetMode;
-use crate::{Access, DeviceId, FileOps, FileType, Metadata, OpenFlags, Path, Permissions, Result, SetAttr, WriteCount};
+use crate::{
+    Access, DeviceId, FileOps, FileType, Metadata, OpenFlags, Path, Permissions, Result, SetAttr,
+    WriteCount,
+};
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -12,8 +15,8 @@ use vm::Page;
 
 static KEEPS_SET_IDS: Once<fn() -> bool> = Once::new();
 
-/// Installs what tells whether the set-id bits of a file stay when the caller writes to it (`CAP_FSETID`). Before that they do not. Only the
-/// first call counts.
+/// Installs what tells whether the set-id bits of a file stay when the caller writes to it
+/// (`CAP_FSETID`). Before that they do not. Only the first call counts.
 pub fn set_keeps_set_ids(hook: fn() -> bool) {
     KEEPS_SET_IDS.call_once(|| hook);
 }
@@ -84,7 +87,8 @@ bitflags::bitflags! {
         const NOREPLACE = linux_raw_sys::general::RENAME_NOREPLACE;
         /// Swap the two.
         const EXCHANGE = linux_raw_sys::general::RENAME_EXCHANGE;
-        /// Leave a whiteout, the character device 0:0, in the old place: for who lays file systems over each other.
+        /// Leave a whiteout, the character device 0:0, in the old place: for who lays file systems
+        /// over each other.
         const WHITEOUT = linux_raw_sys::general::RENAME_WHITEOUT;
     }
 }
@@ -99,9 +103,10 @@ impl RenameFlags {
 
 /// A file of some file system.
 ///
-/// Implementations lock inside and may be called from any thread. The VFS ([`crate::ops`]) has checked permissions, the length of
-/// names and that both sides of a link or rename are on one file system; it also serialises changes of one directory's names.
-/// The defaults are the answers of a file that does not have the operation.
+/// Implementations lock inside and may be called from any thread. The VFS ([`crate::ops`]) has
+/// checked permissions, the length of names and that both sides of a link or rename are on one file
+/// system; it also serialises changes of one directory's names. The defaults are the answers of a
+/// file that does not have the operation.
 pub trait Inode: Any + Send + Sync {
     /// Everything `stat(2)` shows.
     fn metadata(&self) -> Metadata;
@@ -111,7 +116,8 @@ pub trait Inode: Any + Send + Sync {
         (&self.metadata()).into()
     }
 
-    /// Whether the permission bits grant this to everybody, whoever owns the file. May say no where they do.
+    /// Whether the permission bits grant this to everybody, whoever owns the file. May say no where
+    /// they do.
     fn open_to_all(&self, want: Access) -> bool {
         let _ = want;
         false
@@ -138,7 +144,8 @@ pub trait Inode: Any + Send + Sync {
         Err(Errno::ENOTDIR)
     }
 
-    /// Whether a name, once looked up, stays what it is until changed through this tree. False for generated directories.
+    /// Whether a name, once looked up, stays what it is until changed through this tree. False for
+    /// generated directories.
     fn names_are_stable(&self) -> bool {
         true
     }
@@ -188,7 +195,8 @@ pub trait Inode: Any + Send + Sync {
         Err(Errno::EPERM)
     }
 
-    /// Moves `name` to `to_name` in `to` (of the same file system), in one step for every observer; `whiteout` is left in the old place.
+    /// Moves `name` to `to_name` in `to` (of the same file system), in one step for every observer;
+    /// `whiteout` is left in the old place.
     ///
     /// # Errors
     /// `ENOENT`, `EEXIST`, `ENOTEMPTY`, `EISDIR`, `ENOTDIR`, `EPERM`.
@@ -204,7 +212,8 @@ pub trait Inode: Any + Send + Sync {
         Err(Errno::EPERM)
     }
 
-    /// Lists entries from `cursor` on (0: the start, `.` and `..` not among them) until `emit` says no.
+    /// Lists entries from `cursor` on (0: the start, `.` and `..` not among them) until `emit` says
+    /// no.
     ///
     /// # Errors
     /// `ENOTDIR` if this is no directory.
@@ -241,8 +250,8 @@ pub trait Inode: Any + Send + Sync {
         Err(Errno::EINVAL)
     }
 
-    /// Makes `page` the contents from `offset` on, a multiple of the page size, as it is. The file grows to the end of the page,
-    /// if it was shorter.
+    /// Makes `page` the contents from `offset` on, a multiple of the page size, as it is. The file
+    /// grows to the end of the page, if it was shorter.
     ///
     /// # Errors
     /// `ENOSPC`, `EFBIG`; `EPERM` where files are not made of pages.
@@ -295,7 +304,8 @@ pub trait Inode: Any + Send + Sync {
     /// Adds seals (`F_ADD_SEALS`).
     ///
     /// # Errors
-    /// `EINVAL` for files that know of none, `EPERM` if no more may be added, `EBUSY` if a program has it mapped for writing.
+    /// `EINVAL` for files that know of none, `EPERM` if no more may be added, `EBUSY` if a program
+    /// has it mapped for writing.
     fn add_seals(&self, seals: u32) -> Result<()> {
         let _ = seals;
         Err(Errno::EINVAL)
@@ -333,7 +343,8 @@ pub trait Inode: Any + Send + Sync {
         Vec::new()
     }
 
-    /// A number by which the file system finds the file as long as there is one, and never another, if it has such.
+    /// A number by which the file system finds the file as long as there is one, and never another,
+    /// if it has such.
     fn handle(self: Arc<Self>) -> Option<u64> {
         None
     }
@@ -343,7 +354,8 @@ pub trait Inode: Any + Send + Sync {
         None
     }
 
-    /// The file was read, which sets its access time: `always`, or where that tells something new (`relatime`).
+    /// The file was read, which sets its access time: `always`, or where that tells something new
+    /// (`relatime`).
     fn accessed(&self, always: bool) {
         let _ = always;
     }
@@ -354,7 +366,11 @@ pub trait Inode: Any + Send + Sync {
     /// `ENXIO` behind the end.
     fn seek_extent(&self, offset: u64, hole: bool) -> Result<u64> {
         let size = self.metadata().size;
-        if offset >= size { Err(Errno::ENXIO) } else { Ok(if hole { size } else { offset }) }
+        if offset >= size {
+            Err(Errno::ENXIO)
+        } else {
+            Ok(if hole { size } else { offset })
+        }
     }
 
     /// The pages behind a mapping of this file.
@@ -365,7 +381,8 @@ pub trait Inode: Any + Send + Sync {
         Err(Errno::ENODEV)
     }
 
-    /// What reading and writing an opening of this file does. `None`: the ordinary thing for its kind.
+    /// What reading and writing an opening of this file does. `None`: the ordinary thing for its
+    /// kind.
     ///
     /// # Errors
     /// Whatever the device says.

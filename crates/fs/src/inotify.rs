@@ -1,10 +1,12 @@
 //! Watching files and directories for changes: `inotify(7)`.
 //!
-//! A mark joins a file to a group, which is what a descriptor of `inotify_init(2)` refers to. Marks are kept by the file's address, and
-//! hold the file, so the address stays its own. Whatever changes a file reports it here afterwards, through one of the functions at the
-//! end; while nobody watches anything that costs one load.
+//! A mark joins a file to a group, which is what a descriptor of `inotify_init(2)` refers to. Marks
+//! are kept by the file's address, and hold the file, so the address stays its own. Whatever
+//! changes a file reports it here afterwards, through one of the functions at the end; while nobody
+//! watches anything that costs one load.
 //!
-//! Locks: the table of marks, then a group's queue; both are innermost, and nobody is woken with either held.
+//! Locks: the table of marks, then a group's queue; both are innermost, and nobody is woken with
+//! either held.
 
 use crate::file::{FileOps, OpenFlags, Whence};
 use crate::ioctl::Request;
@@ -72,9 +74,14 @@ struct Event {
 }
 
 impl Event {
-    /// How many bytes the name takes: with a NUL, to a multiple of the header's size; none without a name.
+    /// How many bytes the name takes: with a NUL, to a multiple of the header's size; none without
+    /// a name.
     fn name_len(&self) -> usize {
-        if self.name.is_empty() { 0 } else { (self.name.len() + 1).next_multiple_of(HEADER) }
+        if self.name.is_empty() {
+            0
+        } else {
+            (self.name.len() + 1).next_multiple_of(HEADER)
+        }
     }
 }
 
@@ -114,7 +121,11 @@ pub fn inotify(flags: OpenFlags) -> Arc<File> {
         readable: PollQueue::new(),
         this: this.clone(),
     });
-    File::anonymous("anon_inode:inotify", Arc::new(InotifyFile(group)), flags | OpenFlags::RDONLY)
+    File::anonymous(
+        "anon_inode:inotify",
+        Arc::new(InotifyFile(group)),
+        flags | OpenFlags::RDONLY,
+    )
 }
 
 /// Whether a mask has an event, and nothing that means nothing.
@@ -131,11 +142,16 @@ pub fn check_mask(mask: u32) -> Result<()> {
         | sys::IN_MASK_ADD
         | sys::IN_MASK_CREATE
         | sys::IN_ONESHOT;
-    if mask & !KNOWN != 0 || mask & KNOWN == 0 { Err(Errno::EINVAL) } else { Ok(()) }
+    if mask & !KNOWN != 0 || mask & KNOWN == 0 {
+        Err(Errno::EINVAL)
+    } else {
+        Ok(())
+    }
 }
 
 impl Inotify {
-    /// Watches `inode` for what `mask`, which [`check_mask`] has seen, says (`inotify_add_watch(2)`), or changes what it is watched for. Returns the descriptor.
+    /// Watches `inode` for what `mask`, which [`check_mask`] has seen, says
+    /// (`inotify_add_watch(2)`), or changes what it is watched for. Returns the descriptor.
     ///
     /// # Errors
     /// `EEXIST` with `IN_MASK_CREATE`, `ENOSPC` beyond [`MAX_WATCHES`].
@@ -143,7 +159,9 @@ impl Inotify {
         let kept = mask & (sys::IN_ALL_EVENTS | sys::IN_EXCL_UNLINK | sys::IN_ONESHOT);
         let mut table = MARKS.lock();
         let of_file = table.entry(key(inode)).or_default();
-        let own = of_file.iter().find(|m| m.group.as_ptr() == self.this.as_ptr());
+        let own = of_file
+            .iter()
+            .find(|m| m.group.as_ptr() == self.this.as_ptr());
         if let Some(mark) = own {
             if mask & sys::IN_MASK_CREATE != 0 {
                 return Err(Errno::EEXIST);
@@ -183,7 +201,13 @@ impl Inotify {
     /// # Errors
     /// `EINVAL` if there is none with this descriptor.
     pub fn remove(&self, wd: i32) -> Result<()> {
-        let mark = self.state.lock().marks.get(&wd).cloned().ok_or(Errno::EINVAL)?;
+        let mark = self
+            .state
+            .lock()
+            .marks
+            .get(&wd)
+            .cloned()
+            .ok_or(Errno::EINVAL)?;
         forget(&mark, sys::IN_IGNORED);
         Ok(())
     }
@@ -196,7 +220,12 @@ impl Inotify {
                 return;
             }
             if state.queue.len() >= MAX_QUEUED {
-                let overflow = Event { wd: -1, mask: sys::IN_Q_OVERFLOW, cookie: 0, name: Box::default() };
+                let overflow = Event {
+                    wd: -1,
+                    mask: sys::IN_Q_OVERFLOW,
+                    cookie: 0,
+                    name: Box::default(),
+                };
                 if state.queue.back() == Some(&overflow) {
                     return;
                 }
@@ -211,7 +240,10 @@ impl Inotify {
     /// Throws the events away, and says how many there were, of marks that go on.
     pub(crate) fn drain(&self) -> usize {
         let events = core::mem::take(&mut self.state.lock().queue);
-        events.iter().filter(|event| event.mask & sys::IN_IGNORED == 0).count()
+        events
+            .iter()
+            .filter(|event| event.mask & sys::IN_IGNORED == 0)
+            .count()
     }
 
     /// As many events as fit, in the form of `read(2)`.
@@ -221,7 +253,11 @@ impl Inotify {
         while let Some(event) = state.queue.front() {
             let len = HEADER + event.name_len();
             let Some(to) = buf.get_mut(done..done + len) else {
-                return Some(if done > 0 { Ok(done) } else { Err(Errno::EINVAL) });
+                return Some(if done > 0 {
+                    Ok(done)
+                } else {
+                    Err(Errno::EINVAL)
+                });
             };
             to.fill(0);
             to[..4].copy_from_slice(&event.wd.to_ne_bytes());
@@ -258,14 +294,25 @@ impl FileOps for InotifyFile {
         if let Some(table) = table {
             table.watch(&self.0.readable);
         }
-        if self.0.state.lock().queue.is_empty() { Events::empty() } else { Events::READABLE }
+        if self.0.state.lock().queue.is_empty() {
+            Events::empty()
+        } else {
+            Events::READABLE
+        }
     }
 
     fn ioctl(&self, _: &File, request: &Request<'_>) -> Result<usize> {
         if request.command != linux_raw_sys::ioctl::FIONREAD {
             return Err(Errno::ENOTTY);
         }
-        let bytes: usize = self.0.state.lock().queue.iter().map(|e| HEADER + e.name_len()).sum();
+        let bytes: usize = self
+            .0
+            .state
+            .lock()
+            .queue
+            .iter()
+            .map(|e| HEADER + e.name_len())
+            .sum();
         request.write(&i32::try_from(bytes).unwrap_or(i32::MAX))?;
         Ok(0)
     }
@@ -301,7 +348,12 @@ fn forget(mark: &Arc<Mark>, last: u32) {
     if let Some(group) = mark.group.upgrade() {
         let own = group.state.lock().marks.remove(&mark.wd);
         drop(own);
-        group.push(Event { wd: mark.wd, mask: last, cookie: 0, name: Box::default() });
+        group.push(Event {
+            wd: mark.wd,
+            mask: last,
+            cookie: 0,
+            name: Box::default(),
+        });
     }
 }
 
@@ -316,7 +368,12 @@ fn tell(inode: &Arc<dyn Inode>, mask: u32, name: &[u8], cookie: u32, unlinked: b
             continue;
         }
         if let Some(group) = mark.group.upgrade() {
-            group.push(Event { wd: mark.wd, mask, cookie, name: name.into() });
+            group.push(Event {
+                wd: mark.wd,
+                mask,
+                cookie,
+                name: name.into(),
+            });
         }
         if wanted & sys::IN_ONESHOT != 0 {
             forget(&mark, sys::IN_IGNORED);
@@ -325,17 +382,23 @@ fn tell(inode: &Arc<dyn Inode>, mask: u32, name: &[u8], cookie: u32, unlinked: b
 }
 
 fn with_kind(mask: u32, kind: FileType) -> u32 {
-    if kind == FileType::Directory { mask | sys::IN_ISDIR } else { mask }
+    if kind == FileType::Directory {
+        mask | sys::IN_ISDIR
+    } else {
+        mask
+    }
 }
 
-/// Something happened to the file `dentry` names: its own marks hear of it, and those of the directory it is in.
+/// Something happened to the file `dentry` names: its own marks hear of it, and those of the
+/// directory it is in.
 pub(crate) fn happened(dentry: &Arc<Dentry>, mask: u32) {
     if anybody() {
         report(dentry, mask);
     }
 }
 
-/// Something happened to the file at `path`: its own marks hear of it, and those of the directory it is in.
+/// Something happened to the file at `path`: its own marks hear of it, and those of the directory
+/// it is in.
 pub fn happened_at(path: &Path, mask: u32) {
     happened(path.dentry(), mask);
 }
@@ -360,12 +423,22 @@ pub(crate) fn entry_changed(dir: &Arc<dyn Inode>, mask: u32, name: &[u8], kind: 
 /// The file's number of links changed.
 pub(crate) fn links_changed(inode: &Arc<dyn Inode>) {
     if anybody() {
-        tell(inode, with_kind(sys::IN_ATTRIB, inode.kind()), b"", 0, false);
+        tell(
+            inode,
+            with_kind(sys::IN_ATTRIB, inode.kind()),
+            b"",
+            0,
+            false,
+        );
     }
 }
 
 /// A name was moved from one directory to another, or within one.
-pub(crate) fn moved(inode: &Arc<dyn Inode>, from: (&Arc<dyn Inode>, &[u8]), to: (&Arc<dyn Inode>, &[u8])) {
+pub(crate) fn moved(
+    inode: &Arc<dyn Inode>,
+    from: (&Arc<dyn Inode>, &[u8]),
+    to: (&Arc<dyn Inode>, &[u8]),
+) {
     /// Ties the two halves of a move together.
     static COOKIE: AtomicU32 = AtomicU32::new(1);
     if !anybody() {
@@ -373,7 +446,13 @@ pub(crate) fn moved(inode: &Arc<dyn Inode>, from: (&Arc<dyn Inode>, &[u8]), to: 
     }
     let cookie = COOKIE.fetch_add(1, Ordering::Relaxed);
     let kind = inode.kind();
-    tell(from.0, with_kind(sys::IN_MOVED_FROM, kind), from.1, cookie, false);
+    tell(
+        from.0,
+        with_kind(sys::IN_MOVED_FROM, kind),
+        from.1,
+        cookie,
+        false,
+    );
     tell(to.0, with_kind(sys::IN_MOVED_TO, kind), to.1, cookie, false);
     // What happens to a watched file itself is told without its kind, as on Linux.
     tell(inode, sys::IN_MOVE_SELF, b"", 0, false);

@@ -59,7 +59,8 @@ impl Request<'_> {
     }
 }
 
-/// A caller inside the kernel: no memory, no descriptors, all rights. For code and tests that use a device's `ioctl` directly.
+/// A caller inside the kernel: no memory, no descriptors, all rights. For code and tests that use a
+/// device's `ioctl` directly.
 pub struct KernelCaller;
 
 impl Caller for KernelCaller {

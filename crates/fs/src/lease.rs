@@ -1,7 +1,9 @@
-//! Leases: who has one is signalled before somebody else opens the file in another way, or cuts it (`F_SETLEASE` of `fcntl(2)`).
+//! Leases: who has one is signalled before somebody else opens the file in another way, or cuts it
+//! (`F_SETLEASE` of `fcntl(2)`).
 //!
-//! Leases are kept by the file's address; each ends with its opening, which holds the file. Who would break one waits until the holder
-//! has given it up, or for [`BREAK_SECONDS`]; then it is gone. While there is no lease, opening a file costs one load.
+//! Leases are kept by the file's address; each ends with its opening, which holds the file. Who
+//! would break one waits until the holder has given it up, or for [`BREAK_SECONDS`]; then it is
+//! gone. While there is no lease, opening a file costs one load.
 
 use crate::sigio::{self, FileOwner, Target};
 use crate::{Cred, File, FileType, Inode, Result};
@@ -71,15 +73,25 @@ fn with<R>(inode: &Arc<dyn Inode>, change: impl FnOnce(&mut Vec<Lease>) -> R) ->
     result
 }
 
-/// Takes a lease, changes the one there is, or gives it up (`kind` is `None`). `has_others` says whether there are other openings of the
-/// file; one that is being made at this moment may be overlooked.
+/// Takes a lease, changes the one there is, or gives it up (`kind` is `None`). `has_others` says
+/// whether there are other openings of the file; one that is being made at this moment may be
+/// overlooked.
 ///
 /// # Errors
-/// `EINVAL` for what is no regular file; `EACCES` for somebody else's; `EAGAIN` if others have it open, or a lease, in a way that
-/// does not go together with it, or there is none to give up.
-pub fn set(file: &Arc<File>, fd: i32, kind: Option<Kind>, cred: &Cred, has_others: impl FnOnce() -> bool) -> Result<()> {
+/// `EINVAL` for what is no regular file; `EACCES` for somebody else's; `EAGAIN` if others have it
+/// open, or a lease, in a way that does not go together with it, or there is none to give up.
+pub fn set(
+    file: &Arc<File>,
+    fd: i32,
+    kind: Option<Kind>,
+    cred: &Cred,
+    has_others: impl FnOnce() -> bool,
+) -> Result<()> {
     let inode = file.inode();
-    let users = inode.writers().filter(|_| inode.kind() == FileType::Regular).ok_or(Errno::EINVAL)?;
+    let users = inode
+        .writers()
+        .filter(|_| inode.kind() == FileType::Regular)
+        .ok_or(Errno::EINVAL)?;
     if cred.uid != inode.metadata().uid && !cred.has(CAP_LEASE) {
         return Err(Errno::EACCES);
     }
@@ -96,15 +108,26 @@ pub fn set(file: &Arc<File>, fd: i32, kind: Option<Kind>, cred: &Cred, has_other
         let Some(kind) = kind else {
             let before = leases.len();
             leases.retain(|lease| !own(lease));
-            return if leases.len() < before { Ok(()) } else { Err(Errno::EAGAIN) };
+            return if leases.len() < before {
+                Ok(())
+            } else {
+                Err(Errno::EAGAIN)
+            };
         };
-        let others = leases.iter().any(|lease| !own(lease) && (kind == Kind::Write || matches!(lease.breaking, Some((None, _)))));
+        let others = leases.iter().any(|lease| {
+            !own(lease) && (kind == Kind::Write || matches!(lease.breaking, Some((None, _))))
+        });
         if !free || others {
             return Err(Errno::EAGAIN);
         }
         match leases.iter_mut().find(|lease| own(lease)) {
             Some(lease) => (lease.kind, lease.breaking) = (kind, None),
-            None => leases.push(Lease { file: Arc::downgrade(file), fd, kind, breaking: None }),
+            None => leases.push(Lease {
+                file: Arc::downgrade(file),
+                fd,
+                kind,
+                breaking: None,
+            }),
         }
         Ok(())
     });
@@ -122,23 +145,32 @@ pub fn set(file: &Arc<File>, fd: i32, kind: Option<Kind>, cred: &Cred, has_other
 #[must_use]
 pub fn get(file: &Arc<File>) -> Option<Kind> {
     with(file.inode(), |leases| {
-        let own = leases.iter().find(|lease| core::ptr::eq(lease.file.as_ptr(), Arc::as_ptr(file)))?;
+        let own = leases
+            .iter()
+            .find(|lease| core::ptr::eq(lease.file.as_ptr(), Arc::as_ptr(file)))?;
         own.breaking.map_or(Some(own.kind), |(left, _)| left)
     })
 }
 
 /// The opening is over, and its lease.
 pub(crate) fn release(file: &File) {
-    with(file.inode(), |leases| leases.retain(|lease| !core::ptr::eq(lease.file.as_ptr(), file)));
+    with(file.inode(), |leases| {
+        leases.retain(|lease| !core::ptr::eq(lease.file.as_ptr(), file))
+    });
     CHANGED.wake_all();
 }
 
-/// Before a file is opened, or cut: asks those whose leases forbid it to give them up, and waits until they have.
+/// Before a file is opened, or cut: asks those whose leases forbid it to give them up, and waits
+/// until they have.
 ///
 /// # Errors
 /// `EAGAIN` instead of waiting; `ERESTARTSYS`.
 pub(crate) fn broken_by(inode: &Arc<dyn Inode>, writes: bool, nonblocking: bool) -> Result<()> {
-    if COUNT.load(Ordering::SeqCst) == 0 { Ok(()) } else { break_all(inode, writes, nonblocking) }
+    if COUNT.load(Ordering::SeqCst) == 0 {
+        Ok(())
+    } else {
+        break_all(inode, writes, nonblocking)
+    }
 }
 
 #[cold]
@@ -157,12 +189,20 @@ fn break_all(inode: &Arc<dyn Inode>, writes: bool, nonblocking: bool) -> Result<
             });
             let left = (!writes).then_some(Kind::Read);
             for lease in leases.iter_mut().filter(|lease| lease.forbids(writes)) {
-                if lease.breaking.is_none_or(|(old, _)| old.is_some() && left.is_none()) {
+                if lease
+                    .breaking
+                    .is_none_or(|(old, _)| old.is_some() && left.is_none())
+                {
                     lease.breaking = Some((left, now + BREAK_SECONDS * NS_PER_SEC));
                     asked.extend(lease.file.upgrade().map(|file| (file, lease.fd)));
                 }
             }
-            leases.iter().filter(|lease| lease.forbids(writes)).filter_map(|lease| lease.breaking).map(|(_, end)| end).min()
+            leases
+                .iter()
+                .filter(|lease| lease.forbids(writes))
+                .filter_map(|lease| lease.breaking)
+                .map(|(_, end)| end)
+                .min()
         });
         for (file, fd) in asked {
             sigio::message(&file, fd);
@@ -171,7 +211,12 @@ fn break_all(inode: &Arc<dyn Inode>, writes: bool, nonblocking: bool) -> Result<
         if nonblocking {
             return Err(Errno::EAGAIN);
         }
-        let free = || with(inode, |leases| !leases.iter().any(|lease| lease.forbids(writes))).then_some(());
+        let free = || {
+            with(inode, |leases| {
+                !leases.iter().any(|lease| lease.forbids(writes))
+            })
+            .then_some(())
+        };
         if let Err(WaitError::Interrupted) = CHANGED.wait_interruptible(Some(until), free) {
             return Err(Errno::ERESTARTSYS);
         }

@@ -2,12 +2,16 @@
 //!
 //! A system call reaches a file in three steps, each a type of its own:
 //!
-//! 1. [`path::Walk`] turns a name into a [`Path`] (a mount and a [`Dentry`]); [`ops`] holds the calls that change names.
-//! 2. [`Inode`] is what a file *is*: a RAM file system's ([`ramfs`]), a generated one ([`pseudo`]), a device node ([`devfs`]).
-//! 3. [`File`] is one *opening* of it: flags and offset, over a [`FileOps`] that reads, writes, polls and controls.
+//! 1. [`path::Walk`] turns a name into a [`Path`] (a mount and a [`Dentry`]); [`ops`] holds the
+//!    calls that change names.
+//! 2. [`Inode`] is what a file *is*: a RAM file system's ([`ramfs`]), a generated one ([`pseudo`]),
+//!    a device node ([`devfs`]).
+//! 3. [`File`] is one *opening* of it: flags and offset, over a [`FileOps`] that reads, writes,
+//!    polls and controls.
 //!
-//! Pipes, terminals, event counters and epoll sets are `FileOps` too. Nothing here names the guard's hardware side: the crate runs
-//! as an ordinary host program in its tests. Lock order and guarantees are in `docs/files.md`.
+//! Pipes, terminals, event counters and epoll sets are `FileOps` too. Nothing here names the
+//! guard's hardware side: the crate runs as an ordinary host program in its tests. Lock order and
+//! guarantees are in `docs/files.md`.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -53,6 +57,7 @@ pub use opening::seek_position;
 pub use path::FsStruct;
 pub use tables::census;
 pub use types::{
-    Access, Cred, DeviceId, FileType, Metadata, NAME_MAX, PATH_MAX, Permissions, Result, SetAttr, StatFs, Timestamp,
+    Access, Cred, DeviceId, FileType, Metadata, NAME_MAX, PATH_MAX, Permissions, Result, SetAttr,
+    StatFs, Timestamp,
 };
 pub use writers::{DenyWriteAccess, WriteAccess, WriteCount};

@@ -1,7 +1,8 @@
 //! Advisory locks: `flock(2)`, POSIX record locks and open-file-description locks (`fcntl(2)`).
 //!
-//! Locks live beside the files, in a table by (device, inode); a file nobody locks costs nothing. The two families do not see each
-//! other, as on Linux. Who would wait for a process that waits for him, directly or through others, is refused (`EDEADLK`): `WAITS`.
+//! Locks live beside the files, in a table by (device, inode); a file nobody locks costs nothing.
+//! The two families do not see each other, as on Linux. Who would wait for a process that waits for
+//! him, directly or through others, is refused (`EDEADLK`): `WAITS`.
 
 use crate::poll::PollQueue;
 use crate::{File, Result};
@@ -16,7 +17,8 @@ use task::Mutex;
 /// Who holds a record lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
-    /// A process (its descriptor table, by a number that is not reused while the table lives) — POSIX locks — and its id for `F_GETLK`.
+    /// A process (its descriptor table, by a number that is not reused while the table lives) —
+    /// POSIX locks — and its id for `F_GETLK`.
     Process {
         /// The table's number.
         table: u64,
@@ -75,14 +77,19 @@ struct Entry {
 /// Every file that somebody locks, or waits to lock, by (device, inode).
 static TABLE: Mutex<BTreeMap<(u64, u64), Arc<Entry>>> = Mutex::new(BTreeMap::new());
 
-/// How many files are in the table, how many locks they have, and how many calls wait for a lock of another process.
+/// How many files are in the table, how many locks they have, and how many calls wait for a lock of
+/// another process.
 pub(crate) fn counts() -> [u64; 3] {
     let entries: Vec<_> = TABLE.lock().values().cloned().collect();
     let locks = |entry: &Arc<Entry>| {
         let locks = entry.locks.lock();
         (locks.openings.len() + locks.records.len()) as u64
     };
-    [entries.len() as u64, entries.iter().map(locks).sum(), WAITS.lock().len() as u64]
+    [
+        entries.len() as u64,
+        entries.iter().map(locks).sum(),
+        WAITS.lock().len() as u64,
+    ]
 }
 
 fn key(file: &File) -> (u64, u64) {
@@ -90,7 +97,8 @@ fn key(file: &File) -> (u64, u64) {
     (meta.dev, meta.ino)
 }
 
-/// A file's entry while a call is at it. Whoever is at it last takes it out of the table if nothing is locked, however his call ends.
+/// A file's entry while a call is at it. Whoever is at it last takes it out of the table if nothing
+/// is locked, however his call ends.
 struct Used {
     key: (u64, u64),
     /// `None` while it is dropped.
@@ -101,13 +109,19 @@ impl Used {
     /// The entry of a file, made if there is none.
     fn of(file: &File) -> Self {
         let key = key(file);
-        Self { key, entry: Some(TABLE.lock().entry(key).or_default().clone()) }
+        Self {
+            key,
+            entry: Some(TABLE.lock().entry(key).or_default().clone()),
+        }
     }
 
     /// The entry of a file, if it has one.
     fn existing(file: &File) -> Option<Self> {
         let key = key(file);
-        TABLE.lock().get(&key).cloned().map(|entry| Self { key, entry: Some(entry) })
+        TABLE.lock().get(&key).cloned().map(|entry| Self {
+            key,
+            entry: Some(entry),
+        })
     }
 
     /// After locks were released: tells waiters.
@@ -134,13 +148,18 @@ impl Deref for Used {
 impl Drop for Used {
     fn drop(&mut self) {
         let mut table = TABLE.lock();
-        // References are taken and given back under the table's lock, so the last but the table's own is seen to be.
+        // References are taken and given back under the table's lock, so the last but the table's
+        // own is seen to be.
         self.entry = None;
         let unused = |entry: &Arc<Entry>| {
             let locks = entry.locks.lock();
             Arc::strong_count(entry) == 1 && locks.openings.is_empty() && locks.records.is_empty()
         };
-        let removed = if table.get(&self.key).is_some_and(unused) { table.remove(&self.key) } else { None };
+        let removed = if table.get(&self.key).is_some_and(unused) {
+            table.remove(&self.key)
+        } else {
+            None
+        };
         drop(table);
         drop(removed);
     }
@@ -169,7 +188,8 @@ pub fn flock(file: &File, exclusive: bool, nonblocking: bool) -> Result<()> {
     match attempt() {
         Some(()) => {}
         None if nonblocking => return Err(Errno::EAGAIN),
-        // A lock held by this opening is not given up while it waits for a stronger one; Linux gives it up first.
+        // A lock held by this opening is not given up while it waits for a stronger one; Linux
+        // gives it up first.
         None => {
             unflock(file);
             entry.changed.wait(attempt)?;
@@ -183,7 +203,9 @@ pub fn flock(file: &File, exclusive: bool, nonblocking: bool) -> Result<()> {
 /// Gives an opening's whole-file lock back.
 pub fn unflock(file: &File) {
     let me = core::ptr::from_ref(file).addr();
-    let Some(entry) = Used::existing(file) else { return };
+    let Some(entry) = Used::existing(file) else {
+        return;
+    };
     entry.locks.lock().openings.retain(|&o| o != me);
     entry.released();
 }
@@ -197,14 +219,21 @@ pub(crate) fn release_opening(file: &File) {
 impl Locks {
     fn conflict(&self, owner: Owner, range: Range, exclusive: bool) -> Option<&Record> {
         self.records.iter().find(|r| {
-            !r.owner.same(owner) && r.range.start < range.end && range.start < r.range.end && (exclusive || r.exclusive)
+            !r.owner.same(owner)
+                && r.range.start < range.end
+                && range.start < r.range.end
+                && (exclusive || r.exclusive)
         })
     }
 
-    /// Replaces whatever the owner holds of the range. The records of an owner stand together and in order, and those of one kind that
-    /// touch are one.
+    /// Replaces whatever the owner holds of the range. The records of an owner stand together and
+    /// in order, and those of one kind that touch are one.
     fn set(&mut self, owner: Owner, range: Range, lock: Option<bool>) {
-        let at = self.records.iter().position(|r| r.owner.same(owner)).unwrap_or(self.records.len());
+        let at = self
+            .records
+            .iter()
+            .position(|r| r.owner.same(owner))
+            .unwrap_or(self.records.len());
         let mut kept = Vec::new();
         for r in self.records.extract_if(.., |r| r.owner.same(owner)) {
             if r.range.end <= range.start || range.end <= r.range.start {
@@ -212,22 +241,43 @@ impl Locks {
                 continue;
             }
             if r.range.start < range.start {
-                kept.push(Record { range: Range { end: range.start, ..r.range }, ..r });
+                kept.push(Record {
+                    range: Range {
+                        end: range.start,
+                        ..r.range
+                    },
+                    ..r
+                });
             }
             if range.end < r.range.end {
-                kept.push(Record { range: Range { start: range.end, ..r.range }, ..r });
+                kept.push(Record {
+                    range: Range {
+                        start: range.end,
+                        ..r.range
+                    },
+                    ..r
+                });
             }
         }
         if let Some(exclusive) = lock {
             let mut whole = range;
             kept.retain(|r| {
-                let touches = r.exclusive == exclusive && r.range.start <= whole.end && whole.start <= r.range.end;
+                let touches = r.exclusive == exclusive
+                    && r.range.start <= whole.end
+                    && whole.start <= r.range.end;
                 if touches {
-                    whole = Range { start: whole.start.min(r.range.start), end: whole.end.max(r.range.end) };
+                    whole = Range {
+                        start: whole.start.min(r.range.start),
+                        end: whole.end.max(r.range.end),
+                    };
                 }
                 !touches
             });
-            kept.push(Record { owner, range: whole, exclusive });
+            kept.push(Record {
+                owner,
+                range: whole,
+                exclusive,
+            });
             kept.sort_by_key(|r| r.range.start);
         }
         self.records.splice(at..at, kept);
@@ -244,7 +294,8 @@ struct Wait {
     holder: Owner,
 }
 
-/// Who waits for whom. Whatever changes about a file's locks takes its waits out: those who wait look again, and say so again.
+/// Who waits for whom. Whatever changes about a file's locks takes its waits out: those who wait
+/// look again, and say so again.
 static WAITS: Mutex<Vec<Wait>> = Mutex::new(Vec::new());
 
 /// Through how many processes a ring of waits is looked for.
@@ -262,7 +313,9 @@ fn begin_wait(wait: Wait) -> Result<()> {
         if holder.same(wait.waiter) {
             return Err(Errno::EDEADLK);
         }
-        let Some(next) = waits.iter().find(|other| other.waiter.same(holder)) else { break };
+        let Some(next) = waits.iter().find(|other| other.waiter.same(holder)) else {
+            break;
+        };
         holder = next.holder;
     }
     waits.push(wait);
@@ -273,7 +326,13 @@ fn begin_wait(wait: Wait) -> Result<()> {
 ///
 /// # Errors
 /// `EAGAIN` instead of waiting, `ERESTARTSYS` when interrupted, `EDEADLK`.
-pub fn set_record(file: &File, owner: Owner, range: Range, lock: Option<bool>, wait: bool) -> Result<()> {
+pub fn set_record(
+    file: &File,
+    owner: Owner,
+    range: Range,
+    lock: Option<bool>,
+    wait: bool,
+) -> Result<()> {
     static CALLS: AtomicU64 = AtomicU64::new(0);
     let entry = Used::of(file);
     let call = CALLS.fetch_add(1, Ordering::Relaxed);
@@ -281,9 +340,21 @@ pub fn set_record(file: &File, owner: Owner, range: Range, lock: Option<bool>, w
         let mut locks = entry.locks.lock();
         if let Some(exclusive) = lock {
             if let Some(found) = locks.conflict(owner, range, exclusive) {
-                let processes = matches!((owner, found.owner), (Owner::Process { .. }, Owner::Process { .. }));
-                let wait_for = Wait { call, file: entry.address(), waiter: owner, holder: found.owner };
-                return if wait && processes { begin_wait(wait_for).err().map(Err) } else { None };
+                let processes = matches!(
+                    (owner, found.owner),
+                    (Owner::Process { .. }, Owner::Process { .. })
+                );
+                let wait_for = Wait {
+                    call,
+                    file: entry.address(),
+                    waiter: owner,
+                    holder: found.owner,
+                };
+                return if wait && processes {
+                    begin_wait(wait_for).err().map(Err)
+                } else {
+                    None
+                };
             }
             file.note_lock();
         }
@@ -303,9 +374,15 @@ pub fn set_record(file: &File, owner: Owner, range: Range, lock: Option<bool>, w
     result
 }
 
-/// What stands in the way of a record lock: whose it is (a process id, or -1 for an opening's), its range, and whether it is exclusive.
+/// What stands in the way of a record lock: whose it is (a process id, or -1 for an opening's), its
+/// range, and whether it is exclusive.
 #[must_use]
-pub fn conflicting(file: &File, owner: Owner, range: Range, exclusive: bool) -> Option<(i32, Range, bool)> {
+pub fn conflicting(
+    file: &File,
+    owner: Owner,
+    range: Range,
+    exclusive: bool,
+) -> Option<(i32, Range, bool)> {
     let entry = Used::existing(file)?;
     let locks = entry.locks.lock();
     locks.conflict(owner, range, exclusive).map(|r| {
@@ -317,9 +394,12 @@ pub fn conflicting(file: &File, owner: Owner, range: Range, exclusive: bool) -> 
     })
 }
 
-/// Releases every record lock of an owner on a file: when a process closes any of its descriptors for it.
+/// Releases every record lock of an owner on a file: when a process closes any of its descriptors
+/// for it.
 pub fn release(file: &File, owner: Owner) {
-    let Some(entry) = Used::existing(file) else { return };
+    let Some(entry) = Used::existing(file) else {
+        return;
+    };
     entry.locks.lock().records.retain(|r| !r.owner.same(owner));
     entry.released();
 }
@@ -329,7 +409,10 @@ mod tests {
     use super::*;
 
     fn process(n: u64) -> Owner {
-        Owner::Process { table: n, pid: n as i32 }
+        Owner::Process {
+            table: n,
+            pid: n as i32,
+        }
     }
 
     #[test]
@@ -337,28 +420,48 @@ mod tests {
         let mut locks = Locks::default();
         locks.set(process(1), Range { start: 0, end: 100 }, Some(true));
         locks.set(process(1), Range { start: 40, end: 60 }, None);
-        let hit = |start, end| locks.conflict(process(2), Range { start, end }, false).is_some();
+        let hit = |start, end| {
+            locks
+                .conflict(process(2), Range { start, end }, false)
+                .is_some()
+        };
         assert!(hit(0, 40) && hit(60, 61) && hit(39, 41));
         assert!(!hit(40, 60) && !hit(100, 200));
-        assert!(locks.conflict(process(1), Range { start: 0, end: 100 }, true).is_none());
+        assert!(
+            locks
+                .conflict(process(1), Range { start: 0, end: 100 }, true)
+                .is_none()
+        );
     }
 
     #[test]
     fn locks_that_touch_are_one() {
         let mut locks = Locks::default();
-        let mut set = |start, end, exclusive| locks.set(process(1), Range { start, end }, exclusive);
+        let mut set =
+            |start, end, exclusive| locks.set(process(1), Range { start, end }, exclusive);
         set(20, 30, Some(true));
         set(0, 10, Some(true));
         set(40, 50, Some(false));
         set(10, 20, Some(true));
         set(30, 40, Some(false));
-        let shown: Vec<_> = locks.records.iter().map(|r| (r.range.start, r.range.end, r.exclusive)).collect();
+        let shown: Vec<_> = locks
+            .records
+            .iter()
+            .map(|r| (r.range.start, r.range.end, r.exclusive))
+            .collect();
         assert_eq!(shown, [(0, 30, true), (30, 50, false)]);
     }
 
     #[test]
     fn rings_of_waits_are_refused() {
-        let wait = |call, waiter, holder| begin_wait(Wait { call, file: 0, waiter: process(waiter), holder: process(holder) });
+        let wait = |call, waiter, holder| {
+            begin_wait(Wait {
+                call,
+                file: 0,
+                waiter: process(waiter),
+                holder: process(holder),
+            })
+        };
         assert!(wait(1, 101, 102).is_ok() && wait(2, 102, 103).is_ok());
         assert_eq!(wait(3, 103, 101), Err(Errno::EDEADLK));
         assert!(wait(2, 102, 104).is_ok() && wait(3, 103, 101).is_ok());
@@ -367,7 +470,11 @@ mod tests {
 
     #[test]
     fn whoever_is_at_a_file_last_takes_it_out_of_the_table() {
-        let file = File::of_inode(crate::ramfs::RamFs::memfd("locks", 0o600, 0), crate::OpenFlags::RDWR, None);
+        let file = File::of_inode(
+            crate::ramfs::RamFs::memfd("locks", 0o600, 0),
+            crate::OpenFlags::RDWR,
+            None,
+        );
         let known = || TABLE.lock().contains_key(&key(&file));
         // Another call begins before the lock is given back, and ends after.
         flock(&file, true, true).unwrap();
@@ -381,8 +488,23 @@ mod tests {
     #[test]
     fn shared_locks_coexist() {
         let mut locks = Locks::default();
-        locks.set(process(1), Range { start: 0, end: u64::MAX }, Some(false));
-        assert!(locks.conflict(process(2), Range { start: 5, end: 6 }, false).is_none());
-        assert!(locks.conflict(process(2), Range { start: 5, end: 6 }, true).is_some());
+        locks.set(
+            process(1),
+            Range {
+                start: 0,
+                end: u64::MAX,
+            },
+            Some(false),
+        );
+        assert!(
+            locks
+                .conflict(process(2), Range { start: 5, end: 6 }, false)
+                .is_none()
+        );
+        assert!(
+            locks
+                .conflict(process(2), Range { start: 5, end: 6 }, true)
+                .is_some()
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! Maps from names: directories of many entries are searched with one comparison of bytes.
 //!
-//! Hashes depend on a secret of this kernel's run, so a program cannot make names that fall together on purpose.
+//! Hashes depend on a secret of this kernel's run, so a program cannot make names that fall
+//! together on purpose.
 
 use alloc::sync::Arc;
 use core::hash::BuildHasher;
@@ -29,7 +30,10 @@ impl BuildHasher for NameHash {
                 crate::devfs::fill_random(&mut bytes);
                 u64::from_le_bytes(bytes)
             };
-            SeedableRandomState::with_seed(random(), SECRET.call_once(|| SharedSeed::from_u64(random())))
+            SeedableRandomState::with_seed(
+                random(),
+                SECRET.call_once(|| SharedSeed::from_u64(random())),
+            )
         });
         state.build_hasher()
     }

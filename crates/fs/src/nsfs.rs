@@ -1,4 +1,5 @@
-//! Namespaces as files (`namespaces(7)`): what `/proc/<pid>/ns` leads to, what `setns(2)` takes, and what keeps a namespace while nobody lives in it.
+//! Namespaces as files (`namespaces(7)`): what `/proc/<pid>/ns` leads to, what `setns(2)` takes,
+//! and what keeps a namespace while nobody lives in it.
 
 use crate::file::{FileOps, OpenFlags};
 use crate::ioctl::Request;
@@ -121,7 +122,11 @@ fn device() -> u64 {
 #[must_use]
 pub fn path(kind: Kind, number: u32, held: Held) -> Path {
     let name = format!("{}:[{number}]", kind.name());
-    Path::unnamed_in(mount().clone(), Arc::new(NsInode { kind, number, held }), &name)
+    Path::unnamed_in(
+        mount().clone(),
+        Arc::new(NsInode { kind, number, held }),
+        &name,
+    )
 }
 
 /// The namespace a file is, if it is one.
@@ -163,7 +168,11 @@ impl Inode for NsInode {
     }
 
     fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Option<Arc<dyn FileOps>>> {
-        if flags.writable() { Err(Errno::EPERM) } else { Ok(Some(Arc::new(Opening(self.kind)))) }
+        if flags.writable() {
+            Err(Errno::EPERM)
+        } else {
+            Ok(Some(Arc::new(Opening(self.kind))))
+        }
     }
 }
 
@@ -183,7 +192,10 @@ impl FileOps for Opening {
             NS_GET_USERNS if above => Err(Errno::EPERM),
             NS_GET_USERNS => {
                 let user = path(Kind::User, Kind::User.first_number(), Held::Only);
-                request.caller.install(File::new(user, Arc::new(Opening(Kind::User)), OpenFlags::empty()), true)
+                request.caller.install(
+                    File::new(user, Arc::new(Opening(Kind::User)), OpenFlags::empty()),
+                    true,
+                )
             }
             NS_GET_PARENT if above || self.0 == Kind::Pid => Err(Errno::EPERM),
             NS_GET_PARENT => Err(Errno::EINVAL),
@@ -220,6 +232,10 @@ impl FileSystem for NsFs {
     }
 
     fn statfs(&self) -> StatFs {
-        StatFs { magic: 0x6e73_6673, block_size: 4096, ..StatFs::default() }
+        StatFs {
+            magic: 0x6e73_6673,
+            block_size: 4096,
+            ..StatFs::default()
+        }
     }
 }

@@ -16,14 +16,26 @@ pub fn seek_position(position: u64, end: Option<u64>, whence: Whence, offset: i6
         Whence::End => end.ok_or(Errno::EINVAL)?,
         Whence::Data | Whence::Hole => return Err(Errno::EINVAL),
     };
-    let result = base.checked_add_signed(offset).ok_or(if offset < 0 { Errno::EINVAL } else { Errno::EOVERFLOW })?;
-    if i64::try_from(result).is_err() { Err(Errno::EOVERFLOW) } else { Ok(result) }
+    let result = base.checked_add_signed(offset).ok_or(if offset < 0 {
+        Errno::EINVAL
+    } else {
+        Errno::EOVERFLOW
+    })?;
+    if i64::try_from(result).is_err() {
+        Err(Errno::EOVERFLOW)
+    } else {
+        Ok(result)
+    }
 }
 
 /// Refuses a transfer that would go beyond the greatest offset.
 fn check_end(offset: u64, len: usize) -> Result<()> {
     let end = offset.checked_add(len as u64);
-    if end.is_some_and(|end| i64::try_from(end).is_ok()) { Ok(()) } else { Err(Errno::EINVAL) }
+    if end.is_some_and(|end| i64::try_from(end).is_ok()) {
+        Ok(())
+    } else {
+        Err(Errno::EINVAL)
+    }
 }
 
 /// An opening of a file with contents.
@@ -134,7 +146,12 @@ impl FileOps for Directory {
                 && index < own.len()
             {
                 let (name, ino) = own[index];
-                if !emit(DirEntry { name, ino, kind: FileType::Directory, next: *position + 1 }) {
+                if !emit(DirEntry {
+                    name,
+                    ino,
+                    kind: FileType::Directory,
+                    next: *position + 1,
+                }) {
                     return Ok(());
                 }
                 *position += 1;

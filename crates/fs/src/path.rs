@@ -82,7 +82,11 @@ impl Walk<'_> {
         self.resolve = resolve;
         if resolve.contains(Resolve::IN_ROOT) {
             let base = self.base().clone();
-            self.places = Arc::new(FsPaths { root: base.clone(), cwd: base, space: self.places.space.clone() });
+            self.places = Arc::new(FsPaths {
+                root: base.clone(),
+                cwd: base,
+                space: self.places.space.clone(),
+            });
             self.base = None;
         }
     }
@@ -108,7 +112,10 @@ impl Walk<'_> {
         let mut directory = flags.contains(LookupFlags::DIRECTORY);
         while let Some(component) = walker.component() {
             directory |= component.last && component.slash;
-            walker.step(component.at, !component.last || component.slash || !flags.contains(LookupFlags::NOFOLLOW))?;
+            walker.step(
+                component.at,
+                !component.last || component.slash || !flags.contains(LookupFlags::NOFOLLOW),
+            )?;
         }
         if directory && walker.at.dentry().kind() != FileType::Directory {
             return Err(Errno::ENOTDIR);
@@ -116,16 +123,23 @@ impl Walk<'_> {
         Ok(walker.at)
     }
 
-    /// The directory in which `name`'s last component is to be made, removed or renamed. `None`: the name is the root directory.
+    /// The directory in which `name`'s last component is to be made, removed or renamed. `None`:
+    /// the name is the root directory.
     ///
     /// # Errors
     /// As [`Walk::lookup`], for the directory.
     pub fn parent(&self, name: &[u8]) -> Result<Option<Parent>> {
         let mut walker = PathWalker::new(self, name)?;
-        let Some((name, trailing_slash)) = walker.walk_to_parent()? else { return Ok(None) };
+        let Some((name, trailing_slash)) = walker.walk_to_parent()? else {
+            return Ok(None);
+        };
         walker.require_search()?;
         let name = walker.text(&name).to_vec();
-        Ok(Some(Parent { dir: walker.at, name, trailing_slash }))
+        Ok(Some(Parent {
+            dir: walker.at,
+            name,
+            trailing_slash,
+        }))
     }
 }
 
@@ -142,7 +156,8 @@ struct Component {
 pub(crate) struct PathWalker<'a> {
     walk: &'a Walk<'a>,
     pub(crate) at: Path,
-    /// What is to be walked, and how far into it the walk is. The caller's name until a link is followed.
+    /// What is to be walked, and how far into it the walk is. The caller's name until a link is
+    /// followed.
     rest: Cow<'a, [u8]>,
     position: usize,
     links: usize,
@@ -159,8 +174,18 @@ impl<'a> PathWalker<'a> {
         if name[0] == b'/' && walk.resolve.contains(Resolve::BENEATH) {
             return Err(Errno::EXDEV);
         }
-        let at = if name[0] == b'/' { walk.places.root.clone() } else { walk.base().clone() };
-        Ok(Self { walk, at, rest: Cow::Borrowed(name), position: 0, links: 0 })
+        let at = if name[0] == b'/' {
+            walk.places.root.clone()
+        } else {
+            walk.base().clone()
+        };
+        Ok(Self {
+            walk,
+            at,
+            rest: Cow::Borrowed(name),
+            position: 0,
+            links: 0,
+        })
     }
 
     /// The text of a component. Valid until a link is followed.
@@ -189,10 +214,15 @@ impl<'a> PathWalker<'a> {
         while next < rest.len() && rest[next] == b'/' {
             next += 1;
         }
-        Some(Component { at: start..end, last: next == rest.len(), slash: next > end })
+        Some(Component {
+            at: start..end,
+            last: next == rest.len(),
+            slash: next > end,
+        })
     }
 
-    /// Walks all components but the last and returns where that is, and whether a slash follows it. `None`: nothing is left.
+    /// Walks all components but the last and returns where that is, and whether a slash follows it.
+    /// `None`: nothing is left.
     pub(crate) fn walk_to_parent(&mut self) -> Result<Option<(Range<usize>, bool)>> {
         while let Some(component) = self.component() {
             if component.last {
@@ -212,7 +242,8 @@ impl<'a> PathWalker<'a> {
         self.walk.cred.check_inode(&**self.at.inode(), Access::EXEC)
     }
 
-    /// Goes to the entry whose name is at `component`. A symbolic link, if followed, puts its text before what is left.
+    /// Goes to the entry whose name is at `component`. A symbolic link, if followed, puts its text
+    /// before what is left.
     #[inline(always)]
     pub(crate) fn step(&mut self, component: Range<usize>, follow: bool) -> Result<()> {
         self.require_search()?;
@@ -265,7 +296,8 @@ impl<'a> PathWalker<'a> {
 
     /// Refuses another mount to a walk that is to stay in one.
     pub(crate) fn may_enter(&self, place: &Path) -> Result<()> {
-        let leaves = self.walk.resolve.contains(Resolve::NO_XDEV) && !Arc::ptr_eq(place.mount(), self.at.mount());
+        let leaves = self.walk.resolve.contains(Resolve::NO_XDEV)
+            && !Arc::ptr_eq(place.mount(), self.at.mount());
         if leaves { Err(Errno::EXDEV) } else { Ok(()) }
     }
 
@@ -293,7 +325,9 @@ impl<'a> PathWalker<'a> {
         }
         match link.inode().follow()? {
             Link::Jump(_) if resolve.contains(Resolve::NO_MAGICLINKS) => return Err(Errno::ELOOP),
-            Link::Jump(_) if resolve.intersects(Resolve::BENEATH | Resolve::IN_ROOT) => return Err(Errno::EXDEV),
+            Link::Jump(_) if resolve.intersects(Resolve::BENEATH | Resolve::IN_ROOT) => {
+                return Err(Errno::EXDEV);
+            }
             Link::Jump(path) => {
                 self.may_enter(&path)?;
                 self.at = path;
@@ -324,7 +358,8 @@ struct FsPaths {
     space: Arc<Namespace>,
 }
 
-/// Root, working directory, mount namespace and file creation mask of a process, or of several with `CLONE_FS` (Linux `fs_struct`).
+/// Root, working directory, mount namespace and file creation mask of a process, or of several with
+/// `CLONE_FS` (Linux `fs_struct`).
 pub struct FsStruct {
     /// Replaced as a whole: a walk takes one reference.
     places: Mutex<Arc<FsPaths>>,
@@ -336,7 +371,14 @@ impl FsStruct {
     #[must_use]
     pub fn new(space: Arc<Namespace>) -> Self {
         let root = mount::cross(space.top());
-        Self { places: Mutex::new(Arc::new(FsPaths { cwd: root.clone(), root, space })), umask: AtomicU32::new(0o022) }
+        Self {
+            places: Mutex::new(Arc::new(FsPaths {
+                cwd: root.clone(),
+                root,
+                space,
+            })),
+            umask: AtomicU32::new(0o022),
+        }
     }
 
     fn places(&self) -> Arc<FsPaths> {
@@ -357,7 +399,10 @@ impl FsStruct {
     /// A copy, as `fork(2)` needs it.
     #[must_use]
     pub fn fork(&self) -> Arc<Self> {
-        Arc::new(Self { places: Mutex::new(self.places()), umask: AtomicU32::new(self.umask()) })
+        Arc::new(Self {
+            places: Mutex::new(self.places()),
+            umask: AtomicU32::new(self.umask()),
+        })
     }
 
     /// The root directory.
@@ -398,7 +443,13 @@ impl FsStruct {
     /// Moves into another namespace, to its top.
     pub fn enter(&self, space: Arc<Namespace>) {
         let root = mount::cross(space.top());
-        self.change(|places| *places = FsPaths { root: root.clone(), cwd: root, space });
+        self.change(|places| {
+            *places = FsPaths {
+                root: root.clone(),
+                cwd: root,
+                space,
+            }
+        });
     }
 
     /// Who stands at `from` stands at `to` from now on (`pivot_root(2)`).
@@ -427,6 +478,12 @@ impl FsStruct {
     #[inline]
     #[must_use]
     pub fn walk<'a>(&self, cred: &'a Cred) -> Walk<'a> {
-        Walk { places: self.places(), base: None, cred, resolve: Resolve::empty(), unnoticed: false }
+        Walk {
+            places: self.places(),
+            base: None,
+            cred,
+            resolve: Resolve::empty(),
+            unnoticed: false,
+        }
     }
 }

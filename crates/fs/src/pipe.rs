@@ -1,7 +1,8 @@
 //! Pipes, anonymous and named: `pipe(7)`.
 //!
-//! A pipe holds 64 KiB. A write of at most `PIPE_BUF` bytes goes in whole or not at all, so lines of several writers never mix.
-//! Readers and writers wait on a [`PollQueue`] each; whoever changes the buffer tells the other side.
+//! A pipe holds 64 KiB. A write of at most `PIPE_BUF` bytes goes in whole or not at all, so lines
+//! of several writers never mix. Readers and writers wait on a [`PollQueue`] each; whoever changes
+//! the buffer tells the other side.
 
 mod splice;
 
@@ -30,7 +31,8 @@ struct State {
     reserved: usize,
     readers: usize,
     writers: usize,
-    /// How often each side was opened, so that an opener that waits for the other side sees one that has already gone again.
+    /// How often each side was opened, so that an opener that waits for the other side sees one
+    /// that has already gone again.
     reader_opens: u64,
     writer_opens: u64,
 }
@@ -38,12 +40,17 @@ struct State {
 impl State {
     /// How many bytes can be put in.
     fn room(&self) -> usize {
-        self.capacity.saturating_sub(self.data.len() + self.reserved)
+        self.capacity
+            .saturating_sub(self.data.len() + self.reserved)
     }
 
     /// How often readers (or writers) opened the pipe.
     fn opens(&self, readers: bool) -> u64 {
-        if readers { self.reader_opens } else { self.writer_opens }
+        if readers {
+            self.reader_opens
+        } else {
+            self.writer_opens
+        }
     }
 }
 
@@ -77,7 +84,8 @@ impl Pipe {
         })
     }
 
-    /// Adds an end. Also returns how the other side stood at that moment: how many ends it has, and how often it was opened.
+    /// Adds an end. Also returns how the other side stood at that moment: how many ends it has, and
+    /// how often it was opened.
     fn end(self: &Arc<Self>, reads: bool, writes: bool) -> (PipeEnd, usize, u64) {
         let mut state = self.state.lock();
         if reads {
@@ -88,7 +96,11 @@ impl Pipe {
             state.writers += 1;
             state.writer_opens += 1;
         }
-        let (partners, seen) = if reads { (state.writers, state.writer_opens) } else { (state.readers, state.reader_opens) };
+        let (partners, seen) = if reads {
+            (state.writers, state.writer_opens)
+        } else {
+            (state.readers, state.reader_opens)
+        };
         drop(state);
         // Whoever waits for this side to be opened.
         if reads {
@@ -97,14 +109,26 @@ impl Pipe {
         if writes {
             self.readable.notify();
         }
-        (PipeEnd { pipe: self.clone(), reads, writes }, partners, seen)
+        (
+            PipeEnd {
+                pipe: self.clone(),
+                reads,
+                writes,
+            },
+            partners,
+            seen,
+        )
     }
 
     fn read(&self, buf: &mut [u8], nonblocking: bool) -> Result<usize> {
         let attempt = || {
             let mut state = self.state.lock();
             if state.data.is_empty() {
-                return if state.writers == 0 { Some(Ok(0)) } else { nonblocking.then_some(Err(Errno::EAGAIN)) };
+                return if state.writers == 0 {
+                    Some(Ok(0))
+                } else {
+                    nonblocking.then_some(Err(Errno::EAGAIN))
+                };
             }
             let n = take(&mut state.data, buf);
             Some(Ok(n))
@@ -120,7 +144,8 @@ impl Pipe {
         let mut done = 0;
         while done < buf.len() {
             let rest = &buf[done..];
-            // What must go in before a part is worth it: all of a small write, anything of a large one.
+            // What must go in before a part is worth it: all of a small write, anything of a large
+            // one.
             let needed = if buf.len() <= PIPE_BUF { rest.len() } else { 1 };
             let attempt = || {
                 let mut state = self.state.lock();
@@ -186,8 +211,8 @@ impl PipeEnd {
         self.pipe.put_back(bytes);
     }
 
-    /// Sets the capacity, rounded up to a power of two of pages (`F_SETPIPE_SZ`). Who grows it beyond [`MAX_CAPACITY`] must be
-    /// allowed to have `any`.
+    /// Sets the capacity, rounded up to a power of two of pages (`F_SETPIPE_SZ`). Who grows it
+    /// beyond [`MAX_CAPACITY`] must be allowed to have `any`.
     ///
     /// # Errors
     /// `EINVAL` for what no pipe can hold, `EPERM`, `ENOMEM`, `EBUSY` if more is in the pipe.
@@ -272,8 +297,10 @@ impl Drop for PipeEnd {
             let mut state = self.pipe.state.lock();
             state.readers -= usize::from(self.reads);
             state.writers -= usize::from(self.writes);
-            // Nobody can read what is left once both sides are closed; a named pipe starts empty again.
-            leftover = (state.readers == 0 && state.writers == 0).then(|| core::mem::take(&mut state.data));
+            // Nobody can read what is left once both sides are closed; a named pipe starts empty
+            // again.
+            leftover = (state.readers == 0 && state.writers == 0)
+                .then(|| core::mem::take(&mut state.data));
         }
         drop(leftover);
         if self.reads {
@@ -295,15 +322,24 @@ pub fn pipe(flags: OpenFlags) -> (Arc<File>, Arc<File>) {
         let pipe = again.upgrade().ok_or(Errno::ENXIO)?;
         Ok(Arc::new(pipe.end(flags.readable(), flags.writable()).0))
     });
-    let reader = File::new(path.clone(), Arc::new(pipe.end(true, false).0), flags - OpenFlags::DIRECT);
-    let writer = File::new(path, Arc::new(pipe.end(false, true).0), flags | OpenFlags::WRONLY);
+    let reader = File::new(
+        path.clone(),
+        Arc::new(pipe.end(true, false).0),
+        flags - OpenFlags::DIRECT,
+    );
+    let writer = File::new(
+        path,
+        Arc::new(pipe.end(false, true).0),
+        flags | OpenFlags::WRONLY,
+    );
     (reader, writer)
 }
 
 /// Opens a named pipe (`fifo(7)`): waits for the other side unless `O_NONBLOCK` or `O_RDWR`.
 ///
 /// # Errors
-/// `ENXIO` for a non-blocking writer without a reader, `EINVAL` for who neither reads nor writes, `ERESTARTSYS` when interrupted.
+/// `ENXIO` for a non-blocking writer without a reader, `EINVAL` for who neither reads nor writes,
+/// `ERESTARTSYS` when interrupted.
 pub(crate) fn open_fifo(pipe: &Arc<Pipe>, flags: OpenFlags) -> Result<Arc<dyn FileOps>> {
     let nonblocking = flags.contains(OpenFlags::NONBLOCK);
     let (reads, writes) = (flags.readable(), flags.writable());
@@ -315,9 +351,14 @@ pub(crate) fn open_fifo(pipe: &Arc<Pipe>, flags: OpenFlags) -> Result<Arc<dyn Fi
     }
     let (end, partners, seen) = pipe.end(reads, writes);
     if reads != writes && !nonblocking && partners == 0 {
-        // A partner that came and went again in the meantime counts: its opening is over, and so is this one's wait.
+        // A partner that came and went again in the meantime counts: its opening is over, and so is
+        // this one's wait.
         let came = || pipe.state.lock().opens(writes) != seen;
-        let source = if reads { &pipe.readable } else { &pipe.writable };
+        let source = if reads {
+            &pipe.readable
+        } else {
+            &pipe.writable
+        };
         source.wait(|| came().then_some(()))?;
     }
     Ok(Arc::new(end))

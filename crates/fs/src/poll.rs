@@ -1,8 +1,10 @@
 //! Readiness: who waits for a file, and how `poll(2)` and epoll learn that one changed.
 //!
-//! Every object that can block owns one or more [`PollQueue`]s. A thread that blocks in `read` or `write` waits on the source directly; a
-//! poller leaves a [`PollObserver`] there. The order is the same for both and is what makes a lost wake-up impossible: the *waiter* makes
-//! itself known first and looks at the state second; the *changer* changes the state first and calls [`PollQueue::notify`] second.
+//! Every object that can block owns one or more [`PollQueue`]s. A thread that blocks in `read` or
+//! `write` waits on the source directly; a poller leaves a [`PollObserver`] there. The order is the
+//! same for both and is what makes a lost wake-up impossible: the *waiter* makes itself known first
+//! and looks at the state second; the *changer* changes the state first and calls
+//! [`PollQueue::notify`] second.
 
 use crate::{File, Result};
 use abi::errno::Errno;
@@ -50,17 +52,21 @@ impl Events {
     pub const ALWAYS: Self = Self::ERR.union(Self::HUP);
 }
 
-/// A callback left at a [`PollQueue`], run when the object behind it changed. Called in thread context, never in an interrupt; must not block.
+/// A callback left at a [`PollQueue`], run when the object behind it changed. Called in thread
+/// context, never in an interrupt; must not block.
 pub trait PollObserver: Send + Sync {
-    /// The source changed; poll it again to learn how. Nothing but what is in `what` may have come true.
+    /// The source changed; poll it again to learn how. Nothing but what is in `what` may have come
+    /// true.
     fn changed(self: Arc<Self>, what: Events);
 
-    /// Whether it is one of several of whom one is enough (`EPOLLEXCLUSIVE`); it is then told by [`PollObserver::take`].
+    /// Whether it is one of several of whom one is enough (`EPOLLEXCLUSIVE`); it is then told by
+    /// [`PollObserver::take`].
     fn is_exclusive(&self) -> bool {
         false
     }
 
-    /// Tells an exclusive observer that the object changed. True if it will act, so that no other exclusive one needs to be told.
+    /// Tells an exclusive observer that the object changed. True if it will act, so that no other
+    /// exclusive one needs to be told.
     fn take(self: Arc<Self>, what: Events) -> bool {
         self.changed(what);
         false
@@ -70,7 +76,8 @@ pub trait PollObserver: Send + Sync {
 /// So many watchers of a source are told without memory of the heap.
 const FEW: usize = 2;
 
-/// A queue of the threads and pollers that wait for one object to change (BSD `selinfo`, a wait queue with callbacks on Linux).
+/// A queue of the threads and pollers that wait for one object to change (BSD `selinfo`, a wait
+/// queue with callbacks on Linux).
 pub struct PollQueue {
     queue: WaitQueue,
     watchers: Mutex<Vec<Weak<dyn PollObserver>>>,
@@ -87,20 +94,25 @@ impl PollQueue {
     /// A source nobody waits for.
     #[must_use]
     pub const fn new() -> Self {
-        Self { queue: WaitQueue::new(), watchers: Mutex::new(Vec::new()), watcher_count: AtomicUsize::new(0) }
+        Self {
+            queue: WaitQueue::new(),
+            watchers: Mutex::new(Vec::new()),
+            watcher_count: AtomicUsize::new(0),
+        }
     }
 
-    /// Tells everybody that the state behind this source changed. Call it after the change, with no lock held that a waiter's
-    /// condition takes.
+    /// Tells everybody that the state behind this source changed. Call it after the change, with no
+    /// lock held that a waiter's condition takes.
     pub fn notify(&self) {
         self.notify_of(Events::all());
     }
 
-    /// Wakes waiting threads and observers after a change by which nothing but the events in `what` can have come true; observers of other
-    /// events may ignore it.
+    /// Wakes waiting threads and observers after a change by which nothing but the events in `what`
+    /// can have come true; observers of other events may ignore it.
     #[inline]
     pub fn notify_of(&self, what: Events) {
-        // Its fence pairs with the one in `watch`: either this sees the new watcher, or the watcher's look at the state sees the change.
+        // Its fence pairs with the one in `watch`: either this sees the new watcher, or the
+        // watcher's look at the state sees the change.
         self.queue.wake_all();
         if self.watcher_count.load(Ordering::Relaxed) != 0 {
             self.tell_watchers(what);
@@ -118,7 +130,8 @@ impl PollQueue {
 
     #[inline(never)]
     fn tell_watchers(&self, what: Events) {
-        // The watchers run without the lock: a watcher may drop files, and with them this source's other users.
+        // The watchers run without the lock: a watcher may drop files, and with them this source's
+        // other users.
         let watchers = self.watchers.lock();
         if let [only] = &watchers[..]
             && let Some(watcher) = only.upgrade()
@@ -169,14 +182,21 @@ impl PollQueue {
     /// `ERESTARTSYS` when interrupted.
     #[inline]
     pub fn wait<R>(&self, ready: impl FnMut() -> Option<R>) -> Result<R> {
-        self.queue.wait_interruptible(None, ready).map_err(|_| Errno::ERESTARTSYS)
+        self.queue
+            .wait_interruptible(None, ready)
+            .map_err(|_| Errno::ERESTARTSYS)
     }
 
-    /// Blocks until `ready` gives a value, or until `deadline` (monotonic nanoseconds): then the result is `Ok(None)`.
+    /// Blocks until `ready` gives a value, or until `deadline` (monotonic nanoseconds): then the
+    /// result is `Ok(None)`.
     ///
     /// # Errors
     /// `ERESTARTSYS` when interrupted.
-    pub fn wait_until<R>(&self, deadline: Option<u64>, ready: impl FnMut() -> Option<R>) -> Result<Option<R>> {
+    pub fn wait_until<R>(
+        &self,
+        deadline: Option<u64>,
+        ready: impl FnMut() -> Option<R>,
+    ) -> Result<Option<R>> {
         match self.queue.wait_interruptible(deadline, ready) {
             Ok(value) => Ok(Some(value)),
             Err(WaitError::TimedOut) => Ok(None),
@@ -190,8 +210,8 @@ impl PollQueue {
     }
 }
 
-/// Handed to [`crate::FileOps::poll`] by somebody who will wait: each source the answer depends on is named with [`PollTable::watch`],
-/// before the state is looked at.
+/// Handed to [`crate::FileOps::poll`] by somebody who will wait: each source the answer depends on
+/// is named with [`PollTable::watch`], before the state is looked at.
 pub struct PollTable {
     watcher: Arc<dyn PollObserver>,
     wanted: Events,
@@ -203,7 +223,11 @@ impl PollTable {
     /// A table that leaves `watcher` at the sources of what is in `wanted` and was not in `before`.
     #[must_use]
     pub fn new(watcher: Arc<dyn PollObserver>, wanted: Events, before: Events) -> Self {
-        Self { watcher, wanted, before }
+        Self {
+            watcher,
+            wanted,
+            before,
+        }
     }
 
     /// The answer depends on this source.
@@ -237,10 +261,14 @@ impl PollWaiter {
     /// A waiter that has seen no change.
     #[must_use]
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { changed: AtomicBool::new(false), queue: WaitQueue::new() })
+        Arc::new(Self {
+            changed: AtomicBool::new(false),
+            queue: WaitQueue::new(),
+        })
     }
 
-    /// Waits for a change since the last call. `Ok(false)`: the deadline (monotonic nanoseconds) passed.
+    /// Waits for a change since the last call. `Ok(false)`: the deadline (monotonic nanoseconds)
+    /// passed.
     ///
     /// # Errors
     /// `EINTR` when a signal came.
@@ -264,19 +292,24 @@ pub struct PollItem {
     pub found: Events,
 }
 
-/// Waits until one of the entries has something to report, or the deadline (monotonic nanoseconds; `None`: never) passes.
-/// Returns how many have.
+/// Waits until one of the entries has something to report, or the deadline (monotonic nanoseconds;
+/// `None`: never) passes. Returns how many have.
 ///
 /// # Errors
 /// `EINTR` when a signal came first.
 pub fn poll(entries: &mut [PollItem], deadline: Option<u64>) -> Result<usize> {
     let waiter = PollWaiter::new();
-    let mut table = Some(PollTable::new(waiter.clone(), Events::all(), Events::empty()));
+    let mut table = Some(PollTable::new(
+        waiter.clone(),
+        Events::all(),
+        Events::empty(),
+    ));
     loop {
         let mut ready = 0;
         for entry in &mut *entries {
             if let Some(file) = &entry.file {
-                // Once something is ready there will be no wait, so nobody needs to be told any more.
+                // Once something is ready there will be no wait, so nobody needs to be told any
+                // more.
                 let mut table = table.as_mut().filter(|_| ready == 0);
                 if let Some(table) = &mut table {
                     table.wanted = entry.wanted | Events::ALWAYS;

@@ -35,7 +35,13 @@ impl Attr {
     pub fn new(dev: u64, mode: u32) -> Self {
         // Numbers of generated files begin above those that are computed from process ids.
         static NEXT: AtomicU64 = AtomicU64::new(1 << 48);
-        Self { dev, ino: NEXT.fetch_add(1, Ordering::Relaxed), mode, uid: 0, gid: 0 }
+        Self {
+            dev,
+            ino: NEXT.fetch_add(1, Ordering::Relaxed),
+            mode,
+            uid: 0,
+            gid: 0,
+        }
     }
 
     /// What `stat(2)` tells of a file of this kind.
@@ -57,12 +63,24 @@ pub struct PseudoFs {
 }
 
 impl PseudoFs {
-    /// A file system; `build` makes its top directory, given the device number, when something below it is first looked for.
-    /// A kernel whose programs never read `/proc` or `/sys` does not pay for them when it starts.
+    /// A file system; `build` makes its top directory, given the device number, when something
+    /// below it is first looked for. A kernel whose programs never read `/proc` or `/sys` does not
+    /// pay for them when it starts.
     #[must_use]
     pub fn new(name: &'static str, magic: u64, build: fn(u64) -> Arc<dyn Inode>) -> Arc<Self> {
-        let attr = Attr { ino: 1, ..Attr::new(new_anonymous_device(), 0o555) };
-        Arc::new(Self { name, magic, root: Arc::new(Top { attr, build, built: Once::new() }) })
+        let attr = Attr {
+            ino: 1,
+            ..Attr::new(new_anonymous_device(), 0o555)
+        };
+        Arc::new(Self {
+            name,
+            magic,
+            root: Arc::new(Top {
+                attr,
+                build,
+                built: Once::new(),
+            }),
+        })
     }
 }
 
@@ -111,14 +129,19 @@ impl FileSystem for PseudoFs {
     }
 
     fn statfs(&self) -> StatFs {
-        StatFs { magic: self.magic, block_size: 4096, ..StatFs::default() }
+        StatFs {
+            magic: self.magic,
+            block_size: 4096,
+            ..StatFs::default()
+        }
     }
 }
 
 type Show = Box<dyn Fn() -> Result<Vec<u8>> + Send + Sync>;
 type Store = Box<dyn Fn(&[u8]) -> Result<()> + Send + Sync>;
 
-/// A file whose text is made when it is read from the start, and stays the same until it is read from the start again.
+/// A file whose text is made when it is read from the start, and stays the same until it is read
+/// from the start again.
 struct GeneratedFile {
     attr: Attr,
     show: Arc<Show>,
@@ -129,8 +152,16 @@ struct GeneratedFile {
 
 /// A generated file. `show` makes the text.
 #[must_use]
-pub fn file(attr: Attr, show: impl Fn() -> Result<Vec<u8>> + Send + Sync + 'static) -> Arc<dyn Inode> {
-    Arc::new(GeneratedFile { attr, show: Arc::new(Box::new(show)), store: None, check: None })
+pub fn file(
+    attr: Attr,
+    show: impl Fn() -> Result<Vec<u8>> + Send + Sync + 'static,
+) -> Arc<dyn Inode> {
+    Arc::new(GeneratedFile {
+        attr,
+        show: Arc::new(Box::new(show)),
+        store: None,
+        check: None,
+    })
 }
 
 /// A generated file that `check`, which is told its attributes, lets somebody open.
@@ -140,7 +171,12 @@ pub fn guarded_file(
     check: fn(&Attr) -> Result<()>,
     show: impl Fn() -> Result<Vec<u8>> + Send + Sync + 'static,
 ) -> Arc<dyn Inode> {
-    Arc::new(GeneratedFile { attr, show: Arc::new(Box::new(show)), store: None, check: Some(check) })
+    Arc::new(GeneratedFile {
+        attr,
+        show: Arc::new(Box::new(show)),
+        store: None,
+        check: Some(check),
+    })
 }
 
 /// A generated file that can be written: `store` gets each write whole.
@@ -150,7 +186,12 @@ pub fn writable_file(
     show: impl Fn() -> Result<Vec<u8>> + Send + Sync + 'static,
     store: impl Fn(&[u8]) -> Result<()> + Send + Sync + 'static,
 ) -> Arc<dyn Inode> {
-    Arc::new(GeneratedFile { attr, show: Arc::new(Box::new(show)), store: Some(Arc::new(Box::new(store))), check: None })
+    Arc::new(GeneratedFile {
+        attr,
+        show: Arc::new(Box::new(show)),
+        store: Some(Arc::new(Box::new(store))),
+        check: None,
+    })
 }
 
 /// A file that always holds the same text.
@@ -171,7 +212,11 @@ impl Inode for GeneratedFile {
 
     fn truncate(&self, _: u64) -> Result<()> {
         // `echo x > file` truncates first.
-        if self.store.is_some() { Ok(()) } else { Err(Errno::EACCES) }
+        if self.store.is_some() {
+            Ok(())
+        } else {
+            Err(Errno::EACCES)
+        }
     }
 
     fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Option<Arc<dyn FileOps>>> {
@@ -181,7 +226,10 @@ impl Inode for GeneratedFile {
         if let Some(check) = self.check {
             check(&self.attr)?;
         }
-        Ok(Some(Arc::new(GeneratedOps { file: self, text: Mutex::new(None) })))
+        Ok(Some(Arc::new(GeneratedOps {
+            file: self,
+            text: Mutex::new(None),
+        })))
     }
 }
 
@@ -219,7 +267,10 @@ impl FileOps for GeneratedOps {
             Some(text) => text,
             none => none.insert((self.file.show)()?),
         };
-        let rest = usize::try_from(offset).ok().and_then(|o| text.get(o..)).unwrap_or_default();
+        let rest = usize::try_from(offset)
+            .ok()
+            .and_then(|o| text.get(o..))
+            .unwrap_or_default();
         let n = rest.len().min(buf.len());
         buf[..n].copy_from_slice(&rest[..n]);
         Ok(n)
@@ -253,8 +304,15 @@ struct GeneratedLink {
 
 /// A generated symbolic link.
 #[must_use]
-pub fn link(attr: Attr, follow: impl Fn() -> Result<Link> + Send + Sync + 'static) -> Arc<dyn Inode> {
-    Arc::new(GeneratedLink { attr, follow: Box::new(follow), text: None })
+pub fn link(
+    attr: Attr,
+    follow: impl Fn() -> Result<Link> + Send + Sync + 'static,
+) -> Arc<dyn Inode> {
+    Arc::new(GeneratedLink {
+        attr,
+        follow: Box::new(follow),
+        text: None,
+    })
 }
 
 /// A generated symbolic link whose text is not simply where it leads.
@@ -264,7 +322,11 @@ pub fn link_with_text(
     follow: impl Fn() -> Result<Link> + Send + Sync + 'static,
     text: impl Fn() -> Result<Vec<u8>> + Send + Sync + 'static,
 ) -> Arc<dyn Inode> {
-    Arc::new(GeneratedLink { attr, follow: Box::new(follow), text: Some(Box::new(text)) })
+    Arc::new(GeneratedLink {
+        attr,
+        follow: Box::new(follow),
+        text: Some(Box::new(text)),
+    })
 }
 
 impl Inode for GeneratedLink {
@@ -300,7 +362,10 @@ impl StaticDir {
     /// An empty directory.
     #[must_use]
     pub fn new(dev: u64) -> Arc<Self> {
-        Arc::new(Self { attr: Attr::new(dev, 0o555), entries: Mutex::new(BTreeMap::new()) })
+        Arc::new(Self {
+            attr: Attr::new(dev, 0o555),
+            entries: Mutex::new(BTreeMap::new()),
+        })
     }
 
     /// Adds (or replaces) an entry.
@@ -343,9 +408,22 @@ impl Inode for StaticDir {
     }
 
     fn readdir(&self, cursor: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
-        let entries: Vec<_> = self.entries.lock().iter().map(|(n, i)| (n.clone(), i.clone())).collect();
-        for (index, (name, inode)) in (1..).zip(&entries).skip_while(|(index, _)| *index <= cursor) {
-            let entry = DirEntry { name: name.as_bytes(), ino: inode.metadata().ino, kind: inode.kind(), next: index };
+        let entries: Vec<_> = self
+            .entries
+            .lock()
+            .iter()
+            .map(|(n, i)| (n.clone(), i.clone()))
+            .collect();
+        for (index, (name, inode)) in (1..)
+            .zip(&entries)
+            .skip_while(|(index, _)| *index <= cursor)
+        {
+            let entry = DirEntry {
+                name: name.as_bytes(),
+                ino: inode.metadata().ino,
+                kind: inode.kind(),
+                next: index,
+            };
             if !emit(entry) {
                 break;
             }
@@ -395,7 +473,9 @@ pub fn dynamic_dir(dir: impl DynamicDir) -> Arc<dyn Inode> {
 /// What is behind an inode, if it is a directory of this type.
 #[must_use]
 pub fn as_dynamic<D: DynamicDir>(inode: &Arc<dyn Inode>) -> Option<&D> {
-    (&**inode as &dyn Any).downcast_ref::<DynamicInode<D>>().map(|dir| &dir.0)
+    (&**inode as &dyn Any)
+        .downcast_ref::<DynamicInode<D>>()
+        .map(|dir| &dir.0)
 }
 
 impl<D: DynamicDir> Inode for DynamicInode<D> {
@@ -417,7 +497,12 @@ impl<D: DynamicDir> Inode for DynamicInode<D> {
 
     fn readdir(&self, cursor: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
         for entry in self.0.list(cursor)? {
-            if !emit(DirEntry { name: &entry.name, ino: entry.ino, kind: entry.kind, next: entry.key }) {
+            if !emit(DirEntry {
+                name: &entry.name,
+                ino: entry.ino,
+                kind: entry.kind,
+                next: entry.key,
+            }) {
                 break;
             }
         }

@@ -1,7 +1,7 @@
 //! Signals instead of waiting: `O_ASYNC` with `F_SETOWN` and `F_SETSIG` (`fcntl(2)`).
 //!
-//! A file with the flag has a watcher at its own sources, as an epoll set would leave one; each change that finds the file ready sends
-//! its owner a signal.
+//! A file with the flag has a watcher at its own sources, as an epoll set would leave one; each
+//! change that finds the file ready sends its owner a signal.
 
 use crate::poll::{Events, PollObserver, PollTable};
 use crate::{File, OpenFlags};
@@ -29,7 +29,8 @@ pub struct FileOwner {
     pub target: Target,
     /// Which signal; 0 for `SIGIO` without particulars.
     pub signal: i32,
-    /// The user ids, real and effective, of who named the target; only whom these may signal is told.
+    /// The user ids, real and effective, of who named the target; only whom these may signal is
+    /// told.
     pub sender: (u32, u32),
 }
 
@@ -38,7 +39,8 @@ pub trait Sender: Send + Sync {
     /// Sends what `notice` says: `events` are so at the descriptor `fd`.
     fn send(&self, notice: FileOwner, events: Events, fd: i32);
 
-    /// Sends what `notice` says: something has happened to what the descriptor `fd` means (`POLL_MSG`).
+    /// Sends what `notice` says: something has happened to what the descriptor `fd` means
+    /// (`POLL_MSG`).
     fn send_message(&self, notice: FileOwner, fd: i32);
 
     /// Sends `SIGURG` to whom `notice` says.
@@ -59,7 +61,9 @@ struct Async {
 
 impl PollObserver for Async {
     fn changed(self: Arc<Self>, what: Events) {
-        let Some(file) = self.file.upgrade() else { return };
+        let Some(file) = self.file.upgrade() else {
+            return;
+        };
         if !file.flags().contains(OpenFlags::ASYNC) {
             return;
         }
@@ -100,8 +104,15 @@ pub fn update(file: &Arc<File>, fd: i32) {
         file.set_watcher(None);
         return;
     }
-    let watcher: Arc<dyn PollObserver> = Arc::new(Async { file: Arc::downgrade(file), fd });
+    let watcher: Arc<dyn PollObserver> = Arc::new(Async {
+        file: Arc::downgrade(file),
+        fd,
+    });
     // What is so already is not told.
-    let _ = file.poll(Some(&mut PollTable::new(watcher.clone(), Events::all(), Events::empty())));
+    let _ = file.poll(Some(&mut PollTable::new(
+        watcher.clone(),
+        Events::all(),
+        Events::empty(),
+    )));
     file.set_watcher(Some(watcher));
 }

@@ -30,7 +30,8 @@ pub enum FileType {
     Symlink,
     /// A socket.
     Socket,
-    /// What has neither a name nor a type: an anonymous inode (epoll, eventfd, timers). `st_mode` holds permissions only.
+    /// What has neither a name nor a type: an anonymous inode (epoll, eventfd, timers). `st_mode`
+    /// holds permissions only.
     Anonymous,
 }
 
@@ -91,7 +92,10 @@ impl Timestamp {
     /// The time `ns` nanoseconds after 1970.
     #[must_use]
     pub const fn from_ns(ns: u64) -> Self {
-        Self { sec: (ns / 1_000_000_000) as i64, nsec: (ns % 1_000_000_000) as u32 }
+        Self {
+            sec: (ns / 1_000_000_000) as i64,
+            nsec: (ns % 1_000_000_000) as u32,
+        }
     }
 }
 
@@ -102,7 +106,9 @@ fn wall_ns() -> u64 {
 
 #[cfg(not(target_os = "none"))]
 fn wall_ns() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -131,7 +137,10 @@ impl DeviceId {
     /// The device of an encoded number, as `mknod(2)` passes it.
     #[must_use]
     pub const fn decode(number: u64) -> Self {
-        Self { major: ((number >> 8) & 0xfff) as u32, minor: ((number & 0xff) | ((number >> 12) & 0xf_ff00)) as u32 }
+        Self {
+            major: ((number >> 8) & 0xfff) as u32,
+            minor: ((number & 0xff) | ((number >> 12) & 0xf_ff00)) as u32,
+        }
     }
 }
 
@@ -210,7 +219,12 @@ pub struct Permissions {
 
 impl From<&Metadata> for Permissions {
     fn from(meta: &Metadata) -> Self {
-        Self { directory: meta.kind == FileType::Directory, mode: meta.mode, uid: meta.uid, gid: meta.gid }
+        Self {
+            directory: meta.kind == FileType::Directory,
+            mode: meta.mode,
+            uid: meta.uid,
+            gid: meta.gid,
+        }
     }
 }
 
@@ -230,8 +244,13 @@ pub struct SetAttr {
 }
 
 impl SetAttr {
-    /// Makes the change: to permission bits, owner and group, and to access, modification and change time.
-    pub fn apply(&self, [mode, uid, gid]: [&mut u32; 3], [atime, mtime, ctime]: [&mut Timestamp; 3]) {
+    /// Makes the change: to permission bits, owner and group, and to access, modification and
+    /// change time.
+    pub fn apply(
+        &self,
+        [mode, uid, gid]: [&mut u32; 3],
+        [atime, mtime, ctime]: [&mut Timestamp; 3],
+    ) {
         *mode = self.mode.unwrap_or(*mode);
         *uid = self.uid.unwrap_or(*uid);
         *gid = self.gid.unwrap_or(*gid);
@@ -242,7 +261,15 @@ impl SetAttr {
 
     /// Makes the change to metadata that are kept as a whole.
     pub fn apply_to(&self, meta: &mut Metadata) {
-        let Metadata { mode, uid, gid, atime, mtime, ctime, .. } = meta;
+        let Metadata {
+            mode,
+            uid,
+            gid,
+            atime,
+            mtime,
+            ctime,
+            ..
+        } = meta;
         self.apply([mode, uid, gid], [atime, mtime, ctime]);
     }
 }
@@ -302,13 +329,23 @@ impl Cred {
     /// The superuser.
     #[must_use]
     pub fn root() -> Self {
-        Self { uid: 0, gid: 0, groups: Arc::from([]), caps: u64::MAX }
+        Self {
+            uid: 0,
+            gid: 0,
+            groups: Arc::from([]),
+            caps: u64::MAX,
+        }
     }
 
     /// An ordinary user with one group.
     #[must_use]
     pub fn user(uid: u32, gid: u32) -> Self {
-        Self { uid, gid, groups: Arc::from([]), caps: if uid == 0 { u64::MAX } else { 0 } }
+        Self {
+            uid,
+            gid,
+            groups: Arc::from([]),
+            caps: if uid == 0 { u64::MAX } else { 0 },
+        }
     }
 
     /// Whether it has a capability (`CAP_*`).
@@ -343,7 +380,11 @@ impl Cred {
     /// `EACCES`.
     #[inline]
     pub fn check_inode(&self, inode: &dyn Inode, want: Access) -> Result<()> {
-        if inode.open_to_all(want) { Ok(()) } else { self.check_permissions(&inode.permissions(), want) }
+        if inode.open_to_all(want) {
+            Ok(())
+        } else {
+            self.check_permissions(&inode.permissions(), want)
+        }
     }
 
     /// As [`Cred::check`], of anything that has such permissions.
@@ -366,9 +407,17 @@ impl Cred {
                 missing = 0;
             }
         } else if missing != 0 && self.has(sys::CAP_DAC_READ_SEARCH) {
-            missing &= if of.directory { Access::WRITE.0 } else { Access::WRITE.0 | Access::EXEC.0 };
+            missing &= if of.directory {
+                Access::WRITE.0
+            } else {
+                Access::WRITE.0 | Access::EXEC.0
+            };
         }
-        if missing == 0 { Ok(()) } else { Err(Errno::EACCES) }
+        if missing == 0 {
+            Ok(())
+        } else {
+            Err(Errno::EACCES)
+        }
     }
 }
 
@@ -378,7 +427,12 @@ mod tests {
 
     #[test]
     fn device_numbers_survive_encoding() {
-        for id in [DeviceId::new(1, 3), DeviceId::new(136, 70_000), DeviceId::new(4, 64), DeviceId::new(4095, 0xf_ffff)] {
+        for id in [
+            DeviceId::new(1, 3),
+            DeviceId::new(136, 70_000),
+            DeviceId::new(4, 64),
+            DeviceId::new(4095, 0xf_ffff),
+        ] {
             assert_eq!(DeviceId::decode(id.encode()), id);
         }
         assert_eq!(DeviceId::new(1, 3).encode(), 0x103);
@@ -390,58 +444,139 @@ mod tests {
         meta.uid = 10;
         meta.gid = 20;
         // The owner gets the owner's bits even where others would get more.
-        assert_eq!(Cred::user(10, 99).check(&meta, Access::READ), Err(Errno::EACCES));
+        assert_eq!(
+            Cred::user(10, 99).check(&meta, Access::READ),
+            Err(Errno::EACCES)
+        );
         assert!(Cred::user(11, 20).check(&meta, Access::READ).is_ok());
-        assert_eq!(Cred::user(11, 20).check(&meta, Access::WRITE), Err(Errno::EACCES));
+        assert_eq!(
+            Cred::user(11, 20).check(&meta, Access::WRITE),
+            Err(Errno::EACCES)
+        );
         assert!(Cred::user(11, 21).check(&meta, Access(7)).is_ok());
         meta.mode = 0o600;
         assert!(Cred::root().check(&meta, Access(6)).is_ok());
         assert_eq!(Cred::root().check(&meta, Access::EXEC), Err(Errno::EACCES));
-        let reader = Cred { caps: 1 << sys::CAP_DAC_READ_SEARCH, ..Cred::user(11, 21) };
+        let reader = Cred {
+            caps: 1 << sys::CAP_DAC_READ_SEARCH,
+            ..Cred::user(11, 21)
+        };
         assert!(reader.check(&meta, Access::READ).is_ok());
-        assert_eq!(reader.check(&meta, Access::READ.and(Access::WRITE)), Err(Errno::EACCES));
+        assert_eq!(
+            reader.check(&meta, Access::READ.and(Access::WRITE)),
+            Err(Errno::EACCES)
+        );
     }
 
     #[test]
     fn who_may_override_permissions_and_what_for() {
-        let meta = |kind, mode| Metadata { uid: 10, gid: 20, ..Metadata::generated(1, 1, kind, mode) };
-        let who = |caps: u64| Cred { caps, ..Cred::user(11, 21) };
-        let allowed = |cred: &Cred, meta: &Metadata| [4, 2, 1].map(|want| cred.check(meta, Access(want)).is_ok());
-        let (file, program, directory) =
-            (meta(FileType::Regular, 0o600), meta(FileType::Regular, 0o610), meta(FileType::Directory, 0o600));
+        let meta = |kind, mode| Metadata {
+            uid: 10,
+            gid: 20,
+            ..Metadata::generated(1, 1, kind, mode)
+        };
+        let who = |caps: u64| Cred {
+            caps,
+            ..Cred::user(11, 21)
+        };
+        let allowed = |cred: &Cred, meta: &Metadata| {
+            [4, 2, 1].map(|want| cred.check(meta, Access(want)).is_ok())
+        };
+        let (file, program, directory) = (
+            meta(FileType::Regular, 0o600),
+            meta(FileType::Regular, 0o610),
+            meta(FileType::Directory, 0o600),
+        );
         let all = who(1 << sys::CAP_DAC_OVERRIDE);
         assert_eq!(allowed(&all, &file), [true, true, false]);
         assert_eq!(allowed(&all, &program), [true, true, true]);
         assert_eq!(allowed(&all, &directory), [true, true, true]);
-        assert_eq!((all.check(&file, Access(7)), all.check(&directory, Access(7))), (Err(Errno::EACCES), Ok(())));
+        assert_eq!(
+            (
+                all.check(&file, Access(7)),
+                all.check(&directory, Access(7))
+            ),
+            (Err(Errno::EACCES), Ok(()))
+        );
         let reader = who(1 << sys::CAP_DAC_READ_SEARCH);
         assert_eq!(allowed(&reader, &file), [true, false, false]);
         assert_eq!(allowed(&reader, &program), [true, false, false]);
         assert_eq!(allowed(&reader, &directory), [true, false, true]);
         assert_eq!(allowed(&who(0), &file), [false; 3]);
         // Whom it belongs to, and who acts as if.
-        assert!(who(1 << sys::CAP_FOWNER).owns(&file) && Cred::user(10, 0).owns(&file) && !who(0).owns(&file));
-        assert!(!Cred::user(20, 10).owns(&file), "the group's number is not the owner's");
-        let member = Cred { groups: Arc::from([5, 20]), ..who(0) };
-        assert!(member.in_group(20) && member.in_group(21) && member.in_group(5) && !member.in_group(10));
-        assert_eq!(allowed(&member, &meta(FileType::Regular, 0o741)), [true, false, false]);
-        assert_eq!(allowed(&Cred::user(10, 20), &meta(FileType::Regular, 0o421)), [true, false, false]);
-        assert_eq!(allowed(&who(0), &meta(FileType::Regular, 0o421)), [false, false, true]);
-        assert_eq!((Cred::root().caps, Cred::user(0, 7).caps, Cred::user(7, 0).caps), (u64::MAX, u64::MAX, 0));
+        assert!(
+            who(1 << sys::CAP_FOWNER).owns(&file)
+                && Cred::user(10, 0).owns(&file)
+                && !who(0).owns(&file)
+        );
+        assert!(
+            !Cred::user(20, 10).owns(&file),
+            "the group's number is not the owner's"
+        );
+        let member = Cred {
+            groups: Arc::from([5, 20]),
+            ..who(0)
+        };
+        assert!(
+            member.in_group(20)
+                && member.in_group(21)
+                && member.in_group(5)
+                && !member.in_group(10)
+        );
+        assert_eq!(
+            allowed(&member, &meta(FileType::Regular, 0o741)),
+            [true, false, false]
+        );
+        assert_eq!(
+            allowed(&Cred::user(10, 20), &meta(FileType::Regular, 0o421)),
+            [true, false, false]
+        );
+        assert_eq!(
+            allowed(&who(0), &meta(FileType::Regular, 0o421)),
+            [false, false, true]
+        );
+        assert_eq!(
+            (
+                Cred::root().caps,
+                Cred::user(0, 7).caps,
+                Cred::user(7, 0).caps
+            ),
+            (u64::MAX, u64::MAX, 0)
+        );
     }
 
     #[test]
     fn kinds_are_bits_of_the_mode() {
         use FileType::{Block, Char, Directory, Fifo, Regular, Socket, Symlink};
-        for (kind, digit) in [(Fifo, 1), (Char, 2), (Directory, 4), (Block, 6), (Regular, 8), (Symlink, 10), (Socket, 12)] {
-            assert_eq!((kind.mode_bits(), kind.dirent_type()), (digit << 12, digit as u8));
+        for (kind, digit) in [
+            (Fifo, 1),
+            (Char, 2),
+            (Directory, 4),
+            (Block, 6),
+            (Regular, 8),
+            (Symlink, 10),
+            (Socket, 12),
+        ] {
+            assert_eq!(
+                (kind.mode_bits(), kind.dirent_type()),
+                (digit << 12, digit as u8)
+            );
             assert_eq!(FileType::from_mode(digit << 12 | 0o7777), Some(kind));
         }
         for digit in [0, 3, 5, 7, 9, 15] {
             assert_eq!(FileType::from_mode(digit << 12 | 0o644), None);
         }
-        assert_eq!((FileType::Anonymous.mode_bits(), FileType::Anonymous.dirent_type()), (0, 0));
-        assert_eq!(DeviceId::decode(0xfff0_0123_4567), DeviceId::new(0x345, 0x1267));
+        assert_eq!(
+            (
+                FileType::Anonymous.mode_bits(),
+                FileType::Anonymous.dirent_type()
+            ),
+            (0, 0)
+        );
+        assert_eq!(
+            DeviceId::decode(0xfff0_0123_4567),
+            DeviceId::new(0x345, 0x1267)
+        );
     }
 
     #[test]
@@ -449,14 +584,40 @@ mod tests {
         let time = |sec| Timestamp { sec, nsec: 5 };
         let mut meta = Metadata::generated(1, 2, FileType::Directory, 0o755);
         (meta.atime, meta.mtime, meta.ctime) = (time(1), time(2), time(3));
-        SetAttr { mode: Some(0o700), gid: Some(9), mtime: Some(time(7)), ..SetAttr::default() }.apply_to(&mut meta);
-        assert_eq!((meta.mode, meta.uid, meta.gid, meta.nlink), (0o700, 0, 9, 2));
+        SetAttr {
+            mode: Some(0o700),
+            gid: Some(9),
+            mtime: Some(time(7)),
+            ..SetAttr::default()
+        }
+        .apply_to(&mut meta);
+        assert_eq!(
+            (meta.mode, meta.uid, meta.gid, meta.nlink),
+            (0o700, 0, 9, 2)
+        );
         assert_eq!((meta.atime, meta.mtime), (time(1), time(7)));
         assert!(meta.ctime > time(1_000_000_000), "that of the change");
-        SetAttr { uid: Some(8), atime: Some(time(6)), ..SetAttr::default() }.apply_to(&mut meta);
-        assert_eq!((meta.mode, meta.uid, meta.gid, meta.atime, meta.mtime), (0o700, 8, 9, time(6), time(7)));
+        SetAttr {
+            uid: Some(8),
+            atime: Some(time(6)),
+            ..SetAttr::default()
+        }
+        .apply_to(&mut meta);
+        assert_eq!(
+            (meta.mode, meta.uid, meta.gid, meta.atime, meta.mtime),
+            (0o700, 8, 9, time(6), time(7))
+        );
         assert_eq!(Metadata::generated(1, 2, FileType::Regular, 0).nlink, 1);
-        assert_eq!(Timestamp::from_ns(3_999_999_999), Timestamp { sec: 3, nsec: 999_999_999 });
-        assert_eq!(Timestamp::from_ns(4_000_000_000), Timestamp { sec: 4, nsec: 0 });
+        assert_eq!(
+            Timestamp::from_ns(3_999_999_999),
+            Timestamp {
+                sec: 3,
+                nsec: 999_999_999
+            }
+        );
+        assert_eq!(
+            Timestamp::from_ns(4_000_000_000),
+            Timestamp { sec: 4, nsec: 0 }
+        );
     }
 }

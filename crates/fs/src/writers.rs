@@ -4,14 +4,18 @@ use crate::{Path, Result};
 use abi::errno::Errno;
 use core::sync::atomic::{AtomicI32, Ordering};
 
-/// Count of writers and running programs of an inode (Linux `i_writecount`): openings for writing count up from zero, programs down.
+/// Count of writers and running programs of an inode (Linux `i_writecount`): openings for writing
+/// count up from zero, programs down.
 #[derive(Default)]
 pub struct WriteCount(AtomicI32);
 
 impl WriteCount {
     fn enter(&self, step: i32) -> Result<()> {
         let allowed = |count: i32| (count.signum() != -step).then_some(count + step);
-        self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, allowed).map(drop).map_err(|_| Errno::ETXTBSY)
+        self.0
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, allowed)
+            .map(drop)
+            .map_err(|_| Errno::ETXTBSY)
     }
 
     fn leave(&self, step: i32) {
@@ -35,8 +39,13 @@ struct WriteCountGuard {
 
 impl WriteCountGuard {
     fn new(path: &Path, step: i32) -> Result<Self> {
-        path.inode().writers().map_or(Ok(()), |writers| writers.enter(step))?;
-        Ok(Self { path: path.clone(), step })
+        path.inode()
+            .writers()
+            .map_or(Ok(()), |writers| writers.enter(step))?;
+        Ok(Self {
+            path: path.clone(),
+            step,
+        })
     }
 }
 
@@ -48,7 +57,8 @@ impl Drop for WriteCountGuard {
     }
 }
 
-/// Right to change a file's contents, until dropped; meanwhile it cannot be run, nor the mount be made read-only.
+/// Right to change a file's contents, until dropped; meanwhile it cannot be run, nor the mount be
+/// made read-only.
 pub struct WriteAccess {
     counted: WriteCountGuard,
 }
@@ -58,7 +68,8 @@ impl WriteAccess {
     /// `EROFS` where nothing may be changed, `ETXTBSY` while the file is run.
     pub fn begin(path: &Path) -> Result<Self> {
         path.mount().begin_writing()?;
-        let counted = WriteCountGuard::new(path, WRITES).inspect_err(|_| path.mount().end_writing())?;
+        let counted =
+            WriteCountGuard::new(path, WRITES).inspect_err(|_| path.mount().end_writing())?;
         Ok(Self { counted })
     }
 }
@@ -78,7 +89,9 @@ impl DenyWriteAccess {
     /// # Errors
     /// `ETXTBSY` while somebody has the file open for writing.
     pub fn begin(path: &Path) -> Result<Self> {
-        Ok(Self { counted: WriteCountGuard::new(path, RUNS)? })
+        Ok(Self {
+            counted: WriteCountGuard::new(path, RUNS)?,
+        })
     }
 
     /// Which file it is.

@@ -13,15 +13,17 @@ pub const SIZE_MAX: usize = 65_536;
 /// The capabilities that running a file gives.
 pub const CAPABILITY: &[u8] = b"security.capability";
 
-/// Revisions 2 and 3 of that attribute's value: the most significant byte of its first word, and its length. Revision 3 names, in its
-/// last word, the user who is root where it counts.
+/// Revisions 2 and 3 of that attribute's value: the most significant byte of its first word, and
+/// its length. Revision 3 names, in its last word, the user who is root where it counts.
 const CAPABILITY_2: (u8, usize) = (2, 20);
 const CAPABILITY_3: (u8, usize) = (3, 24);
 
 /// Which revision of capabilities a value is; `None` if it cannot be set.
 fn capability_revision(value: &[u8]) -> Option<u8> {
     let revision = (*value.get(3)?, value.len());
-    [CAPABILITY_2, CAPABILITY_3].contains(&revision).then_some(revision.0)
+    [CAPABILITY_2, CAPABILITY_3]
+        .contains(&revision)
+        .then_some(revision.0)
 }
 
 /// What must be so for an attribute to be set.
@@ -48,7 +50,11 @@ fn check(path: &Path, name: &[u8], writes: bool, cred: &Cred) -> Result<()> {
     let (space, rest) = dot.map_or((&b""[..], name), |dot| (&name[..dot], &name[dot + 1..]));
     match space {
         b"security" if writes => {
-            let needed = if rest == b"capability" { sys::CAP_SETFCAP } else { sys::CAP_SYS_ADMIN };
+            let needed = if rest == b"capability" {
+                sys::CAP_SETFCAP
+            } else {
+                sys::CAP_SYS_ADMIN
+            };
             if !cred.has(needed) {
                 return Err(Errno::EPERM);
             }
@@ -59,7 +65,8 @@ fn check(path: &Path, name: &[u8], writes: bool, cred: &Cred) -> Result<()> {
         _ => {
             let meta = path.metadata();
             let sticky = meta.kind == FileType::Directory && meta.mode & sys::S_ISVTX != 0;
-            let suits = matches!(meta.kind, FileType::Regular | FileType::Directory) && !(writes && sticky && !cred.owns(&meta));
+            let suits = matches!(meta.kind, FileType::Regular | FileType::Directory)
+                && !(writes && sticky && !cred.owns(&meta));
             if space == b"user" && !suits {
                 return Err(refused);
             }
@@ -85,7 +92,10 @@ pub fn get(path: &Path, name: &[u8], cred: &Cred) -> Result<Vec<u8>> {
     check(path, name, false, cred)?;
     let mut value = path.inode().xattr(name)?;
     // That root is the only one is not said.
-    if name == CAPABILITY && capability_revision(&value) == Some(CAPABILITY_3.0) && value.ends_with(&[0; 4]) {
+    if name == CAPABILITY
+        && capability_revision(&value) == Some(CAPABILITY_3.0)
+        && value.ends_with(&[0; 4])
+    {
         value.truncate(CAPABILITY_2.1);
         value[3] = CAPABILITY_2.0;
     }
@@ -95,7 +105,8 @@ pub fn get(path: &Path, name: &[u8], cred: &Cred) -> Result<Vec<u8>> {
 /// Sets an attribute (`setxattr(2)`).
 ///
 /// # Errors
-/// `EEXIST`, `ENODATA`, `ENOSPC`, `EINVAL` for what are no capabilities, `EOPNOTSUPP`, `EPERM`, `EACCES`, `EROFS`.
+/// `EEXIST`, `ENODATA`, `ENOSPC`, `EINVAL` for what are no capabilities, `EOPNOTSUPP`, `EPERM`,
+/// `EACCES`, `EROFS`.
 pub fn set(path: &Path, name: &[u8], value: &[u8], mode: SetMode, cred: &Cred) -> Result<()> {
     if name == CAPABILITY && !value.is_empty() && capability_revision(value).is_none() {
         return Err(Errno::EINVAL);

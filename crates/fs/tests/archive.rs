@@ -16,7 +16,13 @@ struct Entry<'a> {
 }
 
 fn entry<'a>(name: &'a str, mode: u32, data: &'static [u8]) -> Entry<'a> {
-    Entry { name, mode, ino: 0, nlink: 1, data }
+    Entry {
+        name,
+        mode,
+        ino: 0,
+        nlink: 1,
+        data,
+    }
 }
 
 fn archive(entries: &[Entry<'_>]) -> Vec<u8> {
@@ -30,9 +36,25 @@ fn aligned_archive(entries: &[Entry<'_>], alignment: usize) -> Vec<u8> {
     for e in entries.iter().chain([&trailer]) {
         let name_end = out.len() + 110 + e.name.len() + 1;
         let name_size = e.name.len() + 1 + name_end.next_multiple_of(alignment) - name_end;
-        let fields = [e.ino, e.mode, 1, 2, e.nlink, 1000, e.data.len() as u32, 8, 1, 5, 1, name_size as u32, 0];
+        let fields = [
+            e.ino,
+            e.mode,
+            1,
+            2,
+            e.nlink,
+            1000,
+            e.data.len() as u32,
+            8,
+            1,
+            5,
+            1,
+            name_size as u32,
+            0,
+        ];
         out.extend_from_slice(b"070701");
-        fields.iter().for_each(|f| out.extend_from_slice(format!("{f:08x}").as_bytes()));
+        fields
+            .iter()
+            .for_each(|f| out.extend_from_slice(format!("{f:08x}").as_bytes()));
         out.extend_from_slice(e.name.as_bytes());
         out.resize(out.len() - e.name.len() + name_size, 0);
         out.resize(out.len().next_multiple_of(4), 0);
@@ -43,7 +65,8 @@ fn aligned_archive(entries: &[Entry<'_>], alignment: usize) -> Vec<u8> {
 }
 
 fn find(root: &Arc<dyn Inode>, path: &str) -> Option<Arc<dyn Inode>> {
-    path.split('/').try_fold(root.clone(), |dir, name| dir.lookup(name.as_bytes()).ok())
+    path.split('/')
+        .try_fold(root.clone(), |dir, name| dir.lookup(name.as_bytes()).ok())
 }
 
 fn unpack(bytes: &[u8]) -> (Arc<dyn Inode>, Result<cpio::Summary, cpio::Error>) {
@@ -64,21 +87,47 @@ fn everything_arrives() {
         entry("pipe", 0o10600, b""),
     ]);
     let (root, result) = unpack(&bytes);
-    assert_eq!(result.unwrap(), cpio::Summary { entries: 7, bytes: 8 });
+    assert_eq!(
+        result.unwrap(),
+        cpio::Summary {
+            entries: 7,
+            bytes: 8
+        }
+    );
     assert_eq!(root.metadata().mode, 0o700);
     let sh = find(&root, "bin/sh").unwrap();
     let meta = sh.metadata();
-    assert_eq!((meta.mode, meta.uid, meta.gid, meta.mtime.sec, meta.size), (0o755, 1, 2, 1000, 5));
+    assert_eq!(
+        (meta.mode, meta.uid, meta.gid, meta.mtime.sec, meta.size),
+        (0o755, 1, 2, 1000, 5)
+    );
     assert!(matches!(find(&root, "bin/bash").unwrap().follow(), Ok(Link::Text(t)) if t == b"sh"));
     let mut contents = [0; 4];
-    assert_eq!((find(&root, "deep/er/file").unwrap().read_at(0, &mut contents), contents[0]), (Ok(1), b'x'));
-    assert_eq!(find(&root, "dev/console").unwrap().device(), Some(fs::DeviceId::new(5, 1)));
+    assert_eq!(
+        (
+            find(&root, "deep/er/file")
+                .unwrap()
+                .read_at(0, &mut contents),
+            contents[0]
+        ),
+        (Ok(1), b'x')
+    );
+    assert_eq!(
+        find(&root, "dev/console").unwrap().device(),
+        Some(fs::DeviceId::new(5, 1))
+    );
     assert_eq!(find(&root, "pipe").unwrap().kind(), FileType::Fifo);
 }
 
 #[test]
 fn hard_links_share_contents_whichever_entry_has_them() {
-    let link = |name, data| Entry { name, mode: 0o100_644, ino: 7, nlink: 2, data };
+    let link = |name, data| Entry {
+        name,
+        mode: 0o100_644,
+        ino: 7,
+        nlink: 2,
+        data,
+    };
     for (first, second) in [(&b""[..], &b"data"[..]), (b"data", b"")] {
         let (root, result) = unpack(&archive(&[link("a", first), link("b", second)]));
         result.unwrap();
@@ -104,15 +153,30 @@ fn bad_archives_are_refused_by_name() {
     let what = |entries: &[Entry<'_>]| unpack(&archive(entries)).1.unwrap_err().what;
     assert_eq!(what(&[entry("../x", 0o100_644, b"")]), What::BadName);
     assert_eq!(what(&[entry("a/../../x", 0o100_644, b"")]), What::BadName);
-    assert_eq!(what(&[entry("a", 0o100_644, b""), entry("a/b", 0o100_644, b"")]), What::Refused(abi::errno::Errno::ENOTDIR));
+    assert_eq!(
+        what(&[entry("a", 0o100_644, b""), entry("a/b", 0o100_644, b"")]),
+        What::Refused(abi::errno::Errno::ENOTDIR)
+    );
     // A link is not a way out: directories are never looked for through one.
-    assert_eq!(what(&[entry("l", 0o120_777, b"/etc"), entry("l/x", 0o100_644, b"")]), What::Refused(abi::errno::Errno::ENOTDIR));
+    assert_eq!(
+        what(&[entry("l", 0o120_777, b"/etc"), entry("l/x", 0o100_644, b"")]),
+        What::Refused(abi::errno::Errno::ENOTDIR)
+    );
     assert_eq!(what(&[entry("x", 0o170_000, b"")]), What::BadKind);
-    assert_eq!(unpack(b"\x1f\x8b\x08gzip").1.unwrap_err().what, What::BadMagic);
+    assert_eq!(
+        unpack(b"\x1f\x8b\x08gzip").1.unwrap_err().what,
+        What::BadMagic
+    );
     let good = archive(&[entry("f", 0o100_644, b"some data")]);
     let cut = unpack(&good[..120]).1.unwrap_err();
     assert_eq!(cut.what, What::Truncated);
-    let message = unpack(&archive(&[entry("ok", 0o100_644, b""), entry("../x", 0o100_644, b"")])).1.unwrap_err().to_string();
+    let message = unpack(&archive(&[
+        entry("ok", 0o100_644, b""),
+        entry("../x", 0o100_644, b""),
+    ]))
+    .1
+    .unwrap_err()
+    .to_string();
     assert!(message.contains("'../x'"), "{message}");
 }
 
@@ -186,12 +250,19 @@ fn pages_on_page_boundaries_are_taken_as_they_are() {
     for (alignment, taken) in [(1, 0), (4096, 6)] {
         let bytes = aligned_archive(&entries, alignment);
         let root = RamFs::new("rootfs", Some(4096), 0o755).root();
-        let mut source = Paged { bytes: &bytes, at: 0, taken: 0 };
+        let mut source = Paged {
+            bytes: &bytes,
+            at: 0,
+            taken: 0,
+        };
         let summary = cpio::unpack(&mut source, &root).unwrap();
         assert_eq!((summary.entries, source.taken), (5, taken));
         for e in entries.iter().filter(|e| e.mode & 0o170_000 == 0o100_000) {
             let inode = find(&root, e.name).unwrap();
-            assert_eq!((inode.metadata().size, inode.metadata().mtime.sec), (e.data.len() as u64, 1000));
+            assert_eq!(
+                (inode.metadata().size, inode.metadata().mtime.sec),
+                (e.data.len() as u64, 1000)
+            );
             let mut contents = vec![0; e.data.len() + 1];
             assert_eq!(inode.read_at(0, &mut contents).unwrap(), e.data.len());
             assert_eq!(&contents[..e.data.len()], e.data, "{}", e.name);

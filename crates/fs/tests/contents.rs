@@ -1,4 +1,5 @@
-//! Contents of files in memory, beside a model: bytes, which pages there are, and how many there may be; and what seals leave possible.
+//! Contents of files in memory, beside a model: bytes, which pages there are, and how many there
+//! may be; and what seals leave possible.
 
 use abi::errno::Errno;
 use fs::mount::FileSystem;
@@ -29,7 +30,10 @@ enum Step {
 
 /// Places in a file: at, before and behind the borders of pages, and anywhere.
 fn place() -> impl Strategy<Value = usize> {
-    prop_oneof![0..7 * PAGE, (0..7usize, 0..3usize).prop_map(|(page, by)| (page * PAGE + by).saturating_sub(1))]
+    prop_oneof![
+        0..7 * PAGE,
+        (0..7usize, 0..3usize).prop_map(|(page, by)| (page * PAGE + by).saturating_sub(1))
+    ]
 }
 
 fn length() -> impl Strategy<Value = usize> {
@@ -82,7 +86,8 @@ impl Model {
     fn punch(&mut self, at: usize, end: usize) {
         let size = self.bytes.len();
         self.bytes[at.min(size)..end.min(size)].fill(0);
-        self.pages.retain(|page| page * PAGE < at || (page + 1) * PAGE > end);
+        self.pages
+            .retain(|page| page * PAGE < at || (page + 1) * PAGE > end);
     }
 
     fn truncate(&mut self, size: usize) {
@@ -118,7 +123,18 @@ impl Model {
 
 fn make(limit: Option<u64>) -> (Arc<RamFs>, Arc<dyn Inode>) {
     let fs = RamFs::new("tmpfs", limit, 0o755);
-    let file = fs.root().create(b"f", &NewInode { kind: NewInodeKind::Regular, mode: 0o644, uid: 0, gid: 0 }).unwrap();
+    let file = fs
+        .root()
+        .create(
+            b"f",
+            &NewInode {
+                kind: NewInodeKind::Regular,
+                mode: 0o644,
+                uid: 0,
+                gid: 0,
+            },
+        )
+        .unwrap();
     (fs, file)
 }
 
@@ -194,18 +210,28 @@ fn the_largest_size_is_that_of_offsets() {
     let (_, file) = make(None);
     assert_eq!(file.write_at(LARGEST, b"x"), Err(Errno::EFBIG));
     assert_eq!(file.write_at(LARGEST - 2, b"xyz"), Ok(2));
-    assert_eq!((file.metadata().size, file.append(b"x")), (LARGEST, Err(Errno::EFBIG)));
-    assert_eq!((file.truncate(LARGEST + 1), file.truncate(LARGEST)), (Err(Errno::EFBIG), Ok(())));
+    assert_eq!(
+        (file.metadata().size, file.append(b"x")),
+        (LARGEST, Err(Errno::EFBIG))
+    );
+    assert_eq!(
+        (file.truncate(LARGEST + 1), file.truncate(LARGEST)),
+        (Err(Errno::EFBIG), Ok(()))
+    );
     assert_eq!(file.fallocate(0, LARGEST, 1), Err(Errno::EFBIG));
     assert_eq!(file.fallocate(0, LARGEST - 1, 1), Ok(()));
     assert_eq!(file.fallocate(0, u64::MAX, 1), Err(Errno::EFBIG));
-    assert_eq!(file.fallocate(sys::FALLOC_FL_COLLAPSE_RANGE, 0, 4096), Err(Errno::EOPNOTSUPP));
+    assert_eq!(
+        file.fallocate(sys::FALLOC_FL_COLLAPSE_RANGE, 0, 4096),
+        Err(Errno::EOPNOTSUPP)
+    );
     let page = || vm::Page::zeroed().unwrap();
     assert_eq!(file.put_page(100, page()), Err(Errno::EFBIG));
     assert_eq!(file.put_page(LARGEST + 1 - 4096, page()), Err(Errno::EFBIG));
 }
 
-/// Each seal of `memfd_create(2)` forbids its own operations (writing, growing, shrinking, further seals) and no others.
+/// Each seal of `memfd_create(2)` forbids its own operations (writing, growing, shrinking, further
+/// seals) and no others.
 #[test]
 fn seals_forbid_what_they_say() {
     #[derive(Debug, PartialEq)]
@@ -238,27 +264,76 @@ fn seals_forbid_what_they_say() {
             allocates: attempt(&|file| file.fallocate(0, 0, 101)),
         }
     };
-    let all = || Allowed { writes: true, appends: true, grows: true, shrinks: true, punches: true, allocates: true };
+    let all = || Allowed {
+        writes: true,
+        appends: true,
+        grows: true,
+        shrinks: true,
+        punches: true,
+        allocates: true,
+    };
     assert_eq!(allowed(0), all());
     assert_eq!(allowed(sys::F_SEAL_SEAL), all());
-    assert_eq!(allowed(sys::F_SEAL_SHRINK), Allowed { shrinks: false, ..all() });
-    assert_eq!(allowed(sys::F_SEAL_GROW), Allowed { appends: false, grows: false, allocates: false, ..all() });
+    assert_eq!(
+        allowed(sys::F_SEAL_SHRINK),
+        Allowed {
+            shrinks: false,
+            ..all()
+        }
+    );
+    assert_eq!(
+        allowed(sys::F_SEAL_GROW),
+        Allowed {
+            appends: false,
+            grows: false,
+            allocates: false,
+            ..all()
+        }
+    );
     for seal in [sys::F_SEAL_WRITE, sys::F_SEAL_FUTURE_WRITE] {
-        assert_eq!(allowed(seal), Allowed { writes: false, appends: false, punches: false, ..all() });
+        assert_eq!(
+            allowed(seal),
+            Allowed {
+                writes: false,
+                appends: false,
+                punches: false,
+                ..all()
+            }
+        );
     }
     // As it is, a file may be cut to its own size, and told to keep what it has.
     let path = RamFs::memfd("sealed", 0o600, 0);
     let file = path.inode();
     file.write_at(0, &[1; 100]).unwrap();
-    file.add_seals(sys::F_SEAL_SHRINK | sys::F_SEAL_GROW).unwrap();
-    assert_eq!((file.truncate(100), file.fallocate(0, 0, 100), file.write_at(0, &[1; 100])), (Ok(()), Ok(()), Ok(100)));
+    file.add_seals(sys::F_SEAL_SHRINK | sys::F_SEAL_GROW)
+        .unwrap();
+    assert_eq!(
+        (
+            file.truncate(100),
+            file.fallocate(0, 0, 100),
+            file.write_at(0, &[1; 100])
+        ),
+        (Ok(()), Ok(()), Ok(100))
+    );
     assert_eq!(file.write_at(1, &[1; 100]), Err(Errno::EPERM));
     assert_eq!(file.fallocate(sys::FALLOC_FL_KEEP_SIZE, 0, 200), Ok(()));
     // Others can be added until that is sealed, too; and none that nobody knows.
     assert_eq!(file.add_seals(1 << 20), Err(Errno::EINVAL));
-    assert_eq!((file.add_seals(sys::F_SEAL_SEAL), file.add_seals(0)), (Ok(()), Err(Errno::EPERM)));
-    assert_eq!(file.seals(), sys::F_SEAL_SEAL | sys::F_SEAL_SHRINK | sys::F_SEAL_GROW);
+    assert_eq!(
+        (file.add_seals(sys::F_SEAL_SEAL), file.add_seals(0)),
+        (Ok(()), Err(Errno::EPERM))
+    );
+    assert_eq!(
+        file.seals(),
+        sys::F_SEAL_SEAL | sys::F_SEAL_SHRINK | sys::F_SEAL_GROW
+    );
     let (fs, ordinary) = make(None);
-    assert_eq!((ordinary.seals(), ordinary.add_seals(sys::F_SEAL_WRITE)), (sys::F_SEAL_SEAL, Err(Errno::EPERM)));
-    assert_eq!((fs.root().seals(), fs.root().add_seals(0)), (0, Err(Errno::EINVAL)));
+    assert_eq!(
+        (ordinary.seals(), ordinary.add_seals(sys::F_SEAL_WRITE)),
+        (sys::F_SEAL_SEAL, Err(Errno::EPERM))
+    );
+    assert_eq!(
+        (fs.root().seals(), fs.root().add_seals(0)),
+        (0, Err(Errno::EINVAL))
+    );
 }

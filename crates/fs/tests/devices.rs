@@ -36,28 +36,55 @@ fn memory_devices_give_and_take_what_they_are_known_for() {
     assert_eq!((null.read(&mut buf), buf), (Ok(0), [7; 64]));
     for file in [&zero, &full] {
         let mut buf = [7; 64];
-        assert_eq!((file.read(&mut buf[..1]), buf[..2] == [0, 7]), (Ok(1), true));
+        assert_eq!(
+            (file.read(&mut buf[..1]), buf[..2] == [0, 7]),
+            (Ok(1), true)
+        );
         assert_eq!((file.read(&mut buf), buf), (Ok(64), [0; 64]));
     }
     assert_eq!(random.read(&mut buf), Ok(64));
     assert!(buf != [7; 64] && buf != [0; 64]);
-    assert_eq!([&null, &zero, &random].map(|file| file.write(b"abc")), [Ok(3); 3]);
+    assert_eq!(
+        [&null, &zero, &random].map(|file| file.write(b"abc")),
+        [Ok(3); 3]
+    );
     assert_eq!(full.write(b"abc"), Err(Errno::ENOSPC));
-    assert_eq!(devfs::open(DeviceId::new(1, 77), OpenFlags::RDWR).err(), Some(Errno::ENXIO));
+    assert_eq!(
+        devfs::open(DeviceId::new(1, 77), OpenFlags::RDWR).err(),
+        Some(Errno::ENXIO)
+    );
     assert!(devfs::filesystem().root().lookup(b"shm").is_ok());
 }
 
 #[test]
 fn a_device_that_gets_no_name_has_no_number_either() {
     let id = DeviceId::new(200, 1);
-    assert_eq!(devfs::register("first", Arc::new(Device(None))).map(|id| id.major), Ok(10));
-    assert_eq!(devfs::register("first", Arc::new(Device(Some(id)))), Err(Errno::EEXIST), "the name is taken");
+    assert_eq!(
+        devfs::register("first", Arc::new(Device(None))).map(|id| id.major),
+        Ok(10)
+    );
+    assert_eq!(
+        devfs::register("first", Arc::new(Device(Some(id)))),
+        Err(Errno::EEXIST),
+        "the name is taken"
+    );
     assert_eq!(devfs::open(id, OpenFlags::RDWR).err(), Some(Errno::ENXIO));
-    assert_eq!(devfs::register("second", Arc::new(Device(Some(id)))), Ok(id));
-    assert_eq!(devfs::register("third", Arc::new(Device(Some(id)))), Err(Errno::EEXIST), "the number is");
+    assert_eq!(
+        devfs::register("second", Arc::new(Device(Some(id)))),
+        Ok(id)
+    );
+    assert_eq!(
+        devfs::register("third", Arc::new(Device(Some(id)))),
+        Err(Errno::EEXIST),
+        "the number is"
+    );
     assert!(devfs::open(id, OpenFlags::RDWR).is_ok());
     // Those without a number get one each; a name may have a directory.
-    let [a, b] = ["sub/a", "sub/b"].map(|name| devfs::register(name, Arc::new(Device(None))).unwrap());
+    let [a, b] =
+        ["sub/a", "sub/b"].map(|name| devfs::register(name, Arc::new(Device(None))).unwrap());
     assert_ne!(a, b);
-    assert_eq!(devfs::register("first/a", Arc::new(Device(None))), Err(Errno::ENOTDIR));
+    assert_eq!(
+        devfs::register("first/a", Arc::new(Device(None))),
+        Err(Errno::ENOTDIR)
+    );
 }

@@ -10,11 +10,17 @@ use linux_raw_sys::general::*;
 use std::sync::Arc;
 
 fn tree() -> FsStruct {
-    FsStruct::new(mount::Namespace::new(RamFs::new("rootfs", None, 0o755), "rootfs"))
+    FsStruct::new(mount::Namespace::new(
+        RamFs::new("rootfs", None, 0o755),
+        "rootfs",
+    ))
 }
 
 fn lookup(context: &FsStruct, name: &str) -> Path {
-    context.walk(&Cred::root()).lookup(name.as_bytes(), LookupFlags::empty()).unwrap()
+    context
+        .walk(&Cred::root())
+        .lookup(name.as_bytes(), LookupFlags::empty())
+        .unwrap()
 }
 
 fn open(context: &FsStruct, name: &str, flags: OpenFlags) -> Arc<File> {
@@ -22,7 +28,11 @@ fn open(context: &FsStruct, name: &str, flags: OpenFlags) -> Arc<File> {
 }
 
 fn watch(group: &File, path: &Path, mask: u32) -> Result<i32, Errno> {
-    group.ops_as::<InotifyFile>().unwrap().group().add(path.inode(), mask)
+    group
+        .ops_as::<InotifyFile>()
+        .unwrap()
+        .group()
+        .add(path.inode(), mask)
 }
 
 /// What there is to read: descriptor, mask, cookie, name.
@@ -35,7 +45,12 @@ fn events(group: &File) -> Vec<(i32, u32, u32, String)> {
         let word = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().unwrap());
         let (name, behind) = behind.split_at(word(12) as usize);
         let name = name.iter().copied().take_while(|&b| b != 0).collect();
-        events.push((word(0).cast_signed(), word(4), word(8), String::from_utf8(name).unwrap()));
+        events.push((
+            word(0).cast_signed(),
+            word(4),
+            word(8),
+            String::from_utf8(name).unwrap(),
+        ));
         rest = behind;
     }
     events
@@ -50,7 +65,13 @@ fn marks_end_with_their_file_and_their_group() {
     ops::remove(&context.walk(&Cred::root()), b"/file", false).unwrap();
     assert_eq!(events(&group), [(wd, IN_ATTRIB, 0, String::new())]);
     drop(file);
-    assert_eq!(events(&group), [(wd, IN_DELETE_SELF, 0, String::new()), (wd, IN_IGNORED, 0, String::new())]);
+    assert_eq!(
+        events(&group),
+        [
+            (wd, IN_DELETE_SELF, 0, String::new()),
+            (wd, IN_IGNORED, 0, String::new())
+        ]
+    );
     let root = lookup(&context, "/");
     watch(&group, &root, IN_CREATE).unwrap();
     drop(group);
@@ -68,12 +89,18 @@ fn moves_have_two_halves() {
     let group = inotify(OpenFlags::NONBLOCK);
     let a = watch(&group, &lookup(&context, "/a"), IN_MOVE).unwrap();
     let b = watch(&group, &lookup(&context, "/b"), IN_MOVE).unwrap();
-    let (from, to) = (walk.parent(b"/a/dir").unwrap(), walk.parent(b"/b/moved").unwrap());
+    let (from, to) = (
+        walk.parent(b"/a/dir").unwrap(),
+        walk.parent(b"/b/moved").unwrap(),
+    );
     ops::rename(&walk, from, to, RenameFlags::empty()).unwrap();
     let found = events(&group);
     let cookie = found[0].2;
     assert_ne!(cookie, 0);
-    let expected = [(a, IN_MOVED_FROM | IN_ISDIR, cookie, "dir".into()), (b, IN_MOVED_TO | IN_ISDIR, cookie, "moved".into())];
+    let expected = [
+        (a, IN_MOVED_FROM | IN_ISDIR, cookie, "dir".into()),
+        (b, IN_MOVED_TO | IN_ISDIR, cookie, "moved".into()),
+    ];
     assert_eq!(found, expected);
 }
 
@@ -85,7 +112,11 @@ fn a_full_queue_says_so_once() {
     open(&context, "/a", OpenFlags::RDWR | OpenFlags::CREAT);
     open(&context, "/b", OpenFlags::RDWR | OpenFlags::CREAT);
     for n in 0..MAX_QUEUED + 10 {
-        open(&context, if n % 2 == 0 { "/a" } else { "/b" }, OpenFlags::RDONLY);
+        open(
+            &context,
+            if n % 2 == 0 { "/a" } else { "/b" },
+            OpenFlags::RDONLY,
+        );
     }
     let found = events(&group);
     assert_eq!(found.len(), MAX_QUEUED + 1);
@@ -97,13 +128,37 @@ fn a_full_queue_says_so_once() {
 fn an_unmounted_file_system_ends_its_marks() {
     let context = tree();
     let cred = Cred::root();
-    ops::make(&context.walk(&cred), b"/mnt", NewInodeKind::Directory, 0o755).unwrap();
-    mount::mount(&context.namespace(), Super::of(RamFs::new("tmpfs", None, 0o755), 0), &lookup(&context, "/mnt"), "tmpfs", 0)
-        .unwrap();
+    ops::make(
+        &context.walk(&cred),
+        b"/mnt",
+        NewInodeKind::Directory,
+        0o755,
+    )
+    .unwrap();
+    mount::mount(
+        &context.namespace(),
+        Super::of(RamFs::new("tmpfs", None, 0o755), 0),
+        &lookup(&context, "/mnt"),
+        "tmpfs",
+        0,
+    )
+    .unwrap();
     let group = inotify(OpenFlags::NONBLOCK);
     let wd = watch(&group, &lookup(&context, "/mnt"), IN_CREATE).unwrap();
-    mount::unmount(&context.namespace(), &lookup(&context, "/mnt"), &context.root(), UnmountFlags::DETACH).unwrap();
-    assert_eq!(events(&group), [(wd, IN_UNMOUNT, 0, String::new()), (wd, IN_IGNORED, 0, String::new())]);
+    mount::unmount(
+        &context.namespace(),
+        &lookup(&context, "/mnt"),
+        &context.root(),
+        UnmountFlags::DETACH,
+    )
+    .unwrap();
+    assert_eq!(
+        events(&group),
+        [
+            (wd, IN_UNMOUNT, 0, String::new()),
+            (wd, IN_IGNORED, 0, String::new())
+        ]
+    );
 }
 
 /// How many files are watched.
@@ -120,17 +175,31 @@ fn watched() -> u64 {
 #[test]
 fn who_is_gone_watches_nothing() {
     let context = tree();
-    let files: Vec<_> = (0..50).map(|n| open(&context, &format!("/{n}"), OpenFlags::RDWR | OpenFlags::CREAT)).collect();
+    let files: Vec<_> = (0..50)
+        .map(|n| {
+            open(
+                &context,
+                &format!("/{n}"),
+                OpenFlags::RDWR | OpenFlags::CREAT,
+            )
+        })
+        .collect();
     // Others of this program watch a file or two meanwhile.
     let about = |more: u64, before: u64| (before + more).abs_diff(watched()) < 20;
     let before = watched();
     let group = inotify(OpenFlags::NONBLOCK);
-    let watches: Vec<_> = files.iter().map(|file| watch(&group, file.path(), IN_OPEN).unwrap()).collect();
+    let watches: Vec<_> = files
+        .iter()
+        .map(|file| watch(&group, file.path(), IN_OPEN).unwrap())
+        .collect();
     assert!(about(50, before));
     drop(group);
     assert!(about(0, before), "the group has gone");
     let group = inotify(OpenFlags::NONBLOCK);
-    let again: Vec<_> = files.iter().map(|file| watch(&group, file.path(), IN_OPEN).unwrap()).collect();
+    let again: Vec<_> = files
+        .iter()
+        .map(|file| watch(&group, file.path(), IN_OPEN).unwrap())
+        .collect();
     assert_eq!(again, watches);
     let marks = group.ops_as::<InotifyFile>().unwrap().group();
     for wd in again {
@@ -143,8 +212,14 @@ fn who_is_gone_watches_nothing() {
 
 #[test]
 fn masks_have_an_event_and_nothing_unknown() {
-    assert_eq!([IN_OPEN, IN_ALL_EVENTS | IN_ONESHOT, IN_ISDIR].map(fs::inotify::check_mask), [Ok(()); 3]);
-    assert_eq!([0, 1 << 20, IN_OPEN | 1 << 20].map(fs::inotify::check_mask), [Err(Errno::EINVAL); 3]);
+    assert_eq!(
+        [IN_OPEN, IN_ALL_EVENTS | IN_ONESHOT, IN_ISDIR].map(fs::inotify::check_mask),
+        [Ok(()); 3]
+    );
+    assert_eq!(
+        [0, 1 << 20, IN_OPEN | 1 << 20].map(fs::inotify::check_mask),
+        [Err(Errno::EINVAL); 3]
+    );
 }
 
 #[test]
@@ -156,7 +231,10 @@ fn changed_attributes_are_told_and_only_what_was_asked_for() {
     let own = watch(&group, file.path(), IN_ATTRIB).unwrap();
     let directory = watch(&group, &lookup(&context, "/"), IN_ATTRIB | IN_MODIFY).unwrap();
     fs::xattr::set(file.path(), b"user.a", b"x", fs::xattr::SetMode::Any, &cred).unwrap();
-    let attributes = [(directory, IN_ATTRIB, 0, "f".to_owned()), (own, IN_ATTRIB, 0, String::new())];
+    let attributes = [
+        (directory, IN_ATTRIB, 0, "f".to_owned()),
+        (own, IN_ATTRIB, 0, String::new()),
+    ];
     let mut found = events(&group);
     found.sort_by_key(|event| std::cmp::Reverse(event.3.len()));
     assert_eq!(found, attributes);
@@ -164,15 +242,32 @@ fn changed_attributes_are_told_and_only_what_was_asked_for() {
     assert_eq!(events(&group), [(directory, IN_MODIFY, 0, "f".to_owned())]);
     // More is asked for, or something else; a watch for one event ends with it.
     assert_eq!(watch(&group, file.path(), IN_MODIFY | IN_MASK_ADD), Ok(own));
-    assert_eq!(watch(&group, file.path(), IN_OPEN | IN_MASK_CREATE), Err(Errno::EEXIST));
-    assert_eq!(watch(&group, &lookup(&context, "/"), IN_CREATE | IN_ONESHOT), Ok(directory));
+    assert_eq!(
+        watch(&group, file.path(), IN_OPEN | IN_MASK_CREATE),
+        Err(Errno::EEXIST)
+    );
+    assert_eq!(
+        watch(&group, &lookup(&context, "/"), IN_CREATE | IN_ONESHOT),
+        Ok(directory)
+    );
     file.write(b"y").unwrap();
     ops::chmod(file.path(), 0o600, &cred).unwrap();
     for name in ["/g", "/h"] {
         open(&context, name, OpenFlags::RDWR | OpenFlags::CREAT);
     }
-    let told: Vec<_> = events(&group).into_iter().map(|(wd, mask, ..)| (wd, mask)).collect();
-    assert_eq!(told, [(own, IN_MODIFY), (own, IN_ATTRIB), (directory, IN_CREATE), (directory, IN_IGNORED)]);
+    let told: Vec<_> = events(&group)
+        .into_iter()
+        .map(|(wd, mask, ..)| (wd, mask))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (own, IN_MODIFY),
+            (own, IN_ATTRIB),
+            (directory, IN_CREATE),
+            (directory, IN_IGNORED)
+        ]
+    );
 }
 
 #[test]
@@ -180,5 +275,8 @@ fn signals_of_directories_are_of_directories_only() {
     let context = tree();
     let file = open(&context, "/f", OpenFlags::RDWR | OpenFlags::CREAT);
     assert_eq!(fs::dnotify::set(&file, 3, DN_CREATE), Err(Errno::ENOTDIR));
-    assert_eq!(fs::dnotify::set(&open(&context, "/", OpenFlags::DIRECTORY), 3, DN_CREATE), Ok(()));
+    assert_eq!(
+        fs::dnotify::set(&open(&context, "/", OpenFlags::DIRECTORY), 3, DN_CREATE),
+        Ok(())
+    );
 }

@@ -7,11 +7,19 @@ use fs::{Cred, File, FsStruct, NewInodeKind, OpenFlags, mount, ops};
 use std::sync::Arc;
 
 fn tree() -> FsStruct {
-    FsStruct::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none"))
+    FsStruct::new(mount::Namespace::new(
+        RamFs::new("tmpfs", None, 0o755),
+        "none",
+    ))
 }
 
 fn open(context: &FsStruct, flags: OpenFlags) -> Result<Arc<File>, Errno> {
-    ops::open(&context.walk(&Cred::root()), b"/f", flags | OpenFlags::NONBLOCK, 0o644)
+    ops::open(
+        &context.walk(&Cred::root()),
+        b"/f",
+        flags | OpenFlags::NONBLOCK,
+        0o644,
+    )
 }
 
 fn set(file: &Arc<File>, kind: Option<Kind>, others: bool) -> Result<(), Errno> {
@@ -26,24 +34,60 @@ fn a_lease_goes_together_with_who_has_the_file_open() {
     let context = tree();
     let writer = open(&context, OpenFlags::CREAT | RDWR).unwrap();
     let reader = open(&context, RDONLY).unwrap();
-    assert_eq!((lease::get(&reader), set(&reader, None, false)), (None, Err(Errno::EAGAIN)));
+    assert_eq!(
+        (lease::get(&reader), set(&reader, None, false)),
+        (None, Err(Errno::EAGAIN))
+    );
     // To read: nobody writes. To write: nobody else has it open at all.
     assert_eq!(set(&reader, Some(Kind::Read), true), Err(Errno::EAGAIN));
-    assert_eq!((set(&writer, Some(Kind::Write), true), lease::get(&writer)), (Err(Errno::EAGAIN), None));
-    assert_eq!(set(&reader, Some(Kind::Write), false), Err(Errno::EAGAIN), "the other one writes");
+    assert_eq!(
+        (set(&writer, Some(Kind::Write), true), lease::get(&writer)),
+        (Err(Errno::EAGAIN), None)
+    );
+    assert_eq!(
+        set(&reader, Some(Kind::Write), false),
+        Err(Errno::EAGAIN),
+        "the other one writes"
+    );
     drop(reader);
-    assert_eq!((set(&writer, Some(Kind::Write), false), lease::get(&writer)), (Ok(()), Some(Kind::Write)));
-    assert_eq!((set(&writer, None, false), lease::get(&writer), set(&writer, None, false)), (Ok(()), None, Err(Errno::EAGAIN)));
+    assert_eq!(
+        (set(&writer, Some(Kind::Write), false), lease::get(&writer)),
+        (Ok(()), Some(Kind::Write))
+    );
+    assert_eq!(
+        (
+            set(&writer, None, false),
+            lease::get(&writer),
+            set(&writer, None, false)
+        ),
+        (Ok(()), None, Err(Errno::EAGAIN))
+    );
     drop(writer);
     let readers = [(); 2].map(|()| open(&context, RDONLY).unwrap());
     for reader in &readers {
-        assert_eq!((set(reader, Some(Kind::Read), true), lease::get(reader)), (Ok(()), Some(Kind::Read)));
+        assert_eq!(
+            (set(reader, Some(Kind::Read), true), lease::get(reader)),
+            (Ok(()), Some(Kind::Read))
+        );
     }
-    assert_eq!(set(&readers[0], Some(Kind::Write), false), Err(Errno::EAGAIN), "the other one has a lease");
+    assert_eq!(
+        set(&readers[0], Some(Kind::Write), false),
+        Err(Errno::EAGAIN),
+        "the other one has a lease"
+    );
     // Only of regular files, by their owner.
     let user = Cred::user(1000, 1000);
-    assert_eq!(lease::set(&readers[0], 3, Some(Kind::Read), &user, || true), Err(Errno::EACCES));
-    ops::make(&context.walk(&Cred::root()), b"/d", NewInodeKind::Directory, 0o755).unwrap();
+    assert_eq!(
+        lease::set(&readers[0], 3, Some(Kind::Read), &user, || true),
+        Err(Errno::EACCES)
+    );
+    ops::make(
+        &context.walk(&Cred::root()),
+        b"/d",
+        NewInodeKind::Directory,
+        0o755,
+    )
+    .unwrap();
     let directory = ops::open(&context.walk(&Cred::root()), b"/d", RDONLY, 0).unwrap();
     assert_eq!(set(&directory, Some(Kind::Read), false), Err(Errno::EINVAL));
 }
@@ -65,7 +109,10 @@ fn who_opens_otherwise_breaks_it() {
     // Of one to write a reader leaves the right to read.
     drop(holder);
     set(&writer, Some(Kind::Write), false).unwrap();
-    assert_eq!((open(&context, RDONLY).err(), lease::get(&writer)), (Some(Errno::EAGAIN), Some(Kind::Read)));
+    assert_eq!(
+        (open(&context, RDONLY).err(), lease::get(&writer)),
+        (Some(Errno::EAGAIN), Some(Kind::Read))
+    );
     set(&writer, None, false).unwrap();
     assert!(open(&context, RDONLY).is_ok());
     // It ends with its opening.
@@ -88,7 +135,10 @@ fn who_cuts_the_file_waits_for_the_holder() {
     let (begins, begun) = std::sync::mpsc::channel();
     let other = task::spawn("cutter", None, move || {
         begins.send(()).unwrap();
-        assert_eq!(ops::truncate(&path, 3, &Cred::root()), Err(Errno::ERESTARTSYS));
+        assert_eq!(
+            ops::truncate(&path, 3, &Cred::root()),
+            Err(Errno::ERESTARTSYS)
+        );
     })
     .unwrap();
     begun.recv().unwrap();

@@ -16,7 +16,10 @@ fn two_openings(name: &str) -> (Path, Arc<File>, Arc<File>) {
 }
 
 fn process(n: u64) -> Owner {
-    Owner::Process { table: n, pid: n as i32 }
+    Owner::Process {
+        table: n,
+        pid: n as i32,
+    }
 }
 
 #[test]
@@ -42,9 +45,15 @@ fn record_locks_belong_to_processes() {
     lock::set_record(&a, process(1), range(0, 10), Some(true), false).unwrap();
     // Another opening of the same process is no obstacle.
     lock::set_record(&b, process(1), range(5, 15), Some(true), false).unwrap();
-    assert_eq!(lock::set_record(&b, process(2), range(14, 20), Some(false), false), Err(Errno::EAGAIN));
+    assert_eq!(
+        lock::set_record(&b, process(2), range(14, 20), Some(false), false),
+        Err(Errno::EAGAIN)
+    );
     lock::set_record(&b, process(2), range(15, 20), Some(false), false).unwrap();
-    assert_eq!(lock::conflicting(&b, process(2), range(0, 100), false).map(|(pid, ..)| pid), Some(1));
+    assert_eq!(
+        lock::conflicting(&b, process(2), range(0, 100), false).map(|(pid, ..)| pid),
+        Some(1)
+    );
     let waiter = {
         let b = b.clone();
         thread::spawn(move || lock::set_record(&b, process(3), range(0, 1), Some(true), true))
@@ -59,7 +68,8 @@ fn record_locks_belong_to_processes() {
     assert!(lock::conflicting(&b, Owner::opening(&b), range(50, 51), false).is_none());
 }
 
-/// Waits in a thread of its own until it sleeps for the lock, interrupts it, and says what it was told.
+/// Waits in a thread of its own until it sleeps for the lock, interrupts it, and says what it was
+/// told.
 fn interrupted(wait: impl FnOnce() -> Result<(), Errno> + Send + 'static) -> Result<(), Errno> {
     let (tell, told) = std::sync::mpsc::channel();
     let waiter = task::spawn("waiter", None, move || tell.send(wait()).unwrap()).unwrap();
@@ -72,13 +82,26 @@ fn an_interrupted_wait_takes_nothing() {
     let (_path, a, b) = two_openings("interrupted");
     lock::flock(&a, true, true).unwrap();
     let other = b.clone();
-    assert_eq!(interrupted(move || lock::flock(&other, true, false)), Err(Errno::ERESTARTSYS));
+    assert_eq!(
+        interrupted(move || lock::flock(&other, true, false)),
+        Err(Errno::ERESTARTSYS)
+    );
     lock::unflock(&a);
-    assert_eq!(lock::flock(&a, true, true), Ok(()), "the other one did not get it");
-    let whole = Range { start: 0, end: u64::MAX };
+    assert_eq!(
+        lock::flock(&a, true, true),
+        Ok(()),
+        "the other one did not get it"
+    );
+    let whole = Range {
+        start: 0,
+        end: u64::MAX,
+    };
     lock::set_record(&a, process(11), whole, Some(true), false).unwrap();
     let other = b.clone();
-    assert_eq!(interrupted(move || lock::set_record(&other, process(12), whole, Some(true), true)), Err(Errno::ERESTARTSYS));
+    assert_eq!(
+        interrupted(move || lock::set_record(&other, process(12), whole, Some(true), true)),
+        Err(Errno::ERESTARTSYS)
+    );
     lock::release(&a, process(11));
     assert!(lock::conflicting(&a, process(13), whole, true).is_none());
 }
@@ -97,7 +120,10 @@ fn a_lock_that_becomes_less_lets_others_in() {
     thread::sleep(Duration::from_millis(10));
     lock::flock(&a, false, true).unwrap();
     assert_eq!(waiter.join().unwrap(), Ok(()));
-    assert_eq!((lock::flock(&a, true, true), lock::flock(&b, false, true)), (Err(Errno::EAGAIN), Ok(())));
+    assert_eq!(
+        (lock::flock(&a, true, true), lock::flock(&b, false, true)),
+        (Err(Errno::EAGAIN), Ok(()))
+    );
 }
 
 #[test]
@@ -112,14 +138,25 @@ fn the_tables_count_what_is_there() {
         found.unwrap_or_else(|| panic!("{wanted} is not counted"))
     };
     // Others of this program lock files meanwhile, but none so many.
-    let files: Vec<_> = (0..100).map(|n| two_openings(&format!("counted-{n}"))).collect();
+    let files: Vec<_> = (0..100)
+        .map(|n| two_openings(&format!("counted-{n}")))
+        .collect();
     let before = (count("locked_files"), count("file_locks"));
     for (_, a, b) in &files {
         lock::flock(a, false, true).unwrap();
         lock::flock(b, false, true).unwrap();
     }
-    assert!(count("locked_files") + 20 > before.0 + 100 && count("file_locks") + 20 > before.1 + 200);
-    for name in ["file_lock_waits", "leases", "watched_files", "controlling_terminals", "terminal_pairs", "file_pages"] {
+    assert!(
+        count("locked_files") + 20 > before.0 + 100 && count("file_locks") + 20 > before.1 + 200
+    );
+    for name in [
+        "file_lock_waits",
+        "leases",
+        "watched_files",
+        "controlling_terminals",
+        "terminal_pairs",
+        "file_pages",
+    ] {
         assert!(count(name) < 1 << 40, "{name}");
     }
 }

@@ -51,7 +51,9 @@ fn small_writes_of_many_writers_do_not_mix() {
     let writers: Vec<_> = (1..=4u8)
         .map(|id| {
             let writer = writer.clone();
-            thread::spawn(move || (0..500).for_each(|_| assert_eq!(writer.write(&[id; 1000]), Ok(1000))))
+            thread::spawn(move || {
+                (0..500).for_each(|_| assert_eq!(writer.write(&[id; 1000]), Ok(1000)))
+            })
         })
         .collect();
     drop(writer);
@@ -90,13 +92,25 @@ fn the_end_of_one_side_is_seen_by_the_other() {
 fn a_pipe_can_be_opened_again() {
     // As `/dev/stdin` does.
     let (reader, writer) = pipe(OpenFlags::empty());
-    let again = ops::open_path(reader.path().clone(), OpenFlags::RDONLY, &Cred::root(), false).unwrap();
+    let again = ops::open_path(
+        reader.path().clone(),
+        OpenFlags::RDONLY,
+        &Cred::root(),
+        false,
+    )
+    .unwrap();
     writer.write(b"shared").unwrap();
     assert_eq!(again.read(&mut [0; 8]), Ok(6));
     writer.write(b"left").unwrap();
     drop(writer);
     // Also when nobody writes any more.
-    let late = ops::open_path(reader.path().clone(), OpenFlags::RDONLY, &Cred::root(), false).unwrap();
+    let late = ops::open_path(
+        reader.path().clone(),
+        OpenFlags::RDONLY,
+        &Cred::root(),
+        false,
+    )
+    .unwrap();
     assert_eq!(late.read(&mut [0; 8]), Ok(4));
     assert_eq!(again.read(&mut [0; 8]), Ok(0));
 }
@@ -119,7 +133,10 @@ fn capacity_can_be_changed() {
 
 #[test]
 fn a_named_pipe_joins_two_openers() {
-    let fs = FsStruct::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none"));
+    let fs = FsStruct::new(mount::Namespace::new(
+        RamFs::new("tmpfs", None, 0o755),
+        "none",
+    ));
     let cred = Cred::root();
     ops::make(&fs.walk(&cred), b"/fifo", NewInodeKind::Fifo, 0o600).unwrap();
     let open = |flags| ops::open(&fs.walk(&cred), b"/fifo", flags, 0);
@@ -147,7 +164,11 @@ fn a_named_pipe_joins_two_openers() {
 }
 
 fn entry(file: &Arc<File>, wanted: Events) -> PollItem {
-    PollItem { file: Some(file.clone()), wanted: wanted | Events::ALWAYS, found: Events::empty() }
+    PollItem {
+        file: Some(file.clone()),
+        wanted: wanted | Events::ALWAYS,
+        found: Events::empty(),
+    }
 }
 
 #[test]
@@ -226,7 +247,10 @@ fn epoll_level_edge_and_one_shot() {
     set.set().remove(6, &r).unwrap();
     assert!(now(set).is_empty());
     w.write(b"ab").unwrap();
-    let ready = [Ready { events: IN, data: 42 }];
+    let ready = [Ready {
+        events: IN,
+        data: 42,
+    }];
     // Level: as long as it is so.
     assert_eq!(now(set), ready);
     assert_eq!(now(set), ready);
@@ -259,17 +283,62 @@ fn epoll_hears_of_what_was_asked_for_later() {
     let set = file.ops_as::<EpollFile>().unwrap();
     let counter = eventfd(0, false, NONBLOCK);
     let full = (u64::MAX - 1).to_ne_bytes();
-    set.set().add(3, &counter, Interest { events: IN | ET, data: 1 }).unwrap();
+    set.set()
+        .add(
+            3,
+            &counter,
+            Interest {
+                events: IN | ET,
+                data: 1,
+            },
+        )
+        .unwrap();
     counter.write(&full).unwrap();
-    assert_eq!(now(set), [Ready { events: IN, data: 1 }]);
-    set.set().modify(3, &counter, Interest { events: OUT | ET, data: 2 }).unwrap();
+    assert_eq!(
+        now(set),
+        [Ready {
+            events: IN,
+            data: 1
+        }]
+    );
+    set.set()
+        .modify(
+            3,
+            &counter,
+            Interest {
+                events: OUT | ET,
+                data: 2,
+            },
+        )
+        .unwrap();
     assert!(now(set).is_empty(), "it is full");
     counter.read(&mut [0; 8]).unwrap();
-    assert_eq!(now(set), [Ready { events: OUT, data: 2 }]);
+    assert_eq!(
+        now(set),
+        [Ready {
+            events: OUT,
+            data: 2
+        }]
+    );
     // Both were asked for by now; one is wanted again, and told once.
-    set.set().modify(3, &counter, Interest { events: IN | ET, data: 3 }).unwrap();
+    set.set()
+        .modify(
+            3,
+            &counter,
+            Interest {
+                events: IN | ET,
+                data: 3,
+            },
+        )
+        .unwrap();
     counter.write(&full).unwrap();
-    assert_eq!(now(set), [Ready { events: IN, data: 3 }]);
+    assert_eq!(
+        now(set),
+        [Ready {
+            events: IN,
+            data: 3
+        }]
+    );
     assert!(now(set).is_empty());
 }
 
@@ -277,19 +346,74 @@ fn epoll_hears_of_what_was_asked_for_later() {
 fn epoll_wakes_and_nests() {
     let inner_file = epoll(OpenFlags::empty());
     let outer_file = epoll(OpenFlags::empty());
-    let (inner, outer) = (inner_file.ops_as::<EpollFile>().unwrap(), outer_file.ops_as::<EpollFile>().unwrap());
+    let (inner, outer) = (
+        inner_file.ops_as::<EpollFile>().unwrap(),
+        outer_file.ops_as::<EpollFile>().unwrap(),
+    );
     let counter = eventfd(0, false, OpenFlags::empty());
-    inner.set().add(3, &counter, Interest { events: IN, data: 1 }).unwrap();
-    outer.set().add(4, &inner_file, Interest { events: IN, data: 2 }).unwrap();
-    assert_eq!(inner.set().add(5, &outer_file, Interest { events: IN, data: 3 }), Err(Errno::ELOOP));
-    assert_eq!(inner.set().add(5, &inner_file, Interest { events: IN, data: 3 }), Err(Errno::ELOOP));
+    inner
+        .set()
+        .add(
+            3,
+            &counter,
+            Interest {
+                events: IN,
+                data: 1,
+            },
+        )
+        .unwrap();
+    outer
+        .set()
+        .add(
+            4,
+            &inner_file,
+            Interest {
+                events: IN,
+                data: 2,
+            },
+        )
+        .unwrap();
+    assert_eq!(
+        inner.set().add(
+            5,
+            &outer_file,
+            Interest {
+                events: IN,
+                data: 3
+            }
+        ),
+        Err(Errno::ELOOP)
+    );
+    assert_eq!(
+        inner.set().add(
+            5,
+            &inner_file,
+            Interest {
+                events: IN,
+                data: 3
+            }
+        ),
+        Err(Errno::ELOOP)
+    );
     let writer = counter.clone();
     let sender = thread::spawn(move || {
         thread::sleep(Duration::from_millis(20));
         writer.write(&1u64.to_ne_bytes()).unwrap();
     });
-    assert_eq!(wait(outer, 4, None), [Ready { events: IN, data: 2 }]);
-    assert_eq!(wait(inner, 4, None), [Ready { events: IN, data: 1 }]);
+    assert_eq!(
+        wait(outer, 4, None),
+        [Ready {
+            events: IN,
+            data: 2
+        }]
+    );
+    assert_eq!(
+        wait(inner, 4, None),
+        [Ready {
+            events: IN,
+            data: 1
+        }]
+    );
     sender.join().unwrap();
 }
 
@@ -298,7 +422,16 @@ fn epoll_loses_no_wake_up() {
     let file = epoll(OpenFlags::empty());
     let set = file.ops_as::<EpollFile>().unwrap();
     let counter = eventfd(0, false, NONBLOCK);
-    set.set().add(3, &counter, Interest { events: IN | ET, data: 0 }).unwrap();
+    set.set()
+        .add(
+            3,
+            &counter,
+            Interest {
+                events: IN | ET,
+                data: 0,
+            },
+        )
+        .unwrap();
     let writer = counter.clone();
     let sender = thread::spawn(move || {
         for _ in 0..20_000 {
@@ -308,7 +441,10 @@ fn epoll_loses_no_wake_up() {
     let mut sum = 0;
     while sum < 20_000 {
         let deadline = task::now_ns() + 10_000_000_000;
-        assert!(!wait(set, 1, Some(deadline)).is_empty(), "a wake-up was lost at {sum}");
+        assert!(
+            !wait(set, 1, Some(deadline)).is_empty(),
+            "a wake-up was lost at {sum}"
+        );
         let mut buf = [0; 8];
         while counter.read(&mut buf).is_ok() {
             sum += u64::from_ne_bytes(buf);
@@ -325,12 +461,21 @@ fn end(file: &Arc<File>) -> &PipeEnd {
 fn what_the_target_does_not_take_stays_in_the_pipe() {
     let (reader, writer) = pipe(OpenFlags::empty());
     writer.write(b"abcdef").unwrap();
-    assert_eq!(end(&reader).drain(100, true, |bytes| Ok(bytes.len() - 2)), Ok(4));
-    assert_eq!(end(&reader).drain(100, true, |_| Err(Errno::EIO)), Err(Errno::EIO));
+    assert_eq!(
+        end(&reader).drain(100, true, |bytes| Ok(bytes.len() - 2)),
+        Ok(4)
+    );
+    assert_eq!(
+        end(&reader).drain(100, true, |_| Err(Errno::EIO)),
+        Err(Errno::EIO)
+    );
     let mut buf = [0; 10];
     assert_eq!(reader.read(&mut buf), Ok(2));
     assert_eq!(&buf[..2], b"ef");
-    assert_eq!(end(&reader).drain(100, true, |_| unreachable!()), Err(Errno::EAGAIN));
+    assert_eq!(
+        end(&reader).drain(100, true, |_| unreachable!()),
+        Err(Errno::EAGAIN)
+    );
 }
 
 #[test]
@@ -346,9 +491,15 @@ fn room_that_is_kept_is_nobody_elses() {
     });
     assert_eq!(filled, Ok(30));
     assert_eq!(writer.write(&[4; 50]), Ok(50));
-    assert_eq!(end(&writer).fill(1, true, |_| unreachable!()), Err(Errno::EAGAIN));
+    assert_eq!(
+        end(&writer).fill(1, true, |_| unreachable!()),
+        Err(Errno::EAGAIN)
+    );
     drop(reader);
-    assert_eq!(end(&writer).fill(1, true, |_| unreachable!()), Err(Errno::EPIPE));
+    assert_eq!(
+        end(&writer).fill(1, true, |_| unreachable!()),
+        Err(Errno::EPIPE)
+    );
 }
 
 #[test]
@@ -361,22 +512,33 @@ fn pipes_move_and_copy_into_each_other() {
     let mut buf = [0; 20];
     assert_eq!(reader2.read(&mut buf), Ok(10));
     assert_eq!(&buf[..10], b"abcdabcdef");
-    assert_eq!(end(&reader).move_to(end(&writer2), 1, true), Err(Errno::EAGAIN));
+    assert_eq!(
+        end(&reader).move_to(end(&writer2), 1, true),
+        Err(Errno::EAGAIN)
+    );
     drop(writer);
     assert_eq!(end(&reader).copy_to(end(&writer2), 1, true), Ok(0));
-    assert!(end(&reader).is_of_same_pipe(end(&reader)) && !end(&reader).is_of_same_pipe(end(&reader2)));
+    assert!(
+        end(&reader).is_of_same_pipe(end(&reader)) && !end(&reader).is_of_same_pipe(end(&reader2))
+    );
 }
 
 #[test]
 fn a_named_pipe_that_all_have_left_is_empty_again() {
-    let fs = FsStruct::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none"));
+    let fs = FsStruct::new(mount::Namespace::new(
+        RamFs::new("tmpfs", None, 0o755),
+        "none",
+    ));
     let cred = Cred::root();
     ops::make(&fs.walk(&cred), b"/fifo", NewInodeKind::Fifo, 0o600).unwrap();
     let open = |flags| ops::open(&fs.walk(&cred), b"/fifo", flags | NONBLOCK, 0).unwrap();
     // Whichever side goes last.
     for writer_last in [true, false] {
         let (reader, writer) = (open(OpenFlags::RDONLY), open(OpenFlags::WRONLY));
-        assert!(!reader.poll(None).contains(Events::HUP), "there is a writer");
+        assert!(
+            !reader.poll(None).contains(Events::HUP),
+            "there is a writer"
+        );
         assert_eq!(writer.write(b"left"), Ok(4));
         if writer_last {
             drop(reader);
@@ -393,7 +555,10 @@ fn a_named_pipe_that_all_have_left_is_empty_again() {
     writer.write(b"kept").unwrap();
     drop(writer);
     assert!(reader.poll(None).contains(Events::HUP | Events::READABLE));
-    assert_eq!((reader.read(&mut [0; 8]), reader.read(&mut [0; 8])), (Ok(4), Ok(0)));
+    assert_eq!(
+        (reader.read(&mut [0; 8]), reader.read(&mut [0; 8])),
+        (Ok(4), Ok(0))
+    );
 }
 
 #[test]
@@ -419,9 +584,15 @@ fn a_full_counter_takes_more_when_it_was_read() {
     let writer = thread::spawn(move || theirs.write(&5u64.to_ne_bytes()));
     thread::sleep(Duration::from_millis(10));
     let mut buf = [0; 8];
-    assert_eq!((counter.read(&mut buf), u64::from_ne_bytes(buf)), (Ok(8), u64::MAX - 1));
+    assert_eq!(
+        (counter.read(&mut buf), u64::from_ne_bytes(buf)),
+        (Ok(8), u64::MAX - 1)
+    );
     assert_eq!(writer.join().unwrap(), Ok(8));
-    assert_eq!((counter.read(&mut buf), u64::from_ne_bytes(buf)), (Ok(8), 5));
+    assert_eq!(
+        (counter.read(&mut buf), u64::from_ne_bytes(buf)),
+        (Ok(8), 5)
+    );
 }
 
 #[test]
@@ -433,9 +604,20 @@ fn what_has_no_end_is_appended_to_as_it_is_written() {
     let file = File::of_inode(RamFs::memfd("end", 0o600, 0), OpenFlags::RDWR, None);
     file.write(b"0123").unwrap();
     assert_eq!(
-        (file.seek(fs::Whence::Set, 1), file.append(b"45", false), file.seek(fs::Whence::Current, 0)),
+        (
+            file.seek(fs::Whence::Set, 1),
+            file.append(b"45", false),
+            file.seek(fs::Whence::Current, 0)
+        ),
         (Ok(1), Ok(2), Ok(1))
     );
-    assert_eq!((file.append(b"6", true), file.seek(fs::Whence::Current, 0), file.append(b"", true)), (Ok(1), Ok(7), Ok(0)));
+    assert_eq!(
+        (
+            file.append(b"6", true),
+            file.seek(fs::Whence::Current, 0),
+            file.append(b"", true)
+        ),
+        (Ok(1), Ok(7), Ok(0))
+    );
     assert_eq!(reader.append(b"x", false), Err(Errno::EBADF));
 }

@@ -22,7 +22,12 @@ struct Buffer {
 
 impl Caller for Buffer {
     fn read_bytes(&self, addr: usize, to: &mut [u8]) -> Result<(), Errno> {
-        to.copy_from_slice(self.bytes.borrow().get(addr..addr + to.len()).ok_or(Errno::EFAULT)?);
+        to.copy_from_slice(
+            self.bytes
+                .borrow()
+                .get(addr..addr + to.len())
+                .ok_or(Errno::EFAULT)?,
+        );
         Ok(())
     }
 
@@ -42,21 +47,45 @@ impl Caller for Buffer {
 }
 
 fn control(file: &File, command: u32, arg: &[u8]) -> Result<Vec<u8>, Errno> {
-    let caller = Buffer { bytes: RefCell::new(arg.to_vec()), ..Buffer::default() };
-    file.ioctl(&Request { command, arg: 0, caller: &caller })?;
+    let caller = Buffer {
+        bytes: RefCell::new(arg.to_vec()),
+        ..Buffer::default()
+    };
+    file.ioctl(&Request {
+        command,
+        arg: 0,
+        caller: &caller,
+    })?;
     Ok(caller.bytes.take())
 }
 
 fn tree() -> FsStruct {
     static DEVICES: Once = Once::new();
     DEVICES.call_once(|| tty::register_standard().unwrap());
-    let context = FsStruct::new(mount::Namespace::new(RamFs::new("rootfs", None, 0o755), "rootfs"));
+    let context = FsStruct::new(mount::Namespace::new(
+        RamFs::new("rootfs", None, 0o755),
+        "rootfs",
+    ));
     let cred = Cred::root();
     let walk = context.walk(&cred);
     ops::make(&walk, b"/dev", NewInodeKind::Directory, 0o755).unwrap();
     let lookup = |name: &[u8]| walk.lookup(name, fs::path::LookupFlags::empty()).unwrap();
-    mount::mount(&context.namespace(), Super::of(devfs::filesystem(), 0), &lookup(b"/dev"), "devtmpfs", 0).unwrap();
-    mount::mount(&context.namespace(), Super::of(pty::filesystem(), 0), &lookup(b"/dev/pts"), "devpts", 0).unwrap();
+    mount::mount(
+        &context.namespace(),
+        Super::of(devfs::filesystem(), 0),
+        &lookup(b"/dev"),
+        "devtmpfs",
+        0,
+    )
+    .unwrap();
+    mount::mount(
+        &context.namespace(),
+        Super::of(pty::filesystem(), 0),
+        &lookup(b"/dev/pts"),
+        "devpts",
+        0,
+    )
+    .unwrap();
     context
 }
 
@@ -71,8 +100,15 @@ const RDWR: OpenFlags = OpenFlags::RDWR.union(OpenFlags::NOCTTY);
 fn pair(context: &FsStruct) -> (Arc<File>, Arc<File>, String) {
     let master = open(context, "/dev/ptmx", RDWR).unwrap();
     let number = control(&master, ioctl::TIOCGPTN, b"").unwrap();
-    let name = format!("/dev/pts/{}", u32::from_ne_bytes(number.try_into().unwrap()));
-    assert_eq!(open(context, &name, RDWR).err(), Some(Errno::EIO), "it is locked");
+    let name = format!(
+        "/dev/pts/{}",
+        u32::from_ne_bytes(number.try_into().unwrap())
+    );
+    assert_eq!(
+        open(context, &name, RDWR).err(),
+        Some(Errno::EIO),
+        "it is locked"
+    );
     control(&master, ioctl::TIOCSPTLCK, &0i32.to_ne_bytes()).unwrap();
     let slave = open(context, &name, RDWR).unwrap();
     (master, slave, name)
@@ -93,11 +129,26 @@ fn lines_go_both_ways() {
     assert_eq!(read(&slave).unwrap(), "typed\n");
     assert_eq!(read(&master).unwrap(), "typed\r\n", "the echo");
     assert_eq!(slave.write(b"shown\n"), Ok(6));
-    assert_eq!(control(&master, ioctl::FIONREAD, b"").unwrap(), 7i32.to_ne_bytes());
+    assert_eq!(
+        control(&master, ioctl::FIONREAD, b"").unwrap(),
+        7i32.to_ne_bytes()
+    );
     assert_eq!(read(&master).unwrap(), "shown\r\n");
-    let size = WinSize { rows: 24, cols: 80, ..WinSize::default() };
-    control(&master, ioctl::TIOCSWINSZ, zerocopy::IntoBytes::as_bytes(&size)).unwrap();
-    assert_eq!(control(&slave, ioctl::TIOCGWINSZ, b"").unwrap(), zerocopy::IntoBytes::as_bytes(&size));
+    let size = WinSize {
+        rows: 24,
+        cols: 80,
+        ..WinSize::default()
+    };
+    control(
+        &master,
+        ioctl::TIOCSWINSZ,
+        zerocopy::IntoBytes::as_bytes(&size),
+    )
+    .unwrap();
+    assert_eq!(
+        control(&slave, ioctl::TIOCGWINSZ, b"").unwrap(),
+        zerocopy::IntoBytes::as_bytes(&size)
+    );
 }
 
 #[test]
@@ -110,7 +161,10 @@ fn the_end_of_either_side() {
     assert_eq!(read(&master).unwrap(), "last words");
     assert_eq!(read(&master), Err(Errno::EIO));
     let again = open(&context, &name, RDWR).unwrap();
-    assert_eq!(master.poll(None) & (Events::HUP | Events::IN), Events::empty());
+    assert_eq!(
+        master.poll(None) & (Events::HUP | Events::IN),
+        Events::empty()
+    );
     let reader = {
         let again = again.clone();
         thread::spawn(move || read(&again))
@@ -156,12 +210,18 @@ fn packets_tell_what_happened() {
     assert!(master.poll(None).contains(Events::PRI | Events::IN));
     assert_eq!(read(&master).unwrap().as_bytes(), [sys::TIOCPKT_STOP as u8]);
     master.write(b"\x11").unwrap();
-    assert_eq!(read(&master).unwrap().as_bytes(), [sys::TIOCPKT_START as u8]);
+    assert_eq!(
+        read(&master).unwrap().as_bytes(),
+        [sys::TIOCPKT_START as u8]
+    );
     let mut termios = control(&slave, ioctl::TCGETS, b"").unwrap();
     let iflag = u32::from_ne_bytes(termios[..4].try_into().unwrap()) & !sys::IXON;
     termios[..4].copy_from_slice(&iflag.to_ne_bytes());
     control(&slave, ioctl::TCSETS, &termios).unwrap();
-    assert_eq!(read(&master).unwrap().as_bytes(), [sys::TIOCPKT_NOSTOP as u8]);
+    assert_eq!(
+        read(&master).unwrap().as_bytes(),
+        [sys::TIOCPKT_NOSTOP as u8]
+    );
 }
 
 #[test]
@@ -170,7 +230,11 @@ fn the_other_side_without_a_name() {
     let master = open(&context, "/dev/pts/ptmx", RDWR).unwrap();
     control(&master, ioctl::TIOCSPTLCK, &0i32.to_ne_bytes()).unwrap();
     let caller = Buffer::default();
-    let request = Request { command: ioctl::TIOCGPTPEER, arg: RDWR.bits() as usize, caller: &caller };
+    let request = Request {
+        command: ioctl::TIOCGPTPEER,
+        arg: RDWR.bits() as usize,
+        caller: &caller,
+    };
     assert_eq!(master.ioctl(&request), Ok(7));
     let slave = caller.installed.take().remove(0);
     slave.write(b"x").unwrap();
@@ -182,10 +246,25 @@ fn what_waits_is_thrown_away_as_asked() {
     let context = tree();
     let (master, slave, _) = pair(&context);
     let flush = |file: &Arc<File>, which: u32| {
-        file.ioctl(&Request { command: ioctl::TCFLSH, arg: which as usize, caller: &Buffer::default() })
+        file.ioctl(&Request {
+            command: ioctl::TCFLSH,
+            arg: which as usize,
+            caller: &Buffer::default(),
+        })
     };
-    let waits = |file: &Arc<File>| i32::from_ne_bytes(control(file, ioctl::FIONREAD, b"").unwrap().try_into().unwrap());
-    for (which, left) in [(sys::TCIFLUSH, (0, 3)), (sys::TCOFLUSH, (3, 0)), (sys::TCIOFLUSH, (0, 0))] {
+    let waits = |file: &Arc<File>| {
+        i32::from_ne_bytes(
+            control(file, ioctl::FIONREAD, b"")
+                .unwrap()
+                .try_into()
+                .unwrap(),
+        )
+    };
+    for (which, left) in [
+        (sys::TCIFLUSH, (0, 3)),
+        (sys::TCOFLUSH, (3, 0)),
+        (sys::TCIOFLUSH, (0, 0)),
+    ] {
         // The echo goes the other way, too.
         slave.write(b"out").unwrap();
         flush(&master, sys::TCIOFLUSH).unwrap();
@@ -212,7 +291,10 @@ fn a_full_line_takes_more_when_the_master_has_read() {
     while slave.poll(None).contains(Events::OUT) {
         sent += slave.write(b"x").unwrap();
     }
-    assert_eq!(control(&master, ioctl::FIONREAD, b"").unwrap(), (sent as i32).to_ne_bytes());
+    assert_eq!(
+        control(&master, ioctl::FIONREAD, b"").unwrap(),
+        (sent as i32).to_ne_bytes()
+    );
     assert!(sent.is_power_of_two(), "{sent} bytes are the whole of it");
     let theirs = slave.clone();
     let writer = thread::spawn(move || theirs.write(b"more"));
@@ -223,7 +305,8 @@ fn a_full_line_takes_more_when_the_master_has_read() {
     assert_eq!(writer.join().unwrap(), Ok(4));
 }
 
-/// A thread that waits in a read of the master wakes up when the slave writes, and when the slave is closed.
+/// A thread that waits in a read of the master wakes up when the slave writes, and when the slave
+/// is closed.
 #[test]
 fn a_master_that_waits_is_told() {
     let context = tree();

@@ -1,4 +1,5 @@
-//! Pipes, event counters, polling and epoll under all schedules with a few pre-emptions (`docs/locks.md`).
+//! Pipes, event counters, polling and epoll under all schedules with a few pre-emptions
+//! (`docs/locks.md`).
 
 use std::sync::Arc;
 
@@ -20,7 +21,11 @@ const EPOLLET: u32 = 1 << 31;
 /// A blocking pipe that holds 4096 bytes, all but `room` of which are there already.
 fn small_pipe(room: usize) -> (Arc<File>, Arc<File>) {
     let (reader, writer) = pipe(OpenFlags::empty());
-    writer.ops_as::<PipeEnd>().unwrap().set_capacity(PIPE_BUF, false).unwrap();
+    writer
+        .ops_as::<PipeEnd>()
+        .unwrap()
+        .set_capacity(PIPE_BUF, false)
+        .unwrap();
     if room < PIPE_BUF {
         assert_eq!(writer.write(&vec![0; PIPE_BUF - room]), Ok(PIPE_BUF - room));
     }
@@ -60,10 +65,15 @@ mod pipes {
     fn a_writer_that_found_no_room_hears_of_it_and_its_bytes_stay_in_order() {
         Model::new().preemptions(2).check(|| {
             let (reader, writer) = small_pipe(10);
-            let other = spawn("writer", move || assert_eq!(writer.write(&vec![1; PIPE_BUF + 1]), Ok(PIPE_BUF + 1)));
+            let other = spawn("writer", move || {
+                assert_eq!(writer.write(&vec![1; PIPE_BUF + 1]), Ok(PIPE_BUF + 1))
+            });
             let got = read_all(&reader, usize::MAX);
             assert_eq!(got.len(), 2 * PIPE_BUF - 10 + 1);
-            assert!(got[..PIPE_BUF - 10].iter().all(|b| *b == 0) && got[PIPE_BUF - 10..].iter().all(|b| *b == 1));
+            assert!(
+                got[..PIPE_BUF - 10].iter().all(|b| *b == 0)
+                    && got[PIPE_BUF - 10..].iter().all(|b| *b == 1)
+            );
             other.join();
         });
     }
@@ -72,7 +82,9 @@ mod pipes {
     fn a_writer_hears_that_the_last_reader_has_gone() {
         Model::new().preemptions(3).check(|| {
             let (reader, writer) = small_pipe(0);
-            let other = spawn("writer", move || assert_eq!(writer.write(b"x"), Err(Errno::EPIPE)));
+            let other = spawn("writer", move || {
+                assert_eq!(writer.write(b"x"), Err(Errno::EPIPE))
+            });
             drop(reader);
             other.join();
         });
@@ -84,7 +96,11 @@ mod pipes {
             let (reader, writer) = small_pipe(0);
             let theirs = writer.clone();
             let other = spawn("writer", move || assert_eq!(theirs.write(b"x"), Ok(1)));
-            writer.ops_as::<PipeEnd>().unwrap().set_capacity(2 * PIPE_BUF, false).unwrap();
+            writer
+                .ops_as::<PipeEnd>()
+                .unwrap()
+                .set_capacity(2 * PIPE_BUF, false)
+                .unwrap();
             other.join();
             drop(reader);
         });
@@ -96,7 +112,9 @@ mod pipes {
             let (reader, writer) = small_pipe(0);
             let [large, small] = [PIPE_BUF, 10].map(|size| {
                 let writer = writer.clone();
-                spawn("writer", move || assert_eq!(writer.write(&vec![1; size]), Ok(size)))
+                spawn("writer", move || {
+                    assert_eq!(writer.write(&vec![1; size]), Ok(size))
+                })
             });
             assert_eq!(reader.read(&mut [0; 10]), Ok(10));
             small.join();
@@ -112,12 +130,17 @@ mod pipes {
             let (reader, writer) = small_pipe(4);
             let writers = [1, 2].map(|byte| {
                 let writer = writer.clone();
-                spawn("writer", move || assert_eq!(writer.write(&[byte; 3]), Ok(3)))
+                spawn("writer", move || {
+                    assert_eq!(writer.write(&[byte; 3]), Ok(3))
+                })
             });
             drop(writer);
             let got = read_all(&reader, usize::MAX);
             let got = &got[PIPE_BUF - 4..];
-            assert!(got == [1, 1, 1, 2, 2, 2] || got == [2, 2, 2, 1, 1, 1], "{got:?}");
+            assert!(
+                got == [1, 1, 1, 2, 2, 2] || got == [2, 2, 2, 1, 1, 1],
+                "{got:?}"
+            );
             writers.into_iter().for_each(|writer| writer.join());
         });
     }
@@ -128,7 +151,9 @@ mod pipes {
             let (reader, writer) = pipe(OpenFlags::empty());
             let readers = [(); 2].map(|()| {
                 let reader = reader.clone();
-                spawn("reader", move || assert!(reader.read(&mut [0; 1]).unwrap() <= 1))
+                spawn("reader", move || {
+                    assert!(reader.read(&mut [0; 1]).unwrap() <= 1)
+                })
             });
             writer.write(b"x").unwrap();
             drop(writer);
@@ -167,7 +192,9 @@ mod counters {
             let counter = eventfd(0, true, OpenFlags::empty());
             let readers = [(); 2].map(|()| {
                 let counter = counter.clone();
-                spawn("reader", move || assert_eq!(counter.read(&mut [0; 8]), Ok(8)))
+                spawn("reader", move || {
+                    assert_eq!(counter.read(&mut [0; 8]), Ok(8))
+                })
             });
             counter.write(&2u64.to_ne_bytes()).unwrap();
             readers.into_iter().for_each(|reader| reader.join());
@@ -181,7 +208,9 @@ mod counters {
             let counter = eventfd(0, false, OpenFlags::empty());
             counter.write(&(u64::MAX - 1).to_ne_bytes()).unwrap();
             let theirs = counter.clone();
-            let writer = spawn("writer", move || assert_eq!(theirs.write(&5u64.to_ne_bytes()), Ok(8)));
+            let writer = spawn("writer", move || {
+                assert_eq!(theirs.write(&5u64.to_ne_bytes()), Ok(8))
+            });
             let mut value = [0; 8];
             counter.read(&mut value).unwrap();
             assert_eq!(u64::from_ne_bytes(value), u64::MAX - 1);
@@ -196,7 +225,11 @@ mod polling {
     use super::*;
 
     fn entry(file: &Arc<File>, wanted: Events) -> PollItem {
-        PollItem { file: Some(file.clone()), wanted: wanted | Events::ALWAYS, found: Events::empty() }
+        PollItem {
+            file: Some(file.clone()),
+            wanted: wanted | Events::ALWAYS,
+            found: Events::empty(),
+        }
     }
 
     #[test]
@@ -206,7 +239,11 @@ mod polling {
             let writers: Vec<_> = counters
                 .iter()
                 .cloned()
-                .map(|counter| spawn("writer", move || assert_eq!(counter.write(&1u64.to_ne_bytes()), Ok(8))))
+                .map(|counter| {
+                    spawn("writer", move || {
+                        assert_eq!(counter.write(&1u64.to_ne_bytes()), Ok(8))
+                    })
+                })
                 .collect();
             let mut left = counters.to_vec();
             while !left.is_empty() {
@@ -224,7 +261,9 @@ mod polling {
         Model::new().preemptions(3).check(|| {
             let counter = eventfd(0, false, OpenFlags::empty());
             let theirs = counter.clone();
-            let writer = spawn("writer", move || assert_eq!(theirs.write(&1u64.to_ne_bytes()), Ok(8)));
+            let writer = spawn("writer", move || {
+                assert_eq!(theirs.write(&1u64.to_ne_bytes()), Ok(8))
+            });
             let mut entries = [entry(&counter, Events::IN)];
             let ready = poll(&mut entries, Some(1000)).unwrap();
             assert_eq!(ready, usize::from(entries[0].found.contains(Events::IN)));
@@ -257,7 +296,9 @@ mod sets {
     }
 
     fn add(set: &File, file: &Arc<File>, events: u32, data: u64) {
-        set_of(set).add(data as i32, file, Interest { events, data }).unwrap();
+        set_of(set)
+            .add(data as i32, file, Interest { events, data })
+            .unwrap();
     }
 
     fn wait(set: &File, max: usize, deadline: Option<u64>) -> Vec<Ready> {
@@ -281,14 +322,21 @@ mod sets {
             let theirs = counter.clone();
             let writer = spawn("writer", move || give(&theirs));
             add(&set, &counter, EPOLLIN, 7);
-            assert_eq!(wait(&set, 4, None), [Ready { events: EPOLLIN, data: 7 }]);
+            assert_eq!(
+                wait(&set, 4, None),
+                [Ready {
+                    events: EPOLLIN,
+                    data: 7
+                }]
+            );
             writer.join();
         });
     }
 
     #[test]
     fn each_change_of_an_edge_triggered_file_is_reported_after_what_was_read() {
-        // The reader empties the counter each time it is told: when it has been told of the last write, it has read all.
+        // The reader empties the counter each time it is told: when it has been told of the last
+        // write, it has read all.
         Model::new().preemptions(2).check(|| {
             let (set, counter) = (epoll(OpenFlags::empty()), eventfd(0, false, NONBLOCK));
             add(&set, &counter, EPOLLIN | EPOLLET, 7);
@@ -329,9 +377,18 @@ mod sets {
             let writer = spawn("writer", move || give(&theirs));
             assert_eq!(wait(&set, 4, None).len(), 1);
             assert_eq!(wait(&set, 4, Some(0)), []);
-            let interest = Interest { events: EPOLLIN | EPOLLONESHOT, data: 8 };
+            let interest = Interest {
+                events: EPOLLIN | EPOLLONESHOT,
+                data: 8,
+            };
             set_of(&set).modify(7, &counter, interest).unwrap();
-            assert_eq!(wait(&set, 4, None), [Ready { events: EPOLLIN, data: 8 }]);
+            assert_eq!(
+                wait(&set, 4, None),
+                [Ready {
+                    events: EPOLLIN,
+                    data: 8
+                }]
+            );
             writer.join();
         });
     }
@@ -346,12 +403,29 @@ mod sets {
                 assert_eq!(writer.write(b"x"), Ok(1));
                 drop(writer);
             });
-            set_of(&set).modify(7, &reader, Interest { events: EPOLLIN, data: 8 }).unwrap();
+            set_of(&set)
+                .modify(
+                    7,
+                    &reader,
+                    Interest {
+                        events: EPOLLIN,
+                        data: 8,
+                    },
+                )
+                .unwrap();
             let mut found = wait(&set, 4, None);
-            if found == [Ready { events: Events::HUP.bits(), data: 8 }] {
+            if found
+                == [Ready {
+                    events: Events::HUP.bits(),
+                    data: 8,
+                }]
+            {
                 found = wait(&set, 4, None);
             }
-            assert!(found.len() == 1 && found[0].data == 8 && found[0].events & EPOLLIN != 0, "{found:?}");
+            assert!(
+                found.len() == 1 && found[0].data == 8 && found[0].events & EPOLLIN != 0,
+                "{found:?}"
+            );
             other.join();
         });
     }
@@ -365,8 +439,13 @@ mod sets {
                 add(&set, &counter, EPOLLIN | EPOLLET, data);
                 counter
             });
-            let writers = counters.clone().map(|counter| spawn("writer", move || give(&counter)));
-            let mut seen: Vec<u64> = (0..2).flat_map(|_| wait(&set, 1, None)).map(|ready| ready.data).collect();
+            let writers = counters
+                .clone()
+                .map(|counter| spawn("writer", move || give(&counter)));
+            let mut seen: Vec<u64> = (0..2)
+                .flat_map(|_| wait(&set, 1, None))
+                .map(|ready| ready.data)
+                .collect();
             seen.sort_unstable();
             assert_eq!(seen, [1, 2]);
             writers.into_iter().for_each(|writer| writer.join());
@@ -382,15 +461,28 @@ mod sets {
             add(&inner, &counter, EPOLLIN, 2);
             let theirs = counter.clone();
             let writer = spawn("writer", move || give(&theirs));
-            assert_eq!(wait(&outer, 4, None), [Ready { events: EPOLLIN, data: 1 }]);
-            assert_eq!(wait(&inner, 4, Some(0)), [Ready { events: EPOLLIN, data: 2 }]);
+            assert_eq!(
+                wait(&outer, 4, None),
+                [Ready {
+                    events: EPOLLIN,
+                    data: 1
+                }]
+            );
+            assert_eq!(
+                wait(&inner, 4, Some(0)),
+                [Ready {
+                    events: EPOLLIN,
+                    data: 2
+                }]
+            );
             writer.join();
         });
     }
 
     #[test]
     fn of_two_sets_one_that_waits_takes_an_exclusive_change() {
-        // Each waiter takes one count and ends: one of the two may be told of both, but then the first has ended.
+        // Each waiter takes one count and ends: one of the two may be told of both, but then the
+        // first has ended.
         Model::new().preemptions(2).check(|| {
             let counter = eventfd(0, true, NONBLOCK);
             let waiters = [1, 2].map(|data| {
@@ -425,7 +517,13 @@ mod sets {
             });
             set_of(&set).remove(1, &counters[0]).unwrap();
             let found = wait(&set, 4, None);
-            assert_eq!(found, [Ready { events: EPOLLIN, data: 2 }]);
+            assert_eq!(
+                found,
+                [Ready {
+                    events: EPOLLIN,
+                    data: 2
+                }]
+            );
             writer.join();
         });
     }

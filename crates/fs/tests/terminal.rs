@@ -44,14 +44,20 @@ impl Wire {
 impl Line for Wire {
     fn write(&self, bytes: &[u8]) -> usize {
         let mut sent = self.sent.lock().unwrap();
-        let n = bytes.len().min(self.limit.load(Ordering::Relaxed).saturating_sub(sent.len()));
+        let n = bytes.len().min(
+            self.limit
+                .load(Ordering::Relaxed)
+                .saturating_sub(sent.len()),
+        );
         sent.extend(&bytes[..n]);
         n
     }
 
     fn wait_writable(&self) -> fs::Result<()> {
         self.full.store(true, Ordering::SeqCst);
-        self.room.wait(|| (self.sent.lock().unwrap().len() < self.limit.load(Ordering::Relaxed)).then_some(()))
+        self.room.wait(|| {
+            (self.sent.lock().unwrap().len() < self.limit.load(Ordering::Relaxed)).then_some(())
+        })
     }
 
     fn resume(&self) {
@@ -61,7 +67,10 @@ impl Line for Wire {
 
 fn terminal(termios: Termios) -> (Arc<Tty>, Arc<Wire>) {
     let wire = Wire::new();
-    (Tty::new("tty-test", DeviceId::new(4, 200), wire.clone(), termios), wire)
+    (
+        Tty::new("tty-test", DeviceId::new(4, 200), wire.clone(), termios),
+        wire,
+    )
 }
 
 fn open(tty: &Arc<Tty>, flags: OpenFlags) -> Arc<File> {
@@ -100,7 +109,11 @@ impl Caller for Memory {
 
 fn control(file: &File, command: u32, input: &[u8]) -> Result<Vec<u8>, Errno> {
     let memory = Memory(RefCell::new(input.to_vec()));
-    file.ioctl(&Request { command, arg: 0, caller: &memory })?;
+    file.ioctl(&Request {
+        command,
+        arg: 0,
+        caller: &memory,
+    })?;
     Ok(memory.0.into_inner())
 }
 
@@ -122,7 +135,10 @@ fn a_reader_wakes_for_a_line() {
     thread::sleep(Duration::from_millis(10));
     assert_eq!(tty.input(b"he"), 2);
     tty.input(b"y\r\x04");
-    assert_eq!(reader.join().unwrap(), (Ok("hey\n".into()), Ok(String::new())));
+    assert_eq!(
+        reader.join().unwrap(),
+        (Ok("hey\n".into()), Ok(String::new()))
+    );
     assert_eq!(wire.take(), "hey\r\n");
 }
 
@@ -138,16 +154,30 @@ fn settings_are_exchanged() {
     termios.lflag &= !2; // ICANON
     control(&file, TCSETS, termios.as_bytes()).unwrap();
     assert_eq!(control(&file, FIONREAD, b"").unwrap(), 3i32.to_ne_bytes());
-    assert!(file.poll(None).contains(Events::READABLE | Events::WRITABLE));
+    assert!(
+        file.poll(None)
+            .contains(Events::READABLE | Events::WRITABLE)
+    );
     assert_eq!(read(&file).unwrap(), "abc");
     tty.input(b"gone");
     control(&file, TCSETSF, termios.as_bytes()).unwrap();
     assert_eq!(read(&file), Err(Errno::EAGAIN));
-    let size = WinSize { rows: 24, cols: 80, ..WinSize::default() };
+    let size = WinSize {
+        rows: 24,
+        cols: 80,
+        ..WinSize::default()
+    };
     control(&file, TIOCSWINSZ, size.as_bytes()).unwrap();
     assert_eq!(control(&file, TIOCGWINSZ, b"").unwrap(), size.as_bytes());
     assert_eq!(control(&file, 0x1234, b""), Err(Errno::ENOTTY));
-    assert_eq!(file.ioctl(&Request { command: TCGETS, arg: 0, caller: &KernelCaller }), Err(Errno::EFAULT));
+    assert_eq!(
+        file.ioctl(&Request {
+            command: TCGETS,
+            arg: 0,
+            caller: &KernelCaller
+        }),
+        Err(Errno::EFAULT)
+    );
 }
 
 #[test]
@@ -204,7 +234,11 @@ fn a_slow_line_loses_no_output_and_blocks_no_input() {
     assert_eq!(got, text.replace('\n', "\r\n"));
     // Without blocking, a part is written.
     let file = open(&tty, OpenFlags::NONBLOCK);
-    assert_eq!(file.write(b"0123456789"), Ok(10), "expanded bytes are kept for the line");
+    assert_eq!(
+        file.write(b"0123456789"),
+        Ok(10),
+        "expanded bytes are kept for the line"
+    );
     assert_eq!(file.write(b"x"), Err(Errno::EAGAIN));
 }
 
@@ -297,7 +331,13 @@ fn signals() -> Vec<(u32, u32)> {
 #[test]
 fn job_control() {
     tty::set_job_control(Arc::new(FakeJobs));
-    let process = |pid, group| CALLER.set(Some(Process { pid, group, session: 50 }));
+    let process = |pid, group| {
+        CALLER.set(Some(Process {
+            pid,
+            group,
+            session: 50,
+        }))
+    };
     let (tty, _) = terminal(Termios::default());
     // A process that leads no session gets no terminal by opening one.
     process(51, 51);
@@ -313,13 +353,27 @@ fn job_control() {
     // The foreground group gets what is typed as signals, and changes of size.
     control(&file, TIOCSPGRP, &60i32.to_ne_bytes()).unwrap();
     tty.input(b"\x03\x1a");
-    tty.set_winsize(WinSize { rows: 10, cols: 10, ..WinSize::default() });
+    tty.set_winsize(WinSize {
+        rows: 10,
+        cols: 10,
+        ..WinSize::default()
+    });
     assert_eq!(signals(), [(60, 2), (60, 20), (60, 28)]);
-    assert_eq!(control(&file, TIOCSPGRP, &300i32.to_ne_bytes()), Err(Errno::ERESTARTSYS), "50 is in the background now");
+    assert_eq!(
+        control(&file, TIOCSPGRP, &300i32.to_ne_bytes()),
+        Err(Errno::ERESTARTSYS),
+        "50 is in the background now"
+    );
     assert_eq!(signals(), [(50, 22)]);
     process(60, 60);
-    assert_eq!(control(&file, TIOCSPGRP, &300i32.to_ne_bytes()), Err(Errno::EPERM));
-    assert_eq!(control(&file, TIOCSPGRP, &5000i32.to_ne_bytes()), Err(Errno::ESRCH));
+    assert_eq!(
+        control(&file, TIOCSPGRP, &300i32.to_ne_bytes()),
+        Err(Errno::EPERM)
+    );
+    assert_eq!(
+        control(&file, TIOCSPGRP, &5000i32.to_ne_bytes()),
+        Err(Errno::ESRCH)
+    );
     // A background reader is stopped, an orphaned one refused; a background writer may write.
     process(70, 70);
     assert_eq!(read(&file), Err(Errno::ERESTARTSYS));
@@ -386,18 +440,36 @@ fn a_minimum_of_one_waits_for_it() {
 fn only_who_reads_it_gets_a_controlling_terminal() {
     tty::set_job_control(Arc::new(FakeJobs));
     let (tty, _) = terminal(Termios::default());
-    CALLER.set(Some(Process { pid: 70, group: 70, session: 70 }));
+    CALLER.set(Some(Process {
+        pid: 70,
+        group: 70,
+        session: 70,
+    }));
     drop(tty.open(OpenFlags::WRONLY).unwrap());
     drop(tty.open(OpenFlags::RDWR | OpenFlags::NOCTTY).unwrap());
     assert_eq!(tty.session(), None);
     drop(tty.open(OpenFlags::RDONLY).unwrap());
     assert_eq!(tty.session(), Some(70));
     // Another session's leader does not get it, unless it takes it.
-    CALLER.set(Some(Process { pid: 71, group: 71, session: 71 }));
-    assert_eq!((tty.set_controlling(false), tty.session()), (Err(Errno::EPERM), Some(70)));
-    assert_eq!((tty.set_controlling(true), tty.session()), (Ok(()), Some(71)));
+    CALLER.set(Some(Process {
+        pid: 71,
+        group: 71,
+        session: 71,
+    }));
+    assert_eq!(
+        (tty.set_controlling(false), tty.session()),
+        (Err(Errno::EPERM), Some(70))
+    );
+    assert_eq!(
+        (tty.set_controlling(true), tty.session()),
+        (Ok(()), Some(71))
+    );
     assert!(tty::controlling(70).is_none());
     tty::leader_exits(71);
     CALLER.set(None);
-    assert_eq!(tty.set_controlling(false), Err(Errno::EPERM), "who is no process");
+    assert_eq!(
+        tty.set_controlling(false),
+        Err(Errno::EPERM),
+        "who is no process"
+    );
 }

@@ -5,7 +5,9 @@ use fs::mount::{self, FileSystem as _, Super, UnmountFlags};
 use fs::ops::{self, TimeUpdate};
 use fs::path::{LookupFlags, Walk};
 use fs::ramfs::RamFs;
-use fs::{Access, Cred, File, FileType, FsStruct, NewInodeKind, OpenFlags, Path, RenameFlags, Whence};
+use fs::{
+    Access, Cred, File, FileType, FsStruct, NewInodeKind, OpenFlags, Path, RenameFlags, Whence,
+};
 use std::sync::Arc;
 
 struct World {
@@ -16,22 +18,39 @@ struct World {
 impl World {
     fn new() -> Self {
         let root = mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none");
-        Self { fs: FsStruct::new(root), cred: Cred::root() }
+        Self {
+            fs: FsStruct::new(root),
+            cred: Cred::root(),
+        }
     }
 
     fn as_user(&self, uid: u32) -> Self {
         let fs = FsStruct::new(self.fs.namespace());
         fs.set_root(self.fs.root());
         fs.set_cwd(self.fs.cwd());
-        Self { fs, cred: Cred::user(uid, uid) }
+        Self {
+            fs,
+            cred: Cred::user(uid, uid),
+        }
     }
 
     fn mount(&self, fs: Arc<RamFs>, point: &Path, flags: u32) -> Result<(), Errno> {
-        mount::mount(&self.fs.namespace(), Super::of(fs, flags), point, "tmp", flags)
+        mount::mount(
+            &self.fs.namespace(),
+            Super::of(fs, flags),
+            point,
+            "tmp",
+            flags,
+        )
     }
 
     fn unmount(&self, name: &str) -> Result<(), Errno> {
-        mount::unmount(&self.fs.namespace(), &self.lookup(name)?, &self.fs.root(), UnmountFlags::empty())
+        mount::unmount(
+            &self.fs.namespace(),
+            &self.lookup(name)?,
+            &self.fs.root(),
+            UnmountFlags::empty(),
+        )
     }
 
     fn walk(&self) -> Walk<'_> {
@@ -43,7 +62,12 @@ impl World {
     }
 
     fn write(&self, name: &str, text: &str) {
-        let file = self.open(name, OpenFlags::CREAT | OpenFlags::WRONLY | OpenFlags::TRUNC).expect(name);
+        let file = self
+            .open(
+                name,
+                OpenFlags::CREAT | OpenFlags::WRONLY | OpenFlags::TRUNC,
+            )
+            .expect(name);
         assert_eq!(file.write(text.as_bytes()), Ok(text.len()));
     }
 
@@ -63,7 +87,8 @@ impl World {
     }
 
     fn symlink(&self, target: &str, name: &str) {
-        self.make(name, NewInodeKind::Symlink(target.as_bytes())).expect(name);
+        self.make(name, NewInodeKind::Symlink(target.as_bytes()))
+            .expect(name);
     }
 
     fn lookup(&self, name: &str) -> Result<Path, Errno> {
@@ -84,7 +109,12 @@ impl World {
 
     fn rename2(&self, old: &str, new: &str, flags: RenameFlags) -> Result<(), Errno> {
         let walk = self.walk();
-        ops::rename(&walk, walk.parent(old.as_bytes())?, walk.parent(new.as_bytes())?, flags)
+        ops::rename(
+            &walk,
+            walk.parent(old.as_bytes())?,
+            walk.parent(new.as_bytes())?,
+            flags,
+        )
     }
 
     fn list(&self, name: &str) -> Vec<String> {
@@ -121,7 +151,10 @@ fn names_resolve_as_posix_has_it() {
     assert_eq!(err(w.lookup("/a/b/f/")), Some(Errno::ENOTDIR));
     assert_eq!(err(w.lookup("/a/b/f/.")), Some(Errno::ENOTDIR));
     assert_eq!(err(w.lookup("/a/b/f/..")), Some(Errno::ENOTDIR));
-    assert_eq!(err(w.lookup(&format!("/{}", "x".repeat(256)))), Some(Errno::ENAMETOOLONG));
+    assert_eq!(
+        err(w.lookup(&format!("/{}", "x".repeat(256)))),
+        Some(Errno::ENAMETOOLONG)
+    );
     assert_eq!(err(w.lookup(&"a/".repeat(3000))), Some(Errno::ENAMETOOLONG));
     w.fs.set_cwd(w.lookup("/a").unwrap());
     assert_eq!(w.read("b/f").unwrap(), "hello");
@@ -142,16 +175,42 @@ fn symbolic_links() {
     w.symlink("nowhere", "/dangling");
     assert_eq!(w.read("/rel/f").unwrap(), "x");
     assert_eq!(w.read("/d/up").unwrap(), "x");
-    assert_eq!(w.lookup("/rel/").unwrap().inode().kind(), FileType::Directory);
-    assert_eq!(w.walk().lookup(b"/rel", LookupFlags::NOFOLLOW).unwrap().inode().kind(), FileType::Symlink);
+    assert_eq!(
+        w.lookup("/rel/").unwrap().inode().kind(),
+        FileType::Directory
+    );
+    assert_eq!(
+        w.walk()
+            .lookup(b"/rel", LookupFlags::NOFOLLOW)
+            .unwrap()
+            .inode()
+            .kind(),
+        FileType::Symlink
+    );
     // A slash behind a link asks for what it leads to, NOFOLLOW or not.
-    assert_eq!(w.walk().lookup(b"/rel/", LookupFlags::NOFOLLOW).unwrap().inode().kind(), FileType::Directory);
+    assert_eq!(
+        w.walk()
+            .lookup(b"/rel/", LookupFlags::NOFOLLOW)
+            .unwrap()
+            .inode()
+            .kind(),
+        FileType::Directory
+    );
     assert_eq!(err(w.lookup("/loop1")), Some(Errno::ELOOP));
     assert_eq!(err(w.lookup("/abs/")), Some(Errno::ENOTDIR));
     assert_eq!(err(w.open("/rel", OpenFlags::NOFOLLOW)), Some(Errno::ELOOP));
-    assert!(w.open("/rel", OpenFlags::NOFOLLOW | OpenFlags::PATH).is_ok());
+    assert!(
+        w.open("/rel", OpenFlags::NOFOLLOW | OpenFlags::PATH)
+            .is_ok()
+    );
     // O_CREAT goes through a link that dangles; O_EXCL does not.
-    assert_eq!(err(w.open("/dangling", OpenFlags::CREAT | OpenFlags::EXCL | OpenFlags::RDWR)), Some(Errno::EEXIST));
+    assert_eq!(
+        err(w.open(
+            "/dangling",
+            OpenFlags::CREAT | OpenFlags::EXCL | OpenFlags::RDWR
+        )),
+        Some(Errno::EEXIST)
+    );
     w.write("/dangling", "made");
     assert_eq!(w.read("/nowhere").unwrap(), "made");
     for i in 0..45 {
@@ -167,13 +226,28 @@ fn open_flags() {
     let w = World::new();
     w.mkdir("/d").unwrap();
     w.write("/f", "12345");
-    assert_eq!(err(w.open("/new/", OpenFlags::CREAT | OpenFlags::RDWR)), Some(Errno::EISDIR));
+    assert_eq!(
+        err(w.open("/new/", OpenFlags::CREAT | OpenFlags::RDWR)),
+        Some(Errno::EISDIR)
+    );
     assert_eq!(err(w.open("/d", OpenFlags::RDWR)), Some(Errno::EISDIR));
     assert_eq!(err(w.open("/d", OpenFlags::CREAT)), Some(Errno::EISDIR));
-    assert_eq!(err(w.open("/d/.", OpenFlags::CREAT | OpenFlags::EXCL)), Some(Errno::EEXIST));
-    assert_eq!(err(w.open("/f", OpenFlags::DIRECTORY)), Some(Errno::ENOTDIR));
-    assert_eq!(err(w.open("/g", OpenFlags::DIRECTORY | OpenFlags::CREAT)), Some(Errno::EINVAL));
-    assert_eq!(err(w.open("/f", OpenFlags::CREAT | OpenFlags::EXCL)), Some(Errno::EEXIST));
+    assert_eq!(
+        err(w.open("/d/.", OpenFlags::CREAT | OpenFlags::EXCL)),
+        Some(Errno::EEXIST)
+    );
+    assert_eq!(
+        err(w.open("/f", OpenFlags::DIRECTORY)),
+        Some(Errno::ENOTDIR)
+    );
+    assert_eq!(
+        err(w.open("/g", OpenFlags::DIRECTORY | OpenFlags::CREAT)),
+        Some(Errno::EINVAL)
+    );
+    assert_eq!(
+        err(w.open("/f", OpenFlags::CREAT | OpenFlags::EXCL)),
+        Some(Errno::EEXIST)
+    );
     let path_only = w.open("/f", OpenFlags::PATH).unwrap();
     assert_eq!(path_only.read(&mut [0; 4]), Err(Errno::EBADF));
     let read_only = w.open("/f", OpenFlags::RDONLY).unwrap();
@@ -198,7 +272,10 @@ fn hard_links_and_unlink_while_open() {
     let a = w.lookup("/a").unwrap();
     ops::link(&a, &w.walk(), b"/d/b").unwrap();
     assert_eq!(err(ops::link(&a, &w.walk(), b"/d/b")), Some(Errno::EEXIST));
-    assert_eq!(err(ops::link(&w.lookup("/d").unwrap(), &w.walk(), b"/dd")), Some(Errno::EPERM));
+    assert_eq!(
+        err(ops::link(&w.lookup("/d").unwrap(), &w.walk(), b"/dd")),
+        Some(Errno::EPERM)
+    );
     assert_eq!(a.metadata().nlink, 2);
     let open = w.open("/a", OpenFlags::RDWR).unwrap();
     w.unlink("/a").unwrap();
@@ -232,7 +309,10 @@ fn directories_come_and_go() {
     // Nothing can be made in a directory that was removed, even from within.
     w.fs.set_cwd(gone);
     assert_eq!(err(w.mkdir("x")), Some(Errno::ENOENT));
-    assert_eq!(err(w.open("x", OpenFlags::CREAT | OpenFlags::RDWR)), Some(Errno::ENOENT));
+    assert_eq!(
+        err(w.open("x", OpenFlags::CREAT | OpenFlags::RDWR)),
+        Some(Errno::ENOENT)
+    );
     assert_eq!(text(&w.lookup("..").unwrap()), "/d");
 }
 
@@ -250,7 +330,10 @@ fn rename_replaces_and_refuses() {
     w.rename("/g", "/g").unwrap();
     ops::link(&w.lookup("/g").unwrap(), &w.walk(), b"/g2").unwrap();
     w.rename("/g", "/g2").unwrap();
-    assert_eq!((w.read("/g").unwrap(), w.read("/g2").unwrap()), ("f".into(), "f".into()));
+    assert_eq!(
+        (w.read("/g").unwrap(), w.read("/g2").unwrap()),
+        ("f".into(), "f".into())
+    );
     // Kinds must agree.
     assert_eq!(err(w.rename("/g", "/d")), Some(Errno::EISDIR));
     assert_eq!(err(w.rename("/d", "/g")), Some(Errno::ENOTDIR));
@@ -270,15 +353,24 @@ fn rename_replaces_and_refuses() {
     assert_eq!(err(w.rename("/e/.", "/q")), Some(Errno::EBUSY));
     assert_eq!(err(w.rename("/nothing", "/q")), Some(Errno::ENOENT));
     // Flags.
-    assert_eq!(err(w.rename2("/g", "/g2", RenameFlags::NOREPLACE)), Some(Errno::EEXIST));
+    assert_eq!(
+        err(w.rename2("/g", "/g2", RenameFlags::NOREPLACE)),
+        Some(Errno::EEXIST)
+    );
     w.write("/one", "1");
     w.write("/e/two", "2");
     w.rename2("/one", "/e/two", RenameFlags::EXCHANGE).unwrap();
-    assert_eq!((w.read("/one").unwrap(), w.read("/e/two").unwrap()), ("2".into(), "1".into()));
+    assert_eq!(
+        (w.read("/one").unwrap(), w.read("/e/two").unwrap()),
+        ("2".into(), "1".into())
+    );
     w.rename2("/e/x", "/one", RenameFlags::EXCHANGE).unwrap();
     assert_eq!(w.read("/e/x").unwrap(), "2");
     assert_eq!(w.list("/one"), [".", "..", "y"]);
-    assert_eq!(err(w.rename2("/g", "/none", RenameFlags::EXCHANGE)), Some(Errno::ENOENT));
+    assert_eq!(
+        err(w.rename2("/g", "/none", RenameFlags::EXCHANGE)),
+        Some(Errno::ENOENT)
+    );
 }
 
 #[test]
@@ -307,8 +399,14 @@ fn permissions() {
     let user = w.as_user(1000);
     assert_eq!(err(user.lookup("/secret/f")), Some(Errno::EACCES));
     assert_eq!(user.read("/readable").unwrap(), "r");
-    assert_eq!(err(user.open("/readable", OpenFlags::RDWR)), Some(Errno::EACCES));
-    assert_eq!(err(user.open("/readable", OpenFlags::TRUNC)), Some(Errno::EACCES));
+    assert_eq!(
+        err(user.open("/readable", OpenFlags::RDWR)),
+        Some(Errno::EACCES)
+    );
+    assert_eq!(
+        err(user.open("/readable", OpenFlags::TRUNC)),
+        Some(Errno::EACCES)
+    );
     assert_eq!(err(user.mkdir("/x")), Some(Errno::EACCES));
     assert_eq!(err(user.unlink("/readable")), Some(Errno::EACCES));
     // The sticky bit: only owners remove.
@@ -317,12 +415,21 @@ fn permissions() {
     user.write("/tmp/mine", "m");
     let other = w.as_user(1001);
     assert_eq!(err(other.unlink("/tmp/mine")), Some(Errno::EPERM));
-    assert_eq!(err(other.rename("/tmp/mine", "/tmp/his")), Some(Errno::EPERM));
+    assert_eq!(
+        err(other.rename("/tmp/mine", "/tmp/his")),
+        Some(Errno::EPERM)
+    );
     user.rename("/tmp/mine", "/tmp/still-mine").unwrap();
     let file = user.lookup("/tmp/still-mine").unwrap();
     assert_eq!(file.metadata().uid, 1000);
-    assert_eq!(err(ops::chown(&file, Some(1001), None, &user.cred)), Some(Errno::EPERM));
-    assert_eq!(err(ops::chmod(&file, 0o777, &other.cred)), Some(Errno::EPERM));
+    assert_eq!(
+        err(ops::chown(&file, Some(1001), None, &user.cred)),
+        Some(Errno::EPERM)
+    );
+    assert_eq!(
+        err(ops::chmod(&file, 0o777, &other.cred)),
+        Some(Errno::EPERM)
+    );
     assert!(ops::chown(&file, Some(1000), Some(1000), &user.cred).is_ok());
     // A new owner takes set-id bits away, and so does a write.
     ops::chmod(&file, 0o4755, &user.cred).unwrap();
@@ -337,11 +444,17 @@ fn permissions() {
     ops::chmod(&shared, 0o2777, &w.cred).unwrap();
     user.write("/shared/f", "");
     assert_eq!(w.lookup("/shared/f").unwrap().metadata().gid, 77);
-    assert_eq!(user.mkdir("/shared/d").unwrap().metadata().mode & 0o2000, 0o2000);
+    assert_eq!(
+        user.mkdir("/shared/d").unwrap().metadata().mode & 0o2000,
+        0o2000
+    );
     // Times: anybody who may write may say "now", only the owner anything else.
     ops::chmod(&file, 0o666, &w.cred).unwrap();
     assert!(ops::set_times(&file, TimeUpdate::Now, TimeUpdate::Now, &user.cred).is_ok());
-    assert_eq!(ops::set_times(&file, TimeUpdate::Now, TimeUpdate::Omit, &user.cred), Err(Errno::EPERM));
+    assert_eq!(
+        ops::set_times(&file, TimeUpdate::Now, TimeUpdate::Omit, &user.cred),
+        Err(Errno::EPERM)
+    );
     assert!(user.cred.check(&file.metadata(), Access::WRITE).is_ok());
 }
 
@@ -422,7 +535,10 @@ fn contents() {
 fn a_limit_is_kept() {
     let limited = RamFs::new("tmpfs", Some(4), 0o755);
     let root = mount::Namespace::new(limited.clone(), "none");
-    let w = World { fs: FsStruct::new(root), cred: Cred::root() };
+    let w = World {
+        fs: FsStruct::new(root),
+        cred: Cred::root(),
+    };
     let file = w.open("/f", OpenFlags::CREAT | OpenFlags::RDWR).unwrap();
     assert_eq!(file.write(&[7; 20_000]), Ok(16_384));
     assert_eq!(file.write(b"x"), Err(Errno::ENOSPC));
@@ -439,7 +555,8 @@ fn mounts_are_crossed_both_ways() {
     w.mkdir("/mnt").unwrap();
     w.write("/mnt/under", "");
     let point = w.lookup("/mnt").unwrap();
-    w.mount(RamFs::new("tmpfs", None, 0o755), &point, 0).unwrap();
+    w.mount(RamFs::new("tmpfs", None, 0o755), &point, 0)
+        .unwrap();
     assert_eq!(err(w.lookup("/mnt/under")), Some(Errno::ENOENT));
     w.mkdir("/mnt/inner").unwrap();
     assert_eq!(text(&w.lookup("/mnt/inner").unwrap()), "/mnt/inner");
@@ -448,10 +565,19 @@ fn mounts_are_crossed_both_ways() {
     assert_eq!(err(w.rename("/mnt", "/m2")), Some(Errno::EBUSY));
     w.write("/f", "");
     assert_eq!(err(w.rename("/f", "/mnt/f")), Some(Errno::EXDEV));
-    assert_eq!(err(ops::link(&w.lookup("/f").unwrap(), &w.walk(), b"/mnt/f")), Some(Errno::EXDEV));
+    assert_eq!(
+        err(ops::link(&w.lookup("/f").unwrap(), &w.walk(), b"/mnt/f")),
+        Some(Errno::EXDEV)
+    );
     // A bind mount shows the same files.
     w.mkdir("/also").unwrap();
-    mount::bind(&w.fs.namespace(), &w.lookup("/mnt/inner").unwrap(), &w.lookup("/also").unwrap(), false).unwrap();
+    mount::bind(
+        &w.fs.namespace(),
+        &w.lookup("/mnt/inner").unwrap(),
+        &w.lookup("/also").unwrap(),
+        false,
+    )
+    .unwrap();
     w.write("/also/f", "bound");
     assert_eq!(w.read("/mnt/inner/f").unwrap(), "bound");
     assert_eq!(text(&w.lookup("/also/f").unwrap()), "/also/f");
@@ -463,9 +589,17 @@ fn mounts_are_crossed_both_ways() {
     w.unmount("/mnt").unwrap();
     assert!(w.lookup("/mnt/under").is_ok());
     // Read-only.
-    w.mount(RamFs::new("tmpfs", None, 0o777), &w.lookup("/mnt").unwrap(), mount::MS_RDONLY).unwrap();
+    w.mount(
+        RamFs::new("tmpfs", None, 0o777),
+        &w.lookup("/mnt").unwrap(),
+        mount::MS_RDONLY,
+    )
+    .unwrap();
     assert_eq!(err(w.mkdir("/mnt/x")), Some(Errno::EROFS));
-    assert_eq!(err(w.open("/mnt/x", OpenFlags::CREAT | OpenFlags::RDWR)), Some(Errno::EROFS));
+    assert_eq!(
+        err(w.open("/mnt/x", OpenFlags::CREAT | OpenFlags::RDWR)),
+        Some(Errno::EROFS)
+    );
 }
 
 #[test]
@@ -480,7 +614,10 @@ fn a_root_cannot_be_left() {
     w.fs.set_cwd(jail);
     assert_eq!(err(w.lookup("../../outside")), Some(Errno::ENOENT));
     assert_eq!(err(w.lookup("escape")), Some(Errno::ENOENT));
-    assert_eq!(w.lookup("/in").unwrap().to_bytes(Some(&w.fs.root())), b"/in");
+    assert_eq!(
+        w.lookup("/in").unwrap().to_bytes(Some(&w.fs.root())),
+        b"/in"
+    );
 }
 
 #[test]
@@ -499,12 +636,21 @@ fn names_and_paths_may_be_so_long() {
     let longest = "x".repeat(255);
     w.write(&format!("/{longest}"), "long");
     assert_eq!(w.read(&format!("/{longest}")).unwrap(), "long");
-    assert_eq!(err(w.open(&format!("/{longest}x"), OpenFlags::CREAT | OpenFlags::RDWR)), Some(Errno::ENAMETOOLONG));
-    assert_eq!(err(w.mkdir(&format!("/{longest}x"))), Some(Errno::ENAMETOOLONG));
+    assert_eq!(
+        err(w.open(&format!("/{longest}x"), OpenFlags::CREAT | OpenFlags::RDWR)),
+        Some(Errno::ENAMETOOLONG)
+    );
+    assert_eq!(
+        err(w.mkdir(&format!("/{longest}x"))),
+        Some(Errno::ENAMETOOLONG)
+    );
     assert_eq!(err(w.mkdir(&format!("/{}", "y".repeat(255)))), None);
     // With the final NUL 4096 bytes.
     let path = |length: usize| format!("{}{longest}", "/".repeat(length - 255));
-    assert_eq!((w.read(&path(4095)).is_ok(), err(w.lookup(&path(4096)))), (true, Some(Errno::ENAMETOOLONG)));
+    assert_eq!(
+        (w.read(&path(4095)).is_ok(), err(w.lookup(&path(4096)))),
+        (true, Some(Errno::ENAMETOOLONG))
+    );
 }
 
 #[test]
@@ -515,13 +661,29 @@ fn what_may_be_searched_and_made_is_asked_of_each_directory() {
     let user = w.as_user(1000);
     ops::chmod(&w.lookup("/closed").unwrap(), 0o666, &w.cred).unwrap();
     // It can be written to, and not be gone through.
-    assert_eq!(err(user.open("/closed/new", OpenFlags::CREAT | OpenFlags::RDWR)), Some(Errno::EACCES));
-    assert_eq!(err(user.open("/closed/f", OpenFlags::CREAT | OpenFlags::RDONLY)), Some(Errno::EACCES));
+    assert_eq!(
+        err(user.open("/closed/new", OpenFlags::CREAT | OpenFlags::RDWR)),
+        Some(Errno::EACCES)
+    );
+    assert_eq!(
+        err(user.open("/closed/f", OpenFlags::CREAT | OpenFlags::RDONLY)),
+        Some(Errno::EACCES)
+    );
     assert_eq!(err(user.lookup("/closed/..")), Some(Errno::EACCES));
-    assert_eq!(err(user.open("/closed", OpenFlags::TMPFILE | OpenFlags::RDWR)), Some(Errno::EACCES));
+    assert_eq!(
+        err(user.open("/closed", OpenFlags::TMPFILE | OpenFlags::RDWR)),
+        Some(Errno::EACCES)
+    );
     ops::chmod(&w.lookup("/closed").unwrap(), 0o555, &w.cred).unwrap();
-    assert_eq!(err(user.open("/closed/new", OpenFlags::CREAT | OpenFlags::RDWR)), Some(Errno::EACCES), "it cannot be written to");
-    assert_eq!(err(user.open("/closed", OpenFlags::TMPFILE | OpenFlags::RDWR)), Some(Errno::EACCES));
+    assert_eq!(
+        err(user.open("/closed/new", OpenFlags::CREAT | OpenFlags::RDWR)),
+        Some(Errno::EACCES),
+        "it cannot be written to"
+    );
+    assert_eq!(
+        err(user.open("/closed", OpenFlags::TMPFILE | OpenFlags::RDWR)),
+        Some(Errno::EACCES)
+    );
     assert_eq!(user.read("/closed/f").unwrap(), "x");
 }
 
@@ -533,10 +695,19 @@ fn what_is_no_directory_has_nothing_in_it() {
     for name in ["/f/x", "/f/..", "/l/x", "/f/x/y"] {
         assert_eq!(err(w.lookup(name)), Some(Errno::ENOTDIR), "{name}");
     }
-    assert_eq!(err(w.open("/f/x", OpenFlags::CREAT | OpenFlags::RDWR)), Some(Errno::ENOTDIR));
+    assert_eq!(
+        err(w.open("/f/x", OpenFlags::CREAT | OpenFlags::RDWR)),
+        Some(Errno::ENOTDIR)
+    );
     let lookup = |name: &str, flags| w.walk().lookup(name.as_bytes(), flags);
-    assert_eq!(err(lookup("/f", LookupFlags::DIRECTORY)), Some(Errno::ENOTDIR));
-    assert_eq!(err(lookup("/l", LookupFlags::DIRECTORY)), Some(Errno::ENOTDIR));
+    assert_eq!(
+        err(lookup("/f", LookupFlags::DIRECTORY)),
+        Some(Errno::ENOTDIR)
+    );
+    assert_eq!(
+        err(lookup("/l", LookupFlags::DIRECTORY)),
+        Some(Errno::ENOTDIR)
+    );
     assert!(lookup("/", LookupFlags::DIRECTORY).is_ok());
     // Sockets and block devices have names, and nobody to open.
     w.make("/s", NewInodeKind::Socket).unwrap();
@@ -562,14 +733,30 @@ impl fs::Inode for Fixed {
 #[test]
 fn owners_that_cannot_be_changed_are_an_error() {
     let sealed = RamFs::memfd("sealed", 0o4755, 0);
-    sealed.inode().add_seals(linux_raw_sys::general::F_SEAL_EXEC).unwrap();
+    sealed
+        .inode()
+        .add_seals(linux_raw_sys::general::F_SEAL_EXEC)
+        .unwrap();
     let root = Cred::root();
-    assert_eq!(ops::chmod(&sealed, 0o644, &root), Err(Errno::EPERM), "it stays executable");
-    assert_eq!((ops::chmod(&sealed, 0o711, &root), ops::chown(&sealed, Some(5), None, &root)), (Ok(()), Ok(())));
+    assert_eq!(
+        ops::chmod(&sealed, 0o644, &root),
+        Err(Errno::EPERM),
+        "it stays executable"
+    );
+    assert_eq!(
+        (
+            ops::chmod(&sealed, 0o711, &root),
+            ops::chown(&sealed, Some(5), None, &root)
+        ),
+        (Ok(()), Ok(()))
+    );
     let fixed = Path::unnamed(Arc::new(Fixed), "fixed");
     assert_eq!(ops::chown(&fixed, Some(5), None, &root), Err(Errno::EPERM));
     assert_eq!(
-        (ops::chmod(&fixed, 0o600, &root), ops::set_times(&fixed, TimeUpdate::Now, TimeUpdate::Now, &root)),
+        (
+            ops::chmod(&fixed, 0o600, &root),
+            ops::set_times(&fixed, TimeUpdate::Now, TimeUpdate::Now, &root)
+        ),
         (Err(Errno::EPERM), Err(Errno::EPERM))
     );
 }
@@ -581,10 +768,24 @@ fn a_name_that_is_mounted_on_elsewhere_can_be_removed() {
     let (other, _) = w.fs.namespace().copy::<0>([]);
     let theirs = FsStruct::new(other.clone());
     let before = other.mounts().len();
-    let point = theirs.walk(&w.cred).lookup(b"/d", LookupFlags::empty()).unwrap();
-    mount::mount(&other, Super::of(RamFs::new("tmpfs", None, 0o755), 0), &point, "tmp", 0).unwrap();
+    let point = theirs
+        .walk(&w.cred)
+        .lookup(b"/d", LookupFlags::empty())
+        .unwrap();
+    mount::mount(
+        &other,
+        Super::of(RamFs::new("tmpfs", None, 0o755), 0),
+        &point,
+        "tmp",
+        0,
+    )
+    .unwrap();
     drop(point);
     assert_eq!(other.mounts().len(), before + 1);
     w.rmdir("/d").unwrap();
-    assert_eq!(other.mounts().len(), before, "what was mounted there goes with it");
+    assert_eq!(
+        other.mounts().len(),
+        before,
+        "what was mounted there goes with it"
+    );
 }

@@ -1,8 +1,9 @@
 //! Threads that sleep on words of memory: the waiting protocol of `futex(2)`, without the memory.
 //!
-//! Whoever waits is in the bucket of its word's key. Looking at the word and entering the bucket happen under the bucket's lock, and so
-//! does taking out whom to wake: no wake-up can fall between. The words are the caller's, who reads and changes them in the closures that
-//! are called under the lock.
+//! Whoever waits is in the bucket of its word's key. Looking at the word and entering the bucket
+//! happen under the bucket's lock, and so does taking out whom to wake: no wake-up can fall
+//! between. The words are the caller's, who reads and changes them in the closures that are called
+//! under the lock.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -19,26 +20,37 @@ use vm::FutexKey;
 
 const BUCKETS: usize = 256;
 
-/// How many wait, by where in its page their word is: the same for everybody who may wake them, whatever he calls the word.
+/// How many wait, by where in its page their word is: the same for everybody who may wake them,
+/// whatever he calls the word.
 static WAITING: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
 const PLACES: usize = PAGE_SIZE / 4;
 
-/// Counts a waiter. Called before the waiter looks at the word, while whoever wakes changes the word before he looks at the count:
-/// either the waiter sees the word changed, or the other sees the waiter.
+/// Counts a waiter. Called before the waiter looks at the word, while whoever wakes changes the
+/// word before he looks at the count: either the waiter sees the word changed, or the other sees
+/// the waiter.
 fn count_in(addr: usize) {
     WAITING[addr / 4 % PLACES].fetch_add(1, Ordering::SeqCst);
 }
 
 /// It does not wait any more.
 fn count_out(addr: usize) {
-    census::released(WAITING[addr / 4 % PLACES].fetch_sub(1, Ordering::Relaxed), 1);
+    census::released(
+        WAITING[addr / 4 % PLACES].fetch_sub(1, Ordering::Relaxed),
+        1,
+    );
 }
 
 /// How many waits there are, and how many threads are in the table.
 #[must_use]
 pub fn waiting() -> [u64; 2] {
-    let counted: u32 = WAITING.iter().map(|count| count.load(Ordering::Relaxed)).sum();
-    [u64::from(counted), TABLE.iter().map(|bucket| bucket.lock().len() as u64).sum()]
+    let counted: u32 = WAITING
+        .iter()
+        .map(|count| count.load(Ordering::Relaxed))
+        .sum();
+    [
+        u64::from(counted),
+        TABLE.iter().map(|bucket| bucket.lock().len() as u64).sum(),
+    ]
 }
 
 /// Whether nobody waits for a word at this place of its page. The caller has changed the word.
@@ -49,8 +61,8 @@ pub fn nobody_at(addr: usize) -> bool {
     WAITING[addr / 4 % PLACES].load(Ordering::Relaxed) == 0
 }
 
-/// A thread that waits; made once for each thread. All but the last two change under the lock of the bucket it is in, or while it is in
-/// none.
+/// A thread that waits; made once for each thread. All but the last two change under the lock of
+/// the bucket it is in, or while it is in none.
 pub struct Waiter {
     thread: Arc<Thread>,
     bits: AtomicU32,
@@ -80,7 +92,13 @@ fn bucket_of([space, index, object]: Word) -> usize {
 }
 
 /// Locks the buckets of two keys, in the order of their numbers.
-fn lock_two(a: usize, b: usize) -> (MutexGuard<'static, Bucket>, Option<MutexGuard<'static, Bucket>>) {
+fn lock_two(
+    a: usize,
+    b: usize,
+) -> (
+    MutexGuard<'static, Bucket>,
+    Option<MutexGuard<'static, Bucket>>,
+) {
     if a == b {
         return (TABLE[a].lock(), None);
     }
@@ -109,11 +127,17 @@ impl Waiter {
     }
 
     fn waits_for(&self, word: &Word) -> bool {
-        self.word.iter().zip(word).all(|(mine, word)| mine.load(Ordering::Relaxed) == *word)
+        self.word
+            .iter()
+            .zip(word)
+            .all(|(mine, word)| mine.load(Ordering::Relaxed) == *word)
     }
 
     fn set_word(&self, word: &Word) {
-        self.word.iter().zip(word).for_each(|(mine, word)| mine.store(*word, Ordering::Relaxed));
+        self.word
+            .iter()
+            .zip(word)
+            .for_each(|(mine, word)| mine.store(*word, Ordering::Relaxed));
     }
 
     /// Whether it was taken out of its bucket to go on.
@@ -153,13 +177,18 @@ impl Waiter {
             Ok(found) if found == expected => bucket.push(self.clone()),
             other => {
                 count_out(addr);
-                return Err(if other.is_ok() { Errno::EAGAIN } else { Errno::EFAULT });
+                return Err(if other.is_ok() {
+                    Errno::EAGAIN
+                } else {
+                    Errno::EFAULT
+                });
             }
         }
         Ok(())
     }
 
-    /// Sleeps until somebody has taken it out of its bucket and woken it, or takes it out for another reason.
+    /// Sleeps until somebody has taken it out of its bucket and woken it, or takes it out for
+    /// another reason.
     ///
     /// # Errors
     /// `ETIMEDOUT`, and for a signal `ERESTARTSYS`, or with a deadline `ERESTART_RESTARTBLOCK`.
@@ -170,7 +199,11 @@ impl Waiter {
                 return Ok(());
             }
             let error = if self.thread.interrupted() {
-                if deadline.is_some() { Errno::ERESTART_RESTARTBLOCK } else { Errno::ERESTARTSYS }
+                if deadline.is_some() {
+                    Errno::ERESTART_RESTARTBLOCK
+                } else {
+                    Errno::ERESTARTSYS
+                }
             } else if deadline.is_some_and(|deadline| task::now_ns() >= deadline) {
                 Errno::ETIMEDOUT
             } else {
@@ -184,7 +217,8 @@ impl Waiter {
         }
     }
 
-    /// Takes it out of its bucket. False if somebody else did: then it has been woken when this returns.
+    /// Takes it out of its bucket. False if somebody else did: then it has been woken when this
+    /// returns.
     #[must_use]
     pub fn withdraw(self: &Arc<Self>) -> bool {
         loop {
@@ -228,7 +262,11 @@ pub fn park(deadline: Deadline) {
 #[inline]
 fn take_one(bucket: &mut Bucket, at: usize) -> Option<Arc<Waiter>> {
     // Mostly there is only one.
-    let waiter = if at + 1 == bucket.len() { bucket.pop() } else { Some(bucket.remove(at)) };
+    let waiter = if at + 1 == bucket.len() {
+        bucket.pop()
+    } else {
+        Some(bucket.remove(at))
+    };
     waiter.inspect(|waiter| count_out(waiter.word[1].load(Ordering::Relaxed) as usize))
 }
 
@@ -236,7 +274,9 @@ fn take_one(bucket: &mut Bucket, at: usize) -> Option<Arc<Waiter>> {
 fn take(bucket: &mut Bucket, word: Word, most: usize, bits: u32, woken: &mut Vec<Arc<Waiter>>) {
     let limit = woken.len().saturating_add(most);
     bucket.retain(|waiter| {
-        let chosen = woken.len() < limit && waiter.bits.load(Ordering::Relaxed) & bits != 0 && waiter.waits_for(&word);
+        let chosen = woken.len() < limit
+            && waiter.bits.load(Ordering::Relaxed) & bits != 0
+            && waiter.waits_for(&word);
         if chosen {
             count_out(word[1] as usize);
             woken.push(waiter.clone());
@@ -257,8 +297,16 @@ pub fn wake(word: Word, most: usize, bits: u32) -> usize {
     let bucket = &TABLE[bucket_of(word)];
     if most == 1 {
         let mut bucket = bucket.lock();
-        let chosen = |waiter: &Arc<Waiter>| waiter.bits.load(Ordering::Relaxed) & bits != 0 && waiter.waits_for(&word);
-        let Some(waiter) = bucket.iter().position(chosen).and_then(|at| take_one(&mut bucket, at)) else { return 0 };
+        let chosen = |waiter: &Arc<Waiter>| {
+            waiter.bits.load(Ordering::Relaxed) & bits != 0 && waiter.waits_for(&word)
+        };
+        let Some(waiter) = bucket
+            .iter()
+            .position(chosen)
+            .and_then(|at| take_one(&mut bucket, at))
+        else {
+            return 0;
+        };
         drop(bucket);
         waiter.wake();
         return 1;
@@ -268,7 +316,8 @@ pub fn wake(word: Word, most: usize, bits: u32) -> usize {
     wake_all(woken)
 }
 
-/// Where waiters are moved to: a word, its address, and what keeps the word from changing its meaning.
+/// Where waiters are moved to: a word, its address, and what keeps the word from changing its
+/// meaning.
 pub struct Target {
     /// The word.
     pub word: Word,
@@ -278,7 +327,8 @@ pub struct Target {
     pub key: Option<FutexKey>,
 }
 
-/// If `check` agrees, wakes some waiters of a word and moves others to another one. Returns how many of both.
+/// If `check` agrees, wakes some waiters of a word and moves others to another one. Returns how
+/// many of both.
 ///
 /// # Errors
 /// That of `check`.
@@ -302,7 +352,10 @@ pub fn requeue(
             count_in(to.addr);
             waiter.set_word(&to.word);
             if to.key.is_some() {
-                kept.push(core::mem::replace(&mut *waiter.moved_to.lock(), to.key.clone()));
+                kept.push(core::mem::replace(
+                    &mut *waiter.moved_to.lock(),
+                    to.key.clone(),
+                ));
             }
             waiter.bucket.store(to_number, Ordering::Release);
             target.as_mut().unwrap_or(&mut source).push(waiter.clone());
@@ -311,7 +364,8 @@ pub fn requeue(
     Ok(wake_all(woken) + moved.len())
 }
 
-/// Wakes up to `most` waiters of a word, and, if `change` says so, up to `most2` of a second one. Returns how many.
+/// Wakes up to `most` waiters of a word, and, if `change` says so, up to `most2` of a second one.
+/// Returns how many.
 ///
 /// # Errors
 /// That of `change`, which changes the second word.
@@ -326,7 +380,13 @@ pub fn wake_two(
         let also = change()?;
         take(&mut bucket, first, most, u32::MAX, &mut woken);
         if also {
-            take(bucket2.as_mut().unwrap_or(&mut bucket), second, most2, u32::MAX, &mut woken);
+            take(
+                bucket2.as_mut().unwrap_or(&mut bucket),
+                second,
+                most2,
+                u32::MAX,
+                &mut woken,
+            );
         }
     }
     Ok(wake_all(woken))

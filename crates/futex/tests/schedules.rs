@@ -17,7 +17,10 @@ struct Memory {
 
 impl Memory {
     fn new(addr: usize) -> Arc<Self> {
-        Arc::new(Self { value: AtomicU32::new(0), addr })
+        Arc::new(Self {
+            value: AtomicU32::new(0),
+            addr,
+        })
     }
 
     fn word(&self) -> Word {
@@ -32,12 +35,18 @@ impl Memory {
     }
 
     fn enter(&self, waiter: &Arc<Waiter>, expected: u32) -> Result<(), Errno> {
-        waiter.enter(self.word(), self.addr, expected, u32::MAX, || Ok::<_, ()>(self.load()))
+        waiter.enter(self.word(), self.addr, expected, u32::MAX, || {
+            Ok::<_, ()>(self.load())
+        })
     }
 
     /// `FUTEX_WAKE`, as the system call does it.
     fn wake(&self, most: usize) -> usize {
-        if nobody_at(self.addr) { 0 } else { wake(self.word(), most, u32::MAX) }
+        if nobody_at(self.addr) {
+            0
+        } else {
+            wake(self.word(), most, u32::MAX)
+        }
     }
 
     fn load(&self) -> u32 {
@@ -50,7 +59,10 @@ impl Memory {
 
     /// A mutex as in Drepper, "Futexes are tricky", 2011: 0 is free, 1 is taken, 2 is waited for.
     fn lock(&self) {
-        let mut found = match self.value.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst) {
+        let mut found = match self
+            .value
+            .compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst)
+        {
             Ok(_) => return,
             Err(found) => found,
         };
@@ -73,7 +85,10 @@ impl Memory {
 /// Nobody is left in a bucket, and none is counted who is not there.
 fn nobody_is_left(words: &[&Memory]) {
     for word in words {
-        assert!(nobody_at(word.addr) && wake(word.word(), usize::MAX, u32::MAX) == 0, "somebody is left");
+        assert!(
+            nobody_at(word.addr) && wake(word.word(), usize::MAX, u32::MAX) == 0,
+            "somebody is left"
+        );
     }
 }
 
@@ -143,7 +158,8 @@ fn one_that_times_out_or_is_interrupted_was_woken_or_was_not() {
 
 #[test]
 fn a_second_wait_knows_nothing_of_the_first_ones_wake_up() {
-    // A thread has one waiter for all its waits. The first wait may give up while it is being woken; the second one ends when it is woken.
+    // A thread has one waiter for all its waits. The first wait may give up while it is being
+    // woken; the second one ends when it is woken.
     Model::new().preemptions(2).check(|| {
         let words = [Memory::new(0x1000), Memory::new(0x2004)];
         let theirs = words.clone();
@@ -154,7 +170,11 @@ fn a_second_wait_knows_nothing_of_the_first_ones_wake_up() {
             }
             if theirs[1].enter(&waiter, 0).is_ok() {
                 assert_eq!(waiter.sleep(None), Ok(()));
-                assert_eq!(theirs[1].load(), 1, "it was woken by what came too late for the first wait");
+                assert_eq!(
+                    theirs[1].load(),
+                    1,
+                    "it was woken by what came too late for the first wait"
+                );
             }
         });
         words[0].wake(1);
@@ -165,7 +185,8 @@ fn a_second_wait_knows_nothing_of_the_first_ones_wake_up() {
     });
 }
 
-/// Two wait for a word, one of whom may give up; one is woken and the other one moved, and then woken where it is.
+/// Two wait for a word, one of whom may give up; one is woken and the other one moved, and then
+/// woken where it is.
 fn moved(from: usize, to: usize, deadline: Deadline, preemptions: u32) {
     Model::new().preemptions(preemptions).check(move || {
         let (source, target) = (Memory::new(from), Memory::new(to));
@@ -178,8 +199,18 @@ fn moved(from: usize, to: usize, deadline: Deadline, preemptions: u32) {
             })
         });
         source.store(1);
-        let check = || if source.load() == 1 { Ok(()) } else { Err(Errno::EAGAIN) };
-        let place = Target { word: target.word(), addr: target.addr, key: None };
+        let check = || {
+            if source.load() == 1 {
+                Ok(())
+            } else {
+                Err(Errno::EAGAIN)
+            }
+        };
+        let place = Target {
+            word: target.word(),
+            addr: target.addr,
+            key: None,
+        };
         let went = requeue(source.word(), &place, (1, 1), check).unwrap();
         assert!(went <= 2);
         target.wake(1);
@@ -206,11 +237,17 @@ fn words_moved_to_and_fro_do_not_lock_each_other_out() {
     Model::new().preemptions(2).check(|| {
         let words = [Memory::new(0x1000), Memory::new(0x2004)];
         let swap = |from: &Memory, to: &Memory| {
-            let place = Target { word: to.word(), addr: to.addr, key: None };
+            let place = Target {
+                word: to.word(),
+                addr: to.addr,
+                key: None,
+            };
             requeue(from.word(), &place, (0, usize::MAX), || Ok(())).unwrap();
         };
         let theirs = words.clone();
-        let waiter = spawn("waiter", move || assert_eq!(theirs[0].wait(0, Some(1000)), Err(Errno::ETIMEDOUT)));
+        let waiter = spawn("waiter", move || {
+            assert_eq!(theirs[0].wait(0, Some(1000)), Err(Errno::ETIMEDOUT))
+        });
         let theirs = words.clone();
         let other = spawn("other", move || swap(&theirs[1], &theirs[0]));
         swap(&words[0], &words[1]);
@@ -259,8 +296,13 @@ fn why_a_wait_ended_is_told() {
         nobody_is_left(&[&word]);
         assert_eq!(word.wait(0, Some(1000)), Err(Errno::ETIMEDOUT));
         // A deadline may always have come first.
-        let restarts: [(Deadline, &[Errno]); 2] =
-            [(None, &[Errno::ERESTARTSYS]), (Some(1000), &[Errno::ERESTART_RESTARTBLOCK, Errno::ETIMEDOUT])];
+        let restarts: [(Deadline, &[Errno]); 2] = [
+            (None, &[Errno::ERESTARTSYS]),
+            (
+                Some(1000),
+                &[Errno::ERESTART_RESTARTBLOCK, Errno::ETIMEDOUT],
+            ),
+        ];
         for (deadline, told) in restarts {
             let theirs = word.clone();
             let wait = move || assert!(told.contains(&theirs.wait(0, deadline).unwrap_err()));
@@ -279,19 +321,39 @@ fn waits_are_woken_by_their_bits_in_their_order() {
         let waiters: Vec<_> = (0..4).map(|_| Waiter::new(current())).collect();
         let enter = |n: usize, word: usize, bits: u32| {
             let word = &words[word];
-            waiters[n].enter(word.word(), word.addr, 0, bits, || Ok::<_, ()>(0)).unwrap();
+            waiters[n]
+                .enter(word.word(), word.addr, 0, bits, || Ok::<_, ()>(0))
+                .unwrap();
         };
-        let woken = || waiters.iter().map(|waiter| waiter.is_woken()).collect::<Vec<_>>();
+        let woken = || {
+            waiters
+                .iter()
+                .map(|waiter| waiter.is_woken())
+                .collect::<Vec<_>>()
+        };
         enter(0, 0, 1);
         enter(1, 0, 2);
         enter(2, 0, 3);
         enter(3, 1, 3);
         assert_eq!(futex::waiting(), [4, 4]);
         assert_eq!(wake(words[0].word(), 0, 3), 0, "none at all");
-        assert_eq!((wake(words[0].word(), 1, 4), wake(words[0].word(), 5, 4)), (0, 0), "none with that bit");
-        assert_eq!((wake(words[0].word(), 1, 2), woken()), (1, vec![false, true, false, false]));
-        assert_eq!((wake(words[0].word(), 5, 2), woken()), (1, vec![false, true, true, false]));
-        assert_eq!((wake(words[0].word(), 1, 3), woken()), (1, vec![true, true, true, false]));
+        assert_eq!(
+            (wake(words[0].word(), 1, 4), wake(words[0].word(), 5, 4)),
+            (0, 0),
+            "none with that bit"
+        );
+        assert_eq!(
+            (wake(words[0].word(), 1, 2), woken()),
+            (1, vec![false, true, false, false])
+        );
+        assert_eq!(
+            (wake(words[0].word(), 5, 2), woken()),
+            (1, vec![false, true, true, false])
+        );
+        assert_eq!(
+            (wake(words[0].word(), 1, 3), woken()),
+            (1, vec![true, true, true, false])
+        );
         assert_eq!((wake(words[1].word(), 2, 1), woken()), (1, vec![true; 4]));
         assert_eq!(futex::waiting(), [0, 0]);
         nobody_is_left(&[&words[0], &words[1]]);
@@ -308,10 +370,21 @@ fn an_operation_that_fails_wakes_nobody_and_loses_nobody() {
                 let _ = theirs[0].wait(0, None);
             }
         });
-        let failed = wake_two((words[0].word(), 1), (words[1].word(), 1), || Err(Errno::ENOSYS));
+        let failed = wake_two((words[0].word(), 1), (words[1].word(), 1), || {
+            Err(Errno::ENOSYS)
+        });
         assert_eq!(failed, Err(Errno::ENOSYS));
-        let place = Target { word: words[1].word(), addr: words[1].addr, key: None };
-        assert_eq!(requeue(words[0].word(), &place, (1, usize::MAX), || Err(Errno::EAGAIN)), Err(Errno::EAGAIN));
+        let place = Target {
+            word: words[1].word(),
+            addr: words[1].addr,
+            key: None,
+        };
+        assert_eq!(
+            requeue(words[0].word(), &place, (1, usize::MAX), || Err(
+                Errno::EAGAIN
+            )),
+            Err(Errno::EAGAIN)
+        );
         words[0].store(1);
         assert!(wake_two((words[0].word(), 1), (words[1].word(), 1), || Ok(true)).unwrap() <= 1);
         waiter.join();
@@ -324,8 +397,13 @@ fn an_operation_that_says_no_wakes_nobody_of_the_second_word() {
     Model::new().preemptions(2).check(|| {
         let words = [Memory::new(0x1000), Memory::new(0x2004)];
         let theirs = words.clone();
-        let waiter = spawn("waiter", move || assert_eq!(theirs[1].wait(0, Some(1000)), Err(Errno::ETIMEDOUT)));
-        assert_eq!(wake_two((words[0].word(), 1), (words[1].word(), 1), || Ok(false)), Ok(0));
+        let waiter = spawn("waiter", move || {
+            assert_eq!(theirs[1].wait(0, Some(1000)), Err(Errno::ETIMEDOUT))
+        });
+        assert_eq!(
+            wake_two((words[0].word(), 1), (words[1].word(), 1), || Ok(false)),
+            Ok(0)
+        );
         waiter.join();
         nobody_is_left(&[&words[0], &words[1]]);
     });

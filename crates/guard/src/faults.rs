@@ -1,4 +1,5 @@
-//! What the tests of isolation between instances use: faults on purpose, and a look at memory as it is. The supervisor refuses.
+//! What the tests of isolation between instances use: faults on purpose, and a look at memory as it
+//! is. The supervisor refuses.
 
 use core::hint::black_box;
 use core::ptr;
@@ -54,7 +55,8 @@ pub fn inject(fault: Fault) {
         Fault::Wild => {
             // The far end of the area for stacks: never handed out, so never mapped.
             let nowhere = abi::layout::MMIO - 2 * PAGE_SIZE;
-            // SAFETY: not sound, and not meant to be: the read faults, which ends this instance before its result exists.
+            // SAFETY: not sound, and not meant to be: the read faults, which ends this instance
+            // before its result exists.
             black_box(unsafe { ptr::read_volatile(nowhere as *const u64) });
         }
         Fault::Hang => hang(),
@@ -72,9 +74,10 @@ pub fn inject(fault: Fault) {
 /// What a word is multiplied by in [`search`]; odd, so different words have different products.
 pub const SEARCH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Looks at all memory of this instance as it is, free frames included, for an aligned word whose product with
-/// [`SEARCH_FACTOR`] is `product`; returns in how many frames there is one, and in how many it looked. (A product, because the
-/// word itself would be found in the memory of whoever asks.) In the supervisor it looks nowhere.
+/// Looks at all memory of this instance as it is, free frames included, for an aligned word whose
+/// product with [`SEARCH_FACTOR`] is `product`; returns in how many frames there is one, and in how
+/// many it looked. (A product, because the word itself would be found in the memory of whoever
+/// asks.) In the supervisor it looks nowhere.
 #[must_use]
 pub fn search(product: u64) -> (u64, u64) {
     const WORDS: usize = PAGE_SIZE / size_of::<u64>();
@@ -82,17 +85,23 @@ pub fn search(product: u64) -> (u64, u64) {
         return (0, 0);
     }
     let ranges = role::descriptor().ranges().iter();
-    let frames = ranges.flat_map(|range| (range.first_frame..range.first_frame + range.count).map(Frame));
+    let frames =
+        ranges.flat_map(|range| (range.first_frame..range.first_frame + range.count).map(Frame));
     let holds = |frame: Frame| {
         let words = direct::ptr(frame).cast::<u64>();
-        // SAFETY: all memory of an instance is in its direct map, whole frames of it; it may change meanwhile, so the reads
-        // are volatile, and any bits are an `u64`.
-        (0..WORDS).any(|index| unsafe { words.add(index).read_volatile() }.wrapping_mul(SEARCH_FACTOR) == product)
+        (0..WORDS).any(|index| {
+            // SAFETY: all memory of an instance is in its direct map, whole frames of it; it may
+            // change meanwhile, so the reads are volatile, and any bits are an `u64`.
+            unsafe { words.add(index).read_volatile() }.wrapping_mul(SEARCH_FACTOR) == product
+        })
     };
-    frames.fold((0, 0), |(found, all), frame| (found + u64::from(holds(frame)), all + 1))
+    frames.fold((0, 0), |(found, all), frame| {
+        (found + u64::from(holds(frame)), all + 1)
+    })
 }
 
-/// Called by the NMI handler first of all: stays there, where no other NMI is taken, if that is the fault.
+/// Called by the NMI handler first of all: stays there, where no other NMI is taken, if that is the
+/// fault.
 pub(crate) fn on_nmi() {
     if DEAF.load(Ordering::Relaxed) {
         hang();

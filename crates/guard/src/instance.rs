@@ -26,16 +26,20 @@ pub fn boot_blob() -> &'static [u8] {
     if len == 0 {
         return &[];
     }
-    // SAFETY: the descriptor validated, so the frames are the instance's and contiguous; they stay reserved for ever and
-    // nobody writes to them.
+    // SAFETY: the descriptor validated, so the frames are the instance's and contiguous; they stay
+    // reserved for ever and nobody writes to them.
     unsafe { core::slice::from_raw_parts(direct::ptr(Frame(descriptor.boot_blob_frame)), len) }
 }
 
-/// Notes the moment at which the first program begins, once, and tells the supervisor that the instance runs.
+/// Notes the moment at which the first program begins, once, and tells the supervisor that the
+/// instance runs.
 pub fn mark_first_user() {
     let window = window();
     let first = &window.status.first_user_tsc;
-    if first.compare_exchange(0, timer::tsc(), Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+    if first
+        .compare_exchange(0, timer::tsc(), Ordering::Relaxed, Ordering::Relaxed)
+        .is_ok()
+    {
         window.set_state(State::Running);
         ipi::ring_peer();
     }

@@ -1,5 +1,5 @@
-//! Interrupts between CPUs. A destination is a CPU of this instance, or the doorbell the descriptor names; there is no way
-//! to address anything else.
+//! Interrupts between CPUs. A destination is a CPU of this instance, or the doorbell the descriptor
+//! names; there is no way to address anything else.
 
 use crate::arch::apic;
 use crate::cpu::CpuId;

@@ -1,8 +1,8 @@
 //! Interrupts, from the entry stub to the handlers.
 //!
-//! A handler runs with interrupts off on the stack of whatever was interrupted. It wakes threads and does nothing else: it
-//! takes no lock and allocates nothing. After it the interrupt is acknowledged and the exit hook runs, which may switch to
-//! another thread.
+//! A handler runs with interrupts off on the stack of whatever was interrupted. It wakes threads
+//! and does nothing else: it takes no lock and allocates nothing. After it the interrupt is
+//! acknowledged and the exit hook runs, which may switch to another thread.
 
 use alloc::vec::Vec;
 use core::marker::PhantomData;
@@ -45,14 +45,23 @@ pub(crate) struct Hook<F> {
 impl<F: Copy + 'static> Hook<F> {
     /// No function.
     pub(crate) const fn new() -> Self {
-        assert!(size_of::<F>() == size_of::<*mut ()>(), "hooks are plain function pointers");
-        Self { function: AtomicPtr::new(null_mut()), is: PhantomData }
+        assert!(
+            size_of::<F>() == size_of::<*mut ()>(),
+            "hooks are plain function pointers"
+        );
+        Self {
+            function: AtomicPtr::new(null_mut()),
+            is: PhantomData,
+        }
     }
 
     /// Replaces the function.
     pub(crate) fn set(&self, function: F) {
         // SAFETY: `F` has a pointer's size; it is turned back into what it was.
-        self.function.store(unsafe { core::mem::transmute_copy::<F, *mut ()>(&function) }, Ordering::Release);
+        self.function.store(
+            unsafe { core::mem::transmute_copy::<F, *mut ()>(&function) },
+            Ordering::Release,
+        );
     }
 
     /// The function, if one was set.
@@ -89,7 +98,8 @@ pub fn set_doorbell_handler(handler: fn()) {
     DOORBELL.set(handler);
 }
 
-/// Sets what runs at the end of every interrupt, after its acknowledgement, with interrupts off. It may switch context.
+/// Sets what runs at the end of every interrupt, after its acknowledgement, with interrupts off. It
+/// may switch context.
 pub fn set_irq_exit_hook(hook: fn()) {
     EXIT.set(hook);
 }
@@ -149,12 +159,16 @@ pub struct IsaIrq {
 /// Lines in use, one bit each.
 static CLAIMED: AtomicU64 = AtomicU64::new(0);
 
-/// Routes an ISA interrupt line to this CPU and `handler`, which runs as described at the top of this module.
+/// Routes an ISA interrupt line to this CPU and `handler`, which runs as described at the top of
+/// this module.
 ///
 /// # Errors
 /// [`Denied`] if the partition descriptor does not list the line, or it is claimed already.
 pub fn claim_isa(irq: u8, handler: fn()) -> Result<IsaIrq, Denied> {
-    let line = role::descriptor().isa_irq(irq).filter(|line| line.isa < ISA_LINES).ok_or(Denied)?;
+    let line = role::descriptor()
+        .isa_irq(irq)
+        .filter(|line| line.isa < ISA_LINES)
+        .ok_or(Denied)?;
     let bit = 1 << irq;
     if CLAIMED.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
         return Err(Denied);
@@ -193,11 +207,17 @@ pub struct Count {
 pub fn counts() -> Vec<Count> {
     let mut result = Vec::new();
     for number in 0..cpu::count() as u32 {
-        let Some(area) = cpu::area_of(CpuId(number)) else { continue };
+        let Some(area) = cpu::area_of(CpuId(number)) else {
+            continue;
+        };
         for vector in 0..=255u8 {
             let count = area.interrupts[usize::from(vector)].load(Ordering::Relaxed);
             if count != 0 {
-                result.push(Count { cpu: CpuId(number), vector, count });
+                result.push(Count {
+                    cpu: CpuId(number),
+                    vector,
+                    count,
+                });
             }
         }
     }

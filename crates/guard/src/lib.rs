@@ -1,8 +1,8 @@
 //! The guard: Skerry's trusted computing base (see `docs/guard.md`).
 //!
-//! It alone contains `unsafe`, assembly, privileged instructions, page-table writes, MMIO, port and MSR access,
-//! interrupt entry and inter-processor interrupts. Everything it offers is checked against the instance's partition
-//! descriptor; all of its public interface is safe.
+//! It alone contains `unsafe`, assembly, privileged instructions, page-table writes, MMIO, port and
+//! MSR access, interrupt entry and inter-processor interrupts. Everything it offers is checked
+//! against the instance's partition descriptor; all of its public interface is safe.
 #![cfg_attr(target_os = "none", no_std)]
 // On the host only the unit tests run, and they do not reach what the hardware drives.
 #![cfg_attr(not(target_os = "none"), allow(dead_code, unused_imports))]

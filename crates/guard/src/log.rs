@@ -1,10 +1,11 @@
 //! Kernel log: the back end of the `log` crate.
 //!
-//! The supervisor writes to the first serial port, an instance to the log ring of its window, where the supervisor finds the
-//! last lines whatever becomes of the instance. Lines look like `[   12.345678] level target: text` and are never mixed.
+//! The supervisor writes to the first serial port, an instance to the log ring of its window, where
+//! the supervisor finds the last lines whatever becomes of the instance. Lines look like
+//! `[   12.345678] level target: text` and are never mixed.
 //!
-//! Interrupt handlers do not log: a line from one, or from a closed section while another CPU is writing, is dropped and
-//! counted. `early!` works before anything else does.
+//! Interrupt handlers do not log: a line from one, or from a closed section while another CPU is
+//! writing, is dropped and counted. `early!` works before anything else does.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -47,10 +48,13 @@ pub(crate) fn use_ring() {
     SINK.store(SINK_RING, Ordering::Release);
 }
 
-/// Registers the back end. The level is `info`, or what `loglevel=` on the command line says (a name, or 0 to 7 as in
-/// Linux).
+/// Registers the back end. The level is `info`, or what `loglevel=` on the command line says (a
+/// name, or 0 to 7 as in Linux).
 pub fn init() {
-    let level = role::cmdline().split_whitespace().filter_map(|word| word.strip_prefix("loglevel=")).next_back();
+    let level = role::cmdline()
+        .split_whitespace()
+        .filter_map(|word| word.strip_prefix("loglevel="))
+        .next_back();
     let level = level.and_then(parse_level).unwrap_or(LevelFilter::Info);
     // Fails only if it was registered before, which leaves it in place.
     let _ = ::log::set_logger(&BACK_END);
@@ -93,7 +97,11 @@ impl ::log::Log for BackEnd {
                 ::log::Level::Debug => "debug",
                 ::log::Level::Trace => "trace",
             };
-            write_line(format_args!("{level} {}: {}", record.target(), record.args()));
+            write_line(format_args!(
+                "{level} {}: {}",
+                record.target(),
+                record.args()
+            ));
             if let Some(keep) = KEEPER.get() {
                 keep(record);
             }
@@ -103,7 +111,8 @@ impl ::log::Log for BackEnd {
     fn flush(&self) {}
 }
 
-/// One line, with its time, as a whole. The text is complete before the lock is taken, so formatting may log itself.
+/// One line, with its time, as a whole. The text is complete before the lock is taken, so
+/// formatting may log itself.
 fn write_line(text: fmt::Arguments<'_>) {
     let mut line = Line::new();
     line.stamp();
@@ -117,7 +126,8 @@ fn write_line(text: fmt::Arguments<'_>) {
         let _whole = LINE.lock();
         emit(line);
     } else if let Some(_whole) = LINE.try_lock() {
-        // Without interrupts nobody may sleep: early boot, where nothing contends, or a closed section.
+        // Without interrupts nobody may sleep: early boot, where nothing contends, or a closed
+        // section.
         emit(line);
     } else {
         DROPPED.fetch_add(1 + dropped, Ordering::Relaxed);
@@ -130,7 +140,8 @@ fn emit(bytes: &[u8]) {
         SINK_COM1 => emit_com1(bytes),
         SINK_RING => {
             if let Some(window) = role::window() {
-                // Only the kernel that owns the window writes the position, and this is its one writer.
+                // Only the kernel that owns the window writes the position, and this is its one
+                // writer.
                 ring::LogWriter::new(&window.klog, &window.klog_area).append(bytes);
             }
         }
@@ -139,11 +150,15 @@ fn emit(bytes: &[u8]) {
 }
 
 fn emit_com1(bytes: &[u8]) {
-    // About 0.1 s: a transmitter that is stuck for longer does not hold up the machine, its bytes are lost.
+    // About 0.1 s: a transmitter that is stuck for longer does not hold up the machine, its bytes
+    // are lost.
     const LIMIT_TICKS: u64 = 1 << 28;
     for chunk in bytes.chunks(FIFO_BYTES) {
         // SAFETY: the port is the first 16550's, which the guard keeps for the log.
-        timer::poll_ticks(LIMIT_TICKS, || unsafe { port::inb(LINE_STATUS) } & TRANSMITTER_EMPTY != 0);
+        timer::poll_ticks(
+            LIMIT_TICKS,
+            || unsafe { port::inb(LINE_STATUS) } & TRANSMITTER_EMPTY != 0,
+        );
         for &byte in chunk {
             // SAFETY: as above.
             unsafe { port::outb(COM1, byte) };
@@ -159,7 +174,10 @@ struct Line {
 
 impl Line {
     const fn new() -> Self {
-        Self { bytes: [0; LINE_BYTES], length: 0 }
+        Self {
+            bytes: [0; LINE_BYTES],
+            length: 0,
+        }
     }
 
     fn stamp(&mut self) {
@@ -167,7 +185,8 @@ impl Line {
         let _ = write!(self, "[{:5}.{:06}] ", us / 1_000_000, us % 1_000_000);
     }
 
-    /// The line with its end, without control characters in between: a program's file name in a message cannot fake a line.
+    /// The line with its end, without control characters in between: a program's file name in a
+    /// message cannot fake a line.
     fn finish(&mut self) -> &[u8] {
         for byte in &mut self.bytes[..self.length] {
             if *byte < b' ' {

@@ -1,8 +1,8 @@
 //! The end of an instance: registers, back trace, and out of the others' way.
 //!
-//! The supervisor prints to the serial port, stops its other CPUs and resets the machine: instances do not survive their
-//! supervisor. An instance prints to its log ring, tells the supervisor by its status word and the doorbell, and sends all
-//! its CPUs to the park page; nobody else notices.
+//! The supervisor prints to the serial port, stops its other CPUs and resets the machine: instances
+//! do not survive their supervisor. An instance prints to its log ring, tells the supervisor by its
+//! status word and the doorbell, and sends all its CPUs to the park page; nobody else notices.
 
 use core::arch::asm;
 use core::panic::PanicInfo;
@@ -28,7 +28,13 @@ static PANICKING: AtomicU32 = AtomicU32::new(NOBODY);
 fn on_panic(info: &PanicInfo<'_>) -> ! {
     begin();
     match info.location() {
-        Some(at) => early!("panic: {} at {}:{} (CPU {})", info.message(), at.file(), at.line(), cpu_number()),
+        Some(at) => early!(
+            "panic: {} at {}:{} (CPU {})",
+            info.message(),
+            at.file(),
+            at.line(),
+            cpu_number()
+        ),
         None => early!("panic: {} (CPU {})", info.message(), cpu_number()),
     }
     let frame: u64;
@@ -51,9 +57,20 @@ pub(crate) fn exception(frame: &KernelFrame, address: Option<usize>) -> ! {
         MACHINE_CHECK => "machine check",
         _ => "exception",
     };
-    early!("panic: {name} in the kernel: vector {vector}, code {:#x} (CPU {})", frame.error, cpu_number());
+    early!(
+        "panic: {name} in the kernel: vector {vector}, code {:#x} (CPU {})",
+        frame.error,
+        cpu_number()
+    );
     if let Some(address) = address {
-        early!("  address {address:#018x}{}", if stack::is_guard_page(address) { ": kernel stack overflow" } else { "" });
+        early!(
+            "  address {address:#018x}{}",
+            if stack::is_guard_page(address) {
+                ": kernel stack overflow"
+            } else {
+                ""
+            }
+        );
     }
     print_registers(frame);
     print_frame(0, frame.rip, 0);
@@ -62,25 +79,62 @@ pub(crate) fn exception(frame: &KernelFrame, address: Option<usize>) -> ! {
 }
 
 fn print_registers(f: &KernelFrame) {
-    early!("  rip {:016x}  cs {:02x}  rflags {:08x}  rsp {:016x}", f.rip, f.cs, f.rflags, f.rsp);
-    early!("  rax {:016x}  rbx {:016x}  rcx {:016x}  rdx {:016x}", f.rax, f.rbx, f.rcx, f.rdx);
-    early!("  rsi {:016x}  rdi {:016x}  rbp {:016x}  cr3 {:016x}", f.rsi, f.rdi, f.rbp, msr::cr3());
-    early!("  r8  {:016x}  r9  {:016x}  r10 {:016x}  r11 {:016x}", f.r8, f.r9, f.r10, f.r11);
-    early!("  r12 {:016x}  r13 {:016x}  r14 {:016x}  r15 {:016x}", f.r12, f.r13, f.r14, f.r15);
+    early!(
+        "  rip {:016x}  cs {:02x}  rflags {:08x}  rsp {:016x}",
+        f.rip,
+        f.cs,
+        f.rflags,
+        f.rsp
+    );
+    early!(
+        "  rax {:016x}  rbx {:016x}  rcx {:016x}  rdx {:016x}",
+        f.rax,
+        f.rbx,
+        f.rcx,
+        f.rdx
+    );
+    early!(
+        "  rsi {:016x}  rdi {:016x}  rbp {:016x}  cr3 {:016x}",
+        f.rsi,
+        f.rdi,
+        f.rbp,
+        msr::cr3()
+    );
+    early!(
+        "  r8  {:016x}  r9  {:016x}  r10 {:016x}  r11 {:016x}",
+        f.r8,
+        f.r9,
+        f.r10,
+        f.r11
+    );
+    early!(
+        "  r12 {:016x}  r13 {:016x}  r14 {:016x}  r15 {:016x}",
+        f.r12,
+        f.r13,
+        f.r14,
+        f.r15
+    );
 }
 
-/// Follows the saved frame pointers. Each is checked and read carefully: a broken stack ends the trace, not the panic.
+/// Follows the saved frame pointers. Each is checked and read carefully: a broken stack ends the
+/// trace, not the panic.
 fn back_trace(mut frame: u64) {
     if !cpu::is_online(CpuId(0)) {
         // No descriptor tables yet, so a bad pointer would be the end of everything.
         return;
     }
     for depth in 1..=MOST_FRAMES {
-        let (Some(next), Some(rip)) = (probe(frame as usize), probe((frame as usize).wrapping_add(8))) else { return };
+        let (Some(next), Some(rip)) = (
+            probe(frame as usize),
+            probe((frame as usize).wrapping_add(8)),
+        ) else {
+            return;
+        };
         if rip == 0 {
             return;
         }
-        // A return address is the instruction after the call, which may be the next function's first.
+        // A return address is the instruction after the call, which may be the next function's
+        // first.
         print_frame(depth, rip, 1);
         if next <= frame {
             return;
@@ -91,7 +145,10 @@ fn back_trace(mut frame: u64) {
 
 fn print_frame(depth: usize, rip: u64, back: u64) {
     let known = symbols::lookup(rip - back, |name, distance| {
-        early!("  #{depth:<2} {rip:016x} {name}+{:#x}", u64::from(distance) + back);
+        early!(
+            "  #{depth:<2} {rip:016x} {name}+{:#x}",
+            u64::from(distance) + back
+        );
     });
     if known.is_none() {
         early!("  #{depth:<2} {rip:016x}");
@@ -100,10 +157,15 @@ fn print_frame(depth: usize, rip: u64, back: u64) {
 
 /// The CPU's number, or that of the first one if it has no area yet.
 fn cpu_number() -> u32 {
-    if cpu::is_online(CpuId(0)) { cpu::current().0 } else { 0 }
+    if cpu::is_online(CpuId(0)) {
+        cpu::current().0
+    } else {
+        0
+    }
 }
 
-/// The first CPU that panics goes on, alone; others stop. A panic within the panic goes straight to the end.
+/// The first CPU that panics goes on, alone; others stop. A panic within the panic goes straight to
+/// the end.
 fn begin() {
     cpu::irqs_off();
     match PANICKING.compare_exchange(NOBODY, cpu_number(), Ordering::AcqRel, Ordering::Acquire) {
@@ -121,7 +183,11 @@ fn begin() {
 }
 
 fn stop_here() -> ! {
-    if role::is_supervisor() { msr::halt_forever() } else { park::enter() }
+    if role::is_supervisor() {
+        msr::halt_forever()
+    } else {
+        park::enter()
+    }
 }
 
 fn end() -> ! {

@@ -1,17 +1,21 @@
 //! The park page: where CPUs wait that no instance owns (decision 004; protocol in `abi::park`).
 //!
-//! It is one page of position-independent assembly that every instance maps read-execute at `layout::PARK`, and a few page
-//! tables of its own, which map that page, the slots behind it (read-write, in these tables only), and the page below 1 MiB
-//! where a reset CPU starts. A CPU comes in by [`enter`] (end of an instance, or NMI with the halt word set) or through the
+//! It is one page of position-independent assembly that every instance maps read-execute at
+//! `layout::PARK`, and a few page tables of its own, which map that page, the slots behind it
+//! (read-write, in these tables only), and the page below 1 MiB where a reset CPU starts. A CPU
+//! comes in by [`enter`] (end of an instance, or NMI with the halt word set) or through the
 //! trampoline (INIT and start-up message), and leaves by an order in its slot, never otherwise.
 //!
-//! A parked CPU halts with interrupts off. An NMI wakes it, and its handler looks at the slot: every order comes with an
-//! NMI, and one that arrives while the handler runs is taken right after it, so no wake-up is lost.
+//! A parked CPU halts with interrupts off. An NMI wakes it, and its handler looks at the slot:
+//! every order comes with an NMI, and one that arrives while the handler runs is taken right after
+//! it, so no wake-up is lost.
 //!
-//! A CPU enters and leaves *with NMIs blocked*, because for a few instructions it has new page tables and no stack in them.
-//! It enters from an NMI handler only ([`enter`] sends itself one), and the return that ends that NMI is the park page's; it
-//! leaves from the park page's NMI handler, and allows NMIs when it can take them ([`allow_nmi`]). An earlier version entered
-//! directly, and an NMI from the supervisor that met the CPU at the door reset the machine once in 20 instances.
+//! A CPU enters and leaves *with NMIs blocked*, because for a few instructions it has new page
+//! tables and no stack in them. It enters from an NMI handler only ([`enter`] sends itself one),
+//! and the return that ends that NMI is the park page's; it leaves from the park page's NMI
+//! handler, and allows NMIs when it can take them ([`allow_nmi`]). An earlier version entered
+//! directly, and an NMI from the supervisor that met the CPU at the door reset the machine once in
+//! 20 instances.
 
 use core::arch::{asm, global_asm};
 use core::cell::UnsafeCell;
@@ -44,11 +48,18 @@ const _: () = assert!(size_of::<Place>() == STRIDE);
 #[repr(C, align(4096))]
 struct Places([Place; MAX_CPUS]);
 
-// SAFETY: slots are atomics; the stacks are touched by the parked CPU they belong to and nobody else.
+// SAFETY: slots are atomics; the stacks are touched by the parked CPU they belong to and nobody
+// else.
 unsafe impl Sync for Places {}
 
-static PLACES: Places =
-    Places([const { Place { slot: Slot::new(u32::MAX), _stack: UnsafeCell::new([0; STRIDE - size_of::<Slot>()]) } }; MAX_CPUS]);
+static PLACES: Places = Places(
+    [const {
+        Place {
+            slot: Slot::new(u32::MAX),
+            _stack: UnsafeCell::new([0; STRIDE - size_of::<Slot>()]),
+        }
+    }; MAX_CPUS],
+);
 
 #[repr(C, align(4096))]
 struct RawTable([AtomicU64; 512]);
@@ -300,17 +311,25 @@ unsafe extern "C" {
 /// Fills in the park page, its tables, the slots and the trampoline.
 ///
 /// # Safety
-/// Runs once, in the supervisor, on the boot code's tables (physical memory below 4 GiB at its own address), before any other
-/// CPU is started. The page at [`TRAMPOLINE`] is memory that nobody uses.
+/// Runs once, in the supervisor, on the boot code's tables (physical memory below 4 GiB at its own
+/// address), before any other CPU is started. The page at [`TRAMPOLINE`] is memory that nobody
+/// uses.
 pub(crate) unsafe fn install(apic_ids: &[u32], x2apic: bool) {
     const PRESENT: u64 = 1;
     const WRITE: u64 = 1 << 1;
     const NO_EXECUTE: u64 = 1 << 63;
     let [root, high3, high2, high1, low3, low2, low1] = &TABLES;
-    for (table, va, next) in [(root, PARK >> 39, high3), (high3, PARK >> 30, high2), (high2, PARK >> 21, high1)] {
+    for (table, va, next) in [
+        (root, PARK >> 39, high3),
+        (high3, PARK >> 30, high2),
+        (high2, PARK >> 21, high1),
+    ] {
         table.set(va, next.phys() | PRESENT | WRITE);
     }
-    high1.set(PARK >> 12, loaded_at((&raw const park_page).addr()) | PRESENT);
+    high1.set(
+        PARK >> 12,
+        loaded_at((&raw const park_page).addr()) | PRESENT,
+    );
     for (page, offset) in (0..size_of::<Places>()).step_by(PAGE_SIZE).enumerate() {
         let at = loaded_at((&raw const PLACES).addr() + offset);
         high1.set((SLOTS >> 12) + page, at | PRESENT | WRITE | NO_EXECUTE);
@@ -322,8 +341,9 @@ pub(crate) unsafe fn install(apic_ids: &[u32], x2apic: bool) {
     for (place, id) in PLACES.0.iter().zip(apic_ids) {
         place.slot.apic_id.store(*id, Ordering::Relaxed);
     }
-    // SAFETY: words of the park page and the trampoline in this image's data, which only this function writes; the copy goes
-    // to a page that nobody uses, seen at its physical address, by the caller's promise.
+    // SAFETY: words of the park page and the trampoline in this image's data, which only this
+    // function writes; the copy goes to a page that nobody uses, seen at its physical address, by
+    // the caller's promise.
     unsafe {
         park_cr3.store(root.phys(), Ordering::Relaxed);
         park_x2apic.store(u32::from(x2apic), Ordering::Relaxed);
@@ -331,7 +351,11 @@ pub(crate) unsafe fn install(apic_ids: &[u32], x2apic: bool) {
         trampoline_cr3.store(root.phys() as u32, Ordering::Release);
         let start = &raw const trampoline_start;
         let len = (&raw const trampoline_end).addr() - start.addr();
-        ptr::copy_nonoverlapping(start, ptr::with_exposed_provenance_mut(TRAMPOLINE as usize), len);
+        ptr::copy_nonoverlapping(
+            start,
+            ptr::with_exposed_provenance_mut(TRAMPOLINE as usize),
+            len,
+        );
     }
 }
 
@@ -345,7 +369,8 @@ pub(crate) fn slot(index: usize) -> &'static Slot {
     &PLACES.0[index].slot
 }
 
-/// Sends this CPU to the park page, for good as far as this instance is concerned, by way of an NMI to itself.
+/// Sends this CPU to the park page, for good as far as this instance is concerned, by way of an NMI
+/// to itself.
 pub(crate) fn enter() -> ! {
     cpu::irqs_off();
     arch::mark_stopping();
@@ -359,15 +384,17 @@ pub(crate) fn enter() -> ! {
 /// # Safety
 /// This is the NMI handler, and interrupts are off.
 pub(crate) unsafe fn enter_from_nmi() -> ! {
-    // SAFETY: every instance maps the park page there, and its code needs nothing of the state it finds but that NMIs are
-    // blocked, which the caller vouches for.
+    // SAFETY: every instance maps the park page there, and its code needs nothing of the state it
+    // finds but that NMIs are blocked, which the caller vouches for.
     unsafe { asm!("jmp {}", in(reg) PARK, options(noreturn)) };
 }
 
-/// Allows NMIs again, which are blocked since this CPU left the park page. Its interrupt table is in place.
+/// Allows NMIs again, which are blocked since this CPU left the park page. Its interrupt table is
+/// in place.
 #[cfg(target_os = "none")]
 pub(crate) fn allow_nmi() {
-    // SAFETY: an interrupt return to the next instruction, with everything as it is; only the blocking ends.
+    // SAFETY: an interrupt return to the next instruction, with everything as it is; only the
+    // blocking ends.
     unsafe {
         asm!(
             "mov {scratch}, rsp",

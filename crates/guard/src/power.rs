@@ -14,14 +14,16 @@ pub(crate) fn init(power: PowerOff) {
     POWER.call_once(|| power);
 }
 
-/// Supervisor: switches the machine off, or resets it if it does not know how. Instance: ends it with status 0.
+/// Supervisor: switches the machine off, or resets it if it does not know how. Instance: ends it
+/// with status 0.
 pub fn off() -> ! {
     if !role::is_supervisor() {
         instance::exit(0);
     }
     arch::stop_other_cpus();
     if let Some((Register::Port(port), value)) = POWER.get().and_then(|power| power.sleep) {
-        // SAFETY: the port is the sleep control register, by the firmware's tables; this is the last thing the machine does.
+        // SAFETY: the port is the sleep control register, by the firmware's tables; this is the
+        // last thing the machine does.
         unsafe {
             if value > 0xff {
                 port::outw(port, value);
@@ -49,7 +51,8 @@ pub fn reset() -> ! {
     // SAFETY: the keyboard controller's reset pulse, which every PC without the above has.
     unsafe { port::outb(0x64, 0xfe) };
     wait();
-    // SAFETY: with an empty interrupt table the breakpoint ends in a triple fault, which resets the machine.
+    // SAFETY: with an empty interrupt table the breakpoint ends in a triple fault, which resets the
+    // machine.
     unsafe {
         core::arch::asm!(
             "lidt [{table}]",

@@ -1,9 +1,11 @@
-//! Random numbers: ChaCha20, seeded by the partition descriptor's seed (which the supervisor draws from its own generator and
-//! never gives twice), the processor's generator where there is one, and the clock.
+//! Random numbers: ChaCha20, seeded by the partition descriptor's seed (which the supervisor draws
+//! from its own generator and never gives twice), the processor's generator where there is one, and
+//! the clock.
 //!
-//! The generator works ahead: one run fills a stock, and rekeys it with its own output; what is given out is erased from the stock.
-//! So what was given out earlier cannot be computed from a later state (Bernstein, "Fast-key-erasure random-number generators",
-//! 2017), and a few bytes cost a copy.
+//! The generator works ahead: one run fills a stock, and rekeys it with its own output; what is
+//! given out is erased from the stock. So what was given out earlier cannot be computed from a
+//! later state (Bernstein, "Fast-key-erasure random-number generators", 2017), and a few bytes cost
+//! a copy.
 
 use core::arch::asm;
 
@@ -30,7 +32,13 @@ static GENERATOR: Once<Mutex<Generator>> = Once::new();
 
 /// Fills `buffer` with random bytes. May sleep: not for interrupt handlers.
 pub fn fill(buffer: &mut [u8]) {
-    let new = || Mutex::new(Generator { rng: ChaCha20Rng::from_seed(first_seed()), stock: [0; STOCK], left: 0 });
+    let new = || {
+        Mutex::new(Generator {
+            rng: ChaCha20Rng::from_seed(first_seed()),
+            stock: [0; STOCK],
+            left: 0,
+        })
+    };
     let Generator { rng, stock, left } = &mut *GENERATOR.call_once(new).lock();
     if buffer.len() > STOCK / 4 {
         rng.fill_bytes(buffer);
@@ -71,7 +79,9 @@ fn mix_in_hardware(key: &mut [u8; KEY_BYTES]) {
     for word in key.chunks_exact_mut(8) {
         let (value, valid): (u64, u8);
         // SAFETY: the instruction exists; it writes a register and the flags.
-        unsafe { asm!("rdrand {}", "setc {}", out(reg) value, out(reg_byte) valid, options(nostack, nomem)) };
+        unsafe {
+            asm!("rdrand {}", "setc {}", out(reg) value, out(reg_byte) valid, options(nostack, nomem))
+        };
         if valid != 0 {
             for (byte, random) in word.iter_mut().zip(value.to_le_bytes()) {
                 *byte ^= random;

@@ -1,7 +1,7 @@
 //! Read-copy-update over this instance's CPUs (see the crate `rcu`, and `docs/locks.md`).
 //!
-//! A reader's section runs with interrupts off. So a CPU that switches context or takes an interrupt is outside of every
-//! section: that is where quiescent states are counted.
+//! A reader's section runs with interrupts off. So a CPU that switches context or takes an
+//! interrupt is outside of every section: that is where quiescent states are counted.
 
 use ::rcu::{Cpus, Domain, Memory};
 use alloc::sync::Arc;
@@ -22,9 +22,9 @@ static DOMAIN: Domain<Instance, Memory> = Domain::new(Instance);
 /// The CPUs of this instance.
 struct Instance;
 
-// SAFETY: `passed` counts up in `pass` only, with a full fence, outside of sections, in which interrupts are off; nothing there
-// calls it. A CPU that rests, or is not started, runs no thread and so no section before it switches context, which clears the
-// flag by way of `pass`.
+// SAFETY: `passed` counts up in `pass` only, with a full fence, outside of sections, in which
+// interrupts are off; nothing there calls it. A CPU that rests, or is not started, runs no thread
+// and so no section before it switches context, which clears the flag by way of `pass`.
 unsafe impl Cpus for Instance {
     fn count(&self) -> usize {
         cpu::count()
@@ -93,8 +93,8 @@ pub fn grace_periods() -> u64 {
     DOMAIN.periods()
 }
 
-/// A place that holds an `Arc<T>` or nothing. Reading it takes no lock and does not wait; the value is dropped with its last
-/// `Arc`, and the memory it was in is given back after a grace period.
+/// A place that holds an `Arc<T>` or nothing. Reading it takes no lock and does not wait; the value
+/// is dropped with its last `Arc`, and the memory it was in is given back after a grace period.
 #[derive(Debug)]
 pub struct RcuArc<T>(::rcu::RcuArc<T>);
 
@@ -112,7 +112,8 @@ impl<T: Send + Sync> RcuArc<T> {
         unsafe { self.0.load(&DOMAIN) }
     }
 
-    /// Puts `new` there, and returns what was there. Sleeps if much memory waits for the end of a grace period: in threads only.
+    /// Puts `new` there, and returns what was there. Sleeps if much memory waits for the end of a
+    /// grace period: in threads only.
     pub fn swap(&self, new: Option<Arc<T>>) -> Option<Arc<T>> {
         // SAFETY: there is one domain.
         unsafe { self.0.swap(new, &DOMAIN) }

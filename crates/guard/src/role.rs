@@ -12,7 +12,10 @@ static ENTRY_TSC: AtomicU64 = AtomicU64::new(0);
 
 /// Adopts a descriptor that the boot code has filled in.
 pub(crate) fn adopt(descriptor: &'static Descriptor) {
-    ADOPTED.store(core::ptr::from_ref(descriptor).cast_mut(), Ordering::Release);
+    ADOPTED.store(
+        core::ptr::from_ref(descriptor).cast_mut(),
+        Ordering::Release,
+    );
 }
 
 /// Adopts the descriptor at its fixed address, which the tables in force map there, read-only.
@@ -21,11 +24,12 @@ pub(crate) fn adopt(descriptor: &'static Descriptor) {
 /// If it does not validate: then nothing is known of this instance, and it must not go on.
 ///
 /// # Safety
-/// The tables in force map a descriptor there that lives as long as this instance, and its author only writes while the
-/// instance does not run.
+/// The tables in force map a descriptor there that lives as long as this instance, and its author
+/// only writes while the instance does not run.
 pub(crate) unsafe fn adopt_mapped() {
     // SAFETY: by the caller's promise; all bit patterns are a `Descriptor`.
-    let descriptor: &'static Descriptor = unsafe { &*core::ptr::with_exposed_provenance(DESCRIPTOR) };
+    let descriptor: &'static Descriptor =
+        unsafe { &*core::ptr::with_exposed_provenance(DESCRIPTOR) };
     if let Err(error) = descriptor.validate() {
         panic!("{error}");
     }
@@ -50,7 +54,8 @@ fn adopted() -> Option<&'static Descriptor> {
     unsafe { ADOPTED.load(Ordering::Acquire).as_ref() }
 }
 
-/// True in the supervisor. Before there is a descriptor too: whoever boots without one boots a machine.
+/// True in the supervisor. Before there is a descriptor too: whoever boots without one boots a
+/// machine.
 #[must_use]
 pub fn is_supervisor() -> bool {
     adopted().is_none_or(Descriptor::is_supervisor)
@@ -62,7 +67,8 @@ pub(crate) fn window() -> Option<&'static Window> {
     if is_supervisor() {
         return None;
     }
-    // SAFETY: an instance's tables map its window there for as long as it runs; it consists of atomics.
+    // SAFETY: an instance's tables map its window there for as long as it runs; it consists of
+    // atomics.
     Some(unsafe { &*core::ptr::with_exposed_provenance(WINDOW) })
 }
 
@@ -75,7 +81,11 @@ pub fn cmdline() -> &'static str {
 /// The value of `name=value` on the command line; the last one counts.
 #[must_use]
 pub fn cmdline_value(name: &str) -> Option<&'static str> {
-    cmdline().split_whitespace().filter_map(|word| word.split_once('=')).rfind(|(key, _)| *key == name).map(|w| w.1)
+    cmdline()
+        .split_whitespace()
+        .filter_map(|word| word.split_once('='))
+        .rfind(|(key, _)| *key == name)
+        .map(|w| w.1)
 }
 
 /// Whether the command line has `word` by itself.

@@ -64,10 +64,13 @@ extern "C" fn start(number: u32) -> ! {
     crate::boot::enter_secondary()
 }
 
-/// Makes ready what the further CPUs of this instance need when they enter: areas and stacks. False if memory is short.
+/// Makes ready what the further CPUs of this instance need when they enter: areas and stacks. False
+/// if memory is short.
 pub(crate) fn prepare() -> bool {
     (1..role::descriptor().cpus().len()).all(|number| {
-        let Some(stack) = KernelStack::new() else { return false };
+        let Some(stack) = KernelStack::new() else {
+            return false;
+        };
         STACKS[number].store(stack.top(), Ordering::Release);
         // The CPU's own for ever: its idle thread runs there.
         core::mem::forget(stack);
@@ -75,14 +78,19 @@ pub(crate) fn prepare() -> bool {
     })
 }
 
-/// Supervisor: starts its own further CPUs, through the same mailbox as everybody's. Returns how many came.
+/// Supervisor: starts its own further CPUs, through the same mailbox as everybody's. Returns how
+/// many came.
 pub(crate) fn start_own() -> u32 {
     let descriptor = role::descriptor();
     let further = descriptor.cpus().len().saturating_sub(1) as u32;
     wait_parked(1..descriptor.cpus().len());
     for (number, entry) in descriptor.cpus().iter().enumerate().skip(1) {
         let mut publisher = Publisher::new(park::slot(entry.slot as usize));
-        if publisher.publish(Order { cr3: kernel::root().0, rip: self::entry(), arg: number as u64 }) {
+        if publisher.publish(Order {
+            cr3: kernel::root().0,
+            rip: self::entry(),
+            arg: number as u64,
+        }) {
             apic::send_nmi(entry.apic_id);
         }
     }
@@ -90,7 +98,8 @@ pub(crate) fn start_own() -> u32 {
     ENTERED.load(Ordering::Acquire)
 }
 
-/// Sends a CPU through INIT and start-up message into the park page. It may be in any state but VMX root operation.
+/// Sends a CPU through INIT and start-up message into the park page. It may be in any state but VMX
+/// root operation.
 pub(crate) fn reset(apic_id: u32) {
     apic::send_init(apic_id);
     timer::poll_us(100, || false);
@@ -114,8 +123,8 @@ fn apic_id(slot: usize) -> u32 {
     park::slot(slot).apic_id.load(Ordering::Relaxed)
 }
 
-/// Supervisor, once: sends all CPUs of the machine but this one on their way into the park page. They come while the boot
-/// goes on; [`wait_parked`] is for whoever needs one of them.
+/// Supervisor, once: sends all CPUs of the machine but this one on their way into the park page.
+/// They come while the boot goes on; [`wait_parked`] is for whoever needs one of them.
 pub(crate) fn bring_up(total: usize) {
     MACHINE_CPUS.store(total, Ordering::Relaxed);
     if total > 1 {
@@ -125,7 +134,8 @@ pub(crate) fn bring_up(total: usize) {
     }
 }
 
-/// Supervisor: waits until these CPUs have parked, which [`bring_up`] started, and names those that do not.
+/// Supervisor: waits until these CPUs have parked, which [`bring_up`] started, and names those that
+/// do not.
 pub(crate) fn wait_parked(slots: Range<usize>) {
     let missing = || slots.clone().filter(|slot| !is_parked(*slot));
     // Recent CPUs need one message; the manual asks for a second one if the first went unnoticed.
@@ -134,7 +144,8 @@ pub(crate) fn wait_parked(slots: Range<usize>) {
     }
     missing().for_each(|slot| start_up(apic_id(slot)));
     if !timer::poll_us(5_000_000, || slots.clone().all(is_parked)) {
-        missing().for_each(|slot| log::warn!("the CPU with APIC id {} did not start", apic_id(slot)));
+        missing()
+            .for_each(|slot| log::warn!("the CPU with APIC id {} did not start", apic_id(slot)));
     }
 }
 

@@ -1,7 +1,9 @@
-//! Kernel stacks: 32 KiB each, with an unmapped page below, so that an overflow is a fault and not a corruption.
+//! Kernel stacks: 32 KiB each, with an unmapped page below, so that an overflow is a fault and not
+//! a corruption.
 //!
-//! A stack that is dropped stays mapped in a pool, and the next one comes from there: creating a thread then touches no
-//! page table, and ending one needs no shootdown. Only what exceeds `POOLED` is unmapped and freed.
+//! A stack that is dropped stays mapped in a pool, and the next one comes from there: creating a
+//! thread then touches no page table, and ending one needs no shootdown. Only what exceeds `POOLED`
+//! is unmapped and freed.
 
 use abi::layout::{PAGE_SIZE, STACKS};
 use lfmutex::Mutex;
@@ -37,7 +39,11 @@ struct Stacks {
     pool: arrayvec::ArrayVec<(u32, Frame), POOLED>,
 }
 
-static POOL: Mutex<Stacks> = Mutex::new(Stacks { taken: [0; MOST / 64], hint: 0, pool: arrayvec::ArrayVec::new_const() });
+static POOL: Mutex<Stacks> = Mutex::new(Stacks {
+    taken: [0; MOST / 64],
+    hint: 0,
+    pool: arrayvec::ArrayVec::new_const(),
+});
 
 impl Stacks {
     fn take_slot(&mut self) -> Option<u32> {
@@ -60,7 +66,8 @@ fn bottom_of(slot: u32) -> usize {
 }
 
 impl KernelStack {
-    /// Allocates a stack, its content undefined; `None` if memory is short or there are 32,768 stacks already.
+    /// Allocates a stack, its content undefined; `None` if memory is short or there are 32,768
+    /// stacks already.
     #[must_use]
     pub fn new() -> Option<Self> {
         let slot = {
@@ -71,14 +78,18 @@ impl KernelStack {
             stacks.take_slot()?
         };
         let first = Block::new(ORDER).and_then(|block| {
-            // SAFETY: the frames are the block's, and the slot, whose addresses no other stack has, is ours.
+            // SAFETY: the frames are the block's, and the slot, whose addresses no other stack has,
+            // is ours.
             unsafe { kernel::map_frames(bottom_of(slot), block.first(), PAGES) }.ok()?;
             Some(block.into_raw())
         });
         if first.is_none() {
             POOL.lock().free_slot(slot);
         }
-        Some(Self { slot, first: first? })
+        Some(Self {
+            slot,
+            first: first?,
+        })
     }
 
     /// The lowest usable address; the page below is the guard page.
@@ -118,13 +129,20 @@ mod tests {
 
     #[test]
     fn slots_are_reused_lowest_first() {
-        let mut stacks = Stacks { taken: [0; MOST / 64], hint: 0, pool: arrayvec::ArrayVec::new_const() };
+        let mut stacks = Stacks {
+            taken: [0; MOST / 64],
+            hint: 0,
+            pool: arrayvec::ArrayVec::new_const(),
+        };
         for slot in 0..130 {
             assert_eq!(stacks.take_slot(), Some(slot));
         }
         stacks.free_slot(3);
         stacks.free_slot(70);
-        assert_eq!((stacks.take_slot(), stacks.take_slot(), stacks.take_slot()), (Some(3), Some(70), Some(130)));
+        assert_eq!(
+            (stacks.take_slot(), stacks.take_slot(), stacks.take_slot()),
+            (Some(3), Some(70), Some(130))
+        );
         stacks.taken.fill(u64::MAX);
         assert_eq!(stacks.take_slot(), None);
     }
@@ -132,8 +150,12 @@ mod tests {
     #[test]
     fn every_stack_has_a_guard_page_below() {
         for slot in [0, 1, MOST as u32 - 1] {
-            assert!(is_guard_page(bottom_of(slot) - 1) && is_guard_page(bottom_of(slot) - PAGE_SIZE));
-            assert!(!is_guard_page(bottom_of(slot)) && !is_guard_page(bottom_of(slot) + STACK_SIZE - 1));
+            assert!(
+                is_guard_page(bottom_of(slot) - 1) && is_guard_page(bottom_of(slot) - PAGE_SIZE)
+            );
+            assert!(
+                !is_guard_page(bottom_of(slot)) && !is_guard_page(bottom_of(slot) + STACK_SIZE - 1)
+            );
         }
         assert!(!is_guard_page(STACKS + MOST * STRIDE));
     }

@@ -1,4 +1,5 @@
-//! The kernel's own symbol table, for back traces: the section `.ksyms` of the running image, in the format of `ksyms`.
+//! The kernel's own symbol table, for back traces: the section `.ksyms` of the running image, in
+//! the format of `ksyms`.
 
 use core::ptr;
 

@@ -1,14 +1,16 @@
 //! Recording what the kernel does, while somebody wants to know (`docs/observability.md`).
 //!
-//! A record goes into the ring of the CPU it is made on. While nobody records, an event costs one load and a branch that is never
-//! taken.
+//! A record goes into the ring of the CPU it is made on. While nobody records, an event costs one
+//! load and a branch that is never taken.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use lfmutex::{Mutex, Once};
 use trace::Ring;
 
-pub use ::trace::{Class, Kind, Note, RECORD_BYTES, Record, Site, Sites, THREAD_ENDS, THREAD_IS, THREAD_NAME};
+pub use ::trace::{
+    Class, Kind, Note, RECORD_BYTES, Record, Site, Sites, THREAD_ENDS, THREAD_IS, THREAD_NAME,
+};
 
 use crate::cpu::{self, CpuId, MAX_CPUS};
 use crate::irq::Hook;
@@ -40,7 +42,8 @@ pub fn wants(kind: Kind) -> bool {
     WANTED.load(Ordering::Relaxed) & kind.classes() != 0
 }
 
-/// Records an event, if somebody wants to know; `note` is called only then. From anywhere but NMI handlers.
+/// Records an event, if somebody wants to know; `note` is called only then. From anywhere but NMI
+/// handlers.
 #[inline(always)]
 pub fn event(kind: Kind, note: impl FnOnce() -> Note) {
     if wants(kind) {
@@ -64,9 +67,17 @@ pub fn about_thread(thread: u32, kind: Kind, note: Note) {
 fn record_for(thread: Option<u32>, kind: Kind, note: Note) {
     cpu::without_irqs(|| {
         let me = cpu::current();
-        let thread = thread.or_else(|| THREAD.get().map(|source| source())).unwrap_or(u32::MAX);
+        let thread = thread
+            .or_else(|| THREAD.get().map(|source| source()))
+            .unwrap_or(u32::MAX);
         if let Some(ring) = RINGS[me.0 as usize].get() {
-            ring.push(&Record::new(timer::now_ns(), me.0 as u16, thread, kind, note));
+            ring.push(&Record::new(
+                timer::now_ns(),
+                me.0 as u16,
+                thread,
+                kind,
+                note,
+            ));
         }
     });
 }
@@ -81,7 +92,8 @@ pub struct NoRings;
 /// [`NoRings`]; then nothing is recorded.
 pub fn start(classes: u32) -> Result<(), NoRings> {
     let cpus = cpu::count() as u64;
-    let records = (mem::stats().total * 4096 / SHARE / cpus / size_of::<Record>() as u64).clamp(FEWEST, MOST);
+    let records =
+        (mem::stats().total * 4096 / SHARE / cpus / size_of::<Record>() as u64).clamp(FEWEST, MOST);
     for ring in &RINGS[..cpu::count()] {
         if ring.get().is_none() {
             // Rounded up, hence half.
@@ -91,7 +103,9 @@ pub fn start(classes: u32) -> Result<(), NoRings> {
         }
     }
     stop();
-    (0..cpus as u32).map(CpuId).for_each(|cpu| take(cpu, |_| true));
+    (0..cpus as u32)
+        .map(CpuId)
+        .for_each(|cpu| take(cpu, |_| true));
     WANTED.store(classes, Ordering::SeqCst);
     Ok(())
 }
@@ -101,12 +115,22 @@ pub fn stop() {
     WANTED.store(0, Ordering::SeqCst);
 }
 
-/// Takes records of a CPU, oldest first, until `each` wants no more; it is also told how many were lost. Thread context only.
+/// Takes records of a CPU, oldest first, until `each` wants no more; it is also told how many were
+/// lost. Thread context only.
 pub fn take(cpu: CpuId, mut each: impl FnMut(Record) -> bool) {
-    let Some(ring) = RINGS.get(cpu.0 as usize).and_then(Once::get) else { return };
+    let Some(ring) = RINGS.get(cpu.0 as usize).and_then(Once::get) else {
+        return;
+    };
     let _reader = READER.lock();
     let lost = ring.take_lost();
-    let mut more = lost == 0 || each(Record::new(timer::now_ns(), cpu.0 as u16, u32::MAX, Kind::Lost, Note::two(lost, 0)));
+    let mut more = lost == 0
+        || each(Record::new(
+            timer::now_ns(),
+            cpu.0 as u16,
+            u32::MAX,
+            Kind::Lost,
+            Note::two(lost, 0),
+        ));
     while more {
         match ring.pop() {
             Some(record) => more = each(record),

@@ -1,7 +1,8 @@
-//! The kernel's symbol table for back traces: the format of the image's section `.ksyms`, and how a name is found in it.
+//! The kernel's symbol table for back traces: the format of the image's section `.ksyms`, and how a
+//! name is found in it.
 //!
-//! The section is reserved in the image and filled in after linking (`cargo xtask` does it, from the ELF symbol table). All
-//! numbers are little-endian:
+//! The section is reserved in the image and filled in after linking (`cargo xtask` does it, from
+//! the ELF symbol table). All numbers are little-endian:
 //!
 //! | offset | type | content |
 //! |---|---|---|
@@ -10,8 +11,8 @@
 //! | 8 | `n` × (`u32`, `u32`) | address minus `layout::IMAGE`, ascending; offset of the name from the start of the section |
 //! | 8 + 8 `n` | bytes | names, demangled, without hash, UTF-8, each ended by a NUL |
 //!
-//! An image that was not filled in has the magic number and no symbols; back traces then show addresses only. xtask cuts
-//! long names, and fails if the symbols do not fit.
+//! An image that was not filled in has the magic number and no symbols; back traces then show
+//! addresses only. xtask cuts long names, and fails if the symbols do not fit.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -76,8 +77,13 @@ fn name<'a>(source: &impl Source, offset: usize, buffer: &'a mut [u8; LONGEST]) 
     }
 }
 
-/// Calls `use_it` with the name of the function at `offset` from the image's start, and the distance from the function's start.
-pub fn lookup<R>(source: &impl Source, offset: u32, use_it: impl FnOnce(&str, u32) -> R) -> Option<R> {
+/// Calls `use_it` with the name of the function at `offset` from the image's start, and the
+/// distance from the function's start.
+pub fn lookup<R>(
+    source: &impl Source,
+    offset: u32,
+    use_it: impl FnOnce(&str, u32) -> R,
+) -> Option<R> {
     let (at, distance) = find(source, offset)?;
     let mut buffer = [0; LONGEST];
     let name = name(source, at, &mut buffer)?;

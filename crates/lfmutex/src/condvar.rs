@@ -1,8 +1,8 @@
 //! A condition variable that moves waiters instead of waking them.
 //!
-//! Whoever notifies holds the mutex, so a thread woken there and then would only find it locked and sleep again. *Wait
-//! morphing*, as in OSv (USENIX ATC 2014, section 2.1): a notified thread is put into the queue of the mutex, asleep as it is,
-//! and wakes once, as the owner.
+//! Whoever notifies holds the mutex, so a thread woken there and then would only find it locked and
+//! sleep again. *Wait morphing*, as in OSv (USENIX ATC 2014, section 2.1): a notified thread is put
+//! into the queue of the mutex, asleep as it is, and wakes once, as the owner.
 
 use core::fmt;
 use core::ptr::{self, NonNull};
@@ -22,16 +22,16 @@ struct List {
     last: *mut Entry,
 }
 
-/// Threads that wait for a condition on what one [`crate::Mutex`] holds. Thread context only; neither signals nor deadlines end the
-/// wait.
+/// Threads that wait for a condition on what one [`crate::Mutex`] holds. Thread context only;
+/// neither signals nor deadlines end the wait.
 pub struct Condvar {
     /// Address of the mutex it goes with; 0 before its first use.
     mutex: AtomicUsize,
     list: UnsafeCell<List>,
 }
 
-// SAFETY: `list` is only touched by threads that hold the one mutex whose address is in `mutex`. Entries live on stacks of
-// threads that do not return before they are granted.
+// SAFETY: `list` is only touched by threads that hold the one mutex whose address is in `mutex`.
+// Entries live on stacks of threads that do not return before they are granted.
 unsafe impl Send for Condvar {}
 // SAFETY: as above.
 unsafe impl Sync for Condvar {}
@@ -41,17 +41,30 @@ impl Condvar {
     #[cfg(not(loom))]
     #[must_use]
     pub const fn new() -> Self {
-        Self { mutex: AtomicUsize::new(0), list: UnsafeCell::new(List { first: ptr::null_mut(), last: ptr::null_mut() }) }
+        Self {
+            mutex: AtomicUsize::new(0),
+            list: UnsafeCell::new(List {
+                first: ptr::null_mut(),
+                last: ptr::null_mut(),
+            }),
+        }
     }
 
     /// One nobody waits for.
     #[cfg(loom)]
     #[must_use]
     pub fn new() -> Self {
-        Self { mutex: AtomicUsize::new(0), list: UnsafeCell::new(List { first: ptr::null_mut(), last: ptr::null_mut() }) }
+        Self {
+            mutex: AtomicUsize::new(0),
+            list: UnsafeCell::new(List {
+                first: ptr::null_mut(),
+                last: ptr::null_mut(),
+            }),
+        }
     }
 
-    /// Gives the mutex up, sleeps until notified, and takes it again. The condition may be false again: look, and wait anew.
+    /// Gives the mutex up, sleeps until notified, and takes it again. The condition may be false
+    /// again: look, and wait anew.
     ///
     /// # Panics
     /// When used with another mutex than before.
@@ -59,10 +72,14 @@ impl Condvar {
     pub fn wait<'a, T: ?Sized>(&self, held: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         self.check(&held);
         let mutex = held.into_mutex();
-        let mut entry = Entry { waiter: Waiter::new(), next: ptr::null_mut() };
+        let mut entry = Entry {
+            waiter: Waiter::new(),
+            next: ptr::null_mut(),
+        };
         let me: *mut Entry = &mut entry;
         self.list.with_mut(|list| {
-            // SAFETY: this thread holds the mutex. The last entry's thread sleeps in this function until it is taken off.
+            // SAFETY: this thread holds the mutex. The last entry's thread sleeps in this function
+            // until it is taken off.
             unsafe {
                 let list = &mut *list;
                 match list.last.as_mut() {
@@ -75,7 +92,8 @@ impl Condvar {
         mutex.class().release();
         // SAFETY: this thread holds it, and `into_mutex` kept the guard from giving it up.
         unsafe { mutex.raw().unlock() };
-        // SAFETY: its own entry; only `granted`, which is atomic, is written by others from here on.
+        // SAFETY: its own entry; only `granted`, which is atomic, is written by others from here
+        // on.
         unsafe { (*me).waiter.sleep() };
         mutex.class().take();
         mutex.raw().lock_as_first();
@@ -83,8 +101,8 @@ impl Condvar {
         unsafe { mutex.guard() }
     }
 
-    /// Lets the thread that has waited longest have the mutex after its present owner, which is the caller, and those that wait
-    /// for it already.
+    /// Lets the thread that has waited longest have the mutex after its present owner, which is the
+    /// caller, and those that wait for it already.
     ///
     /// # Panics
     /// When used with another mutex than before.
@@ -115,16 +133,25 @@ impl Condvar {
             Some(entry)
         });
         let Some(entry) = entry else { return false };
-        // SAFETY: the guard says that this thread holds the lock; the entry's thread sleeps until the waiter is granted.
-        unsafe { held.raw().queue_for(NonNull::new_unchecked(&raw mut (*entry.as_ptr()).waiter)) };
+        // SAFETY: the guard says that this thread holds the lock; the entry's thread sleeps until
+        // the waiter is granted.
+        unsafe {
+            held.raw()
+                .queue_for(NonNull::new_unchecked(&raw mut (*entry.as_ptr()).waiter))
+        };
         true
     }
 
     /// Two mutexes would let two threads at the list at a time.
     fn check<T: ?Sized>(&self, held: &MutexGuard<'_, T>) {
         let mutex = ptr::from_ref(held.raw()) as usize;
-        let bound = self.mutex.compare_exchange(0, mutex, Ordering::Relaxed, Ordering::Relaxed);
-        assert!(bound.is_ok() || bound == Err(mutex), "a condition variable goes with one mutex");
+        let bound = self
+            .mutex
+            .compare_exchange(0, mutex, Ordering::Relaxed, Ordering::Relaxed);
+        assert!(
+            bound.is_ok() || bound == Err(mutex),
+            "a condition variable goes with one mutex"
+        );
     }
 }
 

@@ -1,14 +1,18 @@
 //! The lock that waits in order of arrival and is handed from owner to owner.
 //!
-//! Gidenstam and Papatriantafilou, "LFthreads: A lock-free thread library", OPODIS 2007, as OSv has it (USENIX ATC 2014, 2.1).
+//! Gidenstam and Papatriantafilou, "LFthreads: A lock-free thread library", OPODIS 2007, as OSv has
+//! it (USENIX ATC 2014, 2.1).
 //!
-//! `count` is the number of threads that hold the lock or want it. Whoever takes it from 0 owns the lock. Everybody else queues a
-//! record on its own stack and sleeps until it is *granted*: ownership passes directly from the unlocker to the waiter.
+//! `count` is the number of threads that hold the lock or want it. Whoever takes it from 0 owns the
+//! lock. Everybody else queues a record on its own stack and sleeps until it is *granted*:
+//! ownership passes directly from the unlocker to the waiter.
 //!
-//! The delicate moment is an unlock that finds `count > 1` but the list empty: a locker has announced itself and not queued
-//! yet. The unlocker then publishes a *hand-off token* and leaves; the late locker, having queued, looks for the token, and
-//! whoever takes the token (locker, or unlocker that sees the list fill up after all) inherits the duty to pop one waiter
-//! and grant it the lock. At any time at most one thread has that duty, so the list needs a single consumer only.
+//! The delicate moment is an unlock that finds `count > 1` but the list empty: a locker has
+//! announced itself and not queued yet. The unlocker then publishes a *hand-off token* and leaves;
+//! the late locker, having queued, looks for the token, and whoever takes the token (locker, or
+//! unlocker that sees the list fill up after all) inherits the duty to pop one waiter and grant it
+//! the lock. At any time at most one thread has that duty, so the list needs a single consumer
+//! only.
 
 use core::ptr::{self, NonNull};
 
@@ -25,7 +29,11 @@ pub(crate) struct Waiter {
 impl Waiter {
     /// The calling thread's.
     pub(crate) fn new() -> Self {
-        Self { thread: scheduler().current(), next: ptr::null_mut(), granted: AtomicBool::new(false) }
+        Self {
+            thread: scheduler().current(),
+            next: ptr::null_mut(),
+            granted: AtomicBool::new(false),
+        }
     }
 
     /// Sleeps until somebody has granted the lock.
@@ -54,8 +62,9 @@ pub(crate) struct FifoLock {
     popper: UnsafeCell<Popper>,
 }
 
-// SAFETY: `popper` is touched only by the thread with the duty to wake (module comment), all else is atomic. The waiters it
-// points to live on stacks of threads that do not return before they are granted.
+// SAFETY: `popper` is touched only by the thread with the duty to wake (module comment), all else
+// is atomic. The waiters it points to live on stacks of threads that do not return before they are
+// granted.
 unsafe impl Send for FifoLock {}
 // SAFETY: as above.
 unsafe impl Sync for FifoLock {}
@@ -68,7 +77,10 @@ impl FifoLock {
             count: AtomicU32::new(0),
             handoff: AtomicU32::new(0),
             pushed: AtomicPtr::new(ptr::null_mut()),
-            popper: UnsafeCell::new(Popper { list: ptr::null_mut(), sequence: 0 }),
+            popper: UnsafeCell::new(Popper {
+                list: ptr::null_mut(),
+                sequence: 0,
+            }),
         }
     }
 
@@ -79,7 +91,10 @@ impl FifoLock {
             count: AtomicU32::new(0),
             handoff: AtomicU32::new(0),
             pushed: AtomicPtr::new(ptr::null_mut()),
-            popper: UnsafeCell::new(Popper { list: ptr::null_mut(), sequence: 0 }),
+            popper: UnsafeCell::new(Popper {
+                list: ptr::null_mut(),
+                sequence: 0,
+            }),
         }
     }
 
@@ -93,14 +108,18 @@ impl FifoLock {
 
     #[cold]
     fn lock_contended(&self) {
-        debug_assert!(scheduler().may_block(), "a contended lock where sleeping is not allowed");
+        debug_assert!(
+            scheduler().may_block(),
+            "a contended lock where sleeping is not allowed"
+        );
         let mut waiter = Waiter::new();
         // SAFETY: `sleep` does not return before the record is granted.
         unsafe { self.queue(NonNull::from(&mut waiter)) };
         waiter.sleep();
     }
 
-    /// Takes the lock for a thread that sleeps, or queues for it. True if it was free: then `granted` is left to the caller.
+    /// Takes the lock for a thread that sleeps, or queues for it. True if it was free: then
+    /// `granted` is left to the caller.
     ///
     /// # Safety
     /// The record stays where it is until it is granted.
@@ -119,13 +138,18 @@ impl FifoLock {
     /// The record stays where it is until it is granted.
     unsafe fn queue(&self, waiter: NonNull<Waiter>) {
         self.push(waiter);
-        // The record is on the list before the token is looked at, and the unlocker publishes the token before it looks at
-        // the list: one of the two sees the other.
+        // The record is on the list before the token is looked at, and the unlocker publishes the
+        // token before it looks at the list: one of the two sees the other.
         fence(Ordering::SeqCst);
         let token = self.handoff.load(Ordering::Relaxed);
-        if token != 0 && self.handoff.compare_exchange(token, 0, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-            // SAFETY: taking the token makes this thread the only one with the duty to wake. That record is on the list until
-            // it is granted, or others before it are.
+        if token != 0
+            && self
+                .handoff
+                .compare_exchange(token, 0, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+        {
+            // SAFETY: taking the token makes this thread the only one with the duty to wake. That
+            // record is on the list until it is granted, or others before it are.
             unsafe { self.grant_next() };
         }
     }
@@ -137,7 +161,8 @@ impl FifoLock {
     #[inline]
     pub(crate) unsafe fn unlock(&self) {
         if self.count.fetch_sub(1, Ordering::Release) != 1 {
-            // SAFETY: the caller held the lock, and somebody else is counted: the duty to wake is the caller's.
+            // SAFETY: the caller held the lock, and somebody else is counted: the duty to wake is
+            // the caller's.
             unsafe { self.unlock_contended() };
         }
     }
@@ -165,7 +190,11 @@ impl FifoLock {
                 // The late locker will find the token.
                 return;
             }
-            if self.handoff.compare_exchange(token, 0, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            if self
+                .handoff
+                .compare_exchange(token, 0, Ordering::Acquire, Ordering::Relaxed)
+                .is_err()
+            {
                 // Somebody has taken the duty over.
                 return;
             }
@@ -177,7 +206,12 @@ impl FifoLock {
         loop {
             // SAFETY: the record is still this thread's own: it is not on the list yet.
             unsafe { (*waiter.as_ptr()).next = head };
-            match self.pushed.compare_exchange_weak(head, waiter.as_ptr(), Ordering::Release, Ordering::Relaxed) {
+            match self.pushed.compare_exchange_weak(
+                head,
+                waiter.as_ptr(),
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => return,
                 Err(now) => head = now,
             }
@@ -195,7 +229,8 @@ impl FifoLock {
             if popper.list.is_null() {
                 let mut pushed = self.pushed.swap(ptr::null_mut(), Ordering::Acquire);
                 while let Some(waiter) = NonNull::new(pushed) {
-                    // SAFETY: records on the list stay valid until granted, and links of taken ones are the popper's.
+                    // SAFETY: records on the list stay valid until granted, and links of taken ones
+                    // are the popper's.
                     unsafe {
                         pushed = (*waiter.as_ptr()).next;
                         (*waiter.as_ptr()).next = popper.list;

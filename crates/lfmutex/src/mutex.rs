@@ -25,7 +25,11 @@ impl<T> Mutex<T> {
     #[must_use]
     #[track_caller]
     pub const fn new(value: T) -> Self {
-        Self { raw: RawMutex::new(), class: Class::here(), data: core::cell::UnsafeCell::new(value) }
+        Self {
+            raw: RawMutex::new(),
+            class: Class::here(),
+            data: core::cell::UnsafeCell::new(value),
+        }
     }
 
     /// An open mutex around `value`.
@@ -33,7 +37,11 @@ impl<T> Mutex<T> {
     #[must_use]
     #[track_caller]
     pub fn new(value: T) -> Self {
-        Self { raw: RawMutex::new(), class: Class::here(), data: core::cell::UnsafeCell::new(value) }
+        Self {
+            raw: RawMutex::new(),
+            class: Class::here(),
+            data: core::cell::UnsafeCell::new(value),
+        }
     }
 
     /// The value, without locking: the caller owns the mutex.
@@ -49,7 +57,10 @@ impl<T: ?Sized> Mutex<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.class.take();
         self.raw.lock();
-        MutexGuard { mutex: self, not_send: PhantomData }
+        MutexGuard {
+            mutex: self,
+            not_send: PhantomData,
+        }
     }
 
     pub(crate) fn raw(&self) -> &RawMutex {
@@ -65,7 +76,10 @@ impl<T: ?Sized> Mutex<T> {
     /// # Safety
     /// The calling thread holds the lock, and nothing else will give it up.
     pub(crate) unsafe fn guard(&self) -> MutexGuard<'_, T> {
-        MutexGuard { mutex: self, not_send: PhantomData }
+        MutexGuard {
+            mutex: self,
+            not_send: PhantomData,
+        }
     }
 
     /// The lock, if nobody has it.
@@ -76,7 +90,10 @@ impl<T: ?Sized> Mutex<T> {
             return None;
         }
         self.class.hold();
-        Some(MutexGuard { mutex: self, not_send: PhantomData })
+        Some(MutexGuard {
+            mutex: self,
+            not_send: PhantomData,
+        })
     }
 
     /// The value, without locking: the caller has the only reference.
@@ -133,7 +150,8 @@ impl<T: ?Sized> Deref for MutexGuard<'_, T> {
 
 impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the guard is the proof that this thread has the lock, and it is borrowed exclusively.
+        // SAFETY: the guard is the proof that this thread has the lock, and it is borrowed
+        // exclusively.
         unsafe { &mut *self.mutex.data.get() }
     }
 }

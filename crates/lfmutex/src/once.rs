@@ -14,7 +14,8 @@ pub struct Once<T> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: the value is written under `making` before `set`, and only read after `set` was seen with acquire order.
+// SAFETY: the value is written under `making` before `set`, and only read after `set` was seen with
+// acquire order.
 unsafe impl<T: Send + Sync> Sync for Once<T> {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl<T: Send> Send for Once<T> {}
@@ -25,7 +26,11 @@ impl<T> Once<T> {
     #[must_use]
     #[track_caller]
     pub const fn new() -> Self {
-        Self { set: AtomicBool::new(false), making: Mutex::new(()), value: UnsafeCell::new(MaybeUninit::uninit()) }
+        Self {
+            set: AtomicBool::new(false),
+            making: Mutex::new(()),
+            value: UnsafeCell::new(MaybeUninit::uninit()),
+        }
     }
 
     /// An empty cell.
@@ -33,17 +38,24 @@ impl<T> Once<T> {
     #[must_use]
     #[track_caller]
     pub fn new() -> Self {
-        Self { set: AtomicBool::new(false), making: Mutex::new(()), value: UnsafeCell::new(MaybeUninit::uninit()) }
+        Self {
+            set: AtomicBool::new(false),
+            making: Mutex::new(()),
+            value: UnsafeCell::new(MaybeUninit::uninit()),
+        }
     }
 
     /// The value, if it has been made.
     #[inline]
     pub fn get(&self) -> Option<&T> {
         // SAFETY: `set` is stored after the value is complete, and the value never changes again.
-        self.set.load(Ordering::Acquire).then(|| unsafe { (*self.value.get()).assume_init_ref() })
+        self.set
+            .load(Ordering::Acquire)
+            .then(|| unsafe { (*self.value.get()).assume_init_ref() })
     }
 
-    /// The value; made by `make` if nobody has made it yet. Others who come meanwhile sleep until it is there.
+    /// The value; made by `make` if nobody has made it yet. Others who come meanwhile sleep until
+    /// it is there.
     #[inline]
     pub fn call_once(&self, make: impl FnOnce() -> T) -> &T {
         match self.get() {

@@ -1,10 +1,13 @@
-//! The order in which locks are taken, checked while they are taken (as `WITNESS` of FreeBSD and `lockdep` of Linux do).
+//! The order in which locks are taken, checked while they are taken (as `WITNESS` of FreeBSD and
+//! `lockdep` of Linux do).
 //!
-//! With the feature `order`, every lock belongs to a *class*: the place in the source where it is made. When a thread takes a lock while it
-//! holds others, an edge from each of their classes to the new one is noted. An edge that closes a circle is a deadlock that needs only the
-//! right moment, whether or not that moment came: the thread panics and names both orders. Locks of one class among themselves are not checked
-//! (a directory and the one inside it), nor is a lock that is taken without waiting (`try_lock`); readers count as writers, because a
-//! reader waits behind a writer that waits.
+//! With the feature `order`, every lock belongs to a *class*: the place in the source where it is
+//! made. When a thread takes a lock while it holds others, an edge from each of their classes to
+//! the new one is noted. An edge that closes a circle is a deadlock that needs only the right
+//! moment, whether or not that moment came: the thread panics and names both orders. Locks of one
+//! class among themselves are not checked (a directory and the one inside it), nor is a lock that
+//! is taken without waiting (`try_lock`); readers count as writers, because a reader waits behind a
+//! writer that waits.
 //!
 //! Without the feature there is nothing of this: a class has no size and its methods no code.
 
@@ -107,7 +110,11 @@ mod on {
 
     impl Edge {
         const fn new() -> Self {
-            Self { classes: AtomicUsize::new(0), held: AtomicPtr::new(null_mut()), taken: AtomicPtr::new(null_mut()) }
+            Self {
+                classes: AtomicUsize::new(0),
+                held: AtomicPtr::new(null_mut()),
+                taken: AtomicPtr::new(null_mut()),
+            }
         }
 
         const fn pair(held: usize, taken: usize) -> usize {
@@ -133,7 +140,11 @@ mod on {
     impl Held {
         const fn new() -> Self {
             let sites = [const { AtomicPtr::new(null_mut()) }; DEPTH];
-            Self { count: AtomicUsize::new(0), classes: [const { AtomicU16::new(0) }; DEPTH], sites }
+            Self {
+                count: AtomicUsize::new(0),
+                classes: [const { AtomicU16::new(0) }; DEPTH],
+                sites,
+            }
         }
 
         /// Those of the calling thread, if it is watched.
@@ -164,8 +175,14 @@ mod on {
             let listed = count.min(DEPTH);
             if let Some(at) = (0..listed).rev().find(|&at| self.class(at) == class) {
                 for to in at..listed - 1 {
-                    self.classes[to].store(self.classes[to + 1].load(Ordering::Relaxed), Ordering::Relaxed);
-                    self.sites[to].store(self.sites[to + 1].load(Ordering::Relaxed), Ordering::Relaxed);
+                    self.classes[to].store(
+                        self.classes[to + 1].load(Ordering::Relaxed),
+                        Ordering::Relaxed,
+                    );
+                    self.sites[to].store(
+                        self.sites[to + 1].load(Ordering::Relaxed),
+                        Ordering::Relaxed,
+                    );
                 }
             }
             // One that had no place in the list is only counted.
@@ -184,7 +201,10 @@ mod on {
         /// The class of locks made by the caller's caller.
         #[track_caller]
         pub(crate) const fn here() -> Self {
-            Self { made: Location::caller(), number: AtomicU16::new(0) }
+            Self {
+                made: Location::caller(),
+                number: AtomicU16::new(0),
+            }
         }
 
         /// Its number. `None`: there are too many, and it is not watched.
@@ -198,13 +218,23 @@ mod on {
         #[cold]
         fn find(&self) -> Option<usize> {
             // A place may be in the image several times, at several addresses.
-            let start = (self.made.line() as usize * 31 + self.made.column() as usize + self.made.file().len()) % CLASSES;
+            let start = (self.made.line() as usize * 31
+                + self.made.column() as usize
+                + self.made.file().len())
+                % CLASSES;
             let made = core::ptr::from_ref(self.made).cast_mut();
-            let number = (0..CLASSES).map(|step| (start + step) % CLASSES).find(|&number| {
-                let name = &NAMES[number];
-                let taken = name.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
-                taken.is_ok() || place(name) == Some(self.made)
-            })?;
+            let number = (0..CLASSES)
+                .map(|step| (start + step) % CLASSES)
+                .find(|&number| {
+                    let name = &NAMES[number];
+                    let taken = name.compare_exchange(
+                        null_mut(),
+                        made,
+                        Ordering::AcqRel,
+                        Ordering::Acquire,
+                    );
+                    taken.is_ok() || place(name) == Some(self.made)
+                })?;
             self.number.store(number as u16 + 1, Ordering::Relaxed);
             Some(number)
         }
@@ -215,7 +245,9 @@ mod on {
         /// If locks of the class were taken before ones that the thread holds.
         #[track_caller]
         pub(crate) fn take(&self) {
-            let (Some(held), Some(taken)) = (Held::mine(), self.number()) else { return };
+            let (Some(held), Some(taken)) = (Held::mine(), self.number()) else {
+                return;
+            };
             let site = Location::caller();
             for at in 0..held.count().min(DEPTH) {
                 let class = held.class(at);
@@ -225,7 +257,10 @@ mod on {
                 {
                     Edge::note(Edge::pair(class, taken), before, site);
                     if let Some(path) = Path::find(taken, class) {
-                        panic!("locks are taken in two orders:\n{}{path}", Step { held: class, taken });
+                        panic!(
+                            "locks are taken in two orders:\n{}{path}",
+                            Step { held: class, taken }
+                        );
                     }
                 }
             }
@@ -257,7 +292,11 @@ mod on {
 
     impl Path {
         fn find(from: usize, to: usize) -> Option<Self> {
-            let mut path = Self { from, to, before: [u16::MAX; CLASSES] };
+            let mut path = Self {
+                from,
+                to,
+                before: [u16::MAX; CLASSES],
+            };
             let mut queue = [0u16; CLASSES];
             let (mut first, mut last) = (0, 1);
             queue[0] = from as u16;
@@ -301,9 +340,14 @@ mod on {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             let name = |class: usize| place(&NAMES[class]);
             let pair = Edge::pair(self.held, self.taken);
-            let edge = EDGE.iter().find(|edge| edge.classes.load(Ordering::Relaxed) == pair);
+            let edge = EDGE
+                .iter()
+                .find(|edge| edge.classes.load(Ordering::Relaxed) == pair);
             let [held, taken] = [name(self.held), name(self.taken)];
-            let [before, after] = [edge.and_then(|edge| place(&edge.held)), edge.and_then(|edge| place(&edge.taken))];
+            let [before, after] = [
+                edge.and_then(|edge| place(&edge.held)),
+                edge.and_then(|edge| place(&edge.taken)),
+            ];
             for (verb, class, site) in [("held", held, before), ("taken", taken, after)] {
                 if let Some(class) = class {
                     write!(f, "  {verb}: the lock made at {class}")?;
@@ -327,7 +371,12 @@ mod tests {
     /// What taking locks panics with.
     fn complaint(work: impl FnOnce()) -> Option<String> {
         let error = catch_unwind(AssertUnwindSafe(work)).err()?;
-        Some(error.downcast_ref::<String>().expect("the message has numbers in it").clone())
+        Some(
+            error
+                .downcast_ref::<String>()
+                .expect("the message has numbers in it")
+                .clone(),
+        )
     }
 
     #[test]

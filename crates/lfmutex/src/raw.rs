@@ -1,12 +1,15 @@
-//! The mutex without its data: a word that running threads may take at once, before a lock that is waited for in order.
+//! The mutex without its data: a word that running threads may take at once, before a lock that is
+//! waited for in order.
 //!
-//! A lock that is always handed to the longest waiter makes a *convoy*: each owner has to be woken before the critical section
-//! goes on, and every thread that comes meanwhile joins the queue. Here an unlock sets the word free and wakes the first
-//! waiter, and whoever is running may take it before that one is up (*barging*). What a barger may do is bounded: a first waiter
-//! that was overtaken once says so in the word, and the next unlock hands it the lock.
+//! A lock that is always handed to the longest waiter makes a *convoy*: each owner has to be woken
+//! before the critical section goes on, and every thread that comes meanwhile joins the queue. Here
+//! an unlock sets the word free and wakes the first waiter, and whoever is running may take it
+//! before that one is up (*barging*). What a barger may do is bounded: a first waiter that was
+//! overtaken once says so in the word, and the next unlock hands it the lock.
 //!
-//! All waiters but the first wait in the [`FifoLock`]. Its owner, the *first waiter*, is the only one that waits for the word. It
-//! keeps the `FifoLock` while it owns the mutex and gives up both together, so that each waiter is woken once.
+//! All waiters but the first wait in the [`FifoLock`]. Its owner, the *first waiter*, is the only
+//! one that waits for the word. It keeps the `FifoLock` while it owns the mutex and gives up both
+//! together, so that each waiter is woken once.
 
 use core::panic::Location;
 use core::ptr::NonNull;
@@ -39,20 +42,30 @@ impl RawMutex {
     #[cfg(not(loom))]
     #[must_use]
     pub const fn new() -> Self {
-        Self { word: AtomicU32::new(0), first: AtomicUsize::new(0), queue: FifoLock::new() }
+        Self {
+            word: AtomicU32::new(0),
+            first: AtomicUsize::new(0),
+            queue: FifoLock::new(),
+        }
     }
 
     /// An open lock.
     #[cfg(loom)]
     #[must_use]
     pub fn new() -> Self {
-        Self { word: AtomicU32::new(0), first: AtomicUsize::new(0), queue: FifoLock::new() }
+        Self {
+            word: AtomicU32::new(0),
+            first: AtomicUsize::new(0),
+            queue: FifoLock::new(),
+        }
     }
 
     /// Takes the lock if nobody has it.
     #[inline]
     pub fn try_lock(&self) -> bool {
-        self.word.compare_exchange(0, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        self.word
+            .compare_exchange(0, LOCKED, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
     }
 
     /// Takes the lock; sleeps while another has it. Thread context only.
@@ -81,8 +94,12 @@ impl RawMutex {
     /// Waits for the word. The calling thread has the `FifoLock`.
     pub(crate) fn lock_as_first(&self) {
         let scheduler = scheduler();
-        debug_assert!(scheduler.may_block(), "a contended lock where sleeping is not allowed");
-        self.first.store(scheduler.current().into_raw(), Ordering::Relaxed);
+        debug_assert!(
+            scheduler.may_block(),
+            "a contended lock where sleeping is not allowed"
+        );
+        self.first
+            .store(scheduler.current().into_raw(), Ordering::Relaxed);
         let mut overtaken = 0;
         let mut word = self.word.load(Ordering::Acquire);
         loop {
@@ -90,9 +107,15 @@ impl RawMutex {
             if word & QUEUED != 0 {
                 return;
             }
-            let wanted = if word == 0 { LOCKED | QUEUED } else { LOCKED | WAITING | overtaken };
+            let wanted = if word == 0 {
+                LOCKED | QUEUED
+            } else {
+                LOCKED | WAITING | overtaken
+            };
             if word != wanted
-                && let Err(now) = self.word.compare_exchange(word, wanted, Ordering::AcqRel, Ordering::Acquire)
+                && let Err(now) =
+                    self.word
+                        .compare_exchange(word, wanted, Ordering::AcqRel, Ordering::Acquire)
             {
                 word = now;
                 continue;
@@ -109,8 +132,8 @@ impl RawMutex {
         }
     }
 
-    /// Makes a sleeping thread wait for the lock instead of what it waited for, without waking it. It has the `FifoLock` when the
-    /// record is granted, and then calls [`Self::lock_as_first`].
+    /// Makes a sleeping thread wait for the lock instead of what it waited for, without waking it.
+    /// It has the `FifoLock` when the record is granted, and then calls [`Self::lock_as_first`].
     ///
     /// # Safety
     /// The caller holds the lock. The record stays where it is until it is granted.
@@ -132,7 +155,11 @@ impl RawMutex {
     /// The caller holds the lock.
     #[inline]
     pub unsafe fn unlock(&self) {
-        if self.word.compare_exchange(LOCKED, 0, Ordering::Release, Ordering::Relaxed).is_err() {
+        if self
+            .word
+            .compare_exchange(LOCKED, 0, Ordering::Release, Ordering::Relaxed)
+            .is_err()
+        {
             // SAFETY: the caller holds the lock.
             unsafe { self.unlock_contended() };
         }
@@ -151,10 +178,18 @@ impl RawMutex {
             return;
         }
         loop {
-            let next = if word & OVERTAKEN != 0 { LOCKED | QUEUED } else { 0 };
-            // Read before the word is written: then another may be first. WAITING was set after `first`.
+            let next = if word & OVERTAKEN != 0 {
+                LOCKED | QUEUED
+            } else {
+                0
+            };
+            // Read before the word is written: then another may be first. WAITING was set after
+            // `first`.
             let first = Token::from_raw(self.first.load(Ordering::Relaxed));
-            match self.word.compare_exchange(word, next, Ordering::AcqRel, Ordering::Acquire) {
+            match self
+                .word
+                .compare_exchange(word, next, Ordering::AcqRel, Ordering::Acquire)
+            {
                 Ok(_) => return scheduler().unpark(first),
                 Err(now) => word = now,
             }

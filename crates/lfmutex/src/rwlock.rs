@@ -1,7 +1,8 @@
 //! A read-write lock: readers are one atomic, writers queue on the mutex.
 //!
-//! `readers` counts those inside; the top bit says that a writer wants in or is in. A reader that sees the bit queues on the
-//! writers' mutex and enters from there, so that readers and writers take turns and neither starves.
+//! `readers` counts those inside; the top bit says that a writer wants in or is in. A reader that
+//! sees the bit queues on the writers' mutex and enters from there, so that readers and writers
+//! take turns and neither starves.
 
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -68,7 +69,8 @@ impl<T: ?Sized> RwLock<T> {
         self.class.take();
         if self.readers.fetch_add(1, Ordering::Acquire) & WRITER != 0 {
             self.leave();
-            // The mutex is held only to wait for the writer's end; the bit is clear while it is ours.
+            // The mutex is held only to wait for the writer's end; the bit is clear while it is
+            // ours.
             self.writer.lock();
             self.readers.fetch_add(1, Ordering::Acquire);
             // SAFETY: locked two lines up.
@@ -83,7 +85,8 @@ impl<T: ?Sized> RwLock<T> {
         self.class.take();
         self.writer.lock();
         let scheduler = scheduler();
-        self.draining.store(scheduler.current().into_raw(), Ordering::Relaxed);
+        self.draining
+            .store(scheduler.current().into_raw(), Ordering::Relaxed);
         let mut inside = self.readers.fetch_or(WRITER, Ordering::AcqRel);
         if inside & !WRITER != 0 {
             let wait = scheduler.wait_begins(Location::caller());
@@ -162,7 +165,8 @@ impl<T: ?Sized> Deref for WriteGuard<'_, T> {
 
 impl<T: ?Sized> DerefMut for WriteGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as in `deref`; a reader that comes now sees the bit and leaves without looking at the data.
+        // SAFETY: as in `deref`; a reader that comes now sees the bit and leaves without looking at
+        // the data.
         unsafe { &mut *self.lock.data.get() }
     }
 }

@@ -2,7 +2,8 @@
 
 use core::panic::Location;
 
-/// Names a thread to [`Scheduler::unpark`]. A plain number: waking a thread that is gone must be harmless.
+/// Names a thread to [`Scheduler::unpark`]. A plain number: waking a thread that is gone must be
+/// harmless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token(usize);
 
@@ -29,8 +30,8 @@ pub struct Wait {
     pub since_ns: u64,
 }
 
-/// Sleeping and waking, with the permit semantics of `std::thread::park`: a wake-up that comes before the sleep is not lost,
-/// two of them count as one, and a sleep may end for no reason.
+/// Sleeping and waking, with the permit semantics of `std::thread::park`: a wake-up that comes
+/// before the sleep is not lost, two of them count as one, and a sleep may end for no reason.
 pub trait Scheduler: Sync {
     /// The calling thread.
     fn current(&self) -> Token;
@@ -38,11 +39,12 @@ pub trait Scheduler: Sync {
     /// Sleeps until the calling thread's permit is there, and takes it. Thread context only.
     fn park(&self);
 
-    /// Gives the thread its permit. May be called anywhere, interrupt handlers included. A thread that has ended in the
-    /// meantime is left alone.
+    /// Gives the thread its permit. May be called anywhere, interrupt handlers included. A thread
+    /// that has ended in the meantime is left alone.
     fn unpark(&self, thread: Token);
 
-    /// The calling thread begins to wait for a lock that code at `site` wants; the answer goes to [`Self::wait_ends`]. For statistics.
+    /// The calling thread begins to wait for a lock that code at `site` wants; the answer goes to
+    /// [`Self::wait_ends`]. For statistics.
     fn wait_begins(&self, site: &'static Location<'static>) -> Wait {
         let _ = site;
         Wait::default()
@@ -53,7 +55,8 @@ pub trait Scheduler: Sync {
         let _ = wait;
     }
 
-    /// False where the caller must not sleep (interrupt handlers, preemption disabled); for assertions.
+    /// False where the caller must not sleep (interrupt handlers, preemption disabled); for
+    /// assertions.
     fn may_block(&self) -> bool;
 }
 
@@ -119,13 +122,16 @@ mod cell {
         value: UnsafeCell<Option<&'static dyn Scheduler>>,
     }
 
-    // SAFETY: `value` is written only by the one caller that moved `state` from EMPTY to WRITING, and read only after SET was
-    // seen with acquire order, after which it is never written again.
+    // SAFETY: `value` is written only by the one caller that moved `state` from EMPTY to WRITING,
+    // and read only after SET was seen with acquire order, after which it is never written again.
     unsafe impl Sync for WriteOnce {}
 
     impl WriteOnce {
         pub(super) const fn new() -> Self {
-            Self { state: AtomicU8::new(EMPTY), value: UnsafeCell::new(None) }
+            Self {
+                state: AtomicU8::new(EMPTY),
+                value: UnsafeCell::new(None),
+            }
         }
 
         #[cfg_attr(loom, expect(dead_code, reason = "loom's threads stand in"))]
@@ -138,7 +144,10 @@ mod cell {
         }
 
         pub(super) fn set(&self, value: &'static dyn Scheduler) {
-            let first = self.state.compare_exchange(EMPTY, WRITING, Ordering::Acquire, Ordering::Relaxed).is_ok();
+            let first = self
+                .state
+                .compare_exchange(EMPTY, WRITING, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok();
             assert!(first, "the scheduler is set once");
             // SAFETY: this caller alone moved the state to WRITING; nobody reads before SET.
             unsafe { *self.value.get() = Some(value) };
@@ -163,14 +172,20 @@ mod imp {
         fn new() -> Self {
             static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(1);
             let id = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            THREADS.lock().expect("no panic holds this lock").insert(id, thread::current());
+            THREADS
+                .lock()
+                .expect("no panic holds this lock")
+                .insert(id, thread::current());
             Self(id)
         }
     }
 
     impl Drop for Registered {
         fn drop(&mut self) {
-            THREADS.lock().expect("no panic holds this lock").remove(&self.0);
+            THREADS
+                .lock()
+                .expect("no panic holds this lock")
+                .remove(&self.0);
         }
     }
 
@@ -188,7 +203,11 @@ mod imp {
             thread::park();
         }
         fn unpark(&self, thread: Token) {
-            let thread = THREADS.lock().expect("no panic holds this lock").get(&thread.0).cloned();
+            let thread = THREADS
+                .lock()
+                .expect("no panic holds this lock")
+                .get(&thread.0)
+                .cloned();
             if let Some(thread) = thread {
                 thread.unpark();
             }

@@ -1,7 +1,8 @@
 //! A counting semaphore (Dijkstra, 1965).
 //!
-//! The count is one atomic word. Who finds it at 0 queues on the mutex's hand-off lock ([`crate::fifo`]), whose owner alone waits
-//! for the word: the first waiter. Like the mutex it may be overtaken by threads that run.
+//! The count is one atomic word. Who finds it at 0 queues on the mutex's hand-off lock
+//! ([`crate::fifo`]), whose owner alone waits for the word: the first waiter. Like the mutex it may
+//! be overtaken by threads that run.
 
 use core::fmt;
 
@@ -27,14 +28,22 @@ impl Semaphore {
     #[cfg(not(loom))]
     #[must_use]
     pub const fn new(permits: u32) -> Self {
-        Self { word: AtomicU32::new(permits * PERMIT), first: AtomicUsize::new(0), queue: FifoLock::new() }
+        Self {
+            word: AtomicU32::new(permits * PERMIT),
+            first: AtomicUsize::new(0),
+            queue: FifoLock::new(),
+        }
     }
 
     /// With this many permits, fewer than 2^31.
     #[cfg(loom)]
     #[must_use]
     pub fn new(permits: u32) -> Self {
-        Self { word: AtomicU32::new(permits * PERMIT), first: AtomicUsize::new(0), queue: FifoLock::new() }
+        Self {
+            word: AtomicU32::new(permits * PERMIT),
+            first: AtomicUsize::new(0),
+            queue: FifoLock::new(),
+        }
     }
 
     /// Takes a permit if there is one.
@@ -42,7 +51,12 @@ impl Semaphore {
     pub fn try_acquire(&self) -> bool {
         let mut word = self.word.load(Ordering::Relaxed);
         while word >= PERMIT {
-            match self.word.compare_exchange_weak(word, word - PERMIT, Ordering::Acquire, Ordering::Relaxed) {
+            match self.word.compare_exchange_weak(
+                word,
+                word - PERMIT,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => return true,
                 Err(now) => word = now,
             }
@@ -61,9 +75,13 @@ impl Semaphore {
     #[cold]
     fn wait(&self) {
         let scheduler = scheduler();
-        debug_assert!(scheduler.may_block(), "waiting where sleeping is not allowed");
+        debug_assert!(
+            scheduler.may_block(),
+            "waiting where sleeping is not allowed"
+        );
         self.queue.lock();
-        self.first.store(scheduler.current().into_raw(), Ordering::Relaxed);
+        self.first
+            .store(scheduler.current().into_raw(), Ordering::Relaxed);
         while !self.try_acquire() {
             // With WAITING set and no permit since: whoever releases wakes.
             if self.word.fetch_or(WAITING, Ordering::AcqRel) < PERMIT {
@@ -74,13 +92,17 @@ impl Semaphore {
         unsafe { self.queue.unlock() };
     }
 
-    /// Gives `permits` permits, and wakes the first waiter, who lets the next one look. Callable from interrupt handlers.
+    /// Gives `permits` permits, and wakes the first waiter, who lets the next one look. Callable
+    /// from interrupt handlers.
     #[inline]
     pub fn release(&self, permits: u32) {
         let mut word = self.word.load(Ordering::Relaxed);
-        while let Err(now) =
-            self.word.compare_exchange_weak(word, (word & !WAITING) + permits * PERMIT, Ordering::AcqRel, Ordering::Relaxed)
-        {
+        while let Err(now) = self.word.compare_exchange_weak(
+            word,
+            (word & !WAITING) + permits * PERMIT,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        ) {
             word = now;
         }
         if word & WAITING != 0 {
@@ -97,6 +119,8 @@ impl Semaphore {
 
 impl fmt::Debug for Semaphore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Semaphore").field("permits", &(self.word.load(Ordering::Relaxed) / PERMIT)).finish()
+        f.debug_struct("Semaphore")
+            .field("permits", &(self.word.load(Ordering::Relaxed) / PERMIT))
+            .finish()
     }
 }

@@ -7,7 +7,9 @@ pub(crate) use loom::{
 };
 
 #[cfg(not(loom))]
-pub(crate) use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
+pub(crate) use core::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence,
+};
 
 /// loom's closure-style cell, over the real one.
 #[cfg(not(loom))]

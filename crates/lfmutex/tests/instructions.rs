@@ -1,4 +1,5 @@
-//! Counts the instructions of an uncontended lock and unlock by running them one at a time under `ptrace(2)`.
+//! Counts the instructions of an uncontended lock and unlock by running them one at a time under
+//! `ptrace(2)`.
 #![cfg(all(target_os = "linux", target_arch = "x86_64", not(loom)))]
 
 use std::hint::black_box;
@@ -44,12 +45,18 @@ extern "C" fn end() {
 
 /// Instructions from `begin` to `end` with `what` in between.
 fn count(what: fn()) -> u64 {
-    // SAFETY: the child calls only functions that take no lock of the C library, and ends without unwinding or flushing.
+    // SAFETY: the child calls only functions that take no lock of the C library, and ends without
+    // unwinding or flushing.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: plain system calls on itself.
         unsafe {
-            libc::ptrace(libc::PTRACE_TRACEME, 0, null_mut::<libc::c_void>(), null_mut::<libc::c_void>());
+            libc::ptrace(
+                libc::PTRACE_TRACEME,
+                0,
+                null_mut::<libc::c_void>(),
+                null_mut::<libc::c_void>(),
+            );
             libc::raise(libc::SIGSTOP);
         }
         begin();
@@ -61,12 +68,21 @@ fn count(what: fn()) -> u64 {
     let (mut counted, mut counting) = (0, false);
     loop {
         let mut status = 0;
-        // SAFETY: `status` and `registers` are valid for writing, and the child is stopped when its registers are read.
+        // SAFETY: `status` and `registers` are valid for writing, and the child is stopped when its
+        // registers are read.
         let registers = unsafe {
             assert_eq!(libc::waitpid(child, &mut status, 0), child);
-            assert!(libc::WIFSTOPPED(status), "the child ended early: {status:#x}");
+            assert!(
+                libc::WIFSTOPPED(status),
+                "the child ended early: {status:#x}"
+            );
             let mut registers: libc::user_regs_struct = std::mem::zeroed();
-            libc::ptrace(libc::PTRACE_GETREGS, child, null_mut::<libc::c_void>(), &raw mut registers);
+            libc::ptrace(
+                libc::PTRACE_GETREGS,
+                child,
+                null_mut::<libc::c_void>(),
+                &raw mut registers,
+            );
             registers
         };
         counting |= registers.rip == begin as *const () as u64;
@@ -80,16 +96,30 @@ fn count(what: fn()) -> u64 {
         }
         counted += u64::from(counting);
         // SAFETY: the child is stopped.
-        unsafe { libc::ptrace(libc::PTRACE_SINGLESTEP, child, null_mut::<libc::c_void>(), null_mut::<libc::c_void>()) };
+        unsafe {
+            libc::ptrace(
+                libc::PTRACE_SINGLESTEP,
+                child,
+                null_mut::<libc::c_void>(),
+                null_mut::<libc::c_void>(),
+            )
+        };
     }
 }
 
 #[test]
 fn an_uncontended_lock_is_at_most_thirty_instructions() {
     let call = count(nothing);
-    for (name, what) in [("mutex", mutex as fn()), ("read lock", read_lock), ("semaphore", semaphore)] {
+    for (name, what) in [
+        ("mutex", mutex as fn()),
+        ("read lock", read_lock),
+        ("semaphore", semaphore),
+    ] {
         let instructions = count(what) - call;
         println!("{name}: {instructions}");
-        assert!(instructions <= 30, "{name}: {instructions} instructions for taking and giving up");
+        assert!(
+            instructions <= 30,
+            "{name}: {instructions} instructions for taking and giving up"
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! An instance's end of its window: standard streams, control messages, the doorbell.
 //!
-//! The supervisor's doorbell wakes one thread, which reads control messages and tells readers and writers of the streams to
-//! look again. Nothing in the window is believed beyond its own bounds (`ring`).
+//! The supervisor's doorbell wakes one thread, which reads control messages and tells readers and
+//! writers of the streams to look again. Nothing in the window is believed beyond its own bounds
+//! (`ring`).
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -36,7 +37,8 @@ fn on_doorbell() {
     DOORBELL.signal();
 }
 
-/// Obeys what the supervisor has said already (the size of the terminal, say), and starts the thread that listens to it.
+/// Obeys what the supervisor has said already (the size of the terminal, say), and starts the
+/// thread that listens to it.
 ///
 /// # Errors
 /// There is no memory for it.
@@ -70,7 +72,11 @@ fn obey(message: &abi::Message, hooks: &Hooks) {
         msg::WINSIZE => {
             if let Some(tty) = CONSOLE.get() {
                 let side = |value: u64| u16::try_from(value).unwrap_or(u16::MAX);
-                tty.set_winsize(WinSize { rows: side(message.args[0]), cols: side(message.args[1]), ..WinSize::default() });
+                tty.set_winsize(WinSize {
+                    rows: side(message.args[0]),
+                    cols: side(message.args[1]),
+                    ..WinSize::default()
+                });
             }
         }
         kind => log::debug!("the supervisor sent a message of unknown kind {kind}"),

@@ -32,21 +32,30 @@ pub(crate) fn input() -> &'static Arc<Input> {
         let window = window();
         let ring = Consumer::new(&window.stdin, &window.stdin_area);
         ring.want_doorbell();
-        Arc::new(Input { ring: Mutex::new(ring), data: PollQueue::new() })
+        Arc::new(Input {
+            ring: Mutex::new(ring),
+            data: PollQueue::new(),
+        })
     })
 }
 
 pub(crate) fn output() -> &'static Arc<Output> {
     STDOUT.call_once(|| {
         let window = window();
-        Arc::new(Output::new(Producer::new(&window.stdout, &window.stdout_area)))
+        Arc::new(Output::new(Producer::new(
+            &window.stdout,
+            &window.stdout_area,
+        )))
     })
 }
 
 fn error_output() -> &'static Arc<Output> {
     STDERR.call_once(|| {
         let window = window();
-        Arc::new(Output::new(Producer::new(&window.stderr, &window.stderr_area)))
+        Arc::new(Output::new(Producer::new(
+            &window.stderr,
+            &window.stderr_area,
+        )))
     })
 }
 
@@ -80,7 +89,10 @@ pub(crate) fn look_again() {
 
 impl Output {
     fn new(ring: Producer<'static>) -> Self {
-        Self { ring: Mutex::new(ring), room: PollQueue::new() }
+        Self {
+            ring: Mutex::new(ring),
+            room: PollQueue::new(),
+        }
     }
 
     /// Sends what fits, and rings if the supervisor sleeps.
@@ -164,7 +176,11 @@ impl FileOps for Output {
                 continue;
             }
             if file.nonblocking() {
-                return if done > 0 { Ok(done) } else { Err(Errno::EAGAIN) };
+                return if done > 0 {
+                    Ok(done)
+                } else {
+                    Err(Errno::EAGAIN)
+                };
             }
             match self.room.wait(|| self.has_room().then_some(())) {
                 Ok(()) => {}
@@ -179,7 +195,11 @@ impl FileOps for Output {
         if let Some(table) = table {
             table.watch(&self.room);
         }
-        if self.has_room() { Events::WRITABLE } else { Events::empty() }
+        if self.has_room() {
+            Events::WRITABLE
+        } else {
+            Events::empty()
+        }
     }
 
     fn pollable(&self) -> bool {

@@ -1,4 +1,5 @@
-//! The instance's console as a terminal (`skerry run -t`): the line discipline here, its line the standard streams' rings.
+//! The instance's console as a terminal (`skerry run -t`): the line discipline here, its line the
+//! standard streams' rings.
 
 use alloc::sync::Arc;
 
@@ -46,7 +47,8 @@ pub fn console() -> &'static Arc<Tty> {
         tty::set_console(tty.clone());
         tty
     });
-    // The thread that feeds it may sleep already, and the supervisor rings only when it was asked to.
+    // The thread that feeds it may sleep already, and the supervisor rings only when it was asked
+    // to.
     crate::DOORBELL.signal();
     tty
 }

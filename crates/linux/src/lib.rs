@@ -1,11 +1,14 @@
-//! The Linux personality: processes, signals and the system calls of x86-64 Linux (see `docs/linux-personality.md`).
+//! The Linux personality: processes, signals and the system calls of x86-64 Linux (see
+//! `docs/linux-personality.md`).
 //!
-//! A program's thread is a kernel thread that runs the loop in [`entry::user_loop`]: into ring 3, and back here for every system call, fault
-//! and signal. System calls are ordinary functions of typed arguments, `sys_foo(task, …) -> SysResult`, in the folder of their subject;
+//! A program's thread is a kernel thread that runs the loop in [`entry::user_loop`]: into ring 3,
+//! and back here for every system call, fault and signal. System calls are ordinary functions of
+//! typed arguments, `sys_foo(task, …) -> SysResult`, in the folder of their subject;
 //! `entry::syscall_table` binds them to their numbers, `entry::dispatch` calls them.
 //!
-//! The folders are layers, the lowest first: a module uses its own folder and those above it in this table, never one below it
-//! (`cargo xtask check` refuses that; why: `docs/decisions/008-layers-of-linux.md`). What a lower layer has to cause in `entry` are the
+//! The folders are layers, the lowest first: a module uses its own folder and those above it in
+//! this table, never one below it (`cargo xtask check` refuses that; why:
+//! `docs/decisions/008-layers-of-linux.md`). What a lower layer has to cause in `entry` are the
 //! functions of `process::upcalls`.
 //!
 //! | folder | holds |
@@ -59,5 +62,6 @@ pub use entry::init::{Hooks, Program, init, signal_init, spawn_init};
 pub use entry::object_counts::census;
 pub use process::task::{Task, current_task};
 
-/// What a system call returns: the value for the program, or the error whose negative number it sees.
+/// What a system call returns: the value for the program, or the error whose negative number it
+/// sees.
 pub type SysResult = Result<usize, abi::errno::Errno>;

@@ -28,7 +28,10 @@ impl<T> UserPtr<T> {
     /// The `T` at this address.
     #[must_use]
     pub const fn new(addr: usize) -> Self {
-        Self { addr, what: PhantomData }
+        Self {
+            addr,
+            what: PhantomData,
+        }
     }
 
     /// The address.
@@ -75,7 +78,11 @@ impl<T: FromBytes + IntoBytes + Immutable> UserPtr<T> {
     /// # Errors
     /// `EFAULT`.
     pub fn read_optional(self) -> Result<Option<T>, Errno> {
-        if self.is_null() { Ok(None) } else { self.read().map(Some) }
+        if self.is_null() {
+            Ok(None)
+        } else {
+            self.read().map(Some)
+        }
     }
 
     /// Writes it.
@@ -91,16 +98,24 @@ impl<T: FromBytes + IntoBytes + Immutable> UserPtr<T> {
     /// # Errors
     /// `EFAULT`.
     pub fn write_optional(self, value: &T) -> Result<(), Errno> {
-        if self.is_null() { Ok(()) } else { self.write(value) }
+        if self.is_null() {
+            Ok(())
+        } else {
+            self.write(value)
+        }
     }
 }
 
-/// Whether `len` bytes at `addr` are in the half of the address space that programs have, mapped or not (Linux' `access_ok`).
+/// Whether `len` bytes at `addr` are in the half of the address space that programs have, mapped or
+/// not (Linux' `access_ok`).
 ///
 /// # Errors
 /// `EFAULT`.
 pub(crate) fn check_range(addr: usize, len: usize) -> Result<(), Errno> {
-    addr.checked_add(len).filter(|&end| end <= user::USER_END).map(drop).ok_or(Errno::EFAULT)
+    addr.checked_add(len)
+        .filter(|&end| end <= user::USER_END)
+        .map(drop)
+        .ok_or(Errno::EFAULT)
 }
 
 /// Reads `to.len()` bytes.
@@ -121,7 +136,11 @@ pub fn write_bytes(addr: usize, from: &[u8]) -> Result<(), Errno> {
 
 /// Reads bytes up to the page that cannot be read: how many.
 pub(crate) fn read_some(addr: usize, to: &mut [u8]) -> usize {
-    if read_bytes(addr, to).is_ok() { to.len() } else { by_pages(addr, to.len(), |at, range| read_bytes(at, &mut to[range])) }
+    if read_bytes(addr, to).is_ok() {
+        to.len()
+    } else {
+        by_pages(addr, to.len(), |at, range| read_bytes(at, &mut to[range]))
+    }
 }
 
 /// Writes bytes up to the page that cannot be written to: how many.
@@ -135,7 +154,11 @@ pub(crate) fn write_some(addr: usize, from: &[u8]) -> usize {
 
 /// Copies page by page until there is an error: how many bytes.
 #[cold]
-fn by_pages(addr: usize, len: usize, mut copy: impl FnMut(usize, Range<usize>) -> Result<(), Errno>) -> usize {
+fn by_pages(
+    addr: usize,
+    len: usize,
+    mut copy: impl FnMut(usize, Range<usize>) -> Result<(), Errno>,
+) -> usize {
     let mut done = 0;
     while done < len {
         let at = addr.wrapping_add(done);
@@ -156,31 +179,41 @@ fn by_pages(addr: usize, len: usize, mut copy: impl FnMut(usize, Range<usize>) -
 pub(crate) fn write_few(addr: usize, from: &[u8; 16], len: usize) -> Result<(), Errno> {
     let written = match len {
         1 => user::store_u8(addr, from[0]),
-        8 => user::store_u64(addr, from.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes))),
+        8 => user::store_u64(
+            addr,
+            from.first_chunk()
+                .map_or(0, |bytes| u64::from_ne_bytes(*bytes)),
+        ),
         _ => user::write_bytes(addr, from.get(..len).unwrap_or_default()),
     };
     written.map_err(|_| Errno::EFAULT)
 }
 
-/// Makes sure that the program can write at `addr`, without changing anything there: what is taken out of a pipe or a
-/// terminal must not be lost because it cannot be delivered.
+/// Makes sure that the program can write at `addr`, without changing anything there: what is taken
+/// out of a pipe or a terminal must not be lost because it cannot be delivered.
 ///
 /// # Errors
 /// `EFAULT`.
 pub fn probe_write(addr: usize) -> Result<(), Errno> {
     let word = addr & !3;
     let value = user::load_u32(word).map_err(|_| Errno::EFAULT)?;
-    // Stores the value that is there; if another thread has changed it in between, it was writable to that one.
-    user::cmpxchg_u32(word, value, value).map(drop).map_err(|_| Errno::EFAULT)
+    // Stores the value that is there; if another thread has changed it in between, it was writable
+    // to that one.
+    user::cmpxchg_u32(word, value, value)
+        .map(drop)
+        .map_err(|_| Errno::EFAULT)
 }
 
-/// Makes sure that what a copy with interrupts off found missing in `len` bytes at `addr` is there, to be read and, if
-/// `write`, written. It may be gone again when the copy is tried again.
+/// Makes sure that what a copy with interrupts off found missing in `len` bytes at `addr` is there,
+/// to be read and, if `write`, written. It may be gone again when the copy is tried again.
 ///
 /// # Errors
 /// `EFAULT`.
 pub(crate) fn fetch(addr: usize, len: usize, write: bool) -> Result<(), Errno> {
-    let end = addr.checked_add(len).filter(|&end| end <= user::USER_END).ok_or(Errno::EFAULT)?;
+    let end = addr
+        .checked_add(len)
+        .filter(|&end| end <= user::USER_END)
+        .ok_or(Errno::EFAULT)?;
     let pages = (addr..end).step_by(PAGE_SIZE).chain([end - 1]);
     for at in pages {
         if write {

@@ -46,8 +46,12 @@ impl Buffers {
             let entry = iov.add(i).read()?;
             buffers.push((entry.base as usize, entry.len as usize));
         }
-        // All are read, then all lengths are looked at, then all addresses: that decides which error it is.
-        if buffers.iter().any(|(_, len)| isize::try_from(*len).is_err()) {
+        // All are read, then all lengths are looked at, then all addresses: that decides which
+        // error it is.
+        if buffers
+            .iter()
+            .any(|(_, len)| isize::try_from(*len).is_err())
+        {
             return Err(Errno::EINVAL);
         }
         Ok(Self(buffers))
@@ -76,7 +80,8 @@ pub(crate) fn total(buffers: &[(usize, usize)]) -> usize {
     buffers.iter().map(|b| b.1).sum()
 }
 
-/// Runs `f` on the pieces of the buffers that make up `offset..offset + len`: address and range within the piece of the kernel's buffer.
+/// Runs `f` on the pieces of the buffers that make up `offset..offset + len`: address and range
+/// within the piece of the kernel's buffer.
 pub(crate) fn pieces(
     buffers: &[(usize, usize)],
     offset: usize,
@@ -101,18 +106,24 @@ pub(crate) fn pieces(
     Ok(())
 }
 
-/// Copies to the caller's buffers, from byte `offset` of them on, until one cannot be written to: how much that is.
+/// Copies to the caller's buffers, from byte `offset` of them on, until one cannot be written to:
+/// how much that is.
 pub(crate) fn copy_out(buffers: &[(usize, usize)], offset: usize, from: &[u8]) -> usize {
     let mut copied = 0;
     let whole = pieces(buffers, offset, from.len(), |addr, range| {
         let n = uaccess::write_some(addr, &from[range.clone()]);
         copied += n;
-        if n == range.len() { Ok(()) } else { Err(Errno::EFAULT) }
+        if n == range.len() {
+            Ok(())
+        } else {
+            Err(Errno::EFAULT)
+        }
     });
     if whole.is_ok() { from.len() } else { copied }
 }
 
-/// Copies from the caller's buffers, from byte `offset` of them on, until one cannot be read: how much that is.
+/// Copies from the caller's buffers, from byte `offset` of them on, until one cannot be read: how
+/// much that is.
 pub(crate) fn copy_in(buffers: &[(usize, usize)], offset: usize, to: &mut [u8]) -> usize {
     let mut copied = 0;
     let whole = pieces(buffers, offset, to.len(), |addr, range| {

@@ -36,7 +36,8 @@ pub enum Address {
     Netlink(u32, u32),
     /// `AF_PACKET`.
     Packet(LinkAddress),
-    /// Bytes that are no address of the socket's family, with the error of a call that looks at them.
+    /// Bytes that are no address of the socket's family, with the error of a call that looks at
+    /// them.
     Invalid(Errno),
 }
 
@@ -58,7 +59,8 @@ pub struct LinkAddress {
 }
 
 impl Address {
-    /// The address that the bytes of a `struct sockaddr` mean. A name of a path ends at its first NUL.
+    /// The address that the bytes of a `struct sockaddr` mean. A name of a path ends at its first
+    /// NUL.
     ///
     /// # Errors
     /// `EINVAL` for a wrong length, `EAFNOSUPPORT` for a family nobody knows.
@@ -70,7 +72,9 @@ impl Address {
                 _ if rest.len() > UNIX_PATH_MAX => Err(Errno::EINVAL),
                 [] => Ok(Self::Unix(UnixName::Unnamed)),
                 [0, name @ ..] => Ok(Self::Unix(UnixName::Abstract(name.into()))),
-                path => Ok(Self::Unix(UnixName::Path(path.split(|&b| b == 0).next().unwrap_or_default().into()))),
+                path => Ok(Self::Unix(UnixName::Path(
+                    path.split(|&b| b == 0).next().unwrap_or_default().into(),
+                ))),
             },
             net::AF_INET => inet(rest).ok_or(Errno::EINVAL),
             net::AF_INET6 => inet6(rest).ok_or(Errno::EINVAL),
@@ -80,21 +84,32 @@ impl Address {
         }
     }
 
-    /// Decodes a `struct sockaddr` for a socket of a family. Many calls fail for other reasons first, or need no address: what
-    /// is none of the family is [`Address::Invalid`].
+    /// Decodes a `struct sockaddr` for a socket of a family. Many calls fail for other reasons
+    /// first, or need no address: what is none of the family is [`Address::Invalid`].
     #[must_use]
     pub fn decode_for_family(family: u32, bytes: &[u8]) -> Self {
-        let named = bytes.first_chunk().map(|family| u32::from(u16::from_ne_bytes(*family)));
-        // Of an internet address the length comes before the family, of which only they make a difference.
+        let named = bytes
+            .first_chunk()
+            .map(|family| u32::from(u16::from_ne_bytes(*family)));
+        // Of an internet address the length comes before the family, of which only they make a
+        // difference.
         let least = match family {
             net::AF_INET => 16,
             net::AF_INET6 => 24,
             _ => usize::MAX,
         };
         match Self::decode(bytes) {
-            Ok(address) if named.is_some_and(|named| named == family || named == net::AF_UNSPEC) => address,
+            Ok(address)
+                if named.is_some_and(|named| named == family || named == net::AF_UNSPEC) =>
+            {
+                address
+            }
             // Datagrams of IPv6 may go to such an address, too.
-            Ok(address @ Self::Inet(_)) if (family, named) == (net::AF_INET6, Some(net::AF_INET)) => address,
+            Ok(address @ Self::Inet(_))
+                if (family, named) == (net::AF_INET6, Some(net::AF_INET)) =>
+            {
+                address
+            }
             _ if named == Some(family) || bytes.len() < least => Self::Invalid(Errno::EINVAL),
             _ => Self::Invalid(Errno::EAFNOSUPPORT),
         }
@@ -159,7 +174,9 @@ fn inet(rest: &[u8]) -> Option<Address> {
     let (port, rest) = rest.split_first_chunk()?;
     let (ip, rest) = rest.split_first_chunk::<4>()?;
     rest.first_chunk::<8>()?;
-    Some(Address::Inet(SocketAddrV4::new(Ipv4Addr::from(*ip), u16::from_be_bytes(*port)).into()))
+    Some(Address::Inet(
+        SocketAddrV4::new(Ipv4Addr::from(*ip), u16::from_be_bytes(*port)).into(),
+    ))
 }
 
 /// What follows the family in a `struct sockaddr_ll`.
@@ -183,7 +200,10 @@ fn netlink(rest: &[u8]) -> Option<Address> {
     let (_, rest) = rest.split_first_chunk::<2>()?;
     let (port, rest) = rest.split_first_chunk()?;
     let groups = rest.first_chunk()?;
-    Some(Address::Netlink(u32::from_ne_bytes(*port), u32::from_ne_bytes(*groups)))
+    Some(Address::Netlink(
+        u32::from_ne_bytes(*port),
+        u32::from_ne_bytes(*groups),
+    ))
 }
 
 /// What follows the family in a `struct sockaddr_in6`; the number of the scope may be missing.
@@ -191,9 +211,13 @@ fn inet6(rest: &[u8]) -> Option<Address> {
     let (port, rest) = rest.split_first_chunk()?;
     let (flow, rest) = rest.split_first_chunk()?;
     let (ip, rest) = rest.split_first_chunk::<16>()?;
-    let scope = rest.first_chunk().map_or(0, |scope| u32::from_ne_bytes(*scope));
+    let scope = rest
+        .first_chunk()
+        .map_or(0, |scope| u32::from_ne_bytes(*scope));
     let flow = u32::from_be_bytes(*flow);
-    Some(Address::Inet(SocketAddrV6::new(Ipv6Addr::from(*ip), u16::from_be_bytes(*port), flow, scope).into()))
+    Some(Address::Inet(
+        SocketAddrV6::new(Ipv6Addr::from(*ip), u16::from_be_bytes(*port), flow, scope).into(),
+    ))
 }
 
 #[cfg(test)]
@@ -207,11 +231,17 @@ mod tests {
     #[test]
     fn names_end_where_linux_ends_them() {
         let path = Address::decode(&unix(b"/run/x\0garbage")).unwrap();
-        assert_eq!(path, Address::Unix(UnixName::Path(b"/run/x".as_slice().into())));
+        assert_eq!(
+            path,
+            Address::Unix(UnixName::Path(b"/run/x".as_slice().into()))
+        );
         assert_eq!(path.encode(), unix(b"/run/x\0"));
         // An abstract name has the length it is given, NULs included.
         let name = Address::decode(&unix(b"\0a\0b")).unwrap();
-        assert_eq!(name, Address::Unix(UnixName::Abstract(b"a\0b".as_slice().into())));
+        assert_eq!(
+            name,
+            Address::Unix(UnixName::Abstract(b"a\0b".as_slice().into()))
+        );
         assert_eq!(name.encode(), unix(b"\0a\0b"));
         assert_eq!(Address::decode(&unix(b"")).unwrap().encode(), unix(b""));
     }
@@ -245,7 +275,8 @@ mod tests {
         fn every_decodable_address_survives(bytes in proptest::collection::vec(0u8.., 0..120)) {
             if let Ok(address) = Address::decode(&bytes) {
                 let again = address.encode();
-                // A path of 108 bytes gets a NUL behind it that does not fit into the structure, as on Linux.
+                // A path of 108 bytes gets a NUL behind it that does not fit into the structure, as
+                // on Linux.
                 if again.len() <= FAMILY + UNIX_PATH_MAX {
                     proptest::prop_assert_eq!(Address::decode(&again).unwrap(), address);
                 }
@@ -260,10 +291,22 @@ mod tests {
     /// Each structure as it is in memory, the shortest that is accepted, and one byte less.
     #[test]
     fn structures_are_those_of_linux() {
-        let v4 = of_family(net::AF_INET, &[0x1f, 0x90, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
-        let v6 =
-            [&of_family(net::AF_INET6, &[0, 80, 0, 0, 0, 7])[..], &Ipv6Addr::LOCALHOST.octets(), &3u32.to_ne_bytes()].concat();
-        let netlink = [&of_family(net::AF_NETLINK, &[0, 0])[..], &55u32.to_ne_bytes(), &6u32.to_ne_bytes()].concat();
+        let v4 = of_family(
+            net::AF_INET,
+            &[0x1f, 0x90, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0],
+        );
+        let v6 = [
+            &of_family(net::AF_INET6, &[0, 80, 0, 0, 0, 7])[..],
+            &Ipv6Addr::LOCALHOST.octets(),
+            &3u32.to_ne_bytes(),
+        ]
+        .concat();
+        let netlink = [
+            &of_family(net::AF_NETLINK, &[0, 0])[..],
+            &55u32.to_ne_bytes(),
+            &6u32.to_ne_bytes(),
+        ]
+        .concat();
         let hardware_address = [1, 2, 3, 4, 5, 6, 0, 0];
         let packet = [
             &of_family(net::AF_PACKET, &[0x08, 0x06])[..],
@@ -283,20 +326,37 @@ mod tests {
         };
         let cases = [
             (v4, 16, Address::Inet("127.0.0.1:8080".parse().unwrap())),
-            (v6, 24, Address::Inet(SocketAddrV6::new(Ipv6Addr::LOCALHOST, 80, 7, 3).into())),
+            (
+                v6,
+                24,
+                Address::Inet(SocketAddrV6::new(Ipv6Addr::LOCALHOST, 80, 7, 3).into()),
+            ),
             (netlink, 12, Address::Netlink(55, 6)),
             (packet, 20, Address::Packet(link)),
         ];
         for (bytes, least, address) in cases {
-            assert_eq!((address.encode(), Address::decode(&bytes)), (bytes.clone(), Ok(address.clone())));
-            assert_eq!(Address::decode(&[&bytes[..], &[9; 20]].concat()), Ok(address), "what follows is not looked at");
+            assert_eq!(
+                (address.encode(), Address::decode(&bytes)),
+                (bytes.clone(), Ok(address.clone()))
+            );
+            assert_eq!(
+                Address::decode(&[&bytes[..], &[9; 20]].concat()),
+                Ok(address),
+                "what follows is not looked at"
+            );
             assert!(Address::decode(&bytes[..least]).is_ok());
             assert_eq!(Address::decode(&bytes[..least - 1]), Err(Errno::EINVAL));
         }
-        assert_eq!(Address::decode(&of_family(net::AF_UNSPEC, b"")), Ok(Address::Unspec));
+        assert_eq!(
+            Address::decode(&of_family(net::AF_UNSPEC, b"")),
+            Ok(Address::Unspec)
+        );
         assert_eq!(Address::Unspec.encode(), of_family(net::AF_UNSPEC, b""));
         assert_eq!(
-            (Address::decode(&[]), Address::decode(&of_family(net::AF_INET, b""))),
+            (
+                Address::decode(&[]),
+                Address::decode(&of_family(net::AF_INET, b""))
+            ),
             (Err(Errno::EINVAL), Err(Errno::EINVAL))
         );
     }

@@ -1,4 +1,5 @@
-//! Streams of bytes between two endpoints: what sockets of all families that are connected pairs of streams have in common.
+//! Streams of bytes between two endpoints: what sockets of all families that are connected pairs of
+//! streams have in common.
 
 use crate::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN, WRITE_SPACE};
 use crate::unix::ScmRights;
@@ -23,7 +24,8 @@ pub(crate) struct ScmSegment {
     pub(crate) rights: Option<ScmRights>,
 }
 
-/// The last byte of what was sent with `MSG_OOB`. It is in the stream, too, where receiving stops before it and then goes on behind it.
+/// The last byte of what was sent with `MSG_OOB`. It is in the stream, too, where receiving stops
+/// before it and then goes on behind it.
 #[derive(Clone, Copy)]
 pub(crate) struct UrgentByte {
     /// The byte's position, counted since the connection was made.
@@ -54,7 +56,8 @@ impl AsMut<Self> for ByteStream {
 }
 
 impl ByteStream {
-    /// Notes what a stretch was sent with. Stretches of one sender that follow each other become one.
+    /// Notes what a stretch was sent with. Stretches of one sender that follow each other become
+    /// one.
     fn add_scm_segment(&mut self, mark: ScmSegment) {
         if mark.rights.is_none()
             && let Some(last) = self.scm_segments.back_mut()
@@ -71,7 +74,11 @@ impl ByteStream {
     /// Copies the first bytes behind so many.
     fn copy_front(&self, hole: usize, buf: &mut [u8]) {
         let (front, back) = self.bytes.as_slices();
-        let (front, back) = if hole < front.len() { (&front[hole..], back) } else { (&back[hole - front.len()..], &[][..]) };
+        let (front, back) = if hole < front.len() {
+            (&front[hole..], back)
+        } else {
+            (&back[hole - front.len()..], &[][..])
+        };
         let first = front.len().min(buf.len());
         let rest = buf.len() - first;
         buf[..first].copy_from_slice(&front[..first]);
@@ -95,17 +102,22 @@ impl ByteStream {
         self.charged_bytes += data.len();
     }
 
-    /// The last byte is urgent. One that the receiver stands at and has received is not in its way any longer.
+    /// The last byte is urgent. One that the receiver stands at and has received is not in its way
+    /// any longer.
     fn mark_urgent(&mut self, inline: bool) {
         if self.urgent_skip(inline) > 0 && self.urgent.is_some_and(|urgent| urgent.read) {
             self.skip_urgent();
         }
-        self.urgent = Some(UrgentByte { position: self.read_offset + self.bytes.len() as u64 - 1, read: false });
+        self.urgent = Some(UrgentByte {
+            position: self.read_offset + self.bytes.len() as u64 - 1,
+            read: false,
+        });
     }
 
     /// Whether the next byte is, or was, an urgent one.
     pub(crate) fn at_mark(&self) -> bool {
-        self.urgent.is_some_and(|urgent| urgent.position == self.read_offset)
+        self.urgent
+            .is_some_and(|urgent| urgent.position == self.read_offset)
     }
 
     /// Whether an urgent byte waits to be received.
@@ -113,7 +125,8 @@ impl ByteStream {
         self.urgent.is_some_and(|urgent| !urgent.read)
     }
 
-    /// How many bytes at the front are not received with the others, because they are urgent and that is not `inline`.
+    /// How many bytes at the front are not received with the others, because they are urgent and
+    /// that is not `inline`.
     pub(crate) fn urgent_skip(&self, inline: bool) -> usize {
         usize::from(!inline && self.at_mark())
     }
@@ -127,7 +140,9 @@ impl ByteStream {
     /// How many bytes one call can receive at most, up to an urgent one.
     pub(crate) fn readable_len(&self, inline: bool) -> usize {
         match self.urgent {
-            Some(urgent) if !inline && urgent.position > self.read_offset => (urgent.position - self.read_offset) as usize,
+            Some(urgent) if !inline && urgent.position > self.read_offset => {
+                (urgent.position - self.read_offset) as usize
+            }
             _ => self.bytes.len() - self.urgent_skip(inline),
         }
     }
@@ -146,12 +161,30 @@ struct StreamRead {
     stop: bool,
 }
 
-/// Takes (or with `peek` looks at) bytes of a stream, up to where the receiver has to stop. With `who` the bytes are all one
-/// sender's; `before` is the sender of those this call has already. Of what is only looked at the first `hole` are left out.
-fn read_bytes(queue: &mut ByteStream, buf: &mut [u8], peek: bool, hole: usize, who: bool, before: Option<Ucred>) -> StreamRead {
-    let ahead = queue.urgent.map_or(0, |urgent| urgent.position.saturating_sub(queue.read_offset) as usize);
-    let limit = buf.len().min(if ahead > 0 { ahead } else { queue.bytes.len() - hole });
-    let mut taken = StreamRead { credentials: before, bytes: limit, ..StreamRead::default() };
+/// Takes (or with `peek` looks at) bytes of a stream, up to where the receiver has to stop. With
+/// `who` the bytes are all one sender's; `before` is the sender of those this call has already. Of
+/// what is only looked at the first `hole` are left out.
+fn read_bytes(
+    queue: &mut ByteStream,
+    buf: &mut [u8],
+    peek: bool,
+    hole: usize,
+    who: bool,
+    before: Option<Ucred>,
+) -> StreamRead {
+    let ahead = queue.urgent.map_or(0, |urgent| {
+        urgent.position.saturating_sub(queue.read_offset) as usize
+    });
+    let limit = buf.len().min(if ahead > 0 {
+        ahead
+    } else {
+        queue.bytes.len() - hole
+    });
+    let mut taken = StreamRead {
+        credentials: before,
+        bytes: limit,
+        ..StreamRead::default()
+    };
     if !queue.scm_segments.is_empty() || who {
         let start = queue.read_offset + hole as u64;
         let end = start + limit as u64;
@@ -161,7 +194,11 @@ fn read_bytes(queue: &mut ByteStream, buf: &mut [u8], peek: bool, hole: usize, w
             let from = from.unwrap_or(Ucred::OVERFLOW);
             !who || *taken.credentials.get_or_insert(from) == from
         };
-        for mark in queue.scm_segments.iter_mut().filter(|mark| mark.end > start) {
+        for mark in queue
+            .scm_segments
+            .iter_mut()
+            .filter(|mark| mark.end > start)
+        {
             if at < mark.start {
                 if !go_on(&mut taken, None) {
                     taken.stop = true;
@@ -179,7 +216,9 @@ fn read_bytes(queue: &mut ByteStream, buf: &mut [u8], peek: bool, hole: usize, w
             at = end.min(mark.end);
             if mark.rights.is_some() {
                 if peek {
-                    taken.peeked_files.extend(mark.rights.iter().flat_map(|r| r.files().iter().cloned()));
+                    taken
+                        .peeked_files
+                        .extend(mark.rights.iter().flat_map(|r| r.files().iter().cloned()));
                 } else {
                     taken.rights = mark.rights.take();
                 }
@@ -205,8 +244,14 @@ fn read_bytes(queue: &mut ByteStream, buf: &mut [u8], peek: bool, hole: usize, w
         queue.copy_front(hole, &mut buf[..taken.bytes]);
     } else {
         queue.read_front(&mut buf[..taken.bytes]);
-        queue.urgent = queue.urgent.filter(|urgent| urgent.position >= queue.read_offset);
-        while queue.scm_segments.front().is_some_and(|mark| mark.end <= queue.read_offset) {
+        queue.urgent = queue
+            .urgent
+            .filter(|urgent| urgent.position >= queue.read_offset);
+        while queue
+            .scm_segments
+            .front()
+            .is_some_and(|mark| mark.end <= queue.read_offset)
+        {
             queue.scm_segments.pop_front();
         }
     }
@@ -224,11 +269,13 @@ pub(crate) struct ConnectedStream<'a, Q> {
 }
 
 impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
-    /// Sends bytes with what goes with them. How many is less than all of them if it may not, or need not, wait for room. `told` hears of
-    /// each stretch that was put into the queue, and how many bytes there were before it.
+    /// Sends bytes with what goes with them. How many is less than all of them if it may not, or
+    /// need not, wait for room. `told` hears of each stretch that was put into the queue, and how
+    /// many bytes there were before it.
     ///
     /// # Errors
-    /// As [`WaitPolicy::wait_on`]; the endpoint's own error; `EPIPE` if nothing can be sent any more.
+    /// As [`WaitPolicy::wait_on`]; the endpoint's own error; `EPIPE` if nothing can be sent any
+    /// more.
     pub(crate) fn send(
         &self,
         mut message: OutgoingMessage<'_>,
@@ -259,7 +306,12 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
                 }
                 let rights = message.rights.take();
                 if credentials.is_some() || rights.is_some() {
-                    queue.add_scm_segment(ScmSegment { start, end: start + n as u64, credentials, rights });
+                    queue.add_scm_segment(ScmSegment {
+                        start,
+                        end: start + n as u64,
+                        credentials,
+                        rights,
+                    });
                 }
                 Some(Ok((start, n)))
             };
@@ -301,10 +353,13 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
     /// # Errors
     /// As [`WaitPolicy::wait_on`] and [`Self::send_space`].
     pub(crate) fn wait_for_send_space(&self, wait: WaitPolicy) -> Result<()> {
-        wait.wait_on(&self.own.writable, || Some(self.send_space(self.peer.queue.lock().as_mut())?.map(drop)))
+        wait.wait_on(&self.own.writable, || {
+            Some(self.send_space(self.peer.queue.lock().as_mut())?.map(drop))
+        })
     }
 
-    /// Sends bytes with nothing else, if that takes no more than putting them into a queue. `None`: it takes more.
+    /// Sends bytes with nothing else, if that takes no more than putting them into a queue. `None`:
+    /// it takes more.
     #[inline]
     pub(crate) fn send_fast(&self, data: &[u8]) -> Option<usize> {
         if self.own.has_error() || self.own.is_shut_down(SEND_SHUTDOWN) {
@@ -322,7 +377,8 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
         Some(data.len())
     }
 
-    /// Receives bytes that came with nothing else, waiting for the first. `None`: there is more to it.
+    /// Receives bytes that came with nothing else, waiting for the first. `None`: there is more to
+    /// it.
     ///
     /// # Errors
     /// As [`WaitPolicy::wait_on`].
@@ -350,13 +406,22 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
     ///
     /// # Errors
     /// As [`WaitPolicy::wait_on`]; the endpoint's own error.
-    pub(crate) fn receive(&self, buf: &mut [u8], flags: MsgFlags, who: bool, wait: WaitPolicy) -> Result<ReceivedMessage> {
+    pub(crate) fn receive(
+        &self,
+        buf: &mut [u8],
+        flags: MsgFlags,
+        who: bool,
+        wait: WaitPolicy,
+    ) -> Result<ReceivedMessage> {
         if flags.contains(MsgFlags::OOB) {
             return self.receive_urgent(buf, flags);
         }
         let peek = flags.contains(MsgFlags::PEEK);
-        let least =
-            if flags.contains(MsgFlags::WAITALL) { buf.len() } else { self.own.options.receive_low_water().min(buf.len()) };
+        let least = if flags.contains(MsgFlags::WAITALL) {
+            buf.len()
+        } else {
+            self.own.options.receive_low_water().min(buf.len())
+        };
         let mut got = ReceivedMessage::default();
         loop {
             let done = got.copied;
@@ -366,7 +431,11 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
                 let mut hole = 0;
                 if queue.as_mut().at_mark() {
                     if done > 0 {
-                        return Some(Ok(StreamRead { credentials: before, stop: true, ..StreamRead::default() }));
+                        return Some(Ok(StreamRead {
+                            credentials: before,
+                            stop: true,
+                            ..StreamRead::default()
+                        }));
                     }
                     hole = queue.as_mut().urgent_skip(self.own.is_oob_inline());
                     if hole > 0 && !peek {
@@ -376,9 +445,22 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
                 }
                 hole += self.own.options.peek_skip(flags);
                 if queue.as_mut().bytes.len() <= hole {
-                    return self.own.empty_queue_result(queue, StreamRead { stop: true, ..StreamRead::default() });
+                    return self.own.empty_queue_result(
+                        queue,
+                        StreamRead {
+                            stop: true,
+                            ..StreamRead::default()
+                        },
+                    );
                 }
-                Some(Ok(read_bytes(queue.as_mut(), &mut buf[done..], peek, hole, who, before)))
+                Some(Ok(read_bytes(
+                    queue.as_mut(),
+                    &mut buf[done..],
+                    peek,
+                    hole,
+                    who,
+                    before,
+                )))
             };
             let taken = match wait.wait_on(&self.own.readable, attempt) {
                 Ok(taken) => taken,
@@ -405,17 +487,36 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
     ///
     /// # Errors
     /// `EINVAL` if there is none, or it is received with the others.
-    pub(crate) fn receive_urgent(&self, buf: &mut [u8], flags: MsgFlags) -> Result<ReceivedMessage> {
+    pub(crate) fn receive_urgent(
+        &self,
+        buf: &mut [u8],
+        flags: MsgFlags,
+    ) -> Result<ReceivedMessage> {
         let mut queue = self.own.queue.lock();
         let queue = queue.as_mut();
-        let found = queue.urgent.filter(|urgent| !urgent.read && !self.own.is_oob_inline()).ok_or(Errno::EINVAL)?;
-        let byte = queue.bytes.get((found.position - queue.read_offset) as usize).ok_or(Errno::EINVAL)?;
+        let found = queue
+            .urgent
+            .filter(|urgent| !urgent.read && !self.own.is_oob_inline())
+            .ok_or(Errno::EINVAL)?;
+        let byte = queue
+            .bytes
+            .get((found.position - queue.read_offset) as usize)
+            .ok_or(Errno::EINVAL)?;
         let copied = buf.first_mut().map(|to| *to = *byte).map_or(0, |()| 1);
-        queue.urgent = Some(UrgentByte { read: !flags.contains(MsgFlags::PEEK), ..found });
-        Ok(ReceivedMessage { copied, message_len: copied, urgent: true, ..ReceivedMessage::default() })
+        queue.urgent = Some(UrgentByte {
+            read: !flags.contains(MsgFlags::PEEK),
+            ..found
+        });
+        Ok(ReceivedMessage {
+            copied,
+            message_len: copied,
+            urgent: true,
+            ..ReceivedMessage::default()
+        })
     }
 
-    /// Receives as [`ConnectedStream::receive`] into memory of its own: at most `limit` bytes, and no more than there are.
+    /// Receives as [`ConnectedStream::receive`] into memory of its own: at most `limit` bytes, and
+    /// no more than there are.
     ///
     /// # Errors
     /// Those of [`ConnectedStream::receive`].
@@ -435,8 +536,16 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
             WAITALL_CHUNK
         } else {
             let any = || {
-                let bytes = self.own.queue.lock().as_mut().bytes.len().saturating_sub(self.own.options.peek_skip(flags));
-                (bytes > 0 || self.own.has_error() || self.own.is_shut_down(RCV_SHUTDOWN)).then_some(Ok(bytes.max(1)))
+                let bytes = self
+                    .own
+                    .queue
+                    .lock()
+                    .as_mut()
+                    .bytes
+                    .len()
+                    .saturating_sub(self.own.options.peek_skip(flags));
+                (bytes > 0 || self.own.has_error() || self.own.is_shut_down(RCV_SHUTDOWN))
+                    .then_some(Ok(bytes.max(1)))
             };
             wait.wait_on(&self.own.readable, any)?
         };
@@ -455,19 +564,31 @@ mod tests {
 
     #[test]
     fn the_end_does_not_overtake_the_last_bytes() {
-        const NOW: WaitPolicy = WaitPolicy { nonblocking: true, timeout_ns: 0 };
+        const NOW: WaitPolicy = WaitPolicy {
+            nonblocking: true,
+            timeout_ns: 0,
+        };
         for _ in 0..500 {
-            let [own, peer] = [(), ()].map(|()| Endpoint::<ByteStream>::new(Arc::<SocketOptions>::default()));
+            let [own, peer] =
+                [(), ()].map(|()| Endpoint::<ByteStream>::new(Arc::<SocketOptions>::default()));
             let begin = Barrier::new(2);
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     begin.wait();
-                    let pair = ConnectedStream { own: &peer, peer: &own, send_limit: 100 };
+                    let pair = ConnectedStream {
+                        own: &peer,
+                        peer: &own,
+                        send_limit: 100,
+                    };
                     assert_eq!(pair.send_fast(b"last"), Some(4));
                     own.shutdown(RCV_SHUTDOWN);
                 });
                 begin.wait();
-                let pair = ConnectedStream { own: &own, peer: &peer, send_limit: 100 };
+                let pair = ConnectedStream {
+                    own: &own,
+                    peer: &peer,
+                    send_limit: 100,
+                };
                 let mut buf = [0; 8];
                 let got = loop {
                     match pair.receive(&mut buf, MsgFlags::empty(), false, NOW) {

@@ -1,4 +1,5 @@
-//! The receiving side of a socket: its queue, and what others need to know of it. The same for all families; what the queue holds is theirs.
+//! The receiving side of a socket: its queue, and what others need to know of it. The same for all
+//! families; what the queue holds is theirs.
 
 use crate::SocketOptions;
 use abi::errno::Errno;
@@ -67,10 +68,15 @@ impl<Q> Endpoint<Q> {
         self.writable.notify();
     }
 
-    /// The result for a receiver that found nothing in the queue, which it still holds: an error, `end` if nothing comes any
-    /// more, or nothing yet.
-    pub(crate) fn empty_queue_result<R>(&self, queue: MutexGuard<'_, Q>, end: R) -> Option<Result<R, Errno>> {
-        // Looked at while the queue is held: what was sent before the end is in it by then. Looked at later, an end overtook the last bytes.
+    /// The result for a receiver that found nothing in the queue, which it still holds: an error,
+    /// `end` if nothing comes any more, or nothing yet.
+    pub(crate) fn empty_queue_result<R>(
+        &self,
+        queue: MutexGuard<'_, Q>,
+        end: R,
+    ) -> Option<Result<R, Errno>> {
+        // Looked at while the queue is held: what was sent before the end is in it by then. Looked
+        // at later, an end overtook the last bytes.
         let ended = self.is_shut_down(RCV_SHUTDOWN);
         drop(queue);
         match self.take_error() {
@@ -86,7 +92,10 @@ impl<Q> Endpoint<Q> {
 
     /// The number of its open file.
     pub(crate) fn ino(&self) -> u64 {
-        self.file.get().and_then(Weak::upgrade).map_or(0, |file| file.path().metadata().ino)
+        self.file
+            .get()
+            .and_then(Weak::upgrade)
+            .map_or(0, |file| file.path().metadata().ino)
     }
 
     /// Signals the file's owner that urgent data has come.

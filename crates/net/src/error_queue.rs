@@ -1,4 +1,5 @@
-//! The error queue of a socket (`MSG_ERRQUEUE`): why what it sent was refused, when it went out, that its bytes were copied.
+//! The error queue of a socket (`MSG_ERRQUEUE`): why what it sent was refused, when it went out,
+//! that its bytes were copied.
 
 use crate::extended_options::ControlMessage;
 use crate::{Address, ReceivedMessage};
@@ -34,23 +35,62 @@ pub(crate) struct ExtendedError {
 impl ExtendedError {
     /// An ICMP error: no socket has the port.
     pub(crate) fn port_unreachable(v4: bool) -> Self {
-        let (origin, kind, code) = if v4 { (ORIGIN_ICMP, 3, 3) } else { (ORIGIN_ICMP6, 1, 4) };
-        Self { errno: Errno::ECONNREFUSED.raw().cast_unsigned(), origin, kind, code, info: 0, data: 0 }
+        let (origin, kind, code) = if v4 {
+            (ORIGIN_ICMP, 3, 3)
+        } else {
+            (ORIGIN_ICMP6, 1, 4)
+        };
+        Self {
+            errno: Errno::ECONNREFUSED.raw().cast_unsigned(),
+            origin,
+            kind,
+            code,
+            info: 0,
+            data: 0,
+        }
     }
 
-    /// A timestamp of what was sent as number `key`, which has come so far: to the network's queue (1), out (0), to its end (2).
+    /// A timestamp of what was sent as number `key`, which has come so far: to the network's queue
+    /// (1), out (0), to its end (2).
     pub(crate) fn tx_timestamp(stage: u32, key: u32) -> Self {
-        Self { errno: Errno::ENOMSG.raw().cast_unsigned(), origin: ORIGIN_TIMESTAMPING, kind: 0, code: 0, info: stage, data: key }
+        Self {
+            errno: Errno::ENOMSG.raw().cast_unsigned(),
+            origin: ORIGIN_TIMESTAMPING,
+            kind: 0,
+            code: 0,
+            info: stage,
+            data: key,
+        }
     }
 
     /// The sends with the numbers `from` to `to` were copied.
     const fn zerocopy(from: u32, to: u32) -> Self {
-        Self { errno: 0, origin: ORIGIN_ZEROCOPY, kind: 0, code: ZEROCOPY_COPIED, info: from, data: to }
+        Self {
+            errno: 0,
+            origin: ORIGIN_ZEROCOPY,
+            kind: 0,
+            code: ZEROCOPY_COPIED,
+            info: from,
+            data: to,
+        }
     }
 
     fn encode(self) -> Vec<u8> {
-        let Self { errno, origin, kind, code, info, data } = self;
-        [&errno.to_ne_bytes()[..], &[origin, kind, code, 0], &info.to_ne_bytes(), &data.to_ne_bytes()].concat()
+        let Self {
+            errno,
+            origin,
+            kind,
+            code,
+            info,
+            data,
+        } = self;
+        [
+            &errno.to_ne_bytes()[..],
+            &[origin, kind, code, 0],
+            &info.to_ne_bytes(),
+            &data.to_ne_bytes(),
+        ]
+        .concat()
     }
 }
 
@@ -86,14 +126,18 @@ impl ErrorQueue {
     /// Adds one if there is `room` for it, bytes; else it is lost.
     pub(crate) fn push(&self, entry: ErrorQueueEntry, room: usize) {
         let mut queue = self.queue.lock();
-        let used: usize = queue.iter().map(|entry| entry.data.len() + ENTRY_OVERHEAD).sum();
+        let used: usize = queue
+            .iter()
+            .map(|entry| entry.data.len() + ENTRY_OVERHEAD)
+            .sum();
         if used + entry.data.len() + ENTRY_OVERHEAD <= room {
             queue.push_back(entry);
             self.nonempty.store(true, Ordering::Release);
         }
     }
 
-    /// The next send that was not to be copied has been. Sends that follow each other become one entry.
+    /// The next send that was not to be copied has been. Sends that follow each other become one
+    /// entry.
     pub(crate) fn push_zerocopy(&self, room: usize) {
         let number = self.zerocopy_sends.fetch_add(1, Ordering::Relaxed);
         {
@@ -107,7 +151,16 @@ impl ErrorQueue {
             }
         }
         let error = ExtendedError::zerocopy(number, number);
-        self.push(ErrorQueueEntry { error, offender: None, to: None, time: None, data: Vec::new() }, room);
+        self.push(
+            ErrorQueueEntry {
+                error,
+                offender: None,
+                to: None,
+                time: None,
+                data: Vec::new(),
+            },
+            room,
+        );
     }
 
     /// The oldest.
@@ -123,8 +176,8 @@ impl ErrorQueue {
 }
 
 impl ErrorQueueEntry {
-    /// Makes of the entry what `recvmsg(2)` is given through a socket of IPv6 or of IPv4: bytes and control messages. `shown` is an address as that
-    /// socket shows it.
+    /// Makes of the entry what `recvmsg(2)` is given through a socket of IPv6 or of IPv4: bytes and
+    /// control messages. `shown` is an address as that socket shows it.
     pub(crate) fn into_received(
         self,
         v6: bool,
@@ -146,7 +199,16 @@ impl ErrorQueueEntry {
         let message_len = data.len();
         data.truncate(limit);
         let copied = data.len();
-        (data, ReceivedMessage { copied, message_len, from: self.to.map(shown), control, ..ReceivedMessage::default() })
+        (
+            data,
+            ReceivedMessage {
+                copied,
+                message_len,
+                from: self.to.map(shown),
+                control,
+                ..ReceivedMessage::default()
+            },
+        )
     }
 }
 
@@ -169,8 +231,17 @@ mod tests {
         };
         errors.push(time, 4096);
         errors.push_zerocopy(4096);
-        let causes: Vec<ExtendedError> = std::iter::from_fn(|| errors.pop()).map(|entry| entry.error).collect();
-        assert_eq!(causes, [ExtendedError::zerocopy(0, 2), ExtendedError::tx_timestamp(0, 7), ExtendedError::zerocopy(3, 3)]);
+        let causes: Vec<ExtendedError> = std::iter::from_fn(|| errors.pop())
+            .map(|entry| entry.error)
+            .collect();
+        assert_eq!(
+            causes,
+            [
+                ExtendedError::zerocopy(0, 2),
+                ExtendedError::tx_timestamp(0, 7),
+                ExtendedError::zerocopy(3, 3)
+            ]
+        );
         assert!(!errors.has_entries());
     }
 

@@ -42,7 +42,8 @@ pub struct SocketOptions {
     pub(crate) timestamp_option: AtomicU32,
     /// The flags of `SO_TIMESTAMPING`.
     pub(crate) timestamping: AtomicU32,
-    /// The number of the message that is stamped next, or of a stream the byte from which they are counted.
+    /// The number of the message that is stamped next, or of a stream the byte from which they are
+    /// counted.
     pub(crate) timestamp_key: AtomicU32,
     /// Where looking at what waits begins, bytes (`SO_PEEK_OFF`); -1: always at the front.
     peek_offset: AtomicI32,
@@ -102,7 +103,11 @@ fn is_boolean(option: u32) -> bool {
 impl SocketOptions {
     /// Options with buffers of other sizes.
     pub(crate) fn with_buffers(send: usize, receive: usize) -> Self {
-        Self { send_buffer: AtomicUsize::new(send), receive_buffer: AtomicUsize::new(receive), ..Self::default() }
+        Self {
+            send_buffer: AtomicUsize::new(send),
+            receive_buffer: AtomicUsize::new(receive),
+            ..Self::default()
+        }
     }
 
     /// The options of a socket that is made by accepting from this one.
@@ -134,7 +139,8 @@ impl SocketOptions {
         self.send_buffer.load(Ordering::Relaxed)
     }
 
-    /// Makes room for at least so many bytes to be sent, unless the program has said how many it wants.
+    /// Makes room for at least so many bytes to be sent, unless the program has said how many it
+    /// wants.
     pub(crate) fn grow_send_buffer(&self, bytes: usize) {
         if self.buffer_lock.load(Ordering::Relaxed) & SNDBUF_LOCK == 0 {
             self.send_buffer.fetch_max(bytes, Ordering::Relaxed);
@@ -161,7 +167,11 @@ impl SocketOptions {
 
     /// Sets how long calls that send, or else those that receive, wait.
     pub fn set_timeout(&self, sends: bool, nanoseconds: u64) {
-        let timeout = if sends { &self.send_timeout } else { &self.receive_timeout };
+        let timeout = if sends {
+            &self.send_timeout
+        } else {
+            &self.receive_timeout
+        };
         timeout.store(nanoseconds, Ordering::Relaxed);
     }
 
@@ -186,7 +196,10 @@ impl SocketOptions {
 
     /// Sets what happens at closing.
     pub fn set_linger(&self, (on, seconds): Linger) {
-        self.linger.store(u64::from(on) << 32 | u64::from(seconds.cast_unsigned()), Ordering::Relaxed);
+        self.linger.store(
+            u64::from(on) << 32 | u64::from(seconds.cast_unsigned()),
+            Ordering::Relaxed,
+        );
     }
 
     /// Where looking at what waits begins; -1: always at the front.
@@ -202,7 +215,11 @@ impl SocketOptions {
 
     /// How many bytes a call with these flags leaves out.
     pub(crate) fn peek_skip(&self, flags: MsgFlags) -> usize {
-        if flags.contains(MsgFlags::PEEK) { self.peek_offset().max(0) as usize } else { 0 }
+        if flags.contains(MsgFlags::PEEK) {
+            self.peek_offset().max(0) as usize
+        } else {
+            0
+        }
     }
 
     /// So many bytes were received, or only looked at.
@@ -210,7 +227,11 @@ impl SocketOptions {
         let offset = self.peek_offset();
         if offset >= 0 {
             let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
-            let ahead = if flags.contains(MsgFlags::PEEK) { offset.saturating_add(bytes) } else { (offset - bytes).max(0) };
+            let ahead = if flags.contains(MsgFlags::PEEK) {
+                offset.saturating_add(bytes)
+            } else {
+                (offset - bytes).max(0)
+            };
             self.set_peek_offset(ahead);
         }
     }
@@ -239,10 +260,15 @@ impl SocketOptions {
             net::SO_SNDLOWAT => 1,
             net::SO_PASSCRED => i32::from(self.pass_credentials()),
             net::SO_PRIORITY => self.priority.load(Ordering::Relaxed).cast_signed(),
-            net::SO_TIMESTAMP_OLD | net::SO_TIMESTAMPNS_OLD | net::SO_TIMESTAMP_NEW | net::SO_TIMESTAMPNS_NEW => {
+            net::SO_TIMESTAMP_OLD
+            | net::SO_TIMESTAMPNS_OLD
+            | net::SO_TIMESTAMP_NEW
+            | net::SO_TIMESTAMPNS_NEW => {
                 i32::from(self.timestamp_option.load(Ordering::Relaxed) == option)
             }
-            _ if is_boolean(option) => (self.boolean_options.load(Ordering::Relaxed) >> option & 1) as i32,
+            _ if is_boolean(option) => {
+                (self.boolean_options.load(Ordering::Relaxed) >> option & 1) as i32
+            }
             _ => self.stored_value(option)?,
         })
     }
@@ -259,40 +285,73 @@ impl SocketOptions {
     /// `ENOPROTOOPT`; unless `privileged` `EACCES` for `SO_DEBUG` and `EPERM` for other things.
     pub fn set_int_option(&self, option: u32, value: i32, privileged: bool) -> Result<()> {
         // Twice what was asked for, because Linux counts its own overhead, and programs know it.
-        let buffer = |least: usize, limit: usize| (value.max(0) as usize).min(limit).saturating_mul(2).max(least);
+        let buffer = |least: usize, limit: usize| {
+            (value.max(0) as usize)
+                .min(limit)
+                .saturating_mul(2)
+                .max(least)
+        };
         let fixed = match option {
             net::SO_SNDBUF | net::SO_SNDBUFFORCE => SNDBUF_LOCK,
             net::SO_RCVBUF | net::SO_RCVBUFFORCE => RCVBUF_LOCK,
             _ => 0,
         };
         match option {
-            net::SO_BUF_LOCK if value & !(SNDBUF_LOCK | RCVBUF_LOCK) != 0 => return Err(Errno::EINVAL),
-            net::SO_BUF_LOCK => self.buffer_lock.store(value, Ordering::Relaxed),
-            net::SO_SNDBUF => self.send_buffer.store(buffer(MIN_SEND_BUFFER, sysctl::WMEM_MAX.as_usize()), Ordering::Relaxed),
-            net::SO_RCVBUF => {
-                self.receive_buffer.store(buffer(MIN_RECEIVE_BUFFER, sysctl::RMEM_MAX.as_usize()), Ordering::Relaxed)
+            net::SO_BUF_LOCK if value & !(SNDBUF_LOCK | RCVBUF_LOCK) != 0 => {
+                return Err(Errno::EINVAL);
             }
+            net::SO_BUF_LOCK => self.buffer_lock.store(value, Ordering::Relaxed),
+            net::SO_SNDBUF => self.send_buffer.store(
+                buffer(MIN_SEND_BUFFER, sysctl::WMEM_MAX.as_usize()),
+                Ordering::Relaxed,
+            ),
+            net::SO_RCVBUF => self.receive_buffer.store(
+                buffer(MIN_RECEIVE_BUFFER, sysctl::RMEM_MAX.as_usize()),
+                Ordering::Relaxed,
+            ),
             net::SO_SNDBUFFORCE | net::SO_RCVBUFFORCE if !privileged => return Err(Errno::EPERM),
-            net::SO_SNDBUFFORCE => self.send_buffer.store(buffer(MIN_SEND_BUFFER, i32::MAX as usize / 2), Ordering::Relaxed),
+            net::SO_SNDBUFFORCE => self.send_buffer.store(
+                buffer(MIN_SEND_BUFFER, i32::MAX as usize / 2),
+                Ordering::Relaxed,
+            ),
             net::SO_RCVBUFFORCE => {
-                self.receive_buffer.store(buffer(MIN_RECEIVE_BUFFER, i32::MAX as usize / 2), Ordering::Relaxed);
+                self.receive_buffer.store(
+                    buffer(MIN_RECEIVE_BUFFER, i32::MAX as usize / 2),
+                    Ordering::Relaxed,
+                );
             }
             net::SO_RCVLOWAT => {
-                let least = if value < 0 { i32::MAX as usize } else { value.max(1) as usize };
+                let least = if value < 0 {
+                    i32::MAX as usize
+                } else {
+                    value.max(1) as usize
+                };
                 self.receive_low_water.store(least, Ordering::Relaxed);
             }
             net::SO_PASSCRED => self.pass_credentials.store(value != 0, Ordering::Relaxed),
             net::SO_DEBUG if value != 0 && !privileged => return Err(Errno::EACCES),
-            net::SO_PRIORITY if !(0..=MAX_UNPRIVILEGED_PRIORITY).contains(&value) && !privileged => return Err(Errno::EPERM),
-            net::SO_PRIORITY => self.priority.store(value.cast_unsigned(), Ordering::Relaxed),
+            net::SO_PRIORITY
+                if !(0..=MAX_UNPRIVILEGED_PRIORITY).contains(&value) && !privileged =>
+            {
+                return Err(Errno::EPERM);
+            }
+            net::SO_PRIORITY => self
+                .priority
+                .store(value.cast_unsigned(), Ordering::Relaxed),
             _ if is_boolean(option) && value != 0 => {
-                self.boolean_options.fetch_or(1 << option, Ordering::Relaxed);
+                self.boolean_options
+                    .fetch_or(1 << option, Ordering::Relaxed);
             }
             _ if is_boolean(option) => {
-                self.boolean_options.fetch_and(!(1 << option), Ordering::Relaxed);
+                self.boolean_options
+                    .fetch_and(!(1 << option), Ordering::Relaxed);
             }
-            net::SO_TIMESTAMP_OLD | net::SO_TIMESTAMPNS_OLD | net::SO_TIMESTAMP_NEW | net::SO_TIMESTAMPNS_NEW => {
-                self.timestamp_option.store(if value != 0 { option } else { 0 }, Ordering::Relaxed);
+            net::SO_TIMESTAMP_OLD
+            | net::SO_TIMESTAMPNS_OLD
+            | net::SO_TIMESTAMP_NEW
+            | net::SO_TIMESTAMPNS_NEW => {
+                self.timestamp_option
+                    .store(if value != 0 { option } else { 0 }, Ordering::Relaxed);
             }
             _ => return self.set_stored_value(option, value, privileged),
         }
@@ -310,15 +369,28 @@ mod tests {
         let options = SocketOptions::default();
         assert_eq!(options.int_option(net::SO_SNDBUF), Ok(212_992));
         options.grow_send_buffer(300_000);
-        assert_eq!((options.int_option(net::SO_SNDBUF), options.int_option(net::SO_BUF_LOCK)), (Ok(300_000), Ok(0)));
+        assert_eq!(
+            (
+                options.int_option(net::SO_SNDBUF),
+                options.int_option(net::SO_BUF_LOCK)
+            ),
+            (Ok(300_000), Ok(0))
+        );
         for (asked, granted) in [(0, 4608), (10_000, 20_000), (i32::MAX, 425_984)] {
-            options.set_int_option(net::SO_SNDBUF, asked, false).unwrap();
+            options
+                .set_int_option(net::SO_SNDBUF, asked, false)
+                .unwrap();
             assert_eq!(options.int_option(net::SO_SNDBUF), Ok(granted));
         }
         options.set_int_option(net::SO_RCVBUF, 1, false).unwrap();
         assert_eq!(options.int_option(net::SO_RCVBUF), Ok(2304));
-        assert_eq!(options.set_int_option(net::SO_SNDBUFFORCE, 1_000_000, false), Err(Errno::EPERM));
-        options.set_int_option(net::SO_SNDBUFFORCE, 1_000_000, true).unwrap();
+        assert_eq!(
+            options.set_int_option(net::SO_SNDBUFFORCE, 1_000_000, false),
+            Err(Errno::EPERM)
+        );
+        options
+            .set_int_option(net::SO_SNDBUFFORCE, 1_000_000, true)
+            .unwrap();
         assert_eq!(options.int_option(net::SO_SNDBUF), Ok(2_000_000));
         assert_eq!(options.int_option(net::SO_BUF_LOCK), Ok(3));
         options.grow_send_buffer(3_000_000);
@@ -331,11 +403,20 @@ mod tests {
         options.set_int_option(net::SO_REUSEADDR, 7, false).unwrap();
         assert_eq!(options.int_option(net::SO_REUSEADDR), Ok(1));
         assert_eq!(options.int_option(net::SO_KEEPALIVE), Ok(0));
-        assert_eq!(options.set_int_option(net::SO_DEBUG, 1, false), Err(Errno::EACCES));
+        assert_eq!(
+            options.set_int_option(net::SO_DEBUG, 1, false),
+            Err(Errno::EACCES)
+        );
         assert_eq!(options.set_int_option(net::SO_DEBUG, 0, false), Ok(()));
         assert_eq!(options.set_int_option(net::SO_PRIORITY, 6, false), Ok(()));
-        assert_eq!(options.set_int_option(net::SO_PRIORITY, 7, false), Err(Errno::EPERM));
-        assert_eq!(options.set_int_option(net::SO_MARK, 0, false), Err(Errno::EPERM));
+        assert_eq!(
+            options.set_int_option(net::SO_PRIORITY, 7, false),
+            Err(Errno::EPERM)
+        );
+        assert_eq!(
+            options.set_int_option(net::SO_MARK, 0, false),
+            Err(Errno::EPERM)
+        );
         assert_eq!(options.int_option(net::SO_PEERSEC), Err(Errno::ENOPROTOOPT));
         assert_eq!(options.int_option(200), Err(Errno::ENOPROTOOPT));
         options.set_linger((true, -3));
@@ -349,24 +430,73 @@ mod tests {
             options.set_int_option(option, value, true).unwrap();
             options.int_option(option).unwrap()
         };
-        assert_eq!([set(net::SO_RCVLOWAT, 0), set(net::SO_RCVLOWAT, 7), set(net::SO_RCVLOWAT, -1)], [1, 7, i32::MAX]);
-        assert_eq!([set(net::SO_PRIORITY, 6), set(net::SO_PASSCRED, 9), set(net::SO_PASSCRED, 0)], [6, 1, 0]);
-        assert_eq!([set(net::SO_SNDBUF, 2304), set(net::SO_SNDBUF, 2305), set(net::SO_RCVBUF, 1152)], [4608, 4610, 2304]);
-        assert_eq!([set(net::SO_SNDBUF, -5), set(net::SO_RCVBUF, i32::MAX)], [4608, 425_984]);
-        options.set_int_option(net::SO_RCVBUFFORCE, i32::MAX, true).unwrap();
+        assert_eq!(
+            [
+                set(net::SO_RCVLOWAT, 0),
+                set(net::SO_RCVLOWAT, 7),
+                set(net::SO_RCVLOWAT, -1)
+            ],
+            [1, 7, i32::MAX]
+        );
+        assert_eq!(
+            [
+                set(net::SO_PRIORITY, 6),
+                set(net::SO_PASSCRED, 9),
+                set(net::SO_PASSCRED, 0)
+            ],
+            [6, 1, 0]
+        );
+        assert_eq!(
+            [
+                set(net::SO_SNDBUF, 2304),
+                set(net::SO_SNDBUF, 2305),
+                set(net::SO_RCVBUF, 1152)
+            ],
+            [4608, 4610, 2304]
+        );
+        assert_eq!(
+            [set(net::SO_SNDBUF, -5), set(net::SO_RCVBUF, i32::MAX)],
+            [4608, 425_984]
+        );
+        options
+            .set_int_option(net::SO_RCVBUFFORCE, i32::MAX, true)
+            .unwrap();
         assert_eq!(options.receive_buffer(), (i32::MAX as usize / 2) * 2);
-        assert_eq!(options.set_int_option(net::SO_RCVBUFFORCE, 1, false), Err(Errno::EPERM));
+        assert_eq!(
+            options.set_int_option(net::SO_RCVBUFFORCE, 1, false),
+            Err(Errno::EPERM)
+        );
         assert_eq!(options.int_option(net::SO_SNDLOWAT), Ok(1));
         // One way of stamping at a time.
-        options.set_int_option(net::SO_TIMESTAMP_OLD, 1, false).unwrap();
-        options.set_int_option(net::SO_TIMESTAMPNS_NEW, 1, false).unwrap();
-        assert_eq!((options.int_option(net::SO_TIMESTAMP_OLD), options.int_option(net::SO_TIMESTAMPNS_NEW)), (Ok(0), Ok(1)));
-        options.set_int_option(net::SO_TIMESTAMPNS_NEW, 0, false).unwrap();
+        options
+            .set_int_option(net::SO_TIMESTAMP_OLD, 1, false)
+            .unwrap();
+        options
+            .set_int_option(net::SO_TIMESTAMPNS_NEW, 1, false)
+            .unwrap();
+        assert_eq!(
+            (
+                options.int_option(net::SO_TIMESTAMP_OLD),
+                options.int_option(net::SO_TIMESTAMPNS_NEW)
+            ),
+            (Ok(0), Ok(1))
+        );
+        options
+            .set_int_option(net::SO_TIMESTAMPNS_NEW, 0, false)
+            .unwrap();
         assert_eq!(options.int_option(net::SO_TIMESTAMPNS_NEW), Ok(0));
         // A switch goes off again, and is no other one.
         for on in [true, false] {
-            options.set_int_option(net::SO_REUSEPORT, on.into(), false).unwrap();
-            assert_eq!((options.is_enabled(net::SO_REUSEPORT), options.is_enabled(net::SO_REUSEADDR)), (on, false));
+            options
+                .set_int_option(net::SO_REUSEPORT, on.into(), false)
+                .unwrap();
+            assert_eq!(
+                (
+                    options.is_enabled(net::SO_REUSEPORT),
+                    options.is_enabled(net::SO_REUSEADDR)
+                ),
+                (on, false)
+            );
         }
         assert!(!options.is_enabled(64) && !options.is_enabled(net::SO_TYPE));
     }
@@ -376,10 +506,19 @@ mod tests {
         let options = SocketOptions::default();
         // Without the option, always at the front.
         options.advance_peek_offset(5, MsgFlags::PEEK);
-        assert_eq!((options.peek_offset(), options.peek_skip(MsgFlags::PEEK)), (-1, 0));
+        assert_eq!(
+            (options.peek_offset(), options.peek_skip(MsgFlags::PEEK)),
+            (-1, 0)
+        );
         options.set_peek_offset(0);
         options.advance_peek_offset(5, MsgFlags::PEEK);
-        assert_eq!((options.peek_skip(MsgFlags::PEEK), options.peek_skip(MsgFlags::empty())), (5, 0));
+        assert_eq!(
+            (
+                options.peek_skip(MsgFlags::PEEK),
+                options.peek_skip(MsgFlags::empty())
+            ),
+            (5, 0)
+        );
         options.advance_peek_offset(3, MsgFlags::empty());
         assert_eq!(options.peek_skip(MsgFlags::PEEK), 2);
         options.advance_peek_offset(9, MsgFlags::empty());
@@ -392,13 +531,36 @@ mod tests {
         options.set_timeout(true, 3);
         options.set_timeout(false, 4);
         options.set_linger((true, 9));
-        for option in [net::SO_KEEPALIVE, net::SO_PASSCRED, net::SO_PRIORITY, net::SO_RCVLOWAT] {
+        for option in [
+            net::SO_KEEPALIVE,
+            net::SO_PASSCRED,
+            net::SO_PRIORITY,
+            net::SO_RCVLOWAT,
+        ] {
             options.set_int_option(option, 1, false).unwrap();
         }
         let heir = options.inherit();
-        assert_eq!((heir.send_buffer(), heir.receive_buffer(), heir.send_timeout(), heir.receive_timeout()), (7000, 8000, 3, 4));
-        assert_eq!((heir.linger(), heir.is_enabled(net::SO_KEEPALIVE), heir.pass_credentials()), ((true, 9), true, true));
-        assert_eq!((options.linger(), SocketOptions::default().linger()), ((true, 9), (false, 0)));
+        assert_eq!(
+            (
+                heir.send_buffer(),
+                heir.receive_buffer(),
+                heir.send_timeout(),
+                heir.receive_timeout()
+            ),
+            (7000, 8000, 3, 4)
+        );
+        assert_eq!(
+            (
+                heir.linger(),
+                heir.is_enabled(net::SO_KEEPALIVE),
+                heir.pass_credentials()
+            ),
+            ((true, 9), true, true)
+        );
+        assert_eq!(
+            (options.linger(), SocketOptions::default().linger()),
+            ((true, 9), (false, 0))
+        );
     }
 
     #[test]
@@ -413,8 +575,14 @@ mod tests {
             data: alloc::vec![0; data],
         };
         options.queue_error(entry(3000));
-        assert!(!options.error_queue.has_entries(), "there is no room for that");
+        assert!(
+            !options.error_queue.has_entries(),
+            "there is no room for that"
+        );
         options.queue_error(entry(10));
-        assert_eq!(options.error_queue.pop().map(|entry| entry.data.len()), Some(10));
+        assert_eq!(
+            options.error_queue.pop().map(|entry| entry.data.len()),
+            Some(10)
+        );
     }
 }

@@ -57,9 +57,17 @@ pub struct Ucred {
 
 impl Ucred {
     /// The credentials shown where nobody is known.
-    pub const INVALID: Self = Self { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    pub const INVALID: Self = Self {
+        pid: 0,
+        uid: u32::MAX,
+        gid: u32::MAX,
+    };
     /// The credentials a message without a known sender carries.
-    pub const OVERFLOW: Self = Self { pid: 0, uid: 65_534, gid: 65_534 };
+    pub const OVERFLOW: Self = Self {
+        pid: 0,
+        uid: 65_534,
+        gid: 65_534,
+    };
 }
 
 /// A process' supplementary groups.
@@ -70,17 +78,22 @@ type CredentialsProvider = (fn() -> Ucred, fn() -> SupplementaryGroups);
 
 static CREDENTIALS_PROVIDER: Once<CredentialsProvider> = Once::new();
 
-/// Sets the functions that say who runs the calling thread, and what its groups are. The first call counts.
+/// Sets the functions that say who runs the calling thread, and what its groups are. The first call
+/// counts.
 pub fn set_credentials_provider(who: fn() -> Ucred, groups: fn() -> SupplementaryGroups) {
     CREDENTIALS_PROVIDER.call_once(|| (who, groups));
 }
 
 pub(crate) fn caller_ucred() -> Ucred {
-    CREDENTIALS_PROVIDER.get().map_or(Ucred::OVERFLOW, |(who, _)| who())
+    CREDENTIALS_PROVIDER
+        .get()
+        .map_or(Ucred::OVERFLOW, |(who, _)| who())
 }
 
 pub(crate) fn caller_groups() -> SupplementaryGroups {
-    CREDENTIALS_PROVIDER.get().map_or_else(|| Arc::from([]), |(_, groups)| groups())
+    CREDENTIALS_PROVIDER
+        .get()
+        .map_or_else(|| Arc::from([]), |(_, groups)| groups())
 }
 
 /// Who binds, connects or sends to an address, and what names mean to it.
@@ -117,9 +130,13 @@ impl WaitPolicy {
     /// Waits at `source` until `attempt` gives a result.
     ///
     /// # Errors
-    /// That of the attempt; `EAGAIN` if it would have to wait, or has waited long enough; `ERESTARTSYS` (`EINTR` if there is a
-    /// limit) for a signal.
-    pub(crate) fn wait_on<R>(self, source: &PollQueue, mut attempt: impl FnMut() -> Option<Result<R>>) -> Result<R> {
+    /// That of the attempt; `EAGAIN` if it would have to wait, or has waited long enough;
+    /// `ERESTARTSYS` (`EINTR` if there is a limit) for a signal.
+    pub(crate) fn wait_on<R>(
+        self,
+        source: &PollQueue,
+        mut attempt: impl FnMut() -> Option<Result<R>>,
+    ) -> Result<R> {
         if let Some(result) = attempt() {
             return result;
         }
@@ -156,7 +173,13 @@ impl<'a> OutgoingMessage<'a> {
     /// Bytes for the connected peer and nothing else.
     #[must_use]
     pub const fn plain(data: &'a [u8]) -> Self {
-        Self { data, to: None, rights: None, credentials: None, control: Vec::new() }
+        Self {
+            data,
+            to: None,
+            rights: None,
+            credentials: None,
+            control: Vec::new(),
+        }
     }
 }
 
@@ -245,15 +268,21 @@ pub trait SocketOps: FileOps {
     /// Those of `shutdown(2)`.
     fn shutdown(&self, receiving: bool, sending: bool) -> Result<()>;
 
-    /// What is wrong with a message before its bytes are looked at, of a socket that keeps messages apart: where it goes, and how long it is.
+    /// What is wrong with a message before its bytes are looked at, of a socket that keeps messages
+    /// apart: where it goes, and how long it is.
     ///
     /// # Errors
     /// Those of `send(2)`.
     fn check_message(&self, _to: Option<&Address>, _length: usize, flags: MsgFlags) -> Result<()> {
-        if flags.contains(MsgFlags::OOB) { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
+        if flags.contains(MsgFlags::OOB) {
+            Err(Errno::EOPNOTSUPP)
+        } else {
+            Ok(())
+        }
     }
 
-    /// Waits until a stream that is connected has room for anything, as it does before the bytes are looked at.
+    /// Waits until a stream that is connected has room for anything, as it does before the bytes
+    /// are looked at.
     ///
     /// # Errors
     /// Those of `send(2)`.
@@ -265,26 +294,38 @@ pub trait SocketOps: FileOps {
     ///
     /// # Errors
     /// Those of `send(2)`.
-    fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags, wait: WaitPolicy) -> Result<usize>;
+    fn send(
+        &self,
+        message: OutgoingMessage<'_>,
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<usize>;
 
     /// Receives.
     ///
     /// # Errors
     /// Those of `recv(2)`.
-    fn receive(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage>;
+    fn receive(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy)
+    -> Result<ReceivedMessage>;
 
     /// Receives into memory of its own: at most `limit` bytes, and no more than there are.
     ///
     /// # Errors
     /// Those of `recv(2)`.
-    fn receive_to_vec(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)>;
+    fn receive_to_vec(
+        &self,
+        limit: usize,
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<(Vec<u8>, ReceivedMessage)>;
 
     /// Who connected it or was connected to (`SO_PEERCRED`).
     fn peer_credentials(&self) -> Ucred {
         Ucred::INVALID
     }
 
-    /// The peer's supplementary groups when it was connected (`SO_PEERGROUPS`); `None` if nobody is known.
+    /// The peer's supplementary groups when it was connected (`SO_PEERGROUPS`); `None` if nobody is
+    /// known.
     fn peer_groups(&self) -> Option<SupplementaryGroups> {
         None
     }
@@ -300,7 +341,11 @@ pub trait SocketOps: FileOps {
 
     /// The contents of the queues.
     fn memory_info(&self) -> SocketMemory {
-        SocketMemory { receive_bytes: self.queued_bytes(true), send_bytes: self.queued_bytes(false), drops: 0 }
+        SocketMemory {
+            receive_bytes: self.queued_bytes(true),
+            send_bytes: self.queued_bytes(false),
+            drops: 0,
+        }
     }
 
     /// Takes the oldest entry of the error queue (`MSG_ERRQUEUE`), with at most `limit` bytes.
@@ -324,7 +369,8 @@ pub trait SocketOps: FileOps {
         false
     }
 
-    /// The number from which what is sent is counted if that begins now: of a stream that of the byte that is sent next.
+    /// The number from which what is sent is counted if that begins now: of a stream that of the
+    /// byte that is sent next.
     ///
     /// # Errors
     /// `EINVAL` if it cannot begin.
@@ -332,7 +378,8 @@ pub trait SocketOps: FileOps {
         Ok(0)
     }
 
-    /// Whether it has options of a level below that of all sockets, to be set or else shown: looked at before anything of the program's memory.
+    /// Whether it has options of a level below that of all sockets, to be set or else shown: looked
+    /// at before anything of the program's memory.
     ///
     /// # Errors
     /// Those of `setsockopt(2)` and `getsockopt(2)`.
@@ -348,7 +395,8 @@ pub trait SocketOps: FileOps {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Gives an option whose value depends on a number that the program gives, else as [`SocketOps::option`].
+    /// Gives an option whose value depends on a number that the program gives, else as
+    /// [`SocketOps::option`].
     ///
     /// # Errors
     /// Those of `getsockopt(2)`.
@@ -387,7 +435,11 @@ impl Socket {
     /// A socket of `ops`, which shares `options` with it.
     #[must_use]
     pub fn new(ops: Arc<dyn SocketOps>, options: Arc<SocketOptions>) -> Self {
-        Self { _counted: census::Socket::default(), ops, options }
+        Self {
+            _counted: census::Socket::default(),
+            ops,
+            options,
+        }
     }
 
     /// The operations of the socket's family.
@@ -415,13 +467,19 @@ impl Socket {
     /// How long a call that sends waits.
     #[must_use]
     pub fn send_wait(&self, nonblocking: bool) -> WaitPolicy {
-        WaitPolicy { nonblocking, timeout_ns: self.options.send_timeout() }
+        WaitPolicy {
+            nonblocking,
+            timeout_ns: self.options.send_timeout(),
+        }
     }
 
     /// How long a call that receives, connects or accepts waits.
     #[must_use]
     pub fn receive_wait(&self, nonblocking: bool) -> WaitPolicy {
-        WaitPolicy { nonblocking, timeout_ns: self.options.receive_timeout() }
+        WaitPolicy {
+            nonblocking,
+            timeout_ns: self.options.receive_timeout(),
+        }
     }
 }
 
@@ -450,14 +508,26 @@ impl FileOps for Socket {
                 request.write(&i32::from(self.ops.at_mark()?))?;
                 return Ok(0);
             }
-            SIOCGSTAMP | SIOCGSTAMPNS | ioctl::SIOCGSTAMP_NEW | ioctl::SIOCGSTAMPNS_NEW if self.ops.family() != net::AF_UNIX => {
+            SIOCGSTAMP | SIOCGSTAMPNS | ioctl::SIOCGSTAMP_NEW | ioctl::SIOCGSTAMPNS_NEW
+                if self.ops.family() != net::AF_UNIX =>
+            {
                 let time = self.options.last_timestamp()?;
                 let nanoseconds = matches!(request.command, SIOCGSTAMPNS | ioctl::SIOCGSTAMPNS_NEW);
-                request.write(&[time.sec, i64::from(if nanoseconds { time.nsec } else { time.nsec / 1000 })])?;
+                request.write(&[
+                    time.sec,
+                    i64::from(if nanoseconds {
+                        time.nsec
+                    } else {
+                        time.nsec / 1000
+                    }),
+                ])?;
                 return Ok(0);
             }
             // All that was sent has gone out.
-            SIOCOUTQNSD if self.ops.family() != net::AF_UNIX && self.ops.socket_type() == SocketType::Stream => {
+            SIOCOUTQNSD
+                if self.ops.family() != net::AF_UNIX
+                    && self.ops.socket_type() == SocketType::Stream =>
+            {
                 request.write(&0i32)?;
                 return Ok(0);
             }

@@ -1,4 +1,5 @@
-//! The sysctls of sockets (`/proc/sys/net`): numbers within bounds. Those that nothing here depends on are remembered.
+//! The sysctls of sockets (`/proc/sys/net`): numbers within bounds. Those that nothing here depends
+//! on are remembered.
 
 use abi::errno::Errno;
 use alloc::string::String;
@@ -26,10 +27,25 @@ pub struct Sysctl {
 }
 
 impl Sysctl {
-    const fn vector(path: &'static str, values: [i64; MAX_VALUES], count: usize, min: i64, max: i64, ascending: bool) -> Self {
+    const fn vector(
+        path: &'static str,
+        values: [i64; MAX_VALUES],
+        count: usize,
+        min: i64,
+        max: i64,
+        ascending: bool,
+    ) -> Self {
         let [a, b, c] = values;
         let values = [AtomicI64::new(a), AtomicI64::new(b), AtomicI64::new(c)];
-        Self { path, values, count, min, max, ascending, changing: Mutex::new(()) }
+        Self {
+            path,
+            values,
+            count,
+            min,
+            max,
+            ascending,
+            changing: Mutex::new(()),
+        }
     }
 
     const fn integer(path: &'static str, value: i64, least: i64, most: i64) -> Self {
@@ -71,7 +87,12 @@ impl Sysctl {
         let mut text = String::new();
         for place in 0..self.count {
             // Writing to a string does not fail.
-            let _ = write!(text, "{}{}", self.value(place), if place + 1 == self.count { '\n' } else { '\t' });
+            let _ = write!(
+                text,
+                "{}{}",
+                self.value(place),
+                if place + 1 == self.count { '\n' } else { '\t' }
+            );
         }
         text
     }
@@ -88,10 +109,18 @@ impl Sysctl {
         for word in text.split_ascii_whitespace() {
             let value: i64 = word.parse().map_err(|_| Errno::EINVAL)?;
             let fits = given < self.count && (self.min..=self.max).contains(&value);
-            *values.get_mut(given).filter(|_| fits).ok_or(Errno::EINVAL)? = value;
+            *values
+                .get_mut(given)
+                .filter(|_| fits)
+                .ok_or(Errno::EINVAL)? = value;
             given += 1;
         }
-        if given == 0 || (self.ascending && values[..self.count].windows(2).any(|pair| pair[0] > pair[1])) {
+        if given == 0
+            || (self.ascending
+                && values[..self.count]
+                    .windows(2)
+                    .any(|pair| pair[0] > pair[1]))
+        {
             return Err(Errno::EINVAL);
         }
         for (to, value) in self.values.iter().zip(values) {
@@ -104,33 +133,68 @@ impl Sysctl {
 /// The most connections that may wait to be accepted.
 pub(crate) static SOMAXCONN: Sysctl = Sysctl::integer("core/somaxconn", 4096, 0, INT_MAX);
 /// Sizes of buffers: at first, and the most an ordinary user may ask for.
-pub(crate) static RMEM_DEFAULT: Sysctl = Sysctl::integer("core/rmem_default", 212_992, 2304, INT_MAX);
+pub(crate) static RMEM_DEFAULT: Sysctl =
+    Sysctl::integer("core/rmem_default", 212_992, 2304, INT_MAX);
 pub(crate) static RMEM_MAX: Sysctl = Sysctl::integer("core/rmem_max", 212_992, 2304, INT_MAX);
-pub(crate) static WMEM_DEFAULT: Sysctl = Sysctl::integer("core/wmem_default", 212_992, 4608, INT_MAX);
+pub(crate) static WMEM_DEFAULT: Sysctl =
+    Sysctl::integer("core/wmem_default", 212_992, 4608, INT_MAX);
 pub(crate) static WMEM_MAX: Sysctl = Sysctl::integer("core/wmem_max", 212_992, 4608, INT_MAX);
 /// Sizes of TCP's buffers: least, at first, most.
-pub(crate) static TCP_RMEM: Sysctl = Sysctl::vector("ipv4/tcp_rmem", [4096, 131_072, 6_291_456], 3, 1, INT_MAX, false);
-pub(crate) static TCP_WMEM: Sysctl = Sysctl::vector("ipv4/tcp_wmem", [4096, 16_384, 4_194_304], 3, 1, INT_MAX, false);
+pub(crate) static TCP_RMEM: Sysctl = Sysctl::vector(
+    "ipv4/tcp_rmem",
+    [4096, 131_072, 6_291_456],
+    3,
+    1,
+    INT_MAX,
+    false,
+);
+pub(crate) static TCP_WMEM: Sysctl = Sysctl::vector(
+    "ipv4/tcp_wmem",
+    [4096, 16_384, 4_194_304],
+    3,
+    1,
+    INT_MAX,
+    false,
+);
 /// The ports that are given to who asks for none.
-pub(crate) static IP_LOCAL_PORT_RANGE: Sysctl =
-    Sysctl::vector("ipv4/ip_local_port_range", [32_768, 60_999, 0], 2, 1, 65_535, true);
+pub(crate) static IP_LOCAL_PORT_RANGE: Sysctl = Sysctl::vector(
+    "ipv4/ip_local_port_range",
+    [32_768, 60_999, 0],
+    2,
+    1,
+    65_535,
+    true,
+);
 /// Ports below are an administrator's.
-pub(crate) static IP_UNPRIVILEGED_PORT_START: Sysctl = Sysctl::integer("ipv4/ip_unprivileged_port_start", 1024, 0, 65_535);
+pub(crate) static IP_UNPRIVILEGED_PORT_START: Sysctl =
+    Sysctl::integer("ipv4/ip_unprivileged_port_start", 1024, 0, 65_535);
 /// The groups whose members may have sockets that ask.
-pub(crate) static PING_GROUP_RANGE: Sysctl = Sysctl::vector("ipv4/ping_group_range", [0, INT_MAX, 0], 2, 0, INT_MAX, false);
+pub(crate) static PING_GROUP_RANGE: Sysctl = Sysctl::vector(
+    "ipv4/ping_group_range",
+    [0, INT_MAX, 0],
+    2,
+    0,
+    INT_MAX,
+    false,
+);
 /// Addresses that are not this host's can be bound.
 pub(crate) static IP_NONLOCAL_BIND: Sysctl = Sysctl::boolean("ipv4/ip_nonlocal_bind", 0);
 /// The hop limit of packets.
 pub(crate) static IP_DEFAULT_TTL: Sysctl = Sysctl::integer("ipv4/ip_default_ttl", 64, 1, 255);
 /// `::` does not take IPv4.
 pub(crate) static BINDV6ONLY: Sysctl = Sysctl::boolean("ipv6/bindv6only", 0);
-pub(crate) static TCP_KEEPALIVE_TIME: Sysctl = Sysctl::integer("ipv4/tcp_keepalive_time", 7200, 1, 32_767);
-pub(crate) static TCP_KEEPALIVE_INTVL: Sysctl = Sysctl::integer("ipv4/tcp_keepalive_intvl", 75, 1, 32_767);
-pub(crate) static TCP_KEEPALIVE_PROBES: Sysctl = Sysctl::integer("ipv4/tcp_keepalive_probes", 9, 1, 127);
+pub(crate) static TCP_KEEPALIVE_TIME: Sysctl =
+    Sysctl::integer("ipv4/tcp_keepalive_time", 7200, 1, 32_767);
+pub(crate) static TCP_KEEPALIVE_INTVL: Sysctl =
+    Sysctl::integer("ipv4/tcp_keepalive_intvl", 75, 1, 32_767);
+pub(crate) static TCP_KEEPALIVE_PROBES: Sysctl =
+    Sysctl::integer("ipv4/tcp_keepalive_probes", 9, 1, 127);
 pub(crate) static TCP_SYN_RETRIES: Sysctl = Sysctl::integer("ipv4/tcp_syn_retries", 6, 1, 127);
 pub(crate) static TCP_FIN_TIMEOUT: Sysctl = Sysctl::integer("ipv4/tcp_fin_timeout", 60, 0, INT_MAX);
-/// How many datagrams wait at most for a receiver of `AF_UNIX` that has not named their sender its peer.
-pub(crate) static UNIX_MAX_DGRAM_QLEN: Sysctl = Sysctl::integer("unix/max_dgram_qlen", 10, 0, INT_MAX);
+/// How many datagrams wait at most for a receiver of `AF_UNIX` that has not named their sender its
+/// peer.
+pub(crate) static UNIX_MAX_DGRAM_QLEN: Sysctl =
+    Sysctl::integer("unix/max_dgram_qlen", 10, 0, INT_MAX);
 
 /// Sysctls that something depends on.
 static EFFECTIVE_SYSCTLS: [&Sysctl; 19] = [
@@ -183,7 +247,14 @@ static STORED_SYSCTLS: [Sysctl; 27] = [
     Sysctl::boolean("ipv4/tcp_slow_start_after_idle", 1),
     Sysctl::boolean("ipv4/tcp_no_metrics_save", 0),
     Sysctl::integer("ipv4/tcp_notsent_lowat", -1, -1, INT_MAX),
-    Sysctl::vector("ipv4/udp_mem", [22_000, 29_000, 44_000], 3, 0, INT_MAX, false),
+    Sysctl::vector(
+        "ipv4/udp_mem",
+        [22_000, 29_000, 44_000],
+        3,
+        0,
+        INT_MAX,
+        false,
+    ),
 ];
 
 /// All settings.
@@ -206,19 +277,23 @@ mod tests {
         RANGE.set(b"15").unwrap();
         assert_eq!(RANGE.text(), "15\t20\n");
         RANGE.set(b" 30\t40 \n").unwrap();
-        assert!(RANGE.text() == "30\t40\n" && RANGE.range_contains(40) && !RANGE.range_contains(41));
+        assert!(
+            RANGE.text() == "30\t40\n" && RANGE.range_contains(40) && !RANGE.range_contains(41)
+        );
     }
 
     #[test]
     fn every_setting_has_a_place_of_its_own() {
         let all: Vec<&Sysctl> = all().collect();
         for (at, setting) in all.iter().enumerate() {
-            assert!(all[at + 1..].iter().all(|other| other.path != setting.path), "{}", setting.path);
             assert!(
-                setting.values[..setting.count]
-                    .iter()
-                    .all(|value| { (setting.min..=setting.max).contains(&value.load(Ordering::Relaxed)) })
+                all[at + 1..].iter().all(|other| other.path != setting.path),
+                "{}",
+                setting.path
             );
+            assert!(setting.values[..setting.count].iter().all(|value| {
+                (setting.min..=setting.max).contains(&value.load(Ordering::Relaxed))
+            }));
         }
     }
 
@@ -227,7 +302,12 @@ mod tests {
         static THREE: Sysctl = Sysctl::vector("x", [1, 2, 3], 3, -1, 10, false);
         THREE.set(b"-1 10").unwrap();
         assert_eq!(
-            (THREE.text(), THREE.range(), THREE.default_size(), THREE.as_usize()),
+            (
+                THREE.text(),
+                THREE.range(),
+                THREE.default_size(),
+                THREE.as_usize()
+            ),
             ("-1\t10\t3\n".into(), [-1, 10], 10, 0)
         );
         assert_eq!(

@@ -9,11 +9,19 @@ use fs::ramfs::RamFs;
 use fs::{Cred, File, FsStruct, OpenFlags, mount};
 use linux_raw_sys::net::{AF_INET, SO_SNDBUF};
 use net::unix::pair;
-use net::{Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketOps, SocketType, UnixName, WaitPolicy};
+use net::{
+    Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketOps, SocketType, UnixName, WaitPolicy,
+};
 use task::explore::{Model, spawn};
 
-const PATIENT: WaitPolicy = WaitPolicy { nonblocking: false, timeout_ns: 0 };
-const HASTY: WaitPolicy = WaitPolicy { nonblocking: false, timeout_ns: 1000 };
+const PATIENT: WaitPolicy = WaitPolicy {
+    nonblocking: false,
+    timeout_ns: 0,
+};
+const HASTY: WaitPolicy = WaitPolicy {
+    nonblocking: false,
+    timeout_ns: 1000,
+};
 /// The smallest buffer there is.
 const BUFFER: usize = 4608;
 
@@ -22,7 +30,10 @@ fn protocol(file: &File) -> &dyn SocketOps {
 }
 
 fn file(socket: Socket) -> Arc<File> {
-    socket.options().set_int_option(SO_SNDBUF, 1, false).unwrap();
+    socket
+        .options()
+        .set_int_option(SO_SNDBUF, 1, false)
+        .unwrap();
     socket.into_file(OpenFlags::empty())
 }
 
@@ -32,10 +43,17 @@ fn files(kind: SocketType) -> (Arc<File>, Arc<File>) {
 }
 
 fn call<R>(f: impl FnOnce(&Caller<'_>) -> R) -> R {
-    static CONTEXT: LazyLock<FsStruct> =
-        LazyLock::new(|| FsStruct::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none")));
+    static CONTEXT: LazyLock<FsStruct> = LazyLock::new(|| {
+        FsStruct::new(mount::Namespace::new(
+            RamFs::new("tmpfs", None, 0o755),
+            "none",
+        ))
+    });
     let cred = Cred::root();
-    f(&Caller { walk: CONTEXT.walk(&cred), umask: 0 })
+    f(&Caller {
+        walk: CONTEXT.walk(&cred),
+        umask: 0,
+    })
 }
 
 fn name(name: &[u8]) -> Address {
@@ -114,9 +132,17 @@ mod streams {
         Model::new().preemptions(2).check(|| {
             let (a, b) = files(SocketType::Stream);
             let theirs = a.clone();
-            let sender = spawn("sender", move || assert_eq!(theirs.write(&vec![7; 2 * BUFFER]), Ok(2 * BUFFER)));
+            let sender = spawn("sender", move || {
+                assert_eq!(theirs.write(&vec![7; 2 * BUFFER]), Ok(2 * BUFFER))
+            });
             let mut got = vec![0; 2 * BUFFER];
-            assert_eq!(protocol(&b).receive(&mut got, MsgFlags::WAITALL, PATIENT).unwrap().copied, 2 * BUFFER);
+            assert_eq!(
+                protocol(&b)
+                    .receive(&mut got, MsgFlags::WAITALL, PATIENT)
+                    .unwrap()
+                    .copied,
+                2 * BUFFER
+            );
             sender.join();
             drop((a, b));
         });
@@ -129,7 +155,10 @@ mod streams {
                 let (a, b) = files(SocketType::Stream);
                 let sender = spawn("sender", move || {
                     let sent = a.write(&vec![0; 2 * BUFFER]);
-                    assert!(sent == Ok(BUFFER) || matches!(sent, Err(Errno::EPIPE | Errno::ECONNRESET)), "{sent:?}");
+                    assert!(
+                        sent == Ok(BUFFER) || matches!(sent, Err(Errno::EPIPE | Errno::ECONNRESET)),
+                        "{sent:?}"
+                    );
                 });
                 if closes {
                     drop(b);
@@ -149,7 +178,10 @@ mod streams {
             let (a, b) = files(SocketType::Stream);
             let receivers = [(); 2].map(|()| {
                 let b = b.clone();
-                spawn("receiver", move || while b.read(&mut [0; 1]).unwrap() > 0 {})
+                spawn(
+                    "receiver",
+                    move || while b.read(&mut [0; 1]).unwrap() > 0 {},
+                )
             });
             assert_eq!(a.write(b"xy"), Ok(2));
             protocol(&a).shutdown(false, true).unwrap();
@@ -168,9 +200,13 @@ mod streams {
                 }
             });
             let mut buf = [0; 3];
-            let got = protocol(&b).receive(&mut buf, MsgFlags::WAITALL, PATIENT).unwrap();
+            let got = protocol(&b)
+                .receive(&mut buf, MsgFlags::WAITALL, PATIENT)
+                .unwrap();
             assert_eq!((got.copied, &buf), (3, b"abc"));
-            let got = protocol(&b).receive(&mut buf, MsgFlags::WAITALL, PATIENT).unwrap();
+            let got = protocol(&b)
+                .receive(&mut buf, MsgFlags::WAITALL, PATIENT)
+                .unwrap();
             assert_eq!(got.copied, 0);
             sender.join();
         });
@@ -184,7 +220,9 @@ mod streams {
                 assert_eq!(a.write(b"x"), Ok(1));
                 drop(a);
             });
-            let early = protocol(&b).receive(&mut [0; 2], MsgFlags::empty(), HASTY).map(|got| got.copied);
+            let early = protocol(&b)
+                .receive(&mut [0; 2], MsgFlags::empty(), HASTY)
+                .map(|got| got.copied);
             assert!(matches!(early, Ok(1) | Err(Errno::EAGAIN)), "{early:?}");
             assert_eq!(read_all(&b).len(), usize::from(early.is_err()));
             sender.join();
@@ -203,7 +241,11 @@ mod streams {
                 protocol(&theirs).shutdown(false, true).unwrap();
             });
             for wanted in [Events::OUT, Events::IN, Events::RDHUP] {
-                let mut entries = [PollItem { file: Some(a.clone()), wanted, found: Events::empty() }];
+                let mut entries = [PollItem {
+                    file: Some(a.clone()),
+                    wanted,
+                    found: Events::empty(),
+                }];
                 assert_eq!(poll(&mut entries, None), Ok(1));
             }
             receiver.join();
@@ -217,7 +259,10 @@ mod streams {
             let (a, b) = files(SocketType::Stream);
             let sender = spawn("sender", move || {
                 assert_eq!(a.write(b"a"), Ok(1));
-                assert_eq!(protocol(&a).send(OutgoingMessage::plain(b"bU"), MsgFlags::OOB, PATIENT), Ok(2));
+                assert_eq!(
+                    protocol(&a).send(OutgoingMessage::plain(b"bU"), MsgFlags::OOB, PATIENT),
+                    Ok(2)
+                );
                 assert_eq!(a.write(b"c"), Ok(1));
             });
             assert_eq!(read_all(&b), b"abc");
@@ -234,7 +279,9 @@ mod messages {
         for kind in [SocketType::Seqpacket, SocketType::Datagram] {
             Model::new().preemptions(2).check(move || {
                 let (a, b) = files(kind);
-                let sender = spawn("sender", move || (0..3u8).for_each(|n| assert_eq!(a.write(&[n; 3000]), Ok(3000))));
+                let sender = spawn("sender", move || {
+                    (0..3u8).for_each(|n| assert_eq!(a.write(&[n; 3000]), Ok(3000)))
+                });
                 let mut buf = [0; 4000];
                 for n in 0..3 {
                     assert_eq!((b.read(&mut buf), buf[0]), (Ok(3000), n));
@@ -262,7 +309,8 @@ mod messages {
     #[test]
     fn two_senders_to_a_full_queue_are_both_told_of_room() {
         Model::new().preemptions(1).check(|| {
-            let [receiver, filler] = [(); 2].map(|()| file(net::unix::socket(SocketType::Datagram, 0).unwrap()));
+            let [receiver, filler] =
+                [(); 2].map(|()| file(net::unix::socket(SocketType::Datagram, 0).unwrap()));
             bind(&receiver, &name(b"full"));
             connect(&filler, &name(b"full"), PATIENT).unwrap();
             // As many as wait at most.
@@ -283,13 +331,16 @@ mod messages {
     #[test]
     fn senders_to_a_full_queue_hear_that_it_is_closed() {
         Model::new().preemptions(2).check(|| {
-            let [receiver, filler, sender] = [(); 3].map(|()| file(net::unix::socket(SocketType::Datagram, 0).unwrap()));
+            let [receiver, filler, sender] =
+                [(); 3].map(|()| file(net::unix::socket(SocketType::Datagram, 0).unwrap()));
             bind(&receiver, &name(b"closing"));
             for socket in [&filler, &sender] {
                 connect(socket, &name(b"closing"), PATIENT).unwrap();
             }
             (0..11).for_each(|_| assert_eq!(filler.write(b"x"), Ok(1)));
-            let sender = spawn("sender", move || assert_eq!(sender.write(b"y"), Err(Errno::ECONNREFUSED)));
+            let sender = spawn("sender", move || {
+                assert_eq!(sender.write(b"y"), Err(Errno::ECONNREFUSED))
+            });
             drop(receiver);
             sender.join();
             drop(filler);
@@ -304,7 +355,10 @@ mod connections {
     fn listener(inet: bool, backlog: usize) -> (Arc<File>, Address) {
         let (socket, address) = if inet {
             let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-            (net::inet::socket(AF_INET, SocketType::Stream, 0), Address::Inet(any))
+            (
+                net::inet::socket(AF_INET, SocketType::Stream, 0),
+                Address::Inet(any),
+            )
         } else {
             (net::unix::socket(SocketType::Stream, 0), name(b"listener"))
         };
@@ -317,8 +371,12 @@ mod connections {
 
     fn client(inet: bool) -> Arc<File> {
         file(
-            if inet { net::inet::socket(AF_INET, SocketType::Stream, 0) } else { net::unix::socket(SocketType::Stream, 0) }
-                .unwrap(),
+            if inet {
+                net::inet::socket(AF_INET, SocketType::Stream, 0)
+            } else {
+                net::unix::socket(SocketType::Stream, 0)
+            }
+            .unwrap(),
         )
     }
 
@@ -332,7 +390,10 @@ mod connections {
                     connect(&client, &address, PATIENT).unwrap();
                     assert_eq!(client.write(b"x"), Ok(1));
                 });
-                let served = protocol(&listener).accept(PATIENT).unwrap().into_file(OpenFlags::empty());
+                let served = protocol(&listener)
+                    .accept(PATIENT)
+                    .unwrap()
+                    .into_file(OpenFlags::empty());
                 assert_eq!(read_all(&served), b"x");
                 client.join();
             });
@@ -352,7 +413,12 @@ mod connections {
                     })
                 });
                 // Kept until all are in: their end would wake who waits, too.
-                let served = [(); 2].map(|()| protocol(&listener).accept(PATIENT).unwrap().into_file(OpenFlags::empty()));
+                let served = [(); 2].map(|()| {
+                    protocol(&listener)
+                        .accept(PATIENT)
+                        .unwrap()
+                        .into_file(OpenFlags::empty())
+                });
                 clients.into_iter().for_each(|client| client.join());
                 drop(served);
             });
@@ -370,8 +436,14 @@ mod connections {
                         let client = client(inet);
                         match connect(&client, &address, PATIENT) {
                             // It was in the backlog.
-                            Ok(()) => assert!(matches!(client.read(&mut [0; 1]), Ok(0) | Err(Errno::ECONNRESET))),
-                            Err(error) => assert!(matches!(error, Errno::ECONNREFUSED | Errno::ECONNRESET), "{error}"),
+                            Ok(()) => assert!(matches!(
+                                client.read(&mut [0; 1]),
+                                Ok(0) | Err(Errno::ECONNRESET)
+                            )),
+                            Err(error) => assert!(
+                                matches!(error, Errno::ECONNREFUSED | Errno::ECONNRESET),
+                                "{error}"
+                            ),
                         }
                     })
                 });
@@ -387,8 +459,13 @@ mod connections {
             Model::new().preemptions(3).check(move || {
                 let (listener, _) = listener(inet, 1);
                 let theirs = listener.clone();
-                let other = spawn("other", move || protocol(&theirs).shutdown(true, true).unwrap());
-                assert_eq!(protocol(&listener).accept(PATIENT).err(), Some(Errno::EINVAL));
+                let other = spawn("other", move || {
+                    protocol(&theirs).shutdown(true, true).unwrap()
+                });
+                assert_eq!(
+                    protocol(&listener).accept(PATIENT).err(),
+                    Some(Errno::EINVAL)
+                );
                 other.join();
             });
         }
@@ -400,7 +477,10 @@ mod connections {
             let (listener, address) = listener(true, 1);
             let client = client(true);
             connect(&client, &address, PATIENT).unwrap();
-            let served = protocol(&listener).accept(PATIENT).unwrap().into_file(OpenFlags::empty());
+            let served = protocol(&listener)
+                .accept(PATIENT)
+                .unwrap()
+                .into_file(OpenFlags::empty());
             let sender = spawn("sender", move || {
                 assert_eq!(served.write(b"bytes"), Ok(5));
                 drop(served);
@@ -418,9 +498,21 @@ mod connections {
             let first = client(false);
             connect(&first, &address, PATIENT).unwrap();
             let other = client(false);
-            assert_eq!(connect(&other, &address, WaitPolicy { nonblocking: true, timeout_ns: 0 }), Err(Errno::EAGAIN));
+            assert_eq!(
+                connect(
+                    &other,
+                    &address,
+                    WaitPolicy {
+                        nonblocking: true,
+                        timeout_ns: 0
+                    }
+                ),
+                Err(Errno::EAGAIN)
+            );
             let theirs = other.clone();
-            let waits = spawn("client", move || connect(&theirs, &address, PATIENT).unwrap());
+            let waits = spawn("client", move || {
+                connect(&theirs, &address, PATIENT).unwrap()
+            });
             protocol(&listener).listen(1).unwrap();
             waits.join();
             drop((first, other));
@@ -443,7 +535,11 @@ mod notices {
                     let other = spawn("other", move || protocol(&theirs).complete_zerocopy());
                     // One that is not connected is hung up, which is told always.
                     while !socket.poll(None).contains(Events::ERR) {
-                        let mut entries = [PollItem { file: Some(socket.clone()), wanted: Events::ERR, found: Events::empty() }];
+                        let mut entries = [PollItem {
+                            file: Some(socket.clone()),
+                            wanted: Events::ERR,
+                            found: Events::empty(),
+                        }];
                         assert_eq!(poll(&mut entries, None), Ok(1));
                         if kind == SocketType::Stream {
                             break;
@@ -460,7 +556,8 @@ mod notices {
     fn a_datagram_ends_the_wait_for_one() {
         Model::new().preemptions(2).check(|| {
             let any = Address::Inet(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-            let [receiver, sender] = [(); 2].map(|()| file(net::inet::socket(AF_INET, SocketType::Datagram, 0).unwrap()));
+            let [receiver, sender] = [(); 2]
+                .map(|()| file(net::inet::socket(AF_INET, SocketType::Datagram, 0).unwrap()));
             bind(&receiver, &any);
             connect(&sender, &protocol(&receiver).local_address(), PATIENT).unwrap();
             let sender = spawn("sender", move || assert_eq!(sender.write(b"x"), Ok(1)));
@@ -473,17 +570,33 @@ mod notices {
     fn who_waits_for_all_of_one_senders_bytes_gets_them() {
         Model::new().preemptions(2).check(|| {
             let (a, b) = files(SocketType::Stream);
-            b.ops_as::<Socket>().unwrap().options().set_int_option(SO_PASSCRED, 1, false).unwrap();
-            let who = Ucred { pid: 7, uid: 8, gid: 9 };
+            b.ops_as::<Socket>()
+                .unwrap()
+                .options()
+                .set_int_option(SO_PASSCRED, 1, false)
+                .unwrap();
+            let who = Ucred {
+                pid: 7,
+                uid: 8,
+                gid: 9,
+            };
             let theirs = a.clone();
             let sender = spawn("sender", move || {
                 for bytes in [&b"ab"[..], b"cd"] {
-                    let message = OutgoingMessage { credentials: Some(who), ..OutgoingMessage::plain(bytes) };
-                    assert_eq!(protocol(&theirs).send(message, MsgFlags::empty(), PATIENT), Ok(2));
+                    let message = OutgoingMessage {
+                        credentials: Some(who),
+                        ..OutgoingMessage::plain(bytes)
+                    };
+                    assert_eq!(
+                        protocol(&theirs).send(message, MsgFlags::empty(), PATIENT),
+                        Ok(2)
+                    );
                 }
             });
             let mut buf = [0; 4];
-            let got = protocol(&b).receive(&mut buf, MsgFlags::WAITALL, PATIENT).unwrap();
+            let got = protocol(&b)
+                .receive(&mut buf, MsgFlags::WAITALL, PATIENT)
+                .unwrap();
             assert_eq!((got.copied, &buf, got.credentials), (4, b"abcd", Some(who)));
             sender.join();
         });

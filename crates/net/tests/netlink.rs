@@ -7,7 +7,10 @@ use linux_raw_sys::net as sys;
 use net::{MsgFlags, OutgoingMessage, Socket, SocketOps, SocketType, WaitPolicy};
 use std::sync::Arc;
 
-const NOW: WaitPolicy = WaitPolicy { nonblocking: true, timeout_ns: 0 };
+const NOW: WaitPolicy = WaitPolicy {
+    nonblocking: true,
+    timeout_ns: 0,
+};
 const ROUTE: i32 = 0;
 const SOCK_DIAG: i32 = 4;
 const GENERIC: i32 = 16;
@@ -17,7 +20,9 @@ const ERROR: u16 = 2;
 const DONE: u16 = 3;
 
 fn open(protocol: i32) -> Arc<File> {
-    net::netlink::socket(SocketType::Datagram, protocol).unwrap().into_file(OpenFlags::NONBLOCK)
+    net::netlink::socket(SocketType::Datagram, protocol)
+        .unwrap()
+        .into_file(OpenFlags::NONBLOCK)
 }
 
 fn protocol(file: &File) -> &dyn SocketOps {
@@ -26,8 +31,14 @@ fn protocol(file: &File) -> &dyn SocketOps {
 
 fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     let length = 16 + body.len() as u32;
-    let mut message =
-        [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &flags.to_ne_bytes(), &[7, 0, 0, 0, 0, 0, 0, 0], body].concat();
+    let mut message = [
+        &length.to_ne_bytes()[..],
+        &kind.to_ne_bytes(),
+        &flags.to_ne_bytes(),
+        &[7, 0, 0, 0, 0, 0, 0, 0],
+        body,
+    ]
+    .concat();
     message.resize(message.len().next_multiple_of(4), 0);
     message
 }
@@ -60,14 +71,29 @@ fn a_reply_that_is_looked_at_stays() {
     let links = request(18, REQUEST | DUMP, &[0; 16]);
     file.write(&links).unwrap();
     assert!(file.poll(None).contains(Events::IN));
-    let peek = |limit| protocol(&file).receive_to_vec(limit, MsgFlags::PEEK, NOW).unwrap();
+    let peek = |limit| {
+        protocol(&file)
+            .receive_to_vec(limit, MsgFlags::PEEK, NOW)
+            .unwrap()
+    };
     let (first, got) = peek(1 << 16);
     assert!(got.message_len == first.len() && got.copied == first.len());
     let (part, got) = peek(20);
-    assert_eq!((part.as_slice(), got.copied, got.message_len), (&first[..20], 20, first.len()));
-    let (taken, _) = protocol(&file).receive_to_vec(1 << 16, MsgFlags::empty(), NOW).unwrap();
+    assert_eq!(
+        (part.as_slice(), got.copied, got.message_len),
+        (&first[..20], 20, first.len())
+    );
+    let (taken, _) = protocol(&file)
+        .receive_to_vec(1 << 16, MsgFlags::empty(), NOW)
+        .unwrap();
     assert_eq!(taken, first);
-    assert_ne!(protocol(&file).receive_to_vec(1 << 16, MsgFlags::empty(), NOW).map(|(data, _)| data).ok(), Some(first));
+    assert_ne!(
+        protocol(&file)
+            .receive_to_vec(1 << 16, MsgFlags::empty(), NOW)
+            .map(|(data, _)| data)
+            .ok(),
+        Some(first)
+    );
     let urgent = protocol(&file).send(OutgoingMessage::plain(&links), MsgFlags::OOB, NOW);
     assert_eq!(urgent, Err(Errno::EOPNOTSUPP));
 }
@@ -75,7 +101,9 @@ fn a_reply_that_is_looked_at_stays() {
 #[test]
 fn sockets_are_listed_by_family_and_protocol() {
     let file = open(SOCK_DIAG);
-    let udp = net::inet::socket(sys::AF_INET, SocketType::Datagram, 0).unwrap().into_file(OpenFlags::empty());
+    let udp = net::inet::socket(sys::AF_INET, SocketType::Datagram, 0)
+        .unwrap()
+        .into_file(OpenFlags::empty());
     let body = |family: u32, protocol: i32, length: usize| {
         let mut body = vec![0; length];
         (body[0], body[1]) = (family as u8, protocol as u8);
@@ -83,14 +111,47 @@ fn sockets_are_listed_by_family_and_protocol() {
         body
     };
     let ask_for = |body: &[u8], flags| ask(&file, &request(20, flags, body));
-    assert_eq!(ask_for(&body(sys::AF_INET, 17, 56), REQUEST | DUMP).0.last(), Some(&DONE));
-    assert_eq!(ask_for(&body(sys::AF_INET, 99, 56), REQUEST | DUMP).1, Some(Errno::ENOENT.raw()), "a protocol nobody knows");
-    assert_eq!(ask_for(&body(sys::AF_PACKET, 0, 56), REQUEST | DUMP).1, Some(Errno::ENOENT.raw()));
-    assert_eq!(ask_for(&body(sys::AF_INET, 17, 55), REQUEST | DUMP).1, Some(Errno::EINVAL.raw()), "too short");
-    assert_eq!(ask_for(&body(sys::AF_UNIX, 0, 23), REQUEST | DUMP).1, Some(Errno::EINVAL.raw()));
-    assert_eq!(ask_for(&body(sys::AF_UNIX, 0, 24), REQUEST | DUMP).0.last(), Some(&DONE));
-    assert_eq!(ask_for(&body(sys::AF_INET, 17, 56), REQUEST).1, Some(Errno::EOPNOTSUPP.raw()), "only lists");
-    assert_eq!(ask(&file, &request(21, REQUEST | DUMP, &body(sys::AF_INET, 17, 56))).1, Some(Errno::EINVAL.raw()));
+    assert_eq!(
+        ask_for(&body(sys::AF_INET, 17, 56), REQUEST | DUMP)
+            .0
+            .last(),
+        Some(&DONE)
+    );
+    assert_eq!(
+        ask_for(&body(sys::AF_INET, 99, 56), REQUEST | DUMP).1,
+        Some(Errno::ENOENT.raw()),
+        "a protocol nobody knows"
+    );
+    assert_eq!(
+        ask_for(&body(sys::AF_PACKET, 0, 56), REQUEST | DUMP).1,
+        Some(Errno::ENOENT.raw())
+    );
+    assert_eq!(
+        ask_for(&body(sys::AF_INET, 17, 55), REQUEST | DUMP).1,
+        Some(Errno::EINVAL.raw()),
+        "too short"
+    );
+    assert_eq!(
+        ask_for(&body(sys::AF_UNIX, 0, 23), REQUEST | DUMP).1,
+        Some(Errno::EINVAL.raw())
+    );
+    assert_eq!(
+        ask_for(&body(sys::AF_UNIX, 0, 24), REQUEST | DUMP).0.last(),
+        Some(&DONE)
+    );
+    assert_eq!(
+        ask_for(&body(sys::AF_INET, 17, 56), REQUEST).1,
+        Some(Errno::EOPNOTSUPP.raw()),
+        "only lists"
+    );
+    assert_eq!(
+        ask(
+            &file,
+            &request(21, REQUEST | DUMP, &body(sys::AF_INET, 17, 56))
+        )
+        .1,
+        Some(Errno::EINVAL.raw())
+    );
     drop(udp);
 }
 
@@ -98,14 +159,38 @@ fn sockets_are_listed_by_family_and_protocol() {
 fn generic_families_are_found_by_name() {
     let file = open(GENERIC);
     let named = |name: &[u8]| {
-        let attribute = [&(name.len() as u16 + 4).to_ne_bytes()[..], &2u16.to_ne_bytes(), name].concat();
-        ask(&file, &request(16, REQUEST, &[&[3, 1, 0, 0][..], &attribute].concat()))
+        let attribute = [
+            &(name.len() as u16 + 4).to_ne_bytes()[..],
+            &2u16.to_ne_bytes(),
+            name,
+        ]
+        .concat();
+        ask(
+            &file,
+            &request(16, REQUEST, &[&[3, 1, 0, 0][..], &attribute].concat()),
+        )
     };
     assert_eq!(named(b"nlctrl\0").0, [16]);
     assert_eq!(named(b"nobody\0").1, Some(Errno::ENOENT.raw()));
-    assert_eq!(ask(&file, &request(16, REQUEST, &[3, 1, 0, 0])).1, Some(Errno::EINVAL.raw()), "neither name nor number");
-    assert_eq!(ask(&file, &request(16, REQUEST, &[99, 1, 0, 0])).1, Some(Errno::EOPNOTSUPP.raw()));
-    assert_eq!(ask(&file, &request(77, REQUEST, &[3, 1, 0, 0])).1, Some(Errno::ENOENT.raw()));
-    assert_eq!(net::netlink::socket(SocketType::Datagram, 3).err(), Some(Errno::EPROTONOSUPPORT));
-    assert_eq!(net::netlink::socket(SocketType::Stream, ROUTE).err(), Some(Errno::ESOCKTNOSUPPORT));
+    assert_eq!(
+        ask(&file, &request(16, REQUEST, &[3, 1, 0, 0])).1,
+        Some(Errno::EINVAL.raw()),
+        "neither name nor number"
+    );
+    assert_eq!(
+        ask(&file, &request(16, REQUEST, &[99, 1, 0, 0])).1,
+        Some(Errno::EOPNOTSUPP.raw())
+    );
+    assert_eq!(
+        ask(&file, &request(77, REQUEST, &[3, 1, 0, 0])).1,
+        Some(Errno::ENOENT.raw())
+    );
+    assert_eq!(
+        net::netlink::socket(SocketType::Datagram, 3).err(),
+        Some(Errno::EPROTONOSUPPORT)
+    );
+    assert_eq!(
+        net::netlink::socket(SocketType::Stream, ROUTE).err(),
+        Some(Errno::ESOCKTNOSUPPORT)
+    );
 }

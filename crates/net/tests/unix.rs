@@ -8,12 +8,21 @@ use net::{MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketT
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-const NOW: WaitPolicy = WaitPolicy { nonblocking: true, timeout_ns: 0 };
-const PATIENT: WaitPolicy = WaitPolicy { nonblocking: false, timeout_ns: 0 };
+const NOW: WaitPolicy = WaitPolicy {
+    nonblocking: true,
+    timeout_ns: 0,
+};
+const PATIENT: WaitPolicy = WaitPolicy {
+    nonblocking: false,
+    timeout_ns: 0,
+};
 
 fn files(kind: SocketType) -> (Arc<File>, Arc<File>) {
     let (a, b) = pair(kind, 0).unwrap();
-    (a.into_file(OpenFlags::empty()), b.into_file(OpenFlags::empty()))
+    (
+        a.into_file(OpenFlags::empty()),
+        b.into_file(OpenFlags::empty()),
+    )
 }
 
 fn protocol(file: &File) -> &dyn SocketOps {
@@ -21,15 +30,24 @@ fn protocol(file: &File) -> &dyn SocketOps {
 }
 
 fn send(file: &File, data: &[u8], rights: &[&Arc<File>]) -> fs::Result<usize> {
-    let rights = (!rights.is_empty()).then(|| ScmRights::new(rights.iter().map(|&f| f.clone()).collect()));
-    protocol(file).send(OutgoingMessage { rights, ..OutgoingMessage::plain(data) }, MsgFlags::empty(), NOW)
+    let rights =
+        (!rights.is_empty()).then(|| ScmRights::new(rights.iter().map(|&f| f.clone()).collect()));
+    protocol(file).send(
+        OutgoingMessage {
+            rights,
+            ..OutgoingMessage::plain(data)
+        },
+        MsgFlags::empty(),
+        NOW,
+    )
 }
 
 fn receive(file: &File, limit: usize) -> fs::Result<(Vec<u8>, ReceivedMessage)> {
     protocol(file).receive_to_vec(limit, MsgFlags::empty(), NOW)
 }
 
-/// Who looks for unreachable sockets while another thread does leaves it to that one, and does not wait for it: one test at a time.
+/// Who looks for unreachable sockets while another thread does leaves it to that one, and does not
+/// wait for it: one test at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -43,7 +61,11 @@ fn collect() {
 #[test]
 fn sockets_only_reachable_from_each_other_are_freed() {
     let _alone = alone();
-    for kind in [SocketType::Stream, SocketType::Datagram, SocketType::Seqpacket] {
+    for kind in [
+        SocketType::Stream,
+        SocketType::Datagram,
+        SocketType::Seqpacket,
+    ] {
         let (a, b) = files(kind);
         let (c, d) = files(kind);
         send(&a, b"x", &[&a, &c]).unwrap();
@@ -80,20 +102,38 @@ fn what_is_received_is_out_of_the_collectors_hands() {
 #[test]
 fn a_sender_that_waits_for_room_is_woken_by_the_receiver() {
     let _alone = alone();
-    for kind in [SocketType::Stream, SocketType::Seqpacket, SocketType::Datagram] {
+    for kind in [
+        SocketType::Stream,
+        SocketType::Seqpacket,
+        SocketType::Datagram,
+    ] {
         let (a, b) = files(kind);
         let mut sent = 0usize;
         while send(&a, &[7; 4096], &[]).is_ok_and(|n| n == 4096) {
             sent += 4096;
         }
-        assert_eq!(protocol(&a).poll(&a, None) & Events::OUT, Events::empty(), "{kind:?}");
+        assert_eq!(
+            protocol(&a).poll(&a, None) & Events::OUT,
+            Events::empty(),
+            "{kind:?}"
+        );
         let sender = std::thread::spawn(move || {
-            let n = protocol(&a).send(OutgoingMessage::plain(&[8; 4096]), MsgFlags::empty(), PATIENT).unwrap();
+            let n = protocol(&a)
+                .send(
+                    OutgoingMessage::plain(&[8; 4096]),
+                    MsgFlags::empty(),
+                    PATIENT,
+                )
+                .unwrap();
             (n, a)
         });
         let mut received = 0;
         while received < sent + 4096 {
-            received += protocol(&b).receive_to_vec(1 << 20, MsgFlags::empty(), PATIENT).unwrap().0.len();
+            received += protocol(&b)
+                .receive_to_vec(1 << 20, MsgFlags::empty(), PATIENT)
+                .unwrap()
+                .0
+                .len();
             if kind == SocketType::Stream && received >= sent {
                 break;
             }
@@ -106,7 +146,11 @@ fn a_sender_that_waits_for_room_is_woken_by_the_receiver() {
 fn the_end_of_one_ends_the_waiting_of_the_other() {
     let _alone = alone();
     let (a, b) = files(SocketType::Stream);
-    let reader = std::thread::spawn(move || protocol(&b).receive(&mut [0; 8], MsgFlags::empty(), PATIENT).map(|got| got.copied));
+    let reader = std::thread::spawn(move || {
+        protocol(&b)
+            .receive(&mut [0; 8], MsgFlags::empty(), PATIENT)
+            .map(|got| got.copied)
+    });
     drop(a);
     assert_eq!(reader.join().unwrap(), Ok(0));
     let (a, b) = files(SocketType::Seqpacket);
@@ -145,13 +189,25 @@ fn looking_at_a_message_goes_on_by_what_was_seen() {
         send(&a, b"ef", &[]).unwrap();
         let options = b.ops_as::<Socket>().unwrap().options();
         options.set_peek_offset(0);
-        let peek = |limit| protocol(&b).receive_to_vec(limit, MsgFlags::PEEK, NOW).map(|(data, _)| data);
+        let peek = |limit| {
+            protocol(&b)
+                .receive_to_vec(limit, MsgFlags::PEEK, NOW)
+                .map(|(data, _)| data)
+        };
         assert_eq!(
             (peek(3), options.peek_offset(), peek(3), peek(3)),
-            (Ok(b"abc".to_vec()), 3, Ok(b"d".to_vec()), Ok(b"ef".to_vec()))
+            (
+                Ok(b"abc".to_vec()),
+                3,
+                Ok(b"d".to_vec()),
+                Ok(b"ef".to_vec())
+            )
         );
         // A message is taken whole, however little of it was wanted.
-        assert_eq!((receive(&b, 1).unwrap().0, options.peek_offset()), (b"a".to_vec(), 2));
+        assert_eq!(
+            (receive(&b, 1).unwrap().0, options.peek_offset()),
+            (b"a".to_vec(), 2)
+        );
     }
 }
 
@@ -160,9 +216,21 @@ fn looking_at_a_message_goes_on_by_what_was_seen() {
 fn room_is_told_when_there_is_more_than_a_little() {
     let _alone = alone();
     let (a, b) = files(SocketType::Stream);
-    a.ops_as::<Socket>().unwrap().options().set_int_option(linux_raw_sys::net::SO_SNDBUF, 4000, false).unwrap();
+    a.ops_as::<Socket>()
+        .unwrap()
+        .options()
+        .set_int_option(linux_raw_sys::net::SO_SNDBUF, 4000, false)
+        .unwrap();
     let writable = || a.poll(None).contains(Events::OUT);
-    assert_eq!((send(&a, &[0; 2000], &[]), writable(), send(&a, b"x", &[]), writable()), (Ok(2000), true, Ok(1), false));
+    assert_eq!(
+        (
+            send(&a, &[0; 2000], &[]),
+            writable(),
+            send(&a, b"x", &[]),
+            writable()
+        ),
+        (Ok(2000), true, Ok(1), false)
+    );
     receive(&b, 1).unwrap();
     assert!(writable());
 }
@@ -184,7 +252,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// A stream gives its bytes in order, and open files with the first byte of what they were sent with, never two lots at once.
+    /// A stream gives its bytes in order, and open files with the first byte of what they were sent
+    /// with, never two lots at once.
     #[test]
     fn a_stream_keeps_bytes_and_files_together(steps in steps()) {
         let _alone = alone();

@@ -25,10 +25,23 @@ impl Reader {
     pub(crate) fn new(instance: Arc<Instance>, stream: usize, flags: u32) -> Self {
         let (position, pressing) = {
             let mut history = instance.output(stream).lock();
-            let position = if flags & dev::ATTACH_FROM_START != 0 { history.start() } else { history.end() };
-            (position, (flags & dev::ATTACH_PRESSURE != 0).then(|| history.attach(position)))
+            let position = if flags & dev::ATTACH_FROM_START != 0 {
+                history.start()
+            } else {
+                history.end()
+            };
+            (
+                position,
+                (flags & dev::ATTACH_PRESSURE != 0).then(|| history.attach(position)),
+            )
         };
-        Self { instance, stream, follow: flags & dev::ATTACH_FOLLOW != 0, position: Mutex::new(position), pressing }
+        Self {
+            instance,
+            stream,
+            follow: flags & dev::ATTACH_FOLLOW != 0,
+            position: Mutex::new(position),
+            pressing,
+        }
     }
 
     /// `None`: nothing yet, but there may be.
@@ -110,9 +123,17 @@ impl FileOps for Writer {
                 continue;
             }
             if file.nonblocking() {
-                return if done > 0 { Ok(done) } else { Err(Errno::EAGAIN) };
+                return if done > 0 {
+                    Ok(done)
+                } else {
+                    Err(Errno::EAGAIN)
+                };
             }
-            match self.instance.input_changed.wait(|| self.instance.input_ready().then_some(())) {
+            match self
+                .instance
+                .input_changed
+                .wait(|| self.instance.input_ready().then_some(()))
+            {
                 Ok(()) => {}
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(error),

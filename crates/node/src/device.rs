@@ -1,4 +1,5 @@
-//! `/dev/skerry`. Every call reads its structure, acts, and writes it back; a call that fails has changed nothing.
+//! `/dev/skerry`. Every call reads its structure, acts, and writes it back; a call that fails has
+//! changed nothing.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -59,11 +60,18 @@ impl FileOps for Calls {
                 }
                 find(target.id)?.signal(target.value).map(|()| 0)
             }
-            dev::SHUTDOWN => find(target(request)?.id)?.send(Message::new(msg::SHUTDOWN, &[])).map(|()| 0),
+            dev::SHUTDOWN => find(target(request)?.id)?
+                .send(Message::new(msg::SHUTDOWN, &[]))
+                .map(|()| 0),
             dev::WINSIZE => {
                 let target = target(request)?;
-                let (rows, columns) = (u64::from(target.value >> 16), u64::from(target.value & 0xffff));
-                find(target.id)?.send(Message::new(msg::WINSIZE, &[rows, columns])).map(|()| 0)
+                let (rows, columns) = (
+                    u64::from(target.value >> 16),
+                    u64::from(target.value & 0xffff),
+                );
+                find(target.id)?
+                    .send(Message::new(msg::WINSIZE, &[rows, columns]))
+                    .map(|()| 0)
             }
             dev::HALT => find(target(request)?.id)?.halt().map(|()| 0),
             dev::DESTROY => destroy(target(request)?.id),
@@ -79,7 +87,12 @@ fn target(request: &Request<'_>) -> Result<Target> {
 }
 
 fn find(id: u32) -> Result<Arc<Instance>> {
-    TABLE.lock().instances.get(&id).cloned().ok_or(Errno::ENOENT)
+    TABLE
+        .lock()
+        .instances
+        .get(&id)
+        .cloned()
+        .ok_or(Errno::ENOENT)
 }
 
 fn info(request: &Request<'_>) -> Result<usize> {
@@ -117,19 +130,35 @@ fn try_create(call: &mut Create) -> Result<()> {
         Some(label) if !label.is_empty() => label.to_string(),
         _ => return fail(call, dev::REASON_LABEL, Errno::EINVAL),
     };
-    let Some(more) = dev::text(&call.cmdline).map(String::from) else { return Err(Errno::EINVAL) };
+    let Some(more) = dev::text(&call.cmdline).map(String::from) else {
+        return Err(Errno::EINVAL);
+    };
     // The table stays locked: two who ask for one name at the same time must not both get it.
     let mut table = TABLE.lock();
     if table.instances.len() >= MOST_INSTANCES {
         return Err(Errno::ENFILE);
     }
-    if table.instances.values().any(|instance| instance.label() == label) {
+    if table
+        .instances
+        .values()
+        .any(|instance| instance.label() == label)
+    {
         return fail(call, dev::REASON_LABEL, Errno::EEXIST);
     }
     let id = table.next_id;
-    let trace = if call.flags & dev::CREATE_TRACE != 0 { "trace " } else { "" };
+    let trace = if call.flags & dev::CREATE_TRACE != 0 {
+        "trace "
+    } else {
+        ""
+    };
     let cmdline = format!("{trace}{more}");
-    let spec = Spec { id, cpus: call.cpus, memory: call.mem, label: &label, cmdline: &cmdline };
+    let spec = Spec {
+        id,
+        cpus: call.cpus,
+        memory: call.mem,
+        label: &label,
+        cmdline: &cmdline,
+    };
     let partition = match Partition::create(&spec) {
         Ok(partition) => partition,
         Err(error) => {
@@ -154,7 +183,9 @@ fn try_create(call: &mut Create) -> Result<()> {
     status.requested_ns = call.requested_ns;
     status.created_ns = timer::wall_ns();
     table.next_id += 1;
-    table.instances.insert(id, Instance::new(label, partition, status));
+    table
+        .instances
+        .insert(id, Instance::new(label, partition, status));
     call.id = id;
     call.reason = dev::REASON_NONE;
     Ok(())
@@ -183,14 +214,21 @@ fn load(request: &Request<'_>) -> Result<usize> {
         }
         dev::LOAD_INITRAMFS => {
             if call.offset == 0 {
-                instance.load(|partition| partition.announce_initramfs(call.total).map_err(refuse))?;
+                instance
+                    .load(|partition| partition.announce_initramfs(call.total).map_err(refuse))?;
             }
             let mut buf = alloc::vec![0; CHUNK.min(call.len as usize)];
             let mut done = 0;
             while done < call.len {
                 let part = &mut buf[..CHUNK.min((call.len - done) as usize)];
-                request.caller.read_bytes((call.ptr + done) as usize, part)?;
-                instance.load(|partition| partition.write_initramfs(call.offset + done, part).map_err(refuse))?;
+                request
+                    .caller
+                    .read_bytes((call.ptr + done) as usize, part)?;
+                instance.load(|partition| {
+                    partition
+                        .write_initramfs(call.offset + done, part)
+                        .map_err(refuse)
+                })?;
                 done += part.len() as u64;
             }
         }
@@ -203,7 +241,10 @@ fn list(request: &Request<'_>) -> Result<usize> {
     let mut call: List = request.read()?;
     let all = instances();
     for (i, instance) in all.iter().enumerate().take(call.capacity as usize) {
-        request.caller.write_bytes(call.ptr as usize + i * size_of::<u32>(), &instance.id().to_ne_bytes())?;
+        request.caller.write_bytes(
+            call.ptr as usize + i * size_of::<u32>(),
+            &instance.id().to_ne_bytes(),
+        )?;
     }
     call.count = all.len() as u32;
     request.write(&call).map(|()| 0)
@@ -221,20 +262,28 @@ fn attach(request: &Request<'_>) -> Result<usize> {
     let instance = find(call.id)?;
     let (ops, flags): (Arc<dyn FileOps>, _) = match call.stream {
         dev::STREAM_STDIN => (Arc::new(Writer::new(instance)), OpenFlags::WRONLY),
-        dev::STREAM_STDOUT | dev::STREAM_STDERR | dev::STREAM_KLOG => {
-            (Arc::new(Reader::new(instance, call.stream as usize - 1, call.flags)), OpenFlags::RDONLY)
-        }
+        dev::STREAM_STDOUT | dev::STREAM_STDERR | dev::STREAM_KLOG => (
+            Arc::new(Reader::new(instance, call.stream as usize - 1, call.flags)),
+            OpenFlags::RDONLY,
+        ),
         _ => return Err(Errno::EINVAL),
     };
-    request.caller.install(File::stream("skerry-stream", ops, flags), true)
+    request
+        .caller
+        .install(File::stream("skerry-stream", ops, flags), true)
 }
 
 fn wait(request: &Request<'_>) -> Result<usize> {
     let mut call: Wait = request.read()?;
     let instance = find(call.id)?;
-    let deadline = u64::try_from(call.timeout_ms).ok().map(|ms| task::now_ns() + ms * 1_000_000);
+    let deadline = u64::try_from(call.timeout_ms)
+        .ok()
+        .map(|ms| task::now_ns() + ms * 1_000_000);
     let ended = || instance.has_ended().then_some(());
-    instance.state_changed.wait_until(deadline, ended)?.ok_or(Errno::ETIMEDOUT)?;
+    instance
+        .state_changed
+        .wait_until(deadline, ended)?
+        .ok_or(Errno::ETIMEDOUT)?;
     call.state = instance.status().state;
     request.write(&call).map(|()| 0)
 }

@@ -1,7 +1,9 @@
-//! The last bytes of a stream of an instance, kept in the supervisor's memory, and those who read it.
+//! The last bytes of a stream of an instance, kept in the supervisor's memory, and those who read
+//! it.
 //!
-//! Positions count bytes since the stream began. While a reader with *pressure* is attached, nothing it has not read is
-//! dropped: the ring behind fills up, and the instance waits. Without one, the oldest bytes go.
+//! Positions count bytes since the stream began. While a reader with *pressure* is attached,
+//! nothing it has not read is dropped: the ring behind fills up, and the instance waits. Without
+//! one, the oldest bytes go.
 
 use alloc::collections::{BTreeMap, VecDeque};
 
@@ -39,20 +41,32 @@ impl History {
     pub(crate) fn room(&self) -> usize {
         match self.pressing.values().min() {
             None => CAPACITY,
-            Some(slowest) => CAPACITY.saturating_sub((self.end() - slowest.min(&self.end())) as usize),
+            Some(slowest) => {
+                CAPACITY.saturating_sub((self.end() - slowest.min(&self.end())) as usize)
+            }
         }
     }
 
-    /// Adds bytes, and drops the oldest beyond the capacity; of those that a reader with pressure has not read, none.
+    /// Adds bytes, and drops the oldest beyond the capacity; of those that a reader with pressure
+    /// has not read, none.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
-        let unread = self.pressing.values().min().map_or(u64::MAX, |slowest| slowest.saturating_sub(self.start));
-        let excess = self.bytes.len().saturating_sub(CAPACITY).min(usize::try_from(unread).unwrap_or(usize::MAX));
+        let unread = self
+            .pressing
+            .values()
+            .min()
+            .map_or(u64::MAX, |slowest| slowest.saturating_sub(self.start));
+        let excess = self
+            .bytes
+            .len()
+            .saturating_sub(CAPACITY)
+            .min(usize::try_from(unread).unwrap_or(usize::MAX));
         self.bytes.drain(..excess);
         self.start += excess as u64;
     }
 
-    /// Copies what is there from `*position` on, or from the oldest byte kept if that is gone, and moves the position on.
+    /// Copies what is there from `*position` on, or from the oldest byte kept if that is gone, and
+    /// moves the position on.
     pub(crate) fn read(&self, position: &mut u64, buf: &mut [u8]) -> usize {
         let from = (*position).max(self.start);
         let offset = (from - self.start) as usize;
@@ -64,9 +78,15 @@ impl History {
         count
     }
 
-    /// As [`Self::read`], for a reader with this key if it reads with pressure. Also returns whether it was for want of room that nothing
-    /// came in, so that the ring is to be looked at again.
-    pub(crate) fn serve(&mut self, position: &mut u64, key: Option<u64>, buf: &mut [u8]) -> (usize, bool) {
+    /// As [`Self::read`], for a reader with this key if it reads with pressure. Also returns
+    /// whether it was for want of room that nothing came in, so that the ring is to be looked at
+    /// again.
+    pub(crate) fn serve(
+        &mut self,
+        position: &mut u64,
+        key: Option<u64>,
+        buf: &mut [u8],
+    ) -> (usize, bool) {
         let was_full = self.room() == 0;
         let count = self.read(position, buf);
         if let Some(key) = key {
@@ -107,9 +127,15 @@ pub(crate) struct Drained {
     pub(crate) made_room: bool,
 }
 
-/// Moves what is in a ring of `size` bytes into a history as far as that has room, or, the last time, all there is; at most as much as the
-/// ring holds. Unless there is more, or no room, the writer rings for what comes next.
-pub(crate) fn drain(consumer: &mut Consumer<'_>, size: usize, history: &Mutex<History>, last: bool) -> Drained {
+/// Moves what is in a ring of `size` bytes into a history as far as that has room, or, the last
+/// time, all there is; at most as much as the ring holds. Unless there is more, or no room, the
+/// writer rings for what comes next.
+pub(crate) fn drain(
+    consumer: &mut Consumer<'_>,
+    size: usize,
+    history: &Mutex<History>,
+    last: bool,
+) -> Drained {
     let mut drained = Drained::default();
     let mut buf = [0; 4096];
     let mut budget = size;
@@ -155,7 +181,8 @@ mod tests {
         assert!(drain(&mut consumer, area.len(), &history, false).grown);
         assert!(!drain(&mut consumer, area.len(), &history, false).grown);
         assert_eq!(history.lock().end(), CAPACITY as u64);
-        // What an instance that has ended left is taken in as a whole, which is no more than its ring holds.
+        // What an instance that has ended left is taken in as a whole, which is no more than its
+        // ring holds.
         assert!(drain(&mut consumer, area.len(), &history, true).grown);
         assert_eq!(history.lock().end(), CAPACITY as u64 + 3);
         history.lock().detach(key);

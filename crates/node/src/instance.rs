@@ -1,8 +1,8 @@
 //! One instance: its record, its partition while it has one, and its way from creation to the end.
 //!
-//! A record lives until it is destroyed; the partition only from creation to the end of life. State changes: created →
-//! running → exited, panicked, halted or failed. The instance's own word (its window) starts an end; the record changes when
-//! CPUs and memory are back, or known to be lost.
+//! A record lives until it is destroyed; the partition only from creation to the end of life. State
+//! changes: created → running → exited, panicked, halted or failed. The instance's own word (its
+//! window) starts an end; the record changes when CPUs and memory are back, or known to be lost.
 
 use alloc::format;
 use alloc::string::String;
@@ -144,14 +144,19 @@ impl Instance {
     pub(crate) fn send(&self, message: Message) -> Result<()> {
         let mut record = self.record.lock();
         let record = &mut *record;
-        // Before its start it is told what its terminal is like; everything else is for one that runs.
+        // Before its start it is told what its terminal is like; everything else is for one that
+        // runs.
         let early = message.kind == msg::WINSIZE && record.status.state == dev::STATE_CREATED;
         if record.status.state != dev::STATE_RUNNING && !early {
             return Err(Errno::ESRCH);
         }
         let partition = record.partition.as_ref().ok_or(Errno::ESRCH)?;
         let window = partition.window();
-        let mut writer = MessageWriter::new(&window.control_in, &window.control_in_area, record.control_position);
+        let mut writer = MessageWriter::new(
+            &window.control_in,
+            &window.control_in_area,
+            record.control_position,
+        );
         // An instance that does not read its messages is one for force.
         writer.send(&message).then_some(()).ok_or(Errno::EAGAIN)?;
         record.control_position = writer.position();
@@ -185,7 +190,8 @@ impl Instance {
             _ => return Err(Errno::EPIPE),
         };
         let window = partition.window();
-        let mut producer = Producer::resume(&window.stdin, &window.stdin_area, record.stdin_position);
+        let mut producer =
+            Producer::resume(&window.stdin, &window.stdin_area, record.stdin_position);
         let count = producer.push(bytes);
         record.stdin_position = producer.position();
         if count > 0 && producer.take_wanted() {
@@ -200,7 +206,8 @@ impl Instance {
         match &record.partition {
             Some(partition) if record.status.state <= dev::STATE_RUNNING => {
                 let window = partition.window();
-                Producer::resume(&window.stdin, &window.stdin_area, record.stdin_position).free() > 0
+                Producer::resume(&window.stdin, &window.stdin_area, record.stdin_position).free()
+                    > 0
             }
             _ => true,
         }
@@ -216,7 +223,8 @@ impl Instance {
         }
     }
 
-    /// Moves things on: rings, CPUs, the end. Returns in how many nanoseconds it is to be looked at again, whatever happens.
+    /// Moves things on: rings, CPUs, the end. Returns in how many nanoseconds it is to be looked at
+    /// again, whatever happens.
     pub(crate) fn look_after(self: &Arc<Self>) -> Option<u64> {
         let mut record = self.record.lock();
         if record.status.state != dev::STATE_RUNNING || record.ending {
@@ -227,9 +235,14 @@ impl Instance {
         let partition = record_ref.partition.as_mut()?;
         partition.admit_further_cpus();
         if record_ref.status.start_to_user_ns == 0 {
-            let first_user = partition.window().status.first_user_tsc.load(Ordering::Relaxed);
+            let first_user = partition
+                .window()
+                .status
+                .first_user_tsc
+                .load(Ordering::Relaxed);
             if first_user != 0 {
-                record_ref.status.start_to_user_ns = timer::ticks_to_ns(first_user.saturating_sub(record_ref.start_tsc));
+                record_ref.status.start_to_user_ns =
+                    timer::ticks_to_ns(first_user.saturating_sub(record_ref.start_tsc));
             }
         }
         let ends = partition.says_it_ended() || self.halt_wanted.load(Ordering::Acquire);
@@ -267,14 +280,23 @@ impl Instance {
         }
     }
 
-    /// Reads the rings as far as the histories have room, or, the last time, all there is. From each ring at most what it
-    /// holds: an instance that writes without end, or says so, must not keep the others waiting.
+    /// Reads the rings as far as the histories have room, or, the last time, all there is. From
+    /// each ring at most what it holds: an instance that writes without end, or says so, must not
+    /// keep the others waiting.
     fn drain(&self, record: &mut Record, last: bool) -> Drained {
-        let mut drained = Drained { grown: [false; OUTPUTS], more: false };
-        let Some(partition) = &record.partition else { return drained };
+        let mut drained = Drained {
+            grown: [false; OUTPUTS],
+            more: false,
+        };
+        let Some(partition) = &record.partition else {
+            return drained;
+        };
         let window = partition.window();
         let mut ring_back = false;
-        let rings = [(&window.stdout, &window.stdout_area[..]), (&window.stderr, &window.stderr_area[..])];
+        let rings = [
+            (&window.stdout, &window.stdout_area[..]),
+            (&window.stderr, &window.stderr_area[..]),
+        ];
         for (stream, (header, area)) in rings.into_iter().enumerate() {
             let mut consumer = Consumer::resume(header, area, record.positions[stream]);
             let one = history::drain(&mut consumer, area.len(), &self.outputs[stream], last);
@@ -307,16 +329,21 @@ impl Instance {
         drained
     }
 
-    /// All CPUs are back or lost, and nobody writes any more: takes what was written last, then the memory, and makes the
-    /// record's last entries.
+    /// All CPUs are back or lost, and nobody writes any more: takes what was written last, then the
+    /// memory, and makes the record's last entries.
     fn end(&self, report: HaltReport) {
         let mut record = self.record.lock();
         self.drain(&mut record, true);
-        let Some(mut partition) = record.partition.take() else { return };
+        let Some(mut partition) = record.partition.take() else {
+            return;
+        };
         drop(record);
         let (said, code) = {
             let window = partition.window();
-            (window.state(), window.status.exit_code.load(Ordering::Relaxed))
+            (
+                window.state(),
+                window.status.exit_code.load(Ordering::Relaxed),
+            )
         };
         let bytes = partition.memory_bytes();
         let scrub = partition.reclaim().map(scrub);
@@ -344,14 +371,20 @@ impl Instance {
             }
             None => status.leaked = bytes,
         }
-        status.reclaim_ns = timer::now_ns().saturating_sub(halting_since).saturating_sub(status.scrub_ns);
+        status.reclaim_ns = timer::now_ns()
+            .saturating_sub(halting_since)
+            .saturating_sub(status.scrub_ns);
         let what = match status.state {
             dev::STATE_EXITED => format!("exited with status {}", status.exit_code),
             dev::STATE_PANICKED => String::from("its kernel panicked: see its kernel log"),
             _ => String::from("halted by force"),
         };
         let lost = if report.lost > 0 {
-            format!("; {} CPUs did not come back: they and {} MiB are lost until the machine restarts", report.lost, bytes >> 20)
+            format!(
+                "; {} CPUs did not come back: they and {} MiB are lost until the machine restarts",
+                report.lost,
+                bytes >> 20
+            )
         } else {
             String::new()
         };
@@ -377,7 +410,8 @@ impl Instance {
         if record.status.state == dev::STATE_RUNNING {
             return Err(Errno::EBUSY);
         }
-        // Of one that was never started: its CPUs are in the park page, its memory was never granted.
+        // Of one that was never started: its CPUs are in the park page, its memory was never
+        // granted.
         drop(record.partition.take());
         if record.status.state == dev::STATE_CREATED {
             record.status.state = dev::STATE_FAILED;
@@ -393,5 +427,7 @@ fn scrub(memory: Scrubbing) -> Scrub {
     let memory = Arc::new(memory);
     let shared = memory.clone();
     parallel::run(memory.pieces(), move |_| shared.scrub_next());
-    Arc::into_inner(memory).expect("the tasks are over and their closure is gone").finish()
+    Arc::into_inner(memory)
+        .expect("the tasks are over and their closure is gone")
+        .finish()
 }

@@ -1,9 +1,10 @@
-//! The supervisor's part: the table of instances, their histories, and `/dev/skerry` (`docs/partitions.md`).
+//! The supervisor's part: the table of instances, their histories, and `/dev/skerry`
+//! (`docs/partitions.md`).
 //!
-//! One thread looks after all instances. The doorbell interrupt wakes it; it drains rings into histories, admits an instance's
-//! further CPUs, and, when an instance has ended or shall end, gets CPUs and memory back. Calls of programs change records
-//! and wake it. What an instance writes into its window is data or a hint: its end is believed only when its CPUs are in the
-//! park page.
+//! One thread looks after all instances. The doorbell interrupt wakes it; it drains rings into
+//! histories, admits an instance's further CPUs, and, when an instance has ended or shall end, gets
+//! CPUs and memory back. Calls of programs change records and wake it. What an instance writes into
+//! its window is data or a hint: its end is believed only when its CPUs are in the park page.
 //!
 //! | file | subject |
 //! |---|---|
@@ -38,11 +39,15 @@ struct Table {
     instances: BTreeMap<u32, Arc<Instance>>,
 }
 
-static TABLE: Mutex<Table> = Mutex::new(Table { next_id: 1, instances: BTreeMap::new() });
+static TABLE: Mutex<Table> = Mutex::new(Table {
+    next_id: 1,
+    instances: BTreeMap::new(),
+});
 
 /// How often an instance that is being halted is looked at.
 const HALT_POLL_NS: u64 = 200_000;
-/// How often one is that has not said yet that its program runs: a kernel that panics before it can ring says so in its window only.
+/// How often one is that has not said yet that its program runs: a kernel that panics before it can
+/// ring says so in its window only.
 const BOOT_POLL_NS: u64 = 100_000_000;
 
 fn on_doorbell() {
@@ -56,7 +61,9 @@ fn on_doorbell() {
 pub fn init() -> fs::Result<()> {
     guard::irq::set_doorbell_handler(on_doorbell);
     device::register()?;
-    task::spawn("node", None, look_after).map(drop).map_err(|_| abi::errno::Errno::ENOMEM)
+    task::spawn("node", None, look_after)
+        .map(drop)
+        .map_err(|_| abi::errno::Errno::ENOMEM)
 }
 
 fn instances() -> Vec<Arc<Instance>> {

@@ -1,5 +1,6 @@
-//! A stream from an instance to its readers under all schedules with a few pre-emptions (`docs/locks.md`). The ring, the history and what
-//! moves bytes from one to the other are the real ones; the instance's end and the doorbells stand in for `link` and interrupts.
+//! A stream from an instance to its readers under all schedules with a few pre-emptions
+//! (`docs/locks.md`). The ring, the history and what moves bytes from one to the other are the real
+//! ones; the instance's end and the doorbells stand in for `link` and interrupts.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
@@ -121,7 +122,10 @@ fn every_byte_reaches_the_reader_whoever_waits_for_whom() {
     Model::new().preemptions(1).check(|| {
         let stream = Stream::new();
         let (theirs, nodes) = (stream.clone(), stream.clone());
-        let threads = [spawn("instance", move || theirs.write(&DATA[..18])), spawn("node", move || nodes.look_after())];
+        let threads = [
+            spawn("instance", move || theirs.write(&DATA[..18])),
+            spawn("node", move || nodes.look_after()),
+        ];
         assert_eq!(stream.read(0, None, 20, 18), &DATA[..18]);
         stream.end();
         threads.into_iter().for_each(|thread| thread.join());
@@ -140,7 +144,10 @@ fn a_slow_reader_with_pressure_loses_nothing_and_its_reading_lets_the_instance_g
         // There is room for as much as has been read.
         assert_eq!(stream.read(position, key, 4, 12), [0; 12]);
         writer.join();
-        assert!(stream.history.lock().start() <= position + 12, "what was not read was dropped");
+        assert!(
+            stream.history.lock().start() <= position + 12,
+            "what was not read was dropped"
+        );
         assert_eq!(stream.read(CAPACITY as u64 - 3, None, 20, 14), &DATA[..14]);
         stream.end();
         node.join();
@@ -172,7 +179,9 @@ fn of_two_readers_with_pressure_the_slower_one_decides() {
         let readers = [(); 2].map(|()| {
             let (position, key) = stream.attach();
             let theirs = stream.clone();
-            spawn("reader", move || assert_eq!(theirs.read(position, key, 5, 10), [0; 10]))
+            spawn("reader", move || {
+                assert_eq!(theirs.read(position, key, 5, 10), [0; 10])
+            })
         });
         let nodes = stream.clone();
         let node = spawn("node", move || nodes.look_after());

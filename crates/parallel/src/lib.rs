@@ -1,8 +1,10 @@
-//! Tasks spread over the CPUs of the kernel, without preemption among them: multicore IncludeOS, section III.
+//! Tasks spread over the CPUs of the kernel, without preemption among them: multicore IncludeOS,
+//! section III.
 //!
-//! There is a worker thread for each CPU, pinned there, made when it is first needed, and asleep until there is work, so that its
-//! CPU halts. [`run`] wakes as many as there are tasks for; each takes one task after the other and runs it to its end. Threads of
-//! one core share its units: which CPUs are used first is a policy ([`prefer`]).
+//! There is a worker thread for each CPU, pinned there, made when it is first needed, and asleep
+//! until there is work, so that its CPU halts. [`run`] wakes as many as there are tasks for; each
+//! takes one task after the other and runs it to its end. Threads of one core share its units:
+//! which CPUs are used first is a policy ([`prefer`]).
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -80,32 +82,48 @@ impl<F: Fn(usize) -> R + Send + Sync, R: Send> Work for Run<F, R> {
 /// The wish of [`prefer`]: [`Siblings::First`].
 static SIBLINGS_FIRST: AtomicBool = AtomicBool::new(false);
 
-/// Says which CPUs are used first where two are siblings of one core: [`Siblings::Last`] unless told. To be called before the first
-/// [`run`].
+/// Says which CPUs are used first where two are siblings of one core: [`Siblings::Last`] unless
+/// told. To be called before the first [`run`].
 pub fn prefer(siblings: Siblings) {
     SIBLINGS_FIRST.store(siblings == Siblings::First, Ordering::Relaxed);
 }
 
 /// What [`prefer`] was told last.
 fn preferred() -> Siblings {
-    if SIBLINGS_FIRST.load(Ordering::Relaxed) { Siblings::First } else { Siblings::Last }
+    if SIBLINGS_FIRST.load(Ordering::Relaxed) {
+        Siblings::First
+    } else {
+        Siblings::Last
+    }
 }
 
-/// Runs `task` for each number below `n`, each to its end on one of the CPUs, and returns the results in order. A single task is
-/// run by the caller, and so are all where there is one CPU, or no memory for workers. One run at a time; tasks may not run
-/// tasks. Thread context only.
-pub fn run<R: Send + 'static>(n: usize, task: impl Fn(usize) -> R + Send + Sync + 'static) -> Vec<R> {
+/// Runs `task` for each number below `n`, each to its end on one of the CPUs, and returns the
+/// results in order. A single task is run by the caller, and so are all where there is one CPU, or
+/// no memory for workers. One run at a time; tasks may not run tasks. Thread context only.
+pub fn run<R: Send + 'static>(
+    n: usize,
+    task: impl Fn(usize) -> R + Send + Sync + 'static,
+) -> Vec<R> {
     static POOL: Once<Pool> = Once::new();
-    POOL.call_once(|| Pool::new(task::topology(), preferred())).run(n, task)
+    POOL.call_once(|| Pool::new(task::topology(), preferred()))
+        .run(n, task)
 }
 
 impl Pool {
     fn new(topology: &Topology, siblings: Siblings) -> Self {
         let order = topology.order(siblings);
-        Self { workers: order.iter().map(|_| Once::new()).collect(), order, one_at_a_time: Mutex::new(()) }
+        Self {
+            workers: order.iter().map(|_| Once::new()).collect(),
+            order,
+            one_at_a_time: Mutex::new(()),
+        }
     }
 
-    fn run<R: Send + 'static>(&self, n: usize, task: impl Fn(usize) -> R + Send + Sync + 'static) -> Vec<R> {
+    fn run<R: Send + 'static>(
+        &self,
+        n: usize,
+        task: impl Fn(usize) -> R + Send + Sync + 'static,
+    ) -> Vec<R> {
         let cpus = self.workers.len();
         if n < 2 || cpus < 2 {
             return (0..n).map(task).collect();
@@ -119,7 +137,12 @@ impl Pool {
         });
         let alone = self.one_at_a_time.lock();
         let mut woken = 0;
-        for worker in self.order.iter().take(n).map_while(|cpu| self.worker(*cpu).ok()) {
+        for worker in self
+            .order
+            .iter()
+            .take(n)
+            .map_while(|cpu| self.worker(*cpu).ok())
+        {
             *worker.work.lock() = Some(run.clone());
             worker.wanted.release(1);
             woken += 1;
@@ -131,7 +154,11 @@ impl Pool {
             run.done.acquire();
         }
         drop(alone);
-        let mut results: Vec<_> = run.slots.iter().flat_map(|slot| core::mem::take(&mut *slot.lock())).collect();
+        let mut results: Vec<_> = run
+            .slots
+            .iter()
+            .flat_map(|slot| core::mem::take(&mut *slot.lock()))
+            .collect();
         results.sort_unstable_by_key(|(i, _)| *i);
         results.into_iter().map(|(_, result)| result).collect()
     }
@@ -139,17 +166,24 @@ impl Pool {
     /// The worker of a CPU. A run is under way.
     fn worker(&self, cpu: usize) -> Result<&Arc<Worker>, NoMemory> {
         if self.workers[cpu].get().is_none() {
-            let worker = Arc::new(Worker { wanted: Semaphore::new(0), work: Mutex::new(None) });
+            let worker = Arc::new(Worker {
+                wanted: Semaphore::new(0),
+                work: Mutex::new(None),
+            });
             let me = worker.clone();
-            task::spawn(&format!("tasks/{cpu}"), Some(CpuId(cpu as u32)), move || {
-                loop {
-                    me.wanted.acquire();
-                    let work = me.work.lock().take();
-                    if let Some(work) = work {
-                        work.work(cpu);
+            task::spawn(
+                &format!("tasks/{cpu}"),
+                Some(CpuId(cpu as u32)),
+                move || {
+                    loop {
+                        me.wanted.acquire();
+                        let work = me.work.lock().take();
+                        if let Some(work) = work {
+                            work.work(cpu);
+                        }
                     }
-                }
-            })?;
+                },
+            )?;
             return Ok(self.workers[cpu].call_once(|| worker));
         }
         self.workers[cpu].get().ok_or(NoMemory)
@@ -174,7 +208,14 @@ mod tests {
         for n in [0, 1, 2, 3, 500] {
             let results = pool.run(n, |i| (i, thread::current().id()));
             assert!(results.iter().map(|result| result.0).eq(0..n));
-            assert!(results.into_iter().map(|result| result.1).collect::<HashSet<_>>().len() <= 3);
+            assert!(
+                results
+                    .into_iter()
+                    .map(|result| result.1)
+                    .collect::<HashSet<_>>()
+                    .len()
+                    <= 3
+            );
         }
     }
 
@@ -183,7 +224,12 @@ mod tests {
         let me = thread::current().id();
         assert_eq!(pool(3).run(1, |_| thread::current().id()), [me]);
         assert_eq!(pool(1).run(3, |_| thread::current().id()), [me; 3]);
-        assert!(pool(2).run(2, |_| thread::current().id()).iter().all(|worker| *worker != me));
+        assert!(
+            pool(2)
+                .run(2, |_| thread::current().id())
+                .iter()
+                .all(|worker| *worker != me)
+        );
     }
 
     #[test]
@@ -210,7 +256,8 @@ mod tests {
         });
     }
 
-    /// The CPUs that `n` tasks at a time run on in a machine whose cores have two threads each, listed after one another.
+    /// The CPUs that `n` tasks at a time run on in a machine whose cores have two threads each,
+    /// listed after one another.
     fn used(siblings: Siblings, n: usize) -> Vec<String> {
         // An Intel processor with a leaf 0xB: one bit for the thread, two for the core.
         let levels = Levels::read(|leaf, part| match (leaf, part) {
@@ -233,7 +280,12 @@ mod tests {
     fn siblings_are_used_last_or_first() {
         assert_eq!(used(Siblings::Last, 3), ["tasks/0", "tasks/2", "tasks/4"]);
         assert_eq!(used(Siblings::First, 3), ["tasks/0", "tasks/1", "tasks/2"]);
-        assert_eq!(used(Siblings::Last, 6), ["tasks/0", "tasks/1", "tasks/2", "tasks/3", "tasks/4", "tasks/6"]);
+        assert_eq!(
+            used(Siblings::Last, 6),
+            [
+                "tasks/0", "tasks/1", "tasks/2", "tasks/3", "tasks/4", "tasks/6"
+            ]
+        );
         assert_eq!(used(Siblings::Last, 8), used(Siblings::First, 8));
     }
 }

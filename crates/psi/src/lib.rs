@@ -1,9 +1,10 @@
-//! Pressure stall information, as pure logic: how long threads wait for a resource, as Linux shows it in `/proc/pressure` (its
-//! `Documentation/accounting/psi.rst`).
+//! Pressure stall information, as pure logic: how long threads wait for a resource, as Linux shows
+//! it in `/proc/pressure` (its `Documentation/accounting/psi.rst`).
 //!
-//! *Some* is the time in which at least one thread waited, *full* that in which all that had something to do did. The times are kept
-//! when waits begin and end; the averages over 10, 60 and 300 seconds are brought up to date when somebody looks, so that nothing
-//! has to run for them meanwhile.
+//! *Some* is the time in which at least one thread waited, *full* that in which all that had
+//! something to do did. The times are kept when waits begin and end; the averages over 10, 60 and
+//! 300 seconds are brought up to date when somebody looks, so that nothing has to run for them
+//! meanwhile.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
@@ -15,7 +16,8 @@ pub use load::{Load, Work};
 
 /// Nanoseconds of a period of the averages, as in Linux.
 const PERIOD_NS: u64 = 2_000_000_000;
-/// Weight of an old average after one period: `2^16 * exp(-2 / seconds)`, for 10, 60 and 300 seconds.
+/// Weight of an old average after one period: `2^16 * exp(-2 / seconds)`, for 10, 60 and 300
+/// seconds.
 const DECAY: [u64; 3] = [53_656, 63_388, 65_101];
 const ONE: u64 = 1 << 16;
 /// Periods after which nothing is left of an old average.
@@ -45,7 +47,12 @@ struct Times {
 
 impl Times {
     const fn new() -> Self {
-        Self { total: 0, since: None, counted: 0, averages: [0; 3] }
+        Self {
+            total: 0,
+            since: None,
+            counted: 0,
+            averages: [0; 3],
+        }
     }
 
     fn set(&mut self, stalled: bool, now: u64) {
@@ -66,7 +73,8 @@ impl Times {
     fn update(&mut self, periods: u64, total: u64) {
         // The stall since the last look is taken as spread evenly.
         let stall = total.saturating_sub(self.counted).min(periods * PERIOD_NS);
-        let percent = (u128::from(stall) * 100 * u128::from(ONE) / u128::from(periods * PERIOD_NS)) as u64;
+        let percent =
+            (u128::from(stall) * 100 * u128::from(ONE) / u128::from(periods * PERIOD_NS)) as u64;
         self.counted = total;
         for (average, decay) in self.averages.iter_mut().zip(DECAY) {
             let kept = power(decay, periods.min(FORGOTTEN));
@@ -107,7 +115,12 @@ impl Pressure {
     /// No stall so far.
     #[must_use]
     pub const fn new() -> Self {
-        Self { waiting: 0, some: Times::new(), full: Times::new(), updated: 0 }
+        Self {
+            waiting: 0,
+            some: Times::new(),
+            full: Times::new(),
+            updated: 0,
+        }
     }
 
     /// A thread begins to wait; `others` says whether any other thread runs on.
@@ -121,7 +134,10 @@ impl Pressure {
     /// # Panics
     /// If none waited.
     pub fn end(&mut self, now: u64, others: bool) {
-        self.waiting = self.waiting.checked_sub(1).expect("a wait ends that has not begun");
+        self.waiting = self
+            .waiting
+            .checked_sub(1)
+            .expect("a wait ends that has not begun");
         self.note(now, others);
     }
 
@@ -153,8 +169,14 @@ impl Pressure {
             self.some.update(periods, some);
             self.full.update(periods, full);
         }
-        let line = |times: &Times| Line { averages: times.averages, total_us: times.total(now) / 1000 };
-        Shown { some: line(&self.some), full: line(&self.full) }
+        let line = |times: &Times| Line {
+            averages: times.averages,
+            total_us: times.total(now) / 1000,
+        };
+        Shown {
+            some: line(&self.some),
+            full: line(&self.full),
+        }
     }
 }
 
@@ -168,7 +190,12 @@ struct Line {
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, average) in ["avg10", "avg60", "avg300"].iter().zip(self.averages) {
-            write!(f, "{name}={}.{:02} ", average >> 16, ((average & (ONE - 1)) * 100) >> 16)?;
+            write!(
+                f,
+                "{name}={}.{:02} ",
+                average >> 16,
+                ((average & (ONE - 1)) * 100) >> 16
+            )?;
         }
         write!(f, "total={}", self.total_us)
     }
@@ -201,8 +228,8 @@ pub struct Trigger {
 }
 
 impl Trigger {
-    /// From what a program writes: `some 150000 1000000`, in microseconds. The window is half a second to ten. `None` if it is not
-    /// well-formed.
+    /// From what a program writes: `some 150000 1000000`, in microseconds. The window is half a
+    /// second to ten. `None` if it is not well-formed.
     #[must_use]
     pub fn parse(text: &str, now: u64, pressure: &Pressure) -> Option<Self> {
         let mut words = text.trim_end_matches(['\0', '\n']).split_ascii_whitespace();
@@ -211,8 +238,11 @@ impl Trigger {
             "full" => Kind::Full,
             _ => return None,
         };
-        let (threshold, window): (u64, u64) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let well_formed = words.next().is_none() && (500_000..=10_000_000).contains(&window) && (1..=window).contains(&threshold);
+        let (threshold, window): (u64, u64) =
+            (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let well_formed = words.next().is_none()
+            && (500_000..=10_000_000).contains(&window)
+            && (1..=window).contains(&threshold);
         well_formed.then(|| Self {
             kind,
             threshold_ns: threshold * 1000,
@@ -295,8 +325,15 @@ mod tests {
             pressure.set_totals(second * S / 4, 0);
             let _ = pressure.show(second * S);
         }
-        let [ten, sixty, _] = pressure.show(118 * S).some.averages.map(|average| average as f64 / ONE as f64);
-        assert!((24.0..=25.0).contains(&ten) && (20.0..=23.0).contains(&sixty), "{ten} {sixty}");
+        let [ten, sixty, _] = pressure
+            .show(118 * S)
+            .some
+            .averages
+            .map(|average| average as f64 / ONE as f64);
+        assert!(
+            (24.0..=25.0).contains(&ten) && (20.0..=23.0).contains(&sixty),
+            "{ten} {sixty}"
+        );
         // Seen only after an hour, the same: nothing of the old is left.
         let [ten, ..] = pressure.show(3720 * S).some.averages;
         assert!(ten < ONE, "{ten}");
@@ -334,22 +371,46 @@ mod tests {
     fn averages_are_those_of_linux() {
         let shown = |pressure: &mut Pressure, now| {
             let text = pressure.show(now).to_string();
-            text.lines().next().unwrap().rsplit_once(" total").unwrap().0.to_owned()
+            text.lines()
+                .next()
+                .unwrap()
+                .rsplit_once(" total")
+                .unwrap()
+                .0
+                .to_owned()
         };
         let mut pressure = Pressure::new();
         pressure.begin(0, true);
-        assert_eq!(shown(&mut pressure, 2 * S - 1), "some avg10=0.00 avg60=0.00 avg300=0.00");
-        assert_eq!(shown(&mut pressure, 2 * S), "some avg10=18.12 avg60=3.27 avg300=0.66");
-        assert_eq!(shown(&mut pressure, 4 * S - 1), "some avg10=18.12 avg60=3.27 avg300=0.66");
-        assert_eq!(shown(&mut pressure, 4 * S), "some avg10=32.96 avg60=6.44 avg300=1.32");
+        assert_eq!(
+            shown(&mut pressure, 2 * S - 1),
+            "some avg10=0.00 avg60=0.00 avg300=0.00"
+        );
+        assert_eq!(
+            shown(&mut pressure, 2 * S),
+            "some avg10=18.12 avg60=3.27 avg300=0.66"
+        );
+        assert_eq!(
+            shown(&mut pressure, 4 * S - 1),
+            "some avg10=18.12 avg60=3.27 avg300=0.66"
+        );
+        assert_eq!(
+            shown(&mut pressure, 4 * S),
+            "some avg10=32.96 avg60=6.44 avg300=1.32"
+        );
         // Two periods in one step are as two steps, but for what is rounded.
         let mut later = Pressure::new();
         later.begin(0, true);
-        assert_eq!(shown(&mut later, 4 * S), "some avg10=32.96 avg60=6.44 avg300=1.32");
+        assert_eq!(
+            shown(&mut later, 4 * S),
+            "some avg10=32.96 avg60=6.44 avg300=1.32"
+        );
         // Half of the time.
         let mut half = Pressure::new();
         half.begin(S, true);
-        assert_eq!(shown(&mut half, 2 * S), "some avg10=9.06 avg60=1.63 avg300=0.33");
+        assert_eq!(
+            shown(&mut half, 2 * S),
+            "some avg10=9.06 avg60=1.63 avg300=0.33"
+        );
     }
 
     #[test]
@@ -360,14 +421,18 @@ mod tests {
         assert_eq!(shown.some.averages, DECAY.map(|kept| 100 * (ONE - kept)));
         assert_eq!(shown.full.averages, shown.some.averages);
         // For ever after, it is all of the time.
-        assert_eq!(pressure.show(100_000 * PERIOD_NS).some.averages, [100 * ONE; 3]);
+        assert_eq!(
+            pressure.show(100_000 * PERIOD_NS).some.averages,
+            [100 * ONE; 3]
+        );
     }
 
     #[test]
     fn a_trigger_is_told_at_its_threshold_and_from_its_beginning() {
         let mut pressure = Pressure::new();
         pressure.begin(0, false);
-        // What was before the trigger does not count; the text may end with a zero, and the limits are allowed.
+        // What was before the trigger does not count; the text may end with a zero, and the limits
+        // are allowed.
         let mut trigger = Trigger::parse("full 500000 500000\0", S, &pressure).unwrap();
         assert!(!trigger.check(S + S / 2 - 1, &pressure));
         assert!(trigger.check(S + S / 2, &pressure));
@@ -385,9 +450,16 @@ mod tests {
 
     #[test]
     fn nonsense_is_no_trigger() {
-        for text in
-            ["", "some", "some 1", "half 1 1000000", "some 1 1", "some 2000000 1000000", "full 0 1000000", "some 1 500000 x"]
-        {
+        for text in [
+            "",
+            "some",
+            "some 1",
+            "half 1 1000000",
+            "some 1 1",
+            "some 2000000 1000000",
+            "full 0 1000000",
+            "some 1 500000 x",
+        ] {
             assert_eq!(Trigger::parse(text, 0, &Pressure::new()), None, "{text}");
         }
     }

@@ -1,13 +1,16 @@
-//! The load averages of `/proc/loadavg`: how many threads ran or waited for a CPU, over 1, 5 and 15 minutes.
+//! The load averages of `/proc/loadavg`: how many threads ran or waited for a CPU, over 1, 5 and 15
+//! minutes.
 //!
-//! Linux samples that number every 5 seconds. Here nothing runs for it: when somebody looks, the time that threads ran and waited since
-//! the last look, taken as spread evenly, is brought in with Linux' weights.
+//! Linux samples that number every 5 seconds. Here nothing runs for it: when somebody looks, the
+//! time that threads ran and waited since the last look, taken as spread evenly, is brought in with
+//! Linux' weights.
 
 use crate::{FORGOTTEN, ONE, power};
 
 /// Nanoseconds of a period of the averages, as in Linux.
 const PERIOD_NS: u64 = 5_000_000_000;
-/// Weight of an old average after one period: `2^16 * exp(-5 / seconds)`, for 60, 300 and 900 seconds.
+/// Weight of an old average after one period: `2^16 * exp(-5 / seconds)`, for 60, 300 and 900
+/// seconds.
 const DECAY: [u64; 3] = [60_297, 64_453, 65_173];
 
 /// What CPUs did until now, all together, in nanoseconds.
@@ -19,7 +22,8 @@ pub struct Work {
     pub stalled_ns: u64,
 }
 
-/// The averages, and up to when they are right. All times are nanoseconds of one clock that does not go back.
+/// The averages, and up to when they are right. All times are nanoseconds of one clock that does
+/// not go back.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Load {
     updated: u64,
@@ -31,11 +35,18 @@ impl Load {
     /// No load so far.
     #[must_use]
     pub const fn new() -> Self {
-        Self { updated: 0, counted: Work { busy_ns: 0, stalled_ns: 0 }, averages: [0; 3] }
+        Self {
+            updated: 0,
+            counted: Work {
+                busy_ns: 0,
+                stalled_ns: 0,
+            },
+            averages: [0; 3],
+        }
     }
 
-    /// Brings the averages up to date and returns them, in 2^-16. How many threads waited is not known of the past: `waiting`,
-    /// how many wait now at a CPU where any do, stands for it.
+    /// Brings the averages up to date and returns them, in 2^-16. How many threads waited is not
+    /// known of the past: `waiting`, how many wait now at a CPU where any do, stands for it.
     pub fn update(&mut self, now: u64, work: Work, waiting: u64) -> [u64; 3] {
         let elapsed = now.saturating_sub(self.updated);
         let periods = elapsed / PERIOD_NS;
@@ -66,7 +77,10 @@ mod tests {
     }
 
     fn busy(seconds: u64) -> Work {
-        Work { busy_ns: seconds * S, stalled_ns: 0 }
+        Work {
+            busy_ns: seconds * S,
+            stalled_ns: 0,
+        }
     }
 
     #[test]
@@ -86,10 +100,24 @@ mod tests {
         assert!(one.abs_diff(again) <= 2, "looked at once only: {again}");
         // The same three on one CPU: one runs, two wait.
         let mut crowded = Load::new();
-        let [crowded, ..] = hundredths(crowded.update(60 * S, Work { busy_ns: 60 * S, stalled_ns: 60 * S }, 2));
+        let [crowded, ..] = hundredths(crowded.update(
+            60 * S,
+            Work {
+                busy_ns: 60 * S,
+                stalled_ns: 60 * S,
+            },
+            2,
+        ));
         assert_eq!(crowded, again);
         // Who waited and is gone counts as one.
-        let stalled = Load::new().update(60 * S, Work { busy_ns: 0, stalled_ns: 60 * S }, 0);
+        let stalled = Load::new().update(
+            60 * S,
+            Work {
+                busy_ns: 0,
+                stalled_ns: 60 * S,
+            },
+            0,
+        );
         assert_eq!(stalled, Load::new().update(60 * S, busy(60), 0));
     }
 
@@ -97,10 +125,20 @@ mod tests {
     fn it_decays_when_nothing_runs() {
         let mut load = Load::new();
         load.update(3600 * S, busy(7200), 0);
-        assert!(hundredths(load.averages).iter().all(|average| (195..=200).contains(average)), "{:?}", load.averages);
+        assert!(
+            hundredths(load.averages)
+                .iter()
+                .all(|average| (195..=200).contains(average)),
+            "{:?}",
+            load.averages
+        );
         let idle = load.update(3660 * S, busy(7200), 0);
         assert!((71..=75).contains(&hundredths(idle)[0]), "{idle:?}");
-        assert_eq!(load.update(3664 * S, busy(9999), 0), idle, "within a period nothing changes");
+        assert_eq!(
+            load.update(3664 * S, busy(9999), 0),
+            idle,
+            "within a period nothing changes"
+        );
         assert_eq!(Load::new().update(PERIOD_NS - 1, busy(9), 0), [0; 3]);
     }
 }

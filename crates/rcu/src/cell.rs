@@ -25,7 +25,10 @@ impl Memory {
             // SAFETY: passed on.
             drop(unsafe { Weak::from_raw(weak.cast::<T>()) });
         }
-        Self { weak: weak.into_raw().cast(), free: free::<T> }
+        Self {
+            weak: weak.into_raw().cast(),
+            free: free::<T>,
+        }
     }
 }
 
@@ -38,8 +41,9 @@ impl Drop for Memory {
 
 /// A place that holds an `Arc<T>` or nothing. Reading it takes no lock.
 ///
-/// The value itself is dropped as soon as its last `Arc` is, as ever: only the memory it was in is kept for a grace period, by a
-/// weak count. A reader that comes too late finds the strong count at zero, and nothing else.
+/// The value itself is dropped as soon as its last `Arc` is, as ever: only the memory it was in is
+/// kept for a grace period, by a weak count. A reader that comes too late finds the strong count at
+/// zero, and nothing else.
 pub struct RcuArc<T> {
     /// Null, or a pointer that owns one strong and one weak count.
     value: AtomicPtr<T>,
@@ -49,7 +53,9 @@ impl<T: Send + Sync> RcuArc<T> {
     /// A place with nothing in it.
     #[must_use]
     pub const fn empty() -> Self {
-        Self { value: AtomicPtr::new(ptr::null_mut()) }
+        Self {
+            value: AtomicPtr::new(ptr::null_mut()),
+        }
     }
 
     /// What is there.
@@ -63,10 +69,11 @@ impl<T: Send + Sync> RcuArc<T> {
             if value.is_null() {
                 return None;
             }
-            // SAFETY: it points to a `T`. Thus it is not the pointer of a `Weak` to nothing, which need not be looked for.
+            // SAFETY: it points to a `T`. Thus it is not the pointer of a `Weak` to nothing, which
+            // need not be looked for.
             unsafe { core::hint::assert_unchecked(value.is_aligned()) };
-            // SAFETY: the pointer was there within this section, so its weak count is given up after the section at the
-            // earliest; `ManuallyDrop` leaves it.
+            // SAFETY: the pointer was there within this section, so its weak count is given up
+            // after the section at the earliest; `ManuallyDrop` leaves it.
             ManuallyDrop::new(unsafe { Weak::from_raw(value) }).upgrade()
         })
     }
@@ -75,7 +82,11 @@ impl<T: Send + Sync> RcuArc<T> {
     ///
     /// # Safety
     /// The place is used with this domain only.
-    pub unsafe fn swap<C: Cpus>(&self, new: Option<Arc<T>>, domain: &Domain<C, Memory>) -> Option<Arc<T>> {
+    pub unsafe fn swap<C: Cpus>(
+        &self,
+        new: Option<Arc<T>>,
+        domain: &Domain<C, Memory>,
+    ) -> Option<Arc<T>> {
         let new = new.map_or(ptr::null_mut(), |arc| {
             let _kept = ManuallyDrop::new(Arc::downgrade(&arc));
             Arc::into_raw(arc).cast_mut()
@@ -125,7 +136,8 @@ mod tests {
         static CPU: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
     }
 
-    // SAFETY: the counters are increased at both ends of a section, in sequentially consistent order, and even ones are idle.
+    // SAFETY: the counters are increased at both ends of a section, in sequentially consistent
+    // order, and even ones are idle.
     unsafe impl Cpus for Threads {
         fn count(&self) -> usize {
             self.0.len()
@@ -169,7 +181,10 @@ mod tests {
         let (alive, domain) = (AtomicUsize::new(1), domain());
         let place = RcuArc::empty();
         // SAFETY: in this test there is one domain.
-        let (load, swap) = (|| unsafe { place.load(&domain) }, |new| unsafe { place.swap(new, &domain) });
+        let (load, swap) = (
+            || unsafe { place.load(&domain) },
+            |new| unsafe { place.swap(new, &domain) },
+        );
         assert!(load().is_none());
         assert!(swap(Some(Arc::new(Counted(1, 1, &alive)))).is_none());
         let read = load().unwrap();

@@ -15,15 +15,17 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 pub const BATCH: usize = 32;
 /// When so many more wait and it is not over, CPUs are asked for it.
 const PATIENCE: usize = 2 * BATCH;
-/// At most so many wait for the next one. Who retires one more sleeps until the present grace period is over.
+/// At most so many wait for the next one. Who retires one more sleeps until the present grace
+/// period is over.
 pub const LIMIT: usize = 16 * BATCH;
 
 /// What grace periods need to know of the CPUs.
 ///
 /// # Safety
-/// After a full fence by the calling thread, [`Self::passed`] must have changed, or [`Self::idle`] be true, only if the CPU was
-/// outside every [`Self::section`] some time after that fence, and sections that begin there later see what was stored before it.
-/// A counter that is increased at such a time, with a full fence after it, satisfies that.
+/// After a full fence by the calling thread, [`Self::passed`] must have changed, or [`Self::idle`]
+/// be true, only if the CPU was outside every [`Self::section`] some time after that fence, and
+/// sections that begin there later see what was stored before it. A counter that is increased at
+/// such a time, with a full fence after it, satisfies that.
 pub unsafe trait Cpus: Sync {
     /// Number of CPUs.
     fn count(&self) -> usize;
@@ -61,15 +63,31 @@ impl<C: Cpus, G> Domain<C, G> {
     /// A domain in which nothing waits.
     #[cfg(not(loom))]
     pub const fn new(cpus: C) -> Self {
-        let waiting = Waiting { next: Vec::new(), now: Vec::new(), marks: Vec::new() };
-        Self { cpus, waiting: Mutex::new(waiting), periods: AtomicU64::new(0) }
+        let waiting = Waiting {
+            next: Vec::new(),
+            now: Vec::new(),
+            marks: Vec::new(),
+        };
+        Self {
+            cpus,
+            waiting: Mutex::new(waiting),
+            periods: AtomicU64::new(0),
+        }
     }
 
     /// A domain in which nothing waits.
     #[cfg(loom)]
     pub fn new(cpus: C) -> Self {
-        let waiting = Waiting { next: Vec::new(), now: Vec::new(), marks: Vec::new() };
-        Self { cpus, waiting: Mutex::new(waiting), periods: AtomicU64::new(0) }
+        let waiting = Waiting {
+            next: Vec::new(),
+            now: Vec::new(),
+            marks: Vec::new(),
+        };
+        Self {
+            cpus,
+            waiting: Mutex::new(waiting),
+            periods: AtomicU64::new(0),
+        }
     }
 
     /// Its CPUs.
@@ -82,8 +100,8 @@ impl<C: Cpus, G> Domain<C, G> {
         self.periods.load(Ordering::Relaxed)
     }
 
-    /// Drops `garbage` after a grace period; it has been unlinked. May free what waited before. Thread context only, outside of
-    /// sections; sleeps if too much waits.
+    /// Drops `garbage` after a grace period; it has been unlinked. May free what waited before.
+    /// Thread context only, outside of sections; sleeps if too much waits.
     pub fn retire(&self, garbage: G) {
         let mut waiting = self.waiting.lock();
         waiting.next.push(garbage);
@@ -108,14 +126,16 @@ impl<C: Cpus, G> Domain<C, G> {
                 self.begin(&mut waiting);
             } else if waiting.next.len() >= LIMIT {
                 let marks = mem::take(&mut waiting.marks);
-                // Others that retire wait for the lock meanwhile, which keeps them from retiring more.
+                // Others that retire wait for the lock meanwhile, which keeps them from retiring
+                // more.
                 self.cpus.sleep_until(&|| self.is_over(&marks));
                 waiting.marks = marks;
                 freed.append(&mut waiting.now);
                 self.periods.fetch_add(1, Ordering::Relaxed);
                 self.begin(&mut waiting);
             } else if waiting.next.len().is_multiple_of(PATIENCE) {
-                self.lagging(&waiting.marks).for_each(|cpu| self.cpus.nudge(cpu));
+                self.lagging(&waiting.marks)
+                    .for_each(|cpu| self.cpus.nudge(cpu));
             }
         }
         drop(waiting);
@@ -129,12 +149,18 @@ impl<C: Cpus, G> Domain<C, G> {
         // Unlinked before the counters are read.
         fence(Ordering::SeqCst);
         waiting.marks.clear();
-        waiting.marks.extend((0..self.cpus.count()).map(|cpu| self.cpus.passed(cpu)));
+        waiting
+            .marks
+            .extend((0..self.cpus.count()).map(|cpu| self.cpus.passed(cpu)));
     }
 
     /// CPUs that may still be in the section they were in at the beginning.
     fn lagging<'a>(&'a self, marks: &'a [u64]) -> impl Iterator<Item = usize> + 'a {
-        marks.iter().enumerate().filter(|&(cpu, &mark)| self.cpus.passed(cpu) == mark && !self.cpus.idle(cpu)).map(|(cpu, _)| cpu)
+        marks
+            .iter()
+            .enumerate()
+            .filter(|&(cpu, &mark)| self.cpus.passed(cpu) == mark && !self.cpus.idle(cpu))
+            .map(|(cpu, _)| cpu)
     }
 
     fn is_over(&self, marks: &[u64]) -> bool {
@@ -216,7 +242,11 @@ mod tests {
         cpus.pass(0);
         cpus.pass(1);
         assert_eq!((retire(1), retire(1)), ((0, 0), (0, 0)));
-        assert_eq!(cpus.here.load(Ordering::SeqCst), 1, "the CPU that retires is in no section");
+        assert_eq!(
+            cpus.here.load(Ordering::SeqCst),
+            1,
+            "the CPU that retires is in no section"
+        );
         cpus.pass(0);
         assert_eq!(retire(1), (0, 0), "the other one may be in one");
         cpus.pass(1);
@@ -227,7 +257,13 @@ mod tests {
         cpus.pass(1);
         cpus.idle[0].store(true, Ordering::SeqCst);
         assert_eq!(retire(1), (2 * BATCH, 2));
-        assert_eq!((cpus.slept.load(Ordering::SeqCst), cpus.nudged.lock().unwrap().len()), (0, 0));
+        assert_eq!(
+            (
+                cpus.slept.load(Ordering::SeqCst),
+                cpus.nudged.lock().unwrap().len()
+            ),
+            (0, 0)
+        );
     }
 
     #[test]
@@ -243,14 +279,31 @@ mod tests {
         assert_eq!(retire(PATIENCE - 1), 0);
         assert!(cpus.nudged.lock().unwrap().is_empty());
         retire(1);
-        assert_eq!(*cpus.nudged.lock().unwrap(), [1], "only the one that has not passed");
+        assert_eq!(
+            *cpus.nudged.lock().unwrap(),
+            [1],
+            "only the one that has not passed"
+        );
         retire(PATIENCE - 1);
         assert_eq!(cpus.nudged.lock().unwrap().len(), 1);
         retire(1);
         assert_eq!(*cpus.nudged.lock().unwrap(), [1, 1]);
         // As many as may wait: one more waits itself.
-        assert_eq!((retire(LIMIT - 2 * PATIENCE - 1), cpus.slept.load(Ordering::SeqCst)), (0, 0));
-        assert_eq!((retire(1), cpus.slept.load(Ordering::SeqCst), domain.periods()), (BATCH, 1, 1));
+        assert_eq!(
+            (
+                retire(LIMIT - 2 * PATIENCE - 1),
+                cpus.slept.load(Ordering::SeqCst)
+            ),
+            (0, 0)
+        );
+        assert_eq!(
+            (
+                retire(1),
+                cpus.slept.load(Ordering::SeqCst),
+                domain.periods()
+            ),
+            (BATCH, 1, 1)
+        );
         // Those wait for the next grace period, which began then.
         assert_eq!(retire(1), BATCH);
         cpus.pass(0);

@@ -58,13 +58,18 @@ fn nothing_is_freed_while_a_reader_looks_at_it() {
             move || {
                 for _ in 0..2 {
                     let value = linked.load(Ordering::Acquire);
-                    assert!(!freed[value].load(Ordering::SeqCst), "a reader looks at what was freed");
+                    assert!(
+                        !freed[value].load(Ordering::SeqCst),
+                        "a reader looks at what was freed"
+                    );
                     passed.fetch_add(1, Ordering::Release);
                     fence(Ordering::SeqCst);
                 }
             }
         });
-        let domain = Domain::new(Two { reader: passed.clone() });
+        let domain = Domain::new(Two {
+            reader: passed.clone(),
+        });
         linked.store(1, Ordering::Release);
         domain.retire(Freed(freed[0].clone()));
         // Others, so that a grace period begins, and one more to see its end.

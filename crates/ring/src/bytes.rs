@@ -1,8 +1,9 @@
 //! A byte ring with one producer and one consumer, in memory that both sides can write.
 //!
-//! The positions count bytes since the beginning and never wrap in practice (2^64 bytes); a position is taken modulo the area's
-//! size to find its byte. Each side keeps its own position in private memory and only publishes it: what the peer does to the
-//! shared words can make data wrong, but never an access out of bounds or a length that is a lie.
+//! The positions count bytes since the beginning and never wrap in practice (2^64 bytes); a
+//! position is taken modulo the area's size to find its byte. Each side keeps its own position in
+//! private memory and only publishes it: what the peer does to the shared words can make data
+//! wrong, but never an access out of bounds or a length that is a lie.
 
 use abi::window::RingHeader;
 use core::sync::atomic::{AtomicU8, Ordering, fence};
@@ -13,7 +14,11 @@ use crate::sync::point;
 pub(crate) fn store_bytes(area: &[AtomicU8], at: u64, data: &[u8]) {
     let start = (at % area.len() as u64) as usize;
     let (first, second) = data.split_at(data.len().min(area.len() - start));
-    for (cell, byte) in area[start..].iter().zip(first).chain(area.iter().zip(second)) {
+    for (cell, byte) in area[start..]
+        .iter()
+        .zip(first)
+        .chain(area.iter().zip(second))
+    {
         cell.store(*byte, Ordering::Relaxed);
     }
 }
@@ -23,7 +28,11 @@ pub(crate) fn load_bytes(area: &[AtomicU8], at: u64, data: &mut [u8]) {
     let start = (at % area.len() as u64) as usize;
     let split = data.len().min(area.len() - start);
     let (first, second) = data.split_at_mut(split);
-    for (byte, cell) in first.iter_mut().zip(&area[start..]).chain(second.iter_mut().zip(area)) {
+    for (byte, cell) in first
+        .iter_mut()
+        .zip(&area[start..])
+        .chain(second.iter_mut().zip(area))
+    {
         *byte = cell.load(Ordering::Relaxed);
     }
 }
@@ -46,15 +55,19 @@ impl<'a> Producer<'a> {
         Self::resume(header, area, 0)
     }
 
-    /// The writing end of a ring, going on at [`Self::position`] of an earlier one. The position in the ring itself is the
-    /// peer's to spoil, and not believed.
+    /// The writing end of a ring, going on at [`Self::position`] of an earlier one. The position in
+    /// the ring itself is the peer's to spoil, and not believed.
     ///
     /// # Panics
     /// If the area is empty.
     #[must_use]
     pub fn resume(header: &'a RingHeader, area: &'a [AtomicU8], position: u64) -> Self {
         assert!(!area.is_empty(), "a ring of no bytes");
-        Self { header, area, written: position }
+        Self {
+            header,
+            area,
+            written: position,
+        }
     }
 
     /// Bytes pushed since the ring was new.
@@ -63,15 +76,22 @@ impl<'a> Producer<'a> {
         self.written
     }
 
-    /// Bytes that can be pushed now. A consumer that claims nonsense is treated as one that has read nothing.
+    /// Bytes that can be pushed now. A consumer that claims nonsense is treated as one that has
+    /// read nothing.
     #[must_use]
     pub fn free(&self) -> usize {
         point("look at what was read");
-        let used = self.written.wrapping_sub(self.header.read.load(Ordering::Acquire));
-        self.area.len() - usize::try_from(used).unwrap_or(usize::MAX).min(self.area.len())
+        let used = self
+            .written
+            .wrapping_sub(self.header.read.load(Ordering::Acquire));
+        self.area.len()
+            - usize::try_from(used)
+                .unwrap_or(usize::MAX)
+                .min(self.area.len())
     }
 
-    /// Pushes what fits, and says how much that was. Look once more at [`Self::free`] before sleeping.
+    /// Pushes what fits, and says how much that was. Look once more at [`Self::free`] before
+    /// sleeping.
     pub fn push(&mut self, data: &[u8]) -> usize {
         let free = self.free();
         let data = &data[..data.len().min(free)];
@@ -124,7 +144,11 @@ impl<'a> Consumer<'a> {
     #[must_use]
     pub fn resume(header: &'a RingHeader, area: &'a [AtomicU8], position: u64) -> Self {
         assert!(!area.is_empty(), "a ring of no bytes");
-        Self { header, area, read: position }
+        Self {
+            header,
+            area,
+            read: position,
+        }
     }
 
     /// Bytes popped since the ring was new.
@@ -133,15 +157,21 @@ impl<'a> Consumer<'a> {
         self.read
     }
 
-    /// Asked after popping `count` bytes: true if the ring may have been full until then, so that the producer may sleep, and wants to hear
-    /// of it. (To ask before would be too early: the producer may fill the ring and sleep while bytes are copied out of it.)
+    /// Asked after popping `count` bytes: true if the ring may have been full until then, so that
+    /// the producer may sleep, and wants to hear of it. (To ask before would be too early: the
+    /// producer may fill the ring and sleep while bytes are copied out of it.)
     #[must_use]
     pub fn made_room(&self, count: usize) -> bool {
-        // Here: `read` is published, then `written` is looked at. The producer: `written` is published, then `read` is looked at. At least
-        // one sees what the other did.
+        // Here: `read` is published, then `written` is looked at. The producer: `written` is
+        // published, then `read` is looked at. At least one sees what the other did.
         point("look for a full ring");
         fence(Ordering::SeqCst);
-        let there = self.header.written.load(Ordering::Acquire).wrapping_sub(self.read).saturating_add(count as u64);
+        let there = self
+            .header
+            .written
+            .load(Ordering::Acquire)
+            .wrapping_sub(self.read)
+            .saturating_add(count as u64);
         count > 0 && there >= self.area.len() as u64
     }
 
@@ -149,8 +179,14 @@ impl<'a> Consumer<'a> {
     #[must_use]
     pub fn len(&self) -> usize {
         point("look at what was written");
-        let there = self.header.written.load(Ordering::Acquire).wrapping_sub(self.read);
-        usize::try_from(there).unwrap_or(usize::MAX).min(self.area.len())
+        let there = self
+            .header
+            .written
+            .load(Ordering::Acquire)
+            .wrapping_sub(self.read);
+        usize::try_from(there)
+            .unwrap_or(usize::MAX)
+            .min(self.area.len())
     }
 
     /// True if nothing can be popped now.
@@ -237,7 +273,8 @@ mod tests {
                 while left > 0 {
                     left -= producer.push(&[7; 300][..left.min(300)]);
                     while left > 0 && producer.free() == 0 {
-                        rung.recv_timeout(std::time::Duration::from_secs(60)).expect("the consumer rings when there is room");
+                        rung.recv_timeout(std::time::Duration::from_secs(60))
+                            .expect("the consumer rings when there is room");
                     }
                 }
             });
@@ -272,13 +309,22 @@ mod tests {
         let (header, area) = (RingHeader::new(), area(8));
         let mut producer = Producer::new(&header, &area);
         let mut consumer = Consumer::new(&header, &area);
-        assert_eq!((producer.free(), consumer.len(), consumer.is_empty()), (8, 0, true));
+        assert_eq!(
+            (producer.free(), consumer.len(), consumer.is_empty()),
+            (8, 0, true)
+        );
         assert_eq!(producer.push(b"abcde"), 5);
-        assert_eq!((producer.free(), consumer.len(), consumer.is_empty()), (3, 5, false));
+        assert_eq!(
+            (producer.free(), consumer.len(), consumer.is_empty()),
+            (3, 5, false)
+        );
         assert_eq!((producer.push(b"fgh"), producer.push(b"i")), (3, 0));
         let mut buffer = [0; 3];
         assert_eq!((consumer.pop(&mut buffer), &buffer), (3, b"abc"));
-        assert_eq!((producer.free(), producer.position(), consumer.position()), (3, 8, 3));
+        assert_eq!(
+            (producer.free(), producer.position(), consumer.position()),
+            (3, 8, 3)
+        );
         // A consumer that has read more than there is, or less than it must have, leaves no room.
         for read in [9, u64::MAX] {
             header.read.store(read, Ordering::Relaxed);
@@ -307,7 +353,8 @@ mod tests {
         }
     }
 
-    /// The producer is told of room if the ring was full before these bytes were popped, and only then.
+    /// The producer is told of room if the ring was full before these bytes were popped, and only
+    /// then.
     #[test]
     fn a_producer_is_told_of_room_when_it_had_none() {
         let (header, area) = (RingHeader::new(), area(4));

@@ -1,7 +1,8 @@
-//! A set of CPUs that anybody may change at any time: words of 64, and above them one word that says which of them to look at.
+//! A set of CPUs that anybody may change at any time: words of 64, and above them one word that
+//! says which of them to look at.
 //!
-//! Finding a member of 1,024 looks at two words, and whoever adds a CPU to a word that has one already does not touch the
-//! word above.
+//! Finding a member of 1,024 looks at two words, and whoever adds a CPU to a word that has one
+//! already does not touch the word above.
 
 #[cfg(loom)]
 use core::array;
@@ -13,8 +14,8 @@ const BITS: usize = 64;
 
 /// A set of up to `64 * WORDS` CPUs; `WORDS` is at most 64.
 ///
-/// Changes by several CPUs at once are never lost. A look sees each member that was added before and not removed since, and
-/// perhaps some that come or go meanwhile.
+/// Changes by several CPUs at once are never lost. A look sees each member that was added before
+/// and not removed since, and perhaps some that come or go meanwhile.
 #[derive(Debug)]
 pub struct CpuSet<const WORDS: usize> {
     /// Bit `w`: word `w` may have members. Set after them.
@@ -27,14 +28,20 @@ impl<const WORDS: usize> CpuSet<WORDS> {
     #[cfg(not(loom))]
     #[must_use]
     pub const fn new() -> Self {
-        Self { summary: AtomicU64::new(0), words: [const { AtomicU64::new(0) }; WORDS] }
+        Self {
+            summary: AtomicU64::new(0),
+            words: [const { AtomicU64::new(0) }; WORDS],
+        }
     }
 
     /// No CPU.
     #[cfg(loom)]
     #[must_use]
     pub fn new() -> Self {
-        Self { summary: AtomicU64::new(0), words: array::from_fn(|_| AtomicU64::new(0)) }
+        Self {
+            summary: AtomicU64::new(0),
+            words: array::from_fn(|_| AtomicU64::new(0)),
+        }
     }
 
     /// Adds a CPU. What was written before is seen by who finds the CPU in the set.
@@ -69,7 +76,8 @@ impl<const WORDS: usize> CpuSet<WORDS> {
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        // In the total order, so that of two who each announce something and then look, one sees the other.
+        // In the total order, so that of two who each announce something and then look, one sees
+        // the other.
         self.summary.load(Ordering::SeqCst) == 0
     }
 
@@ -82,7 +90,8 @@ impl<const WORDS: usize> CpuSet<WORDS> {
         self.words[cpu / BITS].load(Ordering::Acquire) >> (cpu % BITS) & 1 != 0
     }
 
-    /// The first member at or after `start`, going round, that `allowed` has too (word 0 holds CPUs 0 to 63).
+    /// The first member at or after `start`, going round, that `allowed` has too (word 0 holds CPUs
+    /// 0 to 63).
     #[must_use]
     pub fn find(&self, start: usize, allowed: impl Fn(usize) -> u64) -> Option<usize> {
         let summary = self.summary.load(Ordering::Acquire);
@@ -142,8 +151,14 @@ mod tests {
             set.insert(cpu);
         }
         let find = |start| set.find(start, |_| u64::MAX);
-        assert_eq!([find(0), find(3), find(4), find(71), find(1023)], [Some(3), Some(3), Some(70), Some(1023), Some(1023)]);
-        assert_eq!(set.find(0, |word| if word == 1 { u64::MAX } else { 0 }), Some(70));
+        assert_eq!(
+            [find(0), find(3), find(4), find(71), find(1023)],
+            [Some(3), Some(3), Some(70), Some(1023), Some(1023)]
+        );
+        assert_eq!(
+            set.find(0, |word| if word == 1 { u64::MAX } else { 0 }),
+            Some(70)
+        );
         set.remove(1023);
         assert_eq!(find(71), Some(3));
         set.remove(3);
@@ -181,7 +196,8 @@ mod model {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// One member stays while another of its word comes and goes: when all is quiet, the one that stayed is found.
+    /// One member stays while another of its word comes and goes: when all is quiet, the one that
+    /// stayed is found.
     #[test]
     fn a_member_stays_visible() {
         loom::model(|| {

@@ -1,7 +1,9 @@
-//! Lock-free building blocks: rings between instances, the wake queues of a CPU, and the park mailbox.
+//! Lock-free building blocks: rings between instances, the wake queues of a CPU, and the park
+//! mailbox.
 //!
-//! Everything here works on atomics that somebody else owns, so it needs no `unsafe`; the orderings are checked with loom.
-//! What crosses the border between instances is never believed: every index read from shared memory is validated before use.
+//! Everything here works on atomics that somebody else owns, so it needs no `unsafe`; the orderings
+//! are checked with loom. What crosses the border between instances is never believed: every index
+//! read from shared memory is validated before use.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 

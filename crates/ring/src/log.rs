@@ -1,4 +1,5 @@
-//! A byte ring whose writer never waits: old bytes are overwritten, and the reader learns how many it lost.
+//! A byte ring whose writer never waits: old bytes are overwritten, and the reader learns how many
+//! it lost.
 
 use abi::window::RingHeader;
 use core::sync::atomic::{AtomicU8, Ordering, fence};
@@ -29,7 +30,9 @@ impl<'a> LogWriter<'a> {
         for part in data.chunks(self.area.len()) {
             let written = self.header.written.load(Ordering::Relaxed);
             store_bytes(self.area, written, part);
-            self.header.written.store(written.wrapping_add(part.len() as u64), Ordering::Release);
+            self.header
+                .written
+                .store(written.wrapping_add(part.len() as u64), Ordering::Release);
         }
     }
 }
@@ -50,7 +53,11 @@ impl<'a> LogReader<'a> {
     #[must_use]
     pub fn new(header: &'a RingHeader, area: &'a [AtomicU8], position: u64) -> Self {
         assert!(!area.is_empty(), "a ring of no bytes");
-        Self { header, area, read: position }
+        Self {
+            header,
+            area,
+            read: position,
+        }
     }
 
     /// Bytes read or lost since the log was new.
@@ -59,7 +66,8 @@ impl<'a> LogReader<'a> {
         self.read
     }
 
-    /// Reads what is there and fits; also says how many bytes were overwritten before they could be read.
+    /// Reads what is there and fits; also says how many bytes were overwritten before they could be
+    /// read.
     pub fn read(&mut self, data: &mut [u8]) -> (usize, u64) {
         let size = self.area.len() as u64;
         let written = self.header.written.load(Ordering::Acquire);
@@ -74,7 +82,12 @@ impl<'a> LogReader<'a> {
         load_bytes(self.area, self.read, &mut data[..count]);
         // What the writer overwrote meanwhile is torn: drop it.
         fence(Ordering::Acquire);
-        let overtaken = self.header.written.load(Ordering::Relaxed).wrapping_sub(self.read).saturating_sub(size);
+        let overtaken = self
+            .header
+            .written
+            .load(Ordering::Relaxed)
+            .wrapping_sub(self.read)
+            .saturating_sub(size);
         let torn = usize::try_from(overtaken).unwrap_or(usize::MAX).min(count);
         data.copy_within(torn..count, 0);
         self.read = self.read.wrapping_add(count as u64);
@@ -102,7 +115,8 @@ mod tests {
         assert_eq!(reader.read(&mut buffer), (0, 0));
     }
 
-    /// What was written is read or lost, each byte once, in any pieces; lost is only what the area had no room for.
+    /// What was written is read or lost, each byte once, in any pieces; lost is only what the area
+    /// had no room for.
     #[test]
     fn each_byte_is_read_or_lost() {
         let header = RingHeader::new();
@@ -111,13 +125,19 @@ mod tests {
         let mut reader = LogReader::new(&header, &area, 0);
         let mut buffer = [0; 16];
         writer.append(b"01234567");
-        assert_eq!((reader.read(&mut buffer[..3]), reader.position()), ((3, 0), 3));
+        assert_eq!(
+            (reader.read(&mut buffer[..3]), reader.position()),
+            ((3, 0), 3)
+        );
         assert_eq!(&buffer[..3], b"012");
         // Just as much as fits, then one more.
         writer.append(b"89a");
         assert_eq!(reader.read(&mut buffer[..0]), (0, 0));
         writer.append(b"b");
-        assert_eq!((reader.read(&mut buffer[..2]), reader.position()), ((2, 1), 6));
+        assert_eq!(
+            (reader.read(&mut buffer[..2]), reader.position()),
+            ((2, 1), 6)
+        );
         assert_eq!(&buffer[..2], b"45");
         // Another one begins where this one is.
         let mut other = LogReader::new(&header, &area, reader.position());
@@ -128,7 +148,10 @@ mod tests {
         writer.append(b"");
         assert_eq!(reader.read(&mut buffer), (0, 0));
         writer.append(&[b'x'; 100]);
-        assert_eq!((reader.read(&mut buffer), reader.position()), ((8, 92), 112));
+        assert_eq!(
+            (reader.read(&mut buffer), reader.position()),
+            ((8, 92), 112)
+        );
         for end in [
             std::panic::catch_unwind(|| drop(LogWriter::new(&RingHeader::new(), &[]))),
             std::panic::catch_unwind(|| drop(LogReader::new(&RingHeader::new(), &[], 0))),

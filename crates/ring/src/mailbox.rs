@@ -1,7 +1,9 @@
-//! The park mailbox: the publisher's side, and the protocol it follows (described at [`abi::park`]).
+//! The park mailbox: the publisher's side, and the protocol it follows (described at
+//! [`abi::park`]).
 //!
-//! The parked side is assembly in the guard's park page; [`claim`] says in Rust what it does. The tests run that against the
-//! publisher, on real threads and in all interleavings (loom, with a slot of loom's atomics).
+//! The parked side is assembly in the guard's park page; [`claim`] says in Rust what it does. The
+//! tests run that against the publisher, on real threads and in all interleavings (loom, with a
+//! slot of loom's atomics).
 
 use crate::sync::{AtomicU64, Ordering};
 #[cfg(not(loom))]
@@ -21,7 +23,8 @@ pub struct Order {
     pub arg: u64,
 }
 
-/// The supervisor's end of one CPU's mailbox. One publisher per slot at a time: `&mut self` where it matters.
+/// The supervisor's end of one CPU's mailbox. One publisher per slot at a time: `&mut self` where
+/// it matters.
 #[derive(Debug)]
 pub struct Publisher<'a> {
     slot: &'a Slot,
@@ -32,10 +35,14 @@ impl<'a> Publisher<'a> {
     /// The publishing end of `slot`.
     #[must_use]
     pub fn new(slot: &'a Slot) -> Self {
-        Self { slot, epoch: slot.epoch.load(Ordering::Relaxed) }
+        Self {
+            slot,
+            epoch: slot.epoch.load(Ordering::Relaxed),
+        }
     }
 
-    /// Stages an order and makes it ready; false if the last one still waits. The CPU looks when an NMI arrives.
+    /// Stages an order and makes it ready; false if the last one still waits. The CPU looks when an
+    /// NMI arrives.
     pub fn publish(&mut self, order: Order) -> bool {
         if self.slot.ready.load(Ordering::Acquire) != EMPTY {
             return false;
@@ -49,9 +56,14 @@ impl<'a> Publisher<'a> {
         true
     }
 
-    /// Publishes an order to stay. When it [is claimed](Self::is_claimed), the CPU sits in the park page.
+    /// Publishes an order to stay. When it [is claimed](Self::is_claimed), the CPU sits in the park
+    /// page.
     pub fn ask_for_proof(&mut self) -> bool {
-        self.publish(Order { cr3: 0, rip: RIP_STAY, arg: 0 })
+        self.publish(Order {
+            cr3: 0,
+            rip: RIP_STAY,
+            arg: 0,
+        })
     }
 
     /// True once the last order was taken.
@@ -60,9 +72,18 @@ impl<'a> Publisher<'a> {
         self.slot.claimed.load(Ordering::Acquire) == self.epoch
     }
 
-    /// Takes the last order back; false if it was taken (or will be seen to be taken any moment): then it happens.
+    /// Takes the last order back; false if it was taken (or will be seen to be taken any moment):
+    /// then it happens.
     pub fn revoke(&mut self) -> bool {
-        self.slot.ready.compare_exchange(ticket(self.epoch), EMPTY, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.slot
+            .ready
+            .compare_exchange(
+                ticket(self.epoch),
+                EMPTY,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            )
+            .is_ok()
     }
 }
 
@@ -73,8 +94,17 @@ pub fn claim(slot: &Slot) -> Option<Order> {
         return None;
     }
     let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
-    let (order, epoch) = (Order { cr3: read(&slot.cr3), rip: read(&slot.rip), arg: read(&slot.arg) }, read(&slot.epoch));
-    slot.ready.compare_exchange(ready, EMPTY, Ordering::AcqRel, Ordering::Acquire).ok()?;
+    let (order, epoch) = (
+        Order {
+            cr3: read(&slot.cr3),
+            rip: read(&slot.rip),
+            arg: read(&slot.arg),
+        },
+        read(&slot.epoch),
+    );
+    slot.ready
+        .compare_exchange(ready, EMPTY, Ordering::AcqRel, Ordering::Acquire)
+        .ok()?;
     slot.claimed.store(epoch, Ordering::Release);
     Some(order)
 }
@@ -89,7 +119,11 @@ mod tests {
     fn an_order_is_taken_once_or_revoked() {
         let slot = Slot::new(1);
         let mut publisher = Publisher::new(&slot);
-        let order = Order { cr3: 1, rip: 2, arg: 3 };
+        let order = Order {
+            cr3: 1,
+            rip: 2,
+            arg: 3,
+        };
         assert!(publisher.publish(order));
         assert!(!publisher.publish(order) && !publisher.is_claimed());
         assert_eq!(claim(&slot), Some(order));
@@ -105,19 +139,37 @@ mod tests {
         let mut publisher = Publisher::new(&slot);
         assert!(publisher.ask_for_proof() && !publisher.ask_for_proof());
         assert!(!publisher.is_claimed());
-        assert_eq!(claim(&slot), Some(Order { cr3: 0, rip: RIP_STAY, arg: 0 }));
+        assert_eq!(
+            claim(&slot),
+            Some(Order {
+                cr3: 0,
+                rip: RIP_STAY,
+                arg: 0
+            })
+        );
         assert!(publisher.is_claimed());
     }
 
-    /// Each publication has a number of its own, of whichever publisher it is: a claim of an earlier one proves nothing.
+    /// Each publication has a number of its own, of whichever publisher it is: a claim of an
+    /// earlier one proves nothing.
     #[test]
     fn a_new_publisher_goes_on_counting() {
         let slot = Slot::new(1);
-        let order = |arg| Order { cr3: 5, rip: 6, arg };
+        let order = |arg| Order {
+            cr3: 5,
+            rip: 6,
+            arg,
+        };
         for n in 1..=3 {
             let mut publisher = Publisher::new(&slot);
             assert!(publisher.publish(order(n)) && !publisher.is_claimed());
-            assert_eq!((slot.epoch.load(Ordering::Relaxed), slot.ready.load(Ordering::Relaxed)), (n, ticket(n)));
+            assert_eq!(
+                (
+                    slot.epoch.load(Ordering::Relaxed),
+                    slot.ready.load(Ordering::Relaxed)
+                ),
+                (n, ticket(n))
+            );
             assert_eq!(claim(&slot), Some(order(n)));
             assert!(publisher.is_claimed());
         }
@@ -126,7 +178,8 @@ mod tests {
         assert!(!publisher.is_claimed(), "revoked, and never taken");
     }
 
-    /// Real threads, because the slot's atomics are the real ones: every order is either claimed or revoked, never both.
+    /// Real threads, because the slot's atomics are the real ones: every order is either claimed or
+    /// revoked, never both.
     #[test]
     fn publisher_and_parked_cpu_agree() {
         let slot = Arc::new(Slot::new(0));
@@ -147,7 +200,11 @@ mod tests {
         let mut publisher = Publisher::new(&slot);
         let mut sent = 0;
         for arg in 1..20_000 {
-            assert!(publisher.publish(Order { cr3: arg + 1, rip: arg + 2, arg }));
+            assert!(publisher.publish(Order {
+                cr3: arg + 1,
+                rip: arg + 2,
+                arg
+            }));
             // Every other order is given up at once.
             if arg % 2 == 0 && publisher.revoke() {
                 continue;
@@ -169,17 +226,27 @@ mod tests {
     use loom::thread;
 
     fn order(arg: u64) -> Order {
-        Order { cr3: arg + 10, rip: arg + 20, arg }
+        Order {
+            cr3: arg + 10,
+            rip: arg + 20,
+            arg,
+        }
     }
 
     /// Looks into the slot so often, and checks that what it finds was published as it is.
     fn parked(slot: &Slot, looks: usize) -> Vec<u64> {
         let claimed = (0..looks).filter_map(|_| claim(slot));
-        claimed.map(|found| (found == order(found.arg)).then_some(found.arg).expect("a torn order")).collect()
+        claimed
+            .map(|found| {
+                (found == order(found.arg))
+                    .then_some(found.arg)
+                    .expect("a torn order")
+            })
+            .collect()
     }
 
-    /// An order is taken once or revoked, and none is taken for another: with a `ready` that is only ever 1 the CPU could copy
-    /// the first order, and claim the second.
+    /// An order is taken once or revoked, and none is taken for another: with a `ready` that is
+    /// only ever 1 the CPU could copy the first order, and claim the second.
     #[test]
     fn what_is_revoked_is_not_obeyed() {
         loom::model(|| {
@@ -244,7 +311,14 @@ mod model {
         #[cfg(test)]
         pub fn new() -> Self {
             let word = || AtomicU64::new(0);
-            Self { ready: AtomicU32::new(EMPTY), cr3: word(), rip: word(), arg: word(), epoch: word(), claimed: word() }
+            Self {
+                ready: AtomicU32::new(EMPTY),
+                cr3: word(),
+                rip: word(),
+                arg: word(),
+                epoch: word(),
+                claimed: word(),
+            }
         }
     }
 }

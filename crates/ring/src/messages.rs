@@ -1,4 +1,5 @@
-//! A ring of 64-byte messages (RainForest's FICM unit, one cache line), one producer and one consumer.
+//! A ring of 64-byte messages (RainForest's FICM unit, one cache line), one producer and one
+//! consumer.
 
 use abi::msg::Message;
 use abi::window::{MessageCell, RingHeader};
@@ -20,7 +21,11 @@ impl<'a> MessageWriter<'a> {
     #[must_use]
     pub fn new(header: &'a RingHeader, cells: &'a [MessageCell], position: u64) -> Self {
         assert!(!cells.is_empty(), "a ring of no cells");
-        Self { header, cells, written: position }
+        Self {
+            header,
+            cells,
+            written: position,
+        }
     }
 
     /// Messages sent since the ring was new.
@@ -31,7 +36,9 @@ impl<'a> MessageWriter<'a> {
 
     /// Sends a message; false if the ring is full.
     pub fn send(&mut self, message: &Message) -> bool {
-        let used = self.written.wrapping_sub(self.header.read.load(Ordering::Acquire));
+        let used = self
+            .written
+            .wrapping_sub(self.header.read.load(Ordering::Acquire));
         if used >= self.cells.len() as u64 {
             return false;
         }
@@ -61,16 +68,25 @@ impl<'a> MessageReader<'a> {
     #[must_use]
     pub fn new(header: &'a RingHeader, cells: &'a [MessageCell]) -> Self {
         assert!(!cells.is_empty(), "a ring of no cells");
-        Self { header, cells, read: 0 }
+        Self {
+            header,
+            cells,
+            read: 0,
+        }
     }
 
     /// The next message. Its content is the sender's word and nothing more.
     pub fn receive(&mut self) -> Option<Message> {
-        let there = self.header.written.load(Ordering::Acquire).wrapping_sub(self.read);
+        let there = self
+            .header
+            .written
+            .load(Ordering::Acquire)
+            .wrapping_sub(self.read);
         if there == 0 {
             return None;
         }
-        // A sender that claims more than fits has overwritten its own messages: what is in the cell is as good as any.
+        // A sender that claims more than fits has overwritten its own messages: what is in the cell
+        // is as good as any.
         let cell = &self.cells[(self.read % self.cells.len() as u64) as usize];
         let mut words = [0; 8];
         for (value, word) in words.iter_mut().zip(&cell.words) {

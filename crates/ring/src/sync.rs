@@ -6,8 +6,8 @@ pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// On the host a decision point of the explorer, before the caller looks at or changes what its peer changes or looks at. In kernels, and under
-/// loom, which decides by itself, nothing.
+/// On the host a decision point of the explorer, before the caller looks at or changes what its
+/// peer changes or looks at. In kernels, and under loom, which decides by itself, nothing.
 #[inline]
 #[track_caller]
 pub(crate) fn point(what: &'static str) {

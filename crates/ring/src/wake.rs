@@ -1,10 +1,12 @@
 //! The wake queues of a CPU: where other CPUs put the threads it shall run.
 //!
-//! For each pair of CPUs there is one queue with a single producer and a single consumer, so wakers never wait for each other
-//! and never retry on each other's behalf: a push is one compare-exchange that only the owner's take can disturb, once per take.
-//! A two-level bitmask says which producers have something (OSv's scheme, Kivity et al., USENIX ATC 2014, section 2.4, without its
-//! limit of 64 CPUs). A queue is a stack of thread numbers, 4 bytes per pair; the owner takes it whole and turns it round, so that those who
-//! were woken first run first. Nobody ever pops a single element, so there is no ABA problem.
+//! For each pair of CPUs there is one queue with a single producer and a single consumer, so wakers
+//! never wait for each other and never retry on each other's behalf: a push is one compare-exchange
+//! that only the owner's take can disturb, once per take. A two-level bitmask says which producers
+//! have something (OSv's scheme, Kivity et al., USENIX ATC 2014, section 2.4, without its limit of
+//! 64 CPUs). A queue is a stack of thread numbers, 4 bytes per pair; the owner takes it whole and
+//! turns it round, so that those who were woken first run first. Nobody ever pops a single element,
+//! so there is no ABA problem.
 
 #[cfg(loom)]
 use core::array;
@@ -15,8 +17,9 @@ use crate::sync::{AtomicU32, Ordering};
 /// No thread.
 pub const NIL: u32 = u32::MAX;
 
-/// What `64 * WORDS` CPUs want one CPU to run: `SOURCES` is the same number. The links are the caller's: `next(n)` must be
-/// the same atomic for the same `n` every time, and belongs to the queue while `n` is in it.
+/// What `64 * WORDS` CPUs want one CPU to run: `SOURCES` is the same number. The links are the
+/// caller's: `next(n)` must be the same atomic for the same `n` every time, and belongs to the
+/// queue while `n` is in it.
 #[derive(Debug)]
 pub struct WakeQueues<const SOURCES: usize, const WORDS: usize> {
     waiting: CpuSet<WORDS>,
@@ -28,17 +31,24 @@ impl<const SOURCES: usize, const WORDS: usize> WakeQueues<SOURCES, WORDS> {
     #[cfg(not(loom))]
     #[must_use]
     pub const fn new() -> Self {
-        Self { waiting: CpuSet::new(), heads: [const { AtomicU32::new(NIL) }; SOURCES] }
+        Self {
+            waiting: CpuSet::new(),
+            heads: [const { AtomicU32::new(NIL) }; SOURCES],
+        }
     }
 
     /// Empty queues.
     #[cfg(loom)]
     #[must_use]
     pub fn new() -> Self {
-        Self { waiting: CpuSet::new(), heads: array::from_fn(|_| AtomicU32::new(NIL)) }
+        Self {
+            waiting: CpuSet::new(),
+            heads: array::from_fn(|_| AtomicU32::new(NIL)),
+        }
     }
 
-    /// Puts `number`, which must be in no queue, into that of the CPU `source`, which is the one that calls this.
+    /// Puts `number`, which must be in no queue, into that of the CPU `source`, which is the one
+    /// that calls this.
     ///
     /// # Panics
     /// If there are not so many sources.
@@ -63,8 +73,8 @@ impl<const SOURCES: usize, const WORDS: usize> WakeQueues<SOURCES, WORDS> {
         self.waiting.is_empty()
     }
 
-    /// Takes everything out and hands it to `each`, for each source the oldest first. Only the owner calls this. `each` may put the
-    /// number into another queue.
+    /// Takes everything out and hands it to `each`, for each source the oldest first. Only the
+    /// owner calls this. `each` may put the number into another queue.
     pub fn drain<'a>(&self, next: impl Fn(u32) -> &'a AtomicU32, mut each: impl FnMut(u32)) {
         self.waiting.take(|source| {
             let mut newest = self.heads[source].swap(NIL, Ordering::Acquire);
@@ -114,7 +124,8 @@ mod tests {
         assert!(queues.is_empty());
     }
 
-    /// What is taken out may be put in again at once, and is there for the next look; what is not announced is not empty.
+    /// What is taken out may be put in again at once, and is there for the next look; what is not
+    /// announced is not empty.
     #[test]
     fn the_owner_takes_all_that_is_there_once() {
         let links = links();
@@ -130,10 +141,16 @@ mod tests {
             seen.push(n);
             queues.push(0, n, next);
         });
-        assert_eq!((seen.as_slice(), queues.is_empty()), (&[0, 1, 2, 3][..], false));
+        assert_eq!(
+            (seen.as_slice(), queues.is_empty()),
+            (&[0, 1, 2, 3][..], false)
+        );
         queues.drain(next, |n| seen.push(n));
         queues.drain(next, |n| seen.push(n));
-        assert_eq!((seen.as_slice(), queues.is_empty()), (&[0, 1, 2, 3, 0, 1, 2, 3][..], true));
+        assert_eq!(
+            (seen.as_slice(), queues.is_empty()),
+            (&[0, 1, 2, 3, 0, 1, 2, 3][..], true)
+        );
     }
 
     #[test]
@@ -152,14 +169,19 @@ mod model {
     const OPEN: u32 = 0;
     const LOOK: u32 = 1;
 
-    /// Two sources of one word, and an owner that looks when it is told to, as the scheduler does it: who pushed tells the owner
-    /// unless somebody did already, and the owner is open to that again before it looks. Everything arrives, once.
+    /// Two sources of one word, and an owner that looks when it is told to, as the scheduler does
+    /// it: who pushed tells the owner unless somebody did already, and the owner is open to that
+    /// again before it looks. Everything arrives, once.
     #[test]
     fn nothing_is_lost_or_doubled() {
         loom::model(|| {
             let shared = Arc::new((
                 WakeQueues::<2, 1>::new(),
-                [AtomicU32::new(NIL), AtomicU32::new(NIL), AtomicU32::new(NIL)],
+                [
+                    AtomicU32::new(NIL),
+                    AtomicU32::new(NIL),
+                    AtomicU32::new(NIL),
+                ],
                 AtomicU32::new(OPEN),
             ));
             let pushers: std::vec::Vec<_> = [[0].as_slice(), [1, 2].as_slice()]
@@ -182,7 +204,9 @@ mod model {
             let mut look = || {
                 if shared.2.swap(OPEN, Ordering::AcqRel) == LOOK {
                     fence(Ordering::SeqCst);
-                    shared.0.drain(|n| &shared.1[n as usize], |n| seen[n as usize] += 1);
+                    shared
+                        .0
+                        .drain(|n| &shared.1[n as usize], |n| seen[n as usize] += 1);
                 }
             };
             look();

@@ -1,9 +1,11 @@
-//! Giving memory back: every cache of the kernel that can do with less registers a [`Shrinker`]; whoever is short of memory asks
-//! all of them at once, each for a part in proportion to what it could give (as OSv's shrinkers do; Kivity et al., "OSv –
-//! Optimizing the Operating System for Virtual Machines", USENIX ATC 2014, section 2).
+//! Giving memory back: every cache of the kernel that can do with less registers a [`Shrinker`];
+//! whoever is short of memory asks all of them at once, each for a part in proportion to what it
+//! could give (as OSv's shrinkers do; Kivity et al., "OSv – Optimizing the Operating System for
+//! Virtual Machines", USENIX ATC 2014, section 2).
 //!
-//! A cache may give some at once and the rest later, from a thread of its own: the [`Ticket`] that comes with the request stands
-//! for what is still under way, and the [`Round`] is finished when the last one is gone.
+//! A cache may give some at once and the rest later, from a thread of its own: the [`Ticket`] that
+//! comes with the request stands for what is still under way, and the [`Round`] is finished when
+//! the last one is gone.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
@@ -36,8 +38,9 @@ pub trait Shrinker: Send + Sync {
     /// Bytes it could give back at this urgency, about. Called often, and must not sleep.
     fn reclaimable(&self, urgency: Urgency) -> u64;
 
-    /// Gives back about `bytes`. Whoever asks may hold any lock under which memory is allocated, so this must not wait for such
-    /// a lock (`try_lock`), nor allocate. What was given back is told to the ticket; who is not done keeps it.
+    /// Gives back about `bytes`. Whoever asks may hold any lock under which memory is allocated, so
+    /// this must not wait for such a lock (`try_lock`), nor allocate. What was given back is told
+    /// to the ticket; who is not done keeps it.
     fn shrink(&self, bytes: u64, urgency: Urgency, ticket: Ticket);
 }
 
@@ -82,7 +85,9 @@ pub struct Ticket {
 impl Ticket {
     fn new(round: &Arc<Round>) -> Self {
         round.open.fetch_add(1, Ordering::Relaxed);
-        Self { round: round.clone() }
+        Self {
+            round: round.clone(),
+        }
     }
 
     /// Tells that `bytes` were given back.
@@ -132,7 +137,9 @@ impl Shrinkers {
     /// None.
     #[must_use]
     pub const fn new() -> Self {
-        Self { list: Mutex::new(Vec::new()) }
+        Self {
+            list: Mutex::new(Vec::new()),
+        }
     }
 
     /// Adds a cache.
@@ -142,16 +149,22 @@ impl Shrinkers {
     pub fn register(&self, cache: Arc<dyn Shrinker>) {
         let mut list = self.list.lock();
         assert!(list.len() < MOST, "too many caches");
-        list.push(Arc::new(Entry { cache, asked: AtomicU64::new(0) }));
+        list.push(Arc::new(Entry {
+            cache,
+            asked: AtomicU64::new(0),
+        }));
     }
 
     /// Removes a cache.
     pub fn unregister(&self, cache: &Arc<dyn Shrinker>) {
-        self.list.lock().retain(|entry| !Arc::ptr_eq(&entry.cache, cache));
+        self.list
+            .lock()
+            .retain(|entry| !Arc::ptr_eq(&entry.cache, cache));
     }
 
-    /// Asks for `bytes`, each cache for its share. Returns when all were asked; [`Round::wait`] waits for those that are not
-    /// done at once. `round` is the caller's, made while there was memory, and finished.
+    /// Asks for `bytes`, each cache for its share. Returns when all were asked; [`Round::wait`]
+    /// waits for those that are not done at once. `round` is the caller's, made while there was
+    /// memory, and finished.
     pub fn reclaim(&self, round: &Arc<Round>, bytes: u64, urgency: Urgency) {
         round.freed.store(0, Ordering::Relaxed);
         let whole = Ticket::new(round);
@@ -165,14 +178,24 @@ impl Shrinkers {
         for _ in 0..PASSES {
             let missing = bytes.saturating_sub(round.freed() + pending);
             let mut held = [0u64; MOST];
-            for ((held, entry), _) in held.iter_mut().zip(caches.iter().flatten()).zip(spent).filter(|(_, spent)| !spent) {
+            for ((held, entry), _) in held
+                .iter_mut()
+                .zip(caches.iter().flatten())
+                .zip(spent)
+                .filter(|(_, spent)| !spent)
+            {
                 *held = entry.cache.reclaimable(urgency);
             }
             if missing == 0 || held.iter().all(|held| *held == 0) {
                 break;
             }
             let shares = split(missing, &held);
-            for (n, entry) in caches.iter().flatten().enumerate().filter(|(n, _)| shares[*n] > 0) {
+            for (n, entry) in caches
+                .iter()
+                .flatten()
+                .enumerate()
+                .filter(|(n, _)| shares[*n] > 0)
+            {
                 let share = shares[n];
                 entry.asked.fetch_add(share, Ordering::Relaxed);
                 let (open, freed) = (round.open.load(Ordering::Acquire), round.freed());
@@ -201,13 +224,20 @@ impl Shrinkers {
     }
 }
 
-/// Splits a target in proportion to what each has: nobody is asked for more than it has, and rounding is upwards, so that
-/// together they are asked for the target, if they have it, and at most one byte each more.
+/// Splits a target in proportion to what each has: nobody is asked for more than it has, and
+/// rounding is upwards, so that together they are asked for the target, if they have it, and at
+/// most one byte each more.
 fn split<const N: usize>(target: u64, held: &[u64; N]) -> [u64; N] {
     let total: u128 = held.iter().map(|held| u128::from(*held)).sum();
-    held.map(
-        |held| if total == 0 { 0 } else { (u128::from(target) * u128::from(held)).div_ceil(total).min(u128::from(held)) as u64 },
-    )
+    held.map(|held| {
+        if total == 0 {
+            0
+        } else {
+            (u128::from(target) * u128::from(held))
+                .div_ceil(total)
+                .min(u128::from(held)) as u64
+        }
+    })
 }
 
 #[cfg(test)]

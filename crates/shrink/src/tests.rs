@@ -29,7 +29,11 @@ struct Cache {
 
 impl Cache {
     fn new(held: u64) -> Self {
-        Self { held: AtomicU64::new(held), stuck: 0, later: None }
+        Self {
+            held: AtomicU64::new(held),
+            stuck: 0,
+            later: None,
+        }
     }
 }
 
@@ -61,29 +65,57 @@ fn registry(caches: &[Arc<Cache>]) -> Shrinkers {
 
 #[test]
 fn all_give_their_part() {
-    let caches = [Arc::new(Cache::new(1000)), Arc::new(Cache::new(3000)), Arc::new(Cache::new(0))];
+    let caches = [
+        Arc::new(Cache::new(1000)),
+        Arc::new(Cache::new(3000)),
+        Arc::new(Cache::new(0)),
+    ];
     let shrinkers = registry(&caches);
     let round = Arc::new(Round::default());
     shrinkers.reclaim(&round, 400, Urgency::High);
     assert_eq!((round.wait(), round.is_finished()), (400, true));
-    assert_eq!(caches.each_ref().map(|cache| cache.held.load(Ordering::Relaxed)), [900, 2700, 0]);
+    assert_eq!(
+        caches
+            .each_ref()
+            .map(|cache| cache.held.load(Ordering::Relaxed)),
+        [900, 2700, 0]
+    );
     // A second call counts anew.
     shrinkers.reclaim(&round, 5000, Urgency::Critical);
     assert_eq!(round.wait(), 3600);
-    assert_eq!(shrinkers.stats()[1], Stats { name: "cache", reclaimable: 0, asked: 3000 });
+    assert_eq!(
+        shrinkers.stats()[1],
+        Stats {
+            name: "cache",
+            reclaimable: 0,
+            asked: 3000
+        }
+    );
 }
 
 #[test]
 fn others_stand_in_for_who_does_not_give() {
-    let caches = [Arc::new(Cache { stuck: 1000, ..Cache::new(1000) }), Arc::new(Cache::new(1000))];
+    let caches = [
+        Arc::new(Cache {
+            stuck: 1000,
+            ..Cache::new(1000)
+        }),
+        Arc::new(Cache::new(1000)),
+    ];
     let round = Arc::new(Round::default());
     registry(&caches).reclaim(&round, 400, Urgency::High);
-    assert_eq!((round.wait(), caches[1].held.load(Ordering::Relaxed)), (400, 600));
+    assert_eq!(
+        (round.wait(), caches[1].held.load(Ordering::Relaxed)),
+        (400, 600)
+    );
 }
 
 #[test]
 fn the_round_lasts_until_the_slow_are_done() {
-    let slow = Arc::new(Cache { later: Some(StdMutex::default()), ..Cache::new(1000) });
+    let slow = Arc::new(Cache {
+        later: Some(StdMutex::default()),
+        ..Cache::new(1000)
+    });
     let shrinkers = registry(&[slow.clone(), Arc::new(Cache::new(1000))]);
     let round = Arc::new(Round::default());
     shrinkers.reclaim(&round, 400, Urgency::Low);
@@ -103,18 +135,36 @@ fn the_round_lasts_until_the_slow_are_done() {
     assert_eq!(shrinkers.stats().len(), 1);
 }
 
-/// What is still missing is asked of the others again, up to twice: of those only that gave all they were asked for.
+/// What is still missing is asked of the others again, up to twice: of those only that gave all
+/// they were asked for.
 #[test]
 fn what_is_missing_is_split_again_twice() {
-    let stuck = |stuck| Arc::new(Cache { stuck, ..Cache::new(1000) });
-    let held = |caches: &[Arc<Cache>]| caches.iter().map(|cache| cache.held.load(Ordering::Relaxed)).collect::<Vec<_>>();
+    let stuck = |stuck| {
+        Arc::new(Cache {
+            stuck,
+            ..Cache::new(1000)
+        })
+    };
+    let held = |caches: &[Arc<Cache>]| {
+        caches
+            .iter()
+            .map(|cache| cache.held.load(Ordering::Relaxed))
+            .collect::<Vec<_>>()
+    };
     let round = Arc::new(Round::default());
     let caches = [stuck(1000), stuck(750), stuck(0)];
     let shrinkers = registry(&caches);
     shrinkers.reclaim(&round, 600, Urgency::High);
     // 200 each; then the 200 of the first, 100 each; then the 50 that the second had not.
     assert_eq!((round.wait(), held(&caches)), (600, vec![1000, 750, 650]));
-    assert_eq!(shrinkers.stats().iter().map(|stats| stats.asked).collect::<Vec<_>>(), [200, 300, 350]);
+    assert_eq!(
+        shrinkers
+            .stats()
+            .iter()
+            .map(|stats| stats.asked)
+            .collect::<Vec<_>>(),
+        [200, 300, 350]
+    );
 }
 
 /// A cache that tells what it is asked.
@@ -141,14 +191,28 @@ fn who_has_nothing_at_this_urgency_is_not_asked() {
     let listener = Arc::new(Listener::default());
     let (shrinkers, round) = (Shrinkers::new(), Arc::new(Round::default()));
     shrinkers.register(listener.clone());
-    for (bytes, urgency) in
-        [(50, Urgency::Idle), (50, Urgency::Low), (0, Urgency::Critical), (50, Urgency::High), (1, Urgency::Critical)]
-    {
+    for (bytes, urgency) in [
+        (50, Urgency::Idle),
+        (50, Urgency::Low),
+        (0, Urgency::Critical),
+        (50, Urgency::High),
+        (1, Urgency::Critical),
+    ] {
         shrinkers.reclaim(&round, bytes, urgency);
         assert!(round.is_finished());
     }
-    assert_eq!(*listener.asked.lock().unwrap(), [(50, Urgency::High), (1, Urgency::Critical)]);
-    assert_eq!(shrinkers.stats(), [Stats { name: "listener", reclaimable: 100, asked: 51 }]);
+    assert_eq!(
+        *listener.asked.lock().unwrap(),
+        [(50, Urgency::High), (1, Urgency::Critical)]
+    );
+    assert_eq!(
+        shrinkers.stats(),
+        [Stats {
+            name: "listener",
+            reclaimable: 100,
+            asked: 51
+        }]
+    );
 }
 
 #[test]
@@ -177,7 +241,12 @@ fn there_is_room_for_so_many_caches() {
     let caches: Vec<Arc<Cache>> = (0..MOST).map(|_| Arc::new(Cache::new(10))).collect();
     let (shrinkers, round) = (registry(&caches), Arc::new(Round::default()));
     shrinkers.reclaim(&round, u64::MAX, Urgency::Critical);
-    assert_eq!((round.wait(), shrinkers.stats().len()), (10 * MOST as u64, MOST));
-    let one_more = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| shrinkers.register(caches[0].clone())));
+    assert_eq!(
+        (round.wait(), shrinkers.stats().len()),
+        (10 * MOST as u64, MOST)
+    );
+    let one_more = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        shrinkers.register(caches[0].clone())
+    }));
     assert!(one_more.is_err());
 }

@@ -2,9 +2,12 @@
 
 use core::alloc::Layout;
 
-/// Every size that is handed out. Each is a multiple of 16; a multiple of a larger power of two is aligned to it.
-pub(crate) const SIZES: [usize; CLASSES] =
-    [16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024, 1280, 1536, 2048];
+/// Every size that is handed out. Each is a multiple of 16; a multiple of a larger power of two is
+/// aligned to it.
+pub(crate) const SIZES: [usize; CLASSES] = [
+    16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024, 1280,
+    1536, 2048,
+];
 
 /// How many sizes there are.
 pub const CLASSES: usize = 22;
@@ -32,11 +35,16 @@ const CLASS_OF: [u8; LARGEST / 16 + 1] = {
 #[inline]
 #[must_use]
 pub fn class_of(layout: Layout) -> Option<usize> {
-    let size = if layout.align() <= 16 { layout.size() } else { layout.size().max(layout.align()).next_power_of_two() };
+    let size = if layout.align() <= 16 {
+        layout.size()
+    } else {
+        layout.size().max(layout.align()).next_power_of_two()
+    };
     (size <= LARGEST).then(|| usize::from(CLASS_OF[size.div_ceil(16)]))
 }
 
-/// The order of a class's slabs: 4 KiB for small objects, 16 KiB for larger ones, so that what is left over is little.
+/// The order of a class's slabs: 4 KiB for small objects, 16 KiB for larger ones, so that what is
+/// left over is little.
 pub(crate) const fn order(class: usize) -> u8 {
     if class < SMALL { 0 } else { 2 }
 }
@@ -56,7 +64,8 @@ mod tests {
                 Some(class) => {
                     let got = SIZES[class];
                     prop_assert!(got >= size && got.is_multiple_of(layout.align()));
-                    // Nothing smaller would do, but for alignments that the sizes between powers of two do not have.
+                    // Nothing smaller would do, but for alignments that the sizes between powers of
+                    // two do not have.
                     prop_assert!(class == 0 || SIZES[class - 1] < size || layout.align() > 16);
                 }
                 None => prop_assert!(size > LARGEST || layout.align() > LARGEST || layout.align() > 16 && size > LARGEST / 2),

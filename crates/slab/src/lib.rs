@@ -1,11 +1,14 @@
-//! Small objects: slabs with per-CPU magazines, after Bonwick and Adams ("Magazines and Vmem", USENIX ATC 2001).
+//! Small objects: slabs with per-CPU magazines, after Bonwick and Adams ("Magazines and Vmem",
+//! USENIX ATC 2001).
 //!
-//! Each size has *slabs*, blocks cut into objects of that size, kept in a list under a sleeping lock; a slab whose objects are all
-//! free goes back. In front of them each CPU has a *magazine* per size, a [`Stash`] of free objects: allocating and freeing
-//! take from and put into it without a lock, wherever the thread happens to run. Only an empty or full magazine goes to the
-//! slabs, for many objects at once.
+//! Each size has *slabs*, blocks cut into objects of that size, kept in a list under a sleeping
+//! lock; a slab whose objects are all free goes back. In front of them each CPU has a *magazine*
+//! per size, a [`Stash`] of free objects: allocating and freeing take from and put into it without
+//! a lock, wherever the thread happens to run. Only an empty or full magazine goes to the slabs,
+//! for many objects at once.
 //!
-//! A free object's first word links it to the next one of its slab; nothing else of it is written, but with [`poison`].
+//! A free object's first word links it to the next one of its slab; nothing else of it is written,
+//! but with [`poison`].
 #![cfg_attr(not(test), no_std)]
 
 mod class;
@@ -53,28 +56,48 @@ impl Magazines {
     /// Bytes of all objects in them.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let (small, large) = (self.small.iter().map(Stash::len), self.large.iter().map(Stash::len));
-        small.chain(large).zip(SIZES).map(|(count, size)| count * size).sum()
+        let (small, large) = (
+            self.small.iter().map(Stash::len),
+            self.large.iter().map(Stash::len),
+        );
+        small
+            .chain(large)
+            .zip(SIZES)
+            .map(|(count, size)| count * size)
+            .sum()
     }
 
-    /// From now on it keeps nothing: each object comes from the slabs and goes there. Only before it is used.
+    /// From now on it keeps nothing: each object comes from the slabs and goes there. Only before
+    /// it is used.
     pub fn close(&self) {
         self.small.iter().for_each(Stash::close);
         self.large.iter().for_each(Stash::close);
     }
 
     fn len(&self, class: usize) -> usize {
-        if class < SMALL { self.small[class].len() } else { self.large[class - SMALL].len() }
+        if class < SMALL {
+            self.small[class].len()
+        } else {
+            self.large[class - SMALL].len()
+        }
     }
 
     #[inline]
     fn pop(&self, class: usize) -> Option<usize> {
-        if class < SMALL { self.small[class].pop() } else { self.large[class - SMALL].pop() }
+        if class < SMALL {
+            self.small[class].pop()
+        } else {
+            self.large[class - SMALL].pop()
+        }
     }
 
     #[inline]
     fn push(&self, class: usize, object: usize) -> bool {
-        if class < SMALL { self.small[class].push(object) } else { self.large[class - SMALL].push(object) }
+        if class < SMALL {
+            self.small[class].push(object)
+        } else {
+            self.large[class - SMALL].push(object)
+        }
     }
 }
 
@@ -126,7 +149,16 @@ impl<P: Pages> Slabs<P> {
     /// Without any slab.
     #[must_use]
     pub const fn new(pages: P) -> Self {
-        Self { pages, classes: [const { Mutex::new(Class { partial: ptr::null_mut(), spare: 0, out: 0 }) }; CLASSES] }
+        Self {
+            pages,
+            classes: [const {
+                Mutex::new(Class {
+                    partial: ptr::null_mut(),
+                    spare: 0,
+                    out: 0,
+                })
+            }; CLASSES],
+        }
     }
 
     /// An object of a class, its content undefined; `None` if memory is short.
@@ -144,7 +176,8 @@ impl<P: Pages> Slabs<P> {
     /// Gives an object back.
     ///
     /// # Safety
-    /// It came from `alloc` of these slabs with the same class, once, and nobody uses it. As for `alloc`.
+    /// It came from `alloc` of these slabs with the same class, once, and nobody uses it. As for
+    /// `alloc`.
     #[inline]
     pub unsafe fn free(&self, magazines: &Magazines, object: NonNull<u8>, class: usize) {
         let object = object.as_ptr().expose_provenance();
@@ -153,11 +186,17 @@ impl<P: Pages> Slabs<P> {
         }
     }
 
-    /// The sizes, and how many objects of each are in use: neither in slabs nor in these magazines, which are all that there are. While
-    /// others take and give, about as many.
-    pub fn in_use<'a>(&self, magazines: impl Iterator<Item = &'a Magazines> + Clone) -> impl Iterator<Item = (usize, usize)> {
+    /// The sizes, and how many objects of each are in use: neither in slabs nor in these magazines,
+    /// which are all that there are. While others take and give, about as many.
+    pub fn in_use<'a>(
+        &self,
+        magazines: impl Iterator<Item = &'a Magazines> + Clone,
+    ) -> impl Iterator<Item = (usize, usize)> {
         SIZES.iter().enumerate().map(move |(class, size)| {
-            let kept: usize = magazines.clone().map(|magazines| magazines.len(class)).sum();
+            let kept: usize = magazines
+                .clone()
+                .map(|magazines| magazines.len(class))
+                .sum();
             (*size, self.classes[class].lock().out.saturating_sub(kept))
         })
     }
@@ -169,7 +208,10 @@ impl<P: Pages> Slabs<P> {
     pub unsafe fn drain(&self, magazines: &Magazines) -> usize {
         let mut count = 0;
         for class in 0..CLASSES {
-            let mut batch = Batch { objects: [0; BATCH], count: 0 };
+            let mut batch = Batch {
+                objects: [0; BATCH],
+                count: 0,
+            };
             let mut put = |object| {
                 count += 1;
                 batch.objects[batch.count] = object;
@@ -194,7 +236,10 @@ impl<P: Pages> Slabs<P> {
     #[cold]
     #[inline(never)]
     fn refill(&self, magazines: &Magazines, class: usize) -> Option<NonNull<u8>> {
-        let mut batch = Batch { objects: [0; BATCH], count: 0 };
+        let mut batch = Batch {
+            objects: [0; BATCH],
+            count: 0,
+        };
         let wanted = match class {
             _ if poison::on() => 1,
             0..SMALL => BATCH,
@@ -222,11 +267,16 @@ impl<P: Pages> Slabs<P> {
             list.spare += 1;
             list.take(class, &mut batch, wanted);
         }
-        let (mine, others) = batch.objects[..batch.count].split_last().expect("the list has a slab with objects");
+        let (mine, others) = batch.objects[..batch.count]
+            .split_last()
+            .expect("the list has a slab with objects");
         for (n, object) in others.iter().enumerate() {
             if !magazines.push(class, *object) {
                 // Another thread of this CPU filled it meanwhile.
-                let mut rest = Batch { objects: [0; BATCH], count: others.len() - n };
+                let mut rest = Batch {
+                    objects: [0; BATCH],
+                    count: others.len() - n,
+                };
                 rest.objects[..rest.count].copy_from_slice(&others[n..]);
                 self.put(class, &rest);
                 break;
@@ -239,9 +289,16 @@ impl<P: Pages> Slabs<P> {
     #[cold]
     #[inline(never)]
     fn flush(&self, magazines: &Magazines, class: usize, object: usize) {
-        let mut batch = Batch { objects: [0; BATCH], count: 1 };
+        let mut batch = Batch {
+            objects: [0; BATCH],
+            count: 1,
+        };
         batch.objects[0] = object;
-        let most = if class < SMALL { BATCH } else { LARGE_ROUNDS / 2 };
+        let most = if class < SMALL {
+            BATCH
+        } else {
+            LARGE_ROUNDS / 2
+        };
         while batch.count < most
             && let Some(object) = magazines.pop(class)
         {
@@ -256,7 +313,8 @@ impl<P: Pages> Slabs<P> {
         let mut unused: *mut Slab = ptr::null_mut();
         let mut list = self.classes[class].lock();
         for object in &batch.objects[..batch.count] {
-            // SAFETY: the object is one of this class that is in no magazine any more, so it is put back once.
+            // SAFETY: the object is one of this class that is in no magazine any more, so it is put
+            // back once.
             if let Some(slab) = unsafe { list.put(class, *object) } {
                 // SAFETY: the slab was taken out of the list, and is ours.
                 unsafe { (*slab).next = unused };
@@ -279,7 +337,8 @@ impl Class {
     fn take(&mut self, class: usize, batch: &mut Batch, wanted: usize) {
         while batch.count < wanted && !self.partial.is_null() {
             let slab = self.partial;
-            // SAFETY: slabs in the list are valid and, under the lock, ours alone; free objects are part of them.
+            // SAFETY: slabs in the list are valid and, under the lock, ours alone; free objects are
+            // part of them.
             unsafe {
                 if (*slab).out == 0 {
                     self.spare -= 1;
@@ -295,8 +354,13 @@ impl Class {
                         (*slab).free = (*object).next;
                         object.expose_provenance()
                     };
-                    let object: *const u8 = ptr::with_exposed_provenance(batch.objects[batch.count]);
-                    poison::check(object.add(size_of::<Free>()), SIZES[class] - size_of::<Free>(), "the rest of a free object");
+                    let object: *const u8 =
+                        ptr::with_exposed_provenance(batch.objects[batch.count]);
+                    poison::check(
+                        object.add(size_of::<Free>()),
+                        SIZES[class] - size_of::<Free>(),
+                        "the rest of a free object",
+                    );
                     batch.count += 1;
                     (*slab).out += 1;
                     self.out += 1;
@@ -308,15 +372,18 @@ impl Class {
         }
     }
 
-    /// Puts an object back. Returns its slab if that has all its objects and is not needed: it is out of the list then.
+    /// Puts an object back. Returns its slab if that has all its objects and is not needed: it is
+    /// out of the list then.
     ///
     /// # Safety
     /// The object is of this class, and was taken and not put back yet.
     unsafe fn put(&mut self, class: usize, object: usize) -> Option<*mut Slab> {
         let object: *mut Free = ptr::with_exposed_provenance_mut(object);
-        let slab: *mut Slab = object.map_addr(|address| address & !((PAGE << order(class)) - 1)).cast();
-        // SAFETY: the slab an object lies in starts at the next lower multiple of its size, and exists as long as the object
-        // is out; the object has room for a link, and nobody uses it.
+        let slab: *mut Slab = object
+            .map_addr(|address| address & !((PAGE << order(class)) - 1))
+            .cast();
+        // SAFETY: the slab an object lies in starts at the next lower multiple of its size, and
+        // exists as long as the object is out; the object has room for a link, and nobody uses it.
         unsafe {
             if (*slab).out == per_slab(class) {
                 self.link(slab);

@@ -1,11 +1,14 @@
-//! `debug=poison`: what is free holds a pattern from the moment it is given back, and whoever takes it out again sees that nobody has written to it.
+//! `debug=poison`: what is free holds a pattern from the moment it is given back, and whoever takes
+//! it out again sees that nobody has written to it.
 //!
-//! So a write after the release is found at the next allocation at the latest, with the class and the address, and a read after it, or of memory that
-//! was never written to, gives the pattern instead of what was there before. While it is off, all there is of it is a look at a flag.
+//! So a write after the release is found at the next allocation at the latest, with the class and
+//! the address, and a read after it, or of memory that was never written to, gives the pattern
+//! instead of what was there before. While it is off, all there is of it is a look at a flag.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// In each byte. As an address it is none that the processor accepts, as a number it is large and odd.
+/// In each byte. As an address it is none that the processor accepts, as a number it is large and
+/// odd.
 pub const PATTERN: u8 = 0xd5;
 
 static ON: AtomicBool = AtomicBool::new(false);
@@ -57,7 +60,9 @@ unsafe fn check_all(at: *const u8, bytes: usize, what: &str) {
     let all = unsafe { core::slice::from_raw_parts(at, bytes) };
     if let Some(offset) = first_difference(all) {
         let rest = &all[offset..all.len().min(offset + 16)];
-        panic!("poison: {what} of {bytes} bytes at {at:p} was written to while it was free: byte {offset}: {rest:02x?}");
+        panic!(
+            "poison: {what} of {bytes} bytes at {at:p} was written to while it was free: byte {offset}: {rest:02x?}"
+        );
     }
 }
 
@@ -67,7 +72,10 @@ fn first_difference(bytes: &[u8]) -> Option<usize> {
     let (words, rest) = bytes.as_chunks::<8>();
     let word = words.iter().position(|word| *word != WORD);
     let from = word.map_or(bytes.len() - rest.len(), |word| word * 8);
-    bytes[from..].iter().position(|byte| *byte != PATTERN).map(|at| from + at)
+    bytes[from..]
+        .iter()
+        .position(|byte| *byte != PATTERN)
+        .map(|at| from + at)
 }
 
 #[cfg(test)]

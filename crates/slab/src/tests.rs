@@ -33,7 +33,10 @@ unsafe impl Pages for &Host {
 }
 
 const fn host(most: usize) -> Host {
-    Host { out: AtomicUsize::new(0), most }
+    Host {
+        out: AtomicUsize::new(0),
+        most,
+    }
 }
 
 /// An object filled with a pattern, so that overlaps are noticed.
@@ -45,16 +48,29 @@ struct Held {
 
 impl Held {
     fn new(object: NonNull<u8>, class: usize, pattern: u8) -> Self {
-        assert!(object.as_ptr().addr().is_multiple_of(1 << SIZES[class].trailing_zeros()));
+        assert!(
+            object
+                .as_ptr()
+                .addr()
+                .is_multiple_of(1 << SIZES[class].trailing_zeros())
+        );
         // SAFETY: the object is as long as its class says, and ours.
         unsafe { object.as_ptr().write_bytes(pattern, SIZES[class]) };
-        Self { object, class, pattern }
+        Self {
+            object,
+            class,
+            pattern,
+        }
     }
 
     fn check(&self) {
         // SAFETY: ours, written before.
         let bytes = unsafe { core::slice::from_raw_parts(self.object.as_ptr(), SIZES[self.class]) };
-        assert!(bytes.iter().all(|byte| *byte == self.pattern), "an object of class {} was overwritten", self.class);
+        assert!(
+            bytes.iter().all(|byte| *byte == self.pattern),
+            "an object of class {} was overwritten",
+            self.class
+        );
     }
 }
 
@@ -125,7 +141,11 @@ fn threads_share_a_magazine() {
                 for n in 0..20_000usize {
                     let class = (n * 7 + thread) % 5 + if n % 50 == 0 { SMALL } else { 0 };
                     // SAFETY: the magazines belong to these slabs.
-                    held.push(Held::new(unsafe { slabs.alloc(magazines, class) }.unwrap(), class, thread as u8));
+                    held.push(Held::new(
+                        unsafe { slabs.alloc(magazines, class) }.unwrap(),
+                        class,
+                        thread as u8,
+                    ));
                     if held.len() > 100 {
                         for gone in held.drain(n % 60..) {
                             gone.check();
@@ -147,13 +167,19 @@ fn threads_share_a_magazine() {
     assert!(host.out.load(Ordering::Relaxed) <= CLASSES * SPARE);
 }
 
-/// What goes between a magazine and the slabs at once, and what is counted meanwhile: small objects and large ones.
+/// What goes between a magazine and the slabs at once, and what is counted meanwhile: small objects
+/// and large ones.
 #[test]
 fn magazines_are_filled_and_emptied_by_halves() {
     let host = host(usize::MAX);
     let slabs = Slabs::new(&host);
     let magazines = Magazines::default();
-    for (class, rounds) in [(0, SMALL_ROUNDS), (1, SMALL_ROUNDS), (SMALL, LARGE_ROUNDS), (SMALL + 1, LARGE_ROUNDS)] {
+    for (class, rounds) in [
+        (0, SMALL_ROUNDS),
+        (1, SMALL_ROUNDS),
+        (SMALL, LARGE_ROUNDS),
+        (SMALL + 1, LARGE_ROUNDS),
+    ] {
         // SAFETY: the magazines belong to these slabs.
         let take = || unsafe { slabs.alloc(&magazines, class) }.unwrap();
         // SAFETY: taken from these slabs, and forgotten.
@@ -161,7 +187,10 @@ fn magazines_are_filled_and_emptied_by_halves() {
         let used = || slabs.in_use([&magazines].into_iter()).nth(class).unwrap();
         assert_eq!((used(), magazines.bytes()), ((SIZES[class], 0), 0));
         let first = take();
-        assert_eq!((used(), magazines.len(class)), ((SIZES[class], 1), rounds / 2 - 1));
+        assert_eq!(
+            (used(), magazines.len(class)),
+            ((SIZES[class], 1), rounds / 2 - 1)
+        );
         assert_eq!(magazines.bytes(), (rounds / 2 - 1) * SIZES[class]);
         let others: Vec<_> = (1..=rounds).map(|_| take()).collect();
         assert_eq!(used().1, rounds + 1);
@@ -178,8 +207,15 @@ fn magazines_are_filled_and_emptied_by_halves() {
         assert_eq!(used().1, 0);
         let left = magazines.len(class);
         assert!((1..=rounds).contains(&left));
-        // SAFETY: as above.
-        assert_eq!((unsafe { slabs.drain(&magazines) }, magazines.bytes(), used().1), (left, 0, 0));
+        assert_eq!(
+            (
+                // SAFETY: as above.
+                unsafe { slabs.drain(&magazines) },
+                magazines.bytes(),
+                used().1
+            ),
+            (left, 0, 0)
+        );
     }
     // A spare slab of each, and none more.
     assert_eq!(host.out.load(Ordering::Relaxed), 4 * SPARE);
@@ -193,13 +229,22 @@ fn a_closed_magazine_keeps_nothing() {
         let magazines = Magazines::default();
         magazines.close();
         // SAFETY: the magazines belong to these slabs.
-        let held: Vec<_> = (0..3 * per_slab(class)).map(|_| unsafe { slabs.alloc(&magazines, class) }.unwrap()).collect();
-        assert_eq!((magazines.bytes(), host.out.load(Ordering::Relaxed)), (0, 3), "three slabs, to the last object");
+        let held: Vec<_> = (0..3 * per_slab(class))
+            .map(|_| unsafe { slabs.alloc(&magazines, class) }.unwrap())
+            .collect();
+        assert_eq!(
+            (magazines.bytes(), host.out.load(Ordering::Relaxed)),
+            (0, 3),
+            "three slabs, to the last object"
+        );
         for object in held {
             // SAFETY: taken above.
             unsafe { slabs.free(&magazines, object, class) };
         }
-        assert_eq!((magazines.bytes(), host.out.load(Ordering::Relaxed)), (0, SPARE));
+        assert_eq!(
+            (magazines.bytes(), host.out.load(Ordering::Relaxed)),
+            (0, SPARE)
+        );
         // The spare one is used before another is taken.
         for _ in 0..per_slab(class) {
             // SAFETY: as above.

@@ -38,7 +38,10 @@ fn objects_written_to_while_free_are_found_and_others_are_not() {
         for object in &objects {
             // SAFETY: the object is that long, and ours.
             let bytes = unsafe { std::slice::from_raw_parts_mut(object.as_ptr(), size) };
-            assert!(bytes[8..].iter().all(|byte| *byte == poison::PATTERN), "{size}");
+            assert!(
+                bytes[8..].iter().all(|byte| *byte == poison::PATTERN),
+                "{size}"
+            );
             bytes.fill(1);
         }
         for object in objects {
@@ -46,7 +49,8 @@ fn objects_written_to_while_free_are_found_and_others_are_not() {
             unsafe { slabs.free(&magazines, object, class) };
         }
         let late = take();
-        // SAFETY: taken just now; the write behind the release is what is looked for, and the block stays allocated.
+        // SAFETY: taken just now; the write behind the release is what is looked for, and the block
+        // stays allocated.
         unsafe {
             let other = take();
             slabs.free(&magazines, late, class);
@@ -60,6 +64,10 @@ fn objects_written_to_while_free_are_found_and_others_are_not() {
         };
         let said = catch_unwind(AssertUnwindSafe(take_all)).unwrap_err();
         let said = said.downcast_ref::<String>().unwrap();
-        assert!(said.contains(&format!("{:p}", late.as_ptr().wrapping_add(8))) && said.contains("a free object"), "{said}");
+        assert!(
+            said.contains(&format!("{:p}", late.as_ptr().wrapping_add(8)))
+                && said.contains("a free object"),
+            "{said}"
+        );
     }
 }

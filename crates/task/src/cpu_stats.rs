@@ -11,7 +11,8 @@ pub struct CpuStats {
     pub remote_wakes: u64,
     /// Interrupts it sent for that.
     pub ipis: u64,
-    /// Interrupts it did not have to send, because the other CPU polled, was told already, or looks in time by itself.
+    /// Interrupts it did not have to send, because the other CPU polled, was told already, or looks
+    /// in time by itself.
     pub ipis_saved: u64,
     /// Threads it gave to idle CPUs that asked.
     pub steals: u64,

@@ -7,7 +7,8 @@ use crate::sync::{AtomicBool, AtomicUsize, Ordering, fence};
 
 const NOBODY: usize = usize::MAX;
 
-/// "Something happened", for one waiting thread. Signals do not count: any number before a wait are one.
+/// "Something happened", for one waiting thread. Signals do not count: any number before a wait are
+/// one.
 #[derive(Debug)]
 pub struct Event {
     happened: AtomicBool,
@@ -18,13 +19,17 @@ impl Event {
     /// An event that has not happened.
     #[must_use]
     pub const fn new() -> Self {
-        Self { happened: AtomicBool::new(false), waiter: AtomicUsize::new(NOBODY) }
+        Self {
+            happened: AtomicBool::new(false),
+            waiter: AtomicUsize::new(NOBODY),
+        }
     }
 
     /// Says that it happened. Never sleeps and never allocates: callable from interrupt handlers.
     pub fn signal(&self) {
         self.happened.store(true, Ordering::Release);
-        // The flag before the waiter, as the waiter does it the other way round: one of the two sees the other.
+        // The flag before the waiter, as the waiter does it the other way round: one of the two
+        // sees the other.
         fence(Ordering::SeqCst);
         let waiter = self.waiter.load(Ordering::Relaxed);
         if waiter != NOBODY {

@@ -1,4 +1,5 @@
-//! A queue of thread numbers linked through the threads' own links, so that putting a thread into it allocates nothing.
+//! A queue of thread numbers linked through the threads' own links, so that putting a thread into
+//! it allocates nothing.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,7 +15,11 @@ pub(crate) struct Fifo {
 
 impl Fifo {
     pub(crate) const fn new() -> Self {
-        Self { head: NIL, tail: NIL, len: 0 }
+        Self {
+            head: NIL,
+            tail: NIL,
+            len: 0,
+        }
     }
 
     pub(crate) fn len(&self) -> u32 {

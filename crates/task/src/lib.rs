@@ -1,8 +1,9 @@
 //! Threads, run queues, wake-ups, wait queues (see `docs/tasks.md`).
 //!
-//! In the kernel the threads are ours (`kernel/`); on the host the same interface stands on the standard library's threads
-//! (`host/`), so that everything above this crate runs in ordinary unit tests, and under the explorer of schedules (`docs/locks.md`). What
-//! is built of `park` and `unpark` alone ([`WaitQueue`], [`Event`]) is written once.
+//! In the kernel the threads are ours (`kernel/`); on the host the same interface stands on the
+//! standard library's threads (`host/`), so that everything above this crate runs in ordinary unit
+//! tests, and under the explorer of schedules (`docs/locks.md`). What is built of `park` and
+//! `unpark` alone ([`WaitQueue`], [`Event`]) is written once.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -32,9 +33,9 @@ use kernel as platform;
 pub use event::Event;
 pub use fair::{Policy, RR_QUANTUM_NS, RtLimits, SLICE_NS};
 pub use platform::{
-    Condvar, CpuId, Mutex, MutexGuard, Once, PreemptGuard, RcuArc, ReadGuard, RwLock, Thread, UserSpace, WriteGuard,
-    change_rt_limits, cpu_count, current, now_ns, park, park_until, preempt_disable, rt_limits, sleep_until, spawn,
-    start_recording, stats, topology, yield_now,
+    Condvar, CpuId, Mutex, MutexGuard, Once, PreemptGuard, RcuArc, ReadGuard, RwLock, Thread,
+    UserSpace, WriteGuard, change_rt_limits, cpu_count, current, now_ns, park, park_until,
+    preempt_disable, rt_limits, sleep_until, spawn, start_recording, stats, topology, yield_now,
 };
 #[cfg(target_os = "none")]
 pub use platform::{Site, init, lock_sites, start_cpu};

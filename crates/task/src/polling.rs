@@ -15,7 +15,11 @@ pub(crate) struct Polling {
 
 impl Polling {
     pub(crate) const fn new() -> Self {
-        Self { on: false, short: 0, enough: 1 }
+        Self {
+            on: false,
+            short: 0,
+            enough: 1,
+        }
     }
 
     /// Whether to poll the next time.
@@ -23,14 +27,23 @@ impl Polling {
         self.on
     }
 
-    /// The CPU was idle; `short` if no longer than it polls. Polling that does not end short idle times may itself be what makes them
-    /// long: in a guest, the CPU that has work may wait for the processor this one polls on. So it is tried more and more seldom.
+    /// The CPU was idle; `short` if no longer than it polls. Polling that does not end short idle
+    /// times may itself be what makes them long: in a guest, the CPU that has work may wait for the
+    /// processor this one polls on. So it is tried more and more seldom.
     #[must_use]
     pub(crate) fn after(self, short: bool) -> Self {
         match (self.on, short) {
             (true, true) => Self { enough: 1, ..self },
-            (true, false) => Self { on: false, short: 0, enough: (self.enough * 2).min(MOST) },
-            (false, true) => Self { on: self.short + 1 >= self.enough, short: self.short + 1, ..self },
+            (true, false) => Self {
+                on: false,
+                short: 0,
+                enough: (self.enough * 2).min(MOST),
+            },
+            (false, true) => Self {
+                on: self.short + 1 >= self.enough,
+                short: self.short + 1,
+                ..self
+            },
             (false, false) => Self { short: 0, ..self },
         }
     }
@@ -88,6 +101,9 @@ mod tests {
         polling = polling.after(true).after(false);
         assert!(!polling.is_on());
         fail(&mut polling);
-        assert_eq!(tries, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024, 2]);
+        assert_eq!(
+            tries,
+            [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024, 2]
+        );
     }
 }

@@ -1,16 +1,18 @@
-//! How long a thread has run: one word, so that whoever reads it sees it whole, wherever the thread is and goes meanwhile.
+//! How long a thread has run: one word, so that whoever reads it sees it whole, wherever the thread
+//! is and goes meanwhile.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// It has a CPU: the rest of the word is when it would have begun had it had one ever since. Otherwise the word is how long it has run.
+/// It has a CPU: the rest of the word is when it would have begun had it had one ever since.
+/// Otherwise the word is how long it has run.
 const RUNS: u64 = 1 << 63;
 
 /// In nanoseconds of a clock that does not go back. Changed by the CPU that the thread is on.
 #[derive(Default)]
 pub(crate) struct RunTime {
     word: AtomicU64,
-    /// The most that was told to anybody. The CPU reads the clock before it writes down that the thread gives it up; who reads in
-    /// between is told a little more than what is written then.
+    /// The most that was told to anybody. The CPU reads the clock before it writes down that the
+    /// thread gives it up; who reads in between is told a little more than what is written then.
     told: AtomicU64,
 }
 
@@ -18,13 +20,19 @@ impl RunTime {
     /// The thread gets a CPU; it had none.
     #[inline]
     pub(crate) fn begin(&self, now_ns: u64) {
-        self.word.store(RUNS | now_ns.saturating_sub(self.word.load(Ordering::Relaxed)), Ordering::Release);
+        self.word.store(
+            RUNS | now_ns.saturating_sub(self.word.load(Ordering::Relaxed)),
+            Ordering::Release,
+        );
     }
 
     /// It gives it up.
     #[inline]
     pub(crate) fn end(&self, now_ns: u64) {
-        self.word.store(at(self.word.load(Ordering::Relaxed), now_ns), Ordering::Release);
+        self.word.store(
+            at(self.word.load(Ordering::Relaxed), now_ns),
+            Ordering::Release,
+        );
     }
 
     /// How long it has run. Never less than before.
@@ -32,7 +40,8 @@ impl RunTime {
         let time = loop {
             let word = self.word.load(Ordering::Acquire);
             let now = now_ns();
-            // Otherwise it was switched from or to in between, and `now` is not a time of this word.
+            // Otherwise it was switched from or to in between, and `now` is not a time of this
+            // word.
             if self.word.load(Ordering::Acquire) == word {
                 break at(word, now);
             }
@@ -42,7 +51,11 @@ impl RunTime {
 }
 
 fn at(word: u64, now_ns: u64) -> u64 {
-    if word & RUNS == 0 { word } else { now_ns.saturating_sub(word & !RUNS) }
+    if word & RUNS == 0 {
+        word
+    } else {
+        now_ns.saturating_sub(word & !RUNS)
+    }
 }
 
 #[cfg(test)]
@@ -64,7 +77,11 @@ mod tests {
 
     #[test]
     fn it_never_goes_back() {
-        let (time, clock, over) = (RunTime::default(), AtomicU64::new(1), AtomicBool::new(false));
+        let (time, clock, over) = (
+            RunTime::default(),
+            AtomicU64::new(1),
+            AtomicBool::new(false),
+        );
         let tick = || clock.fetch_add(1, Ordering::SeqCst);
         std::thread::scope(|scope| {
             scope.spawn(|| {

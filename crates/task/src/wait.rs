@@ -30,8 +30,8 @@ struct Entries {
 
 /// Threads waiting for a condition.
 ///
-/// The condition lives elsewhere, under its own lock: make it true, unlock, then wake. Conditions given to `wait` run without the
-/// queue's lock, so they may lock what they look at.
+/// The condition lives elsewhere, under its own lock: make it true, unlock, then wake. Conditions
+/// given to `wait` run without the queue's lock, so they may lock what they look at.
 pub struct WaitQueue {
     /// Number of entries, to make waking nobody cheap.
     waiting: AtomicUsize,
@@ -47,7 +47,10 @@ impl WaitQueue {
         Self {
             waiting: AtomicUsize::new(0),
             woken: AtomicU64::new(0),
-            entries: Mutex::new(Entries { next_key: 0, queue: VecDeque::new() }),
+            entries: Mutex::new(Entries {
+                next_key: 0,
+                queue: VecDeque::new(),
+            }),
         }
     }
 
@@ -65,7 +68,8 @@ impl WaitQueue {
         }
     }
 
-    /// Sleeps until `condition` gives a value, the thread is interrupted, or the clock passes `deadline_ns`.
+    /// Sleeps until `condition` gives a value, the thread is interrupted, or the clock passes
+    /// `deadline_ns`.
     ///
     /// # Errors
     /// Says which of the other two it was. The condition was tried once more before.
@@ -118,8 +122,9 @@ impl WaitQueue {
             point();
             let was_woken = !self.remove(key);
             if let Some(result) = outcome {
-                // A wake-up meant for one thread must not end with one that leaves without it: because it gives up, or because it
-                // found the condition true before it was woken, when whoever waits behind it may have found it false.
+                // A wake-up meant for one thread must not end with one that leaves without it:
+                // because it gives up, or because it found the condition true before it was woken,
+                // when whoever waits behind it may have found it false.
                 if was_woken && (queued || result.is_err()) {
                     self.wake_one();
                 }
@@ -160,12 +165,14 @@ impl WaitQueue {
             self.waiting.store(entries.queue.len(), Ordering::Relaxed);
             key
         };
-        // Announced before the condition is looked at; the waker makes it true before it looks for waiters.
+        // Announced before the condition is looked at; the waker makes it true before it looks for
+        // waiters.
         fence(Ordering::SeqCst);
         key
     }
 
-    /// Whether the caller's own entry is there. Who takes it out says so before he gives the permit.
+    /// Whether the caller's own entry is there. Who takes it out says so before he gives the
+    /// permit.
     fn contains(&self, key: u64) -> bool {
         key >= self.woken.load(Ordering::Acquire)
     }
@@ -175,7 +182,9 @@ impl WaitQueue {
             return false;
         }
         let mut entries = self.entries.lock();
-        let Some(at) = entries.queue.iter().position(|entry| entry.key == key) else { return false };
+        let Some(at) = entries.queue.iter().position(|entry| entry.key == key) else {
+            return false;
+        };
         let entry = entries.queue.remove(at);
         self.waiting.store(entries.queue.len(), Ordering::Relaxed);
         drop(entries);
@@ -186,7 +195,11 @@ impl WaitQueue {
     #[inline]
     fn wake(&self, most: usize) -> usize {
         fence(Ordering::SeqCst);
-        if self.waiting.load(Ordering::Relaxed) == 0 { 0 } else { self.wake_waiters(most) }
+        if self.waiting.load(Ordering::Relaxed) == 0 {
+            0
+        } else {
+            self.wake_waiters(most)
+        }
     }
 
     #[inline(never)]
@@ -196,7 +209,9 @@ impl WaitQueue {
         for woken in 0..most {
             let entry = {
                 let mut entries = self.entries.lock();
-                let Some(entry) = entries.queue.pop_front() else { return woken };
+                let Some(entry) = entries.queue.pop_front() else {
+                    return woken;
+                };
                 self.waiting.store(entries.queue.len(), Ordering::Relaxed);
                 self.woken.store(entry.key + 1, Ordering::Release);
                 entry
@@ -217,7 +232,9 @@ impl Default for WaitQueue {
 
 impl fmt::Debug for WaitQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WaitQueue").field("waiting", &self.waiting).finish()
+        f.debug_struct("WaitQueue")
+            .field("waiting", &self.waiting)
+            .finish()
     }
 }
 
@@ -231,7 +248,12 @@ mod tests {
         static QUEUE: WaitQueue = WaitQueue::new();
         static PERMITS: AtomicU32 = AtomicU32::new(0);
         // Never fails while there is one: nobody would wake who sleeps then.
-        let take = || PERMITS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |p| p.checked_sub(1)).ok().map(drop);
+        let take = || {
+            PERMITS
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |p| p.checked_sub(1))
+                .ok()
+                .map(drop)
+        };
         let takers: Vec<_> = (0..3)
             .map(|_| {
                 std::thread::spawn(move || {
@@ -264,7 +286,8 @@ mod tests {
             if looks == 1 {
                 return None;
             }
-            // In the queue, and about to leave it. Another one queues up behind, in vain, before there is a permit for it.
+            // In the queue, and about to leave it. Another one queues up behind, in vain, before
+            // there is a permit for it.
             let tell = tell.clone();
             std::thread::spawn(move || {
                 QUEUE.wait(|| {
@@ -281,17 +304,24 @@ mod tests {
             QUEUE.wake_one();
             Some(())
         });
-        told.recv_timeout(std::time::Duration::from_secs(20)).expect("the wake-up was lost");
+        told.recv_timeout(std::time::Duration::from_secs(20))
+            .expect("the wake-up was lost");
     }
 
     #[test]
     fn a_deadline_and_an_interrupt_end_a_wait() {
         let queue = WaitQueue::new();
         let soon = now_ns() + 2_000_000;
-        assert_eq!(queue.wait_interruptible(Some(soon), || None::<()>), Err(WaitError::TimedOut));
+        assert_eq!(
+            queue.wait_interruptible(Some(soon), || None::<()>),
+            Err(WaitError::TimedOut)
+        );
         assert!(now_ns() >= soon);
         current().interrupt();
-        assert_eq!(queue.wait_interruptible(None, || None::<()>), Err(WaitError::Interrupted));
+        assert_eq!(
+            queue.wait_interruptible(None, || None::<()>),
+            Err(WaitError::Interrupted)
+        );
         current().clear_interrupt();
         assert!(!queue.has_waiters());
     }

@@ -1,4 +1,5 @@
-//! The explorer finds bugs that were planted, says how they come about, and replays them; and it finds none where there is none.
+//! The explorer finds bugs that were planted, says how they come about, and replays them; and it
+//! finds none where there is none.
 
 use std::sync::Arc;
 
@@ -11,12 +12,18 @@ fn explore(model: impl Fn() + Send + Sync + 'static) -> Result<Report, String> {
     Model::new().random(0).explore(model)
 }
 
-/// The same for one with a bug, which is replayed by the schedule that is printed. Returns what was said of it.
+/// The same for one with a bug, which is replayed by the schedule that is printed. Returns what was
+/// said of it.
 fn finds(model: impl Fn() + Send + Sync + Clone + 'static) -> String {
     let found = explore(model.clone()).expect_err("there is a bug");
-    let (_, schedule) = found.rsplit_once(&format!("{SCHEDULE}='")).expect("the schedule is printed");
+    let (_, schedule) = found
+        .rsplit_once(&format!("{SCHEDULE}='"))
+        .expect("the schedule is printed");
     let schedule = schedule.strip_suffix('\'').expect("at the end");
-    let again = Model::new().schedule(schedule).explore(model).expect_err("the schedule replays it");
+    let again = Model::new()
+        .schedule(schedule)
+        .explore(model)
+        .expect_err("the schedule replays it");
     assert_eq!(again.lines().next(), found.lines().next());
     found
 }
@@ -64,7 +71,11 @@ fn a_condition_looked_at_before_the_waiter_is_known_is_found() {
     };
     let found = finds(model(true));
     assert!(found.starts_with("nobody can go on"), "{found}");
-    assert!(found.contains("thread 1 (waiter) sleeps; its last steps:") && found.contains("explorer.rs"), "{found}");
+    assert!(
+        found.contains("thread 1 (waiter) sleeps; its last steps:")
+            && found.contains("explorer.rs"),
+        "{found}"
+    );
     explore(model(false)).unwrap();
 }
 
@@ -87,8 +98,14 @@ fn locks_taken_in_two_orders_are_found() {
         }
     };
     let found = finds(model(false));
-    assert!(found.contains("thread 0 (main) waits for a lock that thread 1 has"), "{found}");
-    assert!(found.contains("thread 1 (other) waits for a lock that thread 0 has"), "{found}");
+    assert!(
+        found.contains("thread 0 (main) waits for a lock that thread 1 has"),
+        "{found}"
+    );
+    assert!(
+        found.contains("thread 1 (other) waits for a lock that thread 0 has"),
+        "{found}"
+    );
     explore(model(true)).unwrap();
 }
 
@@ -98,7 +115,12 @@ fn a_wake_up_that_ends_with_one_who_gave_up_is_found() {
         let shared = Arc::new((AtomicU32::new(0), Naive::default()));
         let waiters = [None, Some(1000)].map(|deadline| {
             let (permits, queue) = (shared.clone(), shared.clone());
-            let take = move || permits.0.compare_exchange(1, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+            let take = move || {
+                permits
+                    .0
+                    .compare_exchange(1, 0, Ordering::SeqCst, Ordering::SeqCst)
+                    .is_ok()
+            };
             spawn("waiter", move || {
                 loop {
                     queue.1.enter();
@@ -129,13 +151,17 @@ fn an_update_that_is_lost_is_found() {
     let found = finds(|| {
         let count = Arc::new(AtomicU32::new(0));
         let theirs = count.clone();
-        let add = |count: &AtomicU32| count.store(count.load(Ordering::SeqCst) + 1, Ordering::SeqCst);
+        let add =
+            |count: &AtomicU32| count.store(count.load(Ordering::SeqCst) + 1, Ordering::SeqCst);
         let other = spawn("other", move || add(&theirs));
         add(&count);
         other.join();
         assert_eq!(count.load(Ordering::SeqCst), 2, "an update was lost");
     });
-    assert!(found.starts_with("thread 0 panicked") && found.contains("an update was lost"), "{found}");
+    assert!(
+        found.starts_with("thread 0 panicked") && found.contains("an update was lost"),
+        "{found}"
+    );
 }
 
 #[test]
@@ -156,7 +182,10 @@ fn sleeping_until_the_deadline_beside_a_true_condition_is_found() {
         }
     };
     let found = finds(model(false));
-    assert!(found.contains("slept until its deadline with its condition true"), "{found}");
+    assert!(
+        found.contains("slept until its deadline with its condition true"),
+        "{found}"
+    );
     explore(model(true)).unwrap();
 }
 
@@ -185,15 +214,26 @@ fn random_schedules_find_what_needs_more_pre_emptions_than_the_search_tries() {
     let model = || {
         let count = Arc::new(AtomicU32::new(0));
         let theirs = count.clone();
-        let step = |count: &AtomicU32, from| count.compare_exchange(from, from + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        let step = |count: &AtomicU32, from| {
+            count
+                .compare_exchange(from, from + 1, Ordering::SeqCst, Ordering::SeqCst)
+                .is_ok()
+        };
         let other = spawn("other", move || {
-            assert!(!(step(&theirs, 1) && step(&theirs, 3) && step(&theirs, 5)), "all in turn");
+            assert!(
+                !(step(&theirs, 1) && step(&theirs, 3) && step(&theirs, 5)),
+                "all in turn"
+            );
         });
         let _ = step(&count, 0) && step(&count, 2) && step(&count, 4);
         other.join();
     };
     assert!(explore(model).is_ok(), "two pre-emptions do not make it");
-    let found = Model::new().preemptions(0).random(2000).explore(model).expect_err("some schedule of 2000 does");
+    let found = Model::new()
+        .preemptions(0)
+        .random(2000)
+        .explore(model)
+        .expect_err("some schedule of 2000 does");
     assert!(found.contains("all in turn"), "{found}");
 }
 

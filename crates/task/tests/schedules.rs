@@ -17,7 +17,10 @@ impl Permits {
     fn try_take(&self) -> Option<()> {
         let mut count = self.count.load(Ordering::Relaxed);
         while count > 0 {
-            match self.count.compare_exchange(count, count - 1, Ordering::AcqRel, Ordering::Relaxed) {
+            match self
+                .count
+                .compare_exchange(count, count - 1, Ordering::AcqRel, Ordering::Relaxed)
+            {
                 Ok(_) => return Some(()),
                 Err(now) => count = now,
             }
@@ -43,7 +46,10 @@ fn a_wake_up_finds_who_waits_or_is_about_to() {
         let waiter = spawn("waiter", move || theirs.take());
         permits.give();
         waiter.join();
-        assert!(!permits.queue.has_waiters(), "somebody is left in the queue");
+        assert!(
+            !permits.queue.has_waiters(),
+            "somebody is left in the queue"
+        );
     });
 }
 
@@ -64,7 +70,8 @@ fn one_wake_up_for_each_permit_is_enough() {
 
 #[test]
 fn a_wake_up_for_one_who_did_not_need_it_reaches_the_next() {
-    // One that is in the queue finds the first permit by itself, and is woken for the second, which the other one waits for.
+    // One that is in the queue finds the first permit by itself, and is woken for the second, which
+    // the other one waits for.
     Model::new().preemptions(2).check(|| {
         let permits = Arc::new(Permits::default());
         let give = |permits: &Arc<Permits>| {
@@ -72,7 +79,11 @@ fn a_wake_up_for_one_who_did_not_need_it_reaches_the_next() {
             spawn("giver", move || theirs.give())
         };
         let theirs = permits.clone();
-        let threads = [give(&permits), spawn("taker", move || theirs.take()), give(&permits)];
+        let threads = [
+            give(&permits),
+            spawn("taker", move || theirs.take()),
+            give(&permits),
+        ];
         permits.take();
         threads.into_iter().for_each(|thread| thread.join());
     });
@@ -84,7 +95,11 @@ fn a_wake_up_on_its_way_to_one_who_times_out_reaches_the_next() {
         let permits = Arc::new(Permits::default());
         let theirs = permits.clone();
         let hasty = spawn("hasty", move || {
-            if theirs.queue.wait_interruptible(Some(1000), || theirs.try_take()).is_ok() {
+            if theirs
+                .queue
+                .wait_interruptible(Some(1000), || theirs.try_take())
+                .is_ok()
+            {
                 theirs.give();
             }
         });
@@ -101,9 +116,11 @@ fn a_wake_up_on_its_way_to_one_who_is_interrupted_reaches_the_next() {
     Model::new().preemptions(2).check(|| {
         let permits = Arc::new(Permits::default());
         let theirs = permits.clone();
-        let nervous = task::spawn("nervous", None, move || match theirs.queue.wait_interruptible(None, || theirs.try_take()) {
-            Ok(()) => theirs.give(),
-            Err(why) => assert_eq!(why, WaitError::Interrupted),
+        let nervous = task::spawn("nervous", None, move || {
+            match theirs.queue.wait_interruptible(None, || theirs.try_take()) {
+                Ok(()) => theirs.give(),
+                Err(why) => assert_eq!(why, WaitError::Interrupted),
+            }
         })
         .unwrap();
         let theirs = permits.clone();
@@ -116,12 +133,15 @@ fn a_wake_up_on_its_way_to_one_who_is_interrupted_reaches_the_next() {
 
 #[test]
 fn who_gives_up_has_looked_once_more() {
-    // The permit comes at the very time of the deadline, or of the signal: whoever is told that there was none, there was none.
+    // The permit comes at the very time of the deadline, or of the signal: whoever is told that
+    // there was none, there was none.
     Model::new().preemptions(3).check(|| {
         let permits = Arc::new(Permits::default());
         let theirs = permits.clone();
         let waiter = spawn("waiter", move || {
-            let _ = theirs.queue.wait_interruptible(Some(1000), || theirs.try_take());
+            let _ = theirs
+                .queue
+                .wait_interruptible(Some(1000), || theirs.try_take());
         });
         permits.give();
         waiter.join();
@@ -135,7 +155,9 @@ fn all_that_wait_are_woken_by_wake_all() {
         let shared = Arc::new((Mutex::new(false), WaitQueue::new()));
         let waiters = [(); 2].map(|()| {
             let theirs = shared.clone();
-            spawn("waiter", move || theirs.1.wait(|| theirs.0.lock().then_some(())))
+            spawn("waiter", move || {
+                theirs.1.wait(|| theirs.0.lock().then_some(()))
+            })
         });
         *shared.0.lock() = true;
         shared.1.wake_all();
@@ -151,7 +173,9 @@ fn a_turn_goes_to_and_fro_through_one_queue() {
         let shared = Arc::new((AtomicU32::new(0), WaitQueue::new()));
         let play = |shared: &(AtomicU32, WaitQueue), mine: u32| {
             for round in 0..2 {
-                shared.1.wait(|| (shared.0.load(Ordering::Acquire) == round * 2 + mine).then_some(()));
+                shared
+                    .1
+                    .wait(|| (shared.0.load(Ordering::Acquire) == round * 2 + mine).then_some(()));
                 shared.0.fetch_add(1, Ordering::AcqRel);
                 shared.1.wake_all();
             }
@@ -169,7 +193,8 @@ fn whoever_joins_a_thread_hears_of_its_end() {
     Model::new().preemptions(3).check(|| {
         let done = Arc::new(AtomicUsize::new(0));
         let theirs = done.clone();
-        let thread: Arc<Thread> = task::spawn("short", None, move || theirs.store(1, Ordering::Release)).unwrap();
+        let thread: Arc<Thread> =
+            task::spawn("short", None, move || theirs.store(1, Ordering::Release)).unwrap();
         thread.join();
         assert!(thread.is_dead() && done.load(Ordering::Acquire) == 1);
     });
@@ -191,7 +216,10 @@ fn an_event_is_seen_by_who_waits_and_by_who_comes_later() {
             events.1.wait();
         }
         other.join();
-        assert!(!events.0.try_take() && !events.1.try_take(), "what was waited for has not been taken");
+        assert!(
+            !events.0.try_take() && !events.1.try_take(),
+            "what was waited for has not been taken"
+        );
     });
 }
 
@@ -220,7 +248,10 @@ fn an_interruption_lasts_until_it_is_cleared() {
         let sleeper = task::spawn("sleeper", None, move || {
             let me = task::current();
             for _ in 0..2 {
-                assert_eq!(theirs.wait_interruptible(None, || None::<()>), Err(WaitError::Interrupted));
+                assert_eq!(
+                    theirs.wait_interruptible(None, || None::<()>),
+                    Err(WaitError::Interrupted)
+                );
                 assert!(me.interrupted());
             }
             me.clear_interrupt();

@@ -29,17 +29,31 @@ pub(crate) fn bits(count: u32) -> u32 {
 
 impl Levels {
     /// Each CPU a core of its own, in one package.
-    pub const NONE: Self = Self { thread: 0, die: None, package: 32 };
+    pub const NONE: Self = Self {
+        thread: 0,
+        die: None,
+        package: 32,
+    };
 
-    /// What the processor says; `cpuid` gives the registers of a leaf and its part. [`Self::NONE`] if it says nothing.
+    /// What the processor says; `cpuid` gives the registers of a leaf and its part. [`Self::NONE`]
+    /// if it says nothing.
     #[must_use]
     pub fn read(cpuid: impl Fn(u32, u32) -> Registers) -> Self {
         let [most, vendor @ ..] = cpuid(0, 0);
-        let listed = [0x1f, 0xb].into_iter().filter(|leaf| *leaf <= most).find_map(|leaf| Self::listed(|part| cpuid(leaf, part)));
+        let listed = [0x1f, 0xb]
+            .into_iter()
+            .filter(|leaf| *leaf <= most)
+            .find_map(|leaf| Self::listed(|part| cpuid(leaf, part)));
         // "Auth", "Hygo".
         let amd = matches!(vendor[0], 0x6874_7541 | 0x6f67_7948);
         listed
-            .or_else(|| if amd { Self::by_amd(&cpuid) } else { Self::by_counts(&cpuid, most) })
+            .or_else(|| {
+                if amd {
+                    Self::by_amd(&cpuid)
+                } else {
+                    Self::by_counts(&cpuid, most)
+                }
+            })
             .filter(|levels| levels.thread <= levels.package)
             .unwrap_or(Self::NONE)
     }
@@ -53,7 +67,11 @@ impl Levels {
                 break;
             }
             let below = levels.map_or(0, |levels| levels.package);
-            let found = levels.get_or_insert(Self { thread: 0, die: None, package: 0 });
+            let found = levels.get_or_insert(Self {
+                thread: 0,
+                die: None,
+                package: 0,
+            });
             match kind {
                 SMT => found.thread = shift,
                 DIE => found.die = Some(below),
@@ -73,8 +91,16 @@ impl Levels {
         let package = bits(cpus >> 16 & 0xff);
         let [caches, ..] = if most >= 4 { cpuid(4, 0) } else { [0; 4] };
         // Without a leaf 4 there was one core, and the rest are its threads.
-        let cores = if caches & 0x1f != 0 { bits((caches >> 26) + 1) } else { 0 };
-        Some(Self { thread: package.checked_sub(cores)?, die: None, package })
+        let cores = if caches & 0x1f != 0 {
+            bits((caches >> 26) + 1)
+        } else {
+            0
+        };
+        Some(Self {
+            thread: package.checked_sub(cores)?,
+            die: None,
+            package,
+        })
     }
 
     /// AMD's leaf 0x8000_0008: bits for the CPUs of a package; 0x8000_001E: threads of a core.
@@ -89,8 +115,16 @@ impl Levels {
             stated => stated,
         };
         let extended = most >= 0x8000_001e && cpuid(0x8000_0001, 0)[2] & 1 << 22 != 0;
-        let threads = if extended { (cpuid(0x8000_001e, 0)[1] >> 8 & 0xff) + 1 } else { 1 };
-        Some(Self { thread: bits(threads), die: None, package })
+        let threads = if extended {
+            (cpuid(0x8000_001e, 0)[1] >> 8 & 0xff) + 1
+        } else {
+            1
+        };
+        Some(Self {
+            thread: bits(threads),
+            die: None,
+            package,
+        })
     }
 
     /// Takes an APIC id apart.

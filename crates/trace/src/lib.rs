@@ -1,5 +1,5 @@
-//! What the kernel records about itself while somebody looks: records of events in a ring per CPU, and waits for locks by the place
-//! in the source that waited (`docs/observability.md`).
+//! What the kernel records about itself while somebody looks: records of events in a ring per CPU,
+//! and waits for locks by the place in the source that waited (`docs/observability.md`).
 //!
 //! The records' layout is also that of `/proc/skerry/trace`, so kernel and tool share this crate.
 #![cfg_attr(target_os = "none", no_std)]
@@ -10,6 +10,9 @@ mod record;
 mod ring;
 mod sites;
 
-pub use record::{Class, Detail, Kind, Note, RECORD_BYTES, Record, THREAD_ENDS, THREAD_IS, THREAD_NAME, WAKE_DETAILS};
+pub use record::{
+    Class, Detail, Kind, Note, RECORD_BYTES, Record, THREAD_ENDS, THREAD_IS, THREAD_NAME,
+    WAKE_DETAILS,
+};
 pub use ring::Ring;
 pub use sites::{Site, Sites};

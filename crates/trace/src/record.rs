@@ -47,11 +47,16 @@ impl Class {
         1 << self as u32
     }
 
-    /// The set that a list such as `switch,wake` or `all` names; `None` for a name that is none, and for nothing.
+    /// The set that a list such as `switch,wake` or `all` names; `None` for a name that is none,
+    /// and for nothing.
     #[must_use]
     pub fn parse(list: &str) -> Option<u32> {
         if list == "all" {
-            return Some(Self::ALL.iter().fold(0, |all, (class, _)| all | class.bit()));
+            return Some(
+                Self::ALL
+                    .iter()
+                    .fold(0, |all, (class, _)| all | class.bit()),
+            );
         }
         list.split(',').try_fold(0, |set, name| {
             let (class, _) = Self::ALL.iter().find(|(_, known)| *known == name)?;
@@ -66,7 +71,8 @@ impl Class {
 pub enum Kind {
     /// The CPU goes from the record's thread to thread `a`.
     Switch = 1,
-    /// The record's thread, or an interrupt on top of it, wakes thread `a` for CPU `b`; the detail is in [`WAKE_DETAILS`].
+    /// The record's thread, or an interrupt on top of it, wakes thread `a` for CPU `b`; the detail
+    /// is in [`WAKE_DETAILS`].
     Wake = 2,
     /// Thread `a` is given to the idle CPU `b`.
     Steal = 3,
@@ -78,7 +84,8 @@ pub enum Kind {
     CallBegin = 6,
     /// It has ended with result `a`, a negative error number if it failed.
     CallEnd = 7,
-    /// A page fault of a program at address `a` begins; the detail is 0 for a read, 1 for a write, 2 for execution.
+    /// A page fault of a program at address `a` begins; the detail is 0 for a read, 1 for a write,
+    /// 2 for execution.
     FaultBegin = 8,
     /// It has been dealt with.
     FaultEnd = 9,
@@ -132,7 +139,8 @@ impl Kind {
     }
 }
 
-/// Detail of a [`Kind::Thread`]: the slot runs thread `a` of process `b` from here on; both 0 for a thread of the kernel.
+/// Detail of a [`Kind::Thread`]: the slot runs thread `a` of process `b` from here on; both 0 for a
+/// thread of the kernel.
 pub const THREAD_IS: u8 = 0;
 /// Detail of a [`Kind::Thread`]: its name is the 16 bytes of `a` and `b`, padded with zeroes.
 pub const THREAD_NAME: u8 = 1;
@@ -199,18 +207,36 @@ impl Record {
     /// A record.
     #[must_use]
     pub const fn new(time: u64, cpu: u16, thread: u32, kind: Kind, note: Note) -> Self {
-        Self { time, kind, detail: note.detail, cpu, thread, a: note.a, b: note.b }
+        Self {
+            time,
+            kind,
+            detail: note.detail,
+            cpu,
+            thread,
+            a: note.a,
+            b: note.b,
+        }
     }
 
     pub(crate) fn to_words(self) -> [u64; WORDS] {
-        let head =
-            u64::from(self.kind as u8) | u64::from(self.detail) << 8 | u64::from(self.cpu) << 16 | u64::from(self.thread) << 32;
+        let head = u64::from(self.kind as u8)
+            | u64::from(self.detail) << 8
+            | u64::from(self.cpu) << 16
+            | u64::from(self.thread) << 32;
         [self.time, head, self.a, self.b]
     }
 
     pub(crate) fn from_words([time, head, a, b]: [u64; WORDS]) -> Option<Self> {
         let kind = *Kind::ALL.get((head as u8).checked_sub(1)? as usize)?;
-        Some(Self { time, kind, detail: (head >> 8) as u8, cpu: (head >> 16) as u16, thread: (head >> 32) as u32, a, b })
+        Some(Self {
+            time,
+            kind,
+            detail: (head >> 8) as u8,
+            cpu: (head >> 16) as u16,
+            thread: (head >> 32) as u32,
+            a,
+            b,
+        })
     }
 
     /// As bytes.
@@ -242,7 +268,17 @@ mod tests {
     fn every_kind_survives_the_way_through_bytes() {
         for (number, kind) in (1..).zip(Kind::ALL) {
             assert_eq!(kind as u8, number);
-            let record = Record::new(u64::MAX - 1, 0xabcd, 0x1234_5678, kind, Note { detail: 0x9a, a: 1, b: u64::MAX });
+            let record = Record::new(
+                u64::MAX - 1,
+                0xabcd,
+                0x1234_5678,
+                kind,
+                Note {
+                    detail: 0x9a,
+                    a: 1,
+                    b: u64::MAX,
+                },
+            );
             assert_eq!(Record::from_bytes(&record.to_bytes()), Some(record));
         }
         assert_eq!(Record::from_bytes(&[0; RECORD_BYTES]), None);
@@ -257,19 +293,37 @@ mod tests {
         assert_eq!(Class::parse(""), None);
     }
 
-    /// Each class has a bit and a name of its own, and is recorded by the kinds that are of it; what says who is who, by all.
+    /// Each class has a bit and a name of its own, and is recorded by the kinds that are of it;
+    /// what says who is who, by all.
     #[test]
     fn each_kind_is_of_its_class() {
         for (n, (class, name)) in Class::ALL.into_iter().enumerate() {
             assert_eq!((class.bit(), Class::parse(name)), (1 << n, Some(1 << n)));
         }
-        assert_eq!((Class::parse("all,irq"), Class::parse("irq,"), Class::parse("irq,irq")), (None, None, Some(8)));
-        let kinds =
-            |class: Class| Kind::ALL.into_iter().filter(|kind| kind.classes() == class.bit()).collect::<std::vec::Vec<_>>();
+        assert_eq!(
+            (
+                Class::parse("all,irq"),
+                Class::parse("irq,"),
+                Class::parse("irq,irq")
+            ),
+            (None, None, Some(8))
+        );
+        let kinds = |class: Class| {
+            Kind::ALL
+                .into_iter()
+                .filter(|kind| kind.classes() == class.bit())
+                .collect::<std::vec::Vec<_>>()
+        };
         assert_eq!(kinds(Class::Switch), [Kind::Switch]);
         assert_eq!(kinds(Class::Irq), [Kind::IrqBegin, Kind::IrqEnd]);
         assert_eq!(kinds(Class::Lock), [Kind::LockBegin, Kind::LockEnd]);
-        assert_eq!(Kind::ALL.into_iter().filter(|kind| kind.classes() == u32::MAX).count(), 2);
+        assert_eq!(
+            Kind::ALL
+                .into_iter()
+                .filter(|kind| kind.classes() == u32::MAX)
+                .count(),
+            2
+        );
     }
 
     #[test]
@@ -279,6 +333,16 @@ mod tests {
             bytes[8] = kind;
             assert_eq!(Record::from_bytes(&bytes).is_some(), there, "{kind}");
         }
-        assert_eq!((Note::detail(5).detail, Note::two(1, 2)), (5, Note { detail: 0, a: 1, b: 2 }));
+        assert_eq!(
+            (Note::detail(5).detail, Note::two(1, 2)),
+            (
+                5,
+                Note {
+                    detail: 0,
+                    a: 1,
+                    b: 2
+                }
+            )
+        );
     }
 }

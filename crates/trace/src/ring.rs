@@ -1,8 +1,10 @@
-//! The ring of a CPU: a bounded queue after D. Vyukov's "Bounded MPMC queue" (1024cores.net), with any number of writers and one reader.
+//! The ring of a CPU: a bounded queue after D. Vyukov's "Bounded MPMC queue" (1024cores.net), with
+//! any number of writers and one reader.
 //!
-//! Every slot has a *turn*: the position that may be written to it next, or one more once that has been written. A writer that finds
-//! the turn of an earlier lap knows that the ring is full; it counts the record as lost and goes on. So a writer never waits,
-//! whatever it interrupted, and nobody ever reads half a record.
+//! Every slot has a *turn*: the position that may be written to it next, or one more once that has
+//! been written. A writer that finds the turn of an earlier lap knows that the ring is full; it
+//! counts the record as lost and goes on. So a writer never waits, whatever it interrupted, and
+//! nobody ever reads half a record.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -34,10 +36,10 @@ impl Ring {
         let capacity = capacity.max(2).checked_next_power_of_two()?;
         let mut slots = Vec::new();
         slots.try_reserve_exact(capacity).ok()?;
-        slots.extend(
-            (0..capacity as u64)
-                .map(|turn| Slot { turn: AtomicU64::new(turn), words: core::array::from_fn(|_| AtomicU64::new(0)) }),
-        );
+        slots.extend((0..capacity as u64).map(|turn| Slot {
+            turn: AtomicU64::new(turn),
+            words: core::array::from_fn(|_| AtomicU64::new(0)),
+        }));
         Some(Self {
             slots: slots.into_boxed_slice(),
             written: AtomicU64::new(0),
@@ -51,7 +53,8 @@ impl Ring {
         &self.slots[position as usize & (self.slots.len() - 1)]
     }
 
-    /// Puts a record in; false if there was no room, and it is counted as lost. From anywhere, interrupt handlers included.
+    /// Puts a record in; false if there was no room, and it is counted as lost. From anywhere,
+    /// interrupt handlers included.
     pub fn push(&self, record: &Record) -> bool {
         let mut position = self.written.load(Ordering::Relaxed);
         loop {
@@ -65,7 +68,12 @@ impl Ring {
                 position = self.written.load(Ordering::Relaxed);
                 continue;
             }
-            match self.written.compare_exchange(position, position + 1, Ordering::Relaxed, Ordering::Relaxed) {
+            match self.written.compare_exchange(
+                position,
+                position + 1,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => {
                     for (to, word) in slot.words.iter().zip(record.to_words()) {
                         to.store(word, Ordering::Relaxed);
@@ -78,7 +86,8 @@ impl Ring {
         }
     }
 
-    /// Takes the oldest record out. One reader at a time: two of them could see the same record twice.
+    /// Takes the oldest record out. One reader at a time: two of them could see the same record
+    /// twice.
     pub fn pop(&self) -> Option<Record> {
         loop {
             let position = self.read.load(Ordering::Relaxed);
@@ -87,7 +96,8 @@ impl Ring {
                 return None;
             }
             let words = core::array::from_fn(|word| slot.words[word].load(Ordering::Relaxed));
-            slot.turn.store(position + self.slots.len() as u64, Ordering::Release);
+            slot.turn
+                .store(position + self.slots.len() as u64, Ordering::Release);
             self.read.store(position + 1, Ordering::Relaxed);
             // The kernel's own ring holds nothing that is no record.
             if let Some(record) = Record::from_words(words) {
@@ -104,7 +114,9 @@ impl Ring {
 
 impl core::fmt::Debug for Ring {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Ring").field("capacity", &self.slots.len()).finish_non_exhaustive()
+        f.debug_struct("Ring")
+            .field("capacity", &self.slots.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -146,10 +158,16 @@ mod tests {
         for (wanted, capacity) in [(0, 2), (1, 2), (2, 2), (3, 4), (5, 8), (8, 8)] {
             let ring = Ring::new(wanted).unwrap();
             for lap in 0..5 {
-                let pushed = (0..20).take_while(|n| ring.push(&record(lap * 100 + n))).count();
+                let pushed = (0..20)
+                    .take_while(|n| ring.push(&record(lap * 100 + n)))
+                    .count();
                 assert_eq!((pushed, ring.take_lost()), (capacity, 1), "{wanted}");
                 let popped: Vec<u64> = core::iter::from_fn(|| ring.pop().map(|r| r.a)).collect();
-                assert!(popped.into_iter().eq((0..capacity as u64).map(|n| lap * 100 + n)));
+                assert!(
+                    popped
+                        .into_iter()
+                        .eq((0..capacity as u64).map(|n| lap * 100 + n))
+                );
             }
         }
         assert!(Ring::new(usize::MAX).is_none() && Ring::new(1 << 62).is_none());
@@ -163,7 +181,11 @@ mod tests {
         let writers: Vec<_> = (0..3u64)
             .map(|writer| {
                 let ring = ring.clone();
-                std::thread::spawn(move || (0..EACH).filter(|n| ring.push(&record(writer << 32 | n))).count())
+                std::thread::spawn(move || {
+                    (0..EACH)
+                        .filter(|n| ring.push(&record(writer << 32 | n)))
+                        .count()
+                })
             })
             .collect();
         let reader = {
@@ -200,7 +222,8 @@ mod model {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// Two writers (a thread and what interrupts it) and a reader, in a ring of two: each record is read whole, once, or counted as lost.
+    /// Two writers (a thread and what interrupts it) and a reader, in a ring of two: each record is
+    /// read whole, once, or counted as lost.
     #[test]
     fn each_record_is_read_once_or_lost() {
         loom::model(|| {
@@ -210,7 +233,9 @@ mod model {
                 .into_iter()
                 .map(|numbers| {
                     let ring = ring.clone();
-                    thread::spawn(move || numbers.iter().filter(|n| ring.push(&record(**n))).count())
+                    thread::spawn(move || {
+                        numbers.iter().filter(|n| ring.push(&record(**n))).count()
+                    })
                 })
                 .collect();
             let mut seen: Vec<u64> = Vec::new();

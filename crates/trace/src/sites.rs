@@ -1,4 +1,5 @@
-//! Waits by the place in the source that waited: a table that only grows, filled without locks by whoever had to wait.
+//! Waits by the place in the source that waited: a table that only grows, filled without locks by
+//! whoever had to wait.
 
 use core::panic::Location;
 use core::ptr;
@@ -36,12 +37,18 @@ impl Sites {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            places: [const { Place { location: AtomicPtr::new(ptr::null_mut()), waits: AtomicU64::new(0), ns: AtomicU64::new(0) } };
-                PLACES],
+            places: [const {
+                Place {
+                    location: AtomicPtr::new(ptr::null_mut()),
+                    waits: AtomicU64::new(0),
+                    ns: AtomicU64::new(0),
+                }
+            }; PLACES],
         }
     }
 
-    /// The number of a place, which is given one if it has none. The last one stands for all that find the table full.
+    /// The number of a place, which is given one if it has none. The last one stands for all that
+    /// find the table full.
     pub fn number(&self, location: &'static Location<'static>) -> usize {
         let wanted = ptr::from_ref(location).cast_mut();
         let start = wanted.addr() / align_of::<Location<'_>>() % (PLACES - 1);
@@ -52,7 +59,12 @@ impl Sites {
                 let found = place.load(Ordering::Acquire);
                 found == wanted
                     || found.is_null()
-                        && match place.compare_exchange(found, wanted, Ordering::AcqRel, Ordering::Acquire) {
+                        && match place.compare_exchange(
+                            found,
+                            wanted,
+                            Ordering::AcqRel,
+                            Ordering::Acquire,
+                        ) {
                             Ok(_) => true,
                             Err(other) => other == wanted,
                         }
@@ -69,13 +81,25 @@ impl Sites {
 
     /// The places where somebody waited.
     pub fn all(&self) -> impl Iterator<Item = Site> {
-        self.places.iter().enumerate().filter_map(|(number, place)| {
-            let location = place.location.load(Ordering::Acquire);
-            let (waits, ns) = (place.waits.load(Ordering::Relaxed), place.ns.load(Ordering::Relaxed));
-            // SAFETY: only `number` stores non-null pointers, and they come from references that live for ever.
-            let location = unsafe { location.as_ref() };
-            (waits != 0).then_some(Site { number, location, waits, ns })
-        })
+        self.places
+            .iter()
+            .enumerate()
+            .filter_map(|(number, place)| {
+                let location = place.location.load(Ordering::Acquire);
+                let (waits, ns) = (
+                    place.waits.load(Ordering::Relaxed),
+                    place.ns.load(Ordering::Relaxed),
+                );
+                // SAFETY: only `number` stores non-null pointers, and they come from references
+                // that live for ever.
+                let location = unsafe { location.as_ref() };
+                (waits != 0).then_some(Site {
+                    number,
+                    location,
+                    waits,
+                    ns,
+                })
+            })
     }
 }
 
@@ -115,7 +139,10 @@ mod tests {
         let all: Vec<_> = sites.all().collect();
         assert_eq!(all.len(), PLACES);
         assert_eq!(all.iter().map(|s| s.waits).sum::<u64>(), PLACES as u64 + 10);
-        assert!(all.last().is_some_and(|rest| rest.location.is_none() && rest.waits == 11));
+        assert!(
+            all.last()
+                .is_some_and(|rest| rest.location.is_none() && rest.waits == 11)
+        );
     }
 
     #[test]
@@ -125,7 +152,15 @@ mod tests {
         let (first, second) = (sites.number(place()), sites.number(place()));
         assert!(sites.all().next().is_none());
         sites.add(second, 0);
-        assert!(sites.all().map(|site| (site.number, site.waits, site.ns)).eq([(second, 1, 0)]));
-        assert!(first < PLACES - 1 && second < PLACES - 1, "the last one is for those that have no room");
+        assert!(
+            sites
+                .all()
+                .map(|site| (site.number, site.waits, site.ns))
+                .eq([(second, 1, 0)])
+        );
+        assert!(
+            first < PLACES - 1 && second < PLACES - 1,
+            "the last one is for those that have no room"
+        );
     }
 }

@@ -1,8 +1,10 @@
-//! `getrandom(2)` without the kernel, as Linux has had it since 6.11 (its `lib/vdso/getrandom.c` describes the interface): each thread
-//! makes random numbers of a key that the kernel gave it, in a state that the program keeps.
+//! `getrandom(2)` without the kernel, as Linux has had it since 6.11 (its `lib/vdso/getrandom.c`
+//! describes the interface): each thread makes random numbers of a key that the kernel gave it, in
+//! a state that the program keeps.
 //!
-//! Every batch of numbers begins with the key of the next one, and what is given out is erased, so that a state tells nothing of
-//! what was given out before. States are in memory whose content children do not see: a child finds zeros there, and asks for a key of its own.
+//! Every batch of numbers begins with the key of the next one, and what is given out is erased, so
+//! that a state tells nothing of what was given out before. States are in memory whose content
+//! children do not see: a child finds zeros there, and asks for a key of its own.
 
 use core::arch::asm;
 use core::ptr::{addr_of, addr_of_mut};
@@ -71,8 +73,9 @@ pub unsafe extern "C" fn __vdso_getrandom(buffer: *mut u8, len: usize, flags: u3
     }
     let state = state.cast::<State>();
     let len = len.min(MOST);
-    // SAFETY: the state is this thread's, aligned, and zeros or what this function left; of the buffer the caller says so. The
-    // kernel may replace the state by zeros at any time (a child's memory), so nothing is borrowed.
+    // SAFETY: the state is this thread's, aligned, and zeros or what this function left; of the
+    // buffer the caller says so. The kernel may replace the state by zeros at any time (a child's
+    // memory), so nothing is borrowed.
     unsafe {
         if flags & !FLAGS != 0 || addr_of!((*state).busy).read_volatile() != 0 {
             return call(SYS_GETRANDOM, buffer.addr(), len, flags as usize);
@@ -91,7 +94,8 @@ pub unsafe extern "C" fn __vdso_getrandom(buffer: *mut u8, len: usize, flags: u3
 /// # Safety
 /// As for the call.
 unsafe fn fill(state: *mut State, buffer: *mut u8, len: usize) -> bool {
-    // SAFETY: as the caller says; `used` is compared before it is an index, since the state may be anything.
+    // SAFETY: as the caller says; `used` is compared before it is an index, since the state may be
+    // anything.
     unsafe {
         let current = addr_of!((*data()).generation);
         loop {
@@ -117,7 +121,8 @@ unsafe fn fill(state: *mut State, buffer: *mut u8, len: usize) -> bool {
                 (*state).used = (used + part) as u32;
                 done += part;
             }
-            // A child that began in between has nothing but zeros here, and what it was given is its parent's.
+            // A child that began in between has nothing but zeros here, and what it was given is
+            // its parent's.
             if addr_of!((*state).generation).read_volatile() == generation && current.read_volatile() == generation {
                 return true;
             }
@@ -125,7 +130,8 @@ unsafe fn fill(state: *mut State, buffer: *mut u8, len: usize) -> bool {
     }
 }
 
-/// Copies bytes and erases them where they were. Written so because the compiler would call a library's functions for either.
+/// Copies bytes and erases them where they were. Written so because the compiler would call a
+/// library's functions for either.
 ///
 /// # Safety
 /// Both are good for `len` bytes, and do not overlap.

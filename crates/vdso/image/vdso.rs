@@ -1,4 +1,5 @@
-//! What programs call instead of the kernel (`vdso(7)`). It runs in ring 3, in the program that calls it.
+//! What programs call instead of the kernel (`vdso(7)`). It runs in ring 3, in the program that
+//! calls it.
 //!
 //! The contract with the kernel is `Data`, in the page before this object.
 #![no_std]
@@ -64,7 +65,8 @@ fn counter() -> u64 {
 /// The system call, whose result is the function's.
 fn call(number: usize, first: usize, second: usize, third: usize) -> isize {
     let result: isize;
-    // SAFETY: the calls made here write to what the program's pointers point at, and to nothing of this object.
+    // SAFETY: the calls made here write to what the program's pointers point at, and to nothing of
+    // this object.
     unsafe {
         asm!(
             "syscall",
@@ -80,7 +82,8 @@ fn call(number: usize, first: usize, second: usize, third: usize) -> isize {
 /// Nanoseconds of the monotonic clock, and of Unix time when that was 0.
 fn now() -> (u64, u64) {
     let data = data();
-    // SAFETY: the kernel maps the page readable, and changes it only as the sequence says; what is read in between is thrown away.
+    // SAFETY: the kernel maps the page readable, and changes it only as the sequence says; what is
+    // read in between is thrown away.
     unsafe {
         let sequence = &*addr_of!((*data).sequence).cast::<AtomicU32>();
         loop {
@@ -160,8 +163,8 @@ pub unsafe extern "C" fn __vdso_time(time: *mut i64) -> i64 {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __vdso_getcpu(cpu: *mut u32, node: *mut u32, cache: usize) -> i32 {
-    // SAFETY: the page is readable; this word never changes. The kernel says that the processor has the instruction, and keeps the
-    // number where the instruction finds it.
+    // SAFETY: the page is readable; this word never changes. The kernel says that the processor has
+    // the instruction, and keeps the number where the instruction finds it.
     let number: u64 = unsafe {
         match (*data()).processor {
             RDPID => {

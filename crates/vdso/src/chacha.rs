@@ -1,4 +1,5 @@
-//! The stream of ChaCha20 (RFC 8439, section 2.3), by which programs make random numbers of a key that the kernel gave them.
+//! The stream of ChaCha20 (RFC 8439, section 2.3), by which programs make random numbers of a key
+//! that the kernel gave them.
 
 /// Bytes of a block.
 pub const BLOCK: usize = 64;
@@ -10,7 +11,24 @@ pub fn block(key: &[u32; 8], counter: u32) -> [u32; 16] {
     /// "expand 32-byte k".
     const CONSTANT: [u32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
     let [a, b, c, d, e, f, g, h] = *key;
-    let start = [CONSTANT[0], CONSTANT[1], CONSTANT[2], CONSTANT[3], a, b, c, d, e, f, g, h, counter, 0, 0, 0];
+    let start = [
+        CONSTANT[0],
+        CONSTANT[1],
+        CONSTANT[2],
+        CONSTANT[3],
+        a,
+        b,
+        c,
+        d,
+        e,
+        f,
+        g,
+        h,
+        counter,
+        0,
+        0,
+        0,
+    ];
     let mut state = start;
     for _ in 0..10 {
         quarter(&mut state, [0, 4, 8, 12]);

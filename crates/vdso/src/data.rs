@@ -1,10 +1,20 @@
-//! The page that kernel and programs share: how to make a time out of the time-stamp counter, and how to ask for the processor.
+//! The page that kernel and programs share: how to make a time out of the time-stamp counter, and
+//! how to ask for the processor.
 
-/// What the kernel tells the shared object; the same in all programs. Whoever changes it makes `sequence` odd before and even
-/// afterwards: a reader that finds it odd, or another one at its end, reads again.
+/// What the kernel tells the shared object; the same in all programs. Whoever changes it makes
+/// `sequence` odd before and even afterwards: a reader that finds it odd, or another one at its
+/// end, reads again.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(vdso_image), derive(zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout))]
+#[cfg_attr(
+    not(vdso_image),
+    derive(
+        zerocopy::IntoBytes,
+        zerocopy::FromBytes,
+        zerocopy::Immutable,
+        zerocopy::KnownLayout
+    )
+)]
 pub struct Data {
     /// Odd while the rest is being changed.
     pub sequence: u32,
@@ -16,7 +26,8 @@ pub struct Data {
     pub factor: u64,
     /// Unix time in nanoseconds when the monotonic clock was 0.
     pub wall: u64,
-    /// How often the kernel's random number generator began anew, and never 0: keys that came from it earlier are to be replaced.
+    /// How often the kernel's random number generator began anew, and never 0: keys that came from
+    /// it earlier are to be replaced.
     pub generation: u64,
 }
 
@@ -46,12 +57,17 @@ impl Data {
         ((counter.saturating_sub(self.base) as u128 * self.factor as u128) >> 32) as u64
     }
 
-    /// The first value of the counter at which [`Self::monotonic`] has reached `ns`; the greatest one if none has.
+    /// The first value of the counter at which [`Self::monotonic`] has reached `ns`; the greatest
+    /// one if none has.
     #[cfg(not(vdso_image))]
     #[must_use]
     pub const fn counter_at(&self, ns: u64) -> u64 {
         let factor = if self.factor == 0 { 1 } else { self.factor };
         let ticks = ((ns as u128) << 32).div_ceil(factor as u128) + self.base as u128;
-        if ticks > u64::MAX as u128 { u64::MAX } else { ticks as u64 }
+        if ticks > u64::MAX as u128 {
+            u64::MAX
+        } else {
+            ticks as u64
+        }
     }
 }

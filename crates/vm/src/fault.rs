@@ -8,7 +8,10 @@ use abi::errno::Errno;
 use crate::object::Object;
 use crate::space::{AddressSpace, SpaceState};
 use crate::vma::{MappedObject, Prot, Vma, VmaFlags};
-use crate::{Insert, MapError, PAGE_SIZE, Page, Perm, USER_END, USER_START, large, page_align_down, zero_page};
+use crate::{
+    Insert, MapError, PAGE_SIZE, Page, Perm, USER_END, USER_START, large, page_align_down,
+    zero_page,
+};
 
 /// Kind of a memory access: read, write, execution, or forced by a debugger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,7 +22,8 @@ pub enum AccessKind {
     Write,
     /// Executed.
     Exec,
-    /// Written by a debugger: private memory, whatever the program itself may do there, if it may do anything.
+    /// Written by a debugger: private memory, whatever the program itself may do there, if it may
+    /// do anything.
     Force,
 }
 
@@ -74,7 +78,8 @@ impl From<MapError> for InsertFailure {
 /// What of a file is mapped in one fault, if it is at hand.
 const FAULT_AROUND_BYTES: usize = 16 * PAGE_SIZE;
 
-/// How far below a stack an area may end when the stack grows towards it (Linux' `stack_guard_gap`).
+/// How far below a stack an area may end when the stack grows towards it (Linux'
+/// `stack_guard_gap`).
 const STACK_GUARD_GAP: usize = 256 * PAGE_SIZE;
 
 impl AddressSpace {
@@ -90,15 +95,22 @@ impl AddressSpace {
     }
 
     /// Makes the page at `va` usable for `access`, and calls `then` while nobody changes the areas.
-    fn with_page<R>(&self, va: usize, access: AccessKind, then: impl FnOnce() -> R) -> Result<R, FaultError> {
+    fn with_page<R>(
+        &self,
+        va: usize,
+        access: AccessKind,
+        then: impl FnOnce() -> R,
+    ) -> Result<R, FaultError> {
         loop {
             let state = self.read_state(&(va..va + PAGE_SIZE));
             let missing = match state.vmas.find(va) {
-                Some((start, area)) => match self.fault_in_page(&state, area, va - start, va, access)? {
-                    FaultOutcome::Done => return Ok(then()),
-                    FaultOutcome::Retry => continue,
-                    FaultOutcome::NeedsPage(source) => Some(source),
-                },
+                Some((start, area)) => {
+                    match self.fault_in_page(&state, area, va - start, va, access)? {
+                        FaultOutcome::Done => return Ok(then()),
+                        FaultOutcome::Retry => continue,
+                        FaultOutcome::NeedsPage(source) => Some(source),
+                    }
+                }
                 None => None,
             };
             drop(state);
@@ -119,12 +131,20 @@ impl AddressSpace {
         va: usize,
         access: AccessKind,
     ) -> Result<FaultOutcome, FaultError> {
-        if !access.allowed(area.prot) || access == AccessKind::Force && area.is_shared() && !area.prot.contains(Prot::WRITE) {
+        if !access.allowed(area.prot)
+            || access == AccessKind::Force && area.is_shared() && !area.prot.contains(Prot::WRITE)
+        {
             return Err(FaultError::AccessDenied);
         }
-        let perm = |write: bool| Perm { write: write && area.prot.contains(Prot::WRITE), exec: area.prot.contains(Prot::EXEC) };
+        let perm = |write: bool| Perm {
+            write: write && area.prot.contains(Prot::WRITE),
+            exec: area.prot.contains(Prot::EXEC),
+        };
         let write = matches!(access, AccessKind::Write | AccessKind::Force);
-        if write && self.wants_large(area) && self.fault_in_large(state, area, va - offset, va, perm(true)) {
+        if write
+            && self.wants_large(area)
+            && self.fault_in_large(state, area, va - offset, va, perm(true))
+        {
             return Ok(FaultOutcome::Done);
         }
         let (mut resident, mut written) = (true, write);
@@ -143,7 +163,11 @@ impl AddressSpace {
                 }
                 Some(source) => {
                     let index = source.page_offset + (offset / PAGE_SIZE) as u64;
-                    let page = source.object.backing.cached(index).ok_or(InsertFailure::Page(index))?;
+                    let page = source
+                        .object
+                        .backing
+                        .cached(index)
+                        .ok_or(InsertFailure::Page(index))?;
                     if area.is_shared() {
                         Ok((page, perm(true)))
                     } else if write {
@@ -161,7 +185,8 @@ impl AddressSpace {
                     area.has_private_pages.set();
                 }
                 if resident {
-                    self.present_counter(area.is_shared()).fetch_add(1, Ordering::Relaxed);
+                    self.present_counter(area.is_shared())
+                        .fetch_add(1, Ordering::Relaxed);
                 }
                 if let Some(source) = &area.mapped
                     && (!write || area.is_shared())
@@ -169,7 +194,11 @@ impl AddressSpace {
                     self.fault_around(area, source, va - offset, va, perm(area.is_shared()));
                 }
                 // A page kept as inaccessible may still be shared with a child.
-                Ok(if write && !written { FaultOutcome::Retry } else { FaultOutcome::Done })
+                Ok(if write && !written {
+                    FaultOutcome::Retry
+                } else {
+                    FaultOutcome::Done
+                })
             }
             // Another thread was faster, or a CPU remembered what was before.
             Ok(Insert::Occupied(now)) if !write || now.write => Ok(FaultOutcome::Done),
@@ -185,7 +214,8 @@ impl AddressSpace {
         }
     }
 
-    /// Maps what the object has at hand around `va`, in an area that begins at `start`: who uses one page soon uses the next.
+    /// Maps what the object has at hand around `va`, in an area that begins at `start`: who uses
+    /// one page soon uses the next.
     fn fault_around(&self, area: &Vma, source: &MappedObject, start: usize, va: usize, perm: Perm) {
         let window = va & !(FAULT_AROUND_BYTES - 1);
         let range = window.max(start)..(window + FAULT_AROUND_BYTES).min(area.end);
@@ -195,29 +225,43 @@ impl AddressSpace {
         let first = source.page_offset + ((range.start - start) / PAGE_SIZE) as u64;
         let mut pages = 0;
         self.table.fill(va, |span| {
-            source.object.backing.for_each_cached(first..first + (range.len() / PAGE_SIZE) as u64, &mut |index, page| {
-                let at = range.start + (index - first) as usize * PAGE_SIZE;
-                // A page kept as inaccessible is what the program has made of the object's.
-                if !self.inaccessible.contains(at) {
-                    pages += usize::from(span.put(at, perm, || page.clone()));
-                }
-            });
+            source.object.backing.for_each_cached(
+                first..first + (range.len() / PAGE_SIZE) as u64,
+                &mut |index, page| {
+                    let at = range.start + (index - first) as usize * PAGE_SIZE;
+                    // A page kept as inaccessible is what the program has made of the object's.
+                    if !self.inaccessible.contains(at) {
+                        pages += usize::from(span.put(at, perm, || page.clone()));
+                    }
+                },
+            );
         });
-        self.present_counter(area.is_shared()).fetch_add(pages, Ordering::Relaxed);
+        self.present_counter(area.is_shared())
+            .fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Lets the program write to the page at `va`, in an area that begins at `start`: to this one if nobody else has it, or to a copy.
-    fn handle_write_fault(&self, start: usize, area: &Vma, va: usize, perm: Perm) -> Result<FaultOutcome, FaultError> {
+    /// Lets the program write to the page at `va`, in an area that begins at `start`: to this one
+    /// if nobody else has it, or to a copy.
+    fn handle_write_fault(
+        &self,
+        start: usize,
+        area: &Vma,
+        va: usize,
+        perm: Perm,
+    ) -> Result<FaultOutcome, FaultError> {
         let shared = area.is_shared();
-        let Some((page, now, noted)) = self.table.get(va) else { return Ok(FaultOutcome::Retry) };
+        let Some((page, now, noted)) = self.table.get(va) else {
+            return Ok(FaultOutcome::Retry);
+        };
         if now.write {
             return Ok(FaultOutcome::Done);
         }
-        if noted.large && large::lies_in(start, area, va) && self.table.allow_large(va, &page, perm) {
+        if noted.large && large::lies_in(start, area, va) && self.table.allow_large(va, &page, perm)
+        {
             return Ok(FaultOutcome::Done);
         }
-        // Two references: the table's and `page`. Others could come from this entry only, whose every user holds another one or
-        // finds it changed by then; `fork` waits for faults.
+        // Two references: the table's and `page`. Others could come from this entry only, whose
+        // every user holds another one or finds it changed by then; `fork` waits for faults.
         let done = if shared || page.refs() == 2 {
             self.table.allow(va, &page, perm)
         } else if zero_page::is_zero_page(&page) {
@@ -231,7 +275,11 @@ impl AddressSpace {
             let copy = page.duplicate().ok_or(FaultError::NoMemory)?;
             self.table.replace(va, &page, copy, perm)
         };
-        Ok(if done { FaultOutcome::Done } else { FaultOutcome::Retry })
+        Ok(if done {
+            FaultOutcome::Done
+        } else {
+            FaultOutcome::Retry
+        })
     }
 
     /// Extends the stack that begins above `va` down to it.
@@ -243,7 +291,11 @@ impl AddressSpace {
         let (start, area) = state.vmas.next_above(va).ok_or(FaultError::NotMapped)?;
         let (end, more) = (area.end, start - va);
         let room = va.saturating_sub(state.vmas.prev_end(va)) >= STACK_GUARD_GAP;
-        if !area.flags.contains(VmaFlags::GROWSDOWN) || end - va > self.stack_limit() || !room || !self.may_expand(&state, more) {
+        if !area.flags.contains(VmaFlags::GROWSDOWN)
+            || end - va > self.stack_limit()
+            || !room
+            || !self.may_expand(&state, more)
+        {
             return Err(FaultError::NotMapped);
         }
         // Its pages would keep their numbers in what they come from.
@@ -255,7 +307,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Calls `each` with every page of a range, made usable for `access`, and the part of it that is in the range.
+    /// Calls `each` with every page of a range, made usable for `access`, and the part of it that
+    /// is in the range.
     fn for_each_page(
         &self,
         addr: usize,
@@ -269,14 +322,17 @@ impl AddressSpace {
             let va = page_align_down(at);
             let next = (va + PAGE_SIZE).min(range.end);
             let mut visit = || {
-                let Some((page, ..)) = self.table.get(va) else { return };
+                let Some((page, ..)) = self.table.get(va) else {
+                    return;
+                };
                 each(&page, at - va, at - range.start..next - range.start);
             };
             // While nobody changes the areas no child can come to share the page.
-            self.with_page(va, access, &mut visit).map_err(|e| match e {
-                FaultError::NoMemory => Errno::ENOMEM,
-                _ => Errno::EFAULT,
-            })?;
+            self.with_page(va, access, &mut visit)
+                .map_err(|e| match e {
+                    FaultError::NoMemory => Errno::ENOMEM,
+                    _ => Errno::EFAULT,
+                })?;
             at = next;
         }
         Ok(())
@@ -287,15 +343,27 @@ impl AddressSpace {
     /// # Errors
     /// `EFAULT`, `ENOMEM`; a part may have been written.
     pub fn write(&self, addr: usize, bytes: &[u8]) -> Result<(), Errno> {
-        self.for_each_page(addr, bytes.len(), AccessKind::Write, |page, offset, range| page.write(offset, &bytes[range]))
+        self.for_each_page(
+            addr,
+            bytes.len(),
+            AccessKind::Write,
+            |page, offset, range| page.write(offset, &bytes[range]),
+        )
     }
 
-    /// Writes to this space as a debugger does: also where the program may not write. What is private stays so: files are unchanged.
+    /// Writes to this space as a debugger does: also where the program may not write. What is
+    /// private stays so: files are unchanged.
     ///
     /// # Errors
-    /// `EFAULT`: nothing is mapped there, nothing may be done there, or what is there is shared and not writable. `ENOMEM`.
+    /// `EFAULT`: nothing is mapped there, nothing may be done there, or what is there is shared and
+    /// not writable. `ENOMEM`.
     pub fn write_forced(&self, addr: usize, bytes: &[u8]) -> Result<(), Errno> {
-        self.for_each_page(addr, bytes.len(), AccessKind::Force, |page, offset, range| page.write(offset, &bytes[range]))
+        self.for_each_page(
+            addr,
+            bytes.len(),
+            AccessKind::Force,
+            |page, offset, range| page.write(offset, &bytes[range]),
+        )
     }
 
     /// Reads from this space, whichever is active.
@@ -304,7 +372,9 @@ impl AddressSpace {
     /// `EFAULT`, `ENOMEM`.
     pub fn read(&self, addr: usize, bytes: &mut [u8]) -> Result<(), Errno> {
         let len = bytes.len();
-        self.for_each_page(addr, len, AccessKind::Read, |page, offset, range| page.read(offset, &mut bytes[range]))
+        self.for_each_page(addr, len, AccessKind::Read, |page, offset, range| {
+            page.read(offset, &mut bytes[range])
+        })
     }
 
     /// Makes all pages of a range present (`MAP_POPULATE`, `mlock(2)`).
@@ -337,10 +407,23 @@ mod tests {
         AddressSpace::new(1 << 40).unwrap()
     }
 
-    fn map(space: &AddressSpace, pages: usize, flags: VmaFlags, object: Option<std::sync::Arc<Object>>) -> usize {
+    fn map(
+        space: &AddressSpace,
+        pages: usize,
+        flags: VmaFlags,
+        object: Option<std::sync::Arc<Object>>,
+    ) -> usize {
         let object = object.map(|o| (o, 0));
         let place = Placement::Fixed(AT);
-        space.mmap(MapRequest { placement: place, len: pages * PAGE_SIZE, prot: RW, flags, object }).unwrap()
+        space
+            .mmap(MapRequest {
+                placement: place,
+                len: pages * PAGE_SIZE,
+                prot: RW,
+                flags,
+                object,
+            })
+            .unwrap()
     }
 
     fn peek(space: &AddressSpace, addr: usize) -> u8 {
@@ -373,8 +456,14 @@ mod tests {
         let child = parent.fork().unwrap();
         child.write(AT + 5, b"x").unwrap();
         assert_eq!(peek(&parent, AT + 5), b'x');
-        assert_eq!(parent.futex_key(AT + 4, false).unwrap().words(), child.futex_key(AT + 4, false).unwrap().words());
-        assert!(FutexKey::private(parent.id(), AT + 4).words() != FutexKey::private(child.id(), AT + 4).words());
+        assert_eq!(
+            parent.futex_key(AT + 4, false).unwrap().words(),
+            child.futex_key(AT + 4, false).unwrap().words()
+        );
+        assert!(
+            FutexKey::private(parent.id(), AT + 4).words()
+                != FutexKey::private(child.id(), AT + 4).words()
+        );
     }
 
     #[test]
@@ -383,14 +472,20 @@ mod tests {
         map(&space, 2, VmaFlags::empty(), None);
         space.write(AT, b"k").unwrap();
         space.mprotect(AT, 2 * PAGE_SIZE, Prot::empty()).unwrap();
-        assert_eq!(space.handle_fault(AT, AccessKind::Read), Err(FaultError::AccessDenied));
+        assert_eq!(
+            space.handle_fault(AT, AccessKind::Read),
+            Err(FaultError::AccessDenied)
+        );
         let child = space.fork().unwrap();
         space.mprotect(AT, 2 * PAGE_SIZE, RW).unwrap();
         space.write(AT + 1, b"l").unwrap();
         assert_eq!((peek(&space, AT), peek(&space, AT + 1)), (b'k', b'l'));
         child.mprotect(AT, PAGE_SIZE, Prot::READ).unwrap();
         assert_eq!((peek(&child, AT), peek(&child, AT + 1)), (b'k', 0));
-        assert_eq!(child.handle_fault(AT, AccessKind::Write), Err(FaultError::AccessDenied));
+        assert_eq!(
+            child.handle_fault(AT, AccessKind::Write),
+            Err(FaultError::AccessDenied)
+        );
     }
 
     #[test]
@@ -399,17 +494,25 @@ mod tests {
         object.backing.page(0).unwrap().write(0, b"code");
         let space = space();
         map(&space, 2, VmaFlags::empty(), Some(object.clone()));
-        space.mprotect(AT, 2 * PAGE_SIZE, Prot::READ | Prot::EXEC).unwrap();
+        space
+            .mprotect(AT, 2 * PAGE_SIZE, Prot::READ | Prot::EXEC)
+            .unwrap();
         assert_eq!(peek(&space, AT), b'c');
         for byte in [b"x", b"y"] {
             space.write_forced(AT, byte).unwrap();
             space.write_forced(AT + PAGE_SIZE, byte).unwrap();
-            assert_eq!((peek(&space, AT), peek(&space, AT + PAGE_SIZE)), (byte[0], byte[0]));
+            assert_eq!(
+                (peek(&space, AT), peek(&space, AT + PAGE_SIZE)),
+                (byte[0], byte[0])
+            );
         }
         let child = space.fork().unwrap();
         child.write_forced(AT, b"z").unwrap();
         assert_eq!((peek(&space, AT), peek(&child, AT)), (b'y', b'z'));
-        assert_eq!(space.handle_fault(AT, AccessKind::Write), Err(FaultError::AccessDenied));
+        assert_eq!(
+            space.handle_fault(AT, AccessKind::Write),
+            Err(FaultError::AccessDenied)
+        );
         let mut byte = [0];
         object.backing.page(0).unwrap().read(0, &mut byte);
         assert_eq!(byte, *b"c");
@@ -424,11 +527,24 @@ mod tests {
         map(&space, 3, VmaFlags::empty(), None);
         space.write(AT, b"a").unwrap();
         space.munmap(AT + PAGE_SIZE, PAGE_SIZE).unwrap();
-        assert_eq!(space.mprotect(AT, 3 * PAGE_SIZE, Prot::READ), Err(Errno::ENOMEM));
-        assert_eq!(space.handle_fault(AT, AccessKind::Write), Err(FaultError::AccessDenied));
-        space.handle_fault(AT + 2 * PAGE_SIZE, AccessKind::Write).unwrap();
-        assert_eq!(space.mprotect(AT + PAGE_SIZE, 2 * PAGE_SIZE, Prot::READ), Err(Errno::ENOMEM));
-        space.handle_fault(AT + 2 * PAGE_SIZE, AccessKind::Write).unwrap();
+        assert_eq!(
+            space.mprotect(AT, 3 * PAGE_SIZE, Prot::READ),
+            Err(Errno::ENOMEM)
+        );
+        assert_eq!(
+            space.handle_fault(AT, AccessKind::Write),
+            Err(FaultError::AccessDenied)
+        );
+        space
+            .handle_fault(AT + 2 * PAGE_SIZE, AccessKind::Write)
+            .unwrap();
+        assert_eq!(
+            space.mprotect(AT + PAGE_SIZE, 2 * PAGE_SIZE, Prot::READ),
+            Err(Errno::ENOMEM)
+        );
+        space
+            .handle_fault(AT + 2 * PAGE_SIZE, AccessKind::Write)
+            .unwrap();
     }
 
     #[test]
@@ -441,8 +557,17 @@ mod tests {
         space.write(AT, b"X").unwrap();
         let mut byte = [0];
         object.backing.page(0).unwrap().read(0, &mut byte);
-        assert_eq!((byte[0], peek(&space, AT), peek(&space, AT + 1)), (b'f', b'X', b'i'));
-        space.madvise(AT, PAGE_SIZE, Advice::DontNeed(crate::DontNeedScope::Unlocked)).unwrap();
+        assert_eq!(
+            (byte[0], peek(&space, AT), peek(&space, AT + 1)),
+            (b'f', b'X', b'i')
+        );
+        space
+            .madvise(
+                AT,
+                PAGE_SIZE,
+                Advice::DontNeed(crate::DontNeedScope::Unlocked),
+            )
+            .unwrap();
         assert_eq!(peek(&space, AT), b'f');
     }
 
@@ -460,10 +585,26 @@ mod tests {
         };
         space.mmap(blocker).unwrap();
         let stay = RemapOptions::default();
-        assert_eq!(space.mremap(AT, 2 * PAGE_SIZE, 4 * PAGE_SIZE, stay), Err(Errno::ENOMEM));
-        let to = space.mremap(AT, 2 * PAGE_SIZE, 4 * PAGE_SIZE, RemapOptions { may_move: true, ..stay }).unwrap();
+        assert_eq!(
+            space.mremap(AT, 2 * PAGE_SIZE, 4 * PAGE_SIZE, stay),
+            Err(Errno::ENOMEM)
+        );
+        let to = space
+            .mremap(
+                AT,
+                2 * PAGE_SIZE,
+                4 * PAGE_SIZE,
+                RemapOptions {
+                    may_move: true,
+                    ..stay
+                },
+            )
+            .unwrap();
         assert_eq!(peek(&space, to + PAGE_SIZE), b'm');
-        assert_eq!(space.handle_fault(AT, AccessKind::Read), Err(FaultError::NotMapped));
+        assert_eq!(
+            space.handle_fault(AT, AccessKind::Read),
+            Err(FaultError::NotMapped)
+        );
         assert_eq!(space.stats().size, 5 * PAGE_SIZE);
     }
 
@@ -473,8 +614,14 @@ mod tests {
         map(&space, 1, VmaFlags::GROWSDOWN, None);
         space.set_limits(usize::MAX, 3 * PAGE_SIZE);
         // The next thing below is too near only for other addresses.
-        assert_eq!(space.handle_fault(AT - 2 * PAGE_SIZE, AccessKind::Write), Ok(()));
-        assert_eq!(space.handle_fault(AT - 3 * PAGE_SIZE, AccessKind::Write), Err(FaultError::NotMapped));
+        assert_eq!(
+            space.handle_fault(AT - 2 * PAGE_SIZE, AccessKind::Write),
+            Ok(())
+        );
+        assert_eq!(
+            space.handle_fault(AT - 3 * PAGE_SIZE, AccessKind::Write),
+            Err(FaultError::NotMapped)
+        );
         assert_eq!(space.stats().size, 3 * PAGE_SIZE);
     }
 

@@ -1,4 +1,5 @@
-//! Pages and page tables of unit tests: the guard's interface over ordinary memory, with no processor behind it.
+//! Pages and page tables of unit tests: the guard's interface over ordinary memory, with no
+//! processor behind it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -17,7 +18,9 @@ impl Page {
     /// A page of zeros.
     #[must_use]
     pub fn zeroed() -> Option<Self> {
-        Some(Self(Arc::new(Mutex::new(vec![0; PAGE_SIZE].into_boxed_slice()))))
+        Some(Self(Arc::new(Mutex::new(
+            vec![0; PAGE_SIZE].into_boxed_slice(),
+        ))))
     }
 
     /// A page with the same content.
@@ -63,7 +66,10 @@ impl LargePage {
     pub(crate) const PAGES: usize = SPAN / PAGE_SIZE;
 
     pub(crate) fn zeroed() -> Option<Self> {
-        (0..Self::PAGES).map(|_| Page::zeroed()).collect::<Option<_>>().map(Self)
+        (0..Self::PAGES)
+            .map(|_| Page::zeroed())
+            .collect::<Option<_>>()
+            .map(Self)
     }
 
     pub(crate) fn fill(&self, n: usize, page: &Page) {
@@ -76,7 +82,10 @@ impl LargePage {
     }
 
     pub(crate) fn into_pages(self, mut each: impl FnMut(usize, Page)) {
-        self.0.into_iter().enumerate().for_each(|(n, page)| each(n, page));
+        self.0
+            .into_iter()
+            .enumerate()
+            .for_each(|(n, page)| each(n, page));
     }
 }
 
@@ -112,7 +121,8 @@ pub(crate) struct Span<'a> {
     map: &'a mut BTreeMap<usize, (Page, Perm)>,
 }
 
-/// What one page table covers, and a large page is: less than there is, so that tests come across it.
+/// What one page table covers, and a large page is: less than there is, so that tests come across
+/// it.
 const SPAN: usize = 8 * PAGE_SIZE;
 
 impl Span<'_> {
@@ -136,7 +146,8 @@ impl Tables {
     /// Splits the large pages that lie partly in `range`.
     fn split(&mut self, range: &Range<usize>) {
         let whole = |at: usize| range.start <= at && at + SPAN <= range.end;
-        self.large.retain(|&at| whole(at) || at + SPAN <= range.start || range.end <= at);
+        self.large
+            .retain(|&at| whole(at) || at + SPAN <= range.start || range.end <= at);
     }
 
     fn in_large(&self, va: usize) -> bool {
@@ -146,7 +157,9 @@ impl Tables {
     /// The entry at `va`, of a single page, if it maps `page` and cannot be written to.
     fn holds(&mut self, va: usize, page: &Page) -> Option<&mut (Page, Perm)> {
         self.large.remove(&(va & !(SPAN - 1)));
-        self.pages.get_mut(&va).filter(|entry| entry.0.frame() == page.frame() && !entry.1.write)
+        self.pages
+            .get_mut(&va)
+            .filter(|entry| entry.0.frame() == page.frame() && !entry.1.write)
     }
 }
 
@@ -167,10 +180,21 @@ impl PageTable {
 
     pub(crate) fn is_vacant(&self, va: usize) -> bool {
         let start = va & !(SPAN - 1);
-        self.0.lock().unwrap().pages.range(start..start + SPAN).next().is_none()
+        self.0
+            .lock()
+            .unwrap()
+            .pages
+            .range(start..start + SPAN)
+            .next()
+            .is_none()
     }
 
-    pub(crate) fn map_large(&self, va: usize, page: LargePage, perm: Perm) -> Result<(), LargePage> {
+    pub(crate) fn map_large(
+        &self,
+        va: usize,
+        page: LargePage,
+        perm: Perm,
+    ) -> Result<(), LargePage> {
         let mut tables = self.0.lock().unwrap();
         if !va.is_multiple_of(SPAN) || tables.pages.range(va..va + SPAN).next().is_some() {
             return Err(page);
@@ -188,14 +212,20 @@ impl PageTable {
         }
         let entries = tables.pages.range_mut(start..start + SPAN);
         let mut sole = true;
-        let entries: Vec<_> = entries.inspect(|(at, entry)| sole &= entry.0.refs() == 1 + u32::from(**at == va)).collect();
+        let entries: Vec<_> = entries
+            .inspect(|(at, entry)| sole &= entry.0.refs() == 1 + u32::from(**at == va))
+            .collect();
         if sole {
             entries.into_iter().for_each(|(_, entry)| entry.1 = perm);
         }
         sole
     }
 
-    pub(crate) fn insert_with<E>(&self, va: usize, make: impl FnOnce() -> Result<(Page, Perm), E>) -> Result<Insert, E> {
+    pub(crate) fn insert_with<E>(
+        &self,
+        va: usize,
+        make: impl FnOnce() -> Result<(Page, Perm), E>,
+    ) -> Result<Insert, E> {
         let mut tables = self.0.lock().unwrap();
         if let Some((_, perm)) = tables.pages.get(&va) {
             return Ok(Insert::Occupied(*perm));
@@ -206,17 +236,30 @@ impl PageTable {
 
     pub(crate) fn fill(&self, va: usize, each: impl FnOnce(&mut Span<'_>)) {
         let start = va & !(SPAN - 1);
-        each(&mut Span { start, map: &mut self.0.lock().unwrap().pages });
+        each(&mut Span {
+            start,
+            map: &mut self.0.lock().unwrap().pages,
+        });
     }
 
     pub(crate) fn synchronize(&self) {}
 
     pub(crate) fn replace(&self, va: usize, old: &Page, new: Page, perm: Perm) -> bool {
-        self.0.lock().unwrap().holds(va, old).map(|entry| *entry = (new, perm)).is_some()
+        self.0
+            .lock()
+            .unwrap()
+            .holds(va, old)
+            .map(|entry| *entry = (new, perm))
+            .is_some()
     }
 
     pub(crate) fn allow(&self, va: usize, page: &Page, perm: Perm) -> bool {
-        self.0.lock().unwrap().holds(va, page).map(|entry| entry.1 = perm).is_some()
+        self.0
+            .lock()
+            .unwrap()
+            .holds(va, page)
+            .map(|entry| entry.1 = perm)
+            .is_some()
     }
 
     pub(crate) fn unmap_range(&self, range: Range<usize>, each: &mut dyn FnMut(usize, Unmapped)) {
@@ -228,7 +271,12 @@ impl PageTable {
             let tables = &mut *tables;
             let mut take = |va| tables.pages.remove(&va).unwrap().0;
             if tables.large.remove(&va) {
-                each(va, Unmapped::Large(LargePage((va..va + SPAN).step_by(PAGE_SIZE).map(take).collect())));
+                each(
+                    va,
+                    Unmapped::Large(LargePage(
+                        (va..va + SPAN).step_by(PAGE_SIZE).map(take).collect(),
+                    )),
+                );
             } else {
                 each(va, Unmapped::Page(take(va)));
             }
@@ -238,16 +286,31 @@ impl PageTable {
     pub(crate) fn protect(&self, range: Range<usize>, perm: Perm) {
         let mut tables = self.0.lock().unwrap();
         tables.split(&range);
-        tables.pages.range_mut(range).for_each(|(_, entry)| entry.1 = perm);
+        tables
+            .pages
+            .range_mut(range)
+            .for_each(|(_, entry)| entry.1 = perm);
     }
 
     pub(crate) fn get(&self, va: usize) -> Option<(Page, Perm, Flags)> {
         let tables = self.0.lock().unwrap();
-        let flags = Flags { accessed: true, dirty: true, large: tables.in_large(va) };
-        tables.pages.get(&va).map(|(page, perm)| (page.clone(), *perm, flags))
+        let flags = Flags {
+            accessed: true,
+            dirty: true,
+            large: tables.in_large(va),
+        };
+        tables
+            .pages
+            .get(&va)
+            .map(|(page, perm)| (page.clone(), *perm, flags))
     }
 
-    pub(crate) fn share_cow(&self, child: &Self, range: Range<usize>, mut each: impl FnMut(Frame)) -> Result<(), MapError> {
+    pub(crate) fn share_cow(
+        &self,
+        child: &Self,
+        range: Range<usize>,
+        mut each: impl FnMut(Frame),
+    ) -> Result<(), MapError> {
         let mut tables = self.0.lock().unwrap();
         let mut theirs = child.0.lock().unwrap();
         tables.split(&range);
@@ -264,7 +327,15 @@ impl PageTable {
         let mut tables = self.0.lock().unwrap();
         tables.split(&range);
         for (&va, (page, perm)) in tables.pages.range(range) {
-            each(va, &page.clone(), Flags { accessed: true, dirty: perm.write, large: tables.in_large(va) });
+            each(
+                va,
+                &page.clone(),
+                Flags {
+                    accessed: true,
+                    dirty: perm.write,
+                    large: tables.in_large(va),
+                },
+            );
         }
     }
 

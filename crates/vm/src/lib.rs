@@ -17,8 +17,8 @@
 //! | `reverse_map` | who has a file mapped |
 //! | `host` | pages and page tables of unit tests |
 //!
-//! Nothing here knows of processes or signals. The page table is the guard's; its entries hold the references to pages, this crate
-//! decides which page belongs where.
+//! Nothing here knows of processes or signals. The page table is the guard's; its entries hold the
+//! references to pages, this crate decides which page belongs where.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
@@ -56,7 +56,9 @@ pub(crate) use guard::paging::{Insert, MapError, PageTable, Perm, Unmapped};
 pub(crate) use host::{Frame, Insert, LargePage, MapError, PageTable, Perm, Unmapped};
 
 pub use fault::{AccessKind, FaultError};
-pub use large::{LargePages, counts as large_page_counts, set_setting as set_large_pages, setting as large_pages};
+pub use large::{
+    LargePages, counts as large_page_counts, set_setting as set_large_pages, setting as large_pages,
+};
 pub use madvise::{Advice, DontNeedScope};
 pub use object::{Backing, Object, ShmemObject};
 pub use remap::RemapOptions;

@@ -34,7 +34,10 @@ pub enum DontNeedScope {
 impl SpaceState {
     /// Bytes locked.
     pub(crate) fn locked(&self) -> usize {
-        let locked = self.vmas.iter().filter(|(_, area)| area.flags.contains(VmaFlags::LOCKED));
+        let locked = self
+            .vmas
+            .iter()
+            .filter(|(_, area)| area.flags.contains(VmaFlags::LOCKED));
         locked.map(|(start, area)| area.end - start).sum()
     }
 }
@@ -43,7 +46,8 @@ impl AddressSpace {
     /// Takes advice about a range.
     ///
     /// # Errors
-    /// `ENOMEM` if something there is not mapped (the rest is done), `EINVAL`, also for dropping what is locked (what comes before is done).
+    /// `ENOMEM` if something there is not mapped (the rest is done), `EINVAL`, also for dropping
+    /// what is locked (what comes before is done).
     pub fn madvise(&self, addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
         let range = Self::page_range_unbounded(addr, len)?;
         let mut state = self.write_state(&range);
@@ -54,10 +58,16 @@ impl AddressSpace {
                     DontNeedScope::IncludingLocked => false,
                     DontNeedScope::Unlocked => area.flags.contains(VmaFlags::LOCKED),
                     DontNeedScope::PrivateAnonymous => {
-                        area.flags.contains(VmaFlags::LOCKED) || area.mapped.is_some() || area.is_shared()
+                        area.flags.contains(VmaFlags::LOCKED)
+                            || area.mapped.is_some()
+                            || area.is_shared()
                     }
                 };
-                let end = state.vmas.iter_range(range.clone()).find(|(_, area)| kept(area)).map(|(part, _)| part.start);
+                let end = state
+                    .vmas
+                    .iter_range(range.clone())
+                    .find(|(_, area)| kept(area))
+                    .map(|(part, _)| part.start);
                 let range = range.start..end.unwrap_or(range.end);
                 state.check_seals_for_discard(&range)?;
                 let parts = state.populated_parts(&range);
@@ -75,12 +85,19 @@ impl AddressSpace {
                 if set.intersects(VmaFlags::DONTFORK | VmaFlags::WIPEONFORK) {
                     state.check_seals_for_discard(&range)?;
                 }
-                // Nobody else sees memory that can be wiped. What comes before other memory is done.
+                // Nobody else sees memory that can be wiped. What comes before other memory is
+                // done.
                 let wipes = set.contains(VmaFlags::WIPEONFORK);
                 let shown = |area: &Vma| area.mapped.is_some() || area.is_shared();
-                let end = state.vmas.iter_range(range.clone()).find(|(_, area)| wipes && shown(area)).map(|(part, _)| part.start);
+                let end = state
+                    .vmas
+                    .iter_range(range.clone())
+                    .find(|(_, area)| wipes && shown(area))
+                    .map(|(part, _)| part.start);
                 let changed = range.start..end.unwrap_or(range.end);
-                state.vmas.update(changed, |area| area.flags = (area.flags | set) - clear);
+                state
+                    .vmas
+                    .update(changed, |area| area.flags = (area.flags | set) - clear);
                 if end.is_some() {
                     return Err(Errno::EINVAL);
                 }
@@ -89,15 +106,26 @@ impl AddressSpace {
         if whole { Ok(()) } else { Err(Errno::ENOMEM) }
     }
 
-    /// Remembers for a range of pages where its memory is to come from, a word that means something to the caller only. Of a range `with_holes`
-    /// something has to be mapped, otherwise everything.
+    /// Remembers for a range of pages where its memory is to come from, a word that means something
+    /// to the caller only. Of a range `with_holes` something has to be mapped, otherwise
+    /// everything.
     ///
     /// # Errors
     /// `EFAULT` if that is not mapped, `EINVAL`.
-    pub fn set_mempolicy(&self, addr: usize, len: usize, policy: u64, with_holes: bool) -> Result<(), Errno> {
+    pub fn set_mempolicy(
+        &self,
+        addr: usize,
+        len: usize,
+        policy: u64,
+        with_holes: bool,
+    ) -> Result<(), Errno> {
         let range = Self::page_range_unbounded(addr, len)?;
         let mut state = self.write_state(&range);
-        let there = if with_holes { !state.vmas.is_free(range.clone()) } else { state.vmas.covers(range.clone()) };
+        let there = if with_holes {
+            !state.vmas.is_free(range.clone())
+        } else {
+            state.vmas.covers(range.clone())
+        };
         if !there {
             return Err(Errno::EFAULT);
         }
@@ -111,18 +139,33 @@ impl AddressSpace {
     /// `EINVAL`.
     pub fn mempolicies(&self, addr: usize, len: usize) -> Result<Vec<u64>, Errno> {
         let range = Self::page_range_unbounded(addr, len)?;
-        Ok(self.read_state(&range).vmas.iter_range(range.clone()).map(|(_, area)| area.policy).collect())
+        Ok(self
+            .read_state(&range)
+            .vmas
+            .iter_range(range.clone())
+            .map(|(_, area)| area.policy)
+            .collect())
     }
 
     /// Gives the anonymous memory in a range a name, or (`None`) takes it away.
     ///
     /// # Errors
-    /// `ENOMEM` if something there is not mapped (the rest is done), `EBADF` for what is not anonymous (what comes before is done), `EINVAL`.
-    pub fn set_anon_name(&self, addr: usize, len: usize, name: Option<&Arc<[u8]>>) -> Result<(), Errno> {
+    /// `ENOMEM` if something there is not mapped (the rest is done), `EBADF` for what is not
+    /// anonymous (what comes before is done), `EINVAL`.
+    pub fn set_anon_name(
+        &self,
+        addr: usize,
+        len: usize,
+        name: Option<&Arc<[u8]>>,
+    ) -> Result<(), Errno> {
         let range = Self::page_range(addr, len)?;
         let mut state = self.write_state(&range);
         let whole = state.vmas.covers(range.clone());
-        let end = state.vmas.iter_range(range.clone()).find(|(_, area)| area.mapped.is_some()).map(|(part, _)| part.start);
+        let end = state
+            .vmas
+            .iter_range(range.clone())
+            .find(|(_, area)| area.mapped.is_some())
+            .map(|(part, _)| part.start);
         let named = range.start..end.unwrap_or(range.end);
         state.vmas.update(named, |area| area.name = name.cloned());
         match end {
@@ -135,8 +178,8 @@ impl AddressSpace {
     /// Has the objects of shared mappings forget what they have in a range (`MADV_REMOVE`).
     ///
     /// # Errors
-    /// `EINVAL` for what is no object's or locked, `EACCES` for what is private or may not be written to, the object's; `ENOMEM` if something
-    /// is not mapped (the rest is done).
+    /// `EINVAL` for what is no object's or locked, `EACCES` for what is private or may not be
+    /// written to, the object's; `ENOMEM` if something is not mapped (the rest is done).
     pub fn punch_shared(&self, addr: usize, len: usize) -> Result<(), Errno> {
         let range = Self::page_range_unbounded(addr, len)?;
         let mut holes = Vec::new();
@@ -145,16 +188,26 @@ impl AddressSpace {
             let state = self.read_state(&range);
             whole = state.vmas.covers(range.clone());
             for (part, area) in state.vmas.iter_range(range) {
-                let source = area.mapped.as_ref().filter(|_| !area.flags.contains(VmaFlags::LOCKED));
-                let (source, (start, _)) = source.zip(state.vmas.find(part.start)).ok_or(Errno::EINVAL)?;
+                let source = area
+                    .mapped
+                    .as_ref()
+                    .filter(|_| !area.flags.contains(VmaFlags::LOCKED));
+                let (source, (start, _)) = source
+                    .zip(state.vmas.find(part.start))
+                    .ok_or(Errno::EINVAL)?;
                 if !area.is_shared() || !area.prot.contains(Prot::WRITE) {
                     return Err(Errno::EACCES);
                 }
                 let first = source.page_offset + ((part.start - start) / PAGE_SIZE) as u64;
-                holes.push((source.object.clone(), first..first + (part.len() / PAGE_SIZE) as u64));
+                holes.push((
+                    source.object.clone(),
+                    first..first + (part.len() / PAGE_SIZE) as u64,
+                ));
             }
         }
-        holes.into_iter().try_for_each(|(object, pages)| object.backing.punch_hole(pages))?;
+        holes
+            .into_iter()
+            .try_for_each(|(object, pages)| object.backing.punch_hole(pages))?;
         if whole { Ok(()) } else { Err(Errno::ENOMEM) }
     }
 
@@ -165,12 +218,19 @@ impl AddressSpace {
     pub fn check_access(&self, addr: usize, len: usize, access: AccessKind) -> Result<(), Errno> {
         let range = Self::page_range_unbounded(addr, len)?;
         let state = self.read_state(&range);
-        let refused =
-            state.vmas.iter_range(range.clone()).find(|(_, area)| !access.allowed(area.prot)).map(|(part, _)| part.start);
+        let refused = state
+            .vmas
+            .iter_range(range.clone())
+            .find(|(_, area)| !access.allowed(area.prot))
+            .map(|(part, _)| part.start);
         if !state.vmas.covers(range.start..refused.unwrap_or(range.end)) {
             return Err(Errno::ENOMEM);
         }
-        if refused.is_none() { Ok(()) } else { Err(Errno::EINVAL) }
+        if refused.is_none() {
+            Ok(())
+        } else {
+            Err(Errno::EINVAL)
+        }
     }
 
     /// Whether everything in a range is mapped; the range must be page-aligned.
@@ -179,20 +239,33 @@ impl AddressSpace {
     /// `ENOMEM` if not, `EINVAL`.
     pub fn check_mapped(&self, addr: usize, len: usize) -> Result<(), Errno> {
         let range = Self::page_range_unbounded(addr, len)?;
-        if self.state.read().vmas.covers(range) { Ok(()) } else { Err(Errno::ENOMEM) }
+        if self.state.read().vmas.covers(range) {
+            Ok(())
+        } else {
+            Err(Errno::ENOMEM)
+        }
     }
 
-    /// For each page of a range, up to the first that is not mapped, whether it is present (`mincore(2)`).
+    /// For each page of a range, up to the first that is not mapped, whether it is present
+    /// (`mincore(2)`).
     ///
     /// # Errors
     /// `ENOMEM` if nothing can be mapped there, `EINVAL`.
     pub fn mincore(&self, addr: usize, len: usize) -> Result<Vec<u8>, Errno> {
-        let range = Self::page_range(addr, len).map_err(|e| if addr.is_multiple_of(PAGE_SIZE) { Errno::ENOMEM } else { e })?;
+        let range = Self::page_range(addr, len).map_err(|e| {
+            if addr.is_multiple_of(PAGE_SIZE) {
+                Errno::ENOMEM
+            } else {
+                e
+            }
+        })?;
         let state = self.read_state(&range);
         let there = |va: usize| self.table.get(va).is_some() || self.inaccessible.contains(va);
         let at_hand = |start: usize, area: &Vma, va: usize| {
             let index = |first: u64| first + ((va - start) / PAGE_SIZE) as u64;
-            area.mapped.as_ref().is_some_and(|s| s.object.backing.cached(index(s.page_offset)).is_some())
+            area.mapped
+                .as_ref()
+                .is_some_and(|s| s.object.backing.cached(index(s.page_offset)).is_some())
         };
         let mut pages = Vec::new();
         let mut covered = range.start;
@@ -203,7 +276,10 @@ impl AddressSpace {
             covered = part.end;
             if let Some((start, area)) = state.vmas.find(part.start) {
                 // A file's pages count as soon as the file has them.
-                pages.extend(part.step_by(PAGE_SIZE).map(|va| u8::from(there(va) || at_hand(start, area, va))));
+                pages.extend(
+                    part.step_by(PAGE_SIZE)
+                        .map(|va| u8::from(there(va) || at_hand(start, area, va))),
+                );
             }
         }
         Ok(pages)
@@ -217,39 +293,68 @@ impl AddressSpace {
         let page = crate::page_align_down(addr);
         let state = self.read_state(&(page..page.saturating_add(PAGE_SIZE)));
         let (_, area) = state.vmas.find(page).ok_or(Errno::EFAULT)?;
-        let there =
-            self.table.get(page).is_some_and(|(page, ..)| !zero_page::is_zero_page(&page)) || self.inaccessible.contains(page);
-        if there || area.mapped.is_some() { Ok(there) } else { Err(Errno::EFAULT) }
+        let there = self
+            .table
+            .get(page)
+            .is_some_and(|(page, ..)| !zero_page::is_zero_page(&page))
+            || self.inaccessible.contains(page);
+        if there || area.mapped.is_some() {
+            Ok(there)
+        } else {
+            Err(Errno::EFAULT)
+        }
     }
 
-    /// Locks a range, of whole pages, and brings its pages in unless `on_fault`. `limit`: the most bytes that may be locked
-    /// (`RLIMIT_MEMLOCK`).
+    /// Locks a range, of whole pages, and brings its pages in unless `on_fault`. `limit`: the most
+    /// bytes that may be locked (`RLIMIT_MEMLOCK`).
     ///
     /// # Errors
-    /// `ENOMEM` beyond the limit, or if something there is not mapped or cannot be brought in (it is locked then); `EINVAL`.
-    pub fn mlock(&self, addr: usize, len: usize, limit: usize, on_fault: bool) -> Result<(), Errno> {
+    /// `ENOMEM` beyond the limit, or if something there is not mapped or cannot be brought in (it
+    /// is locked then); `EINVAL`.
+    pub fn mlock(
+        &self,
+        addr: usize,
+        len: usize,
+        limit: usize,
+        on_fault: bool,
+    ) -> Result<(), Errno> {
         let range = Self::page_range(addr, len)?;
         {
             let mut state = self.write_state(&range);
-            let new = state.vmas.iter_range(range.clone()).filter(|(_, area)| !area.flags.contains(VmaFlags::LOCKED));
+            let new = state
+                .vmas
+                .iter_range(range.clone())
+                .filter(|(_, area)| !area.flags.contains(VmaFlags::LOCKED));
             let new: usize = new.map(|(part, _)| part.len()).sum();
             if state.locked() + new > limit {
                 return Err(Errno::ENOMEM);
             }
             let whole = state.vmas.covers(range.clone());
-            state.vmas.update(range.clone(), |area| area.flags |= VmaFlags::LOCKED);
+            state
+                .vmas
+                .update(range.clone(), |area| area.flags |= VmaFlags::LOCKED);
             if !whole {
                 return Err(Errno::ENOMEM);
             }
         }
-        if on_fault { Ok(()) } else { self.try_fault_in(&range).map_err(|_| Errno::ENOMEM) }
+        if on_fault {
+            Ok(())
+        } else {
+            self.try_fault_in(&range).map_err(|_| Errno::ENOMEM)
+        }
     }
 
     /// Locks all there is (`current`), and all that comes (`future`).
     ///
     /// # Errors
     /// `ENOMEM` beyond the limit.
-    pub fn mlockall(&self, current: bool, future: bool, limit: usize, on_fault: bool) -> Result<(), Errno> {
+    pub fn mlockall(
+        &self,
+        current: bool,
+        future: bool,
+        limit: usize,
+        on_fault: bool,
+    ) -> Result<(), Errno> {
         let all = 0..usize::MAX;
         {
             let mut state = self.write_state(&all);
@@ -257,7 +362,9 @@ impl AddressSpace {
                 if state.size > limit {
                     return Err(Errno::ENOMEM);
                 }
-                state.vmas.update(all.clone(), |area| area.flags |= VmaFlags::LOCKED);
+                state
+                    .vmas
+                    .update(all.clone(), |area| area.flags |= VmaFlags::LOCKED);
             }
             self.mlock_future.store(future, Ordering::Relaxed);
         }
@@ -272,7 +379,9 @@ impl AddressSpace {
         let all = 0..usize::MAX;
         let mut state = self.write_state(&all);
         self.mlock_future.store(false, Ordering::Relaxed);
-        state.vmas.update(all, |area| area.flags -= VmaFlags::LOCKED);
+        state
+            .vmas
+            .update(all, |area| area.flags -= VmaFlags::LOCKED);
     }
 
     /// Whether `more` bytes can be locked.
@@ -291,12 +400,16 @@ impl AddressSpace {
     #[must_use]
     pub fn has_locked(&self, addr: usize, len: usize) -> bool {
         let state = self.state.read();
-        Self::page_range_unbounded(addr, len)
-            .is_ok_and(|range| state.vmas.iter_range(range).any(|(_, area)| area.flags.contains(VmaFlags::LOCKED)))
+        Self::page_range_unbounded(addr, len).is_ok_and(|range| {
+            state
+                .vmas
+                .iter_range(range)
+                .any(|(_, area)| area.flags.contains(VmaFlags::LOCKED))
+        })
     }
 
-    /// Brings in what may be touched in a range: private writable pages as the program's own. What cannot be had is left out, as on
-    /// Linux.
+    /// Brings in what may be touched in a range: private writable pages as the program's own. What
+    /// cannot be had is left out, as on Linux.
     pub fn fault_in(&self, range: &Range<usize>) {
         for (part, access) in self.fault_in_parts(range) {
             let _ = access.map(|access| self.populate(part.start, part.len(), access));
@@ -307,16 +420,24 @@ impl AddressSpace {
     fn try_fault_in(&self, range: &Range<usize>) -> Result<(), Errno> {
         self.fault_in_parts(range)
             .into_iter()
-            .try_for_each(|(part, access)| self.populate(part.start, part.len(), access.ok_or(Errno::EFAULT)?))
+            .try_for_each(|(part, access)| {
+                self.populate(part.start, part.len(), access.ok_or(Errno::EFAULT)?)
+            })
     }
 
-    /// The parts of areas in a range, with how they are touched to be there; `None`: they may not be touched.
+    /// The parts of areas in a range, with how they are touched to be there; `None`: they may not
+    /// be touched.
     fn fault_in_parts(&self, range: &Range<usize>) -> Vec<(Range<usize>, Option<AccessKind>)> {
         let access = |area: &Vma| match area.prot {
             none if none.is_empty() => None,
             prot if prot.contains(Prot::WRITE) && !area.is_shared() => Some(AccessKind::Write),
             _ => Some(AccessKind::Read),
         };
-        self.state.read().vmas.iter_range(range.clone()).map(|(part, area)| (part, access(area))).collect()
+        self.state
+            .read()
+            .vmas
+            .iter_range(range.clone())
+            .map(|(part, area)| (part, access(area)))
+            .collect()
     }
 }

@@ -15,10 +15,12 @@ pub trait Backing: Send + Sync {
     /// The page with this number, which all mappings of it share.
     ///
     /// # Errors
-    /// `EFAULT` behind the end (`SIGBUS` for whoever touched it); `ENOMEM` or `ENOSPC` if memory is short.
+    /// `EFAULT` behind the end (`SIGBUS` for whoever touched it); `ENOMEM` or `ENOSPC` if memory is
+    /// short.
     fn page(&self, index: u64) -> Result<Page, Errno>;
 
-    /// The same page if it is at hand: without waiting for a device, without making it, and not behind the end.
+    /// The same page if it is at hand: without waiting for a device, without making it, and not
+    /// behind the end.
     fn cached(&self, index: u64) -> Option<Page>;
 
     /// Calls `each` with the pages among `range` that are at hand.
@@ -30,7 +32,8 @@ pub trait Backing: Send + Sync {
         }
     }
 
-    /// Forgets the pages among `pages`, so that they are zeros again, and takes them out of all mappings (`MADV_REMOVE`).
+    /// Forgets the pages among `pages`, so that they are zeros again, and takes them out of all
+    /// mappings (`MADV_REMOVE`).
     ///
     /// # Errors
     /// `EOPNOTSUPP` if it cannot; the object's own.
@@ -57,10 +60,24 @@ pub struct Object {
 }
 
 impl Object {
-    /// A file's contents. `writable`: a shared mapping may be written to. `name`, `dev` and `ino` are for listings.
+    /// A file's contents. `writable`: a shared mapping may be written to. `name`, `dev` and `ino`
+    /// are for listings.
     #[must_use]
-    pub fn file(backing: Arc<dyn Backing>, writable: bool, name: Vec<u8>, dev: u64, ino: u64) -> Arc<Self> {
-        Arc::new(Self { _counted: census::Object::default(), backing, writable, name, dev, ino })
+    pub fn file(
+        backing: Arc<dyn Backing>,
+        writable: bool,
+        name: Vec<u8>,
+        dev: u64,
+        ino: u64,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            _counted: census::Object::default(),
+            backing,
+            writable,
+            name,
+            dev,
+            ino,
+        })
     }
 
     /// Whether it is a file with a name, and not shared memory.
@@ -71,11 +88,18 @@ impl Object {
     /// Memory without a name that children share (`MAP_SHARED | MAP_ANONYMOUS`).
     #[must_use]
     pub fn anonymous() -> Arc<Self> {
-        Self::file(Arc::new(ShmemObject::default()), true, b"/dev/zero (deleted)".to_vec(), 0, 0)
+        Self::file(
+            Arc::new(ShmemObject::default()),
+            true,
+            b"/dev/zero (deleted)".to_vec(),
+            0,
+            0,
+        )
     }
 }
 
-/// Shared memory (Linux shmem): pages that exist as soon as somebody looks at them, and until nobody maps them.
+/// Shared memory (Linux shmem): pages that exist as soon as somebody looks at them, and until
+/// nobody maps them.
 #[derive(Default)]
 pub struct ShmemObject {
     _counted: census::SharedMemory,
@@ -98,11 +122,17 @@ impl Backing for ShmemObject {
         self.pages.lock().get(&index).cloned()
     }
 
-    // Page by page that are there: of a segment of a TiB that is hardly used, to ask for each index took longer than anybody waits.
+    // Page by page that are there: of a segment of a TiB that is hardly used, to ask for each index
+    // took longer than anybody waits.
     fn for_each_cached(&self, range: Range<u64>, each: &mut dyn FnMut(u64, &Page)) {
         let mut from = range.start;
         loop {
-            let next = self.pages.lock().range(from..range.end.max(from)).next().map(|(index, page)| (*index, page.clone()));
+            let next = self
+                .pages
+                .lock()
+                .range(from..range.end.max(from))
+                .next()
+                .map(|(index, page)| (*index, page.clone()));
             let Some((index, page)) = next else { return };
             each(index, &page);
             from = index + 1;
@@ -141,6 +171,8 @@ mod tests {
         let mut found = Vec::new();
         memory.for_each_cached(0..u64::MAX, &mut |index, _| found.push(index));
         assert_eq!(found, [7, 1 << 40]);
-        memory.for_each_cached(8..8, &mut |index, _| panic!("page {index} is not in an empty range"));
+        memory.for_each_cached(8..8, &mut |index, _| {
+            panic!("page {index} is not in an empty range")
+        });
     }
 }

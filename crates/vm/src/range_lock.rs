@@ -1,8 +1,9 @@
 //! Range locks of an address space.
 //!
-//! The areas are under a read-write lock that is held for interval arithmetic, and by a fault for the one page it brings in: never
-//! while a file is read, nor while other CPUs forget translations. An operation that changes pages in between *claims* its range
-//! first: whoever wants something that overlaps it waits, everybody else goes on.
+//! The areas are under a read-write lock that is held for interval arithmetic, and by a fault for
+//! the one page it brings in: never while a file is read, nor while other CPUs forget translations.
+//! An operation that changes pages in between *claims* its range first: whoever wants something
+//! that overlaps it waits, everybody else goes on.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -21,7 +22,11 @@ impl RangeLocks {
     /// Whether somebody else's operation is going on in a part of `range`.
     #[inline]
     pub(crate) fn overlaps(&self, range: &Range<usize>) -> bool {
-        !self.held.is_empty() && self.held.iter().any(|held| held.start < range.end && range.start < held.end)
+        !self.held.is_empty()
+            && self
+                .held
+                .iter()
+                .any(|held| held.start < range.end && range.start < held.end)
     }
 
     fn release(&mut self, range: &Range<usize>) {
@@ -31,7 +36,8 @@ impl RangeLocks {
     }
 }
 
-/// A locked range of an address space: nobody else changes it, nor faults in it, until this is dropped.
+/// A locked range of an address space: nobody else changes it, nor faults in it, until this is
+/// dropped.
 #[must_use = "the range is free again as soon as this is dropped"]
 pub(crate) struct RangeLock<'a> {
     space: &'a AddressSpace,
@@ -93,6 +99,7 @@ impl AddressSpace {
     /// Waits until nobody is in the middle of changing `range`.
     #[cold]
     pub(crate) fn wait_range_unlocked(&self, range: &Range<usize>) {
-        self.range_unlocked.wait(|| (!self.state.read().range_locks.overlaps(range)).then_some(()));
+        self.range_unlocked
+            .wait(|| (!self.state.read().range_locks.overlaps(range)).then_some(()));
     }
 }

@@ -7,7 +7,8 @@ use crate::space::{AddressSpace, VmaInfo};
 use crate::vma::{Vma, VmaFlags};
 use crate::{PAGE_SIZE, Page, zero_page};
 
-/// Bytes of one mapping that are in memory, by what is known of the pages. The page of zeros is nobody's.
+/// Bytes of one mapping that are in memory, by what is known of the pages. The page of zeros is
+/// nobody's.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Residency {
     /// All.
@@ -78,19 +79,33 @@ impl PageKind {
 }
 
 impl AddressSpace {
-    /// What is in memory, by kind. The number of all pages is known; looked at are only those of files that are mapped privately, and, if
-    /// there are both kinds, of the smaller one of those that are shared.
+    /// What is in memory, by kind. The number of all pages is known; looked at are only those of
+    /// files that are mapped privately, and, if there are both kinds, of the smaller one of those
+    /// that are shared.
     #[must_use]
     pub fn resident_by_kind(&self) -> ResidentByKind {
         let areas: Vec<(Range<usize>, PageKind)> = {
             let state = self.state.read();
             let touched = state.vmas.iter().filter(|(_, area)| area.has_pages.get());
-            touched.filter_map(|(start, area)| Some((start..area.end, PageKind::of(area)?))).collect()
+            touched
+                .filter_map(|(start, area)| Some((start..area.end, PageKind::of(area)?)))
+                .collect()
         };
-        let size = |kind: PageKind| areas.iter().filter(|(_, other)| *other == kind).map(|(range, _)| range.len()).sum::<usize>();
+        let size = |kind: PageKind| {
+            areas
+                .iter()
+                .filter(|(_, other)| *other == kind)
+                .map(|(range, _)| range.len())
+                .sum::<usize>()
+        };
         let present = |kind: PageKind| {
-            let ranges = areas.iter().filter(|(_, other)| *other == kind).map(|(range, _)| range);
-            ranges.map(|range| self.resident_object_bytes(range)).sum::<usize>()
+            let ranges = areas
+                .iter()
+                .filter(|(_, other)| *other == kind)
+                .map(|(range, _)| range);
+            ranges
+                .map(|range| self.resident_object_bytes(range))
+                .sum::<usize>()
         };
         let [private, shared] = self.resident_by_sharing();
         let files_privately = present(PageKind::Private).min(private);
@@ -111,24 +126,48 @@ impl AddressSpace {
     fn resident_object_bytes(&self, range: &Range<usize>) -> usize {
         let mut bytes = 0;
         let state = self.read_state(range);
-        for (part, area) in state.vmas.iter_range(range.clone()).filter(|(_, area)| area.has_pages.get()) {
-            let (Some(source), Some((start, _))) = (&area.mapped, state.vmas.find(part.start)) else { continue };
+        for (part, area) in state
+            .vmas
+            .iter_range(range.clone())
+            .filter(|(_, area)| area.has_pages.get())
+        {
+            let (Some(source), Some((start, _))) = (&area.mapped, state.vmas.find(part.start))
+            else {
+                continue;
+            };
             let copies = !area.is_shared() && area.has_private_pages.get();
             self.table.visit(part, |va, page, _| {
                 let index = source.page_offset + ((va - start) / PAGE_SIZE) as u64;
-                let own = || source.object.backing.cached(index).is_some_and(|own| own.frame() == page.frame());
+                let own = || {
+                    source
+                        .object
+                        .backing
+                        .cached(index)
+                        .is_some_and(|own| own.frame() == page.frame())
+                };
                 bytes += PAGE_SIZE * usize::from(!copies || own());
             });
         }
         bytes
     }
 
-    /// Calls `each` with the address of every page in a range that is in memory, with whether it is the program's own memory (and not of a
-    /// file, nor shared), and whether only this space shows it.
-    pub fn for_each_present_page(&self, range: Range<usize>, mut each: impl FnMut(usize, bool, bool)) {
+    /// Calls `each` with the address of every page in a range that is in memory, with whether it is
+    /// the program's own memory (and not of a file, nor shared), and whether only this space shows
+    /// it.
+    pub fn for_each_present_page(
+        &self,
+        range: Range<usize>,
+        mut each: impl FnMut(usize, bool, bool),
+    ) {
         let state = self.read_state(&range);
-        for (part, area) in state.vmas.iter_range(range).filter(|(_, area)| area.has_pages.get()) {
-            let own = |page: &Page, dirty: bool| !area.is_shared() && (area.mapped.is_none() || dirty || page.refs() == 2);
+        for (part, area) in state
+            .vmas
+            .iter_range(range)
+            .filter(|(_, area)| area.has_pages.get())
+        {
+            let own = |page: &Page, dirty: bool| {
+                !area.is_shared() && (area.mapped.is_none() || dirty || page.refs() == 2)
+            };
             self.table.visit(part, |va, page, noted| {
                 let kept = u32::from(area.mapped.is_some() && area.is_shared());
                 each(va, own(page, noted.dirty), page.refs() <= 2 + kept);
@@ -140,14 +179,22 @@ impl AddressSpace {
     #[must_use]
     pub fn residency(&self) -> Vec<(VmaInfo, Residency)> {
         let areas = self.vma_infos();
-        areas.into_iter().map(|info| (self.residency_of_range(&info.range), info)).map(|(sum, info)| (info, sum)).collect()
+        areas
+            .into_iter()
+            .map(|info| (self.residency_of_range(&info.range), info))
+            .map(|(sum, info)| (info, sum))
+            .collect()
     }
 
     /// What of a range is in memory. It is looked at piece by piece, as on Linux.
     fn residency_of_range(&self, range: &Range<usize>) -> Residency {
         let mut sum = Residency::default();
         let state = self.read_state(range);
-        for (part, area) in state.vmas.iter_range(range.clone()).filter(|(_, area)| area.has_pages.get()) {
+        for (part, area) in state
+            .vmas
+            .iter_range(range.clone())
+            .filter(|(_, area)| area.has_pages.get())
+        {
             self.count(part, area, &mut sum);
         }
         sum
@@ -158,9 +205,13 @@ impl AddressSpace {
             if zero_page::is_zero_page(page) {
                 return;
             }
-            // The caller's reference; the file keeps one, and what is written to privately is no file's any more.
+            // The caller's reference; the file keeps one, and what is written to privately is no
+            // file's any more.
             let object = area.mapped.is_some();
-            let mappings = page.refs().saturating_sub(1 + u32::from(object && area.is_shared())).max(1) as usize;
+            let mappings = page
+                .refs()
+                .saturating_sub(1 + u32::from(object && area.is_shared()))
+                .max(1) as usize;
             let dirty = noted.dirty;
             sum.resident += PAGE_SIZE;
             sum.pss += PAGE_SIZE / mappings;
@@ -198,7 +249,10 @@ mod tests {
 
     fn pages(space: &AddressSpace) -> [usize; 3] {
         let kinds = space.resident_by_kind();
-        assert_eq!(kinds.anonymous + kinds.file + kinds.shared, space.resident());
+        assert_eq!(
+            kinds.anonymous + kinds.file + kinds.shared,
+            space.resident()
+        );
         [kinds.anonymous, kinds.file, kinds.shared].map(|bytes| bytes / PAGE_SIZE)
     }
 
@@ -228,7 +282,13 @@ mod tests {
         let child = space.fork().unwrap();
         child.read(AT, &mut byte).unwrap();
         assert_eq!(pages(&child)[0], 2);
-        space.madvise(AT, 8 * PAGE_SIZE, Advice::DontNeed(crate::DontNeedScope::Unlocked)).unwrap();
+        space
+            .madvise(
+                AT,
+                8 * PAGE_SIZE,
+                Advice::DontNeed(crate::DontNeedScope::Unlocked),
+            )
+            .unwrap();
         space.munmap(3 * AT, PAGE_SIZE).unwrap();
         assert_eq!(pages(&space), [1, 3, 0]);
     }

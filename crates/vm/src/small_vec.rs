@@ -9,7 +9,10 @@ pub(crate) struct SmallVec<T> {
 
 impl<T> Default for SmallVec<T> {
     fn default() -> Self {
-        Self { first: None, rest: Vec::new() }
+        Self {
+            first: None,
+            rest: Vec::new(),
+        }
     }
 }
 

@@ -16,7 +16,10 @@ use crate::object::{Backing, Object};
 use crate::range_lock::RangeLocks;
 use crate::small_vec::SmallVec;
 use crate::vma::{MappedObject, Prot, Vma, VmaFlags, VmaMap};
-use crate::{LargePage, MapError, PAGE_SIZE, Page, PageTable, Perm, USER_END, USER_START, Unmapped, page_align_up, zero_page};
+use crate::{
+    LargePage, MapError, PAGE_SIZE, Page, PageTable, Perm, USER_END, USER_START, Unmapped,
+    page_align_up, zero_page,
+};
 
 /// Where a new mapping goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +42,8 @@ pub struct MapRequest {
     pub prot: Prot,
     /// How it behaves.
     pub flags: VmaFlags,
-    /// The object and the number of the page in it that comes first; `None` for private memory without a name.
+    /// The object and the number of the page in it that comes first; `None` for private memory
+    /// without a name.
     pub object: Option<(Arc<Object>, u64)>,
 }
 
@@ -98,19 +102,27 @@ impl FutexKey {
     #[inline]
     #[must_use]
     pub fn private(space: u64, addr: usize) -> Self {
-        Self { space, index: addr as u64, object: None }
+        Self {
+            space,
+            index: addr as u64,
+            object: None,
+        }
     }
 
     /// What tells the key from all others, as long as it exists.
     #[inline]
     #[must_use]
     pub fn words(&self) -> [u64; 3] {
-        let object = self.object.as_ref().map_or(0, |object| Arc::as_ptr(object).cast::<u8>().addr());
+        let object = self
+            .object
+            .as_ref()
+            .map_or(0, |object| Arc::as_ptr(object).cast::<u8>().addr());
         [self.space, self.index, object as u64]
     }
 }
 
-/// The part of an address space that is under its read-write lock: the areas, and the locked ranges.
+/// The part of an address space that is under its read-write lock: the areas, and the locked
+/// ranges.
 #[derive(Default)]
 pub(crate) struct SpaceState {
     pub(crate) vmas: VmaMap,
@@ -126,24 +138,32 @@ pub(crate) struct SpaceState {
 }
 
 impl SpaceState {
-    /// Takes out the areas in `range`, whose pages are gone. The caller drops them when the lock is open: the last reference to a
-    /// file may be among them.
+    /// Takes out the areas in `range`, whose pages are gone. The caller drops them when the lock is
+    /// open: the last reference to a file may be among them.
     pub(crate) fn remove_vmas(&mut self, range: Range<usize>) -> SmallVec<(usize, Vma)> {
         let gone = self.vmas.remove(range);
         self.peak = self.peak.max(self.size);
-        self.size -= gone.iter().map(|(start, area)| area.end - start).sum::<usize>();
+        self.size -= gone
+            .iter()
+            .map(|(start, area)| area.end - start)
+            .sum::<usize>();
         gone
     }
 
     /// The parts of areas in `range` where there may be pages, and whether each is shared.
     pub(crate) fn populated_parts(&self, range: &Range<usize>) -> SmallVec<(Range<usize>, bool)> {
-        let touched = self.vmas.iter_range(range.clone()).filter(|(_, area)| area.has_pages.get());
-        touched.map(|(part, area)| (part, area.is_shared())).collect()
+        let touched = self
+            .vmas
+            .iter_range(range.clone())
+            .filter(|(_, area)| area.has_pages.get());
+        touched
+            .map(|(part, area)| (part, area.is_shared()))
+            .collect()
     }
 }
 
-/// Pages of private areas that the table does not show: those of inaccessible areas (the processor has no unreadable user page),
-/// and those a move found no table for.
+/// Pages of private areas that the table does not show: those of inaccessible areas (the processor
+/// has no unreadable user page), and those a move found no table for.
 #[derive(Default)]
 pub(crate) struct InaccessiblePages {
     /// How many, so that faults need not lock to see that there are none.
@@ -160,14 +180,19 @@ impl InaccessiblePages {
 
     #[inline]
     fn is_empty(&self) -> bool {
-        // A page is kept here with its range locked, and range locks begin and end under the lock of the areas.
+        // A page is kept here with its range locked, and range locks begin and end under the lock
+        // of the areas.
         self.count.load(Ordering::Relaxed) == 0
     }
 
     /// Takes out the page at `va`.
     #[inline]
     pub(crate) fn remove(&self, va: usize) -> Option<Page> {
-        if self.is_empty() { None } else { self.remove_locked(va) }
+        if self.is_empty() {
+            None
+        } else {
+            self.remove_locked(va)
+        }
     }
 
     #[cold]
@@ -201,7 +226,10 @@ impl InaccessiblePages {
 
     fn copy_to(&self, other: &Self, range: &Range<usize>) {
         if !self.is_empty() {
-            self.pages.lock().range(range.clone()).for_each(|(&va, page)| other.insert(va, page.clone()));
+            self.pages
+                .lock()
+                .range(range.clone())
+                .for_each(|(&va, page)| other.insert(va, page.clone()));
         }
     }
 }
@@ -236,7 +264,8 @@ pub struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// An empty space; mappings without an address of their own go below `top`. `None` if memory is short.
+    /// An empty space; mappings without an address of their own go below `top`. `None` if memory is
+    /// short.
     #[must_use]
     pub fn new(top: usize) -> Option<Arc<Self>> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -261,8 +290,8 @@ impl AddressSpace {
         }))
     }
 
-    /// From now on, mappings without an address of their own are placed as low as possible above `bottom` (`ADDR_COMPAT_LAYOUT`). Each
-    /// looks at all areas for that.
+    /// From now on, mappings without an address of their own are placed as low as possible above
+    /// `bottom` (`ADDR_COMPAT_LAYOUT`). Each looks at all areas for that.
     pub fn set_legacy_base(&self, bottom: usize) {
         self.mmap_legacy_base.store(bottom, Ordering::Relaxed);
     }
@@ -283,17 +312,30 @@ impl AddressSpace {
 
     /// Whether a range of addresses is a program's at all.
     pub(crate) fn user_range(addr: usize, len: usize) -> Result<Range<usize>, Errno> {
-        let end = addr.checked_add(len).filter(|&end| end <= USER_END).ok_or(Errno::ENOMEM)?;
-        if addr < USER_START { Err(Errno::EPERM) } else { Ok(addr..end) }
+        let end = addr
+            .checked_add(len)
+            .filter(|&end| end <= USER_END)
+            .ok_or(Errno::ENOMEM)?;
+        if addr < USER_START {
+            Err(Errno::EPERM)
+        } else {
+            Ok(addr..end)
+        }
     }
 
-    /// A page-aligned range from a call's arguments: `EINVAL` if there is none, `ENOMEM` if nothing can be mapped there. Nothing is so anywhere.
+    /// A page-aligned range from a call's arguments: `EINVAL` if there is none, `ENOMEM` if nothing
+    /// can be mapped there. Nothing is so anywhere.
     pub(crate) fn page_range(addr: usize, len: usize) -> Result<Range<usize>, Errno> {
         let range = Self::page_range_unbounded(addr, len)?;
-        if range.is_empty() || range.end <= USER_END { Ok(range) } else { Err(Errno::ENOMEM) }
+        if range.is_empty() || range.end <= USER_END {
+            Ok(range)
+        } else {
+            Err(Errno::ENOMEM)
+        }
     }
 
-    /// The same, but the range may go on where nothing can be mapped: for calls that go through what is there first.
+    /// The same, but the range may go on where nothing can be mapped: for calls that go through
+    /// what is there first.
     pub(crate) fn page_range_unbounded(addr: usize, len: usize) -> Result<Range<usize>, Errno> {
         let len = page_align_up(len).ok_or(Errno::EINVAL)?;
         if !addr.is_multiple_of(PAGE_SIZE) {
@@ -308,32 +350,53 @@ impl AddressSpace {
     /// `ENOMEM` if there is nothing, `EINVAL` if it is no stack.
     pub fn stack_start(&self, addr: usize, end: usize) -> Result<usize, Errno> {
         let state = self.state.read();
-        let above = || state.vmas.next_above(addr).filter(|(start, _)| *start < end);
+        let above = || {
+            state
+                .vmas
+                .next_above(addr)
+                .filter(|(start, _)| *start < end)
+        };
         let (start, area) = state.vmas.find(addr).or_else(above).ok_or(Errno::ENOMEM)?;
-        if area.flags.contains(VmaFlags::GROWSDOWN) { Ok(start) } else { Err(Errno::EINVAL) }
+        if area.flags.contains(VmaFlags::GROWSDOWN) {
+            Ok(start)
+        } else {
+            Err(Errno::EINVAL)
+        }
     }
 
     /// Whether something of `len` bytes could be mapped there, as far as that depends on the place.
     ///
     /// # Errors
-    /// `ENOMEM` if the place is too small or no program's, `EINVAL` if it does not begin with a page, `EEXIST` if it has to be free and is not.
+    /// `ENOMEM` if the place is too small or no program's, `EINVAL` if it does not begin with a
+    /// page, `EEXIST` if it has to be free and is not.
     pub fn check_placement(&self, place: Placement, len: usize) -> Result<(), Errno> {
-        let len = page_align_up(len).filter(|&len| len < USER_END).ok_or(Errno::ENOMEM)?;
-        let (Placement::Fixed(addr) | Placement::FixedIfFree(addr)) = place else { return Ok(()) };
-        let end = addr.checked_add(len).filter(|&end| end <= USER_END).ok_or(Errno::ENOMEM)?;
+        let len = page_align_up(len)
+            .filter(|&len| len < USER_END)
+            .ok_or(Errno::ENOMEM)?;
+        let (Placement::Fixed(addr) | Placement::FixedIfFree(addr)) = place else {
+            return Ok(());
+        };
+        let end = addr
+            .checked_add(len)
+            .filter(|&end| end <= USER_END)
+            .ok_or(Errno::ENOMEM)?;
         if !addr.is_multiple_of(PAGE_SIZE) {
             return Err(Errno::EINVAL);
         }
-        let free = matches!(place, Placement::Fixed(_)) || self.state.read().vmas.is_free(addr..end);
+        let free =
+            matches!(place, Placement::Fixed(_)) || self.state.read().vmas.is_free(addr..end);
         if free { Ok(()) } else { Err(Errno::EEXIST) }
     }
 
     /// Maps something and returns where.
     ///
     /// # Errors
-    /// `EINVAL`, `ENOMEM`, `EEXIST`, `EPERM` for the lowest addresses, `EACCES` for a shared mapping that may not be written to.
+    /// `EINVAL`, `ENOMEM`, `EEXIST`, `EPERM` for the lowest addresses, `EACCES` for a shared
+    /// mapping that may not be written to.
     pub fn mmap(&self, request: MapRequest) -> Result<usize, Errno> {
-        let len = page_align_up(request.len).filter(|&len| len < USER_END).ok_or(Errno::ENOMEM)?;
+        let len = page_align_up(request.len)
+            .filter(|&len| len < USER_END)
+            .ok_or(Errno::ENOMEM)?;
         if len == 0 {
             return Err(Errno::EINVAL);
         }
@@ -345,13 +408,17 @@ impl AddressSpace {
         {
             return Err(Errno::EACCES);
         }
-        let source = request.object.map(|(object, first)| MappedObject { object, page_offset: first });
+        let source = request.object.map(|(object, first)| MappedObject {
+            object,
+            page_offset: first,
+        });
         self.register_mapping(source.as_ref());
         let area = |end: usize| Vma::new(end, request.prot, request.flags, source);
         let (start, replace) = match request.placement {
             Placement::Anywhere(hint) => {
                 let mut state = self.state.write();
-                let start = self.find_unmapped_range(&mut state, crate::page_align_down(hint), len)?;
+                let start =
+                    self.find_unmapped_range(&mut state, crate::page_align_down(hint), len)?;
                 return self.insert_vma(&mut state, start, area(start + len));
             }
             Placement::Fixed(addr) => (addr, true),
@@ -396,7 +463,12 @@ impl AddressSpace {
     }
 
     /// A place for `len` bytes: at `hint`, or as high as possible.
-    pub(crate) fn find_unmapped_range(&self, state: &mut SpaceState, hint: usize, len: usize) -> Result<usize, Errno> {
+    pub(crate) fn find_unmapped_range(
+        &self,
+        state: &mut SpaceState,
+        hint: usize,
+        len: usize,
+    ) -> Result<usize, Errno> {
         if hint != 0
             && let Ok(range) = Self::user_range(hint, len)
             && state.vmas.is_free(range)
@@ -409,10 +481,15 @@ impl AddressSpace {
         {
             return Ok(start);
         }
-        state.vmas.gap_below(len, self.mmap_base).or_else(|| state.vmas.gap_below(len, USER_END)).ok_or(Errno::ENOMEM)
+        state
+            .vmas
+            .gap_below(len, self.mmap_base)
+            .or_else(|| state.vmas.gap_below(len, USER_END))
+            .ok_or(Errno::ENOMEM)
     }
 
-    /// Takes everything out of `range`, which is nobody's claim; `then` is done in the same moment as the areas go.
+    /// Takes everything out of `range`, which is nobody's claim; `then` is done in the same moment
+    /// as the areas go.
     pub(crate) fn unmap_range(
         &self,
         mut state: WriteGuard<'_, SpaceState>,
@@ -449,12 +526,17 @@ impl AddressSpace {
                 Unmapped::Large(_) => LargePage::PAGES,
             }
         });
-        self.present_counter(shared).fetch_sub(pages, Ordering::Relaxed);
+        self.present_counter(shared)
+            .fetch_sub(pages, Ordering::Relaxed);
         drop(self.inaccessible.remove_range(&range));
     }
 
     pub(crate) fn present_counter(&self, shared: bool) -> &AtomicUsize {
-        if shared { &self.shared_pages } else { &self.private_pages }
+        if shared {
+            &self.shared_pages
+        } else {
+            &self.private_pages
+        }
     }
 
     /// Unmaps a range.
@@ -475,21 +557,28 @@ impl AddressSpace {
     /// Changes what the program may do in a range.
     ///
     /// # Errors
-    /// `ENOMEM` if something there is not mapped, `EACCES` (in both cases what comes before is done), `EINVAL`.
+    /// `ENOMEM` if something there is not mapped, `EACCES` (in both cases what comes before is
+    /// done), `EINVAL`.
     pub fn mprotect(&self, addr: usize, len: usize, prot: Prot) -> Result<(), Errno> {
         let range = Self::page_range(addr, len)?;
         let mut state = self.write_state(&range);
         state.check_seals(&range)?;
-        // A private page may be shared with a child or a file: writing to it is granted page by page, by faults. So nothing
-        // is to be done in the table for more than there was.
-        let grows =
-            |area: &Vma| !area.is_shared() && prot.contains(area.prot) && (area.prot ^ prot) - Prot::WRITE == Prot::empty();
+        // A private page may be shared with a child or a file: writing to it is granted page by
+        // page, by faults. So nothing is to be done in the table for more than there was.
+        let grows = |area: &Vma| {
+            !area.is_shared()
+                && prot.contains(area.prot)
+                && (area.prot ^ prot) - Prot::WRITE == Prot::empty()
+        };
         let (mut covered, mut parts, mut refused) = (range.start, SmallVec::default(), None);
         for (part, area) in state.vmas.iter_range(range.clone()) {
             if part.start != covered {
                 break;
             }
-            if area.is_shared() && prot.contains(Prot::WRITE) && area.mapped.as_ref().is_some_and(|s| !s.object.writable) {
+            if area.is_shared()
+                && prot.contains(Prot::WRITE)
+                && area.mapped.as_ref().is_some_and(|s| !s.object.writable)
+            {
                 refused = Some(Errno::EACCES);
                 break;
             }
@@ -502,7 +591,11 @@ impl AddressSpace {
                 parts.push((part, area.is_shared()));
             }
         }
-        let result = if covered < range.end { Err(refused.unwrap_or(Errno::ENOMEM)) } else { Ok(()) };
+        let result = if covered < range.end {
+            Err(refused.unwrap_or(Errno::ENOMEM))
+        } else {
+            Ok(())
+        };
         let range = range.start..covered;
         if parts.is_empty() {
             state.vmas.update(range, |area| area.prot = prot);
@@ -514,7 +607,13 @@ impl AddressSpace {
             if prot.is_empty() {
                 self.unmap_inaccessible(part, shared);
             } else {
-                self.table.protect(part, Perm { write: shared && prot.contains(Prot::WRITE), exec: prot.contains(Prot::EXEC) });
+                self.table.protect(
+                    part,
+                    Perm {
+                        write: shared && prot.contains(Prot::WRITE),
+                        exec: prot.contains(Prot::EXEC),
+                    },
+                );
             }
         }
         claim.release_with(|state| state.vmas.update(range, |area| area.prot = prot));
@@ -536,7 +635,8 @@ impl AddressSpace {
             Unmapped::Page(page) => park(va, page),
             Unmapped::Large(large) => large.into_pages(|n, page| park(va + n * PAGE_SIZE, page)),
         });
-        self.present_counter(shared).fetch_sub(pages, Ordering::Relaxed);
+        self.present_counter(shared)
+            .fetch_sub(pages, Ordering::Relaxed);
     }
 
     /// Sets where the heap begins; it is empty then.
@@ -559,13 +659,17 @@ impl AddressSpace {
     pub fn brk(&self, end: usize) -> usize {
         loop {
             let Range { start, end: old } = self.state.read().heap.clone();
-            let (Some(new_top), Some(old_top)) = (page_align_up(end), page_align_up(old)) else { return old };
+            let (Some(new_top), Some(old_top)) = (page_align_up(end), page_align_up(old)) else {
+                return old;
+            };
             if end < start || new_top > USER_END {
                 return old;
             }
             let range = new_top.min(old_top)..new_top.max(old_top);
-            // Who shrinks the heap claims its last page, and moves the end when that is gone: who grows it comes after that.
-            let mut state = self.write_state(&(range.start.min(old_top - PAGE_SIZE.min(old_top))..range.end));
+            // Who shrinks the heap claims its last page, and moves the end when that is gone: who
+            // grows it comes after that.
+            let mut state =
+                self.write_state(&(range.start.min(old_top - PAGE_SIZE.min(old_top))..range.end));
             if state.heap.end != old {
                 continue;
             }
@@ -581,7 +685,8 @@ impl AddressSpace {
                 let mut flags = VmaFlags::empty();
                 flags.set(VmaFlags::LOCKED, self.is_mlock_future());
                 let area = Vma::new(new_top, prot, flags, None);
-                if !state.vmas.is_free(range) || self.insert_vma(&mut state, old_top, area).is_err() {
+                if !state.vmas.is_free(range) || self.insert_vma(&mut state, old_top, area).is_err()
+                {
                     return old;
                 }
             }
@@ -601,7 +706,11 @@ impl AddressSpace {
         child.forbid_large_pages(!self.may_have_large_pages());
         // Nobody faults, and nobody is in the middle of a change.
         let state = self.write_state(&(0..usize::MAX));
-        let mut copy = SpaceState { heap: state.heap.clone(), has_seals: state.has_seals, ..SpaceState::default() };
+        let mut copy = SpaceState {
+            heap: state.heap.clone(),
+            has_seals: state.has_seals,
+            ..SpaceState::default()
+        };
         let mut pages = 0;
         for (start, area) in state.vmas.iter() {
             if area.flags.contains(VmaFlags::DONTFORK) {
@@ -610,9 +719,15 @@ impl AddressSpace {
             let range = start..area.end;
             // What is the object's own, the child's faults find there.
             let own = area.mapped.is_none() || area.has_private_pages.get();
-            if !area.is_shared() && area.has_pages.get() && own && !area.flags.contains(VmaFlags::WIPEONFORK) {
+            if !area.is_shared()
+                && area.has_pages.get()
+                && own
+                && !area.flags.contains(VmaFlags::WIPEONFORK)
+            {
                 let count = |frame| pages += usize::from(!zero_page::is_zero_frame(frame));
-                self.table.share_cow(&child.table, range.clone(), count).map_err(map_error_to_errno)?;
+                self.table
+                    .share_cow(&child.table, range.clone(), count)
+                    .map_err(map_error_to_errno)?;
                 self.inaccessible.copy_to(&child.inaccessible, &range);
             }
             child.register_mapping(area.mapped.as_ref());
@@ -632,12 +747,23 @@ impl AddressSpace {
     #[must_use]
     pub fn stats(&self) -> SpaceStats {
         let state = self.state.read();
-        let sum = |which: &dyn Fn(&Vma) -> bool| state.vmas.iter().filter(|(_, a)| which(a)).map(|(s, a)| a.end - s).sum();
+        let sum = |which: &dyn Fn(&Vma) -> bool| {
+            state
+                .vmas
+                .iter()
+                .filter(|(_, a)| which(a))
+                .map(|(s, a)| a.end - s)
+                .sum()
+        };
         SpaceStats {
             size: state.size,
             peak: state.peak.max(state.size),
             resident: self.resident(),
-            data: sum(&|a| !a.is_shared() && a.prot.contains(Prot::WRITE) && !a.flags.contains(VmaFlags::GROWSDOWN)),
+            data: sum(&|a| {
+                !a.is_shared()
+                    && a.prot.contains(Prot::WRITE)
+                    && !a.flags.contains(VmaFlags::GROWSDOWN)
+            }),
             stack: sum(&|a| a.flags.contains(VmaFlags::GROWSDOWN)),
             text: sum(&|a| a.prot.contains(Prot::EXEC) && !a.prot.contains(Prot::WRITE)),
             locked: sum(&|a| a.flags.contains(VmaFlags::LOCKED)),
@@ -653,7 +779,8 @@ impl AddressSpace {
     /// Those in private areas and those in shared ones.
     #[must_use]
     pub fn resident_by_sharing(&self) -> [usize; 2] {
-        [&self.private_pages, &self.shared_pages].map(|pages| pages.load(Ordering::Relaxed) * PAGE_SIZE)
+        [&self.private_pages, &self.shared_pages]
+            .map(|pages| pages.load(Ordering::Relaxed) * PAGE_SIZE)
     }
 
     /// All areas, ascending, for `/proc/<pid>/maps`.
@@ -666,7 +793,11 @@ impl AddressSpace {
                 Some(source) => source.object.name.clone(),
                 None if area.flags.contains(VmaFlags::GROWSDOWN) => b"[stack]".to_vec(),
                 None if start < state.heap.end && area.end > state.heap.start => b"[heap]".to_vec(),
-                None => area.name.as_ref().map(|name| [b"[anon:", &**name, b"]"].concat()).unwrap_or_default(),
+                None => area
+                    .name
+                    .as_ref()
+                    .map(|name| [b"[anon:", &**name, b"]"].concat())
+                    .unwrap_or_default(),
             };
             VmaInfo {
                 range: start..area.end,
@@ -689,12 +820,14 @@ impl AddressSpace {
         self.id
     }
 
-    /// The identity of the word at `addr`, which is to be written, too, if it `changes`, for who does not say that it is private to this
-    /// address space. Of memory that is, it is another word than the one of [`FutexKey::private`] all the same, as on Linux: who waits and who
-    /// wakes must say the same.
+    /// The identity of the word at `addr`, which is to be written, too, if it `changes`, for who
+    /// does not say that it is private to this address space. Of memory that is, it is another word
+    /// than the one of [`FutexKey::private`] all the same, as on Linux: who waits and who wakes
+    /// must say the same.
     ///
     /// # Errors
-    /// `EFAULT` if nothing is mapped there, or it cannot be written: anonymous memory of which that is true never changes.
+    /// `EFAULT` if nothing is mapped there, or it cannot be written: anonymous memory of which that
+    /// is true never changes.
     pub fn futex_key(&self, addr: usize, changes: bool) -> Result<FutexKey, Errno> {
         // Words lie at multiples of four, so no address is this.
         let own = FutexKey::private(self.id, addr | 1);
@@ -706,7 +839,11 @@ impl AddressSpace {
         match &area.mapped {
             Some(source) if area.is_shared() => {
                 let index = source.page_offset * PAGE_SIZE as u64 + (addr - start) as u64;
-                Ok(FutexKey { space: 0, index, object: Some(source.object.backing.clone()) })
+                Ok(FutexKey {
+                    space: 0,
+                    index,
+                    object: Some(source.object.backing.clone()),
+                })
             }
             _ => Ok(own),
         }
@@ -723,7 +860,8 @@ impl AddressSpace {
         self.membarrier_state.load(Ordering::Relaxed)
     }
 
-    /// All threads of the space pass a full barrier, those in user mode an instruction barrier too, before this returns.
+    /// All threads of the space pass a full barrier, those in user mode an instruction barrier too,
+    /// before this returns.
     pub fn membarrier(&self) {
         self.table.synchronize();
     }
@@ -733,7 +871,10 @@ impl AddressSpace {
     pub fn backing_at(&self, addr: usize) -> Option<Arc<dyn Backing>> {
         let state = self.state.read();
         let (start, area) = state.vmas.find(addr)?;
-        let source = area.mapped.as_ref().filter(|source| start == addr && source.page_offset == 0)?;
+        let source = area
+            .mapped
+            .as_ref()
+            .filter(|source| start == addr && source.page_offset == 0)?;
         Some(source.object.backing.clone())
     }
 
@@ -747,7 +888,11 @@ impl AddressSpace {
 impl Drop for AddressSpace {
     fn drop(&mut self) {
         for (_, area) in self.state.get_mut().vmas.iter() {
-            if let Some(mappings) = area.mapped.as_ref().and_then(|source| source.object.backing.reverse_map()) {
+            if let Some(mappings) = area
+                .mapped
+                .as_ref()
+                .and_then(|source| source.object.backing.reverse_map())
+            {
                 mappings.remove(self.id);
             }
         }

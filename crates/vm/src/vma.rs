@@ -1,5 +1,5 @@
-//! What is mapped where: non-overlapping page-aligned intervals, each with one protection and one source of pages.
-//! Nothing here touches memory.
+//! What is mapped where: non-overlapping page-aligned intervals, each with one protection and one
+//! source of pages. Nothing here touches memory.
 
 use alloc::sync::Arc;
 use core::ops::Range;
@@ -46,7 +46,8 @@ bitflags::bitflags! {
     }
 }
 
-/// The part of an object that an area maps: the object, and the page of it at the area's start (Linux `vm_file`, `vm_pgoff`).
+/// The part of an object that an area maps: the object, and the page of it at the area's start
+/// (Linux `vm_file`, `vm_pgoff`).
 #[derive(Clone)]
 pub(crate) struct MappedObject {
     pub(crate) object: Arc<Object>,
@@ -79,8 +80,8 @@ impl Clone for StickyFlag {
     }
 }
 
-/// An area: one interval of an address space with one protection and one source of pages (Linux `vm_area_struct`). Its start is kept
-/// beside it.
+/// An area: one interval of an address space with one protection and one source of pages (Linux
+/// `vm_area_struct`). Its start is kept beside it.
 #[derive(Clone)]
 pub(crate) struct Vma {
     pub(crate) end: usize,
@@ -88,7 +89,8 @@ pub(crate) struct Vma {
     pub(crate) flags: VmaFlags,
     /// If not, there is nothing to take out of the page table.
     pub(crate) has_pages: StickyFlag,
-    /// Some page may be other than the object's: a copy. A child gets those; the object's it finds itself.
+    /// Some page may be other than the object's: a copy. A child gets those; the object's it finds
+    /// itself.
     pub(crate) has_private_pages: StickyFlag,
     /// `None`: anonymous memory.
     pub(crate) mapped: Option<MappedObject>,
@@ -100,7 +102,12 @@ pub(crate) struct Vma {
 
 impl Vma {
     /// Memory that nobody has touched.
-    pub(crate) fn new(end: usize, prot: Prot, flags: VmaFlags, source: Option<MappedObject>) -> Self {
+    pub(crate) fn new(
+        end: usize,
+        prot: Prot,
+        flags: VmaFlags,
+        source: Option<MappedObject>,
+    ) -> Self {
         Self {
             end,
             prot,
@@ -141,10 +148,17 @@ impl Vma {
     fn can_merge_with(&self, len: usize, next: &Self) -> bool {
         let source = match (&self.mapped, &next.mapped) {
             (None, None) => true,
-            (Some(a), Some(b)) => Arc::ptr_eq(&a.object, &b.object) && a.page_offset + (len / PAGE_SIZE) as u64 == b.page_offset,
+            (Some(a), Some(b)) => {
+                Arc::ptr_eq(&a.object, &b.object)
+                    && a.page_offset + (len / PAGE_SIZE) as u64 == b.page_offset
+            }
             _ => false,
         };
-        source && self.prot == next.prot && self.flags == next.flags && self.policy == next.policy && self.name == next.name
+        source
+            && self.prot == next.prot
+            && self.flags == next.flags
+            && self.policy == next.policy
+            && self.name == next.name
     }
 }
 
@@ -168,7 +182,10 @@ impl VmaMap {
 
     /// Where the last area that ends at or below `addr`, which is in none, ends.
     pub(crate) fn prev_end(&self, addr: usize) -> usize {
-        self.all.prev(self.all.lower_bound(addr)).and_then(|at| self.all.get(at)).map_or(0, |(_, area)| area.end)
+        self.all
+            .prev(self.all.lower_bound(addr))
+            .and_then(|at| self.all.get(at))
+            .map_or(0, |(_, area)| area.end)
     }
 
     /// All areas, ascending.
@@ -177,7 +194,10 @@ impl VmaMap {
     }
 
     /// The parts of areas that lie in `range`, ascending.
-    pub(crate) fn iter_range(&self, range: Range<usize>) -> impl Iterator<Item = (Range<usize>, &Vma)> {
+    pub(crate) fn iter_range(
+        &self,
+        range: Range<usize>,
+    ) -> impl Iterator<Item = (Range<usize>, &Vma)> {
         self.all
             .iter_from(self.all.lower_bound(range.start))
             .take_while(move |&(start, _)| start < range.end)
@@ -198,12 +218,15 @@ impl VmaMap {
 
     /// Whether nothing is in `range`.
     pub(crate) fn is_free(&self, range: Range<usize>) -> bool {
-        self.next_above(range.start).is_none_or(|(start, _)| start >= range.end)
+        self.next_above(range.start)
+            .is_none_or(|(start, _)| start >= range.end)
     }
 
     /// Cuts the area at `at`, which `addr` is inside of. Returns the place of the part behind.
     fn split(&mut self, at: TreeCursor, addr: usize) -> TreeCursor {
-        let Some((start, area)) = self.all.get_mut(at) else { return at };
+        let Some((start, area)) = self.all.get_mut(at) else {
+            return at;
+        };
         let tail = area.split_tail(addr - start);
         area.end = addr;
         self.all.insert(self.all.next(at), addr, tail)
@@ -218,7 +241,8 @@ impl VmaMap {
         }
     }
 
-    /// The area at `at`, cut off from what is above `range`, and its place; `None` if it is above altogether.
+    /// The area at `at`, cut off from what is above `range`, and its place; `None` if it is above
+    /// altogether.
     fn split_next(&mut self, at: TreeCursor, range: &Range<usize>) -> Option<TreeCursor> {
         let (start, area) = self.all.get(at)?;
         if start >= range.end {
@@ -245,8 +269,7 @@ impl VmaMap {
     /// Puts an area where nothing is, and joins it with neighbours that it continues.
     pub(crate) fn insert(&mut self, start: usize, area: Vma) {
         let at = self.all.lower_bound(start);
-        let joins_next =
-            matches!(self.all.get(at), Some((next, other)) if next == area.end && area.can_merge_with(next - start, other));
+        let joins_next = matches!(self.all.get(at), Some((next, other)) if next == area.end && area.can_merge_with(next - start, other));
         let before = self.all.prev(at);
         if let Some(before) = before
             && let Some((first, other)) = self.all.get_mut(before)
@@ -273,8 +296,13 @@ impl VmaMap {
 
     /// Joins the area at `at` with the one before, if they can be one. Returns where it is.
     fn merge(&mut self, at: TreeCursor) -> TreeCursor {
-        let Some(before) = self.all.prev(at) else { return at };
-        let (Some((start, first)), Some((next, second))) = (self.all.get(before), self.all.get(at)) else { return at };
+        let Some(before) = self.all.prev(at) else {
+            return at;
+        };
+        let (Some((start, first)), Some((next, second))) = (self.all.get(before), self.all.get(at))
+        else {
+            return at;
+        };
         if first.end != next || !first.can_merge_with(next - start, second) {
             return at;
         }
@@ -304,7 +332,8 @@ impl VmaMap {
         self.all.set_start(self.all.lower_bound(start), to);
     }
 
-    /// Moves the end of the area that `addr` is in up to `to`, where nothing is, and joins it with what continues it.
+    /// Moves the end of the area that `addr` is in up to `to`, where nothing is, and joins it with
+    /// what continues it.
     pub(crate) fn grow_up(&mut self, addr: usize, to: usize) {
         if let Some((_, area)) = self.all.get_mut(self.all.lower_bound(addr)) {
             area.end = to;
@@ -341,7 +370,10 @@ mod tests {
     }
 
     fn shape(areas: &VmaMap) -> Vec<(usize, usize, u32)> {
-        areas.iter().map(|(s, a)| (s / P, a.end / P, a.prot.bits())).collect()
+        areas
+            .iter()
+            .map(|(s, a)| (s / P, a.end / P, a.prot.bits()))
+            .collect()
     }
 
     #[test]
@@ -358,18 +390,38 @@ mod tests {
         let out = areas.remove(22 * P..48 * P);
         assert_eq!(out.into_iter().count(), 1);
         assert_eq!(shape(&areas), [(20, 22, 1), (48, 50, 1)]);
-        assert!(areas.covers(20 * P..22 * P) && !areas.covers(20 * P..23 * P) && !areas.covers(19 * P..22 * P));
+        assert!(
+            areas.covers(20 * P..22 * P)
+                && !areas.covers(20 * P..23 * P)
+                && !areas.covers(19 * P..22 * P)
+        );
     }
 
     #[test]
     fn parts_of_an_object_keep_their_page_numbers() {
         let mut areas = VmaMap::default();
         let object = Object::anonymous();
-        let source = Some(MappedObject { object, page_offset: 7 });
-        areas.insert(20 * P, Vma::new(30 * P, Prot::READ, VmaFlags::SHARED, source));
+        let source = Some(MappedObject {
+            object,
+            page_offset: 7,
+        });
+        areas.insert(
+            20 * P,
+            Vma::new(30 * P, Prot::READ, VmaFlags::SHARED, source),
+        );
         let out: Vec<_> = areas.remove(24 * P..26 * P).into_iter().collect();
         assert_eq!(out[0].1.mapped.as_ref().unwrap().page_offset, 11);
-        assert_eq!(areas.find(26 * P).unwrap().1.mapped.as_ref().unwrap().page_offset, 13);
+        assert_eq!(
+            areas
+                .find(26 * P)
+                .unwrap()
+                .1
+                .mapped
+                .as_ref()
+                .unwrap()
+                .page_offset,
+            13
+        );
         for (start, area) in out {
             areas.insert(start, area);
         }
@@ -386,14 +438,25 @@ mod tests {
         assert_eq!(areas.gap_below(2 * P, 100 * P), Some(88 * P));
         assert_eq!(areas.gap_below(2 * P, 95 * P), Some(88 * P));
         assert_eq!(areas.gap_below(80 * P, 100 * P), None);
-        assert_eq!((areas.gap_above(7 * P, 20 * P), areas.gap_above(P, 91 * P)), (Some(20 * P), Some(97 * P)));
-        assert_eq!((areas.gap_above(2 * P, 91 * P), areas.gap_above(71 * P, 20 * P)), (Some(100 * P), Some(100 * P)));
+        assert_eq!(
+            (areas.gap_above(7 * P, 20 * P), areas.gap_above(P, 91 * P)),
+            (Some(20 * P), Some(97 * P))
+        );
+        assert_eq!(
+            (
+                areas.gap_above(2 * P, 91 * P),
+                areas.gap_above(71 * P, 20 * P)
+            ),
+            (Some(100 * P), Some(100 * P))
+        );
         assert_eq!(areas.gap_above(USER_END, 20 * P), None);
     }
 
     /// Where `len` pages fit, by looking at every page.
     fn room(model: &[u32], len: usize, top: usize) -> Option<usize> {
-        (1..=top.checked_sub(len)?).rev().find(|&at| model[at..at + len].iter().all(|&prot| prot == 0))
+        (1..=top.checked_sub(len)?)
+            .rev()
+            .find(|&at| model[at..at + len].iter().all(|&prot| prot == 0))
     }
 
     /// Random changes against a map of single pages; so many areas that they are in several chunks.
@@ -413,7 +476,10 @@ mod tests {
         for step in 0..6000 {
             let from = first + random(PAGES - first - 1);
             let to = from + 1 + random(PAGES - from).min(random(6));
-            let (range, prot) = (from * P..to * P, Prot::from_bits_truncate(1 + random(7) as u32));
+            let (range, prot) = (
+                from * P..to * P,
+                Prot::from_bits_truncate(1 + random(7) as u32),
+            );
             match random(5) {
                 0 => {
                     areas.remove(range);
@@ -421,7 +487,10 @@ mod tests {
                 }
                 1 => {
                     areas.update(range, |a| a.prot = prot);
-                    model[from..to].iter_mut().filter(|p| **p != 0).for_each(|p| *p = prot.bits());
+                    model[from..to]
+                        .iter_mut()
+                        .filter(|p| **p != 0)
+                        .for_each(|p| *p = prot.bits());
                 }
                 _ => {
                     areas.remove(range.clone());
@@ -434,15 +503,40 @@ mod tests {
                 assert_eq!(found, prot, "page {page}");
             }
             let shape = shape(&areas);
-            assert!(shape.windows(2).all(|w| w[0].1 <= w[1].0 && (w[0].1 < w[1].0 || w[0].2 != w[1].2)), "{shape:?}");
+            assert!(
+                shape
+                    .windows(2)
+                    .all(|w| w[0].1 <= w[1].0 && (w[0].1 < w[1].0 || w[0].2 != w[1].2)),
+                "{shape:?}"
+            );
             for _ in 0..4 {
-                let (len, top) = (1 + random(20), PAGES - if step % 2 == 0 { 0 } else { random(PAGES - first) });
-                let below = room(&model[..], len, top).filter(|&at| at >= first).map(|at| at * P);
-                assert_eq!(areas.gap_below(len * P, top * P), below, "{len} pages below {top}");
+                let (len, top) = (
+                    1 + random(20),
+                    PAGES
+                        - if step % 2 == 0 {
+                            0
+                        } else {
+                            random(PAGES - first)
+                        },
+                );
+                let below = room(&model[..], len, top)
+                    .filter(|&at| at >= first)
+                    .map(|at| at * P);
+                assert_eq!(
+                    areas.gap_below(len * P, top * P),
+                    below,
+                    "{len} pages below {top}"
+                );
             }
             let free = model[from..to].iter().all(|&prot| prot == 0);
             let covered = model[from..to].iter().all(|&prot| prot != 0);
-            assert_eq!((areas.is_free(from * P..to * P), areas.covers(from * P..to * P)), (free, covered));
+            assert_eq!(
+                (
+                    areas.is_free(from * P..to * P),
+                    areas.covers(from * P..to * P)
+                ),
+                (free, covered)
+            );
         }
     }
 }

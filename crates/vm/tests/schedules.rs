@@ -1,4 +1,5 @@
-//! Threads that change one range of an address space under all schedules with a few pre-emptions (`docs/locks.md`).
+//! Threads that change one range of an address space under all schedules with a few pre-emptions
+//! (`docs/locks.md`).
 
 use std::sync::Arc;
 
@@ -10,13 +11,24 @@ const AT: usize = 0x1000_0000;
 fn map(space: &AddressSpace) {
     let place = Placement::Fixed(AT);
     let prot = Prot::READ | Prot::WRITE;
-    space.mmap(MapRequest { placement: place, len: 2 * PAGE_SIZE, prot, flags: VmaFlags::empty(), object: None }).unwrap();
+    space
+        .mmap(MapRequest {
+            placement: place,
+            len: 2 * PAGE_SIZE,
+            prot,
+            flags: VmaFlags::empty(),
+            object: None,
+        })
+        .unwrap();
     space.write(AT, b"x").unwrap();
 }
 
 /// What of the range is mapped, and what of it is in memory.
 fn sizes(space: &AddressSpace) -> (usize, usize) {
-    (space.stats().size / PAGE_SIZE, space.stats().resident / PAGE_SIZE)
+    (
+        space.stats().size / PAGE_SIZE,
+        space.stats().resident / PAGE_SIZE,
+    )
 }
 
 #[test]
@@ -26,7 +38,9 @@ fn who_changes_the_same_range_waits_for_its_turn() {
         map(&space);
         let theirs: Arc<AddressSpace> = space.clone();
         let other = spawn("other", move || theirs.munmap(AT, PAGE_SIZE).unwrap());
-        space.mprotect(AT + PAGE_SIZE, PAGE_SIZE, Prot::READ).unwrap();
+        space
+            .mprotect(AT + PAGE_SIZE, PAGE_SIZE, Prot::READ)
+            .unwrap();
         let dropped = space.madvise(AT, 2 * PAGE_SIZE, Advice::DontNeed(DontNeedScope::Unlocked));
         other.join();
         assert!(dropped.is_ok() || dropped == Err(abi::errno::Errno::ENOMEM));
@@ -40,8 +54,15 @@ fn a_mapping_is_replaced_while_its_pages_are_dropped() {
         let space = AddressSpace::new(1 << 40).unwrap();
         map(&space);
         let theirs: Arc<AddressSpace> = space.clone();
-        let other =
-            spawn("other", move || theirs.madvise(AT, PAGE_SIZE, Advice::DontNeed(DontNeedScope::IncludingLocked)).unwrap());
+        let other = spawn("other", move || {
+            theirs
+                .madvise(
+                    AT,
+                    PAGE_SIZE,
+                    Advice::DontNeed(DontNeedScope::IncludingLocked),
+                )
+                .unwrap()
+        });
         map(&space);
         other.join();
         let (size, resident) = sizes(&space);

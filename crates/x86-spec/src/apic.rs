@@ -120,13 +120,19 @@ mod tests {
         assert_eq!(offset(COMMAND_HIGH), 0x310);
     }
 
-    /// SDM vol. 3A, 9.4.4.1: 0xC4500 and 0xC4600 plus vector are broadcast INIT and SIPI; without the shorthand (bits 18, 19)
-    /// they go to one CPU.
+    /// SDM vol. 3A, 9.4.4.1: 0xC4500 and 0xC4600 plus vector are broadcast INIT and SIPI; without
+    /// the shorthand (bits 18, 19) they go to one CPU.
     #[test]
     fn commands_are_those_of_the_start_up_sequence() {
         assert_eq!(LEVEL_ASSERT | DELIVERY_INIT, 0xc_4500 & !(3 << 18));
-        assert_eq!(LEVEL_ASSERT | DELIVERY_STARTUP | 0x9a, 0xc_469a & !(3 << 18));
-        assert_eq!(x2apic_command(0x123, LEVEL_ASSERT | DELIVERY_NMI), 0x123_0000_4400);
+        assert_eq!(
+            LEVEL_ASSERT | DELIVERY_STARTUP | 0x9a,
+            0xc_469a & !(3 << 18)
+        );
+        assert_eq!(
+            x2apic_command(0x123, LEVEL_ASSERT | DELIVERY_NMI),
+            0x123_0000_4400
+        );
         assert_eq!(xapic_id(xapic_destination(0x7f)), 0x7f);
     }
 }

@@ -87,10 +87,16 @@ mod tests {
     /// SDM vol. 3A, figure 2-7 and 2.5: control registers of a system in long mode.
     #[test]
     fn control_registers() {
-        assert_eq!(cr0::PE | cr0::MP | cr0::ET | cr0::NE | cr0::WP | cr0::PG, 0x8001_0033);
+        assert_eq!(
+            cr0::PE | cr0::MP | cr0::ET | cr0::NE | cr0::WP | cr0::PG,
+            0x8001_0033
+        );
         assert_eq!(cr4::PAE | cr4::MCE | cr4::OSFXSR | cr4::OSXMMEXCPT, 0x660);
         assert_eq!(cr4::TSD | cr4::PGE | cr4::UMIP, 0x884);
-        assert_eq!(cr4::FSGSBASE | cr4::PCIDE | cr4::OSXSAVE | cr4::SMEP | cr4::SMAP, 0x37_0000);
+        assert_eq!(
+            cr4::FSGSBASE | cr4::PCIDE | cr4::OSXSAVE | cr4::SMEP | cr4::SMAP,
+            0x37_0000
+        );
     }
 
     /// SDM vol. 1, figure 3-8: reserved bits are those of no flag.

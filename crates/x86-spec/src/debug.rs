@@ -26,6 +26,9 @@ mod tests {
     #[test]
     fn fields_of_dr7_do_not_overlap() {
         let fields = [DR7_ENABLE, DR7_EXACT, DR7_CONDITIONS, DR7_FIXED];
-        assert_eq!(fields.iter().sum::<u64>(), fields.iter().fold(0, |all, field| all | field));
+        assert_eq!(
+            fields.iter().sum::<u64>(),
+            fields.iter().fold(0, |all, field| all | field)
+        );
     }
 }

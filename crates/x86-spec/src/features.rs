@@ -124,7 +124,13 @@ mod tests {
 
     #[test]
     fn leaves_that_are_not_there_say_nothing() {
-        let old = |leaf, _| if leaf == 0 { [1, 0, 0, 0] } else { [0, u32::MAX, 0, 0] };
+        let old = |leaf, _| {
+            if leaf == 0 {
+                [1, 0, 0, 0]
+            } else {
+                [0, u32::MAX, 0, 0]
+            }
+        };
         assert_eq!(Features::read(old), Features::empty());
     }
 

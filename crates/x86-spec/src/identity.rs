@@ -1,4 +1,5 @@
-//! A processor's identity by CPUID, as `/proc/cpuinfo` shows it (SDM vol. 2A, CPUID; APM vol. 3, appendix E).
+//! A processor's identity by CPUID, as `/proc/cpuinfo` shows it (SDM vol. 2A, CPUID; APM vol. 3,
+//! appendix E).
 
 use crate::CpuidRegisters;
 
@@ -24,7 +25,10 @@ impl CpuInfo {
         let [version, _, ecx, edx] = cpuid(1, 0);
         let [max_extended, ..] = cpuid(0x8000_0000, 0);
         let mut vendor = [0; 12];
-        for (to, word) in vendor.chunks_exact_mut(4).zip([vendor_start, vendor_middle, vendor_end]) {
+        for (to, word) in vendor
+            .chunks_exact_mut(4)
+            .zip([vendor_start, vendor_middle, vendor_end])
+        {
             to.copy_from_slice(&word.to_le_bytes());
         }
         let mut name = [0; 48];
@@ -48,7 +52,14 @@ impl CpuInfo {
             [words[LEAFD_EAX], ..] = cpuid(0xd, 1);
         }
         let (family, model, stepping) = signature(version);
-        Self { vendor, family, model, stepping, name, words }
+        Self {
+            vendor,
+            family,
+            model,
+            stepping,
+            name,
+            words,
+        }
     }
 
     /// Manufacturer, as Linux prints it (`GenuineIntel`).
@@ -60,7 +71,11 @@ impl CpuInfo {
     /// Model name; empty if the processor has none.
     #[must_use]
     pub fn name(&self) -> &str {
-        let end = self.name.iter().position(|&b| b == 0).unwrap_or(self.name.len());
+        let end = self
+            .name
+            .iter()
+            .position(|&b| b == 0)
+            .unwrap_or(self.name.len());
         core::str::from_utf8(&self.name[..end]).unwrap_or("").trim()
     }
 
@@ -72,7 +87,10 @@ impl CpuInfo {
 
     /// Names of its features, as in the `flags` line of `/proc/cpuinfo`.
     pub fn flags(&self) -> impl Iterator<Item = &'static str> + '_ {
-        FLAGS.iter().filter(|(word, bit, _)| self.words[*word] & 1 << bit != 0).map(|(.., name)| *name)
+        FLAGS
+            .iter()
+            .filter(|(word, bit, _)| self.words[*word] & 1 << bit != 0)
+            .map(|(.., name)| *name)
     }
 }
 
@@ -151,8 +169,16 @@ const FLAGS: &[(usize, u32, &str)] = &[
 const fn signature(version: u32) -> (u32, u32, u32) {
     let base_family = version >> 8 & 0xf;
     let base_model = version >> 4 & 0xf;
-    let family = if base_family == 0xf { base_family + (version >> 20 & 0xff) } else { base_family };
-    let model = if base_family >= 6 { base_model + (version >> 12 & 0xf0) } else { base_model };
+    let family = if base_family == 0xf {
+        base_family + (version >> 20 & 0xff)
+    } else {
+        base_family
+    };
+    let model = if base_family >= 6 {
+        base_model + (version >> 12 & 0xf0)
+    } else {
+        base_model
+    };
     (family, model, version & 0xf)
 }
 
@@ -160,7 +186,8 @@ const fn signature(version: u32) -> (u32, u32, u32) {
 mod tests {
     use super::*;
 
-    /// Leaf 1's EAX of an Intel Core i7-8700K (family 6, model 158), an AMD EPYC 7551 (family 23, model 1) and a Pentium 4.
+    /// Leaf 1's EAX of an Intel Core i7-8700K (family 6, model 158), an AMD EPYC 7551 (family 23,
+    /// model 1) and a Pentium 4.
     #[test]
     fn signatures_of_real_processors() {
         assert_eq!(signature(0x0009_06ea), (6, 158, 10));
@@ -182,9 +209,15 @@ mod tests {
             (0x8000_0002, _) => [text(b"  Te"), text(b"st p"), text(b"roce"), text(b"ssor")],
             _ => [0; 4],
         });
-        assert_eq!((info.vendor(), info.name()), ("GenuineIntel", "Test processor"));
+        assert_eq!(
+            (info.vendor(), info.name()),
+            ("GenuineIntel", "Test processor")
+        );
         assert_eq!((info.family, info.model, info.stepping), (6, 158, 10));
         assert_eq!(info.hwcap(), 1 << 4);
-        assert!(info.flags().eq(["tsc", "lm", "xsave", "lahf_lm", "smep", "xsaveopt", "rdpid"]));
+        assert!(
+            info.flags()
+                .eq(["tsc", "lm", "xsave", "lahf_lm", "smep", "xsaveopt", "rdpid"])
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Exceptions, and gates of the interrupt descriptor table (SDM vol. 3A, 6.3, 6.13 to 6.15; APM vol. 2, 8.2).
+//! Exceptions, and gates of the interrupt descriptor table (SDM vol. 3A, 6.3, 6.13 to 6.15; APM
+//! vol. 2, 8.2).
 
 /// Debug exception (#DB).
 pub const DEBUG: u8 = 1;
@@ -44,8 +45,9 @@ impl Gate {
     /// No handler: the vector is a general protection fault.
     pub const NONE: Self = Self { low: 0, high: 0 };
 
-    /// An interrupt gate (interrupts off inside) to `handler` in the segment `code`. INT n reaches it from ring `dpl` inwards; the
-    /// handler runs on the stack `ist` of the interrupt stack table, or with 0 on the stack of the ring.
+    /// An interrupt gate (interrupts off inside) to `handler` in the segment `code`. INT n reaches
+    /// it from ring `dpl` inwards; the handler runs on the stack `ist` of the interrupt stack
+    /// table, or with 0 on the stack of the ring.
     #[must_use]
     pub const fn interrupt(handler: u64, code: u16, dpl: u8, ist: u8) -> Self {
         let low = handler & 0xffff
@@ -53,7 +55,10 @@ impl Gate {
             | (ist as u64) << 32
             | (0x8e | (dpl as u64) << 5) << 40
             | (handler >> 16 & 0xffff) << 48;
-        Self { low, high: handler >> 32 }
+        Self {
+            low,
+            high: handler >> 32,
+        }
     }
 }
 

@@ -1,10 +1,11 @@
-//! The x86-64 architecture as numbers: register bits, descriptors, page-table entries, model-specific registers, CPUID,
-//! interrupt controllers, clocks.
+//! The x86-64 architecture as numbers: register bits, descriptors, page-table entries,
+//! model-specific registers, CPUID, interrupt controllers, clocks.
 //!
-//! Nothing here executes a privileged instruction or touches memory: it is layouts and arithmetic, and `guard` is what
-//! carries them to the processor. So it needs no `unsafe`, and is read beside the manuals rather than with the guard:
-//! *SDM* is the Intel 64 and IA-32 Architectures Software Developer's Manual, *APM* the AMD64 Architecture Programmer's
-//! Manual. Which values the kernel chooses (its segments, its memory types, which exceptions get a stack) is the guard's.
+//! Nothing here executes a privileged instruction or touches memory: it is layouts and arithmetic,
+//! and `guard` is what carries them to the processor. So it needs no `unsafe`, and is read beside
+//! the manuals rather than with the guard: *SDM* is the Intel 64 and IA-32 Architectures Software
+//! Developer's Manual, *APM* the AMD64 Architecture Programmer's Manual. Which values the kernel
+//! chooses (its segments, its memory types, which exceptions get a stack) is the guard's.
 #![no_std]
 #![forbid(unsafe_code)]
 

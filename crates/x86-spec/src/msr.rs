@@ -1,4 +1,5 @@
-//! Numbers of model-specific registers and their fields (SDM vol. 4, chapter 2; APM vol. 2, appendix A).
+//! Numbers of model-specific registers and their fields (SDM vol. 4, chapter 2; APM vol. 2,
+//! appendix A).
 
 /// Address and mode of the local APIC.
 pub const APIC_BASE: u32 = 0x1b;
@@ -79,8 +80,9 @@ pub const fn pat(types: [MemoryType; 8]) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Value of [`STAR`] (SDM vol. 3A, 5.8.8): SYSCALL loads CS with `syscall` and SS with the next descriptor's selector;
-/// SYSRET to 64-bit code loads SS with `sysret` + 8 and CS with `sysret` + 16.
+/// Value of [`STAR`] (SDM vol. 3A, 5.8.8): SYSCALL loads CS with `syscall` and SS with the next
+/// descriptor's selector; SYSRET to 64-bit code loads SS with `sysret` + 8 and CS with `sysret` +
+/// 16.
 #[must_use]
 pub const fn star(sysret: u16, syscall: u16) -> u64 {
     (sysret as u64) << 48 | (syscall as u64) << 32

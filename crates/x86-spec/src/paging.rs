@@ -59,7 +59,8 @@ bitflags! {
         const DIRTY = 1 << 6;
         /// A 2 MiB page, in a table of level 2.
         const LARGE = 1 << 7;
-        /// Survives a change of CR3: kernel mappings that are the same in all tables of the instance.
+        /// Survives a change of CR3: kernel mappings that are the same in all tables of the
+        /// instance.
         const GLOBAL = 1 << 8;
         /// No instruction is fetched from it (EFER.NXE is set).
         const NO_EXECUTE = 1 << 63;
@@ -141,7 +142,11 @@ impl Entry {
     #[inline]
     #[must_use]
     pub const fn table(self) -> Option<PhysAddr> {
-        if self.present() && self.0 & Flags::LARGE.bits() == 0 { Some(self.address()) } else { None }
+        if self.present() && self.0 & Flags::LARGE.bits() == 0 {
+            Some(self.address())
+        } else {
+            None
+        }
     }
 }
 
@@ -152,7 +157,10 @@ mod tests {
     #[test]
     fn indices_are_the_manuals() {
         let va = 0xffff_8000_0000_0000 | 3 << 39 | 5 << 30 | 7 << 21 | 9 << 12 | 0xabc;
-        assert_eq!([4, 3, 2, 1].map(|level| index(va, level)), [256 + 3, 5, 7, 9]);
+        assert_eq!(
+            [4, 3, 2, 1].map(|level| index(va, level)),
+            [256 + 3, 5, 7, 9]
+        );
         assert_eq!([1, 2, 3].map(span), [4096, 2 << 20, 1 << 30]);
     }
 
@@ -162,7 +170,10 @@ mod tests {
         let entry = Entry::page(at, Flags::NO_EXECUTE | Flags::WRITE);
         assert_eq!(entry.0, 0x800f_ffff_ffff_f003);
         assert_eq!(entry.address(), at);
-        assert_eq!(entry.flags(), Flags::NO_EXECUTE | Flags::WRITE | Flags::PRESENT);
+        assert_eq!(
+            entry.flags(),
+            Flags::NO_EXECUTE | Flags::WRITE | Flags::PRESENT
+        );
         assert_eq!(entry.with(Flags::PRESENT).0, 0x000f_ffff_ffff_f001);
     }
 
@@ -178,7 +189,15 @@ mod tests {
 
     #[test]
     fn ring_3_is_let_in_by_user_tables_only() {
-        assert!(!Entry::kernel_table(PhysAddr(0x1000)).flags().contains(Flags::USER));
-        assert!(Entry::user_table(PhysAddr(0x1000)).flags().contains(Flags::USER));
+        assert!(
+            !Entry::kernel_table(PhysAddr(0x1000))
+                .flags()
+                .contains(Flags::USER)
+        );
+        assert!(
+            Entry::user_table(PhysAddr(0x1000))
+                .flags()
+                .contains(Flags::USER)
+        );
     }
 }

@@ -1,9 +1,11 @@
-//! Rates of counters: from ticks to nanoseconds and back, in fixed point with 32 bits behind the point.
+//! Rates of counters: from ticks to nanoseconds and back, in fixed point with 32 bits behind the
+//! point.
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// One part in so many by which a rate that boot measured may be too low: two counts of the interval timer in those of the
-/// measurement. A countdown may be over late by as much; it is not over early, for which the price would be a second interrupt.
+/// One part in so many by which a rate that boot measured may be too low: two counts of the
+/// interval timer in those of the measurement. A countdown may be over late by as much; it is not
+/// over early, for which the price would be a second interrupt.
 pub const OFF_BY: u64 = 2048;
 
 /// `value` times the fixed-point `factor`.
@@ -23,7 +25,8 @@ pub const fn ns_per_tick(hz: u64) -> u64 {
     (((NS_PER_SECOND as u128) << 32) / hz as u128) as u64
 }
 
-/// Ticks per nanosecond of a timer whose clock of `hz` is divided by `divider`, times 2^32, rounded up by [`OFF_BY`].
+/// Ticks per nanosecond of a timer whose clock of `hz` is divided by `divider`, times 2^32, rounded
+/// up by [`OFF_BY`].
 #[inline]
 #[must_use]
 pub const fn timer_per_ns(hz: u64, divider: u64) -> u64 {
@@ -31,8 +34,8 @@ pub const fn timer_per_ns(hz: u64, divider: u64) -> u64 {
     (((ticks + ticks.div_ceil(OFF_BY - 1)) as u128) << 32).div_ceil(NS_PER_SECOND as u128) as u64
 }
 
-/// Count from which a timer counts down so that it is over no earlier than `ns` after it is started, unless that is more than
-/// 32 bits can count.
+/// Count from which a timer counts down so that it is over no earlier than `ns` after it is
+/// started, unless that is more than 32 bits can count.
 #[inline]
 #[must_use]
 pub fn countdown(ns: u64, timer_per_ns: u64) -> u32 {
@@ -51,7 +54,8 @@ mod tests {
     const DIVIDER: u64 = 16;
 
     proptest! {
-        /// Whatever the timer's true rate is, if boot measured it as well as it says: not early, and late by no more than that and a tick.
+        /// Whatever the timer's true rate is, if boot measured it as well as it says: not early,
+        /// and late by no more than that and a tick.
         #[test]
         fn a_countdown_is_over_no_earlier_than_it_should_be(
             hz in 16_000_000u64..4_000_000_000,
@@ -70,7 +74,10 @@ mod tests {
 
     #[test]
     fn what_it_cannot_count_is_as_much_as_it_can() {
-        assert_eq!(countdown(u64::MAX, timer_per_ns(1_000_000_000, DIVIDER)), u32::MAX);
+        assert_eq!(
+            countdown(u64::MAX, timer_per_ns(1_000_000_000, DIVIDER)),
+            u32::MAX
+        );
         assert_eq!(countdown(0, timer_per_ns(1_000_000_000, DIVIDER)), 1);
     }
 }

@@ -18,24 +18,44 @@ const HOURS_24: u8 = 1 << 1;
 /// In the hours, if they are 1 to 12: afternoon.
 const AFTERNOON: u8 = 1 << 7;
 
-/// Unix time in seconds by the clock whose registers `read` reads, which runs in UTC; `None` if it says nonsense.
+/// Unix time in seconds by the clock whose registers `read` reads, which runs in UTC; `None` if it
+/// says nonsense.
 #[must_use]
 pub fn unix_time(read: impl Fn(u8) -> u8) -> Option<u64> {
     let format = read(STATUS_B);
-    let number = |raw: u8| if format & BINARY != 0 { raw } else { (raw >> 4) * 10 + (raw & 0xf) };
+    let number = |raw: u8| {
+        if format & BINARY != 0 {
+            raw
+        } else {
+            (raw >> 4) * 10 + (raw & 0xf)
+        }
+    };
     let hour = read(4);
     let mut hours = u64::from(number(hour & !AFTERNOON));
     if format & HOURS_24 == 0 {
         hours = hours % 12 + if hour & AFTERNOON != 0 { 12 } else { 0 };
     }
-    let time = [hours, u64::from(number(read(2))), u64::from(number(read(0)))];
-    let date = [2000 + u64::from(number(read(9))), u64::from(number(read(8))), u64::from(number(read(7)))];
+    let time = [
+        hours,
+        u64::from(number(read(2))),
+        u64::from(number(read(0))),
+    ];
+    let date = [
+        2000 + u64::from(number(read(9))),
+        u64::from(number(read(8))),
+        u64::from(number(read(7))),
+    ];
     seconds(date, time)
 }
 
 /// Days from civil date (Howard Hinnant's algorithm), then seconds.
 fn seconds([year, month, day]: [u64; 3], [hour, minute, second]: [u64; 3]) -> Option<u64> {
-    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60 {
+    if !(1..=12).contains(&month)
+        || !(1..=31).contains(&day)
+        || hour > 23
+        || minute > 59
+        || second > 60
+    {
         return None;
     }
     let year = if month <= 2 { year - 1 } else { year };
@@ -59,7 +79,13 @@ mod tests {
 
     /// A clock that shows 21 November 2026 with these hours, 30 minutes and 1 second.
     fn clock(format: u8, hours: u8) -> Option<u64> {
-        let decimal = |number: u8| if format & BINARY != 0 { number } else { (number / 10 * 16) + number % 10 };
+        let decimal = |number: u8| {
+            if format & BINARY != 0 {
+                number
+            } else {
+                (number / 10 * 16) + number % 10
+            }
+        };
         unix_time(|register| match register {
             0 => decimal(1),
             2 => decimal(30),
@@ -74,9 +100,26 @@ mod tests {
 
     #[test]
     fn formats() {
-        let (morning, midnight, evening) = (Some(1_795_235_401), Some(1_795_221_001), Some(1_795_296_601));
-        assert_eq!([HOURS_24, HOURS_24 | BINARY, 0, BINARY].map(|format| clock(format, 4)), [morning; 4]);
-        assert_eq!([clock(HOURS_24, 0), clock(0, 12), clock(BINARY, 12)], [midnight; 3]);
-        assert_eq!([clock(HOURS_24, 21), clock(0, 9 | AFTERNOON), clock(BINARY, 9 | AFTERNOON)], [evening; 3]);
+        let (morning, midnight, evening) = (
+            Some(1_795_235_401),
+            Some(1_795_221_001),
+            Some(1_795_296_601),
+        );
+        assert_eq!(
+            [HOURS_24, HOURS_24 | BINARY, 0, BINARY].map(|format| clock(format, 4)),
+            [morning; 4]
+        );
+        assert_eq!(
+            [clock(HOURS_24, 0), clock(0, 12), clock(BINARY, 12)],
+            [midnight; 3]
+        );
+        assert_eq!(
+            [
+                clock(HOURS_24, 21),
+                clock(0, 9 | AFTERNOON),
+                clock(BINARY, 9 | AFTERNOON)
+            ],
+            [evening; 3]
+        );
     }
 }

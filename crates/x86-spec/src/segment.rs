@@ -1,4 +1,5 @@
-//! Segment descriptors and the 64-bit task state segment (SDM vol. 3A, 3.4.5, 8.2.3 and 8.7; APM vol. 2, 4.8 and 12.2.5).
+//! Segment descriptors and the 64-bit task state segment (SDM vol. 3A, 3.4.5, 8.2.3 and 8.7; APM
+//! vol. 2, 4.8 and 12.2.5).
 
 use core::mem::offset_of;
 
@@ -9,7 +10,8 @@ pub const DATA: u64 = 0x00cf_9200_0000_ffff;
 /// Descriptor privilege level: ring 3.
 pub const DPL3: u64 = 3 << 45;
 
-/// A read-only data segment of ring 3 of which only the limit matters, which LSL tells: 16 bits of it.
+/// A read-only data segment of ring 3 of which only the limit matters, which LSL tells: 16 bits of
+/// it.
 #[must_use]
 pub const fn limit_only(limit: u16) -> u64 {
     0x0040_f500_0000_0000 | limit as u64
@@ -19,7 +21,10 @@ pub const fn limit_only(limit: u16) -> u64 {
 #[must_use]
 pub const fn task_state(base: u64) -> [u64; 2] {
     const LIMIT: u64 = size_of::<Tss>() as u64 - 1;
-    [LIMIT | (base & 0xff_ffff) << 16 | 0x89 << 40 | (base >> 24 & 0xff) << 56, base >> 32]
+    [
+        LIMIT | (base & 0xff_ffff) << 16 | 0x89 << 40 | (base >> 24 & 0xff) << 56,
+        base >> 32,
+    ]
 }
 
 /// Task state segment: stack pointers, and an I/O permission map that is empty.
@@ -36,7 +41,9 @@ pub struct Tss {
     io_map: u16,
 }
 
-const _: () = assert!(offset_of!(Tss, rsp0) == 4 && offset_of!(Tss, ist) == 36 && offset_of!(Tss, io_map) == 102);
+const _: () = assert!(
+    offset_of!(Tss, rsp0) == 4 && offset_of!(Tss, ist) == 36 && offset_of!(Tss, io_map) == 102
+);
 
 impl Tss {
     /// A segment with the interrupt stack table `ist`, whose first entry has index 1 in a gate.
@@ -44,7 +51,16 @@ impl Tss {
     pub const fn new(ist: [u64; 7]) -> Self {
         // An I/O map beyond the limit allows no port.
         let io_map = size_of::<Self>() as u16;
-        Self { reserved0: 0, rsp0: 0, rsp12: [0; 2], reserved1: 0, ist, reserved2: 0, reserved3: 0, io_map }
+        Self {
+            reserved0: 0,
+            rsp0: 0,
+            rsp12: [0; 2],
+            reserved1: 0,
+            ist,
+            reserved2: 0,
+            reserved3: 0,
+            io_map,
+        }
     }
 }
 
@@ -63,7 +79,10 @@ impl TablePointer {
     /// A table of so many bytes at `base`.
     #[must_use]
     pub const fn new(base: u64, bytes: usize) -> Self {
-        Self { limit: (bytes - 1) as u16, base }
+        Self {
+            limit: (bytes - 1) as u16,
+            base,
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! The save area of FXSAVE and XSAVE, in its standard format (SDM vol. 1, 10.5 and 13.4; APM vol. 2, 11.5).
+//! The save area of FXSAVE and XSAVE, in its standard format (SDM vol. 1, 10.5 and 13.4; APM vol.
+//! 2, 11.5).
 
 /// Components: x87, SSE, AVX, and the three of AVX-512.
 pub const COMPONENTS: u64 = 0b1110_0111;
@@ -42,14 +43,22 @@ pub const DEFAULT_MXCSR_MASK: u32 = 0xffbf;
 pub const fn enabled(supported: u64) -> u64 {
     let enabled = supported & COMPONENTS | LEGACY;
     // The three AVX-512 components come together, and with AVX.
-    if enabled & AVX512_AND_AVX == AVX512_AND_AVX { enabled } else { enabled & 0b111 }
+    if enabled & AVX512_AND_AVX == AVX512_AND_AVX {
+        enabled
+    } else {
+        enabled & 0b111
+    }
 }
 
 /// Components that a saved area says are not in their initial state.
 #[inline]
 #[must_use]
 pub fn present(area: &[u8]) -> u64 {
-    u64::from_le_bytes(area[XSTATE_BV..XSTATE_BV + 8].try_into().expect("eight bytes"))
+    u64::from_le_bytes(
+        area[XSTATE_BV..XSTATE_BV + 8]
+            .try_into()
+            .expect("eight bytes"),
+    )
 }
 
 /// Makes a zeroed area the initial state of x87 and SSE, as FXRSTOR and XRSTOR load it.
@@ -58,8 +67,8 @@ pub fn initialize(area: &mut [u8]) {
     area[MXCSR..MXCSR + 4].copy_from_slice(&INITIAL_MXCSR.to_le_bytes());
 }
 
-/// Writes what XSAVEOPT left out because it is in its initial state, which only x87 and SSE describe by more than zeros, and
-/// marks those two as present, as programs expect.
+/// Writes what XSAVEOPT left out because it is in its initial state, which only x87 and SSE
+/// describe by more than zeros, and marks those two as present, as programs expect.
 pub fn fill_in(area: &mut [u8]) {
     let present = present(area);
     if present & X87 == 0 {
@@ -74,8 +83,8 @@ pub fn fill_in(area: &mut [u8]) {
     area[XSTATE_BV..XSTATE_BV + 8].copy_from_slice(&(present | LEGACY).to_le_bytes());
 }
 
-/// Makes an area with any content one that FXRSTOR and XRSTOR load without a fault: no reserved bit is set. Of its components,
-/// which XCR0 enables, those `present` count.
+/// Makes an area with any content one that FXRSTOR and XRSTOR load without a fault: no reserved bit
+/// is set. Of its components, which XCR0 enables, those `present` count.
 pub fn sanitize(area: &mut [u8], present: u64, allowed_mxcsr: u32) {
     let mxcsr = u32::from_le_bytes(area[MXCSR..MXCSR + 4].try_into().expect("four bytes"));
     area[MXCSR..MXCSR + 4].copy_from_slice(&(mxcsr & allowed_mxcsr).to_le_bytes());
@@ -86,8 +95,8 @@ pub fn sanitize(area: &mut [u8], present: u64, allowed_mxcsr: u32) {
     }
 }
 
-/// Signal frames of Linux, which are save areas with a description in the bytes that processors leave to software
-/// (`arch/x86/include/uapi/asm/sigcontext.h`).
+/// Signal frames of Linux, which are save areas with a description in the bytes that processors
+/// leave to software (`arch/x86/include/uapi/asm/sigcontext.h`).
 pub mod signal_frame {
     use super::{HEADER_BYTES, LEGACY_BYTES, SOFTWARE_BYTES};
 
@@ -111,7 +120,11 @@ pub mod signal_frame {
     /// Whether a frame says that it is a whole area of `size` bytes.
     #[must_use]
     pub fn is_extended(frame: &[u8], size: usize) -> bool {
-        let word = |at: usize| frame.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        let word = |at: usize| {
+            frame
+                .get(at..at + 4)
+                .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        };
         let is = |at: usize, value: usize| word(at).is_some_and(|word| word as usize == value);
         is(SOFTWARE_BYTES, MAGIC1 as usize)
             && is(SOFTWARE_BYTES + 4, size + 4)
@@ -163,7 +176,10 @@ mod tests {
         area[XSTATE_BV..XSTATE_BV + 8].copy_from_slice(&0b100u64.to_le_bytes());
         fill_in(&mut area);
         assert_eq!(present(&area), 0b111);
-        assert_eq!((&area[..2], &area[2..MXCSR]), (&INITIAL_FCW.to_le_bytes()[..], &[0; 22][..]));
+        assert_eq!(
+            (&area[..2], &area[2..MXCSR]),
+            (&INITIAL_FCW.to_le_bytes()[..], &[0; 22][..])
+        );
         assert_eq!(area[MXCSR..MXCSR + 4], INITIAL_MXCSR.to_le_bytes());
         assert!(area[ST..XMM_END].iter().all(|&byte| byte == 0));
         let before = area;
@@ -177,7 +193,11 @@ mod tests {
         sanitize(&mut area, 0b101, DEFAULT_MXCSR_MASK);
         assert_eq!(area[MXCSR..MXCSR + 4], DEFAULT_MXCSR_MASK.to_le_bytes());
         assert_eq!(present(&area), 0b101);
-        assert!(area[XSTATE_BV + 8..XSTATE_BV + HEADER_BYTES].iter().all(|&byte| byte == 0));
+        assert!(
+            area[XSTATE_BV + 8..XSTATE_BV + HEADER_BYTES]
+                .iter()
+                .all(|&byte| byte == 0)
+        );
         let mut legacy = [0xff; LEGACY_BYTES];
         sanitize(&mut legacy, 0, DEFAULT_MXCSR_MASK);
         assert_eq!(legacy[MXCSR..MXCSR + 4], DEFAULT_MXCSR_MASK.to_le_bytes());

@@ -93,21 +93,42 @@ impl Edge {
 /// What a call returns that a signal interrupted.
 const INTERRUPTED: i64 = -4;
 
-/// Everything that should be seen, in an order that depends on the specification only. Steps of the executor are no system calls.
+/// Everything that should be seen, in an order that depends on the specification only. Steps of the
+/// executor are no system calls.
 pub fn items(spec: &Spec) -> Vec<Item> {
     let mut items = Vec::new();
-    for (index, call) in spec.calls.iter().enumerate().filter(|(_, call)| call.number >= 0) {
-        items.extend(call.errors.iter().map(|&error| Item { call: index, subject: Subject::Error(error) }));
+    for (index, call) in spec
+        .calls
+        .iter()
+        .enumerate()
+        .filter(|(_, call)| call.number >= 0)
+    {
+        items.extend(call.errors.iter().map(|&error| Item {
+            call: index,
+            subject: Subject::Error(error),
+        }));
         for (at, (name, kind)) in call.arguments.iter().enumerate() {
             members(spec, call, kind, name, &mut |member| {
-                items.push(Item { call: index, subject: Subject::Value(member) });
+                items.push(Item {
+                    call: index,
+                    subject: Subject::Value(member),
+                });
             });
             let edges = edges(call, at).into_iter();
-            items.extend(edges.map(|edge| Item { call: index, subject: Subject::Boundary(at, edge) }));
+            items.extend(edges.map(|edge| Item {
+                call: index,
+                subject: Subject::Boundary(at, edge),
+            }));
         }
-        items.push(Item { call: index, subject: Subject::Ordinary });
+        items.push(Item {
+            call: index,
+            subject: Subject::Ordinary,
+        });
         if spec.waits(call) {
-            items.extend(Way::ALL.map(|way| Item { call: index, subject: Subject::Met(way) }));
+            items.extend(Way::ALL.map(|way| Item {
+                call: index,
+                subject: Subject::Met(way),
+            }));
         }
     }
     items
@@ -119,25 +140,40 @@ fn members(spec: &Spec, call: &Call, kind: &Type, path: &str, add: &mut impl FnM
             for set in names.iter().map(|name| spec.set(name)) {
                 let all = set.members.iter().fold(0, |all, (_, number)| all | number);
                 for (label, number) in &set.members {
-                    let refused = !label.starts_with(|c: char| c.is_ascii_uppercase()) || call.refused.contains(label);
+                    let refused = !label.starts_with(|c: char| c.is_ascii_uppercase())
+                        || call.refused.contains(label);
                     let (path, label) = (path.to_owned(), label.clone());
                     let mask = match (set.combined, names.len()) {
                         (true, _) if *number != 0 => *number,
                         (false, 2..) => all,
                         _ => -1,
                     };
-                    add(Member { path, label, number: *number, mask, refused });
+                    add(Member {
+                        path,
+                        label,
+                        number: *number,
+                        mask,
+                        refused,
+                    });
                 }
             }
         }
-        Type::Pointer(Pointer { target: Target::Structure(name), input: true, .. }) => {
+        Type::Pointer(Pointer {
+            target: Target::Structure(name),
+            input: true,
+            ..
+        }) => {
             for field in &spec.structure(name).fields {
                 if let Some(kind) = &field.kind {
                     members(spec, call, kind, &format!("{path}.{}", field.name), add);
                 }
             }
         }
-        Type::Pointer(Pointer { target: Target::Scalar(_, names), input: true, .. }) => {
+        Type::Pointer(Pointer {
+            target: Target::Scalar(_, names),
+            input: true,
+            ..
+        }) => {
             members(spec, call, &Type::Sets(names.clone()), path, add);
         }
         _ => {}
@@ -156,7 +192,9 @@ fn edges(call: &Call, at: usize) -> Vec<Edge> {
         Type::Path(_) => edges.push(Edge::Unusable),
         Type::Size => {
             edges.extend([Edge::Empty, Edge::Page, Edge::Long, Edge::Absurd]);
-            edges.extend(matches!(call.answer, Answer::Exact | Answer::Room).then_some(Edge::Partly));
+            edges.extend(
+                matches!(call.answer, Answer::Exact | Answer::Room).then_some(Edge::Partly),
+            );
         }
         Type::Count => edges.extend([Edge::Empty, Edge::Absurd]),
         _ => {}
@@ -164,10 +202,18 @@ fn edges(call: &Call, at: usize) -> Vec<Edge> {
     edges
 }
 
-/// Whether a step by an ordinary user or root, with this result, shows the item. A flag counts as seen when a call that has it succeeds; one
-/// that is there to be refused, and an edge, when the call was made. A call that was interrupted had found nothing to refuse.
-/// The ways are those that the step met while it waited.
-pub fn shows(spec: &Spec, item: &Item, step: &Step, ordinary: bool, result: i64, ways: &[Way]) -> bool {
+/// Whether a step by an ordinary user or root, with this result, shows the item. A flag counts as
+/// seen when a call that has it succeeds; one that is there to be refused, and an edge, when the
+/// call was made. A call that was interrupted had found nothing to refuse. The ways are those that
+/// the step met while it waited.
+pub fn shows(
+    spec: &Spec,
+    item: &Item,
+    step: &Step,
+    ordinary: bool,
+    result: i64,
+    ways: &[Way],
+) -> bool {
     let call = &spec.calls[item.call];
     let failed = (-4095..0).contains(&result) && result != INTERRUPTED;
     match &item.subject {
@@ -179,8 +225,12 @@ pub fn shows(spec: &Spec, item: &Item, step: &Step, ordinary: bool, result: i64,
         Subject::Value(member) => {
             let mut parts = member.path.split('.');
             let name = parts.next().unwrap_or("");
-            let Some(at) = call.arguments.iter().position(|(known, _)| known == name) else { return false };
-            let (Some(value), parts) = (step.arguments.get(at), parts.collect::<Vec<_>>()) else { return false };
+            let Some(at) = call.arguments.iter().position(|(known, _)| known == name) else {
+                return false;
+            };
+            let (Some(value), parts) = (step.arguments.get(at), parts.collect::<Vec<_>>()) else {
+                return false;
+            };
             has(spec, member, &call.arguments[at].1, value, &parts)
         }
     }
@@ -190,14 +240,30 @@ pub fn shows(spec: &Spec, item: &Item, step: &Step, ordinary: bool, result: i64,
 fn has(spec: &Spec, member: &Member, kind: &Type, value: &Value, path: &[&str]) -> bool {
     match (value, path) {
         (Value::Number(value), []) => same(value & member.mask, member.number),
-        (Value::Memory(memory), []) => memory.fields.iter().any(|(_, _, value)| has(spec, member, kind, value, &[])),
+        (Value::Memory(memory), []) => memory
+            .fields
+            .iter()
+            .any(|(_, _, value)| has(spec, member, kind, value, &[])),
         (Value::Memory(memory), [name, rest @ ..]) => {
-            let Type::Pointer(Pointer { target: Target::Structure(structure), .. }) = kind else { return false };
+            let Type::Pointer(Pointer {
+                target: Target::Structure(structure),
+                ..
+            }) = kind
+            else {
+                return false;
+            };
             let structure: &Structure = spec.structure(structure);
-            let Some(field) = structure.fields.iter().find(|field| field.name == *name) else { return false };
-            let Some(kind) = &field.kind else { return false };
+            let Some(field) = structure.fields.iter().find(|field| field.name == *name) else {
+                return false;
+            };
+            let Some(kind) = &field.kind else {
+                return false;
+            };
             let here = |offset: usize| offset % structure.size.max(1) == field.offset;
-            memory.fields.iter().any(|(offset, _, value)| here(*offset) && has(spec, member, kind, value, rest))
+            memory
+                .fields
+                .iter()
+                .any(|(offset, _, value)| here(*offset) && has(spec, member, kind, value, rest))
         }
         _ => false,
     }
@@ -234,7 +300,9 @@ mod tests {
     fn seen(spec: &Spec, step: &str, result: i64) -> Vec<String> {
         let step: Step = step.parse().expect("it is a step");
         let items = items(spec);
-        let shown = items.iter().filter(|item| shows(spec, item, &step, false, result, &[]));
+        let shown = items
+            .iter()
+            .filter(|item| shows(spec, item, &step, false, result, &[]));
         let name = |item: &Item| match &item.subject {
             Subject::Error(error) => crate::errno::name(*error).to_owned(),
             Subject::Value(member) => format!("{}={}", member.path, member.label),
@@ -250,9 +318,18 @@ mod tests {
         let text = "flags f = A:1 B:2 beyond:4\nstruct s 16: 0:8 inner in t, 8:4 kind f\nstruct t 8: 0:8 value f\n\
                     1 f(a: f, b: in s, c: out bytes, d: size) ! EPERM ~ B";
         let spec = Spec::parse(&[("area", text)]).expect("it is right");
-        assert_eq!(seen(&spec, "0 f(1, null, &4096%9?, 4096)", 4000), ["a=A", "1 bad", "2 in a hole", "3 a page", "3 partly"]);
+        assert_eq!(
+            seen(&spec, "0 f(1, null, &4096%9?, 4096)", 4000),
+            ["a=A", "1 bad", "2 in a hole", "3 a page", "3 partly"]
+        );
         // Of a call that failed only what was there to be refused has been seen.
-        assert_eq!(seen(&spec, "0 f(7, &16{0:8=&8{0:8=1} 8:4=1}, null, 0)", -1), ["EPERM", "a=B", "a=beyond", "2 bad", "3 0"]);
-        assert_eq!(seen(&spec, "0 f(0, &16{0:8=&8{0:8=1} 8:4=2}, null, 5)", 5), ["b.inner.value=A", "b.kind=B", "2 bad"]);
+        assert_eq!(
+            seen(&spec, "0 f(7, &16{0:8=&8{0:8=1} 8:4=1}, null, 0)", -1),
+            ["EPERM", "a=B", "a=beyond", "2 bad", "3 0"]
+        );
+        assert_eq!(
+            seen(&spec, "0 f(0, &16{0:8=&8{0:8=1} 8:4=2}, null, 5)", 5),
+            ["b.inner.value=A", "b.kind=B", "2 bad"]
+        );
     }
 }

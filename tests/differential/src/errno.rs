@@ -2,12 +2,18 @@
 
 /// The name of error `number`; `E?` for one that Linux has not, or keeps within the kernel.
 pub fn name(number: i32) -> &'static str {
-    NAMES.iter().find(|(known, _)| *known == number).map_or("E?", |(_, name)| name)
+    NAMES
+        .iter()
+        .find(|(known, _)| *known == number)
+        .map_or("E?", |(_, name)| name)
 }
 
 /// The number that `name` stands for.
 pub fn number(name: &str) -> Option<i32> {
-    NAMES.iter().find(|(_, known)| *known == name).map(|(number, _)| *number)
+    NAMES
+        .iter()
+        .find(|(_, known)| *known == name)
+        .map(|(number, _)| *number)
 }
 
 #[rustfmt::skip]

@@ -1,16 +1,19 @@
 //! Programs from a seed.
 //!
-//! A program has a few steps. What one call returns flows into later ones: an argument that wants a descriptor of some sort gets one that an
-//! earlier step made, and where there is none, mostly a step that makes one comes first. Numbers come from the sets of the specification and
-//! now and then from the edges of their type; lengths from around 0, the page, the chunks in which kernels copy, and far beyond; one
-//! pointer in twenty cannot be used, and one memory in seven ends at a hole or reaches into it.
+//! A program has a few steps. What one call returns flows into later ones: an argument that wants a
+//! descriptor of some sort gets one that an earlier step made, and where there is none, mostly a
+//! step that makes one comes first. Numbers come from the sets of the specification and now and
+//! then from the edges of their type; lengths from around 0, the page, the chunks in which kernels
+//! copy, and far beyond; one pointer in twenty cannot be used, and one memory in seven ends at a
+//! hole or reaches into it.
 
 use crate::layout::{LARGE, STEPS};
 use crate::program::{Actor, Bad, Fill, Memory, Place, Program, Step, Value};
 use crate::random::Random;
 use crate::spec::{Answer, Area, Call, Pointer, Spec, Structure, Target, Type};
 
-/// Names that programs use; the executor makes those there are (`docs/differential.md` has the list).
+/// Names that programs use; the executor makes those there are (`docs/differential.md` has the
+/// list).
 pub const NAMES: [&str; 26] = [
     "a",
     "b",
@@ -41,11 +44,26 @@ pub const NAMES: [&str; 26] = [
 ];
 
 /// Numbers at the edges of what an argument can be.
-const EDGES: [i64; 12] = [0, 1, -1, 2, 63, 64, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, 0x1_0000_0000, i64::MAX, i64::MIN];
+const EDGES: [i64; 12] = [
+    0,
+    1,
+    -1,
+    2,
+    63,
+    64,
+    0x7fff_ffff,
+    0x8000_0000,
+    0xffff_ffff,
+    0x1_0000_0000,
+    i64::MAX,
+    i64::MIN,
+];
 /// Lengths: within a page, around it, around the chunks in which kernels copy, and nonsense.
 const SMALL: [i64; 8] = [0, 1, 2, 7, 8, 10, 16, 100];
 const MIDDLE: [i64; 7] = [511, 4095, 4096, 4097, 8191, 8192, 8193];
-const BIG: [i64; 8] = [65535, 65536, 65537, 131_072, 300_000, 0xf_ffff, 0x10_0001, 0x20_0001];
+const BIG: [i64; 8] = [
+    65535, 65536, 65537, 131_072, 300_000, 0xf_ffff, 0x10_0001, 0x20_0001,
+];
 const ABSURD: [i64; 5] = [-1, 0x7fff_ffff, 0x7fff_f000, 0x8000_0000, 0x100_0000_0000];
 /// Descriptors that are not there, or stand for something else.
 const ODD_DESCRIPTORS: [i64; 6] = [-1, -100, 1000, 0, 2, 0x7fff_ffff];
@@ -55,18 +73,39 @@ pub(crate) const NOBODIES: [i64; 3] = [0, 0x3fff_ffff, 0x7fff_ffff];
 /// Program number `index` of `seed` in this area.
 pub fn program(spec: &Spec, area: &Area, seed: u64, index: u64) -> Program {
     let mut random = Random::new(seed, index);
-    let mut actors = vec![Actor { thread: false, nobody: random.chance(25) }];
+    let mut actors = vec![Actor {
+        thread: false,
+        nobody: random.chance(25),
+    }];
     while actors.len() < 3 && random.chance(18) {
-        actors.push(Actor { thread: random.chance(50), nobody: random.chance(30) });
+        actors.push(Actor {
+            thread: random.chance(50),
+            nobody: random.chance(30),
+        });
     }
-    // A thread shares its process's credentials only until one of them changes its own; here it begins with them.
+    // A thread shares its process's credentials only until one of them changes its own; here it
+    // begins with them.
     let first = actors[0].nobody;
-    actors.iter_mut().filter(|actor| actor.thread || first).for_each(|actor| actor.nobody = first);
+    actors
+        .iter_mut()
+        .filter(|actor| actor.thread || first)
+        .for_each(|actor| actor.nobody = first);
     let wanted = 2 + random.below(9);
-    let program = Program { area: area.name.clone(), actors, steps: Vec::new() };
+    let program = Program {
+        area: area.name.clone(),
+        actors,
+        steps: Vec::new(),
+    };
     // Connections keep their ports for a minute after their end: programs must not meet.
     let port = 10_000 + random.below(20_000) as u16;
-    let mut generator = Generator { spec, area, random, program, port, timed: false };
+    let mut generator = Generator {
+        spec,
+        area,
+        random,
+        program,
+        port,
+        timed: false,
+    };
     while generator.program.steps.len() < wanted {
         let call = *generator.random.pick(&area.calls);
         generator.step(&spec.calls[call], 0);
@@ -89,7 +128,11 @@ impl Generator<'_> {
         if self.program.steps.len() >= STEPS {
             return;
         }
-        let actor = if self.random.chance(60) { 0 } else { self.random.below(self.program.actors.len()) };
+        let actor = if self.random.chance(60) {
+            0
+        } else {
+            self.random.below(self.program.actors.len())
+        };
         let mut arguments = Vec::new();
         self.timed = false;
         while let Some((_, kind)) = call.arguments.get(arguments.len()) {
@@ -97,13 +140,21 @@ impl Generator<'_> {
                 self.provide(sorts, depth);
                 self.timed = false;
             }
-            let next = call.arguments.get(arguments.len() + 1).map(|(_, kind)| kind);
+            let next = call
+                .arguments
+                .get(arguments.len() + 1)
+                .map(|(_, kind)| kind);
             let (value, length) = self.value(kind, next);
             arguments.push(value);
             arguments.extend(length.map(Value::Number));
         }
         let timed = self.timed;
-        self.program.steps.push(Step { actor, call: call.name.clone(), arguments, timed });
+        self.program.steps.push(Step {
+            actor,
+            call: call.name.clone(),
+            arguments,
+            timed,
+        });
     }
 
     /// Makes a descriptor of one of these sorts, mostly, if there is none.
@@ -116,7 +167,9 @@ impl Generator<'_> {
             return;
         }
         let makes = |call: &&usize| match &self.spec.calls[**call].answer {
-            Answer::Descriptor(sort) | Answer::Descriptors(sort) => sorts.is_empty() || sorts.contains(sort),
+            Answer::Descriptor(sort) | Answer::Descriptors(sort) => {
+                sorts.is_empty() || sorts.contains(sort)
+            }
             _ => false,
         };
         let makers: Vec<usize> = self.area.calls.iter().filter(makes).copied().collect();
@@ -130,9 +183,13 @@ impl Generator<'_> {
     fn descriptors(&self, sorts: &[String]) -> Vec<Value> {
         let mut found = Vec::new();
         for (index, step) in self.program.steps.iter().enumerate() {
-            let Some(call) = self.spec.call(&step.call) else { continue };
+            let Some(call) = self.spec.call(&step.call) else {
+                continue;
+            };
             match &call.answer {
-                Answer::Descriptor(sort) if sorts.is_empty() || sorts.contains(sort) => found.push(Value::Result(index, 0)),
+                Answer::Descriptor(sort) if sorts.is_empty() || sorts.contains(sort) => {
+                    found.push(Value::Result(index, 0))
+                }
                 Answer::Descriptors(sort) if sorts.is_empty() || sorts.contains(sort) => {
                     found.extend([Value::Result(index, 1), Value::Result(index, 2)]);
                 }
@@ -202,7 +259,12 @@ impl Generator<'_> {
     }
 
     fn result_of(&mut self, call: &str) -> Value {
-        let steps = self.program.steps.iter().enumerate().filter(|(_, step)| step.call == call);
+        let steps = self
+            .program
+            .steps
+            .iter()
+            .enumerate()
+            .filter(|(_, step)| step.call == call);
         let results: Vec<usize> = steps.map(|(index, _)| index).collect();
         if !results.is_empty() && self.random.chance(92) {
             return Value::Result(*self.random.pick(&results), 0);
@@ -211,9 +273,19 @@ impl Generator<'_> {
     }
 
     fn who(&mut self) -> Value {
-        let is_pid = |step: &Step| self.spec.call(&step.call).is_some_and(|call| call.answer == Answer::Pid);
-        let made: Vec<usize> =
-            self.program.steps.iter().enumerate().filter(|(_, step)| is_pid(step)).map(|(index, _)| index).collect();
+        let is_pid = |step: &Step| {
+            self.spec
+                .call(&step.call)
+                .is_some_and(|call| call.answer == Answer::Pid)
+        };
+        let made: Vec<usize> = self
+            .program
+            .steps
+            .iter()
+            .enumerate()
+            .filter(|(_, step)| is_pid(step))
+            .map(|(index, _)| index)
+            .collect();
         if !made.is_empty() && self.random.chance(50) {
             return Value::Result(*self.random.pick(&made), 0);
         }
@@ -247,7 +319,11 @@ impl Generator<'_> {
         let before = self.timed;
         let (memory, count) = self.memory(pointer, next);
         let told = match (pointer.array || pointer.target == Target::Bytes, next) {
-            (true, Some(Type::Size | Type::Count)) => Some(if self.random.chance(4) { length(&mut self.random) } else { count }),
+            (true, Some(Type::Size | Type::Count)) => Some(if self.random.chance(4) {
+                length(&mut self.random)
+            } else {
+                count
+            }),
             _ => None,
         };
         let value = match self.random.below(100) {
@@ -262,12 +338,17 @@ impl Generator<'_> {
         (value, told)
     }
 
-    /// Memory for a pointer's target, and how many bytes or elements it has for whom the next argument tells that.
+    /// Memory for a pointer's target, and how many bytes or elements it has for whom the next
+    /// argument tells that.
     fn memory(&mut self, pointer: &Pointer, next: Option<&Type>) -> (Memory, i64) {
         let mut fields = Vec::new();
         let (element, count) = match (&pointer.target, pointer.array) {
             (Target::Bytes, _) => {
-                let length = if next == Some(&Type::Size) { length(&mut self.random) } else { 64 };
+                let length = if next == Some(&Type::Size) {
+                    length(&mut self.random)
+                } else {
+                    64
+                };
                 (1, length)
             }
             (target, false) => (self.element(target, 0, &mut fields), 1),
@@ -283,7 +364,11 @@ impl Generator<'_> {
         if !pointer.input {
             fields.clear();
         }
-        let room = if (0..=LARGE as i64).contains(&count) { count as usize } else { 4096 };
+        let room = if (0..=LARGE as i64).contains(&count) {
+            count as usize
+        } else {
+            4096
+        };
         let size = (element * room).max(1);
         let fill = match (pointer.input, &pointer.target) {
             (false, _) => Fill::Canary,
@@ -296,11 +381,24 @@ impl Generator<'_> {
             12..19 => Place::Cut(1 + self.random.below(size)),
             _ => Place::At(0),
         };
-        (Memory { size, place, fill, fields }, count)
+        (
+            Memory {
+                size,
+                place,
+                fill,
+                fields,
+            },
+            count,
+        )
     }
 
     /// Adds the fields of one element at `base`; returns its size.
-    fn element(&mut self, target: &Target, base: usize, fields: &mut Vec<(usize, usize, Value)>) -> usize {
+    fn element(
+        &mut self,
+        target: &Target,
+        base: usize,
+        fields: &mut Vec<(usize, usize, Value)>,
+    ) -> usize {
         match target {
             Target::Bytes => 1,
             Target::Wait => self.wait(base, 1_000_000_000, fields),
@@ -317,7 +415,10 @@ impl Generator<'_> {
                 let mut told = None;
                 for (index, field) in structure.fields.iter().enumerate() {
                     let Some(kind) = &field.kind else { continue };
-                    let next = structure.fields.get(index + 1).and_then(|field| field.kind.as_ref());
+                    let next = structure
+                        .fields
+                        .get(index + 1)
+                        .and_then(|field| field.kind.as_ref());
                     let value = match told.take() {
                         Some(length) => Value::Number(length),
                         None => {
@@ -335,7 +436,16 @@ impl Generator<'_> {
 
     /// A time: none, a millisecond, for ever, or one that there cannot be.
     fn wait(&mut self, base: usize, second: i64, fields: &mut Vec<(usize, usize, Value)>) -> usize {
-        let choices = [(0, 0), (0, 0), (0, second / 1000), (0, second / 1000), (1_000_000, 0), (0, second), (-1, 0), (0, -1)];
+        let choices = [
+            (0, 0),
+            (0, 0),
+            (0, second / 1000),
+            (0, second / 1000),
+            (1_000_000, 0),
+            (0, second),
+            (-1, 0),
+            (0, -1),
+        ];
         let &(seconds, rest) = self.random.pick(&choices);
         // A sleep of nothing sleeps, too, until the next interrupt of a timer.
         self.timed |= seconds == 0 && (0..second).contains(&rest);

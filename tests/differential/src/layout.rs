@@ -1,4 +1,5 @@
-//! Where the memory of a program under test is: the same addresses on every kernel, so that what is recorded can be compared.
+//! Where the memory of a program under test is: the same addresses on every kernel, so that what is
+//! recorded can be compared.
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
@@ -27,7 +28,8 @@ pub const HOLE: u64 = 0xf_0000_5000;
 /// An address of the kernel's half.
 pub const KERNEL: u64 = 0xffff_8880_0000_1000;
 
-/// Memory that the calls of the area `memory` work on: [`PLAYGROUND_PAGES`] pages, private and anonymous at first.
+/// Memory that the calls of the area `memory` work on: [`PLAYGROUND_PAGES`] pages, private and
+/// anonymous at first.
 pub const PLAYGROUND: u64 = 0x20_0000_0000;
 /// Pages of the playground.
 pub const PLAYGROUND_PAGES: u64 = 32;

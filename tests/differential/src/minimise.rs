@@ -11,15 +11,23 @@ pub fn simpler(program: &Program) -> Vec<Program> {
     if program.actors.len() > 1 {
         forms.push(without_last_actor(program));
     }
-    for (index, actor) in program.actors.iter().enumerate().filter(|(_, actor)| actor.nobody) {
+    for (index, actor) in program
+        .actors
+        .iter()
+        .enumerate()
+        .filter(|(_, actor)| actor.nobody)
+    {
         let mut form = program.clone();
         form.actors[index].nobody = false;
         if actor.nobody && (index > 0 || form.actors.iter().all(|actor| !actor.thread)) {
             forms.push(form);
         }
     }
-    for (step, position) in
-        program.steps.iter().enumerate().flat_map(|(step, made)| (0..made.arguments.len()).map(move |at| (step, at)))
+    for (step, position) in program
+        .steps
+        .iter()
+        .enumerate()
+        .flat_map(|(step, made)| (0..made.arguments.len()).map(move |at| (step, at)))
     {
         for value in simpler_values(&program.steps[step].arguments[position]) {
             let mut form = program.clone();
@@ -43,7 +51,10 @@ fn renumber(value: &mut Value, gone: usize) {
     match value {
         Value::Result(step, _) if *step == gone => *value = Value::Number(-1),
         Value::Result(step, _) if *step > gone => *step -= 1,
-        Value::Memory(memory) => memory.fields.iter_mut().for_each(|(_, _, value)| renumber(value, gone)),
+        Value::Memory(memory) => memory
+            .fields
+            .iter_mut()
+            .for_each(|(_, _, value)| renumber(value, gone)),
         _ => {}
     }
 }
@@ -69,7 +80,11 @@ fn simpler_values(value: &Value) -> Vec<Value> {
         Value::Number(number) => {
             let mut simpler = vec![Value::Number(0)];
             if number.count_ones() > 1 && *number > 0 {
-                simpler.extend((0..63).filter(|bit| number & 1 << bit != 0).map(|bit| Value::Number(number & !(1 << bit))));
+                simpler.extend(
+                    (0..63)
+                        .filter(|bit| number & 1 << bit != 0)
+                        .map(|bit| Value::Number(number & !(1 << bit))),
+                );
             }
             simpler
         }
@@ -82,10 +97,16 @@ fn simpler_values(value: &Value) -> Vec<Value> {
 fn simpler_memory(memory: &Memory) -> Vec<Value> {
     let mut simpler = Vec::new();
     if memory.place != Place::At(0) {
-        simpler.push(Memory { place: Place::At(0), ..memory.clone() });
+        simpler.push(Memory {
+            place: Place::At(0),
+            ..memory.clone()
+        });
     }
     if let Fill::Pattern(2..) = memory.fill {
-        simpler.push(Memory { fill: Fill::Pattern(1), ..memory.clone() });
+        simpler.push(Memory {
+            fill: Fill::Pattern(1),
+            ..memory.clone()
+        });
     }
     for (index, (_, _, value)) in memory.fields.iter().enumerate() {
         for value in simpler_values(value) {

@@ -1,4 +1,5 @@
-//! Programs of system calls, and their text: what a difference is reported as, and what anyone can run again.
+//! Programs of system calls, and their text: what a difference is reported as, and what anyone can
+//! run again.
 //!
 //! ```
 //! let text = "area files\nactor root\nactor nobody thread\n0 open(\"a\", 66, 420)\n1 write($0, &300~7, 300)\n";
@@ -15,7 +16,8 @@ use crate::layout::{ACTORS, STEPS};
 /// A program: steps that its actors take one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// The area of the specification that the calls are from; it decides how the program's surroundings are prepared.
+    /// The area of the specification that the calls are from; it decides how the program's
+    /// surroundings are prepared.
     pub area: String,
     /// Who takes the steps. The first one is a process; the others are its children or its threads.
     pub actors: Vec<Actor>,
@@ -28,7 +30,8 @@ pub struct Program {
 pub struct Actor {
     /// Whether it is a thread of the first actor's process, and not a child of it.
     pub thread: bool,
-    /// Whether it runs as an ordinary user without capabilities (uid and gid [`NOBODY`]), and not as root.
+    /// Whether it runs as an ordinary user without capabilities (uid and gid [`NOBODY`]), and not
+    /// as root.
     pub nobody: bool,
 }
 
@@ -53,8 +56,8 @@ pub struct Step {
 pub enum Value {
     /// A number.
     Number(i64),
-    /// What an earlier step returned; -1 if that failed. The second number is a part: 0 for the result, 1 and 2 for the two
-    /// descriptors that the step wrote through a pointer.
+    /// What an earlier step returned; -1 if that failed. The second number is a part: 0 for the
+    /// result, 1 and 2 for the two descriptors that the step wrote through a pointer.
     Result(usize, usize),
     /// The thread id of an actor.
     Who(usize),
@@ -77,7 +80,10 @@ impl Value {
     pub fn shift(&mut self, by: &dyn Fn(usize) -> usize) {
         match self {
             Self::Result(step, _) => *step = by(*step),
-            Self::Memory(memory) => memory.fields.iter_mut().for_each(|(_, _, value)| value.shift(by)),
+            Self::Memory(memory) => memory
+                .fields
+                .iter_mut()
+                .for_each(|(_, _, value)| value.shift(by)),
             _ => {}
         }
     }
@@ -110,7 +116,10 @@ impl Bad {
 
     /// Its name.
     pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(bad, _)| *bad == self).map_or("", |(_, name)| name)
+        Self::ALL
+            .iter()
+            .find(|(bad, _)| *bad == self)
+            .map_or("", |(_, name)| name)
     }
 }
 
@@ -161,7 +170,11 @@ impl fmt::Display for Program {
         writeln!(f, "area {}", self.area)?;
         for actor in &self.actors {
             let user = if actor.nobody { "nobody" } else { "root" };
-            writeln!(f, "actor {user}{}", if actor.thread { " thread" } else { "" })?;
+            writeln!(
+                f,
+                "actor {user}{}",
+                if actor.thread { " thread" } else { "" }
+            )?;
         }
         self.steps.iter().try_for_each(|step| writeln!(f, "{step}"))
     }
@@ -213,7 +226,11 @@ impl fmt::Display for Memory {
         }
         f.write_str("{")?;
         for (index, (offset, width, value)) in self.fields.iter().enumerate() {
-            write!(f, "{}{offset}:{width}={value}", if index == 0 { "" } else { " " })?;
+            write!(
+                f,
+                "{}{offset}:{width}={value}",
+                if index == 0 { "" } else { " " }
+            )?;
         }
         f.write_str("}")
     }
@@ -223,16 +240,32 @@ impl FromStr for Program {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut program = Self { area: String::new(), actors: Vec::new(), steps: Vec::new() };
-        for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
-            program.line(line).map_err(|why| format!("{why} in the line `{line}`"))?;
+        let mut program = Self {
+            area: String::new(),
+            actors: Vec::new(),
+            steps: Vec::new(),
+        };
+        for line in text
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        {
+            program
+                .line(line)
+                .map_err(|why| format!("{why} in the line `{line}`"))?;
         }
         let actors = program.actors.len();
         match () {
             () if program.area.is_empty() => Err("there is no line `area NAME`".into()),
-            () if actors == 0 || actors > ACTORS => Err(format!("a program has 1 to {ACTORS} lines `actor USER`")),
-            () if program.steps.len() > STEPS => Err(format!("a program has at most {STEPS} steps")),
-            () if program.steps.iter().any(|step| step.actor >= actors) => Err("a step is by an actor that there is not".into()),
+            () if actors == 0 || actors > ACTORS => {
+                Err(format!("a program has 1 to {ACTORS} lines `actor USER`"))
+            }
+            () if program.steps.len() > STEPS => {
+                Err(format!("a program has at most {STEPS} steps"))
+            }
+            () if program.steps.iter().any(|step| step.actor >= actors) => {
+                Err("a step is by an actor that there is not".into())
+            }
             () => Ok(program),
         }
     }
@@ -249,7 +282,10 @@ impl Program {
                 Some("nobody") => true,
                 _ => return Err("an actor is root or nobody".into()),
             };
-            self.actors.push(Actor { nobody, thread: words.next() == Some("thread") });
+            self.actors.push(Actor {
+                nobody,
+                thread: words.next() == Some("thread"),
+            });
         } else {
             self.steps.push(line.parse()?);
         }
@@ -261,10 +297,16 @@ impl FromStr for Step {
     type Err = String;
 
     fn from_str(line: &str) -> Result<Self, String> {
-        let (actor, rest) = line.split_once(' ').ok_or("a step is `ACTOR CALL(ARGUMENTS)`")?;
-        let actor = actor.parse().map_err(|_| "a step begins with the actor's number".to_owned())?;
+        let (actor, rest) = line
+            .split_once(' ')
+            .ok_or("a step is `ACTOR CALL(ARGUMENTS)`")?;
+        let actor = actor
+            .parse()
+            .map_err(|_| "a step begins with the actor's number".to_owned())?;
         let mut reader = Reader { rest };
-        let call = reader.take_while(|c| c.is_ascii_alphanumeric() || c == '_').to_owned();
+        let call = reader
+            .take_while(|c| c.is_ascii_alphanumeric() || c == '_')
+            .to_owned();
         reader.expect("(")?;
         let mut arguments = Vec::new();
         while !reader.take(")") {
@@ -273,7 +315,12 @@ impl FromStr for Step {
             }
             arguments.push(reader.value()?);
         }
-        Ok(Self { actor, call, arguments, timed: reader.take("timed") })
+        Ok(Self {
+            actor,
+            call,
+            arguments,
+            timed: reader.take("timed"),
+        })
     }
 }
 
@@ -295,7 +342,11 @@ impl<'a> Reader<'a> {
     }
 
     fn expect(&mut self, what: &str) -> Result<(), String> {
-        if self.take(what) { Ok(()) } else { Err(format!("`{what}` is missing before `{}`", self.rest)) }
+        if self.take(what) {
+            Ok(())
+        } else {
+            Err(format!("`{what}` is missing before `{}`", self.rest))
+        }
     }
 
     fn take_while(&mut self, accepts: impl Fn(char) -> bool) -> &'a str {
@@ -312,14 +363,19 @@ impl<'a> Reader<'a> {
         } else {
             (self.take_while(|c| c.is_ascii_digit()), 10)
         };
-        let number = i128::from_str_radix(digits, radix).map_err(|_| format!("a number is missing before `{}`", self.rest))?;
-        T::try_from(if negative { -number } else { number }).map_err(|_| "a number is too large".to_owned())
+        let number = i128::from_str_radix(digits, radix)
+            .map_err(|_| format!("a number is missing before `{}`", self.rest))?;
+        T::try_from(if negative { -number } else { number })
+            .map_err(|_| "a number is too large".to_owned())
     }
 
     fn value(&mut self) -> Result<Value, String> {
         if self.take("$") {
             let step = self.number()?;
-            return Ok(Value::Result(step, if self.take(".") { self.number()? } else { 0 }));
+            return Ok(Value::Result(
+                step,
+                if self.take(".") { self.number()? } else { 0 },
+            ));
         }
         if self.take("\"") {
             let path = self.take_while(|c| c != '"').to_owned();
@@ -347,7 +403,8 @@ impl<'a> Reader<'a> {
             return Ok(Value::LongPath(self.number()?));
         }
         // Numbers of all 64 bits may be written either way.
-        self.number::<i128>().map(|number| Value::Number(number as i64))
+        self.number::<i128>()
+            .map(|number| Value::Number(number as i64))
     }
 
     fn memory(&mut self) -> Result<Memory, String> {
@@ -372,7 +429,12 @@ impl<'a> Reader<'a> {
                 fields.push((offset, width, self.value()?));
             }
         }
-        Ok(Memory { size, place, fill, fields })
+        Ok(Memory {
+            size,
+            place,
+            fill,
+            fields,
+        })
     }
 }
 
@@ -385,13 +447,21 @@ mod tests {
         let text = "area memory\nactor root\nactor nobody\n0 pipe2(&8?, 0)\n1 readv($0.1, &32{0:8=&300%2? 8:8=300 16:8=null 24:8=0x7fffffffffffffff}, 2) timed\n0 kill(who1, -1)\n0 rt_sigaction(10, &32{0:8=handler 16:8=restorer}, hole, 8)\n0 open(long300, -100)\n";
         let program: Program = text.parse().unwrap();
         assert_eq!(program.to_string(), text);
-        let Value::Memory(memory) = &program.steps[1].arguments[1] else { panic!("no memory") };
+        let Value::Memory(memory) = &program.steps[1].arguments[1] else {
+            panic!("no memory")
+        };
         assert_eq!(memory.fields.len(), 4);
     }
 
     #[test]
     fn nonsense_is_refused() {
-        for text in ["", "area x\n", "area x\nactor root\n1 read(0)\n", "area x\nactor root\n0 read(0", "area x\nactor king\n"] {
+        for text in [
+            "",
+            "area x\n",
+            "area x\nactor root\n1 read(0)\n",
+            "area x\nactor root\n0 read(0",
+            "area x\nactor king\n",
+        ] {
             assert!(text.parse::<Program>().is_err(), "{text:?}");
         }
     }

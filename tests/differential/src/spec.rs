@@ -18,15 +18,17 @@
 //! wait [ACTOR, …:] STEP; … [=> STEP; …]  a program in which the last step before `=>` waits, and what comes behind it ends the wait
 //! ```
 //!
-//! Behind `!` are the errors of the manual, behind `~` members of sets with which this call never succeeds. A label in small letters is
-//! none of the manual's names, and may be refused, too. Steps are as in programs ([`crate::program`]); where there is one actor, they
-//! are without its number, and where none is named, it is root. In a line `wait` that names no actors root waits, and a thread of its
-//! process takes the steps behind `=>`; signals are sent by one process more ([`crate::ways`]). What cannot be seen is in `spec/unseen.list`, with the reasons.
+//! Behind `!` are the errors of the manual, behind `~` members of sets with which this call never
+//! succeeds. A label in small letters is none of the manual's names, and may be refused, too. Steps
+//! are as in programs ([`crate::program`]); where there is one actor, they are without its number,
+//! and where none is named, it is root. In a line `wait` that names no actors root waits, and a
+//! thread of its process takes the steps behind `=>`; signals are sent by one process more
+//! ([`crate::ways`]). What cannot be seen is in `spec/unseen.list`, with the reasons.
 //!
-//! `*N` behind a member makes it N times as frequent.
-//! A line that begins with white space goes on with the line before. A negative number is a step that the executor takes itself.
-//! `TYPE` is the name of a set (several with `|` between them are or-ed) or one of the words of [`Type`]. What may differ
-//! between two kernels is said by `RESULT` and `COMPARE`: [`Answer`] and [`Compare`].
+//! `*N` behind a member makes it N times as frequent. A line that begins with white space goes on
+//! with the line before. A negative number is a step that the executor takes itself. `TYPE` is the
+//! name of a set (several with `|` between them are or-ed) or one of the words of [`Type`]. What
+//! may differ between two kernels is said by `RESULT` and `COMPARE`: [`Answer`] and [`Compare`].
 
 use std::collections::HashMap;
 
@@ -156,13 +158,15 @@ pub enum Answer {
     Pid,
     /// The number of a process or thread that may be anybody's: later steps are not given it.
     Someone,
-    /// A number of which only is compared whether it is 0: a time that is left, an order of the kernel's own.
+    /// A number of which only is compared whether it is 0: a time that is left, an order of the
+    /// kernel's own.
     Truth,
     /// An address: only whether there is one is compared, unless it was asked for.
     Address,
     /// A number that says nothing: only success is compared.
     Ignored,
-    /// A count; where it is large, it tells how much room the kernel's buffers have, and only that is compared ([`crate::normalise::is_room`]).
+    /// A count; where it is large, it tells how much room the kernel's buffers have, and only that
+    /// is compared ([`crate::normalise::is_room`]).
     Room,
 }
 
@@ -287,7 +291,9 @@ impl Spec {
     /// # Panics
     /// When a file of `spec/` is wrong, which a test of this module would have found.
     pub fn builtin() -> Self {
-        Self::parse(&FILES).and_then(|spec| spec.with_unseen(UNSEEN)).unwrap_or_else(|why| panic!("{why}"))
+        Self::parse(&FILES)
+            .and_then(|spec| spec.with_unseen(UNSEEN))
+            .unwrap_or_else(|why| panic!("{why}"))
     }
 
     /// Reads the texts of some areas.
@@ -297,43 +303,65 @@ impl Spec {
     pub fn parse(files: &[(&str, &str)]) -> Result<Self, String> {
         let mut spec = Self::default();
         for (area, text) in files {
-            spec.areas.push(Area { name: (*area).to_owned(), ..Area::default() });
+            spec.areas.push(Area {
+                name: (*area).to_owned(),
+                ..Area::default()
+            });
             for line in joined(text) {
-                spec.line(&line).map_err(|why| format!("{area}: {why} in `{line}`"))?;
+                spec.line(&line)
+                    .map_err(|why| format!("{area}: {why} in `{line}`"))?;
             }
         }
         for index in 0..spec.areas.len() {
             spec.areas[index].own = spec.areas[index].calls.len();
             for name in spec.areas[index].used.clone() {
-                let call = spec
-                    .call_index(&name)
-                    .ok_or_else(|| format!("{} uses {name}, which there is not", spec.areas[index].name))?;
+                let call = spec.call_index(&name).ok_or_else(|| {
+                    format!("{} uses {name}, which there is not", spec.areas[index].name)
+                })?;
                 spec.areas[index].calls.push(call);
             }
         }
         spec.resolve().map(|()| spec)
     }
 
-    /// Adds what cannot be seen, of lines `excluded CALL …: REASON` and `unreachable ERROR CALL …: REASON`.
+    /// Adds what cannot be seen, of lines `excluded CALL …: REASON` and
+    /// `unreachable ERROR CALL …: REASON`.
     fn with_unseen(mut self, text: &str) -> Result<Self, String> {
         for line in joined(text) {
-            let (what, reason) = line.split_once(": ").ok_or_else(|| format!("no reason in `{line}`"))?;
+            let (what, reason) = line
+                .split_once(": ")
+                .ok_or_else(|| format!("no reason in `{line}`"))?;
             let mut words = what.split_whitespace();
             match words.next() {
-                Some("excluded") => self.excluded.extend(words.map(|call| (call.to_owned(), reason.to_owned()))),
+                Some("excluded") => self
+                    .excluded
+                    .extend(words.map(|call| (call.to_owned(), reason.to_owned()))),
                 Some("unreachable") => {
-                    let error = words.next().and_then(errno::number).ok_or_else(|| format!("no error in `{line}`"))?;
+                    let error = words
+                        .next()
+                        .and_then(errno::number)
+                        .ok_or_else(|| format!("no error in `{line}`"))?;
                     let calls: Vec<String> = words.map(str::to_owned).collect();
-                    if let Some(name) = calls.iter().find(|name| self.call(name).is_none_or(|call| call.errors.contains(&error)))
-                    {
+                    if let Some(name) = calls.iter().find(|name| {
+                        self.call(name)
+                            .is_none_or(|call| call.errors.contains(&error))
+                    }) {
                         let error = errno::name(error);
                         return Err(format!(
                             "{error} is unreachable for {name}, which is no call or has it among those that can be seen"
                         ));
                     }
-                    self.unreachable.push(Unreachable { error, calls, reason: reason.to_owned() });
+                    self.unreachable.push(Unreachable {
+                        error,
+                        calls,
+                        reason: reason.to_owned(),
+                    });
                 }
-                _ => return Err(format!("a line begins with excluded or unreachable, not `{line}`")),
+                _ => {
+                    return Err(format!(
+                        "a line begins with excluded or unreachable, not `{line}`"
+                    ));
+                }
             }
         }
         Ok(self)
@@ -373,27 +401,57 @@ impl Spec {
     fn line(&mut self, line: &str) -> Result<(), String> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match word {
-            "use" => self.last_area().used.extend(rest.split_whitespace().map(str::to_owned)),
-            "surroundings" => self.last_area().surroundings.extend(rest.split_whitespace().map(str::to_owned)),
+            "use" => self
+                .last_area()
+                .used
+                .extend(rest.split_whitespace().map(str::to_owned)),
+            "surroundings" => self
+                .last_area()
+                .surroundings
+                .extend(rest.split_whitespace().map(str::to_owned)),
             "flags" | "enum" | "values" | "only" => {
                 let (name, members) = rest.split_once('=').ok_or("a set is NAME = MEMBERS")?;
-                let members = members.split_whitespace().map(member).collect::<Result<Vec<_>, _>>()?;
-                let choices = members.iter().flat_map(|(_, number, weight)| std::iter::repeat_n(*number, *weight)).collect();
-                let members = members.into_iter().map(|(label, number, _)| (label, number)).collect();
-                let set = Set { combined: word == "flags", closed: word == "only", members, choices };
-                if set.members.is_empty() || self.sets.insert(name.trim().to_owned(), set).is_some() {
+                let members = members
+                    .split_whitespace()
+                    .map(member)
+                    .collect::<Result<Vec<_>, _>>()?;
+                let choices = members
+                    .iter()
+                    .flat_map(|(_, number, weight)| std::iter::repeat_n(*number, *weight))
+                    .collect();
+                let members = members
+                    .into_iter()
+                    .map(|(label, number, _)| (label, number))
+                    .collect();
+                let set = Set {
+                    combined: word == "flags",
+                    closed: word == "only",
+                    members,
+                    choices,
+                };
+                if set.members.is_empty() || self.sets.insert(name.trim().to_owned(), set).is_some()
+                {
                     return Err("a set is empty, or there is one of this name already".into());
                 }
             }
             "struct" => {
                 let (head, fields) = rest.split_once(':').unwrap_or((rest, ""));
-                let (name, size) = head.split_once(' ').ok_or("a structure is NAME SIZE: FIELDS")?;
+                let (name, size) = head
+                    .split_once(' ')
+                    .ok_or("a structure is NAME SIZE: FIELDS")?;
                 let size = size.trim().parse().map_err(|_| "the size is no number")?;
-                let fields = split(fields, ',').into_iter().map(field).collect::<Result<Vec<_>, _>>()?;
+                let fields = split(fields, ',')
+                    .into_iter()
+                    .map(field)
+                    .collect::<Result<Vec<_>, _>>()?;
                 if fields.iter().any(|field| field.offset + field.width > size) {
                     return Err("a field ends behind the structure".into());
                 }
-                if self.structures.insert(name.to_owned(), Structure { size, fields }).is_some() {
+                if self
+                    .structures
+                    .insert(name.to_owned(), Structure { size, fields })
+                    .is_some()
+                {
                     return Err("there is a structure of this name already".into());
                 }
             }
@@ -404,7 +462,9 @@ impl Spec {
                     return Ok(());
                 }
                 let name = program.steps.last().map_or("", |step| step.call.as_str());
-                let index = self.call_index(name).ok_or_else(|| format!("{name} is no call so far"))?;
+                let index = self
+                    .call_index(name)
+                    .ok_or_else(|| format!("{name} is no call so far"))?;
                 self.calls[index].good = Some(program);
             }
             "wait" => {
@@ -425,33 +485,53 @@ impl Spec {
     }
 
     fn last_area(&mut self) -> &mut Area {
-        self.areas.last_mut().expect("lines are read after their area was added")
+        self.areas
+            .last_mut()
+            .expect("lines are read after their area was added")
     }
 
     /// Checks that every name that a type or a program mentions is there.
     fn resolve(&self) -> Result<(), String> {
         let cases = self.areas.iter().flat_map(|area| &area.cases);
-        let waits = self.areas.iter().flat_map(|area| &area.waits).map(|wait| &wait.program);
-        let programs = cases.chain(waits).chain(self.calls.iter().filter_map(|call| call.good.as_ref()));
+        let waits = self
+            .areas
+            .iter()
+            .flat_map(|area| &area.waits)
+            .map(|wait| &wait.program);
+        let programs = cases
+            .chain(waits)
+            .chain(self.calls.iter().filter_map(|call| call.good.as_ref()));
         for step in programs.flat_map(|program| &program.steps) {
-            if self.call(&step.call).is_none_or(|call| call.arguments.len() != step.arguments.len()) {
+            if self
+                .call(&step.call)
+                .is_none_or(|call| call.arguments.len() != step.arguments.len())
+            {
                 return Err(format!("no call has the arguments of the step `{step}`"));
             }
         }
-        let arguments = self.calls.iter().flat_map(|call| call.arguments.iter().map(|(_, kind)| (call.name.as_str(), kind)));
+        let arguments = self.calls.iter().flat_map(|call| {
+            call.arguments
+                .iter()
+                .map(|(_, kind)| (call.name.as_str(), kind))
+        });
         let fields = self.structures.iter().flat_map(|(name, structure)| {
-            structure.fields.iter().filter_map(|field| Some((name.as_str(), field.kind.as_ref()?)))
+            structure
+                .fields
+                .iter()
+                .filter_map(|field| Some((name.as_str(), field.kind.as_ref()?)))
         });
         for (owner, kind) in arguments.chain(fields) {
             let missing = match kind {
                 Type::Sets(names) => names.iter().find(|name| !self.sets.contains_key(*name)),
                 Type::Result(call) => Some(call).filter(|call| self.call(call).is_none()),
-                Type::Pointer(Pointer { target: Target::Structure(name), .. }) => {
-                    Some(name).filter(|name| !self.structures.contains_key(*name))
-                }
-                Type::Pointer(Pointer { target: Target::Scalar(_, names), .. }) => {
-                    names.iter().find(|name| !self.sets.contains_key(*name))
-                }
+                Type::Pointer(Pointer {
+                    target: Target::Structure(name),
+                    ..
+                }) => Some(name).filter(|name| !self.structures.contains_key(*name)),
+                Type::Pointer(Pointer {
+                    target: Target::Scalar(_, names),
+                    ..
+                }) => names.iter().find(|name| !self.sets.contains_key(*name)),
                 _ => None,
             };
             if let Some(name) = missing {
@@ -465,7 +545,11 @@ impl Spec {
 /// The lines of a text without remarks, those that go on joined.
 fn joined(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for line in text.lines().map(|line| line.split('#').next().unwrap_or("").trim_end()).filter(|line| !line.is_empty()) {
+    for line in text
+        .lines()
+        .map(|line| line.split('#').next().unwrap_or("").trim_end())
+        .filter(|line| !line.is_empty())
+    {
         match lines.last_mut() {
             Some(last) if line.starts_with(char::is_whitespace) => {
                 last.push(' ');
@@ -497,21 +581,29 @@ fn split(text: &str, separator: char) -> Vec<&str> {
 }
 
 fn number(text: &str) -> Result<i64, String> {
-    let (negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
+    let (negative, digits) = text
+        .strip_prefix('-')
+        .map_or((false, text), |digits| (true, digits));
     let number = match digits.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
         None if digits.len() > 1 && digits.starts_with('0') => u64::from_str_radix(digits, 8),
         None => digits.parse(),
     };
     let number = number.map_err(|_| format!("{text} is no number"))? as i64;
-    Ok(if negative { number.wrapping_neg() } else { number })
+    Ok(if negative {
+        number.wrapping_neg()
+    } else {
+        number
+    })
 }
 
 /// A member of a set: label, number, weight.
 fn member(text: &str) -> Result<(String, i64, usize), String> {
     let (text, weight) = text.split_once('*').unwrap_or((text, "1"));
     let (label, value) = text.split_once(':').unwrap_or((text, text));
-    let weight = weight.parse().map_err(|_| format!("{weight} is no weight"))?;
+    let weight = weight
+        .parse()
+        .map_err(|_| format!("{weight} is no weight"))?;
     Ok((label.to_owned(), number(value)?, weight))
 }
 
@@ -522,15 +614,31 @@ fn field(text: &str) -> Result<Field, String> {
         Some((text, "zero")) => (text, Compare::Zero),
         Some((text, "pid")) => (text, Compare::Pid),
         Some((text, "address")) => (text, Compare::Address),
-        Some(_) => return Err("a field is compared ~ignore, ~zero, ~time, ~pid or ~address".into()),
+        Some(_) => {
+            return Err("a field is compared ~ignore, ~zero, ~time, ~pid or ~address".into());
+        }
         None => (text, Compare::Exact),
     };
     let mut words = text.trim().splitn(3, ' ');
-    let (offset, width) = words.next().and_then(|word| word.split_once(':')).ok_or("a field begins with OFFSET:WIDTH")?;
+    let (offset, width) = words
+        .next()
+        .and_then(|word| word.split_once(':'))
+        .ok_or("a field begins with OFFSET:WIDTH")?;
     let parse = |text: &str| text.parse().map_err(|_| format!("{text} is no number"));
     let name = words.next().ok_or("a field has a name")?.to_owned();
-    let kind = words.next().map(str::trim).filter(|kind| *kind != "-").map(kind).transpose()?;
-    Ok(Field { offset: parse(offset)?, width: parse(width)?, name, kind, compare })
+    let kind = words
+        .next()
+        .map(str::trim)
+        .filter(|kind| *kind != "-")
+        .map(kind)
+        .transpose()?;
+    Ok(Field {
+        offset: parse(offset)?,
+        width: parse(width)?,
+        name,
+        kind,
+        compare,
+    })
 }
 
 /// A program of a line `good` or `case`.
@@ -538,38 +646,80 @@ fn example(area: &str, text: &str) -> Result<Program, String> {
     let actor = |word: &str| {
         let (user, rest) = word.trim().split_once(' ').unwrap_or((word.trim(), ""));
         let known = matches!(user, "root" | "nobody") && matches!(rest, "" | "thread");
-        known.then(|| Actor { nobody: user == "nobody", thread: rest == "thread" })
+        known.then(|| Actor {
+            nobody: user == "nobody",
+            thread: rest == "thread",
+        })
     };
     let actors = |list: &str| list.split(',').map(actor).collect::<Option<Vec<_>>>();
-    let named = text.split_once(": ").and_then(|(list, steps)| Some((actors(list)?, steps)));
-    let (actors, steps) = named.unwrap_or_else(|| (vec![Actor { nobody: false, thread: false }], text));
+    let named = text
+        .split_once(": ")
+        .and_then(|(list, steps)| Some((actors(list)?, steps)));
+    let (actors, steps) = named.unwrap_or_else(|| {
+        (
+            vec![Actor {
+                nobody: false,
+                thread: false,
+            }],
+            text,
+        )
+    });
     let number = if actors.len() == 1 { "0 " } else { "" };
-    let steps = split(steps, ';').into_iter().map(|step| format!("{number}{step}").parse());
-    Ok(Program { area: area.to_owned(), steps: steps.collect::<Result<_, _>>()?, actors })
+    let steps = split(steps, ';')
+        .into_iter()
+        .map(|step| format!("{number}{step}").parse());
+    Ok(Program {
+        area: area.to_owned(),
+        steps: steps.collect::<Result<_, _>>()?,
+        actors,
+    })
 }
 
 /// A program of a line `wait`.
 fn wait(area: &str, text: &str) -> Result<Wait, String> {
     let (before, after) = text.split_once("=>").unwrap_or((text, ""));
-    let numbered = |steps: &str, actor: usize| split(steps, ';').into_iter().map(|step| format!("{actor} {step}; ")).collect();
+    let numbered = |steps: &str, actor: usize| {
+        split(steps, ';')
+            .into_iter()
+            .map(|step| format!("{actor} {step}; "))
+            .collect()
+    };
     let text: String = match text.split_once(": ") {
         Some((list, _)) if !list.contains('(') => format!("{before}; {after}"),
-        _ => ["root, root thread: ".to_owned(), numbered(before, 0), numbered(after, 1)].concat(),
+        _ => [
+            "root, root thread: ".to_owned(),
+            numbered(before, 0),
+            numbered(after, 1),
+        ]
+        .concat(),
     };
     let program = example(area, &text)?;
-    let waits = program.steps.len().checked_sub(split(after, ';').len() + 1).ok_or("no step waits")?;
+    let waits = program
+        .steps
+        .len()
+        .checked_sub(split(after, ';').len() + 1)
+        .ok_or("no step waits")?;
     Ok(Wait { program, waits })
 }
 
 fn call(line: &str) -> Result<Call, String> {
     let (line, refused) = line.split_once('~').unwrap_or((line, ""));
     let (line, errors) = line.split_once('!').unwrap_or((line, ""));
-    let (line, answer) = line.split_once("->").map_or((line, "int"), |(line, answer)| (line, answer.trim()));
-    let (head, arguments) =
-        line.trim().strip_suffix(')').and_then(|line| line.split_once('(')).ok_or("a call is NUMBER NAME(ARGUMENTS)")?;
-    let (call_number, name) = head.split_once(' ').ok_or("a call begins with its number")?;
+    let (line, answer) = line
+        .split_once("->")
+        .map_or((line, "int"), |(line, answer)| (line, answer.trim()));
+    let (head, arguments) = line
+        .trim()
+        .strip_suffix(')')
+        .and_then(|line| line.split_once('('))
+        .ok_or("a call is NUMBER NAME(ARGUMENTS)")?;
+    let (call_number, name) = head
+        .split_once(' ')
+        .ok_or("a call begins with its number")?;
     let arguments = split(arguments, ',').into_iter().map(|argument| {
-        let (name, text) = argument.split_once(':').ok_or_else(|| format!("{argument} has no type"))?;
+        let (name, text) = argument
+            .split_once(':')
+            .ok_or_else(|| format!("{argument} has no type"))?;
         Ok((name.trim().to_owned(), kind(text.trim())?))
     });
     let words: Vec<_> = answer.split_whitespace().collect();
@@ -585,7 +735,9 @@ fn call(line: &str) -> Result<Call, String> {
         ["room"] => Answer::Room,
         _ => return Err(format!("`{answer}` is nothing that a call returns")),
     };
-    let errors = errors.split_whitespace().map(|name| errno::number(name).ok_or_else(|| format!("{name} is no error")));
+    let errors = errors
+        .split_whitespace()
+        .map(|name| errno::number(name).ok_or_else(|| format!("{name} is no error")));
     Ok(Call {
         name: name.trim().to_owned(),
         number: number(call_number)?,
@@ -599,9 +751,14 @@ fn call(line: &str) -> Result<Call, String> {
 
 fn kind(text: &str) -> Result<Type, String> {
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
-    let inner = |prefix: &str| text.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(')'));
+    let inner = |prefix: &str| {
+        text.strip_prefix(prefix)
+            .and_then(|rest| rest.strip_suffix(')'))
+    };
     if let Some(sorts) = inner("fd(") {
-        return Ok(Type::Descriptor(sorts.split_whitespace().map(str::to_owned).collect()));
+        return Ok(Type::Descriptor(
+            sorts.split_whitespace().map(str::to_owned).collect(),
+        ));
     }
     if let Some(call) = inner("result(") {
         return Ok(Type::Result(call.to_owned()));
@@ -620,9 +777,17 @@ fn kind(text: &str) -> Result<Type, String> {
         "handler" => Type::Handler,
         "restorer" => Type::Restorer,
         "in" | "out" | "inout" => {
-            let (target, array) = rest.strip_suffix("[]").map_or((rest, false), |target| (target, true));
+            let (target, array) = rest
+                .strip_suffix("[]")
+                .map_or((rest, false), |target| (target, true));
             let (out, input) = (word.contains("out"), word.starts_with("in"));
-            Type::Pointer(Pointer { out, input, optional: word.ends_with('?'), target: target_of(target)?, array })
+            Type::Pointer(Pointer {
+                out,
+                input,
+                optional: word.ends_with('?'),
+                target: target_of(target)?,
+                array,
+            })
         }
         _ if number(text).is_ok() => Type::Constant(number(text)?),
         _ if rest.is_empty() => Type::Sets(text.split('|').map(str::to_owned).collect()),
@@ -633,7 +798,10 @@ fn kind(text: &str) -> Result<Type, String> {
 fn target_of(text: &str) -> Result<Target, String> {
     let scalar = |width: usize, rest: &str| {
         let names = rest.trim_start_matches('(').trim_end_matches(')');
-        Target::Scalar(width, split(names, '|').into_iter().map(str::to_owned).collect())
+        Target::Scalar(
+            width,
+            split(names, '|').into_iter().map(str::to_owned).collect(),
+        )
     };
     Ok(match text {
         "" => return Err("a pointer points to something".into()),
@@ -663,14 +831,35 @@ mod tests {
     fn programs_and_what_cannot_be_seen_are_read() {
         let text = "1 f(a: fd) -> fd file ! EPERM ~ A\ngood f(1)\ncase root, nobody thread: 0 f(2); 1 f($0)";
         let spec = Spec::parse(&[("area", text)]).expect("it is right");
-        assert_eq!(spec.calls[0].good.as_ref().map(|good| good.to_string()), Some("area area\nactor root\n0 f(1)\n".into()));
-        assert_eq!(spec.areas[0].cases[0].actors[1], Actor { nobody: true, thread: true });
-        assert_eq!((spec.calls[0].errors.as_slice(), spec.calls[0].refused.as_slice()), (&[1][..], &["A".to_owned()][..]));
-        let read = |line: &str| Spec::parse(&[("area", text)]).and_then(|spec| spec.with_unseen(line));
-        let unseen = read("unreachable EIO f: no disk\nexcluded g h: not there").expect("it is right");
+        assert_eq!(
+            spec.calls[0].good.as_ref().map(|good| good.to_string()),
+            Some("area area\nactor root\n0 f(1)\n".into())
+        );
+        assert_eq!(
+            spec.areas[0].cases[0].actors[1],
+            Actor {
+                nobody: true,
+                thread: true
+            }
+        );
+        assert_eq!(
+            (
+                spec.calls[0].errors.as_slice(),
+                spec.calls[0].refused.as_slice()
+            ),
+            (&[1][..], &["A".to_owned()][..])
+        );
+        let read =
+            |line: &str| Spec::parse(&[("area", text)]).and_then(|spec| spec.with_unseen(line));
+        let unseen =
+            read("unreachable EIO f: no disk\nexcluded g h: not there").expect("it is right");
         assert_eq!((unseen.unreachable[0].error, unseen.excluded.len()), (5, 2));
-        for line in ["unreachable EPERM f: it can be seen", "unreachable EIO g: no call", "excluded g", "hidden g: no such word"]
-        {
+        for line in [
+            "unreachable EPERM f: it can be seen",
+            "unreachable EIO g: no call",
+            "excluded g",
+            "hidden g: no such word",
+        ] {
             assert!(read(line).is_err(), "{line}");
         }
     }

@@ -1,7 +1,8 @@
-//! Ways in which a signal meets a call that waits: programs that show each of them, and which of them a program has shown.
+//! Ways in which a signal meets a call that waits: programs that show each of them, and which of
+//! them a program has shown.
 //!
-//! The programs are made of the specification's lines `wait`: who waits first says what signals do to it, and a process of its own, which
-//! SIGSTOP does not stop, sends them.
+//! The programs are made of the specification's lines `wait`: who waits first says what signals do
+//! to it, and a process of its own, which SIGSTOP does not stop, sends them.
 
 use crate::program::{Actor, Fill, Memory, Place, Program, Step, Value};
 use crate::spec::Wait;
@@ -36,7 +37,14 @@ pub enum Way {
 
 impl Way {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Handled, Self::Restarted, Self::Ignored, Self::Blocked, Self::Stopped, Self::Continued];
+    pub const ALL: [Self; 6] = [
+        Self::Handled,
+        Self::Restarted,
+        Self::Ignored,
+        Self::Blocked,
+        Self::Stopped,
+        Self::Continued,
+    ];
 
     /// Words for it.
     pub const fn name(self) -> &'static str {
@@ -63,7 +71,8 @@ impl Way {
 
     /// The steps that say what the signals do.
     fn prepares(self) -> Vec<Step> {
-        let handler = |signal, flags| action(signal, Value::Handler, flags | SA_SIGINFO | SA_RESTORER);
+        let handler =
+            |signal, flags| action(signal, Value::Handler, flags | SA_SIGINFO | SA_RESTORER);
         match self {
             Self::Handled => vec![handler(SIGUSR1, 0)],
             Self::Restarted => vec![handler(SIGUSR2, SA_RESTART)],
@@ -72,7 +81,10 @@ impl Way {
                 let mask = memory(8, vec![(0, 8, Value::Number(bit(SIGTERM)))]);
                 vec![
                     handler(SIGTERM, 0),
-                    step("rt_sigprocmask", vec![Value::Number(0), mask, Value::Number(0), Value::Number(8)]),
+                    step(
+                        "rt_sigprocmask",
+                        vec![Value::Number(0), mask, Value::Number(0), Value::Number(8)],
+                    ),
                 ]
             }
             Self::Stopped => Vec::new(),
@@ -81,9 +93,14 @@ impl Way {
     }
 }
 
-/// Ways that share a program. Those that should end no wait are in one: if one of them does, the record tells which.
-const TOGETHER: [&[Way]; 4] =
-    [&[Way::Handled], &[Way::Restarted], &[Way::Ignored, Way::Blocked, Way::Stopped], &[Way::Continued]];
+/// Ways that share a program. Those that should end no wait are in one: if one of them does, the
+/// record tells which.
+const TOGETHER: [&[Way]; 4] = [
+    &[Way::Handled],
+    &[Way::Restarted],
+    &[Way::Ignored, Way::Blocked, Way::Stopped],
+    &[Way::Continued],
+];
 
 /// The programs of a line `wait`.
 pub fn programs(wait: &Wait) -> impl Iterator<Item = Program> {
@@ -106,25 +123,62 @@ fn program(wait: &Wait, ways: &[Way]) -> Program {
     };
     let place = |index: usize| index + prepared + if index > *waits { signals.len() } else { 0 };
     steps.extend(before.iter().map(|step| moved(step, &place)));
-    steps.extend(
-        signals.iter().map(|&signal| Step { actor: sender, ..step("tkill", vec![Value::Who(waiter), Value::Number(signal)]) }),
-    );
+    steps.extend(signals.iter().map(|&signal| Step {
+        actor: sender,
+        ..step("tkill", vec![Value::Who(waiter), Value::Number(signal)])
+    }));
     steps.extend(after.iter().map(|step| moved(step, &place)));
-    let actors = [program.actors.as_slice(), &[Actor { thread: false, nobody: false }]].concat();
-    Program { actors, steps, ..program.clone() }
+    let actors = [
+        program.actors.as_slice(),
+        &[Actor {
+            thread: false,
+            nobody: false,
+        }],
+    ]
+    .concat();
+    Program {
+        actors,
+        steps,
+        ..program.clone()
+    }
 }
 
 fn action(signal: i64, handler: Value, flags: i64) -> Step {
-    let action = memory(32, vec![(0, 8, handler), (8, 8, Value::Number(flags)), (16, 8, Value::Restorer)]);
-    step("rt_sigaction", vec![Value::Number(signal), action, Value::Number(0), Value::Number(8)])
+    let action = memory(
+        32,
+        vec![
+            (0, 8, handler),
+            (8, 8, Value::Number(flags)),
+            (16, 8, Value::Restorer),
+        ],
+    );
+    step(
+        "rt_sigaction",
+        vec![
+            Value::Number(signal),
+            action,
+            Value::Number(0),
+            Value::Number(8),
+        ],
+    )
 }
 
 fn step(call: &str, arguments: Vec<Value>) -> Step {
-    Step { actor: 0, call: call.to_owned(), arguments, timed: false }
+    Step {
+        actor: 0,
+        call: call.to_owned(),
+        arguments,
+        timed: false,
+    }
 }
 
 fn memory(size: usize, fields: Vec<(usize, usize, Value)>) -> Value {
-    Value::Memory(Memory { size, place: Place::At(0), fill: Fill::Zero, fields })
+    Value::Memory(Memory {
+        size,
+        place: Place::At(0),
+        fill: Fill::Zero,
+        fields,
+    })
 }
 
 /// The bit of a signal in a set.
@@ -136,18 +190,28 @@ const fn bit(signal: i64) -> i64 {
 pub fn met(program: &Program, waited: usize, ended: usize) -> Vec<Way> {
     let waiter = program.steps[waited].actor;
     let before = &program.steps[..waited];
-    let during = program.steps.iter().take(ended.saturating_add(1)).skip(waited + 1);
-    let sent = during.filter_map(|step| match (step.call.as_str(), step.arguments.as_slice()) {
-        ("tkill", [Value::Who(who), Value::Number(signal)]) if *who == waiter => Some(*signal),
-        _ => None,
-    });
+    let during = program
+        .steps
+        .iter()
+        .take(ended.saturating_add(1))
+        .skip(waited + 1);
+    let sent = during.filter_map(
+        |step| match (step.call.as_str(), step.arguments.as_slice()) {
+            ("tkill", [Value::Who(who), Value::Number(signal)]) if *who == waiter => Some(*signal),
+            _ => None,
+        },
+    );
     sent.filter_map(|signal| way(before, signal)).collect()
 }
 
 /// In which way a signal meets who waits after these steps.
 fn way(before: &[Step], signal: i64) -> Option<Way> {
     let field = |memory: &Value, at: usize| match memory {
-        Value::Memory(memory) => memory.fields.iter().find(|(offset, ..)| *offset == at).map(|(.., value)| value.clone()),
+        Value::Memory(memory) => memory
+            .fields
+            .iter()
+            .find(|(offset, ..)| *offset == at)
+            .map(|(.., value)| value.clone()),
         _ => None,
     };
     let number = |value: Option<Value>| match value {
@@ -159,15 +223,24 @@ fn way(before: &[Step], signal: i64) -> Option<Way> {
             && step.arguments[0] == Value::Number(0)
             && number(field(&step.arguments[1], 0)) & bit(signal) != 0
     };
-    let sets = |step: &&Step| step.call == "rt_sigaction" && step.arguments[0] == Value::Number(signal);
-    let action = before.iter().rev().find(sets).map(|step| &step.arguments[1]);
+    let sets =
+        |step: &&Step| step.call == "rt_sigaction" && step.arguments[0] == Value::Number(signal);
+    let action = before
+        .iter()
+        .rev()
+        .find(sets)
+        .map(|step| &step.arguments[1]);
     let handler = action.and_then(|action| field(action, 0));
     let restarts = action.is_some_and(|action| number(field(action, 8)) & SA_RESTART != 0);
     match (signal, handler) {
         (1..=64, _) if before.iter().any(blocks) => Some(Way::Blocked),
         (SIGCONT, Some(Value::Handler)) => Some(Way::Continued),
         (SIGCONT, None) => Some(Way::Stopped),
-        (_, Some(Value::Handler)) => Some(if restarts { Way::Restarted } else { Way::Handled }),
+        (_, Some(Value::Handler)) => Some(if restarts {
+            Way::Restarted
+        } else {
+            Way::Handled
+        }),
         (_, Some(Value::Number(SIG_IGN))) => Some(Way::Ignored),
         _ => None,
     }
@@ -181,10 +254,20 @@ mod tests {
     #[test]
     fn each_way_has_a_program_that_shows_it() {
         let spec = Spec::builtin();
-        let wait = &spec.areas.iter().find(|area| !area.waits.is_empty()).expect("some call waits").waits[0];
+        let wait = &spec
+            .areas
+            .iter()
+            .find(|area| !area.waits.is_empty())
+            .expect("some call waits")
+            .waits[0];
         let mut ways = Vec::new();
         for program in programs(wait) {
-            let waits = program.steps.iter().position(|step| step.call == "tkill").expect("a signal is sent") - 1;
+            let waits = program
+                .steps
+                .iter()
+                .position(|step| step.call == "tkill")
+                .expect("a signal is sent")
+                - 1;
             ways.extend(met(&program, waits, program.steps.len()));
             // What ended the wait at once was met; what came afterwards was not.
             assert_eq!(met(&program, waits, waits), []);
@@ -197,8 +280,12 @@ mod tests {
         let spec = Spec::builtin();
         let interrupted = crate::errno::number("EINTR").expect("there is such an error");
         // Called by a program it has nothing to take up again.
-        let is_missing = |call: &&crate::spec::Call| !spec.waits(call) && call.name != "restart_syscall";
-        let calls = spec.calls.iter().filter(|call| call.errors.contains(&interrupted));
+        let is_missing =
+            |call: &&crate::spec::Call| !spec.waits(call) && call.name != "restart_syscall";
+        let calls = spec
+            .calls
+            .iter()
+            .filter(|call| call.errors.contains(&interrupted));
         let missing: Vec<_> = calls.filter(is_missing).map(|call| &call.name).collect();
         assert!(missing.is_empty(), "without a line `wait`: {missing:?}");
     }
@@ -210,9 +297,21 @@ mod tests {
             "1 f(a: fd) -> fd file\n2 tkill(a: who, b: 0)\n13 rt_sigaction(a: 0, b: 0, c: 0, d: 0)\nwait f(1); f($0) => f($1); f($2)",
         )]);
         let spec = spec.expect("it is right");
-        let program = programs(&spec.areas[0].waits[0]).next().expect("there is one");
+        let program = programs(&spec.areas[0].waits[0])
+            .next()
+            .expect("there is one");
         let text = program.to_string();
-        assert!(text.ends_with("0 f(1)\n0 f($1)\n2 tkill(who0, 10)\n1 f($2)\n1 f($4)\n"), "{text}");
-        assert_eq!(program.actors.iter().map(|actor| actor.thread).collect::<Vec<_>>(), [false, true, false]);
+        assert!(
+            text.ends_with("0 f(1)\n0 f($1)\n2 tkill(who0, 10)\n1 f($2)\n1 f($4)\n"),
+            "{text}"
+        );
+        assert_eq!(
+            program
+                .actors
+                .iter()
+                .map(|actor| actor.thread)
+                .collect::<Vec<_>>(),
+            [false, true, false]
+        );
     }
 }

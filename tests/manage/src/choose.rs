@@ -1,4 +1,5 @@
-//! What is done next: an operation that suits what there is, or one that does not. The same from the same seed and the same state.
+//! What is done next: an operation that suits what there is, or one that does not. The same from
+//! the same seed and the same state.
 
 use crate::model::{LARGE_NEEDS, Model, Phase};
 use crate::random::Random;
@@ -43,7 +44,13 @@ const REFUSED: [(&str, &str); 5] = [
     ("half.tar", "half.tar"),
 ];
 const BROKEN: [&str; 3] = ["header.cpio", "noise.cpio", "half.cpio"];
-const FILES: [(&str, u8); 5] = [("/bin/nothing", 127), ("nothing", 127), ("/bin", 126), ("/text", 126), ("/noise", 126)];
+const FILES: [(&str, u8); 5] = [
+    ("/bin/nothing", 127),
+    ("nothing", 127),
+    ("/bin", 126),
+    ("/text", 126),
+    ("/noise", 126),
+];
 const FAULTS: [&str; 5] = ["panic", "wild", "overflow", "hang", "deaf"];
 const SIGNALS: [Signal; 12] = [
     signal("KILL", 9, true, false),
@@ -61,13 +68,22 @@ const SIGNALS: [Signal; 12] = [
 ];
 
 const fn signal(name: &'static str, number: u8, fatal: bool, handled: bool) -> Signal {
-    Signal { name, number, fatal, handled }
+    Signal {
+        name,
+        number,
+        fatal,
+        handled,
+    }
 }
 
 /// The next step.
 pub(crate) fn step(random: &mut Random, model: &Model) -> Step {
     match random.below(20) {
-        0 => Step::Race((0..2 + random.below(3)).map(|_| racing(random, model)).collect()),
+        0 => Step::Race(
+            (0..2 + random.below(3))
+                .map(|_| racing(random, model))
+                .collect(),
+        ),
         1 | 2 => {
             let op = racing(random, model);
             Step::One(op, How::Killed(random.below(4).pow(3) * random.below(3000)))
@@ -113,9 +129,17 @@ fn op(random: &mut Random, model: &Model) -> Op {
         {
             Op::Ready(name)
         }
-        Phase::Running { ends, .. } if ends.is_empty() && program == Some(&Program::Endless) && choice < 9 => {
-            let reader = Some(reader(random, false)).filter(|reader| *reader != Reader::Late).unwrap_or(Reader::Fast);
-            Op::Follow { name, attach: dice < 5, reader }
+        Phase::Running { ends, .. }
+            if ends.is_empty() && program == Some(&Program::Endless) && choice < 9 =>
+        {
+            let reader = Some(reader(random, false))
+                .filter(|reader| *reader != Reader::Late)
+                .unwrap_or(Reader::Fast);
+            Op::Follow {
+                name,
+                attach: dice < 5,
+                reader,
+            }
         }
         Phase::Running { .. } if choice < 8 => match dice {
             0..5 => Op::Kill(name, random.pick(&SIGNALS)),
@@ -137,7 +161,10 @@ fn op(random: &mut Random, model: &Model) -> Op {
 fn any(random: &mut Random, model: &Model, name: String) -> Op {
     let may_wait = |model: &Model| {
         let phase = model.instances.get(&name).map(|instance| &instance.phase);
-        !matches!(phase, Some(Phase::Created | Phase::Running { surely: false, .. }))
+        !matches!(
+            phase,
+            Some(Phase::Created | Phase::Running { surely: false, .. })
+        )
     };
     match random.below(14) {
         0 | 1 => Op::Create(spec(random, model, name, false)),
@@ -149,7 +176,11 @@ fn any(random: &mut Random, model: &Model, name: String) -> Op {
         7 => Op::Kill(name, random.pick(&SIGNALS)),
         8 if may_wait(model) => Op::Wait(name, 1),
         8 | 9 => Op::Logs(name),
-        10 if !model.instances.get(&name).is_some_and(|instance| matches!(instance.phase, Phase::Running { .. })) => {
+        10 if !model
+            .instances
+            .get(&name)
+            .is_some_and(|instance| matches!(instance.phase, Phase::Running { .. })) =>
+        {
             Op::Attach(name)
         }
         10 | 11 => Op::Inspect(name),
@@ -160,12 +191,29 @@ fn any(random: &mut Random, model: &Model, name: String) -> Op {
 
 fn run(random: &mut Random, model: &Model, name: String) -> Op {
     if random.once_in(3) {
-        // More than all buffers hold, or so much that the last of it is in the instance's when it ends: nobody reads until then.
+        // More than all buffers hold, or so much that the last of it is in the instance's when it
+        // ends: nobody reads until then.
         let out = random.pick(&[21_000, 40_000]) + random.below(7000) as u32;
-        let program = Program::Write { out, err: random.below(300) as u32, code: random.next() as u8 };
+        let program = Program::Write {
+            out,
+            err: random.below(300) as u32,
+            code: random.next() as u8,
+        };
         let (cpus, memory) = (1 + random.below(2) as u32, ("32M".to_owned(), 32 << 20));
-        let spec = Spec { name, cpus, memory, root: Root::Folder, program, seed: random.next() as u32 };
-        return Op::Run { spec, reader: Reader::Late, input: 0, remove: random.once_in(2) };
+        let spec = Spec {
+            name,
+            cpus,
+            memory,
+            root: Root::Folder,
+            program,
+            seed: random.next() as u32,
+        };
+        return Op::Run {
+            spec,
+            reader: Reader::Late,
+            input: 0,
+            remove: random.once_in(2),
+        };
     }
     let spec = spec(random, model, name, true);
     let big = matches!(spec.program, Program::Write { out, .. } if out > 20_000);
@@ -174,15 +222,25 @@ fn run(random: &mut Random, model: &Model, name: String) -> Op {
         _ => random.below(2) * random.below(5000),
     };
     let may_die = !big || random.once_in(3);
-    Op::Run { reader: reader(random, may_die), input: input as usize, remove: random.once_in(3), spec }
+    Op::Run {
+        reader: reader(random, may_die),
+        input: input as usize,
+        remove: random.once_in(3),
+        spec,
+    }
 }
 
 fn reader(random: &mut Random, may_die: bool) -> Reader {
     match random.below(8) {
         0 | 1 => Reader::Fast,
-        2 => Reader::Slow { piece: random.pick(&[1, 7, 100, 4096]), pauses: random.below(300) as u32 },
+        2 => Reader::Slow {
+            piece: random.pick(&[1, 7, 100, 4096]),
+            pauses: random.below(300) as u32,
+        },
         3..6 => Reader::Late,
-        6 if may_die => Reader::Dies(1 + random.below(3).pow(2) as usize * random.below(100_000) as usize),
+        6 if may_die => {
+            Reader::Dies(1 + random.below(3).pow(2) as usize * random.below(100_000) as usize)
+        }
         _ => Reader::Stopped(1 + random.below(5) as u32),
     }
 }
@@ -190,7 +248,11 @@ fn reader(random: &mut Random, may_die: bool) -> Reader {
 /// What to create: mostly what can be; `ends`: the program ends by itself.
 fn spec(random: &mut Random, model: &Model, name: String, ends: bool) -> Spec {
     let odd = random.below(30);
-    let name = if odd == 0 { random.pick(&ODD_NAMES).to_owned() } else { name };
+    let name = if odd == 0 {
+        random.pick(&ODD_NAMES).to_owned()
+    } else {
+        name
+    };
     let (_, free) = model.free_cpus();
     let cpus = match odd {
         1 => 0,
@@ -198,24 +260,45 @@ fn spec(random: &mut Random, model: &Model, name: String, ends: bool) -> Spec {
         3 => 100,
         _ => 1 + random.below(u64::from(free.clamp(1, 3))) as u32,
     };
-    let (text, bytes) = if (4..8).contains(&odd) { random.pick(&ODD_SIZES) } else { random.pick(&SIZES) };
+    let (text, bytes) = if (4..8).contains(&odd) {
+        random.pick(&ODD_SIZES)
+    } else {
+        random.pick(&SIZES)
+    };
     let mut memory = (text.to_owned(), bytes);
     let root = match odd {
         8 | 9 => {
             let (path, says) = random.pick(&REFUSED);
             Root::Refused { path, says }
         }
-        10 => Root::Broken { path: random.pick(&BROKEN) },
+        10 => Root::Broken {
+            path: random.pick(&BROKEN),
+        },
         11 => {
-            memory = if random.once_in(2) { ("24M".into(), LARGE_NEEDS) } else { ("128M".into(), 128 << 20) };
+            memory = if random.once_in(2) {
+                ("24M".into(), LARGE_NEEDS)
+            } else {
+                ("128M".into(), 128 << 20)
+            };
             Root::Large
         }
         _ if random.once_in(4) => Root::Tar,
         _ => Root::Folder,
     };
     let broken = matches!(root, Root::Broken { .. });
-    let program = if broken { Program::Exit(0) } else { program(random, ends) };
-    Spec { name, cpus, memory, root, program, seed: random.next() as u32 }
+    let program = if broken {
+        Program::Exit(0)
+    } else {
+        program(random, ends)
+    };
+    Spec {
+        name,
+        cpus,
+        memory,
+        root,
+        program,
+        seed: random.next() as u32,
+    }
 }
 
 fn program(random: &mut Random, ends: bool) -> Program {
@@ -228,7 +311,11 @@ fn program(random: &mut Random, ends: bool) -> Program {
     };
     match random.below(if ends { 12 } else { 20 }) {
         0 | 1 => Program::Exit(code),
-        2..6 => Program::Write { out: lines(random), err: lines(random) / 8, code },
+        2..6 => Program::Write {
+            out: lines(random),
+            err: lines(random) / 8,
+            code,
+        },
         6 | 7 if ends => Program::Cat(code),
         8 if ends => Program::Count(code),
         6 | 7 => Program::Exit(code),

@@ -60,16 +60,45 @@ impl Drive {
         roots::make()?;
         // What is made once and kept has been made when the resources are counted.
         for number in 0..3 {
-            let program = Program::Write { out: 20_000, err: 20_000, code: 7 };
+            let program = Program::Write {
+                out: 20_000,
+                err: 20_000,
+                code: 7,
+            };
             let (name, memory) = (format!("first{number}"), ("64M".to_owned(), 64 << 20));
-            let spec = Spec { name, cpus: 1, memory, root: Root::Folder, program, seed: 0 };
-            let op = Op::Run { spec, reader: Reader::Fast, input: 0, remove: number > 0 };
-            ensure!(tool::run(&op.arguments())?.status == 7, "the first instance did not run: {op}");
+            let spec = Spec {
+                name,
+                cpus: 1,
+                memory,
+                root: Root::Folder,
+                program,
+                seed: 0,
+            };
+            let op = Op::Run {
+                spec,
+                reader: Reader::Fast,
+                input: 0,
+                remove: number > 0,
+            };
+            ensure!(
+                tool::run(&op.arguments())?.status == 7,
+                "the first instance did not run: {op}"
+            );
         }
         tool::run(&Op::Prune.arguments())?;
-        let base = Base { resources: resources()?, free_kib: free_kib()? };
+        let base = Base {
+            resources: resources()?,
+            free_kib: free_kib()?,
+        };
         println!("manage: {:?}", base.resources);
-        Ok(Self { seed, model: Model::new(base.resources), base, steps: 0, tools: 0, verbs: BTreeMap::new() })
+        Ok(Self {
+            seed,
+            model: Model::new(base.resources),
+            base,
+            steps: 0,
+            tools: 0,
+            verbs: BTreeMap::new(),
+        })
     }
 
     fn go(&mut self, goes_on: impl Fn() -> bool) -> Result<()> {
@@ -107,7 +136,10 @@ impl Drive {
                 judged(op, &seen, Model::judge_nobody(op, &seen))
             }
             Step::Race(ops) => {
-                let tools: Vec<Tool> = ops.iter().map(|op| self.start(op, false)).collect::<Result<_>>()?;
+                let tools: Vec<Tool> = ops
+                    .iter()
+                    .map(|op| self.start(op, false))
+                    .collect::<Result<_>>()?;
                 for (tool, op) in tools.into_iter().zip(ops) {
                     println!("  status {}", tool.finish()?.status);
                     self.model.loosen(op);
@@ -130,12 +162,25 @@ impl Drive {
             Op::Run { reader, .. } | Op::Follow { reader, .. } => reader.clone(),
             _ => Reader::Fast,
         };
-        Tool::start(&arguments, Options { input: &input(op), reader, nobody, tell_after })
+        Tool::start(
+            &arguments,
+            Options {
+                input: &input(op),
+                reader,
+                nobody,
+                tell_after,
+            },
+        )
     }
 
     fn alone(&mut self, op: &Op) -> Result<()> {
         match op {
-            Op::Run { spec, reader, remove, .. } => {
+            Op::Run {
+                spec,
+                reader,
+                remove,
+                ..
+            } => {
                 let tool = self.start(op, false)?;
                 if *reader == Reader::Late {
                     self.await_standstill(&tool, &spec.name)?;
@@ -146,8 +191,12 @@ impl Drive {
                 judged(op, &seen, judgement)
             }
             Op::Wait(_, count) => {
-                let tools: Vec<Tool> = (0..*count).map(|_| self.start(op, false)).collect::<Result<_>>()?;
-                tools.into_iter().try_for_each(|tool| self.judge(op, &tool.finish()?))
+                let tools: Vec<Tool> = (0..*count)
+                    .map(|_| self.start(op, false))
+                    .collect::<Result<_>>()?;
+                tools
+                    .into_iter()
+                    .try_for_each(|tool| self.judge(op, &tool.finish()?))
             }
             Op::Follow { name, attach, .. } => self.follow(op, name, *attach),
             Op::Ready(name) => self.await_ready(op, name),
@@ -165,7 +214,10 @@ impl Drive {
 
     /// Two tools follow what is written without end, until its instance is halted.
     fn follow(&mut self, op: &Op, name: &str, attach: bool) -> Result<()> {
-        let tools = [self.start_telling(op, false, FOLLOWED)?, self.start_telling(op, false, FOLLOWED)?];
+        let tools = [
+            self.start_telling(op, false, FOLLOWED)?,
+            self.start_telling(op, false, FOLLOWED)?,
+        ];
         for tool in &tools {
             tool.await_progress()?;
             tool.stop_and_go();
@@ -173,7 +225,10 @@ impl Drive {
         let stop = Op::StopForce(name.to_owned());
         let stopped = self.start(&stop, false)?.finish()?;
         self.judge(&stop, &stopped)?;
-        let seen = tools.into_iter().map(Tool::finish).collect::<Result<Vec<_>>>()?;
+        let seen = tools
+            .into_iter()
+            .map(Tool::finish)
+            .collect::<Result<Vec<_>>>()?;
         let logs = self.start(&Op::Logs(name.to_owned()), false)?.finish()?;
         for one in &seen {
             judged(op, one, self.model.judge_follower(name, attach, one, &logs))?;
@@ -181,7 +236,8 @@ impl Drive {
         Ok(())
     }
 
-    /// Waits until the program writes no more, because it has ended or because nobody reads: what is kept of it stays the same.
+    /// Waits until the program writes no more, because it has ended or because nobody reads: what
+    /// is kept of it stays the same.
     fn await_standstill(&mut self, tool: &Tool, name: &str) -> Result<()> {
         let mut before = Vec::new();
         while !tool.has_ended() {
@@ -205,16 +261,23 @@ impl Drive {
             }
             self.look()?;
             let runs = |phase: &Phase| matches!(phase, Phase::Running { .. });
-            if !self.model.instances.get(name).is_some_and(|instance| runs(&instance.phase)) {
+            if !self
+                .model
+                .instances
+                .get(name)
+                .is_some_and(|instance| runs(&instance.phase))
+            {
                 return Ok(());
             }
         }
     }
 
-    /// Looks at everything: each instance is in a state in which it can be, and all resources belong to somebody.
+    /// Looks at everything: each instance is in a state in which it can be, and all resources
+    /// belong to somebody.
     fn look(&mut self) -> Result<()> {
         let seen = tool::run(&["ls".into(), "--json".into()])?;
-        let entries: Vec<Entry> = serde_json::from_slice(&seen.out).with_context(|| format!("`skerry ls`: {seen:?}"))?;
+        let entries: Vec<Entry> =
+            serde_json::from_slice(&seen.out).with_context(|| format!("`skerry ls`: {seen:?}"))?;
         let wrong = |what| anyhow::Error::msg(format!("afterwards: {what}"));
         self.model.observe(&entries).map_err(wrong)?;
         self.model.account(&resources()?).map_err(wrong)
@@ -247,7 +310,10 @@ impl Drive {
         names.iter().try_for_each(|name| self.remove(name))?;
         self.look()?;
         let (now, base) = (resources()?, &self.base.resources);
-        ensure!(now.cpus == base.cpus && now.instances == 0, "with everything removed: {now:?} was {base:?}");
+        ensure!(
+            now.cpus == base.cpus && now.instances == 0,
+            "with everything removed: {now:?} was {base:?}"
+        );
         ensure!(
             now.memory.in_use == 0 && now.memory.free.abs_diff(base.memory.free) <= SLACK,
             "with everything removed memory is missing: {now:?} was {base:?}"
@@ -259,7 +325,10 @@ impl Drive {
             self.base.free_kib
         );
         let account = fs::read_to_string(MEMORY)?;
-        ensure!(account.contains(" granted 0 leaked 0"), "with everything removed: {account}");
+        ensure!(
+            account.contains(" granted 0 leaked 0"),
+            "with everything removed: {account}"
+        );
         Ok(())
     }
 
@@ -268,9 +337,14 @@ impl Drive {
         let show = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
             let Ok(seen) = tool::run(&words) else { return };
-            let text = String::from_utf8_lossy(&seen.out).into_owned() + &String::from_utf8_lossy(&seen.err);
+            let text = String::from_utf8_lossy(&seen.out).into_owned()
+                + &String::from_utf8_lossy(&seen.err);
             let all: Vec<&str> = text.lines().collect();
-            println!("skerry {}:\n{}", words.join(" "), all[all.len().saturating_sub(LOG_LINES)..].join("\n"));
+            println!(
+                "skerry {}:\n{}",
+                words.join(" "),
+                all[all.len().saturating_sub(LOG_LINES)..].join("\n")
+            );
         };
         show(&["resources"]);
         show(&["ls"]);
@@ -284,7 +358,9 @@ impl Drive {
 
 /// What is on the standard input of an operation's tool.
 fn input(op: &Op) -> Vec<u8> {
-    let Op::Run { spec, input, .. } = op else { return Vec::new() };
+    let Op::Run { spec, input, .. } = op else {
+        return Vec::new();
+    };
     let mut bytes = lines::lines(spec.seed ^ 1, (*input / lines::LINE + 1) as u64);
     bytes.truncate(*input);
     bytes
@@ -292,7 +368,8 @@ fn input(op: &Op) -> Vec<u8> {
 
 fn judged(op: &Op, seen: &Seen, judgement: Judgement) -> Result<()> {
     let Err(why) = judgement else { return Ok(()) };
-    let shorten = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(EXCERPT)]).into_owned();
+    let shorten =
+        |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(EXCERPT)]).into_owned();
     bail!(
         "{op}: {why}\n  its status is {}, its output ({} bytes) {:?}, its error output {:?}",
         seen.status,
@@ -302,10 +379,12 @@ fn judged(op: &Op, seen: &Seen, judgement: Judgement) -> Result<()> {
     )
 }
 
-/// The machine's resources, as if this program used no memory: what it keeps of its own grows with the steps that it makes.
+/// The machine's resources, as if this program used no memory: what it keeps of its own grows with
+/// the steps that it makes.
 fn resources() -> Result<Resources> {
     let seen = tool::run(&["resources".into(), "--json".into()])?;
-    let mut resources: Resources = serde_json::from_slice(&seen.out).with_context(|| format!("`skerry resources`: {seen:?}"))?;
+    let mut resources: Resources = serde_json::from_slice(&seen.out)
+        .with_context(|| format!("`skerry resources`: {seen:?}"))?;
     let own = own_kib()? << 10;
     resources.memory.supervisor = resources.memory.supervisor.saturating_sub(own);
     resources.memory.free += own;
@@ -325,6 +404,9 @@ fn own_kib() -> Result<u64> {
 /// The number in a line of a file as `/proc/meminfo` is one.
 fn kib(path: &str, name: &str) -> Result<u64> {
     let text = fs::read_to_string(path)?;
-    let line = text.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("{path} has no {name}"))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name))
+        .with_context(|| format!("{path} has no {name}"))?;
     Ok(line.trim().trim_end_matches(" kB").parse()?)
 }

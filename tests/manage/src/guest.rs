@@ -73,7 +73,9 @@ fn write_lines(to: &mut dyn Write, seed: u32, count: u64) -> io::Result<()> {
     let mut next = 0;
     while next < count {
         let end = count.min(next + BATCH);
-        let batch: Vec<u8> = (next..end).flat_map(|index| lines::line(seed, index)).collect();
+        let batch: Vec<u8> = (next..end)
+            .flat_map(|index| lines::line(seed, index))
+            .collect();
         match to.write_all(&batch) {
             // A reader that is gone makes no difference to what follows.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
@@ -95,7 +97,10 @@ fn trap() -> Result<()> {
     }
     ready()?;
     read.read_exact(&mut [0])?;
-    let first = came.iter().find(|(_, flag)| flag.load(Ordering::SeqCst)).map_or(0, |(signal, _)| *signal);
+    let first = came
+        .iter()
+        .find(|(_, flag)| flag.load(Ordering::SeqCst))
+        .map_or(0, |(signal, _)| *signal);
     writeln!(io::stdout(), "signal {first}")?;
     Ok(())
 }

@@ -1,6 +1,8 @@
-//! `cargo xtask fuzz manage` inside the machine (`docs/fuzzing.md`): the verbs of `skerry`, at random, beside a model.
+//! `cargo xtask fuzz manage` inside the machine (`docs/fuzzing.md`): the verbs of `skerry`, at
+//! random, beside a model.
 //!
-//! `manage drive SEED SECONDS` runs on the supervisor; `manage guest …` is what runs in the instances.
+//! `manage drive SEED SECONDS` runs on the supervisor; `manage guest …` is what runs in the
+//! instances.
 #![forbid(unsafe_code)]
 
 mod choose;

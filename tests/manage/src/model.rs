@@ -1,8 +1,10 @@
-//! What the tool must say and do (`docs/partitions.md`, `docs/cli.md`): states of instances, what each operation may answer, and what
-//! there is afterwards. Pure: it is told what was seen, and says what is wrong with that.
+//! What the tool must say and do (`docs/partitions.md`, `docs/cli.md`): states of instances, what
+//! each operation may answer, and what there is afterwards. Pure: it is told what was seen, and
+//! says what is wrong with that.
 //!
-//! Some things are not known until they are seen: whether a program that ends by itself has done so, or which of two signals was first.
-//! An instance therefore has the *set* of its possible ends, and what is seen narrows it.
+//! Some things are not known until they are seen: whether a program that ends by itself has done
+//! so, or which of two signals was first. An instance therefore has the *set* of its possible ends,
+//! and what is seen narrows it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +20,8 @@ const SURELY_TOO_LITTLE: u64 = 4 << 20;
 const SURELY_ENOUGH: u64 = 20 << 20;
 /// Memory that [`Root::Large`] needs at least, and that is enough for it.
 pub(crate) const LARGE_NEEDS: u64 = 24 << 20;
-/// What an instance that is remembered may cost the supervisor: three histories, window and descriptor, the record.
+/// What an instance that is remembered may cost the supervisor: three histories, window and
+/// descriptor, the record.
 const PER_INSTANCE: u64 = 3 << 20;
 /// What the supervisor's own use of memory may differ by from one moment to the next.
 pub(crate) const SLACK: u64 = 8 << 20;
@@ -182,27 +185,49 @@ impl Spec {
     /// How it ends by itself, and whether it surely does.
     fn ends(&self) -> (Vec<End>, bool) {
         let (end, surely) = match self.program {
-            Program::Exit(code) | Program::Write { code, .. } | Program::Cat(code) | Program::Count(code) => {
-                (Some(End::Exited(code)), true)
-            }
+            Program::Exit(code)
+            | Program::Write { code, .. }
+            | Program::Cat(code)
+            | Program::Count(code) => (Some(End::Exited(code)), true),
             Program::File { code, .. } => (Some(End::Exited(code)), true),
-            Program::Fault("hang" | "deaf") | Program::Sleep | Program::Trap(_) | Program::Endless => (None, false),
+            Program::Fault("hang" | "deaf")
+            | Program::Sleep
+            | Program::Trap(_)
+            | Program::Endless => (None, false),
             Program::Fault(_) => (Some(End::Panicked), true),
         };
         let doubtful = self.memory.1 < SURELY_ENOUGH || matches!(self.root, Root::Broken { .. });
-        (if doubtful { vec![End::Any] } else { end.into_iter().collect() }, surely)
+        (
+            if doubtful {
+                vec![End::Any]
+            } else {
+                end.into_iter().collect()
+            },
+            surely,
+        )
     }
 }
 
 impl Instance {
     fn new(spec: Spec, phase: Phase, input: Vec<u8>) -> Self {
         let (cpus, memory) = (spec.cpus, spec.memory_taken());
-        Self { spec: Some(spec), cpus, memory, phase, ready: false, id: None, input }
+        Self {
+            spec: Some(spec),
+            cpus,
+            memory,
+            phase,
+            ready: false,
+            id: None,
+            input,
+        }
     }
 
     /// Runs what was created.
     fn started(&self) -> Phase {
-        let (ends, surely) = self.spec.as_ref().map_or((vec![End::Any], false), Spec::ends);
+        let (ends, surely) = self
+            .spec
+            .as_ref()
+            .map_or((vec![End::Any], false), Spec::ends);
         Phase::Running { ends, surely }
     }
 
@@ -211,9 +236,12 @@ impl Instance {
         matches!(&self.phase, Phase::Running { ends, .. } if ends.is_empty())
     }
 
-    /// What is wrong with what its program has written; `all`: nothing is left out at the beginning.
+    /// What is wrong with what its program has written; `all`: nothing is left out at the
+    /// beginning.
     fn check(&self, out: &[u8], err: &[u8], all: bool) -> Judgement {
-        let Some(spec) = &self.spec else { return Ok(()) };
+        let Some(spec) = &self.spec else {
+            return Ok(());
+        };
         let ends = match &self.phase {
             Phase::Created => {
                 lines::same(b"", out)?;
@@ -233,12 +261,18 @@ impl Instance {
                 let text = String::from_utf8_lossy(out);
                 let rest = match text.strip_prefix("ready\n") {
                     Some(rest) => rest,
-                    None if self.ready || by_itself => return Err(format!("it was ready, and its output is {text:?}")),
+                    None if self.ready || by_itself => {
+                        return Err(format!("it was ready, and its output is {text:?}"));
+                    }
                     None if text.is_empty() => "",
                     None => return Err(format!("its output is {text:?}")),
                 };
                 let told = matches!(spec.program, Program::Trap(code) if matches!(ends, [End::Exited(end)] if *end == code));
-                let as_told = if told { rest.starts_with("signal ") && rest.lines().count() == 1 } else { rest.is_empty() };
+                let as_told = if told {
+                    rest.starts_with("signal ") && rest.lines().count() == 1
+                } else {
+                    rest.is_empty()
+                };
                 if as_told || matches!(spec.program, Program::Trap(_)) && !told && ends.len() != 1 {
                     Ok(())
                 } else {
@@ -246,14 +280,21 @@ impl Instance {
                 }
             }
             program => {
-                let whole = program.output(spec.seed, &self.input).ok_or("a program without a known output")?;
+                let whole = program
+                    .output(spec.seed, &self.input)
+                    .ok_or("a program without a known output")?;
                 for (whole, seen) in whole.iter().zip([out, err]) {
                     if all && by_itself {
                         lines::same(whole, seen)?;
                     } else if by_itself {
                         lines::is_end_of(whole, seen)?;
-                    } else if !whole.windows(seen.len().max(1)).any(|piece| piece == seen) && !seen.is_empty() {
-                        return Err(format!("{} bytes that are no piece of what is written", seen.len()));
+                    } else if !whole.windows(seen.len().max(1)).any(|piece| piece == seen)
+                        && !seen.is_empty()
+                    {
+                        return Err(format!(
+                            "{} bytes that are no piece of what is written",
+                            seen.len()
+                        ));
                     }
                 }
                 Ok(())
@@ -262,14 +303,19 @@ impl Instance {
     }
 }
 
-/// What is wrong unless it is refused: with this status, this in its message, and nothing else printed.
+/// What is wrong unless it is refused: with this status, this in its message, and nothing else
+/// printed.
 fn refused(seen: &Seen, status: u8, says: &str) -> Judgement {
     let message = String::from_utf8_lossy(&seen.err);
     if seen.status != status || !message.contains(says) {
-        return Err(format!("it must be refused with status {status} and {says:?}"));
+        return Err(format!(
+            "it must be refused with status {status} and {says:?}"
+        ));
     }
     if message.lines().count() != 1 || !message.starts_with("skerry: ") {
-        return Err(format!("an error is one line that begins with \"skerry: \", not {message:?}"));
+        return Err(format!(
+            "an error is one line that begins with \"skerry: \", not {message:?}"
+        ));
     }
     lines::same(b"", &seen.out)
 }
@@ -282,20 +328,28 @@ fn succeeded(seen: &Seen, out: &[u8]) -> Judgement {
     lines::same(b"", &seen.err)
 }
 
-/// Halting takes no longer than the tool waits, unless whoever runs the machine stops it: then nothing is known yet.
+/// Halting takes no longer than the tool waits, unless whoever runs the machine stops it: then
+/// nothing is known yet.
 fn is_late(seen: &Seen) -> bool {
     seen.status == 1 && String::from_utf8_lossy(&seen.err).contains(" has not ended after ")
 }
 
 fn is_name(name: &str) -> bool {
     let inner = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
-    name.len() <= 63 && name.chars().all(inner) && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+    name.len() <= 63
+        && name.chars().all(inner)
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
 }
 
 impl Model {
     /// No instances, and these resources.
     pub(crate) fn new(base: Resources) -> Self {
-        Self { instances: BTreeMap::new(), loose: BTreeSet::new(), base, last_id: 0 }
+        Self {
+            instances: BTreeMap::new(),
+            loose: BTreeSet::new(),
+            base,
+            last_id: 0,
+        }
     }
 
     /// CPUs that are free at least, and at most.
@@ -310,12 +364,15 @@ impl Model {
         for instance in self.instances.values() {
             let (cpus, memory) = (u64::from(instance.cpus), instance.memory);
             match &instance.phase {
-                Phase::Created => (held.cpus, held.staged) = (held.cpus + cpus, held.staged + memory),
+                Phase::Created => {
+                    (held.cpus, held.staged) = (held.cpus + cpus, held.staged + memory)
+                }
                 Phase::Running { .. } if instance.surely_runs() => {
                     (held.cpus, held.granted) = (held.cpus + cpus, held.granted + memory);
                 }
                 Phase::Running { .. } => {
-                    (held.cpus_maybe, held.granted_maybe) = (held.cpus_maybe + cpus, held.granted_maybe + memory);
+                    (held.cpus_maybe, held.granted_maybe) =
+                        (held.cpus_maybe + cpus, held.granted_maybe + memory);
                 }
                 Phase::Ended(_) => {}
             }
@@ -326,7 +383,11 @@ impl Model {
     /// What may become of a request: `None`: it is granted; otherwise what the refusal says.
     fn creation(&self, spec: &Spec) -> Vec<Option<&'static str>> {
         let memory = spec.memory.1;
-        let early = [(memory == 0, "is not a size"), (spec.cpus == 0, "needs a CPU"), (!is_name(&spec.name), "cannot be a name")];
+        let early = [
+            (memory == 0, "is not a size"),
+            (spec.cpus == 0, "needs a CPU"),
+            (!is_name(&spec.name), "cannot be a name"),
+        ];
         if let Some((_, says)) = early.iter().find(|(wrong, _)| *wrong) {
             return vec![Some(says)];
         }
@@ -351,7 +412,9 @@ impl Model {
             let held = self.held();
             let taken = held.staged + held.granted + held.granted_maybe;
             possible.push(match spec.root {
-                _ if spec.memory_taken() > self.base.memory.free.saturating_sub(taken) => Some("free (asked for"),
+                _ if spec.memory_taken() > self.base.memory.free.saturating_sub(taken) => {
+                    Some("free (asked for")
+                }
                 Root::Large if memory <= LARGE_NEEDS => Some("does not fit"),
                 _ => None,
             });
@@ -362,23 +425,36 @@ impl Model {
     /// Judges what a tool answered to a request for an instance; true if there is one now.
     fn was_created(&self, spec: &Spec, seen: &Seen, failure: u8) -> Result<bool, String> {
         let possible = self.creation(spec);
-        if possible.iter().flatten().any(|says| refused(seen, failure, says).is_ok()) {
+        if possible
+            .iter()
+            .flatten()
+            .any(|says| refused(seen, failure, says).is_ok())
+        {
             return Ok(false);
         }
         match possible.as_slice() {
             [Some(says)] => refused(seen, failure, says).map(|()| false),
             _ if possible.contains(&None) => Ok(true),
-            _ => Err(format!("it must be refused in one of these ways: {possible:?}")),
+            _ => Err(format!(
+                "it must be refused in one of these ways: {possible:?}"
+            )),
         }
     }
 
-    /// The tool was killed in the middle of it, or did it beside others: what became of it will be seen.
+    /// The tool was killed in the middle of it, or did it beside others: what became of it will be
+    /// seen.
     pub(crate) fn loosen(&mut self, op: &Op) {
         match op.name() {
             Some(name) => drop(self.loose.insert(name.to_owned())),
             None => {
-                let may_be_gone = |instance: &Instance| instance.phase != Phase::Created && !instance.surely_runs();
-                let names = self.instances.iter().filter(|(_, instance)| may_be_gone(instance)).map(|(name, _)| name.clone());
+                let may_be_gone = |instance: &Instance| {
+                    instance.phase != Phase::Created && !instance.surely_runs()
+                };
+                let names = self
+                    .instances
+                    .iter()
+                    .filter(|(_, instance)| may_be_gone(instance))
+                    .map(|(name, _)| name.clone());
                 self.loose.extend(names);
             }
         }
@@ -386,7 +462,15 @@ impl Model {
 
     /// Who may not, cannot.
     pub(crate) fn judge_nobody(op: &Op, seen: &Seen) -> Judgement {
-        refused(seen, if matches!(op, Op::Run { .. } | Op::RunDetached(_)) { OURS } else { 1 }, "/dev/skerry")
+        refused(
+            seen,
+            if matches!(op, Op::Run { .. } | Op::RunDetached(_)) {
+                OURS
+            } else {
+                1
+            },
+            "/dev/skerry",
+        )
     }
 
     /// Judges what one tool did, alone, and notes what that means.
@@ -415,7 +499,9 @@ impl Model {
             Op::Kill(name, signal) => self.judge_kill(name, *signal, seen),
             Op::Wait(name, _) => self.judge_wait(name, seen),
             Op::Logs(name) | Op::Ready(name) => {
-                let Some(instance) = self.instances.get(name) else { return refused(seen, 1, "no instance is called") };
+                let Some(instance) = self.instances.get(name) else {
+                    return refused(seen, 1, "no instance is called");
+                };
                 if seen.status != 0 {
                     return Err("it must succeed".into());
                 }
@@ -432,7 +518,8 @@ impl Model {
             Op::Inspect(name) => match self.instances.contains_key(name) {
                 false => refused(seen, 1, "no instance is called"),
                 true => {
-                    let entry: Entry = serde_json::from_slice(&seen.out).map_err(|error| error.to_string())?;
+                    let entry: Entry =
+                        serde_json::from_slice(&seen.out).map_err(|error| error.to_string())?;
                     self.observe_one(&entry)
                 }
             },
@@ -443,7 +530,14 @@ impl Model {
     }
 
     /// Judges `run`, which has stayed until the end. `whole`: its reader has read all.
-    pub(crate) fn judge_run(&mut self, spec: &Spec, input: Vec<u8>, whole: bool, remove: bool, seen: &Seen) -> Judgement {
+    pub(crate) fn judge_run(
+        &mut self,
+        spec: &Spec,
+        input: Vec<u8>,
+        whole: bool,
+        remove: bool,
+        seen: &Seen,
+    ) -> Judgement {
         if !self.was_created(spec, seen, OURS)? {
             return Ok(());
         }
@@ -456,11 +550,17 @@ impl Model {
         };
         let expected = end.status().map(|(_, status)| status);
         if expected.is_some_and(|expected| expected != seen.status) {
-            return Err(format!("its status is {}, not {}", seen.status, expected.unwrap_or(0)));
+            return Err(format!(
+                "its status is {}, not {}",
+                seen.status,
+                expected.unwrap_or(0)
+            ));
         }
         instance.phase = Phase::Ended(vec![end]);
         match (end, &spec.program) {
-            (_, Program::File { .. }) if end != End::Any => refused(seen, seen.status, "cannot run")?,
+            (_, Program::File { .. }) if end != End::Any => {
+                refused(seen, seen.status, "cannot run")?
+            }
             // Its kernel's last words are in the error output.
             (End::Panicked, _) if whole => instance.check(&seen.out, b"", true)?,
             _ if whole => instance.check(&seen.out, &seen.err, true)?,
@@ -480,11 +580,28 @@ impl Model {
         Ok(())
     }
 
-    /// Judges one who followed what a program writes without end, until its instance was halted; `logs` is what is kept of it.
-    pub(crate) fn judge_follower(&self, name: &str, attach: bool, seen: &Seen, logs: &Seen) -> Judgement {
-        let Some(Instance { spec: Some(spec), phase: Phase::Ended(ends), .. }) = self.instances.get(name) else { return Ok(()) };
+    /// Judges one who followed what a program writes without end, until its instance was halted;
+    /// `logs` is what is kept of it.
+    pub(crate) fn judge_follower(
+        &self,
+        name: &str,
+        attach: bool,
+        seen: &Seen,
+        logs: &Seen,
+    ) -> Judgement {
+        let Some(Instance {
+            spec: Some(spec),
+            phase: Phase::Ended(ends),
+            ..
+        }) = self.instances.get(name)
+        else {
+            return Ok(());
+        };
         if seen.status != if attach { KILLED } else { 0 } {
-            return Err(format!("its status is {}, and its instance has ended: {ends:?}", seen.status));
+            return Err(format!(
+                "its status is {}, and its instance has ended: {ends:?}",
+                seen.status
+            ));
         }
         let (start, end) = place(spec.seed, &seen.out, !attach)?;
         let (_, last) = place(spec.seed, &logs.out, false)?;
@@ -492,13 +609,17 @@ impl Model {
             return Err(format!("only {} bytes are kept", logs.out.len()));
         }
         if end != last && !seen.out.is_empty() {
-            return Err(format!("it read from byte {start} to {end}, and {last} were written"));
+            return Err(format!(
+                "it read from byte {start} to {end}, and {last} were written"
+            ));
         }
         Ok(())
     }
 
     fn judge_start(&mut self, name: &str, seen: &Seen) -> Judgement {
-        let Some(instance) = self.instances.get_mut(name) else { return refused(seen, 1, "no instance is called") };
+        let Some(instance) = self.instances.get_mut(name) else {
+            return refused(seen, 1, "no instance is called");
+        };
         if instance.phase != Phase::Created {
             return refused(seen, 1, "cannot be started");
         }
@@ -513,7 +634,9 @@ impl Model {
     }
 
     fn judge_end(&mut self, name: &str, seen: &Seen, force: bool) -> Judgement {
-        let Some(instance) = self.instances.get_mut(name) else { return refused(seen, 1, "no instance is called") };
+        let Some(instance) = self.instances.get_mut(name) else {
+            return refused(seen, 1, "no instance is called");
+        };
         let Phase::Running { ends, .. } = &mut instance.phase else {
             return succeeded(seen, format!("{name}\n").as_bytes());
         };
@@ -533,14 +656,20 @@ impl Model {
     }
 
     fn judge_kill(&mut self, name: &str, signal: Signal, seen: &Seen) -> Judgement {
-        let Some(instance) = self.instances.get_mut(name) else { return refused(seen, 1, "no instance is called") };
+        let Some(instance) = self.instances.get_mut(name) else {
+            return refused(seen, 1, "no instance is called");
+        };
         let sure = instance.surely_runs();
         let program = instance.spec.as_ref().map(|spec| spec.program.clone());
-        let Phase::Running { ends, surely } = &mut instance.phase else { return refused(seen, 1, "does not run") };
+        let Phase::Running { ends, surely } = &mut instance.phase else {
+            return refused(seen, 1, "does not run");
+        };
         if !sure && refused(seen, 1, "does not run").is_ok() {
             return Ok(());
         }
-        if matches!(program, None | Some(Program::Fault(_))) && refused(seen, 1, "cannot send a signal").is_ok() {
+        if matches!(program, None | Some(Program::Fault(_)))
+            && refused(seen, 1, "cannot send a signal").is_ok()
+        {
             // It does not read its messages.
             return Ok(());
         }
@@ -564,14 +693,18 @@ impl Model {
             if let Some(Program::Trap(code)) = program
                 && signal.handled
             {
-                ends.retain(|end| *end != End::Exited(128 + signal.number) || *end == End::Exited(code));
+                ends.retain(|end| {
+                    *end != End::Exited(128 + signal.number) || *end == End::Exited(code)
+                });
             }
         }
         Ok(())
     }
 
     fn judge_wait(&mut self, name: &str, seen: &Seen) -> Judgement {
-        let Some(instance) = self.instances.get_mut(name) else { return refused(seen, 1, "no instance is called") };
+        let Some(instance) = self.instances.get_mut(name) else {
+            return refused(seen, 1, "no instance is called");
+        };
         let ends = match &instance.phase {
             Phase::Created => return Err("it waits for what was not started".into()),
             Phase::Running { ends, .. } | Phase::Ended(ends) => ends.clone(),
@@ -589,7 +722,9 @@ impl Model {
     }
 
     fn judge_remove(&mut self, name: &str, seen: &Seen) -> Judgement {
-        let Some(instance) = self.instances.get(name) else { return refused(seen, 1, "no instance is called") };
+        let Some(instance) = self.instances.get(name) else {
+            return refused(seen, 1, "no instance is called");
+        };
         let running = matches!(instance.phase, Phase::Running { .. });
         if instance.surely_runs() || running && refused(seen, 1, "is running").is_ok() {
             return refused(seen, 1, "is running");
@@ -599,7 +734,9 @@ impl Model {
     }
 
     fn judge_remove_force(&mut self, name: &str, seen: &Seen) -> Judgement {
-        let Some(instance) = self.instances.get_mut(name) else { return refused(seen, 1, "no instance is called") };
+        let Some(instance) = self.instances.get_mut(name) else {
+            return refused(seen, 1, "no instance is called");
+        };
         if let (Phase::Running { ends, .. }, true) = (&mut instance.phase, is_late(seen)) {
             ends.push(End::Halted);
             return Ok(());
@@ -616,15 +753,25 @@ impl Model {
             if ended && !gone.contains(name.as_str()) {
                 return Err(format!("{name} has ended and was not pruned"));
             }
-            if gone.contains(name.as_str()) && (instance.phase == Phase::Created || instance.surely_runs()) {
+            if gone.contains(name.as_str())
+                && (instance.phase == Phase::Created || instance.surely_runs())
+            {
                 return Err(format!("{name} has not ended and was pruned"));
             }
         }
-        if let Some(unknown) = gone.iter().find(|name| !self.instances.contains_key(**name)) {
+        if let Some(unknown) = gone
+            .iter()
+            .find(|name| !self.instances.contains_key(**name))
+        {
             return Err(format!("{unknown} is none of the instances"));
         }
-        self.instances.retain(|name, _| !gone.contains(name.as_str()));
-        if seen.status == 0 { Ok(()) } else { Err("it must succeed".into()) }
+        self.instances
+            .retain(|name, _| !gone.contains(name.as_str()));
+        if seen.status == 0 {
+            Ok(())
+        } else {
+            Err("it must succeed".into())
+        }
     }
 
     /// The program has said that it is ready.
@@ -636,8 +783,12 @@ impl Model {
 
     /// Whether so much output means that the program is ready.
     pub(crate) fn tells_ready(&self, name: &str, out: &[u8]) -> bool {
-        let spec = self.instances.get(name).and_then(|instance| instance.spec.as_ref());
-        spec.is_some_and(|spec| spec.program == Program::Endless && out.len() >= lines::LINE) || out.starts_with(READY)
+        let spec = self
+            .instances
+            .get(name)
+            .and_then(|instance| instance.spec.as_ref());
+        spec.is_some_and(|spec| spec.program == Program::Endless && out.len() >= lines::LINE)
+            || out.starts_with(READY)
     }
 
     /// What `ls` shows is what there can be; and what was in doubt is known now.
@@ -648,7 +799,9 @@ impl Model {
         }
         let ids: Vec<u32> = entries.iter().map(|entry| entry.id).collect();
         if !ids.is_sorted() {
-            return Err(format!("the numbers are not in the order of creation: {ids:?}"));
+            return Err(format!(
+                "the numbers are not in the order of creation: {ids:?}"
+            ));
         }
         for name in std::mem::take(&mut self.loose) {
             match entries.iter().find(|entry| entry.name == name) {
@@ -656,7 +809,11 @@ impl Model {
                 Some(entry) => self.adopt(entry),
             }
         }
-        if let Some(missing) = self.instances.keys().find(|name| !names.contains(name.as_str())) {
+        if let Some(missing) = self
+            .instances
+            .keys()
+            .find(|name| !names.contains(name.as_str()))
+        {
             return Err(format!("{missing} is gone"));
         }
         entries.iter().try_for_each(|entry| self.observe_one(entry))
@@ -666,27 +823,49 @@ impl Model {
     fn adopt(&mut self, entry: &Entry) {
         let phase = match entry.state.as_str() {
             "created" => Phase::Created,
-            "running" => Phase::Running { ends: vec![End::Any], surely: false },
+            "running" => Phase::Running {
+                ends: vec![End::Any],
+                surely: false,
+            },
             _ => Phase::Ended(vec![End::Any]),
         };
         let (cpus, memory) = (entry.cpus, entry.memory);
-        let instance = Instance { spec: None, cpus, memory, phase, ready: false, id: None, input: Vec::new() };
+        let instance = Instance {
+            spec: None,
+            cpus,
+            memory,
+            phase,
+            ready: false,
+            id: None,
+            input: Vec::new(),
+        };
         self.instances.insert(entry.name.clone(), instance);
     }
 
     fn observe_one(&mut self, entry: &Entry) -> Judgement {
-        let Some(instance) = self.instances.get_mut(&entry.name) else { return Err(format!("there is {entry:?}")) };
+        let Some(instance) = self.instances.get_mut(&entry.name) else {
+            return Err(format!("there is {entry:?}"));
+        };
         if (entry.cpus, entry.memory) != (instance.cpus, instance.memory) {
-            return Err(format!("{entry:?} has not {} CPUs and {} bytes", instance.cpus, instance.memory));
+            return Err(format!(
+                "{entry:?} has not {} CPUs and {} bytes",
+                instance.cpus, instance.memory
+            ));
         }
         match instance.id {
             Some(id) if id != entry.id => return Err(format!("{entry:?} had number {id}")),
-            None if entry.id <= self.last_id && instance.spec.is_some() => return Err(format!("{entry:?} has an old number")),
+            None if entry.id <= self.last_id && instance.spec.is_some() => {
+                return Err(format!("{entry:?} has an old number"));
+            }
             _ => instance.id = Some(entry.id),
         }
         self.last_id = self.last_id.max(entry.id);
         if let Some(reclaim) = &entry.reclaim
-            && (reclaim.lost_cpus, reclaim.leaked_bytes, reclaim.scrubbed_bytes) != (0, 0, instance.memory)
+            && (
+                reclaim.lost_cpus,
+                reclaim.leaked_bytes,
+                reclaim.scrubbed_bytes,
+            ) != (0, 0, instance.memory)
         {
             return Err(format!("not everything came back: {entry:?}"));
         }
@@ -698,32 +877,59 @@ impl Model {
             Phase::Running { ends, .. } | Phase::Ended(ends) => ends,
         };
         match End::shown(entry).filter(|end| is_among(possible, *end)) {
-            Some(_) if possible.contains(&End::Any) => instance.phase = Phase::Ended(vec![End::Any]),
+            Some(_) if possible.contains(&End::Any) => {
+                instance.phase = Phase::Ended(vec![End::Any])
+            }
             Some(end) => instance.phase = Phase::Ended(vec![end]),
             None => return wrong(),
         }
         Ok(())
     }
 
-    /// Everything belongs to somebody: free, used and the supervisor's are the whole, and nothing is lost.
+    /// Everything belongs to somebody: free, used and the supervisor's are the whole, and nothing
+    /// is lost.
     pub(crate) fn account(&self, now: &Resources) -> Judgement {
         let (base, held) = (&self.base, self.held());
-        let check =
-            |what: &str, holds: bool| if holds { Ok(()) } else { Err(format!("{what}: {now:?}, with {held:?} of {base:?}")) };
+        let check = |what: &str, holds: bool| {
+            if holds {
+                Ok(())
+            } else {
+                Err(format!("{what}: {now:?}, with {held:?} of {base:?}"))
+            }
+        };
         let between = |value: u64, least: u64, more: u64| least <= value && value <= least + more;
         check("CPUs are lost", now.cpus.lost == 0)?;
         check("memory is leaked", now.memory.leaked == 0)?;
         check("instances", now.instances == self.instances.len())?;
-        check("all CPUs", (now.cpus.total, now.cpus.supervisor) == (base.cpus.total, base.cpus.supervisor))?;
-        check("CPUs of instances", between(now.cpus.in_use.into(), held.cpus, held.cpus_maybe))?;
-        check("free CPUs", now.cpus.free + now.cpus.in_use + now.cpus.supervisor == now.cpus.total)?;
+        check(
+            "all CPUs",
+            (now.cpus.total, now.cpus.supervisor) == (base.cpus.total, base.cpus.supervisor),
+        )?;
+        check(
+            "CPUs of instances",
+            between(now.cpus.in_use.into(), held.cpus, held.cpus_maybe),
+        )?;
+        check(
+            "free CPUs",
+            now.cpus.free + now.cpus.in_use + now.cpus.supervisor == now.cpus.total,
+        )?;
         check("all memory", now.memory.total == base.memory.total)?;
-        check("memory of instances", between(now.memory.in_use, held.granted, held.granted_maybe))?;
+        check(
+            "memory of instances",
+            between(now.memory.in_use, held.granted, held.granted_maybe),
+        )?;
         let sum = now.memory.free + now.memory.in_use + now.memory.supervisor;
         check("the sum of the memory", sum == now.memory.total)?;
         let records = self.instances.len() as u64 * PER_INSTANCE;
         let own = (base.memory.supervisor + held.staged).saturating_sub(SLACK);
-        check("memory of the supervisor", between(now.memory.supervisor, own, 2 * SLACK + records + held.granted_maybe))
+        check(
+            "memory of the supervisor",
+            between(
+                now.memory.supervisor,
+                own,
+                2 * SLACK + records + held.granted_maybe,
+            ),
+        )
     }
 }
 

@@ -5,7 +5,8 @@
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// From a seed, and the number of what it is for: those of different numbers have nothing to do with each other.
+    /// From a seed, and the number of what it is for: those of different numbers have nothing to do
+    /// with each other.
     pub(crate) fn new(seed: u64, number: u64) -> Self {
         let mut random = Self(seed ^ number.wrapping_mul(0xd134_2543_de82_ef95));
         random.next();

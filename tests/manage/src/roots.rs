@@ -21,7 +21,10 @@ pub(crate) fn make() -> Result<()> {
     }
     let mut random = Random::new(0, 0);
     let noise: Vec<u8> = (0..5000).map(|_| random.next() as u8).collect();
-    for (name, bytes, mode) in [("text", &b"no program\n"[..], 0o644), ("noise", &noise, 0o755)] {
+    for (name, bytes, mode) in [
+        ("text", &b"no program\n"[..], 0o644),
+        ("noise", &noise, 0o755),
+    ] {
         for root in ["root", "large"] {
             let path = roots.join(root).join(name);
             fs::write(&path, bytes)?;
@@ -29,7 +32,11 @@ pub(crate) fn make() -> Result<()> {
         }
     }
     fs::File::create(roots.join("large/hole"))?.set_len(LARGE_NEEDS)?;
-    let tar = Command::new("tar").args(["cf", "root.tar", "-C", "root", "."]).current_dir(roots).status().context("tar")?;
+    let tar = Command::new("tar")
+        .args(["cf", "root.tar", "-C", "root", "."])
+        .current_dir(roots)
+        .status()
+        .context("tar")?;
     ensure!(tar.success(), "tar failed");
     let whole = fs::read(roots.join("root.tar"))?;
     let header = |rest: &[u8]| [b"070701", rest].concat();

@@ -1,4 +1,5 @@
-//! What is asked for: instances, the programs in them, operations of the tool. Values only; `choose` makes them, `model` judges them.
+//! What is asked for: instances, the programs in them, operations of the tool. Values only;
+//! `choose` makes them, `model` judges them.
 
 use std::fmt;
 
@@ -42,7 +43,10 @@ pub(crate) enum Root {
     /// A folder with much beside the program.
     Large,
     /// What the tool refuses, and what it says.
-    Refused { path: &'static str, says: &'static str },
+    Refused {
+        path: &'static str,
+        says: &'static str,
+    },
     /// Archives that the tool does not look into, and the instance's kernel does.
     Broken { path: &'static str },
 }
@@ -83,7 +87,13 @@ impl Program {
             Self::File { path, .. } => return vec![(*path).into()],
             Self::Exit(code) => vec!["exit".into(), code.to_string()],
             Self::Write { out, err, code } => {
-                vec!["write".into(), seed.to_string(), out.to_string(), err.to_string(), code.to_string()]
+                vec![
+                    "write".into(),
+                    seed.to_string(),
+                    out.to_string(),
+                    err.to_string(),
+                    code.to_string(),
+                ]
             }
             Self::Cat(code) => vec!["cat".into(), code.to_string()],
             Self::Count(code) => vec!["count".into(), code.to_string()],
@@ -92,14 +102,21 @@ impl Program {
             Self::Endless => vec!["endless".into(), seed.to_string()],
             Self::Fault(name) => vec!["fault".into(), (*name).into()],
         };
-        [PROGRAM.to_owned(), "guest".to_owned()].into_iter().chain(words).collect()
+        [PROGRAM.to_owned(), "guest".to_owned()]
+            .into_iter()
+            .chain(words)
+            .collect()
     }
 
-    /// What it writes to its two outputs if it ends by itself, given this input; `None` if that is not known.
+    /// What it writes to its two outputs if it ends by itself, given this input; `None` if that is
+    /// not known.
     pub(crate) fn output(&self, seed: u32, input: &[u8]) -> Option<[Vec<u8>; 2]> {
         Some(match self {
             Self::Exit(_) | Self::File { .. } => [vec![], vec![]],
-            Self::Write { out, err, .. } => [lines::lines(seed, (*out).into()), lines::lines(!seed, (*err).into())],
+            Self::Write { out, err, .. } => [
+                lines::lines(seed, (*out).into()),
+                lines::lines(!seed, (*err).into()),
+            ],
             Self::Cat(_) => [input.to_vec(), vec![]],
             Self::Count(_) => [count(input).into_bytes(), vec![]],
             Self::Sleep | Self::Trap(_) | Self::Endless | Self::Fault(_) => return None,
@@ -109,7 +126,9 @@ impl Program {
 
 /// What [`Program::Count`] prints.
 pub(crate) fn count(input: &[u8]) -> String {
-    let sum = input.iter().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
+    let sum = input.iter().fold(0u64, |sum, byte| {
+        sum.wrapping_mul(31).wrapping_add(u64::from(*byte))
+    });
     format!("{} {sum:016x}\n", input.len())
 }
 
@@ -193,9 +212,20 @@ pub(crate) enum Step {
 impl Spec {
     /// The tool's arguments, from the options on.
     fn arguments(&self) -> Vec<String> {
-        let options = ["--cpus", &self.cpus.to_string(), "--mem", &self.memory.0, "--rootfs", &self.root.path(), "--"];
+        let options = [
+            "--cpus",
+            &self.cpus.to_string(),
+            "--mem",
+            &self.memory.0,
+            "--rootfs",
+            &self.root.path(),
+            "--",
+        ];
         let name = format!("--name={}", self.name);
-        let options = [name.as_str()].into_iter().chain(options).map(str::to_owned);
+        let options = [name.as_str()]
+            .into_iter()
+            .chain(options)
+            .map(str::to_owned);
         options.chain(self.program.command(self.seed)).collect()
     }
 }
@@ -204,7 +234,9 @@ impl Op {
     /// The name it is about.
     pub(crate) fn name(&self) -> Option<&str> {
         match self {
-            Self::Create(spec) | Self::RunDetached(spec) | Self::Run { spec, .. } => Some(&spec.name),
+            Self::Create(spec) | Self::RunDetached(spec) | Self::Run { spec, .. } => {
+                Some(&spec.name)
+            }
             Self::Start(name)
             | Self::Stop(name)
             | Self::StopForce(name)
@@ -223,11 +255,18 @@ impl Op {
 
     /// The tool's arguments.
     pub(crate) fn arguments(&self) -> Vec<String> {
-        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let words = |words: &[&str]| {
+            words
+                .iter()
+                .map(|word| (*word).to_owned())
+                .collect::<Vec<_>>()
+        };
         match self {
             Self::Create(spec) => [words(&["create"]), spec.arguments()].concat(),
             Self::RunDetached(spec) => [words(&["run", "-d"]), spec.arguments()].concat(),
-            Self::Run { spec, remove: true, .. } => [words(&["run", "--rm"]), spec.arguments()].concat(),
+            Self::Run {
+                spec, remove: true, ..
+            } => [words(&["run", "--rm"]), spec.arguments()].concat(),
             Self::Run { spec, .. } => [words(&["run"]), spec.arguments()].concat(),
             Self::Start(name) => words(&["start", name]),
             Self::Stop(name) => words(&["stop", "--time", "2", name]),
@@ -235,8 +274,14 @@ impl Op {
             Self::Kill(name, signal) => words(&["kill", "-s", signal.name, name]),
             Self::Wait(name, _) => words(&["wait", name]),
             Self::Logs(name) | Self::Ready(name) => words(&["logs", name]),
-            Self::Follow { name, attach: false, .. } => words(&["logs", "-f", name]),
-            Self::Follow { name, .. } | Self::Attach(name) => words(&["attach", "--no-stdin", name]),
+            Self::Follow {
+                name,
+                attach: false,
+                ..
+            } => words(&["logs", "-f", name]),
+            Self::Follow { name, .. } | Self::Attach(name) => {
+                words(&["attach", "--no-stdin", name])
+            }
             Self::Inspect(name) => words(&["inspect", "--json", name]),
             Self::Remove(name) => words(&["rm", name]),
             Self::RemoveForce(name) => words(&["rm", "--force", name]),
@@ -250,7 +295,9 @@ impl fmt::Display for Op {
         write!(f, "skerry {}", self.arguments().join(" "))?;
         match self {
             Self::Run { reader, input, .. } => write!(f, " (input {input}, reader {reader:?})"),
-            Self::Follow { reader, .. } => write!(f, " (two of them, reader {reader:?}, then stop --force)"),
+            Self::Follow { reader, .. } => {
+                write!(f, " (two of them, reader {reader:?}, then stop --force)")
+            }
             Self::Wait(_, count) if *count > 1 => write!(f, " ({count} of them)"),
             Self::Ready(_) => write!(f, " (until it is ready)"),
             _ => Ok(()),

@@ -16,7 +16,8 @@ use crate::spec::Reader;
 
 /// The tool.
 const TOOL: &str = "/bin/skerry";
-/// How long it may take, on a machine that is emulated and busy. No threshold: whatever takes longer does not end.
+/// How long it may take, on a machine that is emulated and busy. No threshold: whatever takes
+/// longer does not end.
 const PATIENCE: Duration = Duration::from_secs(150);
 /// Nobody.
 const NOBODY: u32 = 65534;
@@ -50,7 +51,12 @@ pub(crate) struct Options<'a> {
 
 impl Default for Options<'_> {
     fn default() -> Self {
-        Self { input: &[], reader: Reader::Fast, nobody: false, tell_after: 0 }
+        Self {
+            input: &[],
+            reader: Reader::Fast,
+            nobody: false,
+            tell_after: 0,
+        }
     }
 }
 
@@ -59,11 +65,17 @@ impl Tool {
     pub(crate) fn start(arguments: &[String], options: Options<'_>) -> Result<Self> {
         let what = arguments.join(" ");
         let mut command = Command::new(TOOL);
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         if options.nobody {
             command.uid(NOBODY).gid(NOBODY);
         }
-        let mut child = command.spawn().with_context(|| format!("cannot run {TOOL}"))?;
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("cannot run {TOOL}"))?;
         let pid = Pid::from_child(&child);
         let stdin = child.stdin.take().context("no input")?;
         let input = options.input.to_vec();
@@ -73,7 +85,10 @@ impl Tool {
         });
         let (tell, progress) = mpsc::channel();
         let (go, gone) = mpsc::channel::<()>();
-        let (from, reader) = (child.stdout.take().context("no output")?, options.reader.clone());
+        let (from, reader) = (
+            child.stdout.take().context("no output")?,
+            options.reader.clone(),
+        );
         let out = thread::spawn(move || {
             if reader == Reader::Late {
                 // An error is that the tool was given up.
@@ -90,13 +105,25 @@ impl Tool {
         thread::spawn(move || {
             let _ = tell.send(wait(child));
         });
-        Ok(Self { what, pid, out, err, status, ended: Cell::new(None), go, progress, reader: options.reader })
+        Ok(Self {
+            what,
+            pid,
+            out,
+            err,
+            status,
+            ended: Cell::new(None),
+            go,
+            progress,
+            reader: options.reader,
+        })
     }
 
     /// Waits until its reader has as much as was asked for, or its output has ended.
     pub(crate) fn await_progress(&self) -> Result<()> {
         match self.progress.recv_timeout(PATIENCE) {
-            Err(mpsc::RecvTimeoutError::Timeout) => bail!("`skerry {}` writes nothing any more", self.what),
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                bail!("`skerry {}` writes nothing any more", self.what)
+            }
             _ => Ok(()),
         }
     }
@@ -117,7 +144,9 @@ impl Tool {
 
     /// Stops and continues it, if its reader is of that kind.
     pub(crate) fn stop_and_go(&self) {
-        let Reader::Stopped(times) = self.reader else { return };
+        let Reader::Stopped(times) = self.reader else {
+            return;
+        };
         for _ in 0..times {
             self.send(Signal::STOP);
             thread::sleep(PAUSE * 4);
@@ -131,12 +160,20 @@ impl Tool {
         self.stop_and_go();
         // A reader that is not late does not listen.
         let _ = self.go.send(());
-        let Ok(status) = self.ended.get().map_or_else(|| self.status.recv_timeout(PATIENCE), Ok) else {
+        let Ok(status) = self
+            .ended
+            .get()
+            .map_or_else(|| self.status.recv_timeout(PATIENCE), Ok)
+        else {
             self.send(Signal::KILL);
             bail!("`skerry {}` does not end", self.what);
         };
         let bytes = |thread: JoinHandle<Vec<u8>>| thread.join().unwrap_or_default();
-        Ok(Seen { status, out: bytes(self.out), err: bytes(self.err) })
+        Ok(Seen {
+            status,
+            out: bytes(self.out),
+            err: bytes(self.err),
+        })
     }
 
     fn send(&self, signal: Signal) {
@@ -151,13 +188,24 @@ pub(crate) fn run(arguments: &[String]) -> Result<Seen> {
 }
 
 fn wait(mut child: Child) -> u8 {
-    let Ok(status) = child.wait() else { return u8::MAX };
+    let Ok(status) = child.wait() else {
+        return u8::MAX;
+    };
     let signal = status.signal().map(|signal| 128 + signal);
-    status.code().or(signal).and_then(|status| u8::try_from(status).ok()).unwrap_or(u8::MAX)
+    status
+        .code()
+        .or(signal)
+        .and_then(|status| u8::try_from(status).ok())
+        .unwrap_or(u8::MAX)
 }
 
 /// Reads to the end, as `reader` does.
-fn read(mut from: impl Read, reader: &Reader, tell_after: usize, mut tell: impl FnMut()) -> Vec<u8> {
+fn read(
+    mut from: impl Read,
+    reader: &Reader,
+    tell_after: usize,
+    mut tell: impl FnMut(),
+) -> Vec<u8> {
     let (mut bytes, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
     let (piece, mut pauses, most) = match reader {
         Reader::Fast | Reader::Late | Reader::Stopped(_) => (buffer.len(), 0, usize::MAX),
@@ -166,7 +214,11 @@ fn read(mut from: impl Read, reader: &Reader, tell_after: usize, mut tell: impl 
     };
     let mut told = tell_after == 0;
     while bytes.len() < most {
-        let size = if pauses > 0 { piece } else { buffer.len().min(most - bytes.len()) };
+        let size = if pauses > 0 {
+            piece
+        } else {
+            buffer.len().min(most - bytes.len())
+        };
         match from.read(&mut buffer[..size]) {
             Ok(0) => break,
             Ok(count) => bytes.extend_from_slice(&buffer[..count]),

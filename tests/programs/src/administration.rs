@@ -1,4 +1,5 @@
-//! What administrators read and set of the network: `/proc/sys/net`, `/proc/net`, `ioctl`s about interfaces and sockets.
+//! What administrators read and set of the network: `/proc/sys/net`, `/proc/net`, `ioctl`s about
+//! interfaces and sockets.
 
 use std::fs;
 use std::io;
@@ -51,27 +52,41 @@ impl Drop for Changed {
 fn settings() -> Result<()> {
     {
         let _range = Changed::new("ipv4/ip_local_port_range", "41000 41015\n")?;
-        ensure!(fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")? == "41000\t41015\n", "it reads otherwise");
+        ensure!(
+            fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")? == "41000\t41015\n",
+            "it reads otherwise"
+        );
         for _ in 0..8 {
-            let port = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+            let port = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?
+                .local_addr()?
+                .port();
             ensure!((41_000..=41_015).contains(&port), "port {port}");
         }
     }
     {
         let _idle = Changed::new("ipv4/tcp_keepalive_time", "1234")?;
         let fd = socket(libc::AF_INET, libc::SOCK_STREAM)?;
-        ensure!(get(&fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE)? == 1234, "another time");
+        ensure!(
+            get(&fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE)? == 1234,
+            "another time"
+        );
     }
     {
         let _buffer = Changed::new("core/rmem_default", "300000")?;
         let fd = socket(libc::AF_INET, libc::SOCK_DGRAM)?;
-        ensure!(get(&fd, libc::SOL_SOCKET, libc::SO_RCVBUF)? == 300_000, "another buffer");
+        ensure!(
+            get(&fd, libc::SOL_SOCKET, libc::SO_RCVBUF)? == 300_000,
+            "another buffer"
+        );
     }
     {
         let _foreign = Changed::new("ipv4/ip_nonlocal_bind", "1")?;
         UdpSocket::bind((Ipv4Addr::new(192, 0, 2, 1), 0)).context("another host's address")?;
     }
-    ensure!(UdpSocket::bind((Ipv4Addr::new(192, 0, 2, 1), 0)).is_err(), "another host's address is bound");
+    ensure!(
+        UdpSocket::bind((Ipv4Addr::new(192, 0, 2, 1), 0)).is_err(),
+        "another host's address is bound"
+    );
     Ok(())
 }
 
@@ -85,7 +100,10 @@ fn bounds() -> Result<()> {
     ] {
         let path = format!("/proc/sys/net/{name}");
         let before = fs::read_to_string(&path)?;
-        ensure!(errno(fs::write(&path, bad)) == libc::EINVAL, "{name} takes {bad}");
+        ensure!(
+            errno(fs::write(&path, bad)) == libc::EINVAL,
+            "{name} takes {bad}"
+        );
         ensure!(fs::read_to_string(&path)? == before, "{name} changed");
     }
     Ok(())
@@ -105,12 +123,23 @@ fn interfaces() -> Result<()> {
     let fd = socket(libc::AF_INET, libc::SOCK_DGRAM)?;
     let flags = request(&fd, SIOCGIFFLAGS, 0)?;
     let flags = u32::from(u16::from_ne_bytes([flags[16], flags[17]]));
-    ensure!(flags & (libc::IFF_UP | libc::IFF_LOOPBACK) as u32 == (libc::IFF_UP | libc::IFF_LOOPBACK) as u32, "flags {flags:#x}");
+    ensure!(
+        flags & (libc::IFF_UP | libc::IFF_LOOPBACK) as u32
+            == (libc::IFF_UP | libc::IFF_LOOPBACK) as u32,
+        "flags {flags:#x}"
+    );
     // What is so already can be set.
     request(&fd, SIOCSIFFLAGS, flags)?;
     let mtu = request(&fd, SIOCGIFMTU, 0)?;
-    request(&fd, SIOCSIFMTU, u32::from_ne_bytes([mtu[16], mtu[17], mtu[18], mtu[19]]))?;
-    ensure!(request(&fd, SIOCGIFMAP, 0)?[16..] == [0; 24], "it has memory of its own");
+    request(
+        &fd,
+        SIOCSIFMTU,
+        u32::from_ne_bytes([mtu[16], mtu[17], mtu[18], mtu[19]]),
+    )?;
+    ensure!(
+        request(&fd, SIOCGIFMAP, 0)?[16..] == [0; 24],
+        "it has memory of its own"
+    );
     let (stream, _other) = pair()?;
     let mut waits = -1i32;
     // SAFETY: the number is alive during the call.
@@ -127,23 +156,41 @@ fn time(fd: &impl AsRawFd, command: libc::c_ulong) -> io::Result<[i64; 2]> {
 }
 
 fn last_message() -> Result<()> {
-    let (a, b) = (UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?, UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?);
-    ensure!(errno(time(&b, SIOCGSTAMP)) == libc::ENOENT, "a time of nothing");
-    let now = || -> Result<i64> { Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos().try_into()?) };
+    let (a, b) = (
+        UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?,
+        UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?,
+    );
+    ensure!(
+        errno(time(&b, SIOCGSTAMP)) == libc::ENOENT,
+        "a time of nothing"
+    );
+    let now = || -> Result<i64> {
+        Ok(SystemTime::now()
+            .duration_since(UNIX_EPOCH)?
+            .as_nanos()
+            .try_into()?)
+    };
     let before = now()?;
     a.send_to(b"x", b.local_addr()?)?;
     let sent = now()?;
     b.recv(&mut [0; 4])?;
     let [seconds, nanoseconds] = time(&b, SIOCGSTAMPNS)?;
     let at = seconds * 1_000_000_000 + nanoseconds;
-    ensure!(before <= at && at <= sent, "it came at {at}, sent from {before} to {sent}");
+    ensure!(
+        before <= at && at <= sent,
+        "it came at {at}, sent from {before} to {sent}"
+    );
     let [again, micros] = time(&b, SIOCGSTAMP)?;
-    ensure!((again, micros) == (seconds, nanoseconds / 1000), "not the same in microseconds");
+    ensure!(
+        (again, micros) == (seconds, nanoseconds / 1000),
+        "not the same in microseconds"
+    );
     Ok(())
 }
 
 fn files() -> Result<()> {
-    let connection = TcpStream::connect(std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?);
+    let connection =
+        TcpStream::connect(std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?);
     for (name, start, lines) in [
         ("arp", "IP address ", 1),
         ("netstat", "TcpExt: SyncookiesSent ", 4),
@@ -158,12 +205,23 @@ fn files() -> Result<()> {
         ("dev", "Inter-|   Receive ", 3),
     ] {
         let text = fs::read_to_string(format!("/proc/net/{name}")).context(name)?;
-        ensure!(text.trim_start().starts_with(start.trim_start()), "{name} begins with {:?}", text.lines().next());
-        ensure!(text.lines().count() >= lines, "{name} has {} lines", text.lines().count());
+        ensure!(
+            text.trim_start().starts_with(start.trim_start()),
+            "{name} begins with {:?}",
+            text.lines().next()
+        );
+        ensure!(
+            text.lines().count() >= lines,
+            "{name} has {} lines",
+            text.lines().count()
+        );
     }
     let routes = fs::read_to_string("/proc/net/ipv6_route")?;
     ensure!(
-        routes.lines().any(|line| line.starts_with("00000000000000000000000000000001 80 ") && line.ends_with("      lo")),
+        routes.lines().any(
+            |line| line.starts_with("00000000000000000000000000000001 80 ")
+                && line.ends_with("      lo")
+        ),
         "{routes}"
     );
     drop(connection);

@@ -1,36 +1,60 @@
-//! Which checks need the machine to themselves: they change what others look at, or look at what others change.
+//! Which checks need the machine to themselves: they change what others look at, or look at what
+//! others change.
 
 /// What the name of such a check begins with, and why.
 const ALONE: &[(&str, &str)] = &[
-    ("administration-", "settings of the whole machine, and counts of all sockets"),
+    (
+        "administration-",
+        "settings of the whole machine, and counts of all sockets",
+    ),
     ("arrivals-lost-are-counted", "counts of all sockets"),
     ("go-timers", "how late a timer is"),
     ("klog-", "there is one kernel log"),
-    ("large-pages-", "settings of the whole machine, and whether there is a large page"),
+    (
+        "large-pages-",
+        "settings of the whole machine, and whether there is a large page",
+    ),
     ("leaks-", "counts of all there is in the machine"),
     ("listening-", "whatever passes the loop"),
     ("packets-", "whatever passes the loop"),
     ("mounts-", "changes of the tree that all see"),
     ("namespaces-", "changes of the tree that all see"),
     ("newmounts-", "changes of the tree that all see"),
-    ("pressure-", "whether anybody waits for memory or processors"),
+    (
+        "pressure-",
+        "whether anybody waits for memory or processors",
+    ),
     ("proc-small-files", "counts of the whole machine"),
     ("scheduling-", "who runs where, and before whom"),
     ("ptys-", "numbers of terminals"),
     ("shootdowns-", "a processor whose thread nothing interrupts"),
-    ("sockets-rings-are-freed", "descriptors that are under way in the whole machine"),
-    ("sockets-deep-nesting-is-freed", "descriptors that are under way in the whole machine"),
+    (
+        "sockets-rings-are-freed",
+        "descriptors that are under way in the whole machine",
+    ),
+    (
+        "sockets-deep-nesting-is-freed",
+        "descriptors that are under way in the whole machine",
+    ),
     ("surveys-", "all objects of System V IPC"),
     ("time-clock-is-set", "the time of day"),
     ("time-of-day", "the time of day"),
     ("topology-siblings-used-", "which processors idle"),
-    ("transfers-of-recorded-events", "what the whole machine records"),
-    ("transfers-while-calls-are-recorded", "what the whole machine records"),
+    (
+        "transfers-of-recorded-events",
+        "what the whole machine records",
+    ),
+    (
+        "transfers-while-calls-are-recorded",
+        "what the whole machine records",
+    ),
     ("trees-proc-of-the-machine", "counts of the whole machine"),
     ("used-", "shares of the processors' time"),
 ];
 
 /// Whether nothing else may run beside this check.
 pub fn is_alone(name: &str) -> bool {
-    ALONE.iter().any(|(beginning, _)| name.starts_with(beginning))
+    ALONE
+        .iter()
+        .any(|(beginning, _)| name.starts_with(beginning))
 }

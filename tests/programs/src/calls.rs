@@ -4,10 +4,15 @@ use anyhow::{Result, ensure};
 
 /// What a call returned: its result, or the negated error.
 pub fn outcome(result: i64) -> i64 {
-    if result < 0 { -i64::from(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { result }
+    if result < 0 {
+        -i64::from(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    } else {
+        result
+    }
 }
 
-/// Makes a system call. The arguments are numbers, or addresses of places that are as large as the call takes them to be.
+/// Makes a system call. The arguments are numbers, or addresses of places that are as large as the
+/// call takes them to be.
 pub fn make(number: i64, arguments: &[usize]) -> i64 {
     let mut six = [0; 6];
     six[..arguments.len()].copy_from_slice(arguments);
@@ -15,7 +20,8 @@ pub fn make(number: i64, arguments: &[usize]) -> i64 {
     outcome(unsafe { libc::syscall(number, six[0], six[1], six[2], six[3], six[4], six[5]) })
 }
 
-/// Makes a system call with arguments that are numbers or pointers, and returns its result or the negated error.
+/// Makes a system call with arguments that are numbers or pointers, and returns its result or the
+/// negated error.
 macro_rules! call {
     ($number:ident $(, $argument:expr)* $(,)?) => {
         crate::calls::make(libc::$number, &[$($argument as usize),*])
@@ -25,7 +31,12 @@ pub(crate) use call;
 
 /// That a call came out as it should.
 pub fn is(got: i64, expected: i64, what: &str) -> Result<()> {
-    ensure!(got == expected, "{what}: {}, not {}", shown(got), shown(expected));
+    ensure!(
+        got == expected,
+        "{what}: {}, not {}",
+        shown(got),
+        shown(expected)
+    );
     Ok(())
 }
 
@@ -71,6 +82,10 @@ pub fn pipe(flags: i32) -> Result<[Fd; 2]> {
 /// Two sockets that are connected.
 pub fn pair(kind: i32) -> Result<[Fd; 2]> {
     let mut fds = [-1; 2];
-    is(call!(SYS_socketpair, libc::AF_UNIX, kind, 0, fds.as_mut_ptr()), 0, "socketpair")?;
+    is(
+        call!(SYS_socketpair, libc::AF_UNIX, kind, 0, fds.as_mut_ptr()),
+        0,
+        "socketpair",
+    )?;
     Ok(fds.map(Fd))
 }

@@ -1,11 +1,12 @@
-//! Memory that changes its owner: one instance fills its own with a pattern, the next looks for it, in what it is given and, by
-//! its kernel (`/proc/skerry/search`), in every frame as it is.
+//! Memory that changes its owner: one instance fills its own with a pattern, the next looks for it,
+//! in what it is given and, by its kernel (`/proc/skerry/search`), in every frame as it is.
 
 use std::hint::black_box;
 use std::process::ExitCode;
 use std::{fs, io};
 
-/// The pattern with its bits inverted: the program itself must not hold it, or it would be found in the next instance.
+/// The pattern with its bits inverted: the program itself must not hold it, or it would be found in
+/// the next instance.
 const INVERTED: u64 = !u64::from_le_bytes(*b"\x8ecanary\x5a");
 /// What the kernel multiplies words by when it searches (`guard::faults::SEARCH_FACTOR`).
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -31,27 +32,40 @@ pub fn run(what: &str) -> ExitCode {
     }
 }
 
-/// Fills memory of the process, and a file in memory. That the kernel's search finds it here shows that it would there.
+/// Fills memory of the process, and a file in memory. That the kernel's search finds it here shows
+/// that it would there.
 fn write() -> io::Result<&'static str> {
     let pattern = !black_box(INVERTED);
     let memory = vec![pattern; LENGTH / 8];
-    let bytes: Vec<u8> = memory[..memory.len() / 4].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let bytes: Vec<u8> = memory[..memory.len() / 4]
+        .iter()
+        .flat_map(|word| word.to_le_bytes())
+        .collect();
     fs::write("/tmp/canary", bytes)?;
     if !memory.iter().rev().step_by(16).all(|&word| word == pattern) {
         return Ok("lost");
     }
     let frames = search()?;
     drop(black_box(memory));
-    Ok(if frames > LENGTH / 4096 { "written, and found by the kernel" } else { "written, and not found" })
+    Ok(if frames > LENGTH / 4096 {
+        "written, and found by the kernel"
+    } else {
+        "written, and not found"
+    })
 }
 
-/// Looks through every frame, and through as much memory as was written, before anything is written to it.
+/// Looks through every frame, and through as much memory as was written, before anything is written
+/// to it.
 fn scan() -> io::Result<&'static str> {
     let frames = search()?;
     // The allocator takes zeroed memory for this straight from the kernel and does not write to it.
     let memory = vec![0u64; LENGTH / 8];
     let found = frames != 0 || memory.iter().any(|&word| !word == black_box(INVERTED));
-    Ok(if found { "found the canary" } else { "no trace" })
+    Ok(if found {
+        "found the canary"
+    } else {
+        "no trace"
+    })
 }
 
 /// In how many frames of this instance the kernel finds the pattern.
@@ -60,6 +74,8 @@ fn search() -> io::Result<usize> {
     let product = (!black_box(INVERTED)).wrapping_mul(FACTOR);
     fs::write(FILE, format!("{product:x}"))?;
     let said = fs::read_to_string(FILE)?;
-    let frames = said.strip_prefix("found in ").and_then(|rest| rest.split(' ').next()?.parse().ok());
+    let frames = said
+        .strip_prefix("found in ")
+        .and_then(|rest| rest.split(' ').next()?.parse().ok());
     frames.ok_or_else(|| io::Error::other(said))
 }

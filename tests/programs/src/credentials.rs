@@ -13,7 +13,10 @@ use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[
     ("credentials-user-ids", user_ids),
-    ("credentials-capabilities-follow-ids", capabilities_follow_ids),
+    (
+        "credentials-capabilities-follow-ids",
+        capabilities_follow_ids,
+    ),
     ("credentials-capset", capset),
     ("credentials-set-user-id-file", set_user_id_file),
     ("credentials-no-new-privileges", no_new_privileges),
@@ -55,7 +58,11 @@ pub fn in_child(check: impl FnOnce() -> Result<()>) -> Result<()> {
     let mut status = 0;
     // SAFETY: the word is valid.
     checked(unsafe { libc::waitpid(pid, &mut status, 0) })?;
-    if status == 0 { Ok(()) } else { Err(anyhow!("{text} (status {status:#x})")) }
+    if status == 0 {
+        Ok(())
+    } else {
+        Err(anyhow!("{text} (status {status:#x})"))
+    }
 }
 
 pub fn become_user(uid: u32) -> Result<()> {
@@ -84,8 +91,14 @@ pub fn prctl(option: i32, arg: usize, arg3: usize) -> io::Result<i32> {
 /// A field of `/proc/self/status`, in hexadecimal.
 fn status_field(name: &str) -> Result<u64> {
     let text = fs::read_to_string("/proc/self/status")?;
-    let line = text.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("no {name}"))?;
-    Ok(u64::from_str_radix(line.trim_start_matches(':').trim(), 16)?)
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name))
+        .with_context(|| format!("no {name}"))?;
+    Ok(u64::from_str_radix(
+        line.trim_start_matches(':').trim(),
+        16,
+    )?)
 }
 
 const CAP_CHOWN: u64 = 1;
@@ -97,17 +110,27 @@ const CAP_NET_BIND: u64 = 1 << 10;
 fn caps() -> Result<[u32; 3]> {
     let mut header = [0x2008_0522u32, 0];
     let mut data = [0u32; 6];
-    // SAFETY: both have the lengths that this version has.
-    checked(unsafe { libc::syscall(libc::SYS_capget, header.as_mut_ptr(), data.as_mut_ptr()) } as i32)?;
+    checked(
+        // SAFETY: both have the lengths that this version has.
+        unsafe { libc::syscall(libc::SYS_capget, header.as_mut_ptr(), data.as_mut_ptr()) } as i32,
+    )?;
     Ok([data[0], data[1], data[2]])
 }
 
 fn set_caps(effective: u64, permitted: u64, inheritable: u64) -> io::Result<()> {
     let mut header = [0x2008_0522u32, 0];
     let (low, high) = (|set: u64| set as u32, |set: u64| (set >> 32) as u32);
-    let data = [low(effective), low(permitted), low(inheritable), high(effective), high(permitted), high(inheritable)];
+    let data = [
+        low(effective),
+        low(permitted),
+        low(inheritable),
+        high(effective),
+        high(permitted),
+        high(inheritable),
+    ];
     // SAFETY: as above.
-    checked(unsafe { libc::syscall(libc::SYS_capset, header.as_mut_ptr(), data.as_ptr()) } as i32).map(drop)
+    checked(unsafe { libc::syscall(libc::SYS_capset, header.as_mut_ptr(), data.as_ptr()) } as i32)
+        .map(drop)
 }
 
 fn refused<T>(result: io::Result<T>, errno: i32, what: &str) -> Result<()> {
@@ -126,12 +149,20 @@ fn user_ids() -> Result<()> {
         unsafe {
             checked(libc::setresuid(USER, OTHER, 0))?;
             ensure!(ids() == [USER, OTHER, 0], "setresuid: {:?}", ids());
-            refused(checked(libc::setresuid(77, u32::MAX, u32::MAX)), libc::EPERM, "a foreign id")?;
+            refused(
+                checked(libc::setresuid(77, u32::MAX, u32::MAX)),
+                libc::EPERM,
+                "a foreign id",
+            )?;
             checked(libc::setreuid(u32::MAX, 0))?;
             ensure!(ids() == [USER, 0, 0], "setreuid: {:?}", ids());
             checked(libc::setuid(USER))?;
             ensure!(ids() == [USER; 3], "setuid of the superuser: {:?}", ids());
-            refused(checked(libc::setuid(0)), libc::EPERM, "becoming the superuser again")?;
+            refused(
+                checked(libc::setuid(0)),
+                libc::EPERM,
+                "becoming the superuser again",
+            )?;
             refused(checked(libc::setgroups(1, &0)), libc::EPERM, "setgroups")
         }
     })?;
@@ -144,10 +175,23 @@ fn user_ids() -> Result<()> {
             for id in [77, USER] {
                 checked(libc::setuid(id))?;
                 checked(libc::setgid(id))?;
-                ensure!(ids() == [USER, id, 77] && libc::getegid() == id, "setuid({id}): {:?}, {}", ids(), libc::getegid());
+                ensure!(
+                    ids() == [USER, id, 77] && libc::getegid() == id,
+                    "setuid({id}): {:?}, {}",
+                    ids(),
+                    libc::getegid()
+                );
             }
-            refused(checked(libc::setuid(OTHER)), libc::EPERM, "setuid to who he acted as")?;
-            refused(checked(libc::setgid(OTHER)), libc::EPERM, "setgid to what he acted as")
+            refused(
+                checked(libc::setuid(OTHER)),
+                libc::EPERM,
+                "setuid to who he acted as",
+            )?;
+            refused(
+                checked(libc::setgid(OTHER)),
+                libc::EPERM,
+                "setgid to what he acted as",
+            )
         }
     })
 }
@@ -155,18 +199,37 @@ fn user_ids() -> Result<()> {
 fn capabilities_follow_ids() -> Result<()> {
     in_child(|| {
         let [effective, permitted, _] = caps()?;
-        ensure!(effective == permitted && u64::from(effective) & (CAP_CHOWN | CAP_SETUID) != 0, "root has {effective:#x}");
+        ensure!(
+            effective == permitted && u64::from(effective) & (CAP_CHOWN | CAP_SETUID) != 0,
+            "root has {effective:#x}"
+        );
         // SAFETY: the calls take numbers only.
         checked(unsafe { libc::setresuid(u32::MAX, USER, u32::MAX) })?;
-        ensure!(caps()? == [0, permitted, 0], "acting as a user: {:x?}", caps()?);
+        ensure!(
+            caps()? == [0, permitted, 0],
+            "acting as a user: {:x?}",
+            caps()?
+        );
         // SAFETY: likewise.
         checked(unsafe { libc::setresuid(u32::MAX, 0, u32::MAX) })?;
-        ensure!(caps()?[0] == permitted, "the superuser's come back: {:x?}", caps()?);
+        ensure!(
+            caps()?[0] == permitted,
+            "the superuser's come back: {:x?}",
+            caps()?
+        );
         prctl(libc::PR_SET_KEEPCAPS, 1, 0)?;
         become_user(USER)?;
-        ensure!(caps()? == [0, permitted, 0], "kept over setresuid: {:x?}", caps()?);
+        ensure!(
+            caps()? == [0, permitted, 0],
+            "kept over setresuid: {:x?}",
+            caps()?
+        );
         set_caps(CAP_SETUID, CAP_SETUID, 0)?;
-        refused(set_caps(CAP_CHOWN, CAP_CHOWN | CAP_SETUID, 0), libc::EPERM, "taking a capability back")?;
+        refused(
+            set_caps(CAP_CHOWN, CAP_CHOWN | CAP_SETUID, 0),
+            libc::EPERM,
+            "taking a capability back",
+        )?;
         // SAFETY: likewise.
         checked(unsafe { libc::setresuid(0, 0, 0) })?;
         Ok(())
@@ -181,13 +244,33 @@ fn capabilities_follow_ids() -> Result<()> {
 fn capset() -> Result<()> {
     in_child(|| {
         set_caps(CAP_CHOWN, CAP_CHOWN | CAP_SETUID, CAP_NET_BIND)?;
-        ensure!(caps()? == [CAP_CHOWN as u32, (CAP_CHOWN | CAP_SETUID) as u32, CAP_NET_BIND as u32], "{:x?}", caps()?);
-        ensure!(status_field("CapPrm")? == CAP_CHOWN | CAP_SETUID, "/proc tells otherwise");
-        refused(set_caps(CAP_CHOWN, CAP_CHOWN, CAP_CHOWN | CAP_NET_BIND << 1), libc::EPERM, "inheriting what is not permitted")?;
+        ensure!(
+            caps()?
+                == [
+                    CAP_CHOWN as u32,
+                    (CAP_CHOWN | CAP_SETUID) as u32,
+                    CAP_NET_BIND as u32
+                ],
+            "{:x?}",
+            caps()?
+        );
+        ensure!(
+            status_field("CapPrm")? == CAP_CHOWN | CAP_SETUID,
+            "/proc tells otherwise"
+        );
+        refused(
+            set_caps(CAP_CHOWN, CAP_CHOWN, CAP_CHOWN | CAP_NET_BIND << 1),
+            libc::EPERM,
+            "inheriting what is not permitted",
+        )?;
         let mut header = [7u32, 0];
         // SAFETY: no data is asked for.
         checked(unsafe { libc::syscall(libc::SYS_capget, header.as_mut_ptr(), 0) } as i32)?;
-        ensure!(header[0] == 0x2008_0522, "the version to use is {:#x}", header[0]);
+        ensure!(
+            header[0] == 0x2008_0522,
+            "the version to use is {:#x}",
+            header[0]
+        );
         Ok(())
     })
 }
@@ -218,7 +301,10 @@ impl Drop for SetUserId {
 }
 
 fn says(path: &Path) -> Result<String> {
-    let output = Command::new(path).args(["credentials-child", "ids"]).output().with_context(|| format!("{}", path.display()))?;
+    let output = Command::new(path)
+        .args(["credentials-child", "ids"])
+        .output()
+        .with_context(|| format!("{}", path.display()))?;
     Ok(String::from_utf8(output.stdout)?)
 }
 
@@ -232,7 +318,9 @@ pub fn child(what: &[&str]) -> ExitCode {
             print!("{real} {effective} {saved} group {group} secure {secure}");
         }
         ["caps"] => match caps() {
-            Ok([effective, permitted, inheritable]) => print!("{effective:x} {permitted:x} {inheritable:x}"),
+            Ok([effective, permitted, inheritable]) => {
+                print!("{effective:x} {permitted:x} {inheritable:x}")
+            }
             Err(_) => return ExitCode::FAILURE,
         },
         ["dumpable"] => match prctl(libc::PR_GET_DUMPABLE, 0, 0) {
@@ -248,7 +336,10 @@ fn set_user_id_file() -> Result<()> {
     let file = SetUserId::new("set-user-id", 0o6755)?;
     in_child(|| {
         become_user(USER)?;
-        let (said, wanted) = (file.says()?, format!("{USER} {OTHER} {OTHER} group {OTHER} secure 1"));
+        let (said, wanted) = (
+            file.says()?,
+            format!("{USER} {OTHER} {OTHER} group {OTHER} secure 1"),
+        );
         ensure!(said == wanted, "{said}");
         Ok(())
     })?;
@@ -262,43 +353,88 @@ fn no_new_privileges() -> Result<()> {
     let file = SetUserId::new("no-new-privileges", 0o4755)?;
     in_child(|| {
         become_user(USER)?;
-        refused(prctl(libc::PR_SET_NO_NEW_PRIVS, 0, 0), libc::EINVAL, "taking it back")?;
+        refused(
+            prctl(libc::PR_SET_NO_NEW_PRIVS, 0, 0),
+            libc::EINVAL,
+            "taking it back",
+        )?;
         prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0)?;
-        ensure!(prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0)? == 1 && status_field("NoNewPrivs")? == 1, "it is not told");
+        ensure!(
+            prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0)? == 1 && status_field("NoNewPrivs")? == 1,
+            "it is not told"
+        );
         let said = file.says()?;
-        ensure!(said == format!("{USER} {USER} {USER} group {USER} secure 0"), "{said}");
+        ensure!(
+            said == format!("{USER} {USER} {USER} group {USER} secure 0"),
+            "{said}"
+        );
         Ok(())
     })
 }
 
 fn bounding_and_ambient() -> Result<()> {
     let said = || -> Result<String> {
-        let output = Command::new("/proc/self/exe").args(["credentials-child", "caps"]).output()?;
+        let output = Command::new("/proc/self/exe")
+            .args(["credentials-child", "caps"])
+            .output()?;
         Ok(String::from_utf8(output.stdout)?)
     };
     in_child(|| {
         prctl(libc::PR_CAPBSET_DROP, CAP_KILL_NUMBER, 0)?;
-        ensure!(prctl(libc::PR_CAPBSET_READ, CAP_KILL_NUMBER, 0)? == 0, "it is still there");
-        refused(prctl(libc::PR_CAPBSET_READ, 64, 0), libc::EINVAL, "reading no capability")?;
-        ensure!(caps()?[1] >> CAP_KILL_NUMBER & 1 != 0, "the caller lost it, too");
+        ensure!(
+            prctl(libc::PR_CAPBSET_READ, CAP_KILL_NUMBER, 0)? == 0,
+            "it is still there"
+        );
+        refused(
+            prctl(libc::PR_CAPBSET_READ, 64, 0),
+            libc::EINVAL,
+            "reading no capability",
+        )?;
+        ensure!(
+            caps()?[1] >> CAP_KILL_NUMBER & 1 != 0,
+            "the caller lost it, too"
+        );
         let after = said()?;
         let permitted = u32::from_str_radix(after.split(' ').nth(1).context("no sets")?, 16)?;
-        ensure!(permitted >> CAP_KILL_NUMBER & 1 == 0 && permitted & CAP_SETUID as u32 != 0, "a program has {after}");
+        ensure!(
+            permitted >> CAP_KILL_NUMBER & 1 == 0 && permitted & CAP_SETUID as u32 != 0,
+            "a program has {after}"
+        );
         Ok(())
     })?;
     in_child(|| {
-        let raise = || prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE as usize, 10);
-        refused(raise(), libc::EPERM, "making ambient what is not inheritable")?;
+        let raise = || {
+            prctl(
+                libc::PR_CAP_AMBIENT,
+                libc::PR_CAP_AMBIENT_RAISE as usize,
+                10,
+            )
+        };
+        refused(
+            raise(),
+            libc::EPERM,
+            "making ambient what is not inheritable",
+        )?;
         prctl(libc::PR_SET_KEEPCAPS, 1, 0)?;
         become_user(USER)?;
         set_caps(CAP_NET_BIND, CAP_NET_BIND, CAP_NET_BIND)?;
         raise()?;
-        ensure!(status_field("CapAmb")? == CAP_NET_BIND, "/proc tells otherwise");
+        ensure!(
+            status_field("CapAmb")? == CAP_NET_BIND,
+            "/proc tells otherwise"
+        );
         let after = said()?;
         ensure!(after == "400 400 400", "a program has {after}");
-        prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as usize, 0)?;
+        prctl(
+            libc::PR_CAP_AMBIENT,
+            libc::PR_CAP_AMBIENT_CLEAR_ALL as usize,
+            0,
+        )?;
         let after = said()?;
-        ensure!(after == "0 0 400", "without ambient ones a program has {after}");
+        ensure!(
+            after == "0 0 400",
+            "without ambient ones a program has {after}"
+        );
         Ok(())
     })
 }
@@ -308,8 +444,14 @@ fn secure_bits() -> Result<()> {
     const NOROOT_LOCKED: usize = 2;
     in_child(|| {
         prctl(libc::PR_SET_SECUREBITS, NOROOT | NOROOT_LOCKED, 0)?;
-        refused(prctl(libc::PR_SET_SECUREBITS, 0, 0), libc::EPERM, "unlocking")?;
-        let output = Command::new("/proc/self/exe").args(["credentials-child", "caps"]).output()?;
+        refused(
+            prctl(libc::PR_SET_SECUREBITS, 0, 0),
+            libc::EPERM,
+            "unlocking",
+        )?;
+        let output = Command::new("/proc/self/exe")
+            .args(["credentials-child", "caps"])
+            .output()?;
         let after = String::from_utf8(output.stdout)?;
         ensure!(after == "0 0 0", "root, who is nobody special, has {after}");
         Ok(())
@@ -352,9 +494,21 @@ fn file_permissions() -> Result<()> {
         become_user(USER)?;
         refused(fs::read(&secret), libc::EACCES, "reading a secret")?;
         refused(fs::read(&shared), libc::EACCES, "reading a group's file")?;
-        refused(fs::read(&own), libc::EACCES, "reading one's own file that only others may read")?;
-        refused(chown(&own, Some(OTHER), None), libc::EPERM, "giving a file away")?;
-        refused(fs::set_permissions(&secret, fs::Permissions::from_mode(0o777)), libc::EPERM, "opening a secret")
+        refused(
+            fs::read(&own),
+            libc::EACCES,
+            "reading one's own file that only others may read",
+        )?;
+        refused(
+            chown(&own, Some(OTHER), None),
+            libc::EPERM,
+            "giving a file away",
+        )?;
+        refused(
+            fs::set_permissions(&secret, fs::Permissions::from_mode(0o777)),
+            libc::EPERM,
+            "opening a secret",
+        )
     })?;
     in_child(|| {
         // SAFETY: a list of one group; numbers.
@@ -362,14 +516,25 @@ fn file_permissions() -> Result<()> {
             checked(libc::setgroups(1, &OTHER))?;
             checked(libc::setresuid(USER, USER, USER))?;
         }
-        ensure!(fs::read(&shared)? == b"shared", "a member reads something else");
-        refused(fs::write(&shared, ""), libc::EACCES, "writing what a group reads")
+        ensure!(
+            fs::read(&shared)? == b"shared",
+            "a member reads something else"
+        );
+        refused(
+            fs::write(&shared, ""),
+            libc::EACCES,
+            "writing what a group reads",
+        )
     })?;
     in_child(|| {
         // SAFETY: the calls take numbers only.
         let old = unsafe { libc::setfsuid(USER) };
         ensure!(old == 0, "the file system saw {old}");
-        refused(fs::read(&secret), libc::EACCES, "reading a secret as another user of the file system")?;
+        refused(
+            fs::read(&secret),
+            libc::EACCES,
+            "reading a secret as another user of the file system",
+        )?;
         // SAFETY: likewise.
         unsafe { libc::setfsuid(0) };
         ensure!(fs::read(&secret)? == b"secret", "root reads something else");
@@ -380,18 +545,32 @@ fn file_permissions() -> Result<()> {
         prctl(libc::PR_SET_KEEPCAPS, 1, 0)?;
         become_user(USER)?;
         set_caps(DAC_READ_SEARCH, DAC_READ_SEARCH, 0)?;
-        ensure!(fs::read(&secret)? == b"secret", "a backup reads something else");
+        ensure!(
+            fs::read(&secret)? == b"secret",
+            "a backup reads something else"
+        );
         refused(fs::write(&secret, ""), libc::EACCES, "a backup's writing")
     })
 }
 
 fn sticky_directory() -> Result<()> {
     let place = Place::new("sticky", 0o1777)?;
-    let (own, foreign) = (place.file("own", (USER, USER), 0o666)?, place.file("foreign", (OTHER, OTHER), 0o666)?);
+    let (own, foreign) = (
+        place.file("own", (USER, USER), 0o666)?,
+        place.file("foreign", (OTHER, OTHER), 0o666)?,
+    );
     in_child(|| {
         become_user(USER)?;
-        refused(fs::remove_file(&foreign), libc::EPERM, "removing another's file")?;
-        refused(fs::rename(&foreign, place.0.join("mine")), libc::EPERM, "renaming another's file")?;
+        refused(
+            fs::remove_file(&foreign),
+            libc::EPERM,
+            "removing another's file",
+        )?;
+        refused(
+            fs::rename(&foreign, place.0.join("mine")),
+            libc::EPERM,
+            "renaming another's file",
+        )?;
         fs::remove_file(&own)?;
         Ok(())
     })
@@ -445,16 +624,31 @@ fn who_may_signal() -> Result<()> {
 fn dumpable() -> Result<()> {
     let file = SetUserId::new("dumpable", 0o4755)?;
     in_child(|| {
-        ensure!(prctl(libc::PR_GET_DUMPABLE, 0, 0)? == 1, "root's process cannot be dumped");
-        refused(prctl(libc::PR_SET_DUMPABLE, 2, 0), libc::EINVAL, "setting 2")?;
+        ensure!(
+            prctl(libc::PR_GET_DUMPABLE, 0, 0)? == 1,
+            "root's process cannot be dumped"
+        );
+        refused(
+            prctl(libc::PR_SET_DUMPABLE, 2, 0),
+            libc::EINVAL,
+            "setting 2",
+        )?;
         become_user(USER)?;
-        ensure!(prctl(libc::PR_GET_DUMPABLE, 0, 0)? == 0, "who changed the user can be dumped");
+        ensure!(
+            prctl(libc::PR_GET_DUMPABLE, 0, 0)? == 0,
+            "who changed the user can be dumped"
+        );
         in_child(|| {
-            ensure!(prctl(libc::PR_GET_DUMPABLE, 0, 0)? == 0, "a child of who changed the user can be dumped");
+            ensure!(
+                prctl(libc::PR_GET_DUMPABLE, 0, 0)? == 0,
+                "a child of who changed the user can be dumped"
+            );
             Ok(())
         })?;
         let says = |path: &Path| -> Result<String> {
-            let output = Command::new(path).args(["credentials-child", "dumpable"]).output()?;
+            let output = Command::new(path)
+                .args(["credentials-child", "dumpable"])
+                .output()?;
             Ok(String::from_utf8(output.stdout)?)
         };
         ensure!(says(&file.0)? == "0", "a set-user-id program can be dumped");
@@ -469,7 +663,8 @@ fn subreaper() -> Result<()> {
         let mut told = 0;
         prctl(libc::PR_GET_CHILD_SUBREAPER, (&raw mut told) as usize, 0)?;
         ensure!(told == 1, "it is not told");
-        // SAFETY: the children call nothing but what is safe after a fork; numbers and a valid word.
+        // SAFETY: the children call nothing but what is safe after a fork; numbers and a valid
+        // word.
         unsafe {
             let own = libc::getpid();
             let middle = checked(libc::fork())?;
@@ -487,7 +682,8 @@ fn subreaper() -> Result<()> {
             let mut statuses = Vec::new();
             for _ in 0..2 {
                 let mut status = 0;
-                checked(libc::waitpid(-1, &mut status, 0)).context("a grandchild did not become a child")?;
+                checked(libc::waitpid(-1, &mut status, 0))
+                    .context("a grandchild did not become a child")?;
                 statuses.push(status);
             }
             statuses.sort_unstable();

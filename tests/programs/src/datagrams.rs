@@ -1,4 +1,5 @@
-//! Datagrams over the loop: UDP, groups, what is told with a packet, and the interfaces they go through.
+//! Datagrams over the loop: UDP, groups, what is told with a packet, and the interfaces they go
+//! through.
 
 use std::io::{self, ErrorKind};
 use std::mem;
@@ -23,7 +24,10 @@ pub const CHECKS: &[(&str, Check)] = &[
 ];
 
 fn datagrams() -> Result<()> {
-    for ip in [SocketAddr::from((LOCAL, 0)), SocketAddr::from((Ipv6Addr::LOCALHOST, 0))] {
+    for ip in [
+        SocketAddr::from((LOCAL, 0)),
+        SocketAddr::from((Ipv6Addr::LOCALHOST, 0)),
+    ] {
         let (a, b) = (UdpSocket::bind(ip)?, UdpSocket::bind(ip)?);
         let to = b.local_addr()?;
         for text in [&b"one"[..], b"", b"three"] {
@@ -32,65 +36,118 @@ fn datagrams() -> Result<()> {
         let mut buf = [0; 16];
         for text in [&b"one"[..], b"", b"three"] {
             let (n, from) = b.recv_from(&mut buf)?;
-            ensure!(&buf[..n] == text && from == a.local_addr()?, "{:?} from {from}", &buf[..n]);
+            ensure!(
+                &buf[..n] == text && from == a.local_addr()?,
+                "{:?} from {from}",
+                &buf[..n]
+            );
         }
         a.send_to(b"longer than the buffer", to)?;
-        ensure!(recv(&b, &mut buf[..4], libc::MSG_TRUNC | libc::MSG_PEEK)? == 22, "its length is not told");
-        ensure!(recv(&b, &mut buf[..4], 0)? == 4 && errno(recv(&b, &mut buf, libc::MSG_DONTWAIT)) == libc::EAGAIN, "the rest");
+        ensure!(
+            recv(&b, &mut buf[..4], libc::MSG_TRUNC | libc::MSG_PEEK)? == 22,
+            "its length is not told"
+        );
+        ensure!(
+            recv(&b, &mut buf[..4], 0)? == 4
+                && errno(recv(&b, &mut buf, libc::MSG_DONTWAIT)) == libc::EAGAIN,
+            "the rest"
+        );
         let large = vec![9; 65_000];
         a.send_to(&large, to)?;
         let mut buf = vec![0; 65_536];
-        ensure!(b.recv(&mut buf)? == large.len() && buf[..large.len()] == large[..], "a large one");
-        ensure!(errno(a.send_to(&vec![0; 66_000], to)) == libc::EMSGSIZE, "too large a one");
+        ensure!(
+            b.recv(&mut buf)? == large.len() && buf[..large.len()] == large[..],
+            "a large one"
+        );
+        ensure!(
+            errno(a.send_to(&vec![0; 66_000], to)) == libc::EMSGSIZE,
+            "too large a one"
+        );
     }
     let a = UdpSocket::bind((LOCAL, 0))?;
     ensure!(errno(a.send(b"x")) == libc::EDESTADDRREQ, "to nobody");
-    ensure!(errno(a.send_to(b"x", (LOCAL, 0))) == libc::EINVAL, "to port 0");
-    ensure!(errno(UdpSocket::bind(a.local_addr()?)) == libc::EADDRINUSE, "two at a port");
+    ensure!(
+        errno(a.send_to(b"x", (LOCAL, 0))) == libc::EINVAL,
+        "to port 0"
+    );
+    ensure!(
+        errno(UdpSocket::bind(a.local_addr()?)) == libc::EADDRINUSE,
+        "two at a port"
+    );
     Ok(())
 }
 
 fn datagrams_connected() -> Result<()> {
     let (b, c) = (UdpSocket::bind((LOCAL, 0))?, UdpSocket::bind((LOCAL, 0))?);
-    // At a port it asks for: one that was chosen for it is given back when an association is dissolved.
+    // At a port it asks for: one that was chosen for it is given back when an association is
+    // dissolved.
     let port = UdpSocket::bind((LOCAL, 0))?.local_addr()?.port();
     let a = UdpSocket::bind((LOCAL, port))?;
     a.connect(b.local_addr()?)?;
-    ensure!(a.peer_addr()? == b.local_addr()?, "its peer is {}", a.peer_addr()?);
+    ensure!(
+        a.peer_addr()? == b.local_addr()?,
+        "its peer is {}",
+        a.peer_addr()?
+    );
     a.send(b"to the peer")?;
     let mut buf = [0; 32];
     ensure!(b.recv(&mut buf)? == 11, "nothing came");
     // Only the peer is heard.
     c.send_to(b"stranger", a.local_addr()?)?;
     b.send_to(b"peer", a.local_addr()?)?;
-    ensure!(a.recv(&mut buf)? == 4 && &buf[..4] == b"peer", "the stranger was heard");
+    ensure!(
+        a.recv(&mut buf)? == 4 && &buf[..4] == b"peer",
+        "the stranger was heard"
+    );
     // Dissolved, everybody is.
     // SAFETY: a structure of numbers may be zero, which is no family.
     let nobody: libc::sockaddr = unsafe { mem::zeroed() };
     // SAFETY: the address is alive during the call.
-    checked(unsafe { libc::connect(a.as_raw_fd(), &raw const nobody, mem::size_of_val(&nobody) as _) })?;
-    ensure!(errno(a.peer_addr()) == libc::ENOTCONN, "there still is a peer");
+    checked(unsafe {
+        libc::connect(
+            a.as_raw_fd(),
+            &raw const nobody,
+            mem::size_of_val(&nobody) as _,
+        )
+    })?;
+    ensure!(
+        errno(a.peer_addr()) == libc::ENOTCONN,
+        "there still is a peer"
+    );
     c.send_to(b"anybody", a.local_addr()?)?;
     ensure!(a.recv(&mut buf)? == 7, "the association was not dissolved");
     // An address is chosen when one is needed.
     let fd = socket(libc::AF_INET, libc::SOCK_DGRAM)?;
     with_v4(&fd, LOCAL, b.local_addr()?.port(), libc::connect)?;
     let fd = UdpSocket::from(fd);
-    ensure!(fd.local_addr()?.ip() == LOCAL && fd.local_addr()?.port() != 0, "it is at {}", fd.local_addr()?);
+    ensure!(
+        fd.local_addr()?.ip() == LOCAL && fd.local_addr()?.port() != 0,
+        "it is at {}",
+        fd.local_addr()?
+    );
     Ok(())
 }
 
 fn datagrams_to_nobody() -> Result<()> {
     let gone = UdpSocket::bind((LOCAL, 0))?.local_addr()?;
     let a = UdpSocket::bind((LOCAL, 0))?;
-    ensure!(a.send_to(b"x", gone)? == 1 && a.send_to(b"x", gone)? == 1, "one without a peer is told");
+    ensure!(
+        a.send_to(b"x", gone)? == 1 && a.send_to(b"x", gone)? == 1,
+        "one without a peer is told"
+    );
     a.connect(gone)?;
     a.send(b"x")?;
     wait_for(&a, libc::POLLERR)?;
-    ensure!(errno(a.send(b"y")) == libc::ECONNREFUSED, "sending does not tell");
+    ensure!(
+        errno(a.send(b"y")) == libc::ECONNREFUSED,
+        "sending does not tell"
+    );
     a.send(b"z")?;
     wait_for(&a, libc::POLLERR)?;
-    ensure!(errno(a.recv(&mut [0])) == libc::ECONNREFUSED, "receiving does not tell");
+    ensure!(
+        errno(a.recv(&mut [0])) == libc::ECONNREFUSED,
+        "receiving does not tell"
+    );
     a.set_nonblocking(true)?;
     ensure!(errno(a.recv(&mut [0])) == libc::EAGAIN, "told twice");
     Ok(())
@@ -107,7 +164,10 @@ fn datagrams_are_lost() -> Result<()> {
     while b.recv(&mut [0; 1000]).is_ok() {
         count += 1;
     }
-    ensure!((1..100).contains(&count), "{count} of 200 found room in 20,000 bytes");
+    ensure!(
+        (1..100).contains(&count),
+        "{count} of 200 found room in 20,000 bytes"
+    );
     Ok(())
 }
 
@@ -120,18 +180,34 @@ fn packet_info() -> Result<()> {
     let to = Ipv4Addr::new(127, 0, 0, 5);
     a.send_to(b"x", SocketAddrV4::new(to, b.local_addr()?.port()))?;
     let told = receive_control(&b)?;
-    let of = |kind| told.iter().find(|(level, k, _)| (*level, *k) == (libc::IPPROTO_IP, kind)).map(|(_, _, bytes)| &bytes[..]);
+    let of = |kind| {
+        told.iter()
+            .find(|(level, k, _)| (*level, *k) == (libc::IPPROTO_IP, kind))
+            .map(|(_, _, bytes)| &bytes[..])
+    };
     let info = of(libc::IP_PKTINFO).context("no packet information")?;
-    ensure!(info[..4] == 1u32.to_ne_bytes() && info[8..12] == to.octets(), "it is {info:?}");
-    ensure!(of(libc::IP_TTL) == Some(&33i32.to_ne_bytes()), "the time to live is {:?}", of(libc::IP_TTL));
+    ensure!(
+        info[..4] == 1u32.to_ne_bytes() && info[8..12] == to.octets(),
+        "it is {info:?}"
+    );
+    ensure!(
+        of(libc::IP_TTL) == Some(&33i32.to_ne_bytes()),
+        "the time to live is {:?}",
+        of(libc::IP_TTL)
+    );
     let b = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
     set(&b, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &1)?;
     let a = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0))?;
     a.send_to(b"x", (Ipv6Addr::LOCALHOST, b.local_addr()?.port()))?;
     let told = receive_control(&b)?;
-    let info = told.iter().find(|(level, kind, _)| (*level, *kind) == (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO));
+    let info = told
+        .iter()
+        .find(|(level, kind, _)| (*level, *kind) == (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO));
     let (.., info) = info.context("no packet information of IPv6")?;
-    ensure!(info[..16] == Ipv6Addr::LOCALHOST.octets() && info[16..20] == 1u32.to_ne_bytes(), "it is {info:?}");
+    ensure!(
+        info[..16] == Ipv6Addr::LOCALHOST.octets() && info[16..20] == 1u32.to_ne_bytes(),
+        "it is {info:?}"
+    );
     Ok(())
 }
 
@@ -139,14 +215,28 @@ fn multicast() -> Result<()> {
     let group = Ipv4Addr::new(239, 1, 2, 3);
     let member = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     member.join_multicast_v4(&group, &LOCAL)?;
-    ensure!(errno(member.join_multicast_v4(&group, &LOCAL)) == libc::EADDRINUSE, "joined twice");
+    ensure!(
+        errno(member.join_multicast_v4(&group, &LOCAL)) == libc::EADDRINUSE,
+        "joined twice"
+    );
     let sender = UdpSocket::bind((LOCAL, 0))?;
-    set(&sender, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &LOCAL.octets())?;
+    set(
+        &sender,
+        libc::IPPROTO_IP,
+        libc::IP_MULTICAST_IF,
+        &LOCAL.octets(),
+    )?;
     sender.send_to(b"to all", (group, member.local_addr()?.port()))?;
     let (n, from) = member.recv_from(&mut [0; 16])?;
-    ensure!(n == 6 && from == sender.local_addr()?, "{n} bytes from {from}");
+    ensure!(
+        n == 6 && from == sender.local_addr()?,
+        "{n} bytes from {from}"
+    );
     member.leave_multicast_v4(&group, &LOCAL)?;
-    ensure!(errno(member.leave_multicast_v4(&group, &LOCAL)) == libc::EADDRNOTAVAIL, "left twice");
+    ensure!(
+        errno(member.leave_multicast_v4(&group, &LOCAL)) == libc::EADDRNOTAVAIL,
+        "left twice"
+    );
     Ok(())
 }
 
@@ -162,40 +252,79 @@ fn interfaces() -> Result<()> {
     };
     let flags = ask(libc::SIOCGIFFLAGS)?;
     let flags = i32::from(u16::from_ne_bytes([flags[0], flags[1]]));
-    ensure!(flags & (libc::IFF_UP | libc::IFF_LOOPBACK) == libc::IFF_UP | libc::IFF_LOOPBACK, "flags {flags:x}");
-    ensure!(ask(libc::SIOCGIFINDEX)?[..4] == 1i32.to_ne_bytes(), "its number");
-    ensure!(ask(libc::SIOCGIFADDR)?[4..8] == [127, 0, 0, 1], "its address");
-    ensure!(ask(libc::SIOCGIFNETMASK)?[4..8] == [255, 0, 0, 0], "its mask");
+    ensure!(
+        flags & (libc::IFF_UP | libc::IFF_LOOPBACK) == libc::IFF_UP | libc::IFF_LOOPBACK,
+        "flags {flags:x}"
+    );
+    ensure!(
+        ask(libc::SIOCGIFINDEX)?[..4] == 1i32.to_ne_bytes(),
+        "its number"
+    );
+    ensure!(
+        ask(libc::SIOCGIFADDR)?[4..8] == [127, 0, 0, 1],
+        "its address"
+    );
+    ensure!(
+        ask(libc::SIOCGIFNETMASK)?[4..8] == [255, 0, 0, 0],
+        "its mask"
+    );
     // What the C library makes of it, by way of netlink.
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: the list is the library's until it is freed; each entry's strings and addresses are as the interface says.
+    // SAFETY: the list is the library's until it is freed; each entry's strings and addresses are
+    // as the interface says.
     let found = unsafe {
         checked(libc::getifaddrs(&raw mut list))?;
         let mut found = Vec::new();
         let mut at = list;
         while let Some(entry) = at.as_ref() {
-            let name = std::ffi::CStr::from_ptr(entry.ifa_name).to_string_lossy().into_owned();
-            found.push((name, entry.ifa_addr.as_ref().map_or(0, |address| i32::from(address.sa_family))));
+            let name = std::ffi::CStr::from_ptr(entry.ifa_name)
+                .to_string_lossy()
+                .into_owned();
+            found.push((
+                name,
+                entry
+                    .ifa_addr
+                    .as_ref()
+                    .map_or(0, |address| i32::from(address.sa_family)),
+            ));
             at = entry.ifa_next;
         }
         libc::freeifaddrs(list);
         found
     };
     for family in [libc::AF_PACKET, libc::AF_INET, libc::AF_INET6] {
-        ensure!(found.contains(&("lo".into(), family)), "no lo of family {family} in {found:?}");
+        ensure!(
+            found.contains(&("lo".into(), family)),
+            "no lo of family {family} in {found:?}"
+        );
     }
-    // SAFETY: the name ends with a NUL.
-    ensure!(unsafe { libc::if_nametoindex(c"lo".as_ptr()) } == 1, "lo has no number");
+    ensure!(
+        // SAFETY: the name ends with a NUL.
+        unsafe { libc::if_nametoindex(c"lo".as_ptr()) } == 1,
+        "lo has no number"
+    );
     Ok(())
 }
 
 fn unreachable() -> Result<()> {
-    // An address for documentation is nobody's, with or without a network. Where there is one, connecting may take long.
+    // An address for documentation is nobody's, with or without a network. Where there is one,
+    // connecting may take long.
     let fd = socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK)?;
-    let error = errno(with_v4(&fd, Ipv4Addr::new(198, 51, 100, 7), 9, libc::connect));
-    ensure!([libc::ENETUNREACH, libc::EINPROGRESS].contains(&error), "error {error}");
+    let error = errno(with_v4(
+        &fd,
+        Ipv4Addr::new(198, 51, 100, 7),
+        9,
+        libc::connect,
+    ));
+    ensure!(
+        [libc::ENETUNREACH, libc::EINPROGRESS].contains(&error),
+        "error {error}"
+    );
     let udp = UdpSocket::bind((LOCAL, 0))?;
-    ensure!(errno(udp.send_to(b"x", (Ipv4Addr::BROADCAST, 9))) != 0, "a broadcast that was not asked for");
+    ensure!(
+        errno(udp.send_to(b"x", (Ipv4Addr::BROADCAST, 9))) != 0,
+        "a broadcast that was not asked for"
+    );
     let error = TcpStream::connect((Ipv4Addr::LOCALHOST, 0)).map_err(|e| e.kind());
     ensure!(error.err() == Some(ErrorKind::ConnectionRefused), "port 0");
     let raw = socket(libc::AF_INET, libc::SOCK_SEQPACKET);

@@ -1,5 +1,6 @@
-//! Memory until there is none: several processes at once take all there is, by several ways, and afterwards as much is free as
-//! before. Not one of the ordinary checks: on other systems it would take other programs with it.
+//! Memory until there is none: several processes at once take all there is, by several ways, and
+//! afterwards as much is free as before. Not one of the ordinary checks: on other systems it would
+//! take other programs with it.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -38,7 +39,8 @@ fn exhaust(processes: u64) -> Result<String> {
     let mut looks = Vec::with_capacity(WARM_UP + ROUNDS);
     the_heaviest_ends().context("one that takes all beside one that takes little")?;
     for _ in 0..WARM_UP + ROUNDS {
-        in_children(processes, touch_until_killed, Some(libc::SIGKILL)).context("touching pages")?;
+        in_children(processes, touch_until_killed, Some(libc::SIGKILL))
+            .context("touching pages")?;
         in_children(processes, fill_a_file, None).context("filling files")?;
         in_children(processes, map_and_fork, None).context("forking")?;
         looks.push(Free::now()?);
@@ -48,21 +50,37 @@ fn exhaust(processes: u64) -> Result<String> {
     let mut last = Free::now()?;
     // Given back after a grace period or by a thread of the kernel is given back; lost is lost.
     let begin = Instant::now();
-    while (last.pages > first.pages || last.free + slack < first.free) && begin.elapsed() < Duration::from_secs(20) {
+    while (last.pages > first.pages || last.free + slack < first.free)
+        && begin.elapsed() < Duration::from_secs(20)
+    {
         thread::sleep(Duration::from_millis(20));
         last = Free::now()?;
     }
     let pages: Vec<u64> = looks.iter().map(|look| look.pages).collect();
-    ensure!(last.pages <= first.pages, "KiB of pages from round to round: {pages:?}, then {}", last.pages);
-    ensure!(last.free + slack >= first.free, "{} KiB free before, {} after", first.free, last.free);
-    Ok(format!("{} KiB free before, {} after; {} KiB of pages before, {} after", first.free, last.free, first.pages, last.pages))
+    ensure!(
+        last.pages <= first.pages,
+        "KiB of pages from round to round: {pages:?}, then {}",
+        last.pages
+    );
+    ensure!(
+        last.free + slack >= first.free,
+        "{} KiB free before, {} after",
+        first.free,
+        last.free
+    );
+    Ok(format!(
+        "{} KiB free before, {} after; {} KiB of pages before, {} after",
+        first.free, last.free, first.pages, last.pages
+    ))
 }
 
-/// Runs `what` in processes of their own, all at once, and sees how they end: by this signal, or with status 0.
+/// Runs `what` in processes of their own, all at once, and sees how they end: by this signal, or
+/// with status 0.
 fn in_children(processes: u64, what: fn() -> Result<()>, signal: Option<i32>) -> Result<()> {
     let mut children: Vec<pid_t> = Vec::new();
     for _ in 0..processes {
-        // SAFETY: this program has one thread; the child uses what it finds and ends without returning.
+        // SAFETY: this program has one thread; the child uses what it finds and ends without
+        // returning.
         match checked(unsafe { libc::fork() })? {
             0 => {
                 let status = match what() {
@@ -84,9 +102,15 @@ fn in_children(processes: u64, what: fn() -> Result<()>, signal: Option<i32>) ->
         checked(unsafe { libc::waitpid(child, &mut status, 0) })?;
         match signal {
             Some(signal) => {
-                ensure!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == signal, "a child ended with {status:#x}")
+                ensure!(
+                    libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == signal,
+                    "a child ended with {status:#x}"
+                )
             }
-            None => ensure!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "a child ended with {status:#x}"),
+            None => ensure!(
+                libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
+                "a child ended with {status:#x}"
+            ),
         }
     }
     Ok(())
@@ -96,17 +120,24 @@ fn in_children(processes: u64, what: fn() -> Result<()>, signal: Option<i32>) ->
 fn the_heaviest_ends() -> Result<()> {
     const LITTLE: usize = 1 << 20;
     let (mut told, tells) = std::io::pipe()?;
-    // SAFETY: this program has one thread; the children use what they find and end without returning.
+    // SAFETY: this program has one thread; the children use what they find and end without
+    // returning.
     let modest = checked(unsafe { libc::fork() })?;
     if modest == 0 {
         drop(tells);
         let mut status = 1;
         // SAFETY: the mapping is this child's; it is taken and given back again and again.
         unsafe {
-            let mut set = libc::pollfd { fd: std::os::fd::AsRawFd::as_raw_fd(&told), events: libc::POLLIN, revents: 0 };
+            let mut set = libc::pollfd {
+                fd: std::os::fd::AsRawFd::as_raw_fd(&told),
+                events: libc::POLLIN,
+                revents: 0,
+            };
             while libc::poll(&raw mut set, 1, 0) == 0 {
                 let Ok(at) = map(LITTLE) else { break };
-                (0..LITTLE).step_by(PAGE).for_each(|offset| at.add(offset).write_volatile(1));
+                (0..LITTLE)
+                    .step_by(PAGE)
+                    .for_each(|offset| at.add(offset).write_volatile(1));
                 libc::munmap(at.cast(), LITTLE);
             }
             if told.read(&mut [0]).is_ok() {
@@ -125,7 +156,16 @@ fn the_heaviest_ends() -> Result<()> {
     // Asking for more than there is, without saying that it is not meant.
     let length = 2 * Free::now()?.total as usize * 1024;
     // SAFETY: a new mapping, which is not made.
-    let at = unsafe { libc::mmap(ptr::null_mut(), length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) };
+    let at = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            length,
+            PROT_READ | PROT_WRITE,
+            MAP_PRIVATE | MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
     ensure!(at == libc::MAP_FAILED, "twice the memory was promised");
     Ok(())
 }
@@ -151,7 +191,13 @@ fn fill_a_file() -> Result<()> {
         }
     };
     fs::remove_file(&name)?;
-    ensure!(matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::OutOfMemory), "{error}");
+    ensure!(
+        matches!(
+            error.kind(),
+            ErrorKind::StorageFull | ErrorKind::OutOfMemory
+        ),
+        "{error}"
+    );
     Ok(())
 }
 
@@ -177,8 +223,11 @@ fn map_and_fork() -> Result<()> {
             // SAFETY: a child of this process.
             child => checked(unsafe { libc::waitpid(child, ptr::null_mut(), 0) })?,
         };
-        // SAFETY: within the mapping.
-        ensure!(unsafe { at.read_volatile() } == round, "a child wrote to its parent's page");
+        ensure!(
+            // SAFETY: within the mapping.
+            unsafe { at.read_volatile() } == round,
+            "a child wrote to its parent's page"
+        );
     }
     Ok(())
 }
@@ -186,11 +235,26 @@ fn map_and_fork() -> Result<()> {
 fn map(length: usize) -> Result<*mut u8> {
     // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
     let at = unsafe {
-        libc::mmap(ptr::null_mut(), length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+        libc::mmap(
+            ptr::null_mut(),
+            length,
+            PROT_READ | PROT_WRITE,
+            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+            -1,
+            0,
+        )
     };
-    ensure!(at != libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
+    ensure!(
+        at != libc::MAP_FAILED,
+        "mmap: {}",
+        std::io::Error::last_os_error()
+    );
     // Every second process asks for large pages.
-    let advice = if std::process::id().is_multiple_of(2) { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+    let advice = if std::process::id().is_multiple_of(2) {
+        libc::MADV_HUGEPAGE
+    } else {
+        libc::MADV_NOHUGEPAGE
+    };
     // SAFETY: says how it is to be filled.
     checked(unsafe { libc::madvise(at, length, advice) })?;
     Ok(at.cast())
@@ -205,14 +269,27 @@ struct Free {
 
 impl Free {
     fn now() -> Result<Self> {
-        // On the stack: a buffer that the C library grows and keeps for later would be counted as the kernel's loss.
+        // On the stack: a buffer that the C library grows and keeps for later would be counted as
+        // the kernel's loss.
         let mut buffer = [0; 4096];
         let length = File::open("/proc/meminfo")?.read(&mut buffer)?;
         let text = std::str::from_utf8(&buffer[..length])?;
         let field = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("no {name}"))?;
-            line.trim_start_matches(':').split_whitespace().next().context("no number")?.parse::<u64>().context(name.to_owned())
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .with_context(|| format!("no {name}"))?;
+            line.trim_start_matches(':')
+                .split_whitespace()
+                .next()
+                .context("no number")?
+                .parse::<u64>()
+                .context(name.to_owned())
         };
-        Ok(Self { total: field("MemTotal")?, free: field("MemFree")?, pages: field("AnonPages")? })
+        Ok(Self {
+            total: field("MemTotal")?,
+            free: field("MemFree")?,
+            pages: field("AnonPages")?,
+        })
     }
 }

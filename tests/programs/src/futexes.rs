@@ -1,4 +1,5 @@
-//! Futexes beyond the plain ones: robust, with priority inheritance, several at once, and the newer calls.
+//! Futexes beyond the plain ones: robust, with priority inheritance, several at once, and the newer
+//! calls.
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -12,10 +13,18 @@ use crate::credentials::in_child;
 use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[
-    ("futexes-robust-over-a-death", || robust(libc::PTHREAD_PRIO_NONE)),
-    ("futexes-robust-and-inheriting", || robust(libc::PTHREAD_PRIO_INHERIT)),
-    ("futexes-robust-with-a-waiter", || robust_with_waiter(libc::PTHREAD_PRIO_NONE)),
-    ("futexes-inheriting-with-a-waiter", || robust_with_waiter(libc::PTHREAD_PRIO_INHERIT)),
+    ("futexes-robust-over-a-death", || {
+        robust(libc::PTHREAD_PRIO_NONE)
+    }),
+    ("futexes-robust-and-inheriting", || {
+        robust(libc::PTHREAD_PRIO_INHERIT)
+    }),
+    ("futexes-robust-with-a-waiter", || {
+        robust_with_waiter(libc::PTHREAD_PRIO_NONE)
+    }),
+    ("futexes-inheriting-with-a-waiter", || {
+        robust_with_waiter(libc::PTHREAD_PRIO_INHERIT)
+    }),
     ("futexes-inheriting-mutex", inheriting_mutex),
     ("futexes-inheritance", inheritance),
     ("futexes-lock-by-hand", lock_by_hand),
@@ -32,7 +41,16 @@ impl<T> Shared<T> {
     fn new(value: T) -> Result<Self> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: new memory of the kernel's choice.
-        let at = unsafe { libc::mmap(ptr::null_mut(), size_of::<T>(), prot, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0) };
+        let at = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                size_of::<T>(),
+                prot,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
         ensure!(at != libc::MAP_FAILED, "no memory");
         let at = at.cast::<T>();
         // SAFETY: it is there, and large enough.
@@ -56,12 +74,28 @@ impl CMutex {
         // SAFETY: the attributes are made first, and the memory is there.
         unsafe {
             libc::pthread_mutexattr_init(attr.as_mut_ptr());
-            ensure!(libc::pthread_mutexattr_setpshared(attr.as_mut_ptr(), libc::PTHREAD_PROCESS_SHARED) == 0, "not shared");
-            ensure!(libc::pthread_mutexattr_setprotocol(attr.as_mut_ptr(), protocol) == 0, "no such protocol");
+            ensure!(
+                libc::pthread_mutexattr_setpshared(attr.as_mut_ptr(), libc::PTHREAD_PROCESS_SHARED)
+                    == 0,
+                "not shared"
+            );
+            ensure!(
+                libc::pthread_mutexattr_setprotocol(attr.as_mut_ptr(), protocol) == 0,
+                "no such protocol"
+            );
             if robust {
-                ensure!(libc::pthread_mutexattr_setrobust(attr.as_mut_ptr(), libc::PTHREAD_MUTEX_ROBUST) == 0, "not robust");
+                ensure!(
+                    libc::pthread_mutexattr_setrobust(
+                        attr.as_mut_ptr(),
+                        libc::PTHREAD_MUTEX_ROBUST
+                    ) == 0,
+                    "not robust"
+                );
             }
-            ensure!(libc::pthread_mutex_init(memory.0, attr.as_ptr()) == 0, "no mutex");
+            ensure!(
+                libc::pthread_mutex_init(memory.0, attr.as_ptr()) == 0,
+                "no mutex"
+            );
         }
         Ok(Self(memory.0))
     }
@@ -77,7 +111,10 @@ impl CMutex {
     }
 
     fn lock_for(&self, span: Duration) -> i32 {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         // SAFETY: the time is valid, the mutex initialised.
         unsafe {
             libc::clock_gettime(libc::CLOCK_REALTIME, &mut time);
@@ -123,15 +160,30 @@ fn robust(protocol: i32) -> Result<()> {
     let pid = fork(|| mutex.lock())?;
     ensure!(wait(pid)? == 0, "the child could not lock");
     let locked = mutex.lock();
-    ensure!(locked == libc::EOWNERDEAD, "after its owner's death the lock is {locked}");
-    ensure!(mutex.make_consistent() == 0 && mutex.unlock() == 0, "it cannot be made good");
-    ensure!(mutex.lock() == 0 && mutex.unlock() == 0, "made good it does not lock");
+    ensure!(
+        locked == libc::EOWNERDEAD,
+        "after its owner's death the lock is {locked}"
+    );
+    ensure!(
+        mutex.make_consistent() == 0 && mutex.unlock() == 0,
+        "it cannot be made good"
+    );
+    ensure!(
+        mutex.lock() == 0 && mutex.unlock() == 0,
+        "made good it does not lock"
+    );
     // Not made good, it is of no use any more.
     let pid = fork(|| mutex.lock())?;
     ensure!(wait(pid)? == 0, "the second child could not lock");
-    ensure!(mutex.lock() == libc::EOWNERDEAD && mutex.unlock() == 0, "the second death was not seen");
+    ensure!(
+        mutex.lock() == libc::EOWNERDEAD && mutex.unlock() == 0,
+        "the second death was not seen"
+    );
     let locked = mutex.lock();
-    ensure!(locked == libc::ENOTRECOVERABLE, "never made good the lock is {locked}");
+    ensure!(
+        locked == libc::ENOTRECOVERABLE,
+        "never made good the lock is {locked}"
+    );
     Ok(())
 }
 
@@ -143,8 +195,8 @@ fn robust_with_waiter(protocol: i32) -> Result<()> {
     let pid = fork(|| {
         let locked = mutex.lock();
         ready.store(1, Ordering::SeqCst);
-        // Until somebody waits, or nearly: the bit of a word with waiters is the same for all kinds.
-        // SAFETY: the mutex begins with its word.
+        // Until somebody waits, or nearly: the bit of a word with waiters is the same for all
+        // kinds. SAFETY: the mutex begins with its word.
         let word = unsafe { &*mutex.0.cast::<AtomicU32>() };
         while word.load(Ordering::SeqCst) & 1 << 31 == 0 {
             thread::yield_now();
@@ -160,8 +212,14 @@ fn robust_with_waiter(protocol: i32) -> Result<()> {
     }
     let locked = mutex.lock();
     ensure!(locked == libc::EOWNERDEAD, "who waited got {locked}");
-    ensure!(mutex.make_consistent() == 0 && mutex.unlock() == 0, "it cannot be made good");
-    ensure!(mutex.lock() == 0 && mutex.unlock() == 0, "made good it does not lock");
+    ensure!(
+        mutex.make_consistent() == 0 && mutex.unlock() == 0,
+        "it cannot be made good"
+    );
+    ensure!(
+        mutex.lock() == 0 && mutex.unlock() == 0,
+        "made good it does not lock"
+    );
     ensure!(wait(pid)? == libc::SIGKILL, "the child ended otherwise");
     Ok(())
 }
@@ -184,7 +242,10 @@ fn inheriting_mutex() -> Result<()> {
             });
         }
     });
-    ensure!(value.load(Ordering::Relaxed) == 4 * turns, "it does not exclude: {value:?}");
+    ensure!(
+        value.load(Ordering::Relaxed) == 4 * turns,
+        "it does not exclude: {value:?}"
+    );
     ensure!(mutex.lock() == 0, "it does not lock");
     thread::scope(|scope| {
         let other = scope.spawn(|| {
@@ -193,8 +254,14 @@ fn inheriting_mutex() -> Result<()> {
             (result, begin.elapsed())
         });
         let (result, took) = other.join().expect("the thread ended well");
-        ensure!(result == (libc::EBUSY, libc::ETIMEDOUT), "while it was held others got {result:?}");
-        ensure!(took >= Duration::from_millis(100), "the time limit was {took:?}");
+        ensure!(
+            result == (libc::EBUSY, libc::ETIMEDOUT),
+            "while it was held others got {result:?}"
+        );
+        ensure!(
+            took >= Duration::from_millis(100),
+            "the time limit was {took:?}"
+        );
         Ok(())
     })?;
     ensure!(mutex.unlock() == 0, "it does not unlock");
@@ -202,7 +269,9 @@ fn inheriting_mutex() -> Result<()> {
 }
 
 fn set_fifo(priority: i32) -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: priority };
+    let parameters = libc::sched_param {
+        sched_priority: priority,
+    };
     // SAFETY: valid parameters, for the calling thread.
     checked(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameters) }).map(drop)
 }
@@ -212,12 +281,17 @@ fn stay_on_cpu_0() -> io::Result<()> {
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(0, &mut set);
-        checked(libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)).map(drop)
+        checked(libc::sched_setaffinity(
+            0,
+            size_of::<libc::cpu_set_t>(),
+            &set,
+        ))
+        .map(drop)
     }
 }
 
-/// One with a low priority holds a lock, one with a high priority wants it, and one between them runs without end on the only
-/// processor: the first can only let go if it inherits.
+/// One with a low priority holds a lock, one with a high priority wants it, and one between them
+/// runs without end on the only processor: the first can only let go if it inherits.
 fn inheritance() -> Result<()> {
     in_child(|| {
         stay_on_cpu_0()?;
@@ -226,8 +300,11 @@ fn inheritance() -> Result<()> {
             return Ok(());
         }
         let mutex = Arc::new(CMutex::new(libc::PTHREAD_PRIO_INHERIT, false)?);
-        let (held, go, done) =
-            (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (held, go, done) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicBool::new(false)),
+        );
         let pause = || thread::sleep(Duration::from_millis(5));
         let low = {
             let (mutex, held, go) = (mutex.clone(), held.clone(), go.clone());
@@ -286,9 +363,26 @@ const WAIT_REQUEUE_PI: i32 = 11;
 const CMP_REQUEUE_PI: i32 = 12;
 const PRIVATE: i32 = 128;
 
-fn futex(word: &AtomicU32, operation: i32, value: u32, fourth: usize, other: *const AtomicU32, last: u32) -> io::Result<i32> {
+fn futex(
+    word: &AtomicU32,
+    operation: i32,
+    value: u32,
+    fourth: usize,
+    other: *const AtomicU32,
+    last: u32,
+) -> io::Result<i32> {
     // SAFETY: the words live on; what the fourth is depends on the operation.
-    checked(unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, fourth, other, last) } as i32)
+    checked(unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            operation,
+            value,
+            fourth,
+            other,
+            last,
+        )
+    } as i32)
 }
 
 fn own_tid() -> u32 {
@@ -297,7 +391,12 @@ fn own_tid() -> u32 {
 }
 
 fn expect(result: io::Result<i32>, errno: i32, what: &str) -> Result<()> {
-    ensure!(result.as_ref().is_err_and(|e| e.raw_os_error() == Some(errno)), "{what}: {result:?}");
+    ensure!(
+        result
+            .as_ref()
+            .is_err_and(|e| e.raw_os_error() == Some(errno)),
+        "{what}: {result:?}"
+    );
     Ok(())
 }
 
@@ -305,7 +404,10 @@ fn lock_by_hand() -> Result<()> {
     let word = AtomicU32::new(0);
     let plain = |operation| futex(&word, operation | PRIVATE, 0, 0, ptr::null(), 0);
     plain(LOCK_PI)?;
-    ensure!(word.load(Ordering::SeqCst) == own_tid(), "the word does not name its owner");
+    ensure!(
+        word.load(Ordering::SeqCst) == own_tid(),
+        "the word does not name its owner"
+    );
     expect(plain(LOCK_PI), libc::EDEADLK, "locking twice")?;
     thread::scope(|scope| {
         let other = scope.spawn(|| (plain(TRYLOCK_PI), plain(UNLOCK_PI)));
@@ -314,7 +416,10 @@ fn lock_by_hand() -> Result<()> {
         expect(unlocked, libc::EPERM, "unlocking another's lock")
     })?;
     plain(UNLOCK_PI)?;
-    ensure!(word.load(Ordering::SeqCst) == 0, "the word of a free lock is {word:?}");
+    ensure!(
+        word.load(Ordering::SeqCst) == 0,
+        "the word of a free lock is {word:?}"
+    );
     plain(TRYLOCK_PI)?;
     plain(UNLOCK_PI)?;
     // A number nobody has.
@@ -335,21 +440,36 @@ fn move_to_a_lock() -> Result<()> {
             Ok(())
         };
         let waiters: Vec<_> = (0..WAITERS).map(|_| scope.spawn(wait)).collect();
-        expect(futex(&word, CMP_REQUEUE_PI | PRIVATE, 1, 9, &lock, 7), libc::EAGAIN, "moving with another value")?;
-        expect(futex(&word, CMP_REQUEUE_PI | PRIVATE, 2, 9, &lock, 0), libc::EINVAL, "waking two")?;
+        expect(
+            futex(&word, CMP_REQUEUE_PI | PRIVATE, 1, 9, &lock, 7),
+            libc::EAGAIN,
+            "moving with another value",
+        )?;
+        expect(
+            futex(&word, CMP_REQUEUE_PI | PRIVATE, 2, 9, &lock, 0),
+            libc::EINVAL,
+            "waking two",
+        )?;
         let mut moved = 0;
         while moved < WAITERS {
             moved += futex(&word, CMP_REQUEUE_PI | PRIVATE, 1, 9, &lock, 0)? as usize;
             thread::yield_now();
         }
-        ensure!(moved == WAITERS && got.load(Ordering::SeqCst) == 0, "{moved} were moved to a lock that is held");
+        ensure!(
+            moved == WAITERS && got.load(Ordering::SeqCst) == 0,
+            "{moved} were moved to a lock that is held"
+        );
         futex(&lock, UNLOCK_PI | PRIVATE, 0, 0, ptr::null(), 0)?;
         for waiter in waiters {
             waiter.join().expect("the thread ended well")?;
         }
         Ok(())
     })?;
-    ensure!(got.load(Ordering::SeqCst) == WAITERS as u32 && lock.load(Ordering::SeqCst) & 0x3fff_ffff == 0, "{got:?} had it");
+    ensure!(
+        got.load(Ordering::SeqCst) == WAITERS as u32
+            && lock.load(Ordering::SeqCst) & 0x3fff_ffff == 0,
+        "{got:?} had it"
+    );
     Ok(())
 }
 
@@ -365,34 +485,87 @@ struct WaitV {
 
 impl WaitV {
     fn new(word: &AtomicU32, value: u32) -> Self {
-        Self { value: value.into(), addr: word.as_ptr() as u64, flags: 2 | PRIVATE as u32, reserved: 0 }
+        Self {
+            value: value.into(),
+            addr: word.as_ptr() as u64,
+            flags: 2 | PRIVATE as u32,
+            reserved: 0,
+        }
     }
 }
 
 fn monotonic_after(span: Duration) -> libc::timespec {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: the time is valid.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
     let nanoseconds = time.tv_nsec + i64::from(span.subsec_nanos());
-    libc::timespec { tv_sec: time.tv_sec + nanoseconds / 1_000_000_000, tv_nsec: nanoseconds % 1_000_000_000 }
+    libc::timespec {
+        tv_sec: time.tv_sec + nanoseconds / 1_000_000_000,
+        tv_nsec: nanoseconds % 1_000_000_000,
+    }
 }
 
 fn waitv(entries: &[WaitV], span: Option<Duration>) -> io::Result<i32> {
     let time = span.map(monotonic_after);
     let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: as many entries as it says, and a time or none.
-    checked(unsafe { libc::syscall(449, entries.as_ptr(), entries.len(), 0, time, libc::CLOCK_MONOTONIC) } as i32)
+    checked(unsafe {
+        libc::syscall(
+            449,
+            entries.as_ptr(),
+            entries.len(),
+            0,
+            time,
+            libc::CLOCK_MONOTONIC,
+        )
+    } as i32)
 }
 
 fn wait_for_several() -> Result<()> {
     let words: Vec<AtomicU32> = (0..8).map(AtomicU32::new).collect();
-    let entries: Vec<WaitV> = words.iter().zip(0..).map(|(word, value)| WaitV::new(word, value)).collect();
-    if waitv(&entries, Some(Duration::from_millis(10))).is_err_and(|e| e.raw_os_error() == Some(libc::ENOSYS)) {
+    let entries: Vec<WaitV> = words
+        .iter()
+        .zip(0..)
+        .map(|(word, value)| WaitV::new(word, value))
+        .collect();
+    if waitv(&entries, Some(Duration::from_millis(10)))
+        .is_err_and(|e| e.raw_os_error() == Some(libc::ENOSYS))
+    {
         return Ok(());
     }
-    expect(waitv(&entries, Some(Duration::from_millis(20))), libc::ETIMEDOUT, "waiting for nothing")?;
-    expect(waitv(&[entries[0], WaitV { value: 9, ..entries[1] }], None), libc::EAGAIN, "another value")?;
-    expect(waitv(&[WaitV { reserved: 1, ..entries[0] }], None), libc::EINVAL, "a reserved field")?;
+    expect(
+        waitv(&entries, Some(Duration::from_millis(20))),
+        libc::ETIMEDOUT,
+        "waiting for nothing",
+    )?;
+    expect(
+        waitv(
+            &[
+                entries[0],
+                WaitV {
+                    value: 9,
+                    ..entries[1]
+                },
+            ],
+            None,
+        ),
+        libc::EAGAIN,
+        "another value",
+    )?;
+    expect(
+        waitv(
+            &[WaitV {
+                reserved: 1,
+                ..entries[0]
+            }],
+            None,
+        ),
+        libc::EINVAL,
+        "a reserved field",
+    )?;
     thread::scope(|scope| {
         let waiter = scope.spawn(|| waitv(&entries, None));
         let mut woken = 0;
@@ -414,20 +587,38 @@ fn newer_calls() -> Result<()> {
     let (word, other) = (AtomicU32::new(3), AtomicU32::new(4));
     let wake = |word: &AtomicU32, count: i32| {
         // SAFETY: a word that lives on, and numbers.
-        checked(unsafe { libc::syscall(454, word.as_ptr(), u64::from(u32::MAX), count, FLAGS) } as i32)
+        checked(
+            unsafe { libc::syscall(454, word.as_ptr(), u64::from(u32::MAX), count, FLAGS) } as i32,
+        )
     };
     let wait = |value: u64, time: *const libc::timespec| {
         let all = u64::from(u32::MAX);
         // SAFETY: a word that lives on, a time or none, and numbers.
-        checked(unsafe { libc::syscall(455, word.as_ptr(), value, all, FLAGS, time, libc::CLOCK_MONOTONIC) } as i32)
+        checked(unsafe {
+            libc::syscall(
+                455,
+                word.as_ptr(),
+                value,
+                all,
+                FLAGS,
+                time,
+                libc::CLOCK_MONOTONIC,
+            )
+        } as i32)
     };
     if wake(&word, 1).is_err_and(|e| e.raw_os_error() == Some(libc::ENOSYS)) {
         return Ok(());
     }
     expect(wait(4, ptr::null()), libc::EAGAIN, "another value")?;
-    expect(wait(3, &monotonic_after(Duration::from_millis(10))), libc::ETIMEDOUT, "waiting for nothing")?;
+    expect(
+        wait(3, &monotonic_after(Duration::from_millis(10))),
+        libc::ETIMEDOUT,
+        "waiting for nothing",
+    )?;
     thread::scope(|scope| {
-        let waiters: Vec<_> = (0..2).map(|_| scope.spawn(|| wait(3, ptr::null()))).collect();
+        let waiters: Vec<_> = (0..2)
+            .map(|_| scope.spawn(|| wait(3, ptr::null())))
+            .collect();
         let pair = [WaitV::new(&word, 3), WaitV::new(&other, 0)];
         let mut moved = 0;
         while moved < 2 {
@@ -435,7 +626,10 @@ fn newer_calls() -> Result<()> {
             moved += checked(unsafe { libc::syscall(456, pair.as_ptr(), 0, 0, 9) } as i32)?;
             thread::yield_now();
         }
-        ensure!(wake(&word, 9)? == 0 && wake(&other, 9)? == 2, "they were not moved");
+        ensure!(
+            wake(&word, 9)? == 0 && wake(&other, 9)? == 2,
+            "they were not moved"
+        );
         for waiter in waiters {
             waiter.join().expect("the thread ended well")?;
         }
@@ -444,7 +638,8 @@ fn newer_calls() -> Result<()> {
 }
 
 fn timeout_outlasts_a_stop() -> Result<()> {
-    // The emulator may take longer for the stops than the wait lasts: then the next one lasts longer.
+    // The emulator may take longer for the stops than the wait lasts: then the next one lasts
+    // longer.
     for milliseconds in [400, 1600, 6400] {
         if stopped_while_it_waits(Duration::from_millis(milliseconds))? {
             return Ok(());
@@ -457,9 +652,19 @@ fn timeout_outlasts_a_stop() -> Result<()> {
 fn stopped_while_it_waits(time: Duration) -> Result<bool> {
     let pid = fork(|| {
         let word = AtomicU32::new(0);
-        let span = libc::timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+        let span = libc::timespec {
+            tv_sec: time.as_secs() as i64,
+            tv_nsec: i64::from(time.subsec_nanos()),
+        };
         let begin = Instant::now();
-        let result = futex(&word, libc::FUTEX_WAIT | PRIVATE, 0, (&raw const span) as usize, ptr::null(), 0);
+        let result = futex(
+            &word,
+            libc::FUTEX_WAIT | PRIVATE,
+            0,
+            (&raw const span) as usize,
+            ptr::null(),
+            0,
+        );
         let timed_out = result.is_err_and(|e| e.raw_os_error() == Some(libc::ETIMEDOUT));
         if !timed_out {
             return 1;
@@ -481,6 +686,9 @@ fn stopped_while_it_waits(time: Duration) -> Result<bool> {
         }
     }
     let status = wait(pid)?;
-    ensure!(status == 0, "the wait ended {status:#x}: 100 is an error, 200 is too early");
+    ensure!(
+        status == 0,
+        "the wait ended {status:#x}: 100 is an error, 200 is too early"
+    );
     Ok(true)
 }

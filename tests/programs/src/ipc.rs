@@ -27,7 +27,12 @@ pub const CHECKS: &[(&str, Check)] = &[
 ];
 
 fn refused<T: std::fmt::Debug>(result: io::Result<T>, errno: i32, what: &str) -> Result<()> {
-    ensure!(result.as_ref().is_err_and(|e| e.raw_os_error() == Some(errno)), "{what}: {result:?}");
+    ensure!(
+        result
+            .as_ref()
+            .is_err_and(|e| e.raw_os_error() == Some(errno)),
+        "{what}: {result:?}"
+    );
     Ok(())
 }
 
@@ -37,12 +42,20 @@ struct Semaphores(i32);
 impl Semaphores {
     fn new(count: i32) -> Result<Self> {
         // SAFETY: the call takes numbers.
-        Ok(Self(checked(unsafe { libc::semget(libc::IPC_PRIVATE, count, 0o600) }).context("semget")?))
+        Ok(Self(
+            checked(unsafe { libc::semget(libc::IPC_PRIVATE, count, 0o600) }).context("semget")?,
+        ))
     }
 
     fn operate(&self, operations: &[(u16, i16, i32)]) -> io::Result<i32> {
-        let mut list: Vec<libc::sembuf> =
-            operations.iter().map(|&(sem_num, sem_op, flags)| libc::sembuf { sem_num, sem_op, sem_flg: flags as i16 }).collect();
+        let mut list: Vec<libc::sembuf> = operations
+            .iter()
+            .map(|&(sem_num, sem_op, flags)| libc::sembuf {
+                sem_num,
+                sem_op,
+                sem_flg: flags as i16,
+            })
+            .collect();
         // SAFETY: as many operations as it says.
         checked(unsafe { libc::semop(self.0, list.as_mut_ptr(), list.len()) })
     }
@@ -66,12 +79,27 @@ impl Drop for Semaphores {
 fn semaphores() -> Result<()> {
     let set = Semaphores::new(3)?;
     set.operate(&[(0, 5, 0), (1, 2, 0)])?;
-    ensure!((set.value(0)?, set.value(1)?, set.value(2)?) == (5, 2, 0), "wrong values");
+    ensure!(
+        (set.value(0)?, set.value(1)?, set.value(2)?) == (5, 2, 0),
+        "wrong values"
+    );
     // All or nothing.
-    refused(set.operate(&[(0, -5, 0), (1, -3, libc::IPC_NOWAIT)]), libc::EAGAIN, "taking too much")?;
+    refused(
+        set.operate(&[(0, -5, 0), (1, -3, libc::IPC_NOWAIT)]),
+        libc::EAGAIN,
+        "taking too much",
+    )?;
     ensure!(set.value(0)? == 5, "half of it was done");
-    refused(set.operate(&[(3, 1, 0)]), libc::EFBIG, "a semaphore beyond the set")?;
-    refused(set.operate(&[(0, 32_767, 0)]), libc::ERANGE, "too high a value")?;
+    refused(
+        set.operate(&[(3, 1, 0)]),
+        libc::EFBIG,
+        "a semaphore beyond the set",
+    )?;
+    refused(
+        set.operate(&[(0, 32_767, 0)]),
+        libc::ERANGE,
+        "too high a value",
+    )?;
     let mut values = [7u16, 8, 9];
     // SAFETY: as many values as semaphores.
     unsafe {
@@ -81,14 +109,20 @@ fn semaphores() -> Result<()> {
     }
     ensure!(values == [7, 8, 9], "{values:?}");
     set.control(2, libc::SETVAL, 1)?;
-    ensure!(set.control(2, libc::GETPID, 0)? == std::process::id() as i32, "not the last process");
+    ensure!(
+        set.control(2, libc::GETPID, 0)? == std::process::id() as i32,
+        "not the last process"
+    );
     // SAFETY: a valid structure.
     let info = unsafe {
         let mut info: libc::semid_ds = std::mem::zeroed();
         checked(libc::semctl(set.0, 0, libc::IPC_STAT, &raw mut info))?;
         info
     };
-    ensure!(info.sem_nsems == 3 && info.sem_perm.mode & 0o777 == 0o600 && info.sem_ctime > 0, "wrong description");
+    ensure!(
+        info.sem_nsems == 3 && info.sem_perm.mode & 0o777 == 0o600 && info.sem_ctime > 0,
+        "wrong description"
+    );
     let id = set.0;
     drop(set);
     refused(Semaphores(id).value(0), libc::EINVAL, "a set that is gone")
@@ -98,7 +132,10 @@ fn semaphores_wait() -> Result<()> {
     let (set, gone) = (Semaphores::new(2)?, Semaphores::new(1)?);
     thread::scope(|scope| {
         let taker = scope.spawn(|| set.operate(&[(0, -2, 0), (1, 1, 0)]));
-        let zero = scope.spawn(|| set.operate(&[(1, 0, 0), (1, 3, 0)]).and_then(|_| set.operate(&[(1, -3, 0)])));
+        let zero = scope.spawn(|| {
+            set.operate(&[(1, 0, 0), (1, 3, 0)])
+                .and_then(|_| set.operate(&[(1, -3, 0)]))
+        });
         zero.join().expect("the thread ended well")?;
         while set.control(0, libc::GETNCNT, 0)? == 0 {
             thread::yield_now();
@@ -112,12 +149,31 @@ fn semaphores_wait() -> Result<()> {
             thread::yield_now();
         }
         gone.control(0, libc::IPC_RMID, 0)?;
-        refused(lost.join().expect("the thread ended well"), libc::EIDRM, "waiting for a set that is removed")
+        refused(
+            lost.join().expect("the thread ended well"),
+            libc::EIDRM,
+            "waiting for a set that is removed",
+        )
     })?;
-    let mut operation = libc::sembuf { sem_num: 0, sem_op: -1, sem_flg: 0 };
-    let span = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+    let mut operation = libc::sembuf {
+        sem_num: 0,
+        sem_op: -1,
+        sem_flg: 0,
+    };
+    let span = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 20_000_000,
+    };
     // SAFETY: one operation and a time.
-    let late = checked(unsafe { libc::syscall(libc::SYS_semtimedop, set.0, &raw mut operation, 1, &raw const span) } as i32);
+    let late = checked(unsafe {
+        libc::syscall(
+            libc::SYS_semtimedop,
+            set.0,
+            &raw mut operation,
+            1,
+            &raw const span,
+        )
+    } as i32);
     refused(late, libc::EAGAIN, "waiting too long")
 }
 
@@ -131,7 +187,11 @@ fn semaphores_undo() -> Result<()> {
         ensure!(set.value(0)? == 2, "the child sees {}", set.value(0)?);
         Ok(())
     })?;
-    ensure!(set.value(0)? == 6, "after the child's end it is {}", set.value(0)?);
+    ensure!(
+        set.value(0)? == 6,
+        "after the child's end it is {}",
+        set.value(0)?
+    );
     Ok(())
 }
 
@@ -147,18 +207,26 @@ struct Letters(i32);
 impl Letters {
     fn new() -> Result<Self> {
         // SAFETY: the call takes numbers.
-        Ok(Self(checked(unsafe { libc::msgget(libc::IPC_PRIVATE, 0o600) }).context("msgget")?))
+        Ok(Self(
+            checked(unsafe { libc::msgget(libc::IPC_PRIVATE, 0o600) }).context("msgget")?,
+        ))
     }
 
     fn send(&self, kind: i64, text: &[u8], flags: i32) -> io::Result<i32> {
-        let mut letter = Letter { kind, text: [0; 16] };
+        let mut letter = Letter {
+            kind,
+            text: [0; 16],
+        };
         letter.text[..text.len()].copy_from_slice(text);
         // SAFETY: as long as it says.
         checked(unsafe { libc::msgsnd(self.0, (&raw const letter).cast(), text.len(), flags) })
     }
 
     fn receive(&self, kind: i64, room: usize, flags: i32) -> io::Result<(i64, Vec<u8>)> {
-        let mut letter = Letter { kind: 0, text: [0; 16] };
+        let mut letter = Letter {
+            kind: 0,
+            text: [0; 16],
+        };
         // SAFETY: it has room for more.
         let len = unsafe { libc::msgrcv(self.0, (&raw mut letter).cast(), room, kind, flags) };
         let len = checked(len as i32)? as usize;
@@ -180,11 +248,24 @@ fn message_queues() -> Result<()> {
     }
     let letter = |kind: i64, text: &str| (kind, text.as_bytes().to_vec());
     refused(queue.send(0, b"", 0), libc::EINVAL, "a message of no type")?;
-    refused(queue.receive(9, 16, libc::IPC_NOWAIT), libc::ENOMSG, "a type that is not there")?;
+    refused(
+        queue.receive(9, 16, libc::IPC_NOWAIT),
+        libc::ENOMSG,
+        "a type that is not there",
+    )?;
     refused(queue.receive(3, 2, 0), libc::E2BIG, "too little room")?;
-    ensure!(queue.receive(3, 2, libc::MSG_NOERROR)? == letter(3, "th"), "cut off");
-    ensure!(queue.receive(-4, 16, 0)? == letter(3, "again"), "the lowest type");
-    ensure!(queue.receive(5, 16, libc::MSG_EXCEPT)? == letter(7, "seven"), "another type");
+    ensure!(
+        queue.receive(3, 2, libc::MSG_NOERROR)? == letter(3, "th"),
+        "cut off"
+    );
+    ensure!(
+        queue.receive(-4, 16, 0)? == letter(3, "again"),
+        "the lowest type"
+    );
+    ensure!(
+        queue.receive(5, 16, libc::MSG_EXCEPT)? == letter(7, "seven"),
+        "another type"
+    );
     ensure!(queue.receive(0, 16, 0)? == letter(5, "five"), "the first");
     // SAFETY: a valid structure.
     let info = unsafe {
@@ -192,8 +273,16 @@ fn message_queues() -> Result<()> {
         checked(libc::msgctl(queue.0, libc::IPC_STAT, &mut info))?;
         info
     };
-    ensure!(info.msg_qnum == 0 && info.msg_qbytes == 16_384, "{} messages, {} bytes", info.msg_qnum, info.msg_qbytes);
-    ensure!(info.msg_lspid == std::process::id() as i32 && info.msg_rtime > 0, "wrong description");
+    ensure!(
+        info.msg_qnum == 0 && info.msg_qbytes == 16_384,
+        "{} messages, {} bytes",
+        info.msg_qnum,
+        info.msg_qbytes
+    );
+    ensure!(
+        info.msg_lspid == std::process::id() as i32 && info.msg_rtime > 0,
+        "wrong description"
+    );
     Ok(())
 }
 
@@ -213,12 +302,18 @@ fn message_queues_wait() -> Result<()> {
             queue.send(turn % 3 + 1, &[0; 16][..(turn % 16) as usize], 0)?;
         }
         let sum = receiver.join().expect("the thread ended well")?;
-        let wanted: usize = (0..4000usize).map(|turn| (turn % 3 + 1) * (turn % 16)).sum();
+        let wanted: usize = (0..4000usize)
+            .map(|turn| (turn % 3 + 1) * (turn % 16))
+            .sum();
         ensure!(sum == wanted, "{sum} arrived of {wanted}");
         Ok(())
     })?;
     while queue.send(1, &[0; 16], libc::IPC_NOWAIT).is_ok() {}
-    refused(queue.send(1, &[0; 16], libc::IPC_NOWAIT), libc::EAGAIN, "a full queue")
+    refused(
+        queue.send(1, &[0; 16], libc::IPC_NOWAIT),
+        libc::EAGAIN,
+        "a full queue",
+    )
 }
 
 /// A POSIX queue, closed and unlinked when dropped.
@@ -231,7 +326,12 @@ impl PosixQueue {
         let fd = unsafe {
             let mut attributes: libc::mq_attr = std::mem::zeroed();
             (attributes.mq_maxmsg, attributes.mq_msgsize) = (4, 32);
-            libc::mq_open(name.as_ptr(), libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, 0o600, &raw mut attributes)
+            libc::mq_open(
+                name.as_ptr(),
+                libc::O_CREAT | libc::O_EXCL | libc::O_RDWR,
+                0o600,
+                &raw mut attributes,
+            )
         };
         Ok(Self(checked(fd)?, name))
     }
@@ -244,8 +344,13 @@ impl PosixQueue {
     fn receive(&self) -> io::Result<(String, u32)> {
         let (mut text, mut priority) = ([0u8; 32], 0);
         // SAFETY: as long as it says.
-        let len = checked(unsafe { libc::mq_receive(self.0, text.as_mut_ptr().cast(), text.len(), &mut priority) } as i32)?;
-        Ok((String::from_utf8_lossy(&text[..len as usize]).into_owned(), priority))
+        let len = checked(unsafe {
+            libc::mq_receive(self.0, text.as_mut_ptr().cast(), text.len(), &mut priority)
+        } as i32)?;
+        Ok((
+            String::from_utf8_lossy(&text[..len as usize]).into_owned(),
+            priority,
+        ))
     }
 }
 
@@ -272,44 +377,97 @@ fn posix_queues() -> Result<()> {
         checked(libc::mq_setattr(queue.0, &new, &mut old))?;
         old
     };
-    ensure!((attributes.mq_maxmsg, attributes.mq_msgsize, attributes.mq_curmsgs) == (4, 32, 4), "wrong attributes");
+    ensure!(
+        (
+            attributes.mq_maxmsg,
+            attributes.mq_msgsize,
+            attributes.mq_curmsgs
+        ) == (4, 32, 4),
+        "wrong attributes"
+    );
     refused(queue.send("too many", 0), libc::EAGAIN, "a full queue")?;
-    refused(queue.send(&"x".repeat(33), 0), libc::EMSGSIZE, "too long a message")?;
-    let mut poll = libc::pollfd { fd: queue.0, events: libc::POLLIN | libc::POLLOUT, revents: 0 };
+    refused(
+        queue.send(&"x".repeat(33), 0),
+        libc::EMSGSIZE,
+        "too long a message",
+    )?;
+    let mut poll = libc::pollfd {
+        fd: queue.0,
+        events: libc::POLLIN | libc::POLLOUT,
+        revents: 0,
+    };
     // SAFETY: one valid entry.
     checked(unsafe { libc::poll(&mut poll, 1, 0) })?;
-    ensure!(poll.revents == libc::POLLIN, "a full queue is ready for {:#x}", poll.revents);
+    ensure!(
+        poll.revents == libc::POLLIN,
+        "a full queue is ready for {:#x}",
+        poll.revents
+    );
     for wanted in [("high", 9), ("middle", 5), ("low", 1), ("low too", 1)] {
         let (text, priority) = queue.receive()?;
-        ensure!((text.as_str(), priority) == wanted, "{text} of {priority} came instead of {wanted:?}");
+        ensure!(
+            (text.as_str(), priority) == wanted,
+            "{text} of {priority} came instead of {wanted:?}"
+        );
     }
     refused(queue.receive(), libc::EAGAIN, "an empty queue")?;
     // SAFETY: as above; blocking again.
     unsafe {
         let new: libc::mq_attr = std::mem::zeroed();
         checked(libc::mq_setattr(queue.0, &new, ptr::null_mut()))?;
-        let (mut text, past) = ([0u8; 32], libc::timespec { tv_sec: 1, tv_nsec: 0 });
-        let late = libc::mq_timedreceive(queue.0, text.as_mut_ptr().cast(), 32, ptr::null_mut(), &past);
-        refused(checked(late as i32), libc::ETIMEDOUT, "waiting until the past")?;
+        let (mut text, past) = (
+            [0u8; 32],
+            libc::timespec {
+                tv_sec: 1,
+                tv_nsec: 0,
+            },
+        );
+        let late = libc::mq_timedreceive(
+            queue.0,
+            text.as_mut_ptr().cast(),
+            32,
+            ptr::null_mut(),
+            &past,
+        );
+        refused(
+            checked(late as i32),
+            libc::ETIMEDOUT,
+            "waiting until the past",
+        )?;
     }
     thread::scope(|scope| {
-        let receiver = scope.spawn(|| (0..50).map(|_| queue.receive().map(|(text, _)| text)).collect::<io::Result<Vec<_>>>());
+        let receiver = scope.spawn(|| {
+            (0..50)
+                .map(|_| queue.receive().map(|(text, _)| text))
+                .collect::<io::Result<Vec<_>>>()
+        });
         for turn in 0..50 {
             queue.send(&turn.to_string(), 0)?;
         }
         let got = receiver.join().expect("the thread ended well")?;
-        ensure!(got.iter().enumerate().all(|(turn, text)| *text == turn.to_string()), "out of order: {got:?}");
+        ensure!(
+            got.iter()
+                .enumerate()
+                .all(|(turn, text)| *text == turn.to_string()),
+            "out of order: {got:?}"
+        );
         Ok(())
     })?;
     // SAFETY: a valid name.
     let second = checked(unsafe { libc::mq_open(queue.1.as_ptr(), libc::O_RDONLY) })?;
     queue.send("for both", 0)?;
-    // SAFETY: its descriptor.
-    refused(checked(unsafe { libc::mq_send(second, c"x".as_ptr(), 1, 0) }), libc::EBADF, "sending to a reader")?;
+    refused(
+        // SAFETY: its descriptor.
+        checked(unsafe { libc::mq_send(second, c"x".as_ptr(), 1, 0) }),
+        libc::EBADF,
+        "sending to a reader",
+    )?;
     // SAFETY: likewise.
     checked(unsafe { libc::mq_close(second) })?;
     refused(
-        PosixQueue::new("a/b").map_err(|e| e.downcast().unwrap_or(io::ErrorKind::Other.into())).map(|q| q.0),
+        PosixQueue::new("a/b")
+            .map_err(|e| e.downcast().unwrap_or(io::ErrorKind::Other.into()))
+            .map(|q| q.0),
         libc::EACCES,
         "a slash",
     )
@@ -328,7 +486,10 @@ fn posix_queues_notify() -> Result<()> {
     // SAFETY: valid structures; the handler is a function.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
-        (action.sa_sigaction, action.sa_flags) = (count_notice as *const () as usize, libc::SA_SIGINFO | libc::SA_RESTART);
+        (action.sa_sigaction, action.sa_flags) = (
+            count_notice as *const () as usize,
+            libc::SA_SIGINFO | libc::SA_RESTART,
+        );
         checked(libc::sigaction(libc::SIGUSR2, &action, ptr::null_mut()))?;
         let mut event: libc::sigevent = std::mem::zeroed();
         (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_SIGNAL, libc::SIGUSR2);
@@ -344,7 +505,10 @@ fn posix_queues_notify() -> Result<()> {
     queue.receive()?;
     queue.send("two", 0)?;
     queue.receive()?;
-    ensure!(NOTIFIED.load(Ordering::SeqCst) == 7, "it was told more than once");
+    ensure!(
+        NOTIFIED.load(Ordering::SeqCst) == 7,
+        "it was told more than once"
+    );
     Ok(())
 }
 
@@ -354,43 +518,81 @@ fn permissions() -> Result<()> {
         // SAFETY: the call takes numbers.
         checked(unsafe { libc::setresuid(1000, 1000, 1000) })?;
         refused(set.value(0), libc::EACCES, "reading root's semaphores")?;
-        refused(set.operate(&[(0, 1, 0)]), libc::EACCES, "changing root's semaphores")?;
-        refused(set.control(0, libc::IPC_RMID, 0), libc::EPERM, "removing root's semaphores")?;
-        refused(queue.send(1, b"x", 0), libc::EACCES, "writing to root's queue")
+        refused(
+            set.operate(&[(0, 1, 0)]),
+            libc::EACCES,
+            "changing root's semaphores",
+        )?;
+        refused(
+            set.control(0, libc::IPC_RMID, 0),
+            libc::EPERM,
+            "removing root's semaphores",
+        )?;
+        refused(
+            queue.send(1, b"x", 0),
+            libc::EACCES,
+            "writing to root's queue",
+        )
     })
 }
 
 fn another_process_memory() -> Result<()> {
     let text = vec![b'a'; 10_000];
     let (mut first, mut second) = ([0u8; 100], vec![0u8; 9_900]);
-    let vector = |bytes: &mut [u8]| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let vector = |bytes: &mut [u8]| libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    };
     let own = std::process::id() as i32;
     let sleeper = in_child(|| {
         let own = [vector(&mut first), vector(&mut second)];
-        let theirs = libc::iovec { iov_base: text.as_ptr().cast_mut().cast(), iov_len: text.len() };
-        // SAFETY: the parent's memory is where this process's is, and no reference to `text` is used here.
+        let theirs = libc::iovec {
+            iov_base: text.as_ptr().cast_mut().cast(),
+            iov_len: text.len(),
+        };
+        // SAFETY: the parent's memory is where this process's is, and no reference to `text` is
+        // used here.
         let parent = unsafe { libc::getppid() };
         // SAFETY: valid vectors.
         let read = unsafe { libc::process_vm_readv(parent, own.as_ptr(), 2, &theirs, 1, 0) };
         checked(read as i32)?;
-        ensure!(read == 10_000 && first.iter().chain(&second).all(|&byte| byte == b'a'), "{read} bytes were read");
+        ensure!(
+            read == 10_000 && first.iter().chain(&second).all(|&byte| byte == b'a'),
+            "{read} bytes were read"
+        );
         let from = [b'b'; 5];
-        let from = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: 5 };
-        let to = libc::iovec { iov_base: text.as_ptr().cast_mut().cast(), iov_len: 5 };
+        let from = libc::iovec {
+            iov_base: from.as_ptr().cast_mut().cast(),
+            iov_len: 5,
+        };
+        let to = libc::iovec {
+            iov_base: text.as_ptr().cast_mut().cast(),
+            iov_len: 5,
+        };
         // SAFETY: likewise; the parent looks at the bytes when this process has ended.
         let written = unsafe { libc::process_vm_writev(parent, &from, 1, &to, 1, 0) };
         ensure!(written == 5, "{written} bytes were written");
-        let nowhere = libc::iovec { iov_base: 8 as *mut libc::c_void, iov_len: 5 };
+        let nowhere = libc::iovec {
+            iov_base: 8 as *mut libc::c_void,
+            iov_len: 5,
+        };
         // SAFETY: the address is checked by the kernel.
         let read = unsafe { libc::process_vm_readv(parent, own.as_ptr(), 2, &nowhere, 1, 0) };
         refused(checked(read as i32), libc::EFAULT, "reading nowhere")
     });
     sleeper?;
-    ensure!(std::hint::black_box(&text)[..6] == *b"bbbbba", "the parent sees {:?}", &text[..6]);
+    ensure!(
+        std::hint::black_box(&text)[..6] == *b"bbbbba",
+        "the parent sees {:?}",
+        &text[..6]
+    );
     in_child(|| {
         // SAFETY: the call takes numbers.
         checked(unsafe { libc::setresuid(1000, 1000, 1000) })?;
-        let vector = libc::iovec { iov_base: text.as_ptr().cast_mut().cast(), iov_len: 5 };
+        let vector = libc::iovec {
+            iov_base: text.as_ptr().cast_mut().cast(),
+            iov_len: 5,
+        };
         // SAFETY: valid vectors.
         let read = unsafe { libc::process_vm_readv(own, &vector, 1, &vector, 1, 0) };
         refused(checked(read as i32), libc::EPERM, "reading root's memory")
@@ -400,18 +602,32 @@ fn another_process_memory() -> Result<()> {
 fn what_processes_share() -> Result<()> {
     let own = std::process::id() as i32;
     // SAFETY: the call takes numbers.
-    let compare = |pid: i32, kind: i32, a: i32, b: i32| unsafe { libc::syscall(libc::SYS_kcmp, own, pid, kind, a, b) };
+    let compare = |pid: i32, kind: i32, a: i32, b: i32| unsafe {
+        libc::syscall(libc::SYS_kcmp, own, pid, kind, a, b)
+    };
     let (file, memory) = (0, 1);
     // SAFETY: its own descriptor.
     let copy = checked(unsafe { libc::dup(0) })?;
-    ensure!(compare(own, file, 0, copy) == 0, "a copy of a descriptor is another file");
-    ensure!(compare(own, memory, 0, 0) == 0, "a process does not share with itself");
+    ensure!(
+        compare(own, file, 0, copy) == 0,
+        "a copy of a descriptor is another file"
+    );
+    ensure!(
+        compare(own, memory, 0, 0) == 0,
+        "a process does not share with itself"
+    );
     let parent = own;
     in_child(|| {
         let child = std::process::id() as i32;
         // SAFETY: the call takes numbers.
-        let compare = |kind: i32| unsafe { libc::syscall(libc::SYS_kcmp, parent, child, kind, 0, 0) };
-        ensure!(compare(file) == 0 && (1..=2).contains(&compare(memory)), "{} {}", compare(file), compare(memory));
+        let compare =
+            |kind: i32| unsafe { libc::syscall(libc::SYS_kcmp, parent, child, kind, 0, 0) };
+        ensure!(
+            compare(file) == 0 && (1..=2).contains(&compare(memory)),
+            "{} {}",
+            compare(file),
+            compare(memory)
+        );
         ensure!(compare(99) == -1, "there is no such kind");
         Ok(())
     })
@@ -421,19 +637,38 @@ fn memory_policy() -> Result<()> {
     const PREFERRED: i32 = 1;
     const BIND: i32 = 2;
     let (node, two) = ([1u64], [2u64]);
-    // SAFETY: a mask of 64 bits, and numbers.
-    let set = |mode: i32, mask: &[u64; 1]| checked(unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, mask, 64) } as i32);
+    let set = |mode: i32, mask: &[u64; 1]| {
+        // SAFETY: a mask of 64 bits, and numbers.
+        checked(unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, mask, 64) } as i32)
+    };
     if set(BIND, &node).is_err_and(|e| e.raw_os_error() == Some(libc::EPERM)) {
         // Refused from outside, as containers do.
         return Ok(());
     }
     let (mut mode, mut mask) = (0i32, [0u64; 16]);
     // SAFETY: room for the mode and 1024 bits.
-    checked(unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut mode, &raw mut mask, 1024, 0, 0) } as i32)?;
-    ensure!(mode == BIND && mask[0] == 1, "the policy is {mode} of {:#x}", mask[0]);
+    checked(unsafe {
+        libc::syscall(
+            libc::SYS_get_mempolicy,
+            &raw mut mode,
+            &raw mut mask,
+            1024,
+            0,
+            0,
+        )
+    } as i32)?;
+    ensure!(
+        mode == BIND && mask[0] == 1,
+        "the policy is {mode} of {:#x}",
+        mask[0]
+    );
     refused(set(9, &node), libc::EINVAL, "no policy")?;
     refused(set(BIND, &[0]), libc::EINVAL, "no node")?;
-    refused(set(PREFERRED, &[1 << 62]), libc::EINVAL, "a node that is not there")?;
+    refused(
+        set(PREFERRED, &[1 << 62]),
+        libc::EINVAL,
+        "a node that is not there",
+    )?;
     // SAFETY: the default takes no mask.
     checked(unsafe { libc::syscall(libc::SYS_set_mempolicy, 0, 0, 0) } as i32)?;
     let memory = vec![0u8; 1 << 16];
@@ -443,19 +678,36 @@ fn memory_policy() -> Result<()> {
     let told = |at: usize| {
         let mut mode = -1;
         // SAFETY: room for the mode; an address to be asked about.
-        checked(unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut mode, 0, 0, at, 2) } as i32).map(|_| mode)
+        checked(
+            unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut mode, 0, 0, at, 2) } as i32,
+        )
+        .map(|_| mode)
     };
-    ensure!(told(page)? == PREFERRED && told(page + 4096)? == 0, "{} and {}", told(page)?, told(page + 4096)?);
-    // SAFETY: numbers.
-    let home = |at: usize| checked(unsafe { libc::syscall(libc::SYS_set_mempolicy_home_node, at, 4096, 0, 0) } as i32);
-    refused(home(page), libc::EOPNOTSUPP, "a home of what is preferred elsewhere")?;
+    ensure!(
+        told(page)? == PREFERRED && told(page + 4096)? == 0,
+        "{} and {}",
+        told(page)?,
+        told(page + 4096)?
+    );
+    let home = |at: usize| {
+        // SAFETY: numbers.
+        checked(unsafe { libc::syscall(libc::SYS_set_mempolicy_home_node, at, 4096, 0, 0) } as i32)
+    };
+    refused(
+        home(page),
+        libc::EOPNOTSUPP,
+        "a home of what is preferred elsewhere",
+    )?;
     refused(home(page + 4096), libc::ENOENT, "a home without a policy")?;
     // SAFETY: as above.
     checked(unsafe { libc::syscall(libc::SYS_mbind, page, 4096, BIND, &node, 64, 0) } as i32)?;
     home(page)?;
     let maps = std::fs::read_to_string("/proc/self/numa_maps")?;
     let line = format!("{page:08x} bind:0 ");
-    ensure!(maps.lines().any(|l| l.starts_with(&line)), "{line} is not in {maps}");
+    ensure!(
+        maps.lines().any(|l| l.starts_with(&line)),
+        "{line} is not in {maps}"
+    );
     // SAFETY: likewise; the default takes no mask.
     checked(unsafe { libc::syscall(libc::SYS_mbind, page, 4096, 0, 0, 0, 0) } as i32)?;
     ensure!(told(page)? == 0, "the policy stays");
@@ -470,8 +722,10 @@ fn memory_policy() -> Result<()> {
 fn priorities_of_input() -> Result<()> {
     // SAFETY: the calls take numbers.
     let get = || checked(unsafe { libc::syscall(libc::SYS_ioprio_get, 1, 0) } as i32);
-    // SAFETY: likewise.
-    let set = |priority: i32| checked(unsafe { libc::syscall(libc::SYS_ioprio_set, 1, 0, priority) } as i32);
+    let set = |priority: i32| {
+        // SAFETY: likewise.
+        checked(unsafe { libc::syscall(libc::SYS_ioprio_set, 1, 0, priority) } as i32)
+    };
     in_child(|| {
         set(2 << 13 | 6)?;
         ensure!(get()? == 2 << 13 | 6, "it is {:#x}", get()?);
@@ -480,7 +734,11 @@ fn priorities_of_input() -> Result<()> {
         ensure!(get()? >> 13 == 3, "it is {:#x}", get()?);
         // SAFETY: likewise.
         checked(unsafe { libc::setresuid(1000, 1000, 1000) })?;
-        refused(set(1 << 13), libc::EPERM, "an ordinary user before all others")
+        refused(
+            set(1 << 13),
+            libc::EPERM,
+            "an ordinary user before all others",
+        )
     })
 }
 
@@ -493,14 +751,22 @@ fn clock_is_read() -> Result<()> {
     checked(result)?;
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
     let told = Duration::from_secs(state.time.tv_sec as u64);
-    ensure!(since.abs_diff(told) < Duration::from_secs(5) && state.tick == 10_000, "{told:?}, tick {}", state.tick);
+    ensure!(
+        since.abs_diff(told) < Duration::from_secs(5) && state.tick == 10_000,
+        "{told:?}, tick {}",
+        state.tick
+    );
     in_child(|| {
         // SAFETY: the call takes numbers.
         checked(unsafe { libc::setresuid(1000, 1000, 1000) })?;
         let mut change = state;
         change.modes = libc::ADJ_FREQUENCY;
         // SAFETY: a valid structure.
-        refused(checked(unsafe { libc::adjtimex(&mut change) }), libc::EPERM, "an ordinary user's setting of the clock")
+        refused(
+            checked(unsafe { libc::adjtimex(&mut change) }),
+            libc::EPERM,
+            "an ordinary user's setting of the clock",
+        )
     })
 }
 
@@ -509,9 +775,17 @@ fn unshare_and_numbers() -> Result<()> {
         // SAFETY: the calls take numbers.
         unsafe {
             checked(libc::unshare(libc::CLONE_FILES | libc::CLONE_FS))?;
-            refused(checked(libc::unshare(1)), libc::EINVAL, "sharing nothing that there is")?;
+            refused(
+                checked(libc::unshare(1)),
+                libc::EINVAL,
+                "sharing nothing that there is",
+            )?;
             checked(libc::setresuid(1000, 1000, 1000))?;
-            refused(checked(libc::unshare(libc::CLONE_NEWNS)), libc::EPERM, "an ordinary user's new namespace")
+            refused(
+                checked(libc::unshare(libc::CLONE_NEWNS)),
+                libc::EPERM,
+                "an ordinary user's new namespace",
+            )
         }
     })?;
     const CLEAR_SIGHAND: u64 = 1 << 32;
@@ -520,7 +794,11 @@ fn unshare_and_numbers() -> Result<()> {
         libc::signal(libc::SIGUSR1, count_notice as *const () as usize);
         let mut arguments = [0u64; 11];
         (arguments[0], arguments[4]) = (CLEAR_SIGHAND, libc::SIGCHLD as u64);
-        let pid = checked(libc::syscall(libc::SYS_clone3, arguments.as_mut_ptr(), size_of_val(&arguments)) as i32)?;
+        let pid = checked(libc::syscall(
+            libc::SYS_clone3,
+            arguments.as_mut_ptr(),
+            size_of_val(&arguments),
+        ) as i32)?;
         if pid == 0 {
             let old = libc::signal(libc::SIGUSR1, libc::SIG_DFL);
             libc::_exit(i32::from(old != libc::SIG_DFL));

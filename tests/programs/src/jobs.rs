@@ -20,7 +20,10 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("jobs-no-news-of-stops", no_news_of_stops),
     ("jobs-death-of-a-parent", death_of_a_parent),
     ("jobs-groups-and-sessions", groups_and_sessions),
-    ("jobs-groups-that-are-orphans-anyway", groups_that_are_orphans_anyway),
+    (
+        "jobs-groups-that-are-orphans-anyway",
+        groups_that_are_orphans_anyway,
+    ),
     ("jobs-exec-from-a-thread", exec_from_a_thread),
     ("jobs-exec-of-a-descriptor", exec_of_a_descriptor),
     ("jobs-spawn", spawn),
@@ -83,7 +86,10 @@ fn looking_before_waiting() -> Result<()> {
         7
     })?;
     let none = waitid(libc::P_PID, pid, libc::WEXITED | libc::WNOHANG)?;
-    ensure!(told(&none).1 == 0 && none.si_signo == 0, "a child that runs is news");
+    ensure!(
+        told(&none).1 == 0 && none.si_signo == 0,
+        "a child that runs is news"
+    );
     // SAFETY: numbers.
     let descriptor = checked(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32)?;
     // SAFETY: its own descriptors.
@@ -94,15 +100,34 @@ fn looking_before_waiting() -> Result<()> {
     let wanted = (libc::CLD_EXITED, pid, 0, 7);
     for _ in 0..2 {
         let seen = waitid(libc::P_PID, pid, libc::WEXITED | libc::WNOWAIT)?;
-        ensure!(told(&seen) == wanted && seen.si_signo == libc::SIGCHLD, "looking shows {:?}", told(&seen));
+        ensure!(
+            told(&seen) == wanted && seen.si_signo == libc::SIGCHLD,
+            "looking shows {:?}",
+            told(&seen)
+        );
     }
-    let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one valid entry.
-    ensure!(unsafe { libc::poll(&mut poll, 1, 0) } == 1, "the descriptor of an ended child is not ready");
+    let mut poll = libc::pollfd {
+        fd: descriptor,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    ensure!(
+        // SAFETY: one valid entry.
+        unsafe { libc::poll(&mut poll, 1, 0) } == 1,
+        "the descriptor of an ended child is not ready"
+    );
     let seen = waitid(libc::P_PIDFD, descriptor, libc::WEXITED)?;
     ensure!(told(&seen) == wanted, "waiting shows {:?}", told(&seen));
-    refused(waitid(libc::P_PIDFD, descriptor, libc::WEXITED), libc::ECHILD, "waiting twice")?;
-    refused(waitid(libc::P_PID, pid, 0), libc::EINVAL, "waiting for nothing")?;
+    refused(
+        waitid(libc::P_PIDFD, descriptor, libc::WEXITED),
+        libc::ECHILD,
+        "waiting twice",
+    )?;
+    refused(
+        waitid(libc::P_PID, pid, 0),
+        libc::EINVAL,
+        "waiting for nothing",
+    )?;
     // SAFETY: its own descriptor.
     unsafe { libc::close(descriptor) };
     Ok(())
@@ -131,11 +156,23 @@ fn act(signal: i32, handler: usize, flags: i32) -> Result<()> {
 
 fn what_a_signal_tells() -> Result<()> {
     in_child(|| {
-        act(libc::SIGCHLD, note_child as *const () as usize, libc::SA_SIGINFO | libc::SA_RESTART)?;
-        let seen = || TOLD.iter().map(|place| place.load(Ordering::SeqCst)).collect::<Vec<_>>();
+        act(
+            libc::SIGCHLD,
+            note_child as *const () as usize,
+            libc::SA_SIGINFO | libc::SA_RESTART,
+        )?;
+        let seen = || {
+            TOLD.iter()
+                .map(|place| place.load(Ordering::SeqCst))
+                .collect::<Vec<_>>()
+        };
         let pid = fork(|| 9)?;
         ensure!(wait(pid)? == 9 << 8, "another status");
-        ensure!(seen() == [libc::CLD_EXITED, pid, 0, 9], "the end was told as {:?}", seen());
+        ensure!(
+            seen() == [libc::CLD_EXITED, pid, 0, 9],
+            "the end was told as {:?}",
+            seen()
+        );
         let pid = fork(|| {
             loop {
                 // SAFETY: the call takes nothing.
@@ -147,30 +184,58 @@ fn what_a_signal_tells() -> Result<()> {
             checked(unsafe { libc::kill(pid, signal) })
         };
         for (signal, option, code, status) in [
-            (libc::SIGSTOP, libc::WSTOPPED, libc::CLD_STOPPED, libc::SIGSTOP),
-            (libc::SIGCONT, libc::WCONTINUED, libc::CLD_CONTINUED, libc::SIGCONT),
-            (libc::SIGKILL, libc::WEXITED, libc::CLD_KILLED, libc::SIGKILL),
+            (
+                libc::SIGSTOP,
+                libc::WSTOPPED,
+                libc::CLD_STOPPED,
+                libc::SIGSTOP,
+            ),
+            (
+                libc::SIGCONT,
+                libc::WCONTINUED,
+                libc::CLD_CONTINUED,
+                libc::SIGCONT,
+            ),
+            (
+                libc::SIGKILL,
+                libc::WEXITED,
+                libc::CLD_KILLED,
+                libc::SIGKILL,
+            ),
         ] {
             kill(signal)?;
             let info = waitid(libc::P_PID, pid, option)?;
-            ensure!(told(&info) == (code, pid, 0, status), "waiting tells {:?}", told(&info));
+            ensure!(
+                told(&info) == (code, pid, 0, status),
+                "waiting tells {:?}",
+                told(&info)
+            );
             while seen()[0] != code {
                 thread::yield_now();
             }
-            ensure!(seen() == [code, pid, 0, status], "the signal tells {:?}", seen());
+            ensure!(
+                seen() == [code, pid, 0, status],
+                "the signal tells {:?}",
+                seen()
+            );
         }
         Ok(())
     })
 }
 
-/// A `poll(2)` that is stopped again and again still ends at its time: it goes on with what is left, and does not begin anew.
+/// A `poll(2)` that is stopped again and again still ends at its time: it goes on with what is
+/// left, and does not begin anew.
 fn a_poll_outlasts_stops() -> Result<()> {
     // SAFETY: there are no entries.
     let pid = fork(|| unsafe { libc::poll(ptr::null_mut(), 0, 300) })?;
     loop {
         // Back in its wait, or it would stop again before it could look at the time.
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        match stat.rsplit(") ").next().and_then(|rest| rest.chars().next()) {
+        match stat
+            .rsplit(") ")
+            .next()
+            .and_then(|rest| rest.chars().next())
+        {
             Some('S') => {}
             Some('Z') => break,
             _ => {
@@ -200,7 +265,14 @@ fn all_threads_stop() -> Result<()> {
     // SAFETY: new memory, shared with the child.
     let counters = unsafe {
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-        let at = libc::mmap(ptr::null_mut(), 4096, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        let at = libc::mmap(
+            ptr::null_mut(),
+            4096,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            -1,
+            0,
+        );
         ensure!(at != libc::MAP_FAILED, "no memory");
         std::slice::from_raw_parts(at.cast::<AtomicU32>(), 3)
     };
@@ -216,8 +288,18 @@ fn all_threads_stop() -> Result<()> {
         });
         0
     })?;
-    let values = || counters.iter().map(|counter| counter.load(Ordering::Relaxed)).collect::<Vec<_>>();
-    let all_moved = |before: &[u32]| values().iter().zip(before).all(|(now, before)| now != before);
+    let values = || {
+        counters
+            .iter()
+            .map(|counter| counter.load(Ordering::Relaxed))
+            .collect::<Vec<_>>()
+    };
+    let all_moved = |before: &[u32]| {
+        values()
+            .iter()
+            .zip(before)
+            .all(|(now, before)| now != before)
+    };
     for _ in 0..3 {
         let before = values();
         while !all_moved(&before) {
@@ -251,7 +333,11 @@ fn children_nobody_waits_for() -> Result<()> {
             act(libc::SIGCHLD, handler, flags)?;
             let pid = fork(|| 0)?;
             // Waits for the last, and finds none.
-            refused(wait(pid), libc::ECHILD, "waiting for a child that goes by itself")
+            refused(
+                wait(pid),
+                libc::ECHILD,
+                "waiting for a child that goes by itself",
+            )
         })?;
     }
     Ok(())
@@ -259,7 +345,11 @@ fn children_nobody_waits_for() -> Result<()> {
 
 fn no_news_of_stops() -> Result<()> {
     in_child(|| {
-        act(libc::SIGCHLD, note_child as *const () as usize, libc::SA_SIGINFO | libc::SA_NOCLDSTOP | libc::SA_RESTART)?;
+        act(
+            libc::SIGCHLD,
+            note_child as *const () as usize,
+            libc::SA_SIGINFO | libc::SA_NOCLDSTOP | libc::SA_RESTART,
+        )?;
         let pid = fork(|| {
             loop {
                 // SAFETY: the call takes nothing.
@@ -273,7 +363,10 @@ fn no_news_of_stops() -> Result<()> {
         unsafe { libc::kill(pid, libc::SIGKILL) };
         wait(pid)?;
         let first = TOLD[0].load(Ordering::SeqCst);
-        ensure!(first == libc::CLD_KILLED, "the last that was told is {first}");
+        ensure!(
+            first == libc::CLD_KILLED,
+            "the last that was told is {first}"
+        );
         Ok(())
     })
 }
@@ -311,9 +404,16 @@ fn groups_and_sessions() -> Result<()> {
         // SAFETY: numbers only.
         unsafe {
             let own = checked(libc::setsid())?;
-            ensure!(own == libc::getpid() && libc::getsid(0) == own && libc::getpgrp() == own, "no session of its own");
+            ensure!(
+                own == libc::getpid() && libc::getsid(0) == own && libc::getpgrp() == own,
+                "no session of its own"
+            );
             refused(checked(libc::setsid()), libc::EPERM, "a second session")?;
-            refused(checked(libc::setpgid(0, 0)), libc::EPERM, "a leader's new group")?;
+            refused(
+                checked(libc::setpgid(0, 0)),
+                libc::EPERM,
+                "a leader's new group",
+            )?;
             let pid = fork(|| {
                 loop {
                     libc::pause();
@@ -321,10 +421,21 @@ fn groups_and_sessions() -> Result<()> {
             })?;
             checked(libc::setpgid(pid, 0))?;
             ensure!(libc::getpgid(pid) == pid, "it has no group of its own");
-            refused(checked(libc::setpgid(pid, 1)), libc::EPERM, "a group of another session")?;
+            refused(
+                checked(libc::setpgid(pid, 1)),
+                libc::EPERM,
+                "a group of another session",
+            )?;
             checked(libc::kill(-pid, libc::SIGTERM))?;
-            ensure!(wait(0).is_err() && wait(-pid)? == libc::SIGTERM, "waiting by group");
-            refused(checked(libc::kill(-pid, 0)), libc::ESRCH, "a signal to nobody")
+            ensure!(
+                wait(0).is_err() && wait(-pid)? == libc::SIGTERM,
+                "waiting by group"
+            );
+            refused(
+                checked(libc::kill(-pid, 0)),
+                libc::ESRCH,
+                "a signal to nobody",
+            )
         }
     })
 }
@@ -339,7 +450,8 @@ fn exec_from_a_thread() -> Result<()> {
             }
         });
         let runs = thread::spawn(move || {
-            let arguments = ["/proc/self/exe", "child", "number", &own].map(|text| CString::new(text).expect("no NUL"));
+            let arguments = ["/proc/self/exe", "child", "number", &own]
+                .map(|text| CString::new(text).expect("no NUL"));
             let mut pointers: Vec<_> = arguments.iter().map(|text| text.as_ptr()).collect();
             pointers.push(ptr::null());
             // SAFETY: a list of strings that ends.
@@ -360,27 +472,52 @@ fn exec_of_a_descriptor() -> Result<()> {
     let mut done = 0;
     while done < image.len() {
         // SAFETY: what is left of the image.
-        let written = unsafe { libc::write(memory, image[done..].as_ptr().cast(), image.len() - done) };
+        let written =
+            unsafe { libc::write(memory, image[done..].as_ptr().cast(), image.len() - done) };
         done += checked(written as i32)? as usize;
     }
     let directory = fs::File::open("/proc/self")?;
     let run = |dirfd: i32, name: &std::ffi::CStr, flags: i32| {
         let status = fork(|| {
             let arguments = [c"program", c"child", c"exit", c"6"].map(std::ffi::CStr::as_ptr);
-            let arguments = [arguments[0], arguments[1], arguments[2], arguments[3], ptr::null()];
+            let arguments = [
+                arguments[0],
+                arguments[1],
+                arguments[2],
+                arguments[3],
+                ptr::null(),
+            ];
             let environment = [ptr::null::<libc::c_char>()];
             // SAFETY: lists of strings that end.
-            unsafe { libc::syscall(libc::SYS_execveat, dirfd, name.as_ptr(), &arguments, &environment, flags) };
+            unsafe {
+                libc::syscall(
+                    libc::SYS_execveat,
+                    dirfd,
+                    name.as_ptr(),
+                    &arguments,
+                    &environment,
+                    flags,
+                )
+            };
             io::Error::last_os_error().raw_os_error().unwrap_or(255)
         });
         status.and_then(|pid| wait(pid).map_err(Into::into))
     };
     let status = run(memory, c"", libc::AT_EMPTY_PATH)?;
-    ensure!(status == 6 << 8, "a program in memory ended with {status:#x}");
+    ensure!(
+        status == 6 << 8,
+        "a program in memory ended with {status:#x}"
+    );
     let status = run(directory.as_raw_fd(), c"exe", 0)?;
-    ensure!(status == 6 << 8, "a program below a directory ended with {status:#x}");
+    ensure!(
+        status == 6 << 8,
+        "a program below a directory ended with {status:#x}"
+    );
     let status = run(memory, c"", 0)?;
-    ensure!(status == libc::ENOENT << 8, "without a name the error is {status:#x}");
+    ensure!(
+        status == libc::ENOENT << 8,
+        "without a name the error is {status:#x}"
+    );
     let status = run(directory.as_raw_fd(), c"exe", libc::AT_SYMLINK_NOFOLLOW)?;
     ensure!(status == libc::ELOOP << 8, "a symbolic link is {status:#x}");
     // SAFETY: its own descriptor.
@@ -389,17 +526,34 @@ fn exec_of_a_descriptor() -> Result<()> {
 }
 
 fn spawn() -> Result<()> {
-    let arguments = [c"/proc/self/exe", c"child", c"exit", c"0"].map(std::ffi::CStr::as_ptr).map(<*const _>::cast_mut);
-    let arguments = [arguments[0], arguments[1], arguments[2], arguments[3], ptr::null_mut()];
+    let arguments = [c"/proc/self/exe", c"child", c"exit", c"0"]
+        .map(std::ffi::CStr::as_ptr)
+        .map(<*const _>::cast_mut);
+    let arguments = [
+        arguments[0],
+        arguments[1],
+        arguments[2],
+        arguments[3],
+        ptr::null_mut(),
+    ];
     let environment = [ptr::null_mut()];
     // SAFETY: attributes that are made first, lists that end, valid words.
     unsafe {
         let mut attributes: libc::posix_spawnattr_t = mem::zeroed();
         libc::posix_spawnattr_init(&mut attributes);
-        let flags = libc::POSIX_SPAWN_SETPGROUP | libc::POSIX_SPAWN_SETSIGDEF | libc::POSIX_SPAWN_SETSIGMASK;
+        let flags = libc::POSIX_SPAWN_SETPGROUP
+            | libc::POSIX_SPAWN_SETSIGDEF
+            | libc::POSIX_SPAWN_SETSIGMASK;
         libc::posix_spawnattr_setflags(&mut attributes, flags as i16);
         let mut pid = 0;
-        let error = libc::posix_spawn(&mut pid, arguments[0], ptr::null(), &attributes, arguments.as_ptr(), environment.as_ptr());
+        let error = libc::posix_spawn(
+            &mut pid,
+            arguments[0],
+            ptr::null(),
+            &attributes,
+            arguments.as_ptr(),
+            environment.as_ptr(),
+        );
         ensure!(error == 0, "posix_spawn: error {error}");
         ensure!(libc::getpgid(pid) == pid, "it has no group of its own");
         ensure!(wait(pid)? == 0, "it ended otherwise");
@@ -411,7 +565,10 @@ fn spawn() -> Result<()> {
             arguments.as_ptr(),
             environment.as_ptr(),
         );
-        ensure!(error == libc::ENOENT, "a program that is not there: error {error}");
+        ensure!(
+            error == libc::ENOENT,
+            "a program that is not there: error {error}"
+        );
         libc::posix_spawnattr_destroy(&mut attributes);
     }
     refused(wait(-1), libc::ECHILD, "waiting for what was never made")
@@ -427,22 +584,46 @@ fn queue_in_order() -> Result<()> {
                 libc::sigaddset(&mut set, signal);
             }
             checked(libc::sigprocmask(libc::SIG_BLOCK, &set, ptr::null_mut()))?;
-            for (signal, value) in [(high, 1), (low, 2), (low, 3), (libc::SIGUSR1, 4), (libc::SIGUSR1, 5), (high, 6), (low, 7)] {
-                let value = libc::sigval { sival_ptr: value as *mut libc::c_void };
+            for (signal, value) in [
+                (high, 1),
+                (low, 2),
+                (low, 3),
+                (libc::SIGUSR1, 4),
+                (libc::SIGUSR1, 5),
+                (high, 6),
+                (low, 7),
+            ] {
+                let value = libc::sigval {
+                    sival_ptr: value as *mut libc::c_void,
+                };
                 checked(libc::sigqueue(libc::getpid(), signal, value))?;
             }
             let mut came = Vec::new();
-            let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            let now = libc::timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
             loop {
                 let mut info: libc::siginfo_t = mem::zeroed();
                 let signal = libc::sigtimedwait(&set, &mut info, &now);
                 if signal < 0 {
                     break;
                 }
-                ensure!(info.si_code == libc::SI_QUEUE && info.si_pid() == libc::getpid(), "from nobody: {}", info.si_code);
+                ensure!(
+                    info.si_code == libc::SI_QUEUE && info.si_pid() == libc::getpid(),
+                    "from nobody: {}",
+                    info.si_code
+                );
                 came.push((signal, info.si_value().sival_ptr as usize));
             }
-            let wanted = [(libc::SIGUSR1, 4), (low, 2), (low, 3), (low, 7), (high, 1), (high, 6)];
+            let wanted = [
+                (libc::SIGUSR1, 4),
+                (low, 2),
+                (low, 3),
+                (low, 7),
+                (high, 1),
+                (high, 6),
+            ];
             ensure!(came == wanted, "{came:?}");
         }
         Ok(())
@@ -466,19 +647,36 @@ fn flags_of_actions() -> Result<()> {
     in_child(|| {
         // SAFETY: the handlers only count and raise.
         let raise = |signal: i32| unsafe { libc::raise(signal) };
-        act(libc::SIGUSR1, raise_again as *const () as usize, libc::SA_NODEFER)?;
+        act(
+            libc::SIGUSR1,
+            raise_again as *const () as usize,
+            libc::SA_NODEFER,
+        )?;
         raise(libc::SIGUSR1);
-        ensure!(DEEPEST.swap(0, Ordering::SeqCst) == 3, "a handler is not interrupted by its own signal");
-        act(libc::SIGUSR1, raise_again as *const () as usize, libc::SA_RESETHAND | libc::SA_NODEFER)?;
+        ensure!(
+            DEEPEST.swap(0, Ordering::SeqCst) == 3,
+            "a handler is not interrupted by its own signal"
+        );
+        act(
+            libc::SIGUSR1,
+            raise_again as *const () as usize,
+            libc::SA_RESETHAND | libc::SA_NODEFER,
+        )?;
         let status = fork(|| {
             raise(libc::SIGUSR1);
             0
         })?;
-        ensure!(wait(status)? == libc::SIGUSR1, "an action for once came twice");
+        ensure!(
+            wait(status)? == libc::SIGUSR1,
+            "an action for once came twice"
+        );
         // Blocked while it runs, a signal comes when it is over, not within.
         act(libc::SIGUSR2, raise_once_more as *const () as usize, 0)?;
         raise(libc::SIGUSR2);
-        ensure!(DEEPEST.load(Ordering::SeqCst) == 1, "it was interrupted: {DEEPEST:?}");
+        ensure!(
+            DEEPEST.load(Ordering::SeqCst) == 1,
+            "it was interrupted: {DEEPEST:?}"
+        );
         Ok(())
     })
 }
@@ -494,7 +692,8 @@ extern "C" fn raise_once_more(signal: i32) {
     DEPTH.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// In a group that nobody outside could continue to begin with, nothing changes when a member ends while another one is stopped.
+/// In a group that nobody outside could continue to begin with, nothing changes when a member ends
+/// while another one is stopped.
 fn groups_that_are_orphans_anyway() -> Result<()> {
     let leader = fork(|| {
         // SAFETY: calls that are safe after a fork; a hang-up would end the process.
@@ -506,19 +705,28 @@ fn groups_that_are_orphans_anyway() -> Result<()> {
                 libc::_exit(7);
             }
             let mut status = 0;
-            let stops = libc::waitpid(stopped, &raw mut status, libc::WUNTRACED) == stopped && libc::WIFSTOPPED(status);
+            let stops = libc::waitpid(stopped, &raw mut status, libc::WUNTRACED) == stopped
+                && libc::WIFSTOPPED(status);
             let ending = libc::fork();
             if ending == 0 {
                 libc::_exit(0);
             }
             let ended = libc::waitpid(ending, &raw mut status, 0) == ending && status == 0;
-            let goes_on = libc::waitpid(stopped, &raw mut status, libc::WCONTINUED | libc::WNOHANG) == stopped;
+            let goes_on = libc::waitpid(stopped, &raw mut status, libc::WCONTINUED | libc::WNOHANG)
+                == stopped;
             libc::kill(stopped, libc::SIGCONT);
-            let last = libc::waitpid(stopped, &raw mut status, 0) == stopped && libc::WEXITSTATUS(status) == 7;
-            i32::from(!stops) | i32::from(!ended) << 1 | i32::from(goes_on) << 2 | i32::from(!last) << 3
+            let last = libc::waitpid(stopped, &raw mut status, 0) == stopped
+                && libc::WEXITSTATUS(status) == 7;
+            i32::from(!stops)
+                | i32::from(!ended) << 1
+                | i32::from(goes_on) << 2
+                | i32::from(!last) << 3
         }
     })?;
     let status = wait(leader)?;
-    ensure!(status == 0, "the group was told that it is an orphan: status {status:#x}");
+    ensure!(
+        status == 0,
+        "the group was told that it is an orphan: status {status:#x}"
+    );
     Ok(())
 }

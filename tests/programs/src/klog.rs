@@ -18,13 +18,18 @@ pub const CHECKS: &[(&str, Check)] = &[
 ];
 
 fn open() -> Result<File> {
-    let file = fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg");
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open("/dev/kmsg");
     file.context("/dev/kmsg")
 }
 
 fn syslog(action: i32, buf: &mut [u8]) -> io::Result<usize> {
     // SAFETY: the buffer is valid.
-    checked(unsafe { libc::klogctl(action, buf.as_mut_ptr().cast(), buf.len() as i32) }).map(|n| n as usize)
+    checked(unsafe { libc::klogctl(action, buf.as_mut_ptr().cast(), buf.len() as i32) })
+        .map(|n| n as usize)
 }
 
 /// All there is to read from an opening.
@@ -45,21 +50,44 @@ fn lines_of_programs() -> Result<()> {
     let seek = |whence| {
         // SAFETY: numbers.
         let place = unsafe { libc::lseek(file.as_raw_fd(), 0, whence) };
-        if place < 0 { Err(io::Error::last_os_error()) } else { Ok(place) }
+        if place < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(place)
+        }
     };
     seek(libc::SEEK_END)?;
     let line = format!("machine-tests {} says\thello", process::id());
     (&file).write_all(format!("<5>{line}\n").as_bytes())?;
-    let mut entry = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one valid entry.
-    ensure!(checked(unsafe { libc::poll(&mut entry, 1, 10_000) })? == 1, "nothing to read");
+    let mut entry = libc::pollfd {
+        fd: file.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    ensure!(
+        // SAFETY: one valid entry.
+        checked(unsafe { libc::poll(&mut entry, 1, 10_000) })? == 1,
+        "nothing to read"
+    );
     let start = format!("machine-tests {}", process::id());
-    let own: Vec<String> = rest(&file)?.into_iter().filter(|line| line.contains(&start)).collect();
-    ensure!(own.len() == 1 && own[0].starts_with("13,") && own[0].ends_with('\n'), "{own:?}");
+    let own: Vec<String> = rest(&file)?
+        .into_iter()
+        .filter(|line| line.contains(&start))
+        .collect();
+    ensure!(
+        own.len() == 1 && own[0].starts_with("13,") && own[0].ends_with('\n'),
+        "{own:?}"
+    );
     let fields: Vec<&str> = own[0].split([',', ';']).collect();
-    ensure!(fields.len() >= 5 && fields[1].parse::<u64>().is_ok() && fields[2].parse::<u64>().is_ok(), "{own:?}");
+    ensure!(
+        fields.len() >= 5 && fields[1].parse::<u64>().is_ok() && fields[2].parse::<u64>().is_ok(),
+        "{own:?}"
+    );
     seek(libc::SEEK_SET)?;
-    ensure!(rest(&file)?.iter().any(|line| line.contains(&start)), "it is not there from the beginning");
+    ensure!(
+        rest(&file)?.iter().any(|line| line.contains(&start)),
+        "it is not there from the beginning"
+    );
     ensure!(seek(libc::SEEK_CUR).is_err(), "there are positions");
     ensure!(file.write(&[b'a'; 4096]).is_err(), "a long line");
     Ok(())
@@ -76,16 +104,27 @@ fn read_and_cleared() -> Result<()> {
         Ok(String::from_utf8_lossy(&buf[..n]).into_owned())
     };
     let text = all(3)?;
-    let line = text.lines().find(|line| line.contains(&marker)).context("it is not there")?;
+    let line = text
+        .lines()
+        .find(|line| line.contains(&marker))
+        .context("it is not there")?;
     ensure!(line.starts_with("<12>["), "{line}");
     // Of a short buffer it is the end.
     let mut end = vec![0; line.len() + 1];
     let n = syslog(3, &mut end)?;
-    ensure!(n <= end.len() && (n == 0 || end[n - 1] == b'\n'), "not whole lines");
-    ensure!(all(4)?.contains(&marker), "it is not there when it is cleared");
+    ensure!(
+        n <= end.len() && (n == 0 || end[n - 1] == b'\n'),
+        "not whole lines"
+    );
+    ensure!(
+        all(4)?.contains(&marker),
+        "it is not there when it is cleared"
+    );
     ensure!(!all(3)?.contains(&marker), "it was not cleared");
     for (action, errno) in [(99, libc::EINVAL), (8, libc::EINVAL)] {
-        let code = syslog(action, &mut []).err().and_then(|error| error.raw_os_error());
+        let code = syslog(action, &mut [])
+            .err()
+            .and_then(|error| error.raw_os_error());
         ensure!(code == Some(errno), "action {action}: {code:?}");
     }
     Ok(())
@@ -94,7 +133,9 @@ fn read_and_cleared() -> Result<()> {
 fn permissions() -> Result<()> {
     in_child(|| {
         become_user(OTHER)?;
-        let code = syslog(5, &mut []).err().and_then(|error| error.raw_os_error());
+        let code = syslog(5, &mut [])
+            .err()
+            .and_then(|error| error.raw_os_error());
         ensure!(code == Some(libc::EPERM), "clearing: {code:?}");
         Ok(())
     })

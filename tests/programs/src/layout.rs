@@ -24,7 +24,10 @@ pub const CHECKS: &[(&str, Check)] = &[
 
 /// A clock as the C library reads it.
 fn by_library(clock: c_int) -> Result<(i64, i64)> {
-    let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: the structure is this thread's.
     checked(unsafe { libc::clock_gettime(clock, &raw mut time) })?;
     Ok((time.tv_sec, time.tv_nsec))
@@ -32,46 +35,85 @@ fn by_library(clock: c_int) -> Result<(i64, i64)> {
 
 /// A clock as the kernel reads it.
 fn by_kernel(clock: c_int) -> Result<(i64, i64)> {
-    let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure is this thread's.
-    checked(unsafe { libc::syscall(libc::SYS_clock_gettime, c_long::from(clock), &raw mut time) } as c_int)?;
+    let mut time = timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    checked(
+        // SAFETY: the structure is this thread's.
+        unsafe { libc::syscall(libc::SYS_clock_gettime, c_long::from(clock), &raw mut time) }
+            as c_int,
+    )?;
     Ok((time.tv_sec, time.tv_nsec))
 }
 
 fn agrees() -> Result<()> {
-    // SAFETY: the call takes nothing of this program's.
-    ensure!(unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } != 0, "there is no vDSO");
-    let clocks = [libc::CLOCK_REALTIME, libc::CLOCK_MONOTONIC, libc::CLOCK_MONOTONIC_RAW, libc::CLOCK_BOOTTIME, libc::CLOCK_TAI];
+    ensure!(
+        // SAFETY: the call takes nothing of this program's.
+        unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } != 0,
+        "there is no vDSO"
+    );
+    let clocks = [
+        libc::CLOCK_REALTIME,
+        libc::CLOCK_MONOTONIC,
+        libc::CLOCK_MONOTONIC_RAW,
+        libc::CLOCK_BOOTTIME,
+        libc::CLOCK_TAI,
+    ];
     for clock in clocks {
         for _ in 0..1000 {
             let times = [by_kernel(clock)?, by_library(clock)?, by_kernel(clock)?];
-            ensure!(times.is_sorted(), "clock {clock} shows {times:?}: kernel, library, kernel");
+            ensure!(
+                times.is_sorted(),
+                "clock {clock} shows {times:?}: kernel, library, kernel"
+            );
         }
     }
     for _ in 0..100 {
         let before = by_kernel(libc::CLOCK_REALTIME)?;
-        let mut day = libc::timeval { tv_sec: 0, tv_usec: 0 };
+        let mut day = libc::timeval {
+            tv_sec: 0,
+            tv_usec: 0,
+        };
         // SAFETY: the structure is this thread's.
         checked(unsafe { libc::gettimeofday(&raw mut day, std::ptr::null_mut()) })?;
         let after = by_kernel(libc::CLOCK_REALTIME)?;
         let micro = |(sec, nsec): (i64, i64)| (sec, nsec / 1000);
         let times = [micro(before), (day.tv_sec, day.tv_usec), micro(after)];
-        ensure!(times.is_sorted(), "gettimeofday is not between the kernel's: {times:?}");
+        ensure!(
+            times.is_sorted(),
+            "gettimeofday is not between the kernel's: {times:?}"
+        );
     }
     // Those without a clock of their own are the kernel's.
-    ensure!(by_library(libc::CLOCK_THREAD_CPUTIME_ID)? > (0, 0), "this thread has not run");
+    ensure!(
+        by_library(libc::CLOCK_THREAD_CPUTIME_ID)? > (0, 0),
+        "this thread has not run"
+    );
     ensure!(by_library(99).is_err(), "there is a clock 99");
-    let mut resolution = timespec { tv_sec: 1, tv_nsec: 1 };
+    let mut resolution = timespec {
+        tv_sec: 1,
+        tv_nsec: 1,
+    };
     // SAFETY: the structure is this thread's.
     checked(unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC, &raw mut resolution) })?;
-    ensure!((resolution.tv_sec, resolution.tv_nsec) == (0, 1), "the clock's step is not a nanosecond");
+    ensure!(
+        (resolution.tv_sec, resolution.tv_nsec) == (0, 1),
+        "the clock's step is not a nanosecond"
+    );
     Ok(())
 }
 
 /// Asks for the time again and again.
 fn look_at_the_clock() {
-    let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
-    let mut day = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let mut time = timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let mut day = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 0,
+    };
     for _ in 0..1000 {
         // SAFETY: the structures are this thread's.
         unsafe {
@@ -85,11 +127,20 @@ fn look_at_the_clock() {
 }
 
 /// The calls that nobody needs.
-const FORBIDDEN: [c_long; 4] = [libc::SYS_clock_gettime, libc::SYS_gettimeofday, libc::SYS_time, libc::SYS_getcpu];
+const FORBIDDEN: [c_long; 4] = [
+    libc::SYS_clock_gettime,
+    libc::SYS_gettimeofday,
+    libc::SYS_time,
+    libc::SYS_getcpu,
+];
 
 /// Skerry's records of calls say so; elsewhere a child would be killed for one.
 fn takes_no_call() -> Result<()> {
-    match OpenOptions::new().read(true).write(true).open("/proc/skerry/trace") {
+    match OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/proc/skerry/trace")
+    {
         Ok(trace) => by_records(trace),
         Err(_) => by_filter(),
     }
@@ -105,10 +156,21 @@ fn by_records(mut trace: File) -> Result<()> {
     let read = trace.read(&mut part)?;
     records.extend_from_slice(&part[..read]);
     ensure!(records.len() >= 32, "nothing was recorded");
-    let word = |record: &[u8], at: usize| u64::from_le_bytes(record[at..at + 8].try_into().expect("eight bytes"));
-    let calls = records.chunks_exact(32).filter(|record| record[8] == CALL_BEGINS).map(|record| word(record, 16));
-    let found: Vec<u64> = calls.filter(|&call| FORBIDDEN.iter().any(|&number| number as u64 == call)).collect();
-    ensure!(found.is_empty(), "{} system calls for the time", found.len());
+    let word = |record: &[u8], at: usize| {
+        u64::from_le_bytes(record[at..at + 8].try_into().expect("eight bytes"))
+    };
+    let calls = records
+        .chunks_exact(32)
+        .filter(|record| record[8] == CALL_BEGINS)
+        .map(|record| word(record, 16));
+    let found: Vec<u64> = calls
+        .filter(|&call| FORBIDDEN.iter().any(|&number| number as u64 == call))
+        .collect();
+    ensure!(
+        found.is_empty(),
+        "{} system calls for the time",
+        found.len()
+    );
     Ok(())
 }
 
@@ -116,18 +178,37 @@ fn by_filter() -> Result<()> {
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     let answer = libc::BPF_RET | libc::BPF_K;
-    let filter = |code: u32, k: u32, jt: u8| libc::sock_filter { code: code as u16, jt, jf: 0, k };
+    let filter = |code: u32, k: u32, jt: u8| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf: 0,
+        k,
+    };
     let mut program = vec![filter(load, 0, 0)];
-    program.extend((0..).zip(FORBIDDEN).map(|(at, call)| filter(equal, call as u32, FORBIDDEN.len() as u8 - at)));
-    program.extend([filter(answer, libc::SECCOMP_RET_ALLOW, 0), filter(answer, libc::SECCOMP_RET_KILL_PROCESS, 0)]);
-    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    program.extend(
+        (0..)
+            .zip(FORBIDDEN)
+            .map(|(at, call)| filter(equal, call as u32, FORBIDDEN.len() as u8 - at)),
+    );
+    program.extend([
+        filter(answer, libc::SECCOMP_RET_ALLOW, 0),
+        filter(answer, libc::SECCOMP_RET_KILL_PROCESS, 0),
+    ]);
+    let program = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_mut_ptr(),
+    };
     // SAFETY: the child makes no calls but these, and leaves.
     let child = checked(unsafe { libc::fork() })?;
     if child == 0 {
         // SAFETY: as above; the filter is this process's.
         unsafe {
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-            let filtered = libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program);
+            let filtered = libc::prctl(
+                libc::PR_SET_SECCOMP,
+                libc::SECCOMP_MODE_FILTER,
+                &raw const program,
+            );
             look_at_the_clock();
             libc::_exit(filtered.abs());
         }
@@ -147,40 +228,93 @@ fn find_getrandom() -> Result<Option<GetRandom>> {
     // SAFETY: the call takes nothing of this program's.
     let base = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
     let maps = std::fs::read_to_string("/proc/self/maps")?;
-    let line = maps.lines().find(|line| line.ends_with("[vdso]")).context("no [vdso] in maps")?;
-    let end = line.split_once('-').and_then(|(_, rest)| rest.split_once(' ')).context("no range")?.0;
+    let line = maps
+        .lines()
+        .find(|line| line.ends_with("[vdso]"))
+        .context("no [vdso] in maps")?;
+    let end = line
+        .split_once('-')
+        .and_then(|(_, rest)| rest.split_once(' '))
+        .context("no range")?
+        .0;
     // SAFETY: the object is mapped there for as long as the program runs.
-    let image = unsafe { std::slice::from_raw_parts(base as *const u8, usize::from_str_radix(end, 16)? - base) };
+    let image = unsafe {
+        std::slice::from_raw_parts(base as *const u8, usize::from_str_radix(end, 16)? - base)
+    };
     let file = ElfBytes::<LittleEndian>::minimal_parse(image)?;
     let (symbols, strings) = file.dynamic_symbol_table()?.context("no symbols")?;
-    let symbol = symbols.iter().find(|symbol| strings.get(symbol.st_name as usize).is_ok_and(|name| name == "__vdso_getrandom"));
+    let symbol = symbols.iter().find(|symbol| {
+        strings
+            .get(symbol.st_name as usize)
+            .is_ok_and(|name| name == "__vdso_getrandom")
+    });
     // SAFETY: the function of that name has this type.
-    Ok(symbol.map(|symbol| unsafe { mem::transmute::<usize, GetRandom>(base + symbol.st_value as usize) }))
+    Ok(symbol.map(|symbol| unsafe {
+        mem::transmute::<usize, GetRandom>(base + symbol.st_value as usize)
+    }))
 }
 
 fn makes_random_numbers() -> Result<()> {
     let Some(getrandom) = find_getrandom()? else {
-        ensure!(!std::path::Path::new("/proc/skerry").exists(), "the vDSO has no getrandom");
+        ensure!(
+            !std::path::Path::new("/proc/skerry").exists(),
+            "the vDSO has no getrandom"
+        );
         return Ok(());
     };
     let mut parameters = [0u32; 16];
     // SAFETY: asked like this, it fills 64 bytes with what a state is to be like.
-    let asked = unsafe { getrandom(std::ptr::null_mut(), 0, 0, parameters.as_mut_ptr().cast(), usize::MAX) };
+    let asked = unsafe {
+        getrandom(
+            std::ptr::null_mut(),
+            0,
+            0,
+            parameters.as_mut_ptr().cast(),
+            usize::MAX,
+        )
+    };
     let [size, protection, flags, ..] = parameters.map(|word| word as usize);
-    ensure!(asked == 0 && size > 0 && size <= 4096, "{asked}, {parameters:?}");
+    ensure!(
+        asked == 0 && size > 0 && size <= 4096,
+        "{asked}, {parameters:?}"
+    );
     // SAFETY: new memory.
-    let state = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection as c_int, flags as c_int, -1, 0) };
-    ensure!(state != libc::MAP_FAILED, "no memory for a state: {}", std::io::Error::last_os_error());
+    let state = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            4096,
+            protection as c_int,
+            flags as c_int,
+            -1,
+            0,
+        )
+    };
+    ensure!(
+        state != libc::MAP_FAILED,
+        "no memory for a state: {}",
+        std::io::Error::last_os_error()
+    );
     // SAFETY: the state is one thread's at a time, in memory as it is to be.
-    let fill = |buffer: &mut [u8]| unsafe { getrandom(buffer.as_mut_ptr(), buffer.len(), 0, state.cast(), size) };
+    let fill = |buffer: &mut [u8]| unsafe {
+        getrandom(buffer.as_mut_ptr(), buffer.len(), 0, state.cast(), size)
+    };
     let mut seen = BTreeSet::new();
     for length in (16..400).chain([5000, 100_000]) {
         let mut buffer = vec![0; length];
         ensure!(fill(&mut buffer) == length as isize, "{length} bytes");
-        ensure!(buffer.chunks_exact(16).all(|chunk| seen.insert(chunk.to_vec())), "16 bytes came twice");
+        ensure!(
+            buffer
+                .chunks_exact(16)
+                .all(|chunk| seen.insert(chunk.to_vec())),
+            "16 bytes came twice"
+        );
         if length >= 5000 {
             let values: BTreeSet<u8> = buffer.iter().copied().collect();
-            ensure!(values.len() == 256, "{} values in {length} bytes", values.len());
+            ensure!(
+                values.len() == 256,
+                "{} values in {length} bytes",
+                values.len()
+            );
         }
     }
     let mut pipe = [0; 2];
@@ -201,15 +335,24 @@ fn makes_random_numbers() -> Result<()> {
     let (mut others, mut status) = ([0u8; 16], 0);
     // SAFETY: the parent's memory.
     unsafe {
-        ensure!(libc::read(pipe[0], others.as_mut_ptr().cast(), 16) == 16, "the child wrote nothing");
+        ensure!(
+            libc::read(pipe[0], others.as_mut_ptr().cast(), 16) == 16,
+            "the child wrote nothing"
+        );
         checked(libc::waitpid(child, &raw mut status, 0))?;
         libc::close(pipe[0]);
         libc::close(pipe[1]);
     }
-    ensure!(own != others && !seen.contains(&others[..]), "the child's numbers are its parent's");
+    ensure!(
+        own != others && !seen.contains(&others[..]),
+        "the child's numbers are its parent's"
+    );
     // SAFETY: what is refused touches nothing.
     let refused = unsafe { getrandom(own.as_mut_ptr(), 16, 0, state.cast(), size - 1) };
-    ensure!(refused == -(libc::EINVAL as isize), "a state of another size: {refused}");
+    ensure!(
+        refused == -(libc::EINVAL as isize),
+        "a state of another size: {refused}"
+    );
     // SAFETY: the state is not used any more.
     checked(unsafe { libc::munmap(state, 4096) })?;
     Ok(())
@@ -217,7 +360,8 @@ fn makes_random_numbers() -> Result<()> {
 
 fn knows_the_processor() -> Result<()> {
     // SAFETY: a set is plain bits; all zeros is the empty one.
-    let (mut all, mut one): (libc::cpu_set_t, libc::cpu_set_t) = unsafe { (mem::zeroed(), mem::zeroed()) };
+    let (mut all, mut one): (libc::cpu_set_t, libc::cpu_set_t) =
+        unsafe { (mem::zeroed(), mem::zeroed()) };
     // SAFETY: the sets are this thread's.
     checked(unsafe { libc::sched_getaffinity(0, size_of_val(&all), &raw mut all) })?;
     for cpu in 0..1024 {
@@ -229,9 +373,16 @@ fn knows_the_processor() -> Result<()> {
         unsafe {
             libc::CPU_ZERO(&mut one);
             libc::CPU_SET(cpu, &mut one);
-            checked(libc::sched_setaffinity(0, size_of_val(&one), &raw const one))?;
+            checked(libc::sched_setaffinity(
+                0,
+                size_of_val(&one),
+                &raw const one,
+            ))?;
             let found = libc::sched_getcpu();
-            ensure!(found == cpu as c_int, "on processor {cpu} it is said to be {found}");
+            ensure!(
+                found == cpu as c_int,
+                "on processor {cpu} it is said to be {found}"
+            );
         }
     }
     Ok(())
@@ -246,7 +397,14 @@ pub fn child() -> ExitCode {
         [
             &raw const on_stack as usize,
             libc::sbrk(0) as usize,
-            libc::mmap(std::ptr::null_mut(), 1 << 22, libc::PROT_NONE, private, -1, 0) as usize,
+            libc::mmap(
+                std::ptr::null_mut(),
+                1 << 22,
+                libc::PROT_NONE,
+                private,
+                -1,
+                0,
+            ) as usize,
             libc::getauxval(libc::AT_SYSINFO_EHDR) as usize,
         ]
     };
@@ -264,7 +422,10 @@ fn random() -> Result<()> {
             unsafe { command.pre_exec(|| checked(libc::personality(ADDR_NO_RANDOMIZE)).map(drop)) };
         }
         let output = command.output().context("the child does not run")?;
-        Ok(String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect())
+        Ok(String::from_utf8(output.stdout)?
+            .lines()
+            .map(str::to_owned)
+            .collect())
     };
     let runs = (0..4).map(|_| places(false)).collect::<Result<Vec<_>>>()?;
     for (at, what) in ["stack", "heap", "mappings", "vDSO"].iter().enumerate() {
@@ -272,6 +433,9 @@ fn random() -> Result<()> {
         ensure!(different.len() > 1, "the {what} is always at {different:?}");
     }
     let (one, other) = (places(true)?, places(true)?);
-    ensure!(one == other && one.len() == 4, "without random addresses they are {one:?} and {other:?}");
+    ensure!(
+        one == other && one.len() == 4,
+        "without random addresses they are {one:?} and {other:?}"
+    );
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! That nothing is left behind: a deed is done many times, and the machine has as much of everything as before (`/proc/skerry/objects`). On a system
-//! without that file it is only done.
+//! That nothing is left behind: a deed is done many times, and the machine has as much of
+//! everything as before (`/proc/skerry/objects`). On a system without that file it is only done.
 
 use std::fs::File;
 use std::io::Read;
@@ -25,15 +25,22 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("leaks-files", || leaves_nothing(files::FILES)),
     ("leaks-locks", || leaves_nothing(files::LOCKS)),
     ("leaks-watches", || leaves_nothing(files::WATCHES)),
-    ("leaks-pipes-and-sockets", || leaves_nothing(messages::SOCKETS)),
-    ("leaks-descriptors-under-way", || leaves_nothing(messages::RIGHTS)),
-    ("leaks-calls-that-fail", || leaves_nothing(messages::FAILURES)),
+    ("leaks-pipes-and-sockets", || {
+        leaves_nothing(messages::SOCKETS)
+    }),
+    ("leaks-descriptors-under-way", || {
+        leaves_nothing(messages::RIGHTS)
+    }),
+    ("leaks-calls-that-fail", || {
+        leaves_nothing(messages::FAILURES)
+    }),
 ];
 
 /// Something that is done, by its name.
 type Deed = (&'static str, fn() -> Result<()>);
 
-/// How often a deed is done before the first look: caches, pools and the C library take what they keep.
+/// How often a deed is done before the first look: caches, pools and the C library take what they
+/// keep.
 const WARM_UP: usize = 3;
 /// How often between the looks.
 const ROUNDS: usize = 32;
@@ -66,7 +73,9 @@ struct Objects(Vec<(String, u64)>);
 impl Objects {
     /// `None` where the kernel does not tell.
     fn now() -> Result<Option<Self>> {
-        let Ok(mut file) = File::open("/proc/skerry/objects") else { return Ok(None) };
+        let Ok(mut file) = File::open("/proc/skerry/objects") else {
+            return Ok(None);
+        };
         // On the stack: what the C library takes for a buffer, and keeps, would be counted.
         let mut buffer = [0; 8192];
         let mut len = 0;
@@ -81,7 +90,9 @@ impl Objects {
 
     fn parse(text: &str) -> Result<Self> {
         let parse = |line: &str| {
-            let (name, count) = line.split_once(' ').with_context(|| format!("{line:?} has no count"))?;
+            let (name, count) = line
+                .split_once(' ')
+                .with_context(|| format!("{line:?} has no count"))?;
             Ok((name.to_owned(), count.parse()?))
         };
         text.lines().map(parse).collect::<Result<_>>().map(Self)
@@ -90,7 +101,8 @@ impl Objects {
     /// What has grown since `before` by more than what does not tell.
     fn grown(&self, before: &Self) -> Vec<String> {
         let grown = |((name, before), (_, now)): (&(String, u64), &(String, u64))| {
-            // Of these a table that grew, a cache or this program itself may have some more: but not one for each round.
+            // Of these a table that grew, a cache or this program itself may have some more: but
+            // not one for each round.
             let vague = name.starts_with("heap_") || name.starts_with("frames_") || name == "names";
             let most = before + if vague { ROUNDS as u64 / 2 } else { 0 };
             (*now > most).then(|| format!("{name} {before} → {now}"))
@@ -113,7 +125,9 @@ fn leaves_nothing(deeds: &[Deed]) -> Result<()> {
         again(ROUNDS)?;
         let begin = Instant::now();
         let grown = loop {
-            let grown = Objects::now()?.context("/proc/skerry/objects went away")?.grown(&before);
+            let grown = Objects::now()?
+                .context("/proc/skerry/objects went away")?
+                .grown(&before);
             if grown.is_empty() || begin.elapsed() > PATIENCE {
                 break grown;
             }
@@ -127,18 +141,31 @@ fn leaves_nothing(deeds: &[Deed]) -> Result<()> {
     Ok(())
 }
 
-/// A place of a table of futexes keeps the room it once had, and where a process's words are is luck: each place gets its room now.
+/// A place of a table of futexes keeps the room it once had, and where a process's words are is
+/// luck: each place gets its room now.
 fn fill_tables() {
     let words = [0u32; 4096];
-    let soon = libc::timespec { tv_sec: 0, tv_nsec: 1 };
+    let soon = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 1,
+    };
     for word in &words {
-        call!(SYS_futex, ptr::from_ref(word), libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, 0, &raw const soon, 0, 0);
+        call!(
+            SYS_futex,
+            ptr::from_ref(word),
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            0,
+            &raw const soon,
+            0,
+            0
+        );
     }
 }
 
 /// A child that does `work` and ends, if that returns; its number.
 fn child(work: impl FnOnce()) -> Result<i32> {
-    // SAFETY: the child calls nothing that another thread could hold a lock of, and ends without returning.
+    // SAFETY: the child calls nothing that another thread could hold a lock of, and ends without
+    // returning.
     let pid = crate::checked(unsafe { libc::fork() })?;
     if pid == 0 {
         work();
@@ -150,11 +177,16 @@ fn child(work: impl FnOnce()) -> Result<i32> {
 /// Waits for a child's end; its status.
 fn wait(pid: i32) -> Result<i32> {
     let mut status = 0;
-    is(call!(SYS_wait4, pid, &raw mut status, 0, 0), pid.into(), "wait4")?;
+    is(
+        call!(SYS_wait4, pid, &raw mut status, 0, 0),
+        pid.into(),
+        "wait4",
+    )?;
     Ok(status)
 }
 
-/// Ends a child that has said, through the pipe, that it is where it should be, once it waits there.
+/// Ends a child that has said, through the pipe, that it is where it should be, once it waits
+/// there.
 fn kill_waiting(pid: i32) -> Result<()> {
     sleeps(pid)?;
     is(call!(SYS_kill, pid, libc::SIGKILL), 0, "kill")?;
@@ -169,7 +201,10 @@ fn sleeps(pid: i32) -> Result<()> {
         let mut asleep = true;
         for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
             let stat = std::fs::read_to_string(task?.path().join("stat"))?;
-            asleep &= stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S'));
+            asleep &= stat
+                .rsplit(')')
+                .next()
+                .is_some_and(|rest| rest.trim_start().starts_with('S'));
         }
         if asleep {
             return Ok(());

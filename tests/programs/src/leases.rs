@@ -1,4 +1,5 @@
-//! Leases of files and signals of directories (`F_SETLEASE`, `F_NOTIFY`), which wait for signals with `sigtimedwait`.
+//! Leases of files and signals of directories (`F_SETLEASE`, `F_NOTIFY`), which wait for signals
+//! with `sigtimedwait`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -49,14 +50,21 @@ fn signals() -> Result<libc::sigset_t> {
         libc::sigemptyset(&mut set);
         libc::sigaddset(&mut set, SIGNAL);
         libc::sigaddset(&mut set, libc::SIGIO);
-        checked(libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()))?;
+        checked(libc::pthread_sigmask(
+            libc::SIG_BLOCK,
+            &set,
+            std::ptr::null_mut(),
+        ))?;
         Ok(set)
     }
 }
 
 /// The next signal and the descriptor it tells of; none if there is none within `seconds`.
 fn next(set: &libc::sigset_t, seconds: i64) -> Option<(i32, i32)> {
-    let time = libc::timespec { tv_sec: seconds, tv_nsec: 0 };
+    let time = libc::timespec {
+        tv_sec: seconds,
+        tv_nsec: 0,
+    };
     // SAFETY: valid places; band and descriptor follow the three numbers every signal has.
     unsafe {
         let mut info: libc::siginfo_t = zeroed();
@@ -71,30 +79,59 @@ fn are_taken() -> Result<()> {
     let path = place.0.join("file");
     fs::write(&path, "text")?;
     let file = File::open(&path)?;
-    ensure!(control(&file, libc::F_GETLEASE, 0)? == libc::F_UNLCK, "a lease from the beginning");
+    ensure!(
+        control(&file, libc::F_GETLEASE, 0)? == libc::F_UNLCK,
+        "a lease from the beginning"
+    );
     refused(lease(&file, libc::F_UNLCK), libc::EAGAIN, "giving up none")?;
     lease(&file, libc::F_RDLCK)?;
-    ensure!(control(&file, libc::F_GETLEASE, 0)? == libc::F_RDLCK, "not told");
+    ensure!(
+        control(&file, libc::F_GETLEASE, 0)? == libc::F_RDLCK,
+        "not told"
+    );
     lease(&file, libc::F_WRLCK).context("more for the only opening")?;
-    ensure!(control(&file, libc::F_GETLEASE, 0)? == libc::F_WRLCK, "not more");
+    ensure!(
+        control(&file, libc::F_GETLEASE, 0)? == libc::F_WRLCK,
+        "not more"
+    );
     lease(&file, libc::F_UNLCK)?;
     let second = File::open(&path)?;
-    refused(lease(&file, libc::F_WRLCK), libc::EAGAIN, "while another has it open")?;
+    refused(
+        lease(&file, libc::F_WRLCK),
+        libc::EAGAIN,
+        "while another has it open",
+    )?;
     lease(&file, libc::F_RDLCK)?;
     lease(&second, libc::F_RDLCK).context("two to read")?;
     drop(file);
     lease(&second, libc::F_UNLCK)?;
     let writer = OpenOptions::new().write(true).open(&path)?;
-    refused(lease(&second, libc::F_RDLCK), libc::EAGAIN, "while another writes")?;
+    refused(
+        lease(&second, libc::F_RDLCK),
+        libc::EAGAIN,
+        "while another writes",
+    )?;
     drop(second);
-    refused(lease(&writer, libc::F_RDLCK), libc::EAGAIN, "to read, of who writes")?;
+    refused(
+        lease(&writer, libc::F_RDLCK),
+        libc::EAGAIN,
+        "to read, of who writes",
+    )?;
     lease(&writer, libc::F_WRLCK).context("to write, of who writes")?;
     refused(lease(&writer, 9), libc::EINVAL, "no kind")?;
-    refused(lease(&File::open(&place.0)?, libc::F_RDLCK), libc::EINVAL, "a directory")?;
+    refused(
+        lease(&File::open(&place.0)?, libc::F_RDLCK),
+        libc::EINVAL,
+        "a directory",
+    )?;
     in_child(|| {
         let file = File::open("/proc/self/exe")?;
         become_user(OTHER)?;
-        refused(lease(&file, libc::F_RDLCK), libc::EACCES, "of somebody else's file")
+        refused(
+            lease(&file, libc::F_RDLCK),
+            libc::EACCES,
+            "of somebody else's file",
+        )
     })
 }
 
@@ -110,9 +147,18 @@ fn are_broken() -> Result<()> {
     ensure!(next(&set, 0).is_none(), "a reader breaks it");
     thread::scope(|scope| {
         let writer = scope.spawn(|| fs::write(&path, "new"));
-        ensure!(next(&set, 10) == Some((SIGNAL, file.as_raw_fd())), "no signal");
-        ensure!(control(&file, libc::F_GETLEASE, 0)? == libc::F_UNLCK, "something is left to it");
-        ensure!(!writer.is_finished() && fs::read(&path)? == b"text", "it did not wait");
+        ensure!(
+            next(&set, 10) == Some((SIGNAL, file.as_raw_fd())),
+            "no signal"
+        );
+        ensure!(
+            control(&file, libc::F_GETLEASE, 0)? == libc::F_UNLCK,
+            "something is left to it"
+        );
+        ensure!(
+            !writer.is_finished() && fs::read(&path)? == b"text",
+            "it did not wait"
+        );
         lease(&file, libc::F_UNLCK)?;
         writer.join().expect("the thread ended well")?;
         Ok(())
@@ -121,14 +167,23 @@ fn are_broken() -> Result<()> {
     // Cutting by name, and the end of the opening.
     // Giving a lease up has made the signal the usual one.
     lease(&file, libc::F_RDLCK)?;
-    let quick = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&path);
+    let quick = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(&path);
     refused(quick, libc::EAGAIN, "who does not wait")?;
-    ensure!(next(&set, 10).map(|signal| signal.0) == Some(libc::SIGIO), "no signal of who does not wait");
+    ensure!(
+        next(&set, 10).map(|signal| signal.0) == Some(libc::SIGIO),
+        "no signal of who does not wait"
+    );
     lease(&file, libc::F_UNLCK)?;
     lease(&file, libc::F_RDLCK)?;
     thread::scope(|scope| {
         let cutter = scope.spawn(|| truncate(&path));
-        ensure!(next(&set, 10).map(|signal| signal.0) == Some(libc::SIGIO), "no signal of the cut");
+        ensure!(
+            next(&set, 10).map(|signal| signal.0) == Some(libc::SIGIO),
+            "no signal of the cut"
+        );
         drop(file);
         cutter.join().expect("the thread ended well")?;
         Ok(())
@@ -143,20 +198,35 @@ fn become_less() -> Result<()> {
     let path = place.0.join("file");
     let file = File::create(&path)?;
     lease(&file, libc::F_WRLCK)?;
-    let quick = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
+    let quick = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(&path);
     refused(quick, libc::EAGAIN, "a reader that does not wait")?;
-    ensure!(next(&set, 10).map(|signal| signal.0) == Some(libc::SIGIO), "no signal");
-    ensure!(control(&file, libc::F_GETLEASE, 0)? == libc::F_RDLCK, "what is left");
+    ensure!(
+        next(&set, 10).map(|signal| signal.0) == Some(libc::SIGIO),
+        "no signal"
+    );
+    ensure!(
+        control(&file, libc::F_GETLEASE, 0)? == libc::F_RDLCK,
+        "what is left"
+    );
     lease(&file, libc::F_UNLCK)?;
     drop(file);
     let file = File::open(&path)?;
     lease(&file, libc::F_WRLCK)?;
     thread::scope(|scope| {
         let reader = scope.spawn(|| File::open(&path));
-        ensure!(next(&set, 10).map(|signal| signal.0) == Some(libc::SIGIO), "no signal");
+        ensure!(
+            next(&set, 10).map(|signal| signal.0) == Some(libc::SIGIO),
+            "no signal"
+        );
         lease(&file, libc::F_RDLCK).context("becoming less")?;
         reader.join().expect("the thread ended well")?;
-        ensure!(control(&file, libc::F_GETLEASE, 0)? == libc::F_RDLCK, "it is gone");
+        ensure!(
+            control(&file, libc::F_GETLEASE, 0)? == libc::F_RDLCK,
+            "it is gone"
+        );
         Ok(())
     })
 }
@@ -175,12 +245,19 @@ fn directory_signals() -> Result<()> {
     control(&directory, libc::F_NOTIFY, DN_DELETE | DN_MULTISHOT)?;
     for name in ["one", "two"] {
         fs::remove_dir(place.0.join(name))?;
-        ensure!(next(&set, 10) == wanted, "nothing about {name}, which is gone");
+        ensure!(
+            next(&set, 10) == wanted,
+            "nothing about {name}, which is gone"
+        );
     }
     control(&directory, libc::F_NOTIFY, 0)?;
     fs::create_dir(place.0.join("three"))?;
     fs::remove_dir(place.0.join("three"))?;
     ensure!(next(&set, 0).is_none(), "it goes on");
     fs::write(place.0.join("file"), "text")?;
-    refused(control(&File::open(place.0.join("file"))?, libc::F_NOTIFY, 1), libc::ENOTDIR, "a file")
+    refused(
+        control(&File::open(place.0.join("file"))?, libc::F_NOTIFY, 1),
+        libc::ENOTDIR,
+        "a file",
+    )
 }

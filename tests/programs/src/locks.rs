@@ -1,4 +1,5 @@
-//! Locks under stress: many threads take locks that sleep on futexes, and go through the kernel's own behind system calls.
+//! Locks under stress: many threads take locks that sleep on futexes, and go through the kernel's
+//! own behind system calls.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -12,21 +13,28 @@ use anyhow::{Result, ensure};
 use crate::Check;
 
 /// In machines of several sizes.
-pub const STRESS: &[(&str, Check)] = &[("locks-torture", locks), ("locks-torture-in-the-kernel", kernel_locks)];
+pub const STRESS: &[(&str, Check)] = &[
+    ("locks-torture", locks),
+    ("locks-torture-in-the-kernel", kernel_locks),
+];
 
 /// What all threads do together; a quarter of it in the kernel.
 const ROUNDS: u32 = 40_000;
 /// Threads that may be within a semaphore.
 const PERMITS: u32 = 3;
 
-/// Two counts that are changed together, by loads and stores: an update is lost, or they differ, if two threads are there at once.
+/// Two counts that are changed together, by loads and stores: an update is lost, or they differ, if
+/// two threads are there at once.
 #[derive(Default)]
 struct Pair([AtomicU64; 2]);
 
 impl Pair {
     fn add(&self, pause: bool) {
         let [first, second] = &self.0;
-        let (one, two) = (first.load(Ordering::Relaxed), second.load(Ordering::Relaxed));
+        let (one, two) = (
+            first.load(Ordering::Relaxed),
+            second.load(Ordering::Relaxed),
+        );
         first.store(one + 1, Ordering::Relaxed);
         if pause {
             thread::yield_now();
@@ -59,21 +67,30 @@ impl Inside {
             thread::yield_now();
         }
         self.0.fetch_sub(1, Ordering::Relaxed);
-        ensure!(there < PERMITS, "{} threads within a semaphore of {PERMITS}", there + 1);
+        ensure!(
+            there < PERMITS,
+            "{} threads within a semaphore of {PERMITS}",
+            there + 1
+        );
         Ok(())
     }
 }
 
 /// The same in each run.
 fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
     *state >> 33
 }
 
-/// Four threads for each processor, and at least eight, do a part of `rounds` each; `work` is told which thread it is in. Returns how
-/// many rounds that was.
+/// Four threads for each processor, and at least eight, do a part of `rounds` each; `work` is told
+/// which thread it is in. Returns how many rounds that was.
 fn everywhere(rounds: u32, work: impl Fn(u32, &mut u64) -> Result<()> + Sync) -> Result<u32> {
-    let threads = thread::available_parallelism().map_or(1, usize::from).max(2) as u32 * 4;
+    let threads = thread::available_parallelism()
+        .map_or(1, usize::from)
+        .max(2) as u32
+        * 4;
     let part = |n: u32| {
         let mut state = u64::from(n) + 1;
         (0..rounds / threads).try_for_each(|_| work(n, &mut state))
@@ -81,7 +98,9 @@ fn everywhere(rounds: u32, work: impl Fn(u32, &mut u64) -> Result<()> + Sync) ->
     thread::scope(|scope| {
         let part = &part;
         let threads: Vec<_> = (0..threads).map(|n| scope.spawn(move || part(n))).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("the thread ended well"))
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().expect("the thread ended well"))
     })?;
     Ok(rounds / threads * threads)
 }
@@ -99,25 +118,44 @@ fn locks() -> Result<()> {
             lock.write().expect("nobody panics").add(pause);
             written.fetch_add(1, Ordering::Relaxed);
         } else {
-            ensure!(lock.read().expect("nobody panics").is_even(pause), "a reader saw half of what a writer did");
+            ensure!(
+                lock.read().expect("nobody panics").is_even(pause),
+                "a reader saw half of what a writer did"
+            );
         }
-        *given_back.wait_while(permits.lock().expect("nobody panics"), |permits| *permits == 0).expect("nobody panics") -= 1;
+        *given_back
+            .wait_while(permits.lock().expect("nobody panics"), |permits| {
+                *permits == 0
+            })
+            .expect("nobody panics") -= 1;
         inside.visit(pause)?;
         *permits.lock().expect("nobody panics") += 1;
         given_back.notify_one();
         Ok(())
     })?;
-    let (mutex, lock) = (mutex.into_inner().expect("nobody panics"), lock.into_inner().expect("nobody panics"));
-    ensure!(mutex.is_even(false) && mutex.total() == u64::from(rounds), "{} updates of {rounds}", mutex.total());
+    let (mutex, lock) = (
+        mutex.into_inner().expect("nobody panics"),
+        lock.into_inner().expect("nobody panics"),
+    );
+    ensure!(
+        mutex.is_even(false) && mutex.total() == u64::from(rounds),
+        "{} updates of {rounds}",
+        mutex.total()
+    );
     let written = written.into_inner();
-    ensure!(lock.is_even(false) && lock.total() == written, "{} updates of {written}", lock.total());
+    ensure!(
+        lock.is_even(false) && lock.total() == written,
+        "{} updates of {written}",
+        lock.total()
+    );
     Ok(())
 }
 
 /// Bytes of a record in the shared file.
 const RECORD: usize = 48;
 
-/// A pipe as a semaphore, a file that all append to, memory that all map and unmap, descriptors that all open and close.
+/// A pipe as a semaphore, a file that all append to, memory that all map and unmap, descriptors
+/// that all open and close.
 fn kernel_locks() -> Result<()> {
     let mut ends = [0; 2];
     // SAFETY: room for two integers.
@@ -145,8 +183,14 @@ fn kernel_locks() -> Result<()> {
     File::open(&path)?.read_to_end(&mut records)?;
     std::fs::remove_file(&path)?;
     let expected = rounds? as usize * RECORD;
-    ensure!(records.len() == expected, "the file has {} bytes, not {expected}", records.len());
-    let whole = records.chunks(RECORD).all(|record| record.iter().all(|byte| *byte == record[0]));
+    ensure!(
+        records.len() == expected,
+        "the file has {} bytes, not {expected}",
+        records.len()
+    );
+    let whole = records
+        .chunks(RECORD)
+        .all(|record| record.iter().all(|byte| *byte == record[0]));
     ensure!(whole, "records of two threads are mixed");
     Ok(())
 }
@@ -154,7 +198,10 @@ fn kernel_locks() -> Result<()> {
 /// Maps two pages, uses them, and unmaps them.
 fn map(mark: u8) -> Result<()> {
     const BYTES: usize = 8192;
-    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let (access, kind) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+    );
     // SAFETY: fresh memory wherever the kernel likes.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, access, kind, -1, 0) };
     ensure!(at != libc::MAP_FAILED, "mmap failed");
@@ -165,6 +212,9 @@ fn map(mark: u8) -> Result<()> {
     let kept = memory[0] == mark && memory[BYTES - 1] == mark;
     // SAFETY: nobody uses it any more.
     let unmapped = unsafe { libc::munmap(at, BYTES) } == 0;
-    ensure!(fresh && kept && unmapped, "fresh: {fresh}, kept: {kept}, unmapped: {unmapped}");
+    ensure!(
+        fresh && kept && unmapped,
+        "fresh: {fresh}, kept: {kept}, unmapped: {unmapped}"
+    );
     Ok(())
 }

@@ -1,9 +1,12 @@
-//! Checks of the Linux interface from inside: an ordinary static program that knows nothing of the kernel it runs on.
+//! Checks of the Linux interface from inside: an ordinary static program that knows nothing of the
+//! kernel it runs on.
 //!
-//! `machine-tests list` prints the checks' names; `machine-tests NAME` runs one and prints `ok NAME`, or says what is wrong and
-//! exits with status 1. Every check passes on Linux. `machine-tests stress` prints the names of those that run longer, `machine-tests
-//! wake-ups N` does as many of one of them as it is told, `machine-tests quiet` counts interrupts as only Skerry
-//! shows them, `machine-tests batch …` runs the checks of a list, and `machine-tests fuzz …` is `cargo xtask fuzz syscalls` inside the machine.
+//! `machine-tests list` prints the checks' names; `machine-tests NAME` runs one and prints
+//! `ok NAME`, or says what is wrong and exits with status 1. Every check passes on Linux.
+//! `machine-tests stress` prints the names of those that run longer, `machine-tests wake-ups N`
+//! does as many of one of them as it is told, `machine-tests quiet` counts interrupts as only
+//! Skerry shows them, `machine-tests batch …` runs the checks of a list, and `machine-tests fuzz …`
+//! is `cargo xtask fuzz syscalls` inside the machine.
 
 mod administration;
 mod alone;
@@ -175,7 +178,13 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["list"] => print_names(&checks()),
         ["stress"] => print_names(&stress()),
-        ["wake-ups", count] => report("wake-ups", count.parse().map_err(Into::into).and_then(scheduling::wake_ups)),
+        ["wake-ups", count] => report(
+            "wake-ups",
+            count
+                .parse()
+                .map_err(Into::into)
+                .and_then(scheduling::wake_ups),
+        ),
         ["quiet"] => report("quiet", quiet::run()),
         ["child", what @ ..] => processes::child(what),
         ["credentials-child", what @ ..] => credentials::child(what),
@@ -186,7 +195,11 @@ fn main() -> ExitCode {
         ["fuzz-show", arguments @ ..] => fuzz::show(arguments),
         ["batch", jobs, seconds, list] => runner::run([jobs, seconds, list]),
         ["exhaust", processes] => exhaust::run(processes),
-        [name] => match checks().iter().chain(&stress()).find(|(known, _)| known == name) {
+        [name] => match checks()
+            .iter()
+            .chain(&stress())
+            .find(|(known, _)| known == name)
+        {
             Some((_, check)) => report(name, check()),
             None => {
                 eprintln!("no check is called {name}; `machine-tests list` names them");
@@ -222,5 +235,9 @@ fn report(name: &str, result: Result<()>) -> ExitCode {
 
 /// `result` of a C library call, or the error it left in `errno`.
 fn checked(result: libc::c_int) -> std::io::Result<libc::c_int> {
-    if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(result) }
+    if result < 0 {
+        Err(std::io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
 }

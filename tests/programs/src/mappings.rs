@@ -8,7 +8,8 @@ use std::{ptr, slice};
 
 use anyhow::{Result, ensure};
 use libc::{
-    MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE, c_int, c_long, c_void,
+    MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE,
+    c_int, c_long, c_void,
 };
 
 use crate::calls::{call, fails, is};
@@ -44,11 +45,24 @@ impl Mapping {
         Self::at(ptr::null_mut(), pages, protection, flags, file.as_raw_fd())
     }
 
-    fn at(at: *mut c_void, pages: usize, protection: c_int, flags: c_int, fd: c_int) -> io::Result<Self> {
+    fn at(
+        at: *mut c_void,
+        pages: usize,
+        protection: c_int,
+        flags: c_int,
+        fd: c_int,
+    ) -> io::Result<Self> {
         let length = pages * PAGE;
         // SAFETY: a place of the kernel's choice, or a hint that replaces nothing.
         let start = unsafe { libc::mmap(at, length, protection, flags, fd, 0) };
-        if start == MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Self { start: start.cast(), length }) }
+        if start == MAP_FAILED {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(Self {
+                start: start.cast(),
+                length,
+            })
+        }
     }
 
     fn byte(&self, offset: usize) -> *mut u8 {
@@ -68,7 +82,9 @@ impl Mapping {
 
     /// Whether the kernel can read the byte for a `write` into a pipe.
     fn there(&self, offset: usize) -> bool {
-        let Ok((_reader, writer)) = io::pipe() else { return false };
+        let Ok((_reader, writer)) = io::pipe() else {
+            return false;
+        };
         // SAFETY: the kernel checks the address; nothing here is dereferenced.
         unsafe { libc::write(writer.as_raw_fd(), self.byte(offset).cast(), 1) == 1 }
     }
@@ -85,7 +101,11 @@ impl Mapping {
         let mut status = 0;
         // SAFETY: `status` is this thread's.
         checked(unsafe { libc::waitpid(child, &raw mut status, 0) })?;
-        Ok(if libc::WIFSIGNALED(status) { libc::WTERMSIG(status) } else { 0 })
+        Ok(if libc::WIFSIGNALED(status) {
+            libc::WTERMSIG(status)
+        } else {
+            0
+        })
     }
 }
 
@@ -113,20 +133,33 @@ fn behind_the_end() -> Result<()> {
     let private = Mapping::of(&file, 40, READ_WRITE, MAP_PRIVATE)?;
     for page in 0..40 {
         ensure!(
-            shared.get(page * PAGE) == page as u8 + 1 && private.get(page * PAGE + 9) == page as u8 + 1,
+            shared.get(page * PAGE) == page as u8 + 1
+                && private.get(page * PAGE + 9) == page as u8 + 1,
             "page {page} is wrong"
         );
     }
     private.set(20 * PAGE, 99);
     file.set_len(10 * PAGE as u64 + 5)?;
-    ensure!(shared.get(10 * PAGE + 4) == 11 && shared.get(10 * PAGE + 5) == 0, "the last page is not cut");
+    ensure!(
+        shared.get(10 * PAGE + 4) == 11 && shared.get(10 * PAGE + 5) == 0,
+        "the last page is not cut"
+    );
     for (mapping, name) in [(&shared, "shared"), (&private, "private")] {
-        ensure!(!mapping.there(11 * PAGE) && !mapping.there(20 * PAGE), "{name} pages behind the end are still there");
+        ensure!(
+            !mapping.there(11 * PAGE) && !mapping.there(20 * PAGE),
+            "{name} pages behind the end are still there"
+        );
         let signal = mapping.signal(39 * PAGE)?;
-        ensure!(signal == libc::SIGBUS, "touching {name} pages behind the end gives signal {signal}");
+        ensure!(
+            signal == libc::SIGBUS,
+            "touching {name} pages behind the end gives signal {signal}"
+        );
     }
     file.set_len(40 * PAGE as u64)?;
-    ensure!(shared.get(20 * PAGE) == 0 && private.get(20 * PAGE) == 0, "what was cut off came back");
+    ensure!(
+        shared.get(20 * PAGE) == 0 && private.get(20 * PAGE) == 0,
+        "what was cut off came back"
+    );
     Ok(())
 }
 
@@ -138,13 +171,22 @@ fn follow_the_file() -> Result<()> {
     shared.set(2 * PAGE, 77);
     file.seek(io::SeekFrom::Start(5 * PAGE as u64))?;
     file.write_all(b"written")?;
-    ensure!(shared.get(5 * PAGE) == b'w' && private.get(5 * PAGE) == b'w', "a mapping does not show what was written");
+    ensure!(
+        shared.get(5 * PAGE) == b'w' && private.get(5 * PAGE) == b'w',
+        "a mapping does not show what was written"
+    );
     let mut byte = [0];
     file.seek(io::SeekFrom::Start(2 * PAGE as u64))?;
     file.read_exact(&mut byte)?;
     ensure!(byte == [77], "the file does not show what was stored");
-    ensure!(shared.get(3 * PAGE) == 4 && private.get(3 * PAGE) == 200, "a private page is not private");
-    ensure!(private.signal(3 * PAGE)? == 0, "a child misses a private page");
+    ensure!(
+        shared.get(3 * PAGE) == 4 && private.get(3 * PAGE) == 200,
+        "a private page is not private"
+    );
+    ensure!(
+        private.signal(3 * PAGE)? == 0,
+        "a child misses a private page"
+    );
     Ok(())
 }
 
@@ -155,7 +197,10 @@ fn holes_are_seen() -> Result<()> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: plain numbers.
     checked(unsafe { libc::fallocate(file.as_raw_fd(), mode, 6 * PAGE as i64, 3 * PAGE as i64) })?;
-    ensure!(shared.get(7 * PAGE) == 0 && shared.get(9 * PAGE) == 10, "a mapping does not show the hole");
+    ensure!(
+        shared.get(7 * PAGE) == 0 && shared.get(9 * PAGE) == 10,
+        "a mapping does not show the hole"
+    );
     shared.set(7 * PAGE, 5);
     let again = Mapping::of(&file, 20, PROT_READ, MAP_SHARED)?;
     ensure!(again.get(7 * PAGE) == 5, "two mappings of one page differ");
@@ -169,32 +214,55 @@ fn seals_hold() -> Result<()> {
     };
     let errno = |result: io::Result<()>| result.err().and_then(|e| e.raw_os_error());
     let plain = numbered(1, 0)?;
-    ensure!(add(&plain, libc::F_SEAL_GROW).is_err(), "a file made without leave was sealed");
+    ensure!(
+        add(&plain, libc::F_SEAL_GROW).is_err(),
+        "a file made without leave was sealed"
+    );
     let mut file = numbered(2, libc::MFD_ALLOW_SEALING)?;
     let mapping = Mapping::of(&file, 2, READ_WRITE, MAP_SHARED)?;
     let busy = add(&file, libc::F_SEAL_WRITE).map(drop);
-    ensure!(errno(busy) == Some(libc::EBUSY), "it was sealed against writing while mapped for that");
+    ensure!(
+        errno(busy) == Some(libc::EBUSY),
+        "it was sealed against writing while mapped for that"
+    );
     drop(mapping);
     add(&file, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
     ensure!(
-        errno(file.set_len(1)) == Some(libc::EPERM) && errno(file.set_len(1 << 20)) == Some(libc::EPERM),
+        errno(file.set_len(1)) == Some(libc::EPERM)
+            && errno(file.set_len(1 << 20)) == Some(libc::EPERM),
         "the size was changed"
     );
-    ensure!(errno(file.write_all(b"x")) == Some(libc::EPERM), "it grew by writing");
+    ensure!(
+        errno(file.write_all(b"x")) == Some(libc::EPERM),
+        "it grew by writing"
+    );
     file.rewind()?;
     file.write_all(b"y")?;
     add(&file, libc::F_SEAL_WRITE)?;
     file.rewind()?;
-    ensure!(errno(file.write_all(b"z")) == Some(libc::EPERM), "it was written to");
+    ensure!(
+        errno(file.write_all(b"z")) == Some(libc::EPERM),
+        "it was written to"
+    );
     let refused = Mapping::of(&file, 2, READ_WRITE, MAP_SHARED).map(drop);
-    ensure!(errno(refused) == Some(libc::EPERM), "it was mapped for writing");
+    ensure!(
+        errno(refused) == Some(libc::EPERM),
+        "it was mapped for writing"
+    );
     let readable = Mapping::of(&file, 2, PROT_READ, MAP_SHARED)?;
     ensure!(readable.get(0) == b'y', "the content is wrong");
     // SAFETY: the mapping is this function's; making it writable is to fail.
-    let protect = checked(unsafe { libc::mprotect(readable.start.cast(), PAGE, READ_WRITE) }).map(drop);
-    ensure!(errno(protect) == Some(libc::EACCES), "a sealed mapping became writable");
+    let protect =
+        checked(unsafe { libc::mprotect(readable.start.cast(), PAGE, READ_WRITE) }).map(drop);
+    ensure!(
+        errno(protect) == Some(libc::EACCES),
+        "a sealed mapping became writable"
+    );
     add(&file, libc::F_SEAL_SEAL)?;
-    ensure!(add(&file, libc::F_SEAL_FUTURE_WRITE).is_err(), "a seal was added to a closed file");
+    ensure!(
+        add(&file, libc::F_SEAL_FUTURE_WRITE).is_err(),
+        "a seal was added to a closed file"
+    );
     // SAFETY: plain numbers.
     let seals = checked(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) })?;
     ensure!(
@@ -211,19 +279,32 @@ fn system_v_segments() -> Result<()> {
         checked(unsafe { libc::shmget(key, size, flags) })
     };
     let id = get(3 * PAGE - 7, libc::IPC_CREAT | libc::IPC_EXCL | 0o600)?;
-    ensure!(get(PAGE, libc::IPC_CREAT | libc::IPC_EXCL | 0o600).is_err(), "a key was given twice");
-    ensure!(get(PAGE, 0)? == id && get(4 * PAGE, 0).is_err(), "it is not found, or found for a larger size");
+    ensure!(
+        get(PAGE, libc::IPC_CREAT | libc::IPC_EXCL | 0o600).is_err(),
+        "a key was given twice"
+    );
+    ensure!(
+        get(PAGE, 0)? == id && get(4 * PAGE, 0).is_err(),
+        "it is not found, or found for a larger size"
+    );
     let attach = |flags: c_int| -> Result<*mut u8> {
         // SAFETY: a place of the kernel's choice.
         let at = unsafe { libc::shmat(id, ptr::null(), flags) };
-        ensure!(at.addr() != usize::MAX, "shmat: {}", io::Error::last_os_error());
+        ensure!(
+            at.addr() != usize::MAX,
+            "shmat: {}",
+            io::Error::last_os_error()
+        );
         Ok(at.cast())
     };
     let (first, second) = (attach(0)?, attach(libc::SHM_RDONLY)?);
     // SAFETY: both are mapped; another address is no alias to the compiler, hence volatile.
     unsafe { first.add(PAGE).write_volatile(42) };
-    // SAFETY: as above.
-    ensure!(unsafe { second.add(PAGE).read_volatile() } == 42, "two places of a segment differ");
+    ensure!(
+        // SAFETY: as above.
+        unsafe { second.add(PAGE).read_volatile() } == 42,
+        "two places of a segment differ"
+    );
     let stat = || -> Result<libc::shmid_ds> {
         // SAFETY: all zeros is a value of the structure.
         let mut info: libc::shmid_ds = unsafe { std::mem::zeroed() };
@@ -232,20 +313,40 @@ fn system_v_segments() -> Result<()> {
         Ok(info)
     };
     let info = stat()?;
-    ensure!(info.shm_nattch == 2 && info.shm_segsz == 3 * PAGE - 7, "{} attachments of {}", info.shm_nattch, info.shm_segsz);
-    ensure!(info.shm_perm.mode & 0o777 == 0o600 && info.shm_cpid == std::process::id() as i32, "mode or creator are wrong");
+    ensure!(
+        info.shm_nattch == 2 && info.shm_segsz == 3 * PAGE - 7,
+        "{} attachments of {}",
+        info.shm_nattch,
+        info.shm_segsz
+    );
+    ensure!(
+        info.shm_perm.mode & 0o777 == 0o600 && info.shm_cpid == std::process::id() as i32,
+        "mode or creator are wrong"
+    );
     // SAFETY: the mapping was made by `shmat` and is not used any more.
     checked(unsafe { libc::shmdt(second.cast()) })?;
-    ensure!(stat()?.shm_nattch == 1, "a detached segment counts as attached");
-    // SAFETY: not attached any more: to be refused.
-    ensure!(checked(unsafe { libc::shmdt(second.cast()) }).is_err(), "it was detached twice");
+    ensure!(
+        stat()?.shm_nattch == 1,
+        "a detached segment counts as attached"
+    );
+    ensure!(
+        // SAFETY: not attached any more: to be refused.
+        checked(unsafe { libc::shmdt(second.cast()) }).is_err(),
+        "it was detached twice"
+    );
     // SAFETY: the command uses no structure.
     checked(unsafe { libc::shmctl(id, libc::IPC_RMID, ptr::null_mut()) })?;
-    // SAFETY: still attached here.
-    ensure!(unsafe { first.add(PAGE).read_volatile() } == 42, "a removed segment lost its content");
+    ensure!(
+        // SAFETY: still attached here.
+        unsafe { first.add(PAGE).read_volatile() } == 42,
+        "a removed segment lost its content"
+    );
     // SAFETY: as with the second.
     checked(unsafe { libc::shmdt(first.cast()) })?;
-    ensure!(get(PAGE, 0).is_err() && stat().is_err(), "a removed segment is still there");
+    ensure!(
+        get(PAGE, 0).is_err() && stat().is_err(),
+        "a removed segment is still there"
+    );
     Ok(())
 }
 
@@ -253,17 +354,42 @@ fn places_are_respected() -> Result<()> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS;
     let first = Mapping::at(ptr::null_mut(), 4, READ_WRITE, flags, -1)?;
     first.set(PAGE, 3);
-    let over = Mapping::at(first.byte(PAGE).cast(), 1, READ_WRITE, flags | MAP_FIXED_NOREPLACE, -1).map(drop);
-    ensure!(over.err().and_then(|e| e.raw_os_error()) == Some(libc::EEXIST) && first.get(PAGE) == 3, "something was replaced");
+    let over = Mapping::at(
+        first.byte(PAGE).cast(),
+        1,
+        READ_WRITE,
+        flags | MAP_FIXED_NOREPLACE,
+        -1,
+    )
+    .map(drop);
+    ensure!(
+        over.err().and_then(|e| e.raw_os_error()) == Some(libc::EEXIST) && first.get(PAGE) == 3,
+        "something was replaced"
+    );
     let elsewhere = Mapping::at(first.byte(PAGE).cast(), 1, READ_WRITE, flags, -1)?;
-    ensure!(elsewhere.start != first.byte(PAGE), "a hint replaced something");
-    let stack = Mapping::at(ptr::null_mut(), 2, READ_WRITE, flags | libc::MAP_STACK | libc::MAP_NORESERVE, -1)?;
+    ensure!(
+        elsewhere.start != first.byte(PAGE),
+        "a hint replaced something"
+    );
+    let stack = Mapping::at(
+        ptr::null_mut(),
+        2,
+        READ_WRITE,
+        flags | libc::MAP_STACK | libc::MAP_NORESERVE,
+        -1,
+    )?;
     stack.set(PAGE, 1);
     Ok(())
 }
 
 fn locks_have_a_limit() -> Result<()> {
-    let mapping = Mapping::at(ptr::null_mut(), 64, READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1)?;
+    let mapping = Mapping::at(
+        ptr::null_mut(),
+        64,
+        READ_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS,
+        -1,
+    )?;
     // SAFETY: the mapping is this function's.
     checked(unsafe { libc::mlock(mapping.start.cast(), 8 * PAGE) })?;
     let mut present = [0u8; 64];
@@ -272,12 +398,16 @@ fn locks_have_a_limit() -> Result<()> {
     let there = present.iter().filter(|page| **page & 1 == 1).count();
     ensure!(there == 8, "{there} pages are there, 8 are locked");
     // SAFETY: the pages are not to be dropped.
-    let dropped = checked(unsafe { libc::madvise(mapping.start.cast(), PAGE, libc::MADV_DONTNEED) });
+    let dropped =
+        checked(unsafe { libc::madvise(mapping.start.cast(), PAGE, libc::MADV_DONTNEED) });
     ensure!(dropped.is_err(), "a locked page was dropped");
     // SAFETY: the child changes only itself, and leaves.
     let child = checked(unsafe { libc::fork() })?;
     if child == 0 {
-        let limit = libc::rlimit { rlim_cur: 16 * PAGE as u64, rlim_max: 16 * PAGE as u64 };
+        let limit = libc::rlimit {
+            rlim_cur: 16 * PAGE as u64,
+            rlim_max: 16 * PAGE as u64,
+        };
         // SAFETY: as above; the mapping is a copy.
         let refused = unsafe {
             libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) == 0
@@ -298,16 +428,35 @@ fn locks_have_a_limit() -> Result<()> {
 }
 
 fn twice() -> Result<()> {
-    let shared = Mapping::at(ptr::null_mut(), 2, READ_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1)?;
+    let shared = Mapping::at(
+        ptr::null_mut(),
+        2,
+        READ_WRITE,
+        MAP_SHARED | MAP_ANONYMOUS,
+        -1,
+    )?;
     // SAFETY: an old length of 0 makes a second mapping; the first stays.
     let again = unsafe { libc::mremap(shared.start.cast(), 0, 2 * PAGE, libc::MREMAP_MAYMOVE) };
-    ensure!(again != MAP_FAILED, "mremap: {}", io::Error::last_os_error());
-    let again = Mapping { start: again.cast(), length: 2 * PAGE };
+    ensure!(
+        again != MAP_FAILED,
+        "mremap: {}",
+        io::Error::last_os_error()
+    );
+    let again = Mapping {
+        start: again.cast(),
+        length: 2 * PAGE,
+    };
     shared.set(PAGE, 9);
-    ensure!(again.get(PAGE) == 9, "the second mapping shows something else");
+    ensure!(
+        again.get(PAGE) == 9,
+        "the second mapping shows something else"
+    );
     // SAFETY: both are mapped, and read only here.
     let bytes = unsafe { slice::from_raw_parts(again.start, 2 * PAGE) };
-    ensure!(bytes.iter().map(|&byte| u32::from(byte)).sum::<u32>() == 9, "there is more than was stored");
+    ensure!(
+        bytes.iter().map(|&byte| u32::from(byte)).sum::<u32>() == 9,
+        "there is more than was stored"
+    );
     Ok(())
 }
 
@@ -315,14 +464,20 @@ fn barriers() -> Result<()> {
     const QUERY: c_int = 0;
     const EXPEDITED: c_int = 8;
     const EXPECT: c_int = 16;
-    // SAFETY: plain numbers.
-    let call = |command: c_int| checked(unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } as c_int);
-    ensure!(call(QUERY)? & (EXPEDITED | EXPECT) == EXPEDITED | EXPECT, "private barriers are not offered");
+    let call = |command: c_int| {
+        // SAFETY: plain numbers.
+        checked(unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } as c_int)
+    };
+    ensure!(
+        call(QUERY)? & (EXPEDITED | EXPECT) == EXPEDITED | EXPECT,
+        "private barriers are not offered"
+    );
     ensure!(call(EXPEDITED).is_err(), "a barrier that was not announced");
     call(EXPECT)?;
     std::thread::scope(|scope| {
-        let busy: Vec<_> =
-            (0..3).map(|_| scope.spawn(|| (0..2_000_000u64).fold(1, |a, b| std::hint::black_box(a ^ b)))).collect();
+        let busy: Vec<_> = (0..3)
+            .map(|_| scope.spawn(|| (0..2_000_000u64).fold(1, |a, b| std::hint::black_box(a ^ b))))
+            .collect();
         let result = (0..50).try_for_each(|_| call(EXPEDITED).map(drop));
         busy.into_iter().for_each(|thread| drop(thread.join()));
         result
@@ -330,20 +485,38 @@ fn barriers() -> Result<()> {
     Ok(())
 }
 
-/// What comes before a hole is protected although the call fails, and ranges that are nothing are fine anywhere.
+/// What comes before a hole is protected although the call fails, and ranges that are nothing are
+/// fine anywhere.
 fn protection_up_to_a_hole() -> Result<()> {
-    let pages = Mapping::at(ptr::null_mut(), 2, READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1)?;
+    let pages = Mapping::at(
+        ptr::null_mut(),
+        2,
+        READ_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS,
+        -1,
+    )?;
     pages.set(0, 1);
     let start = pages.byte(0).cast::<c_void>();
-    // SAFETY: the second page is the mapping's and nobody reads it again; the first is read through the kernel only.
+    // SAFETY: the second page is the mapping's and nobody reads it again; the first is read through
+    // the kernel only.
     unsafe {
         checked(libc::munmap(start.byte_add(PAGE), PAGE))?;
-        ensure!(libc::mprotect(start, 2 * PAGE, libc::PROT_NONE) == -1, "a hole was protected");
+        ensure!(
+            libc::mprotect(start, 2 * PAGE, libc::PROT_NONE) == -1,
+            "a hole was protected"
+        );
         ensure!(io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM));
         let (_reader, writer) = io::pipe()?;
-        ensure!(libc::write(writer.as_raw_fd(), start, 1) == -1, "the page before the hole is still readable");
+        ensure!(
+            libc::write(writer.as_raw_fd(), start, 1) == -1,
+            "the page before the hole is still readable"
+        );
         ensure!(io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT));
-        checked(libc::madvise(ptr::without_provenance_mut(1 << 63), 0, libc::MADV_NORMAL))?;
+        checked(libc::madvise(
+            ptr::without_provenance_mut(1 << 63),
+            0,
+            libc::MADV_NORMAL,
+        ))?;
         ensure!(libc::mprotect(ptr::without_provenance_mut(1 << 63), PAGE, PROT_READ) == -1);
         ensure!(io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM));
     }
@@ -352,23 +525,56 @@ fn protection_up_to_a_hole() -> Result<()> {
 
 /// A range that is to reach down to where a stack begins is one of a stack.
 fn of_no_stack() -> Result<()> {
-    let memory = call!(SYS_mmap, 0, 2 * PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1i32, 0) as usize;
-    let protect = |at: usize, len: usize| call!(SYS_mprotect, at, len, PROT_READ | libc::PROT_GROWSDOWN);
-    fails(protect(memory + PAGE, PAGE), libc::EINVAL, "memory that does not grow")?;
+    let memory = call!(
+        SYS_mmap,
+        0,
+        2 * PAGE,
+        PROT_READ,
+        MAP_PRIVATE | MAP_ANONYMOUS,
+        -1i32,
+        0
+    ) as usize;
+    let protect =
+        |at: usize, len: usize| call!(SYS_mprotect, at, len, PROT_READ | libc::PROT_GROWSDOWN);
+    fails(
+        protect(memory + PAGE, PAGE),
+        libc::EINVAL,
+        "memory that does not grow",
+    )?;
     is(call!(SYS_munmap, memory, 2 * PAGE), 0, "munmap")?;
     fails(protect(memory, 2 * PAGE), libc::ENOMEM, "nothing")
 }
 
 /// Code runs where it was moved to, from memory that may be written or not.
 fn of_code_can_move() -> Result<()> {
-    for access in [libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC, libc::PROT_READ | libc::PROT_EXEC] {
-        let map = |prot: i32| call!(SYS_mmap, 0, 2 * PAGE, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1i32, 0);
-        let (code, place) = (map(libc::PROT_READ | libc::PROT_WRITE) as usize, map(libc::PROT_NONE) as usize);
+    for access in [
+        libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC,
+        libc::PROT_READ | libc::PROT_EXEC,
+    ] {
+        let map = |prot: i32| {
+            call!(
+                SYS_mmap,
+                0,
+                2 * PAGE,
+                prot,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1i32,
+                0
+            )
+        };
+        let (code, place) = (
+            map(libc::PROT_READ | libc::PROT_WRITE) as usize,
+            map(libc::PROT_NONE) as usize,
+        );
         // SAFETY: new memory; the bytes are `mov eax, 42; ret`.
         unsafe { (code as *mut [u8; 6]).write([0xb8, 42, 0, 0, 0, 0xc3]) };
         is(call!(SYS_mprotect, code, 2 * PAGE, access), 0, "mprotect")?;
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        is(call!(SYS_mremap, code, 2 * PAGE, 2 * PAGE, flags, place), place as i64, "mremap")?;
+        is(
+            call!(SYS_mremap, code, 2 * PAGE, 2 * PAGE, flags, place),
+            place as i64,
+            "mremap",
+        )?;
         // SAFETY: the function just moved.
         let answer = unsafe { std::mem::transmute::<usize, extern "C" fn() -> i32>(place)() };
         ensure!(answer == 42, "it returned {answer}");
@@ -377,10 +583,12 @@ fn of_code_can_move() -> Result<()> {
     Ok(())
 }
 
-/// What is sealed (`mseal(2)`, Linux 6.10) stays as it is until the process ends, whole or not at all; it can be read and written.
+/// What is sealed (`mseal(2)`, Linux 6.10) stays as it is until the process ends, whole or not at
+/// all; it can be read and written.
 fn that_are_sealed() -> Result<()> {
     const SYS_MSEAL: c_long = 462;
-    let seal = |at: usize, len: usize, flags: usize| crate::calls::make(SYS_MSEAL, &[at, len, flags]);
+    let seal =
+        |at: usize, len: usize, flags: usize| crate::calls::make(SYS_MSEAL, &[at, len, flags]);
     let (access, kind) = (PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
     let start = call!(SYS_mmap, 0, 4 * PAGE, access, kind, -1i32, 0) as usize;
     let sealed = start + PAGE;
@@ -393,11 +601,27 @@ fn that_are_sealed() -> Result<()> {
     // By itself, and in the middle of a range of which the rest must stay, too.
     for (at, len) in [(sealed, PAGE), (start, 4 * PAGE)] {
         fails(call!(SYS_munmap, at, len), libc::EPERM, "munmap")?;
-        fails(call!(SYS_mprotect, at, len, PROT_READ), libc::EPERM, "mprotect")?;
-        fails(call!(SYS_mmap, at, len, access, kind | libc::MAP_FIXED, -1i32, 0), libc::EPERM, "mmap over it")?;
+        fails(
+            call!(SYS_mprotect, at, len, PROT_READ),
+            libc::EPERM,
+            "mprotect",
+        )?;
+        fails(
+            call!(SYS_mmap, at, len, access, kind | libc::MAP_FIXED, -1i32, 0),
+            libc::EPERM,
+            "mmap over it",
+        )?;
     }
-    fails(call!(SYS_mremap, sealed, PAGE, 0, 0, 0), libc::EINVAL, "mremap to nothing")?;
-    fails(call!(SYS_mremap, sealed, PAGE, 2 * PAGE, libc::MREMAP_MAYMOVE, 0), libc::EPERM, "mremap")?;
+    fails(
+        call!(SYS_mremap, sealed, PAGE, 0, 0, 0),
+        libc::EINVAL,
+        "mremap to nothing",
+    )?;
+    fails(
+        call!(SYS_mremap, sealed, PAGE, 2 * PAGE, libc::MREMAP_MAYMOVE, 0),
+        libc::EPERM,
+        "mremap",
+    )?;
     for page in 0..4 {
         // SAFETY: pages of this check's own, which are all there, as was just seen to.
         unsafe { ((start + page * PAGE) as *mut u8).write_volatile(page as u8) };

@@ -6,7 +6,10 @@ use std::os::fd::AsRawFd;
 use std::{fs, ptr, slice};
 
 use anyhow::{Context, Result, ensure};
-use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PROT_NONE, PROT_READ, PROT_WRITE, c_int, c_void};
+use libc::{
+    MAP_ANONYMOUS, MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PROT_NONE, PROT_READ, PROT_WRITE, c_int,
+    c_void,
+};
 
 use crate::{Check, checked};
 
@@ -15,7 +18,10 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("memory-holes-can-be-cut", holes_can_be_cut),
     ("memory-protection-holds", protection_holds),
     ("memory-grows-in-place-or-moves", grows_in_place_or_moves),
-    ("memory-dropped-pages-are-zero-again", dropped_pages_are_zero_again),
+    (
+        "memory-dropped-pages-are-zero-again",
+        dropped_pages_are_zero_again,
+    ),
     ("memory-private-file-mapping", private_file_mapping),
     ("memory-shared-file-mapping", shared_file_mapping),
     ("memory-fork-copies-on-write", fork_copies_on_write),
@@ -38,16 +44,29 @@ impl Mapping {
         let fd = file.map_or(-1, AsRawFd::as_raw_fd);
         // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
         let start = unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, fd, 0) };
-        ensure!(start != libc::MAP_FAILED, "mmap: {}", io::Error::last_os_error());
-        Ok(Self { start: start.cast(), length })
+        ensure!(
+            start != libc::MAP_FAILED,
+            "mmap: {}",
+            io::Error::last_os_error()
+        );
+        Ok(Self {
+            start: start.cast(),
+            length,
+        })
     }
 
     fn anonymous(length: usize) -> Result<Self> {
-        Self::new(length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, None)
+        Self::new(
+            length,
+            PROT_READ | PROT_WRITE,
+            MAP_PRIVATE | MAP_ANONYMOUS,
+            None,
+        )
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the callers have the whole mapping readable and writable when they ask, and it is borrowed through self.
+        // SAFETY: the callers have the whole mapping readable and writable when they ask, and it is
+        // borrowed through self.
         unsafe { slice::from_raw_parts_mut(self.start, self.length) }
     }
 
@@ -57,7 +76,9 @@ impl Mapping {
 
     /// What the kernel makes of reading `length` bytes at `offset` for a `write` into a pipe.
     fn kernel_can_read(&self, offset: usize, length: usize) -> bool {
-        let Ok((_reader, writer)) = io::pipe() else { return false };
+        let Ok((_reader, writer)) = io::pipe() else {
+            return false;
+        };
         // SAFETY: the kernel checks the address; nothing here is dereferenced.
         unsafe { libc::write(writer.as_raw_fd(), self.at(offset), length) == length as isize }
     }
@@ -72,11 +93,19 @@ impl Drop for Mapping {
 
 fn new_pages_are_zero() -> Result<()> {
     let mut mapping = Mapping::anonymous(4 << 20)?;
-    ensure!(mapping.bytes().iter().all(|&byte| byte == 0), "a new page is not zero");
+    ensure!(
+        mapping.bytes().iter().all(|&byte| byte == 0),
+        "a new page is not zero"
+    );
     for (index, page) in mapping.bytes().chunks_mut(PAGE).enumerate() {
         page[index % PAGE] = index as u8 | 1;
     }
-    let wrong = mapping.bytes().chunks(PAGE).enumerate().filter(|(index, page)| page[index % PAGE] != *index as u8 | 1).count();
+    let wrong = mapping
+        .bytes()
+        .chunks(PAGE)
+        .enumerate()
+        .filter(|(index, page)| page[index % PAGE] != *index as u8 | 1)
+        .count();
     ensure!(wrong == 0, "{wrong} pages lost what was written");
     Ok(())
 }
@@ -86,13 +115,32 @@ fn holes_can_be_cut() -> Result<()> {
     mapping.bytes().fill(7);
     // SAFETY: the pages are of this mapping, and nothing refers to them now.
     checked(unsafe { libc::munmap(mapping.at(2 * PAGE), 3 * PAGE) })?;
-    let readable: Vec<_> = (0..8).map(|page| mapping.kernel_can_read(page * PAGE, PAGE)).collect();
-    ensure!(readable == [true, true, false, false, false, true, true, true], "readable pages: {readable:?}");
+    let readable: Vec<_> = (0..8)
+        .map(|page| mapping.kernel_can_read(page * PAGE, PAGE))
+        .collect();
+    ensure!(
+        readable == [true, true, false, false, false, true, true, true],
+        "readable pages: {readable:?}"
+    );
     // SAFETY: the place lies in the hole that was cut above.
-    let filled =
-        unsafe { libc::mmap(mapping.at(3 * PAGE), PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) };
-    ensure!(filled == mapping.at(3 * PAGE), "MAP_FIXED put the page elsewhere");
-    ensure!(mapping.kernel_can_read(3 * PAGE, PAGE) && !mapping.kernel_can_read(2 * PAGE, PAGE), "the hole was filled wrongly");
+    let filled = unsafe {
+        libc::mmap(
+            mapping.at(3 * PAGE),
+            PAGE,
+            PROT_READ | PROT_WRITE,
+            MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+            -1,
+            0,
+        )
+    };
+    ensure!(
+        filled == mapping.at(3 * PAGE),
+        "MAP_FIXED put the page elsewhere"
+    );
+    ensure!(
+        mapping.kernel_can_read(3 * PAGE, PAGE) && !mapping.kernel_can_read(2 * PAGE, PAGE),
+        "the hole was filled wrongly"
+    );
     Ok(())
 }
 
@@ -101,11 +149,20 @@ fn protection_holds() -> Result<()> {
     mapping.bytes().fill(1);
     // SAFETY: the page is of this mapping, and nothing reads it until it is readable again.
     checked(unsafe { libc::mprotect(mapping.at(PAGE), PAGE, PROT_NONE) })?;
-    ensure!(!mapping.kernel_can_read(PAGE, PAGE), "a page without access can be read");
-    ensure!(mapping.kernel_can_read(0, PAGE) && mapping.kernel_can_read(2 * PAGE, PAGE), "its neighbours lost access");
+    ensure!(
+        !mapping.kernel_can_read(PAGE, PAGE),
+        "a page without access can be read"
+    );
+    ensure!(
+        mapping.kernel_can_read(0, PAGE) && mapping.kernel_can_read(2 * PAGE, PAGE),
+        "its neighbours lost access"
+    );
     // SAFETY: as above.
     checked(unsafe { libc::mprotect(mapping.at(PAGE), PAGE, PROT_READ | PROT_WRITE) })?;
-    ensure!(mapping.bytes().iter().all(|&byte| byte == 1), "the page lost its contents");
+    ensure!(
+        mapping.bytes().iter().all(|&byte| byte == 1),
+        "the page lost its contents"
+    );
     Ok(())
 }
 
@@ -113,11 +170,25 @@ fn grows_in_place_or_moves() -> Result<()> {
     let mut mapping = Mapping::anonymous(2 * PAGE)?;
     mapping.bytes().fill(9);
     // SAFETY: the mapping is this value's own, and it is described anew below.
-    let moved = unsafe { libc::mremap(mapping.start.cast(), mapping.length, 64 * PAGE, libc::MREMAP_MAYMOVE) };
-    ensure!(moved != libc::MAP_FAILED, "mremap: {}", io::Error::last_os_error());
+    let moved = unsafe {
+        libc::mremap(
+            mapping.start.cast(),
+            mapping.length,
+            64 * PAGE,
+            libc::MREMAP_MAYMOVE,
+        )
+    };
+    ensure!(
+        moved != libc::MAP_FAILED,
+        "mremap: {}",
+        io::Error::last_os_error()
+    );
     (mapping.start, mapping.length) = (moved.cast(), 64 * PAGE);
     let (old, new) = mapping.bytes().split_at(2 * PAGE);
-    ensure!(old.iter().all(|&byte| byte == 9) && new.iter().all(|&byte| byte == 0), "contents changed");
+    ensure!(
+        old.iter().all(|&byte| byte == 9) && new.iter().all(|&byte| byte == 0),
+        "contents changed"
+    );
     Ok(())
 }
 
@@ -126,8 +197,11 @@ fn dropped_pages_are_zero_again() -> Result<()> {
     mapping.bytes().fill(5);
     // SAFETY: the pages are of this mapping; they read as zero afterwards.
     checked(unsafe { libc::madvise(mapping.at(PAGE), 2 * PAGE, libc::MADV_DONTNEED) })?;
-    let sums: Vec<_> =
-        mapping.bytes().chunks(PAGE).map(|page| page.iter().map(|&byte| usize::from(byte)).sum::<usize>()).collect();
+    let sums: Vec<_> = mapping
+        .bytes()
+        .chunks(PAGE)
+        .map(|page| page.iter().map(|&byte| usize::from(byte)).sum::<usize>())
+        .collect();
     ensure!(sums == [5 * PAGE, 0, 0, 5 * PAGE], "sums by page: {sums:?}");
     Ok(())
 }
@@ -144,8 +218,16 @@ fn pattern_file(name: &str, length: usize) -> Result<(File, Vec<u8>)> {
 
 fn private_file_mapping() -> Result<()> {
     let (mut file, pattern) = pattern_file("machine-tests-private", 3 * PAGE + 100)?;
-    let mut mapping = Mapping::new(pattern.len(), PROT_READ | PROT_WRITE, MAP_PRIVATE, Some(&file))?;
-    ensure!(mapping.bytes() == pattern, "the mapping does not show the file");
+    let mut mapping = Mapping::new(
+        pattern.len(),
+        PROT_READ | PROT_WRITE,
+        MAP_PRIVATE,
+        Some(&file),
+    )?;
+    ensure!(
+        mapping.bytes() == pattern,
+        "the mapping does not show the file"
+    );
     mapping.bytes()[PAGE] ^= 0xff;
     let mut read = Vec::new();
     file.read_to_end(&mut read)?;
@@ -155,7 +237,12 @@ fn private_file_mapping() -> Result<()> {
 
 fn shared_file_mapping() -> Result<()> {
     let (mut file, mut pattern) = pattern_file("machine-tests-shared", 2 * PAGE)?;
-    let mut mapping = Mapping::new(pattern.len(), PROT_READ | PROT_WRITE, MAP_SHARED, Some(&file))?;
+    let mut mapping = Mapping::new(
+        pattern.len(),
+        PROT_READ | PROT_WRITE,
+        MAP_SHARED,
+        Some(&file),
+    )?;
     mapping.bytes()[PAGE + 1] = 0xee;
     pattern[PAGE + 1] = 0xee;
     let mut read = vec![0; pattern.len()];
@@ -163,7 +250,10 @@ fn shared_file_mapping() -> Result<()> {
     ensure!(read == pattern, "a shared write did not reach the file");
     io::Seek::seek(&mut file, io::SeekFrom::Start(10))?;
     file.write_all(b"written")?;
-    ensure!(&mapping.bytes()[10..17] == b"written", "a file write did not reach the mapping");
+    ensure!(
+        &mapping.bytes()[10..17] == b"written",
+        "a file write did not reach the mapping"
+    );
     Ok(())
 }
 
@@ -191,23 +281,39 @@ fn fork_copies_on_write() -> Result<()> {
         let inherited = mapping.bytes().iter().all(|&byte| byte == 1);
         mapping.bytes().fill(2);
         on_stack.fill(4);
-        inherited && mapping.bytes().iter().all(|&byte| byte == 2) && on_stack.iter().all(|&byte| byte == 4)
+        inherited
+            && mapping.bytes().iter().all(|&byte| byte == 2)
+            && on_stack.iter().all(|&byte| byte == 4)
     })?;
     ensure!(status == 0, "the child did not see its own copy");
-    ensure!(mapping.bytes().iter().all(|&byte| byte == 1) && on_stack == [3; 2000], "the child's writes reached the parent");
+    ensure!(
+        mapping.bytes().iter().all(|&byte| byte == 1) && on_stack == [3; 2000],
+        "the child's writes reached the parent"
+    );
     mapping.bytes().fill(5);
-    ensure!(mapping.bytes().iter().all(|&byte| byte == 5), "the parent cannot write any more");
+    ensure!(
+        mapping.bytes().iter().all(|&byte| byte == 5),
+        "the parent cannot write any more"
+    );
     Ok(())
 }
 
 fn fork_shares_shared() -> Result<()> {
-    let mut mapping = Mapping::new(2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, None)?;
+    let mut mapping = Mapping::new(
+        2 * PAGE,
+        PROT_READ | PROT_WRITE,
+        MAP_SHARED | MAP_ANONYMOUS,
+        None,
+    )?;
     mapping.bytes()[0] = 1;
     let status = in_child(|| {
         mapping.bytes()[PAGE] = 77;
         mapping.bytes()[0] == 1
     })?;
-    ensure!(status == 0 && mapping.bytes()[PAGE] == 77, "parent and child do not share a shared mapping");
+    ensure!(
+        status == 0 && mapping.bytes()[PAGE] == 77,
+        "parent and child do not share a shared mapping"
+    );
     Ok(())
 }
 
@@ -215,7 +321,9 @@ fn heap() -> Result<()> {
     let mut blocks: Vec<Vec<u8>> = (0..512).map(|n| vec![n as u8; 64 << 10]).collect();
     blocks.retain(|block| block[0] % 2 == 0);
     blocks.extend((0..256).map(|_| vec![0xab; 60_000]));
-    let right = blocks.iter().all(|block| block.iter().all(|&byte| byte == block[0]));
+    let right = blocks
+        .iter()
+        .all(|block| block.iter().all(|&byte| byte == block[0]));
     ensure!(right, "blocks of the heap overlap");
     Ok(())
 }
@@ -225,25 +333,44 @@ fn maps_are_listed() -> Result<()> {
     let maps = fs::read_to_string("/proc/self/maps")?;
     let place = mapping.start as usize;
     let listed = maps.lines().any(|line| {
-        let mut ends = line.split([' ', '-']).map(|word| usize::from_str_radix(word, 16).unwrap_or(0));
+        let mut ends = line
+            .split([' ', '-'])
+            .map(|word| usize::from_str_radix(word, 16).unwrap_or(0));
         let (start, end) = (ends.next().unwrap_or(0), ends.next().unwrap_or(0));
         start <= place && place + 16 * PAGE <= end && line.contains("rw-p")
     });
     ensure!(listed, "/proc/self/maps does not list {place:#x}:\n{maps}");
-    ensure!(maps.contains("[stack]"), "/proc/self/maps lists no stack:\n{maps}");
+    ensure!(
+        maps.contains("[stack]"),
+        "/proc/self/maps lists no stack:\n{maps}"
+    );
     Ok(())
 }
 
 fn bad_pointers_are_refused() -> Result<()> {
     let (reader, writer) = io::pipe()?;
     io::Write::write_all(&mut &writer, b"12345678")?;
-    for bad in [0usize, 8, 0x7fff_ffff_f000, 0x8000_0000_0000, 0xffff_8000_0000_0000, 0xffff_ffff_8020_0000, usize::MAX - 7] {
+    for bad in [
+        0usize,
+        8,
+        0x7fff_ffff_f000,
+        0x8000_0000_0000,
+        0xffff_8000_0000_0000,
+        0xffff_ffff_8020_0000,
+        usize::MAX - 7,
+    ] {
         // SAFETY: the kernel checks the address; nothing here is dereferenced.
         let result = unsafe { libc::read(reader.as_raw_fd(), bad as *mut c_void, 8) };
         let error = io::Error::last_os_error();
-        ensure!(result == -1 && error.raw_os_error() == Some(libc::EFAULT), "read to {bad:#x} returned {result}: {error}");
+        ensure!(
+            result == -1 && error.raw_os_error() == Some(libc::EFAULT),
+            "read to {bad:#x} returned {result}: {error}"
+        );
     }
     let mut rest = [0; 8];
-    ensure!(io::Read::read(&mut &reader, &mut rest)? == 8 && &rest == b"12345678", "refused reads took bytes out of the pipe");
+    ensure!(
+        io::Read::read(&mut &reader, &mut rest)? == 8 && &rest == b"12345678",
+        "refused reads took bytes out of the pipe"
+    );
     Ok(())
 }

@@ -46,12 +46,26 @@ fn fsopen(kind: &str) -> io::Result<OwnedFd> {
     descriptor(unsafe { libc::syscall(libc::SYS_fsopen, c(kind).as_ptr(), 1) })
 }
 
-fn fsconfig(context: &OwnedFd, command: u32, key: Option<&str>, value: Option<&str>) -> io::Result<()> {
+fn fsconfig(
+    context: &OwnedFd,
+    command: u32,
+    key: Option<&str>,
+    value: Option<&str>,
+) -> io::Result<()> {
     let text = |text: Option<&str>| text.map(|text| CString::new(text).expect("no NUL"));
     let (key, value) = (text(key), text(value));
     let pointer = |text: &Option<CString>| text.as_ref().map_or(ptr::null(), |text| text.as_ptr());
     // SAFETY: both texts end in NUL, or are null.
-    let result = unsafe { libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), command, pointer(&key), pointer(&value), 0) };
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_fsconfig,
+            context.as_raw_fd(),
+            command,
+            pointer(&key),
+            pointer(&value),
+            0,
+        )
+    };
     checked(result as i32).map(drop)
 }
 
@@ -67,12 +81,28 @@ fn fspick(path: &Path) -> io::Result<OwnedFd> {
 
 fn open_tree(path: &Path, flags: u32) -> io::Result<OwnedFd> {
     // SAFETY: the name ends in NUL.
-    descriptor(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, c(path).as_ptr(), flags | libc::O_CLOEXEC as u32) })
+    descriptor(unsafe {
+        libc::syscall(
+            libc::SYS_open_tree,
+            libc::AT_FDCWD,
+            c(path).as_ptr(),
+            flags | libc::O_CLOEXEC as u32,
+        )
+    })
 }
 
 fn move_mount(from: RawFd, name: &Path, to: &Path, flags: u32) -> io::Result<()> {
     // SAFETY: both names end in NUL.
-    let result = unsafe { libc::syscall(libc::SYS_move_mount, from, c(name).as_ptr(), libc::AT_FDCWD, c(to).as_ptr(), flags) };
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            from,
+            c(name).as_ptr(),
+            libc::AT_FDCWD,
+            c(to).as_ptr(),
+            flags,
+        )
+    };
     checked(result as i32).map(drop)
 }
 
@@ -82,8 +112,16 @@ fn hang(tree: &OwnedFd, at: &Path) -> io::Result<()> {
 
 fn setattr(path: &Path, flags: u32, attributes: [u64; 4]) -> io::Result<()> {
     // SAFETY: the name ends in NUL; the structure is as long as said.
-    let result =
-        unsafe { libc::syscall(libc::SYS_mount_setattr, libc::AT_FDCWD, c(path).as_ptr(), flags, attributes.as_ptr(), 32) };
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            c(path).as_ptr(),
+            flags,
+            attributes.as_ptr(),
+            32,
+        )
+    };
     checked(result as i32).map(drop)
 }
 
@@ -98,11 +136,23 @@ fn a_file_system() -> Result<()> {
     ensure!(wrong == Some(libc::EINVAL), "an unknown option: {wrong:?}");
     let mut complaint = [0; 256];
     // SAFETY: the buffer is as long as said.
-    let n = checked(unsafe { libc::read(context.as_raw_fd(), complaint.as_mut_ptr().cast(), complaint.len()) } as i32)? as usize;
+    let n = checked(unsafe {
+        libc::read(
+            context.as_raw_fd(),
+            complaint.as_mut_ptr().cast(),
+            complaint.len(),
+        )
+    } as i32)? as usize;
     let text = String::from_utf8_lossy(&complaint[..n]).into_owned();
-    ensure!(text.starts_with("e ") && text.contains("bogus"), "it complains {text}");
+    ensure!(
+        text.starts_with("e ") && text.contains("bogus"),
+        "it complains {text}"
+    );
     let early = code(fsmount(&context, 0));
-    ensure!(early == Some(libc::EINVAL), "mounted before it is made: {early:?}");
+    ensure!(
+        early == Some(libc::EINVAL),
+        "mounted before it is made: {early:?}"
+    );
     fsconfig(&context, CREATE, None, None)?;
     let tree = fsmount(&context, ATTR_NODEV)?;
     let mounts = fs::read_to_string("/proc/self/mounts")?;
@@ -111,13 +161,22 @@ fn a_file_system() -> Result<()> {
     let inner = format!("/proc/self/fd/{}/file", tree.as_raw_fd());
     fs::write(&inner, "early")?;
     hang(&tree, &at)?;
-    ensure!(fs::read_to_string(at.join("file"))? == "early", "another file system");
+    ensure!(
+        fs::read_to_string(at.join("file"))? == "early",
+        "another file system"
+    );
     let line = line_of("mounts", &at)?;
-    ensure!(line.starts_with("named ") && line.contains(" tmpfs rw,nodev,relatime,size=64k,mode=700"), "{line}");
+    ensure!(
+        line.starts_with("named ") && line.contains(" tmpfs rw,nodev,relatime,size=64k,mode=700"),
+        "{line}"
+    );
     drop(tree);
     ensure!(at.join("file").exists(), "it went with its descriptor");
     let again = code(fsmount(&context, 0));
-    ensure!(again == Some(libc::EBUSY) || again == Some(libc::EINVAL), "mounted twice: {again:?}");
+    ensure!(
+        again == Some(libc::EBUSY) || again == Some(libc::EINVAL),
+        "mounted twice: {again:?}"
+    );
     unmount(&at, 0)?;
     Ok(())
 }
@@ -129,17 +188,29 @@ fn trees() -> Result<()> {
     let (b, d) = (ground.dir("b")?, ground.dir("d")?);
     let alone = open_tree(&a, CLONE)?;
     hang(&alone, &b)?;
-    ensure!(b.join("mark").exists() && !b.join("below/mark").exists(), "what is below comes, too");
+    ensure!(
+        b.join("mark").exists() && !b.join("below/mark").exists(),
+        "what is below comes, too"
+    );
     let whole = open_tree(&a, CLONE | RECURSIVE)?;
     let inside = format!("/proc/self/fd/{}/below/mark", whole.as_raw_fd());
-    ensure!(fs::read_to_string(inside)? == "a/below", "the copy lacks what is below");
+    ensure!(
+        fs::read_to_string(inside)? == "a/below",
+        "the copy lacks what is below"
+    );
     hang(&whole, &d)?;
-    ensure!(fs::read_to_string(d.join("below/mark"))? == "a/below", "what is below does not come");
+    ensure!(
+        fs::read_to_string(d.join("below/mark"))? == "a/below",
+        "what is below does not come"
+    );
     // Not a copy: the mount itself.
     let here = open_tree(&d, 0)?;
     let e = ground.dir("e")?;
     move_mount(here.as_raw_fd(), Path::new(""), &e, F_EMPTY_PATH)?;
-    ensure!(e.join("below/mark").exists() && !d.join("mark").exists(), "not moved");
+    ensure!(
+        e.join("below/mark").exists() && !d.join("mark").exists(),
+        "not moved"
+    );
     // By name.
     move_mount(libc::AT_FDCWD, &e, &d, 0)?;
     ensure!(d.join("below/mark").exists(), "not moved back");
@@ -150,7 +221,10 @@ fn trees() -> Result<()> {
     };
     let mut text = String::new();
     file.read_to_string(&mut text)?;
-    ensure!(text == "a", "an open file of a tree that is gone reads {text}");
+    ensure!(
+        text == "a",
+        "an open file of a tree that is gone reads {text}"
+    );
     Ok(())
 }
 
@@ -158,22 +232,57 @@ fn attributes() -> Result<()> {
     let ground = Ground::new("newmounts-attributes")?;
     let a = ground.tmpfs("a", 0, "")?;
     let below = ground.tmpfs("a/below", 0, "")?;
-    let options =
-        |path: &Path| -> Result<String> { Ok(line_of("mountinfo", path)?.split(' ').nth(5).unwrap_or_default().to_owned()) };
+    let options = |path: &Path| -> Result<String> {
+        Ok(line_of("mountinfo", path)?
+            .split(' ')
+            .nth(5)
+            .unwrap_or_default()
+            .to_owned())
+    };
     setattr(&a, 0, [ATTR_RDONLY | ATTR_NODEV, 0, 0, 0])?;
-    ensure!(options(&a)? == "ro,nodev,relatime" && options(&below)? == "rw,relatime", "{} {}", options(&a)?, options(&below)?);
-    ensure!(code(File::create(a.join("x"))) == Some(libc::EROFS), "it can be written");
-    setattr(&a, RECURSIVE, [ATTR_NOATIME, ATTR_ATIME | ATTR_RDONLY, 0, 0])?;
-    ensure!(options(&a)? == "rw,nodev,noatime" && options(&below)? == "rw,noatime", "{} {}", options(&a)?, options(&below)?);
+    ensure!(
+        options(&a)? == "ro,nodev,relatime" && options(&below)? == "rw,relatime",
+        "{} {}",
+        options(&a)?,
+        options(&below)?
+    );
+    ensure!(
+        code(File::create(a.join("x"))) == Some(libc::EROFS),
+        "it can be written"
+    );
+    setattr(
+        &a,
+        RECURSIVE,
+        [ATTR_NOATIME, ATTR_ATIME | ATTR_RDONLY, 0, 0],
+    )?;
+    ensure!(
+        options(&a)? == "rw,nodev,noatime" && options(&below)? == "rw,noatime",
+        "{} {}",
+        options(&a)?,
+        options(&below)?
+    );
     // All or none.
     let writer = File::create(below.join("w"))?;
     let busy = code(setattr(&a, RECURSIVE, [ATTR_RDONLY, 0, 0, 0]));
-    ensure!(busy == Some(libc::EBUSY) && options(&a)?.starts_with("rw"), "{busy:?} {}", options(&a)?);
+    ensure!(
+        busy == Some(libc::EBUSY) && options(&a)?.starts_with("rw"),
+        "{busy:?} {}",
+        options(&a)?
+    );
     drop(writer);
     setattr(&a, RECURSIVE, [0, 0, libc::MS_SHARED, 0])?;
-    ensure!(tags(&a)?.starts_with("shared:") && tags(&below)?.starts_with("shared:"), "{} {}", tags(&a)?, tags(&below)?);
-    for (wrong, flags) in [([ATTR_NOATIME, 0, 0, 0], 0), ([0, ATTR_NOATIME, 0, 0], 0), ([1 << 40, 0, 0, 0], 0), ([1, 0, 0, 0], 1)]
-    {
+    ensure!(
+        tags(&a)?.starts_with("shared:") && tags(&below)?.starts_with("shared:"),
+        "{} {}",
+        tags(&a)?,
+        tags(&below)?
+    );
+    for (wrong, flags) in [
+        ([ATTR_NOATIME, 0, 0, 0], 0),
+        ([0, ATTR_NOATIME, 0, 0], 0),
+        ([1 << 40, 0, 0, 0], 0),
+        ([1, 0, 0, 0], 1),
+    ] {
         let found = code(setattr(&a, flags, wrong));
         ensure!(found == Some(libc::EINVAL), "{wrong:x?}: {found:?}");
     }
@@ -206,7 +315,10 @@ fn groups() -> Result<()> {
     move_mount(libc::AT_FDCWD, &a, &b, SET_GROUP)?;
     ensure!(tags(&a)? == tags(&b)?, "{} {}", tags(&a)?, tags(&b)?);
     let again = code(move_mount(libc::AT_FDCWD, &a, &b, SET_GROUP));
-    ensure!(again == Some(libc::EINVAL), "one that shares already: {again:?}");
+    ensure!(
+        again == Some(libc::EINVAL),
+        "one that shares already: {again:?}"
+    );
     Ok(())
 }
 
@@ -216,9 +328,18 @@ fn are_checked() -> Result<()> {
     let found = [
         (code(fsopen("no-such-type")), libc::ENODEV),
         (code(open_tree(&a, RECURSIVE)), libc::EINVAL),
-        (code(open_tree(&ground.path("nothing"), CLONE)), libc::ENOENT),
-        (code(move_mount(libc::AT_FDCWD, &a, &a.join("x"), 1 << 20)), libc::EINVAL),
-        (code(move_mount(libc::AT_FDCWD, &a.join("mark"), &a, 0)), libc::EINVAL),
+        (
+            code(open_tree(&ground.path("nothing"), CLONE)),
+            libc::ENOENT,
+        ),
+        (
+            code(move_mount(libc::AT_FDCWD, &a, &a.join("x"), 1 << 20)),
+            libc::EINVAL,
+        ),
+        (
+            code(move_mount(libc::AT_FDCWD, &a.join("mark"), &a, 0)),
+            libc::EINVAL,
+        ),
     ];
     for (found, expected) in found {
         ensure!(found == Some(expected), "{found:?} instead of {expected}");
@@ -234,11 +355,19 @@ fn are_checked() -> Result<()> {
         let found = [
             code(fsopen("tmpfs")),
             code(open_tree(Path::new("/"), CLONE)),
-            code(move_mount(libc::AT_FDCWD, Path::new("/"), Path::new("/"), 0)),
+            code(move_mount(
+                libc::AT_FDCWD,
+                Path::new("/"),
+                Path::new("/"),
+                0,
+            )),
             code(setattr(Path::new("/"), 0, [1, 0, 0, 0])),
             code(fspick(Path::new("/"))),
         ];
-        ensure!(found.iter().all(|found| *found == Some(libc::EPERM)), "an ordinary user: {found:?}");
+        ensure!(
+            found.iter().all(|found| *found == Some(libc::EPERM)),
+            "an ordinary user: {found:?}"
+        );
         Ok(())
     })
 }

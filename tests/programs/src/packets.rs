@@ -29,7 +29,10 @@ const ECHO6: (u8, u8) = (128, 129);
 fn socket(family: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: the new number belongs to nobody else.
     let fd = unsafe { OwnedFd::from_raw_fd(checked(libc::socket(family, kind, protocol))?) };
-    let limit = libc::timeval { tv_sec: 20, tv_usec: 0 };
+    let limit = libc::timeval {
+        tv_sec: 20,
+        tv_usec: 0,
+    };
     set(&fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &limit)?;
     Ok(fd)
 }
@@ -37,7 +40,16 @@ fn socket(family: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::
 fn set<T>(fd: &impl AsRawFd, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
     let len = mem::size_of::<T>() as libc::socklen_t;
     // SAFETY: the value is alive during the call.
-    checked(unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const *value).cast(), len) }).map(drop)
+    checked(unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            option,
+            (&raw const *value).cast(),
+            len,
+        )
+    })
+    .map(drop)
 }
 
 /// An asking socket; on Linux nobody may have one unless that is allowed first.
@@ -47,7 +59,10 @@ fn asker(family: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
 }
 
 fn checksum(bytes: &[u8]) -> u16 {
-    let mut sum: u32 = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0))).sum();
+    let mut sum: u32 = bytes
+        .chunks(2)
+        .map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)))
+        .sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
@@ -56,7 +71,13 @@ fn checksum(bytes: &[u8]) -> u16 {
 
 /// An echo request or reply, sealed for IPv4.
 fn echo(kind: u8, id: u16, sequence: u16, text: &[u8]) -> Vec<u8> {
-    let mut message = [&[kind, 0, 0, 0][..], &id.to_be_bytes(), &sequence.to_be_bytes(), text].concat();
+    let mut message = [
+        &[kind, 0, 0, 0][..],
+        &id.to_be_bytes(),
+        &sequence.to_be_bytes(),
+        text,
+    ]
+    .concat();
     let sum = checksum(&message);
     message[2..4].copy_from_slice(&sum.to_be_bytes());
     message
@@ -83,15 +104,27 @@ fn asking() -> Result<()> {
     request[2..4].copy_from_slice(&[0xff, 0xff]);
     ensure!(send(&fd, &request, 0)? == request.len(), "not all was sent");
     let reply = take(&fd, 0)?;
-    ensure!(reply == echo(ECHO.1, id, 7, b"are you there"), "the reply is {reply:?}");
-    ensure!(errno(send(&fd, &echo(ECHO.1, 0, 7, b""), 0)) == libc::EINVAL, "something else than a request is sent");
-    ensure!(errno(send(&fd, &request[..7], 0)) == libc::EINVAL, "half a request is sent");
+    ensure!(
+        reply == echo(ECHO.1, id, 7, b"are you there"),
+        "the reply is {reply:?}"
+    );
+    ensure!(
+        errno(send(&fd, &echo(ECHO.1, 0, 7, b""), 0)) == libc::EINVAL,
+        "something else than a request is sent"
+    );
+    ensure!(
+        errno(send(&fd, &request[..7], 0)) == libc::EINVAL,
+        "half a request is sent"
+    );
     // Somebody else's replies are not received.
     let other = asker(libc::AF_INET, libc::IPPROTO_ICMP)?;
     with_v4(&other, LOCAL, 0, libc::connect)?;
     ensure!(port_of(&other)? != id, "two sockets ask with one number");
     send(&other, &echo(ECHO.0, 0, 8, b"x"), 0)?;
-    ensure!(take(&other, 0)?[6..] == [0, 8, b'x'] && rest(&fd).is_empty(), "a reply to somebody else");
+    ensure!(
+        take(&other, 0)?[6..] == [0, 8, b'x'] && rest(&fd).is_empty(),
+        "a reply to somebody else"
+    );
     let chosen = asker(libc::AF_INET, libc::IPPROTO_ICMP)?;
     with_v4(&chosen, LOCAL, 4321, libc::bind)?;
     ensure!(port_of(&chosen)? == 4321, "the number cannot be chosen");
@@ -108,25 +141,54 @@ fn raw_echo() -> Result<()> {
     let mut heard = [take(&fd, 0)?, take(&fd, 0)?];
     heard.sort_by_key(|packet| packet[20]);
     let header = |packet: &[u8], ttl: u8| {
-        let v4 = packet[0] == 0x45 && packet[8..10] == [ttl, 1] && packet[12..20] == [127, 0, 0, 1, 127, 0, 0, 1];
-        v4 && usize::from(u16::from_be_bytes([packet[2], packet[3]])) == packet.len() && checksum(&packet[..20]) == 0
+        let v4 = packet[0] == 0x45
+            && packet[8..10] == [ttl, 1]
+            && packet[12..20] == [127, 0, 0, 1, 127, 0, 0, 1];
+        v4 && usize::from(u16::from_be_bytes([packet[2], packet[3]])) == packet.len()
+            && checksum(&packet[..20]) == 0
     };
-    ensure!(header(&heard[0], 64) && heard[0][20..] == echo(ECHO.1, 999, 1, b"raw"), "the reply is {:?}", heard[0]);
-    ensure!(header(&heard[1], 33) && heard[1][20..] == request, "the request is {:?}", heard[1]);
+    ensure!(
+        header(&heard[0], 64) && heard[0][20..] == echo(ECHO.1, 999, 1, b"raw"),
+        "the reply is {:?}",
+        heard[0]
+    );
+    ensure!(
+        header(&heard[1], 33) && heard[1][20..] == request,
+        "the request is {:?}",
+        heard[1]
+    );
     // One that is damaged is not answered.
     let mut damaged = request.clone();
     damaged[9] ^= 1;
     send(&fd, &damaged, 0)?;
-    ensure!(take(&fd, 0)?[20..] == damaged && rest(&fd).is_empty(), "a damaged request is answered");
-    ensure!(errno(recv(&fd, &mut [0; 8], libc::MSG_OOB)) == libc::EOPNOTSUPP, "something urgent");
-    ensure!(errno(socket(libc::AF_INET, libc::SOCK_RAW, 0)) == libc::EPROTONOSUPPORT, "a raw socket of no protocol");
+    ensure!(
+        take(&fd, 0)?[20..] == damaged && rest(&fd).is_empty(),
+        "a damaged request is answered"
+    );
+    ensure!(
+        errno(recv(&fd, &mut [0; 8], libc::MSG_OOB)) == libc::EOPNOTSUPP,
+        "something urgent"
+    );
+    ensure!(
+        errno(socket(libc::AF_INET, libc::SOCK_RAW, 0)) == libc::EPROTONOSUPPORT,
+        "a raw socket of no protocol"
+    );
     Ok(())
 }
 
-/// The sum over a message of ICMPv6 from this machine to itself, with the header that is not sent: 0 if it is sealed.
+/// The sum over a message of ICMPv6 from this machine to itself, with the header that is not sent:
+/// 0 if it is sealed.
 fn sum_v6(message: &[u8]) -> u16 {
     let ends = [Ipv6Addr::LOCALHOST.octets(); 2].concat();
-    checksum(&[&ends[..], &(message.len() as u32).to_be_bytes(), &[0, 0, 0, libc::IPPROTO_ICMPV6 as u8], message].concat())
+    checksum(
+        &[
+            &ends[..],
+            &(message.len() as u32).to_be_bytes(),
+            &[0, 0, 0, libc::IPPROTO_ICMPV6 as u8],
+            message,
+        ]
+        .concat(),
+    )
 }
 
 fn echo_v6() -> Result<()> {
@@ -136,7 +198,9 @@ fn echo_v6() -> Result<()> {
     send(&fd, &echo(ECHO6.0, 0, 5, b"six"), 0)?;
     let reply = take(&fd, 0)?;
     ensure!(
-        reply[0] == ECHO6.1 && reply[4..6] == port_of(&fd)?.to_be_bytes() && reply[6..] == *b"\0\x05six",
+        reply[0] == ECHO6.1
+            && reply[4..6] == port_of(&fd)?.to_be_bytes()
+            && reply[6..] == *b"\0\x05six",
         "asking: {reply:?}"
     );
     // Other checks may be asking.
@@ -147,7 +211,10 @@ fn echo_v6() -> Result<()> {
                 break heard;
             }
         };
-        ensure!(sum_v6(&heard) == 0, "a message of kind {kind} is not sealed: {heard:?}");
+        ensure!(
+            sum_v6(&heard) == 0,
+            "a message of kind {kind} is not sealed: {heard:?}"
+        );
     }
     let raw = socket(libc::AF_INET6, libc::SOCK_RAW, libc::IPPROTO_ICMPV6)?;
     // Only replies.
@@ -157,15 +224,29 @@ fn echo_v6() -> Result<()> {
     let mut told = [0u32; 8];
     let mut len = mem::size_of_val(&told) as libc::socklen_t;
     // SAFETY: both are alive during the call.
-    checked(unsafe { libc::getsockopt(raw.as_raw_fd(), libc::IPPROTO_ICMPV6, 1, (&raw mut told).cast(), &raw mut len) })?;
+    checked(unsafe {
+        libc::getsockopt(
+            raw.as_raw_fd(),
+            libc::IPPROTO_ICMPV6,
+            1,
+            (&raw mut told).cast(),
+            &raw mut len,
+        )
+    })?;
     ensure!(told == blocked && len == 32, "the filter is {told:x?}");
     with_v6(&raw, Ipv6Addr::LOCALHOST, 0, libc::connect)?;
     let mut request = echo(ECHO6.0, 77, 6, b"raw six");
     request[2..4].fill(0);
     send(&raw, &request, 0)?;
     let reply = take(&raw, 0)?;
-    ensure!(reply[0] == ECHO6.1 && reply[4..6] == 77u16.to_be_bytes() && reply[8..] == *b"raw six", "raw: {reply:?}");
-    ensure!(reply[2..4] != [0, 0] && rest(&raw).is_empty(), "no checksum, or more than the reply");
+    ensure!(
+        reply[0] == ECHO6.1 && reply[4..6] == 77u16.to_be_bytes() && reply[8..] == *b"raw six",
+        "raw: {reply:?}"
+    );
+    ensure!(
+        reply[2..4] != [0, 0] && rest(&raw).is_empty(),
+        "no checksum, or more than the reply"
+    );
     Ok(())
 }
 
@@ -176,15 +257,30 @@ fn kinds_are_filtered() -> Result<()> {
     set(&fd, SOL_RAW, ICMP_FILTER, &(1u32 << ECHO.0))?;
     with_v4(&fd, LOCAL, 0, libc::connect)?;
     send(&fd, &echo(ECHO.0, 1, 1, b"a"), 0)?;
-    ensure!(take(&fd, 0)?[20] == ECHO.1 && rest(&fd).is_empty(), "requests are heard, too");
+    ensure!(
+        take(&fd, 0)?[20] == ECHO.1 && rest(&fd).is_empty(),
+        "requests are heard, too"
+    );
     // And by a filter that looks for the number in the message behind the header.
-    let filter = [(0xb1, 0, 0, 0), (0x48, 0, 0, 4), (0x15, 0, 1, 7), (0x06, 0, 0, 0xffff), (0x06, 0, 0, 0)];
+    let filter = [
+        (0xb1, 0, 0, 0),
+        (0x48, 0, 0, 4),
+        (0x15, 0, 1, 7),
+        (0x06, 0, 0, 0xffff),
+        (0x06, 0, 0, 0),
+    ];
     let mut code = filter.map(|(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k });
-    let program = libc::sock_fprog { len: code.len() as u16, filter: code.as_mut_ptr() };
+    let program = libc::sock_fprog {
+        len: code.len() as u16,
+        filter: code.as_mut_ptr(),
+    };
     set(&fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
     send(&fd, &echo(ECHO.0, 6, 1, b"a"), 0)?;
     send(&fd, &echo(ECHO.0, 7, 1, b"a"), 0)?;
-    ensure!(take(&fd, 0)?[24..26] == [0, 7] && rest(&fd).is_empty(), "another's reply passes the filter");
+    ensure!(
+        take(&fd, 0)?[24..26] == [0, 7] && rest(&fd).is_empty(),
+        "another's reply passes the filter"
+    );
     Ok(())
 }
 
@@ -202,12 +298,17 @@ fn udp_packets() -> Result<()> {
             break heard;
         }
     };
-    ensure!(heard[9] == 17 && heard[24..26] == [0, 14] && heard[28..] == *b"secret", "heard {heard:?}");
+    ensure!(
+        heard[9] == 17 && heard[24..26] == [0, 14] && heard[28..] == *b"secret",
+        "heard {heard:?}"
+    );
     let mut buf = [0; 16];
     ensure!(to.recv(&mut buf)? == 6, "the receiver got nothing");
     // A packet that is made whole, header and all.
     let maker = socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_RAW)?;
-    let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1];
+    let mut packet = vec![
+        0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1,
+    ];
     packet.extend([&ports[..], &[0, 12, 0, 0], b"made"].concat());
     let address = raw_v4(LOCAL, 0);
     // SAFETY: packet and address are alive during the call.
@@ -221,9 +322,17 @@ fn udp_packets() -> Result<()> {
             mem::size_of_val(&address) as _,
         )
     };
-    ensure!(sent == packet.len() as isize, "not sent: {}", io::Error::last_os_error());
+    ensure!(
+        sent == packet.len() as isize,
+        "not sent: {}",
+        io::Error::last_os_error()
+    );
     let (n, who) = to.recv_from(&mut buf)?;
-    ensure!(&buf[..n] == b"made" && who == from.local_addr()?, "received {:?} of {who}", &buf[..n]);
+    ensure!(
+        &buf[..n] == b"made" && who == from.local_addr()?,
+        "received {:?} of {who}",
+        &buf[..n]
+    );
     Ok(())
 }
 
@@ -235,8 +344,13 @@ fn need_a_right() -> Result<()> {
         // SAFETY: plain system calls.
         unsafe {
             libc::setuid(NOBODY);
-            for (family, protocol) in [(libc::AF_INET, libc::IPPROTO_ICMP), (libc::AF_INET6, libc::IPPROTO_ICMPV6)] {
-                if libc::socket(family, libc::SOCK_RAW, protocol) != -1 || *libc::__errno_location() != libc::EPERM {
+            for (family, protocol) in [
+                (libc::AF_INET, libc::IPPROTO_ICMP),
+                (libc::AF_INET6, libc::IPPROTO_ICMPV6),
+            ] {
+                if libc::socket(family, libc::SOCK_RAW, protocol) != -1
+                    || *libc::__errno_location() != libc::EPERM
+                {
                     libc::_exit(1);
                 }
             }

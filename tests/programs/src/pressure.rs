@@ -14,7 +14,10 @@ use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[
     ("pressure-files-can-be-read", files_can_be_read),
-    ("pressure-bad-triggers-are-refused", bad_triggers_are_refused),
+    (
+        "pressure-bad-triggers-are-refused",
+        bad_triggers_are_refused,
+    ),
     ("pressure-trigger-tells", trigger_tells),
 ];
 
@@ -26,7 +29,9 @@ fn total(resource: &str) -> Result<u64> {
         let names = ["avg10=", "avg60=", "avg300=", "total="];
         ensure!(words.len() == 5 && words[0] == name, "{line}");
         ensure!(
-            words[1..].iter().zip(names).all(|(word, name)| word.strip_prefix(name).is_some_and(|n| n.parse::<f64>().is_ok())),
+            words[1..].iter().zip(names).all(|(word, name)| word
+                .strip_prefix(name)
+                .is_some_and(|n| n.parse::<f64>().is_ok())),
             "{line}"
         );
     }
@@ -41,12 +46,24 @@ fn files_can_be_read() -> Result<()> {
 }
 
 fn bad_triggers_are_refused() -> Result<()> {
-    let mut file = OpenOptions::new().read(true).write(true).open("/proc/pressure/cpu")?;
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/proc/pressure/cpu")?;
     for text in ["often", "some 1000000 1", "some 1", "half 100000 1000000"] {
-        ensure!(file.write(text.as_bytes()).err().and_then(|e| e.raw_os_error()) == Some(libc::EINVAL), "{text} is accepted");
+        ensure!(
+            file.write(text.as_bytes())
+                .err()
+                .and_then(|e| e.raw_os_error())
+                == Some(libc::EINVAL),
+            "{text} is accepted"
+        );
     }
     file.write_all(b"some 1000000 2000000\0")?;
-    let again = file.write(b"some 1000000 2000000\0").err().and_then(|e| e.raw_os_error());
+    let again = file
+        .write(b"some 1000000 2000000\0")
+        .err()
+        .and_then(|e| e.raw_os_error());
     ensure!(again == Some(libc::EBUSY), "a second trigger: {again:?}");
     Ok(())
 }
@@ -64,17 +81,32 @@ fn work() {
 /// More threads than processors want to run: half of them wait all the time.
 fn trigger_tells() -> Result<()> {
     let before = total("cpu")?;
-    let mut file = OpenOptions::new().read(true).write(true).open("/proc/pressure/cpu")?;
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/proc/pressure/cpu")?;
     file.write_all(b"some 50000 2000000\0")?;
-    let threads: Vec<_> = (0..2 * thread::available_parallelism()?.get()).map(|_| thread::spawn(work)).collect();
-    let mut poll = pollfd { fd: file.as_raw_fd(), events: POLLPRI as c_short, revents: 0 };
+    let threads: Vec<_> = (0..2 * thread::available_parallelism()?.get())
+        .map(|_| thread::spawn(work))
+        .collect();
+    let mut poll = pollfd {
+        fd: file.as_raw_fd(),
+        events: POLLPRI as c_short,
+        revents: 0,
+    };
     // SAFETY: one structure, as it says.
     let found = checked(unsafe { libc::poll(&mut poll, 1, 20_000) });
     STOP.store(true, Ordering::Relaxed);
     for thread in threads {
-        thread.join().map_err(|_| io::Error::other("a thread failed"))?;
+        thread
+            .join()
+            .map_err(|_| io::Error::other("a thread failed"))?;
     }
-    ensure!(found? == 1 && poll.revents & POLLPRI != 0 && poll.revents & POLLERR == 0, "poll said {:#x}", poll.revents);
+    ensure!(
+        found? == 1 && poll.revents & POLLPRI != 0 && poll.revents & POLLERR == 0,
+        "poll said {:#x}",
+        poll.revents
+    );
     let stalled = total("cpu")? - before;
     ensure!(stalled >= 50_000, "{stalled} us of stall");
     Ok(())

@@ -32,17 +32,38 @@ fn field(file: &str, name: &str) -> Result<usize> {
 
 /// A field of the text of such a file.
 fn field_of(text: &str, name: &str) -> Result<usize> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let line = line.with_context(|| format!("there is no {name}"))?;
-    Ok(line.split_whitespace().next().context("no value")?.parse()?)
+    Ok(line
+        .split_whitespace()
+        .next()
+        .context("no value")?
+        .parse()?)
 }
 
 fn map(len: usize, flags: i32, file: Option<&File>) -> Result<*mut u8> {
     use std::os::fd::AsRawFd;
-    let (fd, flags) = file.map_or((-1, flags | libc::MAP_ANONYMOUS), |file| (file.as_raw_fd(), flags));
+    let (fd, flags) = file.map_or((-1, flags | libc::MAP_ANONYMOUS), |file| {
+        (file.as_raw_fd(), flags)
+    });
     // SAFETY: a place of the kernel's choice.
-    let at = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
-    ensure!(at != libc::MAP_FAILED, "mmap: {}", io::Error::last_os_error());
+    let at = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            fd,
+            0,
+        )
+    };
+    ensure!(
+        at != libc::MAP_FAILED,
+        "mmap: {}",
+        io::Error::last_os_error()
+    );
     Ok(at.cast())
 }
 
@@ -52,7 +73,11 @@ fn touch(at: *mut u8, pages: usize, write: bool) {
         // SAFETY: the mapping has that many pages.
         unsafe {
             let byte = at.add(page * PAGE);
-            if write { byte.write_volatile(1) } else { _ = byte.read_volatile() }
+            if write {
+                byte.write_volatile(1)
+            } else {
+                _ = byte.read_volatile()
+            }
         }
     }
 }
@@ -68,32 +93,67 @@ fn kinds_of_memory() -> Result<()> {
         let kinds = || -> Result<[usize; 2]> {
             // Of one moment: this program's own code comes into memory as it runs.
             let text = fs::read_to_string("/proc/self/status")?;
-            let [all, anonymous, file, shared] =
-                ["VmRSS", "RssAnon", "RssFile", "RssShmem"].map(|name| field_of(&text, name).unwrap_or(usize::MAX / 8));
-            ensure!(all.abs_diff(anonymous + file + shared) < 256, "{anonymous} + {file} + {shared} is not {all}");
+            let [all, anonymous, file, shared] = ["VmRSS", "RssAnon", "RssFile", "RssShmem"]
+                .map(|name| field_of(&text, name).unwrap_or(usize::MAX / 8));
+            ensure!(
+                all.abs_diff(anonymous + file + shared) < 256,
+                "{anonymous} + {file} + {shared} is not {all}"
+            );
             Ok([anonymous / 4, (all - anonymous) / 4])
         };
-        // Linux counts in batches of up to 64 faults of each thread, and a fault can bring 16 pages.
-        let close = |now: [usize; 2], then: [usize; 2]| now.iter().zip(then).all(|(now, then)| now.abs_diff(then) <= PAGES / 3);
+        // Linux counts in batches of up to 64 faults of each thread, and a fault can bring 16
+        // pages.
+        let close = |now: [usize; 2], then: [usize; 2]| {
+            now.iter()
+                .zip(then)
+                .all(|(now, then)| now.abs_diff(then) <= PAGES / 3)
+        };
         let [anonymous, shown] = kinds()?;
         let private = map(PAGES * PAGE, libc::MAP_PRIVATE, Some(&file))?;
         touch(private, PAGES, false);
-        ensure!(close(kinds()?, [anonymous, shown + PAGES]), "a file read privately: {:?} after {anonymous} {shown}", kinds()?);
+        ensure!(
+            close(kinds()?, [anonymous, shown + PAGES]),
+            "a file read privately: {:?} after {anonymous} {shown}",
+            kinds()?
+        );
         touch(private, PAGES / 2, true);
         let then = [anonymous + PAGES / 2, shown + PAGES / 2];
-        ensure!(close(kinds()?, then), "half of it written to: {:?}, not {then:?}", kinds()?);
+        ensure!(
+            close(kinds()?, then),
+            "half of it written to: {:?}, not {then:?}",
+            kinds()?
+        );
         let own = map(PAGES * PAGE, libc::MAP_PRIVATE, None)?;
         touch(own, PAGES, true);
         let then = [then[0] + PAGES, then[1]];
-        ensure!(close(kinds()?, then), "anonymous memory: {:?}, not {then:?}", kinds()?);
+        ensure!(
+            close(kinds()?, then),
+            "anonymous memory: {:?}, not {then:?}",
+            kinds()?
+        );
         let shared = map(PAGES * PAGE, libc::MAP_SHARED, None)?;
         touch(shared, PAGES, true);
         let then = [then[0], then[1] + PAGES];
-        ensure!(close(kinds()?, then), "shared memory: {:?}, not {then:?}", kinds()?);
+        ensure!(
+            close(kinds()?, then),
+            "shared memory: {:?}, not {then:?}",
+            kinds()?
+        );
         let statm = fs::read_to_string("/proc/self/statm")?;
-        let pages = statm.split_whitespace().nth(2).context("too short")?.parse::<usize>()?;
-        ensure!(pages.abs_diff(then[1]) <= PAGES / 3, "statm says {pages}, not {}", then[1]);
-        let (peak, size) = (field("/proc/self/status", "VmPeak")?, field("/proc/self/status", "VmSize")?);
+        let pages = statm
+            .split_whitespace()
+            .nth(2)
+            .context("too short")?
+            .parse::<usize>()?;
+        ensure!(
+            pages.abs_diff(then[1]) <= PAGES / 3,
+            "statm says {pages}, not {}",
+            then[1]
+        );
+        let (peak, size) = (
+            field("/proc/self/status", "VmPeak")?,
+            field("/proc/self/status", "VmSize")?,
+        );
         // SAFETY: these are this function's.
         unsafe {
             for at in [private, own, shared] {
@@ -101,7 +161,10 @@ fn kinds_of_memory() -> Result<()> {
             }
         }
         let now = field("/proc/self/status", "VmSize")?;
-        ensure!(field("/proc/self/status", "VmPeak")? >= peak.max(size) && now < size, "the most there was is forgotten");
+        ensure!(
+            field("/proc/self/status", "VmPeak")? >= peak.max(size) && now < size,
+            "the most there was is forgotten"
+        );
         Ok(())
     })
 }
@@ -113,14 +176,31 @@ fn pagemap() -> Result<()> {
     let mut bytes = [0; 32];
     let offset = (at.addr() / PAGE * 8) as u64;
     ensure!(file.read_at(&mut bytes, offset)? == 32, "it is short");
-    let words: Vec<u64> = bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("eight"))).collect();
-    ensure!(words.iter().map(|word| word >> 63).collect::<Vec<_>>() == [1, 1, 0, 0], "{words:x?}");
-    ensure!(words[0] >> 56 & 0b10_0001 == 1, "own memory is {:#x}", words[0]);
+    let words: Vec<u64> = bytes
+        .chunks_exact(8)
+        .map(|word| u64::from_ne_bytes(word.try_into().expect("eight")))
+        .collect();
+    ensure!(
+        words.iter().map(|word| word >> 63).collect::<Vec<_>>() == [1, 1, 0, 0],
+        "{words:x?}"
+    );
+    ensure!(
+        words[0] >> 56 & 0b10_0001 == 1,
+        "own memory is {:#x}",
+        words[0]
+    );
     let code = pagemap as fn() -> Result<()> as usize;
-    ensure!(file.read_at(&mut bytes[..8], (code / PAGE * 8) as u64)? == 8, "it is short");
+    ensure!(
+        file.read_at(&mut bytes[..8], (code / PAGE * 8) as u64)? == 8,
+        "it is short"
+    );
     let word = u64::from_ne_bytes(bytes[..8].try_into()?);
     ensure!(word >> 61 & 0b101 == 0b101, "code is {word:#x}");
-    ensure!(file.read_at(&mut bytes[..7], offset).is_err() && file.read_at(&mut bytes, offset + 1).is_err(), "half words");
+    ensure!(
+        file.read_at(&mut bytes[..7], offset).is_err()
+            && file.read_at(&mut bytes, offset + 1).is_err(),
+        "half words"
+    );
     Ok(())
 }
 
@@ -133,8 +213,15 @@ fn mapped_files() -> Result<()> {
     }
     ensure!(found > 0, "{own:?} is not there");
     let text = fs::read_to_string("/proc/self/numa_maps")?;
-    ensure!(text.lines().all(|line| line.split_whitespace().nth(1).is_some()), "{text}");
-    ensure!(text.contains("N0=") && text.contains(&format!("file={}", own.display())), "{text}");
+    ensure!(
+        text.lines()
+            .all(|line| line.split_whitespace().nth(1).is_some()),
+        "{text}"
+    );
+    ensure!(
+        text.contains("N0=") && text.contains(&format!("file={}", own.display())),
+        "{text}"
+    );
     Ok(())
 }
 
@@ -157,7 +244,8 @@ fn threads_that_have_ended() -> Result<()> {
     let mut kept = None;
     with_thread(|tid| {
         for name in ["stat", "status", "comm", "io"] {
-            fs::read_to_string(format!("/proc/self/task/{tid}/{name}")).with_context(|| format!("{name} of a thread"))?;
+            fs::read_to_string(format!("/proc/self/task/{tid}/{name}"))
+                .with_context(|| format!("{name} of a thread"))?;
         }
         let status = fs::File::open(format!("/proc/self/task/{tid}/status"))?;
         kept = Some((tid, status));
@@ -168,8 +256,14 @@ fn threads_that_have_ended() -> Result<()> {
     while fs::exists(format!("/proc/self/task/{tid}"))? {
         thread::yield_now();
     }
-    let error = status.read_at(&mut [0; 64], 0).err().and_then(|error| error.raw_os_error());
-    ensure!(error == Some(libc::ESRCH), "the state of a thread that has ended: {error:?}");
+    let error = status
+        .read_at(&mut [0; 64], 0)
+        .err()
+        .and_then(|error| error.raw_os_error());
+    ensure!(
+        error == Some(libc::ESRCH),
+        "the state of a thread that has ended: {error:?}"
+    );
     Ok(())
 }
 
@@ -178,14 +272,23 @@ fn names_of_threads() -> Result<()> {
         let path = format!("/proc/self/task/{tid}/comm");
         let before = fs::read_to_string("/proc/self/comm")?;
         fs::write(&path, "a worker with a long name")?;
-        ensure!(fs::read_to_string(&path)? == "a worker with a\n", "{:?}", fs::read_to_string(&path)?);
+        ensure!(
+            fs::read_to_string(&path)? == "a worker with a\n",
+            "{:?}",
+            fs::read_to_string(&path)?
+        );
         let status = fs::read_to_string(format!("/proc/self/task/{tid}/status"))?;
         ensure!(status.starts_with("Name:\ta worker with a\n"), "{status}");
-        ensure!(fs::read_to_string("/proc/self/comm")? == before, "the process has its thread's name");
+        ensure!(
+            fs::read_to_string("/proc/self/comm")? == before,
+            "the process has its thread's name"
+        );
         in_child(|| {
             // SAFETY: the call takes nothing.
             let parent = unsafe { libc::getppid() };
-            let refused = fs::write(format!("/proc/{parent}/comm"), "x").err().and_then(|e| e.raw_os_error());
+            let refused = fs::write(format!("/proc/{parent}/comm"), "x")
+                .err()
+                .and_then(|e| e.raw_os_error());
             ensure!(refused == Some(libc::EINVAL), "another's name: {refused:?}");
             Ok(())
         })
@@ -200,19 +303,38 @@ fn threads_have_their_own() -> Result<()> {
                 let mut set = std::mem::zeroed();
                 libc::sigaddset(&mut set, libc::SIGUSR2);
                 checked(libc::sigprocmask(libc::SIG_BLOCK, &set, ptr::null_mut()))?;
-                checked(libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), libc::SIGUSR2) as i32)?;
+                checked(libc::syscall(
+                    libc::SYS_tgkill,
+                    libc::getpid(),
+                    libc::gettid(),
+                    libc::SIGUSR2,
+                ) as i32)?;
             }
             let bits = |path: &str, name: &str| -> Result<u64> {
                 let text = fs::read_to_string(path)?;
-                let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t")).context("no such line")?;
+                let line = text
+                    .lines()
+                    .find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"))
+                    .context("no such line")?;
                 Ok(u64::from_str_radix(line, 16)?)
             };
             let other = format!("/proc/self/task/{tid}/status");
             let mask = 1 << (libc::SIGUSR2 - 1);
-            let own = bits("/proc/self/status", "SigPnd")? & bits("/proc/self/status", "SigBlk")? & mask;
-            ensure!(own != 0 && bits("/proc/self/status", "ShdPnd")? & mask == 0, "it is the process's");
-            ensure!((bits(&other, "SigPnd")? | bits(&other, "SigBlk")?) & mask == 0, "it is the other thread's");
-            ensure!(field(&other, "Pid")? == tid as usize && field(&other, "Tgid")? == process::id() as usize, "numbers");
+            let own =
+                bits("/proc/self/status", "SigPnd")? & bits("/proc/self/status", "SigBlk")? & mask;
+            ensure!(
+                own != 0 && bits("/proc/self/status", "ShdPnd")? & mask == 0,
+                "it is the process's"
+            );
+            ensure!(
+                (bits(&other, "SigPnd")? | bits(&other, "SigBlk")?) & mask == 0,
+                "it is the other thread's"
+            );
+            ensure!(
+                field(&other, "Pid")? == tid as usize
+                    && field(&other, "Tgid")? == process::id() as usize,
+                "numbers"
+            );
             // It waits sooner or later.
             while field(&other, "voluntary_ctxt_switches")? == 0 {
                 thread::yield_now();
@@ -225,7 +347,8 @@ fn threads_have_their_own() -> Result<()> {
 fn transfers() -> Result<()> {
     in_child(|| {
         let of = |name| field("/proc/self/io", name);
-        let [read, written, reads, writes] = [of("rchar")?, of("wchar")?, of("syscr")?, of("syscw")?];
+        let [read, written, reads, writes] =
+            [of("rchar")?, of("wchar")?, of("syscr")?, of("syscw")?];
         let mut bytes = vec![0; 5000];
         let zero = File::open("/dev/zero")?;
         let null = File::options().write(true).open("/dev/null")?;
@@ -235,13 +358,22 @@ fn transfers() -> Result<()> {
         }
         let [more_read, more_written] = [of("rchar")? - read, of("wchar")? - written];
         // Reading this file is reading, too.
-        ensure!((50_000..60_000).contains(&more_read) && more_written == 50_000, "{more_read} and {more_written} bytes");
-        ensure!(of("syscr")? >= reads + 10 && of("syscw")? == writes + 10, "calls");
+        ensure!(
+            (50_000..60_000).contains(&more_read) && more_written == 50_000,
+            "{more_read} and {more_written} bytes"
+        );
+        ensure!(
+            of("syscr")? >= reads + 10 && of("syscw")? == writes + 10,
+            "calls"
+        );
         for _ in 0..100_000 {
             io::Write::write_all(&mut &null, &bytes[..1])?;
         }
         // By samples, if the kernel does so.
-        ensure!(of("wchar")? > written + 50_000 && of("syscw")? > writes + 10, "short ones are not counted");
+        ensure!(
+            of("wchar")? > written + 50_000 && of("syscw")? > writes + 10,
+            "short ones are not counted"
+        );
         Ok(())
     })
 }
@@ -256,7 +388,11 @@ fn children() -> Result<()> {
             }
         };
         let path = format!("/proc/self/task/{}/children", process::id());
-        ensure!(fs::read_to_string(&path)? == format!("{child} "), "{:?}", fs::read_to_string(&path)?);
+        ensure!(
+            fs::read_to_string(&path)? == format!("{child} "),
+            "{:?}",
+            fs::read_to_string(&path)?
+        );
         // SAFETY: no place for the status.
         checked(unsafe { libc::waitpid(child, ptr::null_mut(), 0) })?;
         ensure!(fs::read_to_string(&path)?.is_empty(), "it is still there");
@@ -267,23 +403,49 @@ fn children() -> Result<()> {
 fn small_files() -> Result<()> {
     in_child(|| {
         fs::write("/proc/self/oom_adj", "15")?;
-        ensure!(fs::read_to_string("/proc/self/oom_score_adj")? == "1000\n", "the old scale's end");
+        ensure!(
+            fs::read_to_string("/proc/self/oom_score_adj")? == "1000\n",
+            "the old scale's end"
+        );
         fs::write("/proc/self/oom_adj", "0")?;
-        ensure!(fs::read_to_string("/proc/self/oom_score_adj")? == "0\n", "the old scale's middle");
+        ensure!(
+            fs::read_to_string("/proc/self/oom_score_adj")? == "0\n",
+            "the old scale's middle"
+        );
         ensure!(fs::read_to_string("/proc/self/cpuset")? == "/\n", "cpuset");
         let schedstat = fs::read_to_string("/proc/self/schedstat")?;
-        ensure!(schedstat.split_whitespace().filter_map(|word| word.parse::<u64>().ok()).count() == 3, "{schedstat}");
+        ensure!(
+            schedstat
+                .split_whitespace()
+                .filter_map(|word| word.parse::<u64>().ok())
+                .count()
+                == 3,
+            "{schedstat}"
+        );
         let sched = fs::read_to_string("/proc/self/sched")?;
-        ensure!(sched.contains(&format!("({}, #threads: 1)", process::id())) && sched.contains("nr_switches"), "{sched}");
-        ensure!(fs::read_to_string("/proc/self/timens_offsets")?.contains("boottime"), "timens_offsets");
+        ensure!(
+            sched.contains(&format!("({}, #threads: 1)", process::id()))
+                && sched.contains("nr_switches"),
+            "{sched}"
+        );
+        ensure!(
+            fs::read_to_string("/proc/self/timens_offsets")?.contains("boottime"),
+            "timens_offsets"
+        );
         let kept = map(PAGE * 2000, libc::MAP_PRIVATE, None)?;
         touch(kept, 2000, true);
         let peak = field("/proc/self/status", "VmHWM")?;
         // SAFETY: this function's.
         unsafe { libc::munmap(kept.cast(), PAGE * 2000) };
-        ensure!(field("/proc/self/status", "VmHWM")? >= peak && peak >= 8000, "the peak is {peak}");
+        ensure!(
+            field("/proc/self/status", "VmHWM")? >= peak && peak >= 8000,
+            "the peak is {peak}"
+        );
         fs::write("/proc/self/clear_refs", "5")?;
-        ensure!(field("/proc/self/status", "VmHWM")? + 4000 < peak, "the peak is not forgotten");
+        ensure!(
+            field("/proc/self/status", "VmHWM")? + 4000 < peak,
+            "the peak is not forgotten"
+        );
         Ok(())
     })
 }
@@ -293,12 +455,20 @@ fn low_layout() -> Result<()> {
     in_child(|| {
         // SAFETY: a number.
         checked(unsafe { libc::personality(ADDR_COMPAT_LAYOUT) })?;
-        let output = process::Command::new("/proc/self/exe").arg("layout-child").output()?;
+        let output = process::Command::new("/proc/self/exe")
+            .arg("layout-child")
+            .output()?;
         let text = String::from_utf8(output.stdout)?;
         // The stack, the heap, and a new mapping.
-        let place = text.lines().nth(2).and_then(|place| usize::from_str_radix(place.strip_prefix("0x")?, 16).ok());
+        let place = text
+            .lines()
+            .nth(2)
+            .and_then(|place| usize::from_str_radix(place.strip_prefix("0x")?, 16).ok());
         let place = place.context(text)?;
-        ensure!((0x2aaa_0000_0000..0x3fff_0000_0000).contains(&place), "a mapping is at {place:#x}");
+        ensure!(
+            (0x2aaa_0000_0000..0x3fff_0000_0000).contains(&place),
+            "a mapping is at {place:#x}"
+        );
         Ok(())
     })
 }

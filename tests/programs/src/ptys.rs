@@ -28,7 +28,10 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("ptys-that-are-full", that_are_full),
     ("ptys-are-given-up", are_given_up),
     ("ptys-tell-nobody-who-has-no-room", tell_nobody),
-    ("ptys-stop-who-is-in-the-background", stop_who_is_in_the_background),
+    (
+        "ptys-stop-who-is-in-the-background",
+        stop_who_is_in_the_background,
+    ),
 ];
 
 /// A master and its slave.
@@ -65,13 +68,25 @@ fn read_to_end(master: &mut File) -> Result<String> {
 fn carry_lines() -> Result<()> {
     let (mut master, mut slave) = pair()?;
     master.write_all(b"typed\n")?;
-    ensure!(read(&mut slave)? == "typed\n", "the slave reads something else");
-    ensure!(read(&mut master)? == "typed\r\n", "the echo is something else");
+    ensure!(
+        read(&mut slave)? == "typed\n",
+        "the slave reads something else"
+    );
+    ensure!(
+        read(&mut master)? == "typed\r\n",
+        "the echo is something else"
+    );
     slave.write_all(b"shown\n")?;
-    ensure!(read(&mut master)? == "shown\r\n", "the master reads something else");
+    ensure!(
+        read(&mut master)? == "shown\r\n",
+        "the master reads something else"
+    );
     // A mistake mended, and the end of input.
     master.write_all(b"oopx\x7fs\n\x04")?;
-    ensure!(read(&mut slave)? == "oops\n", "the erased character is there");
+    ensure!(
+        read(&mut slave)? == "oops\n",
+        "the erased character is there"
+    );
     ensure!(read(&mut slave)?.is_empty(), "Ctrl-D is no end of file");
     drop(slave);
     let rest = read_to_end(&mut master)?;
@@ -84,17 +99,24 @@ fn name_of(fd: RawFd) -> Result<String> {
     // SAFETY: the buffer's size is given.
     let error = unsafe { libc::ttyname_r(fd, name.as_mut_ptr().cast(), name.len()) };
     ensure!(error == 0, "ttyname: error {error}");
-    Ok(String::from_utf8(name.into_iter().take_while(|&b| b != 0).collect())?)
+    Ok(String::from_utf8(
+        name.into_iter().take_while(|&b| b != 0).collect(),
+    )?)
 }
 
 fn have_names() -> Result<()> {
     let (master, slave) = pair()?;
     let name = name_of(slave.as_raw_fd())?;
     ensure!(name.starts_with("/dev/pts/"), "the slave is {name}");
-    // SAFETY: the descriptor is open.
-    ensure!(unsafe { libc::isatty(slave.as_raw_fd()) } == 1, "the slave is no terminal");
+    ensure!(
+        // SAFETY: the descriptor is open.
+        unsafe { libc::isatty(slave.as_raw_fd()) } == 1,
+        "the slave is no terminal"
+    );
     ensure!(std::fs::exists(&name)?, "{name} is not there");
-    let listed = std::fs::read_dir("/dev/pts")?.filter_map(Result::ok).any(|e| e.path().to_str() == Some(&name));
+    let listed = std::fs::read_dir("/dev/pts")?
+        .filter_map(Result::ok)
+        .any(|e| e.path().to_str() == Some(&name));
     ensure!(listed, "/dev/pts does not list {name}");
     drop((master, slave));
     ensure!(!std::fs::exists(&name)?, "{name} is still there");
@@ -105,7 +127,11 @@ fn have_names() -> Result<()> {
 fn session(slave: File, script: &str) -> Result<std::process::Child> {
     let copy = |slave: &File| slave.try_clone().map(|f| Stdio::from(OwnedFd::from(f)));
     let mut command = Command::new("/bin/sh");
-    command.args(["-c", script]).stdin(copy(&slave)?).stdout(copy(&slave)?).stderr(copy(&slave)?);
+    command
+        .args(["-c", script])
+        .stdin(copy(&slave)?)
+        .stdout(copy(&slave)?)
+        .stderr(copy(&slave)?);
     // SAFETY: the two calls may be made between fork and exec.
     unsafe {
         command.pre_exec(|| {
@@ -119,49 +145,85 @@ fn session(slave: File, script: &str) -> Result<std::process::Child> {
 fn control_a_session() -> Result<()> {
     let (mut master, slave) = pair()?;
     let mut child = session(slave, "echo ready > /dev/tty; read line; echo got $line")?;
-    ensure!(read(&mut master)? == "ready\r\n", "/dev/tty leads elsewhere");
+    ensure!(
+        read(&mut master)? == "ready\r\n",
+        "/dev/tty leads elsewhere"
+    );
     master.write_all(b"a word\n")?;
     let text = read_to_end(&mut master)?;
-    ensure!(text == "a word\r\ngot a word\r\n", "the session printed {text:?}");
+    ensure!(
+        text == "a word\r\ngot a word\r\n",
+        "the session printed {text:?}"
+    );
     ensure!(child.wait()?.success(), "the shell failed");
     // Ctrl-C reaches who is in the foreground.
     let (mut master, slave) = pair()?;
     let mut child = session(slave, "echo ready; exec cat")?;
-    ensure!(read(&mut master)? == "ready\r\n", "the shell says something else");
+    ensure!(
+        read(&mut master)? == "ready\r\n",
+        "the shell says something else"
+    );
     master.write_all(b"\x03")?;
     let status = child.wait()?;
-    ensure!(status.signal() == Some(libc::SIGINT), "Ctrl-C ended it with {status}");
+    ensure!(
+        status.signal() == Some(libc::SIGINT),
+        "Ctrl-C ended it with {status}"
+    );
     Ok(())
 }
 
 fn hang_up() -> Result<()> {
     let (mut master, slave) = pair()?;
     let mut child = session(slave, "echo ready; exec cat")?;
-    ensure!(read(&mut master)? == "ready\r\n", "the shell says something else");
+    ensure!(
+        read(&mut master)? == "ready\r\n",
+        "the shell says something else"
+    );
     drop(master);
     let status = child.wait()?;
-    ensure!(status.signal() == Some(libc::SIGHUP), "the master's end ended it with {status}");
+    ensure!(
+        status.signal() == Some(libc::SIGHUP),
+        "the master's end ended it with {status}"
+    );
     // Without a session there is no signal: the slave reads the end, and cannot be written.
     let (master, mut slave) = pair()?;
     drop(master);
-    ensure!(read(&mut slave)?.is_empty(), "a slave without master does not end");
-    ensure!(slave.write_all(b"x").is_err_and(|e| e.raw_os_error() == Some(libc::EIO)), "it can be written");
+    ensure!(
+        read(&mut slave)?.is_empty(),
+        "a slave without master does not end"
+    );
+    ensure!(
+        slave
+            .write_all(b"x")
+            .is_err_and(|e| e.raw_os_error() == Some(libc::EIO)),
+        "it can be written"
+    );
     Ok(())
 }
 
-/// The end of a session makes its openings useless, but the master's end comes with the last of them only.
+/// The end of a session makes its openings useless, but the master's end comes with the last of
+/// them only.
 fn end_with_the_last_slave() -> Result<()> {
     let (mut master, mut slave) = pair()?;
     let mut child = session(slave.try_clone()?, "echo ready")?;
-    ensure!(read(&mut master)? == "ready\r\n", "the shell says something else");
+    ensure!(
+        read(&mut master)? == "ready\r\n",
+        "the shell says something else"
+    );
     child.wait()?;
     let hung_up = || {
-        let mut fd = libc::pollfd { fd: master.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut fd = libc::pollfd {
+            fd: master.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
         // SAFETY: the list is one structure, which lives through the call.
         checked(unsafe { libc::poll(&mut fd, 1, 0) }).map(|_| fd.revents & libc::POLLHUP != 0)
     };
     ensure!(
-        slave.write_all(b"x").is_err_and(|e| e.raw_os_error() == Some(libc::EIO)),
+        slave
+            .write_all(b"x")
+            .is_err_and(|e| e.raw_os_error() == Some(libc::EIO)),
         "the slave can be written after its session"
     );
     ensure!(!hung_up()?, "the master has its end while a slave is open");
@@ -174,7 +236,10 @@ fn tell_window_sizes() -> Result<()> {
     let (mut master, slave) = pair()?;
     let script = "trap 'stty size; exit' WINCH; echo ready; while :; do sleep 0.05; done";
     let mut child = session(slave, script)?;
-    ensure!(read(&mut master)? == "ready\r\n", "the shell says something else");
+    ensure!(
+        read(&mut master)? == "ready\r\n",
+        "the shell says something else"
+    );
     // SAFETY: all zeroes is a valid size.
     let mut size: libc::winsize = unsafe { zeroed() };
     (size.ws_row, size.ws_col) = (33, 99);
@@ -215,18 +280,32 @@ fn old_settings() -> Result<()> {
     }
     let (master, slave) = pair()?;
     let before = settings(&slave)?;
-    let mut old = Termio { modes: [0; 4], line: 0, characters: [0; 8] };
+    let mut old = Termio {
+        modes: [0; 4],
+        line: 0,
+        characters: [0; 8],
+    };
     control(&slave, TCGETA, &mut old)?;
     let [input, output, _, local] = old.modes;
-    ensure!((u32::from(input), u32::from(output)) == (before.c_iflag & 0xffff, before.c_oflag & 0xffff), "{:x?}", old.modes);
+    ensure!(
+        (u32::from(input), u32::from(output)) == (before.c_iflag & 0xffff, before.c_oflag & 0xffff),
+        "{:x?}",
+        old.modes
+    );
     ensure!(old.characters == before.c_cc[..8], "{:?}", old.characters);
     for (command, character) in [(TCSETA, 7), (TCSETAW, 8), (TCSETAF, 9)] {
         old.modes[3] = local & !(libc::ECHO as u16);
         old.characters[libc::VINTR] = character;
         control(&slave, command, &mut old)?;
         let after = settings(&slave)?;
-        ensure!(after.c_lflag == before.c_lflag & !libc::ECHO && after.c_cc[libc::VINTR] == character, "{command:x}");
-        ensure!(after.c_cc[8..17] == before.c_cc[8..17], "{command:x} changes what it does not know");
+        ensure!(
+            after.c_lflag == before.c_lflag & !libc::ECHO && after.c_cc[libc::VINTR] == character,
+            "{command:x}"
+        );
+        ensure!(
+            after.c_cc[8..17] == before.c_cc[8..17],
+            "{command:x} changes what it does not know"
+        );
     }
     drop(master);
     Ok(())
@@ -251,7 +330,11 @@ fn tell_nobody() -> Result<()> {
         let result = checked(unsafe { libc::ioctl(slave.as_raw_fd(), command, 8) });
         ensure!(errno(result) == libc::EFAULT, "{name} at 8");
     }
-    for (name, command) in [("TIOCGPTN", libc::TIOCGPTN), ("TIOCGPTLCK", libc::TIOCGPTLCK), ("TIOCGPKT", libc::TIOCGPKT)] {
+    for (name, command) in [
+        ("TIOCGPTN", libc::TIOCGPTN),
+        ("TIOCGPTLCK", libc::TIOCGPTLCK),
+        ("TIOCGPKT", libc::TIOCGPKT),
+    ] {
         // SAFETY: the same.
         let result = checked(unsafe { libc::ioctl(master.as_raw_fd(), command, 8) });
         ensure!(errno(result) == libc::EFAULT, "{name} at 8");
@@ -270,9 +353,16 @@ fn locked_settings() -> Result<()> {
         characters: [u8; 19],
     }
     let (_master, slave) = pair()?;
-    let mut locked = Termios { modes: [0; 4], line: 0, characters: [0; 19] };
+    let mut locked = Termios {
+        modes: [0; 4],
+        line: 0,
+        characters: [0; 19],
+    };
     control(&slave, TIOCGLCKTRMIOS, &mut locked)?;
-    ensure!(locked.modes == [0; 4] && locked.line == 0, "something is locked");
+    ensure!(
+        locked.modes == [0; 4] && locked.line == 0,
+        "something is locked"
+    );
     locked.modes[3] = libc::ECHO;
     locked.characters[libc::VINTR] = 1;
     control(&slave, TIOCSLCKTRMIOS, &mut locked)?;
@@ -283,15 +373,30 @@ fn locked_settings() -> Result<()> {
     // SAFETY: a valid structure.
     checked(unsafe { libc::tcsetattr(slave.as_raw_fd(), libc::TCSANOW, &termios) })?;
     let after = settings(&slave)?;
-    ensure!(after.c_lflag & (libc::ECHO | libc::ISIG) == libc::ECHO, "modes: {:x}", after.c_lflag);
-    ensure!((after.c_cc[libc::VINTR], after.c_cc[libc::VQUIT]) == (interrupt, 8), "characters: {:?}", after.c_cc);
+    ensure!(
+        after.c_lflag & (libc::ECHO | libc::ISIG) == libc::ECHO,
+        "modes: {:x}",
+        after.c_lflag
+    );
+    ensure!(
+        (after.c_cc[libc::VINTR], after.c_cc[libc::VQUIT]) == (interrupt, 8),
+        "characters: {:?}",
+        after.c_cc
+    );
     Ok(())
 }
 
 /// Sets or clears `O_NONBLOCK`.
 fn wait_for(file: &File, waits: bool) -> io::Result<()> {
     // SAFETY: numbers only.
-    checked(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, if waits { 0 } else { libc::O_NONBLOCK }) }).map(drop)
+    checked(unsafe {
+        libc::fcntl(
+            file.as_raw_fd(),
+            libc::F_SETFL,
+            if waits { 0 } else { libc::O_NONBLOCK },
+        )
+    })
+    .map(drop)
 }
 
 /// Writes until nothing more is taken; how much that was.
@@ -372,7 +477,13 @@ fn are_given_up() -> Result<()> {
             ]
         };
         // SAFETY: ends the process.
-        unsafe { libc::_exit(bad.iter().position(|bad| *bad).map_or(0, |at| at as i32 + 1)) };
+        unsafe {
+            libc::_exit(
+                bad.iter()
+                    .position(|bad| *bad)
+                    .map_or(0, |at| at as i32 + 1),
+            )
+        };
     }
     let mut status = 0;
     // SAFETY: the status is alive during the call.
@@ -401,13 +512,17 @@ fn stop_who_is_in_the_background() -> Result<()> {
             libc::tcgetattr(tty, &mut settings) + libc::tcsetattr(tty, libc::TCSANOW, &settings)
         }),
         // SAFETY: numbers.
-        ("TIOCSPGRP", |tty| unsafe { libc::tcsetpgrp(tty, libc::getpgrp()) }),
+        ("TIOCSPGRP", |tty| unsafe {
+            libc::tcsetpgrp(tty, libc::getpgrp())
+        }),
         // SAFETY: numbers.
         ("TCXONC", |tty| unsafe { libc::tcflow(tty, libc::TCOON) }),
         // SAFETY: numbers.
         ("TCSBRK", |tty| unsafe { libc::tcdrain(tty) }),
         // SAFETY: numbers.
-        ("TCFLSH", |tty| unsafe { libc::tcflush(tty, libc::TCIOFLUSH) }),
+        ("TCFLSH", |tty| unsafe {
+            libc::tcflush(tty, libc::TCIOFLUSH)
+        }),
     ];
     in_child(|| {
         // SAFETY: numbers only.
@@ -451,8 +566,15 @@ fn stop_who_is_in_the_background() -> Result<()> {
             }
             // SAFETY: the status is alive during the call.
             checked(unsafe { libc::waitpid(child, &mut status, libc::WUNTRACED) })?;
-            ensure!(status == 0, "{name} in the background by who ignores SIGTTOU: {status:#x}");
-            ensure!((waiting()? == 0) == (name == "TCFLSH"), "{name} by who ignores SIGTTOU leaves {}", waiting()?);
+            ensure!(
+                status == 0,
+                "{name} in the background by who ignores SIGTTOU: {status:#x}"
+            );
+            ensure!(
+                (waiting()? == 0) == (name == "TCFLSH"),
+                "{name} by who ignores SIGTTOU leaves {}",
+                waiting()?
+            );
         }
         Ok(())
     })

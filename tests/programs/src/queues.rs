@@ -13,7 +13,10 @@ use anyhow::{Context, Result, ensure};
 use crate::running::Place;
 use crate::{Check, checked};
 
-pub const CHECKS: &[(&str, Check)] = &[("queues-tell-what-is-in-them", tell_what_is_in_them), ("queues-are-files", are_files)];
+pub const CHECKS: &[(&str, Check)] = &[
+    ("queues-tell-what-is-in-them", tell_what_is_in_them),
+    ("queues-are-files", are_files),
+];
 
 /// A queue by its name, removed when dropped.
 struct Queue {
@@ -58,7 +61,11 @@ fn words(text: &str) -> Result<Vec<(String, u32)>> {
         let (name, rest) = word.split_once(':').context("no colon")?;
         Ok((name.to_owned(), rest.parse()?))
     };
-    ensure!(text.ends_with('\n') && text.len() == 60, "{} bytes: {text:?}", text.len());
+    ensure!(
+        text.ends_with('\n') && text.len() == 60,
+        "{} bytes: {text:?}",
+        text.len()
+    );
     text.split_whitespace().map(word).collect()
 }
 
@@ -72,7 +79,10 @@ fn tell_what_is_in_them() -> Result<()> {
         file.read_to_string(&mut text)?;
         let words = words(&text)?;
         let names: Vec<&str> = words.iter().map(|word| word.0.as_str()).collect();
-        ensure!(names == ["QSIZE", "NOTIFY", "SIGNO", "NOTIFY_PID"], "{text}");
+        ensure!(
+            names == ["QSIZE", "NOTIFY", "SIGNO", "NOTIFY_PID"],
+            "{text}"
+        );
         Ok(words.into_iter().map(|word| word.1).collect())
     };
     ensure!(tell()? == [0, 0, 0, 0], "an empty queue: {:?}", tell()?);
@@ -81,12 +91,19 @@ fn tell_what_is_in_them() -> Result<()> {
     (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_SIGNAL, libc::SIGWINCH);
     // SAFETY: a valid structure.
     checked(unsafe { libc::mq_notify(queue.fd, &event) })?;
-    ensure!(tell()? == [0, 0, libc::SIGWINCH as u32, std::process::id()], "who is to be told: {:?}", tell()?);
+    ensure!(
+        tell()? == [0, 0, libc::SIGWINCH as u32, std::process::id()],
+        "who is to be told: {:?}",
+        tell()?
+    );
     queue.send(b"12345")?;
     queue.send(b"678")?;
     ensure!(tell()? == [8, 0, 0, 0], "two messages: {:?}", tell()?);
     let meta = file.metadata()?;
-    ensure!(meta.is_file() && meta.len() == 80 && meta.mode() & 0o777 == 0o640, "{meta:?}");
+    ensure!(
+        meta.is_file() && meta.len() == 80 && meta.mode() & 0o777 == 0o640,
+        "{meta:?}"
+    );
     Ok(())
 }
 
@@ -106,22 +123,41 @@ fn are_files() -> Result<()> {
     let place = Place::new("queues")?;
     let target = CString::new(place.0.as_os_str().as_bytes())?;
     // SAFETY: all names end with NUL.
-    checked(unsafe { libc::mount(c"none".as_ptr(), target.as_ptr(), c"mqueue".as_ptr(), 0, std::ptr::null()) })?;
+    checked(unsafe {
+        libc::mount(
+            c"none".as_ptr(),
+            target.as_ptr(),
+            c"mqueue".as_ptr(),
+            0,
+            std::ptr::null(),
+        )
+    })?;
     let _mounted = Mounted(&place.0);
-    ensure!(fs::metadata(&place.0)?.mode() & 0o7777 == 0o1777, "others cannot make queues");
+    ensure!(
+        fs::metadata(&place.0)?.mode() & 0o7777 == 0o1777,
+        "others cannot make queues"
+    );
     let queue = Queue::new("file")?;
     queue.send(b"1234")?;
     let name = queue.name.to_str()?.trim_start_matches('/').to_owned();
     let listed = || -> io::Result<Vec<String>> {
-        fs::read_dir(&place.0)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+        fs::read_dir(&place.0)?
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+            .collect()
     };
     ensure!(listed()?.contains(&name), "it is not listed");
     let path = place.0.join(&name);
-    ensure!(fs::read_to_string(&path)?.starts_with("QSIZE:4 "), "its text is another");
+    ensure!(
+        fs::read_to_string(&path)?.starts_with("QSIZE:4 "),
+        "its text is another"
+    );
     fs::remove_file(&path)?;
     // SAFETY: the name ends with NUL.
     let gone = checked(unsafe { libc::mq_open(queue.name.as_ptr(), libc::O_RDWR) });
-    ensure!(gone.is_err_and(|e| e.raw_os_error() == Some(libc::ENOENT)), "its name is still there");
+    ensure!(
+        gone.is_err_and(|e| e.raw_os_error() == Some(libc::ENOENT)),
+        "its name is still there"
+    );
     queue.send(b"who has it open keeps it")?;
     // And the other way.
     fs::File::create(&path)?;
@@ -133,6 +169,11 @@ fn are_files() -> Result<()> {
         libc::mq_close(fd);
         attributes
     };
-    ensure!((attributes.mq_maxmsg, attributes.mq_msgsize) == (10, 8192), "{} {}", attributes.mq_maxmsg, attributes.mq_msgsize);
+    ensure!(
+        (attributes.mq_maxmsg, attributes.mq_msgsize) == (10, 8192),
+        "{} {}",
+        attributes.mq_maxmsg,
+        attributes.mq_msgsize
+    );
     Ok(())
 }

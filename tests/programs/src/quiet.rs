@@ -1,6 +1,8 @@
-//! A processor with one runnable thread takes no interrupts, and neither does one without any: counted over ten seconds.
+//! A processor with one runnable thread takes no interrupts, and neither does one without any:
+//! counted over ten seconds.
 //!
-//! Skerry's own counters say so (`/proc/skerry/interrupts`): lines of processor, vector, name, count.
+//! Skerry's own counters say so (`/proc/skerry/interrupts`): lines of processor, vector, name,
+//! count.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,7 +37,8 @@ fn since(before: &Counts) -> Result<Counts> {
     Ok(counts)
 }
 
-/// Spins until nothing has come in for a while, at most a minute: what was under way when the program started is over then.
+/// Spins until nothing has come in for a while, at most a minute: what was under way when the
+/// program started is over then.
 fn settle() -> Result<()> {
     let start = Instant::now();
     loop {
@@ -45,7 +48,11 @@ fn settle() -> Result<()> {
         if since(&before)?.is_empty() {
             return Ok(());
         }
-        ensure!(start.elapsed() < Duration::from_secs(60), "interrupts keep coming: {:?}", since(&before)?);
+        ensure!(
+            start.elapsed() < Duration::from_secs(60),
+            "interrupts keep coming: {:?}",
+            since(&before)?
+        );
     }
 }
 
@@ -55,12 +62,18 @@ pub fn run() -> Result<()> {
     let start = Instant::now();
     while start.elapsed() < WATCHED {}
     let spinning = since(&before)?;
-    ensure!(spinning.is_empty(), "while one thread computed and all else slept: {spinning:?}");
+    ensure!(
+        spinning.is_empty(),
+        "while one thread computed and all else slept: {spinning:?}"
+    );
 
     let before = interrupts()?;
     thread::sleep(WATCHED);
     let sleeping = since(&before)?;
     // The one that ends the sleep.
-    ensure!(sleeping.len() <= 1 && sleeping.values().all(|&n| n == 1), "while all slept: {sleeping:?}");
+    ensure!(
+        sleeping.len() <= 1 && sleeping.values().all(|&n| n == 1),
+        "while all slept: {sleeping:?}"
+    );
     Ok(())
 }

@@ -43,11 +43,18 @@ fn by_signal() -> Result<()> {
         checked(libc::fcntl(fd, F_SETOWN_EX, owner.as_ptr()))?;
         checked(libc::fcntl(fd, F_GETOWN_EX, found.as_mut_ptr()))?;
         checked(libc::fcntl(fd, F_SETSIG, signal))?;
-        checked(libc::fcntl(fd, libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK))?;
+        checked(libc::fcntl(
+            fd,
+            libc::F_SETFL,
+            libc::O_ASYNC | libc::O_NONBLOCK,
+        ))?;
     }
     ensure!(found == owner, "the owner is {found:?}");
     writer.write_all(b"x")?;
-    let patience = libc::timespec { tv_sec: 10, tv_nsec: 0 };
+    let patience = libc::timespec {
+        tv_sec: 10,
+        tv_nsec: 0,
+    };
     // SAFETY: all zeroes is a valid `siginfo_t`, and the pointers are valid.
     let mut info: libc::siginfo_t = unsafe { zeroed() };
     // SAFETY: as above.
@@ -56,15 +63,24 @@ fn by_signal() -> Result<()> {
     // SAFETY: a `siginfo_t` is 128 bytes.
     let words: [i32; 32] = unsafe { std::mem::transmute(info) };
     let (code, band, from) = (words[2], words[4], words[6]);
-    ensure!(from == fd && band & i32::from(libc::POLLIN) != 0, "code {code}, band {band:#x}, descriptor {from} instead of {fd}");
+    ensure!(
+        from == fd && band & i32::from(libc::POLLIN) != 0,
+        "code {code}, band {band:#x}, descriptor {from} instead of {fd}"
+    );
     // Without the flag there is silence.
     // SAFETY: the arguments are numbers.
     checked(unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) })?;
     writer.write_all(b"y")?;
-    let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let none = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: the pointers are valid.
     let late = checked(unsafe { libc::sigtimedwait(&set, &mut info, &none) });
-    ensure!(late.is_err_and(|e| e.raw_os_error() == Some(libc::EAGAIN)), "a signal comes without O_ASYNC");
+    ensure!(
+        late.is_err_and(|e| e.raw_os_error() == Some(libc::EAGAIN)),
+        "a signal comes without O_ASYNC"
+    );
     Ok(())
 }
 
@@ -76,7 +92,10 @@ fn set() -> Result<OwnedFd> {
 }
 
 fn control(set: &OwnedFd, operation: i32, fd: RawFd, events: i32) -> io::Result<()> {
-    let mut event = libc::epoll_event { events: events.cast_unsigned(), u64: 0 };
+    let mut event = libc::epoll_event {
+        events: events.cast_unsigned(),
+        u64: 0,
+    };
     // SAFETY: the event is valid.
     checked(unsafe { libc::epoll_ctl(set.as_raw_fd(), operation, fd, &mut event) }).map(drop)
 }
@@ -92,7 +111,12 @@ fn of_exclusive_sets() -> Result<()> {
     let mut threads = Vec::new();
     for _ in 0..3 {
         let (taken, ended, set) = (taken.clone(), ended.clone(), set()?);
-        control(&set, libc::EPOLL_CTL_ADD, counter, libc::EPOLLIN | libc::EPOLLEXCLUSIVE)?;
+        control(
+            &set,
+            libc::EPOLL_CTL_ADD,
+            counter,
+            libc::EPOLLIN | libc::EPOLLEXCLUSIVE,
+        )?;
         control(&set, libc::EPOLL_CTL_ADD, ended.as_raw_fd(), libc::EPOLLIN)?;
         threads.push(thread::spawn(move || -> io::Result<()> {
             loop {
@@ -111,8 +135,11 @@ fn of_exclusive_sets() -> Result<()> {
     }
     for n in 0..END {
         let one = 1u64;
-        // SAFETY: the buffer has 8 bytes.
-        ensure!(unsafe { libc::write(counter, (&raw const one).cast(), 8) } == 8, "the counter does not take a number");
+        ensure!(
+            // SAFETY: the buffer has 8 bytes.
+            unsafe { libc::write(counter, (&raw const one).cast(), 8) } == 8,
+            "the counter does not take a number"
+        );
         // One after the other: nothing else would wake whom a lost event left waiting.
         while taken.load(Ordering::SeqCst) <= n {
             thread::yield_now();
@@ -133,11 +160,17 @@ fn refuses_mixtures() -> Result<()> {
     let code = |result: io::Result<()>| result.err().and_then(|e| e.raw_os_error());
     let oneshot = libc::EPOLLIN | libc::EPOLLEXCLUSIVE | libc::EPOLLONESHOT;
     let fd = reader.as_raw_fd();
-    ensure!(code(control(&one, libc::EPOLL_CTL_ADD, fd, oneshot)) == Some(libc::EINVAL), "EPOLLONESHOT goes with it");
+    ensure!(
+        code(control(&one, libc::EPOLL_CTL_ADD, fd, oneshot)) == Some(libc::EINVAL),
+        "EPOLLONESHOT goes with it"
+    );
     let exclusive = libc::EPOLLIN | libc::EPOLLEXCLUSIVE;
     let nested = control(&one, libc::EPOLL_CTL_ADD, other.as_raw_fd(), exclusive);
     ensure!(code(nested) == Some(libc::EINVAL), "a set in a set");
     control(&one, libc::EPOLL_CTL_ADD, fd, exclusive)?;
-    ensure!(code(control(&one, libc::EPOLL_CTL_MOD, fd, libc::EPOLLIN)) == Some(libc::EINVAL), "it can be changed");
+    ensure!(
+        code(control(&one, libc::EPOLL_CTL_MOD, fd, libc::EPOLLIN)) == Some(libc::EINVAL),
+        "it can be changed"
+    );
     Ok(())
 }

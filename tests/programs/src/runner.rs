@@ -1,7 +1,9 @@
-//! Many checks in one boot: side by side where they do not disturb each other, and a hang costs nobody but the check that hangs.
+//! Many checks in one boot: side by side where they do not disturb each other, and a hang costs
+//! nobody but the check that hangs.
 //!
-//! Each check is a process that leads a group of its own, with an empty directory, a time limit, and nothing to read. When it has ended, or its
-//! time is over, the whole group is killed and the next one begins.
+//! Each check is a process that leads a group of its own, with an empty directory, a time limit,
+//! and nothing to read. When it has ended, or its time is over, the whole group is killed and the
+//! next one begins.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
@@ -20,7 +22,8 @@ use crate::{alone, checked, leaks};
 
 /// How long a killed process may take to end, on a machine that is emulated and busy.
 const DEATH: Duration = Duration::from_secs(60);
-/// What says where a check's result begins and ends; `cargo xtask test` looks for it, and no check prints it.
+/// What says where a check's result begins and ends; `cargo xtask test` looks for it, and no check
+/// prints it.
 const MARK: &str = "@@skerry-check@@";
 /// The status of a check whose time was over, as `timeout -s KILL` has it.
 const OVERDUE: i32 = 137;
@@ -43,12 +46,16 @@ pub fn run(arguments: [&str; 3]) -> ExitCode {
     }
 }
 
-/// The first process of an instance has to take in orphans, which checks wait for: that is left to a process of its own.
+/// The first process of an instance has to take in orphans, which checks wait for: that is left to
+/// a process of its own.
 fn as_first_process(arguments: [&str; 3]) -> Result<()> {
     if std::process::id() != 1 {
         return start(arguments);
     }
-    let child = Command::new("/proc/self/exe").args(std::env::args().skip(1)).spawn()?.id();
+    let child = Command::new("/proc/self/exe")
+        .args(std::env::args().skip(1))
+        .spawn()?
+        .id();
     loop {
         let mut status = 0;
         // SAFETY: the status is written to a variable of this function's.
@@ -64,15 +71,16 @@ fn start([jobs, seconds, list]: [&str; 3]) -> Result<()> {
     let (jobs, limit) = (jobs.parse()?, Duration::from_secs(seconds.parse()?));
     let text = fs::read_to_string(list).with_context(|| format!("cannot read {list}"))?;
     let all = text.lines().map(parse).collect::<Result<Vec<_>>>()?;
-    // What the first look itself leaves behind, it leaves before the second one; and the file systems of namespaces and of memfd_create(2)
-    // are made by who is first to need them.
+    // What the first look itself leaves behind, it leaves before the second one; and the file
+    // systems of namespaces and of memfd_create(2) are made by who is first to need them.
     drop(File::open("/proc/self/ns/mnt"));
     // SAFETY: the name ends with a zero byte; nothing else has the descriptor.
     drop(unsafe { OwnedFd::from_raw_fd(checked(libc::memfd_create(c"first".as_ptr(), 0))?) });
     leaks::look();
     let before = leaks::look();
     tell("before", list, &before);
-    let (alone, mut others): (Vec<_>, Vec<_>) = all.into_iter().partition(|job| alone::is_alone(&job.name));
+    let (alone, mut others): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|job| alone::is_alone(&job.name));
     others.reverse();
     let others = Mutex::new(others);
     thread::scope(|scope| {
@@ -93,18 +101,28 @@ fn start([jobs, seconds, list]: [&str; 3]) -> Result<()> {
 fn tell(when: &str, list: &str, objects: &Option<String>) {
     let place = list.rsplit('/').next().unwrap_or_default();
     if let Some(objects) = objects {
-        say(&format!("\n{MARK} objects {when} {place}\n{objects}\n{MARK} objects end\n"));
+        say(&format!(
+            "\n{MARK} objects {when} {place}\n{objects}\n{MARK} objects end\n"
+        ));
     }
 }
 
 fn parse(line: &str) -> Result<Job> {
     let words: Vec<_> = line.split(' ').collect();
-    let &[number, program, name] = words.as_slice() else { anyhow::bail!("{line:?} is not `NUMBER PROGRAM NAME`") };
-    Ok(Job { number: number.into(), program: program.into(), name: name.into() })
+    let &[number, program, name] = words.as_slice() else {
+        anyhow::bail!("{line:?} is not `NUMBER PROGRAM NAME`")
+    };
+    Ok(Job {
+        number: number.into(),
+        program: program.into(),
+        name: name.into(),
+    })
 }
 
 fn next(jobs: &Mutex<Vec<Job>>) -> Option<Job> {
-    jobs.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop()
+    jobs.lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+        .pop()
 }
 
 /// Runs a check, and prints what it printed and how it ended.
@@ -112,9 +130,13 @@ fn report(job: &Job, limit: Duration) {
     // Should the machine stop: what was going on.
     say(&format!("\n{MARK} start {}\n", job.number));
     let start = Instant::now();
-    let (output, status) = carry_out(job, limit).unwrap_or_else(|error| (format!("it could not be run: {error:#}"), 1));
+    let (output, status) = carry_out(job, limit)
+        .unwrap_or_else(|error| (format!("it could not be run: {error:#}"), 1));
     let took = start.elapsed().as_millis();
-    say(&format!("\n{MARK} begin {}\n{output}\n{MARK} end {status} {took}\n", job.number));
+    say(&format!(
+        "\n{MARK} begin {}\n{output}\n{MARK} end {status} {took}\n",
+        job.number
+    ));
 }
 
 /// All of it at once, so that nothing of another check comes in between.
@@ -144,19 +166,27 @@ fn carry_out(job: &Job, limit: Duration) -> Result<(String, i32)> {
     let mut printed = Vec::new();
     output.rewind()?;
     output.read_to_end(&mut printed)?;
-    Ok((String::from_utf8_lossy(&printed).into_owned() + &complaint, status))
+    Ok((
+        String::from_utf8_lossy(&printed).into_owned() + &complaint,
+        status,
+    ))
 }
 
 /// A file for what a check prints, which nobody else finds.
 fn unnamed(directory: &std::path::Path) -> Result<File> {
     let path = directory.join("output");
-    let file = File::options().read(true).append(true).create_new(true).open(&path)?;
+    let file = File::options()
+        .read(true)
+        .append(true)
+        .create_new(true)
+        .open(&path)?;
     fs::remove_file(path)?;
     Ok(file)
 }
 
-/// A thread that waits for a process. It is made before the process: a check may count what there is in the machine, and one thread more, or
-/// a descriptor of the process, from some moment of the check on would be counted.
+/// A thread that waits for a process. It is made before the process: a check may count what there
+/// is in the machine, and one thread more, or a descriptor of the process, from some moment of the
+/// check on would be counted.
 struct Waiter {
     process: Sender<i32>,
     ended: Receiver<()>,
@@ -179,22 +209,37 @@ fn over(pid: i32) {
     // SAFETY: zeroes are a structure of no signal.
     let mut info = unsafe { mem::zeroed() };
     // SAFETY: numbers, and a structure that lives as long as the call.
-    while unsafe { libc::waitid(libc::P_PID, pid as libc::id_t, &mut info, libc::WEXITED | libc::WNOWAIT) } != 0
+    while unsafe {
+        libc::waitid(
+            libc::P_PID,
+            pid as libc::id_t,
+            &mut info,
+            libc::WEXITED | libc::WNOWAIT,
+        )
+    } != 0
         && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
     {}
 }
 
-/// Waits for a check's end, or makes one: what is to be said of it if its time was over, and its status as shells show it.
+/// Waits for a check's end, or makes one: what is to be said of it if its time was over, and its
+/// status as shells show it.
 fn watch(child: &mut Child, waiter: Waiter, limit: Duration) -> Result<(String, i32)> {
     let pid = child.id() as i32;
     waiter.process.send(pid)?;
     let in_time = waiter.ended.recv_timeout(limit).is_ok();
-    let waits = if in_time { String::new() } else { format!("\nits processes when its time was over:\n{}", group(pid)) };
+    let waits = if in_time {
+        String::new()
+    } else {
+        format!("\nits processes when its time was over:\n{}", group(pid))
+    };
     // Before it is waited for: until then no other group has its number.
     // SAFETY: numbers only.
     unsafe { libc::kill(-pid, libc::SIGKILL) };
     if !in_time && waiter.ended.recv_timeout(DEATH).is_err() {
-        return Ok((format!("{waits}\nkilled, it does not end:\n{}", group(pid)), OVERDUE));
+        return Ok((
+            format!("{waits}\nkilled, it does not end:\n{}", group(pid)),
+            OVERDUE,
+        ));
     }
     let status = child.wait()?;
     let status = status.code().unwrap_or(128 + status.signal().unwrap_or(0));
@@ -203,24 +248,42 @@ fn watch(child: &mut Child, waiter: Waiter, limit: Duration) -> Result<(String, 
 
 /// What `/proc` says of the processes of a group.
 fn group(leader: i32) -> String {
-    let Ok(entries) = fs::read_dir("/proc") else { return String::new() };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|&pid| group_of(pid) == Some(leader)).map(waits).collect()
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return String::new();
+    };
+    let pids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|&pid| group_of(pid) == Some(leader))
+        .map(waits)
+        .collect()
 }
 
 fn group_of(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // Behind the name, which may hold anything: state, parent, group.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(2)?.parse().ok()
+    stat.rsplit_once(')')?
+        .1
+        .split_whitespace()
+        .nth(2)?
+        .parse()
+        .ok()
 }
 
 /// Where a process's threads are.
 pub fn waits(pid: i32) -> String {
     let mut text = String::new();
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return text };
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return text;
+    };
     for task in tasks.flatten() {
         let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
-        text += &format!("{}\n{}\n{}\n", read("stat").trim(), read("syscall").trim(), read("stack").trim());
+        text += &format!(
+            "{}\n{}\n{}\n",
+            read("stat").trim(),
+            read("syscall").trim(),
+            read("stack").trim()
+        );
     }
     text
 }

@@ -1,4 +1,5 @@
-//! Files while they run as programs, numbers of calls, and processes by their directories in `/proc`.
+//! Files while they run as programs, numbers of calls, and processes by their directories in
+//! `/proc`.
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -18,10 +19,16 @@ use crate::credentials::{OTHER, become_user, in_child};
 
 pub const CHECKS: &[(&str, Check)] = &[
     ("running-file-is-not-written", running_file_is_not_written),
-    ("running-written-file-does-not-run", written_file_does_not_run),
+    (
+        "running-written-file-does-not-run",
+        written_file_does_not_run,
+    ),
     ("running-numbers-count-by-half", numbers_count_by_half),
     ("running-signal-by-directory", signal_by_directory),
-    ("running-file-that-nobody-may-read", file_that_nobody_may_read),
+    (
+        "running-file-that-nobody-may-read",
+        file_that_nobody_may_read,
+    ),
     ("running-file-by-a-place", file_by_a_place),
 ];
 
@@ -50,7 +57,10 @@ fn waiting_program(place: &Place) -> Result<PathBuf> {
 }
 
 fn start(program: &Path) -> io::Result<Child> {
-    Command::new(program).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()
+    Command::new(program)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
 }
 
 /// Ends it by the end of its input.
@@ -79,10 +89,22 @@ fn running_file_is_not_written() -> Result<()> {
     let size = fs::metadata(&path)?.len();
     let (one, other) = (start(&path)?, start(&path)?);
     for child in [one, other] {
-        is_busy(OpenOptions::new().write(true).open(&path), "opened for writing")?;
-        is_busy(OpenOptions::new().read(true).append(true).open(&path), "opened for appending")?;
+        is_busy(
+            OpenOptions::new().write(true).open(&path),
+            "opened for writing",
+        )?;
+        is_busy(
+            OpenOptions::new().read(true).append(true).open(&path),
+            "opened for appending",
+        )?;
         is_busy(File::create(&path), "made anew")?;
-        is_busy(OpenOptions::new().read(true).custom_flags(libc::O_TRUNC).open(&path), "cut while opened for reading")?;
+        is_busy(
+            OpenOptions::new()
+                .read(true)
+                .custom_flags(libc::O_TRUNC)
+                .open(&path),
+            "cut while opened for reading",
+        )?;
         is_busy(truncate(&path), "cut by name")?;
         ensure!(fs::read(&path)?.len() as u64 == size, "it cannot be read");
         finish(child)?;
@@ -103,7 +125,10 @@ fn written_file_does_not_run() -> Result<()> {
     let second = writer.try_clone()?;
     is_busy(start(&path), "run while written")?;
     drop(writer);
-    is_busy(start(&path), "run while written by a copy of the descriptor")?;
+    is_busy(
+        start(&path),
+        "run while written by a copy of the descriptor",
+    )?;
     drop(second);
     finish(start(&path)?)?;
     let script = place.0.join("script");
@@ -118,23 +143,60 @@ fn written_file_does_not_run() -> Result<()> {
 fn numbers_count_by_half() -> Result<()> {
     let call = |number: i64| {
         // SAFETY: `getpid` takes nothing, and `execve` fails for want of a name.
-        let result = unsafe { libc::syscall(number, ptr::null::<u8>(), ptr::null::<u8>(), ptr::null::<u8>()) };
-        if result < 0 { Err(io::Error::last_os_error().raw_os_error()) } else { Ok(result) }
+        let result = unsafe {
+            libc::syscall(
+                number,
+                ptr::null::<u8>(),
+                ptr::null::<u8>(),
+                ptr::null::<u8>(),
+            )
+        };
+        if result < 0 {
+            Err(io::Error::last_os_error().raw_os_error())
+        } else {
+            Ok(result)
+        }
     };
     let own = i64::from(process::id());
     ensure!(call(libc::SYS_getpid | 1 << 32) == Ok(own), "bit 32 counts");
-    ensure!(call(libc::SYS_getpid | i64::MIN) == Ok(own), "bit 63 counts");
-    ensure!(call(libc::SYS_execve | 1 << 40) == Err(Some(libc::EFAULT)), "bit 40 counts");
-    for number in [libc::SYS_getpid | 1 << 30, libc::SYS_getpid | 1 << 31, -1, 1 << 20] {
-        ensure!(call(number) == Err(Some(libc::ENOSYS)), "there is a call {number:#x}");
+    ensure!(
+        call(libc::SYS_getpid | i64::MIN) == Ok(own),
+        "bit 63 counts"
+    );
+    ensure!(
+        call(libc::SYS_execve | 1 << 40) == Err(Some(libc::EFAULT)),
+        "bit 40 counts"
+    );
+    for number in [
+        libc::SYS_getpid | 1 << 30,
+        libc::SYS_getpid | 1 << 31,
+        -1,
+        1 << 20,
+    ] {
+        ensure!(
+            call(number) == Err(Some(libc::ENOSYS)),
+            "there is a call {number:#x}"
+        );
     }
     Ok(())
 }
 
 fn send(directory: &File, signal: i32) -> io::Result<()> {
     // SAFETY: no information is passed.
-    let result = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, directory.as_raw_fd(), signal, 0usize, 0) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            directory.as_raw_fd(),
+            signal,
+            0usize,
+            0,
+        )
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 fn signal_by_directory() -> Result<()> {
@@ -143,21 +205,33 @@ fn signal_by_directory() -> Result<()> {
     let pid = child.id();
     let directory = File::open(format!("/proc/{pid}"))?;
     send(&directory, 0)?;
-    for (other, name) in [("/proc".into(), "all processes"), (format!("/proc/{pid}/task/{pid}"), "a thread")] {
-        let refused = send(&File::open(&other)?, 0).err().and_then(|e| e.raw_os_error());
+    for (other, name) in [
+        ("/proc".into(), "all processes"),
+        (format!("/proc/{pid}/task/{pid}"), "a thread"),
+    ] {
+        let refused = send(&File::open(&other)?, 0)
+            .err()
+            .and_then(|e| e.raw_os_error());
         ensure!(refused == Some(libc::EBADF), "{name}: {refused:?}");
     }
     // SAFETY: the call takes numbers.
     let taken = unsafe { libc::syscall(libc::SYS_pidfd_getfd, directory.as_raw_fd(), 0, 0) };
-    ensure!(taken == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EBADF), "a directory gave a descriptor");
+    ensure!(
+        taken == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EBADF),
+        "a directory gave a descriptor"
+    );
     send(&directory, libc::SIGTERM)?;
-    ensure!(child.wait()?.signal() == Some(libc::SIGTERM), "it ended in another way");
+    ensure!(
+        child.wait()?.signal() == Some(libc::SIGTERM),
+        "it ended in another way"
+    );
     let gone = send(&directory, 0).err().and_then(|e| e.raw_os_error());
     ensure!(gone == Some(libc::ESRCH), "after its end: {gone:?}");
     Ok(())
 }
 
-/// A copy of this program, which ends with status 5 if its number is the one it is told (`child number N`).
+/// A copy of this program, which ends with status 5 if its number is the one it is told
+/// (`child number N`).
 fn own_copy(place: &Place, mode: u32) -> Result<PathBuf> {
     let path = place.0.join("program");
     let _ = fs::remove_file(&path);
@@ -179,14 +253,25 @@ fn file_that_nobody_may_read() -> Result<()> {
         let program = own_copy(&place, mode)?;
         in_child(|| {
             become_user(OTHER)?;
-            ensure!(File::open(&program).is_err(), "mode {mode:o} lets everybody read");
-            exits_with(Command::new(&program).args(["child", "exit", "7"]).status(), 7, &format!("mode {mode:o}"))
+            ensure!(
+                File::open(&program).is_err(),
+                "mode {mode:o} lets everybody read"
+            );
+            exits_with(
+                Command::new(&program).args(["child", "exit", "7"]).status(),
+                7,
+                &format!("mode {mode:o}"),
+            )
         })?;
     }
     let program = own_copy(&place, 0o744)?;
     in_child(|| {
         become_user(OTHER)?;
-        let refused = Command::new(&program).args(["child", "exit", "7"]).status().err().and_then(|e| e.raw_os_error());
+        let refused = Command::new(&program)
+            .args(["child", "exit", "7"])
+            .status()
+            .err()
+            .and_then(|e| e.raw_os_error());
         ensure!(refused == Some(libc::EACCES), "mode 744: {refused:?}");
         Ok(())
     })
@@ -197,16 +282,32 @@ fn run_place(place: &Fd) -> Result<i32> {
     // SAFETY: the child executes or ends at once.
     match unsafe { libc::fork() } {
         0 => {
-            let arguments = [c"program".as_ptr(), c"child".as_ptr(), c"exit".as_ptr(), c"9".as_ptr(), ptr::null()];
+            let arguments = [
+                c"program".as_ptr(),
+                c"child".as_ptr(),
+                c"exit".as_ptr(),
+                c"9".as_ptr(),
+                ptr::null(),
+            ];
             let environment = [ptr::null::<u8>()];
-            let failed =
-                call!(SYS_execveat, place.0, c"".as_ptr(), arguments.as_ptr(), environment.as_ptr(), libc::AT_EMPTY_PATH);
+            let failed = call!(
+                SYS_execveat,
+                place.0,
+                c"".as_ptr(),
+                arguments.as_ptr(),
+                environment.as_ptr(),
+                libc::AT_EMPTY_PATH
+            );
             // SAFETY: the child ends here.
             unsafe { libc::_exit(-failed as i32) }
         }
         child => {
             let mut status = 0;
-            is(call!(SYS_wait4, child, &raw mut status, 0, 0), child.into(), "wait4")?;
+            is(
+                call!(SYS_wait4, child, &raw mut status, 0, 0),
+                child.into(),
+                "wait4",
+            )?;
             Ok(libc::WEXITSTATUS(status))
         }
     }
@@ -224,11 +325,30 @@ fn file_by_a_place() -> Result<()> {
         "execveat without a name and AT_EMPTY_PATH",
     )?;
     let link = CString::new(place.0.join("link").as_os_str().as_bytes())?;
-    is(call!(SYS_symlink, name.as_ptr(), link.as_ptr()), 0, "symlink")?;
+    is(
+        call!(SYS_symlink, name.as_ptr(), link.as_ptr()),
+        0,
+        "symlink",
+    )?;
     let nofollow = libc::AT_SYMLINK_NOFOLLOW;
-    fails(call!(SYS_execveat, libc::AT_FDCWD, link.as_ptr(), 0, 0, nofollow), libc::ELOOP, "a link that is not followed")?;
-    let of_link = Fd::new(call!(SYS_open, link.as_ptr(), libc::O_PATH | libc::O_NOFOLLOW), "open")?;
+    fails(
+        call!(SYS_execveat, libc::AT_FDCWD, link.as_ptr(), 0, 0, nofollow),
+        libc::ELOOP,
+        "a link that is not followed",
+    )?;
+    let of_link = Fd::new(
+        call!(SYS_open, link.as_ptr(), libc::O_PATH | libc::O_NOFOLLOW),
+        "open",
+    )?;
     let empty = libc::AT_EMPTY_PATH;
-    fails(call!(SYS_execveat, of_link.0, c"".as_ptr(), 0, 0, empty), libc::ELOOP, "a link itself")?;
-    fails(call!(SYS_execveat, libc::AT_FDCWD, c"/tmp".as_ptr(), 0, 0, 0), libc::EACCES, "a directory")
+    fails(
+        call!(SYS_execveat, of_link.0, c"".as_ptr(), 0, 0, empty),
+        libc::ELOOP,
+        "a link itself",
+    )?;
+    fails(
+        call!(SYS_execveat, libc::AT_FDCWD, c"/tmp".as_ptr(), 0, 0, 0),
+        libc::EACCES,
+        "a directory",
+    )
 }

@@ -1,6 +1,8 @@
-//! Scheduling: policies and what they mean, processors threads may run on, and wake-ups under stress.
+//! Scheduling: policies and what they mean, processors threads may run on, and wake-ups under
+//! stress.
 //!
-//! All pass on Linux, for the superuser. The calls are made directly: some C libraries have empty ones.
+//! All pass on Linux, for the superuser. The calls are made directly: some C libraries have empty
+//! ones.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -19,31 +21,53 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("scheduling-nice", nice),
     ("scheduling-weights", weights),
     ("scheduling-fifo-goes-first", fifo_goes_first),
-    ("scheduling-real-time-leaves-a-part", real_time_leaves_a_part),
+    (
+        "scheduling-real-time-leaves-a-part",
+        real_time_leaves_a_part,
+    ),
     ("scheduling-real-time-has-a-limit", real_time_has_a_limit),
-    ("scheduling-round-robin-takes-turns", round_robin_takes_turns),
+    (
+        "scheduling-round-robin-takes-turns",
+        round_robin_takes_turns,
+    ),
     ("scheduling-affinity", affinity),
 ];
 
 /// Those that run longer; in machines of several sizes.
-pub const STRESS: &[(&str, Check)] =
-    &[("scheduling-no-lost-wake-up", no_lost_wake_up), ("scheduling-affinity-churn", affinity_churn), ("scheduling-soak", soak)];
+pub const STRESS: &[(&str, Check)] = &[
+    ("scheduling-no-lost-wake-up", no_lost_wake_up),
+    ("scheduling-affinity-churn", affinity_churn),
+    ("scheduling-soak", soak),
+];
 
 const RESET_ON_FORK: c_int = 0x4000_0000;
 const DEADLINE: c_int = 6;
 
 fn result(value: c_long) -> Result<c_long, c_int> {
-    if value < 0 { Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(value) }
+    if value < 0 {
+        Err(io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    } else {
+        Ok(value)
+    }
 }
 
 fn set_scheduler(tid: c_int, policy: c_int, priority: c_int) -> Result<(), c_int> {
     // SAFETY: the parameter is one readable integer.
-    result(unsafe { libc::syscall(libc::SYS_sched_setscheduler, tid, policy, &raw const priority) }).map(drop)
+    result(unsafe {
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
+            tid,
+            policy,
+            &raw const priority,
+        )
+    })
+    .map(drop)
 }
 
 fn get_scheduler(tid: c_int) -> Result<c_int, c_int> {
     // SAFETY: no pointers.
-    result(unsafe { libc::syscall(libc::SYS_sched_getscheduler, tid) }).map(|policy| policy as c_int)
+    result(unsafe { libc::syscall(libc::SYS_sched_getscheduler, tid) })
+        .map(|policy| policy as c_int)
 }
 
 fn get_priority_of(tid: c_int) -> Result<c_int, c_int> {
@@ -83,7 +107,10 @@ fn processor() -> usize {
 
 /// Processor time of the calling thread.
 fn own_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: a writable timespec.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -96,7 +123,11 @@ fn apart(f: impl FnOnce() -> Result<()> + Send) -> Result<()> {
 
 fn policies() -> Result<()> {
     apart(|| {
-        ensure!(get_scheduler(0) == Ok(libc::SCHED_OTHER), "the policy at first is {:?}", get_scheduler(0));
+        ensure!(
+            get_scheduler(0) == Ok(libc::SCHED_OTHER),
+            "the policy at first is {:?}",
+            get_scheduler(0)
+        );
         for (policy, priority) in [
             (libc::SCHED_BATCH, 0),
             (libc::SCHED_IDLE, 0),
@@ -105,9 +136,13 @@ fn policies() -> Result<()> {
             (libc::SCHED_RR, 99),
             (libc::SCHED_FIFO | RESET_ON_FORK, 50),
         ] {
-            set_scheduler(0, policy, priority).map_err(|e| anyhow::anyhow!("policy {policy}: error {e}"))?;
+            set_scheduler(0, policy, priority)
+                .map_err(|e| anyhow::anyhow!("policy {policy}: error {e}"))?;
             let now = (get_scheduler(0), get_priority_of(this_thread()));
-            ensure!(now == (Ok(policy), Ok(priority)), "policy {policy} {priority} became {now:?}");
+            ensure!(
+                now == (Ok(policy), Ok(priority)),
+                "policy {policy} {priority} became {now:?}"
+            );
         }
         for (policy, priority, error) in [
             (libc::SCHED_FIFO, 0, libc::EINVAL),
@@ -119,30 +154,68 @@ fn policies() -> Result<()> {
             (-1, 0, libc::EINVAL),
         ] {
             let got = set_scheduler(0, policy, priority);
-            ensure!(got == Err(error), "policy {policy} with priority {priority}: {got:?}");
+            ensure!(
+                got == Err(error),
+                "policy {policy} with priority {priority}: {got:?}"
+            );
         }
-        ensure!(get_scheduler(0) == Ok(libc::SCHED_FIFO | RESET_ON_FORK), "a refused change changed something");
-        ensure!(set_scheduler(-1, 0, 0) == Err(libc::EINVAL) && get_scheduler(-1) == Err(libc::EINVAL), "thread -1");
-        ensure!(set_scheduler(0x3fff_ffff, 0, 0) == Err(libc::ESRCH), "a thread that is not there");
+        ensure!(
+            get_scheduler(0) == Ok(libc::SCHED_FIFO | RESET_ON_FORK),
+            "a refused change changed something"
+        );
+        ensure!(
+            set_scheduler(-1, 0, 0) == Err(libc::EINVAL) && get_scheduler(-1) == Err(libc::EINVAL),
+            "thread -1"
+        );
+        ensure!(
+            set_scheduler(0x3fff_ffff, 0, 0) == Err(libc::ESRCH),
+            "a thread that is not there"
+        );
         // SAFETY: the kernel refuses the null pointers.
         let null = result(unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, 0, 0usize) });
         ensure!(null == Err(libc::EINVAL), "no parameters: {null:?}");
-        for (policy, range) in [(libc::SCHED_FIFO, (1, 99)), (libc::SCHED_RR, (1, 99)), (libc::SCHED_BATCH, (0, 0))] {
+        for (policy, range) in [
+            (libc::SCHED_FIFO, (1, 99)),
+            (libc::SCHED_RR, (1, 99)),
+            (libc::SCHED_BATCH, (0, 0)),
+        ] {
             // SAFETY: no pointers.
-            let got = unsafe { (libc::sched_get_priority_min(policy), libc::sched_get_priority_max(policy)) };
+            let got = unsafe {
+                (
+                    libc::sched_get_priority_min(policy),
+                    libc::sched_get_priority_max(policy),
+                )
+            };
             ensure!(got == range, "priorities of {policy}: {got:?}");
         }
         let interval = |policy, priority| {
-            let mut time = libc::timespec { tv_sec: -1, tv_nsec: -1 };
-            set_scheduler(0, policy, priority).map_err(|e| anyhow::anyhow!("policy {policy}: error {e}"))?;
+            let mut time = libc::timespec {
+                tv_sec: -1,
+                tv_nsec: -1,
+            };
+            set_scheduler(0, policy, priority)
+                .map_err(|e| anyhow::anyhow!("policy {policy}: error {e}"))?;
             // SAFETY: a writable timespec.
             let done = unsafe { libc::syscall(libc::SYS_sched_rr_get_interval, 0, &raw mut time) };
-            ensure!(done == 0, "sched_rr_get_interval: {}", io::Error::last_os_error());
+            ensure!(
+                done == 0,
+                "sched_rr_get_interval: {}",
+                io::Error::last_os_error()
+            );
             Ok((time.tv_sec, time.tv_nsec))
         };
-        ensure!(interval(libc::SCHED_FIFO, 5)? == (0, 0), "SCHED_FIFO has a quantum");
-        ensure!(interval(libc::SCHED_RR, 5)? == (0, 100_000_000), "the quantum of SCHED_RR is another");
-        ensure!(interval(libc::SCHED_OTHER, 0)?.0 == 0, "the slice of SCHED_OTHER is very long");
+        ensure!(
+            interval(libc::SCHED_FIFO, 5)? == (0, 0),
+            "SCHED_FIFO has a quantum"
+        );
+        ensure!(
+            interval(libc::SCHED_RR, 5)? == (0, 100_000_000),
+            "the quantum of SCHED_RR is another"
+        );
+        ensure!(
+            interval(libc::SCHED_OTHER, 0)?.0 == 0,
+            "the slice of SCHED_OTHER is very long"
+        );
         Ok(())
     })
 }
@@ -161,7 +234,8 @@ struct Attr {
 
 fn set_attr(attr: &mut Attr) -> Result<(), c_int> {
     // SAFETY: as many bytes as its size says; the kernel may write that.
-    result(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, std::ptr::from_mut(attr), 0) }).map(drop)
+    result(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, std::ptr::from_mut(attr), 0) })
+        .map(drop)
 }
 
 fn get_attr(size: u32) -> Result<Attr, c_int> {
@@ -174,23 +248,71 @@ fn get_attr(size: u32) -> Result<Attr, c_int> {
 fn attributes() -> Result<()> {
     const KEEP_ALL: u64 = 0x18;
     apart(|| {
-        let mut batch = Attr { size: 48, policy: 3, nice: 7, ..Attr::default() };
+        let mut batch = Attr {
+            size: 48,
+            policy: 3,
+            nice: 7,
+            ..Attr::default()
+        };
         ensure!(set_attr(&mut batch) == Ok(()), "SCHED_BATCH with nice 7");
         let now = get_attr(48).map_err(|e| anyhow::anyhow!("sched_getattr: error {e}"))?;
-        ensure!((now.policy, now.nice, now.priority, now.flags) == (3, 7, 0, 0), "it became {now:?}");
-        let mut round_robin = Attr { size: 56, policy: 2, priority: 9, flags: 1, ..Attr::default() };
-        ensure!(set_attr(&mut round_robin) == Ok(()), "SCHED_RR with priority 9");
-        let mut keep = Attr { size: 48, flags: KEEP_ALL | 1, ..Attr::default() };
+        ensure!(
+            (now.policy, now.nice, now.priority, now.flags) == (3, 7, 0, 0),
+            "it became {now:?}"
+        );
+        let mut round_robin = Attr {
+            size: 56,
+            policy: 2,
+            priority: 9,
+            flags: 1,
+            ..Attr::default()
+        };
+        ensure!(
+            set_attr(&mut round_robin) == Ok(()),
+            "SCHED_RR with priority 9"
+        );
+        let mut keep = Attr {
+            size: 48,
+            flags: KEEP_ALL | 1,
+            ..Attr::default()
+        };
         ensure!(set_attr(&mut keep) == Ok(()), "keeping everything");
         let now = get_attr(48).map_err(|e| anyhow::anyhow!("sched_getattr: error {e}"))?;
-        ensure!((now.policy, now.priority, now.flags) == (2, 9, 1), "it became {now:?}");
-        let mut unknown = Attr { size: 72, policy: 0, more: [0, 1], ..Attr::default() };
-        ensure!(set_attr(&mut unknown) == Err(libc::E2BIG) && unknown.size >= 48, "attributes nobody knows");
-        let mut short = Attr { size: 40, ..Attr::default() };
-        ensure!(set_attr(&mut short) == Err(libc::E2BIG), "a structure that is too short");
-        ensure!(get_attr(40) == Err(libc::EINVAL), "a buffer that is too short");
-        let mut bad = Attr { size: 48, flags: 1 << 40, ..Attr::default() };
-        ensure!(set_attr(&mut bad) == Err(libc::EINVAL), "a flag nobody knows");
+        ensure!(
+            (now.policy, now.priority, now.flags) == (2, 9, 1),
+            "it became {now:?}"
+        );
+        let mut unknown = Attr {
+            size: 72,
+            policy: 0,
+            more: [0, 1],
+            ..Attr::default()
+        };
+        ensure!(
+            set_attr(&mut unknown) == Err(libc::E2BIG) && unknown.size >= 48,
+            "attributes nobody knows"
+        );
+        let mut short = Attr {
+            size: 40,
+            ..Attr::default()
+        };
+        ensure!(
+            set_attr(&mut short) == Err(libc::E2BIG),
+            "a structure that is too short"
+        );
+        ensure!(
+            get_attr(40) == Err(libc::EINVAL),
+            "a buffer that is too short"
+        );
+        let mut bad = Attr {
+            size: 48,
+            flags: 1 << 40,
+            ..Attr::default()
+        };
+        ensure!(
+            set_attr(&mut bad) == Err(libc::EINVAL),
+            "a flag nobody knows"
+        );
         Ok(())
     })
 }
@@ -205,8 +327,12 @@ fn policy_of_child() -> Result<c_int> {
         unsafe { libc::_exit(policy & 0xff) };
     }
     let mut status = 0;
-    // SAFETY: the status is writable.
-    ensure!(unsafe { libc::waitpid(child, &raw mut status, 0) } == child, "waitpid: {}", io::Error::last_os_error());
+    ensure!(
+        // SAFETY: the status is writable.
+        unsafe { libc::waitpid(child, &raw mut status, 0) } == child,
+        "waitpid: {}",
+        io::Error::last_os_error()
+    );
     Ok(libc::WEXITSTATUS(status))
 }
 
@@ -217,12 +343,21 @@ fn inheritance() -> Result<()> {
             (libc::SCHED_RR | RESET_ON_FORK, 3, libc::SCHED_OTHER),
             (libc::SCHED_BATCH, 0, libc::SCHED_BATCH),
         ] {
-            set_scheduler(0, policy, priority).map_err(|e| anyhow::anyhow!("policy {policy}: error {e}"))?;
+            set_scheduler(0, policy, priority)
+                .map_err(|e| anyhow::anyhow!("policy {policy}: error {e}"))?;
             let got = policy_of_child()?;
             ensure!(got == child, "a child of {policy:#x} has {got}");
         }
-        let in_thread = thread::scope(|scope| scope.spawn(|| get_scheduler(0)).join().expect("the thread ended well"));
-        ensure!(in_thread == Ok(libc::SCHED_BATCH), "a new thread has {in_thread:?}");
+        let in_thread = thread::scope(|scope| {
+            scope
+                .spawn(|| get_scheduler(0))
+                .join()
+                .expect("the thread ended well")
+        });
+        ensure!(
+            in_thread == Ok(libc::SCHED_BATCH),
+            "a new thread has {in_thread:?}"
+        );
         Ok(())
     })
 }
@@ -242,15 +377,39 @@ fn nice() -> Result<()> {
     const PROCESS: c_int = 0;
     const GROUP: c_int = 1;
     apart(|| {
-        ensure!(get_nice(PROCESS, 0) == Ok(20), "the level at first is {:?}", get_nice(PROCESS, 0));
+        ensure!(
+            get_nice(PROCESS, 0) == Ok(20),
+            "the level at first is {:?}",
+            get_nice(PROCESS, 0)
+        );
         for (asked, got) in [(5, 15), (19, 1), (100, 1), (-3, 23), (-100, 40)] {
-            ensure!(set_nice(PROCESS, 0, asked) == Ok(()), "level {asked} is refused");
-            ensure!(get_nice(PROCESS, this_thread()) == Ok(got), "level {asked} became {:?}", get_nice(PROCESS, 0));
+            ensure!(
+                set_nice(PROCESS, 0, asked) == Ok(()),
+                "level {asked} is refused"
+            );
+            ensure!(
+                get_nice(PROCESS, this_thread()) == Ok(got),
+                "level {asked} became {:?}",
+                get_nice(PROCESS, 0)
+            );
         }
-        ensure!(get_nice(GROUP, 0).is_ok_and(|best| best == 40), "the best of the group is {:?}", get_nice(GROUP, 0));
-        ensure!(get_nice(3, 0) == Err(libc::EINVAL) && set_nice(-1, 0, 0) == Err(libc::EINVAL), "which is checked");
-        ensure!(get_nice(PROCESS, 0x3fff_ffff) == Err(libc::ESRCH), "a thread that is not there");
-        ensure!(set_nice(PROCESS, 0x3fff_ffff, 0) == Err(libc::ESRCH), "a thread that is not there");
+        ensure!(
+            get_nice(GROUP, 0).is_ok_and(|best| best == 40),
+            "the best of the group is {:?}",
+            get_nice(GROUP, 0)
+        );
+        ensure!(
+            get_nice(3, 0) == Err(libc::EINVAL) && set_nice(-1, 0, 0) == Err(libc::EINVAL),
+            "which is checked"
+        );
+        ensure!(
+            get_nice(PROCESS, 0x3fff_ffff) == Err(libc::ESRCH),
+            "a thread that is not there"
+        );
+        ensure!(
+            set_nice(PROCESS, 0x3fff_ffff, 0) == Err(libc::ESRCH),
+            "a thread that is not there"
+        );
         Ok(())
     })
 }
@@ -281,7 +440,8 @@ fn real_time_leaves_a_part() -> Result<()> {
     Ok(())
 }
 
-/// The settings by which they do not: what is written is read again, and what makes no sense changes nothing.
+/// The settings by which they do not: what is written is read again, and what makes no sense
+/// changes nothing.
 fn real_time_has_a_limit() -> Result<()> {
     const RUNTIME: &str = "/proc/sys/kernel/sched_rt_runtime_us";
     const PERIOD: &str = "/proc/sys/kernel/sched_rt_period_us";
@@ -291,27 +451,45 @@ fn real_time_has_a_limit() -> Result<()> {
         other => bail!("{text:?} in {path}: {other:?}"),
     };
     let (runtime, period) = (read(RUNTIME)?, read(PERIOD)?);
-    ensure!((&*runtime, &*period) == ("950000\n", "1000000\n"), "at first they are {runtime:?} and {period:?}");
+    ensure!(
+        (&*runtime, &*period) == ("950000\n", "1000000\n"),
+        "at first they are {runtime:?} and {period:?}"
+    );
     for bad in ["1000001", "-2", "4294967296"] {
         refused(RUNTIME, bad)?;
     }
     for bad in ["0", "-1", "949999"] {
         refused(PERIOD, bad)?;
     }
-    ensure!(read(RUNTIME)? == runtime && read(PERIOD)? == period, "what is refused changes nothing");
-    for (path, text, other) in [(RUNTIME, "-1\n", PERIOD), (PERIOD, "500000\n", RUNTIME), (RUNTIME, "500000\n", PERIOD)] {
+    ensure!(
+        read(RUNTIME)? == runtime && read(PERIOD)? == period,
+        "what is refused changes nothing"
+    );
+    for (path, text, other) in [
+        (RUNTIME, "-1\n", PERIOD),
+        (PERIOD, "500000\n", RUNTIME),
+        (RUNTIME, "500000\n", PERIOD),
+    ] {
         let before = read(other)?;
         std::fs::write(path, text)?;
-        ensure!(read(path)? == text && read(other)? == before, "{text:?} in {path}: {:?}", read(path)?);
+        ensure!(
+            read(path)? == text && read(other)? == before,
+            "{text:?} in {path}: {:?}",
+            read(path)?
+        );
     }
     std::fs::write(PERIOD, &period)?;
     std::fs::write(RUNTIME, &runtime)?;
-    ensure!(read(RUNTIME)? == runtime && read(PERIOD)? == period, "it is as it was");
+    ensure!(
+        read(RUNTIME)? == runtime && read(PERIOD)? == period,
+        "it is as it was"
+    );
     Ok(())
 }
 
-/// Two threads of one processor: the second, ten levels nicer, runs for much less. What the host takes from the machine counts as run
-/// by who has the processor, and is made up for later: so both run until it is as it should be, but not for ever.
+/// Two threads of one processor: the second, ten levels nicer, runs for much less. What the host
+/// takes from the machine counts as run by who has the processor, and is made up for later: so both
+/// run until it is as it should be, but not for ever.
 fn weights() -> Result<()> {
     const LEAST: Duration = Duration::from_millis(300);
     const MOST: Duration = Duration::from_secs(10);
@@ -336,7 +514,12 @@ fn weights() -> Result<()> {
         pin(0, 0)?;
         meet();
         let start = own_time();
-        let both = || (own_time() - start, Duration::from_nanos(nicer.load(Ordering::Relaxed)));
+        let both = || {
+            (
+                own_time() - start,
+                Duration::from_nanos(nicer.load(Ordering::Relaxed)),
+            )
+        };
         // Linux's weights are 1024 and 110.
         let both = loop {
             let (ran, nicer) = both();
@@ -348,11 +531,15 @@ fn weights() -> Result<()> {
         set_processors(0, u64::MAX)?;
         other.join().expect("the thread ended well").map(|()| both)
     })?;
-    ensure!(nicer <= ran / 4, "level 10 ran for {nicer:?} while level 0 ran for {ran:?}");
+    ensure!(
+        nicer <= ran / 4,
+        "level 10 ran for {nicer:?} while level 0 ran for {ran:?}"
+    );
     Ok(())
 }
 
-/// While a `SCHED_FIFO` thread runs, an ordinary one of its processor does not; once it sleeps, it does.
+/// While a `SCHED_FIFO` thread runs, an ordinary one of its processor does not; once it sleeps, it
+/// does.
 fn fifo_goes_first() -> Result<()> {
     let (count, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -365,7 +552,8 @@ fn fifo_goes_first() -> Result<()> {
         });
         let first = scope.spawn(|| {
             pin(0, 0)?;
-            set_scheduler(0, libc::SCHED_FIFO, 10).map_err(|e| anyhow::anyhow!("SCHED_FIFO: error {e}"))?;
+            set_scheduler(0, libc::SCHED_FIFO, 10)
+                .map_err(|e| anyhow::anyhow!("SCHED_FIFO: error {e}"))?;
             // The other one is there and would run.
             while count.load(Ordering::Relaxed) == 0 {
                 thread::sleep(Duration::from_millis(1));
@@ -377,7 +565,10 @@ fn fifo_goes_first() -> Result<()> {
             while count.load(Ordering::Relaxed) == before + meanwhile {
                 thread::sleep(Duration::from_millis(1));
             }
-            ensure!(meanwhile == 0, "an ordinary thread ran {meanwhile} rounds beside SCHED_FIFO");
+            ensure!(
+                meanwhile == 0,
+                "an ordinary thread ran {meanwhile} rounds beside SCHED_FIFO"
+            );
             Ok(())
         });
         let result = first.join().expect("the thread ended well");
@@ -411,10 +602,12 @@ fn round_robin_takes_turns() -> Result<()> {
             while second_id.load(Ordering::SeqCst) == 0 {
                 thread::yield_now();
             }
-            // Both are set up here: the second could not run to do it as soon as the first has its policy.
+            // Both are set up here: the second could not run to do it as soon as the first has its
+            // policy.
             for tid in [second_id.load(Ordering::SeqCst) as c_int, 0] {
                 pin(tid, 0)?;
-                set_scheduler(tid, libc::SCHED_RR, 1).map_err(|e| anyhow::anyhow!("SCHED_RR: error {e}"))?;
+                set_scheduler(tid, libc::SCHED_RR, 1)
+                    .map_err(|e| anyhow::anyhow!("SCHED_RR: error {e}"))?;
             }
             start.give();
             take_turns(0);
@@ -434,11 +627,16 @@ fn affinity() -> Result<()> {
     apart(|| {
         for cpu in (0..processors()).chain((0..processors()).rev()) {
             pin(0, cpu)?;
-            ensure!(processor() == cpu, "allowed on {cpu}, it runs on {}", processor());
+            ensure!(
+                processor() == cpu,
+                "allowed on {cpu}, it runs on {}",
+                processor()
+            );
         }
         let nowhere: u64 = 0;
         // SAFETY: eight readable bytes.
-        let got = result(unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, 8, &raw const nowhere) });
+        let got =
+            result(unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, 8, &raw const nowhere) });
         ensure!(got == Err(libc::EINVAL), "no processor at all: {got:?}");
         Ok(())
     })
@@ -451,7 +649,14 @@ impl Permits {
     fn give(&self) {
         if self.0.fetch_add(1, Ordering::SeqCst) == 0 {
             // SAFETY: wakes one waiter of a word that lives.
-            unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
+            unsafe {
+                libc::syscall(
+                    libc::SYS_futex,
+                    self.0.as_ptr(),
+                    libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+                    1,
+                )
+            };
         }
     }
 
@@ -462,7 +667,11 @@ impl Permits {
                 let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
                 // SAFETY: sleeps while the word is 0; no deadline.
                 unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), wait, 0, 0usize) };
-            } else if self.0.compare_exchange(seen, seen - 1, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            } else if self
+                .0
+                .compare_exchange(seen, seen - 1, Ordering::SeqCst, Ordering::SeqCst)
+                .is_ok()
+            {
                 return;
             }
         }
@@ -474,7 +683,9 @@ pub fn wake_ups(count: u32) -> Result<()> {
     const TOKENS: usize = 3;
     let threads = 2 * processors() + 1;
     let rounds = count.div_ceil(threads as u32);
-    let ring: Vec<Permits> = (0..threads).map(|n| Permits(AtomicU32::new(u32::from(n < TOKENS)))).collect();
+    let ring: Vec<Permits> = (0..threads)
+        .map(|n| Permits(AtomicU32::new(u32::from(n < TOKENS))))
+        .collect();
     let passed = AtomicU64::new(0);
     thread::scope(|scope| {
         for n in 0..threads {
@@ -490,7 +701,10 @@ pub fn wake_ups(count: u32) -> Result<()> {
     });
     let passed = passed.load(Ordering::Relaxed);
     ensure!(passed >= u64::from(count), "only {passed} were passed on");
-    let left: u32 = ring.iter().map(|permits| permits.0.load(Ordering::Relaxed)).sum();
+    let left: u32 = ring
+        .iter()
+        .map(|permits| permits.0.load(Ordering::Relaxed))
+        .sum();
     ensure!(left == TOKENS as u32, "{left} tokens are left of {TOKENS}");
     Ok(())
 }
@@ -505,12 +719,18 @@ fn affinity_churn() -> Result<()> {
     let threads = processors() + 2;
     let ids: Vec<AtomicU32> = (0..threads).map(|_| AtomicU32::new(0)).collect();
     let permits: Vec<Permits> = (0..threads).map(|_| Permits(AtomicU32::new(0))).collect();
-    let all = if processors() >= 64 { u64::MAX } else { (1 << processors()) - 1 };
+    let all = if processors() >= 64 {
+        u64::MAX
+    } else {
+        (1 << processors()) - 1
+    };
     let churn = |n: usize| -> Result<()> {
         ids[n].store(this_thread() as u32, Ordering::SeqCst);
         let mut random = n as u64 + 1;
         for round in 0..ROUNDS {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let cpu = (random >> 33) as usize % processors();
             let next = (n + 1) % threads;
             let other = ids[next].load(Ordering::SeqCst) as c_int;
@@ -529,35 +749,53 @@ fn affinity_churn() -> Result<()> {
     };
     thread::scope(|scope| {
         let churn = &churn;
-        let threads: Vec<_> = (0..threads).map(|n| scope.spawn(move || churn(n))).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("the thread ended well"))
+        let threads: Vec<_> = (0..threads)
+            .map(|n| scope.spawn(move || churn(n)))
+            .collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().expect("the thread ended well"))
     })
 }
 
-/// Everything at once: threads that compute, sleep, pass turns, change policies, come and go; and processes.
+/// Everything at once: threads that compute, sleep, pass turns, change policies, come and go; and
+/// processes.
 fn soak() -> Result<()> {
     const ROUNDS: u64 = 20;
-    let policies =
-        [(libc::SCHED_OTHER, 0), (libc::SCHED_BATCH, 0), (libc::SCHED_IDLE, 0), (libc::SCHED_RR, 1), (libc::SCHED_FIFO, 2)];
+    let policies = [
+        (libc::SCHED_OTHER, 0),
+        (libc::SCHED_BATCH, 0),
+        (libc::SCHED_IDLE, 0),
+        (libc::SCHED_RR, 1),
+        (libc::SCHED_FIFO, 2),
+    ];
     let permits = Permits(AtomicU32::new(0));
     let work = |n: usize| -> Result<()> {
         let mut ran = own_time();
         for round in 0..ROUNDS {
             let before = std::mem::replace(&mut ran, own_time());
-            ensure!(ran >= before, "the thread's time went back from {before:?} to {ran:?}");
+            ensure!(
+                ran >= before,
+                "the thread's time went back from {before:?} to {ran:?}"
+            );
             let (policy, priority) = policies[(n + round as usize) % policies.len()];
-            set_scheduler(0, policy, priority).map_err(|e| anyhow::anyhow!("policy {policy}: error {e}"))?;
+            set_scheduler(0, policy, priority)
+                .map_err(|e| anyhow::anyhow!("policy {policy}: error {e}"))?;
             match (n as u64 + round) % 5 {
                 0 => thread::sleep(Duration::from_micros(300)),
                 1 => {
-                    let sum: u64 = std::hint::black_box((0..20_000u64).fold(0, |sum, k| sum ^ k.wrapping_mul(k)));
+                    let sum: u64 = std::hint::black_box(
+                        (0..20_000u64).fold(0, |sum, k| sum ^ k.wrapping_mul(k)),
+                    );
                     ensure!(sum != 1, "arithmetic failed");
                 }
                 2 => {
                     permits.give();
                     permits.take();
                 }
-                3 => thread::scope(|scope| scope.spawn(thread::yield_now).join()).ok().context("a thread failed")?,
+                3 => thread::scope(|scope| scope.spawn(thread::yield_now).join())
+                    .ok()
+                    .context("a thread failed")?,
                 _ => {
                     if policy_of_child()? != policy {
                         bail!("a child has another policy than {policy}");
@@ -569,7 +807,11 @@ fn soak() -> Result<()> {
     };
     thread::scope(|scope| {
         let work = &work;
-        let threads: Vec<_> = (0..3 * processors() + 2).map(|n| scope.spawn(move || work(n))).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("the thread ended well"))
+        let threads: Vec<_> = (0..3 * processors() + 2)
+            .map(|n| scope.spawn(move || work(n)))
+            .collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().expect("the thread ended well"))
     })
 }

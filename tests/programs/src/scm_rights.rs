@@ -1,4 +1,5 @@
-//! Descriptors and credentials that travel over `AF_UNIX` sockets (`unix(7)`), and what becomes of those that nobody takes.
+//! Descriptors and credentials that travel over `AF_UNIX` sockets (`unix(7)`), and what becomes of
+//! those that nobody takes.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -12,7 +13,10 @@ use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[
     ("sockets-pass-descriptors", pass_descriptors),
-    ("sockets-descriptors-bound-messages", descriptors_bound_messages),
+    (
+        "sockets-descriptors-bound-messages",
+        descriptors_bound_messages,
+    ),
     ("sockets-pass-credentials", pass_credentials),
     ("sockets-rings-are-freed", rings_are_freed),
     ("sockets-deep-nesting-is-freed", deep_nesting_is_freed),
@@ -20,7 +24,10 @@ pub const CHECKS: &[(&str, Check)] = &[
 
 /// Sends bytes with control messages.
 fn send_with(fd: &impl AsRawFd, data: &[u8], control: &[u8]) -> io::Result<usize> {
-    let mut iov = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
+    let mut iov = libc::iovec {
+        iov_base: data.as_ptr().cast_mut().cast(),
+        iov_len: data.len(),
+    };
     // SAFETY: a structure of numbers and pointers may be zero.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     message.msg_iov = &raw mut iov;
@@ -43,7 +50,12 @@ fn control(kind: libc::c_int, data: &[u8]) -> Vec<u8> {
 }
 
 fn rights(fds: &[i32]) -> Vec<u8> {
-    control(libc::SCM_RIGHTS, &fds.iter().flat_map(|fd| fd.to_ne_bytes()).collect::<Vec<u8>>())
+    control(
+        libc::SCM_RIGHTS,
+        &fds.iter()
+            .flat_map(|fd| fd.to_ne_bytes())
+            .collect::<Vec<u8>>(),
+    )
 }
 
 /// What `recvmsg` gave: bytes, descriptors, credentials, flags.
@@ -54,10 +66,18 @@ pub struct Got {
     pub flags: libc::c_int,
 }
 
-pub fn receive_with(fd: &impl AsRawFd, size: usize, control_size: usize, flags: libc::c_int) -> io::Result<Got> {
+pub fn receive_with(
+    fd: &impl AsRawFd,
+    size: usize,
+    control_size: usize,
+    flags: libc::c_int,
+) -> io::Result<Got> {
     let mut bytes = vec![0; size];
     let mut control = vec![0u64; control_size.div_ceil(8)];
-    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: size };
+    let mut iov = libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: size,
+    };
     // SAFETY: a structure of numbers and pointers may be zero.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     message.msg_iov = &raw mut iov;
@@ -68,16 +88,25 @@ pub fn receive_with(fd: &impl AsRawFd, size: usize, control_size: usize, flags: 
     let n = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) };
     let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
     bytes.truncate(n.min(size));
-    let mut got = Got { bytes, fds: Vec::new(), credentials: None, flags: message.msg_flags };
+    let mut got = Got {
+        bytes,
+        fds: Vec::new(),
+        credentials: None,
+        flags: message.msg_flags,
+    };
     let control: Vec<u8> = control.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let mut rest = &control[..message.msg_controllen];
     while rest.len() >= 16 {
         let len = usize::from_ne_bytes(rest[..8].try_into().unwrap_or_default());
         let kind = i32::from_ne_bytes(rest[12..16].try_into().unwrap_or_default());
-        let words = rest[16..len].chunks_exact(4).map(|w| u32::from_ne_bytes(w.try_into().unwrap_or_default()));
+        let words = rest[16..len]
+            .chunks_exact(4)
+            .map(|w| u32::from_ne_bytes(w.try_into().unwrap_or_default()));
         if kind == libc::SCM_RIGHTS {
             // SAFETY: the kernel has just made these descriptors for us.
-            got.fds = words.map(|fd| unsafe { OwnedFd::from_raw_fd(fd.cast_signed()) }).collect();
+            got.fds = words
+                .map(|fd| unsafe { OwnedFd::from_raw_fd(fd.cast_signed()) })
+                .collect();
         } else {
             let words: Vec<u32> = words.collect();
             got.credentials = words.try_into().ok();
@@ -94,10 +123,18 @@ fn pass_descriptors() -> Result<()> {
         send_with(&a, b"here", &rights(&[writer.as_raw_fd(), a.as_raw_fd()]))?;
         drop(writer);
         let got = receive_with(&b, 16, 64, libc::MSG_CMSG_CLOEXEC)?;
-        ensure!(got.bytes == b"here" && got.fds.len() == 2, "{} descriptors with {:?}", got.fds.len(), got.bytes);
+        ensure!(
+            got.bytes == b"here" && got.fds.len() == 2,
+            "{} descriptors with {:?}",
+            got.fds.len(),
+            got.bytes
+        );
         // SAFETY: a plain system call.
         let flags = checked(unsafe { libc::fcntl(got.fds[0].as_raw_fd(), libc::F_GETFD) })?;
-        ensure!(flags & libc::FD_CLOEXEC != 0, "MSG_CMSG_CLOEXEC was not heard");
+        ensure!(
+            flags & libc::FD_CLOEXEC != 0,
+            "MSG_CMSG_CLOEXEC was not heard"
+        );
         let mut fds = got.fds.into_iter();
         let mut writer = File::from(fds.next().expect("two arrived"));
         writer.write_all(b"through")?;
@@ -108,13 +145,21 @@ fn pass_descriptors() -> Result<()> {
         // Only room for one: the other is closed, and that is said.
         send_with(&a, b"x", &rights(&[reader.as_raw_fd(), reader.as_raw_fd()]))?;
         let got = receive_with(&b, 16, 20, 0)?;
-        ensure!(got.fds.len() == 1 && got.flags & libc::MSG_CTRUNC != 0, "{} arrived, flags {:x}", got.fds.len(), got.flags);
+        ensure!(
+            got.fds.len() == 1 && got.flags & libc::MSG_CTRUNC != 0,
+            "{} arrived, flags {:x}",
+            got.fds.len(),
+            got.flags
+        );
         // Who just reads closes them.
         send_with(&a, b"y", &rights(&[reader.as_raw_fd()]))?;
         drop(got);
         drop(reader);
         ensure!(recv(&b, &mut [0; 4], 0)? == 1, "the byte");
-        ensure!(errno(send_with(&a, b"z", &rights(&[9999]))) == libc::EBADF, "a bad descriptor was sent");
+        ensure!(
+            errno(send_with(&a, b"z", &rights(&[9999]))) == libc::EBADF,
+            "a bad descriptor was sent"
+        );
     }
     Ok(())
 }
@@ -126,39 +171,84 @@ fn descriptors_bound_messages() -> Result<()> {
     send_with(&a, b"with", &rights(&[null.as_raw_fd()]))?;
     send(&a, b"after", 0)?;
     let peeked = receive_with(&b, 64, 64, libc::MSG_PEEK)?;
-    ensure!(peeked.bytes == b"plainwith" && peeked.fds.len() == 1, "peeked {:?}, {}", peeked.bytes, peeked.fds.len());
+    ensure!(
+        peeked.bytes == b"plainwith" && peeked.fds.len() == 1,
+        "peeked {:?}, {}",
+        peeked.bytes,
+        peeked.fds.len()
+    );
     let got = receive_with(&b, 64, 64, 0)?;
-    ensure!(got.bytes == b"plainwith" && got.fds.len() == 1, "{:?}, {} descriptors", got.bytes, got.fds.len());
+    ensure!(
+        got.bytes == b"plainwith" && got.fds.len() == 1,
+        "{:?}, {} descriptors",
+        got.bytes,
+        got.fds.len()
+    );
     let got = receive_with(&b, 64, 64, 0)?;
-    ensure!(got.bytes == b"after" && got.fds.is_empty(), "{:?}, {} descriptors", got.bytes, got.fds.len());
+    ensure!(
+        got.bytes == b"after" && got.fds.is_empty(),
+        "{:?}, {} descriptors",
+        got.bytes,
+        got.fds.len()
+    );
     Ok(())
 }
 
 fn pass_credentials() -> Result<()> {
     // SAFETY: plain system calls.
-    let me = unsafe { [libc::getpid().cast_unsigned(), libc::geteuid(), libc::getegid()] };
+    let me = unsafe {
+        [
+            libc::getpid().cast_unsigned(),
+            libc::geteuid(),
+            libc::getegid(),
+        ]
+    };
     for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_SEQPACKET] {
         let (a, b) = pair(kind)?;
         send(&a, b"before", 0)?;
         set_option(&b, libc::SO_PASSCRED, 1)?;
         send(&a, b"after", 0)?;
         let got = receive_with(&b, 64, 64, 0)?;
-        ensure!(got.bytes == b"before", "senders were mixed: {:?}", got.bytes);
-        ensure!(got.credentials == Some([0, 65534, 65534]), "nobody is called {:?}", got.credentials);
+        ensure!(
+            got.bytes == b"before",
+            "senders were mixed: {:?}",
+            got.bytes
+        );
+        ensure!(
+            got.credentials == Some([0, 65534, 65534]),
+            "nobody is called {:?}",
+            got.credentials
+        );
         let got = receive_with(&b, 64, 64, 0)?;
-        ensure!(got.bytes == b"after" && got.credentials == Some(me), "{:?} from {:?}", got.bytes, got.credentials);
+        ensure!(
+            got.bytes == b"after" && got.credentials == Some(me),
+            "{:?} from {:?}",
+            got.bytes,
+            got.credentials
+        );
         // Said by the sender, and checked.
         let said = control(libc::SCM_CREDENTIALS, &me.map(u32::to_ne_bytes).concat());
         send_with(&a, b"said", &said)?;
         let got = receive_with(&b, 64, 64, 0)?;
-        ensure!(got.bytes == b"said" && got.credentials == Some(me), "{:?} from {:?}", got.bytes, got.credentials);
+        ensure!(
+            got.bytes == b"said" && got.credentials == Some(me),
+            "{:?} from {:?}",
+            got.bytes,
+            got.credentials
+        );
     }
     let (a, _b) = pair(libc::SOCK_STREAM)?;
     let mut cred = [0u32; 3];
     let mut len = 12;
     // SAFETY: both are alive during the call.
     checked(unsafe {
-        libc::getsockopt(a.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, cred.as_mut_ptr().cast(), &raw mut len)
+        libc::getsockopt(
+            a.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            cred.as_mut_ptr().cast(),
+            &raw mut len,
+        )
     })?;
     ensure!(cred == me && len == 12, "SO_PEERCRED is {cred:?}");
     Ok(())
@@ -166,7 +256,8 @@ fn pass_credentials() -> Result<()> {
 
 /// How many pipes' writing ends are open is seen from the reading end: it ends when none is.
 fn rings_are_freed() -> Result<()> {
-    // A socket in its own queue, two in each other's, and one in that of a connection nobody accepted; each with the end of a pipe.
+    // A socket in its own queue, two in each other's, and one in that of a connection nobody
+    // accepted; each with the end of a pipe.
     let (mut reader, writer) = io::pipe()?;
     let pipe = writer.as_raw_fd();
     {
@@ -198,7 +289,10 @@ fn rings_are_freed() -> Result<()> {
     ensure!(reader.read(&mut byte)? == 0, "there are writers");
     let inner = receive_with(&other, 8, 64, 0)?;
     let kept = receive_with(&inner.fds[0], 8, 64, 0)?;
-    ensure!(kept.bytes == b"kept" && kept.fds.len() == 1, "what could be reached was emptied");
+    ensure!(
+        kept.bytes == b"kept" && kept.fds.len() == 1,
+        "what could be reached was emptied"
+    );
     Ok(())
 }
 

@@ -30,11 +30,19 @@ const fn op(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
 
 /// A program that returns `action` for one system call.
 pub fn for_call(number: libc::c_long, action: u32) -> Vec<libc::sock_filter> {
-    vec![op(0x20, 0, 0, 0), op(0x15, number as u32, 0, 1), op(0x06, action, 0, 0), op(0x06, ALLOW, 0, 0)]
+    vec![
+        op(0x20, 0, 0, 0),
+        op(0x15, number as u32, 0, 1),
+        op(0x06, action, 0, 0),
+        op(0x06, ALLOW, 0, 0),
+    ]
 }
 
 fn install(program: &[libc::sock_filter], flags: u32) -> io::Result<i32> {
-    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+    let program = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_ptr().cast_mut(),
+    };
     // SAFETY: a valid program; it is copied.
     checked(unsafe { libc::syscall(libc::SYS_seccomp, 1, flags, &raw const program) } as i32)
 }
@@ -52,7 +60,12 @@ fn getppid() -> io::Result<i32> {
 }
 
 fn refused<T: std::fmt::Debug>(result: io::Result<T>, errno: i32, what: &str) -> Result<()> {
-    ensure!(result.as_ref().is_err_and(|e| e.raw_os_error() == Some(errno)), "{what}: {result:?}");
+    ensure!(
+        result
+            .as_ref()
+            .is_err_and(|e| e.raw_os_error() == Some(errno)),
+        "{what}: {result:?}"
+    );
     Ok(())
 }
 
@@ -61,16 +74,34 @@ fn errors() -> Result<()> {
         // SAFETY: numbers.
         unsafe {
             checked(libc::setresuid(1000, 1000, 1000))?;
-            ensure!(libc::prctl(libc::PR_GET_SECCOMP) == 0, "a filter is there already");
+            ensure!(
+                libc::prctl(libc::PR_GET_SECCOMP) == 0,
+                "a filter is there already"
+            );
         }
-        refused(install(&for_call(libc::SYS_getppid, ERRNO | 5), 0), libc::EACCES, "a filter with all privileges to come")?;
+        refused(
+            install(&for_call(libc::SYS_getppid, ERRNO | 5), 0),
+            libc::EACCES,
+            "a filter with all privileges to come",
+        )?;
         no_new_privileges()?;
-        refused(install(&[op(0x20, 0, 0, 0)], 0), libc::EINVAL, "a program without end")?;
-        refused(install(&[op(0x20, 64, 0, 0), op(0x06, 0, 0, 0)], 0), libc::EINVAL, "a program that looks too far")?;
+        refused(
+            install(&[op(0x20, 0, 0, 0)], 0),
+            libc::EINVAL,
+            "a program without end",
+        )?;
+        refused(
+            install(&[op(0x20, 64, 0, 0), op(0x06, 0, 0, 0)], 0),
+            libc::EINVAL,
+            "a program that looks too far",
+        )?;
         install(&for_call(libc::SYS_getppid, ERRNO | 5), 0)?;
         refused(getppid(), 5, "the call that is not allowed")?;
-        // SAFETY: numbers.
-        ensure!(unsafe { libc::prctl(libc::PR_GET_SECCOMP) } == 2, "it is not told");
+        ensure!(
+            // SAFETY: numbers.
+            unsafe { libc::prctl(libc::PR_GET_SECCOMP) } == 2,
+            "it is not told"
+        );
         let text = std::fs::read_to_string("/proc/self/status")?;
         ensure!(text.contains("\nSeccomp:\t2\n"), "/proc tells otherwise");
         Ok(())
@@ -108,7 +139,8 @@ fn arguments_and_order() -> Result<()> {
 static TRAPPED: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn note_trap(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel gives a valid structure; the number and the processor's kind are behind an address.
+    // SAFETY: the kernel gives a valid structure; the number and the processor's kind are behind an
+    // address.
     let (code, errno, number) = unsafe {
         let words = info.cast::<i32>();
         (*words.add(2), *words.add(1), *words.add(6))
@@ -124,12 +156,16 @@ fn trap() -> Result<()> {
         // SAFETY: the handler only notes numbers.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
-            (action.sa_sigaction, action.sa_flags) = (note_trap as *const () as usize, libc::SA_SIGINFO);
+            (action.sa_sigaction, action.sa_flags) =
+                (note_trap as *const () as usize, libc::SA_SIGINFO);
             checked(libc::sigaction(libc::SIGSYS, &action, ptr::null_mut()))?;
         }
         install(&for_call(libc::SYS_getppid, TRAP | 33), 0)?;
         let _ = getppid();
-        ensure!(TRAPPED.load(Ordering::SeqCst) == libc::SYS_getppid as u32, "the handler saw {TRAPPED:?}");
+        ensure!(
+            TRAPPED.load(Ordering::SeqCst) == libc::SYS_getppid as u32,
+            "the handler saw {TRAPPED:?}"
+        );
         Ok(())
     })
 }
@@ -151,7 +187,9 @@ fn status_of(work: impl FnOnce()) -> Result<i32> {
 
 fn kills() -> Result<()> {
     let status = status_of(|| {
-        if no_new_privileges().is_ok() && install(&for_call(libc::SYS_getppid, KILL_PROCESS), 0).is_ok() {
+        if no_new_privileges().is_ok()
+            && install(&for_call(libc::SYS_getppid, KILL_PROCESS), 0).is_ok()
+        {
             let _ = getppid();
         }
     })?;
@@ -163,7 +201,8 @@ fn kills() -> Result<()> {
 static CAME_TO: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn call_what_kills(_: *mut libc::c_void) -> *mut libc::c_void {
-    if no_new_privileges().is_ok() && install(&for_call(libc::SYS_getppid, KILL_THREAD), 0).is_ok() {
+    if no_new_privileges().is_ok() && install(&for_call(libc::SYS_getppid, KILL_THREAD), 0).is_ok()
+    {
         CAME_TO.store(1, Ordering::SeqCst);
         let _ = getppid();
         CAME_TO.store(2, Ordering::SeqCst);
@@ -173,15 +212,20 @@ extern "C" fn call_what_kills(_: *mut libc::c_void) -> *mut libc::c_void {
 
 fn kills_a_thread() -> Result<()> {
     in_child(|| {
-        // SAFETY: the function takes nothing; the number is written before it is read. (A thread of the library that ends in a
-        // call would leave without what it should have returned, which nobody reads here.)
+        // SAFETY: the function takes nothing; the number is written before it is read. (A thread of
+        // the library that ends in a call would leave without what it should have returned, which
+        // nobody reads here.)
         unsafe {
             let mut thread = std::mem::zeroed();
-            let made = libc::pthread_create(&mut thread, ptr::null(), call_what_kills, ptr::null_mut());
+            let made =
+                libc::pthread_create(&mut thread, ptr::null(), call_what_kills, ptr::null_mut());
             ensure!(made == 0, "no thread: {made}");
             libc::pthread_join(thread, ptr::null_mut());
         }
-        ensure!(CAME_TO.load(Ordering::SeqCst) == 1, "the thread came to {CAME_TO:?}");
+        ensure!(
+            CAME_TO.load(Ordering::SeqCst) == 1,
+            "the thread came to {CAME_TO:?}"
+        );
         ensure!(getppid().is_ok(), "the filter of one thread is another's");
         Ok(())
     })?;
@@ -189,7 +233,10 @@ fn kills_a_thread() -> Result<()> {
     let status = status_of(|| {
         let _ = call_what_kills(ptr::null_mut());
     })?;
-    ensure!(status & 0x7f == libc::SIGSYS, "a process of one thread ended with {status:#x}");
+    ensure!(
+        status & 0x7f == libc::SIGSYS,
+        "a process of one thread ended with {status:#x}"
+    );
     Ok(())
 }
 
@@ -210,7 +257,10 @@ fn strict() -> Result<()> {
         }
         let _ = getppid();
     })?;
-    ensure!(status == libc::SIGKILL, "what is not allowed ended with {status:#x}");
+    ensure!(
+        status == libc::SIGKILL,
+        "what is not allowed ended with {status:#x}"
+    );
     Ok(())
 }
 
@@ -238,7 +288,13 @@ fn threads_and_children() -> Result<()> {
             ensure!(before, "the filter was there too early");
             refused(after, 5, "the other thread's call")
         })?;
-        refused(thread::spawn(getppid).join().expect("the thread ended well"), 5, "a new thread's call")?;
+        refused(
+            thread::spawn(getppid)
+                .join()
+                .expect("the thread ended well"),
+            5,
+            "a new thread's call",
+        )?;
         in_child(|| refused(getppid(), 5, "a child's call"))
     })
 }

@@ -1,4 +1,5 @@
-//! Restartable sequences (`rseq(2)`): a counter for each processor that threads add to without a locked instruction.
+//! Restartable sequences (`rseq(2)`): a counter for each processor that threads add to without a
+//! locked instruction.
 
 use std::arch::asm;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,7 +38,11 @@ struct Area {
 fn rseq(area: *mut Area, len: usize, flags: c_int, signature: u32) -> io::Result<()> {
     // SAFETY: the caller keeps the area for as long as it is registered.
     let result = unsafe { libc::syscall(SYS_RSEQ, area, len, flags, signature) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 unsafe extern "C" {
@@ -77,32 +82,72 @@ fn error(result: io::Result<()>) -> Option<i32> {
 fn registration() -> Result<()> {
     alone(|| {
         const LEN: usize = mem::size_of::<Area>();
-        let mut area = Box::new(Area { cpu: u32::MAX, ..Area::default() });
+        let mut area = Box::new(Area {
+            cpu: u32::MAX,
+            ..Area::default()
+        });
         let at = &raw mut *area;
-        ensure!(error(rseq(at, LEN, 2, SIGNATURE)) == Some(libc::EINVAL), "unknown flags are not refused");
-        ensure!(error(rseq(at, LEN - 8, 0, SIGNATURE)) == Some(libc::EINVAL), "a short structure is not refused");
-        ensure!(error(rseq(at.wrapping_byte_add(8), LEN, 0, SIGNATURE)) == Some(libc::EINVAL), "a crooked one is not refused");
+        ensure!(
+            error(rseq(at, LEN, 2, SIGNATURE)) == Some(libc::EINVAL),
+            "unknown flags are not refused"
+        );
+        ensure!(
+            error(rseq(at, LEN - 8, 0, SIGNATURE)) == Some(libc::EINVAL),
+            "a short structure is not refused"
+        );
+        ensure!(
+            error(rseq(at.wrapping_byte_add(8), LEN, 0, SIGNATURE)) == Some(libc::EINVAL),
+            "a crooked one is not refused"
+        );
         rseq(at, LEN, 0, SIGNATURE)?;
         // SAFETY: the kernel writes there; so does nobody else.
-        let cpu = || unsafe { ((&raw const (*at).cpu).read_volatile(), (&raw const (*at).cpu_start).read_volatile()) };
-        ensure!(cpu().0 == cpu().1 && cpu().0 < 4096, "the processor is {:?}", cpu());
-        ensure!(error(rseq(at, LEN, 0, SIGNATURE)) == Some(libc::EBUSY), "it is registered twice");
-        ensure!(error(rseq(at, LEN, 0, 1)) == Some(libc::EPERM), "another signature is not refused");
-        ensure!(error(rseq(at, LEN, UNREGISTER, 1)) == Some(libc::EPERM), "anybody takes it back");
+        let cpu = || unsafe {
+            (
+                (&raw const (*at).cpu).read_volatile(),
+                (&raw const (*at).cpu_start).read_volatile(),
+            )
+        };
+        ensure!(
+            cpu().0 == cpu().1 && cpu().0 < 4096,
+            "the processor is {:?}",
+            cpu()
+        );
+        ensure!(
+            error(rseq(at, LEN, 0, SIGNATURE)) == Some(libc::EBUSY),
+            "it is registered twice"
+        );
+        ensure!(
+            error(rseq(at, LEN, 0, 1)) == Some(libc::EPERM),
+            "another signature is not refused"
+        );
+        ensure!(
+            error(rseq(at, LEN, UNREGISTER, 1)) == Some(libc::EPERM),
+            "anybody takes it back"
+        );
         on_each_processor(|number| {
-            ensure!(cpu().0 as usize == number, "on processor {number} it is said to be {:?}", cpu());
+            ensure!(
+                cpu().0 as usize == number,
+                "on processor {number} it is said to be {:?}",
+                cpu()
+            );
             Ok(())
         })?;
         rseq(at, LEN, UNREGISTER, SIGNATURE)?;
-        ensure!(cpu() == (u32::MAX, 0), "what was taken back shows {:?}", cpu());
+        ensure!(
+            cpu() == (u32::MAX, 0),
+            "what was taken back shows {:?}",
+            cpu()
+        );
         Ok(())
     })
 }
 
-/// Calls `look` on each processor that the thread may run on, with its number; the thread stays on the last one.
+/// Calls `look` on each processor that the thread may run on, with its number; the thread stays on
+/// the last one.
 fn on_each_processor(look: impl Fn(usize) -> Result<()>) -> Result<()> {
     // SAFETY: sets are plain bits.
-    let (mut all, mut one): (libc::cpu_set_t, libc::cpu_set_t) = unsafe { (mem::zeroed(), mem::zeroed()) };
+    let (mut all, mut one): (libc::cpu_set_t, libc::cpu_set_t) =
+        unsafe { (mem::zeroed(), mem::zeroed()) };
     // SAFETY: the set is this thread's.
     crate::checked(unsafe { libc::sched_getaffinity(0, size_of_val(&all), &raw mut all) })?;
     // SAFETY: the numbers fit into the set.
@@ -111,7 +156,11 @@ fn on_each_processor(look: impl Fn(usize) -> Result<()>) -> Result<()> {
         unsafe {
             libc::CPU_ZERO(&mut one);
             libc::CPU_SET(number, &mut one);
-            crate::checked(libc::sched_setaffinity(0, size_of_val(&one), &raw const one))?;
+            crate::checked(libc::sched_setaffinity(
+                0,
+                size_of_val(&one),
+                &raw const one,
+            ))?;
         }
         look(number)?;
     }
@@ -120,7 +169,10 @@ fn on_each_processor(look: impl Fn(usize) -> Result<()>) -> Result<()> {
 
 fn of_children() -> Result<()> {
     alone(|| {
-        let mut area = Box::new(Area { cpu: u32::MAX, ..Area::default() });
+        let mut area = Box::new(Area {
+            cpu: u32::MAX,
+            ..Area::default()
+        });
         let at = &raw mut *area;
         rseq(at, mem::size_of::<Area>(), 0, SIGNATURE)?;
         // A child's thread is registered where its parent's was, and is told where it is.
@@ -128,7 +180,10 @@ fn of_children() -> Result<()> {
             on_each_processor(|number| {
                 // SAFETY: the kernel writes there; so does nobody else.
                 let cpu = unsafe { (&raw const (*at).cpu).read_volatile() };
-                ensure!(cpu as usize == number, "on processor {number} the child is said to be on {cpu}");
+                ensure!(
+                    cpu as usize == number,
+                    "on processor {number} the child is said to be on {cpu}"
+                );
                 Ok(())
             })
         });
@@ -146,8 +201,9 @@ static COUNTS: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 /// `area` is what the thread has registered.
 unsafe fn add(area: *mut Area, counts: *const AtomicU64) -> bool {
     let done: u64;
-    // SAFETY: the only store to anything but `area` is to a count of the processor that the sequence runs on. At its end or its abort
-    // address all registers but the named ones are as they were.
+    // SAFETY: the only store to anything but `area` is to a count of the processor that the
+    // sequence runs on. At its end or its abort address all registers but the named ones are as
+    // they were.
     unsafe {
         asm!(
             ".pushsection .data.rseq_sections, \"aw\"",
@@ -206,8 +262,15 @@ fn restart() -> Result<()> {
     for thread in threads {
         thread.join().expect("the thread ended well")?;
     }
-    let sum: u64 = COUNTS.iter().map(|count| count.load(Ordering::Relaxed)).sum();
-    ensure!(sum == THREADS * ROUNDS, "{sum} of {} were counted", THREADS * ROUNDS);
+    let sum: u64 = COUNTS
+        .iter()
+        .map(|count| count.load(Ordering::Relaxed))
+        .sum();
+    ensure!(
+        sum == THREADS * ROUNDS,
+        "{sum} of {} were counted",
+        THREADS * ROUNDS
+    );
     Ok(())
 }
 
@@ -218,14 +281,25 @@ fn barrier() -> Result<()> {
     let membarrier = |command: c_int| {
         // SAFETY: the call takes nothing of this program's.
         let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as c_int) }
+        if result < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(result as c_int)
+        }
     };
     let known = membarrier(0)?;
-    ensure!(known & (RSEQ | ANNOUNCE | GLOBAL) == RSEQ | ANNOUNCE | GLOBAL, "barriers are {known:#x}");
-    ensure!(error(membarrier(RSEQ).map(drop)) == Some(libc::EPERM), "a barrier that was not announced");
+    ensure!(
+        known & (RSEQ | ANNOUNCE | GLOBAL) == RSEQ | ANNOUNCE | GLOBAL,
+        "barriers are {known:#x}"
+    );
+    ensure!(
+        error(membarrier(RSEQ).map(drop)) == Some(libc::EPERM),
+        "a barrier that was not announced"
+    );
     membarrier(ANNOUNCE)?;
     membarrier(GLOBAL)?;
-    // A thread that never calls the kernel is sent out of its sequence: it leaves by the abort address only.
+    // A thread that never calls the kernel is sent out of its sequence: it leaves by the abort
+    // address only.
     static INSIDE: AtomicBool = AtomicBool::new(false);
     let enter = || {
         alone(|| {
@@ -265,7 +339,8 @@ fn barrier() -> Result<()> {
         }
         membarrier(RSEQ)?;
         waits.join().expect("the thread ended well")?;
-        // One that lost its processor at the first instruction of its sequence has left it before it said that it was inside.
+        // One that lost its processor at the first instruction of its sequence has left it before
+        // it said that it was inside.
         if INSIDE.load(Ordering::Acquire) {
             return Ok(());
         }

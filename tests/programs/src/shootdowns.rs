@@ -1,5 +1,6 @@
-//! A page that a thread on another processor has just used, and goes on to use: what is done to it holds for that thread as soon as the call
-//! returns. Both threads keep to their processors and nothing else runs, so nothing but the kernel makes the other processor forget.
+//! A page that a thread on another processor has just used, and goes on to use: what is done to it
+//! holds for that thread as soon as the call returns. Both threads keep to their processors and
+//! nothing else runs, so nothing but the kernel makes the other processor forget.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -7,7 +8,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::{io, mem, ptr, thread};
 
 use anyhow::{Context, Result, ensure};
-use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PROT_NONE, PROT_READ, PROT_WRITE, c_int, c_void};
+use libc::{
+    MAP_ANONYMOUS, MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PROT_NONE, PROT_READ, PROT_WRITE, c_int,
+    c_void,
+};
 
 use crate::{Check, checked};
 
@@ -52,15 +56,22 @@ struct Ground {
 impl Ground {
     /// Memory of the process's own.
     fn private() -> Result<Self> {
-        Ok(Self { page: map(ptr::null_mut(), MAP_PRIVATE | MAP_ANONYMOUS, -1)?, file: None })
+        Ok(Self {
+            page: map(ptr::null_mut(), MAP_PRIVATE | MAP_ANONYMOUS, -1)?,
+            file: None,
+        })
     }
 
     /// A page of a file, mapped to be shared.
     fn of_file() -> Result<Self> {
         // SAFETY: the name ends with a zero byte; nothing else has the descriptor.
-        let file = unsafe { File::from_raw_fd(checked(libc::memfd_create(c"shootdowns".as_ptr(), 0))?) };
+        let file =
+            unsafe { File::from_raw_fd(checked(libc::memfd_create(c"shootdowns".as_ptr(), 0))?) };
         file.set_len(PAGE as u64)?;
-        Ok(Self { page: map(ptr::null_mut(), MAP_SHARED, file.as_raw_fd())?, file: Some(file) })
+        Ok(Self {
+            page: map(ptr::null_mut(), MAP_SHARED, file.as_raw_fd())?,
+            file: Some(file),
+        })
     }
 
     fn address(&self) -> *mut c_void {
@@ -96,7 +107,11 @@ impl Word {
 fn map(at: *mut c_void, flags: c_int, fd: c_int) -> Result<*mut AtomicU32> {
     // SAFETY: a place of the kernel's choice, or the page of this check's own.
     let start = unsafe { libc::mmap(at, PAGE, PROT_READ | PROT_WRITE, flags, fd, 0) };
-    ensure!(start != libc::MAP_FAILED, "mmap: {}", io::Error::last_os_error());
+    ensure!(
+        start != libc::MAP_FAILED,
+        "mmap: {}",
+        io::Error::last_os_error()
+    );
     Ok(start.cast())
 }
 
@@ -109,7 +124,8 @@ fn processors() -> Result<[usize; 2]> {
         set
     };
     // SAFETY: the numbers are within the set.
-    let mut permitted = (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) });
+    let mut permitted =
+        (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) });
     let first = permitted.next().context("no processor is permitted")?;
     Ok([first, permitted.next().unwrap_or(first)])
 }
@@ -151,13 +167,20 @@ fn play(word: Word, how: Use, change: impl FnOnce() -> Result<()>) -> Result<u32
         wait_for(&steps, 1, alone);
         let changed = change();
         steps.store(2, Ordering::Release);
-        let seen = other.join().map_err(|_| anyhow::anyhow!("the other thread panicked"))??;
+        let seen = other
+            .join()
+            .map_err(|_| anyhow::anyhow!("the other thread panicked"))??;
         changed.map(|()| seen)
     })
 }
 
 /// Plays it again and again, each time in a process of its own, which ends as `end` says.
-fn ends(ground: fn() -> Result<Ground>, how: Use, change: fn(&Ground) -> Result<()>, end: End) -> Result<()> {
+fn ends(
+    ground: fn() -> Result<Ground>,
+    how: Use,
+    change: fn(&Ground) -> Result<()>,
+    end: End,
+) -> Result<()> {
     for round in 0..ROUNDS {
         // SAFETY: this process has one thread.
         let child = checked(unsafe { libc::fork() })?;
@@ -180,73 +203,147 @@ fn ends(ground: fn() -> Result<Ground>, how: Use, change: fn(&Ground) -> Result<
             status if libc::WIFSIGNALED(status) => End::Signal(libc::WTERMSIG(status)),
             status => End::Value(libc::WEXITSTATUS(status) as u32),
         };
-        ensure!(seen == end, "round {round}: the other thread's use of the page ended with {seen:?} instead of {end:?}");
+        ensure!(
+            seen == end,
+            "round {round}: the other thread's use of the page ended with {seen:?} instead of {end:?}"
+        );
     }
     Ok(())
 }
 
 fn wait(child: c_int) -> Result<c_int> {
     let mut status = 0;
-    // SAFETY: the status is this function's.
-    ensure!(checked(unsafe { libc::waitpid(child, &mut status, 0) })? == child, "another child ended");
+    ensure!(
+        // SAFETY: the status is this function's.
+        checked(unsafe { libc::waitpid(child, &mut status, 0) })? == child,
+        "another child ended"
+    );
     Ok(status)
 }
 
 fn access() -> Result<()> {
-    // SAFETY: the page is the check's own, here and below; nothing but the other thread uses it, whose end is what is looked at.
-    let change = |ground: &Ground| Ok(checked(unsafe { libc::mprotect(ground.address(), PAGE, PROT_NONE) }).map(drop)?);
-    ends(Ground::private, Use::Read, change, End::Signal(libc::SIGSEGV))
+    let change = |ground: &Ground| {
+        // SAFETY: the page is the check's own, here and below; nothing but the other thread uses it,
+        // whose end is what is looked at.
+        Ok(checked(unsafe { libc::mprotect(ground.address(), PAGE, PROT_NONE) }).map(drop)?)
+    };
+    ends(
+        Ground::private,
+        Use::Read,
+        change,
+        End::Signal(libc::SIGSEGV),
+    )
 }
 
 fn writing() -> Result<()> {
-    // SAFETY: as above.
-    let change = |ground: &Ground| Ok(checked(unsafe { libc::mprotect(ground.address(), PAGE, PROT_READ) }).map(drop)?);
-    ends(Ground::private, Use::Write, change, End::Signal(libc::SIGSEGV))?;
-    ends(Ground::of_file, Use::Write, change, End::Signal(libc::SIGSEGV))?;
+    let change = |ground: &Ground| {
+        // SAFETY: as above.
+        Ok(checked(unsafe { libc::mprotect(ground.address(), PAGE, PROT_READ) }).map(drop)?)
+    };
+    ends(
+        Ground::private,
+        Use::Write,
+        change,
+        End::Signal(libc::SIGSEGV),
+    )?;
+    ends(
+        Ground::of_file,
+        Use::Write,
+        change,
+        End::Signal(libc::SIGSEGV),
+    )?;
     ends(Ground::private, Use::Read, change, End::Value(BEFORE))
 }
 
 fn mappings() -> Result<()> {
     // SAFETY: as above.
-    let change = |ground: &Ground| Ok(checked(unsafe { libc::munmap(ground.address(), PAGE) }).map(drop)?);
-    ends(Ground::private, Use::Read, change, End::Signal(libc::SIGSEGV))?;
-    ends(Ground::of_file, Use::Write, change, End::Signal(libc::SIGSEGV))
+    let change =
+        |ground: &Ground| Ok(checked(unsafe { libc::munmap(ground.address(), PAGE) }).map(drop)?);
+    ends(
+        Ground::private,
+        Use::Read,
+        change,
+        End::Signal(libc::SIGSEGV),
+    )?;
+    ends(
+        Ground::of_file,
+        Use::Write,
+        change,
+        End::Signal(libc::SIGSEGV),
+    )
 }
 
 fn moved_pages() -> Result<()> {
     let change = |ground: &Ground| {
         let to = map(ptr::null_mut(), MAP_PRIVATE | MAP_ANONYMOUS, -1)?;
         // SAFETY: as above; both places are the check's.
-        let moved =
-            unsafe { libc::mremap(ground.address(), PAGE, PAGE, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, to.cast::<c_void>()) };
+        let moved = unsafe {
+            libc::mremap(
+                ground.address(),
+                PAGE,
+                PAGE,
+                libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+                to.cast::<c_void>(),
+            )
+        };
         ensure!(moved == to.cast(), "mremap: {}", io::Error::last_os_error());
         Ok(())
     };
-    ends(Ground::private, Use::Read, change, End::Signal(libc::SIGSEGV))?;
-    ends(Ground::of_file, Use::Write, change, End::Signal(libc::SIGSEGV))
+    ends(
+        Ground::private,
+        Use::Read,
+        change,
+        End::Signal(libc::SIGSEGV),
+    )?;
+    ends(
+        Ground::of_file,
+        Use::Write,
+        change,
+        End::Signal(libc::SIGSEGV),
+    )
 }
 
 fn replaced_pages() -> Result<()> {
-    let change = |ground: &Ground| map(ground.address(), MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1).map(drop);
+    let change = |ground: &Ground| {
+        map(
+            ground.address(),
+            MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+            -1,
+        )
+        .map(drop)
+    };
     ends(Ground::private, Use::Read, change, End::Value(0))?;
     ends(Ground::of_file, Use::Read, change, End::Value(0))
 }
 
 fn dropped_pages() -> Result<()> {
-    // SAFETY: as above.
-    let change = |ground: &Ground| Ok(checked(unsafe { libc::madvise(ground.address(), PAGE, libc::MADV_DONTNEED) }).map(drop)?);
+    let change = |ground: &Ground| {
+        Ok(
+            // SAFETY: as above.
+            checked(unsafe { libc::madvise(ground.address(), PAGE, libc::MADV_DONTNEED) })
+                .map(drop)?,
+        )
+    };
     ends(Ground::private, Use::Read, change, End::Value(0))
 }
 
 fn cut_short() -> Result<()> {
-    ends(Ground::of_file, Use::Read, |ground| Ok(ground.file()?.set_len(0)?), End::Signal(libc::SIGBUS))
+    ends(
+        Ground::of_file,
+        Use::Read,
+        |ground| Ok(ground.file()?.set_len(0)?),
+        End::Signal(libc::SIGBUS),
+    )
 }
 
 fn holes() -> Result<()> {
     let change = |ground: &Ground| {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         // SAFETY: numbers only.
-        Ok(checked(unsafe { libc::fallocate(ground.file()?.as_raw_fd(), mode, 0, PAGE as i64) }).map(drop)?)
+        Ok(
+            checked(unsafe { libc::fallocate(ground.file()?.as_raw_fd(), mode, 0, PAGE as i64) })
+                .map(drop)?,
+        )
     };
     ends(Ground::of_file, Use::Read, change, End::Value(0))
 }
@@ -272,9 +369,15 @@ fn by_fork() -> Result<()> {
         })?;
         told.store(1, Ordering::Release);
         let status = wait(child)?;
-        ensure!(seen == WRITTEN + 1, "round {round}: the other thread reads {seen}");
+        ensure!(
+            seen == WRITTEN + 1,
+            "round {round}: the other thread reads {seen}"
+        );
         let has = libc::WEXITSTATUS(status) as u32;
-        ensure!(libc::WIFEXITED(status) && has == WRITTEN, "round {round}: the child reads {has}: status {status:#x}");
+        ensure!(
+            libc::WIFEXITED(status) && has == WRITTEN,
+            "round {round}: the child reads {has}: status {status:#x}"
+        );
     }
     Ok(())
 }

@@ -22,10 +22,19 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("signals-reach-one-thread", reach_one_thread),
     ("signals-use-the-alternate-stack", use_the_alternate_stack),
     ("signals-page-fault-can-be-mended", page_fault_can_be_mended),
-    ("signals-division-fault-tells-its-place", division_fault_tells_its_place),
+    (
+        "signals-division-fault-tells-its-place",
+        division_fault_tells_its_place,
+    ),
     ("signals-alarm-arrives", alarm_arrives),
-    ("signals-thread-number-means-its-process", thread_number_means_its_process),
-    ("signals-descriptors-signal-is-the-infos", descriptors_signal_is_the_infos),
+    (
+        "signals-thread-number-means-its-process",
+        thread_number_means_its_process,
+    ),
+    (
+        "signals-descriptors-signal-is-the-infos",
+        descriptors_signal_is_the_infos,
+    ),
     ("signals-frame-that-has-no-room", frame_that_has_no_room),
     ("signals-errors-in-order", errors_in_order),
 ];
@@ -34,8 +43,8 @@ type Action = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
 /// Installs `action` for `signal`.
 fn handle(signal: c_int, action: Action, flags: c_int) -> io::Result<()> {
-    // SAFETY: all zeroes is a valid `sigaction`, and the handlers of this file only touch atomics, their frame, and call what is
-    // safe to call from a handler.
+    // SAFETY: all zeroes is a valid `sigaction`, and the handlers of this file only touch atomics,
+    // their frame, and call what is safe to call from a handler.
     unsafe {
         let mut request: libc::sigaction = mem::zeroed();
         request.sa_sigaction = action as usize;
@@ -67,7 +76,8 @@ static SENDER: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn count(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     COUNT.fetch_add(1, Ordering::SeqCst);
-    // SAFETY: the kernel passes a valid siginfo to a handler with SA_SIGINFO; these signals come from `kill`.
+    // SAFETY: the kernel passes a valid siginfo to a handler with SA_SIGINFO; these signals come
+    // from `kill`.
     SENDER.store(unsafe { (*info).si_pid() }, Ordering::SeqCst);
 }
 
@@ -76,10 +86,16 @@ fn reach_their_handler() -> Result<()> {
     for expected in 1..=100 {
         send_to_self(libc::SIGUSR1)?;
         let seen = COUNT.load(Ordering::SeqCst);
-        ensure!(seen == expected, "after {expected} signals the handler has run {seen} times");
+        ensure!(
+            seen == expected,
+            "after {expected} signals the handler has run {seen} times"
+        );
     }
     let sender = SENDER.load(Ordering::SeqCst);
-    ensure!(sender as u32 == std::process::id(), "the sender is given as {sender}");
+    ensure!(
+        sender as u32 == std::process::id(),
+        "the sender is given as {sender}"
+    );
     Ok(())
 }
 
@@ -88,7 +104,10 @@ fn wait_while_blocked() -> Result<()> {
     mask(libc::SIG_BLOCK, libc::SIGUSR1)?;
     send_to_self(libc::SIGUSR1)?;
     send_to_self(libc::SIGUSR1)?;
-    ensure!(COUNT.load(Ordering::SeqCst) == 0, "a blocked signal was delivered");
+    ensure!(
+        COUNT.load(Ordering::SeqCst) == 0,
+        "a blocked signal was delivered"
+    );
     // SAFETY: the set is initialised by `sigpending`.
     let pending = unsafe {
         let mut set: libc::sigset_t = mem::zeroed();
@@ -98,7 +117,10 @@ fn wait_while_blocked() -> Result<()> {
     ensure!(pending == 1, "it is not pending");
     mask(libc::SIG_UNBLOCK, libc::SIGUSR1)?;
     let seen = COUNT.load(Ordering::SeqCst);
-    ensure!(seen == 1, "two pending signals of a kind were delivered {seen} times instead of once");
+    ensure!(
+        seen == 1,
+        "two pending signals of a kind were delivered {seen} times instead of once"
+    );
     Ok(())
 }
 
@@ -139,8 +161,14 @@ fn keep_registers() -> Result<()> {
         done.store(true, Ordering::SeqCst);
         disturbed
     });
-    ensure!(COUNT.load(Ordering::SeqCst) > 0, "no signal arrived during the work");
-    ensure!(undisturbed == disturbed, "undisturbed {undisturbed:?}, with signals {disturbed:?}");
+    ensure!(
+        COUNT.load(Ordering::SeqCst) > 0,
+        "no signal arrived during the work"
+    );
+    ensure!(
+        undisturbed == disturbed,
+        "undisturbed {undisturbed:?}, with signals {disturbed:?}"
+    );
     Ok(())
 }
 
@@ -159,11 +187,15 @@ fn nest() -> Result<()> {
     handle(libc::SIGUSR1, outer, 0)?;
     handle(libc::SIGUSR2, count, 0)?;
     send_to_self(libc::SIGUSR1)?;
-    ensure!(DEPTH.load(Ordering::SeqCst) == 1, "the inner signal did not interrupt the outer handler");
+    ensure!(
+        DEPTH.load(Ordering::SeqCst) == 1,
+        "the inner signal did not interrupt the outer handler"
+    );
     Ok(())
 }
 
-/// Runs `call` while another thread sends SIGUSR1 to this one again and again: if the call waits long enough, some come while it does.
+/// Runs `call` while another thread sends SIGUSR1 to this one again and again: if the call waits
+/// long enough, some come while it does.
 fn under_signals<R>(call: impl FnOnce() -> R) -> R {
     // SAFETY: the call takes nothing.
     let me = unsafe { libc::pthread_self() } as usize;
@@ -184,18 +216,30 @@ fn under_signals<R>(call: impl FnOnce() -> R) -> R {
 
 fn interrupt_a_sleep() -> Result<()> {
     handle(libc::SIGUSR1, count, libc::SA_RESTART)?;
-    let request = libc::timespec { tv_sec: 20, tv_nsec: 0 };
-    let mut left = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let request = libc::timespec {
+        tv_sec: 20,
+        tv_nsec: 0,
+    };
+    let mut left = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     let (result, error, slept) = under_signals(|| {
         let start = Instant::now();
         // SAFETY: both point to valid structures.
         let result = unsafe { libc::nanosleep(&request, &mut left) };
         (result, io::Error::last_os_error(), start.elapsed())
     });
-    ensure!(result == -1 && error.kind() == io::ErrorKind::Interrupted, "nanosleep returned {result}: {error}");
+    ensure!(
+        result == -1 && error.kind() == io::ErrorKind::Interrupted,
+        "nanosleep returned {result}: {error}"
+    );
     let left = Duration::new(left.tv_sec as u64, left.tv_nsec as u32);
     let asked = Duration::from_secs(20);
-    ensure!(left <= asked && left + slept + Duration::from_millis(1) >= asked, "it slept {slept:?}, {left:?} are left");
+    ensure!(
+        left <= asked && left + slept + Duration::from_millis(1) >= asked,
+        "it slept {slept:?}, {left:?} are left"
+    );
     Ok(())
 }
 
@@ -246,7 +290,10 @@ fn reach_one_thread() -> Result<()> {
     });
     let id = thread.join().expect("the thread ended well")?;
     let handled_by = HANDLED_BY.load(Ordering::SeqCst);
-    ensure!(handled_by == id, "thread {handled_by} handled the signal, not {id}");
+    ensure!(
+        handled_by == id,
+        "thread {handled_by} handled the signal, not {id}"
+    );
     Ok(())
 }
 
@@ -259,16 +306,27 @@ extern "C" fn note_stack(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
 
 fn use_the_alternate_stack() -> Result<()> {
     let mut area = vec![0u8; 64 * 1024];
-    let stack = libc::stack_t { ss_sp: area.as_mut_ptr().cast(), ss_flags: 0, ss_size: area.len() };
+    let stack = libc::stack_t {
+        ss_sp: area.as_mut_ptr().cast(),
+        ss_flags: 0,
+        ss_size: area.len(),
+    };
     // SAFETY: the area outlives its use as a stack: the stack is switched off again below.
     checked(unsafe { libc::sigaltstack(&stack, ptr::null_mut()) })?;
     handle(libc::SIGUSR1, note_stack, libc::SA_ONSTACK)?;
     send_to_self(libc::SIGUSR1)?;
-    let off = libc::stack_t { ss_sp: ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+    let off = libc::stack_t {
+        ss_sp: ptr::null_mut(),
+        ss_flags: libc::SS_DISABLE,
+        ss_size: 0,
+    };
     // SAFETY: no handler runs on the alternate stack now.
     checked(unsafe { libc::sigaltstack(&off, ptr::null_mut()) })?;
     let used = STACK_USED.load(Ordering::SeqCst);
-    ensure!(area.as_ptr_range().contains(&(used as *const u8)), "the handler ran on another stack, at {used:#x}");
+    ensure!(
+        area.as_ptr_range().contains(&(used as *const u8)),
+        "the handler ran on another stack, at {used:#x}"
+    );
     Ok(())
 }
 
@@ -278,26 +336,48 @@ static PAGE: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn mend(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     FAULTS.fetch_add(1, Ordering::SeqCst);
-    // SAFETY: the kernel passes a valid siginfo with an address for SIGSEGV; the page is the check's own mapping.
+    // SAFETY: the kernel passes a valid siginfo with an address for SIGSEGV; the page is the
+    // check's own mapping.
     unsafe {
         FAULT_ADDRESS.store((*info).si_addr() as usize, Ordering::SeqCst);
-        libc::mprotect(PAGE.load(Ordering::SeqCst) as *mut c_void, 4096, libc::PROT_READ | libc::PROT_WRITE);
+        libc::mprotect(
+            PAGE.load(Ordering::SeqCst) as *mut c_void,
+            4096,
+            libc::PROT_READ | libc::PROT_WRITE,
+        );
     }
 }
 
 fn page_fault_can_be_mended() -> Result<()> {
     // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
-    let page = unsafe { libc::mmap(ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
-    ensure!(page != libc::MAP_FAILED, "mmap: {}", io::Error::last_os_error());
+    let page = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            4096,
+            libc::PROT_READ,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    ensure!(
+        page != libc::MAP_FAILED,
+        "mmap: {}",
+        io::Error::last_os_error()
+    );
     PAGE.store(page as usize, Ordering::SeqCst);
     handle(libc::SIGSEGV, mend, 0)?;
     let place = page.cast::<u8>().wrapping_add(123);
-    // SAFETY: the place is in the mapping above; the handler makes it writable when the write faults.
+    // SAFETY: the place is in the mapping above; the handler makes it writable when the write
+    // faults.
     let value = unsafe {
         place.write_volatile(42);
         place.read_volatile()
     };
-    let (faults, address) = (FAULTS.load(Ordering::SeqCst), FAULT_ADDRESS.load(Ordering::SeqCst));
+    let (faults, address) = (
+        FAULTS.load(Ordering::SeqCst),
+        FAULT_ADDRESS.load(Ordering::SeqCst),
+    );
     ensure!(
         value == 42 && faults == 1 && address == place as usize,
         "value {value}, {faults} faults, at {address:#x} for {place:p}"
@@ -307,8 +387,9 @@ fn page_fault_can_be_mended() -> Result<()> {
 
 extern "C" fn skip_division(_: c_int, info: *mut siginfo_t, context: *mut c_void) {
     FAULTS.fetch_add(1, Ordering::SeqCst);
-    // SAFETY: the kernel passes a valid siginfo and context to a handler with SA_SIGINFO. The faulting instruction is the
-    // two-byte division of the check below, and execution goes on after it.
+    // SAFETY: the kernel passes a valid siginfo and context to a handler with SA_SIGINFO. The
+    // faulting instruction is the two-byte division of the check below, and execution goes on after
+    // it.
     unsafe {
         FAULT_ADDRESS.store((*info).si_addr() as usize, Ordering::SeqCst);
         let registers = &mut (*context.cast::<ucontext_t>()).uc_mcontext.gregs;
@@ -321,8 +402,8 @@ extern "C" fn skip_division(_: c_int, info: *mut siginfo_t, context: *mut c_void
 fn division_fault_tells_its_place() -> Result<()> {
     handle(libc::SIGFPE, skip_division, 0)?;
     let (place, r12): (usize, u64);
-    // SAFETY: the division by zero raises SIGFPE, whose handler goes on after the two bytes of `div ecx`; rax and rdx are
-    // declared as lost, r12 is changed by the handler and declared so.
+    // SAFETY: the division by zero raises SIGFPE, whose handler goes on after the two bytes of
+    // `div ecx`; rax and rdx are declared as lost, r12 is changed by the handler and declared so.
     unsafe {
         std::arch::asm!(
             "lea {place}, [rip + 2f]",
@@ -336,17 +417,29 @@ fn division_fault_tells_its_place() -> Result<()> {
         );
     }
     let address = FAULT_ADDRESS.load(Ordering::SeqCst);
-    ensure!(FAULTS.load(Ordering::SeqCst) == 1 && address == place, "the fault is given at {address:#x}, it is at {place:#x}");
+    ensure!(
+        FAULTS.load(Ordering::SeqCst) == 1 && address == place,
+        "the fault is given at {address:#x}, it is at {place:#x}"
+    );
     let seen = HANDLED_BY.load(Ordering::SeqCst);
-    ensure!(seen == 4711 && r12 == 99, "the handler saw {seen} in r12 and left {r12}");
+    ensure!(
+        seen == 4711 && r12 == 99,
+        "the handler saw {seen} in r12 and left {r12}"
+    );
     Ok(())
 }
 
 fn alarm_arrives() -> Result<()> {
     handle(libc::SIGALRM, count, 0)?;
     let timer = libc::itimerval {
-        it_interval: libc::timeval { tv_sec: 0, tv_usec: 20_000 },
-        it_value: libc::timeval { tv_sec: 0, tv_usec: 20_000 },
+        it_interval: libc::timeval {
+            tv_sec: 0,
+            tv_usec: 20_000,
+        },
+        it_value: libc::timeval {
+            tv_sec: 0,
+            tv_usec: 20_000,
+        },
     };
     let start = Instant::now();
     // SAFETY: the structure is valid, and nothing is returned through the null pointer.
@@ -356,13 +449,18 @@ fn alarm_arrives() -> Result<()> {
     }
     let seen = COUNT.load(Ordering::SeqCst);
     ensure!(seen >= 5, "{seen} alarms in {:?}", start.elapsed());
-    ensure!(start.elapsed() >= Duration::from_millis(100), "5 alarms of 20 ms came within {:?}", start.elapsed());
+    ensure!(
+        start.elapsed() >= Duration::from_millis(100),
+        "5 alarms of 20 ms came within {:?}",
+        start.elapsed()
+    );
     Ok(())
 }
 
 static WORKER: AtomicI32 = AtomicI32::new(0);
 
-/// Runs `check` with the number of a thread of this process that is not its first, and has SIGUSR2 blocked.
+/// Runs `check` with the number of a thread of this process that is not its first, and has SIGUSR2
+/// blocked.
 fn with_thread(check: impl FnOnce(i32) -> Result<()>) -> Result<()> {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -387,20 +485,38 @@ fn thread_number_means_its_process() -> Result<()> {
     handle(libc::SIGUSR2, count, 0)?;
     let own = i64::from(std::process::id());
     with_thread(|tid| {
-        is(call!(SYS_kill, tid, 0), 0, "kill of a thread's number with nothing")?;
-        is(call!(SYS_kill, tid, libc::SIGUSR2), 0, "kill of a thread's number")?;
+        is(
+            call!(SYS_kill, tid, 0),
+            0,
+            "kill of a thread's number with nothing",
+        )?;
+        is(
+            call!(SYS_kill, tid, libc::SIGUSR2),
+            0,
+            "kill of a thread's number",
+        )?;
         // It is the process's, and the thread that was named does not take it.
         ensure!(COUNT.load(Ordering::SeqCst) == 1, "nobody took it");
         // SAFETY: all zeroes is a siginfo.
         let mut info: siginfo_t = unsafe { mem::zeroed() };
         (info.si_signo, info.si_code) = (libc::SIGUSR2, libc::SI_QUEUE);
-        let queue = |pid: i64, info: &siginfo_t| call!(SYS_rt_sigqueueinfo, pid, libc::SIGUSR2, ptr::from_ref(info));
-        is(queue(tid.into(), &info), 0, "rt_sigqueueinfo of a thread's number")?;
+        let queue = |pid: i64, info: &siginfo_t| {
+            call!(SYS_rt_sigqueueinfo, pid, libc::SIGUSR2, ptr::from_ref(info))
+        };
+        is(
+            queue(tid.into(), &info),
+            0,
+            "rt_sigqueueinfo of a thread's number",
+        )?;
         ensure!(COUNT.load(Ordering::SeqCst) == 2, "nobody took the second");
         // Only a thread may say of itself that its signal is the kernel's.
         info.si_code = libc::SI_USER;
         is(queue(own, &info), 0, "a thread about itself")?;
-        fails(queue(tid.into(), &info), libc::EPERM, "a thread about another")
+        fails(
+            queue(tid.into(), &info),
+            libc::EPERM,
+            "a thread about another",
+        )
     })
 }
 
@@ -410,12 +526,31 @@ fn descriptors_signal_is_the_infos() -> Result<()> {
     // SAFETY: all zeroes is a siginfo.
     let mut info: siginfo_t = unsafe { mem::zeroed() };
     (info.si_signo, info.si_code) = (libc::SIGUSR2, libc::SI_QUEUE);
-    let send = |info: &siginfo_t| call!(SYS_pidfd_send_signal, own.0, libc::SIGUSR1, ptr::from_ref(info), 0);
-    fails(send(&info), libc::EINVAL, "another signal than the information's")?;
+    let send = |info: &siginfo_t| {
+        call!(
+            SYS_pidfd_send_signal,
+            own.0,
+            libc::SIGUSR1,
+            ptr::from_ref(info),
+            0
+        )
+    };
+    fails(
+        send(&info),
+        libc::EINVAL,
+        "another signal than the information's",
+    )?;
     info.si_signo = libc::SIGUSR1;
     is(send(&info), 0, "the information's")?;
-    ensure!(COUNT.load(Ordering::SeqCst) == 1, "the handler has run another number of times");
-    fails(call!(SYS_pidfd_send_signal, own.0, libc::SIGUSR1, 0, 1u32 << 20), libc::EINVAL, "a flag there is not")
+    ensure!(
+        COUNT.load(Ordering::SeqCst) == 1,
+        "the handler has run another number of times"
+    );
+    fails(
+        call!(SYS_pidfd_send_signal, own.0, libc::SIGUSR1, 0, 1u32 << 20),
+        libc::EINVAL,
+        "a flag there is not",
+    )
 }
 
 extern "C" fn no_room(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
@@ -425,7 +560,13 @@ extern "C" fn no_room(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
         FAULTS.fetch_add(1, Ordering::SeqCst);
         // Now there is room.
         // SAFETY: the stack is the one of `frame_that_has_no_room`, which is mapped until the end.
-        unsafe { libc::mprotect(STACK.load(Ordering::SeqCst) as *mut c_void, STACK_SIZE, libc::PROT_READ | libc::PROT_WRITE) };
+        unsafe {
+            libc::mprotect(
+                STACK.load(Ordering::SeqCst) as *mut c_void,
+                STACK_SIZE,
+                libc::PROT_READ | libc::PROT_WRITE,
+            )
+        };
     }
 }
 
@@ -433,48 +574,89 @@ const SI_KERNEL: i32 = 0x80;
 const STACK_SIZE: usize = 1 << 16;
 static STACK: AtomicUsize = AtomicUsize::new(0);
 
-/// A signal whose frame has no room is told by SIGSEGV, which is handled on another stack; the first signal is lost.
+/// A signal whose frame has no room is told by SIGSEGV, which is handled on another stack; the
+/// first signal is lost.
 fn frame_that_has_no_room() -> Result<()> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let stack = call!(SYS_mmap, 0, STACK_SIZE, libc::PROT_READ, flags, -1i32, 0);
     ensure!(stack > 0, "mmap: {stack}");
     STACK.store(stack as usize, Ordering::SeqCst);
-    let alternate = libc::stack_t { ss_sp: stack as *mut c_void, ss_flags: 0, ss_size: STACK_SIZE };
-    is(call!(SYS_sigaltstack, &raw const alternate, 0), 0, "sigaltstack")?;
+    let alternate = libc::stack_t {
+        ss_sp: stack as *mut c_void,
+        ss_flags: 0,
+        ss_size: STACK_SIZE,
+    };
+    is(
+        call!(SYS_sigaltstack, &raw const alternate, 0),
+        0,
+        "sigaltstack",
+    )?;
     handle(libc::SIGHUP, count, libc::SA_ONSTACK)?;
     handle(libc::SIGSEGV, no_room, 0)?;
     for round in 1..=3 {
-        is(call!(SYS_mprotect, stack, STACK_SIZE, libc::PROT_READ), 0, "mprotect")?;
+        is(
+            call!(SYS_mprotect, stack, STACK_SIZE, libc::PROT_READ),
+            0,
+            "mprotect",
+        )?;
         send_to_self(libc::SIGHUP)?;
-        ensure!(FAULTS.load(Ordering::SeqCst) == round, "SIGSEGV was not handled");
-        ensure!(COUNT.load(Ordering::SeqCst) == round - 1, "the signal was handled, too");
+        ensure!(
+            FAULTS.load(Ordering::SeqCst) == round,
+            "SIGSEGV was not handled"
+        );
+        ensure!(
+            COUNT.load(Ordering::SeqCst) == round - 1,
+            "the signal was handled, too"
+        );
         let mut blocked = [0u64; 1];
-        is(call!(SYS_rt_sigprocmask, 0, 0, blocked.as_mut_ptr(), 8), 0, "rt_sigprocmask")?;
+        is(
+            call!(SYS_rt_sigprocmask, 0, 0, blocked.as_mut_ptr(), 8),
+            0,
+            "rt_sigprocmask",
+        )?;
         ensure!(blocked == [0], "left blocked: {blocked:x?}");
         send_to_self(libc::SIGHUP)?;
-        ensure!(COUNT.load(Ordering::SeqCst) == round, "the next was not handled");
+        ensure!(
+            COUNT.load(Ordering::SeqCst) == round,
+            "the next was not handled"
+        );
     }
     // With that handler on the same stack there is no way on.
     in_child(|| {
         handle(libc::SIGSEGV, no_room, libc::SA_ONSTACK)?;
-        is(call!(SYS_mprotect, stack, STACK_SIZE, libc::PROT_READ), 0, "mprotect")?;
+        is(
+            call!(SYS_mprotect, stack, STACK_SIZE, libc::PROT_READ),
+            0,
+            "mprotect",
+        )?;
         send_to_self(libc::SIGHUP)?;
         ensure!(false, "the process lives");
         Ok(())
     })
     .map_or_else(
         |error| {
-            ensure!(error.to_string().contains("status 0xb") || error.to_string().contains("status 0x8b"), "{error}");
+            ensure!(
+                error.to_string().contains("status 0xb")
+                    || error.to_string().contains("status 0x8b"),
+                "{error}"
+            );
             Ok(())
         },
         |()| Err(anyhow::anyhow!("the process ended well")),
     )
 }
 
-/// Whether there is the process is looked at before whether there is the signal; `rt_sigpending(2)` fills as much as it is given.
+/// Whether there is the process is looked at before whether there is the signal; `rt_sigpending(2)`
+/// fills as much as it is given.
 fn errors_in_order() -> Result<()> {
     const NOBODY: c_int = 0x3fff_ffff;
-    let error = |result: libc::c_long| if result == -1 { io::Error::last_os_error().raw_os_error() } else { None };
+    let error = |result: libc::c_long| {
+        if result == -1 {
+            io::Error::last_os_error().raw_os_error()
+        } else {
+            None
+        }
+    };
     let mut pending = [0xffu8; 8];
     // SAFETY: numbers, and memory of this function's own that is as long as the call is told.
     unsafe {
@@ -482,11 +664,42 @@ fn errors_in_order() -> Result<()> {
         ensure!(error(libc::kill(libc::getpid(), 65).into()) == Some(libc::EINVAL));
         let mut info: siginfo_t = mem::zeroed();
         info.si_code = libc::SI_QUEUE;
-        ensure!(error(libc::syscall(libc::SYS_rt_sigqueueinfo, NOBODY, 65, &raw mut info)) == Some(libc::ESRCH));
-        ensure!(error(libc::syscall(libc::SYS_rt_tgsigqueueinfo, 0, 0, libc::SIGUSR1, &raw mut info)) == Some(libc::EINVAL));
-        ensure!(error(libc::syscall(libc::SYS_rt_sigpending, pending.as_mut_ptr(), 4)).is_none());
-        ensure!(error(libc::syscall(libc::SYS_rt_sigpending, pending.as_mut_ptr(), 9)) == Some(libc::EINVAL));
+        ensure!(
+            error(libc::syscall(
+                libc::SYS_rt_sigqueueinfo,
+                NOBODY,
+                65,
+                &raw mut info
+            )) == Some(libc::ESRCH)
+        );
+        ensure!(
+            error(libc::syscall(
+                libc::SYS_rt_tgsigqueueinfo,
+                0,
+                0,
+                libc::SIGUSR1,
+                &raw mut info
+            )) == Some(libc::EINVAL)
+        );
+        ensure!(
+            error(libc::syscall(
+                libc::SYS_rt_sigpending,
+                pending.as_mut_ptr(),
+                4
+            ))
+            .is_none()
+        );
+        ensure!(
+            error(libc::syscall(
+                libc::SYS_rt_sigpending,
+                pending.as_mut_ptr(),
+                9
+            )) == Some(libc::EINVAL)
+        );
     }
-    ensure!(pending == [0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff], "{pending:?}");
+    ensure!(
+        pending == [0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff],
+        "{pending:?}"
+    );
     Ok(())
 }

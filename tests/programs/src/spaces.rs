@@ -10,9 +10,15 @@ use crate::calls::{call, is};
 use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[
-    ("spaces-threads-change-their-own-parts", threads_change_their_own_parts),
+    (
+        "spaces-threads-change-their-own-parts",
+        threads_change_their_own_parts,
+    ),
     ("spaces-faults-on-the-same-pages", faults_on_the_same_pages),
-    ("spaces-replaced-mappings-are-always-there", replaced_mappings_are_always_there),
+    (
+        "spaces-replaced-mappings-are-always-there",
+        replaced_mappings_are_always_there,
+    ),
     ("spaces-fork-beside-faults", fork_beside_faults),
     ("spaces-heap-of-many", heap_of_many),
 ];
@@ -24,8 +30,21 @@ const READ_WRITE: c_int = PROT_READ | PROT_WRITE;
 fn map(at: *mut u8, pages: usize) -> Result<*mut u8> {
     let fixed = if at.is_null() { 0 } else { MAP_FIXED };
     // SAFETY: a place of the kernel's choice, or one whose owner asks to have it replaced.
-    let start = unsafe { libc::mmap(at.cast(), pages * PAGE, READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | fixed, -1, 0) };
-    ensure!(start != libc::MAP_FAILED, "mmap: {}", io::Error::last_os_error());
+    let start = unsafe {
+        libc::mmap(
+            at.cast(),
+            pages * PAGE,
+            READ_WRITE,
+            MAP_PRIVATE | MAP_ANONYMOUS | fixed,
+            -1,
+            0,
+        )
+    };
+    ensure!(
+        start != libc::MAP_FAILED,
+        "mmap: {}",
+        io::Error::last_os_error()
+    );
     Ok(start.cast())
 }
 
@@ -80,7 +99,12 @@ fn churn(part: &Part, seed: u64, rounds: u64) -> Result<()> {
         state ^= state >> 7;
         state ^= state << 17;
         let page = (state >> 33) as usize % part.pages;
-        ensure!(part.get(page) == expected[page], "page {page} is {:#x}, not {:#x}", part.get(page), expected[page]);
+        ensure!(
+            part.get(page) == expected[page],
+            "page {page} is {:#x}, not {:#x}",
+            part.get(page),
+            expected[page]
+        );
         match state % 6 {
             0 => {
                 part.drop_page(page)?;
@@ -88,8 +112,18 @@ fn churn(part: &Part, seed: u64, rounds: u64) -> Result<()> {
             }
             1 => {
                 part.protect(page, PROT_NONE)?;
-                part.protect(page, if round % 2 == 0 { READ_WRITE } else { PROT_READ })?;
-                ensure!(part.get(page) == expected[page], "page {page} lost its content behind PROT_NONE");
+                part.protect(
+                    page,
+                    if round % 2 == 0 {
+                        READ_WRITE
+                    } else {
+                        PROT_READ
+                    },
+                )?;
+                ensure!(
+                    part.get(page) == expected[page],
+                    "page {page} lost its content behind PROT_NONE"
+                );
                 part.protect(page, READ_WRITE)?;
             }
             2 => {
@@ -108,7 +142,11 @@ fn churn(part: &Part, seed: u64, rounds: u64) -> Result<()> {
         }
     }
     for (page, &value) in expected.iter().enumerate() {
-        ensure!(part.get(page) == value, "page {page} is {:#x} at the end, not {value:#x}", part.get(page));
+        ensure!(
+            part.get(page) == value,
+            "page {page} is {:#x} at the end, not {value:#x}",
+            part.get(page)
+        );
     }
     Ok(())
 }
@@ -124,7 +162,9 @@ fn in_threads(count: usize, body: impl Fn(usize) -> Result<()> + Sync) -> Result
                 })
             })
             .collect();
-        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?)
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?)
     })
 }
 
@@ -136,14 +176,23 @@ unsafe impl Sync for Shared {}
 
 impl Shared {
     fn part(&self, number: usize, pages: usize) -> Part {
-        Part { start: self.0.wrapping_add(number * pages * PAGE), pages }
+        Part {
+            start: self.0.wrapping_add(number * pages * PAGE),
+            pages,
+        }
     }
 }
 
 fn threads_change_their_own_parts() -> Result<()> {
     const PAGES: usize = 24;
     let all = Shared(map(ptr::null_mut(), 8 * PAGES)?);
-    in_threads(8, |number| churn(&all.part(number, PAGES), 0x9e37_79b9 * (number as u64 + 1), 1500))
+    in_threads(8, |number| {
+        churn(
+            &all.part(number, PAGES),
+            0x9e37_79b9 * (number as u64 + 1),
+            1500,
+        )
+    })
 }
 
 fn faults_on_the_same_pages() -> Result<()> {
@@ -159,14 +208,21 @@ fn faults_on_the_same_pages() -> Result<()> {
                     unsafe { part.word(page).add(number).read_volatile() };
                 }
                 // SAFETY: this thread's word of the page.
-                unsafe { part.word(page).add(number).write_volatile(number as u64 + 1) };
+                unsafe {
+                    part.word(page)
+                        .add(number)
+                        .write_volatile(number as u64 + 1)
+                };
             }
             Ok(())
         })?;
         for page in 0..PAGES {
             // SAFETY: the threads are gone.
             let words = unsafe { slice::from_raw_parts(part.word(page), 7) };
-            ensure!(words == [1, 2, 3, 4, 5, 6, 0], "page {page} lost a thread's word: {words:?}");
+            ensure!(
+                words == [1, 2, 3, 4, 5, 6, 0],
+                "page {page} lost a thread's word: {words:?}"
+            );
         }
         // SAFETY: nobody uses it any more.
         checked(unsafe { libc::munmap(part.start.cast(), PAGES * PAGE) })?;
@@ -226,7 +282,10 @@ fn fork_beside_faults() -> Result<()> {
             // SAFETY: `status` is this thread's.
             checked(unsafe { libc::waitpid(child, &raw mut status, 0) })?;
             if status != 0 || part.get(1) == 7 {
-                bail!("round {round}: the child's status is {status:#x}, its page {}", part.get(1));
+                bail!(
+                    "round {round}: the child's status is {status:#x}, its page {}",
+                    part.get(1)
+                );
             }
             Ok(())
         });
@@ -235,7 +294,8 @@ fn fork_beside_faults() -> Result<()> {
     })
 }
 
-/// Threads that grow the heap and take it back at once: each is given what it asks for. Nobody allocates memory meanwhile.
+/// Threads that grow the heap and take it back at once: each is given what it asks for. Nobody
+/// allocates memory meanwhile.
 fn heap_of_many() -> Result<()> {
     const THREADS: usize = 4;
     let base = call!(SYS_brk, 0);
@@ -248,7 +308,8 @@ fn heap_of_many() -> Result<()> {
                 ready.wait();
                 for _ in 0..3000 {
                     for end in [base + thread * 4096, base + thread * 2048, base] {
-                        refused.fetch_add(usize::from(call!(SYS_brk, end) != end), Ordering::Relaxed);
+                        refused
+                            .fetch_add(usize::from(call!(SYS_brk, end) != end), Ordering::Relaxed);
                     }
                 }
             });
@@ -258,6 +319,10 @@ fn heap_of_many() -> Result<()> {
     is(call!(SYS_brk, base), base, "the heap as it was")?;
     let refused = refused.load(Ordering::Relaxed);
     ensure!(refused == 0, "{refused} calls were refused");
-    is(call!(SYS_brk, base + (1 << 20)), base + (1 << 20), "a larger heap")?;
+    is(
+        call!(SYS_brk, base + (1 << 20)),
+        base + (1 << 20),
+        "a larger heap",
+    )?;
     is(call!(SYS_brk, base), base, "the heap as it was")
 }

@@ -1,4 +1,5 @@
-//! Threads, and what they wait with: all of it is `clone`, `futex` and thread-local storage underneath.
+//! Threads, and what they wait with: all of it is `clone`, `futex` and thread-local storage
+//! underneath.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -32,21 +33,38 @@ fn run_tasks() -> Result<()> {
     let here = || unsafe { libc::sched_getcpu() };
     for round in 0..200u64 {
         let results = tasks::run(50, |i| (thread::current().id(), here(), i as u64 * round));
-        ensure!(results.iter().zip(0..).all(|(result, i)| result.2 == i * round), "round {round} gave {results:?}");
-        let mut places: Vec<_> = results.into_iter().map(|(worker, cpu, _)| (format!("{worker:?}"), cpu)).collect();
+        ensure!(
+            results
+                .iter()
+                .zip(0..)
+                .all(|(result, i)| result.2 == i * round),
+            "round {round} gave {results:?}"
+        );
+        let mut places: Vec<_> = results
+            .into_iter()
+            .map(|(worker, cpu, _)| (format!("{worker:?}"), cpu))
+            .collect();
         places.sort_unstable();
         places.dedup();
         let workers: BTreeSet<_> = places.iter().map(|place| &place.0).collect();
-        ensure!(workers.len() == places.len() && places.len() <= tasks::processors(), "the workers moved: {places:?}");
+        ensure!(
+            workers.len() == places.len() && places.len() <= tasks::processors(),
+            "the workers moved: {places:?}"
+        );
     }
     Ok(())
 }
 
 fn return_values() -> Result<()> {
-    let threads: Vec<_> = (0..8u64).map(|n| thread::spawn(move || (0..=n * 1000).sum::<u64>())).collect();
+    let threads: Vec<_> = (0..8u64)
+        .map(|n| thread::spawn(move || (0..=n * 1000).sum::<u64>()))
+        .collect();
     for (n, thread) in (0..8u64).zip(threads) {
         let sum = thread.join().expect("the thread ended well");
-        ensure!(sum == n * 1000 * (n * 1000 + 1) / 2, "thread {n} returned {sum}");
+        ensure!(
+            sum == n * 1000 * (n * 1000 + 1) / 2,
+            "thread {n} returned {sum}"
+        );
     }
     Ok(())
 }
@@ -71,7 +89,10 @@ fn mutex_excludes() -> Result<()> {
         }
     });
     let pair = *pair.lock().expect("no holder panics");
-    ensure!(pair == (THREADS * ROUNDS, THREADS * ROUNDS), "the counters are {pair:?}");
+    ensure!(
+        pair == (THREADS * ROUNDS, THREADS * ROUNDS),
+        "the counters are {pair:?}"
+    );
     Ok(())
 }
 
@@ -84,7 +105,9 @@ fn condvar_hands_over() -> Result<()> {
             let (turn, changed) = (&turn, &changed);
             scope.spawn(move || {
                 for _ in 0..ROUNDS {
-                    let mut turn = changed.wait_while(turn.lock().expect("no panic"), |turn| *turn % 2 != me).expect("no panic");
+                    let mut turn = changed
+                        .wait_while(turn.lock().expect("no panic"), |turn| *turn % 2 != me)
+                        .expect("no panic");
                     *turn += 1;
                     changed.notify_all();
                 }
@@ -99,10 +122,15 @@ fn condvar_hands_over() -> Result<()> {
 fn condvar_times_out() -> Result<()> {
     let start = Instant::now();
     let lock = Mutex::new(());
-    let (_guard, result) =
-        Condvar::new().wait_timeout(lock.lock().expect("no panic"), Duration::from_millis(50)).expect("no panic");
+    let (_guard, result) = Condvar::new()
+        .wait_timeout(lock.lock().expect("no panic"), Duration::from_millis(50))
+        .expect("no panic");
     ensure!(result.timed_out(), "it was woken by nobody");
-    ensure!(start.elapsed() >= Duration::from_millis(50), "it waited only {:?}", start.elapsed());
+    ensure!(
+        start.elapsed() >= Duration::from_millis(50),
+        "it waited only {:?}",
+        start.elapsed()
+    );
     Ok(())
 }
 
@@ -110,13 +138,18 @@ fn channel_keeps_order() -> Result<()> {
     let (sender, receiver) = mpsc::sync_channel(4);
     for producer in 0..4u32 {
         let sender = sender.clone();
-        thread::spawn(move || (0..500u32).for_each(|n| sender.send((producer, n)).expect("the receiver lives")));
+        thread::spawn(move || {
+            (0..500u32).for_each(|n| sender.send((producer, n)).expect("the receiver lives"))
+        });
     }
     drop(sender);
     let mut next = [0; 4];
     for (producer, n) in receiver {
         let expected = &mut next[producer as usize];
-        ensure!(n == *expected, "producer {producer} sent {n} before {expected}");
+        ensure!(
+            n == *expected,
+            "producer {producer} sent {n} before {expected}"
+        );
         *expected += 1;
     }
     ensure!(next == [500; 4], "messages are lost: {next:?}");
@@ -146,7 +179,10 @@ fn rwlock_and_barrier() -> Result<()> {
             });
         }
     });
-    ensure!(torn.load(Ordering::Relaxed) == 0, "readers saw half-done writes");
+    ensure!(
+        torn.load(Ordering::Relaxed) == 0,
+        "readers saw half-done writes"
+    );
     Ok(())
 }
 
@@ -164,7 +200,10 @@ fn own_storage() -> Result<()> {
         })
         .map(|thread| thread.join().expect("the thread ended well"))
         .collect();
-    ensure!(seen == (10..14).map(|n| (7, n)).collect(), "threads saw {seen:?}");
+    ensure!(
+        seen == (10..14).map(|n| (7, n)).collect(),
+        "threads saw {seen:?}"
+    );
     ensure!(OWN.get() == 1, "another thread wrote this one's variable");
     Ok(())
 }
@@ -184,8 +223,13 @@ fn chain(seed: u32) -> (f64, f32) {
 
 fn keep_float_state() -> Result<()> {
     let alone: Vec<_> = (1..=6).map(chain).collect();
-    let together: Vec<_> = (1..=6).map(|seed| thread::spawn(move || chain(seed))).collect();
-    let together: Vec<_> = together.into_iter().map(|thread| thread.join().expect("the thread ended well")).collect();
+    let together: Vec<_> = (1..=6)
+        .map(|seed| thread::spawn(move || chain(seed)))
+        .collect();
+    let together: Vec<_> = together
+        .into_iter()
+        .map(|thread| thread.join().expect("the thread ended well"))
+        .collect();
     ensure!(alone == together, "alone {alone:?}, together {together:?}");
     Ok(())
 }
@@ -209,7 +253,10 @@ fn park_and_unpark() -> Result<()> {
 fn many() -> Result<()> {
     for round in 0..10 {
         let threads: Vec<_> = (0..32u64).map(|n| thread::spawn(move || n * n)).collect();
-        let sum: u64 = threads.into_iter().map(|thread| thread.join().expect("the thread ended well")).sum();
+        let sum: u64 = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("the thread ended well"))
+            .sum();
         ensure!(sum == 31 * 32 * 63 / 6, "round {round} summed to {sum}");
     }
     Ok(())

@@ -10,11 +10,15 @@ use crate::Check;
 
 pub const CHECKS: &[(&str, Check)] = &[("tokio-server", tokio_server)];
 
-/// A server on the runtime that most Rust servers are built on: a few threads, an epoll set, an eventfd, sockets that do not block.
+/// A server on the runtime that most Rust servers are built on: a few threads, an epoll set, an
+/// eventfd, sockets that do not block.
 fn tokio_server() -> Result<()> {
     const CLIENTS: u32 = 40;
     const QUESTIONS: u32 = 20;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_io().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(3)
+        .enable_io()
+        .build()?;
     runtime.block_on(async {
         for at in ["127.0.0.1:0", "[::1]:0", "localhost:0"] {
             let listener = net::TcpListener::bind(at).await?;
@@ -26,7 +30,9 @@ fn tokio_server() -> Result<()> {
                         let mut buf = [0; 4];
                         while stream.read_exact(&mut buf).await.is_ok() {
                             // A client that is gone is not asked why.
-                            let _ = stream.write_all(&(u32::from_ne_bytes(buf) + 1).to_ne_bytes()).await;
+                            let _ = stream
+                                .write_all(&(u32::from_ne_bytes(buf) + 1).to_ne_bytes())
+                                .await;
                         }
                     });
                 }

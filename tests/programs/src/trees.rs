@@ -1,4 +1,5 @@
-//! Names and trees: restricted walks, files that get their name later, large directories, what the kernel shows of itself as files.
+//! Names and trees: restricted walks, files that get their name later, large directories, what the
+//! kernel shows of itself as files.
 
 use std::collections::HashSet;
 use std::ffi::CString;
@@ -40,10 +41,22 @@ struct OpenHow {
 }
 
 fn open_below(dir: &File, name: &str, resolve: u64) -> io::Result<File> {
-    let how = OpenHow { flags: libc::O_RDONLY as u64, mode: 0, resolve };
+    let how = OpenHow {
+        flags: libc::O_RDONLY as u64,
+        mode: 0,
+        resolve,
+    };
     let name = c(name);
     // SAFETY: the name ends in NUL, and the structure is as long as said.
-    let fd = unsafe { libc::syscall(libc::SYS_openat2, dir.as_raw_fd(), name.as_ptr(), &how, size_of::<OpenHow>()) };
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_openat2,
+            dir.as_raw_fd(),
+            name.as_ptr(),
+            &how,
+            size_of::<OpenHow>(),
+        )
+    };
     let fd = checked(RawFd::try_from(fd).expect("a descriptor or -1"))?;
     // SAFETY: the descriptor is new and nobody else's.
     Ok(unsafe { File::from_raw_fd(fd) })
@@ -81,8 +94,13 @@ fn restricted_walks() -> Result<()> {
         ("file", BENEATH | IN_ROOT, Some(libc::EINVAL)),
     ];
     for (name, resolve, expected) in cases {
-        let found = open_below(&top, name, resolve).err().and_then(|error| error.raw_os_error());
-        ensure!(found == expected, "{name} with {resolve:#x} gives {found:?} instead of {expected:?}");
+        let found = open_below(&top, name, resolve)
+            .err()
+            .and_then(|error| error.raw_os_error());
+        ensure!(
+            found == expected,
+            "{name} with {resolve:#x} gives {found:?} instead of {expected:?}"
+        );
     }
     Ok(())
 }
@@ -95,11 +113,25 @@ fn name_a_file_later() -> Result<()> {
     // SAFETY: the descriptor is new and nobody else's.
     let mut file = unsafe { File::from_raw_fd(fd) };
     io::Write::write_all(&mut file, b"contents")?;
-    ensure!(fs::read_dir(&scratch.0)?.next().is_none(), "the file has a name already");
+    ensure!(
+        fs::read_dir(&scratch.0)?.next().is_none(),
+        "the file has a name already"
+    );
     let (old, new) = (c(format!("/proc/self/fd/{fd}")), c(scratch.path("name")));
     // SAFETY: both names end in NUL.
-    checked(unsafe { libc::linkat(libc::AT_FDCWD, old.as_ptr(), libc::AT_FDCWD, new.as_ptr(), libc::AT_SYMLINK_FOLLOW) })?;
-    ensure!(fs::read(scratch.path("name"))? == b"contents", "the file reads differently by its name");
+    checked(unsafe {
+        libc::linkat(
+            libc::AT_FDCWD,
+            old.as_ptr(),
+            libc::AT_FDCWD,
+            new.as_ptr(),
+            libc::AT_SYMLINK_FOLLOW,
+        )
+    })?;
+    ensure!(
+        fs::read(scratch.path("name"))? == b"contents",
+        "the file reads differently by its name"
+    );
     Ok(())
 }
 
@@ -108,13 +140,33 @@ fn exchange_names() -> Result<()> {
     fs::write(scratch.path("a"), "a")?;
     fs::create_dir(scratch.path("b"))?;
     let (a, b) = (c(scratch.path("a")), c(scratch.path("b")));
-    // SAFETY: both names end in NUL.
-    let rename = |flags| checked(unsafe { libc::renameat2(libc::AT_FDCWD, a.as_ptr(), libc::AT_FDCWD, b.as_ptr(), flags) });
-    let taken = rename(libc::RENAME_NOREPLACE).err().and_then(|e| e.raw_os_error());
-    ensure!(taken == Some(libc::EEXIST), "RENAME_NOREPLACE gives {taken:?}");
+    let rename = |flags| {
+        // SAFETY: both names end in NUL.
+        checked(unsafe {
+            libc::renameat2(
+                libc::AT_FDCWD,
+                a.as_ptr(),
+                libc::AT_FDCWD,
+                b.as_ptr(),
+                flags,
+            )
+        })
+    };
+    let taken = rename(libc::RENAME_NOREPLACE)
+        .err()
+        .and_then(|e| e.raw_os_error());
+    ensure!(
+        taken == Some(libc::EEXIST),
+        "RENAME_NOREPLACE gives {taken:?}"
+    );
     rename(libc::RENAME_EXCHANGE)?;
-    ensure!(scratch.path("a").is_dir() && fs::read(scratch.path("b"))? == b"a", "the names are not exchanged");
-    let both = rename(libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE).err().and_then(|e| e.raw_os_error());
+    ensure!(
+        scratch.path("a").is_dir() && fs::read(scratch.path("b"))? == b"a",
+        "the names are not exchanged"
+    );
+    let both = rename(libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE)
+        .err()
+        .and_then(|e| e.raw_os_error());
     ensure!(both == Some(libc::EINVAL), "both flags give {both:?}");
     Ok(())
 }
@@ -133,27 +185,60 @@ fn directory_of_100000() -> Result<()> {
     for n in (0..COUNT).rev() {
         fs::remove_file(scratch.path(&format!("entry-{n}")))?;
     }
-    ensure!(fs::read_dir(&scratch.0)?.next().is_none(), "something is left");
+    ensure!(
+        fs::read_dir(&scratch.0)?.next().is_none(),
+        "something is left"
+    );
     Ok(())
 }
 
 fn proc_of_a_process() -> Result<()> {
-    let own = ["stat", "status", "statm", "maps", "smaps", "smaps_rollup", "cmdline", "comm", "environ", "limits", "mountinfo"];
-    let more = ["mounts", "oom_score_adj", "cgroup", "personality", "syscall", "uid_map", "setgroups"];
+    let own = [
+        "stat",
+        "status",
+        "statm",
+        "maps",
+        "smaps",
+        "smaps_rollup",
+        "cmdline",
+        "comm",
+        "environ",
+        "limits",
+        "mountinfo",
+    ];
+    let more = [
+        "mounts",
+        "oom_score_adj",
+        "cgroup",
+        "personality",
+        "syscall",
+        "uid_map",
+        "setgroups",
+    ];
     for name in own.into_iter().chain(more) {
         let text = fs::read(format!("/proc/self/{name}")).with_context(|| name.to_owned())?;
         ensure!(!text.is_empty(), "/proc/self/{name} is empty");
     }
     for name in ["exe", "cwd", "root", "ns/mnt", "ns/pid", "net"] {
-        fs::read_link(format!("/proc/self/{name}")).or_else(|_| fs::canonicalize(format!("/proc/self/{name}"))).context(name)?;
+        fs::read_link(format!("/proc/self/{name}"))
+            .or_else(|_| fs::canonicalize(format!("/proc/self/{name}")))
+            .context(name)?;
     }
     let stat = fs::read_to_string("/proc/self/stat")?;
-    let fields = stat.rsplit_once(')').context("no name")?.1.split_whitespace().count();
+    let fields = stat
+        .rsplit_once(')')
+        .context("no name")?
+        .1
+        .split_whitespace()
+        .count();
     ensure!(fields == 50, "/proc/self/stat has {} fields", fields + 2);
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-    let whole = mounts
-        .lines()
-        .all(|l| l.contains(" - ") && l.split_whitespace().nth(3).is_some_and(|root| root.contains('/') || root.contains(':')));
+    let whole = mounts.lines().all(|l| {
+        l.contains(" - ")
+            && l.split_whitespace()
+                .nth(3)
+                .is_some_and(|root| root.contains('/') || root.contains(':'))
+    });
     ensure!(whole, "/proc/self/mountinfo:\n{mounts}");
     Ok(())
 }
@@ -166,8 +251,13 @@ fn proc_of_a_thread() -> Result<()> {
     let state = |tid: i32| -> Result<char> {
         let stat = fs::read_to_string(format!("/proc/self/task/{tid}/stat"))?;
         let status = fs::read_to_string(format!("/proc/self/task/{tid}/status"))?;
-        ensure!(status.contains(&format!("Pid:\t{tid}\n")), "the status of another: {status}");
-        stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).context("no state")
+        ensure!(
+            status.contains(&format!("Pid:\t{tid}\n")),
+            "the status of another: {status}"
+        );
+        stat.rsplit_once(") ")
+            .and_then(|(_, rest)| rest.chars().next())
+            .context("no state")
     };
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -179,7 +269,10 @@ fn proc_of_a_thread() -> Result<()> {
         });
         let watcher = scope.spawn(|| -> Result<()> {
             while state(me)? != 'S' {}
-            ensure!(state(worker.load(Ordering::SeqCst))? == 'R', "a thread that works does not run");
+            ensure!(
+                state(worker.load(Ordering::SeqCst))? == 'R',
+                "a thread that works does not run"
+            );
             Ok(())
         });
         while worker.load(Ordering::SeqCst) == 0 {
@@ -192,8 +285,27 @@ fn proc_of_a_thread() -> Result<()> {
 }
 
 fn proc_of_the_machine() -> Result<()> {
-    let names = ["stat", "meminfo", "cpuinfo", "loadavg", "uptime", "version", "filesystems", "vmstat", "zoneinfo"];
-    let more = ["interrupts", "softirqs", "partitions", "devices", "cmdline", "mounts", "tty/drivers", "cgroups"];
+    let names = [
+        "stat",
+        "meminfo",
+        "cpuinfo",
+        "loadavg",
+        "uptime",
+        "version",
+        "filesystems",
+        "vmstat",
+        "zoneinfo",
+    ];
+    let more = [
+        "interrupts",
+        "softirqs",
+        "partitions",
+        "devices",
+        "cmdline",
+        "mounts",
+        "tty/drivers",
+        "cgroups",
+    ];
     for name in names.into_iter().chain(more) {
         match fs::read(format!("/proc/{name}")) {
             Ok(text) => ensure!(!text.is_empty(), "/proc/{name} is empty"),
@@ -201,7 +313,10 @@ fn proc_of_the_machine() -> Result<()> {
         }
     }
     let types = fs::read_to_string("/proc/filesystems")?;
-    ensure!(types.contains("tmpfs") && types.contains("devpts"), "/proc/filesystems:\n{types}");
+    ensure!(
+        types.contains("tmpfs") && types.contains("devpts"),
+        "/proc/filesystems:\n{types}"
+    );
     Ok(())
 }
 
@@ -213,7 +328,10 @@ fn sys_counts_processors() -> Result<()> {
         count += last.parse::<usize>()? - first.parse::<usize>()? + 1;
     }
     let available = std::thread::available_parallelism()?.get();
-    ensure!(count >= available, "{count} processors are online, {available} can be used");
+    ensure!(
+        count >= available,
+        "{count} processors are online, {available} can be used"
+    );
     let core = fs::read_to_string("/sys/devices/system/cpu/cpu0/topology/core_id")?;
     core.trim().parse::<u32>()?;
     Ok(())

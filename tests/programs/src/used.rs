@@ -8,8 +8,10 @@ use anyhow::{Result, ensure};
 use crate::credentials::in_child;
 use crate::{Check, checked};
 
-pub const CHECKS: &[(&str, Check)] =
-    &[("used-time-in-short-calls", time_in_short_calls), ("used-time-in-all-threads", all_threads)];
+pub const CHECKS: &[(&str, Check)] = &[
+    ("used-time-in-short-calls", time_in_short_calls),
+    ("used-time-in-all-threads", all_threads),
+];
 
 /// Times in user mode and in the kernel.
 fn times(who: i32) -> Result<[Duration; 2]> {
@@ -19,10 +21,12 @@ fn times(who: i32) -> Result<[Duration; 2]> {
         checked(libc::getrusage(who, &mut usage))?;
         usage
     };
-    Ok([usage.ru_utime, usage.ru_stime].map(|t| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000)))
+    Ok([usage.ru_utime, usage.ru_stime]
+        .map(|t| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000)))
 }
 
-/// Repeats `work` for a third of a second of processor time, in a child; how much of it was the kernel's.
+/// Repeats `work` for a third of a second of processor time, in a child; how much of it was the
+/// kernel's.
 fn share_of_kernel(mut work: impl FnMut()) -> Result<f64> {
     in_child(|| {
         let mut before = times(libc::RUSAGE_SELF)?;
@@ -31,7 +35,10 @@ fn share_of_kernel(mut work: impl FnMut()) -> Result<f64> {
                 work();
             }
             let now = times(libc::RUSAGE_SELF)?;
-            ensure!(now[0] >= before[0] && now[1] >= before[1], "time goes back: {before:?}, {now:?}");
+            ensure!(
+                now[0] >= before[0] && now[1] >= before[1],
+                "time goes back: {before:?}, {now:?}"
+            );
             before = now;
             if now[0] + now[1] > Duration::from_millis(330) {
                 return Ok(());
@@ -56,7 +63,8 @@ fn time_in_short_calls() -> Result<()> {
                 1 => share_of_kernel(|| _ = unsafe { libc::syscall(libc::SYS_getppid) })?,
                 _ => {
                     // SAFETY: the names are strings.
-                    let zero = checked(unsafe { libc::open(c"/dev/zero".as_ptr(), libc::O_RDONLY) })?;
+                    let zero =
+                        checked(unsafe { libc::open(c"/dev/zero".as_ptr(), libc::O_RDONLY) })?;
                     let mut byte = 0u8;
                     // SAFETY: the byte is valid.
                     share_of_kernel(|| _ = unsafe { libc::read(zero, (&raw mut byte).cast(), 1) })?
@@ -77,7 +85,10 @@ fn time_in_short_calls() -> Result<()> {
         *share = f64::from_ne_bytes(bytes);
     }
     let [none, calls, reads] = shares;
-    ensure!(calls > none && reads > none, "shares of the kernel: {none:.3} without calls, {calls:.3} and {reads:.3} with");
+    ensure!(
+        calls > none && reads > none,
+        "shares of the kernel: {none:.3} without calls, {calls:.3} and {reads:.3} with"
+    );
     Ok(())
 }
 
@@ -93,7 +104,10 @@ fn all_threads() -> Result<()> {
         let other = thread::spawn(spin).join().expect("the thread ended well")?;
         let mine = spin()?;
         let [user, system] = times(libc::RUSAGE_SELF)?;
-        ensure!(user + system >= other + mine, "{user:?} and {system:?} are less than {other:?} and {mine:?}");
+        ensure!(
+            user + system >= other + mine,
+            "{user:?} and {system:?} are less than {other:?} and {mine:?}"
+        );
         Ok(())
     })
 }

@@ -1,5 +1,6 @@
-//! Registers that the kernel does not use itself belong to the program across everything: system calls, being preempted, and
-//! moving to another processor. Vector registers, the floating-point stack and control words, and the base of GS.
+//! Registers that the kernel does not use itself belong to the program across everything: system
+//! calls, being preempted, and moving to another processor. Vector registers, the floating-point
+//! stack and control words, and the base of GS.
 
 use std::arch::{asm, is_x86_feature_detected};
 use std::mem::size_of_val;
@@ -10,9 +11,13 @@ use anyhow::{Result, bail, ensure};
 use crate::Check;
 
 pub const CHECKS: &[(&str, Check)] = &[
-    ("vectors-survive-system-calls", || everywhere(&[Step::Yield, Step::Sleep])),
+    ("vectors-survive-system-calls", || {
+        everywhere(&[Step::Yield, Step::Sleep])
+    }),
     ("vectors-survive-preemption", preempted),
-    ("vectors-survive-migration", || everywhere(&[Step::Move, Step::Spin, Step::Move, Step::Sleep])),
+    ("vectors-survive-migration", || {
+        everywhere(&[Step::Move, Step::Spin, Step::Move, Step::Sleep])
+    }),
 ];
 
 const THREADS: u8 = 6;
@@ -54,7 +59,11 @@ impl Held {
         let number = (f64::from(thread) + round as f64 / 1024.0).to_bits();
         // All exceptions masked; one of the four ways to round.
         let mxcsr = 0x1f80 | u32::from(thread & 3) << 13;
-        Self { vectors, number, mxcsr }
+        Self {
+            vectors,
+            number,
+            mxcsr,
+        }
     }
 }
 
@@ -121,22 +130,36 @@ macro_rules! hold {
     };
 }
 
-/// Fills the registers, makes a system call (`sched_yield` if the step has none of its own), computes for a while, and returns
-/// what the registers hold then.
+/// Fills the registers, makes a system call (`sched_yield` if the step has none of its own),
+/// computes for a while, and returns what the registers hold then.
 fn hold(held: &Held, step: Step, round: usize) -> Held {
     let held = *held;
-    let mut seen = Held { vectors: Vectors::default(), number: 0, mxcsr: 0 };
+    let mut seen = Held {
+        vectors: Vectors::default(),
+        number: 0,
+        mxcsr: 0,
+    };
     let processors = thread::available_parallelism().map_or(1, usize::from);
     let (pause, mask) = ([0i64, 20_000], 1u64 << (round % processors));
     let call = match step {
         Step::Yield | Step::Spin => [libc::SYS_sched_yield as usize, 0, 0, 0],
-        Step::Sleep => [libc::SYS_nanosleep as usize, (&raw const pause).addr(), 0, 0],
-        Step::Move => [libc::SYS_sched_setaffinity as usize, 0, size_of_val(&mask), (&raw const mask).addr()],
+        Step::Sleep => [
+            libc::SYS_nanosleep as usize,
+            (&raw const pause).addr(),
+            0,
+            0,
+        ],
+        Step::Move => [
+            libc::SYS_sched_setaffinity as usize,
+            0,
+            size_of_val(&mask),
+            (&raw const mask).addr(),
+        ],
     };
     let spins = if matches!(step, Step::Spin) { SPINS } else { 0 };
     let default = 0x1f80u32;
-    // SAFETY: the structures are as large as what is loaded and stored; the calls write no memory; the control word is put back;
-    // the vector instructions exist where they are used.
+    // SAFETY: the structures are as large as what is loaded and stored; the calls write no memory;
+    // the control word is put back; the vector instructions exist where they are used.
     unsafe {
         if is_x86_feature_detected!("avx") {
             hold!("vmovdqu", "ymm", held, seen, call, spins);
@@ -156,8 +179,18 @@ fn hold(held: &Held, step: Step, round: usize) -> Held {
 fn set_gs(word: &u64) -> Result<()> {
     const ARCH_SET_GS: usize = 0x1001;
     // SAFETY: nothing else in the program uses GS.
-    let status = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_SET_GS, std::ptr::from_ref(word).addr()) };
-    ensure!(status == 0, "arch_prctl: {}", std::io::Error::last_os_error());
+    let status = unsafe {
+        libc::syscall(
+            libc::SYS_arch_prctl,
+            ARCH_SET_GS,
+            std::ptr::from_ref(word).addr(),
+        )
+    };
+    ensure!(
+        status == 0,
+        "arch_prctl: {}",
+        std::io::Error::last_os_error()
+    );
     Ok(())
 }
 
@@ -181,21 +214,40 @@ fn one_thread(thread: u8, steps: &[Step]) -> Result<()> {
         if seen != held {
             bail!("thread {thread}, round {round}: {held:x?} became {seen:x?}");
         }
-        ensure!(through_gs() == word, "thread {thread}, round {round}: GS points at {:#x}", through_gs());
+        ensure!(
+            through_gs() == word,
+            "thread {thread}, round {round}: GS points at {:#x}",
+            through_gs()
+        );
     }
     Ok(())
 }
 
 fn everywhere(steps: &'static [Step]) -> Result<()> {
-    let threads: Vec<_> = (0..THREADS).map(|n| thread::spawn(move || one_thread(n, steps))).collect();
-    threads.into_iter().try_for_each(|thread| thread.join().expect("the thread ended well"))
+    let threads: Vec<_> = (0..THREADS)
+        .map(|n| thread::spawn(move || one_thread(n, steps)))
+        .collect();
+    threads
+        .into_iter()
+        .try_for_each(|thread| thread.join().expect("the thread ended well"))
 }
 
 /// All on one processor, where each must wait for the others.
 fn preempted() -> Result<()> {
     let one = 1u64;
     // SAFETY: the mask is eight bytes long.
-    let status = unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(&one), &raw const one) };
-    ensure!(status == 0, "sched_setaffinity: {}", std::io::Error::last_os_error());
+    let status = unsafe {
+        libc::syscall(
+            libc::SYS_sched_setaffinity,
+            0,
+            size_of_val(&one),
+            &raw const one,
+        )
+    };
+    ensure!(
+        status == 0,
+        "sched_setaffinity: {}",
+        std::io::Error::last_os_error()
+    );
     everywhere(&[Step::Spin])
 }

@@ -1,4 +1,5 @@
-//! Wake-ups with rare causes, and wake-ups that come as their thread gives up waiting: nobody sleeps for ever beside what it waits for.
+//! Wake-ups with rare causes, and wake-ups that come as their thread gives up waiting: nobody
+//! sleeps for ever beside what it waits for.
 
 use std::fs;
 use std::io;
@@ -17,7 +18,10 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("wakes-go-on-from-readers-of-a-pipe", readers_of_a_pipe),
     ("wakes-go-on-from-readers-of-an-event", readers_of_an_event),
     ("wakes-go-on-from-readers-of-a-socket", readers_of_a_socket),
-    ("wakes-go-on-from-readers-of-a-message-queue", readers_of_a_queue),
+    (
+        "wakes-go-on-from-readers-of-a-message-queue",
+        readers_of_a_queue,
+    ),
 ];
 
 const PAGE: usize = 4096;
@@ -39,8 +43,12 @@ impl Number {
         loop {
             let number = self.0.load(Ordering::Acquire);
             if number != 0 {
-                let stat = fs::read_to_string(format!("/proc/self/task/{number}/stat")).context("the thread ended")?;
-                if stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('S')) {
+                let stat = fs::read_to_string(format!("/proc/self/task/{number}/stat"))
+                    .context("the thread ended")?;
+                if stat
+                    .rsplit_once(')')
+                    .is_some_and(|(_, rest)| rest.trim_start().starts_with('S'))
+                {
                     return Ok(());
                 }
             }
@@ -76,9 +84,14 @@ fn read(fd: &OwnedFd, bytes: &mut [u8]) -> io::Result<usize> {
 /// A writer of a full pipe goes on when the pipe becomes larger.
 fn pipe_that_grows() -> Result<()> {
     let [_reader, writer] = pipe()?;
-    // SAFETY: numbers only.
-    let size = |bytes: usize| checked(unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, bytes as c_int) });
-    ensure!(size(PAGE)? as usize == PAGE && write(&writer, &[1; PAGE])? == PAGE, "the pipe is not full");
+    let size = |bytes: usize| {
+        // SAFETY: numbers only.
+        checked(unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, bytes as c_int) })
+    };
+    ensure!(
+        size(PAGE)? as usize == PAGE && write(&writer, &[1; PAGE])? == PAGE,
+        "the pipe is not full"
+    );
     for room in [2, 4, 8] {
         let (number, bytes) = (Number::default(), vec![2; room * PAGE / 2]);
         thread::scope(|scope| {
@@ -95,7 +108,13 @@ fn pipe_that_grows() -> Result<()> {
     Ok(())
 }
 
-fn futex(word: &AtomicU32, operation: c_int, value: u32, more: usize, other: *const AtomicU32) -> io::Result<i64> {
+fn futex(
+    word: &AtomicU32,
+    operation: c_int,
+    value: u32,
+    more: usize,
+    other: *const AtomicU32,
+) -> io::Result<i64> {
     // SAFETY: both words are there as long as the call.
     let result = unsafe {
         libc::syscall(
@@ -108,10 +127,15 @@ fn futex(word: &AtomicU32, operation: c_int, value: u32, more: usize, other: *co
             0,
         )
     };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
 }
 
-/// Who was moved to another word is woken there, once each, and nowhere else; by itself or with others at once.
+/// Who was moved to another word is woken there, once each, and nowhere else; by itself or with
+/// others at once.
 fn moved_waiters() -> Result<()> {
     const WAITERS: u32 = 4;
     for round in 0..ROUNDS {
@@ -129,7 +153,10 @@ fn moved_waiters() -> Result<()> {
                 moved += futex(from, libc::FUTEX_REQUEUE, 0, i32::MAX as usize, &to)?;
                 thread::yield_now();
             }
-            let mut found = vec![moved, futex(from, libc::FUTEX_WAKE, i32::MAX as u32, 0, ptr::null())?];
+            let mut found = vec![
+                moved,
+                futex(from, libc::FUTEX_WAKE, i32::MAX as u32, 0, ptr::null())?,
+            ];
             let most = if round % 2 == 0 { 1 } else { 2 };
             for _ in 0..WAITERS / most {
                 found.push(futex(&to, libc::FUTEX_WAKE, most, 0, ptr::null())?);
@@ -138,10 +165,16 @@ fn moved_waiters() -> Result<()> {
             let mut wanted = vec![i64::from(WAITERS), 0];
             wanted.extend((0..WAITERS / most).map(|_| i64::from(most)));
             wanted.push(0);
-            ensure!(found == wanted, "round {round}: moved, woken where they were, woken where they are: {found:?}");
+            ensure!(
+                found == wanted,
+                "round {round}: moved, woken where they were, woken where they are: {found:?}"
+            );
             waiters.into_iter().try_for_each(joined)
         })?;
-        ensure!(awake.load(Ordering::SeqCst) == WAITERS, "round {round}: not all of them woke up");
+        ensure!(
+            awake.load(Ordering::SeqCst) == WAITERS,
+            "round {round}: not all of them woke up"
+        );
     }
     Ok(())
 }
@@ -151,7 +184,8 @@ type Take = fn(&OwnedFd, &mut [u8]) -> io::Result<usize>;
 
 extern "C" fn nothing(_: c_int) {}
 
-/// Two threads wait for one thing. One of them is interrupted as the thing comes: then it has it, or the other one gets it.
+/// Two threads wait for one thing. One of them is interrupted as the thing comes: then it has it,
+/// or the other one gets it.
 fn go_on(make: fn() -> Result<[OwnedFd; 2]>, give: Give, take: Take, thing: &[u8]) -> Result<()> {
     // SAFETY: a handler that does nothing, and does not have calls begun anew.
     unsafe {
@@ -161,7 +195,10 @@ fn go_on(make: fn() -> Result<[OwnedFd; 2]>, give: Give, take: Take, thing: &[u8
     }
     for round in 0..ROUNDS {
         let [reader, writer] = make()?;
-        let (numbers, over) = ([Number::default(), Number::default()], AtomicBool::new(false));
+        let (numbers, over) = (
+            [Number::default(), Number::default()],
+            AtomicBool::new(false),
+        );
         let hasty = round % 2;
         let wait = |number: &Number| {
             number.tell();
@@ -177,7 +214,9 @@ fn go_on(make: fn() -> Result<[OwnedFd; 2]>, give: Give, take: Take, thing: &[u8
                 let number = numbers[hasty].0.load(Ordering::Acquire);
                 while !over.load(Ordering::Acquire) {
                     // SAFETY: numbers only. The thread may have ended.
-                    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), number, libc::SIGUSR1) };
+                    unsafe {
+                        libc::syscall(libc::SYS_tgkill, libc::getpid(), number, libc::SIGUSR1)
+                    };
                     thread::yield_now();
                 }
                 Ok(())
@@ -190,10 +229,16 @@ fn go_on(make: fn() -> Result<[OwnedFd; 2]>, give: Give, take: Take, thing: &[u8
             given?;
             match interrupted {
                 Ok(_) => drop(give(&writer, thing)?),
-                Err(error) => ensure!(error.kind() == io::ErrorKind::Interrupted, "round {round}: {error}"),
+                Err(error) => ensure!(
+                    error.kind() == io::ErrorKind::Interrupted,
+                    "round {round}: {error}"
+                ),
             }
             let other = joined(threads[1 - hasty].take().context("it is there")?)?;
-            ensure!(other.with_context(|| format!("round {round}"))? == thing.len(), "round {round}: it got less");
+            ensure!(
+                other.with_context(|| format!("round {round}"))? == thing.len(),
+                "round {round}: it got less"
+            );
             Ok(())
         })?;
     }
@@ -207,7 +252,12 @@ fn readers_of_a_pipe() -> Result<()> {
 fn readers_of_an_event() -> Result<()> {
     let make = || {
         // SAFETY: numbers only; nothing else has the descriptor.
-        let event = unsafe { OwnedFd::from_raw_fd(checked(libc::eventfd(0, libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC))?) };
+        let event = unsafe {
+            OwnedFd::from_raw_fd(checked(libc::eventfd(
+                0,
+                libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC,
+            ))?)
+        };
         Ok([event.try_clone()?, event])
     };
     go_on(make, write, read, &1_u64.to_ne_bytes())
@@ -217,7 +267,14 @@ fn readers_of_a_socket() -> Result<()> {
     let make = || {
         let mut fds = [0; 2];
         // SAFETY: room for two; nothing else has the descriptors.
-        checked(unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0, fds.as_mut_ptr()) })?;
+        checked(unsafe {
+            libc::socketpair(
+                libc::AF_UNIX,
+                libc::SOCK_DGRAM | libc::SOCK_CLOEXEC,
+                0,
+                fds.as_mut_ptr(),
+            )
+        })?;
         // SAFETY: nothing else has the descriptors.
         Ok(fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }))
     };
@@ -227,11 +284,17 @@ fn readers_of_a_socket() -> Result<()> {
 fn readers_of_a_queue() -> Result<()> {
     let make = || {
         let name = std::ffi::CString::new(format!("/wakes-{}", std::process::id()))?;
-        // SAFETY: the name ends with a zero byte, and the attributes are there; nothing else has the descriptor.
+        // SAFETY: the name ends with a zero byte, and the attributes are there; nothing else has
+        // the descriptor.
         let queue = unsafe {
             let mut attributes: libc::mq_attr = std::mem::zeroed();
             (attributes.mq_maxmsg, attributes.mq_msgsize) = (2, 8);
-            let fd = checked(libc::mq_open(name.as_ptr(), libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600, &mut attributes))?;
+            let fd = checked(libc::mq_open(
+                name.as_ptr(),
+                libc::O_RDWR | libc::O_CREAT | libc::O_EXCL,
+                0o600,
+                &mut attributes,
+            ))?;
             checked(libc::mq_unlink(name.as_ptr()))?;
             OwnedFd::from_raw_fd(fd)
         };
@@ -239,12 +302,20 @@ fn readers_of_a_queue() -> Result<()> {
     };
     let give: Give = |queue, bytes| {
         // SAFETY: the bytes are there.
-        let sent = unsafe { libc::mq_send(queue.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
+        let sent =
+            unsafe { libc::mq_send(queue.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
         checked(sent).map(|_| bytes.len())
     };
     let take: Take = |queue, bytes| {
         // SAFETY: there is so much room.
-        let received = unsafe { libc::mq_receive(queue.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), ptr::null_mut()) };
+        let received = unsafe {
+            libc::mq_receive(
+                queue.as_raw_fd(),
+                bytes.as_mut_ptr().cast(),
+                bytes.len(),
+                ptr::null_mut(),
+            )
+        };
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
     };
     go_on(make, give, take, b"messages")

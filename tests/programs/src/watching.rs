@@ -9,8 +9,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use libc::{
-    IN_ACCESS, IN_ALL_EVENTS, IN_ATTRIB, IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, IN_CREATE, IN_DELETE, IN_DELETE_SELF, IN_IGNORED,
-    IN_ISDIR, IN_MODIFY, IN_MOVE_SELF, IN_MOVED_FROM, IN_MOVED_TO, IN_OPEN,
+    IN_ACCESS, IN_ALL_EVENTS, IN_ATTRIB, IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, IN_CREATE, IN_DELETE,
+    IN_DELETE_SELF, IN_IGNORED, IN_ISDIR, IN_MODIFY, IN_MOVE_SELF, IN_MOVED_FROM, IN_MOVED_TO,
+    IN_OPEN,
 };
 
 use crate::Check;
@@ -39,7 +40,8 @@ struct Event {
 impl Watcher {
     fn new() -> Result<Self> {
         // SAFETY: the call takes flags only.
-        let fd = crate::checked(unsafe { libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK) })?;
+        let fd =
+            crate::checked(unsafe { libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK) })?;
         // SAFETY: the descriptor is new and nobody else's.
         Ok(Self(unsafe { File::from_raw_fd(fd) }))
     }
@@ -64,10 +66,18 @@ impl Watcher {
         let mut rest = &buf[..len];
         let mut events = Vec::new();
         while let Some((header, behind)) = rest.split_first_chunk::<16>() {
-            let word = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().expect("four bytes"));
-            let (name, behind) = behind.split_at_checked(word(12) as usize).context("a name reaches beyond the events")?;
+            let word =
+                |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().expect("four bytes"));
+            let (name, behind) = behind
+                .split_at_checked(word(12) as usize)
+                .context("a name reaches beyond the events")?;
             let name = String::from_utf8(name.iter().copied().take_while(|&b| b != 0).collect())?;
-            events.push(Event { wd: word(0).cast_signed(), mask: word(4), cookie: word(8), name });
+            events.push(Event {
+                wd: word(0).cast_signed(),
+                mask: word(4),
+                cookie: word(8),
+                name,
+            });
             rest = behind;
         }
         Ok(events)
@@ -76,8 +86,12 @@ impl Watcher {
     /// Checks that the next events are these.
     fn expect(&mut self, expected: &[(i32, u32, &str)]) -> Result<()> {
         let events = self.events()?;
-        let found: Vec<(i32, u32, &str)> = events.iter().map(|e| (e.wd, e.mask, &e.name[..])).collect();
-        ensure!(found == expected, "the events are {found:x?} instead of {expected:x?}");
+        let found: Vec<(i32, u32, &str)> =
+            events.iter().map(|e| (e.wd, e.mask, &e.name[..])).collect();
+        ensure!(
+            found == expected,
+            "the events are {found:x?} instead of {expected:x?}"
+        );
         Ok(())
     }
 }
@@ -87,15 +101,31 @@ fn a_directory() -> Result<()> {
     let mut watcher = Watcher::new()?;
     let wd = watcher.add(&scratch.0, IN_ALL_EVENTS)?;
     fs::write(scratch.path("file"), "x")?;
-    watcher.expect(&[(wd, IN_CREATE, "file"), (wd, IN_OPEN, "file"), (wd, IN_MODIFY, "file"), (wd, IN_CLOSE_WRITE, "file")])?;
+    watcher.expect(&[
+        (wd, IN_CREATE, "file"),
+        (wd, IN_OPEN, "file"),
+        (wd, IN_MODIFY, "file"),
+        (wd, IN_CLOSE_WRITE, "file"),
+    ])?;
     fs::create_dir(scratch.path("dir"))?;
     fs::hard_link(scratch.path("file"), scratch.path("link"))?;
     std::os::unix::fs::symlink("file", scratch.path("symlink"))?;
-    watcher.expect(&[(wd, IN_CREATE | IN_ISDIR, "dir"), (wd, IN_CREATE, "link"), (wd, IN_CREATE, "symlink")])?;
+    watcher.expect(&[
+        (wd, IN_CREATE | IN_ISDIR, "dir"),
+        (wd, IN_CREATE, "link"),
+        (wd, IN_CREATE, "symlink"),
+    ])?;
     let mut text = String::new();
     File::open(scratch.path("link"))?.read_to_string(&mut text)?;
-    watcher.expect(&[(wd, IN_OPEN, "link"), (wd, IN_ACCESS, "link"), (wd, IN_CLOSE_NOWRITE, "link")])?;
-    fs::set_permissions(scratch.path("file"), std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    watcher.expect(&[
+        (wd, IN_OPEN, "link"),
+        (wd, IN_ACCESS, "link"),
+        (wd, IN_CLOSE_NOWRITE, "link"),
+    ])?;
+    fs::set_permissions(
+        scratch.path("file"),
+        std::os::unix::fs::PermissionsExt::from_mode(0o600),
+    )?;
     watcher.expect(&[(wd, IN_ATTRIB, "file")])?;
     fs::remove_file(scratch.path("file"))?;
     fs::remove_dir(scratch.path("dir"))?;
@@ -107,7 +137,10 @@ fn a_file() -> Result<()> {
     fs::write(scratch.path("file"), "x")?;
     let mut watcher = Watcher::new()?;
     let wd = watcher.add(&scratch.path("file"), IN_ALL_EVENTS)?;
-    let mut file = File::options().read(true).write(true).open(scratch.path("file"))?;
+    let mut file = File::options()
+        .read(true)
+        .write(true)
+        .open(scratch.path("file"))?;
     file.write_all(b"one")?;
     file.write_all(b"two")?;
     // The second says the same as the first.
@@ -115,11 +148,20 @@ fn a_file() -> Result<()> {
     file.set_len(1)?;
     drop(file);
     fs::hard_link(scratch.path("file"), scratch.path("other"))?;
-    watcher.expect(&[(wd, IN_MODIFY, ""), (wd, IN_CLOSE_WRITE, ""), (wd, IN_ATTRIB, "")])?;
+    watcher.expect(&[
+        (wd, IN_MODIFY, ""),
+        (wd, IN_CLOSE_WRITE, ""),
+        (wd, IN_ATTRIB, ""),
+    ])?;
     watcher.remove(wd)?;
     fs::write(scratch.path("file"), "y")?;
     watcher.expect(&[(wd, IN_IGNORED, "")])?;
-    ensure!(watcher.remove(wd).is_err_and(|e| e.raw_os_error() == Some(libc::EINVAL)), "a watch ends twice");
+    ensure!(
+        watcher
+            .remove(wd)
+            .is_err_and(|e| e.raw_os_error() == Some(libc::EINVAL)),
+        "a watch ends twice"
+    );
     Ok(())
 }
 
@@ -134,8 +176,13 @@ fn moves() -> Result<()> {
     let own = watcher.add(&scratch.path("from/a"), IN_MOVE_SELF)?;
     fs::rename(scratch.path("from/a"), scratch.path("to/b"))?;
     let events = watcher.events()?;
-    let [left, came, itself] = &events[..] else { bail!("{} events: {events:?}", events.len()) };
-    ensure!(left.cookie != 0 && left.cookie == came.cookie && itself.cookie == 0, "the cookies: {events:?}");
+    let [left, came, itself] = &events[..] else {
+        bail!("{} events: {events:?}", events.len())
+    };
+    ensure!(
+        left.cookie != 0 && left.cookie == came.cookie && itself.cookie == 0,
+        "the cookies: {events:?}"
+    );
     let right = (left.wd, left.mask, &left.name[..]) == (from, IN_MOVED_FROM, "a")
         && (came.wd, came.mask, &came.name[..]) == (to, IN_MOVED_TO, "b")
         && (itself.wd, itself.mask, &itself.name[..]) == (own, IN_MOVE_SELF, "");
@@ -165,22 +212,47 @@ fn with_flags() -> Result<()> {
     fs::write(scratch.path("file"), "x")?;
     let mut watcher = Watcher::new()?;
     let code = |result: io::Result<i32>| result.err().and_then(|e| e.raw_os_error());
-    ensure!(code(watcher.add(&scratch.path("file"), libc::IN_ONLYDIR | IN_OPEN)) == Some(libc::ENOTDIR), "IN_ONLYDIR of a file");
-    ensure!(code(watcher.add(&scratch.path("none"), IN_OPEN)) == Some(libc::ENOENT), "a watch of nothing");
-    ensure!(code(watcher.add(&scratch.path("file"), 0)) == Some(libc::EINVAL), "a watch for nothing");
+    ensure!(
+        code(watcher.add(&scratch.path("file"), libc::IN_ONLYDIR | IN_OPEN)) == Some(libc::ENOTDIR),
+        "IN_ONLYDIR of a file"
+    );
+    ensure!(
+        code(watcher.add(&scratch.path("none"), IN_OPEN)) == Some(libc::ENOENT),
+        "a watch of nothing"
+    );
+    ensure!(
+        code(watcher.add(&scratch.path("file"), 0)) == Some(libc::EINVAL),
+        "a watch for nothing"
+    );
     let wd = watcher.add(&scratch.path("file"), IN_CLOSE_WRITE)?;
-    ensure!(watcher.add(&scratch.path("file"), IN_OPEN | libc::IN_MASK_ADD)? == wd, "the watch is another");
-    ensure!(code(watcher.add(&scratch.path("file"), IN_OPEN | libc::IN_MASK_CREATE)) == Some(libc::EEXIST), "it is made twice");
+    ensure!(
+        watcher.add(&scratch.path("file"), IN_OPEN | libc::IN_MASK_ADD)? == wd,
+        "the watch is another"
+    );
+    ensure!(
+        code(watcher.add(&scratch.path("file"), IN_OPEN | libc::IN_MASK_CREATE))
+            == Some(libc::EEXIST),
+        "it is made twice"
+    );
     drop(File::options().write(true).open(scratch.path("file"))?);
     watcher.expect(&[(wd, IN_OPEN, ""), (wd, IN_CLOSE_WRITE, "")])?;
-    ensure!(watcher.add(&scratch.path("file"), IN_OPEN | libc::IN_ONESHOT)? == wd, "the watch is another");
+    ensure!(
+        watcher.add(&scratch.path("file"), IN_OPEN | libc::IN_ONESHOT)? == wd,
+        "the watch is another"
+    );
     drop(File::open(scratch.path("file"))?);
     drop(File::open(scratch.path("file"))?);
     watcher.expect(&[(wd, IN_OPEN, ""), (wd, IN_IGNORED, "")])?;
     // A buffer for less than one event.
     watcher.add(&scratch.path("file"), IN_OPEN)?;
     drop(File::open(scratch.path("file"))?);
-    ensure!(watcher.0.read(&mut [0; 8]).is_err_and(|e| e.raw_os_error() == Some(libc::EINVAL)), "half an event is read");
+    ensure!(
+        watcher
+            .0
+            .read(&mut [0; 8])
+            .is_err_and(|e| e.raw_os_error() == Some(libc::EINVAL)),
+        "half an event is read"
+    );
     let mut waiting = 0;
     // SAFETY: the argument is a valid integer.
     crate::checked(unsafe { libc::ioctl(watcher.0.as_raw_fd(), libc::FIONREAD, &mut waiting) })?;
@@ -203,7 +275,9 @@ fn wakes_readers() -> Result<()> {
 }
 
 fn overflows() -> Result<()> {
-    let limit: usize = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events")?.trim().parse()?;
+    let limit: usize = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events")?
+        .trim()
+        .parse()?;
     let scratch = Scratch::new()?;
     fs::write(scratch.path("a"), "")?;
     fs::write(scratch.path("b"), "")?;
@@ -219,8 +293,15 @@ fn overflows() -> Result<()> {
             more => events.extend(more),
         }
     }
-    ensure!(events.len() == limit + 1, "{} events of at most {limit}", events.len());
+    ensure!(
+        events.len() == limit + 1,
+        "{} events of at most {limit}",
+        events.len()
+    );
     let last = events.last().context("no event")?;
-    ensure!(last.wd == -1 && last.mask == libc::IN_Q_OVERFLOW, "the last event is {last:?}");
+    ensure!(
+        last.wd == -1 && last.mask == libc::IN_Q_OVERFLOW,
+        "the last event is {last:?}"
+    );
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Debug registers of a thread that is traced: `PTRACE_POKEUSER` at `offsetof(struct user, u_debugreg)`.
+//! Debug registers of a thread that is traced: `PTRACE_POKEUSER` at
+//! `offsetof(struct user, u_debugreg)`.
 
 use std::arch::asm;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +7,9 @@ use std::{io, mem};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::tracing::{ended, go_on, info, options, ptrace, refused, registers, stopped, traced_child, wait};
+use crate::tracing::{
+    ended, go_on, info, options, ptrace, refused, registers, stopped, traced_child, wait,
+};
 use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[
@@ -39,7 +42,13 @@ fn set(pid: i32, register: usize, value: usize) -> io::Result<i64> {
 
 fn get(pid: i32, register: usize) -> Result<u64> {
     let mut word = 0u64;
-    ptrace(libc::PTRACE_PEEKUSER, pid, place(register), (&raw mut word).addr()).context("PTRACE_PEEKUSER")?;
+    ptrace(
+        libc::PTRACE_PEEKUSER,
+        pid,
+        place(register),
+        (&raw mut word).addr(),
+    )
+    .context("PTRACE_PEEKUSER")?;
     Ok(word)
 }
 
@@ -54,7 +63,11 @@ fn watch(pid: i32, how: usize) -> Result<()> {
 fn hit(pid: i32) -> Result<()> {
     stopped(pid, libc::SIGTRAP)?;
     let (info, status) = (info(pid)?, get(pid, 6)?);
-    ensure!(info.si_code == TRAP_HWBKPT && status & 0xf == 1, "code {}, DR6 {status:#x}", info.si_code);
+    ensure!(
+        info.si_code == TRAP_HWBKPT && status & 0xf == 1,
+        "code {}, DR6 {status:#x}",
+        info.si_code
+    );
     // SAFETY: the kernel fills in the address of a trap.
     ensure!(unsafe { info.si_addr() }.addr() as u64 == registers(pid)?.rip);
     set(pid, 6, 0).context("DR6")?;
@@ -63,17 +76,26 @@ fn hit(pid: i32) -> Result<()> {
 
 fn peek(pid: i32) -> Result<u64> {
     let mut word = 0u64;
-    ptrace(libc::PTRACE_PEEKDATA, pid, WATCHED.as_ptr().addr(), (&raw mut word).addr())?;
+    ptrace(
+        libc::PTRACE_PEEKDATA,
+        pid,
+        WATCHED.as_ptr().addr(),
+        (&raw mut word).addr(),
+    )?;
     Ok(word)
 }
 
-/// A write stops behind the instruction, a read only if that is wanted; what the kernel writes for the program does not count. The
-/// watch stays through sleeps and on other CPUs, and ends with the tracer's word.
+/// A write stops behind the instruction, a read only if that is wanted; what the kernel writes for
+/// the program does not count. The watch stays through sleeps and on other CPUs, and ends with the
+/// tracer's word.
 fn watchpoints() -> Result<()> {
     let pid = traced_child(|| {
         let mut sum = WATCHED.load(Ordering::SeqCst);
         WATCHED.store(6, Ordering::SeqCst);
-        let pause = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        let pause = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 1_000_000,
+        };
         let mut ends = [0; 2];
         // SAFETY: sleeps, then goes to each CPU there is; the pipe's bytes go where the word is.
         unsafe {
@@ -101,7 +123,11 @@ fn watchpoints() -> Result<()> {
     set(pid, 7, FIRST | TOUCHED | FOUR)?;
     go_on(pid, 0)?;
     hit(pid)?;
-    ensure!(peek(pid)? == 8, "stopped at the read, not at the kernel's write: {}", peek(pid)?);
+    ensure!(
+        peek(pid)? == 8,
+        "stopped at the read, not at the kernel's write: {}",
+        peek(pid)?
+    );
     set(pid, 7, 0)?;
     go_on(pid, 0)?;
     ended(pid, 0)
@@ -125,14 +151,24 @@ fn breakpoints() -> Result<()> {
         go_on(pid, 0)?;
         stopped(pid, libc::SIGTRAP)?;
         let regs = registers(pid)?;
-        ensure!(regs.rip == function as u64 && regs.rdi == argument, "{:#x} {}", regs.rip, regs.rdi);
-        ensure!(get(pid, 6)? & 0xf == 8 && info(pid)?.si_code == TRAP_HWBKPT, "DR6 {:#x}", get(pid, 6)?);
+        ensure!(
+            regs.rip == function as u64 && regs.rdi == argument,
+            "{:#x} {}",
+            regs.rip,
+            regs.rdi
+        );
+        ensure!(
+            get(pid, 6)? & 0xf == 8 && info(pid)?.si_code == TRAP_HWBKPT,
+            "DR6 {:#x}",
+            get(pid, 6)?
+        );
     }
     go_on(pid, 0)?;
     ended(pid, 5 << 8)
 }
 
-/// A child has no debug registers, nor has the program that the thread runs next; another process with the same addresses sees nothing.
+/// A child has no debug registers, nor has the program that the thread runs next; another process
+/// with the same addresses sees nothing.
 fn of_others() -> Result<()> {
     let pid = traced_child(|| {
         // SAFETY: the child writes and ends; then another program is run.
@@ -177,8 +213,16 @@ fn refusals() -> Result<()> {
     ensure!(get(pid, 6)? == 0xffff_0ff0 && get(pid, 7)? == 0 && get(pid, 4)? == 0);
     refused(set(pid, 4, 1), libc::EIO, "a register there is not")?;
     set(pid, 0, WATCHED.as_ptr().addr() + 4)?;
-    refused(set(pid, 7, FIRST | WRITTEN | EIGHT), libc::EINVAL, "an address that is not aligned")?;
-    refused(set(pid, 7, FIRST | EXECUTED | FOUR), libc::EINVAL, "a breakpoint of four bytes")?;
+    refused(
+        set(pid, 7, FIRST | WRITTEN | EIGHT),
+        libc::EINVAL,
+        "an address that is not aligned",
+    )?;
+    refused(
+        set(pid, 7, FIRST | EXECUTED | FOUR),
+        libc::EINVAL,
+        "a breakpoint of four bytes",
+    )?;
     refused(set(pid, 7, FIRST | 2 << 16), libc::EINVAL, "a port")?;
     ensure!(get(pid, 7)? == 0);
     // What is off is not looked at.
@@ -188,7 +232,8 @@ fn refusals() -> Result<()> {
     ended(pid, 0)
 }
 
-/// MOV SS holds the exception back until the kernel's first instruction. The program may be told or not, and goes on.
+/// MOV SS holds the exception back until the kernel's first instruction. The program may be told or
+/// not, and goes on.
 fn at_the_door() -> Result<()> {
     let pid = traced_child(|| {
         let mut seen = 0u64;

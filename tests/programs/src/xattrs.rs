@@ -11,7 +11,10 @@ use anyhow::{Result, ensure};
 use crate::files::Scratch;
 use crate::{Check, checked};
 
-pub const CHECKS: &[(&str, Check)] = &[("xattrs-are-kept", are_kept), ("xattrs-errors-have-names", errors_have_names)];
+pub const CHECKS: &[(&str, Check)] = &[
+    ("xattrs-are-kept", are_kept),
+    ("xattrs-errors-have-names", errors_have_names),
+];
 
 fn c(text: impl AsRef<[u8]>) -> CString {
     CString::new(text.as_ref()).expect("no NUL")
@@ -20,14 +23,30 @@ fn c(text: impl AsRef<[u8]>) -> CString {
 pub fn set(path: &Path, name: &str, value: &[u8], flags: i32) -> io::Result<()> {
     let (path, name) = (c(path.as_os_str().as_bytes()), c(name));
     // SAFETY: both names end in NUL, and the value's length is given.
-    checked(unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags) }).map(drop)
+    checked(unsafe {
+        libc::setxattr(
+            path.as_ptr(),
+            name.as_ptr(),
+            value.as_ptr().cast(),
+            value.len(),
+            flags,
+        )
+    })
+    .map(drop)
 }
 
 pub fn get(path: &Path, name: &str, size: usize) -> io::Result<Vec<u8>> {
     let (path, name) = (c(path.as_os_str().as_bytes()), c(name));
     let mut value = vec![0; size];
     // SAFETY: both names end in NUL, and the buffer's length is given.
-    let n = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
+    let n = unsafe {
+        libc::getxattr(
+            path.as_ptr(),
+            name.as_ptr(),
+            value.as_mut_ptr().cast(),
+            value.len(),
+        )
+    };
     value.truncate(usize::try_from(n).map_err(|_| io::Error::last_os_error())?);
     Ok(value)
 }
@@ -44,8 +63,11 @@ fn names(path: &Path) -> io::Result<Vec<String>> {
     // SAFETY: the name ends in NUL, and the buffer's length is given.
     let n = unsafe { libc::listxattr(path.as_ptr(), list.as_mut_ptr().cast(), list.len()) };
     list.truncate(usize::try_from(n).map_err(|_| io::Error::last_os_error())?);
-    let mut names: Vec<String> =
-        list.split(|&b| b == 0).filter(|n| n.starts_with(b"user.")).map(|n| String::from_utf8_lossy(n).into_owned()).collect();
+    let mut names: Vec<String> = list
+        .split(|&b| b == 0)
+        .filter(|n| n.starts_with(b"user."))
+        .map(|n| String::from_utf8_lossy(n).into_owned())
+        .collect();
     names.sort();
     Ok(names)
 }
@@ -56,17 +78,34 @@ fn are_kept() -> Result<()> {
     fs::write(&path, "x")?;
     set(&path, "user.one", b"first value", 0)?;
     set(&path, "user.two", b"", libc::XATTR_CREATE)?;
-    ensure!(names(&path)? == ["user.one", "user.two"], "the names are {:?}", names(&path)?);
+    ensure!(
+        names(&path)? == ["user.one", "user.two"],
+        "the names are {:?}",
+        names(&path)?
+    );
     set(&path, "user.one", b"other", libc::XATTR_REPLACE)?;
-    ensure!(get(&path, "user.one", 100)? == b"other" && get(&path, "user.two", 100)?.is_empty(), "the values differ");
+    ensure!(
+        get(&path, "user.one", 100)? == b"other" && get(&path, "user.two", 100)?.is_empty(),
+        "the values differ"
+    );
     let link = scratch.path("link");
     fs::hard_link(&path, &link)?;
     fs::rename(&path, scratch.path("renamed"))?;
-    ensure!(get(&link, "user.one", 5)? == b"other", "another name of the file has other attributes");
+    ensure!(
+        get(&link, "user.one", 5)? == b"other",
+        "another name of the file has other attributes"
+    );
     remove(&link, "user.one")?;
-    ensure!(names(&link)? == ["user.two"], "the names are {:?}", names(&link)?);
+    ensure!(
+        names(&link)? == ["user.two"],
+        "the names are {:?}",
+        names(&link)?
+    );
     set(&scratch.0, "user.dir", b"d", 0)?;
-    ensure!(get(&scratch.0, "user.dir", 1)? == b"d", "a directory's attribute");
+    ensure!(
+        get(&scratch.0, "user.dir", 1)? == b"d",
+        "a directory's attribute"
+    );
     Ok(())
 }
 
@@ -76,17 +115,44 @@ fn errors_have_names() -> Result<()> {
     fs::write(&path, "x")?;
     set(&path, "user.a", b"value", 0)?;
     let cases: [(&str, io::Result<()>, i32); 7] = [
-        ("a value that is not there", get(&path, "user.none", 10).map(drop), libc::ENODATA),
-        ("too little room", get(&path, "user.a", 2).map(drop), libc::ERANGE),
-        ("making it twice", set(&path, "user.a", b"", libc::XATTR_CREATE), libc::EEXIST),
-        ("replacing nothing", set(&path, "user.b", b"", libc::XATTR_REPLACE), libc::ENODATA),
+        (
+            "a value that is not there",
+            get(&path, "user.none", 10).map(drop),
+            libc::ENODATA,
+        ),
+        (
+            "too little room",
+            get(&path, "user.a", 2).map(drop),
+            libc::ERANGE,
+        ),
+        (
+            "making it twice",
+            set(&path, "user.a", b"", libc::XATTR_CREATE),
+            libc::EEXIST,
+        ),
+        (
+            "replacing nothing",
+            set(&path, "user.b", b"", libc::XATTR_REPLACE),
+            libc::ENODATA,
+        ),
         ("unknown flags", set(&path, "user.a", b"", 8), libc::EINVAL),
-        ("a name space that is none", set(&path, "nonsense.a", b"", 0), libc::EOPNOTSUPP),
-        ("removing nothing", remove(&path, "user.none"), libc::ENODATA),
+        (
+            "a name space that is none",
+            set(&path, "nonsense.a", b"", 0),
+            libc::EOPNOTSUPP,
+        ),
+        (
+            "removing nothing",
+            remove(&path, "user.none"),
+            libc::ENODATA,
+        ),
     ];
     for (what, result, expected) in cases {
         let found = result.err().and_then(|error| error.raw_os_error());
-        ensure!(found == Some(expected), "{what} gives {found:?} instead of {expected}");
+        ensure!(
+            found == Some(expected),
+            "{what} gives {found:?} instead of {expected}"
+        );
     }
     Ok(())
 }

@@ -14,7 +14,13 @@ static CHOSEN: LazyLock<u32> = LazyLock::new(|| match std::env::var("MUTANT").as
 /// `MUTANT_TOLD`: a file to append to.
 static TOLD: LazyLock<Option<File>> = LazyLock::new(|| {
     let path = std::env::var_os("MUTANT_TOLD")?;
-    Some(File::options().create(true).append(true).open(path).expect("MUTANT_TOLD can be written"))
+    Some(
+        File::options()
+            .create(true)
+            .append(true)
+            .open(path)
+            .expect("MUTANT_TOLD can be written"),
+    )
 });
 
 #[inline]

@@ -5,18 +5,20 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 /// QEMU's debug port (`-debugcon`).
 const PORT: u16 = 0xe9;
-/// Turns to wait for another processor's frame: a kernel that panics in the middle of one must not stop the others.
+/// Turns to wait for another processor's frame: a kernel that panics in the middle of one must not
+/// stop the others.
 const PATIENCE: u32 = 1 << 20;
 
-/// The choice: `xtask` finds the symbol in the linked image and writes the number there. Read-only data, because instances
-/// get the image as it is in the file.
+/// The choice: `xtask` finds the symbol in the linked image and writes the number there. Read-only
+/// data, because instances get the image as it is in the file.
 #[used]
 #[unsafe(no_mangle)]
 static SKERRY_MUTANT: u32 = 0;
 
 #[inline]
 pub(crate) fn chosen() -> u32 {
-    // SAFETY: a static that nobody writes; volatile, because its value is not the one that the compiler sees.
+    // SAFETY: a static that nobody writes; volatile, because its value is not the one that the
+    // compiler sees.
     unsafe { core::ptr::read_volatile(&raw const SKERRY_MUTANT) }
 }
 
@@ -29,8 +31,8 @@ pub(crate) fn time() -> u32 {
 pub(crate) fn tell(value: u32) {
     static BUSY: AtomicBool = AtomicBool::new(false);
     let flags: u64;
-    // SAFETY: saves the flags and masks interrupts, so that no handler on this processor waits for the frame it
-    // interrupted; the red zone is off in kernels, so the push harms nothing.
+    // SAFETY: saves the flags and masks interrupts, so that no handler on this processor waits for
+    // the frame it interrupted; the red zone is off in kernels, so the push harms nothing.
     unsafe { asm!("pushfq", "pop {}", "cli", out(reg) flags) };
     let mut patience = PATIENCE;
     while BUSY.swap(true, Ordering::Acquire) && patience > 0 {
@@ -38,7 +40,9 @@ pub(crate) fn tell(value: u32) {
     }
     for byte in crate::frame(value) {
         // SAFETY: a port that QEMU's debug device alone answers; without it, nothing does.
-        unsafe { asm!("out dx, al", in("dx") PORT, in("al") byte, options(nomem, nostack, preserves_flags)) };
+        unsafe {
+            asm!("out dx, al", in("dx") PORT, in("al") byte, options(nomem, nostack, preserves_flags))
+        };
     }
     BUSY.store(false, Ordering::Release);
     if flags & 1 << 9 != 0 {

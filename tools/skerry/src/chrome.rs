@@ -1,7 +1,9 @@
-//! Records as a trace in Chrome's JSON format ("Trace Event Format"), which ui.perfetto.dev and `chrome://tracing` open.
+//! Records as a trace in Chrome's JSON format ("Trace Event Format"), which ui.perfetto.dev and
+//! `chrome://tracing` open.
 //!
-//! Every thread has a track, with its system calls, page faults, shoot-downs and waits for locks, and the wake-ups it made. Every CPU has
-//! one, in a process of its own, with the threads that ran and the interrupts.
+//! Every thread has a track, with its system calls, page faults, shoot-downs and waits for locks,
+//! and the wake-ups it made. Every CPU has one, in a process of its own, with the threads that ran
+//! and the interrupts.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -94,13 +96,18 @@ impl Writer<'_> {
     }
 
     fn tenant(&self, slot: u32) -> Tenant {
-        let unknown = || Tenant { track: (KERNEL, FIRST_SLOT + u64::from(slot)), name: format!("slot {slot}") };
+        let unknown = || Tenant {
+            track: (KERNEL, FIRST_SLOT + u64::from(slot)),
+            name: format!("slot {slot}"),
+        };
         self.tenants.get(&slot).cloned().unwrap_or_else(unknown)
     }
 
     fn cpu(&mut self, cpu: u16) -> Track {
         let track = (CPUS, FIRST_CPU + u64::from(cpu));
-        self.titles.entry(track).or_insert_with(|| format!("CPU {cpu}"));
+        self.titles
+            .entry(track)
+            .or_insert_with(|| format!("CPU {cpu}"));
         track
     }
 
@@ -110,15 +117,26 @@ impl Writer<'_> {
         tenant.track
     }
 
-    fn begin(&mut self, track: Track, kind: Kind, name: &str, time: u64, args: Value) -> io::Result<()> {
+    fn begin(
+        &mut self,
+        track: Track,
+        kind: Kind,
+        name: &str,
+        time: u64,
+        args: Value,
+    ) -> io::Result<()> {
         self.open.entry(track).or_default().push(kind);
         let ts = self.time(time);
         self.emit(&json!({"ph": "B", "name": name, "pid": track.0, "tid": track.1, "ts": ts, "args": args}))
     }
 
-    /// Ends the innermost `kind` of a track, and what began inside it: its end was lost. Nothing if its beginning is not here.
+    /// Ends the innermost `kind` of a track, and what began inside it: its end was lost. Nothing if
+    /// its beginning is not here.
     fn finish(&mut self, track: Track, kind: Kind, time: u64, args: &Value) -> io::Result<()> {
-        let depth = self.open.get(&track).and_then(|open| open.iter().rposition(|begun| *begun == kind));
+        let depth = self
+            .open
+            .get(&track)
+            .and_then(|open| open.iter().rposition(|begun| *begun == kind));
         depth.map_or(Ok(()), |depth| self.unwind(track, depth, time, args))
     }
 
@@ -146,7 +164,10 @@ impl Writer<'_> {
             }
             Kind::Wake => {
                 let (waker, woken) = (self.thread(r.thread), self.tenant(r.a as u32));
-                let how = WAKE_DETAILS.get(usize::from(r.detail)).copied().unwrap_or("unknown");
+                let how = WAKE_DETAILS
+                    .get(usize::from(r.detail))
+                    .copied()
+                    .unwrap_or("unknown");
                 self.instant(
                     waker,
                     &format!("wake {}", woken.name),
@@ -156,11 +177,21 @@ impl Writer<'_> {
             }
             Kind::Steal => {
                 let (track, thread) = (self.cpu(r.cpu), self.tenant(r.a as u32));
-                self.instant(track, &format!("give {}", thread.name), r.time, json!({"thread": thread.track.1, "cpu": r.b}))
+                self.instant(
+                    track,
+                    &format!("give {}", thread.name),
+                    r.time,
+                    json!({"thread": thread.track.1, "cpu": r.b}),
+                )
             }
             Kind::IrqBegin => {
                 let track = self.cpu(r.cpu);
-                let name = self.names.vectors.get(&r.detail).cloned().unwrap_or_else(|| format!("vector {:#x}", r.detail));
+                let name = self
+                    .names
+                    .vectors
+                    .get(&r.detail)
+                    .cloned()
+                    .unwrap_or_else(|| format!("vector {:#x}", r.detail));
                 self.begin(track, r.kind, &name, r.time, json!({"vector": r.detail}))
             }
             Kind::IrqEnd => {
@@ -168,18 +199,37 @@ impl Writer<'_> {
                 self.finish(track, Kind::IrqBegin, r.time, &nothing)
             }
             Kind::CallBegin => {
-                let name = self.names.calls.get(&r.a).cloned().unwrap_or_else(|| format!("call {}", r.a));
+                let name = self
+                    .names
+                    .calls
+                    .get(&r.a)
+                    .cloned()
+                    .unwrap_or_else(|| format!("call {}", r.a));
                 let track = self.thread(r.thread);
                 self.begin(track, r.kind, &name, r.time, nothing)
             }
             Kind::CallEnd => {
                 let track = self.thread(r.thread);
-                self.finish(track, Kind::CallBegin, r.time, &json!({"result": r.a.cast_signed()}))
+                self.finish(
+                    track,
+                    Kind::CallBegin,
+                    r.time,
+                    &json!({"result": r.a.cast_signed()}),
+                )
             }
             Kind::FaultBegin => {
-                let access = ["read", "write", "execution"].get(usize::from(r.detail)).copied().unwrap_or("access");
+                let access = ["read", "write", "execution"]
+                    .get(usize::from(r.detail))
+                    .copied()
+                    .unwrap_or("access");
                 let track = self.thread(r.thread);
-                self.begin(track, r.kind, "page fault", r.time, json!({"address": format!("{:#x}", r.a), "access": access}))
+                self.begin(
+                    track,
+                    r.kind,
+                    "page fault",
+                    r.time,
+                    json!({"address": format!("{:#x}", r.a), "access": access}),
+                )
             }
             Kind::FaultEnd => {
                 let track = self.thread(r.thread);
@@ -187,7 +237,8 @@ impl Writer<'_> {
             }
             Kind::ShootdownBegin => {
                 let track = self.thread(r.thread);
-                let args = json!({"start": format!("{:#x}", r.a), "bytes": r.b.saturating_sub(r.a)});
+                let args =
+                    json!({"start": format!("{:#x}", r.a), "bytes": r.b.saturating_sub(r.a)});
                 self.begin(track, r.kind, "shoot-down", r.time, args)
             }
             Kind::ShootdownEnd => {
@@ -195,7 +246,12 @@ impl Writer<'_> {
                 self.finish(track, Kind::ShootdownBegin, r.time, &nothing)
             }
             Kind::LockBegin => {
-                let site = self.names.locks.get(&r.a).cloned().unwrap_or_else(|| format!("site {}", r.a));
+                let site = self
+                    .names
+                    .locks
+                    .get(&r.a)
+                    .cloned()
+                    .unwrap_or_else(|| format!("site {}", r.a));
                 let track = self.thread(r.thread);
                 self.begin(track, r.kind, "lock", r.time, json!({"site": site}))
             }
@@ -231,18 +287,27 @@ impl Writer<'_> {
         let mut tenant = self.tenant(r.thread);
         match r.detail {
             THREAD_IS => {
-                let track = if r.b == 0 { (KERNEL, FIRST_SLOT + u64::from(r.thread)) } else { (r.b, r.a) };
+                let track = if r.b == 0 {
+                    (KERNEL, FIRST_SLOT + u64::from(r.thread))
+                } else {
+                    (r.b, r.a)
+                };
                 if track != tenant.track {
                     self.unwind(tenant.track, 0, r.time, &json!({}))?;
                     tenant.track = track;
                 }
             }
             THREAD_NAME => {
-                let bytes: Vec<u8> =
-                    [r.a, r.b].iter().flat_map(|word| word.to_le_bytes()).take_while(|byte| *byte != 0).collect();
+                let bytes: Vec<u8> = [r.a, r.b]
+                    .iter()
+                    .flat_map(|word| word.to_le_bytes())
+                    .take_while(|byte| *byte != 0)
+                    .collect();
                 tenant.name = String::from_utf8_lossy(&bytes).into_owned();
                 // The last name counts, of those that have a track.
-                self.titles.entry(tenant.track).and_modify(|title| title.clone_from(&tenant.name));
+                self.titles
+                    .entry(tenant.track)
+                    .and_modify(|title| title.clone_from(&tenant.name));
             }
             THREAD_ENDS => self.unwind(tenant.track, 0, r.time, &json!({}))?,
             _ => {}
@@ -274,7 +339,9 @@ impl Writer<'_> {
             };
         }
         for (pid, name) in processes {
-            self.emit(&json!({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}))?;
+            self.emit(
+                &json!({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}),
+            )?;
         }
         Ok(())
     }
@@ -289,16 +356,39 @@ mod tests {
         let mut bytes = [0; 16];
         bytes[..text.len()].copy_from_slice(text.as_bytes());
         let word = u128::from_le_bytes(bytes);
-        Record::new(1000, 0, slot, Kind::Thread, Note { detail: THREAD_NAME, a: word as u64, b: (word >> 64) as u64 })
+        Record::new(
+            1000,
+            0,
+            slot,
+            Kind::Thread,
+            Note {
+                detail: THREAD_NAME,
+                a: word as u64,
+                b: (word >> 64) as u64,
+            },
+        )
     }
 
     fn is(slot: u32, pid: u64, tid: u64, time: u64) -> Record {
-        Record::new(time, 0, slot, Kind::Thread, Note { detail: THREAD_IS, a: tid, b: pid })
+        Record::new(
+            time,
+            0,
+            slot,
+            Kind::Thread,
+            Note {
+                detail: THREAD_IS,
+                a: tid,
+                b: pid,
+            },
+        )
     }
 
     fn events(records: &[Record]) -> (Vec<Value>, u64) {
-        let names =
-            Names { calls: [(0, "read".to_owned())].into(), vectors: [(0xef, "timer".to_owned())].into(), ..Names::default() };
+        let names = Names {
+            calls: [(0, "read".to_owned())].into(),
+            vectors: [(0xef, "timer".to_owned())].into(),
+            ..Names::default()
+        };
         let mut out = Vec::new();
         let lost = write(records, &names, &mut out).unwrap();
         let trace: Value = serde_json::from_slice(&out).unwrap();
@@ -310,7 +400,10 @@ mod tests {
     fn balanced(events: &[Value]) {
         let mut depth: BTreeMap<(u64, u64), i64> = BTreeMap::new();
         for event in events {
-            let track = (event["pid"].as_u64().unwrap(), event["tid"].as_u64().unwrap_or(0));
+            let track = (
+                event["pid"].as_u64().unwrap(),
+                event["tid"].as_u64().unwrap_or(0),
+            );
             match event["ph"].as_str().unwrap() {
                 "B" => *depth.entry(track).or_default() += 1,
                 "E" => {
@@ -321,7 +414,10 @@ mod tests {
                 _ => {}
             }
         }
-        assert!(depth.values().all(|depth| *depth == 0), "beginnings without an end: {depth:?}");
+        assert!(
+            depth.values().all(|depth| *depth == 0),
+            "beginnings without an end: {depth:?}"
+        );
     }
 
     #[test]
@@ -332,7 +428,17 @@ mod tests {
             is(4, 10, 12, 1000),
             name(4, "pong"),
             Record::new(2000, 1, 3, Kind::CallBegin, Note::two(0, 0)),
-            Record::new(2500, 1, 3, Kind::Wake, Note { detail: 1, a: 4, b: 0 }),
+            Record::new(
+                2500,
+                1,
+                3,
+                Kind::Wake,
+                Note {
+                    detail: 1,
+                    a: 4,
+                    b: 0,
+                },
+            ),
             Record::new(3000, 1, 3, Kind::Switch, Note::two(4, 0)),
             Record::new(3100, 1, 4, Kind::IrqBegin, Note::detail(0xef)),
             Record::new(3200, 1, 4, Kind::IrqEnd, Note::detail(0xef)),
@@ -341,9 +447,24 @@ mod tests {
         ]);
         balanced(&events);
         assert_eq!(lost, 0);
-        let of = |ph: &str| events.iter().filter(|e| e["ph"] == ph).cloned().collect::<Vec<_>>();
-        let ran: Vec<_> = of("X").iter().map(|e| (e["name"].clone(), e["ts"].clone(), e["dur"].clone())).collect();
-        assert_eq!(ran[..2], [("ping".into(), 0.0.into(), 2.0.into()), ("pong".into(), 2.0.into(), 1.0.into())]);
+        let of = |ph: &str| {
+            events
+                .iter()
+                .filter(|e| e["ph"] == ph)
+                .cloned()
+                .collect::<Vec<_>>()
+        };
+        let ran: Vec<_> = of("X")
+            .iter()
+            .map(|e| (e["name"].clone(), e["ts"].clone(), e["dur"].clone()))
+            .collect();
+        assert_eq!(
+            ran[..2],
+            [
+                ("ping".into(), 0.0.into(), 2.0.into()),
+                ("pong".into(), 2.0.into(), 1.0.into())
+            ]
+        );
         let wake = &of("i")[0];
         assert_eq!(
             (&wake["name"], &wake["args"]["how"], &wake["tid"]),
@@ -353,10 +474,15 @@ mod tests {
         assert_eq!(begun, ["read", "timer"]);
         assert!(of("E").iter().any(|e| e["args"]["result"] == -1));
         let named = |pid: u64, tid: u64, title: &str| {
-            of("M").iter().any(|e| e["pid"] == pid && e["tid"] == tid && e["args"]["name"] == title)
+            of("M")
+                .iter()
+                .any(|e| e["pid"] == pid && e["tid"] == tid && e["args"]["name"] == title)
         };
         assert!(named(10, 11, "ping") && named(CPUS, FIRST_CPU + 1, "CPU 1"));
-        assert!(!named(10, 12, "pong"), "a thread that only ran has no track of its own");
+        assert!(
+            !named(10, 12, "pong"),
+            "a thread that only ran has no track of its own"
+        );
     }
 
     #[test]
@@ -377,6 +503,9 @@ mod tests {
         ]);
         balanced(&events);
         assert_eq!(lost, 17);
-        assert!(events.iter().any(|e| e["name"] == "call 60") && events.iter().any(|e| e["args"]["site"] == "site 5"));
+        assert!(
+            events.iter().any(|e| e["name"] == "call 60")
+                && events.iter().any(|e| e["args"]["site"] == "site 5")
+        );
     }
 }

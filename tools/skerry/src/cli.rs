@@ -20,7 +20,12 @@ use crate::{logs, size, top, trace};
 
 /// Runs programs in operating-system instances of their own, on CPUs and memory of their own.
 #[derive(Debug, Parser)]
-#[command(name = "skerry", version, propagate_version = true, max_term_width = 100)]
+#[command(
+    name = "skerry",
+    version,
+    propagate_version = true,
+    max_term_width = 100
+)]
 pub struct Cli {
     #[command(subcommand)]
     command: Any,
@@ -99,7 +104,13 @@ struct What {
     #[arg(long, default_value_t = 1, value_name = "N")]
     cpus: u32,
     /// How much memory it gets: a number and k, m or g
-    #[arg(short = 'm', long = "mem", visible_alias = "memory", default_value = "64M", value_name = "SIZE")]
+    #[arg(
+        short = 'm',
+        long = "mem",
+        visible_alias = "memory",
+        default_value = "64M",
+        value_name = "SIZE"
+    )]
     memory: String,
     /// Its root file system: a folder, a tar archive or a cpio archive [default: a copy of /]
     #[arg(long, value_name = "DIR|TAR|CPIO")]
@@ -123,7 +134,12 @@ struct What {
     #[arg(long = "kernel-args", value_name = "ARGS", default_value = "")]
     kernel: String,
     /// The program, looked for in PATH, and its arguments
-    #[arg(value_name = "PROG", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(
+        value_name = "PROG",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
     command: Vec<String>,
 }
 
@@ -264,12 +280,18 @@ struct Trace {
     #[arg(short = 'o', long, value_name = "FILE", default_value = "trace.json")]
     output: PathBuf,
     /// A program to run meanwhile, and its arguments
-    #[arg(value_name = "CMD", trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(
+        value_name = "CMD",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
     command: Vec<String>,
 }
 
 fn seconds(text: &str) -> std::result::Result<Duration, String> {
-    let seconds = text.parse::<f64>().map_err(|_| "expected a number of seconds")?;
+    let seconds = text
+        .parse::<f64>()
+        .map_err(|_| "expected a number of seconds")?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
@@ -294,11 +316,22 @@ pub fn main() -> ExitCode {
     let runs = matches!(cli.command, Any::Manage(Command::Run(_)));
     let stdin = io::stdin();
     let (mut out, mut err) = (io::stdout(), io::stderr());
-    let here = Here { input: Some(stdin.as_fd()), out: &mut out, err: &mut err, signals: true };
+    let here = Here {
+        input: Some(stdin.as_fd()),
+        out: &mut out,
+        err: &mut err,
+        signals: true,
+    };
     let result = match (cli.command, Kernel::open()) {
-        (Any::Look(look), kernel) => look_on(look, kernel.as_ref().ok().map(|kernel| kernel as &dyn Device), here),
+        (Any::Look(look), kernel) => look_on(
+            look,
+            kernel.as_ref().ok().map(|kernel| kernel as &dyn Device),
+            here,
+        ),
         (Any::Manage(command), Ok(kernel)) => carry_out(command, Some(&kernel), asked, here),
-        (Any::Manage(command @ Command::Version(_)), Err(_)) => carry_out(command, None, asked, here),
+        (Any::Manage(command @ Command::Version(_)), Err(_)) => {
+            carry_out(command, None, asked, here)
+        }
         (_, Err(failure)) => Err(if runs { failure.ours() } else { failure }),
     };
     match result {
@@ -314,12 +347,36 @@ pub fn main() -> ExitCode {
 
 fn look_on(look: Look, device: Option<&dyn Device>, here: Here<'_>) -> Result<u8> {
     match look {
-        Look::Top(Top { delay, count, batch, json }) => {
-            top::run(device, top::Options { delay, count, batch, json: json.json }, here.out).map(|()| 0)
-        }
-        Look::Trace(Trace { events, seconds, output, command }) => {
-            trace::run(&trace::Request { events, limit: seconds, output, command }, here.err)
-        }
+        Look::Top(Top {
+            delay,
+            count,
+            batch,
+            json,
+        }) => top::run(
+            device,
+            top::Options {
+                delay,
+                count,
+                batch,
+                json: json.json,
+            },
+            here.out,
+        )
+        .map(|()| 0),
+        Look::Trace(Trace {
+            events,
+            seconds,
+            output,
+            command,
+        }) => trace::run(
+            &trace::Request {
+                events,
+                limit: seconds,
+                output,
+                command,
+            },
+            here.err,
+        ),
     }
 }
 
@@ -339,66 +396,152 @@ fn request(what: What) -> Result<Request> {
     })
 }
 
-fn carry_out(command: Command, device: Option<&dyn Device>, asked: SystemTime, here: Here<'_>) -> Result<u8> {
-    let Some(device) = device else { return version(None, &command, here.out) };
+fn carry_out(
+    command: Command,
+    device: Option<&dyn Device>,
+    asked: SystemTime,
+    here: Here<'_>,
+) -> Result<u8> {
+    let Some(device) = device else {
+        return version(None, &command, here.out);
+    };
     let output = |result: io::Result<()>| match result {
         // Our reader has seen enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(0),
         other => other.context(|| "standard output").map(|()| 0),
     };
     match command {
-        Command::Run(Run { what, rm, detach, interactive: _ }) => {
-            let options = run::Options { detach, remove: rm, terminal: what.terminal, trace: what.trace };
-            run::run(device, &request(what).map_err(Failure::ours)?, options, asked, here)
+        Command::Run(Run {
+            what,
+            rm,
+            detach,
+            interactive: _,
+        }) => {
+            let options = run::Options {
+                detach,
+                remove: rm,
+                terminal: what.terminal,
+                trace: what.trace,
+            };
+            run::run(
+                device,
+                &request(what).map_err(Failure::ours)?,
+                options,
+                asked,
+                here,
+            )
         }
         Command::Create(Create { what }) => {
             let created = instances::create(device, &request(what)?, asked)?;
             output(writeln!(here.out, "{}", label(&created)))
         }
         Command::Start(start) => start_all(device, &start, here),
-        Command::Stop(Stop { force, time, names }) => {
-            each(device, &names, here.out, |status| instances::stop(device, status, force, Duration::from_secs(time.into())))
-        }
-        Command::Rm(Remove { force, names }) => each(device, &names, here.out, |status| instances::remove(device, status, force)),
+        Command::Stop(Stop { force, time, names }) => each(device, &names, here.out, |status| {
+            instances::stop(device, status, force, Duration::from_secs(time.into()))
+        }),
+        Command::Rm(Remove { force, names }) => each(device, &names, here.out, |status| {
+            instances::remove(device, status, force)
+        }),
         Command::Prune => {
-            let ended: Vec<_> = instances::all(device)?.iter().filter(|s| has_ended(s)).map(|s| label(s).to_owned()).collect();
-            each(device, &Names { names: ended }, here.out, |status| instances::remove(device, status, false))
+            let ended: Vec<_> = instances::all(device)?
+                .iter()
+                .filter(|s| has_ended(s))
+                .map(|s| label(s).to_owned())
+                .collect();
+            each(device, &Names { names: ended }, here.out, |status| {
+                instances::remove(device, status, false)
+            })
         }
-        Command::Ls(List { all: _, quiet, json }) => {
+        Command::Ls(List {
+            all: _,
+            quiet,
+            json,
+        }) => {
             let all = instances::all(device)?;
             output(match (json.json, quiet) {
-                (true, _) => show::json(&all.iter().map(Instance::new).collect::<Vec<_>>(), here.out),
-                (false, true) => all.iter().try_for_each(|status| writeln!(here.out, "{}", label(status))),
-                (false, false) => show::instances(&all.iter().collect::<Vec<_>>(), SystemTime::now(), here.out),
+                (true, _) => {
+                    show::json(&all.iter().map(Instance::new).collect::<Vec<_>>(), here.out)
+                }
+                (false, true) => all
+                    .iter()
+                    .try_for_each(|status| writeln!(here.out, "{}", label(status))),
+                (false, false) => {
+                    show::instances(&all.iter().collect::<Vec<_>>(), SystemTime::now(), here.out)
+                }
             })
         }
         Command::Inspect(Inspect { json, names }) => {
-            let all: Vec<Status> = names.names.iter().map(|name| instances::find(device, name)).collect::<Result<_>>()?;
+            let all: Vec<Status> = names
+                .names
+                .iter()
+                .map(|name| instances::find(device, name))
+                .collect::<Result<_>>()?;
             output(match (json.json, all.as_slice()) {
                 (true, [one]) => show::json(&Inspected::new(one), here.out),
-                (true, many) => show::json(&many.iter().map(Inspected::new).collect::<Vec<_>>(), here.out),
-                (false, many) => many.iter().try_for_each(|status| show::inspected(status, here.out)),
+                (true, many) => show::json(
+                    &many.iter().map(Inspected::new).collect::<Vec<_>>(),
+                    here.out,
+                ),
+                (false, many) => many
+                    .iter()
+                    .try_for_each(|status| show::inspected(status, here.out)),
             })
         }
-        Command::Logs(Logs { follow, kernel, tail, name }) => {
+        Command::Logs(Logs {
+            follow,
+            kernel,
+            tail,
+            name,
+        }) => {
             let status = instances::find(device, &name)?;
-            logs::show(device, &status, logs::Options { follow, kernel, tail }, here.out, here.err).map(|()| 0)
+            logs::show(
+                device,
+                &status,
+                logs::Options {
+                    follow,
+                    kernel,
+                    tail,
+                },
+                here.out,
+                here.err,
+            )
+            .map(|()| 0)
         }
-        Command::Attach(Attach { no_stdin, terminal, name }) => {
+        Command::Attach(Attach {
+            no_stdin,
+            terminal,
+            name,
+        }) => {
             let status = instances::find(device, &name)?;
             let input = here.input.filter(|_| !no_stdin);
-            run::attach(device, &status, run::Options { terminal, ..run::Options::default() }, Here { input, ..here })
+            run::attach(
+                device,
+                &status,
+                run::Options {
+                    terminal,
+                    ..run::Options::default()
+                },
+                Here { input, ..here },
+            )
         }
         Command::Resources(Json { json }) => {
             let info = device.info().context(|| "cannot look at the machine")?;
             let resources = Resources::new(&info, instances::all(device)?.len());
-            output(if json { show::json(&resources, here.out) } else { show::resources(&resources, here.out) })
+            output(if json {
+                show::json(&resources, here.out)
+            } else {
+                show::resources(&resources, here.out)
+            })
         }
         Command::Wait(names) => {
             for name in &names.names {
                 let status = instances::find(device, name)?;
-                device.wait(status.id, None).context(|| format!("cannot wait for {name}"))?;
-                let ended = device.status(status.id).context(|| format!("cannot look at {name}"))?;
+                device
+                    .wait(status.id, None)
+                    .context(|| format!("cannot wait for {name}"))?;
+                let ended = device
+                    .status(status.id)
+                    .context(|| format!("cannot look at {name}"))?;
                 output(writeln!(here.out, "{}", ended.exit_code))?;
             }
             Ok(0)
@@ -406,10 +549,17 @@ fn carry_out(command: Command, device: Option<&dyn Device>, asked: SystemTime, h
         Command::Kill(Kill { signal, names }) => {
             let signal = signal_number(&signal)?;
             each(device, &names, here.out, |status| {
-                device.order(dev::SIGNAL, status.id, signal).map_err(|error| match error.raw_os_error() {
-                    Some(libc::ESRCH) => Failure::new(format!("{} does not run", label(status))),
-                    _ => Failure::new(format!("cannot send a signal to {}: {error}", label(status))),
-                })
+                device
+                    .order(dev::SIGNAL, status.id, signal)
+                    .map_err(|error| match error.raw_os_error() {
+                        Some(libc::ESRCH) => {
+                            Failure::new(format!("{} does not run", label(status)))
+                        }
+                        _ => Failure::new(format!(
+                            "cannot send a signal to {}: {error}",
+                            label(status)
+                        )),
+                    })
             })
         }
         Command::Version(_) => version(Some(device), &command, here.out),
@@ -417,7 +567,12 @@ fn carry_out(command: Command, device: Option<&dyn Device>, asked: SystemTime, h
 }
 
 /// Does something to each of the instances, and prints the names of those it was done to.
-fn each(device: &dyn Device, names: &Names, out: &mut dyn Write, mut act: impl FnMut(&Status) -> Result<()>) -> Result<u8> {
+fn each(
+    device: &dyn Device,
+    names: &Names,
+    out: &mut dyn Write,
+    mut act: impl FnMut(&Status) -> Result<()>,
+) -> Result<u8> {
     let mut failures = Vec::new();
     for name in &names.names {
         match instances::find(device, name).and_then(|status| act(&status)) {
@@ -428,13 +583,21 @@ fn each(device: &dyn Device, names: &Names, out: &mut dyn Write, mut act: impl F
     }
     match failures.len() {
         0 => Ok(0),
-        _ => Err(Failure::new(failures.iter().map(|failure| failure.message.as_str()).collect::<Vec<_>>().join("\nskerry: "))),
+        _ => Err(Failure::new(
+            failures
+                .iter()
+                .map(|failure| failure.message.as_str())
+                .collect::<Vec<_>>()
+                .join("\nskerry: "),
+        )),
     }
 }
 
 fn start_all(device: &dyn Device, start: &Start, mut here: Here<'_>) -> Result<u8> {
     if !start.attach && !start.interactive {
-        return each(device, &start.names, here.out, |status| instances::start(device, status));
+        return each(device, &start.names, here.out, |status| {
+            instances::start(device, status)
+        });
     }
     let [name] = start.names.names.as_slice() else {
         return Err(Failure::new("--attach connects to one instance: name one"));
@@ -451,8 +614,14 @@ fn version(device: Option<&dyn Device>, command: &Command, out: &mut dyn Write) 
     let kernel = info.as_ref().and_then(|info| dev::text(&info.version));
     let tool = env!("CARGO_PKG_VERSION");
     let printed = match command {
-        Command::Version(Json { json: true }) => show::json(&serde_json::json!({ "tool": tool, "kernel": kernel }), out),
-        _ => writeln!(out, "skerry {tool}\nkernel {}", kernel.unwrap_or("none: this is not a supervisor")),
+        Command::Version(Json { json: true }) => {
+            show::json(&serde_json::json!({ "tool": tool, "kernel": kernel }), out)
+        }
+        _ => writeln!(
+            out,
+            "skerry {tool}\nkernel {}",
+            kernel.unwrap_or("none: this is not a supervisor")
+        ),
     };
     printed.context(|| "standard output").map(|()| 0)
 }
@@ -479,10 +648,17 @@ fn signal_number(text: &str) -> Result<u32> {
     ];
     let upper = text.to_ascii_uppercase();
     let short = upper.strip_prefix("SIG").unwrap_or(&upper);
-    let by_name = NAMES.iter().find(|(name, _)| *name == short).map(|(_, number)| *number as u32);
+    let by_name = NAMES
+        .iter()
+        .find(|(name, _)| *name == short)
+        .map(|(_, number)| *number as u32);
     by_name
         .or_else(|| text.parse().ok().filter(|number| (1..=64).contains(number)))
-        .ok_or_else(|| Failure::new(format!("{text:?} is not a signal: give a number from 1 to 64 or a name such as TERM")))
+        .ok_or_else(|| {
+            Failure::new(format!(
+                "{text:?} is not a signal: give a number from 1 to 64 or a name such as TERM"
+            ))
+        })
 }
 
 #[cfg(test)]
@@ -494,8 +670,15 @@ mod tests {
     fn call(mock: &Mock, arguments: &[&str]) -> (Result<u8>, String) {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let cli = Cli::try_parse_from(std::iter::once(&"skerry").chain(arguments)).unwrap();
-        let here = Here { input: None, out: &mut out, err: &mut err, signals: false };
-        let Any::Manage(command) = cli.command else { panic!("not a command about instances") };
+        let here = Here {
+            input: None,
+            out: &mut out,
+            err: &mut err,
+            signals: false,
+        };
+        let Any::Manage(command) = cli.command else {
+            panic!("not a command about instances")
+        };
         let result = carry_out(command, Some(mock), SystemTime::now(), here);
         (result, String::from_utf8(out).unwrap())
     }
@@ -507,8 +690,14 @@ mod tests {
 
     #[test]
     fn arguments_behind_the_program_are_the_programs() {
-        for arguments in [&["skerry", "run", "--", "sh", "-c", "x", "--rm"][..], &["skerry", "run", "sh", "-c", "x", "--rm"]] {
-            let Any::Manage(Command::Run(run)) = Cli::try_parse_from(arguments).unwrap().command else { panic!("not run") };
+        for arguments in [
+            &["skerry", "run", "--", "sh", "-c", "x", "--rm"][..],
+            &["skerry", "run", "sh", "-c", "x", "--rm"],
+        ] {
+            let Any::Manage(Command::Run(run)) = Cli::try_parse_from(arguments).unwrap().command
+            else {
+                panic!("not run")
+            };
             assert_eq!(run.what.command, ["sh", "-c", "x", "--rm"]);
             assert!(!run.rm);
         }
@@ -519,14 +708,20 @@ mod tests {
     fn from_create_to_prune() {
         let mock = Mock::new(4, 1 << 30);
         let rootfs = crate::mock::rootfs();
-        let create = ["create", "--name", "one", "--mem", "32M", "--rootfs", rootfs, "--", "say", "x", "3"];
+        let create = [
+            "create", "--name", "one", "--mem", "32M", "--rootfs", rootfs, "--", "say", "x", "3",
+        ];
         assert_eq!(call(&mock, &create).1, "one\n");
         assert!(call(&mock, &["ls"]).1.contains("created"));
         assert_eq!(call(&mock, &["start", "one"]).1, "one\n");
         assert_eq!(call(&mock, &["wait", "one"]).1, "3\n");
         assert_eq!(call(&mock, &["logs", "one"]).1, "x");
-        let listed: serde_json::Value = serde_json::from_str(&call(&mock, &["ls", "--json"]).1).unwrap();
-        assert_eq!((listed[0]["state"].as_str(), listed[0]["exit_code"].as_i64()), (Some("exited"), Some(3)));
+        let listed: serde_json::Value =
+            serde_json::from_str(&call(&mock, &["ls", "--json"]).1).unwrap();
+        assert_eq!(
+            (listed[0]["state"].as_str(), listed[0]["exit_code"].as_i64()),
+            (Some("exited"), Some(3))
+        );
         assert_eq!(call(&mock, &["ps", "-q"]).1, "one\n");
         assert_eq!(call(&mock, &["prune"]).1, "one\n");
         assert_eq!(call(&mock, &["ls", "--json"]).1, "[]\n");
@@ -538,7 +733,12 @@ mod tests {
         let mock = Mock::new(4, 1 << 30);
         let rootfs = crate::mock::rootfs();
         for name in ["a", "b"] {
-            call(&mock, &["create", "--name", name, "--rootfs", rootfs, "true"]).0.unwrap();
+            call(
+                &mock,
+                &["create", "--name", name, "--rootfs", rootfs, "true"],
+            )
+            .0
+            .unwrap();
         }
         let (result, out) = call(&mock, &["rm", "a", "x", "b"]);
         assert_eq!(out, "a\nb\n");

@@ -1,4 +1,5 @@
-//! The kernel's counters, as `/proc/skerry` shows them: tables of words with a heading (`docs/observability.md`).
+//! The kernel's counters, as `/proc/skerry` shows them: tables of words with a heading
+//! (`docs/observability.md`).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -47,16 +48,28 @@ impl Counters {
     /// # Errors
     /// As [`read`].
     pub fn now() -> io::Result<Self> {
-        Ok(Self { cpus: cpus(&read("cpus")?), interrupts: interrupts(&read("interrupts")?), locks: locks(&read("locks")?) })
+        Ok(Self {
+            cpus: cpus(&read("cpus")?),
+            interrupts: interrupts(&read("interrupts")?),
+            locks: locks(&read("locks")?),
+        })
     }
 
     /// What was counted since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let difference = |now: &Cpus, before: &Cpus| {
-            let counted = |cpu: &u32, name: &String| before.get(cpu).and_then(|cpu| cpu.get(name)).copied().unwrap_or(0);
+            let counted = |cpu: &u32, name: &String| {
+                before
+                    .get(cpu)
+                    .and_then(|cpu| cpu.get(name))
+                    .copied()
+                    .unwrap_or(0)
+            };
             let of = |(cpu, counts): (&u32, &BTreeMap<String, u64>)| {
-                let counts = counts.iter().map(|(name, count)| (name.clone(), count.saturating_sub(counted(cpu, name))));
+                let counts = counts
+                    .iter()
+                    .map(|(name, count)| (name.clone(), count.saturating_sub(counted(cpu, name))));
                 (*cpu, counts.collect())
             };
             now.iter().map(of).collect()
@@ -64,7 +77,11 @@ impl Counters {
         let locks = self.locks.iter().map(|lock| {
             let old = before.locks.iter().find(|old| old.number == lock.number);
             let (waits, wait_ns) = old.map_or((0, 0), |old| (old.waits, old.wait_ns));
-            Lock { waits: lock.waits.saturating_sub(waits), wait_ns: lock.wait_ns.saturating_sub(wait_ns), ..lock.clone() }
+            Lock {
+                waits: lock.waits.saturating_sub(waits),
+                wait_ns: lock.wait_ns.saturating_sub(wait_ns),
+                ..lock.clone()
+            }
         });
         Self {
             cpus: difference(&self.cpus, &before.cpus),
@@ -74,14 +91,22 @@ impl Counters {
     }
 }
 
-/// A table whose heading names the columns, the first of which is the CPU. Lines that do not fit are left out.
+/// A table whose heading names the columns, the first of which is the CPU. Lines that do not fit
+/// are left out.
 fn cpus(text: &str) -> Cpus {
-    let mut lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut lines = text
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
     let names = lines.next().unwrap_or_default();
     let row = |words: Vec<&str>| {
         let cpu = words.first()?.parse().ok()?;
         let counts = names.iter().zip(&words).skip(1);
-        Some((cpu, counts.filter_map(|(name, count)| Some(((*name).to_owned(), count.parse().ok()?))).collect()))
+        Some((
+            cpu,
+            counts
+                .filter_map(|(name, count)| Some(((*name).to_owned(), count.parse().ok()?)))
+                .collect(),
+        ))
     };
     lines.filter_map(row).collect()
 }
@@ -93,7 +118,10 @@ fn interrupts(text: &str) -> Cpus {
         if let [cpu, _, name, count] = line.split_whitespace().collect::<Vec<_>>()[..]
             && let (Ok(cpu), Ok(count)) = (cpu.parse(), count.parse::<u64>())
         {
-            *all.entry(cpu).or_default().entry(name.to_owned()).or_default() += count;
+            *all.entry(cpu)
+                .or_default()
+                .entry(name.to_owned())
+                .or_default() += count;
         }
     }
     all
@@ -102,8 +130,15 @@ fn interrupts(text: &str) -> Cpus {
 /// Lines of number, waits, nanoseconds, place.
 pub fn locks(text: &str) -> Vec<Lock> {
     let lock = |line: &str| {
-        let [number, waits, ns, site] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };
-        Some(Lock { number: number.parse().ok()?, site: site.to_owned(), waits: waits.parse().ok()?, wait_ns: ns.parse().ok()? })
+        let [number, waits, ns, site] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+            return None;
+        };
+        Some(Lock {
+            number: number.parse().ok()?,
+            site: site.to_owned(),
+            waits: waits.parse().ok()?,
+            wait_ns: ns.parse().ok()?,
+        })
     };
     text.lines().filter_map(lock).collect()
 }
@@ -112,8 +147,13 @@ pub fn locks(text: &str) -> Vec<Lock> {
 #[must_use]
 pub fn vectors(text: &str) -> BTreeMap<u8, String> {
     let name = |line: &str| {
-        let [_, vector, name, _] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };
-        Some((u8::from_str_radix(vector.strip_prefix("0x")?, 16).ok()?, name.to_owned()))
+        let [_, vector, name, _] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+            return None;
+        };
+        Some((
+            u8::from_str_radix(vector.strip_prefix("0x")?, 16).ok()?,
+            name.to_owned(),
+        ))
     };
     text.lines().filter_map(name).collect()
 }
@@ -121,7 +161,10 @@ pub fn vectors(text: &str) -> BTreeMap<u8, String> {
 /// Names of system calls: lines of number and name.
 #[must_use]
 pub fn calls(text: &str) -> BTreeMap<u64, String> {
-    let name = |line: &str| line.split_once(' ').and_then(|(number, name)| Some((number.parse().ok()?, name.to_owned())));
+    let name = |line: &str| {
+        line.split_once(' ')
+            .and_then(|(number, name)| Some((number.parse().ok()?, name.to_owned())))
+    };
     text.lines().filter_map(name).collect()
 }
 
@@ -138,14 +181,36 @@ mod tests {
         };
         let now = Counters {
             cpus: cpus("cpu switches idle_ns new\n0 8 150 3\n1 6 300 0\n"),
-            interrupts: interrupts("cpu vector name count\n0 0xef timer 9\n0 0x30 isa 1\n0 0x34 isa 2\n"),
+            interrupts: interrupts(
+                "cpu vector name count\n0 0xef timer 9\n0 0x30 isa 1\n0 0x34 isa 2\n",
+            ),
             locks: locks("number waits wait_ns site\n7 2 30 crates/x.rs:12\n9 1 5 elsewhere\n"),
         };
         let since = now.since(&before);
-        assert_eq!((since.cpus[&0]["switches"], since.cpus[&0]["new"], since.cpus[&1]["idle_ns"]), (3, 3, 100));
-        assert_eq!((since.interrupts[&0]["timer"], since.interrupts[&0]["isa"]), (5, 3));
-        assert_eq!(since.locks.iter().map(|l| (l.number, l.waits)).collect::<Vec<_>>(), [(9, 1)]);
-        assert_eq!(vectors("cpu vector name count\n0 0xef timer 9\n")[&0xef], "timer");
+        assert_eq!(
+            (
+                since.cpus[&0]["switches"],
+                since.cpus[&0]["new"],
+                since.cpus[&1]["idle_ns"]
+            ),
+            (3, 3, 100)
+        );
+        assert_eq!(
+            (since.interrupts[&0]["timer"], since.interrupts[&0]["isa"]),
+            (5, 3)
+        );
+        assert_eq!(
+            since
+                .locks
+                .iter()
+                .map(|l| (l.number, l.waits))
+                .collect::<Vec<_>>(),
+            [(9, 1)]
+        );
+        assert_eq!(
+            vectors("cpu vector name count\n0 0xef timer 9\n")[&0xef],
+            "timer"
+        );
         assert_eq!(calls("0 read\n39 getpid\n")[&39], "getpid");
     }
 }

@@ -35,8 +35,12 @@ impl Refused {
     #[must_use]
     pub fn from_call(call: &Create, error: io::Error) -> Self {
         match call.reason {
-            dev::REASON_CPUS => Self::Cpus { free: call.free_cpus },
-            dev::REASON_MEMORY => Self::Memory { free: call.free_mem },
+            dev::REASON_CPUS => Self::Cpus {
+                free: call.free_cpus,
+            },
+            dev::REASON_MEMORY => Self::Memory {
+                free: call.free_mem,
+            },
             dev::REASON_TOO_SMALL => Self::TooSmall { least: call.least },
             dev::REASON_LABEL if error.raw_os_error() == Some(libc::EEXIST) => Self::Taken,
             _ => Self::Other(error),
@@ -84,13 +88,15 @@ pub trait Device {
     /// What is short; nothing was changed.
     fn create(&self, call: &mut Create) -> Result<u32, Refused>;
 
-    /// Gives a created instance a part of its archive or its boot blob: `bytes` at `offset` of `total`.
+    /// Gives a created instance a part of its archive or its boot blob: `bytes` at `offset` of
+    /// `total`.
     ///
     /// # Errors
     /// The call's; `ENOMEM` if its memory does not hold it.
     fn load(&self, id: u32, kind: u32, total: u64, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Makes one of the calls that take a [`dev::Target`]: `START`, `SIGNAL`, `SHUTDOWN`, `HALT`, `DESTROY`, `WINSIZE`.
+    /// Makes one of the calls that take a [`dev::Target`]: `START`, `SIGNAL`, `SHUTDOWN`, `HALT`,
+    /// `DESTROY`, `WINSIZE`.
     ///
     /// # Errors
     /// The call's.

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::io;
 
-/// Exit status of `run` and of everything that stands for a program, if it is Skerry that failed (as in `docker run`).
+/// Exit status of `run` and of everything that stands for a program, if it is Skerry that failed
+/// (as in `docker run`).
 pub const STATUS_OURS: u8 = 125;
 
 /// A failed command.
@@ -22,13 +23,21 @@ impl Failure {
     /// A failure with exit status 1.
     #[must_use]
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), status: 1 }
+        Self {
+            message: message.into(),
+            status: 1,
+        }
     }
 
-    /// The failure as one of a command whose exit status is otherwise its program's, unless it stands for one of those.
+    /// The failure as one of a command whose exit status is otherwise its program's, unless it
+    /// stands for one of those.
     #[must_use]
     pub fn ours(self) -> Self {
-        let status = if self.status == 1 { STATUS_OURS } else { self.status };
+        let status = if self.status == 1 {
+            STATUS_OURS
+        } else {
+            self.status
+        };
         Self { status, ..self }
     }
 }
@@ -72,7 +81,10 @@ mod tests {
     fn messages_are_for_people() {
         let failed: io::Result<()> = Err(io::Error::from_raw_os_error(2));
         let failure = failed.context(|| "cannot open x").unwrap_err();
-        assert_eq!((failure.message.as_str(), failure.status), ("cannot open x: No such file or directory", 1));
+        assert_eq!(
+            (failure.message.as_str(), failure.status),
+            ("cannot open x: No such file or directory", 1)
+        );
         assert_eq!(failure.ours().status, 125);
     }
 }

@@ -13,13 +13,19 @@ use crate::rootfs::RootFs;
 use crate::{names, size};
 
 /// A search path for programs, and the rest of the environment every program gets.
-const ENVIRONMENT: [(&str, &str); 2] =
-    [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("HOME", "/root")];
+const ENVIRONMENT: [(&str, &str); 2] = [
+    (
+        "PATH",
+        "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    ),
+    ("HOME", "/root"),
+];
 /// From this size on loading shows its progress on a terminal.
 const SHOW_PROGRESS: u64 = 16 << 20;
 /// How often another name is tried when a generated one is taken.
 const NAME_TRIES: usize = 64;
-/// How long an instance that is halted by force may take: CPUs that do not answer are reset, and then given up.
+/// How long an instance that is halted by force may take: CPUs that do not answer are reset, and
+/// then given up.
 const HALT_LIMIT: Duration = Duration::from_secs(10);
 
 /// An instance to be created.
@@ -74,7 +80,11 @@ pub fn all(device: &dyn Device) -> Result<Vec<Status>> {
 pub fn find(device: &dyn Device, name: &str) -> Result<Status> {
     let all = all(device)?;
     let by_name = all.iter().find(|status| label(status) == name);
-    let by_number = || name.parse().ok().and_then(|id: u32| all.iter().find(|status| status.id == id));
+    let by_number = || {
+        name.parse()
+            .ok()
+            .and_then(|id: u32| all.iter().find(|status| status.id == id))
+    };
     by_name.or_else(by_number).copied().ok_or_else(|| {
         let names: Vec<_> = all.iter().map(label).collect();
         let remedy = match names.as_slice() {
@@ -106,8 +116,12 @@ pub fn refusal(refused: &Refused, request: &Request, name: &str) -> String {
             let asked = request.cpus;
             match free {
                 0 => format!("no CPU is free (asked for {asked}): stop an instance"),
-                1 => format!("only 1 CPU is free (asked for {asked}): stop an instance or lower --cpus"),
-                _ => format!("only {free} CPUs are free (asked for {asked}): stop an instance or lower --cpus"),
+                1 => format!(
+                    "only 1 CPU is free (asked for {asked}): stop an instance or lower --cpus"
+                ),
+                _ => format!(
+                    "only {free} CPUs are free (asked for {asked}): stop an instance or lower --cpus"
+                ),
             }
         }
         Refused::Memory { free } => format!(
@@ -116,10 +130,16 @@ pub fn refusal(refused: &Refused, request: &Request, name: &str) -> String {
             size::format(request.memory)
         ),
         Refused::TooSmall { least } => {
-            format!("{} of memory are too little: give --mem {}M or more", size::format(request.memory), least.div_ceil(1 << 20))
+            format!(
+                "{} of memory are too little: give --mem {}M or more",
+                size::format(request.memory),
+                least.div_ceil(1 << 20)
+            )
         }
         Refused::Taken => {
-            format!("there is an instance called {name} already: choose another --name, or remove it with `skerry rm {name}`")
+            format!(
+                "there is an instance called {name} already: choose another --name, or remove it with `skerry rm {name}`"
+            )
         }
         Refused::Other(error) => format!("cannot create {name}: {}", plain(error)),
     }
@@ -131,12 +151,15 @@ pub fn refusal(refused: &Refused, request: &Request, name: &str) -> String {
 /// What is short or wrong, and what would help.
 pub fn create(device: &dyn Device, request: &Request, asked: SystemTime) -> Result<Status> {
     if request.cpus == 0 {
-        return Err(Failure::new("an instance needs a CPU: give --cpus 1 or more"));
+        return Err(Failure::new(
+            "an instance needs a CPU: give --cpus 1 or more",
+        ));
     }
     if let Some(name) = &request.name {
         names::check(name)?;
     }
-    let kernel = dev::field(&request.kernel).ok_or_else(|| Failure::new("the kernel command line is longer than 255 bytes"))?;
+    let kernel = dev::field(&request.kernel)
+        .ok_or_else(|| Failure::new("the kernel command line is longer than 255 bytes"))?;
     let rootfs = RootFs::open(request.rootfs.as_deref())?;
     let (id, name) = take(device, request, kernel, asked)?;
     let loaded = load(device, id, request, &name, &rootfs);
@@ -145,11 +168,18 @@ pub fn create(device: &dyn Device, request: &Request, asked: SystemTime) -> Resu
         let _ = device.order(dev::DESTROY, id, 0);
         return Err(failure);
     }
-    device.status(id).context(|| format!("cannot look at {name}"))
+    device
+        .status(id)
+        .context(|| format!("cannot look at {name}"))
 }
 
 /// Takes CPUs and memory; returns number and name.
-fn take(device: &dyn Device, request: &Request, kernel: [u8; 256], asked: SystemTime) -> Result<(u32, String)> {
+fn take(
+    device: &dyn Device,
+    request: &Request,
+    kernel: [u8; 256],
+    asked: SystemTime,
+) -> Result<(u32, String)> {
     for _ in 0..NAME_TRIES {
         let name = request.name.clone().unwrap_or_else(names::generate);
         let mut call = Create {
@@ -170,20 +200,37 @@ fn take(device: &dyn Device, request: &Request, kernel: [u8; 256], asked: System
     Err(Failure::new("no name was free: give one with --name"))
 }
 
-fn load(device: &dyn Device, id: u32, request: &Request, name: &str, rootfs: &RootFs) -> Result<()> {
+fn load(
+    device: &dyn Device,
+    id: u32,
+    request: &Request,
+    name: &str,
+    rootfs: &RootFs,
+) -> Result<()> {
     let blob = boot_blob(request, name, |variable| std::env::var(variable).ok());
-    device.load(id, dev::LOAD_BOOT_BLOB, blob.len() as u64, 0, &blob).map_err(|error| match error.kind() {
-        ErrorKind::OutOfMemory => no_room(request, "the command and its environment", blob.len() as u64),
-        _ => Failure::new(format!("the command is refused: {}", plain(&error))),
-    })?;
+    device
+        .load(id, dev::LOAD_BOOT_BLOB, blob.len() as u64, 0, &blob)
+        .map_err(|error| match error.kind() {
+            ErrorKind::OutOfMemory => no_room(
+                request,
+                "the command and its environment",
+                blob.len() as u64,
+            ),
+            _ => Failure::new(format!("the command is refused: {}", plain(&error))),
+        })?;
     let total = rootfs.len();
     let mut progress = Progress::new(total);
     let mut sent = 0;
     rootfs.send(&mut |bytes| {
-        device.load(id, dev::LOAD_INITRAMFS, total, sent, bytes).map_err(|error| match error.kind() {
-            ErrorKind::OutOfMemory => no_room(request, "the root file system", total),
-            _ => Failure::new(format!("cannot load the root file system: {}", plain(&error))),
-        })?;
+        device
+            .load(id, dev::LOAD_INITRAMFS, total, sent, bytes)
+            .map_err(|error| match error.kind() {
+                ErrorKind::OutOfMemory => no_room(request, "the root file system", total),
+                _ => Failure::new(format!(
+                    "cannot load the root file system: {}",
+                    plain(&error)
+                )),
+            })?;
         sent += bytes.len() as u64;
         progress.show(sent);
         Ok(())
@@ -201,10 +248,15 @@ fn no_room(request: &Request, what: &str, len: u64) -> Failure {
 /// What the instance's kernel is told to run (`abi::boot`).
 fn boot_blob(request: &Request, name: &str, inherited: impl Fn(&str) -> Option<String>) -> Vec<u8> {
     let hostname = request.hostname.as_deref().unwrap_or(name);
-    let mut variables: Vec<(String, String)> = ENVIRONMENT.map(|(key, value)| (key.into(), value.into())).into();
+    let mut variables: Vec<(String, String)> = ENVIRONMENT
+        .map(|(key, value)| (key.into(), value.into()))
+        .into();
     variables.push(("HOSTNAME".into(), hostname.into()));
     if request.terminal {
-        variables.push(("TERM".into(), inherited("TERM").unwrap_or_else(|| "xterm".into())));
+        variables.push((
+            "TERM".into(),
+            inherited("TERM").unwrap_or_else(|| "xterm".into()),
+        ));
     }
     for given in &request.env {
         let (key, value) = match given.split_once('=') {
@@ -216,10 +268,17 @@ fn boot_blob(request: &Request, name: &str, inherited: impl Fn(&str) -> Option<S
             variables.push((key.to_owned(), value));
         }
     }
-    let variables: Vec<Vec<u8>> = variables.into_iter().map(|(key, value)| format!("{key}={value}").into_bytes()).collect();
+    let variables: Vec<Vec<u8>> = variables
+        .into_iter()
+        .map(|(key, value)| format!("{key}={value}").into_bytes())
+        .collect();
     let mut blob = Vec::new();
     boot::write(
-        if request.terminal { boot::FLAG_TERMINAL } else { 0 },
+        if request.terminal {
+            boot::FLAG_TERMINAL
+        } else {
+            0
+        },
         request.directory.as_deref().unwrap_or("/"),
         hostname,
         request.command.iter().map(String::as_bytes),
@@ -230,7 +289,8 @@ fn boot_blob(request: &Request, name: &str, inherited: impl Fn(&str) -> Option<S
 }
 
 fn nanoseconds(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0))
+    time.duration_since(UNIX_EPOCH)
+        .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0))
 }
 
 /// A line on the terminal that tells how far loading is.
@@ -242,7 +302,11 @@ struct Progress {
 
 impl Progress {
     fn new(total: u64) -> Self {
-        Self { total, shown: 0, wanted: total >= SHOW_PROGRESS && io::stderr().is_terminal() }
+        Self {
+            total,
+            shown: 0,
+            wanted: total >= SHOW_PROGRESS && io::stderr().is_terminal(),
+        }
     }
 
     fn show(&mut self, sent: u64) {
@@ -253,7 +317,10 @@ impl Progress {
         self.shown = percent;
         let end = if sent == self.total { "\r\x1b[K" } else { "" };
         // Decoration: nothing depends on it.
-        let _ = write!(io::stderr(), "\rloading the root file system: {percent} %{end}");
+        let _ = write!(
+            io::stderr(),
+            "\rloading the root file system: {percent} %{end}"
+        );
     }
 }
 
@@ -276,8 +343,8 @@ pub fn start(device: &dyn Device, status: &Status) -> Result<()> {
     })
 }
 
-/// Ends an instance: asks it first, unless `force`, and takes its CPUs if it has not ended after `grace`. One that does not
-/// run stays as it is.
+/// Ends an instance: asks it first, unless `force`, and takes its CPUs if it has not ended after
+/// `grace`. One that does not run stays as it is.
 ///
 /// # Errors
 /// If it has not ended even so.
@@ -297,10 +364,15 @@ pub fn stop(device: &dyn Device, status: &Status, force: bool, grace: Duration) 
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
         other => other.context(|| format!("cannot halt {name}"))?,
     }
-    device.wait(id, Some(HALT_LIMIT)).map_err(|error| match error.kind() {
-        ErrorKind::TimedOut => Failure::new(format!("{name} has not ended after {} s", HALT_LIMIT.as_secs())),
-        _ => Failure::new(format!("cannot wait for {name}: {}", plain(&error))),
-    })
+    device
+        .wait(id, Some(HALT_LIMIT))
+        .map_err(|error| match error.kind() {
+            ErrorKind::TimedOut => Failure::new(format!(
+                "{name} has not ended after {} s",
+                HALT_LIMIT.as_secs()
+            )),
+            _ => Failure::new(format!("cannot wait for {name}: {}", plain(&error))),
+        })
 }
 
 /// Forgets an instance; with `force` it is halted first if it runs.
@@ -312,10 +384,14 @@ pub fn remove(device: &dyn Device, status: &Status, force: bool) -> Result<()> {
     if force {
         stop(device, status, true, Duration::ZERO)?;
     }
-    device.order(dev::DESTROY, status.id, 0).map_err(|error| match error.raw_os_error() {
-        Some(libc::EBUSY) => Failure::new(format!("{name} is running: stop it first, or use `skerry rm --force {name}`")),
-        _ => Failure::new(format!("cannot remove {name}: {}", plain(&error))),
-    })
+    device
+        .order(dev::DESTROY, status.id, 0)
+        .map_err(|error| match error.raw_os_error() {
+            Some(libc::EBUSY) => Failure::new(format!(
+                "{name} is running: stop it first, or use `skerry rm --force {name}`"
+            )),
+            _ => Failure::new(format!("cannot remove {name}: {}", plain(&error))),
+        })
 }
 
 #[cfg(test)]
@@ -326,27 +402,53 @@ mod tests {
 
     #[test]
     fn shortages_name_what_would_help() {
-        let request = Request { cpus: 3, memory: 1 << 30, ..Request::default() };
+        let request = Request {
+            cpus: 3,
+            memory: 1 << 30,
+            ..Request::default()
+        };
         let say = |refused| refusal(&refused, &request, "a");
-        assert_eq!(say(Refused::Cpus { free: 1 }), "only 1 CPU is free (asked for 3): stop an instance or lower --cpus");
-        assert_eq!(say(Refused::Cpus { free: 0 }), "no CPU is free (asked for 3): stop an instance");
+        assert_eq!(
+            say(Refused::Cpus { free: 1 }),
+            "only 1 CPU is free (asked for 3): stop an instance or lower --cpus"
+        );
+        assert_eq!(
+            say(Refused::Cpus { free: 0 }),
+            "no CPU is free (asked for 3): stop an instance"
+        );
         assert_eq!(
             say(Refused::Memory { free: 512 << 20 }),
             "only 512 MiB of memory are free (asked for 1 GiB): stop an instance or lower --mem"
         );
-        assert_eq!(say(Refused::TooSmall { least: 6 << 20 }), "1 GiB of memory are too little: give --mem 6M or more");
+        assert_eq!(
+            say(Refused::TooSmall { least: 6 << 20 }),
+            "1 GiB of memory are too little: give --mem 6M or more"
+        );
         assert!(say(Refused::Taken).contains("skerry rm a"));
     }
 
     #[test]
     fn the_environment_is_the_users_on_top_of_ours() {
         let mut request = request("box", &["sh"]);
-        request.env = vec!["HOME=/here".into(), "GIVEN".into(), "MISSING".into(), "A=b=c".into()];
-        let blob = boot_blob(&request, "box", |name| (name == "GIVEN").then(|| "from outside".into()));
+        request.env = vec![
+            "HOME=/here".into(),
+            "GIVEN".into(),
+            "MISSING".into(),
+            "A=b=c".into(),
+        ];
+        let blob = boot_blob(&request, "box", |name| {
+            (name == "GIVEN").then(|| "from outside".into())
+        });
         let boot = Boot::parse(&blob).unwrap();
-        let variables: Vec<_> = boot.variables().map(|v| String::from_utf8_lossy(v).into_owned()).collect();
+        let variables: Vec<_> = boot
+            .variables()
+            .map(|v| String::from_utf8_lossy(v).into_owned())
+            .collect();
         assert!(variables[0].starts_with("PATH=") && boot.hostname == "box" && boot.cwd == "/");
-        assert_eq!(&variables[1..], ["HOSTNAME=box", "HOME=/here", "GIVEN=from outside", "A=b=c"]);
+        assert_eq!(
+            &variables[1..],
+            ["HOSTNAME=box", "HOME=/here", "GIVEN=from outside", "A=b=c"]
+        );
     }
 
     #[test]
@@ -365,7 +467,10 @@ mod tests {
         let created = create(&mock, &request("box", &["true"]), SystemTime::now()).unwrap();
         assert_eq!(find(&mock, "box").unwrap().id, created.id);
         assert_eq!(label(&find(&mock, &created.id.to_string()).unwrap()), "box");
-        assert_eq!(find(&mock, "bax").unwrap_err().message, "no instance is called \"bax\": there are box");
+        assert_eq!(
+            find(&mock, "bax").unwrap_err().message,
+            "no instance is called \"bax\": there are box"
+        );
         let again = create(&mock, &request("box", &["true"]), SystemTime::now()).unwrap_err();
         assert!(again.message.contains("already"), "{again}");
     }
@@ -376,8 +481,18 @@ mod tests {
         let status = create(&mock, &request("box", &["sleep", "9"]), SystemTime::now()).unwrap();
         start(&mock, &status).unwrap();
         let running = find(&mock, "box").unwrap();
-        assert!(remove(&mock, &running, false).unwrap_err().message.contains("--force"));
-        assert!(start(&mock, &running).unwrap_err().message.contains("running"));
+        assert!(
+            remove(&mock, &running, false)
+                .unwrap_err()
+                .message
+                .contains("--force")
+        );
+        assert!(
+            start(&mock, &running)
+                .unwrap_err()
+                .message
+                .contains("running")
+        );
         remove(&mock, &running, true).unwrap();
         assert!(all(&mock).unwrap().is_empty());
     }
@@ -388,7 +503,13 @@ mod tests {
         for (name, state) in [("polite", dev::STATE_EXITED), ("deaf", dev::STATE_HALTED)] {
             let status = create(&mock, &request(name, &[name]), SystemTime::now()).unwrap();
             start(&mock, &status).unwrap();
-            stop(&mock, &find(&mock, name).unwrap(), false, Duration::from_millis(5)).unwrap();
+            stop(
+                &mock,
+                &find(&mock, name).unwrap(),
+                false,
+                Duration::from_millis(5),
+            )
+            .unwrap();
             assert_eq!(find(&mock, name).unwrap().state, state);
         }
     }

@@ -1,5 +1,8 @@
 //! The real [`Device`]: `/dev/skerry`.
-#![expect(unsafe_code, reason = "ioctl(2) and the descriptor one of its calls returns")]
+#![expect(
+    unsafe_code,
+    reason = "ioctl(2) and the descriptor one of its calls returns"
+)]
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -25,23 +28,43 @@ impl Kernel {
     /// # Errors
     /// Says what a machine needs to have one.
     pub fn open() -> Result<Self> {
-        OpenOptions::new().read(true).write(true).open(PATH).map(Self).map_err(|error| {
-            let remedy = match error.kind() {
-                io::ErrorKind::NotFound => "only the supervisor of a Skerry machine has it",
-                io::ErrorKind::PermissionDenied => "run skerry as root",
-                _ => "the kernel log may say more",
-            };
-            Failure::new(format!("{PATH}: {}: {remedy}", plain(&error)))
-        })
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(PATH)
+            .map(Self)
+            .map_err(|error| {
+                let remedy = match error.kind() {
+                    io::ErrorKind::NotFound => "only the supervisor of a Skerry machine has it",
+                    io::ErrorKind::PermissionDenied => "run skerry as root",
+                    _ => "the kernel log may say more",
+                };
+                Failure::new(format!("{PATH}: {}: {remedy}", plain(&error)))
+            })
     }
 
     /// Makes a call whose structure holds no address.
-    fn call<T: FromBytes + IntoBytes + Immutable>(&self, number: u32, structure: &mut T) -> io::Result<i32> {
-        // SAFETY: the numbers of `abi::dev` carry the size of their structure, and the kernel reads and writes that much;
-        // `T` is the structure of `number` at each place this is called from, and any bytes are a `T`. Those that hold
-        // addresses (`List`, `Load`) hold those of live buffers of the length they say.
-        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), number as libc::c_ulong as _, std::ptr::from_mut(structure)) };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    fn call<T: FromBytes + IntoBytes + Immutable>(
+        &self,
+        number: u32,
+        structure: &mut T,
+    ) -> io::Result<i32> {
+        // SAFETY: the numbers of `abi::dev` carry the size of their structure, and the kernel reads
+        // and writes that much; `T` is the structure of `number` at each place this is called from,
+        // and any bytes are a `T`. Those that hold addresses (`List`, `Load`) hold those of live
+        // buffers of the length they say.
+        let result = unsafe {
+            libc::ioctl(
+                self.0.as_raw_fd(),
+                number as libc::c_ulong as _,
+                std::ptr::from_mut(structure),
+            )
+        };
+        if result < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(result)
+        }
     }
 }
 
@@ -55,7 +78,11 @@ impl Device for Kernel {
         let mut room = 64;
         loop {
             let mut numbers = vec![0u32; room];
-            let mut call = List { capacity: room as u32, count: 0, ptr: numbers.as_mut_ptr().expose_provenance() as u64 };
+            let mut call = List {
+                capacity: room as u32,
+                count: 0,
+                ptr: numbers.as_mut_ptr().expose_provenance() as u64,
+            };
             self.call(dev::LIST, &mut call)?;
             let count = call.count as usize;
             if count <= room {
@@ -81,7 +108,14 @@ impl Device for Kernel {
 
     fn load(&self, id: u32, kind: u32, total: u64, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let ptr = bytes.as_ptr().expose_provenance() as u64;
-        let mut call = Load { id, kind, total, offset, ptr, len: bytes.len() as u64 };
+        let mut call = Load {
+            id,
+            kind,
+            total,
+            offset,
+            ptr,
+            len: bytes.len() as u64,
+        };
         self.call(dev::LOAD, &mut call).map(drop)
     }
 
@@ -90,15 +124,32 @@ impl Device for Kernel {
     }
 
     fn attach(&self, id: u32, stream: Stream, flags: u32) -> io::Result<OwnedFd> {
-        let fd = self.call(dev::ATTACH, &mut Attach { id, stream: stream as u32, flags, reserved: 0 })?;
+        let fd = self.call(
+            dev::ATTACH,
+            &mut Attach {
+                id,
+                stream: stream as u32,
+                flags,
+                reserved: 0,
+            },
+        )?;
         // SAFETY: the call returned a new descriptor, which nobody else has.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
     fn wait(&self, id: u32, limit: Option<Duration>) -> io::Result<()> {
-        let timeout_ms = limit.map_or(-1, |limit| i32::try_from(limit.as_millis()).unwrap_or(i32::MAX));
+        let timeout_ms = limit.map_or(-1, |limit| {
+            i32::try_from(limit.as_millis()).unwrap_or(i32::MAX)
+        });
         loop {
-            match self.call(dev::WAIT, &mut Wait { id, timeout_ms, ..Wait::default() }) {
+            match self.call(
+                dev::WAIT,
+                &mut Wait {
+                    id,
+                    timeout_ms,
+                    ..Wait::default()
+                },
+            ) {
                 // Without a limit there is nothing to lose by waiting anew.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted && limit.is_none() => {}
                 other => return other.map(drop),

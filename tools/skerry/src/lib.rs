@@ -1,6 +1,7 @@
 //! The `skerry` program as a library: everything but the entry point (see `docs/cli.md`).
 //!
-//! What talks to the kernel is behind [`device::Device`], so that all the rest runs in ordinary unit tests.
+//! What talks to the kernel is behind [`device::Device`], so that all the rest runs in ordinary
+//! unit tests.
 //!
 //! | module | subject |
 //! |---|---|

@@ -25,12 +25,26 @@ pub struct Options {
 ///
 /// # Errors
 /// The device's, or those of standard output.
-pub fn show(device: &dyn Device, status: &Status, options: Options, out: &mut dyn Write, err: &mut dyn Write) -> Result<()> {
+pub fn show(
+    device: &dyn Device,
+    status: &Status,
+    options: Options,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<()> {
     let cannot = || format!("cannot read the logs of {}", label(status));
-    let flags = dev::ATTACH_FROM_START | if options.follow { dev::ATTACH_FOLLOW } else { 0 };
+    let flags = dev::ATTACH_FROM_START
+        | if options.follow {
+            dev::ATTACH_FOLLOW
+        } else {
+            0
+        };
     let mut streams = Streams::new(out, err);
-    let wanted: &[(Stream, Sink)] =
-        if options.kernel { &[(Stream::Klog, Sink::Out)] } else { &[(Stream::Stdout, Sink::Out), (Stream::Stderr, Sink::Err)] };
+    let wanted: &[(Stream, Sink)] = if options.kernel {
+        &[(Stream::Klog, Sink::Out)]
+    } else {
+        &[(Stream::Stdout, Sink::Out), (Stream::Stderr, Sink::Err)]
+    };
     for &(stream, sink) in wanted {
         let mut from = File::from(device.attach(status.id, stream, flags).context(cannot)?);
         let mut ended = false;
@@ -103,27 +117,58 @@ mod tests {
 
     #[test]
     fn the_last_lines() {
-        for (text, count, last) in
-            [("a\nb\nc\n", 2, "b\nc\n"), ("a\nb\nc", 1, "c"), ("a\n", 5, "a\n"), ("a\nb", 0, ""), ("", 3, ""), ("\n\n", 1, "\n")]
-        {
-            assert_eq!(last_lines(text.as_bytes(), count), last.as_bytes(), "{text:?} {count}");
+        for (text, count, last) in [
+            ("a\nb\nc\n", 2, "b\nc\n"),
+            ("a\nb\nc", 1, "c"),
+            ("a\n", 5, "a\n"),
+            ("a\nb", 0, ""),
+            ("", 3, ""),
+            ("\n\n", 1, "\n"),
+        ] {
+            assert_eq!(
+                last_lines(text.as_bytes(), count),
+                last.as_bytes(),
+                "{text:?} {count}"
+            );
         }
     }
 
     #[test]
     fn streams_stay_apart_and_can_be_cut() {
         let mock = Mock::new(4, 1 << 30);
-        let status = create(&mock, &request("box", &["say", "one\ntwo\n", "0"]), SystemTime::now()).unwrap();
+        let status = create(
+            &mock,
+            &request("box", &["say", "one\ntwo\n", "0"]),
+            SystemTime::now(),
+        )
+        .unwrap();
         start(&mock, &status).unwrap();
         let status = instances::find(&mock, "box").unwrap();
         for (options, expected, errors) in [
             (Options::default(), "one\ntwo\n", "errors of one\ntwo\n"),
-            (Options { tail: Some(1), ..Options::default() }, "two\n", "two\n"),
-            (Options { kernel: true, ..Options::default() }, "last words\n", ""),
+            (
+                Options {
+                    tail: Some(1),
+                    ..Options::default()
+                },
+                "two\n",
+                "two\n",
+            ),
+            (
+                Options {
+                    kernel: true,
+                    ..Options::default()
+                },
+                "last words\n",
+                "",
+            ),
         ] {
             let (mut out, mut err) = (Vec::new(), Vec::new());
             show(&mock, &status, options, &mut out, &mut err).unwrap();
-            assert_eq!((out.as_slice(), err.as_slice()), (expected.as_bytes(), errors.as_bytes()));
+            assert_eq!(
+                (out.as_slice(), err.as_slice()),
+                (expected.as_bytes(), errors.as_bytes())
+            );
         }
     }
 }

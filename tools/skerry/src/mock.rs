@@ -1,7 +1,7 @@
 //! A supervisor in memory, for tests: what programs do is told by their name.
 //!
-//! `say TEXT STATUS` prints and ends, `panic` panics, `true` ends, `polite` ends when asked, anything else runs until it is
-//! halted.
+//! `say TEXT STATUS` prints and ends, `panic` panics, `true` ends, `polite` ends when asked,
+//! anything else runs until it is halted.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -42,7 +42,10 @@ struct Record {
 
 impl Record {
     fn written(&self, stream: Stream) -> String {
-        let text = self.command.get(1).filter(|_| self.command[0] == "say" && self.status.state > dev::STATE_CREATED);
+        let text = self
+            .command
+            .get(1)
+            .filter(|_| self.command[0] == "say" && self.status.state > dev::STATE_CREATED);
         match (stream, text) {
             (Stream::Stdout, Some(text)) => text.clone(),
             (Stream::Stderr, Some(text)) => format!("errors of {text}"),
@@ -52,7 +55,11 @@ impl Record {
     }
 
     fn end(&mut self, state: u32, exit_code: i32) {
-        (self.status.state, self.status.exit_code, self.status.ended_ns) = (state, exit_code, 1);
+        (
+            self.status.state,
+            self.status.exit_code,
+            self.status.ended_ns,
+        ) = (state, exit_code, 1);
         for (stream, mut file) in std::mem::take(&mut self.attached) {
             file.write_all(self.written(stream).as_bytes()).unwrap();
         }
@@ -75,7 +82,15 @@ pub struct Mock {
 impl Mock {
     /// A machine, one of whose CPUs is the supervisor's.
     pub fn new(cpus: u32, memory: u64) -> Self {
-        Self { cpus, memory, state: RefCell::new(State { records: Vec::new(), next_id: 1, refuse_loads: false }) }
+        Self {
+            cpus,
+            memory,
+            state: RefCell::new(State {
+                records: Vec::new(),
+                next_id: 1,
+                refuse_loads: false,
+            }),
+        }
     }
 
     /// From now on nothing fits.
@@ -85,7 +100,10 @@ impl Mock {
 
     fn with<R>(&self, id: u32, f: impl FnOnce(&mut Record) -> io::Result<R>) -> io::Result<R> {
         let mut state = self.state.borrow_mut();
-        let record = state.records.iter_mut().find(|record| record.status.id == id);
+        let record = state
+            .records
+            .iter_mut()
+            .find(|record| record.status.id == id);
         f(record.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?)
     }
 }
@@ -94,8 +112,18 @@ impl Device for Mock {
     fn info(&self) -> io::Result<Info> {
         let state = self.state.borrow();
         let holds = |record: &&Record| record.status.state <= dev::STATE_RUNNING;
-        let cpus: u32 = state.records.iter().filter(holds).map(|record| record.status.cpus).sum();
-        let memory: u64 = state.records.iter().filter(holds).map(|record| record.status.mem).sum();
+        let cpus: u32 = state
+            .records
+            .iter()
+            .filter(holds)
+            .map(|record| record.status.cpus)
+            .sum();
+        let memory: u64 = state
+            .records
+            .iter()
+            .filter(holds)
+            .map(|record| record.status.mem)
+            .sum();
         Ok(Info {
             cpus_total: self.cpus,
             cpus_supervisor: 1,
@@ -108,7 +136,13 @@ impl Device for Mock {
     }
 
     fn list(&self) -> io::Result<Vec<u32>> {
-        Ok(self.state.borrow().records.iter().map(|record| record.status.id).collect())
+        Ok(self
+            .state
+            .borrow()
+            .records
+            .iter()
+            .map(|record| record.status.id)
+            .collect())
     }
 
     fn status(&self, id: u32) -> io::Result<Status> {
@@ -119,16 +153,34 @@ impl Device for Mock {
         let free = self.info().unwrap();
         let mut state = self.state.borrow_mut();
         match () {
-            () if state.records.iter().any(|record| record.status.label == call.label) => return Err(Refused::Taken),
-            () if call.cpus > free.cpus_free => return Err(Refused::Cpus { free: free.cpus_free }),
-            () if call.mem > free.mem_free => return Err(Refused::Memory { free: free.mem_free }),
+            () if state
+                .records
+                .iter()
+                .any(|record| record.status.label == call.label) =>
+            {
+                return Err(Refused::Taken);
+            }
+            () if call.cpus > free.cpus_free => {
+                return Err(Refused::Cpus {
+                    free: free.cpus_free,
+                });
+            }
+            () if call.mem > free.mem_free => {
+                return Err(Refused::Memory {
+                    free: free.mem_free,
+                });
+            }
             () => {}
         }
         let mut status: Status = dev::zeroed();
         (status.id, status.state, status.label) = (state.next_id, dev::STATE_CREATED, call.label);
         (status.cpus, status.mem) = (call.cpus, call.mem);
         state.next_id += 1;
-        state.records.push(Record { status, command: Vec::new(), attached: Vec::new() });
+        state.records.push(Record {
+            status,
+            command: Vec::new(),
+            attached: Vec::new(),
+        });
         Ok(status.id)
     }
 
@@ -138,8 +190,12 @@ impl Device for Mock {
         }
         self.with(id, |record| {
             if kind == dev::LOAD_BOOT_BLOB {
-                let boot = Boot::parse(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-                record.command = boot.arguments().map(|word| String::from_utf8(word.to_vec()).unwrap()).collect();
+                let boot =
+                    Boot::parse(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+                record.command = boot
+                    .arguments()
+                    .map(|word| String::from_utf8(word.to_vec()).unwrap())
+                    .collect();
             }
             Ok(())
         })
@@ -148,15 +204,26 @@ impl Device for Mock {
     fn order(&self, call: u32, id: u32, _: u32) -> io::Result<()> {
         let refused = |errno| Err(io::Error::from_raw_os_error(errno));
         if call == dev::DESTROY {
-            self.with(id, |record| if record.status.state == dev::STATE_RUNNING { refused(libc::EBUSY) } else { Ok(()) })?;
-            self.state.borrow_mut().records.retain(|record| record.status.id != id);
+            self.with(id, |record| {
+                if record.status.state == dev::STATE_RUNNING {
+                    refused(libc::EBUSY)
+                } else {
+                    Ok(())
+                }
+            })?;
+            self.state
+                .borrow_mut()
+                .records
+                .retain(|record| record.status.id != id);
             return Ok(());
         }
         self.with(id, |record| {
             let running = record.status.state == dev::STATE_RUNNING;
             let program = record.command[0].clone();
             match call {
-                dev::START if record.status.state != dev::STATE_CREATED => return refused(libc::EBUSY),
+                dev::START if record.status.state != dev::STATE_CREATED => {
+                    return refused(libc::EBUSY);
+                }
                 dev::START => {
                     record.status.state = dev::STATE_RUNNING;
                     match program.as_str() {

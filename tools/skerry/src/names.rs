@@ -5,14 +5,14 @@ use std::hash::{BuildHasher, RandomState};
 use crate::failure::{Failure, Result};
 
 const ADJECTIVES: [&str; 32] = [
-    "bare", "bold", "bright", "brisk", "calm", "clear", "cold", "craggy", "deep", "far", "foggy", "grey", "high", "keen", "lone",
-    "mossy", "north", "outer", "pale", "quiet", "rough", "salty", "sheer", "sharp", "silent", "steep", "still", "stony", "storm",
-    "wet", "wild", "windy",
+    "bare", "bold", "bright", "brisk", "calm", "clear", "cold", "craggy", "deep", "far", "foggy",
+    "grey", "high", "keen", "lone", "mossy", "north", "outer", "pale", "quiet", "rough", "salty",
+    "sheer", "sharp", "silent", "steep", "still", "stony", "storm", "wet", "wild", "windy",
 ];
 const NOUNS: [&str; 32] = [
-    "auk", "bay", "beacon", "bird", "cape", "cliff", "coast", "cove", "crag", "eider", "fjord", "gannet", "gull", "haven",
-    "holm", "islet", "kelp", "ledge", "limpet", "otter", "petrel", "puffin", "reef", "rock", "sound", "seal", "shoal", "skua",
-    "spray", "stack", "tern", "wave",
+    "auk", "bay", "beacon", "bird", "cape", "cliff", "coast", "cove", "crag", "eider", "fjord",
+    "gannet", "gull", "haven", "holm", "islet", "kelp", "ledge", "limpet", "otter", "petrel",
+    "puffin", "reef", "rock", "sound", "seal", "shoal", "skua", "spray", "stack", "tern", "wave",
 ];
 
 /// A name for an instance whose user gave none.
@@ -32,7 +32,9 @@ const LONGEST: usize = abi::dev::LABEL_BYTES - 1;
 pub fn check(name: &str) -> Result<()> {
     let good = name.len() <= LONGEST
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'));
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'));
     if good {
         return Ok(());
     }
@@ -50,7 +52,12 @@ mod tests {
         for _ in 0..100 {
             check(&generate()).unwrap();
         }
-        assert!(ADJECTIVES.iter().flat_map(|a| NOUNS.iter().map(move |n| a.len() + n.len())).all(|len| len < 16));
+        assert!(
+            ADJECTIVES
+                .iter()
+                .flat_map(|a| NOUNS.iter().map(move |n| a.len() + n.len()))
+                .all(|len| len < 16)
+        );
     }
 
     #[test]

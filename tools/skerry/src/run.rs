@@ -18,7 +18,8 @@ use crate::terminal::{self, Raw};
 const PATIENCE: u32 = 3;
 /// Lines of the kernel log shown when an instance panics.
 const LAST_WORDS: usize = 12;
-/// What an instance's kernel logs of a program that could not be executed, before its name and the reason.
+/// What an instance's kernel logs of a program that could not be executed, before its name and the
+/// reason.
 const COULD_NOT_RUN: &str = ": cannot run ";
 /// Status of a program whose instance was halted: killed by `SIGKILL`.
 const STATUS_KILLED: u8 = 128 + 9;
@@ -52,16 +53,28 @@ pub struct Options {
 ///
 /// # Errors
 /// If Skerry fails; its own status is then 125.
-pub fn run(device: &dyn Device, request: &Request, options: Options, asked: SystemTime, mut here: Here<'_>) -> Result<u8> {
+pub fn run(
+    device: &dyn Device,
+    request: &Request,
+    options: Options,
+    asked: SystemTime,
+    mut here: Here<'_>,
+) -> Result<u8> {
     let created = instances::create(device, request, asked).map_err(Failure::ours)?;
     let started = if options.detach {
-        instances::start(device, &created)
-            .and_then(|()| writeln!(here.out, "{}", label(&created)).context(|| "standard output").map(|()| 0))
+        instances::start(device, &created).and_then(|()| {
+            writeln!(here.out, "{}", label(&created))
+                .context(|| "standard output")
+                .map(|()| 0)
+        })
     } else {
         accompany(device, &created, options, true, &mut here)
     };
     let remove = options.remove && !options.detach;
-    let never_ran = started.is_err() && device.status(created.id).is_ok_and(|now| now.state == dev::STATE_CREATED);
+    let never_ran = started.is_err()
+        && device
+            .status(created.id)
+            .is_ok_and(|now| now.state == dev::STATE_CREATED);
     if remove || never_ran {
         // Its end is known by now; what cannot be removed is shown by `ls`.
         let _ = device.order(dev::DESTROY, created.id, 0);
@@ -73,13 +86,23 @@ pub fn run(device: &dyn Device, request: &Request, options: Options, asked: Syst
 ///
 /// # Errors
 /// If it does not run.
-pub fn attach(device: &dyn Device, status: &Status, options: Options, mut here: Here<'_>) -> Result<u8> {
+pub fn attach(
+    device: &dyn Device,
+    status: &Status,
+    options: Options,
+    mut here: Here<'_>,
+) -> Result<u8> {
     match status.state {
         dev::STATE_RUNNING => accompany(device, status, options, false, &mut here),
-        dev::STATE_CREATED => Err(Failure::new(format!("{0} was not started: use `skerry start {0}`", label(status)))),
-        state => {
-            Err(Failure::new(format!("{0} has {1}: `skerry logs {0}` shows its output", label(status), dev::state_name(state))))
-        }
+        dev::STATE_CREATED => Err(Failure::new(format!(
+            "{0} was not started: use `skerry start {0}`",
+            label(status)
+        ))),
+        state => Err(Failure::new(format!(
+            "{0} has {1}: `skerry logs {0}` shows its output",
+            label(status),
+            dev::state_name(state)
+        ))),
     }
 }
 
@@ -87,19 +110,43 @@ pub fn attach(device: &dyn Device, status: &Status, options: Options, mut here: 
 ///
 /// # Errors
 /// If Skerry fails.
-pub fn accompany(device: &dyn Device, status: &Status, options: Options, start: bool, here: &mut Here<'_>) -> Result<u8> {
+pub fn accompany(
+    device: &dyn Device,
+    status: &Status,
+    options: Options,
+    start: bool,
+    here: &mut Here<'_>,
+) -> Result<u8> {
     let (id, name) = (status.id, label(status));
     if options.terminal && here.input.is_some_and(|input| !input.is_terminal()) {
-        return Err(Failure::new("standard input is not a terminal: leave --tty out"));
+        return Err(Failure::new(
+            "standard input is not a terminal: leave --tty out",
+        ));
     }
     let cannot = || format!("cannot connect to {name}");
-    let output = dev::ATTACH_FOLLOW | dev::ATTACH_PRESSURE | if start { dev::ATTACH_FROM_START } else { 0 };
-    let mut signals = if here.signals { Some(Signals::new().context(cannot)?) } else { None };
+    let output =
+        dev::ATTACH_FOLLOW | dev::ATTACH_PRESSURE | if start { dev::ATTACH_FROM_START } else { 0 };
+    let mut signals = if here.signals {
+        Some(Signals::new().context(cannot)?)
+    } else {
+        None
+    };
     let mut streams = Streams::new(&mut *here.out, &mut *here.err);
-    streams.output(device.attach(id, Stream::Stdout, output).context(cannot)?, Sink::Out);
-    streams.output(device.attach(id, Stream::Stderr, output).context(cannot)?, Sink::Err);
+    streams.output(
+        device.attach(id, Stream::Stdout, output).context(cannot)?,
+        Sink::Out,
+    );
+    streams.output(
+        device.attach(id, Stream::Stderr, output).context(cannot)?,
+        Sink::Err,
+    );
     if options.trace {
-        streams.output(device.attach(id, Stream::Klog, output & !dev::ATTACH_PRESSURE).context(cannot)?, Sink::Err);
+        streams.output(
+            device
+                .attach(id, Stream::Klog, output & !dev::ATTACH_PRESSURE)
+                .context(cannot)?,
+            Sink::Err,
+        );
     }
     let stdin = device.attach(id, Stream::Stdin, 0).context(cannot)?;
     match here.input {
@@ -108,7 +155,9 @@ pub fn accompany(device: &dyn Device, status: &Status, options: Options, start: 
         None => drop(stdin),
     }
     let raw = match here.input {
-        Some(input) if here.signals && options.terminal => Raw::enter(input).context(|| "the terminal")?,
+        Some(input) if here.signals && options.terminal => {
+            Raw::enter(input).context(|| "the terminal")?
+        }
         _ => None,
     };
     let tell_size = || {
@@ -137,28 +186,45 @@ pub fn accompany(device: &dyn Device, status: &Status, options: Options, start: 
         };
         match passed {
             // It has ended in this moment, or does not listen: the next signal may be the last.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EAGAIN)) => Ok(()),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EAGAIN)) => {
+                Ok(())
+            }
             other => other,
         }
     };
-    streams.run(signals.as_mut(), &mut on_signal).context(|| format!("lost the connection to {name}"))?;
+    streams
+        .run(signals.as_mut(), &mut on_signal)
+        .context(|| format!("lost the connection to {name}"))?;
     drop(streams);
     drop(raw);
-    device.wait(id, None).context(|| format!("cannot wait for {name}"))?;
-    let ended = device.status(id).context(|| format!("cannot look at {name}"))?;
+    device
+        .wait(id, None)
+        .context(|| format!("cannot wait for {name}"))?;
+    let ended = device
+        .status(id)
+        .context(|| format!("cannot look at {name}"))?;
     conclude(device, &ended, here.err)
 }
 
-/// The exit status that stands for how an instance ended; explains anything but its program's own end.
+/// The exit status that stands for how an instance ended; explains anything but its program's own
+/// end.
 fn conclude(device: &dyn Device, ended: &Status, err: &mut dyn Write) -> Result<u8> {
     let name = label(ended);
     match ended.state {
-        dev::STATE_EXITED if ended.start_to_user_ns == 0 && matches!(ended.exit_code, 126 | 127) => {
+        dev::STATE_EXITED
+            if ended.start_to_user_ns == 0 && matches!(ended.exit_code, 126 | 127) =>
+        {
             let log = logs::read(device, ended.id, Stream::Klog).unwrap_or_default();
             let log = String::from_utf8_lossy(&log);
-            let why = log.lines().rev().find_map(|line| line.split_once(COULD_NOT_RUN).map(|(_, why)| why.to_owned()));
+            let why = log.lines().rev().find_map(|line| {
+                line.split_once(COULD_NOT_RUN)
+                    .map(|(_, why)| why.to_owned())
+            });
             Err(Failure {
-                message: format!("cannot run {}", why.unwrap_or_else(|| format!("the program of {name}"))),
+                message: format!(
+                    "cannot run {}",
+                    why.unwrap_or_else(|| format!("the program of {name}"))
+                ),
                 status: ended.exit_code as u8,
             })
         }
@@ -171,11 +237,17 @@ fn conclude(device: &dyn Device, ended: &Status, err: &mut dyn Write) -> Result<
             for line in &lines[lines.len().saturating_sub(LAST_WORDS)..] {
                 let _ = writeln!(err, "{line}");
             }
-            Err(Failure { message: format!("{name} panicked; the last lines of its kernel log are above"), status: STATUS_OURS })
+            Err(Failure {
+                message: format!("{name} panicked; the last lines of its kernel log are above"),
+                status: STATUS_OURS,
+            })
         }
         state => {
             let detail = dev::text(&ended.detail).unwrap_or_default();
-            Err(Failure { message: format!("{name} has {}: {detail}", dev::state_name(state)), status: STATUS_OURS })
+            Err(Failure {
+                message: format!("{name} has {}: {detail}", dev::state_name(state)),
+                status: STATUS_OURS,
+            })
         }
     }
 }
@@ -187,16 +259,41 @@ mod tests {
 
     fn run_here(mock: &Mock, command: &[&str], options: Options) -> (Result<u8>, String, String) {
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        let here = Here { input: None, out: &mut out, err: &mut err, signals: false };
-        let result = run(mock, &request("box", command), options, SystemTime::now(), here);
-        (result, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+        let here = Here {
+            input: None,
+            out: &mut out,
+            err: &mut err,
+            signals: false,
+        };
+        let result = run(
+            mock,
+            &request("box", command),
+            options,
+            SystemTime::now(),
+            here,
+        );
+        (
+            result,
+            String::from_utf8(out).unwrap(),
+            String::from_utf8(err).unwrap(),
+        )
     }
 
     #[test]
     fn output_and_status_are_the_programs() {
         let mock = Mock::new(4, 1 << 30);
-        let (status, out, err) = run_here(&mock, &["say", "hello", "7"], Options { remove: true, ..Options::default() });
-        assert_eq!((status.unwrap(), out.as_str(), err.as_str()), (7, "hello", "errors of hello"));
+        let (status, out, err) = run_here(
+            &mock,
+            &["say", "hello", "7"],
+            Options {
+                remove: true,
+                ..Options::default()
+            },
+        );
+        assert_eq!(
+            (status.unwrap(), out.as_str(), err.as_str()),
+            (7, "hello", "errors of hello")
+        );
         assert!(mock.list().unwrap().is_empty(), "--rm");
         let (status, ..) = run_here(&mock, &["say", "hello", "0"], Options::default());
         assert_eq!((status.unwrap(), mock.list().unwrap().len()), (0, 1));
@@ -208,15 +305,28 @@ mod tests {
         let (status, _, err) = run_here(&mock, &["panic"], Options::default());
         let failure = status.unwrap_err();
         assert_eq!(failure.status, 125);
-        assert!(failure.message.contains("panicked") && err.contains("last words"), "{failure}, {err}");
+        assert!(
+            failure.message.contains("panicked") && err.contains("last words"),
+            "{failure}, {err}"
+        );
     }
 
     #[test]
     fn detached_only_tells_the_name() {
         let mock = Mock::new(4, 1 << 30);
-        let (status, out, _) = run_here(&mock, &["sleep", "9"], Options { detach: true, ..Options::default() });
+        let (status, out, _) = run_here(
+            &mock,
+            &["sleep", "9"],
+            Options {
+                detach: true,
+                ..Options::default()
+            },
+        );
         assert_eq!((status.unwrap(), out.as_str()), (0, "box\n"));
-        assert_eq!(instances::find(&mock, "box").unwrap().state, dev::STATE_RUNNING);
+        assert_eq!(
+            instances::find(&mock, "box").unwrap().state,
+            dev::STATE_RUNNING
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What listing commands print: aligned tables for people, JSON with a stable schema (`docs/cli.md`) for programs.
+//! What listing commands print: aligned tables for people, JSON with a stable schema
+//! (`docs/cli.md`) for programs.
 
 use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -177,7 +178,9 @@ impl Resources {
             },
             memory: MemoryShare {
                 total: info.mem_total,
-                supervisor: info.mem_total.saturating_sub(info.mem_free + info.mem_granted + info.mem_leaked),
+                supervisor: info
+                    .mem_total
+                    .saturating_sub(info.mem_free + info.mem_granted + info.mem_leaked),
                 in_use: info.mem_granted,
                 free: info.mem_free,
                 leaked: info.mem_leaked,
@@ -202,10 +205,19 @@ pub fn json(value: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
 /// Those of `out`.
 pub fn table(rows: &[Vec<String>], out: &mut dyn Write) -> io::Result<()> {
     let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter()
+            .map(|row| row[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
     let widths: Vec<_> = (0..columns).map(width).collect();
     for row in rows {
-        let cells: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        let cells: Vec<_> = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
         writeln!(out, "{}", cells.join("   ").trim_end())?;
     }
     Ok(())
@@ -216,8 +228,16 @@ pub fn table(rows: &[Vec<String>], out: &mut dyn Write) -> io::Result<()> {
 /// # Errors
 /// Those of `out`.
 pub fn instances(all: &[&Status], now: SystemTime, out: &mut dyn Write) -> io::Result<()> {
-    let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-    let mut rows = vec![["NAME", "STATE", "CPUS", "MEMORY", "MODE", "CREATED", "DETAIL"].map(String::from).to_vec()];
+    let now = now
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as u64);
+    let mut rows = vec![
+        [
+            "NAME", "STATE", "CPUS", "MEMORY", "MODE", "CREATED", "DETAIL",
+        ]
+        .map(String::from)
+        .to_vec(),
+    ];
     for status in all {
         let instance = Instance::new(status);
         rows.push(vec![
@@ -240,10 +260,35 @@ pub fn instances(all: &[&Status], now: SystemTime, out: &mut dyn Write) -> io::R
 pub fn resources(r: &Resources, out: &mut dyn Write) -> io::Result<()> {
     let head = ["", "TOTAL", "SUPERVISOR", "INSTANCES", "FREE", "LOST"];
     let (cpus, memory) = (&r.cpus, &r.memory);
-    let cpus = [cpus.total, cpus.supervisor, cpus.in_use, cpus.free, cpus.lost].map(|count| count.to_string());
-    let memory = [memory.total, memory.supervisor, memory.in_use, memory.free, memory.leaked].map(size::format);
-    let row = |name: &str, cells: [String; 5]| std::iter::once(name.to_owned()).chain(cells).collect::<Vec<_>>();
-    table(&[head.map(String::from).to_vec(), row("CPUs", cpus), row("memory", memory)], out)
+    let cpus = [
+        cpus.total,
+        cpus.supervisor,
+        cpus.in_use,
+        cpus.free,
+        cpus.lost,
+    ]
+    .map(|count| count.to_string());
+    let memory = [
+        memory.total,
+        memory.supervisor,
+        memory.in_use,
+        memory.free,
+        memory.leaked,
+    ]
+    .map(size::format);
+    let row = |name: &str, cells: [String; 5]| {
+        std::iter::once(name.to_owned())
+            .chain(cells)
+            .collect::<Vec<_>>()
+    };
+    table(
+        &[
+            head.map(String::from).to_vec(),
+            row("CPUs", cpus),
+            row("memory", memory),
+        ],
+        out,
+    )
 }
 
 /// `inspect` for people: a line per field.
@@ -267,13 +312,29 @@ pub fn inspected(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     ];
     if let Some(reclaim) = &all.reclaim {
         rows.push(("end to resources free", time(Some(reclaim.total_us))));
-        rows.push(("of which scrubbing", format!("{} ({})", time(Some(reclaim.scrub_us)), size::format(reclaim.scrubbed_bytes))));
+        rows.push((
+            "of which scrubbing",
+            format!(
+                "{} ({})",
+                time(Some(reclaim.scrub_us)),
+                size::format(reclaim.scrubbed_bytes)
+            ),
+        ));
         if reclaim.lost_cpus > 0 || reclaim.leaked_bytes > 0 {
-            rows.push(("lost", format!("{} CPUs, {}", reclaim.lost_cpus, size::format(reclaim.leaked_bytes))));
+            rows.push((
+                "lost",
+                format!(
+                    "{} CPUs, {}",
+                    reclaim.lost_cpus,
+                    size::format(reclaim.leaked_bytes)
+                ),
+            ));
         }
     }
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    rows.iter().filter(|(_, value)| !value.is_empty()).try_for_each(|(name, value)| writeln!(out, "{name:width$}   {value}"))
+    rows.iter()
+        .filter(|(_, value)| !value.is_empty())
+        .try_for_each(|(name, value)| writeln!(out, "{name:width$}   {value}"))
 }
 
 /// How long ago that was.
@@ -295,7 +356,8 @@ mod tests {
         status.label = dev::field("box").unwrap();
         (status.id, status.cpus, status.mem) = (3, 2, 64 << 20);
         status.state = dev::STATE_RUNNING;
-        (status.requested_ns, status.created_ns, status.started_ns) = (1_000_000_000, 1_002_000_000, 1_010_000_000);
+        (status.requested_ns, status.created_ns, status.started_ns) =
+            (1_000_000_000, 1_002_000_000, 1_010_000_000);
         status.start_to_user_ns = 5_000_000;
         status
     }
@@ -310,16 +372,28 @@ mod tests {
         let mut status = status();
         json(&Inspected::new(&status), &mut out).unwrap();
         let shown = value(&out);
-        assert_eq!((&shown["name"], &shown["state"], &shown["memory"]), (&"box".into(), &"running".into(), &(64 << 20).into()));
+        assert_eq!(
+            (&shown["name"], &shown["state"], &shown["memory"]),
+            (&"box".into(), &"running".into(), &(64 << 20).into())
+        );
         assert!(shown["exit_code"].is_null() && shown["reclaim"].is_null());
-        assert_eq!((shown["create_us"].as_f64(), shown["boot_us"].as_f64()), (Some(2000.0), Some(5000.0)));
+        assert_eq!(
+            (shown["create_us"].as_f64(), shown["boot_us"].as_f64()),
+            (Some(2000.0), Some(5000.0))
+        );
         assert_eq!(shown["run_us"].as_f64(), Some(15_000.0));
         (status.state, status.exit_code, status.ended_ns) = (dev::STATE_EXITED, 7, 2_000_000_000);
         (status.reclaim_ns, status.scrub_ns, status.scrubbed_bytes) = (3000, 4000, 64 << 20);
         out.clear();
         json(&Inspected::new(&status), &mut out).unwrap();
         let shown = value(&out);
-        assert_eq!((shown["exit_code"].as_i64(), shown["reclaim"]["total_us"].as_f64()), (Some(7), Some(7.0)));
+        assert_eq!(
+            (
+                shown["exit_code"].as_i64(),
+                shown["reclaim"]["total_us"].as_f64()
+            ),
+            (Some(7), Some(7.0))
+        );
         assert_eq!(shown["reclaim"]["lost_cpus"], 0);
     }
 
@@ -338,7 +412,11 @@ mod tests {
         json(&Resources::new(&info, 1), &mut out).unwrap();
         let shown = value(&out);
         assert_eq!(
-            (&shown["cpus"]["in_use"], &shown["cpus"]["free"], &shown["memory"]["supervisor"]),
+            (
+                &shown["cpus"]["in_use"],
+                &shown["cpus"]["free"],
+                &shown["memory"]["supervisor"]
+            ),
             (&1.into(), &2.into(), &10.into())
         );
     }

@@ -1,4 +1,5 @@
-//! Moving bytes between the tool's own streams and an instance's, with one `poll(2)` loop, and telling of signals.
+//! Moving bytes between the tool's own streams and an instance's, with one `poll(2)` loop, and
+//! telling of signals.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -10,7 +11,9 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::pipe::{PipeFlags, pipe_with};
-use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+use signal_hook::consts::signal::{
+    SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH,
+};
 
 use crate::terminal;
 
@@ -36,13 +39,20 @@ impl Signals {
             signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
             came.push((signal, flag));
         }
-        Ok(Self { pipe: read.into(), came })
+        Ok(Self {
+            pipe: read.into(),
+            came,
+        })
     }
 
     /// Those that came since the last look.
     pub fn take(&mut self) -> Vec<i32> {
         let _ = self.pipe.read(&mut [0; 64]);
-        self.came.iter().filter(|(_, flag)| flag.swap(false, Ordering::SeqCst)).map(|(signal, _)| *signal).collect()
+        self.came
+            .iter()
+            .filter(|(_, flag)| flag.swap(false, Ordering::SeqCst))
+            .map(|(signal, _)| *signal)
+            .collect()
     }
 
     /// Sleeps for `time`, or until a signal comes that asks to end: then true.
@@ -50,7 +60,10 @@ impl Signals {
         let end = Instant::now() + time;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            let left = Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos()),
+            };
             // An error is a signal, which the pipe tells of.
             let _ = poll(&mut [PollFd::new(&self.pipe, PollFlags::IN)], Some(&left));
             if self.take().iter().any(|signal| *signal != SIGWINCH) {
@@ -91,13 +104,22 @@ pub struct Streams<'a> {
 impl<'a> Streams<'a> {
     /// No streams yet, and where they will go.
     pub fn new(out: &'a mut dyn Write, err: &'a mut dyn Write) -> Self {
-        Self { out, err, input: None, outputs: Vec::new() }
+        Self {
+            out,
+            err,
+            input: None,
+            outputs: Vec::new(),
+        }
     }
 
     /// Copies `from` to the instance's standard input `to`; at the end of `from` that ends too.
     pub fn input(&mut self, from: BorrowedFd<'a>, to: OwnedFd) -> io::Result<()> {
         fcntl_setfl(&to, fcntl_getfl(&to)? | OFlags::NONBLOCK)?;
-        self.input = Some(Input { from, to: to.into(), held: Vec::new() });
+        self.input = Some(Input {
+            from,
+            to: to.into(),
+            held: Vec::new(),
+        });
         Ok(())
     }
 
@@ -114,9 +136,13 @@ impl<'a> Streams<'a> {
         }
     }
 
-    /// Moves bytes until all outputs have ended. `on_signal` is told what came, and of `SIGPIPE` when the reader of an output
-    /// is gone; an error from it ends everything.
-    pub fn run(&mut self, mut signals: Option<&mut Signals>, on_signal: &mut dyn FnMut(i32) -> io::Result<()>) -> io::Result<()> {
+    /// Moves bytes until all outputs have ended. `on_signal` is told what came, and of `SIGPIPE`
+    /// when the reader of an output is gone; an error from it ends everything.
+    pub fn run(
+        &mut self,
+        mut signals: Option<&mut Signals>,
+        on_signal: &mut dyn FnMut(i32) -> io::Result<()>,
+    ) -> io::Result<()> {
         while !self.outputs.is_empty() {
             let ready = self.wait(signals.as_deref())?;
             if ready.signal
@@ -134,7 +160,14 @@ impl<'a> Streams<'a> {
                 if !readable.next().unwrap_or(false) {
                     return true;
                 }
-                match copy_once(from, if *sink == Sink::Out { &mut *out } else { &mut *err }) {
+                match copy_once(
+                    from,
+                    if *sink == Sink::Out {
+                        &mut *out
+                    } else {
+                        &mut *err
+                    },
+                ) {
                     Ok(more) => more,
                     Err(error) if error.kind() == ErrorKind::BrokenPipe => {
                         broken = true;
@@ -155,7 +188,11 @@ impl<'a> Streams<'a> {
     }
 
     fn wait(&self, signals: Option<&Signals>) -> io::Result<Ready> {
-        let mut fds: Vec<PollFd<'_>> = self.outputs.iter().map(|(from, _)| PollFd::new(from, PollFlags::IN)).collect();
+        let mut fds: Vec<PollFd<'_>> = self
+            .outputs
+            .iter()
+            .map(|(from, _)| PollFd::new(from, PollFlags::IN))
+            .collect();
         let outputs = fds.len();
         if let Some(signals) = signals {
             fds.push(PollFd::new(&signals.pipe, PollFlags::IN));
@@ -204,7 +241,8 @@ impl<'a> Streams<'a> {
         }
         match input.to.write(&input.held) {
             Ok(count) => drop(input.held.drain(..count)),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             // The instance has ended.
             Err(_) => self.input = None,
         }
@@ -228,7 +266,9 @@ fn copy_once(from: &mut File, to: &mut dyn Write) -> io::Result<bool> {
             to.flush()?;
             Ok(true)
         }
-        Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => Ok(true),
+        Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {
+            Ok(true)
+        }
         Err(error) => Err(error),
     }
 }
@@ -236,7 +276,10 @@ fn copy_once(from: &mut File, to: &mut dyn Write) -> io::Result<bool> {
 /// Whether reading `from` would not block.
 pub fn is_ready(from: impl AsFd) -> io::Result<bool> {
     let mut fds = [PollFd::new(&from, PollFlags::IN)];
-    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let now = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     Ok(poll(&mut fds, Some(&now))? > 0)
 }
 
@@ -246,9 +289,15 @@ mod tests {
 
     #[test]
     fn input_and_outputs_move_and_end() {
-        let (stdin, mut ours) = pipe_with(PipeFlags::CLOEXEC).map(|(r, w)| (r, File::from(w))).unwrap();
-        let (theirs, to) = pipe_with(PipeFlags::CLOEXEC).map(|(r, w)| (File::from(r), w)).unwrap();
-        let (out, mut writes) = pipe_with(PipeFlags::CLOEXEC).map(|(r, w)| (r, File::from(w))).unwrap();
+        let (stdin, mut ours) = pipe_with(PipeFlags::CLOEXEC)
+            .map(|(r, w)| (r, File::from(w)))
+            .unwrap();
+        let (theirs, to) = pipe_with(PipeFlags::CLOEXEC)
+            .map(|(r, w)| (File::from(r), w))
+            .unwrap();
+        let (out, mut writes) = pipe_with(PipeFlags::CLOEXEC)
+            .map(|(r, w)| (r, File::from(w)))
+            .unwrap();
         let program = std::thread::spawn(move || {
             let mut theirs = theirs;
             let mut text = String::new();

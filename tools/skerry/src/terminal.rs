@@ -36,7 +36,8 @@ impl Drop for Raw<'_> {
 /// Rows and columns of a terminal, as `dev::WINSIZE` takes them.
 pub fn size(terminal: impl AsFd) -> Option<u32> {
     let size = tcgetwinsize(terminal).ok()?;
-    (size.ws_row != 0 && size.ws_col != 0).then_some(u32::from(size.ws_row) << 16 | u32::from(size.ws_col))
+    (size.ws_row != 0 && size.ws_col != 0)
+        .then_some(u32::from(size.ws_row) << 16 | u32::from(size.ws_col))
 }
 
 /// Whether reading would stop the tool: it is a terminal, and another group has the foreground.

@@ -78,17 +78,31 @@ impl Picture {
     fn new(since: &Counters, now: &Counters, seconds: f64, statuses: Option<&[Status]>) -> Self {
         let rate = |count: u64| (count as f64 / seconds * 10.0).round() / 10.0;
         let cpu = |(&cpu, counts): (&u32, &BTreeMap<String, u64>)| {
-            let idle = counts.get("idle_ns").map_or(0.0, |ns| *ns as f64 / seconds / 1e7).clamp(0.0, 100.0);
+            let idle = counts
+                .get("idle_ns")
+                .map_or(0.0, |ns| *ns as f64 / seconds / 1e7)
+                .clamp(0.0, 100.0);
             let idle = (idle * 10.0).round() / 10.0;
-            let counted = counts.iter().filter(|(name, _)| !matches!(name.as_str(), "idle_ns" | "runnable"));
+            let counted = counts
+                .iter()
+                .filter(|(name, _)| !matches!(name.as_str(), "idle_ns" | "runnable"));
             let interrupts = since.interrupts.get(&cpu).into_iter().flatten();
             Cpu {
                 cpu,
                 busy_percent: ((100.0 - idle) * 10.0).round() / 10.0,
                 idle_percent: idle,
-                runnable: now.cpus.get(&cpu).and_then(|counts| counts.get("runnable")).copied().unwrap_or(0),
-                rates: counted.map(|(name, count)| (name.clone(), rate(*count))).collect(),
-                interrupts: interrupts.map(|(name, count)| (name.clone(), rate(*count))).collect(),
+                runnable: now
+                    .cpus
+                    .get(&cpu)
+                    .and_then(|counts| counts.get("runnable"))
+                    .copied()
+                    .unwrap_or(0),
+                rates: counted
+                    .map(|(name, count)| (name.clone(), rate(*count)))
+                    .collect(),
+                interrupts: interrupts
+                    .map(|(name, count)| (name.clone(), rate(*count)))
+                    .collect(),
             }
         };
         let mut locks: Vec<&Lock> = since.locks.iter().collect();
@@ -115,15 +129,26 @@ impl Picture {
     /// As text.
     fn show(&self, out: &mut dyn Write) -> io::Result<()> {
         let heading = [
-            "CPU", "BUSY%", "IDLE%", "RUN", "SWITCH/s", "WAKE/s", "IPI/s", "SAVED/s", "STEAL/s", "POLL/s", "SHOOT/s", "IRQ/s",
-            "OF WHICH",
+            "CPU", "BUSY%", "IDLE%", "RUN", "SWITCH/s", "WAKE/s", "IPI/s", "SAVED/s", "STEAL/s",
+            "POLL/s", "SHOOT/s", "IRQ/s", "OF WHICH",
         ];
         let mut rows = vec![heading.map(String::from).to_vec()];
         for cpu in &self.cpus {
-            let rate = |name: &str| cpu.rates.get(name).map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"));
-            let mut kinds: Vec<_> = cpu.interrupts.iter().filter(|(_, rate)| **rate > 0.0).collect();
+            let rate = |name: &str| {
+                cpu.rates
+                    .get(name)
+                    .map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"))
+            };
+            let mut kinds: Vec<_> = cpu
+                .interrupts
+                .iter()
+                .filter(|(_, rate)| **rate > 0.0)
+                .collect();
             kinds.sort_by(|a, b| b.1.total_cmp(a.1));
-            let kinds: Vec<_> = kinds.iter().map(|(name, rate)| format!("{name} {rate:.0}")).collect();
+            let kinds: Vec<_> = kinds
+                .iter()
+                .map(|(name, rate)| format!("{name} {rate:.0}"))
+                .collect();
             rows.push(vec![
                 cpu.cpu.to_string(),
                 format!("{:.1}", cpu.busy_percent),
@@ -143,15 +168,36 @@ impl Picture {
         show::table(&rows, out)?;
         if let Some(instances) = &self.instances {
             writeln!(out)?;
-            let mut rows = vec![["INSTANCE", "STATE", "CPUS", "MEMORY"].map(String::from).to_vec()];
-            let row = |i: &Instance| vec![i.name.clone(), i.state.into(), i.cpus.to_string(), size::format(i.memory)];
+            let mut rows = vec![
+                ["INSTANCE", "STATE", "CPUS", "MEMORY"]
+                    .map(String::from)
+                    .to_vec(),
+            ];
+            let row = |i: &Instance| {
+                vec![
+                    i.name.clone(),
+                    i.state.into(),
+                    i.cpus.to_string(),
+                    size::format(i.memory),
+                ]
+            };
             rows.extend(instances.iter().map(row));
             show::table(&rows, out)?;
         }
         if !self.locks.is_empty() {
             writeln!(out)?;
-            let mut rows = vec![["LOCK WAITED FOR AT", "WAITS/s", "WAITED ms/s"].map(String::from).to_vec()];
-            rows.extend(self.locks.iter().map(|l| vec![l.site.clone(), format!("{:.1}", l.waits), format!("{:.3}", l.wait_ms)]));
+            let mut rows = vec![
+                ["LOCK WAITED FOR AT", "WAITS/s", "WAITED ms/s"]
+                    .map(String::from)
+                    .to_vec(),
+            ];
+            rows.extend(self.locks.iter().map(|l| {
+                vec![
+                    l.site.clone(),
+                    format!("{:.1}", l.waits),
+                    format!("{:.3}", l.wait_ms),
+                ]
+            }));
             show::table(&rows, out)?;
         }
         Ok(())
@@ -164,7 +210,10 @@ impl Picture {
 /// There are no counters, or nowhere to show them.
 pub fn run(device: Option<&dyn Device>, options: Options, out: &mut dyn Write) -> Result<()> {
     if options.delay.is_zero() {
-        return Err(Failure { status: 2, ..Failure::new("--delay 0: there must be time between two pictures") });
+        return Err(Failure {
+            status: 2,
+            ..Failure::new("--delay 0: there must be time between two pictures")
+        });
     }
     let read = || Counters::now().context(|| "cannot read the kernel's counters: is this Skerry?");
     // On a terminal each picture replaces the one before.
@@ -181,7 +230,9 @@ pub fn run(device: Option<&dyn Device>, options: Options, out: &mut dyn Write) -
         let picture = Picture::new(&now.since(&before), &now, seconds, statuses.as_deref());
         before = now;
         let shown = if options.json {
-            serde_json::to_writer(&mut *out, &picture).map_err(io::Error::from).and_then(|()| writeln!(out))
+            serde_json::to_writer(&mut *out, &picture)
+                .map_err(io::Error::from)
+                .and_then(|()| writeln!(out))
         } else {
             let before = match (in_place, number) {
                 // Home, and clear what is below.
@@ -205,23 +256,46 @@ mod tests {
 
     #[test]
     fn a_picture_shows_rates() {
-        let counts = |pairs: &[(&str, u64)]| pairs.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
-        let since = Counters {
-            cpus: [(0, counts(&[("switches", 100), ("idle_ns", 500_000_000), ("runnable", 0)]))].into(),
-            interrupts: [(0, counts(&[("timer", 4), ("reschedule", 20)]))].into(),
-            locks: vec![Lock { number: 1, site: "crates/x.rs:7".into(), waits: 4, wait_ns: 2_000_000 }],
+        let counts = |pairs: &[(&str, u64)]| {
+            pairs
+                .iter()
+                .map(|(name, count)| ((*name).to_owned(), *count))
+                .collect()
         };
-        let now = Counters { cpus: [(0, counts(&[("runnable", 3)]))].into(), ..Counters::default() };
+        let since = Counters {
+            cpus: [(
+                0,
+                counts(&[("switches", 100), ("idle_ns", 500_000_000), ("runnable", 0)]),
+            )]
+            .into(),
+            interrupts: [(0, counts(&[("timer", 4), ("reschedule", 20)]))].into(),
+            locks: vec![Lock {
+                number: 1,
+                site: "crates/x.rs:7".into(),
+                waits: 4,
+                wait_ns: 2_000_000,
+            }],
+        };
+        let now = Counters {
+            cpus: [(0, counts(&[("runnable", 3)]))].into(),
+            ..Counters::default()
+        };
         let picture = Picture::new(&since, &now, 2.0, Some(&[]));
         let mut text = Vec::new();
         picture.show(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         let row: Vec<_> = text.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(row[..6], ["0", "75.0", "25.0", "3", "50", "-"]);
-        assert!(text.contains("reschedule 10, timer 2") && text.contains("crates/x.rs:7"), "{text}");
+        assert!(
+            text.contains("reschedule 10, timer 2") && text.contains("crates/x.rs:7"),
+            "{text}"
+        );
         let json = serde_json::to_value(&picture).unwrap();
         assert_eq!(
-            (json["cpus"][0]["rates"]["switches"].as_f64(), json["locks"][0]["wait_ms"].as_f64()),
+            (
+                json["cpus"][0]["rates"]["switches"].as_f64(),
+                json["locks"][0]["wait_ms"].as_f64()
+            ),
             (Some(50.0), Some(1.0))
         );
     }

@@ -1,5 +1,5 @@
-//! `skerry trace`: records what the kernel does while a program runs, or for a while, and writes it as a trace that
-//! ui.perfetto.dev opens.
+//! `skerry trace`: records what the kernel does while a program runs, or for a while, and writes it
+//! as a trace that ui.perfetto.dev opens.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Read, Write};
@@ -15,7 +15,8 @@ use crate::counters;
 use crate::failure::{Context, Failure, Result, plain};
 use crate::streams::Signals;
 
-/// How long the tool sleeps when it has taken all records there were. A ring holds what happens in that time.
+/// How long the tool sleeps when it has taken all records there were. A ring holds what happens in
+/// that time.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Bytes taken at a time.
 const PIECE: usize = RECORD_BYTES << 13;
@@ -42,13 +43,20 @@ pub fn run(request: &Request, err: &mut dyn Write) -> Result<u8> {
         let known: Vec<_> = Class::ALL.iter().map(|(_, name)| *name).collect();
         return Err(Failure {
             status: 2,
-            ..Failure::new(format!("--events {}: use `all` or a list of {}", request.events, known.join(",")))
+            ..Failure::new(format!(
+                "--events {}: use `all` or a list of {}",
+                request.events,
+                known.join(",")
+            ))
         });
     }
     // Before anything is recorded: a name that cannot be written costs nobody his trace.
     let output: Box<dyn Write> = match request.output.as_os_str() == "-" {
         true => Box::new(io::stdout()),
-        false => Box::new(File::create(&request.output).context(|| format!("cannot write {}", request.output.display()))?),
+        false => Box::new(
+            File::create(&request.output)
+                .context(|| format!("cannot write {}", request.output.display()))?,
+        ),
     };
     let mut signals = Signals::new().context(|| "cannot catch signals")?;
     let mut recording = Recording::begin(&request.events)?;
@@ -59,24 +67,37 @@ pub fn run(request: &Request, err: &mut dyn Write) -> Result<u8> {
         .and_then(|lost| output.flush().map(|()| lost))
         .context(|| format!("cannot write {}", request.output.display()))?;
     // Whoever does not read it has the file.
-    let _ = writeln!(err, "skerry: {} events in {}{}", records.len(), request.output.display(), about(lost));
+    let _ = writeln!(
+        err,
+        "skerry: {} events in {}{}",
+        records.len(),
+        request.output.display(),
+        about(lost)
+    );
     Ok(status)
 }
 
 fn about(lost: u64) -> String {
     match lost {
         0 => String::new(),
-        lost => format!("; {lost} more were lost: record fewer classes of events (--events), or leave the tool a CPU"),
+        lost => format!(
+            "; {lost} more were lost: record fewer classes of events (--events), or leave the tool a CPU"
+        ),
     }
 }
 
 /// Names of what records have numbers of.
 fn names() -> Result<Names> {
-    let read = |name: &str| counters::read(name).context(|| format!("cannot read {}/{name}", counters::DIRECTORY));
+    let read = |name: &str| {
+        counters::read(name).context(|| format!("cannot read {}/{name}", counters::DIRECTORY))
+    };
     Ok(Names {
         calls: counters::calls(&read("calls")?),
         vectors: counters::vectors(&read("interrupts")?),
-        locks: counters::locks(&read("locks")?).into_iter().map(|lock| (lock.number, lock.site)).collect(),
+        locks: counters::locks(&read("locks")?)
+            .into_iter()
+            .map(|lock| (lock.number, lock.site))
+            .collect(),
     })
 }
 
@@ -100,32 +121,55 @@ impl Recording {
             };
             Failure::new(format!("{}: {}: {remedy}", path.display(), plain(&error)))
         };
-        let mut file = OpenOptions::new().read(true).write(true).open(&path).map_err(failure)?;
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .map_err(failure)?;
         file.write_all(events.as_bytes()).map_err(failure)?;
-        Ok(Self { file, records: Vec::new(), piece: vec![0; PIECE] })
+        Ok(Self {
+            file,
+            records: Vec::new(),
+            piece: vec![0; PIECE],
+        })
     }
 
     /// Takes what there is.
     fn take(&mut self) -> Result<()> {
         loop {
-            let count = self.file.read(&mut self.piece).context(|| "cannot read the records")?;
+            let count = self
+                .file
+                .read(&mut self.piece)
+                .context(|| "cannot read the records")?;
             let whole = self.piece[..count].as_chunks::<RECORD_BYTES>().0;
-            self.records.extend(whole.iter().filter_map(Record::from_bytes));
-            // Less than fits is all there was. What reading itself adds to the records is for the next time.
+            self.records
+                .extend(whole.iter().filter_map(Record::from_bytes));
+            // Less than fits is all there was. What reading itself adds to the records is for the
+            // next time.
             if count < self.piece.len() / 2 {
                 return Ok(());
             }
         }
     }
 
-    /// Takes records while the program runs, for as long as is asked, or until a signal comes, which goes to the program too.
+    /// Takes records while the program runs, for as long as is asked, or until a signal comes,
+    /// which goes to the program too.
     fn accompany(&mut self, request: &Request, signals: &mut Signals) -> Result<u8> {
         let mut child: Option<Child> = match request.command.split_first() {
             None => None,
-            Some((program, arguments)) => Some(Command::new(program).args(arguments).spawn().map_err(|error| Failure {
-                status: if error.kind() == ErrorKind::NotFound { 127 } else { 126 },
-                ..Failure::new(format!("cannot run {program}: {}", plain(&error)))
-            })?),
+            Some((program, arguments)) => Some(
+                Command::new(program)
+                    .args(arguments)
+                    .spawn()
+                    .map_err(|error| Failure {
+                        status: if error.kind() == ErrorKind::NotFound {
+                            127
+                        } else {
+                            126
+                        },
+                        ..Failure::new(format!("cannot run {program}: {}", plain(&error)))
+                    })?,
+            ),
         };
         let end = request.limit.map(|limit| Instant::now() + limit);
         loop {
@@ -148,7 +192,9 @@ impl Recording {
 
     /// All records, in order of time.
     fn end(mut self) -> Result<Vec<Record>> {
-        self.file.write_all(b"off").context(|| "cannot end the recording")?;
+        self.file
+            .write_all(b"off")
+            .context(|| "cannot end the recording")?;
         self.take()?;
         // Stable: those of one CPU stay as they are.
         self.records.sort_by_key(|record| record.time);

@@ -46,11 +46,17 @@ impl Config {
             _ => return None,
         };
         let nonce = String::from_utf8(parts.next()?.to_vec()).ok()?;
-        let command: Vec<_> = parts.map(|word| OsString::from_vec(word.to_vec())).collect();
+        let command: Vec<_> = parts
+            .map(|word| OsString::from_vec(word.to_vec()))
+            .collect();
         if command.is_empty() {
             return None;
         }
-        Some(Self { terminal, nonce, command })
+        Some(Self {
+            terminal,
+            nonce,
+            command,
+        })
     }
 }
 
@@ -61,8 +67,14 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         for terminal in [None, Some((24, 80))] {
-            let command = ["sh", "-c", "", "echo 'a b'\n"].map(OsString::from).to_vec();
-            let config = Config { terminal, nonce: "abc123".into(), command };
+            let command = ["sh", "-c", "", "echo 'a b'\n"]
+                .map(OsString::from)
+                .to_vec();
+            let config = Config {
+                terminal,
+                nonce: "abc123".into(),
+                command,
+            };
             assert_eq!(Config::decode(&config.encode()), Some(config));
         }
     }

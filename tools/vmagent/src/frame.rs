@@ -22,7 +22,8 @@ pub enum Kind {
     Stdout = 0x82,
     /// Bytes from the command's standard error, and the agent's own complaints.
     Stderr = 0x83,
-    /// The command ended with this status (`i32`): its exit status, or 128 + the signal that killed it.
+    /// The command ended with this status (`i32`): its exit status, or 128 + the signal that killed
+    /// it.
     Exit = 0x84,
     /// The command's standard input has taken this many bytes more (`u32`).
     Credit = 0x85,
@@ -61,7 +62,11 @@ impl Frame {
     /// If the payload is longer than [`MAX_PAYLOAD`].
     pub fn new(kind: Kind, payload: impl Into<Vec<u8>>) -> Self {
         let payload = payload.into();
-        assert!(payload.len() <= MAX_PAYLOAD, "a payload of {} bytes", payload.len());
+        assert!(
+            payload.len() <= MAX_PAYLOAD,
+            "a payload of {} bytes",
+            payload.len()
+        );
         Self { kind, payload }
     }
 
@@ -89,7 +94,11 @@ pub struct NotAFrame {
 
 impl fmt::Display for NotAFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no frame on the agent's line: kind {:#04x}, length {}", self.kind, self.length)
+        write!(
+            f,
+            "no frame on the agent's line: kind {:#04x}, length {}",
+            self.kind, self.length
+        )
     }
 }
 
@@ -110,7 +119,10 @@ impl Decoder {
 
     /// For a stream in which frames begin after `mark`; what comes before it is left out.
     pub fn after(mark: &str) -> Self {
-        Self { bytes: Vec::new(), mark: mark.into() }
+        Self {
+            bytes: Vec::new(),
+            mark: mark.into(),
+        }
     }
 
     /// Adds what was read.
@@ -124,7 +136,11 @@ impl Decoder {
     /// When what comes next cannot be a frame. The stream is of no use after that.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, NotAFrame> {
         if !self.mark.is_empty() {
-            let Some(at) = self.bytes.windows(self.mark.len()).position(|window| window == self.mark) else {
+            let Some(at) = self
+                .bytes
+                .windows(self.mark.len())
+                .position(|window| window == self.mark)
+            else {
                 return Ok(None);
             };
             self.bytes.drain(..at + self.mark.len());
@@ -184,7 +200,12 @@ mod tests {
     #[test]
     fn what_comes_before_the_mark_is_left_out() {
         let mut decoder = Decoder::after("mark");
-        for piece in [&b"GRUB\x1b[2J mar"[..], b"ma", b"rk", &Frame::new(Kind::Ready, []).encode()] {
+        for piece in [
+            &b"GRUB\x1b[2J mar"[..],
+            b"ma",
+            b"rk",
+            &Frame::new(Kind::Ready, []).encode(),
+        ] {
             assert_eq!(decoder.next_frame(), Ok(None));
             decoder.push(piece);
         }

@@ -22,7 +22,8 @@ pub struct Line {
 }
 
 impl Line {
-    /// Opens the line and takes it out of the terminal's line discipline, so that bytes pass unchanged.
+    /// Opens the line and takes it out of the terminal's line discipline, so that bytes pass
+    /// unchanged.
     pub fn open() -> io::Result<Self> {
         let port = OpenOptions::new()
             .read(true)
@@ -34,7 +35,11 @@ impl Line {
         let mut raw = cooked.clone();
         raw.make_raw();
         tcsetattr(&port, OptionalActions::Now, &raw)?;
-        Ok(Self { port, cooked, decoder: Decoder::new() })
+        Ok(Self {
+            port,
+            cooked,
+            decoder: Decoder::new(),
+        })
     }
 
     /// Gives the line its line discipline back, for a command that uses it as its terminal.

@@ -1,5 +1,5 @@
-//! A command with pipes for its standard streams: one loop that waits for whatever can move next and never blocks on the
-//! command.
+//! A command with pipes for its standard streams: one loop that waits for whatever can move next
+//! and never blocks on the command.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -22,8 +22,12 @@ pub fn run(config: &Config, line: &mut Line) -> io::Result<()> {
     let child_ended = watch_children()?;
     line.send_raw(config.nonce.as_bytes())?;
     line.send(Kind::Ready, &[])?;
-    let started =
-        command(&config.command).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn();
+    let started = command(&config.command)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn();
     let child = match started {
         Ok(child) => child,
         Err(error) => {
@@ -55,12 +59,17 @@ impl<T: Read + AsFd> ReadFd for T {}
 impl Output {
     fn new(kind: Kind, pipe: impl ReadFd + 'static) -> io::Result<Self> {
         set_nonblocking(&pipe)?;
-        Ok(Self { kind, pipe: Some(Box::new(pipe)) })
+        Ok(Self {
+            kind,
+            pipe: Some(Box::new(pipe)),
+        })
     }
 
     /// Passes on one buffer of output; false when there is none for now, or none ever again.
     fn pass_on(&mut self, line: &mut Line) -> io::Result<bool> {
-        let Some(pipe) = &mut self.pipe else { return Ok(false) };
+        let Some(pipe) = &mut self.pipe else {
+            return Ok(false);
+        };
         let mut buffer = [0; MAX_PAYLOAD];
         match pipe.read(&mut buffer) {
             Ok(0) => {
@@ -68,7 +77,11 @@ impl Output {
                 Ok(false)
             }
             Ok(read) => line.send(self.kind, &buffer[..read]).map(|()| true),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(false),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
+            {
+                Ok(false)
+            }
             Err(error) => Err(error),
         }
     }
@@ -92,7 +105,8 @@ impl Input {
                     self.waiting.drain(..written);
                     credit(line, written)?;
                 }
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 // The command closed its end: it will never read the rest.
                 Err(_) => self.pipe = None,
             }
@@ -127,7 +141,11 @@ impl Run {
         set_nonblocking(&stdin)?;
         Ok(Self {
             child: child.id(),
-            input: Input { pipe: Some(stdin), waiting: VecDeque::new(), ended: false },
+            input: Input {
+                pipe: Some(stdin),
+                waiting: VecDeque::new(),
+                ended: false,
+            },
             outputs: [
                 Output::new(Kind::Stdout, child.stdout.take().expect(PIPED))?,
                 Output::new(Kind::Stderr, child.stderr.take().expect(PIPED))?,
@@ -137,7 +155,8 @@ impl Run {
 
     /// Serves the streams until the command has ended; returns its status.
     ///
-    /// What it left running in the background does not count: once it has ended, only what the pipes hold is passed on.
+    /// What it left running in the background does not count: once it has ended, only what the
+    /// pipes hold is passed on.
     fn serve(mut self, line: &mut Line, child_ended: &OwnedFd) -> io::Result<i32> {
         loop {
             let (from_host, ended) = self.wait(line, child_ended)?;
@@ -150,7 +169,9 @@ impl Run {
             }
             if ended {
                 let mut buffer = [0; 64];
-                while rustix::io::read(child_ended, &mut buffer).is_ok_and(|read| read == buffer.len()) {}
+                while rustix::io::read(child_ended, &mut buffer)
+                    .is_ok_and(|read| read == buffer.len())
+                {}
                 if let Some(status) = reap(self.child, WaitOptions::NOHANG)? {
                     for output in &mut self.outputs {
                         while output.pass_on(line)? {}
@@ -161,10 +182,18 @@ impl Run {
         }
     }
 
-    /// Waits until something can move. Returns whether the host has sent something, and whether a child has ended.
+    /// Waits until something can move. Returns whether the host has sent something, and whether a
+    /// child has ended.
     fn wait(&self, line: &Line, child_ended: &OwnedFd) -> io::Result<(bool, bool)> {
-        let mut fds = vec![PollFd::new(line, PollFlags::IN), PollFd::new(child_ended, PollFlags::IN)];
-        for pipe in self.outputs.iter().filter_map(|output| output.pipe.as_deref()) {
+        let mut fds = vec![
+            PollFd::new(line, PollFlags::IN),
+            PollFd::new(child_ended, PollFlags::IN),
+        ];
+        for pipe in self
+            .outputs
+            .iter()
+            .filter_map(|output| output.pipe.as_deref())
+        {
             fds.push(PollFd::from_borrowed_fd(pipe.as_fd(), PollFlags::IN));
         }
         if let Some(pipe) = &self.input.pipe
@@ -187,16 +216,25 @@ impl Run {
                 Kind::Stdin => self.input.waiting.extend(frame.payload),
                 Kind::StdinEof => self.input.ended = true,
                 Kind::Signal => {
-                    let signal = frame.number().and_then(|number| Signal::from_named_raw(number as i32));
-                    if let (Some(signal), Some(group)) = (signal, Pid::from_raw(self.child as i32)) {
-                        // The group may have ended a moment ago; then the signal has no one to reach.
+                    let signal = frame
+                        .number()
+                        .and_then(|number| Signal::from_named_raw(number as i32));
+                    if let (Some(signal), Some(group)) = (signal, Pid::from_raw(self.child as i32))
+                    {
+                        // The group may have ended a moment ago; then the signal has no one to
+                        // reach.
                         kill_process_group(group, signal).or_else(|error| match error {
                             rustix::io::Errno::SRCH => Ok(()),
                             other => Err(other),
                         })?;
                     }
                 }
-                Kind::Bye | Kind::Ready | Kind::Stdout | Kind::Stderr | Kind::Exit | Kind::Credit => {}
+                Kind::Bye
+                | Kind::Ready
+                | Kind::Stdout
+                | Kind::Stderr
+                | Kind::Exit
+                | Kind::Credit => {}
             }
         }
         Ok(())

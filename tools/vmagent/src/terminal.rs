@@ -23,10 +23,21 @@ pub fn run(config: &Config, size: (u16, u16), line: &mut Line) -> io::Result<()>
     line.send(Kind::Ready, &[])?;
     line.make_terminal()?;
     let (ws_row, ws_col) = size;
-    if let Err(error) = tcsetwinsize(&*line, Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 }) {
+    if let Err(error) = tcsetwinsize(
+        &*line,
+        Winsize {
+            ws_row,
+            ws_col,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        },
+    ) {
         eprintln!("vmagent: cannot set the terminal's size: {error}");
     }
-    let child = Command::new(std::env::current_exe()?).arg(SESSION_OPTION).args(&config.command).spawn()?;
+    let child = Command::new(std::env::current_exe()?)
+        .arg(SESSION_OPTION)
+        .args(&config.command)
+        .spawn()?;
     // Waiting for this child ends with its status: there is no other way out of a wait that blocks.
     let status = reap(child.id(), WaitOptions::empty())?.unwrap_or(255);
     // The end of a session hangs its terminal up, for everyone who has it open.
@@ -41,7 +52,10 @@ pub fn lead_session(words: &[OsString]) -> ExitCode {
         Ok(never) => match never {},
         Err(error) => error,
     };
-    let name = words.first().map(|word| word.display().to_string()).unwrap_or_default();
+    let name = words
+        .first()
+        .map(|word| word.display().to_string())
+        .unwrap_or_default();
     eprintln!("vmagent: {name}: {error}");
     ExitCode::from(status_of_failed_start(&error) as u8)
 }
@@ -52,7 +66,8 @@ fn become_command(words: &[OsString]) -> io::Result<std::convert::Infallible> {
     }
     setsid()?;
     let terminal = OpenOptions::new().read(true).write(true).open(line::PATH)?;
-    // Opening a terminal as a session leader without one makes it the controlling one; asking again does no harm.
+    // Opening a terminal as a session leader without one makes it the controlling one; asking again
+    // does no harm.
     ioctl_tiocsctty(&terminal)?;
     dup2_stdin(&terminal)?;
     dup2_stdout(&terminal)?;

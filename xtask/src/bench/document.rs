@@ -1,4 +1,5 @@
-//! `cargo xtask bench --document`: puts a run's figures into docs/performance.md, and draws the ratios as a bar chart (SVG).
+//! `cargo xtask bench --document`: puts a run's figures into docs/performance.md, and draws the
+//! ratios as a bar chart (SVG).
 
 use std::fmt::Write;
 use std::{fs, iter};
@@ -12,15 +13,24 @@ use crate::paths;
 /// What each of eight processes may pay for an operation, as a part of what one alone pays.
 const MOST_LOST: f64 = 1.05;
 
-/// Writes the figures into the part of docs/performance.md between the marks of `section`, and the chart beside it.
+/// Writes the figures into the part of docs/performance.md between the marks of `section`, and the
+/// chart beside it.
 ///
 /// # Errors
 /// When a file cannot be written, or the document lacks the section's marks.
 pub fn write(table: &Table, section: &str) -> Result<()> {
     let chart = paths::root().join(format!("docs/performance-{section}.svg"));
-    fs::write(&chart, draw(&table.peers(), &bars(table))).with_context(|| format!("cannot write {}", chart.display()))?;
+    fs::write(&chart, draw(&table.peers(), &bars(table)))
+        .with_context(|| format!("cannot write {}", chart.display()))?;
     let alt = format!("Skerry's share of the other systems' figure for each metric, in {section}");
-    replace(section, &format!("![{alt}](performance-{section}.svg)\n\n{}\n{}", figures(table), scaling(table)))
+    replace(
+        section,
+        &format!(
+            "![{alt}](performance-{section}.svg)\n\n{}\n{}",
+            figures(table),
+            scaling(table)
+        ),
+    )
 }
 
 /// Puts `body` into docs/performance.md between the marks of `section`.
@@ -31,26 +41,50 @@ pub fn replace(section: &str, body: &str) -> Result<()> {
     let page = paths::root().join("docs/performance.md");
     let failed = || format!("cannot write {}", page.display());
     let text = fs::read_to_string(&page).with_context(failed)?;
-    let (begin, end) = (format!("<!-- begin {section} -->\n"), format!("<!-- end {section} -->"));
-    let (before, rest) = text.split_once(&begin).with_context(|| format!("no {begin:?} in {}", page.display()))?;
-    let (_, after) = rest.split_once(&end).with_context(|| format!("no {end:?} in {}", page.display()))?;
+    let (begin, end) = (
+        format!("<!-- begin {section} -->\n"),
+        format!("<!-- end {section} -->"),
+    );
+    let (before, rest) = text
+        .split_once(&begin)
+        .with_context(|| format!("no {begin:?} in {}", page.display()))?;
+    let (_, after) = rest
+        .split_once(&end)
+        .with_context(|| format!("no {end:?} in {}", page.display()))?;
     fs::write(&page, format!("{before}{begin}{body}{end}{after}")).with_context(failed)
 }
 
 /// A line for each metric that does not scale.
 fn figures(table: &Table) -> String {
-    let (mut text, mut rule) = (String::from("| metric | unit | goal | Skerry |"), String::from("|---|---|---:|---:|"));
+    let (mut text, mut rule) = (
+        String::from("| metric | unit | goal | Skerry |"),
+        String::from("|---|---|---:|---:|"),
+    );
     for peer in table.peers() {
         write!(text, " {peer} | ratio |").expect("a string");
         rule += "---:|---:|";
     }
     writeln!(text, "\n{rule}").expect("a string");
     for row in table.rows().filter(|row| !row.metric.starts_with("scale-")) {
-        let goal = row.skerry.and_then(|figure| figure.goal).map(number).unwrap_or_default();
+        let goal = row
+            .skerry
+            .and_then(|figure| figure.goal)
+            .map(number)
+            .unwrap_or_default();
         let missed = if row.missed() { " **missed**" } else { "" };
-        write!(text, "| {} | {} | {goal} | {}{missed} |", row.metric, row.unit, cell(row.skerry)).expect("a string");
+        write!(
+            text,
+            "| {} | {} | {goal} | {}{missed} |",
+            row.metric,
+            row.unit,
+            cell(row.skerry)
+        )
+        .expect("a string");
         for (index, peer) in row.peers.iter().enumerate() {
-            let ratio = row.ratio(index).map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
+            let ratio = row
+                .ratio(index)
+                .map(|ratio| format!("{ratio:.2}"))
+                .unwrap_or_default();
             write!(text, " {} | {ratio} |", cell(*peer)).expect("a string");
         }
         text.push('\n');
@@ -63,7 +97,13 @@ fn scaling(table: &Table) -> String {
     let mut text = String::new();
     let systems: Vec<&str> = iter::once(SKERRY).chain(table.peers()).collect();
     for row in table.rows() {
-        let Some(operation) = row.metric.strip_prefix("scale-").and_then(|name| name.strip_suffix('1')) else { continue };
+        let Some(operation) = row
+            .metric
+            .strip_prefix("scale-")
+            .and_then(|name| name.strip_suffix('1'))
+        else {
+            continue;
+        };
         if text.is_empty() {
             text += "| by 1, 2, 4, 8 workers |";
             for system in &systems {
@@ -71,16 +111,25 @@ fn scaling(table: &Table) -> String {
             }
             writeln!(text, "\n|---|{}", "---:|".repeat(4 * systems.len())).expect("a string");
         }
-        let kind = if operation.ends_with('p') { "processes" } else { "threads" };
-        let name = operation.split_once('-').map_or(operation, |(name, _)| name);
+        let kind = if operation.ends_with('p') {
+            "processes"
+        } else {
+            "threads"
+        };
+        let name = operation
+            .split_once('-')
+            .map_or(operation, |(name, _)| name);
         write!(text, "| {name}, {kind} |").expect("a string");
         for &system in &systems {
-            let by = |workers: u32| table.find(&format!("scale-{operation}{workers}"), row.unit, system);
+            let by =
+                |workers: u32| table.find(&format!("scale-{operation}{workers}"), row.unit, system);
             for workers in [1, 2, 4, 8] {
                 write!(text, " {} |", cell(by(workers))).expect("a string");
             }
             let median = |workers| by(workers).and_then(|figure| figure.median);
-            let loses = median(1).zip(median(8)).is_some_and(|(one, eight)| eight > one * MOST_LOST);
+            let loses = median(1)
+                .zip(median(8))
+                .is_some_and(|(one, eight)| eight > one * MOST_LOST);
             if loses && system == SKERRY && kind == "processes" && row.unit == "instructions" {
                 text.truncate(text.len() - 1);
                 text += "**missed** |";
@@ -95,9 +144,18 @@ fn scaling(table: &Table) -> String {
 fn cell(figure: Option<&Figure>) -> String {
     match figure {
         None => String::new(),
-        Some(Figure { median: Some(median), .. }) => number(*median),
+        Some(Figure {
+            median: Some(median),
+            ..
+        }) => number(*median),
         Some(Figure { error, .. }) => {
-            format!("n/a ({})", error.as_deref().and_then(|error| error.split_whitespace().next()).unwrap_or("?"))
+            format!(
+                "n/a ({})",
+                error
+                    .as_deref()
+                    .and_then(|error| error.split_whitespace().next())
+                    .unwrap_or("?")
+            )
         }
     }
 }
@@ -127,15 +185,16 @@ fn bars(table: &Table) -> Vec<Bars> {
         .rows()
         .filter(|row| !row.metric.starts_with("scale-") || row.metric.ends_with('8'))
         .map(|row| {
-            let ratios = (0..row.peers.len()).map(|peer| row.ratio(peer).filter(|&ratio| ratio > 0.0));
+            let ratios =
+                (0..row.peers.len()).map(|peer| row.ratio(peer).filter(|&ratio| ratio > 0.0));
             (row.metric.to_owned(), ratios.collect::<Vec<_>>())
         })
         .filter(|(_, ratios)| ratios.iter().any(Option::is_some))
         .collect()
 }
 
-/// A horizontal bar for each ratio, on a logarithmic scale with a line at 1; the bars of one metric under each other, each peer's in
-/// a shade of its own.
+/// A horizontal bar for each ratio, on a logarithmic scale with a line at 1; the bars of one metric
+/// under each other, each peer's in a shade of its own.
 fn draw(peers: &[&str], bars: &[Bars]) -> String {
     const BAR: f64 = 11.0;
     const LEFT: f64 = 220.0;
@@ -143,8 +202,16 @@ fn draw(peers: &[&str], bars: &[Bars]) -> String {
     const TOP: f64 = 52.0;
     const SHADES: [f64; 3] = [1.0, 0.55, 0.3];
     // The scale's ends, as powers of two.
-    let logs = || bars.iter().flat_map(|(_, ratios)| ratios).flatten().map(|ratio| ratio.log2());
-    let (low, high) = (logs().fold(-1.0, f64::min).floor(), logs().fold(1.0, f64::max).ceil());
+    let logs = || {
+        bars.iter()
+            .flat_map(|(_, ratios)| ratios)
+            .flatten()
+            .map(|ratio| ratio.log2())
+    };
+    let (low, high) = (
+        logs().fold(-1.0, f64::min).floor(),
+        logs().fold(1.0, f64::max).ceil(),
+    );
     let x = |log: f64| LEFT + (log - low) / (high - low) * WIDTH;
     let row_height = BAR * peers.len() as f64 + 7.0;
     let height = TOP + row_height * bars.len() as f64 + 10.0;
@@ -165,8 +232,16 @@ fn draw(peers: &[&str], bars: &[Bars]) -> String {
         .expect("a string");
     }
     for power in low as i32..=high as i32 {
-        let (at, bottom, width) = (x(f64::from(power)), height - 6.0, if power == 0 { 2 } else { 1 });
-        let name = if power < 0 { format!("1/{}", 1 << -power) } else { format!("{}", 1 << power) };
+        let (at, bottom, width) = (
+            x(f64::from(power)),
+            height - 6.0,
+            if power == 0 { 2 } else { 1 },
+        );
+        let name = if power < 0 {
+            format!("1/{}", 1 << -power)
+        } else {
+            format!("{}", 1 << power)
+        };
         writeln!(
             svg,
             "<line x1=\"{at:.1}\" y1=\"{TOP}\" x2=\"{at:.1}\" y2=\"{bottom}\" stroke=\"#999\" stroke-width=\"{width}\"/>\
@@ -178,8 +253,17 @@ fn draw(peers: &[&str], bars: &[Bars]) -> String {
     for (index, (name, ratios)) in bars.iter().enumerate() {
         let top = TOP + row_height * index as f64 + 3.0;
         let middle = top + BAR * ratios.len() as f64 / 2.0 + 4.0;
-        writeln!(svg, "<text x=\"{:.1}\" y=\"{middle:.1}\" text-anchor=\"end\">{name}</text>", LEFT - 8.0).expect("a string");
-        for (peer, ratio) in ratios.iter().enumerate().filter_map(|(peer, ratio)| Some((peer, (*ratio)?))) {
+        writeln!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{middle:.1}\" text-anchor=\"end\">{name}</text>",
+            LEFT - 8.0
+        )
+        .expect("a string");
+        for (peer, ratio) in ratios
+            .iter()
+            .enumerate()
+            .filter_map(|(peer, ratio)| Some((peer, (*ratio)?)))
+        {
             let (y, one, end) = (top + BAR * peer as f64, x(0.0), x(ratio.log2()));
             let colour = if ratio <= 1.0 { "#2a7f62" } else { "#b5482f" };
             writeln!(
@@ -213,8 +297,18 @@ mod tests {
 
     #[test]
     fn every_ratio_has_its_bar() {
-        let svg = draw(&["one", "other"], &[("a".into(), vec![Some(0.5), Some(0.25)]), ("b".into(), vec![None, Some(3.0)])]);
+        let svg = draw(
+            &["one", "other"],
+            &[
+                ("a".into(), vec![Some(0.5), Some(0.25)]),
+                ("b".into(), vec![None, Some(3.0)]),
+            ],
+        );
         assert_eq!(svg.matches("<rect").count(), 4);
-        assert!([">0.50<", ">0.25<", ">3.00<", ">one<", ">other<"].iter().all(|text| svg.contains(text)));
+        assert!(
+            [">0.50<", ">0.25<", ">3.00<", ">one<", ">other<"]
+                .iter()
+                .all(|text| svg.contains(text))
+        );
     }
 }

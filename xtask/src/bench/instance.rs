@@ -1,4 +1,5 @@
-//! Instances: from the command to their first user instruction, their end, and the least memory one runs in.
+//! Instances: from the command to their first user instruction, their end, and the least memory one
+//! runs in.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -30,18 +31,40 @@ done
 
 /// The times in what `skerry inspect --json` prints: field, what it is, the goal in milliseconds.
 const TIMES: [(&str, &str, Option<f64>); 3] = [
-    ("/run_us", "skerry run to the instance's first user instruction", Some(50.0)),
-    ("/boot_us", "start of the instance to its first user instruction", Some(10.0)),
-    ("/reclaim/total_us", "end of the instance to its resources free, with scrubbing", None),
+    (
+        "/run_us",
+        "skerry run to the instance's first user instruction",
+        Some(50.0),
+    ),
+    (
+        "/boot_us",
+        "start of the instance to its first user instruction",
+        Some(10.0),
+    ),
+    (
+        "/reclaim/total_us",
+        "end of the instance to its resources free, with scrubbing",
+        None,
+    ),
 ];
 
-/// Measures in machines of four processors: one whose clock is the host's, and one whose clock counts instructions.
+/// Measures in machines of four processors: one whose clock is the host's, and one whose clock
+/// counts instructions.
 pub fn measure(runs: usize, table: &mut Table) -> Result<()> {
     let output = run(4 * runs, false)?;
     times(&output, "ms", table)?;
     times(&run(2, true)?, super::COUNTED_MS, table)?;
-    let least = output.lines().find_map(|line| line.strip_prefix("least ")).context("no memory was enough for `busybox true`")?;
-    table.add("least memory in which an instance runs `busybox true`", SKERRY, "MiB", Some(8.0), vec![least.parse()?]);
+    let least = output
+        .lines()
+        .find_map(|line| line.strip_prefix("least "))
+        .context("no memory was enough for `busybox true`")?;
+    table.add(
+        "least memory in which an instance runs `busybox true`",
+        SKERRY,
+        "MiB",
+        Some(8.0),
+        vec![least.parse()?],
+    );
     Ok(())
 }
 
@@ -57,28 +80,54 @@ fn run(instances: usize, icount: bool) -> Result<String> {
     };
     machine.hardware.icount = icount;
     let (mut output, mut complaints) = (Vec::new(), Vec::new());
-    let streams = Streams { input: Box::new(std::io::empty()), output: &mut output, error: &mut complaints };
+    let streams = Streams {
+        input: Box::new(std::io::empty()),
+        output: &mut output,
+        error: &mut complaints,
+    };
     let outcome = machine.run(streams)?;
     let said = String::from_utf8_lossy(&complaints);
-    ensure!(outcome.ending == Ending::Exited(0), "{:?}: {said}\n{}", outcome.ending, last_lines(&machine.log, 25));
+    ensure!(
+        outcome.ending == Ending::Exited(0),
+        "{:?}: {said}\n{}",
+        outcome.ending,
+        last_lines(&machine.log, 25)
+    );
     Ok(String::from_utf8(output)?)
 }
 
 /// Adds what the instances of one run told.
 fn times(output: &str, unit: &'static str, table: &mut Table) -> Result<()> {
-    let inspected: Vec<Value> =
-        output.lines().filter(|line| line.starts_with('{')).map(serde_json::from_str).collect::<Result<_, _>>()?;
-    let milliseconds =
-        |field: &str| inspected.iter().filter_map(|entry| Some(entry.pointer(field)?.as_f64()? / 1000.0)).collect();
+    let inspected: Vec<Value> = output
+        .lines()
+        .filter(|line| line.starts_with('{'))
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()?;
+    let milliseconds = |field: &str| {
+        inspected
+            .iter()
+            .filter_map(|entry| Some(entry.pointer(field)?.as_f64()? / 1000.0))
+            .collect()
+    };
     for (field, what, goal) in TIMES {
         table.add(what, SKERRY, unit, goal, milliseconds(field));
     }
     let apart = inspected
         .iter()
         .filter_map(|entry| {
-            Some((entry.pointer("/reclaim/total_us")?.as_f64()? - entry.pointer("/reclaim/scrub_us")?.as_f64()?) / 1000.0)
+            Some(
+                (entry.pointer("/reclaim/total_us")?.as_f64()?
+                    - entry.pointer("/reclaim/scrub_us")?.as_f64()?)
+                    / 1000.0,
+            )
         })
         .collect();
-    table.add("end of the instance to its resources free, scrubbing apart", SKERRY, unit, None, apart);
+    table.add(
+        "end of the instance to its resources free, scrubbing apart",
+        SKERRY,
+        unit,
+        None,
+        apart,
+    );
     Ok(())
 }

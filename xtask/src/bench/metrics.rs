@@ -7,24 +7,27 @@ pub struct Metric {
     pub name: &'static str,
     /// How it is measured.
     pub how: How,
-    /// What it is to cost at most: instructions on one processor, without what `clears` says; of others than programs, in the unit
-    /// of the metric.
+    /// What it is to cost at most: instructions on one processor, without what `clears` says; of
+    /// others than programs, in the unit of the metric.
     pub goal: Option<f64>,
-    /// Whether the kernel must clear pages in it. The loop that does so counts one instruction for each of its turns where it is
-    /// a `rep` instruction, which says nothing about its time, so it is left out in a figure of its own, and that one is judged.
+    /// Whether the kernel must clear pages in it. The loop that does so counts one instruction for
+    /// each of its turns where it is a `rep` instruction, which says nothing about its time, so it
+    /// is left out in a figure of its own, and that one is judged.
     pub clears: bool,
 }
 
 /// How a metric is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// By the program in `bench/micro`, which explains it, in a machine of this many processors at least.
+    /// By the program in `bench/micro`, which explains it, in a machine of this many processors at
+    /// least.
     Program(u32),
     /// By the same program, which runs programs of Debian's, in a machine with their packages.
     Workload,
     /// From power-on to the first instruction of the first process, all in.
     Boot,
-    /// From power-on until the first process has run `bash -c true`, with bash's packages as the file system.
+    /// From power-on until the first process has run `bash -c true`, with bash's packages as the
+    /// file system.
     BootShell,
     /// What a loader reads.
     ImageSize,
@@ -54,16 +57,29 @@ impl How {
 
 /// A metric of the program on one processor, with its goal in instructions, or 0.
 const fn single(name: &'static str, goal: u32) -> Metric {
-    Metric { name, how: How::Program(1), goal: if goal == 0 { None } else { Some(goal as f64) }, clears: false }
+    Metric {
+        name,
+        how: How::Program(1),
+        goal: if goal == 0 { None } else { Some(goal as f64) },
+        clears: false,
+    }
 }
 
 /// A metric of the program on some processors.
 const fn on(cpus: u32, name: &'static str) -> Metric {
-    Metric { how: How::Program(cpus), ..single(name, 0) }
+    Metric {
+        how: How::Program(cpus),
+        ..single(name, 0)
+    }
 }
 
 const fn machine(name: &'static str, how: How, goal: Option<f64>) -> Metric {
-    Metric { name, how, goal, clears: false }
+    Metric {
+        name,
+        how,
+        goal,
+        clears: false,
+    }
 }
 
 /// The metrics of one operation by 1, 2, 4, 8 workers.
@@ -100,8 +116,14 @@ const ALONE: &[Metric] = &[
     single("mmap-4k", 2500),
     single("mmap-128m", 2500),
     single("fault-read", 500),
-    Metric { clears: true, ..single("fault-write", 800) },
-    Metric { clears: true, ..single("fault-large", 0) },
+    Metric {
+        clears: true,
+        ..single("fault-write", 800)
+    },
+    Metric {
+        clears: true,
+        ..single("fault-large", 0)
+    },
     single("fault-file", 0),
     single("mprotect", 1500),
     single("signal", 2000),

@@ -1,4 +1,5 @@
-//! Boots a machine whose first process is the program of `bench/micro`, and reads what it tells on the console.
+//! Boots a machine whose first process is the program of `bench/micro`, and reads what it tells on
+//! the console.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,11 +10,20 @@ use super::metrics::Metric;
 use crate::vm::{Kernel, Machine};
 use crate::{build, rootfs};
 
-/// How long one machine may take: emulated, and counting, Linux alone needs a minute or two to boot.
+/// How long one machine may take: emulated, and counting, Linux alone needs a minute or two to
+/// boot.
 const TIME_LIMIT: Duration = Duration::from_secs(600);
 
 /// What the workloads run.
-const PACKAGES: [&str; 7] = ["bash", "coreutils", "findutils", "tar", "sqlite3", "redis-server", "redis-tools"];
+const PACKAGES: [&str; 7] = [
+    "bash",
+    "coreutils",
+    "findutils",
+    "tar",
+    "sqlite3",
+    "redis-server",
+    "redis-tools",
+];
 
 /// What one run of a metric gave.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,7 +53,8 @@ pub struct Setup {
 /// What each metric of a round gave, by its name.
 pub type Results = BTreeMap<&'static str, Outcome>;
 
-/// Runs each of `metrics` once. A machine that dies or hangs costs the metric under way; the rest runs in another one.
+/// Runs each of `metrics` once. A machine that dies or hangs costs the metric under way; the rest
+/// runs in another one.
 ///
 /// # Errors
 /// When there is nothing to run: what a machine starts from cannot be built.
@@ -54,17 +65,26 @@ pub fn run(kernel: &Kernel, setup: Setup, metrics: &[&'static Metric]) -> Result
     }
     let mut results = Results::new();
     loop {
-        let left: Vec<_> = metrics.iter().map(|metric| metric.name).filter(|name| !results.contains_key(name)).collect();
+        let left: Vec<_> = metrics
+            .iter()
+            .map(|metric| metric.name)
+            .filter(|name| !results.contains_key(name))
+            .collect();
         if left.is_empty() {
             return Ok(results);
         }
         let machine = machine(kernel, setup);
         let ended = boot(&machine, setup, &left);
-        let log = String::from_utf8_lossy(&std::fs::read(&machine.log).unwrap_or_default()).into_owned();
-        let reported: Vec<_> = left.iter().filter_map(|&name| Some((name, outcome(&log, name)?))).collect();
+        let log =
+            String::from_utf8_lossy(&std::fs::read(&machine.log).unwrap_or_default()).into_owned();
+        let reported: Vec<_> = left
+            .iter()
+            .filter_map(|&name| Some((name, outcome(&log, name)?)))
+            .collect();
         let started = log.contains("bench: start");
         results.extend(reported);
-        // The first that is missing is the one the machine died of; where the program did not even start, all are lost.
+        // The first that is missing is the one the machine died of; where the program did not even
+        // start, all are lost.
         let why = match ended {
             Ok(_) => "not reported".to_owned(),
             Err(error) => {
@@ -74,7 +94,10 @@ pub fn run(kernel: &Kernel, setup: Setup, metrics: &[&'static Metric]) -> Result
         };
         let missing = left.into_iter().filter(|name| !results.contains_key(name));
         let lost: Vec<_> = missing.take(if started { 1 } else { usize::MAX }).collect();
-        results.extend(lost.into_iter().map(|name| (name, Outcome::NotAvailable(why.clone()))));
+        results.extend(
+            lost.into_iter()
+                .map(|name| (name, Outcome::NotAvailable(why.clone()))),
+        );
     }
 }
 
@@ -82,7 +105,8 @@ pub fn run(kernel: &Kernel, setup: Setup, metrics: &[&'static Metric]) -> Result
 pub fn machine(kernel: &Kernel, setup: Setup) -> Machine {
     let mut machine = Machine {
         kernel: kernel.clone(),
-        // Skerry's supervisor is to have all processors, and Linux's symbols the addresses they were linked at.
+        // Skerry's supervisor is to have all processors, and Linux's symbols the addresses they
+        // were linked at.
         append: format!("quiet nokaslr supervisor_cpus={}", setup.cpus),
         log: super::scratch("log"),
         timeout: Some(TIME_LIMIT),
@@ -95,8 +119,14 @@ pub fn machine(kernel: &Kernel, setup: Setup) -> Machine {
 /// Boots the machine with the program and these metrics to run; returns the log.
 pub fn boot(machine: &Machine, setup: Setup, names: &[&str]) -> Result<String> {
     let (program, nothing) = build::micro()?;
-    let clock = if setup.icount { "instructions" } else { "nanoseconds" };
-    let conf = names.iter().fold(format!("{clock}\n"), |conf, name| conf + name + "\n");
+    let clock = if setup.icount {
+        "instructions"
+    } else {
+        "nanoseconds"
+    };
+    let conf = names
+        .iter()
+        .fold(format!("{clock}\n"), |conf, name| conf + name + "\n");
     machine.run_without_agent(&program, |archive| {
         for directory in ["/proc", "/tmp"] {
             archive.directory(directory, 0o755);
@@ -105,18 +135,31 @@ pub fn boot(machine: &Machine, setup: Setup, names: &[&str]) -> Result<String> {
         archive.device("/dev/zero", 0o666, 1, 5);
         archive.file("/bench.conf", 0o644, conf.as_bytes());
         archive.host(&nothing, "/nothing")?;
-        if setup.packages { archive.tar(&rootfs::cached(&[&PACKAGES])?) } else { Ok(()) }
+        if setup.packages {
+            archive.tar(&rootfs::cached(&[&PACKAGES])?)
+        } else {
+            Ok(())
+        }
     })
 }
 
-/// What the log tells of one metric: `bench: NAME MEDIAN LEAST MOST OPERATIONS`, or `bench: NAME n/a ERRNO CALL`.
+/// What the log tells of one metric: `bench: NAME MEDIAN LEAST MOST OPERATIONS`, or
+/// `bench: NAME n/a ERRNO CALL`.
 pub fn outcome(log: &str, name: &str) -> Option<Outcome> {
-    let rest = log.lines().find_map(|line| line.split_once("bench: ")?.1.strip_prefix(name)?.strip_prefix(' '))?;
+    let rest = log.lines().find_map(|line| {
+        line.split_once("bench: ")?
+            .1
+            .strip_prefix(name)?
+            .strip_prefix(' ')
+    })?;
     match rest.strip_prefix("n/a ") {
         Some(reason) => Some(Outcome::NotAvailable(reason.trim().to_owned())),
         None => {
             let words: Vec<_> = rest.split_whitespace().collect();
-            Some(Outcome::Value { median: words.first()?.parse().ok()?, operations: words.get(3)?.parse().ok()? })
+            Some(Outcome::Value {
+                median: words.first()?.parse().ok()?,
+                operations: words.get(3)?.parse().ok()?,
+            })
         }
     }
 }
@@ -128,8 +171,17 @@ mod tests {
     #[test]
     fn values_and_refusals_are_told_apart() {
         let log = "\nbench: start\r\nbench: stat 1000.5 1000.0 1001.0 9\r\nbench: epoll n/a ENOSYS epoll_create1(0)\r\n";
-        assert_eq!(outcome(log, "stat"), Some(Outcome::Value { median: 1000.5, operations: 9 }));
-        assert_eq!(outcome(log, "epoll"), Some(Outcome::NotAvailable("ENOSYS epoll_create1(0)".into())));
+        assert_eq!(
+            outcome(log, "stat"),
+            Some(Outcome::Value {
+                median: 1000.5,
+                operations: 9
+            })
+        );
+        assert_eq!(
+            outcome(log, "epoll"),
+            Some(Outcome::NotAvailable("ENOSYS epoll_create1(0)".into()))
+        );
         assert_eq!(outcome(log, "sta"), None);
     }
 }

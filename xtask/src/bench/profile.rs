@@ -1,7 +1,8 @@
 //! `cargo xtask profile METRIC`: where the kernel's instructions go in one operation.
 //!
-//! The machine runs under a plugin (`bench/profile`) that counts how often each instruction is executed in the metric's last batch.
-//! The counts are added up by the kernel's symbols, and by the functions that were inlined into them.
+//! The machine runs under a plugin (`bench/profile`) that counts how often each instruction is
+//! executed in the metric's last batch. The counts are added up by the kernel's symbols, and by the
+//! functions that were inlined into them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -54,7 +55,8 @@ struct Share {
 
 /// Carries out `cargo xtask profile`.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let mut page = String::from("| metric | instructions in the kernel | where they go |\n|---|---:|---|\n");
+    let mut page =
+        String::from("| metric | instructions in the kernel | where they go |\n|---|---:|---|\n");
     for metric @ Metric { name, how, .. } in super::chosen(&arguments.metrics)? {
         if !matches!(how, How::Program(_) | How::Workload) {
             bail!("{name} is no operation that the program repeats");
@@ -79,22 +81,35 @@ pub fn repeated(kernel: &Kernel, metric: &Metric) -> Result<f64> {
     Ok(counts.repeated as f64 / operations as f64)
 }
 
-/// Runs the metric under the plugin; returns the counts of its last batch, and how many operations that was.
+/// Runs the metric under the plugin; returns the counts of its last batch, and how many operations
+/// that was.
 fn count(kernel: &Kernel, &Metric { name, how, .. }: &Metric) -> Result<(Counts, u64)> {
     let counts_file = super::scratch("counts");
     // Nothing old may be taken for this run's.
     drop(fs::remove_file(&counts_file));
-    let setup = Setup { cpus: 1, icount: true, packages: how == How::Workload };
+    let setup = Setup {
+        cpus: 1,
+        icount: true,
+        packages: how == How::Workload,
+    };
     let mut machine = micro::machine(kernel, setup);
-    let plugin = format!("{},out={}", build::profile_plugin()?.display(), counts_file.display());
+    let plugin = format!(
+        "{},out={}",
+        build::profile_plugin()?.display(),
+        counts_file.display()
+    );
     machine.hardware.extra = vec!["-plugin".into(), plugin.into()];
     let log = micro::boot(&machine, setup, &[name])?;
     let operations = match micro::outcome(&log, name) {
         Some(Outcome::Value { operations, .. }) => operations,
         Some(Outcome::NotAvailable(why)) => bail!("{name}: n/a: {why}"),
-        None => bail!("{name} was not reported; the log is {}", machine.log.display()),
+        None => bail!(
+            "{name} was not reported; the log is {}",
+            machine.log.display()
+        ),
     };
-    let counts = fs::read_to_string(&counts_file).with_context(|| format!("no {}", counts_file.display()))?;
+    let counts = fs::read_to_string(&counts_file)
+        .with_context(|| format!("no {}", counts_file.display()))?;
     Ok((read_counts(&counts)?, operations))
 }
 
@@ -107,19 +122,31 @@ struct Counts {
 
 /// Lines of `ADDRESS COUNT` or `ADDRESS COUNT rep`, the address in hexadecimal.
 fn read_counts(text: &str) -> Result<Counts> {
-    let mut counts = Counts { executed: BTreeMap::new(), repeated: 0 };
+    let mut counts = Counts {
+        executed: BTreeMap::new(),
+        repeated: 0,
+    };
     for line in text.lines().filter(|line| !line.starts_with("resumed ")) {
         let words: Vec<_> = line.split(' ').collect();
-        let [address, count, rest @ ..] = words.as_slice() else { bail!("the plugin wrote {line:?}") };
+        let [address, count, rest @ ..] = words.as_slice() else {
+            bail!("the plugin wrote {line:?}")
+        };
         let (address, count) = (u64::from_str_radix(address, 16)?, count.parse()?);
         counts.executed.insert(address, count);
-        counts.repeated += if address >= KERNEL_HALF && rest == ["rep"] { count } else { 0 };
+        counts.repeated += if address >= KERNEL_HALF && rest == ["rep"] {
+            count
+        } else {
+            0
+        };
     }
     Ok(counts)
 }
 
 fn report(arguments: &Arguments, metric: &str, counts: &Counts, operations: u64) -> Result<()> {
-    let Counts { executed: counts, repeated } = counts;
+    let Counts {
+        executed: counts,
+        repeated,
+    } = counts;
     let user: u64 = counts.range(..KERNEL_HALF).map(|(_, count)| count).sum();
     let kernel: u64 = counts.range(KERNEL_HALF..).map(|(_, count)| count).sum();
     let each = |count: u64| count as f64 / operations as f64;
@@ -144,13 +171,19 @@ fn report(arguments: &Arguments, metric: &str, counts: &Counts, operations: u64)
     );
     for (name, share) in sorted(by_symbol, |share| share.instructions, least) {
         let part = share.instructions as f64 / kernel as f64 * 100.0;
-        println!("{:>12.1} {part:>6.1}% {:>9.2}  {name}", each(share.instructions), each(share.entered));
+        println!(
+            "{:>12.1} {part:>6.1}% {:>9.2}  {name}",
+            each(share.instructions),
+            each(share.entered)
+        );
     }
 
     let loader = Loader::new(&image).map_err(|error| anyhow!("{}: {error}", image.display()))?;
-    let (mut by_function, mut by_line): (BTreeMap<String, u64>, BTreeMap<String, u64>) = Default::default();
+    let (mut by_function, mut by_line): (BTreeMap<String, u64>, BTreeMap<String, u64>) =
+        Default::default();
     for (&address, &count) in counts.range(KERNEL_HALF..) {
-        let (function, line) = source(&loader, address).unwrap_or_else(|| (symbols.of(address).0.to_owned(), String::new()));
+        let (function, line) = source(&loader, address)
+            .unwrap_or_else(|| (symbols.of(address).0.to_owned(), String::new()));
         *by_function.entry(function).or_default() += count;
         *by_line.entry(line).or_default() += count;
     }
@@ -158,10 +191,18 @@ fn report(arguments: &Arguments, metric: &str, counts: &Counts, operations: u64)
     let print = |title: &str, shares: BTreeMap<String, u64>| {
         println!("\n{title}:\n{:>12} {:>7}", "instructions", "share");
         for (name, count) in sorted(shares, |&count| count, least) {
-            println!("{:>12.1} {:>6.1}%  {}", each(count), count as f64 / kernel as f64 * 100.0, name.replace(&root, ""));
+            println!(
+                "{:>12.1} {:>6.1}%  {}",
+                each(count),
+                count as f64 / kernel as f64 * 100.0,
+                name.replace(&root, "")
+            );
         }
     };
-    print("By function as written (inlined ones by themselves, the libraries' counted for who calls them)", by_function);
+    print(
+        "By function as written (inlined ones by themselves, the libraries' counted for who calls them)",
+        by_function,
+    );
     if arguments.lines {
         print("By line", by_line);
     }
@@ -183,28 +224,50 @@ fn by_symbol<'a>(symbols: &'a Symbols, counts: &BTreeMap<u64, u64>) -> BTreeMap<
 /// A line of the document: the metric, its instructions in the kernel, its largest functions.
 fn documented(metric: &str, counts: &Counts, operations: u64) -> Result<String> {
     let symbols = Symbols::read(&fs::read(build::kernel()?)?)?;
-    let kernel: u64 = counts.executed.range(KERNEL_HALF..).map(|(_, count)| count).sum();
+    let kernel: u64 = counts
+        .executed
+        .range(KERNEL_HALF..)
+        .map(|(_, count)| count)
+        .sum();
     let each = |count: u64| count as f64 / operations as f64;
-    let functions: Vec<_> = sorted(by_symbol(&symbols, &counts.executed), |share| share.instructions, 0.0)
-        .into_iter()
-        .take(DOCUMENTED)
-        .map(|(name, share)| format!("`{name}` {:.0}", each(share.instructions)))
-        .collect();
-    Ok(format!("| {metric} | {:.0} | {} |\n", each(kernel), functions.join(", ").replace('|', "\\|")))
+    let functions: Vec<_> = sorted(
+        by_symbol(&symbols, &counts.executed),
+        |share| share.instructions,
+        0.0,
+    )
+    .into_iter()
+    .take(DOCUMENTED)
+    .map(|(name, share)| format!("`{name}` {:.0}", each(share.instructions)))
+    .collect();
+    Ok(format!(
+        "| {metric} | {:.0} | {} |\n",
+        each(kernel),
+        functions.join(", ").replace('|', "\\|")
+    ))
 }
 
-/// The function at the address, and its line. What a library's inlined functions do there is counted for the one that calls them:
-/// the innermost that is the repository's own, if there is one.
+/// The function at the address, and its line. What a library's inlined functions do there is
+/// counted for the one that calls them: the innermost that is the repository's own, if there is
+/// one.
 fn source(loader: &Loader, address: u64) -> Option<(String, String)> {
     let mut frames = loader.find_frames(address).ok()?;
     let mut innermost = None;
     while let Ok(Some(frame)) = frames.next() {
-        let Some(function) = frame.function else { continue };
-        let place = frame.location.and_then(|location| Some((location.file?, location.line?)));
-        let own = place
-            .is_some_and(|(file, _)| !file.starts_with("/rustc/") && !file.contains("/registry/") && !file.contains("/rustlib/"));
+        let Some(function) = frame.function else {
+            continue;
+        };
+        let place = frame
+            .location
+            .and_then(|location| Some((location.file?, location.line?)));
+        let own = place.is_some_and(|(file, _)| {
+            !file.starts_with("/rustc/")
+                && !file.contains("/registry/")
+                && !file.contains("/rustlib/")
+        });
         if own || innermost.is_none() {
-            let line = place.map(|(file, line)| format!("{file}:{line}")).unwrap_or_default();
+            let line = place
+                .map(|(file, line)| format!("{file}:{line}"))
+                .unwrap_or_default();
             innermost = Some((function.demangle().ok()?.into_owned(), line));
         }
         if own {
@@ -216,7 +279,10 @@ fn source(loader: &Loader, address: u64) -> Option<(String, String)> {
 
 /// By falling size, without those below `least`.
 fn sorted<K, V>(shares: BTreeMap<K, V>, size: impl Fn(&V) -> u64, least: f64) -> Vec<(K, V)> {
-    let mut shares: Vec<_> = shares.into_iter().filter(|(_, share)| size(share) as f64 >= least).collect();
+    let mut shares: Vec<_> = shares
+        .into_iter()
+        .filter(|(_, share)| size(share) as f64 >= least)
+        .collect();
     shares.sort_by_key(|(_, share)| std::cmp::Reverse(size(share)));
     shares
 }
@@ -229,16 +295,26 @@ impl Symbols {
         let file = object::File::parse(image)?;
         // What is written in assembly has names without a type.
         let kinds = [SymbolKind::Text, SymbolKind::Label, SymbolKind::Unknown];
-        let functions = file.symbols().filter(|symbol| kinds.contains(&symbol.kind()) && symbol.is_definition());
+        let functions = file
+            .symbols()
+            .filter(|symbol| kinds.contains(&symbol.kind()) && symbol.is_definition());
         Ok(Self(
             functions
-                .filter_map(|symbol| Some((symbol.address(), format!("{:#}", rustc_demangle::demangle(symbol.name().ok()?)))))
+                .filter_map(|symbol| {
+                    Some((
+                        symbol.address(),
+                        format!("{:#}", rustc_demangle::demangle(symbol.name().ok()?)),
+                    ))
+                })
                 .collect(),
         ))
     }
 
     /// The function at the address, and whether it begins there.
     fn of(&self, address: u64) -> (&str, bool) {
-        self.0.range(..=address).next_back().map_or(("?", false), |(start, name)| (name, *start == address))
+        self.0
+            .range(..=address)
+            .next_back()
+            .map_or(("?", false), |(start, name)| (name, *start == address))
     }
 }

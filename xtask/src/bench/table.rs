@@ -41,13 +41,24 @@ pub struct Table {
 
 impl Table {
     /// Adds what was measured some times; nothing if it was not.
-    pub fn add(&mut self, metric: impl Into<String>, system: &str, unit: &'static str, goal: Option<f64>, mut values: Vec<f64>) {
+    pub fn add(
+        &mut self,
+        metric: impl Into<String>,
+        system: &str,
+        unit: &'static str,
+        goal: Option<f64>,
+        mut values: Vec<f64>,
+    ) {
         values.sort_by(f64::total_cmp);
         if values.is_empty() {
             return;
         }
         let (system, unit) = (system.into(), unit.into());
-        let (median, min, max) = (values.get(values.len() / 2).copied(), values.first().copied(), values.last().copied());
+        let (median, min, max) = (
+            values.get(values.len() / 2).copied(),
+            values.first().copied(),
+            values.last().copied(),
+        );
         self.figures.push(Figure {
             metric: metric.into(),
             system,
@@ -62,15 +73,34 @@ impl Table {
     }
 
     /// Adds what the system cannot run.
-    pub fn add_not_available(&mut self, metric: &str, system: &str, unit: &'static str, goal: Option<f64>, error: String) {
+    pub fn add_not_available(
+        &mut self,
+        metric: &str,
+        system: &str,
+        unit: &'static str,
+        goal: Option<f64>,
+        error: String,
+    ) {
         let (system, unit) = (system.into(), unit.into());
         let (median, min, max) = (None, None, None);
-        self.figures.push(Figure { metric: metric.into(), system, unit, median, min, max, runs: 0, goal, error: Some(error) });
+        self.figures.push(Figure {
+            metric: metric.into(),
+            system,
+            unit,
+            median,
+            min,
+            max,
+            runs: 0,
+            goal,
+            error: Some(error),
+        });
     }
 
     /// The figure of one metric on one system.
     pub fn find(&self, metric: &str, unit: &str, system: &str) -> Option<&Figure> {
-        self.figures.iter().find(|figure| figure.system == system && figure.metric == metric && figure.unit == unit)
+        self.figures.iter().find(|figure| {
+            figure.system == system && figure.metric == metric && figure.unit == unit
+        })
     }
 
     /// The systems that Skerry stands beside, in the order in which they were added.
@@ -87,29 +117,54 @@ impl Table {
     /// Each metric with all systems' figures, in the order in which they were added.
     pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
         let (mut seen, peers) = (BTreeSet::new(), self.peers());
-        let first = self.figures.iter().filter(move |figure| seen.insert((&figure.metric, &figure.unit)));
+        let first = self
+            .figures
+            .iter()
+            .filter(move |figure| seen.insert((&figure.metric, &figure.unit)));
         first.map(move |Figure { metric, unit, .. }| Row {
             metric,
             unit,
             skerry: self.find(metric, unit, SKERRY),
-            peers: peers.iter().map(|peer| self.find(metric, unit, peer)).collect(),
+            peers: peers
+                .iter()
+                .map(|peer| self.find(metric, unit, peer))
+                .collect(),
         })
     }
 
-    /// Prints a line for each metric: Skerry's median and spread, the goal, and of each peer the median, the spread, and how much of it
-    /// Skerry's is.
+    /// Prints a line for each metric: Skerry's median and spread, the goal, and of each peer the
+    /// median, the spread, and how much of it Skerry's is.
     pub fn print(&self) {
-        print!("{:<56} {:<14} {:>14} {:>9} {:>10}", "metric", "unit", SKERRY, "spread", "goal");
+        print!(
+            "{:<56} {:<14} {:>14} {:>9} {:>10}",
+            "metric", "unit", SKERRY, "spread", "goal"
+        );
         for peer in self.peers() {
             print!(" {peer:>14} {:>9} {:>7}", "spread", "ratio");
         }
         println!();
         for row in self.rows() {
-            let goal = row.skerry.and_then(|figure| figure.goal).map(|goal| format!("{goal}")).unwrap_or_default();
-            let Row { metric, unit, skerry, .. } = row;
-            print!("{metric:<56} {unit:<14} {:>14} {:>9} {goal:>10}", shown(skerry), spread(skerry));
+            let goal = row
+                .skerry
+                .and_then(|figure| figure.goal)
+                .map(|goal| format!("{goal}"))
+                .unwrap_or_default();
+            let Row {
+                metric,
+                unit,
+                skerry,
+                ..
+            } = row;
+            print!(
+                "{metric:<56} {unit:<14} {:>14} {:>9} {goal:>10}",
+                shown(skerry),
+                spread(skerry)
+            );
             for (number, peer) in row.peers.iter().enumerate() {
-                let ratio = row.ratio(number).map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
+                let ratio = row
+                    .ratio(number)
+                    .map(|ratio| format!("{ratio:.2}"))
+                    .unwrap_or_default();
                 print!(" {:>14} {:>9} {ratio:>7}", shown(*peer), spread(*peer));
             }
             println!("{}", if row.missed() { " missed" } else { "" });
@@ -124,10 +179,20 @@ impl Table {
     /// Adds an earlier run's figures of what this one did not measure.
     pub fn add_earlier(&mut self, json: &str) -> Result<()> {
         let earlier: Vec<Figure> = serde_json::from_str(json)?;
-        let measured: BTreeSet<_> = self.figures.iter().map(|figure| figure.system.clone()).collect();
-        let known: BTreeSet<_> = self.figures.iter().map(|figure| (figure.metric.clone(), figure.unit.clone())).collect();
-        let wanted =
-            |figure: &Figure| !measured.contains(&figure.system) && known.contains(&(figure.metric.clone(), figure.unit.clone()));
+        let measured: BTreeSet<_> = self
+            .figures
+            .iter()
+            .map(|figure| figure.system.clone())
+            .collect();
+        let known: BTreeSet<_> = self
+            .figures
+            .iter()
+            .map(|figure| (figure.metric.clone(), figure.unit.clone()))
+            .collect();
+        let wanted = |figure: &Figure| {
+            !measured.contains(&figure.system)
+                && known.contains(&(figure.metric.clone(), figure.unit.clone()))
+        };
         self.figures.extend(earlier.into_iter().filter(wanted));
         Ok(())
     }
@@ -153,13 +218,22 @@ pub struct Row<'a> {
 impl Row<'_> {
     /// Skerry's median as a part of a peer's.
     pub fn ratio(&self, peer: usize) -> Option<f64> {
-        let other = self.peers.get(peer).copied()??.median.filter(|&median| median > 0.0)?;
+        let other = self
+            .peers
+            .get(peer)
+            .copied()??
+            .median
+            .filter(|&median| median > 0.0)?;
         Some(self.skerry?.median? / other)
     }
 
     /// Whether there is a goal and Skerry does not reach it.
     pub fn missed(&self) -> bool {
-        self.skerry.is_some_and(|figure| figure.goal.is_some_and(|goal| figure.median.is_none_or(|median| median > goal)))
+        self.skerry.is_some_and(|figure| {
+            figure
+                .goal
+                .is_some_and(|goal| figure.median.is_none_or(|median| median > goal))
+        })
     }
 }
 
@@ -167,8 +241,14 @@ impl Row<'_> {
 fn shown(figure: Option<&Figure>) -> String {
     match figure {
         None => String::new(),
-        Some(Figure { median: Some(median), .. }) if *median < 1000.0 => format!("{median:.2}"),
-        Some(Figure { median: Some(median), .. }) => format!("{median:.0}"),
+        Some(Figure {
+            median: Some(median),
+            ..
+        }) if *median < 1000.0 => format!("{median:.2}"),
+        Some(Figure {
+            median: Some(median),
+            ..
+        }) => format!("{median:.0}"),
         Some(_) => "n/a".into(),
     }
 }
@@ -176,7 +256,12 @@ fn shown(figure: Option<&Figure>) -> String {
 /// From the least to the largest, in parts of the median.
 fn spread(figure: Option<&Figure>) -> String {
     match figure {
-        Some(Figure { median: Some(median), min: Some(min), max: Some(max), .. }) if *median > 0.0 => {
+        Some(Figure {
+            median: Some(median),
+            min: Some(min),
+            max: Some(max),
+            ..
+        }) if *median > 0.0 => {
             format!("{:.1}%", (max - min) / median * 100.0)
         }
         _ => String::new(),

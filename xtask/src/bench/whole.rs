@@ -17,23 +17,35 @@ const MEMORIES: std::ops::Range<u32> = 1..1024;
 /// Processors of the machine that idles.
 const IDLE_CPUS: u32 = 4;
 
-/// From power-on to the first process, or with packages until its `bash -c true` has ended: instructions, or without counting
-/// nanoseconds of the host, from QEMU's start to its end.
+/// From power-on to the first process, or with packages until its `bash -c true` has ended:
+/// instructions, or without counting nanoseconds of the host, from QEMU's start to its end.
 pub fn boot_time(kernel: &Kernel, setup: Setup) -> Result<Outcome> {
     let packages: &[&str] = if setup.packages { &["bash"] } else { &[] };
     let started = Instant::now();
     let boot = boot::boot(kernel, setup.cpus, setup.icount, packages)?;
-    let median = if setup.icount { boot.counter as f64 } else { started.elapsed().as_nanos() as f64 };
-    Ok(Outcome::Value { median, operations: 1 })
+    let median = if setup.icount {
+        boot.counter as f64
+    } else {
+        started.elapsed().as_nanos() as f64
+    };
+    Ok(Outcome::Value {
+        median,
+        operations: 1,
+    })
 }
 
 /// The bytes that a loader reads.
 pub fn image_size(kernel: &Kernel) -> Result<Outcome> {
     let bytes = match kernel {
         Kernel::Skerry | Kernel::Mutant(_) => boot::skerry_size()?.0,
-        Kernel::Linux(image) => fs::metadata(image).with_context(|| format!("cannot read {}", image.display()))?.len(),
+        Kernel::Linux(image) => fs::metadata(image)
+            .with_context(|| format!("cannot read {}", image.display()))?
+            .len(),
     };
-    Ok(Outcome::Value { median: bytes as f64, operations: 1 })
+    Ok(Outcome::Value {
+        median: bytes as f64,
+        operations: 1,
+    })
 }
 
 /// The least memory, in MiB, with which the first process runs, by bisection.
@@ -61,30 +73,56 @@ pub fn least_memory(kernel: &Kernel) -> Result<Outcome> {
     let limit = 4 * started.elapsed();
     while works - fails > 1 {
         let middle = fails.midpoint(works);
-        if boots(middle, limit)? { works = middle } else { fails = middle }
+        if boots(middle, limit)? {
+            works = middle
+        } else {
+            fails = middle
+        }
     }
-    Ok(Outcome::Value { median: f64::from(works), operations: 1 })
+    Ok(Outcome::Value {
+        median: f64::from(works),
+        operations: 1,
+    })
 }
 
-/// How often a processor was woken in the ten seconds in which the program slept, its own end of sleep apart.
+/// How often a processor was woken in the ten seconds in which the program slept, its own end of
+/// sleep apart.
 pub fn idle_wake_ups(kernel: &Kernel) -> Result<Outcome> {
     const NAME: &str = "idle-wake-ups";
     let counts = super::scratch("counts");
     drop(fs::remove_file(&counts));
     // QEMU tells of a processor's sleep only where each has a thread of its own.
-    let setup = Setup { cpus: IDLE_CPUS, icount: false, packages: false };
+    let setup = Setup {
+        cpus: IDLE_CPUS,
+        icount: false,
+        packages: false,
+    };
     let mut machine = micro::machine(kernel, setup);
-    let plugin = format!("{},out={}", build::profile_plugin()?.display(), counts.display());
+    let plugin = format!(
+        "{},out={}",
+        build::profile_plugin()?.display(),
+        counts.display()
+    );
     machine.hardware.extra = vec!["-plugin".into(), plugin.into()];
     let log = micro::boot(&machine, setup, &[NAME])?;
     match micro::outcome(&log, NAME) {
         Some(Outcome::Value { operations, .. }) => {
-            let counts = fs::read_to_string(&counts).with_context(|| format!("no {}", counts.display()))?;
-            let resumed: f64 =
-                counts.lines().find_map(|line| line.strip_prefix("resumed ")).context("the plugin did not count")?.parse()?;
-            Ok(Outcome::Value { median: (resumed - 1.0).max(0.0), operations })
+            let counts =
+                fs::read_to_string(&counts).with_context(|| format!("no {}", counts.display()))?;
+            let resumed: f64 = counts
+                .lines()
+                .find_map(|line| line.strip_prefix("resumed "))
+                .context("the plugin did not count")?
+                .parse()?;
+            Ok(Outcome::Value {
+                median: (resumed - 1.0).max(0.0),
+                operations,
+            })
         }
         Some(other) => Ok(other),
-        None => bail!("{NAME} was not reported; the log is {}", machine.log.display()),
+        None => bail!(
+            "{NAME} was not reported; the log is {}",
+            machine.log.display()
+        ),
     }
 }

@@ -1,4 +1,5 @@
-//! `docs/coverage.md`: which errors, flags and edges of each call have been seen on both kernels, and which have not.
+//! `docs/coverage.md`: which errors, flags and edges of each call have been seen on both kernels,
+//! and which have not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -19,7 +20,12 @@ struct Count {
 
 impl Count {
     fn add(&mut self, seen: bool, name: String) {
-        if seen { &mut self.seen } else { &mut self.missing }.push(name);
+        if seen {
+            &mut self.seen
+        } else {
+            &mut self.missing
+        }
+        .push(name);
     }
 
     fn extend(&mut self, other: Self) {
@@ -62,8 +68,14 @@ impl Counts {
 /// Writes the page; returns its first figures.
 pub fn write(spec: &Spec, seen: &BTreeSet<usize>) -> Result<String> {
     let path = paths::root().join("docs/coverage.md");
-    let page = Page { spec, seen, items: coverage::items(spec), full: abi::full()? };
-    std::fs::write(&path, page.text()).with_context(|| format!("cannot write {}", path.display()))?;
+    let page = Page {
+        spec,
+        seen,
+        items: coverage::items(spec),
+        full: abi::full()?,
+    };
+    std::fs::write(&path, page.text())
+        .with_context(|| format!("cannot write {}", path.display()))?;
     Ok(page.figures())
 }
 
@@ -112,26 +124,52 @@ impl Page<'_> {
 
     /// What has been seen of the calls that are said to be full.
     fn figures(&self) -> String {
-        let is_full = |number: i64| u32::try_from(number).is_ok_and(|number| self.full.contains_key(&number));
-        let specified: BTreeSet<i64> = self.spec.calls.iter().map(|call| call.number).filter(|&number| is_full(number)).collect();
-        let excluded = self.full.values().filter(|name| self.is_excluded(name)).count();
+        let is_full =
+            |number: i64| u32::try_from(number).is_ok_and(|number| self.full.contains_key(&number));
+        let specified: BTreeSet<i64> = self
+            .spec
+            .calls
+            .iter()
+            .map(|call| call.number)
+            .filter(|&number| is_full(number))
+            .collect();
+        let excluded = self
+            .full
+            .values()
+            .filter(|name| self.is_excluded(name))
+            .count();
         let without: Vec<_> = self
             .full
             .iter()
-            .filter(|(number, name)| !specified.contains(&i64::from(**number)) && !self.is_excluded(name))
+            .filter(|(number, name)| {
+                !specified.contains(&i64::from(**number)) && !self.is_excluded(name)
+            })
             .map(|(_, name)| name.as_str())
             .collect();
         let mut sum = Counts::default();
-        for call in (0..self.spec.calls.len()).filter(|&call| is_full(self.spec.calls[call].number)) {
+        for call in (0..self.spec.calls.len()).filter(|&call| is_full(self.spec.calls[call].number))
+        {
             sum.extend(self.count(call));
         }
         let mut both = Count::default();
-        // Of a call without a specification nothing is known to be seen: it counts as one thing that is not.
-        without.iter().for_each(|name| both.add(false, (*name).to_owned()));
-        let share = format!("{} errors and {} flags", sum.errors.share(), sum.flags.share());
+        // Of a call without a specification nothing is known to be seen: it counts as one thing
+        // that is not.
+        without
+            .iter()
+            .for_each(|name| both.add(false, (*name).to_owned()));
+        let share = format!(
+            "{} errors and {} flags",
+            sum.errors.share(),
+            sum.flags.share()
+        );
         both.extend(sum.errors);
         both.extend(sum.flags);
-        let unreachable: usize = self.spec.unreachable.iter().map(|error| error.calls.len()).sum();
+        let unreachable: usize = self
+            .spec
+            .unreachable
+            .iter()
+            .map(|error| error.calls.len())
+            .sum();
         let strict = 100.0 * both.seen.len() as f64 / (both.all() + unreachable).max(1) as f64;
         format!(
             "Of the {} calls that [linux-abi.md](linux-abi.md) calls full, {} have a specification, {excluded} are left out, and {} have none{}.\n\
@@ -140,7 +178,11 @@ impl Page<'_> {
             self.full.len(),
             specified.len(),
             without.len(),
-            if without.is_empty() { String::new() } else { format!(" ({})", without.join(", ")) },
+            if without.is_empty() {
+                String::new()
+            } else {
+                format!(" ({})", without.join(", "))
+            },
             both.percentage(),
             sum.edges.share(),
             sum.edges.percentage(),
@@ -154,21 +196,32 @@ impl Page<'_> {
 
     /// The system calls of an area's file.
     fn own<'a>(&'a self, area: &'a Area) -> impl Iterator<Item = &'a usize> {
-        area.calls[..area.own].iter().filter(|&&call| self.spec.calls[call].number >= 0)
+        area.calls[..area.own]
+            .iter()
+            .filter(|&&call| self.spec.calls[call].number >= 0)
     }
 
     fn count(&self, call: usize) -> Counts {
         let mut counts = Counts::default();
         let arguments = &self.spec.calls[call].arguments;
-        for (index, item) in self.items.iter().enumerate().filter(|(_, item)| item.call == call) {
+        for (index, item) in self
+            .items
+            .iter()
+            .enumerate()
+            .filter(|(_, item)| item.call == call)
+        {
             let was = self.seen.contains(&index);
             match &item.subject {
                 Subject::Error(error) => counts.errors.add(was, errno::name(*error).to_owned()),
-                Subject::Value(member) if member.is_number() => {
-                    counts.edges.add(was, format!("{}={}", member.path, member.label))
-                }
-                Subject::Value(member) => counts.flags.add(was, format!("{}={}", member.path, member.label)),
-                Subject::Boundary(at, edge) => counts.edges.add(was, format!("{} {}", arguments[*at].0, edge.name())),
+                Subject::Value(member) if member.is_number() => counts
+                    .edges
+                    .add(was, format!("{}={}", member.path, member.label)),
+                Subject::Value(member) => counts
+                    .flags
+                    .add(was, format!("{}={}", member.path, member.label)),
+                Subject::Boundary(at, edge) => counts
+                    .edges
+                    .add(was, format!("{} {}", arguments[*at].0, edge.name())),
                 Subject::Ordinary => counts.edges.add(was, "ordinary user".to_owned()),
                 Subject::Met(way) => counts.signals.add(was, way.name().to_owned()),
             }
@@ -179,13 +232,31 @@ impl Page<'_> {
     fn detail(&self, call: usize, counts: &Counts, text: &mut String) {
         let call = &self.spec.calls[call];
         let full = u32::try_from(call.number).is_ok_and(|number| self.full.contains_key(&number));
-        let _ = writeln!(text, "**`{}`** ({}{})", call.name, call.number, if full { "" } else { ", not full" });
+        let _ = writeln!(
+            text,
+            "**`{}`** ({}{})",
+            call.name,
+            call.number,
+            if full { "" } else { ", not full" }
+        );
         let of_signals = ("signals while it waits", &counts.signals);
-        for (what, count) in [("errors", &counts.errors), ("flags", &counts.flags), ("edges", &counts.edges), of_signals] {
+        for (what, count) in [
+            ("errors", &counts.errors),
+            ("flags", &counts.flags),
+            ("edges", &counts.edges),
+            of_signals,
+        ] {
             if count.all() > 0 {
-                let seen = if what == "edges" { String::new() } else { format!(": {}", grouped(&count.seen)) };
-                let missing =
-                    if count.missing.is_empty() { String::new() } else { format!("; **not seen**: {}", grouped(&count.missing)) };
+                let seen = if what == "edges" {
+                    String::new()
+                } else {
+                    format!(": {}", grouped(&count.seen))
+                };
+                let missing = if count.missing.is_empty() {
+                    String::new()
+                } else {
+                    format!("; **not seen**: {}", grouped(&count.missing))
+                };
                 let _ = writeln!(text, "* {what} {}{seen}{missing}", count.share());
             }
         }
@@ -204,7 +275,13 @@ impl Page<'_> {
         }
         text.push_str("\nErrors of the manual that cannot be caused in a test machine:\n\n");
         for error in &self.spec.unreachable {
-            let _ = writeln!(text, "* {} of {}: {}.", errno::name(error.error), error.calls.join(", "), error.reason);
+            let _ = writeln!(
+                text,
+                "* {} of {}: {}.",
+                errno::name(error.error),
+                error.calls.join(", "),
+                error.reason
+            );
         }
         text
     }
@@ -224,7 +301,11 @@ fn grouped(names: &[String]) -> String {
                 let _ = write!(text, " {label}");
             }
             () => {
-                let _ = write!(text, "{}{path} {label}", if text.is_empty() { "" } else { ", " });
+                let _ = write!(
+                    text,
+                    "{}{path} {label}",
+                    if text.is_empty() { "" } else { ", " }
+                );
             }
         }
         before = path;
@@ -239,23 +320,52 @@ mod tests {
     #[test]
     fn every_full_call_has_a_specification_or_a_reason_to_have_none() {
         let (spec, full) = (Spec::builtin(), abi::full().expect("the table can be read"));
-        let has = |number: u32| spec.calls.iter().any(|call| call.number == i64::from(number));
+        let has = |number: u32| {
+            spec.calls
+                .iter()
+                .any(|call| call.number == i64::from(number))
+        };
         let reason = |name: &str| spec.excluded.iter().any(|(call, _)| call == name);
-        let neither: Vec<_> = full.iter().filter(|(number, name)| !has(**number) && !reason(name)).collect();
-        assert!(neither.is_empty(), "without a line in tests/differential/spec: {neither:?}");
-        let both: Vec<_> = full.iter().filter(|(number, name)| has(**number) && reason(name)).collect();
-        assert!(both.is_empty(), "left out although they have a line: {both:?}");
+        let neither: Vec<_> = full
+            .iter()
+            .filter(|(number, name)| !has(**number) && !reason(name))
+            .collect();
+        assert!(
+            neither.is_empty(),
+            "without a line in tests/differential/spec: {neither:?}"
+        );
+        let both: Vec<_> = full
+            .iter()
+            .filter(|(number, name)| has(**number) && reason(name))
+            .collect();
+        assert!(
+            both.is_empty(),
+            "left out although they have a line: {both:?}"
+        );
     }
 
     #[test]
     fn what_is_not_seen_counts_as_not_seen() {
-        let spec = Spec::parse(&[("area", "flags f = A:1\n1 f(a: f) ! EPERM\n2 g()\n-1 own(a: f)")]).expect("it is right");
+        let spec = Spec::parse(&[(
+            "area",
+            "flags f = A:1\n1 f(a: f) ! EPERM\n2 g()\n-1 own(a: f)",
+        )])
+        .expect("it is right");
         let full = BTreeMap::from([(1, "f".to_owned()), (3, "h".to_owned())]);
-        let page =
-            |seen: &BTreeSet<usize>| Page { spec: &spec, seen, items: coverage::items(&spec), full: full.clone() }.figures();
+        let page = |seen: &BTreeSet<usize>| {
+            Page {
+                spec: &spec,
+                seen,
+                items: coverage::items(&spec),
+                full: full.clone(),
+            }
+            .figures()
+        };
         let none = page(&BTreeSet::new());
         assert!(
-            none.contains("0 of 1 errors and 0 of 1 flags") && none.contains("**0.0 %**") && none.contains("1 have none (h)"),
+            none.contains("0 of 1 errors and 0 of 1 flags")
+                && none.contains("**0.0 %**")
+                && none.contains("1 have none (h)"),
             "{none}"
         );
         assert!(page(&BTreeSet::from([0, 1, 2, 3])).contains("**66.7 %**"));

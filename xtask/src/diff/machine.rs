@@ -1,4 +1,5 @@
-//! A machine that runs programs of system calls: commands go in as lines, answers come out as lines up to one that is a dot.
+//! A machine that runs programs of system calls: commands go in as lines, answers come out as lines
+//! up to one that is a dot.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -12,7 +13,8 @@ use crate::vm::{Addition, Machine, Streams, last_lines};
 
 /// Where the executor is in the machine.
 const EXECUTOR: &str = "/bin/diff-executor";
-/// How long an answer may take; a program that does not come to rest is given up by the executor long before.
+/// How long an answer may take; a program that does not come to rest is given up by the executor
+/// long before.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// Lines of the kernel's log that are shown when the machine dies.
 const LOG_LINES: usize = 40;
@@ -34,7 +36,12 @@ struct Running {
 impl Runner {
     /// A machine that is booted at the first command.
     pub fn new(name: &'static str, machine: Machine, executor: &Path) -> Self {
-        Self { name, machine, executor: executor.to_owned(), running: None }
+        Self {
+            name,
+            machine,
+            executor: executor.to_owned(),
+            running: None,
+        }
     }
 
     /// The kernel's log.
@@ -47,7 +54,10 @@ impl Runner {
         if self.running.is_none() {
             self.running = Some(self.boot()?);
         }
-        let sent = self.running.as_ref().map(|running| running.commands.send(format!("{command}\n").into_bytes()));
+        let sent = self
+            .running
+            .as_ref()
+            .map(|running| running.commands.send(format!("{command}\n").into_bytes()));
         if !matches!(sent, Some(Ok(()))) {
             bail!("{}", self.death());
         }
@@ -59,7 +69,9 @@ impl Runner {
     /// # Errors
     /// When the machine died or stood still; the next command boots a new one.
     pub fn line(&mut self) -> Result<Option<String>> {
-        let Some(running) = &self.running else { bail!("the machine with {} does not run", self.name) };
+        let Some(running) = &self.running else {
+            bail!("the machine with {} does not run", self.name)
+        };
         match running.lines.recv_timeout(PATIENCE) {
             Ok(line) if line == "." => Ok(None),
             Ok(line) => Ok(Some(line)),
@@ -85,22 +97,35 @@ impl Runner {
     /// Forgets the machine, which ends with its input; says how it ended.
     fn death(&mut self) -> String {
         self.running = None;
-        format!("the machine with {} died; its log ends:\n{}", self.name, last_lines(&self.machine.log, LOG_LINES))
+        format!(
+            "the machine with {} died; its log ends:\n{}",
+            self.name,
+            last_lines(&self.machine.log, LOG_LINES)
+        )
     }
 
     fn boot(&self) -> Result<Running> {
         let mut machine = self.machine.clone();
-        machine.additions.push(Addition { host: self.executor.clone(), guest: EXECUTOR.into() });
+        machine.additions.push(Addition {
+            host: self.executor.clone(),
+            guest: EXECUTOR.into(),
+        });
         machine.command = vec![EXECUTOR.into()];
         machine.timeout = None;
         let (commands, input) = mpsc::channel();
         let (output, lines) = mpsc::channel();
         // What fails here shows as an answer that does not come, with the log.
         thread::spawn(move || {
-            let mut output = Lines { partial: Vec::new(), lines: output };
+            let mut output = Lines {
+                partial: Vec::new(),
+                lines: output,
+            };
             let mut complaints = Vec::new();
             let streams = Streams {
-                input: Box::new(Input { commands: input, left: Vec::new() }),
+                input: Box::new(Input {
+                    commands: input,
+                    left: Vec::new(),
+                }),
                 output: &mut output,
                 error: &mut complaints,
             };
@@ -124,7 +149,9 @@ struct Input {
 impl Read for Input {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.left.is_empty() {
-            let Ok(command) = self.commands.recv() else { return Ok(0) };
+            let Ok(command) = self.commands.recv() else {
+                return Ok(0);
+            };
             self.left = command;
         }
         let length = buffer.len().min(self.left.len());
@@ -147,7 +174,9 @@ impl Write for Lines {
             let line: Vec<u8> = self.partial.drain(..=end).collect();
             let line = String::from_utf8_lossy(&line[..end]).into_owned();
             // Nobody listens any more: the machine ends by the end of its input.
-            self.lines.send(line).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+            self.lines
+                .send(line)
+                .map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
         }
         Ok(bytes.len())
     }

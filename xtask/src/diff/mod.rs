@@ -1,4 +1,5 @@
-//! `cargo xtask diff`: the same short programs of system calls on Linux and on Skerry, and what differs (`docs/differential.md`).
+//! `cargo xtask diff`: the same short programs of system calls on Linux and on Skerry, and what
+//! differs (`docs/differential.md`).
 
 mod document;
 mod known;
@@ -59,10 +60,12 @@ pub struct Arguments {
     /// Do not search for the simplest form of a program that differs
     #[arg(long)]
     whole: bool,
-    /// Run the directed programs first: one for each flag, bad pointer, name and edge that the specification has
+    /// Run the directed programs first: one for each flag, bad pointer, name and edge that the
+    /// specification has
     #[arg(long)]
     directed: bool,
-    /// Run the directed programs, too, and write what has been seen of each call into docs/coverage.md
+    /// Run the directed programs, too, and write what has been seen of each call into
+    /// docs/coverage.md
     #[arg(long)]
     document: bool,
     /// Print the result as JSON
@@ -77,7 +80,8 @@ pub struct Found {
     programs: u64,
     /// Programs by known difference.
     known: BTreeMap<String, u64>,
-    /// Programs that did differently when they were run again, by what differed between two runs on one kernel.
+    /// Programs that did differently when they were run again, by what differed between two runs on
+    /// one kernel.
     unsteady: BTreeMap<String, String>,
     /// What differs, and a program that shows it.
     differences: BTreeMap<String, String>,
@@ -144,10 +148,15 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let logs = paths::target().join("diff");
     fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
-    let machine = |name: &str| Machine { log: logs.join(format!("{name}-{}.log", std::process::id())), ..Machine::default() };
+    let machine = |name: &str| Machine {
+        log: logs.join(format!("{name}-{}.log", std::process::id())),
+        ..Machine::default()
+    };
     let mut pair = Pair::new(&options, &machine)?;
     if let Some(path) = &arguments.program {
-        return pair.show(&fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?);
+        return pair.show(
+            &fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?,
+        );
     }
     let found = pair.explore(&options, &mut |line| println!("{line}"))?;
     if arguments.document {
@@ -157,7 +166,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.json {
         println!("{}", serde_json::to_string(&found)?);
     } else {
-        found.unsteady.iter().for_each(|(what, program)| println!("unsteady: {what}: {program}"));
+        found
+            .unsteady
+            .iter()
+            .for_each(|(what, program)| println!("unsteady: {what}: {program}"));
         println!("{}", found.summary());
     }
     Ok(ExitCode::from(u8::from(!found.is_clean())))
@@ -186,14 +198,19 @@ struct Batch<'a> {
 
 impl Batch<'_> {
     fn command(&self) -> String {
-        let Self { area, first, count, .. } = self;
-        self.seed
-            .map_or_else(|| format!("directed {area} {first} {count}"), |seed| format!("range {area} {seed} {first} {count}"))
+        let Self {
+            area, first, count, ..
+        } = self;
+        self.seed.map_or_else(
+            || format!("directed {area} {first} {count}"),
+            |seed| format!("range {area} {seed} {first} {count}"),
+        )
     }
 
     /// What the batch's programs are from, for people.
     fn origin(&self) -> String {
-        self.seed.map_or_else(|| "directed".to_owned(), |seed| format!("seed {seed}"))
+        self.seed
+            .map_or_else(|| "directed".to_owned(), |seed| format!("seed {seed}"))
     }
 }
 
@@ -213,8 +230,9 @@ impl Pair {
             machine
         };
         let mut linux = prepared("linux", Kernel::Linux(image));
-        // Skerry is a kernel without protection keys (docs/linux-abi.md): so is this one, then.
-        // Nor does it have page tables of five levels, or keep its log from anybody, as Debian's kernel does.
+        // Skerry is a kernel without protection keys (docs/linux-abi.md): so is this one, then. Nor
+        // does it have page tables of five levels, or keep its log from anybody, as Debian's kernel
+        // does.
         linux.append = "nopku no5lvl sysctl.kernel.dmesg_restrict=0".into();
         let mut skerry = prepared("skerry", Kernel::Skerry);
         skerry.append = format!("supervisor_cpus={}", options.cpus);
@@ -231,13 +249,24 @@ impl Pair {
     /// Runs random programs until the time is over.
     pub fn explore(&mut self, options: &Options, tell: &mut dyn FnMut(String)) -> Result<Found> {
         let areas: Vec<String> = match options.areas.as_slice() {
-            [] => self.spec.areas.iter().map(|area| area.name.clone()).collect(),
+            [] => self
+                .spec
+                .areas
+                .iter()
+                .map(|area| area.name.clone())
+                .collect(),
             some => some.to_vec(),
         };
         for area in &areas {
-            ensure!(self.spec.area(area).is_some(), "there is no area {area}; tests/differential/spec has a file for each");
+            ensure!(
+                self.spec.area(area).is_some(),
+                "there is no area {area}; tests/differential/spec has a file for each"
+            );
         }
-        let mut found = Found { seed: options.seed, ..Found::default() };
+        let mut found = Found {
+            seed: options.seed,
+            ..Found::default()
+        };
         // Both boot, side by side, before the time counts.
         self.skerry.send("coverage")?;
         self.linux.ask("coverage")?;
@@ -246,7 +275,17 @@ impl Pair {
         for area in areas.iter().filter(|_| options.directed) {
             let count = self.directed(area)?.len() as u64;
             for first in (0..count).step_by(BATCH as usize) {
-                self.batch(&Batch { area, seed: None, first, count: BATCH }, options, &mut found, tell)?;
+                self.batch(
+                    &Batch {
+                        area,
+                        seed: None,
+                        first,
+                        count: BATCH,
+                    },
+                    options,
+                    &mut found,
+                    tell,
+                )?;
             }
         }
         for round in 0.. {
@@ -259,14 +298,32 @@ impl Pair {
             if over {
                 break;
             }
-            let count = options.programs.map_or(BATCH, |programs| BATCH.min(programs - first));
-            self.batch(&Batch { area, seed: Some(options.seed), first, count }, options, &mut found, tell)?;
+            let count = options
+                .programs
+                .map_or(BATCH, |programs| BATCH.min(programs - first));
+            self.batch(
+                &Batch {
+                    area,
+                    seed: Some(options.seed),
+                    first,
+                    count,
+                },
+                options,
+                &mut found,
+                tell,
+            )?;
         }
         Ok(found)
     }
 
     /// Runs a batch, and looks closer at the programs that differ.
-    fn batch(&mut self, batch: &Batch<'_>, options: &Options, found: &mut Found, tell: &mut dyn FnMut(String)) -> Result<()> {
+    fn batch(
+        &mut self,
+        batch: &Batch<'_>,
+        options: &Options,
+        found: &mut Found,
+        tell: &mut dyn FnMut(String),
+    ) -> Result<()> {
         let command = batch.command();
         self.linux.send(&command)?;
         let ours = self.skerry.send(&command).map(|()| Vec::new());
@@ -282,14 +339,21 @@ impl Pair {
                 Err(error) => {
                     let program = self.program(batch, ours.len() as u64)?;
                     tell(format!("DIED: {error:#}\nin this program:\n{program}"));
-                    found.differences.insert(format!("{DIED} in {}", batch.area), program.to_string());
+                    found
+                        .differences
+                        .insert(format!("{DIED} in {}", batch.area), program.to_string());
                     break;
                 }
             }
         }
         found.programs += ours.len() as u64;
         self.collect_coverage()?;
-        for (index, _) in ours.iter().zip(&theirs).enumerate().filter(|(_, (ours, theirs))| ours != theirs) {
+        for (index, _) in ours
+            .iter()
+            .zip(&theirs)
+            .enumerate()
+            .filter(|(_, (ours, theirs))| ours != theirs)
+        {
             self.examine(batch, index as u64, options, found, tell)?;
         }
         Ok(())
@@ -299,14 +363,21 @@ impl Pair {
     fn program(&self, batch: &Batch<'_>, index: u64) -> Result<Program> {
         let number = batch.first + index;
         let Some(seed) = batch.seed else {
-            return self.directed(batch.area)?.into_iter().nth(number as usize).context("no such program");
+            return self
+                .directed(batch.area)?
+                .into_iter()
+                .nth(number as usize)
+                .context("no such program");
         };
         let area = self.spec.area(batch.area).context("no such area")?;
         Ok(generate::program(&self.spec, area, seed, number))
     }
 
     fn directed(&self, area: &str) -> Result<Vec<Program>> {
-        Ok(directed::programs(&self.spec, self.spec.area(area).context("no such area")?))
+        Ok(directed::programs(
+            &self.spec,
+            self.spec.area(area).context("no such area")?,
+        ))
     }
 
     /// Looks closer at a program that did not do the same on both kernels.
@@ -319,7 +390,12 @@ impl Pair {
         tell: &mut dyn FnMut(String),
     ) -> Result<()> {
         let program = self.program(batch, index)?;
-        let origin = format!("area {}, {}, program {}", batch.area, batch.origin(), batch.first + index);
+        let origin = format!(
+            "area {}, {}, program {}",
+            batch.area,
+            batch.origin(),
+            batch.first + index
+        );
         let difference = match self.steady_difference(&program)? {
             Ok(difference) => difference,
             Err(unsteady) => {
@@ -336,7 +412,11 @@ impl Pair {
         if found.differences.contains_key(&name) {
             return Ok(());
         }
-        let least = if options.minimised { self.minimise(program, &difference)? } else { program };
+        let least = if options.minimised {
+            self.minimise(program, &difference)?
+        } else {
+            program
+        };
         let records = self.records(&least.to_string())?;
         let text = format!("{least}{}", side_by_side(&records.0, &records.1));
         tell(format!("== {name}   ({origin})\n{text}"));
@@ -344,17 +424,25 @@ impl Pair {
         Ok(())
     }
 
-    /// What differs each time that a program is run; otherwise what differs between two runs on one kernel,
-    /// and both of them.
-    fn steady_difference(&mut self, program: &Program) -> Result<Result<Difference, (String, String)>> {
+    /// What differs each time that a program is run; otherwise what differs between two runs on one
+    /// kernel, and both of them.
+    fn steady_difference(
+        &mut self,
+        program: &Program,
+    ) -> Result<Result<Difference, (String, String)>> {
         let text = program.to_string();
         let (linux, skerry) = self.records(&text)?;
         let first = difference(&linux, &skerry);
         for _ in 1..REPEATS {
             let again = self.records(&text)?;
-            for (name, before, after) in [("Linux", &linux, &again.0), ("Skerry", &skerry, &again.1)] {
+            for (name, before, after) in
+                [("Linux", &linux, &again.0), ("Skerry", &skerry, &again.1)]
+            {
                 if let Some(change) = difference(before, after) {
-                    return Ok(Err((format!("{name}: {change}"), side_by_side(before, after))));
+                    return Ok(Err((
+                        format!("{name}: {change}"),
+                        side_by_side(before, after),
+                    )));
                 }
             }
         }
@@ -370,7 +458,10 @@ impl Pair {
             theirs.push_str(&line);
             theirs.push('\n');
         }
-        Ok((theirs, ours.unwrap_or_else(|error| format!("left kernel: died\n{error:#}\n"))))
+        Ok((
+            theirs,
+            ours.unwrap_or_else(|error| format!("left kernel: died\n{error:#}\n")),
+        ))
     }
 
     /// The simplest program found that shows the same difference.
@@ -406,14 +497,17 @@ impl Pair {
     }
 
     fn collect_coverage(&mut self) -> Result<()> {
-        let numbers = |text: String| -> BTreeSet<usize> { text.lines().filter_map(|line| line.parse().ok()).collect() };
+        let numbers = |text: String| -> BTreeSet<usize> {
+            text.lines().filter_map(|line| line.parse().ok()).collect()
+        };
         self.seen.0.extend(numbers(self.linux.ask("coverage")?));
         self.seen.1.extend(numbers(self.skerry.ask("coverage")?));
         Ok(())
     }
 }
 
-/// Two records, line by line: `  ` for what is the same, `L ` and `S ` for what the first (Linux) and the second (Skerry) alone did.
+/// Two records, line by line: `  ` for what is the same, `L ` and `S ` for what the first (Linux)
+/// and the second (Skerry) alone did.
 fn side_by_side(linux: &str, skerry: &str) -> String {
     let theirs: Vec<_> = linux.lines().collect();
     let ours: Vec<_> = skerry.lines().collect();

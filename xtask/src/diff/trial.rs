@@ -1,5 +1,5 @@
-//! Programs of system calls against a kernel with mutants (`cargo xtask mutants`): what Linux answers is asked once, while the
-//! kernel is recorded without a mutant, and kept.
+//! Programs of system calls against a kernel with mutants (`cargo xtask mutants`): what Linux
+//! answers is asked once, while the kernel is recorded without a mutant, and kept.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,8 +27,9 @@ fn kept() -> PathBuf {
 }
 
 impl Pair {
-    /// Runs the directed programs of the areas and random ones of the seed: those steps that the trial wants. With
-    /// [`Trial::marks`] beside Linux, whose answers are kept; otherwise beside what was kept.
+    /// Runs the directed programs of the areas and random ones of the seed: those steps that the
+    /// trial wants. With [`Trial::marks`] beside Linux, whose answers are kept; otherwise beside
+    /// what was kept.
     ///
     /// # Errors
     /// When a machine did not start, or there are no answers of Linux.
@@ -47,9 +48,23 @@ impl Pair {
             }
         }
         let log = self.skerry.log().to_owned();
-        trial.keep_names(&log, lots.iter().map(Batch::command).collect::<Vec<_>>().iter().map(String::as_str))?;
-        let wanted = lots.iter().enumerate().filter(|(step, _)| trial.wants(&log, *step));
-        let checks = if trial.marks { self.recorded(wanted) } else { self.compared(wanted) };
+        trial.keep_names(
+            &log,
+            lots.iter()
+                .map(Batch::command)
+                .collect::<Vec<_>>()
+                .iter()
+                .map(String::as_str),
+        )?;
+        let wanted = lots
+            .iter()
+            .enumerate()
+            .filter(|(step, _)| trial.wants(&log, *step));
+        let checks = if trial.marks {
+            self.recorded(wanted)
+        } else {
+            self.compared(wanted)
+        };
         checks.map(|mut checks| {
             checks.push(Check::new("the machine ran to its end", Ok(String::new())));
             checks
@@ -57,7 +72,10 @@ impl Pair {
     }
 
     /// Runs lots on both kernels, each with its mark, and keeps what Linux answers.
-    fn recorded<'a>(&mut self, lots: impl Iterator<Item = (usize, &'a Batch<'a>)>) -> Result<Vec<Check>> {
+    fn recorded<'a>(
+        &mut self,
+        lots: impl Iterator<Item = (usize, &'a Batch<'a>)>,
+    ) -> Result<Vec<Check>> {
         let mut answers = String::new();
         let mut checks = Vec::new();
         for (step, lot) in lots {
@@ -69,8 +87,16 @@ impl Pair {
             while let Some(line) = self.linux.line()? {
                 theirs.push(line);
             }
-            let agreed = theirs.iter().zip(ours.lines()).map(|(theirs, ours)| if theirs == ours { ours } else { LEFT_OUT });
-            answers += &format!("{command}:{}\n", agreed.map(|answer| format!(" {answer}")).collect::<String>());
+            let agreed = theirs
+                .iter()
+                .zip(ours.lines())
+                .map(|(theirs, ours)| if theirs == ours { ours } else { LEFT_OUT });
+            answers += &format!(
+                "{command}:{}\n",
+                agreed
+                    .map(|answer| format!(" {answer}"))
+                    .collect::<String>()
+            );
             checks.push(Check::new(command, Ok(String::new())));
         }
         // The step that comes last has a time, too.
@@ -80,14 +106,24 @@ impl Pair {
     }
 
     /// Runs lots and compares the answers with those that were kept.
-    fn compared<'a>(&mut self, lots: impl Iterator<Item = (usize, &'a Batch<'a>)>) -> Result<Vec<Check>> {
-        let text = fs::read_to_string(kept()).with_context(|| format!("cannot read {}", kept().display()))?;
-        let answers: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.split_once(':')).collect();
+    fn compared<'a>(
+        &mut self,
+        lots: impl Iterator<Item = (usize, &'a Batch<'a>)>,
+    ) -> Result<Vec<Check>> {
+        let text = fs::read_to_string(kept())
+            .with_context(|| format!("cannot read {}", kept().display()))?;
+        let answers: BTreeMap<&str, &str> = text
+            .lines()
+            .filter_map(|line| line.split_once(':'))
+            .collect();
         let mut checks = Vec::new();
         for (_, lot) in lots {
             let command = lot.command();
-            let kept: Vec<&str> =
-                answers.get(command.as_str()).context("no answer of Linux is kept")?.split_whitespace().collect();
+            let kept: Vec<&str> = answers
+                .get(command.as_str())
+                .context("no answer of Linux is kept")?
+                .split_whitespace()
+                .collect();
             let ours = match self.skerry.ask(&command) {
                 Ok(ours) => ours,
                 Err(death) => {
@@ -96,7 +132,9 @@ impl Pair {
                 }
             };
             let others = ours.lines().zip(&kept).enumerate();
-            let others = others.filter(|(_, (ours, theirs))| **theirs != LEFT_OUT && ours != *theirs).map(|(index, _)| index);
+            let others = others
+                .filter(|(_, (ours, theirs))| **theirs != LEFT_OUT && ours != *theirs)
+                .map(|(index, _)| index);
             let mut judge = Ok(String::new());
             for index in others {
                 if self.answers_otherwise(lot, index, kept[index])? {
@@ -114,10 +152,19 @@ impl Pair {
 
     /// Whether a program that did not answer as on Linux does so each time.
     fn answers_otherwise(&mut self, lot: &Batch<'_>, index: usize, theirs: &str) -> Result<bool> {
-        let alone = Batch { first: lot.first + index as u64, count: 1, ..*lot };
+        let alone = Batch {
+            first: lot.first + index as u64,
+            count: 1,
+            ..*lot
+        };
         for _ in 1..TIMES {
-            let Ok(ours) = self.skerry.ask(&alone.command()) else { return Ok(true) };
-            ensure!(ours.lines().count() == 1, "one program has one answer, not {ours:?}");
+            let Ok(ours) = self.skerry.ask(&alone.command()) else {
+                return Ok(true);
+            };
+            ensure!(
+                ours.lines().count() == 1,
+                "one program has one answer, not {ours:?}"
+            );
             if ours.trim() == theirs {
                 return Ok(false);
             }

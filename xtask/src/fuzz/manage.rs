@@ -1,4 +1,5 @@
-//! `cargo xtask fuzz manage`: the verbs of `skerry` at random, beside a model of instances (`tests/manage`).
+//! `cargo xtask fuzz manage`: the verbs of `skerry` at random, beside a model of instances
+//! (`tests/manage`).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -32,7 +33,12 @@ pub struct Options {
 impl Options {
     /// For this long, from a random seed.
     pub fn new(seconds: u64) -> Self {
-        Self { seconds, seed: None, cpus: 6, json: false }
+        Self {
+            seconds,
+            seed: None,
+            cpus: 6,
+            json: false,
+        }
     }
 }
 
@@ -47,9 +53,21 @@ pub struct Done {
 
 impl std::fmt::Display for Done {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { seed, steps, tools, verbs } = self;
-        let verbs: Vec<_> = verbs.iter().map(|(verb, count)| format!("{verb} {count}")).collect();
-        write!(f, "seed {seed}: {steps} steps, {tools} tools: {}", verbs.join(", "))
+        let Self {
+            seed,
+            steps,
+            tools,
+            verbs,
+        } = self;
+        let verbs: Vec<_> = verbs
+            .iter()
+            .map(|(verb, count)| format!("{verb} {count}"))
+            .collect();
+        write!(
+            f,
+            "seed {seed}: {steps} steps, {tools} tools: {}",
+            verbs.join(", ")
+        )
     }
 }
 
@@ -61,25 +79,45 @@ const STEPS_SHOWN: usize = 15;
 /// Drives in this machine.
 ///
 /// # Errors
-/// What went otherwise than the model says, or that it could not be run; the text has the seed, the last steps, and the log.
+/// What went otherwise than the model says, or that it could not be run; the text has the seed, the
+/// last steps, and the log.
 pub fn manage(options: &Options, mut machine: Machine) -> Result<Done> {
     let seed = options.seed.unwrap_or_else(random_seed);
     machine.hardware.cpus = options.cpus;
     machine.timeout = Some(Duration::from_secs(options.seconds + PATIENCE));
-    machine.additions.push(Addition { host: build::manage_program()?.program("manage"), guest: "/bin/manage".into() });
-    let words = ["/bin/manage", "drive", &seed.to_string(), &options.seconds.to_string()];
+    machine.additions.push(Addition {
+        host: build::manage_program()?.program("manage"),
+        guest: "/bin/manage".into(),
+    });
+    let words = [
+        "/bin/manage",
+        "drive",
+        &seed.to_string(),
+        &options.seconds.to_string(),
+    ];
     machine.command = words.map(OsString::from).to_vec();
     let (mut output, mut complaints) = (Vec::new(), Vec::new());
-    let streams = Streams { input: Box::new(std::io::empty()), output: &mut output, error: &mut complaints };
+    let streams = Streams {
+        input: Box::new(std::io::empty()),
+        output: &mut output,
+        error: &mut complaints,
+    };
     let outcome = machine.run(streams)?;
     let printed = String::from_utf8_lossy(&output).into_owned();
-    let result = printed.lines().find_map(|line| line.strip_prefix("manage-result "));
+    let result = printed
+        .lines()
+        .find_map(|line| line.strip_prefix("manage-result "));
     if let (Ending::Exited(0), Some(result)) = (&outcome.ending, result) {
         return serde_json::from_str(result).context("the driver's result makes no sense");
     }
     let lines: Vec<&str> = printed.lines().collect();
-    let steps: Vec<usize> = (0..lines.len()).filter(|at| lines[*at].starts_with("step ")).collect();
-    let from = steps.get(steps.len().saturating_sub(STEPS_SHOWN)).copied().unwrap_or(0);
+    let steps: Vec<usize> = (0..lines.len())
+        .filter(|at| lines[*at].starts_with("step "))
+        .collect();
+    let from = steps
+        .get(steps.len().saturating_sub(STEPS_SHOWN))
+        .copied()
+        .unwrap_or(0);
     bail!(
         "{:?}\n{}\n{}\nthe supervisor's log ends:\n{}\nagain: cargo xtask fuzz manage --seed {seed} --cpus {}",
         outcome.ending,

@@ -23,13 +23,21 @@ impl Build {
     /// Whether what has these attributes is compiled, and is not there for tests alone.
     pub fn compiles(self, attributes: &[Attribute]) -> bool {
         let holds = |test, bare| {
-            let conditions = attributes.iter().filter(|attribute| attribute.path().is_ident("cfg"));
-            conditions.filter_map(|attribute| attribute.parse_args::<Meta>().ok()).all(|meta| View { test, bare }.holds(&meta))
+            let conditions = attributes
+                .iter()
+                .filter(|attribute| attribute.path().is_ident("cfg"));
+            conditions
+                .filter_map(|attribute| attribute.parse_args::<Meta>().ok())
+                .all(|meta| View { test, bare }.holds(&meta))
         };
-        let tested = attributes.iter().any(|attribute| attribute.path().is_ident("test"));
+        let tested = attributes
+            .iter()
+            .any(|attribute| attribute.path().is_ident("test"));
         match self {
             Self::Kernel => !tested && holds(false, true),
-            Self::Host => !tested && holds(true, false) && (holds(false, false) || holds(false, true)),
+            Self::Host => {
+                !tested && holds(true, false) && (holds(false, false) || holds(false, true))
+            }
         }
     }
 }
@@ -37,12 +45,22 @@ impl Build {
 impl View {
     fn holds(self, condition: &Meta) -> bool {
         let parts = |list: &syn::MetaList| {
-            list.parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated).map(Vec::from_iter).unwrap_or_default()
+            list.parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated)
+                .map(Vec::from_iter)
+                .unwrap_or_default()
         };
         match condition {
-            Meta::Path(path) => path.is_ident("test") && self.test || path.is_ident("unix") && !self.bare,
+            Meta::Path(path) => {
+                path.is_ident("test") && self.test || path.is_ident("unix") && !self.bare
+            }
             Meta::NameValue(pair) => {
-                let Expr::Lit(ExprLit { lit: Lit::Str(value), .. }) = &pair.value else { return false };
+                let Expr::Lit(ExprLit {
+                    lit: Lit::Str(value),
+                    ..
+                }) = &pair.value
+                else {
+                    return false;
+                };
                 match value.value().as_str() {
                     "none" => pair.path.is_ident("target_os") && self.bare,
                     "linux" => pair.path.is_ident("target_os") && !self.bare,
@@ -50,9 +68,15 @@ impl View {
                     _ => false,
                 }
             }
-            Meta::List(list) if list.path.is_ident("not") => parts(list).iter().all(|part| !self.holds(part)),
-            Meta::List(list) if list.path.is_ident("all") => parts(list).iter().all(|part| self.holds(part)),
-            Meta::List(list) if list.path.is_ident("any") => parts(list).iter().any(|part| self.holds(part)),
+            Meta::List(list) if list.path.is_ident("not") => {
+                parts(list).iter().all(|part| !self.holds(part))
+            }
+            Meta::List(list) if list.path.is_ident("all") => {
+                parts(list).iter().all(|part| self.holds(part))
+            }
+            Meta::List(list) if list.path.is_ident("any") => {
+                parts(list).iter().any(|part| self.holds(part))
+            }
             Meta::List(_) => false,
         }
     }
@@ -76,8 +100,16 @@ mod tests {
             ("#[inline]", true, true),
         ];
         for (attribute, kernel, host) in cases {
-            let item: syn::ItemFn = syn::parse_str(&format!("{attribute} fn f() {{}}")).expect("it is Rust");
-            assert_eq!((Build::Kernel.compiles(&item.attrs), Build::Host.compiles(&item.attrs)), (kernel, host), "{attribute}");
+            let item: syn::ItemFn =
+                syn::parse_str(&format!("{attribute} fn f() {{}}")).expect("it is Rust");
+            assert_eq!(
+                (
+                    Build::Kernel.compiles(&item.attrs),
+                    Build::Host.compiles(&item.attrs)
+                ),
+                (kernel, host),
+                "{attribute}"
+            );
         }
     }
 }

@@ -62,28 +62,53 @@ pub struct Built {
     pub mutants: Vec<Mutant>,
 }
 
-/// Builds the copy with as many of the mutants as are Rust. `command` is Cargo's, without where it is.
+/// Builds the copy with as many of the mutants as are Rust. `command` is Cargo's, without where it
+/// is.
 ///
 /// # Errors
 /// When it does not build without them either.
-pub fn compile(tree: &Tree, mut mutants: Vec<Mutant>, kernel: bool, command: impl Fn(&mut Command)) -> Result<Built> {
+pub fn compile(
+    tree: &Tree,
+    mut mutants: Vec<Mutant>,
+    kernel: bool,
+    command: impl Fn(&mut Command),
+) -> Result<Built> {
     for _ in 0..ROUNDS {
         let written = tree.write(&mutants, kernel)?;
         let mut cargo = build::cargo();
         command(&mut cargo);
-        cargo.current_dir(&tree.root).arg("--message-format=json").arg("--target-dir").arg(&tree.target);
-        cargo.env_remove("CARGO_MANIFEST_DIR").stderr(Stdio::piped());
+        cargo
+            .current_dir(&tree.root)
+            .arg("--message-format=json")
+            .arg("--target-dir")
+            .arg(&tree.target);
+        cargo
+            .env_remove("CARGO_MANIFEST_DIR")
+            .stderr(Stdio::piped());
         let output = cargo.output().context("cannot run cargo")?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let lines: Vec<Line> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let lines: Vec<Line> = text
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect();
         if output.status.success() {
-            return Ok(Built { programs: lines.into_iter().filter_map(program).collect(), mutants });
+            return Ok(Built {
+                programs: lines.into_iter().filter_map(program).collect(),
+                mutants,
+            });
         }
-        let errors: Vec<Message> =
-            lines.into_iter().filter_map(|line| line.message).filter(|message| message.level.starts_with("error")).collect();
+        let errors: Vec<Message> = lines
+            .into_iter()
+            .filter_map(|line| line.message)
+            .filter(|message| message.level.starts_with("error"))
+            .collect();
         let wrong = at_fault(&errors, &written);
         if wrong.is_empty() {
-            let said: Vec<_> = errors.into_iter().filter_map(|error| error.rendered).take(SHOWN).collect();
+            let said: Vec<_> = errors
+                .into_iter()
+                .filter_map(|error| error.rendered)
+                .take(SHOWN)
+                .collect();
             bail!(
                 "the copy in {} does not build:\n{}\n{}",
                 tree.root.display(),
@@ -91,7 +116,11 @@ pub fn compile(tree: &Tree, mut mutants: Vec<Mutant>, kernel: bool, command: imp
                 String::from_utf8_lossy(&output.stderr)
             );
         }
-        eprintln!("xtask: {} of {} mutants are no Rust; built again without them", wrong.len(), mutants.len());
+        eprintln!(
+            "xtask: {} of {} mutants are no Rust; built again without them",
+            wrong.len(),
+            mutants.len()
+        );
         mutants.retain(|mutant| !wrong.contains(&mutant.number));
     }
     bail!("after {ROUNDS} builds there are still mutants that are no Rust")
@@ -99,7 +128,11 @@ pub fn compile(tree: &Tree, mut mutants: Vec<Mutant>, kernel: bool, command: imp
 
 fn program(line: Line) -> Option<Program> {
     let directory = line.manifest_path?.parent()?.to_owned();
-    Some(Program { name: line.target?.name, path: line.executable?, directory })
+    Some(Program {
+        name: line.target?.name,
+        path: line.executable?,
+        directory,
+    })
 }
 
 /// The mutants on the lines of which the compiler complains.
@@ -109,7 +142,9 @@ fn at_fault(errors: &[Message], written: &Written) -> BTreeSet<u32> {
         written
             .iter()
             .filter(|(file, lines, _)| {
-                span.file_name.ends_with(file) && span.line_start < lines.end && span.line_end >= lines.start
+                span.file_name.ends_with(file)
+                    && span.line_start < lines.end
+                    && span.line_end >= lines.start
             })
             .map(|(.., number)| *number)
             .collect::<Vec<_>>()

@@ -43,5 +43,8 @@ const NEIGHBOURS: &[(&str, &str)] = &[
 
 /// The error that stands in the place of `right`.
 pub fn neighbour(right: &str) -> Option<&'static str> {
-    NEIGHBOURS.iter().find(|(is, _)| *is == right).map(|(_, wrong)| *wrong)
+    NEIGHBOURS
+        .iter()
+        .find(|(is, _)| *is == right)
+        .map(|(_, wrong)| *wrong)
 }

@@ -29,15 +29,38 @@ impl Image {
     /// When it does not build.
     pub fn build(tree: &Tree, mutants: Vec<Mutant>) -> Result<(Self, Vec<Mutant>)> {
         let Built { mutants, .. } = compile::compile(tree, mutants, true, |cargo| {
-            cargo.args(["build", "--keep-going", "--profile", PROFILE, "-p", "skerry-kernel", "--target", build::KERNEL_TARGET]);
+            cargo.args([
+                "build",
+                "--keep-going",
+                "--profile",
+                PROFILE,
+                "-p",
+                "skerry-kernel",
+                "--target",
+                build::KERNEL_TARGET,
+            ]);
         })?;
-        let linked = tree.target.join(build::KERNEL_TARGET).join(PROFILE).join("skerry-kernel");
-        let mut bytes = fs::read(&linked).with_context(|| format!("cannot read {}", linked.display()))?;
+        let linked = tree
+            .target
+            .join(build::KERNEL_TARGET)
+            .join(PROFILE)
+            .join("skerry-kernel");
+        let mut bytes =
+            fs::read(&linked).with_context(|| format!("cannot read {}", linked.display()))?;
         ksyms::fill(&mut bytes)?;
-        let choice = choice(&bytes).with_context(|| format!("{} has no {SYMBOL}", linked.display()))?;
+        let choice =
+            choice(&bytes).with_context(|| format!("{} has no {SYMBOL}", linked.display()))?;
         let directory = tree.target.join("images");
-        fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
-        Ok((Self { bytes, choice, directory }, mutants))
+        fs::create_dir_all(&directory)
+            .with_context(|| format!("cannot make {}", directory.display()))?;
+        Ok((
+            Self {
+                bytes,
+                choice,
+                directory,
+            },
+            mutants,
+        ))
     }
 
     /// The image with this choice.
@@ -47,7 +70,9 @@ impl Image {
     pub fn with(&self, choice: u32) -> Result<Chosen> {
         let mut bytes = self.bytes.clone();
         bytes[self.choice..self.choice + 4].copy_from_slice(&choice.to_le_bytes());
-        let path = self.directory.join(format!("{choice}-{}.elf", std::process::id()));
+        let path = self
+            .directory
+            .join(format!("{choice}-{}.elf", std::process::id()));
         fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Chosen(path))
     }

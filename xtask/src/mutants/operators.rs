@@ -68,7 +68,18 @@ pub struct Change {
 const IS: &str = "mutant::is({})";
 
 /// Methods and functions that tell somebody who may be waiting.
-const WAKES: &[&str] = &["wake", "notify", "signal", "kick", "ring", "raise", "unpark", "interrupt", "post", "broadcast"];
+const WAKES: &[&str] = &[
+    "wake",
+    "notify",
+    "signal",
+    "kick",
+    "ring",
+    "raise",
+    "unpark",
+    "interrupt",
+    "post",
+    "broadcast",
+];
 /// Those that give something back, or take it out of where it was.
 const RELEASES: &[&str] = &[
     "release",
@@ -98,12 +109,24 @@ const RELEASES: &[&str] = &[
     "end",
 ];
 /// Methods that store, besides assignments.
-const STORES: &[&str] = &["store", "set", "insert", "push", "push_back", "replace", "fetch_or", "fetch_and", "fetch_add"];
+const STORES: &[&str] = &[
+    "store",
+    "set",
+    "insert",
+    "push",
+    "push_back",
+    "replace",
+    "fetch_or",
+    "fetch_and",
+    "fetch_add",
+];
 
 /// The files that a file names as its modules.
 pub fn modules(file: &File, build: Build) -> Vec<String> {
     let named = |item: &Item| match item {
-        Item::Mod(module) if module.content.is_none() && build.compiles(&module.attrs) => Some(module.ident.to_string()),
+        Item::Mod(module) if module.content.is_none() && build.compiles(&module.attrs) => {
+            Some(module.ident.to_string())
+        }
         _ => None,
     };
     file.items.iter().filter_map(named).collect()
@@ -111,7 +134,11 @@ pub fn modules(file: &File, build: Build) -> Vec<String> {
 
 /// All changes that the operators find in a file.
 pub fn places(file: &File, text: &str, build: Build) -> Vec<Change> {
-    let mut finder = Finder { text, build, found: Vec::new() };
+    let mut finder = Finder {
+        text,
+        build,
+        found: Vec::new(),
+    };
     if build.compiles(&file.attrs) {
         finder.visit_file(file);
     }
@@ -135,20 +162,41 @@ impl Finder<'_> {
 
     /// An expression that would read otherwise.
     fn expression(&mut self, operator: Operator, range: Range<usize>, instead: String) {
-        let both = format!("(if {IS} {{ {instead} }} else {{ {} }})", &self.text[range.clone()]);
-        self.found.push(Change { operator, edits: vec![(range.clone(), both)], change: (range, instead) });
+        let both = format!(
+            "(if {IS} {{ {instead} }} else {{ {} }})",
+            &self.text[range.clone()]
+        );
+        self.found.push(Change {
+            operator,
+            edits: vec![(range.clone(), both)],
+            change: (range, instead),
+        });
     }
 
     /// Statements that would read otherwise.
     fn statement(&mut self, operator: Operator, range: Range<usize>, instead: String) {
-        let both = format!("if {IS} {{ {instead} }} else {{ {} }}", &self.text[range.clone()]);
-        self.found.push(Change { operator, edits: vec![(range.clone(), both)], change: (range, instead) });
+        let both = format!(
+            "if {IS} {{ {instead} }} else {{ {} }}",
+            &self.text[range.clone()]
+        );
+        self.found.push(Change {
+            operator,
+            edits: vec![(range.clone(), both)],
+            change: (range, instead),
+        });
     }
 
     /// A statement that would be missing.
     fn dropped(&mut self, operator: Operator, range: Range<usize>) {
-        let edits = vec![(range.start..range.start, format!("if !{IS} {{ ")), (range.end..range.end, " }".to_owned())];
-        self.found.push(Change { operator, edits, change: (range, String::new()) });
+        let edits = vec![
+            (range.start..range.start, format!("if !{IS} {{ ")),
+            (range.end..range.end, " }".to_owned()),
+        ];
+        self.found.push(Change {
+            operator,
+            edits,
+            change: (range, String::new()),
+        });
     }
 
     fn binary(&mut self, expression: &syn::ExprBinary) {
@@ -168,23 +216,38 @@ impl Finder<'_> {
         let masked = |side: &Expr| matches!(bare(side), Expr::Binary(inner) if matches!(inner.op, BinOp::BitAnd(_)));
         let zero = self.text(right) == "0";
         match (&expression.op, other) {
-            (BinOp::Ne(_), _) if zero && masked(left) => self.expression(Operator::FlagIgnored, whole, "false".into()),
-            (BinOp::Eq(_), _) if zero && masked(left) => self.expression(Operator::FlagIgnored, whole, "true".into()),
+            (BinOp::Ne(_), _) if zero && masked(left) => {
+                self.expression(Operator::FlagIgnored, whole, "false".into())
+            }
+            (BinOp::Eq(_), _) if zero && masked(left) => {
+                self.expression(Operator::FlagIgnored, whole, "true".into())
+            }
             (_, Some(other)) => {
                 let text = with(other);
-                let both = format!("(if {IS} {{ {text} }} else {{ {} }})", &self.text[whole.clone()]);
+                let both = format!(
+                    "(if {IS} {{ {text} }} else {{ {} }})",
+                    &self.text[whole.clone()]
+                );
                 self.found.push(Change {
                     operator: Operator::Comparison,
                     edits: vec![(whole, both)],
                     change: (mark, other.to_owned()),
                 });
             }
-            (BinOp::And(_), _) if !has_let(left) && !has_let(right) => self.half(expression, "||", IS),
+            (BinOp::And(_), _) if !has_let(left) && !has_let(right) => {
+                self.half(expression, "||", IS)
+            }
             (BinOp::Or(_), _) => self.half(expression, "&&", "!mutant::is({})"),
             _ => {}
         }
-        let counted = matches!(expression.op, BinOp::Add(_) | BinOp::Sub(_) | BinOp::AddAssign(_) | BinOp::SubAssign(_));
-        let compared = matches!(expression.op, BinOp::Lt(_) | BinOp::Le(_) | BinOp::Gt(_) | BinOp::Ge(_) | BinOp::Eq(_));
+        let counted = matches!(
+            expression.op,
+            BinOp::Add(_) | BinOp::Sub(_) | BinOp::AddAssign(_) | BinOp::SubAssign(_)
+        );
+        let compared = matches!(
+            expression.op,
+            BinOp::Lt(_) | BinOp::Le(_) | BinOp::Gt(_) | BinOp::Ge(_) | BinOp::Eq(_)
+        );
         if counted || compared || matches!(expression.op, BinOp::Mul(_) | BinOp::Div(_)) {
             self.number(left, counted);
             self.number(right, counted);
@@ -195,8 +258,15 @@ impl Finder<'_> {
     fn half(&mut self, expression: &syn::ExprBinary, mark: &str, guard: &str) {
         let right = at(&*expression.right);
         let missing = at(&*expression.left).end..right.end;
-        let edits = vec![(right.start..right.start, format!("({guard} {mark} (")), (right.end..right.end, "))".to_owned())];
-        self.found.push(Change { operator: Operator::CheckRemoved, edits, change: (missing, String::new()) });
+        let edits = vec![
+            (right.start..right.start, format!("({guard} {mark} (")),
+            (right.end..right.end, "))".to_owned()),
+        ];
+        self.found.push(Change {
+            operator: Operator::CheckRemoved,
+            edits,
+            change: (missing, String::new()),
+        });
     }
 
     /// An operand that could be one too large or too small.
@@ -212,7 +282,9 @@ impl Finder<'_> {
                 },
                 _ => return,
             },
-            Expr::Path(path) if is_constant(&path.path) && !is_errno(&path.path) => format!("({} - 1)", self.text(operand)),
+            Expr::Path(path) if is_constant(&path.path) && !is_errno(&path.path) => {
+                format!("({} - 1)", self.text(operand))
+            }
             Expr::MethodCall(call) if call.method == "len" && call.args.is_empty() && !counted => {
                 format!("({} + 1)", self.text(operand))
             }
@@ -223,13 +295,20 @@ impl Finder<'_> {
 
     fn method(&mut self, call: &syn::ExprMethodCall) {
         let whole = at(call);
-        match (call.method.to_string().as_str(), call.args.len(), call.args.first()) {
+        match (
+            call.method.to_string().as_str(),
+            call.args.len(),
+            call.args.first(),
+        ) {
             ("contains" | "intersects", 1, Some(Expr::Path(path))) if is_constant(&path.path) => {
                 self.expression(Operator::FlagIgnored, whole, "false".into());
             }
             ("min" | "max", 1, Some(_)) => {
                 let (limited, text) = (at(&*call.receiver), self.text(&*call.receiver).to_owned());
-                let both = format!("(if {IS} {{ {text} }} else {{ {} }})", &self.text[whole.clone()]);
+                let both = format!(
+                    "(if {IS} {{ {text} }} else {{ {} }})",
+                    &self.text[whole.clone()]
+                );
                 self.found.push(Change {
                     operator: Operator::CheckRemoved,
                     change: (limited.end..whole.end, String::new()),
@@ -248,17 +327,34 @@ impl Finder<'_> {
                 self.statement(Operator::DroppedError, at(statement), text);
             }
             Stmt::Expr(expression, Some(_)) => match called(expression) {
-                Some(name) if starts(&name, WAKES) => self.dropped(Operator::DroppedWake, at(statement)),
-                Some(name) if starts(&name, RELEASES) => self.dropped(Operator::DroppedRelease, at(statement)),
+                Some(name) if starts(&name, WAKES) => {
+                    self.dropped(Operator::DroppedWake, at(statement))
+                }
+                Some(name) if starts(&name, RELEASES) => {
+                    self.dropped(Operator::DroppedRelease, at(statement))
+                }
                 _ => {}
             },
             Stmt::Expr(Expr::If(condition), _)
-                if condition.else_branch.is_none() && condition.attrs.is_empty() && leaves(&condition.then_branch) =>
+                if condition.else_branch.is_none()
+                    && condition.attrs.is_empty()
+                    && leaves(&condition.then_branch) =>
             {
                 let range = at(&*condition.cond);
-                let (open, close) = if has_let(&condition.cond) { (" && ", "") } else { (" && (", ")") };
-                let edits = vec![(range.start..range.start, format!("!{IS}{open}")), (range.end..range.end, close.to_owned())];
-                self.found.push(Change { operator: Operator::CheckRemoved, edits, change: (at(statement), String::new()) });
+                let (open, close) = if has_let(&condition.cond) {
+                    (" && ", "")
+                } else {
+                    (" && (", ")")
+                };
+                let edits = vec![
+                    (range.start..range.start, format!("!{IS}{open}")),
+                    (range.end..range.end, close.to_owned()),
+                ];
+                self.found.push(Change {
+                    operator: Operator::CheckRemoved,
+                    edits,
+                    change: (at(statement), String::new()),
+                });
             }
             _ => {}
         }
@@ -266,18 +362,27 @@ impl Finder<'_> {
 
     /// A function that would return at once.
     fn function(&mut self, signature: &Signature, block: &Block) {
-        let Some(first) = block.stmts.first() else { return };
+        let Some(first) = block.stmts.first() else {
+            return;
+        };
         let value = match &signature.output {
             ReturnType::Default => "return;",
             ReturnType::Type(_, kind) if returns_nothing(kind) => "return Ok(());",
             ReturnType::Type(..) => return,
         };
-        if signature.constness.is_some() || signature.unsafety.is_some() || signature.ident == "main" {
+        if signature.constness.is_some()
+            || signature.unsafety.is_some()
+            || signature.ident == "main"
+        {
             return;
         }
         let start = at(first).start;
         let edits = vec![(start..start, format!("if {IS} {{ {value} }} "))];
-        self.found.push(Change { operator: Operator::EarlyReturn, edits, change: (start..start, format!("{value} ")) });
+        self.found.push(Change {
+            operator: Operator::EarlyReturn,
+            edits,
+            change: (start..start, format!("{value} ")),
+        });
     }
 }
 
@@ -297,7 +402,11 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     }
 
     fn visit_trait_item_fn(&mut self, item: &'ast syn::TraitItemFn) {
-        if let Some(block) = item.default.as_ref().filter(|_| self.build.compiles(&item.attrs)) {
+        if let Some(block) = item
+            .default
+            .as_ref()
+            .filter(|_| self.build.compiles(&item.attrs))
+        {
             self.function(&item.sig, block);
             self.visit_block(block);
         }
@@ -310,7 +419,11 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     }
 
     fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
-        let shown = item.trait_.as_ref().and_then(|(_, path, _)| path.segments.last()).is_some_and(|last| last.ident == "Debug");
+        let shown = item
+            .trait_
+            .as_ref()
+            .and_then(|(_, path, _)| path.segments.last())
+            .is_some_and(|last| last.ident == "Debug");
         if self.build.compiles(&item.attrs) && !shown {
             for inner in &item.items {
                 self.visit_impl_item(inner);
@@ -363,10 +476,19 @@ impl<'ast> Visit<'ast> for Finder<'_> {
                 self.expression(Operator::Comparison, at(expression), instead);
             }
             Expr::Path(path) if is_errno(&path.path) => {
-                let name = path.path.segments.last().map(|last| last.ident.to_string()).unwrap_or_default();
+                let name = path
+                    .path
+                    .segments
+                    .last()
+                    .map(|last| last.ident.to_string())
+                    .unwrap_or_default();
                 if let Some(other) = errnos::neighbour(&name) {
                     let before = self.text(expression).trim_end_matches(&name);
-                    self.expression(Operator::WrongErrno, at(expression), format!("{before}{other}"));
+                    self.expression(
+                        Operator::WrongErrno,
+                        at(expression),
+                        format!("{before}{other}"),
+                    );
                 }
             }
             _ => {}
@@ -383,8 +505,11 @@ impl Finder<'_> {
         }
         for pair in block.stmts.windows(2) {
             // Stores that have nothing to do with each other may stand in any order.
-            let (Some(first), Some(second)) = (stored(&pair[0]), stored(&pair[1])) else { continue };
-            let dependent = names(self.text(&pair[1]), self.text(first)) || names(self.text(&pair[0]), self.text(second));
+            let (Some(first), Some(second)) = (stored(&pair[0]), stored(&pair[1])) else {
+                continue;
+            };
+            let dependent = names(self.text(&pair[1]), self.text(first))
+                || names(self.text(&pair[0]), self.text(second));
             if dependent && !self.are_flags_of_one_set(&pair[0], &pair[1]) {
                 let range = at(&pair[0]).start..at(&pair[1]).end;
                 let text = format!("{} {}", self.text(&pair[1]), self.text(&pair[0]));
@@ -396,18 +521,25 @@ impl Finder<'_> {
     /// Whether two statements set different flags of a set, which they may do in any order.
     fn are_flags_of_one_set(&self, first: &Stmt, second: &Stmt) -> bool {
         let flag = |statement: &Stmt| {
-            let Stmt::Expr(Expr::MethodCall(call), Some(_)) = statement else { return None };
-            let Expr::Path(path) = call.args.first()? else { return None };
+            let Stmt::Expr(Expr::MethodCall(call), Some(_)) = statement else {
+                return None;
+            };
+            let Expr::Path(path) = call.args.first()? else {
+                return None;
+            };
             is_constant(&path.path).then(|| self.text(path))
         };
-        flag(first).zip(flag(second)).is_some_and(|(first, second)| first != second)
+        flag(first)
+            .zip(flag(second))
+            .is_some_and(|(first, second)| first != second)
     }
 }
 
 /// Whether a text has a place in it, and not only one whose name begins with the place's.
 fn names(text: &str, place: &str) -> bool {
     let goes_on = |end: usize| text[end..].starts_with(|c: char| c.is_alphanumeric() || c == '_');
-    text.match_indices(place).any(|(at, _)| !goes_on(at + place.len()))
+    text.match_indices(place)
+        .any(|(at, _)| !goes_on(at + place.len()))
 }
 
 /// An expression without the parentheses around it.
@@ -440,30 +572,52 @@ fn called(expression: &Expr) -> Option<String> {
 }
 
 fn starts(name: &str, words: &[&str]) -> bool {
-    words.iter().any(|word| name == *word || name.starts_with(&format!("{word}_")) || name.ends_with(&format!("_{word}")))
+    words.iter().any(|word| {
+        name == *word
+            || name.starts_with(&format!("{word}_"))
+            || name.ends_with(&format!("_{word}"))
+    })
 }
 
 /// Whether a block does nothing but leave.
 fn leaves(block: &Block) -> bool {
-    matches!(block.stmts.as_slice(), [Stmt::Expr(Expr::Return(_) | Expr::Continue(_) | Expr::Break(_), _)])
+    matches!(
+        block.stmts.as_slice(),
+        [Stmt::Expr(
+            Expr::Return(_) | Expr::Continue(_) | Expr::Break(_),
+            _
+        )]
+    )
 }
 
 /// Where a statement stores something.
 fn stored(statement: &Stmt) -> Option<&Expr> {
     match statement {
         Stmt::Expr(Expr::Assign(assignment), Some(_)) => Some(&assignment.left),
-        Stmt::Expr(Expr::Binary(binary), Some(_)) => {
-            matches!(binary.op, BinOp::AddAssign(_) | BinOp::SubAssign(_) | BinOp::BitOrAssign(_)).then_some(&*binary.left)
-        }
-        Stmt::Expr(Expr::MethodCall(call), Some(_)) => STORES.iter().any(|name| call.method == name).then_some(&*call.receiver),
+        Stmt::Expr(Expr::Binary(binary), Some(_)) => matches!(
+            binary.op,
+            BinOp::AddAssign(_) | BinOp::SubAssign(_) | BinOp::BitOrAssign(_)
+        )
+        .then_some(&*binary.left),
+        Stmt::Expr(Expr::MethodCall(call), Some(_)) => STORES
+            .iter()
+            .any(|name| call.method == name)
+            .then_some(&*call.receiver),
         _ => None,
     }
 }
 
 /// Whether a path names a constant.
 fn is_constant(path: &syn::Path) -> bool {
-    let name = path.segments.last().map(|last| last.ident.to_string()).unwrap_or_default();
-    name.len() > 1 && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
+    let name = path
+        .segments
+        .last()
+        .map(|last| last.ident.to_string())
+        .unwrap_or_default();
+    name.len() > 1
+        && name
+            .chars()
+            .all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
 }
 
 fn is_errno(path: &syn::Path) -> bool {
@@ -474,7 +628,16 @@ fn is_errno(path: &syn::Path) -> bool {
 /// Whether a function's result is `Result<(), …>`.
 fn returns_nothing(kind: &Type) -> bool {
     let Type::Path(path) = kind else { return false };
-    let Some(last) = path.path.segments.last().filter(|last| last.ident == "Result") else { return false };
-    let syn::PathArguments::AngleBracketed(arguments) = &last.arguments else { return false };
+    let Some(last) = path
+        .path
+        .segments
+        .last()
+        .filter(|last| last.ident == "Result")
+    else {
+        return false;
+    };
+    let syn::PathArguments::AngleBracketed(arguments) = &last.arguments else {
+        return false;
+    };
     matches!(arguments.args.first(), Some(syn::GenericArgument::Type(Type::Tuple(tuple))) if tuple.elems.is_empty())
 }

@@ -73,7 +73,10 @@ impl Verdict {
             Fate::Equivalent => "equivalent".into(),
         };
         let fate: String = fate.chars().take(160).collect();
-        format!("{:>4} {}:{} {}: {fate}", self.number, self.file, self.line, self.operator)
+        format!(
+            "{:>4} {}:{} {}: {fate}",
+            self.number, self.file, self.line, self.operator
+        )
     }
 
     fn difference(&self) -> String {
@@ -87,24 +90,37 @@ impl Verdict {
     }
 }
 
-/// The mutants that are known to be equivalent: `FILE | OPERATOR | LINES AS THEY WOULD BE | REASON`. Of lines of which nothing would be left
-/// it has the lines themselves, after `- `.
+/// The mutants that are known to be equivalent:
+/// `FILE | OPERATOR | LINES AS THEY WOULD BE | REASON`. Of lines of which nothing would be left it
+/// has the lines themselves, after `- `.
 pub const EQUIVALENT: &str = "tests/mutants/equivalent.list";
 
 /// Those named there: file, operator, the changed line without white space around it.
 pub fn equivalent() -> Result<Vec<(String, String, String)>> {
     let path = paths::root().join(EQUIVALENT);
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text =
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let mut list = Vec::new();
-    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+    for line in text
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+    {
         // The lines may have such a bar, too.
         let parts = line.split_once(" | ").and_then(|(file, rest)| {
             let (operator, rest) = rest.split_once(" | ")?;
-            rest.rsplit_once(" | ").map(|(after, reason)| (file, operator, after, reason))
+            rest.rsplit_once(" | ")
+                .map(|(after, reason)| (file, operator, after, reason))
         });
-        let (file, operator, after, reason) = parts.with_context(|| format!("{EQUIVALENT}: {line:?} has no four parts"))?;
-        anyhow::ensure!(!reason.trim().is_empty(), "{EQUIVALENT}: {line:?} has no reason");
-        anyhow::ensure!(paths::root().join(file).exists(), "{EQUIVALENT}: there is no {file}");
+        let (file, operator, after, reason) =
+            parts.with_context(|| format!("{EQUIVALENT}: {line:?} has no four parts"))?;
+        anyhow::ensure!(
+            !reason.trim().is_empty(),
+            "{EQUIVALENT}: {line:?} has no reason"
+        );
+        anyhow::ensure!(
+            paths::root().join(file).exists(),
+            "{EQUIVALENT}: there is no {file}"
+        );
         list.push((file.to_owned(), operator.to_owned(), squeezed(after)));
     }
     Ok(list)
@@ -117,7 +133,9 @@ pub fn is_equivalent(mutant: &Mutant, list: &[(String, String, String)]) -> bool
         none if none.is_empty() => format!("- {}", squeezed(&place.before)),
         lines => lines,
     };
-    list.iter().any(|(file, operator, after)| *file == place.file && *operator == place.operator.to_string() && *after == lines)
+    list.iter().any(|(file, operator, after)| {
+        *file == place.file && *operator == place.operator.to_string() && *after == lines
+    })
 }
 
 /// A text with one blank for each run of white space.
@@ -137,14 +155,22 @@ struct Row {
 /// The tables, and what nobody noticed.
 pub fn text(verdicts: &[Verdict]) -> String {
     let mut text = String::new();
-    let unnoticed = verdicts.iter().filter(|verdict| matches!(verdict.fate, Fate::Survived | Fate::NotReached));
+    let unnoticed = verdicts
+        .iter()
+        .filter(|verdict| matches!(verdict.fate, Fate::Survived | Fate::NotReached));
     for verdict in unnoticed {
-        let what = if matches!(verdict.fate, Fate::Survived) { "survived" } else { "not reached" };
+        let what = if matches!(verdict.fate, Fate::Survived) {
+            "survived"
+        } else {
+            "not reached"
+        };
         write!(text, "\n{what}: {}", verdict.difference()).expect("a string takes all");
     }
     type Key = fn(&Verdict) -> String;
-    for (title, key) in [("crate", (|verdict| verdict.package.clone()) as Key), ("operator", |verdict| verdict.operator.clone())]
-    {
+    for (title, key) in [
+        ("crate", (|verdict| verdict.package.clone()) as Key),
+        ("operator", |verdict| verdict.operator.clone()),
+    ] {
         let mut rows: BTreeMap<String, Row> = BTreeMap::new();
         for verdict in verdicts {
             for name in [key(verdict), "~".into()] {
@@ -159,11 +185,23 @@ pub fn text(verdicts: &[Verdict]) -> String {
         }
         write!(text, "\n| {title} | killed | survived | not reached | equivalent | share |\n|---|---|---|---|---|---|\n")
             .expect("a string takes all");
-        for (name, Row { killed, survived, missed, equivalent }) in rows {
+        for (
+            name,
+            Row {
+                killed,
+                survived,
+                missed,
+                equivalent,
+            },
+        ) in rows
+        {
             let name = if name == "~" { "all".into() } else { name };
             let share = 100 * killed / (killed + survived + missed).max(1);
-            writeln!(text, "| {name} | {killed} | {survived} | {missed} | {equivalent} | {share} % |")
-                .expect("a string takes all");
+            writeln!(
+                text,
+                "| {name} | {killed} | {survived} | {missed} | {equivalent} | {share} % |"
+            )
+            .expect("a string takes all");
         }
     }
     let mut tests: BTreeMap<(&str, &str), usize> = BTreeMap::new();

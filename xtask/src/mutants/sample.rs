@@ -1,4 +1,5 @@
-//! Which of all possible changes are tried: chosen by a seed, evenly over the kinds of changes of each crate.
+//! Which of all possible changes are tried: chosen by a seed, evenly over the kinds of changes of
+//! each crate.
 
 use std::collections::BTreeMap;
 
@@ -24,20 +25,28 @@ impl Random {
     }
 }
 
-/// Takes `count` of `places` that can be built into one program, in the order in which they count. Each crate has a share
-/// as large as the square root of what could be changed in it, so that small ones are seen, too; in a crate, the operators
-/// take turns.
+/// Takes `count` of `places` that can be built into one program, in the order in which they count.
+/// Each crate has a share as large as the square root of what could be changed in it, so that small
+/// ones are seen, too; in a crate, the operators take turns.
 pub fn choose(places: Vec<Place>, count: usize, seed: u64) -> Vec<Place> {
     let mut random = Random::new(seed);
     let mut crates: BTreeMap<String, BTreeMap<Operator, Vec<Place>>> = BTreeMap::new();
     for place in places {
-        crates.entry(place.package.clone()).or_default().entry(place.operator).or_default().push(place);
+        crates
+            .entry(place.package.clone())
+            .or_default()
+            .entry(place.operator)
+            .or_default()
+            .push(place);
     }
     let mut queues: Vec<(f64, Vec<Place>)> = crates
         .into_values()
         .map(|operators| {
             let share = (operators.values().map(Vec::len).sum::<usize>() as f64).sqrt();
-            (share, in_turn(operators.into_values().collect(), &mut random))
+            (
+                share,
+                in_turn(operators.into_values().collect(), &mut random),
+            )
         })
         .collect();
     let mut chosen: Vec<Place> = Vec::new();
@@ -45,8 +54,14 @@ pub fn choose(places: Vec<Place>, count: usize, seed: u64) -> Vec<Place> {
     let mut taken = vec![0.0; queues.len()];
     while chosen.len() < count {
         let waiting = (0..queues.len()).filter(|index| !queues[*index].1.is_empty());
-        let Some(next) = waiting.min_by(|a, b| (taken[*a] / queues[*a].0).total_cmp(&(taken[*b] / queues[*b].0))) else { break };
-        let Some(place) = queues[next].1.pop() else { break };
+        let Some(next) = waiting
+            .min_by(|a, b| (taken[*a] / queues[*a].0).total_cmp(&(taken[*b] / queues[*b].0)))
+        else {
+            break;
+        };
+        let Some(place) = queues[next].1.pop() else {
+            break;
+        };
         if chosen.iter().all(|other| place.goes_with(other)) {
             taken[next] += 1.0;
             chosen.push(place);
@@ -55,7 +70,8 @@ pub fn choose(places: Vec<Place>, count: usize, seed: u64) -> Vec<Place> {
     chosen
 }
 
-/// The places of several kinds, each kind shuffled, the kinds taking turns; to be taken from the end.
+/// The places of several kinds, each kind shuffled, the kinds taking turns; to be taken from the
+/// end.
 fn in_turn(mut kinds: Vec<Vec<Place>>, random: &mut Random) -> Vec<Place> {
     for kind in &mut kinds {
         for last in (1..kind.len()).rev() {

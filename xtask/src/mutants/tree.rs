@@ -1,7 +1,8 @@
 //! The copy of the tree that holds the mutants.
 //!
-//! All mutants of a run are in one program; a switch (`tools/mutant`) says which is in force. The copy and what is built of
-//! it stay, and only what differs is written, so the next run builds little.
+//! All mutants of a run are in one program; a switch (`tools/mutant`) says which is in force. The
+//! copy and what is built of it stay, and only what differs is written, so the next run builds
+//! little.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,8 +16,10 @@ use super::places::{self, Place};
 use crate::paths;
 
 /// The function that takes a host name: there a test says which part of it begins (`mutant::mark`).
-const HOOK: (&str, &str) =
-    ("crates/linux/src/system/sysinfo.rs", "fn set_name(which: &Mutex<Vec<u8>>, name: &[u8]) -> Result<(), Errno> {");
+const HOOK: (&str, &str) = (
+    "crates/linux/src/system/sysinfo.rs",
+    "fn set_name(which: &Mutex<Vec<u8>>, name: &[u8]) -> Result<(), Errno> {",
+);
 /// What is written behind that.
 const HOOKED: &str = " if mutant::mark(name) { return Ok(()); }";
 /// What is added to the dependencies of a crate with mutants.
@@ -46,10 +49,14 @@ impl Tree {
     /// The copy of this name.
     pub fn new(name: &str) -> Self {
         let directory = paths::target().join("mutants");
-        Self { root: directory.join(format!("{name}-tree")), target: directory.join(format!("{name}-build")) }
+        Self {
+            root: directory.join(format!("{name}-tree")),
+            target: directory.join(format!("{name}-build")),
+        }
     }
 
-    /// Makes the copy the tree as it is, uncommitted changes included, with these mutants in it; a kernel also gets the hook.
+    /// Makes the copy the tree as it is, uncommitted changes included, with these mutants in it; a
+    /// kernel also gets the hook.
     ///
     /// # Errors
     /// When a file cannot be copied, or there is no place for the hook.
@@ -58,8 +65,10 @@ impl Tree {
         for mutant in mutants {
             by_file.entry(&mutant.place.file).or_default().push(mutant);
         }
-        let mut manifests: BTreeSet<String> =
-            mutants.iter().map(|mutant| format!("{}/Cargo.toml", places::directory(&mutant.place.package))).collect();
+        let mut manifests: BTreeSet<String> = mutants
+            .iter()
+            .map(|mutant| format!("{}/Cargo.toml", places::directory(&mutant.place.package)))
+            .collect();
         if kernel {
             manifests.insert("crates/linux/Cargo.toml".into());
         }
@@ -70,11 +79,16 @@ impl Tree {
             if !from.is_file() {
                 continue;
             }
-            let mut contents = fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?;
+            let mut contents =
+                fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?;
             if let Some(mutants) = by_file.get(name.as_str()) {
                 let (text, places) = apply(&String::from_utf8(contents)?, mutants);
                 contents = text.into_bytes();
-                written.extend(places.into_iter().map(|(lines, number)| (name.clone(), lines, number)));
+                written.extend(
+                    places
+                        .into_iter()
+                        .map(|(lines, number)| (name.clone(), lines, number)),
+                );
             }
             if manifests.contains(&name) {
                 let text = String::from_utf8(contents)?;
@@ -104,7 +118,9 @@ impl Tree {
     pub fn forget_failures(&self) -> Result<()> {
         let mut waiting = vec![self.root.join("crates")];
         while let Some(directory) = waiting.pop() {
-            for entry in fs::read_dir(&directory).with_context(|| format!("cannot read {}", directory.display()))? {
+            for entry in fs::read_dir(&directory)
+                .with_context(|| format!("cannot read {}", directory.display()))?
+            {
                 let path = entry?.path();
                 let original = paths::root().join(path.strip_prefix(&self.root)?);
                 if path.is_dir() {
@@ -112,7 +128,8 @@ impl Tree {
                 } else if path.to_string_lossy().contains("regressions") {
                     match fs::read(&original) {
                         Ok(contents) => write_if_different(&path, &contents)?,
-                        Err(_) => fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?,
+                        Err(_) => fs::remove_file(&path)
+                            .with_context(|| format!("cannot remove {}", path.display()))?,
                     }
                 }
             }
@@ -124,12 +141,26 @@ impl Tree {
 /// The files of the tree.
 fn listed() -> Result<Vec<String>> {
     let output = Command::new("git")
-        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ])
         .current_dir(paths::root())
         .output()
         .context("cannot run git")?;
-    ensure!(output.status.success(), "git ls-files: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8(output.stdout)?.split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect())
+    ensure!(
+        output.status.success(),
+        "git ls-files: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(String::from_utf8(output.stdout)?
+        .split('\0')
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect())
 }
 
 /// The text of the file that takes a host name, with the hook.
@@ -138,7 +169,10 @@ fn listed() -> Result<Vec<String>> {
 /// When the function has another shape than this knows.
 fn hooked(text: &str) -> Result<String> {
     let (file, function) = HOOK;
-    ensure!(text.contains(function), "{file} has no `{function}`: xtask/src/mutants/tree.rs must know its new shape");
+    ensure!(
+        text.contains(function),
+        "{file} has no `{function}`: xtask/src/mutants/tree.rs must know its new shape"
+    );
     Ok(text.replacen(function, &format!("{function}{HOOKED}"), 1))
 }
 
@@ -146,7 +180,13 @@ fn hooked(text: &str) -> Result<String> {
 fn apply(text: &str, mutants: &[&Mutant]) -> (String, Vec<(Range<usize>, u32)>) {
     let mut edits: Vec<(&Range<usize>, &str, u32)> = mutants
         .iter()
-        .flat_map(|mutant| mutant.place.edits.iter().map(|(range, text)| (range, text.as_str(), mutant.number)))
+        .flat_map(|mutant| {
+            mutant
+                .place
+                .edits
+                .iter()
+                .map(|(range, text)| (range, text.as_str(), mutant.number))
+        })
         .collect();
     edits.sort_by_key(|(range, ..)| (range.start, range.end));
     let (mut result, mut done) = (String::new(), 0);
@@ -161,10 +201,17 @@ fn apply(text: &str, mutants: &[&Mutant]) -> (String, Vec<(Range<usize>, u32)>) 
         place.end = line(&result) + 1;
     }
     result.push_str(&text[done..]);
-    (result, lines.into_iter().map(|(number, lines)| (lines, number)).collect())
+    (
+        result,
+        lines
+            .into_iter()
+            .map(|(number, lines)| (lines, number))
+            .collect(),
+    )
 }
 
-/// Files keep the time at which they were last different: by it, Cargo knows what it need not build.
+/// Files keep the time at which they were last different: by it, Cargo knows what it need not
+/// build.
 fn write_if_different(path: &Path, contents: &[u8]) -> Result<()> {
     if fs::read(path).is_ok_and(|old| old == contents) {
         return Ok(());
@@ -210,7 +257,8 @@ mod tests {
 fn g() { h.wake_all(); }
 ";
 
-    /// Each change by itself: the line as a developer would have written it wrongly, and that both fit into one program.
+    /// Each change by itself: the line as a developer would have written it wrongly, and that both
+    /// fit into one program.
     #[test]
     fn changes_are_found_and_built_in() {
         let file = syn::parse_file(TEXT).expect("it is Rust");
@@ -220,7 +268,11 @@ fn g() { h.wake_all(); }
             let (range, instead) = change.change.clone();
             let wrong = format!("{}{instead}{}", &TEXT[..range.start], &TEXT[range.end..]);
             syn::parse_file(&wrong).expect("the wrong program is one");
-            let differs = wrong.lines().zip(TEXT.lines()).find(|(a, b)| a != b).map_or("", |(line, _)| line.trim());
+            let differs = wrong
+                .lines()
+                .zip(TEXT.lines())
+                .find(|(a, b)| a != b)
+                .map_or("", |(line, _)| line.trim());
             seen.push(format!("{}: {differs}", change.operator));
             let place = Place {
                 package: "p".into(),
@@ -232,7 +284,13 @@ fn g() { h.wake_all(); }
                 before: String::new(),
                 after: String::new(),
             };
-            let (both, lines) = apply(TEXT, &[&Mutant { number: index as u32 + 1, place }]);
+            let (both, lines) = apply(
+                TEXT,
+                &[&Mutant {
+                    number: index as u32 + 1,
+                    place,
+                }],
+            );
             syn::parse_file(&both).unwrap_or_else(|error| panic!("{error}: {both}"));
             assert!(both.contains(&format!("mutant::is({})", index + 1)) && lines.len() == 1);
         }

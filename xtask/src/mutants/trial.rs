@@ -1,7 +1,8 @@
-//! What a machine is told when it runs a kernel with mutants: which image, for how long, and which steps of a test.
+//! What a machine is told when it runs a kernel with mutants: which image, for how long, and which
+//! steps of a test.
 //!
-//! A *step* is one script of those that a test runs in one boot (`test::batch`); it is known by the name of the machine's
-//! log and its place among the steps.
+//! A *step* is one script of those that a test runs in one boot (`test::batch`); it is known by the
+//! name of the machine's log and its place among the steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -24,7 +25,8 @@ pub struct Trial {
     pub marks: bool,
 }
 
-/// How many times its own limit a step may take, and a test that is recorded: the host may have other things to do, for hours.
+/// How many times its own limit a step may take, and a test that is recorded: the host may have
+/// other things to do, for hours.
 pub const PATIENCE: u32 = 4;
 
 /// A machine's name and a place among its steps.
@@ -32,7 +34,10 @@ pub type StepId = (String, usize);
 
 /// The name of a machine by its log.
 pub fn machine(log: &Path) -> String {
-    log.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    log.file_stem()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// Where a kernel tells which mutants it came by.
@@ -48,12 +53,18 @@ pub fn names(log: &Path) -> PathBuf {
 impl Trial {
     /// Whether this step is run in the machine with this log.
     pub fn wants(&self, log: &Path, step: usize) -> bool {
-        self.steps.as_ref().is_none_or(|steps| steps.contains(&(machine(log), step)))
+        self.steps
+            .as_ref()
+            .is_none_or(|steps| steps.contains(&(machine(log), step)))
     }
 
     /// What comes before the script of a step.
     pub fn before(&self, step: usize) -> String {
-        if self.marks { format!("hostname {}{step}\n", mutant::PREFIX) } else { String::new() }
+        if self.marks {
+            format!("hostname {}{step}\n", mutant::PREFIX)
+        } else {
+            String::new()
+        }
     }
 
     /// Keeps the names of a machine's steps.
@@ -65,7 +76,8 @@ impl Trial {
         for step in steps {
             writeln!(text, "{}", step.replace('\n', " ")).expect("a string takes all");
         }
-        fs::write(names(log), text).with_context(|| format!("cannot write beside {}", log.display()))
+        fs::write(names(log), text)
+            .with_context(|| format!("cannot write beside {}", log.display()))
     }
 }
 
@@ -94,7 +106,8 @@ impl Record {
             } else if value & mutant::TIME != 0 {
                 let now = value % mutant::TIME;
                 if let (Some(step), Some(since)) = (step, since) {
-                    record.steps.entry(step).or_default().1 = TURN * now.wrapping_sub(since).min(1 << 20);
+                    record.steps.entry(step).or_default().1 =
+                        TURN * now.wrapping_sub(since).min(1 << 20);
                 }
                 since = Some(now);
             } else if value < mutant::MOST {

@@ -1,4 +1,5 @@
-//! Many small checks in one boot: shell scripts, or programs, each in an empty directory with a time limit of its own.
+//! Many small checks in one boot: shell scripts, or programs, each in an empty directory with a
+//! time limit of its own.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,7 +16,8 @@ use crate::mutants::trial;
 use crate::paths;
 use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
 
-/// What a script must print (standard output and error together), and that it must end with status 0 unless said otherwise.
+/// What a script must print (standard output and error together), and that it must end with status
+/// 0 unless said otherwise.
 pub enum Expect {
     /// What the same script prints on the host, under the same busybox.
     SameAsHost,
@@ -40,12 +42,20 @@ pub struct Step {
 impl Step {
     /// A script that may take 30 seconds.
     pub fn new(what: impl Into<String>, script: impl Into<String>, expect: Expect) -> Self {
-        Self { what: what.into(), script: script.into(), expect, limit: 30 }
+        Self {
+            what: what.into(),
+            script: script.into(),
+            expect,
+            limit: 30,
+        }
     }
 
     /// The same with another time limit.
     pub fn limit(self, seconds: u32) -> Self {
-        Self { limit: seconds, ..self }
+        Self {
+            limit: seconds,
+            ..self
+        }
     }
 }
 
@@ -93,12 +103,21 @@ pub fn run(mut machine: Machine, steps: &[Step]) -> Result<Vec<Check>> {
     let trial = machine.kernel.trial();
     let patience = trial.map_or(1, |_| trial::PATIENCE);
     let mut wanted = 0;
-    for (index, step) in steps.iter().enumerate().filter(|(index, _)| trial.is_none_or(|trial| trial.wants(&machine.log, *index)))
+    for (index, step) in steps
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| trial.is_none_or(|trial| trial.wants(&machine.log, *index)))
     {
         wanted += 1;
         let before = trial.map(|trial| trial.before(index)).unwrap_or_default();
-        fs::write(scripts.join(format!("{index:03}.sh")), before + &step.script)?;
-        fs::write(scripts.join(format!("{index:03}.limit")), (step.limit * patience).to_string())?;
+        fs::write(
+            scripts.join(format!("{index:03}.sh")),
+            before + &step.script,
+        )?;
+        fs::write(
+            scripts.join(format!("{index:03}.limit")),
+            (step.limit * patience).to_string(),
+        )?;
     }
     if let Some(trial) = trial {
         trial.keep_names(&machine.log, steps.iter().map(|step| step.what.as_str()))?;
@@ -106,20 +125,33 @@ pub fn run(mut machine: Machine, steps: &[Step]) -> Result<Vec<Check>> {
             return Ok(Vec::new());
         }
     }
-    machine.additions.push(Addition { host: scripts, guest: "/check".into() });
+    machine.additions.push(Addition {
+        host: scripts,
+        guest: "/check".into(),
+    });
     for name in ["driver.sh", "left.ignored"] {
-        machine.additions.push(Addition { host: directory.join(name), guest: format!("/{name}") });
+        machine.additions.push(Addition {
+            host: directory.join(name),
+            guest: format!("/{name}"),
+        });
     }
-    machine.command = ["/bin/sh", "/driver.sh", "/check"].map(OsString::from).to_vec();
+    machine.command = ["/bin/sh", "/driver.sh", "/check"]
+        .map(OsString::from)
+        .to_vec();
 
     finish(&machine, steps, wanted)
 }
 
-/// Runs a machine whose command marks its output as the driver does, and judges it; each of the `wanted` steps becomes a check. The command may do
-/// several steps at a time if it says `start` before each, and prints what one printed at once.
+/// Runs a machine whose command marks its output as the driver does, and judges it; each of the
+/// `wanted` steps becomes a check. The command may do several steps at a time if it says `start`
+/// before each, and prints what one printed at once.
 pub fn finish(machine: &Machine, steps: &[Step], wanted: usize) -> Result<Vec<Check>> {
     let (mut output, mut complaints) = (Vec::new(), Vec::new());
-    let streams = Streams { input: Box::new(std::io::empty()), output: &mut output, error: &mut complaints };
+    let streams = Streams {
+        input: Box::new(std::io::empty()),
+        output: &mut output,
+        error: &mut complaints,
+    };
     let outcome = machine.run(streams)?;
     let output = String::from_utf8_lossy(&output);
     let results = parse(&output);
@@ -141,7 +173,10 @@ pub fn finish(machine: &Machine, steps: &[Step], wanted: usize) -> Result<Vec<Ch
             ))
         }
     };
-    checks.push(Check { what: "the machine ran to its end and powered off".into(), result: end });
+    checks.push(Check {
+        what: "the machine ran to its end and powered off".into(),
+        result: end,
+    });
     Ok(checks)
 }
 
@@ -159,16 +194,33 @@ fn parse(output: &str) -> BTreeMap<usize, Ran> {
     let mut results = BTreeMap::new();
     for part in output.split(&format!("{MARK} begin ")).skip(1) {
         let (index, rest) = part.split_once('\n').unwrap_or((part, ""));
-        let Ok(index) = index.trim().parse() else { continue };
-        let (output, end) = rest.split_once(&format!("{MARK} end ")).unwrap_or((rest, ""));
+        let Ok(index) = index.trim().parse() else {
+            continue;
+        };
+        let (output, end) = rest
+            .split_once(&format!("{MARK} end "))
+            .unwrap_or((rest, ""));
         let mut words = end.lines().next().unwrap_or_default().split_whitespace();
         let status = words.next().and_then(|word| word.parse().ok());
         let took = words.next().and_then(|word| word.parse().ok());
-        results.insert(index, Ran { output: output.to_owned(), status, took });
+        results.insert(
+            index,
+            Ran {
+                output: output.to_owned(),
+                status,
+                took,
+            },
+        );
     }
     for part in output.split(&format!("{MARK} start ")).skip(1) {
-        let Some(Ok(index)) = part.lines().next().map(|line| line.trim().parse()) else { continue };
-        results.entry(index).or_insert(Ran { output: String::new(), status: None, took: None });
+        let Some(Ok(index)) = part.lines().next().map(|line| line.trim().parse()) else {
+            continue;
+        };
+        results.entry(index).or_insert(Ran {
+            output: String::new(),
+            status: None,
+            took: None,
+        });
     }
     results
 }
@@ -177,24 +229,42 @@ fn judge(step: &Step, ran: &Ran) -> Result<String> {
     let printed = ran.output.trim();
     match ran.status {
         None => bail!("the machine stopped during it; it had printed {printed:?}"),
-        Some(137) => bail!("it did not end within {} s; it had printed\n{printed}", step.limit),
+        Some(137) => bail!(
+            "it did not end within {} s; it had printed\n{printed}",
+            step.limit
+        ),
         Some(0) => {}
         Some(status) => bail!("it ended with status {status} and printed {printed:?}"),
     }
-    let seen = ran.took.map_or_else(String::new, |took| format!("{:.1} s", f64::from(took) / 1000.0));
+    let seen = ran.took.map_or_else(String::new, |took| {
+        format!("{:.1} s", f64::from(took) / 1000.0)
+    });
     match &step.expect {
         Expect::SameAsHost => {
             let expected = on_host(&step.script)?;
-            ensure!(printed == expected.trim(), "it printed {printed:?}, on the host {:?}", expected.trim());
+            ensure!(
+                printed == expected.trim(),
+                "it printed {printed:?}, on the host {:?}",
+                expected.trim()
+            );
             Ok(seen)
         }
         Expect::Text(expected) => {
-            ensure!(printed == expected.trim(), "it printed {printed:?} instead of {:?}", expected.trim());
+            ensure!(
+                printed == expected.trim(),
+                "it printed {printed:?} instead of {:?}",
+                expected.trim()
+            );
             Ok(seen)
         }
         Expect::Accepted(accepts) => {
-            let worth_showing = accepts(printed).with_context(|| format!("it printed {printed:?}"))?;
-            Ok(if worth_showing.is_empty() { seen } else { worth_showing })
+            let worth_showing =
+                accepts(printed).with_context(|| format!("it printed {printed:?}"))?;
+            Ok(if worth_showing.is_empty() {
+                seen
+            } else {
+                worth_showing
+            })
         }
     }
 }
@@ -211,14 +281,23 @@ fn on_host(script: &str) -> Result<String> {
 /// A directory with a link to busybox for each of its applets.
 fn applets() -> Result<&'static Path> {
     static APPLETS: Mutex<Option<&'static Path>> = Mutex::new(None);
-    let mut applets = APPLETS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut applets = APPLETS
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(applets) = *applets {
         return Ok(applets);
     }
     let directory = paths::target().join("test-applets");
     fs::create_dir_all(&directory)?;
-    let status = Command::new("/bin/busybox").args(["--install", "-s"]).arg(&directory).stderr(Stdio::null()).status()?;
-    ensure!(status.success() || directory.join("sh").exists(), "busybox --install: {status}");
+    let status = Command::new("/bin/busybox")
+        .args(["--install", "-s"])
+        .arg(&directory)
+        .stderr(Stdio::null())
+        .status()?;
+    ensure!(
+        status.success() || directory.join("sh").exists(),
+        "busybox --install: {status}"
+    );
     Ok(applets.insert(Box::leak(directory.into_boxed_path())))
 }
 
@@ -232,7 +311,12 @@ fn run_on_host(script: &str, directory: &Path, path: &Path) -> Result<String> {
         .env("LANG", "C")
         .stdin(Stdio::null())
         .output()?;
-    ensure!(output.status.success(), "the script ended with {}: {}", output.status, String::from_utf8_lossy(&output.stdout));
+    ensure!(
+        output.status.success(),
+        "the script ended with {}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout)
+    );
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
@@ -247,7 +331,17 @@ mod tests {
              not ok\n\n{MARK} end 1\n"
         );
         let ran = parse(&said);
-        let seen: Vec<_> = ran.iter().map(|(index, ran)| (*index, ran.output.trim(), ran.status, ran.took)).collect();
-        assert_eq!(seen, [(0, "", None, None), (1, "ok one", Some(0), Some(1500)), (2, "not ok", Some(1), None)]);
+        let seen: Vec<_> = ran
+            .iter()
+            .map(|(index, ran)| (*index, ran.output.trim(), ran.status, ran.took))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                (0, "", None, None),
+                (1, "ok one", Some(0), Some(1500)),
+                (2, "not ok", Some(1), None)
+            ]
+        );
     }
 }

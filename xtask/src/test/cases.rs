@@ -1,4 +1,5 @@
-//! Cases: scripts for bash, one after the other in one instance of Debian's packages, each in an empty directory.
+//! Cases: scripts for bash, one after the other in one instance of Debian's packages, each in an
+//! empty directory.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,7 +21,8 @@ pub struct Case {
     pub name: String,
     /// For bash.
     pub script: String,
-    /// Exactly this, with status 0; or the same as the same script on the host, with the same status.
+    /// Exactly this, with status 0; or the same as the same script on the host, with the same
+    /// status.
     pub prints: Option<String>,
 }
 
@@ -64,15 +66,22 @@ for script in cases/*; do
 done
 "#;
 
-/// Reads cases: `== NAME`, the lines of a script, and then, unless the host is to be asked, `-- TEXT` for each line that is printed. What
-/// comes before the first case is a comment.
+/// Reads cases: `== NAME`, the lines of a script, and then, unless the host is to be asked,
+/// `-- TEXT` for each line that is printed. What comes before the first case is a comment.
 pub fn parse(text: &str) -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
     for line in text.lines() {
         if let Some(name) = line.strip_prefix("== ") {
-            cases.push(Case { name: name.into(), script: String::new(), prints: None });
+            cases.push(Case {
+                name: name.into(),
+                script: String::new(),
+                prints: None,
+            });
         } else if let Some(case) = cases.last_mut() {
-            match line.strip_prefix("--").filter(|rest| rest.is_empty() || rest.starts_with(' ')) {
+            match line
+                .strip_prefix("--")
+                .filter(|rest| rest.is_empty() || rest.starts_with(' '))
+            {
                 Some(printed) => {
                     let prints = case.prints.get_or_insert_default();
                     prints.push_str(printed.strip_prefix(' ').unwrap_or_default());
@@ -95,7 +104,13 @@ pub fn check(machine: Machine, instance: &Instance<'_>, cases: &[Case]) -> Resul
     let ran = instance.run(machine, &scripts)?;
     let judge = |((case, ran), host): ((&Case, &Ran), &Ran)| {
         let result = match &case.prints {
-            Some(prints) => agree(ran, &Ran { printed: prints.trim().into(), status: Some(0) }),
+            Some(prints) => agree(
+                ran,
+                &Ran {
+                    printed: prints.trim().into(),
+                    status: Some(0),
+                },
+            ),
             None => agree(ran, host),
         };
         Check::new(&case.name, result)
@@ -104,7 +119,11 @@ pub fn check(machine: Machine, instance: &Instance<'_>, cases: &[Case]) -> Resul
 }
 
 fn agree(ran: &Ran, expected: &Ran) -> Result<String> {
-    ensure!(ran.status != Some(KILLED), "it did not end in time; it printed\n{}", ran.printed);
+    ensure!(
+        ran.status != Some(KILLED),
+        "it did not end in time; it printed\n{}",
+        ran.printed
+    );
     let (mut left, mut right) = (ran.printed.lines(), expected.printed.lines());
     for number in 1.. {
         match (left.next(), right.next()) {
@@ -119,7 +138,12 @@ fn agree(ran: &Ran, expected: &Ran) -> Result<String> {
             ),
         }
     }
-    ensure!(ran.status == expected.status, "it ended with {:?} instead of {:?}", ran.status, expected.status);
+    ensure!(
+        ran.status == expected.status,
+        "it ended with {:?} instead of {:?}",
+        ran.status,
+        expected.status
+    );
     Ok(String::new())
 }
 
@@ -127,7 +151,8 @@ impl Instance<'_> {
     /// Runs the scripts in such an instance; what it returns is as long as `scripts`.
     ///
     /// # Errors
-    /// When there is no such file system, or the machine or the instance ended otherwise than by itself before all scripts had.
+    /// When there is no such file system, or the machine or the instance ended otherwise than by
+    /// itself before all scripts had.
     pub fn run(&self, mut machine: Machine, scripts: &[&str]) -> Result<Vec<Ran>> {
         let directory = Directory::create()?;
         let archive = directory.join("cases.tar");
@@ -135,8 +160,14 @@ impl Instance<'_> {
         machine.hardware.cpus = self.cpus + 1;
         machine.hardware.memory = format!("{}M", self.memory + 2560);
         machine.timeout = Some(Duration::from_secs(self.patience + 60));
-        machine.additions.push(Addition { host: rootfs::cached(self.packages)?, guest: "/debian.tar".into() });
-        machine.additions.push(Addition { host: archive, guest: "/cases.tar".into() });
+        machine.additions.push(Addition {
+            host: rootfs::cached(self.packages)?,
+            guest: "/debian.tar".into(),
+        });
+        machine.additions.push(Addition {
+            host: archive,
+            guest: "/cases.tar".into(),
+        });
         let unpack = "mkdir /cases && cd /cases && tar -x && exec bash driver /cases";
         let outer = format!(
             "timeout -s KILL {} skerry run --name cases --cpus {} --mem {}M --rootfs /debian.tar -- bash -c '{unpack} {}' < /cases.tar
@@ -145,16 +176,27 @@ impl Instance<'_> {
         );
         machine.command = ["/bin/sh", "-c", &outer].map(OsString::from).to_vec();
         let (mut output, mut complaints) = (Vec::new(), Vec::new());
-        let streams = Streams { input: Box::new(std::io::empty()), output: &mut output, error: &mut complaints };
+        let streams = Streams {
+            input: Box::new(std::io::empty()),
+            output: &mut output,
+            error: &mut complaints,
+        };
         let outcome = machine.run(streams)?;
         let ran = results(&String::from_utf8_lossy(&output), scripts.len());
         let complaints = String::from_utf8_lossy(&complaints);
         match outcome.ending {
             Ending::Exited(0) if ran.iter().all(|ran| ran.status.is_some()) => Ok(ran),
             ending => {
-                let last = ran.iter().rposition(|ran| !ran.printed.is_empty() || ran.status.is_some());
-                let last = last.map_or(String::new(), |last| format!("; the last that ran is {last}: {:?}", ran[last]));
-                bail!("{ending:?}{last}\n{complaints}\nthe supervisor's log ends:\n{}", last_lines(&machine.log, 25))
+                let last = ran
+                    .iter()
+                    .rposition(|ran| !ran.printed.is_empty() || ran.status.is_some());
+                let last = last.map_or(String::new(), |last| {
+                    format!("; the last that ran is {last}: {:?}", ran[last])
+                });
+                bail!(
+                    "{ending:?}{last}\n{complaints}\nthe supervisor's log ends:\n{}",
+                    last_lines(&machine.log, 25)
+                )
             }
         }
     }
@@ -174,7 +216,9 @@ impl Instance<'_> {
         }
         for file in self.files {
             let name = Path::new("files").join(file.file_name().context("a file without a name")?);
-            builder.append_path_with_name(file, name).with_context(|| format!("cannot read {}", file.display()))?;
+            builder
+                .append_path_with_name(file, name)
+                .with_context(|| format!("cannot read {}", file.display()))?;
         }
         builder.into_inner()?;
         Ok(())
@@ -186,14 +230,29 @@ fn results(output: &str, count: usize) -> Vec<Ran> {
     let mut results = BTreeMap::new();
     for part in output.split("@@case ").skip(1) {
         let (index, rest) = part.split_once('\n').unwrap_or((part, ""));
-        let Ok(index) = index.trim().parse::<usize>() else { continue };
+        let Ok(index) = index.trim().parse::<usize>() else {
+            continue;
+        };
         let (printed, status) = match rest.rsplit_once("\n@@end ") {
             Some((printed, status)) => (printed, status.trim().parse().ok()),
             None => (rest, None),
         };
-        results.insert(index, Ran { printed: printed.trim().to_owned(), status });
+        results.insert(
+            index,
+            Ran {
+                printed: printed.trim().to_owned(),
+                status,
+            },
+        );
     }
-    (0..count).map(|index| results.remove(&index).unwrap_or(Ran { printed: String::new(), status: None })).collect()
+    (0..count)
+        .map(|index| {
+            results.remove(&index).unwrap_or(Ran {
+                printed: String::new(),
+                status: None,
+            })
+        })
+        .collect()
 }
 
 /// What those scripts do on the host that ask for it, in its own bash and with its own programs.
@@ -201,7 +260,11 @@ fn on_host(cases: &[Case], limit: u32) -> Result<Vec<Ran>> {
     let directory = Directory::create()?;
     let scripts = directory.join("cases");
     fs::create_dir(&scripts)?;
-    for (index, case) in cases.iter().enumerate().filter(|(_, case)| case.prints.is_none()) {
+    for (index, case) in cases
+        .iter()
+        .enumerate()
+        .filter(|(_, case)| case.prints.is_none())
+    {
         fs::write(scripts.join(format!("{index:03}")), &case.script)?;
     }
     let output = Command::new("bash")
@@ -209,12 +272,25 @@ fn on_host(cases: &[Case], limit: u32) -> Result<Vec<Ran>> {
         .arg(directory.join(""))
         .arg(limit.to_string())
         .env_clear()
-        .envs([("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), ("HOME", "/root"), ("LC_ALL", "C"), ("TZ", "UTC")])
+        .envs([
+            ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
+            ("HOME", "/root"),
+            ("LC_ALL", "C"),
+            ("TZ", "UTC"),
+        ])
         .stdin(Stdio::null())
         .output()
         .context("cannot run bash on the host")?;
-    ensure!(output.status.success(), "bash on the host: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
-    Ok(results(&String::from_utf8_lossy(&output.stdout), cases.len()))
+    ensure!(
+        output.status.success(),
+        "bash on the host: {}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(results(
+        &String::from_utf8_lossy(&output.stdout),
+        cases.len(),
+    ))
 }
 
 #[cfg(test)]
@@ -224,16 +300,36 @@ mod tests {
     #[test]
     fn cases_are_read() {
         let cases = parse("about\n== a b\necho 1\n-- 1\n--\n-- 2\n== c\nseq 3\nls --\n");
-        let read: Vec<_> = cases.iter().map(|case| (&*case.name, &*case.script, case.prints.as_deref())).collect();
-        assert_eq!(read, [("a b", "echo 1\n", Some("1\n\n2\n")), ("c", "seq 3\nls --\n", None)]);
+        let read: Vec<_> = cases
+            .iter()
+            .map(|case| (&*case.name, &*case.script, case.prints.as_deref()))
+            .collect();
+        assert_eq!(
+            read,
+            [
+                ("a b", "echo 1\n", Some("1\n\n2\n")),
+                ("c", "seq 3\nls --\n", None)
+            ]
+        );
     }
 
     #[test]
     fn results_are_taken_apart() {
-        let ran = |printed: &str, status| Ran { printed: printed.into(), status };
+        let ran = |printed: &str, status| Ran {
+            printed: printed.into(),
+            status,
+        };
         assert_eq!(
-            results("@@case 000\na\nb\n@@end 3\n@@case 001\n\n@@end 0\n@@case 002\nhalf", 4),
-            [ran("a\nb", Some(3)), ran("", Some(0)), ran("half", None), ran("", None)]
+            results(
+                "@@case 000\na\nb\n@@end 3\n@@case 001\n\n@@end 0\n@@case 002\nhalf",
+                4
+            ),
+            [
+                ran("a\nb", Some(3)),
+                ran("", Some(0)),
+                ran("half", None),
+                ran("", None)
+            ]
         );
     }
 }

@@ -10,15 +10,30 @@ use crate::{build, check};
 /// The host's tests, in the order they run.
 pub fn tests() -> Vec<Test> {
     vec![
-        Test { name: "host/source", place: Place::Host, run: source },
-        Test { name: "host/unit", place: Place::Host, run: unit },
-        Test { name: "host/loom", place: Place::Host, run: loom },
+        Test {
+            name: "host/source",
+            place: Place::Host,
+            run: source,
+        },
+        Test {
+            name: "host/unit",
+            place: Place::Host,
+            run: unit,
+        },
+        Test {
+            name: "host/loom",
+            place: Place::Host,
+            run: loom,
+        },
     ]
 }
 
 /// Formatting, lints, the rules of the house, documentation.
 fn source(_: &Setting) -> Result<Vec<Check>> {
-    Ok(check::all().into_iter().map(|(what, result)| Check::new(what, result)).collect())
+    Ok(check::all()
+        .into_iter()
+        .map(|(what, result)| Check::new(what, result))
+        .collect())
 }
 
 /// Every unit test and property test of the crates that run on the host.
@@ -26,12 +41,22 @@ fn unit(_: &Setting) -> Result<Vec<Check>> {
     let mut cargo = build::cargo();
     cargo.args(["test", "--workspace", "--no-fail-fast"]);
     // The tests of these do not reach what the hardware drives.
-    for package in check::KERNEL_ONLY.iter().filter(|package| !["guard", "node"].contains(package)) {
+    for package in check::KERNEL_ONLY
+        .iter()
+        .filter(|package| !["guard", "node"].contains(package))
+    {
         cargo.args(["--exclude", package]);
     }
     let mut checks = cargo_tests(&mut cargo)?;
     // What a kernel has that checks the order of its locks.
-    checks.extend(cargo_tests(build::cargo().args(["test", "-p", "lfmutex", "--features", "order", "--lib"]))?);
+    checks.extend(cargo_tests(build::cargo().args([
+        "test",
+        "-p",
+        "lfmutex",
+        "--features",
+        "order",
+        "--lib",
+    ]))?);
     Ok(checks)
 }
 
@@ -40,36 +65,68 @@ fn loom(_: &Setting) -> Result<Vec<Check>> {
     let mut checks = Vec::new();
     for package in check::LOOM_TESTED {
         let mut cargo = build::cargo();
-        cargo.args(["test", "--profile", build::TESTS_PROFILE, "--no-fail-fast", "-p", package, "--lib", "--tests"]);
-        cargo.arg("--target-dir").arg(crate::paths::target().join("loom"));
-        cargo.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
+        cargo.args([
+            "test",
+            "--profile",
+            build::TESTS_PROFILE,
+            "--no-fail-fast",
+            "-p",
+            package,
+            "--lib",
+            "--tests",
+        ]);
+        cargo
+            .arg("--target-dir")
+            .arg(crate::paths::target().join("loom"));
+        cargo
+            .env("RUSTFLAGS", "--cfg loom")
+            .env("LOOM_MAX_PREEMPTIONS", "3");
         checks.extend(cargo_tests(&mut cargo)?);
     }
     Ok(checks)
 }
 
-/// Seconds a program of tests may take; most take less than one. Then it is ended, and what had not ended is named.
+/// Seconds a program of tests may take; most take less than one. Then it is ended, and what had not
+/// ended is named.
 const LIMIT: u32 = 600;
 
 /// Runs `cargo test` and reports each test that it lists.
 fn cargo_tests(cargo: &mut Command) -> Result<Vec<Check>> {
-    let runner = format!("target.'cfg(unix)'.runner=['timeout', '--foreground', '-s', 'KILL', '{LIMIT}']");
-    let output = cargo.args(["--config", &runner]).output().context("cannot run cargo")?;
-    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let runner =
+        format!("target.'cfg(unix)'.runner=['timeout', '--foreground', '-s', 'KILL', '{LIMIT}']");
+    let output = cargo
+        .args(["--config", &runner])
+        .output()
+        .context("cannot run cargo")?;
+    let (stdout, stderr) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
     let mut checks = results(&stdout);
     if !output.status.success() && checks.iter().all(|check| check.result.is_ok()) {
-        checks
-            .push(Check { what: "the tests can be built and run".into(), result: Err(format!("{cargo:?}\n{stdout}\n{stderr}")) });
+        checks.push(Check {
+            what: "the tests can be built and run".into(),
+            result: Err(format!("{cargo:?}\n{stdout}\n{stderr}")),
+        });
     }
     Ok(checks)
 }
 
-/// What the harness said of each test: a result, or that it takes long and then nothing more, or, where tests run one by one, only its name.
+/// What the harness said of each test: a result, or that it takes long and then nothing more, or,
+/// where tests run one by one, only its name.
 fn results(stdout: &str) -> Vec<Check> {
     let said = |line| str::strip_prefix(line, "test ");
-    let ended: Vec<(&str, &str)> = stdout.lines().filter_map(|line| said(line)?.rsplit_once(" ... ")).collect();
-    let slow = stdout.lines().filter_map(|line| said(line)?.split_once(" has been running for over "));
-    let hung: Vec<&str> = slow.map(|(name, _)| name).filter(|name| ended.iter().all(|(other, _)| other != name)).collect();
+    let ended: Vec<(&str, &str)> = stdout
+        .lines()
+        .filter_map(|line| said(line)?.rsplit_once(" ... "))
+        .collect();
+    let slow = stdout
+        .lines()
+        .filter_map(|line| said(line)?.split_once(" has been running for over "));
+    let hung: Vec<&str> = slow
+        .map(|(name, _)| name)
+        .filter(|name| ended.iter().all(|(other, _)| other != name))
+        .collect();
     let check = |(name, result): &(&str, &str)| Check {
         what: (*name).to_owned(),
         result: match *result {
@@ -78,8 +135,16 @@ fn results(stdout: &str) -> Vec<Check> {
             _ => Err(failure(stdout, name)),
         },
     };
-    let ended = ended.iter().filter(|(_, result)| *result != "ignored").map(check);
-    ended.chain(hung.into_iter().map(|name| Check { what: name.to_owned(), result: Err(did_not_end()) })).collect()
+    let ended = ended
+        .iter()
+        .filter(|(_, result)| *result != "ignored")
+        .map(check);
+    ended
+        .chain(hung.into_iter().map(|name| Check {
+            what: name.to_owned(),
+            result: Err(did_not_end()),
+        }))
+        .collect()
 }
 
 fn did_not_end() -> String {
@@ -91,7 +156,14 @@ fn failure(output: &str, name: &str) -> String {
     let start = output.find(&format!("---- {name} stdout ----"));
     start.map_or_else(
         || "see above".to_owned(),
-        |start| output[start..].lines().skip(1).take_while(|line| !line.starts_with("----")).collect::<Vec<_>>().join("\n"),
+        |start| {
+            output[start..]
+                .lines()
+                .skip(1)
+                .take_while(|line| !line.starts_with("----"))
+                .collect::<Vec<_>>()
+                .join("\n")
+        },
     )
 }
 
@@ -104,7 +176,10 @@ mod tests {
         let said = "test quick ... ok\ntest left_out ... ignored\ntest slow has been running for over 60 seconds\n\
                     test hung has been running for over 60 seconds\ntest slow ... ok\ntest wrong ... FAILED\ntest alone ... \n\
                     ---- wrong stdout ----\nexpected\n";
-        let found: Vec<_> = results(said).into_iter().map(|check| (check.what, check.result.err())).collect();
+        let found: Vec<_> = results(said)
+            .into_iter()
+            .map(|check| (check.what, check.result.err()))
+            .collect();
         let expected = [
             ("quick", None),
             ("slow", None),
@@ -112,6 +187,12 @@ mod tests {
             ("alone", Some(did_not_end())),
             ("hung", Some(did_not_end())),
         ];
-        assert!(found.iter().map(|(what, why)| (what.as_str(), why.clone())).eq(expected), "{found:?}");
+        assert!(
+            found
+                .iter()
+                .map(|(what, why)| (what.as_str(), why.clone()))
+                .eq(expected),
+            "{found:?}"
+        );
     }
 }

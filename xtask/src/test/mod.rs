@@ -30,8 +30,8 @@ const EXCERPT: usize = 300;
 /// What the names of tests begin with that take minutes each: they are run when they are asked for.
 const LONG: &str = "long/";
 
-/// What `--quick` runs: the source's rules, the host's tests, and a short scenario of each kind (boot, memory, instances and their end,
-/// Debian's programs, watching, a terminal, many CPUs).
+/// What `--quick` runs: the source's rules, the host's tests, and a short scenario of each kind
+/// (boot, memory, instances and their end, Debian's programs, watching, a terminal, many CPUs).
 const QUICK: [&str; 9] = [
     "host/source",
     "host/unit",
@@ -50,14 +50,15 @@ pub struct Arguments {
     /// Only tests whose names contain one of these; those called `long/…` run only then
     #[arg(value_name = "FILTER")]
     filters: Vec<String>,
-    /// Only what is wanted before each commit: the source's rules, the host's tests, a short scenario of each kind; minutes
+    /// Only what is wanted before each commit: the source's rules, the host's tests, a short
+    /// scenario of each kind; minutes
     #[arg(long, conflicts_with = "filters")]
     quick: bool,
     /// The kernel of the machine tests: `skerry`, or `linux=VMLINUZ` for those that apply to it
     #[arg(long, default_value = "skerry", value_parser = parse_kernel, value_name = "KERNEL")]
     kernel: Kernel,
-    /// How often a test that fails is run once more, alone, after all others. If it holds then it counts as passed, and the end says
-    /// what did not hold before
+    /// How often a test that fails is run once more, alone, after all others. If it holds then it
+    /// counts as passed, and the end says what did not hold before
     #[arg(long, default_value_t = 0, value_name = "N")]
     retries: u32,
     /// List the tests' names
@@ -101,8 +102,14 @@ impl Setting {
 
     /// A machine of this run, with a log of its own that the name tells.
     pub fn machine(&self, name: &str) -> Machine {
-        let log = self.logs.join(format!("{}-{name}.log", self.name.replace('/', "-")));
-        Machine { kernel: self.kernel.clone(), log, ..Machine::default() }
+        let log = self
+            .logs
+            .join(format!("{}-{name}.log", self.name.replace('/', "-")));
+        Machine {
+            kernel: self.kernel.clone(),
+            log,
+            ..Machine::default()
+        }
     }
 }
 
@@ -117,7 +124,10 @@ pub struct Check {
 impl Check {
     /// A check with this outcome.
     pub fn new(what: impl Into<String>, result: Result<String>) -> Self {
-        Self { what: what.into(), result: result.map_err(|error| format!("{error:#}")) }
+        Self {
+            what: what.into(),
+            result: result.map_err(|error| format!("{error:#}")),
+        }
     }
 }
 
@@ -145,7 +155,8 @@ impl Tally {
         self.failed.extend(failures);
     }
 
-    /// Tells what failed, and the command that repeats it, as `again` makes it of names; the last line counts: `N passed, N failed`.
+    /// Tells what failed, and the command that repeats it, as `again` makes it of names; the last
+    /// line counts: `N passed, N failed`.
     fn print(&self, logs: &Path, again: impl Fn(&mut dyn Iterator<Item = &'static str>) -> String) {
         let list = |title: &str, failures: &[String]| {
             if !failures.is_empty() {
@@ -156,7 +167,10 @@ impl Tally {
         list("failed at first, held when run again", &self.unsteady);
         list("failed", &self.failed);
         if !self.failed_tests.is_empty() {
-            println!("\nto repeat: {}", again(&mut self.failed_tests.iter().copied()));
+            println!(
+                "\nto repeat: {}",
+                again(&mut self.failed_tests.iter().copied())
+            );
         }
         println!("\n{}", self.last_line());
     }
@@ -185,7 +199,13 @@ fn excerpt(text: &str) -> String {
 
 /// The checks of a test that did not hold, a line each.
 fn failures(test: &str, checks: &[Check]) -> Vec<String> {
-    let failure = |check: &Check| check.result.as_ref().err().map(|why| format!("{test}: {}: {why}", check.what));
+    let failure = |check: &Check| {
+        check
+            .result
+            .as_ref()
+            .err()
+            .map(|why| format!("{test}: {}: {why}", check.what))
+    };
     checks.iter().filter_map(failure).collect()
 }
 
@@ -197,7 +217,9 @@ impl Arguments {
         } else if self.filters.is_empty() {
             !name.starts_with(LONG)
         } else {
-            self.filters.iter().any(|filter| name.contains(filter.as_str()))
+            self.filters
+                .iter()
+                .any(|filter| name.contains(filter.as_str()))
         }
     }
 
@@ -214,22 +236,31 @@ impl Arguments {
 
 /// Carries out `cargo xtask test`.
 pub fn run(arguments: Arguments) -> Result<ExitCode> {
-    let wanted =
-        |test: &Test| arguments.wants(test.name) && (arguments.kernel == Kernel::Skerry || test.place == Place::AnyMachine);
-    let tests: Vec<Test> = host::tests().into_iter().chain(scenarios::tests()).filter(wanted).collect();
+    let wanted = |test: &Test| {
+        arguments.wants(test.name)
+            && (arguments.kernel == Kernel::Skerry || test.place == Place::AnyMachine)
+    };
+    let tests: Vec<Test> = host::tests()
+        .into_iter()
+        .chain(scenarios::tests())
+        .filter(wanted)
+        .collect();
     if arguments.list {
         tests.iter().for_each(|test| println!("{}", test.name));
         return Ok(ExitCode::SUCCESS);
     }
     let logs = paths::target().join("test-logs");
     std::fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
-    let (on_host, in_machines): (Vec<_>, Vec<_>) = tests.into_iter().partition(|test| test.place == Place::Host);
+    let (on_host, in_machines): (Vec<_>, Vec<_>) = tests
+        .into_iter()
+        .partition(|test| test.place == Place::Host);
     let tally = Mutex::new(Tally::default());
     let again = Mutex::new(VecDeque::new());
     let attempt = |Attempt { test, left, before }| {
         let setting = Setting::new(arguments.kernel.clone(), logs.clone(), test.name);
         let start = Instant::now();
-        let checks = (test.run)(&setting).unwrap_or_else(|error| vec![Check::new("it could be run", Err(error))]);
+        let checks = (test.run)(&setting)
+            .unwrap_or_else(|error| vec![Check::new("it could be run", Err(error))]);
         let mut tally = tally.lock().expect("reporting does not panic");
         report(test.name, &checks, start.elapsed());
         let failures = failures(test.name, &checks);
@@ -237,14 +268,26 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
             tally.add(test.name, checks, before);
         } else {
             let before = before.into_iter().chain(failures).collect();
-            again.lock().expect("storing does not panic").push_back(Attempt { test, left: left - 1, before });
+            again
+                .lock()
+                .expect("storing does not panic")
+                .push_back(Attempt {
+                    test,
+                    left: left - 1,
+                    before,
+                });
         }
     };
-    let first = |test| Attempt { test, left: arguments.retries, before: Vec::new() };
+    let first = |test| Attempt {
+        test,
+        left: arguments.retries,
+        before: Vec::new(),
+    };
     // Host tests use all processors themselves.
     on_host.iter().map(first).for_each(attempt);
     let queue = Mutex::new(in_machines.iter().map(first).collect::<VecDeque<_>>());
-    let next = |queue: &Mutex<VecDeque<_>>| queue.lock().expect("taking does not panic").pop_front();
+    let next =
+        |queue: &Mutex<VecDeque<_>>| queue.lock().expect("taking does not panic").pop_front();
     thread::scope(|scope| {
         for _ in 0..MACHINES {
             scope.spawn(|| {
@@ -259,7 +302,9 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
     }
     let tally = tally.into_inner().expect("reporting does not panic");
     tally.print(&logs, |names| arguments.again(names));
-    Ok(ExitCode::from(u8::from(!tally.failed.is_empty() || tally.passed == 0)))
+    Ok(ExitCode::from(u8::from(
+        !tally.failed.is_empty() || tally.passed == 0,
+    )))
 }
 
 /// A test to be run.
@@ -287,14 +332,22 @@ mod tests {
     use super::*;
 
     fn checks(results: [Result<(), &str>; 2]) -> Vec<Check> {
-        let check =
-            |result: Result<(), &str>| Check { what: "it".into(), result: result.map(|()| String::new()).map_err(str::to_owned) };
+        let check = |result: Result<(), &str>| Check {
+            what: "it".into(),
+            result: result.map(|()| String::new()).map_err(str::to_owned),
+        };
         results.into_iter().map(check).collect()
     }
 
     fn arguments(filters: &[&str], quick: bool) -> Arguments {
         let filters = filters.iter().map(|&filter| filter.to_owned()).collect();
-        Arguments { filters, quick, kernel: Kernel::Skerry, retries: 0, list: false }
+        Arguments {
+            filters,
+            quick,
+            kernel: Kernel::Skerry,
+            retries: 0,
+            list: false,
+        }
     }
 
     #[test]
@@ -303,13 +356,20 @@ mod tests {
         assert!(all.wants("host/unit") && !all.wants("long/soak"));
         let some = arguments(&["boot", "soak"], false);
         assert!(some.wants("machine/boot") && some.wants("long/soak") && !some.wants("host/unit"));
-        assert_eq!(some.again(["machine/boot", "long/soak"].into_iter()), "cargo xtask test machine/boot long/soak");
+        assert_eq!(
+            some.again(["machine/boot", "long/soak"].into_iter()),
+            "cargo xtask test machine/boot long/soak"
+        );
     }
 
     #[test]
     fn what_is_quick_is_there() {
         let quick = arguments(&[], true);
-        let there = host::tests().into_iter().chain(scenarios::tests()).filter(|test| quick.wants(test.name)).count();
+        let there = host::tests()
+            .into_iter()
+            .chain(scenarios::tests())
+            .filter(|test| quick.wants(test.name))
+            .count();
         assert_eq!(there, QUICK.len());
     }
 
@@ -318,12 +378,33 @@ mod tests {
         let mut tally = Tally::default();
         tally.add("a", checks([Ok(()), Ok(())]), vec![]);
         assert_eq!(tally.last_line(), "2 passed, 0 failed");
-        tally.add("b", checks([Ok(()), Ok(())]), vec!["b: it: was late".into()]);
-        assert_eq!(tally.last_line(), "4 passed, 0 failed, 1 unsteady (b: it: was late)");
-        tally.add("c", checks([Ok(()), Err("two\nlines")]), vec!["c: it: other".into()]);
-        assert_eq!(tally.last_line(), "5 passed, 1 failed, 1 unsteady (c: it: two lines)");
-        assert_eq!(tally.failed_tests.iter().copied().collect::<Vec<_>>(), ["c"]);
+        tally.add(
+            "b",
+            checks([Ok(()), Ok(())]),
+            vec!["b: it: was late".into()],
+        );
+        assert_eq!(
+            tally.last_line(),
+            "4 passed, 0 failed, 1 unsteady (b: it: was late)"
+        );
+        tally.add(
+            "c",
+            checks([Ok(()), Err("two\nlines")]),
+            vec!["c: it: other".into()],
+        );
+        assert_eq!(
+            tally.last_line(),
+            "5 passed, 1 failed, 1 unsteady (c: it: two lines)"
+        );
+        assert_eq!(
+            tally.failed_tests.iter().copied().collect::<Vec<_>>(),
+            ["c"]
+        );
         tally.failed[0] = "é".repeat(EXCERPT + 1);
-        assert!(tally.last_line().ends_with(&format!("({}…)", "é".repeat(EXCERPT))));
+        assert!(
+            tally
+                .last_line()
+                .ends_with(&format!("({}…)", "é".repeat(EXCERPT)))
+        );
     }
 }

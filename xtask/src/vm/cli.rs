@@ -25,8 +25,8 @@ const LOG_LINES: usize = 40;
 
 /// Boot a machine and run one command in it.
 ///
-/// The command's standard output and error come out here, unmixed with kernel log lines; its exit status is this program's:
-/// 124 if it did not end in time, 125 if the machine panicked or reset.
+/// The command's standard output and error come out here, unmixed with kernel log lines; its exit
+/// status is this program's: 124 if it did not end in time, 125 if the machine panicked or reset.
 #[derive(Args)]
 pub struct Arguments {
     /// Processors
@@ -72,7 +72,12 @@ pub struct Arguments {
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     qemu_arg: Vec<OsString>,
     /// The command
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
     command: Vec<OsString>,
 }
 
@@ -81,7 +86,10 @@ fn parse_addition(text: &str) -> Result<Addition, String> {
     if !guest.starts_with('/') || host.is_empty() {
         return Err("expected HOST:GUEST with an absolute GUEST".into());
     }
-    Ok(Addition { host: host.into(), guest: guest.into() })
+    Ok(Addition {
+        host: host.into(),
+        guest: guest.into(),
+    })
 }
 
 pub fn parse_kernel(text: &str) -> Result<Kernel, String> {
@@ -128,7 +136,8 @@ fn try_run(arguments: Arguments) -> Result<ExitCode> {
         },
         additions: arguments.add,
         append: arguments.append,
-        timeout: (arguments.timeout > 0 && !arguments.gdb).then(|| Duration::from_secs(arguments.timeout)),
+        timeout: (arguments.timeout > 0 && !arguments.gdb)
+            .then(|| Duration::from_secs(arguments.timeout)),
         log,
         command: arguments.command,
         firmware: arguments.iso,
@@ -143,7 +152,11 @@ fn try_run(arguments: Arguments) -> Result<ExitCode> {
     let outcome = if arguments.tty {
         machine.run_on_terminal()?
     } else {
-        let streams = Streams { input: Box::new(io::stdin()), output: &mut io::stdout(), error: &mut io::stderr() };
+        let streams = Streams {
+            input: Box::new(io::stdin()),
+            output: &mut io::stdout(),
+            error: &mut io::stderr(),
+        };
         machine.run(streams)?
     };
     exit_code(&machine, &outcome)
@@ -152,37 +165,53 @@ fn try_run(arguments: Arguments) -> Result<ExitCode> {
 /// `target/vm.log`, or a log of its own for a machine that runs beside another one.
 fn default_log() -> Result<(PathBuf, Option<File>)> {
     let usual = paths::target().join("vm.log");
-    let file =
-        File::options().create(true).append(true).open(&usual).with_context(|| format!("cannot write {}", usual.display()))?;
+    let file = File::options()
+        .create(true)
+        .append(true)
+        .open(&usual)
+        .with_context(|| format!("cannot write {}", usual.display()))?;
     match file.try_lock() {
         Ok(()) => Ok((usual, Some(file))),
         Err(_) => {
             let own = paths::target().join(format!("vm-{}.log", std::process::id()));
-            eprintln!("xtask: another machine writes {}; this one's kernel log is {}", usual.display(), own.display());
+            eprintln!(
+                "xtask: another machine writes {}; this one's kernel log is {}",
+                usual.display(),
+                own.display()
+            );
             Ok((own, None))
         }
     }
 }
 
-/// Tells how a run ended, where that is not the command's own business, and returns the exit status for it.
+/// Tells how a run ended, where that is not the command's own business, and returns the exit status
+/// for it.
 pub fn exit_code(machine: &Machine, outcome: &Outcome) -> Result<ExitCode> {
     let status = match &outcome.ending {
         Ending::Exited(status) => {
             if !outcome.powered_off {
                 eprintln!("xtask: the machine did not power off by itself");
             }
-            u8::try_from(*status).with_context(|| format!("the agent reported the status {status}"))?
+            u8::try_from(*status)
+                .with_context(|| format!("the agent reported the status {status}"))?
         }
         Ending::Stopped => STOPPED,
         Ending::TimedOut => {
             let seconds = machine.timeout.unwrap_or_default().as_secs();
-            eprintln!("xtask: no end after {seconds} s; the kernel log is in {}", machine.log.display());
+            eprintln!(
+                "xtask: no end after {seconds} s; the kernel log is in {}",
+                machine.log.display()
+            );
             TIMED_OUT
         }
         Ending::Died(reason) => {
             let colon = if reason.is_empty() { "" } else { ": " };
             eprintln!("xtask: the machine stopped before the command ended{colon}{reason}");
-            eprintln!("xtask: the last lines of {}:\n{}", machine.log.display(), last_lines(&machine.log, LOG_LINES));
+            eprintln!(
+                "xtask: the last lines of {}:\n{}",
+                machine.log.display(),
+                last_lines(&machine.log, LOG_LINES)
+            );
             DIED
         }
     };

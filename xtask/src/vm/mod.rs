@@ -86,7 +86,8 @@ pub enum Ending {
     TimedOut,
     /// The user ended the machine.
     Stopped,
-    /// The machine stopped before the command ended: a panic, a reset, or QEMU could not run it. QEMU's own words follow.
+    /// The machine stopped before the command ended: a panic, a reset, or QEMU could not run it.
+    /// QEMU's own words follow.
     Died(String),
 }
 
@@ -101,7 +102,8 @@ pub struct Outcome {
 
 /// The command's standard streams.
 pub struct Streams<'a> {
-    /// Standard input; read in a thread of its own, which is left to itself when the command ends first.
+    /// Standard input; read in a thread of its own, which is left to itself when the command ends
+    /// first.
     pub input: Box<dyn Read + Send>,
     /// Standard output.
     pub output: &'a mut (dyn Write + Send),
@@ -125,18 +127,30 @@ impl Machine {
         let directory = Directory::create().context("cannot make a temporary directory")?;
         let mut qemu = self.start(&directory, None, &nonce)?;
         let (sender, events) = mpsc::channel();
-        let stdout = qemu.process().stdout.take().expect("QEMU was started with pipes");
+        let stdout = qemu
+            .process()
+            .stdout
+            .take()
+            .expect("QEMU was started with pipes");
         thread::spawn(move || read_frames(stdout, &nonce, &sender));
-        let line = Arc::new(HostLine::new(qemu.process().stdin.take().expect("QEMU was started with pipes")));
+        let line = Arc::new(HostLine::new(
+            qemu.process()
+                .stdin
+                .take()
+                .expect("QEMU was started with pipes"),
+        ));
         let deadline = self.limit().map(|timeout| Instant::now() + timeout);
         let ending = serve(&events, &line, deadline, streams)?;
         Self::finish(&mut qemu, ending)
     }
 
-    /// From power-on to the command's end. With mutants, tests run on hosts that have other things to do, for hours.
+    /// From power-on to the command's end. With mutants, tests run on hosts that have other things
+    /// to do, for hours.
     fn limit(&self) -> Option<Duration> {
         match self.kernel.trial() {
-            Some(trial) => trial.limit.or(self.timeout.map(|timeout| timeout * trial::PATIENCE)),
+            Some(trial) => trial
+                .limit
+                .or(self.timeout.map(|timeout| timeout * trial::PATIENCE)),
             None => self.timeout,
         }
     }
@@ -147,7 +161,9 @@ impl Machine {
         if self.kernel == Kernel::Skerry {
             build::kernel()?;
         }
-        File::create(&self.log).map(drop).with_context(|| format!("cannot write {}", self.log.display()))
+        File::create(&self.log)
+            .map(drop)
+            .with_context(|| format!("cannot write {}", self.log.display()))
     }
 
     /// Boots the machine with the command on this process's terminal.
@@ -155,12 +171,16 @@ impl Machine {
         terminal::run(self)
     }
 
-    /// Boots the machine with `init` as its first process and nothing but what `more` adds beside it, and waits until it powers
-    /// off; returns the log.
+    /// Boots the machine with `init` as its first process and nothing but what `more` adds beside
+    /// it, and waits until it powers off; returns the log.
     ///
     /// # Errors
     /// When the machine could not be started, or did not power off in time.
-    pub fn run_without_agent(&self, init: &Path, more: impl FnOnce(&mut Archive) -> Result<()>) -> Result<String> {
+    pub fn run_without_agent(
+        &self,
+        init: &Path,
+        more: impl FnOnce(&mut Archive) -> Result<()>,
+    ) -> Result<String> {
         let directory = Directory::create().context("cannot make a temporary directory")?;
         let mut archive = Archive::new();
         archive.device("/dev/console", 0o600, 5, 1);
@@ -177,7 +197,12 @@ impl Machine {
     }
 
     /// Builds the initial RAM file system and starts QEMU.
-    fn start(&self, directory: &Directory, terminal: Option<terminal::Size>, nonce: &str) -> Result<Child> {
+    fn start(
+        &self,
+        directory: &Directory,
+        terminal: Option<terminal::Size>,
+        nonce: &str,
+    ) -> Result<Child> {
         let initramfs = self.initramfs(&build::tools()?, terminal, nonce)?;
         self.launch(directory, &initramfs)
     }
@@ -189,18 +214,29 @@ impl Machine {
         File::create(&self.log).with_context(|| format!("cannot write {}", self.log.display()))?;
         let mut command = qemu::command(&self.hardware, &boot, &self.log);
         if self.kernel.trial().is_some() {
-            command.arg("-debugcon").arg(format!("file:{}", trial::told(&self.log).display()));
+            command
+                .arg("-debugcon")
+                .arg(format!("file:{}", trial::told(&self.log).display()));
         }
         Child::spawn(&mut command)
             .context("cannot start QEMU through `setpriv` (packages qemu-system-x86 and util-linux; `make setup` installs them)")
     }
 
-    fn initramfs(&self, tools: &Tools, terminal: Option<terminal::Size>, nonce: &str) -> Result<Vec<u8>> {
+    fn initramfs(
+        &self,
+        tools: &Tools,
+        terminal: Option<terminal::Size>,
+        nonce: &str,
+    ) -> Result<Vec<u8>> {
         let mut archive = Archive::new();
         initramfs::add_base(&mut archive)?;
         archive.host(&tools.program("vmagent"), "/init")?;
         archive.host(&tools.program("skerry"), "/bin/skerry")?;
-        let config = Config { terminal, nonce: nonce.to_owned(), command: self.command.clone() };
+        let config = Config {
+            terminal,
+            nonce: nonce.to_owned(),
+            command: self.command.clone(),
+        };
         archive.file(vmagent::config::PATH, 0o644, &config.encode());
         for Addition { host, guest } in &self.additions {
             archive.host(host, guest)?;
@@ -214,11 +250,18 @@ impl Machine {
             Kernel::Mutant(trial) => (trial.image.clone(), Protocol::Multiboot2, "console=ttyS0"),
             Kernel::Linux(image) => {
                 if !image.is_file() {
-                    bail!("no Linux kernel at {} (package linux-image-amd64 has one in /boot)", image.display());
+                    bail!(
+                        "no Linux kernel at {} (package linux-image-amd64 has one in /boot)",
+                        image.display()
+                    );
                 }
-                // Without a mouse and keyboard controller, looking for one takes Linux a second. On a busy host it would take
-                // the emulated timer for a broken one.
-                (image.clone(), Protocol::Linux, "console=ttyS0 panic=-1 rdinit=/init i8042.noaux i8042.nokbd no_timer_check")
+                // Without a mouse and keyboard controller, looking for one takes Linux a second. On
+                // a busy host it would take the emulated timer for a broken one.
+                (
+                    image.clone(),
+                    Protocol::Linux,
+                    "console=ttyS0 panic=-1 rdinit=/init i8042.noaux i8042.nokbd no_timer_check",
+                )
             }
         };
         let command_line = format!("{fixed} {}", self.append).trim().to_owned();
@@ -229,12 +272,17 @@ impl Machine {
         }
         let path = directory.join("initramfs.cpio");
         fs::write(&path, initramfs).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Boot::Kernel { kernel, initramfs: path, command_line })
+        Ok(Boot::Kernel {
+            kernel,
+            initramfs: path,
+            command_line,
+        })
     }
 
     /// Waits for the machine to power off, and looks at how QEMU ended where that says something.
     fn finish(qemu: &mut Child, ending: Ending) -> Result<Outcome> {
-        // Where the machine stops by itself, QEMU closes the line and then exits; anything else it is made to do.
+        // Where the machine stops by itself, QEMU closes the line and then exits; anything else it
+        // is made to do.
         let stops = match ending {
             Ending::Exited(_) => POWER_OFF_TIME,
             Ending::Died(_) => Duration::from_secs(2),
@@ -244,11 +292,17 @@ impl Machine {
             Some(status) => status,
             None => {
                 qemu.end()?;
-                return Ok(Outcome { ending, powered_off: false });
+                return Ok(Outcome {
+                    ending,
+                    powered_off: false,
+                });
             }
         };
         let Ending::Died(mut reason) = ending else {
-            return Ok(Outcome { ending, powered_off: status.success() });
+            return Ok(Outcome {
+                ending,
+                powered_off: status.success(),
+            });
         };
         if let Some(stderr) = &mut qemu.process().stderr {
             stderr.read_to_string(&mut reason)?;
@@ -256,7 +310,10 @@ impl Machine {
         if reason.is_empty() && !status.success() {
             reason = format!("QEMU: {status}");
         }
-        Ok(Outcome { ending: Ending::Died(reason.trim().to_owned()), powered_off: status.success() })
+        Ok(Outcome {
+            ending: Ending::Died(reason.trim().to_owned()),
+            powered_off: status.success(),
+        })
     }
 }
 
@@ -295,7 +352,9 @@ pub fn last_lines(log: &Path, count: usize) -> String {
 /// Random text that marks where frames begin on the agent's line.
 fn nonce() -> Result<String> {
     let mut bytes = [0; 12];
-    File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut bytes)).context("cannot read /dev/urandom")?;
+    File::open("/dev/urandom")
+        .and_then(|mut random| random.read_exact(&mut bytes))
+        .context("cannot read /dev/urandom")?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
@@ -326,12 +385,19 @@ fn read_frames(mut stdout: ChildStdout, nonce: &str, events: &Sender<Event>) {
 }
 
 /// Passes frames on until the command or the machine ends, or the time is over.
-fn serve(events: &Receiver<Event>, line: &Arc<HostLine>, deadline: Option<Instant>, streams: Streams<'_>) -> Result<Ending> {
+fn serve(
+    events: &Receiver<Event>,
+    line: &Arc<HostLine>,
+    deadline: Option<Instant>,
+    streams: Streams<'_>,
+) -> Result<Ending> {
     let mut input = Some(streams.input);
     loop {
         let event = match deadline {
             None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(deadline) => events.recv_timeout(deadline.saturating_duration_since(Instant::now())),
+            Some(deadline) => {
+                events.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+            }
         };
         let frame = match event {
             Ok(Event::Frame(frame)) => frame,
@@ -346,8 +412,10 @@ fn serve(events: &Receiver<Event>, line: &Arc<HostLine>, deadline: Option<Instan
                     thread::spawn(move || line.pass_on(input));
                 }
             }
-            (Kind::Stdout, _) => write_out(streams.output, &frame.payload).context("cannot write the command's output")?,
-            (Kind::Stderr, _) => write_out(streams.error, &frame.payload).context("cannot write the command's standard error")?,
+            (Kind::Stdout, _) => write_out(streams.output, &frame.payload)
+                .context("cannot write the command's output")?,
+            (Kind::Stderr, _) => write_out(streams.error, &frame.payload)
+                .context("cannot write the command's standard error")?,
             (Kind::Credit, Some(bytes)) => line.credit(bytes as usize),
             (Kind::Exit, Some(status)) => {
                 line.close();
@@ -355,7 +423,11 @@ fn serve(events: &Receiver<Event>, line: &Arc<HostLine>, deadline: Option<Instan
                 let _ = line.send(&Frame::new(Kind::Bye, []));
                 return Ok(Ending::Exited(status as i32));
             }
-            (kind, _) => return Ok(Ending::Died(format!("the agent sent a frame of kind {kind:?} that makes no sense"))),
+            (kind, _) => {
+                return Ok(Ending::Died(format!(
+                    "the agent sent a frame of kind {kind:?} that makes no sense"
+                )));
+            }
         }
     }
 }
@@ -379,11 +451,20 @@ struct LineState {
 
 impl HostLine {
     fn new(stdin: ChildStdin) -> Self {
-        Self { state: Mutex::new(LineState { stdin, under_way: 0, closed: false }), changed: Condvar::new() }
+        Self {
+            state: Mutex::new(LineState {
+                stdin,
+                under_way: 0,
+                closed: false,
+            }),
+            changed: Condvar::new(),
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, LineState> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.state
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn send(&self, frame: &Frame) -> io::Result<()> {
@@ -403,7 +484,11 @@ impl HostLine {
 
     /// Passes `input` on to the command until it ends, never more than the window ahead of it.
     fn pass_on(&self, mut input: Box<dyn Read + Send>) {
-        let mut buffer = [0; if STDIN_WINDOW < MAX_PAYLOAD { STDIN_WINDOW } else { MAX_PAYLOAD }];
+        let mut buffer = [0; if STDIN_WINDOW < MAX_PAYLOAD {
+            STDIN_WINDOW
+        } else {
+            MAX_PAYLOAD
+        }];
         loop {
             let read = match input.read(&mut buffer) {
                 Ok(0) => break,
@@ -414,13 +499,19 @@ impl HostLine {
             let state = self.lock();
             let mut state = self
                 .changed
-                .wait_while(state, |state| !state.closed && state.under_way + read > STDIN_WINDOW)
+                .wait_while(state, |state| {
+                    !state.closed && state.under_way + read > STDIN_WINDOW
+                })
                 .unwrap_or_else(|poisoned| poisoned.into_inner());
             if state.closed {
                 return;
             }
             state.under_way += read;
-            if state.stdin.write_all(&Frame::new(Kind::Stdin, &buffer[..read]).encode()).is_err() {
+            if state
+                .stdin
+                .write_all(&Frame::new(Kind::Stdin, &buffer[..read]).encode())
+                .is_err()
+            {
                 return;
             }
         }

@@ -1,4 +1,5 @@
-//! A machine whose command has a terminal: COM2 carries plain terminal bytes until the mark that ends them.
+//! A machine whose command has a terminal: COM2 carries plain terminal bytes until the mark that
+//! ends them.
 
 use std::io::{self, Read, Write};
 use std::process::{ChildStdin, ChildStdout};
@@ -45,7 +46,10 @@ struct Line(Arc<Mutex<ChildStdin>>);
 
 impl Line {
     fn send(&self, bytes: &[u8]) -> io::Result<()> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).write_all(bytes)
+        self.0
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .write_all(bytes)
     }
 }
 
@@ -55,28 +59,48 @@ impl Session {
         let nonce = nonce()?;
         let directory = Directory::create().context("cannot make a temporary directory")?;
         let mut qemu = machine.start(&directory, Some(size), &nonce)?;
-        let stdout = qemu.process().stdout.take().expect("QEMU was started with pipes");
-        let stdin = qemu.process().stdin.take().expect("QEMU was started with pipes");
+        let stdout = qemu
+            .process()
+            .stdout
+            .take()
+            .expect("QEMU was started with pipes");
+        let stdin = qemu
+            .process()
+            .stdin
+            .take()
+            .expect("QEMU was started with pipes");
         let (sender, events) = mpsc::channel();
         let reader = sender.clone();
         thread::spawn(move || {
             // Nobody listens once the run is over.
             let mut output = |bytes: &[u8]| drop(reader.send(Event::Output(bytes.to_vec())));
             let end = match read_terminal(stdout, &nonce, &mut output) {
-                Ok(frame) => frame.number().map_or(Event::Gone(None), |status| Event::Exit(status as i32)),
+                Ok(frame) => frame
+                    .number()
+                    .map_or(Event::Gone(None), |status| Event::Exit(status as i32)),
                 Err(reason) => Event::Gone(reason),
             };
             drop(reader.send(end));
         });
-        Ok(Self { events, sender, line: Line(Arc::new(Mutex::new(stdin))), seen: String::new(), qemu, _directory: directory })
+        Ok(Self {
+            events,
+            sender,
+            line: Line(Arc::new(Mutex::new(stdin))),
+            seen: String::new(),
+            qemu,
+            _directory: directory,
+        })
     }
 
     /// Types `text`.
     pub fn send(&mut self, text: &str) -> Result<()> {
-        self.line.send(text.as_bytes()).context("cannot type: the machine is gone")
+        self.line
+            .send(text.as_bytes())
+            .context("cannot type: the machine is gone")
     }
 
-    /// Waits until `text` has appeared, and returns what came before it. The next call looks at what comes after it.
+    /// Waits until `text` has appeared, and returns what came before it. The next call looks at
+    /// what comes after it.
     pub fn expect(&mut self, text: &str, time: Duration) -> Result<String> {
         let deadline = Instant::now() + time;
         loop {
@@ -85,27 +109,49 @@ impl Session {
                 self.seen.drain(..at + text.len());
                 return Ok(before);
             }
-            match self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            match self
+                .events
+                .recv_timeout(deadline.saturating_duration_since(Instant::now()))
+            {
                 Ok(Event::Output(bytes)) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
                 Ok(Event::Exit(status)) => {
-                    bail!("the command ended with status {status} instead of showing {text:?}; it showed {:?}", self.seen)
+                    bail!(
+                        "the command ended with status {status} instead of showing {text:?}; it showed {:?}",
+                        self.seen
+                    )
                 }
                 Ok(Event::Gone(_) | Event::Stop) | Err(RecvTimeoutError::Disconnected) => {
-                    bail!("the machine stopped instead of showing {text:?}; it showed {:?}", self.seen)
+                    bail!(
+                        "the machine stopped instead of showing {text:?}; it showed {:?}",
+                        self.seen
+                    )
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    bail!("{text:?} did not appear within {} s; it showed {:?}", time.as_secs(), self.seen)
+                    bail!(
+                        "{text:?} did not appear within {} s; it showed {:?}",
+                        time.as_secs(),
+                        self.seen
+                    )
                 }
             }
         }
     }
 
     /// Waits for the command's end.
-    pub fn wait(mut self, deadline: Option<Instant>, output: &mut dyn FnMut(&[u8])) -> Result<Outcome> {
+    pub fn wait(
+        mut self,
+        deadline: Option<Instant>,
+        output: &mut dyn FnMut(&[u8]),
+    ) -> Result<Outcome> {
         let ending = loop {
             let event = match deadline {
-                None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(deadline) => self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())),
+                None => self
+                    .events
+                    .recv()
+                    .map_err(|_| RecvTimeoutError::Disconnected),
+                Some(deadline) => self
+                    .events
+                    .recv_timeout(deadline.saturating_duration_since(Instant::now())),
             };
             match event {
                 Ok(Event::Output(bytes)) => output(&bytes),
@@ -195,7 +241,8 @@ fn type_in(line: &Line) -> bool {
 struct Stream(ChildStdout);
 
 impl Stream {
-    /// Appends what comes next to `buffer`; the error is why there is nothing more, if that is known.
+    /// Appends what comes next to `buffer`; the error is why there is nothing more, if that is
+    /// known.
     fn read_more(&mut self, buffer: &mut Vec<u8>) -> Result<(), Option<String>> {
         let mut bytes = [0; 4096];
         match self.0.read(&mut bytes) {
@@ -212,7 +259,10 @@ impl Stream {
     fn read_frame(&mut self, mut decoder: Decoder) -> Result<(Frame, Vec<u8>), Option<String>> {
         let mut held = Vec::new();
         loop {
-            if let Some(frame) = decoder.next_frame().map_err(|error| Some(error.to_string()))? {
+            if let Some(frame) = decoder
+                .next_frame()
+                .map_err(|error| Some(error.to_string()))?
+            {
                 return Ok((frame, decoder.into_rest()));
             }
             self.read_more(&mut held)?;
@@ -222,8 +272,13 @@ impl Stream {
     }
 }
 
-/// Hands what the command writes to `output` until its end; returns the frame that tells it, or why there is none.
-fn read_terminal(stdout: ChildStdout, nonce: &str, output: &mut dyn FnMut(&[u8])) -> Result<Frame, Option<String>> {
+/// Hands what the command writes to `output` until its end; returns the frame that tells it, or why
+/// there is none.
+fn read_terminal(
+    stdout: ChildStdout,
+    nonce: &str,
+    output: &mut dyn FnMut(&[u8]),
+) -> Result<Frame, Option<String>> {
     let mark = nonce.as_bytes();
     let mut stream = Stream(stdout);
     let (_ready, mut held) = stream.read_frame(Decoder::after(nonce))?;
@@ -241,9 +296,13 @@ fn read_terminal(stdout: ChildStdout, nonce: &str, output: &mut dyn FnMut(&[u8])
     }
 }
 
-/// The length of the longest end of `bytes` with which `mark` begins: it may be the mark or not, the next bytes tell.
+/// The length of the longest end of `bytes` with which `mark` begins: it may be the mark or not,
+/// the next bytes tell.
 fn beginning_at_end(bytes: &[u8], mark: &[u8]) -> usize {
-    (1..mark.len()).rev().find(|&length| bytes.ends_with(&mark[..length])).unwrap_or(0)
+    (1..mark.len())
+        .rev()
+        .find(|&length| bytes.ends_with(&mark[..length]))
+        .unwrap_or(0)
 }
 
 #[cfg(test)]

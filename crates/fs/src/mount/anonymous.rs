@@ -8,7 +8,8 @@ use task::Once;
 /// That mount, which is in no namespace.
 pub(crate) fn anonymous() -> Arc<Mount> {
     static ANON: Once<Arc<Mount>> = Once::new();
-    ANON.call_once(|| super::apart(Super::of(Arc::new(AnonFs), 0), "anon")).clone()
+    ANON.call_once(|| super::apart(Super::of(Arc::new(AnonFs), 0), "anon"))
+        .clone()
 }
 
 /// The file system of files without names.
@@ -36,6 +37,10 @@ impl FileSystem for AnonFs {
     }
 
     fn statfs(&self) -> StatFs {
-        StatFs { magic: 0x0904_1934, block_size: 4096, ..StatFs::default() }
+        StatFs {
+            magic: 0x0904_1934,
+            block_size: 4096,
+            ..StatFs::default()
+        }
     }
 }

@@ -17,7 +17,11 @@ fn target(space: &Namespace, point: &Path) -> Result<Path> {
     if !space.holds(point.mount()) {
         return Err(Errno::EINVAL);
     }
-    if point.dentry().removed() { Err(Errno::ENOENT) } else { Ok(point) }
+    if point.dentry().removed() {
+        Err(Errno::ENOENT)
+    } else {
+        Ok(point)
+    }
 }
 
 fn is_top(path: &Path) -> bool {
@@ -27,7 +31,11 @@ fn is_top(path: &Path) -> bool {
 /// Hangs a new tree at a place, or takes it apart.
 fn graft(change: &mut Change, tree: &Arc<Mount>, point: &Path) -> Result<()> {
     let fits = (tree.root().kind() == FileType::Directory) == is_directory(point);
-    let done = if fits { change.attach(tree, point) } else { Err(Errno::ENOTDIR) };
+    let done = if fits {
+        change.attach(tree, point)
+    } else {
+        Err(Errno::ENOTDIR)
+    };
     if done.is_err() {
         change.dismantle(&tree::below(tree));
     }
@@ -37,8 +45,15 @@ fn graft(change: &mut Change, tree: &Arc<Mount>, point: &Path) -> Result<()> {
 /// Hangs a file system on a directory, with `bits` of `mount(2)`.
 ///
 /// # Errors
-/// `ENOTDIR` if `point` is no directory, `EBUSY` if the file system is on top there already, `EINVAL` if the place is in another namespace, `ENOSPC`.
-pub fn mount(space: &Namespace, shown: Arc<Super>, point: &Path, source: &str, bits: u32) -> Result<()> {
+/// `ENOTDIR` if `point` is no directory, `EBUSY` if the file system is on top there already,
+/// `EINVAL` if the place is in another namespace, `ENOSPC`.
+pub fn mount(
+    space: &Namespace,
+    shown: Arc<Super>,
+    point: &Path,
+    source: &str,
+    bits: u32,
+) -> Result<()> {
     let mut change = Change::begin();
     let point = target(space, point)?;
     let result = if Arc::ptr_eq(point.mount().shown(), &shown) && is_top(&point) {
@@ -55,10 +70,17 @@ pub fn mount(space: &Namespace, shown: Arc<Super>, point: &Path, source: &str, b
 }
 
 /// A copy of what is at `from`, with what is mounted below if `recursive`, that hangs nowhere.
-fn copied(change: &mut Change, space: &Namespace, from: &Path, recursive: bool) -> Result<Arc<Mount>> {
+fn copied(
+    change: &mut Change,
+    space: &Namespace,
+    from: &Path,
+    recursive: bool,
+) -> Result<Arc<Mount>> {
     // A namespace's file is in none; one of mounts may be kept by such as were made before it only.
     let namespace = nsfs::of(from.inode());
-    let loops = namespace.and_then(|file| file.mounts()).is_some_and(|other| other.sequence() <= space.sequence());
+    let loops = namespace
+        .and_then(|file| file.mounts())
+        .is_some_and(|other| other.sequence() <= space.sequence());
     let foreign = !space.holds(from.mount()) && namespace.is_none();
     if loops || foreign || from.mount().is_unbindable() {
         return Err(Errno::EINVAL);
@@ -73,7 +95,8 @@ fn copied(change: &mut Change, space: &Namespace, from: &Path, recursive: bool) 
 /// Shows what is at `from` also at `point`; if `recursive`, with what is mounted below.
 ///
 /// # Errors
-/// `ENOTDIR` if only one of them is a directory, `EINVAL` if one is in another namespace or `from` cannot be bound, `ENOSPC`.
+/// `ENOTDIR` if only one of them is a directory, `EINVAL` if one is in another namespace or `from`
+/// cannot be bound, `ENOSPC`.
 pub fn bind(space: &Namespace, from: &Path, point: &Path, recursive: bool) -> Result<()> {
     let mut change = Change::begin();
     let point = target(space, point)?;
@@ -99,7 +122,8 @@ pub fn copy_tree(space: &Namespace, from: &Path, recursive: bool) -> Result<Arc<
 /// Moves the mount whose top is `from`, with all on it, to `point`.
 ///
 /// # Errors
-/// `EINVAL` if `from` is no top, hangs in a mount that shares, or either is in another namespace; `ELOOP` if `point` is below; `ENOSPC`.
+/// `EINVAL` if `from` is no top, hangs in a mount that shares, or either is in another namespace;
+/// `ELOOP` if `point` is below; `ENOSPC`.
 pub fn move_mount(space: &Namespace, from: &Path, point: &Path) -> Result<()> {
     let mut change = Change::begin();
     let point = target(space, point)?;
@@ -117,7 +141,11 @@ fn may_move(space: &Namespace, from: &Path, point: &Path) -> Result<()> {
     };
     let shares = hangs.is_some_and(|on| on.mount().is_shared());
     let unbindable = || tree::below(moved).iter().any(|mount| mount.is_unbindable());
-    if !ours || !is_top(from) || is_directory(from) != is_directory(point) || shares || point.mount().is_shared() && unbindable()
+    if !ours
+        || !is_top(from)
+        || is_directory(from) != is_directory(point)
+        || shares
+        || point.mount().is_shared() && unbindable()
     {
         return Err(Errno::EINVAL);
     }
@@ -126,12 +154,15 @@ fn may_move(space: &Namespace, from: &Path, point: &Path) -> Result<()> {
         if Arc::ptr_eq(&above, moved) {
             return Err(Errno::ELOOP);
         }
-        let Some(on) = above.point() else { return Ok(()) };
+        let Some(on) = above.point() else {
+            return Ok(());
+        };
         above = on.mount().clone();
     }
 }
 
-/// Puts the mount `new` is the top of in place of the one that `root` is the top of, which goes to `put` (`pivot_root(2)`).
+/// Puts the mount `new` is the top of in place of the one that `root` is the top of, which goes to
+/// `put` (`pivot_root(2)`).
 ///
 /// # Errors
 /// Those of `pivot_root(2)`.
@@ -143,10 +174,20 @@ pub fn pivot(space: &Namespace, root: &Path, new: &Path, put: &Path) -> Result<(
     result
 }
 
-fn pivot_with(change: &mut Change, space: &Namespace, root: &Path, new: &Path, put: &Path) -> Result<()> {
+fn pivot_with(
+    change: &mut Change,
+    space: &Namespace,
+    root: &Path,
+    new: &Path,
+    put: &Path,
+) -> Result<()> {
     let (old_mount, new_mount) = (root.mount(), new.mount());
     let (old_point, new_point) = (old_mount.point(), new_mount.point());
-    let shares = |point: &Option<Path>| point.as_ref().is_some_and(|point| point.mount().is_shared());
+    let shares = |point: &Option<Path>| {
+        point
+            .as_ref()
+            .is_some_and(|point| point.mount().is_shared())
+    };
     if put.mount().is_shared() || shares(&new_point) || shares(&old_point) {
         return Err(Errno::EINVAL);
     }
@@ -159,7 +200,9 @@ fn pivot_with(change: &mut Change, space: &Namespace, root: &Path, new: &Path, p
     if Arc::ptr_eq(new_mount, old_mount) || Arc::ptr_eq(put.mount(), old_mount) {
         return Err(Errno::EBUSY);
     }
-    let (Some(old_point), Some(_)) = (old_point, new_point) else { return Err(Errno::EINVAL) };
+    let (Some(old_point), Some(_)) = (old_point, new_point) else {
+        return Err(Errno::EINVAL);
+    };
     if !is_top(root) || !is_top(new) || !is_reached(put, new) || !is_reached(new, root) {
         return Err(Errno::EINVAL);
     }
@@ -176,7 +219,9 @@ fn pivot_with(change: &mut Change, space: &Namespace, root: &Path, new: &Path, p
 fn is_reached(place: &Path, top: &Path) -> bool {
     let mut here = place.clone();
     while !Arc::ptr_eq(here.mount(), top.mount()) {
-        let Some(point) = here.mount().point() else { return false };
+        let Some(point) = here.mount().point() else {
+            return false;
+        };
         here = point;
     }
     here.dentry().is_within(top.dentry())

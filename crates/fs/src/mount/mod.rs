@@ -1,7 +1,8 @@
 //! Mounts: which file system hangs where.
 //!
-//! A [`Super`] is a file system with its tree of names; a [`Mount`] shows a part of it at a place, and a [`Namespace`] is a tree of mounts.
-//! All changes of such trees are made one at a time (`tree::Change`); who only looks takes the locks of single mounts for moments.
+//! A [`Super`] is a file system with its tree of names; a [`Mount`] shows a part of it at a place,
+//! and a [`Namespace`] is a tree of mounts. All changes of such trees are made one at a time
+//! (`tree::Change`); who only looks takes the locks of single mounts for moments.
 
 mod anonymous;
 mod binding;
@@ -62,7 +63,11 @@ pub trait FileSystem: Send + Sync {
     /// # Errors
     /// `EINVAL` for what there is not, or cannot be changed.
     fn reconfigure(&self, options: &str) -> Result<()> {
-        if options.is_empty() { Ok(()) } else { Err(Errno::EINVAL) }
+        if options.is_empty() {
+            Ok(())
+        } else {
+            Err(Errno::EINVAL)
+        }
     }
 }
 
@@ -72,13 +77,16 @@ pub use sys::{MS_NOATIME, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY};
 pub const MS_NOSYMFOLLOW: u32 = 256;
 
 /// The bits of `mount(2)` that each mount has for itself.
-const OF_MOUNT: u32 = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_NOSYMFOLLOW | ATIME | sys::MS_NODIRATIME;
+const OF_MOUNT: u32 =
+    MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_NOSYMFOLLOW | ATIME | sys::MS_NODIRATIME;
 /// Those of a mount that say how access times are kept.
 const ATIME: u32 = MS_NOATIME | sys::MS_RELATIME;
 /// The bits that all mounts of a file system have in common.
-pub const OF_SUPER: u32 = MS_RDONLY | sys::MS_SYNCHRONOUS | sys::MS_DIRSYNC | sys::MS_MANDLOCK | sys::MS_LAZYTIME;
+pub const OF_SUPER: u32 =
+    MS_RDONLY | sys::MS_SYNCHRONOUS | sys::MS_DIRSYNC | sys::MS_MANDLOCK | sys::MS_LAZYTIME;
 
-/// What a mount keeps of the bits of `mount(2)`. `old` is what it has, if it is there already: bits that say nothing of access times leave those.
+/// What a mount keeps of the bits of `mount(2)`. `old` is what it has, if it is there already: bits
+/// that say nothing of access times leave those.
 #[must_use]
 pub fn flags_of_mount(bits: u32, old: Option<u32>) -> u32 {
     let mut flags = bits & OF_MOUNT & !sys::MS_RELATIME;
@@ -120,7 +128,8 @@ pub struct Super {
 static SUPERS: Mutex<Vec<Weak<Super>>> = Mutex::new(Vec::new());
 
 impl Super {
-    /// The one of a file system. If the names of a file system are the kernel's to change, each time a new one.
+    /// The one of a file system. If the names of a file system are the kernel's to change, each
+    /// time a new one.
     #[must_use]
     pub fn of(fs: Arc<dyn FileSystem>, flags: u32) -> Arc<Self> {
         let inode = fs.root();
@@ -132,7 +141,13 @@ impl Super {
             return known;
         }
         let (flags, mounts) = (AtomicU32::new(flags & OF_SUPER), Mutex::default());
-        let new = Arc::new(Self { _counted: census::Super::default(), fs, root: Dentry::root(inode), flags, mounts });
+        let new = Arc::new(Self {
+            _counted: census::Super::default(),
+            fs,
+            root: Dentry::root(inode),
+            flags,
+            mounts,
+        });
         supers.retain(|known| known.strong_count() > 0);
         supers.push(Arc::downgrade(&new));
         new
@@ -151,24 +166,33 @@ impl Super {
     }
 
     fn mounts(&self) -> Vec<Arc<Mount>> {
-        self.mounts.lock().iter().filter_map(Weak::upgrade).collect()
+        self.mounts
+            .lock()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect()
     }
 
     /// Changes the common bits and the options (`MS_REMOUNT`).
     ///
     /// # Errors
-    /// `EBUSY` if it is to be read-only and a file is open for writing; what the file system says of the options.
+    /// `EBUSY` if it is to be read-only and a file is open for writing; what the file system says
+    /// of the options.
     pub fn reconfigure(&self, flags: u32, options: &str) -> Result<()> {
         let old = self.flags();
         if flags & !old & MS_RDONLY != 0 {
             self.flags.fetch_or(MS_RDONLY, Ordering::SeqCst);
         }
-        let done = if flags & MS_RDONLY != 0 && self.mounts().iter().any(|mount| mount.is_written()) {
+        let done = if flags & MS_RDONLY != 0 && self.mounts().iter().any(|mount| mount.is_written())
+        {
             Err(Errno::EBUSY)
         } else {
             self.fs.reconfigure(options)
         };
-        self.flags.store(if done.is_ok() { flags & OF_SUPER } else { old }, Ordering::SeqCst);
+        self.flags.store(
+            if done.is_ok() { flags & OF_SUPER } else { old },
+            Ordering::SeqCst,
+        );
         done
     }
 }
@@ -279,7 +303,11 @@ impl Mount {
             here = parent;
         }
         // What is in no tree has only a name.
-        let mut text = if names.is_empty() { here.place().name.to_vec() } else { Vec::new() };
+        let mut text = if names.is_empty() {
+            here.place().name.to_vec()
+        } else {
+            Vec::new()
+        };
         for name in names.iter().rev() {
             text.push(b'/');
             text.extend_from_slice(name);
@@ -320,10 +348,12 @@ impl Mount {
     /// Whether nothing may be changed here.
     #[must_use]
     pub fn read_only(&self) -> bool {
-        (self.flags.load(Ordering::SeqCst) | self.shown.flags.load(Ordering::SeqCst)) & MS_RDONLY != 0
+        (self.flags.load(Ordering::SeqCst) | self.shown.flags.load(Ordering::SeqCst)) & MS_RDONLY
+            != 0
     }
 
-    /// Changes the bits of this mount, not of others of the file system (`mount_setattr(2)`, `MS_REMOUNT` with `MS_BIND`).
+    /// Changes the bits of this mount, not of others of the file system (`mount_setattr(2)`,
+    /// `MS_REMOUNT` with `MS_BIND`).
     ///
     /// # Errors
     /// `EBUSY` if it is to be read-only and a file is open for writing.
@@ -372,7 +402,11 @@ impl Mount {
     }
 
     fn is_in(&self, home: &Arc<Home>) -> bool {
-        self.links.lock().home.as_ref().is_some_and(|own| Arc::ptr_eq(own, home))
+        self.links
+            .lock()
+            .home
+            .as_ref()
+            .is_some_and(|own| Arc::ptr_eq(own, home))
     }
 
     fn home(&self) -> Option<Arc<Home>> {
@@ -387,7 +421,12 @@ impl Mount {
 
     /// What is mounted on a name of this mount.
     fn child_at(&self, dentry: &Arc<Dentry>) -> Option<Arc<Self>> {
-        self.links.lock().children.iter().find(|child| Arc::ptr_eq(&child.at, dentry)).map(|child| child.mount.clone())
+        self.links
+            .lock()
+            .children
+            .iter()
+            .find(|child| Arc::ptr_eq(&child.at, dentry))
+            .map(|child| child.mount.clone())
     }
 
     fn children(&self) -> Vec<Child> {
@@ -405,7 +444,9 @@ impl Mount {
         }
         for _ in 0..ATTEMPTS {
             let names = self.fs().names_of(handle)?;
-            let found = names.iter().try_fold(self.shown.root.clone(), |dentry, name| dentry.find(name));
+            let found = names
+                .iter()
+                .try_fold(self.shown.root.clone(), |dentry, name| dentry.find(name));
             if let Ok(found) = found
                 && core::ptr::addr_eq(Arc::as_ptr(found.inode()), Arc::as_ptr(&inode))
             {
@@ -441,7 +482,12 @@ pub(crate) fn over(mount: &Arc<Mount>, dentry: &Arc<Dentry>) -> Option<Arc<Mount
         return None;
     }
     let on = Arc::as_ptr(mount).addr();
-    let last = dentry.cover.lock().as_ref().filter(|cover| cover.on == on).map(|cover| cover.top.clone());
+    let last = dentry
+        .cover
+        .lock()
+        .as_ref()
+        .filter(|cover| cover.on == on)
+        .map(|cover| cover.top.clone());
     // What was hung there last may hang there in another mount of the same file system.
     last.or_else(|| search(mount, dentry))
 }

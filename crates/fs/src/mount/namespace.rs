@@ -69,7 +69,11 @@ impl Namespace {
     pub fn new(fs: Arc<dyn FileSystem>, source: &str) -> Arc<Self> {
         let base = Super::of(RamFs::new("rootfs", None, 0o755), 0);
         let root = base.root.clone();
-        let new = Self::of_tree(&mut Change::begin(), Mount::new(base, root, "rootfs", MS_RELATIME), false);
+        let new = Self::of_tree(
+            &mut Change::begin(),
+            Mount::new(base, root, "rootfs", MS_RELATIME),
+            false,
+        );
         let shown = Super::of(fs, 0);
         let top = shown.root.clone();
         let first = Mount::new(shown, top, source, MS_RELATIME);
@@ -91,7 +95,11 @@ impl Namespace {
     #[must_use]
     pub fn apart(shown: Arc<Super>, source: &str, flags: u32) -> Arc<Self> {
         let root = shown.root.clone();
-        Self::of_tree(&mut Change::begin(), Mount::new(shown, root, source, flags), true)
+        Self::of_tree(
+            &mut Change::begin(),
+            Mount::new(shown, root, source, flags),
+            true,
+        )
     }
 
     /// All mounts, in the order they were made.
@@ -143,14 +151,24 @@ impl Namespace {
     pub fn copy<const N: usize>(&self, places: [Path; N]) -> (Arc<Self>, [Path; N]) {
         let mut change = Change::begin();
         let mut pairs = Vec::new();
-        let root = change.copy(&self.root, &self.root.root, tree::Kind::OfNamespace, &mut |old, new| {
-            pairs.push((Arc::as_ptr(old), new.clone()));
-        });
+        let root = change.copy(
+            &self.root,
+            &self.root.root,
+            tree::Kind::OfNamespace,
+            &mut |old, new| {
+                pairs.push((Arc::as_ptr(old), new.clone()));
+            },
+        );
         let new = Self::of_tree(&mut change, root, false);
         drop(change);
         let places = places.map(|place| {
-            let mount = pairs.iter().find(|(old, _)| *old == Arc::as_ptr(place.mount())).map(|(_, new)| new.clone());
-            mount.map_or(place.clone(), |mount| Path::new(mount, place.dentry().clone()))
+            let mount = pairs
+                .iter()
+                .find(|(old, _)| *old == Arc::as_ptr(place.mount()))
+                .map(|(_, new)| new.clone());
+            mount.map_or(place.clone(), |mount| {
+                Path::new(mount, place.dentry().clone())
+            })
         });
         (new, places)
     }

@@ -1,7 +1,9 @@
-//! Sharing what is mounted below: `mount_namespaces(7)`, and Linux' `Documentation/filesystems/sharedsubtree.rst`.
+//! Sharing what is mounted below: `mount_namespaces(7)`, and Linux'
+//! `Documentation/filesystems/sharedsubtree.rst`.
 //!
-//! Mounts of one group (peers) show the same mounts below. A mount may have a group as its master: it gets what is mounted there, and nothing goes
-//! back. All members of a group have the same master.
+//! Mounts of one group (peers) show the same mounts below. A mount may have a group as its master:
+//! it gets what is mounted there, and nothing goes back. All members of a group have the same
+//! master.
 
 use super::Mount;
 use super::namespace::Namespace;
@@ -27,13 +29,19 @@ fn living(list: &Mutex<Vec<Weak<Mount>>>) -> Vec<Arc<Mount>> {
 }
 
 fn strike(list: &Mutex<Vec<Weak<Mount>>>, mount: &Arc<Mount>) {
-    list.lock().retain(|known| known.strong_count() > 0 && !core::ptr::eq(known.as_ptr(), Arc::as_ptr(mount)));
+    list.lock().retain(|known| {
+        known.strong_count() > 0 && !core::ptr::eq(known.as_ptr(), Arc::as_ptr(mount))
+    });
 }
 
 impl Group {
     pub(super) fn new() -> Arc<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        Arc::new(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), members: Mutex::default(), slaves: Mutex::default() })
+        Arc::new(Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            members: Mutex::default(),
+            slaves: Mutex::default(),
+        })
     }
 }
 
@@ -49,7 +57,8 @@ pub(super) fn join(mount: &Arc<Mount>, group: Option<Arc<Group>>, master: Option
     (links.group, links.master) = (group, master);
 }
 
-/// The mount leaves its group. What the group was the master of gets the group's master if it was the last one.
+/// The mount leaves its group. What the group was the master of gets the group's master if it was
+/// the last one.
 fn leave_group(mount: &Arc<Mount>) -> Option<Arc<Group>> {
     let (group, master) = {
         let mut links = mount.links.lock();
@@ -129,7 +138,11 @@ pub fn set_propagation(at: &Path, how: Propagation, recursive: bool) -> Result<(
         return Err(Errno::EINVAL);
     }
     let mut change = Change::begin();
-    let mounts = if recursive { below(at.mount()) } else { alloc::vec![at.mount().clone()] };
+    let mounts = if recursive {
+        below(at.mount())
+    } else {
+        alloc::vec![at.mount().clone()]
+    };
     for mount in mounts {
         set_one(&mount, how);
         mount.tell_home();
@@ -138,19 +151,22 @@ pub fn set_propagation(at: &Path, how: Propagation, recursive: bool) -> Result<(
     Ok(())
 }
 
-/// A mount that shares nothing shares as another one of the file system does, which shows at least as much (`MOVE_MOUNT_SET_GROUP`).
+/// A mount that shares nothing shares as another one of the file system does, which shows at least
+/// as much (`MOVE_MOUNT_SET_GROUP`).
 ///
 /// # Errors
 /// `EINVAL` if they are none such.
 pub fn copy_sharing(space: &Namespace, from: &Path, to: &Path) -> Result<()> {
     let _change = Change::begin();
-    let is_top = |path: &Path| Arc::ptr_eq(path.dentry(), path.mount().root()) && space.holds(path.mount());
+    let is_top =
+        |path: &Path| Arc::ptr_eq(path.dentry(), path.mount().root()) && space.holds(path.mount());
     let (source, target) = (from.mount(), to.mount());
     let shares = |mount: &Mount| {
         let links = mount.links.lock();
         links.group.is_some() || links.master.is_some()
     };
-    let alike = Arc::ptr_eq(source.shown(), target.shown()) && target.root().is_within(source.root());
+    let alike =
+        Arc::ptr_eq(source.shown(), target.shown()) && target.root().is_within(source.root());
     if !is_top(from) || !is_top(to) || !alike || shares(target) || !shares(source) {
         return Err(Errno::EINVAL);
     }
@@ -179,7 +195,11 @@ impl Mount {
     pub fn sharing(&self) -> Sharing {
         let links = self.links.lock();
         let number = |group: &Option<Arc<Group>>| group.as_ref().map(|group| group.id);
-        Sharing { shared: number(&links.group), master: number(&links.master), unbindable: links.unbindable }
+        Sharing {
+            shared: number(&links.group),
+            master: number(&links.master),
+            unbindable: links.unbindable,
+        }
     }
 
     pub(super) fn is_shared(&self) -> bool {
@@ -220,8 +240,9 @@ pub(super) fn receivers(mount: &Arc<Mount>) -> Vec<Arc<Mount>> {
 }
 
 impl Change {
-    /// Copies of `tree` (whose mounts are `all`), which is to be mounted at `at` of `on`, for all that share it, each with the mount it is for. If
-    /// anybody does, all of the tree is shared from now on.
+    /// Copies of `tree` (whose mounts are `all`), which is to be mounted at `at` of `on`, for all
+    /// that share it, each with the mount it is for. If anybody does, all of the tree is shared
+    /// from now on.
     ///
     /// # Errors
     /// `ENOSPC`.
@@ -232,7 +253,9 @@ impl Change {
         on: &Arc<Mount>,
         at: &Arc<Dentry>,
     ) -> Result<Vec<(Arc<Mount>, Arc<Mount>)>> {
-        let Some(group) = on.group() else { return Ok(Vec::new()) };
+        let Some(group) = on.group() else {
+            return Ok(Vec::new());
+        };
         for mount in all {
             set_one(mount, Propagation::Shared);
         }
@@ -243,7 +266,10 @@ impl Change {
         let mut work = Vec::new();
         for peer in living(&group.members) {
             if !Arc::ptr_eq(&peer, on) && shows(&peer) {
-                copies.push((self.copy(tree, &tree.root, Kind::Peer, &mut |_, _| {}), peer));
+                copies.push((
+                    self.copy(tree, &tree.root, Kind::Peer, &mut |_, _| {}),
+                    peer,
+                ));
             }
         }
         work.push((group, tree.clone()));
@@ -253,7 +279,10 @@ impl Change {
                 match slave.group() {
                     Some(theirs) if groups.iter().any(|known| Arc::ptr_eq(known, &theirs)) => {}
                     Some(theirs) => groups.push(theirs),
-                    None if shows(&slave) => copies.push((self.copy(&source, &source.root, Kind::Slave, &mut |_, _| {}), slave)),
+                    None if shows(&slave) => copies.push((
+                        self.copy(&source, &source.root, Kind::Slave, &mut |_, _| {}),
+                        slave,
+                    )),
                     None => {}
                 }
             }

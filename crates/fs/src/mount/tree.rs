@@ -10,13 +10,15 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use task::{Mutex, MutexGuard};
 
-/// Held by whoever changes a tree; before the locks of single mounts. What it keeps alive in them cannot go meanwhile.
+/// Held by whoever changes a tree; before the locks of single mounts. What it keeps alive in them
+/// cannot go meanwhile.
 static TREES: Mutex<()> = Mutex::new(());
 
 /// A change of trees under way.
 pub(super) struct Change {
     _alone: MutexGuard<'static, ()>,
-    /// What may have been used last by what was changed: it goes when others may change trees again, because it may be a namespace.
+    /// What may have been used last by what was changed: it goes when others may change trees
+    /// again, because it may be a namespace.
     gone: Vec<Arc<Mount>>,
     left: Vec<Path>,
 }
@@ -50,7 +52,11 @@ pub(super) fn below(mount: &Arc<Mount>) -> Vec<Arc<Mount>> {
 
 impl Change {
     pub(super) fn begin() -> Self {
-        Self { _alone: TREES.lock(), gone: Vec::new(), left: Vec::new() }
+        Self {
+            _alone: TREES.lock(),
+            gone: Vec::new(),
+            left: Vec::new(),
+        }
     }
 
     /// Keeps something until after the change.
@@ -66,8 +72,14 @@ impl Change {
     /// Hangs a mount on a name of another.
     pub(super) fn hang(&mut self, mount: &Arc<Mount>, on: &Arc<Mount>, at: &Arc<Dentry>) {
         mount.links.lock().point = Some(Path::new(on.clone(), at.clone()));
-        on.links.lock().children.push(Child { at: at.clone(), mount: mount.clone() });
-        let cover = Cover { on: Arc::as_ptr(on).addr(), top: mount.clone() };
+        on.links.lock().children.push(Child {
+            at: at.clone(),
+            mount: mount.clone(),
+        });
+        let cover = Cover {
+            on: Arc::as_ptr(on).addr(),
+            top: mount.clone(),
+        };
         let old = at.cover.lock().replace(cover);
         at.mounts.fetch_add(1, Ordering::Release);
         self.gone.extend(old.map(|cover| cover.top));
@@ -78,13 +90,19 @@ impl Change {
         let point = mount.links.lock().point.take()?;
         {
             let mut links = point.mount().links.lock();
-            let place = links.children.iter().position(|child| Arc::ptr_eq(&child.mount, mount));
+            let place = links
+                .children
+                .iter()
+                .position(|child| Arc::ptr_eq(&child.mount, mount));
             if let Some(child) = place.map(|place| links.children.remove(place)) {
                 self.gone.push(child.mount);
             }
         }
         let mut cover = point.dentry().cover.lock();
-        if cover.as_ref().is_some_and(|cover| Arc::ptr_eq(&cover.top, mount)) {
+        if cover
+            .as_ref()
+            .is_some_and(|cover| Arc::ptr_eq(&cover.top, mount))
+        {
             self.gone.extend(cover.take().map(|cover| cover.top));
         }
         drop(cover);
@@ -122,8 +140,8 @@ impl Change {
         new
     }
 
-    /// A copy of `mount` from its name `root` down, with what is mounted there; `each` sees every pair of original and copy.
-    /// What cannot be bound is left out.
+    /// A copy of `mount` from its name `root` down, with what is mounted there; `each` sees every
+    /// pair of original and copy. What cannot be bound is left out.
     pub(super) fn copy(
         &mut self,
         mount: &Arc<Mount>,
@@ -154,8 +172,8 @@ impl Change {
         Self::copy_one(mount, root, Kind::Alike)
     }
 
-    /// Hangs a tree that is not in a namespace, or hangs elsewhere, on a place that nothing is mounted on, and copies of it wherever the place's
-    /// mount shares what is mounted below.
+    /// Hangs a tree that is not in a namespace, or hangs elsewhere, on a place that nothing is
+    /// mounted on, and copies of it wherever the place's mount shares what is mounted below.
     ///
     /// # Errors
     /// `ENOSPC`; then the tree, if it hung nowhere, is to be dismantled.
@@ -212,9 +230,14 @@ impl Change {
     }
 }
 
-/// Whether something is mounted on a name in a namespace, through any mount of its file system, as `mount` is one.
+/// Whether something is mounted on a name in a namespace, through any mount of its file system, as
+/// `mount` is one.
 pub(crate) fn is_point_in(space: &Namespace, dentry: &Arc<Dentry>, mount: &Mount) -> bool {
-    mount.shown.mounts().iter().any(|on| space.holds(on) && on.child_at(dentry).is_some())
+    mount
+        .shown
+        .mounts()
+        .iter()
+        .any(|on| space.holds(on) && on.child_at(dentry).is_some())
 }
 
 /// Unmounts, in all namespaces, what is mounted on a name that is removed.

@@ -25,15 +25,24 @@ bitflags::bitflags! {
 
 /// How many use a mount, beside what it hangs on and `held` by the caller.
 fn users(mount: &Arc<Mount>, held: usize) -> usize {
-    let Some(point) = mount.point() else { return Arc::strong_count(mount) - held };
-    let covers = point.dentry().cover.lock().as_ref().is_some_and(|cover| Arc::ptr_eq(&cover.top, mount));
+    let Some(point) = mount.point() else {
+        return Arc::strong_count(mount) - held;
+    };
+    let covers = point
+        .dentry()
+        .cover
+        .lock()
+        .as_ref()
+        .is_some_and(|cover| Arc::ptr_eq(&cover.top, mount));
     Arc::strong_count(mount) - held - 1 - usize::from(covers)
 }
 
-/// Takes away the mount whose top `at` is, the caller's only use of it; `root` is what the caller calls `/`.
+/// Takes away the mount whose top `at` is, the caller's only use of it; `root` is what the caller
+/// calls `/`.
 ///
 /// # Errors
-/// `EINVAL` if `at` is no mount's top or in another namespace, `EBUSY` if it is in use, `EAGAIN` if it was marked with `EXPIRE`.
+/// `EINVAL` if `at` is no mount's top or in another namespace, `EBUSY` if it is in use, `EAGAIN` if
+/// it was marked with `EXPIRE`.
 pub fn unmount(space: &Namespace, at: &Path, root: &Path, how: UnmountFlags) -> Result<()> {
     let mount = at.mount();
     if !Arc::ptr_eq(at.dentry(), mount.root()) || !space.holds(mount) {
@@ -54,13 +63,19 @@ pub fn unmount(space: &Namespace, at: &Path, root: &Path, how: UnmountFlags) -> 
     }
     if is_root && !how.contains(UnmountFlags::DETACH) {
         // What everything stands on can at most be protected.
-        return mount.shown().reconfigure(mount.shown().flags() | MS_RDONLY, "");
+        return mount
+            .shown()
+            .reconfigure(mount.shown().flags() | MS_RDONLY, "");
     }
     let mut change = Change::begin();
     if !space.holds(mount) || mount.point().is_none() {
         return Err(Errno::EINVAL);
     }
-    let doomed = if how.contains(UnmountFlags::DETACH) { below(mount) } else { alloc::vec![mount.clone()] };
+    let doomed = if how.contains(UnmountFlags::DETACH) {
+        below(mount)
+    } else {
+        alloc::vec![mount.clone()]
+    };
     let others = shown_elsewhere(&doomed);
     if !how.contains(UnmountFlags::DETACH) {
         let busy = !mount.children().is_empty()
@@ -73,7 +88,9 @@ pub fn unmount(space: &Namespace, at: &Path, root: &Path, how: UnmountFlags) -> 
     }
     for other in &others {
         // What was mounted on the top of one that goes is mounted where that was.
-        if let Some(topper) = topper(other).filter(|topper| !others.iter().any(|doomed| Arc::ptr_eq(doomed, topper))) {
+        if let Some(topper) =
+            topper(other).filter(|topper| !others.iter().any(|doomed| Arc::ptr_eq(doomed, topper)))
+        {
             change.unhang(&topper);
             let point = change.unhang(other);
             if let Some(point) = point {
@@ -96,25 +113,42 @@ fn topper(mount: &Arc<Mount>) -> Option<Arc<Mount>> {
     mount.child_at(mount.root())
 }
 
-/// What goes with `doomed` because what it hangs on shares what is mounted below; not what has other mounts on it that stay.
+/// What goes with `doomed` because what it hangs on shares what is mounted below; not what has
+/// other mounts on it that stay.
 fn shown_elsewhere(doomed: &[Arc<Mount>]) -> Vec<Arc<Mount>> {
     let mut found: Vec<Arc<Mount>> = Vec::new();
     for mount in doomed {
         let Some(point) = mount.point() else { continue };
         for on in receivers(point.mount()) {
-            let Some(there) = on.child_at(point.dentry()) else { continue };
-            if !found.iter().chain(doomed).any(|known| Arc::ptr_eq(known, &there)) {
+            let Some(there) = on.child_at(point.dentry()) else {
+                continue;
+            };
+            if !found
+                .iter()
+                .chain(doomed)
+                .any(|known| Arc::ptr_eq(known, &there))
+            {
                 found.push(there);
             }
         }
     }
     // Until all that are left have only such mounts on them that go, too, or one on their top.
     loop {
-        let goes = |mount: &Arc<Mount>| found.iter().chain(doomed).any(|other| Arc::ptr_eq(other, mount));
-        let stays = |mount: &Arc<Mount>| {
-            mount.children().iter().any(|child| !Arc::ptr_eq(&child.at, mount.root()) && !goes(&child.mount))
+        let goes = |mount: &Arc<Mount>| {
+            found
+                .iter()
+                .chain(doomed)
+                .any(|other| Arc::ptr_eq(other, mount))
         };
-        let Some(place) = found.iter().position(stays) else { return found };
+        let stays = |mount: &Arc<Mount>| {
+            mount
+                .children()
+                .iter()
+                .any(|child| !Arc::ptr_eq(&child.at, mount.root()) && !goes(&child.mount))
+        };
+        let Some(place) = found.iter().position(stays) else {
+            return found;
+        };
         found.remove(place);
     }
 }

@@ -1,6 +1,8 @@
 //! Changing what is known of a file, and its size.
 
-use crate::{Access, Cred, FileType, Path, Result, SetAttr, Timestamp, WriteAccess, inotify, lease, xattr};
+use crate::{
+    Access, Cred, FileType, Path, Result, SetAttr, Timestamp, WriteAccess, inotify, lease, xattr,
+};
 use abi::errno::Errno;
 use linux_raw_sys::general::{self as sys, CAP_CHOWN, CAP_FSETID, S_ISGID, S_ISUID};
 
@@ -18,7 +20,10 @@ pub fn chmod(path: &Path, mode: u32, cred: &Cred) -> Result<()> {
     if !cred.in_group(meta.gid) && !cred.has(CAP_FSETID) {
         mode &= !S_ISGID;
     }
-    path.inode().set_attr(&SetAttr { mode: Some(mode), ..SetAttr::default() })?;
+    path.inode().set_attr(&SetAttr {
+        mode: Some(mode),
+        ..SetAttr::default()
+    })?;
     inotify::happened_at(path, sys::IN_ATTRIB);
     Ok(())
 }
@@ -31,7 +36,8 @@ pub fn chown(path: &Path, uid: Option<u32>, gid: Option<u32>, cred: &Cred) -> Re
     path.require_writable()?;
     let meta = path.metadata();
     let own_group = |gid: u32| cred.uid == meta.uid && (gid == meta.gid || cred.in_group(gid));
-    let allowed = uid.is_none_or(|u| u == meta.uid && cred.uid == meta.uid) && gid.is_none_or(own_group);
+    let allowed =
+        uid.is_none_or(|u| u == meta.uid && cred.uid == meta.uid) && gid.is_none_or(own_group);
     if !allowed && !cred.has(CAP_CHOWN) {
         return Err(Errno::EPERM);
     }
@@ -41,7 +47,12 @@ pub fn chown(path: &Path, uid: Option<u32>, gid: Option<u32>, cred: &Cred) -> Re
         let sgid = if meta.mode & 0o010 != 0 { S_ISGID } else { 0 };
         mode = Some(meta.mode & !(S_ISUID | sgid));
     }
-    path.inode().set_attr(&SetAttr { uid, gid, mode, ..SetAttr::default() })?;
+    path.inode().set_attr(&SetAttr {
+        uid,
+        gid,
+        mode,
+        ..SetAttr::default()
+    })?;
     // Mostly there are none.
     let _ = path.inode().remove_xattr(xattr::CAPABILITY);
     inotify::happened_at(path, sys::IN_ATTRIB);
@@ -80,7 +91,11 @@ pub fn set_times(path: &Path, atime: TimeUpdate, mtime: TimeUpdate, cred: &Cred)
         TimeUpdate::Now => Some(Timestamp::now()),
         TimeUpdate::At(t) => Some(t),
     };
-    path.inode().set_attr(&SetAttr { atime: time(atime), mtime: time(mtime), ..SetAttr::default() })?;
+    path.inode().set_attr(&SetAttr {
+        atime: time(atime),
+        mtime: time(mtime),
+        ..SetAttr::default()
+    })?;
     // One of the two alone looks like what sets it.
     let event = match (atime, mtime) {
         (TimeUpdate::Omit, _) => sys::IN_MODIFY,

@@ -1,5 +1,5 @@
-//! The calls that open and change names. Each does what the system call of its name does, short of reading its arguments; each either
-//! succeeds whole or changes nothing.
+//! The calls that open and change names. Each does what the system call of its name does, short of
+//! reading its arguments; each either succeeds whole or changes nothing.
 
 mod attributes;
 mod names;

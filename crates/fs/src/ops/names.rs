@@ -2,7 +2,8 @@
 
 use crate::path::{Parent, Walk};
 use crate::{
-    Access, Cred, Dentry, DeviceId, FileType, Metadata, NewInode, NewInodeKind, Path, RenameFlags, Result, dcache, inotify, mount,
+    Access, Cred, Dentry, DeviceId, FileType, Metadata, NewInode, NewInodeKind, Path, RenameFlags,
+    Result, dcache, inotify, mount,
 };
 use abi::errno::Errno;
 use alloc::sync::Arc;
@@ -10,10 +11,12 @@ use core::sync::atomic::Ordering;
 use linux_raw_sys::general::{self as sys, CAP_MKNOD, S_ISGID, S_ISVTX};
 use task::Mutex;
 
-/// Held by every rename, before the directories' locks: only a rename locks two of them, and only a rename changes who is above whom.
+/// Held by every rename, before the directories' locks: only a rename locks two of them, and only a
+/// rename changes who is above whom.
 static RENAME: Mutex<()> = Mutex::new(());
 
-/// Stands for a removed name where file systems lie over each other. It is no device, so everybody may make it.
+/// Stands for a removed name where file systems lie over each other. It is no device, so everybody
+/// may make it.
 const WHITEOUT: DeviceId = DeviceId::new(0, 0);
 
 pub(super) fn may_create(dir: &Path, cred: &Cred) -> Result<()> {
@@ -21,14 +24,19 @@ pub(super) fn may_create(dir: &Path, cred: &Cred) -> Result<()> {
     cred.check(&dir.metadata(), Access::WRITE.and(Access::EXEC))
 }
 
-/// The mode of a new file that is no directory. Who is not of a directory's group does not make programs that run as that group.
+/// The mode of a new file that is no directory. Who is not of a directory's group does not make
+/// programs that run as that group.
 pub(super) fn granted(dir: &Path, mode: u32, cred: &Cred) -> u32 {
     const RUNS_AS_GROUP: u32 = S_ISGID | 0o010;
     if mode & RUNS_AS_GROUP != RUNS_AS_GROUP || cred.has(sys::CAP_FSETID) {
         return mode;
     }
     let meta = dir.metadata();
-    if meta.mode & S_ISGID == 0 || cred.in_group(meta.gid) { mode } else { mode & !S_ISGID }
+    if meta.mode & S_ISGID == 0 || cred.in_group(meta.gid) {
+        mode
+    } else {
+        mode & !S_ISGID
+    }
 }
 
 fn may_remove(dir: &Path, victim: &Metadata, cred: &Cred) -> Result<()> {
@@ -40,13 +48,20 @@ fn may_remove(dir: &Path, victim: &Metadata, cred: &Cred) -> Result<()> {
     Ok(())
 }
 
-/// Makes a file of any kind at `name` (`mknod(2)`, `mkdir(2)`, `symlink(2)`, and the name of a bound socket). The umask is already
-/// taken from `mode`.
+/// Makes a file of any kind at `name` (`mknod(2)`, `mkdir(2)`, `symlink(2)`, and the name of a
+/// bound socket). The umask is already taken from `mode`.
 ///
 /// # Errors
 /// `EEXIST`, and those of a walk and of permissions; `EPERM` for a device by an ordinary user.
 pub fn make(walk: &Walk<'_>, name: &[u8], kind: NewInodeKind<'_>, mode: u32) -> Result<Path> {
-    let Some(Parent { dir, name, trailing_slash }) = walk.parent(name)? else { return Err(Errno::EEXIST) };
+    let Some(Parent {
+        dir,
+        name,
+        trailing_slash,
+    }) = walk.parent(name)?
+    else {
+        return Err(Errno::EEXIST);
+    };
     if matches!(&name[..], b"." | b"..") {
         return Err(Errno::EEXIST);
     }
@@ -62,12 +77,22 @@ pub fn make(walk: &Walk<'_>, name: &[u8], kind: NewInodeKind<'_>, mode: u32) -> 
                     return Err(Errno::ENOENT);
                 }
                 may_create(&dir, walk.cred)?;
-                let device = matches!(kind, NewInodeKind::Char(id) if id != WHITEOUT) || matches!(kind, NewInodeKind::Block(_));
+                let device = matches!(kind, NewInodeKind::Char(id) if id != WHITEOUT)
+                    || matches!(kind, NewInodeKind::Block(_));
                 if device && !walk.cred.has(CAP_MKNOD) {
                     return Err(Errno::EPERM);
                 }
-                let mode = if matches!(kind, NewInodeKind::Directory) { mode } else { granted(&dir, mode, walk.cred) };
-                let new = NewInode { kind, mode, uid: walk.cred.uid, gid: walk.cred.gid };
+                let mode = if matches!(kind, NewInodeKind::Directory) {
+                    mode
+                } else {
+                    granted(&dir, mode, walk.cred)
+                };
+                let new = NewInode {
+                    kind,
+                    mode,
+                    uid: walk.cred.uid,
+                    gid: walk.cred.gid,
+                };
                 let inode = parent.inode().create(&name, &new)?;
                 Ok(parent.adopt(&mut names, &name, inode))
             }
@@ -78,21 +103,37 @@ pub fn make(walk: &Walk<'_>, name: &[u8], kind: NewInodeKind<'_>, mode: u32) -> 
     Ok(Path::new(dir.mount().clone(), made))
 }
 
-/// Whether somebody may give a file a further name: its owner, and others if they could write to it anyway and it lends nobody's rights
-/// (`/proc/sys/fs/protected_hardlinks`).
+/// Whether somebody may give a file a further name: its owner, and others if they could write to it
+/// anyway and it lends nobody's rights (`/proc/sys/fs/protected_hardlinks`).
 fn may_link(meta: &Metadata, cred: &Cred) -> Result<()> {
     const RUNS_AS_GROUP: u32 = S_ISGID | 0o010;
     let lends = meta.mode & sys::S_ISUID != 0 || meta.mode & RUNS_AS_GROUP == RUNS_AS_GROUP;
-    let harmless = || meta.kind == FileType::Regular && !lends && cred.check(meta, Access::READ.and(Access::WRITE)).is_ok();
-    if cred.owns(meta) || harmless() { Ok(()) } else { Err(Errno::EPERM) }
+    let harmless = || {
+        meta.kind == FileType::Regular
+            && !lends
+            && cred.check(meta, Access::READ.and(Access::WRITE)).is_ok()
+    };
+    if cred.owns(meta) || harmless() {
+        Ok(())
+    } else {
+        Err(Errno::EPERM)
+    }
 }
 
 /// Gives the file at `old` the further name `name`.
 ///
 /// # Errors
-/// `EPERM` for a directory or what is not the caller's to link, `EXDEV` across mounts, `EEXIST`, and those of a walk.
+/// `EPERM` for a directory or what is not the caller's to link, `EXDEV` across mounts, `EEXIST`,
+/// and those of a walk.
 pub fn link(old: &Path, walk: &Walk<'_>, name: &[u8]) -> Result<()> {
-    let Some(Parent { dir, name, trailing_slash }) = walk.parent(name)? else { return Err(Errno::EEXIST) };
+    let Some(Parent {
+        dir,
+        name,
+        trailing_slash,
+    }) = walk.parent(name)?
+    else {
+        return Err(Errno::EEXIST);
+    };
     if matches!(&name[..], b"." | b"..") {
         return Err(Errno::EEXIST);
     }
@@ -131,8 +172,17 @@ pub fn link(old: &Path, walk: &Walk<'_>, name: &[u8]) -> Result<()> {
 /// # Errors
 /// Those of `unlink(2)` and `rmdir(2)`.
 pub fn remove(walk: &Walk<'_>, name: &[u8], dir_wanted: bool) -> Result<()> {
-    let Some(Parent { dir, name, trailing_slash }) = walk.parent(name)? else {
-        return Err(if dir_wanted { Errno::EBUSY } else { Errno::EISDIR });
+    let Some(Parent {
+        dir,
+        name,
+        trailing_slash,
+    }) = walk.parent(name)?
+    else {
+        return Err(if dir_wanted {
+            Errno::EBUSY
+        } else {
+            Errno::EISDIR
+        });
     };
     match &name[..] {
         b"." | b".." if !dir_wanted => return Err(Errno::EISDIR),
@@ -146,7 +196,11 @@ pub fn remove(walk: &Walk<'_>, name: &[u8], dir_wanted: bool) -> Result<()> {
     victim = dir.dentry().child(&mut names, &name)?;
     let meta = victim.inode().metadata();
     let is_dir = meta.kind == FileType::Directory;
-    let wrong_kind = if is_dir { Errno::EISDIR } else { Errno::ENOTDIR };
+    let wrong_kind = if is_dir {
+        Errno::EISDIR
+    } else {
+        Errno::ENOTDIR
+    };
     if trailing_slash && !dir_wanted {
         return Err(wrong_kind);
     }
@@ -174,30 +228,47 @@ pub fn remove(walk: &Walk<'_>, name: &[u8], dir_wanted: bool) -> Result<()> {
     Ok(())
 }
 
-/// Refuses to touch a name on which something is mounted in the caller's namespace. Elsewhere, that is unmounted when the name is gone: whether there is
-/// any is the result.
+/// Refuses to touch a name on which something is mounted in the caller's namespace. Elsewhere, that
+/// is unmounted when the name is gone: whether there is any is the result.
 fn require_uncovered(dentry: &Arc<Dentry>, dir: &Path, walk: &Walk<'_>) -> Result<bool> {
     if dentry.mounts.load(Ordering::Acquire) == 0 {
         return Ok(false);
     }
-    if mount::is_point_in(walk.namespace(), dentry, dir.mount()) { Err(Errno::EBUSY) } else { Ok(true) }
+    if mount::is_point_in(walk.namespace(), dentry, dir.mount()) {
+        Err(Errno::EBUSY)
+    } else {
+        Ok(true)
+    }
 }
 
-/// Moves a name (`renameat2(2)`): `source` and `target` are what [`Walk::parent`] found of both names, `walk` tells who moves it, and
-/// `flags` go together.
+/// Moves a name (`renameat2(2)`): `source` and `target` are what [`Walk::parent`] found of both
+/// names, `walk` tells who moves it, and `flags` go together.
 ///
 /// # Errors
 /// Those of `renameat2(2)`.
-pub fn rename(walk: &Walk<'_>, source: Option<Parent>, target: Option<Parent>, flags: RenameFlags) -> Result<()> {
+pub fn rename(
+    walk: &Walk<'_>,
+    source: Option<Parent>,
+    target: Option<Parent>,
+    flags: RenameFlags,
+) -> Result<()> {
     let special = |name: &[u8]| matches!(name, b"." | b"..");
     let source = source.ok_or(Errno::EBUSY)?;
-    let taken = if flags.contains(RenameFlags::NOREPLACE) { Errno::EEXIST } else { Errno::EBUSY };
+    let taken = if flags.contains(RenameFlags::NOREPLACE) {
+        Errno::EEXIST
+    } else {
+        Errno::EBUSY
+    };
     let target = target.ok_or(taken)?;
     if !Arc::ptr_eq(source.dir.mount(), target.dir.mount()) {
         return Err(Errno::EXDEV);
     }
     if special(&source.name) || special(&target.name) {
-        return Err(if special(&source.name) { Errno::EBUSY } else { taken });
+        return Err(if special(&source.name) {
+            Errno::EBUSY
+        } else {
+            taken
+        });
     }
     source.dir.require_writable()?;
     let cred = walk.cred;
@@ -209,7 +280,11 @@ pub fn rename(walk: &Walk<'_>, source: Option<Parent>, target: Option<Parent>, f
     let found;
     let _serial = RENAME.lock();
     let mut names = source_dir.lock();
-    let mut other_names = if same_dir { None } else { Some(target_dir.lock()) };
+    let mut other_names = if same_dir {
+        None
+    } else {
+        Some(target_dir.lock())
+    };
 
     moved = source_dir.child(&mut names, &source.name)?;
     found = target_dir.child(other_names.as_mut().unwrap_or(&mut names), &target.name);
@@ -221,7 +296,9 @@ pub fn rename(walk: &Walk<'_>, source: Option<Parent>, target: Option<Parent>, f
     let exchange = flags.contains(RenameFlags::EXCHANGE);
     match replaced {
         Some(_) if flags.contains(RenameFlags::NOREPLACE) => return Err(Errno::EEXIST),
-        Some(other) if exchange && target.trailing_slash && other.kind() != FileType::Directory => return Err(Errno::ENOTDIR),
+        Some(other) if exchange && target.trailing_slash && other.kind() != FileType::Directory => {
+            return Err(Errno::ENOTDIR);
+        }
         None if exchange => return Err(Errno::ENOENT),
         _ => {}
     }
@@ -236,7 +313,11 @@ pub fn rename(walk: &Walk<'_>, source: Option<Parent>, target: Option<Parent>, f
     let mut covered = false;
     if let Some(replaced) = replaced {
         if source_dir.is_within(replaced) {
-            return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY });
+            return Err(if exchange {
+                Errno::EINVAL
+            } else {
+                Errno::ENOTEMPTY
+            });
         }
         let meta = replaced.inode().metadata();
         if (meta.dev, meta.ino) == (moved_meta.dev, moved_meta.ino) {
@@ -247,7 +328,11 @@ pub fn rename(walk: &Walk<'_>, source: Option<Parent>, target: Option<Parent>, f
         may_remove(&source.dir, &moved_meta, cred)?;
         may_remove(&target.dir, &meta, cred)?;
         if !exchange && moved_is_dir != replaced_is_dir {
-            return Err(if moved_is_dir { Errno::ENOTDIR } else { Errno::EISDIR });
+            return Err(if moved_is_dir {
+                Errno::ENOTDIR
+            } else {
+                Errno::EISDIR
+            });
         }
         if exchange && replaced_is_dir && !same_dir {
             cred.check(&meta, Access::WRITE)?;
@@ -264,13 +349,27 @@ pub fn rename(walk: &Walk<'_>, source: Option<Parent>, target: Option<Parent>, f
         cred.check(&moved_meta, Access::WRITE)?;
     }
 
-    let whiteout = NewInode { kind: NewInodeKind::Char(WHITEOUT), mode: 0, uid: cred.uid, gid: cred.gid };
+    let whiteout = NewInode {
+        kind: NewInodeKind::Char(WHITEOUT),
+        mode: 0,
+        uid: cred.uid,
+        gid: cred.gid,
+    };
     let whiteout = flags.contains(RenameFlags::WHITEOUT).then_some(&whiteout);
-    source_dir.inode().rename(&source.name, target_dir.inode(), &target.name, flags, whiteout)?;
+    source_dir.inode().rename(
+        &source.name,
+        target_dir.inode(),
+        &target.name,
+        flags,
+        whiteout,
+    )?;
 
     let stable = source_dir.inode().names_are_stable();
     names.remove(&source.name);
-    other_names.as_mut().unwrap_or(&mut names).remove(&target.name);
+    other_names
+        .as_mut()
+        .unwrap_or(&mut names)
+        .remove(&target.name);
     if let Some(replaced) = replaced {
         if exchange {
             replaced.set_place(source_dir.clone(), &source.name);
@@ -293,7 +392,9 @@ pub fn rename(walk: &Walk<'_>, source: Option<Parent>, target: Option<Parent>, f
     let (from, to) = (source_dir.inode(), target_dir.inode());
     inotify::moved(moved.inode(), (from, &source.name), (to, &target.name));
     match replaced {
-        Some(swapped) if exchange => inotify::moved(swapped.inode(), (to, &target.name), (from, &source.name)),
+        Some(swapped) if exchange => {
+            inotify::moved(swapped.inode(), (to, &target.name), (from, &source.name))
+        }
         Some(gone) => inotify::links_changed(gone.inode()),
         None => {}
     }

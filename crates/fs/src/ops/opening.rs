@@ -5,14 +5,15 @@ use crate::file::{FileOps, OpenFlags};
 use crate::mount::Namespace;
 use crate::path::{LookupFlags, PathWalker, Walk};
 use crate::{
-    Access, Cred, Dentry, File, FileType, NewInode, NewInodeKind, Path, Result, WriteAccess, devfs, inotify, lease, mount, pipe,
+    Access, Cred, Dentry, File, FileType, NewInode, NewInodeKind, Path, Result, WriteAccess, devfs,
+    inotify, lease, mount, pipe,
 };
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use linux_raw_sys::general as sys;
 
-/// Opens `name` with flags that go together ([`OpenFlags::checked`]); with `CREAT` makes it, with permissions `mode` (the umask already
-/// taken away).
+/// Opens `name` with flags that go together ([`OpenFlags::checked`]); with `CREAT` makes it, with
+/// permissions `mode` (the umask already taken away).
 ///
 /// # Errors
 /// Those of `open(2)`.
@@ -34,10 +35,18 @@ pub fn open(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Result
 
 fn open_or_create(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Result<Arc<File>> {
     let exclusive = flags.contains(OpenFlags::EXCL);
-    let existing = |path: Path| if exclusive { Err(Errno::EEXIST) } else { open_path(path, flags, walk.cred, false) };
+    let existing = |path: Path| {
+        if exclusive {
+            Err(Errno::EEXIST)
+        } else {
+            open_path(path, flags, walk.cred, false)
+        }
+    };
     let mut walker = PathWalker::new(walk, name)?;
     loop {
-        let Some((last, trailing_slash)) = walker.walk_to_parent()? else { return existing(walker.at) };
+        let Some((last, trailing_slash)) = walker.walk_to_parent()? else {
+            return existing(walker.at);
+        };
         if trailing_slash {
             return Err(Errno::EISDIR);
         }
@@ -78,7 +87,12 @@ fn open_or_create(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> 
     }
 }
 
-fn find_or_make(dir: &Path, name: &[u8], cred: &Cred, new: &NewInode<'_>) -> Result<(Arc<Dentry>, bool)> {
+fn find_or_make(
+    dir: &Path,
+    name: &[u8],
+    cred: &Cred,
+    new: &NewInode<'_>,
+) -> Result<(Arc<Dentry>, bool)> {
     let parent = dir.dentry();
     // Without the directory's lock, if it was used lately.
     if let Some(known) = parent.recall(name) {
@@ -109,11 +123,20 @@ fn open_unnamed(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Re
     let dir = walk.lookup(name, LookupFlags::DIRECTORY)?;
     may_create(&dir, walk.cred)?;
     let mode = granted(&dir, mode, walk.cred);
-    let new = NewInode { kind: NewInodeKind::Regular, mode, uid: walk.cred.uid, gid: walk.cred.gid };
+    let new = NewInode {
+        kind: NewInodeKind::Regular,
+        mode,
+        uid: walk.cred.uid,
+        gid: walk.cred.gid,
+    };
     let inode = dir.inode().create_unnamed(&new)?;
     let path = Path::unnamed(inode, "/ (deleted)");
     let writing = WriteAccess::begin(&path)?;
-    Ok(File::of_inode(path, flags, Some(writing).filter(|_| flags.writable())))
+    Ok(File::of_inode(
+        path,
+        flags,
+        Some(writing).filter(|_| flags.writable()),
+    ))
 }
 
 /// Opens a file that a walk found; `created` skips the checks of permissions for one just made.
@@ -136,13 +159,23 @@ fn open_quietly(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Res
     }
     if flags.contains(OpenFlags::PATH) {
         let keep = OpenFlags::PATH | OpenFlags::DIRECTORY | OpenFlags::NOFOLLOW;
-        return Ok(File::new(path, Arc::new(OPathOps { _keeps: None }), flags & keep));
+        return Ok(File::new(
+            path,
+            Arc::new(OPathOps { _keeps: None }),
+            flags & keep,
+        ));
     }
     let wanted = flags.wanted();
     match kind {
         FileType::Symlink => return Err(Errno::ELOOP),
-        FileType::Directory if wanted.0 & Access::WRITE.0 != 0 || flags.contains(OpenFlags::CREAT) => return Err(Errno::EISDIR),
-        FileType::Char | FileType::Block if path.mount().flags() & mount::MS_NODEV != 0 => return Err(Errno::EACCES),
+        FileType::Directory
+            if wanted.0 & Access::WRITE.0 != 0 || flags.contains(OpenFlags::CREAT) =>
+        {
+            return Err(Errno::EISDIR);
+        }
+        FileType::Char | FileType::Block if path.mount().flags() & mount::MS_NODEV != 0 => {
+            return Err(Errno::EACCES);
+        }
         _ => {}
     }
     let truncate = flags.contains(OpenFlags::TRUNC) && kind == FileType::Regular && !created;
@@ -158,7 +191,8 @@ fn open_quietly(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Res
     if (flags.writable() || truncate) && kind == FileType::Regular {
         path.require_writable()?;
     }
-    // Counted before leases are looked at, as who takes a lease looks at those after the lease is there.
+    // Counted before leases are looked at, as who takes a lease looks at those after the lease is
+    // there.
     let mut writing = None;
     if kind == FileType::Regular {
         if flags.writable() || truncate {
@@ -175,13 +209,20 @@ fn open_quietly(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Res
         None => match kind {
             FileType::Fifo => pipe::open_fifo(&path.inode().fifo().ok_or(Errno::ENXIO)?, flags)?,
             FileType::Char => devfs::open(path.inode().device().ok_or(Errno::ENXIO)?, flags)?,
-            _ => return Ok(File::of_inode(path, flags, writing.filter(|_| flags.writable()))),
+            _ => {
+                return Ok(File::of_inode(
+                    path,
+                    flags,
+                    writing.filter(|_| flags.writable()),
+                ));
+            }
         },
     };
     Ok(File::new(path, ops, flags))
 }
 
-/// Opens a regular file to run it, which the caller has looked at: permission to read it is not asked for.
+/// Opens a regular file to run it, which the caller has looked at: permission to read it is not
+/// asked for.
 ///
 /// # Errors
 /// Those of leases.
@@ -192,7 +233,8 @@ pub fn open_program(path: Path) -> Result<Arc<File>> {
     Ok(file)
 }
 
-/// An opening of a place that can only be named, as with `O_PATH`; `keeps` is a tree that goes with it.
+/// An opening of a place that can only be named, as with `O_PATH`; `keeps` is a tree that goes with
+/// it.
 #[must_use]
 pub fn open_place(path: Path, keeps: Option<Arc<Namespace>>) -> Arc<File> {
     File::new(path, Arc::new(OPathOps { _keeps: keeps }), OpenFlags::PATH)

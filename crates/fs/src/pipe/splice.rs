@@ -1,4 +1,5 @@
-//! Moving bytes between a pipe and something else without a program's buffer: what `splice(2)`, `tee(2)` and `vmsplice(2)` are made of.
+//! Moving bytes between a pipe and something else without a program's buffer: what `splice(2)`,
+//! `tee(2)` and `vmsplice(2)` are made of.
 
 use super::{Pipe, PipeEnd};
 use crate::Result;
@@ -8,14 +9,23 @@ use alloc::sync::Arc;
 use alloc::vec;
 
 impl Pipe {
-    /// Waits until there is something to read, and looks at the front of it with `look`. `None`: there will never be.
-    fn look<R>(&self, nonblocking: bool, mut look: impl FnMut((&[u8], &[u8])) -> R) -> Result<Option<R>> {
+    /// Waits until there is something to read, and looks at the front of it with `look`. `None`:
+    /// there will never be.
+    fn look<R>(
+        &self,
+        nonblocking: bool,
+        mut look: impl FnMut((&[u8], &[u8])) -> R,
+    ) -> Result<Option<R>> {
         let mut attempt = || {
             let state = self.state.lock();
             if !state.data.is_empty() {
                 return Some(Ok(Some(look(state.data.as_slices()))));
             }
-            if state.writers == 0 { Some(Ok(None)) } else { nonblocking.then_some(Err(Errno::EAGAIN)) }
+            if state.writers == 0 {
+                Some(Ok(None))
+            } else {
+                nonblocking.then_some(Err(Errno::EAGAIN))
+            }
         };
         match attempt() {
             Some(result) => result,
@@ -23,7 +33,8 @@ impl Pipe {
         }
     }
 
-    /// Puts back what was read and could not be passed on. The pipe may hold more than its capacity for a time.
+    /// Puts back what was read and could not be passed on. The pipe may hold more than its capacity
+    /// for a time.
     pub(super) fn put_back(&self, bytes: &[u8]) {
         {
             let mut state = self.state.lock();
@@ -63,12 +74,18 @@ impl PipeEnd {
         Arc::ptr_eq(&self.pipe, &other.pipe)
     }
 
-    /// Takes what is in the pipe, at most `max` bytes, and passes it to `put`, which says how much of it is gone; the rest is put back.
-    /// 0: the pipe is empty and has no writers. Readers that read meanwhile may get later bytes first.
+    /// Takes what is in the pipe, at most `max` bytes, and passes it to `put`, which says how much
+    /// of it is gone; the rest is put back. 0: the pipe is empty and has no writers. Readers that
+    /// read meanwhile may get later bytes first.
     ///
     /// # Errors
     /// `EAGAIN` for `nonblocking`, `ERESTARTSYS`, and what `put` says.
-    pub fn drain(&self, max: usize, nonblocking: bool, put: impl FnOnce(&[u8]) -> Result<usize>) -> Result<usize> {
+    pub fn drain(
+        &self,
+        max: usize,
+        nonblocking: bool,
+        put: impl FnOnce(&[u8]) -> Result<usize>,
+    ) -> Result<usize> {
         let mut buf = vec![0; max.min(self.capacity())];
         let n = self.pipe.read(&mut buf, nonblocking)?;
         if n == 0 {
@@ -82,12 +99,17 @@ impl PipeEnd {
         result
     }
 
-    /// Waits for room in the pipe and has `get` fill it, at most `max` bytes. The room is the caller's until then, so nothing that
-    /// `get` brings is lost.
+    /// Waits for room in the pipe and has `get` fill it, at most `max` bytes. The room is the
+    /// caller's until then, so nothing that `get` brings is lost.
     ///
     /// # Errors
     /// `EPIPE` without readers, `EAGAIN` for `nonblocking`, `ERESTARTSYS`, and what `get` says.
-    pub fn fill(&self, max: usize, nonblocking: bool, get: impl FnOnce(&mut [u8]) -> Result<usize>) -> Result<usize> {
+    pub fn fill(
+        &self,
+        max: usize,
+        nonblocking: bool,
+        get: impl FnOnce(&mut [u8]) -> Result<usize>,
+    ) -> Result<usize> {
         let room = self.pipe.reserve(max, nonblocking)?;
         let mut buf = vec![0; room];
         let mut result = get(&mut buf);
@@ -121,7 +143,8 @@ impl PipeEnd {
         }
     }
 
-    /// Copies at most `max` bytes into another pipe; they stay in this one. 0: this one is empty and has no writers.
+    /// Copies at most `max` bytes into another pipe; they stay in this one. 0: this one is empty
+    /// and has no writers.
     ///
     /// # Errors
     /// As [`PipeEnd::drain`] and [`PipeEnd::fill`].

@@ -13,8 +13,8 @@ use core::sync::atomic::Ordering;
 #[derive(Default)]
 pub(super) struct Directory {
     pub(super) entries: NameMap<Entry>,
-    /// Entries in the order they were made, which listings follow: a listing that goes on while others make and remove entries then
-    /// shows every entry that stays exactly once.
+    /// Entries in the order they were made, which listings follow: a listing that goes on while
+    /// others make and remove entries then shows every entry that stays exactly once.
     pub(super) order: BTreeMap<u64, Listed>,
     pub(super) next_cookie: u64,
     pub(super) subdirs: u32,
@@ -42,7 +42,14 @@ impl Directory {
         self.next_cookie += 1;
         let cookie = self.next_cookie;
         let name: Arc<[u8]> = name.into();
-        self.order.insert(cookie, Listed { name: name.clone(), ino: inode.ino, kind: inode.kind() });
+        self.order.insert(
+            cookie,
+            Listed {
+                name: name.clone(),
+                ino: inode.ino,
+                kind: inode.kind(),
+            },
+        );
         if let Some(old) = self.entries.insert(name, Entry { inode, cookie }) {
             self.forget(&old);
         }
@@ -64,10 +71,16 @@ impl Directory {
 impl RamInode {
     /// The directories in it, by name.
     pub(super) fn subdirectories(&self) -> Vec<(Arc<[u8]>, Arc<Self>)> {
-        let Body::Directory(dir) = &self.body else { return Vec::new() };
+        let Body::Directory(dir) = &self.body else {
+            return Vec::new();
+        };
         let dir = dir.lock();
         let of = |name: &Arc<[u8]>| Some((name.clone(), dir.entries.get(name)?.inode.clone()));
-        dir.order.values().filter(|entry| entry.kind == FileType::Directory).filter_map(|entry| of(&entry.name)).collect()
+        dir.order
+            .values()
+            .filter(|entry| entry.kind == FileType::Directory)
+            .filter_map(|entry| of(&entry.name))
+            .collect()
     }
 
     /// Marks an empty directory as removed.
@@ -86,7 +99,8 @@ impl RamInode {
 impl Drop for RamInode {
     fn drop(&mut self) {
         census::released(self.shared.files.fetch_sub(1, Ordering::Relaxed), 1);
-        // A tree that goes with its file system is taken down in a loop: recursion would need stack for every level.
+        // A tree that goes with its file system is taken down in a loop: recursion would need stack
+        // for every level.
         let mut doomed: Vec<Arc<RamInode>> = Vec::new();
         let take = |body: &mut Body, doomed: &mut Vec<Arc<RamInode>>| {
             if let Body::Directory(dir) = body {

@@ -5,8 +5,8 @@ use super::{Attr, Body, MAX_LINKS, MAX_SIZE, PAGE, RamInode, XATTRS_MAX};
 use crate::pipe::Pipe;
 use crate::xattr::SetMode;
 use crate::{
-    Access, DeviceId, DirEntry, FileType, Inode, Link, Metadata, NewInode, Permissions, RenameFlags, Result, SetAttr, Timestamp,
-    WriteCount,
+    Access, DeviceId, DirEntry, FileType, Inode, Link, Metadata, NewInode, Permissions,
+    RenameFlags, Result, SetAttr, Timestamp, WriteCount,
 };
 use abi::errno::Errno;
 use alloc::sync::Arc;
@@ -24,7 +24,11 @@ impl Inode for RamInode {
             }
             Body::Directory(dir) => {
                 let dir = dir.lock();
-                (dir.entries.len() as u64 * 20 + 40, 0, if dir.dead { 0 } else { dir.subdirs + 1 })
+                (
+                    dir.entries.len() as u64 * 20 + 40,
+                    0,
+                    if dir.dead { 0 } else { dir.subdirs + 1 },
+                )
             }
             Body::Symlink(target) => (target.len() as u64, 0, 0),
             _ => (0, 0, 0),
@@ -53,7 +57,12 @@ impl Inode for RamInode {
     fn permissions(&self) -> Permissions {
         let directory = matches!(self.body, Body::Directory(_));
         let attr = self.attr.lock();
-        Permissions { directory, mode: attr.mode, uid: attr.uid, gid: attr.gid }
+        Permissions {
+            directory,
+            mode: attr.mode,
+            uid: attr.uid,
+            gid: attr.gid,
+        }
     }
 
     fn open_to_all(&self, want: Access) -> bool {
@@ -76,10 +85,22 @@ impl Inode for RamInode {
     fn set_attr(&self, change: &SetAttr) -> Result<()> {
         let mut attr = self.attr.lock();
         let executable = |mode: u32| mode & 0o111;
-        if self.seals() & sys::F_SEAL_EXEC != 0 && change.mode.is_some_and(|mode| executable(mode) != executable(attr.mode)) {
+        if self.seals() & sys::F_SEAL_EXEC != 0
+            && change
+                .mode
+                .is_some_and(|mode| executable(mode) != executable(attr.mode))
+        {
             return Err(Errno::EPERM);
         }
-        let Attr { mode, uid, gid, atime, mtime, ctime, .. } = &mut *attr;
+        let Attr {
+            mode,
+            uid,
+            gid,
+            atime,
+            mtime,
+            ctime,
+            ..
+        } = &mut *attr;
         change.apply([mode, uid, gid], [atime, mtime, ctime]);
         self.mode.store(attr.mode, Ordering::Relaxed);
         Ok(())
@@ -170,10 +191,23 @@ impl Inode for RamInode {
         let to = self.of(to)?;
         // Before anything is changed, because there may be no room for it.
         let whiteout = whiteout.map(|new| self.offspring(new)).transpose()?;
-        // Names change only under the VFS's lock of their directory, and renames are serialised; so what is looked at here in
-        // one step is still so in the next. The directories' own locks are taken one at a time.
-        let moved = self.directory()?.lock().entries.get(name).ok_or(Errno::ENOENT)?.inode.clone();
-        let old = to.directory()?.lock().entries.get(to_name).map(|e| e.inode.clone());
+        // Names change only under the VFS's lock of their directory, and renames are serialised; so
+        // what is looked at here in one step is still so in the next. The directories' own locks
+        // are taken one at a time.
+        let moved = self
+            .directory()?
+            .lock()
+            .entries
+            .get(name)
+            .ok_or(Errno::ENOENT)?
+            .inode
+            .clone();
+        let old = to
+            .directory()?
+            .lock()
+            .entries
+            .get(to_name)
+            .map(|e| e.inode.clone());
         if to.directory()?.lock().dead {
             return Err(Errno::ENOENT);
         }
@@ -205,8 +239,21 @@ impl Inode for RamInode {
 
     fn readdir(&self, cursor: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
         let dir = self.directory()?.lock();
-        for (&next, &Listed { ref name, ino, kind }) in dir.order.range(cursor.saturating_add(1)..) {
-            if !emit(DirEntry { name, ino, kind, next }) {
+        for (
+            &next,
+            &Listed {
+                ref name,
+                ino,
+                kind,
+            },
+        ) in dir.order.range(cursor.saturating_add(1)..)
+        {
+            if !emit(DirEntry {
+                name,
+                ino,
+                kind,
+                next,
+            }) {
                 break;
             }
         }
@@ -216,7 +263,11 @@ impl Inode for RamInode {
     fn accessed(&self, always: bool) {
         let now = Timestamp::now();
         let mut attr = self.attr.lock();
-        if always || attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.sec - attr.atime.sec > 86_400 {
+        if always
+            || attr.atime <= attr.mtime
+            || attr.atime <= attr.ctime
+            || now.sec - attr.atime.sec > 86_400
+        {
             attr.atime = now;
         }
     }
@@ -258,7 +309,8 @@ impl Inode for RamInode {
         }
         self.check_seals(size, false)?;
         if self.contents()?.truncate(size) {
-            self.mappings.unmap_mapping_range(size.div_ceil(PAGE)..u64::MAX, true);
+            self.mappings
+                .unmap_mapping_range(size.div_ceil(PAGE)..u64::MAX, true);
         }
         self.modified();
         Ok(())
@@ -269,19 +321,27 @@ impl Inode for RamInode {
         if punches {
             self.check_seals(0, true)?;
         } else if mode & sys::FALLOC_FL_KEEP_SIZE == 0 {
-            self.check_seals(self.contents()?.extent().0.max(offset.saturating_add(len)), false)?;
+            self.check_seals(
+                self.contents()?.extent().0.max(offset.saturating_add(len)),
+                false,
+            )?;
         }
         self.contents()?.fallocate(mode, offset, len)?;
         if mode & sys::FALLOC_FL_PUNCH_HOLE != 0 {
             // What programs have copied is theirs.
-            self.mappings.unmap_mapping_range(offset.div_ceil(PAGE)..(offset + len) / PAGE, false);
+            self.mappings
+                .unmap_mapping_range(offset.div_ceil(PAGE)..(offset + len) / PAGE, false);
         }
         self.modified();
         Ok(())
     }
 
     fn seals(&self) -> u32 {
-        if matches!(self.body, Body::Regular(_)) { self.seals.load(Ordering::SeqCst) } else { 0 }
+        if matches!(self.body, Body::Regular(_)) {
+            self.seals.load(Ordering::SeqCst)
+        } else {
+            0
+        }
     }
 
     fn add_seals(&self, seals: u32) -> Result<()> {
@@ -296,9 +356,17 @@ impl Inode for RamInode {
             return Err(Errno::EINVAL);
         }
         let add = |old: u32| (old & sys::F_SEAL_SEAL == 0).then_some(old | seals);
-        let before = self.seals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).map_err(|_| Errno::EPERM)?;
+        let before = self
+            .seals
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, add)
+            .map_err(|_| Errno::EPERM)?;
         // Who maps it from now on sees the seal; who has mapped it is counted here.
-        if seals & !before & sys::F_SEAL_WRITE != 0 && self.mappings.count_vmas(|shared, writable| shared && writable) > 0 {
+        if seals & !before & sys::F_SEAL_WRITE != 0
+            && self
+                .mappings
+                .count_vmas(|shared, writable| shared && writable)
+                > 0
+        {
             self.seals.fetch_and(before | !seals, Ordering::SeqCst);
             return Err(Errno::EBUSY);
         }
@@ -319,7 +387,13 @@ impl Inode for RamInode {
     }
 
     fn xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
-        Ok(self.attr.lock().xattrs.get(name).ok_or(Errno::ENODATA)?.to_vec())
+        Ok(self
+            .attr
+            .lock()
+            .xattrs
+            .get(name)
+            .ok_or(Errno::ENODATA)?
+            .to_vec())
     }
 
     fn set_xattr(&self, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
@@ -347,7 +421,12 @@ impl Inode for RamInode {
     }
 
     fn xattr_names(&self) -> Vec<Vec<u8>> {
-        self.attr.lock().xattrs.keys().map(|name| name.to_vec()).collect()
+        self.attr
+            .lock()
+            .xattrs
+            .keys()
+            .map(|name| name.to_vec())
+            .collect()
     }
 
     fn seek_extent(&self, offset: u64, hole: bool) -> Result<u64> {
@@ -392,7 +471,12 @@ impl vm::Backing for RamInode {
     fn punch_hole(&self, pages: Range<u64>) -> core::result::Result<(), Errno> {
         let page = vm::PAGE_SIZE as u64;
         let mode = sys::FALLOC_FL_PUNCH_HOLE | sys::FALLOC_FL_KEEP_SIZE;
-        Inode::fallocate(self, mode, pages.start * page, (pages.end - pages.start) * page)
+        Inode::fallocate(
+            self,
+            mode,
+            pages.start * page,
+            (pages.end - pages.start) * page,
+        )
     }
 
     fn reverse_map(&self) -> Option<&vm::ReverseMap> {

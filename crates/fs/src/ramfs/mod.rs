@@ -1,7 +1,9 @@
-//! The file system in memory: the root that the initramfs is unpacked into, `tmpfs`, and the body of `memfd_create(2)`.
+//! The file system in memory: the root that the initramfs is unpacked into, `tmpfs`, and the body
+//! of `memfd_create(2)`.
 //!
-//! Contents are whole pages (`pages.rs`), the same ones that a mapping of the file shows. A directory is a map from names. Nothing here
-//! reaches a medium, so nothing here can fail but for want of memory, of which a file system may be given a limit.
+//! Contents are whole pages (`pages.rs`), the same ones that a mapping of the file shows. A
+//! directory is a map from names. Nothing here reaches a medium, so nothing here can fail but for
+//! want of memory, of which a file system may be given a limit.
 
 mod directory;
 mod inode;
@@ -13,7 +15,10 @@ pub use options::Options;
 use crate::inode::keeps_set_ids;
 use crate::mount::{FileSystem, new_anonymous_device};
 use crate::pipe::Pipe;
-use crate::{DeviceId, FileType, Inode, NewInode, NewInodeKind, Path, Result, StatFs, Timestamp, WriteCount, xattr};
+use crate::{
+    DeviceId, FileType, Inode, NewInode, NewInodeKind, Path, Result, StatFs, Timestamp, WriteCount,
+    xattr,
+};
 use abi::errno::Errno;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -62,8 +67,13 @@ pub fn pages_in_files() -> u64 {
 impl RamFsInfo {
     /// Takes pages from the allowance.
     fn reserve(&self, pages: u64) -> Result<()> {
-        let fits = |used: u64| used.checked_add(pages).filter(|&sum| sum <= self.page_limit.load(Ordering::Relaxed));
-        self.pages_used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_err(|_| Errno::ENOSPC)?;
+        let fits = |used: u64| {
+            used.checked_add(pages)
+                .filter(|&sum| sum <= self.page_limit.load(Ordering::Relaxed))
+        };
+        self.pages_used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
+            .map_err(|_| Errno::ENOSPC)?;
         IN_FILES.fetch_add(pages, Ordering::Relaxed);
         Ok(())
     }
@@ -71,13 +81,18 @@ impl RamFsInfo {
     /// Counts one more file.
     fn reserve_file(&self) -> Result<()> {
         let fits = |used: u64| (used < self.file_limit.load(Ordering::Relaxed)).then_some(used + 1);
-        self.files.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map(drop).map_err(|_| Errno::ENOSPC)
+        self.files
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
+            .map(drop)
+            .map_err(|_| Errno::ENOSPC)
     }
 
     fn set_limits(&self, options: &Options) {
         let limit = |most: u64| if most == 0 { u64::MAX } else { most };
-        self.page_limit.store(limit(options.pages), Ordering::Relaxed);
-        self.file_limit.store(limit(options.inodes), Ordering::Relaxed);
+        self.page_limit
+            .store(limit(options.pages), Ordering::Relaxed);
+        self.file_limit
+            .store(limit(options.inodes), Ordering::Relaxed);
     }
 
     fn release(&self, pages: u64) {
@@ -95,10 +110,17 @@ pub struct RamFs {
 }
 
 impl RamFs {
-    /// An empty one. `name` is its type in `/proc/mounts`; `page_limit` bounds the contents of all its files, in pages of 4 KiB.
+    /// An empty one. `name` is its type in `/proc/mounts`; `page_limit` bounds the contents of all
+    /// its files, in pages of 4 KiB.
     #[must_use]
     pub fn new(name: &'static str, page_limit: Option<u64>, root_mode: u32) -> Arc<Self> {
-        Self::with(name, Options { pages: page_limit.unwrap_or(0), ..Options::unlimited(root_mode) })
+        Self::with(
+            name,
+            Options {
+                pages: page_limit.unwrap_or(0),
+                ..Options::unlimited(root_mode)
+            },
+        )
     }
 
     /// As [`Self::new`], with all there is to say.
@@ -114,9 +136,19 @@ impl RamFs {
             handles: Mutex::default(),
         });
         shared.set_limits(&options);
-        let new = NewInode { kind: NewInodeKind::Directory, mode: options.mode, uid: options.uid, gid: options.gid };
+        let new = NewInode {
+            kind: NewInodeKind::Directory,
+            mode: options.mode,
+            uid: options.uid,
+            gid: options.gid,
+        };
         let root = RamInode::make(&shared, &new);
-        Arc::new(Self { name, shared, root, options: Mutex::new(options) })
+        Arc::new(Self {
+            name,
+            shared,
+            root,
+            options: Mutex::new(options),
+        })
     }
 
     /// A file without a name, as `memfd_create(2)` makes it; `name` is what `/proc/<pid>/fd` shows,
@@ -125,7 +157,15 @@ impl RamFs {
     pub fn memfd(name: &str, mode: u32, seals: u32) -> Path {
         static MEMFD: Once<Arc<RamFs>> = Once::new();
         let fs = MEMFD.call_once(|| Self::new("tmpfs", None, 0o700));
-        let inode = RamInode::make(&fs.shared, &NewInode { kind: NewInodeKind::Regular, mode, uid: 0, gid: 0 });
+        let inode = RamInode::make(
+            &fs.shared,
+            &NewInode {
+                kind: NewInodeKind::Regular,
+                mode,
+                uid: 0,
+                gid: 0,
+            },
+        );
         fs.shared.files.fetch_add(1, Ordering::Relaxed);
         inode.attr.lock().nlink = 0;
         inode.seals.store(seals, Ordering::Relaxed);
@@ -149,7 +189,14 @@ impl FileSystem for RamFs {
         };
         let (blocks, blocks_free) = of(&self.shared.page_limit, &self.shared.pages_used);
         let (files, files_free) = of(&self.shared.file_limit, &self.shared.files);
-        StatFs { magic: TMPFS_MAGIC, block_size: PAGE, blocks, blocks_free, files, files_free }
+        StatFs {
+            magic: TMPFS_MAGIC,
+            block_size: PAGE,
+            blocks,
+            blocks_free,
+            files,
+            files_free,
+        }
     }
 
     fn by_handle(&self, handle: u64) -> Option<Arc<dyn Inode>> {
@@ -158,8 +205,10 @@ impl FileSystem for RamFs {
     }
 
     fn names_of(&self, handle: u64) -> Option<Vec<Arc<[u8]>>> {
-        // Directories do not know where they are: all are looked at, each with the place of the one above it.
-        let mut all: Vec<(Arc<RamInode>, usize, Arc<[u8]>)> = alloc::vec![(self.root.clone(), 0, Arc::default())];
+        // Directories do not know where they are: all are looked at, each with the place of the one
+        // above it.
+        let mut all: Vec<(Arc<RamInode>, usize, Arc<[u8]>)> =
+            alloc::vec![(self.root.clone(), 0, Arc::default())];
         let mut next = 0;
         while next < all.len() {
             if all[next].0.ino == handle {
@@ -173,7 +222,11 @@ impl FileSystem for RamFs {
                 return Some(names);
             }
             let here = all[next].0.clone();
-            all.extend(here.subdirectories().into_iter().map(|(name, inode)| (inode, next, name)));
+            all.extend(
+                here.subdirectories()
+                    .into_iter()
+                    .map(|(name, inode)| (inode, next, name)),
+            );
             next += 1;
         }
         None
@@ -193,10 +246,18 @@ impl FileSystem for RamFs {
         let mut options = self.options.lock();
         // Who owns the top directory is said once.
         let Options { mode, uid, gid, .. } = *options;
-        let new = Options { mode, uid, gid, ..options.with(text)? };
-        let shrinks =
-            |old: u64, new: u64, used: &AtomicU64| new != 0 && new != old && (old == 0 || used.load(Ordering::Relaxed) > new);
-        if shrinks(options.pages, new.pages, &self.shared.pages_used) || shrinks(options.inodes, new.inodes, &self.shared.files) {
+        let new = Options {
+            mode,
+            uid,
+            gid,
+            ..options.with(text)?
+        };
+        let shrinks = |old: u64, new: u64, used: &AtomicU64| {
+            new != 0 && new != old && (old == 0 || used.load(Ordering::Relaxed) > new)
+        };
+        if shrinks(options.pages, new.pages, &self.shared.pages_used)
+            || shrinks(options.inodes, new.inodes, &self.shared.files)
+        {
             return Err(Errno::EINVAL);
         }
         self.shared.set_limits(&new);
@@ -300,10 +361,15 @@ impl RamInode {
     fn of(&self, inode: &Arc<dyn Inode>) -> Result<Arc<Self>> {
         let any: Arc<dyn Any + Send + Sync> = inode.clone();
         let same = any.downcast::<Self>().map_err(|_| Errno::EXDEV)?;
-        if Arc::ptr_eq(&same.shared, &self.shared) { Ok(same) } else { Err(Errno::EXDEV) }
+        if Arc::ptr_eq(&same.shared, &self.shared) {
+            Ok(same)
+        } else {
+            Err(Errno::EXDEV)
+        }
     }
 
-    /// Whether seals allow that the file reaches to `end` afterwards (at least, if `writes`: then its contents change, too).
+    /// Whether seals allow that the file reaches to `end` afterwards (at least, if `writes`: then
+    /// its contents change, too).
     fn check_seals(&self, end: u64, writes: bool) -> Result<()> {
         let seals = self.seals.load(Ordering::SeqCst);
         if seals & !sys::F_SEAL_SEAL == 0 {
@@ -314,7 +380,11 @@ impl RamInode {
         let written = writes && has(sys::F_SEAL_WRITE | sys::F_SEAL_FUTURE_WRITE);
         let grown = end > size && has(sys::F_SEAL_GROW);
         let shrunk = end < size && !writes && has(sys::F_SEAL_SHRINK);
-        if written || grown || shrunk { Err(Errno::EPERM) } else { Ok(()) }
+        if written || grown || shrunk {
+            Err(Errno::EPERM)
+        } else {
+            Ok(())
+        }
     }
 
     fn changed_names(&self) {
@@ -330,7 +400,8 @@ impl RamInode {
         attr.ctime = Timestamp::now();
     }
 
-    /// After a change of the contents. A write takes set-id bits, unless the writer keeps them, and capabilities away.
+    /// After a change of the contents. A write takes set-id bits, unless the writer keeps them, and
+    /// capabilities away.
     fn modified(&self) {
         let now = Timestamp::now();
         let mut attr = self.attr.lock();

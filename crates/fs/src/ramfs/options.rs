@@ -22,7 +22,8 @@ pub struct Options {
     /// The group.
     pub gid: u32,
     pub(super) huge: usize,
-    /// The machine's memory, in pages: percentages are of that, and half of it is the limit if nothing is said.
+    /// The machine's memory, in pages: percentages are of that, and half of it is the limit if
+    /// nothing is said.
     pub(super) memory: u64,
 }
 
@@ -33,7 +34,9 @@ fn number(text: &str) -> Option<(u64, &str)> {
         _ if text.len() > 1 && text.starts_with('0') => (&text[1..], 8),
         _ => (text, 10),
     };
-    let end = digits.find(|c: char| !c.is_digit(radix)).unwrap_or(digits.len());
+    let end = digits
+        .find(|c: char| !c.is_digit(radix))
+        .unwrap_or(digits.len());
     let number = match &digits[..end] {
         "" if radix == 8 => 0,
         digits => u64::from_str_radix(digits, radix).ok()?,
@@ -52,20 +55,38 @@ fn number(text: &str) -> Option<(u64, &str)> {
 }
 
 fn whole(text: &str) -> Option<u64> {
-    number(text).filter(|(_, rest)| rest.is_empty()).map(|(number, _)| number)
+    number(text)
+        .filter(|(_, rest)| rest.is_empty())
+        .map(|(number, _)| number)
 }
 
 impl Options {
     /// Those of a `tmpfs` of which nothing is said, in a machine of so many pages.
     #[must_use]
     pub const fn of_tmpfs(memory: u64) -> Self {
-        Self { pages: memory / 2, inodes: memory / 2, mode: 0o1777, uid: 0, gid: 0, huge: 0, memory }
+        Self {
+            pages: memory / 2,
+            inodes: memory / 2,
+            mode: 0o1777,
+            uid: 0,
+            gid: 0,
+            huge: 0,
+            memory,
+        }
     }
 
     /// Those of a file system without limits.
     #[must_use]
     pub const fn unlimited(mode: u32) -> Self {
-        Self { pages: 0, inodes: 0, mode, uid: 0, gid: 0, huge: 0, memory: 0 }
+        Self {
+            pages: 0,
+            inodes: 0,
+            mode,
+            uid: 0,
+            gid: 0,
+            huge: 0,
+            memory: 0,
+        }
     }
 
     /// With what a text says, options with commas between them.
@@ -75,11 +96,15 @@ impl Options {
     pub fn with(self, text: &str) -> Result<Self> {
         text.split(',')
             .filter(|option| !option.is_empty())
-            .try_fold(self, |options, option| options.with_one(option).ok_or(Errno::EINVAL))
+            .try_fold(self, |options, option| {
+                options.with_one(option).ok_or(Errno::EINVAL)
+            })
     }
 
     fn with_one(mut self, option: &str) -> Option<Self> {
-        let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+        let (name, value) = option
+            .split_once('=')
+            .map_or((option, None), |(name, value)| (name, Some(value)));
         match (name, value) {
             ("size", Some(value)) => {
                 let (size, rest) = number(value)?;
@@ -89,14 +114,17 @@ impl Options {
                     _ => return None,
                 };
             }
-            ("nr_blocks", Some(value)) => self.pages = whole(value).filter(|pages| i64::try_from(*pages).is_ok())?,
+            ("nr_blocks", Some(value)) => {
+                self.pages = whole(value).filter(|pages| i64::try_from(*pages).is_ok())?
+            }
             ("nr_inodes", Some(value)) => self.inodes = whole(value)?,
             ("mode", Some(value)) => self.mode = u32::from_str_radix(value, 8).ok()? & 0o7777,
             ("uid", Some(value)) => self.uid = value.parse().ok().filter(|id| *id != u32::MAX)?,
             ("gid", Some(value)) => self.gid = value.parse().ok().filter(|id| *id != u32::MAX)?,
             ("huge", Some(value)) => self.huge = HUGE.iter().position(|known| *known == value)?,
             // There is one node.
-            ("mpol", Some("default" | "local" | "prefer:0" | "bind:0" | "interleave:0")) | ("inode64", None) => {}
+            ("mpol", Some("default" | "local" | "prefer:0" | "bind:0" | "interleave:0"))
+            | ("inode64", None) => {}
             _ => return None,
         }
         Some(self)
@@ -145,7 +173,16 @@ mod tests {
         assert_eq!(read("size=0").pages, 0);
         assert_eq!(read("nr_blocks=010,mode=0750").pages, 8);
         assert_eq!((read("uid=7,gid=8").uid, read("uid=7,gid=8").gid), (7, 8));
-        for wrong in ["size=1x", "size=", "bogus", "mode=9", "uid=-1", "huge=sometimes", "size", "nr_blocks=5%"] {
+        for wrong in [
+            "size=1x",
+            "size=",
+            "bogus",
+            "mode=9",
+            "uid=-1",
+            "huge=sometimes",
+            "size",
+            "nr_blocks=5%",
+        ] {
             assert_eq!(USUAL.with(wrong), Err(Errno::EINVAL), "{wrong}");
         }
     }
@@ -153,8 +190,14 @@ mod tests {
     #[test]
     fn what_is_not_usual_is_shown() {
         assert_eq!(USUAL.shown(), ",inode64");
-        let text = USUAL.with("size=1m,nr_inodes=5,mode=755,uid=1,gid=2,huge=advise").unwrap().shown();
-        assert_eq!(text, ",size=1024k,nr_inodes=5,mode=755,uid=1,gid=2,inode64,huge=advise");
+        let text = USUAL
+            .with("size=1m,nr_inodes=5,mode=755,uid=1,gid=2,huge=advise")
+            .unwrap()
+            .shown();
+        assert_eq!(
+            text,
+            ",size=1024k,nr_inodes=5,mode=755,uid=1,gid=2,inode64,huge=advise"
+        );
         let again = USUAL.with(&text.to_string()).unwrap();
         assert_eq!(again.shown(), text);
     }

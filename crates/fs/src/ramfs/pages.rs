@@ -19,7 +19,8 @@ pub(super) struct Contents {
 #[derive(Default)]
 struct Data {
     size: u64,
-    /// By index. What is beyond the end within the last page is always zero, so growing a file needs no clearing.
+    /// By index. What is beyond the end within the last page is always zero, so growing a file
+    /// needs no clearing.
     pages: BTreeMap<u64, Page>,
 }
 
@@ -29,7 +30,9 @@ impl Data {
             Entry::Occupied(entry) => Ok(entry.into_mut()),
             Entry::Vacant(entry) => {
                 shared.reserve(1)?;
-                let page = Page::zeroed().ok_or(Errno::ENOSPC).inspect_err(|_| shared.release(1))?;
+                let page = Page::zeroed()
+                    .ok_or(Errno::ENOSPC)
+                    .inspect_err(|_| shared.release(1))?;
                 Ok(entry.insert(page))
             }
         }
@@ -69,7 +72,8 @@ fn zero(page: &Page, offset: usize, len: usize) {
     }
 }
 
-/// The parts of `offset..offset + len` that lie in one page each: index, offset in the page, range in the buffer.
+/// The parts of `offset..offset + len` that lie in one page each: index, offset in the page, range
+/// in the buffer.
 fn spans(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, core::ops::Range<usize>)> {
     let mut done = 0;
     core::iter::from_fn(move || {
@@ -87,7 +91,10 @@ fn spans(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, core::ops
 
 impl Contents {
     pub(super) fn new(shared: Arc<RamFsInfo>) -> Self {
-        Self { shared, data: Mutex::default() }
+        Self {
+            shared,
+            data: Mutex::default(),
+        }
     }
 
     /// Size in bytes, pages allocated.
@@ -98,7 +105,9 @@ impl Contents {
 
     pub(super) fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
         let data = self.data.lock();
-        let len = usize::try_from(data.size.saturating_sub(offset)).unwrap_or(usize::MAX).min(buf.len());
+        let len = usize::try_from(data.size.saturating_sub(offset))
+            .unwrap_or(usize::MAX)
+            .min(buf.len());
         for (index, within, range) in spans(offset, len) {
             match data.pages.get(&index) {
                 Some(page) => page.read(within, &mut buf[range]),
@@ -131,7 +140,10 @@ impl Contents {
 
     /// See [`crate::Inode::put_page`].
     pub(super) fn put(&self, offset: u64, page: Page) -> Result<()> {
-        let end = offset.checked_add(PAGE).filter(|&end| end <= MAX_SIZE && offset.is_multiple_of(PAGE)).ok_or(Errno::EFBIG)?;
+        let end = offset
+            .checked_add(PAGE)
+            .filter(|&end| end <= MAX_SIZE && offset.is_multiple_of(PAGE))
+            .ok_or(Errno::EFBIG)?;
         let mut data = self.data.lock();
         self.shared.reserve(1)?;
         if data.pages.insert(offset / PAGE, page).is_some() {
@@ -155,13 +167,17 @@ impl Contents {
 
     pub(super) fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
         const PUNCH: u32 = sys::FALLOC_FL_PUNCH_HOLE | sys::FALLOC_FL_KEEP_SIZE;
-        let end = offset.checked_add(len).filter(|&end| end <= MAX_SIZE).ok_or(Errno::EFBIG)?;
+        let end = offset
+            .checked_add(len)
+            .filter(|&end| end <= MAX_SIZE)
+            .ok_or(Errno::EFBIG)?;
         let mut data = self.data.lock();
         match mode {
             0 | sys::FALLOC_FL_KEEP_SIZE => {
                 let wanted = end.div_ceil(PAGE) - offset / PAGE;
                 let present = data.pages.range(offset / PAGE..end.div_ceil(PAGE)).count() as u64;
-                // A request that cannot be met in full is refused before memory is taken for a part of it.
+                // A request that cannot be met in full is refused before memory is taken for a part
+                // of it.
                 self.shared.reserve(wanted - present)?;
                 self.shared.release(wanted - present);
                 for index in offset / PAGE..end.div_ceil(PAGE) {
@@ -197,7 +213,11 @@ impl Contents {
             index = *data.pages.range(index..).next().ok_or(Errno::ENXIO)?.0;
         }
         let at = offset.max(index * PAGE);
-        if at < data.size || hole { Ok(at.min(data.size)) } else { Err(Errno::ENXIO) }
+        if at < data.size || hole {
+            Ok(at.min(data.size))
+        } else {
+            Err(Errno::ENXIO)
+        }
     }
 
     /// The page that a mapping shows at `index`; it is made if the file has a hole there.
@@ -215,14 +235,20 @@ impl Contents {
         let data = self.data.lock();
         let end = range.end.min(data.size.div_ceil(PAGE));
         if range.start < end {
-            data.pages.range(range.start..end).for_each(|(&index, page)| each(index, page));
+            data.pages
+                .range(range.start..end)
+                .for_each(|(&index, page)| each(index, page));
         }
     }
 
     /// The same page if there is one.
     pub(super) fn cached(&self, index: u64) -> Option<Page> {
         let data = self.data.lock();
-        if index < data.size.div_ceil(PAGE) { data.pages.get(&index).cloned() } else { None }
+        if index < data.size.div_ceil(PAGE) {
+            data.pages.get(&index).cloned()
+        } else {
+            None
+        }
     }
 }
 

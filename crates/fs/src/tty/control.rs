@@ -15,12 +15,26 @@ impl Tty {
             ioctl::TCGETS => request.write(&self.termios())?,
             ioctl::TCGETS2 => {
                 let termios = self.termios();
-                request.write(&Termios2 { termios, ispeed: termios.speed(), ospeed: termios.speed() })?;
+                request.write(&Termios2 {
+                    termios,
+                    ispeed: termios.speed(),
+                    ospeed: termios.speed(),
+                })?;
             }
             ioctl::TCGETA => request.write(&Termio::from(&self.termios()))?,
-            ioctl::TCSETA => self.change(request.read::<Termio>()?.change(self.termios()), false, false)?,
-            ioctl::TCSETAW => self.change(request.read::<Termio>()?.change(self.termios()), true, false)?,
-            ioctl::TCSETAF => self.change(request.read::<Termio>()?.change(self.termios()), true, true)?,
+            ioctl::TCSETA => self.change(
+                request.read::<Termio>()?.change(self.termios()),
+                false,
+                false,
+            )?,
+            ioctl::TCSETAW => self.change(
+                request.read::<Termio>()?.change(self.termios()),
+                true,
+                false,
+            )?,
+            ioctl::TCSETAF => {
+                self.change(request.read::<Termio>()?.change(self.termios()), true, true)?
+            }
             ioctl::TIOCGLCKTRMIOS => request.write(&self.state.lock().locked)?,
             ioctl::TIOCSLCKTRMIOS if request.caller.privileged() => {
                 let locked = request.read()?;
@@ -47,7 +61,9 @@ impl Tty {
                 self.require_own()?;
                 request.write(&self.session().ok_or(Errno::ENOTTY)?.cast_signed())?;
             }
-            ioctl::TIOCSCTTY => self.set_controlling(request.arg == 1 && request.caller.privileged())?,
+            ioctl::TIOCSCTTY => {
+                self.set_controlling(request.arg == 1 && request.caller.privileged())?
+            }
             ioctl::TIOCNOTTY => self.give_up()?,
             ioctl::FIONREAD => {
                 let available = {
@@ -71,7 +87,8 @@ impl Tty {
                 }
                 _ => return Err(Errno::EINVAL),
             },
-            // Argument 0 asks for a break, which no line here can send; any other, for what is written to have left.
+            // Argument 0 asks for a break, which no line here can send; any other, for what is
+            // written to have left.
             ioctl::TCSBRK | ioctl::TCSBRKP => {
                 self.check_foreground(sys::SIGTTOU)?;
                 self.drain()?;
@@ -85,7 +102,9 @@ impl Tty {
             ioctl::TIOCGEXCL => request.write(&i32::from(self.state.lock().exclusive))?,
             ioctl::TIOCGETD => request.write(&0i32)?,
             ioctl::TIOCVHANGUP if request.caller.privileged() => self.hang_up(),
-            ioctl::TIOCVHANGUP | ioctl::TIOCSTI | ioctl::TIOCSLCKTRMIOS => return Err(Errno::EPERM),
+            ioctl::TIOCVHANGUP | ioctl::TIOCSTI | ioctl::TIOCSLCKTRMIOS => {
+                return Err(Errno::EPERM);
+            }
             _ => return Err(Errno::ENOTTY),
         }
         Ok(0)
@@ -179,7 +198,11 @@ fn packet_news(old: &Termios, new: &Termios) -> PacketStatus {
     }
     let mut news = PacketStatus::empty();
     if stops(old) != stops(new) {
-        news |= if stops(new) { PacketStatus::DO_STOP } else { PacketStatus::NO_STOP };
+        news |= if stops(new) {
+            PacketStatus::DO_STOP
+        } else {
+            PacketStatus::NO_STOP
+        };
     }
     if old.local(sys::EXTPROC) || new.local(sys::EXTPROC) {
         news |= PacketStatus::IOCTL;

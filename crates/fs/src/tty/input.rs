@@ -1,7 +1,8 @@
 //! The line discipline's way in: what typed bytes become before a program reads them.
 //!
-//! Pure: [`Input::receive`] takes bytes and settings, and returns what is to be echoed and which signals are due. In canonical mode a
-//! line is edited at the end of the buffer until it is complete; everything before it is ready to be read, line by line.
+//! Pure: [`Input::receive`] takes bytes and settings, and returns what is to be echoed and which
+//! signals are due. In canonical mode a line is edited at the end of the buffer until it is
+//! complete; everything before it is ready to be read, line by line.
 
 use super::termios::{DISABLED, Termios};
 use alloc::collections::VecDeque;
@@ -53,7 +54,11 @@ impl Input {
 
     /// Bytes that a read may take now.
     pub fn available(&self, canonical: bool) -> usize {
-        if canonical { usize::try_from(self.ends.back().map_or(0, |e| e - self.base)).unwrap_or(0) } else { self.data.len() }
+        if canonical {
+            usize::try_from(self.ends.back().map_or(0, |e| e - self.base)).unwrap_or(0)
+        } else {
+            self.data.len()
+        }
     }
 
     /// Whether a canonical read would return now (with a line, or with end of file).
@@ -66,7 +71,8 @@ impl Input {
         if !canonical {
             RAW_MAX.saturating_sub(self.data.len())
         } else if self.ends.is_empty() || self.data.len() < LINE_MAX {
-            // Without a complete line nobody can make room by reading, so everything is taken and the line is cut.
+            // Without a complete line nobody can make room by reading, so everything is taken and
+            // the line is cut.
             LINE_MAX
         } else {
             0
@@ -117,7 +123,8 @@ impl Input {
     pub fn receive(&mut self, bytes: &[u8], termios: &Termios, column: usize) -> Effects {
         let mut effects = Effects::default();
         let canonical = termios.local(sys::ICANON);
-        let plain_input = sys::ISTRIP | sys::IGNCR | sys::ICRNL | sys::INLCR | sys::IUCLC | sys::IXON;
+        let plain_input =
+            sys::ISTRIP | sys::IGNCR | sys::ICRNL | sys::INLCR | sys::IUCLC | sys::IXON;
         if termios.iflag & plain_input == 0
             && termios.lflag & (sys::ICANON | sys::ISIG | sys::ECHO | sys::ECHONL) == 0
             && !self.literal
@@ -142,7 +149,13 @@ impl Input {
         effects
     }
 
-    fn receive_byte(&mut self, byte: u8, termios: &Termios, canonical: bool, effects: &mut Effects) {
+    fn receive_byte(
+        &mut self,
+        byte: u8,
+        termios: &Termios,
+        canonical: bool,
+        effects: &mut Effects,
+    ) {
         let mut byte = byte;
         if termios.input(sys::ISTRIP) {
             byte &= 0x7f;
@@ -156,7 +169,8 @@ impl Input {
         }
         if termios.input(sys::IXON) {
             // The start character may be the stop character: then it toggles.
-            let start = termios.is(sys::VSTART, byte) && (self.stopped || !termios.is(sys::VSTOP, byte));
+            let start =
+                termios.is(sys::VSTART, byte) && (self.stopped || !termios.is(sys::VSTOP, byte));
             if start || (self.stopped && termios.input(sys::IXANY)) {
                 self.stopped = false;
                 effects.stopped = Some(false);
@@ -170,8 +184,15 @@ impl Input {
             }
         }
         if termios.local(sys::ISIG) {
-            let signals = [(sys::VINTR, sys::SIGINT), (sys::VQUIT, sys::SIGQUIT), (sys::VSUSP, sys::SIGTSTP)];
-            if let Some((_, signal)) = signals.into_iter().find(|&(which, _)| termios.is(which, byte)) {
+            let signals = [
+                (sys::VINTR, sys::SIGINT),
+                (sys::VQUIT, sys::SIGQUIT),
+                (sys::VSUSP, sys::SIGTSTP),
+            ];
+            if let Some((_, signal)) = signals
+                .into_iter()
+                .find(|&(which, _)| termios.is(which, byte))
+            {
                 if !termios.local(sys::NOFLSH) {
                     self.flush();
                 }
@@ -220,7 +241,10 @@ impl Input {
             }
         } else if termios.is(sys::VEOF, byte) {
             self.finish_line(effects);
-        } else if byte == b'\n' || termios.is(sys::VEOL, byte) || (extended && termios.is(sys::VEOL2, byte)) {
+        } else if byte == b'\n'
+            || termios.is(sys::VEOL, byte)
+            || (extended && termios.is(sys::VEOL2, byte))
+        {
             self.data.push_back(byte);
             if termios.local(sys::ECHO) || (byte == b'\n' && termios.local(sys::ECHONL)) {
                 echo(byte, termios, effects);
@@ -259,7 +283,8 @@ impl Input {
         usize::try_from(self.line - self.base).unwrap_or(0)..self.data.len()
     }
 
-    /// Takes the last character (of several bytes, with `IUTF8`) off the line and returns its last byte.
+    /// Takes the last character (of several bytes, with `IUTF8`) off the line and returns its last
+    /// byte.
     fn pop(&mut self, termios: &Termios) -> Option<u8> {
         let mut taken = None;
         while self.end() > self.line {
@@ -293,7 +318,10 @@ impl Input {
     }
 
     fn kill(&mut self, byte: u8, termios: &Termios, effects: &mut Effects) {
-        if termios.local(sys::ECHO) && termios.local(sys::ECHOK) && !(termios.local(sys::ECHOKE) && termios.local(sys::ECHOE)) {
+        if termios.local(sys::ECHO)
+            && termios.local(sys::ECHOK)
+            && !(termios.local(sys::ECHOKE) && termios.local(sys::ECHOE))
+        {
             while self.pop(termios).is_some() {}
             echo(byte, termios, effects);
             effects.echo.push(b'\n');
@@ -318,7 +346,9 @@ impl Input {
         }
         let columns = match byte {
             b'\t' => {
-                let column = self.line_bytes().fold(self.line_column, |column, i| column + width(self.data[i], column, termios));
+                let column = self.line_bytes().fold(self.line_column, |column, i| {
+                    column + width(self.data[i], column, termios)
+                });
                 let back = 8 - column % 8;
                 effects.echo.extend(core::iter::repeat_n(0x08, back));
                 return;
@@ -448,7 +478,10 @@ mod tests {
     fn stop_and_start() {
         let (mut input, effects) = typed(b"a\x13", &Termios::default());
         assert_eq!(effects.stopped, Some(true));
-        assert_eq!(input.receive(b"\x11", &Termios::default(), 0).stopped, Some(false));
+        assert_eq!(
+            input.receive(b"\x11", &Termios::default(), 0).stopped,
+            Some(false)
+        );
     }
 
     #[test]
@@ -479,11 +512,19 @@ mod tests {
     fn raw_is_transparent_and_bounded() {
         let all: Vec<u8> = (0..=255).collect();
         let (mut input, effects) = typed(&all, &Termios::raw());
-        assert_eq!((effects.taken, effects.echo.len(), effects.signals.len()), (256, 0, 0));
+        assert_eq!(
+            (effects.taken, effects.echo.len(), effects.signals.len()),
+            (256, 0, 0)
+        );
         let mut buf = [0; 300];
         assert_eq!(input.read(&mut buf, false), 256);
         assert_eq!(buf[..256], all[..]);
-        assert_eq!(input.receive(&vec![1; RAW_MAX + 7], &Termios::raw(), 0).taken, RAW_MAX);
+        assert_eq!(
+            input
+                .receive(&vec![1; RAW_MAX + 7], &Termios::raw(), 0)
+                .taken,
+            RAW_MAX
+        );
         assert_eq!(input.receive(b"x", &Termios::raw(), 0).taken, 0);
     }
 
@@ -544,14 +585,24 @@ mod tests {
         assert_eq!(line(b"a\rb\n", 0), b"a\rb\n");
         assert_eq!(line(b"a\nb\x04", sys::INLCR), b"a\rb");
         assert_eq!(line(b"\xc1B\n", sys::ISTRIP | sys::IUCLC), b"ab\n");
-        let (mut input, _) = typed(b"AB\n", &with(|t| (t.iflag, t.lflag) = (sys::IUCLC, t.lflag & !sys::IEXTEN)));
+        let (mut input, _) = typed(
+            b"AB\n",
+            &with(|t| (t.iflag, t.lflag) = (sys::IUCLC, t.lflag & !sys::IEXTEN)),
+        );
         assert_eq!(lines(&mut input), [b"AB\n"], "only with IEXTEN");
     }
 
     #[test]
     fn characters_that_edit_are_data_without_their_flags() {
         let plain = with(|t| t.lflag &= !sys::IEXTEN);
-        for (byte, extended) in [(0x17, true), (0x16, true), (0x12, true), (0x7f, false), (0x15, false), (0x04, false)] {
+        for (byte, extended) in [
+            (0x17, true),
+            (0x16, true),
+            (0x12, true),
+            (0x7f, false),
+            (0x15, false),
+            (0x04, false),
+        ] {
             let (mut input, _) = typed(&[b'a', byte, b'b', b'\n'], &plain);
             let as_data = lines(&mut input).concat() == [b'a', byte, b'b', b'\n'];
             assert_eq!(as_data, extended, "{byte:#x}");
@@ -577,28 +628,55 @@ mod tests {
     fn echoes_follow_the_settings() {
         // Of nothing; of newlines alone; of all.
         assert_eq!(echoed(b"a\n", &with(|t| t.lflag &= !sys::ECHO)), b"");
-        assert_eq!(echoed(b"a\n", &with(|t| t.lflag = t.lflag & !sys::ECHO | sys::ECHONL)), b"\n");
+        assert_eq!(
+            echoed(
+                b"a\n",
+                &with(|t| t.lflag = t.lflag & !sys::ECHO | sys::ECHONL)
+            ),
+            b"\n"
+        );
         assert_eq!(echoed(b"a\x7f", &with(|t| t.lflag &= !sys::ECHO)), b"");
         assert_eq!(echoed(b"\x01\t", &Termios::default()), b"^A\t");
-        assert_eq!(echoed(b"\x01", &with(|t| t.lflag &= !sys::ECHOCTL)), b"\x01");
-        assert_eq!(echoed(b"\x16\x11", &Termios::default()), b"^\x08\x11", "start and stop show as they are");
+        assert_eq!(
+            echoed(b"\x01", &with(|t| t.lflag &= !sys::ECHOCTL)),
+            b"\x01"
+        );
+        assert_eq!(
+            echoed(b"\x16\x11", &Termios::default()),
+            b"^\x08\x11",
+            "start and stop show as they are"
+        );
         assert_eq!(echoed(b"\x16a", &with(|t| t.lflag &= !sys::ECHOCTL)), b"a");
         assert_eq!(echoed(b"\x03", &with(|t| t.lflag &= !sys::ECHO)), b"");
         // What was typed is shown again.
         assert_eq!(echoed(b"ab\ncd\x12", &Termios::default()), b"ab\ncd^R\ncd");
         assert_eq!(echoed(b"ab\x12", &with(|t| t.lflag &= !sys::ECHO)), b"");
-        // A control character took two places, or none; what was erased without ECHOE is shown by its character.
-        assert_eq!(echoed(b"\x01\x7f", &Termios::default()), b"^A\x08 \x08\x08 \x08");
-        assert_eq!(echoed(b"\x01\x7f", &with(|t| t.lflag &= !sys::ECHOCTL)), b"\x01");
+        // A control character took two places, or none; what was erased without ECHOE is shown by
+        // its character.
+        assert_eq!(
+            echoed(b"\x01\x7f", &Termios::default()),
+            b"^A\x08 \x08\x08 \x08"
+        );
+        assert_eq!(
+            echoed(b"\x01\x7f", &with(|t| t.lflag &= !sys::ECHOCTL)),
+            b"\x01"
+        );
         assert_eq!(echoed(b"a\x7f", &with(|t| t.lflag &= !sys::ECHOE)), b"a^?");
         // A line that is killed is rubbed out, or left behind.
-        assert_eq!(echoed(b"ab\x15", &Termios::default()), b"ab\x08 \x08\x08 \x08");
+        assert_eq!(
+            echoed(b"ab\x15", &Termios::default()),
+            b"ab\x08 \x08\x08 \x08"
+        );
         for missing in [sys::ECHOKE, sys::ECHOE] {
             assert_eq!(echoed(b"ab\x15", &with(|t| t.lflag &= !missing)), b"ab^U\n");
         }
         let neither = with(|t| t.lflag &= !(sys::ECHOK | sys::ECHOKE));
         assert_eq!(echoed(b"ab\x15", &neither), b"ab\x08 \x08\x08 \x08");
-        for termios in [&neither, &with(|t| t.lflag &= !sys::ECHOKE), &with(|t| t.lflag &= !sys::ECHO)] {
+        for termios in [
+            &neither,
+            &with(|t| t.lflag &= !sys::ECHOKE),
+            &with(|t| t.lflag &= !sys::ECHO),
+        ] {
             let (mut input, _) = typed(b"x\nab\x15c\n", termios);
             assert_eq!(lines(&mut input), [&b"x\n"[..], b"c\n"]);
         }
@@ -609,19 +687,37 @@ mod tests {
         // From the column where the line began; a control character before the tab took two.
         let mut input = Input::default();
         input.receive(b"a", &Termios::default(), 3);
-        assert_eq!(input.receive(b"\t\x7f", &Termios::default(), 4).echo, b"\t\x08\x08\x08\x08");
-        assert_eq!(echoed(b"\x01\t\x7f", &Termios::default()), [&b"^A\t"[..], &[8; 6]].concat());
+        assert_eq!(
+            input.receive(b"\t\x7f", &Termios::default(), 4).echo,
+            b"\t\x08\x08\x08\x08"
+        );
+        assert_eq!(
+            echoed(b"\x01\t\x7f", &Termios::default()),
+            [&b"^A\t"[..], &[8; 6]].concat()
+        );
         // After a newline it is the first one.
-        assert_eq!(echoed(b"abc\n\t\x7f", &Termios::default()), [&b"abc\n\t"[..], &[8; 8]].concat());
-        assert_eq!(echoed(b"12345678\t\x7f", &Termios::default()), [&b"12345678\t"[..], &[8; 8]].concat());
+        assert_eq!(
+            echoed(b"abc\n\t\x7f", &Termios::default()),
+            [&b"abc\n\t"[..], &[8; 8]].concat()
+        );
+        assert_eq!(
+            echoed(b"12345678\t\x7f", &Termios::default()),
+            [&b"12345678\t"[..], &[8; 8]].concat()
+        );
         // Two tabs: the second begins where the first ends.
-        assert_eq!(echoed(b"a\tb\t\x7f", &Termios::default()), [&b"a\tb\t"[..], &[8; 7]].concat());
+        assert_eq!(
+            echoed(b"a\tb\t\x7f", &Termios::default()),
+            [&b"a\tb\t"[..], &[8; 7]].concat()
+        );
         // A character of UTF-8 goes as a whole with IUTF8, and is one column.
         let utf8 = with(|t| t.iflag |= sys::IUTF8);
         let (mut input, effects) = typed("\u{e9}\u{e9}\x7f\n".as_bytes(), &utf8);
         assert_eq!(lines(&mut input), ["\u{e9}\n".as_bytes()]);
         assert!(effects.echo.ends_with(b"\xa9\x08 \x08\n"));
-        assert_eq!(echoed("\u{e9}\t\x7f".as_bytes(), &utf8), ["\u{e9}\t".as_bytes(), &[8; 7]].concat());
+        assert_eq!(
+            echoed("\u{e9}\t\x7f".as_bytes(), &utf8),
+            ["\u{e9}\t".as_bytes(), &[8; 7]].concat()
+        );
         let (mut input, _) = typed("\u{e9}\x7f\n".as_bytes(), &Termios::default());
         assert_eq!(lines(&mut input), [b"\xc3\n"]);
     }
@@ -650,18 +746,39 @@ mod tests {
             (seen, input.available(false))
         };
         // A start without a stop says so; the characters are no data.
-        assert_eq!(stopped(b"\x11\x13a\x11", &Termios::default()), (vec![Some(false), Some(true), None, Some(false)], 1));
+        assert_eq!(
+            stopped(b"\x11\x13a\x11", &Termios::default()),
+            (vec![Some(false), Some(true), None, Some(false)], 1)
+        );
         let any = with(|t| t.iflag |= sys::IXANY);
-        assert_eq!(stopped(b"\x13ab", &any), (vec![Some(true), Some(false), None], 2));
+        assert_eq!(
+            stopped(b"\x13ab", &any),
+            (vec![Some(true), Some(false), None], 2)
+        );
         let toggle = with(|t| t.cc[sys::VSTART as usize] = 0x13);
-        assert_eq!(stopped(b"\x13\x13\x13", &toggle), (vec![Some(true), Some(false), Some(true)], 0));
+        assert_eq!(
+            stopped(b"\x13\x13\x13", &toggle),
+            (vec![Some(true), Some(false), Some(true)], 0)
+        );
         let off = with(|t| t.iflag &= !sys::IXON);
         assert_eq!(stopped(b"\x13\x11", &off), (vec![None, None], 2));
         // A signal starts it again, and throws away what was typed unless told not to.
-        assert_eq!(stopped(b"\x13\x03", &Termios::default()), (vec![Some(true), Some(false)], 0));
-        assert_eq!(stopped(b"a\x03", &Termios::default()), (vec![None, None], 0));
-        assert_eq!(stopped(b"a\x03", &with(|t| t.lflag |= sys::NOFLSH)), (vec![None, None], 1));
-        assert_eq!(stopped(b"a\x03", &with(|t| t.lflag &= !sys::ISIG)), (vec![None, None], 2));
+        assert_eq!(
+            stopped(b"\x13\x03", &Termios::default()),
+            (vec![Some(true), Some(false)], 0)
+        );
+        assert_eq!(
+            stopped(b"a\x03", &Termios::default()),
+            (vec![None, None], 0)
+        );
+        assert_eq!(
+            stopped(b"a\x03", &with(|t| t.lflag |= sys::NOFLSH)),
+            (vec![None, None], 1)
+        );
+        assert_eq!(
+            stopped(b"a\x03", &with(|t| t.lflag &= !sys::ISIG)),
+            (vec![None, None], 2)
+        );
     }
 
     #[test]
@@ -669,14 +786,34 @@ mod tests {
         let mut input = Input::default();
         assert_eq!((input.room(true), input.room(false)), (LINE_MAX, RAW_MAX));
         input.receive(&[b'x'; LINE_MAX - 2], &Termios::default(), 0);
-        assert_eq!((input.room(true), input.room(false)), (LINE_MAX, RAW_MAX - LINE_MAX + 2));
+        assert_eq!(
+            (input.room(true), input.room(false)),
+            (LINE_MAX, RAW_MAX - LINE_MAX + 2)
+        );
         assert_eq!(input.receive(b"\n", &Termios::default(), 0).taken, 1);
-        assert_eq!((input.available(true), input.room(true)), (LINE_MAX - 1, LINE_MAX));
-        assert_eq!(input.receive(b"ab", &Termios::default(), 0).taken, 1, "with a line there, it is full");
-        assert_eq!((input.available(true), input.available(false), input.room(true)), (LINE_MAX - 1, LINE_MAX, 0));
+        assert_eq!(
+            (input.available(true), input.room(true)),
+            (LINE_MAX - 1, LINE_MAX)
+        );
+        assert_eq!(
+            input.receive(b"ab", &Termios::default(), 0).taken,
+            1,
+            "with a line there, it is full"
+        );
+        assert_eq!(
+            (
+                input.available(true),
+                input.available(false),
+                input.room(true)
+            ),
+            (LINE_MAX - 1, LINE_MAX, 0)
+        );
         let mut buf = [0; LINE_MAX];
         assert_eq!(input.read(&mut buf, true), LINE_MAX - 1);
-        assert_eq!((input.read(&mut buf, true), input.room(true)), (0, LINE_MAX));
+        assert_eq!(
+            (input.read(&mut buf, true), input.room(true)),
+            (0, LINE_MAX)
+        );
         // A line's last place is for its end; what does not fit rings the bell, if wanted.
         for (iflag, bell) in [(0, vec![]), (sys::IMAXBEL, vec![7])] {
             let termios = with(|t| (t.iflag, t.lflag) = (iflag, sys::ICANON));
@@ -698,16 +835,32 @@ mod tests {
         assert!(!input.has_line(), "all lines were read, the empty one too");
         assert_eq!((input.read(&mut buf, true), input.available(false)), (0, 2));
         input.flush();
-        assert_eq!((input.available(false), input.available(true), input.has_line()), (0, 0, false));
+        assert_eq!(
+            (
+                input.available(false),
+                input.available(true),
+                input.has_line()
+            ),
+            (0, 0, false)
+        );
         // What is readable is told: in raw mode each byte, else each line.
-        assert!(!typed(b"ab", &Termios::default()).1.readable && typed(b"ab\n", &Termios::default()).1.readable);
-        assert!(typed(b"a", &with(|t| t.lflag &= !sys::ICANON)).1.readable && typed(b"a", &Termios::raw()).1.readable);
+        assert!(
+            !typed(b"ab", &Termios::default()).1.readable
+                && typed(b"ab\n", &Termios::default()).1.readable
+        );
+        assert!(
+            typed(b"a", &with(|t| t.lflag &= !sys::ICANON)).1.readable
+                && typed(b"a", &Termios::raw()).1.readable
+        );
         assert!(!typed(b"", &Termios::raw()).1.readable);
         // A quote does not outlive the mode.
         let mut input = Input::default();
         input.receive(b"a\x16", &Termios::default(), 0);
         input.change_mode(false);
         input.change_mode(true);
-        assert_eq!(input.receive(b"\x03", &Termios::default(), 0).signals, [sys::SIGINT]);
+        assert_eq!(
+            input.receive(b"\x03", &Termios::default(), 0).signals,
+            [sys::SIGINT]
+        );
     }
 }

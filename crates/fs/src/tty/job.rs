@@ -1,4 +1,5 @@
-//! Job control: which session a terminal belongs to, which group of processes may use it, and who is told what.
+//! Job control: which session a terminal belongs to, which group of processes may use it, and who
+//! is told what.
 
 use super::Tty;
 use crate::Result;
@@ -39,7 +40,8 @@ pub trait JobControl: Send + Sync {
     /// Sends a signal to one process.
     fn signal_process(&self, pid: u32, signal: u32);
 
-    /// Whether a group has no member whose parent is in another group of the same session: nobody could continue it if it stopped.
+    /// Whether a group has no member whose parent is in another group of the same session: nobody
+    /// could continue it if it stopped.
     fn is_orphaned(&self, group: u32) -> bool;
 
     /// The session a group is in; `None` if there is no such group.
@@ -53,7 +55,8 @@ pub trait JobControl: Send + Sync {
 
 static JOB_CONTROL: Once<Arc<dyn JobControl>> = Once::new();
 
-/// Installs the personality's side. Before that, and in kernel threads, terminals know no job control. Only the first call counts.
+/// Installs the personality's side. Before that, and in kernel threads, terminals know no job
+/// control. Only the first call counts.
 pub fn set_job_control(hook: Arc<dyn JobControl>) {
     JOB_CONTROL.call_once(|| hook);
 }
@@ -93,8 +96,8 @@ pub(super) struct JobControlState {
 }
 
 impl Tty {
-    /// Makes this the controlling terminal of the caller, if it leads a session without one and the terminal is free.
-    /// `steal` takes it from the session that has it.
+    /// Makes this the controlling terminal of the caller, if it leads a session without one and the
+    /// terminal is free. `steal` takes it from the session that has it.
     ///
     /// # Errors
     /// `EPERM`.
@@ -114,14 +117,18 @@ impl Tty {
             None => None,
         };
         table.insert(process.session, self.clone());
-        *jobs = JobControlState { session: Some(process.session), foreground: Some(process.group) };
+        *jobs = JobControlState {
+            session: Some(process.session),
+            foreground: Some(process.group),
+        };
         drop(jobs);
         drop(table);
         drop(old);
         Ok(())
     }
 
-    /// The caller gives its controlling terminal up (`TIOCNOTTY`); if it leads the session, the whole session does.
+    /// The caller gives its controlling terminal up (`TIOCNOTTY`); if it leads the session, the
+    /// whole session does.
     ///
     /// # Errors
     /// `ENOTTY` if this is not the caller's controlling terminal.
@@ -136,19 +143,28 @@ impl Tty {
         Ok(())
     }
 
-    /// Refuses or stops a caller in the background: reading (`SIGTTIN`), writing or changing settings (`SIGTTOU`).
+    /// Refuses or stops a caller in the background: reading (`SIGTTIN`), writing or changing
+    /// settings (`SIGTTOU`).
     ///
     /// # Errors
     /// `EIO`, or `ERESTARTSYS` after the signal was sent.
     pub(super) fn check_foreground(&self, signal: u32) -> Result<()> {
         let Some(hook) = hook() else { return Ok(()) };
-        let Some(process) = hook.caller() else { return Ok(()) };
+        let Some(process) = hook.caller() else {
+            return Ok(());
+        };
         let jobs = *self.jobs.lock();
-        if jobs.session != Some(process.session) || jobs.foreground.is_none_or(|group| group == process.group) {
+        if jobs.session != Some(process.session)
+            || jobs.foreground.is_none_or(|group| group == process.group)
+        {
             return Ok(());
         }
         if hook.is_ignored(signal) {
-            return if signal == sys::SIGTTIN { Err(Errno::EIO) } else { Ok(()) };
+            return if signal == sys::SIGTTIN {
+                Err(Errno::EIO)
+            } else {
+                Ok(())
+            };
         }
         if hook.is_orphaned(process.group) {
             return Err(Errno::EIO);
@@ -204,8 +220,8 @@ impl Tty {
     }
 }
 
-/// A session's leader ends: its controlling terminal is free again, and the foreground group hears `SIGHUP` and `SIGCONT`. Openings of a
-/// pseudo-terminal are hung up with it.
+/// A session's leader ends: its controlling terminal is free again, and the foreground group hears
+/// `SIGHUP` and `SIGCONT`. Openings of a pseudo-terminal are hung up with it.
 pub fn leader_exits(session: u32) {
     if let Some(tty) = release(session)
         && tty.line.hangs_up_with_session()

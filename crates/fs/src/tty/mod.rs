@@ -1,8 +1,9 @@
 //! Terminals: `termios(3)`, line editing, job control.
 //!
-//! A [`Tty`] stands between a [`Line`] (a serial port, an instance's ring) and the openings of its device node. What arrives goes
-//! through [`input::Input`] to readers; what programs write goes through `output.rs` to the line. Locks, in order: `out` before
-//! `state`; neither is held while a signal is sent or a source notified.
+//! A [`Tty`] stands between a [`Line`] (a serial port, an instance's ring) and the openings of its
+//! device node. What arrives goes through [`input::Input`] to readers; what programs write goes
+//! through `output.rs` to the line. Locks, in order: `out` before `state`; neither is held while a
+//! signal is sent or a source notified.
 
 mod control;
 pub mod input;
@@ -33,7 +34,8 @@ use task::{Mutex, Once};
 
 struct State {
     termios: Termios,
-    /// Which bits of the settings, and which control characters, stay as they are (`TIOCSLCKTRMIOS`).
+    /// Which bits of the settings, and which control characters, stay as they are
+    /// (`TIOCSLCKTRMIOS`).
     locked: Termios,
     winsize: WinSize,
     input: Input,
@@ -57,7 +59,11 @@ impl State {
         }
         let cc = &self.termios.cc;
         // With a timer, or no minimum, one byte is enough to say so.
-        let least = if cc[sys::VTIME as usize] == 0 { usize::from(cc[sys::VMIN as usize]).max(1) } else { 1 };
+        let least = if cc[sys::VTIME as usize] == 0 {
+            usize::from(cc[sys::VMIN as usize]).max(1)
+        } else {
+            1
+        };
         self.input.available(false) >= least
     }
 }
@@ -135,10 +141,11 @@ impl Tty {
         }
     }
 
-    /// Bytes arrived on the line (the driver calls this, in a thread). Returns how many were taken; the driver keeps the rest until
-    /// [`Line::resume`].
+    /// Bytes arrived on the line (the driver calls this, in a thread). Returns how many were taken;
+    /// the driver keeps the rest until [`Line::resume`].
     pub fn input(&self, bytes: &[u8]) -> usize {
-        // A line that is not echoed does not care where the cursor is, and need not wait for writers.
+        // A line that is not echoed does not care where the cursor is, and need not wait for
+        // writers.
         let echoes = self.termios().local(sys::ECHO);
         let column = if echoes { self.out.lock().column } else { 0 };
         let (effects, termios) = {
@@ -171,7 +178,8 @@ impl Tty {
         effects.taken
     }
 
-    /// The line is gone: readers see the end of file, writers `EIO`, the session `SIGHUP`. Openings made later work again.
+    /// The line is gone: readers see the end of file, writers `EIO`, the session `SIGHUP`. Openings
+    /// made later work again.
     pub fn hang_up(&self) {
         // The signal first: who reads is to die of it, not to see the end of file and go on.
         self.signal_hangup();
@@ -205,10 +213,14 @@ impl Tty {
         };
         self.line.opened()?;
         if !flags.contains(OpenFlags::NOCTTY) && flags.readable() {
-            // A session leader without a terminal gets this one, if it is free; otherwise nothing happens.
+            // A session leader without a terminal gets this one, if it is free; otherwise nothing
+            // happens.
             let _ = self.set_controlling(false);
         }
-        Ok(Arc::new(TtyFile { tty: self.clone(), generation }))
+        Ok(Arc::new(TtyFile {
+            tty: self.clone(),
+            generation,
+        }))
     }
 
     /// Whether input would be taken now.
@@ -267,7 +279,11 @@ impl TtyFile {
             return Some(0);
         }
         let canonical = state.canonical();
-        let ready = if canonical { state.input.has_line() } else { state.input.available(false) >= least };
+        let ready = if canonical {
+            state.input.has_line()
+        } else {
+            state.input.available(false) >= least
+        };
         ready.then(|| state.input.read(buf, canonical))
     }
 }
@@ -286,7 +302,11 @@ impl FileOps for TtyFile {
             let state = tty.state.lock();
             let cc = &state.termios.cc;
             let timer = u64::from(cc[sys::VTIME as usize]) * 100_000_000;
-            (state.canonical(), usize::from(cc[sys::VMIN as usize]), timer)
+            (
+                state.canonical(),
+                usize::from(cc[sys::VMIN as usize]),
+                timer,
+            )
         };
         let result = if canonical || (timer == 0 && min > 0) {
             let least = min.min(buf.len());
@@ -311,7 +331,11 @@ impl FileOps for TtyFile {
         let nonblocking = file.nonblocking();
         let go = || {
             let state = tty.state.lock();
-            if self.hung_up(&state) { Some(Err(Errno::EIO)) } else { (!state.stopped).then_some(Ok(())) }
+            if self.hung_up(&state) {
+                Some(Err(Errno::EIO))
+            } else {
+                (!state.stopped).then_some(Ok(()))
+            }
         };
         let mut done = 0;
         let result = loop {
@@ -323,18 +347,26 @@ impl FileOps for TtyFile {
             if let Err(e) = ready {
                 break Err(e);
             }
-            // The lock is not held while this waits: echo must not stand behind a slow reader of the line.
+            // The lock is not held while this waits: echo must not stand behind a slow reader of
+            // the line.
             let (accepted, all_sent) = {
                 let mut out = tty.out.lock();
                 let turn = (buf.len() - done).min(TURN);
-                (out.write(&*tty.line, &buf[done..][..turn], &termios), out.flush(&*tty.line))
+                (
+                    out.write(&*tty.line, &buf[done..][..turn], &termios),
+                    out.flush(&*tty.line),
+                )
             };
             done += accepted;
             if done == buf.len() && (all_sent || nonblocking) {
                 break Ok(());
             }
             if accepted == 0 || !all_sent {
-                let waited = if nonblocking { Err(Errno::EAGAIN) } else { tty.line.wait_writable() };
+                let waited = if nonblocking {
+                    Err(Errno::EAGAIN)
+                } else {
+                    tty.line.wait_writable()
+                };
                 if let Err(e) = waited {
                     break Err(e);
                 }
@@ -382,7 +414,10 @@ impl TtyFile {
                 None if deadline == 0 => Ok(0),
                 None => {
                     let deadline = task::now_ns() + deadline;
-                    Ok(tty.readable.wait_until(Some(deadline), || self.read_ready(buf, 1))?.unwrap_or(0))
+                    Ok(tty
+                        .readable
+                        .wait_until(Some(deadline), || self.read_ready(buf, 1))?
+                        .unwrap_or(0))
                 }
             };
         }
@@ -401,7 +436,9 @@ impl TtyFile {
                 None if file.nonblocking() && seen == 0 => return Err(Errno::EAGAIN),
                 None if file.nonblocking() => None,
                 None if seen == 0 => Some(tty.readable.wait(more)?),
-                None => tty.readable.wait_until(Some(task::now_ns() + timer), more)?,
+                None => tty
+                    .readable
+                    .wait_until(Some(task::now_ns() + timer), more)?,
             };
             match found {
                 Some(now) if now > seen => have = now,
@@ -458,7 +495,9 @@ struct CurrentTty;
 impl CharDevice for CurrentTty {
     fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Arc<dyn FileOps>> {
         let session = job::caller().ok_or(Errno::ENXIO)?.session;
-        controlling(session).ok_or(Errno::ENXIO)?.open(flags | OpenFlags::NOCTTY)
+        controlling(session)
+            .ok_or(Errno::ENXIO)?
+            .open(flags | OpenFlags::NOCTTY)
     }
 
     fn id(&self) -> Option<DeviceId> {
@@ -475,7 +514,9 @@ struct ConsoleDevice;
 
 impl CharDevice for ConsoleDevice {
     fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Arc<dyn FileOps>> {
-        console().ok_or(Errno::ENODEV)?.open(flags | OpenFlags::NOCTTY)
+        console()
+            .ok_or(Errno::ENODEV)?
+            .open(flags | OpenFlags::NOCTTY)
     }
 
     fn id(&self) -> Option<DeviceId> {

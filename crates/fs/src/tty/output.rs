@@ -1,4 +1,5 @@
-//! The line discipline's way out: what a program's bytes become on the line (`OPOST`), and the terminal's driver.
+//! The line discipline's way out: what a program's bytes become on the line (`OPOST`), and the
+//! terminal's driver.
 
 use super::pty::PacketStatus;
 use super::termios::Termios;
@@ -9,8 +10,8 @@ use linux_raw_sys::general as sys;
 
 /// What carries a terminal's bytes: a serial port, an instance's ring.
 ///
-/// The driver passes what arrives to [`super::Tty::input`], which takes only what it has room for; it then holds the rest back and
-/// offers it again after [`Line::resume`].
+/// The driver passes what arrives to [`super::Tty::input`], which takes only what it has room for;
+/// it then holds the rest back and offers it again after [`Line::resume`].
 pub trait Line: Send + Sync {
     /// Sends what the line takes without waiting, and returns how much that was.
     fn write(&self, bytes: &[u8]) -> usize;
@@ -21,7 +22,8 @@ pub trait Line: Send + Sync {
     /// `ERESTARTSYS` when a signal ends the wait.
     fn wait_writable(&self) -> Result<()>;
 
-    /// Whether a write would be taken now. With a table, names the source that tells when that changes.
+    /// Whether a write would be taken now. With a table, names the source that tells when that
+    /// changes.
     fn writable(&self, table: Option<&mut PollTable>) -> bool {
         let _ = table;
         true
@@ -49,7 +51,8 @@ pub trait Line: Send + Sync {
     /// An opening is over.
     fn closed(&self) {}
 
-    /// Whether the openings end when the leader of the session ends, as those of pseudo-terminals do.
+    /// Whether the openings end when the leader of the session ends, as those of pseudo-terminals
+    /// do.
     fn hangs_up_with_session(&self) -> bool {
         false
     }
@@ -109,7 +112,11 @@ impl Output {
             0..0x20 | 0x7f | 0x80..0xc0 => {}
             _ => self.column += 1,
         }
-        to.push(if termios.output(sys::OLCUC) { byte.to_ascii_uppercase() } else { byte });
+        to.push(if termios.output(sys::OLCUC) {
+            byte.to_ascii_uppercase()
+        } else {
+            byte
+        });
     }
 
     /// Sends what an earlier write left over. False: the line takes nothing more now.
@@ -124,8 +131,8 @@ impl Output {
         true
     }
 
-    /// Writes bytes through the output settings, without waiting, and returns how many were accepted. The last of them may be left
-    /// over for [`Output::flush`].
+    /// Writes bytes through the output settings, without waiting, and returns how many were
+    /// accepted. The last of them may be left over for [`Output::flush`].
     pub(super) fn write(&mut self, line: &dyn Line, bytes: &[u8], termios: &Termios) -> usize {
         /// How much is expanded at a time.
         const CHUNK: usize = 512;
@@ -145,7 +152,8 @@ impl Output {
         bytes.len()
     }
 
-    /// Shows echoed bytes; what the line does not take now is lost, as it is on Linux: the reader of the line must not wait for it.
+    /// Shows echoed bytes; what the line does not take now is lost, as it is on Linux: the reader
+    /// of the line must not wait for it.
     pub(super) fn echo(&mut self, line: &dyn Line, bytes: &[u8], termios: &Termios) {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -182,21 +190,48 @@ mod tests {
         assert_eq!(expanded(b"a\rb", &termios), b"A\nB");
     }
 
-    /// Output with each `oflag` moves the column as a terminal would: the length of a tab that follows shows it.
+    /// Output with each `oflag` moves the column as a terminal would: the length of a tab that
+    /// follows shows it.
     #[test]
     fn the_column_is_that_of_what_is_seen() {
-        let with = |oflag: u32| Termios { oflag: sys::OPOST | sys::XTABS | oflag, ..Termios::default() };
+        let with = |oflag: u32| Termios {
+            oflag: sys::OPOST | sys::XTABS | oflag,
+            ..Termios::default()
+        };
         let spaces = |text: &[u8], oflag: u32| {
             let text = [text, b"\t"].concat();
             let shown = expanded(&text, &with(oflag));
             shown.iter().rev().take_while(|byte| **byte == b' ').count()
         };
-        assert_eq!([spaces(b"", 0), spaces(b"a", 0), spaces(b"1234567", 0), spaces(b"12345678", 0)], [8, 7, 1, 8]);
-        assert_eq!([spaces(b"ab\n", 0), spaces(b"ab\n", sys::ONLRET), spaces(b"ab\n", sys::ONLCR)], [6, 8, 8]);
-        assert_eq!([spaces(b"ab\r", 0), spaces(b"ab\x08", 0), spaces(b"\x08", 0)], [8, 7, 8]);
+        assert_eq!(
+            [
+                spaces(b"", 0),
+                spaces(b"a", 0),
+                spaces(b"1234567", 0),
+                spaces(b"12345678", 0)
+            ],
+            [8, 7, 1, 8]
+        );
+        assert_eq!(
+            [
+                spaces(b"ab\n", 0),
+                spaces(b"ab\n", sys::ONLRET),
+                spaces(b"ab\n", sys::ONLCR)
+            ],
+            [6, 8, 8]
+        );
+        assert_eq!(
+            [spaces(b"ab\r", 0), spaces(b"ab\x08", 0), spaces(b"\x08", 0)],
+            [8, 7, 8]
+        );
         // Controls take no place, nor do the later bytes of a character of UTF-8.
         assert_eq!(
-            [spaces(b"\x01\x1f\x7f", 0), spaces("\u{e9}".as_bytes(), 0), spaces(b"\x80\xbf", 0), spaces(b"\xc0", 0)],
+            [
+                spaces(b"\x01\x1f\x7f", 0),
+                spaces("\u{e9}".as_bytes(), 0),
+                spaces(b"\x80\xbf", 0),
+                spaces(b"\xc0", 0)
+            ],
             [8, 7, 8, 7]
         );
         assert_eq!([spaces(b"!", 0), spaces(b"~", 0)], [7, 7]);
@@ -204,7 +239,10 @@ mod tests {
 
     #[test]
     fn returns_are_left_out_or_changed_as_the_settings_say() {
-        let termios = |oflag| Termios { oflag: sys::OPOST | oflag, ..Termios::default() };
+        let termios = |oflag| Termios {
+            oflag: sys::OPOST | oflag,
+            ..Termios::default()
+        };
         assert_eq!(expanded(b"\rab\r\rc", &termios(sys::ONOCR)), b"ab\rc");
         assert_eq!(expanded(b"\ra\r", &termios(0)), b"\ra\r");
         assert_eq!(expanded(b"a\r", &termios(sys::OCRNL)), b"a\n");
@@ -233,12 +271,18 @@ mod tests {
 
     #[test]
     fn what_a_slow_line_leaves_is_sent_first() {
-        let slow = |most| Slow { sent: Mutex::default(), most: AtomicUsize::new(most) };
+        let slow = |most| Slow {
+            sent: Mutex::default(),
+            most: AtomicUsize::new(most),
+        };
         let (line, mut output, termios) = (slow(5), Output::default(), Termios::default());
         // All is accepted, and what it became is kept.
         assert_eq!(output.write(&line, b"ab\ncd\n", &termios), 6);
         assert_eq!(*line.sent.lock(), b"ab\r\nc");
-        assert_eq!((output.write(&line, b"more", &termios), output.flush(&line)), (0, false));
+        assert_eq!(
+            (output.write(&line, b"more", &termios), output.flush(&line)),
+            (0, false)
+        );
         line.most.store(1000, Ordering::Relaxed);
         assert_eq!(output.write(&line, b"e", &termios), 1);
         assert_eq!(*line.sent.lock(), b"ab\r\ncd\r\ne");

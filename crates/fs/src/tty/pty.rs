@@ -1,8 +1,9 @@
 //! Pseudo-terminals: `pty(7)`, `/dev/ptmx` and the file system `devpts`.
 //!
-//! A pair is a [`Tty`], the slave, whose line is a buffer that the master reads; what the master writes arrives at the slave as if typed.
-//! The slave is thus a terminal like any other: line editing, signals and job control are the same code. The pair's number is free again
-//! when the master is closed; the slave is hung up then.
+//! A pair is a [`Tty`], the slave, whose line is a buffer that the master reads; what the master
+//! writes arrives at the slave as if typed. The slave is thus a terminal like any other: line
+//! editing, signals and job control are the same code. The pair's number is free again when the
+//! master is closed; the slave is hung up then.
 
 use super::{Line, Termios, Tty, job};
 use crate::devfs::{self, CharDevice};
@@ -82,8 +83,8 @@ impl PtyDriver {
         !state.data.is_empty() || (state.packets && !state.status.is_empty())
     }
 
-    /// No opening of the slave is left, after there was one. One that a hang-up made useless counts until it is closed: `script` keeps
-    /// one so that it sees no end.
+    /// No opening of the slave is left, after there was one. One that a hang-up made useless counts
+    /// until it is closed: `script` keeps one so that it sees no end.
     fn is_left(state: &State) -> bool {
         state.opened && state.openings == 0
     }
@@ -159,7 +160,10 @@ impl Line for PtyDriver {
                 return;
             }
             // A change takes back the one before.
-            for pair in [PacketStatus::STOP | PacketStatus::START, PacketStatus::NO_STOP | PacketStatus::DO_STOP] {
+            for pair in [
+                PacketStatus::STOP | PacketStatus::START,
+                PacketStatus::NO_STOP | PacketStatus::DO_STOP,
+            ] {
                 if what.intersects(pair) {
                     state.status.remove(pair);
                 }
@@ -179,7 +183,11 @@ struct PtyTable {
 fn pairs() -> &'static PtyTable {
     static PAIRS: Once<PtyTable> = Once::new();
     PAIRS.call_once(|| PtyTable {
-        fs: Arc::new(DevPts { root: Arc::new(Root { dev: new_anonymous_device() }) }),
+        fs: Arc::new(DevPts {
+            root: Arc::new(Root {
+                dev: new_anonymous_device(),
+            }),
+        }),
         slaves: Mutex::new(BTreeMap::new()),
     })
 }
@@ -206,7 +214,9 @@ impl Slave {
     /// A new pair, with the lowest free number.
     fn allocate() -> Result<Arc<Self>> {
         let mut slaves = pairs().slaves.lock();
-        let number = (0..MAX_PAIRS).find(|n| !slaves.contains_key(n)).ok_or(Errno::ENOSPC)?;
+        let number = (0..MAX_PAIRS)
+            .find(|n| !slaves.contains_key(n))
+            .ok_or(Errno::ENOSPC)?;
         let wire = Arc::new(PtyDriver {
             number,
             state: Mutex::new(State {
@@ -223,12 +233,26 @@ impl Slave {
             room: PollQueue::new(),
         });
         let id = DeviceId::new(SLAVE_MAJOR + number / 256, number % 256);
-        let tty = Tty::new(&format!("pts/{number}"), id, wire.clone(), Termios::default());
-        let mut meta = Metadata::generated(pairs().fs.root.dev, u64::from(number) + 3, FileType::Char, 0o620);
+        let tty = Tty::new(
+            &format!("pts/{number}"),
+            id,
+            wire.clone(),
+            Termios::default(),
+        );
+        let mut meta = Metadata::generated(
+            pairs().fs.root.dev,
+            u64::from(number) + 3,
+            FileType::Char,
+            0o620,
+        );
         (meta.uid, meta.gid) = job::owner();
         meta.rdev = id.encode();
         meta.blksize = 1024;
-        let slave = Arc::new(Self { tty, wire, attr: Mutex::new(meta) });
+        let slave = Arc::new(Self {
+            tty,
+            wire,
+            attr: Mutex::new(meta),
+        });
         slaves.insert(number, slave.clone());
         Ok(slave)
     }
@@ -267,7 +291,8 @@ impl Master {
         &self.slave.wire
     }
 
-    /// What a read finds. With packet mode a byte in front tells whether it is data or news of the slave.
+    /// What a read finds. With packet mode a byte in front tells whether it is data or news of the
+    /// slave.
     fn try_read(&self, buf: &mut [u8], nonblocking: bool) -> Option<Result<usize>> {
         let mut state = self.wire().state.lock();
         if !PtyDriver::has_news(&state) {
@@ -321,7 +346,10 @@ impl FileOps for Master {
             }
             let waited = match file.nonblocking() {
                 true => Err(Errno::EAGAIN),
-                false => self.wire().resumed.wait(|| self.slave.tty.takes_input().then_some(())),
+                false => self
+                    .wire()
+                    .resumed
+                    .wait(|| self.slave.tty.takes_input().then_some(())),
             };
             match waited {
                 Err(_) if done > 0 => break,
@@ -363,12 +391,19 @@ impl FileOps for Master {
             })?,
             ioctl::TIOCGPKT => request.write(&i32::from(wire.state.lock().packets))?,
             ioctl::TIOCGPTPEER => {
-                let flags = OpenFlags::from_bits_truncate(u32::try_from(request.arg).map_err(|_| Errno::EINVAL)?);
+                let flags = OpenFlags::from_bits_truncate(
+                    u32::try_from(request.arg).map_err(|_| Errno::EINVAL)?,
+                );
                 let file = self.open_peer(file, flags)?;
-                return request.caller.install(file, flags.contains(OpenFlags::CLOEXEC));
+                return request
+                    .caller
+                    .install(file, flags.contains(OpenFlags::CLOEXEC));
             }
             ioctl::TIOCSIG => {
-                let signal = u32::try_from(request.arg).ok().filter(|s| (1..=64).contains(s)).ok_or(Errno::EINVAL)?;
+                let signal = u32::try_from(request.arg)
+                    .ok()
+                    .filter(|s| (1..=64).contains(s))
+                    .ok_or(Errno::EINVAL)?;
                 self.slave.tty.signal_foreground(signal);
             }
             ioctl::FIONREAD => {
@@ -386,8 +421,12 @@ impl FileOps for Master {
                 _ => return Err(Errno::EINVAL),
             },
             // The master is in the foreground of nothing: it is asked about the slave's.
-            ioctl::TIOCGPGRP => request.write(&self.slave.tty.foreground().map_or(0, u32::cast_signed))?,
-            ioctl::TIOCGSID => request.write(&self.slave.tty.session().ok_or(Errno::ENOTTY)?.cast_signed())?,
+            ioctl::TIOCGPGRP => {
+                request.write(&self.slave.tty.foreground().map_or(0, u32::cast_signed))?
+            }
+            ioctl::TIOCGSID => {
+                request.write(&self.slave.tty.session().ok_or(Errno::ENOTTY)?.cast_signed())?
+            }
             ioctl::TIOCSCTTY | ioctl::TIOCNOTTY => return Err(Errno::ENOTTY),
             _ => return self.slave.tty.control(request),
         }
@@ -411,7 +450,9 @@ struct PtmxDevice;
 
 impl CharDevice for PtmxDevice {
     fn open(self: Arc<Self>, _: OpenFlags) -> Result<Arc<dyn FileOps>> {
-        Ok(Arc::new(Master { slave: Slave::allocate()? }))
+        Ok(Arc::new(Master {
+            slave: Slave::allocate()?,
+        }))
     }
 
     fn id(&self) -> Option<DeviceId> {
@@ -447,7 +488,11 @@ impl FileSystem for DevPts {
     }
 
     fn statfs(&self) -> StatFs {
-        StatFs { magic: DEVPTS_MAGIC, block_size: 4096, ..StatFs::default() }
+        StatFs {
+            magic: DEVPTS_MAGIC,
+            block_size: 4096,
+            ..StatFs::default()
+        }
     }
 
     fn options(&self) -> String {
@@ -479,7 +524,10 @@ impl Inode for Root {
         if name == PTMX {
             return Ok(Arc::new(PtmxNode { dev: self.dev }));
         }
-        let number = core::str::from_utf8(name).ok().and_then(|n| n.parse::<u32>().ok()).ok_or(Errno::ENOENT)?;
+        let number = core::str::from_utf8(name)
+            .ok()
+            .and_then(|n| n.parse::<u32>().ok())
+            .ok_or(Errno::ENOENT)?;
         if format!("{number}").as_bytes() != name {
             return Err(Errno::ENOENT);
         }
@@ -489,13 +537,25 @@ impl Inode for Root {
 
     fn readdir(&self, cursor: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
         let slaves: Vec<u32> = pairs().slaves.lock().keys().copied().collect();
-        if cursor < 1 && !emit(DirEntry { name: PTMX, ino: 2, kind: FileType::Char, next: 1 }) {
+        if cursor < 1
+            && !emit(DirEntry {
+                name: PTMX,
+                ino: 2,
+                kind: FileType::Char,
+                next: 1,
+            })
+        {
             return Ok(());
         }
         for number in slaves {
             let next = u64::from(number) + 2;
             let name = format!("{number}");
-            let entry = DirEntry { name: name.as_bytes(), ino: u64::from(number) + 3, kind: FileType::Char, next };
+            let entry = DirEntry {
+                name: name.as_bytes(),
+                ino: u64::from(number) + 3,
+                kind: FileType::Char,
+                next,
+            };
             if next > cursor && !emit(entry) {
                 break;
             }

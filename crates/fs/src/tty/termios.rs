@@ -24,7 +24,8 @@ pub struct Termios {
     pub cc: [u8; NCCS],
 }
 
-/// `struct termio`, as `TCGETA` and `TCSETA` exchange it: the lower half of each of the modes, and the first control characters.
+/// `struct termio`, as `TCGETA` and `TCSETA` exchange it: the lower half of each of the modes, and
+/// the first control characters.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Termio {
@@ -41,8 +42,17 @@ impl From<&Termios> for Termio {
     fn from(termios: &Termios) -> Self {
         let mut cc = [0; 8];
         cc.copy_from_slice(&termios.cc[..8]);
-        let [iflag, oflag, cflag, lflag] = [termios.iflag, termios.oflag, termios.cflag, termios.lflag].map(|flags| flags as u16);
-        Self { iflag, oflag, cflag, lflag, line: termios.line, cc, padding: 0 }
+        let [iflag, oflag, cflag, lflag] =
+            [termios.iflag, termios.oflag, termios.cflag, termios.lflag].map(|flags| flags as u16);
+        Self {
+            iflag,
+            oflag,
+            cflag,
+            lflag,
+            line: termios.line,
+            cc,
+            padding: 0,
+        }
     }
 }
 
@@ -78,7 +88,9 @@ pub struct Termios2 {
 const _: () = assert!(size_of::<Termios>() == 36 && size_of::<Termios2>() == 44);
 
 /// The size of a terminal's window, as `TIOCGWINSZ` gives it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct WinSize {
     /// Rows of characters.
@@ -95,7 +107,8 @@ pub struct WinSize {
 pub const DISABLED: u8 = 0;
 
 impl Default for Termios {
-    /// A terminal for people: canonical, with echo and signals, 38400 bits per second (as Linux starts a terminal).
+    /// A terminal for people: canonical, with echo and signals, 38400 bits per second (as Linux
+    /// starts a terminal).
     fn default() -> Self {
         let mut cc = [DISABLED; NCCS];
         for (index, value) in [
@@ -119,7 +132,14 @@ impl Default for Termios {
             iflag: sys::ICRNL | sys::IXON,
             oflag: sys::OPOST | sys::ONLCR,
             cflag: sys::B38400 | sys::CS8 | sys::CREAD | sys::HUPCL,
-            lflag: sys::ISIG | sys::ICANON | sys::ECHO | sys::ECHOE | sys::ECHOK | sys::ECHOCTL | sys::ECHOKE | sys::IEXTEN,
+            lflag: sys::ISIG
+                | sys::ICANON
+                | sys::ECHO
+                | sys::ECHOE
+                | sys::ECHOK
+                | sys::ECHOCTL
+                | sys::ECHOKE
+                | sys::IEXTEN,
             line: 0,
             cc,
         }
@@ -130,7 +150,12 @@ impl Termios {
     /// A line that passes every byte through, as `cfmakeraw(3)` sets it.
     #[must_use]
     pub fn raw() -> Self {
-        Self { iflag: 0, oflag: 0, lflag: 0, ..Self::default() }
+        Self {
+            iflag: 0,
+            oflag: 0,
+            lflag: 0,
+            ..Self::default()
+        }
     }
 
     /// Sets the speed that serial consoles have by custom, 115200 bits per second.
@@ -140,14 +165,25 @@ impl Termios {
 
     /// Nothing set.
     pub(super) const fn zero() -> Self {
-        Self { iflag: 0, oflag: 0, cflag: 0, lflag: 0, line: 0, cc: [0; NCCS] }
+        Self {
+            iflag: 0,
+            oflag: 0,
+            cflag: 0,
+            lflag: 0,
+            line: 0,
+            cc: [0; NCCS],
+        }
     }
 
     /// These settings, but what `locked` has set as in `old`.
     pub(super) fn with_locked(&self, old: &Self, locked: &Self) -> Self {
         let flags = |new: u32, old: u32, locked: u32| new & !locked | old & locked;
         let mut cc = self.cc;
-        for (i, cc) in cc.iter_mut().enumerate().filter(|(i, _)| locked.cc[*i] != 0) {
+        for (i, cc) in cc
+            .iter_mut()
+            .enumerate()
+            .filter(|(i, _)| locked.cc[*i] != 0)
+        {
             *cc = old.cc[i];
         }
         Self {
@@ -155,7 +191,11 @@ impl Termios {
             oflag: flags(self.oflag, old.oflag, locked.oflag),
             cflag: flags(self.cflag, old.cflag, locked.cflag),
             lflag: flags(self.lflag, old.lflag, locked.lflag),
-            line: if locked.line == 0 { self.line } else { old.line },
+            line: if locked.line == 0 {
+                self.line
+            } else {
+                old.line
+            },
             cc,
         }
     }
@@ -205,37 +245,69 @@ mod tests {
 
     #[test]
     fn speeds_are_numbers() {
-        let speed = |bits: u32| Termios { cflag: sys::CS8 | bits, ..Termios::default() }.speed();
-        for (bits, number) in [(sys::B0, 0), (sys::B300, 300), (sys::B9600, 9600), (sys::B38400, 38_400), (sys::B921600, 921_600)]
-        {
+        let speed = |bits: u32| {
+            Termios {
+                cflag: sys::CS8 | bits,
+                ..Termios::default()
+            }
+            .speed()
+        };
+        for (bits, number) in [
+            (sys::B0, 0),
+            (sys::B300, 300),
+            (sys::B9600, 9600),
+            (sys::B38400, 38_400),
+            (sys::B921600, 921_600),
+        ] {
             assert_eq!(speed(bits), number);
         }
         let mut termios = Termios::default();
         termios.set_speed_115200();
-        assert_eq!((termios.speed(), termios.cflag & !sys::CBAUD), (115_200, Termios::default().cflag & !sys::CBAUD));
+        assert_eq!(
+            (termios.speed(), termios.cflag & !sys::CBAUD),
+            (115_200, Termios::default().cflag & !sys::CBAUD)
+        );
     }
 
     #[test]
     fn what_is_locked_stays() {
-        let (old, new) = (Termios::default(), Termios { line: 3, cc: [9; NCCS], ..Termios::raw() });
+        let (old, new) = (
+            Termios::default(),
+            Termios {
+                line: 3,
+                cc: [9; NCCS],
+                ..Termios::raw()
+            },
+        );
         assert_eq!(new.with_locked(&old, &Termios::zero()), new);
         let mut locked = Termios::zero();
         (locked.iflag, locked.lflag, locked.line) = (sys::IXON, sys::ECHO, 1);
         locked.cc[sys::VINTR as usize] = 1;
-        let mut expected = Termios { iflag: sys::IXON, lflag: sys::ECHO, line: old.line, ..new };
+        let mut expected = Termios {
+            iflag: sys::IXON,
+            lflag: sys::ECHO,
+            line: old.line,
+            ..new
+        };
         expected.cc[sys::VINTR as usize] = 3;
         assert_eq!(new.with_locked(&old, &locked), expected);
     }
 
     #[test]
     fn the_old_structure_says_a_part() {
-        let termios = Termios { cflag: 0x1234_5678, ..Termios::default() };
+        let termios = Termios {
+            cflag: 0x1234_5678,
+            ..Termios::default()
+        };
         let mut old = Termio::from(&termios);
         assert_eq!((old.cflag, old.cc[sys::VINTR as usize]), (0x5678, 3));
         (old.cflag, old.lflag) = (0x9abc, 0);
         old.cc[7] = 77;
         let changed = old.change(termios);
-        assert_eq!((changed.cflag, changed.lflag, changed.cc[7], changed.cc[8]), (0x1234_9abc, 0, 77, termios.cc[8]));
+        assert_eq!(
+            (changed.cflag, changed.lflag, changed.cc[7], changed.cc[8]),
+            (0x1234_9abc, 0, 77, termios.cc[8])
+        );
         assert_eq!(changed.iflag, termios.iflag);
     }
 }

@@ -1,17 +1,19 @@
 //! The local interrupt controller: acknowledging and sending interrupts, and its timer's registers.
 //!
-//! One of two register sets, the same on all CPUs: x2APIC (model-specific registers) or xAPIC (a page of memory, which the
-//! page tables map at `layout::LAPIC_MMIO`). Destination shorthands and logical or broadcast destinations are never used:
-//! they would reach the CPUs of other instances.
+//! One of two register sets, the same on all CPUs: x2APIC (model-specific registers) or xAPIC (a
+//! page of memory, which the page tables map at `layout::LAPIC_MMIO`). Destination shorthands and
+//! logical or broadcast destinations are never used: they would reach the CPUs of other instances.
 
 use core::arch::asm;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use x86_spec::apic::{
-    self as spec, COMMAND, COMMAND_HIGH, DELIVERY_INIT, DELIVERY_NMI, DELIVERY_PENDING, DELIVERY_STARTUP, DIVIDE_BY_16,
-    END_OF_INTERRUPT, ERROR_STATUS, ID, IN_SERVICE, LEVEL_ASSERT, LVT_ERROR, LVT_LINT0, LVT_LINT1, LVT_PERFORMANCE, LVT_THERMAL,
-    LVT_TIMER, MASKED, SOFTWARE_ENABLE, SPURIOUS, TASK_PRIORITY, TIMER_CURRENT, TIMER_DEADLINE_MODE, TIMER_DIVIDE, TIMER_INITIAL,
+    self as spec, COMMAND, COMMAND_HIGH, DELIVERY_INIT, DELIVERY_NMI, DELIVERY_PENDING,
+    DELIVERY_STARTUP, DIVIDE_BY_16, END_OF_INTERRUPT, ERROR_STATUS, ID, IN_SERVICE, LEVEL_ASSERT,
+    LVT_ERROR, LVT_LINT0, LVT_LINT1, LVT_PERFORMANCE, LVT_THERMAL, LVT_TIMER, MASKED,
+    SOFTWARE_ENABLE, SPURIOUS, TASK_PRIORITY, TIMER_CURRENT, TIMER_DEADLINE_MODE, TIMER_DIVIDE,
+    TIMER_INITIAL,
 };
 
 use super::{cpu, msr, timer};
@@ -24,11 +26,15 @@ static X2APIC: AtomicBool = AtomicBool::new(false);
 
 fn read(register: u32) -> u32 {
     if X2APIC.load(Ordering::Relaxed) {
-        // SAFETY: all registers of this file but the high command word exist as MSRs in x2APIC mode; that one is not read.
+        // SAFETY: all registers of this file but the high command word exist as MSRs in x2APIC
+        // mode; that one is not read.
         unsafe { msr::read(spec::msr(register)) as u32 }
     } else {
-        // SAFETY: the page at `LAPIC_MMIO` is the local APIC's, uncached, in an instance without x2APIC.
-        unsafe { ptr::read_volatile((abi::layout::LAPIC_MMIO + spec::offset(register)) as *const u32) }
+        // SAFETY: the page at `LAPIC_MMIO` is the local APIC's, uncached, in an instance without
+        // x2APIC.
+        unsafe {
+            ptr::read_volatile((abi::layout::LAPIC_MMIO + spec::offset(register)) as *const u32)
+        }
     }
 }
 
@@ -38,17 +44,28 @@ fn write(register: u32, value: u32) {
         unsafe { msr::write(spec::msr(register), u64::from(value)) };
     } else {
         // SAFETY: as in `read`.
-        unsafe { ptr::write_volatile((abi::layout::LAPIC_MMIO + spec::offset(register)) as *mut u32, value) };
+        unsafe {
+            ptr::write_volatile(
+                (abi::layout::LAPIC_MMIO + spec::offset(register)) as *mut u32,
+                value,
+            )
+        };
     }
 }
 
-/// Chooses the register set for this and all later calls, and switches this CPU's APIC on in that mode.
+/// Chooses the register set for this and all later calls, and switches this CPU's APIC on in that
+/// mode.
 pub fn init_mode(x2apic: bool) {
-    // SAFETY: the register exists on every CPU with a local APIC. From disabled or xAPIC, going to x2APIC is allowed; to
-    // xAPIC from x2APIC is not, and not asked for, because all CPUs of a machine run in the mode found at boot.
+    // SAFETY: the register exists on every CPU with a local APIC. From disabled or xAPIC, going to
+    // x2APIC is allowed; to xAPIC from x2APIC is not, and not asked for, because all CPUs of a
+    // machine run in the mode found at boot.
     unsafe {
         let base = msr::read(msr::APIC_BASE) | msr::apic_base::ENABLE;
-        let base = if x2apic { base | msr::apic_base::X2APIC } else { base };
+        let base = if x2apic {
+            base | msr::apic_base::X2APIC
+        } else {
+            base
+        };
         msr::write(msr::APIC_BASE, base);
     }
     X2APIC.store(x2apic, Ordering::Relaxed);
@@ -59,15 +76,23 @@ pub(super) fn init_cpu(x2apic: bool) {
     init_mode(x2apic);
     write(SPURIOUS, SOFTWARE_ENABLE | u32::from(irq::SPURIOUS_VECTOR));
     write(TASK_PRIORITY, 0);
-    // LINT1 is the platform's NMI line and LINT0 the old interrupt controllers': neither is an instance's business.
-    for lvt in [LVT_LINT0, LVT_LINT1, LVT_THERMAL, LVT_PERFORMANCE, LVT_ERROR] {
+    // LINT1 is the platform's NMI line and LINT0 the old interrupt controllers': neither is an
+    // instance's business.
+    for lvt in [
+        LVT_LINT0,
+        LVT_LINT1,
+        LVT_THERMAL,
+        LVT_PERFORMANCE,
+        LVT_ERROR,
+    ] {
         write(lvt, MASKED);
     }
     write(ERROR_STATUS, 0);
     write(TIMER_DIVIDE, DIVIDE_BY_16);
     write(TIMER_INITIAL, 0);
     write(LVT_TIMER, u32::from(irq::TIMER_VECTOR));
-    // What a previous owner of this CPU left in service is acknowledged, or its priority class would stay blocked.
+    // What a previous owner of this CPU left in service is acknowledged, or its priority class
+    // would stay blocked.
     for _ in 0..256 {
         if (IN_SERVICE..IN_SERVICE + 8).all(|register| read(register) == 0) {
             break;
@@ -78,15 +103,23 @@ pub(super) fn init_cpu(x2apic: bool) {
 
 /// Puts the timer into deadline mode: it fires when the TSC passes the value in its MSR.
 pub(super) fn use_deadline_mode() {
-    write(LVT_TIMER, u32::from(irq::TIMER_VECTOR) | TIMER_DEADLINE_MODE);
-    // SAFETY: orders the memory write above before the MSR write that arms the timer, as the manual asks for xAPIC mode.
+    write(
+        LVT_TIMER,
+        u32::from(irq::TIMER_VECTOR) | TIMER_DEADLINE_MODE,
+    );
+    // SAFETY: orders the memory write above before the MSR write that arms the timer, as the manual
+    // asks for xAPIC mode.
     unsafe { asm!("mfence", options(nostack, preserves_flags)) };
 }
 
 /// This CPU's APIC id.
 pub fn id() -> u32 {
     let raw = read(ID);
-    if X2APIC.load(Ordering::Relaxed) { raw } else { spec::xapic_id(raw) }
+    if X2APIC.load(Ordering::Relaxed) {
+        raw
+    } else {
+        spec::xapic_id(raw)
+    }
 }
 
 /// Acknowledges the interrupt in service.
@@ -98,8 +131,8 @@ pub fn end_of_interrupt() {
 /// Sends a command to one CPU.
 fn command(apic_id: u32, low: u32) {
     if X2APIC.load(Ordering::Relaxed) {
-        // SAFETY: the write is not serialising, so the fence orders earlier stores (the message the interrupt is about)
-        // before it. Value: a destination and one of the delivery modes below.
+        // SAFETY: the write is not serialising, so the fence orders earlier stores (the message the
+        // interrupt is about) before it. Value: a destination and one of the delivery modes below.
         unsafe {
             asm!("mfence", "lfence", options(nostack, preserves_flags));
             msr::write(spec::msr(COMMAND), spec::x2apic_command(apic_id, low));
@@ -142,7 +175,8 @@ pub fn send_startup(apic_id: u32, page: u8) {
     command(apic_id, LEVEL_ASSERT | DELIVERY_STARTUP | u32::from(page));
 }
 
-/// Starts the timer to count down from here, at the bus clock divided by [`TIMER_DIVIDER`]; 0 stops it.
+/// Starts the timer to count down from here, at the bus clock divided by [`TIMER_DIVIDER`]; 0 stops
+/// it.
 pub fn start_timer(count: u32) {
     write(TIMER_INITIAL, count);
 }
@@ -152,7 +186,8 @@ pub fn timer_count() -> u32 {
     read(TIMER_CURRENT)
 }
 
-/// Makes the timer count as it will later, without interrupts, so that boot code can measure its rate.
+/// Makes the timer count as it will later, without interrupts, so that boot code can measure its
+/// rate.
 pub fn prepare_calibration() {
     write(SPURIOUS, SOFTWARE_ENABLE | u32::from(irq::SPURIOUS_VECTOR));
     write(LVT_TIMER, MASKED);

@@ -1,8 +1,9 @@
 //! Execution contexts of the kernel: a stack and where it stopped.
 //!
-//! [`switch`] can be called from safe code because it checks what it relies on: that interrupts are off, that `prev` is the
-//! context running here, and that `next` runs nowhere. A context is marked running before its stack is used and unmarked
-//! after the last use, so two CPUs cannot be on one stack, and a stack is freed only when nobody is on it.
+//! [`switch`] can be called from safe code because it checks what it relies on: that interrupts are
+//! off, that `prev` is the context running here, and that `next` runs nowhere. A context is marked
+//! running before its stack is used and unmarked after the last use, so two CPUs cannot be on one
+//! stack, and a stack is freed only when nobody is on it.
 
 use core::arch::naked_asm;
 use core::cell::UnsafeCell;
@@ -27,8 +28,9 @@ pub struct Context {
     stack: Option<ManuallyDrop<KernelStack>>,
 }
 
-// SAFETY: `rsp` is touched only by the CPU that set `running` from false to true, until it clears it (with the ordering of
-// x86 stores after the last access); everything else is immutable or atomic.
+// SAFETY: `rsp` is touched only by the CPU that set `running` from false to true, until it clears
+// it (with the ordering of x86 stores after the last access); everything else is immutable or
+// atomic.
 unsafe impl Sync for Context {}
 // SAFETY: as above; a context is not tied to a CPU.
 unsafe impl Send for Context {}
@@ -48,7 +50,8 @@ struct Start {
 }
 
 impl Context {
-    /// A context that will call `entry(arg)` on `stack` when first switched to, with interrupts off.
+    /// A context that will call `entry(arg)` on `stack` when first switched to, with interrupts
+    /// off.
     #[must_use]
     pub fn new(stack: KernelStack, entry: fn(usize) -> !, arg: usize) -> Self {
         let start = Start {
@@ -62,7 +65,8 @@ impl Context {
             end: [0; 2],
         };
         let rsp = stack.top() - size_of::<Start>();
-        // SAFETY: the stack is mapped, larger than this, and owned by us; its top is 16-byte aligned.
+        // SAFETY: the stack is mapped, larger than this, and owned by us; its top is 16-byte
+        // aligned.
         unsafe { (rsp as *mut Start).write(start) };
         Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -79,28 +83,46 @@ impl Context {
     #[must_use]
     pub fn boot() -> Self {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let adopted = cpu::area().context.compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed);
+        let adopted =
+            cpu::area()
+                .context
+                .compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed);
         assert!(adopted.is_ok(), "boot context adopted twice");
-        Self { id, running: AtomicBool::new(true), rsp: UnsafeCell::new(0), stack: None }
+        Self {
+            id,
+            running: AtomicBool::new(true),
+            rsp: UnsafeCell::new(0),
+            stack: None,
+        }
     }
 
-    /// Whether a CPU is on this context's stack. Stays true until the CPU that switches away has left it.
+    /// Whether a CPU is on this context's stack. Stays true until the CPU that switches away has
+    /// left it.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.running.load(Ordering::Acquire)
     }
 
-    /// Shows where the context stopped, from the innermost function outwards: the name, and the distance from its start. Nothing if it
-    /// runs. Should it begin to run while this looks, what is shown may be wrong.
+    /// Shows where the context stopped, from the innermost function outwards: the name, and the
+    /// distance from its start. Nothing if it runs. Should it begin to run while this looks, what
+    /// is shown may be wrong.
     pub fn calls(&self, mut show: impl FnMut(&str, u32)) {
-        let Some(stack) = self.stack.as_ref().filter(|_| !self.is_running()) else { return };
+        let Some(stack) = self.stack.as_ref().filter(|_| !self.is_running()) else {
+            return;
+        };
         let inside = stack.top() - STACK_SIZE..stack.top();
-        // SAFETY: a word of our own. Another CPU may write it at this moment; it is checked below like everything that is read.
+        // SAFETY: a word of our own. Another CPU may write it at this moment; it is checked below
+        // like everything that is read.
         let rsp = unsafe { ptr::read_volatile(self.rsp.get()) };
         // Where `switch_stacks` leaves RBP, with the return address above it.
         let mut frame = rsp + 5 * size_of::<usize>();
         while inside.contains(&frame) {
-            let (Some(next), Some(rip)) = (usercopy::probe(frame), usercopy::probe(frame + size_of::<usize>())) else { return };
+            let (Some(next), Some(rip)) = (
+                usercopy::probe(frame),
+                usercopy::probe(frame + size_of::<usize>()),
+            ) else {
+                return;
+            };
             // The call comes before the address it returns to.
             if symbols::lookup(rip.wrapping_sub(1), &mut show).is_none() || next as usize <= frame {
                 return;
@@ -112,7 +134,8 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // A stack in use is leaked: whoever dropped its context while on it can only be about to switch away for good.
+        // A stack in use is leaked: whoever dropped its context while on it can only be about to
+        // switch away for good.
         if !*self.running.get_mut()
             && let Some(stack) = &mut self.stack
         {
@@ -122,26 +145,35 @@ impl Drop for Context {
     }
 }
 
-/// Leaves `prev`, which runs here, and continues `next`. Returns when somebody switches back to `prev`, perhaps on another
-/// CPU.
+/// Leaves `prev`, which runs here, and continues `next`. Returns when somebody switches back to
+/// `prev`, perhaps on another CPU.
 ///
 /// # Panics
-/// If interrupts are on, within `CpuLocal::with`, if `prev` does not run here, or if `next` runs anywhere.
+/// If interrupts are on, within `CpuLocal::with`, if `prev` does not run here, or if `next` runs
+/// anywhere.
 pub fn switch(prev: &Context, next: &Context) {
     cpu::assert_not_pinned();
     assert!(!cpu::irqs_enabled(), "context switch with interrupts on");
     let running = &cpu::area().context;
-    assert!(running.load(Ordering::Relaxed) == prev.id, "switch from a context that does not run here");
-    assert!(!next.running.swap(true, Ordering::Acquire), "switch to a running context");
+    assert!(
+        running.load(Ordering::Relaxed) == prev.id,
+        "switch from a context that does not run here"
+    );
+    assert!(
+        !next.running.swap(true, Ordering::Acquire),
+        "switch to a running context"
+    );
     running.store(next.id, Ordering::Relaxed);
     rcu::pass();
-    // SAFETY: interrupts are off. `prev` is the running context, so saving the stack pointer there is right, and its flag is
-    // cleared after this stack's last use. `next` was not running and is now marked as ours; its stack pointer was saved by
-    // `switch_stacks` or made by `new`, on a stack that lives as long as the context.
+    // SAFETY: interrupts are off. `prev` is the running context, so saving the stack pointer there
+    // is right, and its flag is cleared after this stack's last use. `next` was not running and is
+    // now marked as ours; its stack pointer was saved by `switch_stacks` or made by `new`, on a
+    // stack that lives as long as the context.
     unsafe { switch_stacks(prev.rsp.get(), *next.rsp.get(), prev.running.as_ptr()) };
 }
 
-/// Saves the callee-saved registers and the stack pointer, changes stacks, declares the old one free, and goes on.
+/// Saves the callee-saved registers and the stack pointer, changes stacks, declares the old one
+/// free, and goes on.
 ///
 /// # Safety
 /// See [`switch`].
@@ -156,7 +188,8 @@ unsafe extern "sysv64" fn switch_stacks(save: *mut usize, load: usize, running: 
         "push r15",
         "mov [rdi], rsp",
         "mov rsp, rsi",
-        // Stores are not reordered with earlier loads and stores on x86, so whoever sees this sees the saved pointer.
+        // Stores are not reordered with earlier loads and stores on x86, so whoever sees this sees
+        // the saved pointer.
         "mov byte ptr [rdx], 0",
         "pop r15",
         "pop r14",

@@ -1,7 +1,8 @@
 //! CPUs: which one this is, its private area, interrupts on and off, and idling.
 //!
-//! Each CPU has one `CpuArea`, found through the GS base while in the kernel. Its fields are atomics used with relaxed
-//! ordering: only the owner writes them, but an interrupt handler of the same CPU may look at any moment.
+//! Each CPU has one `CpuArea`, found through the GS base while in the kernel. Its fields are
+//! atomics used with relaxed ordering: only the owner writes them, but an interrupt handler of the
+//! same CPU may look at any moment.
 
 use alloc::alloc::{Layout, alloc_zeroed};
 use alloc::boxed::Box;
@@ -10,7 +11,9 @@ use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 use core::mem::offset_of;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+use core::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence,
+};
 
 use x86_spec::control::rflags;
 use x86_spec::segment::Tss;
@@ -66,9 +69,11 @@ pub(crate) struct CpuArea {
     pub(super) deadline: AtomicU64,
     /// What the CPU keeps of memory; null before there is any.
     memory: AtomicPtr<Local>,
-    /// Puts the stack pointer inside the task state segment, which is at 4 in it, on an 8-byte boundary.
+    /// Puts the stack pointer inside the task state segment, which is at 4 in it, on an 8-byte
+    /// boundary.
     _tss_offset: AtomicU32,
-    /// Task state segment: holds the kernel stack pointer for entries from ring 3, and the three special stacks.
+    /// Task state segment: holds the kernel stack pointer for entries from ring 3, and the three
+    /// special stacks.
     pub(super) tss: UnsafeCell<Tss>,
     /// Descriptor table.
     pub(super) gdt: UnsafeCell<Gdt>,
@@ -86,8 +91,9 @@ pub(crate) struct CpuArea {
     pub(super) machine_check_stack: IstStack,
 }
 
-// SAFETY: the cells are the TSS and GDT, written by the owning CPU before it loads them and, for the kernel stack pointer in
-// the TSS, by its assembly with interrupts off; and the stacks, which only the processor and the handlers on them use.
+// SAFETY: the cells are the TSS and GDT, written by the owning CPU before it loads them and, for
+// the kernel stack pointer in the TSS, by its assembly with interrupts off; and the stacks, which
+// only the processor and the handlers on them use.
 unsafe impl Sync for CpuArea {}
 
 /// `gs:` offset of [`CpuArea::user_regs`].
@@ -96,10 +102,13 @@ pub(super) const GS_USER_REGS: usize = offset_of!(CpuArea, user_regs);
 pub(super) const GS_SCRATCH: usize = offset_of!(CpuArea, scratch);
 /// `gs:` offset of the kernel stack pointer for entries from ring 3, in the task state segment.
 pub(super) const GS_KERNEL_RSP: usize = offset_of!(CpuArea, tss) + offset_of!(Tss, rsp0);
-/// Distance from the area's start to the top of each special stack, by which the handlers on them find the area.
+/// Distance from the area's start to the top of each special stack, by which the handlers on them
+/// find the area.
 pub(super) const NMI_STACK_TOP: usize = offset_of!(CpuArea, nmi_stack) + IST_STACK_BYTES;
-pub(super) const DOUBLE_FAULT_STACK_TOP: usize = offset_of!(CpuArea, double_fault_stack) + IST_STACK_BYTES;
-pub(super) const MACHINE_CHECK_STACK_TOP: usize = offset_of!(CpuArea, machine_check_stack) + IST_STACK_BYTES;
+pub(super) const DOUBLE_FAULT_STACK_TOP: usize =
+    offset_of!(CpuArea, double_fault_stack) + IST_STACK_BYTES;
+pub(super) const MACHINE_CHECK_STACK_TOP: usize =
+    offset_of!(CpuArea, machine_check_stack) + IST_STACK_BYTES;
 
 const _: () = {
     assert!(offset_of!(CpuArea, this) == 0);
@@ -138,22 +147,26 @@ impl CpuArea {
 /// The first CPU's area exists before there is a heap.
 static FIRST_AREA: CpuArea = CpuArea::new();
 
-static AREAS: [AtomicPtr<CpuArea>; MAX_CPUS] = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_CPUS];
+static AREAS: [AtomicPtr<CpuArea>; MAX_CPUS] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; MAX_CPUS];
 static ONLINE: [AtomicBool; MAX_CPUS] = [const { AtomicBool::new(false) }; MAX_CPUS];
 
 /// Allocates the area of a CPU that is about to be started; see `arch::prepare_cpu`.
 pub(super) fn allocate_area(cpu: CpuId) -> bool {
-    let Some(slot) = AREAS.get(cpu.0 as usize) else { return false };
+    let Some(slot) = AREAS.get(cpu.0 as usize) else {
+        return false;
+    };
     if cpu.0 == 0 || !slot.load(Ordering::Acquire).is_null() {
         return true;
     }
-    // SAFETY: the layout has a size; the result is checked. All-zero bytes are a valid `CpuArea` (atomics, integers, bytes).
+    // SAFETY: the layout has a size; the result is checked. All-zero bytes are a valid `CpuArea`
+    // (atomics, integers, bytes).
     let area = unsafe { alloc_zeroed(Layout::new::<CpuArea>()) }.cast::<CpuArea>();
     if area.is_null() {
         return false;
     }
-    // Never freed: a CPU that is given away and comes back finds it again. If another thread was faster its area is used
-    // and this one leaks, which takes two threads starting the same CPU.
+    // Never freed: a CPU that is given away and comes back finds it again. If another thread was
+    // faster its area is used and this one leaks, which takes two threads starting the same CPU.
     let _ = slot.compare_exchange(ptr::null_mut(), area, Ordering::Release, Ordering::Relaxed);
     true
 }
@@ -166,7 +179,8 @@ pub(crate) fn install_area(cpu: CpuId) -> &'static CpuArea {
     }
     let pointer = slot.load(Ordering::Acquire);
     assert!(!pointer.is_null(), "CPU {cpu} started without an area");
-    // SAFETY: set to the first CPU's static or by `allocate_area` to memory that is never freed; only shared references exist.
+    // SAFETY: set to the first CPU's static or by `allocate_area` to memory that is never freed;
+    // only shared references exist.
     let area = unsafe { &*pointer };
     area.this.store(pointer as usize, Ordering::Relaxed);
     area.number.store(cpu.0, Ordering::Relaxed);
@@ -180,17 +194,21 @@ pub(crate) fn install_area(cpu: CpuId) -> &'static CpuArea {
     area
 }
 
-/// Notes this CPU's share of memory in its area. Called again on the first CPU, whose area is older than memory.
+/// Notes this CPU's share of memory in its area. Called again on the first CPU, whose area is older
+/// than memory.
 pub(crate) fn install_memory() {
-    let share = local::of(current()).map_or(ptr::null_mut(), |share| ptr::from_ref(share).cast_mut());
+    let share =
+        local::of(current()).map_or(ptr::null_mut(), |share| ptr::from_ref(share).cast_mut());
     area().memory.store(share, Ordering::Relaxed);
 }
 
-/// The share of memory of the CPU this runs on, once there is memory. The thread may be moved at any moment: it is any CPU's.
+/// The share of memory of the CPU this runs on, once there is memory. The thread may be moved at
+/// any moment: it is any CPU's.
 #[inline]
 pub(crate) fn memory() -> Option<&'static Local> {
     let pointer: *const Local;
-    // SAFETY: in the kernel GS points to this CPU's area; the pointer there is null or leads to a share, which is never freed.
+    // SAFETY: in the kernel GS points to this CPU's area; the pointer there is null or leads to a
+    // share, which is never freed.
     unsafe {
         asm!("mov {}, gs:[{}]", out(reg) pointer, const offset_of!(CpuArea, memory), options(nostack, preserves_flags, readonly));
         pointer.as_ref()
@@ -199,7 +217,8 @@ pub(crate) fn memory() -> Option<&'static Local> {
 
 /// Points GS at the area, and leaves no user value in FS and in the exchange register.
 pub(super) fn set_gs_base(area: &'static CpuArea) {
-    // SAFETY: the registers exist on every 64-bit CPU; the kernel reaches its area through GS from here on.
+    // SAFETY: the registers exist on every 64-bit CPU; the kernel reaches its area through GS from
+    // here on.
     unsafe {
         msr::write(msr::GS_BASE, ptr::from_ref(area) as u64);
         msr::write(msr::KERNEL_GS_BASE, 0);
@@ -211,7 +230,8 @@ pub(super) fn set_gs_base(area: &'static CpuArea) {
 #[inline]
 pub(crate) fn area() -> &'static CpuArea {
     let pointer: *const CpuArea;
-    // SAFETY: in the kernel GS points to this CPU's area, whose first word is its address; areas are never freed.
+    // SAFETY: in the kernel GS points to this CPU's area, whose first word is its address; areas
+    // are never freed.
     unsafe {
         asm!("mov {}, gs:[0]", out(reg) pointer, options(nostack, preserves_flags, readonly));
         &*pointer
@@ -225,7 +245,9 @@ pub(super) fn mark_online(cpu: CpuId) {
 /// Whether the CPU entered this kernel and has an area.
 #[must_use]
 pub fn is_online(cpu: CpuId) -> bool {
-    ONLINE.get(cpu.0 as usize).is_some_and(|flag| flag.load(Ordering::Acquire))
+    ONLINE
+        .get(cpu.0 as usize)
+        .is_some_and(|flag| flag.load(Ordering::Acquire))
 }
 
 /// The area of any CPU that was ever set up.
@@ -235,7 +257,8 @@ pub(crate) fn area_of(cpu: CpuId) -> Option<&'static CpuArea> {
     unsafe { pointer.as_ref() }
 }
 
-/// The CPU this runs on. Unless interrupts are off, that may have changed when the caller looks at the answer.
+/// The CPU this runs on. Unless interrupts are off, that may have changed when the caller looks at
+/// the answer.
 #[inline]
 #[must_use]
 pub fn current() -> CpuId {
@@ -247,8 +270,8 @@ pub fn current() -> CpuId {
     CpuId(number)
 }
 
-/// This CPU's count of `CpuLocal::with` closures, read in one instruction: a thread that is moved right before or after it
-/// sees 0, because it cannot be moved while its own CPU's count is not.
+/// This CPU's count of `CpuLocal::with` closures, read in one instruction: a thread that is moved
+/// right before or after it sees 0, because it cannot be moved while its own CPU's count is not.
 #[inline]
 fn pinned() -> u32 {
     let count;
@@ -298,7 +321,8 @@ pub(crate) fn irqs_off() {
 /// Within `CpuLocal::with`.
 #[inline]
 pub(crate) fn irqs_off_in_thread() {
-    // SAFETY: reads this CPU's area, whose address GS has; turning interrupts off cannot break memory safety.
+    // SAFETY: reads this CPU's area, whose address GS has; turning interrupts off cannot break
+    // memory safety.
     unsafe {
         asm!(
             "cmp dword ptr gs:[{pinned}], 0",
@@ -313,7 +337,8 @@ pub(crate) fn irqs_off_in_thread() {
 
 #[inline]
 pub(crate) fn irqs_on() {
-    // SAFETY: callers are `enable_irqs` and code that restores the state it found; the interrupt handlers are in place.
+    // SAFETY: callers are `enable_irqs` and code that restores the state it found; the interrupt
+    // handlers are in place.
     unsafe { asm!("sti", options(nostack)) };
 }
 
@@ -329,7 +354,10 @@ pub fn enable_irqs() {
 
 #[inline]
 pub(super) fn assert_not_pinned() {
-    assert!(pinned() == 0, "interrupts enabled or context switched within CpuLocal::with");
+    assert!(
+        pinned() == 0,
+        "interrupts enabled or context switched within CpuLocal::with"
+    );
 }
 
 /// Runs `f` with interrupts off, and restores the state found.
@@ -344,16 +372,17 @@ pub fn without_irqs<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Sleeps until the next interrupt if `should_sleep` says so. It is asked with interrupts off, and they come on together
-/// with the halt, so a wake-up that arrives after the question ends the sleep. Interrupts are on at return.
+/// Sleeps until the next interrupt if `should_sleep` says so. It is asked with interrupts off, and
+/// they come on together with the halt, so a wake-up that arrives after the question ends the
+/// sleep. Interrupts are on at return.
 pub fn idle_wait(should_sleep: impl FnOnce() -> bool) {
     assert_not_pinned();
     irqs_off();
     if should_sleep() {
         let rests = &area().rests;
         rests.store(true, Ordering::Relaxed);
-        // SAFETY: `sti` takes effect after the following instruction, so no interrupt is taken between the two; the halt
-        // ends with the next one.
+        // SAFETY: `sti` takes effect after the following instruction, so no interrupt is taken
+        // between the two; the halt ends with the next one.
         unsafe { asm!("sti", "hlt", options(nostack)) };
         rests.store(false, Ordering::Relaxed);
     } else {
@@ -363,7 +392,10 @@ pub fn idle_wait(should_sleep: impl FnOnce() -> bool) {
 
 /// Asks `done` again and again until it says so, or for `limit_ns`.
 pub fn idle_poll(limit_ns: u64, done: impl FnMut() -> bool) {
-    timer::poll_ticks((u128::from(limit_ns) * u128::from(timer::tsc_hz()) / 1_000_000_000) as u64, done);
+    timer::poll_ticks(
+        (u128::from(limit_ns) * u128::from(timer::tsc_hz()) / 1_000_000_000) as u64,
+        done,
+    );
 }
 
 /// Whether the processor can sleep until a word is written to ([`idle_watch`]).
@@ -378,14 +410,17 @@ pub fn is_guest() -> bool {
     features::has(Features::HYPERVISOR)
 }
 
-/// As [`idle_wait`], but a write to `word` ends the sleep as well. `should_sleep` is asked with interrupts off; the processor
-/// sleeps only while the word is still `value`.
+/// As [`idle_wait`], but a write to `word` ends the sleep as well. `should_sleep` is asked with
+/// interrupts off; the processor sleeps only while the word is still `value`.
 ///
 /// # Panics
 /// If the processor has no MWAIT.
 pub fn idle_watch(word: &AtomicU32, value: u32, should_sleep: impl FnOnce() -> bool) {
     assert_not_pinned();
-    assert!(features::has(Features::MWAIT), "this processor cannot watch a word");
+    assert!(
+        features::has(Features::MWAIT),
+        "this processor cannot watch a word"
+    );
     irqs_off();
     if should_sleep() {
         // SAFETY: the instruction exists and only arms the monitor, on memory that is readable.
@@ -407,23 +442,29 @@ pub fn idle_watch(word: &AtomicU32, value: u32, should_sleep: impl FnOnce() -> b
 
 /// One value per CPU, made at its first use on (or of) that CPU.
 ///
-/// The first use allocates, so it must happen in a thread; later ones may come from interrupt handlers.
+/// The first use allocates, so it must happen in a thread; later ones may come from interrupt
+/// handlers.
 pub struct CpuLocal<T: 'static> {
     slots: [AtomicPtr<T>; MAX_CPUS],
     make: fn(CpuId) -> T,
     owns: PhantomData<T>,
 }
 
-// SAFETY: `with` gives a reference to one CPU's value only on that CPU with interrupts off, where neither another CPU nor
-// another thread can hold one (enabling interrupts or switching context inside panics); values move between threads at most
-// once, when made, hence `Send`. `of` shares between CPUs and asks for `Sync` itself.
+// SAFETY: `with` gives a reference to one CPU's value only on that CPU with interrupts off, where
+// neither another CPU nor another thread can hold one (enabling interrupts or switching context
+// inside panics); values move between threads at most once, when made, hence `Send`. `of` shares
+// between CPUs and asks for `Sync` itself.
 unsafe impl<T: Send> Sync for CpuLocal<T> {}
 
 impl<T: Send> CpuLocal<T> {
     /// A set of values, each made by `make` when first used.
     #[must_use]
     pub const fn new(make: fn(CpuId) -> T) -> Self {
-        Self { slots: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_CPUS], make, owns: PhantomData }
+        Self {
+            slots: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_CPUS],
+            make,
+            owns: PhantomData,
+        }
     }
 
     fn slot(&self, cpu: CpuId) -> &T {
@@ -431,7 +472,8 @@ impl<T: Send> CpuLocal<T> {
         let mut pointer = slot.load(Ordering::Acquire);
         if pointer.is_null() {
             let fresh = Box::into_raw(Box::new((self.make)(cpu)));
-            match slot.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+            match slot.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire)
+            {
                 Ok(_) => pointer = fresh,
                 Err(winner) => {
                     // SAFETY: `fresh` came from `Box::into_raw` above and was not published.
@@ -444,7 +486,8 @@ impl<T: Send> CpuLocal<T> {
         unsafe { &*pointer }
     }
 
-    /// Makes the value of a CPU that is about to be started, where allocating may not be possible yet.
+    /// Makes the value of a CPU that is about to be started, where allocating may not be possible
+    /// yet.
     pub fn prepare(&self, cpu: CpuId) {
         self.slot(cpu);
     }
@@ -460,11 +503,13 @@ impl<T: Send> CpuLocal<T> {
             let pointer = self.slots[number as usize].load(Ordering::Acquire);
             // SAFETY: published pointers come from `Box::into_raw` and are never freed.
             if let Some(value) = unsafe { pointer.as_ref() } {
-                area.pinned.store(area.pinned.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                area.pinned
+                    .store(area.pinned.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 compiler_fence(Ordering::SeqCst);
                 let result = f(value);
                 compiler_fence(Ordering::SeqCst);
-                area.pinned.store(area.pinned.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+                area.pinned
+                    .store(area.pinned.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
                 if were_on {
                     irqs_on();
                 }

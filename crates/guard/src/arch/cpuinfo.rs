@@ -23,5 +23,8 @@ pub fn brand() -> CpuInfo {
 /// Where the CPUs of this instance are in the machine, as this CPU sees it.
 #[must_use]
 pub fn topology() -> Topology {
-    Topology::new(Levels::read(cpuid), role::descriptor().cpus().iter().map(|cpu| cpu.apic_id))
+    Topology::new(
+        Levels::read(cpuid),
+        role::descriptor().cpus().iter().map(|cpu| cpu.apic_id),
+    )
 }

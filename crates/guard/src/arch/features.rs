@@ -7,7 +7,9 @@ use x86_spec::control::{cr0, cr4};
 pub use x86_spec::features::Features;
 
 use super::cpuinfo::cpuid;
-use super::msr::MemoryType::{Uncached, UncachedMinus, WriteBack, WriteCombining, WriteProtected, WriteThrough};
+use super::msr::MemoryType::{
+    Uncached, UncachedMinus, WriteBack, WriteCombining, WriteProtected, WriteThrough,
+};
 use super::msr::{self, efer};
 
 static FEATURES: AtomicU32 = AtomicU32::new(0);
@@ -29,12 +31,22 @@ pub(super) fn detect() {
     FEATURES.store(Features::read(cpuid).bits(), Ordering::Relaxed);
 }
 
-/// Linux's page attribute table. Instances of different kernels may share pages, and a page must have one memory type.
-const PAT_LAYOUT: u64 =
-    msr::pat([WriteBack, WriteCombining, UncachedMinus, Uncached, WriteBack, WriteProtected, UncachedMinus, WriteThrough]);
+/// Linux's page attribute table. Instances of different kernels may share pages, and a page must
+/// have one memory type.
+const PAT_LAYOUT: u64 = msr::pat([
+    WriteBack,
+    WriteCombining,
+    UncachedMinus,
+    Uncached,
+    WriteBack,
+    WriteProtected,
+    UncachedMinus,
+    WriteThrough,
+]);
 const _: () = assert!(PAT_LAYOUT == 0x0407_0506_0007_0106);
 
-/// Writes the control registers as a whole: what a previous owner of the CPU left in them does not survive.
+/// Writes the control registers as a whole: what a previous owner of the CPU left in them does not
+/// survive.
 pub(super) fn enable() {
     let features = get();
     let mut cr4_value = cr4::PAE | cr4::PGE | cr4::OSFXSR | cr4::OSXMMEXCPT;
@@ -56,10 +68,11 @@ pub(super) fn enable() {
         efer_value |= efer::NXE;
     }
     let cr0_value = cr0::PE | cr0::MP | cr0::ET | cr0::NE | cr0::WP | cr0::AM | cr0::PG;
-    // SAFETY: the CPU is in long mode with paging on, and stays so (PE, PG, PAE, LME, LMA are set in all three values);
-    // every other bit is either architectural in long mode or reported by CPUID. The
-    // tables in use were loaded as a plain address, so PCIDE finds the identifier 0 it needs in CR3. CR4 is written first because CR0.WP must
-    // not change under CR4.CET, which the value clears. EFER and PAT exist on every 64-bit CPU.
+    // SAFETY: the CPU is in long mode with paging on, and stays so (PE, PG, PAE, LME, LMA are set
+    // in all three values); every other bit is either architectural in long mode or reported by
+    // CPUID. The tables in use were loaded as a plain address, so PCIDE finds the identifier 0 it
+    // needs in CR3. CR4 is written first because CR0.WP must not change under CR4.CET, which the
+    // value clears. EFER and PAT exist on every 64-bit CPU.
     unsafe {
         asm!("mov cr4, {}", in(reg) cr4_value, options(nostack, preserves_flags));
         asm!("mov cr0, {}", in(reg) cr0_value, options(nostack, preserves_flags));

@@ -1,9 +1,11 @@
-//! Registers of programs that the kernel does not use: floating point, vectors, the bases of FS and GS.
+//! Registers of programs that the kernel does not use: floating point, vectors, the bases of FS and
+//! GS.
 //!
-//! They stay in the CPU across system calls, interrupts and kernel threads. They are saved when their thread leaves the CPU,
-//! and loaded when it comes back only if another program's were loaded there since, or the thread comes from another CPU.
-//! The save area has XSAVE's standard format, which is also what Linux puts into signal frames; XSAVEOPT writes neither what
-//! is in its initial state nor what is unchanged. Without XSAVE the format is FXSAVE's, its first 512 bytes.
+//! They stay in the CPU across system calls, interrupts and kernel threads. They are saved when
+//! their thread leaves the CPU, and loaded when it comes back only if another program's were loaded
+//! there since, or the thread comes from another CPU. The save area has XSAVE's standard format,
+//! which is also what Linux puts into signal frames; XSAVEOPT writes neither what is in its initial
+//! state nor what is unchanged. Without XSAVE the format is FXSAVE's, its first 512 bytes.
 
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use core::arch::asm;
@@ -34,7 +36,8 @@ pub(super) fn init_cpu() {
             u64::from(leaf.edx) << 32 | u64::from(leaf.eax)
         };
         let enabled = xsave::enabled(supported);
-        // SAFETY: CR4.OSXSAVE is set; the value holds x87 and only supported components in permitted combinations.
+        // SAFETY: CR4.OSXSAVE is set; the value holds x87 and only supported components in
+        // permitted combinations.
         unsafe {
             asm!("xsetbv", in("ecx") 0, in("eax") enabled as u32, in("edx") (enabled >> 32) as u32, options(nostack, nomem));
         }
@@ -45,8 +48,12 @@ pub(super) fn init_cpu() {
     let mut probe = LegacyArea([0; LEGACY_BYTES]);
     // SAFETY: the area is 16-byte aligned and 512 bytes long; `fninit` has no operand.
     unsafe { asm!("fninit", "fxsave64 [{}]", in(reg) &raw mut probe, options(nostack)) };
-    let mask =
-        u32::from_le_bytes([probe.0[MXCSR_MASK], probe.0[MXCSR_MASK + 1], probe.0[MXCSR_MASK + 2], probe.0[MXCSR_MASK + 3]]);
+    let mask = u32::from_le_bytes([
+        probe.0[MXCSR_MASK],
+        probe.0[MXCSR_MASK + 1],
+        probe.0[MXCSR_MASK + 2],
+        probe.0[MXCSR_MASK + 3],
+    ]);
     if mask != 0 {
         ALLOWED_MXCSR.store(mask, Ordering::Relaxed);
     }
@@ -67,7 +74,11 @@ fn layout() -> Layout {
 /// Bytes of a signal frame's floating-point part, including its final magic word.
 #[must_use]
 pub fn signal_frame_size() -> usize {
-    if features::has(Features::XSAVE) { area_bytes() + 4 } else { LEGACY_BYTES }
+    if features::has(Features::XSAVE) {
+        area_bytes() + 4
+    } else {
+        LEGACY_BYTES
+    }
 }
 
 /// What a signal frame with the extended format says of itself.
@@ -89,10 +100,11 @@ pub struct UserFpu {
     area: NonNull<u8>,
     /// Base addresses of FS and GS; canonical.
     bases: [u64; 2],
-    /// Debug registers: four addresses below `USER_END`, and DR7; that is 0 unless something is watched. Last CR4's bit that keeps the
-    /// time-stamp counter from the program, or 0.
+    /// Debug registers: four addresses below `USER_END`, and DR7; that is 0 unless something is
+    /// watched. Last CR4's bit that keeps the time-stamp counter from the program, or 0.
     debug: [u64; 6],
-    /// The CPU that has these registers loaded, if it says so too (`CpuArea::fpu_area`), or [`NOWHERE`].
+    /// The CPU that has these registers loaded, if it says so too (`CpuArea::fpu_area`), or
+    /// [`NOWHERE`].
     cpu: AtomicU32,
 }
 
@@ -124,7 +136,12 @@ impl UserFpu {
     fn allocate() -> Option<Self> {
         // SAFETY: the layout's size is at least 512.
         let area = NonNull::new(unsafe { alloc_zeroed(layout()) })?;
-        Some(Self { area, bases: [0; 2], debug: [0; 6], cpu: AtomicU32::new(NOWHERE) })
+        Some(Self {
+            area,
+            bases: [0; 2],
+            debug: [0; 6],
+            cpu: AtomicU32::new(NOWHERE),
+        })
     }
 
     fn bytes(&self) -> &[u8] {
@@ -159,14 +176,29 @@ impl UserFpu {
     /// Watches for four addresses as the DR7 `control` says. Takes effect with `restore`.
     ///
     /// # Errors
-    /// [`BadBase`] if one is not below `USER_END`, or `control` has bits other than those that switch an address on and tell length
-    /// and kind of access.
+    /// [`BadBase`] if one is not below `USER_END`, or `control` has bits other than those that
+    /// switch an address on and tell length and kind of access.
     pub fn set_breakpoints(&mut self, addresses: [u64; 4], control: u64) -> Result<(), BadBase> {
-        if addresses.iter().any(|&address| address >= user::USER_END as u64) || control & !DR7_ALLOWED != 0 {
+        if addresses
+            .iter()
+            .any(|&address| address >= user::USER_END as u64)
+            || control & !DR7_ALLOWED != 0
+        {
             return Err(BadBase);
         }
         let [a, b, c, d] = addresses;
-        self.debug = [a, b, c, d, if control & DR7_ENABLE != 0 { control } else { 0 }, self.debug[5]];
+        self.debug = [
+            a,
+            b,
+            c,
+            d,
+            if control & DR7_ENABLE != 0 {
+                control
+            } else {
+                0
+            },
+            self.debug[5],
+        ];
         *self.cpu.get_mut() = NOWHERE;
         Ok(())
     }
@@ -177,7 +209,8 @@ impl UserFpu {
         self.debug[5] == 0
     }
 
-    /// Allows it to, or not: then the instruction is a general protection fault. Takes effect with `restore`.
+    /// Allows it to, or not: then the instruction is a general protection fault. Takes effect with
+    /// `restore`.
     pub fn set_tsc(&mut self, allowed: bool) {
         self.debug[5] = if allowed { 0 } else { cr4::TSD };
         *self.cpu.get_mut() = NOWHERE;
@@ -192,14 +225,15 @@ impl UserFpu {
         }
     }
 
-    /// Saves this CPU's registers here, where they were loaded from; it watches nothing any more. Interrupts are off.
+    /// Saves this CPU's registers here, where they were loaded from; it watches nothing any more.
+    /// Interrupts are off.
     #[inline]
     pub fn save(&mut self) {
         self.disarm();
         let area = self.area.as_ptr();
         let features = features::get();
-        // SAFETY: the area is 64-byte aligned, as large as XCR0 needs, and exclusively ours. XSAVEOPT leaves out only what is
-        // unchanged since it was restored from this very area.
+        // SAFETY: the area is 64-byte aligned, as large as XCR0 needs, and exclusively ours.
+        // XSAVEOPT leaves out only what is unchanged since it was restored from this very area.
         unsafe {
             if features.contains(Features::XSAVEOPT) {
                 asm!("xsaveopt64 [{}]", in(reg) area, in("eax") -1, in("edx") -1, options(nostack, preserves_flags));
@@ -215,19 +249,21 @@ impl UserFpu {
         }
     }
 
-    /// Loads this CPU's registers from here, unless they are still there. All of them: nothing of another program's stays.
-    /// Interrupts are off.
+    /// Loads this CPU's registers from here, unless they are still there. All of them: nothing of
+    /// another program's stays. Interrupts are off.
     #[inline]
     pub fn restore(&self) {
         let area = self.area.as_ptr();
         let (here, loaded) = (cpu::current().0, &cpu::area().fpu_area);
-        if loaded.load(Ordering::Relaxed) == area as usize && self.cpu.load(Ordering::Relaxed) == here {
+        if loaded.load(Ordering::Relaxed) == area as usize
+            && self.cpu.load(Ordering::Relaxed) == here
+        {
             return;
         }
         loaded.store(area as usize, Ordering::Relaxed);
         self.cpu.store(here, Ordering::Relaxed);
-        // SAFETY: the area is aligned and holds what `new`, `save` or `load_signal_frame` put there, none of which sets a
-        // reserved bit, so this cannot fault.
+        // SAFETY: the area is aligned and holds what `new`, `save` or `load_signal_frame` put
+        // there, none of which sets a reserved bit, so this cannot fault.
         unsafe {
             if features::has(Features::XSAVE) {
                 asm!("xrstor64 [{}]", in(reg) area, in("eax") -1, in("edx") -1, options(nostack, preserves_flags, readonly));
@@ -241,8 +277,8 @@ impl UserFpu {
         }
     }
 
-    /// Stores this CPU's registers, which belong here, as a signal frame in the program's memory. Interrupts are off. The address is
-    /// a multiple of 64.
+    /// Stores this CPU's registers, which belong here, as a signal frame in the program's memory.
+    /// Interrupts are off. The address is a multiple of 64.
     ///
     /// # Errors
     /// [`UserFault`] if there is no room for all of it.
@@ -255,12 +291,15 @@ impl UserFpu {
         usercopy::write_bytes(to, self.signal_frame())
     }
 
-    /// Takes this CPU's registers, which belong here, from a signal frame in the program's memory. Interrupts are off.
+    /// Takes this CPU's registers, which belong here, from a signal frame in the program's memory.
+    /// Interrupts are off.
     ///
     /// # Errors
-    /// [`UserFault`] if not all of it is there. The registers may have changed, to something of the program's.
+    /// [`UserFault`] if not all of it is there. The registers may have changed, to something of the
+    /// program's.
     pub fn take_signal_frame(&mut self, from: usize) -> Result<(), UserFault> {
-        if features::has(Features::XSAVE) && usercopy::load_registers(from, &description()).is_ok() {
+        if features::has(Features::XSAVE) && usercopy::load_registers(from, &description()).is_ok()
+        {
             return Ok(());
         }
         // The program has changed it, or it was never ours: what can be loaded of it is.
@@ -269,8 +308,8 @@ impl UserFpu {
         result
     }
 
-    /// The state as Linux puts it into signal frames, [`signal_frame_size`] bytes. The frame's address must be a multiple of
-    /// 64 for a program that restores it by itself.
+    /// The state as Linux puts it into signal frames, [`signal_frame_size`] bytes. The frame's
+    /// address must be a multiple of 64 for a program that restores it by itself.
     pub fn signal_frame(&mut self) -> &[u8] {
         let total = signal_frame_size();
         let frame = self.bytes_mut();
@@ -281,19 +320,31 @@ impl UserFpu {
         &frame[..total]
     }
 
-    /// Takes the state from a signal frame, whose [`signal_frame_size`] bytes `read` copies. Whatever the program wrote
-    /// there, and even if `read` fails half way, the result can be loaded.
+    /// Takes the state from a signal frame, whose [`signal_frame_size`] bytes `read` copies.
+    /// Whatever the program wrote there, and even if `read` fails half way, the result can be
+    /// loaded.
     ///
     /// # Errors
     /// What `read` says.
-    pub fn load_signal_frame<E>(&mut self, read: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<(), E> {
+    pub fn load_signal_frame<E>(
+        &mut self,
+        read: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         *self.cpu.get_mut() = NOWHERE;
         let (size, total) = (area_bytes(), signal_frame_size());
         let bytes = self.bytes_mut();
         let result = read(&mut bytes[..total]);
-        let present = if signal_frame::is_extended(bytes, size) { xsave::present(bytes) } else { LEGACY };
+        let present = if signal_frame::is_extended(bytes, size) {
+            xsave::present(bytes)
+        } else {
+            LEGACY
+        };
         let present = present & ENABLED.load(Ordering::Relaxed);
-        xsave::sanitize(&mut bytes[..size], present, ALLOWED_MXCSR.load(Ordering::Relaxed));
+        xsave::sanitize(
+            &mut bytes[..size],
+            present,
+            ALLOWED_MXCSR.load(Ordering::Relaxed),
+        );
         result
     }
 }
@@ -302,8 +353,8 @@ impl UserFpu {
 #[inline]
 fn read_bases() -> [u64; 2] {
     let (fs, gs): (u64, u64);
-    // SAFETY: CR4.FSGSBASE is set. Between the two SWAPGS interrupts are off, and NMI and machine check handlers do not rely
-    // on GS.
+    // SAFETY: CR4.FSGSBASE is set. Between the two SWAPGS interrupts are off, and NMI and machine
+    // check handlers do not rely on GS.
     unsafe {
         asm!(
             "rdfsbase {}",
@@ -318,12 +369,12 @@ fn read_bases() -> [u64; 2] {
     [fs, gs]
 }
 
-/// Loads the bases of FS and GS for a program. They are canonical: user addresses, or what the processor took from the
-/// program before. Interrupts are off.
+/// Loads the bases of FS and GS for a program. They are canonical: user addresses, or what the
+/// processor took from the program before. Interrupts are off.
 #[inline]
 fn load_bases([fs, gs]: [u64; 2]) {
-    // SAFETY: the bases are canonical. As in `read_bases`; without FSGSBASE, KERNEL_GS_BASE holds the program's base
-    // while the kernel runs.
+    // SAFETY: the bases are canonical. As in `read_bases`; without FSGSBASE, KERNEL_GS_BASE holds
+    // the program's base while the kernel runs.
     unsafe {
         if features::has(Features::FSGSBASE) {
             asm!(
@@ -342,12 +393,12 @@ fn load_bases([fs, gs]: [u64; 2]) {
     }
 }
 
-/// Loads the debug registers, and whether ring 3 may read the time-stamp counter. The addresses are a program's, and DR7 has no bits but
-/// the allowed ones. Interrupts are off.
+/// Loads the debug registers, and whether ring 3 may read the time-stamp counter. The addresses are
+/// a program's, and DR7 has no bits but the allowed ones. Interrupts are off.
 #[cold]
 fn load_debug([a, b, c, d, control, no_tsc]: [u64; 6]) {
-    // SAFETY: what is watched is a program's: in the kernel the exception is passed over (`trap`). Reserved bits are as they must be, and
-    // the one of CR4 that changes means nothing in ring 0.
+    // SAFETY: what is watched is a program's: in the kernel the exception is passed over (`trap`).
+    // Reserved bits are as they must be, and the one of CR4 that changes means nothing in ring 0.
     unsafe {
         asm!(
             // Nothing is watched while the addresses change.
@@ -376,7 +427,8 @@ fn load_debug([a, b, c, d, control, no_tsc]: [u64; 6]) {
 
 impl Drop for UserFpu {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout in `allocate`, whose size does not change after the CPUs are set up.
+        // SAFETY: allocated with this layout in `allocate`, whose size does not change after the
+        // CPUs are set up.
         unsafe { dealloc(self.area.as_ptr(), layout()) };
     }
 }
@@ -402,7 +454,10 @@ mod tests {
         fpu.load_signal_frame(read).unwrap();
         let mut copy = UserFpu::new().unwrap();
         copy.copy_from(&fpu);
-        assert_eq!(copy.bytes()[MXCSR..MXCSR + 4], DEFAULT_MXCSR_MASK.to_le_bytes());
+        assert_eq!(
+            copy.bytes()[MXCSR..MXCSR + 4],
+            DEFAULT_MXCSR_MASK.to_le_bytes()
+        );
         assert_eq!(copy.bytes()[200], 7);
         assert_eq!(fpu.load_signal_frame(|_| Err(5)), Err(5));
     }

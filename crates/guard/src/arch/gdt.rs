@@ -1,7 +1,8 @@
 //! Segments: the few that 64-bit mode still needs.
 //!
-//! The order is Linux's, so that the selectors in signal frames and core files are the ones tools know, and the one that
-//! SYSCALL and SYSRET ask for. There is no 32-bit user code segment: programs cannot enter compatibility mode.
+//! The order is Linux's, so that the selectors in signal frames and core files are the ones tools
+//! know, and the one that SYSCALL and SYSRET ask for. There is no 32-bit user code segment:
+//! programs cannot enter compatibility mode.
 
 use core::arch::asm;
 use core::mem::size_of;
@@ -52,18 +53,31 @@ pub fn load(area: &'static CpuArea, number: CpuId) {
     ist[usize::from(IST_DOUBLE_FAULT) - 1] = base + cpu::DOUBLE_FAULT_STACK_TOP as u64;
     ist[usize::from(IST_MACHINE_CHECK) - 1] = base + cpu::MACHINE_CHECK_STACK_TOP as u64;
     let mut table = Gdt::new();
-    table.0[..10].copy_from_slice(&[0, 0, CODE, DATA, 0, DATA | DPL3, CODE | DPL3, 0, tss_low, tss_high]);
+    table.0[..10].copy_from_slice(&[
+        0,
+        0,
+        CODE,
+        DATA,
+        0,
+        DATA | DPL3,
+        CODE | DPL3,
+        0,
+        tss_low,
+        tss_high,
+    ]);
     table.0[NUMBER_ENTRY] = limit_only(number.0 as u16);
-    // SAFETY: this CPU alone uses its TSS and GDT, and with interrupts off nothing reads them now except by the old GDT,
-    // which is another one or identical. The unaligned write respects the packing.
+    // SAFETY: this CPU alone uses its TSS and GDT, and with interrupts off nothing reads them now
+    // except by the old GDT, which is another one or identical. The unaligned write respects the
+    // packing.
     unsafe {
         tss.write_unaligned(Tss::new(ist));
         area.gdt.get().write(table);
     }
     let pointer = TablePointer::new(area.gdt.get() as u64, size_of::<Gdt>());
-    // SAFETY: the table lives as long as the CPU runs this kernel; the selectors name valid descriptors in it. The far
-    // return reloads CS with a 64-bit code segment and continues at the next instruction. Null in the data segments is
-    // what 64-bit mode wants; SS keeps the kernel's data segment.
+    // SAFETY: the table lives as long as the CPU runs this kernel; the selectors name valid
+    // descriptors in it. The far return reloads CS with a 64-bit code segment and continues at the
+    // next instruction. Null in the data segments is what 64-bit mode wants; SS keeps the kernel's
+    // data segment.
     unsafe {
         asm!(
             "lgdt [{pointer}]",

@@ -5,7 +5,9 @@ use core::cell::UnsafeCell;
 use core::mem::size_of;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use x86_spec::interrupt::{BREAKPOINT, DEBUG, DOUBLE_FAULT, Gate, MACHINE_CHECK, NMI, OVERFLOW, VECTORS};
+use x86_spec::interrupt::{
+    BREAKPOINT, DEBUG, DOUBLE_FAULT, Gate, MACHINE_CHECK, NMI, OVERFLOW, VECTORS,
+};
 use x86_spec::segment::TablePointer;
 
 use super::gdt;
@@ -25,13 +27,15 @@ pub fn load() {
     if !FILLED.load(Ordering::Acquire) {
         for vector in 0..=255u8 {
             let dpl = match vector {
-                // INT3 and INTO are for programs; INT n with any other vector is a general protection fault.
+                // INT3 and INTO are for programs; INT n with any other vector is a general
+                // protection fault.
                 BREAKPOINT | OVERFLOW => 3,
                 _ => 0,
             };
             let ist = match vector {
                 NMI => gdt::IST_NMI,
-                // A debug exception that waits behind MOV SS comes before the kernel has a stack; see `trap`.
+                // A debug exception that waits behind MOV SS comes before the kernel has a stack;
+                // see `trap`.
                 DEBUG | DOUBLE_FAULT => gdt::IST_DOUBLE_FAULT,
                 MACHINE_CHECK => gdt::IST_MACHINE_CHECK,
                 _ => 0,
@@ -43,6 +47,9 @@ pub fn load() {
         FILLED.store(true, Ordering::Release);
     }
     let pointer = TablePointer::new(TABLE.0.get() as u64, size_of::<Table>());
-    // SAFETY: the table is static and complete, and every handler in it saves and restores what it must.
-    unsafe { asm!("lidt [{}]", in(reg) &raw const pointer, options(readonly, nostack, preserves_flags)) };
+    // SAFETY: the table is static and complete, and every handler in it saves and restores what it
+    // must.
+    unsafe {
+        asm!("lidt [{}]", in(reg) &raw const pointer, options(readonly, nostack, preserves_flags))
+    };
 }

@@ -1,5 +1,5 @@
-//! The I/O interrupt controllers, which route device lines to CPUs. Only instances that were given lines touch them; today
-//! that is the supervisor. The two old 8259s are put to sleep.
+//! The I/O interrupt controllers, which route device lines to CPUs. Only instances that were given
+//! lines touch them; today that is the supervisor. The two old 8259s are put to sleep.
 
 use abi::descriptor::{IRQ_ACTIVE_LOW, IRQ_LEVEL, IrqLine};
 use lfmutex::{Mutex, Once};
@@ -42,7 +42,9 @@ static CONTROLLERS: Once<Mutex<Controllers>> = Once::new();
 
 fn with_input<R>(gsi: u32, f: impl FnOnce(&IoApic, u32) -> R) -> Option<R> {
     let controllers = CONTROLLERS.call_once(|| Mutex::new(find_all())).lock();
-    let controller = controllers.iter().find(|c| gsi >= c.gsi_base && gsi - c.gsi_base < c.inputs)?;
+    let controller = controllers
+        .iter()
+        .find(|c| gsi >= c.gsi_base && gsi - c.gsi_base < c.inputs)?;
     Some(f(controller, gsi - controller.gsi_base))
 }
 
@@ -54,7 +56,11 @@ fn find_all() -> Controllers {
             log::warn!("no memory to map I/O APIC {}: its lines stay off", entry.id);
             continue;
         };
-        let mut controller = IoApic { registers, gsi_base: entry.gsi_base, inputs: 0 };
+        let mut controller = IoApic {
+            registers,
+            gsi_base: entry.gsi_base,
+            inputs: 0,
+        };
         controller.inputs = ioapic::inputs(controller.read(VERSION));
         for input in 0..controller.inputs {
             controller.write(entry_low(input), MASKED);
@@ -64,11 +70,13 @@ fn find_all() -> Controllers {
     found
 }
 
-/// Moves the old controllers' vectors away from the exceptions and masks every line, if this instance has the platform's
-/// interrupt routing. A spurious interrupt of theirs ends up at vectors 0x27 or 0x2f, which are ignored.
+/// Moves the old controllers' vectors away from the exceptions and masks every line, if this
+/// instance has the platform's interrupt routing. A spurious interrupt of theirs ends up at vectors
+/// 0x27 or 0x2f, which are ignored.
 ///
-/// Done before the local APIC stops listening to them: an interrupt they had already asserted would otherwise stay asserted
-/// at the CPU with nobody to give its vector (QEMU then raises a general protection fault at the first STI).
+/// Done before the local APIC stops listening to them: an interrupt they had already asserted would
+/// otherwise stay asserted at the CPU with nobody to give its vector (QEMU then raises a general
+/// protection fault at the first STI).
 pub(super) fn silence_8259() {
     const COMMANDS: [(u16, u8); 10] = [
         (0x20, 0x11),
@@ -86,13 +94,14 @@ pub(super) fn silence_8259() {
         return;
     }
     for (port, value) in COMMANDS {
-        // SAFETY: the initialisation sequence of the 8259 pair; only the guard touches these ports, and an instance with I/O
-        // APICs in its descriptor owns the platform's interrupt routing.
+        // SAFETY: the initialisation sequence of the 8259 pair; only the guard touches these ports,
+        // and an instance with I/O APICs in its descriptor owns the platform's interrupt routing.
         unsafe { port::outb(port, value) };
     }
 }
 
-/// Routes a line to a vector of one CPU and unmasks it. `false` if no controller has it, or the CPU is out of its reach.
+/// Routes a line to a vector of one CPU and unmasks it. `false` if no controller has it, or the CPU
+/// is out of its reach.
 pub fn enable(line: IrqLine, vector: u8, apic_id: u32) -> bool {
     if apic_id > 0xfe {
         return false;
@@ -104,10 +113,15 @@ pub fn enable(line: IrqLine, vector: u8, apic_id: u32) -> bool {
     if line.flags & IRQ_ACTIVE_LOW != 0 {
         low |= ACTIVE_LOW;
     }
-    with_input(line.gsi, |controller, input| controller.route(input, low, apic_id)).is_some()
+    with_input(line.gsi, |controller, input| {
+        controller.route(input, low, apic_id)
+    })
+    .is_some()
 }
 
 /// Masks a line.
 pub fn disable(line: IrqLine) {
-    with_input(line.gsi, |controller, input| controller.write(entry_low(input), MASKED));
+    with_input(line.gsi, |controller, input| {
+        controller.write(entry_low(input), MASKED)
+    });
 }

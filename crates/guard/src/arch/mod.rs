@@ -1,4 +1,5 @@
-//! The processor: everything that is x86-64 and not a page table. Layouts and numbers of registers are in `x86_spec`.
+//! The processor: everything that is x86-64 and not a page table. Layouts and numbers of registers
+//! are in `x86_spec`.
 //!
 //! | file | subject |
 //! |---|---|
@@ -34,16 +35,19 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use crate::{paging, role};
 use cpu::CpuId;
 
-/// Makes room for a further CPU; done by a running CPU before it starts that one. `false` if memory is short.
+/// Makes room for a further CPU; done by a running CPU before it starts that one. `false` if memory
+/// is short.
 pub(crate) fn prepare_cpu(cpu: CpuId) -> bool {
     cpu::allocate_area(cpu)
 }
 
-/// Sets up the CPU this runs on: control registers, descriptor tables, per-CPU area, system call entry, floating point,
-/// local APIC and timer. The same for the first and every further CPU, whatever state it comes from (reset trampoline or
-/// park page), so nothing is assumed of the registers it writes.
+/// Sets up the CPU this runs on: control registers, descriptor tables, per-CPU area, system call
+/// entry, floating point, local APIC and timer. The same for the first and every further CPU,
+/// whatever state it comes from (reset trampoline or park page), so nothing is assumed of the
+/// registers it writes.
 ///
-/// Interrupts must be off, the final page tables active, and `prepare_cpu` done for any CPU but the first.
+/// Interrupts must be off, the final page tables active, and `prepare_cpu` done for any CPU but the
+/// first.
 pub(crate) fn init_cpu(cpu: CpuId) {
     let descriptor = role::descriptor();
     if cpu.0 == 0 {
@@ -52,7 +56,8 @@ pub(crate) fn init_cpu(cpu: CpuId) {
     features::enable();
     let area = cpu::install_area(cpu);
     gdt::load(area, cpu);
-    // Loading selectors cleared the GS base: set it again, and zero what a program may have left in the others.
+    // Loading selectors cleared the GS base: set it again, and zero what a program may have left in
+    // the others.
     cpu::set_gs_base(area);
     idt::load();
     usercopy::init_cpu();
@@ -87,8 +92,8 @@ pub(crate) fn is_stopping() -> bool {
     STOPPING.load(Ordering::Acquire)
 }
 
-/// Stops this instance's other CPUs by NMI: in a subOS they go to the park page, in the supervisor they halt. Returns at
-/// once; nobody waits for them. For panic, exit and power-off.
+/// Stops this instance's other CPUs by NMI: in a subOS they go to the park page, in the supervisor
+/// they halt. Returns at once; nobody waits for them. For panic, exit and power-off.
 pub(crate) fn stop_other_cpus() {
     mark_stopping();
     if !cpu::is_online(CpuId(0)) {

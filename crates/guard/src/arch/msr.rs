@@ -12,14 +12,17 @@ pub use x86_spec::msr::*;
 pub unsafe fn read(msr: u32) -> u64 {
     let (low, high): (u32, u32);
     // SAFETY: the caller vouches for the register.
-    unsafe { asm!("rdmsr", in("ecx") msr, out("eax") low, out("edx") high, options(nostack, preserves_flags)) };
+    unsafe {
+        asm!("rdmsr", in("ecx") msr, out("eax") low, out("edx") high, options(nostack, preserves_flags))
+    };
     u64::from(high) << 32 | u64::from(low)
 }
 
 /// Writes a model-specific register.
 ///
 /// # Safety
-/// The register exists on this CPU, accepts the value, and the effect breaks no invariant of the kernel.
+/// The register exists on this CPU, accepts the value, and the effect breaks no invariant of the
+/// kernel.
 pub unsafe fn write(msr: u32, value: u64) {
     // SAFETY: the caller vouches for register and value.
     unsafe {
@@ -39,7 +42,9 @@ pub fn cr2() -> usize {
 pub fn take_dr6() -> u64 {
     let value: u64;
     // SAFETY: the register only tells; the value written leaves its reserved bits as they are.
-    unsafe { asm!("mov {0}, dr6", "mov dr6, {1}", out(reg) value, in(reg) u64::from(DR6_CLEAR), options(nostack, nomem)) };
+    unsafe {
+        asm!("mov {0}, dr6", "mov dr6, {1}", out(reg) value, in(reg) u64::from(DR6_CLEAR), options(nostack, nomem))
+    };
     value ^ u64::from(DR6_CLEAR)
 }
 

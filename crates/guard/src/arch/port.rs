@@ -7,7 +7,8 @@ use crate::role;
 /// Reads a byte from a port.
 ///
 /// # Safety
-/// Reading the port has no effect that breaks an invariant of the kernel. The same goes for the functions below.
+/// Reading the port has no effect that breaks an invariant of the kernel. The same goes for the
+/// functions below.
 #[inline]
 pub(crate) unsafe fn inb(port: u16) -> u8 {
     let value;
@@ -56,7 +57,9 @@ pub(crate) unsafe fn outw(port: u16, value: u16) {
 pub(crate) unsafe fn inl(port: u16) -> u32 {
     let value;
     // SAFETY: the caller vouches for the port.
-    unsafe { asm!("in eax, dx", in("dx") port, out("eax") value, options(nostack, preserves_flags)) };
+    unsafe {
+        asm!("in eax, dx", in("dx") port, out("eax") value, options(nostack, preserves_flags))
+    };
     value
 }
 
@@ -67,12 +70,21 @@ pub(crate) unsafe fn inl(port: u16) -> u32 {
 #[inline]
 pub(crate) unsafe fn outl(port: u16, value: u32) {
     // SAFETY: the caller vouches for port and value.
-    unsafe { asm!("out dx, eax", in("dx") port, in("eax") value, options(nostack, preserves_flags)) };
+    unsafe {
+        asm!("out dx, eax", in("dx") port, in("eax") value, options(nostack, preserves_flags))
+    };
 }
 
-/// Ports by which a driver could reach memory or another instance's devices behind the guard's back, so that nobody can claim
-/// them: ISA DMA, the 8259s, PCI configuration space.
-const GUARDED: [(u16, u16); 6] = [(0x00, 0x20), (0x20, 2), (0x80, 0x10), (0xa0, 2), (0xc0, 0x20), (0xcf8, 8)];
+/// Ports by which a driver could reach memory or another instance's devices behind the guard's
+/// back, so that nobody can claim them: ISA DMA, the 8259s, PCI configuration space.
+const GUARDED: [(u16, u16); 6] = [
+    (0x00, 0x20),
+    (0x20, 2),
+    (0x80, 0x10),
+    (0xa0, 2),
+    (0xc0, 0x20),
+    (0xcf8, 8),
+];
 
 /// The ports asked for are not the instance's to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,17 +101,26 @@ impl Ports {
     /// Claims `len` ports from `base`.
     ///
     /// # Errors
-    /// [`Denied`] if the partition descriptor does not list all of them, or the guard keeps some for itself.
+    /// [`Denied`] if the partition descriptor does not list all of them, or the guard keeps some
+    /// for itself.
     pub fn claim(base: u16, len: u16) -> Result<Self, Denied> {
         let end = u32::from(base) + u32::from(len);
-        let guarded =
-            GUARDED.iter().any(|&(first, n)| u32::from(base) < u32::from(first) + u32::from(n) && u32::from(first) < end);
-        if guarded || !role::descriptor().owns_ports(base, len) { Err(Denied) } else { Ok(Self { base, len }) }
+        let guarded = GUARDED.iter().any(|&(first, n)| {
+            u32::from(base) < u32::from(first) + u32::from(n) && u32::from(first) < end
+        });
+        if guarded || !role::descriptor().owns_ports(base, len) {
+            Err(Denied)
+        } else {
+            Ok(Self { base, len })
+        }
     }
 
     #[track_caller]
     fn port(&self, offset: u16, bytes: u16) -> u16 {
-        assert!(offset < self.len && bytes <= self.len - offset, "port offset {offset} outside the claimed range");
+        assert!(
+            offset < self.len && bytes <= self.len - offset,
+            "port offset {offset} outside the claimed range"
+        );
         self.base + offset
     }
 

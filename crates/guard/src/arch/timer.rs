@@ -28,7 +28,10 @@ pub(super) fn init(descriptor: &Descriptor) {
     TSC_HZ.store(descriptor.tsc_hz, Ordering::Relaxed);
     TSC_BASE.store(descriptor.tsc_base, Ordering::Relaxed);
     WALL_BASE.store(descriptor.wall_base_ns, Ordering::Relaxed);
-    TIMER_PER_NS.store(rate::timer_per_ns(descriptor.lapic_hz, apic::TIMER_DIVIDER), Ordering::Relaxed);
+    TIMER_PER_NS.store(
+        rate::timer_per_ns(descriptor.lapic_hz, apic::TIMER_DIVIDER),
+        Ordering::Relaxed,
+    );
     NS_PER_TICK.store(rate::ns_per_tick(descriptor.tsc_hz), Ordering::Relaxed);
 }
 
@@ -48,8 +51,11 @@ pub(super) fn init_cpu() {
 #[must_use]
 pub fn tsc() -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: reading the counter has no effect. The fence keeps it from being read before earlier loads are done.
-    unsafe { asm!("lfence", "rdtsc", out("eax") low, out("edx") high, options(nostack, preserves_flags)) };
+    // SAFETY: reading the counter has no effect. The fence keeps it from being read before earlier
+    // loads are done.
+    unsafe {
+        asm!("lfence", "rdtsc", out("eax") low, out("edx") high, options(nostack, preserves_flags))
+    };
     u64::from(high) << 32 | u64::from(low)
 }
 
@@ -59,7 +65,9 @@ pub fn tsc() -> u64 {
 pub fn tsc_about() -> u64 {
     let (low, high): (u32, u32);
     // SAFETY: reading the counter has no effect.
-    unsafe { asm!("rdtsc", out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags)) };
+    unsafe {
+        asm!("rdtsc", out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags))
+    };
     u64::from(high) << 32 | u64::from(low)
 }
 
@@ -69,7 +77,8 @@ pub fn tsc_hz() -> u64 {
     TSC_HZ.load(Ordering::Relaxed)
 }
 
-/// Nanoseconds since the instance's time base (its boot). Never goes back on one CPU; 0 before the first CPU is set up.
+/// Nanoseconds since the instance's time base (its boot). Never goes back on one CPU; 0 before the
+/// first CPU is set up.
 #[inline]
 #[must_use]
 pub fn now_ns() -> u64 {
@@ -101,7 +110,8 @@ pub(super) fn number_cpu(cpu: cpu::CpuId) {
     }
 }
 
-/// What programs need in order to do the same as [`now_ns`] and [`wall_ns`], and to ask for their CPU.
+/// What programs need in order to do the same as [`now_ns`] and [`wall_ns`], and to ask for their
+/// CPU.
 #[must_use]
 pub fn for_programs() -> vdso::Data {
     let processor = if features::has(Features::RDPID) {
@@ -111,13 +121,24 @@ pub fn for_programs() -> vdso::Data {
     } else {
         vdso::LSL
     };
-    vdso::Data { processor, ..clock() }
+    vdso::Data {
+        processor,
+        ..clock()
+    }
 }
 
 /// How the monotonic clock is made of the TSC.
 fn clock() -> vdso::Data {
-    let [base, factor, wall] = [&TSC_BASE, &NS_PER_TICK, &WALL_BASE].map(|value| value.load(Ordering::Relaxed));
-    vdso::Data { sequence: 0, processor: vdso::ASK, base, factor, wall, generation: 1 }
+    let [base, factor, wall] =
+        [&TSC_BASE, &NS_PER_TICK, &WALL_BASE].map(|value| value.load(Ordering::Relaxed));
+    vdso::Data {
+        sequence: 0,
+        processor: vdso::ASK,
+        base,
+        factor,
+        wall,
+        generation: 1,
+    }
 }
 
 /// The duration of so many TSC ticks.
@@ -127,7 +148,8 @@ pub fn ticks_to_ns(ticks: u64) -> u64 {
     rate::scale(ticks, NS_PER_TICK.load(Ordering::Relaxed))
 }
 
-/// Makes the timer handler run on this CPU at `deadline_ns` or as soon after as may be; an earlier setting is replaced.
+/// Makes the timer handler run on this CPU at `deadline_ns` or as soon after as may be; an earlier
+/// setting is replaced.
 pub fn arm(deadline_ns: u64) {
     cpu::without_irqs(|| {
         cpu::area().deadline.store(deadline_ns, Ordering::Relaxed);
@@ -148,8 +170,9 @@ pub fn disarm() {
     });
 }
 
-/// Programs the hardware, not to fire before the clock shows the deadline. It does where the counter's 32 bits are too few, and if a rate
-/// was measured worse than [`rate::OFF_BY`]: `on_interrupt` looks at the clock.
+/// Programs the hardware, not to fire before the clock shows the deadline. It does where the
+/// counter's 32 bits are too few, and if a rate was measured worse than [`rate::OFF_BY`]:
+/// `on_interrupt` looks at the clock.
 fn program(deadline_ns: u64) {
     if deadline_ns == NOT_ARMED {
         return disarm();
@@ -171,7 +194,8 @@ pub(crate) fn set_handler(handler: fn()) {
     HANDLER.set(handler);
 }
 
-/// The timer interrupt: the handler runs if the deadline passed, or the timer is set again if it fired early.
+/// The timer interrupt: the handler runs if the deadline passed, or the timer is set again if it
+/// fired early.
 pub(crate) fn on_interrupt() {
     let deadline = cpu::area().deadline.load(Ordering::Relaxed);
     if deadline == NOT_ARMED {
@@ -186,8 +210,8 @@ pub(crate) fn on_interrupt() {
     }
 }
 
-/// Waits for hardware: asks `done` until it says so, for at most so many TSC ticks. Returns whether it did. For bits that
-/// change within microseconds, where there is no interrupt to sleep for.
+/// Waits for hardware: asks `done` until it says so, for at most so many TSC ticks. Returns whether
+/// it did. For bits that change within microseconds, where there is no interrupt to sleep for.
 pub(crate) fn poll_ticks(limit: u64, mut done: impl FnMut() -> bool) -> bool {
     let start = tsc();
     loop {

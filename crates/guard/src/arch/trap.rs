@@ -1,19 +1,24 @@
 //! The ways into the kernel other than SYSCALL: exceptions and interrupts.
 //!
-//! Each vector has a 16-byte stub that makes the stack look the same (error code, vector) and goes on to one of
+//! Each vector has a 16-byte stub that makes the stack look the same (error code, vector) and goes
+//! on to one of
 //!
-//! * `from_user`: saves the program's registers into the `UserRegs` of the running `user::enter`, and returns from it;
+//! * `from_user`: saves the program's registers into the `UserRegs` of the running `user::enter`,
+//!   and returns from it;
 //! * `from_kernel`: saves all registers on the stack, calls [`kernel_trap`], restores them;
-//! * `from_anywhere` (NMI, double fault, machine check, each on its own stack): these may interrupt the few instructions
-//!   where the kernel runs with the user's GS or stack. A program can put any value into its GS base, so nothing can be
-//!   concluded from it: the handler finds its per-CPU area by the stack it runs on, sets the GS base, and puts the old one
-//!   back at the end.
+//! * `from_anywhere` (NMI, double fault, machine check, each on its own stack): these may interrupt
+//!   the few instructions where the kernel runs with the user's GS or stack. A program can put any
+//!   value into its GS base, so nothing can be concluded from it: the handler finds its per-CPU
+//!   area by the stack it runs on, sets the GS base, and puts the old one back at the end.
 //!
-//! A debug exception in the kernel is of a program's watchpoint: the kernel touched what is watched, or MOV SS held the exception
-//! back until the first instruction of an entry, where the stack and GS are still the program's. It is passed over, on a stack of
-//! its own (the double fault's, from which nobody returns), without touching anything else. Linux tells nobody of it, either.
+//! A debug exception in the kernel is of a program's watchpoint: the kernel touched what is
+//! watched, or MOV SS held the exception back until the first instruction of an entry, where the
+//! stack and GS are still the program's. It is passed over, on a stack of its own (the double
+//! fault's, from which nobody returns), without touching anything else. Linux tells nobody of it,
+//! either.
 //!
-//! Interrupts are off in all of them. Direction and alignment-check flags are the interrupted code's and are cleared first.
+//! Interrupts are off in all of them. Direction and alignment-check flags are the interrupted
+//! code's and are cleared first.
 
 use core::arch::{asm, global_asm};
 use core::mem::size_of;
@@ -116,8 +121,9 @@ user::with_registers!(global_asm (
     pop_registers!(),
     "iretq",
     "",
-    // On the stack that `enter` prepared; the registers go where it said, the stack pointer goes back to where it was,
-    // and the rest is a return from `enter` with the vector in RAX and the error code in RDX.
+    // On the stack that `enter` prepared; the registers go where it said, the stack pointer goes
+    // back to where it was, and the rest is a return from `enter` with the vector in RAX and the
+    // error code in RDX.
     "skerry_trap_from_user:",
     "swapgs",
     "push rax",
@@ -210,13 +216,13 @@ pub fn stub(vector: u8) -> u64 {
     (unsafe { &raw const STUBS[usize::from(vector)] }) as u64
 }
 
-/// Forbids access to user memory until the next `stac`; interrupted code may have been in a user copy, and a program may
-/// have set the flag.
+/// Forbids access to user memory until the next `stac`; interrupted code may have been in a user
+/// copy, and a program may have set the flag.
 #[inline]
 pub fn close_user_memory() {
     if features::has(Features::SMAP) {
-        // SAFETY: the instruction exists with SMAP, and only takes a permission away. It comes back with the flags of the
-        // interrupted code.
+        // SAFETY: the instruction exists with SMAP, and only takes a permission away. It comes back
+        // with the flags of the interrupted code.
         unsafe { asm!("clac", options(nostack)) };
     }
 }
@@ -241,7 +247,9 @@ extern "C" fn kernel_trap(frame: &mut KernelFrame) {
 fn kernel_page_fault(frame: &mut KernelFrame) {
     // Read first: the next fault overwrites it.
     let address = msr::cr2();
-    let Some(fixup) = usercopy::fixup(frame.rip) else { panic::exception(frame, Some(address)) };
+    let Some(fixup) = usercopy::fixup(frame.rip) else {
+        panic::exception(frame, Some(address))
+    };
     let write = frame.error & page_fault::WRITE != 0;
     let ordinary = frame.error & (page_fault::RESERVED | page_fault::FETCH) == 0;
     if address < user::USER_END && ordinary && frame.rflags & rflags::IF != 0 {
@@ -273,7 +281,8 @@ extern "C" fn special_trap(frame: &mut KernelFrame) {
                 msr::halt_forever();
             }
         }
-        // A double fault is a fault that could not be delivered, most often because of where the stack pointer is.
+        // A double fault is a fault that could not be delivered, most often because of where the
+        // stack pointer is.
         DOUBLE_FAULT => panic::exception(frame, Some(msr::cr2())),
         _ => panic::exception(frame, None),
     }

@@ -1,15 +1,18 @@
 //! Ring 3 and back: [`enter`] runs a program until it needs the kernel, and returns why.
 //!
-//! The caller's callee-saved registers stay on its kernel stack; the stack pointer at that moment is where the processor
-//! (through the task state segment) and the system call entry continue, so a return to the kernel is a return from
-//! `enter`, whatever caused it. Everything above is ordinary Rust.
+//! The caller's callee-saved registers stay on its kernel stack; the stack pointer at that moment
+//! is where the processor (through the task state segment) and the system call entry continue, so a
+//! return to the kernel is a return from `enter`, whatever caused it. Everything above is ordinary
+//! Rust.
 //!
-//! Most system calls need no more than their arguments and change no more than the result. For these the entry calls a
-//! function ([`Quick`]) right away and goes back to ring 3: the registers that a function preserves are not even saved. Only
-//! if the function says so, or something else is to be done first, does `enter` return.
+//! Most system calls need no more than their arguments and change no more than the result. For
+//! these the entry calls a function ([`Quick`]) right away and goes back to ring 3: the registers
+//! that a function preserves are not even saved. Only if the function says so, or something else is
+//! to be done first, does `enter` return.
 //!
-//! A program cannot reach a segment of its choice: CS and SS are constants, DS, ES, FS and GS are null selectors, there is
-//! no compatibility mode. Debug registers hold addresses of programs only (`UserFpu::set_breakpoints`).
+//! A program cannot reach a segment of its choice: CS and SS are constants, DS, ES, FS and GS are
+//! null selectors, there is no compatibility mode. Debug registers hold addresses of programs only
+//! (`UserFpu::set_breakpoints`).
 
 use core::arch::{asm, naked_asm};
 use core::cell::Cell;
@@ -22,8 +25,8 @@ use super::{cpu, gdt, msr, trap};
 use crate::irq::{self, Hook};
 
 pub use super::usercopy::{
-    ShortString, UserFault, cmpxchg_u32, load_u32, load_u64, read_bytes, read_cstr, store_u8, store_u32, store_u64, with_value,
-    write_bytes, zero,
+    ShortString, UserFault, cmpxchg_u32, load_u32, load_u64, read_bytes, read_cstr, store_u8,
+    store_u32, store_u64, with_value, write_bytes, zero,
 };
 
 /// One past the highest address of a program.
@@ -69,8 +72,9 @@ impl UserRegs {
     pub const SS: u16 = gdt::USER_DATA;
 }
 
-/// An assembly macro's invocation in which each register's name stands for its offset in [`UserRegs`]: the lines in parentheses, then
-/// operands. Names that the lines do not need are in a comment of theirs, because each has to occur.
+/// An assembly macro's invocation in which each register's name stands for its offset in
+/// [`UserRegs`]: the lines in parentheses, then operands. Names that the lines do not need are in a
+/// comment of theirs, because each has to occur.
 macro_rules! with_registers {
     ($register:ident) => {
         core::mem::offset_of!($crate::user::UserRegs, $register)
@@ -106,8 +110,9 @@ pub(super) use with_registers;
 /// Why a program stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trap {
-    /// It executed SYSCALL, and the quick function said [`Answer::full`], with its word in `rax`; the number is
-    /// the lower half of `orig_rax`, the arguments in `rdi`, `rsi`, `rdx`, `r10`, `r8`, `r9`.
+    /// It executed SYSCALL, and the quick function said [`Answer::full`], with its word in `rax`;
+    /// the number is the lower half of `orig_rax`, the arguments in `rdi`, `rsi`, `rdx`, `r10`,
+    /// `r8`, `r9`.
     Syscall,
     /// It touched memory that is not mapped as needed.
     PageFault {
@@ -124,7 +129,8 @@ pub enum Trap {
     Exception {
         /// Its vector.
         vector: u8,
-        /// Its error code, or 0; of a debug exception (1) what it is about: DR6, without the bits that are always the same.
+        /// Its error code, or 0; of a debug exception (1) what it is about: DR6, without the bits
+        /// that are always the same.
         code: u64,
     },
     /// An interrupt, which was handled, or the flag to stop was set. Time to look at signals.
@@ -144,14 +150,20 @@ impl Answer {
     #[inline]
     #[must_use]
     pub const fn done(result: u64) -> Self {
-        Self { value: result, full: 0 }
+        Self {
+            value: result,
+            full: 0,
+        }
     }
 
     /// It needs all registers, or `enter`'s caller: [`Trap::Syscall`], with this word.
     #[inline]
     #[must_use]
     pub const fn full(word: u64) -> Self {
-        Self { value: word, full: 1 }
+        Self {
+            value: word,
+            full: 1,
+        }
     }
 
     /// The result or the word, and whether it is a word.
@@ -161,8 +173,9 @@ impl Answer {
     }
 }
 
-/// A function that answers a system call, called in thread context with interrupts on. Of the registers, those that hold the
-/// number and the arguments, `rip`, `rsp` and `rflags` are the program's; the others are stale.
+/// A function that answers a system call, called in thread context with interrupts on. Of the
+/// registers, those that hold the number and the arguments, `rip`, `rsp` and `rflags` are the
+/// program's; the others are stale.
 pub type QuickCall<C> = extern "sysv64" fn(&C, &UserRegs) -> Answer;
 
 /// How a program's system calls are answered without leaving [`enter`].
@@ -171,10 +184,12 @@ pub struct Quick<'a, C> {
     pub calls: &'a [QuickCall<C>],
     /// Their first argument.
     pub context: &'a C,
-    /// If it is not 0 the program does not go on, and [`Trap::Interrupt`] is the answer. A flag that is set before an
-    /// interrupt to this CPU ends the program's run, so none is lost between looking and leaving.
+    /// If it is not 0 the program does not go on, and [`Trap::Interrupt`] is the answer. A flag
+    /// that is set before an interrupt to this CPU ends the program's run, so none is lost between
+    /// looking and leaving.
     pub stop: &'a AtomicU8,
-    /// How many calls get their function; the one after those gets `Answer::full(0)`, and then there are 2^32 again.
+    /// How many calls get their function; the one after those gets `Answer::full(0)`, and then
+    /// there are 2^32 again.
     pub left: Cell<u32>,
 }
 
@@ -185,25 +200,30 @@ const FLAGS_ALLOWED: u64 = {
 };
 /// Flags a program always has.
 const FLAGS_FORCED: u64 = rflags::FIXED | rflags::IF;
-/// Allowed flags that SYSRET can load: not TF, which would trap in the kernel's last instruction, and not RF.
+/// Allowed flags that SYSRET can load: not TF, which would trap in the kernel's last instruction,
+/// and not RF.
 const FLAGS_SYSRET: u64 = FLAGS_ALLOWED & !(FLAGS_SLOW as u64);
 /// Flags SYSCALL clears.
 const SYSCALL_FLAG_MASK: u64 = {
     use rflags::{AC, DF, IF, IOPL, NT, RF, TF};
     TF | IF | DF | IOPL | NT | RF | AC
 };
-/// Bits of an address in the lower, canonical half, which is where a program's code and segment bases are.
+/// Bits of an address in the lower, canonical half, which is where a program's code and segment
+/// bases are.
 const USER_BITS: u32 = 47;
 /// Flags that SYSRET must not restore; programs that have one return by IRETQ.
 const FLAGS_SLOW: u32 = (rflags::TF | rflags::RF) as u32;
-const _: () = assert!(FLAGS_ALLOWED == 0x0025_0dd5 && SYSCALL_FLAG_MASK == 0x0005_7700 && FLAGS_SLOW == 0x1_0100);
+const _: () = assert!(
+    FLAGS_ALLOWED == 0x0025_0dd5 && SYSCALL_FLAG_MASK == 0x0005_7700 && FLAGS_SLOW == 0x1_0100
+);
 /// What `run` reports for a system call, beyond all vectors.
 const SYSCALL: u64 = 0x100;
 
 /// System call registers of this CPU.
 pub(super) fn init_cpu() {
-    // SAFETY: the registers exist on every 64-bit CPU. The entry is assembly made for it; the selectors are those of our
-    // GDT. There is no compatibility mode to come from, so CSTAR gets no handler; a zero SYSENTER_CS makes SYSENTER fault.
+    // SAFETY: the registers exist on every 64-bit CPU. The entry is assembly made for it; the
+    // selectors are those of our GDT. There is no compatibility mode to come from, so CSTAR gets no
+    // handler; a zero SYSENTER_CS makes SYSENTER fault.
     unsafe {
         msr::write(msr::STAR, msr::star(gdt::SYSRET_BASE, gdt::KERNEL_CODE));
         msr::write(msr::LSTAR, syscall_entry as *const () as u64);
@@ -213,10 +233,12 @@ pub(super) fn init_cpu() {
     }
 }
 
-/// Runs the program with these registers in the active address space until something happens that `quick` does not deal with,
-/// and leaves its registers there. Interrupts are on at call and return. The registers that a `UserFpu` holds are loaded.
+/// Runs the program with these registers in the active address space until something happens that
+/// `quick` does not deal with, and leaves its registers there. Interrupts are on at call and
+/// return. The registers that a `UserFpu` holds are loaded.
 ///
-/// A code address that a program cannot have ends in a general protection exception of the program, without running it.
+/// A code address that a program cannot have ends in a general protection exception of the program,
+/// without running it.
 ///
 /// # Panics
 /// Within `CpuLocal::with`.
@@ -230,24 +252,35 @@ pub fn enter<C>(regs: &mut UserRegs, quick: &Quick<'_, C>) -> Trap {
     }
     if regs.rip >> USER_BITS != 0 {
         cpu::irqs_on();
-        return Trap::Exception { vector: GENERAL_PROTECTION, code: 0 };
+        return Trap::Exception {
+            vector: GENERAL_PROTECTION,
+            code: 0,
+        };
     }
-    // SYSRET takes RIP from RCX and RFLAGS from R11, so it is for programs that have them there anyway.
-    let sysret = regs.rcx == regs.rip && regs.r11 == regs.rflags && regs.rflags & !FLAGS_SYSRET == FLAGS_FORCED;
+    // SYSRET takes RIP from RCX and RFLAGS from R11, so it is for programs that have them there
+    // anyway.
+    let sysret = regs.rcx == regs.rip
+        && regs.r11 == regs.rflags
+        && regs.rflags & !FLAGS_SYSRET == FLAGS_FORCED;
     if !sysret {
         regs.rflags = regs.rflags & FLAGS_ALLOWED | FLAGS_FORCED;
     }
-    // SAFETY: interrupts are off; this CPU's area, GDT, IDT and system call registers are set up since `init_cpu`; the
-    // registers are exclusively borrowed until the program is back, but for the shared borrow that the quick function gets;
-    // RIP is below the canonical limit, and flags and selectors are good ones, so neither IRETQ nor SYSRET can fault in the
-    // kernel. The function gets the context of its own type.
+    // SAFETY: interrupts are off; this CPU's area, GDT, IDT and system call registers are set up
+    // since `init_cpu`; the registers are exclusively borrowed until the program is back, but for
+    // the shared borrow that the quick function gets; RIP is below the canonical limit, and flags
+    // and selectors are good ones, so neither IRETQ nor SYSRET can fault in the kernel. The
+    // function gets the context of its own type.
     let RawTrap { vector, code, left } = unsafe { run(regs, sysret, quick) };
     quick.left.set(left);
     if vector == SYSCALL {
         // As the instruction left them.
         (regs.rcx, regs.r11) = (regs.rip, regs.rflags);
         cpu::irqs_on();
-        return if code != 0 { Trap::Syscall } else { Trap::Interrupt };
+        return if code != 0 {
+            Trap::Syscall
+        } else {
+            Trap::Interrupt
+        };
     }
     trap::close_user_memory();
     let vector = vector as u8;
@@ -258,7 +291,10 @@ pub fn enter<C>(regs: &mut UserRegs, quick: &Quick<'_, C>) -> Trap {
             irq::handle(vector);
             Trap::Interrupt
         }
-        DEBUG => Trap::Exception { vector, code: msr::take_dr6() },
+        DEBUG => Trap::Exception {
+            vector,
+            code: msr::take_dr6(),
+        },
         _ => Trap::Exception { vector, code },
     };
     cpu::irqs_on();
@@ -271,8 +307,8 @@ struct RawTrap {
     left: u32,
 }
 
-/// What `run` leaves on the stack for the system call entry, from the stored stack pointer up: the return address, then
-/// these, RBP and RBX. Eight words keep the stack aligned for the call.
+/// What `run` leaves on the stack for the system call entry, from the stored stack pointer up: the
+/// return address, then these, RBP and RBX. Eight words keep the stack aligned for the call.
 const STACK_CALLS: usize = 8;
 const STACK_COUNT: usize = 16;
 /// The upper half of that word: how many calls are left.
@@ -281,18 +317,20 @@ const STACK_CONTEXT: usize = 24;
 const STACK_STOP: usize = 32;
 const STACK_REGS: usize = 40;
 
-/// Goes to ring 3. Every entry from there ends in a `ret` that continues here, or goes back by itself. In line, so that the
-/// caller saves only the registers it needs.
+/// Goes to ring 3. Every entry from there ends in a `ret` that continues here, or goes back by
+/// itself. In line, so that the caller saves only the registers it needs.
 ///
 /// # Safety
-/// Interrupts off, the CPU set up, `regs.rip` and flags checked; `sysret` only if RCX and R11 equal RIP and RFLAGS.
+/// Interrupts off, the CPU set up, `regs.rip` and flags checked; `sysret` only if RCX and R11 equal
+/// RIP and RFLAGS.
 #[inline(always)]
 unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, quick: &Quick<'_, C>) -> RawTrap {
     let (vector, code, count): (u64, u64, u64);
-    // SAFETY: the caller vouches for the registers. RBX and RBP are saved on the stack, all others are declared as lost, and
-    // the stack pointer comes back as it was: the entries from ring 3 load it from where it is stored here, and
-    // return to the address on top of it, with the vector in RAX and the error code in RDX. The stack is aligned for a call,
-    // here and eight words further down.
+    // SAFETY: the caller vouches for the registers. RBX and RBP are saved on the stack, all others
+    // are declared as lost, and the stack pointer comes back as it was: the entries from ring 3
+    // load it from where it is stored here, and return to the address on top of it, with the vector
+    // in RAX and the error code in RDX. The stack is aligned for a call, here and eight words
+    // further down.
     unsafe {
         with_registers!(asm (
             "push rbx",
@@ -346,13 +384,18 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, quick: &Quick<'_, C>) -> Raw
             out("r10") _, out("r11") _, out("r12") _, out("r13") _, out("r14") _, out("r15") _,
         );
     }
-    RawTrap { vector, code, left: (count >> 32) as u32 }
+    RawTrap {
+        vector,
+        code,
+        left: (count >> 32) as u32,
+    }
 }
 
-/// Where SYSCALL goes: saves what a function may change into the `UserRegs` of the running `enter`, which the stack pointer
-/// names for the time being (interrupts are off, and NMI and machine checks have stacks of their own), and calls the quick
-/// function on the stack that `run` prepared. If it has dealt with the call and nothing else is to be done, back by SYSRET:
-/// RIP comes from an instruction that was executed, below `USER_END`, and is not the function's to change.
+/// Where SYSCALL goes: saves what a function may change into the `UserRegs` of the running `enter`,
+/// which the stack pointer names for the time being (interrupts are off, and NMI and machine checks
+/// have stacks of their own), and calls the quick function on the stack that `run` prepared. If it
+/// has dealt with the call and nothing else is to be done, back by SYSRET: RIP comes from an
+/// instruction that was executed, below `USER_END`, and is not the function's to change.
 #[unsafe(naked)]
 unsafe extern "sysv64" fn syscall_entry() {
     with_registers!(naked_asm (
@@ -423,13 +466,15 @@ unsafe extern "sysv64" fn syscall_entry() {
 
 static FAULT_HANDLER: Hook<fn(usize, bool) -> bool> = Hook::new();
 
-/// Sets what is called when the kernel faults on a user address in one of the user copies: in thread context, interrupts
-/// on. `true` means: try again.
+/// Sets what is called when the kernel faults on a user address in one of the user copies: in
+/// thread context, interrupts on. `true` means: try again.
 pub fn set_fault_handler(handler: fn(addr: usize, write: bool) -> bool) {
     FAULT_HANDLER.set(handler);
 }
 
 /// Gives a kernel-mode fault on a user address to the registered handler.
 pub(super) fn handle_kernel_fault(address: usize, write: bool) -> bool {
-    FAULT_HANDLER.get().is_some_and(|handler| handler(address, write))
+    FAULT_HANDLER
+        .get()
+        .is_some_and(|handler| handler(address, write))
 }

@@ -1,12 +1,14 @@
 //! The kernel's access to a program's memory.
 //!
-//! Every access is a few instructions of assembly, which go on elsewhere if one of them faults. A fault on a user address first
-//! goes to the registered handler (demand paging, copy on write), in thread context with
-//! interrupts on, and the instruction is tried again if that succeeds; string instructions continue where they were.
-//! With interrupts off there is no handler, so that a copy from a place that must not sleep fails instead.
+//! Every access is a few instructions of assembly, which go on elsewhere if one of them faults. A
+//! fault on a user address first goes to the registered handler (demand paging, copy on write), in
+//! thread context with interrupts on, and the instruction is tried again if that succeeds; string
+//! instructions continue where they were. With interrupts off there is no handler, so that a copy
+//! from a place that must not sleep fails instead.
 //!
 //! Addresses are checked against [`USER_END`] first, so kernel memory is never reached; what the
-//! pages allow is the processor's business (CR0.WP is set). With SMAP, user memory is open only in these instructions.
+//! pages allow is the processor's business (CR0.WP is set). With SMAP, user memory is open only in
+//! these instructions.
 
 use core::arch::global_asm;
 use core::mem::MaybeUninit;
@@ -21,8 +23,8 @@ use super::user::USER_END;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserFault;
 
-// Each routine returns what is left to do: 0 means success. `stac` and `clac` are patched out by a branch, because they do
-// not exist without SMAP.
+// Each routine returns what is left to do: 0 means success. `stac` and `clac` are patched out by a
+// branch, because they do not exist without SMAP.
 global_asm!(
     ".macro skerry_open",
     "cmp byte ptr [rip + {smap}], 0",
@@ -115,8 +117,9 @@ global_asm!(
     "skerry_close",
     "xor eax, eax",
     "ret",
-    // rdi: to, rsi: from, rdx: most bytes (not 0), rcx: where to put the bytes before the NUL, or rdx if there is none.
-    // First eight at a time, up to the end of the page: what is behind the NUL may not be there.
+    // rdi: to, rsi: from, rdx: most bytes (not 0), rcx: where to put the bytes before the NUL, or
+    // rdx if there is none. First eight at a time, up to the end of the page: what is behind the
+    // NUL may not be there.
     ".global skerry_user_string",
     "skerry_user_string:",
     "skerry_open",
@@ -133,7 +136,8 @@ global_asm!(
     "ja 21f",
     "mov rax, [rsi + r8]",
     "mov [rdi + r8], rax",
-    // The lowest byte that is 0 is the first whose highest bit is set in (word - ones) & !word & (ones << 7).
+    // The lowest byte that is 0 is the first whose highest bit is set in (word - ones) & !word &
+    // (ones << 7).
     "mov r10, rax",
     "sub r10, r11",
     "not rax",
@@ -163,7 +167,8 @@ global_asm!(
     "skerry_close",
     "xor eax, eax",
     "ret",
-    // rdi: to (a multiple of 64), rsi, rdx, rcx: the words of a `SignalFrame`. XSAVE writes only the first word of the header.
+    // rdi: to (a multiple of 64), rsi, rdx, rcx: the words of a `SignalFrame`. XSAVE writes only
+    // the first word of the header.
     ".global skerry_user_xsave",
     "skerry_user_xsave:",
     "skerry_open",
@@ -244,7 +249,8 @@ unsafe extern "sysv64" {
     fn skerry_user_cmpxchg32(word: *mut u32, old: u32, new: u32, found: &mut u32) -> usize;
     fn skerry_user_string(to: *mut u8, from: *const u8, most: usize, length: &mut usize) -> usize;
     fn skerry_user_xsave(to: *mut u8, magic_and_total: u64, features: u64, size: u64) -> usize;
-    fn skerry_user_xrstor(from: *const u8, magic_and_total: u64, features: u64, size: u64) -> usize;
+    fn skerry_user_xrstor(from: *const u8, magic_and_total: u64, features: u64, size: u64)
+    -> usize;
     fn skerry_probe(from: *const u64, result: &mut u64) -> usize;
     static skerry_user_first: u8;
     static skerry_user_failed: u8;
@@ -258,7 +264,10 @@ pub(super) fn init_cpu() {
 
 /// Where to go on after a fault at `rip`, if that is one of the accesses above.
 pub(super) fn fixup(rip: u64) -> Option<u64> {
-    let (first, failed) = (&raw const skerry_user_first as u64, &raw const skerry_user_failed as u64);
+    let (first, failed) = (
+        &raw const skerry_user_first as u64,
+        &raw const skerry_user_failed as u64,
+    );
     if (first..failed).contains(&rip) {
         Some(failed)
     } else if rip == skerry_probe as *const () as u64 {
@@ -287,7 +296,8 @@ fn done(left: usize) -> Result<(), UserFault> {
 #[inline]
 pub fn read_bytes(dst: &mut [u8], src: usize) -> Result<(), UserFault> {
     check(src, dst.len())?;
-    // SAFETY: the source is user memory, whose faults are handled; the destination is borrowed exclusively.
+    // SAFETY: the source is user memory, whose faults are handled; the destination is borrowed
+    // exclusively.
     done(unsafe { skerry_user_copy(dst.as_mut_ptr(), src as *const u8, dst.len()) })
 }
 
@@ -312,7 +322,8 @@ pub fn with_value<T: FromBytes, R>(src: usize, see: impl FnOnce(&T) -> R) -> Res
 #[inline]
 pub fn write_bytes(dst: usize, src: &[u8]) -> Result<(), UserFault> {
     check(dst, src.len())?;
-    // SAFETY: the destination is user memory, which holds nothing of the kernel's; faults are handled.
+    // SAFETY: the destination is user memory, which holds nothing of the kernel's; faults are
+    // handled.
     done(unsafe { skerry_user_copy(dst as *mut u8, src.as_ptr(), src.len()) })
 }
 
@@ -337,8 +348,8 @@ impl<const ROOM: usize> ShortString<ROOM> {
         Self([MaybeUninit::uninit(); ROOM])
     }
 
-    /// Copies a NUL-terminated string and returns it, without the NUL; `None` if there is no room for it, or it lies at the very end
-    /// of user memory.
+    /// Copies a NUL-terminated string and returns it, without the NUL; `None` if there is no room
+    /// for it, or it lies at the very end of user memory.
     ///
     /// # Errors
     /// [`UserFault`] if a byte before the NUL cannot be read.
@@ -349,9 +360,17 @@ impl<const ROOM: usize> ShortString<ROOM> {
         }
         let mut length = 0;
         // SAFETY: as in `read_cstr`, with the whole of `self` as the buffer.
-        done(unsafe { skerry_user_string(self.0.as_mut_ptr().cast(), src as *const u8, ROOM, &mut length) })?;
+        done(unsafe {
+            skerry_user_string(
+                self.0.as_mut_ptr().cast(),
+                src as *const u8,
+                ROOM,
+                &mut length,
+            )
+        })?;
         // SAFETY: the bytes before the NUL were written.
-        Ok((length < ROOM).then(|| unsafe { core::slice::from_raw_parts(self.0.as_ptr().cast(), length) }))
+        Ok((length < ROOM)
+            .then(|| unsafe { core::slice::from_raw_parts(self.0.as_ptr().cast(), length) }))
     }
 }
 
@@ -361,21 +380,31 @@ impl<const ROOM: usize> Default for ShortString<ROOM> {
     }
 }
 
-/// Copies a NUL-terminated string, without the NUL, and returns its length; `buf.len()` if there is no NUL in that many
-/// bytes.
+/// Copies a NUL-terminated string, without the NUL, and returns its length; `buf.len()` if there is
+/// no NUL in that many bytes.
 ///
 /// # Errors
 /// [`UserFault`] if a byte before the NUL cannot be read.
 pub fn read_cstr(src: usize, buf: &mut [u8]) -> Result<usize, UserFault> {
     let most = buf.len().min(USER_END.saturating_sub(src));
     if most == 0 {
-        return if buf.is_empty() { Ok(0) } else { Err(UserFault) };
+        return if buf.is_empty() {
+            Ok(0)
+        } else {
+            Err(UserFault)
+        };
     }
     let mut length = 0;
-    // SAFETY: at most `most` bytes are read from user memory, whose faults are handled, and written to the buffer.
+    // SAFETY: at most `most` bytes are read from user memory, whose faults are handled, and written
+    // to the buffer.
     done(unsafe { skerry_user_string(buf.as_mut_ptr(), src as *const u8, most, &mut length) })?;
-    // A string that runs up to the end of user space is cut off by the address limit, not by the buffer.
-    if length == most && most < buf.len() { Err(UserFault) } else { Ok(length) }
+    // A string that runs up to the end of user space is cut off by the address limit, not by the
+    // buffer.
+    if length == most && most < buf.len() {
+        Err(UserFault)
+    } else {
+        Ok(length)
+    }
 }
 
 /// Reads a 32-bit word; in one access if it is aligned.
@@ -435,7 +464,8 @@ pub fn store_u64(dst: usize, value: u64) -> Result<(), UserFault> {
     done(unsafe { skerry_user_store64(dst as *mut u64, value) })
 }
 
-/// Replaces `old` by `new` in a program's 32-bit word, atomically, and returns what was there: `old` means it was replaced.
+/// Replaces `old` by `new` in a program's 32-bit word, atomically, and returns what was there:
+/// `old` means it was replaced.
 ///
 /// # Errors
 /// As [`write_bytes`]; also if the word is not aligned.
@@ -459,25 +489,41 @@ pub(super) struct SignalFrame {
     pub(super) size: u64,
 }
 
-/// Stores this CPU's floating-point registers in a program's memory. The address is a multiple of 64.
+/// Stores this CPU's floating-point registers in a program's memory. The address is a multiple of
+/// 64.
 ///
 /// # Errors
 /// As [`write_bytes`].
 pub(super) fn store_registers(to: usize, frame: &SignalFrame) -> Result<(), UserFault> {
     check(to, frame.size as usize + 4)?;
     // SAFETY: as in `write_bytes`.
-    done(unsafe { skerry_user_xsave(to as *mut u8, frame.magic_and_total, frame.features, frame.size) })
+    done(unsafe {
+        skerry_user_xsave(
+            to as *mut u8,
+            frame.magic_and_total,
+            frame.features,
+            frame.size,
+        )
+    })
 }
 
 /// Loads this CPU's floating-point registers from a program's memory.
 ///
 /// # Errors
-/// As [`read_bytes`]; also if what is there is no frame like this one. The registers may have changed.
+/// As [`read_bytes`]; also if what is there is no frame like this one. The registers may have
+/// changed.
 pub(super) fn load_registers(from: usize, frame: &SignalFrame) -> Result<(), UserFault> {
     check(from, frame.size as usize + 4)?;
-    // SAFETY: as in `read_bytes`. The processor refuses a state that it cannot have by an exception, and the kernel uses none
-    // of these registers.
-    done(unsafe { skerry_user_xrstor(from as *const u8, frame.magic_and_total, frame.features, frame.size) })
+    // SAFETY: as in `read_bytes`. The processor refuses a state that it cannot have by an
+    // exception, and the kernel uses none of these registers.
+    done(unsafe {
+        skerry_user_xrstor(
+            from as *const u8,
+            frame.magic_and_total,
+            frame.features,
+            frame.size,
+        )
+    })
 }
 
 /// Reads kernel memory that may not be there, for back traces.

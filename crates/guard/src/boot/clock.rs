@@ -1,16 +1,18 @@
 //! The machine's clocks, once: how fast TSC and local APIC timer run, and what time it is.
 //!
-//! Where CPUID says the TSC's rate it is believed. Otherwise it is counted against channel 0 of the interval timer (8254),
-//! whose rate is the same on every PC and which even the smallest virtual machines have. The countdown is started first thing
-//! and looked at when the rate is needed: what the boot does in between is the measurement's time and not lost. An instance
-//! is told the result in its descriptor and never measures.
+//! Where CPUID says the TSC's rate it is believed. Otherwise it is counted against channel 0 of the
+//! interval timer (8254), whose rate is the same on every PC and which even the smallest virtual
+//! machines have. The countdown is started first thing and looked at when the rate is needed: what
+//! the boot does in between is the measurement's time and not lost. An instance is told the result
+//! in its descriptor and never measures.
 
 use raw_cpuid::CpuId;
 use x86_spec::{pit, rtc};
 
 use crate::arch::{apic, port, timer};
 
-/// How much of the interval timer's countdown a measurement takes at least: 4 ms, for which one count of error is 0.02%.
+/// How much of the interval timer's countdown a measurement takes at least: 4 ms, for which one
+/// count of error is 0.02%.
 const PIT_COUNTS: u16 = (pit::HZ / 250) as u16;
 
 /// Rates, in Hz.
@@ -35,13 +37,15 @@ pub(super) struct Calibration {
 impl Calibration {
     /// Starts the countdown.
     pub(super) fn start() -> Self {
-        Self { start: start_countdown() }
+        Self {
+            start: start_countdown(),
+        }
     }
 
     /// The rates. The local APIC is reachable.
     pub(super) fn finish(self) -> Rates {
-        // A machine that is stopped in between (by its host, or by firmware) gives measurements that differ, and one that
-        // took longer to come here than the countdown lasts has none.
+        // A machine that is stopped in between (by its host, or by firmware) gives measurements
+        // that differ, and one that took longer to come here than the countdown lasts has none.
         const ATTEMPTS: u32 = 5;
         let cpuid = CpuId::new();
         let known = cpuid.get_tsc_info().and_then(|info| info.tsc_frequency());
@@ -61,15 +65,26 @@ impl Calibration {
         });
         // Nothing but a broken timer gives 0; the kernel must not divide by it.
         let tsc = tsc.unwrap_or(0).max(1_000_000);
-        Rates { tsc, lapic: lapic_by_cpuid(&cpuid).unwrap_or_else(|| measure_lapic(tsc)).max(1_000_000) }
+        Rates {
+            tsc,
+            lapic: lapic_by_cpuid(&cpuid)
+                .unwrap_or_else(|| measure_lapic(tsc))
+                .max(1_000_000),
+        }
     }
 }
 
-/// The local APIC timer's rate, where it need not be measured: it runs on the crystal clock where CPUID names that (SDM
-/// vol. 3A, 11.5.4), and counts nanoseconds under QEMU's emulation, where with `-icount` its count cannot even be read.
+/// The local APIC timer's rate, where it need not be measured: it runs on the crystal clock where
+/// CPUID names that (SDM vol. 3A, 11.5.4), and counts nanoseconds under QEMU's emulation, where
+/// with `-icount` its count cannot even be read.
 fn lapic_by_cpuid(cpuid: &CpuId<raw_cpuid::CpuIdReaderNative>) -> Option<u64> {
-    let crystal = cpuid.get_tsc_info().map(|info| u64::from(info.nominal_frequency())).filter(|hz| *hz != 0);
-    let emulated = cpuid.get_hypervisor_info().is_some_and(|h| h.identify() == raw_cpuid::Hypervisor::QEMU);
+    let crystal = cpuid
+        .get_tsc_info()
+        .map(|info| u64::from(info.nominal_frequency()))
+        .filter(|hz| *hz != 0);
+    let emulated = cpuid
+        .get_hypervisor_info()
+        .is_some_and(|h| h.identify() == raw_cpuid::Hypervisor::QEMU);
     crystal.or_else(|| emulated.then_some(1_000_000_000))
 }
 
@@ -91,7 +106,8 @@ fn measure_lapic(tsc_hz: u64) -> u64 {
 
 /// Starts the interval timer's countdown. `None` if there is no such timer.
 fn start_countdown() -> Option<Look> {
-    // SAFETY: the supervisor owns the interval timer; nobody else uses it, and its interrupt is never let through.
+    // SAFETY: the supervisor owns the interval timer; nobody else uses it, and its interrupt is
+    // never let through.
     unsafe {
         port::outb(pit::COMMAND, pit::COUNT_DOWN);
         port::outb(pit::CHANNEL_0, pit::LONGEST as u8);
@@ -100,12 +116,15 @@ fn start_countdown() -> Option<Look> {
     look()
 }
 
-/// The TSC's rate by two measurements that began together; the second one takes longer. `None` if the countdown ended
-/// meanwhile, or never moved.
+/// The TSC's rate by two measurements that began together; the second one takes longer. `None` if
+/// the countdown ended meanwhile, or never moved.
 fn measure_since(start: Look) -> Option<(u64, u64)> {
     let rate = |end: Look| (end.tsc - start.tsc) * pit::HZ / u64::from(start.pit - end.pit);
     let middle = look_after(start, PIT_COUNTS / 2)?;
-    let end = look_after(start, PIT_COUNTS.max((start.pit - middle.pit).saturating_add(PIT_COUNTS / 8)))?;
+    let end = look_after(
+        start,
+        PIT_COUNTS.max((start.pit - middle.pit).saturating_add(PIT_COUNTS / 8)),
+    )?;
     Some((rate(middle), rate(end)))
 }
 
@@ -121,8 +140,8 @@ fn look_after(from: Look, counts: u16) -> Option<Look> {
     last.filter(|look| from.pit.saturating_sub(look.pit) >= counts)
 }
 
-/// The counters, the TSC close to the moment the interval timer's count is latched. Of several looks, the one that took the
-/// least time.
+/// The counters, the TSC close to the moment the interval timer's count is latched. Of several
+/// looks, the one that took the least time.
 fn look() -> Option<Look> {
     const LOOKS: u32 = 4;
     let mut best: Option<(u64, Look)> = None;
@@ -132,11 +151,20 @@ fn look() -> Option<Look> {
         unsafe { port::outb(pit::COMMAND, pit::READ_BACK) };
         let after = timer::tsc();
         // SAFETY: as above.
-        let [status, low, high] = unsafe { [port::inb(pit::CHANNEL_0), port::inb(pit::CHANNEL_0), port::inb(pit::CHANNEL_0)] };
+        let [status, low, high] = unsafe {
+            [
+                port::inb(pit::CHANNEL_0),
+                port::inb(pit::CHANNEL_0),
+                port::inb(pit::CHANNEL_0),
+            ]
+        };
         if status & pit::OVER != 0 {
             return None;
         }
-        let look = Look { pit: u16::from_le_bytes([low, high]), tsc: before + (after - before) / 2 };
+        let look = Look {
+            pit: u16::from_le_bytes([low, high]),
+            tsc: before + (after - before) / 2,
+        };
         if best.is_none_or(|(took, _)| after - before < took) {
             best = Some((after - before, look));
         }
@@ -145,7 +173,8 @@ fn look() -> Option<Look> {
 }
 
 fn cmos(index: u8) -> u8 {
-    // SAFETY: the supervisor owns the clock chip. The index's top bit, which would mask NMIs, stays clear.
+    // SAFETY: the supervisor owns the clock chip. The index's top bit, which would mask NMIs, stays
+    // clear.
     unsafe {
         port::outb(rtc::INDEX, index);
         port::inb(rtc::DATA)

@@ -1,7 +1,8 @@
-//! The 32-bit entry: PVH (QEMU `-kernel`, Firecracker, Cloud Hypervisor) and multiboot2 (GRUB, BIOS and UEFI).
+//! The 32-bit entry: PVH (QEMU `-kernel`, Firecracker, Cloud Hypervisor) and multiboot2 (GRUB, BIOS
+//! and UEFI).
 //!
-//! Both arrive in protected mode without paging. The image is at the physical address it is linked for. Before any Rust runs,
-//! the initial data is put aside: instances are started from it.
+//! Both arrive in protected mode without paging. The image is at the physical address it is linked
+//! for. Before any Rust runs, the initial data is put aside: instances are started from it.
 
 use core::arch::global_asm;
 

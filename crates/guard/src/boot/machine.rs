@@ -1,4 +1,5 @@
-//! The supervisor's partition descriptor: everything of the machine that nobody else owns, which at boot is everything.
+//! The supervisor's partition descriptor: everything of the machine that nobody else owns, which at
+//! boot is everything.
 
 use core::arch::asm;
 use core::cell::UnsafeCell;
@@ -6,8 +7,9 @@ use core::ops::Range;
 
 use abi::Descriptor;
 use abi::descriptor::{
-    CpuEntry, FLAG_COM1, FLAG_INVARIANT_TSC, FLAG_TSC_DEADLINE, FLAG_X2APIC, IRQ_ACTIVE_LOW, IRQ_LEVEL, IoApic, IrqLine,
-    MAX_CPUS, MAX_RANGES, MemRange, PortRange, RESERVED_FIRMWARE, RESERVED_IMAGE, ROLE_SUPERVISOR, Reserved,
+    CpuEntry, FLAG_COM1, FLAG_INVARIANT_TSC, FLAG_TSC_DEADLINE, FLAG_X2APIC, IRQ_ACTIVE_LOW,
+    IRQ_LEVEL, IoApic, IrqLine, MAX_CPUS, MAX_RANGES, MemRange, PortRange, RESERVED_FIRMWARE,
+    RESERVED_IMAGE, ROLE_SUPERVISOR, Reserved,
 };
 use abi::layout::{GRANULE_FRAMES, LAPIC_MMIO, PAGE_SIZE};
 use acpi::{MadtEntry, Memory, PowerOff, Tables};
@@ -45,17 +47,28 @@ struct LowMemory;
 
 impl Memory for LowMemory {
     fn read(&self, at: u64, to: &mut [u8]) -> bool {
-        if at == 0 || at.checked_add(to.len() as u64).is_none_or(|end| end > 4 << 30) {
+        if at == 0
+            || at
+                .checked_add(to.len() as u64)
+                .is_none_or(|end| end > 4 << 30)
+        {
             return false;
         }
-        // SAFETY: the boot tables map it, `describe` runs on them, and `to` is this code's own. What is read may be anything;
-        // all callers treat it as such.
-        unsafe { core::ptr::copy_nonoverlapping(core::ptr::with_exposed_provenance(at as usize), to.as_mut_ptr(), to.len()) };
+        // SAFETY: the boot tables map it, `describe` runs on them, and `to` is this code's own.
+        // What is read may be anything; all callers treat it as such.
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                core::ptr::with_exposed_provenance(at as usize),
+                to.as_mut_ptr(),
+                to.len(),
+            )
+        };
         true
     }
 }
 
-/// Reads what loader, firmware and processor say, and writes the supervisor's descriptor; installs the park page.
+/// Reads what loader, firmware and processor say, and writes the supervisor's descriptor; installs
+/// the park page.
 ///
 /// # Safety
 /// Called once, on the boot tables, by the entry code's call with what the loader passed.
@@ -66,7 +79,9 @@ pub(super) unsafe fn describe(kind: u32, info: u32) -> Machine {
         MULTIBOOT2 => BootInfo::from_multiboot2(&LowMemory, u64::from(info)),
         _ => None,
     };
-    let Some(info) = info else { panic!("the boot loader's information makes no sense") };
+    let Some(info) = info else {
+        panic!("the boot loader's information makes no sense")
+    };
     // SAFETY: this runs once, before anybody else refers to it.
     let descriptor = unsafe { &mut *DESCRIPTOR.0.get() };
     descriptor.stamp();
@@ -80,7 +95,10 @@ pub(super) unsafe fn describe(kind: u32, info: u32) -> Machine {
     }
     let cpuid = CpuId::new();
     let x2apic = cpuid.get_feature_info().is_some_and(|f| f.has_x2apic());
-    descriptor.lapic_phys = tables.as_ref().and_then(acpi::local_apic_address).unwrap_or(0xfee0_0000);
+    descriptor.lapic_phys = tables
+        .as_ref()
+        .and_then(acpi::local_apic_address)
+        .unwrap_or(0xfee0_0000);
     if x2apic {
         descriptor.flags |= FLAG_X2APIC;
     } else {
@@ -103,19 +121,28 @@ pub(super) unsafe fn describe(kind: u32, info: u32) -> Machine {
                     let _ = apic_ids.try_push(apic_id);
                 }
             }
-            MadtEntry::IoApic { id, address, gsi_base } => {
-                let ioapic = IoApic { phys: u64::from(address), gsi_base, id: u32::from(id) };
+            MadtEntry::IoApic {
+                id,
+                address,
+                gsi_base,
+            } => {
+                let ioapic = IoApic {
+                    phys: u64::from(address),
+                    gsi_base,
+                    id: u32::from(id),
+                };
                 let _ = descriptor.push_ioapic(ioapic);
             }
             MadtEntry::Override { source, gsi, flags } => {
                 if let Some(line) = irqs.get_mut(usize::from(source)) {
                     line.gsi = gsi;
-                    line.flags =
-                        if flags & 3 == 3 { IRQ_ACTIVE_LOW } else { 0 } | if flags >> 2 & 3 == 3 { IRQ_LEVEL } else { 0 };
+                    line.flags = if flags & 3 == 3 { IRQ_ACTIVE_LOW } else { 0 }
+                        | if flags >> 2 & 3 == 3 { IRQ_LEVEL } else { 0 };
                 }
             }
         });
-        // The cascade of the old controllers is no line, and the clock's and the lines below are claimed by nobody.
+        // The cascade of the old controllers is no line, and the clock's and the lines below are
+        // claimed by nobody.
         for line in irqs {
             if line.isa != 2 {
                 let _ = descriptor.push_irq(line);
@@ -128,10 +155,17 @@ pub(super) unsafe fn describe(kind: u32, info: u32) -> Machine {
         let _ = descriptor.push_ports(PortRange { base, len: 8 });
     }
 
-    let own = info.cmdline().split_whitespace().filter_map(|word| word.strip_prefix("supervisor_cpus=")).next_back();
+    let own = info
+        .cmdline()
+        .split_whitespace()
+        .filter_map(|word| word.strip_prefix("supervisor_cpus="))
+        .next_back();
     let own = own.and_then(|n| n.parse::<usize>().ok()).unwrap_or(1);
     for (slot, apic_id) in apic_ids.iter().enumerate().take(own.max(1)) {
-        let _ = descriptor.push_cpu(CpuEntry { apic_id: *apic_id, slot: slot as u32 });
+        let _ = descriptor.push_cpu(CpuEntry {
+            apic_id: *apic_id,
+            slot: slot as u32,
+        });
     }
 
     describe_memory(descriptor, &info);
@@ -140,12 +174,22 @@ pub(super) unsafe fn describe(kind: u32, info: u32) -> Machine {
     if let Err(error) = descriptor.validate() {
         panic!("the machine's description: {error}");
     }
-    let usable = |range: &Range<u64>| range.contains(&park::TRAMPOLINE) && range.contains(&(park::TRAMPOLINE + 0xfff));
-    assert!(info.memory.iter().any(usable), "no memory at {:#x} to start CPUs from", park::TRAMPOLINE);
+    let usable = |range: &Range<u64>| {
+        range.contains(&park::TRAMPOLINE) && range.contains(&(park::TRAMPOLINE + 0xfff))
+    };
+    assert!(
+        info.memory.iter().any(usable),
+        "no memory at {:#x} to start CPUs from",
+        park::TRAMPOLINE
+    );
     // SAFETY: on the boot tables, once; memory below 1 MiB is in nobody's descriptor.
     unsafe { park::install(&apic_ids, x2apic) };
     let power = tables.map(|tables| tables.power()).unwrap_or_default();
-    Machine { descriptor, cpus: apic_ids.len(), power }
+    Machine {
+        descriptor,
+        cpus: apic_ids.len(),
+        power,
+    }
 }
 
 /// Memory from 1 MiB on, and what of it is in use.
@@ -157,18 +201,29 @@ fn describe_memory(descriptor: &mut Descriptor, info: &BootInfo) {
     let mut next_frame = 0u64;
     for run in &runs {
         let start = run.start.max(FIRST).next_multiple_of(PAGE);
-        // A last page that is only partly memory, or not reported as such, is left out, unless the archive ends in it: QEMU's
-        // microvm puts it there. What else is in that page was read before it is freed with the archive.
+        // A last page that is only partly memory, or not reported as such, is left out, unless the
+        // archive ends in it: QEMU's microvm puts it there. What else is in that page was read
+        // before it is freed with the archive.
         let whole = run.end / PAGE * PAGE;
         let rounded = whole + PAGE;
-        let ends_here = |module: &Range<u64>| module.start < whole && (whole + 1..=rounded).contains(&module.end);
-        let end = if info.module.as_ref().is_some_and(ends_here) { rounded } else { whole };
+        let ends_here = |module: &Range<u64>| {
+            module.start < whole && (whole + 1..=rounded).contains(&module.end)
+        };
+        let end = if info.module.as_ref().is_some_and(ends_here) {
+            rounded
+        } else {
+            whole
+        };
         if start >= end {
             continue;
         }
         // Congruent to the physical number, so that granules of one are granules of the other.
         let first_frame = next_frame + start / PAGE % GRANULE_FRAMES;
-        let range = MemRange { first_frame, phys: start, count: (end - start) / PAGE };
+        let range = MemRange {
+            first_frame,
+            phys: start,
+            count: (end - start) / PAGE,
+        };
         if !descriptor.push_range(range) {
             early!("more than {MAX_RANGES} runs of memory: the rest is left unused");
             break;
@@ -178,8 +233,12 @@ fn describe_memory(descriptor: &mut Descriptor, info: &BootInfo) {
     let image = super::image();
     let start = park::loaded_at(image.text.start);
     let pages = (image.data.end - image.text.start) / PAGE_SIZE;
-    descriptor.image_frame = reserve(descriptor, start..start + (pages * PAGE_SIZE) as u64, RESERVED_IMAGE)
-        .expect("the image is in memory that the loader reports");
+    descriptor.image_frame = reserve(
+        descriptor,
+        start..start + (pages * PAGE_SIZE) as u64,
+        RESERVED_IMAGE,
+    )
+    .expect("the image is in memory that the loader reports");
     descriptor.image_frames = pages as u64;
     if let Some(module) = &info.module {
         match frame_at(descriptor, module.start) {
@@ -196,7 +255,10 @@ fn describe_memory(descriptor: &mut Descriptor, info: &BootInfo) {
 }
 
 fn frame_at(descriptor: &Descriptor, phys: u64) -> Option<u64> {
-    let range = descriptor.ranges().iter().find(|r| (r.phys..r.phys + r.count * PAGE_SIZE as u64).contains(&phys))?;
+    let range = descriptor
+        .ranges()
+        .iter()
+        .find(|r| (r.phys..r.phys + r.count * PAGE_SIZE as u64).contains(&phys))?;
     Some(range.first_frame + (phys - range.phys) / PAGE_SIZE as u64)
 }
 
@@ -204,36 +266,57 @@ fn frame_at(descriptor: &Descriptor, phys: u64) -> Option<u64> {
 fn reserve(descriptor: &mut Descriptor, bytes: Range<u64>, kind: u32) -> Option<u64> {
     let first_frame = frame_at(descriptor, bytes.start)?;
     let pages = (bytes.end.div_ceil(PAGE_SIZE as u64) - bytes.start / PAGE_SIZE as u64) as u32;
-    assert!(descriptor.push_reserved(Reserved { first_frame, count: pages, kind }), "a handful of reservations");
+    assert!(
+        descriptor.push_reserved(Reserved {
+            first_frame,
+            count: pages,
+            kind
+        }),
+        "a handful of reservations"
+    );
     Some(first_frame)
 }
 
-fn describe_clock(descriptor: &mut Descriptor, cpuid: &CpuId<raw_cpuid::CpuIdReaderNative>, calibration: Calibration) {
+fn describe_clock(
+    descriptor: &mut Descriptor,
+    cpuid: &CpuId<raw_cpuid::CpuIdReaderNative>,
+    calibration: Calibration,
+) {
     let (unix_time, read_at) = (clock::unix_time(), timer::tsc());
     let rates = calibration.finish();
     descriptor.tsc_hz = rates.tsc;
     descriptor.lapic_hz = rates.lapic;
     descriptor.tsc_base = crate::role::boot_tsc();
-    let since_boot = u128::from(read_at - descriptor.tsc_base) * 1_000_000_000 / u128::from(rates.tsc);
+    let since_boot =
+        u128::from(read_at - descriptor.tsc_base) * 1_000_000_000 / u128::from(rates.tsc);
     descriptor.wall_base_ns = (unix_time * 1_000_000_000).saturating_sub(since_boot as u64);
-    if cpuid.get_feature_info().is_some_and(|f| f.has_tsc_deadline()) {
+    if cpuid
+        .get_feature_info()
+        .is_some_and(|f| f.has_tsc_deadline())
+    {
         descriptor.flags |= FLAG_TSC_DEADLINE;
     }
-    if cpuid.get_advanced_power_mgmt_info().is_some_and(|p| p.has_invariant_tsc()) {
+    if cpuid
+        .get_advanced_power_mgmt_info()
+        .is_some_and(|p| p.has_invariant_tsc())
+    {
         descriptor.flags |= FLAG_INVARIANT_TSC;
     }
 }
 
-/// What is unpredictable at boot: the processor's generator where there is one, and how long things took.
+/// What is unpredictable at boot: the processor's generator where there is one, and how long things
+/// took.
 fn seed() -> [u8; 32] {
-    let has_rdrand = CpuId::new().get_feature_info().is_some_and(|f| f.has_rdrand());
+    let has_rdrand = CpuId::new()
+        .get_feature_info()
+        .is_some_and(|f| f.has_rdrand());
     let mut seed = [0; 32];
     for chunk in seed.chunks_exact_mut(8) {
         let mut word = timer::tsc().rotate_left(17);
         if has_rdrand {
             let random: u64;
-            // SAFETY: the instruction exists, by CPUID; it has no effect but on the register and flags. If it fails the
-            // register is 0.
+            // SAFETY: the instruction exists, by CPUID; it has no effect but on the register and
+            // flags. If it fails the register is 0.
             unsafe { asm!("rdrand {}", out(reg) random, options(nostack, nomem)) };
             word ^= random;
         }
@@ -242,7 +325,8 @@ fn seed() -> [u8; 32] {
     seed
 }
 
-/// Maps the local APIC's registers at their fixed address on the boot tables, for machines without x2APIC.
+/// Maps the local APIC's registers at their fixed address on the boot tables, for machines without
+/// x2APIC.
 fn map_local_apic(phys: u64) {
     use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -257,7 +341,8 @@ fn map_local_apic(phys: u64) {
     second.0[LAPIC_MMIO >> 21 & 511].store(phys_of(first) | PRESENT_WRITE, Ordering::Relaxed);
     first.0[LAPIC_MMIO >> 12 & 511].store(phys | PRESENT_WRITE | UNCACHED, Ordering::Relaxed);
     let root = crate::arch::msr::cr3() as usize;
-    // SAFETY: the boot tables' root, seen at its own address; its entry for device registers is unused.
+    // SAFETY: the boot tables' root, seen at its own address; its entry for device registers is
+    // unused.
     unsafe {
         core::ptr::with_exposed_provenance_mut::<u64>(root)
             .add(LAPIC_MMIO >> 39 & 511)

@@ -1,8 +1,9 @@
 //! From the first instruction to `kernel_main` (`docs/boot.md`).
 //!
-//! There are two ways in. A machine starts at `entry`'s 32-bit code, which a boot loader jumps to; the code here then writes
-//! the supervisor's own partition descriptor. An instance starts at `smp::instance_entry`, out of the park page, with a
-//! descriptor its supervisor has written. Both go on in `run`: from the descriptor on there is one path.
+//! There are two ways in. A machine starts at `entry`'s 32-bit code, which a boot loader jumps to;
+//! the code here then writes the supervisor's own partition descriptor. An instance starts at
+//! `smp::instance_entry`, out of the park page, with a descriptor its supervisor has written. Both
+//! go on in `run`: from the descriptor on there is one path.
 //!
 //! | file | subject |
 //! |---|---|
@@ -40,8 +41,8 @@ unsafe extern "Rust" {
     safe fn skerry_kernel_secondary() -> !;
 }
 
-/// Names the functions of the kernel crate that the guard calls: on the first CPU, with everything of the guard's set up
-/// and interrupts off, and on each further CPU of the instance.
+/// Names the functions of the kernel crate that the guard calls: on the first CPU, with everything
+/// of the guard's set up and interrupts off, and on each further CPU of the instance.
 #[macro_export]
 macro_rules! entry {
     ($main:path, $secondary:path) => {
@@ -71,8 +72,9 @@ pub(crate) fn image() -> ImageLayout {
     }
 }
 
-/// The parts of the image that an instance's copy is made of: what never changes, and the data as it was when the boot
-/// loader left, which the entry code has put aside. The rest of the image is zeroes.
+/// The parts of the image that an instance's copy is made of: what never changes, and the data as
+/// it was when the boot loader left, which the entry code has put aside. The rest of the image is
+/// zeroes.
 pub(crate) struct Pristine {
     /// Text and constants, from the image's start on.
     pub constant: &'static [u8],
@@ -85,8 +87,9 @@ pub(crate) struct Pristine {
 /// See [`Pristine`].
 pub(crate) fn pristine() -> Pristine {
     let between = |range: Range<*const u8>| {
-        // SAFETY: the bounds are the linker's; text and constants are mapped readable and never change. The pristine copy
-        // is written by the entry code before any Rust runs, and never after.
+        // SAFETY: the bounds are the linker's; text and constants are mapped readable and never
+        // change. The pristine copy is written by the entry code before any Rust runs, and never
+        // after.
         unsafe { core::slice::from_raw_parts(range.start, range.end.addr() - range.start.addr()) }
     };
     let (start, data) = (&raw const image_start, (&raw const data_start).addr());
@@ -99,7 +102,8 @@ pub(crate) fn pristine() -> Pristine {
     }
 }
 
-/// First Rust code of a machine: called once by the entry assembly, on the boot stack, with interrupts off.
+/// First Rust code of a machine: called once by the entry assembly, on the boot stack, with
+/// interrupts off.
 extern "C" fn start_machine(kind: u32, info: u32) -> ! {
     role::set_entry_tsc(timer::tsc());
     logging::use_com1();
@@ -108,7 +112,8 @@ extern "C" fn start_machine(kind: u32, info: u32) -> ! {
 
     let descriptor = machine.descriptor;
     role::adopt(descriptor);
-    let frame_of = |va: usize| Frame(descriptor.image_frame + ((va - image().text.start) / PAGE_SIZE) as u64);
+    let frame_of =
+        |va: usize| Frame(descriptor.image_frame + ((va - image().text.start) / PAGE_SIZE) as u64);
     let shared = [
         Shared {
             va: DESCRIPTOR,
@@ -116,11 +121,26 @@ extern "C" fn start_machine(kind: u32, info: u32) -> ! {
             pages: abi::descriptor::SIZE / PAGE_SIZE,
             access: Access::Read,
         },
-        Shared { va: PARK, at: frame_of(park::page()), pages: 1, access: Access::ReadExecute },
+        Shared {
+            va: PARK,
+            at: frame_of(park::page()),
+            pages: 1,
+            access: Access::ReadExecute,
+        },
     ];
-    // SAFETY: the descriptor was written from the firmware's memory map with everything in use reserved; the boot tables map
-    // the low 4 GiB at their own addresses.
-    unsafe { mem::init(descriptor, Start::Boot { base: 0, reach: 4 << 30 }, &image(), &shared) };
+    // SAFETY: the descriptor was written from the firmware's memory map with everything in use
+    // reserved; the boot tables map the low 4 GiB at their own addresses.
+    unsafe {
+        mem::init(
+            descriptor,
+            Start::Boot {
+                base: 0,
+                reach: 4 << 30,
+            },
+            &image(),
+            &shared,
+        )
+    };
     // SAFETY: the tables just loaded map it there.
     unsafe { role::adopt_mapped() };
 
@@ -137,7 +157,10 @@ pub(crate) fn start_instance() -> ! {
     unsafe { role::adopt_mapped() };
     logging::use_ring();
     if let Some(window) = role::window() {
-        window.status.entry_tsc.store(role::boot_tsc(), core::sync::atomic::Ordering::Relaxed);
+        window
+            .status
+            .entry_tsc
+            .store(role::boot_tsc(), core::sync::atomic::Ordering::Relaxed);
     }
     // SAFETY: the descriptor validated and is the supervisor's word; the tables are complete.
     unsafe { mem::init(role::descriptor(), Start::Loaded, &image(), &[]) };
@@ -160,8 +183,9 @@ pub(crate) fn enter_secondary() -> ! {
     skerry_kernel_secondary()
 }
 
-/// Brings the instance's further CPUs in: the supervisor starts its own at once, an instance asks its supervisor to. They
-/// arrive in the kernel's secondary entry. False if there is no memory for them; then they stay where they are.
+/// Brings the instance's further CPUs in: the supervisor starts its own at once, an instance asks
+/// its supervisor to. They arrive in the kernel's secondary entry. False if there is no memory for
+/// them; then they stay where they are.
 pub fn start_further_cpus() -> bool {
     if role::descriptor().cpus().len() == 1 {
         return true;
@@ -178,7 +202,10 @@ pub fn start_further_cpus() -> bool {
             }
         }
         Some(window) => {
-            window.status.wants_cpus.store(1, core::sync::atomic::Ordering::Release);
+            window
+                .status
+                .wants_cpus
+                .store(1, core::sync::atomic::Ordering::Release);
             crate::ipi::ring_peer();
         }
     }

@@ -1,12 +1,14 @@
-//! The frame allocator of the instance: `frames::Frames` over all of its memory, and each CPU's stock of zeroed pages.
+//! The frame allocator of the instance: `frames::Frames` over all of its memory, and each CPU's
+//! stock of zeroed pages.
 //!
 //! No lock is taken: frames may be allocated and freed anywhere, interrupt handlers included.
 //!
-//! A CPU with nothing to do zeroes pages ahead ([`idle_step`]), one at a time, until it has 64 of them or memory is
-//! scarce. What is in these stocks counts as free, and goes back before a request is refused.
+//! A CPU with nothing to do zeroes pages ahead ([`idle_step`]), one at a time, until it has 64 of
+//! them or memory is scarce. What is in these stocks counts as free, and goes back before a request
+//! is refused.
 //!
-//! For each granule one bit says whether any of it was handed out to this instance since it was last scrubbed. It saves
-//! zeroing memory twice before it is granted to another instance (`grant`).
+//! For each granule one bit says whether any of it was handed out to this instance since it was
+//! last scrubbed. It saves zeroing memory twice before it is granted to another instance (`grant`).
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,15 +24,17 @@ use super::{TOTAL, direct, local, reclaim};
 pub(super) const GRANULE_ORDER: u8 = frames::AREA_ORDER;
 /// Order of the largest blocks: 1 GiB.
 pub(super) const MAX_ORDER: u8 = frames::MAX_ORDER;
-/// Pages are zeroed ahead, and large pages made, only while more than this part of memory is free: one sixteenth.
+/// Pages are zeroed ahead, and large pages made, only while more than this part of memory is free:
+/// one sixteenth.
 const SCARCE_PART: u64 = 16;
 
 const _: () = assert!(frames::AREA_FRAMES == GRANULE_FRAMES);
 
 static ALLOCATOR: Once<Frames<'static>> = Once::new();
 
-/// Starts the allocator; once, from `mem::init`. All frames that `frames` has free are reachable through the direct map
-/// and used by nobody. What the firmware left in memory belonged to no instance, so no granule counts as used.
+/// Starts the allocator; once, from `mem::init`. All frames that `frames` has free are reachable
+/// through the direct map and used by nobody. What the firmware left in memory belonged to no
+/// instance, so no granule counts as used.
 pub(super) fn init(frames: Frames<'static>) {
     ALLOCATOR.call_once(|| frames);
 }
@@ -48,16 +52,24 @@ fn take(order: u8, take: impl Fn(&Frames<'static>) -> Option<u64>) -> Option<Blo
         reclaim::reclaim((PAGE_SIZE as u64) << order);
         take(allocator)
     })?;
-    Some(Block { first: Frame(first), order }.checked())
+    Some(
+        Block {
+            first: Frame(first),
+            order,
+        }
+        .checked(),
+    )
 }
 
-/// Frames that pages of programs and files leave to the kernel: an 1/64 of memory, 512 KiB to 8 MiB. Without it a program could
-/// take the last frame, and the kernel would find none for what cannot fail.
+/// Frames that pages of programs and files leave to the kernel: an 1/64 of memory, 512 KiB to 8
+/// MiB. Without it a program could take the last frame, and the kernel would find none for what
+/// cannot fail.
 fn kernels_share() -> u64 {
     (TOTAL.load(Ordering::Relaxed) / 64).clamp(128, 2048)
 }
 
-/// Whether one more page may be made for programs and files. Most of the time this looks at the CPU's own budget only.
+/// Whether one more page may be made for programs and files. Most of the time this looks at the
+/// CPU's own budget only.
 #[inline]
 pub(super) fn may_make_page() -> bool {
     let budget = &local::mine().budget;
@@ -96,17 +108,25 @@ pub(super) fn give_back_zeroed() -> u64 {
 
 /// Pages zeroed ahead and not used yet.
 pub(super) fn zeroed_ahead() -> u64 {
-    local::all().iter().map(|local| local.zeroed.len() as u64).sum()
+    local::all()
+        .iter()
+        .map(|local| local.zeroed.len() as u64)
+        .sum()
 }
 
-/// Work for a CPU that has nothing to do: zeroes one page ahead. `false` if there is nothing left to do. The caller calls it
-/// again as long as it stays idle, and may be taken off the CPU meanwhile.
+/// Work for a CPU that has nothing to do: zeroes one page ahead. `false` if there is nothing left
+/// to do. The caller calls it again as long as it stays idle, and may be taken off the CPU
+/// meanwhile.
 pub fn idle_step() -> bool {
     let zeroed = &local::mine().zeroed;
-    if zeroed.looks_full() || allocator().free_frames() < TOTAL.load(Ordering::Relaxed) / SCARCE_PART {
+    if zeroed.looks_full()
+        || allocator().free_frames() < TOTAL.load(Ordering::Relaxed) / SCARCE_PART
+    {
         return false;
     }
-    let Some(block) = Block::new(0) else { return false };
+    let Some(block) = Block::new(0) else {
+        return false;
+    };
     // SAFETY: the block is ours, and free frames are in the direct map.
     unsafe { direct::zero(block.ptr(), 1) };
     let kept = zeroed.push(block.first.0 as usize + 1);
@@ -124,29 +144,42 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Allocates a block, aligned to its size, its content undefined; `None` if there is none of that size.
+    /// Allocates a block, aligned to its size, its content undefined; `None` if there is none of
+    /// that size.
     #[inline]
     pub(crate) fn new(order: u8) -> Option<Self> {
         if order == 0
             && let Some(first) = allocator().alloc_one(local::cpu())
         {
-            return Some(Self { first: Frame(first), order }.checked());
+            return Some(
+                Self {
+                    first: Frame(first),
+                    order,
+                }
+                .checked(),
+            );
         }
         take(order, |frames| frames.alloc(local::cpu(), order))
     }
 
-    /// Allocates a granule for a large page, its content undefined, if there is one at hand and memory is plenty without it: nobody is
-    /// asked to give anything back for it.
+    /// Allocates a granule for a large page, its content undefined, if there is one at hand and
+    /// memory is plenty without it: nobody is asked to give anything back for it.
     pub(super) fn of_large_page() -> Option<Self> {
         let frames = allocator();
         let rest = kernels_share() + TOTAL.load(Ordering::Relaxed) / SCARCE_PART;
         let plenty = frames.free_frames() >= rest + GRANULE_FRAMES;
         let first = plenty.then(|| frames.alloc_area(local::cpu())).flatten()?;
-        Some(Self { first: Frame(first), order: GRANULE_ORDER }.checked())
+        Some(
+            Self {
+                first: Frame(first),
+                order: GRANULE_ORDER,
+            }
+            .checked(),
+        )
     }
 
-    /// Allocates a block of whole granules that is meant for another instance: it does not count as used yet. Its content
-    /// may be this instance's own until [`clean`].
+    /// Allocates a block of whole granules that is meant for another instance: it does not count as
+    /// used yet. Its content may be this instance's own until [`clean`].
     pub(super) fn of_granules(order: u8) -> Option<Self> {
         take(order, |frames| frames.alloc_untouched(local::cpu(), order))
     }
@@ -156,7 +189,10 @@ impl Block {
         if order == 0
             && let Some(name) = local::mine().zeroed.pop()
         {
-            return Some(Self { first: Frame(name as u64 - 1), order });
+            return Some(Self {
+                first: Frame(name as u64 - 1),
+                order,
+            });
         }
         let block = Self::new(order)?;
         // SAFETY: the block is ours, and free frames are in the direct map.
@@ -167,7 +203,8 @@ impl Block {
     /// It comes from the allocator: nobody has written to it since it was freed.
     #[inline]
     fn checked(self) -> Self {
-        // SAFETY: the block is ours, free frames are in the direct map, and all that frees one fills it.
+        // SAFETY: the block is ours, free frames are in the direct map, and all that frees one
+        // fills it.
         unsafe { poison::check(self.ptr(), self.bytes(), "a free block of frames") };
         self
     }
@@ -219,7 +256,8 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Allocates frames, aligned to `align` bytes, their content undefined; `None` if there are not as many in a row.
+    /// Allocates frames, aligned to `align` bytes, their content undefined; `None` if there are not
+    /// as many in a row.
     pub(super) fn new(count: u64, align: usize) -> Option<Self> {
         let size = count.next_power_of_two().max((align / PAGE_SIZE) as u64);
         let block = Block::new(size.trailing_zeros() as u8)?;
@@ -259,21 +297,36 @@ impl Drop for Run {
 /// # Safety
 /// The frames are this instance's, in the direct map, and used by nobody from now on.
 pub(super) unsafe fn donate(frames: core::ops::Range<u64>) {
-    for first in (frames.start / GRANULE_FRAMES * GRANULE_FRAMES..frames.end).step_by(GRANULE_FRAMES as usize) {
+    for first in (frames.start / GRANULE_FRAMES * GRANULE_FRAMES..frames.end)
+        .step_by(GRANULE_FRAMES as usize)
+    {
         allocator().set_touched(first, GRANULE_ORDER, true);
     }
     // SAFETY: by the caller's promise.
-    unsafe { poison::fill(direct::ptr(Frame(frames.start)), (frames.end - frames.start) as usize * PAGE_SIZE) };
+    unsafe {
+        poison::fill(
+            direct::ptr(Frame(frames.start)),
+            (frames.end - frames.start) as usize * PAGE_SIZE,
+        )
+    };
     allocator().add(frames.start, frames.end - frames.start, 0);
 }
 
-/// Makes a block of one frame that the allocator has not managed so far; dropping it gives it to the allocator.
+/// Makes a block of one frame that the allocator has not managed so far; dropping it gives it to
+/// the allocator.
 ///
 /// # Safety
 /// As for [`donate`].
 pub(super) unsafe fn adopt(frame: Frame) -> Block {
-    allocator().set_touched(frame.0 / GRANULE_FRAMES * GRANULE_FRAMES, GRANULE_ORDER, true);
-    Block { first: frame, order: 0 }
+    allocator().set_touched(
+        frame.0 / GRANULE_FRAMES * GRANULE_FRAMES,
+        GRANULE_ORDER,
+        true,
+    );
+    Block {
+        first: frame,
+        order: 0,
+    }
 }
 
 /// Number of whole granules that are free.
@@ -287,8 +340,8 @@ pub(super) fn free_frames() -> u64 {
     allocator().free_frames() + zeroed_ahead()
 }
 
-/// Makes sure that a block of granules holds nothing of this instance's, and counts it as used from now on. Costs nothing
-/// where it was scrubbed before, or not used since boot.
+/// Makes sure that a block of granules holds nothing of this instance's, and counts it as used from
+/// now on. Costs nothing where it was scrubbed before, or not used since boot.
 pub(super) fn clean(block: &Block) {
     for granule in 0..1 << (block.order - GRANULE_ORDER) {
         let first = block.first.add(granule * GRANULE_FRAMES);
@@ -302,7 +355,10 @@ pub(super) fn clean(block: &Block) {
 
 /// Zeroes one granule of a block, which nobody else does at the same time, and counts it as unused.
 pub(super) fn scrub(block: &Block, granule: u64) {
-    assert!(granule < 1 << (block.order - GRANULE_ORDER), "a granule beyond the block");
+    assert!(
+        granule < 1 << (block.order - GRANULE_ORDER),
+        "a granule beyond the block"
+    );
     let first = block.first.add(granule * GRANULE_FRAMES);
     // SAFETY: the granule is part of the caller's block, and in the direct map.
     unsafe { direct::zero(direct::ptr(first), GRANULE_FRAMES as usize) };

@@ -1,8 +1,9 @@
-//! The direct map: frame `f` is at `DIRECT + f * 4096`, as long as this instance owns it and has not granted it away.
+//! The direct map: frame `f` is at `DIRECT + f * 4096`, as long as this instance owns it and has
+//! not granted it away.
 //!
-//! Pages of programs change under the kernel's feet (a program may write to its page while the kernel copies from it), so
-//! their bytes are moved by string instructions in assembly, of which the compiler assumes nothing, and never through
-//! references.
+//! Pages of programs change under the kernel's feet (a program may write to its page while the
+//! kernel copies from it), so their bytes are moved by string instructions in assembly, of which
+//! the compiler assumes nothing, and never through references.
 
 use core::arch::asm;
 
@@ -20,7 +21,8 @@ fn base() -> usize {
 #[cfg(not(target_os = "none"))]
 use super::host::base;
 
-/// Where a frame is in the direct map. The pointer may be used as long as the frame is owned and mapped.
+/// Where a frame is in the direct map. The pointer may be used as long as the frame is owned and
+/// mapped.
 pub(crate) fn ptr(frame: Frame) -> *mut u8 {
     core::ptr::with_exposed_provenance_mut(base() + frame.0 as usize * PAGE_SIZE)
 }
@@ -33,9 +35,11 @@ pub(super) fn frame_at(ptr: *const u8) -> Frame {
 /// Zeroes `pages` pages.
 ///
 /// # Safety
-/// `at` is page-aligned, the pages are mapped for writing, and nobody holds references to their content.
+/// `at` is page-aligned, the pages are mapped for writing, and nobody holds references to their
+/// content.
 pub(crate) unsafe fn zero(at: *mut u8, pages: usize) {
-    // SAFETY: writes exactly `pages * 512` words from `at`, which the caller owns; the direction flag is clear by the ABI.
+    // SAFETY: writes exactly `pages * 512` words from `at`, which the caller owns; the direction
+    // flag is clear by the ABI.
     unsafe {
         asm!(
             "rep stosq",
@@ -50,11 +54,11 @@ pub(crate) unsafe fn zero(at: *mut u8, pages: usize) {
 /// Copies `len` bytes.
 ///
 /// # Safety
-/// `from` is mapped for reading and `to` for writing, `len` bytes each; they do not overlap. Both may be changed by
-/// others meanwhile, in which case the copy holds some mixture.
+/// `from` is mapped for reading and `to` for writing, `len` bytes each; they do not overlap. Both
+/// may be changed by others meanwhile, in which case the copy holds some mixture.
 pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: reads `len` bytes at `from` and writes `len` bytes at `to`, as the caller allows; words first, then the odd
-    // bytes. The direction flag is clear by the ABI.
+    // SAFETY: reads `len` bytes at `from` and writes `len` bytes at `to`, as the caller allows;
+    // words first, then the odd bytes. The direction flag is clear by the ABI.
     unsafe {
         asm!(
             "rep movsq",

@@ -1,4 +1,5 @@
-//! Frames before there is an allocator: what the descriptor leaves free, and a bump allocator over a piece of it.
+//! Frames before there is an allocator: what the descriptor leaves free, and a bump allocator over
+//! a piece of it.
 
 use core::ops::Range;
 
@@ -9,7 +10,8 @@ use arrayvec::ArrayVec;
 
 use super::frame::Frame;
 
-/// Reservations of the descriptor, the initramfs, the boot blob, and two runs that the early allocator takes.
+/// Reservations of the descriptor, the initramfs, the boot blob, and two runs that the early
+/// allocator takes.
 const MAX_HOLES: usize = MAX_RESERVED + 4;
 
 /// Runs of frames that are in use, ascending; they may overlap.
@@ -23,8 +25,14 @@ impl Holes {
         for reserved in descriptor.reserved() {
             holes.add(reserved.first_frame..reserved.first_frame + u64::from(reserved.count));
         }
-        holes.add(frames_of(descriptor.initramfs_frame, descriptor.initramfs_len));
-        holes.add(frames_of(descriptor.boot_blob_frame, descriptor.boot_blob_len));
+        holes.add(frames_of(
+            descriptor.initramfs_frame,
+            descriptor.initramfs_len,
+        ));
+        holes.add(frames_of(
+            descriptor.boot_blob_frame,
+            descriptor.boot_blob_len,
+        ));
         holes
     }
 
@@ -66,9 +74,10 @@ pub(super) struct Bump {
 }
 
 impl Bump {
-    /// Takes the lowest free run of at least `needed` frames whose physical addresses are all below `reach`; none if there is
-    /// no such run. The lowest, because the image is there and the allocator goes on from there: a kernel that keeps to
-    /// few large pages starts faster where memory is only made when it is first touched, as in every virtual machine.
+    /// Takes the lowest free run of at least `needed` frames whose physical addresses are all below
+    /// `reach`; none if there is no such run. The lowest, because the image is there and the
+    /// allocator goes on from there: a kernel that keeps to few large pages starts faster where
+    /// memory is only made when it is first touched, as in every virtual machine.
     pub(super) fn new(ranges: &[MemRange], holes: &Holes, reach: u64, needed: u64) -> Self {
         let mut lowest = 0..0;
         for range in ranges {
@@ -80,9 +89,14 @@ impl Bump {
                 }
             });
         }
-        // The search stays within `MAX_RANGES` ranges, each physically contiguous, so the run is too.
+        // The search stays within `MAX_RANGES` ranges, each physically contiguous, so the run is
+        // too.
         debug_assert!(ranges.len() <= MAX_RANGES);
-        Self { start: lowest.start, next: lowest.start, end: lowest.end }
+        Self {
+            start: lowest.start,
+            next: lowest.start,
+            end: lowest.end,
+        }
     }
 
     /// `count` frames in a row.
@@ -130,17 +144,34 @@ mod tests {
     #[test]
     fn bump_takes_the_lowest_run_that_suffices_and_is_in_reach() {
         let ranges = [
-            MemRange { first_frame: 0, phys: 0x20_0000, count: 512 },
-            MemRange { first_frame: 512, phys: 0x4000_0000, count: 4096 },
+            MemRange {
+                first_frame: 0,
+                phys: 0x20_0000,
+                count: 512,
+            },
+            MemRange {
+                first_frame: 512,
+                phys: 0x4000_0000,
+                count: 4096,
+            },
         ];
         let mut bump = Bump::new(&ranges, &holes(&[(90, 112)]), 0x4000_0000, 100);
         assert_eq!(bump.take(3), Some(Frame(112)));
         assert_eq!(bump.take(398), None);
         assert_eq!(bump.take(397), Some(Frame(115)));
         assert_eq!(bump.taken(), 112..512);
-        assert_eq!(Bump::new(&ranges, &holes(&[]), u64::MAX, 1).take(1), Some(Frame(0)));
-        assert_eq!(Bump::new(&ranges, &holes(&[]), u64::MAX, 513).take(1), Some(Frame(512)));
-        assert_eq!(Bump::new(&ranges, &holes(&[]), 0x4000_0000, 513).take(1), None);
+        assert_eq!(
+            Bump::new(&ranges, &holes(&[]), u64::MAX, 1).take(1),
+            Some(Frame(0))
+        );
+        assert_eq!(
+            Bump::new(&ranges, &holes(&[]), u64::MAX, 513).take(1),
+            Some(Frame(512))
+        );
+        assert_eq!(
+            Bump::new(&ranges, &holes(&[]), 0x4000_0000, 513).take(1),
+            None
+        );
         assert_eq!(Bump::new(&ranges, &holes(&[]), 0x20_3000, 1).take(4), None);
         assert_eq!(Bump::new(&[], &holes(&[]), u64::MAX, 1).take(1), None);
     }

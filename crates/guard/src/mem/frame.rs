@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-/// A 4 KiB frame of this instance, by its number within the instance. It says nothing of where the memory is, and a
-/// number alone gives no access to it.
+/// A 4 KiB frame of this instance, by its number within the instance. It says nothing of where the
+/// memory is, and a number alone gives no access to it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Frame(pub u64);
 

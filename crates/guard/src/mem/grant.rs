@@ -1,14 +1,17 @@
 //! Memory on its way to an instance and back.
 //!
-//! The supervisor takes whole granules out of its frame allocator ([`Granules::take`]), prepares them through its direct
-//! map, and then lets go of them ([`Granules::grant`]): they leave the direct map of all its CPUs, and from then on the
-//! supervisor cannot touch them either. They come back by [`Granules::take_back`], are scrubbed and freed.
+//! The supervisor takes whole granules out of its frame allocator ([`Granules::take`]), prepares
+//! them through its direct map, and then lets go of them ([`Granules::grant`]): they leave the
+//! direct map of all its CPUs, and from then on the supervisor cannot touch them either. They come
+//! back by [`Granules::take_back`], are scrubbed and freed.
 //!
-//! An instance gets nothing that belonged to another one, or to the supervisor: the frame allocator knows which granules
-//! were in use since they were last scrubbed, and `take` zeroes those. What an instance had is scrubbed when it comes back,
-//! so creating one costs no scrubbing in the usual case. (Memory not used since boot holds what the firmware left there.)
+//! An instance gets nothing that belonged to another one, or to the supervisor: the frame allocator
+//! knows which granules were in use since they were last scrubbed, and `take` zeroes those. What an
+//! instance had is scrubbed when it comes back, so creating one costs no scrubbing in the usual
+//! case. (Memory not used since boot holds what the firmware left there.)
 //!
-//! Granted memory that is dropped is leaked and counted: whoever loses track of its owner must not reuse it.
+//! Granted memory that is dropped is leaked and counted: whoever loses track of its owner must not
+//! reuse it.
 
 use ::alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +34,10 @@ static LEAKED: AtomicU64 = AtomicU64::new(0);
 
 /// Frames granted at the moment, and frames leaked since boot.
 pub(super) fn counts() -> (u64, u64) {
-    (GRANTED.load(Ordering::Relaxed), LEAKED.load(Ordering::Relaxed))
+    (
+        GRANTED.load(Ordering::Relaxed),
+        LEAKED.load(Ordering::Relaxed),
+    )
 }
 
 /// What scrubbing did.
@@ -64,13 +70,17 @@ pub(crate) struct Granules {
 }
 
 impl Granules {
-    /// Takes `count` granules out of the allocator, clean, in as few runs as it has. All or nothing.
+    /// Takes `count` granules out of the allocator, clean, in as few runs as it has. All or
+    /// nothing.
     pub(crate) fn take(count: u64) -> Result<Self, NoGranules> {
         let free = alloc::free_granules();
         if free < count {
             return Err(NoGranules::Short { free });
         }
-        let mut granules = Self { blocks: Vec::new(), granted: false };
+        let mut granules = Self {
+            blocks: Vec::new(),
+            granted: false,
+        };
         let mut missing = count;
         let mut order = alloc::MAX_ORDER;
         while missing > 0 {
@@ -82,7 +92,11 @@ impl Granules {
                 }
                 None if order > GRANULE_ORDER => order -= 1,
                 // Somebody else was faster.
-                None => return Err(NoGranules::Short { free: count - missing }),
+                None => {
+                    return Err(NoGranules::Short {
+                        free: count - missing,
+                    });
+                }
             }
         }
         granules.blocks.sort_unstable_by_key(Block::first);
@@ -100,16 +114,24 @@ impl Granules {
         self.blocks.iter().map(|block| block.bytes() as u64).sum()
     }
 
-    /// The granules as the instance will number them, from frame 0 on without holes; `None` if there are too many runs.
+    /// The granules as the instance will number them, from frame 0 on without holes; `None` if
+    /// there are too many runs.
     pub(crate) fn runs(&self) -> Option<ArrayVec<Run, MAX_RANGES>> {
         let mut runs = ArrayVec::<Run, MAX_RANGES>::new();
-        // Granule by granule: a block may span two ranges that are neighbours in frame numbers only.
+        // Granule by granule: a block may span two ranges that are neighbours in frame numbers
+        // only.
         for (granule, at) in self.granules().enumerate() {
             match runs.last_mut() {
                 Some(run) if phys::of(run.at).add(run.count * PAGE_SIZE as u64) == phys::of(at) => {
                     run.count += GRANULE_FRAMES;
                 }
-                _ => runs.try_push(Run { first: granule as u64 * GRANULE_FRAMES, at, count: GRANULE_FRAMES }).ok()?,
+                _ => runs
+                    .try_push(Run {
+                        first: granule as u64 * GRANULE_FRAMES,
+                        at,
+                        count: GRANULE_FRAMES,
+                    })
+                    .ok()?,
             }
         }
         Some(runs)
@@ -128,7 +150,8 @@ impl Granules {
         None
     }
 
-    /// Writes into the memory before it is granted, at a byte offset as the instance numbers its frames.
+    /// Writes into the memory before it is granted, at a byte offset as the instance numbers its
+    /// frames.
     ///
     /// # Panics
     /// If it was granted, or the bytes are not all within.
@@ -138,16 +161,20 @@ impl Granules {
         while !rest.is_empty() {
             let within = at as usize % PAGE_SIZE;
             let (now, later) = rest.split_at(rest.len().min(PAGE_SIZE - within));
-            let frame = self.frame(at / PAGE_SIZE as u64).expect("write beyond the instance's memory");
-            // SAFETY: a frame of ours, in the direct map as it is not granted; `now` ends within it. `bytes` is a
-            // reference to something else, as nobody has references into these frames.
+            let frame = self
+                .frame(at / PAGE_SIZE as u64)
+                .expect("write beyond the instance's memory");
+            // SAFETY: a frame of ours, in the direct map as it is not granted; `now` ends within
+            // it. `bytes` is a reference to something else, as nobody has references into these
+            // frames.
             unsafe { direct::copy(direct::ptr(frame).add(within), now.as_ptr(), now.len()) };
             at += now.len() as u64;
             rest = later;
         }
     }
 
-    /// Takes the memory out of this instance's direct map. When it returns, no CPU of this instance reaches it.
+    /// Takes the memory out of this instance's direct map. When it returns, no CPU of this instance
+    /// reaches it.
     pub(crate) fn grant(&mut self) {
         if !self.granted {
             self.granted = true;
@@ -160,7 +187,8 @@ impl Granules {
     /// Puts the memory back into the direct map.
     ///
     /// # Safety
-    /// Every CPU that had the memory mapped is confirmed to be parked or reset, and no device writes to it.
+    /// Every CPU that had the memory mapped is confirmed to be parked or reset, and no device
+    /// writes to it.
     pub(crate) unsafe fn take_back(&mut self) {
         if self.granted {
             // SAFETY: ours again, by the caller's promise.
@@ -176,7 +204,12 @@ impl Granules {
     /// If it is still granted.
     pub(crate) fn into_scrubbing(self) -> Scrubbing {
         assert!(!self.granted, "freeing granted memory");
-        Scrubbing { next: AtomicU64::new(0), done: AtomicU64::new(0), start: timer::now_ns(), memory: self }
+        Scrubbing {
+            next: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            start: timer::now_ns(),
+            memory: self,
+        }
     }
 
     /// The first frame of each granule, as the instance orders them.
@@ -188,8 +221,8 @@ impl Granules {
     }
 }
 
-/// Memory that came back from an instance, being zeroed piece by piece, by as many threads as like. It is freed when dropped;
-/// what was not zeroed then is before it is given to anyone.
+/// Memory that came back from an instance, being zeroed piece by piece, by as many threads as like.
+/// It is freed when dropped; what was not zeroed then is before it is given to anyone.
 #[derive(Debug)]
 pub struct Scrubbing {
     memory: Granules,
@@ -224,7 +257,10 @@ impl Scrubbing {
 
     /// Frees the memory.
     pub fn finish(self) -> Scrub {
-        Scrub { bytes: self.done.load(Ordering::Relaxed) * GRANULE_SIZE as u64, ns: timer::now_ns() - self.start }
+        Scrub {
+            bytes: self.done.load(Ordering::Relaxed) * GRANULE_SIZE as u64,
+            ns: timer::now_ns() - self.start,
+        }
     }
 }
 
@@ -234,7 +270,10 @@ impl Drop for Granules {
             let frames = self.bytes() / PAGE_SIZE as u64;
             GRANTED.fetch_sub(frames, Ordering::Relaxed);
             LEAKED.fetch_add(frames, Ordering::Relaxed);
-            log::error!("leaking {} MiB that an instance may still use", self.bytes() >> 20);
+            log::error!(
+                "leaking {} MiB that an instance may still use",
+                self.bytes() >> 20
+            );
             for block in self.blocks.drain(..) {
                 block.into_raw();
             }
@@ -250,12 +289,21 @@ mod tests {
     #[test]
     fn what_is_granted_comes_back_scrubbed() {
         host::set_up();
-        assert!(matches!(Granules::take(8), Err(NoGranules::Short { free: 3..8 })));
+        assert!(matches!(
+            Granules::take(8),
+            Err(NoGranules::Short { free: 3..8 })
+        ));
         let mut granules = Granules::take(3).unwrap();
         assert_eq!(granules.bytes(), 6 << 20);
         let runs = granules.runs().unwrap();
-        assert_eq!(runs.iter().map(|run| run.count).sum::<u64>(), 3 * GRANULE_FRAMES);
-        assert_eq!(granules.frame(GRANULE_FRAMES + 1).unwrap().0 % GRANULE_FRAMES, 1);
+        assert_eq!(
+            runs.iter().map(|run| run.count).sum::<u64>(),
+            3 * GRANULE_FRAMES
+        );
+        assert_eq!(
+            granules.frame(GRANULE_FRAMES + 1).unwrap().0 % GRANULE_FRAMES,
+            1
+        );
         assert_eq!(granules.frame(3 * GRANULE_FRAMES), None);
         // Across a page boundary, in the last granule.
         let offset = 3 * GRANULE_SIZE as u64 - 5000;

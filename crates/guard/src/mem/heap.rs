@@ -1,11 +1,13 @@
-//! The kernel heap behind `alloc`: slabs with per-CPU magazines (`slab`) up to 2 KiB, runs of frames beyond.
+//! The kernel heap behind `alloc`: slabs with per-CPU magazines (`slab`) up to 2 KiB, runs of
+//! frames beyond.
 //!
-//! Allocating and freeing a small object takes no lock unless the CPU's magazine is empty or full; a larger one takes none at
-//! all. The thread may be moved or interrupted anywhere in between. Slabs without objects go back to the frame allocator, and
-//! so does what the magazines hold when memory is short.
+//! Allocating and freeing a small object takes no lock unless the CPU's magazine is empty or full;
+//! a larger one takes none at all. The thread may be moved or interrupted anywhere in between.
+//! Slabs without objects go back to the frame allocator, and so does what the magazines hold when
+//! memory is short.
 //!
-//! Not for interrupt handlers (asserted in debug builds): the slabs behind the magazines are under sleeping locks, which are
-//! never held while frames are asked for.
+//! Not for interrupt handlers (asserted in debug builds): the slabs behind the magazines are under
+//! sleeping locks, which are never held while frames are asked for.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{NonNull, null_mut};
@@ -32,12 +34,16 @@ pub(super) fn shrink() {
 
 /// Bytes of free objects that the CPUs keep.
 pub(super) fn kept() -> u64 {
-    local::all().iter().map(|local| local.magazines.bytes() as u64).sum()
+    local::all()
+        .iter()
+        .map(|local| local.magazines.bytes() as u64)
+        .sum()
 }
 
 /// The sizes of small objects, and how many of each are in use.
 pub fn objects() -> impl Iterator<Item = (usize, usize)> {
-    HEAP.small.in_use(local::all().iter().map(|local| &local.magazines))
+    HEAP.small
+        .in_use(local::all().iter().map(|local| &local.magazines))
 }
 
 /// The allocator behind `alloc::alloc`.
@@ -46,7 +52,9 @@ pub(crate) struct Heap {
 }
 
 #[cfg_attr(target_os = "none", global_allocator)]
-static HEAP: Heap = Heap { small: Slabs::new(Blocks) };
+static HEAP: Heap = Heap {
+    small: Slabs::new(Blocks),
+};
 
 /// Slabs are blocks of frames.
 struct Blocks;
@@ -73,8 +81,12 @@ fn pages(layout: Layout) -> u64 {
 
 #[inline(never)]
 fn take_pages(layout: Layout) -> *mut u8 {
-    let Some(run) = Run::new(pages(layout), layout.align()) else { return null_mut() };
-    local::mine().heap.fetch_add(pages(layout), Ordering::Relaxed);
+    let Some(run) = Run::new(pages(layout), layout.align()) else {
+        return null_mut();
+    };
+    local::mine()
+        .heap
+        .fetch_add(pages(layout), Ordering::Relaxed);
     direct::ptr(run.into_raw())
 }
 
@@ -82,20 +94,25 @@ fn take_pages(layout: Layout) -> *mut u8 {
 /// `ptr` came from [`take_pages`] with the same layout, and nobody uses the object.
 #[inline(never)]
 unsafe fn give_pages(ptr: *mut u8, layout: Layout) {
-    local::mine().heap.fetch_sub(pages(layout), Ordering::Relaxed);
+    local::mine()
+        .heap
+        .fetch_sub(pages(layout), Ordering::Relaxed);
     // SAFETY: `take_pages` gave up ownership of this run.
     drop(unsafe { Run::from_raw(direct::frame_at(ptr), pages(layout)) });
 }
 
-// SAFETY: small objects come from slabs, larger ones from the frame allocator; a layout decides which, so `dealloc` finds the
-// same one. Classes suit their layouts, and blocks are aligned to their size, which is at least the alignment asked for.
+// SAFETY: small objects come from slabs, larger ones from the frame allocator; a layout decides
+// which, so `dealloc` finds the same one. Classes suit their layouts, and blocks are aligned to
+// their size, which is at least the alignment asked for.
 unsafe impl GlobalAlloc for Heap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         super::assert_may_sleep();
         match class_of(layout) {
-            // SAFETY: the instance's magazines are used with `HEAP` only, which is the one global allocator.
-            Some(class) => unsafe { self.small.alloc(&local::mine().magazines, class) }.map_or(null_mut(), NonNull::as_ptr),
+            // SAFETY: the instance's magazines are used with `HEAP` only, which is the one global
+            // allocator.
+            Some(class) => unsafe { self.small.alloc(&local::mine().magazines, class) }
+                .map_or(null_mut(), NonNull::as_ptr),
             None => take_pages(layout),
         }
     }
@@ -104,8 +121,11 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         super::assert_may_sleep();
         match (class_of(layout), NonNull::new(ptr)) {
-            // SAFETY: allocated by `alloc` with the same layout, as `GlobalAlloc`'s caller promises; otherwise as there.
-            (Some(class), Some(object)) => unsafe { self.small.free(&local::mine().magazines, object, class) },
+            // SAFETY: allocated by `alloc` with the same layout, as `GlobalAlloc`'s caller
+            // promises; otherwise as there.
+            (Some(class), Some(object)) => unsafe {
+                self.small.free(&local::mine().magazines, object, class)
+            },
             // SAFETY: `alloc` got this for the same layout.
             _ => unsafe { give_pages(ptr, layout) },
         }
@@ -119,7 +139,8 @@ unsafe impl GlobalAlloc for Heap {
             (None, None) if pages(layout) == pages(new) => return ptr,
             _ => {}
         }
-        // SAFETY: `new` has a non-zero size; the two allocations are distinct, and as long as the copy assumes.
+        // SAFETY: `new` has a non-zero size; the two allocations are distinct, and as long as the
+        // copy assumes.
         unsafe {
             let to = self.alloc(new);
             if !to.is_null() {
@@ -139,15 +160,28 @@ mod tests {
     #[test]
     fn objects_of_every_size_come_and_go() {
         host::set_up();
-        let layouts: Vec<Layout> = [(1, 1), (8, 8), (200, 8), (2048, 64), (2049, 8), (4096, 4096), (70_000, 16), (64, 8192)]
-            .iter()
-            .map(|(size, align)| Layout::from_size_align(*size, *align).unwrap())
-            .collect();
+        let layouts: Vec<Layout> = [
+            (1, 1),
+            (8, 8),
+            (200, 8),
+            (2048, 64),
+            (2049, 8),
+            (4096, 4096),
+            (70_000, 16),
+            (64, 8192),
+        ]
+        .iter()
+        .map(|(size, align)| Layout::from_size_align(*size, *align).unwrap())
+        .collect();
         for layout in layouts {
-            // SAFETY: the layout has a size; the object is written within it, grown to what is written, and freed.
+            // SAFETY: the layout has a size; the object is written within it, grown to what is
+            // written, and freed.
             unsafe {
                 let object = HEAP.alloc(layout);
-                assert!(!object.is_null() && object.addr().is_multiple_of(layout.align()), "{layout:?}");
+                assert!(
+                    !object.is_null() && object.addr().is_multiple_of(layout.align()),
+                    "{layout:?}"
+                );
                 object.write_bytes(7, layout.size());
                 let object = HEAP.realloc(object, layout, layout.size() * 3);
                 assert!((0..layout.size()).all(|at| *object.add(at) == 7));
@@ -161,7 +195,11 @@ mod tests {
         // SAFETY: allocated, and freed.
         unsafe {
             let object = HEAP.alloc(layout);
-            assert_eq!(HEAP.realloc(object, layout, layout.size() + 90), object, "the same frames");
+            assert_eq!(
+                HEAP.realloc(object, layout, layout.size() + 90),
+                object,
+                "the same frames"
+            );
             HEAP.dealloc(object, layout);
         }
         shrink();

@@ -1,4 +1,5 @@
-//! Memory of a pretended instance, for unit tests on the host: 16 MiB, with real page tables that no processor uses.
+//! Memory of a pretended instance, for unit tests on the host: 16 MiB, with real page tables that
+//! no processor uses.
 
 use std::alloc::{Layout, alloc};
 use std::sync::{LazyLock, Once};
@@ -18,7 +19,8 @@ pub(crate) const FRAMES: u64 = 8 * GRANULE_FRAMES;
 pub(crate) const PHYS: u64 = 0x20_0000;
 
 static MEMORY: LazyLock<usize> = LazyLock::new(|| {
-    let layout = Layout::from_size_align(FRAMES as usize * PAGE_SIZE, GRANULE_SIZE).expect("constants");
+    let layout =
+        Layout::from_size_align(FRAMES as usize * PAGE_SIZE, GRANULE_SIZE).expect("constants");
     // SAFETY: the layout has a size. Never freed.
     unsafe { alloc(layout) }.expose_provenance()
 });
@@ -32,16 +34,34 @@ pub(super) fn base() -> usize {
 pub(crate) fn set_up() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let range = MemRange { first_frame: 0, phys: PHYS, count: FRAMES };
+        let range = MemRange {
+            first_frame: 0,
+            phys: PHYS,
+            count: FRAMES,
+        };
         phys::init(&[range]);
         let mut used = 0..GRANULE_FRAMES;
         let part = |pages: usize| IMAGE + pages * PAGE_SIZE;
-        let image = ImageLayout { text: part(0)..part(1), rodata: part(1)..part(2), data: part(2)..part(3) };
-        let runs = [Run { first: 0, at: Frame(0), count: FRAMES }];
-        let plan = Plan { runs: &runs, image_first: 0, image: &image, shared: &[] };
+        let image = ImageLayout {
+            text: part(0)..part(1),
+            rodata: part(1)..part(2),
+            data: part(2)..part(3),
+        };
+        let runs = [Run {
+            first: 0,
+            at: Frame(0),
+            count: FRAMES,
+        }];
+        let plan = Plan {
+            runs: &runs,
+            image_first: 0,
+            image: &image,
+            shared: &[],
+        };
         used.start = 16;
         // SAFETY: frames of the first granule, each taken once.
-        let root = unsafe { build::build(&plan, View::Direct, &mut || used.next().map(Frame)) }.expect("tables");
+        let root = unsafe { build::build(&plan, View::Direct, &mut || used.next().map(Frame)) }
+            .expect("tables");
         kernel::init(root);
         // SAFETY: frames of the first granule, which nobody else takes.
         unsafe { meta::init(Frame(used.start), FRAMES) };
@@ -49,7 +69,9 @@ pub(crate) fn set_up() {
         let layout = Layout::from_size_align(bytes, PAGE_SIZE).expect("constants");
         // SAFETY: the layout has a size; zeroed, and never freed.
         unsafe { local::init(std::alloc::alloc_zeroed(layout), 1) };
-        let words = (0..frames::words_needed(FRAMES, 1)).map(|_| frames::AtomicU64::new(0)).collect();
+        let words = (0..frames::words_needed(FRAMES, 1))
+            .map(|_| frames::AtomicU64::new(0))
+            .collect();
         let frames = frames::Frames::new(FRAMES, 1, Vec::leak(words));
         frames.add(GRANULE_FRAMES, FRAMES - GRANULE_FRAMES, 0);
         allocator::init(frames);

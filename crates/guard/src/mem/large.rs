@@ -7,7 +7,8 @@ use super::frame::Frame;
 use super::page::Page;
 use super::{direct, meta};
 
-/// One counted reference to each of 512 pages in a row, aligned to 2 MiB. The pages can go separate ways at any time.
+/// One counted reference to each of 512 pages in a row, aligned to 2 MiB. The pages can go separate
+/// ways at any time.
 #[derive(Debug)]
 pub struct LargePage {
     first: Frame,
@@ -34,8 +35,15 @@ impl LargePage {
     /// If there is no such page.
     pub fn fill(&self, n: usize, page: &Page) {
         assert!(n < Self::PAGES, "page {n} of a large page");
-        // SAFETY: two frames in the direct map, of which we hold references, to different pages: this one was allocated as a whole.
-        unsafe { direct::copy(direct::ptr(self.first.add(n as u64)), direct::ptr(page.frame()), PAGE_SIZE) };
+        // SAFETY: two frames in the direct map, of which we hold references, to different pages:
+        // this one was allocated as a whole.
+        unsafe {
+            direct::copy(
+                direct::ptr(self.first.add(n as u64)),
+                direct::ptr(page.frame()),
+                PAGE_SIZE,
+            )
+        };
     }
 
     /// Whether nobody else has any of the pages.
@@ -63,7 +71,8 @@ impl LargePage {
     /// Turns a frame number back into the references it stands for.
     ///
     /// # Safety
-    /// `first` came from `into_frame`, or there is a reference to each of the 512 pages from it on that came from `Page::into_frame`; once for each.
+    /// `first` came from `into_frame`, or there is a reference to each of the 512 pages from it on
+    /// that came from `Page::into_frame`; once for each.
     pub(crate) unsafe fn from_frame(first: Frame) -> Self {
         Self { first }
     }
@@ -78,8 +87,8 @@ impl Drop for LargePage {
     fn drop(&mut self) {
         if self.is_exclusive() {
             meta::drop_granule();
-            // SAFETY: nobody else has a reference to any of the pages, so the block that `zeroed` took apart, in one piece or
-            // many, is ours again.
+            // SAFETY: nobody else has a reference to any of the pages, so the block that `zeroed`
+            // took apart, in one piece or many, is ours again.
             drop(unsafe { Block::from_raw(self.first, GRANULE_ORDER) });
         } else {
             // SAFETY: the references are ours, and go here.

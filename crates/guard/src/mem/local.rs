@@ -1,5 +1,5 @@
-//! What each CPU keeps at hand. Threads of any CPU may use any of it: nothing here needs interrupts off or preemption
-//! disabled, and a CPU's share can be taken back by whoever is short of memory.
+//! What each CPU keeps at hand. Threads of any CPU may use any of it: nothing here needs interrupts
+//! off or preemption disabled, and a CPU's share can be taken back by whoever is short of memory.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -44,7 +44,8 @@ pub(super) unsafe fn init(at: *mut u8, cpus: usize) {
     crate::arch::cpu::install_memory();
 }
 
-/// Number of the CPU this runs on: which share to use, and no more than that, since the thread may be moved at any moment.
+/// Number of the CPU this runs on: which share to use, and no more than that, since the thread may
+/// be moved at any moment.
 #[inline]
 pub(super) fn cpu() -> usize {
     #[cfg(target_os = "none")]
@@ -80,8 +81,11 @@ pub(super) fn mine() -> &'static Local {
     }
 }
 
-/// Sums a balance over all CPUs. Read one after another, the parts may add up to less than nothing for a moment.
+/// Sums a balance over all CPUs. Read one after another, the parts may add up to less than nothing
+/// for a moment.
 pub(super) fn sum(part: impl Fn(&Local) -> &AtomicU64) -> u64 {
-    let sum = all().iter().fold(0u64, |sum, local| sum.wrapping_add(part(local).load(Ordering::Relaxed)));
+    let sum = all().iter().fold(0u64, |sum, local| {
+        sum.wrapping_add(part(local).load(Ordering::Relaxed))
+    });
     if sum > u64::MAX / 2 { 0 } else { sum }
 }

@@ -1,7 +1,8 @@
 //! What is known of each frame: four bytes, the number of references to the page in it.
 //!
-//! The table is not initialised at boot. A count means something only while its frame holds a [`super::Page`], and
-//! allocating one stores 1 before anybody else can see it; so the table costs no boot time, whatever the size of memory.
+//! The table is not initialised at boot. A count means something only while its frame holds a
+//! [`super::Page`], and allocating one stores 1 before anybody else can see it; so the table costs
+//! no boot time, whatever the size of memory.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -45,22 +46,32 @@ pub(super) fn first_reference(frame: Frame) {
 
 /// The frames of a granule become pages with one reference each.
 pub(super) fn first_references(first: Frame) {
-    granule(first).iter().for_each(|count| count.store(1, Ordering::Relaxed));
-    local::mine().pages.fetch_add(GRANULE_FRAMES, Ordering::Relaxed);
+    granule(first)
+        .iter()
+        .for_each(|count| count.store(1, Ordering::Relaxed));
+    local::mine()
+        .pages
+        .fetch_add(GRANULE_FRAMES, Ordering::Relaxed);
 }
 
 /// References to the pages in a granule, at this moment; once for each there are is the least.
 pub(super) fn sum_of_references(first: Frame) -> u64 {
-    granule(first).iter().map(|count| u64::from(count.load(Ordering::Acquire))).sum()
+    granule(first)
+        .iter()
+        .map(|count| u64::from(count.load(Ordering::Acquire)))
+        .sum()
 }
 
 /// A granule's pages, with one reference each, are gone, and the frames are the caller's to free.
 pub(super) fn drop_granule() {
-    local::mine().pages.fetch_sub(GRANULE_FRAMES, Ordering::Relaxed);
+    local::mine()
+        .pages
+        .fetch_sub(GRANULE_FRAMES, Ordering::Relaxed);
 }
 
 fn granule(first: Frame) -> &'static [AtomicU32] {
-    &REFERENCES.get().expect("page used before mem::init")[first.0 as usize..][..GRANULE_FRAMES as usize]
+    &REFERENCES.get().expect("page used before mem::init")[first.0 as usize..]
+        [..GRANULE_FRAMES as usize]
 }
 
 /// One more reference.

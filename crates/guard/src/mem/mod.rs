@@ -52,7 +52,8 @@ pub use reclaim::{calls as reclaim_calls, pressure, set_others_run, shrinkers};
 /// On what page tables `init` finds itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Start {
-    /// On the boot code's, which map physical memory below `reach` at `base`. The real ones are built from within.
+    /// On the boot code's, which map physical memory below `reach` at `base`. The real ones are
+    /// built from within.
     Boot {
         /// Where physical address 0 is mapped.
         base: usize,
@@ -63,7 +64,8 @@ pub(crate) enum Start {
     Loaded,
 }
 
-/// Frames of the instance, in numbers. Granted and leaked frames are part of no other number than `total`.
+/// Frames of the instance, in numbers. Granted and leaked frames are part of no other number than
+/// `total`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemStats {
     /// All frames of the descriptor.
@@ -91,21 +93,35 @@ pub fn stats() -> MemStats {
     let (free, user) = (alloc::free_frames(), meta::pages());
     let (granted, leaked) = grant::counts();
     let kernel = total.saturating_sub(free + user + granted + leaked);
-    MemStats { total, free, user, kernel, heap: heap::frames(), granted, leaked }
+    MemStats {
+        total,
+        free,
+        user,
+        kernel,
+        heap: heap::frames(),
+        granted,
+        leaked,
+    }
 }
 
-/// Sets up everything of this module, and the kernel half of the address space (with the local APIC's registers, in xAPIC
-/// mode). Once, on the first CPU, before anything
-/// uses the heap. `shared` is what the supervisor's own tables map beside memory and image; an instance's tables are
-/// complete already.
+/// Sets up everything of this module, and the kernel half of the address space (with the local
+/// APIC's registers, in xAPIC mode). Once, on the first CPU, before anything uses the heap.
+/// `shared` is what the supervisor's own tables map beside memory and image; an instance's tables
+/// are complete already.
 ///
 /// # Panics
 /// If the memory does not suffice for the tables.
 ///
 /// # Safety
-/// `descriptor` is validated and tells the truth: its ranges are this instance's memory, nobody uses what is not in its
-/// `reserved` table (or initramfs or boot blob), `image` is the running kernel, and `start` is right.
-pub(crate) unsafe fn init(descriptor: &Descriptor, start: Start, image: &ImageLayout, shared: &[Shared]) {
+/// `descriptor` is validated and tells the truth: its ranges are this instance's memory, nobody
+/// uses what is not in its `reserved` table (or initramfs or boot blob), `image` is the running
+/// kernel, and `start` is right.
+pub(crate) unsafe fn init(
+    descriptor: &Descriptor,
+    start: Start,
+    image: &ImageLayout,
+    shared: &[Shared],
+) {
     // The per-CPU area comes first: memory is allocated by CPU.
     crate::arch::cpu::install_area(crate::cpu::CpuId(0));
     let map = phys::init(descriptor.ranges());
@@ -120,12 +136,23 @@ pub(crate) unsafe fn init(descriptor: &Descriptor, start: Start, image: &ImageLa
             let needed = build::most_tables(frames, map.ranges().len(), pages) as u64;
             let mut bump = Bump::new(map.ranges(), &holes, reach, needed);
             let mut runs = arrayvec::ArrayVec::<Run, { abi::descriptor::MAX_RANGES }>::new();
-            runs.extend(map.ranges().iter().map(|r| Run { first: r.first_frame, at: Frame(r.first_frame), count: r.count }));
-            let plan = Plan { runs: &runs, image_first: descriptor.image_frame, image, shared };
+            runs.extend(map.ranges().iter().map(|r| Run {
+                first: r.first_frame,
+                at: Frame(r.first_frame),
+                count: r.count,
+            }));
+            let plan = Plan {
+                runs: &runs,
+                image_first: descriptor.image_frame,
+                image,
+                shared,
+            };
             // SAFETY: the frames are free by the descriptor, below `reach`, and handed out once.
             let root = unsafe { build::build(&plan, View::Boot(base), &mut || bump.take(1)) };
-            let root = root.unwrap_or_else(|error| panic!("cannot build the page tables: {error:?}"));
-            // SAFETY: the new tables map the running image where it is, with its stack and data, so execution goes on.
+            let root =
+                root.unwrap_or_else(|error| panic!("cannot build the page tables: {error:?}"));
+            // SAFETY: the new tables map the running image where it is, with its stack and data, so
+            // execution goes on.
             unsafe { kernel::load_first(root) };
             holes.add(bump.taken());
             root
@@ -133,52 +160,88 @@ pub(crate) unsafe fn init(descriptor: &Descriptor, start: Start, image: &ImageLa
     };
     kernel::init(root);
 
-    // Everything is in the direct map now. The allocator's own memory: the references last, because they are long and all
-    // but the lowest frames' are not touched for a long time.
+    // Everything is in the direct map now. The allocator's own memory: the references last, because
+    // they are long and all but the lowest frames' are not touched for a long time.
     let end = map.end();
     let cpus = descriptor.cpus().len();
     let word_bytes = ::frames::words_needed(end, cpus) * size_of::<u64>();
     let pages = |bytes: usize| bytes.div_ceil(PAGE_SIZE) as u64;
-    let (word_pages, local_pages, reference_pages) = (pages(word_bytes), pages(local::bytes(cpus)), pages(meta::bytes(end)));
-    let mut bump = Bump::new(map.ranges(), &holes, u64::MAX, word_pages + local_pages + reference_pages);
-    let mut table = |pages| bump.take(pages).unwrap_or_else(|| panic!("no run of {pages} frames is free for memory management"));
-    let (words, locals, references) = (table(word_pages), table(local_pages), table(reference_pages));
+    let (word_pages, local_pages, reference_pages) = (
+        pages(word_bytes),
+        pages(local::bytes(cpus)),
+        pages(meta::bytes(end)),
+    );
+    let mut bump = Bump::new(
+        map.ranges(),
+        &holes,
+        u64::MAX,
+        word_pages + local_pages + reference_pages,
+    );
+    let mut table = |pages| {
+        bump.take(pages)
+            .unwrap_or_else(|| panic!("no run of {pages} frames is free for memory management"))
+    };
+    let (words, locals, references) = (
+        table(word_pages),
+        table(local_pages),
+        table(reference_pages),
+    );
     holes.add(bump.taken());
     // SAFETY: just taken, as long as asked for.
     unsafe { meta::init(references, end) };
-    // SAFETY: just taken, and next to each other; in the direct map, page-aligned, never used for anything else, and any bits
-    // are an `u64`.
+    // SAFETY: just taken, and next to each other; in the direct map, page-aligned, never used for
+    // anything else, and any bits are an `u64`.
     let words = unsafe {
         direct::zero(direct::ptr(words), (word_pages + local_pages) as usize);
         local::init(direct::ptr(locals), cpus);
-        core::slice::from_raw_parts(direct::ptr(words).cast::<Word>(), word_bytes / size_of::<u64>())
+        core::slice::from_raw_parts(
+            direct::ptr(words).cast::<Word>(),
+            word_bytes / size_of::<u64>(),
+        )
     };
-    if descriptor.cmdline().split_whitespace().any(|word| word == "debug=poison") {
+    if descriptor
+        .cmdline()
+        .split_whitespace()
+        .any(|word| word == "debug=poison")
+    {
         slab::poison::enable();
-        local::all().iter().for_each(|local| local.magazines.close());
+        local::all()
+            .iter()
+            .for_each(|local| local.magazines.close());
     }
     let frames = Frames::new(end, cpus, words);
     for range in map.ranges() {
         holes.between(range.first_frame..range.first_frame + range.count, |run| {
             // SAFETY: nobody has these frames yet.
-            unsafe { slab::poison::fill(direct::ptr(Frame(run.start)), (run.end - run.start) as usize * PAGE_SIZE) };
+            unsafe {
+                slab::poison::fill(
+                    direct::ptr(Frame(run.start)),
+                    (run.end - run.start) as usize * PAGE_SIZE,
+                )
+            };
             frames.add(run.start, run.end - run.start, 0);
         });
     }
     alloc::init(frames);
     reclaim::init();
     if !descriptor.has(FLAG_X2APIC) {
-        kernel::map_local_apic(PhysAddr(descriptor.lapic_phys)).expect("no frame to map the local APIC");
+        kernel::map_local_apic(PhysAddr(descriptor.lapic_phys))
+            .expect("no frame to map the local APIC");
     }
 }
 
-/// Allocation may have to wait for a lock, and an interrupt handler cannot: it might have interrupted the holder.
+/// Allocation may have to wait for a lock, and an interrupt handler cannot: it might have
+/// interrupted the holder.
 #[track_caller]
 fn assert_may_sleep() {
-    debug_assert!(lfmutex::scheduler().may_block(), "memory allocated or freed where the caller must not sleep");
+    debug_assert!(
+        lfmutex::scheduler().may_block(),
+        "memory allocated or freed where the caller must not sleep"
+    );
 }
 
-/// The archive given at boot. Its frames are freed as it is consumed, and at the latest when this is dropped.
+/// The archive given at boot. Its frames are freed as it is consumed, and at the latest when this
+/// is dropped.
 #[derive(Debug)]
 pub struct Initramfs {
     first: Frame,
@@ -194,16 +257,25 @@ pub fn take_initramfs() -> Option<Initramfs> {
     if descriptor.initramfs_len == 0 || TAKEN.swap(true, Ordering::Relaxed) {
         return None;
     }
-    Some(Initramfs { first: Frame(descriptor.initramfs_frame), unread: 0..descriptor.initramfs_len as usize })
+    Some(Initramfs {
+        first: Frame(descriptor.initramfs_frame),
+        unread: 0..descriptor.initramfs_len as usize,
+    })
 }
 
 impl Initramfs {
     /// The bytes not consumed yet.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the descriptor's initramfs is reserved until `consume` or `drop` give it away, which need `&mut`; it is
-        // contiguous in frame numbers, in the direct map, and nobody writes to it.
-        unsafe { core::slice::from_raw_parts(direct::ptr(self.first).add(self.unread.start), self.unread.len()) }
+        // SAFETY: the descriptor's initramfs is reserved until `consume` or `drop` give it away,
+        // which need `&mut`; it is contiguous in frame numbers, in the direct map, and nobody
+        // writes to it.
+        unsafe {
+            core::slice::from_raw_parts(
+                direct::ptr(self.first).add(self.unread.start),
+                self.unread.len(),
+            )
+        }
     }
 
     /// Forgets the next `count` bytes, and frees the frames that hold nothing else.
@@ -213,23 +285,26 @@ impl Initramfs {
         self.free_frames(before, self.unread.start / PAGE_SIZE);
     }
 
-    /// Takes the next page of bytes where it lies, if the unread bytes begin on a page boundary and there is a whole page of
-    /// them.
+    /// Takes the next page of bytes where it lies, if the unread bytes begin on a page boundary and
+    /// there is a whole page of them.
     pub fn take_page(&mut self) -> Option<Page> {
         let at = self.unread.start;
         if !at.is_multiple_of(PAGE_SIZE) || self.unread.len() < PAGE_SIZE {
             return None;
         }
         self.unread.start += PAGE_SIZE;
-        // SAFETY: the frame was reserved for the archive; it is behind what is unread from here on, so neither `bytes` shows
-        // it nor `consume` or `drop` free it.
-        Some(Page::adopt(unsafe { alloc::adopt(self.first.add((at / PAGE_SIZE) as u64)) }))
+        // SAFETY: the frame was reserved for the archive; it is behind what is unread from here on,
+        // so neither `bytes` shows it nor `consume` or `drop` free it.
+        Some(Page::adopt(unsafe {
+            alloc::adopt(self.first.add((at / PAGE_SIZE) as u64))
+        }))
     }
 
     fn free_frames(&mut self, from: usize, to: usize) {
         if from < to {
-            // SAFETY: these frames were reserved for the archive, and no reference to their bytes can be left: `bytes`
-            // borrows `self`, and shows no byte before `unread.start` (or, in `drop`, none at all any more).
+            // SAFETY: these frames were reserved for the archive, and no reference to their bytes
+            // can be left: `bytes` borrows `self`, and shows no byte before `unread.start` (or, in
+            // `drop`, none at all any more).
             unsafe { alloc::donate(self.first.0 + from as u64..self.first.0 + to as u64) };
         }
     }
@@ -237,6 +312,9 @@ impl Initramfs {
 
 impl Drop for Initramfs {
     fn drop(&mut self) {
-        self.free_frames(self.unread.start / PAGE_SIZE, self.unread.end.div_ceil(PAGE_SIZE));
+        self.free_frames(
+            self.unread.start / PAGE_SIZE,
+            self.unread.end.div_ceil(PAGE_SIZE),
+        );
     }
 }

@@ -6,30 +6,32 @@ use super::alloc::{self, Block};
 use super::frame::Frame;
 use super::{direct, meta};
 
-/// A counted reference to one page of memory. Cloning it adds a reference; the frame is freed with the last one, be it
-/// here or in a page table.
+/// A counted reference to one page of memory. Cloning it adds a reference; the frame is freed with
+/// the last one, be it here or in a page table.
 ///
-/// The bytes may be changed at any time by whoever else holds a reference or has the page mapped; reads and writes are
-/// not atomic beyond single bytes.
+/// The bytes may be changed at any time by whoever else holds a reference or has the page mapped;
+/// reads and writes are not atomic beyond single bytes.
 #[derive(Debug)]
 pub struct Page {
     frame: Frame,
 }
 
 impl Page {
-    /// Allocates a page of zeroes; `None` if memory is short: what is left then is the kernel's. (Zeroed here, not when it was freed: nothing of its former
-    /// owner is ever seen.)
+    /// Allocates a page of zeroes; `None` if memory is short: what is left then is the kernel's.
+    /// (Zeroed here, not when it was freed: nothing of its former owner is ever seen.)
     #[must_use]
     pub fn zeroed() -> Option<Self> {
-        Some(Self::adopt(alloc::may_make_page().then(|| Block::zeroed(0)).flatten()?))
+        Some(Self::adopt(
+            alloc::may_make_page().then(|| Block::zeroed(0)).flatten()?,
+        ))
     }
 
     /// Allocates a page with the same content as this one; `None` if memory is short.
     #[must_use]
     pub fn duplicate(&self) -> Option<Self> {
         let block = alloc::may_make_page().then(|| Block::new(0)).flatten()?;
-        // SAFETY: both frames are in the direct map (they are owned and pages are never granted away), and they differ
-        // because the new one is owned by `block`.
+        // SAFETY: both frames are in the direct map (they are owned and pages are never granted
+        // away), and they differ because the new one is owned by `block`.
         unsafe { direct::copy(block.ptr(), direct::ptr(self.frame), PAGE_SIZE) };
         Some(Self::adopt(block))
     }
@@ -47,8 +49,15 @@ impl Page {
     /// If the bytes are not all within the page.
     pub fn read(&self, offset: usize, buf: &mut [u8]) {
         check(offset, buf.len());
-        // SAFETY: within the page, which is in the direct map; `buf` is no part of it, as nobody has references into pages.
-        unsafe { direct::copy(buf.as_mut_ptr(), direct::ptr(self.frame).add(offset), buf.len()) };
+        // SAFETY: within the page, which is in the direct map; `buf` is no part of it, as nobody
+        // has references into pages.
+        unsafe {
+            direct::copy(
+                buf.as_mut_ptr(),
+                direct::ptr(self.frame).add(offset),
+                buf.len(),
+            )
+        };
     }
 
     /// Copies `buf` to the page from `offset` on.
@@ -69,7 +78,8 @@ impl Page {
         }
     }
 
-    /// Number of references to the page at this moment, this one included. If it is 1, nobody else can see the page.
+    /// Number of references to the page at this moment, this one included. If it is 1, nobody else
+    /// can see the page.
     #[must_use]
     pub fn refs(&self) -> u32 {
         meta::references(self.frame)
@@ -107,7 +117,10 @@ impl Page {
 }
 
 fn check(offset: usize, len: usize) {
-    assert!(offset <= PAGE_SIZE && len <= PAGE_SIZE - offset, "{len} bytes at {offset} leave the page");
+    assert!(
+        offset <= PAGE_SIZE && len <= PAGE_SIZE - offset,
+        "{len} bytes at {offset} leave the page"
+    );
 }
 
 impl Clone for Page {
@@ -121,7 +134,8 @@ impl Clone for Page {
 impl Drop for Page {
     fn drop(&mut self) {
         if meta::drop_reference(self.frame) {
-            // SAFETY: that was the last reference, so the block that `adopt` took apart is ours again.
+            // SAFETY: that was the last reference, so the block that `adopt` took apart is ours
+            // again.
             drop(unsafe { Block::from_raw(self.frame, 0) });
         }
     }

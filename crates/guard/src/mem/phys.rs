@@ -1,8 +1,8 @@
 //! Frame numbers to physical addresses and back: the only place where physical addresses are made.
 //!
-//! The map is the descriptor's range table. In the supervisor it also holds the frames that are granted to instances:
-//! they keep their numbers here, so that their page tables can be built and taken back, but they are not in the direct
-//! map.
+//! The map is the descriptor's range table. In the supervisor it also holds the frames that are
+//! granted to instances: they keep their numbers here, so that their page tables can be built and
+//! taken back, but they are not in the direct map.
 
 use abi::descriptor::{MAX_RANGES, MemRange};
 use abi::layout::{GRANULE_FRAMES, PAGE_SIZE};
@@ -25,19 +25,23 @@ impl Map {
     /// Takes the ranges of a validated descriptor (ascending by frame, without overlaps).
     ///
     /// # Panics
-    /// If a range's frame numbers are not congruent to its physical frame numbers modulo 512, or two ranges share a granule
-    /// of frame numbers: the direct map could not use 2 MiB pages, and memory could not change hands by granules.
+    /// If a range's frame numbers are not congruent to its physical frame numbers modulo 512, or
+    /// two ranges share a granule of frame numbers: the direct map could not use 2 MiB pages, and
+    /// memory could not change hands by granules.
     pub(crate) fn new(ranges: &[MemRange]) -> Self {
         let mut by_frame = ArrayVec::<MemRange, MAX_RANGES>::new();
         for range in ranges {
             let pfn = range.phys / PAGE_SIZE as u64;
             assert!(
-                pfn.wrapping_sub(range.first_frame).is_multiple_of(GRANULE_FRAMES),
+                pfn.wrapping_sub(range.first_frame)
+                    .is_multiple_of(GRANULE_FRAMES),
                 "memory range at {:#x}: frame {:#x} is not congruent",
                 range.phys,
                 range.first_frame
             );
-            let end = by_frame.last().map_or(0, |before| (before.first_frame + before.count).div_ceil(GRANULE_FRAMES));
+            let end = by_frame.last().map_or(0, |before| {
+                (before.first_frame + before.count).div_ceil(GRANULE_FRAMES)
+            });
             assert!(
                 range.first_frame / GRANULE_FRAMES >= end,
                 "memory range at {:#x}: frame {:#x} is in the granule of the range before",
@@ -48,9 +52,21 @@ impl Map {
         }
         let mut by_phys = by_frame.clone();
         by_phys.sort_unstable_by_key(|range| range.phys);
-        let nothing = MemRange { first_frame: 0, phys: 0, count: 0 };
-        let largest = by_frame.iter().max_by_key(|range| range.count).copied().unwrap_or(nothing);
-        Self { by_frame, by_phys, largest }
+        let nothing = MemRange {
+            first_frame: 0,
+            phys: 0,
+            count: 0,
+        };
+        let largest = by_frame
+            .iter()
+            .max_by_key(|range| range.count)
+            .copied()
+            .unwrap_or(nothing);
+        Self {
+            by_frame,
+            by_phys,
+            largest,
+        }
     }
 
     /// Where a frame is.
@@ -65,7 +81,9 @@ impl Map {
 
     #[cold]
     fn phys_elsewhere(&self, frame: Frame) -> Option<PhysAddr> {
-        let after = self.by_frame.partition_point(|range| range.first_frame <= frame.0);
+        let after = self
+            .by_frame
+            .partition_point(|range| range.first_frame <= frame.0);
         let range = self.by_frame.get(after.checked_sub(1)?)?;
         let offset = frame.0 - range.first_frame;
         (offset < range.count).then(|| PhysAddr(range.phys + offset * PAGE_SIZE as u64))
@@ -96,7 +114,9 @@ impl Map {
 
     /// One more than the highest frame number.
     pub(crate) fn end(&self) -> u64 {
-        self.by_frame.last().map_or(0, |range| range.first_frame + range.count)
+        self.by_frame
+            .last()
+            .map_or(0, |range| range.first_frame + range.count)
     }
 }
 
@@ -118,8 +138,8 @@ pub(crate) fn map() -> &'static Map {
 /// Where a frame of this instance is.
 ///
 /// # Panics
-/// If the instance has no such frame: frame numbers come from the allocator or from the descriptor, so this is a bug of
-/// the guard's and must not become an entry in a page table.
+/// If the instance has no such frame: frame numbers come from the allocator or from the descriptor,
+/// so this is a bug of the guard's and must not become an entry in a page table.
 #[inline]
 pub(crate) fn of(frame: Frame) -> PhysAddr {
     match map().phys(frame) {
@@ -140,9 +160,21 @@ mod tests {
     fn map() -> Map {
         // Physical order differs from frame order, and there is a hole in both.
         Map::new(&[
-            MemRange { first_frame: 0, phys: 0x4000_0000, count: 512 },
-            MemRange { first_frame: 512, phys: 0x20_0000, count: 1024 },
-            MemRange { first_frame: 2048 + 3, phys: 0x100_0000 + 3 * 4096, count: 5 },
+            MemRange {
+                first_frame: 0,
+                phys: 0x4000_0000,
+                count: 512,
+            },
+            MemRange {
+                first_frame: 512,
+                phys: 0x20_0000,
+                count: 1024,
+            },
+            MemRange {
+                first_frame: 2048 + 3,
+                phys: 0x100_0000 + 3 * 4096,
+                count: 5,
+            },
         ])
     }
 
@@ -163,7 +195,15 @@ mod tests {
         for frame in [1536, 2050, 2056, u64::MAX] {
             assert_eq!(map.phys(Frame(frame)), None);
         }
-        for at in [0, 0x1f_ffff, 0x60_0000, 0x100_2fff, 0x100_8000, 0x4020_0000, u64::MAX] {
+        for at in [
+            0,
+            0x1f_ffff,
+            0x60_0000,
+            0x100_2fff,
+            0x100_8000,
+            0x4020_0000,
+            u64::MAX,
+        ] {
             assert_eq!(map.frame(PhysAddr(at)), None);
         }
     }
@@ -172,14 +212,26 @@ mod tests {
     #[should_panic(expected = "in the granule of the range before")]
     fn two_ranges_in_one_granule_are_refused() {
         let _ = Map::new(&[
-            MemRange { first_frame: 0, phys: 0x20_0000, count: 500 },
-            MemRange { first_frame: 500, phys: 0x100_0000 + 500 * 4096, count: 12 },
+            MemRange {
+                first_frame: 0,
+                phys: 0x20_0000,
+                count: 500,
+            },
+            MemRange {
+                first_frame: 500,
+                phys: 0x100_0000 + 500 * 4096,
+                count: 12,
+            },
         ]);
     }
 
     #[test]
     #[should_panic(expected = "not congruent")]
     fn an_incongruent_range_is_refused() {
-        let _ = Map::new(&[MemRange { first_frame: 0, phys: 0x1000, count: 1 }]);
+        let _ = Map::new(&[MemRange {
+            first_frame: 0,
+            phys: 0x1000,
+            count: 1,
+        }]);
     }
 }

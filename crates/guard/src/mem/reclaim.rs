@@ -1,7 +1,9 @@
-//! When memory is short: asks the registered caches (`shrink`) for some, before a request is refused.
+//! When memory is short: asks the registered caches (`shrink`) for some, before a request is
+//! refused.
 //!
-//! A shrinker is called by whoever is short, with whatever locks that thread holds; so it waits for no lock under which memory
-//! is allocated, and allocates nothing itself. If it does all the same, that allocation is refused instead of asking again.
+//! A shrinker is called by whoever is short, with whatever locks that thread holds; so it waits for
+//! no lock under which memory is allocated, and allocates nothing itself. If it does all the same,
+//! that allocation is refused instead of asking again.
 
 use ::alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -68,7 +70,9 @@ pub(super) fn reclaim(bytes: u64) -> bool {
         return false;
     }
     let round = ROUND.lock();
-    let Some(round) = round.as_ref() else { return false };
+    let Some(round) = round.as_ref() else {
+        return false;
+    };
     CALLER.store(me, Ordering::Relaxed);
     CALLS.fetch_add(1, Ordering::Relaxed);
     let others = OTHERS.get().is_none_or(|others| others());
@@ -96,7 +100,8 @@ impl Shrinker for Zeroed {
     }
 }
 
-/// What the CPUs' magazines hold. How much of it makes whole slabs is seen only when it is put back.
+/// What the CPUs' magazines hold. How much of it makes whole slabs is seen only when it is put
+/// back.
 struct SmallObjects;
 
 impl Shrinker for SmallObjects {
@@ -104,7 +109,11 @@ impl Shrinker for SmallObjects {
         "small objects"
     }
     fn reclaimable(&self, urgency: Urgency) -> u64 {
-        if urgency >= Urgency::High { heap::kept() } else { 0 }
+        if urgency >= Urgency::High {
+            heap::kept()
+        } else {
+            0
+        }
     }
     fn shrink(&self, _: u64, _: Urgency, ticket: Ticket) {
         let before = heap::frames();

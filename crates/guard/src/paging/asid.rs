@@ -1,9 +1,10 @@
 //! Which address spaces a CPU's translation cache knows.
 //!
-//! With process-context identifiers (SDM vol. 3A, 4.10.1) a change of CR3 need not drop what is cached of other address
-//! spaces. Each CPU has a few identifiers of its own and lends them to the tables it ran last. A table counts the
-//! changes that take something away; a CPU notes up to which change it has followed. Translations are kept at a switch only if the
-//! CPU still has the table's identifier *and* has followed every change. So a CPU that does not run an address space is not
+//! With process-context identifiers (SDM vol. 3A, 4.10.1) a change of CR3 need not drop what is
+//! cached of other address spaces. Each CPU has a few identifiers of its own and lends them to the
+//! tables it ran last. A table counts the changes that take something away; a CPU notes up to which
+//! change it has followed. Translations are kept at a switch only if the CPU still has the table's
+//! identifier *and* has followed every change. So a CPU that does not run an address space is not
 //! told of its changes: it finds out when it comes back. (The scheme is that of Linux since 4.14.)
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,7 +12,8 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// Identifiers per CPU, from 1 up; 0 is that of the kernel's own tables.
 const COUNT: usize = 8;
 
-/// The identifiers of one CPU. Touched by that CPU only, with interrupts off; the atomics just make it shareable.
+/// The identifiers of one CPU. Touched by that CPU only, with interrupts off; the atomics just make
+/// it shareable.
 pub(super) struct Asids {
     slots: [Slot; COUNT],
     /// The one that is lent next.
@@ -28,15 +30,25 @@ struct Slot {
 impl Asids {
     /// All free.
     pub(super) const fn new() -> Self {
-        Self { slots: [const { Slot { table: AtomicU64::new(0), seen: AtomicU64::new(0) } }; COUNT], next: AtomicUsize::new(0) }
+        Self {
+            slots: [const {
+                Slot {
+                    table: AtomicU64::new(0),
+                    seen: AtomicU64::new(0),
+                }
+            }; COUNT],
+            next: AtomicUsize::new(0),
+        }
     }
 
     fn slot(&self, table: u64) -> Option<usize> {
-        self.slots.iter().position(|slot| slot.table.load(Ordering::Relaxed) == table)
+        self.slots
+            .iter()
+            .position(|slot| slot.table.load(Ordering::Relaxed) == table)
     }
 
-    /// The identifier for `table`, whose last change is `change`, and whether what is cached under it is still good. If not
-    /// the caller drops it.
+    /// The identifier for `table`, whose last change is `change`, and whether what is cached under
+    /// it is still good. If not the caller drops it.
     pub(super) fn lend(&self, table: u64, change: u64) -> (u64, bool) {
         let (at, good) = match self.slot(table) {
             Some(at) => (at, self.slots[at].seen.load(Ordering::Relaxed) == change),
@@ -51,8 +63,9 @@ impl Asids {
         (at as u64 + 1, good)
     }
 
-    /// The CPU, on which `table` is active, has dropped what `change` took away. Changes may be heard of out of order: one
-    /// that does not follow the last one seen is not noted, and all is dropped at the next switch to the table.
+    /// The CPU, on which `table` is active, has dropped what `change` took away. Changes may be
+    /// heard of out of order: one that does not follow the last one seen is not noted, and all is
+    /// dropped at the next switch to the table.
     pub(super) fn follow(&self, table: u64, change: u64) {
         if let Some(at) = self.slot(table) {
             let seen = &self.slots[at].seen;
@@ -77,7 +90,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A CPU as the manual describes it: per identifier, the change as of which each table's entry was cached.
+    /// A CPU as the manual describes it: per identifier, the change as of which each table's entry
+    /// was cached.
     #[derive(Default)]
     struct Cpu {
         cached: [Option<(u64, u64)>; COUNT + 1],
@@ -106,7 +120,8 @@ mod tests {
     }
 
     proptest! {
-        /// No CPU uses a translation from before a change that it was not running at, or has been told of.
+        /// No CPU uses a translation from before a change that it was not running at, or has been
+        /// told of.
         #[test]
         fn nothing_stale_is_used(steps in proptest::collection::vec(step(), 1..200)) {
             let asids = [Asids::new(), Asids::new()];

@@ -1,8 +1,10 @@
-//! The kernel half of the address space: one set of tables, linked into every user page table of the instance.
+//! The kernel half of the address space: one set of tables, linked into every user page table of
+//! the instance.
 //!
-//! Its top-level entries are complete before the first user page table exists and never change (`build`). Below them,
-//! kernel stacks and device registers come and go here, and granules of the direct map are withdrawn while they are
-//! granted to an instance. Tables of the kernel half are never freed.
+//! Its top-level entries are complete before the first user page table exists and never change
+//! (`build`). Below them, kernel stacks and device registers come and go here, and granules of the
+//! direct map are withdrawn while they are granted to an instance. Tables of the kernel half are
+//! never freed.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -52,8 +54,8 @@ pub(crate) fn root() -> PhysAddr {
 
 fn table(at: PhysAddr) -> &'static Table {
     let frame = phys::frame_at(at).expect("kernel table outside the instance's memory");
-    // SAFETY: the addresses come from `ROOT` and from the entries below it, which hold tables of the kernel half; those
-    // are in the direct map (tables are never granted away) and never freed.
+    // SAFETY: the addresses come from `ROOT` and from the entries below it, which hold tables of
+    // the kernel half; those are in the direct map (tables are never granted away) and never freed.
     unsafe { View::Direct.table(frame) }
 }
 
@@ -73,7 +75,10 @@ fn page_table(va: usize) -> Result<&'static Table, NoMemory> {
         let next = match entry.table() {
             Some(next) => next,
             None => {
-                assert!(level < 4 && !entry.present(), "no page table can be at {va:#x}");
+                assert!(
+                    level < 4 && !entry.present(),
+                    "no page table can be at {va:#x}"
+                );
                 let next = phys::of(Block::zeroed(0).ok_or(NoMemory)?.into_raw());
                 table.set(index(va, level), Entry::kernel_table(next));
                 next
@@ -104,7 +109,12 @@ pub(crate) unsafe fn map_frames(va: usize, first: Frame, pages: usize) -> Result
     for page in 0..pages {
         page_table(va + page * PAGE_SIZE)?;
     }
-    map(va, pages, phys::of(first), Flags::WRITE | Flags::NO_EXECUTE | Flags::GLOBAL)
+    map(
+        va,
+        pages,
+        phys::of(first),
+        Flags::WRITE | Flags::NO_EXECUTE | Flags::GLOBAL,
+    )
 }
 
 /// Ends what [`map_frames`] began. When it returns, no CPU reaches the frames at `va` any more.
@@ -123,7 +133,8 @@ pub(crate) unsafe fn unmap_frames(va: usize, pages: usize) {
     tlb::flush_kernel(va..va + pages * PAGE_SIZE);
 }
 
-/// Takes whole granules out of the direct map. When it returns, no CPU of this instance reaches them.
+/// Takes whole granules out of the direct map. When it returns, no CPU of this instance reaches
+/// them.
 ///
 /// # Safety
 /// The granules (given by their first frames) are the caller's, and nobody uses their memory.
@@ -159,17 +170,29 @@ pub(crate) unsafe fn restore(granules: impl Iterator<Item = Frame>) {
 /// The level-2 entry of a granule in the direct map.
 fn direct_entry(first: Frame) -> (&'static Table, usize) {
     let va = DIRECT + first.0 as usize * PAGE_SIZE;
-    assert!(va.is_multiple_of(GRANULE_SIZE), "{first:?} starts no granule");
+    assert!(
+        va.is_multiple_of(GRANULE_SIZE),
+        "{first:?} starts no granule"
+    );
     let mut table = table(root());
     for level in [4, 3] {
-        table = self::table(table.get(index(va, level)).table().expect("granule outside the direct map"));
+        table = self::table(
+            table
+                .get(index(va, level))
+                .table()
+                .expect("granule outside the direct map"),
+        );
     }
     let slot = index(va, 2);
-    assert!(table.get(slot).table().is_none(), "granule of {first:?} is mapped by small pages");
+    assert!(
+        table.get(slot).table().is_none(),
+        "granule of {first:?} is mapped by small pages"
+    );
     (table, slot)
 }
 
-/// Maps the local APIC's registers at their fixed address, for instances whose CPUs are in xAPIC mode.
+/// Maps the local APIC's registers at their fixed address, for instances whose CPUs are in xAPIC
+/// mode.
 ///
 /// # Errors
 /// [`NoMemory`] if there is no frame for a table.
@@ -203,7 +226,10 @@ impl Io {
         }
         Self::map_pages(base, at, pages)?;
         *next = base + pages * PAGE_SIZE;
-        Ok(Self { base: base + offset, len })
+        Ok(Self {
+            base: base + offset,
+            len,
+        })
     }
 
     fn map_pages(base: usize, at: PhysAddr, pages: usize) -> Result<(), NoMemory> {
@@ -212,15 +238,26 @@ impl Io {
         let start = PhysAddr(at.0 & !(PAGE_SIZE as u64 - 1));
         for page in 0..pages {
             let at = start.add((page * PAGE_SIZE) as u64);
-            assert!(phys::frame_at(at).is_none(), "uncached mapping of memory at {:#x}", at.0);
+            assert!(
+                phys::frame_at(at).is_none(),
+                "uncached mapping of memory at {:#x}",
+                at.0
+            );
             page_table(base + page * PAGE_SIZE)?;
         }
-        map(base, pages, start, flags | Flags::NO_EXECUTE | Flags::GLOBAL)
+        map(
+            base,
+            pages,
+            start,
+            flags | Flags::NO_EXECUTE | Flags::GLOBAL,
+        )
     }
 
     fn at<T>(self, offset: usize) -> *mut T {
         assert!(
-            offset.is_multiple_of(align_of::<T>()) && self.len >= size_of::<T>() && offset <= self.len - size_of::<T>(),
+            offset.is_multiple_of(align_of::<T>())
+                && self.len >= size_of::<T>()
+                && offset <= self.len - size_of::<T>(),
             "register {offset:#x} is outside of {self:x?}"
         );
         core::ptr::with_exposed_provenance_mut(self.base + offset)
@@ -228,13 +265,15 @@ impl Io {
 
     /// Reads a 32-bit register.
     pub(crate) fn read32(self, offset: usize) -> u32 {
-        // SAFETY: `at` checks bounds and alignment (`base` is a register block's, aligned at least so); mapped for good.
+        // SAFETY: `at` checks bounds and alignment (`base` is a register block's, aligned at least
+        // so); mapped for good.
         unsafe { self.at::<u32>(offset).read_volatile() }
     }
 
     /// Writes a 32-bit register.
     pub(crate) fn write32(self, offset: usize, value: u32) {
-        // SAFETY: as in `read32`; what the device does is the caller's responsibility within the guard.
+        // SAFETY: as in `read32`; what the device does is the caller's responsibility within the
+        // guard.
         unsafe { self.at::<u32>(offset).write_volatile(value) }
     }
 }

@@ -1,7 +1,7 @@
 //! Large pages in a program's page table (`docs/memory.md`).
 //!
-//! An entry of level 2 that maps 2 MiB holds one reference to each of the 512 pages. A page table is set aside for each such entry, so
-//! that splitting it needs no memory.
+//! An entry of level 2 that maps 2 MiB holds one reference to each of the 512 pages. A page table
+//! is set aside for each such entry, so that splitting it needs no memory.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -41,7 +41,9 @@ pub(super) struct Spares(Mutex<Vec<Block>>);
 impl Spares {
     /// Sets one aside; false if memory is short.
     fn add(&self) -> bool {
-        let Some(block) = Block::new(0) else { return false };
+        let Some(block) = Block::new(0) else {
+            return false;
+        };
         let mut blocks = self.0.lock();
         if blocks.try_reserve(1).is_err() {
             return false;
@@ -54,7 +56,10 @@ impl Spares {
     /// Takes back what was set aside for an entry that is no more.
     pub(super) fn take(&self) -> Block {
         MAPPED.fetch_sub(1, Ordering::Relaxed);
-        self.0.lock().pop().expect("a large page without a table set aside")
+        self.0
+            .lock()
+            .pop()
+            .expect("a large page without a table set aside")
     }
 }
 
@@ -65,17 +70,19 @@ impl Drop for Spares {
 }
 
 impl PageTable {
-    /// Whether nothing is mapped in the aligned 2 MiB that `va` is in, nor was since a page table was made for it. Somebody may change that at
-    /// once.
+    /// Whether nothing is mapped in the aligned 2 MiB that `va` is in, nor was since a page table
+    /// was made for it. Somebody may change that at once.
     #[must_use]
     pub fn is_vacant(&self, va: usize) -> bool {
-        self.directory(va).map_or(true, |upper| upper.get(index(va, 2)) == Entry::NONE)
+        self.directory(va)
+            .map_or(true, |upper| upper.get(index(va, 2)) == Entry::NONE)
     }
 
     /// Maps a large page at `va` if [`Self::is_vacant`].
     ///
     /// # Errors
-    /// The page, if something is there, memory for tables is short, or `va` is not the address of aligned 2 MiB of user memory.
+    /// The page, if something is there, memory for tables is short, or `va` is not the address of
+    /// aligned 2 MiB of user memory.
     pub fn map_large(&self, va: usize, page: LargePage, perm: Perm) -> Result<(), LargePage> {
         if !va.is_multiple_of(span(2)) || !(USER_START..=USER_END - span(2)).contains(&va) {
             return Err(page);
@@ -83,22 +90,32 @@ impl PageTable {
         let _edit = self.edit(va);
         match self.make_directory(va) {
             Ok(upper) if upper.get(index(va, 2)) == Entry::NONE && self.spares.add() => {
-                upper.set(index(va, 2), Entry::large(phys::of(page.into_frame()), perm.bits()));
+                upper.set(
+                    index(va, 2),
+                    Entry::large(phys::of(page.into_frame()), perm.bits()),
+                );
                 Ok(())
             }
             _ => Err(page),
         }
     }
 
-    /// Gives the program more rights to the whole large page that `page`, at `va`, is part of, if nobody else has any of it but the caller
-    /// this one page; true if it did.
+    /// Gives the program more rights to the whole large page that `page`, at `va`, is part of, if
+    /// nobody else has any of it but the caller this one page; true if it did.
     pub fn allow_large(&self, va: usize, page: &Page, perm: Perm) -> bool {
         let _edit = self.edit(va);
-        let Some((upper, entry)) = self.large(va) else { return false };
-        let Some(first) = mapped(entry) else { return false };
-        let sole = first.add(index(va, 1) as u64) == page.frame() && large::references(first) == ENTRIES as u64 + 1;
+        let Some((upper, entry)) = self.large(va) else {
+            return false;
+        };
+        let Some(first) = mapped(entry) else {
+            return false;
+        };
+        let sole = first.add(index(va, 1) as u64) == page.frame()
+            && large::references(first) == ENTRIES as u64 + 1;
         if sole {
-            upper.update(index(va, 2), |entry| entry.with(entry.flags() & KEPT | perm.bits()));
+            upper.update(index(va, 2), |entry| {
+                entry.with(entry.flags() & KEPT | perm.bits())
+            });
         }
         sole
     }
@@ -120,8 +137,8 @@ impl PageTable {
     #[cold]
     fn split(&self, upper: &Table, start: usize) {
         let slot = index(start, 2);
-        // No CPU may know the large and the small pages at once. What is not present but not empty is seen by those who look
-        // without a lock which 2 MiB there are.
+        // No CPU may know the large and the small pages at once. What is not present but not empty
+        // is seen by those who look without a lock which 2 MiB there are.
         let entry = upper.update(slot, |entry| entry.with(entry.flags() - Bits::PRESENT));
         tlb::flush(&self.active, start..start + span(2));
         let frame = self.spares.take().into_raw();
@@ -129,16 +146,26 @@ impl PageTable {
         let lower = unsafe { View::Direct.table(frame) };
         let flags = entry.flags() - Bits::LARGE;
         for n in 0..ENTRIES {
-            lower.set(n, Entry::page(PhysAddr(entry.address().0 + (n * PAGE_SIZE) as u64), flags));
+            lower.set(
+                n,
+                Entry::page(PhysAddr(entry.address().0 + (n * PAGE_SIZE) as u64), flags),
+            );
         }
         upper.set(slot, Entry::user_table(phys::of(frame)));
         SPLITS.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Maps the large page at `va` in a child too, read-only in both; with the span locked in both.
-    pub(super) fn share_large(&self, child: &Self, va: usize, each: &mut dyn FnMut(Frame)) -> Result<(), MapError> {
+    pub(super) fn share_large(
+        &self,
+        child: &Self,
+        va: usize,
+        each: &mut dyn FnMut(Frame),
+    ) -> Result<(), MapError> {
         let (slot, theirs) = (index(va, 2), child.make_directory(va)?);
-        let Some((upper, entry)) = self.large(va) else { return Ok(()) };
+        let Some((upper, entry)) = self.large(va) else {
+            return Ok(());
+        };
         let first = mapped(entry).ok_or(MapError::Address)?;
         if theirs.get(slot) != Entry::NONE {
             return Err(MapError::Occupied);

@@ -14,20 +14,25 @@ const GROUP: usize = 16;
 /// First entry of the root that belongs to the kernel half.
 pub(crate) const KERNEL_HALF: usize = UPPER_HALF;
 
-/// A table. The processor reads it at any time and sets accessed and dirty bits in it, so every access is atomic.
+/// A table. The processor reads it at any time and sets accessed and dirty bits in it, so every
+/// access is atomic.
 #[repr(C, align(4096))]
 pub(crate) struct Table([AtomicU64; ENTRIES]);
 
 impl Table {
-    /// Reads an entry. Acquire: a table that another CPU has just made is read after its content was.
+    /// Reads an entry. Acquire: a table that another CPU has just made is read after its content
+    /// was.
     pub(crate) fn get(&self, slot: usize) -> Entry {
         Entry(self.0[slot].load(Ordering::Acquire))
     }
 
-    /// The entries in `slots` that are not empty, with their slots, ascending. Most tables are nearly empty: whole groups of entries
-    /// are passed over at a time.
+    /// The entries in `slots` that are not empty, with their slots, ascending. Most tables are
+    /// nearly empty: whole groups of entries are passed over at a time.
     pub(crate) fn entries(&self, slots: Range<usize>) -> impl Iterator<Item = (usize, Entry)> {
-        let Range { start: mut next, end } = slots;
+        let Range {
+            start: mut next,
+            end,
+        } = slots;
         core::iter::from_fn(move || {
             while next < end {
                 if next.is_multiple_of(GROUP) {
@@ -52,9 +57,12 @@ impl Table {
     /// Whether the group of entries from `first` on is empty.
     #[inline(always)]
     fn is_empty(&self, first: usize) -> bool {
-        let group: &[AtomicU64; GROUP] = self.0[first..].first_chunk().expect("a group within the table");
+        let group: &[AtomicU64; GROUP] = self.0[first..]
+            .first_chunk()
+            .expect("a group within the table");
         let all: u64;
-        // SAFETY: reads the group's words, each in one access. Atomic loads of the language would take two instructions each.
+        // SAFETY: reads the group's words, each in one access. Atomic loads of the language would
+        // take two instructions each.
         unsafe {
             core::arch::asm!(
                 "mov {all}, [{group}]",
@@ -83,21 +91,27 @@ impl Table {
 
     /// Fills an empty entry, or returns what is there.
     pub(crate) fn fill(&self, slot: usize, entry: Entry) -> Result<(), Entry> {
-        self.0[slot].compare_exchange(0, entry.0, Ordering::AcqRel, Ordering::Acquire).map(drop).map_err(Entry)
+        self.0[slot]
+            .compare_exchange(0, entry.0, Ordering::AcqRel, Ordering::Acquire)
+            .map(drop)
+            .map_err(Entry)
     }
 
-    /// Overwrites an entry. Release: the processor must find the content of a new table in memory before the pointer to
-    /// it (on x86 no instruction is needed for that; the compiler has to keep the order).
+    /// Overwrites an entry. Release: the processor must find the content of a new table in memory
+    /// before the pointer to it (on x86 no instruction is needed for that; the compiler has to keep
+    /// the order).
     pub(crate) fn set(&self, slot: usize, entry: Entry) {
         self.0[slot].store(entry.0, Ordering::Release);
     }
 
-    /// Overwrites an entry and returns what was there, with the accessed and dirty bits as of that moment.
+    /// Overwrites an entry and returns what was there, with the accessed and dirty bits as of that
+    /// moment.
     pub(crate) fn swap(&self, slot: usize, entry: Entry) -> Entry {
         Entry(self.0[slot].swap(entry.0, Ordering::AcqRel))
     }
 
-    /// Changes an entry without losing bits that the processor sets meanwhile. Returns what was there before.
+    /// Changes an entry without losing bits that the processor sets meanwhile. Returns what was
+    /// there before.
     pub(crate) fn update(&self, slot: usize, change: impl Fn(Entry) -> Entry) -> Entry {
         let cell = &self.0[slot];
         let mut old = cell.load(Ordering::Relaxed);
@@ -118,7 +132,8 @@ impl Table {
     }
 }
 
-/// How frames are reached: through the direct map, or, before there is one, through the boot code's map of low memory.
+/// How frames are reached: through the direct map, or, before there is one, through the boot code's
+/// map of low memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum View {
     /// The direct map.
@@ -132,17 +147,20 @@ impl View {
     fn address(self, frame: Frame) -> *const Table {
         match self {
             Self::Direct => direct::ptr(frame).cast_const().cast(),
-            Self::Boot(base) => core::ptr::with_exposed_provenance(base.wrapping_add(phys::of(frame).0 as usize)),
+            Self::Boot(base) => {
+                core::ptr::with_exposed_provenance(base.wrapping_add(phys::of(frame).0 as usize))
+            }
         }
     }
 
     /// The frame as a table.
     ///
     /// # Safety
-    /// The frame is reachable through this view and, as long as the reference is used, a page table and nothing else.
+    /// The frame is reachable through this view and, as long as the reference is used, a page table
+    /// and nothing else.
     pub(crate) unsafe fn table(self, frame: Frame) -> &'static Table {
-        // SAFETY: reachable by the caller's promise, page-aligned by construction; any bit pattern is a `Table`, which
-        // consists of atomics, so several references to it may exist.
+        // SAFETY: reachable by the caller's promise, page-aligned by construction; any bit pattern
+        // is a `Table`, which consists of atomics, so several references to it may exist.
         unsafe { &*self.address(frame) }
     }
 }
@@ -162,10 +180,23 @@ mod tests {
     fn entries_are_found_wherever_they_are() {
         let table = Table([const { AtomicU64::new(0) }; ENTRIES]);
         let used = [0, 7, 8, 30, 31, 64, 500, 511];
-        used.iter().for_each(|&slot| table.set(slot, Entry(slot as u64 + 1)));
-        for (start, end) in [(0, ENTRIES), (1, 511), (8, 9), (9, 30), (31, 32), (65, 505), (512, 512), (3, 3)] {
+        used.iter()
+            .for_each(|&slot| table.set(slot, Entry(slot as u64 + 1)));
+        for (start, end) in [
+            (0, ENTRIES),
+            (1, 511),
+            (8, 9),
+            (9, 30),
+            (31, 32),
+            (65, 505),
+            (512, 512),
+            (3, 3),
+        ] {
             let found: Vec<_> = table.entries(start..end).collect();
-            let wanted = used.iter().filter(|slot| (start..end).contains(slot)).map(|&slot| (slot, Entry(slot as u64 + 1)));
+            let wanted = used
+                .iter()
+                .filter(|slot| (start..end).contains(slot))
+                .map(|&slot| (slot, Entry(slot as u64 + 1)));
             assert_eq!(found, wanted.collect::<Vec<_>>(), "{start}..{end}");
         }
     }

@@ -1,16 +1,18 @@
 //! Keeping the CPUs' translation caches honest.
 //!
-//! After an entry was made less permissive, no CPU may go on using the old one: what it led to can be given away only
-//! when all have forgotten it. The initiator publishes one request, sends an interrupt to the CPUs concerned (those on which
-//! the page table is active; all of the instance's for the kernel half) and *sleeps* until the last one has acknowledged.
-//! Requests are taken one at a time, under a sleeping lock. If no other CPU is concerned, no lock is taken and no
-//! interrupt sent: a single-threaded program on its own CPU never disturbs anybody.
+//! After an entry was made less permissive, no CPU may go on using the old one: what it led to can
+//! be given away only when all have forgotten it. The initiator publishes one request, sends an
+//! interrupt to the CPUs concerned (those on which the page table is active; all of the instance's
+//! for the kernel half) and *sleeps* until the last one has acknowledged. Requests are taken one at
+//! a time, under a sleeping lock. If no other CPU is concerned, no lock is taken and no interrupt
+//! sent: a single-threaded program on its own CPU never disturbs anybody.
 //!
-//! A page table is *active* on a CPU from [`activate`] until another one is activated there, or [`leave`] is requested
-//! because it is about to be freed. The CPU announces itself in the table's mask before it reads how many changes there were
-//! and loads CR3; the initiator changes entries and counts the change before it reads the mask, all sequentially
-//! consistent: either the initiator sees the CPU, or the CPU sees the change, and drops what it may have cached of the table
-//! when it last ran it (`asid`). CPUs that do not run the table are never interrupted.
+//! A page table is *active* on a CPU from [`activate`] until another one is activated there, or
+//! [`leave`] is requested because it is about to be freed. The CPU announces itself in the table's
+//! mask before it reads how many changes there were and loads CR3; the initiator changes entries
+//! and counts the change before it reads the mask, all sequentially consistent: either the
+//! initiator sees the CPU, or the CPU sees the change, and drops what it may have cached of the
+//! table when it last ran it (`asid`). CPUs that do not run the table are never interrupted.
 
 use core::ops::Range;
 use core::ptr::null_mut;
@@ -76,7 +78,12 @@ impl Active {
     /// A table that is active nowhere.
     pub(super) fn new(root: PhysAddr) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self { root, id: NEXT.fetch_add(1, Ordering::Relaxed), changes: AtomicU64::new(0), cpus: CpuMask::new() }
+        Self {
+            root,
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            changes: AtomicU64::new(0),
+            cpus: CpuMask::new(),
+        }
     }
 }
 
@@ -97,12 +104,13 @@ mod cpu {
         features::has(Features::PCID)
     }
 
-    /// Loads CR3, which drops all translations under `asid` but global ones, unless they are to be kept. Without
-    /// identifiers `asid` is 0 and nothing is kept.
+    /// Loads CR3, which drops all translations under `asid` but global ones, unless they are to be
+    /// kept. Without identifiers `asid` is 0 and nothing is kept.
     ///
     /// # Safety
-    /// `root` is a complete root table, and stays one while it is loaded. All roots have the same kernel half, so the code,
-    /// stack and data in use stay mapped as they are. What is kept was cached from this very table, and not changed since.
+    /// `root` is a complete root table, and stays one while it is loaded. All roots have the same
+    /// kernel half, so the code, stack and data in use stay mapped as they are. What is kept was
+    /// cached from this very table, and not changed since.
     pub(super) unsafe fn load(root: PhysAddr, asid: u64, keep: bool) {
         let value = root.0 | asid | u64::from(keep) << 63;
         // SAFETY: by the caller's promise; PCIDE is set if the value has more than an address.
@@ -112,7 +120,9 @@ mod cpu {
     /// Drops all translations of the active table but global ones.
     pub(super) fn flush_user() {
         // SAFETY: loading CR3 with its own value, whose highest bit reads as 0, changes no mapping.
-        unsafe { asm!("mov {0}, cr3", "mov cr3, {0}", out(reg) _, options(nostack, preserves_flags)) };
+        unsafe {
+            asm!("mov {0}, cr3", "mov cr3, {0}", out(reg) _, options(nostack, preserves_flags))
+        };
     }
 
     /// Drops the translation of one page in the active table, and a global one.
@@ -125,8 +135,9 @@ mod cpu {
     pub(super) fn flush_everything() {
         const PGE: u64 = 1 << 7;
         without_irqs(|| {
-            // SAFETY: changing CR4.PGE drops everything (SDM vol. 3A, 4.10.4.1) and changes no mapping; the second write
-            // restores the value found. Interrupts are off, so nobody else changes CR4 in between.
+            // SAFETY: changing CR4.PGE drops everything (SDM vol. 3A, 4.10.4.1) and changes no
+            // mapping; the second write restores the value found. Interrupts are off, so nobody
+            // else changes CR4 in between.
             unsafe {
                 asm!(
                     "mov {old}, cr4",
@@ -159,8 +170,8 @@ static ASIDS: [Asids; MAX_CPUS] = [const { Asids::new() }; MAX_CPUS];
 /// CPUs that take part in shootdowns of the kernel half.
 static ONLINE: CpuMask = CpuMask::new();
 
-/// This CPU runs on the kernel's tables and takes interrupts from now on (they may still be off). Translations that
-/// changed before it was counted in are forgotten.
+/// This CPU runs on the kernel's tables and takes interrupts from now on (they may still be off).
+/// Translations that changed before it was counted in are forgotten.
 pub(crate) fn join() {
     let me = cpu::current();
     ONLINE.insert(me);
@@ -179,19 +190,22 @@ fn flush_local(range: &Range<usize>) {
     }
 }
 
-/// The same for a range of the kernel half. Translations are global, but what leads to them is cached per identifier.
+/// The same for a range of the kernel half. Translations are global, but what leads to them is
+/// cached per identifier.
 fn flush_local_kernel(range: &Range<usize>) {
     let me = cpu::current().0 as usize;
     if range.len() / PAGE_SIZE > SINGLE_PAGES {
         return cpu::flush_everything();
     }
     flush_local(range);
-    // SAFETY: a table in `CURRENT` has this CPU in its mask, and is not freed before the mask is empty (`leave`).
+    // SAFETY: a table in `CURRENT` has this CPU in its mask, and is not freed before the mask is
+    // empty (`leave`).
     let active = unsafe { CURRENT[me].load(Ordering::Relaxed).as_ref() };
     ASIDS[me].forget_all_but(active.map_or(0, |table| table.id));
 }
 
-/// Takes a change of `table` in on this CPU, if it is active here; otherwise the CPU finds out when it activates it.
+/// Takes a change of `table` in on this CPU, if it is active here; otherwise the CPU finds out when
+/// it activates it.
 fn follow(table: *const Active, range: &Range<usize>, change: u64) {
     let me = cpu::current().0 as usize;
     let current = CURRENT[me].load(Ordering::Relaxed);
@@ -223,19 +237,25 @@ fn replace(table: &Active, me: CpuId) {
     let new: *const Active = table;
     let old = current.load(Ordering::Relaxed);
     table.cpus.insert(me);
-    let (asid, keep) =
-        if cpu::has_asids() { ASIDS[me.0 as usize].lend(table.id, table.changes.load(Ordering::SeqCst)) } else { (0, false) };
-    // SAFETY: `PageTable` made the root, with the kernel half linked in, and frees it after `leave` only. What is cached
-    // under the identifier is kept only if it is this table's and no change was missed.
+    let (asid, keep) = if cpu::has_asids() {
+        ASIDS[me.0 as usize].lend(table.id, table.changes.load(Ordering::SeqCst))
+    } else {
+        (0, false)
+    };
+    // SAFETY: `PageTable` made the root, with the kernel half linked in, and frees it after `leave`
+    // only. What is cached under the identifier is kept only if it is this table's and no change
+    // was missed.
     unsafe { cpu::load(table.root, asid, keep) };
     current.store(new.cast_mut(), Ordering::Relaxed);
-    // SAFETY: a table in `CURRENT` has this CPU in its mask, and is not freed before the mask is empty (`leave`).
+    // SAFETY: a table in `CURRENT` has this CPU in its mask, and is not freed before the mask is
+    // empty (`leave`).
     if let Some(old) = unsafe { old.as_ref() } {
         old.cpus.remove(me);
     }
 }
 
-/// Goes back to the kernel's own tables on this CPU, if `table` (or, if `None`, any user table) is active here.
+/// Goes back to the kernel's own tables on this CPU, if `table` (or, if `None`, any user table) is
+/// active here.
 pub(super) fn deactivate(table: Option<*const Active>) {
     cpu::without_irqs(|| {
         let me = cpu::current();
@@ -257,8 +277,8 @@ const DROP_USER: u32 = 0;
 const DROP_KERNEL: u32 = 1;
 const LEAVE: u32 = 2;
 
-/// The one request at a time. The initiator owns it while it holds `TURN`; a CPU reads it between seeing its bit in
-/// `asked` (set after the fields) and its decrement of `missing`.
+/// The one request at a time. The initiator owns it while it holds `TURN`; a CPU reads it between
+/// seeing its bit in `asked` (set after the fields) and its decrement of `missing`.
 struct Request {
     kind: AtomicU32,
     start: AtomicUsize,
@@ -287,10 +307,13 @@ static SHOOTDOWNS: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPU
 
 /// Number of shootdowns so far that a CPU began and that interrupted others.
 pub fn shootdowns(cpu: CpuId) -> u64 {
-    SHOOTDOWNS.get(cpu.0 as usize).map_or(0, |count| count.load(Ordering::Relaxed))
+    SHOOTDOWNS
+        .get(cpu.0 as usize)
+        .map_or(0, |count| count.load(Ordering::Relaxed))
 }
 
-/// No CPU uses translations of `range` in `table` from before the call any more when this returns. May sleep.
+/// No CPU uses translations of `range` in `table` from before the call any more when this returns.
+/// May sleep.
 pub(super) fn flush(table: &Active, range: Range<usize>) {
     let change = table.changes.fetch_add(1, Ordering::SeqCst) + 1;
     if !alone(&table.cpus, || follow(table, &range, change)) {
@@ -305,7 +328,8 @@ pub(super) fn flush_kernel(range: Range<usize>) {
     }
 }
 
-/// The table is active on no CPU when this returns; the caller sees to it that nobody activates it any more.
+/// The table is active on no CPU when this returns; the caller sees to it that nobody activates it
+/// any more.
 pub(super) fn leave(table: &Active) {
     if !alone(&table.cpus, || deactivate(Some(table))) {
         shoot(LEAVE, &(0..0), table, 0, &table.cpus);
@@ -319,7 +343,13 @@ fn alone(cpus: &CpuMask, work: impl FnOnce()) -> bool {
         fence(Ordering::SeqCst);
         let me = cpu::current();
         let (mut here, mut others) = (false, false);
-        cpus.for_each(|cpu| if cpu == me { here = true } else { others = true });
+        cpus.for_each(|cpu| {
+            if cpu == me {
+                here = true
+            } else {
+                others = true
+            }
+        });
         if here && !others {
             work();
         }
@@ -330,17 +360,22 @@ fn alone(cpus: &CpuMask, work: impl FnOnce()) -> bool {
 fn shoot(kind: u32, range: &Range<usize>, table: *const Active, change: u64, cpus: &CpuMask) {
     let scheduler = lfmutex::scheduler();
     let _turn = TURN.lock();
-    trace::event(Kind::ShootdownBegin, || Note::two(range.start as u64, range.end as u64));
+    trace::event(Kind::ShootdownBegin, || {
+        Note::two(range.start as u64, range.end as u64)
+    });
     REQUEST.kind.store(kind, Ordering::Relaxed);
     REQUEST.start.store(range.start, Ordering::Relaxed);
     REQUEST.end.store(range.end, Ordering::Relaxed);
     REQUEST.table.store(table.cast_mut(), Ordering::Relaxed);
     REQUEST.change.store(change, Ordering::Relaxed);
-    REQUEST.waiter.store(scheduler.current().into_raw(), Ordering::Relaxed);
+    REQUEST
+        .waiter
+        .store(scheduler.current().into_raw(), Ordering::Relaxed);
     // One more than are asked, so that nobody is the last before all are asked.
     REQUEST.missing.store(1, Ordering::Relaxed);
-    // The set is read again: this thread may have moved while it waited for its turn. With interrupts off it stays where
-    // it is until its own CPU has been served and all others have been told.
+    // The set is read again: this thread may have moved while it waited for its turn. With
+    // interrupts off it stays where it is until its own CPU has been served and all others have
+    // been told.
     cpu::without_irqs(|| {
         fence(Ordering::SeqCst);
         let me = cpu::current();
@@ -374,7 +409,11 @@ pub(crate) fn interrupt() {
     match REQUEST.kind.load(Ordering::Relaxed) {
         LEAVE => deactivate(Some(REQUEST.table.load(Ordering::Relaxed))),
         DROP_KERNEL => flush_local_kernel(&range),
-        _ => follow(REQUEST.table.load(Ordering::Relaxed), &range, REQUEST.change.load(Ordering::Relaxed)),
+        _ => follow(
+            REQUEST.table.load(Ordering::Relaxed),
+            &range,
+            REQUEST.change.load(Ordering::Relaxed),
+        ),
     }
     let waiter = REQUEST.waiter.load(Ordering::Relaxed);
     if REQUEST.missing.fetch_sub(1, Ordering::AcqRel) == 1 {

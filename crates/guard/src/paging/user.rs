@@ -1,8 +1,9 @@
 //! Page tables of programs.
 //!
-//! An entry holds one reference to the page it maps: `map` takes a [`Page`], `unmap` gives it back, after every CPU has
-//! forgotten the translation. So nobody can map what he does not hold, and no page is freed while a program can still
-//! reach it, whatever callers do; a caller's mistake costs its program's memory, not the kernel's.
+//! An entry holds one reference to the page it maps: `map` takes a [`Page`], `unmap` gives it back,
+//! after every CPU has forgotten the translation. So nobody can map what he does not hold, and no
+//! page is freed while a program can still reach it, whatever callers do; a caller's mistake costs
+//! its program's memory, not the kernel's.
 
 use alloc::boxed::Box;
 use core::convert::Infallible;
@@ -42,7 +43,10 @@ impl Perm {
     }
 
     fn of(bits: Bits) -> Self {
-        Self { write: bits.contains(Bits::WRITE), exec: !bits.contains(Bits::NO_EXECUTE) }
+        Self {
+            write: bits.contains(Bits::WRITE),
+            exec: !bits.contains(Bits::NO_EXECUTE),
+        }
     }
 }
 
@@ -60,7 +64,11 @@ pub struct Flags {
 impl Flags {
     fn of(bits: Bits) -> Self {
         let has = |bit| bits.contains(bit);
-        Self { accessed: has(Bits::ACCESSED), dirty: has(Bits::DIRTY), large: has(Bits::LARGE) }
+        Self {
+            accessed: has(Bits::ACCESSED),
+            dirty: has(Bits::DIRTY),
+            large: has(Bits::LARGE),
+        }
     }
 }
 
@@ -105,7 +113,10 @@ impl Span {
         if !inside || va < USER_START || self.table.get(index(va, 1)).present() {
             return false;
         }
-        self.table.set(index(va, 1), Entry::page(phys::of(page().into_frame()), perm.bits()));
+        self.table.set(
+            index(va, 1),
+            Entry::page(phys::of(page().into_frame()), perm.bits()),
+        );
         true
     }
 }
@@ -119,16 +130,18 @@ pub enum Insert {
     Occupied(Perm),
 }
 
-/// The span whose page table was used last under a lock, by its first address, so that the next fault there need not walk.
+/// The span whose page table was used last under a lock, by its first address, so that the next
+/// fault there need not walk.
 type Recent = Option<(usize, &'static Table)>;
 
 /// The user half of an address space. The kernel half is the same in all.
 ///
-/// All methods may sleep, but for [`PageTable::activate`] and [`PageTable::deactivate`], which the scheduler calls.
-/// Dropping a table takes it off all CPUs and drops the pages it maps.
+/// All methods may sleep, but for [`PageTable::activate`] and [`PageTable::deactivate`], which the
+/// scheduler calls. Dropping a table takes it off all CPUs and drops the pages it maps.
 ///
-/// Changes of different 2 MiB spans do not wait for each other: a span's page table, and the entry of level 2 that leads to it,
-/// belong to the holder of one of a few locks. The tables above are made once, by compare and exchange, and stay.
+/// Changes of different 2 MiB spans do not wait for each other: a span's page table, and the entry
+/// of level 2 that leads to it, belong to the holder of one of a few locks. The tables above are
+/// made once, by compare and exchange, and stay.
 pub struct PageTable {
     root: Frame,
     /// Which lock is whose: [`PageTable::edit`].
@@ -147,7 +160,12 @@ impl PageTable {
         // SAFETY: a fresh frame that is a table from now on.
         kernel::link(unsafe { View::Direct.table(root) });
         let edits = [const { Mutex::new(None) }; SPAN_LOCKS];
-        Some(Self { root, edits, active: Box::new(Active::new(phys::of(root))), spares: Spares::default() })
+        Some(Self {
+            root,
+            edits,
+            active: Box::new(Active::new(phys::of(root))),
+            spares: Spares::default(),
+        })
     }
 
     /// The right to change the page table that covers `va`, and the entry that leads to it.
@@ -155,11 +173,12 @@ impl PageTable {
         self.edits[va / span(2) % SPAN_LOCKS].lock()
     }
 
-    /// Maps a page at `va`. Returns the page that was mapped there before, which no CPU uses any more.
+    /// Maps a page at `va`. Returns the page that was mapped there before, which no CPU uses any
+    /// more.
     ///
     /// # Errors
-    /// [`MapError::NoMemory`] if there is no frame for a table, [`MapError::Address`] if `va` is not the address of a
-    /// user page. Nothing is changed, and `page` is dropped.
+    /// [`MapError::NoMemory`] if there is no frame for a table, [`MapError::Address`] if `va` is
+    /// not the address of a user page. Nothing is changed, and `page` is dropped.
     pub fn map(&self, va: usize, page: Page, perm: Perm) -> Result<Option<Page>, MapError> {
         check(va)?;
         let before = {
@@ -172,19 +191,29 @@ impl PageTable {
         Ok(self.removed(va, before))
     }
 
-    /// Maps what `make` gives (a page, and what the program may do with it) at `va`, unless a page is there already.
+    /// Maps what `make` gives (a page, and what the program may do with it) at `va`, unless a page
+    /// is there already.
     ///
-    /// `make` runs with the span locked: it must not use this table. No CPU can remember that nothing was mapped, so there is no
-    /// shootdown.
+    /// `make` runs with the span locked: it must not use this table. No CPU can remember that
+    /// nothing was mapped, so there is no shootdown.
     ///
     /// # Errors
     /// `make`'s; a [`MapError`] as with [`PageTable::map`]. Nothing is changed then.
-    pub fn insert_with<E: From<MapError>>(&self, va: usize, make: impl FnOnce() -> Result<(Page, Perm), E>) -> Result<Insert, E> {
+    pub fn insert_with<E: From<MapError>>(
+        &self,
+        va: usize,
+        make: impl FnOnce() -> Result<(Page, Perm), E>,
+    ) -> Result<Insert, E> {
         check(va)?;
         let mut edit = self.edit(va);
         let table = match self.page_table(&mut edit, va) {
             Ok(table) => table,
-            Err(error) => return self.large(va).map(|(_, entry)| Insert::Occupied(Perm::of(entry.flags()))).ok_or(error.into()),
+            Err(error) => {
+                return self
+                    .large(va)
+                    .map(|(_, entry)| Insert::Occupied(Perm::of(entry.flags())))
+                    .ok_or(error.into());
+            }
         };
         let slot = index(va, 1);
         let entry = table.get(slot);
@@ -196,23 +225,28 @@ impl PageTable {
         Ok(Insert::Done)
     }
 
-    /// Lets `each` fill empty entries of the 2 MiB that `va` is in, with the span locked: it must not use this table. Makes no table:
-    /// if there is none, nothing is done.
+    /// Lets `each` fill empty entries of the 2 MiB that `va` is in, with the span locked: it must
+    /// not use this table. Makes no table: if there is none, nothing is done.
     pub fn fill(&self, va: usize, each: impl FnOnce(&mut Span)) {
         if check(va).is_ok() {
             let _edit = self.edit(va);
             if let Some(table) = self.find(va) {
-                each(&mut Span { start: va & !(span(2) - 1), table });
+                each(&mut Span {
+                    start: va & !(span(2) - 1),
+                    table,
+                });
             }
         }
     }
 
-    /// Replaces the page at `va` by `new`, if it is still `old` and not writable; true if it was. `old` is dropped by the table
-    /// when no CPU uses it any more.
+    /// Replaces the page at `va` by `new`, if it is still `old` and not writable; true if it was.
+    /// `old` is dropped by the table when no CPU uses it any more.
     pub fn replace(&self, va: usize, old: &Page, new: Page, perm: Perm) -> bool {
         let before = {
             let _edit = self.edit(va);
-            let Some((table, _)) = self.holds(va, old) else { return false };
+            let Some((table, _)) = self.holds(va, old) else {
+                return false;
+            };
             let at = phys::of(new.into_frame());
             table.swap(index(va, 1), Entry::page(at, perm.bits()))
         };
@@ -220,17 +254,21 @@ impl PageTable {
         true
     }
 
-    /// Gives the program more rights to the page at `va`, if it is still `page` and not writable; true if it was. A CPU may
-    /// still fault once for what was added.
+    /// Gives the program more rights to the page at `va`, if it is still `page` and not writable;
+    /// true if it was. A CPU may still fault once for what was added.
     pub fn allow(&self, va: usize, page: &Page, perm: Perm) -> bool {
         let _edit = self.edit(va);
-        let Some((table, _)) = self.holds(va, page) else { return false };
-        table.update(index(va, 1), |entry| entry.with(entry.flags() & NOTED | perm.bits()));
+        let Some((table, _)) = self.holds(va, page) else {
+            return false;
+        };
+        table.update(index(va, 1), |entry| {
+            entry.with(entry.flags() & NOTED | perm.bits())
+        });
         true
     }
 
-    /// The entry for `va` and its table, if it maps `page` and does not let the program write; with the span locked. A large page is
-    /// split.
+    /// The entry for `va` and its table, if it maps `page` and does not let the program write; with
+    /// the span locked. A large page is split.
     fn holds(&self, va: usize, page: &Page) -> Option<(&'static Table, Entry)> {
         check(va).ok()?;
         let table = self.find_single(va)?;
@@ -249,8 +287,9 @@ impl PageTable {
         self.removed(va, before)
     }
 
-    /// Unmaps all pages in `range` (page-aligned) and hands each to `each` with its address, ascending. When it gets a
-    /// page, no CPU uses it any more. Addresses that are no user pages are passed over.
+    /// Unmaps all pages in `range` (page-aligned) and hands each to `each` with its address,
+    /// ascending. When it gets a page, no CPU uses it any more. Addresses that are no user pages
+    /// are passed over.
     pub fn unmap_range(&self, range: Range<usize>, each: &mut dyn FnMut(usize, Unmapped)) {
         let Range { start: first, end } = user_pages(&range);
         let mut next = first;
@@ -264,21 +303,30 @@ impl PageTable {
             tlb::flush(&self.active, start..next);
             for removed in batch.drain(..) {
                 match removed {
-                    // SAFETY: the entry held this reference and is gone.
-                    Removed::Page(va, frame) => each(va, Unmapped::Page(unsafe { Page::from_frame(frame) })),
-                    // SAFETY: the entry held one reference to each frame and is gone.
-                    Removed::Large(va, first) => each(va, Unmapped::Large(unsafe { LargePage::from_frame(first) })),
-                    // SAFETY: `page_table` made it from a block of order 0; no entry leads to it any more, and no CPU
-                    // remembers one.
+                    Removed::Page(va, frame) => {
+                        // SAFETY: the entry held this reference and is gone.
+                        each(va, Unmapped::Page(unsafe { Page::from_frame(frame) }))
+                    }
+                    Removed::Large(va, first) => {
+                        // SAFETY: the entry held one reference to each frame and is gone.
+                        each(va, Unmapped::Large(unsafe { LargePage::from_frame(first) }))
+                    }
+                    // SAFETY: `page_table` made it from a block of order 0; no entry leads to it
+                    // any more, and no CPU remembers one.
                     Removed::Table(frame) => drop(unsafe { Block::from_raw(frame, 0) }),
                 }
             }
         }
     }
 
-    /// Moves entries of `range`, what is left of a request from `first` on, into `batch` until it is full. Returns where
-    /// to go on.
-    fn collect(&self, first: usize, range: Range<usize>, batch: &mut ArrayVec<Removed, BATCH>) -> usize {
+    /// Moves entries of `range`, what is left of a request from `first` on, into `batch` until it
+    /// is full. Returns where to go on.
+    fn collect(
+        &self,
+        first: usize,
+        range: Range<usize>,
+        batch: &mut ArrayVec<Removed, BATCH>,
+    ) -> usize {
         let mut next = self.next_table(range.clone());
         while let Some(va) = next {
             let mut edit = self.edit(va);
@@ -301,7 +349,8 @@ impl PageTable {
                 next = self.next_table(table_end..range.end);
                 continue;
             };
-            for (slot, _) in lower.entries(index(va, 1)..index(table_end.min(range.end) - 1, 1) + 1) {
+            for (slot, _) in lower.entries(index(va, 1)..index(table_end.min(range.end) - 1, 1) + 1)
+            {
                 let page = table_start + slot * PAGE_SIZE;
                 // Room for a page, and for the table after the last one.
                 if batch.len() + 2 > BATCH {
@@ -312,7 +361,10 @@ impl PageTable {
                 }
             }
             // A table whose whole span was asked for is freed too.
-            if table_start >= first && table_end <= range.end && lower.entries(0..ENTRIES).next().is_none() {
+            if table_start >= first
+                && table_end <= range.end
+                && lower.entries(0..ENTRIES).next().is_none()
+            {
                 let entry = upper.swap(index(table_start, 2), Entry::NONE);
                 *edit = None;
                 batch.extend(entry.table().and_then(phys::frame_at).map(Removed::Table));
@@ -322,7 +374,8 @@ impl PageTable {
         range.end
     }
 
-    /// The first address in `range` that a page table covers. Looks only at tables above, without a lock: they stay.
+    /// The first address in `range` that a page table covers. Looks only at tables above, without a
+    /// lock: they stay.
     fn next_table(&self, range: Range<usize>) -> Option<usize> {
         let mut va = range.start;
         while va < range.end {
@@ -330,7 +383,9 @@ impl PageTable {
                 Ok(directory) => {
                     let last = (range.end - 1).min(va | (span(3) - 1));
                     match directory.entries(index(va, 2)..index(last, 2) + 1).next() {
-                        Some((slot, _)) => return Some(va.max((va & !(span(3) - 1)) + slot * span(2))),
+                        Some((slot, _)) => {
+                            return Some(va.max((va & !(span(3) - 1)) + slot * span(2)));
+                        }
                         None => span(3),
                     }
                 }
@@ -341,14 +396,17 @@ impl PageTable {
         None
     }
 
-    /// Changes what the program may do with the pages that are mapped in `range` (page-aligned). If something is taken
-    /// away, no CPU allows it any more on return; if something is added, a CPU may still fault once for it.
+    /// Changes what the program may do with the pages that are mapped in `range` (page-aligned). If
+    /// something is taken away, no CPU allows it any more on return; if something is added, a CPU
+    /// may still fault once for it.
     pub fn protect(&self, range: Range<usize>, perm: Perm) {
         let Range { start, end } = user_pages(&range);
         let mut reduced = false;
         let Ok(()) = self.for_each_table(start..end, |_, table, slots| {
             for (slot, _) in table.entries(slots).filter(|(_, entry)| entry.present()) {
-                let before = table.update(slot, |entry| entry.with(entry.flags() & KEPT | perm.bits())).flags();
+                let before = table
+                    .update(slot, |entry| entry.with(entry.flags() & KEPT | perm.bits()))
+                    .flags();
                 reduced |= before.contains(Bits::WRITE) && !perm.write;
                 reduced |= !before.contains(Bits::NO_EXECUTE) && !perm.exec;
             }
@@ -359,15 +417,19 @@ impl PageTable {
         }
     }
 
-    /// The page at `va`, what the program may do with it, and what the processor noted. The result is one more reference
-    /// to the page: a page mapped only here has `refs() == 2` then.
+    /// The page at `va`, what the program may do with it, and what the processor noted. The result
+    /// is one more reference to the page: a page mapped only here has `refs() == 2` then.
     #[must_use]
     pub fn get(&self, va: usize) -> Option<(Page, Perm, Flags)> {
         check(va).ok()?;
         let _edit = self.edit(va);
         let (entry, frame) = match self.find(va) {
-            Some(table) => Some(table.get(index(va, 1))).and_then(|entry| Some((entry, mapped(entry)?)))?,
-            None => self.large(va).and_then(|(_, entry)| Some((entry, mapped(entry)?.add(index(va, 1) as u64))))?,
+            Some(table) => {
+                Some(table.get(index(va, 1))).and_then(|entry| Some((entry, mapped(entry)?)))?
+            }
+            None => self
+                .large(va)
+                .and_then(|(_, entry)| Some((entry, mapped(entry)?.add(index(va, 1) as u64))))?,
         };
         // SAFETY: the entry holds a reference, and stays while the span is locked.
         let page = unsafe { Page::share_frame(frame) };
@@ -375,18 +437,26 @@ impl PageTable {
         Some((page, Perm::of(bits), Flags::of(bits)))
     }
 
-    /// For fork: every page mapped in `range` (page-aligned) is mapped read-only in both tables, large ones as such, so that the next write in
-    /// either faults. Where the child has a page already it keeps that one. The child is another table than this one. `each` is told
-    /// the frames that the child got.
+    /// For fork: every page mapped in `range` (page-aligned) is mapped read-only in both tables,
+    /// large ones as such, so that the next write in either faults. Where the child has a page
+    /// already it keeps that one. The child is another table than this one. `each` is told the
+    /// frames that the child got.
     ///
     /// # Errors
-    /// [`MapError::NoMemory`] if there is no frame for a table of the child's, [`MapError::Occupied`] if it has something where a large page goes; some pages are shared by then, and that is
-    /// harmless: drop the child.
-    pub fn share_cow(&self, child: &Self, range: Range<usize>, mut each: impl FnMut(Frame)) -> Result<(), MapError> {
+    /// [`MapError::NoMemory`] if there is no frame for a table of the child's,
+    /// [`MapError::Occupied`] if it has something where a large page goes; some pages are shared by
+    /// then, and that is harmless: drop the child.
+    pub fn share_cow(
+        &self,
+        child: &Self,
+        range: Range<usize>,
+        mut each: impl FnMut(Frame),
+    ) -> Result<(), MapError> {
         let Range { start, end } = user_pages(&range);
         let mut reduced = false;
         let result = self.for_each_table(start..end, |va, table, slots| {
-            // The child's after the parent's: nobody takes two spans of one pair of tables the other way round.
+            // The child's after the parent's: nobody takes two spans of one pair of tables the
+            // other way round.
             let mut edit_child = child.edit(va);
             let mut lower = None;
             if let Some((_, entry)) = self.large(va) {
@@ -407,7 +477,8 @@ impl PageTable {
                     reduced = true;
                 }
                 if let Some(frame) = mapped(before) {
-                    // SAFETY: the parent's entry holds a reference, and stays while its span is locked.
+                    // SAFETY: the parent's entry holds a reference, and stays while its span is
+                    // locked.
                     unsafe { Page::share_frame(frame) }.into_frame();
                     each(frame);
                     lower.set(slot, before.with(before.flags() - (NOTED | Bits::WRITE)));
@@ -421,14 +492,19 @@ impl PageTable {
         result
     }
 
-    /// Calls `each` with every page that is mapped in `range` (page-aligned), its address and what the processor noted, with the span
-    /// locked: it must not use this table. The page is one more reference.
+    /// Calls `each` with every page that is mapped in `range` (page-aligned), its address and what
+    /// the processor noted, with the span locked: it must not use this table. The page is one more
+    /// reference.
     pub fn visit(&self, range: Range<usize>, mut each: impl FnMut(usize, &Page, Flags)) {
         let Range { start, end } = user_pages(&range);
         let Ok(()) = self.for_each_table(start..end, |va, table, slots| {
             for (slot, entry) in table.entries(slots) {
                 let large = entry.flags().contains(Bits::LARGE);
-                let (at, pages) = if large { (va, ENTRIES) } else { ((va & !(span(2) - 1)) + slot * PAGE_SIZE, 1) };
+                let (at, pages) = if large {
+                    (va, ENTRIES)
+                } else {
+                    ((va & !(span(2) - 1)) + slot * PAGE_SIZE, 1)
+                };
                 let Some(first) = mapped(entry) else { continue };
                 for n in 0..pages {
                     // SAFETY: the entry holds a reference, and stays while the span is locked.
@@ -440,14 +516,14 @@ impl PageTable {
         });
     }
 
-    /// Every CPU on which the table is active passes a full memory barrier, and serialises its instructions, between the call and
-    /// the return.
+    /// Every CPU on which the table is active passes a full memory barrier, and serialises its
+    /// instructions, between the call and the return.
     pub fn synchronize(&self) {
         tlb::flush(&self.active, USER_START..USER_START + PAGE_SIZE);
     }
 
-    /// Makes this the address space of the current CPU, until another one is activated there or this one is dropped.
-    /// Interrupts may be off; does not sleep.
+    /// Makes this the address space of the current CPU, until another one is activated there or
+    /// this one is dropped. Interrupts may be off; does not sleep.
     #[inline]
     pub fn activate(&self) {
         tlb::activate(&self.active);
@@ -473,11 +549,17 @@ impl PageTable {
 
     /// The level-2 table that covers `va`, or how many bytes around `va` have none.
     pub(super) fn directory(&self, va: usize) -> Result<&'static Table, usize> {
-        let upper = self.root_table().get(index(va, 4)).table().map(table).ok_or(span(4))?;
+        let upper = self
+            .root_table()
+            .get(index(va, 4))
+            .table()
+            .map(table)
+            .ok_or(span(4))?;
         upper.get(index(va, 3)).table().map(table).ok_or(span(3))
     }
 
-    /// The level-2 table and the page table that cover `va`, or how many bytes around `va` have none.
+    /// The level-2 table and the page table that cover `va`, or how many bytes around `va` have
+    /// none.
     fn walk(&self, va: usize) -> Result<(&'static Table, &'static Table), usize> {
         let upper = self.directory(va)?;
         let lower = upper.get(index(va, 2)).table().map(table).ok_or(span(2))?;
@@ -502,7 +584,9 @@ impl PageTable {
         let start = va & !(span(2) - 1);
         match *recent {
             Some((known, table)) if known == start => Ok(table),
-            _ => self.make_page_table(va).inspect(|table| *recent = Some((start, table))),
+            _ => self
+                .make_page_table(va)
+                .inspect(|table| *recent = Some((start, table))),
         }
     }
 
@@ -516,9 +600,10 @@ impl PageTable {
         below(below(self.root_table(), index(va, 4))?, index(va, 3))
     }
 
-    /// Calls `each` with every page table that covers some of `range`, the address of its first page within, and the slots
-    /// of `range` in it, until it fails. Each is locked meanwhile. A large page in the range is one slot of the table above; one that is only
-    /// partly in the range is split.
+    /// Calls `each` with every page table that covers some of `range`, the address of its first
+    /// page within, and the slots of `range` in it, until it fails. Each is locked meanwhile. A
+    /// large page in the range is one slot of the table above; one that is only partly in the range
+    /// is split.
     fn for_each_table<E>(
         &self,
         range: Range<usize>,
@@ -537,7 +622,11 @@ impl PageTable {
                     }
                 }
                 if let Some(table) = self.find(va) {
-                    each(va, table, index(va, 1)..index(end.min(range.end) - 1, 1) + 1)?;
+                    each(
+                        va,
+                        table,
+                        index(va, 1)..index(end.min(range.end) - 1, 1) + 1,
+                    )?;
                 }
             }
             next = self.next_table(end..range.end);
@@ -548,17 +637,22 @@ impl PageTable {
 
 /// The table that `slot` of `upper` leads to, made if need be.
 fn below(upper: &Table, slot: usize) -> Result<&'static Table, MapError> {
-    upper.get(slot).table().map_or_else(|| new_table(upper, slot), |next| Ok(table(next)))
+    upper
+        .get(slot)
+        .table()
+        .map_or_else(|| new_table(upper, slot), |next| Ok(table(next)))
 }
 
 /// A table of the user half, by its address from the entry above it.
 pub(super) fn table(at: PhysAddr) -> &'static Table {
     let frame = phys::frame_at(at).expect("user table outside the instance's memory");
-    // SAFETY: `page_table` put only tables there, and they live until the entry is cleared with their span locked.
+    // SAFETY: `page_table` put only tables there, and they live until the entry is cleared with
+    // their span locked.
     unsafe { View::Direct.table(frame) }
 }
 
-/// Makes the table that `slot` of `upper` leads to, or finds the one that another thread has made meanwhile for another span.
+/// Makes the table that `slot` of `upper` leads to, or finds the one that another thread has made
+/// meanwhile for another span.
 #[cold]
 fn new_table(upper: &Table, slot: usize) -> Result<&'static Table, MapError> {
     if upper.get(slot).present() {
@@ -579,27 +673,40 @@ fn new_table(upper: &Table, slot: usize) -> Result<&'static Table, MapError> {
 
 /// The frame of the page that an entry maps, the first one of a large page.
 pub(super) fn mapped(entry: Entry) -> Option<Frame> {
-    if entry.present() { phys::frame_at(entry.address()) } else { None }
+    if entry.present() {
+        phys::frame_at(entry.address())
+    } else {
+        None
+    }
 }
 
 /// Refuses what is not the address of a user page.
 #[inline]
 fn check(va: usize) -> Result<(), MapError> {
     const LAST: usize = USER_END - PAGE_SIZE;
-    if va.is_multiple_of(PAGE_SIZE) && matches!(va, USER_START..=LAST) { Ok(()) } else { Err(MapError::Address) }
+    if va.is_multiple_of(PAGE_SIZE) && matches!(va, USER_START..=LAST) {
+        Ok(())
+    } else {
+        Err(MapError::Address)
+    }
 }
 
 /// The whole user pages that begin in a range.
 fn user_pages(range: &Range<usize>) -> Range<usize> {
-    range.start.clamp(USER_START, USER_END).next_multiple_of(PAGE_SIZE)..range.end.min(USER_END)
+    range
+        .start
+        .clamp(USER_START, USER_END)
+        .next_multiple_of(PAGE_SIZE)..range.end.min(USER_END)
 }
 
 impl Drop for PageTable {
     fn drop(&mut self) {
         tlb::leave(&self.active);
-        // No CPU has the table loaded now, and loading another one dropped its translations: no flush is needed.
+        // No CPU has the table loaded now, and loading another one dropped its translations: no
+        // flush is needed.
         let root = self.root_table();
-        root.entries(0..KERNEL_HALF).for_each(|(_, entry)| free_below(entry, 3));
+        root.entries(0..KERNEL_HALF)
+            .for_each(|(_, entry)| free_below(entry, 3));
         // SAFETY: `new` made it from a block of order 0; nobody uses it any more.
         drop(unsafe { Block::from_raw(self.root, 0) });
     }
@@ -618,14 +725,18 @@ fn free_below(entry: Entry, level: usize) {
         return;
     }
     let below = table(entry.address());
-    below.entries(0..ENTRIES).for_each(|(_, entry)| free_below(entry, level - 1));
+    below
+        .entries(0..ENTRIES)
+        .for_each(|(_, entry)| free_below(entry, level - 1));
     // SAFETY: `page_table` made it from a block of order 0, and only the dead entry led to it.
     drop(unsafe { Block::from_raw(frame, 0) });
 }
 
 impl fmt::Debug for PageTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PageTable").field("root", &self.root).finish_non_exhaustive()
+        f.debug_struct("PageTable")
+            .field("root", &self.root)
+            .finish_non_exhaustive()
     }
 }
 

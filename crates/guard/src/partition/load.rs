@@ -1,13 +1,13 @@
 //! Filling an instance's memory: kernel image, archive, boot blob, page tables, descriptor.
 //!
-//! The instance's frames are used from 0 up in that order; what follows is free. All of it is written through the
-//! supervisor's direct map before the memory is granted.
+//! The instance's frames are used from 0 up in that order; what follows is free. All of it is
+//! written through the supervisor's direct map before the memory is granted.
 
 use core::fmt;
 
 use abi::descriptor::{
-    Descriptor, FLAG_INVARIANT_TSC, FLAG_TSC_DEADLINE, FLAG_X2APIC, MemRange, RESERVED_IMAGE, RESERVED_TABLES, ROLE_SUBOS,
-    Reserved,
+    Descriptor, FLAG_INVARIANT_TSC, FLAG_TSC_DEADLINE, FLAG_X2APIC, MemRange, RESERVED_IMAGE,
+    RESERVED_TABLES, ROLE_SUBOS, Reserved,
 };
 use abi::layout::{DESCRIPTOR, GRANULE_FRAMES, PAGE_SIZE, PARK, WINDOW};
 use abi::{Window, descriptor};
@@ -42,14 +42,19 @@ impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Started => f.write_str("the instance was started already"),
-            Self::NoRoom { needed } => write!(f, "the instance would need {} MiB", needed.div_ceil(1 << 20)),
+            Self::NoRoom { needed } => write!(
+                f,
+                "the instance would need {} MiB",
+                needed.div_ceil(1 << 20)
+            ),
             Self::Twice => f.write_str("the instance has one already"),
             Self::Beyond => f.write_str("write beyond the announced length"),
         }
     }
 }
 
-/// Frames a kernel needs free when it starts: its tables of frames, a first heap, its program's stack.
+/// Frames a kernel needs free when it starts: its tables of frames, a first heap, its program's
+/// stack.
 const ELBOW_ROOM: u64 = 256;
 
 /// The least memory an instance of so many granules needs, in bytes.
@@ -63,7 +68,10 @@ impl Partition {
     /// What of the descriptor is known from the start.
     pub(super) fn describe(&mut self, spec: &Spec<'_>) {
         let machine = role::descriptor();
-        let runs = self.granules().runs().expect("checked when the granules were taken");
+        let runs = self
+            .granules()
+            .runs()
+            .expect("checked when the granules were taken");
         let d = &mut *self.staged;
         d.role = ROLE_SUBOS;
         d.instance_id = spec.id;
@@ -79,10 +87,18 @@ impl Partition {
         d.set_cmdline(spec.cmdline);
         random::fill(&mut d.random_seed);
         for run in &runs {
-            let range = MemRange { first_frame: run.first, phys: phys::of(run.at).0, count: run.count };
+            let range = MemRange {
+                first_frame: run.first,
+                phys: phys::of(run.at).0,
+                count: run.count,
+            };
             let _ = d.push_range(range);
         }
-        let image = Reserved { first_frame: 0, count: d.image_frames as u32, kind: RESERVED_IMAGE };
+        let image = Reserved {
+            first_frame: 0,
+            count: d.image_frames as u32,
+            kind: RESERVED_IMAGE,
+        };
         let _ = d.push_reserved(image);
     }
 
@@ -101,11 +117,17 @@ impl Partition {
         }
         let frames = self.memory_bytes() / PAGE_SIZE as u64;
         let count = bytes.div_ceil(PAGE_SIZE as u64);
-        let elbow =
-            build::most_tables(frames, self.staged.nranges as usize, self.staged.image_frames as usize) as u64 + ELBOW_ROOM;
+        let elbow = build::most_tables(
+            frames,
+            self.staged.nranges as usize,
+            self.staged.image_frames as usize,
+        ) as u64
+            + ELBOW_ROOM;
         let needed = self.next_frame.saturating_add(count).saturating_add(elbow);
         if needed > frames {
-            return Err(LoadError::NoRoom { needed: needed.saturating_mul(PAGE_SIZE as u64) });
+            return Err(LoadError::NoRoom {
+                needed: needed.saturating_mul(PAGE_SIZE as u64),
+            });
         }
         let first = self.next_frame;
         self.next_frame += count;
@@ -133,7 +155,10 @@ impl Partition {
         if self.started {
             return Err(LoadError::Started);
         }
-        if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > self.staged.initramfs_len) {
+        if offset
+            .checked_add(bytes.len() as u64)
+            .is_none_or(|end| end > self.staged.initramfs_len)
+        {
             return Err(LoadError::Beyond);
         }
         let at = self.staged.initramfs_frame * PAGE_SIZE as u64 + offset;
@@ -169,9 +194,14 @@ impl Partition {
         self.staged.wall_base_ns = machine.wall_base_ns;
         debug_assert_eq!(self.staged.validate(), Ok(()));
         let to = self.shared().descriptor.ptr();
-        // SAFETY: a block of the descriptor's size, ours, which the instance does not see before it is started.
+        // SAFETY: a block of the descriptor's size, ours, which the instance does not see before it
+        // is started.
         unsafe {
-            core::ptr::copy_nonoverlapping(core::ptr::from_ref::<Descriptor>(&self.staged).cast::<u8>(), to, descriptor::SIZE)
+            core::ptr::copy_nonoverlapping(
+                core::ptr::from_ref::<Descriptor>(&self.staged).cast::<u8>(),
+                to,
+                descriptor::SIZE,
+            )
         };
         self.granules_mut().grant();
         Ok(root)
@@ -182,8 +212,8 @@ impl Partition {
         let pristine = boot::pristine();
         let frames = self.staged.image_frames;
         let granules = self.granules_mut();
-        // Zeroes first from the data on: what the image's file does not hold is zero, and memory unused since boot may hold
-        // anything.
+        // Zeroes first from the data on: what the image's file does not hold is zero, and memory
+        // unused since boot may hold anything.
         for frame in (pristine.data_offset / PAGE_SIZE) as u64..frames {
             let at = granules.frame(frame).expect("the image fits, by `create`");
             // SAFETY: a frame of ours that is not granted yet.
@@ -194,21 +224,45 @@ impl Partition {
     }
 
     fn build_tables(&mut self) -> Result<u64, LoadError> {
-        let runs = self.granules().runs().expect("checked when the granules were taken");
+        let runs = self
+            .granules()
+            .runs()
+            .expect("checked when the granules were taken");
         let shared = self.shared();
         let machine = role::descriptor();
         let image = boot::image();
-        let park_frame = machine.image_frame + ((park::page() - image.text.start) / PAGE_SIZE) as u64;
+        let park_frame =
+            machine.image_frame + ((park::page() - image.text.start) / PAGE_SIZE) as u64;
         let maps: ArrayVec<Shared, 3> = [
-            Shared { va: DESCRIPTOR, at: shared.descriptor.first(), pages: descriptor::SIZE / PAGE_SIZE, access: Access::Read },
-            Shared { va: WINDOW, at: shared.window.first(), pages: Window::SIZE.div_ceil(PAGE_SIZE), access: Access::ReadWrite },
-            Shared { va: PARK, at: Frame(park_frame), pages: 1, access: Access::ReadExecute },
+            Shared {
+                va: DESCRIPTOR,
+                at: shared.descriptor.first(),
+                pages: descriptor::SIZE / PAGE_SIZE,
+                access: Access::Read,
+            },
+            Shared {
+                va: WINDOW,
+                at: shared.window.first(),
+                pages: Window::SIZE.div_ceil(PAGE_SIZE),
+                access: Access::ReadWrite,
+            },
+            Shared {
+                va: PARK,
+                at: Frame(park_frame),
+                pages: 1,
+                access: Access::ReadExecute,
+            },
         ]
         .into_iter()
         .collect();
         let first = self.next_frame;
         let mut next = first;
-        let plan = Plan { runs: &runs, image_first: 0, image: &image, shared: &maps };
+        let plan = Plan {
+            runs: &runs,
+            image_first: 0,
+            image: &image,
+            shared: &maps,
+        };
         let granules = self.granules();
         let mut take = || {
             next += 1;
@@ -216,8 +270,16 @@ impl Partition {
         };
         // SAFETY: frames of the instance that are spoken for by nobody, each once, not granted yet.
         let root = unsafe { build::build(&plan, View::Direct, &mut take) };
-        let Ok(root) = root else { return Err(LoadError::NoRoom { needed: self.memory_bytes() + (2 << 20) }) };
-        let tables = Reserved { first_frame: first, count: (next - first) as u32, kind: RESERVED_TABLES };
+        let Ok(root) = root else {
+            return Err(LoadError::NoRoom {
+                needed: self.memory_bytes() + (2 << 20),
+            });
+        };
+        let tables = Reserved {
+            first_frame: first,
+            count: (next - first) as u32,
+            kind: RESERVED_TABLES,
+        };
         self.staged.root_table_frame = first;
         let _ = self.staged.push_reserved(tables);
         self.next_frame = next;
@@ -226,6 +288,8 @@ impl Partition {
 
     /// What goes into CR3, of an instance that was loaded.
     pub(super) fn root(&self) -> u64 {
-        self.staged.phys_of(self.staged.root_table_frame).expect("one of its frames")
+        self.staged
+            .phys_of(self.staged.root_table_frame)
+            .expect("one of its frames")
     }
 }

@@ -1,8 +1,10 @@
-//! The supervisor's side of instances: taking CPUs and memory for one, starting it, and getting everything back.
+//! The supervisor's side of instances: taking CPUs and memory for one, starting it, and getting
+//! everything back.
 //!
-//! Creation stages everything and commits at the end; on any error nothing has changed. Ends are confirmed: a CPU counts
-//! as back when it has claimed an order in the park page, and memory is only taken back when all CPUs of the instance are.
-//! What cannot be confirmed is lost and never used again. (Pisces section 4; RainForest section 5.3, "Destroying a subOS".)
+//! Creation stages everything and commits at the end; on any error nothing has changed. Ends are
+//! confirmed: a CPU counts as back when it has claimed an order in the park page, and memory is
+//! only taken back when all CPUs of the instance are. What cannot be confirmed is lost and never
+//! used again. (Pisces section 4; RainForest section 5.3, "Destroying a subOS".)
 
 mod halt;
 mod load;
@@ -46,7 +48,8 @@ struct Cpu {
 /// All CPUs of the machine, by park slot.
 static CPUS: Once<Mutex<Vec<Cpu>>> = Once::new();
 
-/// Takes stock of the machine's CPUs: the supervisor has its own, those of the others that have parked are free.
+/// Takes stock of the machine's CPUs: the supervisor has its own, those of the others that have
+/// parked are free.
 fn take_stock() -> Mutex<Vec<Cpu>> {
     let own = role::descriptor().cpus().len();
     smp::wait_parked(own..smp::machine_cpus());
@@ -56,7 +59,10 @@ fn take_stock() -> Mutex<Vec<Cpu>> {
             _ if smp::is_parked(slot) => Owner::Free,
             _ => Owner::Lost,
         };
-        Cpu { apic_id: park::slot(slot).apic_id.load(Ordering::Relaxed), owner }
+        Cpu {
+            apic_id: park::slot(slot).apic_id.load(Ordering::Relaxed),
+            owner,
+        }
     };
     Mutex::new((0..smp::machine_cpus()).map(cpu).collect())
 }
@@ -65,8 +71,8 @@ fn cpus() -> &'static Mutex<Vec<Cpu>> {
     CPUS.call_once(take_stock)
 }
 
-/// Number of CPUs of the machine, whoever has them. Unlike [`resources`], it does not wait for CPUs that are still on their way
-/// into the park page.
+/// Number of CPUs of the machine, whoever has them. Unlike [`resources`], it does not wait for CPUs
+/// that are still on their way into the park page.
 #[must_use]
 pub fn machine_cpus() -> usize {
     smp::machine_cpus()
@@ -155,9 +161,9 @@ struct SharedPages {
 const DESCRIPTOR_ORDER: u8 = (descriptor::SIZE / PAGE_SIZE).ilog2() as u8;
 const WINDOW_ORDER: u8 = (Window::SIZE / PAGE_SIZE).next_power_of_two().ilog2() as u8;
 
-/// One instance's CPUs and memory. Dropping it before it was started gives everything back; dropping it while the instance
-/// may still run loses CPUs and memory for good, so end it first: [`Partition::begin_halt`], [`Partition::halt_step`],
-/// [`Partition::reclaim`].
+/// One instance's CPUs and memory. Dropping it before it was started gives everything back;
+/// dropping it while the instance may still run loses CPUs and memory for good, so end it first:
+/// [`Partition::begin_halt`], [`Partition::halt_step`], [`Partition::reclaim`].
 pub struct Partition {
     id: u32,
     /// The publishing ends of its CPUs' mailboxes.
@@ -211,9 +217,15 @@ impl Partition {
         let image = role::descriptor().image_frames;
         let least = load::least_memory(image, granules);
         if granules * (GRANULE_SIZE as u64) < least {
-            return Err(CreateError::TooSmall { least: least.next_multiple_of(GRANULE_SIZE as u64) });
+            return Err(CreateError::TooSmall {
+                least: least.next_multiple_of(GRANULE_SIZE as u64),
+            });
         }
-        let free = cpus().lock().iter().filter(|cpu| cpu.owner == Owner::Free).count() as u32;
+        let free = cpus()
+            .lock()
+            .iter()
+            .filter(|cpu| cpu.owner == Owner::Free)
+            .count() as u32;
         if spec.cpus == 0 || free < spec.cpus {
             return Err(CreateError::Cpus { free });
         }
@@ -227,8 +239,8 @@ impl Partition {
             descriptor: Block::zeroed(DESCRIPTOR_ORDER).ok_or(CreateError::Window)?,
             window: Block::zeroed(WINDOW_ORDER).ok_or(CreateError::Window)?,
         };
-        // In place: it is half as large as this thread's stack, which an interrupt must fit on as well.
-        // SAFETY: a descriptor is numbers only, and zeroes are some.
+        // In place: it is half as large as this thread's stack, which an interrupt must fit on as
+        // well. SAFETY: a descriptor is numbers only, and zeroes are some.
         let mut staged = unsafe { Box::<Descriptor>::new_zeroed().assume_init() };
         staged.stamp();
         let mut partition = Self {
@@ -248,20 +260,37 @@ impl Partition {
         Ok(partition)
     }
 
-    /// The last step of creation, and the only one that could fail because somebody else was faster.
+    /// The last step of creation, and the only one that could fail because somebody else was
+    /// faster.
     fn take_cpus(&mut self, spec: &Spec<'_>) -> Result<(), CreateError> {
         let mut all = cpus().lock();
-        let free: ArrayVec<usize, { descriptor::MAX_CPUS }> =
-            all.iter().enumerate().filter(|(_, cpu)| cpu.owner == Owner::Free).map(|(slot, _)| slot).collect();
+        let free: ArrayVec<usize, { descriptor::MAX_CPUS }> = all
+            .iter()
+            .enumerate()
+            .filter(|(_, cpu)| cpu.owner == Owner::Free)
+            .map(|(slot, _)| slot)
+            .collect();
         if free.len() < spec.cpus as usize {
-            return Err(CreateError::Cpus { free: free.len() as u32 });
+            return Err(CreateError::Cpus {
+                free: free.len() as u32,
+            });
         }
         for &slot in &free[..spec.cpus as usize] {
             let apic_id = all[slot].apic_id;
             all[slot].owner = Owner::Instance(self.id);
-            let _ = self.staged.push_cpu(CpuEntry { apic_id, slot: slot as u32 });
+            let _ = self.staged.push_cpu(CpuEntry {
+                apic_id,
+                slot: slot as u32,
+            });
             let mailbox = Publisher::new(park::slot(slot));
-            self.cpus.push(Member { slot, apic_id, mailbox, confirmed: true, asked: false, reset: false });
+            self.cpus.push(Member {
+                slot,
+                apic_id,
+                mailbox,
+                confirmed: true,
+                asked: false,
+                reset: false,
+            });
         }
         Ok(())
     }
@@ -291,14 +320,18 @@ impl Partition {
     /// The window shared with the instance. What is in it is the instance's word and nothing more.
     #[must_use]
     pub fn window(&self) -> &Window {
-        // SAFETY: a block of the window's size and more, ours as long as `self`, zeroed when it was made; a window consists
-        // of atomics, so the instance may write while we read.
+        // SAFETY: a block of the window's size and more, ours as long as `self`, zeroed when it was
+        // made; a window consists of atomics, so the instance may write while we read.
         unsafe { &*self.shared().window.ptr().cast::<Window>() }
     }
 
     /// Rings the instance's doorbell: one interrupt to its first CPU.
     pub fn ring(&self) {
-        if let Some(first) = self.cpus.first().filter(|_| self.started && self.halting.is_none()) {
+        if let Some(first) = self
+            .cpus
+            .first()
+            .filter(|_| self.started && self.halting.is_none())
+        {
             apic::send_ipi(first.apic_id, irq::DOORBELL_VECTOR);
         }
     }
@@ -306,7 +339,8 @@ impl Partition {
     /// Starts the instance: its first CPU enters its kernel.
     ///
     /// # Errors
-    /// If it was started before, or its memory is too small for its page tables; nothing was changed.
+    /// If it was started before, or its memory is too small for its page tables; nothing was
+    /// changed.
     pub fn start(&mut self) -> Result<(), LoadError> {
         if self.started {
             return Err(LoadError::Started);
@@ -317,7 +351,8 @@ impl Partition {
         Ok(())
     }
 
-    /// Lets the instance's further CPUs in, once it says that it is ready for them. To be called when its doorbell rings.
+    /// Lets the instance's further CPUs in, once it says that it is ready for them. To be called
+    /// when its doorbell rings.
     pub fn admit_further_cpus(&mut self) {
         if self.started
             && self.halting.is_none()
@@ -334,7 +369,11 @@ impl Partition {
     fn publish(&mut self, number: usize, cr3: u64) {
         let cpu = &mut self.cpus[number];
         cpu.confirmed = false;
-        if cpu.mailbox.publish(Order { cr3, rip: smp::entry(), arg: number as u64 }) {
+        if cpu.mailbox.publish(Order {
+            cr3,
+            rip: smp::entry(),
+            arg: number as u64,
+        }) {
             apic::send_nmi(cpu.apic_id);
         }
     }
@@ -350,7 +389,11 @@ impl Drop for Partition {
     fn drop(&mut self) {
         let mut all = cpus().lock();
         for cpu in &self.cpus {
-            all[cpu.slot].owner = if cpu.confirmed { Owner::Free } else { Owner::Lost };
+            all[cpu.slot].owner = if cpu.confirmed {
+                Owner::Free
+            } else {
+                Owner::Lost
+            };
         }
         drop(all);
         if self.cpus.iter().any(|cpu| !cpu.confirmed) {

@@ -24,8 +24,8 @@ const VERSION_3: u32 = 0x2008_0522;
 /// Effective, permitted, inheritable: 32 capabilities of each.
 type Words = [u32; 3];
 
-/// Reads the header: which thread, and how many [`Words`] there are. `None`: the caller asks which version to use, or whether there is the
-/// one it named; who it names does not matter then.
+/// Reads the header: which thread, and how many [`Words`] there are. `None`: the caller asks which
+/// version to use, or whether there is the one it named; who it names does not matter then.
 fn read_header(header: UserPtr<CapHeader>, asks: bool) -> Result<Option<(i32, usize)>, Errno> {
     let version = UserPtr::<u32>::new(header.addr());
     let words = match version.read()? {
@@ -36,26 +36,42 @@ fn read_header(header: UserPtr<CapHeader>, asks: bool) -> Result<Option<(i32, us
             return if asks { Ok(None) } else { Err(Errno::EINVAL) };
         }
     };
-    if asks { Ok(None) } else { header.read().map(|header| Some((header.pid, words))) }
+    if asks {
+        Ok(None)
+    } else {
+        header.read().map(|header| Some((header.pid, words)))
+    }
 }
 
 /// `capget(2)`
 pub fn sys_capget(task: &Task, header: UserPtr<CapHeader>, data: UserPtr<Words>) -> SysResult {
-    let Some((pid, words)) = read_header(header, data.is_null())? else { return Ok(0) };
+    let Some((pid, words)) = read_header(header, data.is_null())? else {
+        return Ok(0);
+    };
     let caps = match pid {
         ..0 => return Err(Errno::EINVAL),
         0 => task.cred().caps,
-        pid => process_table::find_task(pid).ok_or(Errno::ESRCH)?.cred().caps,
+        pid => {
+            process_table::find_task(pid)
+                .ok_or(Errno::ESRCH)?
+                .cred()
+                .caps
+        }
     };
     for word in 0..words {
-        data.add(word).write(&[caps.effective, caps.permitted, caps.inheritable].map(|set| (set >> (32 * word)) as u32))?;
+        data.add(word).write(
+            &[caps.effective, caps.permitted, caps.inheritable]
+                .map(|set| (set >> (32 * word)) as u32),
+        )?;
     }
     Ok(0)
 }
 
 /// `capset(2)`: of the caller only.
 pub fn sys_capset(task: &Task, header: UserPtr<CapHeader>, data: UserPtr<Words>) -> SysResult {
-    let Some((pid, words)) = read_header(header, false)? else { return Err(Errno::EINVAL) };
+    let Some((pid, words)) = read_header(header, false)? else {
+        return Err(Errno::EINVAL);
+    };
     if pid != 0 && pid != task.tid() {
         return Err(Errno::EPERM);
     }
@@ -72,17 +88,26 @@ pub fn sys_capset(task: &Task, header: UserPtr<CapHeader>, data: UserPtr<Words>)
 
 /// The bit of a capability.
 fn bit(capability: usize) -> Result<u64, Errno> {
-    if capability <= sys::CAP_LAST_CAP as usize { Ok(1 << capability) } else { Err(Errno::EINVAL) }
+    if capability <= sys::CAP_LAST_CAP as usize {
+        Ok(1 << capability)
+    } else {
+        Err(Errno::EINVAL)
+    }
 }
 
 fn change(task: &Task, caps: Capabilities) -> SysResult {
-    task.set_cred(Credentials { caps, ..(*task.cred()).clone() });
+    task.set_cred(Credentials {
+        caps,
+        ..(*task.cred()).clone()
+    });
     Ok(0)
 }
 
 /// `PR_CAPBSET_READ`
 pub(crate) fn is_in_bounding(task: &Task, capability: usize) -> SysResult {
-    Ok(usize::from(task.cred().caps.bounding & bit(capability)? != 0))
+    Ok(usize::from(
+        task.cred().caps.bounding & bit(capability)? != 0,
+    ))
 }
 
 /// `PR_CAPBSET_DROP`
@@ -91,7 +116,13 @@ pub(crate) fn drop_from_bounding(task: &Task, capability: usize) -> SysResult {
     if !cred.capable(sys::CAP_SETPCAP) {
         return Err(Errno::EPERM);
     }
-    change(task, Capabilities { bounding: cred.caps.bounding & !bit(capability)?, ..cred.caps })
+    change(
+        task,
+        Capabilities {
+            bounding: cred.caps.bounding & !bit(capability)?,
+            ..cred.caps
+        },
+    )
 }
 
 /// `PR_CAP_AMBIENT`
@@ -99,15 +130,31 @@ pub(crate) fn ambient(task: &Task, action: usize, capability: usize) -> SysResul
     let cred = task.cred();
     let caps = cred.caps;
     match u32::try_from(action).map_err(|_| Errno::EINVAL)? {
-        pr::PR_CAP_AMBIENT_CLEAR_ALL if capability == 0 => change(task, Capabilities { ambient: 0, ..caps }),
+        pr::PR_CAP_AMBIENT_CLEAR_ALL if capability == 0 => {
+            change(task, Capabilities { ambient: 0, ..caps })
+        }
         pr::PR_CAP_AMBIENT_IS_SET => Ok(usize::from(caps.ambient & bit(capability)? != 0)),
-        pr::PR_CAP_AMBIENT_LOWER => change(task, Capabilities { ambient: caps.ambient & !bit(capability)?, ..caps }),
+        pr::PR_CAP_AMBIENT_LOWER => change(
+            task,
+            Capabilities {
+                ambient: caps.ambient & !bit(capability)?,
+                ..caps
+            },
+        ),
         pr::PR_CAP_AMBIENT_RAISE => {
             let bit = bit(capability)?;
-            if caps.permitted & caps.inheritable & bit == 0 || cred.secure_bits & NO_CAP_AMBIENT_RAISE != 0 {
+            if caps.permitted & caps.inheritable & bit == 0
+                || cred.secure_bits & NO_CAP_AMBIENT_RAISE != 0
+            {
                 return Err(Errno::EPERM);
             }
-            change(task, Capabilities { ambient: caps.ambient | bit, ..caps })
+            change(
+                task,
+                Capabilities {
+                    ambient: caps.ambient | bit,
+                    ..caps
+                },
+            )
         }
         _ => Err(Errno::EINVAL),
     }

@@ -27,7 +27,10 @@ fn change_user(task: &Task, change: impl FnOnce(Ids, bool) -> Result<Ids, Errno>
 fn change_group(task: &Task, change: impl FnOnce(Ids, bool) -> Result<Ids, Errno>) -> SysResult {
     let cred = task.cred();
     let group = change(cred.group, cred.capable(sys::CAP_SETGID))?;
-    task.set_cred(Credentials { group, ..(*cred).clone() });
+    task.set_cred(Credentials {
+        group,
+        ..(*cred).clone()
+    });
     Ok(0)
 }
 
@@ -63,25 +66,38 @@ pub fn sys_setgid(task: &Task, id: u32) -> SysResult {
 
 /// `setreuid(2)`
 pub fn sys_setreuid(task: &Task, real: u32, effective: u32) -> SysResult {
-    change_user(task, |ids, privileged| ids.set_two(privileged, real, effective))
+    change_user(task, |ids, privileged| {
+        ids.set_two(privileged, real, effective)
+    })
 }
 
 /// `setregid(2)`
 pub fn sys_setregid(task: &Task, real: u32, effective: u32) -> SysResult {
-    change_group(task, |ids, privileged| ids.set_two(privileged, real, effective))
+    change_group(task, |ids, privileged| {
+        ids.set_two(privileged, real, effective)
+    })
 }
 
 /// `setresuid(2)`
 pub fn sys_setresuid(task: &Task, real: u32, effective: u32, saved: u32) -> SysResult {
-    change_user(task, |ids, privileged| ids.set_three(privileged, [real, effective, saved]))
+    change_user(task, |ids, privileged| {
+        ids.set_three(privileged, [real, effective, saved])
+    })
 }
 
 /// `setresgid(2)`
 pub fn sys_setresgid(task: &Task, real: u32, effective: u32, saved: u32) -> SysResult {
-    change_group(task, |ids, privileged| ids.set_three(privileged, [real, effective, saved]))
+    change_group(task, |ids, privileged| {
+        ids.set_three(privileged, [real, effective, saved])
+    })
 }
 
-fn store_three(ids: Ids, real: UserPtr<u32>, effective: UserPtr<u32>, saved: UserPtr<u32>) -> SysResult {
+fn store_three(
+    ids: Ids,
+    real: UserPtr<u32>,
+    effective: UserPtr<u32>,
+    saved: UserPtr<u32>,
+) -> SysResult {
     real.write(&ids.real)?;
     effective.write(&ids.effective)?;
     saved.write(&ids.saved)?;
@@ -89,12 +105,22 @@ fn store_three(ids: Ids, real: UserPtr<u32>, effective: UserPtr<u32>, saved: Use
 }
 
 /// `getresuid(2)`
-pub fn sys_getresuid(task: &Task, real: UserPtr<u32>, effective: UserPtr<u32>, saved: UserPtr<u32>) -> SysResult {
+pub fn sys_getresuid(
+    task: &Task,
+    real: UserPtr<u32>,
+    effective: UserPtr<u32>,
+    saved: UserPtr<u32>,
+) -> SysResult {
     store_three(task.cred().user, real, effective, saved)
 }
 
 /// `getresgid(2)`
-pub fn sys_getresgid(task: &Task, real: UserPtr<u32>, effective: UserPtr<u32>, saved: UserPtr<u32>) -> SysResult {
+pub fn sys_getresgid(
+    task: &Task,
+    real: UserPtr<u32>,
+    effective: UserPtr<u32>,
+    saved: UserPtr<u32>,
+) -> SysResult {
     store_three(task.cred().group, real, effective, saved)
 }
 
@@ -113,7 +139,10 @@ pub fn sys_setfsgid(task: &Task, id: u32) -> SysResult {
     let cred = task.cred();
     let old = cred.group;
     if id != u32::MAX && (old.has(id) || old.fs == id || cred.capable(sys::CAP_SETGID)) {
-        task.set_cred(Credentials { group: Ids { fs: id, ..old }, ..(*cred).clone() });
+        task.set_cred(Credentials {
+            group: Ids { fs: id, ..old },
+            ..(*cred).clone()
+        });
     }
     Ok(old.fs as usize)
 }
@@ -151,6 +180,9 @@ pub fn sys_setgroups(task: &Task, size: usize, list: UserPtr<u32>) -> SysResult 
         }
     }
     groups.sort_unstable();
-    task.set_cred(Credentials { groups: groups.into(), ..(*cred).clone() });
+    task.set_cred(Credentials {
+        groups: groups.into(),
+        ..(*cred).clone()
+    });
     Ok(0)
 }

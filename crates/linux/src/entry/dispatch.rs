@@ -1,8 +1,9 @@
 //! From a number in a register to a function of typed arguments, and back with the result.
 //!
-//! The function's own signature says what types the arguments have; [`Argument`] turns registers into them. A call marked `regs` also
-//! gets the program's registers, because it changes more of them than the result, or copies all of them; all others are called right
-//! from the entry from ring 3 (`QUICK`).
+//! The function's own signature says what types the arguments have; [`Argument`] turns registers
+//! into them. A call marked `regs` also gets the program's registers, because it changes more of
+//! them than the result, or copies all of them; all others are called right from the entry from
+//! ring 3 (`QUICK`).
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -54,8 +55,8 @@ pub struct Call {
     pub(crate) handler: Handler,
 }
 
-/// Calls so short that measuring each would cost more than it tells: one of many is, and stands for the others (`entry::user_loop`). `read` and
-/// `write` measure themselves when there is much to do.
+/// Calls so short that measuring each would cost more than it tells: one of many is, and stands for
+/// the others (`entry::user_loop`). `read` and `write` measure themselves when there is much to do.
 const BRIEF: &[&str] = &[
     "getpid",
     "gettid",
@@ -133,10 +134,25 @@ macro_rules! arguments {
         $f($task, arg($r.rdi), arg($r.rsi), arg($r.rdx), arg($r.r10))
     };
     ($task:ident, $r:ident, $f:path, $a:ident $b:ident $c:ident $d:ident $e:ident) => {
-        $f($task, arg($r.rdi), arg($r.rsi), arg($r.rdx), arg($r.r10), arg($r.r8))
+        $f(
+            $task,
+            arg($r.rdi),
+            arg($r.rsi),
+            arg($r.rdx),
+            arg($r.r10),
+            arg($r.r8),
+        )
     };
     ($task:ident, $r:ident, $f:path, $a:ident $b:ident $c:ident $d:ident $e:ident $g:ident) => {
-        $f($task, arg($r.rdi), arg($r.rsi), arg($r.rdx), arg($r.r10), arg($r.r8), arg($r.r9))
+        $f(
+            $task,
+            arg($r.rdi),
+            arg($r.rsi),
+            arg($r.rdx),
+            arg($r.r10),
+            arg($r.r8),
+            arg($r.r9),
+        )
     };
 }
 
@@ -175,14 +191,19 @@ pub(crate) fn arg<T: Argument>(register: u64) -> T {
 /// The word of an answer whose call has not been run.
 const NOT_RUN: u64 = 0;
 
-/// A result as the program gets it. The codes that say how to go on after a signal are for [`crate::entry::user_loop`].
+/// A result as the program gets it. The codes that say how to go on after a signal are for
+/// [`crate::entry::user_loop`].
 #[inline(always)]
 pub(crate) fn answer(result: SysResult) -> Answer {
     match result {
         Ok(value) => Answer::done(value as u64),
         Err(e) => {
             let value = i64::from(-e.raw()).cast_unsigned();
-            if e.is_restart() { Answer::full(value) } else { Answer::done(value) }
+            if e.is_restart() {
+                Answer::full(value)
+            } else {
+                Answer::done(value)
+            }
         }
     }
 }
@@ -196,7 +217,11 @@ pub(crate) static QUICK: [QuickCall<Task>; SIZE] = {
     let mut table: [QuickCall<Task>; SIZE] = [not_run; SIZE];
     let mut number = 0;
     while number < SIZE {
-        if let Some(Call { handler: Handler::Quick(call), .. }) = &CALLS[number] {
+        if let Some(Call {
+            handler: Handler::Quick(call),
+            ..
+        }) = &CALLS[number]
+        {
             table[number] = *call;
         }
         number += 1;
@@ -209,12 +234,20 @@ pub(crate) const fn number(regs: &UserRegs) -> u32 {
     regs.orig_rax as u32
 }
 
-/// Whether a call has a function that may be brief: then measuring those that are chosen by chance tells the time of all.
+/// Whether a call has a function that may be brief: then measuring those that are chosen by chance
+/// tells the time of all.
 pub(crate) fn is_sampled(regs: &UserRegs) -> bool {
-    matches!(CALLS.get(number(regs) as usize), Some(Some(Call { handler: Handler::Quick(_), .. })))
+    matches!(
+        CALLS.get(number(regs) as usize),
+        Some(Some(Call {
+            handler: Handler::Quick(_),
+            ..
+        }))
+    )
 }
 
-/// Runs the rest of a system call whose quick part left its word in `rax`. The result is not yet in the registers.
+/// Runs the rest of a system call whose quick part left its word in `rax`. The result is not yet in
+/// the registers.
 pub(crate) fn finish(task: &Task, regs: &mut UserRegs) -> SysResult {
     if regs.rax != NOT_RUN {
         return Err(Errno::from_raw(-(regs.rax as i32)));
@@ -224,7 +257,11 @@ pub(crate) fn finish(task: &Task, regs: &mut UserRegs) -> SysResult {
     {
         return result;
     }
-    if task.is_ptraced() { ptrace::system_call(task, regs, long_way) } else { long_way(task, regs) }
+    if task.is_ptraced() {
+        ptrace::system_call(task, regs, long_way)
+    } else {
+        long_way(task, regs)
+    }
 }
 
 fn long_way(task: &Task, regs: &mut UserRegs) -> SysResult {
@@ -264,7 +301,10 @@ fn unknown(number: u32) -> SysResult {
     let bit = 1 << (number % 64);
     let word = SAID.get(number as usize / 64);
     if word.is_none_or(|word| word.fetch_or(bit, Ordering::Relaxed) & bit == 0) {
-        let name = MISSING.iter().find(|m| u32::from(m.0) == number).map_or("?", |m| m.1);
+        let name = MISSING
+            .iter()
+            .find(|m| u32::from(m.0) == number)
+            .map_or("?", |m| m.1);
         log::warn!("system call {number} ({name}) is not implemented: ENOSYS");
     }
     Err(Errno::ENOSYS)

@@ -29,8 +29,8 @@ use crate::uapi::siginfo::SigInfo;
 
 /// What the personality tells the kernel around it.
 pub struct Hooks {
-    /// Process 1 has ended: the instance's work is done. The status is as shells show it: what the program returned, or
-    /// 128 and the signal that ended it.
+    /// Process 1 has ended: the instance's work is done. The status is as shells show it: what the
+    /// program returned, or 128 and the signal that ended it.
     pub init_exited: fn(status: i32),
 }
 
@@ -53,7 +53,10 @@ static HOOKS: Once<Hooks> = Once::new();
 /// Sets the personality up; once, before the first process, in a thread.
 pub fn init(hooks: Hooks) {
     HOOKS.call_once(|| hooks);
-    upcalls::set(Upcalls { run_user: user_loop::run, init_ended });
+    upcalls::set(Upcalls {
+        run_user: user_loop::run,
+        init_ended,
+    });
     klog::init();
     user::set_fault_handler(user_loop::kernel_fault);
     fs::tty::set_job_control(Arc::new(Jobs));
@@ -65,16 +68,28 @@ pub fn init(hooks: Hooks) {
     timer_queue::start();
 }
 
-/// Starts process 1 with these descriptors 0 to 2. When this returns it is running. With the word `trace` on the kernel's
-/// command line its system calls, and those of its descendants, are written to the kernel log.
+/// Starts process 1 with these descriptors 0 to 2. When this returns it is running. With the word
+/// `trace` on the kernel's command line its system calls, and those of its descendants, are written
+/// to the kernel log.
 ///
 /// # Errors
 /// Those of `execve(2)`.
-pub fn spawn_init(program: &Program, context: Arc<FsStruct>, stdio: [Arc<File>; 3]) -> Result<(), Errno> {
+pub fn spawn_init(
+    program: &Program,
+    context: Arc<FsStruct>,
+    stdio: [Arc<File>; 3],
+) -> Result<(), Errno> {
     let root_user = Cred::root();
-    let cwd = context.walk(&root_user).lookup(&program.cwd, fs::path::LookupFlags::empty())?;
+    let cwd = context
+        .walk(&root_user)
+        .lookup(&program.cwd, fs::path::LookupFlags::empty())?;
     context.set_cwd(cwd);
-    let file = ops::open(&context.walk(&root_user), &program.path, OpenFlags::empty(), 0)?;
+    let file = ops::open(
+        &context.walk(&root_user),
+        &program.path,
+        OpenFlags::empty(),
+        0,
+    )?;
     let files = Arc::new(FdTable::new());
     for (fd, file) in (0..).zip(stdio) {
         files.install_at(fd, file, false)?;
@@ -115,7 +130,13 @@ pub fn spawn_init(program: &Program, context: Arc<FsStruct>, stdio: [Arc<File>; 
     let task = Task::new(pid, process.clone(), inherited);
 
     let file = exec::Program::new(&task, file)?;
-    let loaded = exec::load(&task, file, &program.path, program.args.clone(), &program.env)?;
+    let loaded = exec::load(
+        &task,
+        file,
+        &program.path,
+        program.args.clone(),
+        &program.env,
+    )?;
 
     let fpu = UserFpu::new().ok_or(Errno::ENOMEM)?;
     process.add_task(task.clone())?;
@@ -134,7 +155,10 @@ pub fn spawn_init(program: &Program, context: Arc<FsStruct>, stdio: [Arc<File>; 
         task.thread().set_fpu(Some(fpu));
 
         let ticks = guard::timer::tsc().wrapping_sub(guard::role::boot_tsc());
-        log::info!("boot: first user instruction after {} us (tsc delta {ticks})", guard::timer::ticks_to_ns(ticks) / 1000);
+        log::info!(
+            "boot: first user instruction after {} us (tsc delta {ticks})",
+            guard::timer::ticks_to_ns(ticks) / 1000
+        );
 
         if !guard::role::is_supervisor() {
             guard::instance::mark_first_user();
@@ -147,13 +171,18 @@ pub fn spawn_init(program: &Program, context: Arc<FsStruct>, stdio: [Arc<File>; 
 
 /// Process 1 has ended, with this wait status.
 fn init_ended(status: i32) {
-    let shown = if status & 0x7f == 0 { status >> 8 & 0xff } else { 128 + (status & 0x7f) };
+    let shown = if status & 0x7f == 0 {
+        status >> 8 & 0xff
+    } else {
+        128 + (status & 0x7f)
+    };
     if let Some(hooks) = HOOKS.get() {
         (hooks.init_exited)(shown);
     }
 }
 
-/// Sends a signal to process 1 from outside, as the terminal does: also one that it does not handle.
+/// Sends a signal to process 1 from outside, as the terminal does: also one that it does not
+/// handle.
 pub fn signal_init(signo: i32) {
     if let Some(process) = processes::find(1)
         && (1..=crate::uapi::siginfo::COUNT).contains(&signo)

@@ -1,4 +1,5 @@
-//! The way into the kernel: the table of system calls, dispatch, the loop that runs a program, set-up and the first process.
+//! The way into the kernel: the table of system calls, dispatch, the loop that runs a program,
+//! set-up and the first process.
 
 #[macro_use]
 pub(crate) mod dispatch;

@@ -1,4 +1,5 @@
-//! How much there is in the tables of this crate, and of those below, that stand beside processes and files.
+//! How much there is in the tables of this crate, and of those below, that stand beside processes
+//! and files.
 
 use crate::futex::pi;
 use crate::process::{process_table, timer};

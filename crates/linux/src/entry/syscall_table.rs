@@ -1,11 +1,14 @@
-//! The table of system calls: number, name, the kinds of the arguments (for tracing), the function. How they are called is in
-//! `dispatch`.
+//! The table of system calls: number, name, the kinds of the arguments (for tracing), the function.
+//! How they are called is in `dispatch`.
 
 use guard::user::{Answer, UserRegs};
 
 use crate::cred::{capability, setuid};
 use crate::entry::dispatch::{Call, Handler, Kind, SIZE, answer, arg, is_brief};
-use crate::files::{dirent, fallocate, fcntl, fhandle, inotify, ioctl, namei, pipe, poll, read_write, splice, stat, xattr};
+use crate::files::{
+    dirent, fallocate, fcntl, fhandle, inotify, ioctl, namei, pipe, poll, read_write, splice, stat,
+    xattr,
+};
 use crate::futex::{self, waitv};
 use crate::ipc::{mqueue, msg, sem, shm};
 use crate::mm::{membarrier, mempolicy, mmap};
@@ -34,8 +37,8 @@ macro_rules! calls {
     };
 }
 
-// A remark behind a call says what it lacks (`partial: …`), or why it may do nothing (`stub: …`); `cargo xtask abi` makes
-// docs/linux-abi.md of it.
+// A remark behind a call says what it lacks (`partial: …`), or why it may do nothing (`stub: …`);
+// `cargo xtask abi` makes docs/linux-abi.md of it.
 #[rustfmt::skip]
 calls! {
     0 read(Fd, Ptr, Num) = [read_write::sys_read];

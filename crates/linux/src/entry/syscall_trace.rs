@@ -1,4 +1,5 @@
-//! Looking on at system calls: tracing in the manner of `strace(1)` to the kernel log, and recording (`docs/observability.md`).
+//! Looking on at system calls: tracing in the manner of `strace(1)` to the kernel log, and
+//! recording (`docs/observability.md`).
 
 use alloc::string::String;
 use core::fmt::Write;
@@ -15,7 +16,8 @@ use crate::{SysResult, Task};
 /// How much of a string is shown.
 const SHOWN: usize = 64;
 
-/// Begins or ends the recording of the classes of events in a set (`guard::trace::Class`); none ends it.
+/// Begins or ends the recording of the classes of events in a set (`guard::trace::Class`); none
+/// ends it.
 ///
 /// # Errors
 /// There is no memory for the records.
@@ -36,7 +38,10 @@ pub fn record(classes: u32) -> Result<(), NoRings> {
 
 /// Number and name of every system call there is.
 pub fn names() -> impl Iterator<Item = (usize, &'static str)> {
-    CALLS.iter().enumerate().filter_map(|(number, call)| Some((number, call.as_ref()?.name)))
+    CALLS
+        .iter()
+        .enumerate()
+        .filter_map(|(number, call)| Some((number, call.as_ref()?.name)))
 }
 
 /// Runs a call with somebody looking on.
@@ -47,17 +52,31 @@ pub(crate) fn watched(
     call: &Call,
     handler: impl Fn(&Task, &mut UserRegs) -> SysResult,
 ) -> SysResult {
-    event(Kind::CallBegin, || Note::two(u64::from(dispatch::number(regs)), 0));
-    let result = if task.process().is_traced() { traced(task, regs, call, handler) } else { handler(task, regs) };
+    event(Kind::CallBegin, || {
+        Note::two(u64::from(dispatch::number(regs)), 0)
+    });
+    let result = if task.process().is_traced() {
+        traced(task, regs, call, handler)
+    } else {
+        handler(task, regs)
+    };
     event(Kind::CallEnd, || {
-        let result = result.map_or_else(|error| i64::from(-error.raw()).cast_unsigned(), |value| value as u64);
+        let result = result.map_or_else(
+            |error| i64::from(-error.raw()).cast_unsigned(),
+            |value| value as u64,
+        );
         Note::two(result, 0)
     });
     result
 }
 
 /// Runs a call and writes what it was and what came of it.
-fn traced(task: &Task, regs: &mut UserRegs, call: &Call, handler: impl Fn(&Task, &mut UserRegs) -> SysResult) -> SysResult {
+fn traced(
+    task: &Task,
+    regs: &mut UserRegs,
+    call: &Call,
+    handler: impl Fn(&Task, &mut UserRegs) -> SysResult,
+) -> SysResult {
     let text = describe(regs, call);
     let tid = task.tid();
     // These may not come back.
@@ -66,7 +85,9 @@ fn traced(task: &Task, regs: &mut UserRegs, call: &Call, handler: impl Fn(&Task,
     }
     let result = handler(task, regs);
     match result {
-        Ok(value) if matches!(call.name, "mmap" | "brk" | "mremap") => log::info!("{tid} {text} = {value:#x}"),
+        Ok(value) if matches!(call.name, "mmap" | "brk" | "mremap") => {
+            log::info!("{tid} {text} = {value:#x}")
+        }
         Ok(value) => log::info!("{tid} {text} = {}", value.cast_signed()),
         Err(e) => log::info!("{tid} {text} = -{} {} ({e})", e.raw(), e.name()),
     }
@@ -90,7 +111,9 @@ fn describe(regs: &UserRegs, call: &Call) -> String {
 fn show(text: &mut String, kind: Argument, value: u64) {
     // Writing to a string does not fail.
     let _ = match kind {
-        Argument::Fd if value as i32 == linux_raw_sys::general::AT_FDCWD => write!(text, "AT_FDCWD"),
+        Argument::Fd if value as i32 == linux_raw_sys::general::AT_FDCWD => {
+            write!(text, "AT_FDCWD")
+        }
         Argument::Fd => write!(text, "{}", value as i32),
         Argument::Int => write!(text, "{}", value.cast_signed()),
         Argument::Num => write!(text, "{value}"),
@@ -102,7 +125,12 @@ fn show(text: &mut String, kind: Argument, value: u64) {
         Argument::Str => {
             let mut buf = [0; SHOWN];
             match user::read_cstr(value as usize, &mut buf) {
-                Ok(len) => write!(text, "\"{}\"{}", buf[..len].escape_ascii(), if len == SHOWN { "..." } else { "" }),
+                Ok(len) => write!(
+                    text,
+                    "\"{}\"{}",
+                    buf[..len].escape_ascii(),
+                    if len == SHOWN { "..." } else { "" }
+                ),
                 Err(_) => write!(text, "{value:#x}"),
             }
         }

@@ -11,7 +11,8 @@ use crate::state::usage::Usage;
 const SIZE: usize = 416;
 const VERSION: u16 = 13;
 
-/// What a thread or, if `whole`, a process uses, as `struct taskstats`; `None` if there is none with that number.
+/// What a thread or, if `whole`, a process uses, as `struct taskstats`; `None` if there is none
+/// with that number.
 pub(crate) fn taskstats(id: i32, whole: bool) -> Option<Vec<u8>> {
     let (pid, name, usage): (i32, String, Usage) = if whole {
         let process = process_table::find(id)?;

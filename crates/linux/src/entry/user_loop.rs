@@ -40,24 +40,33 @@ fn until_sample() -> u32 {
     (timer::tsc_about() >> 2) as u32 % (2 * SAMPLED_CALLS as u32)
 }
 
-/// Runs a task in the calling kernel thread until it ends. Its address space and the registers are set up.
+/// Runs a task in the calling kernel thread until it ends. Its address space and the registers are
+/// set up.
 pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
     let thread = task.thread().clone();
     // Whatever was sent before the thread could be interrupted is looked at first.
     thread.interrupt();
     rseq::begin(task);
     let mut interrupted = None;
-    let mut quick = Quick { calls: &[], context: &**task, stop: thread.attention(), left: Cell::new(until_sample()) };
+    let mut quick = Quick {
+        calls: &[],
+        context: &**task,
+        stop: thread.attention(),
+        left: Cell::new(until_sample()),
+    };
     loop {
         let attends = interrupted.is_some() || thread.interrupted();
         if attends && signal::attend(task, &mut regs, interrupted.take()) {
             break;
         }
         if thread.take_nudge() || attends {
-            // Calls that somebody looks at go the long way. Whoever begins or ends that makes all threads come by here, so that
-            // nobody asks on the way of a call.
+            // Calls that somebody looks at go the long way. Whoever begins or ends that makes all
+            // threads come by here, so that nobody asks on the way of a call.
             task.process().follow_recording();
-            quick.calls = if task.process().is_watched() || task.filtered.load(Ordering::Relaxed) || task.is_ptraced() {
+            quick.calls = if task.process().is_watched()
+                || task.filtered.load(Ordering::Relaxed)
+                || task.is_ptraced()
+            {
                 &[]
             } else {
                 &dispatch::QUICK
@@ -70,7 +79,11 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
         match user::enter(&mut regs, &quick) {
             Trap::Syscall => {
                 let result = if quick.left.get() == u32::MAX {
-                    let calls = if dispatch::is_sampled(&regs) { SAMPLED_CALLS } else { 1 };
+                    let calls = if dispatch::is_sampled(&regs) {
+                        SAMPLED_CALLS
+                    } else {
+                        1
+                    };
                     quick.left.set(until_sample());
                     let result = task.sampled(calls, || dispatch::finish(task, &mut regs));
                     read_write::count_sample(task, &regs, &result, calls);
@@ -88,8 +101,14 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
                     }
                 };
             }
-            Trap::PageFault { addr, write, exec, present } => {
-                task.faults.store(task.faults.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            Trap::PageFault {
+                addr,
+                write,
+                exec,
+                present,
+            } => {
+                task.faults
+                    .store(task.faults.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 thread.take_left();
                 thread.begin_kernel_work();
                 page_fault(task, &regs, addr, write, exec, present);
@@ -113,13 +132,24 @@ fn handle_fault(space: &AddressSpace, addr: usize, access: AccessKind) -> Result
         AccessKind::Write | AccessKind::Force => 1,
         AccessKind::Exec => 2,
     };
-    event(Kind::FaultBegin, || Note { detail, a: addr as u64, b: 0 });
+    event(Kind::FaultBegin, || Note {
+        detail,
+        a: addr as u64,
+        b: 0,
+    });
     let result = space.handle_fault(addr, access);
     event(Kind::FaultEnd, Note::default);
     result
 }
 
-fn page_fault(task: &Arc<Task>, regs: &UserRegs, addr: usize, write: bool, exec: bool, present: bool) {
+fn page_fault(
+    task: &Arc<Task>,
+    regs: &UserRegs,
+    addr: usize,
+    write: bool,
+    exec: bool,
+    present: bool,
+) {
     let access = if exec {
         AccessKind::Exec
     } else if write {
@@ -127,8 +157,12 @@ fn page_fault(task: &Arc<Task>, regs: &UserRegs, addr: usize, write: bool, exec:
     } else {
         AccessKind::Read
     };
-    let Some(space) = task.process().space() else { return };
-    let Err(error) = handle_fault(&space, addr, access) else { return };
+    let Some(space) = task.process().space() else {
+        return;
+    };
+    let Err(error) = handle_fault(&space, addr, access) else {
+        return;
+    };
     let (signo, code) = match error {
         FaultError::NotMapped => (sys::SIGSEGV, sys::SEGV_MAPERR),
         FaultError::AccessDenied => (sys::SIGSEGV, sys::SEGV_ACCERR),
@@ -137,18 +171,35 @@ fn page_fault(task: &Arc<Task>, regs: &UserRegs, addr: usize, write: bool, exec:
     };
     let bits = [(present, PRESENT), (write, WRITE), (exec, EXEC)];
     let err = bits.iter().filter(|b| b.0).fold(USER, |all, b| all | b.1);
-    let fault = LastFault { trapno: PAGE_FAULT, err, cr2: addr as u64 };
-    log::debug!("{} faults at {:#x}: {error:?} {access:?} of {addr:#x}", task.tid(), regs.rip);
-    send_signal::force(task, SigInfo::fault(signo as i32, code as i32, addr as u64), fault);
+    let fault = LastFault {
+        trapno: PAGE_FAULT,
+        err,
+        cr2: addr as u64,
+    };
+    log::debug!(
+        "{} faults at {:#x}: {error:?} {access:?} of {addr:#x}",
+        task.tid(),
+        regs.rip
+    );
+    send_signal::force(
+        task,
+        SigInfo::fault(signo as i32, code as i32, addr as u64),
+        fault,
+    );
 }
 
-/// The `si_code` of an exception of x87 (16) or SSE (19): by what has happened and is not masked, in Linux' order. `None`: nothing.
+/// The `si_code` of an exception of x87 (16) or SSE (19): by what has happened and is not masked,
+/// in Linux' order. `None`: nothing.
 fn arithmetic_code(task: &Task, vector: u8) -> Option<u32> {
     let happened = task.thread().with_fpu(|state| {
         let frame = state.signal_frame();
         let word = |at: usize| u16::from_le_bytes([frame[at], frame[at + 1]]);
         // Control and status word of x87, or MXCSR with both.
-        if vector == 16 { word(2) & !word(0) } else { word(24) & !(word(24) >> 7) }
+        if vector == 16 {
+            word(2) & !word(0)
+        } else {
+            word(24) & !(word(24) >> 7)
+        }
     })?;
     let codes = [
         (0x01, sys::FPE_FLTINV),
@@ -157,10 +208,14 @@ fn arithmetic_code(task: &Task, vector: u8) -> Option<u32> {
         (0x12, sys::FPE_FLTUND),
         (0x20, sys::FPE_FLTRES),
     ];
-    codes.into_iter().find(|(bits, _)| happened & bits != 0).map(|(_, code)| code)
+    codes
+        .into_iter()
+        .find(|(bits, _)| happened & bits != 0)
+        .map(|(_, code)| code)
 }
 
-/// The `si_code` of a debug exception, which goes on behind a breakpoint's instruction. `None`: nobody wants to know.
+/// The `si_code` of a debug exception, which goes on behind a breakpoint's instruction. `None`:
+/// nobody wants to know.
 fn debug_exception(task: &Task, regs: &mut UserRegs, status: u64) -> Option<u32> {
     let cause = ptrace::debug_exception(task, status)?;
     if cause == (Cause::Hit { breakpoint: true }) {
@@ -179,29 +234,53 @@ fn exception(task: &Arc<Task>, regs: &mut UserRegs, vector: u8, mut code: u64) {
     let (signo, si_code, addr) = match vector {
         0 => (sys::SIGFPE, sys::FPE_INTDIV, regs.rip),
         1 => {
-            let Some(si_code) = debug_exception(task, regs, core::mem::take(&mut code)) else { return };
+            let Some(si_code) = debug_exception(task, regs, core::mem::take(&mut code)) else {
+                return;
+            };
             (sys::SIGTRAP, si_code, regs.rip)
         }
         3 => (sys::SIGTRAP, sys::SI_KERNEL, 0),
         4 => (sys::SIGSEGV, sys::SI_KERNEL, 0),
         6 => (sys::SIGILL, sys::ILL_ILLOPN, regs.rip),
         16 | 19 => {
-            let Some(si_code) = arithmetic_code(task, vector) else { return };
+            let Some(si_code) = arithmetic_code(task, vector) else {
+                return;
+            };
             (sys::SIGFPE, si_code, regs.rip)
         }
         17 => (sys::SIGBUS, sys::BUS_ADRALN, regs.rip),
         12 => (sys::SIGBUS, sys::SI_KERNEL, 0),
         _ => (sys::SIGSEGV, sys::SI_KERNEL, 0),
     };
-    let fault = LastFault { trapno: u64::from(vector), err: code, cr2: 0 };
-    send_signal::force(task, SigInfo::fault(signo as i32, si_code as i32, addr), fault);
+    let fault = LastFault {
+        trapno: u64::from(vector),
+        err: code,
+        cr2: 0,
+    };
+    send_signal::force(
+        task,
+        SigInfo::fault(signo as i32, si_code as i32, addr),
+        fault,
+    );
 }
 
 /// The kernel itself touched user memory that is not there. True: it is now.
 pub(crate) fn kernel_fault(addr: usize, write: bool) -> bool {
-    let Some(task) = current_task() else { return false };
-    let Some(space) = task.process().space() else { return false };
-    match handle_fault(&space, addr, if write { AccessKind::Write } else { AccessKind::Read }) {
+    let Some(task) = current_task() else {
+        return false;
+    };
+    let Some(space) = task.process().space() else {
+        return false;
+    };
+    match handle_fault(
+        &space,
+        addr,
+        if write {
+            AccessKind::Write
+        } else {
+            AccessKind::Read
+        },
+    ) {
         Ok(()) => true,
         Err(FaultError::NoMemory) => {
             oom::make_room(&task);

@@ -42,7 +42,14 @@ fn list(task: &Task, fd: i32, buf: usize, size: usize, layout: Layout) -> SysRes
             return false;
         }
         let end = out.len() + len;
-        out.extend_from_slice(Header { ino: entry.ino, next: entry.next, len: len as u16 }.as_bytes());
+        out.extend_from_slice(
+            Header {
+                ino: entry.ino,
+                next: entry.next,
+                len: len as u16,
+            }
+            .as_bytes(),
+        );
         if layout == Layout::New {
             out.push(entry.kind.dirent_type());
         }
@@ -63,10 +70,15 @@ fn list(task: &Task, fd: i32, buf: usize, size: usize, layout: Layout) -> SysRes
     // Entries that could not be delivered come again.
     let (delivered, next) = whole_entries(&out[..written]);
     file.with_offset(|position| *position = next.unwrap_or(before));
-    if delivered > 0 { Ok(delivered) } else { Err(Errno::EFAULT) }
+    if delivered > 0 {
+        Ok(delivered)
+    } else {
+        Err(Errno::EFAULT)
+    }
 }
 
-/// How many bytes of a list that was cut short are whole entries, and the cursor behind the last of them, if there is one.
+/// How many bytes of a list that was cut short are whole entries, and the cursor behind the last of
+/// them, if there is one.
 fn whole_entries(list: &[u8]) -> (usize, Option<u64>) {
     let (mut end, mut next) = (0, None);
     while let Ok((header, _)) = Header::read_from_prefix(&list[end..])

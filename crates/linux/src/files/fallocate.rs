@@ -1,4 +1,5 @@
-//! What holds a file's contents: `ftruncate(2)`, `fallocate(2)`, `fsync(2)`, `fadvise64(2)` and their relatives, `memfd_create(2)`.
+//! What holds a file's contents: `ftruncate(2)`, `fallocate(2)`, `fsync(2)`, `fadvise64(2)` and
+//! their relatives, `memfd_create(2)`.
 
 use crate::process::rlimit::check_size;
 use crate::{SysResult, Task, uaccess};
@@ -28,7 +29,9 @@ pub fn sys_syncfs(task: &Task, fd: i32) -> SysResult {
 
 /// `sync_file_range(2)`
 pub fn sys_sync_file_range(task: &Task, fd: i32, from: i64, len: i64, flags: u32) -> SysResult {
-    const KNOWN: u32 = sys::SYNC_FILE_RANGE_WAIT_BEFORE | sys::SYNC_FILE_RANGE_WRITE | sys::SYNC_FILE_RANGE_WAIT_AFTER;
+    const KNOWN: u32 = sys::SYNC_FILE_RANGE_WAIT_BEFORE
+        | sys::SYNC_FILE_RANGE_WRITE
+        | sys::SYNC_FILE_RANGE_WAIT_AFTER;
     let file = task.file_io(fd)?;
     let end = from.checked_add(len);
     if flags & !KNOWN != 0 || from < 0 || end.is_none_or(|end| end < from) {
@@ -40,12 +43,17 @@ pub fn sys_sync_file_range(task: &Task, fd: i32, from: i64, len: i64, flags: u32
     }
 }
 
-/// `fadvise64(2)`: of files in memory the advice is checked and ignored, as by Linux (`mm/fadvise.c`).
+/// `fadvise64(2)`: of files in memory the advice is checked and ignored, as by Linux
+/// (`mm/fadvise.c`).
 pub fn sys_fadvise64(task: &Task, fd: i32, _offset: i64, len: i64, advice: u32) -> SysResult {
     if task.file_io(fd)?.inode().kind() == FileType::Fifo {
         return Err(Errno::ESPIPE);
     }
-    if len < 0 || advice > sys::POSIX_FADV_NOREUSE { Err(Errno::EINVAL) } else { Ok(0) }
+    if len < 0 || advice > sys::POSIX_FADV_NOREUSE {
+        Err(Errno::EINVAL)
+    } else {
+        Ok(0)
+    }
 }
 
 /// `readahead(2)`: everything is in memory.
@@ -54,7 +62,11 @@ pub fn sys_readahead(task: &Task, fd: i32, _offset: i64, len: i64) -> SysResult 
     if !file.flags().readable() {
         return Err(Errno::EBADF);
     }
-    if file.inode().kind() == FileType::Regular && len >= 0 { Ok(0) } else { Err(Errno::EINVAL) }
+    if file.inode().kind() == FileType::Regular && len >= 0 {
+        Ok(0)
+    } else {
+        Err(Errno::EINVAL)
+    }
 }
 
 /// `ftruncate(2)`
@@ -80,7 +92,9 @@ fn check_fallocate_mode(mode: u32) -> Result<(), Errno> {
         | sys::FALLOC_FL_INSERT_RANGE
         | sys::FALLOC_FL_UNSHARE_RANGE;
     let has = |flag: u32| mode & flag != 0;
-    if mode & !ALL != 0 || has(PUNCH) && (has(sys::FALLOC_FL_ZERO_RANGE) || !has(sys::FALLOC_FL_KEEP_SIZE)) {
+    if mode & !ALL != 0
+        || has(PUNCH) && (has(sys::FALLOC_FL_ZERO_RANGE) || !has(sys::FALLOC_FL_KEEP_SIZE))
+    {
         return Err(Errno::EOPNOTSUPP);
     }
     let alone = |flag: u32, beside: u32| !has(flag) || mode & !(flag | beside) == 0;
@@ -93,13 +107,17 @@ fn check_fallocate_mode(mode: u32) -> Result<(), Errno> {
 /// `fallocate(2)`
 pub fn sys_fallocate(task: &Task, fd: i32, mode: u32, offset: i64, len: i64) -> SysResult {
     let file = task.file_io(fd)?;
-    let (Ok(offset), Ok(len @ 1..)) = (u64::try_from(offset), u64::try_from(len)) else { return Err(Errno::EINVAL) };
+    let (Ok(offset), Ok(len @ 1..)) = (u64::try_from(offset), u64::try_from(len)) else {
+        return Err(Errno::EINVAL);
+    };
     check_fallocate_mode(mode)?;
     if !file.flags().writable() {
         return Err(Errno::EBADF);
     }
     match file.inode().kind() {
-        FileType::Regular if i64::try_from(offset.saturating_add(len)).is_err() => Err(Errno::EFBIG),
+        FileType::Regular if i64::try_from(offset.saturating_add(len)).is_err() => {
+            Err(Errno::EFBIG)
+        }
         FileType::Regular => {
             if mode & !sys::FALLOC_FL_KEEP_SIZE == 0 {
                 check_size(task, &**file.inode(), offset.saturating_add(len))?;
@@ -120,23 +138,42 @@ pub fn sys_fallocate(task: &Task, fd: i32, mode: u32, offset: i64, len: i64) -> 
 /// None that there is.
 pub(crate) fn give(task: &Task, inode: &dyn fs::Inode) -> Result<(), Errno> {
     let cred = task.fs_cred();
-    inode.set_attr(&SetAttr { uid: Some(cred.uid), gid: Some(cred.gid), ..SetAttr::default() })
+    inode.set_attr(&SetAttr {
+        uid: Some(cred.uid),
+        gid: Some(cred.gid),
+        ..SetAttr::default()
+    })
 }
 
-/// The longest name of a file that is in memory only; with what Linux puts before it, it is as long as a name can be.
+/// The longest name of a file that is in memory only; with what Linux puts before it, it is as long
+/// as a name can be.
 const MAX_NAME: usize = 249;
 
 /// `memfd_create(2)`
 pub fn sys_memfd_create(task: &Task, name: usize, flags: u32) -> SysResult {
     let known = sys::MFD_CLOEXEC | sys::MFD_ALLOW_SEALING | sys::MFD_NOEXEC_SEAL | sys::MFD_EXEC;
-    let large = if flags & sys::MFD_HUGETLB == 0 { 0 } else { sys::MFD_HUGETLB | sys::MFD_HUGE_MASK << sys::MFD_HUGE_SHIFT };
+    let large = if flags & sys::MFD_HUGETLB == 0 {
+        0
+    } else {
+        sys::MFD_HUGETLB | sys::MFD_HUGE_MASK << sys::MFD_HUGE_SHIFT
+    };
     if flags & !(known | large) != 0 {
         return Err(Errno::EINVAL);
     }
-    let name = uaccess::read_cstr(name, MAX_NAME + 1).map_err(|e| if e == Errno::ENAMETOOLONG { Errno::EINVAL } else { e })?;
+    let name = uaccess::read_cstr(name, MAX_NAME + 1).map_err(|e| {
+        if e == Errno::ENAMETOOLONG {
+            Errno::EINVAL
+        } else {
+            e
+        }
+    })?;
     if large != 0 {
         let refused = crate::mm::mmap::no_reserved_pages(flags);
-        return Err(if refused == Errno::EINVAL { Errno::ENODEV } else { refused });
+        return Err(if refused == Errno::EINVAL {
+            Errno::ENODEV
+        } else {
+            refused
+        });
     }
     if flags & sys::MFD_NOEXEC_SEAL != 0 && flags & sys::MFD_EXEC != 0 {
         return Err(Errno::EINVAL);
@@ -145,10 +182,20 @@ pub fn sys_memfd_create(task: &Task, name: usize, flags: u32) -> SysResult {
     let (seals, mode) = if flags & sys::MFD_NOEXEC_SEAL != 0 {
         (sys::F_SEAL_EXEC, 0o666)
     } else {
-        (if flags & sys::MFD_ALLOW_SEALING != 0 { 0 } else { sys::F_SEAL_SEAL }, 0o777)
+        (
+            if flags & sys::MFD_ALLOW_SEALING != 0 {
+                0
+            } else {
+                sys::F_SEAL_SEAL
+            },
+            0o777,
+        )
     };
     // As on Linux the descriptor does not keep the file from being run.
     let path = fs::ramfs::RamFs::memfd(&alloc::string::String::from_utf8_lossy(&name), mode, seals);
     give(task, &**path.inode())?;
-    task.files().install(File::of_inode(path, OpenFlags::RDWR | OpenFlags::LARGEFILE, None), flags & sys::MFD_CLOEXEC != 0)
+    task.files().install(
+        File::of_inode(path, OpenFlags::RDWR | OpenFlags::LARGEFILE, None),
+        flags & sys::MFD_CLOEXEC != 0,
+    )
 }

@@ -31,7 +31,11 @@ pub fn sys_close_range(task: &Task, first: u32, last: u32, flags: u32) -> SysRes
     if flags & CLOSE_RANGE_UNSHARE != 0 {
         task.unshare_files();
     }
-    task.files().close_range(first as usize, last as usize, flags & CLOSE_RANGE_CLOEXEC != 0);
+    task.files().close_range(
+        first as usize,
+        last as usize,
+        flags & CLOSE_RANGE_CLOEXEC != 0,
+    );
     Ok(0)
 }
 
@@ -45,7 +49,11 @@ pub fn sys_dup(task: &Task, fd: i32) -> SysResult {
 pub fn sys_dup2(task: &Task, old: i32, new: i32) -> SysResult {
     let files = task.files();
     let file = files.get(old)?;
-    if old == new { Ok(new as usize) } else { files.install_at(new, file, false) }
+    if old == new {
+        Ok(new as usize)
+    } else {
+        files.install_at(new, file, false)
+    }
 }
 
 /// `dup3(2)`
@@ -71,7 +79,8 @@ pub struct Flock {
 }
 
 impl Flock {
-    /// The bytes meant: relative to start, position or end; a negative length reaches backwards; 0 is "to the end".
+    /// The bytes meant: relative to start, position or end; a negative length reaches backwards; 0
+    /// is "to the end".
     fn range(&self, file: &File) -> Result<Range, Errno> {
         let base = match self.whence as u32 {
             sys::SEEK_SET => 0,
@@ -89,15 +98,26 @@ impl Flock {
             return Err(Errno::EOVERFLOW);
         }
         let end = u64::try_from(end).map_err(|_| Errno::EINVAL)?;
-        let (start, end) = if self.len < 0 { (end, start as u64) } else { (start as u64, end) };
-        Ok(Range { start, end: if self.len == 0 { u64::MAX } else { end } })
+        let (start, end) = if self.len < 0 {
+            (end, start as u64)
+        } else {
+            (start as u64, end)
+        };
+        Ok(Range {
+            start,
+            end: if self.len == 0 { u64::MAX } else { end },
+        })
     }
 }
 
 impl Flock {
     /// An opening's lock belongs to no process.
     fn check_owner(&self, owner: Owner) -> Result<(), Errno> {
-        if matches!(owner, Owner::Opening(_)) && self.pid != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+        if matches!(owner, Owner::Opening(_)) && self.pid != 0 {
+            Err(Errno::EINVAL)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -134,7 +154,11 @@ fn get_lock(file: &Arc<File>, owner: Owner, ptr: UserPtr<Flock>) -> SysResult {
             request.kind = if exclusive { F_WRLCK } else { F_RDLCK };
             request.whence = sys::SEEK_SET as i16;
             request.start = range.start as i64;
-            request.len = if range.end == u64::MAX { 0 } else { (range.end - range.start) as i64 };
+            request.len = if range.end == u64::MAX {
+                0
+            } else {
+                (range.end - range.start) as i64
+            };
             request.pid = pid;
         }
     }
@@ -145,10 +169,16 @@ fn get_lock(file: &Arc<File>, owner: Owner, ptr: UserPtr<Flock>) -> SysResult {
 /// Whether a file has other openings than this one.
 fn has_others(file: &Arc<File>) -> bool {
     let other = |opened: &Arc<File>| {
-        !Arc::ptr_eq(opened, file) && !opened.flags().contains(OpenFlags::PATH) && Arc::ptr_eq(opened.inode(), file.inode())
+        !Arc::ptr_eq(opened, file)
+            && !opened.flags().contains(OpenFlags::PATH)
+            && Arc::ptr_eq(opened.inode(), file.inode())
     };
-    let tasks = process_table::select(|_, _| true).into_iter().flat_map(|process| process.tasks());
-    tasks.into_iter().any(|task| task.files().list().iter().any(|(_, opened)| other(opened)))
+    let tasks = process_table::select(|_, _| true)
+        .into_iter()
+        .flat_map(|process| process.tasks());
+    tasks
+        .into_iter()
+        .any(|task| task.files().list().iter().any(|(_, opened)| other(opened)))
 }
 
 /// `F_SETLEASE`
@@ -174,11 +204,16 @@ fn set_status_flags(task: &Task, file: &Arc<File>, fd: i32, mut flags: OpenFlags
         return Err(Errno::EPERM);
     }
     // Contents and packets of pipes may go past caches, nothing else may.
-    if flags.contains(OpenFlags::DIRECT) && !matches!(file.inode().kind(), FileType::Regular | FileType::Fifo) {
+    if flags.contains(OpenFlags::DIRECT)
+        && !matches!(file.inode().kind(), FileType::Regular | FileType::Fifo)
+    {
         return Err(Errno::EINVAL);
     }
     // What is always ready sends no signals.
-    flags.set(OpenFlags::ASYNC, flags.contains(OpenFlags::ASYNC) && file.ops().pollable());
+    flags.set(
+        OpenFlags::ASYNC,
+        flags.contains(OpenFlags::ASYNC) && file.ops().pollable(),
+    );
     file.set_flags(flags);
     if (before ^ file.flags()).contains(OpenFlags::ASYNC) {
         fs::sigio::update(file, fd);
@@ -193,7 +228,10 @@ pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
     let flock = || UserPtr::<Flock>::new(arg);
     let process = || files.record_lock_owner(task.pid());
     // With O_PATH only the descriptor itself can be handled.
-    let on_descriptor = matches!(command, sys::F_DUPFD | sys::F_DUPFD_CLOEXEC | sys::F_GETFD | sys::F_SETFD | sys::F_GETFL);
+    let on_descriptor = matches!(
+        command,
+        sys::F_DUPFD | sys::F_DUPFD_CLOEXEC | sys::F_GETFD | sys::F_SETFD | sys::F_GETFL
+    );
     if file.flags().contains(OpenFlags::PATH) && !on_descriptor {
         return Err(Errno::EBADF);
     }
@@ -203,7 +241,9 @@ pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
             files.install_from(file, command == sys::F_DUPFD_CLOEXEC, least)
         }
         sys::F_GETFD => files.cloexec(fd).map(usize::from),
-        sys::F_SETFD => files.set_cloexec(fd, arg as u32 & sys::FD_CLOEXEC != 0).map(|()| 0),
+        sys::F_SETFD => files
+            .set_cloexec(fd, arg as u32 & sys::FD_CLOEXEC != 0)
+            .map(|()| 0),
         sys::F_GETFL => Ok(file.flags().bits() as usize),
         sys::F_SETFL => set_status_flags(task, &file, fd, OpenFlags::from_bits_retain(arg as u32)),
         sys::F_GETLK => get_lock(&file, process(), flock()),
@@ -232,11 +272,15 @@ pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
         F_GETPIPE_SZ => Ok(file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?.capacity()),
         F_SETPIPE_SZ => {
             let any = task.cred().capable(sys::CAP_SYS_RESOURCE);
-            file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?.set_capacity(arg, any)
+            file.ops_as::<PipeEnd>()
+                .ok_or(Errno::EBADF)?
+                .set_capacity(arg, any)
         }
         F_ADD_SEALS if !file.flags().writable() => Err(Errno::EPERM),
         F_ADD_SEALS => file.inode().add_seals(arg as u32).map(|()| 0),
-        F_GET_SEALS if file.inode().kind() == FileType::Regular => Ok(file.inode().seals() as usize),
+        F_GET_SEALS if file.inode().kind() == FileType::Regular => {
+            Ok(file.inode().seals() as usize)
+        }
         _ => Err(Errno::EINVAL),
     }
 }

@@ -42,7 +42,11 @@ pub fn sys_name_to_handle_at(
     if flags & !(sys::AT_SYMLINK_FOLLOW | sys::AT_EMPTY_PATH) != 0 {
         return Err(Errno::EINVAL);
     }
-    let follow = if flags & sys::AT_SYMLINK_FOLLOW != 0 { 0 } else { sys::AT_SYMLINK_NOFOLLOW };
+    let follow = if flags & sys::AT_SYMLINK_FOLLOW != 0 {
+        0
+    } else {
+        sys::AT_SYMLINK_NOFOLLOW
+    };
     let path = lookup_at(task, dirfd, name, flags & sys::AT_EMPTY_PATH | follow)?;
     let number = path.inode().clone().handle().ok_or(Errno::EOPNOTSUPP)?;
     let room = handle.read()?.bytes;
@@ -51,7 +55,10 @@ pub fn sys_name_to_handle_at(
     }
     mount.write(&(path.mount().id() as i32))?;
     let fits = room >= BYTES;
-    handle.write(&Header { bytes: BYTES, kind: if fits { KIND } else { 0xff } })?;
+    handle.write(&Header {
+        bytes: BYTES,
+        kind: if fits { KIND } else { 0xff },
+    })?;
     if !fits {
         return Err(Errno::EOVERFLOW);
     }
@@ -60,7 +67,12 @@ pub fn sys_name_to_handle_at(
 }
 
 /// `open_by_handle_at(2)`: of the file system that `dirfd` is in.
-pub fn sys_open_by_handle_at(task: &Task, dirfd: i32, handle: UserPtr<Header>, flags: u32) -> SysResult {
+pub fn sys_open_by_handle_at(
+    task: &Task,
+    dirfd: i32,
+    handle: UserPtr<Header>,
+    flags: u32,
+) -> SysResult {
     if !task.cred().capable(sys::CAP_DAC_READ_SEARCH) {
         return Err(Errno::EPERM);
     }
@@ -79,8 +91,12 @@ pub fn sys_open_by_handle_at(task: &Task, dirfd: i32, handle: UserPtr<Header>, f
     let (body, _) = Body::read_from_prefix(bytes).map_err(|_| Errno::ESTALE)?;
     let [generation, low, high] = body;
     let number = u64::from(high) << 32 | u64::from(low);
-    let path = mount.by_handle(number).filter(|_| generation == 0).ok_or(Errno::ESTALE)?;
+    let path = mount
+        .by_handle(number)
+        .filter(|_| generation == 0)
+        .ok_or(Errno::ESTALE)?;
     let flags = OpenFlags::from_bits_truncate(flags).checked()?;
     let file = ops::open_path(path, flags, &task.fs_cred(), false)?;
-    task.files().install(file, flags.contains(OpenFlags::CLOEXEC))
+    task.files()
+        .install(file, flags.contains(OpenFlags::CLOEXEC))
 }

@@ -23,7 +23,9 @@ pub fn sys_inotify_init(task: &Task) -> SysResult {
 }
 
 fn group(file: &Arc<File>) -> Result<&Arc<inotify::Inotify>, Errno> {
-    file.ops_as::<InotifyFile>().map(InotifyFile::group).ok_or(Errno::EINVAL)
+    file.ops_as::<InotifyFile>()
+        .map(InotifyFile::group)
+        .ok_or(Errno::EINVAL)
 }
 
 /// `inotify_add_watch(2)`
@@ -34,7 +36,11 @@ pub fn sys_inotify_add_watch(task: &Task, fd: i32, name: usize, mask: u32) -> Sy
         return Err(Errno::EINVAL);
     }
     let group = group(&file)?;
-    let nofollow = if mask & sys::IN_DONT_FOLLOW != 0 { sys::AT_SYMLINK_NOFOLLOW } else { 0 };
+    let nofollow = if mask & sys::IN_DONT_FOLLOW != 0 {
+        sys::AT_SYMLINK_NOFOLLOW
+    } else {
+        0
+    };
     let path = lookup_at(task, AT_FDCWD, name, nofollow)?;
     if mask & sys::IN_ONLYDIR != 0 && path.inode().kind() != FileType::Directory {
         return Err(Errno::ENOTDIR);

@@ -48,11 +48,20 @@ pub fn sys_ioctl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
             UserPtr::<i32>::new(arg).write(&(crate::files::sigio::owner(&file)? as i32))?;
         }
         ioctl::FIONREAD if file.inode().kind() == FileType::Regular => {
-            let rest = file.metadata().size.saturating_sub(file.with_offset(|o| *o));
+            let rest = file
+                .metadata()
+                .size
+                .saturating_sub(file.with_offset(|o| *o));
             UserPtr::<i32>::new(arg).write(&i32::try_from(rest).unwrap_or(i32::MAX))?;
         }
         FICLONE => return refuse_clone(&*files.get_io(arg as i32)?, &file),
-        _ => return file.ioctl(&Request { command, arg, caller: &TaskCaller(task) }),
+        _ => {
+            return file.ioctl(&Request {
+                command,
+                arg,
+                caller: &TaskCaller(task),
+            });
+        }
     }
     Ok(0)
 }
@@ -72,7 +81,8 @@ fn refuse_clone(from: &File, to: &File) -> SysResult {
     if kinds != [FileType::Regular; 2] {
         return Err(Errno::EINVAL);
     }
-    let may = from.flags().readable() && to.flags().writable() && !to.flags().contains(OpenFlags::APPEND);
+    let may =
+        from.flags().readable() && to.flags().writable() && !to.flags().contains(OpenFlags::APPEND);
     Err(if may { Errno::EOPNOTSUPP } else { Errno::EBADF })
 }
 

@@ -1,4 +1,5 @@
-//! Calls that name files: `open(2)`, `mkdir(2)`, `rename(2)`, `chmod(2)`, `chdir(2)` and their relatives.
+//! Calls that name files: `open(2)`, `mkdir(2)`, `rename(2)`, `chmod(2)`, `chdir(2)` and their
+//! relatives.
 //!
 //! The old calls are the `*at` calls with the working directory; each is written once.
 
@@ -8,7 +9,10 @@ use abi::errno::Errno;
 use alloc::boxed::Box;
 use fs::ops::{self, TimeUpdate};
 use fs::path::{LookupFlags, Resolve, Walk};
-use fs::{Access, Cred, DeviceId, FileType, NewInodeKind, OpenFlags, PATH_MAX, Path, RenameFlags, Timestamp};
+use fs::{
+    Access, Cred, DeviceId, FileType, NewInodeKind, OpenFlags, PATH_MAX, Path, RenameFlags,
+    Timestamp,
+};
 use guard::user::ShortString;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -37,7 +41,10 @@ impl Name {
     #[inline(always)]
     #[must_use]
     pub const fn new() -> Self {
-        Self { short: ShortString::new(), long: None }
+        Self {
+            short: ShortString::new(),
+            long: None,
+        }
     }
 
     /// A path name from user memory, without its NUL.
@@ -48,7 +55,9 @@ impl Name {
     pub fn read(&mut self, addr: usize) -> Result<&[u8], Errno> {
         match self.short.read(addr) {
             Ok(Some(name)) => Ok(name),
-            Ok(None) => Ok(self.long.insert(uaccess::read_cstr(addr, PATH_MAX)?.into_boxed_slice())),
+            Ok(None) => Ok(self
+                .long
+                .insert(uaccess::read_cstr(addr, PATH_MAX)?.into_boxed_slice())),
             Err(_) => Err(Errno::EFAULT),
         }
     }
@@ -59,7 +68,12 @@ impl Name {
 /// # Errors
 /// `ENOENT` for no name at all, whatever the descriptor; `EBADF`, `ENOTDIR`.
 #[inline(always)]
-pub fn walk_at<'a>(task: &Task, cred: &'a Cred, dirfd: i32, name: &[u8]) -> Result<Walk<'a>, Errno> {
+pub fn walk_at<'a>(
+    task: &Task,
+    cred: &'a Cred,
+    dirfd: i32,
+    name: &[u8],
+) -> Result<Walk<'a>, Errno> {
     let mut walk = task.walk(cred);
     start_at(task, &mut walk, dirfd, name)?;
     Ok(walk)
@@ -68,10 +82,19 @@ pub fn walk_at<'a>(task: &Task, cred: &'a Cred, dirfd: i32, name: &[u8]) -> Resu
 /// As [`walk_at`], for a walk from the working directory that was just begun and stays where it is.
 #[inline(always)]
 fn start_at(task: &Task, walk: &mut Walk<'_>, dirfd: i32, name: &[u8]) -> Result<(), Errno> {
-    if dirfd != AT_FDCWD && name.first() != Some(&b'/') { start_at_directory(task, walk, dirfd, name) } else { Ok(()) }
+    if dirfd != AT_FDCWD && name.first() != Some(&b'/') {
+        start_at_directory(task, walk, dirfd, name)
+    } else {
+        Ok(())
+    }
 }
 
-fn start_at_directory(task: &Task, walk: &mut Walk<'_>, dirfd: i32, name: &[u8]) -> Result<(), Errno> {
+fn start_at_directory(
+    task: &Task,
+    walk: &mut Walk<'_>,
+    dirfd: i32,
+    name: &[u8],
+) -> Result<(), Errno> {
     if name.is_empty() {
         return Err(Errno::ENOENT);
     }
@@ -83,7 +106,8 @@ fn start_at_directory(task: &Task, walk: &mut Walk<'_>, dirfd: i32, name: &[u8])
     Ok(())
 }
 
-/// The file that `dirfd` and the name at `addr` mean; `flags` may hold `AT_EMPTY_PATH`, `AT_SYMLINK_NOFOLLOW`.
+/// The file that `dirfd` and the name at `addr` mean; `flags` may hold `AT_EMPTY_PATH`,
+/// `AT_SYMLINK_NOFOLLOW`.
 ///
 /// # Errors
 /// Those of a walk.
@@ -95,17 +119,32 @@ pub fn lookup_at(task: &Task, dirfd: i32, addr: usize, flags: u32) -> Result<Pat
 /// The same for a name that is in the kernel already.
 fn lookup_name(task: &Task, dirfd: i32, name: &[u8], flags: u32) -> Result<Path, Errno> {
     if name.is_empty() && flags & sys::AT_EMPTY_PATH != 0 {
-        return if dirfd == AT_FDCWD { Ok(task.fs().cwd()) } else { Ok(task.file(dirfd)?.path().clone()) };
+        return if dirfd == AT_FDCWD {
+            Ok(task.fs().cwd())
+        } else {
+            Ok(task.file(dirfd)?.path().clone())
+        };
     }
     let cred = task.fs_cred();
     let mut walk = task.walk(&cred);
     start_at(task, &mut walk, dirfd, name)?;
     let nofollow = flags & sys::AT_SYMLINK_NOFOLLOW != 0;
-    walk.lookup(name, if nofollow { LookupFlags::NOFOLLOW } else { LookupFlags::empty() })
+    walk.lookup(
+        name,
+        if nofollow {
+            LookupFlags::NOFOLLOW
+        } else {
+            LookupFlags::empty()
+        },
+    )
 }
 
 fn known_flags(flags: u32, known: u32) -> Result<(), Errno> {
-    if flags & !known == 0 { Ok(()) } else { Err(Errno::EINVAL) }
+    if flags & !known == 0 {
+        Ok(())
+    } else {
+        Err(Errno::EINVAL)
+    }
 }
 
 /// Permission bits of a new file, by the caller's mask.
@@ -113,9 +152,14 @@ fn masked(task: &Task, mode: u32) -> u32 {
     mode & 0o7777 & !task.fs().umask()
 }
 
-/// Whether something may be opened: by who has a number left for it, which is asked before the walk of any name.
+/// Whether something may be opened: by who has a number left for it, which is asked before the walk
+/// of any name.
 fn may_open(task: &Task, name: &[u8]) -> Result<(), Errno> {
-    if name.is_empty() { Err(Errno::ENOENT) } else { task.check_room() }
+    if name.is_empty() {
+        Err(Errno::ENOENT)
+    } else {
+        task.check_room()
+    }
 }
 
 /// `openat(2)`
@@ -127,8 +171,14 @@ pub fn sys_openat(task: &Task, dirfd: i32, name: usize, flags: u32, mode: u32) -
     let cred = task.fs_cred();
     let mut walk = task.walk(&cred);
     start_at(task, &mut walk, dirfd, name)?;
-    let mode = if flags.intersects(OpenFlags::CREAT.union(OpenFlags::TMPFILE)) { masked(task, mode) } else { 0 };
-    task.open_at_number(flags.contains(OpenFlags::CLOEXEC), || ops::open(&walk, name, flags, mode))
+    let mode = if flags.intersects(OpenFlags::CREAT.union(OpenFlags::TMPFILE)) {
+        masked(task, mode)
+    } else {
+        0
+    };
+    task.open_at_number(flags.contains(OpenFlags::CLOEXEC), || {
+        ops::open(&walk, name, flags, mode)
+    })
 }
 
 /// `open(2)`
@@ -138,7 +188,13 @@ pub fn sys_open(task: &Task, name: usize, flags: u32, mode: u32) -> SysResult {
 
 /// `creat(2)`
 pub fn sys_creat(task: &Task, name: usize, mode: u32) -> SysResult {
-    sys_openat(task, AT_FDCWD, name, sys::O_CREAT | sys::O_WRONLY | sys::O_TRUNC, mode)
+    sys_openat(
+        task,
+        AT_FDCWD,
+        name,
+        sys::O_CREAT | sys::O_WRONLY | sys::O_TRUNC,
+        mode,
+    )
 }
 
 /// `struct open_how`.
@@ -151,7 +207,13 @@ pub struct OpenHow {
 }
 
 /// `openat2(2)`
-pub fn sys_openat2(task: &Task, dirfd: i32, name: usize, how: UserPtr<OpenHow>, size: usize) -> SysResult {
+pub fn sys_openat2(
+    task: &Task,
+    dirfd: i32,
+    name: usize,
+    how: UserPtr<OpenHow>,
+    size: usize,
+) -> SysResult {
     if size < size_of::<OpenHow>() {
         return Err(Errno::EINVAL);
     }
@@ -167,10 +229,14 @@ pub fn sys_openat2(task: &Task, dirfd: i32, name: usize, how: UserPtr<OpenHow>, 
     let how = how.read()?;
     let flags = u32::try_from(how.flags).map_err(|_| Errno::EINVAL)?;
     let makes = flags & (sys::O_CREAT | sys::O_TMPFILE & !sys::O_DIRECTORY) != 0;
-    if OpenFlags::from_bits(flags).is_none() || how.mode & !0o7777 != 0 || (how.mode != 0 && !makes) {
+    if OpenFlags::from_bits(flags).is_none() || how.mode & !0o7777 != 0 || (how.mode != 0 && !makes)
+    {
         return Err(Errno::EINVAL);
     }
-    let resolve = u32::try_from(how.resolve).ok().and_then(Resolve::from_bits).ok_or(Errno::EINVAL)?;
+    let resolve = u32::try_from(how.resolve)
+        .ok()
+        .and_then(Resolve::from_bits)
+        .ok_or(Errno::EINVAL)?;
     if resolve.contains(Resolve::BENEATH | Resolve::IN_ROOT) {
         return Err(Errno::EINVAL);
     }
@@ -191,7 +257,9 @@ pub fn sys_openat2(task: &Task, dirfd: i32, name: usize, how: UserPtr<OpenHow>, 
     };
     walk.restrict(resolve);
     let mode = masked(task, how.mode as u32);
-    task.open_at_number(flags.contains(OpenFlags::CLOEXEC), || ops::open(&walk, name, flags, mode))
+    task.open_at_number(flags.contains(OpenFlags::CLOEXEC), || {
+        ops::open(&walk, name, flags, mode)
+    })
 }
 
 fn make(task: &Task, dirfd: i32, name: usize, kind: NewInodeKind<'_>, mode: u32) -> SysResult {
@@ -204,7 +272,13 @@ fn make(task: &Task, dirfd: i32, name: usize, kind: NewInodeKind<'_>, mode: u32)
 
 /// `mkdirat(2)`
 pub fn sys_mkdirat(task: &Task, dirfd: i32, name: usize, mode: u32) -> SysResult {
-    make(task, dirfd, name, NewInodeKind::Directory, masked(task, mode) & 0o1777)
+    make(
+        task,
+        dirfd,
+        name,
+        NewInodeKind::Directory,
+        masked(task, mode) & 0o1777,
+    )
 }
 
 /// `mkdir(2)`
@@ -249,13 +323,24 @@ pub fn sys_symlink(task: &Task, target: usize, name: usize) -> SysResult {
 }
 
 /// `linkat(2)`
-pub fn sys_linkat(task: &Task, old_fd: i32, old: usize, new_fd: i32, new: usize, flags: u32) -> SysResult {
+pub fn sys_linkat(
+    task: &Task,
+    old_fd: i32,
+    old: usize,
+    new_fd: i32,
+    new: usize,
+    flags: u32,
+) -> SysResult {
     known_flags(flags, sys::AT_SYMLINK_FOLLOW | sys::AT_EMPTY_PATH)?;
     // A descriptor that was handed over is not enough to name its file.
     if flags & sys::AT_EMPTY_PATH != 0 && !task.fs_cred().has(sys::CAP_DAC_READ_SEARCH) {
         return Err(Errno::ENOENT);
     }
-    let nofollow = if flags & sys::AT_SYMLINK_FOLLOW == 0 { sys::AT_SYMLINK_NOFOLLOW } else { 0 };
+    let nofollow = if flags & sys::AT_SYMLINK_FOLLOW == 0 {
+        sys::AT_SYMLINK_NOFOLLOW
+    } else {
+        0
+    };
     let old = lookup_at(task, old_fd, old, flags & sys::AT_EMPTY_PATH | nofollow)?;
     let mut buffer = Name::new();
     let new = buffer.read(new)?;
@@ -274,7 +359,12 @@ pub fn sys_unlinkat(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysResu
     let mut buffer = Name::new();
     let name = buffer.read(name)?;
     let cred = task.fs_cred();
-    ops::remove(&walk_at(task, &cred, dirfd, name)?, name, flags & sys::AT_REMOVEDIR != 0).map(|()| 0)
+    ops::remove(
+        &walk_at(task, &cred, dirfd, name)?,
+        name,
+        flags & sys::AT_REMOVEDIR != 0,
+    )
+    .map(|()| 0)
 }
 
 /// `unlink(2)`
@@ -288,8 +378,17 @@ pub fn sys_rmdir(task: &Task, name: usize) -> SysResult {
 }
 
 /// `renameat2(2)`
-pub fn sys_renameat2(task: &Task, old_fd: i32, old: usize, new_fd: i32, new: usize, flags: u32) -> SysResult {
-    let flags = RenameFlags::from_bits(flags).filter(|flags| flags.go_together()).ok_or(Errno::EINVAL)?;
+pub fn sys_renameat2(
+    task: &Task,
+    old_fd: i32,
+    old: usize,
+    new_fd: i32,
+    new: usize,
+    flags: u32,
+) -> SysResult {
+    let flags = RenameFlags::from_bits(flags)
+        .filter(|flags| flags.go_together())
+        .ok_or(Errno::EINVAL)?;
     let mut buffer = Name::new();
     let cred = task.fs_cred();
     // The way to the old name comes first, whatever is wrong with the new one.
@@ -313,12 +412,26 @@ pub fn sys_rename(task: &Task, old: usize, new: usize) -> SysResult {
 
 /// `readlinkat(2)`
 pub fn sys_readlinkat(task: &Task, dirfd: i32, name: usize, buf: usize, size: i32) -> SysResult {
-    let size = usize::try_from(size).ok().filter(|&size| size > 0).ok_or(Errno::EINVAL)?;
+    let size = usize::try_from(size)
+        .ok()
+        .filter(|&size| size > 0)
+        .ok_or(Errno::EINVAL)?;
     let mut buffer = Name::new();
     let name = buffer.read(name)?;
-    let path = lookup_name(task, dirfd, name, sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH)?;
+    let path = lookup_name(
+        task,
+        dirfd,
+        name,
+        sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH,
+    )?;
     // Without a name it is the descriptor's file, which is a link or nothing that is meant.
-    let text = path.inode().readlink().map_err(|e| if e == Errno::EINVAL && name.is_empty() { Errno::ENOENT } else { e })?;
+    let text = path.inode().readlink().map_err(|e| {
+        if e == Errno::EINVAL && name.is_empty() {
+            Errno::ENOENT
+        } else {
+            e
+        }
+    })?;
     let n = text.len().min(size);
     uaccess::write_bytes(buf, &text[..n])?;
     Ok(n)
@@ -370,7 +483,14 @@ fn chown(task: &Task, path: &Path, uid: u32, gid: u32) -> SysResult {
 }
 
 /// `fchownat(2)`
-pub fn sys_fchownat(task: &Task, dirfd: i32, name: usize, uid: u32, gid: u32, flags: u32) -> SysResult {
+pub fn sys_fchownat(
+    task: &Task,
+    dirfd: i32,
+    name: usize,
+    uid: u32,
+    gid: u32,
+    flags: u32,
+) -> SysResult {
     known_flags(flags, sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH)?;
     chown(task, &lookup_at(task, dirfd, name, flags)?, uid, gid)
 }
@@ -390,14 +510,18 @@ pub fn sys_fchown(task: &Task, fd: i32, uid: u32, gid: u32) -> SysResult {
     chown(task, task.files().get_io(fd)?.path(), uid, gid)
 }
 
-/// Two points in time as `utimensat(2)` takes them: seconds and nanoseconds, access then modification.
+/// Two points in time as `utimensat(2)` takes them: seconds and nanoseconds, access then
+/// modification.
 type TimePair = [i64; 4];
 
 fn new_time(sec: i64, nsec: i64) -> Result<TimeUpdate, Errno> {
     match nsec {
         _ if nsec == i64::from(sys::UTIME_NOW) => Ok(TimeUpdate::Now),
         _ if nsec == i64::from(sys::UTIME_OMIT) => Ok(TimeUpdate::Omit),
-        0..1_000_000_000 => Ok(TimeUpdate::At(Timestamp { sec, nsec: nsec as u32 })),
+        0..1_000_000_000 => Ok(TimeUpdate::At(Timestamp {
+            sec,
+            nsec: nsec as u32,
+        })),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -405,12 +529,20 @@ fn new_time(sec: i64, nsec: i64) -> Result<TimeUpdate, Errno> {
 fn set_times(task: &Task, path: &Path, times: Option<TimePair>) -> SysResult {
     let (atime, mtime) = match times {
         None => (TimeUpdate::Now, TimeUpdate::Now),
-        Some([a_sec, a_nsec, m_sec, m_nsec]) => (new_time(a_sec, a_nsec)?, new_time(m_sec, m_nsec)?),
+        Some([a_sec, a_nsec, m_sec, m_nsec]) => {
+            (new_time(a_sec, a_nsec)?, new_time(m_sec, m_nsec)?)
+        }
     };
     ops::set_times(path, atime, mtime, &task.fs_cred()).map(|()| 0)
 }
 
-fn set_times_at(task: &Task, dirfd: i32, name: usize, flags: u32, times: Option<TimePair>) -> SysResult {
+fn set_times_at(
+    task: &Task,
+    dirfd: i32,
+    name: usize,
+    flags: u32,
+    times: Option<TimePair>,
+) -> SysResult {
     // Without a name it is the descriptor's file, as futimens(3) has it.
     let path = if name == 0 && dirfd != AT_FDCWD {
         known_flags(flags, 0)?;
@@ -423,14 +555,26 @@ fn set_times_at(task: &Task, dirfd: i32, name: usize, flags: u32, times: Option<
 }
 
 fn optional<T: FromBytes + IntoBytes + Immutable>(ptr: UserPtr<T>) -> Result<Option<T>, Errno> {
-    if ptr.is_null() { Ok(None) } else { ptr.read().map(Some) }
+    if ptr.is_null() {
+        Ok(None)
+    } else {
+        ptr.read().map(Some)
+    }
 }
 
 /// `utimensat(2)`
-pub fn sys_utimensat(task: &Task, dirfd: i32, name: usize, times: UserPtr<TimePair>, flags: u32) -> SysResult {
+pub fn sys_utimensat(
+    task: &Task,
+    dirfd: i32,
+    name: usize,
+    times: UserPtr<TimePair>,
+    flags: u32,
+) -> SysResult {
     let times = optional(times)?;
     // Then there is nothing to do, and nothing else is looked at.
-    if times.is_some_and(|[_, accessed, _, modified]| [accessed, modified] == [i64::from(sys::UTIME_OMIT); 2]) {
+    if times.is_some_and(|[_, accessed, _, modified]| {
+        [accessed, modified] == [i64::from(sys::UTIME_OMIT); 2]
+    }) {
         return Ok(0);
     }
     set_times_at(task, dirfd, name, flags, times)
@@ -438,7 +582,9 @@ pub fn sys_utimensat(task: &Task, dirfd: i32, name: usize, times: UserPtr<TimePa
 
 /// Microseconds to nanoseconds, of a pair of `struct timeval`.
 fn from_timeval(times: Option<TimePair>) -> Result<Option<TimePair>, Errno> {
-    let Some([a_sec, a_usec, m_sec, m_usec]) = times else { return Ok(None) };
+    let Some([a_sec, a_usec, m_sec, m_usec]) = times else {
+        return Ok(None);
+    };
     let micros = 0..1_000_000;
     if !micros.contains(&a_usec) || !micros.contains(&m_usec) {
         return Err(Errno::EINVAL);
@@ -524,6 +670,10 @@ pub fn sys_chroot(task: &Task, name: usize) -> SysResult {
 /// Those of a walk.
 pub(crate) fn find_at(task: &Task, dirfd: i32, name: &[u8], nofollow: bool) -> Result<Path, Errno> {
     let cred = task.fs_cred();
-    let flags = if nofollow { LookupFlags::NOFOLLOW } else { LookupFlags::empty() };
+    let flags = if nofollow {
+        LookupFlags::NOFOLLOW
+    } else {
+        LookupFlags::empty()
+    };
     walk_at(task, &cred, dirfd, name)?.lookup(name, flags)
 }

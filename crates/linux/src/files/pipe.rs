@@ -19,10 +19,13 @@ pub fn sys_pipe2(task: &Task, fds: UserPtr<[i32; 2]>, flags: u32) -> SysResult {
     let read_fd = files.install(reader, cloexec)? as i32;
     let result = files.install(writer, cloexec).and_then(|write_fd| {
         let write_fd = write_fd as i32;
-        fds.write(&[read_fd, write_fd]).or_else(|e| files.close(write_fd).and(Err(e)))
+        fds.write(&[read_fd, write_fd])
+            .or_else(|e| files.close(write_fd).and(Err(e)))
     });
     // Either both descriptors are there and known, or neither.
-    result.or_else(|e| files.close(read_fd).and(Err(e))).map(|()| 0)
+    result
+        .or_else(|e| files.close(read_fd).and(Err(e)))
+        .map(|()| 0)
 }
 
 /// `pipe(2)`

@@ -13,43 +13,80 @@ use fs::poll::{self, Events, PollItem};
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A time span as the caller gives it: seconds and nanoseconds (`struct timespec`) or microseconds (`struct timeval`).
+/// A time span as the caller gives it: seconds and nanoseconds (`struct timespec`) or microseconds
+/// (`struct timeval`).
 pub type TimeSpan = [i64; 2];
 
-/// The monotonic time `[sec, fraction]` from now, with `per_sec` fractions to a second. Too far away is never.
+/// The monotonic time `[sec, fraction]` from now, with `per_sec` fractions to a second. Too far
+/// away is never.
 fn deadline([sec, fraction]: TimeSpan, per_sec: i64) -> Result<Option<u64>, Errno> {
     if sec < 0 || !(0..per_sec).contains(&fraction) {
         return Err(Errno::EINVAL);
     }
-    let span =
-        (sec as u64).checked_mul(1_000_000_000).and_then(|ns| ns.checked_add((fraction * (1_000_000_000 / per_sec)) as u64));
+    let span = (sec as u64)
+        .checked_mul(1_000_000_000)
+        .and_then(|ns| ns.checked_add((fraction * (1_000_000_000 / per_sec)) as u64));
     Ok(span.and_then(|span| task::now_ns().checked_add(span)))
 }
 
 /// As [`deadline`], of a structure that may be null: `None` is no deadline.
 fn user_deadline(ptr: UserPtr<TimeSpan>, per_sec: i64) -> Result<Option<u64>, Errno> {
-    if ptr.is_null() { Ok(None) } else { deadline(ptr.read()?, per_sec) }
+    if ptr.is_null() {
+        Ok(None)
+    } else {
+        deadline(ptr.read()?, per_sec)
+    }
 }
 
 /// The monotonic time `ms` milliseconds from now; negative is never.
 fn deadline_ms(ms: i32) -> Option<u64> {
     // Not to wait is a time long past.
-    u64::try_from(ms).ok().map(|ms| if ms == 0 { 0 } else { task::now_ns() + ms * 1_000_000 })
+    u64::try_from(ms).ok().map(|ms| {
+        if ms == 0 {
+            0
+        } else {
+            task::now_ns() + ms * 1_000_000
+        }
+    })
 }
 
-/// Stores what is left until the deadline, where the caller gave one. Where that cannot be, the call has succeeded all the same, but one that
-/// a signal ended cannot be taken up again: it would wait for the whole time.
-fn with_rest(result: SysResult, task: &Task, ptr: UserPtr<TimeSpan>, deadline: Option<u64>, per_sec: i64) -> SysResult {
-    let Some(deadline) = deadline.filter(|_| !ptr.is_null()) else { return result };
+/// Stores what is left until the deadline, where the caller gave one. Where that cannot be, the
+/// call has succeeded all the same, but one that a signal ended cannot be taken up again: it would
+/// wait for the whole time.
+fn with_rest(
+    result: SysResult,
+    task: &Task,
+    ptr: UserPtr<TimeSpan>,
+    deadline: Option<u64>,
+    per_sec: i64,
+) -> SysResult {
+    let Some(deadline) = deadline.filter(|_| !ptr.is_null()) else {
+        return result;
+    };
     let rest = deadline.saturating_sub(::task::now_ns()) as i64;
-    let rest = [rest / 1_000_000_000, rest % 1_000_000_000 / (1_000_000_000 / per_sec)];
+    let rest = [
+        rest / 1_000_000_000,
+        rest % 1_000_000_000 / (1_000_000_000 / per_sec),
+    ];
     let stored = !persona_has(task, STICKY_TIMEOUTS) && ptr.write(&rest).is_ok();
-    result.map_err(|e| if e == Errno::ERESTARTNOHAND && !stored { Errno::EINTR } else { e })
+    result.map_err(|e| {
+        if e == Errno::ERESTARTNOHAND && !stored {
+            Errno::EINTR
+        } else {
+            e
+        }
+    })
 }
 
 /// A wait that a signal ended is taken up again unless a handler runs.
 fn restartable(result: Result<usize, Errno>) -> SysResult {
-    result.map_err(|e| if e == Errno::EINTR { Errno::ERESTARTNOHAND } else { e })
+    result.map_err(|e| {
+        if e == Errno::EINTR {
+            Errno::ERESTARTNOHAND
+        } else {
+            e
+        }
+    })
 }
 
 /// `struct pollfd`.
@@ -72,9 +109,21 @@ fn do_poll(task: &Task, fds: usize, count: usize, deadline: Option<u64>) -> SysR
         .iter()
         .map(|entry| {
             let wanted = Events::from_bits_truncate(u32::from(entry.events)) | Events::ALWAYS;
-            let file = if entry.fd < 0 { None } else { files.get_io(entry.fd).ok() };
-            let found = if entry.fd >= 0 && file.is_none() { Events::NVAL } else { Events::empty() };
-            PollItem { file, wanted, found }
+            let file = if entry.fd < 0 {
+                None
+            } else {
+                files.get_io(entry.fd).ok()
+            };
+            let found = if entry.fd >= 0 && file.is_none() {
+                Events::NVAL
+            } else {
+                Events::empty()
+            };
+            PollItem {
+                file,
+                wanted,
+                found,
+            }
         })
         .collect();
     let ready = poll::poll(&mut entries, deadline);
@@ -92,10 +141,19 @@ pub fn sys_poll(task: &Task, fds: usize, count: usize, timeout_ms: i32) -> SysRe
 }
 
 /// As `poll(2)`, until a time; taken up again after a signal, it still ends then.
-pub(crate) fn poll_until(task: &Task, fds: usize, count: usize, deadline: Option<u64>) -> SysResult {
+pub(crate) fn poll_until(
+    task: &Task,
+    fds: usize,
+    count: usize,
+    deadline: Option<u64>,
+) -> SysResult {
     do_poll(task, fds, count, deadline).map_err(|e| match e {
         Errno::EINTR => {
-            *task.restart.lock() = Some(Restart::Poll { fds, count, deadline });
+            *task.restart.lock() = Some(Restart::Poll {
+                fds,
+                count,
+                deadline,
+            });
             Errno::ERESTART_RESTARTBLOCK
         }
         other => other,
@@ -125,7 +183,9 @@ const EXCEPT_SET: Events = Events::PRI;
 
 fn do_select(task: &Task, count: i32, sets: [usize; 3], deadline: Option<u64>) -> SysResult {
     let files = task.files();
-    let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?.min(files.size());
+    let count = usize::try_from(count)
+        .map_err(|_| Errno::EINVAL)?
+        .min(files.size());
     let words = count.div_ceil(64);
     let mut bits = [const { Vec::new() }; 3];
     for (words_of, &addr) in bits.iter_mut().zip(&sets) {
@@ -140,10 +200,18 @@ fn do_select(task: &Task, count: i32, sets: [usize; 3], deadline: Option<u64>) -
     let mut entries = Vec::new();
     for fd in 0..count {
         let has = |set: &Vec<u64>| set[fd / 64] >> (fd % 64) & 1 != 0;
-        let wanted = bits.iter().zip(kinds).filter(|(set, _)| has(set)).fold(Events::empty(), |all, (_, kind)| all | kind);
+        let wanted = bits
+            .iter()
+            .zip(kinds)
+            .filter(|(set, _)| has(set))
+            .fold(Events::empty(), |all, (_, kind)| all | kind);
         if !wanted.is_empty() {
             let file = Some(files.get_io(fd as i32)?);
-            entries.push(PollItem { file, wanted, found: Events::empty() });
+            entries.push(PollItem {
+                file,
+                wanted,
+                found: Events::empty(),
+            });
             fds.push(fd);
         }
     }
@@ -165,13 +233,23 @@ fn do_select(task: &Task, count: i32, sets: [usize; 3], deadline: Option<u64>) -
 }
 
 /// `select(2)`
-pub fn sys_select(task: &Task, count: i32, read: usize, write: usize, except: usize, timeout: UserPtr<TimeSpan>) -> SysResult {
+pub fn sys_select(
+    task: &Task,
+    count: i32,
+    read: usize,
+    write: usize,
+    except: usize,
+    timeout: UserPtr<TimeSpan>,
+) -> SysResult {
     let deadline = if timeout.is_null() {
         None
     } else {
         // Microseconds beyond a second are carried over, as Linux does.
         let [sec, usec] = timeout.read()?;
-        deadline([sec + usec.div_euclid(1_000_000), usec.rem_euclid(1_000_000)], 1_000_000)?
+        deadline(
+            [sec + usec.div_euclid(1_000_000), usec.rem_euclid(1_000_000)],
+            1_000_000,
+        )?
     };
     let result = restartable(do_select(task, count, [read, write, except], deadline));
     with_rest(result, task, timeout, deadline, 1_000_000)
@@ -201,12 +279,19 @@ pub fn sys_epoll_create1(task: &Task, flags: u32) -> SysResult {
     if flags & !sys::EPOLL_CLOEXEC != 0 {
         return Err(Errno::EINVAL);
     }
-    task.files().install(epoll::epoll(OpenFlags::empty()), flags & sys::EPOLL_CLOEXEC != 0)
+    task.files().install(
+        epoll::epoll(OpenFlags::empty()),
+        flags & sys::EPOLL_CLOEXEC != 0,
+    )
 }
 
 /// `epoll_create(2)`
 pub fn sys_epoll_create(task: &Task, size: i32) -> SysResult {
-    if size <= 0 { Err(Errno::EINVAL) } else { sys_epoll_create1(task, 0) }
+    if size <= 0 {
+        Err(Errno::EINVAL)
+    } else {
+        sys_epoll_create1(task, 0)
+    }
 }
 
 /// `struct epoll_event`, which is packed on x86-64.
@@ -218,13 +303,22 @@ pub struct EpollEvent {
 }
 
 /// `epoll_ctl(2)`
-pub fn sys_epoll_ctl(task: &Task, set_fd: i32, operation: u32, fd: i32, event: UserPtr<EpollEvent>) -> SysResult {
+pub fn sys_epoll_ctl(
+    task: &Task,
+    set_fd: i32,
+    operation: u32,
+    fd: i32,
+    event: UserPtr<EpollEvent>,
+) -> SysResult {
     let files = task.files();
     let interest = if operation == sys::EPOLL_CTL_DEL {
         Interest { events: 0, data: 0 }
     } else {
         let event = event.read()?;
-        Interest { events: event.events, data: event.data }
+        Interest {
+            events: event.events,
+            data: event.data,
+        }
     };
     let (set_file, file) = (files.get_io(set_fd)?, files.get_io(fd)?);
     if !file.ops().pollable() {
@@ -236,7 +330,9 @@ pub fn sys_epoll_ctl(task: &Task, set_fd: i32, operation: u32, fd: i32, event: U
     let set = set_file.ops_as::<EpollFile>().ok_or(Errno::EINVAL)?.set();
     match operation {
         sys::EPOLL_CTL_ADD => set.add(fd, &file, interest)?,
-        sys::EPOLL_CTL_MOD if interest.events & sys::EPOLLEXCLUSIVE != 0 => return Err(Errno::EINVAL),
+        sys::EPOLL_CTL_MOD if interest.events & sys::EPOLLEXCLUSIVE != 0 => {
+            return Err(Errno::EINVAL);
+        }
         sys::EPOLL_CTL_MOD => set.modify(fd, &file, interest)?,
         sys::EPOLL_CTL_DEL => set.remove(fd, &file)?,
         _ => return Err(Errno::EINVAL),
@@ -247,17 +343,37 @@ pub fn sys_epoll_ctl(task: &Task, set_fd: i32, operation: u32, fd: i32, event: U
 /// The most events that one call may ask for (Linux' `EP_MAX_EVENTS`).
 const MAX_EVENTS: usize = i32::MAX as usize / size_of::<EpollEvent>();
 
-fn do_epoll_wait(task: &Task, set_fd: i32, events: usize, max: i32, deadline: Option<u64>) -> SysResult {
-    let max = usize::try_from(max).ok().filter(|&m| m > 0 && m <= MAX_EVENTS).ok_or(Errno::EINVAL)?;
+fn do_epoll_wait(
+    task: &Task,
+    set_fd: i32,
+    events: usize,
+    max: i32,
+    deadline: Option<u64>,
+) -> SysResult {
+    let max = usize::try_from(max)
+        .ok()
+        .filter(|&m| m > 0 && m <= MAX_EVENTS)
+        .ok_or(Errno::EINVAL)?;
     uaccess::check_range(events, max * size_of::<EpollEvent>())?;
     let file = task.file_io(set_fd)?;
     let set = file.ops_as::<EpollFile>().ok_or(Errno::EINVAL)?.set();
     let events = UserPtr::<EpollEvent>::new(events);
-    set.wait(max, deadline, |at, ready| events.add(at).write(&EpollEvent { events: ready.events, data: ready.data }))
+    set.wait(max, deadline, |at, ready| {
+        events.add(at).write(&EpollEvent {
+            events: ready.events,
+            data: ready.data,
+        })
+    })
 }
 
 /// `epoll_wait(2)`
-pub fn sys_epoll_wait(task: &Task, set: i32, events: usize, max: i32, timeout_ms: i32) -> SysResult {
+pub fn sys_epoll_wait(
+    task: &Task,
+    set: i32,
+    events: usize,
+    max: i32,
+    timeout_ms: i32,
+) -> SysResult {
     do_epoll_wait(task, set, events, max, deadline_ms(timeout_ms))
 }
 
@@ -271,7 +387,9 @@ pub fn sys_epoll_pwait(
     mask: UserPtr<u64>,
     size: usize,
 ) -> SysResult {
-    task.with_signal_mask(mask, size, || do_epoll_wait(task, set, events, max, deadline_ms(timeout_ms)))
+    task.with_signal_mask(mask, size, || {
+        do_epoll_wait(task, set, events, max, deadline_ms(timeout_ms))
+    })
 }
 
 /// `epoll_pwait2(2)`
@@ -285,5 +403,7 @@ pub fn sys_epoll_pwait2(
     size: usize,
 ) -> SysResult {
     let deadline = user_deadline(timeout, 1_000_000_000)?;
-    task.with_signal_mask(mask, size, || do_epoll_wait(task, set, events, max, deadline))
+    task.with_signal_mask(mask, size, || {
+        do_epoll_wait(task, set, events, max, deadline)
+    })
 }

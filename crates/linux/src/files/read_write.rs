@@ -1,11 +1,13 @@
 //! Reading and writing: `read(2)`, `write(2)`, `lseek(2)` and their relatives.
 //!
-//! User memory is copied through a kernel buffer: no lock of a file is ever held while user memory, which may itself be a mapping of
-//! that file, is touched.
+//! User memory is copied through a kernel buffer: no lock of a file is ever held while user memory,
+//! which may itself be a mapping of that file, is touched.
 
 use crate::process::rlimit::allowed_of_write;
 use crate::process::signal_broken_pipe;
-use crate::socket::send_recv::{kind_of, probe, signals_broken_pipe, write_message, write_to_socket};
+use crate::socket::send_recv::{
+    kind_of, probe, signals_broken_pipe, write_message, write_to_socket,
+};
 use crate::state::usage;
 use crate::uaccess::{self, UserPtr};
 use crate::uio::{Buffers, IoVec, MAX_TRANSFER, SMALL, copy_in, copy_out, in_user_space, total};
@@ -23,12 +25,14 @@ use net::SocketType;
 
 /// The size of the kernel buffer a transfer goes through.
 pub(crate) const CHUNK: usize = 65_536;
-/// And those up to this size, which event descriptors and wake-ups through pipes use, skip everything that larger ones need.
+/// And those up to this size, which event descriptors and wake-ups through pipes use, skip
+/// everything that larger ones need.
 const TINY: usize = 16;
 
 /// Refuses a transfer that would go beyond the greatest offset.
 fn check_end(offset: Option<u64>, len: usize) -> Result<(), Errno> {
-    let beyond = offset.is_some_and(|offset| i64::try_from(offset.saturating_add(len as u64)).is_err());
+    let beyond =
+        offset.is_some_and(|offset| i64::try_from(offset.saturating_add(len as u64)).is_err());
     if beyond { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
@@ -41,9 +45,10 @@ fn one_buffer(addr: usize, len: usize, offset: Option<u64>) -> Result<[(usize, u
     Ok([(addr, len.min(MAX_TRANSFER))])
 }
 
-/// What `n` bytes that were read from `file` and did not all reach the caller, but only the first `delivered`, count for. The others are as
-/// unread as before; a pipe gives whole pages only, a socket that keeps messages apart a whole one, which is lost, and what is read in
-/// records of one size (eventfd, timerfd, signalfd) whole ones.
+/// What `n` bytes that were read from `file` and did not all reach the caller, but only the first
+/// `delivered`, count for. The others are as unread as before; a pipe gives whole pages only, a
+/// socket that keeps messages apart a whole one, which is lost, and what is read in records of one
+/// size (eventfd, timerfd, signalfd) whole ones.
 fn take_back(file: &File, offset: Option<u64>, bytes: &[u8], delivered: usize) -> usize {
     if kind_of(file).is_some_and(|kind| kind != SocketType::Stream) {
         return 0;
@@ -60,7 +65,12 @@ fn take_back(file: &File, offset: Option<u64>, bytes: &[u8], delivered: usize) -
 }
 
 /// Reads into the caller's buffers, from `offset` or (`None`) from the opening's position.
-fn read_into(task: &Task, file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> SysResult {
+fn read_into(
+    task: &Task,
+    file: &File,
+    buffers: &[(usize, usize)],
+    offset: Option<u64>,
+) -> SysResult {
     let result = read_pieces(file, buffers, offset);
     task.transferred.count(usage::READ, &result, 1);
     result
@@ -74,7 +84,8 @@ fn read_pieces(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> 
     if wanted < file.ops().least_transfer() {
         return Err(Errno::EINVAL);
     }
-    // A file gives all it has, in steps; what may have to be waited for gives what it has now, and only once.
+    // A file gives all it has, in steps; what may have to be waited for gives what it has now, and
+    // only once.
     let whole = file.fills_buffers();
     let pipe = file.ops_as::<PipeEnd>();
     let once = |buf: &mut [u8], done: usize| match (offset, pipe) {
@@ -82,7 +93,8 @@ fn read_pieces(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> 
         (None, Some(pipe)) if done > 0 => pipe.read_now(buf),
         (None, _) => file.read(buf),
     };
-    // Bytes on their way through sockets must not be lost because they cannot be delivered. A message, a signal, an event is, as on Linux.
+    // Bytes on their way through sockets must not be lost because they cannot be delivered. A
+    // message, a signal, an event is, as on Linux.
     if kind_of(file) == Some(SocketType::Stream)
         && let Some((addr, _)) = buffers.iter().find(|(_, len)| *len > 0)
     {
@@ -107,7 +119,11 @@ fn read_pieces(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> 
         let delivered = copy_out(buffers, done, &buf[..n]);
         if delivered < n {
             done += take_back(file, offset, &buf[..n], delivered);
-            return if done > 0 { Ok(done) } else { Err(Errno::EFAULT) };
+            return if done > 0 {
+                Ok(done)
+            } else {
+                Err(Errno::EFAULT)
+            };
         }
         done += n;
         if n < len || done == wanted || !(whole || pipe.is_some()) {
@@ -117,14 +133,24 @@ fn read_pieces(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> 
 }
 
 /// Writes the caller's buffers, at `offset` or (`None`) at the opening's position.
-fn write_from(task: &Task, file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> SysResult {
+fn write_from(
+    task: &Task,
+    file: &File,
+    buffers: &[(usize, usize)],
+    offset: Option<u64>,
+) -> SysResult {
     if !file.flags().writable() {
         return Err(Errno::EBADF);
     }
     if total(buffers) < file.ops().least_transfer() {
         return Err(Errno::EINVAL);
     }
-    let wanted = allowed_of_write(task, file, offset, total(buffers).min(file.ops().most_written()))?;
+    let wanted = allowed_of_write(
+        task,
+        file,
+        offset,
+        total(buffers).min(file.ops().most_written()),
+    )?;
     if wanted > CHUNK
         && let Some(result) = write_message(task, file, buffers)
     {
@@ -151,13 +177,19 @@ pub(crate) fn count_sample(task: &Task, regs: &UserRegs, result: &SysResult, cal
     }
 }
 
-/// Fills `buf` with the caller's bytes from `done` on, as far as the program has them and the file takes a part; returns how many.
+/// Fills `buf` with the caller's bytes from `done` on, as far as the program has them and the file
+/// takes a part; returns how many.
 fn collect(file: &File, buffers: &[(usize, usize)], done: usize, buf: &mut [u8]) -> usize {
     let copied = copy_in(buffers, done, buf);
-    if copied == buf.len() || !file.ops().looks_at_data() { buf.len() } else { part_to_write(file, copied) }
+    if copied == buf.len() || !file.ops().looks_at_data() {
+        buf.len()
+    } else {
+        part_to_write(file, copied)
+    }
 }
 
-/// Passes the first `wanted` bytes of the caller's buffers to `once`, piece by piece, with how much came before.
+/// Passes the first `wanted` bytes of the caller's buffers to `once`, piece by piece, with how much
+/// came before.
 fn transfer_from(
     task: &Task,
     file: &File,
@@ -185,11 +217,18 @@ fn transfer_from(
         {
             return result;
         }
-        let result = if have == 0 && len > 0 { Err(Errno::EFAULT) } else { once(&buf[..have], done) };
+        let result = if have == 0 && len > 0 {
+            Err(Errno::EFAULT)
+        } else {
+            once(&buf[..have], done)
+        };
         match result {
             Ok(n) => {
                 done += n;
-                if n < have && file.ops_as::<PipeEnd>().is_some() && file.poll(None).contains(Events::ERR) {
+                if n < have
+                    && file.ops_as::<PipeEnd>().is_some()
+                    && file.poll(None).contains(Events::ERR)
+                {
                     // A part went into the pipe before its readers were gone.
                     write_failed(task, file, Errno::EPIPE);
                 }
@@ -205,7 +244,8 @@ fn transfer_from(
     }
 }
 
-/// How much is written of bytes behind which the caller's memory ends: of a pipe only whole pages, of messages nothing.
+/// How much is written of bytes behind which the caller's memory ends: of a pipe only whole pages,
+/// of messages nothing.
 #[cold]
 fn part_to_write(file: &File, bytes: usize) -> usize {
     match file.inode().kind() {
@@ -226,10 +266,14 @@ fn write_failed(task: &Task, file: &File, error: Errno) {
 /// `read(2)`
 #[inline(always)]
 pub fn sys_read(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
-    let Some(files) = task.first_files().filter(|_| len == 1) else { return read_more(task, fd, buf, len) };
+    let Some(files) = task.first_files().filter(|_| len == 1) else {
+        return read_more(task, fd, buf, len);
+    };
     let file = files.get(fd)?;
     let mut byte = [0];
-    let Some(read) = file.read_at_once(&mut byte) else { return read_few(&file, buf, len) };
+    let Some(read) = file.read_at_once(&mut byte) else {
+        return read_few(&file, buf, len);
+    };
     match read? {
         1 if guard::user::store_u8(buf, byte[0]).is_ok() => Ok(1),
         n => not_delivered(&file, buf, &byte[..n]),
@@ -241,7 +285,11 @@ pub fn sys_read(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
 #[inline(never)]
 fn not_delivered(file: &File, buf: usize, bytes: &[u8]) -> SysResult {
     if bytes.is_empty() {
-        return if in_user_space(buf, 1) { Ok(0) } else { Err(Errno::EFAULT) };
+        return if in_user_space(buf, 1) {
+            Ok(0)
+        } else {
+            Err(Errno::EFAULT)
+        };
     }
     let delivered = copy_out(&[(buf, bytes.len())], 0, bytes);
     match take_back(file, None, bytes, delivered) {
@@ -250,7 +298,8 @@ fn not_delivered(file: &File, buf: usize, bytes: &[u8]) -> SysResult {
     }
 }
 
-/// As `read(2)` does, for another number of bytes than 1, or of a thread that has other descriptors than it began with.
+/// As `read(2)` does, for another number of bytes than 1, or of a thread that has other descriptors
+/// than it began with.
 #[inline(never)]
 fn read_more(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
     let file = task.file(fd)?;
@@ -258,11 +307,14 @@ fn read_more(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
         return task.measured(|| read_one(task, &file, buf, len, None));
     }
     let mut bytes = [0; TINY];
-    let Some(read) = file.read_at_once(&mut bytes[..len]) else { return read_few(&file, buf, len) };
+    let Some(read) = file.read_at_once(&mut bytes[..len]) else {
+        return read_few(&file, buf, len);
+    };
     give_few(&file, buf, &bytes, read?)
 }
 
-/// As `read(2)` does, for a few bytes that may have to be waited for and are taken out of something.
+/// As `read(2)` does, for a few bytes that may have to be waited for and are taken out of
+/// something.
 #[inline(never)]
 fn read_few(file: &File, buf: usize, len: usize) -> SysResult {
     if !file.flags().readable() {
@@ -282,12 +334,20 @@ fn read_few(file: &File, buf: usize, len: usize) -> SysResult {
 
 #[inline(always)]
 fn give_few(file: &File, buf: usize, bytes: &[u8; TINY], n: usize) -> SysResult {
-    if n > 0 && uaccess::write_few(buf, bytes, n).is_ok() { Ok(n) } else { not_delivered(file, buf, &bytes[..n]) }
+    if n > 0 && uaccess::write_few(buf, bytes, n).is_ok() {
+        Ok(n)
+    } else {
+        not_delivered(file, buf, &bytes[..n])
+    }
 }
 
 /// Refuses what is never read or written, before anything of the caller's memory is looked at.
 fn check_transfers(file: &File) -> Result<(), Errno> {
-    if file.ops().least_transfer() == usize::MAX { Err(Errno::EINVAL) } else { Ok(()) }
+    if file.ops().least_transfer() == usize::MAX {
+        Err(Errno::EINVAL)
+    } else {
+        Ok(())
+    }
 }
 
 fn read_one(task: &Task, file: &File, buf: usize, len: usize, offset: Option<u64>) -> SysResult {
@@ -314,7 +374,8 @@ pub fn sys_write(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
         return write_many(task, &file, buf, len);
     }
     let len = allowed_of_write(task, &file, None, len)?;
-    file.write(&bytes[..len]).inspect_err(|&error| write_failed(task, &file, error))
+    file.write(&bytes[..len])
+        .inspect_err(|&error| write_failed(task, &file, error))
 }
 
 #[inline(never)]
@@ -330,16 +391,25 @@ fn write_one(task: &Task, file: &File, buf: usize, len: usize, offset: Option<u6
     write_from(task, file, &one_buffer(buf, len, offset)?, offset)
 }
 
-/// The file of a transfer at an offset, which says `ESPIPE` even to who may not read or write it, and the offset.
+/// The file of a transfer at an offset, which says `ESPIPE` even to who may not read or write it,
+/// and the offset.
 fn positioned(task: &Task, fd: i32, at: i64) -> Result<(Arc<File>, Option<u64>), Errno> {
     let at = u64::try_from(at).map_err(|_| Errno::EINVAL)?;
     let file = task.file_io(fd)?;
-    if file.ops().has_offsets() { Ok((file, Some(at))) } else { Err(Errno::ESPIPE) }
+    if file.ops().has_offsets() {
+        Ok((file, Some(at)))
+    } else {
+        Err(Errno::ESPIPE)
+    }
 }
 
 /// As [`positioned`]; -1 is the opening's position.
 fn positioned_or_not(task: &Task, fd: i32, at: i64) -> Result<(Arc<File>, Option<u64>), Errno> {
-    if at == -1 { Ok((task.file_io(fd)?, None)) } else { positioned(task, fd, at) }
+    if at == -1 {
+        Ok((task.file_io(fd)?, None))
+    } else {
+        positioned(task, fd, at)
+    }
 }
 
 /// `pread64(2)`
@@ -355,7 +425,13 @@ pub fn sys_pwrite64(task: &Task, fd: i32, buf: usize, len: usize, at: i64) -> Sy
 }
 
 /// Reads into buffers that the caller lists.
-fn read_listed(task: &Task, file: &File, iov: UserPtr<IoVec>, count: usize, offset: Option<u64>) -> SysResult {
+fn read_listed(
+    task: &Task,
+    file: &File,
+    iov: UserPtr<IoVec>,
+    count: usize,
+    offset: Option<u64>,
+) -> SysResult {
     let buffers = Buffers::read(iov, count)?;
     let len = total(buffers.as_slice());
     if !file.flags().readable() {
@@ -363,11 +439,21 @@ fn read_listed(task: &Task, file: &File, iov: UserPtr<IoVec>, count: usize, offs
     }
     check_end(offset, len)?;
     // Even of a directory nothing can be read.
-    if len == 0 { Ok(0) } else { read_into(task, file, buffers.as_slice(), offset) }
+    if len == 0 {
+        Ok(0)
+    } else {
+        read_into(task, file, buffers.as_slice(), offset)
+    }
 }
 
 /// Writes buffers that the caller lists.
-fn write_listed(task: &Task, file: &File, iov: UserPtr<IoVec>, count: usize, offset: Option<u64>) -> SysResult {
+fn write_listed(
+    task: &Task,
+    file: &File,
+    iov: UserPtr<IoVec>,
+    count: usize,
+    offset: Option<u64>,
+) -> SysResult {
     let buffers = Buffers::read(iov, count)?;
     if !file.flags().writable() {
         return Err(Errno::EBADF);
@@ -386,7 +472,8 @@ pub fn sys_writev(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize) -> Sy
     write_listed(task, &*task.file_io(fd)?, iov, count, None)
 }
 
-/// `preadv(2)`; the offset's upper half, an argument of its own, means nothing where a long has 64 bits.
+/// `preadv(2)`; the offset's upper half, an argument of its own, means nothing where a long has 64
+/// bits.
 pub fn sys_preadv(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64) -> SysResult {
     let (file, at) = positioned(task, fd, at)?;
     read_listed(task, &file, iov, count, at)
@@ -401,8 +488,8 @@ pub fn sys_pwritev(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: 
 /// The flags of `preadv2(2)` and `pwritev2(2)` that change nothing for files in memory.
 const HARMLESS_RWF: u32 = sys::RWF_HIPRI | sys::RWF_DSYNC | sys::RWF_SYNC;
 
-/// Checks the flags of a call that has something to transfer. `RWF_NOWAIT` is known to devices that never wait; as on Linux 6.1 neither to
-/// pipes and terminals nor to files in memory.
+/// Checks the flags of a call that has something to transfer. `RWF_NOWAIT` is known to devices that
+/// never wait; as on Linux 6.1 neither to pipes and terminals nor to files in memory.
 fn check_rwf(file: &File, flags: u32) -> Result<(), Errno> {
     let known = HARMLESS_RWF | sys::RWF_NOWAIT | sys::RWF_APPEND;
     let knows_nowait = || file.inode().kind() == FileType::Char && !file.ops().pollable();
@@ -413,7 +500,15 @@ fn check_rwf(file: &File, flags: u32) -> Result<(), Errno> {
 }
 
 /// `preadv2(2)`
-pub fn sys_preadv2(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64, _high: usize, flags: u32) -> SysResult {
+pub fn sys_preadv2(
+    task: &Task,
+    fd: i32,
+    iov: UserPtr<IoVec>,
+    count: usize,
+    at: i64,
+    _high: usize,
+    flags: u32,
+) -> SysResult {
     let (file, at) = positioned_or_not(task, fd, at)?;
     if flags != 0 && file.flags().readable() && total(Buffers::read(iov, count)?.as_slice()) > 0 {
         check_rwf(&file, flags)?;
@@ -422,7 +517,15 @@ pub fn sys_preadv2(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: 
 }
 
 /// `pwritev2(2)`; with `RWF_APPEND` the offset says only whether the position moves.
-pub fn sys_pwritev2(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64, _high: usize, flags: u32) -> SysResult {
+pub fn sys_pwritev2(
+    task: &Task,
+    fd: i32,
+    iov: UserPtr<IoVec>,
+    count: usize,
+    at: i64,
+    _high: usize,
+    flags: u32,
+) -> SysResult {
     let (file, at) = positioned_or_not(task, fd, at)?;
     if flags == 0 || !file.flags().writable() {
         return write_listed(task, &file, iov, count, at);
@@ -435,8 +538,15 @@ pub fn sys_pwritev2(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at:
         check_end(at, total(buffers.as_slice()))?;
         return write_from(task, &file, buffers.as_slice(), at);
     }
-    let wanted = allowed_of_write(task, &file, Some(file.metadata().size), total(buffers.as_slice()))?;
-    transfer_from(task, &file, buffers.as_slice(), wanted, |buf, _| file.append(buf, at.is_none()))
+    let wanted = allowed_of_write(
+        task,
+        &file,
+        Some(file.metadata().size),
+        total(buffers.as_slice()),
+    )?;
+    transfer_from(task, &file, buffers.as_slice(), wanted, |buf, _| {
+        file.append(buf, at.is_none())
+    })
 }
 
 /// `lseek(2)`

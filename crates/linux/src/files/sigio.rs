@@ -1,4 +1,5 @@
-//! Who is signalled when a file is ready: `F_SETOWN`, `F_SETOWN_EX`, `F_SETSIG` of `fcntl(2)`, and the sending.
+//! Who is signalled when a file is ready: `F_SETOWN`, `F_SETOWN_EX`, `F_SETSIG` of `fcntl(2)`, and
+//! the sending.
 
 use crate::process::{process_table as processes, send_signal};
 use crate::uaccess::UserPtr;
@@ -133,7 +134,10 @@ fn deliver(notice: FileOwner, info: SigInfo) {
     let (real, effective) = notice.sender;
     let allowed = |process: &crate::process::Process| {
         let owner = process.credentials().user;
-        effective == 0 || [real, effective].iter().any(|id| *id == owner.real || *id == owner.saved)
+        effective == 0
+            || [real, effective]
+                .iter()
+                .any(|id| *id == owner.real || *id == owner.saved)
     };
     match notice.target {
         Target::Nobody => {}

@@ -1,6 +1,8 @@
-//! Moving data between descriptors inside the kernel: `splice(2)`, `tee(2)`, `vmsplice(2)`, `sendfile(2)`, `copy_file_range(2)`.
+//! Moving data between descriptors inside the kernel: `splice(2)`, `tee(2)`, `vmsplice(2)`,
+//! `sendfile(2)`, `copy_file_range(2)`.
 //!
-//! Everything is copied once on its way; no page changes its owner. What the target does not take stays where it was.
+//! Everything is copied once on its way; no page changes its owner. What the target does not take
+//! stays where it was.
 
 use crate::files::read_write::CHUNK;
 use crate::process::rlimit::allowed_of_write;
@@ -15,7 +17,8 @@ use alloc::vec;
 use fs::pipe::PipeEnd;
 use fs::{File, FileType, OpenFlags, Whence};
 
-/// Copies between two files inside the kernel, from given offsets or the openings' positions. Stops at the end of the input.
+/// Copies between two files inside the kernel, from given offsets or the openings' positions. Stops
+/// at the end of the input.
 fn copy(
     task: &Task,
     (from, mut from_at): (&File, Option<&mut u64>),
@@ -62,7 +65,10 @@ fn copy(
 }
 
 /// Runs a copy with an offset that the caller keeps in its memory, or (null) without one.
-fn with_user_offset<R>(ptr: UserPtr<u64>, f: impl FnOnce(Option<&mut u64>) -> Result<R, Errno>) -> Result<R, Errno> {
+fn with_user_offset<R>(
+    ptr: UserPtr<u64>,
+    f: impl FnOnce(Option<&mut u64>) -> Result<R, Errno>,
+) -> Result<R, Errno> {
     if ptr.is_null() {
         return f(None);
     }
@@ -89,18 +95,33 @@ fn seekable(file: &File) -> bool {
     file.seek(Whence::Current, 0).is_ok()
 }
 
-/// Whether it can be read in another way than by `read(2)`: neither directories nor pipes can, nor counters and sets that only look like files.
+/// Whether it can be read in another way than by `read(2)`: neither directories nor pipes can, nor
+/// counters and sets that only look like files.
 fn gives_pages(file: &File) -> bool {
-    matches!(file.inode().kind(), FileType::Regular | FileType::Char | FileType::Socket)
+    matches!(
+        file.inode().kind(),
+        FileType::Regular | FileType::Char | FileType::Socket
+    )
 }
 
-/// Refuses what `splice(2)` cannot read or write: directories, and counters and sets that only look like pipes.
+/// Refuses what `splice(2)` cannot read or write: directories, and counters and sets that only look
+/// like pipes.
 fn check_spliceable(file: &File, offset: UserPtr<u64>) -> Result<(), Errno> {
-    if !gives_pages(file) || (!offset.is_null() && !seekable(file)) { Err(Errno::EINVAL) } else { Ok(()) }
+    if !gives_pages(file) || (!offset.is_null() && !seekable(file)) {
+        Err(Errno::EINVAL)
+    } else {
+        Ok(())
+    }
 }
 
 /// From a file into a pipe, as much as there is room for.
-fn file_to_pipe(from: &File, at: Option<&mut u64>, pipe: &PipeEnd, len: usize, nonblocking: bool) -> SysResult {
+fn file_to_pipe(
+    from: &File,
+    at: Option<&mut u64>,
+    pipe: &PipeEnd,
+    len: usize,
+    nonblocking: bool,
+) -> SysResult {
     pipe.fill(len, nonblocking, |buf| match at {
         Some(at) => {
             let n = from.read_at(*at, buf)?;
@@ -112,7 +133,14 @@ fn file_to_pipe(from: &File, at: Option<&mut u64>, pipe: &PipeEnd, len: usize, n
 }
 
 /// From a pipe into a file, until the pipe is empty; waits only if there was nothing at all.
-fn pipe_to_file(task: &Task, pipe: &PipeEnd, to: &File, mut at: Option<&mut u64>, len: usize, nonblocking: bool) -> SysResult {
+fn pipe_to_file(
+    task: &Task,
+    pipe: &PipeEnd,
+    to: &File,
+    mut at: Option<&mut u64>,
+    len: usize,
+    nonblocking: bool,
+) -> SysResult {
     let len = allowed_of_write(task, to, at.as_deref().copied(), len)?;
     let mut done = 0;
     while done < len {
@@ -142,7 +170,11 @@ const SPLICE_F_ALL: u32 = 15;
 type Ends = (Arc<File>, Arc<File>);
 
 fn known_flags(flags: u32) -> Result<(), Errno> {
-    if flags & !SPLICE_F_ALL == 0 { Ok(()) } else { Err(Errno::EINVAL) }
+    if flags & !SPLICE_F_ALL == 0 {
+        Ok(())
+    } else {
+        Err(Errno::EINVAL)
+    }
 }
 
 /// The files to move between.
@@ -152,13 +184,21 @@ fn ends(task: &Task, in_fd: i32, out_fd: i32) -> Result<Ends, Errno> {
 }
 
 fn check_access((from, to): (&File, &File)) -> Result<(), Errno> {
-    if from.flags().readable() && to.flags().writable() { Ok(()) } else { Err(Errno::EBADF) }
+    if from.flags().readable() && to.flags().writable() {
+        Ok(())
+    } else {
+        Err(Errno::EBADF)
+    }
 }
 
 /// Refuses a transfer from an offset, or the opening's position, to behind the end of all files.
 fn check_end(file: &File, offset: UserPtr<u64>, len: usize) -> Result<(), Errno> {
     let end = start(file, offset)?.checked_add(len as u64);
-    if end.is_some_and(|end| i64::try_from(end).is_ok()) { Ok(()) } else { Err(Errno::EINVAL) }
+    if end.is_some_and(|end| i64::try_from(end).is_ok()) {
+        Ok(())
+    } else {
+        Err(Errno::EINVAL)
+    }
 }
 
 /// `splice(2)`
@@ -189,14 +229,18 @@ pub fn sys_splice(
     check_access((&from, &to))?;
     let result = match (source, target) {
         (Some(source), Some(target)) if source.is_of_same_pipe(target) => Err(Errno::EINVAL),
-        (Some(source), Some(target)) => source.move_to(target, len, nonblocking(&from) || nonblocking(&to)),
+        (Some(source), Some(target)) => {
+            source.move_to(target, len, nonblocking(&from) || nonblocking(&to))
+        }
         (Some(source), None) => {
             check_spliceable(&to, out_offset)?;
             if to.flags().contains(OpenFlags::APPEND) {
                 return Err(Errno::EINVAL);
             }
             check_end(&to, out_offset, asked)?;
-            with_user_offset(out_offset, |at| pipe_to_file(task, source, &to, at, len, nonblocking(&from)))
+            with_user_offset(out_offset, |at| {
+                pipe_to_file(task, source, &to, at, len, nonblocking(&from))
+            })
         }
         (None, Some(target)) => {
             check_spliceable(&from, in_offset)?;
@@ -204,7 +248,9 @@ pub fn sys_splice(
                 return Err(Errno::EINVAL);
             }
             check_end(&from, in_offset, len.min(target.capacity()))?;
-            with_user_offset(in_offset, |at| file_to_pipe(&from, at, target, len, nonblocking(&to)))
+            with_user_offset(in_offset, |at| {
+                file_to_pipe(&from, at, target, len, nonblocking(&to))
+            })
         }
         (None, None) => Err(Errno::EINVAL),
     };
@@ -219,16 +265,27 @@ pub fn sys_tee(task: &Task, in_fd: i32, out_fd: i32, len: usize, flags: u32) -> 
     }
     let (from, to) = ends(task, in_fd, out_fd)?;
     check_access((&from, &to))?;
-    let (Some(source), Some(target)) = (from.ops_as::<PipeEnd>(), to.ops_as::<PipeEnd>()) else { return Err(Errno::EINVAL) };
+    let (Some(source), Some(target)) = (from.ops_as::<PipeEnd>(), to.ops_as::<PipeEnd>()) else {
+        return Err(Errno::EINVAL);
+    };
     if source.is_of_same_pipe(target) {
         return Err(Errno::EINVAL);
     }
     let nonblocking = flags & SPLICE_F_NONBLOCK != 0 || from.nonblocking() || to.nonblocking();
-    broken_pipe(task, source.copy_to(target, len.min(MAX_TRANSFER), nonblocking))
+    broken_pipe(
+        task,
+        source.copy_to(target, len.min(MAX_TRANSFER), nonblocking),
+    )
 }
 
 /// `vmsplice(2)`: into a pipe's writing end, or out of its reading end.
-pub fn sys_vmsplice(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, flags: u32) -> SysResult {
+pub fn sys_vmsplice(
+    task: &Task,
+    fd: i32,
+    iov: UserPtr<IoVec>,
+    count: usize,
+    flags: u32,
+) -> SysResult {
     known_flags(flags)?;
     let file = task.file_io(fd)?;
     if !file.flags().readable() && !file.flags().writable() {
@@ -243,7 +300,9 @@ pub fn sys_vmsplice(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, fla
     let nonblocking = flags & SPLICE_F_NONBLOCK != 0 || file.nonblocking();
     if !file.flags().writable() {
         return pipe.drain(len, nonblocking, |bytes| {
-            pieces(buffers, 0, bytes.len(), |addr, range| uaccess::write_bytes(addr, &bytes[range]))?;
+            pieces(buffers, 0, bytes.len(), |addr, range| {
+                uaccess::write_bytes(addr, &bytes[range])
+            })?;
             Ok(bytes.len())
         });
     }
@@ -256,15 +315,29 @@ pub fn sys_vmsplice(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, fla
                 let (start, wanted) = (range.start, range.len());
                 let read = uaccess::read_some(addr, &mut buf[range]);
                 there = start + read;
-                if read == wanted { Ok(()) } else { Err(Errno::EFAULT) }
+                if read == wanted {
+                    Ok(())
+                } else {
+                    Err(Errno::EFAULT)
+                }
             });
-            if there == 0 { all.map(|()| 0) } else { Ok(there) }
+            if there == 0 {
+                all.map(|()| 0)
+            } else {
+                Ok(there)
+            }
         }),
     )
 }
 
 /// `sendfile(2)`. The offset is written back whatever came of it.
-pub fn sys_sendfile(task: &Task, out_fd: i32, in_fd: i32, offset: UserPtr<u64>, len: usize) -> SysResult {
+pub fn sys_sendfile(
+    task: &Task,
+    out_fd: i32,
+    in_fd: i32,
+    offset: UserPtr<u64>,
+    len: usize,
+) -> SysResult {
     let mut at = offset.read_optional()?;
     let result = send(task, in_fd, out_fd, at.as_mut(), len);
     if let Some(at) = at {
@@ -276,8 +349,8 @@ pub fn sys_sendfile(task: &Task, out_fd: i32, in_fd: i32, offset: UserPtr<u64>, 
     broken_pipe(task, result)
 }
 
-/// From whatever has positions, to anything that can be written. Into a pipe it is a `splice(2)`: as much as there is room for, and from
-/// sockets, too.
+/// From whatever has positions, to anything that can be written. Into a pipe it is a `splice(2)`:
+/// as much as there is room for, and from sockets, too.
 fn send(task: &Task, in_fd: i32, out_fd: i32, at: Option<&mut u64>, len: usize) -> SysResult {
     let files = task.files();
     let from = files.get_io(in_fd)?;
@@ -287,9 +360,15 @@ fn send(task: &Task, in_fd: i32, out_fd: i32, at: Option<&mut u64>, len: usize) 
     if at.is_some() && !from.ops().has_offsets() {
         return Err(Errno::ESPIPE);
     }
-    let begin = at.as_deref().copied().unwrap_or_else(|| from.with_offset(|position| *position));
+    let begin = at
+        .as_deref()
+        .copied()
+        .unwrap_or_else(|| from.with_offset(|position| *position));
     // The greatest offset is the end of all files.
-    if begin.checked_add(len as u64).is_none_or(|end| i64::try_from(end).is_err()) {
+    if begin
+        .checked_add(len as u64)
+        .is_none_or(|end| i64::try_from(end).is_err())
+    {
         return Err(Errno::EINVAL);
     }
     let to = files.get_io(out_fd)?;
@@ -313,7 +392,11 @@ fn send(task: &Task, in_fd: i32, out_fd: i32, at: Option<&mut u64>, len: usize) 
 
 /// Where a copy begins.
 fn start(file: &File, offset: UserPtr<u64>) -> Result<u64, Errno> {
-    if offset.is_null() { Ok(file.with_offset(|o| *o)) } else { offset.read() }
+    if offset.is_null() {
+        Ok(file.with_offset(|o| *o))
+    } else {
+        offset.read()
+    }
 }
 
 /// `copy_file_range(2)`, within one file system.
@@ -350,9 +433,14 @@ pub fn sys_copy_file_range(
         return Err(Errno::EOVERFLOW);
     }
     // Within one file the ranges must not overlap.
-    let len = len.min(usize::try_from(from.metadata().size.saturating_sub(a)).unwrap_or(usize::MAX));
+    let len =
+        len.min(usize::try_from(from.metadata().size.saturating_sub(a)).unwrap_or(usize::MAX));
     if Arc::ptr_eq(from.inode(), to.inode()) && a.abs_diff(b) < len as u64 {
         return Err(Errno::EINVAL);
     }
-    with_user_offset(in_offset, |from_at| with_user_offset(out_offset, |to_at| copy(task, (&from, from_at), (&to, to_at), len)))
+    with_user_offset(in_offset, |from_at| {
+        with_user_offset(out_offset, |to_at| {
+            copy(task, (&from, from_at), (&to, to_at), len)
+        })
+    })
 }

@@ -18,7 +18,10 @@ struct Time {
 
 impl From<Timestamp> for Time {
     fn from(t: Timestamp) -> Self {
-        Self { sec: t.sec, nsec: u64::from(t.nsec) }
+        Self {
+            sec: t.sec,
+            nsec: u64::from(t.nsec),
+        }
     }
 }
 
@@ -70,7 +73,13 @@ impl From<Metadata> for Stat {
 const AT_STAT_FLAGS: u32 = sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH | sys::AT_NO_AUTOMOUNT;
 
 /// `newfstatat(2)`
-pub fn sys_newfstatat(task: &Task, dirfd: i32, name: usize, to: UserPtr<Stat>, flags: u32) -> SysResult {
+pub fn sys_newfstatat(
+    task: &Task,
+    dirfd: i32,
+    name: usize,
+    to: UserPtr<Stat>,
+    flags: u32,
+) -> SysResult {
     if flags & !AT_STAT_FLAGS != 0 {
         return Err(Errno::EINVAL);
     }
@@ -104,7 +113,11 @@ struct StatxTime {
 
 impl From<Timestamp> for StatxTime {
     fn from(t: Timestamp) -> Self {
-        Self { sec: t.sec, nsec: t.nsec, padding: 0 }
+        Self {
+            sec: t.sec,
+            nsec: t.nsec,
+            padding: 0,
+        }
     }
 }
 
@@ -141,9 +154,19 @@ pub struct Statx {
 const _: () = assert!(size_of::<Statx>() == 256);
 
 /// `statx(2)`
-pub fn sys_statx(task: &Task, dirfd: i32, name: usize, flags: u32, mask: u32, to: UserPtr<Statx>) -> SysResult {
+pub fn sys_statx(
+    task: &Task,
+    dirfd: i32,
+    name: usize,
+    flags: u32,
+    mask: u32,
+    to: UserPtr<Statx>,
+) -> SysResult {
     const SYNC: u32 = sys::AT_STATX_FORCE_SYNC | sys::AT_STATX_DONT_SYNC;
-    if flags & !(AT_STAT_FLAGS | SYNC) != 0 || flags & SYNC == SYNC || mask & sys::STATX__RESERVED != 0 {
+    if flags & !(AT_STAT_FLAGS | SYNC) != 0
+        || flags & SYNC == SYNC
+        || mask & sys::STATX__RESERVED != 0
+    {
         return Err(Errno::EINVAL);
     }
     let path = lookup_at(task, dirfd, name, flags)?;
@@ -180,15 +203,24 @@ pub fn sys_statx(task: &Task, dirfd: i32, name: usize, flags: u32, mask: u32, to
 
 /// `faccessat2(2)`
 pub fn sys_faccessat2(task: &Task, dirfd: i32, name: usize, mode: u32, flags: u32) -> SysResult {
-    if mode & !7 != 0 || flags & !(sys::AT_EACCESS | sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH) != 0 {
+    if mode & !7 != 0
+        || flags & !(sys::AT_EACCESS | sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH) != 0
+    {
         return Err(Errno::EINVAL);
     }
     let path = lookup_at(task, dirfd, name, flags & !sys::AT_EACCESS)?;
     // The real ids count, unless the effective ones are asked for.
-    let cred = if flags & sys::AT_EACCESS != 0 { task.fs_cred() } else { task.real_fs_cred() };
+    let cred = if flags & sys::AT_EACCESS != 0 {
+        task.fs_cred()
+    } else {
+        task.real_fs_cred()
+    };
     cred.check(&path.metadata(), Access(mode))?;
     // What is behind a device's or pipe's name is not on the file system.
-    let stored = matches!(path.inode().kind(), FileType::Regular | FileType::Directory | FileType::Symlink);
+    let stored = matches!(
+        path.inode().kind(),
+        FileType::Regular | FileType::Directory | FileType::Symlink
+    );
     if mode & Access::WRITE.0 != 0 && stored {
         path.require_writable()?;
     }
@@ -234,9 +266,13 @@ fn statfs(mount: &Mount) -> StatFs {
     const ST_NOSYMFOLLOW: u32 = 0x2000;
     let s = mount.fs().statfs();
     let own = mount.flags();
-    let mut flags =
-        own & !ELSEWHERE | mount.shown().flags() & (sys::MS_RDONLY | sys::MS_SYNCHRONOUS | sys::MS_MANDLOCK) | ST_VALID;
-    for (bit, shown) in [(sys::MS_RELATIME, ST_RELATIME), (MS_NOSYMFOLLOW, ST_NOSYMFOLLOW)] {
+    let mut flags = own & !ELSEWHERE
+        | mount.shown().flags() & (sys::MS_RDONLY | sys::MS_SYNCHRONOUS | sys::MS_MANDLOCK)
+        | ST_VALID;
+    for (bit, shown) in [
+        (sys::MS_RELATIME, ST_RELATIME),
+        (MS_NOSYMFOLLOW, ST_NOSYMFOLLOW),
+    ] {
         flags |= if own & bit != 0 { shown } else { 0 };
     }
     StatFs {
@@ -294,9 +330,19 @@ pub struct Ustat {
 pub fn sys_ustat(task: &Task, device: u32, to: UserPtr<Ustat>) -> SysResult {
     let device = u64::from(device);
     let mounts = task.fs().namespace().mounts();
-    let mount = mounts.iter().find(|m| m.root().inode().metadata().dev == device).ok_or(Errno::EINVAL)?;
+    let mount = mounts
+        .iter()
+        .find(|m| m.root().inode().metadata().dev == device)
+        .ok_or(Errno::EINVAL)?;
     let s = mount.fs().statfs();
     let blocks_free = i32::try_from(s.blocks_free).unwrap_or(i32::MAX);
-    to.write(&Ustat { blocks_free, padding: 0, inodes_free: s.files_free, name: [0; 6], pack: [0; 6], padding2: 0 })?;
+    to.write(&Ustat {
+        blocks_free,
+        padding: 0,
+        inodes_free: s.files_free,
+        name: [0; 6],
+        pack: [0; 6],
+        padding2: 0,
+    })?;
     Ok(0)
 }

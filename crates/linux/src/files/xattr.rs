@@ -11,8 +11,18 @@ use linux_raw_sys::general as sys;
 
 /// An attribute's name from user memory.
 fn read_name(addr: usize) -> Result<Vec<u8>, Errno> {
-    let name = uaccess::read_cstr(addr, NAME_MAX + 1).map_err(|e| if e == Errno::ENAMETOOLONG { Errno::ERANGE } else { e })?;
-    if name.is_empty() { Err(Errno::ERANGE) } else { Ok(name) }
+    let name = uaccess::read_cstr(addr, NAME_MAX + 1).map_err(|e| {
+        if e == Errno::ENAMETOOLONG {
+            Errno::ERANGE
+        } else {
+            e
+        }
+    })?;
+    if name.is_empty() {
+        Err(Errno::ERANGE)
+    } else {
+        Ok(name)
+    }
 }
 
 /// Gives the caller bytes; with no room at all only how many they are.
@@ -39,21 +49,43 @@ fn opened(task: &Task, fd: i32) -> Result<Path, Errno> {
 }
 
 fn get(task: &Task, path: &Path, attribute: usize, value: usize, size: usize) -> SysResult {
-    give(&xattr::get(path, &read_name(attribute)?, &task.fs_cred())?, value, size)
+    give(
+        &xattr::get(path, &read_name(attribute)?, &task.fs_cred())?,
+        value,
+        size,
+    )
 }
 
 /// `getxattr(2)`
-pub fn sys_getxattr(task: &Task, name: usize, attribute: usize, value: usize, size: usize) -> SysResult {
+pub fn sys_getxattr(
+    task: &Task,
+    name: usize,
+    attribute: usize,
+    value: usize,
+    size: usize,
+) -> SysResult {
     get(task, &follow(task, name)?, attribute, value, size)
 }
 
 /// `lgetxattr(2)`
-pub fn sys_lgetxattr(task: &Task, name: usize, attribute: usize, value: usize, size: usize) -> SysResult {
+pub fn sys_lgetxattr(
+    task: &Task,
+    name: usize,
+    attribute: usize,
+    value: usize,
+    size: usize,
+) -> SysResult {
     get(task, &no_follow(task, name)?, attribute, value, size)
 }
 
 /// `fgetxattr(2)`
-pub fn sys_fgetxattr(task: &Task, fd: i32, attribute: usize, value: usize, size: usize) -> SysResult {
+pub fn sys_fgetxattr(
+    task: &Task,
+    fd: i32,
+    attribute: usize,
+    value: usize,
+    size: usize,
+) -> SysResult {
     get(task, &opened(task, fd)?, attribute, value, size)
 }
 
@@ -76,7 +108,14 @@ pub fn sys_flistxattr(task: &Task, fd: i32, to: usize, size: usize) -> SysResult
     list(task, &opened(task, fd)?, to, size)
 }
 
-fn set(task: &Task, path: &Path, attribute: usize, value: usize, size: usize, flags: u32) -> SysResult {
+fn set(
+    task: &Task,
+    path: &Path,
+    attribute: usize,
+    value: usize,
+    size: usize,
+    flags: u32,
+) -> SysResult {
     const NEVER: u32 = sys::XATTR_CREATE | sys::XATTR_REPLACE;
     path.require_writable()?;
     let mode = match flags {
@@ -96,17 +135,38 @@ fn set(task: &Task, path: &Path, attribute: usize, value: usize, size: usize, fl
 }
 
 /// `setxattr(2)`
-pub fn sys_setxattr(task: &Task, name: usize, attribute: usize, value: usize, size: usize, flags: u32) -> SysResult {
+pub fn sys_setxattr(
+    task: &Task,
+    name: usize,
+    attribute: usize,
+    value: usize,
+    size: usize,
+    flags: u32,
+) -> SysResult {
     set(task, &follow(task, name)?, attribute, value, size, flags)
 }
 
 /// `lsetxattr(2)`
-pub fn sys_lsetxattr(task: &Task, name: usize, attribute: usize, value: usize, size: usize, flags: u32) -> SysResult {
+pub fn sys_lsetxattr(
+    task: &Task,
+    name: usize,
+    attribute: usize,
+    value: usize,
+    size: usize,
+    flags: u32,
+) -> SysResult {
     set(task, &no_follow(task, name)?, attribute, value, size, flags)
 }
 
 /// `fsetxattr(2)`
-pub fn sys_fsetxattr(task: &Task, fd: i32, attribute: usize, value: usize, size: usize, flags: u32) -> SysResult {
+pub fn sys_fsetxattr(
+    task: &Task,
+    fd: i32,
+    attribute: usize,
+    value: usize,
+    size: usize,
+    flags: u32,
+) -> SysResult {
     set(task, &opened(task, fd)?, attribute, value, size, flags)
 }
 

@@ -1,4 +1,5 @@
-//! Sleeping on words of memory: `futex(2)`, and what happens to them when a thread ends. How threads wait is the crate `futex`.
+//! Sleeping on words of memory: `futex(2)`, and what happens to them when a thread ends. How
+//! threads wait is the crate `futex`.
 
 pub(crate) mod pi;
 pub mod waitv;
@@ -28,7 +29,11 @@ fn check(addr: usize) -> Result<(), Errno> {
     if !addr.is_multiple_of(4) {
         return Err(Errno::EINVAL);
     }
-    if addr < user::USER_END { Ok(()) } else { Err(Errno::EFAULT) }
+    if addr < user::USER_END {
+        Ok(())
+    } else {
+        Err(Errno::EFAULT)
+    }
 }
 
 /// What identifies the word at an address for those who have the same address space.
@@ -38,15 +43,22 @@ fn private_word(task: &Task, addr: usize) -> Result<Word, Errno> {
     Ok(FutexKey::private(task.process().space_id(), addr).words())
 }
 
-/// What identifies the word at an address, and, if it may be known to other address spaces, what keeps that from changing its meaning.
-/// Whether such a word can be written is looked at if the kernel `changes` it.
+/// What identifies the word at an address, and, if it may be known to other address spaces, what
+/// keeps that from changing its meaning. Whether such a word can be written is looked at if the
+/// kernel `changes` it.
 #[inline(always)]
-pub(crate) fn key(task: &Task, addr: usize, private: bool, changes: bool) -> Result<(Word, Option<FutexKey>), Errno> {
+pub(crate) fn key(
+    task: &Task,
+    addr: usize,
+    private: bool,
+    changes: bool,
+) -> Result<(Word, Option<FutexKey>), Errno> {
     if private {
         return Ok((private_word(task, addr)?, None));
     }
     check(addr)?;
-    // Only of memory that is there can be said what it is: not behind the end of a file, nor where nothing may be read.
+    // Only of memory that is there can be said what it is: not behind the end of a file, nor where
+    // nothing may be read.
     user::load_u32(addr).map_err(fault)?;
     let key = task.process().memory()?.futex_key(addr, changes)?;
     Ok((key.words(), Some(key)))
@@ -79,7 +91,14 @@ fn wait_private(task: &Task, addr: usize, expected: u32) -> SysResult {
 }
 
 /// Waits until the word is woken, unless it is not `expected`.
-pub(crate) fn wait(task: &Task, addr: usize, private: bool, expected: u32, deadline: Deadline, bits: u32) -> SysResult {
+pub(crate) fn wait(
+    task: &Task,
+    addr: usize,
+    private: bool,
+    expected: u32,
+    deadline: Deadline,
+    bits: u32,
+) -> SysResult {
     if bits == 0 {
         return Err(Errno::EINVAL);
     }
@@ -92,12 +111,19 @@ pub(crate) fn wait(task: &Task, addr: usize, private: bool, expected: u32, deadl
     }
     // A deadline is absolute inside; a relative one would begin anew.
     if let (Err(Errno::ERESTART_RESTARTBLOCK), Some(deadline)) = (result, deadline) {
-        *task.restart.lock() = Some(Restart::Futex { addr, private, expected, deadline, bits });
+        *task.restart.lock() = Some(Restart::Futex {
+            addr,
+            private,
+            expected,
+            deadline,
+            bits,
+        });
     }
     result
 }
 
-/// As [`wait`], until an absolute time. Begun anew it ends at the same time, so that needs no block to restart from.
+/// As [`wait`], until an absolute time. Begun anew it ends at the same time, so that needs no block
+/// to restart from.
 pub(crate) fn wait_until(
     task: &Task,
     addr: usize,
@@ -106,7 +132,15 @@ pub(crate) fn wait_until(
     until: Option<Until<'_>>,
     bits: u32,
 ) -> SysResult {
-    wait(task, addr, private, expected, until.as_ref().map(Until::ns), bits).map_err(|error| match error {
+    wait(
+        task,
+        addr,
+        private,
+        expected,
+        until.as_ref().map(Until::ns),
+        bits,
+    )
+    .map_err(|error| match error {
         Errno::ERESTART_RESTARTBLOCK => Errno::ERESTARTNOHAND,
         other => other,
     })
@@ -126,7 +160,13 @@ fn wake_private(task: &Task, addr: usize, most: usize) -> SysResult {
 }
 
 /// Wakes some and moves others to another word. `expected`: only if the word is this.
-fn requeue(task: &Task, (from, to): (usize, usize), private: bool, counts: (usize, usize), expected: Option<u32>) -> SysResult {
+fn requeue(
+    task: &Task,
+    (from, to): (usize, usize),
+    private: bool,
+    counts: (usize, usize),
+    expected: Option<u32>,
+) -> SysResult {
     requeue_between(task, (from, private), (to, private), counts, expected)
 }
 
@@ -138,12 +178,24 @@ pub(crate) fn requeue_between(
     counts: (usize, usize),
     expected: Option<u32>,
 ) -> SysResult {
-    let ((from_word, _from_key), (to_word, to_key)) = (key(task, from, from_private, false)?, key(task, to, to_private, false)?);
+    let ((from_word, _from_key), (to_word, to_key)) = (
+        key(task, from, from_private, false)?,
+        key(task, to, to_private, false)?,
+    );
     let check = || match expected {
         Some(expected) if user::load_u32(from).map_err(fault)? != expected => Err(Errno::EAGAIN),
         _ => Ok(()),
     };
-    futex::requeue(from_word, &Target { word: to_word, addr: to, key: to_key }, counts, check)
+    futex::requeue(
+        from_word,
+        &Target {
+            word: to_word,
+            addr: to,
+            key: to_key,
+        },
+        counts,
+        check,
+    )
 }
 
 /// Changes a word atomically by `change` and returns what it was.
@@ -163,7 +215,8 @@ const fn signed12(value: u32) -> i32 {
     (value << 20).cast_signed() >> 20
 }
 
-/// `FUTEX_WAKE_OP`: changes the second word, wakes waiters of the first, and of the second if what it was says so.
+/// `FUTEX_WAKE_OP`: changes the second word, wakes waiters of the first, and of the second if what
+/// it was says so.
 fn wake_op(
     task: &Task,
     (first, second): (usize, usize),
@@ -171,9 +224,14 @@ fn wake_op(
     (most, most2): (usize, usize),
     operation: u32,
 ) -> SysResult {
-    let ((first_word, _first_key), (second_word, _second_key)) =
-        (key(task, first, private, false)?, key(task, second, private, true)?);
-    let (mut argument, compared) = (signed12(operation >> 12 & 0xfff).cast_unsigned(), signed12(operation & 0xfff));
+    let ((first_word, _first_key), (second_word, _second_key)) = (
+        key(task, first, private, false)?,
+        key(task, second, private, true)?,
+    );
+    let (mut argument, compared) = (
+        signed12(operation >> 12 & 0xfff).cast_unsigned(),
+        signed12(operation & 0xfff),
+    );
     if operation >> 28 & sys::FUTEX_OP_OPARG_SHIFT != 0 {
         argument = 1 << (argument & 31);
     }
@@ -202,7 +260,15 @@ fn wake_op(
 
 /// `futex(2)`; the operations with priority inheritance are in `pi`.
 #[inline(always)]
-pub fn sys_futex(task: &Task, addr: usize, operation: u32, value: u32, timeout: usize, addr2: usize, value3: u32) -> SysResult {
+pub fn sys_futex(
+    task: &Task,
+    addr: usize,
+    operation: u32,
+    value: u32,
+    timeout: usize,
+    addr2: usize,
+    value3: u32,
+) -> SysResult {
     // The two that programs use most.
     if operation == sys::FUTEX_WAKE | sys::FUTEX_PRIVATE_FLAG {
         if addr.is_multiple_of(4) && addr < user::USER_END && nobody_at(addr) {
@@ -228,17 +294,34 @@ fn exact_counts(wakes: u32, moves: u32) -> Result<(usize, usize), Errno> {
 }
 
 #[inline(never)]
-fn operate(task: &Task, addr: usize, operation: u32, value: u32, timeout: usize, addr2: usize, value3: u32) -> SysResult {
+fn operate(
+    task: &Task,
+    addr: usize,
+    operation: u32,
+    value: u32,
+    timeout: usize,
+    addr2: usize,
+    value3: u32,
+) -> SysResult {
     let private = operation & sys::FUTEX_PRIVATE_FLAG != 0;
     let realtime = operation & sys::FUTEX_CLOCK_REALTIME != 0;
     let counts = || (count(value), count(timeout as u32));
     let exact = || exact_counts(value, timeout as u32);
     let time = || UserPtr::<TimeSpec>::new(timeout).read_optional();
-    let until = |realtime: bool| time()?.map(|time| Until::new(task, time, realtime)).transpose();
+    let until = |realtime: bool| {
+        time()?
+            .map(|time| Until::new(task, time, realtime))
+            .transpose()
+    };
     let ns = |until: &Option<Until<'_>>| until.as_ref().map(Until::ns);
     let relative = || time()?.map(deadline_after).transpose();
     let command = operation & sys::FUTEX_CMD_MASK.cast_unsigned();
-    if realtime && !matches!(command, sys::FUTEX_WAIT_BITSET | sys::FUTEX_WAIT_REQUEUE_PI | sys::FUTEX_LOCK_PI2) {
+    if realtime
+        && !matches!(
+            command,
+            sys::FUTEX_WAIT_BITSET | sys::FUTEX_WAIT_REQUEUE_PI | sys::FUTEX_LOCK_PI2
+        )
+    {
         return Err(Errno::ENOSYS);
     }
     match command {
@@ -252,8 +335,12 @@ fn operate(task: &Task, addr: usize, operation: u32, value: u32, timeout: usize,
         sys::FUTEX_LOCK_PI2 => pi::lock(task, addr, private, ns(&until(realtime)?), true),
         sys::FUTEX_TRYLOCK_PI => pi::lock(task, addr, private, None, false),
         sys::FUTEX_UNLOCK_PI => pi::unlock(task, addr, private),
-        sys::FUTEX_WAIT_REQUEUE_PI => pi::wait_requeue(task, (addr, addr2), private, value, ns(&until(realtime)?)),
-        sys::FUTEX_CMP_REQUEUE_PI if value == 1 => pi::requeue(task, (addr, addr2), private, exact()?.1, value3),
+        sys::FUTEX_WAIT_REQUEUE_PI => {
+            pi::wait_requeue(task, (addr, addr2), private, value, ns(&until(realtime)?))
+        }
+        sys::FUTEX_CMP_REQUEUE_PI if value == 1 => {
+            pi::requeue(task, (addr, addr2), private, exact()?.1, value3)
+        }
         sys::FUTEX_CMP_REQUEUE_PI => Err(Errno::EINVAL),
         sys::FUTEX_WAKE_OP => wake_op(task, (addr, addr2), private, counts(), value3),
         _ => Err(Errno::ENOSYS),
@@ -270,7 +357,12 @@ pub fn sys_set_robust_list(task: &Task, head: usize, len: usize) -> SysResult {
 }
 
 /// `get_robust_list(2)`
-pub fn sys_get_robust_list(task: &Task, tid: i32, head: UserPtr<u64>, len: UserPtr<u64>) -> SysResult {
+pub fn sys_get_robust_list(
+    task: &Task,
+    tid: i32,
+    head: UserPtr<u64>,
+    len: UserPtr<u64>,
+) -> SysResult {
     let list = if tid == 0 {
         task.robust.load(Ordering::Relaxed)
     } else {
@@ -298,7 +390,11 @@ fn release_robust(task: &Task, addr: usize, pending: bool) -> Result<(), Errno> 
     if old & sys::FUTEX_TID_MASK == tid {
         let died = |old: u32| {
             let mine = old & sys::FUTEX_TID_MASK == tid;
-            if mine { old & sys::FUTEX_WAITERS | sys::FUTEX_OWNER_DIED } else { old }
+            if mine {
+                old & sys::FUTEX_WAITERS | sys::FUTEX_OWNER_DIED
+            } else {
+                old
+            }
         };
         if modify(addr, died)? & sys::FUTEX_WAITERS != 0 {
             wake(task, addr, false, 1, u32::MAX)?;
@@ -337,7 +433,8 @@ fn walk_robust(task: &Task, head: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A thread is about to leave its memory, by ending or by `execve(2)`: futexes it holds are passed on.
+/// A thread is about to leave its memory, by ending or by `execve(2)`: futexes it holds are passed
+/// on.
 pub(crate) fn leaves_memory(task: &Task) {
     let head = task.robust.swap(0, Ordering::Relaxed);
     if head != 0 && head < user::USER_END {

@@ -1,8 +1,9 @@
 //! Futexes with priority inheritance: `FUTEX_LOCK_PI` and its relatives.
 //!
-//! The word holds its owner's number, so that a lock nobody waits for never comes here. One that somebody waits for is in the table
-//! below, with its owner, who runs with the highest priority of those that wait for him, and for those, and so on. Unlocking hands the
-//! lock over to the waiter that goes first: the word never says that it is free while somebody waits.
+//! The word holds its owner's number, so that a lock nobody waits for never comes here. One that
+//! somebody waits for is in the table below, with its owner, who runs with the highest priority of
+//! those that wait for him, and for those, and so on. Unlocking hands the lock over to the waiter
+//! that goes first: the word never says that it is free while somebody waits.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -42,7 +43,11 @@ struct Waiter {
 impl Waiter {
     fn new(task: &Task) -> Result<Arc<Self>, Errno> {
         let task_ = current_task().ok_or(Errno::ESRCH)?;
-        Ok(Arc::new(Self { task: task_, thread: task.thread().clone(), state: AtomicU32::new(WAITING) }))
+        Ok(Arc::new(Self {
+            task: task_,
+            thread: task.thread().clone(),
+            state: AtomicU32::new(WAITING),
+        }))
     }
 
     fn tid(&self) -> u32 {
@@ -78,7 +83,10 @@ struct Table {
 }
 
 /// Held while the words of its locks are read and written.
-static TABLE: Mutex<Table> = Mutex::new(Table { locks: Vec::new(), moving: Vec::new() });
+static TABLE: Mutex<Table> = Mutex::new(Table {
+    locks: Vec::new(),
+    moving: Vec::new(),
+});
 /// How many locks are in it, for threads that end.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -117,7 +125,11 @@ impl Table {
 
     /// The lock that a thread waits for.
     fn waited_for_by(&self, task: &Arc<Task>) -> Option<&Lock> {
-        self.locks.iter().find(|lock| lock.waiters.iter().any(|waiter| Arc::ptr_eq(&waiter.task, task)))
+        self.locks.iter().find(|lock| {
+            lock.waiters
+                .iter()
+                .any(|waiter| Arc::ptr_eq(&waiter.task, task))
+        })
     }
 
     /// Whether `owner`, or somebody he waits for, waits for `task`.
@@ -135,13 +147,19 @@ impl Table {
         true
     }
 
-    /// Gives an owner the priority of those that wait for him, and the owner of what he waits for his, and so on.
+    /// Gives an owner the priority of those that wait for him, and the owner of what he waits for
+    /// his, and so on.
     fn lend(&self, owner: &Arc<Task>) {
         let mut owner = owner;
         for _ in 0..LONGEST_CHAIN {
             let own = |lock: &&Lock| Arc::ptr_eq(&lock.owner, owner);
             let waiters = self.locks.iter().filter(own).flat_map(|lock| &lock.waiters);
-            owner.lend(waiters.map(|waiter| waiter.task.effective_policy()).max_by_key(|&policy| rank(policy)), rank);
+            owner.lend(
+                waiters
+                    .map(|waiter| waiter.task.effective_policy())
+                    .max_by_key(|&policy| rank(policy)),
+                rank,
+            );
             match self.waited_for_by(owner) {
                 Some(lock) => owner = &lock.owner,
                 None => return,
@@ -149,8 +167,15 @@ impl Table {
         }
     }
 
-    /// Takes the lock for `waiter` (true), or lets him wait for it. `addr` is the word's address for the caller.
-    fn enter(&mut self, key: &Key, addr: usize, waiter: &Arc<Waiter>, may_wait: bool) -> Result<bool, Errno> {
+    /// Takes the lock for `waiter` (true), or lets him wait for it. `addr` is the word's address
+    /// for the caller.
+    fn enter(
+        &mut self,
+        key: &Key,
+        addr: usize,
+        waiter: &Arc<Waiter>,
+        may_wait: bool,
+    ) -> Result<bool, Errno> {
         loop {
             let word = load(addr)?;
             let tid = word & FUTEX_TID_MASK;
@@ -172,13 +197,18 @@ impl Table {
                 None => match process_table::find_task(tid.cast_signed()) {
                     Some(task) => task,
                     None if load(addr)? == word | FUTEX_WAITERS => return Err(Errno::ESRCH),
-                    // He has ended since the word was read, and given the lock back by his robust list.
+                    // He has ended since the word was read, and given the lock back by his robust
+                    // list.
                     None => continue,
                 },
             };
             if !may_wait {
                 let is_gone = found.is_none() && owner.locks_released.load(Ordering::SeqCst);
-                return Err(if is_gone && load(addr)? == word | FUTEX_WAITERS { Errno::ESRCH } else { Errno::EAGAIN });
+                return Err(if is_gone && load(addr)? == word | FUTEX_WAITERS {
+                    Errno::ESRCH
+                } else {
+                    Errno::EAGAIN
+                });
             }
             if self.leads_to(&owner, &waiter.task) {
                 return Err(Errno::EDEADLK);
@@ -187,7 +217,12 @@ impl Table {
                 Some(at) => self.locks[at].waiters.push(waiter.clone()),
                 None => {
                     let waiters = alloc::vec![waiter.clone()];
-                    self.locks.push(Lock { key: key.clone(), owner: owner.clone(), waiters, unwritten: false });
+                    self.locks.push(Lock {
+                        key: key.clone(),
+                        owner: owner.clone(),
+                        waiters,
+                        unwritten: false,
+                    });
                     self.count();
                     // Either the owner, who ends, sees the lock, or this sees that he has ended.
                     if owner.locks_released.load(Ordering::SeqCst) {
@@ -208,8 +243,15 @@ impl Table {
     /// Makes the waiter that goes first the owner; returns him. There is one.
     fn hand_over(&mut self, at: usize) -> Option<Arc<Waiter>> {
         let lock = &mut self.locks[at];
-        let best = lock.waiters.iter().map(|waiter| rank(waiter.task.effective_policy())).max()?;
-        let first = lock.waiters.iter().position(|waiter| rank(waiter.task.effective_policy()) == best)?;
+        let best = lock
+            .waiters
+            .iter()
+            .map(|waiter| rank(waiter.task.effective_policy()))
+            .max()?;
+        let first = lock
+            .waiters
+            .iter()
+            .position(|waiter| rank(waiter.task.effective_policy()) == best)?;
         let waiter = lock.waiters.remove(first);
         lock.owner = waiter.task.clone();
         Some(waiter)
@@ -222,15 +264,24 @@ impl Table {
         }
     }
 
-    /// Takes a waiter out. `None`: he has the lock, or is about to. Otherwise whether he had been moved to a lock.
+    /// Takes a waiter out. `None`: he has the lock, or is about to. Otherwise whether he had been
+    /// moved to a lock.
     fn withdraw(&mut self, waiter: &Arc<Waiter>) -> Option<bool> {
-        if let Some(at) = self.moving.iter().position(|moving| Arc::ptr_eq(&moving.waiter, waiter)) {
+        if let Some(at) = self
+            .moving
+            .iter()
+            .position(|moving| Arc::ptr_eq(&moving.waiter, waiter))
+        {
             self.moving.swap_remove(at);
             return Some(false);
         }
         for at in 0..self.locks.len() {
             let lock = &mut self.locks[at];
-            if let Some(place) = lock.waiters.iter().position(|other| Arc::ptr_eq(other, waiter)) {
+            if let Some(place) = lock
+                .waiters
+                .iter()
+                .position(|other| Arc::ptr_eq(other, waiter))
+            {
                 lock.waiters.remove(place);
                 let owner = lock.owner.clone();
                 self.remove_if_idle(at);
@@ -242,8 +293,15 @@ impl Table {
     }
 }
 
-/// Waits until the lock is the waiter's. `moved`: it was, or will be, moved to the lock's word from another.
-fn sleep(waiter: &Arc<Waiter>, key: &Key, addr: usize, deadline: Option<u64>, moved: bool) -> SysResult {
+/// Waits until the lock is the waiter's. `moved`: it was, or will be, moved to the lock's word from
+/// another.
+fn sleep(
+    waiter: &Arc<Waiter>,
+    key: &Key,
+    addr: usize,
+    deadline: Option<u64>,
+    moved: bool,
+) -> SysResult {
     loop {
         match waiter.state.load(Ordering::Acquire) {
             WAITING => {}
@@ -276,8 +334,14 @@ fn sleep(waiter: &Arc<Waiter>, key: &Key, addr: usize, deadline: Option<u64>, mo
 /// The heir of an owner that ended tells so by the word.
 fn write_number(waiter: &Waiter, key: &Key, addr: usize) -> SysResult {
     let mut table = TABLE.lock();
-    let Some(at) = table.find(key) else { return Ok(0) };
-    let waiters = if table.locks[at].waiters.is_empty() { 0 } else { FUTEX_WAITERS };
+    let Some(at) = table.find(key) else {
+        return Ok(0);
+    };
+    let waiters = if table.locks[at].waiters.is_empty() {
+        0
+    } else {
+        FUTEX_WAITERS
+    };
     let written = modify(addr, |_| waiter.tid() | FUTEX_OWNER_DIED | waiters);
     table.locks[at].unwritten = false;
     table.remove_if_idle(at);
@@ -285,23 +349,42 @@ fn write_number(waiter: &Waiter, key: &Key, addr: usize) -> SysResult {
 }
 
 /// `FUTEX_LOCK_PI`, `FUTEX_LOCK_PI2`, and without waiting `FUTEX_TRYLOCK_PI`.
-pub(crate) fn lock(task: &Task, addr: usize, private: bool, deadline: Option<u64>, may_wait: bool) -> SysResult {
+pub(crate) fn lock(
+    task: &Task,
+    addr: usize,
+    private: bool,
+    deadline: Option<u64>,
+    may_wait: bool,
+) -> SysResult {
     let key = key(task, addr, private, true)?;
     let waiter = Waiter::new(task)?;
     let mine = TABLE.lock().enter(&key, addr, &waiter, may_wait)?;
-    if mine { Ok(0) } else { sleep(&waiter, &key, addr, deadline, false) }
+    if mine {
+        Ok(0)
+    } else {
+        sleep(&waiter, &key, addr, deadline, false)
+    }
 }
 
 /// `FUTEX_UNLOCK_PI`
 pub(crate) fn unlock(task: &Task, addr: usize, private: bool) -> SysResult {
     // Whose it is comes before whether it can be a lock at all.
-    let is_own = |word: u32| if word & FUTEX_TID_MASK == task.tid().cast_unsigned() { Ok(word) } else { Err(Errno::EPERM) };
+    let is_own = |word: u32| {
+        if word & FUTEX_TID_MASK == task.tid().cast_unsigned() {
+            Ok(word)
+        } else {
+            Err(Errno::EPERM)
+        }
+    };
     UserPtr::<u32>::new(addr).read().and_then(is_own)?;
     let key = key(task, addr, private, true)?;
     let mut table = TABLE.lock();
     loop {
         let word = load(addr).and_then(is_own)?;
-        let Some(at) = table.find(&key).filter(|&at| !table.locks[at].waiters.is_empty()) else {
+        let Some(at) = table
+            .find(&key)
+            .filter(|&at| !table.locks[at].waiters.is_empty())
+        else {
             if exchange(addr, word, 0)? {
                 return Ok(0);
             }
@@ -309,8 +392,14 @@ pub(crate) fn unlock(task: &Task, addr: usize, private: bool) -> SysResult {
         };
         // Nobody else changes the word now: it has waiters.
         let old_owner = table.locks[at].owner.clone();
-        let Some(waiter) = table.hand_over(at) else { return Err(Errno::EINVAL) };
-        let waiters = if table.locks[at].waiters.is_empty() { 0 } else { FUTEX_WAITERS };
+        let Some(waiter) = table.hand_over(at) else {
+            return Err(Errno::EINVAL);
+        };
+        let waiters = if table.locks[at].waiters.is_empty() {
+            0
+        } else {
+            FUTEX_WAITERS
+        };
         let written = modify(addr, |_| waiter.tid() | waiters);
         table.remove_if_idle(at);
         waiter.tell(GRANTED);
@@ -342,14 +431,28 @@ pub(crate) fn wait_requeue(
         if from_key.0 == to_key.0 {
             return Err(Errno::EINVAL);
         }
-        table.moving.push(Moving { from: from_key, to: to_key.clone(), waiter: waiter.clone() });
+        table.moving.push(Moving {
+            from: from_key,
+            to: to_key.clone(),
+            waiter: waiter.clone(),
+        });
     }
     sleep(&waiter, &to_key, to, deadline, true)
 }
 
-/// `FUTEX_CMP_REQUEUE_PI`: moves waiters of one word to the lock at another, where the first may get it at once.
-pub(crate) fn requeue(task: &Task, (from, to): (usize, usize), private: bool, moves: usize, expected: u32) -> SysResult {
-    let (from_key, to_key) = (key(task, from, private, false)?, key(task, to, private, true)?);
+/// `FUTEX_CMP_REQUEUE_PI`: moves waiters of one word to the lock at another, where the first may
+/// get it at once.
+pub(crate) fn requeue(
+    task: &Task,
+    (from, to): (usize, usize),
+    private: bool,
+    moves: usize,
+    expected: u32,
+) -> SysResult {
+    let (from_key, to_key) = (
+        key(task, from, private, false)?,
+        key(task, to, private, true)?,
+    );
     if from_key.0 == to_key.0 {
         return Err(Errno::EINVAL);
     }
@@ -361,7 +464,13 @@ pub(crate) fn requeue(task: &Task, (from, to): (usize, usize), private: bool, mo
     load(to)?;
     let mut moved = 0;
     while moved <= moves {
-        let Some(at) = table.moving.iter().position(|moving| moving.from.0 == from_key.0) else { break };
+        let Some(at) = table
+            .moving
+            .iter()
+            .position(|moving| moving.from.0 == from_key.0)
+        else {
+            break;
+        };
         if table.moving[at].to.0 != to_key.0 {
             return Err(Errno::EINVAL);
         }

@@ -1,4 +1,5 @@
-//! The newer calls for futexes: `futex_waitv(2)`, `futex_wait(2)`, `futex_wake(2)`, `futex_requeue(2)`.
+//! The newer calls for futexes: `futex_waitv(2)`, `futex_wait(2)`, `futex_wake(2)`,
+//! `futex_requeue(2)`.
 
 use alloc::vec::Vec;
 
@@ -75,7 +76,9 @@ pub fn sys_futex_waitv(
     }
     let until = until(task, timeout, clock)?;
     let deadline = until.as_ref().map(Until::ns);
-    let words = (0..count as usize).map(|i| read_entry(entries.add(i))).collect::<Result<Vec<_>, _>>()?;
+    let words = (0..count as usize)
+        .map(|i| read_entry(entries.add(i)))
+        .collect::<Result<Vec<_>, _>>()?;
     let mut waiters = Vec::new();
     let result = words.into_iter().try_for_each(|(addr, private, value)| {
         // As on Linux, no more of the value counts than a word holds.
@@ -119,21 +122,47 @@ pub fn sys_futex_wait(
     clock: i32,
 ) -> SysResult {
     let private = is_private(flags)?;
-    futex::wait_until(task, addr, private, word(value)?, until(task, timeout, clock)?, word(mask)?)
+    futex::wait_until(
+        task,
+        addr,
+        private,
+        word(value)?,
+        until(task, timeout, clock)?,
+        word(mask)?,
+    )
 }
 
 /// `futex_wake(2)`
 pub fn sys_futex_wake(task: &Task, addr: usize, mask: u64, count: i32, flags: u32) -> SysResult {
-    futex::wake(task, addr, is_private(flags)?, usize::try_from(count).map_err(|_| Errno::EINVAL)?, word(mask)?)
+    futex::wake(
+        task,
+        addr,
+        is_private(flags)?,
+        usize::try_from(count).map_err(|_| Errno::EINVAL)?,
+        word(mask)?,
+    )
 }
 
 /// `futex_requeue(2)`
-pub fn sys_futex_requeue(task: &Task, entries: UserPtr<WaitV>, flags: u32, wakes: i32, moves: i32) -> SysResult {
+pub fn sys_futex_requeue(
+    task: &Task,
+    entries: UserPtr<WaitV>,
+    flags: u32,
+    wakes: i32,
+    moves: i32,
+) -> SysResult {
     if flags != 0 || entries.is_null() {
         return Err(Errno::EINVAL);
     }
     let count = |count: i32| usize::try_from(count).map_err(|_| Errno::EINVAL);
-    let ((from, private, value), (to, other_private, _)) = (read_entry(entries)?, read_entry(entries.add(1))?);
+    let ((from, private, value), (to, other_private, _)) =
+        (read_entry(entries)?, read_entry(entries.add(1))?);
     let counts = (count(wakes)?, count(moves)?);
-    futex::requeue_between(task, (from, private), (to, other_private), counts, Some(word(value)?))
+    futex::requeue_between(
+        task,
+        (from, private),
+        (to, other_private),
+        counts,
+        Some(word(value)?),
+    )
 }

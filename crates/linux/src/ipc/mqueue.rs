@@ -1,5 +1,5 @@
-//! POSIX message queues: `mq_open(2)` and its relatives (`mq_overview(7)`). Their names are a space of their own, which can be mounted
-//! (`mqueuefs`).
+//! POSIX message queues: `mq_open(2)` and its relatives (`mq_overview(7)`). Their names are a space
+//! of their own, which can be mounted (`mqueuefs`).
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -26,7 +26,8 @@ use crate::uapi::siginfo::{COUNT, SigInfo};
 use crate::uapi::time::TimeSpec;
 use crate::{SysResult, Task};
 
-/// What a queue has if nothing is said, and the most that a caller without `CAP_SYS_RESOURCE` may ask for.
+/// What a queue has if nothing is said, and the most that a caller without `CAP_SYS_RESOURCE` may
+/// ask for.
 const DEFAULT_MESSAGES: i64 = 10;
 const DEFAULT_SIZE: i64 = 8192;
 /// The most for anybody.
@@ -57,13 +58,17 @@ pub(crate) struct Descriptor(pub(crate) Arc<Queue>);
 pub(crate) const FILE_SIZE: u64 = 80;
 
 impl Queue {
-    /// What reading it as a file gives: how many bytes are in it, and who is to be told of the next message.
+    /// What reading it as a file gives: how many bytes are in it, and who is to be told of the next
+    /// message.
     fn status(&self) -> String {
         let state = self.state.lock();
         let bytes: usize = state.messages.values().flatten().map(Vec::len).sum();
         let (kind, signal, pid) = match &state.notice {
             None => (0, 0, 0),
-            Some(Notice { pid, signal: Some((signal, _)) }) => (sys::SIGEV_SIGNAL, *signal, *pid),
+            Some(Notice {
+                pid,
+                signal: Some((signal, _)),
+            }) => (sys::SIGEV_SIGNAL, *signal, *pid),
             Some(Notice { pid, signal: None }) => (sys::SIGEV_NONE, 0, *pid),
         };
         format!("QSIZE:{bytes:<10} NOTIFY:{kind:<5} SIGNO:{signal:<5} NOTIFY_PID:{pid:<6}\n")
@@ -85,7 +90,10 @@ impl FileOps for Descriptor {
 
     fn read_at(&self, _: &File, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
         let text = self.0.status();
-        let rest = usize::try_from(offset).ok().and_then(|at| text.as_bytes().get(at..)).unwrap_or_default();
+        let rest = usize::try_from(offset)
+            .ok()
+            .and_then(|at| text.as_bytes().get(at..))
+            .unwrap_or_default();
         let n = rest.len().min(buf.len());
         buf[..n].copy_from_slice(&rest[..n]);
         self.0.metadata.lock().atime = Timestamp::now();
@@ -102,7 +110,11 @@ impl FileOps for Descriptor {
     fn closed(&self, _: &File) {
         let own = crate::current_task().map(|task| task.pid());
         let mut state = self.0.state.lock();
-        if state.notice.as_ref().is_some_and(|notice| Some(notice.pid) == own) {
+        if state
+            .notice
+            .as_ref()
+            .is_some_and(|notice| Some(notice.pid) == own)
+        {
             state.notice = None;
         }
     }
@@ -128,7 +140,11 @@ fn read_name(addr: usize) -> Result<Vec<u8>, Errno> {
     if name.contains(&b'/') || matches!(&name[..], b"." | b"..") {
         return Err(Errno::EACCES);
     }
-    if name.len() > fs::NAME_MAX { Err(Errno::ENAMETOOLONG) } else { Ok(name) }
+    if name.len() > fs::NAME_MAX {
+        Err(Errno::ENAMETOOLONG)
+    } else {
+        Ok(name)
+    }
 }
 
 /// Adds a queue with permissions `mode`, from which the mask is already taken away.
@@ -148,7 +164,9 @@ pub(crate) fn add(
 }
 
 fn make(task: &Task, mode: u32, attributes: Option<Attributes>) -> Result<Arc<Queue>, Errno> {
-    let (most, size) = attributes.map_or((DEFAULT_MESSAGES, DEFAULT_SIZE), |given| (given.most, given.size));
+    let (most, size) = attributes.map_or((DEFAULT_MESSAGES, DEFAULT_SIZE), |given| {
+        (given.most, given.size)
+    });
     let cred = task.cred();
     let allowed = match cred.capable(sys::CAP_SYS_RESOURCE) {
         true => most <= HARD_MESSAGES && size <= HARD_SIZE,
@@ -160,7 +178,11 @@ fn make(task: &Task, mode: u32, attributes: Option<Attributes>) -> Result<Arc<Qu
     let mut metadata = mqueuefs::metadata(FileType::Regular, mode & 0o777);
     (metadata.uid, metadata.gid, metadata.size) = (cred.user.fs, cred.group.fs, FILE_SIZE);
     let bytes = most as u64 * (size as u64 + MESSAGE_OVERHEAD);
-    charge(cred.user.fs, bytes, task.process().limits.lock()[MSGQUEUE][0])?;
+    charge(
+        cred.user.fs,
+        bytes,
+        task.process().limits.lock()[MSGQUEUE][0],
+    )?;
     Ok(Arc::new(Queue {
         _counted: census::Mqueue::default(),
         most: most as usize,
@@ -175,7 +197,13 @@ fn make(task: &Task, mode: u32, attributes: Option<Attributes>) -> Result<Arc<Qu
 }
 
 /// `mq_open(2)`
-pub fn sys_mq_open(task: &Task, name: usize, flags: u32, mode: u32, attributes: UserPtr<Attributes>) -> SysResult {
+pub fn sys_mq_open(
+    task: &Task,
+    name: usize,
+    flags: u32,
+    mode: u32,
+    attributes: UserPtr<Attributes>,
+) -> SysResult {
     let attributes = attributes.read_optional()?;
     let name = read_name(name)?;
     task.check_room()?;
@@ -184,10 +212,18 @@ pub fn sys_mq_open(task: &Task, name: usize, flags: u32, mode: u32, attributes: 
         let ipc = task.ipc();
         let mut queues = ipc.queues.lock();
         match queues.get(&name) {
-            Some(_) if flags.contains(OpenFlags::CREAT | OpenFlags::EXCL) => return Err(Errno::EEXIST),
-            Some(_) if flags.bits() & sys::O_ACCMODE == sys::O_ACCMODE => return Err(Errno::EINVAL),
+            Some(_) if flags.contains(OpenFlags::CREAT | OpenFlags::EXCL) => {
+                return Err(Errno::EEXIST);
+            }
+            Some(_) if flags.bits() & sys::O_ACCMODE == sys::O_ACCMODE => {
+                return Err(Errno::EINVAL);
+            }
             Some(queue) => {
-                let mut wanted = if flags.readable() { Access::READ } else { Access::NONE };
+                let mut wanted = if flags.readable() {
+                    Access::READ
+                } else {
+                    Access::NONE
+                };
                 if flags.writable() {
                     wanted = wanted.and(Access::WRITE);
                 }
@@ -195,12 +231,23 @@ pub fn sys_mq_open(task: &Task, name: usize, flags: u32, mode: u32, attributes: 
                 queue.clone()
             }
             None if !flags.contains(OpenFlags::CREAT) => return Err(Errno::ENOENT),
-            None => add(task, &mut queues, name.clone(), mode & !task.fs().umask(), attributes)?,
+            None => add(
+                task,
+                &mut queues,
+                name.clone(),
+                mode & !task.fs().umask(),
+                attributes,
+            )?,
         }
     };
-    let keep = flags - OpenFlags::from_bits_retain(sys::O_CREAT | sys::O_EXCL | sys::O_NOCTTY | sys::O_TRUNC);
+    let keep = flags
+        - OpenFlags::from_bits_retain(sys::O_CREAT | sys::O_EXCL | sys::O_NOCTTY | sys::O_TRUNC);
     let shown = format!("/{}", String::from_utf8_lossy(&name));
-    let file = File::new(Path::unnamed(queue.clone(), &shown), Arc::new(Descriptor(queue)), keep);
+    let file = File::new(
+        Path::unnamed(queue.clone(), &shown),
+        Arc::new(Descriptor(queue)),
+        keep,
+    );
     file.remember(keep & OpenFlags::CLOEXEC);
     task.files().install(file, true)
 }
@@ -223,15 +270,26 @@ pub fn sys_mq_unlink(task: &Task, name: usize) -> SysResult {
 }
 
 /// The queue of a descriptor that `may` be used so.
-fn open_queue(task: &Task, fd: i32, may: impl Fn(OpenFlags) -> bool) -> Result<(Arc<Queue>, bool), Errno> {
+fn open_queue(
+    task: &Task,
+    fd: i32,
+    may: impl Fn(OpenFlags) -> bool,
+) -> Result<(Arc<Queue>, bool), Errno> {
     let file = task.file_io(fd)?;
     let queue = file.ops_as::<Descriptor>().ok_or(Errno::EBADF)?.0.clone();
-    if may(file.flags()) { Ok((queue, file.nonblocking())) } else { Err(Errno::EBADF) }
+    if may(file.flags()) {
+        Ok((queue, file.nonblocking()))
+    } else {
+        Err(Errno::EBADF)
+    }
 }
 
 /// An absolute time of the wall clock.
 fn until(task: &Task, timeout: UserPtr<TimeSpec>) -> Result<Option<Until<'_>>, Errno> {
-    timeout.read_optional()?.map(|time| Until::new(task, time, true)).transpose()
+    timeout
+        .read_optional()?
+        .map(|time| Until::new(task, time, true))
+        .transpose()
 }
 
 /// Does `attempt` until it gives a result.
@@ -244,15 +302,24 @@ fn wait<R>(
     match attempt() {
         Some(result) => Ok(result),
         None if nonblocking => Err(Errno::EAGAIN),
-        None => queue.wait_interruptible(until.as_ref().map(Until::ns), attempt).map_err(|error| match error {
-            WaitError::Interrupted => Errno::ERESTARTSYS,
-            WaitError::TimedOut => Errno::ETIMEDOUT,
-        }),
+        None => queue
+            .wait_interruptible(until.as_ref().map(Until::ns), attempt)
+            .map_err(|error| match error {
+                WaitError::Interrupted => Errno::ERESTARTSYS,
+                WaitError::TimedOut => Errno::ETIMEDOUT,
+            }),
     }
 }
 
 /// `mq_timedsend(2)`
-pub fn sys_mq_timedsend(task: &Task, fd: i32, from: usize, len: usize, priority: u32, timeout: UserPtr<TimeSpec>) -> SysResult {
+pub fn sys_mq_timedsend(
+    task: &Task,
+    fd: i32,
+    from: usize,
+    len: usize,
+    priority: u32,
+    timeout: UserPtr<TimeSpec>,
+) -> SysResult {
     let until = until(task, timeout)?;
     if priority >= PRIORITIES {
         return Err(Errno::EINVAL);
@@ -269,7 +336,11 @@ pub fn sys_mq_timedsend(task: &Task, fd: i32, from: usize, len: usize, priority:
         if state.count >= queue.most {
             return None;
         }
-        state.messages.entry(priority).or_default().extend(message.take());
+        state
+            .messages
+            .entry(priority)
+            .or_default()
+            .extend(message.take());
         state.count += 1;
         let tells = state.count == 1 && state.receivers == 0;
         Some(if tells { state.notice.take() } else { None })
@@ -277,10 +348,16 @@ pub fn sys_mq_timedsend(task: &Task, fd: i32, from: usize, len: usize, priority:
     let notice = wait(&queue.drained, nonblocking, until, attempt)?;
     queue.filled.wake_one();
     queue.source.notify();
-    if let Some(Notice { pid, signal: Some((signo, value)) }) = notice
+    if let Some(Notice {
+        pid,
+        signal: Some((signo, value)),
+    }) = notice
         && let Some(process) = process_table::find(pid)
     {
-        send_signal::send(&process, SigInfo::message_queue(signo, task.pid(), task.cred().user.real, value));
+        send_signal::send(
+            &process,
+            SigInfo::message_queue(signo, task.pid(), task.cred().user.real, value),
+        );
     }
     Ok(0)
 }
@@ -327,17 +404,27 @@ pub fn sys_mq_notify(task: &Task, fd: i32, event: UserPtr<SigEvent>) -> SysResul
     let pid = task.pid();
     let mut state = queue.state.lock();
     let Some(event) = event else {
-        if state.notice.as_ref().is_some_and(|notice| notice.pid == pid) {
+        if state
+            .notice
+            .as_ref()
+            .is_some_and(|notice| notice.pid == pid)
+        {
             state.notice = None;
         }
         return Ok(0);
     };
     let signal = match event.kind() {
         sys::SIGEV_NONE => None,
-        sys::SIGEV_SIGNAL if (1..=COUNT).contains(&event.signo()) => Some((event.signo(), event.value())),
+        sys::SIGEV_SIGNAL if (1..=COUNT).contains(&event.signo()) => {
+            Some((event.signo(), event.value()))
+        }
         _ => return Err(Errno::EINVAL),
     };
-    if state.notice.as_ref().is_some_and(|notice| process_table::find(notice.pid).is_some()) {
+    if state
+        .notice
+        .as_ref()
+        .is_some_and(|notice| process_table::find(notice.pid).is_some())
+    {
         return Err(Errno::EBUSY);
     }
     state.notice = Some(Notice { pid, signal });
@@ -345,7 +432,12 @@ pub fn sys_mq_notify(task: &Task, fd: i32, event: UserPtr<SigEvent>) -> SysResul
 }
 
 /// `mq_getsetattr(2)`: of the attributes only `O_NONBLOCK` can be set.
-pub fn sys_mq_getsetattr(task: &Task, fd: i32, new: UserPtr<Attributes>, old: UserPtr<Attributes>) -> SysResult {
+pub fn sys_mq_getsetattr(
+    task: &Task,
+    fd: i32,
+    new: UserPtr<Attributes>,
+    old: UserPtr<Attributes>,
+) -> SysResult {
     let new = new.read_optional()?;
     let nonblock = i64::from(sys::O_NONBLOCK);
     if new.is_some_and(|new| new.flags & !nonblock != 0) {

@@ -1,4 +1,5 @@
-//! The file system of POSIX message queues: each is a file, whose text says what is in it (`mq_overview(7)`).
+//! The file system of POSIX message queues: each is a file, whose text says what is in it
+//! (`mq_overview(7)`).
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -7,7 +8,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use ::task::{Mutex, Once};
 use abi::errno::Errno;
 use fs::mount::{FileSystem, new_anonymous_device};
-use fs::{DirEntry, FileOps, FileType, Inode, Metadata, NewInode, NewInodeKind, OpenFlags, SetAttr, StatFs};
+use fs::{
+    DirEntry, FileOps, FileType, Inode, Metadata, NewInode, NewInodeKind, OpenFlags, SetAttr,
+    StatFs,
+};
 
 use crate::ipc::mqueue::{self, Descriptor};
 use crate::process::namespaces;
@@ -21,7 +25,12 @@ pub(crate) fn metadata(kind: FileType, mode: u32) -> Metadata {
     static DEVICE: Once<u64> = Once::new();
     // In the order they are made, which listings follow.
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    Metadata::generated(*DEVICE.call_once(new_anonymous_device), NEXT.fetch_add(1, Ordering::Relaxed), kind, mode)
+    Metadata::generated(
+        *DEVICE.call_once(new_anonymous_device),
+        NEXT.fetch_add(1, Ordering::Relaxed),
+        kind,
+        mode,
+    )
 }
 
 impl Inode for Queue {
@@ -80,26 +89,49 @@ impl Inode for Root {
     }
 
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>, Errno> {
-        Ok(self.ipc()?.queues.lock().get(name).ok_or(Errno::ENOENT)?.clone())
+        Ok(self
+            .ipc()?
+            .queues
+            .lock()
+            .get(name)
+            .ok_or(Errno::ENOENT)?
+            .clone())
     }
 
     fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>, Errno> {
-        let task = crate::current_task().filter(|_| matches!(new.kind, NewInodeKind::Regular)).ok_or(Errno::EPERM)?;
+        let task = crate::current_task()
+            .filter(|_| matches!(new.kind, NewInodeKind::Regular))
+            .ok_or(Errno::EPERM)?;
         let ipc = self.ipc()?;
         let mut queues = ipc.queues.lock();
         if queues.contains_key(name) {
             return Err(Errno::EEXIST);
         }
-        Ok(mqueue::add(&task, &mut queues, name.to_vec(), new.mode, None)?)
+        Ok(mqueue::add(
+            &task,
+            &mut queues,
+            name.to_vec(),
+            new.mode,
+            None,
+        )?)
     }
 
     fn unlink(&self, name: &[u8]) -> Result<(), Errno> {
-        let queue = self.ipc()?.queues.lock().remove(name).ok_or(Errno::ENOENT)?;
+        let queue = self
+            .ipc()?
+            .queues
+            .lock()
+            .remove(name)
+            .ok_or(Errno::ENOENT)?;
         queue.metadata.lock().nlink = 0;
         Ok(())
     }
 
-    fn readdir(&self, cursor: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<(), Errno> {
+    fn readdir(
+        &self,
+        cursor: u64,
+        emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<(), Errno> {
         let ipc = self.ipc()?;
         let mut entries: Vec<(u64, Vec<u8>)> = ipc
             .queues
@@ -110,7 +142,12 @@ impl Inode for Root {
             .collect();
         entries.sort_unstable();
         for (ino, name) in &entries {
-            if !emit(DirEntry { name, ino: *ino, kind: FileType::Regular, next: *ino }) {
+            if !emit(DirEntry {
+                name,
+                ino: *ino,
+                kind: FileType::Regular,
+                next: *ino,
+            }) {
                 break;
             }
         }
@@ -133,7 +170,11 @@ impl FileSystem for QueueFs {
     }
 
     fn statfs(&self) -> StatFs {
-        StatFs { magic: MAGIC, block_size: 4096, ..StatFs::default() }
+        StatFs {
+            magic: MAGIC,
+            block_size: 4096,
+            ..StatFs::default()
+        }
     }
 }
 
@@ -142,7 +183,12 @@ pub(crate) fn file_system() -> Arc<dyn FileSystem> {
     let ipc = namespaces::current().ipc;
     let make = || -> Arc<dyn FileSystem> {
         let metadata = Mutex::new(metadata(FileType::Directory, 0o1777));
-        Arc::new(QueueFs { root: Arc::new(Root { ipc: Arc::downgrade(&ipc), metadata }) })
+        Arc::new(QueueFs {
+            root: Arc::new(Root {
+                ipc: Arc::downgrade(&ipc),
+                metadata,
+            }),
+        })
     };
     ipc.queue_files.call_once(make).clone()
 }

@@ -11,8 +11,12 @@ use abi::errno::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::namespaces;
-use crate::state::ipc::msg::{MAX_QUEUES, MSG_COPY, MSG_EXCEPT, Message, Queue, QueueInfo, State, choose};
-use crate::state::ipc::{IPC_64, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Owner, READ, WRITE, now};
+use crate::state::ipc::msg::{
+    MAX_QUEUES, MSG_COPY, MSG_EXCEPT, Message, Queue, QueueInfo, State, choose,
+};
+use crate::state::ipc::{
+    IPC_64, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Owner, READ, WRITE, now,
+};
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 
@@ -25,7 +29,8 @@ const MSG_STAT_ANY: u32 = 13;
 
 pub(crate) const MAX_MESSAGE: usize = 8192;
 pub(crate) const MAX_BYTES: u64 = 16_384;
-/// Most bytes and messages in a queue, whatever limit a privileged caller has set: Linux has no such bound.
+/// Most bytes and messages in a queue, whatever limit a privileged caller has set: Linux has no
+/// such bound.
 const MOST_BYTES: u64 = 1 << 20;
 
 /// `msgget(2)`
@@ -43,7 +48,11 @@ pub fn sys_msgget(task: &Task, key: i32, flags: u32) -> SysResult {
             last_receiver: 0,
             unused: [0; 2],
         };
-        let state = State { info, messages: VecDeque::new(), removed: false };
+        let state = State {
+            info,
+            messages: VecDeque::new(),
+            removed: false,
+        };
         Ok(Queue {
             _counted: census::Messages::default(),
             state: Mutex::new(state),
@@ -51,15 +60,24 @@ pub fn sys_msgget(task: &Task, key: i32, flags: u32) -> SysResult {
             drained: WaitQueue::new(),
         })
     };
-    task.ipc().messages.get(key, flags, &task.cred(), |_| Ok(()), make)
+    task.ipc()
+        .messages
+        .get(key, flags, &task.cred(), |_| Ok(()), make)
 }
 
 /// Does `attempt` until it gives a result, unless that is not wanted.
-fn wait(queue: &WaitQueue, flags: u32, would_wait: Errno, mut attempt: impl FnMut() -> Option<SysResult>) -> SysResult {
+fn wait(
+    queue: &WaitQueue,
+    flags: u32,
+    would_wait: Errno,
+    mut attempt: impl FnMut() -> Option<SysResult>,
+) -> SysResult {
     match attempt() {
         Some(result) => result,
         None if flags & IPC_NOWAIT != 0 => Err(would_wait),
-        None => queue.wait_interruptible(None, attempt).map_err(|_| Errno::ERESTARTNOHAND)?,
+        None => queue
+            .wait_interruptible(None, attempt)
+            .map_err(|_| Errno::ERESTARTNOHAND)?,
     }
 }
 
@@ -99,8 +117,18 @@ pub fn sys_msgsnd(task: &Task, id: i32, from: usize, size: usize, flags: u32) ->
 }
 
 /// `msgrcv(2)`
-pub fn sys_msgrcv(task: &Task, id: i32, to: usize, size: usize, kind: i64, flags: u32) -> SysResult {
-    if id < 0 || isize::try_from(size).is_err() || flags & MSG_COPY != 0 && flags & (MSG_EXCEPT | IPC_NOWAIT) != IPC_NOWAIT {
+pub fn sys_msgrcv(
+    task: &Task,
+    id: i32,
+    to: usize,
+    size: usize,
+    kind: i64,
+    flags: u32,
+) -> SysResult {
+    if id < 0
+        || isize::try_from(size).is_err()
+        || flags & MSG_COPY != 0 && flags & (MSG_EXCEPT | IPC_NOWAIT) != IPC_NOWAIT
+    {
         return Err(Errno::EINVAL);
     }
     if flags & MSG_COPY != 0 {
@@ -124,7 +152,10 @@ pub fn sys_msgrcv(task: &Task, id: i32, to: usize, size: usize, kind: i64, flags
         }
         if flags & MSG_COPY != 0 {
             let message = &state.messages[at];
-            received = Some(Message { kind: message.kind, bytes: message.bytes.clone() });
+            received = Some(Message {
+                kind: message.kind,
+                bytes: message.bytes.clone(),
+            });
             return Some(Ok(0));
         }
         received = state.messages.remove(at);
@@ -136,7 +167,9 @@ pub fn sys_msgrcv(task: &Task, id: i32, to: usize, size: usize, kind: i64, flags
     };
     wait(&queue.filled, flags, Errno::ENOMSG, attempt)?;
     queue.drained.wake_all();
-    let Some(message) = received else { return Err(Errno::ENOMSG) };
+    let Some(message) = received else {
+        return Err(Errno::ENOMSG);
+    };
     let len = message.bytes.len().min(size);
     UserPtr::<i64>::new(to).write(&message.kind)?;
     uaccess::write_bytes(to.wrapping_add(size_of::<i64>()), &message.bytes[..len])?;
@@ -193,8 +226,26 @@ pub(crate) fn listing() -> String {
         "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      stime      rtime      ctime\n",
     );
     for (id, queue) in namespaces::current().ipc.messages.all() {
-        let QueueInfo { owner, sent, received, changed, bytes, count, last_sender, last_receiver, .. } = queue.state.lock().info;
-        let Owner { key, uid, gid, creator_uid, creator_gid, mode, .. } = owner;
+        let QueueInfo {
+            owner,
+            sent,
+            received,
+            changed,
+            bytes,
+            count,
+            last_sender,
+            last_receiver,
+            ..
+        } = queue.state.lock().info;
+        let Owner {
+            key,
+            uid,
+            gid,
+            creator_uid,
+            creator_gid,
+            mode,
+            ..
+        } = owner;
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
@@ -231,7 +282,11 @@ pub fn sys_msgctl(task: &Task, id: i32, command: u32, arg: UserPtr<QueueInfo>) -
         return Err(Errno::EINVAL);
     }
     // As Linux: what is to be set is read before the queue is looked for.
-    let new = if command == IPC_SET { Some(arg.read()?) } else { None };
+    let new = if command == IPC_SET {
+        Some(arg.read()?)
+    } else {
+        None
+    };
     let queue = task.ipc().messages.find(id)?;
     let cred = task.cred();
     match command {
@@ -245,7 +300,8 @@ pub fn sys_msgctl(task: &Task, id: i32, command: u32, arg: UserPtr<QueueInfo>) -
             if let Some(new) = new {
                 let mut state = queue.state.lock();
                 state.info.owner.check_owner(&cred)?;
-                if new.limit > MAX_BYTES && !cred.capable(linux_raw_sys::general::CAP_SYS_RESOURCE) {
+                if new.limit > MAX_BYTES && !cred.capable(linux_raw_sys::general::CAP_SYS_RESOURCE)
+                {
                     return Err(Errno::EPERM);
                 }
                 state.info.owner.set(&new.owner)?;

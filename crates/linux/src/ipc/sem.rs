@@ -13,7 +13,9 @@ use abi::errno::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::{Process, namespaces};
-use crate::state::ipc::sem::{Blocked, MAX_SETS, MAX_VALUE, Operation, SEM_UNDO, Semaphore, Set, SetInfo, State};
+use crate::state::ipc::sem::{
+    Blocked, MAX_SETS, MAX_VALUE, Operation, SEM_UNDO, Semaphore, Set, SetInfo, State,
+};
 use crate::state::ipc::{IPC_64, IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, Owner, READ, WRITE, now};
 use crate::state::namespaces::Ipc;
 use crate::time::deadline_after;
@@ -37,14 +39,30 @@ const MAX_OPERATIONS: usize = 500;
 
 /// `semget(2)`
 pub fn sys_semget(task: &Task, key: i32, count: i32, flags: u32) -> SysResult {
-    let count = usize::try_from(count).ok().filter(|&count| count <= MAX_OF_SET).ok_or(Errno::EINVAL)?;
-    let fits = |set: &Set| if count <= set.state.lock().semaphores.len() { Ok(()) } else { Err(Errno::EINVAL) };
+    let count = usize::try_from(count)
+        .ok()
+        .filter(|&count| count <= MAX_OF_SET)
+        .ok_or(Errno::EINVAL)?;
+    let fits = |set: &Set| {
+        if count <= set.state.lock().semaphores.len() {
+            Ok(())
+        } else {
+            Err(Errno::EINVAL)
+        }
+    };
     let make = |owner| {
         if count == 0 {
             return Err(Errno::EINVAL);
         }
-        let info =
-            SetInfo { owner, operated: 0, unused: 0, changed: now(), unused_too: 0, count: count as u64, unused_last: [0; 2] };
+        let info = SetInfo {
+            owner,
+            operated: 0,
+            unused: 0,
+            changed: now(),
+            unused_too: 0,
+            count: count as u64,
+            unused_last: [0; 2],
+        };
         let state = State {
             info,
             semaphores: vec![Semaphore::default(); count],
@@ -52,9 +70,15 @@ pub fn sys_semget(task: &Task, key: i32, count: i32, flags: u32) -> SysResult {
             waiting: BTreeMap::new(),
             removed: false,
         };
-        Ok(Set { _counted: census::Semaphores::default(), state: Mutex::new(state), changed: WaitQueue::new() })
+        Ok(Set {
+            _counted: census::Semaphores::default(),
+            state: Mutex::new(state),
+            changed: WaitQueue::new(),
+        })
     };
-    task.ipc().semaphores.get(key, flags, &task.cred(), fits, make)
+    task.ipc()
+        .semaphores
+        .get(key, flags, &task.cred(), fits, make)
 }
 
 /// `semtimedop(2)`
@@ -74,7 +98,9 @@ pub fn sys_semtimedop(
     if count == 0 {
         return Err(Errno::EINVAL);
     }
-    let operations = (0..count).map(|i| operations.add(i).read()).collect::<Result<Vec<_>, _>>()?;
+    let operations = (0..count)
+        .map(|i| operations.add(i).read())
+        .collect::<Result<Vec<_>, _>>()?;
     if id < 0 {
         return Err(Errno::EINVAL);
     }
@@ -82,14 +108,22 @@ pub fn sys_semtimedop(
     let set = task.ipc().semaphores.find(id)?;
     {
         let state = set.state.lock();
-        if operations.iter().any(|operation| usize::from(operation.number) >= state.semaphores.len()) {
+        if operations
+            .iter()
+            .any(|operation| usize::from(operation.number) >= state.semaphores.len())
+        {
             return Err(Errno::EFBIG);
         }
         let changes = operations.iter().any(|operation| operation.change != 0);
-        state.info.owner.check(&task.cred(), if changes { WRITE } else { READ })?;
+        state
+            .info
+            .owner
+            .check(&task.cred(), if changes { WRITE } else { READ })?;
     }
     if operations.iter().any(|operation| operation.has(SEM_UNDO)) {
-        task.process().undoes_semaphores.store(true, Ordering::Relaxed);
+        task.process()
+            .undoes_semaphores
+            .store(true, Ordering::Relaxed);
     }
     let (pid, tid) = (task.pid(), task.tid());
     let attempt = || {
@@ -160,7 +194,10 @@ fn limits(command: u32) -> Limits {
     if command == SEM_INFO {
         let all = namespaces::current().ipc.semaphores.all();
         limits.size = all.len() as i32;
-        limits.adjustment = all.iter().map(|(_, set)| set.state.lock().semaphores.len() as i32).sum();
+        limits.adjustment = all
+            .iter()
+            .map(|(_, set)| set.state.lock().semaphores.len() as i32)
+            .sum();
     }
     limits
 }
@@ -168,15 +205,34 @@ fn limits(command: u32) -> Limits {
 /// `/proc/sys/kernel/sem`
 pub(crate) fn settings() -> String {
     let limits = limits(IPC_INFO);
-    format!("{}\t{}\t{}\t{}\n", limits.of_set, limits.semaphores, limits.operations, limits.sets)
+    format!(
+        "{}\t{}\t{}\t{}\n",
+        limits.of_set, limits.semaphores, limits.operations, limits.sets
+    )
 }
 
 /// `/proc/sysvipc/sem`
 pub(crate) fn listing() -> String {
-    let mut text = String::from("       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n");
+    let mut text = String::from(
+        "       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n",
+    );
     for (id, set) in namespaces::current().ipc.semaphores.all() {
-        let SetInfo { owner, operated, changed, count, .. } = set.state.lock().info;
-        let Owner { key, uid, gid, creator_uid, creator_gid, mode, .. } = owner;
+        let SetInfo {
+            owner,
+            operated,
+            changed,
+            count,
+            ..
+        } = set.state.lock().info;
+        let Owner {
+            key,
+            uid,
+            gid,
+            creator_uid,
+            creator_gid,
+            mode,
+            ..
+        } = owner;
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
@@ -212,7 +268,11 @@ pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -
         return Err(Errno::EINVAL);
     }
     // As Linux: what is to be set is looked at before the set is looked for.
-    let new = if command == IPC_SET { Some(UserPtr::<SetInfo>::new(arg).read()?) } else { None };
+    let new = if command == IPC_SET {
+        Some(UserPtr::<SetInfo>::new(arg).read()?)
+    } else {
+        None
+    };
     if command == SETVAL && !(0..=MAX_VALUE).contains(&(arg as i32)) {
         return Err(Errno::ERANGE);
     }
@@ -250,17 +310,32 @@ pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -
         _ => return Err(Errno::EINVAL),
     }
     let mut state = set.state.lock();
-    state.info.owner.check(&cred, if command == SETVAL { WRITE } else { READ })?;
-    let number = usize::try_from(number).ok().filter(|&number| number < state.semaphores.len()).ok_or(Errno::EINVAL)?;
+    state
+        .info
+        .owner
+        .check(&cred, if command == SETVAL { WRITE } else { READ })?;
+    let number = usize::try_from(number)
+        .ok()
+        .filter(|&number| number < state.semaphores.len())
+        .ok_or(Errno::EINVAL)?;
     let semaphore = state.semaphores[number];
-    let waiting = |zero: bool| state.waiting.values().filter(|&&waits| waits == (number, zero)).count();
+    let waiting = |zero: bool| {
+        state
+            .waiting
+            .values()
+            .filter(|&&waits| waits == (number, zero))
+            .count()
+    };
     Ok(match command {
         GETPID => semaphore.pid as usize,
         GETVAL => semaphore.value as usize,
         GETNCNT => waiting(false),
         GETZCNT => waiting(true),
         _ => {
-            state.semaphores[number] = Semaphore { value: arg as i32, pid: task.pid() };
+            state.semaphores[number] = Semaphore {
+                value: arg as i32,
+                pid: task.pid(),
+            };
             state.undo.values_mut().for_each(|undo| undo[number] = 0);
             state.info.changed = now();
             drop(state);
@@ -277,21 +352,33 @@ fn all_values(task: &Task, set: &Set, command: u32, values: UserPtr<u16>) -> Sys
         let now: Vec<u16> = {
             let state = set.state.lock();
             state.info.owner.check(&cred, READ)?;
-            state.semaphores.iter().map(|semaphore| semaphore.value as u16).collect()
+            state
+                .semaphores
+                .iter()
+                .map(|semaphore| semaphore.value as u16)
+                .collect()
         };
         for (i, value) in now.iter().enumerate() {
             values.add(i).write(value)?;
         }
         return Ok(0);
     }
-    let new = (0..count).map(|i| values.add(i).read()).collect::<Result<Vec<_>, _>>()?;
+    let new = (0..count)
+        .map(|i| values.add(i).read())
+        .collect::<Result<Vec<_>, _>>()?;
     {
         let mut state = set.state.lock();
         state.info.owner.check(&cred, WRITE)?;
         if new.iter().any(|&value| i32::from(value) > MAX_VALUE) {
             return Err(Errno::ERANGE);
         }
-        state.semaphores = new.iter().map(|&value| Semaphore { value: value.into(), pid: task.pid() }).collect();
+        state.semaphores = new
+            .iter()
+            .map(|&value| Semaphore {
+                value: value.into(),
+                pid: task.pid(),
+            })
+            .collect();
         state.undo.clear();
         state.info.changed = now();
     }
@@ -299,7 +386,8 @@ fn all_values(task: &Task, set: &Set, command: u32, values: UserPtr<u16>) -> Sys
     Ok(0)
 }
 
-/// A process has ended, or leaves the namespace `of`: what it wanted undone is undone, as far as it goes.
+/// A process has ended, or leaves the namespace `of`: what it wanted undone is undone, as far as it
+/// goes.
 pub(crate) fn process_ends(process: &Process, of: &Ipc) {
     if !process.undoes_semaphores.load(Ordering::Relaxed) {
         return;
@@ -308,9 +396,16 @@ pub(crate) fn process_ends(process: &Process, of: &Ipc) {
         let changed = {
             let mut state = set.state.lock();
             let undo = state.undo.remove(&process.pid());
-            for (semaphore, change) in state.semaphores.iter_mut().zip(undo.iter().flatten()).filter(|(_, change)| **change != 0)
+            for (semaphore, change) in state
+                .semaphores
+                .iter_mut()
+                .zip(undo.iter().flatten())
+                .filter(|(_, change)| **change != 0)
             {
-                *semaphore = Semaphore { value: (semaphore.value + change).clamp(0, MAX_VALUE), pid: process.pid() };
+                *semaphore = Semaphore {
+                    value: (semaphore.value + change).clamp(0, MAX_VALUE),
+                    pid: process.pid(),
+                };
             }
             undo.is_some()
         };

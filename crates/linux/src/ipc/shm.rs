@@ -1,7 +1,7 @@
 //! System V shared memory: `shmget(2)`, `shmat(2)`, `shmdt(2)`, `shmctl(2)`.
 //!
-//! A segment is an object that areas map. It lives in the table until it is removed (`IPC_RMID`), and then as long as it is mapped
-//! anywhere; how often that is, the areas themselves say.
+//! A segment is an object that areas map. It lives in the table until it is removed (`IPC_RMID`),
+//! and then as long as it is mapped anywhere; how often that is, the areas themselves say.
 
 use alloc::format;
 use alloc::string::String;
@@ -10,12 +10,18 @@ use core::fmt::Write;
 
 use abi::errno::Errno;
 use task::Mutex;
-use vm::{MapRequest, Object, PAGE_SIZE, Placement, Prot, ReverseMap, ShmemObject, VmaFlags, page_align_up};
+use vm::{
+    MapRequest, Object, PAGE_SIZE, Placement, Prot, ReverseMap, ShmemObject, VmaFlags,
+    page_align_up,
+};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::namespaces;
 use crate::state::ipc::shm::{Entry, Segment, SegmentInfo, with_key};
-use crate::state::ipc::{IPC_CREAT, IPC_EXCL, IPC_INFO, IPC_PRIVATE, IPC_RMID, IPC_SET, IPC_STAT, Owner, READ, WRITE, now};
+use crate::state::ipc::{
+    IPC_CREAT, IPC_EXCL, IPC_INFO, IPC_PRIVATE, IPC_RMID, IPC_SET, IPC_STAT, Owner, READ, WRITE,
+    now,
+};
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task};
 
@@ -35,14 +41,20 @@ const SHM_LOCKED: u32 = 0o2000;
 /// Most segments there are (Linux' `SHMMNI`).
 pub(crate) const MAX_SEGMENTS: usize = 4096;
 
-/// Most bytes and pages of all segments, which nothing else limits, either (Linux' `SHMMAX`, `SHMALL`).
+/// Most bytes and pages of all segments, which nothing else limits, either (Linux' `SHMMAX`,
+/// `SHMALL`).
 pub(crate) const MAX_BYTES: u64 = u64::MAX - (1 << 24);
 
-/// Why there is no segment of large pages, of which none are reserved: to whom locking so much memory is not allowed is told that first.
+/// Why there is no segment of large pages, of which none are reserved: to whom locking so much
+/// memory is not allowed is told that first.
 fn no_huge_pages(task: &Task, size: usize, flags: u32) -> Errno {
     let reason = crate::mm::mmap::no_reserved_pages(flags);
     let allowed = || size <= crate::mm::mmap::lock_limit(task);
-    if reason == Errno::ENOMEM && !allowed() { Errno::EPERM } else { reason }
+    if reason == Errno::ENOMEM && !allowed() {
+        Errno::EPERM
+    } else {
+        reason
+    }
 }
 
 /// `shmget(2)`
@@ -87,9 +99,19 @@ pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
         attachments: 0,
         unused: [0; 2],
     };
-    let (memory, mappings, info) = (ShmemObject::default(), ReverseMap::default(), Mutex::new(info));
-    Ok(table.insert(Entry::There(Arc::new(Segment { _counted: census::Segment::default(), key, size, memory, mappings, info })))
-        as usize)
+    let (memory, mappings, info) = (
+        ShmemObject::default(),
+        ReverseMap::default(),
+        Mutex::new(info),
+    );
+    Ok(table.insert(Entry::There(Arc::new(Segment {
+        _counted: census::Segment::default(),
+        key,
+        size,
+        memory,
+        mappings,
+        info,
+    }))) as usize)
 }
 
 /// `shmat(2)`
@@ -97,7 +119,11 @@ pub fn sys_shmat(task: &Task, id: i32, addr: usize, flags: u32) -> SysResult {
     let segment = task.ipc().segments.find(id)?;
     let readonly = flags & SHM_RDONLY != 0;
     segment.check(&task.cred(), if readonly { READ } else { READ | WRITE })?;
-    let at = if flags & SHM_RND != 0 { vm::page_align_down(addr) } else { addr };
+    let at = if flags & SHM_RND != 0 {
+        vm::page_align_down(addr)
+    } else {
+        addr
+    };
     let place = match at {
         0 if flags & SHM_REMAP != 0 => return Err(Errno::EINVAL),
         0 => Placement::Anywhere(0),
@@ -110,8 +136,18 @@ pub fn sys_shmat(task: &Task, id: i32, addr: usize, flags: u32) -> SysResult {
     prot.set(Prot::EXEC, flags & SHM_EXEC != 0);
     let name = format!("/SYSV{:08x} (deleted)", segment.key).into_bytes();
     let object = Object::file(segment.clone(), !readonly, name, 0, id as u64);
-    let request = MapRequest { placement: place, len: segment.size, prot, flags: VmaFlags::SHARED, object: Some((object, 0)) };
-    let at = task.process().memory()?.mmap(request).map_err(|e| if e == Errno::EEXIST { Errno::EINVAL } else { e })?;
+    let request = MapRequest {
+        placement: place,
+        len: segment.size,
+        prot,
+        flags: VmaFlags::SHARED,
+        object: Some((object, 0)),
+    };
+    let at = task
+        .process()
+        .memory()?
+        .mmap(request)
+        .map_err(|e| if e == Errno::EEXIST { Errno::EINVAL } else { e })?;
     let mut info = segment.info.lock();
     (info.attached, info.last) = (now(), task.process().pid());
     Ok(at)
@@ -121,8 +157,16 @@ pub fn sys_shmat(task: &Task, id: i32, addr: usize, flags: u32) -> SysResult {
 pub fn sys_shmdt(task: &Task, addr: usize) -> SysResult {
     let space = task.process().memory()?;
     let backing = space.backing_at(addr).ok_or(Errno::EINVAL)?;
-    let known = |segment: &Arc<Segment>| core::ptr::addr_eq(Arc::as_ptr(segment), Arc::as_ptr(&backing));
-    let segment = task.ipc().segments.all().into_iter().map(|(_, segment)| segment).find(known).ok_or(Errno::EINVAL)?;
+    let known =
+        |segment: &Arc<Segment>| core::ptr::addr_eq(Arc::as_ptr(segment), Arc::as_ptr(&backing));
+    let segment = task
+        .ipc()
+        .segments
+        .all()
+        .into_iter()
+        .map(|(_, segment)| segment)
+        .find(known)
+        .ok_or(Errno::EINVAL)?;
     space.munmap(addr, segment.size)?;
     let mut info = segment.info.lock();
     (info.detached, info.last) = (now(), task.process().pid());
@@ -161,8 +205,26 @@ pub(crate) fn listing() -> String {
          \x20                  rss                  swap\n",
     );
     for (id, segment) in namespaces::current().ipc.segments.all() {
-        let SegmentInfo { owner, size, attached, detached, changed, creator, last, attachments, .. } = segment.now(id);
-        let Owner { key, uid, gid, creator_uid, creator_gid, mode, .. } = owner;
+        let SegmentInfo {
+            owner,
+            size,
+            attached,
+            detached,
+            changed,
+            creator,
+            last,
+            attachments,
+            ..
+        } = segment.now(id);
+        let Owner {
+            key,
+            uid,
+            gid,
+            creator_uid,
+            creator_gid,
+            mode,
+            ..
+        } = owner;
         let resident = segment.resident() * PAGE_SIZE as u64;
         // Writing to a string does not fail.
         let _ = writeln!(
@@ -180,7 +242,14 @@ fn survey(task: &Task, place: i32, command: u32, to: UserPtr<SegmentInfo>) -> Sy
     match command {
         IPC_INFO => {
             let segments = MAX_SEGMENTS as u64;
-            let limits = Limits { most: MAX_BYTES, least: 1, segments, of_process: segments, pages: MAX_BYTES, unused: [0; 4] };
+            let limits = Limits {
+                most: MAX_BYTES,
+                least: 1,
+                segments,
+                of_process: segments,
+                pages: MAX_BYTES,
+                unused: [0; 4],
+            };
             UserPtr::new(to.addr()).write(&limits)?;
         }
         SHM_INFO => {
@@ -188,7 +257,10 @@ fn survey(task: &Task, place: i32, command: u32, to: UserPtr<SegmentInfo>) -> Sy
             let usage = Usage {
                 segments: all.len() as i32,
                 padding: 0,
-                pages: all.iter().map(|(_, segment)| segment.size.div_ceil(PAGE_SIZE) as u64).sum(),
+                pages: all
+                    .iter()
+                    .map(|(_, segment)| segment.size.div_ceil(PAGE_SIZE) as u64)
+                    .sum(),
                 resident: all.iter().map(|(_, segment)| segment.resident()).sum(),
                 swapped: 0,
                 attempts: 0,
@@ -222,7 +294,11 @@ pub fn sys_shmctl(task: &Task, id: i32, command: u32, to: UserPtr<SegmentInfo>) 
         return Err(Errno::EINVAL);
     }
     // As Linux: what is to be set is read before the segment is looked for.
-    let new = if command == IPC_SET { Some(to.read()?) } else { None };
+    let new = if command == IPC_SET {
+        Some(to.read()?)
+    } else {
+        None
+    };
     let segment = task.ipc().segments.find(id)?;
     let cred = task.cred();
     let owns = || segment.info.lock().owner.check_owner(&cred);
@@ -265,7 +341,8 @@ pub fn sys_shmctl(task: &Task, id: i32, command: u32, to: UserPtr<SegmentInfo>) 
                 return Err(Errno::ENOMEM);
             }
             let mut info = segment.info.lock();
-            info.owner.mode = info.owner.mode & !SHM_LOCKED | if command == SHM_LOCK { SHM_LOCKED } else { 0 };
+            info.owner.mode =
+                info.owner.mode & !SHM_LOCKED | if command == SHM_LOCK { SHM_LOCKED } else { 0 };
         }
         _ => return Err(Errno::EINVAL),
     }

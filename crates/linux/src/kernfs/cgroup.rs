@@ -1,7 +1,9 @@
-//! `/sys/fs/cgroup`: the one control group there is, version 2, as programs in a container see theirs.
+//! `/sys/fs/cgroup`: the one control group there is, version 2, as programs in a container see
+//! theirs.
 //!
-//! The group is the instance: its limits are the instance's processors and memory, which container-aware run-times read to choose
-//! how many threads they start and how much memory they use. Nothing can be changed through it, and no groups can be made.
+//! The group is the instance: its limits are the instance's processors and memory, which
+//! container-aware run-times read to choose how many threads they start and how much memory they
+//! use. Nothing can be changed through it, and no groups can be made.
 
 use crate::kernfs::sysfs::cpu_list;
 use crate::process::process_table as processes;
@@ -31,19 +33,25 @@ pub fn new() -> Arc<PseudoFs> {
             ("cgroup.subtree_control", || "\n".into()),
             ("cgroup.type", || "domain\n".into()),
             ("cgroup.events", || "populated 1\nfrozen 0\n".into()),
-            ("cgroup.stat", || "nr_descendants 0\nnr_dying_descendants 0\n".into()),
+            ("cgroup.stat", || {
+                "nr_descendants 0\nnr_dying_descendants 0\n".into()
+            }),
             ("cgroup.max.depth", || "0\n".into()),
             ("cgroup.max.descendants", || "0\n".into()),
             ("cgroup.freeze", || "0\n".into()),
             ("cgroup.procs", || lines(processes::pids())),
             ("cgroup.threads", threads),
-            ("cpu.max", || format!("{} {PERIOD_US}\n", cpu::count() * PERIOD_US)),
+            ("cpu.max", || {
+                format!("{} {PERIOD_US}\n", cpu::count() * PERIOD_US)
+            }),
             ("cpu.max.burst", || "0\n".into()),
             ("cpu.weight", || "100\n".into()),
             ("cpu.weight.nice", || "0\n".into()),
             ("cpu.stat", cpu_stat),
             ("cpuset.cpus", || format!("{}\n", cpu_list(0..cpu::count()))),
-            ("cpuset.cpus.effective", || format!("{}\n", cpu_list(0..cpu::count()))),
+            ("cpuset.cpus.effective", || {
+                format!("{}\n", cpu_list(0..cpu::count()))
+            }),
             ("cpuset.cpus.partition", || "member\n".into()),
             ("cpuset.mems", || "0\n".into()),
             ("cpuset.mems.effective", || "0\n".into()),
@@ -53,32 +61,52 @@ pub fn new() -> Arc<PseudoFs> {
             ("memory.min", || "0\n".into()),
             ("memory.oom.group", || "0\n".into()),
             ("memory.current", || format!("{}\n", used())),
-            ("memory.events", || "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n".into()),
-            ("memory.events.local", || "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n".into()),
+            ("memory.events", || {
+                "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n".into()
+            }),
+            ("memory.events.local", || {
+                "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n".into()
+            }),
             ("memory.stat", memory_stat),
             ("memory.swap.max", || "0\n".into()),
             ("memory.swap.current", || "0\n".into()),
             ("memory.swap.high", || "max\n".into()),
             ("pids.max", || "32768\n".into()),
-            ("pids.current", || format!("{}\n", processes::thread_count())),
+            ("pids.current", || {
+                format!("{}\n", processes::thread_count())
+            }),
             ("io.stat", String::new),
         ];
         for (name, text) in texts {
-            root.add(name, pseudo::file(Attr::new(dev, 0o444), move || Ok(text().into_bytes())));
+            root.add(
+                name,
+                pseudo::file(Attr::new(dev, 0o444), move || Ok(text().into_bytes())),
+            );
         }
         for name in ["cpu", "memory", "io"] {
-            place(&root, &format!("{name}.pressure"), resource_pressure(name, dev));
+            place(
+                &root,
+                &format!("{name}.pressure"),
+                resource_pressure(name, dev),
+            );
         }
         root
     })
 }
 
 fn lines(numbers: impl IntoIterator<Item = i32>) -> String {
-    numbers.into_iter().map(|number| format!("{number}\n")).collect()
+    numbers
+        .into_iter()
+        .map(|number| format!("{number}\n"))
+        .collect()
 }
 
 fn threads() -> String {
-    let of_process = |pid| processes::find(pid).map(|process| process.snapshot().threads).unwrap_or_default();
+    let of_process = |pid| {
+        processes::find(pid)
+            .map(|process| process.snapshot().threads)
+            .unwrap_or_default()
+    };
     lines(processes::pids().into_iter().flat_map(of_process))
 }
 
@@ -94,7 +122,12 @@ fn used() -> u64 {
 
 fn memory_stat() -> String {
     let stats = mem::stats();
-    format!("anon {}\nfile 0\nkernel {}\nslab {}\n", stats.user * FRAME, stats.kernel * FRAME, stats.heap * FRAME)
+    format!(
+        "anon {}\nfile 0\nkernel {}\nslab {}\n",
+        stats.user * FRAME,
+        stats.kernel * FRAME,
+        stats.heap * FRAME
+    )
 }
 
 fn cpu_stat() -> String {
@@ -102,5 +135,7 @@ fn cpu_stat() -> String {
     let busy = |n| now.saturating_sub(stats::cpu(CpuId(n)).idle_ns);
     let usage: u64 = (0..cpu::count() as u32).map(busy).sum::<u64>() / 1000;
     // Time in user mode and in the kernel is not told apart.
-    format!("usage_usec {usage}\nuser_usec {usage}\nsystem_usec 0\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\n")
+    format!(
+        "usage_usec {usage}\nuser_usec {usage}\nsystem_usec 0\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\n"
+    )
 }

@@ -1,4 +1,5 @@
-//! `/sys`: what C libraries and language run-times read to count CPUs, size caches and find out about huge pages.
+//! `/sys`: what C libraries and language run-times read to count CPUs, size caches and find out
+//! about huge pages.
 
 use crate::procfs::place;
 use abi::errno::Errno;
@@ -26,7 +27,13 @@ pub(crate) fn cpu_list(cpus: impl IntoIterator<Item = usize>) -> String {
             _ => runs.push((cpu, cpu)),
         }
     }
-    let runs = runs.iter().map(|(first, last)| if first == last { format!("{first}") } else { format!("{first}-{last}") });
+    let runs = runs.iter().map(|(first, last)| {
+        if first == last {
+            format!("{first}")
+        } else {
+            format!("{first}-{last}")
+        }
+    });
     runs.collect::<Vec<_>>().join(",")
 }
 
@@ -36,7 +43,12 @@ fn cpu_mask(cpus: impl IntoIterator<Item = usize>, count: usize) -> String {
     for cpu in cpus {
         words[cpu / 32] |= 1 << (cpu % 32);
     }
-    words.iter().rev().map(|word| format!("{word:08x}")).collect::<Vec<_>>().join(",")
+    words
+        .iter()
+        .rev()
+        .map(|word| format!("{word:08x}"))
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 /// A new sysfs.
@@ -53,38 +65,88 @@ pub fn new() -> Arc<PseudoFs> {
         for name in ["offline", "isolated"] {
             add(&format!("devices/system/cpu/{name}"), "\n".into());
         }
-        add("devices/system/cpu/kernel_max", format!("{}\n", cpu::MAX_CPUS - 1));
-        let (active, control) = if task::topology().has_siblings() { ("1\n", "on\n") } else { ("0\n", "notsupported\n") };
+        add(
+            "devices/system/cpu/kernel_max",
+            format!("{}\n", cpu::MAX_CPUS - 1),
+        );
+        let (active, control) = if task::topology().has_siblings() {
+            ("1\n", "on\n")
+        } else {
+            ("0\n", "notsupported\n")
+        };
         add("devices/system/cpu/smt/active", active.into());
         add("devices/system/cpu/smt/control", control.into());
         for index in 0..count {
             add_cpu(&add, index, count);
         }
-        for name in ["online", "possible", "has_cpu", "has_memory", "has_normal_memory"] {
+        for name in [
+            "online",
+            "possible",
+            "has_cpu",
+            "has_memory",
+            "has_normal_memory",
+        ] {
             add(&format!("devices/system/node/{name}"), "0\n".into());
         }
         let node = "devices/system/node/node0";
         add(&format!("{node}/cpulist"), all.clone());
-        add(&format!("{node}/cpumap"), format!("{}\n", cpu_mask(0..count, count)));
+        add(
+            &format!("{node}/cpumap"),
+            format!("{}\n", cpu_mask(0..count, count)),
+        );
         add(&format!("{node}/distance"), "10\n".into());
-        place(&root, &format!("{node}/meminfo"), pseudo::file(Attr::new(dev, 0o444), || Ok(node_memory().into_bytes())));
+        place(
+            &root,
+            &format!("{node}/meminfo"),
+            pseudo::file(Attr::new(dev, 0o444), || Ok(node_memory().into_bytes())),
+        );
         for index in 0..count {
             let _ = root.subdir(&format!("{node}/cpu{index}"));
         }
-        add("devices/system/clocksource/clocksource0/current_clocksource", "tsc\n".into());
-        add("devices/system/clocksource/clocksource0/available_clocksource", "tsc\n".into());
+        add(
+            "devices/system/clocksource/clocksource0/current_clocksource",
+            "tsc\n".into(),
+        );
+        add(
+            "devices/system/clocksource/clocksource0/available_clocksource",
+            "tsc\n".into(),
+        );
         let huge = "kernel/mm/transparent_hugepage";
         place(&root, &format!("{huge}/enabled"), large_pages(dev));
-        place(&root, &format!("{huge}/defrag"), choice(dev, &DEFRAG, &["always", "defer", "defer+madvise", "madvise", "never"]));
+        place(
+            &root,
+            &format!("{huge}/defrag"),
+            choice(
+                dev,
+                &DEFRAG,
+                &["always", "defer", "defer+madvise", "madvise", "never"],
+            ),
+        );
         // No file has any: of the choices there are on Linux, only those that say so can be made.
-        place(&root, &format!("{huge}/shmem_enabled"), choice(dev, &SHMEM, &["never", "deny"]));
+        place(
+            &root,
+            &format!("{huge}/shmem_enabled"),
+            choice(dev, &SHMEM, &["never", "deny"]),
+        );
         add(&format!("{huge}/use_zero_page"), "0\n".into());
         add(&format!("{huge}/hpage_pmd_size"), "2097152\n".into());
         for name in ["nr", "free", "resv", "surplus", "nr_overcommit"] {
-            add(&format!("kernel/mm/hugepages/hugepages-2048kB/{name}_hugepages"), "0\n".into());
+            add(
+                &format!("kernel/mm/hugepages/hugepages-2048kB/{name}_hugepages"),
+                "0\n".into(),
+            );
         }
         // Where programs expect mount points and listings.
-        for empty in ["fs/cgroup", "kernel/debug", "class", "block", "bus", "dev/char", "dev/block", "module"] {
+        for empty in [
+            "fs/cgroup",
+            "kernel/debug",
+            "class",
+            "block",
+            "bus",
+            "dev/char",
+            "dev/block",
+            "module",
+        ] {
             let _ = root.subdir(empty);
         }
         root
@@ -97,7 +159,13 @@ static SHMEM: AtomicU8 = AtomicU8::new(0);
 
 /// The names of choices, the one that is made in brackets.
 fn choices(names: &[&str], made: usize) -> Vec<u8> {
-    let marked = names.iter().enumerate().map(|(n, name)| if n == made { format!("[{name}]") } else { (*name).into() });
+    let marked = names.iter().enumerate().map(|(n, name)| {
+        if n == made {
+            format!("[{name}]")
+        } else {
+            (*name).into()
+        }
+    });
     let mut line = marked.collect::<Vec<String>>().join(" ");
     line.push('\n');
     line.into_bytes()
@@ -105,21 +173,35 @@ fn choices(names: &[&str], made: usize) -> Vec<u8> {
 
 /// Which of the names was written.
 fn chosen(names: &[&str], text: &[u8]) -> Result<usize, Errno> {
-    names.iter().position(|name| name.as_bytes() == text.trim_ascii()).ok_or(Errno::EINVAL)
+    names
+        .iter()
+        .position(|name| name.as_bytes() == text.trim_ascii())
+        .ok_or(Errno::EINVAL)
 }
 
 /// A file in which one of `names` is chosen.
 fn choice(dev: u64, made: &'static AtomicU8, names: &'static [&'static str]) -> Arc<dyn Inode> {
     let show = || Ok(choices(names, made.load(Ordering::Relaxed).into()));
-    pseudo::writable_file(Attr::new(dev, 0o644), show, |text| chosen(names, text).map(|n| made.store(n as u8, Ordering::Relaxed)))
+    pseudo::writable_file(Attr::new(dev, 0o644), show, |text| {
+        chosen(names, text).map(|n| made.store(n as u8, Ordering::Relaxed))
+    })
 }
 
 /// Who gets large pages.
 fn large_pages(dev: u64) -> Arc<dyn Inode> {
     const NAMES: [&str; 3] = ["always", "madvise", "never"];
     const ALL: [LargePages; 3] = [LargePages::Always, LargePages::Madvise, LargePages::Never];
-    let show = || Ok(choices(&NAMES, ALL.iter().position(|one| *one == vm::large_pages()).unwrap_or_default()));
-    pseudo::writable_file(Attr::new(dev, 0o644), show, |text| chosen(&NAMES, text).map(|n| vm::set_large_pages(ALL[n])))
+    let show = || {
+        Ok(choices(
+            &NAMES,
+            ALL.iter()
+                .position(|one| *one == vm::large_pages())
+                .unwrap_or_default(),
+        ))
+    };
+    pseudo::writable_file(Attr::new(dev, 0o644), show, |text| {
+        chosen(&NAMES, text).map(|n| vm::set_large_pages(ALL[n]))
+    })
 }
 
 /// One CPU: its place among the instance's, and its caches.
@@ -130,21 +212,39 @@ fn add_cpu(add: &impl Fn(&str, String), index: usize, count: usize) {
     }
     let topology = task::topology();
     let place = topology.places()[index];
-    for (name, id) in [("core_id", place.core), ("physical_package_id", place.package), ("die_id", place.die.unwrap_or(0))] {
+    for (name, id) in [
+        ("core_id", place.core),
+        ("physical_package_id", place.package),
+        ("die_id", place.die.unwrap_or(0)),
+    ] {
         add(&format!("{cpu}/topology/{name}"), format!("{id}\n"));
     }
     let sets: [(&[_], Vec<_>); 3] = [
-        (&["core_cpus", "thread_siblings"], topology.core(index).collect()),
-        (&["package_cpus", "core_siblings"], topology.package(index).collect()),
+        (
+            &["core_cpus", "thread_siblings"],
+            topology.core(index).collect(),
+        ),
+        (
+            &["package_cpus", "core_siblings"],
+            topology.package(index).collect(),
+        ),
         (&["die_cpus"], topology.die(index).collect()),
     ];
     for (names, cpus) in sets {
         for name in names {
-            add(&format!("{cpu}/topology/{name}"), format!("{}\n", cpu_mask(cpus.iter().copied(), count)));
-            add(&format!("{cpu}/topology/{name}_list"), format!("{}\n", cpu_list(cpus.iter().copied())));
+            add(
+                &format!("{cpu}/topology/{name}"),
+                format!("{}\n", cpu_mask(cpus.iter().copied(), count)),
+            );
+            add(
+                &format!("{cpu}/topology/{name}_list"),
+                format!("{}\n", cpu_list(cpus.iter().copied())),
+            );
         }
     }
-    let Some(caches) = CpuId::new().get_cache_parameters() else { return };
+    let Some(caches) = CpuId::new().get_cache_parameters() else {
+        return;
+    };
     for (number, cache) in caches.enumerate() {
         let kind = match cache.cache_type() {
             CacheType::Data => "Data",
@@ -153,13 +253,20 @@ fn add_cpu(add: &impl Fn(&str, String), index: usize, count: usize) {
             _ => continue,
         };
         let dir = format!("{cpu}/cache/index{number}");
-        let (ways, line, sets) = (cache.associativity(), cache.coherency_line_size(), cache.sets());
+        let (ways, line, sets) = (
+            cache.associativity(),
+            cache.coherency_line_size(),
+            cache.sets(),
+        );
         let partitions = cache.physical_line_partitions();
         let shared = topology.sharing(index, cache.max_cores_for_cache());
         for (name, text) in [
             ("level", format!("{}", cache.level())),
             ("type", kind.into()),
-            ("size", format!("{}K", ways * partitions * line * sets / 1024)),
+            (
+                "size",
+                format!("{}K", ways * partitions * line * sets / 1024),
+            ),
             ("coherency_line_size", format!("{line}")),
             ("ways_of_associativity", format!("{ways}")),
             ("number_of_sets", format!("{sets}")),
@@ -175,9 +282,19 @@ fn add_cpu(add: &impl Fn(&str, String), index: usize, count: usize) {
 fn node_memory() -> String {
     let stats = mem::stats();
     let total = stats.total - stats.granted - stats.leaked;
-    let rows = [("MemTotal", total), ("MemFree", stats.free), ("MemUsed", total - stats.free), ("AnonPages", stats.user)];
+    let rows = [
+        ("MemTotal", total),
+        ("MemFree", stats.free),
+        ("MemUsed", total - stats.free),
+        ("AnonPages", stats.user),
+    ];
     rows.iter().fold(String::new(), |mut text, (name, frames)| {
-        let _ = writeln!(text, "Node 0 {:<16}{:>8} kB", format!("{name}:"), frames * 4);
+        let _ = writeln!(
+            text,
+            "Node 0 {:<16}{:>8} kB",
+            format!("{name}:"),
+            frames * 4
+        );
         text
     })
 }
@@ -190,11 +307,15 @@ mod tests {
     fn sets_of_cpus_read_as_on_linux() {
         assert_eq!(
             ["0", "0-3", "1,3-4,7"],
-            [cpu_list([0]), cpu_list(0..4), cpu_list([1, 3, 4, 7])].each_ref().map(|list| &**list)
+            [cpu_list([0]), cpu_list(0..4), cpu_list([1, 3, 4, 7])]
+                .each_ref()
+                .map(|list| &**list)
         );
         assert_eq!(
             ["00000003", "00000001,80000001"],
-            [cpu_mask(0..2, 4), cpu_mask([0, 31, 32], 33)].each_ref().map(|mask| &**mask)
+            [cpu_mask(0..2, 4), cpu_mask([0, 31, 32], 33)]
+                .each_ref()
+                .map(|mask| &**mask)
         );
     }
 }

@@ -1,7 +1,7 @@
 //! Barriers in all threads of a program, or of all programs: `membarrier(2)`.
 //!
-//! A barrier is a shootdown that drops nothing of importance: every processor that runs the program is interrupted, and has answered
-//! when it is over.
+//! A barrier is a shootdown that drops nothing of importance: every processor that runs the program
+//! is interrupted, and has answered when it is over.
 
 use abi::errno::Errno;
 use linux_raw_sys::general::membarrier_cmd as cmd;
@@ -29,10 +29,15 @@ pub fn sys_membarrier(task: &Task, command: u32, flags: u32, _cpu: i32) -> SysRe
     match command {
         QUERY => return Ok((GLOBAL | ANNOUNCED | ANNOUNCED << 1) as usize),
         GLOBAL | GLOBAL_EXPEDITED => {
-            let asked =
-                |space: &vm::AddressSpace| command == GLOBAL || space.registered_membarriers() & (GLOBAL_EXPEDITED << 1) != 0;
-            let spaces = processes::select(|_, _| true).into_iter().filter_map(|process| process.space());
-            spaces.filter(|space| asked(space)).for_each(|space| space.membarrier());
+            let asked = |space: &vm::AddressSpace| {
+                command == GLOBAL || space.registered_membarriers() & (GLOBAL_EXPEDITED << 1) != 0
+            };
+            let spaces = processes::select(|_, _| true)
+                .into_iter()
+                .filter_map(|process| process.space());
+            spaces
+                .filter(|space| asked(space))
+                .for_each(|space| space.membarrier());
         }
         PRIVATE | CORE | RSEQ => {
             if space.registered_membarriers() & (command << 1) == 0 {
@@ -40,11 +45,17 @@ pub fn sys_membarrier(task: &Task, command: u32, flags: u32, _cpu: i32) -> SysRe
             }
             if command == RSEQ {
                 // Those in ring 3 see it on their way back from the barrier's interrupt.
-                task.process().tasks().iter().filter_map(|task| task.started()).for_each(|thread| thread.mark_moved());
+                task.process()
+                    .tasks()
+                    .iter()
+                    .filter_map(|task| task.started())
+                    .for_each(|thread| thread.mark_moved());
             }
             space.membarrier();
         }
-        _ if (ANNOUNCED << 1) & command == command && command.is_power_of_two() => space.register_membarrier(command),
+        _ if (ANNOUNCED << 1) & command == command && command.is_power_of_two() => {
+            space.register_membarrier(command)
+        }
         _ => return Err(Errno::EINVAL),
     }
     Ok(0)

@@ -1,5 +1,6 @@
-//! Where memory comes from: `mbind(2)`, `set_mempolicy(2)` and their relatives. An instance's memory is one node, so that there is
-//! nothing to choose: what is asked for is checked, and remembered for the thread or the memory.
+//! Where memory comes from: `mbind(2)`, `set_mempolicy(2)` and their relatives. An instance's
+//! memory is one node, so that there is nothing to choose: what is asked for is checked, and
+//! remembered for the thread or the memory.
 
 use alloc::sync::Arc;
 
@@ -9,8 +10,8 @@ use vm::{AccessKind, PAGE_SIZE};
 
 use crate::process::{Process, process_table};
 use crate::state::mempolicy::{
-    MODE_FLAGS, MPOL_BIND, MPOL_DEFAULT, MPOL_F_NUMA_BALANCING, MPOL_F_RELATIVE_NODES, MPOL_F_STATIC_NODES, MPOL_INTERLEAVE,
-    MPOL_PREFERRED_MANY, MemoryPolicy, Nodes,
+    MODE_FLAGS, MPOL_BIND, MPOL_DEFAULT, MPOL_F_NUMA_BALANCING, MPOL_F_RELATIVE_NODES,
+    MPOL_F_STATIC_NODES, MPOL_INTERLEAVE, MPOL_PREFERRED_MANY, MemoryPolicy, Nodes,
 };
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
@@ -53,7 +54,11 @@ impl Nodes {
             if bits - word * 64 < 64 {
                 value &= (1 << (bits - word * 64)) - 1;
             }
-            if word == 0 { nodes.first = value } else { nodes.others |= value != 0 }
+            if word == 0 {
+                nodes.first = value
+            } else {
+                nodes.others |= value != 0
+            }
         }
         Ok(nodes)
     }
@@ -76,7 +81,9 @@ fn write_mask(mask: usize, bits: usize, nodes: u64) -> Result<(), Errno> {
 fn check_mode(mode: u32) -> Result<(), Errno> {
     let (kind, flags) = (mode & !MODE_FLAGS, mode & MODE_FLAGS);
     let both = MPOL_F_STATIC_NODES | MPOL_F_RELATIVE_NODES;
-    let wrong = kind > MPOL_PREFERRED_MANY || flags & both == both || flags & MPOL_F_NUMA_BALANCING != 0 && kind != MPOL_BIND;
+    let wrong = kind > MPOL_PREFERRED_MANY
+        || flags & both == both
+        || flags & MPOL_F_NUMA_BALANCING != 0 && kind != MPOL_BIND;
     if wrong { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
@@ -88,12 +95,22 @@ pub fn sys_set_mempolicy(task: &Task, mode: u32, mask: usize, bits: usize) -> Sy
 }
 
 /// `get_mempolicy(2)`
-pub fn sys_get_mempolicy(task: &Task, mode: UserPtr<u32>, mask: usize, bits: usize, addr: usize, flags: u64) -> SysResult {
+pub fn sys_get_mempolicy(
+    task: &Task,
+    mode: UserPtr<u32>,
+    mask: usize,
+    bits: usize,
+    addr: usize,
+    flags: u64,
+) -> SysResult {
     if mask != 0 && bits == 0 {
         return Err(Errno::EINVAL);
     }
     let known = MPOL_F_NODE | MPOL_F_ADDR | MPOL_F_MEMS_ALLOWED;
-    let flags = u32::try_from(flags).ok().filter(|flags| flags & !known == 0).ok_or(Errno::EINVAL)?;
+    let flags = u32::try_from(flags)
+        .ok()
+        .filter(|flags| flags & !known == 0)
+        .ok_or(Errno::EINVAL)?;
     let (told, nodes) = policy_of(task, addr, flags)?;
     mode.write_optional(&told)?;
     if mask != 0 {
@@ -105,7 +122,11 @@ pub fn sys_get_mempolicy(task: &Task, mode: UserPtr<u32>, mask: usize, bits: usi
 /// What a question is answered with: a mode or a node, and the mask.
 fn policy_of(task: &Task, addr: usize, flags: u32) -> Result<(u32, u64), Errno> {
     if flags & MPOL_F_MEMS_ALLOWED != 0 {
-        return if flags == MPOL_F_MEMS_ALLOWED { Ok((0, 1)) } else { Err(Errno::EINVAL) };
+        return if flags == MPOL_F_MEMS_ALLOWED {
+            Ok((0, 1))
+        } else {
+            Err(Errno::EINVAL)
+        };
     }
     let node = flags & MPOL_F_NODE != 0;
     if flags & MPOL_F_ADDR == 0 {
@@ -118,7 +139,9 @@ fn policy_of(task: &Task, addr: usize, flags: u32) -> Result<(u32, u64), Errno> 
     }
     let space = task.process().memory()?;
     let page = addr - addr % PAGE_SIZE;
-    let policies = space.mempolicies(page, PAGE_SIZE).map_err(|_| Errno::EFAULT)?;
+    let policies = space
+        .mempolicies(page, PAGE_SIZE)
+        .map_err(|_| Errno::EFAULT)?;
     let policy = MemoryPolicy::of_word(*policies.first().ok_or(Errno::EFAULT)?);
     if !node {
         return Ok((policy.mode, policy.nodes));
@@ -131,18 +154,31 @@ fn policy_of(task: &Task, addr: usize, flags: u32) -> Result<(u32, u64), Errno> 
     Ok((0, policy.nodes))
 }
 
-/// The range of pages that some bytes are in. What ends beyond the last address is nothing when it is rounded up, as on Linux.
+/// The range of pages that some bytes are in. What ends beyond the last address is nothing when it
+/// is rounded up, as on Linux.
 ///
 /// # Errors
 /// `EINVAL` if it does not begin with a page or goes round.
 fn pages(addr: usize, len: usize) -> Result<(usize, usize), Errno> {
     let len = vm::page_align_up(len).unwrap_or(0);
     let sound = addr.is_multiple_of(PAGE_SIZE) && addr.checked_add(len).is_some();
-    if sound { Ok((addr, len)) } else { Err(Errno::EINVAL) }
+    if sound {
+        Ok((addr, len))
+    } else {
+        Err(Errno::EINVAL)
+    }
 }
 
 /// `mbind(2)`
-pub fn sys_mbind(task: &Task, addr: usize, len: usize, mode: u32, mask: usize, bits: usize, flags: u32) -> SysResult {
+pub fn sys_mbind(
+    task: &Task,
+    addr: usize,
+    len: usize,
+    mode: u32,
+    mask: usize,
+    bits: usize,
+    flags: u32,
+) -> SysResult {
     check_mode(mode)?;
     let nodes = Nodes::read(mask, bits)?;
     if flags & !MPOL_MF_VALID != 0 {
@@ -155,13 +191,24 @@ pub fn sys_mbind(task: &Task, addr: usize, len: usize, mode: u32, mask: usize, b
     if len > 0 {
         let policy = MemoryPolicy::new(mode, &nodes)?;
         // What goes back to the default may have holes.
-        task.process().memory()?.set_mempolicy(addr, len, policy.word(), policy == MemoryPolicy::default())?;
+        task.process().memory()?.set_mempolicy(
+            addr,
+            len,
+            policy.word(),
+            policy == MemoryPolicy::default(),
+        )?;
     }
     Ok(0)
 }
 
 /// `set_mempolicy_home_node(2)`: it is the one there is.
-pub fn sys_set_mempolicy_home_node(task: &Task, addr: usize, len: usize, node: usize, flags: usize) -> SysResult {
+pub fn sys_set_mempolicy_home_node(
+    task: &Task,
+    addr: usize,
+    len: usize,
+    node: usize,
+    flags: usize,
+) -> SysResult {
     if flags != 0 || node != 0 {
         return Err(Errno::EINVAL);
     }
@@ -170,7 +217,10 @@ pub fn sys_set_mempolicy_home_node(task: &Task, addr: usize, len: usize, node: u
         return Ok(0);
     }
     let policies = task.process().memory()?.mempolicies(addr, len)?;
-    let kinds = policies.iter().map(|&word| MemoryPolicy::of_word(word).kind()).filter(|kind| *kind != MPOL_DEFAULT);
+    let kinds = policies
+        .iter()
+        .map(|&word| MemoryPolicy::of_word(word).kind())
+        .filter(|kind| *kind != MPOL_DEFAULT);
     let mut result = Err(Errno::ENOENT);
     for kind in kinds {
         if !matches!(kind, MPOL_BIND | MPOL_PREFERRED_MANY) {
@@ -183,7 +233,11 @@ pub fn sys_set_mempolicy_home_node(task: &Task, addr: usize, len: usize, node: u
 
 /// The process that a number means, 0 the caller's, if the caller may ask about its memory.
 fn peer(task: &Task, pid: i32) -> Result<Arc<Process>, Errno> {
-    let process = if pid == 0 { task.process().clone() } else { process_table::find_any(pid)? };
+    let process = if pid == 0 {
+        task.process().clone()
+    } else {
+        process_table::find_any(pid)?
+    };
     crate::process::access::check_trace_access(task, &process)?;
     Ok(process)
 }
@@ -196,7 +250,11 @@ pub fn sys_migrate_pages(task: &Task, pid: i32, bits: usize, from: usize, to: us
     if (to.others || to.first & !1 != 0) && !task.cred().capable(sys::CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }
-    if to.first & 1 != 0 && process.memory().is_ok() { Ok(0) } else { Err(Errno::EINVAL) }
+    if to.first & 1 != 0 && process.memory().is_ok() {
+        Ok(0)
+    } else {
+        Err(Errno::EINVAL)
+    }
 }
 
 /// `move_pages(2)`: tells for each page whether it is there.
@@ -236,7 +294,11 @@ pub fn sys_move_pages(
 
 /// `pkey_alloc(2)`: the processor's protection keys are not used, as on one that has none.
 pub fn sys_pkey_alloc(_: &Task, flags: u64, rights: u64) -> SysResult {
-    if flags != 0 || rights & !3 != 0 { Err(Errno::EINVAL) } else { Err(Errno::ENOSPC) }
+    if flags != 0 || rights & !3 != 0 {
+        Err(Errno::EINVAL)
+    } else {
+        Err(Errno::ENOSPC)
+    }
 }
 
 /// `pkey_free(2)`: there is none to give back.

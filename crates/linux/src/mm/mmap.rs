@@ -7,8 +7,8 @@ use abi::errno::Errno;
 use fs::{File, FileType};
 use linux_raw_sys::general as sys;
 use vm::{
-    AccessKind, AddressSpace, Advice, DontNeedScope, MapRequest, Object, PAGE_SIZE, Placement, Prot, RemapOptions, VmaFlags,
-    page_align_up,
+    AccessKind, AddressSpace, Advice, DontNeedScope, MapRequest, Object, PAGE_SIZE, Placement,
+    Prot, RemapOptions, VmaFlags, page_align_up,
 };
 
 use crate::process::personality::{READ_IMPLIES_EXEC, persona_has};
@@ -45,34 +45,59 @@ fn file_object(file: &File, shared: bool, prot: Prot) -> Result<Arc<Object>, Err
         return Err(Errno::EPERM);
     }
     let meta = file.metadata();
-    Ok(Object::file(file.backing()?, writable && !sealed, file.path().to_bytes(None), meta.dev, meta.ino))
+    Ok(Object::file(
+        file.backing()?,
+        writable && !sealed,
+        file.path().to_bytes(None),
+        meta.dev,
+        meta.ino,
+    ))
 }
 
-/// `/proc/sys/vm/overcommit_memory`: 0, a program may not ask at once for more than the machine has; 1, for whatever it likes.
+/// `/proc/sys/vm/overcommit_memory`: 0, a program may not ask at once for more than the machine
+/// has; 1, for whatever it likes.
 pub(crate) static OVERCOMMIT: AtomicU8 = AtomicU8::new(0);
 
 /// Whether a program may ask for so much memory of its own.
 pub(crate) fn may_commit(len: usize) -> Result<(), Errno> {
-    if len > most_to_commit() { Err(Errno::ENOMEM) } else { Ok(()) }
+    if len > most_to_commit() {
+        Err(Errno::ENOMEM)
+    } else {
+        Ok(())
+    }
 }
 
 /// The most memory of its own that a program may ask for at once.
 fn most_to_commit() -> usize {
-    let all = || usize::try_from(guard::mem::stats().total + 1).map_or(usize::MAX, |pages| pages.saturating_mul(PAGE_SIZE) - 1);
-    if OVERCOMMIT.load(Ordering::Relaxed) == 0 { all() } else { usize::MAX }
+    let all = || {
+        usize::try_from(guard::mem::stats().total + 1)
+            .map_or(usize::MAX, |pages| pages.saturating_mul(PAGE_SIZE) - 1)
+    };
+    if OVERCOMMIT.load(Ordering::Relaxed) == 0 {
+        all()
+    } else {
+        usize::MAX
+    }
 }
 
-/// Why there is no page from the reserve of large ones, which is empty (`/proc/sys/vm/nr_hugepages`): the sizes that the processor has
-/// are short, others there are not. The size is where `MAP_HUGETLB`, `MFD_HUGETLB` and `SHM_HUGETLB` have it.
+/// Why there is no page from the reserve of large ones, which is empty
+/// (`/proc/sys/vm/nr_hugepages`): the sizes that the processor has are short, others there are not.
+/// The size is where `MAP_HUGETLB`, `MFD_HUGETLB` and `SHM_HUGETLB` have it.
 pub(crate) fn no_reserved_pages(flags: u32) -> Errno {
     let size = flags >> sys::MAP_HUGE_SHIFT & sys::MAP_HUGE_MASK;
-    if matches!(size, 0 | 21 | 30) { Errno::ENOMEM } else { Errno::EINVAL }
+    if matches!(size, 0 | 21 | 30) {
+        Errno::ENOMEM
+    } else {
+        Errno::EINVAL
+    }
 }
 
-/// Memory that may be lost, and that children do not see (Linux 6.11): where programs keep the state of `__vdso_getrandom`.
+/// Memory that may be lost, and that children do not see (Linux 6.11): where programs keep the
+/// state of `__vdso_getrandom`.
 const MAP_DROPPABLE: u32 = 8;
 
-/// The flags that `MAP_SHARED_VALIDATE` takes: not `MAP_SYNC`, as no file is on memory that keeps its content.
+/// The flags that `MAP_SHARED_VALIDATE` takes: not `MAP_SYNC`, as no file is on memory that keeps
+/// its content.
 const VALIDATED: u32 = sys::MAP_TYPE & sys::MAP_SHARED_VALIDATE
     | sys::MAP_FIXED
     | sys::MAP_32BIT
@@ -102,21 +127,43 @@ fn is_shared(flags: u32) -> Result<bool, Errno> {
         sys::MAP_SHARED_VALIDATE if flags & !VALIDATED != 0 => Err(Errno::EOPNOTSUPP),
         sys::MAP_SHARED_VALIDATE => Ok(true),
         sys::MAP_PRIVATE => Ok(false),
-        MAP_DROPPABLE if flags & (sys::MAP_ANONYMOUS | sys::MAP_LOCKED | sys::MAP_HUGETLB) == sys::MAP_ANONYMOUS => Ok(false),
+        MAP_DROPPABLE
+            if flags & (sys::MAP_ANONYMOUS | sys::MAP_LOCKED | sys::MAP_HUGETLB)
+                == sys::MAP_ANONYMOUS =>
+        {
+            Ok(false)
+        }
         _ => Err(Errno::EINVAL),
     }
 }
 
-/// `mmap(2)`. What is wrong is told in the order of Linux: the file, the place, locks, how it is shared, what the file allows.
-pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd: i32, offset: u64) -> SysResult {
+/// `mmap(2)`. What is wrong is told in the order of Linux: the file, the place, locks, how it is
+/// shared, what the file allows.
+pub fn sys_mmap(
+    task: &Task,
+    addr: usize,
+    len: usize,
+    prot: u32,
+    flags: u32,
+    fd: i32,
+    offset: u64,
+) -> SysResult {
     let anonymous = flags & sys::MAP_ANONYMOUS != 0;
     if !offset.is_multiple_of(PAGE_SIZE as u64) {
         return Err(Errno::EINVAL);
     }
-    let file = if anonymous { None } else { Some(task.files().get_io(fd)?) };
+    let file = if anonymous {
+        None
+    } else {
+        Some(task.files().get_io(fd)?)
+    };
     if flags & sys::MAP_HUGETLB != 0 {
         // No file system has pages of another size.
-        return Err(if anonymous { no_reserved_pages(flags) } else { Errno::EINVAL });
+        return Err(if anonymous {
+            no_reserved_pages(flags)
+        } else {
+            Errno::EINVAL
+        });
     }
     if len == 0 {
         return Err(Errno::EINVAL);
@@ -140,8 +187,18 @@ pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd:
         return Err(Errno::EAGAIN);
     }
     // Files have a largest size, devices and pipes have not.
-    let most = |kind| if matches!(kind, FileType::Regular | FileType::Block) { i64::MAX as u64 } else { u64::MAX };
-    let fits = |file: &Arc<File>| offset.checked_add(rounded as u64).is_some_and(|end| end <= most(file.inode().kind()));
+    let most = |kind| {
+        if matches!(kind, FileType::Regular | FileType::Block) {
+            i64::MAX as u64
+        } else {
+            u64::MAX
+        }
+    };
+    let fits = |file: &Arc<File>| {
+        offset
+            .checked_add(rounded as u64)
+            .is_some_and(|end| end <= most(file.inode().kind()))
+    };
     if !file.as_ref().is_none_or(fits) {
         return Err(Errno::EOVERFLOW);
     }
@@ -166,7 +223,13 @@ pub fn sys_mmap(task: &Task, addr: usize, len: usize, prot: u32, flags: u32, fd:
     area.set(VmaFlags::WIPEONFORK, flags & sys::MAP_TYPE == MAP_DROPPABLE);
     area.set(VmaFlags::GROWSDOWN, flags & sys::MAP_GROWSDOWN != 0);
     area.set(VmaFlags::LOCKED, lock);
-    let at = space.mmap(MapRequest { placement: place, len, prot, flags: area, object })?;
+    let at = space.mmap(MapRequest {
+        placement: place,
+        len,
+        prot,
+        flags: area,
+        object,
+    })?;
     if let Some(file) = file.filter(|_| shared && prot.contains(Prot::WRITE)) {
         // A seal that came in between has either seen the mapping, or is seen here.
         if file.inode().seals() & (sys::F_SEAL_WRITE | sys::F_SEAL_FUTURE_WRITE) != 0 {
@@ -193,7 +256,8 @@ pub fn sys_mprotect(task: &Task, addr: usize, len: usize, prot: u32) -> SysResul
     protect(task, addr, len, prot, true)
 }
 
-/// What `mprotect(2)` does; `sound` is whether what else was asked for can be had, which is looked at after the range.
+/// What `mprotect(2)` does; `sound` is whether what else was asked for can be had, which is looked
+/// at after the range.
 ///
 /// # Errors
 /// Those of `mprotect(2)`; `EINVAL`.
@@ -207,7 +271,9 @@ pub(crate) fn protect(task: &Task, addr: usize, len: usize, prot: u32, sound: bo
     if len == 0 {
         return Ok(0);
     }
-    let end = page_align_up(len).and_then(|len| addr.checked_add(len)).ok_or(Errno::ENOMEM)?;
+    let end = page_align_up(len)
+        .and_then(|len| addr.checked_add(len))
+        .ok_or(Errno::ENOMEM)?;
     if prot & !(GROWS | KNOWN) != 0 || !sound {
         return Err(Errno::EINVAL);
     }
@@ -219,17 +285,31 @@ pub(crate) fn protect(task: &Task, addr: usize, len: usize, prot: u32, sound: bo
         // There are no stacks that grow upwards.
         _ => return space.check_mapped(addr, PAGE_SIZE).and(Err(Errno::EINVAL)),
     };
-    space.mprotect(start, end - start, protection(task, prot)).map(|()| 0)
+    space
+        .mprotect(start, end - start, protection(task, prot))
+        .map(|()| 0)
 }
 
 /// `mremap(2)`
-pub fn sys_mremap(task: &Task, old: usize, old_len: usize, new_len: usize, flags: u64, new: usize) -> SysResult {
+pub fn sys_mremap(
+    task: &Task,
+    old: usize,
+    old_len: usize,
+    new_len: usize,
+    flags: u64,
+    new: usize,
+) -> SysResult {
     let has = |flag: u32| flags & u64::from(flag) != 0;
     let known = sys::MREMAP_MAYMOVE | sys::MREMAP_FIXED | sys::MREMAP_DONTUNMAP;
     let moves = has(sys::MREMAP_FIXED) || has(sys::MREMAP_DONTUNMAP);
     let keep = has(sys::MREMAP_DONTUNMAP);
-    let nothing = !old.is_multiple_of(PAGE_SIZE) || page_align_up(new_len).is_none_or(|len| len == 0);
-    if flags & !u64::from(known) != 0 || (moves && !has(sys::MREMAP_MAYMOVE)) || (keep && old_len != new_len) || nothing {
+    let nothing =
+        !old.is_multiple_of(PAGE_SIZE) || page_align_up(new_len).is_none_or(|len| len == 0);
+    if flags & !u64::from(known) != 0
+        || (moves && !has(sys::MREMAP_MAYMOVE))
+        || (keep && old_len != new_len)
+        || nothing
+    {
         return Err(Errno::EINVAL);
     }
     let to = has(sys::MREMAP_FIXED).then_some(new);
@@ -264,15 +344,33 @@ pub fn sys_madvise(task: &Task, addr: usize, len: usize, advice: u32) -> SysResu
     let none = VmaFlags::empty();
     match advice {
         // Giving pages back at once is one of the things it may do.
-        sys::MADV_FREE => space.madvise(addr, len, Advice::DontNeed(DontNeedScope::PrivateAnonymous))?,
-        sys::MADV_DONTNEED => space.madvise(addr, len, Advice::DontNeed(DontNeedScope::Unlocked))?,
-        sys::MADV_DONTNEED_LOCKED => space.madvise(addr, len, Advice::DontNeed(DontNeedScope::IncludingLocked))?,
+        sys::MADV_FREE => {
+            space.madvise(addr, len, Advice::DontNeed(DontNeedScope::PrivateAnonymous))?
+        }
+        sys::MADV_DONTNEED => {
+            space.madvise(addr, len, Advice::DontNeed(DontNeedScope::Unlocked))?
+        }
+        sys::MADV_DONTNEED_LOCKED => {
+            space.madvise(addr, len, Advice::DontNeed(DontNeedScope::IncludingLocked))?
+        }
         sys::MADV_DONTFORK => space.madvise(addr, len, Advice::Flags(VmaFlags::DONTFORK, none))?,
         sys::MADV_DOFORK => space.madvise(addr, len, Advice::Flags(none, VmaFlags::DONTFORK))?,
-        sys::MADV_WIPEONFORK => space.madvise(addr, len, Advice::Flags(VmaFlags::WIPEONFORK, none))?,
-        sys::MADV_KEEPONFORK => space.madvise(addr, len, Advice::Flags(none, VmaFlags::WIPEONFORK))?,
-        sys::MADV_HUGEPAGE => space.madvise(addr, len, Advice::Flags(VmaFlags::LARGE, VmaFlags::NO_LARGE))?,
-        sys::MADV_NOHUGEPAGE => space.madvise(addr, len, Advice::Flags(VmaFlags::NO_LARGE, VmaFlags::LARGE))?,
+        sys::MADV_WIPEONFORK => {
+            space.madvise(addr, len, Advice::Flags(VmaFlags::WIPEONFORK, none))?
+        }
+        sys::MADV_KEEPONFORK => {
+            space.madvise(addr, len, Advice::Flags(none, VmaFlags::WIPEONFORK))?
+        }
+        sys::MADV_HUGEPAGE => space.madvise(
+            addr,
+            len,
+            Advice::Flags(VmaFlags::LARGE, VmaFlags::NO_LARGE),
+        )?,
+        sys::MADV_NOHUGEPAGE => space.madvise(
+            addr,
+            len,
+            Advice::Flags(VmaFlags::NO_LARGE, VmaFlags::LARGE),
+        )?,
         sys::MADV_COLLAPSE => space.collapse(addr, len)?,
         sys::MADV_REMOVE => space.punch_shared(addr, len)?,
         sys::MADV_POPULATE_READ => populate(&space, addr, len, AccessKind::Read)?,
@@ -287,14 +385,21 @@ pub fn sys_madvise(task: &Task, addr: usize, len: usize, advice: u32) -> SysResu
         | sys::MADV_MERGEABLE
         | sys::MADV_UNMERGEABLE => space.check_mapped(addr, len)?,
         // The same, but what is locked stays.
-        sys::MADV_COLD | sys::MADV_PAGEOUT if space.has_locked(addr, len) => return Err(Errno::EINVAL),
+        sys::MADV_COLD | sys::MADV_PAGEOUT if space.has_locked(addr, len) => {
+            return Err(Errno::EINVAL);
+        }
         sys::MADV_COLD | sys::MADV_PAGEOUT => space.check_mapped(addr, len)?,
         _ => return Err(Errno::EINVAL),
     }
     Ok(0)
 }
 
-fn populate(space: &AddressSpace, addr: usize, len: usize, access: AccessKind) -> Result<(), Errno> {
+fn populate(
+    space: &AddressSpace,
+    addr: usize,
+    len: usize,
+    access: AccessKind,
+) -> Result<(), Errno> {
     space.check_access(addr, len, access)?;
     space.populate(addr, page_align_up(len).ok_or(Errno::EINVAL)?, access)
 }
@@ -308,12 +413,25 @@ pub fn sys_mseal(task: &Task, addr: usize, len: usize, flags: u64) -> SysResult 
 }
 
 /// `remap_file_pages(2)`: as Linux does it since 4.0, by a mapping for each part.
-pub fn sys_remap_file_pages(task: &Task, start: usize, len: usize, prot: u32, first: usize, _flags: u32) -> SysResult {
+pub fn sys_remap_file_pages(
+    task: &Task,
+    start: usize,
+    len: usize,
+    prot: u32,
+    first: usize,
+    _flags: u32,
+) -> SysResult {
     let (start, len) = (vm::page_align_down(start), vm::page_align_down(len));
-    if prot != 0 || len == 0 || start.checked_add(len).is_none() || first.checked_add(len / PAGE_SIZE).is_none() {
+    if prot != 0
+        || len == 0
+        || start.checked_add(len).is_none()
+        || first.checked_add(len / PAGE_SIZE).is_none()
+    {
         return Err(Errno::EINVAL);
     }
-    space(task)?.remap_file_pages(start, len, first as u64).map(|()| 0)
+    space(task)?
+        .remap_file_pages(start, len, first as u64)
+        .map(|()| 0)
 }
 
 /// `mincore(2)`
@@ -324,7 +442,11 @@ pub fn sys_mincore(task: &Task, addr: usize, len: usize, to: usize) -> SysResult
     let pages = space(task)?.mincore(addr, len)?;
     uaccess::write_bytes(to, &pages)?;
     // What comes before a hole is told.
-    if pages.len() < len.div_ceil(PAGE_SIZE) { Err(Errno::ENOMEM) } else { Ok(0) }
+    if pages.len() < len.div_ceil(PAGE_SIZE) {
+        Err(Errno::ENOMEM)
+    } else {
+        Ok(0)
+    }
 }
 
 /// `msync(2)`: what a mapping of a file shows is the file itself.
@@ -349,7 +471,11 @@ pub fn sys_msync(task: &Task, addr: usize, len: usize, flags: u32) -> SysResult 
 /// The most bytes that the calling program may lock.
 pub(crate) fn lock_limit(task: &Task) -> usize {
     let limit = task.process().limits.lock()[sys::RLIMIT_MEMLOCK as usize][0];
-    if task.cred().capable(sys::CAP_IPC_LOCK) { usize::MAX } else { usize::try_from(limit).unwrap_or(usize::MAX) }
+    if task.cred().capable(sys::CAP_IPC_LOCK) {
+        usize::MAX
+    } else {
+        usize::try_from(limit).unwrap_or(usize::MAX)
+    }
 }
 
 /// The pages that `mlock` and `munlock` mean.
@@ -358,7 +484,11 @@ fn lock_range(addr: usize, len: usize) -> Result<(usize, usize), Errno> {
     // What is rounded up beyond the last address is nothing, as on Linux.
     let len = page_align_up((addr - start).wrapping_add(len)).unwrap_or(0);
     // Nothing is mapped there.
-    if len != 0 && start.checked_add(len).ok_or(Errno::EINVAL)? > vm::USER_END { Err(Errno::ENOMEM) } else { Ok((start, len)) }
+    if len != 0 && start.checked_add(len).ok_or(Errno::EINVAL)? > vm::USER_END {
+        Err(Errno::ENOMEM)
+    } else {
+        Ok((start, len))
+    }
 }
 
 /// `mlock2(2)`: nothing is ever swapped, so it is enough that the pages are there.
@@ -371,7 +501,9 @@ pub fn sys_mlock2(task: &Task, addr: usize, len: usize, flags: u32) -> SysResult
     if limit == 0 {
         return Err(Errno::EPERM);
     }
-    space(task)?.mlock(start, len, limit, flags != 0).map(|()| 0)
+    space(task)?
+        .mlock(start, len, limit, flags != 0)
+        .map(|()| 0)
 }
 
 /// `mlock(2)`
@@ -382,7 +514,13 @@ pub fn sys_mlock(task: &Task, addr: usize, len: usize) -> SysResult {
 /// `munlock(2)`
 pub fn sys_munlock(task: &Task, addr: usize, len: usize) -> SysResult {
     let (start, len) = lock_range(addr, len)?;
-    space(task)?.madvise(start, len, Advice::Flags(VmaFlags::empty(), VmaFlags::LOCKED)).map(|()| 0)
+    space(task)?
+        .madvise(
+            start,
+            len,
+            Advice::Flags(VmaFlags::empty(), VmaFlags::LOCKED),
+        )
+        .map(|()| 0)
 }
 
 /// `mlockall(2)`
@@ -396,7 +534,14 @@ pub fn sys_mlockall(task: &Task, flags: u32) -> SysResult {
         return Err(Errno::EPERM);
     }
     let has = |flag: u32| flags & flag != 0;
-    space(task)?.mlockall(has(sys::MCL_CURRENT), has(sys::MCL_FUTURE), limit, has(sys::MCL_ONFAULT)).map(|()| 0)
+    space(task)?
+        .mlockall(
+            has(sys::MCL_CURRENT),
+            has(sys::MCL_FUTURE),
+            limit,
+            has(sys::MCL_ONFAULT),
+        )
+        .map(|()| 0)
 }
 
 /// `munlockall(2)`

@@ -1,8 +1,9 @@
-//! What happens when a program needs memory and there is none: the process that has most of it ends (`/proc/<pid>/oom_score`).
+//! What happens when a program needs memory and there is none: the process that has most of it ends
+//! (`/proc/<pid>/oom_score`).
 //!
-//! Caches were asked before that (`docs/memory.md`). Whoever needs memory waits for the end of the one that was chosen, and tries again;
-//! so the small ones live on. Process 1 is never chosen, and one with `oom_score_adj` -1000 neither; if nobody is left, the one that
-//! asks ends.
+//! Caches were asked before that (`docs/memory.md`). Whoever needs memory waits for the end of the
+//! one that was chosen, and tries again; so the small ones live on. Process 1 is never chosen, and
+//! one with `oom_score_adj` -1000 neither; if nobody is left, the one that asks ends.
 
 use core::sync::atomic::{AtomicI32, Ordering};
 
@@ -16,7 +17,8 @@ use crate::process::{Process, process_table as processes};
 
 /// Adjusts how likely a process is chosen: never at -1000, first at 1000.
 pub(crate) const ADJUSTMENTS: core::ops::RangeInclusive<i32> = -1000..=1000;
-/// How long a chosen one may take to end before another is chosen, in nanoseconds: it may wait for what somebody else holds.
+/// How long a chosen one may take to end before another is chosen, in nanoseconds: it may wait for
+/// what somebody else holds.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
 /// The one that was chosen last, until it has given its memory back; 0 for none.
@@ -37,7 +39,11 @@ pub(crate) fn from_old(value: i32) -> Result<i32, Errno> {
 
 /// And back.
 pub(crate) fn to_old(adjustment: i32) -> i32 {
-    if adjustment == 1000 { 15 } else { adjustment * 17 / 1000 }
+    if adjustment == 1000 {
+        15
+    } else {
+        adjustment * 17 / 1000
+    }
 }
 
 /// How much a process weighs when one is to be chosen, in pages; `None` if it is not to be.
@@ -50,14 +56,16 @@ fn weight(process: &Process, total: u64) -> Option<i64> {
     Some(resident as i64 + adjustment * total.cast_signed() / 1000)
 }
 
-/// `/proc/<pid>/oom_score`: the weight in thousandths of the memory, as Linux counts it (0 to 2000, 666 without memory).
+/// `/proc/<pid>/oom_score`: the weight in thousandths of the memory, as Linux counts it (0 to 2000,
+/// 666 without memory).
 pub(crate) fn score(process: &Process) -> i64 {
     let total = guard::mem::stats().total.max(1);
     let points = weight(process, total).map_or(-1000, |weight| weight * 1000 / total.cast_signed());
     ((1000 + points) * 2 / 3).max(0)
 }
 
-/// Memory is short for `task`. Sees to it that some comes back, and waits for that; or ends `task`'s process.
+/// Memory is short for `task`. Sees to it that some comes back, and waits for that; or ends
+/// `task`'s process.
 #[cold]
 pub(crate) fn make_room(task: &Task) {
     let Some(deadline) = choose(task) else {
@@ -65,10 +73,13 @@ pub(crate) fn make_room(task: &Task) {
         return;
     };
     // A signal ends this too: the one that waits may be the one that was chosen.
-    let _ = GIVEN_BACK.wait_interruptible(Some(deadline), || (CHOSEN.load(Ordering::SeqCst) == 0).then_some(()));
+    let _ = GIVEN_BACK.wait_interruptible(Some(deadline), || {
+        (CHOSEN.load(Ordering::SeqCst) == 0).then_some(())
+    });
 }
 
-/// Ends the heaviest process, unless one is ending. Returns until when to wait for that; `None` if there is nobody.
+/// Ends the heaviest process, unless one is ending. Returns until when to wait for that; `None` if
+/// there is nobody.
 fn choose(task: &Task) -> Option<u64> {
     let mut deadline = DEADLINE.lock();
     let now = now_ns();
@@ -77,8 +88,12 @@ fn choose(task: &Task) -> Option<u64> {
     if *deadline > now && (CHOSEN.load(Ordering::SeqCst) != 0 || free > total / 32) {
         return Some(*deadline);
     }
-    let candidates = processes::select(|_, _| true).into_iter().filter(|process| !process.is_ending());
-    let heaviest = candidates.filter_map(|process| Some((weight(&process, total)?, process))).max_by_key(|(weight, _)| *weight);
+    let candidates = processes::select(|_, _| true)
+        .into_iter()
+        .filter(|process| !process.is_ending());
+    let heaviest = candidates
+        .filter_map(|process| Some((weight(&process, total)?, process)))
+        .max_by_key(|(weight, _)| *weight);
     let (_, victim) = heaviest?;
     *deadline = now + PATIENCE_NS;
     CHOSEN.store(victim.pid(), Ordering::SeqCst);
@@ -89,8 +104,15 @@ fn choose(task: &Task) -> Option<u64> {
 /// Ends a process, in the words that Linux has for it.
 fn end(victim: &Process, task: &Task) {
     let adjustment = |process: &Process| process.oom_adjustment.load(Ordering::Relaxed);
-    log::warn!("{} invoked oom-killer: gfp_mask=0x0(), order=0, oom_score_adj={}", task.name(), adjustment(task.process()));
-    let (stats, [private, shared]) = victim.space().map(|space| (space.stats(), space.resident_by_sharing())).unwrap_or_default();
+    log::warn!(
+        "{} invoked oom-killer: gfp_mask=0x0(), order=0, oom_score_adj={}",
+        task.name(),
+        adjustment(task.process())
+    );
+    let (stats, [private, shared]) = victim
+        .space()
+        .map(|space| (space.stats(), space.resident_by_sharing()))
+        .unwrap_or_default();
     let kib = |bytes: usize| bytes >> 10;
     log::error!(
         "Out of memory: Killed process {} ({}) total-vm:{}kB, anon-rss:{}kB, file-rss:0kB, shmem-rss:{}kB, UID:{} pgtables:{}kB \
@@ -110,7 +132,10 @@ fn end(victim: &Process, task: &Task) {
 
 /// A process has given its memory back.
 pub(crate) fn given_back(process: &Process) {
-    if CHOSEN.compare_exchange(process.pid(), 0, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+    if CHOSEN
+        .compare_exchange(process.pid(), 0, Ordering::SeqCst, Ordering::Relaxed)
+        .is_ok()
+    {
         GIVEN_BACK.wake_all();
     }
 }

@@ -1,11 +1,14 @@
-//! Mounting by descriptors: `fsopen(2)`, `fsconfig(2)`, `fsmount(2)`, `fspick(2)`, `open_tree(2)`, `move_mount(2)`, `mount_setattr(2)`.
+//! Mounting by descriptors: `fsopen(2)`, `fsconfig(2)`, `fsmount(2)`, `fspick(2)`, `open_tree(2)`,
+//! `move_mount(2)`, `mount_setattr(2)`.
 
 use alloc::string::String;
 use alloc::sync::Arc;
 
 use ::task::Mutex;
 use abi::errno::Errno;
-use fs::mount::{self, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_NOSYMFOLLOW, MS_RDONLY, Mount, Namespace, Super};
+use fs::mount::{
+    self, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_NOSYMFOLLOW, MS_RDONLY, Mount, Namespace, Super,
+};
 use fs::{File, FileOps, OpenFlags, Path, ops};
 use linux_raw_sys::general as sys;
 
@@ -54,8 +57,17 @@ impl FileOps for Context {
 }
 
 fn install_context(task: &Task, phase: Phase, cloexec: bool) -> SysResult {
-    let state = State { phase, source: String::new(), options: String::new(), complaint: None };
-    let file = File::anonymous("anon_inode:[fscontext]", Arc::new(Context(Mutex::new(state))), OpenFlags::RDWR);
+    let state = State {
+        phase,
+        source: String::new(),
+        options: String::new(),
+        complaint: None,
+    };
+    let file = File::anonymous(
+        "anon_inode:[fscontext]",
+        Arc::new(Context(Mutex::new(state))),
+        OpenFlags::RDWR,
+    );
     task.files().install(file, cloexec)
 }
 
@@ -72,18 +84,33 @@ pub fn sys_fsopen(task: &Task, kind: usize, flags: u32) -> SysResult {
 /// `fspick(2)`
 pub fn sys_fspick(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysResult {
     may_mount(task)?;
-    if flags & !(sys::FSPICK_CLOEXEC | sys::FSPICK_SYMLINK_NOFOLLOW | sys::FSPICK_NO_AUTOMOUNT | sys::FSPICK_EMPTY_PATH) != 0 {
+    if flags
+        & !(sys::FSPICK_CLOEXEC
+            | sys::FSPICK_SYMLINK_NOFOLLOW
+            | sys::FSPICK_NO_AUTOMOUNT
+            | sys::FSPICK_EMPTY_PATH)
+        != 0
+    {
         return Err(Errno::EINVAL);
     }
     let bit = |ours: u32, theirs: u32| if flags & ours != 0 { theirs } else { 0 };
-    let how = bit(sys::FSPICK_SYMLINK_NOFOLLOW, sys::AT_SYMLINK_NOFOLLOW) | bit(sys::FSPICK_EMPTY_PATH, sys::AT_EMPTY_PATH);
+    let how = bit(sys::FSPICK_SYMLINK_NOFOLLOW, sys::AT_SYMLINK_NOFOLLOW)
+        | bit(sys::FSPICK_EMPTY_PATH, sys::AT_EMPTY_PATH);
     let path = lookup_at(task, dirfd, name, how)?;
     require_top(&path)?;
-    install_context(task, Phase::Changes(path.mount().shown().clone()), flags & sys::FSPICK_CLOEXEC != 0)
+    install_context(
+        task,
+        Phase::Changes(path.mount().shown().clone()),
+        flags & sys::FSPICK_CLOEXEC != 0,
+    )
 }
 
 fn require_top(path: &Path) -> Result<(), Errno> {
-    if Arc::ptr_eq(path.dentry(), path.mount().root()) { Ok(()) } else { Err(Errno::EINVAL) }
+    if Arc::ptr_eq(path.dentry(), path.mount().root()) {
+        Ok(())
+    } else {
+        Err(Errno::EINVAL)
+    }
 }
 
 const SET_FLAG: u32 = 0;
@@ -96,7 +123,14 @@ const RECONFIGURE: u32 = 7;
 const TEXT_MAX: usize = 256;
 
 /// `fsconfig(2)`
-pub fn sys_fsconfig(task: &Task, fd: i32, command: u32, key: usize, value: usize, aux: i32) -> SysResult {
+pub fn sys_fsconfig(
+    task: &Task,
+    fd: i32,
+    command: u32,
+    key: usize,
+    value: usize,
+    aux: i32,
+) -> SysResult {
     if fd < 0 {
         return Err(Errno::EINVAL);
     }
@@ -112,7 +146,9 @@ pub fn sys_fsconfig(task: &Task, fd: i32, command: u32, key: usize, value: usize
     }
     let file = task.file_io(fd)?;
     let context = file.ops_as::<Context>().ok_or(Errno::EINVAL)?;
-    let text = |addr| uaccess::read_cstr(addr, TEXT_MAX).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let text = |addr| {
+        uaccess::read_cstr(addr, TEXT_MAX).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    };
     let key = if key == 0 { String::new() } else { text(key)? };
     let value = if value == 0 { None } else { Some(text(value)?) };
     let mut state = context.0.lock();
@@ -125,15 +161,21 @@ pub fn sys_fsconfig(task: &Task, fd: i32, command: u32, key: usize, value: usize
 }
 
 fn create(task: &Task, state: &mut State) -> Result<(), Errno> {
-    let Phase::Parameters(kind) = state.phase else { return Err(Errno::EBUSY) };
+    let Phase::Parameters(kind) = state.phase else {
+        return Err(Errno::EBUSY);
+    };
     may_mount(task)?;
     let made = file_system(kind.as_bytes(), &core::mem::take(&mut state.options), 0);
-    state.phase = made.as_ref().map_or(Phase::Over, |shown| Phase::Made(shown.clone()));
+    state.phase = made
+        .as_ref()
+        .map_or(Phase::Over, |shown| Phase::Made(shown.clone()));
     made.map(drop)
 }
 
 fn reconfigure(task: &Task, state: &mut State) -> Result<(), Errno> {
-    let Phase::Changes(shown) = state.phase.clone() else { return Err(Errno::EBUSY) };
+    let Phase::Changes(shown) = state.phase.clone() else {
+        return Err(Errno::EBUSY);
+    };
     may_mount(task)?;
     let (options, bits) = common_options(&core::mem::take(&mut state.options), shown.flags());
     shown.reconfigure(bits, &options)
@@ -144,7 +186,9 @@ impl State {
     fn set(&mut self, key: &str, value: Option<String>) -> Result<(), Errno> {
         let known = match &self.phase {
             Phase::Parameters(_) if key == "source" => {
-                let given = value.filter(|_| self.source.is_empty()).ok_or(Errno::EINVAL)?;
+                let given = value
+                    .filter(|_| self.source.is_empty())
+                    .ok_or(Errno::EINVAL)?;
                 self.source = given;
                 return Ok(());
             }
@@ -154,7 +198,9 @@ impl State {
         };
         // Of what all types know only the name counts.
         let common = !key.is_empty() && common_options(key, 0).0.is_empty();
-        let option = value.filter(|_| !common).map_or_else(|| key.into(), |value| alloc::format!("{key}={value}"));
+        let option = value
+            .filter(|_| !common)
+            .map_or_else(|| key.into(), |value| alloc::format!("{key}={value}"));
         if option.contains(',') || known(&option).is_err() {
             self.complaint = Some(alloc::format!("e Unknown parameter '{key}'"));
             return Err(Errno::EINVAL);
@@ -185,11 +231,16 @@ const ATIME: u32 = sys::MOUNT_ATTR__ATIME;
 
 /// The bits of `mount(2)` for attributes, but those of access times.
 fn bits_of(attributes: u32) -> Result<u32, Errno> {
-    let known = ATTRIBUTES.iter().fold(ATIME, |all, (attribute, _)| all | attribute);
+    let known = ATTRIBUTES
+        .iter()
+        .fold(ATIME, |all, (attribute, _)| all | attribute);
     if attributes & !known != 0 {
         return Err(Errno::EINVAL);
     }
-    Ok(ATTRIBUTES.iter().filter(|(attribute, _)| attributes & attribute != 0).fold(0, |bits, (_, bit)| bits | bit))
+    Ok(ATTRIBUTES
+        .iter()
+        .filter(|(attribute, _)| attributes & attribute != 0)
+        .fold(0, |bits, (_, bit)| bits | bit))
 }
 
 /// Those of access times.
@@ -218,7 +269,11 @@ pub fn sys_fsmount(task: &Task, fd: i32, flags: u32, attributes: u32) -> SysResu
             Phase::Changes(_) | Phase::Over => return Err(Errno::EBUSY),
             Phase::Parameters(_) => return Err(Errno::EINVAL),
         };
-        let source = if state.source.is_empty() { "none" } else { &state.source };
+        let source = if state.source.is_empty() {
+            "none"
+        } else {
+            &state.source
+        };
         let space = Namespace::apart(shown.clone(), source, bits);
         state.phase = Phase::Changes(shown);
         space
@@ -226,9 +281,11 @@ pub fn sys_fsmount(task: &Task, fd: i32, flags: u32, attributes: u32) -> SysResu
     install_tree(task, space, flags != 0)
 }
 
-/// A descriptor of a tree that is in no namespace; when it is closed the tree goes, unless it was mounted.
+/// A descriptor of a tree that is in no namespace; when it is closed the tree goes, unless it was
+/// mounted.
 fn install_tree(task: &Task, space: Arc<Namespace>, cloexec: bool) -> SysResult {
-    task.files().install(ops::open_place(space.top(), Some(space)), cloexec)
+    task.files()
+        .install(ops::open_place(space.top(), Some(space)), cloexec)
 }
 
 /// `open_tree(2)`
@@ -236,7 +293,11 @@ pub fn sys_open_tree(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysRes
     const LOOKUP: u32 = sys::AT_EMPTY_PATH | sys::AT_SYMLINK_NOFOLLOW;
     let copies = flags & sys::OPEN_TREE_CLONE != 0;
     let recursive = flags & sys::AT_RECURSIVE != 0;
-    let known = LOOKUP | sys::AT_NO_AUTOMOUNT | sys::AT_RECURSIVE | sys::OPEN_TREE_CLONE | sys::OPEN_TREE_CLOEXEC;
+    let known = LOOKUP
+        | sys::AT_NO_AUTOMOUNT
+        | sys::AT_RECURSIVE
+        | sys::OPEN_TREE_CLONE
+        | sys::OPEN_TREE_CLOEXEC;
     if flags & !known != 0 || recursive && !copies {
         return Err(Errno::EINVAL);
     }
@@ -246,23 +307,58 @@ pub fn sys_open_tree(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysRes
     let path = lookup_at(task, dirfd, name, flags & LOOKUP)?;
     let cloexec = flags & sys::OPEN_TREE_CLOEXEC != 0;
     if copies {
-        return install_tree(task, mount::copy_tree(&task.fs().namespace(), &path, recursive)?, cloexec);
+        return install_tree(
+            task,
+            mount::copy_tree(&task.fs().namespace(), &path, recursive)?,
+            cloexec,
+        );
     }
     task.files().install(ops::open_place(path, None), cloexec)
 }
 
 /// `move_mount(2)`
-pub fn sys_move_mount(task: &Task, from_fd: i32, from: usize, to_fd: i32, to: usize, flags: u32) -> SysResult {
+pub fn sys_move_mount(
+    task: &Task,
+    from_fd: i32,
+    from: usize,
+    to_fd: i32,
+    to: usize,
+    flags: u32,
+) -> SysResult {
     may_mount(task)?;
     if flags & !sys::MOVE_MOUNT__MASK != 0 {
         return Err(Errno::EINVAL);
     }
     let lookup = |fd, name, links: u32, empty: u32| {
-        let nofollow = if flags & links != 0 { 0 } else { sys::AT_SYMLINK_NOFOLLOW };
-        lookup_at(task, fd, name, nofollow | if flags & empty != 0 { sys::AT_EMPTY_PATH } else { 0 })
+        let nofollow = if flags & links != 0 {
+            0
+        } else {
+            sys::AT_SYMLINK_NOFOLLOW
+        };
+        lookup_at(
+            task,
+            fd,
+            name,
+            nofollow
+                | if flags & empty != 0 {
+                    sys::AT_EMPTY_PATH
+                } else {
+                    0
+                },
+        )
     };
-    let source = lookup(from_fd, from, sys::MOVE_MOUNT_F_SYMLINKS, sys::MOVE_MOUNT_F_EMPTY_PATH)?;
-    let target = lookup(to_fd, to, sys::MOVE_MOUNT_T_SYMLINKS, sys::MOVE_MOUNT_T_EMPTY_PATH)?;
+    let source = lookup(
+        from_fd,
+        from,
+        sys::MOVE_MOUNT_F_SYMLINKS,
+        sys::MOVE_MOUNT_F_EMPTY_PATH,
+    )?;
+    let target = lookup(
+        to_fd,
+        to,
+        sys::MOVE_MOUNT_T_SYMLINKS,
+        sys::MOVE_MOUNT_T_EMPTY_PATH,
+    )?;
     let space = task.fs().namespace();
     if flags & sys::MOVE_MOUNT_SET_GROUP != 0 {
         return mount::copy_sharing(&space, &source, &target).map(|()| 0);
@@ -270,13 +366,23 @@ pub fn sys_move_mount(task: &Task, from_fd: i32, from: usize, to_fd: i32, to: us
     mount::move_mount(&space, &source, &target).map(|()| 0)
 }
 
-/// `struct mount_attr`: what is set and cleared, how the mount shares, and a namespace of users, of which there is one.
+/// `struct mount_attr`: what is set and cleared, how the mount shares, and a namespace of users, of
+/// which there is one.
 type Attributes = [u64; 4];
 
 /// `mount_setattr(2)`
-pub fn sys_mount_setattr(task: &Task, dirfd: i32, name: usize, flags: u32, from: usize, size: usize) -> SysResult {
+pub fn sys_mount_setattr(
+    task: &Task,
+    dirfd: i32,
+    name: usize,
+    flags: u32,
+    from: usize,
+    size: usize,
+) -> SysResult {
     const LOOKUP: u32 = sys::AT_EMPTY_PATH | sys::AT_SYMLINK_NOFOLLOW;
-    if flags & !(LOOKUP | sys::AT_RECURSIVE | sys::AT_NO_AUTOMOUNT) != 0 || size < size_of::<Attributes>() {
+    if flags & !(LOOKUP | sys::AT_RECURSIVE | sys::AT_NO_AUTOMOUNT) != 0
+        || size < size_of::<Attributes>()
+    {
         return Err(Errno::EINVAL);
     }
     if size > 4096 {
@@ -285,17 +391,30 @@ pub fn sys_mount_setattr(task: &Task, dirfd: i32, name: usize, flags: u32, from:
     may_mount(task)?;
     let mut bytes = alloc::vec![0; size];
     uaccess::read_bytes(from, &mut bytes)?;
-    if bytes[size_of::<Attributes>()..].iter().any(|byte| *byte != 0) {
+    if bytes[size_of::<Attributes>()..]
+        .iter()
+        .any(|byte| *byte != 0)
+    {
         return Err(Errno::E2BIG);
     }
-    let word = |at: usize| bytes.as_chunks::<8>().0.get(at).map_or(0, |word| u64::from_le_bytes(*word));
+    let word = |at: usize| {
+        bytes
+            .as_chunks::<8>()
+            .0
+            .get(at)
+            .map_or(0, |word| u64::from_le_bytes(*word))
+    };
     let [set, clear, sharing] = [word(0), word(1), word(2)];
     if set | clear | sharing == 0 {
         return Ok(0);
     }
     let narrow = |word: u64| u32::try_from(word).map_err(|_| Errno::EINVAL);
     let (set, clear) = (narrow(set)?, narrow(clear)?);
-    let sharing = if sharing == 0 { None } else { Some(propagation(narrow(sharing)?)?) };
+    let sharing = if sharing == 0 {
+        None
+    } else {
+        Some(propagation(narrow(sharing)?)?)
+    };
     let (set_bits, mut clear_bits) = (bits_of(set)?, bits_of(clear)?);
     let mut times = 0;
     if clear & ATIME != 0 {
@@ -310,7 +429,11 @@ pub fn sys_mount_setattr(task: &Task, dirfd: i32, name: usize, flags: u32, from:
     let path = lookup_at(task, dirfd, name, flags & LOOKUP)?;
     require_top(&path)?;
     let recursive = flags & sys::AT_RECURSIVE != 0;
-    let mounts = if recursive { path.mount().subtree() } else { alloc::vec![path.mount().clone()] };
+    let mounts = if recursive {
+        path.mount().subtree()
+    } else {
+        alloc::vec![path.mount().clone()]
+    };
     change_flags(&mounts, |old| old & !clear_bits | set_bits | times)?;
     if let Some(how) = sharing {
         mount::set_propagation(&path, how, recursive)?;

@@ -28,14 +28,18 @@ const MS_MGC_MSK: u32 = 0xffff_0000;
 const MS_NOUSER: u32 = 1 << 31;
 const PROPAGATION: u32 = sys::MS_PRIVATE | sys::MS_SHARED | sys::MS_SLAVE | sys::MS_UNBINDABLE;
 
-/// A file system of a type, with the options of its own, and the bits that are so for all its mounts.
+/// A file system of a type, with the options of its own, and the bits that are so for all its
+/// mounts.
 pub(crate) fn file_system(kind: &[u8], options: &str, bits: u32) -> Result<Arc<Super>, Errno> {
     static PROC: Once<Arc<fs::pseudo::PseudoFs>> = Once::new();
     static CGROUP: Once<Arc<fs::pseudo::PseudoFs>> = Once::new();
     static SYS: Once<Arc<fs::pseudo::PseudoFs>> = Once::new();
     let (options, bits) = common_options(options, bits);
     let fs: Arc<dyn FileSystem> = match kind {
-        b"tmpfs" => RamFs::with("tmpfs", Options::of_tmpfs(mem::stats().total).with(&options)?),
+        b"tmpfs" => RamFs::with(
+            "tmpfs",
+            Options::of_tmpfs(mem::stats().total).with(&options)?,
+        ),
         b"ramfs" => RamFs::with("ramfs", Options::unlimited(mode_of(&options)?)),
         b"proc" => PROC.call_once(procfs::new).clone(),
         b"sysfs" => SYS.call_once(sysfs::new).clone(),
@@ -51,27 +55,58 @@ pub(crate) fn file_system(kind: &[u8], options: &str, bits: u32) -> Result<Arc<S
 
 /// `ramfs` knows one option and does not mind others.
 fn mode_of(options: &str) -> Result<u32, Errno> {
-    let mode = options.split(',').filter_map(|option| option.strip_prefix("mode=")).next_back();
-    mode.map_or(Ok(0o755), |mode| u32::from_str_radix(mode, 8).map(|mode| mode & 0o7777).map_err(|_| Errno::EINVAL))
+    let mode = options
+        .split(',')
+        .filter_map(|option| option.strip_prefix("mode="))
+        .next_back();
+    mode.map_or(Ok(0o755), |mode| {
+        u32::from_str_radix(mode, 8)
+            .map(|mode| mode & 0o7777)
+            .map_err(|_| Errno::EINVAL)
+    })
 }
 
-/// Checks the options of a file system's type. Beside those of `tmpfs` and `ramfs` they change nothing: there is one of each.
+/// Checks the options of a file system's type. Beside those of `tmpfs` and `ramfs` they change
+/// nothing: there is one of each.
 pub(crate) fn check_options(kind: &[u8], options: &str) -> Result<(), Errno> {
     match kind {
-        b"tmpfs" => return Options::of_tmpfs(mem::stats().total).with(options).map(drop),
+        b"tmpfs" => {
+            return Options::of_tmpfs(mem::stats().total)
+                .with(options)
+                .map(drop);
+        }
         b"ramfs" => return mode_of(options).map(drop),
         _ => {}
     }
     let known: &[&str] = match kind {
         b"proc" => &["hidepid=", "gid=", "subset="],
         b"devpts" => &["uid=", "gid=", "mode=", "ptmxmode=", "max=", "newinstance"],
-        b"cgroup2" => &["nsdelegate", "favordynmods", "memory_localevents", "memory_recursiveprot"],
+        b"cgroup2" => &[
+            "nsdelegate",
+            "favordynmods",
+            "memory_localevents",
+            "memory_recursiveprot",
+        ],
         b"devtmpfs" => &["size=", "nr_inodes=", "nr_blocks=", "mode=", "inode64"],
         _ => &[],
     };
-    let knows =
-        |option: &str| known.iter().any(|name| if name.ends_with('=') { option.starts_with(name) } else { option == *name });
-    if options.split(',').all(|option| option.is_empty() || knows(option)) { Ok(()) } else { Err(Errno::EINVAL) }
+    let knows = |option: &str| {
+        known.iter().any(|name| {
+            if name.ends_with('=') {
+                option.starts_with(name)
+            } else {
+                option == *name
+            }
+        })
+    };
+    if options
+        .split(',')
+        .all(|option| option.is_empty() || knows(option))
+    {
+        Ok(())
+    } else {
+        Err(Errno::EINVAL)
+    }
 }
 
 /// Takes the options that every file system knows, which stand for bits, out of a text.
@@ -118,7 +153,8 @@ pub(crate) fn propagation(bits: u32) -> Result<Propagation, Errno> {
     })
 }
 
-/// Other bits or options for the file system of a mount, or, with `MS_BIND`, bits for the mount alone.
+/// Other bits or options for the file system of a mount, or, with `MS_BIND`, bits for the mount
+/// alone.
 fn remount(space: &Namespace, point: &Path, bits: u32, options: &str) -> Result<(), Errno> {
     let mount = point.mount();
     if !Arc::ptr_eq(point.dentry(), mount.root()) || !space.holds(mount) {
@@ -134,7 +170,14 @@ fn remount(space: &Namespace, point: &Path, bits: u32, options: &str) -> Result<
 }
 
 /// `mount(2)`
-pub fn sys_mount(task: &Task, source: usize, target: usize, kind: usize, flags: usize, data: usize) -> SysResult {
+pub fn sys_mount(
+    task: &Task,
+    source: usize,
+    target: usize,
+    kind: usize,
+    flags: usize,
+    data: usize,
+) -> SysResult {
     let (kind, source) = (optional_name(kind)?, optional_name(source)?);
     let options = optional_text(data)?;
     let mut bits = flags as u32;
@@ -149,8 +192,12 @@ pub fn sys_mount(task: &Task, source: usize, target: usize, kind: usize, flags: 
     let space = task.fs().namespace();
     // What is found by the source's name, for which it has to be one.
     let from = || {
-        let name = source.as_deref().filter(|name| !name.is_empty()).ok_or(Errno::EINVAL)?;
-        task.walk(&task.fs_cred()).lookup(name, LookupFlags::empty())
+        let name = source
+            .as_deref()
+            .filter(|name| !name.is_empty())
+            .ok_or(Errno::EINVAL)?;
+        task.walk(&task.fs_cred())
+            .lookup(name, LookupFlags::empty())
     };
     if bits & sys::MS_REMOUNT != 0 {
         remount(&space, &point, bits, &options)?;
@@ -162,7 +209,10 @@ pub fn sys_mount(task: &Task, source: usize, target: usize, kind: usize, flags: 
         mount::move_mount(&space, &from()?, &point)?;
     } else {
         let shown = file_system(&kind.ok_or(Errno::EINVAL)?, &options, bits)?;
-        let source = source.map_or_else(|| String::from("none"), |source| String::from_utf8_lossy(&source).into_owned());
+        let source = source.map_or_else(
+            || String::from("none"),
+            |source| String::from_utf8_lossy(&source).into_owned(),
+        );
         mount::mount(&space, shown, &point, &source, bits)?;
     }
     Ok(0)
@@ -173,17 +223,31 @@ pub fn sys_mount(task: &Task, source: usize, target: usize, kind: usize, flags: 
 /// # Errors
 /// `EFAULT`, `EINVAL`.
 pub(crate) fn read_text(addr: usize) -> Result<Vec<u8>, Errno> {
-    uaccess::read_cstr(addr, fs::PATH_MAX).map_err(|error| if error == Errno::ENAMETOOLONG { Errno::EINVAL } else { error })
+    uaccess::read_cstr(addr, fs::PATH_MAX).map_err(|error| {
+        if error == Errno::ENAMETOOLONG {
+            Errno::EINVAL
+        } else {
+            error
+        }
+    })
 }
 
 fn optional_name(addr: usize) -> Result<Option<Vec<u8>>, Errno> {
-    if addr == 0 { Ok(None) } else { read_text(addr).map(Some) }
+    if addr == 0 {
+        Ok(None)
+    } else {
+        read_text(addr).map(Some)
+    }
 }
 
 /// `umount2(2)`
 pub fn sys_umount2(task: &Task, target: usize, flags: u32) -> SysResult {
     let how = UnmountFlags::from_bits(flags & !sys::UMOUNT_NOFOLLOW).ok_or(Errno::EINVAL)?;
-    let follows = if flags & sys::UMOUNT_NOFOLLOW != 0 { LookupFlags::NOFOLLOW } else { LookupFlags::empty() };
+    let follows = if flags & sys::UMOUNT_NOFOLLOW != 0 {
+        LookupFlags::NOFOLLOW
+    } else {
+        LookupFlags::empty()
+    };
     let mut name = Name::new();
     let top = {
         let cred = task.fs_cred();
@@ -201,7 +265,11 @@ pub fn sys_pivot_root(task: &Task, new: usize, put: usize) -> SysResult {
     may_mount(task)?;
     let directory = |name| {
         let path = lookup_at(task, sys::AT_FDCWD, name, 0)?;
-        if path.dentry().kind() == FileType::Directory { Ok(path) } else { Err(Errno::ENOTDIR) }
+        if path.dentry().kind() == FileType::Directory {
+            Ok(path)
+        } else {
+            Err(Errno::ENOTDIR)
+        }
     };
     let (new, put) = (directory(new)?, directory(put)?);
     let fs = task.fs();
@@ -225,7 +293,10 @@ pub fn sys_sysfs(_: &Task, option: u32, argument: usize, buf: usize) -> SysResul
             if name.is_empty() {
                 return Err(Errno::ENOENT);
             }
-            TYPES.iter().position(|t| t.as_bytes() == name).ok_or(Errno::EINVAL)
+            TYPES
+                .iter()
+                .position(|t| t.as_bytes() == name)
+                .ok_or(Errno::EINVAL)
         }
         2 => {
             let name = TYPES.get(argument).ok_or(Errno::EINVAL)?;

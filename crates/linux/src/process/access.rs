@@ -13,5 +13,13 @@ use crate::process::Process;
 /// `EPERM`.
 pub(crate) fn check_trace_access(task: &Task, process: &Arc<Process>) -> Result<(), Errno> {
     let own = Arc::ptr_eq(process, task.process());
-    if own || task.cred().may_trace(&process.credentials(), process.is_dumpable()) { Ok(()) } else { Err(Errno::EPERM) }
+    if own
+        || task
+            .cred()
+            .may_trace(&process.credentials(), process.is_dumpable())
+    {
+        Ok(())
+    } else {
+        Err(Errno::EPERM)
+    }
 }

@@ -17,16 +17,23 @@ pub(crate) fn note_end(process: &Process) {
     ENDED_USER_NS.fetch_add(process.ended_usage.lock().user_ns, Ordering::Relaxed);
 }
 
-/// Time that all programs there are and were had in user mode, nanoseconds. One that ends at this moment may be missing.
+/// Time that all programs there are and were had in user mode, nanoseconds. One that ends at this
+/// moment may be missing.
 pub(crate) fn user_of_all() -> u64 {
     let living = processes::select(|_, node| node.process.space().is_some());
-    living.iter().map(|process| process.usage().user_ns).sum::<u64>() + ENDED_USER_NS.load(Ordering::Relaxed)
+    living
+        .iter()
+        .map(|process| process.usage().user_ns)
+        .sum::<u64>()
+        + ENDED_USER_NS.load(Ordering::Relaxed)
 }
 
 impl Task {
     /// What this thread has used.
     pub(crate) fn usage(&self) -> Usage {
-        let Some(thread) = self.started() else { return Usage::default() };
+        let Some(thread) = self.started() else {
+            return Usage::default();
+        };
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut told = self.told_times.lock();
         *told = told.next(thread.cpu_time_ns(), thread.kernel_time_ns());

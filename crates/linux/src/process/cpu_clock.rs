@@ -1,4 +1,5 @@
-//! Clocks that show how much processor time a process or thread has used (`CLOCK_PROCESS_CPUTIME_ID`).
+//! Clocks that show how much processor time a process or thread has used
+//! (`CLOCK_PROCESS_CPUTIME_ID`).
 
 use alloc::sync::{Arc, Weak};
 
@@ -25,11 +26,17 @@ pub(crate) enum CpuClockOf {
 impl CpuClock {
     /// That of a process.
     pub(crate) fn of_process(process: &Arc<Process>, user_only: bool) -> Self {
-        Self { of: CpuClockOf::Process(Arc::downgrade(process)), user_only }
+        Self {
+            of: CpuClockOf::Process(Arc::downgrade(process)),
+            user_only,
+        }
     }
 
     pub(crate) fn of_thread(task: &Arc<Task>, user_only: bool) -> Self {
-        Self { of: CpuClockOf::Thread(Arc::downgrade(task)), user_only }
+        Self {
+            of: CpuClockOf::Thread(Arc::downgrade(task)),
+            user_only,
+        }
     }
 
     /// The clock that a number names; `None` if it names one of another kind.
@@ -37,13 +44,16 @@ impl CpuClock {
     /// # Errors
     /// `EINVAL` if there is no such process or thread.
     pub(crate) fn named(task: &Task, clock: i32) -> Result<Option<Self>, Errno> {
-        /// Low bits of a negative number; all of them set is no clock of this kind, 1 is that of user mode.
+        /// Low bits of a negative number; all of them set is no clock of this kind, 1 is that of
+        /// user mode.
         const KIND: i32 = 3;
         const USER: i32 = 1;
         const OF_THREAD: i32 = 4;
         let own = || crate::current_task().ok_or(Errno::EINVAL);
         match clock.cast_unsigned() {
-            sys::CLOCK_PROCESS_CPUTIME_ID => return Ok(Some(Self::of_process(task.process(), false))),
+            sys::CLOCK_PROCESS_CPUTIME_ID => {
+                return Ok(Some(Self::of_process(task.process(), false)));
+            }
             sys::CLOCK_THREAD_CPUTIME_ID => return Ok(Some(Self::of_thread(&own()?, false))),
             _ if clock >= 0 => return Ok(None),
             _ => {}
@@ -56,7 +66,9 @@ impl CpuClock {
             (true, 0) => own().map(|own| Some(Self::of_thread(&own, user_only))),
             (false, 0) => Ok(Some(Self::of_process(task.process(), user_only))),
             (true, tid) => {
-                let other = process_table::find_task(tid).filter(|t| t.pid() == task.pid()).ok_or(Errno::EINVAL)?;
+                let other = process_table::find_task(tid)
+                    .filter(|t| t.pid() == task.pid())
+                    .ok_or(Errno::EINVAL)?;
                 Ok(Some(Self::of_thread(&other, user_only)))
             }
             (false, pid) => {
@@ -78,6 +90,10 @@ impl CpuClock {
             CpuClockOf::Thread(task) => task.upgrade().map(|task| task.usage()),
         };
         let usage = usage.unwrap_or_default();
-        if self.user_only { usage.user_ns } else { usage.total_ns() }
+        if self.user_only {
+            usage.user_ns
+        } else {
+            usage.total_ns()
+        }
     }
 }

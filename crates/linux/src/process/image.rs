@@ -20,7 +20,8 @@ pub(crate) struct Image {
     pub(crate) env: Range<usize>,
     /// Its auxiliary vector.
     pub(crate) aux: Arc<[u8]>,
-    /// Where its code and its data are, the first byte and the one behind the last, and where its stack began: for who asks only.
+    /// Where its code and its data are, the first byte and the one behind the last, and where its
+    /// stack began: for who asks only.
     pub(crate) code: Range<usize>,
     pub(crate) data: Range<usize>,
     pub(crate) stack: usize,
@@ -33,11 +34,31 @@ pub(crate) struct Image {
 pub(crate) fn layout_of(process: &Process) -> Result<Layout, Errno> {
     let heap = process.memory()?.heap();
     let image = process.image.lock();
-    let [start_code, end_code, start_data, end_data, start_brk, brk, start_stack] =
-        [image.code.start, image.code.end, image.data.start, image.data.end, heap.start, heap.end, image.stack]
-            .map(|at| at as u64);
-    let [arg_start, arg_end, env_start, env_end] =
-        [image.args.start, image.args.end, image.env.start, image.env.end].map(|at| at as u64);
+    let [
+        start_code,
+        end_code,
+        start_data,
+        end_data,
+        start_brk,
+        brk,
+        start_stack,
+    ] = [
+        image.code.start,
+        image.code.end,
+        image.data.start,
+        image.data.end,
+        heap.start,
+        heap.end,
+        image.stack,
+    ]
+    .map(|at| at as u64);
+    let [arg_start, arg_end, env_start, env_end] = [
+        image.args.start,
+        image.args.end,
+        image.env.start,
+        image.env.end,
+    ]
+    .map(|at| at as u64);
     Ok(Layout {
         start_code,
         end_code,

@@ -3,14 +3,17 @@
 //! # Lock order
 //! From the outside in; whoever holds one may take those that come later:
 //!
-//! 1. the futex buckets (crate `futex`), or the table of locks with priority inheritance (`futex::pi`);
+//! 1. the futex buckets (crate `futex`), or the table of locks with priority inheritance
+//!    (`futex::pi`);
 //! 2. the process table (`process_table::TABLE`);
 //! 3. of a process: `tasks`, then `actions`, then `pending`;
-//! 4. of a task: `schedule`, `lent`; `signals`, then the small ones (`files`, `fs`, `cred`, `name`), which are held for a copy only;
+//! 4. of a task: `schedule`, `lent`; `signals`, then the small ones (`files`, `fs`, `cred`,
+//!    `name`), which are held for a copy only;
 //! 5. the queue of timers (`state::timer_queue`).
 //!
-//! None of 2 to 5 is held while user memory is touched, while a file is closed, or while a thread sleeps for something else than a
-//! lock. A futex bucket, or that table, is held while words are read and changed, and so comes before the locks of address spaces and files. Interrupting and
+//! None of 2 to 5 is held while user memory is touched, while a file is closed, or while a thread
+//! sleeps for something else than a lock. A futex bucket, or that table, is held while words are
+//! read and changed, and so comes before the locks of address spaces and files. Interrupting and
 //! waking threads is allowed under all of them.
 
 pub(crate) mod access;
@@ -202,7 +205,8 @@ impl Process {
 
     /// Takes over whether system calls are recorded at the moment.
     pub(crate) fn follow_recording(&self) {
-        self.recorded.store(guard::trace::wants(Kind::CallBegin), Ordering::Relaxed);
+        self.recorded
+            .store(guard::trace::wants(Kind::CallBegin), Ordering::Relaxed);
     }
 
     /// Its memory; `None` once it has ended.
@@ -318,12 +322,16 @@ impl Process {
         self.end(signal);
     }
 
-    /// Leaves `task` as its only thread, under the process's number. `EAGAIN` if somebody else was first.
+    /// Leaves `task` as its only thread, under the process's number. `EAGAIN` if somebody else was
+    /// first.
     ///
     /// `renamed` is called if it has got another number than it had.
     pub(crate) fn become_single(&self, task: &Task, renamed: impl FnOnce()) -> Result<(), Errno> {
         let (mine, zero) = (task.tid(), 0);
-        let won = self.exec_by.compare_exchange(zero, mine, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        let won = self
+            .exec_by
+            .compare_exchange(zero, mine, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok();
         if !won || self.ending.load(Ordering::SeqCst) {
             if won {
                 self.exec_by.store(0, Ordering::SeqCst);
@@ -356,7 +364,8 @@ impl Process {
             return;
         }
         let count = (self.stops.load(Ordering::Relaxed) >> 8) + 1;
-        self.stops.store(count << 8 | signal.cast_unsigned(), Ordering::SeqCst);
+        self.stops
+            .store(count << 8 | signal.cast_unsigned(), Ordering::SeqCst);
         if self.stopped.swap(true, Ordering::SeqCst) {
             return;
         }
@@ -391,7 +400,9 @@ impl Process {
     /// Keeps one of its threads while it is stopped, until somebody traces that.
     pub(crate) fn wait_while_stopped(&self, task: &Task) {
         if self.is_stopped() {
-            self.resumed.wait(|| (!self.is_stopped() || task.must_end() || task.is_ptraced()).then_some(()));
+            self.resumed.wait(|| {
+                (!self.is_stopped() || task.must_end() || task.is_ptraced()).then_some(())
+            });
         }
     }
 
@@ -431,7 +442,11 @@ impl Process {
     /// The file it runs.
     #[must_use]
     pub fn executable(&self) -> Option<Path> {
-        self.image.lock().executable.as_ref().map(|running| running.path().clone())
+        self.image
+            .lock()
+            .executable
+            .as_ref()
+            .map(|running| running.path().clone())
     }
 
     /// Root, working directory and mask of its first thread.
@@ -449,7 +464,8 @@ impl Process {
     /// Its name (`comm`).
     #[must_use]
     pub fn name(&self) -> String {
-        self.first_task().map_or_else(|| self.name.lock().clone(), |task| task.name())
+        self.first_task()
+            .map_or_else(|| self.name.lock().clone(), |task| task.name())
     }
 
     /// Changes its name.
@@ -460,14 +476,33 @@ impl Process {
     }
 }
 
-/// Tells a parent what happened to its child: `SIGCHLD` if it wants to know, and whoever waits looks again.
-pub(crate) fn notify_parent(parent: Option<Arc<Process>>, child: &Arc<Process>, code: i32, status: i32) {
+/// Tells a parent what happened to its child: `SIGCHLD` if it wants to know, and whoever waits
+/// looks again.
+pub(crate) fn notify_parent(
+    parent: Option<Arc<Process>>,
+    child: &Arc<Process>,
+    code: i32,
+    status: i32,
+) {
     let Some(parent) = parent else { return };
     let ended = !matches!(code.cast_unsigned(), sys::CLD_STOPPED | sys::CLD_CONTINUED);
-    let signo = if ended { child.exit_signal() } else { sys::SIGCHLD as i32 };
+    let signo = if ended {
+        child.exit_signal()
+    } else {
+        sys::SIGCHLD as i32
+    };
     let told = (1..=siginfo::COUNT).contains(&signo);
-    if told && !send_signal::is_spared(&parent, signo) && (ended || parent.actions().wants_child_stops()) {
-        let mut info = SigInfo::child(code, child.pid(), child.credentials().user.real, status, child.cpu_ns() / 10_000_000);
+    if told
+        && !send_signal::is_spared(&parent, signo)
+        && (ended || parent.actions().wants_child_stops())
+    {
+        let mut info = SigInfo::child(
+            code,
+            child.pid(),
+            child.credentials().user.real,
+            status,
+            child.cpu_ns() / 10_000_000,
+        );
         info.signo = signo;
         send_signal::send(&parent, info);
     }
@@ -478,13 +513,23 @@ pub(crate) fn notify_parent(parent: Option<Arc<Process>>, child: &Arc<Process>, 
 pub(crate) fn signal_broken_pipe(task: &Task) {
     send_signal::send_task(
         task,
-        SigInfo::from_process(sys::SIGPIPE as i32, sys::SI_USER as i32, task.pid(), task.cred().user.real),
+        SigInfo::from_process(
+            sys::SIGPIPE as i32,
+            sys::SI_USER as i32,
+            task.pid(),
+            task.cred().user.real,
+        ),
     );
 }
 
 /// For messages about a process that is ended by the kernel.
 pub(crate) fn log_end(process: &Process, signal: i32, why: core::fmt::Arguments<'_>) {
-    log::warn!("process {} ({}) ends by {}: {why}", process.pid(), process.name(), siginfo::name(signal));
+    log::warn!(
+        "process {} ({}) ends by {}: {why}",
+        process.pid(),
+        process.name(),
+        siginfo::name(signal)
+    );
 }
 
 /// How a wait status is told in `siginfo`: code and value.

@@ -16,12 +16,13 @@ pub(crate) const MMAP_PAGE_ZERO: u32 = 0x010_0000;
 /// Memory is laid out from below.
 pub(crate) const ADDR_COMPAT_LAYOUT: u32 = 0x020_0000;
 /// Those that a program with more power than its caller does not keep.
-pub(crate) const CLEARED_WITH_POWER: u32 = ADDR_NO_RANDOMIZE | ADDR_COMPAT_LAYOUT | MMAP_PAGE_ZERO | READ_IMPLIES_EXEC;
+pub(crate) const CLEARED_WITH_POWER: u32 =
+    ADDR_NO_RANDOMIZE | ADDR_COMPAT_LAYOUT | MMAP_PAGE_ZERO | READ_IMPLIES_EXEC;
 /// Whether a bit of the caller's personality is set.
 pub(crate) fn persona_has(task: &Task, bit: u32) -> bool {
     task.process().persona.load(Ordering::Relaxed) & bit != 0
 }
 
-/// `/proc/sys/kernel/randomize_va_space`: 0, programs are where they always are; 1, all is at random addresses but the heap, which
-/// follows the program; 2, the heap too.
+/// `/proc/sys/kernel/randomize_va_space`: 0, programs are where they always are; 1, all is at
+/// random addresses but the heap, which follows the program; 2, the heap too.
 pub(crate) static RANDOMIZE: AtomicU8 = AtomicU8::new(2);

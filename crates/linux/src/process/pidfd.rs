@@ -20,14 +20,29 @@ impl FileOps for PidFd {
         if let Some(table) = table {
             table.watch(&self.process.has_ended);
         }
-        if process_table::has_ended(&self.process) { Events::READABLE } else { Events::empty() }
+        if process_table::has_ended(&self.process) {
+            Events::READABLE
+        } else {
+            Events::empty()
+        }
     }
 }
 
 /// A new descriptor of `process`.
 pub(crate) fn open(process: Arc<Process>, nonblocking: bool) -> Arc<File> {
-    let flags = if nonblocking { OpenFlags::RDWR | OpenFlags::NONBLOCK } else { OpenFlags::RDWR };
-    File::anonymous("anon_inode:[pidfd]", Arc::new(PidFd { _counted: census::PidFd::default(), process }), flags)
+    let flags = if nonblocking {
+        OpenFlags::RDWR | OpenFlags::NONBLOCK
+    } else {
+        OpenFlags::RDWR
+    };
+    File::anonymous(
+        "anon_inode:[pidfd]",
+        Arc::new(PidFd {
+            _counted: census::PidFd::default(),
+            process,
+        }),
+        flags,
+    )
 }
 
 /// The process that a descriptor means, and whether waiting for it must not block.

@@ -1,4 +1,5 @@
-//! Which processes there are, and how they are related: parents, groups, sessions, and what parents have not been told yet.
+//! Which processes there are, and how they are related: parents, groups, sessions, and what parents
+//! have not been told yet.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -52,7 +53,11 @@ pub(crate) struct Table {
 }
 
 /// The one table.
-pub(crate) static TABLE: Mutex<Table> = Mutex::new(Table { nodes: BTreeMap::new(), tasks: BTreeMap::new(), last: 0 });
+pub(crate) static TABLE: Mutex<Table> = Mutex::new(Table {
+    nodes: BTreeMap::new(),
+    tasks: BTreeMap::new(),
+    last: 0,
+});
 
 impl Table {
     pub(crate) fn node(&self, pid: i32) -> Option<&Node> {
@@ -61,7 +66,8 @@ impl Table {
 
     /// The process that a number means, which may be any of its threads'.
     pub(crate) fn node_of_any(&self, number: i32) -> Option<&Node> {
-        self.node(number).or_else(|| self.node(self.tasks.get(&number)?.upgrade()?.pid()))
+        self.node(number)
+            .or_else(|| self.node(self.tasks.get(&number)?.upgrade()?.pid()))
     }
 
     pub(crate) fn node_mut(&mut self, pid: i32) -> Option<&mut Node> {
@@ -72,12 +78,19 @@ impl Table {
     fn is_free(&self, number: i32) -> bool {
         !self.nodes.contains_key(&number)
             && !self.tasks.contains_key(&number)
-            && !self.nodes.values().any(|n| n.group == number || n.session == number)
+            && !self
+                .nodes
+                .values()
+                .any(|n| n.group == number || n.session == number)
     }
 
     fn allocate(&mut self) -> Option<i32> {
         for _ in 0..LAST_NUMBER {
-            self.last = if self.last == LAST_NUMBER { FIRST_RECYCLED } else { self.last + 1 };
+            self.last = if self.last == LAST_NUMBER {
+                FIRST_RECYCLED
+            } else {
+                self.last + 1
+            };
             // Before the numbers have come round once, none can be taken.
             if self.is_free(self.last) {
                 return Some(self.last);
@@ -91,7 +104,10 @@ impl Table {
     }
 
     pub(crate) fn session_of(&self, group: i32) -> Option<i32> {
-        self.nodes.values().find(|n| n.group == group).map(|n| n.session)
+        self.nodes
+            .values()
+            .find(|n| n.group == group)
+            .map(|n| n.session)
     }
 
     /// Whether no member of a group has a parent in another group of the same session.
@@ -100,14 +116,21 @@ impl Table {
             .nodes
             .values()
             .filter(|n| n.group == group && n.ended.is_none())
-            .any(|n| self.nodes.get(&n.parent()).is_some_and(|parent| parent.group != group && parent.session == n.session))
+            .any(|n| {
+                self.nodes
+                    .get(&n.parent())
+                    .is_some_and(|parent| parent.group != group && parent.session == n.session)
+            })
     }
 
     fn has_stopped(&self, group: i32) -> bool {
-        self.nodes.values().any(|n| n.group == group && n.ended.is_none() && n.process.is_stopped())
+        self.nodes
+            .values()
+            .any(|n| n.group == group && n.ended.is_none() && n.process.is_stopped())
     }
 
-    /// Who gets the children of an ended process: the nearest living ancestor, `parent` or above, that asked for it, or process 1.
+    /// Who gets the children of an ended process: the nearest living ancestor, `parent` or above,
+    /// that asked for it, or process 1.
     fn heir(&self, parent: i32) -> i32 {
         let mut pid = parent;
         while let Some(node) = self.nodes.get(&pid) {
@@ -142,7 +165,11 @@ pub(crate) fn claim(number: i32) -> Result<i32, Errno> {
     if !(1..=LAST_NUMBER).contains(&number) {
         return Err(Errno::EINVAL);
     }
-    if TABLE.lock().is_free(number) { Ok(number) } else { Err(Errno::EEXIST) }
+    if TABLE.lock().is_free(number) {
+        Ok(number)
+    } else {
+        Err(Errno::EEXIST)
+    }
 }
 
 /// Enters a new process as a child of `parent`, in whose group and session it is. 0 for none.
@@ -193,14 +220,20 @@ pub(crate) fn rename_task(task: &Task, pid: i32) {
         table.tasks.insert(pid, entry);
     }
     task.set_tid(pid);
-    task.thread().set_numbers(pid.cast_unsigned(), pid.cast_unsigned());
+    task.thread()
+        .set_numbers(pid.cast_unsigned(), pid.cast_unsigned());
 }
 
-/// How many processes and how many threads there are, and how many children are listed with their parents.
+/// How many processes and how many threads there are, and how many children are listed with their
+/// parents.
 pub(crate) fn counts() -> [u64; 3] {
     let table = TABLE.lock();
     let children: usize = table.nodes.values().map(|node| node.children.len()).sum();
-    [table.nodes.len() as u64, table.tasks.len() as u64, children as u64]
+    [
+        table.nodes.len() as u64,
+        table.tasks.len() as u64,
+        children as u64,
+    ]
 }
 
 /// The process with this number, living or not waited for yet.
@@ -212,7 +245,10 @@ pub fn find(pid: i32) -> Option<Arc<Process>> {
 /// Whether a process has ended, waited for or not.
 pub(crate) fn has_ended(process: &Arc<Process>) -> bool {
     let table = TABLE.lock();
-    table.nodes.get(&process.pid()).is_none_or(|node| node.ended.is_some() || !Arc::ptr_eq(&node.process, process))
+    table
+        .nodes
+        .get(&process.pid())
+        .is_none_or(|node| node.ended.is_some() || !Arc::ptr_eq(&node.process, process))
 }
 
 /// The thread with this number.
@@ -226,7 +262,9 @@ pub fn find_task(tid: i32) -> Option<Arc<Task>> {
 /// # Errors
 /// `ESRCH`.
 pub(crate) fn find_any(number: i32) -> Result<Arc<Process>, Errno> {
-    find(number).or_else(|| find_task(number).map(|task| task.process().clone())).ok_or(Errno::ESRCH)
+    find(number)
+        .or_else(|| find_task(number).map(|task| task.process().clone()))
+        .ok_or(Errno::ESRCH)
 }
 
 /// The numbers of all processes, ascending.
@@ -237,10 +275,17 @@ pub fn pids() -> Vec<i32> {
 
 /// All processes for which `which` holds.
 pub(crate) fn select(which: impl Fn(i32, &Node) -> bool) -> Vec<Arc<Process>> {
-    TABLE.lock().nodes.iter().filter(|(pid, node)| which(**pid, node)).map(|(_, node)| node.process.clone()).collect()
+    TABLE
+        .lock()
+        .nodes
+        .iter()
+        .filter(|(pid, node)| which(**pid, node))
+        .map(|(_, node)| node.process.clone())
+        .collect()
 }
 
-/// The processes of a group, the youngest first: in this order Linux goes through them, and which error is told depends on it.
+/// The processes of a group, the youngest first: in this order Linux goes through them, and which
+/// error is told depends on it.
 pub(crate) fn of_group(group: i32) -> Vec<Arc<Process>> {
     let mut members = select(|_, node| node.group == group);
     members.reverse();
@@ -261,10 +306,15 @@ pub fn thread_count() -> usize {
 
 /// A process's number, parent, group and session; zeros for what is not there.
 pub(crate) fn relations(pid: i32) -> [i32; 4] {
-    TABLE.lock().nodes.get(&pid).map_or([pid, 0, 0, 0], |n| [pid, n.parent(), n.group, n.session])
+    TABLE
+        .lock()
+        .nodes
+        .get(&pid)
+        .map_or([pid, 0, 0, 0], |n| [pid, n.parent(), n.group, n.session])
 }
 
-/// Remembers for the parent that a process was stopped by a signal, or (`None`) goes on. Returns the parent.
+/// Remembers for the parent that a process was stopped by a signal, or (`None`) goes on. Returns
+/// the parent.
 pub(crate) fn note_stop(pid: i32, signal: Option<i32>) -> Option<Arc<Process>> {
     let mut table = TABLE.lock();
     let node = table.nodes.get_mut(&pid)?;
@@ -274,7 +324,8 @@ pub(crate) fn note_stop(pid: i32, signal: Option<i32>) -> Option<Arc<Process>> {
     table.nodes.get(&parent).map(|n| n.process.clone())
 }
 
-/// Remembers that a process has run another program, after which its parent cannot move it to another group.
+/// Remembers that a process has run another program, after which its parent cannot move it to
+/// another group.
 pub(crate) fn note_exec(pid: i32) {
     if let Some(node) = TABLE.lock().nodes.get_mut(&pid) {
         node.has_run_exec = true;
@@ -290,7 +341,11 @@ pub(crate) fn set_subreaper(pid: i32, on: bool) {
 
 /// Whether orphans among its descendants go to it.
 pub(crate) fn is_subreaper(pid: i32) -> bool {
-    TABLE.lock().nodes.get(&pid).is_some_and(|node| node.subreaper)
+    TABLE
+        .lock()
+        .nodes
+        .get(&pid)
+        .is_some_and(|node| node.subreaper)
 }
 
 /// Who has to be told about the end of a process.
@@ -305,32 +360,48 @@ pub(crate) struct Aftermath {
     pub(crate) inherited_by: Option<Arc<Process>>,
 }
 
-/// A process has ended: its children become those of the nearest ancestor that wants them, or process 1's, and it waits to be waited for, unless its parent does not want to know.
+/// A process has ended: its children become those of the nearest ancestor that wants them, or
+/// process 1's, and it waits to be waited for, unless its parent does not want to know.
 pub(crate) fn end(process: &Process, status: i32, held: bool) -> Aftermath {
     let mut aftermath = Aftermath::default();
     let pid = process.pid();
     let mut reaped = Vec::new();
     let mut table = TABLE.lock();
     let table = &mut *table;
-    let Some(node) = table.nodes.get_mut(&pid) else { return aftermath };
+    let Some(node) = table.nodes.get_mut(&pid) else {
+        return aftermath;
+    };
     node.ended = Some(status);
     node.held = held;
     let (parent, own_group, own_session) = (node.parent(), node.group, node.session);
     let children = core::mem::take(&mut node.children);
-    // A group is orphaned by this end only if it loses a tie to another group of its session: one that had none before hears nothing.
-    let other = |pid: &i32| table.nodes.get(pid).filter(|n| n.group != own_group && n.session == own_session).map(|n| n.group);
+    // A group is orphaned by this end only if it loses a tie to another group of its session: one
+    // that had none before hears nothing.
+    let other = |pid: &i32| {
+        table
+            .nodes
+            .get(pid)
+            .filter(|n| n.group != own_group && n.session == own_session)
+            .map(|n| n.group)
+    };
     let mut groups: Vec<i32> = children.iter().filter_map(other).collect();
     groups.extend(other(&parent).map(|_| own_group));
     groups.sort_unstable();
     groups.dedup();
     let heir = table.heir(parent);
     let heirs_process = table.nodes.get(&heir).map(|n| n.process.clone());
-    let heir_waits = heirs_process.as_ref().is_some_and(|heir| !heir.actions().reaps_children());
+    let heir_waits = heirs_process
+        .as_ref()
+        .is_some_and(|heir| !heir.actions().reaps_children());
     for &child in &children {
-        let Some(node) = table.nodes.get_mut(&child) else { continue };
+        let Some(node) = table.nodes.get_mut(&child) else {
+            continue;
+        };
         node.process.parent.store(heir, Ordering::Relaxed);
-        // Who gets it waits for ordinary children only, and would never hear of one whose end was to be told by another signal.
-        node.process.set_exit_signal(linux_raw_sys::general::SIGCHLD as i32);
+        // Who gets it waits for ordinary children only, and would never hear of one whose end was
+        // to be told by another signal.
+        node.process
+            .set_exit_signal(linux_raw_sys::general::SIGCHLD as i32);
         aftermath.bereaved.push(node.process.clone());
         if node.ended.is_some() && !node.held {
             aftermath.inherited_by.clone_from(&heirs_process);
@@ -343,9 +414,15 @@ pub(crate) fn end(process: &Process, status: i32, held: bool) -> Aftermath {
             node.children.push(child);
         }
     }
-    aftermath.orphaned_groups = groups.into_iter().filter(|&g| table.has_stopped(g) && table.is_orphaned(g)).collect();
+    aftermath.orphaned_groups = groups
+        .into_iter()
+        .filter(|&g| table.has_stopped(g) && table.is_orphaned(g))
+        .collect();
     aftermath.parent = table.nodes.get(&parent).map(|n| n.process.clone());
-    let unwanted = aftermath.parent.as_ref().is_none_or(|parent| parent.actions().reaps_children());
+    let unwanted = aftermath
+        .parent
+        .as_ref()
+        .is_none_or(|parent| parent.actions().reaps_children());
     if unwanted && !held {
         reaped.extend(table.reap(pid));
     }
@@ -360,7 +437,14 @@ pub(crate) fn release(pid: i32) -> Option<Arc<Process>> {
     let parent = node.parent();
     let parent = table.nodes.get(&parent).map(|n| n.process.clone());
     // Dropped when the lock is open.
-    let _reaped = if parent.as_ref().is_none_or(|parent| parent.actions().reaps_children()) { table.reap(pid) } else { None };
+    let _reaped = if parent
+        .as_ref()
+        .is_none_or(|parent| parent.actions().reaps_children())
+    {
+        table.reap(pid)
+    } else {
+        None
+    };
     drop(table);
     parent
 }
@@ -372,11 +456,17 @@ impl JobControl for Jobs {
     fn caller(&self) -> Option<TtyProcess> {
         let task = crate::current_task()?;
         let [pid, _, group, session] = relations(task.pid());
-        Some(TtyProcess { pid: pid.cast_unsigned(), group: group.cast_unsigned(), session: session.cast_unsigned() })
+        Some(TtyProcess {
+            pid: pid.cast_unsigned(),
+            group: group.cast_unsigned(),
+            session: session.cast_unsigned(),
+        })
     }
 
     fn is_ignored(&self, signal: u32) -> bool {
-        let Some(task) = crate::current_task() else { return false };
+        let Some(task) = crate::current_task() else {
+            return false;
+        };
         let signal = signal.cast_signed();
         let blocked = task.signals.lock().blocked;
         blocked & bit(signal) != 0 || task.process().actions().is_ignored(signal)
@@ -397,7 +487,10 @@ impl JobControl for Jobs {
     }
 
     fn session_of(&self, group: u32) -> Option<u32> {
-        TABLE.lock().session_of(group.cast_signed()).map(i32::cast_unsigned)
+        TABLE
+            .lock()
+            .session_of(group.cast_signed())
+            .map(i32::cast_unsigned)
     }
 
     fn owner(&self) -> (u32, u32) {

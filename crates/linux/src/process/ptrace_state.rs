@@ -87,7 +87,8 @@ pub(crate) struct Trace {
     pub(crate) stop_told: u32,
     /// The trap flag is the tracer's, not the program's.
     pub(crate) trap_flag: bool,
-    /// What it has in its debug registers, also when nobody traces it any more, and whether the tracer has changed that in this stop.
+    /// What it has in its debug registers, also when nobody traces it any more, and whether the
+    /// tracer has changed that in this stop.
     pub(crate) debug: DebugRegisters,
     pub(crate) debug_changed: bool,
     /// What `PTRACE_GETEVENTMSG` tells.
@@ -122,7 +123,9 @@ impl Trace {
 pub(crate) fn continues(process: &Process) {
     for task in process.tasks().iter().filter(|task| task.is_ptraced()) {
         let mut trace = task.trace.lock();
-        let Some(trace) = trace.as_mut().filter(|trace| trace.seized) else { continue };
+        let Some(trace) = trace.as_mut().filter(|trace| trace.seized) else {
+            continue;
+        };
         trace.wanted = true;
         if let Some(stop) = trace.stopped().filter(|stop| stop.listening) {
             stop.over = true;

@@ -18,18 +18,34 @@ pub(crate) fn apply_memory_limits(limits: &Limits, space: &AddressSpace) {
     space.set_limits(bytes(limits[SPACE][0]), bytes(limits[STACK][0]));
 }
 
-/// How much of a transfer to a file `RLIMIT_FSIZE` allows, at `offset` or (`None`) at the opening's position.
+/// How much of a transfer to a file `RLIMIT_FSIZE` allows, at `offset` or (`None`) at the opening's
+/// position.
 ///
 /// # Errors
 /// `EFBIG` for nothing at all, which `SIGXFSZ` tells, too.
 #[inline(always)]
-pub(crate) fn allowed_of_write(task: &Task, file: &File, offset: Option<u64>, len: usize) -> Result<usize, Errno> {
+pub(crate) fn allowed_of_write(
+    task: &Task,
+    file: &File,
+    offset: Option<u64>,
+    len: usize,
+) -> Result<usize, Errno> {
     let limit = task.process().file_size_limit.load(Ordering::Relaxed);
-    if limit == u64::MAX { Ok(len) } else { limited_write(task, file, offset, len, limit) }
+    if limit == u64::MAX {
+        Ok(len)
+    } else {
+        limited_write(task, file, offset, len, limit)
+    }
 }
 
 #[cold]
-fn limited_write(task: &Task, file: &File, offset: Option<u64>, len: usize, limit: u64) -> Result<usize, Errno> {
+fn limited_write(
+    task: &Task,
+    file: &File,
+    offset: Option<u64>,
+    len: usize,
+    limit: u64,
+) -> Result<usize, Errno> {
     if file.inode().kind() != FileType::Regular || len == 0 {
         return Ok(len);
     }
@@ -49,13 +65,18 @@ fn too_large(task: &Task) -> Errno {
     Errno::EFBIG
 }
 
-/// Whether `RLIMIT_FSIZE` lets a file get this size; what is not made longer by it may be longer than the limit.
+/// Whether `RLIMIT_FSIZE` lets a file get this size; what is not made longer by it may be longer
+/// than the limit.
 ///
 /// # Errors
 /// `EFBIG`, which `SIGXFSZ` tells, too.
 pub(crate) fn check_size(task: &Task, inode: &dyn Inode, size: u64) -> Result<(), Errno> {
     let limit = task.process().file_size_limit.load(Ordering::Relaxed);
-    if size <= limit || size <= inode.metadata().size { Ok(()) } else { Err(too_large(task)) }
+    if size <= limit || size <= inode.metadata().size {
+        Ok(())
+    } else {
+        Err(too_large(task))
+    }
 }
 
 /// Whether a user may have one more thread.
@@ -72,5 +93,9 @@ pub(crate) fn check_threads(task: &Task) -> Result<(), Errno> {
     let own = processes::select(|_, node| node.process.credentials().user.real == cred.user.real);
     // Those that have ended count until they are waited for.
     let threads: usize = own.iter().map(|process| process.tasks().len().max(1)).sum();
-    if (threads as u64) < limit { Ok(()) } else { Err(Errno::EAGAIN) }
+    if (threads as u64) < limit {
+        Ok(())
+    } else {
+        Err(Errno::EAGAIN)
+    }
 }

@@ -1,4 +1,5 @@
-//! The scheduling policy of a thread: its own, and one that is lent to it by a lock with priority inheritance.
+//! The scheduling policy of a thread: its own, and one that is lent to it by a lock with priority
+//! inheritance.
 
 use ::task::Policy;
 use abi::errno::Errno;
@@ -13,7 +14,10 @@ impl Task {
     }
 
     /// Changes how it is scheduled as `change` says, or not at all if that fails.
-    pub(crate) fn reschedule(&self, change: impl FnOnce(&mut Schedule) -> Result<(), Errno>) -> Result<(), Errno> {
+    pub(crate) fn reschedule(
+        &self,
+        change: impl FnOnce(&mut Schedule) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         // Held to the end, so that the thread gets what was set last.
         let mut schedule = self.schedule.lock();
         let mut new = *schedule;

@@ -10,7 +10,10 @@ use crate::process::{Process, process_table, ptrace_state};
 use crate::state::rlimit::SIGPENDING;
 use crate::state::sighand::{Action, SIG_DFL, SIG_IGN};
 use crate::uapi::sigframe::LastFault;
-use crate::uapi::siginfo::{Default as DefaultAction, FIRST_REAL_TIME, STOPPING, SigInfo, SigSet, bit, default_action, dumps};
+use crate::uapi::siginfo::{
+    Default as DefaultAction, FIRST_REAL_TIME, STOPPING, SigInfo, SigSet, bit, default_action,
+    dumps,
+};
 
 const SIGKILL: i32 = sys::SIGKILL as i32;
 
@@ -48,8 +51,11 @@ pub(crate) fn post(process: &Arc<Process>, to: To<'_>, info: &SigInfo) -> Result
     let blocked = |task: &Task| task.signals.lock().blocked & bit(signo) != 0;
     // A tracer hears of all.
     let ignored = process.ignores(signo) && process.find_task(Task::is_ptraced).is_none();
-    let most =
-        if signo < FIRST_REAL_TIME { 0 } else { usize::try_from(process.limits.lock()[SIGPENDING][0]).unwrap_or(usize::MAX) };
+    let most = if signo < FIRST_REAL_TIME {
+        0
+    } else {
+        usize::try_from(process.limits.lock()[SIGPENDING][0]).unwrap_or(usize::MAX)
+    };
     match to {
         To::Thread(task) => {
             let held = blocked(task);
@@ -64,7 +70,9 @@ pub(crate) fn post(process: &Arc<Process>, to: To<'_>, info: &SigInfo) -> Result
         }
         To::Process(named) => {
             let takes = |task: &Task| !blocked(task);
-            let first = process.find_task(|task| named.is_some_and(|named| core::ptr::eq(named, task)) && takes(task));
+            let first = process.find_task(|task| {
+                named.is_some_and(|named| core::ptr::eq(named, task)) && takes(task)
+            });
             let receiver = first.or_else(|| process.find_task(takes));
             if ignored && receiver.is_some() {
                 return Ok(());
@@ -80,11 +88,15 @@ pub(crate) fn post(process: &Arc<Process>, to: To<'_>, info: &SigInfo) -> Result
     Ok(())
 }
 
-/// Ends a process by a signal of which that is all it would do, before whoever sends it goes on: a thread that ends its own process so
-/// never returns. Not where a tracer hears of it first, the process is stopped, or the place where it happened is told.
+/// Ends a process by a signal of which that is all it would do, before whoever sends it goes on: a
+/// thread that ends its own process so never returns. Not where a tracer hears of it first, the
+/// process is stopped, or the place where it happened is told.
 fn end_at_once(process: &Arc<Process>, signo: i32) {
     let ends = matches!(default_action(signo), DefaultAction::End) && !dumps(signo);
-    if ends && process.action(signo).handler == SIG_DFL && !process.is_stopped() && process.find_task(Task::is_ptraced).is_none()
+    if ends
+        && process.action(signo).handler == SIG_DFL
+        && !process.is_stopped()
+        && process.find_task(Task::is_ptraced).is_none()
     {
         process.kill(signo);
     }
@@ -111,7 +123,10 @@ pub(crate) fn send_group(group: i32, info: SigInfo) {
 /// Nobody can continue the stopped members of a group any more: `SIGHUP` and `SIGCONT`.
 pub(crate) fn send_orphans(group: i32) {
     for process in process_table::select(|_, node| node.group == group && node.ended.is_none()) {
-        for signo in [sys::SIGHUP as i32, SIGCONT].into_iter().filter(|&signo| !is_spared(&process, signo)) {
+        for signo in [sys::SIGHUP as i32, SIGCONT]
+            .into_iter()
+            .filter(|&signo| !is_spared(&process, signo))
+        {
             send(&process, SigInfo::kernel(signo));
         }
     }
@@ -135,9 +150,13 @@ pub(crate) fn force(task: &Task, info: SigInfo, fault: LastFault) {
     send_task(task, info);
 }
 
-/// Process 1 is not ended or stopped by those it looks after; it gets what it handles, and what it has blocked to wait for it.
+/// Process 1 is not ended or stopped by those it looks after; it gets what it handles, and what it
+/// has blocked to wait for it.
 pub(crate) fn is_spared(process: &Process, signal: i32) -> bool {
     process.pid() == 1
         && process.actions().get(signal).handler == SIG_DFL
-        && !process.tasks().iter().any(|task| task.signals.lock().blocked & bit(signal) != 0)
+        && !process
+            .tasks()
+            .iter()
+            .any(|task| task.signals.lock().blocked & bit(signal) != 0)
 }

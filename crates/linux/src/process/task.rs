@@ -36,7 +36,8 @@ use ::futex::Waiter;
 pub(crate) struct TaskSignals {
     /// Blocked ones.
     pub(crate) blocked: SigSet,
-    /// What `blocked` goes back to once the signal that ended a wait was handled (`sigsuspend`, `ppoll`, …).
+    /// What `blocked` goes back to once the signal that ended a wait was handled (`sigsuspend`,
+    /// `ppoll`, …).
     pub(crate) saved: Option<SigSet>,
     /// Those sent to this thread.
     pub(crate) pending: Pending,
@@ -49,12 +50,23 @@ pub(crate) struct TaskSignals {
 /// A call that a signal interrupted and that goes on by `restart_syscall(2)`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Restart {
-    /// A sleep until a time, monotonic. `rest` is where the caller wants the rest to be stored; 0 for nowhere.
+    /// A sleep until a time, monotonic. `rest` is where the caller wants the rest to be stored; 0
+    /// for nowhere.
     Sleep { deadline_ns: u64, rest: usize },
     /// A wait for a word until a time, monotonic.
-    Futex { addr: usize, private: bool, expected: u32, deadline: u64, bits: u32 },
+    Futex {
+        addr: usize,
+        private: bool,
+        expected: u32,
+        deadline: u64,
+        bits: u32,
+    },
     /// A `poll(2)` until a time, monotonic, or without a limit.
-    Poll { fds: usize, count: usize, deadline: Option<u64> },
+    Poll {
+        fds: usize,
+        count: usize,
+        deadline: Option<u64>,
+    },
 }
 
 /// Something that happens once, and whoever waits for it.
@@ -92,8 +104,8 @@ pub struct Task {
     tid: AtomicI32,
     process: Arc<Process>,
     thread: Once<Arc<Thread>>,
-    /// The descriptors it began with, and those that it has instead once it unshared or gave back the first ones. Most never do: looking one
-    /// up takes no lock.
+    /// The descriptors it began with, and those that it has instead once it unshared or gave back
+    /// the first ones. Most never do: looking one up takes no lock.
     files: Share,
     other_files: Mutex<Option<Arc<Share>>>,
     has_other_files: AtomicBool,
@@ -260,7 +272,8 @@ impl Task {
         result
     }
 
-    /// As [`Self::measured`], for one of `calls` calls most of which are not measured, or measure themselves.
+    /// As [`Self::measured`], for one of `calls` calls most of which are not measured, or measure
+    /// themselves.
     pub(crate) fn sampled<R>(&self, calls: u64, work: impl FnOnce() -> R) -> R {
         let thread = self.thread();
         thread.begin_kernel_work();
@@ -281,8 +294,12 @@ impl Task {
         let me: Arc<dyn Any + Send + Sync> = Arc::new(Current(Arc::downgrade(self)));
         thread.set_ext(me);
         thread.set_name(&self.name.lock());
-        thread.set_numbers(self.process.pid().cast_unsigned(), self.tid().cast_unsigned());
-        // Known to others first: what they change from now on reaches the thread, and what they changed before is done here.
+        thread.set_numbers(
+            self.process.pid().cast_unsigned(),
+            self.tid().cast_unsigned(),
+        );
+        // Known to others first: what they change from now on reaches the thread, and what they
+        // changed before is done here.
         self.thread.call_once(|| thread);
         let cpus = self.cpus.lock().clone();
         if !cpus.is_empty() {
@@ -332,13 +349,21 @@ impl Task {
 
     #[inline(always)]
     fn with_files<R>(&self, act: impl FnOnce(&Arc<FdTable>) -> R) -> R {
-        if let Some(files) = self.first_files() { act(files) } else { act(&self.later_files()) }
+        if let Some(files) = self.first_files() {
+            act(files)
+        } else {
+            act(&self.later_files())
+        }
     }
 
     #[cold]
     #[inline(never)]
     fn later_files(&self) -> Arc<FdTable> {
-        self.other_files.lock().as_ref().map_or_else(|| self.files.table(), |share| share.table()).clone()
+        self.other_files
+            .lock()
+            .as_ref()
+            .map_or_else(|| self.files.table(), |share| share.table())
+            .clone()
     }
 
     /// Its descriptors.
@@ -358,7 +383,11 @@ impl Task {
 
     #[inline(always)]
     fn find_file(&self, fd: i32) -> Option<Arc<File>> {
-        if let Some(files) = self.first_files() { files.find(fd) } else { self.find_later(fd) }
+        if let Some(files) = self.first_files() {
+            files.find(fd)
+        } else {
+            self.find_later(fd)
+        }
     }
 
     #[cold]
@@ -384,15 +413,23 @@ impl Task {
         self.with_files(|files| files.install(file, cloexec))
     }
 
-    /// Opens a file and gives it the number that is the lowest free one before: to open may mean to wait, while other threads open theirs.
+    /// Opens a file and gives it the number that is the lowest free one before: to open may mean to
+    /// wait, while other threads open theirs.
     ///
     /// # Errors
     /// `EMFILE`, and those of `open`.
     #[inline(always)]
-    pub(crate) fn open_at_number(&self, cloexec: bool, open: impl FnOnce() -> Result<Arc<File>, Errno>) -> SysResult {
+    pub(crate) fn open_at_number(
+        &self,
+        cloexec: bool,
+        open: impl FnOnce() -> Result<Arc<File>, Errno>,
+    ) -> SysResult {
         // Who is alone with its table sees no other number than the one at the end.
         let files = self.shares_files().then(|| self.files());
-        let number = files.as_ref().map(|files| files.reserve(cloexec)).transpose()?;
+        let number = files
+            .as_ref()
+            .map(|files| files.reserve(cloexec))
+            .transpose()?;
         let file = open()?;
         match number {
             None => self.install(file, cloexec),
@@ -436,7 +473,11 @@ impl Task {
         if self.first_files().is_some() {
             return self.files.has_others();
         }
-        self.other_files.lock().as_deref().unwrap_or(&self.files).has_others()
+        self.other_files
+            .lock()
+            .as_deref()
+            .unwrap_or(&self.files)
+            .has_others()
     }
 
     /// Gives the task descriptors of its own, copies of those it shares with others.
@@ -496,10 +537,18 @@ impl Task {
         self.cred.lock().clone()
     }
 
-    /// Changes who it is. Who gets other powers by that is not for his old likes to look into, nor to end with his parent.
+    /// Changes who it is. Who gets other powers by that is not for his old likes to look into, nor
+    /// to end with his parent.
     pub(crate) fn set_cred(&self, cred: Credentials) {
         let old = self.cred();
-        let acts_as = |cred: &Credentials| [cred.user.effective, cred.user.fs, cred.group.effective, cred.group.fs];
+        let acts_as = |cred: &Credentials| {
+            [
+                cred.user.effective,
+                cred.user.fs,
+                cred.group.effective,
+                cred.group.fs,
+            ]
+        };
         if acts_as(&old) != acts_as(&cred) || cred.caps.permitted & !old.caps.permitted != 0 {
             self.process.dumpable.store(0, Ordering::Relaxed);
             self.process.parent_death_signal.store(0, Ordering::Relaxed);
@@ -537,12 +586,18 @@ impl Task {
         *self.name.lock() = name;
     }
 
-    /// Runs `wait` with another signal mask (null: the same), which a handler of the signal that ends the wait finds
-    /// replaced by the old one again (`ppoll(2)`, `pselect(2)`, `epoll_pwait(2)`).
+    /// Runs `wait` with another signal mask (null: the same), which a handler of the signal that
+    /// ends the wait finds replaced by the old one again (`ppoll(2)`, `pselect(2)`,
+    /// `epoll_pwait(2)`).
     ///
     /// # Errors
     /// Those of `wait`; `EINVAL` for a wrong size of the mask, `EFAULT`.
-    pub fn with_signal_mask(&self, mask: UserPtr<u64>, size: usize, wait: impl FnOnce() -> SysResult) -> SysResult {
+    pub fn with_signal_mask(
+        &self,
+        mask: UserPtr<u64>,
+        size: usize,
+        wait: impl FnOnce() -> SysResult,
+    ) -> SysResult {
         if mask.is_null() {
             return wait();
         }
@@ -569,7 +624,8 @@ impl Task {
         result
     }
 
-    /// Sets the blocked signals and returns those that were; what is deliverable now is looked at before the program goes on.
+    /// Sets the blocked signals and returns those that were; what is deliverable now is looked at
+    /// before the program goes on.
     pub(crate) fn set_blocked(&self, mask: SigSet) -> SigSet {
         self.block(self.signals.lock(), mask)
     }

@@ -1,5 +1,6 @@
-//! Timers of a process, and of descriptors. A timer runs by a clock. Of those of processor time nobody tells when they reach a value, so
-//! the timer asks: again and again when, at the earliest, it can be so, which is soon while the process runs, and seldom while it sleeps.
+//! Timers of a process, and of descriptors. A timer runs by a clock. Of those of processor time
+//! nobody tells when they reach a value, so the timer asks: again and again when, at the earliest,
+//! it can be so, which is soon while the process runs, and seldom while it sleeps.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -55,7 +56,12 @@ pub(crate) enum Notify {
     /// Sends a signal to the process, as the kernel does.
     Plain(i32),
     /// Sends a signal to the process, with a value, or to one thread of it.
-    Signal { signo: i32, id: i32, value: u64, tid: Option<i32> },
+    Signal {
+        signo: i32,
+        id: i32,
+        value: u64,
+        tid: Option<i32>,
+    },
     /// Counts, for whoever reads a descriptor.
     Count(Arc<Expirations>),
     /// Looks at the limit of processor time.
@@ -67,7 +73,8 @@ pub(crate) enum Notify {
 /// The clock that a timer runs by.
 #[derive(Clone)]
 pub(crate) enum Clock {
-    /// The one that only goes forward. The wall clock's times are turned into its: both go at the same rate.
+    /// The one that only goes forward. The wall clock's times are turned into its: both go at the
+    /// same rate.
     Time,
     /// Processor time.
     Cpu(CpuClock),
@@ -102,7 +109,11 @@ pub(crate) fn by_wall_clock() -> u64 {
 
 /// The wall clock was set this much forward: what was to be at one of its times is still at that.
 pub(crate) fn wall_clock_was_set(forward_ns: i64) {
-    let timers: Vec<_> = BY_WALL_CLOCK.lock().values().filter_map(Weak::upgrade).collect();
+    let timers: Vec<_> = BY_WALL_CLOCK
+        .lock()
+        .values()
+        .filter_map(Weak::upgrade)
+        .collect();
     for timer in timers {
         timer.wall_clock_was_set(forward_ns);
     }
@@ -124,18 +135,30 @@ pub(crate) struct Timer {
     pub(crate) realtime: bool,
     pub(crate) setting: Mutex<Setting>,
     pub(crate) overrun: AtomicI32,
-    /// Of a clock of processor time: what it showed at the last look, and how long after that the next one was to be.
+    /// Of a clock of processor time: what it showed at the last look, and how long after that the
+    /// next one was to be.
     pub(crate) seen_ns: AtomicU64,
     pub(crate) pause_ns: AtomicU64,
 }
 
 impl Timer {
-    /// A timer of no process, that counts how often it fires. `realtime`: absolute times are the wall clock's.
+    /// A timer of no process, that counts how often it fires. `realtime`: absolute times are the
+    /// wall clock's.
     pub(crate) fn counting(expirations: Arc<Expirations>, realtime: bool) -> Arc<Self> {
-        Self::new(Weak::new(), Notify::Count(expirations), Clock::Time, realtime)
+        Self::new(
+            Weak::new(),
+            Notify::Count(expirations),
+            Clock::Time,
+            realtime,
+        )
     }
 
-    pub(crate) fn new(process: Weak<Process>, notify: Notify, clock: Clock, realtime: bool) -> Arc<Self> {
+    pub(crate) fn new(
+        process: Weak<Process>,
+        notify: Notify,
+        clock: Clock,
+        realtime: bool,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             _counted: census::Timer::default(),
             me: me.clone(),
@@ -150,8 +173,8 @@ impl Timer {
         })
     }
 
-    /// Sets it to fire at a time of its clock (`None`: not), and then every `interval_ns` if that is not 0. Returns what was left,
-    /// and the interval that was.
+    /// Sets it to fire at a time of its clock (`None`: not), and then every `interval_ns` if that
+    /// is not 0. Returns what was left, and the interval that was.
     pub(crate) fn set(&self, deadline_ns: Option<u64>, interval_ns: u64) -> (u64, u64) {
         let now = self.clock.now();
         let mut setting = self.setting.lock();
@@ -165,7 +188,12 @@ impl Timer {
         }
         if let Some(deadline_ns) = deadline_ns {
             self.pause_ns.store(0, Ordering::Relaxed);
-            *setting = Setting { ticket: self.alarm(deadline_ns, now), deadline_ns, interval_ns, by_wall_clock: false };
+            *setting = Setting {
+                ticket: self.alarm(deadline_ns, now),
+                deadline_ns,
+                interval_ns,
+                by_wall_clock: false,
+            };
         } else if matches!(self.notify, Notify::Count(_)) {
             // That of a descriptor is remembered even if it does not run.
             setting.interval_ns = interval_ns;
@@ -175,7 +203,9 @@ impl Timer {
 
     /// Fires now if it was set to a time that is past, rather than a moment later.
     pub(crate) fn fire_if_due(&self) {
-        let is_due = |setting: &Setting| matches!(self.clock, Clock::Time) && setting.deadline_ns <= now_ns();
+        let is_due = |setting: &Setting| {
+            matches!(self.clock, Clock::Time) && setting.deadline_ns <= now_ns()
+        };
         let ticket = {
             let setting = self.setting.lock();
             setting.ticket.filter(|_| is_due(&setting))
@@ -194,7 +224,9 @@ impl Timer {
         let mut setting = self.setting.lock();
         if let Some(ticket) = setting.ticket.take() {
             timer_queue::cancel(ticket);
-            setting.deadline_ns = setting.deadline_ns.saturating_add_signed(forward_ns.saturating_neg());
+            setting.deadline_ns = setting
+                .deadline_ns
+                .saturating_add_signed(forward_ns.saturating_neg());
             setting.ticket = self.alarm(setting.deadline_ns, now_ns());
         }
         if let Notify::Count(expirations) = &self.notify {
@@ -205,11 +237,18 @@ impl Timer {
     /// Has the timer looked at when the clock, which shows `now`, can have reached a time.
     pub(crate) fn alarm(&self, deadline_ns: u64, now: u64) -> Option<Ticket> {
         let me = self.me.upgrade()?;
-        let Clock::Cpu(_) = self.clock else { return Some(timer_queue::set(deadline_ns, me)) };
-        // Each processor can bring it nearer. A clock that stands is looked at more and more seldom.
+        let Clock::Cpu(_) = self.clock else {
+            return Some(timer_queue::set(deadline_ns, me));
+        };
+        // Each processor can bring it nearer. A clock that stands is looked at more and more
+        // seldom.
         let stands = self.seen_ns.swap(now, Ordering::Relaxed) == now;
         let nearest = deadline_ns.saturating_sub(now) / ::task::cpu_count() as u64;
-        let longer = if stands { self.pause_ns.load(Ordering::Relaxed) * 2 } else { 0 };
+        let longer = if stands {
+            self.pause_ns.load(Ordering::Relaxed) * 2
+        } else {
+            0
+        };
         let pause = nearest.max(longer.min(LATEST_NS)).max(SOONEST_NS);
         self.pause_ns.store(pause, Ordering::Relaxed);
         Some(timer_queue::set(now_ns().saturating_add(pause), me))
@@ -217,7 +256,9 @@ impl Timer {
 
     pub(crate) fn left(setting: &Setting, now: u64) -> u64 {
         // A set timer always has something left.
-        setting.ticket.map_or(0, |_| setting.deadline_ns.saturating_sub(now).max(1))
+        setting
+            .ticket
+            .map_or(0, |_| setting.deadline_ns.saturating_sub(now).max(1))
     }
 
     pub(crate) fn get(&self) -> (u64, u64) {
@@ -231,12 +272,19 @@ impl Timer {
         if let Notify::Count(expirations) = &self.notify {
             return expirations.add(times);
         }
-        let Some(process) = self.process.upgrade() else { return };
+        let Some(process) = self.process.upgrade() else {
+            return;
+        };
         match self.notify {
             Notify::Plain(signo) => send_signal::send(&process, SigInfo::kernel(signo)),
             Notify::Limit => check_cpu_limit(&process),
             Notify::Nothing | Notify::Count(_) => {}
-            Notify::Signal { signo, id, value, tid } => {
+            Notify::Signal {
+                signo,
+                id,
+                value,
+                tid,
+            } => {
                 let info = SigInfo::timer(signo, id, self.overrun.load(Ordering::Relaxed), value);
                 match tid {
                     None => send_signal::send(&process, info),
@@ -265,7 +313,9 @@ impl Alarm for Timer {
         let now = self.clock.now();
         {
             let mut setting = self.setting.lock();
-            let Some(ticket) = setting.ticket.take() else { return };
+            let Some(ticket) = setting.ticket.take() else {
+                return;
+            };
             if ticket.deadline_ns() > now_ns() {
                 // It was set anew while this was on its way.
                 setting.ticket = Some(ticket);
@@ -278,7 +328,8 @@ impl Alarm for Timer {
             // Intervals that have passed already are counted, not made up for.
             if let Some(missed) = (now - setting.deadline_ns).checked_div(setting.interval_ns) {
                 times += missed;
-                self.overrun.store(i32::try_from(missed).unwrap_or(i32::MAX), Ordering::Relaxed);
+                self.overrun
+                    .store(i32::try_from(missed).unwrap_or(i32::MAX), Ordering::Relaxed);
                 setting.deadline_ns += (missed + 1) * setting.interval_ns;
                 setting.ticket = self.alarm(setting.deadline_ns, now);
             }
@@ -287,12 +338,17 @@ impl Alarm for Timer {
     }
 }
 
-/// The soft limit of processor time is reached: `SIGXCPU`, each second again, and in the end `SIGKILL`.
+/// The soft limit of processor time is reached: `SIGXCPU`, each second again, and in the end
+/// `SIGKILL`.
 pub(crate) fn check_cpu_limit(process: &Arc<Process>) {
     let [soft, hard] = process.limits.lock()[sys::RLIMIT_CPU as usize];
     let used = process.cpu_ns() / NS_PER_SEC;
     if used >= hard {
-        crate::process::log_end(process, sys::SIGKILL as i32, format_args!("it used its {hard} s of processor time"));
+        crate::process::log_end(
+            process,
+            sys::SIGKILL as i32,
+            format_args!("it used its {hard} s of processor time"),
+        );
         return process.kill(sys::SIGKILL as i32);
     }
     if used >= soft {
@@ -300,6 +356,9 @@ pub(crate) fn check_cpu_limit(process: &Arc<Process>) {
     }
     let timer = process.timers.lock().limit.clone();
     if let Some(timer) = timer {
-        timer.set(Some((used + 1).max(soft).min(hard).saturating_mul(NS_PER_SEC)), 0);
+        timer.set(
+            Some((used + 1).max(soft).min(hard).saturating_mul(NS_PER_SEC)),
+            0,
+        );
     }
 }

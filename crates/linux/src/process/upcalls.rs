@@ -1,4 +1,5 @@
-//! What lower layers cause in the layer `entry`, which sets these functions once, before the first process.
+//! What lower layers cause in the layer `entry`, which sets these functions once, before the first
+//! process.
 
 use alloc::sync::Arc;
 

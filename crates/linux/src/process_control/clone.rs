@@ -49,7 +49,8 @@ impl Request {
         let needs = |flag, other| !self.has(flag) || self.has(other);
         let sound = needs(sys::CLONE_THREAD, sys::CLONE_SIGHAND)
             && needs(sys::CLONE_SIGHAND, sys::CLONE_VM)
-            && !(self.has(sys::CLONE_PIDFD) && (self.has(sys::CLONE_THREAD) || self.has(sys::CLONE_DETACHED)))
+            && !(self.has(sys::CLONE_PIDFD)
+                && (self.has(sys::CLONE_THREAD) || self.has(sys::CLONE_DETACHED)))
             && !(self.clear_handlers && self.has(sys::CLONE_SIGHAND))
             && !(self.has(sys::CLONE_NEWNS) && self.has(sys::CLONE_FS))
             && !(self.has(sys::CLONE_NEWIPC) && self.has(sys::CLONE_SYSVSEM));
@@ -57,13 +58,15 @@ impl Request {
     }
 }
 
-/// A copy of those of the calling thread's registers that stay in the CPU, with what the child's thread-local storage is.
+/// A copy of those of the calling thread's registers that stay in the CPU, with what the child's
+/// thread-local storage is.
 fn copy_fpu(task: &Task, request: &Request) -> Result<UserFpu, Errno> {
     let mut copy = UserFpu::new().ok_or(Errno::ENOMEM)?;
     task.thread().with_fpu(|fpu| copy.copy_from(fpu));
     if request.has(sys::CLONE_SETTLS) {
         let [_, gs] = copy.bases();
-        copy.set_bases([request.tls, gs]).map_err(|_| Errno::EPERM)?;
+        copy.set_bases([request.tls, gs])
+            .map_err(|_| Errno::EPERM)?;
     }
     Ok(copy)
 }
@@ -73,10 +76,15 @@ fn inherited(task: &Task, request: &Request) -> Inherited {
         let signals = task.signals.lock();
         (signals.saved.unwrap_or(signals.blocked), signals.stack)
     };
-    // A thread in the same memory needs an alternate stack of its own; vfork's child borrows everything.
+    // A thread in the same memory needs an alternate stack of its own; vfork's child borrows
+    // everything.
     let keeps_stack = !request.has(sys::CLONE_VM) || request.has(sys::CLONE_VFORK);
     Inherited {
-        files: if request.has(sys::CLONE_FILES) { task.files() } else { task.files().fork() },
+        files: if request.has(sys::CLONE_FILES) {
+            task.files()
+        } else {
+            task.files().fork()
+        },
         fs: directories(task, request),
         namespaces: task.namespaces().with_new(request.flags),
         cred: task.identity(),
@@ -106,13 +114,25 @@ fn directories(task: &Task, request: &Request) -> Arc<FsStruct> {
 fn new_process(task: &Task, request: &Request, pid: i32) -> Result<Arc<Process>, Errno> {
     let old = task.process();
     let memory = old.memory()?;
-    let space = if request.has(sys::CLONE_VM) { memory } else { memory.fork()? };
+    let space = if request.has(sys::CLONE_VM) {
+        memory
+    } else {
+        memory.fork()?
+    };
     let actions = old.actions();
     let new = NewProcess {
         pid,
-        maker: crate::current_task().as_ref().map(Arc::downgrade).unwrap_or_default(),
-        // A sibling ends as the caller does: the caller's parent has not asked for any other signal.
-        exit_signal: if request.has(sys::CLONE_PARENT) { old.exit_signal() } else { request.exit_signal },
+        maker: crate::current_task()
+            .as_ref()
+            .map(Arc::downgrade)
+            .unwrap_or_default(),
+        // A sibling ends as the caller does: the caller's parent has not asked for any other
+        // signal.
+        exit_signal: if request.has(sys::CLONE_PARENT) {
+            old.exit_signal()
+        } else {
+            request.exit_signal
+        },
         space,
         actions: if request.has(sys::CLONE_SIGHAND) {
             actions
@@ -130,7 +150,9 @@ fn new_process(task: &Task, request: &Request, pid: i32) -> Result<Arc<Process>,
     };
     let process = Process::new(new);
     // What its parent has in memory and others may not see it has, too.
-    process.dumpable.store(old.dumpable.load(Ordering::Relaxed), Ordering::Relaxed);
+    process
+        .dumpable
+        .store(old.dumpable.load(Ordering::Relaxed), Ordering::Relaxed);
     posix_timers::watch_cpu_limit(&process);
     Ok(process)
 }
@@ -148,9 +170,17 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &Request) -> SysResult {
         Some(number) => processes::claim(number)?,
         None => processes::allocate().ok_or(Errno::EAGAIN)?,
     };
-    let process = if is_thread { task.process().clone() } else { new_process(task, request, tid)? };
+    let process = if is_thread {
+        task.process().clone()
+    } else {
+        new_process(task, request, tid)?
+    };
     let child = Task::new(tid, process.clone(), inherited(task, request));
-    let mut child_regs = UserRegs { rax: 0, orig_rax: u64::MAX, ..*regs };
+    let mut child_regs = UserRegs {
+        rax: 0,
+        orig_rax: u64::MAX,
+        ..*regs
+    };
     if request.stack != 0 {
         child_regs.rsp = request.stack;
     }
@@ -168,15 +198,23 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &Request) -> SysResult {
     if !request.has(sys::CLONE_VM) {
         *child.rseq.lock() = *task.rseq.lock();
     }
-    let vfork = request.has(sys::CLONE_VFORK).then(Arc::<Completion>::default);
+    let vfork = request
+        .has(sys::CLONE_VFORK)
+        .then(Arc::<Completion>::default);
     child.vfork.lock().clone_from(&vfork);
 
     // From here on others see the child.
     if !is_thread {
-        let parent = if request.has(sys::CLONE_PARENT) { processes::relations(task.pid())[1] } else { task.pid() };
+        let parent = if request.has(sys::CLONE_PARENT) {
+            processes::relations(task.pid())[1]
+        } else {
+            task.pid()
+        };
         processes::add_process(parent, process.clone());
     }
-    let set_tid = request.has(sys::CLONE_CHILD_SETTID).then(|| UserPtr::<i32>::new(request.child_tid));
+    let set_tid = request
+        .has(sys::CLONE_CHILD_SETTID)
+        .then(|| UserPtr::<i32>::new(request.child_tid));
     let event = event(task, request);
     let started = enter(&process, &child).and_then(|()| {
         if task.is_ptraced() && (event.is_some() || request.has(sys::CLONE_PTRACE)) {
@@ -223,7 +261,9 @@ fn event(task: &Task, request: &Request) -> Option<Event> {
 fn give_descriptor(task: &Task, child: &Arc<Process>, at: usize) -> Result<i32, Errno> {
     let files = task.files();
     let fd = files.install(pidfd::open(child.clone(), false), true)? as i32;
-    UserPtr::<i32>::new(at).write(&fd).or_else(|e| files.close(fd).and(Err(e)))?;
+    UserPtr::<i32>::new(at)
+        .write(&fd)
+        .or_else(|e| files.close(fd).and(Err(e)))?;
     Ok(fd)
 }
 
@@ -235,7 +275,12 @@ fn enter(process: &Process, child: &Arc<Task>) -> Result<(), Errno> {
 }
 
 /// Starts a task in a kernel thread of its own.
-pub(crate) fn start(task: Arc<Task>, regs: UserRegs, fpu: UserFpu, set_tid: Option<UserPtr<i32>>) -> Result<(), Errno> {
+pub(crate) fn start(
+    task: Arc<Task>,
+    regs: UserRegs,
+    fpu: UserFpu,
+    set_tid: Option<UserPtr<i32>>,
+) -> Result<(), Errno> {
     let name = task.name();
     let body = move || {
         task.attach();
@@ -250,7 +295,9 @@ pub(crate) fn start(task: Arc<Task>, regs: UserRegs, fpu: UserFpu, set_tid: Opti
         }
         (upcalls::get().run_user)(&task, regs);
     };
-    ::task::spawn(&name, None, body).map(drop).map_err(|_| Errno::EAGAIN)
+    ::task::spawn(&name, None, body)
+        .map(drop)
+        .map_err(|_| Errno::EAGAIN)
 }
 
 /// `clone(2)`
@@ -263,7 +310,9 @@ pub fn sys_clone(
     child_tid: usize,
     tls: u64,
 ) -> SysResult {
-    if flags as u32 & (sys::CLONE_PIDFD | sys::CLONE_PARENT_SETTID) == sys::CLONE_PIDFD | sys::CLONE_PARENT_SETTID {
+    if flags as u32 & (sys::CLONE_PIDFD | sys::CLONE_PARENT_SETTID)
+        == sys::CLONE_PIDFD | sys::CLONE_PARENT_SETTID
+    {
         return Err(Errno::EINVAL);
     }
     let request = Request {
@@ -364,11 +413,26 @@ pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: usize, size: usize) ->
 
 /// `fork(2)`
 pub fn sys_fork(task: &Task, regs: &mut UserRegs) -> SysResult {
-    do_clone(task, regs, &Request { exit_signal: sys::SIGCHLD as i32, ..Request::default() })
+    do_clone(
+        task,
+        regs,
+        &Request {
+            exit_signal: sys::SIGCHLD as i32,
+            ..Request::default()
+        },
+    )
 }
 
 /// `vfork(2)`
 pub fn sys_vfork(task: &Task, regs: &mut UserRegs) -> SysResult {
     let flags = sys::CLONE_VM | sys::CLONE_VFORK;
-    do_clone(task, regs, &Request { flags, exit_signal: sys::SIGCHLD as i32, ..Request::default() })
+    do_clone(
+        task,
+        regs,
+        &Request {
+            flags,
+            exit_signal: sys::SIGCHLD as i32,
+            ..Request::default()
+        },
+    )
 }

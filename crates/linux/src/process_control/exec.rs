@@ -1,7 +1,7 @@
 //! Running another program: `execve(2)`.
 //!
-//! Everything that can fail happens beside the old program, in a new address space; when that is complete the other threads end and
-//! the new one takes the process over.
+//! Everything that can fail happens beside the old program, in a new address space; when that is
+//! complete the other threads end and the new one takes the process over.
 
 use alloc::sync::Arc;
 use alloc::vec;
@@ -13,11 +13,16 @@ use fs::{Access as FileAccess, DenyWriteAccess, File, FileType, Path};
 use guard::fpu::UserFpu;
 use guard::user::UserRegs;
 use linux_raw_sys::{auxvec, general as sys};
-use vm::{AddressSpace, MapRequest, Object, PAGE_SIZE, Placement, Prot, USER_END, VmaFlags, page_align_down};
+use vm::{
+    AddressSpace, MapRequest, Object, PAGE_SIZE, Placement, Prot, USER_END, VmaFlags,
+    page_align_down,
+};
 
 use crate::files::namei::{self, AT_FDCWD};
 use crate::process::image::Image;
-use crate::process::personality::{ADDR_COMPAT_LAYOUT, CLEARED_WITH_POWER, RANDOMIZE, READ_IMPLIES_EXEC, persona_has};
+use crate::process::personality::{
+    ADDR_COMPAT_LAYOUT, CLEARED_WITH_POWER, RANDOMIZE, READ_IMPLIES_EXEC, persona_has,
+};
 use crate::process::process_table as processes;
 use crate::sched::rseq;
 use crate::state::credentials::Credentials;
@@ -69,7 +74,13 @@ pub(crate) struct Loaded {
 impl Loaded {
     /// Registers at its beginning.
     pub(crate) fn registers(&self) -> UserRegs {
-        UserRegs { rip: self.entry as u64, rsp: self.sp, rflags: 0x202, orig_rax: u64::MAX, ..UserRegs::default() }
+        UserRegs {
+            rip: self.entry as u64,
+            rsp: self.sp,
+            rflags: 0x202,
+            orig_rax: u64::MAX,
+            ..UserRegs::default()
+        }
     }
 }
 
@@ -83,9 +94,14 @@ struct Layout {
 impl Layout {
     fn of(task: &Task) -> Self {
         let setting = RANDOMIZE.load(Ordering::Relaxed);
-        let random =
-            setting > 0 && task.process().persona.load(Ordering::Relaxed) & crate::process::personality::ADDR_NO_RANDOMIZE == 0;
-        Self { random, heap: random && setting > 1 }
+        let random = setting > 0
+            && task.process().persona.load(Ordering::Relaxed)
+                & crate::process::personality::ADDR_NO_RANDOMIZE
+                == 0;
+        Self {
+            random,
+            heap: random && setting > 1,
+        }
     }
 
     /// Random pages, below `2^bits`, as bytes; none if nothing is to be random.
@@ -111,9 +127,16 @@ fn read_strings(array: usize, budget: &mut usize) -> Result<Vec<Vec<u8>>, Errno>
         if addr == 0 {
             return Ok(strings);
         }
-        let string =
-            uaccess::read_cstr(addr as usize, MAX_STRING).map_err(|e| if e == Errno::ENAMETOOLONG { Errno::E2BIG } else { e })?;
-        *budget = budget.checked_sub(string.len() + 1 + size_of::<u64>()).ok_or(Errno::E2BIG)?;
+        let string = uaccess::read_cstr(addr as usize, MAX_STRING).map_err(|e| {
+            if e == Errno::ENAMETOOLONG {
+                Errno::E2BIG
+            } else {
+                e
+            }
+        })?;
+        *budget = budget
+            .checked_sub(string.len() + 1 + size_of::<u64>())
+            .ok_or(Errno::E2BIG)?;
         strings.push(string);
     }
 }
@@ -138,7 +161,8 @@ impl Program {
     }
 }
 
-/// Opens a file to run it. Nobody needs to be allowed to read it, and a descriptor may be one of `O_PATH`: the file is opened anew.
+/// Opens a file to run it. Nobody needs to be allowed to read it, and a descriptor may be one of
+/// `O_PATH`: the file is opened anew.
 fn open(task: &Task, dirfd: i32, name: &[u8], nofollow: bool) -> Result<Program, Errno> {
     let path = match (name, dirfd) {
         ([], AT_FDCWD) => task.fs().cwd(),
@@ -188,11 +212,22 @@ fn parse(file: &File) -> Result<elf::Program, Errno> {
 /// The mappable object of a file.
 fn object(file: &File) -> Result<Arc<Object>, Errno> {
     let meta = file.metadata();
-    Ok(Object::file(file.backing()?, false, file.path().to_bytes(None), meta.dev, meta.ino))
+    Ok(Object::file(
+        file.backing()?,
+        false,
+        file.path().to_bytes(None),
+        meta.dev,
+        meta.ino,
+    ))
 }
 
 /// Maps a program's segments at `base` beyond their addresses.
-fn map(space: &AddressSpace, file: &File, program: &elf::Program, base: usize) -> Result<(), Errno> {
+fn map(
+    space: &AddressSpace,
+    file: &File,
+    program: &elf::Program,
+    base: usize,
+) -> Result<(), Errno> {
     let object = object(file)?;
     for segment in &program.segments {
         let pages = segment.pages();
@@ -211,30 +246,42 @@ fn map(space: &AddressSpace, file: &File, program: &elf::Program, base: usize) -
             };
             space.mmap(request).map_err(conflict)?;
         }
-        let zero_start = if segment.file.end > segment.file.start { file_end } else { file_start };
+        let zero_start = if segment.file.end > segment.file.start {
+            file_end
+        } else {
+            file_start
+        };
         if pages.end > zero_start {
             let flags = VmaFlags::empty();
-            let request =
-                MapRequest { placement: place(zero_start), len: pages.end - zero_start, prot: segment.prot, flags, object: None };
+            let request = MapRequest {
+                placement: place(zero_start),
+                len: pages.end - zero_start,
+                prot: segment.prot,
+                flags,
+                object: None,
+            };
             space.mmap(request).map_err(conflict)?;
         }
-        // What comes after the file's part is zero to the end of the page, also beyond the segment: the dynamic linker takes
-        // its first memory from there.
+        // What comes after the file's part is zero to the end of the page, also beyond the segment:
+        // the dynamic linker takes its first memory from there.
         let zeros = segment.file.end..file_end;
-        if segment.prot.contains(Prot::WRITE) && segment.end > segment.file.end && !zeros.is_empty() {
+        if segment.prot.contains(Prot::WRITE) && segment.end > segment.file.end && !zeros.is_empty()
+        {
             space.write(base + zeros.start, &[0; PAGE_SIZE][..zeros.len()])?;
         }
     }
     Ok(())
 }
 
-/// What running the file makes of the caller, and whether the program must not trust its environment.
+/// What running the file makes of the caller, and whether the program must not trust its
+/// environment.
 fn credentials(task: &Task, file: &File) -> Result<(Credentials, bool), Errno> {
     const SET_UID: u32 = 0o4000;
     const SET_GID: u32 = 0o2010;
     let meta = file.metadata();
     // Who is traced by somebody who may not trace everybody gets no powers from the file.
-    let watched = ptrace::tracer_of(task).is_some_and(|tracer| !tracer.cred().capable(sys::CAP_SYS_PTRACE));
+    let watched =
+        ptrace::tracer_of(task).is_some_and(|tracer| !tracer.cred().capable(sys::CAP_SYS_PTRACE));
     let nosuid = watched || file.path().mount().flags() & fs::mount::MS_NOSUID != 0;
     let set_ids = SetIds {
         user: (!nosuid && meta.mode & SET_UID != 0).then_some(meta.uid),
@@ -248,11 +295,24 @@ fn credentials(task: &Task, file: &File) -> Result<(Credentials, bool), Errno> {
 }
 
 /// Loads a program. `name` is what it was called by.
-pub(crate) fn load(task: &Task, program: Program, name: &[u8], mut args: Vec<Vec<u8>>, env: &[Vec<u8>]) -> Result<Loaded, Errno> {
+pub(crate) fn load(
+    task: &Task,
+    program: Program,
+    name: &[u8],
+    mut args: Vec<Vec<u8>>,
+    env: &[Vec<u8>],
+) -> Result<Loaded, Errno> {
     // A script shows its own name, not its interpreter's.
-    let shown = name.rsplit(|&b| b == b'/').next().unwrap_or_default().to_vec();
+    let shown = name
+        .rsplit(|&b| b == b'/')
+        .next()
+        .unwrap_or_default()
+        .to_vec();
     let mut exec_name = name.to_vec();
-    let Program { mut file, mut running } = program;
+    let Program {
+        mut file,
+        mut running,
+    } = program;
     let mut depth = 0;
     loop {
         let beginning = head(&file, 0, elf::SCRIPT_LINE)?;
@@ -273,7 +333,10 @@ pub(crate) fn load(task: &Task, program: Program, name: &[u8], mut args: Vec<Vec
         exec_name = interpreter;
     }
     let (cred, secure) = credentials(task, &file)?;
-    let readable = task.fs_cred().check(&file.metadata(), FileAccess::READ).is_ok();
+    let readable = task
+        .fs_cred()
+        .check(&file.metadata(), FileAccess::READ)
+        .is_ok();
     let program = parse(&file)?;
     let interpreter = match program.interpreter {
         None => None,
@@ -287,16 +350,30 @@ pub(crate) fn load(task: &Task, program: Program, name: &[u8], mut args: Vec<Vec
     };
 
     let limits = *task.process().limits.lock();
-    let stack_limit = usize::try_from(limits[STACK][0]).unwrap_or(usize::MAX).min(MAX_STACK);
-    let layout = if secure { Layout { random: true, heap: true } } else { Layout::of(task) };
+    let stack_limit = usize::try_from(limits[STACK][0])
+        .unwrap_or(usize::MAX)
+        .min(MAX_STACK);
+    let layout = if secure {
+        Layout {
+            random: true,
+            heap: true,
+        }
+    } else {
+        Layout::of(task)
+    };
     let stack_top = USER_END - VDSO_ROOM - layout.offset(22);
-    let top = page_align_down(stack_top - stack_limit.max(FIRST_STACK) - STACK_GAP - layout.offset(28));
+    let top =
+        page_align_down(stack_top - stack_limit.max(FIRST_STACK) - STACK_GAP - layout.offset(28));
     let space = AddressSpace::new(top).ok_or(Errno::ENOMEM)?;
     if !secure && persona_has(task, ADDR_COMPAT_LAYOUT) {
         space.set_legacy_base(page_align_down(USER_END / 3) + layout.offset(28));
     }
     crate::process::rlimit::apply_memory_limits(&limits, &space);
-    space.forbid_large_pages(task.process().space().is_some_and(|old| !old.may_have_large_pages()));
+    space.forbid_large_pages(
+        task.process()
+            .space()
+            .is_some_and(|old| !old.may_have_large_pages()),
+    );
 
     let base = if program.relocatable {
         let align = program.align.min(2 << 20);
@@ -312,7 +389,11 @@ pub(crate) fn load(task: &Task, program: Program, name: &[u8], mut args: Vec<Vec
         None => (program_entry, 0),
         Some((Program { file, .. }, interpreter)) => {
             let span = interpreter.span();
-            let at = if interpreter.relocatable { top - span.len() - layout.offset(10) - span.start } else { 0 };
+            let at = if interpreter.relocatable {
+                top - span.len() - layout.offset(10) - span.start
+            } else {
+                0
+            };
             map(&space, file, interpreter, at)?;
             (at + interpreter.entry, at)
         }
@@ -323,7 +404,11 @@ pub(crate) fn load(task: &Task, program: Program, name: &[u8], mut args: Vec<Vec
     let mut random = [0; 16];
     guard::random::fill(&mut random);
     let cpu = guard::cpu::brand();
-    let headers = if program.headers == 0 { 0 } else { base + program.headers };
+    let headers = if program.headers == 0 {
+        0
+    } else {
+        base + program.headers
+    };
     let aux = [
         (auxvec::AT_RSEQ_FEATURE_SIZE, rseq::FEATURES),
         (auxvec::AT_RSEQ_ALIGN, u64::from(rseq::SIZE)),
@@ -342,9 +427,19 @@ pub(crate) fn load(task: &Task, program: Program, name: &[u8], mut args: Vec<Vec
         (auxvec::AT_GID, u64::from(cred.group.real)),
         (auxvec::AT_EGID, u64::from(cred.group.effective)),
         (auxvec::AT_SECURE, u64::from(secure)),
-        (auxvec::AT_MINSIGSTKSZ, (size_of::<crate::uapi::sigframe::Frame>() + guard::fpu::signal_frame_size() + 64) as u64),
+        (
+            auxvec::AT_MINSIGSTKSZ,
+            (size_of::<crate::uapi::sigframe::Frame>() + guard::fpu::signal_frame_size() + 64)
+                as u64,
+        ),
     ];
-    let strings = Strings { args: &args, env, name: &exec_name, platform: b"x86_64", random };
+    let strings = Strings {
+        args: &args,
+        env,
+        name: &exec_name,
+        platform: b"x86_64",
+        random,
+    };
     let image = initial_stack::build(stack_top as u64, &strings, &aux);
     let mut prot = Prot::READ | Prot::WRITE;
     prot.set(Prot::EXEC, program.executable_stack);
@@ -360,11 +455,36 @@ pub(crate) fn load(task: &Task, program: Program, name: &[u8], mut args: Vec<Vec
     space.write(image.sp as usize, &image.bytes)?;
 
     let more = cred.caps.permitted & !task.cred().caps.permitted != 0;
-    let dumpable = readable && !more && cred.user.effective == cred.user.real && cred.group.effective == cred.group.real;
-    let [code, data] = program.code_and_data().map(|part| base + part.start..base + part.end);
+    let dumpable = readable
+        && !more
+        && cred.user.effective == cred.user.real
+        && cred.group.effective == cred.group.real;
+    let [code, data] = program
+        .code_and_data()
+        .map(|part| base + part.start..base + part.end);
     let (args, env, aux) = (image.args, image.env, image.aux.into());
-    let (image, sp) = (Image { executable: Some(running), args, env, aux, code, data, stack: image.sp as usize }, image.sp);
-    Ok(Loaded { space, image, entry, sp, name: shown, cred, dumpable, secure })
+    let (image, sp) = (
+        Image {
+            executable: Some(running),
+            args,
+            env,
+            aux,
+            code,
+            data,
+            stack: image.sp as usize,
+        },
+        image.sp,
+    );
+    Ok(Loaded {
+        space,
+        image,
+        entry,
+        sp,
+        name: shown,
+        cred,
+        dumpable,
+        secure,
+    })
 }
 
 /// Makes the calling thread, the last of its process, run what was loaded.
@@ -393,8 +513,17 @@ pub(crate) fn take_over(task: &Task, loaded: Loaded) {
     }
     task.set_name(&loaded.name);
     task.set_cred(loaded.cred);
-    process.dumpable.store(i32::from(loaded.dumpable), Ordering::Relaxed);
-    process.persona.fetch_and(!(if loaded.secure { CLEARED_WITH_POWER } else { READ_IMPLIES_EXEC }), Ordering::Relaxed);
+    process
+        .dumpable
+        .store(i32::from(loaded.dumpable), Ordering::Relaxed);
+    process.persona.fetch_and(
+        !(if loaded.secure {
+            CLEARED_WITH_POWER
+        } else {
+            READ_IMPLIES_EXEC
+        }),
+        Ordering::Relaxed,
+    );
     if loaded.secure {
         process.parent_death_signal.store(0, Ordering::Relaxed);
     }
@@ -402,7 +531,15 @@ pub(crate) fn take_over(task: &Task, loaded: Loaded) {
     task.end_vfork();
 }
 
-fn exec(task: &Task, regs: &mut UserRegs, dirfd: i32, name: &[u8], flags: u32, args: usize, env: usize) -> SysResult {
+fn exec(
+    task: &Task,
+    regs: &mut UserRegs,
+    dirfd: i32,
+    name: &[u8],
+    flags: u32,
+    args: usize,
+    env: usize,
+) -> SysResult {
     let mut budget = MAX_STRINGS;
     let mut args = read_strings(args, &mut budget)?;
     let env = read_strings(env, &mut budget)?;
@@ -417,18 +554,28 @@ fn exec(task: &Task, regs: &mut UserRegs, dirfd: i32, name: &[u8], flags: u32, a
     let file = open(task, dirfd, name, flags & sys::AT_SYMLINK_NOFOLLOW != 0)?;
     let loaded = load(task, file, name, args, &env)?;
     let former = task.tid();
-    task.process().become_single(task, || ptrace::superseded(task))?;
+    task.process()
+        .become_single(task, || ptrace::superseded(task))?;
     *regs = loaded.registers();
     take_over(task, loaded);
     if !fresh_fpu(task) {
-        log::warn!("process {}: no memory for registers: it keeps those of the program before", task.pid());
+        log::warn!(
+            "process {}: no memory for registers: it keeps those of the program before",
+            task.pid()
+        );
     }
     ptrace::runs_program(task, regs, former);
     Ok(0)
 }
 
 /// `execve(2)`
-pub fn sys_execve(task: &Task, regs: &mut UserRegs, name: usize, args: usize, env: usize) -> SysResult {
+pub fn sys_execve(
+    task: &Task,
+    regs: &mut UserRegs,
+    name: usize,
+    args: usize,
+    env: usize,
+) -> SysResult {
     let mut buffer = namei::Name::new();
     let name = buffer.read(name)?;
     if name.is_empty() {
@@ -438,7 +585,15 @@ pub fn sys_execve(task: &Task, regs: &mut UserRegs, name: usize, args: usize, en
 }
 
 /// `execveat(2)`
-pub fn sys_execveat(task: &Task, regs: &mut UserRegs, dirfd: i32, name: usize, args: usize, env: usize, flags: u32) -> SysResult {
+pub fn sys_execveat(
+    task: &Task,
+    regs: &mut UserRegs,
+    dirfd: i32,
+    name: usize,
+    args: usize,
+    env: usize,
+    flags: u32,
+) -> SysResult {
     let mut buffer = namei::Name::new();
     let name = buffer.read(name)?;
     if name.is_empty() && flags & sys::AT_EMPTY_PATH == 0 {
@@ -447,7 +602,8 @@ pub fn sys_execveat(task: &Task, regs: &mut UserRegs, dirfd: i32, name: usize, a
     exec(task, regs, dirfd, name, flags, args, env)
 }
 
-/// Gives the calling thread floating-point registers in their initial state, or false if memory is short.
+/// Gives the calling thread floating-point registers in their initial state, or false if memory is
+/// short.
 fn fresh_fpu(task: &Task) -> bool {
     let fpu = UserFpu::new();
     let there = fpu.is_some();

@@ -1,16 +1,20 @@
-//! How threads and processes end: `exit(2)`, `exit_group(2)`, and what comes after the last instruction.
+//! How threads and processes end: `exit(2)`, `exit_group(2)`, and what comes after the last
+//! instruction.
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general as sys;
 
-use crate::process::{Process, exit_code, notify_parent, process_table as processes, send_signal, upcalls};
+use crate::process::{
+    Process, exit_code, notify_parent, process_table as processes, send_signal, upcalls,
+};
 use crate::time::posix_timers;
 use crate::uapi::siginfo::SigInfo;
 use crate::{SysResult, Task, futex, ptrace};
 
-/// A thread has left user mode for good: gives back what it has, and ends the process if it was the last.
+/// A thread has left user mode for good: gives back what it has, and ends the process if it was the
+/// last.
 pub(crate) fn leave(task: &Arc<Task>) {
     let process = task.process().clone();
     ptrace::tracer_ends(task);
@@ -42,7 +46,11 @@ pub(crate) fn leave(task: &Arc<Task>) {
 pub(crate) fn status_of(task: &Task) -> i32 {
     let own = task.exit_status.load(Ordering::Relaxed);
     let whole = *task.process().status.lock();
-    if task.leaving.load(Ordering::Relaxed) { own } else { whole.unwrap_or(own) }
+    if task.leaving.load(Ordering::Relaxed) {
+        own
+    } else {
+        whole.unwrap_or(own)
+    }
 }
 
 /// The last thread is gone.
@@ -56,7 +64,10 @@ fn finish(process: &Arc<Process>) {
     crate::mm::oom::given_back(process);
     posix_timers::process_ends(process);
     crate::ipc::sem::process_ends(process, &crate::process::namespaces::current().ipc);
-    let status = *process.status.lock().get_or_insert(process.last_status.load(Ordering::Relaxed));
+    let status = *process
+        .status
+        .lock()
+        .get_or_insert(process.last_status.load(Ordering::Relaxed));
     if process.pid() == 1 {
         (upcalls::get().init_ended)(status);
     }
@@ -91,8 +102,11 @@ fn finish(process: &Arc<Process>) {
 }
 /// `exit(2)`
 pub fn sys_exit(task: &Task, status: i32) -> SysResult {
-    task.process().last_status.store((status & 0xff) << 8, Ordering::Relaxed);
-    task.exit_status.store((status & 0xff) << 8, Ordering::Relaxed);
+    task.process()
+        .last_status
+        .store((status & 0xff) << 8, Ordering::Relaxed);
+    task.exit_status
+        .store((status & 0xff) << 8, Ordering::Relaxed);
     task.leaving.store(true, Ordering::Relaxed);
     task.interrupt();
     Ok(0)

@@ -1,4 +1,5 @@
-//! Processes and threads begin, change, end and are waited for; what they may use, and what they say of themselves.
+//! Processes and threads begin, change, end and are waited for; what they may use, and what they
+//! say of themselves.
 
 pub mod clone;
 pub mod exec;

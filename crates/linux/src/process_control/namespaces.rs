@@ -1,5 +1,6 @@
-//! Namespaces (`namespaces(7)`): of mounts, of the machine's names, of System V objects and message queues. Of the other kinds there is one each, as in a
-//! kernel that was built without them. `unshare(2)`, `setns(2)`, and what `/proc/<pid>/ns` leads to.
+//! Namespaces (`namespaces(7)`): of mounts, of the machine's names, of System V objects and message
+//! queues. Of the other kinds there is one each, as in a kernel that was built without them.
+//! `unshare(2)`, `setns(2)`, and what `/proc/<pid>/ns` leads to.
 
 use alloc::sync::Arc;
 
@@ -34,7 +35,11 @@ pub(crate) fn check_new(task: &Task, bits: u32) -> Result<(), Errno> {
     if bits & ALL != 0 {
         may_mount(task)?;
     }
-    if bits & ALL & !MADE != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+    if bits & ALL & !MADE != 0 {
+        Err(Errno::EINVAL)
+    } else {
+        Ok(())
+    }
 }
 
 /// A thread's files and directories are nobody else's, or it cannot enter a namespace of mounts.
@@ -75,7 +80,16 @@ fn enter(task: &Task, kind: Kind, held: &Held) -> Result<(), Errno> {
 
 /// `setns(2)`: the namespace of a descriptor, or those of a process that bits name.
 pub fn sys_setns(task: &Task, fd: i32, bits: u32) -> SysResult {
-    const ORDER: [Kind; 8] = [Kind::User, Kind::Mount, Kind::Uts, Kind::Ipc, Kind::Pid, Kind::Cgroup, Kind::Net, Kind::Time];
+    const ORDER: [Kind; 8] = [
+        Kind::User,
+        Kind::Mount,
+        Kind::Uts,
+        Kind::Ipc,
+        Kind::Pid,
+        Kind::Cgroup,
+        Kind::Net,
+        Kind::Time,
+    ];
     let file = task.file_io(fd)?;
     if let Some(namespace) = nsfs::of(file.inode()) {
         if bits != 0 && bits != namespace.kind().flag() {
@@ -126,5 +140,9 @@ pub fn sys_unshare(task: &Task, bits: u64) -> SysResult {
 
 /// Whether somebody may change the tree of mounts.
 pub(crate) fn may_mount(task: &Task) -> Result<(), Errno> {
-    if task.cred().capable(sys::CAP_SYS_ADMIN) { Ok(()) } else { Err(Errno::EPERM) }
+    if task.cred().capable(sys::CAP_SYS_ADMIN) {
+        Ok(())
+    } else {
+        Err(Errno::EPERM)
+    }
 }

@@ -32,7 +32,11 @@ pub fn sys_set_tid_address(task: &Task, addr: UserPtr<i32>) -> SysResult {
 /// `getpgid(2)`
 pub fn sys_getpgid(task: &Task, pid: i32) -> SysResult {
     let pid = if pid == 0 { task.pid() } else { pid };
-    TABLE.lock().node_of_any(pid).map(|node| node.group as usize).ok_or(Errno::ESRCH)
+    TABLE
+        .lock()
+        .node_of_any(pid)
+        .map(|node| node.group as usize)
+        .ok_or(Errno::ESRCH)
 }
 
 /// `getpgrp(2)`
@@ -43,7 +47,11 @@ pub fn sys_getpgrp(task: &Task) -> SysResult {
 /// `getsid(2)`
 pub fn sys_getsid(task: &Task, pid: i32) -> SysResult {
     let pid = if pid == 0 { task.pid() } else { pid };
-    TABLE.lock().node_of_any(pid).map(|node| node.session as usize).ok_or(Errno::ESRCH)
+    TABLE
+        .lock()
+        .node_of_any(pid)
+        .map(|node| node.session as usize)
+        .ok_or(Errno::ESRCH)
 }
 
 /// `setsid(2)`
@@ -67,9 +75,18 @@ pub fn sys_setpgid(task: &Task, pid: i32, group: i32) -> SysResult {
         return Err(Errno::EINVAL);
     }
     let mut table = TABLE.lock();
-    let session = table.node(own).map(|node| node.session).ok_or(Errno::ESRCH)?;
+    let session = table
+        .node(own)
+        .map(|node| node.session)
+        .ok_or(Errno::ESRCH)?;
     // Only whole processes have a group.
-    let missing = || if table.node_of_any(pid).is_some() { Errno::EINVAL } else { Errno::ESRCH };
+    let missing = || {
+        if table.node_of_any(pid).is_some() {
+            Errno::EINVAL
+        } else {
+            Errno::ESRCH
+        }
+    };
     let node = table.node(pid).ok_or_else(missing)?;
     if pid != own {
         if node.parent() != own {

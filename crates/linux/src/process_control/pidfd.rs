@@ -16,13 +16,23 @@ pub fn sys_pidfd_open(task: &Task, pid: i32, flags: u32) -> SysResult {
     }
     let Some(process) = process_table::find(pid) else {
         // A thread that is not its process's first has no such descriptor.
-        return Err(if process_table::find_task(pid).is_some() { Errno::EINVAL } else { Errno::ESRCH });
+        return Err(if process_table::find_task(pid).is_some() {
+            Errno::EINVAL
+        } else {
+            Errno::ESRCH
+        });
     };
     task.files().install(pidfd::open(process, flags != 0), true)
 }
 
 /// `pidfd_send_signal(2)`; a descriptor of the directory `/proc/PID` means that process, too.
-pub fn sys_pidfd_send_signal(task: &Task, fd: i32, signo: i32, info: UserPtr<SigInfo>, flags: u32) -> SysResult {
+pub fn sys_pidfd_send_signal(
+    task: &Task,
+    fd: i32,
+    signo: i32,
+    info: UserPtr<SigInfo>,
+    flags: u32,
+) -> SysResult {
     if flags != 0 {
         return Err(Errno::EINVAL);
     }

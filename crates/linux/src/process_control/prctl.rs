@@ -1,5 +1,6 @@
-//! Settings of a process or thread: `prctl(2)`. Those of what there is not (other processors, groups of hyperthreads, counters of
-//! events) are `EINVAL`, as in a kernel that was built without them.
+//! Settings of a process or thread: `prctl(2)`. Those of what there is not (other processors,
+//! groups of hyperthreads, counters of events) are `EINVAL`, as in a kernel that was built without
+//! them.
 
 use abi::errno::Errno;
 use alloc::sync::Arc;
@@ -21,19 +22,34 @@ const COMM: usize = 16;
 const MEMORY_NAME: usize = 80;
 
 /// `prctl(2)`
-pub fn sys_prctl(task: &Task, option: u32, arg: usize, arg3: usize, arg4: usize, arg5: usize) -> SysResult {
+pub fn sys_prctl(
+    task: &Task,
+    option: u32,
+    arg: usize,
+    arg3: usize,
+    arg4: usize,
+    arg5: usize,
+) -> SysResult {
     let rest_is_zero = arg3 == 0 && arg4 == 0 && arg5 == 0;
     match option {
         pr::PR_SET_NAME | pr::PR_GET_NAME => name(task, option, arg),
         pr::PR_CAPBSET_READ => capability::is_in_bounding(task, arg),
         pr::PR_CAPBSET_DROP => capability::drop_from_bounding(task, arg),
         pr::PR_CAP_AMBIENT if arg4 == 0 && arg5 == 0 => capability::ambient(task, arg, arg3),
-        pr::PR_GET_KEEPCAPS | pr::PR_SET_KEEPCAPS | pr::PR_GET_SECUREBITS | pr::PR_SET_SECUREBITS => secure(task, option, arg),
+        pr::PR_GET_KEEPCAPS
+        | pr::PR_SET_KEEPCAPS
+        | pr::PR_GET_SECUREBITS
+        | pr::PR_SET_SECUREBITS => secure(task, option, arg),
         pr::PR_SET_NO_NEW_PRIVS if arg == 1 && rest_is_zero => {
-            task.set_cred(Credentials { no_new_privileges: true, ..(*task.cred()).clone() });
+            task.set_cred(Credentials {
+                no_new_privileges: true,
+                ..(*task.cred()).clone()
+            });
             Ok(0)
         }
-        pr::PR_GET_NO_NEW_PRIVS if arg == 0 && rest_is_zero => Ok(usize::from(task.cred().no_new_privileges)),
+        pr::PR_GET_NO_NEW_PRIVS if arg == 0 && rest_is_zero => {
+            Ok(usize::from(task.cred().no_new_privileges))
+        }
         pr::PR_SET_PDEATHSIG
         | pr::PR_GET_PDEATHSIG
         | pr::PR_SET_DUMPABLE
@@ -49,12 +65,16 @@ pub fn sys_prctl(task: &Task, option: u32, arg: usize, arg3: usize, arg4: usize,
         pr::PR_GET_TIMING => Ok(pr::PR_TIMING_STATISTICAL as usize),
         pr::PR_SET_TIMING if arg == pr::PR_TIMING_STATISTICAL as usize => Ok(0),
         pr::PR_MCE_KILL if arg4 == 0 && arg5 == 0 => set_machine_checks(task, arg, arg3),
-        pr::PR_MCE_KILL_GET if arg == 0 && rest_is_zero => Ok(task.settings.lock().machine_checks as usize),
+        pr::PR_MCE_KILL_GET if arg == 0 && rest_is_zero => {
+            Ok(task.settings.lock().machine_checks as usize)
+        }
         pr::PR_SET_IO_FLUSHER | pr::PR_GET_IO_FLUSHER => flushes(task, option, arg, rest_is_zero),
         pr::PR_GET_SPECULATION_CTRL if rest_is_zero => speculation(arg),
         pr::PR_SET_SPECULATION_CTRL if arg4 == 0 && arg5 == 0 => set_speculation(arg, arg3),
         pr::PR_SET_MM => prctl_mm::set(task, arg as u32, arg3, arg4, arg5),
-        pr::PR_SET_VMA if arg == pr::PR_SET_VMA_ANON_NAME as usize => name_memory(task, arg3, arg4, arg5),
+        pr::PR_SET_VMA if arg == pr::PR_SET_VMA_ANON_NAME as usize => {
+            name_memory(task, arg3, arg4, arg5)
+        }
         pr::PR_SET_SYSCALL_USER_DISPATCH => syscall_user_dispatch::set(task, arg, arg3, arg4, arg5),
         pr::PR_GET_TID_ADDRESS => {
             UserPtr::<u64>::new(arg).write(&(task.clear_tid.load(Ordering::Relaxed) as u64))?;
@@ -62,11 +82,20 @@ pub fn sys_prctl(task: &Task, option: u32, arg: usize, arg3: usize, arg4: usize,
         }
         pr::PR_GET_TSC => {
             let readable = task.thread().with_fpu(|state| state.has_tsc()) != Some(false);
-            UserPtr::<u32>::new(arg).write(if readable { &pr::PR_TSC_ENABLE } else { &pr::PR_TSC_SIGSEGV })?;
+            UserPtr::<u32>::new(arg).write(if readable {
+                &pr::PR_TSC_ENABLE
+            } else {
+                &pr::PR_TSC_SIGSEGV
+            })?;
             Ok(0)
         }
-        pr::PR_SET_TSC if [pr::PR_TSC_ENABLE, pr::PR_TSC_SIGSEGV].map(|choice| choice as usize).contains(&arg) => {
-            task.thread().with_fpu(|state| state.set_tsc(arg == pr::PR_TSC_ENABLE as usize));
+        pr::PR_SET_TSC
+            if [pr::PR_TSC_ENABLE, pr::PR_TSC_SIGSEGV]
+                .map(|choice| choice as usize)
+                .contains(&arg) =>
+        {
+            task.thread()
+                .with_fpu(|state| state.set_tsc(arg == pr::PR_TSC_ENABLE as usize));
             Ok(0)
         }
         pr::PR_GET_SECCOMP => Ok(task.seccomp.lock().mode()),
@@ -75,7 +104,9 @@ pub fn sys_prctl(task: &Task, option: u32, arg: usize, arg3: usize, arg4: usize,
             task.process().memory()?.forbid_large_pages(arg != 0);
             Ok(0)
         }
-        pr::PR_GET_THP_DISABLE if arg == 0 && rest_is_zero => Ok(usize::from(!task.process().memory()?.may_have_large_pages())),
+        pr::PR_GET_THP_DISABLE if arg == 0 && rest_is_zero => Ok(usize::from(
+            !task.process().memory()?.may_have_large_pages(),
+        )),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -99,7 +130,10 @@ fn set_machine_checks(task: &Task, operation: usize, kind: usize) -> SysResult {
     let (operation, kind) = (u32::try_from(operation), u32::try_from(kind));
     let new = match (operation, kind) {
         (Ok(pr::PR_MCE_KILL_CLEAR), Ok(0)) => pr::PR_MCE_KILL_DEFAULT,
-        (Ok(pr::PR_MCE_KILL_SET), Ok(kind @ (pr::PR_MCE_KILL_EARLY | pr::PR_MCE_KILL_LATE | pr::PR_MCE_KILL_DEFAULT))) => kind,
+        (
+            Ok(pr::PR_MCE_KILL_SET),
+            Ok(kind @ (pr::PR_MCE_KILL_EARLY | pr::PR_MCE_KILL_LATE | pr::PR_MCE_KILL_DEFAULT)),
+        ) => kind,
         _ => return Err(Errno::EINVAL),
     };
     task.settings.lock().machine_checks = new;
@@ -124,7 +158,8 @@ const STORE_BYPASS: usize = pr::PR_SPEC_STORE_BYPASS as usize;
 const INDIRECT_BRANCH: usize = pr::PR_SPEC_INDIRECT_BRANCH as usize;
 const CACHE_FLUSH: usize = pr::PR_SPEC_L1D_FLUSH as usize;
 
-/// Nothing is done against what processors speculate, and no thread can ask for it: as with `mitigations=off`.
+/// Nothing is done against what processors speculate, and no thread can ask for it: as with
+/// `mitigations=off`.
 fn speculation(what: usize) -> SysResult {
     match what {
         STORE_BYPASS | INDIRECT_BRANCH => Ok(pr::PR_SPEC_ENABLE as usize),
@@ -137,7 +172,9 @@ fn set_speculation(what: usize, how: usize) -> SysResult {
     match (what, how as u32) {
         (STORE_BYPASS, _) => Err(Errno::ENXIO),
         (INDIRECT_BRANCH, pr::PR_SPEC_ENABLE) => Ok(0),
-        (INDIRECT_BRANCH, pr::PR_SPEC_DISABLE | pr::PR_SPEC_FORCE_DISABLE) | (CACHE_FLUSH, _) => Err(Errno::EPERM),
+        (INDIRECT_BRANCH, pr::PR_SPEC_DISABLE | pr::PR_SPEC_FORCE_DISABLE) | (CACHE_FLUSH, _) => {
+            Err(Errno::EPERM)
+        }
         (INDIRECT_BRANCH, _) => Err(Errno::ERANGE),
         _ => Err(Errno::ENODEV),
     }
@@ -149,8 +186,17 @@ fn name_memory(task: &Task, addr: usize, len: usize, name: usize) -> SysResult {
         0 => None,
         at => {
             let name = uaccess::read_cstr(at, MEMORY_NAME);
-            let name = name.map_err(|e| if e == Errno::ENAMETOOLONG { Errno::EINVAL } else { e })?;
-            if !name.iter().all(|b| (0x20..0x7f).contains(b) && !br"\`$[]".contains(b)) {
+            let name = name.map_err(|e| {
+                if e == Errno::ENAMETOOLONG {
+                    Errno::EINVAL
+                } else {
+                    e
+                }
+            })?;
+            if !name
+                .iter()
+                .all(|b| (0x20..0x7f).contains(b) && !br"\`$[]".contains(b))
+            {
                 return Err(Errno::EINVAL);
             }
             Some(name.into())
@@ -170,7 +216,9 @@ fn secure(task: &Task, option: u32, arg: usize) -> SysResult {
         pr::PR_GET_KEEPCAPS => return Ok(usize::from(cred.secure_bits & KEEP_CAPS != 0)),
         pr::PR_GET_SECUREBITS => return Ok(cred.secure_bits as usize),
         pr::PR_SET_KEEPCAPS if arg <= 1 => cred.with_keep_caps(arg == 1)?,
-        pr::PR_SET_SECUREBITS => cred.with_secure_bits(u32::try_from(arg).map_err(|_| Errno::EPERM)?)?,
+        pr::PR_SET_SECUREBITS => {
+            cred.with_secure_bits(u32::try_from(arg).map_err(|_| Errno::EPERM)?)?
+        }
         _ => return Err(Errno::EINVAL),
     };
     task.set_cred(new);
@@ -182,11 +230,15 @@ fn process(task: &Task, option: u32, arg: usize) -> SysResult {
     let process = task.process();
     match option {
         pr::PR_SET_PDEATHSIG => {
-            let signal =
-                i32::try_from(arg).ok().filter(|s| (0..=crate::uapi::siginfo::COUNT).contains(s)).ok_or(Errno::EINVAL)?;
+            let signal = i32::try_from(arg)
+                .ok()
+                .filter(|s| (0..=crate::uapi::siginfo::COUNT).contains(s))
+                .ok_or(Errno::EINVAL)?;
             process.parent_death_signal.store(signal, Ordering::Relaxed);
         }
-        pr::PR_GET_PDEATHSIG => UserPtr::<i32>::new(arg).write(&process.parent_death_signal.load(Ordering::Relaxed))?,
+        pr::PR_GET_PDEATHSIG => {
+            UserPtr::<i32>::new(arg).write(&process.parent_death_signal.load(Ordering::Relaxed))?
+        }
         pr::PR_GET_DUMPABLE => return Ok(process.dumpable.load(Ordering::Relaxed) as usize),
         pr::PR_SET_DUMPABLE if arg <= 1 => process.dumpable.store(arg as i32, Ordering::Relaxed),
         pr::PR_SET_CHILD_SUBREAPER => processes::set_subreaper(process.pid(), arg != 0),

@@ -1,4 +1,5 @@
-//! What a process says about the layout of its memory (`PR_SET_MM`), for those who restore one: `/proc` and `brk(2)` believe it.
+//! What a process says about the layout of its memory (`PR_SET_MM`), for those who restore one:
+//! `/proc` and `brk(2)` believe it.
 
 use core::ops::Range;
 
@@ -20,7 +21,9 @@ const AUX: usize = 48 * size_of::<u64>();
 /// Puts it in force.
 fn apply(layout: &Layout, process: &Process) -> Result<(), Errno> {
     let range = |start: u64, end: u64| -> Range<usize> { start as usize..end as usize };
-    process.memory()?.set_brk_bounds(range(layout.start_brk, layout.brk));
+    process
+        .memory()?
+        .set_brk_bounds(range(layout.start_brk, layout.brk));
     let mut image = process.image.lock();
     image.code = range(layout.start_code, layout.end_code);
     image.data = range(layout.start_data, layout.end_data);
@@ -32,7 +35,10 @@ fn apply(layout: &Layout, process: &Process) -> Result<(), Errno> {
 
 /// `PR_SET_MM`
 pub(crate) fn set(task: &Task, what: u32, at: usize, len: usize, zero: usize) -> SysResult {
-    let has_length = matches!(what, pr::PR_SET_MM_AUXV | pr::PR_SET_MM_MAP | pr::PR_SET_MM_MAP_SIZE);
+    let has_length = matches!(
+        what,
+        pr::PR_SET_MM_AUXV | pr::PR_SET_MM_MAP | pr::PR_SET_MM_MAP_SIZE
+    );
     if zero != 0 || (len != 0 && !has_length) {
         return Err(Errno::EINVAL);
     }
@@ -68,7 +74,11 @@ pub(crate) fn set(task: &Task, what: u32, at: usize, len: usize, zero: usize) ->
     // What programs read there has to be somewhere.
     let strings = pr::PR_SET_MM_ARG_START..=pr::PR_SET_MM_ENV_END;
     if (what == pr::PR_SET_MM_START_STACK || strings.contains(&what))
-        && !process.memory()?.vma_infos().iter().any(|area| area.range.end > at)
+        && !process
+            .memory()?
+            .vma_infos()
+            .iter()
+            .any(|area| area.range.end > at)
     {
         return Err(Errno::EFAULT);
     }
@@ -120,15 +130,29 @@ fn set_auxiliary(task: &Task, at: usize, len: usize) -> SysResult {
     Ok(0)
 }
 
-/// The process runs another file from now on, as far as others see; not while the old one is still mapped.
+/// The process runs another file from now on, as far as others see; not while the old one is still
+/// mapped.
 fn set_executable(task: &Task, fd: u32) -> SysResult {
     let process = task.process();
     let file = task.file(fd.cast_signed())?;
-    let refused = |e: Errno| if e == Errno::ETXTBSY { Errno::EACCES } else { e };
-    let running = exec::Program::new(task, file).map_err(refused)?.into_running();
+    let refused = |e: Errno| {
+        if e == Errno::ETXTBSY {
+            Errno::EACCES
+        } else {
+            e
+        }
+    };
+    let running = exec::Program::new(task, file)
+        .map_err(refused)?
+        .into_running();
     if let Some(old) = process.executable() {
         let old = old.inode().metadata();
-        if process.memory()?.vma_infos().iter().any(|area| (area.dev, area.ino) == (old.dev, old.ino)) {
+        if process
+            .memory()?
+            .vma_infos()
+            .iter()
+            .any(|area| (area.dev, area.ino) == (old.dev, old.ino))
+        {
             return Err(Errno::EBUSY);
         }
     }

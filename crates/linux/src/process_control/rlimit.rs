@@ -14,9 +14,19 @@ use crate::uaccess::UserPtr;
 use crate::{SysResult, Task};
 
 /// `prlimit64(2)`
-pub fn sys_prlimit64(task: &Task, pid: i32, resource: u32, new: UserPtr<[u64; 2]>, old: UserPtr<[u64; 2]>) -> SysResult {
+pub fn sys_prlimit64(
+    task: &Task,
+    pid: i32,
+    resource: u32,
+    new: UserPtr<[u64; 2]>,
+    old: UserPtr<[u64; 2]>,
+) -> SysResult {
     let new = new.read_optional()?;
-    let process = if pid == 0 { task.process().clone() } else { processes::find_any(pid)? };
+    let process = if pid == 0 {
+        task.process().clone()
+    } else {
+        processes::find_any(pid)?
+    };
     let cred = task.cred();
     if !Arc::ptr_eq(&process, task.process()) && !cred.may_limit(&process.credentials()) {
         return Err(Errno::EPERM);
@@ -29,7 +39,11 @@ pub fn sys_prlimit64(task: &Task, pid: i32, resource: u32, new: UserPtr<[u64; 2]
     let before = limits[index];
     if let Some([soft, hard]) = new {
         if soft > hard || (index == NOFILE && hard > MAX_LIMIT as u64) {
-            return Err(if soft > hard { Errno::EINVAL } else { Errno::EPERM });
+            return Err(if soft > hard {
+                Errno::EINVAL
+            } else {
+                Errno::EPERM
+            });
         }
         if hard > before[1] && !cred.capable(sys::CAP_SYS_RESOURCE) {
             return Err(Errno::EPERM);

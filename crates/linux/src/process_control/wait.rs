@@ -50,7 +50,8 @@ const fn stopped_status(signal: i32) -> i32 {
 /// The wait status of a child that goes on.
 const CONTINUED: i32 = 0xffff;
 
-/// Whether a call with these options waits for such a child: mostly for those whose end is told by `SIGCHLD`.
+/// Whether a call with these options waits for such a child: mostly for those whose end is told by
+/// `SIGCHLD`.
 fn of_kind(child: &Process, options: u32) -> bool {
     let usual = child.exit_signal() == sys::SIGCHLD as i32;
     options & sys::__WALL != 0 || usual == (options & sys::__WCLONE == 0)
@@ -59,13 +60,19 @@ fn of_kind(child: &Process, options: u32) -> bool {
 impl Table {
     /// Finds news of a child. `Err`: there is no such child. `Ok(None)`: there is no news.
     fn news(&mut self, parent: i32, which: Which, options: u32) -> Result<Option<Report>, Errno> {
-        let children = self.node(parent).map(|n| n.children.clone()).unwrap_or_default();
+        let children = self
+            .node(parent)
+            .map(|n| n.children.clone())
+            .unwrap_or_default();
         let keep = options & sys::WNOWAIT != 0;
         let mut any = false;
         for pid in children {
             let wanted = |node: &Node| which.matches(pid, node) && of_kind(&node.process, options);
-            let Some(node) = self.node_mut(pid).filter(|node| wanted(node)) else { continue };
-            // One that has ended is no child for who asks for other news only, unless its tracer has it first.
+            let Some(node) = self.node_mut(pid).filter(|node| wanted(node)) else {
+                continue;
+            };
+            // One that has ended is no child for who asks for other news only, unless its tracer
+            // has it first.
             any |= node.ended.is_none() || node.held || options & sys::WEXITED != 0;
             let process = node.process.clone();
             if let Some(status) = node.ended {
@@ -76,7 +83,13 @@ impl Table {
                     self.reap(pid);
                 }
                 let (code, value) = exit_code(status);
-                return Ok(Some(Report { process, pid, status, code, value }));
+                return Ok(Some(Report {
+                    process,
+                    pid,
+                    status,
+                    code,
+                    value,
+                }));
             }
             // Its stops are told to the same process as its tracer.
             if process
@@ -95,12 +108,24 @@ impl Table {
                     node.stop_report = None;
                 }
                 let (status, code) = (stopped_status(signal), sys::CLD_STOPPED as i32);
-                return Ok(Some(Report { process, pid, status, code, value: signal }));
+                return Ok(Some(Report {
+                    process,
+                    pid,
+                    status,
+                    code,
+                    value: signal,
+                }));
             }
             if node.continue_report && options & sys::WCONTINUED != 0 {
                 node.continue_report = keep;
                 let (code, value) = (sys::CLD_CONTINUED as i32, sys::SIGCONT as i32);
-                return Ok(Some(Report { process, pid, status: CONTINUED, code, value }));
+                return Ok(Some(Report {
+                    process,
+                    pid,
+                    status: CONTINUED,
+                    code,
+                    value,
+                }));
             }
         }
         if any { Ok(None) } else { Err(Errno::ECHILD) }
@@ -118,8 +143,19 @@ fn traced_news(task: &Task, which: Which, options: u32) -> Result<Option<Report>
     let (keep, ends) = (options & sys::WNOWAIT != 0, options & sys::WEXITED != 0);
     let told = ptrace::Told::find(task.process(), thread, matches, keep, ends)?;
     Ok(told.map(|told| {
-        let ptrace::Told { task, status, code, value } = told;
-        Report { process: task.process().clone(), pid: task.tid(), status, code, value }
+        let ptrace::Told {
+            task,
+            status,
+            code,
+            value,
+        } = told;
+        Report {
+            process: task.process().clone(),
+            pid: task.tid(),
+            status,
+            code,
+            value,
+        }
     }))
 }
 
@@ -132,10 +168,17 @@ fn wait(task: &Task, which: Which, options: u32) -> Result<Option<Report>, Errno
         }
         let news = TABLE.lock().news(process.pid(), which, options);
         // Whoever has no children may have threads to wait for.
-        let news = if traced.is_ok() && news.is_err() { Ok(None) } else { news };
+        let news = if traced.is_ok() && news.is_err() {
+            Ok(None)
+        } else {
+            news
+        };
         (options & sys::WNOHANG != 0 || !matches!(news, Ok(None))).then_some(news)
     };
-    let report = process.children_changed.wait_interruptible(None, look).map_err(|_| Errno::ERESTARTSYS)??;
+    let report = process
+        .children_changed
+        .wait_interruptible(None, look)
+        .map_err(|_| Errno::ERESTARTSYS)??;
     if let Some(report) = &report
         && options & sys::WNOWAIT == 0
         && report.process.space().is_none()
@@ -147,8 +190,19 @@ fn wait(task: &Task, which: Which, options: u32) -> Result<Option<Report>, Errno
 }
 
 /// `wait4(2)`
-pub fn sys_wait4(task: &Task, pid: i32, status: UserPtr<i32>, options: u32, usage: UserPtr<RUsage>) -> SysResult {
-    const KNOWN: u32 = sys::WNOHANG | sys::WUNTRACED | sys::WCONTINUED | sys::__WNOTHREAD | sys::__WCLONE | sys::__WALL;
+pub fn sys_wait4(
+    task: &Task,
+    pid: i32,
+    status: UserPtr<i32>,
+    options: u32,
+    usage: UserPtr<RUsage>,
+) -> SysResult {
+    const KNOWN: u32 = sys::WNOHANG
+        | sys::WUNTRACED
+        | sys::WCONTINUED
+        | sys::__WNOTHREAD
+        | sys::__WCLONE
+        | sys::__WALL;
     if options & !KNOWN != 0 {
         return Err(Errno::EINVAL);
     }
@@ -158,7 +212,9 @@ pub fn sys_wait4(task: &Task, pid: i32, status: UserPtr<i32>, options: u32, usag
         1.. => Which::Pid(pid),
         _ => Which::Group(pid.checked_neg().ok_or(Errno::ESRCH)?),
     };
-    let Some(report) = wait(task, which, options | sys::WEXITED)? else { return Ok(0) };
+    let Some(report) = wait(task, which, options | sys::WEXITED)? else {
+        return Ok(0);
+    };
     status.write_optional(&report.status)?;
     if !usage.is_null() {
         usage.write(&RUsage::of(&report.process.usage_with_children()))?;
@@ -167,7 +223,14 @@ pub fn sys_wait4(task: &Task, pid: i32, status: UserPtr<i32>, options: u32, usag
 }
 
 /// `waitid(2)`
-pub fn sys_waitid(task: &Task, kind: u32, id: i32, info: UserPtr<SigInfo>, options: u32, usage: UserPtr<RUsage>) -> SysResult {
+pub fn sys_waitid(
+    task: &Task,
+    kind: u32,
+    id: i32,
+    info: UserPtr<SigInfo>,
+    options: u32,
+    usage: UserPtr<RUsage>,
+) -> SysResult {
     let result = wait_by_kind(task, kind, id, options);
     if let Ok(Some(report)) = &result
         && !usage.is_null()
@@ -180,12 +243,20 @@ pub fn sys_waitid(task: &Task, kind: u32, id: i32, info: UserPtr<SigInfo>, optio
     result.map(|_| 0)
 }
 
-/// The fields of a `siginfo_t` that `waitid(2)` writes, zeros without news, also after an error; it leaves the others as they are.
+/// The fields of a `siginfo_t` that `waitid(2)` writes, zeros without news, also after an error; it
+/// leaves the others as they are.
 fn tell(at: usize, news: Option<&Report>) -> Result<(), Errno> {
     let (signal, person) = match news {
         Some(report) => {
             let user = report.process.credentials().user.real;
-            ([sys::SIGCHLD, 0, report.code.cast_unsigned()], [report.pid.cast_unsigned(), user, report.value.cast_unsigned()])
+            (
+                [sys::SIGCHLD, 0, report.code.cast_unsigned()],
+                [
+                    report.pid.cast_unsigned(),
+                    user,
+                    report.value.cast_unsigned(),
+                ],
+            )
         }
         None => ([0; 3], [0; 3]),
     };
@@ -195,7 +266,8 @@ fn tell(at: usize, news: Option<&Report>) -> Result<(), Errno> {
 
 fn wait_by_kind(task: &Task, kind: u32, id: i32, options: u32) -> Result<Option<Report>, Errno> {
     const WANTED: u32 = sys::WEXITED | sys::WSTOPPED | sys::WCONTINUED;
-    const KNOWN: u32 = WANTED | sys::WNOHANG | sys::WNOWAIT | sys::__WNOTHREAD | sys::__WCLONE | sys::__WALL;
+    const KNOWN: u32 =
+        WANTED | sys::WNOHANG | sys::WNOWAIT | sys::__WNOTHREAD | sys::__WCLONE | sys::__WALL;
     if options & !KNOWN != 0 || options & WANTED == 0 {
         return Err(Errno::EINVAL);
     }
@@ -208,10 +280,26 @@ fn wait_by_kind(task: &Task, kind: u32, id: i32, options: u32) -> Result<Option<
             never_blocks = nonblocking;
             Which::Pid(process.pid())
         }
-        sys::P_PGID if id >= 0 => Which::Group(if id == 0 { processes::relations(task.pid())[2] } else { id }),
+        sys::P_PGID if id >= 0 => Which::Group(if id == 0 {
+            processes::relations(task.pid())[2]
+        } else {
+            id
+        }),
         _ => return Err(Errno::EINVAL),
     };
-    let report = wait(task, which, if never_blocks { options | sys::WNOHANG } else { options })?;
+    let report = wait(
+        task,
+        which,
+        if never_blocks {
+            options | sys::WNOHANG
+        } else {
+            options
+        },
+    )?;
     let would_block = report.is_none() && never_blocks && options & sys::WNOHANG == 0;
-    if would_block { Err(Errno::EAGAIN) } else { Ok(report) }
+    if would_block {
+        Err(Errno::EAGAIN)
+    } else {
+        Ok(report)
+    }
 }

@@ -25,7 +25,9 @@ pub(super) struct FdDir {
 
 impl FdDir {
     fn files(&self) -> Result<Arc<FdTable>> {
-        processes::find(self.pid).and_then(|p| p.files()).ok_or(Errno::ENOENT)
+        processes::find(self.pid)
+            .and_then(|p| p.files())
+            .ok_or(Errno::ENOENT)
     }
 }
 
@@ -38,10 +40,22 @@ impl DynamicDir for FdDir {
         let fd = number(name).ok_or(Errno::ENOENT)?;
         let file = self.files()?.get(fd).map_err(|_| Errno::ENOENT)?;
         let flags = file.flags();
-        let mode = if self.info { 0o400 } else { (u32::from(flags.readable()) * 0o500) | (u32::from(flags.writable()) * 0o300) };
-        let attr = Attr { ino: self.attr.ino + FD_INO + fd as u64, mode, ..self.attr };
+        let mode = if self.info {
+            0o400
+        } else {
+            (u32::from(flags.readable()) * 0o500) | (u32::from(flags.writable()) * 0o300)
+        };
+        let attr = Attr {
+            ino: self.attr.ino + FD_INO + fd as u64,
+            mode,
+            ..self.attr
+        };
         let pid = self.pid;
-        let table = move || processes::find(pid).and_then(|p| p.files()).ok_or(Errno::ENOENT);
+        let table = move || {
+            processes::find(pid)
+                .and_then(|p| p.files())
+                .ok_or(Errno::ENOENT)
+        };
         let open = move || table()?.get(fd).map_err(|_| Errno::ENOENT);
         if !self.info {
             return Ok(pseudo::link_with_text(
@@ -56,20 +70,37 @@ impl DynamicDir for FdDir {
         Ok(pseudo::file(attr, move || {
             let file = open()?;
             let mut flags = file.flags();
-            flags.set(OpenFlags::CLOEXEC, table()?.cloexec(fd).map_err(|_| Errno::ENOENT)?);
+            flags.set(
+                OpenFlags::CLOEXEC,
+                table()?.cloexec(fd).map_err(|_| Errno::ENOENT)?,
+            );
             let (mount, position) = (file.path().mount().id(), file.position());
-            Ok(format!("pos:\t{position}\nflags:\t0{:o}\nmnt_id:\t{mount}\n", flags.bits()).into_bytes())
+            Ok(format!(
+                "pos:\t{position}\nflags:\t0{:o}\nmnt_id:\t{mount}\n",
+                flags.bits()
+            )
+            .into_bytes())
         }))
     }
 
     fn list(&self, after: u64) -> Result<Vec<Listed>> {
-        let kind = if self.info { FileType::Regular } else { FileType::Symlink };
+        let kind = if self.info {
+            FileType::Regular
+        } else {
+            FileType::Symlink
+        };
         let listed = |(fd, _)| Listed {
             name: format!("{fd}").into_bytes(),
             ino: self.attr.ino + FD_INO + fd as u64,
             kind,
             key: fd as u64 + 1,
         };
-        Ok(self.files()?.list().into_iter().map(listed).filter(|l| l.key > after).collect())
+        Ok(self
+            .files()?
+            .list()
+            .into_iter()
+            .map(listed)
+            .filter(|l| l.key > after)
+            .collect())
     }
 }

@@ -1,4 +1,5 @@
-//! What of a process's memory is where: `/proc/<pid>/maps`, `smaps`, `smaps_rollup`, and the sizes in `status` and `statm`.
+//! What of a process's memory is where: `/proc/<pid>/maps`, `smaps`, `smaps_rollup`, and the sizes
+//! in `status` and `statm`.
 
 use alloc::format;
 use alloc::string::String;
@@ -39,7 +40,13 @@ fn line(area: &VmaInfo) -> String {
 
 /// `maps`
 pub(super) fn maps(process: &Process) -> String {
-    process.space().map(|space| space.vma_infos()).unwrap_or_default().iter().map(line).collect()
+    process
+        .space()
+        .map(|space| space.vma_infos())
+        .unwrap_or_default()
+        .iter()
+        .map(line)
+        .collect()
 }
 
 /// The lines that `smaps` and its sum have in common.
@@ -76,36 +83,51 @@ fn push(text: &mut String, (name, bytes): (&str, usize)) {
 }
 
 fn residency(process: &Process) -> Vec<(VmaInfo, Residency)> {
-    process.space().map(|space| space.residency()).unwrap_or_default()
+    process
+        .space()
+        .map(|space| space.residency())
+        .unwrap_or_default()
 }
 
 /// `smaps`
 pub(super) fn smaps(process: &Process) -> String {
-    residency(process).iter().fold(String::new(), |mut text, (area, sum)| {
-        text.push_str(&line(area));
-        push(&mut text, ("Size", area.range.len()));
-        push(&mut text, ("KernelPageSize", PAGE_SIZE));
-        push(&mut text, ("MMUPageSize", PAGE_SIZE));
-        text.push_str(&amounts(sum));
-        let _ = writeln!(text, "THPeligible:    {:>8}", u8::from(area.large));
-        text
-    })
+    residency(process)
+        .iter()
+        .fold(String::new(), |mut text, (area, sum)| {
+            text.push_str(&line(area));
+            push(&mut text, ("Size", area.range.len()));
+            push(&mut text, ("KernelPageSize", PAGE_SIZE));
+            push(&mut text, ("MMUPageSize", PAGE_SIZE));
+            text.push_str(&amounts(sum));
+            let _ = writeln!(text, "THPeligible:    {:>8}", u8::from(area.large));
+            text
+        })
 }
 
 /// `smaps_rollup`
 pub(super) fn smaps_rollup(process: &Process) -> String {
     let areas = residency(process);
-    let (Some((first, _)), Some((last, _))) = (areas.first(), areas.last()) else { return String::new() };
+    let (Some((first, _)), Some((last, _))) = (areas.first(), areas.last()) else {
+        return String::new();
+    };
     let mut all = Residency::default();
     for (_, sum) in &areas {
         all.add(sum);
     }
-    format!("{:08x}-{:08x} ---p 00000000 00:00 0 {:>33}[rollup]\n{}", first.range.start, last.range.end, "", amounts(&all))
+    format!(
+        "{:08x}-{:08x} ---p 00000000 00:00 0 {:>33}[rollup]\n{}",
+        first.range.start,
+        last.range.end,
+        "",
+        amounts(&all)
+    )
 }
 
 /// The lines of `status` about memory; none for a process that has ended.
 pub(super) fn status(process: &Process) -> String {
-    let Some(space) = process.space() else { return String::new() };
+    let Some(space) = process.space() else {
+        return String::new();
+    };
     let (stats, kinds) = (space.stats(), space.resident_by_kind());
     let program = program(process);
     let rows = [
@@ -131,22 +153,42 @@ pub(super) fn status(process: &Process) -> String {
         text
     });
     let _ = writeln!(text, "HugetlbPages:\t{:>8} kB\nCoreDumping:\t0", 0);
-    let _ = writeln!(text, "THP_enabled:\t{}", u8::from(space.may_have_large_pages()));
+    let _ = writeln!(
+        text,
+        "THP_enabled:\t{}",
+        u8::from(space.may_have_large_pages())
+    );
     text
 }
 
 /// Bytes of the program's own code.
 fn program(process: &Process) -> usize {
     let code = process.image.lock().code.clone();
-    vm::page_align_up(code.end).unwrap_or(0).saturating_sub(vm::page_align_down(code.start))
+    vm::page_align_up(code.end)
+        .unwrap_or(0)
+        .saturating_sub(vm::page_align_down(code.start))
 }
 
 /// `statm`
 pub(super) fn statm(process: &Process) -> String {
-    let Some(space) = process.space() else { return "0 0 0 0 0 0 0\n".into() };
+    let Some(space) = process.space() else {
+        return "0 0 0 0 0 0 0\n".into();
+    };
     let (stats, kinds) = (space.stats(), space.resident_by_kind());
-    let SpaceStats { size, resident, data, stack, .. } = stats;
-    let [size, resident, shared, text, data] =
-        [size, resident, kinds.file + kinds.shared, program(process), data + stack].map(|bytes| bytes / PAGE_SIZE);
+    let SpaceStats {
+        size,
+        resident,
+        data,
+        stack,
+        ..
+    } = stats;
+    let [size, resident, shared, text, data] = [
+        size,
+        resident,
+        kinds.file + kinds.shared,
+        program(process),
+        data + stack,
+    ]
+    .map(|bytes| bytes / PAGE_SIZE);
     format!("{size} {resident} {shared} {text} 0 {data} 0\n")
 }

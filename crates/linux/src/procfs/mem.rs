@@ -1,5 +1,5 @@
-//! `/proc/<pid>/mem`: a process's memory as a file, for debuggers. Who opens it may look into the process; what the opening shows is
-//! the memory that the process had then, and ends with that.
+//! `/proc/<pid>/mem`: a process's memory as a file, for debuggers. Who opens it may look into the
+//! process; what the opening shows is the memory that the process had then, and ends with that.
 
 use alloc::sync::{Arc, Weak};
 
@@ -34,7 +34,10 @@ impl Inode for MemFile {
         let process = process_table::find(self.pid).ok_or(Errno::ESRCH)?;
         let caller = current_task().ok_or(Errno::ESRCH)?;
         crate::process::access::check_trace_access(&caller, &process).map_err(|_| Errno::EACCES)?;
-        let space = process.space().map(|space| Arc::downgrade(&space)).unwrap_or_default();
+        let space = process
+            .space()
+            .map(|space| Arc::downgrade(&space))
+            .unwrap_or_default();
         Ok(Some(Arc::new(MemOps { space })))
     }
 }
@@ -44,7 +47,8 @@ struct MemOps {
 }
 
 impl MemOps {
-    /// Goes through `len` bytes page by page. What was done before the first one that is not there counts.
+    /// Goes through `len` bytes page by page. What was done before the first one that is not there
+    /// counts.
     fn each(
         &self,
         at: u64,
@@ -52,7 +56,9 @@ impl MemOps {
         mut part: impl FnMut(&AddressSpace, usize, core::ops::Range<usize>) -> Result<()>,
     ) -> Result<usize> {
         // The process has ended, or runs another program.
-        let Some(space) = self.space.upgrade() else { return Ok(0) };
+        let Some(space) = self.space.upgrade() else {
+            return Ok(0);
+        };
         let start = usize::try_from(at).map_err(|_| Errno::EIO)?;
         let mut done = 0;
         while done < len {
@@ -89,11 +95,15 @@ impl FileOps for MemOps {
     }
 
     fn read_at(&self, _: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.each(offset, buf.len(), |space, addr, range| space.read(addr, &mut buf[range]))
+        self.each(offset, buf.len(), |space, addr, range| {
+            space.read(addr, &mut buf[range])
+        })
     }
 
     fn write_at(&self, _: &File, offset: u64, buf: &[u8]) -> Result<usize> {
-        self.each(offset, buf.len(), |space, addr, range| space.write_forced(addr, &buf[range]))
+        self.each(offset, buf.len(), |space, addr, range| {
+            space.write_forced(addr, &buf[range])
+        })
     }
 
     fn seek(&self, file: &File, whence: Whence, offset: i64) -> Result<u64> {

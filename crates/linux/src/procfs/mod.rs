@@ -1,9 +1,10 @@
 //! `/proc`: what programs read to learn about processes and the machine.
 //!
-//! The tree is made of the generated files of [`fs::pseudo`]: `system.rs` holds the texts about the machine, `pressure.rs` those about
-//! waiting, `net.rs` those about sockets, `sysctl.rs` those below `/proc/sys`, `pid.rs` the directory of one process, `status.rs` what it
-//! does, has used and may, `fd.rs` its descriptors, `maps.rs` and `pagemap.rs` its memory, `mounts.rs` its mounts. Texts are made when
-//! they are read and are not held against changes.
+//! The tree is made of the generated files of [`fs::pseudo`]: `system.rs` holds the texts about the
+//! machine, `pressure.rs` those about waiting, `net.rs` those about sockets, `sysctl.rs` those
+//! below `/proc/sys`, `pid.rs` the directory of one process, `status.rs` what it does, has used and
+//! may, `fd.rs` its descriptors, `maps.rs` and `pagemap.rs` its memory, `mounts.rs` its mounts.
+//! Texts are made when they are read and are not held against changes.
 
 mod fd;
 mod maps;
@@ -32,7 +33,8 @@ use fs::{FileType, Inode, Link, Result};
 
 const MAGIC: u64 = 0x9fa0;
 
-/// File numbers of a process's files are its id shifted by this, plus the file's place in the directory.
+/// File numbers of a process's files are its id shifted by this, plus the file's place in the
+/// directory.
 const PID_SHIFT: u32 = 20;
 
 /// Adds to the fixed part of a new procfs: gets the directory and the file system's device number.
@@ -40,7 +42,8 @@ type Extension = fn(&Arc<StaticDir>, u64);
 
 static EXTENSION: ::task::Once<Extension> = ::task::Once::new();
 
-/// Makes every procfs from now on have what `more` adds to its top directory. The first call counts.
+/// Makes every procfs from now on have what `more` adds to its top directory. The first call
+/// counts.
 pub fn extend(more: Extension) {
     EXTENSION.call_once(|| more);
 }
@@ -71,7 +74,13 @@ pub fn new() -> Arc<PseudoFs> {
         if let Some(more) = EXTENSION.get() {
             more(&fixed, dev);
         }
-        pseudo::dynamic_dir(Root { attr: Attr { ino: 1, ..Attr::new(dev, 0o555) }, fixed })
+        pseudo::dynamic_dir(Root {
+            attr: Attr {
+                ino: 1,
+                ..Attr::new(dev, 0o555)
+            },
+            fixed,
+        })
     })
 }
 
@@ -100,7 +109,12 @@ impl DynamicDir for Root {
         let mut entries = Vec::new();
         if after < FIRST_PID_KEY {
             self.fixed.readdir(after, &mut |e| {
-                entries.push(Listed { name: e.name.to_vec(), ino: e.ino, kind: e.kind, key: e.next });
+                entries.push(Listed {
+                    name: e.name.to_vec(),
+                    ino: e.ino,
+                    kind: e.kind,
+                    key: e.next,
+                });
                 true
             })?;
         }

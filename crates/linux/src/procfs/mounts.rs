@@ -1,4 +1,5 @@
-//! `/proc/<pid>/mounts`, `mountinfo`, `mountstats`: what is mounted in a process's namespace, as far as its root reaches.
+//! `/proc/<pid>/mounts`, `mountinfo`, `mountstats`: what is mounted in a process's namespace, as
+//! far as its root reaches.
 
 use crate::process::Process;
 use alloc::string::String;
@@ -19,7 +20,10 @@ fn escaped(bytes: &[u8]) -> String {
 
 /// Names of bits, each after a comma.
 fn names(bits: u32, names: &[(u32, &str)]) -> String {
-    names.iter().filter(|(bit, _)| bits & bit != 0).fold(String::new(), |text, (_, name)| text + "," + name)
+    names
+        .iter()
+        .filter(|(bit, _)| bits & bit != 0)
+        .fold(String::new(), |text, (_, name)| text + "," + name)
 }
 
 fn of_mount(mount: &Mount) -> String {
@@ -36,8 +40,12 @@ fn of_mount(mount: &Mount) -> String {
 }
 
 fn of_super(mount: &Mount) -> String {
-    const NAMES: [(u32, &str); 4] =
-        [(sys::MS_SYNCHRONOUS, "sync"), (sys::MS_DIRSYNC, "dirsync"), (sys::MS_MANDLOCK, "mand"), (sys::MS_LAZYTIME, "lazytime")];
+    const NAMES: [(u32, &str); 4] = [
+        (sys::MS_SYNCHRONOUS, "sync"),
+        (sys::MS_DIRSYNC, "dirsync"),
+        (sys::MS_MANDLOCK, "mand"),
+        (sys::MS_LAZYTIME, "lazytime"),
+    ];
     names(mount.shown().flags(), &NAMES)
 }
 
@@ -49,7 +57,9 @@ fn info(mount: &Mount, source: &str, point: &str) -> String {
     let parent = mount.point().map_or(mount.id(), |p| p.mount().id());
     let dev = fs::DeviceId::decode(mount.root().inode().metadata().dev);
     let sharing = mount.sharing();
-    let numbered = |name, number: Option<u32>| number.map_or_else(String::new, |number| alloc::format!(" {name}:{number}"));
+    let numbered = |name, number: Option<u32>| {
+        number.map_or_else(String::new, |number| alloc::format!(" {name}:{number}"))
+    };
     alloc::format!(
         "{} {parent} {}:{} {} {point} {}{}{}{}{} - {} {source} {}{}{}\n",
         mount.id(),
@@ -60,7 +70,11 @@ fn info(mount: &Mount, source: &str, point: &str) -> String {
         of_mount(mount),
         numbered("shared", sharing.shared),
         numbered("master", sharing.master),
-        if sharing.unbindable { " unbindable" } else { "" },
+        if sharing.unbindable {
+            " unbindable"
+        } else {
+            ""
+        },
         mount.fs().name(),
         access(mount.shown().flags() & MS_RDONLY != 0),
         of_super(mount),
@@ -70,7 +84,9 @@ fn info(mount: &Mount, source: &str, point: &str) -> String {
 
 /// The table with this name.
 pub(super) fn table(process: &Process, name: &str) -> String {
-    let Some(context) = process.fs() else { return String::new() };
+    let Some(context) = process.fs() else {
+        return String::new();
+    };
     let root = context.root();
     let mut text = String::new();
     for mount in context.namespace().mounts() {
@@ -82,10 +98,16 @@ pub(super) fn table(process: &Process, name: &str) -> String {
         let kind = mount.fs().name();
         text += &match name {
             "mountinfo" => info(&mount, &source, &point),
-            "mountstats" => alloc::format!("device {source} mounted on {point} with fstype {kind}\n"),
+            "mountstats" => {
+                alloc::format!("device {source} mounted on {point} with fstype {kind}\n")
+            }
             _ => {
-                let (common, own, more) = (of_super(&mount), of_mount(&mount), mount.fs().options());
-                alloc::format!("{source} {point} {kind} {}{common}{own}{more} 0 0\n", access(mount.read_only()))
+                let (common, own, more) =
+                    (of_super(&mount), of_mount(&mount), mount.fs().options());
+                alloc::format!(
+                    "{source} {point} {kind} {}{common}{own}{more} 0 0\n",
+                    access(mount.read_only())
+                )
             }
         };
     }

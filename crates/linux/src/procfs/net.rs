@@ -33,6 +33,9 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("igmp6", procfs_host::igmp6),
     ];
     for (name, text) in texts {
-        dir.add(name, pseudo::file(Attr::new(dev, 0o444), move || Ok(text().into_bytes())));
+        dir.add(
+            name,
+            pseudo::file(Attr::new(dev, 0o444), move || Ok(text().into_bytes())),
+        );
     }
 }

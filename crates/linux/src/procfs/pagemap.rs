@@ -1,4 +1,5 @@
-//! The pages of a process, one by one or by mapping: `/proc/<pid>/{pagemap,clear_refs,numa_maps,map_files}`.
+//! The pages of a process, one by one or by mapping:
+//! `/proc/<pid>/{pagemap,clear_refs,numa_maps,map_files}`.
 
 use alloc::format;
 use alloc::string::String;
@@ -28,7 +29,8 @@ fn visible(pid: i32) -> Result<Arc<Process>> {
     Ok(process)
 }
 
-/// `pagemap`: a word for each page. It does not tell where pages are: programs, even privileged ones, cannot name physical memory.
+/// `pagemap`: a word for each page. It does not tell where pages are: programs, even privileged
+/// ones, cannot name physical memory.
 pub(super) struct PageMap {
     pub(super) attr: Attr,
     pub(super) pid: i32,
@@ -51,7 +53,10 @@ impl Inode for PageMap {
     }
 
     fn open(self: Arc<Self>, _: OpenFlags) -> Result<Option<Arc<dyn FileOps>>> {
-        let space = visible(self.pid)?.space().map(|space| Arc::downgrade(&space)).unwrap_or_default();
+        let space = visible(self.pid)?
+            .space()
+            .map(|space| Arc::downgrade(&space))
+            .unwrap_or_default();
         Ok(Some(Arc::new(PageMapOps { space })))
     }
 }
@@ -78,17 +83,23 @@ impl FileOps for PageMapOps {
         if !offset.is_multiple_of(WORD) || !buf.len().is_multiple_of(WORD) {
             return Err(Errno::EINVAL);
         }
-        let Some(space) = self.space.upgrade() else { return Ok(0) };
+        let Some(space) = self.space.upgrade() else {
+            return Ok(0);
+        };
         let all = vm::USER_END / PAGE_SIZE;
         let first = (offset / WORD).min(all);
         let range = first..(first + buf.len() / WORD).min(all);
         let words = &mut buf[..range.len() * WORD];
         words.fill(0);
-        space.for_each_present_page(range.start * PAGE_SIZE..range.end * PAGE_SIZE, |va, own, exclusive| {
-            let word = PRESENT | if own { 0 } else { FILE } | if exclusive { EXCLUSIVE } else { 0 };
-            let at = (va / PAGE_SIZE - range.start) * WORD;
-            words[at..at + WORD].copy_from_slice(&word.to_ne_bytes());
-        });
+        space.for_each_present_page(
+            range.start * PAGE_SIZE..range.end * PAGE_SIZE,
+            |va, own, exclusive| {
+                let word =
+                    PRESENT | if own { 0 } else { FILE } | if exclusive { EXCLUSIVE } else { 0 };
+                let at = (va / PAGE_SIZE - range.start) * WORD;
+                words[at..at + WORD].copy_from_slice(&word.to_ne_bytes());
+            },
+        );
         Ok(words.len())
     }
 
@@ -115,9 +126,17 @@ pub(super) fn clear(pid: i32, what: u32) -> Result<()> {
 
 /// `numa_maps`: there is one node.
 pub(super) fn numa_maps(process: &Process) -> String {
-    let areas = process.space().map(|space| space.residency()).unwrap_or_default();
+    let areas = process
+        .space()
+        .map(|space| space.residency())
+        .unwrap_or_default();
     areas.iter().fold(String::new(), |mut text, (area, sum)| {
-        let _ = write!(text, "{:08x} {}", area.range.start, crate::state::mempolicy::shown(area.policy));
+        let _ = write!(
+            text,
+            "{:08x} {}",
+            area.range.start,
+            crate::state::mempolicy::shown(area.policy)
+        );
         match &area.name[..] {
             b"[heap]" => text += " heap",
             b"[stack]" => text += " stack",
@@ -136,12 +155,17 @@ pub(super) fn numa_maps(process: &Process) -> String {
         for (name, pages) in rows.into_iter().filter(|row| row.1 > 0) {
             let _ = write!(text, " {name}={pages}");
         }
-        text += if sum.resident > 0 { " kernelpagesize_kB=4\n" } else { "\n" };
+        text += if sum.resident > 0 {
+            " kernelpagesize_kB=4\n"
+        } else {
+            "\n"
+        };
         text
     })
 }
 
-/// `map_files`: a link for each part of a file that is mapped, by name. One to a file that was removed leads nowhere.
+/// `map_files`: a link for each part of a file that is mapped, by name. One to a file that was
+/// removed leads nowhere.
 pub(super) struct MapFiles {
     pub(super) attr: Attr,
     pub(super) pid: i32,
@@ -150,7 +174,11 @@ pub(super) struct MapFiles {
 impl MapFiles {
     fn areas(&self) -> Result<Vec<VmaInfo>> {
         let space = visible(self.pid)?.space().ok_or(Errno::ENOENT)?;
-        Ok(space.vma_infos().into_iter().filter(|area| area.dev != 0).collect())
+        Ok(space
+            .vma_infos()
+            .into_iter()
+            .filter(|area| area.dev != 0)
+            .collect())
     }
 }
 
@@ -164,16 +192,36 @@ impl DynamicDir for MapFiles {
     }
 
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
-        let area = self.areas()?.into_iter().find(|area| name_of(area).as_bytes() == name).ok_or(Errno::ENOENT)?;
-        let attr = Attr { ino: self.attr.ino + (area.range.start / PAGE_SIZE) as u64, mode: 0o600, ..self.attr };
-        Ok(pseudo::link(attr, move || Ok(Link::Text(area.name.clone()))))
+        let area = self
+            .areas()?
+            .into_iter()
+            .find(|area| name_of(area).as_bytes() == name)
+            .ok_or(Errno::ENOENT)?;
+        let attr = Attr {
+            ino: self.attr.ino + (area.range.start / PAGE_SIZE) as u64,
+            mode: 0o600,
+            ..self.attr
+        };
+        Ok(pseudo::link(attr, move || {
+            Ok(Link::Text(area.name.clone()))
+        }))
     }
 
     fn list(&self, after: u64) -> Result<Vec<Listed>> {
         let listed = |area: VmaInfo| {
             let page = (area.range.start / PAGE_SIZE) as u64;
-            Listed { name: name_of(&area).into_bytes(), ino: self.attr.ino + page, kind: FileType::Symlink, key: page + 1 }
+            Listed {
+                name: name_of(&area).into_bytes(),
+                ino: self.attr.ino + page,
+                kind: FileType::Symlink,
+                key: page + 1,
+            }
         };
-        Ok(self.areas()?.into_iter().map(listed).filter(|listed| listed.key > after).collect())
+        Ok(self
+            .areas()?
+            .into_iter()
+            .map(listed)
+            .filter(|listed| listed.key > after)
+            .collect())
     }
 }

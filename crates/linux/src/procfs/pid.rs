@@ -18,7 +18,8 @@ use fs::pseudo::{self, Attr, DynamicDir, Listed, StaticDir};
 use fs::{FileType, Inode, Link, Path, Result};
 use linux_raw_sys::general::{CAP_SYS_NICE, CAP_SYS_RESOURCE};
 
-/// A file of the directory: its name, kind and permissions. Its place in the table is part of its number.
+/// A file of the directory: its name, kind and permissions. Its place in the table is part of its
+/// number.
 const FILES: &[(&str, FileType, u32)] = &[
     ("arch_status", FileType::Regular, 0o444),
     ("auxv", FileType::Regular, 0o400),
@@ -75,11 +76,26 @@ const FILES: &[(&str, FileType, u32)] = &[
 const OF_PROCESSES: [&str; 3] = ["task", "map_files", "timerslack_ns"];
 const OF_THREADS: [&str; 1] = ["children"];
 /// Those that only who may trace the process can read.
-const SECRET: [&str; 9] = ["auxv", "environ", "io", "map_files", "pagemap", "personality", "stack", "syscall", "timerslack_ns"];
+const SECRET: [&str; 9] = [
+    "auxv",
+    "environ",
+    "io",
+    "map_files",
+    "pagemap",
+    "personality",
+    "stack",
+    "syscall",
+    "timerslack_ns",
+];
 
 /// Whether a file is in the directory of a process, or of a thread.
 fn is_shown(name: &str, thread: bool) -> bool {
-    !(if thread { &OF_PROCESSES[..] } else { &OF_THREADS[..] }).contains(&name)
+    !(if thread {
+        &OF_PROCESSES[..]
+    } else {
+        &OF_THREADS[..]
+    })
+    .contains(&name)
 }
 
 /// Where the numbers of namespaces' files begin.
@@ -93,12 +109,23 @@ fn find(pid: i32) -> Result<Arc<Process>> {
 pub(super) fn directory(dev: u64, pid: i32) -> Result<Arc<dyn Inode>> {
     let process = processes::find(pid).ok_or(Errno::ENOENT)?;
     let attr = attr(dev, &process, 0, 0o555);
-    Ok(pseudo::dynamic_dir(ProcessDir { attr, pid, tid: None, process: Arc::downgrade(&process) }))
+    Ok(pseudo::dynamic_dir(ProcessDir {
+        attr,
+        pid,
+        tid: None,
+        process: Arc::downgrade(&process),
+    }))
 }
 
 fn attr(dev: u64, process: &Process, place: u64, mode: u32) -> Attr {
     let (uid, gid) = process.owner();
-    Attr { dev, ino: ((process.pid() as u64) << PID_SHIFT) + place, mode, uid, gid }
+    Attr {
+        dev,
+        ino: ((process.pid() as u64) << PID_SHIFT) + place,
+        mode,
+        uid,
+        gid,
+    }
 }
 
 /// The directory of a process, or of one thread of it.
@@ -110,7 +137,8 @@ struct ProcessDir {
     process: Weak<Process>,
 }
 
-/// The process whose directory in `/proc` this is; none if it is another file, an error if that process is gone.
+/// The process whose directory in `/proc` this is; none if it is another file, an error if that
+/// process is gone.
 ///
 /// # Errors
 /// `ESRCH`.
@@ -126,18 +154,31 @@ impl DynamicDir for ProcessDir {
 
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
         let process = processes::find(self.pid).ok_or(Errno::ENOENT)?;
-        let named = |f: &(&str, FileType, u32)| f.0.as_bytes() == name && is_shown(f.0, self.tid.is_some());
+        let named =
+            |f: &(&str, FileType, u32)| f.0.as_bytes() == name && is_shown(f.0, self.tid.is_some());
         let place = FILES.iter().position(named).ok_or(Errno::ENOENT)?;
         let (name, _, mode) = FILES[place];
         let attr = attr(self.attr.dev, &process, place as u64 + 1, mode);
         let (pid, tid) = (self.pid, self.tid);
         Ok(match name {
             "task" => pseudo::dynamic_dir(TaskDir { attr, pid }),
-            "fd" => pseudo::dynamic_dir(FdDir { attr, pid, info: false }),
-            "fdinfo" => pseudo::dynamic_dir(FdDir { attr, pid, info: true }),
+            "fd" => pseudo::dynamic_dir(FdDir {
+                attr,
+                pid,
+                info: false,
+            }),
+            "fdinfo" => pseudo::dynamic_dir(FdDir {
+                attr,
+                pid,
+                info: true,
+            }),
             "map_files" => pseudo::dynamic_dir(MapFiles { attr, pid }),
             "pagemap" => Arc::new(PageMap { attr, pid }),
-            "clear_refs" => pseudo::writable_file(attr, || Err(Errno::EINVAL), move |text| pagemap::clear(pid, parsed(text)?)),
+            "clear_refs" => pseudo::writable_file(
+                attr,
+                || Err(Errno::EINVAL),
+                move |text| pagemap::clear(pid, parsed(text)?),
+            ),
             "oom_adj" => pseudo::writable_file(
                 attr,
                 move || text(name, pid, tid),
@@ -147,22 +188,36 @@ impl DynamicDir for ProcessDir {
             "net" => pseudo::link(attr, || Ok(Link::Text(b"/proc/net".to_vec()))),
             "ns" => namespaces(attr, pid, tid),
             "exe" => link(attr, pid, |p| p.executable().ok_or(Errno::ENOENT)),
-            "cwd" => link(attr, pid, |p| p.fs().map(|fs| fs.cwd()).ok_or(Errno::ENOENT)),
-            "root" => link(attr, pid, |p| p.fs().map(|fs| fs.root()).ok_or(Errno::ENOENT)),
-            "comm" => pseudo::writable_file(attr, move || text(name, pid, tid), move |new| set_name(pid, tid, new)),
-            "oom_score_adj" => {
-                pseudo::writable_file(attr, move || text(name, pid, tid), move |text| set_oom_adjustment(pid, parsed(text)?))
-            }
+            "cwd" => link(attr, pid, |p| {
+                p.fs().map(|fs| fs.cwd()).ok_or(Errno::ENOENT)
+            }),
+            "root" => link(attr, pid, |p| {
+                p.fs().map(|fs| fs.root()).ok_or(Errno::ENOENT)
+            }),
+            "comm" => pseudo::writable_file(
+                attr,
+                move || text(name, pid, tid),
+                move |new| set_name(pid, tid, new),
+            ),
+            "oom_score_adj" => pseudo::writable_file(
+                attr,
+                move || text(name, pid, tid),
+                move |text| set_oom_adjustment(pid, parsed(text)?),
+            ),
             "timerslack_ns" => pseudo::writable_file(
                 attr,
                 move || timer_slack(pid, tid, None),
                 move |text| timer_slack(pid, tid, Some(parsed(text)?)).map(drop),
             ),
             // Accepted and without effect: there is no core dump.
-            "coredump_filter" => pseudo::writable_file(attr, move || text(name, pid, tid), |_| Ok(())),
-            "maps" | "numa_maps" | "smaps" | "smaps_rollup" => {
-                pseudo::guarded_file(attr, |attr| may_look((attr.ino >> PID_SHIFT) as i32), move || text(name, pid, tid))
+            "coredump_filter" => {
+                pseudo::writable_file(attr, move || text(name, pid, tid), |_| Ok(()))
             }
+            "maps" | "numa_maps" | "smaps" | "smaps_rollup" => pseudo::guarded_file(
+                attr,
+                |attr| may_look((attr.ino >> PID_SHIFT) as i32),
+                move || text(name, pid, tid),
+            ),
             _ => pseudo::file(attr, move || text(name, pid, tid)),
         })
     }
@@ -171,7 +226,12 @@ impl DynamicDir for ProcessDir {
         let listed = |(place, &(name, kind, _)): (usize, &(&str, FileType, u32))| {
             let key = place as u64 + 1;
             let shown = key > after && is_shown(name, self.tid.is_some());
-            shown.then(|| Listed { name: name.into(), ino: self.attr.ino + key, kind, key })
+            shown.then(|| Listed {
+                name: name.into(),
+                ino: self.attr.ino + key,
+                kind,
+                key,
+            })
         };
         Ok(FILES.iter().enumerate().filter_map(listed).collect())
     }
@@ -212,14 +272,30 @@ fn namespaces(attr: Attr, pid: i32, tid: Option<i32>) -> Arc<dyn Inode> {
     ];
     let dir = StaticDir::new(attr.dev);
     for (place, (name, kind)) in NAMES.into_iter().enumerate() {
-        let attr = Attr { ino: attr.ino + NS_INO + place as u64, mode: 0o777, ..attr };
+        let attr = Attr {
+            ino: attr.ino + NS_INO + place as u64,
+            mode: 0o777,
+            ..attr
+        };
         let target = move || {
             may_look(pid)?;
             let process = find(pid)?;
-            let task = process.find_task(|task| task.tid() == tid.unwrap_or(pid)).or_else(|| process.tasks().into_iter().next());
-            Ok(crate::process::namespaces::file(&*task.ok_or(Errno::ENOENT)?, kind))
+            let task = process
+                .find_task(|task| task.tid() == tid.unwrap_or(pid))
+                .or_else(|| process.tasks().into_iter().next());
+            Ok(crate::process::namespaces::file(
+                &*task.ok_or(Errno::ENOENT)?,
+                kind,
+            ))
         };
-        dir.add(name, pseudo::link_with_text(attr, move || target().map(Link::Jump), move || Ok(target()?.to_bytes(None))));
+        dir.add(
+            name,
+            pseudo::link_with_text(
+                attr,
+                move || target().map(Link::Jump),
+                move || Ok(target()?.to_bytes(None)),
+            ),
+        );
     }
     dir
 }
@@ -241,12 +317,24 @@ impl DynamicDir for TaskDir {
         if !process.snapshot().threads.contains(&tid) {
             return Err(Errno::ENOENT);
         }
-        let attr = Attr { ino: (tid as u64) << PID_SHIFT, mode: 0o555, ..self.attr };
-        Ok(pseudo::dynamic_dir(ProcessDir { attr, pid: self.pid, tid: Some(tid), process: Arc::downgrade(&process) }))
+        let attr = Attr {
+            ino: (tid as u64) << PID_SHIFT,
+            mode: 0o555,
+            ..self.attr
+        };
+        Ok(pseudo::dynamic_dir(ProcessDir {
+            attr,
+            pid: self.pid,
+            tid: Some(tid),
+            process: Arc::downgrade(&process),
+        }))
     }
 
     fn list(&self, after: u64) -> Result<Vec<Listed>> {
-        let mut threads = processes::find(self.pid).ok_or(Errno::ENOENT)?.snapshot().threads;
+        let mut threads = processes::find(self.pid)
+            .ok_or(Errno::ENOENT)?
+            .snapshot()
+            .threads;
         threads.sort_unstable();
         let listed = |tid: i32| Listed {
             name: format!("{tid}").into_bytes(),
@@ -254,7 +342,11 @@ impl DynamicDir for TaskDir {
             kind: FileType::Directory,
             key: tid as u64,
         };
-        Ok(threads.into_iter().map(listed).filter(|l| l.key > after).collect())
+        Ok(threads
+            .into_iter()
+            .map(listed)
+            .filter(|l| l.key > after)
+            .collect())
     }
 }
 
@@ -306,7 +398,10 @@ fn text(name: &str, pid: i32, tid: Option<i32>) -> Result<Vec<u8>> {
         "stat" => status::stat(&process, tid),
         "statm" => maps::statm(&process),
         "status" => status::status(&process, tid),
-        "timens_offsets" => format!("{:<10} {:>10} {:>9}\n{:<10} {:>10} {:>9}\n", "monotonic", 0, 0, "boottime", 0, 0),
+        "timens_offsets" => format!(
+            "{:<10} {:>10} {:>9}\n{:<10} {:>10} {:>9}\n",
+            "monotonic", 0, 0, "boottime", 0, 0
+        ),
         "wchan" => status::waits_in(&process, tid),
         _ => return Err(Errno::ENOENT),
     };
@@ -316,22 +411,40 @@ fn text(name: &str, pid: i32, tid: Option<i32>) -> Result<Vec<u8>> {
 /// The auxiliary vector, up to the entry that ends it.
 fn auxiliary(process: &Process) -> Vec<u8> {
     let all = process.image.lock().aux.clone();
-    let end = all.chunks_exact(16).position(|entry| entry[..8] == [0; 8]).map_or(all.len(), |last| 16 * (last + 1));
+    let end = all
+        .chunks_exact(16)
+        .position(|entry| entry[..8] == [0; 8])
+        .map_or(all.len(), |last| 16 * (last + 1));
     all[..end].to_vec()
 }
 
 /// A number that was written to a file.
 fn parsed<T: core::str::FromStr>(text: &[u8]) -> Result<T> {
-    core::str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok()).ok_or(Errno::EINVAL)
+    core::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .ok_or(Errno::EINVAL)
 }
 
-/// The children of a process that one of its threads made; its first thread also has those that it got from others.
+/// The children of a process that one of its threads made; its first thread also has those that it
+/// got from others.
 fn children(process: &Arc<Process>, tid: Option<i32>) -> String {
-    let made_here =
-        |child: &Process| child.maker.upgrade().filter(|maker| Arc::ptr_eq(maker.process(), process)).map(|m| m.tid());
+    let made_here = |child: &Process| {
+        child
+            .maker
+            .upgrade()
+            .filter(|maker| Arc::ptr_eq(maker.process(), process))
+            .map(|m| m.tid())
+    };
     let children = processes::select(|_, node| node.parent() == process.pid());
-    let of_thread = |child: &&Arc<Process>| made_here(child).unwrap_or(process.pid()) == tid.unwrap_or(process.pid());
-    children.iter().filter(of_thread).map(|child| format!("{} ", child.pid())).collect()
+    let of_thread = |child: &&Arc<Process>| {
+        made_here(child).unwrap_or(process.pid()) == tid.unwrap_or(process.pid())
+    };
+    children
+        .iter()
+        .filter(of_thread)
+        .map(|child| format!("{} ", child.pid()))
+        .collect()
 }
 
 /// Names a thread. Only the process itself does that.
@@ -342,14 +455,20 @@ fn set_name(pid: i32, tid: Option<i32>, name: &[u8]) -> Result<()> {
         return Err(Errno::EINVAL);
     }
     let is_meant = |task: &Task| task.tid() == tid.unwrap_or(pid);
-    process.find_task(is_meant).ok_or(Errno::ESRCH)?.set_name(name.trim_ascii_end());
+    process
+        .find_task(is_meant)
+        .ok_or(Errno::ESRCH)?
+        .set_name(name.trim_ascii_end());
     Ok(())
 }
 
-/// Tells by how much a thread's sleeps may be late, after it was set. Others need to be allowed to change its priority for both.
+/// Tells by how much a thread's sleeps may be late, after it was set. Others need to be allowed to
+/// change its priority for both.
 fn timer_slack(pid: i32, tid: Option<i32>, new: Option<usize>) -> Result<Vec<u8>> {
     let tid = tid.unwrap_or(pid);
-    let task = find(pid)?.find_task(|task| task.tid() == tid).ok_or(Errno::ESRCH)?;
+    let task = find(pid)?
+        .find_task(|task| task.tid() == tid)
+        .ok_or(Errno::ESRCH)?;
     let caller = crate::current_task().ok_or(Errno::ESRCH)?;
     if !Arc::ptr_eq(&caller, &task) && !caller.cred().capable(CAP_SYS_NICE) {
         return Err(Errno::EPERM);

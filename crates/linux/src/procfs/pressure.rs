@@ -1,8 +1,8 @@
 //! `/proc/pressure`: how long threads wait for processors, memory and devices, and triggers on it.
 //!
-//! A program that writes `some 150000 1000000` to an open file is told by `POLLPRI` on that file when threads have waited for
-//! 150 ms within a second. While there are triggers, a thread looks ten times in the shortest window, as Linux's does; without
-//! them nothing runs.
+//! A program that writes `some 150000 1000000` to an open file is told by `POLLPRI` on that file
+//! when threads have waited for 150 ms within a second. While there are triggers, a thread looks
+//! ten times in the shortest window, as Linux's does; without them nothing runs.
 
 use abi::errno::Errno;
 use alloc::string::ToString;
@@ -33,9 +33,12 @@ impl Resource {
             Self::Memory => guard::mem::pressure(look),
             Self::Cpu => {
                 let cpus = task::cpu_count() as u32;
-                let stalled: u64 = (0..cpus).map(|n| task::stats::cpu(CpuId(n)).stalled_ns).sum();
+                let stalled: u64 = (0..cpus)
+                    .map(|n| task::stats::cpu(CpuId(n)).stalled_ns)
+                    .sum();
                 let mut pressure = CPU.lock();
-                // The mean over the CPUs. A processor without a runnable thread stalls nobody, so there is no `full`.
+                // The mean over the CPUs. A processor without a runnable thread stalls nobody, so
+                // there is no `full`.
                 pressure.set_totals(stalled / u64::from(cpus), 0);
                 look(&mut pressure, task::now_ns())
             }
@@ -59,7 +62,10 @@ pub(crate) fn file(name: &str, dev: u64) -> Arc<dyn Inode> {
         "memory" => Resource::Memory,
         _ => Resource::Io,
     };
-    Arc::new(PressureFile { attr: Attr::new(dev, 0o666), resource })
+    Arc::new(PressureFile {
+        attr: Attr::new(dev, 0o666),
+        resource,
+    })
 }
 
 struct PressureFile {
@@ -69,7 +75,12 @@ struct PressureFile {
 
 impl Inode for PressureFile {
     fn metadata(&self) -> Metadata {
-        Metadata::generated(self.attr.dev, self.attr.ino, FileType::Regular, self.attr.mode)
+        Metadata::generated(
+            self.attr.dev,
+            self.attr.ino,
+            FileType::Regular,
+            self.attr.mode,
+        )
     }
 
     fn kind(&self) -> FileType {
@@ -81,8 +92,15 @@ impl Inode for PressureFile {
     }
 
     fn open(self: Arc<Self>, _: OpenFlags) -> Result<Option<Arc<dyn FileOps>>> {
-        let watch = Watch { trigger: Mutex::new(None), told: AtomicBool::new(false), source: PollQueue::new() };
-        Ok(Some(Arc::new(OpenPressure { resource: self.resource, watch: Arc::new(watch) })))
+        let watch = Watch {
+            trigger: Mutex::new(None),
+            told: AtomicBool::new(false),
+            source: PollQueue::new(),
+        };
+        Ok(Some(Arc::new(OpenPressure {
+            resource: self.resource,
+            watch: Arc::new(watch),
+        })))
     }
 }
 
@@ -112,8 +130,14 @@ impl FileOps for OpenPressure {
     }
 
     fn read_at(&self, _: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let text = self.resource.look(|pressure, now| pressure.show(now)).to_string();
-        let rest = usize::try_from(offset).ok().and_then(|offset| text.as_bytes().get(offset..)).unwrap_or_default();
+        let text = self
+            .resource
+            .look(|pressure, now| pressure.show(now))
+            .to_string();
+        let rest = usize::try_from(offset)
+            .ok()
+            .and_then(|offset| text.as_bytes().get(offset..))
+            .unwrap_or_default();
         let n = rest.len().min(buf.len());
         buf[..n].copy_from_slice(&rest[..n]);
         Ok(n)
@@ -121,7 +145,10 @@ impl FileOps for OpenPressure {
 
     fn write(&self, _: &File, buf: &[u8]) -> Result<usize> {
         let text = core::str::from_utf8(buf).map_err(|_| Errno::EINVAL)?;
-        let trigger = self.resource.look(|pressure, now| Trigger::parse(text, now, pressure)).ok_or(Errno::EINVAL)?;
+        let trigger = self
+            .resource
+            .look(|pressure, now| Trigger::parse(text, now, pressure))
+            .ok_or(Errno::EINVAL)?;
         {
             let mut slot = self.watch.trigger.lock();
             if slot.is_some() {
@@ -165,7 +192,10 @@ struct Monitor {
     runs: bool,
 }
 
-static MONITOR: Mutex<Monitor> = Mutex::new(Monitor { watches: Vec::new(), runs: false });
+static MONITOR: Mutex<Monitor> = Mutex::new(Monitor {
+    watches: Vec::new(),
+    runs: false,
+});
 
 /// Adds a file with a trigger, and sees to it that somebody looks.
 fn monitor(watch: &Arc<Watch>) -> Result<()> {
@@ -192,7 +222,9 @@ fn run() {
             monitor.watches.iter().filter_map(Weak::upgrade).collect()
         };
         for watch in live {
-            let Some((resource, mut trigger)) = *watch.trigger.lock() else { continue };
+            let Some((resource, mut trigger)) = *watch.trigger.lock() else {
+                continue;
+            };
             let tell = resource.look(|pressure, now| trigger.check(now, pressure));
             *watch.trigger.lock() = Some((resource, trigger));
             next = next.min(trigger.window_ns() / 10);

@@ -54,7 +54,9 @@ pub(crate) struct Snapshot {
 
 impl Process {
     fn strings(&self, range: Range<usize>) -> Vec<u8> {
-        let Some(space) = self.space() else { return Vec::new() };
+        let Some(space) = self.space() else {
+            return Vec::new();
+        };
         let mut bytes = vec![0; range.len().min(SHOWN_STRINGS)];
         if space.read(range.start, &mut bytes).is_err() {
             bytes.clear();
@@ -79,7 +81,10 @@ impl Process {
     /// Names, units, and soft and hard values of its limits.
     pub fn limits(&self) -> impl Iterator<Item = (&'static str, &'static str, [u64; 2])> {
         let limits = *self.limits.lock();
-        LIMIT_NAMES.iter().zip(limits).map(|(&(name, units), values)| (name, units, values))
+        LIMIT_NAMES
+            .iter()
+            .zip(limits)
+            .map(|(&(name, units), values)| (name, units, values))
     }
 
     /// One letter for what thread `tid` does: `R`, `S`, `D`, `T`, `t`, or `Z` if it has ended.
@@ -113,7 +118,9 @@ impl Process {
             (signals.pending.set(), signals.blocked)
         });
         let (ignored, caught) = self.actions().sets();
-        let allowed_cpus = shown.map(|t| t.cpus.lock().clone()).filter(|c| !c.is_empty());
+        let allowed_cpus = shown
+            .map(|t| t.cpus.lock().clone())
+            .filter(|c| !c.is_empty());
         Snapshot {
             ids: processes::relations(self.pid()),
             name: shown.map_or_else(|| self.name(), |task| task.name()),
@@ -122,7 +129,9 @@ impl Process {
             gids: cred.group.list(),
             capabilities: cred.caps,
             no_new_privileges: cred.no_new_privileges,
-            seccomp: shown.map(|task| task.seccomp.lock().counts()).unwrap_or_default(),
+            seccomp: shown
+                .map(|task| task.seccomp.lock().counts())
+                .unwrap_or_default(),
             groups: cred.groups.to_vec(),
             threads: tasks.iter().map(|t| t.tid()).collect(),
             usage: match (tid, shown) {
@@ -130,7 +139,11 @@ impl Process {
                 _ => self.usage(),
             },
             children_usage: *self.children_usage.lock(),
-            start_ns: if tid.is_some() { shown.map_or(0, |task| task.start_ns) } else { self.start_ns },
+            start_ns: if tid.is_some() {
+                shown.map_or(0, |task| task.start_ns)
+            } else {
+                self.start_ns
+            },
             memory: [memory.size as u64, memory.resident as u64],
             signals: [own, self.pending_set(), blocked, ignored, caught],
             cpu: shown.and_then(|t| t.started()).map_or(0, |t| t.cpu().0),

@@ -1,4 +1,5 @@
-//! What a process is doing, what it has used and what it may: `/proc/<pid>/{stat,status,io,sched,schedstat,limits,stack,wchan}`.
+//! What a process is doing, what it has used and what it may:
+//! `/proc/<pid>/{stat,status,io,sched,schedstat,limits,stack,wchan}`.
 
 use alloc::format;
 use alloc::string::String;
@@ -19,14 +20,21 @@ use crate::state::usage::Usage;
 /// Shows the functions in which a thread waits, from the innermost outwards.
 fn calls(process: &Process, tid: Option<i32>, show: impl FnMut(&str, u32)) {
     let tid = tid.unwrap_or(process.pid());
-    if let Some(thread) = process.tasks().iter().find(|task| task.tid() == tid).and_then(|task| task.started()) {
+    if let Some(thread) = process
+        .tasks()
+        .iter()
+        .find(|task| task.tid() == tid)
+        .and_then(|task| task.started())
+    {
         thread.calls(show);
     }
 }
 
 pub(super) fn stack(process: &Process, tid: Option<i32>) -> String {
     let mut text = String::new();
-    calls(process, tid, |name, distance| text += &format!("[<0>] {name}+{distance:#x}\n"));
+    calls(process, tid, |name, distance| {
+        text += &format!("[<0>] {name}+{distance:#x}\n")
+    });
     text
 }
 
@@ -35,23 +43,34 @@ pub(super) fn waits_in(process: &Process, tid: Option<i32>) -> String {
     const MEANS: [&str; 5] = ["guard::", "task::", "lfmutex::", "core::", "alloc::"];
     let mut found = None;
     calls(process, tid, |name, _| {
-        if found.is_none() && !MEANS.iter().any(|means| name.trim_start_matches('<').starts_with(means)) {
+        if found.is_none()
+            && !MEANS
+                .iter()
+                .any(|means| name.trim_start_matches('<').starts_with(means))
+        {
             found = Some(name.into());
         }
     });
     found.unwrap_or_else(|| "0".into())
 }
 
-/// Where the parts of its memory are: code (with where the stack begins), and data with heap, arguments and environment. Nothing that
-/// tells somebody who may not look into the process.
+/// Where the parts of its memory are: code (with where the stack begins), and data with heap,
+/// arguments and environment. Nothing that tells somebody who may not look into the process.
 fn places(process: &Arc<Process>) -> [String; 2] {
-    let Ok(l) = layout_of(process) else { return ["0 0 0".into(), "0 0 0 0 0 0 0".into()] };
-    if crate::current_task().is_none_or(|caller| crate::process::access::check_trace_access(&caller, process).is_err()) {
+    let Ok(l) = layout_of(process) else {
+        return ["0 0 0".into(), "0 0 0 0 0 0 0".into()];
+    };
+    if crate::current_task()
+        .is_none_or(|caller| crate::process::access::check_trace_access(&caller, process).is_err())
+    {
         return ["1 1 0".into(), "0 0 0 0 0 0 0".into()];
     }
     [
         format!("{} {} {}", l.start_code, l.end_code, l.start_stack),
-        format!("{} {} {} {} {} {} {}", l.start_data, l.end_data, l.start_brk, l.arg_start, l.arg_end, l.env_start, l.env_end),
+        format!(
+            "{} {} {} {} {} {} {}",
+            l.start_data, l.end_data, l.start_brk, l.arg_start, l.arg_end, l.env_start, l.env_end
+        ),
     ]
 }
 
@@ -60,14 +79,25 @@ pub(super) fn stat(process: &Arc<Process>, tid: Option<i32>) -> String {
     let [pid, parent, group, session] = s.ids;
     let terminal = fs::tty::controlling(session as u32);
     let tty = terminal.as_ref().map_or(0, |t| t.id().encode());
-    let foreground = terminal.and_then(|t| t.foreground()).map_or(-1, |g| g as i32);
+    let foreground = terminal
+        .and_then(|t| t.foreground())
+        .map_or(-1, |g| g as i32);
     let (own, children) = (&s.usage, &s.children_usage);
     let [code, data] = places(process);
     let [size, resident] = s.memory;
     let [own_pending, pending, blocked, ignored, caught] = s.signals;
-    let Schedule { policy, priority: rt, nice, .. } = s.schedule;
+    let Schedule {
+        policy,
+        priority: rt,
+        nice,
+        ..
+    } = s.schedule;
     // As Linux counts: below 0 for those with priorities, 0 to 39 for the others.
-    let priority = if rt == 0 { 20 + nice } else { -1 - rt.cast_signed() };
+    let priority = if rt == 0 {
+        20 + nice
+    } else {
+        -1 - rt.cast_signed()
+    };
     let limit = process.limits.lock()[RSS][0];
     format!(
         "{} ({}) {} {parent} {group} {session} {tty} {foreground} 0 {} {} 0 0 {} {} {} {} {priority} {nice} {} 0 {} {size} {} \
@@ -86,14 +116,22 @@ pub(super) fn stat(process: &Arc<Process>, tid: Option<i32>) -> String {
         resident / PAGE_SIZE as u64,
         own_pending | pending,
         u8::from(s.state == 'S'),
-        if tid.is_some_and(|tid| tid != pid) { -1 } else { process.exit_signal() },
+        if tid.is_some_and(|tid| tid != pid) {
+            -1
+        } else {
+            process.exit_signal()
+        },
         s.cpu,
     )
 }
 
 /// A set of CPUs as a list of ranges.
 fn ranges(words: &[u64]) -> String {
-    let has = |n: usize| words.get(n / 64).is_some_and(|word| word >> (n % 64) & 1 != 0);
+    let has = |n: usize| {
+        words
+            .get(n / 64)
+            .is_some_and(|word| word >> (n % 64) & 1 != 0)
+    };
     let (mut text, mut n) = (String::new(), 0);
     while n < words.len() * 64 {
         let end = (n..).find(|&n| !has(n)).unwrap_or(n);
@@ -120,13 +158,20 @@ pub(super) fn status(process: &Process, tid: Option<i32>) -> String {
         _ => "sleeping",
     };
     let own = tid.unwrap_or(pid);
-    let tracer = process.find_task(|task| task.tid() == own).and_then(|task| crate::ptrace::tracer_of(&task));
+    let tracer = process
+        .find_task(|task| task.tid() == own)
+        .and_then(|task| crate::ptrace::tracer_of(&task));
     let tracer = tracer.map_or(0, |tracer| tracer.tid());
     let four = |ids: [u32; 4]| ids.map(|id| format!("{id}")).join("\t");
     let [own_pending, pending, blocked, ignored, caught] = s.signals;
     let groups: String = s.groups.iter().map(|g| format!("{g} ")).collect();
-    let masks: Vec<String> =
-        s.allowed_cpus.iter().rev().flat_map(|w| [w >> 32, w & 0xffff_ffff]).map(|w| format!("{w:08x}")).collect();
+    let masks: Vec<String> = s
+        .allowed_cpus
+        .iter()
+        .rev()
+        .flat_map(|w| [w >> 32, w & 0xffff_ffff])
+        .map(|w| format!("{w:08x}"))
+        .collect();
     let [seccomp, filters] = s.seccomp;
     let [switches, evictions] = s.usage.switches;
     let queued = {
@@ -165,7 +210,11 @@ pub(super) fn status(process: &Process, tid: Option<i32>) -> String {
 
 /// What it has read and written. No file is on a device.
 pub(super) fn io(process: &Process, tid: Option<i32>) -> String {
-    let Usage { bytes: [read, written], transfers: [reads, writes], .. } = process.snapshot_of(tid).usage;
+    let Usage {
+        bytes: [read, written],
+        transfers: [reads, writes],
+        ..
+    } = process.snapshot_of(tid).usage;
     format!(
         "rchar: {read}\nwchar: {written}\nsyscr: {reads}\nsyscw: {writes}\nread_bytes: 0\nwrite_bytes: 0\ncancelled_write_bytes: 0\n"
     )
@@ -173,18 +222,38 @@ pub(super) fn io(process: &Process, tid: Option<i32>) -> String {
 
 /// Time on processors, and how often it got one. How long it waited for that is not counted.
 pub(super) fn schedstat(process: &Process, tid: Option<i32>) -> String {
-    let usage = process.snapshot_of(Some(tid.unwrap_or(process.pid()))).usage;
-    format!("{} 0 {}\n", usage.total_ns(), usage.switches[0] + usage.switches[1])
+    let usage = process
+        .snapshot_of(Some(tid.unwrap_or(process.pid())))
+        .usage;
+    format!(
+        "{} 0 {}\n",
+        usage.total_ns(),
+        usage.switches[0] + usage.switches[1]
+    )
 }
 
 /// How it is scheduled.
 pub(super) fn sched(process: &Process, tid: Option<i32>) -> String {
     let tid = tid.unwrap_or(process.pid());
     let s = process.snapshot_of(Some(tid));
-    let Schedule { policy, priority: rt, nice, .. } = s.schedule;
-    let priority = if rt == 0 { 120 + nice } else { 99 - rt.cast_signed() };
+    let Schedule {
+        policy,
+        priority: rt,
+        nice,
+        ..
+    } = s.schedule;
+    let priority = if rt == 0 {
+        120 + nice
+    } else {
+        99 - rt.cast_signed()
+    };
     let (ns, [switches, evictions]) = (s.usage.total_ns(), s.usage.switches);
-    let mut text = format!("{} ({tid}, #threads: {})\n{:-<67}\n", s.name, s.threads.len(), "");
+    let mut text = format!(
+        "{} ({tid}, #threads: {})\n{:-<67}\n",
+        s.name,
+        s.threads.len(),
+        ""
+    );
     let time = format!("{}.{:06}", ns / 1_000_000, ns % 1_000_000);
     let rows = [
         ("se.sum_exec_runtime", time),
@@ -201,10 +270,24 @@ pub(super) fn sched(process: &Process, tid: Option<i32>) -> String {
 }
 
 pub(super) fn limits(process: &Process) -> String {
-    let mut text = format!("{:<26}{:<21}{:<21}{:<10}\n", "Limit", "Soft Limit", "Hard Limit", "Units");
+    let mut text = format!(
+        "{:<26}{:<21}{:<21}{:<10}\n",
+        "Limit", "Soft Limit", "Hard Limit", "Units"
+    );
     for (name, units, [soft, hard]) in process.limits() {
-        let shown = |value: u64| if value == u64::MAX { "unlimited".into() } else { format!("{value}") };
-        let _ = writeln!(text, "{name:<26}{:<21}{:<21}{units:<10}", shown(soft), shown(hard));
+        let shown = |value: u64| {
+            if value == u64::MAX {
+                "unlimited".into()
+            } else {
+                format!("{value}")
+            }
+        };
+        let _ = writeln!(
+            text,
+            "{name:<26}{:<21}{:<21}{units:<10}",
+            shown(soft),
+            shown(hard)
+        );
     }
     text
 }

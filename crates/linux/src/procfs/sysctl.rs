@@ -35,7 +35,10 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("kernel/sched_autogroup_enabled", "0\n"),
         ("kernel/sched_rr_timeslice_ms", "100\n"),
         ("kernel/sched_schedstats", "0\n"),
-        ("kernel/seccomp/actions_avail", "kill_process kill_thread trap errno user_notif trace log allow\n"),
+        (
+            "kernel/seccomp/actions_avail",
+            "kill_process kill_thread trap errno user_notif trace log allow\n",
+        ),
         ("kernel/seccomp/actions_logged", "log\n"),
         ("kernel/shm_rmid_forced", "0\n"),
         ("kernel/msg_next_id", "-1\n"),
@@ -125,26 +128,51 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         place(dir, path, pseudo::constant(dev, text));
     }
     let texts: [(&str, Text); 5] = [
-        ("kernel/ns_last_pid", || format!("{}\n", crate::process::process_table::last_pid())),
+        ("kernel/ns_last_pid", || {
+            format!("{}\n", crate::process::process_table::last_pid())
+        }),
         ("kernel/sem", crate::ipc::sem::settings),
-        ("kernel/ostype", || format!("{}\n", crate::system::sysinfo::uname().sysname)),
-        ("kernel/osrelease", || format!("{}\n", crate::system::sysinfo::uname().release)),
-        ("kernel/version", || format!("{}\n", crate::system::sysinfo::uname().version)),
+        ("kernel/ostype", || {
+            format!("{}\n", crate::system::sysinfo::uname().sysname)
+        }),
+        ("kernel/osrelease", || {
+            format!("{}\n", crate::system::sysinfo::uname().release)
+        }),
+        ("kernel/version", || {
+            format!("{}\n", crate::system::sysinfo::uname().version)
+        }),
     ];
     for (path, text) in texts {
-        place(dir, path, pseudo::file(Attr::new(dev, 0o444), move || Ok(text().into_bytes())));
+        place(
+            dir,
+            path,
+            pseudo::file(Attr::new(dev, 0o444), move || Ok(text().into_bytes())),
+        );
     }
     for setting in net::sysctl::all() {
-        let file = pseudo::writable_file(Attr::new(dev, 0o644), || Ok(setting.text().into_bytes()), |text| setting.set(text));
+        let file = pseudo::writable_file(
+            Attr::new(dev, 0o644),
+            || Ok(setting.text().into_bytes()),
+            |text| setting.set(text),
+        );
         place(dir, &format!("net/{}", setting.path), file);
     }
     for (name, show, set) in [RT_PERIOD, RT_RUNTIME] {
         let set = move |text: &[u8]| {
-            let number = core::str::from_utf8(text).ok().and_then(|text| text.trim().parse::<i32>().ok()).ok_or(Errno::EINVAL)?;
-            ::task::change_rt_limits(|limits| set(limits, number).filter(is_valid).ok_or(Errno::EINVAL))
+            let number = core::str::from_utf8(text)
+                .ok()
+                .and_then(|text| text.trim().parse::<i32>().ok())
+                .ok_or(Errno::EINVAL)?;
+            ::task::change_rt_limits(|limits| {
+                set(limits, number).filter(is_valid).ok_or(Errno::EINVAL)
+            })
         };
         let show = move || Ok(format!("{}\n", show(::task::rt_limits())).into_bytes());
-        place(dir, name, pseudo::writable_file(Attr::new(dev, 0o644), show, set));
+        place(
+            dir,
+            name,
+            pseudo::writable_file(Attr::new(dev, 0o644), show, set),
+        );
     }
     let hostname = pseudo::writable_file(
         Attr::new(dev, 0o644),
@@ -163,20 +191,48 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         [b'1'..=b'4'] => Ok(()),
         _ => Err(Errno::EINVAL),
     };
-    place(dir, "vm/drop_caches", pseudo::writable_file(Attr::new(dev, 0o200), || Err(Errno::EINVAL), dropped));
-    place(dir, "kernel/randomize_va_space", choice(dev, &RANDOMIZE, b'2'));
+    place(
+        dir,
+        "vm/drop_caches",
+        pseudo::writable_file(Attr::new(dev, 0o200), || Err(Errno::EINVAL), dropped),
+    );
+    place(
+        dir,
+        "kernel/randomize_va_space",
+        choice(dev, &RANDOMIZE, b'2'),
+    );
     // As on a Linux that cannot set any aside: it takes the number, and has fewer.
     for name in ["nr_hugepages", "nr_overcommit_hugepages"] {
-        let accept = |text: &[u8]| core::str::from_utf8(text).ok().and_then(|t| t.trim().parse::<u64>().ok()).map(drop);
-        let file =
-            pseudo::writable_file(Attr::new(dev, 0o644), || Ok(b"0\n".to_vec()), move |text| accept(text).ok_or(Errno::EINVAL));
+        let accept = |text: &[u8]| {
+            core::str::from_utf8(text)
+                .ok()
+                .and_then(|t| t.trim().parse::<u64>().ok())
+                .map(drop)
+        };
+        let file = pseudo::writable_file(
+            Attr::new(dev, 0o644),
+            || Ok(b"0\n".to_vec()),
+            move |text| accept(text).ok_or(Errno::EINVAL),
+        );
         place(dir, &format!("vm/{name}"), file);
     }
     // Nobody counts what was promised, so there is no strict mode.
     place(dir, "vm/overcommit_memory", choice(dev, &OVERCOMMIT, b'1'));
     let uuid = |random: [u8; 16]| {
-        let hex = |range: core::ops::Range<usize>| random[range].iter().map(|b| format!("{b:02x}")).collect::<String>();
-        format!("{}-{}-{}-{}-{}\n", hex(0..4), hex(4..6), hex(6..8), hex(8..10), hex(10..16))
+        let hex = |range: core::ops::Range<usize>| {
+            random[range]
+                .iter()
+                .map(|b| format!("{b:02x}"))
+                .collect::<String>()
+        };
+        format!(
+            "{}-{}-{}-{}-{}\n",
+            hex(0..4),
+            hex(4..6),
+            hex(6..8),
+            hex(8..10),
+            hex(10..16)
+        )
     };
     let random_uuid = move || {
         let mut random = [0; 16];
@@ -186,12 +242,28 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         random[8] = random[8] & 0x3f | 0x80;
         uuid(random)
     };
-    place(dir, "kernel/random/boot_id", pseudo::constant(dev, random_uuid()));
-    place(dir, "kernel/random/uuid", pseudo::file(Attr::new(dev, 0o444), move || Ok(random_uuid().into_bytes())));
+    place(
+        dir,
+        "kernel/random/boot_id",
+        pseudo::constant(dev, random_uuid()),
+    );
+    place(
+        dir,
+        "kernel/random/uuid",
+        pseudo::file(
+            Attr::new(dev, 0o444),
+            move || Ok(random_uuid().into_bytes()),
+        ),
+    );
 }
 
-/// A file, the number it shows of the limits, and the limits after that number was written, unless it is invalid by itself.
-type RtLimitFile = (&'static str, fn(RtLimits) -> i64, fn(RtLimits, i32) -> Option<RtLimits>);
+/// A file, the number it shows of the limits, and the limits after that number was written, unless
+/// it is invalid by itself.
+type RtLimitFile = (
+    &'static str,
+    fn(RtLimits) -> i64,
+    fn(RtLimits, i32) -> Option<RtLimits>,
+);
 
 /// Nanoseconds of a microsecond.
 const US: u64 = 1000;
@@ -201,16 +273,41 @@ const UNLIMITED: u64 = u64::MAX;
 const RT_PERIOD: RtLimitFile = (
     "kernel/sched_rt_period_us",
     |limits| (limits.period_ns / US).cast_signed(),
-    |limits, us| Some(RtLimits { period_ns: u64::try_from(us).ok().filter(|&us| us != 0)? * US, ..limits }),
+    |limits, us| {
+        Some(RtLimits {
+            period_ns: u64::try_from(us).ok().filter(|&us| us != 0)? * US,
+            ..limits
+        })
+    },
 );
 const RT_RUNTIME: RtLimitFile = (
     "kernel/sched_rt_runtime_us",
-    |limits| if limits.runtime_ns == UNLIMITED { -1 } else { (limits.runtime_ns / US).cast_signed() },
-    |limits, us| Some(RtLimits { runtime_ns: if us == -1 { UNLIMITED } else { u64::try_from(us).ok()? * US }, ..limits }),
+    |limits| {
+        if limits.runtime_ns == UNLIMITED {
+            -1
+        } else {
+            (limits.runtime_ns / US).cast_signed()
+        }
+    },
+    |limits, us| {
+        Some(RtLimits {
+            runtime_ns: if us == -1 {
+                UNLIMITED
+            } else {
+                u64::try_from(us).ok()? * US
+            },
+            ..limits
+        })
+    },
 );
 
 /// Whether real-time threads have no more than the whole period, or no limit.
-fn is_valid(&RtLimits { runtime_ns, period_ns }: &RtLimits) -> bool {
+fn is_valid(
+    &RtLimits {
+        runtime_ns,
+        period_ns,
+    }: &RtLimits,
+) -> bool {
     runtime_ns <= period_ns || runtime_ns == UNLIMITED
 }
 

@@ -30,7 +30,9 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("interrupts", interrupts),
         ("devices", devices),
         ("partitions", || "major minor  #blocks  name\n\n".into()),
-        ("swaps", || "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n".into()),
+        ("swaps", || {
+            "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n".into()
+        }),
         ("vmstat", vmstat),
         ("zoneinfo", zoneinfo),
         ("softirqs", softirqs),
@@ -45,13 +47,18 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("sysvipc/sem", crate::ipc::sem::listing),
         ("sysvipc/shm", crate::ipc::shm::listing),
         ("cgroups", || {
-            ["cpuset", "cpu", "memory", "pids"]
-                .iter()
-                .fold("#subsys_name\thierarchy\tnum_cgroups\tenabled\n".into(), |text, name| format!("{text}{name}\t0\t1\t1\n"))
+            ["cpuset", "cpu", "memory", "pids"].iter().fold(
+                "#subsys_name\thierarchy\tnum_cgroups\tenabled\n".into(),
+                |text, name| format!("{text}{name}\t0\t1\t1\n"),
+            )
         }),
     ];
     for (name, text) in texts {
-        place(dir, name, pseudo::file(Attr::new(dev, 0o444), move || Ok(text().into_bytes())));
+        place(
+            dir,
+            name,
+            pseudo::file(Attr::new(dev, 0o444), move || Ok(text().into_bytes())),
+        );
     }
 }
 
@@ -91,8 +98,12 @@ fn meminfo() -> String {
     let stats = mem::stats();
     let kib = |frames: u64| frames * 4;
     // What other instances were given is not this machine's memory any more.
-    let (total, free) = (kib(stats.total - stats.granted - stats.leaked), kib(stats.free));
-    // No swap, and no cache that could be given back beside the files themselves, which are shared memory in Linux' words.
+    let (total, free) = (
+        kib(stats.total - stats.granted - stats.leaked),
+        kib(stats.free),
+    );
+    // No swap, and no cache that could be given back beside the files themselves, which are shared
+    // memory in Linux' words.
     let files = kib(fs::ramfs::pages_in_files().min(stats.user));
     let anonymous = kib(stats.user) - files;
     let rows = [
@@ -140,13 +151,19 @@ fn cpu_ticks() -> Vec<[u64; 3]> {
     let mut told = TOLD.lock();
     told.resize(cpu::count(), [0; 3]);
     let now = timer::now_ns();
-    let idle: Vec<u64> = (0..cpu::count()).map(|n| stats::cpu(CpuId(n as u32)).idle_ns.min(now)).collect();
+    let idle: Vec<u64> = (0..cpu::count())
+        .map(|n| stats::cpu(CpuId(n as u32)).idle_ns.min(now))
+        .collect();
     let busy_ns: u64 = idle.iter().map(|idle| now - idle).sum();
     for (told, idle) in told.iter_mut().zip(idle) {
         // How user and system time are shared out is known for all CPUs together only.
         let busy = now - idle;
         let user = (u128::from(busy) * u128::from(user_ns) / u128::from(busy_ns.max(1))) as u64;
-        let parts = crate::state::usage::split([told[0], told[1]], busy / NS_PER_TICK, user.min(busy) / NS_PER_TICK);
+        let parts = crate::state::usage::split(
+            [told[0], told[1]],
+            busy / NS_PER_TICK,
+            user.min(busy) / NS_PER_TICK,
+        );
         *told = [parts[0], parts[1], (idle / NS_PER_TICK).max(told[2])];
     }
     told.clone()
@@ -154,12 +171,16 @@ fn cpu_ticks() -> Vec<[u64; 3]> {
 
 fn stat() -> String {
     let cpus = cpu_ticks();
-    let [user, system, idle] = cpus.iter().fold([0; 3], |sum, cpu| [0, 1, 2].map(|n| sum[n] + cpu[n]));
+    let [user, system, idle] = cpus
+        .iter()
+        .fold([0; 3], |sum, cpu| [0, 1, 2].map(|n| sum[n] + cpu[n]));
     let mut text = format!("cpu  {user} 0 {system} {idle} 0 0 0 0 0 0\n");
     for (index, [user, system, idle]) in cpus.iter().enumerate() {
         let _ = writeln!(text, "cpu{index} {user} 0 {system} {idle} 0 0 0 0 0 0");
     }
-    let switches: u64 = (0..cpu::count()).map(|n| stats::cpu(CpuId(n as u32)).switches).sum();
+    let switches: u64 = (0..cpu::count())
+        .map(|n| stats::cpu(CpuId(n as u32)).switches)
+        .sum();
     let interrupts: u64 = irq::counts().iter().map(|c| c.count).sum();
     let boot = (timer::wall_ns().saturating_sub(timer::now_ns())) / 1_000_000_000;
     let _ = write!(
@@ -175,23 +196,34 @@ fn loadavg() -> String {
     let [one, five, fifteen] = crate::system::sysinfo::load_average();
     let running = stats::runnable().max(1);
     let threads = crate::process::process_table::thread_count();
-    format!("{one} {five} {fifteen} {running}/{threads} {}\n", crate::process::process_table::last_pid())
+    format!(
+        "{one} {five} {fifteen} {running}/{threads} {}\n",
+        crate::process::process_table::last_pid()
+    )
 }
 
 fn uptime() -> String {
     let now = timer::now_ns();
-    let idle: u64 = (0..cpu::count()).map(|n| stats::cpu(CpuId(n as u32)).idle_ns).sum();
+    let idle: u64 = (0..cpu::count())
+        .map(|n| stats::cpu(CpuId(n as u32)).idle_ns)
+        .sum();
     let seconds = |ns: u64| format!("{}.{:02}", ns / 1_000_000_000, ns / NS_PER_TICK % 100);
     format!("{} {}\n", seconds(now), seconds(idle))
 }
 
 fn version() -> String {
     let u = crate::system::sysinfo::uname();
-    format!("{} version {} ({}) {}\n", u.sysname, u.release, u.machine, u.version)
+    format!(
+        "{} version {} ({}) {}\n",
+        u.sysname, u.release, u.machine, u.version
+    )
 }
 
 fn filesystems() -> String {
-    crate::files::filesystems::TYPES.iter().map(|name| format!("nodev\t{name}\n")).collect()
+    crate::files::filesystems::TYPES
+        .iter()
+        .map(|name| format!("nodev\t{name}\n"))
+        .collect()
 }
 
 fn interrupts() -> String {
@@ -208,7 +240,10 @@ fn interrupts() -> String {
     for vector in vectors {
         let _ = write!(text, "{vector:>3x}:");
         for n in 0..cpus {
-            let count = counts.iter().find(|c| c.vector == vector && c.cpu.0 as usize == n).map_or(0, |c| c.count);
+            let count = counts
+                .iter()
+                .find(|c| c.vector == vector && c.cpu.0 as usize == n)
+                .map_or(0, |c| c.count);
             let _ = write!(text, " {count:>10}   ");
         }
         let name = match vector {

@@ -1,7 +1,8 @@
 //! Who traces whom: from the beginning of that to its end, and what a tracer is told when it waits.
 //!
-//! A process has a list of the threads that its threads trace, and each of those knows its tracer. A list is locked before the table
-//! of processes, a thread's record after everything else; neither while a signal is sent.
+//! A process has a list of the threads that its threads trace, and each of those knows its tracer.
+//! A list is locked before the table of processes, a thread's record after everything else; neither
+//! while a signal is sent.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -25,7 +26,10 @@ pub(super) fn tell(tracer: &Task, task: &Task, code: i32, status: i32) {
     let actions = process.actions();
     if actions.wants_child_stops() && !actions.is_set_to_ignore(sys::SIGCHLD as i32) {
         let ticks = task.process().cpu_ns() / 10_000_000;
-        send_signal::send(process, SigInfo::child(code, task.tid(), task.uid(), status, ticks));
+        send_signal::send(
+            process,
+            SigInfo::child(code, task.tid(), task.uid(), status, ticks),
+        );
     }
     process.children_changed.wake_all();
 }
@@ -42,21 +46,37 @@ pub(crate) fn tracer_of(task: &Task) -> Option<Arc<Task>> {
 ///
 /// # Errors
 /// `EPERM` if somebody else does, or it has ended.
-pub(super) fn begin(tracer: &Arc<Task>, task: &Arc<Task>, seized: bool, options: u32) -> Result<(), Errno> {
+pub(super) fn begin(
+    tracer: &Arc<Task>,
+    task: &Arc<Task>,
+    seized: bool,
+    options: u32,
+) -> Result<(), Errno> {
     let process = task.process();
     {
         let mut tracees = tracer.process().tracees.lock();
         let mut trace = task.trace.lock();
-        // What is left of a stop that has just ended stays, until the thread has seen that; so do debug registers.
+        // What is left of a stop that has just ended stays, until the thread has seen that; so do
+        // debug registers.
         let (stop, debug, debug_changed) = match trace.take() {
             Some(old) if old.tracer.is_some() => {
                 *trace = Some(old);
                 return Err(Errno::EPERM);
             }
-            old => old.map(|old| (old.stop, old.debug, old.debug_changed)).unwrap_or_default(),
+            old => old
+                .map(|old| (old.stop, old.debug, old.debug_changed))
+                .unwrap_or_default(),
         };
         let tracer = Some(Arc::downgrade(tracer));
-        *trace = Some(Box::new(Trace { tracer, seized, options, stop, debug, debug_changed, ..Trace::default() }));
+        *trace = Some(Box::new(Trace {
+            tracer,
+            seized,
+            options,
+            stop,
+            debug,
+            debug_changed,
+            ..Trace::default()
+        }));
         task.set_ptraced(true);
         tracees.push(task.clone());
     }
@@ -69,13 +89,16 @@ pub(super) fn begin(tracer: &Arc<Task>, task: &Arc<Task>, seized: bool, options:
     Ok(())
 }
 
-/// A new thread or process, not running yet, is traced as its maker is, if that asked for it. It begins with a stop.
+/// A new thread or process, not running yet, is traced as its maker is, if that asked for it. It
+/// begins with a stop.
 pub(crate) fn born(maker: &Task, child: &Arc<Task>) {
     let inherited = maker.trace.lock().as_ref().and_then(|trace| {
         let tracer = trace.tracer.as_ref()?.upgrade()?;
         Some((tracer, trace.seized, trace.options))
     });
-    let Some((tracer, seized, options)) = inherited else { return };
+    let Some((tracer, seized, options)) = inherited else {
+        return;
+    };
     if begin(&tracer, child, seized, options).is_err() {
         return;
     }
@@ -83,7 +106,11 @@ pub(crate) fn born(maker: &Task, child: &Arc<Task>) {
         true => want(child),
         false => {
             // A thread that has not run has no signals yet.
-            let _ = child.signals.lock().pending.add(&SigInfo::kernel(SIGSTOP), usize::MAX);
+            let _ = child
+                .signals
+                .lock()
+                .pending
+                .add(&SigInfo::kernel(SIGSTOP), usize::MAX);
         }
     }
 }
@@ -132,7 +159,11 @@ fn tell_parent(task: &Task, status: i32) {
 /// Takes a thread out of its tracer's list.
 pub(super) fn unlink(task: &Arc<Task>) {
     if let Some(tracer) = tracer_of(task) {
-        tracer.process().tracees.lock().retain(|other| !Arc::ptr_eq(other, task));
+        tracer
+            .process()
+            .tracees
+            .lock()
+            .retain(|other| !Arc::ptr_eq(other, task));
     }
 }
 
@@ -146,14 +177,23 @@ pub(crate) fn forget(task: &Arc<Task>) {
 pub(crate) fn tracer_ends(tracer: &Arc<Task>) {
     let mut mine = Vec::new();
     tracer.process().tracees.lock().retain(|task| {
-        let traced_by_me = task.trace.lock().as_ref().is_some_and(|trace| traces(trace, tracer));
+        let traced_by_me = task
+            .trace
+            .lock()
+            .as_ref()
+            .is_some_and(|trace| traces(trace, tracer));
         if traced_by_me {
             mine.push(task.clone());
         }
         !traced_by_me
     });
     for task in mine {
-        if task.trace.lock().as_ref().is_some_and(|trace| trace.options & api::PTRACE_O_EXITKILL != 0) {
+        if task
+            .trace
+            .lock()
+            .as_ref()
+            .is_some_and(|trace| trace.options & api::PTRACE_O_EXITKILL != 0)
+        {
             task.process().kill(SIGKILL);
         }
         detach(&task, 0);
@@ -161,28 +201,41 @@ pub(crate) fn tracer_ends(tracer: &Arc<Task>) {
 }
 
 pub(super) fn traces(trace: &Trace, tracer: &Task) -> bool {
-    trace.tracer.as_ref().is_some_and(|weak| core::ptr::eq(weak.as_ptr(), tracer))
+    trace
+        .tracer
+        .as_ref()
+        .is_some_and(|weak| core::ptr::eq(weak.as_ptr(), tracer))
 }
 
-/// A thread that is traced has ended. If it is its process's first, its tracer is told when the whole process has.
+/// A thread that is traced has ended. If it is its process's first, its tracer is told when the
+/// whole process has.
 pub(crate) fn thread_ended(task: &Arc<Task>, status: i32) {
     if task.tid() != task.pid() {
         tell_end(task, status);
     }
 }
 
-/// Tells the tracer of an end; the parent, if the tracer has ended or let go since it was looked for.
+/// Tells the tracer of an end; the parent, if the tracer has ended or let go since it was looked
+/// for.
 fn tell_end(task: &Arc<Task>, status: i32) {
     let tracer = {
         let mut trace = task.trace.lock();
-        let trace = trace.as_mut().and_then(|trace| trace.tracer.as_ref()?.upgrade().map(|tracer| (trace, tracer)));
+        let trace = trace.as_mut().and_then(|trace| {
+            trace
+                .tracer
+                .as_ref()?
+                .upgrade()
+                .map(|tracer| (trace, tracer))
+        });
         // Whoever detaches from now on finds it here, and tells the parent.
         trace.map(|(trace, tracer)| {
             trace.ended = Some(status);
             tracer
         })
     };
-    let Some(tracer) = tracer else { return tell_parent(task, status) };
+    let Some(tracer) = tracer else {
+        return tell_parent(task, status);
+    };
     let (code, value) = exit_code(status);
     tell(&tracer, task, code, value);
 }
@@ -198,15 +251,24 @@ pub(crate) fn process_ends(process: &Arc<Process>) -> Option<impl FnOnce(i32) + 
     Some(move |status| tell_end(&leader, status))
 }
 
-/// A thread has taken its process's number over, because it runs another program: the one that had it is gone without a word.
+/// A thread has taken its process's number over, because it runs another program: the one that had
+/// it is gone without a word.
 pub(crate) fn superseded(task: &Task) {
     let process = task.process();
     let leader = core::mem::take(&mut *process.traced_leader.lock());
-    if let Some(leader) = leader.upgrade().filter(|leader| !core::ptr::eq(&**leader, task)) {
+    if let Some(leader) = leader
+        .upgrade()
+        .filter(|leader| !core::ptr::eq(&**leader, task))
+    {
         forget(&leader);
     }
     if let Some(tracer) = tracer_of(task)
-        && let Some(me) = tracer.process().tracees.lock().iter().find(|other| core::ptr::eq(&***other, task))
+        && let Some(me) = tracer
+            .process()
+            .tracees
+            .lock()
+            .iter()
+            .find(|other| core::ptr::eq(&***other, task))
     {
         *process.traced_leader.lock() = Arc::downgrade(me);
     }
@@ -221,8 +283,9 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// Looks for news of those threads for which `which` holds that a process traces, or only `thread` of it. With `keep` the next
-    /// one who asks is told, too; with `ends` ends count. `Err`: there is no such thread.
+    /// Looks for news of those threads for which `which` holds that a process traces, or only
+    /// `thread` of it. With `keep` the next one who asks is told, too; with `ends` ends count.
+    /// `Err`: there is no such thread.
     pub(crate) fn find(
         process: &Process,
         thread: Option<&Task>,
@@ -240,14 +303,21 @@ impl Told {
                     continue;
                 }
                 let mut trace = task.trace.lock();
-                let Some(trace) = trace.as_mut() else { continue };
+                let Some(trace) = trace.as_mut() else {
+                    continue;
+                };
                 if thread.is_some_and(|thread| !traces(trace, thread)) {
                     continue;
                 }
                 any = true;
                 if let Some(status) = trace.ended.filter(|_| ends) {
                     let (code, value) = exit_code(status);
-                    found = Some(Self { task: task.clone(), status, code, value });
+                    found = Some(Self {
+                        task: task.clone(),
+                        status,
+                        code,
+                        value,
+                    });
                     if !keep {
                         (trace.ended, trace.tracer) = (None, None);
                         task.set_ptraced(false);
@@ -258,7 +328,12 @@ impl Told {
                 if let Some(stop) = trace.stopped().filter(|stop| !stop.told) {
                     stop.told = !keep;
                     let (status, code) = (stop.code << 8 | 0x7f, sys::CLD_TRAPPED as i32);
-                    found = Some(Self { task: task.clone(), status, code, value: stop.code });
+                    found = Some(Self {
+                        task: task.clone(),
+                        status,
+                        code,
+                        value: stop.code,
+                    });
                     break;
                 }
             }
@@ -276,10 +351,14 @@ impl Told {
     }
 }
 
-/// The thread that traces a child that asks for it itself: the one that made it, or the first of its parent's.
+/// The thread that traces a child that asks for it itself: the one that made it, or the first of
+/// its parent's.
 pub(super) fn parent_thread(task: &Task) -> Option<Arc<Task>> {
     let process = task.process();
     let parent = processes::find(process.parent.load(Ordering::Relaxed))?;
-    let maker = process.maker.upgrade().filter(|maker| Arc::ptr_eq(maker.process(), &parent) && !maker.must_end());
+    let maker = process
+        .maker
+        .upgrade()
+        .filter(|maker| Arc::ptr_eq(maker.process(), &parent) && !maker.must_end());
     maker.or_else(|| parent.find_task(|_| true))
 }

@@ -1,5 +1,5 @@
-//! Threads that another traces: where they stop, and how they go on (`docs/ptrace.md`). `request` has the call, `attach` who traces
-//! whom, `process_vm` calls on other processes' memory.
+//! Threads that another traces: where they stop, and how they go on (`docs/ptrace.md`). `request`
+//! has the call, `attach` who traces whom, `process_vm` calls on other processes' memory.
 
 pub mod process_vm;
 
@@ -22,7 +22,9 @@ use crate::uapi::siginfo::{SigInfo, bit};
 use crate::uapi::user_regs::TRAP_FLAG;
 use crate::{SysResult, Task};
 
-pub(crate) use attach::{Told, born, forget, process_ends, superseded, thread_ended, tracer_ends, tracer_of};
+pub(crate) use attach::{
+    Told, born, forget, process_ends, superseded, thread_ended, tracer_ends, tracer_of,
+};
 pub use request::sys_ptrace;
 
 const SIGTRAP: i32 = sys::SIGTRAP as i32;
@@ -40,21 +42,33 @@ impl Report {
     /// Of something that the kernel tells with a trap.
     fn trap(task: &Task, place: Place, code: i32, message: u64) -> Self {
         let info = SigInfo::from_process(SIGTRAP, code, task.pid(), task.uid());
-        Self { place, code, info: Some(info), message }
+        Self {
+            place,
+            code,
+            info: Some(info),
+            message,
+        }
     }
 }
 
-/// The code of the restart that a system call asks for, if the registers show one. They are what counts: a debugger that calls a
-/// function of the program forbids the restart by them, and orders it when it puts them back.
+/// The code of the restart that a system call asks for, if the registers show one. They are what
+/// counts: a debugger that calls a function of the program forbids the restart by them, and orders
+/// it when it puts them back.
 fn restart_wanted(regs: &UserRegs) -> Option<Errno> {
     let result = regs.rax.cast_signed();
     let code = i32::try_from(-result).ok().map(Errno::from_raw)?;
-    let codes = [Errno::ERESTARTSYS, Errno::ERESTARTNOINTR, Errno::ERESTARTNOHAND, Errno::ERESTART_RESTARTBLOCK];
+    let codes = [
+        Errno::ERESTARTSYS,
+        Errno::ERESTARTNOINTR,
+        Errno::ERESTARTNOHAND,
+        Errno::ERESTART_RESTARTBLOCK,
+    ];
     (regs.orig_rax.cast_signed() >= 0 && codes.contains(&code)).then_some(code)
 }
 
-/// Stops the calling thread until its tracer, or the end of that, or its own, lets it go on. The registers are what the tracer
-/// leaves. Returns the signal it may have and what is known of that. `None`: nobody traces it, or it has to end.
+/// Stops the calling thread until its tracer, or the end of that, or its own, lets it go on. The
+/// registers are what the tracer leaves. Returns the signal it may have and what is known of that.
+/// `None`: nobody traces it, or it has to end.
 fn stop(task: &Task, regs: &mut UserRegs, report: Report) -> Option<(i32, Option<SigInfo>)> {
     let thread = task.thread();
     let mut frame = vec![0; fpu::signal_frame_size()];
@@ -88,8 +102,16 @@ fn stop(task: &Task, regs: &mut UserRegs, report: Report) -> Option<(i32, Option
     };
     attach::tell(&tracer, task, sys::CLD_TRAPPED as i32, code & 0x7f);
     drop(tracer);
-    let over = || task.trace.lock().as_ref().and_then(|trace| trace.stop.as_ref()).is_none_or(|stop| stop.over);
-    task.process().resumed.wait(|| (over() || released()).then_some(()));
+    let over = || {
+        task.trace
+            .lock()
+            .as_ref()
+            .and_then(|trace| trace.stop.as_ref())
+            .is_none_or(|stop| stop.over)
+    };
+    task.process()
+        .resumed
+        .wait(|| (over() || released()).then_some(()));
     let (stop, signal, steps, debug) = {
         let mut trace = task.trace.lock();
         let trace = trace.as_mut()?;
@@ -99,7 +121,11 @@ fn stop(task: &Task, regs: &mut UserRegs, report: Report) -> Option<(i32, Option
     *regs = stop.regs;
     if let Some(debug) = debug {
         // It was checked when the tracer set it.
-        thread.with_fpu(|state| state.set_breakpoints(debug.addresses, debug.control).is_ok());
+        thread.with_fpu(|state| {
+            state
+                .set_breakpoints(debug.addresses, debug.control)
+                .is_ok()
+        });
     }
     if stop.changed {
         thread.with_fpu(|state| {
@@ -119,13 +145,15 @@ fn stop(task: &Task, regs: &mut UserRegs, report: Report) -> Option<(i32, Option
     Some((signal, stop.info))
 }
 
-/// What a thread that is traced has to do before it goes on, other than to handle signals: it tells of its process's stop, or stops
-/// because its tracer wants it. True: it has.
+/// What a thread that is traced has to do before it goes on, other than to handle signals: it tells
+/// of its process's stop, or stops because its tracer wants it. True: it has.
 pub(crate) fn attend(task: &Task, regs: &mut UserRegs, interrupted: &mut Option<Errno>) -> bool {
     let process = task.process();
     let (signal, seized) = {
         let mut trace = task.trace.lock();
-        let Some(trace) = trace.as_mut() else { return false };
+        let Some(trace) = trace.as_mut() else {
+            return false;
+        };
         let stop = process.stop_in_force();
         let news = stop.is_some_and(|stop| stop != trace.stop_told);
         if !news && !trace.wanted {
@@ -139,10 +167,20 @@ pub(crate) fn attend(task: &Task, regs: &mut UserRegs, interrupted: &mut Option<
         true => {
             let code = signal | (api::PTRACE_EVENT_STOP as i32) << 8;
             let info = SigInfo::from_process(signal, code, task.pid(), task.uid());
-            Report { place: Place::Plain, code, info: Some(info), message: 0 }
+            Report {
+                place: Place::Plain,
+                code,
+                info: Some(info),
+                message: 0,
+            }
         }
         // Nothing is known of a signal: that is how tracers tell it from the stop before one.
-        false => Report { place: Place::Plain, code: signal, info: None, message: 0 },
+        false => Report {
+            place: Place::Plain,
+            code: signal,
+            info: None,
+            message: 0,
+        },
     };
     if stop(task, regs, report).is_some() {
         *interrupted = restart_wanted(regs);
@@ -151,9 +189,21 @@ pub(crate) fn attend(task: &Task, regs: &mut UserRegs, interrupted: &mut Option<
 }
 
 /// Stops before a signal. What the thread is to handle instead: this one, another, or none.
-pub(crate) fn deliver(task: &Task, regs: &mut UserRegs, info: SigInfo, interrupted: &mut Option<Errno>) -> Option<SigInfo> {
-    let report = Report { place: Place::Plain, code: info.signo, info: Some(info), message: 0 };
-    let Some((signal, changed)) = stop(task, regs, report) else { return Some(info) };
+pub(crate) fn deliver(
+    task: &Task,
+    regs: &mut UserRegs,
+    info: SigInfo,
+    interrupted: &mut Option<Errno>,
+) -> Option<SigInfo> {
+    let report = Report {
+        place: Place::Plain,
+        code: info.signo,
+        info: Some(info),
+        message: 0,
+    };
+    let Some((signal, changed)) = stop(task, regs, report) else {
+        return Some(info);
+    };
     *interrupted = restart_wanted(regs);
     let info = match (signal, changed) {
         (0, _) => return None,
@@ -178,7 +228,12 @@ pub(crate) fn deliver(task: &Task, regs: &mut UserRegs, info: SigInfo, interrupt
 
 /// A handler is about to run: who steps stops before its first instruction.
 pub(crate) fn enters_handler(task: &Task, regs: &mut UserRegs) {
-    if task.trace.lock().as_ref().is_some_and(|trace| trace.course.steps) {
+    if task
+        .trace
+        .lock()
+        .as_ref()
+        .is_some_and(|trace| trace.course.steps)
+    {
         stop(task, regs, Report::trap(task, Place::Plain, SIGTRAP, 0));
     }
 }
@@ -196,26 +251,46 @@ pub(crate) fn goes_out(task: &Task, regs: &mut UserRegs) {
 }
 
 fn value(result: SysResult) -> u64 {
-    result.map_or_else(|error| i64::from(-error.raw()).cast_unsigned(), |value| value as u64)
+    result.map_or_else(
+        |error| i64::from(-error.raw()).cast_unsigned(),
+        |value| value as u64,
+    )
 }
 
 fn course(task: &Task) -> Course {
-    task.trace.lock().as_ref().map_or(Course::default(), |trace| trace.course)
+    task.trace
+        .lock()
+        .as_ref()
+        .map_or(Course::default(), |trace| trace.course)
 }
 
 /// A stop before or behind a system call.
 fn call_stop(task: &Task, regs: &mut UserRegs, place: Place) {
-    let marked = task.trace.lock().as_ref().is_some_and(|trace| trace.options & api::PTRACE_O_TRACESYSGOOD != 0);
+    let marked = task
+        .trace
+        .lock()
+        .as_ref()
+        .is_some_and(|trace| trace.options & api::PTRACE_O_TRACESYSGOOD != 0);
     let code = if marked { SIGTRAP | 0x80 } else { SIGTRAP };
-    let message = if place == Place::Entry { api::PTRACE_EVENTMSG_SYSCALL_ENTRY } else { api::PTRACE_EVENTMSG_SYSCALL_EXIT };
-    if let Some((signal @ 1.., _)) = stop(task, regs, Report::trap(task, place, code, message.into())) {
+    let message = if place == Place::Entry {
+        api::PTRACE_EVENTMSG_SYSCALL_ENTRY
+    } else {
+        api::PTRACE_EVENTMSG_SYSCALL_EXIT
+    };
+    if let Some((signal @ 1.., _)) =
+        stop(task, regs, Report::trap(task, place, code, message.into()))
+    {
         send_signal::send_task(task, SigInfo::kernel(signal));
     }
 }
 
 /// Runs a system call of a thread that is traced.
 #[cold]
-pub(crate) fn system_call(task: &Task, regs: &mut UserRegs, run: impl FnOnce(&Task, &mut UserRegs) -> SysResult) -> SysResult {
+pub(crate) fn system_call(
+    task: &Task,
+    regs: &mut UserRegs,
+    run: impl FnOnce(&Task, &mut UserRegs) -> SysResult,
+) -> SysResult {
     let before = course(task);
     regs.rax = value(Err(Errno::ENOSYS));
     if before.calls || before.emulates {
@@ -239,7 +314,11 @@ pub(crate) fn system_call(task: &Task, regs: &mut UserRegs, run: impl FnOnce(&Ta
     let after = course(task);
     if after.steps && !before.emulates {
         // The instruction does not trap by itself: the flag is not in force in the kernel.
-        send_signal::force(task, SigInfo::fault(SIGTRAP, sys::TRAP_BRKPT as i32, regs.rip), LastFault::default());
+        send_signal::force(
+            task,
+            SigInfo::fault(SIGTRAP, sys::TRAP_BRKPT as i32, regs.rip),
+            LastFault::default(),
+        );
     } else if after.calls {
         call_stop(task, regs, Place::Exit);
     }
@@ -251,7 +330,12 @@ pub(crate) fn system_call(task: &Task, regs: &mut UserRegs, run: impl FnOnce(&Ta
 
 /// Whether a thread's tracer wants to know of an event.
 pub(crate) fn is_told(task: &Task, event: Event) -> bool {
-    task.is_ptraced() && task.trace.lock().as_ref().is_some_and(|trace| trace.has(event))
+    task.is_ptraced()
+        && task
+            .trace
+            .lock()
+            .as_ref()
+            .is_some_and(|trace| trace.has(event))
 }
 
 /// Tells of an event, if the thread's tracer wants to know.
@@ -264,13 +348,20 @@ pub(crate) fn event(task: &Task, regs: &mut UserRegs, event: Event, message: u64
         Event::Seccomp => Place::Filter,
         _ => Place::Plain,
     };
-    stop(task, regs, Report::trap(task, place, SIGTRAP | (event as i32) << 8, message));
+    stop(
+        task,
+        regs,
+        Report::trap(task, place, SIGTRAP | (event as i32) << 8, message),
+    );
 }
 
 /// There was a debug exception in the thread's program, about which the processor says `status`.
 pub(crate) fn debug_exception(task: &Task, status: u64) -> Option<Cause> {
     let mut trace = task.trace.lock();
-    trace.as_mut().map_or(&mut DebugRegisters::default(), |trace| &mut trace.debug).happened(status)
+    trace
+        .as_mut()
+        .map_or(&mut DebugRegisters::default(), |trace| &mut trace.debug)
+        .happened(status)
 }
 
 /// The thread runs another program, with new registers. `former` is the number it had.
@@ -285,11 +376,19 @@ pub(crate) fn runs_program(task: &Task, regs: &mut UserRegs, former: i32) {
     if is_told(task, Event::Exec) {
         event(task, regs, Event::Exec, former as u64);
     } else if !seized {
-        send_signal::send_task(task, SigInfo::from_process(SIGTRAP, sys::SI_USER as i32, task.pid(), task.uid()));
+        send_signal::send_task(
+            task,
+            SigInfo::from_process(SIGTRAP, sys::SI_USER as i32, task.pid(), task.uid()),
+        );
     }
 }
 
 /// Whether a thread is in a stop for its tracer.
 pub(crate) fn has_stopped(task: &Task) -> bool {
-    task.is_ptraced() && task.trace.lock().as_mut().is_some_and(|trace| trace.stopped().is_some())
+    task.is_ptraced()
+        && task
+            .trace
+            .lock()
+            .as_mut()
+            .is_some_and(|trace| trace.stopped().is_some())
 }

@@ -1,4 +1,5 @@
-//! Looking into other processes: `process_vm_readv(2)`, `process_vm_writev(2)`, `process_madvise(2)`, `process_mrelease(2)`, `kcmp(2)`.
+//! Looking into other processes: `process_vm_readv(2)`, `process_vm_writev(2)`,
+//! `process_madvise(2)`, `process_mrelease(2)`, `kcmp(2)`.
 
 use alloc::sync::Arc;
 use alloc::vec;
@@ -14,7 +15,8 @@ use crate::uaccess::{self, UserPtr};
 use crate::uio::{self, Buffers, IoVec};
 use crate::{SysResult, Task};
 
-/// The process that a number, of it or of one of its threads, means, if the caller may look into it.
+/// The process that a number, of it or of one of its threads, means, if the caller may look into
+/// it.
 fn peer(task: &Task, pid: i32) -> Result<(Arc<Process>, Arc<Task>), Errno> {
     let target = process_table::find_task(pid).ok_or(Errno::ESRCH)?;
     let process = target.process().clone();
@@ -30,7 +32,10 @@ struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     fn new(buffers: &'a Buffers) -> Self {
-        Self { buffers: buffers.as_slice(), at: 0 }
+        Self {
+            buffers: buffers.as_slice(),
+            at: 0,
+        }
     }
 
     /// The address and length of what comes next.
@@ -45,7 +50,8 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Copies between the caller's memory and another's, page by page: what was copied before a fault counts. Both have something.
+/// Copies between the caller's memory and another's, page by page: what was copied before a fault
+/// counts. Both have something.
 fn transfer(space: &AddressSpace, own: &Buffers, theirs: &Buffers, to_them: bool) -> SysResult {
     let (mut own, mut theirs) = (Cursor::new(own), Cursor::new(theirs));
     let mut bytes = vec![0; PAGE_SIZE];
@@ -57,7 +63,9 @@ fn transfer(space: &AddressSpace, own: &Buffers, theirs: &Buffers, to_them: bool
             let have = uaccess::read_some(mine, bytes);
             space.write(other, &bytes[..have]).map(|()| have)
         } else {
-            space.read(other, bytes).map(|()| uaccess::write_some(mine, bytes))
+            space
+                .read(other, bytes)
+                .map(|()| uaccess::write_some(mine, bytes))
         };
         let moved = moved.unwrap_or(0);
         done += moved;
@@ -67,7 +75,11 @@ fn transfer(space: &AddressSpace, own: &Buffers, theirs: &Buffers, to_them: bool
         own.at += len;
         theirs.at += len;
     }
-    if done > 0 { Ok(done) } else { Err(Errno::EFAULT) }
+    if done > 0 {
+        Ok(done)
+    } else {
+        Err(Errno::EFAULT)
+    }
 }
 
 fn process_vm(
@@ -83,7 +95,8 @@ fn process_vm(
     }
     // Of the count of one's own Linux takes 32 bits, and all of the others'.
     let own = Buffers::read(own.0, own.1 as u32 as usize)?;
-    // Who moves nothing asks for nobody, and whose own buffers are empty is not even asked for the others.
+    // Who moves nothing asks for nobody, and whose own buffers are empty is not even asked for the
+    // others.
     let is_nothing = |buffers: &Buffers| buffers.as_slice().iter().all(|&(_, len)| len == 0);
     if is_nothing(&own) {
         return Ok(0);
@@ -106,7 +119,14 @@ pub fn sys_process_vm_readv(
     their_count: usize,
     flags: usize,
 ) -> SysResult {
-    process_vm(task, pid, (own, own_count), (theirs, their_count), flags, false)
+    process_vm(
+        task,
+        pid,
+        (own, own_count),
+        (theirs, their_count),
+        flags,
+        false,
+    )
 }
 
 /// `process_vm_writev(2)`
@@ -119,17 +139,35 @@ pub fn sys_process_vm_writev(
     their_count: usize,
     flags: usize,
 ) -> SysResult {
-    process_vm(task, pid, (own, own_count), (theirs, their_count), flags, true)
+    process_vm(
+        task,
+        pid,
+        (own, own_count),
+        (theirs, their_count),
+        flags,
+        true,
+    )
 }
 
-/// `process_madvise(2)`: what the caller says about its own memory, or another's. Nothing that could change what is there.
-pub fn sys_process_madvise(task: &Task, fd: i32, ranges: UserPtr<IoVec>, count: usize, advice: u32, flags: u32) -> SysResult {
+/// `process_madvise(2)`: what the caller says about its own memory, or another's. Nothing that
+/// could change what is there.
+pub fn sys_process_madvise(
+    task: &Task,
+    fd: i32,
+    ranges: UserPtr<IoVec>,
+    count: usize,
+    advice: u32,
+    flags: u32,
+) -> SysResult {
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
     let ranges = Buffers::read(ranges, count as u32 as usize)?;
     let (process, _) = pidfd::process_of(task, fd)?;
-    if !matches!(advice, sys::MADV_COLD | sys::MADV_PAGEOUT | sys::MADV_WILLNEED | sys::MADV_COLLAPSE) {
+    if !matches!(
+        advice,
+        sys::MADV_COLD | sys::MADV_PAGEOUT | sys::MADV_WILLNEED | sys::MADV_COLLAPSE
+    ) {
         return Err(Errno::EINVAL);
     }
     // Of what has ended nothing is asked any more.
@@ -172,7 +210,11 @@ pub fn sys_process_mrelease(task: &Task, fd: i32, flags: u32) -> SysResult {
     if process_table::has_ended(&process) {
         return Err(Errno::ESRCH);
     }
-    if process.is_ending() { Ok(0) } else { Err(Errno::EINVAL) }
+    if process.is_ending() {
+        Ok(0)
+    } else {
+        Err(Errno::EINVAL)
+    }
 }
 
 const KCMP_FILE: u32 = 0;
@@ -188,8 +230,16 @@ fn address<T>(of: &Arc<T>) -> usize {
     Arc::as_ptr(of).addr()
 }
 
-/// `kcmp(2)`: whether two processes share something; the order of what they do not share is that of its addresses.
-pub fn sys_kcmp(task: &Task, pid1: i32, pid2: i32, kind: u32, index1: u64, index2: u64) -> SysResult {
+/// `kcmp(2)`: whether two processes share something; the order of what they do not share is that of
+/// its addresses.
+pub fn sys_kcmp(
+    task: &Task,
+    pid1: i32,
+    pid2: i32,
+    kind: u32,
+    index1: u64,
+    index2: u64,
+) -> SysResult {
     // Whether both are there comes before whether the caller may look at one.
     let find = |pid| process_table::find_task(pid).ok_or(Errno::ESRCH);
     let (task1, task2) = (find(pid1)?, find(pid2)?);
@@ -198,7 +248,10 @@ pub fn sys_kcmp(task: &Task, pid1: i32, pid2: i32, kind: u32, index1: u64, index
     check_trace_access(task, &process2)?;
     let descriptor = |index: u64| i32::try_from(index).map_err(|_| Errno::EBADF);
     let (one, other) = match kind {
-        KCMP_FILE => (address(&task1.file(descriptor(index1)?)?), address(&task2.file(descriptor(index2)?)?)),
+        KCMP_FILE => (
+            address(&task1.file(descriptor(index1)?)?),
+            address(&task2.file(descriptor(index2)?)?),
+        ),
         KCMP_VM => (address(&process1.memory()?), address(&process2.memory()?)),
         KCMP_FILES => (address(&task1.files()), address(&task2.files())),
         KCMP_FS => (address(&task1.fs()), address(&task2.fs())),
@@ -206,12 +259,19 @@ pub fn sys_kcmp(task: &Task, pid1: i32, pid2: i32, kind: u32, index1: u64, index
         // One of each for every process.
         KCMP_IO | KCMP_SYSVSEM => (address(&process1), address(&process2)),
         KCMP_EPOLL_TFD => {
-            // `struct kcmp_epoll_slot`: the set, the descriptor in it, and which of those that had the number.
+            // `struct kcmp_epoll_slot`: the set, the descriptor in it, and which of those that had
+            // the number.
             let [set, watched, skip] = UserPtr::<[u32; 3]>::new(index2 as usize).read()?;
             let file = task1.file(descriptor(index1)?)?;
             let set = task2.file(descriptor(u64::from(set))?)?;
             let set = set.ops_as::<EpollFile>().ok_or(Errno::EINVAL)?.set();
-            (address(&file), address(&set.watched(watched.cast_signed(), skip as usize).ok_or(Errno::ENOENT)?))
+            (
+                address(&file),
+                address(
+                    &set.watched(watched.cast_signed(), skip as usize)
+                        .ok_or(Errno::ENOENT)?,
+                ),
+            )
         }
         _ => return Err(Errno::EINVAL),
     };

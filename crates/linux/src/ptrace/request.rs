@@ -39,14 +39,21 @@ const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 const WORD: usize = size_of::<u64>();
 
 fn options(data: usize) -> Result<u32, Errno> {
-    if data & !OPTIONS != 0 { Err(Errno::EINVAL) } else { Ok(data as u32) }
+    if data & !OPTIONS != 0 {
+        Err(Errno::EINVAL)
+    } else {
+        Ok(data as u32)
+    }
 }
 
 /// The caller's child that asks to be traced by its parent.
 fn trace_me(task: &Task) -> SysResult {
     let me = current_task().ok_or(Errno::ESRCH)?;
     let tracer = attach::parent_thread(task).ok_or(Errno::EPERM)?;
-    if !tracer.cred().may_trace(&task.cred(), task.process().is_dumpable()) {
+    if !tracer
+        .cred()
+        .may_trace(&task.cred(), task.process().is_dumpable())
+    {
         return Err(Errno::EPERM);
     }
     attach::begin(&tracer, &me, false, 0).map(|()| 0)
@@ -56,7 +63,10 @@ fn attach(pid: i32, seized: bool, options: u32) -> SysResult {
     let me = current_task().ok_or(Errno::ESRCH)?;
     let target = process_table::find_task(pid).ok_or(Errno::ESRCH)?;
     let process = target.process();
-    let allowed = !Arc::ptr_eq(process, me.process()) && me.cred().may_trace(&process.credentials(), process.is_dumpable());
+    let allowed = !Arc::ptr_eq(process, me.process())
+        && me
+            .cred()
+            .may_trace(&process.credentials(), process.is_dumpable());
     if !allowed || process.is_ending() {
         return Err(Errno::EPERM);
     }
@@ -68,10 +78,16 @@ fn attach(pid: i32, seized: bool, options: u32) -> SysResult {
 }
 
 /// Does something with the stop of a thread that the caller traces.
-fn with_stop<R>(target: &Task, act: impl FnOnce(&mut Trace) -> Result<R, Errno>) -> Result<R, Errno> {
+fn with_stop<R>(
+    target: &Task,
+    act: impl FnOnce(&mut Trace) -> Result<R, Errno>,
+) -> Result<R, Errno> {
     let me = current_task().ok_or(Errno::ESRCH)?;
     let mut trace = target.trace.lock();
-    let trace = trace.as_mut().filter(|trace| attach::traces(trace, &me)).ok_or(Errno::ESRCH)?;
+    let trace = trace
+        .as_mut()
+        .filter(|trace| attach::traces(trace, &me))
+        .ok_or(Errno::ESRCH)?;
     if trace.stopped().is_none_or(|stop| stop.listening) {
         return Err(Errno::ESRCH);
     }
@@ -98,7 +114,9 @@ fn with_registers<R>(target: &Task, act: impl FnOnce(&mut Registers) -> R) -> Re
 fn register_set(target: &Task, kind: usize) -> Result<vec::Vec<u8>, Errno> {
     match kind {
         NT_PRSTATUS => with_registers(target, |seen| seen.as_bytes().to_vec()),
-        NT_PRFPREG => with_stop(target, |trace| Ok(user_regs::extended(&stop(trace)?.frame)[..FPREGS].to_vec())),
+        NT_PRFPREG => with_stop(target, |trace| {
+            Ok(user_regs::extended(&stop(trace)?.frame)[..FPREGS].to_vec())
+        }),
         NT_X86_XSTATE => with_stop(target, |trace| Ok(user_regs::extended(&stop(trace)?.frame))),
         _ => Err(Errno::EINVAL),
     }
@@ -107,8 +125,14 @@ fn register_set(target: &Task, kind: usize) -> Result<vec::Vec<u8>, Errno> {
 fn set_register_set(target: &Task, kind: usize, bytes: &[u8]) -> Result<(), Errno> {
     match kind {
         NT_PRSTATUS if bytes.len().is_multiple_of(WORD) => with_registers(target, |seen| {
-            let words = bytes.chunks_exact(WORD).map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()));
-            if words.enumerate().all(|(i, word)| seen.set(i * WORD, word)) { Ok(()) } else { Err(Errno::EIO) }
+            let words = bytes
+                .chunks_exact(WORD)
+                .map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()));
+            if words.enumerate().all(|(i, word)| seen.set(i * WORD, word)) {
+                Ok(())
+            } else {
+                Err(Errno::EIO)
+            }
         })?,
         NT_PRFPREG | NT_X86_XSTATE => with_stop(target, |trace| {
             let stop = stop(trace)?;
@@ -149,7 +173,9 @@ fn user_word(target: &Task, at: usize, new: Option<u64>) -> Result<u64, Errno> {
             None => seen.get(at).ok_or(Errno::EIO),
         })?;
     }
-    let debug = (user_regs::DEBUG..user_regs::DEBUG + 8 * WORD).contains(&at).then(|| (at - user_regs::DEBUG) / WORD);
+    let debug = (user_regs::DEBUG..user_regs::DEBUG + 8 * WORD)
+        .contains(&at)
+        .then(|| (at - user_regs::DEBUG) / WORD);
     with_stop(target, |trace| match (debug, new) {
         (Some(number), Some(value)) => {
             trace.debug.set(number, value)?;
@@ -177,7 +203,18 @@ fn syscall_info(trace: &mut Trace) -> Result<vec::Vec<u8>, Errno> {
     info.extend([regs.rip, regs.rsp].as_bytes());
     match stop.place {
         Place::Entry | Place::Filter => {
-            info.extend([regs.orig_rax, regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9].as_bytes());
+            info.extend(
+                [
+                    regs.orig_rax,
+                    regs.rdi,
+                    regs.rsi,
+                    regs.rdx,
+                    regs.r10,
+                    regs.r8,
+                    regs.r9,
+                ]
+                .as_bytes(),
+            );
         }
         Place::Exit => {
             let value = regs.rax.cast_signed();
@@ -208,7 +245,12 @@ fn peek_signals(target: &Task, args: usize, to: usize) -> SysResult {
     }
     let to = UserPtr::<SigInfo>::new(to);
     for done in 0..args.count as usize {
-        let Some(at) = usize::try_from(args.offset).ok().and_then(|offset| offset.checked_add(done)) else { return Ok(done) };
+        let Some(at) = usize::try_from(args.offset)
+            .ok()
+            .and_then(|offset| offset.checked_add(done))
+        else {
+            return Ok(done);
+        };
         let info = match args.flags {
             0 => target.signals.lock().pending.peek(at),
             _ => target.process().pending.lock().peek(at),
@@ -224,16 +266,32 @@ fn course(request: u32) -> Option<Course> {
     let course = Course::default();
     Some(match request {
         api::PTRACE_CONT => course,
-        api::PTRACE_SYSCALL => Course { calls: true, ..course },
-        api::PTRACE_SINGLESTEP => Course { steps: true, ..course },
-        api::PTRACE_SYSEMU => Course { emulates: true, ..course },
-        api::PTRACE_SYSEMU_SINGLESTEP => Course { emulates: true, steps: true, ..course },
+        api::PTRACE_SYSCALL => Course {
+            calls: true,
+            ..course
+        },
+        api::PTRACE_SINGLESTEP => Course {
+            steps: true,
+            ..course
+        },
+        api::PTRACE_SYSEMU => Course {
+            emulates: true,
+            ..course
+        },
+        api::PTRACE_SYSEMU_SINGLESTEP => Course {
+            emulates: true,
+            steps: true,
+            ..course
+        },
         _ => return None,
     })
 }
 
 fn go_on(target: &Arc<Task>, course: Course, data: usize) -> SysResult {
-    let signal = i32::try_from(data).ok().filter(|signal| (0..=COUNT).contains(signal)).ok_or(Errno::EIO)?;
+    let signal = i32::try_from(data)
+        .ok()
+        .filter(|signal| (0..=COUNT).contains(signal))
+        .ok_or(Errno::EIO)?;
     with_stop(target, |trace| {
         trace.go_on(course, signal);
         Ok(())
@@ -252,11 +310,19 @@ fn of_stopped(request: u32, target: &Arc<Task>, addr: usize, data: usize) -> Sys
     match request {
         api::PTRACE_PEEKTEXT | api::PTRACE_PEEKDATA => {
             let mut bytes = [0; WORD];
-            target.process().memory()?.read(addr, &mut bytes).map_err(|_| Errno::EIO)?;
+            target
+                .process()
+                .memory()?
+                .read(addr, &mut bytes)
+                .map_err(|_| Errno::EIO)?;
             word.write(&u64::from_ne_bytes(bytes))?;
         }
         api::PTRACE_POKETEXT | api::PTRACE_POKEDATA => {
-            target.process().memory()?.write_forced(addr, &(data as u64).to_ne_bytes()).map_err(|_| Errno::EIO)?;
+            target
+                .process()
+                .memory()?
+                .write_forced(addr, &(data as u64).to_ne_bytes())
+                .map_err(|_| Errno::EIO)?;
         }
         api::PTRACE_PEEKUSR => word.write(&user_word(target, addr, None)?)?,
         api::PTRACE_POKEUSR => {
@@ -281,10 +347,18 @@ fn of_stopped(request: u32, target: &Arc<Task>, addr: usize, data: usize) -> Sys
         }
         api::PTRACE_SETSIGINFO => {
             let info = UserPtr::<SigInfo>::new(data).read()?;
-            with_stop(target, |trace| stop(trace)?.info.replace(info).map(drop).ok_or(Errno::EINVAL))?;
+            with_stop(target, |trace| {
+                stop(trace)?
+                    .info
+                    .replace(info)
+                    .map(drop)
+                    .ok_or(Errno::EINVAL)
+            })?;
         }
         api::PTRACE_PEEKSIGINFO => return peek_signals(target, addr, data),
-        api::PTRACE_GETSIGMASK | api::PTRACE_SETSIGMASK if addr != WORD => return Err(Errno::EINVAL),
+        api::PTRACE_GETSIGMASK | api::PTRACE_SETSIGMASK if addr != WORD => {
+            return Err(Errno::EINVAL);
+        }
         api::PTRACE_GETSIGMASK => {
             let signals = target.signals.lock();
             let mask = signals.saved.unwrap_or(signals.blocked);
@@ -311,10 +385,19 @@ fn of_stopped(request: u32, target: &Arc<Task>, addr: usize, data: usize) -> Sys
             })?;
         }
         api::PTRACE_ARCH_PRCTL => {
-            let at = size_of::<Registers>() - if matches!(data, ARCH_SET_FS | ARCH_GET_FS) { 6 } else { 5 } * WORD;
+            let at = size_of::<Registers>()
+                - if matches!(data, ARCH_SET_FS | ARCH_GET_FS) {
+                    6
+                } else {
+                    5
+                } * WORD;
             match data {
-                ARCH_SET_FS | ARCH_SET_GS => user_word(target, at, Some(addr as u64)).map_err(|_| Errno::EPERM).map(drop)?,
-                ARCH_GET_FS | ARCH_GET_GS => UserPtr::new(addr).write(&user_word(target, at, None)?)?,
+                ARCH_SET_FS | ARCH_SET_GS => user_word(target, at, Some(addr as u64))
+                    .map_err(|_| Errno::EPERM)
+                    .map(drop)?,
+                ARCH_GET_FS | ARCH_GET_GS => {
+                    UserPtr::new(addr).write(&user_word(target, at, None)?)?
+                }
                 _ => return Err(Errno::EINVAL),
             }
         }
@@ -328,7 +411,10 @@ fn of_stopped(request: u32, target: &Arc<Task>, addr: usize, data: usize) -> Sys
             Ok(())
         })?,
         api::PTRACE_DETACH => {
-            let signal = i32::try_from(data).ok().filter(|signal| (0..=COUNT).contains(signal)).ok_or(Errno::EIO)?;
+            let signal = i32::try_from(data)
+                .ok()
+                .filter(|signal| (0..=COUNT).contains(signal))
+                .ok_or(Errno::EIO)?;
             attach::unlink(target);
             attach::detach(target, signal);
         }
@@ -348,7 +434,12 @@ pub fn sys_ptrace(task: &Task, request: u32, pid: i32, addr: usize, data: usize)
     }
     let target = process_table::find_task(pid).ok_or(Errno::ESRCH)?;
     let me = current_task().ok_or(Errno::ESRCH)?;
-    let seized = target.trace.lock().as_ref().filter(|trace| attach::traces(trace, &me)).map(|trace| trace.seized);
+    let seized = target
+        .trace
+        .lock()
+        .as_ref()
+        .filter(|trace| attach::traces(trace, &me))
+        .map(|trace| trace.seized);
     match (request, seized.ok_or(Errno::ESRCH)?) {
         (api::PTRACE_KILL, _) => {
             target.process().kill(sys::SIGKILL as i32);

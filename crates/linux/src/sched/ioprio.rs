@@ -1,5 +1,5 @@
-//! Priorities of input and output: `ioprio_get(2)`, `ioprio_set(2)`. They order what waits for devices, and all file systems
-//! are in memory: so nothing depends on them.
+//! Priorities of input and output: `ioprio_get(2)`, `ioprio_set(2)`. They order what waits for
+//! devices, and all file systems are in memory: so nothing depends on them.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -25,18 +25,35 @@ const LEVELS: u32 = 8;
 /// The threads that are meant.
 fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> {
     let processes = match which {
-        WHO_PROCESS => return Ok(processes::find_task(if who == 0 { task.tid() } else { who }).into_iter().collect()),
+        WHO_PROCESS => {
+            return Ok(
+                processes::find_task(if who == 0 { task.tid() } else { who })
+                    .into_iter()
+                    .collect(),
+            );
+        }
         WHO_GROUP => {
-            let group = if who == 0 { processes::relations(task.pid())[2] } else { who };
+            let group = if who == 0 {
+                processes::relations(task.pid())[2]
+            } else {
+                who
+            };
             processes::of_group(group)
         }
         WHO_USER => {
-            let user = if who == 0 { task.cred().user.real } else { who.cast_unsigned() };
+            let user = if who == 0 {
+                task.cred().user.real
+            } else {
+                who.cast_unsigned()
+            };
             processes::select(|_, node| node.process.credentials().user.real == user)
         }
         _ => return Err(Errno::EINVAL),
     };
-    Ok(processes.iter().flat_map(|process| process.tasks()).collect())
+    Ok(processes
+        .iter()
+        .flat_map(|process| process.tasks())
+        .collect())
 }
 
 /// What a thread has: if nothing was set, it follows from how it is scheduled.
@@ -60,7 +77,9 @@ pub fn sys_ioprio_set(task: &Task, which: u32, who: i32, priority: u32) -> SysRe
     let (class, level) = (priority >> CLASS_SHIFT, priority & (LEVELS - 1));
     let cred = task.cred();
     match class {
-        CLASS_REAL_TIME if !cred.privileged() && !cred.capable(sys::CAP_SYS_NICE) => return Err(Errno::EPERM),
+        CLASS_REAL_TIME if !cred.privileged() && !cred.capable(sys::CAP_SYS_NICE) => {
+            return Err(Errno::EPERM);
+        }
         CLASS_REAL_TIME | CLASS_BEST_EFFORT | CLASS_IDLE => {}
         CLASS_NONE if level == 0 => {}
         _ => return Err(Errno::EINVAL),
@@ -84,8 +103,14 @@ pub fn sys_ioprio_set(task: &Task, which: u32, who: i32, priority: u32) -> SysRe
 pub fn sys_ioprio_get(task: &Task, which: u32, who: i32) -> SysResult {
     if which == WHO_PROCESS {
         let target = selected(task, which, who)?;
-        return target.first().map(|target| target.io_priority.load(Ordering::Relaxed) as usize).ok_or(Errno::ESRCH);
+        return target
+            .first()
+            .map(|target| target.io_priority.load(Ordering::Relaxed) as usize)
+            .ok_or(Errno::ESRCH);
     }
-    let best = selected(task, which, who)?.iter().map(|target| effective(target)).min();
+    let best = selected(task, which, who)?
+        .iter()
+        .map(|target| effective(target))
+        .min();
     best.map(|priority| priority as usize).ok_or(Errno::ESRCH)
 }

@@ -22,7 +22,11 @@ use crate::{SysResult, Task};
 /// The mask of all processors.
 pub(crate) fn all_cpus() -> Vec<u64> {
     let count = ::task::cpu_count();
-    let bits = |word: usize| (0..64).filter(|bit| word * 64 + bit < count).fold(0, |mask, bit| mask | 1 << bit);
+    let bits = |word: usize| {
+        (0..64)
+            .filter(|bit| word * 64 + bit < count)
+            .fold(0, |mask, bit| mask | 1 << bit)
+    };
     (0..count.div_ceil(64)).map(bits).collect()
 }
 
@@ -37,7 +41,11 @@ fn with_task<R>(task: &Task, tid: i32, f: impl FnOnce(&Task) -> R) -> Result<R, 
 
 /// The same for calls about policies, which refuse negative numbers.
 fn with_scheduled<R>(task: &Task, tid: i32, f: impl FnOnce(&Task) -> R) -> Result<R, Errno> {
-    if tid < 0 { Err(Errno::EINVAL) } else { with_task(task, tid, f) }
+    if tid < 0 {
+        Err(Errno::EINVAL)
+    } else {
+        with_task(task, tid, f)
+    }
 }
 
 /// `sched_yield(2)`
@@ -66,7 +74,10 @@ pub fn sys_sched_getaffinity(task: &Task, tid: i32, size: usize, mask: usize) ->
     let shown: Vec<u64> = if own.is_empty() {
         all
     } else {
-        all.iter().enumerate().map(|(i, all)| all & own.get(i).copied().unwrap_or(0)).collect()
+        all.iter()
+            .enumerate()
+            .map(|(i, all)| all & own.get(i).copied().unwrap_or(0))
+            .collect()
     };
     uaccess::write_bytes(mask, shown.as_slice().as_bytes())?;
     Ok(len)
@@ -116,14 +127,33 @@ fn apply(task: &Task, tid: i32, wish: &Wish) -> SysResult {
             if !priorities(policy)?.contains(&wish.priority) {
                 return Err(Errno::EINVAL);
             }
-            let reset_on_fork = if wish.policy.is_none() { schedule.reset_on_fork } else { wish.reset_on_fork };
-            let nice = wish.nice.filter(|_| !is_realtime(policy)).unwrap_or(schedule.nice);
-            let new = Schedule { policy, priority: wish.priority, nice, reset_on_fork };
+            let reset_on_fork = if wish.policy.is_none() {
+                schedule.reset_on_fork
+            } else {
+                wish.reset_on_fork
+            };
+            let nice = wish
+                .nice
+                .filter(|_| !is_realtime(policy))
+                .unwrap_or(schedule.nice);
+            let new = Schedule {
+                policy,
+                priority: wish.priority,
+                nice,
+                reset_on_fork,
+            };
             check_change(task, target, *schedule, new)?;
             if wish.clamps {
                 return Err(Errno::EOPNOTSUPP);
             }
-            *schedule = if wish.keeps { Schedule { reset_on_fork, ..*schedule } } else { new };
+            *schedule = if wish.keeps {
+                Schedule {
+                    reset_on_fork,
+                    ..*schedule
+                }
+            } else {
+                new
+            };
             Ok(())
         })
     })?
@@ -131,13 +161,27 @@ fn apply(task: &Task, tid: i32, wish: &Wish) -> SysResult {
 }
 
 /// `sched_setscheduler(2)`
-pub fn sys_sched_setscheduler(task: &Task, tid: i32, policy: u32, parameters: UserPtr<i32>) -> SysResult {
+pub fn sys_sched_setscheduler(
+    task: &Task,
+    tid: i32,
+    policy: u32,
+    parameters: UserPtr<i32>,
+) -> SysResult {
     if parameters.is_null() || policy.cast_signed() < 0 || tid < 0 {
         return Err(Errno::EINVAL);
     }
     let reset_on_fork = policy & sys::SCHED_RESET_ON_FORK != 0;
     let policy = Some(policy & !sys::SCHED_RESET_ON_FORK);
-    apply(task, tid, &Wish { policy, priority: parameters.read()?.cast_unsigned(), reset_on_fork, ..Wish::default() })
+    apply(
+        task,
+        tid,
+        &Wish {
+            policy,
+            priority: parameters.read()?.cast_unsigned(),
+            reset_on_fork,
+            ..Wish::default()
+        },
+    )
 }
 
 /// `sched_setparam(2)`
@@ -146,13 +190,24 @@ pub fn sys_sched_setparam(task: &Task, tid: i32, parameters: UserPtr<i32>) -> Sy
         return Err(Errno::EINVAL);
     }
     let priority = parameters.read()?.cast_unsigned();
-    apply(task, tid, &Wish { priority, ..Wish::default() })
+    apply(
+        task,
+        tid,
+        &Wish {
+            priority,
+            ..Wish::default()
+        },
+    )
 }
 
 /// `sched_getscheduler(2)`
 pub fn sys_sched_getscheduler(task: &Task, tid: i32) -> SysResult {
     let schedule = with_scheduled(task, tid, Task::schedule)?;
-    let flag = if schedule.reset_on_fork { sys::SCHED_RESET_ON_FORK } else { 0 };
+    let flag = if schedule.reset_on_fork {
+        sys::SCHED_RESET_ON_FORK
+    } else {
+        0
+    };
     Ok((schedule.policy | flag) as usize)
 }
 
@@ -230,7 +285,11 @@ pub fn sys_sched_setattr(task: &Task, tid: i32, attr: usize, flags: u32) -> SysR
     let wish = Wish {
         policy: (!flag(sys::SCHED_FLAG_KEEP_POLICY)).then_some(attr.policy),
         // What is kept is what its policy knows.
-        priority: if keeps && is_realtime(now.policy) { now.priority } else { attr.priority },
+        priority: if keeps && is_realtime(now.policy) {
+            now.priority
+        } else {
+            attr.priority
+        },
         nice: (!keeps || is_realtime(now.policy)).then_some(attr.nice.clamp(-20, 19)),
         reset_on_fork: flag(sys::SCHED_FLAG_RESET_ON_FORK),
         keeps,
@@ -250,8 +309,16 @@ pub fn sys_sched_getattr(task: &Task, tid: i32, attr: usize, size: u32, flags: u
     let known = SchedAttr {
         size: len as u32,
         policy: schedule.policy,
-        flags: if schedule.reset_on_fork { u64::from(sys::SCHED_FLAG_RESET_ON_FORK) } else { 0 },
-        nice: if is_realtime(schedule.policy) { 0 } else { schedule.nice },
+        flags: if schedule.reset_on_fork {
+            u64::from(sys::SCHED_FLAG_RESET_ON_FORK)
+        } else {
+            0
+        },
+        nice: if is_realtime(schedule.policy) {
+            0
+        } else {
+            schedule.nice
+        },
         priority: schedule.priority,
         ..SchedAttr::default()
     };
@@ -284,14 +351,26 @@ pub fn sys_sched_rr_get_interval(task: &Task, tid: i32, interval: UserPtr<TimeSp
 fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> {
     let threads = match which {
         sys::PRIO_PROCESS => {
-            return Ok(processes::find_task(if who == 0 { task.tid() } else { who }).into_iter().collect());
+            return Ok(
+                processes::find_task(if who == 0 { task.tid() } else { who })
+                    .into_iter()
+                    .collect(),
+            );
         }
         sys::PRIO_PGRP => {
-            let group = if who == 0 { processes::relations(task.pid())[2] } else { who };
+            let group = if who == 0 {
+                processes::relations(task.pid())[2]
+            } else {
+                who
+            };
             processes::of_group(group)
         }
         sys::PRIO_USER => {
-            let user = if who == 0 { task.cred().user.real } else { who.cast_unsigned() };
+            let user = if who == 0 {
+                task.cred().user.real
+            } else {
+                who.cast_unsigned()
+            };
             processes::select(|_, node| node.process.credentials().user.real == user)
         }
         _ => return Err(Errno::EINVAL),
@@ -301,7 +380,10 @@ fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> 
 
 /// `getpriority(2)`: 20 minus the nice level, the highest of all selected threads.
 pub fn sys_getpriority(task: &Task, which: u32, who: i32) -> SysResult {
-    let best = selected(task, which, who)?.iter().map(|target| 20 - target.schedule().nice).max();
+    let best = selected(task, which, who)?
+        .iter()
+        .map(|target| 20 - target.schedule().nice)
+        .max();
     best.map(|value| value as usize).ok_or(Errno::ESRCH)
 }
 

@@ -8,7 +8,8 @@ use crate::process::Process;
 use crate::state::rlimit::{NICE, RTPRIO};
 use crate::state::sched_params::{Schedule, is_realtime};
 
-/// Whether `RLIMIT_NICE` of a process allows that nice level: the limit counts from 1 (level 19) to 40 (level -20).
+/// Whether `RLIMIT_NICE` of a process allows that nice level: the limit counts from 1 (level 19) to
+/// 40 (level -20).
 fn nice_limit_allows(process: &Process, nice: i32) -> bool {
     process.limits.lock()[NICE][0] >= (20 - nice) as u64
 }
@@ -29,7 +30,12 @@ pub(crate) fn check_nice(caller: &Task, target: &Process, old: i32, new: i32) ->
 ///
 /// # Errors
 /// `EPERM` if it may not.
-pub(crate) fn check_change(caller: &Task, target: &Task, old: Schedule, new: Schedule) -> Result<(), Errno> {
+pub(crate) fn check_change(
+    caller: &Task,
+    target: &Task,
+    old: Schedule,
+    new: Schedule,
+) -> Result<(), Errno> {
     let cred = caller.cred();
     if cred.capable(sys::CAP_SYS_NICE) {
         return Ok(());
@@ -37,14 +43,21 @@ pub(crate) fn check_change(caller: &Task, target: &Task, old: Schedule, new: Sch
     let process = target.process();
     let allowed = if is_realtime(new.policy) {
         let limit = process.limits.lock()[RTPRIO][0];
-        (new.policy == old.policy || limit != 0) && (new.priority <= old.priority || u64::from(new.priority) <= limit)
+        (new.policy == old.policy || limit != 0)
+            && (new.priority <= old.priority || u64::from(new.priority) <= limit)
     } else {
         // `SCHED_IDLE` comes after every nice level, whatever its own is.
-        new.policy == sys::SCHED_IDLE || new.nice >= old.nice || nice_limit_allows(process, new.nice)
+        new.policy == sys::SCHED_IDLE
+            || new.nice >= old.nice
+            || nice_limit_allows(process, new.nice)
     };
     let leaves_idle = old.policy == sys::SCHED_IDLE && new.policy != sys::SCHED_IDLE;
     let allowed = allowed && (!leaves_idle || nice_limit_allows(process, old.nice));
     let owns = cred.owns_schedule_of(&target.cred());
     let keeps_reset = new.reset_on_fork || !old.reset_on_fork;
-    if allowed && owns && keeps_reset { Ok(()) } else { Err(Errno::EPERM) }
+    if allowed && owns && keeps_reset {
+        Ok(())
+    } else {
+        Err(Errno::EPERM)
+    }
 }

@@ -1,8 +1,10 @@
 //! Restartable sequences: `rseq(2)`.
 //!
-//! A thread says where the kernel may write the number of its processor, and where it notes which sequence of instructions it is in.
-//! When it has lost the processor, has moved, was sent for ([`guard`]'s barriers), or a signal is to be handled, it goes on at the
-//! sequence's abort address. The scheduler notes that ([`Thread::watch`](::task::Thread::watch)); the check is on the way back to ring 3.
+//! A thread says where the kernel may write the number of its processor, and where it notes which
+//! sequence of instructions it is in. When it has lost the processor, has moved, was sent for
+//! ([`guard`]'s barriers), or a signal is to be handled, it goes on at the sequence's abort
+//! address. The scheduler notes that ([`Thread::watch`](::task::Thread::watch)); the check is on
+//! the way back to ring 3.
 
 use abi::errno::Errno;
 use guard::user::UserRegs;
@@ -59,10 +61,18 @@ pub fn sys_rseq(task: &Task, addr: usize, len: u32, flags: u32, signature: u32) 
     if len < SIZE || !addr.is_multiple_of(SIZE as usize) {
         return Err(Errno::EINVAL);
     }
-    if addr == 0 || addr.checked_add(len as usize).is_none_or(|end| end > USER_END) {
+    if addr == 0
+        || addr
+            .checked_add(len as usize)
+            .is_none_or(|end| end > USER_END)
+    {
         return Err(Errno::EFAULT);
     }
-    *own = Registration { addr, len, signature };
+    *own = Registration {
+        addr,
+        len,
+        signature,
+    };
     drop(own);
     // Before it goes on it is told where it is.
     task.thread().watch(true);
@@ -87,7 +97,8 @@ pub(crate) fn forget(task: &Task) {
     task.thread().watch(false);
 }
 
-/// The thread, on its way back to ring 3, was elsewhere, or somebody else was here. In a sequence it is sent to its abort address.
+/// The thread, on its way back to ring 3, was elsewhere, or somebody else was here. In a sequence
+/// it is sent to its abort address.
 #[cold]
 pub(crate) fn resume(task: &Task, regs: &mut UserRegs) {
     let own = *task.rseq.lock();
@@ -95,7 +106,10 @@ pub(crate) fn resume(task: &Task, regs: &mut UserRegs) {
         return;
     }
     let cpu = guard::cpu::current().0;
-    if abort(&own, regs).and_then(|()| write(own.addr, cpu, cpu)).is_err() {
+    if abort(&own, regs)
+        .and_then(|()| write(own.addr, cpu, cpu))
+        .is_err()
+    {
         let fault = LastFault::default();
         send_signal::force(task, SigInfo::kernel(sys::SIGSEGV as i32), fault);
     }
@@ -108,7 +122,8 @@ fn abort(own: &Registration, regs: &mut UserRegs) -> Result<(), Errno> {
     if at == 0 {
         return Ok(());
     }
-    let section = UserPtr::<Section>::new(usize::try_from(at).map_err(|_| Errno::EINVAL)?).read()?;
+    let section =
+        UserPtr::<Section>::new(usize::try_from(at).map_err(|_| Errno::EINVAL)?).read()?;
     section.check(USER_END as u64)?;
     if UserPtr::<u32>::new(section.abort as usize - size_of::<u32>()).read()? != own.signature {
         return Err(Errno::EINVAL);

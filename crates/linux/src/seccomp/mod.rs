@@ -1,4 +1,5 @@
-//! Filters of system calls: `seccomp(2)`. A thread that has one goes the long way for every call; others pay nothing.
+//! Filters of system calls: `seccomp(2)`. A thread that has one goes the long way for every call;
+//! others pay nothing.
 
 pub(crate) mod notify;
 pub(crate) mod syscall_user_dispatch;
@@ -58,19 +59,40 @@ fn check_again(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<SysResul
     let seccomp = task.seccomp.lock().clone();
     let number = regs.orig_rax as u32;
     if let Seccomp::Strict = seccomp {
-        let allowed = matches!(number, sys::__NR_read | sys::__NR_write | sys::__NR_exit | sys::__NR_rt_sigreturn);
-        return if allowed { None } else { Some(end(task, sys::SIGKILL, false)) };
+        let allowed = matches!(
+            number,
+            sys::__NR_read | sys::__NR_write | sys::__NR_exit | sys::__NR_rt_sigreturn
+        );
+        return if allowed {
+            None
+        } else {
+            Some(end(task, sys::SIGKILL, false))
+        };
     }
     let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
-    let data = Data { number: number.cast_signed(), arch: AUDIT_ARCH_X86_64, ip: regs.rip, args };
-    // The action that goes before the others is the least as a signed number; of equals the filter added last counts.
-    let verdicts = seccomp.filters().map(|filter| (filter.program.run(&data), filter.listener.as_ref()));
-    let (verdict, listener) = verdicts.min_by_key(|(verdict, _)| (verdict & ACTION).cast_signed()).unwrap_or((ALLOW, None));
+    let data = Data {
+        number: number.cast_signed(),
+        arch: AUDIT_ARCH_X86_64,
+        ip: regs.rip,
+        args,
+    };
+    // The action that goes before the others is the least as a signed number; of equals the filter
+    // added last counts.
+    let verdicts = seccomp
+        .filters()
+        .map(|filter| (filter.program.run(&data), filter.listener.as_ref()));
+    let (verdict, listener) = verdicts
+        .min_by_key(|(verdict, _)| (verdict & ACTION).cast_signed())
+        .unwrap_or((ALLOW, None));
     let detail = (verdict & !ACTION) as i32;
     match verdict & ACTION {
         ALLOW => None,
         LOG => {
-            log::info!("process {} ({}): system call {number} is logged by its filter", task.pid(), task.name());
+            log::info!(
+                "process {} ({}): system call {number} is logged by its filter",
+                task.pid(),
+                task.name()
+            );
             None
         }
         ERRNO => Some(match detail.min(4095) {
@@ -78,7 +100,14 @@ fn check_again(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<SysResul
             errno => Err(Errno::from_raw(errno)),
         }),
         TRAP => {
-            let info = SigInfo::system_call(sys::SIGSYS as i32, SYS_SECCOMP, detail, regs.rip, number, AUDIT_ARCH_X86_64);
+            let info = SigInfo::system_call(
+                sys::SIGSYS as i32,
+                SYS_SECCOMP,
+                detail,
+                regs.rip,
+                number,
+                AUDIT_ARCH_X86_64,
+            );
             send_signal::force(task, info, LastFault::default());
             Some(Ok(regs.orig_rax as usize))
         }
@@ -92,7 +121,9 @@ fn check_again(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<SysResul
                 _ => check_again(task, regs, true),
             }
         }
-        USER_NOTIF => listener.map_or(Some(Err(Errno::ENOSYS)), |listener| listener.ask(task, data)),
+        USER_NOTIF => listener.map_or(Some(Err(Errno::ENOSYS)), |listener| {
+            listener.ask(task, data)
+        }),
         // Nobody traces.
         TRACE => Some(Err(Errno::ENOSYS)),
         KILL_THREAD => Some(end(task, sys::SIGSYS, false)),
@@ -103,7 +134,11 @@ fn check_again(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<SysResul
 /// Ends the thread; with `whole`, or if it is the only one, its process, by a signal.
 fn end(task: &Task, signal: u32, whole: bool) -> SysResult {
     if whole || task.process().tasks().len() == 1 {
-        crate::process::log_end(task.process(), signal as i32, format_args!("of its filter of system calls"));
+        crate::process::log_end(
+            task.process(),
+            signal as i32,
+            format_args!("of its filter of system calls"),
+        );
         task.process().kill(signal as i32);
     } else {
         task.exit_status.store(signal as i32, Ordering::Relaxed);
@@ -130,7 +165,12 @@ fn is_ancestor(other: &Seccomp, of: &Seccomp) -> bool {
 }
 
 fn add_filter(task: &Task, flags: u32, addr: usize) -> SysResult {
-    let known = FLAG_TSYNC | FLAG_LOG | FLAG_SPEC_ALLOW | FLAG_NEW_LISTENER | FLAG_TSYNC_ESRCH | FLAG_WAIT_KILLABLE;
+    let known = FLAG_TSYNC
+        | FLAG_LOG
+        | FLAG_SPEC_ALLOW
+        | FLAG_NEW_LISTENER
+        | FLAG_TSYNC_ESRCH
+        | FLAG_WAIT_KILLABLE;
     let has = |flag: u32| flags & flag != 0;
     // A result cannot be both a thread's number and a descriptor.
     let ambiguous = has(FLAG_TSYNC) && has(FLAG_NEW_LISTENER) && !has(FLAG_TSYNC_ESRCH);
@@ -138,10 +178,19 @@ fn add_filter(task: &Task, flags: u32, addr: usize) -> SysResult {
         return Err(Errno::EINVAL);
     }
     let cred = task.cred();
-    let allowed = || if cred.no_new_privileges || cred.privileged() { Ok(()) } else { Err(Errno::EACCES) };
+    let allowed = || {
+        if cred.no_new_privileges || cred.privileged() {
+            Ok(())
+        } else {
+            Err(Errno::EACCES)
+        }
+    };
     let program = read_program(addr, Purpose::Calls(size_of::<Data>() as u32), allowed)?;
     let old = task.seccomp.lock().clone();
-    let length: usize = old.filters().map(|filter| filter.program.length() + PER_FILTER).sum();
+    let length: usize = old
+        .filters()
+        .map(|filter| filter.program.length() + PER_FILTER)
+        .sum();
     if length + program.length() > MOST_INSTRUCTIONS {
         return Err(Errno::ENOMEM);
     }
@@ -154,15 +203,36 @@ fn add_filter(task: &Task, flags: u32, addr: usize) -> SysResult {
     if listener.is_some() && old.filters().any(|filter| filter.listener.is_some()) {
         return Err(Errno::EBUSY);
     }
-    let others = if has(FLAG_TSYNC) { others(task.process(), task) } else { Vec::new() };
-    if let Some(strange) = others.iter().find(|other| !is_ancestor(&other.seccomp.lock(), &old)) {
-        return if has(FLAG_TSYNC_ESRCH) { Err(Errno::ESRCH) } else { Ok(strange.tid() as usize) };
+    let others = if has(FLAG_TSYNC) {
+        others(task.process(), task)
+    } else {
+        Vec::new()
+    };
+    if let Some(strange) = others
+        .iter()
+        .find(|other| !is_ancestor(&other.seccomp.lock(), &old))
+    {
+        return if has(FLAG_TSYNC_ESRCH) {
+            Err(Errno::ESRCH)
+        } else {
+            Ok(strange.tid() as usize)
+        };
     }
-    let descriptor = listener.as_ref().map_or(Ok(0), |listener| task.install(listener.file(), true))?;
-    let new = Seccomp::Filtered(Arc::new(Filter { _counted: census::Filter::default(), program, listener, before }));
+    let descriptor = listener
+        .as_ref()
+        .map_or(Ok(0), |listener| task.install(listener.file(), true))?;
+    let new = Seccomp::Filtered(Arc::new(Filter {
+        _counted: census::Filter::default(),
+        program,
+        listener,
+        before,
+    }));
     for other in others {
         if cred.no_new_privileges && !other.cred().no_new_privileges {
-            let theirs = crate::state::credentials::Credentials { no_new_privileges: true, ..(*other.cred()).clone() };
+            let theirs = crate::state::credentials::Credentials {
+                no_new_privileges: true,
+                ..(*other.cred()).clone()
+            };
             other.set_cred(theirs);
         }
         set(&other, new.clone());
@@ -172,7 +242,11 @@ fn add_filter(task: &Task, flags: u32, addr: usize) -> SysResult {
 }
 
 fn others(process: &Process, task: &Task) -> Vec<Arc<Task>> {
-    process.tasks().into_iter().filter(|other| !core::ptr::eq(&**other, task)).collect()
+    process
+        .tasks()
+        .into_iter()
+        .filter(|other| !core::ptr::eq(&**other, task))
+        .collect()
 }
 
 fn set_strict(task: &Task) -> SysResult {
@@ -199,7 +273,17 @@ pub fn sys_seccomp(task: &Task, operation: u32, flags: u32, addr: usize) -> SysR
         SET_MODE_FILTER => add_filter(task, flags, addr),
         GET_ACTION_AVAIL if flags == 0 => {
             let action = UserPtr::<u32>::new(addr).read()?;
-            let known = [KILL_PROCESS, KILL_THREAD, TRAP, ERRNO, USER_NOTIF, TRACE, LOG, ALLOW].contains(&action);
+            let known = [
+                KILL_PROCESS,
+                KILL_THREAD,
+                TRAP,
+                ERRNO,
+                USER_NOTIF,
+                TRACE,
+                LOG,
+                ALLOW,
+            ]
+            .contains(&action);
             if known { Ok(0) } else { Err(Errno::EOPNOTSUPP) }
         }
         GET_NOTIF_SIZES if flags == 0 => {

@@ -1,5 +1,6 @@
-//! System calls that another process decides about (`SECCOMP_RET_USER_NOTIF`): the thread that makes one waits until whoever holds the
-//! filter's listener, a descriptor, has answered by `ioctl(2)`.
+//! System calls that another process decides about (`SECCOMP_RET_USER_NOTIF`): the thread that
+//! makes one waits until whoever holds the filter's listener, a descriptor, has answered by
+//! `ioctl(2)`.
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
@@ -49,15 +50,26 @@ struct Addition {
     number_flags: u32,
 }
 
-const _: () = assert!(size_of::<Notification>() == 80 && size_of::<Response>() == 24 && size_of::<Addition>() == 24);
+const _: () = assert!(
+    size_of::<Notification>() == 80 && size_of::<Response>() == 24 && size_of::<Addition>() == 24
+);
 
-/// Sizes of those that are shared with programs, as they ask for them: notification, response, call.
-pub(crate) const SIZES: [u16; 3] = [size_of::<Notification>() as u16, size_of::<Response>() as u16, size_of::<Data>() as u16];
+/// Sizes of those that are shared with programs, as they ask for them: notification, response,
+/// call.
+pub(crate) const SIZES: [u16; 3] = [
+    size_of::<Notification>() as u16,
+    size_of::<Response>() as u16,
+    size_of::<Data>() as u16,
+];
 
 impl Listener {
     /// The descriptor's file.
     pub(crate) fn file(self: &Arc<Self>) -> Arc<File> {
-        File::anonymous("anon_inode:seccomp notify", Arc::new(Descriptor(self.clone())), OpenFlags::RDWR)
+        File::anonymous(
+            "anon_inode:seccomp notify",
+            Arc::new(Descriptor(self.clone())),
+            OpenFlags::RDWR,
+        )
     }
 
     /// Has somebody decide about a call of the calling thread. `None`: it is to be done.
@@ -66,7 +78,12 @@ impl Listener {
             let mut calls = self.calls.lock();
             calls.last += 1;
             let id = calls.last;
-            calls.waiting.push(Waiting { id, tid: task.tid(), data, state: State::New });
+            calls.waiting.push(Waiting {
+                id,
+                tid: task.tid(),
+                data,
+                state: State::New,
+            });
             id
         };
         self.changed.notify_of(Events::READABLE);
@@ -75,8 +92,12 @@ impl Listener {
         match answer {
             Err(error) => Some(Err(error)),
             Ok(response) if response.flags & CONTINUE != 0 => None,
-            Ok(Response { error: 0, value, .. }) => Some(Ok(value as usize)),
-            Ok(Response { error: error @ ..0, .. }) => Some(Err(Errno::from_raw(-error))),
+            Ok(Response {
+                error: 0, value, ..
+            }) => Some(Ok(value as usize)),
+            Ok(Response {
+                error: error @ ..0, ..
+            }) => Some(Err(Errno::from_raw(-error))),
             Ok(Response { error, .. }) => Some(Ok(error as usize)),
         }
     }
@@ -111,18 +132,35 @@ impl Listener {
 
     /// Tells of a call, when there is one.
     fn receive(&self, request: &Request<'_>) -> Result<usize, Errno> {
-        if request.read::<Notification>()?.as_bytes().iter().any(|&byte| byte != 0) {
+        if request
+            .read::<Notification>()?
+            .as_bytes()
+            .iter()
+            .any(|&byte| byte != 0)
+        {
             return Err(Errno::EINVAL);
         }
         let next = || {
             let mut calls = self.calls.lock();
-            match calls.waiting.iter_mut().find(|waiting| matches!(waiting.state, State::New)) {
+            match calls
+                .waiting
+                .iter_mut()
+                .find(|waiting| matches!(waiting.state, State::New))
+            {
                 Some(waiting) => {
                     waiting.state = State::Told;
                     let Waiting { id, tid, data, .. } = *waiting;
-                    Some(Ok(Notification { id, tid, flags: 0, data }))
+                    Some(Ok(Notification {
+                        id,
+                        tid,
+                        flags: 0,
+                        data,
+                    }))
                 }
-                None => self.orphaned.load(Ordering::SeqCst).then_some(Err(Errno::ENOENT)),
+                None => self
+                    .orphaned
+                    .load(Ordering::SeqCst)
+                    .then_some(Err(Errno::ENOENT)),
             }
         };
         let notification = self.changed.wait(next).map_err(|_| Errno::EINTR)??;
@@ -139,7 +177,9 @@ impl Listener {
 
     fn answer(&self, response: Response) -> Result<usize, Errno> {
         let continues = response.flags & CONTINUE != 0;
-        if response.flags & !CONTINUE != 0 || (continues && (response.error != 0 || response.value != 0)) {
+        if response.flags & !CONTINUE != 0
+            || (continues && (response.error != 0 || response.value != 0))
+        {
             return Err(Errno::EINVAL);
         }
         self.calls.lock().told(response.id)?.state = State::Answered(response);
@@ -149,18 +189,36 @@ impl Listener {
 
     /// Gives the thread that waits a descriptor of the listener's.
     fn add(&self, addition: Addition) -> Result<usize, Errno> {
-        let Addition { id, flags, source, number, number_flags } = addition;
+        let Addition {
+            id,
+            flags,
+            source,
+            number,
+            number_flags,
+        } = addition;
         let named = flags & SET_NUMBER != 0;
-        if flags & !(SET_NUMBER | AND_SEND) != 0 || number_flags & !sys::O_CLOEXEC != 0 || (number != 0 && !named) {
+        if flags & !(SET_NUMBER | AND_SEND) != 0
+            || number_flags & !sys::O_CLOEXEC != 0
+            || (number != 0 && !named)
+        {
             return Err(Errno::EINVAL);
         }
         let file = current_task().ok_or(Errno::ESRCH)?.file(source)?;
         let tid = self.calls.lock().told(id)?.tid;
         let files = process_table::find_task(tid).ok_or(Errno::ENOENT)?.files();
         let cloexec = number_flags != 0;
-        let installed = if named { files.install_at(number, file, cloexec)? } else { files.install(file, cloexec)? };
+        let installed = if named {
+            files.install_at(number, file, cloexec)?
+        } else {
+            files.install(file, cloexec)?
+        };
         if flags & AND_SEND != 0 {
-            self.answer(Response { id, value: installed as i64, error: 0, flags: 0 })?;
+            self.answer(Response {
+                id,
+                value: installed as i64,
+                error: 0,
+                flags: 0,
+            })?;
         }
         Ok(installed)
     }
@@ -183,7 +241,12 @@ impl FileOps for Descriptor {
             SEND => self.0.answer(request.read()?),
             IS_VALID | IS_VALID_OLD => {
                 let id = request.read::<u64>()?;
-                self.0.calls.lock().told(id).map(|_| 0).map_err(|_| Errno::ENOENT)
+                self.0
+                    .calls
+                    .lock()
+                    .told(id)
+                    .map(|_| 0)
+                    .map_err(|_| Errno::ENOENT)
             }
             ADD_DESCRIPTOR => self.0.add(request.read()?),
             _ => Err(Errno::EINVAL),
@@ -195,7 +258,12 @@ impl FileOps for Descriptor {
             table.watch(&self.0.changed);
         }
         let calls = self.0.calls.lock();
-        let any = |told: bool| calls.waiting.iter().any(|w| matches!((w.state, told), (State::New, false) | (State::Told, true)));
+        let any = |told: bool| {
+            calls
+                .waiting
+                .iter()
+                .any(|w| matches!((w.state, told), (State::New, false) | (State::Told, true)))
+        };
         let mut events = Events::empty();
         events.set(Events::READABLE, any(false));
         events.set(Events::WRITABLE, any(true));

@@ -1,5 +1,5 @@
-//! System calls that a program's own handler does (`PR_SET_SYSCALL_USER_DISPATCH`): those of foreign code, for who emulates another
-//! system. A thread with it goes the long way for each call.
+//! System calls that a program's own handler does (`PR_SET_SYSCALL_USER_DISPATCH`): those of
+//! foreign code, for who emulates another system. A thread with it goes the long way for each call.
 
 use core::sync::atomic::Ordering;
 
@@ -21,14 +21,25 @@ const ALLOW: u8 = 0;
 const BLOCK: u8 = 1;
 
 /// `PR_SET_SYSCALL_USER_DISPATCH`
-pub(crate) fn set(task: &Task, mode: usize, start: usize, len: usize, selector: usize) -> SysResult {
+pub(crate) fn set(
+    task: &Task,
+    mode: usize,
+    start: usize,
+    len: usize,
+    selector: usize,
+) -> SysResult {
     const OFF: usize = pr::PR_SYS_DISPATCH_OFF as usize;
     const ON: usize = pr::PR_SYS_DISPATCH_ON as usize;
     let new = match mode {
         OFF if start == 0 && len == 0 && selector == 0 => None,
-        ON if start != 0 && start.checked_add(len).is_none_or(|end| end <= start) => return Err(Errno::EINVAL),
+        ON if start != 0 && start.checked_add(len).is_none_or(|end| end <= start) => {
+            return Err(Errno::EINVAL);
+        }
         ON if selector >= user::USER_END => return Err(Errno::EFAULT),
-        ON => Some(UserDispatch { own: start as u64..(start as u64).wrapping_add(len as u64), selector }),
+        ON => Some(UserDispatch {
+            own: start as u64..(start as u64).wrapping_add(len as u64),
+            selector,
+        }),
         _ => return Err(Errno::EINVAL),
     };
     put(task, new);
@@ -41,7 +52,8 @@ fn put(task: &Task, new: Option<UserDispatch>) {
     {
         // Held, so that a filter that another thread puts there meanwhile is not overlooked.
         let seccomp = task.seccomp.lock();
-        task.filtered.store(there || seccomp.mode() != 0, Ordering::Relaxed);
+        task.filtered
+            .store(there || seccomp.mode() != 0, Ordering::Relaxed);
     }
     // Whether calls go the long way is decided anew.
     task.interrupt();
@@ -74,14 +86,25 @@ pub(crate) fn check(task: &Task, regs: &UserRegs) -> Option<SysResult> {
         }
     }
     let number = regs.orig_rax as u32;
-    let info = SigInfo::system_call(sys::SIGSYS as i32, SYS_USER_DISPATCH, 0, regs.rip, number, AUDIT_ARCH_X86_64);
+    let info = SigInfo::system_call(
+        sys::SIGSYS as i32,
+        SYS_USER_DISPATCH,
+        0,
+        regs.rip,
+        number,
+        AUDIT_ARCH_X86_64,
+    );
     send_signal::force(task, info, LastFault::default());
     Some(Ok(regs.orig_rax as usize))
 }
 
 /// It does not keep to the rules.
 fn end(task: &Task, signal: u32) -> SysResult {
-    crate::process::log_end(task.process(), signal as i32, format_args!("its dispatch of system calls is not sound"));
+    crate::process::log_end(
+        task.process(),
+        signal as i32,
+        format_args!("its dispatch of system calls is not sound"),
+    );
     task.process().kill(signal as i32);
     Ok(0)
 }

@@ -12,7 +12,8 @@ use crate::uapi::siginfo::{COUNT, SigInfo};
 use crate::{SysResult, Task};
 use zerocopy::IntoBytes;
 
-/// Whether there is such a signal and the caller may send it to a process. Whether there is the process comes before either.
+/// Whether there is such a signal and the caller may send it to a process. Whether there is the
+/// process comes before either.
 fn check_permission(task: &Task, process: &Process, signal: i32) -> Result<(), Errno> {
     if !(0..=COUNT).contains(&signal) {
         return Err(Errno::EINVAL);
@@ -21,7 +22,11 @@ fn check_permission(task: &Task, process: &Process, signal: i32) -> Result<(), E
         return Ok(());
     }
     let session = |pid| processes::relations(pid)[3];
-    if signal == SIGCONT && session(task.pid()) == session(process.pid()) { Ok(()) } else { Err(Errno::EPERM) }
+    if signal == SIGCONT && session(task.pid()) == session(process.pid()) {
+        Ok(())
+    } else {
+        Err(Errno::EPERM)
+    }
 }
 
 /// Sends from a call of `task`. 0 only checks.
@@ -52,14 +57,20 @@ pub fn sys_kill(task: &Task, pid: i32, signal: i32) -> SysResult {
     let info = info_of(task, signal, sys::SI_USER as i32);
     let own = task.pid();
     let receivers = match pid {
-        1.. if pid == own => return send_from(task, task.process(), To::Process(None), &info).map(|()| 0),
+        1.. if pid == own => {
+            return send_from(task, task.process(), To::Process(None), &info).map(|()| 0);
+        }
         1.. => {
             return send_by_number(task, pid, &info);
         }
         // Everybody else.
         -1 => processes::select(|pid, node| pid != 1 && pid != own && node.ended.is_none()),
         _ => {
-            let group = if pid == 0 { processes::relations(own)[2] } else { pid.checked_neg().ok_or(Errno::ESRCH)? };
+            let group = if pid == 0 {
+                processes::relations(own)[2]
+            } else {
+                pid.checked_neg().ok_or(Errno::ESRCH)?
+            };
             processes::select(|_, node| node.group == group)
         }
     };
@@ -78,10 +89,16 @@ fn to_thread(task: &Task, process: Option<i32>, tid: i32, info: SigInfo) -> SysR
     if tid <= 0 || process.is_some_and(|pid| pid <= 0) {
         return Err(Errno::EINVAL);
     }
-    let other = if tid == task.tid() { None } else { processes::find_task(tid) };
+    let other = if tid == task.tid() {
+        None
+    } else {
+        processes::find_task(tid)
+    };
     if other.is_none() && tid != task.tid() {
         // One that has ended and was not waited for can be sent to, and does not hear it.
-        let ended = processes::find(tid).filter(|_| process.is_none_or(|pid| pid == tid)).ok_or(Errno::ESRCH)?;
+        let ended = processes::find(tid)
+            .filter(|_| process.is_none_or(|pid| pid == tid))
+            .ok_or(Errno::ESRCH)?;
         return send_from(task, &ended, To::Process(None), &info).map(|()| 0);
     }
     let target = other.as_deref().unwrap_or(task);
@@ -92,7 +109,12 @@ fn to_thread(task: &Task, process: Option<i32>, tid: i32, info: SigInfo) -> SysR
 }
 
 /// Sends to the process that a descriptor means: `pidfd_send_signal(2)`.
-pub(crate) fn send_by_descriptor(task: &Task, process: &Arc<Process>, signal: i32, info: UserPtr<SigInfo>) -> SysResult {
+pub(crate) fn send_by_descriptor(
+    task: &Task,
+    process: &Arc<Process>,
+    signal: i32,
+    info: UserPtr<SigInfo>,
+) -> SysResult {
     let info = if info.is_null() {
         info_of(task, signal, sys::SI_USER as i32)
     } else {
@@ -118,20 +140,36 @@ pub fn sys_tkill(task: &Task, tid: i32, signal: i32) -> SysResult {
     to_thread(task, None, tid, info_of(task, signal, sys::SI_TKILL))
 }
 
-/// What the caller may claim; `to` is the number that it names: only a thread's own may seem to be the kernel's.
+/// What the caller may claim; `to` is the number that it names: only a thread's own may seem to be
+/// the kernel's.
 fn claim(task: &Task, to: i32, info: SigInfo) -> Result<SigInfo, Errno> {
     let from_kernel = info.code >= 0 || info.code == sys::SI_TKILL;
-    if from_kernel && to != task.tid() { Err(Errno::EPERM) } else { Ok(info) }
+    if from_kernel && to != task.tid() {
+        Err(Errno::EPERM)
+    } else {
+        Ok(info)
+    }
 }
 
 /// `rt_sigqueueinfo(2)`
-pub fn sys_rt_sigqueueinfo(task: &Task, pid: i32, signal: i32, info: UserPtr<SigInfo>) -> SysResult {
+pub fn sys_rt_sigqueueinfo(
+    task: &Task,
+    pid: i32,
+    signal: i32,
+    info: UserPtr<SigInfo>,
+) -> SysResult {
     let info = claim(task, pid, read_siginfo(info, Some(signal))?)?;
     send_by_number(task, pid, &info)
 }
 
 /// `rt_tgsigqueueinfo(2)`
-pub fn sys_rt_tgsigqueueinfo(task: &Task, pid: i32, tid: i32, signal: i32, info: UserPtr<SigInfo>) -> SysResult {
+pub fn sys_rt_tgsigqueueinfo(
+    task: &Task,
+    pid: i32,
+    tid: i32,
+    signal: i32,
+    info: UserPtr<SigInfo>,
+) -> SysResult {
     let info = read_siginfo(info, Some(signal))?;
     if pid <= 0 || tid <= 0 {
         return Err(Errno::EINVAL);
@@ -140,8 +178,8 @@ pub fn sys_rt_tgsigqueueinfo(task: &Task, pid: i32, tid: i32, signal: i32, info:
     to_thread(task, Some(pid), tid, info)
 }
 
-/// Reads the `siginfo_t` that a program passes, for the signal `signo` or else the one that it names. Of what has a known form only the
-/// beginning is looked at.
+/// Reads the `siginfo_t` that a program passes, for the signal `signo` or else the one that it
+/// names. Of what has a known form only the beginning is looked at.
 ///
 /// # Errors
 /// `EFAULT`; `E2BIG` if there is more in it than is known.

@@ -1,4 +1,5 @@
-//! Signals: delivery, handlers and masks. Sending is `process::send_signal`, waiting for one is in `sigwait`.
+//! Signals: delivery, handlers and masks. Sending is `process::send_signal`, waiting for one is in
+//! `sigwait`.
 
 pub mod kill;
 pub mod restart_syscall;
@@ -17,7 +18,9 @@ use crate::sched::rseq;
 use crate::state::sighand::{Action, SIG_DFL, SIG_IGN};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::sigframe::{self, AltStack, Frame, LastFault, UContext};
-use crate::uapi::siginfo::{COUNT, Default as DefaultAction, SigInfo, SigSet, UNBLOCKABLE, bit, default_action};
+use crate::uapi::siginfo::{
+    COUNT, Default as DefaultAction, SigInfo, SigSet, UNBLOCKABLE, bit, default_action,
+};
 use crate::{SysResult, Task, ptrace};
 
 const SIGSTOP: i32 = sys::SIGSTOP as i32;
@@ -33,9 +36,13 @@ const KNOWN_FLAGS: u64 = (sys::SA_NOCLDSTOP
     | sys::SA_NODEFER
     | sys::SA_RESETHAND) as u64;
 
-/// Looks at what a thread has to do before it goes on in user mode: end, stop, handle signals. `interrupted` is the result of a
-/// system call that a signal interrupted. True: the thread ends.
-pub(crate) fn attend(task: &Arc<Task>, regs: &mut UserRegs, mut interrupted: Option<Errno>) -> bool {
+/// Looks at what a thread has to do before it goes on in user mode: end, stop, handle signals.
+/// `interrupted` is the result of a system call that a signal interrupted. True: the thread ends.
+pub(crate) fn attend(
+    task: &Arc<Task>,
+    regs: &mut UserRegs,
+    mut interrupted: Option<Errno>,
+) -> bool {
     let process = task.process();
     task.thread().clear_interrupt();
     loop {
@@ -86,7 +93,8 @@ pub(crate) fn attend(task: &Arc<Task>, regs: &mut UserRegs, mut interrupted: Opt
             },
             _ => {
                 if let Some(code) = interrupted.take() {
-                    let again = code == Errno::ERESTARTNOINTR || code == Errno::ERESTARTSYS && action.has(sys::SA_RESTART);
+                    let again = code == Errno::ERESTARTNOINTR
+                        || code == Errno::ERESTARTSYS && action.has(sys::SA_RESTART);
                     if again {
                         restart(regs, regs.orig_rax);
                     } else {
@@ -94,7 +102,13 @@ pub(crate) fn attend(task: &Arc<Task>, regs: &mut UserRegs, mut interrupted: Opt
                     }
                 }
                 if action.has(sys::SA_RESETHAND) {
-                    process.actions().set(signo, Action { handler: SIG_DFL, ..action });
+                    process.actions().set(
+                        signo,
+                        Action {
+                            handler: SIG_DFL,
+                            ..action
+                        },
+                    );
                 }
                 rseq::resume(task, regs);
                 if handle(task, regs, info, &action).is_err() {
@@ -106,7 +120,11 @@ pub(crate) fn attend(task: &Arc<Task>, regs: &mut UserRegs, mut interrupted: Opt
         }
     }
     if let Some(code) = interrupted {
-        let number = if code == Errno::ERESTART_RESTARTBLOCK { u64::from(sys::__NR_restart_syscall) } else { regs.orig_rax };
+        let number = if code == Errno::ERESTART_RESTARTBLOCK {
+            u64::from(sys::__NR_restart_syscall)
+        } else {
+            regs.orig_rax
+        };
         restart(regs, number);
     }
     let mut signals = task.signals.lock();
@@ -140,11 +158,19 @@ fn next(task: &Task) -> Option<SigInfo> {
     task.process().pending.lock().take(wanted)
 }
 
-/// There was no room for a handler's frame: the thread gets `SIGSEGV`, whose handler may have a stack of its own, and no second chance.
+/// There was no room for a handler's frame: the thread gets `SIGSEGV`, whose handler may have a
+/// stack of its own, and no second chance.
 #[cold]
 fn no_frame(task: &Task, signo: i32) {
     if signo == SIGSEGV {
-        process::log_end(task.process(), SIGSEGV, format_args!("no room for the frame of {}", crate::uapi::siginfo::name(signo)));
+        process::log_end(
+            task.process(),
+            SIGSEGV,
+            format_args!(
+                "no room for the frame of {}",
+                crate::uapi::siginfo::name(signo)
+            ),
+        );
         task.process().kill(SIGSEGV);
     } else {
         send_signal::force(task, SigInfo::kernel(SIGSEGV), LastFault::default());
@@ -157,10 +183,18 @@ fn handle(task: &Task, regs: &mut UserRegs, info: &SigInfo, action: &Action) -> 
     if !action.has(sys::SA_RESTORER) {
         return Err(Errno::EFAULT);
     }
-    let own = if action.has(sys::SA_NODEFER) { 0 } else { bit(info.signo) };
+    let own = if action.has(sys::SA_NODEFER) {
+        0
+    } else {
+        bit(info.signo)
+    };
     let (stack, mask, fault) = {
         let signals = task.signals.lock();
-        (signals.stack, signals.saved.unwrap_or(signals.blocked), signals.fault)
+        (
+            signals.stack,
+            signals.saved.unwrap_or(signals.blocked),
+            signals.fault,
+        )
     };
     let on_stack = stack.contains(regs.rsp);
     let alternate = (action.has(sys::SA_ONSTACK) && stack.enabled() && !on_stack).then_some(&stack);
@@ -169,7 +203,10 @@ fn handle(task: &Task, regs: &mut UserRegs, info: &SigInfo, action: &Action) -> 
     let size = fpu::signal_frame_size();
     let place = sigframe::place(regs.rsp, alternate, size).ok_or(Errno::EFAULT)?;
     let fpu = place.fpu as usize;
-    while let Some(Err(_)) = task.thread().with_loaded_fpu(|state| state.store_signal_frame(fpu)) {
+    while let Some(Err(_)) = task
+        .thread()
+        .with_loaded_fpu(|state| state.store_signal_frame(fpu))
+    {
         uaccess::fetch(fpu, size, true)?;
     }
     let frame = Frame::new(regs, place, action.restorer, info, shown, mask, fault);
@@ -186,7 +223,8 @@ fn handle(task: &Task, regs: &mut UserRegs, info: &SigInfo, action: &Action) -> 
     Ok(())
 }
 
-/// `rt_sigreturn(2)`: what the frame on the stack says becomes true again. The result is the accumulator's old value.
+/// `rt_sigreturn(2)`: what the frame on the stack says becomes true again. The result is the
+/// accumulator's old value.
 pub fn sys_rt_sigreturn(task: &Task, regs: &mut UserRegs) -> SysResult {
     // The handler's return took the first word.
     let addr = regs.rsp.wrapping_sub(8) as usize;
@@ -199,14 +237,18 @@ pub fn sys_rt_sigreturn(task: &Task, regs: &mut UserRegs) -> SysResult {
 }
 
 fn restore(task: &Task, regs: &mut UserRegs, addr: usize) -> Result<(), Errno> {
-    UserPtr::<UContext>::new(addr.wrapping_add(Frame::UCONTEXT)).with(|frame| restore_frame(task, regs, frame))?
+    UserPtr::<UContext>::new(addr.wrapping_add(Frame::UCONTEXT))
+        .with(|frame| restore_frame(task, regs, frame))?
 }
 
 #[inline(always)]
 fn restore_frame(task: &Task, regs: &mut UserRegs, frame: &UContext) -> Result<(), Errno> {
     if frame.fpu() != 0 {
         let from = frame.fpu() as usize;
-        while let Some(Err(_)) = task.thread().with_loaded_fpu(|state| state.take_signal_frame(from)) {
+        while let Some(Err(_)) = task
+            .thread()
+            .with_loaded_fpu(|state| state.take_signal_frame(from))
+        {
             uaccess::fetch(from, fpu::signal_frame_size(), false)?;
         }
     }
@@ -219,7 +261,12 @@ fn restore_frame(task: &Task, regs: &mut UserRegs, frame: &UContext) -> Result<(
 }
 
 /// `sigaltstack(2)`
-pub fn sys_sigaltstack(task: &Task, regs: &mut UserRegs, new: UserPtr<AltStack>, old: UserPtr<AltStack>) -> SysResult {
+pub fn sys_sigaltstack(
+    task: &Task,
+    regs: &mut UserRegs,
+    new: UserPtr<AltStack>,
+    old: UserPtr<AltStack>,
+) -> SysResult {
     let new = new.read_optional()?;
     let mut current = task.signals.lock().stack;
     let on_stack = current.contains(regs.rsp);
@@ -228,7 +275,9 @@ pub fn sys_sigaltstack(task: &Task, regs: &mut UserRegs, new: UserPtr<AltStack>,
             return Err(Errno::EPERM);
         }
         let stack = match stack.flags & !sys::SS_AUTODISARM {
-            0 | AltStack::ONSTACK if stack.size < sys::MINSIGSTKSZ.into() => return Err(Errno::ENOMEM),
+            0 | AltStack::ONSTACK if stack.size < sys::MINSIGSTKSZ.into() => {
+                return Err(Errno::ENOMEM);
+            }
             0 | AltStack::ONSTACK => stack.with_flags(stack.flags & sys::SS_AUTODISARM),
             AltStack::DISABLE => AltStack::none(),
             _ => return Err(Errno::EINVAL),
@@ -243,7 +292,13 @@ pub fn sys_sigaltstack(task: &Task, regs: &mut UserRegs, new: UserPtr<AltStack>,
 }
 
 /// `rt_sigaction(2)`
-pub fn sys_rt_sigaction(task: &Task, signal: i32, new: UserPtr<Action>, old: UserPtr<Action>, size: usize) -> SysResult {
+pub fn sys_rt_sigaction(
+    task: &Task,
+    signal: i32,
+    new: UserPtr<Action>,
+    old: UserPtr<Action>,
+    size: usize,
+) -> SysResult {
     if size != size_of::<SigSet>() {
         return Err(Errno::EINVAL);
     }
@@ -256,7 +311,14 @@ pub fn sys_rt_sigaction(task: &Task, signal: i32, new: UserPtr<Action>, old: Use
     let before = actions.get(signal);
     if let Some(action) = new {
         // Flags that nobody knows are taken out, so that a program that asks sees it.
-        actions.set(signal, Action { mask: action.mask & !UNBLOCKABLE, flags: action.flags & KNOWN_FLAGS, ..action });
+        actions.set(
+            signal,
+            Action {
+                mask: action.mask & !UNBLOCKABLE,
+                flags: action.flags & KNOWN_FLAGS,
+                ..action
+            },
+        );
         if actions.is_ignored(signal) {
             // What waits is forgotten, blocked or not (POSIX).
             process.pending.lock().discard(bit(signal));

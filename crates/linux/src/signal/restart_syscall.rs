@@ -13,11 +13,21 @@ pub fn sys_restart_syscall(task: &Task) -> SysResult {
     // Out of the lock: a guard in the match's head would be held while the thread sleeps.
     let call = task.restart.lock().take();
     match call {
-        Some(Restart::Sleep { deadline_ns, rest }) => sleep_span(task, deadline_ns, UserPtr::new(rest)),
-        Some(Restart::Futex { addr, private, expected, deadline, bits }) => {
-            futex::wait(task, addr, private, expected, Some(deadline), bits)
+        Some(Restart::Sleep { deadline_ns, rest }) => {
+            sleep_span(task, deadline_ns, UserPtr::new(rest))
         }
-        Some(Restart::Poll { fds, count, deadline }) => poll::poll_until(task, fds, count, deadline),
+        Some(Restart::Futex {
+            addr,
+            private,
+            expected,
+            deadline,
+            bits,
+        }) => futex::wait(task, addr, private, expected, Some(deadline), bits),
+        Some(Restart::Poll {
+            fds,
+            count,
+            deadline,
+        }) => poll::poll_until(task, fds, count, deadline),
         None => Err(Errno::EINTR),
     }
 }

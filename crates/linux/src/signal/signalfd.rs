@@ -1,4 +1,5 @@
-//! Signals that are read: `signalfd(2)`. Whoever reads gets its own signals and its process's, not the maker's, as on Linux.
+//! Signals that are read: `signalfd(2)`. Whoever reads gets its own signals and its process's, not
+//! the maker's, as on Linux.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +21,8 @@ struct SignalFd {
     wanted: AtomicU64,
 }
 
-/// A signal as `struct signalfd_siginfo`: the fields that its code gives a meaning to, the others 0.
+/// A signal as `struct signalfd_siginfo`: the fields that its code gives a meaning to, the others
+/// 0.
 fn record(info: &SigInfo) -> [u8; RECORD] {
     let f = &info.fields;
     let long = |at: usize| u64::from(f[at]) | u64::from(f[at + 1]) << 32;
@@ -29,7 +31,14 @@ fn record(info: &SigInfo) -> [u8; RECORD] {
     put(0, &info.signo.to_ne_bytes());
     put(4, &info.errno.to_ne_bytes());
     put(8, &info.code.to_ne_bytes());
-    let faults = [sys::SIGILL, sys::SIGFPE, sys::SIGSEGV, sys::SIGBUS, sys::SIGTRAP].contains(&info.signo.cast_unsigned());
+    let faults = [
+        sys::SIGILL,
+        sys::SIGFPE,
+        sys::SIGSEGV,
+        sys::SIGBUS,
+        sys::SIGTRAP,
+    ]
+    .contains(&info.signo.cast_unsigned());
     if info.code == sys::SI_TIMER {
         // Timer, overrun, value.
         put(24, &f[0].to_ne_bytes());
@@ -74,7 +83,11 @@ impl FileOps for SignalFd {
             *room = record(&info);
             done += RECORD;
         }
-        if done == 0 { Err(Errno::EINVAL) } else { Ok(done) }
+        if done == 0 {
+            Err(Errno::EINVAL)
+        } else {
+            Ok(done)
+        }
     }
 
     fn least_transfer(&self) -> usize {
@@ -82,11 +95,17 @@ impl FileOps for SignalFd {
     }
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
-        let Some(task) = current_task() else { return Events::empty() };
+        let Some(task) = current_task() else {
+            return Events::empty();
+        };
         if let Some(table) = table {
             table.watch(&task.process().signal_sent);
         }
-        if task.pending_signals() & self.wanted() != 0 { Events::IN } else { Events::empty() }
+        if task.pending_signals() & self.wanted() != 0 {
+            Events::IN
+        } else {
+            Events::empty()
+        }
     }
 
     /// It has a position that nothing moves.
@@ -96,7 +115,13 @@ impl FileOps for SignalFd {
 }
 
 /// `signalfd4(2)`
-pub fn sys_signalfd4(task: &Task, fd: i32, mask: UserPtr<SigSet>, size: usize, flags: u32) -> SysResult {
+pub fn sys_signalfd4(
+    task: &Task,
+    fd: i32,
+    mask: UserPtr<SigSet>,
+    size: usize,
+    flags: u32,
+) -> SysResult {
     if size != size_of::<SigSet>() {
         return Err(Errno::EINVAL);
     }
@@ -106,14 +131,20 @@ pub fn sys_signalfd4(task: &Task, fd: i32, mask: UserPtr<SigSet>, size: usize, f
     }
     if fd != -1 {
         let file = task.file_io(fd)?;
-        file.ops_as::<SignalFd>().ok_or(Errno::EINVAL)?.wanted.store(wanted, Ordering::Relaxed);
+        file.ops_as::<SignalFd>()
+            .ok_or(Errno::EINVAL)?
+            .wanted
+            .store(wanted, Ordering::Relaxed);
         task.process().signal_sent.notify();
         return Ok(fd as usize);
     }
     let open = OpenFlags::RDWR | OpenFlags::from_bits_retain(flags & sys::O_NONBLOCK);
     let file = File::anonymous(
         "anon_inode:[signalfd]",
-        Arc::new(SignalFd { _counted: census::SignalFd::default(), wanted: AtomicU64::new(wanted) }),
+        Arc::new(SignalFd {
+            _counted: census::SignalFd::default(),
+            wanted: AtomicU64::new(wanted),
+        }),
         open,
     );
     task.files().install(file, flags & sys::O_CLOEXEC != 0)

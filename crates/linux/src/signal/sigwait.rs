@@ -11,11 +11,21 @@ use crate::uapi::time::TimeSpec;
 use crate::{SysResult, Task};
 
 fn check_size(size: usize) -> Result<(), Errno> {
-    if size == size_of::<SigSet>() { Ok(()) } else { Err(Errno::EINVAL) }
+    if size == size_of::<SigSet>() {
+        Ok(())
+    } else {
+        Err(Errno::EINVAL)
+    }
 }
 
 /// `rt_sigprocmask(2)`
-pub fn sys_rt_sigprocmask(task: &Task, how: u32, set: UserPtr<SigSet>, old: UserPtr<SigSet>, size: usize) -> SysResult {
+pub fn sys_rt_sigprocmask(
+    task: &Task,
+    how: u32,
+    set: UserPtr<SigSet>,
+    old: UserPtr<SigSet>,
+    size: usize,
+) -> SysResult {
     check_size(size)?;
     let set = set.read_optional()?;
     let before = task.signals.lock().blocked;
@@ -80,8 +90,12 @@ pub fn sys_rt_sigtimedwait(
         None => None,
     };
     let process = task.process();
-    // A signal that is waited for does not interrupt, even if it is not blocked: it is taken before it is looked at.
-    match process.signal_sent.wait_until(deadline, || task.take_signal(wanted)) {
+    // A signal that is waited for does not interrupt, even if it is not blocked: it is taken before
+    // it is looked at.
+    match process
+        .signal_sent
+        .wait_until(deadline, || task.take_signal(wanted))
+    {
         Ok(Some(found)) => {
             info.write_optional(&found)?;
             Ok(found.signo as usize)

@@ -1,4 +1,5 @@
-//! Sockets: `socket(2)` and what is done with a socket as a whole. Messages are in `send_recv`, options in `sockopt`.
+//! Sockets: `socket(2)` and what is done with a socket as a whole. Messages are in `send_recv`,
+//! options in `sockopt`.
 
 pub mod send_recv;
 pub(crate) mod sock_fprog;
@@ -22,7 +23,11 @@ const FLAGS: u32 = sys::O_CLOEXEC | sys::O_NONBLOCK;
 pub(crate) fn identity() -> Ucred {
     crate::current_task().map_or(Ucred::OVERFLOW, |task| {
         let cred = task.cred();
-        Ucred { pid: task.pid(), uid: cred.user.effective, gid: cred.group.effective }
+        Ucred {
+            pid: task.pid(),
+            uid: cred.user.effective,
+            gid: cred.group.effective,
+        }
     })
 }
 
@@ -43,7 +48,11 @@ pub(crate) fn of_file(file: &File) -> Result<&Socket, Errno> {
 ///
 /// # Errors
 /// `EBADF`, `ENOTSOCK`, and those of `f`.
-pub(crate) fn with_socket<R>(task: &Task, fd: i32, f: impl FnOnce(&Socket, &File) -> Result<R, Errno>) -> Result<R, Errno> {
+pub(crate) fn with_socket<R>(
+    task: &Task,
+    fd: i32,
+    f: impl FnOnce(&Socket, &File) -> Result<R, Errno>,
+) -> Result<R, Errno> {
     let file = task.file_io(fd)?;
     f(of_file(&file)?, &file)
 }
@@ -52,15 +61,23 @@ pub(crate) fn with_socket<R>(task: &Task, fd: i32, f: impl FnOnce(&Socket, &File
 pub(crate) fn with_caller<R>(task: &Task, f: impl FnOnce(&Caller<'_>) -> R) -> R {
     let cred = task.fs_cred();
     let context = task.fs();
-    f(&Caller { walk: context.walk(&cred), umask: context.umask() })
+    f(&Caller {
+        walk: context.walk(&cred),
+        umask: context.umask(),
+    })
 }
 
-/// The address that a caller passed, as a socket means it. Who leaves out the family means the socket's if that is IPv4, where an address is to be
-/// bound only with no address in particular.
+/// The address that a caller passed, as a socket means it. Who leaves out the family means the
+/// socket's if that is IPv4, where an address is to be bound only with no address in particular.
 ///
 /// # Errors
 /// `EINVAL`, `EFAULT`.
-pub(crate) fn read_address(socket: &Socket, addr: usize, len: u32, binds: bool) -> Result<Address, Errno> {
+pub(crate) fn read_address(
+    socket: &Socket,
+    addr: usize,
+    len: u32,
+    binds: bool,
+) -> Result<Address, Errno> {
     let (mut bytes, len) = copy_address(addr, len)?;
     let family = socket.ops().family();
     let left_out = family == consts::AF_INET && bytes[..2] == [0; 2];
@@ -109,7 +126,14 @@ fn decode_type(domain: u32, kind: u32, protocol: i32) -> Result<(SocketType, Ope
     if kind & !(FLAGS | 0xf) != 0 || kind & 0xf >= KINDS && domain < FAMILIES {
         return Err(Errno::EINVAL);
     }
-    if !matches!(domain, consts::AF_UNIX | consts::AF_INET | consts::AF_INET6 | consts::AF_NETLINK | consts::AF_PACKET) {
+    if !matches!(
+        domain,
+        consts::AF_UNIX
+            | consts::AF_INET
+            | consts::AF_INET6
+            | consts::AF_NETLINK
+            | consts::AF_PACKET
+    ) {
         return Err(Errno::EAFNOSUPPORT);
     }
     let flags = OpenFlags::from_bits_retain(kind & FLAGS);
@@ -117,13 +141,19 @@ fn decode_type(domain: u32, kind: u32, protocol: i32) -> Result<(SocketType, Ope
         STREAM => Ok((SocketType::Stream, flags)),
         DATAGRAM => Ok((SocketType::Datagram, flags)),
         // Of these families it is another word for datagrams.
-        RAW if matches!(domain, consts::AF_UNIX | consts::AF_NETLINK) => Ok((SocketType::Datagram, flags)),
+        RAW if matches!(domain, consts::AF_UNIX | consts::AF_NETLINK) => {
+            Ok((SocketType::Datagram, flags))
+        }
         RAW => Ok((SocketType::Raw, flags)),
         SEQPACKET => Ok((SocketType::Seqpacket, flags)),
         // Here the protocol comes before the kind.
-        _ if domain == consts::AF_UNIX => net::unix::check_protocol(protocol).and(Err(Errno::ESOCKTNOSUPPORT)),
+        _ if domain == consts::AF_UNIX => {
+            net::unix::check_protocol(protocol).and(Err(Errno::ESOCKTNOSUPPORT))
+        }
         // There is no protocol of these families with such a number.
-        _ if matches!(domain, consts::AF_INET | consts::AF_INET6) && !(0..=consts::IPPROTO_MPTCP as i32).contains(&protocol) => {
+        _ if matches!(domain, consts::AF_INET | consts::AF_INET6)
+            && !(0..=consts::IPPROTO_MPTCP as i32).contains(&protocol) =>
+        {
             Err(Errno::EINVAL)
         }
         _ => Err(Errno::ESOCKTNOSUPPORT),
@@ -131,7 +161,10 @@ fn decode_type(domain: u32, kind: u32, protocol: i32) -> Result<(SocketType, Ope
 }
 
 fn install(task: &Task, socket: Socket, flags: OpenFlags) -> SysResult {
-    task.files().install(socket.into_file(flags & OpenFlags::NONBLOCK), flags.contains(OpenFlags::CLOEXEC))
+    task.files().install(
+        socket.into_file(flags & OpenFlags::NONBLOCK),
+        flags.contains(OpenFlags::CLOEXEC),
+    )
 }
 
 /// `socket(2)`
@@ -141,7 +174,9 @@ pub fn sys_socket(task: &Task, domain: u32, kind: u32, protocol: i32) -> SysResu
 }
 
 fn make(task: &Task, domain: u32, kind: SocketType, protocol: i32) -> Result<Socket, Errno> {
-    if (kind == SocketType::Raw || domain == consts::AF_PACKET) && !task.cred().capable(sys::CAP_NET_RAW) {
+    if (kind == SocketType::Raw || domain == consts::AF_PACKET)
+        && !task.cred().capable(sys::CAP_NET_RAW)
+    {
         return Err(Errno::EPERM);
     }
     match domain {
@@ -153,7 +188,13 @@ fn make(task: &Task, domain: u32, kind: SocketType, protocol: i32) -> Result<Soc
 }
 
 /// `socketpair(2)`
-pub fn sys_socketpair(task: &Task, domain: u32, kind: u32, protocol: i32, fds: UserPtr<[i32; 2]>) -> SysResult {
+pub fn sys_socketpair(
+    task: &Task,
+    domain: u32,
+    kind: u32,
+    protocol: i32,
+    fds: UserPtr<[i32; 2]>,
+) -> SysResult {
     if kind & !(FLAGS | 0xf) != 0 {
         return Err(Errno::EINVAL);
     }
@@ -172,10 +213,13 @@ pub fn sys_socketpair(task: &Task, domain: u32, kind: u32, protocol: i32, fds: U
     let first = files.install(a, cloexec)? as i32;
     let result = files.install(b, cloexec).and_then(|second| {
         let second = second as i32;
-        fds.write(&[first, second]).or_else(|e| files.close(second).and(Err(e)))
+        fds.write(&[first, second])
+            .or_else(|e| files.close(second).and(Err(e)))
     });
     // Either both descriptors are there and known, or neither.
-    result.or_else(|e| files.close(first).and(Err(e))).map(|()| 0)
+    result
+        .or_else(|e| files.close(first).and(Err(e)))
+        .map(|()| 0)
 }
 
 /// `bind(2)`
@@ -203,7 +247,12 @@ pub fn sys_connect(task: &Task, fd: i32, addr: usize, len: u32) -> SysResult {
 /// `listen(2)`
 pub fn sys_listen(task: &Task, fd: i32, backlog: i32) -> SysResult {
     // A negative number is a very large one.
-    with_socket(task, fd, |socket, _| socket.ops().listen(backlog.cast_unsigned() as usize).map(|()| 0))
+    with_socket(task, fd, |socket, _| {
+        socket
+            .ops()
+            .listen(backlog.cast_unsigned() as usize)
+            .map(|()| 0)
+    })
 }
 
 /// `accept4(2)`
@@ -215,10 +264,16 @@ pub fn sys_accept4(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>, flags: 
     with_socket(task, fd, |socket, file| {
         let files = task.files();
         let number = files.reserve(flags.contains(OpenFlags::CLOEXEC))?;
-        let accepted = socket.ops().accept(socket.receive_wait(file.nonblocking()))?;
+        let accepted = socket
+            .ops()
+            .accept(socket.receive_wait(file.nonblocking()))?;
         let accepted: Arc<File> = accepted.into_file(flags & OpenFlags::NONBLOCK);
         if addr != 0 {
-            write_address(&of_file(&accepted)?.ops().peer_address()?.encode(), addr, len)?;
+            write_address(
+                &of_file(&accepted)?.ops().peer_address()?.encode(),
+                addr,
+                len,
+            )?;
         }
         Ok(number.fill(accepted))
     })
@@ -231,12 +286,16 @@ pub fn sys_accept(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>) -> SysRe
 
 /// `getsockname(2)`
 pub fn sys_getsockname(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>) -> SysResult {
-    with_socket(task, fd, |socket, _| write_address(&socket.ops().local_address().encode(), addr, len).map(|()| 0))
+    with_socket(task, fd, |socket, _| {
+        write_address(&socket.ops().local_address().encode(), addr, len).map(|()| 0)
+    })
 }
 
 /// `getpeername(2)`
 pub fn sys_getpeername(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>) -> SysResult {
-    with_socket(task, fd, |socket, _| write_address(&socket.ops().peer_address()?.encode(), addr, len).map(|()| 0))
+    with_socket(task, fd, |socket, _| {
+        write_address(&socket.ops().peer_address()?.encode(), addr, len).map(|()| 0)
+    })
 }
 
 /// `shutdown(2)`

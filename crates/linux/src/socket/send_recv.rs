@@ -1,4 +1,5 @@
-//! Messages of sockets: `send(2)`, `recv(2)` and their relatives, with what travels beside the bytes (`cmsg(3)`).
+//! Messages of sockets: `send(2)`, `recv(2)` and their relatives, with what travels beside the
+//! bytes (`cmsg(3)`).
 
 use abi::errno::Errno;
 use alloc::sync::Arc;
@@ -69,7 +70,10 @@ struct CmsgHdr {
 const CMSG_HEADER: usize = size_of::<CmsgHdr>();
 
 fn wait_of(timeout: WaitPolicy, flags: u32) -> WaitPolicy {
-    WaitPolicy { nonblocking: timeout.nonblocking || flags & consts::MSG_DONTWAIT != 0, ..timeout }
+    WaitPolicy {
+        nonblocking: timeout.nonblocking || flags & consts::MSG_DONTWAIT != 0,
+        ..timeout
+    }
 }
 
 /// What goes with a message's bytes.
@@ -88,11 +92,19 @@ fn is_inet(socket: &Socket) -> bool {
 /// Checks who a sender says it is.
 fn check_credentials(task: &Task, who: Ucred) -> Result<(), Errno> {
     let cred = task.cred();
-    let is = |ids: &crate::state::credentials::Ids, id: u32| [ids.real, ids.effective, ids.saved].contains(&id);
-    if !cred.privileged() && (who.pid != task.pid() || !is(&cred.user, who.uid) || !is(&cred.group, who.gid)) {
+    let is = |ids: &crate::state::credentials::Ids, id: u32| {
+        [ids.real, ids.effective, ids.saved].contains(&id)
+    };
+    if !cred.privileged()
+        && (who.pid != task.pid() || !is(&cred.user, who.uid) || !is(&cred.group, who.gid))
+    {
         return Err(Errno::EPERM);
     }
-    if process_table::find(who.pid).is_none() { Err(Errno::ESRCH) } else { Ok(()) }
+    if process_table::find(who.pid).is_none() {
+        Err(Errno::ESRCH)
+    } else {
+        Ok(())
+    }
 }
 
 /// Reads the control messages of a call that sends.
@@ -108,7 +120,10 @@ fn read_control(task: &Task, socket: &Socket, addr: usize, len: usize) -> Result
     let mut rest = &bytes[..];
     while rest.len() >= CMSG_HEADER {
         let (header, _) = CmsgHdr::read_from_prefix(rest).map_err(|_| Errno::EINVAL)?;
-        let len = usize::try_from(header.len).ok().filter(|&l| l >= CMSG_HEADER && l <= rest.len()).ok_or(Errno::EINVAL)?;
+        let len = usize::try_from(header.len)
+            .ok()
+            .filter(|&l| l >= CMSG_HEADER && l <= rest.len())
+            .ok_or(Errno::EINVAL)?;
         let data = &rest[CMSG_HEADER..len];
         match (header.level, header.kind) {
             (consts::SOL_SOCKET, consts::SCM_RIGHTS) => {
@@ -120,9 +135,17 @@ fn read_control(task: &Task, socket: &Socket, addr: usize, len: usize) -> Result
                 }
             }
             (consts::SOL_SOCKET, consts::SCM_CREDENTIALS) => {
-                let (words, []) = data.as_chunks::<4>() else { return Err(Errno::EINVAL) };
-                let [pid, uid, gid] = words else { return Err(Errno::EINVAL) };
-                let who = Ucred { pid: i32::from_ne_bytes(*pid), uid: u32::from_ne_bytes(*uid), gid: u32::from_ne_bytes(*gid) };
+                let (words, []) = data.as_chunks::<4>() else {
+                    return Err(Errno::EINVAL);
+                };
+                let [pid, uid, gid] = words else {
+                    return Err(Errno::EINVAL);
+                };
+                let who = Ucred {
+                    pid: i32::from_ne_bytes(*pid),
+                    uid: u32::from_ne_bytes(*uid),
+                    gid: u32::from_ne_bytes(*gid),
+                };
                 check_credentials(task, who)?;
                 beside.credentials = Some(who);
             }
@@ -149,7 +172,14 @@ struct To {
     len: u32,
 }
 
-fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut beside: Beside, flags: u32) -> SysResult {
+fn send(
+    task: &Task,
+    file: &File,
+    buffers: &[(usize, usize)],
+    to: &To,
+    mut beside: Beside,
+    flags: u32,
+) -> SysResult {
     let socket = of_file(file)?;
     let wanted = total(buffers);
     let protocol = socket.ops();
@@ -168,12 +198,32 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
     });
     let mut once = |data: &[u8], last: bool| {
         // The last byte of the message is urgent, not that of each step.
-        let message_flags = if last { message_flags } else { message_flags - MsgFlags::OOB };
-        let Beside { rights, credentials, other } = core::mem::take(&mut beside);
-        let plain = OutgoingMessage { rights, credentials, control: other, ..OutgoingMessage::plain(data) };
+        let message_flags = if last {
+            message_flags
+        } else {
+            message_flags - MsgFlags::OOB
+        };
+        let Beside {
+            rights,
+            credentials,
+            other,
+        } = core::mem::take(&mut beside);
+        let plain = OutgoingMessage {
+            rights,
+            credentials,
+            control: other,
+            ..OutgoingMessage::plain(data)
+        };
         match &address {
             Some(to) => with_caller(task, |caller| {
-                protocol.send(OutgoingMessage { to: Some((caller, to)), ..plain }, message_flags, wait)
+                protocol.send(
+                    OutgoingMessage {
+                        to: Some((caller, to)),
+                        ..plain
+                    },
+                    message_flags,
+                    wait,
+                )
             }),
             None => protocol.send(plain, message_flags, wait),
         }
@@ -194,7 +244,9 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
     let (mut done, mut step) = (0, buf.len());
     let sent = loop {
         let len = (wanted - done).min(step);
-        let copied = pieces(buffers, done, len, |addr, range| uaccess::read_bytes(addr, &mut buf[range]));
+        let copied = pieces(buffers, done, len, |addr, range| {
+            uaccess::read_bytes(addr, &mut buf[range])
+        });
         let sent = match copied {
             // What there is before the place that cannot be read is sent in pieces of this size.
             Err(_) if stream && len > PIECE => {
@@ -203,7 +255,9 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
             }
             Ok(()) => once(&buf[..len], done + len == wanted),
             // Whether bytes can be sent at all comes before whether they can be read.
-            Err(e) if stream && done == 0 => once(&[], false).and_then(|_| protocol.wait_for_send_space(wait)).and(Err(e)),
+            Err(e) if stream && done == 0 => once(&[], false)
+                .and_then(|_| protocol.wait_for_send_space(wait))
+                .and(Err(e)),
             Err(e) => check().and(Err(e)),
         };
         match sent {
@@ -217,39 +271,89 @@ fn send(task: &Task, file: &File, buffers: &[(usize, usize)], to: &To, mut besid
                 if flags & consts::MSG_NOSIGNAL == 0 {
                     signal_broken_pipe(task);
                 }
-                break if done > 0 { Ok(done) } else { Err(Errno::EPIPE) };
+                break if done > 0 {
+                    Ok(done)
+                } else {
+                    Err(Errno::EPIPE)
+                };
             }
             Err(_) if done > 0 => break Ok(done),
             Err(e) => break Err(e),
         }
     };
-    if flags & MSG_ZEROCOPY != 0 && matches!(sent, Ok(1..)) && socket.options().is_enabled(consts::SO_ZEROCOPY) {
+    if flags & MSG_ZEROCOPY != 0
+        && matches!(sent, Ok(1..))
+        && socket.options().is_enabled(consts::SO_ZEROCOPY)
+    {
         protocol.complete_zerocopy();
     }
     sent
 }
 
-/// The buffer of a call that has but one. Whether it can be a program's comes before what it is sent from or received into.
+/// The buffer of a call that has but one. Whether it can be a program's comes before what it is
+/// sent from or received into.
 fn one_buffer(addr: usize, len: usize) -> Result<(usize, usize), Errno> {
     let len = len.min(MAX_TRANSFER);
-    if in_user_space(addr, len) { Ok((addr, len)) } else { Err(Errno::EFAULT) }
+    if in_user_space(addr, len) {
+        Ok((addr, len))
+    } else {
+        Err(Errno::EFAULT)
+    }
 }
 
 /// `sendto(2)`
-pub fn sys_sendto(task: &Task, fd: i32, buf: usize, len: usize, flags: u32, addr: usize, addr_len: u32) -> SysResult {
+pub fn sys_sendto(
+    task: &Task,
+    fd: i32,
+    buf: usize,
+    len: usize,
+    flags: u32,
+    addr: usize,
+    addr_len: u32,
+) -> SysResult {
     let buffer = one_buffer(buf, len)?;
     let file = task.file_io(fd)?;
-    send(task, &file, &[buffer], &To { addr, len: addr_len }, Beside::default(), flags)
+    send(
+        task,
+        &file,
+        &[buffer],
+        &To {
+            addr,
+            len: addr_len,
+        },
+        Beside::default(),
+        flags,
+    )
 }
 
-/// What is written to a socket that keeps messages apart, as one message however long it is. `None`: to others.
-pub(crate) fn write_message(task: &Task, file: &File, buffers: &[(usize, usize)]) -> Option<SysResult> {
-    kind_of(file).filter(|&kind| kind != SocketType::Stream).and_then(|_| write_to_socket(task, file, buffers))
+/// What is written to a socket that keeps messages apart, as one message however long it is.
+/// `None`: to others.
+pub(crate) fn write_message(
+    task: &Task,
+    file: &File,
+    buffers: &[(usize, usize)],
+) -> Option<SysResult> {
+    kind_of(file)
+        .filter(|&kind| kind != SocketType::Stream)
+        .and_then(|_| write_to_socket(task, file, buffers))
 }
 
 /// What is written to a socket, sent from where it is. `None`: the file is none.
-pub(crate) fn write_to_socket(task: &Task, file: &File, buffers: &[(usize, usize)]) -> Option<SysResult> {
-    kind_of(file).map(|_| send(task, file, buffers, &To { addr: 0, len: 0 }, Beside::default(), 0))
+pub(crate) fn write_to_socket(
+    task: &Task,
+    file: &File,
+    buffers: &[(usize, usize)],
+) -> Option<SysResult> {
+    kind_of(file).map(|_| {
+        send(
+            task,
+            file,
+            buffers,
+            &To { addr: 0, len: 0 },
+            Beside::default(),
+            0,
+        )
+    })
 }
 
 /// A message's head. An address that cannot be one is refused, or cut to the longest there is.
@@ -263,20 +367,46 @@ fn read_header(message: UserPtr<MsgHdr>) -> Result<MsgHdr, Errno> {
 }
 
 fn buffers(header: &MsgHdr) -> Result<Buffers, Errno> {
-    Buffers::read(UserPtr::<IoVec>::new(header.iov as usize), header.iov_len as usize).map_err(|e| {
+    Buffers::read(
+        UserPtr::<IoVec>::new(header.iov as usize),
+        header.iov_len as usize,
+    )
+    .map_err(|e| {
         // Too many of them is a long message here.
-        if e == Errno::EINVAL && header.iov_len > 1024 { Errno::EMSGSIZE } else { e }
+        if e == Errno::EINVAL && header.iov_len > 1024 {
+            Errno::EMSGSIZE
+        } else {
+            e
+        }
     })
 }
 
 /// Sends a message; the last one of several if not all of it was sent.
-fn send_message(task: &Task, file: &File, header: &MsgHdr, flags: u32) -> Result<Transferred, Errno> {
+fn send_message(
+    task: &Task,
+    file: &File,
+    header: &MsgHdr,
+    flags: u32,
+) -> Result<Transferred, Errno> {
     let socket = of_file(file)?;
-    let to = To { addr: if header.name_len == 0 { 0 } else { header.name as usize }, len: header.name_len };
-    // Whether the address can be read comes before what is wrong with all else, and what it means after.
+    let to = To {
+        addr: if header.name_len == 0 {
+            0
+        } else {
+            header.name as usize
+        },
+        len: header.name_len,
+    };
+    // Whether the address can be read comes before what is wrong with all else, and what it means
+    // after.
     let in_order = |error| match to.addr {
         0 => error,
-        addr => uaccess::read_bytes(addr, &mut [0; MAX_ADDRESS][..(to.len as usize).min(MAX_ADDRESS)]).err().unwrap_or(error),
+        addr => uaccess::read_bytes(
+            addr,
+            &mut [0; MAX_ADDRESS][..(to.len as usize).min(MAX_ADDRESS)],
+        )
+        .err()
+        .unwrap_or(error),
     };
     let buffers = buffers(header).map_err(in_order)?;
     if socket.ops().socket_type() == SocketType::Seqpacket && socket.ops().peer_address().is_err() {
@@ -285,10 +415,19 @@ fn send_message(task: &Task, file: &File, header: &MsgHdr, flags: u32) -> Result
     let beside = if header.control_len == 0 {
         Beside::default()
     } else {
-        read_control(task, socket, header.control as usize, header.control_len as usize).map_err(in_order)?
+        read_control(
+            task,
+            socket,
+            header.control as usize,
+            header.control_len as usize,
+        )
+        .map_err(in_order)?
     };
     let len = send(task, file, buffers.as_slice(), &to, beside, flags)?;
-    Ok(Transferred { len, is_last: len < total(buffers.as_slice()) })
+    Ok(Transferred {
+        len,
+        is_last: len < total(buffers.as_slice()),
+    })
 }
 
 /// `sendmsg(2)`
@@ -305,7 +444,8 @@ struct Several {
     error: Option<Errno>,
 }
 
-/// Runs `each` on up to `count` messages one after the other, stores the length of each, and ends with the first that `is_last`.
+/// Runs `each` on up to `count` messages one after the other, stores the length of each, and ends
+/// with the first that `is_last`.
 fn several(
     messages: UserPtr<MMsgHdr>,
     count: u32,
@@ -315,16 +455,31 @@ fn several(
     for i in 0..count {
         let at = messages.add(i).addr();
         let result = each(i, UserPtr::new(at)).and_then(|Transferred { len, is_last }| {
-            UserPtr::<u32>::new(at + core::mem::offset_of!(MMsgHdr, len)).write(&(len as u32)).map(|()| is_last)
+            UserPtr::<u32>::new(at + core::mem::offset_of!(MMsgHdr, len))
+                .write(&(len as u32))
+                .map(|()| is_last)
         });
         match result {
             Ok(false) => {}
-            Ok(true) => return Ok(Several { done: i + 1, error: None }),
+            Ok(true) => {
+                return Ok(Several {
+                    done: i + 1,
+                    error: None,
+                });
+            }
             Err(error) if i == 0 => return Err(error),
-            Err(error) => return Ok(Several { done: i, error: Some(error) }),
+            Err(error) => {
+                return Ok(Several {
+                    done: i,
+                    error: Some(error),
+                });
+            }
         }
     }
-    Ok(Several { done: count, error: None })
+    Ok(Several {
+        done: count,
+        error: None,
+    })
 }
 
 /// Result of sending or receiving one message.
@@ -335,30 +490,56 @@ struct Transferred {
     is_last: bool,
 }
 
-/// That the flags of several messages do not have the one that is the kernel's own, for programs of 32 bits: that comes before all else.
+/// That the flags of several messages do not have the one that is the kernel's own, for programs of
+/// 32 bits: that comes before all else.
 fn check_several(flags: u32) -> Result<(), Errno> {
     const CMSG_COMPAT: u32 = 0x8000_0000;
-    if flags & CMSG_COMPAT == 0 { Ok(()) } else { Err(Errno::EINVAL) }
+    if flags & CMSG_COMPAT == 0 {
+        Ok(())
+    } else {
+        Err(Errno::EINVAL)
+    }
 }
 
 /// `sendmmsg(2)`
-pub fn sys_sendmmsg(task: &Task, fd: i32, messages: UserPtr<MMsgHdr>, count: u32, flags: u32) -> SysResult {
+pub fn sys_sendmmsg(
+    task: &Task,
+    fd: i32,
+    messages: UserPtr<MMsgHdr>,
+    count: u32,
+    flags: u32,
+) -> SysResult {
     check_several(flags)?;
     let file = task.file_io(fd)?;
     of_file(&file)?;
-    several(messages, count, |_, message| send_message(task, &file, &read_header(message)?, flags)).map(|sent| sent.done)
+    several(messages, count, |_, message| {
+        send_message(task, &file, &read_header(message)?, flags)
+    })
+    .map(|sent| sent.done)
 }
 
-/// Receives into the caller's buffers. Also returns what has to be said of it in flags, and where it came from.
-fn receive(socket: &Socket, file: &File, buffers: &[(usize, usize)], flags: u32) -> Result<(usize, u32, ReceivedMessage), Errno> {
+/// Receives into the caller's buffers. Also returns what has to be said of it in flags, and where
+/// it came from.
+fn receive(
+    socket: &Socket,
+    file: &File,
+    buffers: &[(usize, usize)],
+    flags: u32,
+) -> Result<(usize, u32, ReceivedMessage), Errno> {
     let protocol = socket.ops();
     let wait = wait_of(socket.receive_wait(file.nonblocking()), flags);
     let message_flags = MsgFlags::from_bits_truncate(flags);
     let wanted = total(buffers);
     if flags & consts::MSG_ERRQUEUE != 0 && is_inet(socket) {
         let (data, got) = protocol.receive_error_queue(wanted)?;
-        pieces(buffers, 0, data.len(), |addr, range| uaccess::write_bytes(addr, &data[range]))?;
-        let cut = if got.message_len > got.copied { consts::MSG_TRUNC } else { 0 };
+        pieces(buffers, 0, data.len(), |addr, range| {
+            uaccess::write_bytes(addr, &data[range])
+        })?;
+        let cut = if got.message_len > got.copied {
+            consts::MSG_TRUNC
+        } else {
+            0
+        };
         return Ok((got.copied, consts::MSG_ERRQUEUE | cut, got));
     }
     let bytes = protocol.socket_type() == SocketType::Stream;
@@ -369,35 +550,58 @@ fn receive(socket: &Socket, file: &File, buffers: &[(usize, usize)], flags: u32)
         return Ok((got.copied, 0, got));
     }
     // Bytes must not be lost because they cannot be delivered; a message is.
-    let wanted = if bytes { writable(file, buffers)? } else { wanted };
+    let wanted = if bytes {
+        writable(file, buffers)?
+    } else {
+        wanted
+    };
     let got = if wanted <= SMALL {
         let mut buf = [0; SMALL];
         let got = protocol.receive(&mut buf[..wanted], message_flags, wait)?;
-        pieces(buffers, 0, got.copied, |addr, range| uaccess::write_bytes(addr, &buf[range]))?;
+        pieces(buffers, 0, got.copied, |addr, range| {
+            uaccess::write_bytes(addr, &buf[range])
+        })?;
         got
     } else {
         let (data, mut got) = protocol.receive_to_vec(wanted, message_flags, wait)?;
-        pieces(buffers, 0, data.len(), |addr, range| uaccess::write_bytes(addr, &data[range]))?;
-        // One turn takes no more than the kernel wants to hold at once; `MSG_WAITALL` ends with the caller's last byte.
-        let goes_on = bytes && flags & consts::MSG_WAITALL != 0 && flags & (consts::MSG_PEEK | consts::MSG_OOB) == 0;
+        pieces(buffers, 0, data.len(), |addr, range| {
+            uaccess::write_bytes(addr, &data[range])
+        })?;
+        // One turn takes no more than the kernel wants to hold at once; `MSG_WAITALL` ends with the
+        // caller's last byte.
+        let goes_on = bytes
+            && flags & consts::MSG_WAITALL != 0
+            && flags & (consts::MSG_PEEK | consts::MSG_OOB) == 0;
         while goes_on && got.copied < wanted && got.rights.is_none() {
-            let Ok((data, more)) = protocol.receive_to_vec(wanted - got.copied, message_flags, wait) else { break };
+            let Ok((data, more)) =
+                protocol.receive_to_vec(wanted - got.copied, message_flags, wait)
+            else {
+                break;
+            };
             got.rights = more.rights;
             if data.is_empty() {
                 break;
             }
-            pieces(buffers, got.copied, data.len(), |addr, range| uaccess::write_bytes(addr, &data[range]))?;
+            pieces(buffers, got.copied, data.len(), |addr, range| {
+                uaccess::write_bytes(addr, &data[range])
+            })?;
             got.copied += data.len();
         }
         got
     };
     let cut = !bytes && got.message_len > got.copied;
-    let result = if cut && flags & consts::MSG_TRUNC != 0 { got.message_len } else { got.copied };
-    let shown = if cut { consts::MSG_TRUNC } else { 0 } | if got.urgent { consts::MSG_OOB } else { 0 };
+    let result = if cut && flags & consts::MSG_TRUNC != 0 {
+        got.message_len
+    } else {
+        got.copied
+    };
+    let shown =
+        if cut { consts::MSG_TRUNC } else { 0 } | if got.urgent { consts::MSG_OOB } else { 0 };
     Ok((result, shown, got))
 }
 
-/// The sender's address as `recvmsg(2)` shows it: nothing for one without a name, nor for a peer of TCP.
+/// The sender's address as `recvmsg(2)` shows it: nothing for one without a name, nor for a peer of
+/// TCP.
 fn sender_address(socket: &Socket, got: &ReceivedMessage) -> Vec<u8> {
     let from = match &got.from {
         Some(from) => Some(from.clone()),
@@ -416,7 +620,15 @@ fn sender_address(socket: &Socket, got: &ReceivedMessage) -> Vec<u8> {
 }
 
 /// `recvfrom(2)`
-pub fn sys_recvfrom(task: &Task, fd: i32, buf: usize, len: usize, flags: u32, addr: usize, addr_len: UserPtr<i32>) -> SysResult {
+pub fn sys_recvfrom(
+    task: &Task,
+    fd: i32,
+    buf: usize,
+    len: usize,
+    flags: u32,
+    addr: usize,
+    addr_len: UserPtr<i32>,
+) -> SysResult {
     let buffer = one_buffer(buf, len)?;
     let file = task.file_io(fd)?;
     let socket = of_file(&file)?;
@@ -437,7 +649,8 @@ struct Control {
 }
 
 impl Control {
-    /// Adds one, cut if there is no room for all of it. Where the caller's memory is not there it is left out: the message has been received.
+    /// Adds one, cut if there is no room for all of it. Where the caller's memory is not there it
+    /// is left out: the message has been received.
     fn put(&mut self, level: u32, kind: u32, data: &[u8]) {
         if self.room < CMSG_HEADER {
             self.cut = true;
@@ -453,7 +666,11 @@ impl Control {
 
     /// The head of one whose data is there already.
     fn put_header(&mut self, level: u32, kind: u32, len: usize) {
-        let header = CmsgHdr { len: len as u64, level, kind };
+        let header = CmsgHdr {
+            len: len as u64,
+            level,
+            kind,
+        };
         if uaccess::write_bytes(self.at, header.as_bytes()).is_ok() {
             let step = len.next_multiple_of(8).min(self.room);
             self.at += step;
@@ -462,7 +679,8 @@ impl Control {
         }
     }
 
-    /// Gives the caller descriptors of what arrived: as many as there is room for, and none whose number he cannot be told.
+    /// Gives the caller descriptors of what arrived: as many as there is room for, and none whose
+    /// number he cannot be told.
     fn put_rights(&mut self, task: &Task, rights: ScmRights, cloexec: bool) {
         let files = rights.into_files();
         let count = files.len();
@@ -470,7 +688,9 @@ impl Control {
         let table = task.files();
         let mut len = CMSG_HEADER;
         for file in files.into_iter().take(room) {
-            let Ok(fd) = table.install(file, cloexec) else { break };
+            let Ok(fd) = table.install(file, cloexec) else {
+                break;
+            };
             let fd = fd as i32;
             if uaccess::write_bytes(self.at + len, &fd.to_ne_bytes()).is_err() {
                 // Another thread may have closed it already.
@@ -487,7 +707,12 @@ impl Control {
 }
 
 /// Receives a message; the last one of several if it is urgent data.
-fn receive_message(task: &Task, file: &File, message: UserPtr<MsgHdr>, flags: u32) -> Result<Transferred, Errno> {
+fn receive_message(
+    task: &Task,
+    file: &File,
+    message: UserPtr<MsgHdr>,
+    flags: u32,
+) -> Result<Transferred, Errno> {
     let socket = of_file(file)?;
     let mut header = read_header(message)?;
     let buffers = buffers(&header)?;
@@ -498,8 +723,17 @@ fn receive_message(task: &Task, file: &File, message: UserPtr<MsgHdr>, flags: u3
         uaccess::write_bytes(header.name as usize, &bytes[..room])?;
         header.name_len = bytes.len() as u32;
     }
-    let room = if header.control == 0 { 0 } else { header.control_len as usize };
-    let mut control = Control { at: header.control as usize, room, used: 0, cut: false };
+    let room = if header.control == 0 {
+        0
+    } else {
+        header.control_len as usize
+    };
+    let mut control = Control {
+        at: header.control as usize,
+        room,
+        used: 0,
+        cut: false,
+    };
     if let Some(Ucred { pid, uid, gid }) = got.credentials {
         let bytes = [pid.to_ne_bytes(), uid.to_ne_bytes(), gid.to_ne_bytes()].concat();
         control.put(consts::SOL_SOCKET, consts::SCM_CREDENTIALS, &bytes);
@@ -516,7 +750,10 @@ fn receive_message(task: &Task, file: &File, message: UserPtr<MsgHdr>, flags: u3
     header.control_len = control.used as u64;
     header.flags = shown | flags & consts::MSG_CMSG_CLOEXEC;
     message.write(&header)?;
-    Ok(Transferred { len: n, is_last: shown & consts::MSG_OOB != 0 })
+    Ok(Transferred {
+        len: n,
+        is_last: shown & consts::MSG_OOB != 0,
+    })
 }
 
 /// `recvmsg(2)`
@@ -525,7 +762,8 @@ pub fn sys_recvmsg(task: &Task, fd: i32, message: UserPtr<MsgHdr>, flags: u32) -
     receive_message(task, &file, message, flags).map(|message| message.len)
 }
 
-/// `recvmmsg(2)`. The timeout is looked at between messages only, as on Linux. An error after the first message is kept as the socket's.
+/// `recvmmsg(2)`. The timeout is looked at between messages only, as on Linux. An error after the
+/// first message is kept as the socket's.
 pub fn sys_recvmmsg(
     task: &Task,
     fd: i32,
@@ -539,9 +777,10 @@ pub fn sys_recvmmsg(
     let deadline = match timeout.read_optional()? {
         None => None,
         Some([sec, nsec]) => match (u64::try_from(sec), u64::try_from(nsec)) {
-            (Ok(sec), Ok(nsec @ 0..1_000_000_000)) => {
-                Some(::task::now_ns().saturating_add(sec.saturating_mul(1_000_000_000).saturating_add(nsec)))
-            }
+            (Ok(sec), Ok(nsec @ 0..1_000_000_000)) => Some(
+                ::task::now_ns()
+                    .saturating_add(sec.saturating_mul(1_000_000_000).saturating_add(nsec)),
+            ),
             _ => return Err(Errno::EINVAL),
         },
     };
@@ -553,13 +792,18 @@ pub fn sys_recvmmsg(
         if left == Some(0) {
             return Err(Errno::EAGAIN);
         }
-        let patience = if i > 0 && flags & WAITFORONE != 0 { consts::MSG_DONTWAIT } else { 0 };
+        let patience = if i > 0 && flags & WAITFORONE != 0 {
+            consts::MSG_DONTWAIT
+        } else {
+            0
+        };
         let received = receive_message(task, &file, message, flags & !WAITFORONE | patience)?;
         left = deadline.map(|deadline| deadline.saturating_sub(::task::now_ns()));
         Ok(received)
     })?;
     match received.error {
-        // Linux keeps an interruption, too, and the next call returns a number that means nothing to its caller.
+        // Linux keeps an interruption, too, and the next call returns a number that means nothing
+        // to its caller.
         None | Some(Errno::EAGAIN | Errno::ERESTARTSYS) => {}
         Some(error) => socket.ops().set_error(error),
     }
@@ -572,7 +816,9 @@ pub fn sys_recvmmsg(
 /// How many bytes a stream has now, as far as the first; 0 at its end.
 pub(crate) fn peek(file: &File) -> SysResult {
     let socket = of_file(file)?;
-    let (_, got) = socket.ops().receive_to_vec(1, MsgFlags::PEEK, socket.receive_wait(true))?;
+    let (_, got) = socket
+        .ops()
+        .receive_to_vec(1, MsgFlags::PEEK, socket.receive_wait(true))?;
     Ok(got.copied)
 }
 
@@ -581,13 +827,14 @@ pub(crate) fn kind_of(file: &File) -> Option<SocketType> {
     of_file(file).ok().map(|socket| socket.ops().socket_type())
 }
 
-/// Whether a broken pipe of this file is told by a signal too: not of sockets that keep messages apart.
+/// Whether a broken pipe of this file is told by a signal too: not of sockets that keep messages
+/// apart.
 pub(crate) fn signals_broken_pipe(file: &File) -> bool {
     kind_of(file).is_none_or(|kind| kind == SocketType::Stream)
 }
 
-/// Makes sure that the program can write at `addr` what is taken out of a socket: it would be lost. While there is nothing to take, the
-/// socket answers for itself (`EAGAIN`, the end, a wait).
+/// Makes sure that the program can write at `addr` what is taken out of a socket: it would be lost.
+/// While there is nothing to take, the socket answers for itself (`EAGAIN`, the end, a wait).
 pub(crate) fn probe(file: &File, addr: usize) -> Result<(), Errno> {
     if !file.ops().keeps_undelivered() {
         return Ok(());
@@ -598,15 +845,19 @@ pub(crate) fn probe(file: &File, addr: usize) -> Result<(), Errno> {
     })
 }
 
-/// How many bytes of the buffers come before one that cannot be written to: what is taken out of something that has it only once must
-/// not be lost. It looks at their beginnings.
+/// How many bytes of the buffers come before one that cannot be written to: what is taken out of
+/// something that has it only once must not be lost. It looks at their beginnings.
 ///
 /// # Errors
 /// `EFAULT` for none at all.
 pub(crate) fn writable(file: &File, buffers: &[(usize, usize)]) -> Result<usize, Errno> {
     let mut sound = 0;
     for &(addr, len) in buffers.iter().filter(|(_, len)| *len > 0) {
-        match if sound == 0 { probe(file, addr) } else { uaccess::probe_write(addr) } {
+        match if sound == 0 {
+            probe(file, addr)
+        } else {
+            uaccess::probe_write(addr)
+        } {
             Ok(()) => sound += len,
             Err(e) if sound == 0 => return Err(e),
             Err(_) => break,

@@ -17,11 +17,16 @@ struct ProgramPtr {
     code: u64,
 }
 
-/// The program that a caller passed as a `struct sock_fprog`, checked. Whether it is `allowed` is asked before its instructions are read.
+/// The program that a caller passed as a `struct sock_fprog`, checked. Whether it is `allowed` is
+/// asked before its instructions are read.
 ///
 /// # Errors
 /// `EFAULT`, `EINVAL`, that of `allowed`.
-pub(crate) fn read_program(addr: usize, purpose: Purpose, allowed: impl FnOnce() -> Result<(), Errno>) -> Result<Program, Errno> {
+pub(crate) fn read_program(
+    addr: usize,
+    purpose: Purpose,
+    allowed: impl FnOnce() -> Result<(), Errno>,
+) -> Result<Program, Errno> {
     let header = UserPtr::<ProgramPtr>::new(addr).read()?;
     if !(1..=bpf::MAX_LENGTH).contains(&header.length.into()) {
         return Err(Errno::EINVAL);
@@ -31,5 +36,10 @@ pub(crate) fn read_program(addr: usize, purpose: Purpose, allowed: impl FnOnce()
         return Err(Errno::EINVAL);
     }
     let code = UserPtr::<Instruction>::new(header.code as usize);
-    Program::new((0..header.length.into()).map(|i| code.add(i).read()).collect::<Result<Vec<_>, _>>()?, purpose)
+    Program::new(
+        (0..header.length.into())
+            .map(|i| code.add(i).read())
+            .collect::<Result<Vec<_>, _>>()?,
+        purpose,
+    )
 }

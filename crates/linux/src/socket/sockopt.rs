@@ -27,7 +27,14 @@ const SOL_PACKET: u32 = 263;
 const BPF_EXTENSIONS: u32 = 64;
 
 /// `getsockopt(2)`
-pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usize, len: UserPtr<i32>) -> SysResult {
+pub fn sys_getsockopt(
+    task: &Task,
+    fd: i32,
+    level: u32,
+    option: u32,
+    value: usize,
+    len: UserPtr<i32>,
+) -> SysResult {
     with_socket(task, fd, |socket, _| {
         let (protocol, options) = (socket.ops(), socket.options());
         if level != consts::SOL_SOCKET {
@@ -36,11 +43,19 @@ pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
         let room = usize::try_from(len.read()?).map_err(|_| Errno::EINVAL)?;
         if level != consts::SOL_SOCKET {
             // One option says something of a number that stands where its value goes.
-            let given = if level == SOL_PACKET && room >= size_of::<u32>() { UserPtr::<u32>::new(value).read()? } else { 0 };
+            let given = if level == SOL_PACKET && room >= size_of::<u32>() {
+                UserPtr::<u32>::new(value).read()?
+            } else {
+                0
+            };
             let bytes = protocol.option_with_argument(level, option, given)?;
             let mut n = bytes.len().min(room);
             // IP gives small numbers as a byte to who has no room for more.
-            if level == consts::IPPROTO_IP as u32 && (1..4).contains(&room) && bytes.len() == 4 && bytes[1..] == [0; 3] {
+            if level == consts::IPPROTO_IP as u32
+                && (1..4).contains(&room)
+                && bytes.len() == 4
+                && bytes[1..] == [0; 3]
+            {
                 n = 1;
             }
             uaccess::write_bytes(value, &bytes[..n])?;
@@ -56,7 +71,11 @@ pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
             consts::SO_PROTOCOL => protocol.protocol_number().to_ne_bytes().to_vec(),
             consts::SO_DOMAIN => protocol.family().to_ne_bytes().to_vec(),
             consts::SO_ACCEPTCONN => u32::from(protocol.is_listening()).to_ne_bytes().to_vec(),
-            consts::SO_ERROR => protocol.take_error().map_or(0, Errno::raw).to_ne_bytes().to_vec(),
+            consts::SO_ERROR => protocol
+                .take_error()
+                .map_or(0, Errno::raw)
+                .to_ne_bytes()
+                .to_vec(),
             consts::SO_PEERCRED => {
                 let Ucred { pid, uid, gid } = protocol.peer_credentials();
                 [pid.to_ne_bytes(), uid.to_ne_bytes(), gid.to_ne_bytes()].concat()
@@ -65,15 +84,19 @@ pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
                 let (on, seconds) = options.linger();
                 [i32::from(on).to_ne_bytes(), seconds.to_ne_bytes()].concat()
             }
-            consts::SO_RCVTIMEO_OLD | consts::SO_RCVTIMEO_NEW => {
-                timeout(options.receive_timeout()).map(i64::to_ne_bytes).concat()
-            }
-            consts::SO_SNDTIMEO_OLD | consts::SO_SNDTIMEO_NEW => timeout(options.send_timeout()).map(i64::to_ne_bytes).concat(),
+            consts::SO_RCVTIMEO_OLD | consts::SO_RCVTIMEO_NEW => timeout(options.receive_timeout())
+                .map(i64::to_ne_bytes)
+                .concat(),
+            consts::SO_SNDTIMEO_OLD | consts::SO_SNDTIMEO_NEW => timeout(options.send_timeout())
+                .map(i64::to_ne_bytes)
+                .concat(),
             consts::SO_TIMESTAMPING_OLD | consts::SO_TIMESTAMPING_NEW => {
                 [options.timestamping(), 0].map(u32::to_ne_bytes).concat()
             }
             consts::SO_PEERGROUPS => return peer_groups(protocol, value, room, len),
-            consts::SO_GET_FILTER => return read_filter(options.filter().as_deref(), value, room, len),
+            consts::SO_GET_FILTER => {
+                return read_filter(options.filter().as_deref(), value, room, len);
+            }
             consts::SO_LOCK_FILTER => u32::from(options.is_filter_locked()).to_ne_bytes().to_vec(),
             consts::SO_BINDTODEVICE => {
                 let name = options.bound_device();
@@ -82,7 +105,9 @@ pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
                 }
                 name
             }
-            consts::SO_PEEK_OFF if !protocol.supports_peek_offset() => return Err(Errno::EOPNOTSUPP),
+            consts::SO_PEEK_OFF if !protocol.supports_peek_offset() => {
+                return Err(Errno::EOPNOTSUPP);
+            }
             consts::SO_PEEK_OFF => options.peek_offset().to_ne_bytes().to_vec(),
             consts::SO_MEMINFO => memory(protocol, options),
             consts::SO_TXTIME => {
@@ -97,9 +122,12 @@ pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
                 name
             }
             consts::SO_BPF_EXTENSIONS => BPF_EXTENSIONS.to_ne_bytes().to_vec(),
-            // Neither is there: limits of groups of processes for sockets' memory, interfaces with numbered queues.
+            // Neither is there: limits of groups of processes for sockets' memory, interfaces with
+            // numbered queues.
             consts::SO_RESERVE_MEM | consts::SO_INCOMING_NAPI_ID => 0u32.to_ne_bytes().to_vec(),
-            consts::SO_COOKIE | consts::SO_NETNS_COOKIE if room < size_of::<u64>() => return Err(Errno::EINVAL),
+            consts::SO_COOKIE | consts::SO_NETNS_COOKIE if room < size_of::<u64>() => {
+                return Err(Errno::EINVAL);
+            }
             consts::SO_COOKIE => options.cookie().to_ne_bytes().to_vec(),
             // There is one network for all.
             consts::SO_NETNS_COOKIE => 1u64.to_ne_bytes().to_vec(),
@@ -115,7 +143,14 @@ pub fn sys_getsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
 }
 
 /// `setsockopt(2)`
-pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usize, len: i32) -> SysResult {
+pub fn sys_setsockopt(
+    task: &Task,
+    fd: i32,
+    level: u32,
+    option: u32,
+    value: usize,
+    len: i32,
+) -> SysResult {
     let len = usize::try_from(len).map_err(|_| Errno::EINVAL)?;
     with_socket(task, fd, |socket, _| {
         if level != consts::SOL_SOCKET {
@@ -132,7 +167,13 @@ pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
             uaccess::read_bytes(value, &mut name)?;
             return options.bind_to_device(&name).map(|()| 0);
         }
-        let need = |size: usize| if len < size { Err(Errno::EINVAL) } else { Ok(()) };
+        let need = |size: usize| {
+            if len < size {
+                Err(Errno::EINVAL)
+            } else {
+                Ok(())
+            }
+        };
         need(size_of::<i32>())?;
         let number = UserPtr::<i32>::new(value).read()?;
         match option {
@@ -141,31 +182,53 @@ pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
                 let [on, seconds] = UserPtr::<[i32; 2]>::new(value).read()?;
                 options.set_linger((on != 0, seconds));
             }
-            consts::SO_RCVTIMEO_OLD | consts::SO_RCVTIMEO_NEW | consts::SO_SNDTIMEO_OLD | consts::SO_SNDTIMEO_NEW => {
+            consts::SO_RCVTIMEO_OLD
+            | consts::SO_RCVTIMEO_NEW
+            | consts::SO_SNDTIMEO_OLD
+            | consts::SO_SNDTIMEO_NEW => {
                 need(size_of::<TimeVal>())?;
                 let [seconds, micros] = UserPtr::<TimeVal>::new(value).read()?;
                 if !(0..MICROS).contains(&micros) {
                     return Err(Errno::EDOM);
                 }
                 let nanoseconds = match u64::try_from(seconds) {
-                    Ok(seconds) => seconds.saturating_mul(1_000_000_000).saturating_add(micros.cast_unsigned() * 1000),
+                    Ok(seconds) => seconds
+                        .saturating_mul(1_000_000_000)
+                        .saturating_add(micros.cast_unsigned() * 1000),
                     // In the past: calls do not wait.
                     Err(_) => 1,
                 };
-                options.set_timeout(matches!(option, consts::SO_SNDTIMEO_OLD | consts::SO_SNDTIMEO_NEW), nanoseconds);
+                options.set_timeout(
+                    matches!(option, consts::SO_SNDTIMEO_OLD | consts::SO_SNDTIMEO_NEW),
+                    nanoseconds,
+                );
             }
             consts::SO_ATTACH_FILTER => {
                 if len != size_of::<[u64; 2]>() {
                     return Err(Errno::EINVAL);
                 }
-                let unlocked = || if options.is_filter_locked() { Err(Errno::EPERM) } else { Ok(()) };
+                let unlocked = || {
+                    if options.is_filter_locked() {
+                        Err(Errno::EPERM)
+                    } else {
+                        Ok(())
+                    }
+                };
                 options.set_filter(Some(read_program(value, Purpose::Packets, unlocked)?))?;
             }
             consts::SO_DETACH_FILTER => options.set_filter(None)?,
             // As of a kernel without the other sort of BPF.
-            consts::SO_ATTACH_BPF | consts::SO_ATTACH_REUSEPORT_EBPF if len != size_of::<u32>() => return Err(Errno::EINVAL),
-            consts::SO_ATTACH_BPF | consts::SO_ATTACH_REUSEPORT_EBPF if options.is_filter_locked() => return Err(Errno::EPERM),
-            consts::SO_ATTACH_BPF | consts::SO_ATTACH_REUSEPORT_EBPF => return Err(Errno::EOPNOTSUPP),
+            consts::SO_ATTACH_BPF | consts::SO_ATTACH_REUSEPORT_EBPF if len != size_of::<u32>() => {
+                return Err(Errno::EINVAL);
+            }
+            consts::SO_ATTACH_BPF | consts::SO_ATTACH_REUSEPORT_EBPF
+                if options.is_filter_locked() =>
+            {
+                return Err(Errno::EPERM);
+            }
+            consts::SO_ATTACH_BPF | consts::SO_ATTACH_REUSEPORT_EBPF => {
+                return Err(Errno::EOPNOTSUPP);
+            }
             consts::SO_ATTACH_REUSEPORT_CBPF => {
                 if len != size_of::<[u64; 2]>() {
                     return Err(Errno::EINVAL);
@@ -173,15 +236,27 @@ pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
                 if !options.is_enabled(consts::SO_REUSEPORT) {
                     return Err(Errno::EINVAL);
                 }
-                options.set_reuseport_program(Some(read_program(value, Purpose::Packets, || Ok(()))?))?;
+                options.set_reuseport_program(Some(read_program(
+                    value,
+                    Purpose::Packets,
+                    || Ok(()),
+                )?))?;
             }
-            consts::SO_DETACH_REUSEPORT_BPF if !options.is_enabled(consts::SO_REUSEPORT) => return Err(Errno::ENOENT),
+            consts::SO_DETACH_REUSEPORT_BPF if !options.is_enabled(consts::SO_REUSEPORT) => {
+                return Err(Errno::ENOENT);
+            }
             consts::SO_DETACH_REUSEPORT_BPF => options.set_reuseport_program(None)?,
             consts::SO_TIMESTAMPING_OLD | consts::SO_TIMESTAMPING_NEW => {
-                let first = if options.enables_timestamp_keys(number) { protocol.initial_timestamp_key()? } else { 0 };
+                let first = if options.enables_timestamp_keys(number) {
+                    protocol.initial_timestamp_key()?
+                } else {
+                    0
+                };
                 options.set_timestamping(option, number, first)?;
             }
-            consts::SO_PEEK_OFF if !protocol.supports_peek_offset() => return Err(Errno::EOPNOTSUPP),
+            consts::SO_PEEK_OFF if !protocol.supports_peek_offset() => {
+                return Err(Errno::EOPNOTSUPP);
+            }
             consts::SO_PEEK_OFF => options.set_peek_offset(number),
             consts::SO_ZEROCOPY if !protocol.supports_zerocopy() => return Err(Errno::EOPNOTSUPP),
             consts::SO_ZEROCOPY if !(0..=1).contains(&number) => return Err(Errno::EINVAL),
@@ -190,16 +265,28 @@ pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
                     return Err(Errno::EINVAL);
                 }
                 let [clock, flags] = UserPtr::<[i32; 2]>::new(value).read()?;
-                options.set_txtime(clock, flags.cast_unsigned(), task.cred().capable(linux_raw_sys::general::CAP_NET_ADMIN))?;
+                options.set_txtime(
+                    clock,
+                    flags.cast_unsigned(),
+                    task.cred().capable(linux_raw_sys::general::CAP_NET_ADMIN),
+                )?;
             }
             consts::SO_RESERVE_MEM => return Err(Errno::EOPNOTSUPP),
             // Another way is taken at once: there is but one.
             consts::SO_CNX_ADVICE => {}
             consts::SO_LOCK_FILTER => options.lock_filter(number != 0)?,
-            consts::SO_TYPE | consts::SO_PROTOCOL | consts::SO_DOMAIN | consts::SO_ERROR | consts::SO_ACCEPTCONN => {
+            consts::SO_TYPE
+            | consts::SO_PROTOCOL
+            | consts::SO_DOMAIN
+            | consts::SO_ERROR
+            | consts::SO_ACCEPTCONN => {
                 return Err(Errno::ENOPROTOOPT);
             }
-            _ => options.set_int_option(option, number, task.cred().capable(linux_raw_sys::general::CAP_NET_ADMIN))?,
+            _ => options.set_int_option(
+                option,
+                number,
+                task.cred().capable(linux_raw_sys::general::CAP_NET_ADMIN),
+            )?,
         }
         Ok(0)
     })
@@ -209,12 +296,32 @@ pub fn sys_setsockopt(task: &Task, fd: i32, level: u32, option: u32, value: usiz
 fn memory(protocol: &dyn SocketOps, options: &SocketOptions) -> Vec<u8> {
     let memory = protocol.memory_info();
     let (received, sent) = (memory.receive_bytes as u32, memory.send_bytes as u32);
-    let (receives, sends) = (options.receive_buffer() as u32, options.send_buffer() as u32);
-    [received, receives, sent, sends, 0, sent, 0, 0, memory.drops as u32].map(u32::to_ne_bytes).concat()
+    let (receives, sends) = (
+        options.receive_buffer() as u32,
+        options.send_buffer() as u32,
+    );
+    [
+        received,
+        receives,
+        sent,
+        sends,
+        0,
+        sent,
+        0,
+        0,
+        memory.drops as u32,
+    ]
+    .map(u32::to_ne_bytes)
+    .concat()
 }
 
 /// The peer's groups, all or (`ERANGE`) only how much room they take.
-fn peer_groups(protocol: &dyn SocketOps, value: usize, room: usize, len: UserPtr<i32>) -> SysResult {
+fn peer_groups(
+    protocol: &dyn SocketOps,
+    value: usize,
+    room: usize,
+    len: UserPtr<i32>,
+) -> SysResult {
     let groups = protocol.peer_groups().ok_or(Errno::ENODATA)?;
     let size = groups.len() * size_of::<u32>();
     let fits = size <= room;
@@ -228,7 +335,12 @@ fn peer_groups(protocol: &dyn SocketOps, value: usize, room: usize, len: UserPtr
 }
 
 /// A filter's instructions; lengths are counts of them.
-fn read_filter(filter: Option<&Program>, value: usize, room: usize, len: UserPtr<i32>) -> SysResult {
+fn read_filter(
+    filter: Option<&Program>,
+    value: usize,
+    room: usize,
+    len: UserPtr<i32>,
+) -> SysResult {
     let code = filter.map_or(&[][..], Program::code);
     if room != 0 {
         if room < code.len() {

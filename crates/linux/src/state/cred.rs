@@ -15,6 +15,9 @@ pub(crate) struct Identity {
 
 impl From<Arc<Credentials>> for Identity {
     fn from(all: Arc<Credentials>) -> Self {
-        Self { files: Arc::new(all.for_files()), all }
+        Self {
+            files: Arc::new(all.for_files()),
+            all,
+        }
     }
 }

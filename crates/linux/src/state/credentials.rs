@@ -1,6 +1,8 @@
-//! Who somebody is, and what he may do: user and group ids, capability sets, secure bits (`credentials(7)`, `capabilities(7)`).
+//! Who somebody is, and what he may do: user and group ids, capability sets, secure bits
+//! (`credentials(7)`, `capabilities(7)`).
 //!
-//! All rules by which these change are here, without anything of the kernel; the calls are in the folder `cred` and in `prctl`.
+//! All rules by which these change are here, without anything of the kernel; the calls are in the
+//! folder `cred` and in `prctl`.
 
 use alloc::sync::Arc;
 
@@ -65,8 +67,13 @@ pub struct Capabilities {
 
 impl Capabilities {
     /// Everything; nothing is inherited.
-    pub const ALL: Self =
-        Self { permitted: ALL_CAPABILITIES, effective: ALL_CAPABILITIES, inheritable: 0, bounding: ALL_CAPABILITIES, ambient: 0 };
+    pub const ALL: Self = Self {
+        permitted: ALL_CAPABILITIES,
+        effective: ALL_CAPABILITIES,
+        inheritable: 0,
+        bounding: ALL_CAPABILITIES,
+        ambient: 0,
+    };
 }
 
 /// Real, effective and saved id, and the one the file system sees.
@@ -114,9 +121,22 @@ impl Ids {
             return Err(Errno::EINVAL);
         }
         if privileged {
-            return Ok(Self { real: id, effective: id, saved: id, fs: id });
+            return Ok(Self {
+                real: id,
+                effective: id,
+                saved: id,
+                fs: id,
+            });
         }
-        if id == self.real || id == self.saved { Ok(Self { effective: id, fs: id, ..self }) } else { Err(Errno::EPERM) }
+        if id == self.real || id == self.saved {
+            Ok(Self {
+                effective: id,
+                fs: id,
+                ..self
+            })
+        } else {
+            Err(Errno::EPERM)
+        }
     }
 
     /// `setreuid(2)`
@@ -132,8 +152,17 @@ impl Ids {
         }
         let new_effective = effective.unwrap_or(self.effective);
         let keeps_saved = real.is_none() && effective.is_none_or(|id| id == self.real);
-        let saved = if keeps_saved { self.saved } else { new_effective };
-        Ok(Self { real: real.unwrap_or(self.real), effective: new_effective, saved, fs: new_effective })
+        let saved = if keeps_saved {
+            self.saved
+        } else {
+            new_effective
+        };
+        Ok(Self {
+            real: real.unwrap_or(self.real),
+            effective: new_effective,
+            saved,
+            fs: new_effective,
+        })
     }
 
     /// `setresuid(2)`
@@ -142,11 +171,21 @@ impl Ids {
     /// `EPERM`.
     pub fn set_three(self, privileged: bool, new: [u32; 3]) -> Result<Self, Errno> {
         let [real, effective, saved] = new.map(given);
-        if !privileged && ![real, effective, saved].into_iter().flatten().all(|id| self.has(id)) {
+        if !privileged
+            && ![real, effective, saved]
+                .into_iter()
+                .flatten()
+                .all(|id| self.has(id))
+        {
             return Err(Errno::EPERM);
         }
         let effective = effective.unwrap_or(self.effective);
-        Ok(Self { real: real.unwrap_or(self.real), effective, saved: saved.unwrap_or(self.saved), fs: effective })
+        Ok(Self {
+            real: real.unwrap_or(self.real),
+            effective,
+            saved: saved.unwrap_or(self.saved),
+            fs: effective,
+        })
     }
 }
 
@@ -196,7 +235,12 @@ impl Credentials {
     /// For checks of permission on files.
     #[must_use]
     pub fn for_files(&self) -> Cred {
-        Cred { uid: self.user.fs, gid: self.group.fs, groups: self.groups.clone(), caps: self.caps.effective }
+        Cred {
+            uid: self.user.fs,
+            gid: self.group.fs,
+            groups: self.groups.clone(),
+            caps: self.caps.effective,
+        }
     }
 
     /// The same for the real user (`access(2)`).
@@ -209,14 +253,21 @@ impl Credentials {
         } else {
             0
         };
-        Cred { uid: self.user.real, gid: self.group.real, groups: self.groups.clone(), caps }
+        Cred {
+            uid: self.user.real,
+            gid: self.group.real,
+            groups: self.groups.clone(),
+            caps,
+        }
     }
 
     /// Whether it may send signals to a process of `other`'s.
     #[must_use]
     pub fn may_signal(&self, other: &Self) -> bool {
         let mine = [self.user.effective, self.user.real];
-        mine.contains(&other.user.real) || mine.contains(&other.user.saved) || self.capable(sys::CAP_KILL)
+        mine.contains(&other.user.real)
+            || mine.contains(&other.user.saved)
+            || self.capable(sys::CAP_KILL)
     }
 
     /// Whether it may look into, and change, a process of `other`'s that can be dumped or not.
@@ -243,7 +294,10 @@ impl Credentials {
     /// With other user ids: capabilities follow, unless a secure bit says otherwise.
     #[must_use]
     pub fn with_user(&self, user: Ids) -> Self {
-        let mut new = Self { user, ..self.clone() };
+        let mut new = Self {
+            user,
+            ..self.clone()
+        };
         if self.secure_bits & NO_SETUID_FIXUP != 0 {
             return new;
         }
@@ -265,7 +319,13 @@ impl Credentials {
     /// With another id for the file system.
     #[must_use]
     pub fn with_file_user(&self, id: u32) -> Self {
-        let mut new = Self { user: Ids { fs: id, ..self.user }, ..self.clone() };
+        let mut new = Self {
+            user: Ids {
+                fs: id,
+                ..self.user
+            },
+            ..self.clone()
+        };
         if self.secure_bits & NO_SETUID_FIXUP == 0 {
             if self.user.fs == 0 && id != 0 {
                 new.caps.effective &= !FILE_CAPABILITIES;
@@ -280,11 +340,18 @@ impl Credentials {
     ///
     /// # Errors
     /// `EPERM`.
-    pub fn with_sets(&self, permitted: CapSet, effective: CapSet, inheritable: CapSet) -> Result<Self, Errno> {
-        let [permitted, effective, inheritable] = [permitted, effective, inheritable].map(|set| set & ALL_CAPABILITIES);
+    pub fn with_sets(
+        &self,
+        permitted: CapSet,
+        effective: CapSet,
+        inheritable: CapSet,
+    ) -> Result<Self, Errno> {
+        let [permitted, effective, inheritable] =
+            [permitted, effective, inheritable].map(|set| set & ALL_CAPABILITIES);
         let old = &self.caps;
         let within = |set: CapSet, limit: CapSet| set & !limit == 0;
-        let inherits = self.capable(sys::CAP_SETPCAP) || within(inheritable, old.inheritable | old.permitted);
+        let inherits =
+            self.capable(sys::CAP_SETPCAP) || within(inheritable, old.inheritable | old.permitted);
         let allowed = inherits
             && within(inheritable, old.inheritable | old.bounding)
             && within(permitted, old.permitted)
@@ -293,7 +360,16 @@ impl Credentials {
             return Err(Errno::EPERM);
         }
         let ambient = old.ambient & permitted & inheritable;
-        Ok(Self { caps: Capabilities { permitted, effective, inheritable, bounding: old.bounding, ambient }, ..self.clone() })
+        Ok(Self {
+            caps: Capabilities {
+                permitted,
+                effective,
+                inheritable,
+                bounding: old.bounding,
+                ambient,
+            },
+            ..self.clone()
+        })
     }
 
     /// With other secure bits.
@@ -303,9 +379,18 @@ impl Credentials {
     pub fn with_secure_bits(&self, bits: u32) -> Result<Self, Errno> {
         let old = self.secure_bits;
         let locked = (old & LOCKS) >> 1;
-        let allowed =
-            (old ^ bits) & locked == 0 && old & LOCKS & !bits == 0 && bits & !SECURE_BITS == 0 && self.capable(sys::CAP_SETPCAP);
-        if allowed { Ok(Self { secure_bits: bits, ..self.clone() }) } else { Err(Errno::EPERM) }
+        let allowed = (old ^ bits) & locked == 0
+            && old & LOCKS & !bits == 0
+            && bits & !SECURE_BITS == 0
+            && self.capable(sys::CAP_SETPCAP);
+        if allowed {
+            Ok(Self {
+                secure_bits: bits,
+                ..self.clone()
+            })
+        } else {
+            Err(Errno::EPERM)
+        }
     }
 
     /// With permitted capabilities kept over a change of user ids, or not.
@@ -317,7 +402,10 @@ impl Credentials {
             return Err(Errno::EPERM);
         }
         let others = self.secure_bits & !KEEP_CAPS;
-        Ok(Self { secure_bits: if keep { others | KEEP_CAPS } else { others }, ..self.clone() })
+        Ok(Self {
+            secure_bits: if keep { others | KEEP_CAPS } else { others },
+            ..self.clone()
+        })
     }
 }
 
@@ -328,7 +416,10 @@ pub(crate) mod tests {
     pub(crate) fn user(id: u32) -> Credentials {
         let root = Credentials::root();
         let group = root.group.set_all(true, id).unwrap();
-        Credentials { group, ..root.with_user(root.user.set_all(true, id).unwrap()) }
+        Credentials {
+            group,
+            ..root.with_user(root.user.set_all(true, id).unwrap())
+        }
     }
 
     #[test]
@@ -339,13 +430,28 @@ pub(crate) mod tests {
         assert_eq!(ordinary.caps.bounding, ALL_CAPABILITIES);
         // Effective only: they come back.
         let acting = root.with_user(root.user.set_three(true, [u32::MAX, 7, u32::MAX]).unwrap());
-        assert_eq!((acting.caps.permitted, acting.caps.effective), (ALL_CAPABILITIES, 0));
-        let back = acting.with_user(acting.user.set_three(false, [u32::MAX, 0, u32::MAX]).unwrap());
+        assert_eq!(
+            (acting.caps.permitted, acting.caps.effective),
+            (ALL_CAPABILITIES, 0)
+        );
+        let back = acting.with_user(
+            acting
+                .user
+                .set_three(false, [u32::MAX, 0, u32::MAX])
+                .unwrap(),
+        );
         assert_eq!(back, root);
         let kept = root.with_keep_caps(true).unwrap();
         let kept = kept.with_user(kept.user.set_all(true, 7).unwrap());
-        assert_eq!((kept.caps.permitted, kept.caps.effective), (ALL_CAPABILITIES, 0));
-        assert!(kept.with_sets(kept.caps.permitted, 1 << sys::CAP_KILL, 0).unwrap().capable(sys::CAP_KILL));
+        assert_eq!(
+            (kept.caps.permitted, kept.caps.effective),
+            (ALL_CAPABILITIES, 0)
+        );
+        assert!(
+            kept.with_sets(kept.caps.permitted, 1 << sys::CAP_KILL, 0)
+                .unwrap()
+                .capable(sys::CAP_KILL)
+        );
     }
 
     #[test]
@@ -371,15 +477,26 @@ pub(crate) mod tests {
         let root = Credentials::root();
         let locked = root.with_secure_bits(NOROOT | NOROOT << 1).unwrap();
         assert_eq!(locked.with_secure_bits(0), Err(Errno::EPERM));
-        assert!(locked.with_secure_bits(NOROOT | NOROOT << 1 | NO_SETUID_FIXUP).is_ok());
+        assert!(
+            locked
+                .with_secure_bits(NOROOT | NOROOT << 1 | NO_SETUID_FIXUP)
+                .is_ok()
+        );
         assert_eq!(user(7).with_secure_bits(NOROOT), Err(Errno::EPERM));
     }
 
     #[test]
     fn who_may_signal_and_trace() {
         let (root, one, other) = (Credentials::root(), user(7), user(8));
-        assert!(root.may_signal(&one) && !one.may_signal(&root) && one.may_signal(&one) && !one.may_signal(&other));
-        assert!(root.may_trace(&one, false) && one.may_trace(&one, true) && !one.may_trace(&one, false));
+        assert!(
+            root.may_signal(&one)
+                && !one.may_signal(&root)
+                && one.may_signal(&one)
+                && !one.may_signal(&other)
+        );
+        assert!(
+            root.may_trace(&one, false) && one.may_trace(&one, true) && !one.may_trace(&one, false)
+        );
         assert!(!one.may_trace(&other, true) && one.may_limit(&one) && !one.may_limit(&other));
     }
 }

@@ -48,7 +48,8 @@ impl DebugRegisters {
     /// Changes a register.
     ///
     /// # Errors
-    /// `EINVAL` for what cannot be watched, `EPERM` for addresses of the kernel, `EIO` if there is no such register.
+    /// `EINVAL` for what cannot be watched, `EPERM` for addresses of the kernel, `EIO` if there is
+    /// no such register.
     pub(crate) fn set(&mut self, number: usize, value: u64) -> Result<(), Errno> {
         let mut new = *self;
         match number {
@@ -78,10 +79,15 @@ impl DebugRegisters {
             return Err(Errno::EPERM);
         }
         let bad = kind == PORT || (kind == EXECUTE && more != 0) || address & more != 0;
-        if self.is_on(at) && bad { Err(Errno::EINVAL) } else { Ok(()) }
+        if self.is_on(at) && bad {
+            Err(Errno::EINVAL)
+        } else {
+            Ok(())
+        }
     }
 
-    /// There was a debug exception, about which the processor says `status`. `None`: for nothing that anybody asked for.
+    /// There was a debug exception, about which the processor says `status`. `None`: for nothing
+    /// that anybody asked for.
     pub(crate) fn happened(&mut self, status: u64) -> Option<Cause> {
         let hits = (0..4).filter(|&at| status >> at & 1 != 0 && self.is_on(at));
         let (mut touched, mut breakpoint) = (0, false);
@@ -105,7 +111,10 @@ mod tests {
     #[test]
     fn only_what_can_be_watched_is_accepted() {
         let mut debug = DebugRegisters::default();
-        assert_eq!((debug.get(6), debug.get(7), debug.get(4)), (STATUS_FIXED, 0, 0));
+        assert_eq!(
+            (debug.get(6), debug.get(7), debug.get(4)),
+            (STATUS_FIXED, 0, 0)
+        );
         debug.set(1, 0x1004).unwrap();
         // Four bytes, when written; bits that cannot be are left out.
         debug.set(7, 0xffff_ff00_00d0_fd04).unwrap();

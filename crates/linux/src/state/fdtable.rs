@@ -28,10 +28,14 @@ struct Files {
 
 impl Files {
     const fn new() -> Self {
-        Self { first: [const { RcuArc::empty() }; FIRST], further: [const { Once::new() }; FURTHER] }
+        Self {
+            first: [const { RcuArc::empty() }; FIRST],
+            further: [const { Once::new() }; FURTHER],
+        }
     }
 
-    /// The place of a number beyond the first chunk: which further chunk, where it starts, how many it has.
+    /// The place of a number beyond the first chunk: which further chunk, where it starts, how many
+    /// it has.
     fn chunk(fd: usize) -> (usize, usize, usize) {
         let chunk = ((fd / FIRST).ilog2() / 3) as usize;
         let start = FIRST << (3 * chunk);
@@ -54,7 +58,8 @@ impl Files {
             return &self.first[fd];
         }
         let (chunk, start, size) = Self::chunk(fd);
-        &self.further[chunk].call_once(|| core::iter::repeat_with(RcuArc::empty).take(size).collect())[fd - start]
+        &self.further[chunk]
+            .call_once(|| core::iter::repeat_with(RcuArc::empty).take(size).collect())[fd - start]
     }
 
     /// Whether the number behind the first chunk has never been taken.
@@ -75,7 +80,9 @@ struct Bits(Vec<u64>);
 
 impl Bits {
     fn has(&self, fd: usize) -> bool {
-        self.0.get(fd / 64).is_some_and(|word| word & 1 << (fd % 64) != 0)
+        self.0
+            .get(fd / 64)
+            .is_some_and(|word| word & 1 << (fd % 64) != 0)
     }
 
     #[inline]
@@ -93,10 +100,11 @@ impl Bits {
     }
 
     fn iter(&self) -> impl Iterator<Item = usize> {
-        self.0
-            .iter()
-            .enumerate()
-            .flat_map(|(i, &word)| (0..64).filter(move |bit| word & 1 << bit != 0).map(move |bit| i * 64 + bit))
+        self.0.iter().enumerate().flat_map(|(i, &word)| {
+            (0..64)
+                .filter(move |bit| word & 1 << bit != 0)
+                .map(move |bit| i * 64 + bit)
+        })
     }
 
     /// The lowest number from `least` on that has none.
@@ -124,7 +132,10 @@ struct Numbers {
 
 impl Numbers {
     fn check(&self, fd: i32) -> Result<usize, Errno> {
-        usize::try_from(fd).ok().filter(|&fd| self.is_open(fd)).ok_or(Errno::EBADF)
+        usize::try_from(fd)
+            .ok()
+            .filter(|&fd| self.is_open(fd))
+            .ok_or(Errno::EBADF)
     }
 
     fn is_open(&self, fd: usize) -> bool {
@@ -164,8 +175,8 @@ impl Numbers {
     }
 }
 
-/// A thread's share in a table. When the last thread has given its share back everything in the table is closed, whoever looks at it
-/// at that moment.
+/// A thread's share in a table. When the last thread has given its share back everything in the
+/// table is closed, whoever looks at it at that moment.
 pub(crate) struct Share {
     table: Arc<FdTable>,
     given_back: AtomicBool,
@@ -174,13 +185,19 @@ pub(crate) struct Share {
 impl Share {
     pub(crate) fn new(table: Arc<FdTable>) -> Self {
         table.users.fetch_add(1, Ordering::Relaxed);
-        Self { table, given_back: AtomicBool::new(false) }
+        Self {
+            table,
+            given_back: AtomicBool::new(false),
+        }
     }
 
-    /// What a thread has that has given its descriptors back: a table in which nothing is, nor can be put. There is one.
+    /// What a thread has that has given its descriptors back: a table in which nothing is, nor can
+    /// be put. There is one.
     pub(crate) fn in_nothing() -> Arc<Self> {
         static NOTHING: Once<Arc<Share>> = Once::new();
-        NOTHING.call_once(|| Arc::new(Self::new(Arc::new(FdTable::with(Numbers::default(), 0))))).clone()
+        NOTHING
+            .call_once(|| Arc::new(Self::new(Arc::new(FdTable::with(Numbers::default(), 0)))))
+            .clone()
     }
 
     pub(crate) fn table(&self) -> &Arc<FdTable> {
@@ -248,7 +265,8 @@ pub struct FdTable {
     limit: AtomicUsize,
     /// How many threads have this table.
     users: AtomicUsize,
-    /// Whether a POSIX record lock was ever set through this table; only then does closing have to look for some.
+    /// Whether a POSIX record lock was ever set through this table; only then does closing have to
+    /// look for some.
     has_record_locks: AtomicBool,
 }
 
@@ -284,7 +302,9 @@ impl FdTable {
         let numbers = self.numbers.lock();
         // What is being opened is this table's alone.
         let mut open = numbers.clone();
-        core::mem::take(&mut open.reserved).iter().for_each(|fd| open.free(fd));
+        core::mem::take(&mut open.reserved)
+            .iter()
+            .for_each(|fd| open.free(fd));
         let copy = Self::with(open, self.limit());
         for fd in numbers.open() {
             copy.files.make_place(fd).swap(self.files.get(fd));
@@ -331,7 +351,11 @@ impl FdTable {
     /// An open file that was not opened with `O_PATH`.
     #[inline]
     pub(crate) fn for_io(file: Arc<File>) -> Result<Arc<File>, Errno> {
-        if file.flags().contains(OpenFlags::PATH) { Err(Errno::EBADF) } else { Ok(file) }
+        if file.flags().contains(OpenFlags::PATH) {
+            Err(Errno::EBADF)
+        } else {
+            Ok(file)
+        }
     }
 
     /// Gives an open file the lowest free number.
@@ -342,20 +366,30 @@ impl FdTable {
         self.install_lowest(file, cloexec, 0)
     }
 
-    /// Whether there is a number for one more open file, if nobody else takes it: what could not be undone is not done without.
+    /// Whether there is a number for one more open file, if nobody else takes it: what could not be
+    /// undone is not done without.
     ///
     /// # Errors
     /// `EMFILE`.
     #[inline]
     pub(crate) fn check_room(&self) -> Result<(), Errno> {
-        if self.files.further_are_free() && FIRST < self.limit() { Ok(()) } else { self.look_for_room() }
+        if self.files.further_are_free() && FIRST < self.limit() {
+            Ok(())
+        } else {
+            self.look_for_room()
+        }
     }
 
-    /// As [`Self::check_room`], for a table that is or was larger than its first chunk, or has a low limit.
+    /// As [`Self::check_room`], for a table that is or was larger than its first chunk, or has a
+    /// low limit.
     #[cold]
     fn look_for_room(&self) -> Result<(), Errno> {
         let numbers = self.numbers.lock();
-        if numbers.taken.lowest_free(numbers.lowest_free) < self.limit() { Ok(()) } else { Err(Errno::EMFILE) }
+        if numbers.taken.lowest_free(numbers.lowest_free) < self.limit() {
+            Ok(())
+        } else {
+            Err(Errno::EMFILE)
+        }
     }
 
     /// The two numbers that the next two open files will have, if nobody else opens one.
@@ -366,7 +400,11 @@ impl FdTable {
         let numbers = self.numbers.lock();
         let first = numbers.taken.lowest_free(numbers.lowest_free);
         let second = numbers.taken.lowest_free(first + 1);
-        if second < self.limit() { Ok([first as i32, second as i32]) } else { Err(Errno::EMFILE) }
+        if second < self.limit() {
+            Ok([first as i32, second as i32])
+        } else {
+            Err(Errno::EMFILE)
+        }
     }
 
     /// Gives an open file the lowest free number that is at least `least`.
@@ -395,7 +433,8 @@ impl FdTable {
         fd
     }
 
-    /// Keeps the lowest free number for a file that is still to be opened: others open files while this one waits for somebody.
+    /// Keeps the lowest free number for a file that is still to be opened: others open files while
+    /// this one waits for somebody.
     ///
     /// # Errors
     /// `EMFILE`.
@@ -458,22 +497,37 @@ impl FdTable {
     /// POSIX: closing any descriptor of a file gives back all the process's record locks on it.
     fn closed(&self, file: &Arc<File>) {
         if self.has_record_locks.load(Ordering::Relaxed) {
-            lock::release(file, Owner::Process { table: self.id, pid: 0 });
+            lock::release(
+                file,
+                Owner::Process {
+                    table: self.id,
+                    pid: 0,
+                },
+            );
         }
     }
 
     /// The owner of POSIX record locks that `pid` sets through this table.
     pub fn record_lock_owner(&self, pid: i32) -> Owner {
         self.has_record_locks.store(true, Ordering::Relaxed);
-        Owner::Process { table: self.id, pid }
+        Owner::Process {
+            table: self.id,
+            pid,
+        }
     }
 
     /// Closes every descriptor for which `which(fd, cloexec)` holds.
     fn close_where(&self, which: impl Fn(usize, bool) -> bool) {
         let closed: Vec<Arc<File>> = {
             let mut numbers = self.numbers.lock();
-            let doomed: Vec<usize> = numbers.open().filter(|&fd| which(fd, numbers.cloexec.has(fd))).collect();
-            doomed.into_iter().filter_map(|fd| self.take_out(&mut numbers, fd)).collect()
+            let doomed: Vec<usize> = numbers
+                .open()
+                .filter(|&fd| which(fd, numbers.cloexec.has(fd)))
+                .collect();
+            doomed
+                .into_iter()
+                .filter_map(|fd| self.take_out(&mut numbers, fd))
+                .collect()
         };
         for file in closed {
             self.closed(&file);
@@ -492,8 +546,13 @@ impl FdTable {
             return;
         }
         let mut numbers = self.numbers.lock();
-        let marked: Vec<usize> = numbers.open().filter(|fd| (first..=last).contains(fd)).collect();
-        marked.into_iter().for_each(|fd| numbers.cloexec.set(fd, true));
+        let marked: Vec<usize> = numbers
+            .open()
+            .filter(|fd| (first..=last).contains(fd))
+            .collect();
+        marked
+            .into_iter()
+            .for_each(|fd| numbers.cloexec.set(fd, true));
     }
 
     /// Whether a descriptor is close-on-exec.
@@ -520,7 +579,11 @@ impl FdTable {
     #[must_use]
     pub fn list(&self) -> Vec<(i32, Arc<File>)> {
         let numbers = self.numbers.lock();
-        numbers.taken.iter().filter_map(|fd| Some((i32::try_from(fd).ok()?, self.files.get(fd)?))).collect()
+        numbers
+            .taken
+            .iter()
+            .filter_map(|fd| Some((i32::try_from(fd).ok()?, self.files.get(fd)?)))
+            .collect()
     }
 
     /// How many descriptors there is room for now, as `FDSize` of `/proc/<pid>/status` shows it.

@@ -1,5 +1,5 @@
-//! Lines in a buffer of a fixed size: a new one takes the place of the oldest ones. Nothing is allocated after the beginning, so lines
-//! can be about anything.
+//! Lines in a buffer of a fixed size: a new one takes the place of the oldest ones. Nothing is
+//! allocated after the beginning, so lines can be about anything.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -43,7 +43,9 @@ impl Write for Text {
         let take = text.floor_char_boundary(LONGEST - self.length);
         let to = &mut self.bytes[self.length..self.length + take];
         // A line is one line, whatever is written.
-        to.iter_mut().zip(text.bytes()).for_each(|(to, byte)| *to = if byte < b' ' { b' ' } else { byte });
+        to.iter_mut()
+            .zip(text.bytes())
+            .for_each(|(to, byte)| *to = if byte < b' ' { b' ' } else { byte });
         self.length += take;
         Ok(())
     }
@@ -53,12 +55,19 @@ impl Ring {
     /// For so many bytes, those of headers included; more than the longest line needs.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
-        Self { bytes: VecDeque::with_capacity(bytes.max(HEADER + LONGEST)), first: 0, next: 0 }
+        Self {
+            bytes: VecDeque::with_capacity(bytes.max(HEADER + LONGEST)),
+            first: 0,
+            next: 0,
+        }
     }
 
     /// Adds a line.
     pub fn push(&mut self, priority: u32, us: u64, text: fmt::Arguments<'_>) {
-        let mut line = Text { bytes: [0; LONGEST], length: 0 };
+        let mut line = Text {
+            bytes: [0; LONGEST],
+            length: 0,
+        };
         // It never fails.
         let _ = line.write_fmt(text);
         while self.bytes.len() + HEADER + line.length > self.bytes.capacity() {
@@ -97,11 +106,25 @@ impl Ring {
     pub fn from(&self, number: u64) -> impl Iterator<Item = Line> {
         let starts = core::iter::successors(Some(0), |&at| Some(at + HEADER + self.length_at(at)));
         let numbered = (self.first..self.next).zip(starts);
-        numbered.skip_while(move |(own, _)| *own < number).map(|(number, at)| {
-            let (priority, us) = (u32::from_ne_bytes(self.word(at + 2)), u64::from_ne_bytes(self.word(at + 6)));
-            let text: Vec<u8> = self.bytes.range(at + HEADER..at + HEADER + self.length_at(at)).copied().collect();
-            Line { number, priority, us, text: String::from_utf8_lossy(&text).into_owned() }
-        })
+        numbered
+            .skip_while(move |(own, _)| *own < number)
+            .map(|(number, at)| {
+                let (priority, us) = (
+                    u32::from_ne_bytes(self.word(at + 2)),
+                    u64::from_ne_bytes(self.word(at + 6)),
+                );
+                let text: Vec<u8> = self
+                    .bytes
+                    .range(at + HEADER..at + HEADER + self.length_at(at))
+                    .copied()
+                    .collect();
+                Line {
+                    number,
+                    priority,
+                    us,
+                    text: String::from_utf8_lossy(&text).into_owned(),
+                }
+            })
     }
 }
 
@@ -118,16 +141,22 @@ mod tests {
             let lines: Vec<Line> = ring.from(0).collect();
             let numbers: Vec<u64> = lines.iter().map(|line| line.number).collect();
             assert_eq!(numbers, (ring.first()..=n).collect::<Vec<_>>());
-            assert!(
-                lines
-                    .iter()
-                    .all(|l| l.text == format!("line {}", l.number) && (l.us, l.priority) == (l.number, l.number as u32 % 8))
-            );
+            assert!(lines.iter().all(|l| l.text == format!("line {}", l.number)
+                && (l.us, l.priority) == (l.number, l.number as u32 % 8)));
         }
         assert!(ring.first() > 0 && ring.next() == 500);
         let capacity = ring.bytes.capacity();
         ring.push(0, 0, format_args!("{}", "\u{e9}".repeat(LONGEST)));
-        assert_eq!((ring.bytes.capacity(), ring.from(500).next().unwrap().text.len()), (capacity, LONGEST));
-        assert_eq!((ring.from(499).count(), ring.from(501).count()), (if ring.first() == 500 { 1 } else { 2 }, 0));
+        assert_eq!(
+            (
+                ring.bytes.capacity(),
+                ring.from(500).next().unwrap().text.len()
+            ),
+            (capacity, LONGEST)
+        );
+        assert_eq!(
+            (ring.from(499).count(), ring.from(501).count()),
+            (if ring.first() == 500 { 1 } else { 2 }, 0)
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Memory policies as threads and areas remember them (`set_mempolicy(2)`). An instance's memory is one node.
+//! Memory policies as threads and areas remember them (`set_mempolicy(2)`). An instance's memory is
+//! one node.
 
 use abi::errno::Errno;
 
@@ -11,14 +12,16 @@ pub(crate) const MPOL_PREFERRED_MANY: u32 = 5;
 pub(crate) const MPOL_F_STATIC_NODES: u32 = 0x8000;
 pub(crate) const MPOL_F_RELATIVE_NODES: u32 = 0x4000;
 pub(crate) const MPOL_F_NUMA_BALANCING: u32 = 0x2000;
-pub(crate) const MODE_FLAGS: u32 = MPOL_F_STATIC_NODES | MPOL_F_RELATIVE_NODES | MPOL_F_NUMA_BALANCING;
+pub(crate) const MODE_FLAGS: u32 =
+    MPOL_F_STATIC_NODES | MPOL_F_RELATIVE_NODES | MPOL_F_NUMA_BALANCING;
 
 /// The policy of a thread or of memory.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct MemoryPolicy {
     /// With its flags.
     pub(crate) mode: u32,
-    /// The mask that a question is answered with: of the nodes in force, or with flags of those asked for, the first ones.
+    /// The mask that a question is answered with: of the nodes in force, or with flags of those
+    /// asked for, the first ones.
     pub(crate) nodes: u64,
 }
 
@@ -33,7 +36,10 @@ impl MemoryPolicy {
 
     pub(crate) fn of_word(word: u64) -> Self {
         let nodes = word >> (u64::BITS - Self::REMEMBERED);
-        Self { mode: word as u32 & 0xffff, nodes }
+        Self {
+            mode: word as u32 & 0xffff,
+            nodes,
+        }
     }
 
     pub(crate) fn kind(self) -> u32 {
@@ -45,16 +51,39 @@ impl MemoryPolicy {
         let flagged = mode & (MPOL_F_STATIC_NODES | MPOL_F_RELATIVE_NODES) != 0;
         let kind = mode & !MODE_FLAGS;
         if kind == MPOL_DEFAULT {
-            return if nodes.is_empty() { Ok(Self::default()) } else { Err(Errno::EINVAL) };
+            return if nodes.is_empty() {
+                Ok(Self::default())
+            } else {
+                Err(Errno::EINVAL)
+            };
         }
         if kind == MPOL_LOCAL || kind == MPOL_PREFERRED && nodes.is_empty() {
             let sound = nodes.is_empty() && !flagged;
-            return if sound { Ok(Self { mode: MPOL_LOCAL | mode & MODE_FLAGS, nodes: 0 }) } else { Err(Errno::EINVAL) };
+            return if sound {
+                Ok(Self {
+                    mode: MPOL_LOCAL | mode & MODE_FLAGS,
+                    nodes: 0,
+                })
+            } else {
+                Err(Errno::EINVAL)
+            };
         }
         // Relative ones are counted round: with one node, any is that one.
-        let there = if mode & MPOL_F_RELATIVE_NODES != 0 { !nodes.is_empty() } else { nodes.first & 1 != 0 };
-        let shown = if flagged { nodes.first & !(u64::MAX << Self::REMEMBERED) } else { 1 };
-        if there { Ok(Self { mode, nodes: shown }) } else { Err(Errno::EINVAL) }
+        let there = if mode & MPOL_F_RELATIVE_NODES != 0 {
+            !nodes.is_empty()
+        } else {
+            nodes.first & 1 != 0
+        };
+        let shown = if flagged {
+            nodes.first & !(u64::MAX << Self::REMEMBERED)
+        } else {
+            1
+        };
+        if there {
+            Ok(Self { mode, nodes: shown })
+        } else {
+            Err(Errno::EINVAL)
+        }
     }
 }
 

@@ -1,5 +1,6 @@
-//! What threads, processes and namespaces have of each feature, with the rules that need nothing but that. Nothing here knows a task or
-//! a process: those hold it ([`crate::process`]), and the system calls that change it are in the folder of the feature.
+//! What threads, processes and namespaces have of each feature, with the rules that need nothing
+//! but that. Nothing here knows a task or a process: those hold it ([`crate::process`]), and the
+//! system calls that change it are in the folder of the feature.
 
 pub(crate) mod cred;
 pub mod credentials;

@@ -1,4 +1,5 @@
-//! Namespaces that a thread is in (`namespaces(7)`), beside that of mounts, which it has with its directories.
+//! Namespaces that a thread is in (`namespaces(7)`), beside that of mounts, which it has with its
+//! directories.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -40,13 +41,22 @@ impl Uts {
     fn first() -> Self {
         let names = [&b"skerry"[..], b"(none)"].map(|name| Mutex::new(name.to_vec()));
         let [nodename, domain] = names;
-        Self { number: Kind::Uts.first_number(), nodename, domain }
+        Self {
+            number: Kind::Uts.first_number(),
+            nodename,
+            domain,
+        }
     }
 
     /// A copy for somebody else.
     fn copy(&self) -> Arc<Self> {
-        let [nodename, domain] = [&self.nodename, &self.domain].map(|name| Mutex::new(name.lock().clone()));
-        Arc::new(Self { number: nsfs::new_number(), nodename, domain })
+        let [nodename, domain] =
+            [&self.nodename, &self.domain].map(|name| Mutex::new(name.lock().clone()));
+        Arc::new(Self {
+            number: nsfs::new_number(),
+            nodename,
+            domain,
+        })
     }
 }
 
@@ -66,7 +76,10 @@ impl Ipc {
 /// The first ones.
 pub(crate) fn first() -> &'static Namespaces {
     static FIRST: Once<Namespaces> = Once::new();
-    FIRST.call_once(|| Namespaces { uts: Arc::new(Uts::first()), ipc: Arc::new(Ipc::new(Kind::Ipc.first_number())) })
+    FIRST.call_once(|| Namespaces {
+        uts: Arc::new(Uts::first()),
+        ipc: Arc::new(Ipc::new(Kind::Ipc.first_number())),
+    })
 }
 
 impl Namespaces {

@@ -18,18 +18,30 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let slack = 50_000;
-        Self { timer_slack: slack, default_slack: slack, machine_checks: pr::PR_MCE_KILL_DEFAULT, flushes: false }
+        Self {
+            timer_slack: slack,
+            default_slack: slack,
+            machine_checks: pr::PR_MCE_KILL_DEFAULT,
+            flushes: false,
+        }
     }
 }
 
 impl Settings {
     /// Those of a new thread.
     pub(crate) fn inherited(self) -> Self {
-        Self { default_slack: self.timer_slack, ..self }
+        Self {
+            default_slack: self.timer_slack,
+            ..self
+        }
     }
 
     /// 0 is the one it had at its beginning.
     pub(crate) fn set_timer_slack(&mut self, slack: usize) {
-        self.timer_slack = if slack == 0 { self.default_slack } else { slack };
+        self.timer_slack = if slack == 0 {
+            self.default_slack
+        } else {
+            slack
+        };
     }
 }

@@ -53,7 +53,8 @@ pub(crate) const LIMIT_NAMES: [(&str, &str); RESOURCES] = [
     ("Max realtime timeout", "us"),
 ];
 
-/// A user's threads, which numbers limit anyway, and real-time signals that wait for a process or thread.
+/// A user's threads, which numbers limit anyway, and real-time signals that wait for a process or
+/// thread.
 pub(crate) const DEFAULT_THREADS: u64 = 32_767;
 pub(crate) const DEFAULT_SIGNALS: u64 = 16_384;
 /// Bytes in a user's POSIX message queues, as on Linux.

@@ -22,7 +22,12 @@ pub(crate) struct Schedule {
 
 impl Default for Schedule {
     fn default() -> Self {
-        Self { policy: sys::SCHED_NORMAL, priority: 0, nice: 0, reset_on_fork: false }
+        Self {
+            policy: sys::SCHED_NORMAL,
+            priority: 0,
+            nice: 0,
+            reset_on_fork: false,
+        }
     }
 }
 
@@ -61,8 +66,21 @@ impl Schedule {
         if !self.reset_on_fork {
             return self;
         }
-        let nice = if is_realtime(self.policy) { 0 } else { self.nice.max(0) };
-        let policy = if is_realtime(self.policy) { sys::SCHED_NORMAL } else { self.policy };
-        Self { policy, priority: 0, nice, reset_on_fork: false }
+        let nice = if is_realtime(self.policy) {
+            0
+        } else {
+            self.nice.max(0)
+        };
+        let policy = if is_realtime(self.policy) {
+            sys::SCHED_NORMAL
+        } else {
+            self.policy
+        };
+        Self {
+            policy,
+            priority: 0,
+            nice,
+            reset_on_fork: false,
+        }
     }
 }

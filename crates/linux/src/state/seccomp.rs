@@ -1,4 +1,5 @@
-//! Filters of system calls that a thread has (`seccomp(2)`), and the calls that wait for the answer of a filter's listener.
+//! Filters of system calls that a thread has (`seccomp(2)`), and the calls that wait for the answer
+//! of a filter's listener.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -28,7 +29,10 @@ impl bpf::Data for Data {
     }
 
     fn load(&self, at: u32, _: u32) -> Option<u32> {
-        self.as_bytes().get(at as usize..).and_then(|rest| rest.first_chunk()).map(|bytes| u32::from_ne_bytes(*bytes))
+        self.as_bytes()
+            .get(at as usize..)
+            .and_then(|rest| rest.first_chunk())
+            .map(|bytes| u32::from_ne_bytes(*bytes))
     }
 }
 
@@ -77,7 +81,11 @@ impl Seccomp {
     }
 
     pub(crate) fn filters(&self) -> impl Iterator<Item = &Filter> {
-        let first = if let Self::Filtered(filter) = self { Some(&**filter) } else { None };
+        let first = if let Self::Filtered(filter) = self {
+            Some(&**filter)
+        } else {
+            None
+        };
         core::iter::successors(first, |filter| filter.before.as_deref())
     }
 }
@@ -119,13 +127,20 @@ pub(crate) struct Calls {
 
 impl Calls {
     pub(crate) fn find(&mut self, id: u64) -> Result<&mut Waiting, Errno> {
-        self.waiting.iter_mut().find(|waiting| waiting.id == id).ok_or(Errno::ENOENT)
+        self.waiting
+            .iter_mut()
+            .find(|waiting| waiting.id == id)
+            .ok_or(Errno::ENOENT)
     }
 
     /// One that the listener was told of and has not answered.
     pub(crate) fn told(&mut self, id: u64) -> Result<&mut Waiting, Errno> {
         let waiting = self.find(id)?;
-        if let State::Told = waiting.state { Ok(waiting) } else { Err(Errno::EINPROGRESS) }
+        if let State::Told = waiting.state {
+            Ok(waiting)
+        } else {
+            Err(Errno::EINPROGRESS)
+        }
     }
 }
 

@@ -8,7 +8,10 @@ use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::uapi::siginfo::{COUNT, Default as DefaultAction, FIRST_REAL_TIME, SYNCHRONOUS, SigInfo, SigSet, bit, default_action};
+use crate::uapi::siginfo::{
+    COUNT, Default as DefaultAction, FIRST_REAL_TIME, SYNCHRONOUS, SigInfo, SigSet, bit,
+    default_action,
+};
 
 pub(crate) const SIG_DFL: u64 = 0;
 pub(crate) const SIG_IGN: u64 = 1;
@@ -32,7 +35,8 @@ impl Pending {
         self.set
     }
 
-    /// Adds one. An ordinary signal that is there already is not added again; of real-time signals there are `most`.
+    /// Adds one. An ordinary signal that is there already is not added again; of real-time signals
+    /// there are `most`.
     pub(crate) fn add(&mut self, info: &SigInfo, most: usize) -> Result<(), Errno> {
         let there = self.set & bit(info.signo) != 0;
         if there && info.signo < FIRST_REAL_TIME {
@@ -49,7 +53,11 @@ impl Pending {
     /// Takes the next one that is in `wanted`: those that instructions caused, then by number.
     #[inline]
     pub(crate) fn take(&mut self, wanted: SigSet) -> Option<SigInfo> {
-        if self.set & wanted == 0 { None } else { self.take_first(self.set & wanted) }
+        if self.set & wanted == 0 {
+            None
+        } else {
+            self.take_first(self.set & wanted)
+        }
     }
 
     fn take_first(&mut self, there: SigSet) -> Option<SigInfo> {
@@ -57,7 +65,11 @@ impl Pending {
             self.set = 0;
             return self.queue.pop_front();
         }
-        let first = if there & SYNCHRONOUS != 0 { there & SYNCHRONOUS } else { there };
+        let first = if there & SYNCHRONOUS != 0 {
+            there & SYNCHRONOUS
+        } else {
+            there
+        };
         let signo = first.trailing_zeros() as i32 + 1;
         let info = match self.queue.pop_front_if(|info| info.signo == signo) {
             Some(info) => info,
@@ -123,7 +135,14 @@ impl Actions {
     pub(crate) fn after_exec(&self) -> Arc<Self> {
         let copy = self.fork();
         for action in copy.0.lock().iter_mut() {
-            *action = Action { handler: if action.handler == SIG_IGN { SIG_IGN } else { SIG_DFL }, ..Action::default() };
+            *action = Action {
+                handler: if action.handler == SIG_IGN {
+                    SIG_IGN
+                } else {
+                    SIG_DFL
+                },
+                ..Action::default()
+            };
         }
         copy
     }

@@ -39,7 +39,9 @@ pub(crate) fn set(deadline_ns: u64, alarm: Arc<dyn Alarm>) -> Ticket {
     let first = {
         let mut alarms = ALARMS.lock();
         alarms.insert((ticket.0, ticket.1), alarm);
-        alarms.first_key_value().is_some_and(|(&key, _)| key == (ticket.0, ticket.1))
+        alarms
+            .first_key_value()
+            .is_some_and(|(&key, _)| key == (ticket.0, ticket.1))
     };
     if first && let Some(thread) = THREAD.get() {
         thread.unpark();

@@ -9,7 +9,8 @@ use crate::SysResult;
 pub(crate) struct Usage {
     /// Processor time in user mode, nanoseconds.
     pub(crate) user_ns: u64,
-    /// In the kernel. Brief calls are in it by samples (`entry::user_loop`), so that it is right in the long run.
+    /// In the kernel. Brief calls are in it by samples (`entry::user_loop`), so that it is right in
+    /// the long run.
     pub(crate) system_ns: u64,
     /// The most memory that was seen to be present, bytes.
     pub(crate) max_resident: u64,
@@ -17,7 +18,8 @@ pub(crate) struct Usage {
     pub(crate) faults: u64,
     /// Switches to another thread: because it had to wait, and because others were to run.
     pub(crate) switches: [u64; 2],
-    /// Bytes read and written by `read(2)`, `write(2)` and their relatives, and how many such calls there were.
+    /// Bytes read and written by `read(2)`, `write(2)` and their relatives, and how many such calls
+    /// there were.
     pub(crate) bytes: [u64; 2],
     pub(crate) transfers: [u64; 2],
 }
@@ -34,17 +36,19 @@ impl Usage {
         self.system_ns += other.system_ns;
         self.max_resident = self.max_resident.max(other.max_resident);
         self.faults += other.faults;
-        for (all, more) in
-            [(&mut self.switches, other.switches), (&mut self.bytes, other.bytes), (&mut self.transfers, other.transfers)]
-        {
+        for (all, more) in [
+            (&mut self.switches, other.switches),
+            (&mut self.bytes, other.bytes),
+            (&mut self.transfers, other.transfers),
+        ] {
             all[0] += more[0];
             all[1] += more[1];
         }
     }
 }
 
-/// What a thread has read and written. Transfers of so few bytes that counting would cost more than they do are in it by samples, as
-/// their time is.
+/// What a thread has read and written. Transfers of so few bytes that counting would cost more than
+/// they do are in it by samples, as their time is.
 #[derive(Default)]
 pub(crate) struct Transferred {
     pub(crate) bytes: [AtomicU64; 2],
@@ -59,7 +63,9 @@ pub(crate) const WRITTEN: usize = 1;
 impl Transferred {
     /// Counts transfers that had this result. By the thread itself.
     pub(crate) fn count(&self, direction: usize, result: &SysResult, calls: u64) {
-        let add = |counter: &AtomicU64, amount: u64| counter.store(counter.load(Ordering::Relaxed) + amount, Ordering::Relaxed);
+        let add = |counter: &AtomicU64, amount: u64| {
+            counter.store(counter.load(Ordering::Relaxed) + amount, Ordering::Relaxed)
+        };
         add(&self.calls[direction], calls);
         if let Ok(bytes) = *result {
             add(&self.bytes[direction], bytes as u64 * calls);
@@ -75,15 +81,17 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// Splits the processor time into the kernel's, as it was measured, and the rest. A sample that counts for many calls can be more
-    /// than there is, or than came since: neither part ever becomes less than it was.
+    /// Splits the processor time into the kernel's, as it was measured, and the rest. A sample that
+    /// counts for many calls can be more than there is, or than came since: neither part ever
+    /// becomes less than it was.
     pub(crate) fn next(self, total_ns: u64, kernel_ns: u64) -> Self {
         let [system_ns, user_ns] = split([self.system_ns, self.user_ns], total_ns, kernel_ns);
         Self { user_ns, system_ns }
     }
 }
 
-/// Splits a total, of which `first` is said to be one part, into two of which neither is less than `before`.
+/// Splits a total, of which `first` is said to be one part, into two of which neither is less than
+/// `before`.
 pub(crate) fn split(before: [u64; 2], total: u64, first: u64) -> [u64; 2] {
     let total = total.max(before[0] + before[1]);
     let first = first.clamp(before[0], total - before[1]);

@@ -1,5 +1,6 @@
-//! The kernel's log as programs read it: `syslog(2)`, `/dev/kmsg`. It is this kernel's own; the supervisor also keeps what an instance
-//! logs (`skerry logs`). What was logged before the personality was set up is not here.
+//! The kernel's log as programs read it: `syslog(2)`, `/dev/kmsg`. It is this kernel's own; the
+//! supervisor also keeps what an instance logs (`skerry logs`). What was logged before the
+//! personality was set up is not here.
 
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -22,7 +23,8 @@ use crate::{SysResult, Task, current_task, uaccess};
 const KEPT: usize = 128 << 10;
 /// The longest line that a program can write to the log.
 const LONGEST: usize = 976;
-/// What lines of programs are marked with (`LOG_USER`), and their level if they name none (`LOG_WARNING`).
+/// What lines of programs are marked with (`LOG_USER`), and their level if they name none
+/// (`LOG_WARNING`).
 const FACILITY: u32 = 1 << 3;
 const WARNING: u32 = 4;
 
@@ -39,7 +41,11 @@ static CHANGED: PollQueue = PollQueue::new();
 
 /// Keeps the log from now on, and makes it readable.
 pub(crate) fn init() {
-    *LOG.lock() = Some(Log { ring: Ring::new(KEPT), unread: 0, uncleared: 0 });
+    *LOG.lock() = Some(Log {
+        ring: Ring::new(KEPT),
+        unread: 0,
+        uncleared: 0,
+    });
     guard::log::keep(keep);
     if let Err(error) = devfs::register("kmsg", Arc::new(Device)) {
         log::warn!("no /dev/kmsg: {error}");
@@ -55,7 +61,10 @@ fn keep(record: &Record<'_>) {
         Level::Debug | Level::Trace => 7,
     };
     if guard::cpu::irqs_enabled() {
-        add(level, format_args!("{}: {}", record.target(), record.args()));
+        add(
+            level,
+            format_args!("{}: {}", record.target(), record.args()),
+        );
     }
 }
 
@@ -74,7 +83,13 @@ fn with<R>(work: impl FnOnce(&mut Log) -> R) -> Result<R, Errno> {
 
 /// A line as `dmesg(1)` gets it from `syslog(2)`.
 fn shown(line: &Line) -> String {
-    format!("<{}>[{:5}.{:06}] {}\n", line.priority, line.us / 1_000_000, line.us % 1_000_000, line.text)
+    format!(
+        "<{}>[{:5}.{:06}] {}\n",
+        line.priority,
+        line.us / 1_000_000,
+        line.us % 1_000_000,
+        line.text
+    )
 }
 
 /// Lines from number `first` on that fit into `room` bytes, and the number of the next one.
@@ -120,12 +135,17 @@ pub fn sys_syslog(task: &Task, action: u32, to: usize, len: i32) -> SysResult {
     const CONSOLE_LEVEL: u32 = 8;
     const SIZE_UNREAD: u32 = 9;
     const SIZE_BUFFER: u32 = 10;
-    if !matches!(action, READ_ALL | SIZE_BUFFER) && !task.cred().capable(sys::CAP_SYSLOG) && !task.cred().privileged() {
+    if !matches!(action, READ_ALL | SIZE_BUFFER)
+        && !task.cred().capable(sys::CAP_SYSLOG)
+        && !task.cred().privileged()
+    {
         return Err(Errno::EPERM);
     }
     let room = match action {
         READ | READ_ALL | READ_CLEAR if to == 0 => return Err(Errno::EINVAL),
-        READ | READ_ALL | READ_CLEAR | CONSOLE_LEVEL => usize::try_from(len).map_err(|_| Errno::EINVAL)?,
+        READ | READ_ALL | READ_CLEAR | CONSOLE_LEVEL => {
+            usize::try_from(len).map_err(|_| Errno::EINVAL)?
+        }
         _ => 0,
     };
     match action {
@@ -158,7 +178,12 @@ pub fn sys_syslog(task: &Task, action: u32, to: usize, len: i32) -> SysResult {
         // What is on the console is the kernel command line's to say.
         CONSOLE_OFF | CONSOLE_ON => Ok(0),
         CONSOLE_LEVEL if (1..=8).contains(&room) => Ok(0),
-        SIZE_UNREAD => with(|log| log.ring.from(log.unread).map(|line| shown(&line).len()).sum()),
+        SIZE_UNREAD => with(|log| {
+            log.ring
+                .from(log.unread)
+                .map(|line| shown(&line).len())
+                .sum()
+        }),
         SIZE_BUFFER => Ok(KEPT),
         _ => Err(Errno::EINVAL),
     }
@@ -169,12 +194,16 @@ struct Device;
 
 impl CharDevice for Device {
     fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Arc<dyn FileOps>, Errno> {
-        let may = |caller: Arc<Task>| caller.cred().capable(sys::CAP_SYSLOG) || caller.cred().privileged();
+        let may = |caller: Arc<Task>| {
+            caller.cred().capable(sys::CAP_SYSLOG) || caller.cred().privileged()
+        };
         if flags.readable() && !current_task().is_none_or(may) {
             return Err(Errno::EPERM);
         }
         let next = with(|log| log.ring.first())?;
-        Ok(Arc::new(Reader { next: Mutex::new(next) }))
+        Ok(Arc::new(Reader {
+            next: Mutex::new(next),
+        }))
     }
 
     fn id(&self) -> Option<DeviceId> {
@@ -207,7 +236,11 @@ impl Reader {
             Ok(None) => None,
             Ok(Some(Ok(line))) => {
                 *next = line.number + 1;
-                Some(Ok(format!("{},{},{},-;{}\n", line.priority, line.number, line.us, line.text).into_bytes()))
+                Some(Ok(format!(
+                    "{},{},{},-;{}\n",
+                    line.priority, line.number, line.us, line.text
+                )
+                .into_bytes()))
             }
         }
     }
@@ -220,7 +253,9 @@ impl FileOps for Reader {
             None if file.nonblocking() => return Err(Errno::EAGAIN),
             None => CHANGED.wait(|| self.take())??,
         };
-        buf.get_mut(..line.len()).ok_or(Errno::EINVAL)?.copy_from_slice(&line);
+        buf.get_mut(..line.len())
+            .ok_or(Errno::EINVAL)?
+            .copy_from_slice(&line);
         Ok(line.len())
     }
 
@@ -234,7 +269,14 @@ impl FileOps for Reader {
         let marked = marked.and_then(|(number, rest)| Some((number.parse::<u32>().ok()?, rest)));
         let (priority, rest) = marked.unwrap_or((WARNING, &text));
         // The kernel's own facility is not a program's to use.
-        add(if priority < FACILITY { priority | FACILITY } else { priority }, format_args!("{}", rest.trim_end_matches('\n')));
+        add(
+            if priority < FACILITY {
+                priority | FACILITY
+            } else {
+                priority
+            },
+            format_args!("{}", rest.trim_end_matches('\n')),
+        );
         Ok(buf.len())
     }
 

@@ -34,7 +34,13 @@ pub(crate) struct Names {
 /// What this system is.
 pub(crate) fn uname() -> Names {
     let nodename = namespaces::current().uts.nodename.lock().clone();
-    Names { sysname: "Linux", nodename, release: RELEASE, version: VERSION, machine: "x86_64" }
+    Names {
+        sysname: "Linux",
+        nodename,
+        release: RELEASE,
+        version: VERSION,
+        machine: "x86_64",
+    }
 }
 
 /// Sets the machine's name.
@@ -91,20 +97,40 @@ const FIELD: usize = NAME_MAX + 1;
 
 /// A release as programs of the time of 2.6 can read it: 6.1 is 2.6.61.
 fn release_26(release: &str) -> String {
-    let minor: u32 = release.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or(0);
-    let rest = release.find(|c: char| !c.is_ascii_digit() && c != '.').map_or("", |at| &release[at..]);
+    let minor: u32 = release
+        .split('.')
+        .nth(1)
+        .and_then(|minor| minor.parse().ok())
+        .unwrap_or(0);
+    let rest = release
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .map_or("", |at| &release[at..]);
     alloc::format!("2.6.{}{rest}", minor + 60)
 }
 
 /// `uname(2)`
 pub fn sys_uname(task: &Task, to: usize) -> SysResult {
     let names = uname();
-    let machine = if task.process().persona.load(Ordering::Relaxed) & KIND == LINUX32 { "i686" } else { names.machine };
-    let release = if persona_has(task, UNAME26) { release_26(names.release) } else { names.release.into() };
+    let machine = if task.process().persona.load(Ordering::Relaxed) & KIND == LINUX32 {
+        "i686"
+    } else {
+        names.machine
+    };
+    let release = if persona_has(task, UNAME26) {
+        release_26(names.release)
+    } else {
+        names.release.into()
+    };
     let domain = domain_name();
     let mut bytes = [0; 6 * FIELD];
-    let texts =
-        [names.sysname.as_bytes(), &names.nodename, release.as_bytes(), names.version.as_bytes(), machine.as_bytes(), &domain];
+    let texts = [
+        names.sysname.as_bytes(),
+        &names.nodename,
+        release.as_bytes(),
+        names.version.as_bytes(),
+        machine.as_bytes(),
+        &domain,
+    ];
     for (field, text) in bytes.chunks_mut(FIELD).zip(texts) {
         field[..text.len()].copy_from_slice(text);
     }
@@ -124,7 +150,8 @@ fn load() -> [u64; 3] {
         waiting += queued;
         crowded += u64::from(queued > 0);
     }
-    LOAD.lock().update(now, work, waiting.div_ceil(crowded.max(1)))
+    LOAD.lock()
+        .update(now, work, waiting.div_ceil(crowded.max(1)))
 }
 
 /// The load of the last 1, 5 and 15 minutes, as `/proc/loadavg` shows it.
@@ -190,7 +217,11 @@ pub fn sys_getrandom(task: &Task, to: usize, len: usize, flags: u32) -> SysResul
             break;
         }
     }
-    if done == 0 && len > 0 { Err(Errno::EFAULT) } else { Ok(done) }
+    if done == 0 && len > 0 {
+        Err(Errno::EFAULT)
+    } else {
+        Ok(done)
+    }
 }
 
 const ARCH_SET_GS: u32 = 0x1001;
@@ -228,11 +259,16 @@ const KIND: u32 = 0xff;
 /// A kernel on a processor of 32 bits.
 const LINUX32: u32 = 8;
 
-/// `personality(2)`: any is taken and told; of what they change there is what the constants above say.
+/// `personality(2)`: any is taken and told; of what they change there is what the constants above
+/// say.
 pub fn sys_personality(task: &Task, persona: u32) -> SysResult {
     const QUERY: u32 = u32::MAX;
     let own = &task.process().persona;
-    Ok(if persona == QUERY { own.load(Ordering::Relaxed) } else { own.swap(persona, Ordering::Relaxed) } as usize)
+    Ok(if persona == QUERY {
+        own.load(Ordering::Relaxed)
+    } else {
+        own.swap(persona, Ordering::Relaxed)
+    } as usize)
 }
 
 /// `vhangup(2)`

@@ -5,7 +5,9 @@ use crate::Task;
 use crate::files::fcntl::{sys_close, sys_close_range, sys_dup2, sys_dup3, sys_fcntl};
 use crate::files::namei::sys_openat;
 use crate::files::pipe::{sys_eventfd2, sys_pipe2};
-use crate::files::read_write::{sys_lseek, sys_pread64, sys_preadv, sys_pwrite64, sys_read, sys_write, sys_writev};
+use crate::files::read_write::{
+    sys_lseek, sys_pread64, sys_preadv, sys_pwrite64, sys_read, sys_write, sys_writev,
+};
 use crate::uaccess::UserPtr;
 use crate::uio::IoVec;
 
@@ -26,7 +28,13 @@ const F_GETFL: u32 = 3;
 const F_DUPFD_CLOEXEC: u32 = 1030;
 
 fn open(task: &Task, name: &[u8], flags: u32) -> Result<usize, i32> {
-    outcome(sys_openat(task, -100, User::new(<[u8; 16]>::try_from(name).unwrap()).addr(), flags, 0o644))
+    outcome(sys_openat(
+        task,
+        -100,
+        User::new(<[u8; 16]>::try_from(name).unwrap()).addr(),
+        flags,
+        0o644,
+    ))
 }
 
 const NAME: &[u8] = b"/a-file-to-open\0";
@@ -39,7 +47,11 @@ fn files_are_read_where_they_were_written() {
     let text = User::new(*b"0123456789");
     assert_eq!(outcome(sys_write(&task, fd, text.addr(), 10)), Ok(10));
     let got = User::new([0u8; 10]);
-    assert_eq!(outcome(sys_read(&task, fd, got.addr(), 10)), Ok(0), "at the end");
+    assert_eq!(
+        outcome(sys_read(&task, fd, got.addr(), 10)),
+        Ok(0),
+        "at the end"
+    );
     assert_eq!(outcome(sys_pread64(&task, fd, got.addr(), 3, 4)), Ok(3));
     assert_eq!(&got.get()[..3], b"456");
     assert_eq!(outcome(sys_pwrite64(&task, fd, text.addr(), 2, 12)), Ok(2));
@@ -48,11 +60,18 @@ fn files_are_read_where_they_were_written() {
     assert_eq!(outcome(sys_lseek(&task, fd, 8, 0)), Ok(8));
     assert_eq!(outcome(sys_read(&task, fd, got.addr(), 10)), Ok(6));
     assert_eq!(&got.get()[..6], b"89\0\x0001", "a hole of zeros");
-    assert_eq!(outcome(sys_pread64(&task, fd, got.addr(), 1, -1)), Err(EINVAL));
+    assert_eq!(
+        outcome(sys_pread64(&task, fd, got.addr(), 1, -1)),
+        Err(EINVAL)
+    );
     assert_eq!(outcome(sys_read(&task, fd, BAD, 1)), Err(EFAULT));
     assert_eq!(outcome(sys_read(&task, -1, got.addr(), 1)), Err(EBADF));
     let other = open(&task, NAME, 0).unwrap() as i32;
-    assert_eq!(outcome(sys_write(&task, other, text.addr(), 1)), Err(EBADF), "open for reading");
+    assert_eq!(
+        outcome(sys_write(&task, other, text.addr(), 1)),
+        Err(EBADF),
+        "open for reading"
+    );
 }
 
 #[test]
@@ -60,17 +79,34 @@ fn several_buffers_are_one_transfer() {
     let task = task();
     let fd = open(&task, NAME, O_CREAT | 2).unwrap() as i32;
     let (one, other) = (User::new(*b"abc"), User::new(*b"defg"));
-    let iov = |parts: [(usize, u64); 3]| User::new(parts.map(|(base, len)| IoVec { base: base as u64, len }));
+    let iov = |parts: [(usize, u64); 3]| {
+        User::new(parts.map(|(base, len)| IoVec {
+            base: base as u64,
+            len,
+        }))
+    };
     let list = iov([(one.addr(), 3), (BAD, 0), (other.addr(), 4)]);
-    assert_eq!(outcome(sys_writev(&task, fd, UserPtr::new(list.addr()), 3)), Ok(7));
+    assert_eq!(
+        outcome(sys_writev(&task, fd, UserPtr::new(list.addr()), 3)),
+        Ok(7)
+    );
     let (first, second) = (User::new([0u8; 5]), User::new([0u8; 5]));
     let into = iov([(first.addr(), 5), (second.addr(), 5), (second.addr(), 0)]);
-    assert_eq!(outcome(sys_preadv(&task, fd, UserPtr::new(into.addr()), 3, 1)), Ok(6));
+    assert_eq!(
+        outcome(sys_preadv(&task, fd, UserPtr::new(into.addr()), 3, 1)),
+        Ok(6)
+    );
     assert_eq!((&first.get(), &second.get()[..1]), (b"bcdef", &b"g"[..]));
-    assert_eq!(outcome(sys_writev(&task, fd, UserPtr::new(list.addr()), 1025)), Err(EINVAL));
+    assert_eq!(
+        outcome(sys_writev(&task, fd, UserPtr::new(list.addr()), 1025)),
+        Err(EINVAL)
+    );
     assert_eq!(outcome(sys_writev(&task, fd, bad(), 1)), Err(EFAULT));
     let negative = iov([(one.addr(), u64::MAX), (0, 0), (0, 0)]);
-    assert_eq!(outcome(sys_writev(&task, fd, UserPtr::new(negative.addr()), 3)), Err(EINVAL));
+    assert_eq!(
+        outcome(sys_writev(&task, fd, UserPtr::new(negative.addr()), 3)),
+        Err(EINVAL)
+    );
 }
 
 #[test]
@@ -104,18 +140,27 @@ fn descriptors_are_the_lowest_free_and_flags_are_their_own() {
 fn pipes_tell_that_nothing_is_there_and_that_nobody_writes() {
     let task = task();
     let fds = User::new([-1i32; 2]);
-    assert_eq!(outcome(sys_pipe2(&task, fds.ptr(), O_NONBLOCK | O_CLOEXEC)), Ok(0));
+    assert_eq!(
+        outcome(sys_pipe2(&task, fds.ptr(), O_NONBLOCK | O_CLOEXEC)),
+        Ok(0)
+    );
     let [from, to] = fds.get();
     let byte = User::new([7u8; 4]);
     assert_eq!(outcome(sys_read(&task, from, byte.addr(), 4)), Err(EAGAIN));
     assert_eq!(outcome(sys_write(&task, to, byte.addr(), 3)), Ok(3));
     assert_eq!(outcome(sys_lseek(&task, to, 0, 0)), Err(ESPIPE));
     assert_eq!(outcome(sys_read(&task, from, byte.addr(), 4)), Ok(3));
-    assert_eq!(outcome(sys_fcntl(&task, from, F_GETFL, 0)), Ok(O_NONBLOCK as usize));
+    assert_eq!(
+        outcome(sys_fcntl(&task, from, F_GETFL, 0)),
+        Ok(O_NONBLOCK as usize)
+    );
     assert_eq!(outcome(sys_close(&task, to)), Ok(0));
     assert_eq!(outcome(sys_read(&task, from, byte.addr(), 4)), Ok(0));
     assert_eq!(outcome(sys_pipe2(&task, bad(), 0)), Err(EFAULT));
-    assert!(task.files().find(to).is_none(), "no descriptor is left behind by a pipe that failed");
+    assert!(
+        task.files().find(to).is_none(),
+        "no descriptor is left behind by a pipe that failed"
+    );
     assert_eq!(outcome(sys_pipe2(&task, fds.ptr(), 1)), Err(EINVAL));
 }
 
@@ -129,5 +174,8 @@ fn an_eventfd_counts() {
     assert_eq!(count.get(), 42);
     assert_eq!(outcome(sys_read(&task, fd, count.addr(), 8)), Err(EAGAIN));
     assert_eq!(outcome(sys_read(&task, fd, count.addr(), 7)), Err(EINVAL));
-    assert_eq!(outcome(sys_write(&task, fd, User::new(u64::MAX).addr(), 8)), Err(EINVAL));
+    assert_eq!(
+        outcome(sys_write(&task, fd, User::new(u64::MAX).addr(), 8)),
+        Err(EINVAL)
+    );
 }

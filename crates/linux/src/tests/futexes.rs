@@ -20,26 +20,82 @@ const WAIT_BITSET: u32 = 9 | PRIVATE;
 fn who_finds_another_value_does_not_wait() {
     let task = task();
     let word = User::new([5u32, 0]);
-    assert_eq!(outcome(sys_futex(&task, word.addr(), WAIT, 6, 0, 0, 0)), Err(EAGAIN));
-    assert_eq!(outcome(sys_futex(&task, word.addr(), WAKE, 1, 0, 0, 0)), Ok(0), "nobody waits");
-    assert_eq!(outcome(sys_futex(&task, word.addr() + 1, WAIT, 5, 0, 0, 0)), Err(EINVAL));
-    assert_eq!(outcome(sys_futex(&task, BAD, WAIT, 5, 0, 0, 0)), Err(EFAULT));
-    assert_eq!(outcome(sys_futex(&task, word.addr(), WAIT_BITSET, 5, 0, 0, 0)), Err(EINVAL), "a wait for nothing");
-    assert_eq!(outcome(sys_futex(&task, word.addr(), 100, 0, 0, 0, 0)), Err(ENOSYS));
-    assert_eq!(outcome(sys_futex(&task, word.addr(), CMP_REQUEUE, 1, 1, word.addr() + 4, 6)), Err(EAGAIN));
+    assert_eq!(
+        outcome(sys_futex(&task, word.addr(), WAIT, 6, 0, 0, 0)),
+        Err(EAGAIN)
+    );
+    assert_eq!(
+        outcome(sys_futex(&task, word.addr(), WAKE, 1, 0, 0, 0)),
+        Ok(0),
+        "nobody waits"
+    );
+    assert_eq!(
+        outcome(sys_futex(&task, word.addr() + 1, WAIT, 5, 0, 0, 0)),
+        Err(EINVAL)
+    );
+    assert_eq!(
+        outcome(sys_futex(&task, BAD, WAIT, 5, 0, 0, 0)),
+        Err(EFAULT)
+    );
+    assert_eq!(
+        outcome(sys_futex(&task, word.addr(), WAIT_BITSET, 5, 0, 0, 0)),
+        Err(EINVAL),
+        "a wait for nothing"
+    );
+    assert_eq!(
+        outcome(sys_futex(&task, word.addr(), 100, 0, 0, 0, 0)),
+        Err(ENOSYS)
+    );
+    assert_eq!(
+        outcome(sys_futex(
+            &task,
+            word.addr(),
+            CMP_REQUEUE,
+            1,
+            1,
+            word.addr() + 4,
+            6
+        )),
+        Err(EAGAIN)
+    );
 }
 
 #[test]
 fn a_wait_ends_at_its_time() {
     let task = task();
     let word = User::new(5u32);
-    let wait =
-        |operation, time: TimeSpec| outcome(sys_futex(&task, word.addr(), operation, 5, User::new(time).addr(), 0, u32::MAX));
+    let wait = |operation, time: TimeSpec| {
+        outcome(sys_futex(
+            &task,
+            word.addr(),
+            operation,
+            5,
+            User::new(time).addr(),
+            0,
+            u32::MAX,
+        ))
+    };
     assert_eq!(wait(WAIT, TimeSpec { sec: 0, nsec: 1000 }), Err(ETIMEDOUT));
-    assert_eq!(wait(WAIT_BITSET, TimeSpec { sec: 0, nsec: 0 }), Err(ETIMEDOUT), "a time that is past");
-    assert_eq!(wait(WAIT, TimeSpec { sec: 0, nsec: 1_000_000_000 }), Err(EINVAL));
+    assert_eq!(
+        wait(WAIT_BITSET, TimeSpec { sec: 0, nsec: 0 }),
+        Err(ETIMEDOUT),
+        "a time that is past"
+    );
+    assert_eq!(
+        wait(
+            WAIT,
+            TimeSpec {
+                sec: 0,
+                nsec: 1_000_000_000
+            }
+        ),
+        Err(EINVAL)
+    );
     assert_eq!(wait(WAIT, TimeSpec { sec: -1, nsec: 0 }), Err(EINVAL));
-    assert_eq!(outcome(sys_futex(&task, word.addr(), WAIT, 5, BAD, 0, 0)), Err(EFAULT));
+    assert_eq!(
+        outcome(sys_futex(&task, word.addr(), WAIT, 5, BAD, 0, 0)),
+        Err(EFAULT)
+    );
 }
 
 #[test]
@@ -66,8 +122,22 @@ fn robust_lists_have_one_size() {
     let (head, len) = (User::new(0u64), User::new(0u64));
     assert_eq!(outcome(sys_set_robust_list(&task, 0x1000, 24)), Ok(0));
     assert_eq!(outcome(sys_set_robust_list(&task, 0x2000, 23)), Err(EINVAL));
-    assert_eq!(outcome(sys_get_robust_list(&task, 0, head.ptr(), len.ptr())), Ok(0));
+    assert_eq!(
+        outcome(sys_get_robust_list(&task, 0, head.ptr(), len.ptr())),
+        Ok(0)
+    );
     assert_eq!((head.get(), len.get()), (0x1000, 24));
-    assert_eq!(outcome(sys_get_robust_list(&task, 0, bad(), len.ptr())), Err(EFAULT));
-    assert_eq!(outcome(sys_get_robust_list(&task, 0x7fff_fff0, head.ptr(), len.ptr())), Err(ESRCH));
+    assert_eq!(
+        outcome(sys_get_robust_list(&task, 0, bad(), len.ptr())),
+        Err(EFAULT)
+    );
+    assert_eq!(
+        outcome(sys_get_robust_list(
+            &task,
+            0x7fff_fff0,
+            head.ptr(),
+            len.ptr()
+        )),
+        Err(ESRCH)
+    );
 }

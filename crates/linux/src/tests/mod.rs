@@ -1,7 +1,9 @@
-//! System calls on the host: a task of a process of its own, without a program, makes them in the test's thread.
+//! System calls on the host: a task of a process of its own, without a program, makes them in the
+//! test's thread.
 //!
-//! Memory of programs is the test's own, at addresses as a program has them. There is nobody to mend a fault, so bad pointers of these
-//! tests are addresses of the kernel, which are refused before they are touched.
+//! Memory of programs is the test's own, at addresses as a program has them. There is nobody to
+//! mend a fault, so bad pointers of these tests are addresses of the kernel, which are refused
+//! before they are touched.
 
 mod credentials;
 mod descriptors;
@@ -91,7 +93,10 @@ fn new_task(parent: i32, maker: Weak<Task>, cred: Credentials) -> Arc<Task> {
     });
     let inherited = Inherited {
         files: Arc::new(FdTable::new()),
-        fs: Arc::new(FsStruct::new(mount::Namespace::new(RamFs::new("tmpfs", None, 0o755), "none"))),
+        fs: Arc::new(FsStruct::new(mount::Namespace::new(
+            RamFs::new("tmpfs", None, 0o755),
+            "none",
+        ))),
         namespaces: crate::state::namespaces::first().clone(),
         cred: cred.into(),
         name: "test".into(),
@@ -111,7 +116,8 @@ fn new_task(parent: i32, maker: Weak<Task>, cred: Credentials) -> Arc<Task> {
     task
 }
 
-/// A task of the superuser that the calling thread runs. Process 1, which signals treat differently, is there before.
+/// A task of the superuser that the calling thread runs. Process 1, which signals treat
+/// differently, is there before.
 fn task() -> Arc<Task> {
     static INIT: Once = Once::new();
     INIT.call_once(|| assert_eq!(new_task(0, Weak::new(), Credentials::root()).pid(), 1));

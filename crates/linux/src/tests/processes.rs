@@ -35,7 +35,10 @@ fn end(task: &Arc<Task>, status: i32) {
 
 fn wait(task: &Task, pid: i32, options: u32) -> (Result<usize, i32>, i32) {
     let status = User::new(-1);
-    (outcome(sys_wait4(task, pid, status.ptr(), options, null())), status.get())
+    (
+        outcome(sys_wait4(task, pid, status.ptr(), options, null())),
+        status.get(),
+    )
 }
 
 #[test]
@@ -49,7 +52,10 @@ fn a_child_that_has_ended_is_waited_for_once() {
     assert_eq!(wait(&task, -1, 0), (Ok(pid as usize), 7 << 8));
     assert_eq!(wait(&task, pid, WNOHANG), (Err(ECHILD), -1));
     end(&one, 9);
-    assert_eq!(wait(&task, -task_group(&one), 0), (Ok(one.pid() as usize), 9));
+    assert_eq!(
+        wait(&task, -task_group(&one), 0),
+        (Ok(one.pid() as usize), 9)
+    );
     assert_eq!(wait(&task, -1, 0), (Err(ECHILD), -1));
 }
 
@@ -65,7 +71,11 @@ fn stops_and_continuations_are_told_to_those_who_ask() {
     child.process().stop(20);
     assert_eq!(wait(&task, -1, WNOHANG), (Ok(0), -1), "not asked for");
     assert_eq!(wait(&task, -1, WUNTRACED), (Ok(pid), 20 << 8 | 0x7f));
-    assert_eq!(wait(&task, -1, WUNTRACED | WNOHANG), (Ok(0), -1), "told once");
+    assert_eq!(
+        wait(&task, -1, WUNTRACED | WNOHANG),
+        (Ok(0), -1),
+        "told once"
+    );
     child.process().resume();
     assert_eq!(wait(&task, -1, WUNTRACED | WNOHANG), (Ok(0), -1));
     assert_eq!(wait(&task, -1, WCONTINUED), (Ok(pid), 0xffff));
@@ -77,25 +87,47 @@ fn waitid_leaves_a_child_that_is_only_looked_at() {
     let child = child_of(&task);
     end(&child, 15);
     let info = User::new(SigInfo::kernel(0));
-    let waitid = |options| outcome(sys_waitid(&task, P_PID, child.pid(), info.ptr(), options, null()));
+    let waitid = |options| {
+        outcome(sys_waitid(
+            &task,
+            P_PID,
+            child.pid(),
+            info.ptr(),
+            options,
+            null(),
+        ))
+    };
     assert_eq!(waitid(WEXITED | WNOWAIT), Ok(0));
     let seen = info.get();
-    assert_eq!((seen.signo, seen.code, seen.fields[0] as i32, seen.fields[2]), (17, 2, child.pid(), 15), "CLD_KILLED");
+    assert_eq!(
+        (seen.signo, seen.code, seen.fields[0] as i32, seen.fields[2]),
+        (17, 2, child.pid(), 15),
+        "CLD_KILLED"
+    );
     assert_eq!(waitid(WNOHANG), Err(EINVAL), "nothing is asked for");
     assert_eq!(waitid(WEXITED), Ok(0));
     assert_eq!(waitid(WEXITED), Err(ECHILD));
-    assert_eq!(outcome(sys_waitid(&task, 9, 0, info.ptr(), WEXITED, null())), Err(EINVAL));
+    assert_eq!(
+        outcome(sys_waitid(&task, 9, 0, info.ptr(), WEXITED, null())),
+        Err(EINVAL)
+    );
 }
 
 #[test]
 fn who_ignores_the_end_of_children_need_not_wait() {
     let task = task();
-    let ignore = crate::state::sighand::Action { handler: crate::state::sighand::SIG_IGN, ..Default::default() };
+    let ignore = crate::state::sighand::Action {
+        handler: crate::state::sighand::SIG_IGN,
+        ..Default::default()
+    };
     task.process().actions().set(17, ignore);
     let child = child_of(&task);
     end(&child, 0);
     assert_eq!(wait(&task, child.pid(), 0), (Err(ECHILD), -1));
-    assert!(process_table::find(child.pid()).is_none(), "its number is free");
+    assert!(
+        process_table::find(child.pid()).is_none(),
+        "its number is free"
+    );
 }
 
 #[test]
@@ -103,35 +135,73 @@ fn orphans_become_children_of_the_nearest_subreaper() {
     let task = task();
     let child = child_of(&task);
     let grandchild = child_of(&child);
-    assert_eq!(outcome(sys_prctl(&task, 36, 1, 0, 0, 0)), Ok(0), "PR_SET_CHILD_SUBREAPER");
+    assert_eq!(
+        outcome(sys_prctl(&task, 36, 1, 0, 0, 0)),
+        Ok(0),
+        "PR_SET_CHILD_SUBREAPER"
+    );
     end(&child, 0);
     assert_eq!(outcome(sys_getppid(&grandchild)), Ok(task.pid() as usize));
     end(&grandchild, 3 << 8);
-    assert_eq!(wait(&task, grandchild.pid(), 0), (Ok(grandchild.pid() as usize), 3 << 8));
+    assert_eq!(
+        wait(&task, grandchild.pid(), 0),
+        (Ok(grandchild.pid() as usize), 3 << 8)
+    );
 }
 
 #[test]
 fn groups_and_sessions_follow_posix() {
     let task = task();
     assert_eq!(outcome(sys_setsid(&task)), Ok(task.pid() as usize));
-    assert_eq!(outcome(sys_setsid(&task)), Err(EPERM), "it leads a group already");
+    assert_eq!(
+        outcome(sys_setsid(&task)),
+        Err(EPERM),
+        "it leads a group already"
+    );
     let (one, other) = (child_of(&task), child_of(&task));
     let pid = task.pid();
     assert_eq!(outcome(sys_getpgid(&one, 0)), Ok(pid as usize));
     assert_eq!(outcome(sys_setpgid(&task, one.pid(), 0)), Ok(0));
     assert_eq!(outcome(sys_setpgid(&task, other.pid(), one.pid())), Ok(0));
-    assert_eq!(outcome(sys_getpgid(&task, other.pid())), Ok(one.pid() as usize));
+    assert_eq!(
+        outcome(sys_getpgid(&task, other.pid())),
+        Ok(one.pid() as usize)
+    );
     assert_eq!(outcome(sys_getsid(&other, 0)), Ok(pid as usize));
-    assert_eq!(outcome(sys_setpgid(&task, pid, one.pid())), Err(EPERM), "it leads a session");
-    assert_eq!(outcome(sys_setpgid(&task, other.pid(), 0x7fff_0000)), Err(EPERM), "there is no such group");
-    assert_eq!(outcome(sys_setpgid(&one, pid, 0)), Err(ESRCH), "a parent is no child");
-    assert_eq!(outcome(sys_setpgid(&task, -1, 0)), Err(EINVAL), "the group would be -1");
+    assert_eq!(
+        outcome(sys_setpgid(&task, pid, one.pid())),
+        Err(EPERM),
+        "it leads a session"
+    );
+    assert_eq!(
+        outcome(sys_setpgid(&task, other.pid(), 0x7fff_0000)),
+        Err(EPERM),
+        "there is no such group"
+    );
+    assert_eq!(
+        outcome(sys_setpgid(&one, pid, 0)),
+        Err(ESRCH),
+        "a parent is no child"
+    );
+    assert_eq!(
+        outcome(sys_setpgid(&task, -1, 0)),
+        Err(EINVAL),
+        "the group would be -1"
+    );
     assert_eq!(outcome(sys_setpgid(&task, -1, pid)), Err(ESRCH));
     assert_eq!(outcome(sys_setpgid(&task, 0, -1)), Err(EINVAL));
     process_table::note_exec(other.pid());
-    assert_eq!(outcome(sys_setpgid(&task, other.pid(), pid)), Err(EACCES), "it runs a program of its own");
+    assert_eq!(
+        outcome(sys_setpgid(&task, other.pid(), pid)),
+        Err(EACCES),
+        "it runs a program of its own"
+    );
     assert_eq!(outcome(sys_setsid(&other)), Ok(other.pid() as usize));
-    assert_eq!(outcome(sys_setpgid(&task, other.pid(), pid)), Err(EPERM), "that it is in another session comes first");
+    assert_eq!(
+        outcome(sys_setpgid(&task, other.pid(), pid)),
+        Err(EPERM),
+        "that it is in another session comes first"
+    );
 }
 
 #[test]
@@ -143,16 +213,49 @@ fn limits_are_lowered_by_anybody_and_raised_by_few() {
     assert_eq!(old.get(), [100, 200]);
     let cred = task.cred();
     task.set_cred(cred.with_user(cred.user.set_all(true, 1000).unwrap()));
-    assert_eq!(outcome(sys_setrlimit(&task, NOFILE, User::new([100, 201]).ptr())), Err(EPERM));
-    assert_eq!(outcome(sys_setrlimit(&task, NOFILE, User::new([101, 200]).ptr())), Ok(0));
-    assert_eq!(outcome(sys_prlimit64(&task, 0, NOFILE, User::new([5, 5]).ptr(), old.ptr())), Ok(0));
+    assert_eq!(
+        outcome(sys_setrlimit(&task, NOFILE, User::new([100, 201]).ptr())),
+        Err(EPERM)
+    );
+    assert_eq!(
+        outcome(sys_setrlimit(&task, NOFILE, User::new([101, 200]).ptr())),
+        Ok(0)
+    );
+    assert_eq!(
+        outcome(sys_prlimit64(
+            &task,
+            0,
+            NOFILE,
+            User::new([5, 5]).ptr(),
+            old.ptr()
+        )),
+        Ok(0)
+    );
     assert_eq!(old.get(), [101, 200]);
-    assert_eq!(outcome(sys_setrlimit(&task, NOFILE, User::new([6, 5]).ptr())), Err(EINVAL));
+    assert_eq!(
+        outcome(sys_setrlimit(&task, NOFILE, User::new([6, 5]).ptr())),
+        Err(EINVAL)
+    );
     assert_eq!(outcome(sys_setrlimit(&task, 16, new.ptr())), Err(EINVAL));
     assert_eq!(outcome(sys_setrlimit(&task, NOFILE, bad())), Err(EFAULT));
-    assert_eq!(outcome(sys_prlimit64(&task, 0x7fff_fff0, NOFILE, null(), null())), Err(ESRCH));
-    assert_eq!(outcome(sys_prlimit64(&task, 1, NOFILE, null(), old.ptr())), Err(EPERM), "another's");
+    assert_eq!(
+        outcome(sys_prlimit64(&task, 0x7fff_fff0, NOFILE, null(), null())),
+        Err(ESRCH)
+    );
+    assert_eq!(
+        outcome(sys_prlimit64(&task, 1, NOFILE, null(), old.ptr())),
+        Err(EPERM),
+        "another's"
+    );
     // What each write asks for is a copy.
-    assert_eq!(outcome(sys_setrlimit(&task, FSIZE, User::new([4096, 8192]).ptr())), Ok(0));
-    assert_eq!(task.process().file_size_limit.load(core::sync::atomic::Ordering::Relaxed), 4096);
+    assert_eq!(
+        outcome(sys_setrlimit(&task, FSIZE, User::new([4096, 8192]).ptr())),
+        Ok(0)
+    );
+    assert_eq!(
+        task.process()
+            .file_size_limit
+            .load(core::sync::atomic::Ordering::Relaxed),
+        4096
+    );
 }

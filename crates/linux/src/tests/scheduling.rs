@@ -4,8 +4,8 @@ use super::{User, bad, child_of, outcome, task};
 use crate::Task;
 use crate::process::process_table;
 use crate::sched::{
-    sys_getpriority, sys_sched_get_priority_max, sys_sched_getaffinity, sys_sched_getparam, sys_sched_getscheduler,
-    sys_sched_setaffinity, sys_sched_setscheduler, sys_setpriority,
+    sys_getpriority, sys_sched_get_priority_max, sys_sched_getaffinity, sys_sched_getparam,
+    sys_sched_getscheduler, sys_sched_setaffinity, sys_sched_setscheduler, sys_setpriority,
 };
 
 const EPERM: i32 = 1;
@@ -20,7 +20,12 @@ const IDLE: u32 = 5;
 const RESET_ON_FORK: u32 = 0x4000_0000;
 
 fn set(task: &Task, of: &Task, policy: u32, priority: i32) -> Result<usize, i32> {
-    outcome(sys_sched_setscheduler(task, of.tid(), policy, User::new(priority).ptr()))
+    outcome(sys_sched_setscheduler(
+        task,
+        of.tid(),
+        policy,
+        User::new(priority).ptr(),
+    ))
 }
 
 fn become_user(task: &Task, id: u32) {
@@ -33,17 +38,31 @@ fn policies_have_priorities_of_their_own() {
     let task = task();
     assert_eq!(set(&task, &task, FIFO, 99), Ok(0));
     assert_eq!(outcome(sys_sched_getscheduler(&task, 0)), Ok(FIFO as usize));
-    assert_eq!(task.thread().policy(), ::task::Policy::Fifo(99), "the thread has it");
+    assert_eq!(
+        task.thread().policy(),
+        ::task::Policy::Fifo(99),
+        "the thread has it"
+    );
     for (policy, priority) in [(FIFO, 0), (FIFO, 100), (OTHER, 1), (6, 1), (99, 0)] {
-        assert_eq!(set(&task, &task, policy, priority), Err(EINVAL), "{policy} {priority}");
+        assert_eq!(
+            set(&task, &task, policy, priority),
+            Err(EINVAL),
+            "{policy} {priority}"
+        );
     }
     assert_eq!(set(&task, &task, RR | RESET_ON_FORK, 7), Ok(0));
-    assert_eq!(outcome(sys_sched_getscheduler(&task, 0)), Ok((RR | RESET_ON_FORK) as usize));
+    assert_eq!(
+        outcome(sys_sched_getscheduler(&task, 0)),
+        Ok((RR | RESET_ON_FORK) as usize)
+    );
     let priority = User::new(0);
     assert_eq!(outcome(sys_sched_getparam(&task, 0, priority.ptr())), Ok(0));
     assert_eq!(priority.get(), 7);
     assert_eq!(outcome(sys_sched_getparam(&task, 0, bad())), Err(EFAULT));
-    assert_eq!(outcome(sys_sched_getparam(&task, 0x7fff_fff0, priority.ptr())), Err(ESRCH));
+    assert_eq!(
+        outcome(sys_sched_getparam(&task, 0x7fff_fff0, priority.ptr())),
+        Err(ESRCH)
+    );
     assert_eq!(outcome(sys_sched_get_priority_max(&task, FIFO)), Ok(99));
     assert_eq!(outcome(sys_sched_get_priority_max(&task, 99)), Err(EINVAL));
 }
@@ -53,13 +72,24 @@ fn users_lower_themselves_and_do_not_touch_others() {
     let task = task();
     let child = child_of(&task);
     become_user(&child, 1000);
-    assert_eq!(set(&child, &child, FIFO, 1), Err(EPERM), "RLIMIT_RTPRIO is 0");
+    assert_eq!(
+        set(&child, &child, FIFO, 1),
+        Err(EPERM),
+        "RLIMIT_RTPRIO is 0"
+    );
     assert_eq!(set(&child, &task, OTHER, 0), Err(EPERM));
     assert_eq!(set(&child, &child, IDLE, 0), Ok(0));
-    assert_eq!(set(&child, &child, OTHER, 0), Err(EPERM), "nor back, without RLIMIT_NICE");
+    assert_eq!(
+        set(&child, &child, OTHER, 0),
+        Err(EPERM),
+        "nor back, without RLIMIT_NICE"
+    );
     assert_eq!(outcome(sys_setpriority(&child, 0, 0, 5)), Ok(0));
     assert_eq!(outcome(sys_setpriority(&child, 0, 0, 4)), Err(EACCES));
-    assert_eq!(outcome(sys_setpriority(&child, 0, task.pid(), 19)), Err(EPERM));
+    assert_eq!(
+        outcome(sys_setpriority(&child, 0, task.pid(), 19)),
+        Err(EPERM)
+    );
     assert_eq!(outcome(sys_getpriority(&child, 0, 0)), Ok(20 - 5));
     assert_eq!(outcome(sys_getpriority(&task, 3, 0)), Err(EINVAL));
 }
@@ -81,10 +111,25 @@ fn nice_levels_are_cut_and_reach_groups() {
 fn affinity_needs_a_cpu_that_is_there() {
     let task = task();
     let mask = User::new(1u64);
-    assert_eq!(outcome(sys_sched_setaffinity(&task, 0, 8, mask.addr())), Ok(0));
-    assert_eq!(outcome(sys_sched_setaffinity(&task, 0, 8, User::new(2u64).addr())), Err(EINVAL));
-    assert_eq!(outcome(sys_sched_getaffinity(&task, 0, 8, mask.addr())), Ok(8));
+    assert_eq!(
+        outcome(sys_sched_setaffinity(&task, 0, 8, mask.addr())),
+        Ok(0)
+    );
+    assert_eq!(
+        outcome(sys_sched_setaffinity(&task, 0, 8, User::new(2u64).addr())),
+        Err(EINVAL)
+    );
+    assert_eq!(
+        outcome(sys_sched_getaffinity(&task, 0, 8, mask.addr())),
+        Ok(8)
+    );
     assert_eq!(mask.get(), 1);
-    assert_eq!(outcome(sys_sched_getaffinity(&task, 0, 7, mask.addr())), Err(EINVAL));
-    assert_eq!(outcome(sys_sched_setaffinity(&task, 0x7fff_fff0, 8, mask.addr())), Err(ESRCH));
+    assert_eq!(
+        outcome(sys_sched_getaffinity(&task, 0, 7, mask.addr())),
+        Err(EINVAL)
+    );
+    assert_eq!(
+        outcome(sys_sched_setaffinity(&task, 0x7fff_fff0, 8, mask.addr())),
+        Err(ESRCH)
+    );
 }

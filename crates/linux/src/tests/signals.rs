@@ -35,24 +35,67 @@ fn pending(task: &crate::Task) -> SigSet {
 }
 
 fn block(task: &crate::Task, mask: SigSet) {
-    assert_eq!(outcome(sys_rt_sigprocmask(task, SETMASK, User::new(mask).ptr(), null(), SIZE)), Ok(0));
+    assert_eq!(
+        outcome(sys_rt_sigprocmask(
+            task,
+            SETMASK,
+            User::new(mask).ptr(),
+            null(),
+            SIZE
+        )),
+        Ok(0)
+    );
 }
 
 #[test]
 fn masks_are_changed_three_ways_and_never_hold_kill_and_stop() {
     let task = task();
     let (mask, old) = (User::new(u64::MAX), User::new(0));
-    assert_eq!(outcome(sys_rt_sigprocmask(&task, 0, mask.ptr(), old.ptr(), SIZE)), Ok(0));
+    assert_eq!(
+        outcome(sys_rt_sigprocmask(&task, 0, mask.ptr(), old.ptr(), SIZE)),
+        Ok(0)
+    );
     assert_eq!(old.get(), 0);
-    assert_eq!(outcome(sys_rt_sigprocmask(&task, 1, User::new(bit(SIGUSR1)).ptr(), old.ptr(), SIZE)), Ok(0));
+    assert_eq!(
+        outcome(sys_rt_sigprocmask(
+            &task,
+            1,
+            User::new(bit(SIGUSR1)).ptr(),
+            old.ptr(),
+            SIZE
+        )),
+        Ok(0)
+    );
     assert_eq!(old.get(), !UNBLOCKABLE);
-    assert_eq!(outcome(sys_rt_sigprocmask(&task, SETMASK, User::new(5).ptr(), old.ptr(), SIZE)), Ok(0));
+    assert_eq!(
+        outcome(sys_rt_sigprocmask(
+            &task,
+            SETMASK,
+            User::new(5).ptr(),
+            old.ptr(),
+            SIZE
+        )),
+        Ok(0)
+    );
     assert_eq!(old.get(), !UNBLOCKABLE & !bit(SIGUSR1));
-    assert_eq!(outcome(sys_rt_sigprocmask(&task, 99, null(), old.ptr(), SIZE)), Ok(0), "nothing is changed");
+    assert_eq!(
+        outcome(sys_rt_sigprocmask(&task, 99, null(), old.ptr(), SIZE)),
+        Ok(0),
+        "nothing is changed"
+    );
     assert_eq!(old.get(), 5);
-    assert_eq!(outcome(sys_rt_sigprocmask(&task, 3, mask.ptr(), null(), SIZE)), Err(EINVAL));
-    assert_eq!(outcome(sys_rt_sigprocmask(&task, 0, mask.ptr(), null(), 4)), Err(EINVAL));
-    assert_eq!(outcome(sys_rt_sigprocmask(&task, 0, bad(), null(), SIZE)), Err(EFAULT));
+    assert_eq!(
+        outcome(sys_rt_sigprocmask(&task, 3, mask.ptr(), null(), SIZE)),
+        Err(EINVAL)
+    );
+    assert_eq!(
+        outcome(sys_rt_sigprocmask(&task, 0, mask.ptr(), null(), 4)),
+        Err(EINVAL)
+    );
+    assert_eq!(
+        outcome(sys_rt_sigprocmask(&task, 0, bad(), null(), SIZE)),
+        Err(EFAULT)
+    );
 }
 
 #[test]
@@ -70,8 +113,21 @@ fn ordinary_signals_wait_once_and_real_time_ones_each() {
     while let Ok(signal) = sys_rt_sigtimedwait(&task, wanted.ptr(), null(), now.ptr(), SIZE) {
         taken.push(signal as i32);
     }
-    assert_eq!(taken, [REAL_TIME, REAL_TIME, REAL_TIME, SIGUSR1], "the thread's own come first");
-    assert_eq!(outcome(sys_rt_sigtimedwait(&task, wanted.ptr(), null(), now.ptr(), SIZE)), Err(EAGAIN));
+    assert_eq!(
+        taken,
+        [REAL_TIME, REAL_TIME, REAL_TIME, SIGUSR1],
+        "the thread's own come first"
+    );
+    assert_eq!(
+        outcome(sys_rt_sigtimedwait(
+            &task,
+            wanted.ptr(),
+            null(),
+            now.ptr(),
+            SIZE
+        )),
+        Err(EAGAIN)
+    );
     assert_eq!(pending(&task), 0);
 }
 
@@ -79,9 +135,18 @@ fn ordinary_signals_wait_once_and_real_time_ones_each() {
 fn what_is_told_with_a_signal_names_the_sender() {
     let task = task();
     block(&task, bit(SIGUSR2));
-    assert_eq!(outcome(sys_tgkill(&task, task.pid(), task.tid(), SIGUSR2)), Ok(0));
+    assert_eq!(
+        outcome(sys_tgkill(&task, task.pid(), task.tid(), SIGUSR2)),
+        Ok(0)
+    );
     let info = User::new(SigInfo::kernel(0));
-    let taken = sys_rt_sigtimedwait(&task, User::new(bit(SIGUSR2)).ptr(), info.ptr(), null(), SIZE);
+    let taken = sys_rt_sigtimedwait(
+        &task,
+        User::new(bit(SIGUSR2)).ptr(),
+        info.ptr(),
+        null(),
+        SIZE,
+    );
     assert_eq!(outcome(taken), Ok(SIGUSR2 as usize));
     let info = info.get();
     assert_eq!((info.signo, info.code), (SIGUSR2, -6), "SI_TKILL");
@@ -91,35 +156,74 @@ fn what_is_told_with_a_signal_names_the_sender() {
 #[test]
 fn an_ignored_signal_is_not_kept_unless_it_is_blocked() {
     let task = task();
-    let ignore = User::new(Action { handler: SIG_IGN, ..Action::default() });
-    assert_eq!(outcome(sys_rt_sigaction(&task, SIGUSR1, ignore.ptr(), null(), SIZE)), Ok(0));
+    let ignore = User::new(Action {
+        handler: SIG_IGN,
+        ..Action::default()
+    });
+    assert_eq!(
+        outcome(sys_rt_sigaction(&task, SIGUSR1, ignore.ptr(), null(), SIZE)),
+        Ok(0)
+    );
     assert_eq!(outcome(sys_kill(&task, task.pid(), SIGUSR1)), Ok(0));
     assert_eq!(pending(&task), 0);
     block(&task, bit(SIGUSR1));
     assert_eq!(outcome(sys_kill(&task, task.pid(), SIGUSR1)), Ok(0));
     assert_eq!(pending(&task), bit(SIGUSR1));
     // Setting it to be ignored forgets what waits (POSIX).
-    assert_eq!(outcome(sys_rt_sigaction(&task, SIGUSR1, ignore.ptr(), null(), SIZE)), Ok(0));
+    assert_eq!(
+        outcome(sys_rt_sigaction(&task, SIGUSR1, ignore.ptr(), null(), SIZE)),
+        Ok(0)
+    );
     assert_eq!(pending(&task), 0);
 }
 
 #[test]
 fn actions_keep_known_flags_only_and_kill_and_stop_have_none() {
     let task = task();
-    let new = User::new(Action { handler: 0x1000, flags: u64::MAX, mask: u64::MAX, ..Action::default() });
+    let new = User::new(Action {
+        handler: 0x1000,
+        flags: u64::MAX,
+        mask: u64::MAX,
+        ..Action::default()
+    });
     let old = User::new(Action::default());
-    assert_eq!(outcome(sys_rt_sigaction(&task, SIGUSR1, new.ptr(), null(), SIZE)), Ok(0));
-    assert_eq!(outcome(sys_rt_sigaction(&task, SIGUSR1, null(), old.ptr(), SIZE)), Ok(0));
-    assert_eq!((old.get().flags, old.get().mask), (0xdc00_080f & !0x8, !UNBLOCKABLE), "as a Linux 6.1 tells it");
+    assert_eq!(
+        outcome(sys_rt_sigaction(&task, SIGUSR1, new.ptr(), null(), SIZE)),
+        Ok(0)
+    );
+    assert_eq!(
+        outcome(sys_rt_sigaction(&task, SIGUSR1, null(), old.ptr(), SIZE)),
+        Ok(0)
+    );
+    assert_eq!(
+        (old.get().flags, old.get().mask),
+        (0xdc00_080f & !0x8, !UNBLOCKABLE),
+        "as a Linux 6.1 tells it"
+    );
     for signal in [SIGKILL, SIGSTOP] {
-        assert_eq!(outcome(sys_rt_sigaction(&task, signal, new.ptr(), null(), SIZE)), Err(EINVAL));
-        assert_eq!(outcome(sys_rt_sigaction(&task, signal, null(), old.ptr(), SIZE)), Ok(0));
+        assert_eq!(
+            outcome(sys_rt_sigaction(&task, signal, new.ptr(), null(), SIZE)),
+            Err(EINVAL)
+        );
+        assert_eq!(
+            outcome(sys_rt_sigaction(&task, signal, null(), old.ptr(), SIZE)),
+            Ok(0)
+        );
     }
     for signal in [0, -1, 65] {
-        assert_eq!(outcome(sys_rt_sigaction(&task, signal, null(), old.ptr(), SIZE)), Err(EINVAL));
+        assert_eq!(
+            outcome(sys_rt_sigaction(&task, signal, null(), old.ptr(), SIZE)),
+            Err(EINVAL)
+        );
     }
-    assert_eq!(outcome(sys_rt_sigaction(&task, SIGUSR1, bad(), null(), SIZE)), Err(EFAULT));
-    assert_eq!(outcome(sys_rt_sigaction(&task, SIGUSR1, null(), old.ptr(), 16)), Err(EINVAL));
+    assert_eq!(
+        outcome(sys_rt_sigaction(&task, SIGUSR1, bad(), null(), SIZE)),
+        Err(EFAULT)
+    );
+    assert_eq!(
+        outcome(sys_rt_sigaction(&task, SIGUSR1, null(), old.ptr(), 16)),
+        Err(EINVAL)
+    );
 }
 
 #[test]
@@ -143,14 +247,30 @@ fn only_the_owner_and_the_superuser_send_signals() {
         cred.with_user(cred.user.set_all(true, id).unwrap())
     };
     child.set_cred(user(1000));
-    assert_eq!(outcome(sys_kill(&task, child.pid(), 0)), Ok(0), "the superuser may");
+    assert_eq!(
+        outcome(sys_kill(&task, child.pid(), 0)),
+        Ok(0),
+        "the superuser may"
+    );
     assert_eq!(outcome(sys_kill(&child, task.pid(), 0)), Err(EPERM));
-    assert_eq!(outcome(sys_kill(&child, child.pid(), 0)), Ok(0), "oneself one may");
-    assert_eq!(outcome(sys_kill(&child, task.pid(), SIGCONT)), Ok(0), "of one session");
+    assert_eq!(
+        outcome(sys_kill(&child, child.pid(), 0)),
+        Ok(0),
+        "oneself one may"
+    );
+    assert_eq!(
+        outcome(sys_kill(&child, task.pid(), SIGCONT)),
+        Ok(0),
+        "of one session"
+    );
     assert_eq!(outcome(sys_kill(&task, 0x7fff_fff0, 0)), Err(ESRCH));
     assert_eq!(outcome(sys_kill(&task, task.pid(), 65)), Err(EINVAL));
     assert_eq!(outcome(sys_tgkill(&task, task.pid(), -1, 0)), Err(EINVAL));
-    assert_eq!(outcome(sys_tgkill(&task, child.pid(), task.tid(), 0)), Err(ESRCH), "no thread of that process");
+    assert_eq!(
+        outcome(sys_tgkill(&task, child.pid(), task.tid(), 0)),
+        Err(ESRCH),
+        "no thread of that process"
+    );
 }
 
 #[test]
@@ -159,15 +279,25 @@ fn a_forced_signal_cannot_be_blocked() {
     block(&task, bit(11));
     send_signal::force(&task, SigInfo::fault(11, 1, 0x1234), Default::default());
     assert_eq!(task.signals.lock().blocked, 0);
-    assert_eq!(task.signals.lock().pending.set(), bit(11), "which ends the process when the thread looks");
+    assert_eq!(
+        task.signals.lock().pending.set(),
+        bit(11),
+        "which ends the process when the thread looks"
+    );
 }
 
 #[test]
 fn alternate_stacks_have_a_least_size() {
     let task = task();
     let mut regs = guard::user::UserRegs::default();
-    let mut set =
-        |stack: AltStack, old: UserPtr<AltStack>| outcome(sys_sigaltstack(&task, &mut regs, User::new(stack).ptr(), old));
+    let mut set = |stack: AltStack, old: UserPtr<AltStack>| {
+        outcome(sys_sigaltstack(
+            &task,
+            &mut regs,
+            User::new(stack).ptr(),
+            old,
+        ))
+    };
     let stack = |size| {
         let mut stack = AltStack::none().with_flags(0);
         (stack.sp, stack.size) = (0x10_0000, size);
@@ -179,7 +309,11 @@ fn alternate_stacks_have_a_least_size() {
     assert_eq!(set(sound.with_flags(4), null()), Err(EINVAL));
     let old = User::new(AltStack::none());
     assert_eq!(set(AltStack::none(), old.ptr()), Ok(0));
-    assert_eq!((old.get().sp, old.get().size, old.get().flags), (0x10_0000, 0x4000, 0), "the one before");
+    assert_eq!(
+        (old.get().sp, old.get().size, old.get().flags),
+        (0x10_0000, 0x4000, 0),
+        "the one before"
+    );
     assert_eq!(set(sound, UserPtr::new(BAD)), Err(EFAULT));
 }
 
@@ -192,14 +326,36 @@ fn a_child_that_stops_and_goes_on_is_told_to_its_parent() {
     assert!(child.process().is_stopped());
     let info = User::new(SigInfo::kernel(0));
     let wanted = User::new(bit(SIGCHLD));
-    assert_eq!(outcome(sys_rt_sigtimedwait(&task, wanted.ptr(), info.ptr(), null(), SIZE)), Ok(SIGCHLD as usize));
     assert_eq!(
-        (info.get().code, info.get().fields[0] as i32, info.get().fields[2] as i32),
+        outcome(sys_rt_sigtimedwait(
+            &task,
+            wanted.ptr(),
+            info.ptr(),
+            null(),
+            SIZE
+        )),
+        Ok(SIGCHLD as usize)
+    );
+    assert_eq!(
+        (
+            info.get().code,
+            info.get().fields[0] as i32,
+            info.get().fields[2] as i32
+        ),
         (5, child.pid(), SIGSTOP),
         "CLD_STOPPED"
     );
     assert_eq!(outcome(sys_kill(&task, child.pid(), SIGCONT)), Ok(0));
     assert!(!child.process().is_stopped());
-    assert_eq!(outcome(sys_rt_sigtimedwait(&task, wanted.ptr(), info.ptr(), null(), SIZE)), Ok(SIGCHLD as usize));
+    assert_eq!(
+        outcome(sys_rt_sigtimedwait(
+            &task,
+            wanted.ptr(),
+            info.ptr(),
+            null(),
+            SIZE
+        )),
+        Ok(SIGCHLD as usize)
+    );
     assert_eq!(info.get().code, 6, "CLD_CONTINUED");
 }

@@ -30,7 +30,10 @@ pub(crate) fn deadline_after(span: TimeSpec) -> Result<u64, Errno> {
 /// What a clock shows now.
 fn read_clock(task: &Task, clock: i32) -> Result<u64, Errno> {
     Ok(match clock.cast_unsigned() {
-        sys::CLOCK_REALTIME | sys::CLOCK_REALTIME_COARSE | sys::CLOCK_TAI | sys::CLOCK_REALTIME_ALARM => timer::wall_ns(),
+        sys::CLOCK_REALTIME
+        | sys::CLOCK_REALTIME_COARSE
+        | sys::CLOCK_TAI
+        | sys::CLOCK_REALTIME_ALARM => timer::wall_ns(),
         sys::CLOCK_MONOTONIC
         | sys::CLOCK_MONOTONIC_RAW
         | sys::CLOCK_MONOTONIC_COARSE
@@ -82,14 +85,21 @@ pub(crate) fn sleep_span(task: &Task, deadline_ns: u64, rest: UserPtr<TimeSpec>)
         return Ok(0);
     }
     rest.write_optional(&TimeSpec::from_ns(deadline_ns.saturating_sub(now_ns())))?;
-    *task.restart.lock() = Some(Restart::Sleep { deadline_ns, rest: rest.addr() });
+    *task.restart.lock() = Some(Restart::Sleep {
+        deadline_ns,
+        rest: rest.addr(),
+    });
     Err(Errno::ERESTART_RESTARTBLOCK)
 }
 
 /// Sleeps until a clock of processor time, which others let go on, shows something.
 fn sleep_by(clock: &CpuClock, time: u64, absolute: bool, rest: UserPtr<TimeSpec>) -> SysResult {
     const SOONEST_NS: u64 = 1_000_000;
-    let deadline = if absolute { time } else { clock.now().saturating_add(time) };
+    let deadline = if absolute {
+        time
+    } else {
+        clock.now().saturating_add(time)
+    };
     loop {
         let left = deadline.saturating_sub(clock.now());
         if left == 0 {
@@ -123,19 +133,35 @@ pub(crate) fn is_clock_of_device(clock: i32) -> bool {
 /// # Errors
 /// `EPERM`.
 pub(crate) fn check_alarm_clock(task: &Task, clock: i32) -> Result<(), Errno> {
-    let alarm = matches!(clock.cast_unsigned(), sys::CLOCK_REALTIME_ALARM | sys::CLOCK_BOOTTIME_ALARM);
-    if alarm && !task.cred().capable(sys::CAP_WAKE_ALARM) { Err(Errno::EPERM) } else { Ok(()) }
+    let alarm = matches!(
+        clock.cast_unsigned(),
+        sys::CLOCK_REALTIME_ALARM | sys::CLOCK_BOOTTIME_ALARM
+    );
+    if alarm && !task.cred().capable(sys::CAP_WAKE_ALARM) {
+        Err(Errno::EPERM)
+    } else {
+        Ok(())
+    }
 }
 
 /// `clock_nanosleep(2)`
-pub fn sys_clock_nanosleep(task: &Task, clock: i32, flags: u32, time: UserPtr<TimeSpec>, rest: UserPtr<TimeSpec>) -> SysResult {
+pub fn sys_clock_nanosleep(
+    task: &Task,
+    clock: i32,
+    flags: u32,
+    time: UserPtr<TimeSpec>,
+    rest: UserPtr<TimeSpec>,
+) -> SysResult {
     let (realtime, alarm) = match clock.cast_unsigned() {
         sys::CLOCK_REALTIME | sys::CLOCK_TAI => (Some(true), false),
         sys::CLOCK_MONOTONIC | sys::CLOCK_BOOTTIME => (Some(false), false),
         sys::CLOCK_REALTIME_ALARM => (Some(true), true),
         sys::CLOCK_BOOTTIME_ALARM => (Some(false), true),
         // A thread that sleeps uses nothing; the others are for reading only.
-        sys::CLOCK_THREAD_CPUTIME_ID | sys::CLOCK_MONOTONIC_RAW | sys::CLOCK_REALTIME_COARSE | sys::CLOCK_MONOTONIC_COARSE => {
+        sys::CLOCK_THREAD_CPUTIME_ID
+        | sys::CLOCK_MONOTONIC_RAW
+        | sys::CLOCK_REALTIME_COARSE
+        | sys::CLOCK_MONOTONIC_COARSE => {
             return Err(Errno::EOPNOTSUPP);
         }
         _ if is_clock_of_device(clock) => return Err(Errno::EOPNOTSUPP),
@@ -163,5 +189,9 @@ pub fn sys_clock_nanosleep(task: &Task, clock: i32, flags: u32, time: UserPtr<Ti
         return sleep_span(task, deadline_after(time)?, rest);
     }
     let until = Until::new(task, time, realtime)?;
-    if sleep(until.ns()) { Ok(0) } else { Err(Errno::ERESTARTNOHAND) }
+    if sleep(until.ns()) {
+        Ok(0)
+    } else {
+        Err(Errno::ERESTARTNOHAND)
+    }
 }

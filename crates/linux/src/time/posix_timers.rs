@@ -1,7 +1,8 @@
 //! Timers of processes: `setitimer(2)`, `alarm(2)`, `timer_create(2)`. All of them send a signal.
 //!
-//! A timer runs by a clock. Of those of processor time nobody tells when they reach a value, so the timer asks: again and again when, at
-//! the earliest, it can be so, which is soon while the process runs, and seldom while it sleeps.
+//! A timer runs by a clock. Of those of processor time nobody tells when they reach a value, so the
+//! timer asks: again and again when, at the earliest, it can be so, which is soon while the process
+//! runs, and seldom while it sleeps.
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
@@ -26,7 +27,12 @@ impl Timer {
     ///
     /// # Errors
     /// `EINVAL` for what is no time.
-    pub(crate) fn set_to(&self, _still: &Still, wish: &ITimerSpec, absolute: bool) -> Result<(u64, u64), Errno> {
+    pub(crate) fn set_to(
+        &self,
+        _still: &Still,
+        wish: &ITimerSpec,
+        absolute: bool,
+    ) -> Result<(u64, u64), Errno> {
         let (deadline, interval) = self.deadline_of(wish, absolute)?;
         let before = self.set(deadline, interval);
         if absolute && self.realtime {
@@ -52,7 +58,12 @@ impl Timer {
 /// A process has ended.
 pub(crate) fn process_ends(process: &Process) {
     let timers = core::mem::take(&mut *process.timers.lock());
-    for timer in timers.created.values().chain(timers.interval.iter().flatten()).chain(&timers.limit) {
+    for timer in timers
+        .created
+        .values()
+        .chain(timers.interval.iter().flatten())
+        .chain(&timers.limit)
+    {
         timer.set(None, 0);
     }
 }
@@ -65,7 +76,8 @@ pub(crate) fn exec(process: &Process) {
     }
 }
 
-/// The limit of a process's processor time was set, or its memory of it copied: somebody has to look.
+/// The limit of a process's processor time was set, or its memory of it copied: somebody has to
+/// look.
 pub(crate) fn watch_cpu_limit(process: &Arc<Process>) {
     let [soft, _] = process.limits.lock()[sys::RLIMIT_CPU as usize];
     let limited = soft != u64::MAX;
@@ -75,7 +87,10 @@ pub(crate) fn watch_cpu_limit(process: &Arc<Process>) {
             return;
         }
         let clock = Clock::Cpu(CpuClock::of_process(process, false));
-        timers.limit.get_or_insert_with(|| Timer::new(Arc::downgrade(process), Notify::Limit, clock, false)).clone()
+        timers
+            .limit
+            .get_or_insert_with(|| Timer::new(Arc::downgrade(process), Notify::Limit, clock, false))
+            .clone()
     };
     timer.set(limited.then(|| soft.saturating_mul(NS_PER_SEC)), 0);
 }
@@ -92,7 +107,10 @@ impl ITimerVal {
     fn from_ns((left, interval): (u64, u64)) -> Self {
         // What is left is never shown as nothing.
         let left = if left == 0 { 0 } else { left.max(1000) };
-        Self { interval: TimeVal::from_ns(interval), value: TimeVal::from_ns(left) }
+        Self {
+            interval: TimeVal::from_ns(interval),
+            value: TimeVal::from_ns(left),
+        }
     }
 }
 
@@ -104,16 +122,36 @@ fn interval_timer(task: &Task, which: u32) -> Result<Arc<Timer>, Errno> {
     let process = task.process();
     let (signo, clock) = match which {
         sys::ITIMER_REAL => (sys::SIGALRM, Clock::Time),
-        sys::ITIMER_VIRTUAL => (sys::SIGVTALRM, Clock::Cpu(CpuClock::of_process(process, true))),
-        sys::ITIMER_PROF => (sys::SIGPROF, Clock::Cpu(CpuClock::of_process(process, false))),
+        sys::ITIMER_VIRTUAL => (
+            sys::SIGVTALRM,
+            Clock::Cpu(CpuClock::of_process(process, true)),
+        ),
+        sys::ITIMER_PROF => (
+            sys::SIGPROF,
+            Clock::Cpu(CpuClock::of_process(process, false)),
+        ),
         _ => return Err(Errno::EINVAL),
     };
-    let new = || Timer::new(Arc::downgrade(process), Notify::Plain(signo as i32), clock, false);
-    Ok(process.timers.lock().interval[which as usize].get_or_insert_with(new).clone())
+    let new = || {
+        Timer::new(
+            Arc::downgrade(process),
+            Notify::Plain(signo as i32),
+            clock,
+            false,
+        )
+    };
+    Ok(process.timers.lock().interval[which as usize]
+        .get_or_insert_with(new)
+        .clone())
 }
 
 /// `setitimer(2)`
-pub fn sys_setitimer(task: &Task, which: u32, new: UserPtr<ITimerVal>, old: UserPtr<ITimerVal>) -> SysResult {
+pub fn sys_setitimer(
+    task: &Task,
+    which: u32,
+    new: UserPtr<ITimerVal>,
+    old: UserPtr<ITimerVal>,
+) -> SysResult {
     let new = new.read_optional()?.unwrap_or_default();
     let (value, interval) = (new.value.to_ns()?, new.interval.to_ns()?);
     let timer = interval_timer(task, which)?;
@@ -186,7 +224,9 @@ pub(crate) fn clock_is_real(clock: i32) -> Result<bool, Errno> {
 /// `EINVAL` if there is no such clock, `EOPNOTSUPP` if it is for reading only.
 fn check_timer_clock(clock: i32) -> Result<(), Errno> {
     match clock.cast_unsigned() {
-        sys::CLOCK_MONOTONIC_RAW | sys::CLOCK_REALTIME_COARSE | sys::CLOCK_MONOTONIC_COARSE => Err(Errno::EOPNOTSUPP),
+        sys::CLOCK_MONOTONIC_RAW | sys::CLOCK_REALTIME_COARSE | sys::CLOCK_MONOTONIC_COARSE => {
+            Err(Errno::EOPNOTSUPP)
+        }
         sys::CLOCK_PROCESS_CPUTIME_ID | sys::CLOCK_THREAD_CPUTIME_ID => Ok(()),
         _ if time::is_clock_of_device(clock) => Err(Errno::EOPNOTSUPP),
         _ if clock < 0 => Ok(()),
@@ -197,7 +237,8 @@ fn check_timer_clock(clock: i32) -> Result<(), Errno> {
 /// What a new timer runs by, and whether its absolute times are the wall clock's.
 ///
 /// # Errors
-/// `EPERM` for a clock that wakes the machine up, `EINVAL` for one of a process or thread there is not.
+/// `EPERM` for a clock that wakes the machine up, `EINVAL` for one of a process or thread there is
+/// not.
 fn timer_clock(task: &Task, clock: i32) -> Result<(Clock, bool), Errno> {
     time::check_alarm_clock(task, clock)?;
     Ok(match CpuClock::named(task, clock)? {
@@ -206,8 +247,14 @@ fn timer_clock(task: &Task, clock: i32) -> Result<(Clock, bool), Errno> {
     })
 }
 
-/// `timer_create(2)`. The number is taken, and told, before it is known whether there will be a timer.
-pub fn sys_timer_create(task: &Task, clock: i32, event: UserPtr<SigEvent>, id: UserPtr<i32>) -> SysResult {
+/// `timer_create(2)`. The number is taken, and told, before it is known whether there will be a
+/// timer.
+pub fn sys_timer_create(
+    task: &Task,
+    clock: i32,
+    event: UserPtr<SigEvent>,
+    id: UserPtr<i32>,
+) -> SysResult {
     let event = event.read_optional()?;
     check_timer_clock(clock)?;
     let process = task.process();
@@ -215,16 +262,28 @@ pub fn sys_timer_create(task: &Task, clock: i32, event: UserPtr<SigEvent>, id: U
     let most = usize::try_from(process.limits.lock()[SIGPENDING][0]).unwrap_or(usize::MAX);
     let number = process.timers.lock().take_number(most)?;
     let notify = match event {
-        None => Notify::Signal { signo: sys::SIGALRM as i32, id: number, value: number as u64, tid: None },
+        None => Notify::Signal {
+            signo: sys::SIGALRM as i32,
+            id: number,
+            value: number as u64,
+            tid: None,
+        },
         Some(event) => match event.notify {
             sys::SIGEV_NONE => Notify::Nothing,
             // That a thread is to be started is between the program and its library.
-            sys::SIGEV_SIGNAL | sys::SIGEV_THREAD | sys::SIGEV_THREAD_ID if (1..=COUNT).contains(&event.signo) => {
+            sys::SIGEV_SIGNAL | sys::SIGEV_THREAD | sys::SIGEV_THREAD_ID
+                if (1..=COUNT).contains(&event.signo) =>
+            {
                 let tid = (event.notify == sys::SIGEV_THREAD_ID).then_some(event.tid);
                 if tid.is_some_and(|tid| !process.tasks().iter().any(|t| t.tid() == tid)) {
                     return Err(Errno::EINVAL);
                 }
-                Notify::Signal { signo: event.signo, id: number, value: event.value, tid }
+                Notify::Signal {
+                    signo: event.signo,
+                    id: number,
+                    value: event.value,
+                    tid,
+                }
             }
             _ => return Err(Errno::EINVAL),
         },
@@ -237,7 +296,13 @@ pub fn sys_timer_create(task: &Task, clock: i32, event: UserPtr<SigEvent>, id: U
 }
 
 fn created(task: &Task, id: i32) -> Result<Arc<Timer>, Errno> {
-    task.process().timers.lock().created.get(&id).cloned().ok_or(Errno::EINVAL)
+    task.process()
+        .timers
+        .lock()
+        .created
+        .get(&id)
+        .cloned()
+        .ok_or(Errno::EINVAL)
 }
 
 /// `struct itimerspec`.
@@ -256,12 +321,21 @@ impl ITimerSpec {
     }
 
     pub(crate) fn from_ns((left, interval): (u64, u64)) -> Self {
-        Self { interval: TimeSpec::from_ns(interval), value: TimeSpec::from_ns(left) }
+        Self {
+            interval: TimeSpec::from_ns(interval),
+            value: TimeSpec::from_ns(left),
+        }
     }
 }
 
 /// `timer_settime(2)`
-pub fn sys_timer_settime(task: &Task, id: i32, flags: u32, new: UserPtr<ITimerSpec>, old: UserPtr<ITimerSpec>) -> SysResult {
+pub fn sys_timer_settime(
+    task: &Task,
+    id: i32,
+    flags: u32,
+    new: UserPtr<ITimerSpec>,
+    old: UserPtr<ITimerSpec>,
+) -> SysResult {
     if new.is_null() {
         return Err(Errno::EINVAL);
     }
@@ -286,7 +360,13 @@ pub fn sys_timer_getoverrun(task: &Task, id: i32) -> SysResult {
 
 /// `timer_delete(2)`
 pub fn sys_timer_delete(task: &Task, id: i32) -> SysResult {
-    let timer = task.process().timers.lock().created.remove(&id).ok_or(Errno::EINVAL)?;
+    let timer = task
+        .process()
+        .timers
+        .lock()
+        .created
+        .remove(&id)
+        .ok_or(Errno::EINVAL)?;
     timer.set(None, 0);
     Ok(0)
 }

@@ -52,7 +52,10 @@ pub fn sys_getrusage(task: &Task, who: i32, to: UserPtr<RUsage>) -> SysResult {
     let usage = match who {
         sys::RUSAGE_CHILDREN => *process.children_usage.lock(),
         SELF => process.usage(),
-        THREAD => Usage { max_resident: process.note_resident(), ..task.usage() },
+        THREAD => Usage {
+            max_resident: process.note_resident(),
+            ..task.usage()
+        },
         _ => return Err(Errno::EINVAL),
     };
     to.write(&RUsage::of(&usage))?;
@@ -64,6 +67,14 @@ pub fn sys_times(task: &Task, times: UserPtr<[u64; 4]>) -> SysResult {
     let ticks = |ns: u64| ns / (NS_PER_SEC / TICKS);
     let process = task.process();
     let (own, children) = (process.usage(), *process.children_usage.lock());
-    times.write_optional(&[own.user_ns, own.system_ns, children.user_ns, children.system_ns].map(ticks))?;
+    times.write_optional(
+        &[
+            own.user_ns,
+            own.system_ns,
+            children.user_ns,
+            children.system_ns,
+        ]
+        .map(ticks),
+    )?;
     Ok(ticks(::task::now_ns()) as usize)
 }

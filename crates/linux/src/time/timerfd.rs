@@ -53,8 +53,13 @@ impl FileOps for TimerFd {
             table.watch(&self.expirations.readable);
         }
         let expirations = &self.expirations;
-        let something = expirations.count.load(Ordering::Acquire) > 0 || expirations.cancelled.load(Ordering::Acquire);
-        if something { Events::IN } else { Events::empty() }
+        let something = expirations.count.load(Ordering::Acquire) > 0
+            || expirations.cancelled.load(Ordering::Acquire);
+        if something {
+            Events::IN
+        } else {
+            Events::empty()
+        }
     }
 
     /// It has a position that nothing moves.
@@ -84,14 +89,24 @@ pub fn sys_timerfd_create(task: &Task, clock: i32, flags: u32) -> SysResult {
     let open = OpenFlags::RDWR | OpenFlags::from_bits_retain(flags & sys::TFD_NONBLOCK);
     let file = File::anonymous(
         "anon_inode:[timerfd]",
-        Arc::new(TimerFd { _counted: census::TimerFd::default(), timer, expirations }),
+        Arc::new(TimerFd {
+            _counted: census::TimerFd::default(),
+            timer,
+            expirations,
+        }),
         open,
     );
     task.files().install(file, flags & sys::TFD_CLOEXEC != 0)
 }
 
 /// `timerfd_settime(2)`
-pub fn sys_timerfd_settime(task: &Task, fd: i32, flags: u32, new: UserPtr<ITimerSpec>, old: UserPtr<ITimerSpec>) -> SysResult {
+pub fn sys_timerfd_settime(
+    task: &Task,
+    fd: i32,
+    flags: u32,
+    new: UserPtr<ITimerSpec>,
+    old: UserPtr<ITimerSpec>,
+) -> SysResult {
     let new = new.read()?;
     if flags & !(sys::TFD_TIMER_ABSTIME | sys::TFD_TIMER_CANCEL_ON_SET) != 0 {
         return Err(Errno::EINVAL);
@@ -103,12 +118,21 @@ pub fn sys_timerfd_settime(task: &Task, fd: i32, flags: u32, new: UserPtr<ITimer
     let before = timer.timer.set(None, 0);
     let expirations = &timer.expirations;
     expirations.count.store(0, Ordering::Release);
-    expirations.cancellable.store(flags == sys::TFD_TIMER_ABSTIME | sys::TFD_TIMER_CANCEL_ON_SET, Ordering::Release);
-    timer.timer.set_to(&still, &new, flags & sys::TFD_TIMER_ABSTIME != 0)?;
+    expirations.cancellable.store(
+        flags == sys::TFD_TIMER_ABSTIME | sys::TFD_TIMER_CANCEL_ON_SET,
+        Ordering::Release,
+    );
+    timer
+        .timer
+        .set_to(&still, &new, flags & sys::TFD_TIMER_ABSTIME != 0)?;
     drop(still);
     timer.timer.fire_if_due();
     old.write_optional(&ITimerSpec::from_ns(before))?;
-    if expirations.take_cancelled() { Err(Errno::ECANCELED) } else { Ok(0) }
+    if expirations.take_cancelled() {
+        Err(Errno::ECANCELED)
+    } else {
+        Ok(0)
+    }
 }
 
 /// `timerfd_gettime(2)`

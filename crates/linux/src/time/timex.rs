@@ -1,4 +1,5 @@
-//! The clock's discipline: `adjtimex(2)`, `clock_adjtime(2)`. The clock can be looked at and moved; nothing makes it faster or slower.
+//! The clock's discipline: `adjtimex(2)`, `clock_adjtime(2)`. The clock can be looked at and moved;
+//! nothing makes it faster or slower.
 
 use abi::errno::Errno;
 use guard::timer;
@@ -35,12 +36,18 @@ const _: () = assert!(size_of::<Timex>() == 208);
 impl Timex {
     /// How far `time` is to move the clock, in nanoseconds.
     fn distance(&self) -> Result<i64, Errno> {
-        let (parts, length) = if self.modes & NANO == 0 { (1_000_000, 1000) } else { (1_000_000_000, 1) };
+        let (parts, length) = if self.modes & NANO == 0 {
+            (1_000_000, 1000)
+        } else {
+            (1_000_000_000, 1)
+        };
         if !(0..parts).contains(&self.time.usec) {
             return Err(Errno::EINVAL);
         }
         let seconds = self.time.sec.checked_mul(NS_PER_SEC.cast_signed());
-        seconds.and_then(|seconds| seconds.checked_add(self.time.usec * length)).ok_or(Errno::EINVAL)
+        seconds
+            .and_then(|seconds| seconds.checked_add(self.time.usec * length))
+            .ok_or(Errno::EINVAL)
     }
 }
 

@@ -1,4 +1,5 @@
-//! The shared object that every program finds in its memory (`vdso(7)`), and the page of data below it.
+//! The shared object that every program finds in its memory (`vdso(7)`), and the page of data below
+//! it.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -21,7 +22,11 @@ impl Fixed {
     /// `None` if memory is short.
     fn new(bytes: &[u8]) -> Option<Self> {
         let page = |part: &[u8]| Page::zeroed().inspect(|page| page.write(0, part));
-        bytes.chunks(PAGE_SIZE).map(page).collect::<Option<_>>().map(Self)
+        bytes
+            .chunks(PAGE_SIZE)
+            .map(page)
+            .collect::<Option<_>>()
+            .map(Self)
     }
 }
 
@@ -31,7 +36,10 @@ impl Backing for Fixed {
     }
 
     fn cached(&self, index: u64) -> Option<Page> {
-        usize::try_from(index).ok().and_then(|index| self.0.get(index)).cloned()
+        usize::try_from(index)
+            .ok()
+            .and_then(|index| self.0.get(index))
+            .cloned()
     }
 }
 
@@ -40,7 +48,9 @@ static DATA: Once<Arc<Fixed>> = Once::new();
 
 /// Tells programs what the wall clock shows now. Only whoever holds the clock calls it.
 pub(crate) fn wall_clock_was_set() {
-    let Some(page) = DATA.get().and_then(|data| data.0.first()) else { return };
+    let Some(page) = DATA.get().and_then(|data| data.0.first()) else {
+        return;
+    };
     let sequence = |number: u32| {
         page.write(offset_of!(Data, sequence), number.as_bytes());
         fence(Ordering::SeqCst);
@@ -48,7 +58,10 @@ pub(crate) fn wall_clock_was_set() {
     let mut before = 0u32;
     page.read(offset_of!(Data, sequence), before.as_mut_bytes());
     sequence(before.wrapping_add(1));
-    page.write(offset_of!(Data, wall), guard::timer::wall_base_ns().as_bytes());
+    page.write(
+        offset_of!(Data, wall),
+        guard::timer::wall_base_ns().as_bytes(),
+    );
     fence(Ordering::SeqCst);
     sequence(before.wrapping_add(2));
 }
@@ -58,9 +71,17 @@ fn objects() -> Option<&'static [Arc<Object>; 2]> {
     static OBJECTS: Once<[Arc<Object>; 2]> = Once::new();
     if OBJECTS.get().is_none() {
         let data: Data = guard::timer::for_programs();
-        let (data, image) = (Arc::new(Fixed::new(data.as_bytes())?), Arc::new(Fixed::new(IMAGE)?));
-        let object = |pages: &Arc<Fixed>, name: &[u8]| Object::file(pages.clone(), false, name.to_vec(), 0, 0);
-        let both = [object(DATA.call_once(|| data), b"[vvar]"), object(&image, b"[vdso]")];
+        let (data, image) = (
+            Arc::new(Fixed::new(data.as_bytes())?),
+            Arc::new(Fixed::new(IMAGE)?),
+        );
+        let object = |pages: &Arc<Fixed>, name: &[u8]| {
+            Object::file(pages.clone(), false, name.to_vec(), 0, 0)
+        };
+        let both = [
+            object(DATA.call_once(|| data), b"[vvar]"),
+            object(&image, b"[vdso]"),
+        ];
         OBJECTS.call_once(|| both);
     }
     OBJECTS.get()
@@ -72,10 +93,24 @@ fn objects() -> Option<&'static [Arc<Object>; 2]> {
 /// `ENOMEM`.
 pub(crate) fn map(space: &AddressSpace, at: usize) -> Result<usize, Errno> {
     let [data, image] = objects().ok_or(Errno::ENOMEM)?;
-    let parts = [(at, PAGE_SIZE, data, Prot::READ), (at + PAGE_SIZE, PAGES * PAGE_SIZE, image, Prot::READ | Prot::EXEC)];
+    let parts = [
+        (at, PAGE_SIZE, data, Prot::READ),
+        (
+            at + PAGE_SIZE,
+            PAGES * PAGE_SIZE,
+            image,
+            Prot::READ | Prot::EXEC,
+        ),
+    ];
     for (at, len, object, prot) in parts {
         let place = Placement::FixedIfFree(at);
-        space.mmap(MapRequest { placement: place, len, prot, flags: VmaFlags::empty(), object: Some((object.clone(), 0)) })?;
+        space.mmap(MapRequest {
+            placement: place,
+            len,
+            prot,
+            flags: VmaFlags::empty(),
+            object: Some((object.clone(), 0)),
+        })?;
     }
     Ok(at + PAGE_SIZE)
 }

@@ -1,8 +1,10 @@
-//! Setting the wall clock: `clock_settime(2)`, `settimeofday(2)`. Every instance has its own, so none disturbs another one.
+//! Setting the wall clock: `clock_settime(2)`, `settimeofday(2)`. Every instance has its own, so
+//! none disturbs another one.
 //!
-//! Kernel and programs keep the wall clock as its distance from the monotonic one, which never jumps. What waits for a time of the
-//! wall clock has turned that into monotonic time with the distance of then, so whoever sets the clock tells it: threads in calls begin
-//! these anew (`Until`), and timers are moved (`process::timer`).
+//! Kernel and programs keep the wall clock as its distance from the monotonic one, which never
+//! jumps. What waits for a time of the wall clock has turned that into monotonic time with the
+//! distance of then, so whoever sets the clock tells it: threads in calls begin these anew
+//! (`Until`), and timers are moved (`process::timer`).
 
 use core::sync::atomic::Ordering;
 
@@ -17,7 +19,8 @@ use crate::uaccess::UserPtr;
 use crate::uapi::time::{NS_PER_SEC, TimeSpec, TimeVal};
 use crate::{SysResult, Task};
 
-/// `struct timezone`, minutes west of Greenwich and a kind of summer time: remembered, and added to no time.
+/// `struct timezone`, minutes west of Greenwich and a kind of summer time: remembered, and added to
+/// no time.
 type Zone = [i32; 2];
 
 /// What is told of the zone; `None` until somebody set it. Who holds it may set the clock.
@@ -36,8 +39,9 @@ pub(crate) fn zone() -> Zone {
     ZONE.lock().unwrap_or_default()
 }
 
-/// The monotonic time of an absolute time of one of the two clocks, for a call that waits for it and keeps this meanwhile: if the
-/// wall clock is set, the thread is interrupted as if by a signal that was dealt with already, and the call begins anew.
+/// The monotonic time of an absolute time of one of the two clocks, for a call that waits for it
+/// and keeps this meanwhile: if the wall clock is set, the thread is interrupted as if by a signal
+/// that was dealt with already, and the call begins anew.
 pub(crate) struct Until<'a> {
     ns: u64,
     task: &'a Task,
@@ -62,7 +66,9 @@ impl<'a> Until<'a> {
 
 impl Drop for Until<'_> {
     fn drop(&mut self) {
-        self.task.waits_for_wall_clock.store(false, Ordering::Relaxed);
+        self.task
+            .waits_for_wall_clock
+            .store(false, Ordering::Relaxed);
     }
 }
 
@@ -81,7 +87,10 @@ pub(crate) fn monotonic_of(time: TimeSpec, realtime: bool) -> Result<u64, Errno>
 /// # Errors
 /// `EINVAL` for a time before the machine's start, or in the far future.
 fn set(_still: &Still, ns: u64) -> Result<(), Errno> {
-    let base = ns.checked_sub(now_ns()).filter(|_| ns < i64::MAX as u64).ok_or(Errno::EINVAL)?;
+    let base = ns
+        .checked_sub(now_ns())
+        .filter(|_| ns < i64::MAX as u64)
+        .ok_or(Errno::EINVAL)?;
     let before = timer::wall_base_ns();
     timer::set_wall_base(base);
     vdso::wall_clock_was_set();
@@ -98,14 +107,23 @@ fn set(_still: &Still, ns: u64) -> Result<(), Errno> {
 
 /// Whether the caller may set the clock.
 fn check(task: &Task) -> Result<(), Errno> {
-    if task.cred().capable(sys::CAP_SYS_TIME) { Ok(()) } else { Err(Errno::EPERM) }
+    if task.cred().capable(sys::CAP_SYS_TIME) {
+        Ok(())
+    } else {
+        Err(Errno::EPERM)
+    }
 }
 
 /// Moves the wall clock by a distance, for a caller who may.
 pub(crate) fn step(task: &Task, forward_ns: i64) -> Result<(), Errno> {
     check(task)?;
     let still = hold();
-    set(&still, timer::wall_ns().checked_add_signed(forward_ns).ok_or(Errno::EINVAL)?)
+    set(
+        &still,
+        timer::wall_ns()
+            .checked_add_signed(forward_ns)
+            .ok_or(Errno::EINVAL)?,
+    )
 }
 
 /// `clock_settime(2)`: only of the wall clock.
@@ -118,7 +136,8 @@ pub fn sys_clock_settime(task: &Task, clock: i32, time: UserPtr<TimeSpec>) -> Sy
     set(&hold(), ns).map(|()| 0)
 }
 
-/// `settimeofday(2)`: the time, the zone, or both. The first to tell a zone but no time says that the clock showed the zone's time.
+/// `settimeofday(2)`: the time, the zone, or both. The first to tell a zone but no time says that
+/// the clock showed the zone's time.
 pub fn sys_settimeofday(task: &Task, time: UserPtr<TimeVal>, zone: UserPtr<Zone>) -> SysResult {
     const MOST_MINUTES: i32 = 15 * 60;
     let ns = time.read_optional()?.map(TimeVal::to_ns).transpose()?;
@@ -129,9 +148,9 @@ pub fn sys_settimeofday(task: &Task, time: UserPtr<TimeVal>, zone: UserPtr<Zone>
     }
     let mut still = hold();
     let ns = match zone {
-        Some([west, _]) if still.is_none() && west != 0 && ns.is_none() => {
-            Some(timer::wall_ns().saturating_add_signed(i64::from(west) * 60 * NS_PER_SEC.cast_signed()))
-        }
+        Some([west, _]) if still.is_none() && west != 0 && ns.is_none() => Some(
+            timer::wall_ns().saturating_add_signed(i64::from(west) * 60 * NS_PER_SEC.cast_signed()),
+        ),
         _ => ns,
     };
     if let Some(ns) = ns {

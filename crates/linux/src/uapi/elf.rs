@@ -79,14 +79,26 @@ impl Program {
         first..self.segments.last().map_or(0, |s| s.pages().end)
     }
 
-    /// From where to where its code is, and its data, as `/proc` tells it: the highest segment is where data begin.
+    /// From where to where its code is, and its data, as `/proc` tells it: the highest segment is
+    /// where data begin.
     #[must_use]
     pub fn code_and_data(&self) -> [Range<usize>; 2] {
-        let code = || self.segments.iter().filter(|s| s.prot.contains(Prot::EXEC)).map(|s| &s.file);
+        let code = || {
+            self.segments
+                .iter()
+                .filter(|s| s.prot.contains(Prot::EXEC))
+                .map(|s| &s.file)
+        };
         let all = || self.segments.iter().map(|s| &s.file);
         let first = |starts: Option<usize>| starts.unwrap_or(0);
-        let (code_start, code_end) = (first(code().map(|f| f.start).min()), first(code().map(|f| f.end).max()));
-        [code_start..code_end, first(all().map(|f| f.start).max())..first(all().map(|f| f.end).max())]
+        let (code_start, code_end) = (
+            first(code().map(|f| f.start).min()),
+            first(code().map(|f| f.end).max()),
+        );
+        [
+            code_start..code_end,
+            first(all().map(|f| f.start).max())..first(all().map(|f| f.end).max()),
+        ]
     }
 }
 
@@ -100,7 +112,8 @@ pub fn header(bytes: &[u8]) -> Result<Header, Errno> {
     if ident.1 != Class::ELF64 {
         return Err(Errno::ENOEXEC);
     }
-    let header = FileHeader::parse_tail(ident, &bytes[elf::abi::EI_NIDENT..]).map_err(|_| Errno::ENOEXEC)?;
+    let header =
+        FileHeader::parse_tail(ident, &bytes[elf::abi::EI_NIDENT..]).map_err(|_| Errno::ENOEXEC)?;
     let kind = matches!(header.e_type, elf::abi::ET_EXEC | elf::abi::ET_DYN);
     let size = usize::from(header.e_phnum) * ENTRY;
     if !kind
@@ -146,13 +159,28 @@ pub fn program(header: &Header, table: &[u8]) -> Result<Program, Errno> {
         match entry.p_type {
             elf::abi::PT_LOAD => {
                 let start = usize::try_from(entry.p_vaddr).map_err(|_| Errno::ENOEXEC)?;
-                let size =
-                    |bytes: u64| usize::try_from(bytes).ok().and_then(|b| start.checked_add(b)).filter(|&end| end <= USER_END);
-                let (Some(file_end), Some(end)) = (size(entry.p_filesz), size(entry.p_memsz)) else { return Err(Errno::ENOEXEC) };
+                let size = |bytes: u64| {
+                    usize::try_from(bytes)
+                        .ok()
+                        .and_then(|b| start.checked_add(b))
+                        .filter(|&end| end <= USER_END)
+                };
+                let (Some(file_end), Some(end)) = (size(entry.p_filesz), size(entry.p_memsz))
+                else {
+                    return Err(Errno::ENOEXEC);
+                };
                 let aligned = entry.p_offset % PAGE_SIZE as u64 == (start % PAGE_SIZE) as u64;
-                let ascending = program.segments.last().is_none_or(|last| last.pages().end <= page_align_down(start));
+                let ascending = program
+                    .segments
+                    .last()
+                    .is_none_or(|last| last.pages().end <= page_align_down(start));
                 let in_file = i64::try_from(entry.p_offset).is_ok();
-                if entry.p_filesz > entry.p_memsz || !aligned || !ascending || !in_file || page_align_up(end).is_none() {
+                if entry.p_filesz > entry.p_memsz
+                    || !aligned
+                    || !ascending
+                    || !in_file
+                    || page_align_up(end).is_none()
+                {
                     return Err(Errno::ENOEXEC);
                 }
                 let align = usize::try_from(entry.p_align).unwrap_or(0);
@@ -164,7 +192,12 @@ pub fn program(header: &Header, table: &[u8]) -> Result<Program, Errno> {
                     program.headers = start + (header.table.0 - entry.p_offset) as usize;
                 }
                 let prot = protection(entry.p_flags);
-                program.segments.push(Segment { file: start..file_end, end, offset: entry.p_offset, prot });
+                program.segments.push(Segment {
+                    file: start..file_end,
+                    end,
+                    offset: entry.p_offset,
+                    prot,
+                });
             }
             elf::abi::PT_INTERP if program.interpreter.is_none() => {
                 if !(2..=MAX_INTERPRETER).contains(&entry.p_filesz) {
@@ -172,7 +205,9 @@ pub fn program(header: &Header, table: &[u8]) -> Result<Program, Errno> {
                 }
                 program.interpreter = Some((entry.p_offset, entry.p_filesz as usize));
             }
-            elf::abi::PT_GNU_STACK => program.executable_stack = entry.p_flags & elf::abi::PF_X != 0,
+            elf::abi::PT_GNU_STACK => {
+                program.executable_stack = entry.p_flags & elf::abi::PF_X != 0
+            }
             _ => {}
         }
     }
@@ -195,12 +230,18 @@ pub fn script(head: &[u8]) -> Result<(Vec<u8>, Option<Vec<u8>>), Errno> {
         None => return Err(Errno::ENOEXEC),
     };
     let line = line.trim_ascii();
-    let split = line.iter().position(|b| matches!(b, b' ' | b'\t')).unwrap_or(line.len());
+    let split = line
+        .iter()
+        .position(|b| matches!(b, b' ' | b'\t'))
+        .unwrap_or(line.len());
     let (name, argument) = (&line[..split], line[split..].trim_ascii());
     if name.is_empty() {
         return Err(Errno::ENOEXEC);
     }
-    Ok((name.to_vec(), (!argument.is_empty()).then(|| argument.to_vec())))
+    Ok((
+        name.to_vec(),
+        (!argument.is_empty()).then(|| argument.to_vec()),
+    ))
 }
 
 /// How much of a file is looked at to see what it is.
@@ -244,7 +285,10 @@ mod tests {
         .concat();
         let p = program(&header, &table).unwrap();
         assert!(p.relocatable && !p.executable_stack);
-        assert_eq!((p.entry, p.headers, p.header_count, p.align), (0x1040, 64, 4, 0x20_0000));
+        assert_eq!(
+            (p.entry, p.headers, p.header_count, p.align),
+            (0x1040, 64, 4, 0x20_0000)
+        );
         assert_eq!(p.interpreter, Some((0x300, 28)));
         assert_eq!(p.span(), 0..0x6000);
         assert_eq!(p.segments[1].file, 0x4800..0x4900);
@@ -264,7 +308,11 @@ mod tests {
             [0, 0x7fff_ffff_0000, 0x10, 0x10_0000, 0],
             [0, u64::MAX - 0xfff, 0x10, 0x2000, 0],
         ] {
-            assert_eq!(program(&one, &entry(1, 5, words)).err(), Some(Errno::ENOEXEC), "{words:x?}");
+            assert_eq!(
+                program(&one, &entry(1, 5, words)).err(),
+                Some(Errno::ENOEXEC),
+                "{words:x?}"
+            );
         }
         assert!(program(&one, &entry(6, 5, [0; 5])).is_err());
     }
@@ -272,9 +320,15 @@ mod tests {
     #[test]
     fn scripts() {
         assert_eq!(script(b"#!/bin/sh\necho"), Ok((b"/bin/sh".to_vec(), None)));
-        assert_eq!(script(b"#! /usr/bin/env  -S a b \n"), Ok((b"/usr/bin/env".to_vec(), Some(b"-S a b".to_vec()))));
+        assert_eq!(
+            script(b"#! /usr/bin/env  -S a b \n"),
+            Ok((b"/usr/bin/env".to_vec(), Some(b"-S a b".to_vec())))
+        );
         assert_eq!(script(b"#!/bin/true"), Ok((b"/bin/true".to_vec(), None)));
         assert_eq!(script(b"#!\n"), Err(Errno::ENOEXEC));
-        assert_eq!(script(&[b"#!".to_vec(), vec![b'a'; 300]].concat()), Err(Errno::ENOEXEC));
+        assert_eq!(
+            script(&[b"#!".to_vec(), vec![b'a'; 300]].concat()),
+            Err(Errno::ENOEXEC)
+        );
     }
 }

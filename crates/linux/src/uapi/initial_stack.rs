@@ -1,4 +1,5 @@
-//! What a program finds on its stack when it starts: arguments, environment, auxiliary vector (System V ABI, 3.4.1).
+//! What a program finds on its stack when it starts: arguments, environment, auxiliary vector
+//! (System V ABI, 3.4.1).
 
 use alloc::vec::Vec;
 
@@ -64,7 +65,12 @@ pub fn build(top: u64, strings: &Strings<'_>, aux: &[AuxEntry]) -> Image {
     words.push(0);
     words.extend(env.iter().map(|at| base + at));
     words.push(0);
-    let own = [(AT_PLATFORM, base + platform), (AT_RANDOM, base + random), (AT_EXECFN, base + name), (AT_NULL, 0)];
+    let own = [
+        (AT_PLATFORM, base + platform),
+        (AT_RANDOM, base + random),
+        (AT_EXECFN, base + name),
+        (AT_NULL, 0),
+    ];
     let aux_start = words.len() * 8;
     for &(key, value) in aux.iter().chain(&own) {
         words.extend([u64::from(key), value]);
@@ -76,7 +82,13 @@ pub fn build(top: u64, strings: &Strings<'_>, aux: &[AuxEntry]) -> Image {
     bytes.resize((base - sp) as usize, 0);
     bytes.extend_from_slice(&text);
     let at = |offset: usize| base as usize + offset;
-    Image { sp, bytes, args: at(args_start)..at(args_end), env: at(args_end)..at(env_end), aux }
+    Image {
+        sp,
+        bytes,
+        args: at(args_start)..at(args_end),
+        env: at(args_end)..at(env_end),
+        aux,
+    }
 }
 
 #[cfg(test)]
@@ -87,7 +99,13 @@ mod tests {
     fn everything_is_where_its_pointer_says() {
         let args = [b"prog".to_vec(), b"-x".to_vec(), Vec::new()];
         let env = [b"A=1".to_vec()];
-        let strings = Strings { args: &args, env: &env, name: b"/bin/prog", platform: b"x86_64", random: *b"0123456789abcdef" };
+        let strings = Strings {
+            args: &args,
+            env: &env,
+            name: b"/bin/prog",
+            platform: b"x86_64",
+            random: *b"0123456789abcdef",
+        };
         let image = build(0x7fff_0000, &strings, &[(6, 4096)]);
         assert_eq!(image.sp % 16, 0);
         assert_eq!(image.sp + image.bytes.len() as u64, 0x7fff_0000);
@@ -97,7 +115,10 @@ mod tests {
             rest[..rest.iter().position(|&b| b == 0).unwrap()].to_vec()
         };
         assert_eq!(word(0), 3);
-        assert_eq!((string(word(1)), string(word(2)), string(word(3)), word(4)), (b"prog".to_vec(), b"-x".to_vec(), vec![], 0));
+        assert_eq!(
+            (string(word(1)), string(word(2)), string(word(3)), word(4)),
+            (b"prog".to_vec(), b"-x".to_vec(), vec![], 0)
+        );
         assert_eq!((string(word(5)), word(6)), (b"A=1".to_vec(), 0));
         assert_eq!((word(7), word(8)), (6, 4096));
         let aux: Vec<(u64, u64)> = (0..5).map(|i| (word(7 + 2 * i), word(8 + 2 * i))).collect();
@@ -108,7 +129,13 @@ mod tests {
         assert_eq!(aux[4], (0, 0));
         assert_eq!(image.aux, image.bytes[7 * 8..17 * 8]);
         let at = |addr: usize| (addr as u64 - image.sp) as usize;
-        assert_eq!(&image.bytes[at(image.args.start)..at(image.args.end)], b"prog\0-x\0\0");
-        assert_eq!(&image.bytes[at(image.env.start)..at(image.env.end)], b"A=1\0");
+        assert_eq!(
+            &image.bytes[at(image.args.start)..at(image.args.end)],
+            b"prog\0-x\0\0"
+        );
+        assert_eq!(
+            &image.bytes[at(image.env.start)..at(image.env.end)],
+            b"A=1\0"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Structures and numbers that programs and the kernel pass to each other (`include/uapi` of Linux). No state.
+//! Structures and numbers that programs and the kernel pass to each other (`include/uapi` of
+//! Linux). No state.
 
 pub mod elf;
 pub mod initial_stack;

@@ -9,7 +9,8 @@ const LOWEST: u64 = USER_START as u64;
 /// There is no such descriptor: the program stays the same.
 pub const NO_FILE: u32 = u32::MAX;
 
-/// `struct prctl_mm_map`: where what is, addresses of the first byte and of the one behind the last.
+/// `struct prctl_mm_map`: where what is, addresses of the first byte and of the one behind the
+/// last.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -45,12 +46,19 @@ impl Layout {
             self.env_start..self.env_end,
         ];
         let all = [self.start_code, self.end_code, self.start_stack];
-        let mut all = ranges.iter().flat_map(|range| [range.start, range.end]).chain(all);
+        let mut all = ranges
+            .iter()
+            .flat_map(|range| [range.start, range.end])
+            .chain(all);
         let sound = all.all(|at| (LOWEST..USER_END as u64).contains(&at))
             && self.start_code < self.end_code
             && ranges.iter().all(|range| range.start <= range.end);
         let data = || (self.brk - self.start_brk).saturating_add(self.end_data - self.start_data);
-        if sound && (most == u64::MAX || data() <= most) { Ok(()) } else { Err(Errno::EINVAL) }
+        if sound && (most == u64::MAX || data() <= most) {
+            Ok(())
+        } else {
+            Err(Errno::EINVAL)
+        }
     }
 }
 
@@ -78,14 +86,32 @@ mod tests {
     #[test]
     fn layouts_are_checked() {
         assert_eq!(SOUND.check(u64::MAX), Ok(()));
-        assert_eq!((SOUND.check(0x2000), SOUND.check(0x1fff)), (Ok(()), Err(Errno::EINVAL)));
+        assert_eq!(
+            (SOUND.check(0x2000), SOUND.check(0x1fff)),
+            (Ok(()), Err(Errno::EINVAL))
+        );
         let wrong = [
-            Layout { end_code: SOUND.start_code, ..SOUND },
-            Layout { end_data: SOUND.start_data - 1, ..SOUND },
+            Layout {
+                end_code: SOUND.start_code,
+                ..SOUND
+            },
+            Layout {
+                end_data: SOUND.start_data - 1,
+                ..SOUND
+            },
             Layout { brk: 0, ..SOUND },
-            Layout { start_stack: USER_END as u64, ..SOUND },
-            Layout { arg_start: u64::MAX, ..SOUND },
-            Layout { env_end: SOUND.env_start - 1, ..SOUND },
+            Layout {
+                start_stack: USER_END as u64,
+                ..SOUND
+            },
+            Layout {
+                arg_start: u64::MAX,
+                ..SOUND
+            },
+            Layout {
+                env_end: SOUND.env_start - 1,
+                ..SOUND
+            },
         ];
         for layout in wrong {
             assert_eq!(layout.check(u64::MAX), Err(Errno::EINVAL), "{layout:?}");

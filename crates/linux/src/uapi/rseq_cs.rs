@@ -1,9 +1,11 @@
-//! Restartable sequences: what a program's description of one means (`rseq(2)`). Nothing here touches memory.
+//! Restartable sequences: what a program's description of one means (`rseq(2)`). Nothing here
+//! touches memory.
 
 use abi::errno::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// `struct rseq_cs`: instructions that are to be executed without another thread of the program on the same processor in between.
+/// `struct rseq_cs`: instructions that are to be executed without another thread of the program on
+/// the same processor in between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct Section {
@@ -26,10 +28,15 @@ impl Section {
     /// `EINVAL`.
     pub fn check(&self, user_end: u64) -> Result<(), Errno> {
         let end = self.start.checked_add(self.len);
-        let inside = self.start < user_end && end.is_some_and(|end| end < user_end) && self.abort < user_end;
+        let inside =
+            self.start < user_end && end.is_some_and(|end| end < user_end) && self.abort < user_end;
         // Who is sent back into the sequence would be sent there for ever.
         let loops = self.abort.wrapping_sub(self.start) < self.len;
-        if self.version == 0 && self.flags == 0 && inside && !loops && self.abort >= 4 { Ok(()) } else { Err(Errno::EINVAL) }
+        if self.version == 0 && self.flags == 0 && inside && !loops && self.abort >= 4 {
+            Ok(())
+        } else {
+            Err(Errno::EINVAL)
+        }
     }
 
     /// Whether the next instruction is one of the sequence.
@@ -47,22 +54,40 @@ mod tests {
 
     #[test]
     fn a_sequence_ends_where_it_commits() {
-        let section = Section { start: 0x1000, len: 16, abort: 0x2000, ..Section::default() };
+        let section = Section {
+            start: 0x1000,
+            len: 16,
+            abort: 0x2000,
+            ..Section::default()
+        };
         assert!(section.check(END).is_ok());
-        let inside: Vec<bool> = [0xfff, 0x1000, 0x100f, 0x1010, 0x2000].map(|rip| section.contains(rip)).into();
+        let inside: Vec<bool> = [0xfff, 0x1000, 0x100f, 0x1010, 0x2000]
+            .map(|rip| section.contains(rip))
+            .into();
         assert_eq!(inside, [false, true, true, false, false]);
     }
 
     #[test]
     fn nonsense_is_refused() {
-        let good = Section { start: 0x1000, len: 16, abort: 0x2000, ..Section::default() };
+        let good = Section {
+            start: 0x1000,
+            len: 16,
+            abort: 0x2000,
+            ..Section::default()
+        };
         let bad = [
             Section { version: 1, ..good },
             Section { flags: 1, ..good },
-            Section { abort: 0x1008, ..good },
+            Section {
+                abort: 0x1008,
+                ..good
+            },
             Section { abort: END, ..good },
             Section { start: END, ..good },
-            Section { len: u64::MAX, ..good },
+            Section {
+                len: u64::MAX,
+                ..good
+            },
             Section { abort: 3, ..good },
         ];
         for section in bad {

@@ -1,5 +1,5 @@
-//! What a signal handler finds on its stack: `struct rt_sigframe` of x86-64 Linux, byte for byte. glibc's unwinder, Go's runtime
-//! and everybody's crash reports read it.
+//! What a signal handler finds on its stack: `struct rt_sigframe` of x86-64 Linux, byte for byte.
+//! glibc's unwinder, Go's runtime and everybody's crash reports read it.
 
 use guard::user::UserRegs;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -19,7 +19,9 @@ const UC_SIGCONTEXT_SS: u64 = 2;
 const UC_STRICT_RESTORE_SS: u64 = 4;
 
 /// `stack_t`.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Default, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct AltStack {
     /// Its lowest address.
@@ -40,7 +42,10 @@ impl AltStack {
     /// No stack.
     #[must_use]
     pub fn none() -> Self {
-        Self { flags: Self::DISABLE, ..Self::default() }
+        Self {
+            flags: Self::DISABLE,
+            ..Self::default()
+        }
     }
 
     /// The same stack with other flags.
@@ -119,8 +124,14 @@ pub struct Frame {
 
 const _: () = {
     use core::mem::offset_of;
-    assert!(size_of::<SigContext>() == 256 && size_of::<UContext>() == 304 && size_of::<Frame>() == 440);
-    assert!(offset_of!(SigContext, rip) == 128 && offset_of!(SigContext, cs) == 144 && offset_of!(SigContext, fpstate) == 184);
+    assert!(
+        size_of::<SigContext>() == 256 && size_of::<UContext>() == 304 && size_of::<Frame>() == 440
+    );
+    assert!(
+        offset_of!(SigContext, rip) == 128
+            && offset_of!(SigContext, cs) == 144
+            && offset_of!(SigContext, fpstate) == 184
+    );
     assert!(offset_of!(UContext, context) == 40 && offset_of!(UContext, mask) == 296);
 };
 
@@ -144,7 +155,8 @@ pub struct Place {
     pub fpu: u64,
 }
 
-/// Finds the place for a frame below `sp`, or on the alternate stack. `None` if it does not fit there.
+/// Finds the place for a frame below `sp`, or on the alternate stack. `None` if it does not fit
+/// there.
 #[must_use]
 pub fn place(sp: u64, alternate: Option<&AltStack>, fpu_size: usize) -> Option<Place> {
     let top = match alternate {
@@ -161,7 +173,8 @@ pub fn place(sp: u64, alternate: Option<&AltStack>, fpu_size: usize) -> Option<P
 }
 
 impl Frame {
-    /// The frame for a handler that interrupts the program at `regs`; `mask` is what becomes the signal mask afterwards.
+    /// The frame for a handler that interrupts the program at `regs`; `mask` is what becomes the
+    /// signal mask afterwards.
     #[inline(always)]
     #[must_use]
     pub fn new(
@@ -287,7 +300,15 @@ mod tests {
     use super::*;
 
     fn regs() -> UserRegs {
-        UserRegs { rax: 1, rbx: 2, rip: 0x40_1000, rsp: 0x7000_0123, rflags: 0x646, orig_rax: 5, ..UserRegs::default() }
+        UserRegs {
+            rax: 1,
+            rbx: 2,
+            rip: 0x40_1000,
+            rsp: 0x7000_0123,
+            rflags: 0x646,
+            orig_rax: 5,
+            ..UserRegs::default()
+        }
     }
 
     #[test]
@@ -300,21 +321,41 @@ mod tests {
 
     #[test]
     fn a_small_alternate_stack_is_refused() {
-        let stack = AltStack { sp: 0x1000, size: 0x800, ..AltStack::default() };
+        let stack = AltStack {
+            sp: 0x1000,
+            size: 0x800,
+            ..AltStack::default()
+        };
         assert_eq!(place(regs().rsp, Some(&stack), 2048), None);
         let place = place(regs().rsp, Some(&stack), 512).unwrap();
         assert!(place.frame >= 0x1000 && place.fpu + 512 <= 0x1800);
-        assert!(stack.contains(0x1800) && stack.contains(0x1001) && !stack.contains(0x1000) && !AltStack::none().contains(5));
+        assert!(
+            stack.contains(0x1800)
+                && stack.contains(0x1001)
+                && !stack.contains(0x1000)
+                && !AltStack::none().contains(5)
+        );
     }
 
     #[test]
     fn registers_come_back() {
         let before = regs();
         let place = place(before.rsp, None, 512).unwrap();
-        let frame = Frame::new(&before, place, 0x40_2000, &SigInfo::kernel(10), AltStack::none(), 0x55, LastFault::default());
+        let frame = Frame::new(
+            &before,
+            place,
+            0x40_2000,
+            &SigInfo::kernel(10),
+            AltStack::none(),
+            0x55,
+            LastFault::default(),
+        );
         let mut now = before;
         enter_handler(&mut now, place, 0x40_3000, 10);
-        assert_eq!((now.rdi, now.rip, now.rsp, now.rflags & 0x400), (10, 0x40_3000, place.frame, 0));
+        assert_eq!(
+            (now.rdi, now.rip, now.rsp, now.rflags & 0x400),
+            (10, 0x40_3000, place.frame, 0)
+        );
         assert_eq!((now.rsi - place.frame, now.rdx - place.frame), (312, 8));
         let bytes = frame.as_bytes();
         assert_eq!(bytes[..8], 0x40_2000u64.to_ne_bytes());
@@ -322,7 +363,16 @@ mod tests {
         assert_eq!(bytes[8 + 296..][..8], 0x55u64.to_ne_bytes());
         let mut back = UserRegs::default();
         frame.ucontext.restore(&mut back);
-        assert_eq!(back, UserRegs { orig_rax: u64::MAX, ..before });
-        assert_eq!((frame.ucontext.mask(), frame.ucontext.fpu()), (0x55, place.fpu));
+        assert_eq!(
+            back,
+            UserRegs {
+                orig_rax: u64::MAX,
+                ..before
+            }
+        );
+        assert_eq!(
+            (frame.ucontext.mask(), frame.ucontext.fpu()),
+            (0x55, place.fpu)
+        );
     }
 }

@@ -32,7 +32,14 @@ pub const UNBLOCKABLE: SigSet = set(&[sys::SIGKILL, sys::SIGSTOP]);
 /// Signals that stop a process unless caught.
 pub const STOPPING: SigSet = set(&[sys::SIGSTOP, sys::SIGTSTP, sys::SIGTTIN, sys::SIGTTOU]);
 /// Signals that an instruction causes; they are delivered first.
-pub const SYNCHRONOUS: SigSet = set(&[sys::SIGSEGV, sys::SIGBUS, sys::SIGILL, sys::SIGTRAP, sys::SIGFPE, sys::SIGSYS]);
+pub const SYNCHRONOUS: SigSet = set(&[
+    sys::SIGSEGV,
+    sys::SIGBUS,
+    sys::SIGILL,
+    sys::SIGTRAP,
+    sys::SIGFPE,
+    sys::SIGSYS,
+]);
 /// Signals that do nothing unless caught.
 const IGNORED: SigSet = set(&[sys::SIGCHLD, sys::SIGCONT, sys::SIGURG, sys::SIGWINCH]);
 /// Signals whose default would also write a core file; a process's status tells.
@@ -117,7 +124,11 @@ const NAMES: [&str; 32] = [
 /// The name of a signal, for messages.
 #[must_use]
 pub fn name(signal: i32) -> &'static str {
-    usize::try_from(signal).ok().and_then(|n| NAMES.get(n)).copied().unwrap_or(if signal <= COUNT { "SIGRT" } else { "SIG?" })
+    usize::try_from(signal)
+        .ok()
+        .and_then(|n| NAMES.get(n))
+        .copied()
+        .unwrap_or(if signal <= COUNT { "SIGRT" } else { "SIG?" })
 }
 
 /// `siginfo_t`.
@@ -156,7 +167,13 @@ impl SigInfo {
     }
 
     fn new(signo: i32, code: i32) -> Self {
-        Self { signo, errno: 0, code, padding: 0, fields: [0; 28] }
+        Self {
+            signo,
+            errno: 0,
+            code,
+            padding: 0,
+            fields: [0; 28],
+        }
     }
 
     fn put(mut self, at: usize, value: u64) -> Self {
@@ -194,9 +211,17 @@ impl SigInfo {
         info.put(4, ticks)
     }
 
-    /// About a system call that was not allowed: from where it came, its number and the kind of processor.
+    /// About a system call that was not allowed: from where it came, its number and the kind of
+    /// processor.
     #[must_use]
-    pub fn system_call(signo: i32, code: i32, errno: i32, addr: u64, number: u32, arch: u32) -> Self {
+    pub fn system_call(
+        signo: i32,
+        code: i32,
+        errno: i32,
+        addr: u64,
+        number: u32,
+        arch: u32,
+    ) -> Self {
         let mut info = Self::new(signo, code).put(0, addr);
         info.errno = errno;
         (info.fields[2], info.fields[3]) = (number, arch);
@@ -234,10 +259,16 @@ mod tests {
     #[test]
     fn fields_are_where_linux_has_them() {
         let info = SigInfo::fault(11, 1, 0x1122_3344_5566_7788);
-        assert_eq!(info.as_bytes()[16..24], 0x1122_3344_5566_7788u64.to_ne_bytes());
+        assert_eq!(
+            info.as_bytes()[16..24],
+            0x1122_3344_5566_7788u64.to_ne_bytes()
+        );
         let info = SigInfo::child(1, 7, 8, 9, 10);
         let word = |at: usize| i32::from_ne_bytes(info.as_bytes()[at..at + 4].try_into().unwrap());
-        assert_eq!([word(0), word(8), word(16), word(20), word(24), word(32)], [17, 1, 7, 8, 9, 10]);
+        assert_eq!(
+            [word(0), word(8), word(16), word(20), word(24), word(32)],
+            [17, 1, 7, 8, 9, 10]
+        );
         let info = SigInfo::timer(14, 3, 2, 99);
         assert_eq!(info.as_bytes()[24..32], 99u64.to_ne_bytes());
     }

@@ -7,7 +7,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub(crate) const NS_PER_SEC: u64 = 1_000_000_000;
 
 /// `struct timespec`.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Default, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct TimeSpec {
     /// Seconds.
@@ -17,7 +19,9 @@ pub struct TimeSpec {
 }
 
 /// `struct timeval`.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Default, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct TimeVal {
     /// Seconds.
@@ -30,7 +34,10 @@ impl TimeSpec {
     /// A number of nanoseconds.
     #[must_use]
     pub fn from_ns(ns: u64) -> Self {
-        Self { sec: (ns / NS_PER_SEC) as i64, nsec: (ns % NS_PER_SEC) as i64 }
+        Self {
+            sec: (ns / NS_PER_SEC) as i64,
+            nsec: (ns % NS_PER_SEC) as i64,
+        }
     }
 
     /// In nanoseconds; what is too much for a `u64` is the most there is.
@@ -42,7 +49,9 @@ impl TimeSpec {
         if !(0..NS_PER_SEC as i64).contains(&self.nsec) {
             return Err(Errno::EINVAL);
         }
-        Ok(sec.saturating_mul(NS_PER_SEC).saturating_add(self.nsec as u64))
+        Ok(sec
+            .saturating_mul(NS_PER_SEC)
+            .saturating_add(self.nsec as u64))
     }
 }
 
@@ -50,7 +59,10 @@ impl TimeVal {
     /// A number of nanoseconds, cut to microseconds.
     #[must_use]
     pub fn from_ns(ns: u64) -> Self {
-        Self { sec: (ns / NS_PER_SEC) as i64, usec: (ns % NS_PER_SEC / 1000) as i64 }
+        Self {
+            sec: (ns / NS_PER_SEC) as i64,
+            usec: (ns % NS_PER_SEC / 1000) as i64,
+        }
     }
 
     /// In nanoseconds.
@@ -61,6 +73,10 @@ impl TimeVal {
         if !(0..1_000_000).contains(&self.usec) {
             return Err(Errno::EINVAL);
         }
-        TimeSpec { sec: self.sec, nsec: self.usec * 1000 }.to_ns()
+        TimeSpec {
+            sec: self.sec,
+            nsec: self.usec * 1000,
+        }
+        .to_ns()
     }
 }

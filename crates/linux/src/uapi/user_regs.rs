@@ -1,4 +1,5 @@
-//! Registers as debuggers see them: `struct user_regs_struct`, `struct user` and the register sets of core files. Pure.
+//! Registers as debuggers see them: `struct user_regs_struct`, `struct user` and the register sets
+//! of core files. Pure.
 
 use guard::user::{USER_END, UserRegs};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -78,7 +79,9 @@ impl Registers {
         let index = at / 8;
         match index {
             // Segments are what they are; any that a program could have is accepted.
-            Self::CS | Self::SS | Self::DS.. => return value as u16 & 3 == 3 || (value as u16 == 0 && index >= Self::DS),
+            Self::CS | Self::SS | Self::DS.. => {
+                return value as u16 & 3 == 3 || (value as u16 == 0 && index >= Self::DS);
+            }
             Self::FS_BASE | Self::GS_BASE if value >= USER_END as u64 => return false,
             Self::FLAGS => self.0[index] = self.0[index] & !FLAGS | value & FLAGS,
             // A number has 32 bits; -1 is none.
@@ -116,8 +119,8 @@ impl Registers {
     }
 }
 
-/// The register set `NT_X86_XSTATE` from the floating-point part of a signal frame: it has the mask of components where software's
-/// bytes begin, and ends with the processor's area.
+/// The register set `NT_X86_XSTATE` from the floating-point part of a signal frame: it has the mask
+/// of components where software's bytes begin, and ends with the processor's area.
 #[must_use]
 pub fn extended(frame: &[u8]) -> alloc::vec::Vec<u8> {
     // A frame without XSAVE is the set as it is.
@@ -129,7 +132,8 @@ pub fn extended(frame: &[u8]) -> alloc::vec::Vec<u8> {
     set
 }
 
-/// Puts the bytes of such a set, or of its first part, into a frame, whose description of itself stays.
+/// Puts the bytes of such a set, or of its first part, into a frame, whose description of itself
+/// stays.
 pub fn put_extended(frame: &mut [u8], set: &[u8]) {
     let len = set.len().min(frame.len() & !63);
     for range in [0..SOFTWARE.min(len), LEGACY.min(len)..len] {
@@ -143,13 +147,29 @@ mod tests {
 
     #[test]
     fn registers_are_where_linux_has_them() {
-        let regs = UserRegs { r15: 1, rax: 2, rip: 3, rsp: 4, orig_rax: 5, rflags: 0x202, ..UserRegs::default() };
+        let regs = UserRegs {
+            r15: 1,
+            rax: 2,
+            rip: 3,
+            rsp: 4,
+            orig_rax: 5,
+            rflags: 0x202,
+            ..UserRegs::default()
+        };
         let mut seen = Registers::of(&regs, [6, 7]);
         assert_eq!(size_of::<Registers>(), 216);
         let at = |offset| seen.get(offset).unwrap();
-        assert_eq!([at(0), at(80), at(128), at(152), at(120), at(168), at(176)], [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(
+            [at(0), at(80), at(128), at(152), at(120), at(168), at(176)],
+            [1, 2, 3, 4, 5, 6, 7]
+        );
         assert_eq!([at(136), at(160)], [0x33, 0x2b]);
-        assert!(seen.set(144, u64::MAX) && seen.set(120, 0xffff_ffff) && seen.set(136, 0x33) && seen.set(184, 0));
+        assert!(
+            seen.set(144, u64::MAX)
+                && seen.set(120, 0xffff_ffff)
+                && seen.set(136, 0x33)
+                && seen.set(184, 0)
+        );
         assert!(!seen.set(136, 0x10) && !seen.set(168, u64::MAX));
         let mut back = UserRegs::default();
         assert_eq!(seen.store(&mut back), [6, 7]);
@@ -166,7 +186,15 @@ mod tests {
         assert_eq!((set.len(), &set[464..472]), (832, &before[472..480]));
         set.fill(9);
         put_extended(&mut frame, &set);
-        assert_eq!((&frame[464..512], &frame[832..]), (&before[464..512], &before[832..]));
-        assert!(frame[..464].iter().chain(&frame[512..832]).all(|&byte| byte == 9));
+        assert_eq!(
+            (&frame[464..512], &frame[832..]),
+            (&before[464..512], &before[832..])
+        );
+        assert!(
+            frame[..464]
+                .iter()
+                .chain(&frame[512..832])
+                .all(|&byte| byte == 9)
+        );
     }
 }

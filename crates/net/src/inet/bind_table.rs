@@ -27,7 +27,10 @@ pub(super) struct BindAddress {
 
 impl BindAddress {
     pub(super) fn new(ip: IpAddr, only_v6: bool) -> Self {
-        Self { ip, dual_stack: ip.is_ipv6() && ip.is_unspecified() && !only_v6 }
+        Self {
+            ip,
+            dual_stack: ip.is_ipv6() && ip.is_unspecified() && !only_v6,
+        }
     }
 
     /// How well the address matches another: not at all, as one of many, or as the very one.
@@ -42,7 +45,10 @@ impl BindAddress {
     }
 
     fn overlaps(self, other: Self) -> bool {
-        self.dual_stack || other.dual_stack || self.match_score(other.ip).is_some() || other.match_score(self.ip).is_some()
+        self.dual_stack
+            || other.dual_stack
+            || self.match_score(other.ip).is_some()
+            || other.match_score(self.ip).is_some()
     }
 }
 
@@ -103,37 +109,79 @@ impl<S: Bindable> Drop for PortBinding<S> {
 
 impl<S: Bindable> BindTable<S> {
     pub(super) const fn new() -> Self {
-        Self { ports: Mutex::new(BTreeMap::new()), next: AtomicU32::new(0) }
+        Self {
+            ports: Mutex::new(BTreeMap::new()),
+            next: AtomicU32::new(0),
+        }
     }
 
     /// Binds a socket; port 0 is any that is free.
     ///
     /// # Errors
     /// `EADDRINUSE`.
-    pub(super) fn bind(&'static self, socket: &Arc<S>, address: BindAddress, port: u16) -> Result<PortBinding<S>> {
+    pub(super) fn bind(
+        &'static self,
+        socket: &Arc<S>,
+        address: BindAddress,
+        port: u16,
+    ) -> Result<PortBinding<S>> {
         let mut ports = self.ports.lock();
         let policy = socket.reuse_policy();
-        let port = if port == 0 { self.choose_ephemeral_port(&ports).ok_or(Errno::EADDRINUSE)? } else { port };
+        let port = if port == 0 {
+            self.choose_ephemeral_port(&ports)
+                .ok_or(Errno::EADDRINUSE)?
+        } else {
+            port
+        };
         let conflict = |entry: &BindEntry<S>| {
             entry.address.overlaps(address)
-                && entry.socket.upgrade().is_some_and(|other| !policy.allows_sharing_with(other.reuse_policy()))
+                && entry
+                    .socket
+                    .upgrade()
+                    .is_some_and(|other| !policy.allows_sharing_with(other.reuse_policy()))
         };
-        if ports.get(&port).is_some_and(|entries| entries.iter().any(conflict)) {
+        if ports
+            .get(&port)
+            .is_some_and(|entries| entries.iter().any(conflict))
+        {
             return Err(Errno::EADDRINUSE);
         }
         let socket = Arc::downgrade(socket);
-        ports.entry(port).or_default().push(BindEntry { address, socket: socket.clone() });
-        Ok(PortBinding { table: self, socket, address: SocketAddr::new(address.ip, port) })
+        ports.entry(port).or_default().push(BindEntry {
+            address,
+            socket: socket.clone(),
+        });
+        Ok(PortBinding {
+            table: self,
+            socket,
+            address: SocketAddr::new(address.ip, port),
+        })
     }
 
-    /// Whether a bound socket conflicts with none of the others at its port, now that its policy has changed.
+    /// Whether a bound socket conflicts with none of the others at its port, now that its policy
+    /// has changed.
     pub(super) fn can_listen(&self, binding: &PortBinding<S>, only_v6: bool) -> bool {
-        let Some(socket) = binding.socket.upgrade() else { return false };
-        let (address, policy) = (BindAddress::new(binding.address.ip(), only_v6), socket.reuse_policy());
-        let others = |entry: &BindEntry<S>| !entry.socket.ptr_eq(&binding.socket) && entry.address.overlaps(address);
-        let conflict =
-            |entry: &BindEntry<S>| entry.socket.upgrade().is_some_and(|other| !policy.allows_sharing_with(other.reuse_policy()));
-        !self.ports.lock().get(&binding.address.port()).is_some_and(|e| e.iter().any(|e| others(e) && conflict(e)))
+        let Some(socket) = binding.socket.upgrade() else {
+            return false;
+        };
+        let (address, policy) = (
+            BindAddress::new(binding.address.ip(), only_v6),
+            socket.reuse_policy(),
+        );
+        let others = |entry: &BindEntry<S>| {
+            !entry.socket.ptr_eq(&binding.socket) && entry.address.overlaps(address)
+        };
+        let conflict = |entry: &BindEntry<S>| {
+            entry
+                .socket
+                .upgrade()
+                .is_some_and(|other| !policy.allows_sharing_with(other.reuse_policy()))
+        };
+        !self
+            .ports
+            .lock()
+            .get(&binding.address.port())
+            .is_some_and(|e| e.iter().any(|e| others(e) && conflict(e)))
     }
 
     /// How many sockets are in it.
@@ -155,22 +203,39 @@ impl<S: Bindable> BindTable<S> {
     pub(super) fn set_address(&self, binding: &mut PortBinding<S>, ip: IpAddr) {
         let mut ports = self.ports.lock();
         let entries = ports.get_mut(&binding.address.port());
-        if let Some(entry) = entries.and_then(|entries| entries.iter_mut().find(|e| e.socket.ptr_eq(&binding.socket))) {
-            entry.address = BindAddress { ip, dual_stack: false };
+        if let Some(entry) = entries.and_then(|entries| {
+            entries
+                .iter_mut()
+                .find(|e| e.socket.ptr_eq(&binding.socket))
+        }) {
+            entry.address = BindAddress {
+                ip,
+                dual_stack: false,
+            };
         }
         binding.address.set_ip(ip);
     }
 
-    /// The sockets at a port that `score` says something of, of those with the highest score, in the order they were bound. `score` is
-    /// given the socket and how well its addresses fit.
-    pub(super) fn lookup<K: Ord>(&self, to: SocketAddr, score: impl Fn(&S, u8) -> Option<K>) -> Vec<Arc<S>> {
+    /// The sockets at a port that `score` says something of, of those with the highest score, in
+    /// the order they were bound. `score` is given the socket and how well its addresses fit.
+    pub(super) fn lookup<K: Ord>(
+        &self,
+        to: SocketAddr,
+        score: impl Fn(&S, u8) -> Option<K>,
+    ) -> Vec<Arc<S>> {
         let ports = self.ports.lock();
         let mut best: Vec<Arc<S>> = Vec::new();
         let mut highest = None;
         for entry in ports.get(&to.port()).into_iter().flatten() {
-            let Some(fit) = entry.address.match_score(to.ip()) else { continue };
-            let Some(socket) = entry.socket.upgrade() else { continue };
-            let Some(key) = score(&socket, fit) else { continue };
+            let Some(fit) = entry.address.match_score(to.ip()) else {
+                continue;
+            };
+            let Some(socket) = entry.socket.upgrade() else {
+                continue;
+            };
+            let Some(key) = score(&socket, fit) else {
+                continue;
+            };
             match highest.as_ref().map(|highest| key.cmp(highest)) {
                 Some(core::cmp::Ordering::Less) => {}
                 Some(core::cmp::Ordering::Equal) => best.push(socket),
@@ -186,11 +251,18 @@ impl<S: Bindable> BindTable<S> {
 
     /// All sockets at a port, whatever their address.
     pub(super) fn sockets_at_port(&self, port: u16) -> Vec<Arc<S>> {
-        self.ports.lock().get(&port).into_iter().flatten().filter_map(|entry| entry.socket.upgrade()).collect()
+        self.ports
+            .lock()
+            .get(&port)
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| entry.socket.upgrade())
+            .collect()
     }
 }
 
-/// Which of `count` sockets that share a port gets what comes from `from`: the same one for the same sender.
+/// Which of `count` sockets that share a port gets what comes from `from`: the same one for the
+/// same sender.
 pub(super) fn reuseport_hash(from: SocketAddr, to: SocketAddr, count: usize) -> usize {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     let mut mix = |bytes: &[u8]| {
@@ -222,7 +294,11 @@ mod tests {
         }
     }
 
-    const ALONE: ReusePolicy = ReusePolicy { reuse_address: false, is_listening: false, reuse_port: None };
+    const ALONE: ReusePolicy = ReusePolicy {
+        reuse_address: false,
+        is_listening: false,
+        reuse_port: None,
+    };
 
     fn bind_address() -> impl Strategy<Value = BindAddress> {
         let addresses: Vec<IpAddr> = vec![
@@ -232,16 +308,19 @@ mod tests {
             Ipv6Addr::UNSPECIFIED.into(),
             Ipv6Addr::LOCALHOST.into(),
         ];
-        (proptest::sample::select(addresses), any::<bool>()).prop_map(|(ip, only_v6)| BindAddress::new(ip, only_v6))
+        (proptest::sample::select(addresses), any::<bool>())
+            .prop_map(|(ip, only_v6)| BindAddress::new(ip, only_v6))
     }
 
     fn policy() -> impl Strategy<Value = ReusePolicy> {
         let port = proptest::option::of(0..2u32);
-        (any::<bool>(), any::<bool>(), port).prop_map(|(reuse_address, is_listening, reuse_port)| ReusePolicy {
-            reuse_address,
-            is_listening,
-            reuse_port,
-        })
+        (any::<bool>(), any::<bool>(), port).prop_map(
+            |(reuse_address, is_listening, reuse_port)| ReusePolicy {
+                reuse_address,
+                is_listening,
+                reuse_port,
+            },
+        )
     }
 
     proptest! {
@@ -279,7 +358,10 @@ mod tests {
     #[test]
     fn the_best_fit_is_found_and_all_of_it() {
         static TABLE: BindTable<Fake> = BindTable::new();
-        let shared = ReusePolicy { reuse_port: Some(0), ..ALONE };
+        let shared = ReusePolicy {
+            reuse_port: Some(0),
+            ..ALONE
+        };
         let sockets: Vec<Arc<Fake>> = (0..4).map(|_| Arc::new(Fake(shared))).collect();
         let bind_addresses = [
             BindAddress::new(Ipv6Addr::UNSPECIFIED.into(), false),
@@ -287,16 +369,28 @@ mod tests {
             BindAddress::new(Ipv4Addr::LOCALHOST.into(), false),
             BindAddress::new(Ipv4Addr::LOCALHOST.into(), false),
         ];
-        let _places: Vec<_> =
-            sockets.iter().zip(bind_addresses).map(|(s, address)| TABLE.bind(s, address, 80).unwrap()).collect();
+        let _places: Vec<_> = sockets
+            .iter()
+            .zip(bind_addresses)
+            .map(|(s, address)| TABLE.bind(s, address, 80).unwrap())
+            .collect();
         let best = |ip: IpAddr| -> Vec<usize> {
             let found = TABLE.lookup(SocketAddr::new(ip, 80), |_, fit| Some(fit));
-            found.iter().map(|socket| sockets.iter().position(|s| Arc::ptr_eq(s, socket)).unwrap()).collect()
+            found
+                .iter()
+                .map(|socket| sockets.iter().position(|s| Arc::ptr_eq(s, socket)).unwrap())
+                .collect()
         };
         assert_eq!(best(Ipv4Addr::LOCALHOST.into()), [2, 3]);
         assert_eq!(best(Ipv4Addr::new(127, 0, 0, 2).into()), [1]);
         assert_eq!(best(Ipv6Addr::LOCALHOST.into()), [0]);
-        assert!(TABLE.lookup(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 81), |_, fit| Some(fit)).is_empty());
+        assert!(
+            TABLE
+                .lookup(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 81), |_, fit| {
+                    Some(fit)
+                })
+                .is_empty()
+        );
     }
 
     #[test]
@@ -304,9 +398,18 @@ mod tests {
         let mut counts = [0; 4];
         let to = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80);
         for port in ephemeral_ports() {
-            counts[reuseport_hash(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port), to, counts.len())] += 1;
+            counts[reuseport_hash(
+                SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port),
+                to,
+                counts.len(),
+            )] += 1;
         }
         let fair = ephemeral_ports().count() / counts.len();
-        assert!(counts.iter().all(|count| (fair / 2..fair * 2).contains(count)), "{counts:?}");
+        assert!(
+            counts
+                .iter()
+                .all(|count| (fair / 2..fair * 2).contains(count)),
+            "{counts:?}"
+        );
     }
 }

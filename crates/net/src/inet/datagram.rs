@@ -1,12 +1,13 @@
-//! Datagrams: what they are, where they wait to be received, and what is said beside their bytes. The same for UDP and for what speaks IP itself.
+//! Datagrams: what they are, where they wait to be received, and what is said beside their bytes.
+//! The same for UDP and for what speaks IP itself.
 
 use super::options::{IP, IPV6};
 use super::{Family, InetSocket, network};
 use crate::endpoint::{self, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::extended_options::ControlMessage;
 use crate::{
-    Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketMemory, SocketOps, SocketOptions, SocketType,
-    WaitPolicy,
+    Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketMemory, SocketOps,
+    SocketOptions, SocketType, WaitPolicy,
 };
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
@@ -40,7 +41,8 @@ pub struct Datagram {
     pub timestamp_ns: u64,
     /// The count of datagrams the receiver had lost when it arrived.
     pub drops: u32,
-    /// What it says: of UDP and UDP-Lite what is behind their header, of others all that is behind IP's.
+    /// What it says: of UDP and UDP-Lite what is behind their header, of others all that is behind
+    /// IP's.
     pub data: Vec<u8>,
 }
 
@@ -63,7 +65,11 @@ pub(super) struct DatagramReceiver {
 impl DatagramReceiver {
     pub(super) fn new() -> Self {
         let options = Arc::new(SocketOptions::default());
-        Self { endpoint: endpoint::Endpoint::new(options.clone()), options, drops: AtomicU64::new(0) }
+        Self {
+            endpoint: endpoint::Endpoint::new(options.clone()),
+            options,
+            drops: AtomicU64::new(0),
+        }
     }
 
     /// Error, data: whoever waits for either looks again.
@@ -73,10 +79,15 @@ impl DatagramReceiver {
     }
 
     /// Tells when a datagram that has gone out did; `control` is what was said of it.
-    pub(super) fn queue_tx_timestamps(&self, control: &[ControlMessage], packet: impl FnOnce() -> Vec<u8>) {
+    pub(super) fn queue_tx_timestamps(
+        &self,
+        control: &[ControlMessage],
+        packet: impl FnOnce() -> Vec<u8>,
+    ) {
         let stages = SocketOptions::datagram_tx_flags(self.options.tx_timestamp_flags(control));
         if stages != 0 {
-            self.options.queue_tx_timestamps(stages, self.options.next_timestamp_key(), packet);
+            self.options
+                .queue_tx_timestamps(stages, self.options.next_timestamp_key(), packet);
             self.endpoint.readable.notify_of(Events::ERR);
         }
     }
@@ -108,7 +119,8 @@ impl DatagramReceiver {
                 return;
             }
             let cost = datagram.data.len() + DATAGRAM_OVERHEAD;
-            if queue.charged_bytes + cost > self.options.receive_buffer() && queue.charged_bytes > 0 {
+            if queue.charged_bytes + cost > self.options.receive_buffer() && queue.charged_bytes > 0
+            {
                 self.drops.fetch_add(1, Ordering::Relaxed);
                 return;
             }
@@ -119,7 +131,11 @@ impl DatagramReceiver {
     }
 
     /// The next datagram, and how many of its bytes are left out.
-    fn next_datagram(&self, flags: MsgFlags, wait: WaitPolicy) -> Result<Option<(Datagram, usize)>> {
+    fn next_datagram(
+        &self,
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<Option<(Datagram, usize)>> {
         let attempt = || {
             if let Some(error) = self.endpoint.take_error() {
                 return Some(Err(error));
@@ -135,7 +151,9 @@ impl DatagramReceiver {
                 beyond.cloned()
             } else {
                 let taken = queue.datagrams.pop_front();
-                queue.charged_bytes -= taken.as_ref().map_or(0, |d| d.data.len() + DATAGRAM_OVERHEAD);
+                queue.charged_bytes -= taken
+                    .as_ref()
+                    .map_or(0, |d| d.data.len() + DATAGRAM_OVERHEAD);
                 taken
             };
             match found {
@@ -151,7 +169,11 @@ impl DatagramReceiver {
         self.options.record_timestamp(datagram.timestamp_ns);
         let mut control = self.options.timestamp_messages(datagram.timestamp_ns);
         if datagram.drops > 0 && self.options.is_enabled(net::SO_RXQ_OVFL) {
-            control.push((net::SOL_SOCKET, net::SO_RXQ_OVFL, datagram.drops.to_ne_bytes().to_vec()));
+            control.push((
+                net::SOL_SOCKET,
+                net::SO_RXQ_OVFL,
+                datagram.drops.to_ne_bytes().to_vec(),
+            ));
         }
         if common.options.wants_control.load(Ordering::Relaxed) {
             add_control_messages(common, datagram, &mut control);
@@ -187,7 +209,12 @@ impl DatagramReceiver {
 
     /// The number of bytes of the next datagram.
     pub(super) fn next_datagram_len(&self) -> usize {
-        self.endpoint.queue.lock().datagrams.front().map_or(0, |d| d.data.len())
+        self.endpoint
+            .queue
+            .lock()
+            .datagrams
+            .front()
+            .map_or(0, |d| d.data.len())
     }
 
     /// What `FileOps::poll` promises.
@@ -198,24 +225,42 @@ impl DatagramReceiver {
         }
         let shut = |what| self.endpoint.is_shut_down(what);
         let mut events = Events::WRITABLE | Events::WRBAND;
-        events.set(Events::ERR, self.endpoint.has_error() || self.options.error_queue.has_entries());
+        events.set(
+            Events::ERR,
+            self.endpoint.has_error() || self.options.error_queue.has_entries(),
+        );
         events.set(Events::HUP, shut(RCV_SHUTDOWN | SEND_SHUTDOWN));
         events.set(Events::READABLE | Events::RDHUP, shut(RCV_SHUTDOWN));
-        events.set(Events::READABLE, shut(RCV_SHUTDOWN) || !self.endpoint.queue.lock().datagrams.is_empty());
+        events.set(
+            Events::READABLE,
+            shut(RCV_SHUTDOWN) || !self.endpoint.queue.lock().datagrams.is_empty(),
+        );
         events
     }
 
     /// Throws away the queue; nothing comes any more.
     pub(super) fn close(&self) {
-        let old =
-            core::mem::replace(&mut *self.endpoint.queue.lock(), DatagramQueue { closed: true, ..DatagramQueue::default() });
+        let old = core::mem::replace(
+            &mut *self.endpoint.queue.lock(),
+            DatagramQueue {
+                closed: true,
+                ..DatagramQueue::default()
+            },
+        );
         drop(old);
         self.endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
     }
 
     pub(super) fn wait_policy(&self, file: &File, sends: bool) -> WaitPolicy {
-        let timeout_ns = if sends { self.options.send_timeout() } else { self.options.receive_timeout() };
-        WaitPolicy { nonblocking: file.nonblocking(), timeout_ns }
+        let timeout_ns = if sends {
+            self.options.send_timeout()
+        } else {
+            self.options.receive_timeout()
+        };
+        WaitPolicy {
+            nonblocking: file.nonblocking(),
+            timeout_ns,
+        }
     }
 }
 
@@ -285,7 +330,12 @@ impl<T: DatagramProtocol> DatagramSocket<T> {
 
 impl<T: DatagramProtocol> FileOps for DatagramSocket<T> {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        self.receive(buf, MsgFlags::empty(), self.0.receiver().wait_policy(file, false)).map(|incoming| incoming.copied)
+        self.receive(
+            buf,
+            MsgFlags::empty(),
+            self.0.receiver().wait_policy(file, false),
+        )
+        .map(|incoming| incoming.copied)
     }
 
     fn write(&self, _: &File, buf: &[u8]) -> Result<usize> {
@@ -339,14 +389,25 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
     }
 
     fn peer_address(&self) -> Result<Address> {
-        self.0.addresses().1.map(|peer| self.0.common().user_address(peer)).ok_or(Errno::ENOTCONN)
+        self.0
+            .addresses()
+            .1
+            .map(|peer| self.0.common().user_address(peer))
+            .ok_or(Errno::ENOTCONN)
     }
 
     fn shutdown(&self, receiving: bool, sending: bool) -> Result<()> {
         let connected = self.0.addresses().1.is_some();
-        self.0.receiver().endpoint.shutdown((u8::from(receiving) * RCV_SHUTDOWN) | (u8::from(sending) * SEND_SHUTDOWN));
+        self.0
+            .receiver()
+            .endpoint
+            .shutdown((u8::from(receiving) * RCV_SHUTDOWN) | (u8::from(sending) * SEND_SHUTDOWN));
         // Linux does it, and says so all the same.
-        if connected { Ok(()) } else { Err(Errno::ENOTCONN) }
+        if connected {
+            Ok(())
+        } else {
+            Err(Errno::ENOTCONN)
+        }
     }
 
     fn check_message(&self, to: Option<&Address>, length: usize, flags: MsgFlags) -> Result<()> {
@@ -357,18 +418,30 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
         self.0.send(message, flags)
     }
 
-    fn receive(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage> {
+    fn receive(
+        &self,
+        buf: &mut [u8],
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<ReceivedMessage> {
         let (data, got) = self.receive_to_vec(buf.len(), flags, wait)?;
         buf[..data.len()].copy_from_slice(&data);
         Ok(got)
     }
 
-    fn receive_to_vec(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
+    fn receive_to_vec(
+        &self,
+        limit: usize,
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<(Vec<u8>, ReceivedMessage)> {
         // UDP knows nothing urgent and does not look for it.
         if flags.contains(MsgFlags::OOB) && !self.0.is_udp() {
             return Err(Errno::EOPNOTSUPP);
         }
-        self.0.receiver().receive_owned(self.0.common(), limit, flags, wait)
+        self.0
+            .receiver()
+            .receive_owned(self.0.common(), limit, flags, wait)
     }
 
     fn take_error(&self) -> Option<Errno> {
@@ -380,20 +453,33 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
     }
 
     fn queued_bytes(&self, incoming: bool) -> usize {
-        if incoming { self.0.receiver().next_datagram_len() } else { 0 }
+        if incoming {
+            self.0.receiver().next_datagram_len()
+        } else {
+            0
+        }
     }
 
     fn memory_info(&self) -> SocketMemory {
-        SocketMemory { receive_bytes: self.0.receiver().charged_bytes(), send_bytes: 0, drops: self.0.receiver().drops() }
+        SocketMemory {
+            receive_bytes: self.0.receiver().charged_bytes(),
+            send_bytes: 0,
+            drops: self.0.receiver().drops(),
+        }
     }
 
     fn receive_error_queue(&self, limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
-        self.0.common().receive_error_queue(&self.0.receiver().options, limit)
+        self.0
+            .common()
+            .receive_error_queue(&self.0.receiver().options, limit)
     }
 
     fn complete_zerocopy(&self) {
         let receiver = self.0.receiver();
-        receiver.options.error_queue.push_zerocopy(receiver.options.receive_buffer());
+        receiver
+            .options
+            .error_queue
+            .push_zerocopy(receiver.options.receive_buffer());
         receiver.endpoint.readable.notify_of(Events::ERR);
     }
 
@@ -443,7 +529,11 @@ impl SendParameters {
             (true, false) => ((IPV6, net::IPV6_MULTICAST_HOPS), (IPV6, net::IPV6_TCLASS)),
         };
         let chosen = |(level, option)| options.int_option(level, option);
-        let mut sends = Self { hop_limit: chosen(hops), traffic_class: chosen(class), source: None };
+        let mut sends = Self {
+            hop_limit: chosen(hops),
+            traffic_class: chosen(class),
+            source: None,
+        };
         for (level, kind, bytes) in control {
             if *level == net::SOL_SOCKET {
                 // Checked when it was said; what it means is looked at where it counts.
@@ -456,8 +546,14 @@ impl SendParameters {
             };
             let ip = |at: usize, len: usize| -> Result<IpAddr> {
                 let octets = bytes.get(at..at + len).ok_or(Errno::EINVAL)?;
-                let v4 = octets.first_chunk::<4>().map(|octets| IpAddr::from(*octets));
-                octets.first_chunk::<16>().map(|octets| IpAddr::from(*octets).to_canonical()).or(v4).ok_or(Errno::EINVAL)
+                let v4 = octets
+                    .first_chunk::<4>()
+                    .map(|octets| IpAddr::from(*octets));
+                octets
+                    .first_chunk::<16>()
+                    .map(|octets| IpAddr::from(*octets).to_canonical())
+                    .or(v4)
+                    .ok_or(Errno::EINVAL)
             };
             match (*level, *kind) {
                 (IP, net::IP_TTL) | (IPV6, net::IPV6_HOPLIMIT) => sends.hop_limit = number,
@@ -478,7 +574,11 @@ impl SendParameters {
         sends.source = sends.source.filter(|ip| !ip.is_unspecified());
         let known = sends.source.is_none_or(network::is_local_address);
         let fits = |number: i32| (0..=255).contains(&number);
-        if known && fits(sends.hop_limit) && fits(sends.traffic_class) { Ok(sends) } else { Err(Errno::EINVAL) }
+        if known && fits(sends.hop_limit) && fits(sends.traffic_class) {
+            Ok(sends)
+        } else {
+            Err(Errno::EINVAL)
+        }
     }
 }
 
@@ -489,7 +589,12 @@ fn add_control_messages(common: &InetSocket, datagram: &Datagram, told: &mut Vec
     if let IpAddr::V4(to) = datagram.to.ip() {
         if wanted(IP, net::IP_PKTINFO) {
             // `struct in_pktinfo`: interface, the address it was taken at, the one in its header.
-            let bytes = [datagram.interface_index.to_ne_bytes(), to.octets(), to.octets()].concat();
+            let bytes = [
+                datagram.interface_index.to_ne_bytes(),
+                to.octets(),
+                to.octets(),
+            ]
+            .concat();
             told.push((IP, net::IP_PKTINFO, bytes));
         }
         if wanted(IP, net::IP_RECVTTL) {
@@ -499,7 +604,11 @@ fn add_control_messages(common: &InetSocket, datagram: &Datagram, told: &mut Vec
             told.push((IP, net::IP_TOS, alloc::vec![datagram.tos]));
         }
         if wanted(IP, net::IP_RECVORIGDSTADDR) {
-            told.push((IP, net::IP_RECVORIGDSTADDR, Address::Inet(datagram.to).encode()));
+            told.push((
+                IP,
+                net::IP_RECVORIGDSTADDR,
+                Address::Inet(datagram.to).encode(),
+            ));
         }
     }
     if common.family == Family::V6 {
@@ -510,7 +619,15 @@ fn add_control_messages(common: &InetSocket, datagram: &Datagram, told: &mut Vec
                 IpAddr::V6(ip) => ip,
             };
             let bytes = [&ip.octets()[..], &datagram.interface_index.to_ne_bytes()].concat();
-            told.push((IPV6, if older { net::IPV6_2292PKTINFO } else { net::IPV6_PKTINFO }, bytes));
+            told.push((
+                IPV6,
+                if older {
+                    net::IPV6_2292PKTINFO
+                } else {
+                    net::IPV6_PKTINFO
+                },
+                bytes,
+            ));
         }
         if wanted(IPV6, net::IPV6_RECVHOPLIMIT) {
             told.push((IPV6, net::IPV6_HOPLIMIT, number(datagram.ttl)));
@@ -519,7 +636,11 @@ fn add_control_messages(common: &InetSocket, datagram: &Datagram, told: &mut Vec
             told.push((IPV6, net::IPV6_2292HOPLIMIT, number(datagram.ttl)));
         }
         if wanted(IPV6, net::IPV6_RECVORIGDSTADDR) {
-            told.push((IPV6, net::IPV6_RECVORIGDSTADDR, common.user_address(datagram.to).encode()));
+            told.push((
+                IPV6,
+                net::IPV6_RECVORIGDSTADDR,
+                common.user_address(datagram.to).encode(),
+            ));
         }
         if wanted(IPV6, net::IPV6_RECVTCLASS) {
             told.push((IPV6, net::IPV6_TCLASS, number(datagram.tos)));

@@ -76,7 +76,9 @@ fn get_ifconf(request: &Request<'_>) -> Result<usize> {
 
 /// Accepts a request that changes nothing, refuses any other.
 fn check_unchanged(command: u32, interface: &Interface, value: &[u8]) -> Result<usize> {
-    let word = value.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
+    let word = value
+        .first_chunk()
+        .map_or(0, |bytes| u32::from_ne_bytes(*bytes));
     let ip = || match Address::decode(value.get(..16)?) {
         Ok(Address::Inet(address)) => Some(address.ip()),
         _ => None,
@@ -85,7 +87,9 @@ fn check_unchanged(command: u32, interface: &Interface, value: &[u8]) -> Result<
         nr::SIOCSIFFLAGS => word & UP == interface.flags & UP,
         nr::SIOCSIFMTU => word == interface.mtu,
         nr::SIOCSIFADDR => ip() == Some(ipv4_address(interface)?.0.into()),
-        nr::SIOCSIFNETMASK => ip() == Some(Ipv4Addr::from(netmask(ipv4_address(interface)?.1)).into()),
+        nr::SIOCSIFNETMASK => {
+            ip() == Some(Ipv4Addr::from(netmask(ipv4_address(interface)?.1)).into())
+        }
         _ => false,
     };
     if same { Ok(0) } else { Err(Errno::EOPNOTSUPP) }
@@ -105,13 +109,19 @@ pub(crate) fn ioctl(request: &Request<'_>) -> Result<usize> {
         return get_ifconf(request);
     }
     // Linux reads it before it looks for what is asked.
-    let bytes: IfReq = if request.command >> 8 == 0x89 { request.read()? } else { [0; size_of::<IfReq>()] };
+    let bytes: IfReq = if request.command >> 8 == 0x89 {
+        request.read()?
+    } else {
+        [0; size_of::<IfReq>()]
+    };
     if SET_REQUESTS.contains(&request.command) && !request.caller.privileged() {
         return Err(Errno::EPERM);
     }
     match request.command {
         // The loop has no driver that could be asked for more, and is no wireless one.
-        SIOCETHTOOL | SIOCGMIIPHY | SIOCGMIIREG | WIRELESS_FIRST..=WIRELESS_LAST => return Err(Errno::EOPNOTSUPP),
+        SIOCETHTOOL | SIOCGMIIPHY | SIOCGMIIREG | WIRELESS_FIRST..=WIRELESS_LAST => {
+            return Err(Errno::EOPNOTSUPP);
+        }
         // It has no neighbours, either.
         nr::SIOCGARP => return Err(Errno::ENXIO),
         _ => {}
@@ -134,12 +144,25 @@ pub(crate) fn ioctl(request: &Request<'_>) -> Result<usize> {
     if !asked {
         return Err(Errno::ENOTTY);
     }
-    let name = bytes[..IFNAMSIZ].split(|&b| b == 0).next().unwrap_or_default();
+    let name = bytes[..IFNAMSIZ]
+        .split(|&b| b == 0)
+        .next()
+        .unwrap_or_default();
     let mut index = [0; 4];
     index.copy_from_slice(&bytes[IFNAMSIZ..IFNAMSIZ + 4]);
     let by_index = request.command == nr::SIOCGIFNAME;
-    let is_it = |i: &Interface| if by_index { i.index == u32::from_ne_bytes(index) } else { i.name.as_bytes() == name };
-    let interface = network::current().interfaces().into_iter().find(is_it).ok_or(Errno::ENODEV)?;
+    let is_it = |i: &Interface| {
+        if by_index {
+            i.index == u32::from_ne_bytes(index)
+        } else {
+            i.name.as_bytes() == name
+        }
+    };
+    let interface = network::current()
+        .interfaces()
+        .into_iter()
+        .find(is_it)
+        .ok_or(Errno::ENODEV)?;
     let value = match request.command {
         nr::SIOCGIFFLAGS => (interface.flags as u16).to_ne_bytes().to_vec(),
         nr::SIOCGIFADDR | nr::SIOCGIFDSTADDR => encode_sockaddr_in(ipv4_address(&interface)?.0),
@@ -147,11 +170,17 @@ pub(crate) fn ioctl(request: &Request<'_>) -> Result<usize> {
         nr::SIOCGIFBRDADDR => encode_sockaddr_in(Ipv4Addr::UNSPECIFIED),
         nr::SIOCGIFNETMASK => encode_sockaddr_in(netmask(ipv4_address(&interface)?.1)),
         nr::SIOCGIFMTU => interface.mtu.to_ne_bytes().to_vec(),
-        nr::SIOCGIFHWADDR => [&interface.hardware_type.to_ne_bytes()[..], &interface.hardware_address].concat(),
+        nr::SIOCGIFHWADDR => [
+            &interface.hardware_type.to_ne_bytes()[..],
+            &interface.hardware_address,
+        ]
+        .concat(),
         nr::SIOCGIFMETRIC => 0u32.to_ne_bytes().to_vec(),
         nr::SIOCGIFTXQLEN => 1000u32.to_ne_bytes().to_vec(),
         nr::SIOCGIFMAP => [0; 24].to_vec(),
-        change if SET_REQUESTS.contains(&change) => return check_unchanged(change, &interface, &bytes[IFNAMSIZ..]),
+        change if SET_REQUESTS.contains(&change) => {
+            return check_unchanged(change, &interface, &bytes[IFNAMSIZ..]);
+        }
         _ => interface.index.to_ne_bytes().to_vec(),
     };
     request.write(&encode_ifreq(interface.name, &value))?;

@@ -1,4 +1,5 @@
-//! Packets as they would be on a wire: the loop carries none, but who listens to it, or is told of what was sent, gets them.
+//! Packets as they would be on a wire: the loop carries none, but who listens to it, or is told of
+//! what was sent, gets them.
 //!
 //! Facts: RFC 791 (IPv4), RFC 8200 (IPv6), RFC 768 (UDP), RFC 9293 (TCP).
 
@@ -32,10 +33,19 @@ fn ether_type(to: IpAddr) -> u16 {
 }
 
 fn ipv6_header(packet: &Datagram, length: usize) -> Vec<u8> {
-    let (IpAddr::V6(from), IpAddr::V6(to)) = (packet.from.ip(), packet.to.ip()) else { return Vec::new() };
+    let (IpAddr::V6(from), IpAddr::V6(to)) = (packet.from.ip(), packet.to.ip()) else {
+        return Vec::new();
+    };
     let class = u32::from(packet.tos) << 20;
     let first = (6 << 28 | class).to_be_bytes();
-    [&first[..], &(length as u16).to_be_bytes(), &[packet.protocol, packet.ttl], &from.octets(), &to.octets()].concat()
+    [
+        &first[..],
+        &(length as u16).to_be_bytes(),
+        &[packet.protocol, packet.ttl],
+        &from.octets(),
+        &to.octets(),
+    ]
+    .concat()
 }
 
 /// A packet with its link's and all other headers.
@@ -69,7 +79,13 @@ fn set_checksum(bytes: &mut [u8], at: usize, packet: &Datagram) {
     let head = match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let length = (bytes.len() as u16).to_be_bytes();
-            [&from.octets()[..], &to.octets(), &[0, packet.protocol], &length].concat()
+            [
+                &from.octets()[..],
+                &to.octets(),
+                &[0, packet.protocol],
+                &length,
+            ]
+            .concat()
         }
         _ => ip::pseudo_header(from, to, bytes.len(), packet.protocol),
     };
@@ -97,9 +113,14 @@ pub(super) struct Segment<'a> {
 impl Segment<'_> {
     /// The segment as a packet with all headers.
     pub(super) fn frame(&self) -> Vec<u8> {
-        // The first one of each side says how large segments may be, and that windows count 128 bytes.
+        // The first one of each side says how large segments may be, and that windows count 128
+        // bytes.
         const OPTIONS: [u8; 8] = [2, 4, 0xff, 0xcb, 1, 3, 3, 7];
-        let options = if self.flags & SYN != 0 { &OPTIONS[..] } else { &[] };
+        let options = if self.flags & SYN != 0 {
+            &OPTIONS[..]
+        } else {
+            &[]
+        };
         let mut above = Vec::with_capacity(TCP_HEADER + options.len() + self.data.len());
         above.extend_from_slice(&self.from.port().to_be_bytes());
         above.extend_from_slice(&self.to.port().to_be_bytes());
@@ -132,7 +153,11 @@ mod tests {
     use crate::inet::ip::checksum;
 
     fn addresses(v6: bool) -> (SocketAddr, SocketAddr) {
-        let ip: IpAddr = if v6 { "::1".parse().unwrap() } else { "127.0.0.1".parse().unwrap() };
+        let ip: IpAddr = if v6 {
+            "::1".parse().unwrap()
+        } else {
+            "127.0.0.1".parse().unwrap()
+        };
         (SocketAddr::new(ip, 1000), SocketAddr::new(ip, 2000))
     }
 
@@ -152,8 +177,17 @@ mod tests {
                 drops: 0,
                 data: b"hello".to_vec(),
             };
-            let segment = Segment { from, to, sequence: 7, acknowledgment: 9, flags: SYN | ACK, window: 1, data: b"x" };
-            for (bytes, protocol, length) in [(frame(&packet), UDP, 13), (segment.frame(), TCP, 29)] {
+            let segment = Segment {
+                from,
+                to,
+                sequence: 7,
+                acknowledgment: 9,
+                flags: SYN | ACK,
+                window: 1,
+                data: b"x",
+            };
+            for (bytes, protocol, length) in [(frame(&packet), UDP, 13), (segment.frame(), TCP, 29)]
+            {
                 assert_eq!(bytes.len(), ETHERNET_HEADER_LEN + header + length);
                 let above = &bytes[ETHERNET_HEADER_LEN + header..];
                 assert_eq!(above[..4], [0x03, 0xe8, 0x07, 0xd0]);
@@ -161,7 +195,10 @@ mod tests {
                 // Mapped, IPv4 addresses add words of ones to the sum, which are nothing.
                 assert_eq!(checksum(&[&head, above]), 0);
                 if !v6 {
-                    assert_eq!(checksum(&[&bytes[ETHERNET_HEADER_LEN..ETHERNET_HEADER_LEN + 20]]), 0);
+                    assert_eq!(
+                        checksum(&[&bytes[ETHERNET_HEADER_LEN..ETHERNET_HEADER_LEN + 20]]),
+                        0
+                    );
                 }
             }
         }
@@ -169,7 +206,17 @@ mod tests {
 
     fn datagram(v6: bool, protocol: u8, data: &[u8]) -> Datagram {
         let (from, to) = addresses(v6);
-        Datagram { from, to, protocol, interface_index: 1, ttl: 61, tos: 0x1c, timestamp_ns: 0, drops: 0, data: data.to_vec() }
+        Datagram {
+            from,
+            to,
+            protocol,
+            interface_index: 1,
+            ttl: 61,
+            tos: 0x1c,
+            timestamp_ns: 0,
+            drops: 0,
+            data: data.to_vec(),
+        }
     }
 
     /// What is put before bytes is what is taken off them.
@@ -179,21 +226,41 @@ mod tests {
             for (protocol, header) in [(UDP, UDP_HEADER), (UDP_LITE, UDP_HEADER), (89, 0)] {
                 let sent = datagram(v6, protocol, b"contents");
                 let bytes = frame(&sent);
-                assert_eq!(bytes.len(), ETHERNET_HEADER_LEN + if v6 { 40 } else { 20 } + header + 8);
-                assert_eq!(bytes[ETHERNET_HEADER_LEN - 2..ETHERNET_HEADER_LEN], if v6 { [0x86, 0xdd] } else { [8, 0] });
+                assert_eq!(
+                    bytes.len(),
+                    ETHERNET_HEADER_LEN + if v6 { 40 } else { 20 } + header + 8
+                );
+                assert_eq!(
+                    bytes[ETHERNET_HEADER_LEN - 2..ETHERNET_HEADER_LEN],
+                    if v6 { [0x86, 0xdd] } else { [8, 0] }
+                );
                 let got = ip::parse_frame(&bytes, 7).unwrap();
-                assert_eq!((got.from.ip(), got.to.ip(), got.interface_index), (sent.from.ip(), sent.to.ip(), 7));
-                assert_eq!((got.protocol, got.ttl, got.tos, &got.data), (protocol, 61, 0x1c, &sent.data));
+                assert_eq!(
+                    (got.from.ip(), got.to.ip(), got.interface_index),
+                    (sent.from.ip(), sent.to.ip(), 7)
+                );
+                assert_eq!(
+                    (got.protocol, got.ttl, got.tos, &got.data),
+                    (protocol, 61, 0x1c, &sent.data)
+                );
                 let ports = if header == 0 { (0, 0) } else { (1000, 2000) };
                 assert_eq!((got.from.port(), got.to.port()), ports);
-                // What is behind the packet is not of it; a frame that ends within the headers is none.
+                // What is behind the packet is not of it; a frame that ends within the headers is
+                // none.
                 let padded = [&bytes[..], &[0xee; 9]].concat();
                 assert_eq!(ip::parse_frame(&padded, 7).unwrap().data, sent.data);
-                for length in
-                    [0, ETHERNET_HEADER_LEN - 1, ETHERNET_HEADER_LEN, ETHERNET_HEADER_LEN + 19, bytes.len() - 8 - header.min(1)]
-                {
+                for length in [
+                    0,
+                    ETHERNET_HEADER_LEN - 1,
+                    ETHERNET_HEADER_LEN,
+                    ETHERNET_HEADER_LEN + 19,
+                    bytes.len() - 8 - header.min(1),
+                ] {
                     let cut = ip::parse_frame(&bytes[..length], 7);
-                    assert!(cut.is_none() || header == 0 && length == bytes.len() - 8, "{length}");
+                    assert!(
+                        cut.is_none() || header == 0 && length == bytes.len() - 8,
+                        "{length}"
+                    );
                 }
             }
         }
@@ -218,7 +285,8 @@ mod tests {
     fn what_a_programs_header_leaves_out_is_filled_in() {
         let (from, to) = addresses(false);
         let bytes = &frame(&datagram(false, 89, b"data"))[ETHERNET_HEADER_LEN..];
-        let read = |bytes: &[u8]| ip::parse_ipv4_packet(bytes, to.ip(), "10.0.0.9".parse().unwrap(), 3);
+        let read =
+            |bytes: &[u8]| ip::parse_ipv4_packet(bytes, to.ip(), "10.0.0.9".parse().unwrap(), 3);
         assert_eq!(read(bytes).unwrap().from.ip(), from.ip());
         let mut nobody = bytes.to_vec();
         nobody[12..16].fill(0);
@@ -227,22 +295,44 @@ mod tests {
         assert_eq!(read(&options).unwrap().data, b"data");
         let (mut short, mut long) = (bytes.to_vec(), bytes.to_vec());
         (short[0], long[0]) = (0x41, 0x4f);
-        assert_eq!((read(&short).unwrap().data, read(&long).is_none()), (b"data".to_vec(), true));
-        assert!(read(&bytes[..19]).is_none() && read(&bytes[..20]).is_some_and(|packet| packet.data.is_empty()));
+        assert_eq!(
+            (read(&short).unwrap().data, read(&long).is_none()),
+            (b"data".to_vec(), true)
+        );
+        assert!(
+            read(&bytes[..19]).is_none()
+                && read(&bytes[..20]).is_some_and(|packet| packet.data.is_empty())
+        );
     }
 
     #[test]
     fn the_first_segments_have_options() {
         let (from, to) = addresses(false);
-        let segment =
-            |flags| Segment { from, to, sequence: 0x0102_0304, acknowledgment: 0x0506_0708, flags, window: 0x090a, data: b"hi" };
+        let segment = |flags| Segment {
+            from,
+            to,
+            sequence: 0x0102_0304,
+            acknowledgment: 0x0506_0708,
+            flags,
+            window: 0x090a,
+            data: b"hi",
+        };
         let (first, later) = (segment(SYN).frame(), segment(ACK | PSH).frame());
         let header = ETHERNET_HEADER_LEN + 20;
         assert_eq!((first[header + 12], later[header + 12]), (7 << 4, 5 << 4));
         assert_eq!((first[header + 13], later[header + 13]), (SYN, ACK | PSH));
         assert_eq!(later[header + 4..header + 12], [1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(later[header + 14..header + 16], [9, 10]);
-        assert!(first.ends_with(&[2, 4, 0xff, 0xcb, 1, 3, 3, 7, b'h', b'i']) && later.len() == first.len() - 8);
-        assert_eq!((later[ETHERNET_HEADER_LEN + 8], later[ETHERNET_HEADER_LEN + 9]), (64, TCP));
+        assert!(
+            first.ends_with(&[2, 4, 0xff, 0xcb, 1, 3, 3, 7, b'h', b'i'])
+                && later.len() == first.len() - 8
+        );
+        assert_eq!(
+            (
+                later[ETHERNET_HEADER_LEN + 8],
+                later[ETHERNET_HEADER_LEN + 9]
+            ),
+            (64, TCP)
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Packets of IP that are neither TCP's nor UDP's, as sockets see them: headers, checksums, and this host's answers to echo requests.
+//! Packets of IP that are neither TCP's nor UDP's, as sockets see them: headers, checksums, and
+//! this host's answers to echo requests.
 //!
 //! Facts: RFC 791 (IPv4), RFC 792 (ICMP), RFC 1071 (the checksum), RFC 4443 (ICMPv6).
 
@@ -30,7 +31,8 @@ const HOPS: u8 = 64;
 pub(super) const ECHO: (u8, u8) = (8, 0);
 pub(super) const ECHO6: (u8, u8) = (128, 129);
 
-/// The ones' complement sum of all words, complemented. Of bytes that hold a right checksum it is 0.
+/// The ones' complement sum of all words, complemented. Of bytes that hold a right checksum it is
+/// 0.
 pub(super) fn checksum(parts: &[&[u8]]) -> u16 {
     let (mut sum, mut high) = (0u64, true);
     for byte in parts.iter().copied().flatten() {
@@ -49,13 +51,21 @@ pub(super) fn pseudo_header(from: IpAddr, to: IpAddr, length: usize, protocol: u
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
         IpAddr::V6(ip) => ip.octets(),
     };
-    [&octets(from)[..], &octets(to), &(length as u32).to_be_bytes(), &[0, 0, 0, protocol]].concat()
+    [
+        &octets(from)[..],
+        &octets(to),
+        &(length as u32).to_be_bytes(),
+        &[0, 0, 0, protocol],
+    ]
+    .concat()
 }
 
 /// The header of an IPv4 packet with so many bytes behind it.
 pub(super) fn ipv4_header(packet: &Datagram, bytes: usize) -> Vec<u8> {
     const NO_FRAGMENTS: u16 = 0x4000;
-    let (IpAddr::V4(from), IpAddr::V4(to)) = (packet.from.ip(), packet.to.ip()) else { return Vec::new() };
+    let (IpAddr::V4(from), IpAddr::V4(to)) = (packet.from.ip(), packet.to.ip()) else {
+        return Vec::new();
+    };
     let length = (V4_HEADER + bytes) as u16;
     let mut header = [0; V4_HEADER];
     header[..2].copy_from_slice(&[0x45, packet.tos]);
@@ -73,7 +83,11 @@ pub(super) fn ipv4_header(packet: &Datagram, bytes: usize) -> Vec<u8> {
 pub(super) fn udp_header(datagram: &Datagram) -> [u8; UDP_HEADER] {
     let mut header = [0; UDP_HEADER];
     let length = (datagram.data.len() + UDP_HEADER) as u16;
-    for (to, number) in header.chunks_exact_mut(2).zip([datagram.from.port(), datagram.to.port(), length]) {
+    for (to, number) in
+        header
+            .chunks_exact_mut(2)
+            .zip([datagram.from.port(), datagram.to.port(), length])
+    {
         to.copy_from_slice(&number.to_be_bytes());
     }
     header
@@ -81,18 +95,24 @@ pub(super) fn udp_header(datagram: &Datagram) -> [u8; UDP_HEADER] {
 
 /// Puts the checksum of an ICMP message into it.
 pub(super) fn set_icmp_checksum(message: &mut [u8], from: IpAddr, to: IpAddr) {
-    let Some(place) = message.get_mut(2..4) else { return };
+    let Some(place) = message.get_mut(2..4) else {
+        return;
+    };
     place.fill(0);
     let sum = icmp_checksum(message, from, to);
     message[2..4].copy_from_slice(&sum.to_be_bytes());
 }
 
 fn icmp_checksum(message: &[u8], from: IpAddr, to: IpAddr) -> u16 {
-    if from.is_ipv4() { checksum(&[message]) } else { checksum(&[&pseudo_header(from, to, message.len(), ICMP6), message]) }
+    if from.is_ipv4() {
+        checksum(&[message])
+    } else {
+        checksum(&[&pseudo_header(from, to, message.len(), ICMP6), message])
+    }
 }
 
-/// A packet of another protocol than TCP has arrived at this host: sockets that listen to its protocol get a copy, and the protocol
-/// does what it does.
+/// A packet of another protocol than TCP has arrived at this host: sockets that listen to its
+/// protocol get a copy, and the protocol does what it does.
 ///
 /// # Errors
 /// `ECONNREFUSED` for a datagram of UDP that is for nobody.
@@ -100,7 +120,9 @@ pub fn deliver_packet(packet: Datagram) -> Result<()> {
     match packet.protocol {
         // What it says has no header: that is made for who listens to packets.
         UDP | UDP_LITE => {
-            raw::deliver_to_raw(&packet, || [&udp_header(&packet)[..], &packet.data].concat());
+            raw::deliver_to_raw(&packet, || {
+                [&udp_header(&packet)[..], &packet.data].concat()
+            });
             udp::deliver(packet)
         }
         protocol => {
@@ -117,7 +139,8 @@ pub fn deliver_packet(packet: Datagram) -> Result<()> {
 fn receive_icmp(mut packet: Datagram) {
     let v4 = packet.from.is_ipv4();
     let (request, reply) = if v4 { ECHO } else { ECHO6 };
-    let whole = packet.data.len() >= 8 && icmp_checksum(&packet.data, packet.from.ip(), packet.to.ip()) == 0;
+    let whole = packet.data.len() >= 8
+        && icmp_checksum(&packet.data, packet.from.ip(), packet.to.ip()) == 0;
     if !whole || (packet.protocol == ICMP) != v4 {
         return;
     }
@@ -136,19 +159,31 @@ fn receive_icmp(mut packet: Datagram) {
     }
 }
 
-/// The packet in a frame that a program made, whole with its link's header; `None` if it is none of IP.
+/// The packet in a frame that a program made, whole with its link's header; `None` if it is none of
+/// IP.
 pub(crate) fn parse_frame(frame: &[u8], interface_index: u32) -> Option<Datagram> {
     let (link, bytes) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>()?;
     match [link[12], link[13]] {
         ETH_P_IP => {
             let header = bytes.first_chunk::<V4_HEADER>()?;
-            let [from, to] = [12, 16].map(|at| IpAddr::from([header[at], header[at + 1], header[at + 2], header[at + 3]]));
+            let [from, to] = [12, 16].map(|at| {
+                IpAddr::from([header[at], header[at + 1], header[at + 2], header[at + 3]])
+            });
             let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
-            parse_ipv4_packet(bytes.get(..length).unwrap_or(bytes), to, from, interface_index)
+            parse_ipv4_packet(
+                bytes.get(..length).unwrap_or(bytes),
+                to,
+                from,
+                interface_index,
+            )
         }
         ETH_P_IPV6 => {
             let (header, data) = bytes.split_first_chunk::<V6_HEADER>()?;
-            let ip = |at: usize| header[at..].first_chunk::<16>().map(|octets| SocketAddr::new(IpAddr::from(*octets), 0));
+            let ip = |at: usize| {
+                header[at..]
+                    .first_chunk::<16>()
+                    .map(|octets| SocketAddr::new(IpAddr::from(*octets), 0))
+            };
             let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
             let mut packet = Datagram {
                 from: ip(8)?,
@@ -169,7 +204,12 @@ pub(crate) fn parse_frame(frame: &[u8], interface_index: u32) -> Option<Datagram
 }
 
 /// The packet that a program made, whole with its IPv4 header; what it left out is filled in.
-pub(super) fn parse_ipv4_packet(bytes: &[u8], to: IpAddr, source: IpAddr, interface_index: u32) -> Option<Datagram> {
+pub(super) fn parse_ipv4_packet(
+    bytes: &[u8],
+    to: IpAddr,
+    source: IpAddr,
+    interface_index: u32,
+) -> Option<Datagram> {
     let (header, _) = bytes.split_first_chunk::<V4_HEADER>()?;
     let length = usize::from(header[0] & 0xf) * 4;
     let data = bytes.get(length.max(V4_HEADER)..)?.to_vec();
@@ -202,7 +242,11 @@ pub(super) fn strip_udp_header(packet: &mut Datagram) -> Option<()> {
     packet.from.set_port(u16::from_be_bytes([s0, s1]));
     packet.to.set_port(u16::from_be_bytes([d0, d1]));
     let length = usize::from(u16::from_be_bytes([l0, l1]));
-    packet.data.truncate(if packet.protocol == UDP { length } else { usize::MAX });
+    packet.data.truncate(if packet.protocol == UDP {
+        length
+    } else {
+        usize::MAX
+    });
     packet.data.drain(..UDP_HEADER.min(packet.data.len()));
     Some(())
 }
@@ -214,7 +258,10 @@ mod tests {
     #[test]
     fn checksums_are_those_of_the_rfc() {
         // RFC 1071, section 3.
-        assert_eq!(checksum(&[&[0x00, 0x01, 0xf2, 0x03], &[0xf4, 0xf5, 0xf6, 0xf7]]), !0xddf2);
+        assert_eq!(
+            checksum(&[&[0x00, 0x01, 0xf2, 0x03], &[0xf4, 0xf5, 0xf6, 0xf7]]),
+            !0xddf2
+        );
         assert_eq!(checksum(&[&[1, 2, 3], &[4]]), checksum(&[&[1], &[2, 3, 4]]));
         let (from, to) = ("::1".parse().unwrap(), "::2".parse().unwrap());
         let mut message = [128, 0, 9, 9, 0, 1, 0, 1, 5];

@@ -1,6 +1,8 @@
-//! `AF_INET` and `AF_INET6`: TCP and UDP over a [`Network`] (`ip(7)`, `ipv6(7)`, `tcp(7)`, `udp(7)`).
+//! `AF_INET` and `AF_INET6`: TCP and UDP over a [`Network`] (`ip(7)`, `ipv6(7)`, `tcp(7)`,
+//! `udp(7)`).
 //!
-//! Inside, an IPv4 address is always an IPv4 address; only at the edge of an `AF_INET6` socket is it a mapped one.
+//! Inside, an IPv4 address is always an IPv4 address; only at the edge of an `AF_INET6` socket is
+//! it a mapped one.
 
 mod bind_table;
 mod datagram;
@@ -68,13 +70,23 @@ pub fn socket(family: u32, kind: SocketType, protocol: i32) -> Result<Socket> {
     const UDP_LITE: i32 = net::IPPROTO_UDPLITE as i32;
     const ICMP: i32 = net::IPPROTO_ICMP as i32;
     const ICMP6: i32 = net::IPPROTO_ICMPV6 as i32;
-    let family = if family == net::AF_INET { Family::V4 } else { Family::V6 };
+    let family = if family == net::AF_INET {
+        Family::V4
+    } else {
+        Family::V6
+    };
     match (kind, protocol) {
         (SocketType::Stream, 0 | TCP) => Ok(tcp::TcpSocket::new(family).into_socket()),
         (SocketType::Datagram, 0 | UDP) => Ok(udp::UdpSocket::new(family, UDP as u8).into_socket()),
-        (SocketType::Datagram, UDP_LITE) => Ok(udp::UdpSocket::new(family, UDP_LITE as u8).into_socket()),
-        (SocketType::Datagram, ICMP | ICMP6) => Ok(raw::RawSocket::new(family, protocol as u8, true)?.into_socket()),
-        (SocketType::Raw, 0..=255) => Ok(raw::RawSocket::new(family, protocol as u8, false)?.into_socket()),
+        (SocketType::Datagram, UDP_LITE) => {
+            Ok(udp::UdpSocket::new(family, UDP_LITE as u8).into_socket())
+        }
+        (SocketType::Datagram, ICMP | ICMP6) => {
+            Ok(raw::RawSocket::new(family, protocol as u8, true)?.into_socket())
+        }
+        (SocketType::Raw, 0..=255) => {
+            Ok(raw::RawSocket::new(family, protocol as u8, false)?.into_socket())
+        }
         (SocketType::Raw, _) => Err(Errno::EINVAL),
         (SocketType::Seqpacket, _) => Err(Errno::ESOCKTNOSUPPORT),
         _ => Err(Errno::EPROTONOSUPPORT),
@@ -111,14 +123,27 @@ impl InetSocket {
     }
 
     fn attach_file(&self, file: &File) {
-        self.ino.store(file.path().metadata().ino, Ordering::Relaxed);
+        self.ino
+            .store(file.path().metadata().ino, Ordering::Relaxed);
     }
 
     /// Implements `SocketOps::receive_error_queue`.
-    fn receive_error_queue(&self, options: &SocketOptions, limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
+    fn receive_error_queue(
+        &self,
+        options: &SocketOptions,
+        limit: usize,
+    ) -> Result<(Vec<u8>, ReceivedMessage)> {
         let entry = options.error_queue.pop().ok_or(Errno::EAGAIN)?;
-        let control = entry.time.and_then(|time| options.timestamping_message(time)).into_iter().collect();
-        Ok(entry.into_received(self.family == Family::V6, limit, control, |address| self.user_address(address)))
+        let control = entry
+            .time
+            .and_then(|time| options.timestamping_message(time))
+            .into_iter()
+            .collect();
+        Ok(
+            entry.into_received(self.family == Family::V6, limit, control, |address| {
+                self.user_address(address)
+            }),
+        )
     }
 
     fn is_v6_only(&self) -> bool {
@@ -128,7 +153,9 @@ impl InetSocket {
     /// An address as programs see it through this socket.
     fn user_address(&self, address: SocketAddr) -> Address {
         Address::Inet(match (self.family, address.ip()) {
-            (Family::V6, IpAddr::V4(ip)) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
+            (Family::V6, IpAddr::V4(ip)) => {
+                SocketAddr::new(ip.to_ipv6_mapped().into(), address.port())
+            }
             _ => address,
         })
     }
@@ -139,8 +166,11 @@ impl InetSocket {
     /// `EINVAL`, `EAFNOSUPPORT`.
     fn check_address(&self, address: &Address) -> Result<SocketAddr> {
         match (self.family, address) {
-            (Family::V4, Address::Inet(SocketAddr::V4(_))) | (Family::V6, Address::Inet(SocketAddr::V6(_))) => {
-                let Address::Inet(address) = address else { return Err(Errno::EAFNOSUPPORT) };
+            (Family::V4, Address::Inet(SocketAddr::V4(_)))
+            | (Family::V6, Address::Inet(SocketAddr::V6(_))) => {
+                let Address::Inet(address) = address else {
+                    return Err(Errno::EAFNOSUPPORT);
+                };
                 Ok(SocketAddr::new(address.ip().to_canonical(), address.port()))
             }
             (_, Address::Invalid(error)) => Err(*error),
@@ -155,7 +185,9 @@ impl InetSocket {
     fn destination(&self, address: &Address) -> Result<SocketAddr> {
         let meant = self.check_address(address)?;
         let ip = match meant.ip() {
-            IpAddr::V4(_) if self.family == Family::V6 && self.is_v6_only() => return Err(Errno::ENETUNREACH),
+            IpAddr::V4(_) if self.family == Family::V6 && self.is_v6_only() => {
+                return Err(Errno::ENETUNREACH);
+            }
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
             ip => ip,

@@ -1,4 +1,5 @@
-//! Groups: which a socket is in, on which interface, from whom (`ip(7)`, `ipv6(7)`, RFC 3678), and through which interface it sends to them.
+//! Groups: which a socket is in, on which interface, from whom (`ip(7)`, `ipv6(7)`, RFC 3678), and
+//! through which interface it sends to them.
 
 use super::InetSocket;
 use super::network::{self, Interface};
@@ -38,13 +39,18 @@ struct MembershipRequest {
 
 /// Whether an option is about multicast groups.
 pub(super) const fn is_multicast_option(level: u32, option: u32) -> bool {
-    let any = matches!(option, net::MCAST_JOIN_GROUP..=net::MCAST_LEAVE_SOURCE_GROUP);
+    let any = matches!(
+        option,
+        net::MCAST_JOIN_GROUP..=net::MCAST_LEAVE_SOURCE_GROUP
+    );
     match level {
         IP => {
             any || matches!(
                 option,
-                net::IP_MULTICAST_IF | net::IP_ADD_MEMBERSHIP | net::IP_DROP_MEMBERSHIP | net::IP_UNBLOCK_SOURCE
-                    ..=net::IP_DROP_SOURCE_MEMBERSHIP
+                net::IP_MULTICAST_IF
+                    | net::IP_ADD_MEMBERSHIP
+                    | net::IP_DROP_MEMBERSHIP
+                    | net::IP_UNBLOCK_SOURCE..=net::IP_DROP_SOURCE_MEMBERSHIP
             )
         }
         _ => any || matches!(option, net::IPV6_ADD_MEMBERSHIP | net::IPV6_DROP_MEMBERSHIP),
@@ -55,7 +61,12 @@ pub(super) const fn is_multicast_option(level: u32, option: u32) -> bool {
 ///
 /// # Errors
 /// `EINVAL`, `ENODEV`, `EADDRINUSE`, `EADDRNOTAVAIL`, `ENOBUFS`.
-pub(super) fn set_multicast_option(common: &InetSocket, level: u32, option: u32, value: &[u8]) -> Result<()> {
+pub(super) fn set_multicast_option(
+    common: &InetSocket,
+    level: u32,
+    option: u32,
+    value: &[u8],
+) -> Result<()> {
     if (level, option) == (IP, net::IP_MULTICAST_IF) {
         return set_multicast_interface(common, value);
     }
@@ -73,41 +84,65 @@ pub(super) fn set_multicast_option(common: &InetSocket, level: u32, option: u32,
         }
         _ => group_request(level, option, value)?,
     };
-    common.options.update_memberships(|groups| match (level, option) {
-        (IP, net::IP_ADD_MEMBERSHIP) | (IPV6, net::IPV6_ADD_MEMBERSHIP) | (_, net::MCAST_JOIN_GROUP) => {
-            join_group(groups, &asked, false)
-        }
-        (IP, net::IP_DROP_MEMBERSHIP) | (IPV6, net::IPV6_DROP_MEMBERSHIP) | (_, net::MCAST_LEAVE_GROUP) => {
-            groups.remove(find_membership(groups, &asked).ok_or(Errno::EADDRNOTAVAIL)?);
-            Ok(())
-        }
-        (_, net::IP_ADD_SOURCE_MEMBERSHIP | net::MCAST_JOIN_SOURCE_GROUP) => {
-            if find_membership(groups, &asked).is_none() {
-                join_group(groups, &asked, true)?;
+    common
+        .options
+        .update_memberships(|groups| match (level, option) {
+            (IP, net::IP_ADD_MEMBERSHIP)
+            | (IPV6, net::IPV6_ADD_MEMBERSHIP)
+            | (_, net::MCAST_JOIN_GROUP) => join_group(groups, &asked, false),
+            (IP, net::IP_DROP_MEMBERSHIP)
+            | (IPV6, net::IPV6_DROP_MEMBERSHIP)
+            | (_, net::MCAST_LEAVE_GROUP) => {
+                groups.remove(find_membership(groups, &asked).ok_or(Errno::EADDRNOTAVAIL)?);
+                Ok(())
             }
-            change_source(groups, &asked, true, true)
-        }
-        (_, net::IP_DROP_SOURCE_MEMBERSHIP | net::MCAST_LEAVE_SOURCE_GROUP) => change_source(groups, &asked, true, false),
-        (_, net::IP_BLOCK_SOURCE | net::MCAST_BLOCK_SOURCE) => change_source(groups, &asked, false, true),
-        _ => change_source(groups, &asked, false, false),
-    })
+            (_, net::IP_ADD_SOURCE_MEMBERSHIP | net::MCAST_JOIN_SOURCE_GROUP) => {
+                if find_membership(groups, &asked).is_none() {
+                    join_group(groups, &asked, true)?;
+                }
+                change_source(groups, &asked, true, true)
+            }
+            (_, net::IP_DROP_SOURCE_MEMBERSHIP | net::MCAST_LEAVE_SOURCE_GROUP) => {
+                change_source(groups, &asked, true, false)
+            }
+            (_, net::IP_BLOCK_SOURCE | net::MCAST_BLOCK_SOURCE) => {
+                change_source(groups, &asked, false, true)
+            }
+            _ => change_source(groups, &asked, false, false),
+        })
 }
 
 fn find_membership(groups: &[Membership], asked: &MembershipRequest) -> Option<usize> {
-    groups.iter().position(|one| (one.group, one.interface) == (asked.group, asked.interface))
+    groups
+        .iter()
+        .position(|one| (one.group, one.interface) == (asked.group, asked.interface))
 }
 
-fn join_group(groups: &mut Vec<Membership>, asked: &MembershipRequest, include_mode: bool) -> Result<()> {
+fn join_group(
+    groups: &mut Vec<Membership>,
+    asked: &MembershipRequest,
+    include_mode: bool,
+) -> Result<()> {
     if find_membership(groups, asked).is_some() {
         return Err(Errno::EADDRINUSE);
     }
-    groups.push(Membership { group: asked.group, interface: asked.interface, include_mode, sources: Vec::new() });
+    groups.push(Membership {
+        group: asked.group,
+        interface: asked.interface,
+        include_mode,
+        sources: Vec::new(),
+    });
     Ok(())
 }
 
-/// Adds a source to those that are, or are not, received, or takes it away. A membership that names sources of one sort has none of the other;
-/// one whose last wanted source goes ends.
-fn change_source(groups: &mut Vec<Membership>, asked: &MembershipRequest, only: bool, adds: bool) -> Result<()> {
+/// Adds a source to those that are, or are not, received, or takes it away. A membership that names
+/// sources of one sort has none of the other; one whose last wanted source goes ends.
+fn change_source(
+    groups: &mut Vec<Membership>,
+    asked: &MembershipRequest,
+    only: bool,
+    adds: bool,
+) -> Result<()> {
     let at = find_membership(groups, asked).ok_or(Errno::EINVAL)?;
     let membership = &mut groups[at];
     if membership.include_mode != only {
@@ -117,7 +152,10 @@ fn change_source(groups: &mut Vec<Membership>, asked: &MembershipRequest, only: 
         membership.include_mode = only;
     }
     let source = asked.source.ok_or(Errno::EINVAL)?;
-    match (membership.sources.iter().position(|known| *known == source), adds) {
+    match (
+        membership.sources.iter().position(|known| *known == source),
+        adds,
+    ) {
         (Some(_), true) | (None, false) => return Err(Errno::EADDRNOTAVAIL),
         (None, true) if membership.sources.len() == MAX_SOURCES => return Err(Errno::ENOBUFS),
         (None, true) => membership.sources.push(source),
@@ -129,18 +167,33 @@ fn change_source(groups: &mut Vec<Membership>, asked: &MembershipRequest, only: 
     Ok(())
 }
 
-fn membership_request(group: IpAddr, address: Ipv4Addr, index: i32, source: Option<IpAddr>) -> Result<MembershipRequest> {
+fn membership_request(
+    group: IpAddr,
+    address: Ipv4Addr,
+    index: i32,
+    source: Option<IpAddr>,
+) -> Result<MembershipRequest> {
     if !group.is_multicast() {
         return Err(Errno::EINVAL);
     }
-    Ok(MembershipRequest { group, interface: find_interface(address, index, group)?.index, source })
+    Ok(MembershipRequest {
+        group,
+        interface: find_interface(address, index, group)?.index,
+        source,
+    })
 }
 
-fn ipv4_membership_request(group: Ipv4Addr, address: Ipv4Addr, index: i32, source: Option<IpAddr>) -> Result<MembershipRequest> {
+fn ipv4_membership_request(
+    group: Ipv4Addr,
+    address: Ipv4Addr,
+    index: i32,
+    source: Option<IpAddr>,
+) -> Result<MembershipRequest> {
     membership_request(group.into(), address, index, source)
 }
 
-/// `struct group_req` or `struct group_source_req`: the interface's number, and addresses of either family.
+/// `struct group_req` or `struct group_source_req`: the interface's number, and addresses of either
+/// family.
 fn group_request(level: u32, option: u32, value: &[u8]) -> Result<MembershipRequest> {
     const GROUP: usize = 8;
     const SOURCE: usize = 136;
@@ -148,8 +201,17 @@ fn group_request(level: u32, option: u32, value: &[u8]) -> Result<MembershipRequ
         Address::Inet(address) if address.is_ipv4() == (level == IP) => Ok(address.ip()),
         _ => Err(Errno::EINVAL),
     };
-    let source = if matches!(option, net::MCAST_JOIN_GROUP | net::MCAST_LEAVE_GROUP) { None } else { Some(address(SOURCE)?) };
-    membership_request(address(GROUP)?, Ipv4Addr::UNSPECIFIED, word(value, 0)?, source)
+    let source = if matches!(option, net::MCAST_JOIN_GROUP | net::MCAST_LEAVE_GROUP) {
+        None
+    } else {
+        Some(address(SOURCE)?)
+    };
+    membership_request(
+        address(GROUP)?,
+        Ipv4Addr::UNSPECIFIED,
+        word(value, 0)?,
+        source,
+    )
 }
 
 /// The interface with an address, or a number; 0 or no address is the one that routes to `group`.
@@ -157,14 +219,19 @@ fn find_interface(address: Ipv4Addr, index: i32, group: IpAddr) -> Result<Interf
     let interfaces = network::current().interfaces();
     let is_it = |interface: &Interface| match index {
         0 => interface.addresses.iter().any(|(ip, prefix)| match ip {
-            IpAddr::V4(ip) => (u32::from(*ip) ^ u32::from(address)).leading_zeros() >= u32::from(*prefix),
+            IpAddr::V4(ip) => {
+                (u32::from(*ip) ^ u32::from(address)).leading_zeros() >= u32::from(*prefix)
+            }
             IpAddr::V6(_) => false,
         }),
         index => interface.index.cast_signed() == index,
     };
     if index == 0 && address.is_unspecified() {
         let route = network::current().route(group).map_err(|_| Errno::ENODEV)?;
-        return interfaces.into_iter().find(|i| i.index == route.interface_index).ok_or(Errno::ENODEV);
+        return interfaces
+            .into_iter()
+            .find(|i| i.index == route.interface_index)
+            .ok_or(Errno::ENODEV);
     }
     interfaces.into_iter().find(is_it).ok_or(Errno::ENODEV)
 }
@@ -180,23 +247,33 @@ fn set_multicast_interface(common: &InetSocket, value: &[u8]) -> Result<()> {
     let chosen = if address.is_unspecified() && index == 0 {
         None
     } else {
-        let interface = find_interface(address, index, address.into()).map_err(|_| Errno::EADDRNOTAVAIL)?;
-        interface.addresses.into_iter().find_map(|(ip, _)| match ip {
-            IpAddr::V4(ip) => Some(ip),
-            IpAddr::V6(_) => None,
-        })
+        let interface =
+            find_interface(address, index, address.into()).map_err(|_| Errno::EADDRNOTAVAIL)?;
+        interface
+            .addresses
+            .into_iter()
+            .find_map(|(ip, _)| match ip {
+                IpAddr::V4(ip) => Some(ip),
+                IpAddr::V6(_) => None,
+            })
     };
     common.options.set_multicast_source(chosen);
     Ok(())
 }
 
 fn v4(value: &[u8], at: usize) -> Result<Ipv4Addr> {
-    value.get(at..).and_then(|rest| rest.first_chunk::<4>()).map(|octets| Ipv4Addr::from(*octets)).ok_or(Errno::EINVAL)
+    value
+        .get(at..)
+        .and_then(|rest| rest.first_chunk::<4>())
+        .map(|octets| Ipv4Addr::from(*octets))
+        .ok_or(Errno::EINVAL)
 }
 
 fn word(value: &[u8], at: usize) -> Result<i32> {
     let bytes = value.get(at..).and_then(|rest| rest.first_chunk());
-    bytes.map(|bytes| i32::from_ne_bytes(*bytes)).ok_or(Errno::EINVAL)
+    bytes
+        .map(|bytes| i32::from_ne_bytes(*bytes))
+        .ok_or(Errno::EINVAL)
 }
 
 #[cfg(test)]
@@ -207,16 +284,32 @@ mod tests {
     fn sources_are_of_one_sort() {
         let [a, b]: [IpAddr; 2] = ["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
         let group: IpAddr = "239.1.2.3".parse().unwrap();
-        let from = |source| MembershipRequest { group, interface: 1, source: Some(source) };
+        let from = |source| MembershipRequest {
+            group,
+            interface: 1,
+            source: Some(source),
+        };
         let mut groups = Vec::new();
-        assert_eq!(change_source(&mut groups, &from(a), false, true), Err(Errno::EINVAL));
+        assert_eq!(
+            change_source(&mut groups, &from(a), false, true),
+            Err(Errno::EINVAL)
+        );
         join_group(&mut groups, &from(a), false).unwrap();
-        assert_eq!(join_group(&mut groups, &from(a), false), Err(Errno::EADDRINUSE));
+        assert_eq!(
+            join_group(&mut groups, &from(a), false),
+            Err(Errno::EADDRINUSE)
+        );
         assert!(groups[0].allows_source(group, a));
         change_source(&mut groups, &from(a), false, true).unwrap();
         assert!(!groups[0].allows_source(group, a) && groups[0].allows_source(group, b));
-        assert_eq!(change_source(&mut groups, &from(b), true, true), Err(Errno::EINVAL));
-        assert_eq!(change_source(&mut groups, &from(b), false, false), Err(Errno::EADDRNOTAVAIL));
+        assert_eq!(
+            change_source(&mut groups, &from(b), true, true),
+            Err(Errno::EINVAL)
+        );
+        assert_eq!(
+            change_source(&mut groups, &from(b), false, false),
+            Err(Errno::EADDRNOTAVAIL)
+        );
         change_source(&mut groups, &from(a), false, false).unwrap();
         // With no source named it may become the other sort.
         change_source(&mut groups, &from(b), true, true).unwrap();

@@ -1,4 +1,5 @@
-//! What carries between hosts: the trait that a network is, and the one that every instance has, the loop.
+//! What carries between hosts: the trait that a network is, and the one that every instance has,
+//! the loop.
 
 use super::{ConnectRequest, Datagram, frame, ip, tcp};
 use crate::packet;
@@ -48,7 +49,8 @@ pub struct Route {
     pub local: bool,
 }
 
-/// What carries connections and datagrams between sockets, and to other hosts. The guarantees are in `docs/sockets.md`.
+/// What carries connections and datagrams between sockets, and to other hosts. The guarantees are
+/// in `docs/sockets.md`.
 pub trait Network: Send + Sync {
     /// The interfaces, in the order of their numbers.
     fn interfaces(&self) -> Vec<Interface>;
@@ -108,15 +110,27 @@ impl Network for Loopback {
             hardware_type: Self::LOOPBACK,
             mtu: Self::MTU,
             hardware_address: [0; 6],
-            addresses: vec![(Ipv4Addr::LOCALHOST.into(), 8), (Ipv6Addr::LOCALHOST.into(), 128)],
+            addresses: vec![
+                (Ipv4Addr::LOCALHOST.into(), 8),
+                (Ipv6Addr::LOCALHOST.into(), 128),
+            ],
         }]
     }
 
     fn route(&self, to: IpAddr) -> Result<Route> {
         match to {
-            // All of 127.0.0.0/8 is this host; to its own addresses it speaks from the same one, as Linux does.
-            IpAddr::V4(ip) if ip.is_loopback() => Ok(Route { interface_index: Self::INDEX, source: to, local: true }),
-            IpAddr::V6(Ipv6Addr::LOCALHOST) => Ok(Route { interface_index: Self::INDEX, source: to, local: true }),
+            // All of 127.0.0.0/8 is this host; to its own addresses it speaks from the same one, as
+            // Linux does.
+            IpAddr::V4(ip) if ip.is_loopback() => Ok(Route {
+                interface_index: Self::INDEX,
+                source: to,
+                local: true,
+            }),
+            IpAddr::V6(Ipv6Addr::LOCALHOST) => Ok(Route {
+                interface_index: Self::INDEX,
+                source: to,
+                local: true,
+            }),
             _ => Err(Errno::ENETUNREACH),
         }
     }

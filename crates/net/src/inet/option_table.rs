@@ -1,4 +1,5 @@
-//! Options of internet sockets that are numbers: which there are, what they are at first, and between what they may be.
+//! Options of internet sockets that are numbers: which there are, what they are at first, and
+//! between what they may be.
 
 use super::options::{IP, IPV6, TCP, UDP};
 use crate::sysctl;
@@ -23,7 +24,8 @@ const IPV6_RECVFRAGSIZE: u32 = 77;
 /// The largest segment through the loop, bytes.
 pub(super) const LOOPBACK_MSS: i32 = 65_483;
 
-/// Level and number of an option that is a number, what it is at first, its least and its largest value.
+/// Level and number of an option that is a number, what it is at first, its least and its largest
+/// value.
 pub(super) type OptionEntry = (u32, u32, i32, i32, i32);
 
 pub(super) const BOOLEAN_RANGE: (i32, i32) = (0, 1);
@@ -138,7 +140,10 @@ fn sysctl_default(level: u32, option: u32) -> Option<&'static sysctl::Sysctl> {
 /// # Errors
 /// `ENOPROTOOPT`.
 pub(super) fn find_option(level: u32, option: u32) -> Result<OptionEntry> {
-    let mut found = OPTION_TABLE.into_iter().find(|known| (known.0, known.1) == (level, option)).ok_or(Errno::ENOPROTOOPT)?;
+    let mut found = OPTION_TABLE
+        .into_iter()
+        .find(|known| (known.0, known.1) == (level, option))
+        .ok_or(Errno::ENOPROTOOPT)?;
     if let Some(setting) = sysctl_default(level, option) {
         found.2 = setting.as_usize() as i32;
     }

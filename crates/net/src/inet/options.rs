@@ -1,5 +1,6 @@
-//! Options of the levels of IP, TCP and UDP. Most have no meaning without packets: they are checked, remembered and given back. Which
-//! there are is in `option_table.rs`, groups are in `multicast.rs`.
+//! Options of the levels of IP, TCP and UDP. Most have no meaning without packets: they are
+//! checked, remembered and given back. Which there are is in `option_table.rs`, groups are in
+//! `multicast.rs`.
 
 use super::multicast::{self, Membership};
 use super::network;
@@ -52,7 +53,11 @@ pub(super) struct InetOptions {
 impl InetOptions {
     pub(super) fn int_option(&self, level: u32, option: u32) -> i32 {
         let chosen = self.values.lock();
-        let set = chosen.numbers.iter().find(|(l, o, _)| (*l, *o) == (level, option)).map(|(_, _, value)| *value);
+        let set = chosen
+            .numbers
+            .iter()
+            .find(|(l, o, _)| (*l, *o) == (level, option))
+            .map(|(_, _, value)| *value);
         set.unwrap_or_else(|| find_option(level, option).map_or(0, |known| known.2))
     }
 
@@ -66,11 +71,18 @@ impl InetOptions {
 
     /// Whether the memberships let in what `from` sends to a group.
     pub(super) fn accepts_multicast(&self, group: IpAddr, from: IpAddr) -> bool {
-        self.values.lock().memberships.iter().any(|membership| membership.allows_source(group, from))
+        self.values
+            .lock()
+            .memberships
+            .iter()
+            .any(|membership| membership.allows_source(group, from))
     }
 
     /// Changes which groups it is in.
-    pub(super) fn update_memberships<R>(&self, change: impl FnOnce(&mut Vec<Membership>) -> R) -> R {
+    pub(super) fn update_memberships<R>(
+        &self,
+        change: impl FnOnce(&mut Vec<Membership>) -> R,
+    ) -> R {
         change(&mut self.values.lock().memberships)
     }
 
@@ -84,8 +96,15 @@ impl InetOptions {
             return self.values.lock().multicast_source.map(IpAddr::V4);
         }
         let index = self.int_option(IPV6, net::IPV6_MULTICAST_IF);
-        let interface = network::current().interfaces().into_iter().find(|i| i.index.cast_signed() == index)?;
-        interface.addresses.into_iter().map(|(ip, _)| ip).find(IpAddr::is_ipv6)
+        let interface = network::current()
+            .interfaces()
+            .into_iter()
+            .find(|i| i.index.cast_signed() == index)?;
+        interface
+            .addresses
+            .into_iter()
+            .map(|(ip, _)| ip)
+            .find(IpAddr::is_ipv6)
     }
 
     pub(super) fn inherit_from(&self, from: &Self) {
@@ -96,12 +115,17 @@ impl InetOptions {
         let mut chosen = self.values.lock();
         (chosen.numbers, chosen.congestion) = (numbers, congestion);
         drop(chosen);
-        self.wants_control.store(from.wants_control.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.wants_control.store(
+            from.wants_control.load(Ordering::Relaxed),
+            Ordering::Relaxed,
+        );
     }
 
     fn set(&self, level: u32, option: u32, value: i32) {
         let mut chosen = self.values.lock();
-        chosen.numbers.retain(|(l, o, _)| (*l, *o) != (level, option));
+        chosen
+            .numbers
+            .retain(|(l, o, _)| (*l, *o) != (level, option));
         chosen.numbers.push((level, option, value));
     }
 }
@@ -131,17 +155,31 @@ pub(super) fn check_level(common: &InetSocket, level: u32, tcp: bool, sets: bool
 ///
 /// # Errors
 /// `ENOPROTOOPT`, `EOPNOTSUPP`.
-pub(super) fn get(common: &InetSocket, tcp: Option<&TcpSocket>, level: u32, option: u32) -> Result<Vec<u8>> {
+pub(super) fn get(
+    common: &InetSocket,
+    tcp: Option<&TcpSocket>,
+    level: u32,
+    option: u32,
+) -> Result<Vec<u8>> {
     check_level(common, level, tcp.is_some(), false)?;
     let value = match (level, option) {
         (TCP, net::TCP_INFO) => return Ok(tcp.map_or_else(Vec::new, tcp_info)),
         (TCP, net::TCP_CONGESTION) => {
-            let mut name = common.options.values.lock().congestion.unwrap_or(CONGESTION_CONTROLS[0]).to_vec();
+            let mut name = common
+                .options
+                .values
+                .lock()
+                .congestion
+                .unwrap_or(CONGESTION_CONTROLS[0])
+                .to_vec();
             name.resize(CONGESTION_NAME, 0);
             return Ok(name);
         }
-        // None of these has anything to say: no upper protocol, no packets that were kept, an algorithm without figures.
-        (TCP, TCP_ULP | TCP_SAVED_SYN | TCP_CC_INFO) | (IP, net::IP_OPTIONS) => return Ok(Vec::new()),
+        // None of these has anything to say: no upper protocol, no packets that were kept, an
+        // algorithm without figures.
+        (TCP, TCP_ULP | TCP_SAVED_SYN | TCP_CC_INFO) | (IP, net::IP_OPTIONS) => {
+            return Ok(Vec::new());
+        }
         (TCP, net::TCP_MAXSEG) => match common.options.int_option(TCP, net::TCP_MAXSEG) {
             // Nothing was chosen: what any network takes, until it is known which one it is.
             0 if tcp.is_some_and(|tcp| tcp.addresses().1.is_some()) => LOOPBACK_MSS,
@@ -152,10 +190,13 @@ pub(super) fn get(common: &InetSocket, tcp: Option<&TcpSocket>, level: u32, opti
         (TCP, net::TCP_USER_TIMEOUT) => tcp.map_or(0, |tcp| tcp.user_timeout_ms().cast_signed()),
         (IP, net::IP_MTU) | (IPV6, net::IPV6_MTU) => 65_535,
         (IP, net::IP_MULTICAST_IF) => {
-            return Ok(common.options.multicast_source(true).map_or(vec![0; 4], |ip| match ip {
-                IpAddr::V4(ip) => ip.octets().to_vec(),
-                IpAddr::V6(_) => vec![0; 4],
-            }));
+            return Ok(common
+                .options
+                .multicast_source(true)
+                .map_or(vec![0; 4], |ip| match ip {
+                    IpAddr::V4(ip) => ip.octets().to_vec(),
+                    IpAddr::V6(_) => vec![0; 4],
+                }));
         }
         (IPV6, net::IPV6_V6ONLY) => i32::from(common.is_v6_only()),
         _ => {
@@ -182,13 +223,22 @@ pub(super) fn set(
     match (level, option) {
         (TCP, net::TCP_CONGESTION) => {
             let name = value.split(|&b| b == 0).next().unwrap_or_default();
-            let known = CONGESTION_CONTROLS.into_iter().find(|known| *known == name).ok_or(Errno::ENOENT)?;
+            let known = CONGESTION_CONTROLS
+                .into_iter()
+                .find(|known| *known == name)
+                .ok_or(Errno::ENOENT)?;
             common.options.values.lock().congestion = Some(known);
             return Ok(());
         }
         // There is none.
         (TCP, TCP_ULP) => return Err(Errno::ENOENT),
-        (IP, net::IP_OPTIONS) => return if value.is_empty() { Ok(()) } else { Err(Errno::EINVAL) },
+        (IP, net::IP_OPTIONS) => {
+            return if value.is_empty() {
+                Ok(())
+            } else {
+                Err(Errno::EINVAL)
+            };
+        }
         (IP | IPV6, option) if multicast::is_multicast_option(level, option) => {
             return multicast::set_multicast_option(common, level, option, value);
         }
@@ -210,7 +260,10 @@ pub(super) fn set(
         -1 if matches!(
             (level, option),
             (IP, net::IP_TTL | net::IP_MULTICAST_TTL)
-                | (IPV6, net::IPV6_UNICAST_HOPS | net::IPV6_MULTICAST_HOPS | net::IPV6_TCLASS)
+                | (
+                    IPV6,
+                    net::IPV6_UNICAST_HOPS | net::IPV6_MULTICAST_HOPS | net::IPV6_TCLASS
+                )
         ) =>
         {
             first
@@ -235,17 +288,18 @@ pub(super) fn set(
     }
     if matches!(
         (level, option),
-        (IP, net::IP_PKTINFO | net::IP_RECVTTL | net::IP_RECVTOS | net::IP_RECVORIGDSTADDR)
-            | (
-                IPV6,
-                net::IPV6_RECVPKTINFO
-                    | net::IPV6_RECVHOPLIMIT
-                    | net::IPV6_RECVTCLASS
-                    | net::IPV6_RECVORIGDSTADDR
-                    | net::IPV6_2292PKTINFO
-                    | net::IPV6_2292HOPLIMIT
-            )
-            | (TCP, TCP_INQ)
+        (
+            IP,
+            net::IP_PKTINFO | net::IP_RECVTTL | net::IP_RECVTOS | net::IP_RECVORIGDSTADDR
+        ) | (
+            IPV6,
+            net::IPV6_RECVPKTINFO
+                | net::IPV6_RECVHOPLIMIT
+                | net::IPV6_RECVTCLASS
+                | net::IPV6_RECVORIGDSTADDR
+                | net::IPV6_2292PKTINFO
+                | net::IPV6_2292HOPLIMIT
+        ) | (TCP, TCP_INQ)
     ) {
         common.options.wants_control.store(true, Ordering::Relaxed);
     }

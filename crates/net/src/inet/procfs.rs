@@ -18,7 +18,8 @@ const RAW: i32 = net::IPPROTO_RAW as i32;
 const ESTABLISHED: u8 = 1;
 const UNCONNECTED: u8 = 7;
 
-/// An address as the kernel's files have it: words in the machine's order of bytes, a colon, the port.
+/// An address as the kernel's files have it: words in the machine's order of bytes, a colon, the
+/// port.
 fn format_address(address: SocketAddr, v6: bool) -> String {
     let mut text = String::new();
     let octets = match address.ip() {
@@ -67,7 +68,10 @@ fn header(v6: bool, more: &str) -> String {
         "local_address rem_address   "
     };
     let mut text = String::from("  sl  ");
-    let _ = writeln!(text, "{address}st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode{more}");
+    let _ = writeln!(
+        text,
+        "{address}st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode{more}"
+    );
     text
 }
 
@@ -75,10 +79,19 @@ fn header(v6: bool, more: &str) -> String {
 #[must_use]
 pub fn tcp(v6: bool) -> String {
     let mut text = header(v6, "");
-    let sockets: Vec<Arc<tcp::TcpSocket>> = tcp::SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
-    let of_family = sockets.iter().filter(|socket| (socket.common.family == Family::V6) == v6);
+    let sockets: Vec<Arc<tcp::TcpSocket>> = tcp::SOCKETS
+        .lock()
+        .values()
+        .filter_map(Weak::upgrade)
+        .collect();
+    let of_family = sockets
+        .iter()
+        .filter(|socket| (socket.common.family == Family::V6) == v6);
     // A socket without an address is not listed.
-    for (number, socket) in of_family.filter(|socket| socket.addresses().0.port() != 0).enumerate() {
+    for (number, socket) in of_family
+        .filter(|socket| socket.addresses().0.port() != 0)
+        .enumerate()
+    {
         use crate::SocketOps;
         let queues = match socket.backlog() {
             Some((waiting, _)) => (0, waiting),
@@ -88,7 +101,13 @@ pub fn tcp(v6: bool) -> String {
         write_row(
             &mut text,
             number,
-            &Row { common: &socket.common, addresses, state, queues, more: String::from(" 20 4 30 10 -1") },
+            &Row {
+                common: &socket.common,
+                addresses,
+                state,
+                queues,
+                more: String::from(" 20 4 30 10 -1"),
+            },
         );
     }
     text
@@ -98,17 +117,36 @@ pub fn tcp(v6: bool) -> String {
 #[must_use]
 pub fn udp(v6: bool, lite: bool) -> String {
     let mut text = header(v6, " ref pointer drops");
-    let sockets: Vec<Arc<udp::UdpSocket>> = udp::SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
-    let of_family = sockets.iter().filter(|socket| (socket.common.family == Family::V6) == v6 && socket.is_lite() == lite);
-    for (number, socket) in of_family.filter(|socket| socket.addresses().0.port() != 0).enumerate() {
+    let sockets: Vec<Arc<udp::UdpSocket>> = udp::SOCKETS
+        .lock()
+        .values()
+        .filter_map(Weak::upgrade)
+        .collect();
+    let of_family = sockets
+        .iter()
+        .filter(|socket| (socket.common.family == Family::V6) == v6 && socket.is_lite() == lite);
+    for (number, socket) in of_family
+        .filter(|socket| socket.addresses().0.port() != 0)
+        .enumerate()
+    {
         let addresses = socket.addresses();
-        let state = if addresses.1.is_some() { ESTABLISHED } else { UNCONNECTED };
+        let state = if addresses.1.is_some() {
+            ESTABLISHED
+        } else {
+            UNCONNECTED
+        };
         let mut more = String::new();
         let _ = write!(more, " {}", socket.receiver.drops());
         write_row(
             &mut text,
             number,
-            &Row { common: &socket.common, addresses, state, queues: (0, socket.receiver.charged_bytes()), more },
+            &Row {
+                common: &socket.common,
+                addresses,
+                state,
+                queues: (0, socket.receiver.charged_bytes()),
+                more,
+            },
         );
     }
     text
@@ -118,18 +156,34 @@ pub fn udp(v6: bool, lite: bool) -> String {
 #[must_use]
 pub fn raw(v6: bool, asks: bool) -> String {
     let mut text = header(v6, " ref pointer drops");
-    let sockets: Vec<Arc<raw::RawSocket>> = raw::SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
-    let meant = |socket: &&Arc<raw::RawSocket>| (socket.common.family == Family::V6) == v6 && socket.is_ping == asks;
+    let sockets: Vec<Arc<raw::RawSocket>> = raw::SOCKETS
+        .lock()
+        .values()
+        .filter_map(Weak::upgrade)
+        .collect();
+    let meant = |socket: &&Arc<raw::RawSocket>| {
+        (socket.common.family == Family::V6) == v6 && socket.is_ping == asks
+    };
     for socket in sockets.iter().filter(meant) {
         let addresses = socket.addresses();
-        let state = if addresses.1.is_some() { ESTABLISHED } else { UNCONNECTED };
+        let state = if addresses.1.is_some() {
+            ESTABLISHED
+        } else {
+            UNCONNECTED
+        };
         let mut more = String::new();
         let _ = write!(more, " {}", socket.receiver.drops());
         let number = addresses.0.port().into();
         write_row(
             &mut text,
             number,
-            &Row { common: &socket.common, addresses, state, queues: (0, socket.receiver.charged_bytes()), more },
+            &Row {
+                common: &socket.common,
+                addresses,
+                state,
+                queues: (0, socket.receiver.charged_bytes()),
+                more,
+            },
         );
     }
     text
@@ -142,7 +196,8 @@ pub(crate) struct InetDiagEntry {
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
     pub(crate) id: u64,
-    /// What waits to be sent, and to be received; of a listener the connections there may be, and are.
+    /// What waits to be sent, and to be received; of a listener the connections there may be, and
+    /// are.
     pub(crate) queues: (usize, usize),
     pub(crate) uid: u32,
     pub(crate) ino: u64,
@@ -154,7 +209,12 @@ pub(crate) struct InetDiagEntry {
 }
 
 impl InetDiagEntry {
-    fn new(common: &InetSocket, addresses: (SocketAddr, Option<SocketAddr>), state: u8, queues: (usize, usize)) -> Self {
+    fn new(
+        common: &InetSocket,
+        addresses: (SocketAddr, Option<SocketAddr>),
+        state: u8,
+        queues: (usize, usize),
+    ) -> Self {
         Self {
             family: common.family.number(),
             state,
@@ -174,36 +234,82 @@ impl InetDiagEntry {
 /// The sockets of a protocol that have an address; `None` for one nobody knows.
 pub(crate) fn diag_entries(protocol: u8) -> Option<Vec<InetDiagEntry>> {
     use crate::SocketOps;
-    let connected = |peer: Option<SocketAddr>| if peer.is_some() { ESTABLISHED } else { UNCONNECTED };
+    let connected = |peer: Option<SocketAddr>| {
+        if peer.is_some() {
+            ESTABLISHED
+        } else {
+            UNCONNECTED
+        }
+    };
     let mut shown: Vec<InetDiagEntry> = match i32::from(protocol) {
         TCP => {
-            let sockets: Vec<Arc<tcp::TcpSocket>> = tcp::SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
+            let sockets: Vec<Arc<tcp::TcpSocket>> = tcp::SOCKETS
+                .lock()
+                .values()
+                .filter_map(Weak::upgrade)
+                .collect();
             let show = |socket: &Arc<tcp::TcpSocket>| {
                 let queues = match socket.backlog() {
                     Some((waiting, most)) => (most, waiting),
                     None => (socket.queued_bytes(false), socket.queued_bytes(true)),
                 };
-                let (info, shut) = (Some(super::tcp_info::tcp_info(socket)), socket.endpoint.shutdown_mask());
-                InetDiagEntry { info, shut, ..InetDiagEntry::new(&socket.common, socket.addresses(), socket.tcp_state(), queues) }
+                let (info, shut) = (
+                    Some(super::tcp_info::tcp_info(socket)),
+                    socket.endpoint.shutdown_mask(),
+                );
+                InetDiagEntry {
+                    info,
+                    shut,
+                    ..InetDiagEntry::new(
+                        &socket.common,
+                        socket.addresses(),
+                        socket.tcp_state(),
+                        queues,
+                    )
+                }
             };
             sockets.iter().map(show).collect()
         }
         UDP | UDP_LITE => {
-            let sockets: Vec<Arc<udp::UdpSocket>> = udp::SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
-            let of_protocol = sockets.iter().filter(|socket| socket.is_lite() == (i32::from(protocol) == UDP_LITE));
+            let sockets: Vec<Arc<udp::UdpSocket>> = udp::SOCKETS
+                .lock()
+                .values()
+                .filter_map(Weak::upgrade)
+                .collect();
+            let of_protocol = sockets
+                .iter()
+                .filter(|socket| socket.is_lite() == (i32::from(protocol) == UDP_LITE));
             let show = |socket: &Arc<udp::UdpSocket>| {
                 let addresses = socket.addresses();
-                InetDiagEntry::new(&socket.common, addresses, connected(addresses.1), (0, socket.receiver.charged_bytes()))
+                InetDiagEntry::new(
+                    &socket.common,
+                    addresses,
+                    connected(addresses.1),
+                    (0, socket.receiver.charged_bytes()),
+                )
             };
             of_protocol.map(show).collect()
         }
         RAW => {
-            let sockets: Vec<Arc<raw::RawSocket>> = raw::SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
+            let sockets: Vec<Arc<raw::RawSocket>> = raw::SOCKETS
+                .lock()
+                .values()
+                .filter_map(Weak::upgrade)
+                .collect();
             let show = |socket: &Arc<raw::RawSocket>| {
                 let addresses = socket.addresses();
-                InetDiagEntry::new(&socket.common, addresses, connected(addresses.1), (0, socket.receiver.charged_bytes()))
+                InetDiagEntry::new(
+                    &socket.common,
+                    addresses,
+                    connected(addresses.1),
+                    (0, socket.receiver.charged_bytes()),
+                )
             };
-            sockets.iter().filter(|socket| !socket.is_ping).map(show).collect()
+            sockets
+                .iter()
+                .filter(|socket| !socket.is_ping)
+                .map(show)
+                .collect()
         }
         _ => return None,
     };
@@ -253,7 +359,9 @@ pub fn dev() -> String {
 /// The text of `/proc/net/route`: the host's own addresses are not in it.
 #[must_use]
 pub fn route() -> String {
-    let mut text = String::from("Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT");
+    let mut text = String::from(
+        "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT",
+    );
     while text.len() < 127 {
         text.push(' ');
     }
@@ -277,12 +385,25 @@ pub fn snmp() -> String {
             "Tcp",
             "RtoAlgorithm RtoMin RtoMax MaxConn ActiveOpens PassiveOpens AttemptFails EstabResets CurrEstab InSegs OutSegs RetransSegs InErrs OutRsts InCsumErrors",
         ),
-        ("Udp", "InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors"),
-        ("UdpLite", "InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors"),
+        (
+            "Udp",
+            "InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors",
+        ),
+        (
+            "UdpLite",
+            "InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors",
+        ),
     ];
     const CLOSE_WAIT: u8 = 8;
-    let sockets: Vec<Arc<tcp::TcpSocket>> = tcp::SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
-    let open = sockets.iter().filter(|socket| matches!(socket.tcp_state(), ESTABLISHED | CLOSE_WAIT)).count();
+    let sockets: Vec<Arc<tcp::TcpSocket>> = tcp::SOCKETS
+        .lock()
+        .values()
+        .filter_map(Weak::upgrade)
+        .collect();
+    let open = sockets
+        .iter()
+        .filter(|socket| matches!(socket.tcp_state(), ESTABLISHED | CLOSE_WAIT))
+        .count();
     let value = |name: &str| match name {
         "CurrEstab" => open,
         // It does not forward; packets go so far.
@@ -304,7 +425,11 @@ pub fn snmp() -> String {
 /// The text of `/proc/net/sockstat`.
 #[must_use]
 pub fn sockstat() -> String {
-    let (tcp, udp, raw) = (tcp::SOCKETS.lock().len(), udp::SOCKETS.lock().len(), raw::SOCKETS.lock().len());
+    let (tcp, udp, raw) = (
+        tcp::SOCKETS.lock().len(),
+        udp::SOCKETS.lock().len(),
+        raw::SOCKETS.lock().len(),
+    );
     let mut text = String::new();
     let _ = write!(
         text,
@@ -323,7 +448,10 @@ mod tests {
     fn addresses_look_as_on_linux() {
         let v4 = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80);
         assert_eq!(format_address(v4, false), "0100007F:0050");
-        assert_eq!(format_address(v4, true), "0000000000000000FFFF00000100007F:0050");
+        assert_eq!(
+            format_address(v4, true),
+            "0000000000000000FFFF00000100007F:0050"
+        );
         assert_eq!(
             format_address(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 443), true),
             "00000000000000000000000001000000:01BB"

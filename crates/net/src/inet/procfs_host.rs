@@ -1,4 +1,5 @@
-//! Texts of `/proc/net` that tell of the host rather than of its sockets: counters, groups, neighbours, routes.
+//! Texts of `/proc/net` that tell of the host rather than of its sockets: counters, groups,
+//! neighbours, routes.
 
 use super::network;
 use super::{Family, raw, tcp, udp};
@@ -38,11 +39,29 @@ pub fn snmp6() -> String {
 /// The text of `/proc/net/sockstat6`.
 #[must_use]
 pub fn sockstat6() -> String {
-    let tcp = tcp::SOCKETS.lock().values().filter_map(Weak::upgrade).filter(|socket| socket.common.family == Family::V6).count();
-    let udp = udp::SOCKETS.lock().values().filter_map(Weak::upgrade).filter(|socket| socket.common.family == Family::V6).count();
-    let raw = raw::SOCKETS.lock().values().filter_map(Weak::upgrade).filter(|socket| socket.common.family == Family::V6).count();
+    let tcp = tcp::SOCKETS
+        .lock()
+        .values()
+        .filter_map(Weak::upgrade)
+        .filter(|socket| socket.common.family == Family::V6)
+        .count();
+    let udp = udp::SOCKETS
+        .lock()
+        .values()
+        .filter_map(Weak::upgrade)
+        .filter(|socket| socket.common.family == Family::V6)
+        .count();
+    let raw = raw::SOCKETS
+        .lock()
+        .values()
+        .filter_map(Weak::upgrade)
+        .filter(|socket| socket.common.family == Family::V6)
+        .count();
     let mut text = String::new();
-    let _ = writeln!(text, "TCP6: inuse {tcp}\nUDP6: inuse {udp}\nUDPLITE6: inuse 0\nRAW6: inuse {raw}\nFRAG6: inuse 0 memory 0");
+    let _ = writeln!(
+        text,
+        "TCP6: inuse {tcp}\nUDP6: inuse {udp}\nUDPLITE6: inuse 0\nRAW6: inuse {raw}\nFRAG6: inuse 0 memory 0"
+    );
     text
 }
 
@@ -80,7 +99,11 @@ pub fn igmp() -> String {
     let mut text = String::from("Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter\n");
     for interface in network::current().interfaces() {
         let all_hosts = u32::from_ne_bytes([224, 0, 0, 1]);
-        let _ = writeln!(text, "{}\t{:<10}: {:5}      V3", interface.index, interface.name, 1);
+        let _ = writeln!(
+            text,
+            "{}\t{:<10}: {:5}      V3",
+            interface.index, interface.name, 1
+        );
         let _ = writeln!(text, "\t\t\t\t{all_hosts:08X} {:5} 0:00000000\t\t0", 1);
     }
     text
@@ -94,7 +117,11 @@ pub fn igmp6() -> String {
     let mut text = String::new();
     for interface in network::current().interfaces() {
         for group in ALL_NODES {
-            let _ = writeln!(text, "{:<4} {:<15} {group:032x} {:5} {:08X} 0", interface.index, interface.name, 1, 8);
+            let _ = writeln!(
+                text,
+                "{:<4} {:<15} {group:032x} {:5} {:08X} 0",
+                interface.index, interface.name, 1, 8
+            );
         }
     }
     text

@@ -1,4 +1,5 @@
-//! Sockets that speak IP itself (`raw(7)`), and those that may send nothing but echo requests (`icmp(7)`).
+//! Sockets that speak IP itself (`raw(7)`), and those that may send nothing but echo requests
+//! (`icmp(7)`).
 
 use super::datagram::{DatagramProtocol, DatagramReceiver, DatagramSocket, SendParameters};
 use super::ip::{self, ECHO, ECHO6, ICMP, ICMP6};
@@ -62,26 +63,35 @@ pub struct RawSocket {
     this: Weak<Self>,
 }
 
-/// Whether the caller is in a group whose members may make ping sockets (`net.ipv4.ping_group_range`).
+/// Whether the caller is in a group whose members may make ping sockets
+/// (`net.ipv4.ping_group_range`).
 fn in_ping_group() -> bool {
     let may = |group: u32| sysctl::PING_GROUP_RANGE.range_contains(group.into());
     may(caller_ucred().gid) || caller_groups().iter().copied().any(may)
 }
 
-/// Gives sockets that listen to a packet's protocol a copy of it; `payload` makes what is behind IP's header.
+/// Gives sockets that listen to a packet's protocol a copy of it; `payload` makes what is behind
+/// IP's header.
 pub(super) fn deliver_to_raw(packet: &Datagram, payload: impl Fn() -> Vec<u8>) {
     if RAW_SOCKET_COUNT.load(Ordering::Acquire) == 0 {
         return;
     }
     let sockets: Vec<Arc<RawSocket>> = SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
-    for socket in sockets.iter().filter(|socket| !socket.is_ping && socket.matches(packet)) {
-        let bare = Datagram { data: payload(), ..packet.clone() };
+    for socket in sockets
+        .iter()
+        .filter(|socket| !socket.is_ping && socket.matches(packet))
+    {
+        let bare = Datagram {
+            data: payload(),
+            ..packet.clone()
+        };
         socket.receive_packet(bare);
     }
 }
 
 impl RawSocket {
-    /// A new socket. Everybody may have an asking one (`net.ipv4.ping_group_range`), as on a Debian that systemd starts.
+    /// A new socket. Everybody may have an asking one (`net.ipv4.ping_group_range`), as on a Debian
+    /// that systemd starts.
     ///
     /// # Errors
     /// `EPROTONOSUPPORT`.
@@ -153,7 +163,11 @@ impl RawSocket {
         // Where packets come from is no port's business.
         packet.from.set_port(0);
         if self.is_v4() {
-            packet.data = [ip::ipv4_header(&packet, packet.data.len()), core::mem::take(&mut packet.data)].concat();
+            packet.data = [
+                ip::ipv4_header(&packet, packet.data.len()),
+                core::mem::take(&mut packet.data),
+            ]
+            .concat();
         }
         self.receiver.enqueue(packet, &[]);
     }
@@ -167,7 +181,9 @@ impl RawSocket {
         let mut askers = PING_SOCKETS.lock();
         let free = |id: &u16| *id != 0 && !askers.contains_key(&(self.is_v4(), *id));
         let id = match asked {
-            0 => (0..u16::MAX).map(|_| NEXT.fetch_add(1, Ordering::Relaxed) as u16).find(free),
+            0 => (0..u16::MAX)
+                .map(|_| NEXT.fetch_add(1, Ordering::Relaxed) as u16)
+                .find(free),
             // One that somebody has, too: whoever was bound last hears the replies.
             asked => Some(asked),
         };
@@ -198,7 +214,11 @@ impl RawSocket {
     fn is_header_included(&self) -> bool {
         self.is_v4()
             && !self.is_ping
-            && (self.protocol == IPPROTO_RAW || self.common.options.is_enabled(super::options::IP, net::IP_HDRINCL))
+            && (self.protocol == IPPROTO_RAW
+                || self
+                    .common
+                    .options
+                    .is_enabled(super::options::IP, net::IP_HDRINCL))
     }
 
     fn fill_checksum(&self, packet: &mut Datagram) {
@@ -209,9 +229,16 @@ impl RawSocket {
             at if at < 0 || self.is_v4() => return,
             at => at as usize,
         };
-        let Some(place) = packet.data.get_mut(at..at + 2) else { return };
+        let Some(place) = packet.data.get_mut(at..at + 2) else {
+            return;
+        };
         place.fill(0);
-        let head = ip::pseudo_header(packet.from.ip(), packet.to.ip(), packet.data.len(), self.protocol);
+        let head = ip::pseudo_header(
+            packet.from.ip(),
+            packet.to.ip(),
+            packet.data.len(),
+            self.protocol,
+        );
         let sum = ip::checksum(&[&head, &packet.data]);
         packet.data[at..at + 2].copy_from_slice(&sum.to_be_bytes());
     }
@@ -227,7 +254,11 @@ impl DatagramProtocol for RawSocket {
     }
 
     fn socket_type(&self) -> SocketType {
-        if self.is_ping { SocketType::Datagram } else { SocketType::Raw }
+        if self.is_ping {
+            SocketType::Datagram
+        } else {
+            SocketType::Raw
+        }
     }
 
     fn protocol_number(&self) -> i32 {
@@ -237,8 +268,20 @@ impl DatagramProtocol for RawSocket {
     /// The port is the protocol, or an asker's number.
     fn addresses(&self) -> (SocketAddr, Option<SocketAddr>) {
         let state = *self.state.lock();
-        let port = if self.is_ping { state.echo_id } else { self.protocol.into() };
-        (SocketAddr::new(state.local.unwrap_or(self.common.family.unspecified_address().ip()), port), state.peer)
+        let port = if self.is_ping {
+            state.echo_id
+        } else {
+            self.protocol.into()
+        };
+        (
+            SocketAddr::new(
+                state
+                    .local
+                    .unwrap_or(self.common.family.unspecified_address().ip()),
+                port,
+            ),
+            state.peer,
+        )
     }
 
     fn is_bound(&self) -> bool {
@@ -288,7 +331,11 @@ impl DatagramProtocol for RawSocket {
         if length > LONGEST {
             return Err(Errno::EMSGSIZE);
         }
-        if flags.contains(MsgFlags::OOB) { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
+        if flags.contains(MsgFlags::OOB) {
+            Err(Errno::EOPNOTSUPP)
+        } else {
+            Ok(())
+        }
     }
 
     fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags) -> Result<usize> {
@@ -309,7 +356,8 @@ impl DatagramProtocol for RawSocket {
         let route = network::current().route(to.ip())?;
         let source = sends.source.or(state.local).unwrap_or(route.source);
         let packet = if self.is_header_included() {
-            ip::parse_ipv4_packet(message.data, to.ip(), source, route.interface_index).ok_or(Errno::EINVAL)?
+            ip::parse_ipv4_packet(message.data, to.ip(), source, route.interface_index)
+                .ok_or(Errno::EINVAL)?
         } else {
             let mut packet = Datagram {
                 from: SocketAddr::new(source, 0),
@@ -320,13 +368,18 @@ impl DatagramProtocol for RawSocket {
                 tos: sends.traffic_class as u8,
                 timestamp_ns: 0,
                 drops: 0,
-                data: if self.is_ping { self.echo_request(message.data)? } else { message.data.to_vec() },
+                data: if self.is_ping {
+                    self.echo_request(message.data)?
+                } else {
+                    message.data.to_vec()
+                },
             };
             self.fill_checksum(&mut packet);
             ip::strip_udp_header(&mut packet).ok_or(Errno::EINVAL)?;
             packet
         };
-        self.receiver.queue_tx_timestamps(&message.control, || frame::frame(&packet));
+        self.receiver
+            .queue_tx_timestamps(&message.control, || frame::frame(&packet));
         // What is lost on its way is not told.
         let _ = network::current().transmit(packet);
         Ok(len)
@@ -344,16 +397,23 @@ impl DatagramProtocol for RawSocket {
             (SOL_ICMPV6, ICMP_FILTER) if self.protocol == ICMP6 && !self.is_ping => {
                 Ok(self.icmp_filter.lock().map(u32::to_ne_bytes).concat())
             }
-            (SOL_RAW | super::options::IPV6, IPV6_CHECKSUM) if !self.is_v4() => {
-                Ok(self.checksum_offset.load(Ordering::Relaxed).to_ne_bytes().to_vec())
-            }
+            (SOL_RAW | super::options::IPV6, IPV6_CHECKSUM) if !self.is_v4() => Ok(self
+                .checksum_offset
+                .load(Ordering::Relaxed)
+                .to_ne_bytes()
+                .to_vec()),
             (SOL_RAW | SOL_ICMPV6, _) => Err(Errno::ENOPROTOOPT),
             _ => super::options::get(&self.common, None, level, option),
         }
     }
 
     fn set_option(&self, level: u32, option: u32, value: &[u8]) -> Result<()> {
-        let word = |at: usize| value.get(at..).and_then(|rest| rest.first_chunk()).map(|bytes| u32::from_ne_bytes(*bytes));
+        let word = |at: usize| {
+            value
+                .get(at..)
+                .and_then(|rest| rest.first_chunk())
+                .map(|bytes| u32::from_ne_bytes(*bytes))
+        };
         match (level, option) {
             (SOL_RAW, ICMP_FILTER) if self.protocol == ICMP && !self.is_ping => {
                 // There are 32 kinds of which any may be left out; the others are always received.
@@ -385,7 +445,10 @@ impl DatagramProtocol for RawSocket {
         if self.is_ping {
             let key = (self.is_v4(), self.state.lock().echo_id);
             let mut askers = PING_SOCKETS.lock();
-            if askers.get(&key).is_some_and(|asker| asker.ptr_eq(&self.this)) {
+            if askers
+                .get(&key)
+                .is_some_and(|asker| asker.ptr_eq(&self.this))
+            {
                 askers.remove(&key);
             }
         } else {

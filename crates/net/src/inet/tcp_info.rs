@@ -17,8 +17,8 @@ pub(super) fn tcp_info(socket: &TcpSocket) -> Vec<u8> {
     let (waiting, most) = socket.backlog().unwrap_or_default();
     let listens = socket.backlog().is_some();
     let segment = LOOPBACK_MSS.cast_unsigned();
-    // rto, ato, snd_mss, rcv_mss, unacked, sacked, lost, retrans, fackets, four times "ago", pmtu, rcv_ssthresh, rtt, rttvar,
-    // snd_ssthresh, snd_cwnd, advmss, reordering.
+    // rto, ato, snd_mss, rcv_mss, unacked, sacked, lost, retrans, fackets, four times "ago", pmtu,
+    // rcv_ssthresh, rtt, rttvar, snd_ssthresh, snd_cwnd, advmss, reordering.
     let unacked = if listens { waiting as u32 } else { 0 };
     let sacked = if listens { most as u32 } else { 0 };
     let words = [

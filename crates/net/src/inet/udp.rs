@@ -1,6 +1,9 @@
-//! UDP sockets: queues of datagrams. UDP-Lite is the same with ports of its own: without packets there is no checksum to cover less.
+//! UDP sockets: queues of datagrams. UDP-Lite is the same with ports of its own: without packets
+//! there is no checksum to cover less.
 
-use super::bind_table::{BindAddress, BindTable, Bindable, PortBinding, ReusePolicy, reuseport_hash};
+use super::bind_table::{
+    BindAddress, BindTable, Bindable, PortBinding, ReusePolicy, reuseport_hash,
+};
 use super::datagram::{DatagramProtocol, DatagramReceiver, DatagramSocket, SendParameters};
 use super::options::{IP, IPV6};
 use super::{Datagram, Family, InetSocket, frame, ip, network};
@@ -25,7 +28,11 @@ static UDPLITE_TABLE: BindTable<UdpSocket> = BindTable::new();
 
 /// The ports of UDP or, by its number, of UDP-Lite.
 fn bind_table(protocol: u8) -> &'static BindTable<UdpSocket> {
-    if u32::from(protocol) == net::IPPROTO_UDPLITE as u32 { &UDPLITE_TABLE } else { &UDP_TABLE }
+    if u32::from(protocol) == net::IPPROTO_UDPLITE as u32 {
+        &UDPLITE_TABLE
+    } else {
+        &UDP_TABLE
+    }
 }
 
 /// All UDP sockets, for listings.
@@ -35,7 +42,8 @@ pub(super) fn bound_count() -> usize {
     UDP_TABLE.len() + UDPLITE_TABLE.len()
 }
 
-/// Puts a datagram that has arrived at this host into the queue of whom it is for; of a group, of all who are in it.
+/// Puts a datagram that has arrived at this host into the queue of whom it is for; of a group, of
+/// all who are in it.
 ///
 /// # Errors
 /// `ECONNREFUSED` if it is for nobody. One for which there is no room is lost.
@@ -43,21 +51,32 @@ pub fn deliver(datagram: Datagram) -> Result<()> {
     let group = datagram.to.ip();
     if group.is_multicast() {
         let members = bind_table(datagram.protocol).sockets_at_port(datagram.to.port());
-        for member in members.iter().filter(|socket| socket.common.options.accepts_multicast(group, datagram.from.ip())) {
+        for member in members.iter().filter(|socket| {
+            socket
+                .common
+                .options
+                .accepts_multicast(group, datagram.from.ip())
+        }) {
             member.receive_datagram(datagram.clone());
         }
         return Ok(());
     }
     let score = |socket: &UdpSocket, fit: u8| {
         let peer = *socket.peer.lock();
-        peer.is_none_or(|peer| peer == datagram.from).then_some((peer.is_some(), fit))
+        peer.is_none_or(|peer| peer == datagram.from)
+            .then_some((peer.is_some(), fit))
     };
     let receivers = bind_table(datagram.protocol).lookup(datagram.to, score);
     let shared = |socket: &Arc<UdpSocket>| socket.receiver.options.is_enabled(net::SO_REUSEPORT);
     let receiver = match &receivers[..] {
         [] => return Err(Errno::ECONNREFUSED),
         all if all.iter().all(shared) => {
-            let chosen = all.iter().find_map(|socket| socket.receiver.options.select_reuseport(&datagram.data, all.len()));
+            let chosen = all.iter().find_map(|socket| {
+                socket
+                    .receiver
+                    .options
+                    .select_reuseport(&datagram.data, all.len())
+            });
             &all[chosen.unwrap_or_else(|| reuseport_hash(datagram.from, datagram.to, all.len()))]
         }
         // The one that was bound last.
@@ -91,7 +110,11 @@ impl Bindable for UdpSocket {
         ReusePolicy {
             reuse_address: self.receiver.options.is_enabled(net::SO_REUSEADDR),
             is_listening: false,
-            reuse_port: self.receiver.options.is_enabled(net::SO_REUSEPORT).then_some(self.common.uid),
+            reuse_port: self
+                .receiver
+                .options
+                .is_enabled(net::SO_REUSEPORT)
+                .then_some(self.common.uid),
         }
     }
 }
@@ -134,14 +157,28 @@ impl UdpSocket {
     fn autobind(&self) -> Result<SocketAddr> {
         let mut state = self.state.lock();
         if state.binding.is_none() {
-            let address = BindAddress::new(self.common.family.unspecified_address().ip(), self.common.is_v6_only());
+            let address = BindAddress::new(
+                self.common.family.unspecified_address().ip(),
+                self.common.is_v6_only(),
+            );
             state.binding = Some(self.bind_port(address, 0)?);
         }
-        Ok(state.binding.as_ref().map_or(self.common.family.unspecified_address(), |binding| binding.address))
+        Ok(state
+            .binding
+            .as_ref()
+            .map_or(self.common.family.unspecified_address(), |binding| {
+                binding.address
+            }))
     }
 
-    /// Where a datagram of so many bytes comes from, and where it goes: to the address, or to whom it talks.
-    fn source_and_destination(&self, to: Option<&Address>, length: usize, flags: MsgFlags) -> Result<(SocketAddr, SocketAddr)> {
+    /// Where a datagram of so many bytes comes from, and where it goes: to the address, or to whom
+    /// it talks.
+    fn source_and_destination(
+        &self,
+        to: Option<&Address>,
+        length: usize,
+        flags: MsgFlags,
+    ) -> Result<(SocketAddr, SocketAddr)> {
         let from = self.autobind()?;
         if length > LONGEST {
             return Err(Errno::EMSGSIZE);
@@ -153,7 +190,11 @@ impl UdpSocket {
             Some(address) => self.destination(address)?,
             None => (*self.peer.lock()).ok_or(Errno::EDESTADDRREQ)?,
         };
-        let longest = if self.common.family == Family::V4 { LONGEST_V4 } else { LONGEST_V6 };
+        let longest = if self.common.family == Family::V4 {
+            LONGEST_V4
+        } else {
+            LONGEST_V6
+        };
         match (to.port(), length > longest) {
             (0, _) => Err(Errno::EINVAL),
             (_, true) => Err(Errno::EMSGSIZE),
@@ -215,8 +256,14 @@ impl DatagramProtocol for UdpSocket {
     }
 
     fn addresses(&self) -> (SocketAddr, Option<SocketAddr>) {
-        let local =
-            self.state.lock().binding.as_ref().map_or(self.common.family.unspecified_address(), |binding| binding.address);
+        let local = self
+            .state
+            .lock()
+            .binding
+            .as_ref()
+            .map_or(self.common.family.unspecified_address(), |binding| {
+                binding.address
+            });
         (local, *self.peer.lock())
     }
 
@@ -234,7 +281,10 @@ impl DatagramProtocol for UdpSocket {
         if state.binding.is_some() {
             return Err(Errno::EINVAL);
         }
-        state.binding = Some(self.bind_port(BindAddress::new(meant.ip(), self.common.is_v6_only()), meant.port())?);
+        state.binding = Some(self.bind_port(
+            BindAddress::new(meant.ip(), self.common.is_v6_only()),
+            meant.port(),
+        )?);
         state.port_locked = meant.port() != 0;
         Ok(())
     }
@@ -244,7 +294,11 @@ impl DatagramProtocol for UdpSocket {
             *self.peer.lock() = None;
             let binding = {
                 let mut state = self.state.lock();
-                if state.port_locked { None } else { state.binding.take() }
+                if state.port_locked {
+                    None
+                } else {
+                    state.binding.take()
+                }
             };
             drop(binding);
             return Ok(());
@@ -268,7 +322,8 @@ impl DatagramProtocol for UdpSocket {
 
     fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags) -> Result<usize> {
         let len = message.data.len();
-        let (mut from, to) = self.source_and_destination(message.to.map(|(_, address)| address), len, flags)?;
+        let (mut from, to) =
+            self.source_and_destination(message.to.map(|(_, address)| address), len, flags)?;
         let peer = *self.peer.lock();
         if let Some(error) = self.receiver.endpoint.take_error() {
             return Err(error);
@@ -298,8 +353,10 @@ impl DatagramProtocol for UdpSocket {
             drops: 0,
             data: message.data.to_vec(),
         };
-        self.receiver.queue_tx_timestamps(&message.control, || frame::frame(&datagram));
-        // It has gone out; that nobody was there is told by the next call, to one who talks to somebody or wants to know all.
+        self.receiver
+            .queue_tx_timestamps(&message.control, || frame::frame(&datagram));
+        // It has gone out; that nobody was there is told by the next call, to one who talks to
+        // somebody or wants to know all.
         if let Err(error) = network::current().transmit(datagram) {
             let tells = self.wants_errors();
             if tells {

@@ -32,13 +32,17 @@ mod of_unix {
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_ne_bytes(*word))
+    bytes
+        .get(at..)
+        .and_then(|rest| rest.first_chunk())
+        .map_or(0, |word| u32::from_ne_bytes(*word))
 }
 
 /// Puts what is asked for into the reply. Returns whether that is a list.
 ///
 /// # Errors
-/// `EINVAL` for a request that is too short, `ENOENT` for a family or protocol there is nothing of, `EOPNOTSUPP` for others than lists.
+/// `EINVAL` for a request that is too short, `ENOENT` for a family or protocol there is nothing of,
+/// `EOPNOTSUPP` for others than lists.
 pub(super) fn handle_message(reply: &mut Reply, body: &[u8]) -> Result<bool> {
     if reply.request.kind != SOCK_DIAG_BY_FAMILY {
         return Err(Errno::EINVAL);
@@ -48,21 +52,37 @@ pub(super) fn handle_message(reply: &mut Reply, body: &[u8]) -> Result<bool> {
     }
     match body {
         [family, protocol, wanted, ..]
-            if body.len() >= INET_REQUEST && matches!(u32::from(*family), net::AF_INET | net::AF_INET6) =>
+            if body.len() >= INET_REQUEST
+                && matches!(u32::from(*family), net::AF_INET | net::AF_INET6) =>
         {
             let sockets = procfs::diag_entries(*protocol).ok_or(Errno::ENOENT)?;
             let states = word(body, 4);
-            let of_family = |socket: &&InetDiagEntry| u32::from(*family) == socket.family && states >> socket.state & 1 != 0;
-            sockets.iter().filter(of_family).for_each(|socket| push_inet_entry(reply, socket, *wanted));
+            let of_family = |socket: &&InetDiagEntry| {
+                u32::from(*family) == socket.family && states >> socket.state & 1 != 0
+            };
+            sockets
+                .iter()
+                .filter(of_family)
+                .for_each(|socket| push_inet_entry(reply, socket, *wanted));
             Ok(true)
         }
         [family, ..] if body.len() >= UNIX_REQUEST && u32::from(*family) == net::AF_UNIX => {
             let (states, show) = (word(body, 4), word(body, 12));
             let sockets = unix::diag_entries();
-            sockets.iter().filter(|s| states >> s.state & 1 != 0).for_each(|socket| push_unix_entry(reply, socket, show));
+            sockets
+                .iter()
+                .filter(|s| states >> s.state & 1 != 0)
+                .for_each(|socket| push_unix_entry(reply, socket, show));
             Ok(true)
         }
-        [family, ..] if matches!(u32::from(*family), net::AF_INET | net::AF_INET6 | net::AF_UNIX) => Err(Errno::EINVAL),
+        [family, ..]
+            if matches!(
+                u32::from(*family),
+                net::AF_INET | net::AF_INET6 | net::AF_UNIX
+            ) =>
+        {
+            Err(Errno::EINVAL)
+        }
         _ => Err(Errno::ENOENT),
     }
 }
@@ -114,11 +134,16 @@ fn push_inet_entry(reply: &mut Reply, socket: &InetDiagEntry, wanted: u8) {
 }
 
 fn push_unix_entry(reply: &mut Reply, socket: &unix::UnixDiagEntry, show: u32) {
-    let fixed =
-        [&[net::AF_UNIX as u8, socket.kind, socket.state, 0][..], &(socket.ino as u32).to_ne_bytes(), &socket.id.to_ne_bytes()]
-            .concat();
+    let fixed = [
+        &[net::AF_UNIX as u8, socket.kind, socket.state, 0][..],
+        &(socket.ino as u32).to_ne_bytes(),
+        &socket.id.to_ne_bytes(),
+    ]
+    .concat();
     let peer = socket.peer.map(|ino| (ino as u32).to_ne_bytes());
-    let queues = [socket.queues.0 as u32, socket.queues.1 as u32].map(u32::to_ne_bytes).concat();
+    let queues = [socket.queues.0 as u32, socket.queues.1 as u32]
+        .map(u32::to_ne_bytes)
+        .concat();
     let mut attributes: Vec<(u16, &[u8])> = Vec::new();
     let asked = |bit: u32| show & bit != 0;
     if !socket.name.is_empty() && asked(of_unix::NAME.1) {

@@ -1,5 +1,5 @@
-//! `NETLINK_GENERIC`: families that are found by name (`genl(8)`): the one that finds them, and the one that tells what processes use
-//! (`Documentation/accounting/taskstats.rst`).
+//! `NETLINK_GENERIC`: families that are found by name (`genl(8)`): the one that finds them, and the
+//! one that tells what processes use (`Documentation/accounting/taskstats.rst`).
 
 use super::{NLM_F_DUMP, NLM_F_MULTI, Reply};
 use crate::socket::caller_ucred;
@@ -24,7 +24,10 @@ const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 const NLA_F_NESTED: u16 = 0x8000;
 
 /// A family: number, name, version, and the most attributes a message has.
-const FAMILIES: [(u16, &str, u32, u32); 2] = [(GENL_ID_CTRL, "nlctrl", 2, 10), (TASKSTATS_FAMILY, "TASKSTATS", 1, 4)];
+const FAMILIES: [(u16, &str, u32, u32); 2] = [
+    (GENL_ID_CTRL, "nlctrl", 2, 10),
+    (TASKSTATS_FAMILY, "TASKSTATS", 1, 4),
+];
 
 /// Tells what a thread or, if the second argument says so, a process uses, as `struct taskstats`.
 type TaskstatsProvider = fn(i32, bool) -> Option<Vec<u8>>;
@@ -37,7 +40,12 @@ pub fn set_taskstats_provider(accounts: TaskstatsProvider) {
 }
 
 fn encode_attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let mut bytes = [&(4 + value.len() as u16).to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat();
+    let mut bytes = [
+        &(4 + value.len() as u16).to_ne_bytes()[..],
+        &kind.to_ne_bytes(),
+        value,
+    ]
+    .concat();
     bytes.resize(bytes.len().next_multiple_of(4), 0);
     bytes
 }
@@ -70,32 +78,42 @@ impl Reply {
             (HEADER_SIZE, &[0; 4]),
             (MOST_ATTRIBUTES, &most.to_ne_bytes()),
         ];
-        self.push_message(GENL_ID_CTRL, flags, &[CTRL_CMD_NEWFAMILY, 2, 0, 0], &attributes);
+        self.push_message(
+            GENL_ID_CTRL,
+            flags,
+            &[CTRL_CMD_NEWFAMILY, 2, 0, 0],
+            &attributes,
+        );
     }
 }
 
 /// Answers a request; whether that is a list.
 ///
 /// # Errors
-/// `ENOENT` for a family or number that there is not, `EOPNOTSUPP` for other commands, `EINVAL`, `EPERM`, `ESRCH`.
+/// `ENOENT` for a family or number that there is not, `EOPNOTSUPP` for other commands, `EINVAL`,
+/// `EPERM`, `ESRCH`.
 pub(super) fn handle_message(reply: &mut Reply, body: &[u8]) -> Result<bool> {
     let ([command, _, _, _], attributes) = body.split_first_chunk().ok_or(Errno::EINVAL)?;
     let lists = reply.request.flags & NLM_F_DUMP == NLM_F_DUMP;
     match (reply.request.kind, *command) {
         (GENL_ID_CTRL, CTRL_CMD_GETFAMILY) if lists => {
-            FAMILIES.into_iter().for_each(|family| reply.push_family(NLM_F_MULTI, family));
+            FAMILIES
+                .into_iter()
+                .for_each(|family| reply.push_family(NLM_F_MULTI, family));
             Ok(true)
         }
         (GENL_ID_CTRL, CTRL_CMD_GETFAMILY) => {
             let number = find_attribute(attributes, CTRL_ATTR_FAMILY_ID)
                 .and_then(|value| value.first_chunk())
                 .map(|value| u16::from_ne_bytes(*value));
-            let name =
-                find_attribute(attributes, CTRL_ATTR_FAMILY_NAME).map(|name| name.split(|&b| b == 0).next().unwrap_or_default());
+            let name = find_attribute(attributes, CTRL_ATTR_FAMILY_NAME)
+                .map(|name| name.split(|&b| b == 0).next().unwrap_or_default());
             if number.is_none() && name.is_none() {
                 return Err(Errno::EINVAL);
             }
-            let meant = |family: &(u16, &str, u32, u32)| Some(family.0) == number || Some(family.1.as_bytes()) == name;
+            let meant = |family: &(u16, &str, u32, u32)| {
+                Some(family.0) == number || Some(family.1.as_bytes()) == name
+            };
             reply.push_family(0, FAMILIES.into_iter().find(meant).ok_or(Errno::ENOENT)?);
             Ok(false)
         }
@@ -116,15 +134,29 @@ fn push_taskstats(reply: &mut Reply, attributes: &[u8]) -> Result<()> {
         return Err(Errno::EPERM);
     }
     let number = |kind: u16| {
-        find_attribute(attributes, kind).and_then(|value| value.first_chunk()).map(|value| i32::from_ne_bytes(*value))
+        find_attribute(attributes, kind)
+            .and_then(|value| value.first_chunk())
+            .map(|value| i32::from_ne_bytes(*value))
     };
     let (kind, id) = match (number(OF_THREAD), number(OF_PROCESS)) {
         (Some(id), _) => (OF_THREAD, id),
         (None, Some(id)) => (OF_PROCESS, id),
         (None, None) => return Err(Errno::EINVAL),
     };
-    let figures = TASKSTATS_PROVIDER.get().and_then(|accounts| accounts(id, kind == OF_PROCESS)).ok_or(Errno::ESRCH)?;
-    let inner = [encode_attribute(kind, &id.to_ne_bytes()), encode_attribute(FIGURES, &figures)].concat();
-    reply.push_message(TASKSTATS_FAMILY, 0, &[TASKSTATS_CMD_NEW, 1, 0, 0], &[(WITH_NUMBER + kind, &inner)]);
+    let figures = TASKSTATS_PROVIDER
+        .get()
+        .and_then(|accounts| accounts(id, kind == OF_PROCESS))
+        .ok_or(Errno::ESRCH)?;
+    let inner = [
+        encode_attribute(kind, &id.to_ne_bytes()),
+        encode_attribute(FIGURES, &figures),
+    ]
+    .concat();
+    reply.push_message(
+        TASKSTATS_FAMILY,
+        0,
+        &[TASKSTATS_CMD_NEW, 1, 0, 0],
+        &[(WITH_NUMBER + kind, &inner)],
+    );
     Ok(())
 }

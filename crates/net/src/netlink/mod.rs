@@ -1,6 +1,7 @@
-//! `AF_NETLINK`: of its protocols the one that tells of interfaces, addresses and routes (`rtnetlink(7)`), which is what C libraries and
-//! language runtimes ask when they list interfaces, and the one that lists sockets. Nothing can be changed by them, and nobody is told
-//! of changes: there are none. `NETLINK_KOBJECT_UEVENT` can be listened to, and is silent.
+//! `AF_NETLINK`: of its protocols the one that tells of interfaces, addresses and routes
+//! (`rtnetlink(7)`), which is what C libraries and language runtimes ask when they list interfaces,
+//! and the one that lists sockets. Nothing can be changed by them, and nobody is told of changes:
+//! there are none. `NETLINK_KOBJECT_UEVENT` can be listened to, and is silent.
 
 mod diag;
 mod generic;
@@ -11,7 +12,8 @@ pub use generic::set_taskstats_provider;
 use crate::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::socket::caller_ucred;
 use crate::{
-    Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketOptions, SocketType, WaitPolicy,
+    Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketOptions,
+    SocketType, WaitPolicy,
 };
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
@@ -58,7 +60,11 @@ struct Reply {
 
 impl Reply {
     const fn new(request: NlmsgHeader, port_id: u32) -> Self {
-        Self { bytes: Vec::new(), request, port_id }
+        Self {
+            bytes: Vec::new(),
+            request,
+            port_id,
+        }
     }
 
     /// Adds a message: a fixed part, and attributes, each at a multiple of four.
@@ -68,7 +74,8 @@ impl Reply {
         self.bytes.extend_from_slice(fixed);
         for (kind, value) in attributes {
             self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
-            self.bytes.extend_from_slice(&(4 + value.len() as u16).to_ne_bytes());
+            self.bytes
+                .extend_from_slice(&(4 + value.len() as u16).to_ne_bytes());
             self.bytes.extend_from_slice(&kind.to_ne_bytes());
             self.bytes.extend_from_slice(value);
         }
@@ -95,7 +102,13 @@ impl Reply {
 }
 
 /// Answers one request; what is returned are datagrams.
-fn handle_request(protocol: i32, request: NlmsgHeader, header: &[u8], body: &[u8], port_id: u32) -> Vec<Vec<u8>> {
+fn handle_request(
+    protocol: i32,
+    request: NlmsgHeader,
+    header: &[u8],
+    body: &[u8],
+    port_id: u32,
+) -> Vec<Vec<u8>> {
     let mut reply = Reply::new(request, port_id);
     let listed = match protocol {
         NETLINK_ROUTE => route::handle_message(&mut reply, body),
@@ -107,13 +120,20 @@ fn handle_request(protocol: i32, request: NlmsgHeader, header: &[u8], body: &[u8
         Ok(true) => {
             let mut done = Reply::new(request, port_id);
             done.push_done();
-            return [reply.bytes, done.bytes].into_iter().filter(|bytes| !bytes.is_empty()).collect();
+            return [reply.bytes, done.bytes]
+                .into_iter()
+                .filter(|bytes| !bytes.is_empty())
+                .collect();
         }
         Ok(false) if request.flags & NLM_F_ACK == 0 => {}
         Ok(false) => reply.push_ack(0, header),
         Err(error) => reply.push_ack(error.raw(), header),
     }
-    if reply.bytes.is_empty() { Vec::new() } else { alloc::vec![reply.bytes] }
+    if reply.bytes.is_empty() {
+        Vec::new()
+    } else {
+        alloc::vec![reply.bytes]
+    }
 }
 
 #[derive(Default)]
@@ -138,7 +158,10 @@ pub fn socket(kind: SocketType, protocol: i32) -> Result<Socket> {
     if kind != SocketType::Datagram {
         return Err(Errno::ESOCKTNOSUPPORT);
     }
-    if !matches!(protocol, NETLINK_ROUTE | NETLINK_SOCK_DIAG | NETLINK_KOBJECT_UEVENT | NETLINK_GENERIC) {
+    if !matches!(
+        protocol,
+        NETLINK_ROUTE | NETLINK_SOCK_DIAG | NETLINK_KOBJECT_UEVENT | NETLINK_GENERIC
+    ) {
         return Err(Errno::EPROTONOSUPPORT);
     }
     let options: Arc<SocketOptions> = Arc::default();
@@ -152,7 +175,8 @@ pub fn socket(kind: SocketType, protocol: i32) -> Result<Socket> {
 }
 
 impl NetlinkSocket {
-    /// Its number, after giving it one if it has none: the process' if `asked` is 0. As nothing is sent but answers, two may be the same.
+    /// Its number, after giving it one if it has none: the process' if `asked` is 0. As nothing is
+    /// sent but answers, two may be the same.
     fn autobind(&self, asked: u32) -> u32 {
         static OTHERS: AtomicU32 = AtomicU32::new(u32::MAX);
         let id = match (asked, caller_ucred().pid) {
@@ -160,13 +184,19 @@ impl NetlinkSocket {
             (0, _) => OTHERS.fetch_sub(1, Ordering::Relaxed),
             (asked, _) => asked,
         };
-        self.port_id.compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|known| known, |_| id)
+        self.port_id
+            .compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed)
+            .map_or_else(|known| known, |_| id)
     }
 
     fn dequeue_reply(&self, flags: MsgFlags, wait: WaitPolicy) -> Result<Vec<u8>> {
         let attempt = || {
             let mut queue = self.endpoint.queue.lock();
-            let found = if flags.contains(MsgFlags::PEEK) { queue.replies.front().cloned() } else { queue.replies.pop_front() };
+            let found = if flags.contains(MsgFlags::PEEK) {
+                queue.replies.front().cloned()
+            } else {
+                queue.replies.pop_front()
+            };
             found.map(Ok)
         };
         wait.wait_on(&self.endpoint.readable, attempt)
@@ -175,12 +205,23 @@ impl NetlinkSocket {
 
 impl FileOps for NetlinkSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout_ns: self.endpoint.options.receive_timeout() };
-        self.receive(buf, MsgFlags::empty(), wait).map(|got| got.copied)
+        let wait = WaitPolicy {
+            nonblocking: file.nonblocking(),
+            timeout_ns: self.endpoint.options.receive_timeout(),
+        };
+        self.receive(buf, MsgFlags::empty(), wait)
+            .map(|got| got.copied)
     }
 
     fn write(&self, _: &File, buf: &[u8]) -> Result<usize> {
-        self.send(OutgoingMessage::plain(buf), MsgFlags::empty(), WaitPolicy { nonblocking: true, timeout_ns: 0 })
+        self.send(
+            OutgoingMessage::plain(buf),
+            MsgFlags::empty(),
+            WaitPolicy {
+                nonblocking: true,
+                timeout_ns: 0,
+            },
+        )
     }
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
@@ -188,7 +229,10 @@ impl FileOps for NetlinkSocket {
             table.watch(&self.endpoint.readable);
         }
         let mut events = Events::WRITABLE;
-        events.set(Events::READABLE, !self.endpoint.queue.lock().replies.is_empty());
+        events.set(
+            Events::READABLE,
+            !self.endpoint.queue.lock().replies.is_empty(),
+        );
         events.set(Events::ERR, self.endpoint.has_error());
         events
     }
@@ -216,9 +260,15 @@ impl SocketOps for NetlinkSocket {
     }
 
     fn bind(&self, _: &Caller<'_>, address: &Address) -> Result<()> {
-        let Address::Netlink(port_id, _) = address else { return Err(Errno::EINVAL) };
+        let Address::Netlink(port_id, _) = address else {
+            return Err(Errno::EINVAL);
+        };
         let id = self.autobind(*port_id);
-        if *port_id == 0 || *port_id == id { Ok(()) } else { Err(Errno::EINVAL) }
+        if *port_id == 0 || *port_id == id {
+            Ok(())
+        } else {
+            Err(Errno::EINVAL)
+        }
     }
 
     fn connect(&self, _: &Caller<'_>, address: &Address, _: WaitPolicy) -> Result<()> {
@@ -263,7 +313,9 @@ impl SocketOps for NetlinkSocket {
         while let Some((header, _)) = rest.split_first_chunk::<NLMSG_HDRLEN>() {
             let [l0, l1, l2, l3, k0, k1, f0, f1, s0, s1, s2, s3, ..] = *header;
             let len = u32::from_ne_bytes([l0, l1, l2, l3]) as usize;
-            let Some(body) = rest.get(NLMSG_HDRLEN..len) else { break };
+            let Some(body) = rest.get(NLMSG_HDRLEN..len) else {
+                break;
+            };
             let request = NlmsgHeader {
                 kind: u16::from_ne_bytes([k0, k1]),
                 flags: u16::from_ne_bytes([f0, f1]),
@@ -279,13 +331,23 @@ impl SocketOps for NetlinkSocket {
         Ok(message.data.len())
     }
 
-    fn receive(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage> {
+    fn receive(
+        &self,
+        buf: &mut [u8],
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<ReceivedMessage> {
         let (data, got) = self.receive_to_vec(buf.len(), flags, wait)?;
         buf[..data.len()].copy_from_slice(&data);
         Ok(got)
     }
 
-    fn receive_to_vec(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
+    fn receive_to_vec(
+        &self,
+        limit: usize,
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<(Vec<u8>, ReceivedMessage)> {
         let mut data = self.dequeue_reply(flags, wait)?;
         let message_len = data.len();
         data.truncate(limit);
@@ -309,13 +371,27 @@ impl SocketOps for NetlinkSocket {
     }
 
     fn queued_bytes(&self, incoming: bool) -> usize {
-        if incoming { self.endpoint.queue.lock().replies.front().map_or(0, Vec::len) } else { 0 }
+        if incoming {
+            self.endpoint
+                .queue
+                .lock()
+                .replies
+                .front()
+                .map_or(0, Vec::len)
+        } else {
+            0
+        }
     }
 
     fn attach_file(&self, _: &Arc<File>) {}
 
     fn set_option(&self, level: u32, _: u32, _: &[u8]) -> Result<()> {
-        // Groups, more checks, more words in errors: all without effect where nothing is told unasked.
-        if level == SOL_NETLINK { Ok(()) } else { Err(Errno::ENOPROTOOPT) }
+        // Groups, more checks, more words in errors: all without effect where nothing is told
+        // unasked.
+        if level == SOL_NETLINK {
+            Ok(())
+        } else {
+            Err(Errno::ENOPROTOOPT)
+        }
     }
 }

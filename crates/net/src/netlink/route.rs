@@ -63,26 +63,64 @@ impl Reply {
     fn push_address(&mut self, flags: u16, interface: &Interface, ip: IpAddr, prefix: u8) {
         let (family, octets) = family_and_octets(ip);
         let scope = if ip.is_loopback() { RT_SCOPE_HOST } else { 0 };
-        let fixed = [&[family, prefix, IFA_F_PERMANENT, scope][..], &interface.index.to_ne_bytes()].concat();
+        let fixed = [
+            &[family, prefix, IFA_F_PERMANENT, scope][..],
+            &interface.index.to_ne_bytes(),
+        ]
+        .concat();
         let name = [interface.name.as_bytes(), &[0]].concat();
         let mark = u32::from(IFA_F_PERMANENT).to_ne_bytes();
         // Preferred and valid for ever; when it was made and changed.
         let life = [u32::MAX, u32::MAX, 0, 0].map(u32::to_ne_bytes).concat();
         // Only IPv4 addresses have labels.
         if ip.is_ipv4() {
-            self.push_message(RTM_NEWADDR, flags, &fixed, &[(1, &octets), (2, &octets), (3, &name), (8, &mark), (6, &life)]);
+            self.push_message(
+                RTM_NEWADDR,
+                flags,
+                &fixed,
+                &[
+                    (1, &octets),
+                    (2, &octets),
+                    (3, &name),
+                    (8, &mark),
+                    (6, &life),
+                ],
+            );
         } else {
-            self.push_message(RTM_NEWADDR, flags, &fixed, &[(1, &octets), (8, &mark), (6, &life)]);
+            self.push_message(
+                RTM_NEWADDR,
+                flags,
+                &fixed,
+                &[(1, &octets), (8, &mark), (6, &life)],
+            );
         }
     }
 
     /// That an address' network is this host's.
     fn push_local_route(&mut self, flags: u16, interface: &Interface, ip: IpAddr, prefix: u8) {
         let (family, octets) = family_and_octets(ip);
-        let fixed = [family, prefix, 0, 0, RT_TABLE_LOCAL, RTPROT_KERNEL, RT_SCOPE_HOST, RTN_LOCAL, 0, 0, 0, 0];
+        let fixed = [
+            family,
+            prefix,
+            0,
+            0,
+            RT_TABLE_LOCAL,
+            RTPROT_KERNEL,
+            RT_SCOPE_HOST,
+            RTN_LOCAL,
+            0,
+            0,
+            0,
+            0,
+        ];
         let table = u32::from(RT_TABLE_LOCAL).to_ne_bytes();
         let index = interface.index.to_ne_bytes();
-        self.push_message(RTM_NEWROUTE, flags, &fixed, &[(15, &table), (1, &octets), (7, &octets), (4, &index)]);
+        self.push_message(
+            RTM_NEWROUTE,
+            flags,
+            &fixed,
+            &[(15, &table), (1, &octets), (7, &octets), (4, &index)],
+        );
     }
 
     /// Adds the route to one address.
@@ -92,14 +130,32 @@ impl Reply {
     fn push_route_to(&mut self, to: &IpAddr) -> Result<()> {
         const FOUND: u32 = 0x200;
         let route = network::current().route(*to)?;
-        let ((family, octets), (_, source)) = (family_and_octets(*to), family_and_octets(route.source));
+        let ((family, octets), (_, source)) =
+            (family_and_octets(*to), family_and_octets(route.source));
         let fixed = [
-            &[family, (octets.len() * 8) as u8, 0, 0, RT_TABLE_LOCAL, 0, 0, if route.local { RTN_LOCAL } else { 1 }][..],
+            &[
+                family,
+                (octets.len() * 8) as u8,
+                0,
+                0,
+                RT_TABLE_LOCAL,
+                0,
+                0,
+                if route.local { RTN_LOCAL } else { 1 },
+            ][..],
             &FOUND.to_ne_bytes(),
         ]
         .concat();
-        let (table, index) = (u32::from(RT_TABLE_LOCAL).to_ne_bytes(), route.interface_index.to_ne_bytes());
-        self.push_message(RTM_NEWROUTE, 0, &fixed, &[(15, &table), (1, &octets), (4, &index), (7, &source)]);
+        let (table, index) = (
+            u32::from(RT_TABLE_LOCAL).to_ne_bytes(),
+            route.interface_index.to_ne_bytes(),
+        );
+        self.push_message(
+            RTM_NEWROUTE,
+            0,
+            &fixed,
+            &[(15, &table), (1, &octets), (4, &index), (7, &source)],
+        );
         Ok(())
     }
 
@@ -112,7 +168,12 @@ impl Reply {
             RTM_NEWRULE,
             NLM_F_MULTI,
             &fixed,
-            &[(15, &table), (14, &[0xff; 4]), (6, &place), (21, &[RTPROT_KERNEL])],
+            &[
+                (15, &table),
+                (14, &[0xff; 4]),
+                (6, &place),
+                (21, &[RTPROT_KERNEL]),
+            ],
         );
     }
 }
@@ -121,10 +182,17 @@ impl Reply {
 fn destination(body: &[u8]) -> Result<IpAddr> {
     const FIXED: usize = 12;
     const TO: u16 = 1;
-    let octets = attributes(body.get(FIXED..).unwrap_or_default()).find(|(kind, _)| *kind == TO).ok_or(Errno::EINVAL)?.1;
-    let v4 = octets.first_chunk::<4>().map(|octets| IpAddr::from(*octets));
+    let octets = attributes(body.get(FIXED..).unwrap_or_default())
+        .find(|(kind, _)| *kind == TO)
+        .ok_or(Errno::EINVAL)?
+        .1;
+    let v4 = octets
+        .first_chunk::<4>()
+        .map(|octets| IpAddr::from(*octets));
     match u32::from(body[0]) {
-        net::AF_INET6 => octets.first_chunk::<16>().map(|octets| IpAddr::from(*octets)),
+        net::AF_INET6 => octets
+            .first_chunk::<16>()
+            .map(|octets| IpAddr::from(*octets)),
         _ => v4,
     }
     .ok_or(Errno::EINVAL)
@@ -133,7 +201,9 @@ fn destination(body: &[u8]) -> Result<IpAddr> {
 /// The attributes behind the fixed part of a request: kinds and values.
 fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     core::iter::from_fn(move || {
-        let [l0, l1, k0, k1, value @ ..] = rest else { return None };
+        let [l0, l1, k0, k1, value @ ..] = rest else {
+            return None;
+        };
         let len = usize::from(u16::from_ne_bytes([*l0, *l1]));
         let value = value.get(..len.checked_sub(4)?)?;
         rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
@@ -153,42 +223,72 @@ fn family_and_octets(ip: IpAddr) -> (u8, Vec<u8>) {
 fn requested_interface(body: &[u8]) -> Result<Interface> {
     const FIXED: usize = 16;
     const NAMES: [u16; 2] = [3, 53];
-    let index = body.get(4..8).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_ne_bytes(*b));
-    let mut names = attributes(body.get(FIXED..).unwrap_or_default()).filter(|(kind, _)| NAMES.contains(kind));
-    let name = names.next().and_then(|(_, value)| value.split(|&b| b == 0).next());
-    let is_it = |i: &Interface| if index != 0 { i.index == index } else { name == Some(i.name.as_bytes()) };
-    network::current().interfaces().into_iter().find(is_it).ok_or(Errno::ENODEV)
+    let index = body
+        .get(4..8)
+        .and_then(|b| b.first_chunk())
+        .map_or(0, |b| u32::from_ne_bytes(*b));
+    let mut names =
+        attributes(body.get(FIXED..).unwrap_or_default()).filter(|(kind, _)| NAMES.contains(kind));
+    let name = names
+        .next()
+        .and_then(|(_, value)| value.split(|&b| b == 0).next());
+    let is_it = |i: &Interface| {
+        if index != 0 {
+            i.index == index
+        } else {
+            name == Some(i.name.as_bytes())
+        }
+    };
+    network::current()
+        .interfaces()
+        .into_iter()
+        .find(is_it)
+        .ok_or(Errno::ENODEV)
 }
 
 /// Whether a request sets only flags of an interface that are as it says.
 fn is_no_op(body: &[u8], interface: &Interface) -> bool {
     const FIXED: usize = 16;
-    let word = |at: usize| body.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_ne_bytes(*word));
+    let word = |at: usize| {
+        body.get(at..)
+            .and_then(|rest| rest.first_chunk())
+            .map_or(0, |word| u32::from_ne_bytes(*word))
+    };
     let (flags, changed) = (word(8), word(12));
     // Which one is meant may be said by its name.
     let only_name = attributes(body.get(FIXED..).unwrap_or_default()).all(|(kind, _)| kind == 3);
     only_name && changed != 0 && (flags ^ interface.flags) & changed == 0
 }
 
-/// Puts what is asked for into the reply. Returns whether that is a list, which ends with a message of its own.
+/// Puts what is asked for into the reply. Returns whether that is a list, which ends with a message
+/// of its own.
 pub(super) fn handle_message(reply: &mut Reply, body: &[u8]) -> Result<bool> {
     let NlmsgHeader { kind, flags, .. } = reply.request;
     if kind < RTM_BASE {
         return Ok(false);
     }
     // Setting an interface up that is up changes nothing.
-    if kind == RTM_NEWLINK && requested_interface(body).is_ok_and(|interface| is_no_op(body, &interface)) {
+    if kind == RTM_NEWLINK
+        && requested_interface(body).is_ok_and(|interface| is_no_op(body, &interface))
+    {
         return Ok(false);
     }
     if kind % KINDS != GET {
-        return Err(if caller_ucred().uid == 0 { Errno::EOPNOTSUPP } else { Errno::EPERM });
+        return Err(if caller_ucred().uid == 0 {
+            Errno::EOPNOTSUPP
+        } else {
+            Errno::EPERM
+        });
     }
     let all = flags & NLM_F_DUMP != 0;
     let family = body.first().copied().unwrap_or(0);
     let wanted = |ip: IpAddr| family == 0 || family_and_octets(ip).0 == family;
     match kind {
         RTM_GETLINK if !all => reply.push_link(0, &requested_interface(body)?),
-        RTM_GETLINK => network::current().interfaces().iter().for_each(|interface| reply.push_link(NLM_F_MULTI, interface)),
+        RTM_GETLINK => network::current()
+            .interfaces()
+            .iter()
+            .for_each(|interface| reply.push_link(NLM_F_MULTI, interface)),
         RTM_GETADDR | RTM_GETROUTE if all => {
             for interface in network::current().interfaces() {
                 for &(ip, prefix) in interface.addresses.iter().filter(|(ip, _)| wanted(*ip)) {
@@ -202,8 +302,14 @@ pub(super) fn handle_message(reply: &mut Reply, body: &[u8]) -> Result<bool> {
         }
         RTM_GETRULE if all => {
             // The tables of routes are asked in this order; IPv6 has no last one.
-            let last = if u32::from(family) == net::AF_INET6 { 2 } else { 3 };
-            RULES[..last].iter().for_each(|rule| reply.push_rule(family.max(net::AF_INET as u8), *rule));
+            let last = if u32::from(family) == net::AF_INET6 {
+                2
+            } else {
+                3
+            };
+            RULES[..last]
+                .iter()
+                .for_each(|rule| reply.push_rule(family.max(net::AF_INET as u8), *rule));
         }
         RTM_GETROUTE => reply.push_route_to(&destination(body)?)?,
         // Lists of what there is none of: neighbours, queueing disciplines.
@@ -217,7 +323,8 @@ pub(super) fn handle_message(reply: &mut Reply, body: &[u8]) -> Result<bool> {
 mod tests {
     use super::*;
     use crate::netlink::{
-        NETLINK_ROUTE, NLM_F_ACK, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NLMSG_HDRLEN, NlmsgHeader, handle_request,
+        NETLINK_ROUTE, NLM_F_ACK, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NLMSG_HDRLEN,
+        NlmsgHeader, handle_request,
     };
     use alloc::vec;
 
@@ -227,7 +334,10 @@ mod tests {
         for mut rest in answers.iter().map(Vec::as_slice) {
             while rest.len() >= NLMSG_HDRLEN {
                 let len = u32::from_ne_bytes(rest[..4].try_into().unwrap()) as usize;
-                found.push((u16::from_ne_bytes([rest[4], rest[5]]), rest[NLMSG_HDRLEN..len].to_vec()));
+                found.push((
+                    u16::from_ne_bytes([rest[4], rest[5]]),
+                    rest[NLMSG_HDRLEN..len].to_vec(),
+                ));
                 rest = &rest[len..];
             }
             assert!(rest.is_empty());
@@ -235,51 +345,103 @@ mod tests {
         found
     }
 
-    /// The attributes behind a fixed part, as Go's parser goes over them: every one is padded within the message.
+    /// The attributes behind a fixed part, as Go's parser goes over them: every one is padded
+    /// within the message.
     fn attributes(body: &[u8], fixed: usize) -> Vec<(u16, Vec<u8>)> {
         let mut found = Vec::new();
         let mut rest = &body[fixed..];
         while !rest.is_empty() {
             let len = usize::from(u16::from_ne_bytes([rest[0], rest[1]]));
-            found.push((u16::from_ne_bytes([rest[2], rest[3]]), rest[4..len].to_vec()));
+            found.push((
+                u16::from_ne_bytes([rest[2], rest[3]]),
+                rest[4..len].to_vec(),
+            ));
             rest = &rest[len.next_multiple_of(4)..];
         }
         found
     }
 
     fn ask(kind: u16, flags: u16, body: &[u8]) -> Vec<(u16, Vec<u8>)> {
-        messages(&handle_request(NETLINK_ROUTE, NlmsgHeader { kind, flags, sequence: 7 }, &[0; NLMSG_HDRLEN], body, 1))
+        messages(&handle_request(
+            NETLINK_ROUTE,
+            NlmsgHeader {
+                kind,
+                flags,
+                sequence: 7,
+            },
+            &[0; NLMSG_HDRLEN],
+            body,
+            1,
+        ))
     }
 
     #[test]
     fn lists_are_whole_and_end() {
         let links = ask(RTM_GETLINK, NLM_F_REQUEST | NLM_F_DUMP, &[0]);
-        assert_eq!(links.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [RTM_NEWLINK, NLMSG_DONE]);
+        assert_eq!(
+            links.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(),
+            [RTM_NEWLINK, NLMSG_DONE]
+        );
         assert!(attributes(&links[0].1, 16).contains(&(3, b"lo\0".to_vec())));
         let addresses = ask(RTM_GETADDR, NLM_F_REQUEST | NLM_F_DUMP, &[0]);
-        assert_eq!(addresses.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [RTM_NEWADDR, RTM_NEWADDR, NLMSG_DONE]);
+        assert_eq!(
+            addresses.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(),
+            [RTM_NEWADDR, RTM_NEWADDR, NLMSG_DONE]
+        );
         assert!(attributes(&addresses[0].1, 8).contains(&(2, vec![127, 0, 0, 1])));
-        assert_eq!(ask(RTM_GETADDR, NLM_F_REQUEST | NLM_F_DUMP, &[net::AF_INET6 as u8]).len(), 2);
+        assert_eq!(
+            ask(
+                RTM_GETADDR,
+                NLM_F_REQUEST | NLM_F_DUMP,
+                &[net::AF_INET6 as u8]
+            )
+            .len(),
+            2
+        );
         assert_eq!(ask(RTM_GETROUTE, NLM_F_REQUEST | NLM_F_DUMP, &[0]).len(), 3);
-        let rules = ask(RTM_GETRULE, NLM_F_REQUEST | NLM_F_DUMP, &[net::AF_INET as u8]);
-        assert_eq!(rules.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [RTM_NEWRULE, RTM_NEWRULE, RTM_NEWRULE, NLMSG_DONE]);
+        let rules = ask(
+            RTM_GETRULE,
+            NLM_F_REQUEST | NLM_F_DUMP,
+            &[net::AF_INET as u8],
+        );
+        assert_eq!(
+            rules.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(),
+            [RTM_NEWRULE, RTM_NEWRULE, RTM_NEWRULE, NLMSG_DONE]
+        );
     }
 
     #[test]
     fn a_route_is_found_or_there_is_none() {
-        let to = |octets: [u8; 4]| [&[net::AF_INET as u8, 32][..], &[0; 10], &[8, 0, 1, 0], &octets].concat();
+        let to = |octets: [u8; 4]| {
+            [
+                &[net::AF_INET as u8, 32][..],
+                &[0; 10],
+                &[8, 0, 1, 0],
+                &octets,
+            ]
+            .concat()
+        };
         let local = ask(RTM_GETROUTE, NLM_F_REQUEST, &to([127, 0, 0, 1]));
         assert_eq!(local[0].0, RTM_NEWROUTE);
         assert!(attributes(&local[0].1, 12).contains(&(4, vec![1, 0, 0, 0])));
         let none = ask(RTM_GETROUTE, NLM_F_REQUEST, &to([10, 0, 0, 1]));
-        assert_eq!((none[0].0, &none[0].1[..4]), (NLMSG_ERROR, &(-Errno::ENETUNREACH.raw()).to_ne_bytes()[..]));
+        assert_eq!(
+            (none[0].0, &none[0].1[..4]),
+            (NLMSG_ERROR, &(-Errno::ENETUNREACH.raw()).to_ne_bytes()[..])
+        );
     }
 
     #[test]
     fn what_is_so_already_can_be_set() {
         let up = net::net_device_flags::IFF_UP as u32;
         let set = |flags: u32| {
-            let body = [&[0; 4][..], &1u32.to_ne_bytes(), &flags.to_ne_bytes(), &up.to_ne_bytes()].concat();
+            let body = [
+                &[0; 4][..],
+                &1u32.to_ne_bytes(),
+                &flags.to_ne_bytes(),
+                &up.to_ne_bytes(),
+            ]
+            .concat();
             ask(RTM_NEWLINK, NLM_F_REQUEST | NLM_F_ACK, &body)[0].1[..4].to_vec()
         };
         assert_eq!(set(up), [0; 4]);
@@ -295,7 +457,10 @@ mod tests {
         assert_eq!(ask(RTM_GETLINK, NLM_F_REQUEST, &named)[0].0, RTM_NEWLINK);
         body[4] = 2;
         let refused = ask(RTM_GETLINK, NLM_F_REQUEST, &body);
-        assert_eq!((refused[0].0, refused[0].1[..4].to_vec()), (NLMSG_ERROR, (-Errno::ENODEV.raw()).to_ne_bytes().to_vec()));
+        assert_eq!(
+            (refused[0].0, refused[0].1[..4].to_vec()),
+            (NLMSG_ERROR, (-Errno::ENODEV.raw()).to_ne_bytes().to_vec())
+        );
     }
 
     proptest::proptest! {
@@ -314,24 +479,51 @@ mod tests {
         };
         // Nobody is root here.
         for kind in [RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWRULE, RTM_NEWLINK] {
-            assert_eq!(refused(kind, NLM_F_REQUEST | NLM_F_ACK, &[0; 32]), Errno::EPERM.raw());
+            assert_eq!(
+                refused(kind, NLM_F_REQUEST | NLM_F_ACK, &[0; 32]),
+                Errno::EPERM.raw()
+            );
         }
-        assert_eq!(refused(RTM_GETRULE, NLM_F_REQUEST, &[0; 32]), Errno::EOPNOTSUPP.raw());
-        assert_eq!(refused(RTM_GETROUTE, NLM_F_REQUEST, &[0; 12]), Errno::EINVAL.raw(), "to nowhere");
+        assert_eq!(
+            refused(RTM_GETRULE, NLM_F_REQUEST, &[0; 32]),
+            Errno::EOPNOTSUPP.raw()
+        );
+        assert_eq!(
+            refused(RTM_GETROUTE, NLM_F_REQUEST, &[0; 12]),
+            Errno::EINVAL.raw(),
+            "to nowhere"
+        );
         let unknown = [&[0; 16][..], &[7, 0, 3, 0], b"xy\0\0"].concat();
-        assert_eq!(refused(RTM_GETLINK, NLM_F_REQUEST, &unknown), Errno::ENODEV.raw());
+        assert_eq!(
+            refused(RTM_GETLINK, NLM_F_REQUEST, &unknown),
+            Errno::ENODEV.raw()
+        );
     }
 
     #[test]
     fn a_list_is_of_the_family_that_is_asked_for() {
         let of = |family: u32| {
             let found = ask(RTM_GETADDR, NLM_F_REQUEST | NLM_F_DUMP, &[family as u8]);
-            found.iter().filter(|(kind, _)| *kind == RTM_NEWADDR).map(|(_, body)| body[..2].to_vec()).collect::<Vec<_>>()
+            found
+                .iter()
+                .filter(|(kind, _)| *kind == RTM_NEWADDR)
+                .map(|(_, body)| body[..2].to_vec())
+                .collect::<Vec<_>>()
         };
         assert_eq!(of(net::AF_INET), [[net::AF_INET as u8, 8]]);
         assert_eq!(of(net::AF_INET6), [[net::AF_INET6 as u8, 128]]);
         assert_eq!(of(net::AF_UNIX), Vec::<Vec<u8>>::new());
-        let rules = ask(RTM_GETRULE, NLM_F_REQUEST | NLM_F_DUMP, &[net::AF_INET6 as u8]);
-        assert_eq!(rules.iter().filter(|(kind, _)| *kind == RTM_NEWRULE).count(), 2);
+        let rules = ask(
+            RTM_GETRULE,
+            NLM_F_REQUEST | NLM_F_DUMP,
+            &[net::AF_INET6 as u8],
+        );
+        assert_eq!(
+            rules
+                .iter()
+                .filter(|(kind, _)| *kind == RTM_NEWRULE)
+                .count(),
+            2
+        );
     }
 }

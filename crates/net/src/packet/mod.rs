@@ -1,7 +1,8 @@
-//! `AF_PACKET`: packets as they go over an interface, link's header and all (`packet(7)`), one by one or in memory that is mapped.
+//! `AF_PACKET`: packets as they go over an interface, link's header and all (`packet(7)`), one by
+//! one or in memory that is mapped.
 //!
-//! The loop carries no packets: they are made for who listens here (`inet/wire.rs`), and as long as nobody does that costs a load
-//! for each message.
+//! The loop carries no packets: they are made for who listens here (`inet/wire.rs`), and as long as
+//! nobody does that costs a load for each message.
 
 mod ring;
 
@@ -11,8 +12,8 @@ use crate::inet::network::{self, Interface};
 use crate::inet::{frame, ip};
 use crate::socket::SocketMemory;
 use crate::{
-    Address, Caller, LinkAddress, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketOptions, SocketType,
-    WaitPolicy, timer,
+    Address, Caller, LinkAddress, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps,
+    SocketOptions, SocketType, WaitPolicy, timer,
 };
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
@@ -56,11 +57,15 @@ pub(crate) fn has_taps() -> bool {
     TAP_COUNT.load(Ordering::Acquire) != 0
 }
 
-/// A packet goes over the interface with a number, out and in again: who listens hears it twice. `sender` hears it only coming in.
+/// A packet goes over the interface with a number, out and in again: who listens hears it twice.
+/// `sender` hears it only coming in.
 pub(crate) fn deliver_to_taps(frame: &[u8], interface: u32, sender: Option<&Weak<PacketSocket>>) {
-    let listeners: Vec<Arc<PacketSocket>> = SOCKETS.lock().iter().filter_map(Weak::upgrade).collect();
+    let listeners: Vec<Arc<PacketSocket>> =
+        SOCKETS.lock().iter().filter_map(Weak::upgrade).collect();
     let interfaces = network::current().interfaces();
-    let Some(interface) = interfaces.iter().find(|known| known.index == interface) else { return };
+    let Some(interface) = interfaces.iter().find(|known| known.index == interface) else {
+        return;
+    };
     for way in [PACKET_OUTGOING, PACKET_HOST] {
         for listener in &listeners {
             if way == PACKET_HOST || !sender.is_some_and(|sender| sender.ptr_eq(&listener.this)) {
@@ -156,7 +161,10 @@ pub fn socket(socket_type: SocketType, protocol: i32) -> Result<Socket> {
         _counted: census::Packets::default(),
         socket_type,
         endpoint: Endpoint::new(options.clone()),
-        binding: Mutex::new(PacketBinding { protocol: u16::from_be(protocol as u16), interface: 0 }),
+        binding: Mutex::new(PacketBinding {
+            protocol: u16::from_be(protocol as u16),
+            interface: 0,
+        }),
         auxdata: AtomicBool::new(false),
         ignore_outgoing: AtomicBool::new(false),
         version: AtomicU32::new(0),
@@ -175,13 +183,20 @@ pub fn socket(socket_type: SocketType, protocol: i32) -> Result<Socket> {
 #[must_use]
 pub fn proc_net_packet() -> alloc::string::String {
     use core::fmt::Write;
-    let mut text = alloc::string::String::from("sk       RefCnt Type Proto  Iface R Rmem   User   Inode\n");
+    let mut text =
+        alloc::string::String::from("sk       RefCnt Type Proto  Iface R Rmem   User   Inode\n");
     for socket in SOCKETS.lock().iter().filter_map(Weak::upgrade) {
-        let (bound, charge) = (*socket.binding.lock(), socket.endpoint.queue.lock().charged_bytes);
+        let (bound, charge) = (
+            *socket.binding.lock(),
+            socket.endpoint.queue.lock().charged_bytes,
+        );
         let (uid, ino) = (socket.uid, socket.endpoint.ino());
         let running = u8::from(bound.protocol != 0);
         let kind = socket.socket_type.as_raw();
-        let PacketBinding { protocol, interface } = bound;
+        let PacketBinding {
+            protocol,
+            interface,
+        } = bound;
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
@@ -200,8 +215,16 @@ struct BlockRetireTimer {
 
 impl timer::TimerCallback for BlockRetireTimer {
     fn on_expiry(&self) {
-        let Some(socket) = self.socket.upgrade() else { return };
-        let given = socket.endpoint.queue.lock().ring.as_mut().is_some_and(|ring| ring.retire_expired_block(self.sequence));
+        let Some(socket) = self.socket.upgrade() else {
+            return;
+        };
+        let given = socket
+            .endpoint
+            .queue
+            .lock()
+            .ring
+            .as_mut()
+            .is_some_and(|ring| ring.retire_expired_block(self.sequence));
         if given {
             socket.endpoint.readable.notify_of(Events::READABLE);
         }
@@ -211,22 +234,43 @@ impl timer::TimerCallback for BlockRetireTimer {
 impl PacketSocket {
     fn receive_frame(&self, frame: &[u8], interface: &Interface, packet_type: u8) {
         let bound = *self.binding.lock();
-        let protocol =
-            frame.get(frame::ETHERNET_HEADER_LEN - 2..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u16::from_be_bytes(*b));
+        let protocol = frame
+            .get(frame::ETHERNET_HEADER_LEN - 2..)
+            .and_then(|rest| rest.first_chunk())
+            .map_or(0, |b| u16::from_be_bytes(*b));
         let meant = match bound.protocol {
             0 => false,
             // What goes out is for those only who want everything.
-            ETH_P_ALL => packet_type == PACKET_HOST || !self.ignore_outgoing.load(Ordering::Relaxed),
+            ETH_P_ALL => {
+                packet_type == PACKET_HOST || !self.ignore_outgoing.load(Ordering::Relaxed)
+            }
             wanted => packet_type == PACKET_HOST && wanted == protocol,
         };
-        if !meant || !(bound.interface == 0 || bound.interface == interface.index) || self.endpoint.is_shut_down(RCV_SHUTDOWN) {
+        if !meant
+            || !(bound.interface == 0 || bound.interface == interface.index)
+            || self.endpoint.is_shut_down(RCV_SHUTDOWN)
+        {
             return;
         }
-        let link_header_len = if self.socket_type == SocketType::Raw { frame::ETHERNET_HEADER_LEN } else { 0 };
-        let mut data = if link_header_len == 0 { &frame[frame::ETHERNET_HEADER_LEN.min(frame.len())..] } else { frame };
+        let link_header_len = if self.socket_type == SocketType::Raw {
+            frame::ETHERNET_HEADER_LEN
+        } else {
+            0
+        };
+        let mut data = if link_header_len == 0 {
+            &frame[frame::ETHERNET_HEADER_LEN.min(frame.len())..]
+        } else {
+            frame
+        };
         let original_len = data.len();
         if let Some(filter) = self.endpoint.options.filter() {
-            match filter.run(&FilterInput { data, protocol, packet_type, interface: interface.index }) as usize {
+            match filter.run(&FilterInput {
+                data,
+                protocol,
+                packet_type,
+                interface: interface.index,
+            }) as usize
+            {
                 0 => return,
                 length => data = &data[..length.min(data.len())],
             }
@@ -253,10 +297,15 @@ impl PacketSocket {
                         timestamp_ns: realtime_ns(),
                         address: &address,
                     });
-                    (taken, told, ring.pending_block().filter(|waits| Some(*waits) != was))
+                    (
+                        taken,
+                        told,
+                        ring.pending_block().filter(|waits| Some(*waits) != was),
+                    )
                 }
                 None if queue.charged_bytes > 0
-                    && queue.charged_bytes + data.len() + PACKET_OVERHEAD > self.endpoint.options.receive_buffer() =>
+                    && queue.charged_bytes + data.len() + PACKET_OVERHEAD
+                        > self.endpoint.options.receive_buffer() =>
                 {
                     (false, false, None)
                 }
@@ -274,7 +323,10 @@ impl PacketSocket {
             let (received, lost) = &mut queue.statistics;
             *(if taken { received } else { lost }) += 1;
             if let Some((sequence, retire_timeout_ms)) = pending {
-                let time = BlockRetireTimer { socket: self.this.clone(), sequence };
+                let time = BlockRetireTimer {
+                    socket: self.this.clone(),
+                    sequence,
+                };
                 timer::schedule_timer(u64::from(retire_timeout_ms) * 1_000_000, Arc::new(time));
             }
             told
@@ -291,7 +343,12 @@ impl PacketSocket {
             }
             let mut queue = self.endpoint.queue.lock();
             if flags.contains(MsgFlags::PEEK) {
-                let QueuedPacket { data, original_len, from, timestamp_ns } = queue.packets.front()?;
+                let QueuedPacket {
+                    data,
+                    original_len,
+                    from,
+                    timestamp_ns,
+                } = queue.packets.front()?;
                 return Some(Ok(QueuedPacket {
                     data: data.clone(),
                     original_len: *original_len,
@@ -308,8 +365,18 @@ impl PacketSocket {
 
     /// `struct tpacket_auxdata`.
     fn auxdata(&self, packet: &QueuedPacket) -> Vec<u8> {
-        let network = if self.socket_type == SocketType::Raw { frame::ETHERNET_HEADER_LEN as u16 } else { 0 };
-        let words = [ring::TP_STATUS_USER, packet.original_len as u32, packet.data.len() as u32].map(u32::to_ne_bytes).concat();
+        let network = if self.socket_type == SocketType::Raw {
+            frame::ETHERNET_HEADER_LEN as u16
+        } else {
+            0
+        };
+        let words = [
+            ring::TP_STATUS_USER,
+            packet.original_len as u32,
+            packet.data.len() as u32,
+        ]
+        .map(u32::to_ne_bytes)
+        .concat();
         [words, [0, network, 0, 0].map(u16::to_ne_bytes).concat()].concat()
     }
 
@@ -318,16 +385,28 @@ impl PacketSocket {
         if index == 0 {
             return Ok(None);
         }
-        network::current().interfaces().into_iter().find(|known| known.index == index).ok_or(Errno::ENODEV).map(Some)
+        network::current()
+            .interfaces()
+            .into_iter()
+            .find(|known| known.index == index)
+            .ok_or(Errno::ENODEV)
+            .map(Some)
     }
 
     fn set_ring(&self, value: &[u8]) -> Result<()> {
         let version = self.version.load(Ordering::Relaxed);
         let word = |at: usize| {
-            let bytes = value.get(at * 4..).and_then(|rest| rest.first_chunk()).ok_or(Errno::EINVAL)?;
+            let bytes = value
+                .get(at * 4..)
+                .and_then(|rest| rest.first_chunk())
+                .ok_or(Errno::EINVAL)?;
             Ok::<_, Errno>(u32::from_ne_bytes(*bytes))
         };
-        let (retire_timeout_ms, private_size) = if version == ring::TPACKET_V3 { (word(4)?, word(5)? as usize) } else { (0, 0) };
+        let (retire_timeout_ms, private_size) = if version == ring::TPACKET_V3 {
+            (word(4)?, word(5)? as usize)
+        } else {
+            (0, 0)
+        };
         let shape = RingRequest {
             block_size: word(0)? as usize,
             block_count: word(1)? as usize,
@@ -337,14 +416,21 @@ impl PacketSocket {
             private_size,
         };
         let reserve = self.reserve.load(Ordering::Relaxed) as usize;
-        let ring = if shape.block_count == 0 { None } else { Some(Ring::new(shape, version, reserve)?) };
+        let ring = if shape.block_count == 0 {
+            None
+        } else {
+            Some(Ring::new(shape, version, reserve)?)
+        };
         let old = {
             let mut queue = self.endpoint.queue.lock();
             if queue.ring.is_some() && ring.is_some() {
                 return Err(Errno::EBUSY);
             }
             queue.charged_bytes = 0;
-            (core::mem::replace(&mut queue.ring, ring), core::mem::take(&mut queue.packets))
+            (
+                core::mem::replace(&mut queue.ring, ring),
+                core::mem::take(&mut queue.packets),
+            )
         };
         drop(old);
         Ok(())
@@ -360,18 +446,36 @@ impl vm::Backing for RingPages {
     }
 
     fn cached(&self, index: u64) -> Option<vm::Page> {
-        self.0.upgrade()?.endpoint.queue.lock().ring.as_ref()?.page(index)
+        self.0
+            .upgrade()?
+            .endpoint
+            .queue
+            .lock()
+            .ring
+            .as_ref()?
+            .page(index)
     }
 }
 
 impl FileOps for PacketSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout_ns: self.endpoint.options.receive_timeout() };
-        self.receive(buf, MsgFlags::empty(), wait).map(|got| got.copied)
+        let wait = WaitPolicy {
+            nonblocking: file.nonblocking(),
+            timeout_ns: self.endpoint.options.receive_timeout(),
+        };
+        self.receive(buf, MsgFlags::empty(), wait)
+            .map(|got| got.copied)
     }
 
     fn write(&self, _: &File, buf: &[u8]) -> Result<usize> {
-        self.send(OutgoingMessage::plain(buf), MsgFlags::empty(), WaitPolicy { nonblocking: true, timeout_ns: 0 })
+        self.send(
+            OutgoingMessage::plain(buf),
+            MsgFlags::empty(),
+            WaitPolicy {
+                nonblocking: true,
+                timeout_ns: 0,
+            },
+        )
     }
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
@@ -422,11 +526,21 @@ impl SocketOps for PacketSocket {
     }
 
     fn bind(&self, _: &Caller<'_>, address: &Address) -> Result<()> {
-        let Address::Packet(address) = address else { return Err(Errno::EINVAL) };
-        let interface = Self::interface(address.interface_index.cast_unsigned())?.map_or(0, |interface| interface.index);
+        let Address::Packet(address) = address else {
+            return Err(Errno::EINVAL);
+        };
+        let interface = Self::interface(address.interface_index.cast_unsigned())?
+            .map_or(0, |interface| interface.index);
         let mut bound = self.binding.lock();
-        let protocol = if address.protocol == 0 { bound.protocol } else { address.protocol };
-        *bound = PacketBinding { protocol, interface };
+        let protocol = if address.protocol == 0 {
+            bound.protocol
+        } else {
+            address.protocol
+        };
+        *bound = PacketBinding {
+            protocol,
+            interface,
+        };
         Ok(())
     }
 
@@ -443,10 +557,14 @@ impl SocketOps for PacketSocket {
     }
 
     fn local_address(&self) -> Address {
-        let PacketBinding { protocol, interface } = *self.binding.lock();
+        let PacketBinding {
+            protocol,
+            interface,
+        } = *self.binding.lock();
         let found = Self::interface(interface).ok().flatten();
-        let (hardware_type, hardware_len) =
-            found.as_ref().map_or((0, 0), |known| (known.hardware_type, known.hardware_address.len() as u8));
+        let (hardware_type, hardware_len) = found.as_ref().map_or((0, 0), |known| {
+            (known.hardware_type, known.hardware_address.len() as u8)
+        });
         let hardware_address = found.map_or([0; 8], |known| known.padded_hardware_address());
         Address::Packet(LinkAddress {
             protocol,
@@ -477,11 +595,20 @@ impl SocketOps for PacketSocket {
             Some(_) => return Err(Errno::EINVAL),
         };
         let interface = Self::interface(index)?.ok_or(Errno::ENXIO)?;
-        let link = if self.socket_type == SocketType::Raw { 0 } else { frame::ETHERNET_HEADER_LEN };
+        let link = if self.socket_type == SocketType::Raw {
+            0
+        } else {
+            frame::ETHERNET_HEADER_LEN
+        };
         let frame = if link == 0 {
             message.data.to_vec()
         } else {
-            [&[0; frame::ETHERNET_HEADER_LEN - 2][..], &protocol.to_be_bytes(), message.data].concat()
+            [
+                &[0; frame::ETHERNET_HEADER_LEN - 2][..],
+                &protocol.to_be_bytes(),
+                message.data,
+            ]
+            .concat()
         };
         if frame.len() < frame::ETHERNET_HEADER_LEN {
             return Err(Errno::EINVAL);
@@ -491,23 +618,38 @@ impl SocketOps for PacketSocket {
         }
         deliver_to_taps(&frame, interface.index, Some(&self.this));
         // As on Linux: of IPv4 the loop's addresses are not believed to come in from a program.
-        if let Some(packet) = ip::parse_frame(&frame, interface.index).filter(|packet| packet.to.is_ipv6()) {
+        if let Some(packet) =
+            ip::parse_frame(&frame, interface.index).filter(|packet| packet.to.is_ipv6())
+        {
             // What is for nobody is lost.
             let _ = ip::deliver_packet(packet);
         }
         Ok(message.data.len())
     }
 
-    fn receive(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage> {
+    fn receive(
+        &self,
+        buf: &mut [u8],
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<ReceivedMessage> {
         let (data, got) = self.receive_to_vec(buf.len(), flags, wait)?;
         buf[..data.len()].copy_from_slice(&data);
         Ok(got)
     }
 
-    fn receive_to_vec(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
+    fn receive_to_vec(
+        &self,
+        limit: usize,
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<(Vec<u8>, ReceivedMessage)> {
         let packet = self.next_packet(flags, wait)?;
         self.endpoint.options.record_timestamp(packet.timestamp_ns);
-        let mut control = self.endpoint.options.timestamp_messages(packet.timestamp_ns);
+        let mut control = self
+            .endpoint
+            .options
+            .timestamp_messages(packet.timestamp_ns);
         if self.auxdata.load(Ordering::Relaxed) {
             control.push((SOL_PACKET, AUXDATA, self.auxdata(&packet)));
         }
@@ -536,12 +678,25 @@ impl SocketOps for PacketSocket {
     }
 
     fn queued_bytes(&self, incoming: bool) -> usize {
-        if incoming { self.endpoint.queue.lock().packets.front().map_or(0, |packet| packet.data.len()) } else { 0 }
+        if incoming {
+            self.endpoint
+                .queue
+                .lock()
+                .packets
+                .front()
+                .map_or(0, |packet| packet.data.len())
+        } else {
+            0
+        }
     }
 
     fn memory_info(&self) -> SocketMemory {
         let queue = self.endpoint.queue.lock();
-        SocketMemory { receive_bytes: queue.charged_bytes, send_bytes: 0, drops: queue.statistics.1.into() }
+        SocketMemory {
+            receive_bytes: queue.charged_bytes,
+            send_bytes: 0,
+            drops: queue.statistics.1.into(),
+        }
     }
 
     fn option_with_argument(&self, level: u32, option: u32, given: u32) -> Result<Vec<u8>> {
@@ -561,7 +716,10 @@ impl SocketOps for PacketSocket {
                 let (received, lost) = core::mem::take(&mut queue.statistics);
                 let mut words = [received + lost, lost].map(u32::to_ne_bytes).concat();
                 if self.version.load(Ordering::Relaxed) == ring::TPACKET_V3 {
-                    let freezes = queue.ring.as_mut().map_or(0, |ring| core::mem::take(&mut ring.freezes));
+                    let freezes = queue
+                        .ring
+                        .as_mut()
+                        .map_or(0, |ring| core::mem::take(&mut ring.freezes));
                     words.extend_from_slice(&freezes.to_ne_bytes());
                 }
                 return Ok(words);
@@ -585,14 +743,21 @@ impl SocketOps for PacketSocket {
         if option == RX_RING {
             return self.set_ring(value);
         }
-        let number = value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes)).ok_or(Errno::EINVAL)?;
+        let number = value
+            .first_chunk()
+            .map(|bytes| u32::from_ne_bytes(*bytes))
+            .ok_or(Errno::EINVAL)?;
         let ring = self.endpoint.queue.lock().ring.is_some();
         match option {
             // Every packet of the loop is heard without asking for more.
-            ADD_MEMBERSHIP | DROP_MEMBERSHIP if value.len() < MEMBERSHIP => return Err(Errno::EINVAL),
+            ADD_MEMBERSHIP | DROP_MEMBERSHIP if value.len() < MEMBERSHIP => {
+                return Err(Errno::EINVAL);
+            }
             ADD_MEMBERSHIP | DROP_MEMBERSHIP => drop(Self::interface(number)?),
             AUXDATA => self.auxdata.store(number != 0, Ordering::Relaxed),
-            ORIGIN => self.origdev.store(u32::from(number != 0), Ordering::Relaxed),
+            ORIGIN => self
+                .origdev
+                .store(u32::from(number != 0), Ordering::Relaxed),
             VERSION | RESERVE if ring => return Err(Errno::EBUSY),
             VERSION => {
                 ring::header_length(number)?;

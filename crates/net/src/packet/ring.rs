@@ -1,4 +1,5 @@
-//! Packets in memory that a program maps (`PACKET_RX_RING`): what is written, and who owns which part of it.
+//! Packets in memory that a program maps (`PACKET_RX_RING`): what is written, and who owns which
+//! part of it.
 //!
 //! Facts: Linux, `Documentation/networking/packet_mmap.rst` and `include/uapi/linux/if_packet.h`.
 
@@ -101,19 +102,30 @@ impl Ring {
         let whole = request.block_size.is_multiple_of(PAGE_SIZE)
             && request.block_size > 0
             && request.frame_size.is_multiple_of(ALIGNMENT);
-        let per_block = request.block_size.checked_div(request.frame_size).unwrap_or(0);
+        let per_block = request
+            .block_size
+            .checked_div(request.frame_size)
+            .unwrap_or(0);
         let fits = request.frame_size >= header + reserve
             && per_block > 0
             && per_block.checked_mul(request.block_count) == Some(request.frame_count);
         // A block holds more than one empty packet.
-        let least = BLOCK_HEADER.saturating_add(request.private_size).saturating_add(2 * (header + reserve + 2 * ALIGNMENT));
+        let least = BLOCK_HEADER
+            .saturating_add(request.private_size)
+            .saturating_add(2 * (header + reserve + 2 * ALIGNMENT));
         let holds = version != TPACKET_V3 || least < request.block_size;
         if !whole || !fits || !holds {
             return Err(Errno::EINVAL);
         }
-        let size =
-            request.block_size.checked_mul(request.block_count).filter(|size| *size <= MAX_RING_SIZE).ok_or(Errno::ENOMEM)?;
-        let pages = (0..size / PAGE_SIZE).map(|_| Page::zeroed()).collect::<Option<Vec<Page>>>().ok_or(Errno::ENOMEM)?;
+        let size = request
+            .block_size
+            .checked_mul(request.block_count)
+            .filter(|size| *size <= MAX_RING_SIZE)
+            .ok_or(Errno::ENOMEM)?;
+        let pages = (0..size / PAGE_SIZE)
+            .map(|_| Page::zeroed())
+            .collect::<Option<Vec<Page>>>()
+            .ok_or(Errno::ENOMEM)?;
         let mut ring = Self {
             pages,
             request,
@@ -178,16 +190,27 @@ impl Ring {
     /// Whether the program has a frame or block to look at.
     pub(super) fn is_readable(&self) -> bool {
         if self.version == TPACKET_V3 {
-            let before = self.head.checked_sub(1).unwrap_or(self.request.block_count - 1);
+            let before = self
+                .head
+                .checked_sub(1)
+                .unwrap_or(self.request.block_count - 1);
             return self.word(before * self.request.block_size + 8) != TP_STATUS_KERNEL;
         }
-        let before = self.head.checked_sub(1).unwrap_or(self.request.frame_count - 1);
+        let before = self
+            .head
+            .checked_sub(1)
+            .unwrap_or(self.request.frame_count - 1);
         self.word(self.frame(before)) != TP_STATUS_KERNEL
     }
 
-    /// Writes a packet; `false`: there is no room for it. What is said second is whether whoever waits has something to look at.
+    /// Writes a packet; `false`: there is no room for it. What is said second is whether whoever
+    /// waits has something to look at.
     pub(super) fn write_packet(&mut self, arrival: &RingPacket<'_>) -> (bool, bool) {
-        let written = if self.version == TPACKET_V3 { self.write_to_block(arrival) } else { self.write_frame(arrival) };
+        let written = if self.version == TPACKET_V3 {
+            self.write_to_block(arrival)
+        } else {
+            self.write_frame(arrival)
+        };
         self.losing = written.is_none();
         (written.is_some(), written.unwrap_or(false))
     }
@@ -199,38 +222,60 @@ impl Ring {
             return None;
         }
         let (mac, network) = self.offsets(arrival.link_header_len);
-        let kept = arrival.data.len().min(self.request.frame_size.saturating_sub(mac));
+        let kept = arrival
+            .data
+            .len()
+            .min(self.request.frame_size.saturating_sub(mac));
         self.write(start + mac, &arrival.data[..kept]);
         let header = header_length(self.version).unwrap_or(0);
         self.write(start + header, arrival.address);
         let places = [mac as u16, network as u16].map(u16::to_ne_bytes).concat();
-        let lengths = [arrival.original_len as u32, kept as u32].map(u32::to_ne_bytes).concat();
-        let (seconds, rest) = ((arrival.timestamp_ns / 1_000_000_000) as u32, (arrival.timestamp_ns % 1_000_000_000) as u32);
+        let lengths = [arrival.original_len as u32, kept as u32]
+            .map(u32::to_ne_bytes)
+            .concat();
+        let (seconds, rest) = (
+            (arrival.timestamp_ns / 1_000_000_000) as u32,
+            (arrival.timestamp_ns % 1_000_000_000) as u32,
+        );
         if self.version == TPACKET_V1 {
             let time = [seconds, rest / 1000].map(u32::to_ne_bytes).concat();
             self.write(start + 8, &[lengths, places, time].concat());
         } else {
             let time = [seconds, rest].map(u32::to_ne_bytes).concat();
-            self.write(start + 4, &[lengths, places, time, [0; 8].to_vec()].concat());
+            self.write(
+                start + 4,
+                &[lengths, places, time, [0; 8].to_vec()].concat(),
+            );
         }
-        self.set_status(start, TP_STATUS_USER | if self.losing { TP_STATUS_LOSING } else { 0 });
+        self.set_status(
+            start,
+            TP_STATUS_USER | if self.losing { TP_STATUS_LOSING } else { 0 },
+        );
         self.head = (self.head + 1) % self.request.frame_count;
         Some(true)
     }
 
     /// Begins the block that is next.
     fn open_block(&mut self) {
-        let first = (BLOCK_HEADER + self.request.private_size.next_multiple_of(BLOCK_ALIGNMENT)) as u32;
+        let first =
+            (BLOCK_HEADER + self.request.private_size.next_multiple_of(BLOCK_ALIGNMENT)) as u32;
         let start = self.head * self.request.block_size;
         self.sequence += 1;
         // Version, where the private part is, status, packets, the first one, length; the number.
-        let words = [1u32, BLOCK_HEADER as u32, TP_STATUS_KERNEL, 0, first, first].map(u32::to_ne_bytes).concat();
+        let words = [1u32, BLOCK_HEADER as u32, TP_STATUS_KERNEL, 0, first, first]
+            .map(u32::to_ne_bytes)
+            .concat();
         self.write(start, &[&words[..], &self.sequence.to_ne_bytes()].concat());
-        self.current_block = CurrentBlock { packets: 0, end: first as usize, last: 0 };
+        self.current_block = CurrentBlock {
+            packets: 0,
+            end: first as usize,
+            last: 0,
+        };
         self.frozen = false;
     }
 
-    /// Gives the block that is being filled to the program, and begins the next if it has been given back.
+    /// Gives the block that is being filled to the program, and begins the next if it has been
+    /// given back.
     fn retire_block(&mut self, status: u32) {
         let start = self.head * self.request.block_size;
         self.write(start + 12, &self.current_block.packets.to_ne_bytes());
@@ -260,7 +305,10 @@ impl Ring {
         }
         let (mac, network) = self.offsets(arrival.link_header_len);
         let first = BLOCK_HEADER + self.request.private_size.next_multiple_of(BLOCK_ALIGNMENT);
-        let kept = arrival.data.len().min(self.request.block_size - first - mac);
+        let kept = arrival
+            .data
+            .len()
+            .min(self.request.block_size - first - mac);
         let length = (mac + kept).next_multiple_of(BLOCK_ALIGNMENT);
         let mut retired = false;
         if self.current_block.end + length > self.request.block_size {
@@ -272,15 +320,23 @@ impl Ring {
         }
         let start = self.head * self.request.block_size;
         let at = start + self.current_block.end;
-        let time = [(arrival.timestamp_ns / 1_000_000_000) as u32, (arrival.timestamp_ns % 1_000_000_000) as u32]
-            .map(u32::to_ne_bytes)
-            .concat();
+        let time = [
+            (arrival.timestamp_ns / 1_000_000_000) as u32,
+            (arrival.timestamp_ns % 1_000_000_000) as u32,
+        ]
+        .map(u32::to_ne_bytes)
+        .concat();
         self.write(at + mac, &arrival.data[..kept]);
         self.write(at + 48, arrival.address);
         let status = TP_STATUS_USER | if self.losing { TP_STATUS_LOSING } else { 0 };
-        let words = [kept as u32, arrival.original_len as u32, status].map(u32::to_ne_bytes).concat();
+        let words = [kept as u32, arrival.original_len as u32, status]
+            .map(u32::to_ne_bytes)
+            .concat();
         let places = [mac as u16, network as u16].map(u16::to_ne_bytes).concat();
-        self.write(at, &[&[0; 4][..], &time, &words, &places, &[0; 20]].concat());
+        self.write(
+            at,
+            &[&[0; 4][..], &time, &words, &places, &[0; 20]].concat(),
+        );
         if self.current_block.packets == 0 {
             self.write(start + 32, &time);
         } else {
@@ -299,16 +355,24 @@ impl Ring {
         Some(retired)
     }
 
-    /// The number of the block that is being filled if it holds anything, and after how many milliseconds it is given to the program.
+    /// The number of the block that is being filled if it holds anything, and after how many
+    /// milliseconds it is given to the program.
     pub(super) fn pending_block(&self) -> Option<(u64, u32)> {
         const DEFAULT: u32 = 8;
-        let patience = if self.request.retire_timeout_ms == 0 { DEFAULT } else { self.request.retire_timeout_ms };
-        (self.version == TPACKET_V3 && self.current_block.packets > 0).then_some((self.sequence, patience))
+        let patience = if self.request.retire_timeout_ms == 0 {
+            DEFAULT
+        } else {
+            self.request.retire_timeout_ms
+        };
+        (self.version == TPACKET_V3 && self.current_block.packets > 0)
+            .then_some((self.sequence, patience))
     }
 
     /// The time of the block with a number has come. Whether it was given to the program.
     pub(super) fn retire_expired_block(&mut self, sequence: u64) -> bool {
-        let meant = self.pending_block().is_some_and(|(open, _)| open == sequence);
+        let meant = self
+            .pending_block()
+            .is_some_and(|(open, _)| open == sequence);
         if meant {
             self.retire_block(TP_STATUS_BLK_TMO);
         }
@@ -367,7 +431,10 @@ mod tests {
             assert_eq!(ring.word(at), TP_STATUS_USER);
             assert_eq!((ring.word(at + 4), ring.word(at + 8)), (100, 100));
             let places = bytes(&ring, at + 12, 4);
-            let (mac, network) = (u16::from_ne_bytes([places[0], places[1]]), u16::from_ne_bytes([places[2], places[3]]));
+            let (mac, network) = (
+                u16::from_ne_bytes([places[0], places[1]]),
+                u16::from_ne_bytes([places[2], places[3]]),
+            );
             assert_eq!((mac, network), (70, 84));
             assert_eq!(bytes(&ring, at + 70, 100), [i; 100]);
             assert_eq!(bytes(&ring, at + 32, SOCKADDR_LL_LEN), [9; SOCKADDR_LL_LEN]);
@@ -387,7 +454,10 @@ mod tests {
         assert_eq!(patience, 10);
         assert!(!ring.retire_expired_block(sequence + 1) && !ring.is_readable());
         assert!(ring.retire_expired_block(sequence) && ring.is_readable());
-        assert_eq!((ring.word(8), ring.word(12), ring.word(16)), (TP_STATUS_USER | TP_STATUS_BLK_TMO, 2, 48));
+        assert_eq!(
+            (ring.word(8), ring.word(12), ring.word(16)),
+            (TP_STATUS_USER | TP_STATUS_BLK_TMO, 2, 48)
+        );
         let mut at = 48;
         for text in [&b"first"[..], b"second"] {
             assert_eq!(ring.word(at + 12) as usize, text.len());
@@ -428,35 +498,114 @@ mod tests {
         };
         let made = |shape: RingRequest, version, reserve| Ring::new(shape, version, reserve).err();
         assert_eq!(
-            (made(good, TPACKET_V1, 0), made(good, TPACKET_V2, 0), made(good, TPACKET_V3, 0), made(good, 3, 0)),
+            (
+                made(good, TPACKET_V1, 0),
+                made(good, TPACKET_V2, 0),
+                made(good, TPACKET_V3, 0),
+                made(good, 3, 0)
+            ),
             (None, None, None, Some(Errno::EINVAL))
         );
         for bad in [
-            RingRequest { block_size: 4096 + 2048, frame_count: 6, ..good },
-            RingRequest { block_size: 0, ..good },
-            RingRequest { frame_size: 0, ..good },
-            RingRequest { frame_size: 2040, ..good },
-            RingRequest { frame_size: 16_384, frame_count: 0, ..good },
-            RingRequest { frame_count: 7, ..good },
-            RingRequest { frame_count: 9, ..good },
-            RingRequest { block_count: usize::MAX, ..good },
+            RingRequest {
+                block_size: 4096 + 2048,
+                frame_count: 6,
+                ..good
+            },
+            RingRequest {
+                block_size: 0,
+                ..good
+            },
+            RingRequest {
+                frame_size: 0,
+                ..good
+            },
+            RingRequest {
+                frame_size: 2040,
+                ..good
+            },
+            RingRequest {
+                frame_size: 16_384,
+                frame_count: 0,
+                ..good
+            },
+            RingRequest {
+                frame_count: 7,
+                ..good
+            },
+            RingRequest {
+                frame_count: 9,
+                ..good
+            },
+            RingRequest {
+                block_count: usize::MAX,
+                ..good
+            },
         ] {
             assert_eq!(made(bad, TPACKET_V2, 0), Some(Errno::EINVAL));
         }
         // A frame holds its header, the address, and what is kept free before the packet.
-        let small = RingRequest { frame_size: 64, frame_count: 256, ..good };
-        assert_eq!((made(small, TPACKET_V2, 12), made(small, TPACKET_V2, 13)), (None, Some(Errno::EINVAL)));
-        assert_eq!(made(RingRequest { frame_size: 48, frame_count: 340, ..good }, TPACKET_V2, 0), Some(Errno::EINVAL));
-        // A block of version 3 holds two empty packets beside what is the program's own: 48 + 2 * 100.
-        let private = |private| made(RingRequest { private_size: private, ..good }, TPACKET_V3, 0);
+        let small = RingRequest {
+            frame_size: 64,
+            frame_count: 256,
+            ..good
+        };
         assert_eq!(
-            (private(8192 - 248 - 1), private(8192 - 248), private(usize::MAX)),
+            (made(small, TPACKET_V2, 12), made(small, TPACKET_V2, 13)),
+            (None, Some(Errno::EINVAL))
+        );
+        assert_eq!(
+            made(
+                RingRequest {
+                    frame_size: 48,
+                    frame_count: 340,
+                    ..good
+                },
+                TPACKET_V2,
+                0
+            ),
+            Some(Errno::EINVAL)
+        );
+        // A block of version 3 holds two empty packets beside what is the program's own: 48 + 2 *
+        // 100.
+        let private = |private| {
+            made(
+                RingRequest {
+                    private_size: private,
+                    ..good
+                },
+                TPACKET_V3,
+                0,
+            )
+        };
+        assert_eq!(
+            (
+                private(8192 - 248 - 1),
+                private(8192 - 248),
+                private(usize::MAX)
+            ),
             (None, Some(Errno::EINVAL), Some(Errno::EINVAL))
         );
-        assert_eq!(made(RingRequest { private_size: 1 << 20, ..good }, TPACKET_V2, 0), None, "older ones have no such part");
+        assert_eq!(
+            made(
+                RingRequest {
+                    private_size: 1 << 20,
+                    ..good
+                },
+                TPACKET_V2,
+                0
+            ),
+            None,
+            "older ones have no such part"
+        );
         // The most there may be.
-        let large =
-            |blocks| RingRequest { block_size: 1 << 22, block_count: blocks, frame_size: 1 << 22, frame_count: blocks, ..good };
+        let large = |blocks| RingRequest {
+            block_size: 1 << 22,
+            block_count: blocks,
+            frame_size: 1 << 22,
+            frame_count: blocks,
+            ..good
+        };
         assert_eq!(made(large(65), TPACKET_V2, 0), Some(Errno::ENOMEM));
     }
 
@@ -486,53 +635,107 @@ mod tests {
                     (true, true)
                 );
                 assert!(ring.is_readable());
-                // As much as there is room for is kept. Without a link's header both places are the same.
+                // As much as there is room for is kept. Without a link's header both places are the
+                // same.
                 let (mac, network) = if link == 0 { (80, 80) } else { (66, 80) };
-                let lengths = if version == TPACKET_V1 { frame + 8 } else { frame + 4 };
-                assert_eq!((ring.word(lengths), ring.word(lengths + 4)), (5000, 2720 - mac));
+                let lengths = if version == TPACKET_V1 {
+                    frame + 8
+                } else {
+                    frame + 4
+                };
+                assert_eq!(
+                    (ring.word(lengths), ring.word(lengths + 4)),
+                    (5000, 2720 - mac)
+                );
                 assert_eq!(ring.word(lengths + 8), network << 16 | mac);
                 let parts = if version == TPACKET_V1 { 7 } else { 7999 };
-                assert_eq!((ring.word(lengths + 12), ring.word(lengths + 16)), (3, parts));
-                assert_eq!(bytes(&ring, frame + mac as usize, 2720 - mac as usize), vec![7; 2720 - mac as usize]);
+                assert_eq!(
+                    (ring.word(lengths + 12), ring.word(lengths + 16)),
+                    (3, parts)
+                );
+                assert_eq!(
+                    bytes(&ring, frame + mac as usize, 2720 - mac as usize),
+                    vec![7; 2720 - mac as usize]
+                );
             }
             assert_eq!(ring.write_packet(&arrival(b"x")), (false, false));
-            assert_eq!((ring.pending_block(), ring.retire_expired_block(0), ring.freezes), (None, false, 0));
+            assert_eq!(
+                (
+                    ring.pending_block(),
+                    ring.retire_expired_block(0),
+                    ring.freezes
+                ),
+                (None, false, 0)
+            );
         }
     }
 
-    /// Blocks go to the program full or when their time has come, come back, and until then packets are lost and that is counted once.
+    /// Blocks go to the program full or when their time has come, come back, and until then packets
+    /// are lost and that is counted once.
     #[test]
     fn blocks_go_and_come_back() {
-        let mut ring = Ring::new(RingRequest { private_size: 20, ..shape(2, 2048, 0) }, TPACKET_V3, 0).unwrap();
+        let mut ring = Ring::new(
+            RingRequest {
+                private_size: 20,
+                ..shape(2, 2048, 0)
+            },
+            TPACKET_V3,
+            0,
+        )
+        .unwrap();
         assert_eq!(ring.pending_block(), None);
-        // With the 82 bytes before it each takes 4056; two, and the 72 of the block itself, leave 8.
+        // With the 82 bytes before it each takes 4056; two, and the 72 of the block itself, leave
+        // 8.
         let long = vec![5; 3974];
         let placed = |ring: &mut Ring| ring.write_packet(&arrival(&long));
-        assert_eq!((placed(&mut ring), placed(&mut ring)), ((true, false), (true, false)));
+        assert_eq!(
+            (placed(&mut ring), placed(&mut ring)),
+            ((true, false), (true, false))
+        );
         assert_eq!(ring.pending_block(), Some((1, 8)), "the usual patience");
         assert_eq!((ring.word(8), ring.word(12)), (TP_STATUS_KERNEL, 0));
         assert_eq!(ring.write_packet(&arrival(b"next")), (true, true));
         assert!(ring.is_readable());
-        assert_eq!((ring.word(8), ring.word(12), ring.word(16)), (TP_STATUS_USER, 2, 72));
-        assert_eq!(ring.word(72), ring.word(20) - 72 - ring.word(72), "both are as long");
+        assert_eq!(
+            (ring.word(8), ring.word(12), ring.word(16)),
+            (TP_STATUS_USER, 2, 72)
+        );
+        assert_eq!(
+            ring.word(72),
+            ring.word(20) - 72 - ring.word(72),
+            "both are as long"
+        );
         assert_eq!((ring.pending_block(), ring.freezes), (Some((2, 8)), 0));
         // The second goes by its time; the first is not back.
         assert!(ring.retire_expired_block(2) && !ring.retire_expired_block(2));
-        assert_eq!((ring.word(8192 + 8), ring.freezes), (TP_STATUS_USER | TP_STATUS_BLK_TMO, 1));
         assert_eq!(
-            (ring.write_packet(&arrival(b"lost")), ring.write_packet(&arrival(b"lost")), ring.freezes),
+            (ring.word(8192 + 8), ring.freezes),
+            (TP_STATUS_USER | TP_STATUS_BLK_TMO, 1)
+        );
+        assert_eq!(
+            (
+                ring.write_packet(&arrival(b"lost")),
+                ring.write_packet(&arrival(b"lost")),
+                ring.freezes
+            ),
             ((false, false), (false, false), 1)
         );
         ring.write(8, &TP_STATUS_KERNEL.to_ne_bytes());
         assert_eq!(ring.write_packet(&arrival(b"back")), (true, false));
-        assert_eq!((ring.word(72 + 20), ring.pending_block()), (TP_STATUS_USER | TP_STATUS_LOSING, Some((3, 8))));
+        assert_eq!(
+            (ring.word(72 + 20), ring.pending_block()),
+            (TP_STATUS_USER | TP_STATUS_LOSING, Some((3, 8)))
+        );
         assert_eq!(ring.write_packet(&arrival(b"then")), (true, false));
         let second = 72 + ring.word(72) as usize;
         assert_eq!(ring.word(second + 20), TP_STATUS_USER);
         // Packets are cut to what a block has room for.
         let mut ring = Ring::new(shape(2, 2048, 0), TPACKET_V3, 0).unwrap();
         assert_eq!(ring.write_packet(&arrival(&vec![1; 20_000])), (true, false));
-        assert_eq!((ring.word(48 + 12), ring.word(48 + 16)), (8192 - 48 - 82, 20_000));
+        assert_eq!(
+            (ring.word(48 + 12), ring.word(48 + 16)),
+            (8192 - 48 - 82, 20_000)
+        );
         assert!(ring.page(3).is_some() && ring.page(4).is_none());
     }
 }

@@ -1,4 +1,5 @@
-//! The endpoint of this family, which has beside its queue: a name, credentials, and whom its datagrams go to.
+//! The endpoint of this family, which has beside its queue: a name, credentials, and whom its
+//! datagrams go to.
 
 use super::scm_rights::ScmRights;
 use crate::byte_stream::ByteStream;
@@ -82,7 +83,8 @@ pub(super) struct UnixEndpoint {
     datagram_peer: Mutex<Option<Arc<UnixEndpoint>>>,
 }
 
-/// The bytes still counted against senders when they were gone, though nothing of theirs was in a queue any more.
+/// The bytes still counted against senders when they were gone, though nothing of theirs was in a
+/// queue any more.
 static LEAKED_CHARGE: AtomicU64 = AtomicU64::new(0);
 
 /// The charge that was never returned: anything but 0 is a mistake of ours.
@@ -148,12 +150,18 @@ impl UnixEndpoint {
 
     /// Whether this socket talks to nobody in particular, or to `sender`.
     pub(super) fn may_receive_from(&self, sender: &Self) -> bool {
-        self.datagram_peer.lock().as_ref().is_none_or(|target| core::ptr::eq(&**target, sender))
+        self.datagram_peer
+            .lock()
+            .as_ref()
+            .is_none_or(|target| core::ptr::eq(&**target, sender))
     }
 
     /// Whether this socket has named `sender` its peer.
     pub(super) fn is_connected_to(&self, sender: &Self) -> bool {
-        self.datagram_peer.lock().as_ref().is_some_and(|target| core::ptr::eq(&**target, sender))
+        self.datagram_peer
+            .lock()
+            .as_ref()
+            .is_some_and(|target| core::ptr::eq(&**target, sender))
     }
 
     /// The bytes this socket's datagrams take up elsewhere.
@@ -168,7 +176,10 @@ impl UnixEndpoint {
 
     /// Returns the charge of a datagram that was received, or thrown away.
     pub(super) fn uncharge_send(&self, bytes: usize) {
-        census::released(self.send_charged_bytes.fetch_sub(bytes, Ordering::Relaxed), bytes);
+        census::released(
+            self.send_charged_bytes.fetch_sub(bytes, Ordering::Relaxed),
+            bytes,
+        );
         self.writable.notify_of(WRITE_SPACE);
     }
 
@@ -179,7 +190,11 @@ impl UnixEndpoint {
     /// What one call could receive: all of a stream, the first message of the others.
     pub(super) fn readable_bytes(&self) -> usize {
         let queue = self.queue.lock();
-        if self.socket_type == SocketType::Stream { queue.bytes.len() } else { queue.packets.front().map_or(0, |p| p.data.len()) }
+        if self.socket_type == SocketType::Stream {
+            queue.bytes.len()
+        } else {
+            queue.packets.front().map_or(0, |p| p.data.len())
+        }
     }
 
     /// Whether a call that receives would find something, and whether there is urgent data.
@@ -195,16 +210,31 @@ impl UnixEndpoint {
     /// Takes everything that came with open files out of the queue: bytes stay.
     pub(super) fn take_rights(&self) -> Vec<ScmRights> {
         let mut queue = self.queue.lock();
-        let UnixQueue { stream, packets, .. } = &mut *queue;
-        let of_marks = stream.scm_segments.iter_mut().filter_map(|mark| mark.rights.take());
-        of_marks.chain(packets.iter_mut().filter_map(|packet| packet.rights.take())).collect()
+        let UnixQueue {
+            stream, packets, ..
+        } = &mut *queue;
+        let of_marks = stream
+            .scm_segments
+            .iter_mut()
+            .filter_map(|mark| mark.rights.take());
+        of_marks
+            .chain(packets.iter_mut().filter_map(|packet| packet.rights.take()))
+            .collect()
     }
 
     /// Runs `f` on all files under way in the queue.
     pub(super) fn for_each_right(&self, mut f: impl FnMut(&ScmRights)) {
         let queue = self.queue.lock();
-        queue.scm_segments.iter().filter_map(|mark| mark.rights.as_ref()).for_each(&mut f);
-        queue.packets.iter().filter_map(|packet| packet.rights.as_ref()).for_each(&mut f);
+        queue
+            .scm_segments
+            .iter()
+            .filter_map(|mark| mark.rights.as_ref())
+            .for_each(&mut f);
+        queue
+            .packets
+            .iter()
+            .filter_map(|packet| packet.rights.as_ref())
+            .for_each(&mut f);
     }
 
     /// Ends the endpoint: what is in the queue is thrown away. Returns whether there was anything.
@@ -212,7 +242,13 @@ impl UnixEndpoint {
         let (old, blocked) = {
             let mut queue = self.queue.lock();
             let blocked = core::mem::take(&mut queue.blocked_senders);
-            let closed = UnixQueue { stream: ByteStream { closed: true, ..ByteStream::default() }, ..UnixQueue::default() };
+            let closed = UnixQueue {
+                stream: ByteStream {
+                    closed: true,
+                    ..ByteStream::default()
+                },
+                ..UnixQueue::default()
+            };
             (core::mem::replace(&mut *queue, closed), blocked)
         };
         self.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);

@@ -1,8 +1,9 @@
 //! `AF_UNIX`: sockets within the instance (`unix(7)`).
 //!
-//! An *endpoint* is where a socket receives; a connected socket holds its peer's endpoint, never its peer, so two sockets keep
-//! nothing of each other but queues. Open files under way in queues (`rights.rs`) may lead in a ring back to the queue they are in;
-//! that module finds such rings and empties them.
+//! An *endpoint* is where a socket receives; a connected socket holds its peer's endpoint, never
+//! its peer, so two sockets keep nothing of each other but queues. Open files under way in queues
+//! (`rights.rs`) may lead in a ring back to the queue they are in; that module finds such rings and
+//! empties them.
 
 mod endpoint;
 mod name_table;
@@ -20,8 +21,8 @@ pub(crate) use scm_rights::inflight_counts;
 use crate::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::socket::{caller_groups, caller_ucred};
 use crate::{
-    Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketOptions, SocketType,
-    SupplementaryGroups, Ucred, UnixName, WaitPolicy,
+    Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketOptions,
+    SocketType, SupplementaryGroups, Ucred, UnixName, WaitPolicy,
 };
 use abi::errno::Errno;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -72,7 +73,11 @@ fn caller_peer_credentials() -> (Ucred, Option<SupplementaryGroups>) {
 /// # Errors
 /// `EPROTONOSUPPORT`.
 pub fn check_protocol(protocol: i32) -> Result<()> {
-    if protocol == 0 || protocol.cast_unsigned() == net::AF_UNIX { Ok(()) } else { Err(Errno::EPROTONOSUPPORT) }
+    if protocol == 0 || protocol.cast_unsigned() == net::AF_UNIX {
+        Ok(())
+    } else {
+        Err(Errno::EPROTONOSUPPORT)
+    }
 }
 
 /// A new socket.
@@ -90,7 +95,10 @@ pub fn socket(kind: SocketType, protocol: i32) -> Result<Socket> {
 /// `EPROTONOSUPPORT`.
 pub fn pair(kind: SocketType, protocol: i32) -> Result<(Socket, Socket)> {
     check_protocol(protocol)?;
-    let (a, b) = (UnixSocket::new(kind, Arc::default()), UnixSocket::new(kind, Arc::default()));
+    let (a, b) = (
+        UnixSocket::new(kind, Arc::default()),
+        UnixSocket::new(kind, Arc::default()),
+    );
     let who = caller_peer_credentials();
     for (one, other) in [(&a, &b), (&b, &a)] {
         one.endpoint.set_credentials(who.clone());
@@ -125,7 +133,8 @@ impl UnixSocket {
         Socket::new(self, options)
     }
 
-    /// The table of the files under way has to know which of them are sockets, and what waits in those.
+    /// The table of the files under way has to know which of them are sockets, and what waits in
+    /// those.
     fn of_file(file: &File) -> Option<&Self> {
         let protocol: &dyn core::any::Any = file.ops_as::<Socket>()?.ops();
         protocol.downcast_ref()
@@ -135,14 +144,20 @@ impl UnixSocket {
     fn for_each_endpoint(&self, mut f: impl FnMut(&UnixEndpoint)) {
         f(&self.endpoint);
         if let Some(backlog) = &self.state.lock().backlog {
-            backlog.accept_queue.iter().for_each(|waiting| f(&waiting.endpoint));
+            backlog
+                .accept_queue
+                .iter()
+                .for_each(|waiting| f(&waiting.endpoint));
         }
     }
 
-    /// Puts a new socket, connected to `client`, into the backlog, unless that one `listens`. `None`: there is no room.
+    /// Puts a new socket, connected to `client`, into the backlog, unless that one `listens`.
+    /// `None`: there is no room.
     fn enqueue_connection(&self, client: &Self, listens: bool) -> Option<Result<()>> {
         let mut state = self.state.lock();
-        let Some(backlog) = &mut state.backlog else { return Some(Err(Errno::ECONNREFUSED)) };
+        let Some(backlog) = &mut state.backlog else {
+            return Some(Err(Errno::ECONNREFUSED));
+        };
         if self.endpoint.is_shut_down(RCV_SHUTDOWN) || self.endpoint.is_closed() {
             return Some(Err(Errno::ECONNREFUSED));
         }
@@ -206,7 +221,9 @@ impl UnixSocket {
 
     /// The socket at an address.
     fn find_destination(&self, caller: &Caller<'_>, address: &Address) -> Result<Arc<UnixSocket>> {
-        let Address::Unix(name) = address else { return Err(Errno::EINVAL) };
+        let Address::Unix(name) = address else {
+            return Err(Errno::EINVAL);
+        };
         name_table::find_socket(caller, self.socket_type, name)
     }
 
@@ -232,10 +249,15 @@ impl UnixSocket {
 
 impl FileOps for UnixSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout_ns: self.endpoint.options.receive_timeout() };
+        let wait = WaitPolicy {
+            nonblocking: file.nonblocking(),
+            timeout_ns: self.endpoint.options.receive_timeout(),
+        };
         match self.receive_fast(buf, wait)? {
             Some(n) => Ok(n),
-            None => self.receive_message(buf, MsgFlags::empty(), wait).map(|incoming| incoming.copied),
+            None => self
+                .receive_message(buf, MsgFlags::empty(), wait)
+                .map(|incoming| incoming.copied),
         }
     }
 
@@ -243,7 +265,10 @@ impl FileOps for UnixSocket {
         match self.send_fast(buf) {
             Some(n) => Ok(n),
             None => {
-                let wait = WaitPolicy { nonblocking: file.nonblocking(), timeout_ns: self.endpoint.options.send_timeout() };
+                let wait = WaitPolicy {
+                    nonblocking: file.nonblocking(),
+                    timeout_ns: self.endpoint.options.send_timeout(),
+                };
                 self.send_message(OutgoingMessage::plain(buf), MsgFlags::empty(), wait)
             }
         }
@@ -255,7 +280,11 @@ impl FileOps for UnixSocket {
             table.watch(&self.endpoint.writable);
         }
         if let Some(backlog) = &self.state.lock().backlog {
-            return if backlog.accept_queue.is_empty() { Events::empty() } else { Events::READABLE };
+            return if backlog.accept_queue.is_empty() {
+                Events::empty()
+            } else {
+                Events::READABLE
+            };
         }
         self.poll_events()
     }
@@ -279,13 +308,16 @@ impl SocketOps for UnixSocket {
     }
 
     fn bind(&self, caller: &Caller<'_>, address: &Address) -> Result<()> {
-        let Address::Unix(name) = address else { return Err(Errno::EINVAL) };
+        let Address::Unix(name) = address else {
+            return Err(Errno::EINVAL);
+        };
         let bind = || name_table::bind(caller, self.socket_type, name, &self.this);
         match name {
             UnixName::Unnamed => self.autobind(),
             UnixName::Abstract(_) => self.set_binding(|| Ok((bind()?, name.clone()))),
             UnixName::Path(path) => {
-                // As on Linux the file is made before it is asked whether the socket has a name, and then taken away again.
+                // As on Linux the file is made before it is asked whether the socket has a name,
+                // and then taken away again.
                 let binding = bind()?;
                 let result = self.set_binding(|| Ok((binding, name.clone())));
                 result.or_else(|error| ops::remove(&caller.walk, path, false).and(Err(error)))
@@ -317,7 +349,9 @@ impl SocketOps for UnixSocket {
         }
         let listener = self.find_destination(caller, address)?;
         let listens = self.is_listening();
-        wait.wait_on(&listener.endpoint.writable, || listener.enqueue_connection(self, listens))?;
+        wait.wait_on(&listener.endpoint.writable, || {
+            listener.enqueue_connection(self, listens)
+        })?;
         listener.endpoint.readable.notify();
         self.endpoint.writable.notify();
         Ok(())
@@ -335,7 +369,12 @@ impl SocketOps for UnixSocket {
             let limit = backlog.min(crate::sysctl::SOMAXCONN.as_usize());
             match &mut state.backlog {
                 Some(backlog) => backlog.limit = limit,
-                none => *none = Some(Backlog { accept_queue: VecDeque::new(), limit }),
+                none => {
+                    *none = Some(Backlog {
+                        accept_queue: VecDeque::new(),
+                        limit,
+                    })
+                }
             }
             self.endpoint.set_credentials(caller_peer_credentials());
         }
@@ -349,10 +388,15 @@ impl SocketOps for UnixSocket {
         }
         let attempt = || {
             let mut state = self.state.lock();
-            let Some(backlog) = &mut state.backlog else { return Some(Err(Errno::EINVAL)) };
+            let Some(backlog) = &mut state.backlog else {
+                return Some(Err(Errno::EINVAL));
+            };
             match backlog.accept_queue.pop_front() {
                 Some(waiting) => Some(Ok(waiting)),
-                None => self.endpoint.is_shut_down(RCV_SHUTDOWN).then_some(Err(Errno::EINVAL)),
+                None => self
+                    .endpoint
+                    .is_shut_down(RCV_SHUTDOWN)
+                    .then_some(Err(Errno::EINVAL)),
             }
         };
         let accepted = wait.wait_on(&self.endpoint.readable, attempt)?;
@@ -365,11 +409,15 @@ impl SocketOps for UnixSocket {
     }
 
     fn peer_address(&self) -> Result<Address> {
-        self.peer_endpoint().map(|peer| Address::Unix(peer.name())).ok_or(Errno::ENOTCONN)
+        self.peer_endpoint()
+            .map(|peer| Address::Unix(peer.name()))
+            .ok_or(Errno::ENOTCONN)
     }
 
     fn shutdown(&self, receiving: bool, sending: bool) -> Result<()> {
-        let bits = |receiving: bool, sending: bool| (u8::from(receiving) * RCV_SHUTDOWN) | (u8::from(sending) * SEND_SHUTDOWN);
+        let bits = |receiving: bool, sending: bool| {
+            (u8::from(receiving) * RCV_SHUTDOWN) | (u8::from(sending) * SEND_SHUTDOWN)
+        };
         self.endpoint.shutdown(bits(receiving, sending));
         if let Some(peer) = self.peer.get() {
             peer.shutdown(bits(sending, receiving));
@@ -382,25 +430,43 @@ impl SocketOps for UnixSocket {
     }
 
     fn wait_for_send_space(&self, wait: WaitPolicy) -> Result<()> {
-        let Some(peer) = self.peer.get() else { return Ok(()) };
+        let Some(peer) = self.peer.get() else {
+            return Ok(());
+        };
         self.check_open(peer)?;
         self.stream(peer).wait_for_send_space(wait)
     }
 
-    fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags, wait: WaitPolicy) -> Result<usize> {
+    fn send(
+        &self,
+        message: OutgoingMessage<'_>,
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<usize> {
         self.send_message(message, flags, wait)
     }
 
-    fn receive(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage> {
+    fn receive(
+        &self,
+        buf: &mut [u8],
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<ReceivedMessage> {
         self.receive_message(buf, flags, wait)
     }
 
-    fn receive_to_vec(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
+    fn receive_to_vec(
+        &self,
+        limit: usize,
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<(Vec<u8>, ReceivedMessage)> {
         self.receive_message_to_vec(limit, flags, wait)
     }
 
     fn peer_credentials(&self) -> Ucred {
-        self.peer_endpoint().map_or(Ucred::INVALID, |peer| peer.credentials().0)
+        self.peer_endpoint()
+            .map_or(Ucred::INVALID, |peer| peer.credentials().0)
     }
 
     fn peer_groups(&self) -> Option<SupplementaryGroups> {
@@ -432,11 +498,16 @@ impl SocketOps for UnixSocket {
     }
 
     fn at_mark(&self) -> Result<bool> {
-        if self.socket_type == SocketType::Stream { Ok(self.endpoint.queue.lock().at_mark()) } else { Err(Errno::EOPNOTSUPP) }
+        if self.socket_type == SocketType::Stream {
+            Ok(self.endpoint.queue.lock().at_mark())
+        } else {
+            Err(Errno::EOPNOTSUPP)
+        }
     }
 
     fn attach_file(&self, file: &Arc<File>) {
-        self.ino.store(file.path().metadata().ino, Ordering::Relaxed);
+        self.ino
+            .store(file.path().metadata().ino, Ordering::Relaxed);
         self.endpoint.attach_file(file);
     }
 }

@@ -1,4 +1,5 @@
-//! Bound sockets by name: those in the file system by the number of their file, abstract ones by name.
+//! Bound sockets by name: those in the file system by the number of their file, abstract ones by
+//! name.
 
 use super::UnixSocket;
 use crate::{Caller, SocketType, UnixName};
@@ -18,7 +19,8 @@ type FileKey = (u64, u64);
 type AbstractKey = (i32, Arc<[u8]>);
 
 static PATHNAME_SOCKETS: Mutex<BTreeMap<FileKey, Weak<UnixSocket>>> = Mutex::new(BTreeMap::new());
-static ABSTRACT_SOCKETS: Mutex<BTreeMap<AbstractKey, Weak<UnixSocket>>> = Mutex::new(BTreeMap::new());
+static ABSTRACT_SOCKETS: Mutex<BTreeMap<AbstractKey, Weak<UnixSocket>>> =
+    Mutex::new(BTreeMap::new());
 
 /// A socket's entry in a table; dropping it takes the entry away.
 pub(super) enum Binding {
@@ -42,16 +44,36 @@ fn file_key(meta: &Metadata) -> FileKey {
 }
 
 /// Enters `socket` under `name`, which has to be free; makes the file if it is a path.
-pub(super) fn bind(caller: &Caller<'_>, kind: SocketType, name: &UnixName, socket: &Weak<UnixSocket>) -> Result<Binding> {
+pub(super) fn bind(
+    caller: &Caller<'_>,
+    kind: SocketType,
+    name: &UnixName,
+    socket: &Weak<UnixSocket>,
+) -> Result<Binding> {
     match name {
         UnixName::Unnamed => Err(Errno::EINVAL),
         UnixName::Path(text) => {
-            let made = ops::make(&caller.walk, text, NewInodeKind::Socket, 0o777 & !caller.umask);
-            let path = made.map_err(|e| if e == Errno::EEXIST { Errno::EADDRINUSE } else { e })?;
-            PATHNAME_SOCKETS.lock().insert(file_key(&path.metadata()), socket.clone());
+            let made = ops::make(
+                &caller.walk,
+                text,
+                NewInodeKind::Socket,
+                0o777 & !caller.umask,
+            );
+            let path = made.map_err(|e| {
+                if e == Errno::EEXIST {
+                    Errno::EADDRINUSE
+                } else {
+                    e
+                }
+            })?;
+            PATHNAME_SOCKETS
+                .lock()
+                .insert(file_key(&path.metadata()), socket.clone());
             Ok(Binding::Path(path))
         }
-        UnixName::Abstract(name) => insert_abstract((kind.as_raw(), name.clone()), socket).ok_or(Errno::EADDRINUSE),
+        UnixName::Abstract(name) => {
+            insert_abstract((kind.as_raw(), name.clone()), socket).ok_or(Errno::EADDRINUSE)
+        }
     }
 }
 
@@ -84,7 +106,11 @@ pub(super) fn autobind(kind: SocketType, socket: &Weak<UnixSocket>) -> Result<(B
 }
 
 /// The socket of this kind bound at `name`, which the caller must be allowed to write.
-pub(super) fn find_socket(caller: &Caller<'_>, kind: SocketType, name: &UnixName) -> Result<Arc<UnixSocket>> {
+pub(super) fn find_socket(
+    caller: &Caller<'_>,
+    kind: SocketType,
+    name: &UnixName,
+) -> Result<Arc<UnixSocket>> {
     let found = match name {
         UnixName::Unnamed => return Err(Errno::EINVAL),
         UnixName::Path(text) => {
@@ -94,10 +120,20 @@ pub(super) fn find_socket(caller: &Caller<'_>, kind: SocketType, name: &UnixName
             if meta.kind != FileType::Socket {
                 return Err(Errno::ECONNREFUSED);
             }
-            PATHNAME_SOCKETS.lock().get(&file_key(&meta)).and_then(Weak::upgrade)
+            PATHNAME_SOCKETS
+                .lock()
+                .get(&file_key(&meta))
+                .and_then(Weak::upgrade)
         }
-        UnixName::Abstract(name) => ABSTRACT_SOCKETS.lock().get(&(kind.as_raw(), name.clone())).and_then(Weak::upgrade),
+        UnixName::Abstract(name) => ABSTRACT_SOCKETS
+            .lock()
+            .get(&(kind.as_raw(), name.clone()))
+            .and_then(Weak::upgrade),
     };
     let found = found.ok_or(Errno::ECONNREFUSED)?;
-    if found.socket_type == kind { Ok(found) } else { Err(Errno::EPROTOTYPE) }
+    if found.socket_type == kind {
+        Ok(found)
+    } else {
+        Err(Errno::EPROTOTYPE)
+    }
 }

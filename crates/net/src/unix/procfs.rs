@@ -20,16 +20,28 @@ pub fn proc_net_unix() -> String {
     let sockets: Vec<Arc<UnixSocket>> = SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
     for socket in sockets {
         let flags = if socket.is_listening() { ACCEPTING } else { 0 };
-        let state =
-            if socket.peer.get().is_some() || socket.endpoint.datagram_peer().is_some() { CONNECTED } else { UNCONNECTED };
+        let state = if socket.peer.get().is_some() || socket.endpoint.datagram_peer().is_some() {
+            CONNECTED
+        } else {
+            UNCONNECTED
+        };
         let name = match socket.endpoint.name() {
             UnixName::Unnamed => String::new(),
             UnixName::Path(path) => String::from(" ") + &String::from_utf8_lossy(&path),
-            UnixName::Abstract(name) => String::from(" @") + &String::from_utf8_lossy(&name).replace('\0', "@"),
+            UnixName::Abstract(name) => {
+                String::from(" @") + &String::from_utf8_lossy(&name).replace('\0', "@")
+            }
         };
-        let (id, kind, ino) = (socket.id, socket.socket_type.as_raw(), socket.ino.load(Ordering::Relaxed));
+        let (id, kind, ino) = (
+            socket.id,
+            socket.socket_type.as_raw(),
+            socket.ino.load(Ordering::Relaxed),
+        );
         // Writing to a string does not fail.
-        let _ = writeln!(text, "{id:016x}: 00000002 00000000 {flags:08x} {kind:04x} {state:02x} {ino:5}{name}");
+        let _ = writeln!(
+            text,
+            "{id:016x}: 00000002 00000000 {flags:08x} {kind:04x} {state:02x} {ino:5}{name}"
+        );
     }
     text
 }
@@ -45,7 +57,8 @@ pub(crate) struct UnixDiagEntry {
     pub(crate) peer: Option<u64>,
     /// A path, or a NUL and an abstract name.
     pub(crate) name: Vec<u8>,
-    /// What waits to be received, and what of its own waits elsewhere; of a listener the connections there are and may be.
+    /// What waits to be received, and what of its own waits elsewhere; of a listener the
+    /// connections there are and may be.
     pub(crate) queues: (usize, usize),
     /// Bit 0: receiving has ended; bit 1: sending.
     pub(crate) shut: u8,
@@ -57,11 +70,23 @@ pub(crate) fn diag_entries() -> Vec<UnixDiagEntry> {
     const UNCONNECTED: u8 = 7;
     const LISTENING: u8 = 10;
     let sockets: Vec<Arc<UnixSocket>> = SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
-    let inos: BTreeMap<usize, u64> =
-        sockets.iter().map(|socket| (Arc::as_ptr(&socket.endpoint).addr(), socket.ino.load(Ordering::Relaxed))).collect();
+    let inos: BTreeMap<usize, u64> = sockets
+        .iter()
+        .map(|socket| {
+            (
+                Arc::as_ptr(&socket.endpoint).addr(),
+                socket.ino.load(Ordering::Relaxed),
+            )
+        })
+        .collect();
     let show = |socket: &Arc<UnixSocket>| {
         let peer = socket.peer_endpoint();
-        let backlog = socket.state.lock().backlog.as_ref().map(|backlog| (backlog.accept_queue.len(), backlog.limit));
+        let backlog = socket
+            .state
+            .lock()
+            .backlog
+            .as_ref()
+            .map(|backlog| (backlog.accept_queue.len(), backlog.limit));
         let state = match (&backlog, &peer) {
             (Some(_), _) => LISTENING,
             (None, Some(_)) => ESTABLISHED,

@@ -1,12 +1,14 @@
 //! Open files under way (`SCM_RIGHTS`), and the rings they can form.
 //!
-//! A socket that is sent through itself, or two through each other, is kept open by its own queue when the last descriptor is closed.
-//! The answer is Linux' first one: a socket all of whose references are under way is a *candidate*; a candidate is alive if one of its
-//! references waits in the queue of something that is not a candidate, or of a live one; the others can be reached by nobody, and their
-//! queues are emptied. A collection runs when a socket is closed while others are under way, and when many more are under way than
-//! after the last one.
+//! A socket that is sent through itself, or two through each other, is kept open by its own queue
+//! when the last descriptor is closed. The answer is Linux' first one: a socket all of whose
+//! references are under way is a *candidate*; a candidate is alive if one of its references waits
+//! in the queue of something that is not a candidate, or of a live one; the others can be reached
+//! by nobody, and their queues are emptied. A collection runs when a socket is closed while others
+//! are under way, and when many more are under way than after the last one.
 //!
-//! Order of locks: `INFLIGHT` before any socket's. A `ScmRights` is made, opened and dropped with no lock of a socket held.
+//! Order of locks: `INFLIGHT` before any socket's. A `ScmRights` is made, opened and dropped with
+//! no lock of a socket held.
 
 use super::UnixSocket;
 use alloc::collections::BTreeMap;
@@ -35,7 +37,10 @@ static GC_THRESHOLD: AtomicUsize = AtomicUsize::new(MIN_GC_THRESHOLD);
 /// The number of sockets in flight, and of references to them.
 pub(crate) fn inflight_counts() -> [u64; 2] {
     let flight = INFLIGHT.lock();
-    [flight.len() as u64, flight.values().map(|flying| flying.references as u64).sum()]
+    [
+        flight.len() as u64,
+        flight.values().map(|flying| flying.references as u64).sum(),
+    ]
 }
 
 fn file_address(file: &Arc<File>) -> Key {
@@ -56,8 +61,14 @@ impl ScmRights {
         let due = files.iter().any(is_socket) && {
             let mut flight = INFLIGHT.lock();
             for file in files.iter().filter(|file| is_socket(file)) {
-                let new = || InflightSocket { file: Arc::downgrade(file), references: 0 };
-                flight.entry(file_address(file)).or_insert_with(new).references += 1;
+                let new = || InflightSocket {
+                    file: Arc::downgrade(file),
+                    references: 0,
+                };
+                flight
+                    .entry(file_address(file))
+                    .or_insert_with(new)
+                    .references += 1;
             }
             flight.len() >= GC_THRESHOLD.load(Ordering::Relaxed)
         };
@@ -110,10 +121,14 @@ struct Discarded {
     under_way: bool,
 }
 
-/// Drops files. One of them may be a socket in whose queue there are others, and so on without end: that is done in a loop, by
-/// whoever comes first, because recursion would need stack for every level.
+/// Drops files. One of them may be a socket in whose queue there are others, and so on without end:
+/// that is done in a loop, by whoever comes first, because recursion would need stack for every
+/// level.
 fn drop_iteratively(mut files: Vec<Arc<File>>) {
-    static DISCARDED: Mutex<Discarded> = Mutex::new(Discarded { files: Vec::new(), under_way: false });
+    static DISCARDED: Mutex<Discarded> = Mutex::new(Discarded {
+        files: Vec::new(),
+        under_way: false,
+    });
     if files.is_empty() {
         return;
     }
@@ -172,13 +187,30 @@ fn purge_unreachable() {
     let mut candidates: BTreeMap<Key, Candidate> = BTreeMap::new();
     let flight = INFLIGHT.lock();
     for (&key, flying) in &*flight {
-        let Some(file) = flying.file.upgrade() else { continue };
+        let Some(file) = flying.file.upgrade() else {
+            continue;
+        };
         // This reference here is one more.
         let alive = Arc::strong_count(&file) - 1 != flying.references;
-        candidates.insert(key, Candidate { file, external_references: flying.references, alive });
+        candidates.insert(
+            key,
+            Candidate {
+                file,
+                external_references: flying.references,
+                alive,
+            },
+        );
     }
-    let mut live: Vec<Key> = candidates.iter().filter(|(_, c)| c.alive).map(|(&key, _)| key).collect();
-    let inside: Vec<Key> = candidates.values().filter(|c| !c.alive).flat_map(|c| queued_sockets(&c.file)).collect();
+    let mut live: Vec<Key> = candidates
+        .iter()
+        .filter(|(_, c)| c.alive)
+        .map(|(&key, _)| key)
+        .collect();
+    let inside: Vec<Key> = candidates
+        .values()
+        .filter(|c| !c.alive)
+        .flat_map(|c| queued_sockets(&c.file))
+        .collect();
     for key in inside {
         if let Some(candidate) = candidates.get_mut(&key) {
             candidate.external_references -= 1;
@@ -211,7 +243,15 @@ fn purge_unreachable() {
 fn queued_sockets(file: &File) -> Vec<Key> {
     let mut keys = Vec::new();
     if let Some(socket) = UnixSocket::of_file(file) {
-        let mut note = |rights: &ScmRights| keys.extend(rights.files().iter().filter(|file| is_socket(file)).map(file_address));
+        let mut note = |rights: &ScmRights| {
+            keys.extend(
+                rights
+                    .files()
+                    .iter()
+                    .filter(|file| is_socket(file))
+                    .map(file_address),
+            )
+        };
         socket.for_each_endpoint(|endpoint| endpoint.for_each_right(&mut note));
     }
     keys

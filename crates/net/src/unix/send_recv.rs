@@ -6,7 +6,10 @@ use super::scm_rights::ScmRights;
 use crate::byte_stream::ConnectedStream;
 use crate::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN, WRITE_SPACE};
 use crate::socket::caller_ucred;
-use crate::{Address, MsgFlags, OutgoingMessage, ReceivedMessage, SocketType, Ucred, UnixName, WaitPolicy, sysctl};
+use crate::{
+    Address, MsgFlags, OutgoingMessage, ReceivedMessage, SocketType, Ucred, UnixName, WaitPolicy,
+    sysctl,
+};
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -21,7 +24,9 @@ const OVERHEAD: usize = 32;
 fn filter_received(receiver: &UnixEndpoint, packet: &mut Option<UnixMessage>) -> bool {
     let Some(packet) = packet else { return true };
     packet.timestamp_ns = receiver.options.receive_timestamp();
-    let Some(length) = receiver.options.apply_filter(&[], &packet.data) else { return false };
+    let Some(length) = receiver.options.apply_filter(&[], &packet.data) else {
+        return false;
+    };
     packet.data.truncate(length);
     true
 }
@@ -35,7 +40,8 @@ impl UnixSocket {
         events.set(Events::ERR, self.endpoint.has_error());
         events.set(
             Events::HUP,
-            shut(RCV_SHUTDOWN | SEND_SHUTDOWN) || (self.socket_type.is_connection_oriented() && connected.is_none()),
+            shut(RCV_SHUTDOWN | SEND_SHUTDOWN)
+                || (self.socket_type.is_connection_oriented() && connected.is_none()),
         );
         events.set(Events::READABLE | Events::RDHUP, shut(RCV_SHUTDOWN));
         let (news, urgent) = self.endpoint.poll_state();
@@ -44,17 +50,23 @@ impl UnixSocket {
         let (used, room) = match (self.socket_type, connected) {
             (SocketType::Datagram, _) => (
                 self.endpoint.send_charged_bytes(),
-                self.endpoint.datagram_peer().is_none_or(|peer| self.can_queue_datagram(&peer, true)),
+                self.endpoint
+                    .datagram_peer()
+                    .is_none_or(|peer| self.can_queue_datagram(&peer, true)),
             ),
             (_, Some(peer)) => (peer.charged_bytes(), true),
             (_, None) => (0, true),
         };
         // As Linux does, so that whoever is told can write more than a little.
-        events.set(Events::WRITABLE | Events::WRBAND, room && used * 4 <= self.endpoint.options.send_buffer());
+        events.set(
+            Events::WRITABLE | Events::WRBAND,
+            room && used * 4 <= self.endpoint.options.send_buffer(),
+        );
         events
     }
 
-    /// Whether another datagram may wait at `peer`; if not, `tell` has this socket told when one may.
+    /// Whether another datagram may wait at `peer`; if not, `tell` has this socket told when one
+    /// may.
     fn can_queue_datagram(&self, peer: &Arc<UnixEndpoint>, tell: bool) -> bool {
         if peer.is_connected_to(&self.endpoint) {
             return true;
@@ -69,13 +81,22 @@ impl UnixSocket {
 
     fn register_blocked_sender(&self, queue: &mut UnixQueue) {
         let me = Arc::downgrade(&self.endpoint);
-        if !queue.blocked_senders.iter().any(|waiting| waiting.ptr_eq(&me)) {
+        if !queue
+            .blocked_senders
+            .iter()
+            .any(|waiting| waiting.ptr_eq(&me))
+        {
             queue.blocked_senders.push(me);
         }
     }
 
     /// What `SocketOps::check_message` promises.
-    pub(super) fn check_datagram(&self, to: Option<&Address>, length: usize, flags: MsgFlags) -> Result<()> {
+    pub(super) fn check_datagram(
+        &self,
+        to: Option<&Address>,
+        length: usize,
+        flags: MsgFlags,
+    ) -> Result<()> {
         if self.socket_type == SocketType::Seqpacket {
             // It has its peer, whatever the address means.
             if let Some(error) = self.endpoint.take_error() {
@@ -95,18 +116,31 @@ impl UnixSocket {
         if length > self.endpoint.options.send_buffer().saturating_sub(OVERHEAD) {
             return Err(Errno::EMSGSIZE);
         }
-        if self.endpoint.is_shut_down(SEND_SHUTDOWN) { Err(Errno::EPIPE) } else { Ok(()) }
+        if self.endpoint.is_shut_down(SEND_SHUTDOWN) {
+            Err(Errno::EPIPE)
+        } else {
+            Ok(())
+        }
     }
 
     /// Sends; what `SocketOps::send` promises.
-    pub(super) fn send_message(&self, message: OutgoingMessage<'_>, flags: MsgFlags, wait: WaitPolicy) -> Result<usize> {
+    pub(super) fn send_message(
+        &self,
+        message: OutgoingMessage<'_>,
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<usize> {
         if self.socket_type == SocketType::Stream {
             if flags.contains(MsgFlags::OOB) && message.data.is_empty() {
                 return Err(Errno::EOPNOTSUPP);
             }
             return self.send_bytes(message, flags, wait);
         }
-        self.check_datagram(message.to.map(|(_, address)| address), message.data.len(), flags)?;
+        self.check_datagram(
+            message.to.map(|(_, address)| address),
+            message.data.len(),
+            flags,
+        )?;
         if self.socket_type == SocketType::Seqpacket {
             self.send_packet(message, wait)
         } else {
@@ -115,31 +149,51 @@ impl UnixSocket {
     }
 
     /// Whom the message says it is from, if the receiver may want to know.
-    fn sender_credentials(&self, peer: &UnixEndpoint, message: &OutgoingMessage<'_>) -> Option<Ucred> {
+    fn sender_credentials(
+        &self,
+        peer: &UnixEndpoint,
+        message: &OutgoingMessage<'_>,
+    ) -> Option<Ucred> {
         let wanted = self.endpoint.options.pass_credentials() || peer.options.pass_credentials();
         message.credentials.or_else(|| wanted.then(caller_ucred))
     }
 
     /// The two ends of a connected stream.
     pub(super) fn stream<'a>(&'a self, peer: &'a UnixEndpoint) -> ConnectedStream<'a, UnixQueue> {
-        ConnectedStream { own: &self.endpoint, peer, send_limit: self.endpoint.options.send_buffer() }
+        ConnectedStream {
+            own: &self.endpoint,
+            peer,
+            send_limit: self.endpoint.options.send_buffer(),
+        }
     }
 
-    /// That a stream has no other end any more comes before its error, which stays for who receives.
+    /// That a stream has no other end any more comes before its error, which stays for who
+    /// receives.
     pub(super) fn check_open(&self, peer: &UnixEndpoint) -> Result<()> {
-        let shut = self.endpoint.has_error() && (self.endpoint.is_shut_down(SEND_SHUTDOWN) || peer.queue.lock().closed);
+        let shut = self.endpoint.has_error()
+            && (self.endpoint.is_shut_down(SEND_SHUTDOWN) || peer.queue.lock().closed);
         if shut { Err(Errno::EPIPE) } else { Ok(()) }
     }
 
-    fn send_bytes(&self, message: OutgoingMessage<'_>, flags: MsgFlags, wait: WaitPolicy) -> Result<usize> {
+    fn send_bytes(
+        &self,
+        message: OutgoingMessage<'_>,
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<usize> {
         let peer = self.peer.get();
         if message.to.is_some() {
-            return Err(if peer.is_some() { Errno::EISCONN } else { Errno::EOPNOTSUPP });
+            return Err(if peer.is_some() {
+                Errno::EISCONN
+            } else {
+                Errno::EOPNOTSUPP
+            });
         }
         let peer = peer.ok_or(Errno::ENOTCONN)?;
         self.check_open(peer)?;
         let credentials = self.sender_credentials(peer, &message);
-        self.stream(peer).send(message, credentials, flags, wait, &mut |_, _| {})
+        self.stream(peer)
+            .send(message, credentials, flags, wait, &mut |_, _| {})
     }
 
     fn send_packet(&self, mut message: OutgoingMessage<'_>, wait: WaitPolicy) -> Result<usize> {
@@ -158,7 +212,9 @@ impl UnixSocket {
             if self.endpoint.is_shut_down(SEND_SHUTDOWN) || queue.closed {
                 return Some(Err(Errno::EPIPE));
             }
-            if queue.charged_bytes != 0 && queue.charged_bytes + packet.as_ref()?.charged_size() > limit {
+            if queue.charged_bytes != 0
+                && queue.charged_bytes + packet.as_ref()?.charged_size() > limit
+            {
                 return None;
             }
             let packet = packet.take()?;
@@ -171,9 +227,19 @@ impl UnixSocket {
         Ok(message.data.len())
     }
 
-    fn build_message(&self, message: &mut OutgoingMessage<'_>, credentials: Option<Ucred>) -> UnixMessage {
+    fn build_message(
+        &self,
+        message: &mut OutgoingMessage<'_>,
+        credentials: Option<Ucred>,
+    ) -> UnixMessage {
         let from = (self.socket_type == SocketType::Datagram).then(|| self.endpoint.clone());
-        UnixMessage { data: message.data.to_vec(), from, credentials, rights: message.rights.take(), timestamp_ns: 0 }
+        UnixMessage {
+            data: message.data.to_vec(),
+            from,
+            credentials,
+            rights: message.rights.take(),
+            timestamp_ns: 0,
+        }
     }
 
     fn send_datagram(&self, mut message: OutgoingMessage<'_>, wait: WaitPolicy) -> Result<usize> {
@@ -232,15 +298,22 @@ impl UnixSocket {
         }
     }
 
-    /// Sends bytes of a stream if that takes no more than putting them into a queue. `None`: it takes more.
+    /// Sends bytes of a stream if that takes no more than putting them into a queue. `None`: it
+    /// takes more.
     pub(super) fn send_fast(&self, data: &[u8]) -> Option<usize> {
         let peer = self.peer.get()?;
-        let special =
-            self.socket_type != SocketType::Stream || self.endpoint.options.pass_credentials() || peer.options.pass_credentials();
-        if special { None } else { self.stream(peer).send_fast(data) }
+        let special = self.socket_type != SocketType::Stream
+            || self.endpoint.options.pass_credentials()
+            || peer.options.pass_credentials();
+        if special {
+            None
+        } else {
+            self.stream(peer).send_fast(data)
+        }
     }
 
-    /// Receives bytes of a stream that came with nothing else, waiting for the first. `None`: there is more to it.
+    /// Receives bytes of a stream that came with nothing else, waiting for the first. `None`: there
+    /// is more to it.
     ///
     /// # Errors
     /// As [`WaitPolicy::wait_on`].
@@ -250,12 +323,19 @@ impl UnixSocket {
             || options.pass_credentials()
             || options.receive_low_water() > 1
             || options.peek_offset() >= 0;
-        let Some(peer) = self.peer.get().filter(|_| !special) else { return Ok(None) };
+        let Some(peer) = self.peer.get().filter(|_| !special) else {
+            return Ok(None);
+        };
         self.stream(peer).receive_fast(buf, wait)
     }
 
     /// Receives; what `SocketOps::receive` promises.
-    pub(super) fn receive_message(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage> {
+    pub(super) fn receive_message(
+        &self,
+        buf: &mut [u8],
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<ReceivedMessage> {
         if self.socket_type == SocketType::Stream {
             return self.receive_bytes(buf, flags, wait);
         }
@@ -273,14 +353,26 @@ impl UnixSocket {
     ) -> Result<(Vec<u8>, ReceivedMessage)> {
         if self.socket_type == SocketType::Stream {
             let peer = self.stream_peer()?;
-            return self.stream(peer).receive_to_vec(limit, flags, self.endpoint.options.pass_credentials(), wait);
+            return self.stream(peer).receive_to_vec(
+                limit,
+                flags,
+                self.endpoint.options.pass_credentials(),
+                wait,
+            );
         }
         let (mut data, mut got) = self.dequeue_message(flags, wait)?;
         let whole = data.len();
         data.truncate(limit);
         got.copied = data.len();
         // Receiving takes a message whole, looking at one no more than was copied.
-        self.endpoint.options.advance_peek_offset(if flags.contains(MsgFlags::PEEK) { got.copied } else { whole }, flags);
+        self.endpoint.options.advance_peek_offset(
+            if flags.contains(MsgFlags::PEEK) {
+                got.copied
+            } else {
+                whole
+            },
+            flags,
+        );
         Ok((data, got))
     }
 
@@ -289,12 +381,22 @@ impl UnixSocket {
         self.peer.get().map(|peer| &**peer).ok_or(Errno::EINVAL)
     }
 
-    fn receive_bytes(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage> {
+    fn receive_bytes(
+        &self,
+        buf: &mut [u8],
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<ReceivedMessage> {
         let peer = self.stream_peer()?;
-        self.stream(peer).receive(buf, flags, self.endpoint.options.pass_credentials(), wait)
+        self.stream(peer)
+            .receive(buf, flags, self.endpoint.options.pass_credentials(), wait)
     }
 
-    fn dequeue_message(&self, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
+    fn dequeue_message(
+        &self,
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<(Vec<u8>, ReceivedMessage)> {
         if flags.contains(MsgFlags::OOB) {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -317,9 +419,24 @@ impl UnixSocket {
                 return self.endpoint.empty_queue_result(queue, None);
             };
             if peek {
-                seen.extend(first.rights.iter().flat_map(|rights| rights.files().iter().cloned()));
-                let (data, from, credentials) = (first.data[skip..].to_vec(), first.from.clone(), first.credentials);
-                return Some(Ok(Some(UnixMessage { data, from, credentials, rights: None, timestamp_ns: first.timestamp_ns })));
+                seen.extend(
+                    first
+                        .rights
+                        .iter()
+                        .flat_map(|rights| rights.files().iter().cloned()),
+                );
+                let (data, from, credentials) = (
+                    first.data[skip..].to_vec(),
+                    first.from.clone(),
+                    first.credentials,
+                );
+                return Some(Ok(Some(UnixMessage {
+                    data,
+                    from,
+                    credentials,
+                    rights: None,
+                    timestamp_ns: first.timestamp_ns,
+                })));
             }
             let packet = queue.packets.pop_front();
             blocked = core::mem::take(&mut queue.blocked_senders);
@@ -332,11 +449,31 @@ impl UnixSocket {
             return Ok((Vec::new(), ReceivedMessage::default()));
         };
         let cost = packet.charged_size();
-        let UnixMessage { data, from, credentials, rights, timestamp_ns } = packet;
+        let UnixMessage {
+            data,
+            from,
+            credentials,
+            rights,
+            timestamp_ns,
+        } = packet;
         // As on Linux, `SO_TIMESTAMPING` alone does not count here.
-        let stamped = self.endpoint.options.timestamp_option.load(Ordering::Relaxed) != 0;
-        let control = if stamped { self.endpoint.options.timestamp_messages(timestamp_ns) } else { Vec::new() };
-        let mut got = ReceivedMessage { message_len: data.len(), rights, control, ..ReceivedMessage::default() };
+        let stamped = self
+            .endpoint
+            .options
+            .timestamp_option
+            .load(Ordering::Relaxed)
+            != 0;
+        let control = if stamped {
+            self.endpoint.options.timestamp_messages(timestamp_ns)
+        } else {
+            Vec::new()
+        };
+        let mut got = ReceivedMessage {
+            message_len: data.len(),
+            rights,
+            control,
+            ..ReceivedMessage::default()
+        };
         if let Some(from) = from {
             got.from = Some(Address::Unix(from.name()));
             if !peek {

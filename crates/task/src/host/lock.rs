@@ -1,4 +1,5 @@
-//! The locks of `lfmutex`, which threads of a model that is explored take only when the explorer says so.
+//! The locks of `lfmutex`, which threads of a model that is explored take only when the explorer
+//! says so.
 
 use core::fmt;
 use core::ops::{Deref, DerefMut};
@@ -46,7 +47,11 @@ impl<T: ?Sized> Mutex<T> {
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         let release = acquire(&self.0, false);
-        MutexGuard { guard: self.0.lock(), release, mutex: self }
+        MutexGuard {
+            guard: self.0.lock(),
+            release,
+            mutex: self,
+        }
     }
 
     /// The lock, if nobody has it.
@@ -57,7 +62,11 @@ impl<T: ?Sized> Mutex<T> {
             return None;
         }
         let release = Release(lock);
-        self.0.try_lock().map(|guard| MutexGuard { guard, release, mutex: self })
+        self.0.try_lock().map(|guard| MutexGuard {
+            guard,
+            release,
+            mutex: self,
+        })
     }
 
     /// The value, without locking: the caller has the only reference.
@@ -123,14 +132,20 @@ impl<T: ?Sized> RwLock<T> {
     #[track_caller]
     pub fn read(&self) -> ReadGuard<'_, T> {
         let release = acquire(&self.0, true);
-        ReadGuard { guard: self.0.read(), _release: release }
+        ReadGuard {
+            guard: self.0.read(),
+            _release: release,
+        }
     }
 
     /// Waits until nobody else is inside.
     #[track_caller]
     pub fn write(&self) -> WriteGuard<'_, T> {
         let release = acquire(&self.0, false);
-        WriteGuard { guard: self.0.write(), _release: release }
+        WriteGuard {
+            guard: self.0.write(),
+            _release: release,
+        }
     }
 
     /// The value, without locking: the caller has the only reference.
@@ -198,10 +213,15 @@ impl Condvar {
         Self(lfmutex::Condvar::new())
     }
 
-    /// Gives the mutex up, sleeps until notified, and takes it again. The condition may be false again: look, and wait anew.
+    /// Gives the mutex up, sleeps until notified, and takes it again. The condition may be false
+    /// again: look, and wait anew.
     #[track_caller]
     pub fn wait<'a, T: ?Sized>(&self, held: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        let MutexGuard { guard, release, mutex } = held;
+        let MutexGuard {
+            guard,
+            release,
+            mutex,
+        } = held;
         let guard = match release.0 {
             None => self.0.wait(guard),
             Some(lock) => {
@@ -211,7 +231,11 @@ impl Condvar {
                 mutex.0.lock()
             }
         };
-        MutexGuard { guard, release, mutex }
+        MutexGuard {
+            guard,
+            release,
+            mutex,
+        }
     }
 
     /// Lets the thread that has waited longest have the mutex.
@@ -258,7 +282,8 @@ impl<T> Once<T> {
         self.0.get()
     }
 
-    /// The value; made by `make` if nobody has made it yet. Others who come meanwhile sleep until it is there.
+    /// The value; made by `make` if nobody has made it yet. Others who come meanwhile sleep until
+    /// it is there.
     #[track_caller]
     pub fn call_once(&self, make: impl FnOnce() -> T) -> &T {
         if let Some(value) = self.get() {

@@ -1,6 +1,7 @@
 //! The interface of `kernel/` on the standard library's threads, for unit tests on the host.
 //!
-//! In a thread of a model that is explored ([`crate::explore`]), who runs, sleeps and wakes, and what the clock shows, is decided there.
+//! In a thread of a model that is explored ([`crate::explore`]), who runs, sleeps and wakes, and
+//! what the clock shows, is decided there.
 
 mod lock;
 pub mod stats;
@@ -77,7 +78,11 @@ pub(crate) fn token() -> Token {
 /// Gives a thread its permit.
 #[track_caller]
 pub(crate) fn unpark(thread: Token) {
-    if explore::is_active() { explore::unpark(thread.into_raw()) } else { scheduler().unpark(thread) }
+    if explore::is_active() {
+        explore::unpark(thread.into_raw())
+    } else {
+        scheduler().unpark(thread)
+    }
 }
 
 /// A wait has found its condition true.
@@ -150,7 +155,10 @@ impl Thread {
     }
     /// Sets [`Self::ext`], once.
     pub fn set_ext(&self, ext: Arc<dyn Any + Send + Sync>) {
-        assert!(self.ext.set(ext).is_ok(), "a thread's extension is set once");
+        assert!(
+            self.ext.set(ext).is_ok(),
+            "a thread's extension is set once"
+        );
     }
 }
 
@@ -164,7 +172,11 @@ impl fmt::Debug for Thread {
 ///
 /// # Errors
 /// Never on the host.
-pub fn spawn(name: &str, _affinity: Option<CpuId>, f: impl FnOnce() + Send + 'static) -> Result<Arc<Thread>, NoMemory> {
+pub fn spawn(
+    name: &str,
+    _affinity: Option<CpuId>,
+    f: impl FnOnce() + Send + 'static,
+) -> Result<Arc<Thread>, NoMemory> {
     let (give, take) = std::sync::mpsc::channel();
     let run = |me: &Thread| {
         f();
@@ -196,13 +208,21 @@ pub fn current() -> Arc<Thread> {
         let kept = explore::kept(|number| new_thread("model", Token::from_raw(number)));
         return kept.downcast().expect("nobody else keeps anything there");
     }
-    ME.with(|slot| slot.borrow_mut().get_or_insert_with(|| new_thread("host", token())).clone())
+    ME.with(|slot| {
+        slot.borrow_mut()
+            .get_or_insert_with(|| new_thread("host", token()))
+            .clone()
+    })
 }
 
 /// Sleeps until the calling thread's permit is there. May return early.
 #[track_caller]
 pub fn park() {
-    if explore::is_active() { explore::park(None) } else { scheduler().park() }
+    if explore::is_active() {
+        explore::park(None)
+    } else {
+        scheduler().park()
+    }
 }
 
 /// As [`park`], but only until `deadline_ns`; false if that passed.
@@ -222,7 +242,11 @@ pub fn park_until(deadline_ns: u64) -> bool {
 
 /// Lets others run.
 pub fn yield_now() {
-    if explore::is_active() { explore::yield_now() } else { std::thread::yield_now() }
+    if explore::is_active() {
+        explore::yield_now()
+    } else {
+        std::thread::yield_now()
+    }
 }
 
 /// Sleeps until the clock passes `deadline_ns`.
@@ -232,7 +256,11 @@ pub fn sleep_until(deadline_ns: u64) {
 
 /// Nanoseconds since some time before.
 pub fn now_ns() -> u64 {
-    if explore::is_active() { explore::now_ns() } else { START.elapsed().as_nanos() as u64 }
+    if explore::is_active() {
+        explore::now_ns()
+    } else {
+        START.elapsed().as_nanos() as u64
+    }
 }
 
 /// Number of CPUs.
@@ -242,7 +270,8 @@ pub fn cpu_count() -> usize {
 
 /// Each CPU is a core of its own.
 pub fn topology() -> &'static Topology {
-    static TOPOLOGY: LazyLock<Topology> = LazyLock::new(|| Topology::new(Levels::NONE, 0..cpu_count() as u32));
+    static TOPOLOGY: LazyLock<Topology> =
+        LazyLock::new(|| Topology::new(Levels::NONE, 0..cpu_count() as u32));
     &TOPOLOGY
 }
 

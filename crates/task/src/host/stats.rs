@@ -5,7 +5,10 @@ use crate::cpu_stats::CpuStats;
 
 /// Zeros, but for the thread that asks.
 pub fn cpu(_: CpuId) -> CpuStats {
-    CpuStats { runnable: 1, ..CpuStats::default() }
+    CpuStats {
+        runnable: 1,
+        ..CpuStats::default()
+    }
 }
 
 /// The thread that asks.

@@ -1,5 +1,5 @@
-//! The atomics, each use of which is a decision point for threads of a model that is explored. In one order for all: what weaker orders
-//! allow is for the model checker loom to find.
+//! The atomics, each use of which is a decision point for threads of a model that is explored. In
+//! one order for all: what weaker orders allow is for the model checker loom to find.
 
 use core::sync::atomic;
 pub use core::sync::atomic::{Ordering, fence};

@@ -1,4 +1,5 @@
-//! What a kernel keeps with threads that run programs, on the host: it is kept, and nothing follows from it.
+//! What a kernel keeps with threads that run programs, on the host: it is kept, and nothing follows
+//! from it.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -37,7 +38,8 @@ impl Thread {
     pub fn attention(&self) -> &AtomicU8 {
         &self.user.attention
     }
-    /// From now on it is noted when the thread moves, or not any more. The first time counts as a move.
+    /// From now on it is noted when the thread moves, or not any more. The first time counts as a
+    /// move.
     pub fn watch(&self, on: bool) {
         self.user.is_watched.store(on, Ordering::SeqCst);
         self.user.attention.fetch_and(!MOVED, Ordering::SeqCst);

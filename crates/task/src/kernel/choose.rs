@@ -1,7 +1,8 @@
 //! Deciding who runs next on a CPU, and for how long.
 //!
-//! The mathematics is `fair`'s. A run queue is touched by its own CPU only, with interrupts off: what others want arrives through the
-//! wake queues, and marks on the slots that are looked at when somebody says so (`recheck`).
+//! The mathematics is `fair`'s. A run queue is touched by its own CPU only, with interrupts off:
+//! what others want arrives through the wake queues, and marks on the slots that are looked at when
+//! somebody says so (`recheck`).
 
 use core::sync::atomic::Ordering;
 
@@ -22,7 +23,8 @@ use super::wake;
 const TRIES: usize = 4;
 
 impl Cpu {
-    /// `prev` sleeps: gives the CPU to the thread that waits in `pending`, if there is one and that is all there is to decide.
+    /// `prev` sleeps: gives the CPU to the thread that waits in `pending`, if there is one and that
+    /// is all there is to decide.
     #[inline(always)]
     pub(super) fn hand_over(&self, prev: &'static Slot) -> Option<&'static Slot> {
         let (next, shared) = (self.pending.get()?, self.shared);
@@ -32,7 +34,10 @@ impl Cpu {
             return None;
         }
         let now = now_ns();
-        let recent = self.queue.borrow_mut().hand_over(next.number(), next.recent(), now)?;
+        let recent = self
+            .queue
+            .borrow_mut()
+            .hand_over(next.number(), next.recent(), now)?;
         self.pending.set(None);
         self.reschedule.set(false);
         prev.remember_even(recent);
@@ -40,7 +45,8 @@ impl Cpu {
         Some(next)
     }
 
-    /// Takes in who was woken, decides who runs, and says so to others and to the timer. The caller switches.
+    /// Takes in who was woken, decides who runs, and says so to others and to the timer. The caller
+    /// switches.
     pub(super) fn choose(&self, why: Why) -> &'static Slot {
         let (me, shared) = (self.id, self.shared);
         let now = now_ns();
@@ -66,7 +72,11 @@ impl Cpu {
             self.recheck(queue, me, now);
         }
         let others_first = why == Why::Yield || why == Why::Preempt && perturb::gives_way();
-        let picked = if others_first { queue.pick_other(now) } else { queue.pick(now) };
+        let picked = if others_first {
+            queue.pick_other(now)
+        } else {
+            queue.pick(now)
+        };
         let next = picked.map_or(idle, slot::at);
         if !core::ptr::eq(prev, next) {
             if why != Why::Parked
@@ -76,7 +86,9 @@ impl Cpu {
             }
             self.account(prev, next, now);
             if !self.overflow.borrow().is_empty() {
-                let tired = why != Why::Parked && !core::ptr::eq(prev, idle) && self.evicted.get().is_none();
+                let tired = why != Why::Parked
+                    && !core::ptr::eq(prev, idle)
+                    && self.evicted.get().is_none();
                 self.take_overflow(queue, tired.then_some(prev), now);
             }
         }
@@ -87,12 +99,19 @@ impl Cpu {
             IDLE.insert(me.0 as usize);
         }
         shared.note_stall(queue.waiting() != 0, now);
-        shared.load.store(queue.waiting() as u32 + u32::from(picked.is_some()), Ordering::Relaxed);
+        shared.load.store(
+            queue.waiting() as u32 + u32::from(picked.is_some()),
+            Ordering::Relaxed,
+        );
         let look = queue.next_deadline().map(perturb::sooner);
-        shared
-            .notice
-            .0
-            .store(self.notice(picked.map(|_| next.policy()), look, queue.first_fair_waiter_needs_timer()), Ordering::Release);
+        shared.notice.0.store(
+            self.notice(
+                picked.map(|_| next.policy()),
+                look,
+                queue.first_fair_waiter_needs_timer(),
+            ),
+            Ordering::Release,
+        );
         self.arm(look.unwrap_or(u64::MAX), picked.is_none());
         next
     }
@@ -101,7 +120,9 @@ impl Cpu {
     fn notice(&self, current: Option<Policy>, look: Option<u64>, limit_begins: bool) -> u32 {
         match (current, look) {
             (None | Some(Policy::Idle), _) => wake::OPEN,
-            (Some(Policy::Fifo(priority) | Policy::Rr(priority)), _) => wake::realtime(priority, limit_begins),
+            (Some(Policy::Fifo(priority) | Policy::Rr(priority)), _) => {
+                wake::realtime(priority, limit_begins)
+            }
             (_, Some(look)) if look <= self.since.get() + HYSTERESIS_NS => wake::LOOKS_SOON,
             (_, Some(_)) => wake::LOOKS_LATER,
             (_, None) => wake::OPEN,
@@ -114,7 +135,8 @@ impl Cpu {
         if core::ptr::eq(prev, self.idle()) {
             IDLE.remove(self.id.0 as usize);
             self.shared.counters.idle_ns.add(ran);
-            self.polling.set(self.polling.get().after(ran <= idle::poll_ns()));
+            self.polling
+                .set(self.polling.get().after(ran <= idle::poll_ns()));
         }
         self.pass_to(next, now);
         next.set_cpu(self.id);
@@ -155,19 +177,29 @@ impl Cpu {
         true
     }
 
-    /// A thread that was woken, or sent here, joins the queue. True if it has a better claim than who runs.
-    pub(super) fn admit(&self, queue: &mut RunQueue, slot: &'static Slot, me: CpuId, now: u64) -> bool {
+    /// A thread that was woken, or sent here, joins the queue. True if it has a better claim than
+    /// who runs.
+    pub(super) fn admit(
+        &self,
+        queue: &mut RunQueue,
+        slot: &'static Slot,
+        me: CpuId,
+        now: u64,
+    ) -> bool {
         if !slot.may_run_on(me) {
             if !slot.on_cpu() {
                 wake::send(slot, wake::least_loaded(slot));
                 return false;
             }
-            // It is on its way to sleep here, and its stack in use: it is sent on when that is done.
+            // It is on its way to sleep here, and its stack in use: it is sent on when that is
+            // done.
             self.shared.recheck.store(true, Ordering::Relaxed);
             self.reschedule.set(true);
         }
         if !has_room(queue) {
-            self.overflow.borrow_mut().push_back(slot.number(), slot::link);
+            self.overflow
+                .borrow_mut()
+                .push_back(slot.number(), slot::link);
             return false;
         }
         self.enter(queue, slot, now)
@@ -184,7 +216,8 @@ impl Cpu {
         }
     }
 
-    /// Threads there was no room for come in as others leave, or in turn: `tired`, who has just had to give way, waits outside.
+    /// Threads there was no room for come in as others leave, or in turn: `tired`, who has just had
+    /// to give way, waits outside.
     fn take_overflow(&self, queue: &mut RunQueue, tired: Option<&'static Slot>, now: u64) {
         let mut overflow = self.overflow.borrow_mut();
         if let Some(tired) = tired
@@ -194,7 +227,9 @@ impl Cpu {
             overflow.push_back(tired.number(), slot::link);
         }
         while has_room(queue) {
-            let Some(number) = overflow.pop(slot::link) else { return };
+            let Some(number) = overflow.pop(slot::link) else {
+                return;
+            };
             self.enter(queue, slot::at(number), now);
         }
     }
@@ -245,7 +280,9 @@ impl Cpu {
             if queue.waiting() == 0 {
                 break;
             }
-            let Some(idle) = IDLE.find(start, |_| u64::MAX) else { break };
+            let Some(idle) = IDLE.find(start, |_| u64::MAX) else {
+                break;
+            };
             if idle != me.0 as usize && give_to(queue, CpuId(idle as u32), now) {
                 IDLE.remove(idle);
             }
@@ -262,7 +299,8 @@ impl Cpu {
         }
     }
 
-    /// When no CPU idles: looks at one other CPU each time, and gives it a thread if it has two fewer.
+    /// When no CPU idles: looks at one other CPU each time, and gives it a thread if it has two
+    /// fewer.
     fn balance(&self, queue: &mut RunQueue, me: CpuId, now: u64) {
         let count = super::cpu_count() as u32;
         if queue.waiting() < 2 || count == 1 {
@@ -277,8 +315,9 @@ impl Cpu {
         }
     }
 
-    /// Arms the timer for the first sleeper or `look`, whichever is first. A timer that is armed for earlier is left alone, which saves
-    /// programming it with each switch and costs one interrupt in the end; but an idle CPU sleeps for as long as it may.
+    /// Arms the timer for the first sleeper or `look`, whichever is first. A timer that is armed
+    /// for earlier is left alone, which saves programming it with each switch and costs one
+    /// interrupt in the end; but an idle CPU sleeps for as long as it may.
     fn arm(&self, look: u64, idle: bool) {
         let first = self.sleepers.borrow().last().map_or(u64::MAX, |s| s.0);
         let deadline = first.min(look);
@@ -302,10 +341,13 @@ fn has_room(queue: &RunQueue) -> bool {
     queue.waiting() + 2 <= queue.capacity()
 }
 
-/// Sends the waiting thread that would wait longest here to another CPU; false if none may go there.
+/// Sends the waiting thread that would wait longest here to another CPU; false if none may go
+/// there.
 fn give_to(queue: &mut RunQueue, cpu: CpuId, now: u64) -> bool {
     let may_go = |number| slot::at(number).may_run_on(cpu) && !slot::at(number).on_cpu();
-    let Some((number, history)) = queue.migrate_out(may_go, now) else { return false };
+    let Some((number, history)) = queue.migrate_out(may_go, now) else {
+        return false;
+    };
     let slot = slot::at(number);
     slot.remember(&history, true);
     observe::steal(slot, cpu);

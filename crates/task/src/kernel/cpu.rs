@@ -1,4 +1,5 @@
-//! What a CPU has: the part that only itself touches, with interrupts off, and the part that others may touch.
+//! What a CPU has: the part that only itself touches, with interrupts off, and the part that others
+//! may touch.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -23,7 +24,8 @@ use crate::polling::Polling;
 /// Waiting threads that a run queue has room for at first.
 const FIRST_ROOM: usize = 64;
 
-/// What a thread has with it while it runs; on its stack while it does not. Nobody else touches it, so there is no lock.
+/// What a thread has with it while it runs; on its stack while it does not. Nobody else touches it,
+/// so there is no lock.
 pub(super) struct Own {
     pub(super) thread: Arc<Thread>,
     pub(super) user: Option<Arc<dyn UserSpace>>,
@@ -38,8 +40,8 @@ pub(super) struct Cpu {
     pub(super) idle: Cell<Option<&'static Slot>>,
     pub(super) own: RefCell<Option<Box<Own>>>,
     pub(super) queue: RefCell<RunQueue>,
-    /// A thread that was woken and can wait until the current one sleeps or its hysteresis is over, so that nothing needs to be
-    /// weighed up: not in the queue yet.
+    /// A thread that was woken and can wait until the current one sleeps or its hysteresis is over,
+    /// so that nothing needs to be weighed up: not in the queue yet.
     pub(super) pending: Cell<Option<&'static Slot>>,
     /// Runnable threads that the queue had no room for.
     pub(super) overflow: RefCell<Fifo>,
@@ -94,7 +96,8 @@ fn empty_queue(cpu: CpuId) -> RunQueue {
 /// What others may touch.
 #[repr(align(64))]
 pub(super) struct Shared {
-    /// What to do about something new for this CPU: see `wake::Notice`. In a line of its own, which an idle CPU may watch.
+    /// What to do about something new for this CPU: see `wake::Notice`. In a line of its own, which
+    /// an idle CPU may watch.
     pub(super) notice: Line<AtomicU32>,
     /// Threads that other CPUs woke and want to run here.
     pub(super) inbox: WakeQueues<MAX_CPUS, CPU_WORDS>,
@@ -126,7 +129,8 @@ impl Shared {
         if !waits {
             self.counters.stalled_ns.add(now.saturating_sub(since));
         }
-        self.stalled_since.store(if waits { now.max(1) } else { 0 }, Ordering::Relaxed);
+        self.stalled_since
+            .store(if waits { now.max(1) } else { 0 }, Ordering::Relaxed);
     }
 }
 
@@ -155,14 +159,16 @@ pub(super) struct Counters {
     pub(super) stalled_ns: Counter,
 }
 
-/// A count that one CPU changes, with interrupts off, and anybody reads: no locked operations are needed.
+/// A count that one CPU changes, with interrupts off, and anybody reads: no locked operations are
+/// needed.
 #[derive(Default)]
 pub(super) struct Counter(AtomicU64);
 
 impl Counter {
     #[inline]
     pub(super) fn add(&self, n: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+        self.0
+            .store(self.0.load(Ordering::Relaxed) + n, Ordering::Relaxed);
     }
 
     pub(super) fn get(&self) -> u64 {
@@ -188,7 +194,10 @@ static SHARED: CpuLocal<Shared> = CpuLocal::new(|cpu| Shared {
 fn sibling(cpu: CpuId) -> CpuId {
     let own = cpu.0 as usize;
     let mut core = super::topology().core(own);
-    let next = core.clone().find(|&other| other > own).or_else(|| core.next());
+    let next = core
+        .clone()
+        .find(|&other| other > own)
+        .or_else(|| core.next());
     CpuId(next.unwrap_or(own) as u32)
 }
 
@@ -220,7 +229,8 @@ impl Cpu {
     }
 }
 
-/// Makes what the CPUs need before they start: a CPU that comes up has no thread yet and must not wait for a lock.
+/// Makes what the CPUs need before they start: a CPU that comes up has no thread yet and must not
+/// wait for a lock.
 pub(super) fn prepare() {
     for cpu in (0..super::cpu_count() as u32).map(CpuId) {
         CPUS.prepare(cpu);
@@ -229,7 +239,9 @@ pub(super) fn prepare() {
         slot.set_cpu(cpu);
         slot.state.store(RUNNING, Ordering::Relaxed);
         observe::begins(slot, "idle");
-        shared(cpu).idle_slot.store(slot.number(), Ordering::Release);
+        shared(cpu)
+            .idle_slot
+            .store(slot.number(), Ordering::Release);
     }
 }
 

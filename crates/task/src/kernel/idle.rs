@@ -1,5 +1,5 @@
-//! CPUs without work: they ask for some, poll for a moment if work has come often lately, and then sleep until an interrupt, or until
-//! somebody writes to the line they watch (MWAIT).
+//! CPUs without work: they ask for some, poll for a moment if work has come often lately, and then
+//! sleep until an interrupt, or until somebody writes to the line they watch (MWAIT).
 
 use core::sync::atomic::Ordering;
 
@@ -9,25 +9,30 @@ use super::cpu::{CPUS, LOADED, Shared, adopt, shared};
 use super::switch::{Why, reschedule};
 use super::wake;
 
-/// How long an idle CPU polls before it sleeps: about what it costs to send an interrupt and to be woken by it. In a guest both are the
-/// hypervisor's work, and the halted CPU's thread has to be scheduled (Linux' `haltpoll` takes as long).
+/// How long an idle CPU polls before it sleeps: about what it costs to send an interrupt and to be
+/// woken by it. In a guest both are the hypervisor's work, and the halted CPU's thread has to be
+/// scheduled (Linux' `haltpoll` takes as long).
 const POLL_NS: u64 = 20_000;
 const POLL_IN_GUEST_NS: u64 = 200_000;
 
 /// See [`POLL_NS`].
 pub(super) fn poll_ns() -> u64 {
-    if cpu::is_guest() { POLL_IN_GUEST_NS } else { POLL_NS }
+    if cpu::is_guest() {
+        POLL_IN_GUEST_NS
+    } else {
+        POLL_NS
+    }
 }
 
-/// Runs threads on this CPU from now on. The first CPU comes here when the system is set up, each further one when it is
-/// started.
+/// Runs threads on this CPU from now on. The first CPU comes here when the system is set up, each
+/// further one when it is started.
 pub fn start_cpu() -> ! {
     let me = cpu::current();
     if CPUS.with(|c| c.current.get().is_none()) {
         adopt();
     } else {
-        // The first one, which was adopted when threads were set up. Until now there was one flow of control, with interrupts off: whatever
-        // it wanted was free.
+        // The first one, which was adopted when threads were set up. Until now there was one flow
+        // of control, with interrupts off: whatever it wanted was free.
         lfmutex::set_scheduler(&super::SCHEDULER);
     }
     let shared = shared(me);
@@ -43,13 +48,15 @@ pub fn start_cpu() -> ! {
         }
         shared.counters.sleeps.add(1);
         if watches {
-            // A store is enough here. What was put into a queue before the notice says so is seen now.
+            // A store is enough here. What was put into a queue before the notice says so is seen
+            // now.
             cpu::idle_watch(&shared.notice.0, wake::POLL, || {
                 shared.notice.0.swap(wake::POLL, Ordering::SeqCst);
                 nothing_came(shared)
             });
         } else {
-            // No wake-up is lost: whoever puts a thread into a wake queue after this look interrupts, and that ends the halt.
+            // No wake-up is lost: whoever puts a thread into a wake queue after this look
+            // interrupts, and that ends the halt.
             cpu::idle_wait(|| {
                 shared.notice.0.swap(wake::OPEN, Ordering::SeqCst);
                 nothing_came(shared)
@@ -58,10 +65,13 @@ pub fn start_cpu() -> ! {
     }
 }
 
-/// How this machine's CPUs sleep: by MWAIT if they have it, but not under a hypervisor or emulator, where that is an exit or nothing
-/// at all and a halt is what lets others run. `idle=mwait` and `idle=halt` on the command line decide otherwise.
+/// How this machine's CPUs sleep: by MWAIT if they have it, but not under a hypervisor or emulator,
+/// where that is an exit or nothing at all and a halt is what lets others run. `idle=mwait` and
+/// `idle=halt` on the command line decide otherwise.
 fn sleeps_by_mwait() -> bool {
-    let option = guard::role::cmdline().split_whitespace().find_map(|word| word.strip_prefix("idle="));
+    let option = guard::role::cmdline()
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("idle="));
     cpu::can_watch()
         && match option {
             Some("mwait") => true,
@@ -72,14 +82,20 @@ fn sleeps_by_mwait() -> bool {
 
 /// Whether there is nothing to look at; with interrupts off.
 fn nothing_came(shared: &Shared) -> bool {
-    shared.inbox.is_empty() && !shared.recheck.load(Ordering::SeqCst) && CPUS.with(|c| !c.reschedule.get())
+    shared.inbox.is_empty()
+        && !shared.recheck.load(Ordering::SeqCst)
+        && CPUS.with(|c| !c.reschedule.get())
 }
 
 /// Asks a CPU that has threads waiting for one of them.
 fn ask_for_work(me: CpuId) {
     if let Some(victim) = LOADED.find(me.0 as usize + 1, |_| u64::MAX) {
         let victim = CpuId(victim as u32);
-        if shared(victim).asker.compare_exchange(ring::NIL, me.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if shared(victim)
+            .asker
+            .compare_exchange(ring::NIL, me.0, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
             cpu::without_irqs(|| wake::summon(victim));
         }
     }
@@ -90,7 +106,10 @@ fn poll(shared: &Shared) {
     shared.counters.polls.add(1);
     shared.notice.0.swap(wake::POLL, Ordering::SeqCst);
     if shared.inbox.is_empty() && !shared.recheck.load(Ordering::SeqCst) {
-        // Interrupts are on; a thread that one of them wakes is switched to at its end, and leaves another notice behind.
-        cpu::idle_poll(poll_ns(), || shared.notice.0.load(Ordering::Acquire) != wake::POLL);
+        // Interrupts are on; a thread that one of them wakes is switched to at its end, and leaves
+        // another notice behind.
+        cpu::idle_poll(poll_ns(), || {
+            shared.notice.0.load(Ordering::Acquire) != wake::POLL
+        });
     }
 }

@@ -57,7 +57,8 @@ pub fn topology() -> &'static Topology {
     TOPOLOGY.call_once(guard::cpu::topology)
 }
 
-/// Sets threads up, on the first CPU, before any is spawned. Threads run once [`start_cpu`] is called.
+/// Sets threads up, on the first CPU, before any is spawned. Threads run once [`start_cpu`] is
+/// called.
 pub fn init() {
     perturb::init();
     cpu::prepare();
@@ -82,8 +83,8 @@ pub(crate) fn unpark(thread: Token) {
 #[inline(always)]
 pub(crate) fn found_true() {}
 
-/// Sleeps until the calling thread's permit is there (see [`Thread::unpark`]). May return early: look again at what is
-/// waited for.
+/// Sleeps until the calling thread's permit is there (see [`Thread::unpark`]). May return early:
+/// look again at what is waited for.
 pub fn park() {
     switch::park();
 }

@@ -1,4 +1,5 @@
-//! What the scheduler tells those who look on (`docs/observability.md`): who threads are, and who waits for locks where.
+//! What the scheduler tells those who look on (`docs/observability.md`): who threads are, and who
+//! waits for locks where.
 
 use core::panic::Location;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -19,29 +20,42 @@ pub fn lock_sites() -> impl Iterator<Item = Site> {
     SITES.all()
 }
 
-/// Who a thread is, for records: read and written without locks, so a reader may see half of a new name.
+/// Who a thread is, for records: read and written without locks, so a reader may see half of a new
+/// name.
 #[derive(Default)]
 pub(super) struct Label {
     name: [AtomicU64; 2],
-    /// Number of the thread in the Linux personality, and above it that of its process; 0 for a thread of the kernel.
+    /// Number of the thread in the Linux personality, and above it that of its process; 0 for a
+    /// thread of the kernel.
     ids: AtomicU64,
 }
 
 impl Label {
     fn ids(&self) -> Note {
         let ids = self.ids.load(Ordering::Relaxed);
-        Note { detail: THREAD_IS, a: ids & u64::from(u32::MAX), b: ids >> 32 }
+        Note {
+            detail: THREAD_IS,
+            a: ids & u64::from(u32::MAX),
+            b: ids >> 32,
+        }
     }
 
     fn name(&self) -> Note {
         let [a, b] = &self.name;
-        Note { detail: THREAD_NAME, a: a.load(Ordering::Relaxed), b: b.load(Ordering::Relaxed) }
+        Note {
+            detail: THREAD_NAME,
+            a: a.load(Ordering::Relaxed),
+            b: b.load(Ordering::Relaxed),
+        }
     }
 
     fn set_name(&self, name: &str) {
         let mut bytes = [0; 16];
         // The last one stays 0.
-        bytes.iter_mut().zip(name.bytes().take(15)).for_each(|(to, byte)| *to = byte);
+        bytes
+            .iter_mut()
+            .zip(name.bytes().take(15))
+            .for_each(|(to, byte)| *to = byte);
         let word = u128::from_le_bytes(bytes);
         self.name[0].store(word as u64, Ordering::Relaxed);
         self.name[1].store((word >> 64) as u64, Ordering::Relaxed);
@@ -72,7 +86,10 @@ pub(super) fn renamed(slot: &Slot, name: &str) {
 
 /// Its thread is this one of the Linux personality.
 pub(super) fn numbered(slot: &Slot, process: u32, thread: u32) {
-    slot.label.ids.store(u64::from(process) << 32 | u64::from(thread), Ordering::Relaxed);
+    slot.label.ids.store(
+        u64::from(process) << 32 | u64::from(thread),
+        Ordering::Relaxed,
+    );
     if recording() {
         introduce(slot);
     }
@@ -104,7 +121,10 @@ pub fn start_recording(classes: u32) -> Result<(), trace::NoRings> {
 }
 
 pub(super) fn wait_begins(site: &'static Location<'static>) -> Wait {
-    let wait = Wait { site: SITES.number(site), since_ns: now_ns() };
+    let wait = Wait {
+        site: SITES.number(site),
+        since_ns: now_ns(),
+    };
     trace::event(Kind::LockBegin, || Note::two(wait.site as u64, 0));
     wait
 }
@@ -118,7 +138,11 @@ pub(super) fn wait_ends(wait: Wait) {
 #[inline(always)]
 pub(super) fn switch(prev: &Slot, next: &Slot) {
     if trace::wants(Kind::Switch) {
-        trace::about_thread(prev.number(), Kind::Switch, Note::two(u64::from(next.number()), 0));
+        trace::about_thread(
+            prev.number(),
+            Kind::Switch,
+            Note::two(u64::from(next.number()), 0),
+        );
     }
 }
 
@@ -140,11 +164,17 @@ pub(super) enum Told {
 /// The running thread woke this one, for that CPU.
 #[inline(always)]
 pub(super) fn wake(slot: &Slot, target: CpuId, told: Told) {
-    trace::event(Kind::Wake, || Note { detail: told as u8, a: u64::from(slot.number()), b: u64::from(target.0) });
+    trace::event(Kind::Wake, || Note {
+        detail: told as u8,
+        a: u64::from(slot.number()),
+        b: u64::from(target.0),
+    });
 }
 
 /// A waiting thread goes to an idle CPU.
 #[inline(always)]
 pub(super) fn steal(slot: &Slot, target: CpuId) {
-    trace::event(Kind::Steal, || Note::two(u64::from(slot.number()), u64::from(target.0)));
+    trace::event(Kind::Steal, || {
+        Note::two(u64::from(slot.number()), u64::from(target.0))
+    });
 }

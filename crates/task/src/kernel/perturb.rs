@@ -1,9 +1,10 @@
 //! A perturbed scheduler, for tests: `sched=perturb,seed=N` on the command line.
 //!
-//! What is rare otherwise happens often. A thread loses its CPU, or is held up for a moment, where it waits for a lock, wakes another or is about
-//! to sleep; it loses its CPU anywhere after a random time if others wait for that; and who is woken begins on any CPU. Real-time threads
-//! keep what they are promised. All is decided by pseudo-random numbers, a sequence of its own for each CPU, so that a machine of one CPU
-//! that counts instructions does the same each time.
+//! What is rare otherwise happens often. A thread loses its CPU, or is held up for a moment, where
+//! it waits for a lock, wakes another or is about to sleep; it loses its CPU anywhere after a
+//! random time if others wait for that; and who is woken begins on any CPU. Real-time threads keep
+//! what they are promised. All is decided by pseudo-random numbers, a sequence of its own for each
+//! CPU, so that a machine of one CPU that counts instructions does the same each time.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -34,8 +35,13 @@ fn option() -> Option<&'static str> {
 }
 
 fn seed() -> u64 {
-    let words = guard::role::cmdline_value("sched").unwrap_or_default().split(',');
-    words.filter_map(|word| word.strip_prefix("seed=")?.parse().ok()).next_back().unwrap_or(1)
+    let words = guard::role::cmdline_value("sched")
+        .unwrap_or_default()
+        .split(',');
+    words
+        .filter_map(|word| word.strip_prefix("seed=")?.parse().ok())
+        .next_back()
+        .unwrap_or(1)
 }
 
 /// Where a CPU's sequence begins.
@@ -59,7 +65,8 @@ fn random() -> u64 {
     })
 }
 
-/// A place where it may matter who goes first. Nothing happens unless the scheduler is perturbed and the thread may lose its CPU here.
+/// A place where it may matter who goes first. Nothing happens unless the scheduler is perturbed
+/// and the thread may lose its CPU here.
 #[inline(always)]
 pub(crate) fn point() {
     if ON.load(Ordering::Relaxed) {
@@ -70,7 +77,10 @@ pub(crate) fn point() {
 #[cold]
 #[inline(never)]
 fn disturb() {
-    if !cpu::irqs_enabled() || !switch::may_preempt() || current_slot().policy().realtime().is_some() {
+    if !cpu::irqs_enabled()
+        || !switch::may_preempt()
+        || current_slot().policy().realtime().is_some()
+    {
         return;
     }
     let number = random();

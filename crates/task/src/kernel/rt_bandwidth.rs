@@ -13,13 +13,18 @@ use super::wake;
 static RUNTIME_NS: AtomicU64 = AtomicU64::new(RtLimits::DEFAULT.runtime_ns);
 static PERIOD_NS: AtomicU64 = AtomicU64::new(RtLimits::DEFAULT.period_ns);
 
-/// Limits of real-time threads. Beside [`change_rt_limits`] the two numbers may be of different changes.
+/// Limits of real-time threads. Beside [`change_rt_limits`] the two numbers may be of different
+/// changes.
 pub fn rt_limits() -> RtLimits {
-    RtLimits { runtime_ns: RUNTIME_NS.load(Ordering::Relaxed), period_ns: PERIOD_NS.load(Ordering::Relaxed) }
+    RtLimits {
+        runtime_ns: RUNTIME_NS.load(Ordering::Relaxed),
+        period_ns: PERIOD_NS.load(Ordering::Relaxed),
+    }
 }
 
-/// Sets the limits of real-time threads to what `change` makes of the present ones. Every CPU applies them at its next choice of a
-/// thread, which it makes at once. If `change` fails nothing changes. One change at a time.
+/// Sets the limits of real-time threads to what `change` makes of the present ones. Every CPU
+/// applies them at its next choice of a thread, which it makes at once. If `change` fails nothing
+/// changes. One change at a time.
 ///
 /// # Errors
 /// The ones of `change`.
@@ -39,7 +44,8 @@ pub fn change_rt_limits<E>(change: impl FnOnce(RtLimits) -> Result<RtLimits, E>)
     Ok(())
 }
 
-/// Applies the limits to a CPU's queue. A queue that gets the numbers of different changes is told again right after.
+/// Applies the limits to a CPU's queue. A queue that gets the numbers of different changes is told
+/// again right after.
 pub(super) fn apply(queue: &mut RunQueue) {
     queue.set_rt_limits(rt_limits());
 }

@@ -12,7 +12,8 @@ pub(super) fn with_deadline(deadline_ns: u64, sleep: impl FnOnce()) {
     let me = current_slot().number();
     add(deadline_ns, me);
     sleep();
-    // Gone if it came from the timer; left behind if the thread has moved, where it ends as a spurious wake-up.
+    // Gone if it came from the timer; left behind if the thread has moved, where it ends as a
+    // spurious wake-up.
     CPUS.with(|c| c.sleepers.borrow_mut().retain(|s| *s != (deadline_ns, me)));
 }
 
@@ -48,7 +49,8 @@ fn add(deadline_ns: u64, me: u32) {
     }
 }
 
-/// The timer: wakes sleepers whose time has come; the end of a slice is dealt with at the handler's end.
+/// The timer: wakes sleepers whose time has come; the end of a slice is dealt with at the handler's
+/// end.
 pub(super) fn on_timer() {
     CPUS.with(|c| {
         c.armed.set(u64::MAX);

@@ -1,9 +1,11 @@
-//! Thread slots: what stays in one place for ever, so that a number is enough to name a thread anywhere, interrupt handlers
-//! included. A slot has a stack and a context, made once; when its thread ends, the next one to be spawned continues there.
-//! A permit given to a thread that is gone therefore hits an idle slot or a new thread, and is a spurious wake-up: harmless.
+//! Thread slots: what stays in one place for ever, so that a number is enough to name a thread
+//! anywhere, interrupt handlers included. A slot has a stack and a context, made once; when its
+//! thread ends, the next one to be spawned continues there. A permit given to a thread that is gone
+//! therefore hits an idle slot or a new thread, and is a spurious wake-up: harmless.
 //!
-//! All that wake-ups and switches need of a thread is here, in atomics, so that they take no lock. What belongs to the run
-//! queue (`history`, `moved`) is written by the CPU that has the thread, and passes to the next one with the wake queue.
+//! All that wake-ups and switches need of a thread is here, in atomics, so that they take no lock.
+//! What belongs to the run queue (`history`, `moved`) is written by the CPU that has the thread,
+//! and passes to the next one with the wake queue.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -55,8 +57,8 @@ pub(super) struct Slot {
     allowed: [AtomicU64; CPU_WORDS],
     pub(super) label: Label,
     context: Once<Context>,
-    /// Id of the thread that lives here. Locked while somebody changes where and how that runs, so that a late change does not hit the
-    /// next one.
+    /// Id of the thread that lives here. Locked while somebody changes where and how that runs, so
+    /// that a late change does not hit the next one.
     pub(super) tenant: Mutex<u64>,
     pub(super) job: Mutex<Option<Job>>,
 }
@@ -67,7 +69,10 @@ static SLOTS: [Once<Box<[Slot]>>; CHUNKS] = [const { Once::new() }; CHUNKS];
 #[inline]
 pub(super) fn get(number: u32) -> Option<&'static Slot> {
     let number = number as usize;
-    SLOTS.get(number / CHUNK)?.get().map(|chunk| &chunk[number % CHUNK])
+    SLOTS
+        .get(number / CHUNK)?
+        .get()
+        .map(|chunk| &chunk[number % CHUNK])
 }
 
 /// The slot of a number known to be good.
@@ -85,7 +90,11 @@ pub(super) fn link(number: u32) -> &'static AtomicU32 {
 /// Makes a slot exist. `None` if the table is full.
 pub(super) fn create(number: u32) -> Option<&'static Slot> {
     let chunk = number as usize / CHUNK;
-    SLOTS.get(chunk)?.call_once(|| (0..CHUNK).map(|i| Slot::new((chunk * CHUNK + i) as u32)).collect());
+    SLOTS.get(chunk)?.call_once(|| {
+        (0..CHUNK)
+            .map(|i| Slot::new((chunk * CHUNK + i) as u32))
+            .collect()
+    });
     get(number)
 }
 
@@ -125,7 +134,10 @@ impl Slot {
     }
 
     pub(super) fn set_context(&self, context: Context) {
-        assert!(self.context.set(context).is_ok(), "a slot's context is set once");
+        assert!(
+            self.context.set(context).is_ok(),
+            "a slot's context is set once"
+        );
     }
 
     /// The context; set before the slot is first used.
@@ -156,7 +168,9 @@ impl Slot {
     /// What was remembered when a run queue gave the thread up.
     #[inline]
     pub(super) fn history(&self) -> History {
-        History::from_words(core::array::from_fn(|i| self.history[i].load(Ordering::Relaxed)))
+        History::from_words(core::array::from_fn(|i| {
+            self.history[i].load(Ordering::Relaxed)
+        }))
     }
 
     /// Remembers it; `moved` if the thread goes to another queue.
@@ -171,7 +185,9 @@ impl Slot {
     /// What it used lately; the first words of its history.
     #[inline]
     pub(super) fn recent(&self) -> Recent {
-        Recent::from_words(core::array::from_fn(|i| self.history[i].load(Ordering::Relaxed)))
+        Recent::from_words(core::array::from_fn(|i| {
+            self.history[i].load(Ordering::Relaxed)
+        }))
     }
 
     /// Remembers that of a thread that is owed nothing and has handed its CPU over.

@@ -13,7 +13,11 @@ use crate::cpu_stats::CpuStats;
 pub fn cpu(cpu: CpuId) -> CpuStats {
     let s = shared(cpu);
     let is_idle = IDLE.contains(cpu.0 as usize);
-    let idle_now = if is_idle { now_ns().saturating_sub(s.since.load(Ordering::Relaxed)) } else { 0 };
+    let idle_now = if is_idle {
+        now_ns().saturating_sub(s.since.load(Ordering::Relaxed))
+    } else {
+        0
+    };
     let stalled_now = match s.stalled_since.load(Ordering::Relaxed) {
         0 => 0,
         since => now_ns().saturating_sub(since),
@@ -36,5 +40,7 @@ pub fn cpu(cpu: CpuId) -> CpuStats {
 /// Threads running or queued on all CPUs.
 #[must_use]
 pub fn runnable() -> u32 {
-    (0..crate::cpu_count() as u32).map(|n| cpu(CpuId(n)).runnable).sum()
+    (0..crate::cpu_count() as u32)
+        .map(|n| cpu(CpuId(n)).runnable)
+        .sum()
 }

@@ -1,7 +1,8 @@
 //! Going from one thread to another.
 //!
-//! What a thread has with it (its handle, address space, floating-point registers) is in the CPU's own part while it runs and on its
-//! stack while it does not: the switch moves it, and takes no lock.
+//! What a thread has with it (its handle, address space, floating-point registers) is in the CPU's
+//! own part while it runs and on its stack while it does not: the switch moves it, and takes no
+//! lock.
 
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
@@ -38,9 +39,14 @@ pub(super) fn park() {
     cpu::without_irqs(|| {
         let to = CPUS.with(|c| {
             let me = c.current();
-            if me.state.compare_exchange(RUNNING, PARKED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                // From here on anybody may wake us: that puts us into a wake queue of this CPU, because our stack is in use until
-                // the switch is done, and the queue is looked at by nobody but this CPU.
+            if me
+                .state
+                .compare_exchange(RUNNING, PARKED, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok()
+            {
+                // From here on anybody may wake us: that puts us into a wake queue of this CPU,
+                // because our stack is in use until the switch is done, and the queue is looked at
+                // by nobody but this CPU.
                 match c.hand_over(me) {
                     Some(next) => Some(c.depart(me, next, false)),
                     None => c.leave(Why::Parked),
@@ -83,13 +89,16 @@ struct Departure {
     own: Option<Box<Own>>,
 }
 
-/// Right after a switch: what a thread has with it goes where it belongs, and what was left to this side of the switch is done.
-/// Interrupts are off.
+/// Right after a switch: what a thread has with it goes where it belongs, and what was left to this
+/// side of the switch is done. Interrupts are off.
 #[inline(always)]
 pub(super) fn arrive(own: Option<Box<Own>>) {
     let (evicted, again) = CPUS.with(|c| {
         c.settle(own);
-        (c.evicted.take(), c.reschedule.get() && c.preempt_depth.get() == 0)
+        (
+            c.evicted.take(),
+            c.reschedule.get() && c.preempt_depth.get() == 0,
+        )
     });
     if let Some(slot) = evicted {
         wake::send_on(slot);
@@ -99,7 +108,8 @@ pub(super) fn arrive(own: Option<Box<Own>>) {
     }
 }
 
-/// The end of every interrupt, and other places where a thread loses the CPU against its will. Interrupts are off.
+/// The end of every interrupt, and other places where a thread loses the CPU against its will.
+/// Interrupts are off.
 pub(super) fn look_again() {
     if CPUS.with(|c| c.reschedule.get() && c.preempt_depth.get() == 0) {
         reschedule(Why::Preempt);
@@ -120,7 +130,8 @@ impl Cpu {
         (!core::ptr::eq(prev, next)).then(|| self.depart(prev, next, why == Why::Preempt))
     }
 
-    /// Takes what the current thread, which leaves against its will if `forced`, has with it, and accounts its time.
+    /// Takes what the current thread, which leaves against its will if `forced`, has with it, and
+    /// accounts its time.
     #[inline(always)]
     fn depart(&self, prev: &'static Slot, next: &'static Slot, forced: bool) -> Departure {
         let mut own = self.own.take();
@@ -160,8 +171,8 @@ fn left_behind() {
     panic!("a thread left the CPU without what it had with it");
 }
 
-/// Keeps the CPU to the calling thread while it exists: nobody else runs here, and the thread does not move. It must not
-/// sleep meanwhile.
+/// Keeps the CPU to the calling thread while it exists: nobody else runs here, and the thread does
+/// not move. It must not sleep meanwhile.
 #[derive(Debug)]
 #[must_use = "preemption is allowed again as soon as the guard is dropped"]
 pub struct PreemptGuard(core::marker::PhantomData<*mut ()>);

@@ -32,8 +32,8 @@ pub trait UserSpace: Send + Sync {
 const INTERRUPTED: u8 = 1;
 /// It was moved to another CPU, or lost its CPU against its will.
 const MOVED: u8 = 2;
-/// It is to look again at what is asked of its calls. Sleeps go on: a call that ended early because of that would show its caller that
-/// somebody looks on.
+/// It is to look again at what is asked of its calls. Sleeps go on: a call that ended early because
+/// of that would show its caller that somebody looks on.
 const NUDGED: u8 = 4;
 /// No work of the kernel is being measured.
 const IN_USER: u64 = 0;
@@ -140,10 +140,12 @@ impl Thread {
     /// Whether [`Self::nudge`] was called since the last time.
     #[inline]
     pub fn take_nudge(&self) -> bool {
-        self.attention.load(Ordering::Relaxed) & NUDGED != 0 && self.attention.fetch_and(!NUDGED, Ordering::SeqCst) & NUDGED != 0
+        self.attention.load(Ordering::Relaxed) & NUDGED != 0
+            && self.attention.fetch_and(!NUDGED, Ordering::SeqCst) & NUDGED != 0
     }
 
-    /// Shows which functions it waits in, from the innermost outwards, each with the distance from its start. Nothing while it runs.
+    /// Shows which functions it waits in, from the innermost outwards, each with the distance from
+    /// its start. Nothing while it runs.
     pub fn calls(&self, show: impl FnMut(&str, u32)) {
         self.slot.context().calls(show);
     }
@@ -164,13 +166,15 @@ impl Thread {
         self.attention.load(Ordering::SeqCst) & INTERRUPTED != 0
     }
 
-    /// Not 0 while the thread is not to go on in ring 3 ([`Self::interrupted`], [`Self::take_moved`], [`Self::take_nudge`]).
+    /// Not 0 while the thread is not to go on in ring 3 ([`Self::interrupted`],
+    /// [`Self::take_moved`], [`Self::take_nudge`]).
     #[must_use]
     pub fn attention(&self) -> &AtomicU8 {
         &self.attention
     }
 
-    /// From now on it is noted when the thread moves, or not any more. The first time counts as a move.
+    /// From now on it is noted when the thread moves, or not any more. The first time counts as a
+    /// move.
     pub fn watch(&self, on: bool) {
         self.watched.store(on, Ordering::Relaxed);
         if on {
@@ -180,21 +184,24 @@ impl Thread {
         }
     }
 
-    /// Has a thread that is watched believe that it was moved. It is told on its way back to ring 3; if it is in ring 3 it goes on
-    /// there, until something interrupts it.
+    /// Has a thread that is watched believe that it was moved. It is told on its way back to ring
+    /// 3; if it is in ring 3 it goes on there, until something interrupts it.
     pub fn mark_moved(&self) {
         if self.watched.load(Ordering::Relaxed) {
             self.attention.fetch_or(MOVED, Ordering::SeqCst);
         }
     }
 
-    /// Whether the thread, which is watched, was moved to another CPU or lost its own against its will since the last time.
+    /// Whether the thread, which is watched, was moved to another CPU or lost its own against its
+    /// will since the last time.
     #[inline]
     pub fn take_moved(&self) -> bool {
-        self.attention.load(Ordering::Relaxed) & MOVED != 0 && self.attention.fetch_and(!MOVED, Ordering::SeqCst) & MOVED != 0
+        self.attention.load(Ordering::Relaxed) & MOVED != 0
+            && self.attention.fetch_and(!MOVED, Ordering::SeqCst) & MOVED != 0
     }
 
-    /// Whether the thread, which is watched, was off its CPU since the last time, for whatever reason.
+    /// Whether the thread, which is watched, was off its CPU since the last time, for whatever
+    /// reason.
     #[inline]
     pub fn take_left(&self) -> bool {
         self.left.load(Ordering::Relaxed) && self.left.swap(false, Ordering::Relaxed)
@@ -212,7 +219,9 @@ impl Thread {
 
     /// It runs on this CPU now.
     pub(super) fn arrives(&self, cpu: CpuId) {
-        if self.watched.load(Ordering::Relaxed) && self.last_cpu.swap(cpu.0, Ordering::Relaxed) != cpu.0 {
+        if self.watched.load(Ordering::Relaxed)
+            && self.last_cpu.swap(cpu.0, Ordering::Relaxed) != cpu.0
+        {
             self.mark_moved();
         }
     }
@@ -229,7 +238,8 @@ impl Thread {
         self.slot.is_parked()
     }
 
-    /// True while it sleeps for a lock of the kernel, which nothing keeps it from getting. A snapshot.
+    /// True while it sleeps for a lock of the kernel, which nothing keeps it from getting. A
+    /// snapshot.
     #[must_use]
     pub fn waits_for_lock(&self) -> bool {
         self.slot.is_parked() && self.slot.locked_out.load(Ordering::Relaxed)
@@ -264,32 +274,48 @@ impl Thread {
         self.count_kernel_work(IN_USER);
     }
 
-    /// It ends here, and stands for `calls` like it of which the others were not measured; not if the end of a part of it has been told.
-    /// One that took much longer than those before, because something came in between, stands for itself, and for others as long as
-    /// four of those.
+    /// It ends here, and stands for `calls` like it of which the others were not measured; not if
+    /// the end of a part of it has been told. One that took much longer than those before, because
+    /// something came in between, stands for itself, and for others as long as four of those.
     pub fn end_sampled_work(&self, calls: u64) {
         let before = self.kernel_ns.load(Ordering::Relaxed);
         if self.entered.load(Ordering::Relaxed) != IN_USER {
             self.end_kernel_work();
             let one = self.kernel_ns.load(Ordering::Relaxed) - before;
             let typical = self.sampled_ns.load(Ordering::Relaxed);
-            let counted = one.min(if typical == 0 { FIRST_SAMPLE_NS } else { 4 * typical });
-            self.sampled_ns.store(if typical == 0 { counted } else { (7 * typical + counted).div_ceil(8) }, Ordering::Relaxed);
+            let counted = one.min(if typical == 0 {
+                FIRST_SAMPLE_NS
+            } else {
+                4 * typical
+            });
+            self.sampled_ns.store(
+                if typical == 0 {
+                    counted
+                } else {
+                    (7 * typical + counted).div_ceil(8)
+                },
+                Ordering::Relaxed,
+            );
             add(&self.kernel_ns, counted * (calls - 1));
         }
     }
 
-    /// Adds what the kernel did since `entered`, if it was at work, and puts another word there. In this order: nobody sees both.
+    /// Adds what the kernel did since `entered`, if it was at work, and puts another word there. In
+    /// this order: nobody sees both.
     #[inline(always)]
     fn count_kernel_work(&self, next: u64) {
         let entered = self.entered.load(Ordering::Relaxed);
         if entered != IN_USER {
             self.entered.store(next, Ordering::Relaxed);
-            add(&self.kernel_ns, timer::ticks_to_ns(timer::tsc_about().saturating_sub(entered)));
+            add(
+                &self.kernel_ns,
+                timer::ticks_to_ns(timer::tsc_about().saturating_sub(entered)),
+            );
         }
     }
 
-    /// The part of its time between [`Self::begin_kernel_work`] and [`Self::end_kernel_work`], in nanoseconds.
+    /// The part of its time between [`Self::begin_kernel_work`] and [`Self::end_kernel_work`], in
+    /// nanoseconds.
     #[must_use]
     pub fn kernel_time_ns(&self) -> u64 {
         let done = self.kernel_ns.load(Ordering::Relaxed);
@@ -303,7 +329,12 @@ impl Thread {
     #[must_use]
     pub fn switches(&self) -> [u64; 2] {
         let evictions = self.evictions.load(Ordering::Relaxed);
-        [self.switches.load(Ordering::Relaxed).saturating_sub(evictions), evictions]
+        [
+            self.switches
+                .load(Ordering::Relaxed)
+                .saturating_sub(evictions),
+            evictions,
+        ]
     }
 
     /// By the CPU it runs on: others are to run.
@@ -340,8 +371,9 @@ impl Thread {
         wake::changed(self.slot);
     }
 
-    /// Lets it run only on the CPUs whose bit is set (word 0 holds CPUs 0 to 63). False, and no change, if that is none of
-    /// this instance's. A thread that runs elsewhere at the moment is moved at once, the caller before this returns.
+    /// Lets it run only on the CPUs whose bit is set (word 0 holds CPUs 0 to 63). False, and no
+    /// change, if that is none of this instance's. A thread that runs elsewhere at the moment is
+    /// moved at once, the caller before this returns.
     pub fn set_cpus(&self, mask: &[u64]) -> bool {
         let word = |i: usize| mask.get(i).copied().unwrap_or(0);
         if !(0..super::cpu_count()).any(|cpu| word(cpu / 64) >> (cpu % 64) & 1 != 0) {
@@ -359,7 +391,8 @@ impl Thread {
         });
     }
 
-    /// Sets the user address space this thread runs in, and makes it current. For the calling thread itself.
+    /// Sets the user address space this thread runs in, and makes it current. For the calling
+    /// thread itself.
     pub fn set_user(&self, user: Option<Arc<dyn UserSpace>>) {
         let old = self.with_own(|own| {
             if let Some(user) = &user {
@@ -370,7 +403,8 @@ impl Thread {
         drop(old);
     }
 
-    /// Gives this thread floating-point state of its own, saved and restored by the switch. For the calling thread itself.
+    /// Gives this thread floating-point state of its own, saved and restored by the switch. For the
+    /// calling thread itself.
     pub fn set_fpu(&self, fpu: Option<UserFpu>) {
         let old = self.with_own(|own| {
             if let Some(old) = &mut own.fpu {
@@ -384,8 +418,8 @@ impl Thread {
         drop(old);
     }
 
-    /// Runs `f` with the up-to-date floating-point state of the calling thread, which continues with what `f` leaves. `f` runs
-    /// with interrupts off: no user memory, no locks.
+    /// Runs `f` with the up-to-date floating-point state of the calling thread, which continues
+    /// with what `f` leaves. `f` runs with interrupts off: no user memory, no locks.
     pub fn with_fpu<R>(&self, f: impl FnOnce(&mut UserFpu) -> R) -> Option<R> {
         self.with_own(|own| {
             let fpu = own.fpu.as_mut()?;
@@ -396,8 +430,8 @@ impl Thread {
         })
     }
 
-    /// Runs `f` while the floating-point registers of the calling thread are in the CPU, which is all that is up to date. `f` runs
-    /// with interrupts off: no locks.
+    /// Runs `f` while the floating-point registers of the calling thread are in the CPU, which is
+    /// all that is up to date. `f` runs with interrupts off: no locks.
     pub fn with_loaded_fpu<R>(&self, f: impl FnOnce(&mut UserFpu) -> R) -> Option<R> {
         self.with_own(|own| own.fpu.as_mut().map(f))
     }
@@ -406,8 +440,13 @@ impl Thread {
     fn with_own<R>(&self, f: impl FnOnce(&mut Own) -> R) -> R {
         CPUS.with(|c| {
             let mut own = c.own.borrow_mut();
-            let own = own.as_mut().expect("a thread that runs has its things with it");
-            assert!(own.thread.id == self.id, "only a thread itself changes what it has with it");
+            let own = own
+                .as_mut()
+                .expect("a thread that runs has its things with it");
+            assert!(
+                own.thread.id == self.id,
+                "only a thread itself changes what it has with it"
+            );
             f(own)
         })
     }
@@ -423,7 +462,10 @@ impl Thread {
     /// # Panics
     /// The second time.
     pub fn set_ext(&self, ext: Arc<dyn Any + Send + Sync>) {
-        assert!(self.ext.set(ext).is_ok(), "a thread's extension is set once");
+        assert!(
+            self.ext.set(ext).is_ok(),
+            "a thread's extension is set once"
+        );
     }
 }
 
@@ -439,7 +481,8 @@ impl fmt::Debug for Thread {
 /// On a CPU's idle thread, which is none.
 #[must_use]
 pub fn current() -> Arc<Thread> {
-    CPUS.with(|c| c.own.borrow().as_ref().map(|own| own.thread.clone())).expect("what runs is a thread")
+    CPUS.with(|c| c.own.borrow().as_ref().map(|own| own.thread.clone()))
+        .expect("what runs is a thread")
 }
 
 /// Slots whose thread has ended.
@@ -455,7 +498,11 @@ pub(super) fn fresh_slot() -> Option<&'static Slot> {
 ///
 /// # Errors
 /// There is no memory for its stack.
-pub fn spawn(name: &str, affinity: Option<CpuId>, f: impl FnOnce() + Send + 'static) -> Result<Arc<Thread>, NoMemory> {
+pub fn spawn(
+    name: &str,
+    affinity: Option<CpuId>,
+    f: impl FnOnce() + Send + 'static,
+) -> Result<Arc<Thread>, NoMemory> {
     let recycled = FREE.lock().pop();
     let fresh = recycled.is_none();
     let slot = match recycled {
@@ -482,8 +529,12 @@ pub fn spawn(name: &str, affinity: Option<CpuId>, f: impl FnOnce() + Send + 'sta
     if fresh {
         slot.set_cpu(wake::least_loaded(slot));
     }
-    // A recycled slot may still be on its way to sleep on the CPU it names: the wake-up decides where it goes on.
-    *slot.job.lock() = Some(Job { thread: thread.clone(), body: Box::new(f) });
+    // A recycled slot may still be on its way to sleep on the CPU it names: the wake-up decides
+    // where it goes on.
+    *slot.job.lock() = Some(Job {
+        thread: thread.clone(),
+        body: Box::new(f),
+    });
     wake::unpark(slot);
     Ok(thread)
 }
@@ -496,7 +547,11 @@ fn run(number: usize) -> ! {
     loop {
         let job = slot.job.lock().take();
         if let Some(Job { thread, body }) = job {
-            let own = Box::new(Own { thread, user: None, fpu: None });
+            let own = Box::new(Own {
+                thread,
+                user: None,
+                fpu: None,
+            });
             CPUS.with(|c| {
                 own.thread.gets_cpu(now_ns());
                 *c.own.borrow_mut() = Some(own);
@@ -509,12 +564,16 @@ fn run(number: usize) -> ! {
     }
 }
 
-/// Sees to it that the run queue of this CPU has room for more threads than it holds. Here, because every thread that may have to
-/// wait on a CPU has started somewhere, and because this may allocate.
+/// Sees to it that the run queue of this CPU has room for more threads than it holds. Here, because
+/// every thread that may have to wait on a CPU has started somewhere, and because this may
+/// allocate.
 fn make_room() {
     let (waiting, room) = CPUS.with(|c| {
         let queue = c.queue.borrow();
-        (queue.waiting() + c.overflow.borrow().len() as usize, queue.capacity())
+        (
+            queue.waiting() + c.overflow.borrow().len() as usize,
+            queue.capacity(),
+        )
     });
     if waiting * 2 < room {
         return;

@@ -1,18 +1,20 @@
 //! Where a woken thread goes, and telling that CPU.
 //!
-//! On its own CPU a thread joins the run queue at once. Another CPU finds it in a wake queue, one for each pair of CPUs. It is told by an
-//! interrupt only if it would not look in time by itself; what it is doing is in its `notice`:
+//! On its own CPU a thread joins the run queue at once. Another CPU finds it in a wake queue, one
+//! for each pair of CPUs. It is told by an interrupt only if it would not look in time by itself;
+//! what it is doing is in its `notice`:
 //! * `LOOK`: it was told already.
 //! * `POLL`: it watches the notice; a store is enough.
 //! * `LOOKS_SOON`: its timer fires before a fair thread could take the CPU from the one that runs.
-//! * `LOOKS_LATER`: its timer fires at the end of the slice, soon enough for who never takes the CPU from another.
-//! * `realtime`: nobody of a lower priority can take the CPU before it is given up, which looks; or before the time of real-time threads is
-//!   over, if that runs already.
+//! * `LOOKS_LATER`: its timer fires at the end of the slice, soon enough for who never takes the
+//!   CPU from another.
+//! * `realtime`: nobody of a lower priority can take the CPU before it is given up, which looks; or
+//!   before the time of real-time threads is over, if that runs already.
 //! * `OPEN`: anything else.
 //!
-//! No wake-up is lost: the CPU makes its notice `OPEN` before it looks at the wake queues, and who queues a thread reads the notice
-//! after that, both in one total order. So either the look finds the thread, or the waker finds `OPEN`, or what was decided in a later
-//! look.
+//! No wake-up is lost: the CPU makes its notice `OPEN` before it looks at the wake queues, and who
+//! queues a thread reads the notice after that, both in one total order. So either the look finds
+//! the thread, or the waker finds `OPEN`, or what was decided in a later look.
 
 use core::iter::successors;
 use core::sync::atomic::{Ordering, fence};
@@ -36,14 +38,19 @@ pub(super) const LOOKS_LATER: u32 = 4;
 /// And above: see [`realtime`].
 const REALTIME: u32 = 5;
 
-/// The notice of a CPU with a real-time thread of that priority. `limit_begins`: its time begins to run when a fair thread waits.
+/// The notice of a CPU with a real-time thread of that priority. `limit_begins`: its time begins to
+/// run when a fair thread waits.
 pub(super) fn realtime(priority: u8, limit_begins: bool) -> u32 {
     REALTIME + 2 * u32::from(priority) + u32::from(limit_begins)
 }
 
 /// Gives a thread its permit. Callable anywhere.
 pub(super) fn unpark(slot: &'static Slot) {
-    let slept = slot.state.compare_exchange(PARKED, RUNNING, Ordering::AcqRel, Ordering::Acquire).is_ok() || notify(slot);
+    let slept = slot
+        .state
+        .compare_exchange(PARKED, RUNNING, Ordering::AcqRel, Ordering::Acquire)
+        .is_ok()
+        || notify(slot);
     if slept {
         make_runnable(slot);
     }
@@ -59,7 +66,10 @@ fn notify(slot: &Slot) -> bool {
             PARKED => RUNNING,
             _ => return false,
         };
-        match slot.state.compare_exchange(state, next, Ordering::AcqRel, Ordering::Acquire) {
+        match slot
+            .state
+            .compare_exchange(state, next, Ordering::AcqRel, Ordering::Acquire)
+        {
             Ok(_) => return state == PARKED,
             Err(now) => state = now,
         }
@@ -78,7 +88,8 @@ fn make_runnable(slot: &'static Slot) {
         }
         c.admit_or_send(slot)
     });
-    // In thread context the choice is made at once; in a handler, and where interrupts are off, at the next opportunity.
+    // In thread context the choice is made at once; in a handler, and where interrupts are off, at
+    // the next opportunity.
     if switch && cpu::irqs_enabled() {
         cpu::without_irqs(switch::look_again);
     }
@@ -86,11 +97,16 @@ fn make_runnable(slot: &'static Slot) {
 }
 
 impl Cpu {
-    /// Queues a thread that was woken by this CPU here, or sends it to another one. True if somebody here has to go.
+    /// Queues a thread that was woken by this CPU here, or sends it to another one. True if
+    /// somebody here has to go.
     #[inline(never)]
     fn admit_or_send(&self, slot: &'static Slot) -> bool {
         // Who is still on its way to sleep has its stack in use there.
-        let target = if slot.on_cpu() { slot.cpu() } else { place(slot) };
+        let target = if slot.on_cpu() {
+            slot.cpu()
+        } else {
+            place(slot)
+        };
         if target != self.id {
             let told = send(slot, target);
             observe::wake(slot, target, told);
@@ -105,7 +121,10 @@ impl Cpu {
         }
         let now = now_ns();
         let switch = self.admit(queue, slot, target, now);
-        self.shared.load.store(queue.waiting() as u32 + u32::from(queue.current().is_some()), Ordering::Relaxed);
+        self.shared.load.store(
+            queue.waiting() as u32 + u32::from(queue.current().is_some()),
+            Ordering::Relaxed,
+        );
         if switch {
             self.reschedule.set(true);
         } else if let Some(look) = queue.next_deadline().map(perturb::sooner)
@@ -121,7 +140,8 @@ impl Cpu {
 /// Idle CPUs that are looked at for one whose core idles.
 const TRIES: usize = 4;
 
-/// Where a woken thread runs: where it ran last, unless that is busy and another CPU idles, or it may not.
+/// Where a woken thread runs: where it ran last, unless that is busy and another CPU idles, or it
+/// may not.
 fn place(slot: &Slot) -> CpuId {
     if let Some(target) = perturb::place(slot) {
         return target;
@@ -139,9 +159,13 @@ fn place(slot: &Slot) -> CpuId {
     if allowed { home } else { least_loaded(slot) }
 }
 
-/// An idle CPU the thread may run on: `home`, whose caches know it, else one whose core idles, else any.
+/// An idle CPU the thread may run on: `home`, whose caches know it, else one whose core idles, else
+/// any.
 fn find_idle(slot: &Slot, home: CpuId) -> Option<CpuId> {
-    let find = |start: u32| IDLE.find(start as usize, |word| slot.allowed(word)).map(|idle| CpuId(idle as u32));
+    let find = |start: u32| {
+        IDLE.find(start as usize, |word| slot.allowed(word))
+            .map(|idle| CpuId(idle as u32))
+    };
     let first = find(home.0)?;
     let mut idle = first;
     for _ in 0..TRIES {
@@ -171,14 +195,16 @@ pub(super) fn least_loaded(slot: &Slot) -> CpuId {
         .unwrap_or(CpuId(0))
 }
 
-/// Puts a runnable thread, whose stack nobody uses, into a wake queue of another CPU (or of this one: then it joins at the next look).
-/// Interrupts are off.
+/// Puts a runnable thread, whose stack nobody uses, into a wake queue of another CPU (or of this
+/// one: then it joins at the next look). Interrupts are off.
 pub(super) fn send(slot: &'static Slot, target: CpuId) -> Told {
     let me = cpu::current();
     slot.set_cpu(target);
     shared(me).counters.remote_wakes.add(1);
     let policy = slot.policy();
-    shared(target).inbox.push(me.0 as usize, slot.number(), slot::link);
+    shared(target)
+        .inbox
+        .push(me.0 as usize, slot.number(), slot::link);
     tell(target, policy)
 }
 
@@ -187,7 +213,8 @@ pub(super) fn send_on(slot: &'static Slot) {
     cpu::without_irqs(|| send(slot, least_loaded(slot)));
 }
 
-/// Sees to it that a CPU looks at what was put into a wake queue of it, in time for a thread of that policy. Interrupts are off.
+/// Sees to it that a CPU looks at what was put into a wake queue of it, in time for a thread of
+/// that policy. Interrupts are off.
 fn tell(target: CpuId, policy: Policy) -> Told {
     fence(Ordering::SeqCst);
     let notice = shared(target).notice.0.load(Ordering::Relaxed);
@@ -203,7 +230,11 @@ fn tell(target: CpuId, policy: Policy) -> Told {
     };
     if waits {
         shared(cpu::current()).counters.ipis_saved.add(1);
-        if notice == LOOK { Told::Already } else { Told::InTime }
+        if notice == LOOK {
+            Told::Already
+        } else {
+            Told::InTime
+        }
     } else {
         summon(target)
     }
@@ -243,7 +274,8 @@ pub(super) fn kick(slot: &Slot) {
     });
 }
 
-/// Where or how a thread runs was changed: its CPU takes that in if it has it. When it sleeps, the next wake-up does.
+/// Where or how a thread runs was changed: its CPU takes that in if it has it. When it sleeps, the
+/// next wake-up does.
 pub(super) fn changed(slot: &'static Slot) {
     fence(Ordering::SeqCst);
     if slot.is_parked() {

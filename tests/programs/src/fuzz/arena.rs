@@ -1,4 +1,5 @@
-//! What the calls of a round are made on: memory of every kind at fixed addresses, descriptors of every kind with fixed numbers, paths.
+//! What the calls of a round are made on: memory of every kind at fixed addresses, descriptors of
+//! every kind with fixed numbers, paths.
 
 use std::ffi::CString;
 use std::fs;
@@ -134,15 +135,26 @@ pub fn map() {
             Page::Writable => (libc::PROT_READ | libc::PROT_WRITE, anonymous, -1, 0),
             Page::ReadOnly => (libc::PROT_READ, anonymous, -1, 0),
             Page::Inaccessible => (libc::PROT_NONE, anonymous, -1, 0),
-            Page::PastEnd => (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED, FILE, 64 << 12),
-            Page::Shared => (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED, FILE, 0),
+            Page::PastEnd => (
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_FIXED,
+                FILE,
+                64 << 12,
+            ),
+            Page::Shared => (
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_FIXED,
+                FILE,
+                0,
+            ),
             Page::Hole => {
                 // SAFETY: nothing of this program's own is at these addresses.
                 unsafe { libc::munmap(address, PAGE as usize) };
                 continue;
             }
         };
-        // SAFETY: nothing of this program's own is at these addresses. What cannot be mapped is a hole.
+        // SAFETY: nothing of this program's own is at these addresses. What cannot be mapped is a
+        // hole.
         unsafe { libc::mmap(address, PAGE as usize, access, flags, file, offset) };
     }
     map_paths();
@@ -150,15 +162,21 @@ pub fn map() {
 
 fn map_paths() {
     let length = (PATHS.len() * 64).next_multiple_of(PAGE as usize);
-    let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
+    let (access, flags) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
+    );
     // SAFETY: as above.
     let paths = unsafe { libc::mmap(path(0) as *mut libc::c_void, length, access, flags, -1, 0) };
     if paths == libc::MAP_FAILED {
         return;
     }
     for (index, name) in PATHS.iter().enumerate() {
-        // SAFETY: the place has 64 bytes of the mapping that was just made, zeroed; no name is longer than 63.
-        unsafe { std::ptr::copy_nonoverlapping(name.as_ptr(), path(index as u64) as *mut u8, name.len()) };
+        // SAFETY: the place has 64 bytes of the mapping that was just made, zeroed; no name is
+        // longer than 63.
+        unsafe {
+            std::ptr::copy_nonoverlapping(name.as_ptr(), path(index as u64) as *mut u8, name.len())
+        };
     }
 }
 
@@ -218,21 +236,28 @@ const FIRST_FD: i32 = 3;
 const SORTS: [Sort; 57] = {
     use Sort::*;
     [
-        Pipe, Pipe, Pipe, Pipe, Unix, Unix, Unix, Unix, Unix, Unix, Other, Epoll, Epoll, Timer, Signal, Memory, Process, Watch,
-        Unix, Inet, Inet, Inet, Netlink, File, Directory, Directory, Other, File, Other, Other, Proc, Proc, Directory, Proc,
-        Proc, Directory, Queue, Queue, Other, Listener, Inet, Inet, Listener, Inet, Inet, Listener, Pipe, File, Memory, Timer,
-        Process, Proc, Other, Directory, Other, Epoll, Watch,
+        Pipe, Pipe, Pipe, Pipe, Unix, Unix, Unix, Unix, Unix, Unix, Other, Epoll, Epoll, Timer,
+        Signal, Memory, Process, Watch, Unix, Inet, Inet, Inet, Netlink, File, Directory,
+        Directory, Other, File, Other, Other, Proc, Proc, Directory, Proc, Proc, Directory, Queue,
+        Queue, Other, Listener, Inet, Inet, Listener, Inet, Inet, Listener, Pipe, File, Memory,
+        Timer, Process, Proc, Other, Directory, Other, Epoll, Watch,
     ]
 };
 
 /// The numbers of the descriptors of this sort.
 pub fn of(sort: Sort) -> Vec<u64> {
     let opened = FIRST_FD as u64 + SORTS.len() as u64..LAST_FD;
-    let numbers = (FIRST_FD as u64..).zip(SORTS).chain(opened.map(|number| (number, Sort::Opened)));
-    numbers.filter(|&(_, of)| of == sort).map(|(number, _)| number).collect()
+    let numbers = (FIRST_FD as u64..)
+        .zip(SORTS)
+        .chain(opened.map(|number| (number, Sort::Opened)));
+    numbers
+        .filter(|&(_, of)| of == sort)
+        .map(|(number, _)| number)
+        .collect()
 }
 
-/// Opens one of everything, or several, and gives each its number. What this system does not have is not open.
+/// Opens one of everything, or several, and gives each its number. What this system does not have
+/// is not open.
 pub fn descriptors(child: i32) {
     let mut all = local();
     all.extend(events(child));
@@ -243,7 +268,10 @@ pub fn descriptors(child: i32) {
         ("file", libc::O_PATH),
         ("file", libc::O_WRONLY | libc::O_APPEND),
         ("/dev/zero", libc::O_RDWR),
-        ("/dev/ptmx", libc::O_RDWR | libc::O_NOCTTY | libc::O_NONBLOCK),
+        (
+            "/dev/ptmx",
+            libc::O_RDWR | libc::O_NOCTTY | libc::O_NONBLOCK,
+        ),
         ("/proc/self/maps", libc::O_RDONLY),
         ("/proc/self/mem", libc::O_RDWR),
         ("/proc/self/fd", libc::O_RDONLY),
@@ -257,7 +285,14 @@ pub fn descriptors(child: i32) {
     let queue = |flags| {
         let name = CString::new(format!("/{}", std::process::id())).expect("no zero byte");
         // SAFETY: the name is a string that ends with a zero byte; no attributes.
-        unsafe { libc::mq_open(name.as_ptr(), flags | libc::O_CREAT, 0o600, std::ptr::null_mut::<libc::mq_attr>()) }
+        unsafe {
+            libc::mq_open(
+                name.as_ptr(),
+                flags | libc::O_CREAT,
+                0o600,
+                std::ptr::null_mut::<libc::mq_attr>(),
+            )
+        }
     };
     all.extend([queue(libc::O_RDWR), queue(libc::O_RDWR | libc::O_NONBLOCK)]);
     let unlocked = 0;
@@ -270,7 +305,10 @@ pub fn descriptors(child: i32) {
     all.extend(more());
     // First out of the way, then where they belong.
     // SAFETY: numbers only.
-    let high: Vec<_> = all.into_iter().map(|fd| unsafe { libc::fcntl(fd, libc::F_DUPFD, 100) }).collect();
+    let high: Vec<_> = all
+        .into_iter()
+        .map(|fd| unsafe { libc::fcntl(fd, libc::F_DUPFD, 100) })
+        .collect();
     debug_assert_eq!(high.len(), SORTS.len());
     for (number, fd) in (FIRST_FD..).zip(high) {
         // SAFETY: as above.
@@ -296,17 +334,22 @@ fn local() -> Vec<i32> {
         pair
     };
     // SAFETY: each of these calls writes two numbers where it is told to.
-    let pipes = [pair(&|to| unsafe { libc::pipe(to) }), pair(&|to| unsafe { libc::pipe2(to, libc::O_NONBLOCK) })];
-    // SAFETY: as above.
-    let sockets = [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_SEQPACKET]
-        .map(|kind| pair(&|to| unsafe { libc::socketpair(libc::AF_UNIX, kind | libc::SOCK_NONBLOCK, 0, to) }));
+    let pipes = [
+        pair(&|to| unsafe { libc::pipe(to) }),
+        pair(&|to| unsafe { libc::pipe2(to, libc::O_NONBLOCK) }),
+    ];
+    let sockets = [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_SEQPACKET].map(|kind| {
+        // SAFETY: as above.
+        pair(&|to| unsafe { libc::socketpair(libc::AF_UNIX, kind | libc::SOCK_NONBLOCK, 0, to) })
+    });
     pipes.into_iter().chain(sockets).flatten().collect()
 }
 
 /// What is made of nothing: what tells of events, and sockets without an address.
 fn events(child: i32) -> [i32; 13] {
     let mut mask = std::mem::MaybeUninit::zeroed();
-    // SAFETY: the set is written before it is read; the other calls take numbers and strings of the program's own.
+    // SAFETY: the set is written before it is read; the other calls take numbers and strings of the
+    // program's own.
     unsafe {
         libc::sigfillset(mask.as_mut_ptr());
         [
@@ -322,18 +365,27 @@ fn events(child: i32) -> [i32; 13] {
             libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0),
             libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, 0),
             libc::socket(libc::AF_INET6, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0),
-            libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_NONBLOCK, libc::NETLINK_ROUTE),
+            libc::socket(
+                libc::AF_NETLINK,
+                libc::SOCK_RAW | libc::SOCK_NONBLOCK,
+                libc::NETLINK_ROUTE,
+            ),
         ]
     }
 }
 
-/// A listener with both ends of a connection, another listener, a socket that sends to itself, one of ICMP.
+/// A listener with both ends of a connection, another listener, a socket that sends to itself, one
+/// of ICMP.
 fn internet() -> [i32; 6] {
     let connection = || {
         let listener = TcpListener::bind("127.0.0.1:0").ok()?;
         let client = TcpStream::connect(listener.local_addr().ok()?).ok()?;
         let (server, _) = listener.accept().ok()?;
-        Some([listener.into_raw_fd(), client.into_raw_fd(), server.into_raw_fd()])
+        Some([
+            listener.into_raw_fd(),
+            client.into_raw_fd(),
+            server.into_raw_fd(),
+        ])
     };
     let [listener, client, server] = connection().unwrap_or([-1; 3]);
     let second = TcpListener::bind("[::1]:0").map_or(-1, IntoRawFd::into_raw_fd);
@@ -343,28 +395,58 @@ fn internet() -> [i32; 6] {
         Some(socket.into_raw_fd())
     };
     // SAFETY: numbers only.
-    let control = unsafe { libc::socket(libc::AF_INET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, libc::IPPROTO_ICMP) };
-    [listener, client, server, second, datagrams().unwrap_or(-1), control]
+    let control = unsafe {
+        libc::socket(
+            libc::AF_INET,
+            libc::SOCK_RAW | libc::SOCK_NONBLOCK,
+            libc::IPPROTO_ICMP,
+        )
+    };
+    [
+        listener,
+        client,
+        server,
+        second,
+        datagrams().unwrap_or(-1),
+        control,
+    ]
 }
 
-/// What has a state already: a listener with a name, a file without one, sealed memory, a timer that runs, interest in others.
+/// What has a state already: a listener with a name, a file without one, sealed memory, a timer
+/// that runs, interest in others.
 fn more() -> [i32; 12] {
     let listener = UnixListener::bind("socket").map_or(-1, IntoRawFd::into_raw_fd);
-    let time = libc::timespec { tv_sec: 0, tv_nsec: 3_000_000 };
-    let every = libc::itimerspec { it_interval: time, it_value: time };
-    // SAFETY: the calls take numbers, strings of the program's own, and structures that live as long as they.
+    let time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 3_000_000,
+    };
+    let every = libc::itimerspec {
+        it_interval: time,
+        it_value: time,
+    };
+    // SAFETY: the calls take numbers, strings of the program's own, and structures that live as
+    // long as they.
     let [sealed, timer, own, interest, watch] = unsafe {
         let sealed = libc::memfd_create(c"sealed".as_ptr(), libc::MFD_ALLOW_SEALING);
         libc::ftruncate(sealed, 8192);
-        libc::fcntl(sealed, libc::F_ADD_SEALS, libc::F_SEAL_GROW | libc::F_SEAL_SHRINK);
+        libc::fcntl(
+            sealed,
+            libc::F_ADD_SEALS,
+            libc::F_SEAL_GROW | libc::F_SEAL_SHRINK,
+        );
         let timer = libc::timerfd_create(libc::CLOCK_REALTIME, libc::TFD_NONBLOCK);
         libc::timerfd_settime(timer, 0, &every, std::ptr::null_mut());
         let own = libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) as i32;
         let interest = libc::epoll_create1(0);
-        for (fd, events) in
-            [(timer, libc::EPOLLIN), (listener, libc::EPOLLIN | libc::EPOLLET), (own, libc::EPOLLIN | libc::EPOLLONESHOT)]
-        {
-            let mut event = libc::epoll_event { events: events as u32, u64: 1 };
+        for (fd, events) in [
+            (timer, libc::EPOLLIN),
+            (listener, libc::EPOLLIN | libc::EPOLLET),
+            (own, libc::EPOLLIN | libc::EPOLLONESHOT),
+        ] {
+            let mut event = libc::epoll_event {
+                events: events as u32,
+                u64: 1,
+            };
             libc::epoll_ctl(interest, libc::EPOLL_CTL_ADD, fd, &mut event);
         }
         let watch = libc::inotify_init1(libc::IN_NONBLOCK);

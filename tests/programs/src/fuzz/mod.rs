@@ -1,14 +1,16 @@
 //! Random system calls with hostile arguments, from a seed.
 //!
-//! The process that watches starts *rounds*: each is a process with three threads that make the calls of a list (`program.rs`) on memory and
-//! descriptors of every kind (`arena.rs`). A round may die of what it does. What must not happen: that the kernel panics, that a round which
-//! is killed does not end, that something is left of it.
+//! The process that watches starts *rounds*: each is a process with three threads that make the
+//! calls of a list (`program.rs`) on memory and descriptors of every kind (`arena.rs`). A round may
+//! die of what it does. What must not happen: that the kernel panics, that a round which is killed
+//! does not end, that something is left of it.
 
 mod arena;
 mod calls;
 mod program;
 mod round;
 mod shapes;
+mod themes;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -42,7 +44,8 @@ struct Options {
     round: Option<u64>,
 }
 
-/// `machine-tests fuzz TABLE SEED SECONDS PROCESSES [ROUND]`, and `machine-tests fuzz-show TABLE SEED ROUND`.
+/// `machine-tests fuzz TABLE SEED SECONDS PROCESSES [ROUND]`, and
+/// `machine-tests fuzz-show TABLE SEED ROUND`.
 pub fn run(arguments: &[&str]) -> ExitCode {
     match start(arguments) {
         Ok(()) => ExitCode::SUCCESS,
@@ -54,21 +57,33 @@ pub fn run(arguments: &[&str]) -> ExitCode {
 }
 
 fn start(arguments: &[&str]) -> Result<()> {
-    ensure!(std::process::id() == 1, "it would harm other processes: it runs as the first process of an instance only");
+    ensure!(
+        std::process::id() == 1,
+        "it would harm other processes: it runs as the first process of an instance only"
+    );
     run_from_sealed_memory()?;
     let [table, seed, seconds, processes, rest @ ..] = arguments else {
         bail!("usage: fuzz TABLE SEED SECONDS PROCESSES [ROUND]")
     };
-    let signatures = program::signatures(&fs::read_to_string(table).with_context(|| format!("cannot read {table}"))?);
+    let signatures = program::signatures(
+        &fs::read_to_string(table).with_context(|| format!("cannot read {table}"))?,
+    );
     ensure!(!signatures.is_empty(), "{table} has no calls");
     let round = rest.first().map(|round| round.parse()).transpose()?;
-    let options = Options { seed: seed.parse()?, seconds: seconds.parse()?, processes: processes.parse()?, round };
+    let options = Options {
+        seed: seed.parse()?,
+        seconds: seconds.parse()?,
+        processes: processes.parse()?,
+        round,
+    };
     Watch::new(options, signatures)?.run()
 }
 
-/// Runs this program again from a file that nobody can change: a round may find and truncate `/proc/self/exe`.
+/// Runs this program again from a file that nobody can change: a round may find and truncate
+/// `/proc/self/exe`.
 fn run_from_sealed_memory() -> Result<()> {
-    const SEALS: i32 = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    const SEALS: i32 =
+        libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     let own = fs::File::open("/proc/self/exe")?;
     // SAFETY: numbers only.
     if unsafe { libc::fcntl(own.as_raw_fd(), libc::F_GET_SEALS) } == SEALS {
@@ -76,7 +91,10 @@ fn run_from_sealed_memory() -> Result<()> {
     }
     // SAFETY: the name is a string that ends with a zero byte; nothing else has the descriptor.
     let mut copy = unsafe {
-        let fd = checked(libc::memfd_create(c"fuzz".as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC))?;
+        let fd = checked(libc::memfd_create(
+            c"fuzz".as_ptr(),
+            libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC,
+        ))?;
         fs::File::from_raw_fd(fd)
     };
     std::io::copy(&mut &own, &mut copy)?;
@@ -86,17 +104,24 @@ fn run_from_sealed_memory() -> Result<()> {
     let path = format!("/proc/self/fd/{}", copy.as_raw_fd());
     let readable = fs::File::open(&path)?;
     drop(copy);
-    let error = Command::new(format!("/proc/self/fd/{}", readable.as_raw_fd())).args(std::env::args().skip(1)).exec();
+    let error = Command::new(format!("/proc/self/fd/{}", readable.as_raw_fd()))
+        .args(std::env::args().skip(1))
+        .exec();
     Err(error).context("cannot run from memory")
 }
 
 /// Prints the calls of a round.
 pub fn show(arguments: &[&str]) -> ExitCode {
     let outcome = || -> Result<()> {
-        let [table, seed, round] = arguments else { bail!("usage: fuzz-show TABLE SEED ROUND") };
+        let [table, seed, round] = arguments else {
+            bail!("usage: fuzz-show TABLE SEED ROUND")
+        };
         let signatures = program::signatures(&fs::read_to_string(table)?);
         for thread in 0..THREADS {
-            for (index, call) in program::calls(&signatures, seed.parse()?, round.parse()?, thread).iter().enumerate() {
+            for (index, call) in program::calls(&signatures, seed.parse()?, round.parse()?, thread)
+                .iter()
+                .enumerate()
+            {
                 println!("{thread}.{index} {}", Shown(call, &signatures));
             }
         }
@@ -126,10 +151,15 @@ impl Watch {
     fn new(options: Options, signatures: Vec<Signature>) -> Result<Self> {
         fs::create_dir_all(DIRECTORY)?;
         round::prepare()?;
-        // Threads of a round that may go before all others and never sleep have the CPUs until somebody ends them: there is no throttle.
-        let first = libc::sched_param { sched_priority: calls::WATCHER_PRIORITY as i32 };
+        // Threads of a round that may go before all others and never sleep have the CPUs until
+        // somebody ends them: there is no throttle.
+        let first = libc::sched_param {
+            sched_priority: calls::WATCHER_PRIORITY as i32,
+        };
         // SAFETY: the structure is valid. Rounds begin as ordinary processes.
-        checked(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &first) })?;
+        checked(unsafe {
+            libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &first)
+        })?;
         let next = options.round.unwrap_or(0);
         Ok(Self {
             options,
@@ -146,7 +176,8 @@ impl Watch {
         let start = Instant::now();
         let time = Duration::from_secs(self.options.seconds);
         loop {
-            let over = start.elapsed() >= time || self.options.round.is_some() && self.next > self.options.round.unwrap_or(0);
+            let over = start.elapsed() >= time
+                || self.options.round.is_some() && self.next > self.options.round.unwrap_or(0);
             if over && self.running.is_empty() {
                 break;
             }
@@ -160,10 +191,15 @@ impl Watch {
         }
         self.nothing_is_left()?;
         let (calls, done) = self.counters.totals();
-        let (good, others): (Vec<_>, Vec<_>) =
-            self.signatures.iter().partition(|known| self.counters.has_succeeded(known.number));
-        let others: Vec<_> =
-            others.iter().map(|known| known.name.as_str()).filter(|name| !program::LEFT_OUT.contains(name)).collect();
+        let (good, others): (Vec<_>, Vec<_>) = self
+            .signatures
+            .iter()
+            .partition(|known| self.counters.has_succeeded(known.number));
+        let others: Vec<_> = others
+            .iter()
+            .map(|known| known.name.as_str())
+            .filter(|name| !program::LEFT_OUT.contains(name))
+            .collect();
         println!(
             "fuzz-result {{\"rounds\": {}, \"calls\": {calls}, \"succeeded\": {done}, \"calls_that_succeeded_once\": {}, \"calls_that_never_did\": {others:?}}}",
             self.ended,
@@ -175,11 +211,17 @@ impl Watch {
     /// Starts a round; none if there is no memory for it at this time.
     fn begin(&mut self) -> Result<bool> {
         let round = self.next;
-        // What is shown last before a panic is what was going on. On one CPU all rounds but one wait.
+        // What is shown last before a panic is what was going on. On one CPU all rounds but one
+        // wait.
         println!("round {round}");
         // SAFETY: this process has one thread.
         match unsafe { libc::fork() } {
-            0 => round::run(&self.signatures, self.counters, (self.options.seed, round), self.options.round.is_some()),
+            0 => round::run(
+                &self.signatures,
+                self.counters,
+                (self.options.seed, round),
+                self.options.round.is_some(),
+            ),
             -1 => {
                 let since = *self.refused_since.get_or_insert_with(Instant::now);
                 ensure!(
@@ -193,7 +235,14 @@ impl Watch {
             pid => {
                 self.refused_since = None;
                 self.next += 1;
-                self.running.insert(pid, Running { round, since: Instant::now(), killed: false });
+                self.running.insert(
+                    pid,
+                    Running {
+                        round,
+                        since: Instant::now(),
+                        killed: false,
+                    },
+                );
                 Ok(true)
             }
         }
@@ -234,8 +283,12 @@ impl Watch {
             }
         }
         let mut set = std::mem::MaybeUninit::zeroed();
-        let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
-        // SAFETY: the set is made before it is read, and lives as long as the calls. SIGCHLD is blocked so that none is missed.
+        let time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: i64::from(time.subsec_nanos()),
+        };
+        // SAFETY: the set is made before it is read, and lives as long as the calls. SIGCHLD is
+        // blocked so that none is missed.
         unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             libc::sigaddset(set.as_mut_ptr(), libc::SIGCHLD);
@@ -257,7 +310,10 @@ impl Watch {
             }
             others.iter().for_each(|&pid| kill(pid));
             let waits: String = others.iter().map(|&pid| waits(pid)).collect();
-            ensure!(start.elapsed() < DEATH, "HUNG: processes {others:?} are killed and do not end\n{waits}");
+            ensure!(
+                start.elapsed() < DEATH,
+                "HUNG: processes {others:?} are killed and do not end\n{waits}"
+            );
             self.reap(Duration::from_millis(200));
         }
     }

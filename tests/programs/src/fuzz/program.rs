@@ -1,11 +1,11 @@
-//! What a round does, as a function of its seed: a list of calls for each of its threads. Nothing here makes a call, so the same list can be
-//! shown on the host.
+//! What a round does, as a function of its seed: a list of calls for each of its threads. Nothing
+//! here makes a call, so the same list can be shown on the host.
 
 use std::fmt;
 
 use super::arena::{self, PAGE};
-use super::calls::THEMES;
 use super::shapes::Shaper;
+use super::themes::THEMES;
 
 /// Calls of each thread of a round.
 const CALLS: usize = 250;
@@ -14,7 +14,8 @@ pub const OWN_PID: u64 = 0x6f77_6e00_0000_0001;
 /// A child of the round's process, which does nothing.
 pub const CHILD_PID: u64 = 0x6f77_6e00_0000_0002;
 
-/// Where values at and over the edge of what a call can mean come from: powers of two, their neighbours, signs.
+/// Where values at and over the edge of what a call can mean come from: powers of two, their
+/// neighbours, signs.
 const EDGES: [u64; 24] = [
     0,
     1,
@@ -59,7 +60,16 @@ const WILD: [u64; 12] = [
 ];
 
 /// Descriptors that are not there, or stand for something.
-const ODD_FDS: [u64; 8] = [u64::MAX, (-100i64) as u64, 0xffff_ff9c, 0x7fff_ffff, 0x8000_0000, 200, 1023, 65536];
+const ODD_FDS: [u64; 8] = [
+    u64::MAX,
+    (-100i64) as u64,
+    0xffff_ff9c,
+    0x7fff_ffff,
+    0x8000_0000,
+    200,
+    1023,
+    65536,
+];
 
 /// Calls that end the round, or the instance, without a chance for anything to go wrong.
 pub const LEFT_OUT: [&str; 5] = ["exit", "exit_group", "reboot", "vhangup", "rt_sigsuspend"];
@@ -113,7 +123,11 @@ pub fn signatures(text: &str) -> Vec<Signature> {
     let parse = |line: &str| {
         let mut words = line.split_whitespace();
         let (number, name) = (words.next()?.parse().ok()?, words.next()?.to_owned());
-        Some(Signature { number, name, kinds: words.map(str::to_owned).collect() })
+        Some(Signature {
+            number,
+            name,
+            kinds: words.map(str::to_owned).collect(),
+        })
     };
     text.lines().filter_map(parse).collect()
 }
@@ -162,9 +176,13 @@ impl Random {
 pub fn calls(signatures: &[Signature], seed: u64, round: u64, thread: u64) -> Vec<Call> {
     let mut random = Random::new(seed, round, thread);
     // A few calls of a round are made again and again: races and states need them together.
-    let favourites: Vec<_> = (0..6).map(|_| random.below(signatures.len() as u64) as usize).collect();
+    let favourites: Vec<_> = (0..6)
+        .map(|_| random.below(signatures.len() as u64) as usize)
+        .collect();
     let theme = random.pick(&THEMES);
-    let themed: Vec<_> = (0..signatures.len()).filter(|&index| theme.contains(&signatures[index].name.as_str())).collect();
+    let themed: Vec<_> = (0..signatures.len())
+        .filter(|&index| theme.contains(&signatures[index].name.as_str()))
+        .collect();
     let mut calls = Vec::with_capacity(CALLS);
     while calls.len() < CALLS {
         let index = match random.below(4) {
@@ -173,7 +191,9 @@ pub fn calls(signatures: &[Signature], seed: u64, round: u64, thread: u64) -> Ve
             _ => random.below(signatures.len() as u64) as usize,
         };
         let signature = &signatures[index];
-        if LEFT_OUT.contains(&signature.name.as_str()) || signature.name == "rt_sigreturn" && random.below(8) != 0 {
+        if LEFT_OUT.contains(&signature.name.as_str())
+            || signature.name == "rt_sigreturn" && random.below(8) != 0
+        {
             continue;
         }
         calls.push(call(&mut random, signature));
@@ -183,7 +203,12 @@ pub fn calls(signatures: &[Signature], seed: u64, round: u64, thread: u64) -> Ve
 
 fn call(random: &mut Random, signature: &Signature) -> Call {
     let processes = OF_PROCESSES.contains(&signature.name.as_str());
-    let mut call = Call { number: signature.number, arguments: [0; 6], pokes: Vec::new(), frame: None };
+    let mut call = Call {
+        number: signature.number,
+        arguments: [0; 6],
+        pokes: Vec::new(),
+        frame: None,
+    };
     if signature.name == "rt_sigreturn" {
         signal_frame(random, &mut call);
         return call;
@@ -201,7 +226,26 @@ fn call(random: &mut Random, signature: &Signature) -> Call {
             "Fd" => fd(random),
             "Ptr" => pointer(random, &mut call.pokes),
             "Str" => path(random),
-            "Sig" => random.pick(&[0, 1, 2, 9, 10, 14, 15, 17, 18, 19, 20, 23, 32, 33, 34, 64, 65, u64::MAX]),
+            "Sig" => random.pick(&[
+                0,
+                1,
+                2,
+                9,
+                10,
+                14,
+                15,
+                17,
+                18,
+                19,
+                20,
+                23,
+                32,
+                33,
+                34,
+                64,
+                65,
+                u64::MAX,
+            ]),
             "Oct" => random.pick(&[
                 0,
                 0o644,
@@ -292,7 +336,8 @@ pub fn pointer(random: &mut Random, pokes: &mut Vec<(u64, u64)>) -> u64 {
         5 => arena::BASE + (random.below(arena::LENGTH) & !(PAGE - 1)),
         6 => path(random),
         _ => {
-            let address = arena::writable(random.below(arena::WRITABLE)) + (random.below(PAGE - 256) & !7);
+            let address =
+                arena::writable(random.below(arena::WRITABLE)) + (random.below(PAGE - 256) & !7);
             for index in 0..random.below(16) {
                 pokes.push((address + index * 8, word(random)));
             }
@@ -314,21 +359,42 @@ pub fn path(random: &mut Random) -> u64 {
 /// A frame such as `rt_sigreturn(2)` takes registers from: all of it wrong, or only some of it.
 fn signal_frame(random: &mut Random, call: &mut Call) {
     let frame = arena::writable(random.below(arena::WRITABLE)) + 8 * random.below(4);
-    // struct ucontext: flags, link, stack (3), 18 registers, segments, 4 words, the floating-point state's address, 8 reserved, mask.
+    // struct ucontext: flags, link, stack (3), 18 registers, segments, 4 words, the floating-point
+    // state's address, 8 reserved, mask.
     for index in 0..40 {
         let value = match index {
-            21..23 => random.pick(&[0x8000_0000_0000, 0xffff_8000_0000_0000, 0x7fff_ffff_ffff, arena::BASE, 0, 0x40_1000]),
+            21..23 => random.pick(&[
+                0x8000_0000_0000,
+                0xffff_8000_0000_0000,
+                0x7fff_ffff_ffff,
+                arena::BASE,
+                0,
+                0x40_1000,
+            ]),
             23 => random.pick(&[0x202, 0x3202, u64::MAX, 0x4_0202, 0x1_4302, 0]),
             24 if random.below(2) == 0 => 0x002b_0000_0000_0033,
-            28 => random.pick(&[0, frame + 512, frame + 513, arena::BASE + PAGE, !63, arena::end_of_writable(0) - 256]),
+            28 => random.pick(&[
+                0,
+                frame + 512,
+                frame + 513,
+                arena::BASE + PAGE,
+                !63,
+                arena::end_of_writable(0) - 256,
+            ]),
             _ => word(random),
         };
         call.pokes.push((frame + index * 8, value));
     }
-    // The floating-point state, if it is there: control words, the software's words with their mark, the header of XSAVE.
-    for (offset, value) in
-        [(0, 0x037f), (24, 0xffff_ffff_ffff), (464, 0x1a88_4650_5853), (472, u64::MAX), (512, u64::MAX), (520, u64::MAX)]
-    {
+    // The floating-point state, if it is there: control words, the software's words with their
+    // mark, the header of XSAVE.
+    for (offset, value) in [
+        (0, 0x037f),
+        (24, 0xffff_ffff_ffff),
+        (464, 0x1a88_4650_5853),
+        (472, u64::MAX),
+        (512, u64::MAX),
+        (520, u64::MAX),
+    ] {
         if random.below(2) == 0 {
             call.pokes.push((frame + 512 + offset, value));
         }
@@ -342,7 +408,9 @@ pub struct Shown<'a>(pub &'a Call, pub &'a [Signature]);
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(call, signatures) = self;
-        let known = signatures.iter().find(|signature| signature.number == call.number);
+        let known = signatures
+            .iter()
+            .find(|signature| signature.number == call.number);
         match known {
             Some(signature) => write!(f, "{}(", signature.name)?,
             None => write!(f, "call {:#x}(", call.number)?,

@@ -15,7 +15,8 @@ use crate::checked;
 const SHOWN: i32 = 250;
 /// That of `/dev/null`, opened before the first round: a round that runs as root may remove it.
 const NOWHERE: i32 = 251;
-/// Calls that make a process or thread, which ends at once; but a child of `fork` makes some of the calls that follow.
+/// Calls that make a process or thread, which ends at once; but a child of `fork` makes some of the
+/// calls that follow.
 const MAKES_TASK: [u64; 4] = [56, FORK, 58, 435];
 const FORK: u64 = libc::SYS_fork as u64;
 /// How many of them.
@@ -30,16 +31,30 @@ pub struct Counters {
 impl Counters {
     /// In memory that the rounds share.
     pub fn map() -> Result<&'static Self> {
-        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        let (access, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+        );
         // SAFETY: a new mapping.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), size_of::<Self>(), access, flags, -1, 0) };
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                size_of::<Self>(),
+                access,
+                flags,
+                -1,
+                0,
+            )
+        };
         ensure!(at != libc::MAP_FAILED, "no memory to count in");
         // SAFETY: it is large enough, aligned, all zeros, atomic throughout, and never unmapped.
         Ok(unsafe { &*at.cast() })
     }
 
     fn count(&self, call: u64, result: i64) {
-        let Some(made) = self.made.get(call as usize) else { return };
+        let Some(made) = self.made.get(call as usize) else {
+            return;
+        };
         made.fetch_add(1, Ordering::Relaxed);
         if !(-4095..0).contains(&result) {
             self.succeeded[call as usize].fetch_add(1, Ordering::Relaxed);
@@ -48,31 +63,53 @@ impl Counters {
 
     /// How many calls were made, and how many of them succeeded.
     pub fn totals(&self) -> (u64, u64) {
-        let sum = |counters: &[AtomicU64]| counters.iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
+        let sum = |counters: &[AtomicU64]| {
+            counters
+                .iter()
+                .map(|counter| counter.load(Ordering::Relaxed))
+                .sum()
+        };
         (sum(&self.made), sum(&self.succeeded))
     }
 
     /// Whether this call succeeded once.
     pub fn has_succeeded(&self, call: u64) -> bool {
-        self.succeeded.get(call as usize).is_some_and(|counter| counter.load(Ordering::Relaxed) > 0)
+        self.succeeded
+            .get(call as usize)
+            .is_some_and(|counter| counter.load(Ordering::Relaxed) > 0)
     }
 }
 
 /// What has to be there before the first round.
 pub fn prepare() -> Result<()> {
-    let null = fs::File::options().read(true).write(true).open("/dev/null")?;
+    let null = fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
     // SAFETY: numbers only.
     checked(unsafe { libc::dup2(null.as_raw_fd(), NOWHERE) })?;
     Ok(())
 }
 
 /// Makes the calls, and ends the process.
-pub fn run(signatures: &[Signature], counters: &'static Counters, (seed, round): (u64, u64), show: bool) -> ! {
-    let lists: Vec<_> = (0..THREADS).map(|thread| program::calls(signatures, seed, round, thread)).collect();
+pub fn run(
+    signatures: &[Signature],
+    counters: &'static Counters,
+    (seed, round): (u64, u64),
+    show: bool,
+) -> ! {
+    let lists: Vec<_> = (0..THREADS)
+        .map(|thread| program::calls(signatures, seed, round, thread))
+        .collect();
     let lines: Vec<Vec<String>> = (lists.iter().enumerate())
         .map(|(thread, list)| {
-            let line = |(index, call)| format!("{round}.{thread}.{index} {}\n", Shown(call, signatures));
-            if show { list.iter().enumerate().map(line).collect() } else { Vec::new() }
+            let line =
+                |(index, call)| format!("{round}.{thread}.{index} {}\n", Shown(call, signatures));
+            if show {
+                list.iter().enumerate().map(line).collect()
+            } else {
+                Vec::new()
+            }
         })
         .collect();
     let child = set_up(&mut Random::new(seed, round, 99), show);
@@ -93,7 +130,8 @@ pub fn run(signatures: &[Signature], counters: &'static Counters, (seed, round):
     unsafe { libc::_exit(0) }
 }
 
-/// Makes the process such that nothing it does can stop it for long; returns a child that does nothing.
+/// Makes the process such that nothing it does can stop it for long; returns a child that does
+/// nothing.
 fn set_up(random: &mut Random, show: bool) -> i32 {
     // SAFETY: numbers, and structures that live as long as the calls. The handler does nothing.
     unsafe {
@@ -105,8 +143,18 @@ fn set_up(random: &mut Random, show: bool) -> i32 {
             libc::dup2(NOWHERE, fd);
         }
         libc::close(NOWHERE);
-        for (what, limit) in [(libc::RLIMIT_FSIZE, 4 << 20), (libc::RLIMIT_AS, 256 << 20), (libc::RLIMIT_NPROC, 100)] {
-            libc::setrlimit(what, &libc::rlimit { rlim_cur: limit, rlim_max: limit });
+        for (what, limit) in [
+            (libc::RLIMIT_FSIZE, 4 << 20),
+            (libc::RLIMIT_AS, 256 << 20),
+            (libc::RLIMIT_NPROC, 100),
+        ] {
+            libc::setrlimit(
+                what,
+                &libc::rlimit {
+                    rlim_cur: limit,
+                    rlim_max: limit,
+                },
+            );
         }
         let child = libc::fork();
         if child == 0 {
@@ -117,7 +165,16 @@ fn set_up(random: &mut Random, show: bool) -> i32 {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = nothing as *const () as usize;
         for signal in 1..=64 {
-            if ![libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS].contains(&signal) {
+            if ![
+                libc::SIGSEGV,
+                libc::SIGBUS,
+                libc::SIGILL,
+                libc::SIGFPE,
+                libc::SIGTRAP,
+                libc::SIGSYS,
+            ]
+            .contains(&signal)
+            {
                 libc::sigaction(signal, &action, std::ptr::null_mut());
             }
         }
@@ -135,7 +192,10 @@ fn set_up(random: &mut Random, show: bool) -> i32 {
 
 /// Has every wait of the calling thread interrupted.
 fn interrupt_often() {
-    let often = libc::timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+    let often = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 5_000_000,
+    };
     // SAFETY: structures of zeros are valid; they live as long as the calls.
     unsafe {
         let mut event: libc::sigevent = std::mem::zeroed();
@@ -144,7 +204,10 @@ fn interrupt_often() {
         event.sigev_notify_thread_id = libc::gettid();
         let mut timer = std::ptr::null_mut();
         if libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) == 0 {
-            let time = libc::itimerspec { it_interval: often, it_value: often };
+            let time = libc::itimerspec {
+                it_interval: often,
+                it_value: often,
+            };
             libc::timer_settime(timer, 0, &time, std::ptr::null_mut());
         }
     }
@@ -192,8 +255,11 @@ fn make(list: &[Call], lines: &[String], counters: &Counters, child: i32, forks:
             unsafe { libc::write(SHOWN, line.as_ptr().cast(), line.len()) };
         }
         let mut pokes = call.pokes.iter();
-        // SAFETY: the arena is nothing that this program relies on. If it is no longer there, the process dies of it, as it may.
-        pokes.by_ref().for_each(|&(address, value)| unsafe { (address as *mut u64).write_unaligned(value) });
+        // SAFETY: the arena is nothing that this program relies on. If it is no longer there, the
+        // process dies of it, as it may.
+        pokes
+            .by_ref()
+            .for_each(|&(address, value)| unsafe { (address as *mut u64).write_unaligned(value) });
         let arguments = call.arguments.map(|argument| match argument {
             OWN_PID => u64::from(std::process::id()),
             CHILD_PID => child as u64,
@@ -201,12 +267,20 @@ fn make(list: &[Call], lines: &[String], counters: &Counters, child: i32, forks:
         });
         if let Some(frame) = call.frame {
             // SAFETY: the process goes on wherever the frame says, or dies. That is what is tried.
-            unsafe { asm!("mov rsp, {}", "mov eax, 15", "syscall", "ud2", in(reg) frame, options(noreturn)) }
+            unsafe {
+                asm!("mov rsp, {}", "mov eax, 15", "syscall", "ud2", in(reg) frame, options(noreturn))
+            }
         }
         let result = if call.number == FORK {
             fork(|| {
                 let after = index + 1..list.len().min(index + 1 + CALLS_OF_CHILD);
-                make(&list[after.clone()], lines.get(after).unwrap_or(&[]), counters, child, false);
+                make(
+                    &list[after.clone()],
+                    lines.get(after).unwrap_or(&[]),
+                    counters,
+                    child,
+                    false,
+                );
             })
         } else {
             system_call(call.number, arguments)
@@ -215,9 +289,11 @@ fn make(list: &[Call], lines: &[String], counters: &Counters, child: i32, forks:
     }
 }
 
-/// Makes a child of the calling thread, which does this and ends. It must not allocate: another thread may have had the allocator's lock.
+/// Makes a child of the calling thread, which does this and ends. It must not allocate: another
+/// thread may have had the allocator's lock.
 fn fork(work: impl FnOnce()) -> i64 {
-    // SAFETY: the child goes on with a copy of everything. The raw call, because the library's waits for locks of its own.
+    // SAFETY: the child goes on with a copy of everything. The raw call, because the library's
+    // waits for locks of its own.
     let result = unsafe { libc::syscall(libc::SYS_fork) };
     if result == 0 {
         interrupt_often();
@@ -232,7 +308,8 @@ fn fork(work: impl FnOnce()) -> i64 {
 fn system_call(number: u64, arguments: [u64; 6]) -> i64 {
     let makes_task = u64::from(MAKES_TASK.contains(&(number & 0xffff)));
     let result;
-    // SAFETY: whatever it does to this process, the process may die of it; the watching one checks what must hold.
+    // SAFETY: whatever it does to this process, the process may die of it; the watching one checks
+    // what must hold.
     unsafe {
         asm!(
             "syscall",

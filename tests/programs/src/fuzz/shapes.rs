@@ -1,4 +1,5 @@
-//! What calls take and point to: descriptors of a sort, structures with pointers in them, flags that there are.
+//! What calls take and point to: descriptors of a sort, structures with pointers in them, flags
+//! that there are.
 
 use std::cell::RefCell;
 
@@ -18,7 +19,10 @@ pub const LENGTHS: [u64; 12] = [0, 1, 4, 8, 16, 64, 100, 1000, 4096, 5000, 65536
 
 impl<'a> Shaper<'a> {
     pub fn new(random: &'a mut Random, pokes: &'a mut Vec<(u64, u64)>) -> Self {
-        Self { random: RefCell::new(random), pokes: RefCell::new(pokes) }
+        Self {
+            random: RefCell::new(random),
+            pokes: RefCell::new(pokes),
+        }
     }
 
     pub(super) fn next(&self) -> u64 {
@@ -64,7 +68,11 @@ impl<'a> Shaper<'a> {
     }
 
     pub(super) fn directory(&self) -> u64 {
-        if self.below(2) == 0 { (-100i64) as u64 } else { self.fd(&[Sort::Directory]) }
+        if self.below(2) == 0 {
+            (-100i64) as u64
+        } else {
+            self.fd(&[Sort::Directory])
+        }
     }
 
     pub(super) fn path(&self) -> u64 {
@@ -73,9 +81,14 @@ impl<'a> Shaper<'a> {
 
     /// The name of an extended attribute.
     pub(super) fn attribute(&self) -> u64 {
-        let names: Vec<u64> =
-            (0..arena::PATHS.len() as u64).filter(|&index| arena::PATHS[index as usize].ends_with(".name")).collect();
-        if self.below(8) == 0 { self.path() } else { arena::path(self.one(&names)) }
+        let names: Vec<u64> = (0..arena::PATHS.len() as u64)
+            .filter(|&index| arena::PATHS[index as usize].ends_with(".name"))
+            .collect();
+        if self.below(8) == 0 {
+            self.path()
+        } else {
+            arena::path(self.one(&names))
+        }
     }
 
     pub(super) fn process(&self) -> u64 {
@@ -92,8 +105,12 @@ impl<'a> Shaper<'a> {
             1 => self.below(space),
             _ => self.below(space / 8 + 1) * 8,
         };
-        let fits = words.iter().zip((page + offset..=page + PAGE - 8).step_by(8));
-        self.pokes.borrow_mut().extend(fits.map(|(&word, at)| (at, word)));
+        let fits = words
+            .iter()
+            .zip((page + offset..=page + PAGE - 8).step_by(8));
+        self.pokes
+            .borrow_mut()
+            .extend(fits.map(|(&word, at)| (at, word)));
         page + offset
     }
 
@@ -125,7 +142,10 @@ impl<'a> Shaper<'a> {
     /// A duration or a time that is soon over, mostly.
     pub(super) fn time(&self) -> [u64; 2] {
         match self.below(8) {
-            0 => [self.pick(&[0, 1, u64::MAX, 1 << 62, 1 << 34, 1 << 63]), self.pick(&[0, 999_999_999, 1_000_000_000, u64::MAX])],
+            0 => [
+                self.pick(&[0, 1, u64::MAX, 1 << 62, 1 << 34, 1 << 63]),
+                self.pick(&[0, 999_999_999, 1_000_000_000, u64::MAX]),
+            ],
             1 => [0, 0],
             _ => [0, self.below(3_000_000)],
         }
@@ -161,7 +181,11 @@ impl<'a> Shaper<'a> {
             let (at, length) = self.buffer();
             words.extend([at, length]);
         }
-        let claimed = if self.below(12) == 0 { self.pick(&[1024, 1025, u64::MAX, 1 << 31]) } else { count };
+        let claimed = if self.below(12) == 0 {
+            self.pick(&[1024, 1025, u64::MAX, 1 << 31])
+        } else {
+            count
+        };
         (self.words(&words), claimed)
     }
 
@@ -169,7 +193,15 @@ impl<'a> Shaper<'a> {
     pub(super) fn address(&self) -> (u64, u64) {
         let port = self.pick(&[5000, 5001, 5002, 5003, 0, 1, 65535]);
         let swapped = u64::from((port as u16).swap_bytes());
-        let host = self.pick(&[0x0100_007f, 0x0100_007f, 0x0200_007f, 0, 0xffff_ffff, 0x0100_00e0, 0x0100_000a]);
+        let host = self.pick(&[
+            0x0100_007f,
+            0x0100_007f,
+            0x0200_007f,
+            0,
+            0xffff_ffff,
+            0x0100_00e0,
+            0x0100_000a,
+        ]);
         match self.below(8) {
             0..3 => (self.words(&[2 | swapped << 16 | host << 32, 0]), 16),
             3..5 => {
@@ -185,26 +217,50 @@ impl<'a> Shaper<'a> {
             }
             5 => {
                 // A path, or an abstract name.
-                let name = self.one(&[*b"socket", *b"new\0\0\0", *b"\0abs\0\0", *b"file\0\0", *b"dir/so"]);
-                let word = name.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
+                let name = self.one(&[
+                    *b"socket",
+                    *b"new\0\0\0",
+                    *b"\0abs\0\0",
+                    *b"file\0\0",
+                    *b"dir/so",
+                ]);
+                let word = name
+                    .iter()
+                    .rev()
+                    .fold(0, |word, &byte| word << 8 | u64::from(byte));
                 let length = self.pick(&[2, 3, 6, 8, 9, 110, 111]);
                 (self.words(&[1 | word << 16, 0]), length)
             }
             6 => (self.words(&[16, self.word(), 0]), 12),
-            _ => (self.words(&[self.word() & 0xffff, 0, 0, 0]), self.pick(&[0, 1, 2, 8, 16, 28, 110, 128, 129, u64::MAX])),
+            _ => (
+                self.words(&[self.word() & 0xffff, 0, 0, 0]),
+                self.pick(&[0, 1, 2, 8, 16, 28, 110, 128, 129, u64::MAX]),
+            ),
         }
     }
 
     /// `struct msghdr`, with an address, vectors and control messages.
     pub(super) fn message(&self) -> [u64; 7] {
-        let (name, name_length) = if self.below(2) == 0 { (0, 0) } else { self.address() };
+        let (name, name_length) = if self.below(2) == 0 {
+            (0, 0)
+        } else {
+            self.address()
+        };
         let (vectors, count) = self.vectors();
         let (control, control_length) = match self.below(4) {
             0 => self.control(),
             1 => (self.place(), self.pick(&[16, 24, 64, 256, 4096])),
             _ => (0, 0),
         };
-        [name, name_length, vectors, count, control, control_length, 0]
+        [
+            name,
+            name_length,
+            vectors,
+            count,
+            control,
+            control_length,
+            0,
+        ]
     }
 
     /// Control messages: descriptors, credentials, what there is of IP.
@@ -226,12 +282,18 @@ impl<'a> Shaper<'a> {
                 (6, 1),
             ]);
             let data = match kind {
-                1 => (0..=self.below(3)).map(|_| self.any_fd() & 0xffff_ffff | self.any_fd() << 32).collect(),
+                1 => (0..=self.below(3))
+                    .map(|_| self.any_fd() & 0xffff_ffff | self.any_fd() << 32)
+                    .collect(),
                 2 => vec![self.process() & 0xffff_ffff, 0],
                 _ => vec![self.below(4), self.next()],
             };
             let true_length = 16 + 8 * data.len() as u64;
-            let length = if self.below(8) == 0 { self.pick(&[0, 15, 16, 17, u64::MAX, 1 << 32]) } else { true_length };
+            let length = if self.below(8) == 0 {
+                self.pick(&[0, 15, 16, 17, u64::MAX, 1 << 32])
+            } else {
+                true_length
+            };
             words.extend([length, level | kind << 32]);
             words.extend(data);
         }
@@ -252,7 +314,9 @@ impl<'a> Shaper<'a> {
     /// `struct pollfd[]`
     pub(super) fn polled(&self) -> (u64, u64) {
         let count = self.below(12);
-        let words: Vec<_> = (0..count).map(|_| self.any_fd() & 0xffff_ffff | self.next() << 32).collect();
+        let words: Vec<_> = (0..count)
+            .map(|_| self.any_fd() & 0xffff_ffff | self.next() << 32)
+            .collect();
         (self.words(&words), count)
     }
 
@@ -267,18 +331,34 @@ impl<'a> Shaper<'a> {
     /// `char *[]`
     pub(super) fn strings(&self) -> u64 {
         let words: Vec<_> = (0..self.below(5)).map(|_| self.path()).chain([0]).collect();
-        if self.below(8) == 0 { 0 } else { self.words(&words) }
+        if self.below(8) == 0 {
+            0
+        } else {
+            self.words(&words)
+        }
     }
 
     /// A filter of a few instructions that ends.
     pub(super) fn filter(&self) -> u64 {
-        const RETURNS: [u64; 6] = [0x7fff_0000, 0x7fff_0000, 0x0005_0001, 0x7ffc_0000, 0x0003_0000, 0x7ff0_0000];
+        const RETURNS: [u64; 6] = [
+            0x7fff_0000,
+            0x7fff_0000,
+            0x0005_0001,
+            0x7ffc_0000,
+            0x0003_0000,
+            0x7ff0_0000,
+        ];
         let number = self.below(470);
         let (first, second) = (self.pick(&RETURNS), 0x7fff_0000);
         let program = match self.below(3) {
             // Returns the same of all; loads the number and compares it; nonsense.
             0 => vec![6 | first << 32],
-            1 => vec![0x20, 0x15 | 1 << 24 | number << 32, 6 | first << 32, 6 | second << 32],
+            1 => vec![
+                0x20,
+                0x15 | 1 << 24 | number << 32,
+                6 | first << 32,
+                6 | second << 32,
+            ],
             _ => (0..=self.below(6)).map(|_| self.next()).collect(),
         };
         let count = program.len() as u64;
@@ -288,7 +368,17 @@ impl<'a> Shaper<'a> {
 
     pub(super) fn memory(&self) -> (u64, u64) {
         let at = arena::BASE + (self.below(arena::LENGTH) & !(PAGE - 1));
-        let length = self.pick(&[0, 1, PAGE, PAGE, 2 * PAGE, 4 * PAGE, 64 * PAGE, u64::MAX, 1 << 47]);
+        let length = self.pick(&[
+            0,
+            1,
+            PAGE,
+            PAGE,
+            2 * PAGE,
+            4 * PAGE,
+            64 * PAGE,
+            u64::MAX,
+            1 << 47,
+        ]);
         (at, length)
     }
 }

@@ -102,13 +102,18 @@ impl Entry {
         }
     }
 
-    /// Bytes of the name in the archive, for an entry that begins at `at`. Zeros behind the name move contents of a page and
-    /// more to a page boundary, where the instance takes the pages as they are instead of copying them.
+    /// Bytes of the name in the archive, for an entry that begins at `at`. Zeros behind the name
+    /// move contents of a page and more to a page boundary, where the instance takes the pages as
+    /// they are instead of copying them.
     fn name_size(&self, at: u64) -> u64 {
         let plain = self.name.len() as u64 + 1;
         let end = at + HEADER + plain;
         let aligned = plain + end.next_multiple_of(PAGE) - end;
-        if self.len() >= PAGE && aligned <= LONGEST_NAME { aligned } else { plain }
+        if self.len() >= PAGE && aligned <= LONGEST_NAME {
+            aligned
+        } else {
+            plain
+        }
     }
 
     fn header(&self, len: u64, name_size: u64) -> Vec<u8> {
@@ -137,7 +142,10 @@ fn header(fields: [u32; 13], name: &[u8]) -> Vec<u8> {
         bytes.extend_from_slice(format!("{field:08x}").as_bytes());
     }
     bytes.extend_from_slice(name);
-    bytes.resize((HEADER as usize + fields[NAME_SIZE] as usize).next_multiple_of(4), 0);
+    bytes.resize(
+        (HEADER as usize + fields[NAME_SIZE] as usize).next_multiple_of(4),
+        0,
+    );
     bytes
 }
 
@@ -157,7 +165,9 @@ impl Archive {
     pub fn add(&mut self, entry: Entry) -> Result<()> {
         if u32::try_from(entry.len()).is_err() {
             let name = String::from_utf8_lossy(&entry.name);
-            return Err(Failure::new(format!("/{name}: larger than 4 GiB, which a cpio archive cannot hold")));
+            return Err(Failure::new(format!(
+                "/{name}: larger than 4 GiB, which a cpio archive cannot hold"
+            )));
         }
         if let Some(slash) = entry.name.iter().rposition(|byte| *byte == b'/') {
             let parent = &entry.name[..slash];
@@ -165,7 +175,8 @@ impl Archive {
                 self.add(self.directory(parent.to_vec(), 0o755))?;
             }
         }
-        self.len += (HEADER + entry.name_size(self.len)).next_multiple_of(4) + entry.len().next_multiple_of(4);
+        self.len += (HEADER + entry.name_size(self.len)).next_multiple_of(4)
+            + entry.len().next_multiple_of(4);
         self.names.insert(entry.name.clone());
         self.entries.push(entry);
         Ok(())
@@ -216,7 +227,10 @@ impl Archive {
     /// # Errors
     /// If a file cannot be read or has become shorter; the sink's.
     pub fn send(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let mut pieces = Pieces { held: Vec::with_capacity(PIECE), sink };
+        let mut pieces = Pieces {
+            held: Vec::with_capacity(PIECE),
+            sink,
+        };
         let mut at = 0;
         for entry in &self.entries {
             let len = entry.len();
@@ -226,12 +240,17 @@ impl Archive {
             match &entry.content {
                 Content::Empty => {}
                 Content::Bytes(bytes) => pieces.put(bytes)?,
-                Content::Part { path, offset, len } => copy(path, *offset, *len, &mut |bytes| pieces.put(bytes))?,
+                Content::Part { path, offset, len } => {
+                    copy(path, *offset, *len, &mut |bytes| pieces.put(bytes))?
+                }
             }
             pieces.put(&[0; 3][..(len.next_multiple_of(4) - len) as usize])?;
         }
         debug_assert_eq!(at, self.len, "what `add` reckoned");
-        let end = header([0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, TRAILER.len() as u32 + 1, 0], TRAILER);
+        let end = header(
+            [0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, TRAILER.len() as u32 + 1, 0],
+            TRAILER,
+        );
         let padding = self.len() - self.len - end.len() as u64;
         pieces.put(&end)?;
         pieces.put(&[0; BLOCK as usize][..padding as usize])?;
@@ -259,7 +278,11 @@ impl Pieces<'_> {
     }
 
     fn finish(self) -> Result<()> {
-        if self.held.is_empty() { Ok(()) } else { (self.sink)(&self.held) }
+        if self.held.is_empty() {
+            Ok(())
+        } else {
+            (self.sink)(&self.held)
+        }
     }
 }
 
@@ -267,7 +290,12 @@ impl Pieces<'_> {
 ///
 /// # Errors
 /// If it cannot be read, or is shorter; the sink's.
-pub fn copy(path: &Path, offset: u64, len: u64, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+pub fn copy(
+    path: &Path,
+    offset: u64,
+    len: u64,
+    sink: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
     let what = || path.display().to_string();
     let mut file = File::open(path).context(what)?;
     if offset > 0 {
@@ -279,7 +307,10 @@ pub fn copy(path: &Path, offset: u64, len: u64, sink: &mut dyn FnMut(&[u8]) -> R
         let most = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let count = file.read(&mut buf[..most]).context(what)?;
         if count == 0 {
-            return Err(Failure::new(format!("{}: became shorter while it was read", path.display())));
+            return Err(Failure::new(format!(
+                "{}: became shorter while it was read",
+                path.display()
+            )));
         }
         sink(&buf[..count])?;
         left -= count as u64;

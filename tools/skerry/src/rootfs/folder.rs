@@ -10,12 +10,16 @@ use std::path::Path;
 use super::cpio::{Archive, Content, Entry, Kind};
 use crate::failure::{Context, Result};
 
-/// Plans an archive of what is in `root`; of the directories `empty` right below it, only the directories themselves.
+/// Plans an archive of what is in `root`; of the directories `empty` right below it, only the
+/// directories themselves.
 ///
 /// # Errors
 /// If something cannot be read.
 pub fn plan(root: &Path, empty: &[&str]) -> Result<Archive> {
-    let mut plan = Plan { archive: Archive::default(), linked: HashMap::new() };
+    let mut plan = Plan {
+        archive: Archive::default(),
+        linked: HashMap::new(),
+    };
     let metadata = fs::metadata(root).context(|| root.display().to_string())?;
     plan.add(root, OsString::from("."), &metadata)?;
     plan.walk(root, &OsString::new(), empty)?;
@@ -31,8 +35,9 @@ struct Plan {
 impl Plan {
     fn walk(&mut self, folder: &Path, prefix: &OsString, empty: &[&str]) -> Result<()> {
         let what = || folder.display().to_string();
-        let mut names: Vec<OsString> =
-            fs::read_dir(folder).and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect()).context(what)?;
+        let mut names: Vec<OsString> = fs::read_dir(folder)
+            .and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect())
+            .context(what)?;
         names.sort();
         for name in names {
             let path = folder.join(&name);
@@ -58,7 +63,10 @@ impl Plan {
         let mut inode = self.archive.next_inode();
         let mut first = true;
         if metadata.is_file() && metadata.nlink() > 1 {
-            let known = self.linked.entry((metadata.dev(), metadata.ino())).or_insert(inode);
+            let known = self
+                .linked
+                .entry((metadata.dev(), metadata.ino()))
+                .or_insert(inode);
             first = *known == inode;
             inode = *known;
         }
@@ -66,10 +74,22 @@ impl Plan {
             () if file_type.is_dir() => (Kind::Directory, Content::Empty),
             () if file_type.is_symlink() => {
                 let to = fs::read_link(path).context(|| path.display().to_string())?;
-                (Kind::Symlink, Content::Bytes(to.as_os_str().as_bytes().to_vec()))
+                (
+                    Kind::Symlink,
+                    Content::Bytes(to.as_os_str().as_bytes().to_vec()),
+                )
             }
-            () if file_type.is_file() && (!first || metadata.len() == 0) => (Kind::Regular, Content::Empty),
-            () if file_type.is_file() => (Kind::Regular, Content::Part { path: path.to_owned(), offset: 0, len: metadata.len() }),
+            () if file_type.is_file() && (!first || metadata.len() == 0) => {
+                (Kind::Regular, Content::Empty)
+            }
+            () if file_type.is_file() => (
+                Kind::Regular,
+                Content::Part {
+                    path: path.to_owned(),
+                    offset: 0,
+                    len: metadata.len(),
+                },
+            ),
             () if file_type.is_char_device() => (Kind::Char, Content::Empty),
             () if file_type.is_block_device() => (Kind::Block, Content::Empty),
             () if file_type.is_fifo() => (Kind::Fifo, Content::Empty),
@@ -77,7 +97,10 @@ impl Plan {
             () => return Ok(()),
         };
         let device = match kind {
-            Kind::Char | Kind::Block => (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev())),
+            Kind::Char | Kind::Block => (
+                rustix::fs::major(metadata.rdev()),
+                rustix::fs::minor(metadata.rdev()),
+            ),
             _ => (0, 0),
         };
         self.archive.add(Entry {

@@ -1,7 +1,7 @@
 //! Root file systems: what `--rootfs` names, as a cpio archive that is streamed into the instance.
 //!
-//! An archive is planned first, so that its length is known before the first byte is sent, and written piece by piece, so that
-//! it never is in memory as a whole.
+//! An archive is planned first, so that its length is known before the first byte is sent, and
+//! written piece by piece, so that it never is in memory as a whole.
 
 mod cpio;
 mod folder;
@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use crate::failure::{Context, Failure, Result};
 pub use cpio::{Archive, Content, Entry, Kind};
 
-/// What the default root file system leaves out of `/`: other file systems, and what belongs to the running system.
+/// What the default root file system leaves out of `/`: other file systems, and what belongs to the
+/// running system.
 const NOT_COPIED: [&str; 5] = ["dev", "proc", "run", "sys", "tmp"];
 
 /// A root file system to be sent.
@@ -32,7 +33,8 @@ pub enum RootFs {
 }
 
 impl RootFs {
-    /// The root file system that `source` names: a folder, a tar archive, or a cpio archive; without one a copy of `/`.
+    /// The root file system that `source` names: a folder, a tar archive, or a cpio archive;
+    /// without one a copy of `/`.
     ///
     /// # Errors
     /// If it cannot be read, or is none of these.
@@ -47,15 +49,27 @@ impl RootFs {
         }
         let mut file = File::open(source).context(what)?;
         let mut start = Vec::with_capacity(512);
-        file.by_ref().take(512).read_to_end(&mut start).context(what)?;
+        file.by_ref()
+            .take(512)
+            .read_to_end(&mut start)
+            .context(what)?;
         match recognise(&start) {
-            Some(Format::Cpio) => Ok(Self::Ready { path: source.to_owned(), len: metadata.len() }),
+            Some(Format::Cpio) => Ok(Self::Ready {
+                path: source.to_owned(),
+                len: metadata.len(),
+            }),
             Some(Format::Tar) => {
                 file.seek(SeekFrom::Start(0)).context(what)?;
                 tarball::plan(source, file).map(Self::Planned)
             }
-            Some(Format::Compressed(tool)) => Err(Failure::new(format!("{}: compressed: unpack it with {tool} first", what()))),
-            None => Err(Failure::new(format!("{}: neither a folder, a tar archive nor a cpio archive (newc)", what()))),
+            Some(Format::Compressed(tool)) => Err(Failure::new(format!(
+                "{}: compressed: unpack it with {tool} first",
+                what()
+            ))),
+            None => Err(Failure::new(format!(
+                "{}: neither a folder, a tar archive nor a cpio archive (newc)",
+                what()
+            ))),
         }
     }
 
@@ -121,8 +135,10 @@ mod tests {
                 let text = std::str::from_utf8(&bytes[at + 6 + 8 * n..at + 14 + 8 * n]).unwrap();
                 u32::from_str_radix(text, 16).unwrap()
             };
-            let (mode, links, size, name_size) = (field(1), field(4), field(6) as usize, field(11) as usize);
-            let name = String::from_utf8(bytes[at + 110..at + 110 + name_size - 1].to_vec()).unwrap();
+            let (mode, links, size, name_size) =
+                (field(1), field(4), field(6) as usize, field(11) as usize);
+            let name =
+                String::from_utf8(bytes[at + 110..at + 110 + name_size - 1].to_vec()).unwrap();
             let data = (at + 110 + name_size).next_multiple_of(4);
             at = (data + size).next_multiple_of(4);
             if name == "TRAILER!!!" {
@@ -146,7 +162,8 @@ mod tests {
     }
 
     fn folder(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("skerry-rootfs-{}-{name}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("skerry-rootfs-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(folder.join("bin")).unwrap();
         fs::write(folder.join("bin/tool"), "contents").unwrap();
@@ -163,12 +180,26 @@ mod tests {
         let entries = unpack(&bytes);
         let names: Vec<_> = entries.iter().map(|entry| entry.0.as_str()).collect();
         assert_eq!(names, [".", "bin", "bin/link", "bin/tool", "bin/zzz"]);
-        assert_eq!((entries[2].1, entries[2].3.as_slice()), (0o120_777, &b"tool"[..]));
-        assert_eq!((entries[3].1, entries[3].2, entries[3].3.as_slice()), (0o104_755, 2, &b"contents"[..]));
-        assert_eq!((entries[4].2, entries[4].3.len()), (2, 0), "a hard link's contents come once");
+        assert_eq!(
+            (entries[2].1, entries[2].3.as_slice()),
+            (0o120_777, &b"tool"[..])
+        );
+        assert_eq!(
+            (entries[3].1, entries[3].2, entries[3].3.as_slice()),
+            (0o104_755, 2, &b"contents"[..])
+        );
+        assert_eq!(
+            (entries[4].2, entries[4].3.len()),
+            (2, 0),
+            "a hard link's contents come once"
+        );
         let archive = folder.join("archive");
         fs::write(&archive, &bytes).unwrap();
-        assert_eq!(sent(&RootFs::open(Some(&archive)).unwrap()), bytes, "a cpio archive goes through as it is");
+        assert_eq!(
+            sent(&RootFs::open(Some(&archive)).unwrap()),
+            bytes,
+            "a cpio archive goes through as it is"
+        );
         fs::remove_dir_all(folder).unwrap();
     }
 
@@ -185,10 +216,14 @@ mod tests {
             header
         };
         let mut header = owned(tar::Header::new_gnu(), 0o755, 8);
-        tar.append_data(&mut header, "./bin/tool", &b"contents"[..]).unwrap();
-        tar.append_data(&mut header, &long, &b"contents"[..]).unwrap();
-        for (kind, name, to) in [(tar::EntryType::Link, "bin/hard", "./bin/tool"), (tar::EntryType::Symlink, "bin/soft", "tool")]
-        {
+        tar.append_data(&mut header, "./bin/tool", &b"contents"[..])
+            .unwrap();
+        tar.append_data(&mut header, &long, &b"contents"[..])
+            .unwrap();
+        for (kind, name, to) in [
+            (tar::EntryType::Link, "bin/hard", "./bin/tool"),
+            (tar::EntryType::Symlink, "bin/soft", "tool"),
+        ] {
             let mut header = owned(tar::Header::new_gnu(), 0o777, 0);
             header.set_entry_type(kind);
             tar.append_link(&mut header, name, to).unwrap();
@@ -201,14 +236,22 @@ mod tests {
         let path = std::env::temp_dir().join(format!("skerry-rootfs-{}.tar", std::process::id()));
         fs::write(&path, tar.into_inner().unwrap()).unwrap();
         let entries = unpack(&sent(&RootFs::open(Some(&path)).unwrap()));
-        let find = |name: &str| entries.iter().find(|entry| entry.0 == name).unwrap_or_else(|| panic!("{name}"));
+        let find = |name: &str| {
+            entries
+                .iter()
+                .find(|entry| entry.0 == name)
+                .unwrap_or_else(|| panic!("{name}"))
+        };
         assert_eq!((find("bin/tool").1, find("bin/tool").2), (0o100_755, 2));
         assert_eq!(find("bin/tool").3, b"contents");
         assert_eq!((find("bin/hard").1, find("bin/hard").2), (0o100_755, 2));
         assert_eq!(find("bin/soft").3, b"tool");
         assert_eq!(find(&long).3, b"contents");
         assert_eq!(find("dev/null").1, 0o020_666);
-        assert!(entries.iter().position(|e| e.0 == "bin").unwrap() < entries.iter().position(|e| e.0 == "bin/tool").unwrap());
+        assert!(
+            entries.iter().position(|e| e.0 == "bin").unwrap()
+                < entries.iter().position(|e| e.0 == "bin/tool").unwrap()
+        );
         fs::remove_file(path).unwrap();
     }
 
@@ -218,9 +261,17 @@ mod tests {
         for (contents, says) in [(&b"hello"[..], "neither"), (&[0x1f, 0x8b, 8], "gunzip")] {
             fs::write(&path, contents).unwrap();
             let failure = RootFs::open(Some(&path)).unwrap_err();
-            assert!(failure.message.contains(says) && failure.message.contains(".bad"), "{failure}");
+            assert!(
+                failure.message.contains(says) && failure.message.contains(".bad"),
+                "{failure}"
+            );
         }
         fs::remove_file(&path).unwrap();
-        assert!(RootFs::open(Some(&path)).unwrap_err().message.contains("No such file"));
+        assert!(
+            RootFs::open(Some(&path))
+                .unwrap_err()
+                .message
+                .contains("No such file")
+        );
     }
 }

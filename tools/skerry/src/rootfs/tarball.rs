@@ -1,4 +1,5 @@
-//! A tar archive as a root file system: its entries become a cpio archive's, their contents are read from where they are.
+//! A tar archive as a root file system: its entries become a cpio archive's, their contents are
+//! read from where they are.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,11 +25,21 @@ pub fn plan(path: &Path, file: File) -> Result<Archive> {
         let entry = entry.context(what)?;
         let header = entry.header();
         let name = clean(&entry.path_bytes()).ok_or_else(|| {
-            Failure::new(format!("{}: the name {:?} leads out of the archive", path.display(), shown(&entry.path_bytes())))
+            Failure::new(format!(
+                "{}: the name {:?} leads out of the archive",
+                path.display(),
+                shown(&entry.path_bytes())
+            ))
         })?;
-        let number = |field: std::io::Result<u64>| field.context(what).map(|value| u32::try_from(value).unwrap_or(0));
+        let number = |field: std::io::Result<u64>| {
+            field
+                .context(what)
+                .map(|value| u32::try_from(value).unwrap_or(0))
+        };
         let kind = match header.entry_type() {
-            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse | EntryType::Link => Kind::Regular,
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse | EntryType::Link => {
+                Kind::Regular
+            }
             EntryType::Symlink => Kind::Symlink,
             EntryType::Directory => Kind::Directory,
             EntryType::Char => Kind::Char,
@@ -38,7 +49,11 @@ pub fn plan(path: &Path, file: File) -> Result<Archive> {
             _ => continue,
         };
         if header.entry_type() == EntryType::GNUSparse {
-            return Err(Failure::new(format!("{}: {} is sparse: pack it without --sparse", path.display(), shown(&name))));
+            return Err(Failure::new(format!(
+                "{}: {} is sparse: pack it without --sparse",
+                path.display(),
+                shown(&name)
+            )));
         }
         if name == b"." && archive.entries_mut().iter().any(|entry| entry.name == name) {
             continue;
@@ -50,7 +65,10 @@ pub fn plan(path: &Path, file: File) -> Result<Archive> {
             uid: number(header.uid())?,
             gid: number(header.gid())?,
             mtime: number(header.mtime())?,
-            device: (header.device_major().ok().flatten().unwrap_or(0), header.device_minor().ok().flatten().unwrap_or(0)),
+            device: (
+                header.device_major().ok().flatten().unwrap_or(0),
+                header.device_minor().ok().flatten().unwrap_or(0),
+            ),
             inode: archive.next_inode(),
             links: 1,
             content: Content::Empty,
@@ -61,7 +79,10 @@ pub fn plan(path: &Path, file: File) -> Result<Archive> {
         let target = entry.link_name_bytes().map(|bytes| bytes.into_owned());
         match header.entry_type() {
             EntryType::Link => {
-                let to = target.as_deref().and_then(clean).and_then(|to| files.get(&to).copied());
+                let to = target
+                    .as_deref()
+                    .and_then(clean)
+                    .and_then(|to| files.get(&to).copied());
                 let Some(to) = to else {
                     return Err(Failure::new(format!(
                         "{}: {} is a link to a file that does not come before it",
@@ -71,15 +92,28 @@ pub fn plan(path: &Path, file: File) -> Result<Archive> {
                 };
                 let first = &mut archive.entries_mut()[to];
                 first.links += 1;
-                new = Entry { name: name.clone(), links: first.links, content: Content::Empty, ..first.clone() };
+                new = Entry {
+                    name: name.clone(),
+                    links: first.links,
+                    content: Content::Empty,
+                    ..first.clone()
+                };
             }
             EntryType::Symlink => new.content = Content::Bytes(target.unwrap_or_default()),
             _ if kind == Kind::Regular && entry.size() > 0 => {
                 let (offset, len) = (entry.raw_file_position(), entry.size());
                 if offset.checked_add(len).is_none_or(|end| end > archive_len) {
-                    return Err(Failure::new(format!("{}: cut short: it ends within {}", path.display(), shown(&name))));
+                    return Err(Failure::new(format!(
+                        "{}: cut short: it ends within {}",
+                        path.display(),
+                        shown(&name)
+                    )));
                 }
-                new.content = Content::Part { path: path.to_owned(), offset, len };
+                new.content = Content::Part {
+                    path: path.to_owned(),
+                    offset,
+                    len,
+                };
             }
             _ => {}
         }
@@ -90,7 +124,10 @@ pub fn plan(path: &Path, file: File) -> Result<Archive> {
         }
     }
     if archive.is_empty() {
-        return Err(Failure::new(format!("{}: the archive is empty", path.display())));
+        return Err(Failure::new(format!(
+            "{}: the archive is empty",
+            path.display()
+        )));
     }
     Ok(archive)
 }
@@ -99,13 +136,21 @@ fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// The name without `./`, slashes at the ends and doubled ones; `.` for the root. `None` if it has a `..` or a NUL.
+/// The name without `./`, slashes at the ends and doubled ones; `.` for the root. `None` if it has
+/// a `..` or a NUL.
 fn clean(name: &[u8]) -> Option<Vec<u8>> {
-    let parts: Vec<&[u8]> = name.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").collect();
+    let parts: Vec<&[u8]> = name
+        .split(|byte| *byte == b'/')
+        .filter(|part| !part.is_empty() && *part != b".")
+        .collect();
     if parts.contains(&&b".."[..]) || name.contains(&0) {
         return None;
     }
-    Some(if parts.is_empty() { b".".to_vec() } else { parts.join(&b'/') })
+    Some(if parts.is_empty() {
+        b".".to_vec()
+    } else {
+        parts.join(&b'/')
+    })
 }
 
 #[cfg(test)]
@@ -122,7 +167,10 @@ mod tests {
         std::fs::write(&path, [header.as_bytes().as_slice(), &[0; 1024]].concat()).unwrap();
         let failure = plan(&path, File::open(&path).unwrap()).unwrap_err();
         std::fs::remove_file(&path).unwrap();
-        assert!(failure.message.contains("the name \"../there\" leads out"), "{failure}");
+        assert!(
+            failure.message.contains("the name \"../there\" leads out"),
+            "{failure}"
+        );
     }
 
     #[test]
@@ -135,13 +183,21 @@ mod tests {
         header.set_gid(0);
         header.set_mtime(0);
         header.set_cksum();
-        let path = std::env::temp_dir().join(format!("skerry-tarball-{}-short.tar", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("skerry-tarball-{}-short.tar", std::process::id()));
         for (len, fits) in [(1000, true), (999, false)] {
-            std::fs::write(&path, [header.as_bytes().as_slice(), &vec![1; len]].concat()).unwrap();
+            std::fs::write(
+                &path,
+                [header.as_bytes().as_slice(), &vec![1; len]].concat(),
+            )
+            .unwrap();
             let planned = plan(&path, File::open(&path).unwrap());
             assert_eq!(planned.is_ok(), fits, "{len} bytes");
             if let Err(failure) = planned {
-                assert!(failure.message.ends_with("cut short: it ends within there"), "{failure}");
+                assert!(
+                    failure.message.ends_with("cut short: it ends within there"),
+                    "{failure}"
+                );
             }
         }
         std::fs::remove_file(&path).unwrap();

@@ -16,12 +16,25 @@ type Variant = (&'static str, u32, fn(&mut Machine));
 const SMALL: &[Variant] = &[
     ("one processor", 1, |_| {}),
     ("two processors without x2APIC", 2, |machine| {
-        machine.hardware.extra.extend(["-cpu", "max,x2apic=off"].map(OsString::from));
+        machine
+            .hardware
+            .extra
+            .extend(["-cpu", "max,x2apic=off"].map(OsString::from));
     }),
-    ("the microvm board", 4, |machine| machine.hardware.board = Board::Microvm),
-    ("6 GiB, with the hole below 4 GiB in between", 2, |machine| machine.hardware.memory = "6G".into()),
-    ("64 MiB", 1, |machine| machine.hardware.memory = "64M".into()),
-    ("counting instructions on one thread", 2, |machine| machine.hardware.icount = true),
+    ("the microvm board", 4, |machine| {
+        machine.hardware.board = Board::Microvm
+    }),
+    (
+        "6 GiB, with the hole below 4 GiB in between",
+        2,
+        |machine| machine.hardware.memory = "6G".into(),
+    ),
+    ("64 MiB", 1, |machine| {
+        machine.hardware.memory = "64M".into()
+    }),
+    ("counting instructions on one thread", 2, |machine| {
+        machine.hardware.icount = true
+    }),
 ];
 
 /// Boots on small machines of several kinds.
@@ -34,29 +47,52 @@ pub fn iso(setting: &Setting) -> Result<Vec<Check>> {
     Ok(boot_all(
         setting,
         &[
-            ("an ISO image under a BIOS", 4, |machine| machine.firmware = Some(Firmware::Bios)),
-            ("an ISO image under UEFI", 4, |machine| machine.firmware = Some(Firmware::Uefi)),
+            ("an ISO image under a BIOS", 4, |machine| {
+                machine.firmware = Some(Firmware::Bios)
+            }),
+            ("an ISO image under UEFI", 4, |machine| {
+                machine.firmware = Some(Firmware::Uefi)
+            }),
         ],
     ))
 }
 
 /// Boots on 64 processors.
 pub fn large(setting: &Setting) -> Result<Vec<Check>> {
-    Ok(boot_all(setting, &[("64 processors", 64, |machine| machine.timeout = Some(Duration::from_secs(240)))]))
+    Ok(boot_all(
+        setting,
+        &[("64 processors", 64, |machine| {
+            machine.timeout = Some(Duration::from_secs(240))
+        })],
+    ))
 }
 
 fn boot_all(setting: &Setting, variants: &[Variant]) -> Vec<Check> {
-    variants.iter().map(|variant| Check::new(format!("Skerry boots: {}", variant.0), boot(setting, variant))).collect()
+    variants
+        .iter()
+        .map(|variant| {
+            Check::new(
+                format!("Skerry boots: {}", variant.0),
+                boot(setting, variant),
+            )
+        })
+        .collect()
 }
 
 /// Boots the machine, and sees that the supervisor knows all processors and powers off.
 fn boot(setting: &Setting, (what, cpus, change): &Variant) -> Result<String> {
     let mut machine = setting.machine(&what.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
     machine.hardware.cpus = *cpus;
-    machine.command = ["skerry", "resources", "--json"].map(OsString::from).to_vec();
+    machine.command = ["skerry", "resources", "--json"]
+        .map(OsString::from)
+        .to_vec();
     change(&mut machine);
     let (mut output, mut complaints) = (Vec::new(), Vec::new());
-    let streams = Streams { input: Box::new(std::io::empty()), output: &mut output, error: &mut complaints };
+    let streams = Streams {
+        input: Box::new(std::io::empty()),
+        output: &mut output,
+        error: &mut complaints,
+    };
     let outcome = machine.run(streams)?;
     let said = || String::from_utf8_lossy(&complaints);
     ensure!(
@@ -68,7 +104,19 @@ fn boot(setting: &Setting, (what, cpus, change): &Variant) -> Result<String> {
     );
     ensure!(outcome.powered_off, "it did not power off");
     let resources = json::resources(&String::from_utf8_lossy(&output))?;
-    ensure!(resources.cpus_total == u64::from(*cpus), "it knows {} of {cpus} processors", resources.cpus_total);
-    ensure!(resources.cpus_free + 1 == resources.cpus_total, "{} processors are free", resources.cpus_free);
-    Ok(format!("{} processors free, {} MiB", resources.cpus_free, resources.memory_free >> 20))
+    ensure!(
+        resources.cpus_total == u64::from(*cpus),
+        "it knows {} of {cpus} processors",
+        resources.cpus_total
+    );
+    ensure!(
+        resources.cpus_free + 1 == resources.cpus_total,
+        "{} processors are free",
+        resources.cpus_free
+    );
+    Ok(format!(
+        "{} processors free, {} MiB",
+        resources.cpus_free,
+        resources.memory_free >> 20
+    ))
 }

@@ -15,7 +15,11 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let steps: Vec<_> = SAME
         .iter()
         .map(|(what, script)| Step::new(*what, *script, SameAsHost))
-        .chain(FIXED.iter().map(|(what, script, text)| Step::new(*what, *script, Text(text))))
+        .chain(
+            FIXED
+                .iter()
+                .map(|(what, script, text)| Step::new(*what, *script, Text(text))),
+        )
         .chain(looked_at())
         .collect();
     batch::run(machine, &steps)
@@ -24,7 +28,10 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
 /// Scripts that print the same wherever they run.
 const SAME: &[(&str, &str)] = &[
     ("a pipe of three programs", "seq 1 1000 | grep 7 | wc -l"),
-    ("a pipe of eight programs", "seq 1 3000 | sort -r | tac | sed 's/1/one/' | tr a-z A-Z | cut -c1-3 | uniq | md5sum"),
+    (
+        "a pipe of eight programs",
+        "seq 1 3000 | sort -r | tac | sed 's/1/one/' | tr a-z A-Z | cut -c1-3 | uniq | md5sum",
+    ),
     (
         "find over a tree",
         "for d in a b c/d e/f/g; do mkdir -p $d; for f in 1 2 3; do echo $d$f > $d/$f.txt; done; done; ln -s a link; find . | sort; find . -name '2.*' -exec cat {} + | sort; find . -type l; find . -type f -newer a/1.txt | wc -l >/dev/null",
@@ -66,7 +73,8 @@ const SAME: &[(&str, &str)] = &[
         "true; echo $?; false; echo $?; (exit 42); echo $?; sh -c 'exit 7' | true; echo $?; ! true; echo $?; sh -c \"sh -c 'exit 3'\"; echo $?; nonexistent-command 2>/dev/null; echo $?",
     ),
     (
-        // Whether `wait` says "Terminated" depends on whether the child was dead by then: one in fifty on Linux, too.
+        // Whether `wait` says "Terminated" depends on whether the child was dead by then: one in
+        // fifty on Linux, too.
         "a killed child's status",
         "sh -c 'kill -9 $$'; echo $?; sh -c 'kill -TERM $$'; echo $?; sleep 100 & kill $!; wait $! 2>/dev/null; echo $?",
     ),
@@ -82,10 +90,22 @@ const SAME: &[(&str, &str)] = &[
         "a writer without reader is stopped",
         "yes | head -n 3; (yes; echo \"status $?\" >&2) 2>&1 >&- | head -c 0; seq 1 1000000 | head -1",
     ),
-    ("hundred processes one after the other", "n=0; for i in $(seq 1 100); do n=$((n + $(echo 1))); done; echo $n"),
-    ("a command line of 60,000 bytes", "a=$(seq 1 11000 | tr '\\n' ' '); echo $a | wc -c; /bin/busybox echo $a | md5sum"),
-    ("named pipes", "mkfifo p; (seq 1 2000 > p) & sort -n p | tail -1; wait"),
-    ("16 MiB through a pipe", "dd if=/dev/zero bs=65536 count=256 2>/dev/null | md5sum"),
+    (
+        "hundred processes one after the other",
+        "n=0; for i in $(seq 1 100); do n=$((n + $(echo 1))); done; echo $n",
+    ),
+    (
+        "a command line of 60,000 bytes",
+        "a=$(seq 1 11000 | tr '\\n' ' '); echo $a | wc -c; /bin/busybox echo $a | md5sum",
+    ),
+    (
+        "named pipes",
+        "mkfifo p; (seq 1 2000 > p) & sort -n p | tail -1; wait",
+    ),
+    (
+        "16 MiB through a pipe",
+        "dd if=/dev/zero bs=65536 count=256 2>/dev/null | md5sum",
+    ),
     (
         "dd with offsets, and holes",
         "dd if=/dev/zero of=f bs=1 count=1 seek=1000000 2>/dev/null; wc -c < f; echo X | dd of=f bs=1 seek=500 conv=notrunc 2>/dev/null; md5sum < f; dd if=f bs=1 skip=499 count=3 2>/dev/null | hexdump -C",
@@ -102,7 +122,10 @@ const SAME: &[(&str, &str)] = &[
         "cpio keeps a tree",
         "mkdir -p t/u; echo 1 > t/u/one; find t | sort | cpio -o -H newc 2>/dev/null > a.cpio; mkdir o; cd o; cpio -id < ../a.cpio 2>/dev/null; find . | sort; cat t/u/one",
     ),
-    ("base64, hexdump, od", "seq 1 100 | base64 | base64 -d | md5sum; echo abc | hexdump -C; echo abc | od -c"),
+    (
+        "base64, hexdump, od",
+        "seq 1 100 | base64 | base64 -d | md5sum; echo abc | hexdump -C; echo abc | od -c",
+    ),
     (
         "expr, test, bc-like arithmetic of the shell",
         "expr 6 \\* 7; expr length abcde; [ 3 -gt 2 -a a = a ] && echo true; echo $((1 << 40)) $((-7 / 2)) $((0xff & ~0xf)); printf '%05d|%-5s|%x|%s\\n' 42 ab 255 end",
@@ -131,14 +154,26 @@ const SAME: &[(&str, &str)] = &[
 
 /// Scripts whose result is known but not the same on the host.
 const FIXED: &[(&str, &str, &str)] = &[
-    ("time-outs", "exec 2>/dev/null; timeout 1 sleep 60; echo $?; timeout 20 true; echo $?", "143\n0"),
-    ("a sleep takes its time", "a=$(date +%s); sleep 2; b=$(date +%s); [ $((b-a)) -ge 2 ] && echo fine", "fine"),
+    (
+        "time-outs",
+        "exec 2>/dev/null; timeout 1 sleep 60; echo $?; timeout 20 true; echo $?",
+        "143\n0",
+    ),
+    (
+        "a sleep takes its time",
+        "a=$(date +%s); sleep 2; b=$(date +%s); [ $((b-a)) -ge 2 ] && echo fine",
+        "fine",
+    ),
     (
         "devices",
         "echo x > /dev/null; wc -c < /dev/null; head -c 70000 /dev/zero | tr -d '\\000' | wc -c; head -c 1000 /dev/urandom | wc -c; [ \"$(head -c 16 /dev/urandom | md5sum)\" != \"$(head -c 16 /dev/urandom | md5sum)\" ] && echo differ",
         "0\n0\n1000\ndiffer",
     ),
-    ("the first process is the agent", "cat /proc/1/comm; [ -d /proc/1/fd ] && echo listed", "init\nlisted"),
+    (
+        "the first process is the agent",
+        "cat /proc/1/comm; [ -d /proc/1/fd ] && echo listed",
+        "init\nlisted",
+    ),
     (
         "processes have their names in /proc",
         "sleep 50 & until grep -q sleep /proc/$!/comm; do :; done; tr '\\0' ' ' < /proc/$!/cmdline; echo; cat /proc/$!/comm; kill $!",
@@ -149,13 +184,21 @@ const FIXED: &[(&str, &str, &str)] = &[
         "for i in 1 2 3 4 5 6 7 8; do dd if=/dev/zero of=big bs=1048576 count=64 2>/dev/null; rm big; done; echo done",
         "done",
     ),
-    ("uname names the kernel's interface", "uname -m; [ -n \"$(uname -r)\" ] && echo release", "x86_64\nrelease"),
+    (
+        "uname names the kernel's interface",
+        "uname -m; [ -n \"$(uname -r)\" ] && echo release",
+        "x86_64\nrelease",
+    ),
     (
         "who computes for a while is seen in the load",
         "timeout 6 sh -c 'while :; do :; done' 2>/dev/null; awk '{print ($1 > 0)}' /proc/loadavg",
         "1",
     ),
-    ("64 sleeping processes at once", "for i in $(seq 1 64); do sleep 1 & done; wait; echo all", "all"),
+    (
+        "64 sleeping processes at once",
+        "for i in $(seq 1 64); do sleep 1 & done; wait; echo all",
+        "all",
+    ),
 ];
 
 /// Scripts whose output is looked at.
@@ -166,11 +209,18 @@ fn looked_at() -> Vec<Step> {
             "sleep 30 & until grep -q sleep /proc/$!/comm; do :; done; ps -o pid,ppid,comm; kill $!",
             Accepted(|printed| {
                 ensure!(
-                    printed.lines().any(|line| line.ends_with(" sleep")) && printed.lines().any(|line| line.ends_with(" ps")),
+                    printed.lines().any(|line| line.ends_with(" sleep"))
+                        && printed.lines().any(|line| line.ends_with(" ps")),
                     "sleep or ps is missing"
                 );
-                let agent = printed.lines().find(|line| line.trim_start().starts_with("1 ")).context("process 1 is missing")?;
-                ensure!(agent.split_whitespace().nth(1) == Some("0"), "the first process has a parent");
+                let agent = printed
+                    .lines()
+                    .find(|line| line.trim_start().starts_with("1 "))
+                    .context("process 1 is missing")?;
+                ensure!(
+                    agent.split_whitespace().nth(1) == Some("0"),
+                    "the first process has a parent"
+                );
                 Ok(format!("{} processes", printed.lines().count() - 1))
             }),
         ),
@@ -188,10 +238,19 @@ fn looked_at() -> Vec<Step> {
             "free adds up",
             "free -b",
             Accepted(|printed| {
-                let line = printed.lines().find(|line| line.starts_with("Mem:")).context("there is no Mem: line")?;
-                let numbers: Vec<u64> = line.split_whitespace().skip(1).map(str::parse).collect::<Result<_, _>>()?;
+                let line = printed
+                    .lines()
+                    .find(|line| line.starts_with("Mem:"))
+                    .context("there is no Mem: line")?;
+                let numbers: Vec<u64> = line
+                    .split_whitespace()
+                    .skip(1)
+                    .map(str::parse)
+                    .collect::<Result<_, _>>()?;
                 ensure!(
-                    numbers[0] > 256 << 20 && numbers[1] + numbers[2] <= numbers[0] && numbers[2] > 0,
+                    numbers[0] > 256 << 20
+                        && numbers[1] + numbers[2] <= numbers[0]
+                        && numbers[2] > 0,
                     "the numbers are impossible"
                 );
                 Ok(format!("{} MiB in all", numbers[0] >> 20))
@@ -201,10 +260,18 @@ fn looked_at() -> Vec<Step> {
             "/proc/cpuinfo names the processors",
             "cat /proc/cpuinfo",
             Accepted(|printed| {
-                for field in ["processor\t: 0", "vendor_id\t:", "model name\t:", "flags\t\t:"] {
+                for field in [
+                    "processor\t: 0",
+                    "vendor_id\t:",
+                    "model name\t:",
+                    "flags\t\t:",
+                ] {
                     ensure!(printed.contains(field), "{field:?} is missing");
                 }
-                let count = printed.lines().filter(|line| line.starts_with("processor")).count();
+                let count = printed
+                    .lines()
+                    .filter(|line| line.starts_with("processor"))
+                    .count();
                 Ok(format!("{count} processors"))
             }),
         ),
@@ -220,7 +287,10 @@ fn looked_at() -> Vec<Step> {
             "uptime and load",
             "uptime; cat /proc/loadavg",
             Accepted(|printed| {
-                ensure!(printed.contains("load average:") && printed.lines().count() == 2, "a line is missing");
+                ensure!(
+                    printed.contains("load average:") && printed.lines().count() == 2,
+                    "a line is missing"
+                );
                 Ok(String::new())
             }),
         ),
@@ -228,7 +298,12 @@ fn looked_at() -> Vec<Step> {
             "mounts are listed",
             "mount",
             Accepted(|printed| {
-                ensure!(printed.lines().any(|line| line.contains(" /proc type proc")), "/proc is missing");
+                ensure!(
+                    printed
+                        .lines()
+                        .any(|line| line.contains(" /proc type proc")),
+                    "/proc is missing"
+                );
                 Ok(String::new())
             }),
         ),
@@ -237,7 +312,9 @@ fn looked_at() -> Vec<Step> {
             "head -2 /proc/meminfo; head -1 /proc/stat; cat /proc/version; cat /proc/uptime",
             Accepted(|printed| {
                 ensure!(
-                    printed.contains("MemTotal:") && printed.contains("cpu ") && printed.lines().count() == 5,
+                    printed.contains("MemTotal:")
+                        && printed.contains("cpu ")
+                        && printed.lines().count() == 5,
                     "a line is missing"
                 );
                 Ok(String::new())

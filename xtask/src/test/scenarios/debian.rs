@@ -1,4 +1,5 @@
-//! Debian's own programs, dynamically linked and unmodified, in an instance whose file system is made of their packages.
+//! Debian's own programs, dynamically linked and unmodified, in an instance whose file system is
+//! made of their packages.
 
 use std::time::Duration;
 
@@ -85,12 +86,20 @@ print(os.read(r, 100), os.waitstatus_to_exitcode(status))
     ),
     (
         "ps and free see the instance only",
-        &["bash", "-c", "ps -e -o comm= | sort | paste -sd,; free -m | awk '/Mem/ {print ($2 < 600)}'"],
+        &[
+            "bash",
+            "-c",
+            "ps -e -o comm= | sort | paste -sd,; free -m | awk '/Mem/ {print ($2 < 600)}'",
+        ],
         "bash,paste,ps,sort\n1",
     ),
     (
         "df shows the root, and something used of it",
-        &["bash", "-c", "df --output=fstype,target,used / | awk 'NR == 2 {print $1, $2, ($3 > 0)}'"],
+        &[
+            "bash",
+            "-c",
+            "df --output=fstype,target,used / | awk 'NR == 2 {print $1, $2, ($3 > 0)}'",
+        ],
         "tmpfs / 1",
     ),
     (
@@ -104,7 +113,11 @@ print(os.read(r, 100), os.waitstatus_to_exitcode(status))
     ),
     (
         "a program that crashes tells its shell",
-        &["bash", "-c", "exec 2>/dev/null; python3 -c 'import os; os.abort()'; echo $?; perl -e 'kill 9, $$'; echo $?"],
+        &[
+            "bash",
+            "-c",
+            "exec 2>/dev/null; python3 -c 'import os; os.abort()'; echo $?; perl -e 'kill 9, $$'; echo $?",
+        ],
         "134\n137",
     ),
 ];
@@ -136,11 +149,25 @@ printf 'm: m.o f1.o f2.o f3.o f4.o\n\t$(CC) -o $@ $^\n' > Makefile; make -s -j4 
 ];
 
 pub fn programs(setting: &Setting) -> Result<Vec<Check>> {
-    instances(setting, "programs", &[packages::BASE], &PROGRAMS, "--cpus 1 --mem 512M", "2G")
+    instances(
+        setting,
+        "programs",
+        &[packages::BASE],
+        &PROGRAMS,
+        "--cpus 1 --mem 512M",
+        "2G",
+    )
 }
 
 pub fn development(setting: &Setting) -> Result<Vec<Check>> {
-    instances(setting, "development", &[packages::BASE, packages::DEVELOPMENT], &DEVELOPMENT, "--cpus 2 --mem 1G", "4G")
+    instances(
+        setting,
+        "development",
+        &[packages::BASE, packages::DEVELOPMENT],
+        &DEVELOPMENT,
+        "--cpus 2 --mem 1G",
+        "4G",
+    )
 }
 
 /// Runs each program in an instance of its own, on a file system of these packages.
@@ -155,10 +182,19 @@ pub(super) fn instances(
     let mut machine = setting.machine(name);
     machine.hardware.memory = memory.into();
     machine.timeout = Some(Duration::from_secs(420));
-    machine.additions.push(Addition { host: rootfs::cached(packages)?, guest: "/debian.tar".into() });
+    machine.additions.push(Addition {
+        host: rootfs::cached(packages)?,
+        guest: "/debian.tar".into(),
+    });
     let step = |(what, command, printed): &(&str, &[&str], &'static str)| {
-        let words: Vec<_> = command.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
-        let script = format!("skerry run --rm {size} --rootfs /debian.tar -- {}", words.join(" "));
+        let words: Vec<_> = command
+            .iter()
+            .map(|word| format!("'{}'", word.replace('\'', r"'\''")))
+            .collect();
+        let script = format!(
+            "skerry run --rm {size} --rootfs /debian.tar -- {}",
+            words.join(" ")
+        );
         Step::new(*what, script, Expect::Text(printed)).limit(120)
     };
     batch::run(machine, &programs.iter().map(step).collect::<Vec<_>>())

@@ -1,5 +1,6 @@
-//! Programs of system calls on Linux and on Skerry (`cargo xtask diff`): those that the specification asks for and random ones of the same
-//! seed in each run, so that what fails is what changed; and ones that nobody has run before, whose seed is told.
+//! Programs of system calls on Linux and on Skerry (`cargo xtask diff`): those that the
+//! specification asks for and random ones of the same seed in each run, so that what fails is what
+//! changed; and ones that nobody has run before, whose seed is told.
 
 use anyhow::{Result, bail, ensure};
 
@@ -7,7 +8,8 @@ use crate::diff::{Found, Options, Pair};
 use crate::fuzz;
 use crate::test::{Check, Setting};
 
-/// The areas whose programs do the same on both kernels, or differ in what is known. The others run by name (`cargo xtask diff`, `long/diff`).
+/// The areas whose programs do the same on both kernels, or differ in what is known. The others run
+/// by name (`cargo xtask diff`, `long/diff`).
 const STEADY: [&str; 18] = [
     "files",
     "events",
@@ -37,7 +39,10 @@ const SHORT: u64 = 20;
 const LONG: u64 = 3600;
 
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
-    let fixed = |programs| Options { programs: Some(programs), ..options(SEED, SHORT) };
+    let fixed = |programs| Options {
+        programs: Some(programs),
+        ..options(SEED, SHORT)
+    };
     let mut pair = Pair::new(&fixed(PROGRAMS), &|name| setting.machine(name))?;
     if let Some(trial) = setting.kernel.trial() {
         return pair.against_mutants(trial, &fixed(PROGRAMS));
@@ -52,32 +57,61 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     if !goes_on {
         return Ok(checks);
     }
-    // What a new seed finds was there before the change that is tested, so only a kernel that dies fails; who reads the line has the seed.
-    let found = explore(&mut pair, &options(fuzz::random_seed(), SHORT)).and_then(|(found, differences)| {
-        ensure!(!found.has_deaths(), "{}\n{differences}", found.summary());
-        Ok([vec![found.summary()], found.names().collect()].concat().join("; "))
-    });
-    checks.push(Check::new("new programs of system calls end no kernel; what else they find is told", found));
+    // What a new seed finds was there before the change that is tested, so only a kernel that dies
+    // fails; who reads the line has the seed.
+    let found = explore(&mut pair, &options(fuzz::random_seed(), SHORT)).and_then(
+        |(found, differences)| {
+            ensure!(!found.has_deaths(), "{}\n{differences}", found.summary());
+            Ok([vec![found.summary()], found.names().collect()]
+                .concat()
+                .join("; "))
+        },
+    );
+    checks.push(Check::new(
+        "new programs of system calls end no kernel; what else they find is told",
+        found,
+    ));
     drop(pair);
-    // One step at a time, so a second CPU would only make the machines slower: twice as slow, most of all Linux'.
-    let directed = Options { directed: true, cpus: 1, ..fixed(0) };
-    let found = Pair::new(&directed, &|name| setting.machine(name)).and_then(|mut pair| explore(&mut pair, &directed));
+    // One step at a time, so a second CPU would only make the machines slower: twice as slow, most
+    // of all Linux'.
+    let directed = Options {
+        directed: true,
+        cpus: 1,
+        ..fixed(0)
+    };
+    let found = Pair::new(&directed, &|name| setting.machine(name))
+        .and_then(|mut pair| explore(&mut pair, &directed));
     let name = "the programs of system calls that the specification asks for do on Skerry what they do on Linux";
     checks.push(Check::new(name, found.and_then(clean)));
     Ok(checks)
 }
 
 pub fn long(setting: &Setting) -> Result<Vec<Check>> {
-    let options = Options { areas: Vec::new(), minimised: true, ..options(fuzz::random_seed(), LONG) };
+    let options = Options {
+        areas: Vec::new(),
+        minimised: true,
+        ..options(fuzz::random_seed(), LONG)
+    };
     let mut pair = Pair::new(&options, &|name| setting.machine(name))?;
     let found = explore(&mut pair, &options).and_then(clean);
-    Ok(vec![Check::new("an hour of new programs of system calls do on Skerry what they do on Linux", found)])
+    Ok(vec![Check::new(
+        "an hour of new programs of system calls do on Skerry what they do on Linux",
+        found,
+    )])
 }
 
 /// Random programs for so many seconds, shown as they are if they differ.
 fn options(seed: u64, seconds: u64) -> Options {
     let areas = STEADY.map(str::to_owned).into();
-    Options { seconds, programs: None, seed, areas, cpus: 2, minimised: false, directed: false }
+    Options {
+        seconds,
+        programs: None,
+        seed,
+        areas,
+        cpus: 2,
+        minimised: false,
+        directed: false,
+    }
 }
 
 /// Runs programs; what was found, and the programs that differ.
@@ -89,5 +123,9 @@ fn explore(pair: &mut Pair, options: &Options) -> Result<(Found, String)> {
 
 /// The summary of a run that found nothing new.
 fn clean((found, differences): (Found, String)) -> Result<String> {
-    if found.is_clean() { Ok(found.summary()) } else { bail!("{}\n{differences}", found.summary()) }
+    if found.is_clean() {
+        Ok(found.summary())
+    } else {
+        bail!("{}\n{differences}", found.summary())
+    }
 }

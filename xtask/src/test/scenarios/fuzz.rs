@@ -1,5 +1,5 @@
-//! What is done at random (`cargo xtask fuzz`), for as long as there is time here: system calls with hostile arguments, and the
-//! management of instances.
+//! What is done at random (`cargo xtask fuzz`), for as long as there is time here: system calls
+//! with hostile arguments, and the management of instances.
 
 use anyhow::Result;
 
@@ -13,7 +13,10 @@ const LONG_SECONDS: u64 = 1800;
 
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let check = |cpus: u32| {
-        let done = fuzz::syscalls(&Syscalls::new(SECONDS, cpus), setting.machine(&format!("{cpus}")));
+        let done = fuzz::syscalls(
+            &Syscalls::new(SECONDS, cpus),
+            setting.machine(&format!("{cpus}")),
+        );
         Check::new(
             format!("hostile system calls harm nobody but their process, on {cpus} processors"),
             done.map(|done| done.to_string()),
@@ -24,8 +27,13 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
 
 /// The verbs of the tool, beside a model.
 pub fn manage(setting: &Setting) -> Result<Vec<Check>> {
-    let done = manage::manage(&manage::Options::new(LONG_SECONDS), setting.machine("manage"));
-    let check =
-        Check::new("whatever is done with instances: nothing is lost, no output, no status", done.map(|done| done.to_string()));
+    let done = manage::manage(
+        &manage::Options::new(LONG_SECONDS),
+        setting.machine("manage"),
+    );
+    let check = Check::new(
+        "whatever is done with instances: nothing is lost, no output, no status",
+        done.map(|done| done.to_string()),
+    );
     Ok(vec![check])
 }

@@ -26,7 +26,10 @@ const SUPERVISORS_OWN: u64 = 4 << 20;
 impl Resources {
     /// Whether instances have, and have lost, as much in both.
     pub fn is_as(&self, other: &Self) -> bool {
-        let exact = Self { memory_free: other.memory_free, ..*self };
+        let exact = Self {
+            memory_free: other.memory_free,
+            ..*self
+        };
         exact == *other && self.memory_free.abs_diff(other.memory_free) <= SUPERVISORS_OWN
     }
 }
@@ -34,7 +37,8 @@ impl Resources {
 /// Reads what `skerry resources --json` printed.
 pub fn resources(text: &str) -> Result<Resources> {
     let value: Value = parse(text)?;
-    let number = |part: &str, field: &str| number(&value[part], field).with_context(|| format!("in {part}"));
+    let number =
+        |part: &str, field: &str| number(&value[part], field).with_context(|| format!("in {part}"));
     Ok(Resources {
         cpus_total: number("cpus", "total")?,
         cpus_free: number("cpus", "free")?,
@@ -53,20 +57,30 @@ pub fn parse(text: &str) -> Result<Value> {
 /// The entry of the instance `name` in what `skerry ls --json` printed.
 pub fn instance(list: &str, name: &str) -> Result<Value> {
     let list = parse(list)?;
-    let entries = list.as_array().context("`skerry ls --json` printed no list")?;
-    let entry = entries.iter().find(|entry| entry["name"] == name).with_context(|| format!("{name} is not listed: {list}"))?;
+    let entries = list
+        .as_array()
+        .context("`skerry ls --json` printed no list")?;
+    let entry = entries
+        .iter()
+        .find(|entry| entry["name"] == name)
+        .with_context(|| format!("{name} is not listed: {list}"))?;
     Ok(entry.clone())
 }
 
 /// A field that is a whole number.
 pub fn number(value: &Value, field: &str) -> Result<u64> {
-    value[field].as_u64().with_context(|| format!("{field} is no number in {value}"))
+    value[field]
+        .as_u64()
+        .with_context(|| format!("{field} is no number in {value}"))
 }
 
 /// The output of a script by the parts it announced with lines `== NAME`.
 pub fn part<'a>(printed: &'a str, name: &str) -> Result<&'a str> {
     let head = format!("== {name}\n");
-    let start = printed.find(&head).with_context(|| format!("no part {name:?}"))? + head.len();
+    let start = printed
+        .find(&head)
+        .with_context(|| format!("no part {name:?}"))?
+        + head.len();
     let rest = &printed[start..];
     Ok(rest[..rest.find("\n== ").unwrap_or(rest.len())].trim())
 }

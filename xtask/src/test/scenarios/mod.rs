@@ -1,4 +1,5 @@
-//! What is shown in booted machines. Each scenario boots one or more machines and reports what it saw.
+//! What is shown in booted machines. Each scenario boots one or more machines and reports what it
+//! saw.
 
 mod boot;
 mod busybox;
@@ -30,47 +31,215 @@ use super::Test;
 /// All scenarios, the longest first: two run at a time, and the short ones fill the gaps.
 pub fn tests() -> Vec<Test> {
     vec![
-        Test { name: "machine/diff", place: SkerryMachine, run: diff::run },
-        Test { name: "machine/faults", place: SkerryMachine, run: partitions::faults },
-        Test { name: "machine/life", place: SkerryMachine, run: partitions::life },
-        Test { name: "machine/churn", place: SkerryMachine, run: partitions::churn },
-        Test { name: "machine/debian", place: SkerryMachine, run: debian::programs },
-        Test { name: "machine/tracing", place: SkerryMachine, run: tracing::run },
-        Test { name: "machine/development", place: SkerryMachine, run: debian::development },
-        Test { name: "machine/shell", place: SkerryMachine, run: shell::run },
-        Test { name: "machine/runtimes", place: SkerryMachine, run: runtimes::servers },
-        Test { name: "machine/mounts", place: SkerryMachine, run: mounts::run },
-        Test { name: "machine/python", place: SkerryMachine, run: python::short },
-        Test { name: "machine/stress-ng", place: SkerryMachine, run: stress::short },
-        Test { name: "machine/fuzz", place: SkerryMachine, run: fuzz::run },
-        Test { name: "machine/servers", place: SkerryMachine, run: servers::run },
-        Test { name: "machine/terminal", place: AnyMachine, run: terminal::run },
-        Test { name: "machine/busybox", place: AnyMachine, run: busybox::run },
-        Test { name: "machine/programs-4", place: AnyMachine, run: programs::on_four },
-        Test { name: "machine/programs-2", place: AnyMachine, run: programs::on_two },
-        Test { name: "machine/programs-1", place: AnyMachine, run: programs::on_one },
-        Test { name: "machine/scheduler", place: SkerryMachine, run: scheduler::run },
-        Test { name: "machine/boot", place: SkerryMachine, run: boot::small },
-        Test { name: "machine/memory", place: SkerryMachine, run: memory::run },
-        Test { name: "machine/topology", place: SkerryMachine, run: topology::run },
-        Test { name: "machine/observe", place: SkerryMachine, run: observe::run },
-        Test { name: "machine/four", place: SkerryMachine, run: partitions::four },
-        Test { name: "machine/iso", place: SkerryMachine, run: boot::iso },
-        Test { name: "machine/64-processors", place: SkerryMachine, run: boot::large },
-        Test { name: "long/diff", place: SkerryMachine, run: diff::long },
-        Test { name: "long/manage", place: SkerryMachine, run: fuzz::manage },
-        Test { name: "long/programs", place: AnyMachine, run: programs::long },
-        Test { name: "long/scheduler", place: SkerryMachine, run: scheduler::long },
-        Test { name: "long/perturbed", place: SkerryMachine, run: perturbed::run },
-        Test { name: "long/poison", place: SkerryMachine, run: poison::run },
-        Test { name: "long/sqlite", place: SkerryMachine, run: shell::sqlite },
-        Test { name: "long/python", place: SkerryMachine, run: python::long },
-        Test { name: "long/stress-ng", place: SkerryMachine, run: stress::long },
-        Test { name: "long/java", place: SkerryMachine, run: runtimes::java },
-        Test { name: "long/postgresql", place: SkerryMachine, run: runtimes::postgresql },
-        Test { name: "long/web", place: SkerryMachine, run: runtimes::web },
-        Test { name: "long/languages", place: SkerryMachine, run: runtimes::languages },
-        Test { name: "long/screen", place: SkerryMachine, run: runtimes::screen },
-        Test { name: "long/soak", place: SkerryMachine, run: soak::long },
+        Test {
+            name: "machine/diff",
+            place: SkerryMachine,
+            run: diff::run,
+        },
+        Test {
+            name: "machine/faults",
+            place: SkerryMachine,
+            run: partitions::faults,
+        },
+        Test {
+            name: "machine/life",
+            place: SkerryMachine,
+            run: partitions::life,
+        },
+        Test {
+            name: "machine/churn",
+            place: SkerryMachine,
+            run: partitions::churn,
+        },
+        Test {
+            name: "machine/debian",
+            place: SkerryMachine,
+            run: debian::programs,
+        },
+        Test {
+            name: "machine/tracing",
+            place: SkerryMachine,
+            run: tracing::run,
+        },
+        Test {
+            name: "machine/development",
+            place: SkerryMachine,
+            run: debian::development,
+        },
+        Test {
+            name: "machine/shell",
+            place: SkerryMachine,
+            run: shell::run,
+        },
+        Test {
+            name: "machine/runtimes",
+            place: SkerryMachine,
+            run: runtimes::servers,
+        },
+        Test {
+            name: "machine/mounts",
+            place: SkerryMachine,
+            run: mounts::run,
+        },
+        Test {
+            name: "machine/python",
+            place: SkerryMachine,
+            run: python::short,
+        },
+        Test {
+            name: "machine/stress-ng",
+            place: SkerryMachine,
+            run: stress::short,
+        },
+        Test {
+            name: "machine/fuzz",
+            place: SkerryMachine,
+            run: fuzz::run,
+        },
+        Test {
+            name: "machine/servers",
+            place: SkerryMachine,
+            run: servers::run,
+        },
+        Test {
+            name: "machine/terminal",
+            place: AnyMachine,
+            run: terminal::run,
+        },
+        Test {
+            name: "machine/busybox",
+            place: AnyMachine,
+            run: busybox::run,
+        },
+        Test {
+            name: "machine/programs-4",
+            place: AnyMachine,
+            run: programs::on_four,
+        },
+        Test {
+            name: "machine/programs-2",
+            place: AnyMachine,
+            run: programs::on_two,
+        },
+        Test {
+            name: "machine/programs-1",
+            place: AnyMachine,
+            run: programs::on_one,
+        },
+        Test {
+            name: "machine/scheduler",
+            place: SkerryMachine,
+            run: scheduler::run,
+        },
+        Test {
+            name: "machine/boot",
+            place: SkerryMachine,
+            run: boot::small,
+        },
+        Test {
+            name: "machine/memory",
+            place: SkerryMachine,
+            run: memory::run,
+        },
+        Test {
+            name: "machine/topology",
+            place: SkerryMachine,
+            run: topology::run,
+        },
+        Test {
+            name: "machine/observe",
+            place: SkerryMachine,
+            run: observe::run,
+        },
+        Test {
+            name: "machine/four",
+            place: SkerryMachine,
+            run: partitions::four,
+        },
+        Test {
+            name: "machine/iso",
+            place: SkerryMachine,
+            run: boot::iso,
+        },
+        Test {
+            name: "machine/64-processors",
+            place: SkerryMachine,
+            run: boot::large,
+        },
+        Test {
+            name: "long/diff",
+            place: SkerryMachine,
+            run: diff::long,
+        },
+        Test {
+            name: "long/manage",
+            place: SkerryMachine,
+            run: fuzz::manage,
+        },
+        Test {
+            name: "long/programs",
+            place: AnyMachine,
+            run: programs::long,
+        },
+        Test {
+            name: "long/scheduler",
+            place: SkerryMachine,
+            run: scheduler::long,
+        },
+        Test {
+            name: "long/perturbed",
+            place: SkerryMachine,
+            run: perturbed::run,
+        },
+        Test {
+            name: "long/poison",
+            place: SkerryMachine,
+            run: poison::run,
+        },
+        Test {
+            name: "long/sqlite",
+            place: SkerryMachine,
+            run: shell::sqlite,
+        },
+        Test {
+            name: "long/python",
+            place: SkerryMachine,
+            run: python::long,
+        },
+        Test {
+            name: "long/stress-ng",
+            place: SkerryMachine,
+            run: stress::long,
+        },
+        Test {
+            name: "long/java",
+            place: SkerryMachine,
+            run: runtimes::java,
+        },
+        Test {
+            name: "long/postgresql",
+            place: SkerryMachine,
+            run: runtimes::postgresql,
+        },
+        Test {
+            name: "long/web",
+            place: SkerryMachine,
+            run: runtimes::web,
+        },
+        Test {
+            name: "long/languages",
+            place: SkerryMachine,
+            run: runtimes::languages,
+        },
+        Test {
+            name: "long/screen",
+            place: SkerryMachine,
+            run: runtimes::screen,
+        },
+        Test {
+            name: "long/soak",
+            place: SkerryMachine,
+            run: soak::long,
+        },
     ]
 }

@@ -1,4 +1,5 @@
-//! Debian's `mount`, `findmnt`, `umount`, `unshare`, `nsenter` and `lsns`, unmodified, in an instance.
+//! Debian's `mount`, `findmnt`, `umount`, `unshare`, `nsenter` and `lsns`, unmodified, in an
+//! instance.
 
 use anyhow::Result;
 
@@ -28,7 +29,11 @@ const PROGRAMS: [(&str, &[&str], &str); 6] = [
     ),
     (
         "findmnt knows what is mounted, as a tree",
-        &["bash", "-ec", "findmnt -rno TARGET,FSTYPE | sort | paste -sd,; findmnt -no TARGET -R /dev | wc -l"],
+        &[
+            "bash",
+            "-ec",
+            "findmnt -rno TARGET,FSTYPE | sort | paste -sd,; findmnt -no TARGET -R /dev | wc -l",
+        ],
         "/ tmpfs,/dev devtmpfs,/dev/pts devpts,/proc proc,/sys sysfs,/sys/fs/cgroup cgroup2\n2",
     ),
     (
@@ -61,5 +66,12 @@ const PROGRAMS: [(&str, &[&str], &str); 6] = [
 ];
 
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
-    instances(setting, "mounts", &[packages::BASE, packages::MOUNTS], &PROGRAMS, "--cpus 1 --mem 512M", "2G")
+    instances(
+        setting,
+        "mounts",
+        &[packages::BASE, packages::MOUNTS],
+        &PROGRAMS,
+        "--cpus 1 --mem 512M",
+        "2G",
+    )
 }

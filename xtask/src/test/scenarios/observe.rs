@@ -66,13 +66,18 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     batch::run(machine, &steps)
 }
 
-/// The trace is whole, and has at least so many switches from `ping` or `pong` right to the other one.
+/// The trace is whole, and has at least so many switches from `ping` or `pong` right to the other
+/// one.
 fn traced(printed: &str, least: usize) -> Result<String> {
-    let trace: Value = serde_json::from_str(part(printed, "trace")?).context("the trace is no JSON")?;
+    let trace: Value =
+        serde_json::from_str(part(printed, "trace")?).context("the trace is no JSON")?;
     let events = trace["traceEvents"].as_array().context("no events")?;
     let mut open: BTreeMap<(u64, u64), i64> = BTreeMap::new();
     for event in events {
-        let track = (event["pid"].as_u64().context("no pid")?, event["tid"].as_u64().unwrap_or(0));
+        let track = (
+            event["pid"].as_u64().context("no pid")?,
+            event["tid"].as_u64().unwrap_or(0),
+        );
         let depth = open.entry(track).or_default();
         *depth += match event["ph"].as_str() {
             Some("B") => 1,
@@ -81,9 +86,18 @@ fn traced(printed: &str, least: usize) -> Result<String> {
         };
         ensure!(*depth >= 0, "an end without a begin: {event}");
     }
-    ensure!(open.values().all(|depth| *depth == 0), "begins without ends: {open:?}");
-    ensure!(events.iter().any(|e| e["ph"] == "B" && e["name"] == "read"), "no read(2) is in it");
-    let woken = events.iter().filter(|e| e["ph"] == "i" && e["args"]["how"].is_string()).count();
+    ensure!(
+        open.values().all(|depth| *depth == 0),
+        "begins without ends: {open:?}"
+    );
+    ensure!(
+        events.iter().any(|e| e["ph"] == "B" && e["name"] == "read"),
+        "no read(2) is in it"
+    );
+    let woken = events
+        .iter()
+        .filter(|e| e["ph"] == "i" && e["args"]["how"].is_string())
+        .count();
     ensure!(woken != 0, "no wake-up is in it");
     // Who was blocked in a read of the other's line ran in turn with it.
     let wakes: Vec<(u64, u64)> = events
@@ -91,12 +105,34 @@ fn traced(printed: &str, least: usize) -> Result<String> {
         .filter(|e| e["ph"] == "i")
         .filter_map(|e| Some((e["tid"].as_u64()?, e["args"]["thread"].as_u64()?)))
         .collect();
-    let mutual =
-        |a: u64, b: u64| wakes.iter().filter(|w| **w == (a, b)).count().min(wakes.iter().filter(|w| **w == (b, a)).count());
-    let (a, b) = *wakes.iter().max_by_key(|(a, b)| mutual(*a, *b)).context("no wake-ups")?;
-    ensure!(mutual(a, b) >= least, "threads {a} and {b} woke each other {} times only", mutual(a, b));
-    let ran = |thread: u64| events.iter().filter(|e| e["ph"] == "X" && e["args"]["tid"] == thread).count();
-    ensure!(ran(a) >= least && ran(b) >= least, "they ran {} and {} times only", ran(a), ran(b));
+    let mutual = |a: u64, b: u64| {
+        wakes
+            .iter()
+            .filter(|w| **w == (a, b))
+            .count()
+            .min(wakes.iter().filter(|w| **w == (b, a)).count())
+    };
+    let (a, b) = *wakes
+        .iter()
+        .max_by_key(|(a, b)| mutual(*a, *b))
+        .context("no wake-ups")?;
+    ensure!(
+        mutual(a, b) >= least,
+        "threads {a} and {b} woke each other {} times only",
+        mutual(a, b)
+    );
+    let ran = |thread: u64| {
+        events
+            .iter()
+            .filter(|e| e["ph"] == "X" && e["args"]["tid"] == thread)
+            .count()
+    };
+    ensure!(
+        ran(a) >= least && ran(b) >= least,
+        "they ran {} and {} times only",
+        ran(a),
+        ran(b)
+    );
     Ok(format!(
         "{} events, {} lost; {a} and {b} woke each other {} times",
         events.len(),
@@ -107,12 +143,19 @@ fn traced(printed: &str, least: usize) -> Result<String> {
 
 /// Column `name` of the `nth` table of CPUs, summed over all of them.
 fn sum(printed: &str, nth: usize, name: &str) -> Result<u64> {
-    let mut lines = printed.lines().skip_while(|line| !line.starts_with("cpu switches"));
+    let mut lines = printed
+        .lines()
+        .skip_while(|line| !line.starts_with("cpu switches"));
     if nth == 1 {
         lines.next();
     }
     let mut lines = lines.skip_while(|line| !line.starts_with("cpu switches"));
-    let column = lines.next().context("no table")?.split(' ').position(|word| word == name).context("no such column")?;
+    let column = lines
+        .next()
+        .context("no table")?
+        .split(' ')
+        .position(|word| word == name)
+        .context("no such column")?;
     let rows = lines.map_while(|line| {
         let words: Vec<&str> = line.split(' ').collect();
         words.first()?.parse::<u32>().ok()?;
@@ -122,15 +165,33 @@ fn sum(printed: &str, nth: usize, name: &str) -> Result<u64> {
 }
 
 fn counted(printed: &str) -> Result<String> {
-    let grown = |name: &str| Ok::<_, anyhow::Error>(sum(printed, 1, name)? - sum(printed, 0, name)?);
-    let (switches, wakes, told) = (grown("switches")?, grown("wakes")?, grown("ipis")? + grown("ipis_saved")?);
+    let grown =
+        |name: &str| Ok::<_, anyhow::Error>(sum(printed, 1, name)? - sum(printed, 0, name)?);
+    let (switches, wakes, told) = (
+        grown("switches")?,
+        grown("wakes")?,
+        grown("ipis")? + grown("ipis_saved")?,
+    );
     // Who finds the other's line there already does not sleep.
-    ensure!(switches > 0 && wakes > 0, "{switches} switches and {wakes} wake-ups");
-    ensure!(told > 0 && grown("remote_wakes")? > 0, "nobody was woken on another CPU");
+    ensure!(
+        switches > 0 && wakes > 0,
+        "{switches} switches and {wakes} wake-ups"
+    );
+    ensure!(
+        told > 0 && grown("remote_wakes")? > 0,
+        "nobody was woken on another CPU"
+    );
     ensure!(sum(printed, 1, "ipis")? > 0, "no interrupt was sent");
     ensure!(
-        printed.lines().any(|line| line.ends_with(|c: char| c.is_ascii_digit()) && line.contains(" reschedule ")),
+        printed
+            .lines()
+            .any(|line| line.ends_with(|c: char| c.is_ascii_digit())
+                && line.contains(" reschedule ")),
         "no such interrupt was taken"
     );
-    Ok(format!("{switches} switches, {wakes} wake-ups, {} interrupts sent, {} saved", grown("ipis")?, grown("ipis_saved")?))
+    Ok(format!(
+        "{switches} switches, {wakes} wake-ups, {} interrupts sent, {} saved",
+        grown("ipis")?,
+        grown("ipis_saved")?
+    ))
 }

@@ -18,7 +18,10 @@ fn machine(setting: &Setting, name: &str, cpus: u32, seconds: u64) -> Result<Mac
     machine.hardware.cpus = cpus;
     machine.timeout = Some(Duration::from_secs(seconds));
     let program = build::test_programs()?.program("machine-tests");
-    machine.additions.push(Addition { host: program, guest: "/bin/machine-tests".into() });
+    machine.additions.push(Addition {
+        host: program,
+        guest: "/bin/machine-tests".into(),
+    });
     Ok(machine)
 }
 
@@ -48,7 +51,11 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
     .map(|(what, script, text)| Step::new(what, script, if text.is_empty() { Accepted(same_lines) } else { Text(text) }))
     .collect();
     // What follows looks at the list of instances: it begins empty.
-    steps.push(Step::new("prune forgets all that have ended", "skerry prune >/dev/null; skerry ls --json", Text("[]")));
+    steps.push(Step::new(
+        "prune forgets all that have ended",
+        "skerry prune >/dev/null; skerry ls --json",
+        Text("[]"),
+    ));
     steps.push(Step::new("ls and inspect show a running instance", "skerry run -d --name shown --cpus 2 --mem 128M -- sleep 100 >/dev/null; echo '== ls'; skerry ls --json; echo '== inspect'; skerry inspect shown --json; skerry stop --force shown >/dev/null; skerry rm shown >/dev/null", Accepted(|printed| {
         let entry = json::instance(part(printed, "ls")?, "shown")?;
         ensure!(entry["state"] == "running" && entry["cpus"] == 2 && entry["memory"] == 128 << 20, "{entry}");
@@ -63,7 +70,10 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
         Accepted(|printed| {
             unchanged(printed)?;
             let message = part(printed, "message")?;
-            ensure!(message.contains("asked for 100") && message.contains("CPU"), "{message}");
+            ensure!(
+                message.contains("asked for 100") && message.contains("CPU"),
+                "{message}"
+            );
             Ok(message.to_owned())
         }),
     ));
@@ -170,8 +180,14 @@ fn shortage(option: &str) -> String {
 }
 
 fn unchanged(printed: &str) -> Result<()> {
-    let (before, after) = (json::resources(part(printed, "before")?)?, json::resources(part(printed, "after")?)?);
-    ensure!(before.is_as(&after) && part(printed, "ls")? == "[]", "{before:?} became {after:?}");
+    let (before, after) = (
+        json::resources(part(printed, "before")?)?,
+        json::resources(part(printed, "after")?)?,
+    );
+    ensure!(
+        before.is_as(&after) && part(printed, "ls")? == "[]",
+        "{before:?} became {after:?}"
+    );
     Ok(())
 }
 
@@ -199,7 +215,8 @@ until [ $(rounds) -gt 0 ]; do sleep 0.1; done
 before=$(rounds)
 "#;
 
-/// Runs `$victim`. If it says that it is going to hang, its tool is ended when the neighbour has done fifty rounds more.
+/// Runs `$victim`. If it says that it is going to hang, its tool is ended when the neighbour has
+/// done fifty rounds more.
 const VICTIM: &str = r#"
 skerry run --name victim --cpus 1 --mem 64M -- sh -c "$victim" >out 2>&1 &
 tool=$!
@@ -213,7 +230,8 @@ wait $tool
 cat out
 "#;
 
-/// What follows the fault: the neighbour has gone on, the supervisor works, everything but the neighbour's is back.
+/// What follows the fault: the neighbour has gone on, the supervisor works, everything but the
+/// neighbour's is back.
 const AFTERWARDS: &str = r#"
 until [ $(rounds) -gt $before ]; do sleep 0.1; done
 after=$(rounds)
@@ -241,14 +259,21 @@ pub fn faults(setting: &Setting) -> Result<Vec<Check>> {
             "echo last words; echo panic > /proc/skerry/fault; sleep 100",
             |printed| {
                 contained(printed, "panicked")?;
-                ensure!(part(printed, "log")?.contains("panic"), "the log does not tell of the panic");
+                ensure!(
+                    part(printed, "log")?.contains("panic"),
+                    "the log does not tell of the panic"
+                );
                 went_on(printed)
             },
         ),
-        fault("an instance follows a wild pointer in its kernel", "echo wild > /proc/skerry/fault; sleep 100", |printed| {
-            contained(printed, "panicked")?;
-            went_on(printed)
-        }),
+        fault(
+            "an instance follows a wild pointer in its kernel",
+            "echo wild > /proc/skerry/fault; sleep 100",
+            |printed| {
+                contained(printed, "panicked")?;
+                went_on(printed)
+            },
+        ),
         fault(
             "an instance runs with interrupts off for ever, and is stopped by force",
             "echo now; echo hang > /proc/skerry/fault & sleep 100",
@@ -262,8 +287,13 @@ pub fn faults(setting: &Setting) -> Result<Vec<Check>> {
             "echo now; echo deaf > /proc/skerry/fault & sleep 100",
             |printed| {
                 contained(printed, "")?;
-                let victim = serde_json::from_str::<serde_json::Value>(part(printed, "inspected")?)?;
-                ensure!(victim["reclaim"]["reset_cpus"] == 1, "no processor was reset: {}", victim["reclaim"]);
+                let victim =
+                    serde_json::from_str::<serde_json::Value>(part(printed, "inspected")?)?;
+                ensure!(
+                    victim["reclaim"]["reset_cpus"] == 1,
+                    "no processor was reset: {}",
+                    victim["reclaim"]
+                );
                 went_on(printed)
             },
         ),
@@ -271,10 +301,14 @@ pub fn faults(setting: &Setting) -> Result<Vec<Check>> {
             contained(printed, "exited")?;
             went_on(printed)
         }),
-        fault("an instance uses up its memory", "dd if=/dev/zero of=/tmp/big bs=1048576 count=500; echo still here", |printed| {
-            contained(printed, "")?;
-            went_on(printed)
-        }),
+        fault(
+            "an instance uses up its memory",
+            "dd if=/dev/zero of=/tmp/big bs=1048576 count=500; echo still here",
+            |printed| {
+                contained(printed, "")?;
+                went_on(printed)
+            },
+        ),
     ];
     batch::run(machine(setting, "faults", 4, 500)?, &steps)
 }
@@ -282,23 +316,54 @@ pub fn faults(setting: &Setting) -> Result<Vec<Check>> {
 /// The victim is in `state` (any if empty), and after its removal everything is free.
 fn contained(printed: &str, state: &str) -> Result<()> {
     let victim = json::instance(part(printed, "ls")?, "victim")?;
-    ensure!(state.is_empty() || victim["state"] == state, "the victim is {}", victim["state"]);
+    ensure!(
+        state.is_empty() || victim["state"] == state,
+        "the victim is {}",
+        victim["state"]
+    );
     let neighbour = json::instance(part(printed, "ls")?, "neighbour")?;
-    ensure!(neighbour["state"] == "running", "the neighbour is {}", neighbour["state"]);
-    ensure!(part(printed, "again")? == "works", "the next instance did not work");
+    ensure!(
+        neighbour["state"] == "running",
+        "the neighbour is {}",
+        neighbour["state"]
+    );
+    ensure!(
+        part(printed, "again")? == "works",
+        "the next instance did not work"
+    );
     let resources = json::resources(part(printed, "resources")?)?;
-    ensure!(resources.cpus_free + 1 == resources.cpus_total, "processors did not come back: {resources:?}");
-    ensure!(resources.cpus_lost == 0 && resources.memory_leaked == 0, "something is lost: {resources:?}");
+    ensure!(
+        resources.cpus_free + 1 == resources.cpus_total,
+        "processors did not come back: {resources:?}"
+    );
+    ensure!(
+        resources.cpus_lost == 0 && resources.memory_leaked == 0,
+        "something is lost: {resources:?}"
+    );
     Ok(())
 }
 
 /// The neighbour's rounds went on all along, and all were right.
 fn went_on(printed: &str) -> Result<String> {
     let mut lines = part(printed, "rounds")?.lines();
-    let rounds: Vec<u64> = lines.next().context("no rounds")?.split(' ').map(str::parse).collect::<Result<_, _>>()?;
-    ensure!(lines.next() == Some("0"), "the neighbour computed something wrong");
-    ensure!(rounds.len() == 2 && rounds[1] > rounds[0], "the neighbour stood still: {rounds:?}");
-    Ok(format!("the neighbour went from round {} to {}", rounds[0], rounds[1]))
+    let rounds: Vec<u64> = lines
+        .next()
+        .context("no rounds")?
+        .split(' ')
+        .map(str::parse)
+        .collect::<Result<_, _>>()?;
+    ensure!(
+        lines.next() == Some("0"),
+        "the neighbour computed something wrong"
+    );
+    ensure!(
+        rounds.len() == 2 && rounds[1] > rounds[0],
+        "the neighbour stood still: {rounds:?}"
+    );
+    Ok(format!(
+        "the neighbour went from round {} to {}",
+        rounds[0], rounds[1]
+    ))
 }
 
 /// Many instances in a row, and their memory.
@@ -332,16 +397,29 @@ echo "== end"; skerry resources --json
         script,
         Accepted(|printed| {
             let during = json::resources(part(printed, "resources")?)?;
-            ensure!(during.cpus_free == 0, "{} processors are free while four instances have seven", during.cpus_free);
+            ensure!(
+                during.cpus_free == 0,
+                "{} processors are free while four instances have seven",
+                during.cpus_free
+            );
             let want = part(printed, "want")?;
             for n in 1..=4 {
                 let name = format!("i{n}");
-                ensure!(json::instance(part(printed, "ls")?, &name)?["state"] == "running", "{name} does not run");
+                ensure!(
+                    json::instance(part(printed, "ls")?, &name)?["state"] == "running",
+                    "{name} does not run"
+                );
                 let out = part(printed, &format!("out{n}"))?;
-                ensure!(out == format!("{want}\n{}", n * 100), "{name} printed {out:?}");
+                ensure!(
+                    out == format!("{want}\n{}", n * 100),
+                    "{name} printed {out:?}"
+                );
             }
             let end = json::resources(part(printed, "end")?)?;
-            ensure!(end.cpus_free == 7 && end.cpus_lost == 0, "afterwards: {end:?}");
+            ensure!(
+                end.cpus_free == 7 && end.cpus_lost == 0,
+                "afterwards: {end:?}"
+            );
             Ok(String::new())
         }),
     );

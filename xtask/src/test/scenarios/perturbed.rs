@@ -1,5 +1,5 @@
-//! What waits and wakes, under a scheduler that takes threads off their processors, delays and moves them at random
-//! (`sched=perturb,seed=N`, see `docs/tasks.md`).
+//! What waits and wakes, under a scheduler that takes threads off their processors, delays and
+//! moves them at random (`sched=perturb,seed=N`, see `docs/tasks.md`).
 
 use std::fs::File;
 use std::io::Read;
@@ -43,10 +43,21 @@ const SEEDS: usize = 10;
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let mut checks = Vec::new();
     for _ in 0..SEEDS {
-        for (cpus, side) in [(1, Side::Supervisor), (2, Side::Instance), (4, Side::Supervisor)] {
-            let is_concurrent = |name: &str| CONCURRENT.iter().any(|beginning| name.starts_with(beginning));
+        for (cpus, side) in [
+            (1, Side::Supervisor),
+            (2, Side::Instance),
+            (4, Side::Supervisor),
+        ] {
+            let is_concurrent = |name: &str| {
+                CONCURRENT
+                    .iter()
+                    .any(|beginning| name.starts_with(beginning))
+            };
             let chosen = choose(|_, name| is_concurrent(name).then_some(side))?;
-            let family = Family { cpus, append: format!("sched=perturb,seed={}", seed()?) };
+            let family = Family {
+                cpus,
+                append: format!("sched=perturb,seed={}", seed()?),
+            };
             checks.extend(family.run(setting, chosen)?);
         }
     }

@@ -1,5 +1,5 @@
-//! The checks of `tests/programs` while free memory is filled and checked (`debug=poison`, see `docs/debugging.md`): a write to what was given back
-//! is a panic that names it.
+//! The checks of `tests/programs` while free memory is filled and checked (`debug=poison`, see
+//! `docs/debugging.md`): a write to what was given back is a panic that names it.
 
 use anyhow::Result;
 
@@ -10,5 +10,9 @@ use crate::test::{Check, Setting};
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let sides = setting.sides();
     let chosen = choose(|index, _| Some(sides[index % sides.len()]))?;
-    Family { cpus: 2, append: "debug=poison".into() }.run(setting, chosen)
+    Family {
+        cpus: 2,
+        append: "debug=poison".into(),
+    }
+    .run(setting, chosen)
 }

@@ -1,8 +1,9 @@
-//! Static programs in Rust and Go that check the Linux interface from inside: threads, futexes, signals, memory, files,
-//! processes, clocks. Their sources are in `tests/programs`.
+//! Static programs in Rust and Go that check the Linux interface from inside: threads, futexes,
+//! signals, memory, files, processes, clocks. Their sources are in `tests/programs`.
 //!
-//! They run on one, two and four processors, on the supervisor and in an instance. Each check runs on each number of processors, and of
-//! the three runs at least one is on the supervisor and one in an instance; `long/programs` is all six of each.
+//! They run on one, two and four processors, on the supervisor and in an instance. Each check runs
+//! on each number of processors, and of the three runs at least one is on the supervisor and one in
+//! an instance; `long/programs` is all six of each.
 
 use std::ffi::OsString;
 use std::fs;
@@ -63,7 +64,13 @@ pub fn long(setting: &Setting) -> Result<Vec<Check>> {
     let mut checks = Vec::new();
     for cpus in [1, 2, 4] {
         for side in setting.sides() {
-            checks.extend(Family { cpus, append: String::new() }.run(setting, choose(|_, _| Some(side))?)?);
+            checks.extend(
+                Family {
+                    cpus,
+                    append: String::new(),
+                }
+                .run(setting, choose(|_, _| Some(side))?)?,
+            );
         }
     }
     Ok(checks)
@@ -72,7 +79,11 @@ pub fn long(setting: &Setting) -> Result<Vec<Check>> {
 fn halves(setting: &Setting, cpus: u32, odd: usize) -> Result<Vec<Check>> {
     let sides = setting.sides();
     let chosen = choose(|index, _| Some(sides[(index + odd) % sides.len()]))?;
-    Family { cpus, append: String::new() }.run(setting, chosen)
+    Family {
+        cpus,
+        append: String::new(),
+    }
+    .run(setting, chosen)
 }
 
 impl Setting {
@@ -85,19 +96,35 @@ impl Setting {
     }
 }
 
-/// The checks of both programs for which `side` has an answer, given their place in the list and their name.
+/// The checks of both programs for which `side` has an answer, given their place in the list and
+/// their name.
 pub fn choose(side: impl Fn(usize, &str) -> Option<Side>) -> Result<Vec<Chosen>> {
-    let rust = names(&build::test_programs()?.program("machine-tests"))?.into_iter().map(|name| (RUST, name));
-    let go = names(&build::go_test_program()?)?.into_iter().map(|name| (GO, name));
-    let chosen =
-        |(index, (program, name)): (usize, (&'static str, String))| side(index, &name).map(|side| Chosen { program, name, side });
+    let rust = names(&build::test_programs()?.program("machine-tests"))?
+        .into_iter()
+        .map(|name| (RUST, name));
+    let go = names(&build::go_test_program()?)?
+        .into_iter()
+        .map(|name| (GO, name));
+    let chosen = |(index, (program, name)): (usize, (&'static str, String))| {
+        side(index, &name).map(|side| Chosen {
+            program,
+            name,
+            side,
+        })
+    };
     Ok(rust.chain(go).enumerate().filter_map(chosen).collect())
 }
 
 /// The names of a program's checks.
 fn names(program: &Path) -> Result<Vec<String>> {
-    let output = Command::new(program).arg("list").output().with_context(|| format!("cannot run {}", program.display()))?;
-    Ok(String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect())
+    let output = Command::new(program)
+        .arg("list")
+        .output()
+        .with_context(|| format!("cannot run {}", program.display()))?;
+    Ok(String::from_utf8(output.stdout)?
+        .lines()
+        .map(str::to_owned)
+        .collect())
 }
 
 /// A machine for checks.
@@ -113,12 +140,22 @@ impl Family {
     pub fn run(&self, setting: &Setting, chosen: Vec<Chosen>) -> Result<Vec<Check>> {
         let directory = Directory::create()?;
         let mut machine = setting.machine(&format!("{}-cpus", self.cpus));
-        machine.additions.push(Addition { host: build::test_programs()?.program("machine-tests"), guest: RUST.into() });
-        machine.additions.push(Addition { host: build::go_test_program()?, guest: GO.into() });
+        machine.additions.push(Addition {
+            host: build::test_programs()?.program("machine-tests"),
+            guest: RUST.into(),
+        });
+        machine.additions.push(Addition {
+            host: build::go_test_program()?,
+            guest: GO.into(),
+        });
         self.size(setting, &mut machine);
         if machine.kernel.trial().is_some() {
-            // One after the other, on the supervisor: it is of interest which check comes by a mutant.
-            let step = |check: &Chosen| Step { script: format!("{} {}", check.program, check.name), ..self.step(check) };
+            // One after the other, on the supervisor: it is of interest which check comes by a
+            // mutant.
+            let step = |check: &Chosen| Step {
+                script: format!("{} {}", check.program, check.name),
+                ..self.step(check)
+            };
             return batch::run(machine, &chosen.iter().map(step).collect::<Vec<_>>());
         }
         let mut commands = Vec::new();
@@ -130,14 +167,30 @@ impl Family {
             if lines.is_empty() {
                 continue;
             }
-            let name = if side == Side::Supervisor { "supervisor" } else { "instance" };
+            let name = if side == Side::Supervisor {
+                "supervisor"
+            } else {
+                "instance"
+            };
             fs::write(directory.join(name), lines)?;
-            machine.additions.push(Addition { host: directory.join(name), guest: format!("/check/{name}") });
+            machine.additions.push(Addition {
+                host: directory.join(name),
+                guest: format!("/check/{name}"),
+            });
             commands.push(self.command(side, name));
         }
-        machine.command = ["/bin/sh", "-c", &commands.join("; ")].map(OsString::from).to_vec();
+        machine.command = ["/bin/sh", "-c", &commands.join("; ")]
+            .map(OsString::from)
+            .to_vec();
         machine.timeout = Some(Duration::from_secs(PATIENCE));
-        batch::finish(&machine, &chosen.iter().map(|check| self.step(check)).collect::<Vec<_>>(), chosen.len())
+        batch::finish(
+            &machine,
+            &chosen
+                .iter()
+                .map(|check| self.step(check))
+                .collect::<Vec<_>>(),
+            chosen.len(),
+        )
     }
 
     /// What runs a list of checks.
@@ -146,10 +199,19 @@ impl Family {
         match side {
             Side::Supervisor => batch,
             Side::Instance => {
-                let arguments = if self.append.is_empty() { String::new() } else { format!("--kernel-args {}", self.append) };
-                let run = format!("skerry run --name checks --cpus {} --mem {INSTANCE_MEMORY} {arguments} -- {batch}", self.cpus);
+                let arguments = if self.append.is_empty() {
+                    String::new()
+                } else {
+                    format!("--kernel-args {}", self.append)
+                };
+                let run = format!(
+                    "skerry run --name checks --cpus {} --mem {INSTANCE_MEMORY} {arguments} -- {batch}",
+                    self.cpus
+                );
                 // If the instance's kernel panics, what it said is worth more than that.
-                format!("{run} </dev/null || {{ status=$?; skerry logs --kernel checks >&2; exit $status; }}")
+                format!(
+                    "{run} </dev/null || {{ status=$?; skerry logs --kernel checks >&2; exit $status; }}"
+                )
             }
         }
     }
@@ -159,20 +221,33 @@ impl Family {
         machine.hardware.cpus = self.cpus * setting.sides().len() as u32;
         machine.hardware.memory = "3G".into();
         machine.append = match setting.kernel {
-            Kernel::Skerry | Kernel::Mutant(_) => format!("supervisor_cpus={} {}", self.cpus, self.append),
+            Kernel::Skerry | Kernel::Mutant(_) => {
+                format!("supervisor_cpus={} {}", self.cpus, self.append)
+            }
             Kernel::Linux(_) => self.append.clone(),
         };
     }
 
     fn step(&self, check: &Chosen) -> Step {
-        let place = if check.side == Side::Supervisor { "" } else { ", instance" };
-        let append = if self.append.is_empty() { String::new() } else { format!(", {}", self.append) };
+        let place = if check.side == Side::Supervisor {
+            ""
+        } else {
+            ", instance"
+        };
+        let append = if self.append.is_empty() {
+            String::new()
+        } else {
+            format!(", {}", self.append)
+        };
         let what = format!("{}, {} CPUs{place}{append}", check.name, self.cpus);
         Step::new(what, "", Expect::Accepted(says_ok)).limit(LIMIT)
     }
 }
 
 fn says_ok(printed: &str) -> Result<String> {
-    ensure!(printed.starts_with("ok ") && !printed.contains('\n'), "it does not say ok");
+    ensure!(
+        printed.starts_with("ok ") && !printed.contains('\n'),
+        "it does not say ok"
+    );
     Ok(String::new())
 }

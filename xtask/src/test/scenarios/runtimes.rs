@@ -1,4 +1,5 @@
-//! Language runtimes and a database that ask much of the system: Go, Rust's tokio, Node.js; OpenJDK; PostgreSQL.
+//! Language runtimes and a database that ask much of the system: Go, Rust's tokio, Node.js;
+//! OpenJDK; PostgreSQL.
 
 use anyhow::Result;
 
@@ -17,13 +18,20 @@ const SCREEN: &str = include_str!("../../../../tests/debian/screen.cases");
 pub fn servers(setting: &Setting) -> Result<Vec<Check>> {
     let [plain, cgo] = build::go_http()?;
     let files = [plain, cgo, build::dynamic_test_program()?];
-    let instance = Instance { files: &files, ..instance(&[packages::BASE, packages::NODE], 1024, 200) };
+    let instance = Instance {
+        files: &files,
+        ..instance(&[packages::BASE, packages::NODE], 1024, 200)
+    };
     cases::check(setting.machine("all"), &instance, &cases::parse(SERVERS))
 }
 
 /// OpenJDK.
 pub fn java(setting: &Setting) -> Result<Vec<Check>> {
-    cases::check(setting.machine("all"), &instance(&[packages::BASE, packages::JAVA], 2048, 600), &cases::parse(JAVA))
+    cases::check(
+        setting.machine("all"),
+        &instance(&[packages::BASE, packages::JAVA], 2048, 600),
+        &cases::parse(JAVA),
+    )
 }
 
 /// PostgreSQL.
@@ -34,19 +42,38 @@ pub fn postgresql(setting: &Setting) -> Result<Vec<Check>> {
 
 /// Servers of the web and of databases.
 pub fn web(setting: &Setting) -> Result<Vec<Check>> {
-    cases::check(setting.machine("all"), &instance(&[packages::BASE, packages::WEB], 2048, 300), &cases::parse(WEB))
+    cases::check(
+        setting.machine("all"),
+        &instance(&[packages::BASE, packages::WEB], 2048, 300),
+        &cases::parse(WEB),
+    )
 }
 
 /// Languages.
 pub fn languages(setting: &Setting) -> Result<Vec<Check>> {
-    cases::check(setting.machine("all"), &instance(&[packages::BASE, packages::LANGUAGES], 2048, 300), &cases::parse(LANGUAGES))
+    cases::check(
+        setting.machine("all"),
+        &instance(&[packages::BASE, packages::LANGUAGES], 2048, 300),
+        &cases::parse(LANGUAGES),
+    )
 }
 
 /// Programs that want a terminal.
 pub fn screen(setting: &Setting) -> Result<Vec<Check>> {
-    cases::check(setting.machine("all"), &instance(&[packages::BASE, packages::SCREEN], 1024, 120), &cases::parse(SCREEN))
+    cases::check(
+        setting.machine("all"),
+        &instance(&[packages::BASE, packages::SCREEN], 1024, 120),
+        &cases::parse(SCREEN),
+    )
 }
 
 fn instance<'a>(packages: &'a [&'a [&'a str]], memory: u32, limit: u32) -> Instance<'a> {
-    Instance { packages, cpus: 2, memory, files: &[], limit, patience: 4 * u64::from(limit) }
+    Instance {
+        packages,
+        cpus: 2,
+        memory,
+        files: &[],
+        limit,
+        patience: 4 * u64::from(limit),
+    }
 }

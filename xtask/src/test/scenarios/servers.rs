@@ -1,4 +1,5 @@
-//! Debian's own servers with their own clients, over the loop of an instance: every client checks what it gets.
+//! Debian's own servers with their own clients, over the loop of an instance: every client checks
+//! what it gets.
 
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use crate::test::{Check, Setting};
 use crate::vm::Addition;
 use crate::{packages, rootfs};
 
-/// redis over IPv4, IPv6, a name and `AF_UNIX`; its benchmark, with and without pipelining; saving in the background.
+/// redis over IPv4, IPv6, a name and `AF_UNIX`; its benchmark, with and without pipelining; saving
+/// in the background.
 const REDIS: &str = r#"cd /tmp
 redis-server --port 6379 --bind 127.0.0.1 ::1 --unixsocket /tmp/r --save "" --dir /tmp --logfile /tmp/log &
 until redis-cli ping > /dev/null 2>&1; do sleep 0.1; done
@@ -24,8 +26,7 @@ redis-cli info persistence | grep -o rdb_last_bgsave_status:ok
 redis-cli shutdown nosave; wait; echo "ended with $?"
 redis-server --port 6379 --dir /tmp --save "" --logfile /tmp/log & until redis-cli ping > /dev/null 2>&1; do sleep 0.1; done
 redis-cli get a; redis-cli shutdown nosave; wait"#;
-const REDIS_SAYS: &str =
-    "OK\n2\n3\n3\n3\n3\n3\nall pushed\nBackground saving started\nrdb_last_bgsave_status:ok\nended with 0\n3";
+const REDIS_SAYS: &str = "OK\n2\n3\n3\n3\n3\n3\nall pushed\nBackground saving started\nrdb_last_bgsave_status:ok\nended with 0\n3";
 
 /// memcached with four threads, spoken to by the shell and by twenty connections at a time.
 const MEMCACHED: &str = r#"memcached -u nobody -l 127.0.0.1,::1 -t 4 -m 32 & server=$!
@@ -48,7 +49,8 @@ print(len(right))
 kill $server; wait"#;
 const MEMCACHED_SAYS: &str = "STORED\nVALUE k 0 5\nhello\nEND\n2000";
 
-/// nginx with two workers that share ports by `SO_REUSEPORT`, files by `sendfile`, itself as the server behind a proxy.
+/// nginx with two workers that share ports by `SO_REUSEPORT`, files by `sendfile`, itself as the
+/// server behind a proxy.
 const NGINX: &str = r#"cd /tmp; mkdir www; echo hello > www/index.html; head -c 3000000 /dev/urandom > www/big; chmod -R 755 www
 cat > conf <<END
 user nobody nogroup; worker_processes 2; error_log /tmp/err warn; pid /tmp/pid; events { worker_connections 256; }
@@ -66,11 +68,10 @@ curl -s -w "%{http_code} %{num_connects}\n" -o /dev/null http://localhost:8080/ 
 curl -s http://localhost:8081/; echo $?
 for i in {1..20}; do curl -s http://localhost:8080/big | cmp - www/big & pids="$pids $!"; done; wait $pids && echo all the same
 nginx -c /tmp/conf -s quit 2> /dev/null; while [ -e pid ]; do sleep 0.1; done; wc -l < log"#;
-const NGINX_SAYS: &str =
-    "hello\nhello\nhello\nhello\nsame\nsame through the proxy\nHTTP/1.1 404 Not Found\n200 1\n200 0\n7\nall the same\n31";
+const NGINX_SAYS: &str = "hello\nhello\nhello\nhello\nsame\nsame through the proxy\nHTTP/1.1 404 Not Found\n200 1\n200 0\n7\nall the same\n31";
 
-/// What administrators use: `ip` and `ss` (netlink), `ping` (ICMP), relays of socat from a name to IPv6 to a program, netcat over TCP and
-/// UDP, rsync through pipes and from a daemon.
+/// What administrators use: `ip` and `ss` (netlink), `ping` (ICMP), relays of socat from a name to
+/// IPv6 to a program, netcat over TCP and UDP, rsync through pipes and from a daemon.
 const TOOLS: &str = r#"cd /tmp
 ip -br addr | tr -s " "; ip route get 127.0.0.1 | head -n 1 | tr -s " "; ip rule | wc -l; ip link set lo up && echo up
 ping -q -c 2 -i 0.2 127.0.0.1 | grep -o "2 received"; ping -q -c 1 ::1 | grep -o "1 received"; ping -c 1 10.0.0.1 2>&1
@@ -90,7 +91,8 @@ until rsync -q rsync://[::1]:7003/m/r r 2> /dev/null; do sleep 0.1; done; cmp fr
 kill $daemon; wait"#;
 const TOOLS_SAYS: &str = "lo UNKNOWN 127.0.0.1/8 ::1/128 \nlocal 127.0.0.1 dev lo table local src 127.0.0.1 \n3\nup\n2 received\n1 received\nping: connect: Network is unreachable\nhello\nthrough two\nLISTEN 0 1 127.0.0.1:7001 0.0.0.0:*\n1\ndata\ndatagram\nthe same through pipes\nthe same from a daemon";
 
-/// tcpdump: a connection segment by segment to a file (ring of version 2), echo requests through a filter (ring of version 3).
+/// tcpdump: a connection segment by segment to a file (ring of version 2), echo requests through a
+/// filter (ring of version 3).
 const TCPDUMP: &str = r#"cd /tmp
 tcpdump -i lo -Z root -n --immediate-mode -c 9 -w cap tcp port 7100 2> log & dump=$!
 until grep -q listening log; do sleep 0.1; done
@@ -111,10 +113,14 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     machine.hardware.memory = "3G".into();
     machine.timeout = Some(Duration::from_secs(420));
     let host = rootfs::cached(&[packages::BASE, packages::SERVERS])?;
-    machine.additions.push(Addition { host, guest: "/debian.tar".into() });
+    machine.additions.push(Addition {
+        host,
+        guest: "/debian.tar".into(),
+    });
     let step = |what: &str, script: &str, says: &'static str| {
         let script = script.replace('\'', r"'\''");
-        let command = format!("skerry run --rm --cpus 2 --mem 1G --rootfs /debian.tar -- bash -c '{script}'");
+        let command =
+            format!("skerry run --rm --cpus 2 --mem 1G --rootfs /debian.tar -- bash -c '{script}'");
         Step::new(what, command, Expect::Text(says)).limit(150)
     };
     let steps = [
@@ -123,10 +129,26 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
             REDIS,
             REDIS_SAYS,
         ),
-        step("memcached: 20 clients at a time get what they set", MEMCACHED, MEMCACHED_SAYS),
-        step("ip, ss, ping, socat, netcat and rsync over the loop", TOOLS, TOOLS_SAYS),
-        step("tcpdump: a connection, echo requests", TCPDUMP, TCPDUMP_SAYS),
-        step("nginx: workers share ports, send files, act as proxy, to curl", NGINX, NGINX_SAYS),
+        step(
+            "memcached: 20 clients at a time get what they set",
+            MEMCACHED,
+            MEMCACHED_SAYS,
+        ),
+        step(
+            "ip, ss, ping, socat, netcat and rsync over the loop",
+            TOOLS,
+            TOOLS_SAYS,
+        ),
+        step(
+            "tcpdump: a connection, echo requests",
+            TCPDUMP,
+            TCPDUMP_SAYS,
+        ),
+        step(
+            "nginx: workers share ports, send files, act as proxy, to curl",
+            NGINX,
+            NGINX_SAYS,
+        ),
     ];
     batch::run(machine, &steps)
 }

@@ -1,4 +1,5 @@
-//! bash with a program of 300 lines, every one of coreutils' programs, zstd, xargs; sqlite3 with a million rows.
+//! bash with a program of 300 lines, every one of coreutils' programs, zstd, xargs; sqlite3 with a
+//! million rows.
 
 use anyhow::{Result, ensure};
 
@@ -17,17 +18,36 @@ const SQLITE: &str = include_str!("../../../../tests/debian/sqlite.cases");
 
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let coreutils = cases::parse(COREUTILS);
-    ensure!(coreutils.len() == COUNT, "there are {} cases for {COUNT} programs", coreutils.len());
-    let mut all = vec![Case { name: "bash: a program of 300 lines".into(), script: LEDGER.into(), prints: None }];
+    ensure!(
+        coreutils.len() == COUNT,
+        "there are {} cases for {COUNT} programs",
+        coreutils.len()
+    );
+    let mut all = vec![Case {
+        name: "bash: a program of 300 lines".into(),
+        script: LEDGER.into(),
+        prints: None,
+    }];
     all.extend(coreutils);
     all.extend(cases::parse(TOOLS));
     cases::check(setting.machine("all"), &instance(60, 360), &all)
 }
 
 pub fn sqlite(setting: &Setting) -> Result<Vec<Check>> {
-    cases::check(setting.machine("all"), &instance(600, 700), &cases::parse(SQLITE))
+    cases::check(
+        setting.machine("all"),
+        &instance(600, 700),
+        &cases::parse(SQLITE),
+    )
 }
 
 fn instance(limit: u32, patience: u64) -> Instance<'static> {
-    Instance { packages: &[packages::BASE], cpus: 2, memory: 768, files: &[], limit, patience }
+    Instance {
+        packages: &[packages::BASE],
+        cpus: 2,
+        memory: 768,
+        files: &[],
+        limit,
+        patience,
+    }
 }

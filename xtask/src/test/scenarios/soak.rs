@@ -13,7 +13,12 @@ pub fn long(setting: &Setting) -> Result<Vec<Check>> {
     let root = Root::make()?;
     let check = |cpus: u32| {
         let done = soak::soak(setting.machine(&format!("{cpus}")), &root, cpus, SECONDS, 1);
-        Check::new(format!("programs side by side have the right results and leave nothing, on {cpus} processors"), done)
+        Check::new(
+            format!(
+                "programs side by side have the right results and leave nothing, on {cpus} processors"
+            ),
+            done,
+        )
     };
     Ok([1, 2, 4, 8].map(check).into())
 }

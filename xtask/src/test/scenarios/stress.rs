@@ -7,7 +7,15 @@ use crate::test::cases::{Instance, Ran};
 use crate::test::{Check, Setting};
 
 /// Classes of stressors; those of signals and timers are stress-ng's class `interrupt`.
-const CLASSES: [&str; 7] = ["cpu", "memory", "vm", "filesystem", "pipe", "scheduler", "interrupt"];
+const CLASSES: [&str; 7] = [
+    "cpu",
+    "memory",
+    "vm",
+    "filesystem",
+    "pipe",
+    "scheduler",
+    "interrupt",
+];
 
 /// A few of each class, for every day.
 const FEW: &str = "cpu matrix qsort vm malloc mmap mremap dentry flock lease rename pipe fifo splice tee switch yield affinity futex kill sigq sigsuspend";
@@ -15,15 +23,30 @@ const FEW: &str = "cpu matrix qsort vm malloc mmap mremap dentry flock lease ren
 /// Stressors that do not end with status 0, and why.
 const EXPLAINED: [(&str, &str); 10] = [
     ("aiol", "there is no io_setup(2)"),
-    ("bind-mount", "stress-ng leaves it out itself, as it may hang any machine"),
+    (
+        "bind-mount",
+        "stress-ng leaves it out itself, as it may hang any machine",
+    ),
     ("binderfs", "stress-ng has no --binderfs-ops"),
-    ("mlockmany", "stress-ng leaves it out itself, as it may hang any machine"),
+    (
+        "mlockmany",
+        "stress-ng leaves it out itself, as it may hang any machine",
+    ),
     ("netlink-proc", "there is no netlink connector"),
-    ("oom-pipe", "stress-ng leaves it out itself, as it may hang any machine"),
-    ("smi", "stress-ng leaves it out itself, as it may hang any machine"),
+    (
+        "oom-pipe",
+        "stress-ng leaves it out itself, as it may hang any machine",
+    ),
+    (
+        "smi",
+        "stress-ng leaves it out itself, as it may hang any machine",
+    ),
     ("swap", "nothing is swapped, so there is no swapon(2)"),
     ("uprobe", "there is no tracefs"),
-    ("watchdog", "stress-ng leaves it out itself, as it may hang any machine"),
+    (
+        "watchdog",
+        "stress-ng leaves it out itself, as it may hang any machine",
+    ),
 ];
 
 /// Runs the stressors in `$all`; says `@ NAME STATUS` of each, and what one that failed said.
@@ -33,27 +56,63 @@ const RUN: &str = r#"for s in $all; do
 done"#;
 
 pub fn short(setting: &Setting) -> Result<Vec<Check>> {
-    run(setting, &[("a few stressors", format!("all='{FEW}'\n{RUN}"))], 400, 600)
+    run(
+        setting,
+        &[("a few stressors", format!("all='{FEW}'\n{RUN}"))],
+        400,
+        600,
+    )
 }
 
 pub fn long(setting: &Setting) -> Result<Vec<Check>> {
-    let class = |name| (name, format!("all=$(stress-ng --class {name}? | sed 's/.*: //')\n{RUN}"));
+    let class = |name| {
+        (
+            name,
+            format!("all=$(stress-ng --class {name}? | sed 's/.*: //')\n{RUN}"),
+        )
+    };
     run(setting, &CLASSES.map(class), 2400, 6000)
 }
 
-fn run(setting: &Setting, scripts: &[(&str, String)], limit: u32, patience: u64) -> Result<Vec<Check>> {
-    let instance = Instance { packages: &[packages::BASE, packages::STRESS], cpus: 2, memory: 1536, files: &[], limit, patience };
+fn run(
+    setting: &Setting,
+    scripts: &[(&str, String)],
+    limit: u32,
+    patience: u64,
+) -> Result<Vec<Check>> {
+    let instance = Instance {
+        packages: &[packages::BASE, packages::STRESS],
+        cpus: 2,
+        memory: 1536,
+        files: &[],
+        limit,
+        patience,
+    };
     let texts: Vec<_> = scripts.iter().map(|(_, text)| text.as_str()).collect();
     let ran = instance.run(setting.machine("all"), &texts)?;
-    Ok(scripts.iter().zip(&ran).map(|((name, _), ran)| Check::new(*name, judge(ran))).collect())
+    Ok(scripts
+        .iter()
+        .zip(&ran)
+        .map(|((name, _), ran)| Check::new(*name, judge(ran)))
+        .collect())
 }
 
 /// Every stressor that failed must be explained; those that are and do not fail any more are named.
 fn judge(ran: &Ran) -> Result<String> {
-    ensure!(ran.status.is_some_and(|status| status != 137), "it did not end; it printed\n{}", ran.printed);
-    let (mut count, mut failed, mut unexplained, mut mended) = (0, Vec::new(), Vec::new(), Vec::new());
+    ensure!(
+        ran.status.is_some_and(|status| status != 137),
+        "it did not end; it printed\n{}",
+        ran.printed
+    );
+    let (mut count, mut failed, mut unexplained, mut mended) =
+        (0, Vec::new(), Vec::new(), Vec::new());
     for line in ran.printed.lines() {
-        let Some((name, status)) = line.strip_prefix("@ ").and_then(|rest| rest.split_once(' ')) else { continue };
+        let Some((name, status)) = line
+            .strip_prefix("@ ")
+            .and_then(|rest| rest.split_once(' '))
+        else {
+            continue;
+        };
         count += 1;
         let explained = EXPLAINED.iter().any(|(known, _)| *known == name);
         match (status, explained) {
@@ -70,8 +129,18 @@ fn judge(ran: &Ran) -> Result<String> {
         unexplained.join(", "),
         ran.printed
     );
-    let list = |what: &str, names: String| if names.is_empty() { names } else { format!("; {what}: {names}") };
-    Ok(format!("{count} ran{}{}", list("known to fail", failed.join(", ")), list("not failing any more", mended.join(", "))))
+    let list = |what: &str, names: String| {
+        if names.is_empty() {
+            names
+        } else {
+            format!("; {what}: {names}")
+        }
+    };
+    Ok(format!(
+        "{count} ran{}{}",
+        list("known to fail", failed.join(", ")),
+        list("not failing any more", mended.join(", "))
+    ))
 }
 
 #[cfg(test)]
@@ -80,7 +149,12 @@ mod tests {
 
     #[test]
     fn results_are_judged() {
-        let ran = |printed: &str| judge(&Ran { printed: printed.into(), status: Some(0) });
+        let ran = |printed: &str| {
+            judge(&Ran {
+                printed: printed.into(),
+                status: Some(0),
+            })
+        };
         assert_eq!(ran("@ cpu 0\n@ vm 0").unwrap(), "2 ran");
         assert_eq!(
             ran("@ smi 1\nsaid\n@ vm 0\n@ uprobe 0").unwrap(),

@@ -1,4 +1,5 @@
-//! A shell on a terminal: line editing, signals from the keyboard, job control, full-screen programs.
+//! A shell on a terminal: line editing, signals from the keyboard, job control, full-screen
+//! programs.
 
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
@@ -16,7 +17,9 @@ const PROMPT: &str = "ready> ";
 
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let mut machine = setting.machine("shell");
-    machine.command = ["/bin/sh", "-c", "PS1='ready> ' exec sh -i"].map(OsString::from).to_vec();
+    machine.command = ["/bin/sh", "-c", "PS1='ready> ' exec sh -i"]
+        .map(OsString::from)
+        .to_vec();
     let mut session = Session::start(&machine, (30, 90))?;
     session.expect(PROMPT, Duration::from_secs(60))?;
     let mut checks = Vec::new();
@@ -34,7 +37,10 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
         Ending::Exited(5) => Ok(String::new()),
         other => Err(format!("{other:?}")),
     };
-    checks.push(Check { what: "the shell's exit status is the machine's".into(), result: ended });
+    checks.push(Check {
+        what: "the shell's exit status is the machine's".into(),
+        result: ended,
+    });
     Ok(checks)
 }
 
@@ -51,11 +57,17 @@ const STEPS: &[(&str, Action)] = &[
         ensure!(shown.contains("30 90"), "{shown:?}");
         Ok(())
     }),
-    ("the command has it as its controlling terminal", |session| {
-        let shown = type_line(session, "tty; echo by name > /dev/tty")?;
-        ensure!(shown.contains("/dev/ttyS1") && shown.contains("by name"), "{shown:?}");
-        Ok(())
-    }),
+    (
+        "the command has it as its controlling terminal",
+        |session| {
+            let shown = type_line(session, "tty; echo by name > /dev/tty")?;
+            ensure!(
+                shown.contains("/dev/ttyS1") && shown.contains("by name"),
+                "{shown:?}"
+            );
+            Ok(())
+        },
+    ),
     ("erase, and kill of a line, in canonical mode", |session| {
         // What is typed before the shell has given the terminal back would be its line editor's.
         begin(session, "cat")?;
@@ -83,7 +95,10 @@ const STEPS: &[(&str, Action)] = &[
         let shown = session.expect(PROMPT, SOON)?;
         ensure!(shown.contains("Stopped"), "{shown:?}");
         let shown = type_line(session, "jobs; ps -o stat,args | grep [s]leep")?;
-        ensure!(shown.contains("Stopped") && shown.lines().any(|line| line.starts_with('T')), "{shown:?}");
+        ensure!(
+            shown.contains("Stopped") && shown.lines().any(|line| line.starts_with('T')),
+            "{shown:?}"
+        );
         type_line(session, "bg")?;
         let shown = type_line(session, "jobs")?;
         ensure!(shown.contains("Running"), "{shown:?}");
@@ -93,13 +108,19 @@ const STEPS: &[(&str, Action)] = &[
         session.send("\x03")?;
         session.expect(PROMPT, SOON).map(drop)
     }),
-    ("a background job that reads the terminal is stopped", |session| {
-        type_line(session, "cat & until grep -q '^State:.T' /proc/$!/status; do :; done")?;
-        let shown = type_line(session, "jobs")?;
-        ensure!(shown.contains("Stopped"), "{shown:?}");
-        type_line(session, "kill -9 %1; wait")?;
-        Ok(())
-    }),
+    (
+        "a background job that reads the terminal is stopped",
+        |session| {
+            type_line(
+                session,
+                "cat & until grep -q '^State:.T' /proc/$!/status; do :; done",
+            )?;
+            let shown = type_line(session, "jobs")?;
+            ensure!(shown.contains("Stopped"), "{shown:?}");
+            type_line(session, "kill -9 %1; wait")?;
+            Ok(())
+        },
+    ),
     ("vi shows, edits and saves a file", |session| {
         type_line(session, "printf 'first line\\nsecond line\\n' > /tmp/text")?;
         session.send("vi /tmp/text\n")?;
@@ -107,8 +128,8 @@ const STEPS: &[(&str, Action)] = &[
         session.expect("/tmp/text", SOON)?;
         session.send("jdd:1\niSkerry \x1b")?;
         session.expect("kerry first line", SOON)?;
-        // The cursor goes back when vi takes the escape for one. What came within 50 ms of it would be part of an unknown key's
-        // sequence, and dropped.
+        // The cursor goes back when vi takes the escape for one. What came within 50 ms of it would
+        // be part of an unknown key's sequence, and dropped.
         session.expect("\x1b[1;7H", SOON)?;
         session.send(":wq\n")?;
         session.expect(PROMPT, SOON)?;
@@ -123,36 +144,51 @@ const STEPS: &[(&str, Action)] = &[
         session.send("q")?;
         session.expect(PROMPT, SOON).map(drop)
     }),
-    ("an instance with a terminal: its size, its signals, its job control, and the shell's again", |session| {
-        let shown = type_line(session, "skerry run -t --rm --cpus 1 --mem 64M -- stty size")?;
-        ensure!(shown.contains("30 90"), "the first program does not find the size: {shown:?}");
-        session.send("skerry run -t --rm --cpus 1 --mem 64M -e PS1='inside> ' -- sh -i\n")?;
-        session.expect("\n", SOON)?;
-        session.expect("inside> ", SOON)?;
-        session.send("tty; stty size; cat /proc/skerry/role\n")?;
-        let shown = session.expect("subos", SOON)?;
-        ensure!(shown.contains("/dev/console") && shown.contains("30 90"), "{shown:?}");
-        session.expect("inside> ", SOON)?;
-        begin(session, SLEEPER)?;
-        session.expect("awake\r\n", SOON)?;
-        session.send("\x1a")?;
-        session.expect("Stopped", SOON)?;
-        session.expect("inside> ", SOON)?;
-        session.send("fg\n")?;
-        session.expect("sleep 1000", SOON)?;
-        session.expect("\r\n", SOON)?;
-        session.send("\x03")?;
-        session.expect("inside> ", SOON)?;
-        session.send("exit 7\n")?;
-        session.expect(PROMPT, SOON)?;
-        let shown = type_line(session, "echo status $?")?;
-        ensure!(shown.contains("status 7"), "{shown:?}");
-        let shown = type_line(session, "stty -a | tr -s ' ' '\\n' | grep -c '^icanon'")?;
-        ensure!(shown.contains('1'), "{shown:?}");
-        Ok(())
-    }),
+    (
+        "an instance with a terminal: its size, its signals, its job control, and the shell's again",
+        |session| {
+            let shown = type_line(
+                session,
+                "skerry run -t --rm --cpus 1 --mem 64M -- stty size",
+            )?;
+            ensure!(
+                shown.contains("30 90"),
+                "the first program does not find the size: {shown:?}"
+            );
+            session.send("skerry run -t --rm --cpus 1 --mem 64M -e PS1='inside> ' -- sh -i\n")?;
+            session.expect("\n", SOON)?;
+            session.expect("inside> ", SOON)?;
+            session.send("tty; stty size; cat /proc/skerry/role\n")?;
+            let shown = session.expect("subos", SOON)?;
+            ensure!(
+                shown.contains("/dev/console") && shown.contains("30 90"),
+                "{shown:?}"
+            );
+            session.expect("inside> ", SOON)?;
+            begin(session, SLEEPER)?;
+            session.expect("awake\r\n", SOON)?;
+            session.send("\x1a")?;
+            session.expect("Stopped", SOON)?;
+            session.expect("inside> ", SOON)?;
+            session.send("fg\n")?;
+            session.expect("sleep 1000", SOON)?;
+            session.expect("\r\n", SOON)?;
+            session.send("\x03")?;
+            session.expect("inside> ", SOON)?;
+            session.send("exit 7\n")?;
+            session.expect(PROMPT, SOON)?;
+            let shown = type_line(session, "echo status $?")?;
+            ensure!(shown.contains("status 7"), "{shown:?}");
+            let shown = type_line(session, "stty -a | tr -s ' ' '\\n' | grep -c '^icanon'")?;
+            ensure!(shown.contains('1'), "{shown:?}");
+            Ok(())
+        },
+    ),
     ("raw mode passes every key", |session| {
-        begin(session, "stty raw -echo; echo r''aw; dd bs=1 count=3 2>/dev/null | hexdump -C; stty sane")?;
+        begin(
+            session,
+            "stty raw -echo; echo r''aw; dd bs=1 count=3 2>/dev/null | hexdump -C; stty sane",
+        )?;
         session.expect("raw\n", SOON)?;
         session.send("\x03\r\x1a")?;
         session.expect("03 0d 1a", SOON)?;

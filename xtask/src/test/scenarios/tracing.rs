@@ -1,4 +1,5 @@
-//! Debian's strace and gdb, unmodified, in an instance: what they say of other programs, and do to them.
+//! Debian's strace and gdb, unmodified, in an instance: what they say of other programs, and do to
+//! them.
 
 use anyhow::Result;
 
@@ -12,7 +13,11 @@ const PACKAGES: &[&[&str]] = &[packages::BASE, packages::TRACING];
 const PROGRAMS: [(&str, &[&str], &str); 5] = [
     (
         "strace: calls with arguments and results, and the end",
-        &["bash", "-c", "strace -o /tmp/s -e trace=write,exit_group sh -c 'echo hello; exit 4'; tail -n 3 /tmp/s"],
+        &[
+            "bash",
+            "-c",
+            "strace -o /tmp/s -e trace=write,exit_group sh -c 'echo hello; exit 4'; tail -n 3 /tmp/s",
+        ],
         "hello\nwrite(1, \"hello\\n\", 6)                  = 6\nexit_group(4)                           = ?\n+++ exited with 4 +++",
     ),
     (
@@ -101,5 +106,12 @@ sed -nE 's/^#([01]) .*(twice|main) \(.*/\1 \2/p; s/^.*Thread .*\(LWP.*" .*(twice
 ];
 
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
-    debian::instances(setting, "tracing", PACKAGES, &PROGRAMS, "--cpus 1 --mem 1500M", "4G")
+    debian::instances(
+        setting,
+        "tracing",
+        PACKAGES,
+        &PROGRAMS,
+        "--cpus 1 --mem 1500M",
+        "4G",
+    )
 }

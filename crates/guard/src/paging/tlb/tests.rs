@@ -1,8 +1,9 @@
-//! Processors as the manual describes them (SDM vol. 3A, 4.10), for the unit tests of what stands on this module: what each has cached, and
-//! that none uses what the tables no longer allow.
+//! Processors as the manual describes them (SDM vol. 3A, 4.10), for the unit tests of what stands
+//! on this module: what each has cached, and that none uses what the tables no longer allow.
 //!
-//! CPU 0 is every thread's that says nothing else, and caches nothing. A thread that [`cpu::run_as`] one of the others has it, and whatever runs
-//! there; the interrupts it sends are taken at once.
+//! CPU 0 is every thread's that says nothing else, and caches nothing. A thread that
+//! [`cpu::run_as`] one of the others has it, and whatever runs there; the interrupts it sends are
+//! taken at once.
 
 use super::*;
 
@@ -22,21 +23,29 @@ pub(in super::super) mod cpu {
     /// CPUs that cache: 1 and up.
     pub(in super::super::super) const CPUS: u32 = 5;
 
-    /// What is cached, and for what: an identifier, and an address divided by what an entry of the level covers.
+    /// What is cached, and for what: an identifier, and an address divided by what an entry of the
+    /// level covers.
     type Cached = BTreeMap<(u64, usize), Entry>;
 
     /// One CPU.
     struct Cpu {
         root: PhysAddr,
         asid: u64,
-        /// Translations by entries of levels 1 and 2, and the entries of level 2 that lead to page tables.
+        /// Translations by entries of levels 1 and 2, and the entries of level 2 that lead to page
+        /// tables.
         small: Cached,
         large: Cached,
         tables: Cached,
     }
 
     static CPU: [Mutex<Cpu>; CPUS as usize] = [const {
-        Mutex::new(Cpu { root: PhysAddr(0), asid: 0, small: BTreeMap::new(), large: BTreeMap::new(), tables: BTreeMap::new() })
+        Mutex::new(Cpu {
+            root: PhysAddr(0),
+            asid: 0,
+            small: BTreeMap::new(),
+            large: BTreeMap::new(),
+            tables: BTreeMap::new(),
+        })
     }; CPUS as usize];
 
     /// An instruction that is missing, to see that the model notices.
@@ -58,7 +67,11 @@ pub(in super::super) mod cpu {
     }
 
     /// Runs `work` as a CPU; with `lack` not all of its instructions do what they should.
-    pub(in super::super::super) fn run_as<R>(cpu: u32, lack: Missing, work: impl FnOnce() -> R) -> R {
+    pub(in super::super::super) fn run_as<R>(
+        cpu: u32,
+        lack: Missing,
+        work: impl FnOnce() -> R,
+    ) -> R {
         let before = (ME.replace(cpu), MISSING.replace(lack));
         let result = work();
         ME.set(before.0);
@@ -111,7 +124,11 @@ pub(in super::super) mod cpu {
         });
     }
     pub(in super::super) fn flush_everything() {
-        with(|cpu| [&mut cpu.small, &mut cpu.large, &mut cpu.tables].into_iter().for_each(BTreeMap::clear));
+        with(|cpu| {
+            [&mut cpu.small, &mut cpu.large, &mut cpu.tables]
+                .into_iter()
+                .for_each(BTreeMap::clear)
+        });
     }
 
     /// A program on this CPU uses an address: what the processor may keep of that is kept.
@@ -119,7 +136,8 @@ pub(in super::super) mod cpu {
         with(|cpu| cpu.touch(va, write));
     }
 
-    /// That no CPU would use a translation that the tables it runs on do not allow; what of `lost` is no root any more none runs on.
+    /// That no CPU would use a translation that the tables it runs on do not allow; what of `lost`
+    /// is no root any more none runs on.
     pub(in super::super::super) fn check(lost: &[PhysAddr]) -> Result<(), String> {
         for (number, cpu) in CPU.iter().enumerate().skip(1) {
             let cpu = cpu.lock().expect("no check failed");
@@ -134,20 +152,27 @@ pub(in super::super) mod cpu {
     /// An entry of a table that is in memory.
     fn read(table: PhysAddr, va: usize, level: usize) -> Entry {
         let frame = phys::frame_at(table).expect("a table in the instance's memory");
-        // SAFETY: the tests' tables are not freed while they are looked at: the thread that frees them is the one that looks.
+        // SAFETY: the tests' tables are not freed while they are looked at: the thread that frees
+        // them is the one that looks.
         unsafe { View::Direct.table(frame) }.get(index(va, level))
     }
 
     impl Cpu {
         fn drop_all(&mut self) {
             let asid = self.asid;
-            [&mut self.small, &mut self.large, &mut self.tables].into_iter().for_each(|c| c.retain(|(of, _), _| *of != asid));
+            [&mut self.small, &mut self.large, &mut self.tables]
+                .into_iter()
+                .for_each(|c| c.retain(|(of, _), _| *of != asid));
         }
 
         /// The entry of level 2, from memory.
         fn directory_entry(&self, va: usize) -> Entry {
-            let upper = read(self.root, va, 4).table().map(|table| read(table, va, 3));
-            upper.and_then(Entry::table).map_or(Entry::NONE, |table| read(table, va, 2))
+            let upper = read(self.root, va, 4)
+                .table()
+                .map(|table| read(table, va, 3));
+            upper
+                .and_then(Entry::table)
+                .map_or(Entry::NONE, |table| read(table, va, 2))
         }
 
         fn touch(&mut self, va: usize, write: bool) {
@@ -155,15 +180,22 @@ pub(in super::super) mod cpu {
             if self.asid == 0 {
                 return;
             }
-            let allows = |entry: &Entry| entry.present() && (!write || entry.flags().contains(Flags::WRITE));
+            let allows =
+                |entry: &Entry| entry.present() && (!write || entry.flags().contains(Flags::WRITE));
             let [small, large] = [1, 2].map(|level| (self.asid, va / span(level)));
-            if self.small.get(&small).is_some_and(allows) || self.large.get(&large).is_some_and(allows) {
+            if self.small.get(&small).is_some_and(allows)
+                || self.large.get(&large).is_some_and(allows)
+            {
                 return;
             }
             // Rights that do not suffice are looked up again.
             self.small.remove(&small);
             self.large.remove(&large);
-            let upper = self.tables.get(&large).copied().unwrap_or_else(|| self.directory_entry(va));
+            let upper = self
+                .tables
+                .get(&large)
+                .copied()
+                .unwrap_or_else(|| self.directory_entry(va));
             if let Some(table) = upper.table() {
                 self.tables.insert(large, upper);
                 let entry = read(table, va, 1);
@@ -184,13 +216,19 @@ pub(in super::super) mod cpu {
             for ((_, at), cached) in self.tables.iter().filter(mine) {
                 let now = self.directory_entry(at * span(2));
                 if now.table() != cached.table() {
-                    return Err(format!("remembers a page table for {:#x}: {cached:x?}, now {now:x?}", at * span(2)));
+                    return Err(format!(
+                        "remembers a page table for {:#x}: {cached:x?}, now {now:x?}",
+                        at * span(2)
+                    ));
                 }
             }
             for ((_, at), cached) in self.large.iter().filter(mine) {
                 let now = self.directory_entry(at * span(2));
                 if !now.flags().contains(Flags::LARGE) || !covers(now, *cached, 0) {
-                    return Err(format!("remembers a large page at {:#x}: {cached:x?}, now {now:x?}", at * span(2)));
+                    return Err(format!(
+                        "remembers a large page at {:#x}: {cached:x?}, now {now:x?}",
+                        at * span(2)
+                    ));
                 }
             }
             for ((_, at), cached) in self.small.iter().filter(mine) {
@@ -201,14 +239,17 @@ pub(in super::super) mod cpu {
                     None => (upper, (at % ENTRIES * span(1)) as u64),
                 };
                 if !covers(now, *cached, offset) {
-                    return Err(format!("remembers a page at {va:#x}: {cached:x?}, now {now:x?}"));
+                    return Err(format!(
+                        "remembers a page at {va:#x}: {cached:x?}, now {now:x?}"
+                    ));
                 }
             }
             Ok(())
         }
     }
 
-    /// Whether an entry leads, so many bytes behind its target's beginning, to where a cached one leads, and allows as much.
+    /// Whether an entry leads, so many bytes behind its target's beginning, to where a cached one
+    /// leads, and allows as much.
     fn covers(now: Entry, cached: Entry, offset: u64) -> bool {
         let same = now.present() && now.address().0 + offset == cached.address().0;
         let (may, did) = (now.flags(), cached.flags());
@@ -253,28 +294,70 @@ mod model {
     const START: usize = 0x5555_4000_0000;
     const PAGE: usize = abi::layout::PAGE_SIZE;
     const TABLES: usize = 3;
-    /// Pages and ends of ranges, in pages from `START`: near the borders of the two spans, and of what is dropped singly.
+    /// Pages and ends of ranges, in pages from `START`: near the borders of the two spans, and of
+    /// what is dropped singly.
     const PLACES: [usize; 12] = [0, 1, 2, 31, 33, 511, 512, 513, 600, 1022, 1023, 1024];
 
     #[derive(Clone, Debug)]
     enum Step {
-        Run { table: usize },
+        Run {
+            table: usize,
+        },
         Rest,
-        Touch { page: usize, write: bool },
-        Map { table: usize, page: usize, write: bool },
-        MapLarge { table: usize, second: bool },
-        Unmap { table: usize, page: usize },
-        UnmapRange { table: usize, from: usize, to: usize },
-        Protect { table: usize, from: usize, to: usize, write: bool, exec: bool },
-        Replace { table: usize, page: usize },
-        Allow { table: usize, page: usize },
-        Fork { from: usize, to: usize },
-        New { table: usize },
+        Touch {
+            page: usize,
+            write: bool,
+        },
+        Map {
+            table: usize,
+            page: usize,
+            write: bool,
+        },
+        MapLarge {
+            table: usize,
+            second: bool,
+        },
+        Unmap {
+            table: usize,
+            page: usize,
+        },
+        UnmapRange {
+            table: usize,
+            from: usize,
+            to: usize,
+        },
+        Protect {
+            table: usize,
+            from: usize,
+            to: usize,
+            write: bool,
+            exec: bool,
+        },
+        Replace {
+            table: usize,
+            page: usize,
+        },
+        Allow {
+            table: usize,
+            page: usize,
+        },
+        Fork {
+            from: usize,
+            to: usize,
+        },
+        New {
+            table: usize,
+        },
     }
 
     fn step() -> impl Strategy<Value = (u32, Step)> {
-        let (table, page, write) = (0..TABLES, prop::sample::select(&PLACES[..11]), any::<bool>());
-        let range = (0..PLACES.len(), 0..PLACES.len()).prop_map(|(a, b)| (PLACES[a.min(b)], PLACES[a.max(b)]));
+        let (table, page, write) = (
+            0..TABLES,
+            prop::sample::select(&PLACES[..11]),
+            any::<bool>(),
+        );
+        let range = (0..PLACES.len(), 0..PLACES.len())
+            .prop_map(|(a, b)| (PLACES[a.min(b)], PLACES[a.max(b)]));
         let step = prop_oneof![
             6 => table.clone().prop_map(|table| Step::Run { table }),
             1 => Just(Step::Rest),
@@ -293,7 +376,8 @@ mod model {
         (1..CPUS, step)
     }
 
-    /// Does a step on the CPU that this thread is. Where memory is short, because other tests run, it is left out.
+    /// Does a step on the CPU that this thread is. Where memory is short, because other tests run,
+    /// it is left out.
     fn take(tables: &mut [PageTable], lost: &mut Vec<PhysAddr>, step: &Step) -> Result<(), String> {
         let at = |page: usize| START + page * PAGE;
         match *step {
@@ -308,12 +392,23 @@ mod model {
             Step::MapLarge { table, second } => {
                 let va = START + if second { span(2) } else { 0 };
                 // Other tests want some, too.
-                let any = tables.iter().any(|table| [START, START + span(2)].iter().any(|va| is_large(table, *va)));
+                let any = tables.iter().any(|table| {
+                    [START, START + span(2)]
+                        .iter()
+                        .any(|va| is_large(table, *va))
+                });
                 if !any
                     && tables[table].is_vacant(va)
                     && let Some(new) = LargePage::zeroed()
                 {
-                    let _ = tables[table].map_large(va, new, Perm { write: true, exec: false });
+                    let _ = tables[table].map_large(
+                        va,
+                        new,
+                        Perm {
+                            write: true,
+                            exec: false,
+                        },
+                    );
                 }
             }
             Step::Unmap { table, page } => drop(tables[table].unmap(at(page))),
@@ -327,16 +422,35 @@ mod model {
                 });
                 seen?;
             }
-            Step::Protect { table, from, to, write, exec } => tables[table].protect(at(from)..at(to), Perm { write, exec }),
+            Step::Protect {
+                table,
+                from,
+                to,
+                write,
+                exec,
+            } => tables[table].protect(at(from)..at(to), Perm { write, exec }),
             Step::Replace { table, page } => {
-                if let (Some((old, ..)), Some(new)) = (tables[table].get(at(page)), Page::zeroed()) {
-                    tables[table].replace(at(page), &old, new, Perm { write: true, exec: false });
+                if let (Some((old, ..)), Some(new)) = (tables[table].get(at(page)), Page::zeroed())
+                {
+                    tables[table].replace(
+                        at(page),
+                        &old,
+                        new,
+                        Perm {
+                            write: true,
+                            exec: false,
+                        },
+                    );
                 }
             }
             Step::Allow { table, page } => {
                 if let Some((old, ..)) = tables[table].get(at(page)) {
-                    let all = Perm { write: true, exec: true };
-                    let _ = tables[table].allow_large(at(page), &old, all) || tables[table].allow(at(page), &old, all);
+                    let all = Perm {
+                        write: true,
+                        exec: true,
+                    };
+                    let _ = tables[table].allow_large(at(page), &old, all)
+                        || tables[table].allow(at(page), &old, all);
                 }
             }
             Step::Fork { from, to } if from != to => {
@@ -366,11 +480,14 @@ mod model {
     fn run(steps: &[(u32, Step)], lack: Missing) -> Result<(), String> {
         host::set_up();
         let made: Option<Vec<_>> = (0..TABLES).map(|_| PageTable::new()).collect();
-        let Some(mut tables) = made else { return Ok(()) };
+        let Some(mut tables) = made else {
+            return Ok(());
+        };
         let mut lost = Vec::new();
         let mut result = Ok(());
         for (cpu, step) in steps {
-            result = cpu::run_as(*cpu, lack, || take(&mut tables, &mut lost, step)).and_then(|()| cpu::check(&lost));
+            result = cpu::run_as(*cpu, lack, || take(&mut tables, &mut lost, step))
+                .and_then(|()| cpu::check(&lost));
             if result.is_err() {
                 break;
             }
@@ -389,10 +506,18 @@ mod model {
     static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
     fn many(cases: u32, lack: Missing) -> Result<(), String> {
-        let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let config = Config { cases, failure_persistence: None, ..Config::default() };
+        let _turn = TURN
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let config = Config {
+            cases,
+            failure_persistence: None,
+            ..Config::default()
+        };
         let mut runner = TestRunner::new(config);
-        let result = runner.run(&prop::collection::vec(step(), 1..120), |steps| run(&steps, lack).map_err(TestCaseError::fail));
+        let result = runner.run(&prop::collection::vec(step(), 1..120), |steps| {
+            run(&steps, lack).map_err(TestCaseError::fail)
+        });
         result.map_err(|error| match error {
             TestError::Fail(why, steps) => std::format!("{why}\nafter {steps:#?}"),
             TestError::Abort(why) => std::format!("{why}"),
@@ -406,7 +531,11 @@ mod model {
 
     #[test]
     fn what_is_missing_is_noticed() {
-        for lack in [Missing::FlushPage, Missing::FlushUser, Missing::LoadThatDrops] {
+        for lack in [
+            Missing::FlushPage,
+            Missing::FlushUser,
+            Missing::LoadThatDrops,
+        ] {
             assert!(many(2000, lack).is_err(), "nobody noticed: {lack:?}");
         }
     }

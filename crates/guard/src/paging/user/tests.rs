@@ -3,8 +3,14 @@
 use super::*;
 use crate::mem::host;
 
-const RW: Perm = Perm { write: true, exec: false };
-const RX: Perm = Perm { write: false, exec: true };
+const RW: Perm = Perm {
+    write: true,
+    exec: false,
+};
+const RX: Perm = Perm {
+    write: false,
+    exec: true,
+};
 const VA: usize = 0x7fff_0000_0000;
 
 fn page(mark: u8) -> Page {
@@ -39,7 +45,10 @@ fn an_entry_holds_one_reference() {
     assert!(table.map(VA, first.clone(), RW).unwrap().is_none());
     assert_eq!(first.refs(), 2);
     let (again, perm, flags) = table.get(VA).unwrap();
-    assert_eq!((again.frame(), perm, flags), (first.frame(), RW, Flags::default()));
+    assert_eq!(
+        (again.frame(), perm, flags),
+        (first.frame(), RW, Flags::default())
+    );
     assert_eq!(first.refs(), 3);
     drop(again);
     let old = table.map(VA, page(2), RX).unwrap().unwrap();
@@ -55,7 +64,11 @@ fn faults_of_several_threads_agree_on_one_page() {
     let fresh = |byte| move || Ok::<_, MapError>((page(byte), RW));
     assert_eq!(table.insert_with(VA, fresh(1)), Ok(Insert::Done));
     assert_eq!(table.insert_with(VA, fresh(2)), Ok(Insert::Occupied(RW)));
-    assert!(table.insert_with(VA + PAGE_SIZE, || Err(MapError::NoMemory)).is_err());
+    assert!(
+        table
+            .insert_with(VA + PAGE_SIZE, || Err(MapError::NoMemory))
+            .is_err()
+    );
     assert!(table.get(VA + PAGE_SIZE).is_none());
     let (mine, ..) = table.get(VA).unwrap();
     // Another thread may write to it by now: a copy made meanwhile is out of date.
@@ -92,10 +105,15 @@ fn spans_are_changed_by_several_threads() {
             scope.spawn(move || {
                 for round in 0..200 {
                     let va = VA + (thread * 5 + round % 5) * span(2) + round * PAGE_SIZE;
-                    assert_eq!(table.insert_with(va, || Ok::<_, MapError>((page(thread as u8), RW))), Ok(Insert::Done));
+                    assert_eq!(
+                        table.insert_with(va, || Ok::<_, MapError>((page(thread as u8), RW))),
+                        Ok(Insert::Done)
+                    );
                     let mut marks = Vec::new();
                     let start = va & !(span(2) - 1);
-                    table.unmap_range(start..start + span(2), &mut |_, gone| marks.push(mark(&single(gone))));
+                    table.unmap_range(start..start + span(2), &mut |_, gone| {
+                        marks.push(mark(&single(gone)))
+                    });
                     assert_eq!(marks, [thread as u8]);
                 }
             });
@@ -106,8 +124,19 @@ fn spans_are_changed_by_several_threads() {
 #[test]
 fn only_whole_user_pages_are_mapped() {
     let table = empty();
-    for va in [0, USER_START - PAGE_SIZE, VA + 1, USER_END, usize::MAX & !0xfff, abi::layout::DIRECT] {
-        assert_eq!(table.map(va, page(1), RW).unwrap_err(), MapError::Address, "{va:#x}");
+    for va in [
+        0,
+        USER_START - PAGE_SIZE,
+        VA + 1,
+        USER_END,
+        usize::MAX & !0xfff,
+        abi::layout::DIRECT,
+    ] {
+        assert_eq!(
+            table.map(va, page(1), RW).unwrap_err(),
+            MapError::Address,
+            "{va:#x}"
+        );
         assert!(table.get(va).is_none() && table.unmap(va).is_none());
     }
     assert!(table.map(USER_START, page(1), RW).is_ok());
@@ -123,11 +152,17 @@ fn a_range_is_taken_apart_page_by_page() {
         table.map(start + n * PAGE_SIZE, page(n as u8), RW).unwrap();
     }
     let mut seen = 0;
-    table.unmap_range(start + PAGE_SIZE..start + (pages - 1) * PAGE_SIZE, &mut |va, gone| {
-        let page = single(gone);
-        seen += 1;
-        assert_eq!((va, mark(&page), page.refs()), (start + seen * PAGE_SIZE, seen as u8, 1));
-    });
+    table.unmap_range(
+        start + PAGE_SIZE..start + (pages - 1) * PAGE_SIZE,
+        &mut |va, gone| {
+            let page = single(gone);
+            seen += 1;
+            assert_eq!(
+                (va, mark(&page), page.refs()),
+                (start + seen * PAGE_SIZE, seen as u8, 1)
+            );
+        },
+    );
     assert_eq!(seen, pages - 2);
     assert!(table.get(start).is_some() && table.get(start + (pages - 1) * PAGE_SIZE).is_some());
     // The table in the middle was asked for as a whole and is gone; the next map makes a new one.
@@ -155,10 +190,15 @@ fn fork_shares_read_only() {
     parent.map(VA + PAGE_SIZE, page(2), RX).unwrap();
     child.map(VA + PAGE_SIZE, page(7), RW).unwrap();
     let mut given = 0;
-    parent.share_cow(&child, VA - (4 << 20)..VA + (4 << 20), |_| given += 1).unwrap();
+    parent
+        .share_cow(&child, VA - (4 << 20)..VA + (4 << 20), |_| given += 1)
+        .unwrap();
     assert_eq!(given, 1);
     let (shared, perm, _) = child.get(VA).unwrap();
-    assert_eq!((mark(&shared), shared.refs(), perm), (1, 3, Perm::default()));
+    assert_eq!(
+        (mark(&shared), shared.refs(), perm),
+        (1, 3, Perm::default())
+    );
     assert_eq!(parent.get(VA).unwrap().1, Perm::default());
     assert_eq!(mark(&child.get(VA + PAGE_SIZE).unwrap().0), 7);
     drop(child);
@@ -184,7 +224,9 @@ fn with_large(test: impl Fn(&PageTable, Frame)) {
     let table = empty();
     if let Some(large) = LargePage::zeroed() {
         (0..ENTRIES).for_each(|n| large.fill(n, &page(n as u8)));
-        assert!(table.is_vacant(VA) && table.map_large(VA, large, RW).is_ok() && !table.is_vacant(VA));
+        assert!(
+            table.is_vacant(VA) && table.map_large(VA, large, RW).is_ok() && !table.is_vacant(VA)
+        );
         let first = table.get(VA).unwrap().0.frame();
         test(&table, first);
     }
@@ -196,29 +238,49 @@ const LARGE: usize = span(2);
 fn a_large_page_is_its_pages() {
     with_large(|table, first| {
         let (third, perm, flags) = table.get(VA + 3 * PAGE_SIZE).unwrap();
-        assert_eq!((third.frame(), mark(&third), third.refs(), perm), (first.add(3), 3, 2, RW));
+        assert_eq!(
+            (third.frame(), mark(&third), third.refs(), perm),
+            (first.add(3), 3, 2, RW)
+        );
         assert!(flags.large);
-        assert_eq!(table.insert_with(VA + PAGE_SIZE, || Err(MapError::NoMemory)), Ok(Insert::Occupied(RW)));
+        assert_eq!(
+            table.insert_with(VA + PAGE_SIZE, || Err(MapError::NoMemory)),
+            Ok(Insert::Occupied(RW))
+        );
         if let Some(other) = LargePage::zeroed() {
             let other = table.map_large(VA + PAGE_SIZE, other, RW).unwrap_err();
             assert!(table.map_large(VA, other, RW).is_err());
         }
         let mut seen = 0;
         table.visit(VA..VA + LARGE, |va, page, flags| {
-            assert_eq!((va, mark(page), flags.large), (VA + seen * PAGE_SIZE, seen as u8, true));
+            assert_eq!(
+                (va, mark(page), flags.large),
+                (VA + seen * PAGE_SIZE, seen as u8, true)
+            );
             seen += 1;
         });
         assert_eq!(seen, ENTRIES);
         table.protect(VA..VA + LARGE, RX);
-        assert!(table.get(VA).is_some_and(|(_, perm, flags)| perm == RX && flags.large));
+        assert!(
+            table
+                .get(VA)
+                .is_some_and(|(_, perm, flags)| perm == RX && flags.large)
+        );
         // Another reference than the caller's: not his alone.
         let (page, ..) = table.get(VA).unwrap();
         assert!(!table.allow_large(VA, &page, RW));
         drop(third);
-        assert!(table.allow_large(VA, &page, RW) && table.get(VA + PAGE_SIZE).is_some_and(|(_, perm, _)| perm == RW));
+        assert!(
+            table.allow_large(VA, &page, RW)
+                && table
+                    .get(VA + PAGE_SIZE)
+                    .is_some_and(|(_, perm, _)| perm == RW)
+        );
         drop(page);
         table.unmap_range(VA..VA + LARGE, &mut |va, gone| {
-            let Unmapped::Large(large) = gone else { panic!("split") };
+            let Unmapped::Large(large) = gone else {
+                panic!("split")
+            };
             assert!(va == VA && large.is_exclusive());
         });
         assert!(table.is_vacant(VA));
@@ -229,8 +291,16 @@ fn a_large_page_is_its_pages() {
 fn a_part_splits_it_and_the_rest_stays() {
     with_large(|table, first| {
         table.protect(VA..VA + PAGE_SIZE, RX);
-        assert!(table.get(VA).is_some_and(|(_, perm, flags)| perm == RX && !flags.large));
-        assert!(table.get(VA + PAGE_SIZE).is_some_and(|(_, perm, flags)| perm == RW && !flags.large));
+        assert!(
+            table
+                .get(VA)
+                .is_some_and(|(_, perm, flags)| perm == RX && !flags.large)
+        );
+        assert!(
+            table
+                .get(VA + PAGE_SIZE)
+                .is_some_and(|(_, perm, flags)| perm == RW && !flags.large)
+        );
         let mut seen = 0;
         table.unmap_range(VA + 2 * PAGE_SIZE..VA + LARGE, &mut |_, gone| {
             let page = single(gone);
@@ -238,7 +308,10 @@ fn a_part_splits_it_and_the_rest_stays() {
             seen += 1;
         });
         assert_eq!(seen, 510);
-        assert_eq!([VA, VA + PAGE_SIZE].map(|va| mark(&table.unmap(va).unwrap())), [0, 1]);
+        assert_eq!(
+            [VA, VA + PAGE_SIZE].map(|va| mark(&table.unmap(va).unwrap())),
+            [0, 1]
+        );
     });
 }
 
@@ -247,14 +320,25 @@ fn children_share_it_until_someone_writes() {
     with_large(|table, first| {
         let child = empty();
         let mut given = 0;
-        table.share_cow(&child, VA..VA + LARGE, |_| given += 1).unwrap();
+        table
+            .share_cow(&child, VA..VA + LARGE, |_| given += 1)
+            .unwrap();
         assert_eq!(given, ENTRIES);
         let (page_here, perm, _) = child.get(VA + PAGE_SIZE).unwrap();
-        assert_eq!((page_here.frame(), page_here.refs(), perm), (first.add(1), 3, Perm::default()));
+        assert_eq!(
+            (page_here.frame(), page_here.refs(), perm),
+            (first.add(1), 3, Perm::default())
+        );
         assert!(!child.allow_large(VA + PAGE_SIZE, &page_here, RW));
         assert!(child.replace(VA + PAGE_SIZE, &page_here, page(77), RW));
-        assert_eq!([table, &child].map(|t| mark(&t.get(VA + PAGE_SIZE).unwrap().0)), [1, 77]);
-        assert_eq!([table, &child].map(|t| t.get(VA).unwrap().2.large), [true, false]);
+        assert_eq!(
+            [table, &child].map(|t| mark(&t.get(VA + PAGE_SIZE).unwrap().0)),
+            [1, 77]
+        );
+        assert_eq!(
+            [table, &child].map(|t| t.get(VA).unwrap().2.large),
+            [true, false]
+        );
         drop(child);
         assert!(table.allow_large(VA + PAGE_SIZE, &page_here, RW));
     });

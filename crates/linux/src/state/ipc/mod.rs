@@ -1,4 +1,5 @@
-//! What System V semaphores, message queues and shared memory have in common: keys, numbers, owners and permissions (`sysvipc(7)`).
+//! What System V semaphores, message queues and shared memory have in common: keys, numbers, owners
+//! and permissions (`sysvipc(7)`).
 
 pub(crate) mod mqueue;
 pub(crate) mod msg;
@@ -51,7 +52,17 @@ pub(crate) struct Owner {
 impl Owner {
     pub(crate) fn new(key: i32, flags: u32, cred: &Credentials) -> Self {
         let (uid, gid) = (cred.user.effective, cred.group.effective);
-        Self { key, uid, gid, creator_uid: uid, creator_gid: gid, mode: flags & 0o777, sequence: 0, pad: [0; 3], unused: [0; 2] }
+        Self {
+            key,
+            uid,
+            gid,
+            creator_uid: uid,
+            creator_gid: gid,
+            mode: flags & 0o777,
+            sequence: 0,
+            pad: [0; 3],
+            unused: [0; 2],
+        }
     }
 
     /// Whether somebody may do what `wanted` ([`READ`], [`WRITE`]) says.
@@ -68,7 +79,11 @@ impl Owner {
         } else {
             self.mode
         };
-        if allowed & wanted == wanted || cred.capable(sys::CAP_IPC_OWNER) { Ok(()) } else { Err(Errno::EACCES) }
+        if allowed & wanted == wanted || cred.capable(sys::CAP_IPC_OWNER) {
+            Ok(())
+        } else {
+            Err(Errno::EACCES)
+        }
     }
 
     /// Whether somebody may change or remove the object.
@@ -76,7 +91,11 @@ impl Owner {
     /// # Errors
     /// `EPERM`.
     pub(crate) fn check_owner(&self, cred: &Credentials) -> Result<(), Errno> {
-        if cred.privileged() { Ok(()) } else { self.check_created(cred) }
+        if cred.privileged() {
+            Ok(())
+        } else {
+            self.check_created(cred)
+        }
     }
 
     /// Whether somebody owns the object or has made it.
@@ -85,7 +104,11 @@ impl Owner {
     /// `EPERM`.
     pub(crate) fn check_created(&self, cred: &Credentials) -> Result<(), Errno> {
         let user = cred.user.effective;
-        if user == self.uid || user == self.creator_uid { Ok(()) } else { Err(Errno::EPERM) }
+        if user == self.uid || user == self.creator_uid {
+            Ok(())
+        } else {
+            Err(Errno::EPERM)
+        }
     }
 
     /// Takes over what `IPC_SET` sets.
@@ -116,15 +139,18 @@ pub(crate) trait Object {
 impl Owner {
     /// With what of a number is not the place.
     pub(crate) fn numbered(self, id: i32) -> Self {
-        Self { sequence: (id >> PLACE_BITS) as u16, ..self }
+        Self {
+            sequence: (id >> PLACE_BITS) as u16,
+            ..self
+        }
     }
 }
 
 /// The lower bits of a number are a place, by which `*_STAT` commands find what there is.
 const PLACE_BITS: u32 = 15;
 
-/// Objects by number: the lowest free place, and above it how often one of a lower place was made after one of a higher, so that a number is
-/// not soon another object's.
+/// Objects by number: the lowest free place, and above it how often one of a lower place was made
+/// after one of a higher, so that a number is not soon another object's.
 pub(crate) struct Numbers<T> {
     sequence: i32,
     last_place: i32,
@@ -134,13 +160,19 @@ pub(crate) struct Numbers<T> {
 
 impl<T> Numbers<T> {
     pub(crate) const fn new() -> Self {
-        Self { sequence: 0, last_place: -1, objects: BTreeMap::new() }
+        Self {
+            sequence: 0,
+            last_place: -1,
+            objects: BTreeMap::new(),
+        }
     }
 
     /// Gives an object a number.
     pub(crate) fn insert(&mut self, object: T) -> i32 {
-        let place =
-            (0..).zip(self.objects.keys()).find(|(free, used)| free != *used).map_or(self.objects.len() as i32, |(free, _)| free);
+        let place = (0..)
+            .zip(self.objects.keys())
+            .find(|(free, used)| free != *used)
+            .map_or(self.objects.len() as i32, |(free, _)| free);
         if place <= self.last_place {
             self.sequence = (self.sequence + 1) & i32::from(u16::MAX);
         }
@@ -155,11 +187,17 @@ impl<T> Numbers<T> {
     }
 
     pub(crate) fn get(&self, id: i32) -> Option<&T> {
-        self.objects.get(&Self::place(id)).filter(|(own, _)| *own == id).map(|(_, object)| object)
+        self.objects
+            .get(&Self::place(id))
+            .filter(|(own, _)| *own == id)
+            .map(|(_, object)| object)
     }
 
     pub(crate) fn get_mut(&mut self, id: i32) -> Option<&mut T> {
-        self.objects.get_mut(&Self::place(id)).filter(|(own, _)| *own == id).map(|(_, object)| object)
+        self.objects
+            .get_mut(&Self::place(id))
+            .filter(|(own, _)| *own == id)
+            .map(|(_, object)| object)
     }
 
     /// What is at a place, with its number.
@@ -169,7 +207,9 @@ impl<T> Numbers<T> {
 
     pub(crate) fn remove(&mut self, id: i32) -> Option<T> {
         self.get(id)?;
-        self.objects.remove(&Self::place(id)).map(|(_, object)| object)
+        self.objects
+            .remove(&Self::place(id))
+            .map(|(_, object)| object)
     }
 
     pub(crate) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
@@ -186,7 +226,9 @@ impl<T> Numbers<T> {
 
     /// The highest place in use; 0 if there is none, as `IPC_INFO` returns it.
     pub(crate) fn highest(&self) -> usize {
-        self.objects.last_key_value().map_or(0, |(&place, _)| place as usize)
+        self.objects
+            .last_key_value()
+            .map_or(0, |(&place, _)| place as usize)
     }
 }
 
@@ -199,10 +241,14 @@ pub(crate) struct Registry<T> {
 
 impl<T: Object> Registry<T> {
     pub(crate) const fn new(limit: usize) -> Self {
-        Self { objects: Mutex::new(Numbers::new()), limit }
+        Self {
+            objects: Mutex::new(Numbers::new()),
+            limit,
+        }
     }
 
-    /// The number of the object with a key (`semget(2)`, `msgget(2)`): one that is there if `fits` says so, or else a new one by `make`.
+    /// The number of the object with a key (`semget(2)`, `msgget(2)`): one that is there if `fits`
+    /// says so, or else a new one by `make`.
     pub(crate) fn get(
         &self,
         key: i32,
@@ -212,13 +258,17 @@ impl<T: Object> Registry<T> {
         make: impl FnOnce(Owner) -> Result<T, Errno>,
     ) -> SysResult {
         let mut objects = self.objects.lock();
-        let there = objects.iter().find(|(_, object)| key != IPC_PRIVATE && object.owner().key == key);
+        let there = objects
+            .iter()
+            .find(|(_, object)| key != IPC_PRIVATE && object.owner().key == key);
         if let Some((id, object)) = there {
             if flags & (IPC_CREAT | IPC_EXCL) == IPC_CREAT | IPC_EXCL {
                 return Err(Errno::EEXIST);
             }
             // What the lower nine bits ask of anybody is asked of the caller.
-            object.owner().check(cred, (flags | flags >> 3 | flags >> 6) & 7)?;
+            object
+                .owner()
+                .check(cred, (flags | flags >> 3 | flags >> 6) & 7)?;
             fits(object)?;
             return Ok(id as usize);
         }
@@ -245,7 +295,11 @@ impl<T: Object> Registry<T> {
     /// # Errors
     /// `EINVAL`.
     pub(crate) fn at(&self, place: i32) -> Result<(i32, Arc<T>), Errno> {
-        self.objects.lock().at(place).map(|(id, object)| (id, object.clone())).ok_or(Errno::EINVAL)
+        self.objects
+            .lock()
+            .at(place)
+            .map(|(id, object)| (id, object.clone()))
+            .ok_or(Errno::EINVAL)
     }
 
     /// The highest place in use.
@@ -261,6 +315,10 @@ impl<T: Object> Registry<T> {
 
     /// All of them, with their numbers.
     pub(crate) fn all(&self) -> Vec<(i32, Arc<T>)> {
-        self.objects.lock().iter().map(|(id, object)| (id, object.clone())).collect()
+        self.objects
+            .lock()
+            .iter()
+            .map(|(id, object)| (id, object.clone()))
+            .collect()
     }
 }

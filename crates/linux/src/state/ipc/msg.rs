@@ -14,8 +14,8 @@ pub(crate) const MSG_EXCEPT: u32 = 0o20_000;
 /// A copy of a message by its place.
 pub(crate) const MSG_COPY: u32 = 0o40_000;
 
-/// Most bytes of a message, and bytes in a queue (Linux' `MSGMAX`, `MSGMNB`). There are fewer queues than on Linux: what is in them is the
-/// kernel's memory.
+/// Most bytes of a message, and bytes in a queue (Linux' `MSGMAX`, `MSGMNB`). There are fewer
+/// queues than on Linux: what is in them is the kernel's memory.
 pub(crate) const MAX_QUEUES: usize = 1024;
 
 /// Linux' `struct msqid64_ds`.
@@ -75,7 +75,11 @@ pub(crate) fn choose(messages: &VecDeque<Message>, kind: i64, flags: u32) -> Opt
         1.. => messages.iter().position(|message| message.kind == kind),
         _ => {
             let most = kind.checked_neg().unwrap_or(i64::MAX);
-            let least = messages.iter().map(|message| message.kind).min().filter(|&least| least <= most)?;
+            let least = messages
+                .iter()
+                .map(|message| message.kind)
+                .min()
+                .filter(|&least| least <= most)?;
             messages.iter().position(|message| message.kind == least)
         }
     }

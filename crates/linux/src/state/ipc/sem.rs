@@ -13,8 +13,8 @@ use crate::state::ipc::{self, IPC_NOWAIT, Object, Owner, Registry};
 /// An operation is taken back when the process ends.
 pub(crate) const SEM_UNDO: u32 = 0x1000;
 
-/// Most semaphores of one set, operations of one call, and the highest value (Linux' `SEMMSL`, `SEMOPM`, `SEMVMX`). There are fewer sets
-/// than on Linux: all of them are the kernel's memory.
+/// Most semaphores of one set, operations of one call, and the highest value (Linux' `SEMMSL`,
+/// `SEMOPM`, `SEMVMX`). There are fewer sets than on Linux: all of them are the kernel's memory.
 pub(crate) const MAX_SETS: usize = 512;
 
 pub(crate) const MAX_VALUE: i32 = 32_767;
@@ -69,7 +69,11 @@ pub(crate) struct Blocked(pub(crate) usize, pub(crate) bool);
 
 impl State {
     /// Does all operations, or none.
-    pub(crate) fn operate(&mut self, operations: &[Operation], pid: i32) -> Result<Option<Blocked>, Errno> {
+    pub(crate) fn operate(
+        &mut self,
+        operations: &[Operation],
+        pid: i32,
+    ) -> Result<Option<Blocked>, Errno> {
         let before = self.semaphores.clone();
         for operation in operations {
             let number = usize::from(operation.number);
@@ -78,7 +82,11 @@ impl State {
             let new = value + change;
             let result = if change == 0 && value != 0 || new < 0 {
                 // `IPC_NOWAIT` counts of the operation that cannot be done.
-                if operation.has(IPC_NOWAIT) { Err(Errno::EAGAIN) } else { Ok(Some(Blocked(number, change == 0))) }
+                if operation.has(IPC_NOWAIT) {
+                    Err(Errno::EAGAIN)
+                } else {
+                    Ok(Some(Blocked(number, change == 0)))
+                }
             } else if new > MAX_VALUE {
                 Err(Errno::ERANGE)
             } else {
@@ -89,7 +97,10 @@ impl State {
             return result;
         }
         let count = self.semaphores.len();
-        for operation in operations.iter().filter(|operation| operation.has(SEM_UNDO) && operation.change != 0) {
+        for operation in operations
+            .iter()
+            .filter(|operation| operation.has(SEM_UNDO) && operation.change != 0)
+        {
             let undo = self.undo.entry(pid).or_insert_with(|| vec![0; count]);
             undo[usize::from(operation.number)] -= i32::from(operation.change);
         }

@@ -38,7 +38,11 @@ pub(crate) struct Segment {
 
 impl Backing for Segment {
     fn page(&self, index: u64) -> Result<Page, Errno> {
-        if index < self.size.div_ceil(PAGE_SIZE) as u64 { self.memory.page(index) } else { Err(Errno::EFAULT) }
+        if index < self.size.div_ceil(PAGE_SIZE) as u64 {
+            self.memory.page(index)
+        } else {
+            Err(Errno::EFAULT)
+        }
     }
 
     fn cached(&self, index: u64) -> Option<Page> {
@@ -89,11 +93,19 @@ impl Segments {
 
     /// All there are, also those that are removed and still mapped, with their numbers.
     pub(crate) fn all(&self) -> Vec<(i32, Arc<Segment>)> {
-        self.0.lock().iter().filter_map(|(id, entry)| Some((id, entry.segment()?))).collect()
+        self.0
+            .lock()
+            .iter()
+            .filter_map(|(id, entry)| Some((id, entry.segment()?)))
+            .collect()
     }
 
     pub(crate) fn find(&self, id: i32) -> Result<Arc<Segment>, Errno> {
-        self.0.lock().get(id).and_then(Entry::segment).ok_or(Errno::EINVAL)
+        self.0
+            .lock()
+            .get(id)
+            .and_then(Entry::segment)
+            .ok_or(Errno::EINVAL)
     }
 }
 
@@ -107,7 +119,10 @@ pub(crate) fn with_key(table: &Numbers<Entry>, key: i32) -> Option<(i32, Arc<Seg
 impl Segment {
     pub(crate) fn resident(&self) -> u64 {
         let mut pages = 0;
-        self.memory.for_each_cached(0..self.size.div_ceil(PAGE_SIZE) as u64, &mut |_, _| pages += 1);
+        self.memory
+            .for_each_cached(0..self.size.div_ceil(PAGE_SIZE) as u64, &mut |_, _| {
+                pages += 1
+            });
         pages
     }
 

@@ -1,6 +1,8 @@
 //! Beginning a connection, and what becomes of it.
 
-use super::{ACTIVE_CONNECTIONS, BIND_TABLE, Connection, State, TcpEndpoint, TcpSocket, receive_reset};
+use super::{
+    ACTIVE_CONNECTIONS, BIND_TABLE, Connection, State, TcpEndpoint, TcpSocket, receive_reset,
+};
 use crate::inet::bind_table::{BindAddress, PortBinding};
 use crate::inet::network;
 use crate::{Address, WaitPolicy};
@@ -35,7 +37,11 @@ impl Initiator for TcpSocket {
             let local = state.binding.as_ref().map(|binding| binding.address);
             match (state.connecting.take(), local) {
                 (Some(remote), Some(local)) => {
-                    self.set_connection(|| Connection { peer, local, remote });
+                    self.set_connection(|| Connection {
+                        peer,
+                        local,
+                        remote,
+                    });
                 }
                 // It was closed in the meantime.
                 _ => {
@@ -67,7 +73,11 @@ impl TcpSocket {
         if let Some(begun) = state.active_connection.take() {
             ACTIVE_CONNECTIONS.lock().remove(&begun);
         }
-        if state.port_locked { None } else { state.binding.take() }
+        if state.port_locked {
+            None
+        } else {
+            state.binding.take()
+        }
     }
 
     /// Begins a connection.
@@ -75,7 +85,10 @@ impl TcpSocket {
         let route = network::current().route(to.ip())?;
         let from = {
             let mut state = self.state.lock();
-            if state.backlog.is_some() || state.connecting.is_some() || self.connection.get().is_some() {
+            if state.backlog.is_some()
+                || state.connecting.is_some()
+                || self.connection.get().is_some()
+            {
                 return Err(Errno::EISCONN);
             }
             let address = match &mut state.binding {
@@ -89,7 +102,16 @@ impl TcpSocket {
                     }
                     binding.address
                 }
-                none => none.insert(self.bind_port(BindAddress { ip: route.source, dual_stack: false }, 0)?).address,
+                none => {
+                    none.insert(self.bind_port(
+                        BindAddress {
+                            ip: route.source,
+                            dual_stack: false,
+                        },
+                        0,
+                    )?)
+                    .address
+                }
             };
             if !ACTIVE_CONNECTIONS.lock().insert((address, to)) {
                 return Err(Errno::EADDRNOTAVAIL);
@@ -99,7 +121,12 @@ impl TcpSocket {
             state.result_pending = true;
             address
         };
-        network::current().connect(ConnectRequest { from, to, endpoint: self.endpoint.clone(), initiator: self.this.clone() });
+        network::current().connect(ConnectRequest {
+            from,
+            to,
+            endpoint: self.endpoint.clone(),
+            initiator: self.this.clone(),
+        });
         Ok(())
     }
 
@@ -110,7 +137,11 @@ impl TcpSocket {
             return None;
         }
         if !core::mem::take(&mut state.result_pending) {
-            return Some(Err(if self.connection.get().is_some() { Errno::EISCONN } else { Errno::ECONNABORTED }));
+            return Some(Err(if self.connection.get().is_some() {
+                Errno::EISCONN
+            } else {
+                Errno::ECONNABORTED
+            }));
         }
         Some(match self.connection.get() {
             Some(_) => Ok(()),
@@ -128,7 +159,11 @@ impl TcpSocket {
         }
         let (began, unreported, listens) = {
             let state = self.state.lock();
-            (state.connecting.is_some(), state.result_pending, state.backlog.is_some())
+            (
+                state.connecting.is_some(),
+                state.result_pending,
+                state.backlog.is_some(),
+            )
         };
         if !unreported {
             // Where it is to go is looked at only if it can go anywhere.

@@ -15,7 +15,11 @@ pub(super) struct DeferredConnection {
 
 impl PollObserver for DeferredConnection {
     fn changed(self: Arc<Self>, _: Events) {
-        let reset = self.server.endpoint.has_error() && self.server.endpoint.is_shut_down(SEND_SHUTDOWN | FIN_RECEIVED);
+        let reset = self.server.endpoint.has_error()
+            && self
+                .server
+                .endpoint
+                .is_shut_down(SEND_SHUTDOWN | FIN_RECEIVED);
         let data = !self.server.endpoint.queue.lock().bytes.is_empty();
         if reset || data || self.server.endpoint.is_shut_down(FIN_RECEIVED) {
             self.finish_deferral(!reset);
@@ -37,11 +41,21 @@ impl TimerCallback for DeferTimer {
 impl DeferredConnection {
     /// Ends the deferral: the connection can be accepted, or nobody will hear of it.
     fn finish_deferral(&self, accepted: bool) {
-        let Some(listener) = self.listener.upgrade() else { return };
+        let Some(listener) = self.listener.upgrade() else {
+            return;
+        };
         let ended = {
             let mut state = listener.state.lock();
-            let Some(backlog) = &mut state.backlog else { return };
-            let Some(at) = backlog.deferred.iter().position(|other| core::ptr::eq(&**other, self)) else { return };
+            let Some(backlog) = &mut state.backlog else {
+                return;
+            };
+            let Some(at) = backlog
+                .deferred
+                .iter()
+                .position(|other| core::ptr::eq(&**other, self))
+            else {
+                return;
+            };
             let ended = backlog.deferred.swap_remove(at);
             if accepted {
                 backlog.accept_queue.push_back(ended.server.clone());
@@ -62,22 +76,31 @@ impl TcpSocket {
         self.defer_accept_s.load(Ordering::Relaxed)
     }
 
-    /// Sets it. As on Linux it becomes the time after which so many answers have been sent in vain: 1, 3, 7, … seconds, then two minutes more each.
+    /// Sets it. As on Linux it becomes the time after which so many answers have been sent in vain:
+    /// 1, 3, 7, … seconds, then two minutes more each.
     pub(in crate::inet) fn set_defer_accept_s(&self, seconds: u32) {
-        self.defer_accept_s.store(round_to_retransmits(seconds), Ordering::Relaxed);
+        self.defer_accept_s
+            .store(round_to_retransmits(seconds), Ordering::Relaxed);
     }
 
     /// A connection that is not to be accepted yet.
     pub(super) fn defer(&self, server: &Arc<Self>, seconds: u32) -> Arc<DeferredConnection> {
-        let deferred = Arc::new(DeferredConnection { server: server.clone(), listener: self.this.clone() });
+        let deferred = Arc::new(DeferredConnection {
+            server: server.clone(),
+            listener: self.this.clone(),
+        });
         let watcher: Arc<dyn PollObserver> = deferred.clone();
         server.endpoint.readable.watch(&watcher);
-        timer::schedule_timer(u64::from(seconds) * 1_000_000_000, Arc::new(DeferTimer(Arc::downgrade(&deferred))));
+        timer::schedule_timer(
+            u64::from(seconds) * 1_000_000_000,
+            Arc::new(DeferTimer(Arc::downgrade(&deferred))),
+        );
         deferred
     }
 }
 
-/// The least sum of periods that reaches `seconds`: the first one is of a second, each is twice the one before, none more than two minutes.
+/// The least sum of periods that reaches `seconds`: the first one is of a second, each is twice the
+/// one before, none more than two minutes.
 fn round_to_retransmits(seconds: u32) -> u32 {
     const LONGEST: u32 = 120;
     const MOST: usize = 255;
@@ -98,7 +121,16 @@ mod tests {
 
     #[test]
     fn times_are_those_of_linux() {
-        for (asked, got) in [(0, 0), (1, 1), (2, 3), (3, 3), (5, 7), (30, 31), (100, 127), (130, 247)] {
+        for (asked, got) in [
+            (0, 0),
+            (1, 1),
+            (2, 3),
+            (3, 3),
+            (5, 7),
+            (30, 31),
+            (100, 127),
+            (130, 247),
+        ] {
             assert_eq!(round_to_retransmits(asked), got, "{asked}");
         }
     }

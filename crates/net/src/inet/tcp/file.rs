@@ -5,7 +5,10 @@ use crate::endpoint::{FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::inet::bind_table::BindAddress;
 use crate::inet::options;
 use crate::packet;
-use crate::{Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketType, WaitPolicy};
+use crate::{
+    Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketType,
+    WaitPolicy,
+};
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -18,11 +21,14 @@ impl FileOps for TcpSocket {
         let wait = self.wait_policy(file, false);
         if self.endpoint.options.receive_low_water() <= 1
             && self.connection.get().is_some()
-            && let Some(n) = self.stream(self.wait_connected(wait)?).receive_fast(buf, wait)?
+            && let Some(n) = self
+                .stream(self.wait_connected(wait)?)
+                .receive_fast(buf, wait)?
         {
             return Ok(n);
         }
-        self.receive_message(buf, MsgFlags::empty(), wait).map(|incoming| incoming.copied)
+        self.receive_message(buf, MsgFlags::empty(), wait)
+            .map(|incoming| incoming.copied)
     }
 
     fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
@@ -34,7 +40,11 @@ impl FileOps for TcpSocket {
             self.check_user_timeout(connection);
             return Ok(n);
         }
-        self.send(OutgoingMessage::plain(buf), MsgFlags::empty(), self.wait_policy(file, true))
+        self.send(
+            OutgoingMessage::plain(buf),
+            MsgFlags::empty(),
+            self.wait_policy(file, true),
+        )
     }
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
@@ -44,17 +54,28 @@ impl FileOps for TcpSocket {
         }
         if self.in_listen_state() {
             let any = self.backlog().is_some_and(|(waiting, _)| waiting > 0);
-            return if any { Events::READABLE } else { Events::empty() };
+            return if any {
+                Events::READABLE
+            } else {
+                Events::empty()
+            };
         }
         let writable = Events::WRITABLE;
         let failed = self.endpoint.has_error();
         let told = self.endpoint.options.error_queue.has_entries();
-        let mut events = if failed || told { Events::ERR } else { Events::empty() };
+        let mut events = if failed || told {
+            Events::ERR
+        } else {
+            Events::empty()
+        };
         let Some(connection) = self.connection.get() else {
             if self.state.lock().connecting.is_some() {
                 return events;
             }
-            events.set(Events::READABLE | Events::RDHUP, failed || self.endpoint.is_shut_down(RCV_SHUTDOWN));
+            events.set(
+                Events::READABLE | Events::RDHUP,
+                failed || self.endpoint.is_shut_down(RCV_SHUTDOWN),
+            );
             return events | Events::HUP | writable;
         };
         let shut = |what| self.endpoint.is_shut_down(what);
@@ -62,14 +83,19 @@ impl FileOps for TcpSocket {
         let least = self.endpoint.options.receive_low_water();
         let (news, urgent) = {
             let queue = self.endpoint.queue.lock();
-            let hole = if queue.urgent.is_some() { queue.urgent_skip(self.endpoint.is_oob_inline()) } else { 0 };
+            let hole = if queue.urgent.is_some() {
+                queue.urgent_skip(self.endpoint.is_oob_inline())
+            } else {
+                0
+            };
             (queue.bytes.len() >= least + hole, queue.has_urgent())
         };
         events.set(Events::PRI, urgent);
         events.set(Events::READABLE | Events::RDHUP, shut(RCV_SHUTDOWN));
         events.set(Events::READABLE, shut(RCV_SHUTDOWN) || news);
         // As Linux does, so that whoever is told can write more than a little.
-        let room = connection.peer.queue.lock().charged_bytes * 3 <= self.stream(connection).send_limit * 2;
+        let room = connection.peer.queue.lock().charged_bytes * 3
+            <= self.stream(connection).send_limit * 2;
         events.set(writable, room || shut(SEND_SHUTDOWN));
         events
     }
@@ -102,7 +128,10 @@ impl SocketOps for TcpSocket {
         if state.binding.is_some() || self.connection.get().is_some() {
             return Err(Errno::EINVAL);
         }
-        state.binding = Some(self.bind_port(BindAddress::new(meant.ip(), self.common.is_v6_only()), meant.port())?);
+        state.binding = Some(self.bind_port(
+            BindAddress::new(meant.ip(), self.common.is_v6_only()),
+            meant.port(),
+        )?);
         state.port_locked = true;
         Ok(())
     }
@@ -160,12 +189,24 @@ impl SocketOps for TcpSocket {
     }
 
     fn wait_for_send_space(&self, wait: WaitPolicy) -> Result<()> {
-        self.stream(self.wait_connected(wait)?).wait_for_send_space(wait)
+        self.stream(self.wait_connected(wait)?)
+            .wait_for_send_space(wait)
     }
 
-    fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags, wait: WaitPolicy) -> Result<usize> {
+    fn send(
+        &self,
+        message: OutgoingMessage<'_>,
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<usize> {
         // Linux does not tell one that never was connected from one that is no more.
-        let connection = self.wait_connected(wait).map_err(|e| if e == Errno::ENOTCONN { Errno::EPIPE } else { e })?;
+        let connection = self.wait_connected(wait).map_err(|e| {
+            if e == Errno::ENOTCONN {
+                Errno::EPIPE
+            } else {
+                e
+            }
+        })?;
         let len = message.data.len();
         let result = self.send_message(connection, message, flags, wait);
         self.check_user_timeout(connection);
@@ -179,23 +220,36 @@ impl SocketOps for TcpSocket {
         }
     }
 
-    fn receive(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage> {
+    fn receive(
+        &self,
+        buf: &mut [u8],
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<ReceivedMessage> {
         self.receive_message(buf, flags, wait)
     }
 
-    fn receive_to_vec(&self, limit: usize, flags: MsgFlags, wait: WaitPolicy) -> Result<(Vec<u8>, ReceivedMessage)> {
+    fn receive_to_vec(
+        &self,
+        limit: usize,
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<(Vec<u8>, ReceivedMessage)> {
         if self.is_shut_unconnected(flags) {
             return Ok((Vec::new(), ReceivedMessage::default()));
         }
         let pair = self.stream(self.connection_for_receive(flags, wait)?);
-        let (data, mut got) =
-            reset_as_eof(pair.receive_to_vec(limit, flags, false, wait), (Vec::new(), ReceivedMessage::default()))?;
+        let (data, mut got) = reset_as_eof(
+            pair.receive_to_vec(limit, flags, false, wait),
+            (Vec::new(), ReceivedMessage::default()),
+        )?;
         self.add_inq_message(&mut got);
         Ok((data, got))
     }
 
     fn receive_error_queue(&self, limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
-        self.common.receive_error_queue(&self.endpoint.options, limit)
+        self.common
+            .receive_error_queue(&self.endpoint.options, limit)
     }
 
     fn complete_zerocopy(&self) {
@@ -223,9 +277,17 @@ impl SocketOps for TcpSocket {
 
     fn queued_bytes(&self, incoming: bool) -> usize {
         match self.connection.get() {
-            _ if incoming => self.endpoint.queue.lock().readable_len(self.endpoint.is_oob_inline()),
+            _ if incoming => self
+                .endpoint
+                .queue
+                .lock()
+                .readable_len(self.endpoint.is_oob_inline()),
             // What fits into the receiver's buffer has been acknowledged.
-            Some(Connection { peer, .. }) => peer.queue.lock().charged_bytes.saturating_sub(peer.options.receive_buffer()),
+            Some(Connection { peer, .. }) => peer
+                .queue
+                .lock()
+                .charged_bytes
+                .saturating_sub(peer.options.receive_buffer()),
             None => 0,
         }
     }

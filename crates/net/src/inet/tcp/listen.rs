@@ -16,12 +16,16 @@ use fs::poll::Events;
 
 /// A connection has arrived at this host: it is put into the backlog of a listener, or fails.
 pub fn handle_connect_request(request: ConnectRequest) {
-    let listeners = BIND_TABLE.lookup(request.to, |socket, fit| socket.in_listen_state().then_some(fit));
+    let listeners = BIND_TABLE.lookup(request.to, |socket, fit| {
+        socket.in_listen_state().then_some(fit)
+    });
     let chosen = match listeners.len() {
         0 => None,
         1 => listeners.first(),
         n => {
-            let chosen = listeners.iter().find_map(|listener| listener.endpoint.options.select_reuseport(&[], n));
+            let chosen = listeners
+                .iter()
+                .find_map(|listener| listener.endpoint.options.select_reuseport(&[], n));
             listeners.get(chosen.unwrap_or_else(|| reuseport_hash(request.from, request.to, n)))
         }
     };
@@ -52,7 +56,9 @@ impl TcpSocket {
         let initiator = request.initiator.upgrade()?;
         let server = {
             let mut state = self.state.lock();
-            let Some(backlog) = &mut state.backlog else { return Some(request) };
+            let Some(backlog) = &mut state.backlog else {
+                return Some(request);
+            };
             if backlog.accept_queue.len() > backlog.limit {
                 backlog.pending_requests.push_back(request);
                 return None;
@@ -81,7 +87,11 @@ impl TcpSocket {
         let endpoint = Arc::new(TcpEndpoint::new(Arc::new(self.endpoint.options.inherit())));
         let server = Self::with_endpoint(common, endpoint);
         server.set_user_timeout_ms(self.user_timeout_ms());
-        server.set_connection(|| Connection { peer: request.endpoint.clone(), local: request.to, remote: request.from });
+        server.set_connection(|| Connection {
+            peer: request.endpoint.clone(),
+            local: request.to,
+            remote: request.from,
+        });
         server
     }
 
@@ -92,14 +102,28 @@ impl TcpSocket {
             self.listening.store(false, Ordering::Release);
             state.backlog.take()
         };
-        let Some(Backlog { accept_queue, deferred, pending_requests, .. }) = backlog else { return };
-        for socket in accept_queue.into_iter().chain(deferred.iter().map(|deferred| deferred.server.clone())) {
+        let Some(Backlog {
+            accept_queue,
+            deferred,
+            pending_requests,
+            ..
+        }) = backlog
+        else {
+            return;
+        };
+        for socket in accept_queue
+            .into_iter()
+            .chain(deferred.iter().map(|deferred| deferred.server.clone()))
+        {
             if let Some(connection) = socket.connection.get() {
                 socket.abort(connection);
             }
             socket.close();
         }
-        for initiator in pending_requests.iter().filter_map(|request| request.initiator.upgrade()) {
+        for initiator in pending_requests
+            .iter()
+            .filter_map(|request| request.initiator.upgrade())
+        {
             initiator.connect_failed(Errno::ECONNREFUSED);
         }
         self.endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
@@ -117,17 +141,28 @@ impl TcpSocket {
             return Ok(());
         }
         if state.binding.is_none() {
-            let address = BindAddress::new(self.common.family.unspecified_address().ip(), self.common.is_v6_only());
+            let address = BindAddress::new(
+                self.common.family.unspecified_address().ip(),
+                self.common.is_v6_only(),
+            );
             state.binding = Some(self.bind_port(address, 0)?);
             state.port_locked = true;
         }
         self.listening.store(true, Ordering::Release);
-        if !state.binding.as_ref().is_some_and(|binding| BIND_TABLE.can_listen(binding, self.common.is_v6_only())) {
+        if !state
+            .binding
+            .as_ref()
+            .is_some_and(|binding| BIND_TABLE.can_listen(binding, self.common.is_v6_only()))
+        {
             self.listening.store(false, Ordering::Release);
             return Err(Errno::EADDRINUSE);
         }
-        state.backlog =
-            Some(Backlog { accept_queue: VecDeque::new(), deferred: Vec::new(), pending_requests: VecDeque::new(), limit });
+        state.backlog = Some(Backlog {
+            accept_queue: VecDeque::new(),
+            deferred: Vec::new(),
+            pending_requests: VecDeque::new(),
+            limit,
+        });
         Ok(())
     }
 
@@ -135,12 +170,16 @@ impl TcpSocket {
     pub(super) fn accept_connection(&self, wait: WaitPolicy) -> Result<Socket> {
         let attempt = || {
             let mut state = self.state.lock();
-            let Some(backlog) = &mut state.backlog else { return Some(Err(Errno::EINVAL)) };
+            let Some(backlog) = &mut state.backlog else {
+                return Some(Err(Errno::EINVAL));
+            };
             let accepted = backlog.accept_queue.pop_front()?;
             Some(Ok((accepted, backlog.pending_requests.pop_front())))
         };
         let (accepted, outside) = wait.wait_on(&self.endpoint.readable, attempt)?;
-        if let Some(initiator) = outside.and_then(|request| self.enqueue_connection(request)).and_then(|o| o.initiator.upgrade())
+        if let Some(initiator) = outside
+            .and_then(|request| self.enqueue_connection(request))
+            .and_then(|o| o.initiator.upgrade())
         {
             initiator.connect_failed(Errno::ECONNREFUSED);
         }

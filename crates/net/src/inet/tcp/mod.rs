@@ -17,7 +17,9 @@ use super::{Family, InetSocket};
 use crate::byte_stream::{ByteStream, ConnectedStream};
 use crate::endpoint::{self, FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::packet;
-use crate::{MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOptions, WaitPolicy, sysctl};
+use crate::{
+    MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOptions, WaitPolicy, sysctl,
+};
 use abi::errno::Errno;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
@@ -29,7 +31,8 @@ use linux_raw_sys::net;
 use listen::Backlog;
 use task::{Mutex, Once};
 
-/// The bytes a connection may have under way: Linux lets them become more with the traffic, beginning with less.
+/// The bytes a connection may have under way: Linux lets them become more with the traffic,
+/// beginning with less.
 const INITIAL_SEND_BUFFER: usize = 87_040;
 
 /// The receiving side of one end of a connection.
@@ -60,7 +63,8 @@ struct State {
     backlog: Option<Backlog>,
     /// Whom a connection is being made to.
     connecting: Option<SocketAddr>,
-    /// A call that began a connection returned before there was one, and nobody has been told of it since.
+    /// A call that began a connection returned before there was one, and nobody has been told of it
+    /// since.
     result_pending: bool,
     active_connection: Option<(SocketAddr, SocketAddr)>,
 }
@@ -85,7 +89,8 @@ pub struct TcpSocket {
     user_timeout_ms: AtomicU32,
     /// Whether the timer of `user_timeout_ms` is set.
     user_timer_armed: AtomicBool,
-    /// A listener's connections are not accepted before data has come, or so many seconds have passed (`TCP_DEFER_ACCEPT`); 0: at once.
+    /// A listener's connections are not accepted before data has come, or so many seconds have
+    /// passed (`TCP_DEFER_ACCEPT`); 0: at once.
     defer_accept_s: AtomicU32,
     this: Weak<TcpSocket>,
 }
@@ -96,7 +101,9 @@ impl Bindable for TcpSocket {
         ReusePolicy {
             reuse_address: options.is_enabled(net::SO_REUSEADDR),
             is_listening: self.in_listen_state(),
-            reuse_port: options.is_enabled(net::SO_REUSEPORT).then_some(self.common.uid),
+            reuse_port: options
+                .is_enabled(net::SO_REUSEPORT)
+                .then_some(self.common.uid),
         }
     }
 }
@@ -121,7 +128,10 @@ impl TcpSocket {
     }
 
     pub(super) fn new(family: Family) -> Arc<Self> {
-        let options = Arc::new(SocketOptions::with_buffers(sysctl::TCP_WMEM.default_size(), sysctl::TCP_RMEM.default_size()));
+        let options = Arc::new(SocketOptions::with_buffers(
+            sysctl::TCP_WMEM.default_size(),
+            sysctl::TCP_RMEM.default_size(),
+        ));
         Self::with_endpoint(InetSocket::new(family), Arc::new(TcpEndpoint::new(options)))
     }
 
@@ -136,7 +146,11 @@ impl TcpSocket {
 
     /// The number of connections that wait to be accepted and how many may, of a listener.
     pub(super) fn backlog(&self) -> Option<(usize, usize)> {
-        self.state.lock().backlog.as_ref().map(|backlog| (backlog.accept_queue.len(), backlog.limit))
+        self.state
+            .lock()
+            .backlog
+            .as_ref()
+            .map(|backlog| (backlog.accept_queue.len(), backlog.limit))
     }
 
     /// Sets the connection, unless there is one already.
@@ -151,7 +165,15 @@ impl TcpSocket {
             return (connection.local, Some(connection.remote));
         }
         let state = self.state.lock();
-        (state.binding.as_ref().map_or(self.common.family.unspecified_address(), |binding| binding.address), state.connecting)
+        (
+            state
+                .binding
+                .as_ref()
+                .map_or(self.common.family.unspecified_address(), |binding| {
+                    binding.address
+                }),
+            state.connecting,
+        )
     }
 
     /// The state of the connection, as a number of `tcp_states.h`.
@@ -166,9 +188,16 @@ impl TcpSocket {
             return LISTEN;
         }
         if self.connection.get().is_none() {
-            return if self.state.lock().connecting.is_some() { SYN_SENT } else { CLOSE };
+            return if self.state.lock().connecting.is_some() {
+                SYN_SENT
+            } else {
+                CLOSE
+            };
         }
-        match (self.endpoint.is_shut_down(SEND_SHUTDOWN), self.endpoint.is_shut_down(FIN_RECEIVED)) {
+        match (
+            self.endpoint.is_shut_down(SEND_SHUTDOWN),
+            self.endpoint.is_shut_down(FIN_RECEIVED),
+        ) {
             (false, false) => ESTABLISHED,
             (true, false) => FIN_WAIT2,
             (false, true) => CLOSE_WAIT,
@@ -186,9 +215,13 @@ impl TcpSocket {
     /// As [`WaitPolicy::wait_on`]; `ENOTCONN`, or why there is none.
     fn wait_connected(&self, wait: WaitPolicy) -> Result<&Connection> {
         if self.connection.get().is_none() {
-            wait.wait_on(&self.endpoint.writable, || self.state.lock().connecting.is_none().then_some(Ok(())))?;
+            wait.wait_on(&self.endpoint.writable, || {
+                self.state.lock().connecting.is_none().then_some(Ok(()))
+            })?;
         }
-        self.connection.get().ok_or_else(|| self.endpoint.take_error().unwrap_or(Errno::ENOTCONN))
+        self.connection
+            .get()
+            .ok_or_else(|| self.endpoint.take_error().unwrap_or(Errno::ENOTCONN))
     }
 
     /// Whether nothing will ever be received, since that was ended before there was a connection.
@@ -202,20 +235,36 @@ impl TcpSocket {
     /// The connection of a call that receives. Where there is none there is no urgent byte, either.
     fn connection_for_receive(&self, flags: MsgFlags, wait: WaitPolicy) -> Result<&Connection> {
         let urgent = flags.contains(MsgFlags::OOB) && !self.in_listen_state();
-        let wait = WaitPolicy { nonblocking: wait.nonblocking || urgent, ..wait };
-        self.wait_connected(wait).map_err(|error| if urgent { Errno::EINVAL } else { error })
+        let wait = WaitPolicy {
+            nonblocking: wait.nonblocking || urgent,
+            ..wait
+        };
+        self.wait_connected(wait)
+            .map_err(|error| if urgent { Errno::EINVAL } else { error })
     }
 
     fn stream<'a>(&'a self, connection: &'a Connection) -> ConnectedStream<'a, ByteStream> {
         // The bytes wait in two buffers, the sender's and the receiver's.
-        let send_limit = self.endpoint.options.send_buffer() + connection.peer.options.receive_buffer();
-        ConnectedStream { own: &self.endpoint, peer: &connection.peer, send_limit }
+        let send_limit =
+            self.endpoint.options.send_buffer() + connection.peer.options.receive_buffer();
+        ConnectedStream {
+            own: &self.endpoint,
+            peer: &connection.peer,
+            send_limit,
+        }
     }
 
     fn wait_policy(&self, file: &File, sends: bool) -> WaitPolicy {
         let options = &self.endpoint.options;
-        let timeout_ns = if sends { options.send_timeout() } else { options.receive_timeout() };
-        WaitPolicy { nonblocking: file.nonblocking(), timeout_ns }
+        let timeout_ns = if sends {
+            options.send_timeout()
+        } else {
+            options.receive_timeout()
+        };
+        WaitPolicy {
+            nonblocking: file.nonblocking(),
+            timeout_ns,
+        }
     }
 
     /// The number of bytes sent.
@@ -243,7 +292,16 @@ impl TcpSocket {
                 last = Some((start, data.to_vec()));
             }
         };
-        let sent = self.stream(connection).send(OutgoingMessage { to: None, ..message }, None, flags, wait, &mut told);
+        let sent = self.stream(connection).send(
+            OutgoingMessage {
+                to: None,
+                ..message
+            },
+            None,
+            flags,
+            wait,
+            &mut told,
+        );
         if let Some((start, data)) = last {
             let end = start + data.len() as u64 - 1;
             options.queue_tx_timestamps(stages, options.stream_timestamp_key(end), || {
@@ -254,21 +312,32 @@ impl TcpSocket {
         sent
     }
 
-    fn receive_message(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy) -> Result<ReceivedMessage> {
+    fn receive_message(
+        &self,
+        buf: &mut [u8],
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<ReceivedMessage> {
         if self.is_shut_unconnected(flags) {
             return Ok(ReceivedMessage::default());
         }
         let connection = self.connection_for_receive(flags, wait)?;
-        let mut got = reset_as_eof(self.stream(connection).receive(buf, flags, false, wait), ReceivedMessage::default())?;
+        let mut got = reset_as_eof(
+            self.stream(connection).receive(buf, flags, false, wait),
+            ReceivedMessage::default(),
+        )?;
         self.add_inq_message(&mut got);
         Ok(got)
     }
 
     /// Says how much there is still to be received, if that is asked for (`TCP_INQ`).
     fn add_inq_message(&self, got: &mut ReceivedMessage) {
-        if self.common.options.wants_control.load(Ordering::Relaxed) && self.common.options.is_enabled(TCP, TCP_INQ) {
+        if self.common.options.wants_control.load(Ordering::Relaxed)
+            && self.common.options.is_enabled(TCP, TCP_INQ)
+        {
             let rest = self.endpoint.queue.lock().bytes.len() as u32;
-            got.control.push((TCP, TCP_INQ, rest.to_ne_bytes().to_vec()));
+            got.control
+                .push((TCP, TCP_INQ, rest.to_ne_bytes().to_vec()));
         }
     }
 
@@ -276,7 +345,8 @@ impl TcpSocket {
     fn abort(&self, connection: &Connection) {
         self.tap_close(connection, true);
         receive_reset(&connection.peer);
-        self.endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN | FIN_RECEIVED);
+        self.endpoint
+            .shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN | FIN_RECEIVED);
     }
 
     /// Ends the socket: nobody will use it again.
@@ -291,10 +361,18 @@ impl TcpSocket {
         drop(places);
         let unread = {
             let mut queue = self.endpoint.queue.lock();
-            let old = core::mem::replace(&mut *queue, ByteStream { closed: true, ..ByteStream::default() });
+            let old = core::mem::replace(
+                &mut *queue,
+                ByteStream {
+                    closed: true,
+                    ..ByteStream::default()
+                },
+            );
             !old.bytes.is_empty()
         };
-        let Some(connection) = self.connection.get() else { return };
+        let Some(connection) = self.connection.get() else {
+            return;
+        };
         if unread || self.endpoint.options.linger() == (true, 0) {
             self.abort(connection);
         } else {
@@ -309,7 +387,11 @@ impl TcpSocket {
 fn receive_reset(endpoint: &TcpEndpoint) {
     // One whose peer has said already that there is no more can only be told that it cannot send.
     if !endpoint.is_shut_down(SEND_SHUTDOWN | FIN_RECEIVED) {
-        endpoint.set_error(if endpoint.is_shut_down(FIN_RECEIVED) { Errno::EPIPE } else { Errno::ECONNRESET });
+        endpoint.set_error(if endpoint.is_shut_down(FIN_RECEIVED) {
+            Errno::EPIPE
+        } else {
+            Errno::ECONNRESET
+        });
     }
     endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN | FIN_RECEIVED);
 }

@@ -1,4 +1,5 @@
-//! The segments that a connection would send, for who listens to the interface. Sequence numbers begin at 0.
+//! The segments that a connection would send, for who listens to the interface. Sequence numbers
+//! begin at 0.
 
 use super::{Connection, TcpSocket};
 use crate::endpoint::SEND_SHUTDOWN;
@@ -18,8 +19,22 @@ fn tap_segment(segment: &Segment<'_>) {
     }
 }
 
-fn control_segment(from: SocketAddr, to: SocketAddr, sequence: u32, acknowledgment: u32, flags: u8) -> Segment<'static> {
-    Segment { from, to, sequence, acknowledgment, flags, window: WINDOW, data: &[] }
+fn control_segment(
+    from: SocketAddr,
+    to: SocketAddr,
+    sequence: u32,
+    acknowledgment: u32,
+    flags: u8,
+) -> Segment<'static> {
+    Segment {
+        from,
+        to,
+        sequence,
+        acknowledgment,
+        flags,
+        window: WINDOW,
+        data: &[],
+    }
 }
 
 /// A connection has been made, or refused.
@@ -44,18 +59,40 @@ impl TcpSocket {
     }
 
     /// Bytes of the stream as they would go out; `start` is how many there were before them.
-    pub(super) fn data_segment<'a>(&self, connection: &Connection, start: u64, data: &'a [u8]) -> Segment<'a> {
-        let (sequence, acknowledgment) = ((start as u32).wrapping_add(1), (self.bytes_received() as u32).wrapping_add(1));
+    pub(super) fn data_segment<'a>(
+        &self,
+        connection: &Connection,
+        start: u64,
+        data: &'a [u8],
+    ) -> Segment<'a> {
+        let (sequence, acknowledgment) = (
+            (start as u32).wrapping_add(1),
+            (self.bytes_received() as u32).wrapping_add(1),
+        );
         let (from, to) = (connection.local, connection.remote);
-        Segment { from, to, sequence, acknowledgment, flags: PSH | ACK, window: WINDOW, data }
+        Segment {
+            from,
+            to,
+            sequence,
+            acknowledgment,
+            flags: PSH | ACK,
+            window: WINDOW,
+            data,
+        }
     }
 
     /// Bytes go out, and are acknowledged.
     pub(super) fn tap_data(&self, connection: &Connection, start: u64, data: &[u8]) {
         for (number, piece) in data.chunks(MAX_SEGMENT).enumerate() {
-            tap_segment(&self.data_segment(connection, start + (number * MAX_SEGMENT) as u64, piece));
+            tap_segment(&self.data_segment(
+                connection,
+                start + (number * MAX_SEGMENT) as u64,
+                piece,
+            ));
         }
-        let end = (start as u32).wrapping_add(data.len() as u32).wrapping_add(1);
+        let end = (start as u32)
+            .wrapping_add(data.len() as u32)
+            .wrapping_add(1);
         tap_segment(&control_segment(
             connection.remote,
             connection.local,
@@ -73,9 +110,21 @@ impl TcpSocket {
         let sequence = (self.bytes_sent(connection) as u32).wrapping_add(1);
         let acknowledgment = (self.bytes_received() as u32).wrapping_add(1);
         let (from, to) = (connection.local, connection.remote);
-        tap_segment(&control_segment(from, to, sequence, acknowledgment, ACK | if resets { RST } else { FIN }));
+        tap_segment(&control_segment(
+            from,
+            to,
+            sequence,
+            acknowledgment,
+            ACK | if resets { RST } else { FIN },
+        ));
         if !resets {
-            tap_segment(&control_segment(to, from, acknowledgment, sequence.wrapping_add(1), ACK));
+            tap_segment(&control_segment(
+                to,
+                from,
+                acknowledgment,
+                sequence.wrapping_add(1),
+                ACK,
+            ));
         }
     }
 }

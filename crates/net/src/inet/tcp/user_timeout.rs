@@ -1,7 +1,9 @@
-//! How long what was sent waits for a peer that does not receive (`TCP_USER_TIMEOUT`, `tcp(7)`; RFC 5482).
+//! How long what was sent waits for a peer that does not receive (`TCP_USER_TIMEOUT`, `tcp(7)`; RFC
+//! 5482).
 //!
-//! Bytes that have not found room in the receiver's buffer are as bytes that were not acknowledged. While there are such, and the socket was
-//! told how long they may wait, a timer looks whether they have moved; at any other time there is none.
+//! Bytes that have not found room in the receiver's buffer are as bytes that were not acknowledged.
+//! While there are such, and the socket was told how long they may wait, a timer looks whether they
+//! have moved; at any other time there is none.
 
 use super::{Connection, TcpSocket};
 use crate::timer::{self, TimerCallback};
@@ -18,9 +20,13 @@ struct UserTimeoutTimer {
 
 impl TimerCallback for UserTimeoutTimer {
     fn on_expiry(&self) {
-        let Some(socket) = self.socket.upgrade() else { return };
+        let Some(socket) = self.socket.upgrade() else {
+            return;
+        };
         socket.user_timer_armed.store(false, Ordering::Release);
-        let Some(connection) = socket.connection.get() else { return };
+        let Some(connection) = socket.connection.get() else {
+            return;
+        };
         match socket.stalled_read_offset(connection) {
             Some(taken) if taken == self.last_read_offset && socket.user_timeout_ms() != 0 => {
                 socket.abort(connection);
@@ -64,10 +70,18 @@ impl TcpSocket {
 
     #[inline(never)]
     fn arm_user_timer(&self, connection: &Connection) {
-        let Some(last_read_offset) = self.stalled_read_offset(connection) else { return };
+        let Some(last_read_offset) = self.stalled_read_offset(connection) else {
+            return;
+        };
         if !self.user_timer_armed.swap(true, Ordering::AcqRel) {
-            let timer = UserTimeoutTimer { socket: self.this.clone(), last_read_offset };
-            timer::schedule_timer(u64::from(self.user_timeout_ms()) * 1_000_000, Arc::new(timer));
+            let timer = UserTimeoutTimer {
+                socket: self.this.clone(),
+                last_read_offset,
+            };
+            timer::schedule_timer(
+                u64::from(self.user_timeout_ms()) * 1_000_000,
+                Arc::new(timer),
+            );
         }
     }
 }

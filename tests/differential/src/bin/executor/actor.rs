@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use differential::layout::{self, ACTORS, LARGE, PAGE};
 use differential::normalise::{self, People};
-use differential::program::{Bad, CANARY, Fill, Memory, NOBODY, Place, Program, Step, Value, pattern};
+use differential::program::{
+    Bad, CANARY, Fill, Memory, NOBODY, Place, Program, Step, Value, pattern,
+};
 use differential::spec::{Answer, Call, Pointer, Spec, Structure, Target, Type};
 
 use crate::shared::{self, Shared};
@@ -36,7 +38,12 @@ pub fn lead(stage: Stage) -> ! {
     SHARED.store(std::ptr::from_ref(stage.shared) as usize, SeqCst);
     sys::handle(sys::INTERRUPT, nothing as *const () as u64);
     let actors = &stage.program.actors;
-    for (index, actor) in actors.iter().enumerate().skip(1).filter(|(_, actor)| !actor.thread) {
+    for (index, actor) in actors
+        .iter()
+        .enumerate()
+        .skip(1)
+        .filter(|(_, actor)| !actor.thread)
+    {
         if sys::fork() == 0 {
             if actor.nobody {
                 sys::become_nobody(NOBODY);
@@ -48,7 +55,12 @@ pub fn lead(stage: Stage) -> ! {
     if actors[0].nobody {
         sys::become_nobody(NOBODY);
     }
-    for (index, _) in actors.iter().enumerate().skip(1).filter(|(_, actor)| actor.thread) {
+    for (index, _) in actors
+        .iter()
+        .enumerate()
+        .skip(1)
+        .filter(|(_, actor)| actor.thread)
+    {
         std::thread::spawn(move || act(stage, index));
     }
     act(stage, 0);
@@ -66,17 +78,32 @@ extern "C" fn nothing(_: i32) {}
 
 extern "C" fn note(signal: i32, information: *const i32, _: *const u8) {
     let at = SHARED.load(SeqCst) as *const Shared;
-    // SAFETY: the address was stored before any handler was set, and is mapped for good; the kernel passes the address of a siginfo to
-    // handlers with or without SA_SIGINFO on x86-64 (arch/x86/kernel/signal.c sets rsi always).
+    // SAFETY: the address was stored before any handler was set, and is mapped for good; the kernel
+    // passes the address of a siginfo to handlers with or without SA_SIGINFO on x86-64
+    // (arch/x86/kernel/signal.c sets rsi always).
     let (shared, information) = unsafe { (&*at, std::slice::from_raw_parts(information, 8)) };
     // Without SA_SIGINFO there is what the stack held.
     let mut action = [0u64; 4];
-    sys::call(libc::SYS_rt_sigaction, [signal as u64, 0, &raw mut action as u64, 8, 0, 0]);
-    let told = if action[1] & libc::SA_SIGINFO as u64 == 0 { [0; 3] } else { [information[2], information[4], information[6]] };
+    sys::call(
+        libc::SYS_rt_sigaction,
+        [signal as u64, 0, &raw mut action as u64, 8, 0, 0],
+    );
+    let told = if action[1] & libc::SA_SIGINFO as u64 == 0 {
+        [0; 3]
+    } else {
+        [information[2], information[4], information[6]]
+    };
     let me = sys::thread_id();
-    let step = shared.actors.iter().find(|actor| actor.thread.load(SeqCst) == me).map_or(0, |actor| actor.step.load(SeqCst));
+    let step = shared
+        .actors
+        .iter()
+        .find(|actor| actor.thread.load(SeqCst) == me)
+        .map_or(0, |actor| actor.step.load(SeqCst));
     let mut mask = 0u64;
-    sys::call(libc::SYS_rt_sigprocmask, [0, 0, &raw mut mask as u64, 8, 0, 0]);
+    sys::call(
+        libc::SYS_rt_sigprocmask,
+        [0, 0, &raw mut mask as u64, 8, 0, 0],
+    );
     let [code, sender, value] = told;
     shared.note(step, [signal, code, sender, value], mask);
 }
@@ -86,7 +113,12 @@ fn act(stage: Stage, me: usize) {
     own.process.store(std::process::id() as i32, SeqCst);
     own.thread.store(sys::thread_id(), SeqCst);
     sys::forget_runtime();
-    let mine = stage.program.steps.iter().enumerate().filter(|(_, step)| step.actor == me);
+    let mine = stage
+        .program
+        .steps
+        .iter()
+        .enumerate()
+        .filter(|(_, step)| step.actor == me);
     for (index, step) in mine {
         if !wait_for_turn(stage, me, index as u32) {
             break;
@@ -122,8 +154,16 @@ fn wait_for_turn(stage: Stage, me: usize, step: u32) -> bool {
 
 /// Makes the call of a step and tells what it did.
 fn take(stage: Stage, me: usize, index: usize, step: &Step) {
-    let Some(call) = stage.spec.call(&step.call) else { return };
-    let mut desk = Desk { stage, me, rooms: 0, large: 0, memories: Vec::new() };
+    let Some(call) = stage.spec.call(&step.call) else {
+        return;
+    };
+    let mut desk = Desk {
+        stage,
+        me,
+        rooms: 0,
+        large: 0,
+        memories: Vec::new(),
+    };
     let mut arguments = [0; 6];
     for (at, value) in step.arguments.iter().enumerate().take(6) {
         let kind = call.arguments.get(at).map(|(_, kind)| kind);
@@ -145,7 +185,10 @@ fn take(stage: Stage, me: usize, index: usize, step: &Step) {
     if matches!(call.answer, Answer::Descriptors(_)) && result == 0 {
         let written = sys::peek(arguments[fds_argument(call)], 8);
         for (part, bytes) in state.parts.iter().zip(written.chunks(4)) {
-            part.store(i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]), SeqCst);
+            part.store(
+                i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
+                SeqCst,
+            );
         }
     }
     desk.tell_changes(index);
@@ -167,7 +210,10 @@ fn rest(stage: Stage, index: usize) {
 
 /// Which argument of a call that returns two descriptors points to them.
 fn fds_argument(call: &Call) -> usize {
-    call.arguments.iter().position(|(_, kind)| matches!(kind, Type::Pointer(_))).unwrap_or(0)
+    call.arguments
+        .iter()
+        .position(|(_, kind)| matches!(kind, Type::Pointer(_)))
+        .unwrap_or(0)
 }
 
 /// Memory that a step was given.
@@ -194,7 +240,8 @@ struct Desk {
 impl Desk {
     fn value(&mut self, value: &Value, kind: Option<&'static Type>, name: &str) -> i64 {
         let number = self.any_value(value, kind, name);
-        // -1 is everybody and 1 is who runs the machine: a step whose own call failed must not name them.
+        // -1 is everybody and 1 is who runs the machine: a step whose own call failed must not name
+        // them.
         let forbidden = kind == Some(&Type::Who) && (number == 1 || number as i32 == -1);
         if forbidden { STRANGER } else { number }
     }
@@ -207,7 +254,9 @@ impl Desk {
                 -4095..=-1 => -1,
                 result => result,
             },
-            Value::Result(step, part) => shared.steps[*step].parts[(part - 1) % 2].load(SeqCst).into(),
+            Value::Result(step, part) => shared.steps[*step].parts[(part - 1) % 2]
+                .load(SeqCst)
+                .into(),
             Value::Who(actor) => shared.actors[actor % ACTORS].thread.load(SeqCst).into(),
             Value::Path(path) => self.text(path.as_bytes()),
             Value::LongPath(length) => self.text(&vec![b'y'; *length]),
@@ -246,7 +295,10 @@ impl Desk {
         let (start, end) = self.room(size);
         let (address, there) = match memory.place {
             Place::At(offset) => (start + offset.min(8) as u64, size),
-            Place::Cut(bytes) => (end - (size - bytes.min(size)) as u64, size - bytes.min(size)),
+            Place::Cut(bytes) => (
+                end - (size - bytes.min(size)) as u64,
+                size - bytes.min(size),
+            ),
         };
         let (shape, time) = shape(self.stage.spec, kind);
         let mut bytes: Vec<u8> = match memory.fill {
@@ -255,10 +307,18 @@ impl Desk {
             Fill::Canary => vec![CANARY; size],
         };
         let place = self.memories.len();
-        self.memories.push(Given { name: name.to_owned(), address, before: Vec::new(), shape, time });
+        self.memories.push(Given {
+            name: name.to_owned(),
+            address,
+            before: Vec::new(),
+            shape,
+            time,
+        });
         for (offset, width, value) in &memory.fields {
             let kind = shape.and_then(|shape| field_kind(shape, *offset));
-            let value = self.value(value, kind, &format!("{name}.{offset}")).to_le_bytes();
+            let value = self
+                .value(value, kind, &format!("{name}.{offset}"))
+                .to_le_bytes();
             let width = (*width).min(8);
             if let Some(field) = bytes.get_mut(*offset..*offset + width) {
                 field.copy_from_slice(&value[..width]);
@@ -287,23 +347,38 @@ impl Desk {
             {
                 continue;
             }
-            self.stage.shared.steps[index].text.push(&format!("{} {}\n", given.name, shown(&now)));
+            self.stage.shared.steps[index]
+                .text
+                .push(&format!("{} {}\n", given.name, shown(&now)));
         }
     }
 }
 
 /// What the memory of an argument or field is made of; of a time, whether the call is given it.
-fn shape(spec: &'static Spec, kind: Option<&'static Type>) -> (Option<&'static Structure>, Option<bool>) {
+fn shape(
+    spec: &'static Spec,
+    kind: Option<&'static Type>,
+) -> (Option<&'static Structure>, Option<bool>) {
     match kind {
-        Some(Type::Pointer(Pointer { target: Target::Structure(name), .. })) => (Some(spec.structure(name)), None),
-        Some(Type::Pointer(Pointer { target, input, .. })) => (None, normalise::is_time(target).then_some(*input)),
+        Some(Type::Pointer(Pointer {
+            target: Target::Structure(name),
+            ..
+        })) => (Some(spec.structure(name)), None),
+        Some(Type::Pointer(Pointer { target, input, .. })) => {
+            (None, normalise::is_time(target).then_some(*input))
+        }
         _ => (None, None),
     }
 }
 
 fn field_kind(shape: &'static Structure, offset: usize) -> Option<&'static Type> {
     let offset = offset % shape.size.max(1);
-    shape.fields.iter().find(|field| field.offset == offset)?.kind.as_ref()
+    shape
+        .fields
+        .iter()
+        .find(|field| field.offset == offset)?
+        .kind
+        .as_ref()
 }
 
 /// Bytes as text: as they are if they are few, else their number and a hash.
@@ -320,7 +395,12 @@ pub fn shown(bytes: &[u8]) -> String {
 
 /// FNV-1a, by words so that megabytes are hashed quickly.
 pub fn hash(bytes: &[u8]) -> u64 {
-    let chunks = bytes.chunks(8).map(|chunk| chunk.iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte)));
+    let chunks = bytes.chunks(8).map(|chunk| {
+        chunk
+            .iter()
+            .rev()
+            .fold(0u64, |word, &byte| word << 8 | u64::from(byte))
+    });
     chunks.fold(0xcbf2_9ce4_8422_2325 ^ bytes.len() as u64, |hash, word| {
         (hash ^ word).wrapping_mul(0x100_0000_01b3).rotate_left(29)
     })
@@ -331,12 +411,23 @@ pub struct Cast(pub Stage);
 
 impl People for Cast {
     fn token(&self, pid: i64) -> Option<i64> {
-        let Self(Stage { spec, program, shared }) = self;
-        let actor = shared.actors.iter().position(|actor| i64::from(actor.thread.load(SeqCst)) == pid);
+        let Self(Stage {
+            spec,
+            program,
+            shared,
+        }) = self;
+        let actor = shared
+            .actors
+            .iter()
+            .position(|actor| i64::from(actor.thread.load(SeqCst)) == pid);
         let made = |(index, step): (usize, &Step)| {
-            let is_pid = spec.call(&step.call).is_some_and(|call| call.answer == Answer::Pid);
+            let is_pid = spec
+                .call(&step.call)
+                .is_some_and(|call| call.answer == Answer::Pid);
             (is_pid && shared.steps[index].result.load(SeqCst) == pid).then_some(100 + index as i64)
         };
-        actor.map(|actor| 1 + actor as i64).or_else(|| program.steps.iter().enumerate().find_map(made))
+        actor
+            .map(|actor| 1 + actor as i64)
+            .or_else(|| program.steps.iter().enumerate().find_map(made))
     }
 }

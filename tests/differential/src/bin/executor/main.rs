@@ -1,4 +1,5 @@
-//! Runs programs of system calls in a machine and tells what they did. `cargo xtask diff` drives it by lines on standard input:
+//! Runs programs of system calls in a machine and tells what they did. `cargo xtask diff` drives it
+//! by lines on standard input:
 //!
 //! | line | answer |
 //! |---|---|
@@ -9,7 +10,8 @@
 //! | `mark N` | `.`; a kernel with mutants (`cargo xtask mutants`) takes it for the beginning of part N |
 //! | `coverage` | the numbers of what has been seen since the last time, then `.` |
 //!
-//! It is run as root in a machine of its own: at the end of a program it kills every process that it can.
+//! It is run as root in a machine of its own: at the end of a program it kills every process that
+//! it can.
 
 mod actor;
 mod left;
@@ -32,7 +34,10 @@ use watch::Watch;
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.iter().any(|argument| argument == "areas") {
-        Spec::builtin().areas.iter().for_each(|area| println!("{}", area.name));
+        Spec::builtin()
+            .areas
+            .iter()
+            .for_each(|area| println!("{}", area.name));
         return ExitCode::SUCCESS;
     }
     map();
@@ -45,27 +50,58 @@ fn main() -> ExitCode {
         eprintln!("diff-executor: {}: {error}", watch::ROOT);
         return ExitCode::FAILURE;
     }
-    // The same file system on both kernels; where it cannot be mounted, the directory is one of what is there.
-    let (kind, place) = (sys::address(c"tmpfs"), std::ffi::CString::new(watch::ROOT).unwrap_or_default());
+    // The same file system on both kernels; where it cannot be mounted, the directory is one of
+    // what is there.
+    let (kind, place) = (
+        sys::address(c"tmpfs"),
+        std::ffi::CString::new(watch::ROOT).unwrap_or_default(),
+    );
     sys::call(libc::SYS_mount, [kind, sys::address(&place), kind, 0, 0, 0]);
-    // What programs know by a name outside their directory outlives them, and must not change: root could unlink it.
+    // What programs know by a name outside their directory outlives them, and must not change: root
+    // could unlink it.
     let null = sys::address(c"/dev/null");
     sys::call(libc::SYS_mount, [null, null, 0, libc::MS_BIND, 0, 0]);
-    sys::call(libc::SYS_mount, [null, null, 0, libc::MS_BIND | libc::MS_REMOUNT | libc::MS_RDONLY, 0, 0]);
+    sys::call(
+        libc::SYS_mount,
+        [
+            null,
+            null,
+            0,
+            libc::MS_BIND | libc::MS_REMOUNT | libc::MS_RDONLY,
+            0,
+            0,
+        ],
+    );
     // Terminals, which Linux has where somebody mounts them.
     if std::fs::create_dir("/dev/pts").is_ok() {
         let terminals = sys::address(c"devpts");
-        sys::call(libc::SYS_mount, [terminals, sys::address(c"/dev/pts"), terminals, 0, 0, 0]);
+        sys::call(
+            libc::SYS_mount,
+            [terminals, sys::address(c"/dev/pts"), terminals, 0, 0, 0],
+        );
     }
-    // Linux lets nobody send pings without rights until somebody sets this, as most systems do at boot; on Skerry it is so from the beginning.
-    drop(std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647"));
-    // A port that an earlier program used is free again at once, and not after a minute as on Linux.
+    // Linux lets nobody send pings without rights until somebody sets this, as most systems do at
+    // boot; on Skerry it is so from the beginning.
+    drop(std::fs::write(
+        "/proc/sys/net/ipv4/ping_group_range",
+        "0 2147483647",
+    ));
+    // A port that an earlier program used is free again at once, and not after a minute as on
+    // Linux.
     drop(std::fs::write("/proc/sys/net/ipv4/tcp_max_tw_buckets", "0"));
     let spec: &'static Spec = Box::leak(Box::new(Spec::builtin()));
     sys::raise_loop();
     let mut items = vec![Vec::new(); spec.calls.len()];
-    coverage::items(spec).into_iter().enumerate().for_each(|(index, item)| items[item.call].push((index, item)));
-    let mut server = Server { spec, watch: Watch::new(spec), items, seen: BTreeSet::new() };
+    coverage::items(spec)
+        .into_iter()
+        .enumerate()
+        .for_each(|(index, item)| items[item.call].push((index, item)));
+    let mut server = Server {
+        spec,
+        watch: Watch::new(spec),
+        items,
+        seen: BTreeSet::new(),
+    };
     match server.serve() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -77,14 +113,23 @@ fn main() -> ExitCode {
 
 /// Maps what programs have for memory; children inherit it.
 fn map() {
-    let (access, private) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_NORESERVE);
+    let (access, private) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_NORESERVE,
+    );
     for actor in 0..ACTORS {
         (0..ROOMS).for_each(|index| sys::map(layout::room(actor, index), PAGE, access, private));
-        (0..LARGE_ROOMS).for_each(|index| sys::map(layout::large_room(actor, index), LARGE, access, private));
+        (0..LARGE_ROOMS)
+            .for_each(|index| sys::map(layout::large_room(actor, index), LARGE, access, private));
     }
     sys::map(layout::READ_ONLY, PAGE, libc::PROT_READ, private);
     sys::map(layout::NO_ACCESS, PAGE, libc::PROT_NONE, private);
-    sys::map(layout::PLAYGROUND, layout::PLAYGROUND_PAGES * PAGE, access, libc::MAP_PRIVATE);
+    sys::map(
+        layout::PLAYGROUND,
+        layout::PLAYGROUND_PAGES * PAGE,
+        access,
+        libc::MAP_PRIVATE,
+    );
 }
 
 struct Server {
@@ -106,14 +151,27 @@ impl Server {
                 ["range", area, seed, first, count] => {
                     let (seed, first, count) = (number(seed), number(first), number(count));
                     for index in first..first + count {
-                        let record = self.program(area, seed, index).map(|program| self.run(program));
-                        writeln!(output, "{:016x}", actor::hash(record.unwrap_or_default().as_bytes()))?;
+                        let record = self
+                            .program(area, seed, index)
+                            .map(|program| self.run(program));
+                        writeln!(
+                            output,
+                            "{:016x}",
+                            actor::hash(record.unwrap_or_default().as_bytes())
+                        )?;
                         output.flush()?;
                     }
                 }
                 ["directed", area, first, count] => {
-                    let programs = self.spec.area(area).map_or_else(Vec::new, |area| directed::programs(self.spec, area));
-                    for program in programs.into_iter().skip(number(first) as usize).take(number(count) as usize) {
+                    let programs = self
+                        .spec
+                        .area(area)
+                        .map_or_else(Vec::new, |area| directed::programs(self.spec, area));
+                    for program in programs
+                        .into_iter()
+                        .skip(number(first) as usize)
+                        .take(number(count) as usize)
+                    {
                         writeln!(output, "{:016x}", actor::hash(self.run(program).as_bytes()))?;
                         output.flush()?;
                     }
@@ -133,16 +191,26 @@ impl Server {
                         text.push_str(&line);
                         text.push('\n');
                     }
-                    let known = |program: &Program| program.steps.iter().all(|step| self.spec.call(&step.call).is_some());
+                    let known = |program: &Program| {
+                        program
+                            .steps
+                            .iter()
+                            .all(|step| self.spec.call(&step.call).is_some())
+                    };
                     match text.parse() {
-                        Ok(program) if !known(&program) => writeln!(output, "! a step makes a call that there is not")?,
+                        Ok(program) if !known(&program) => {
+                            writeln!(output, "! a step makes a call that there is not")?
+                        }
                         Ok(program) => write!(output, "{}", self.run(program))?,
                         Err(why) => writeln!(output, "! {why}")?,
                     }
                 }
                 ["mark", number] => {
                     let name = format!("mutant-{number}");
-                    sys::simple(libc::SYS_sethostname, [name.as_ptr() as u64, name.len() as u64, 0]);
+                    sys::simple(
+                        libc::SYS_sethostname,
+                        [name.as_ptr() as u64, name.len() as u64, 0],
+                    );
                 }
                 ["coverage"] => {
                     for item in std::mem::take(&mut self.seen) {
@@ -158,24 +226,36 @@ impl Server {
     }
 
     fn program(&self, area: &str, seed: u64, index: u64) -> Option<Program> {
-        Some(generate::program(self.spec, self.spec.area(area)?, seed, index))
+        Some(generate::program(
+            self.spec,
+            self.spec.area(area)?,
+            seed,
+            index,
+        ))
     }
 
     fn run(&mut self, program: Program) -> String {
         let (record, outcomes) = self.watch.run(program.clone());
         for watch::Outcome { step, result, ways } in outcomes {
             let step = &program.steps[step];
-            let Some(call) = self.spec.call_index(&step.call) else { continue };
-            let ordinary = program.actors.get(step.actor).is_some_and(|actor| actor.nobody);
-            let shown =
-                self.items[call].iter().filter(|(_, item)| coverage::shows(self.spec, item, step, ordinary, result, &ways));
+            let Some(call) = self.spec.call_index(&step.call) else {
+                continue;
+            };
+            let ordinary = program
+                .actors
+                .get(step.actor)
+                .is_some_and(|actor| actor.nobody);
+            let shown = self.items[call].iter().filter(|(_, item)| {
+                coverage::shows(self.spec, item, step, ordinary, result, &ways)
+            });
             self.seen.extend(shown.map(|(index, _)| *index));
         }
         record
     }
 }
 
-/// A number of a command line; what is none counts as 0, since the other end is this repository's own.
+/// A number of a command line; what is none counts as 0, since the other end is this repository's
+/// own.
 fn number(text: &str) -> u64 {
     text.parse().unwrap_or(0)
 }

@@ -1,5 +1,6 @@
-//! Steps that are no system call of their own: children that do one thing, and accesses to memory. And those that are, but after which
-//! there would be one more of the caller, or another program in its place.
+//! Steps that are no system call of their own: children that do one thing, and accesses to memory.
+//! And those that are, but after which there would be one more of the caller, or another program in
+//! its place.
 
 use differential::spec::Call;
 
@@ -7,7 +8,14 @@ use crate::{sys, watch};
 
 /// Whether [`call`] takes the step.
 pub fn is_own(call: &Call) -> bool {
-    matches!(call.number, ..0 | libc::SYS_clone | libc::SYS_fork | libc::SYS_vfork | libc::SYS_execve | libc::SYS_execveat)
+    matches!(
+        call.number,
+        ..0 | libc::SYS_clone
+            | libc::SYS_fork
+            | libc::SYS_vfork
+            | libc::SYS_execve
+            | libc::SYS_execveat
+    )
 }
 
 /// Takes a step that is not just the system call.
@@ -34,7 +42,8 @@ pub fn call(call: &Call, arguments: [u64; 6]) -> i64 {
 /// What a child is told that shall sleep until it is killed.
 const SLEEP: u64 = 0x1000;
 
-/// Makes a child that ends with a status below 256, or of the signal above it, or sleeps until it is killed.
+/// Makes a child that ends with a status below 256, or of the signal above it, or sleeps until it
+/// is killed.
 fn spawn(what: u64) -> i64 {
     // The raw call: the library's waits for locks, and threads of this process may hold them.
     let child = sys::simple(libc::SYS_fork, [0; 3]);
@@ -50,7 +59,10 @@ fn spawn(what: u64) -> i64 {
         }
     }
     if let 1..=64 = what >> 8 {
-        sys::simple(libc::SYS_kill, [sys::simple(libc::SYS_getpid, [0; 3]) as u64, what >> 8, 0]);
+        sys::simple(
+            libc::SYS_kill,
+            [sys::simple(libc::SYS_getpid, [0; 3]) as u64, what >> 8, 0],
+        );
     }
     sys::exit(what as u8 as i32)
 }
@@ -65,7 +77,8 @@ fn settle(child: i64, sleeps: bool) {
     while sys::call(libc::SYS_waitid, wait) == -i64::from(libc::EINTR) {}
 }
 
-/// Waits until a child of this process has done what it was sent; not for ever, since it may be one that never rests.
+/// Waits until a child of this process has done what it was sent; not for ever, since it may be one
+/// that never rests.
 pub fn rest(child: i64) {
     let rests = || watch::letter(child as i32, child as i32).is_none_or(|letter| letter != 'R');
     for _ in 0..2000 {

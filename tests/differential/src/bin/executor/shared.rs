@@ -25,13 +25,17 @@ impl<const N: usize> Text<N> {
         for (place, byte) in room.iter().zip(text.bytes()) {
             place.store(byte, SeqCst);
         }
-        self.length.store((start + text.len().min(room.len())) as u32, SeqCst);
+        self.length
+            .store((start + text.len().min(room.len())) as u32, SeqCst);
     }
 
     /// All of it.
     pub fn read(&self) -> String {
         let length = (self.length.load(SeqCst) as usize).min(N);
-        let bytes: Vec<u8> = self.bytes[..length].iter().map(|byte| byte.load(SeqCst)).collect();
+        let bytes: Vec<u8> = self.bytes[..length]
+            .iter()
+            .map(|byte| byte.load(SeqCst))
+            .collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
@@ -106,10 +110,20 @@ pub struct Shared {
 impl Shared {
     /// Maps it, zeroed.
     pub fn map() -> &'static Self {
-        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        let (access, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+        );
         // SAFETY: a new mapping of that size; zeros are valid atomics. It is never unmapped.
         unsafe {
-            let at = libc::mmap(std::ptr::null_mut(), size_of::<Self>(), access, flags, -1, 0);
+            let at = libc::mmap(
+                std::ptr::null_mut(),
+                size_of::<Self>(),
+                access,
+                flags,
+                -1,
+                0,
+            );
             assert_ne!(at, libc::MAP_FAILED, "no memory to share");
             &*at.cast::<Self>()
         }
@@ -136,9 +150,15 @@ impl Shared {
 
     /// Notes a signal; called by handlers.
     pub fn note(&self, step: u32, what: [i32; 4], mask: u64) {
-        let Some(place) = self.noted.get(self.signals.fetch_add(1, SeqCst) as usize) else { return };
+        let Some(place) = self.noted.get(self.signals.fetch_add(1, SeqCst) as usize) else {
+            return;
+        };
         place.step.store(step, SeqCst);
-        place.what.iter().zip(what).for_each(|(place, what)| place.store(what, SeqCst));
+        place
+            .what
+            .iter()
+            .zip(what)
+            .for_each(|(place, what)| place.store(what, SeqCst));
         place.mask.store(mask, SeqCst);
     }
 

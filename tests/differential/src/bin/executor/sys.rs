@@ -1,4 +1,5 @@
-//! The few system calls that the executor makes for itself, and the one that makes the calls of programs.
+//! The few system calls that the executor makes for itself, and the one that makes the calls of
+//! programs.
 
 use std::arch::asm;
 use std::ffi::CStr;
@@ -11,8 +12,9 @@ pub const INTERRUPT: i32 = 63;
 /// Makes a system call exactly as it is given; returns what the kernel returned.
 pub fn call(number: i64, arguments: [u64; 6]) -> i64 {
     let result;
-    // SAFETY: not sound in general: this is what a program under test does to its process. The process is a child made for that, the
-    // memory it may be told to write lies at addresses of `layout`, and whatever else happens ends with the child.
+    // SAFETY: not sound in general: this is what a program under test does to its process. The
+    // process is a child made for that, the memory it may be told to write lies at addresses of
+    // `layout`, and whatever else happens ends with the child.
     unsafe {
         asm!(
             "syscall",
@@ -30,10 +32,12 @@ pub fn call(number: i64, arguments: [u64; 6]) -> i64 {
     result
 }
 
-/// Makes a call that makes a process or thread, whose whole life is to end; returns what the kernel returned to the caller.
+/// Makes a call that makes a process or thread, whose whole life is to end; returns what the kernel
+/// returned to the caller.
 pub fn call_and_end_child(number: i64, arguments: [u64; 6]) -> i64 {
     let result;
-    // SAFETY: as for `call`. The child, which may share the caller's memory and stack, touches neither: it has registers only.
+    // SAFETY: as for `call`. The child, which may share the caller's memory and stack, touches
+    // neither: it has registers only.
     unsafe {
         asm!(
             "syscall",
@@ -57,10 +61,12 @@ pub fn call_and_end_child(number: i64, arguments: [u64; 6]) -> i64 {
     result
 }
 
-/// Has a child make a call that replaces its program. Returns 0 if that ended well, the call's error if it failed.
+/// Has a child make a call that replaces its program. Returns 0 if that ended well, the call's
+/// error if it failed.
 pub fn call_in_child(number: i64, arguments: [u64; 6]) -> i64 {
     let child: i64;
-    // SAFETY: as for `call`. The child of vfork(2), which shares memory and stack, touches neither: it has registers only.
+    // SAFETY: as for `call`. The child of vfork(2), which shares memory and stack, touches neither:
+    // it has registers only.
     unsafe {
         asm!(
             "syscall",
@@ -95,14 +101,22 @@ pub fn call_in_child(number: i64, arguments: [u64; 6]) -> i64 {
 pub fn map(address: u64, length: u64, protection: i32, flags: i32) {
     // SAFETY: the addresses are those of `layout`, where nothing of the executor's own is.
     let at = unsafe {
-        libc::mmap(address as *mut _, length as usize, protection, flags | libc::MAP_FIXED | libc::MAP_ANONYMOUS, -1, 0)
+        libc::mmap(
+            address as *mut _,
+            length as usize,
+            protection,
+            flags | libc::MAP_FIXED | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
     };
     assert_ne!(at, libc::MAP_FAILED, "no memory at {address:#x}");
 }
 
 /// A copy of `length` bytes at an address of the program's memory.
 pub fn peek(address: u64, length: usize) -> Vec<u8> {
-    // SAFETY: the caller names memory of `layout` that is mapped; a program that unmapped it dies of this, as a child may.
+    // SAFETY: the caller names memory of `layout` that is mapped; a program that unmapped it dies
+    // of this, as a child may.
     unsafe { std::slice::from_raw_parts(address as *const u8, length) }.to_vec()
 }
 
@@ -114,10 +128,21 @@ pub fn poke(address: u64, bytes: &[u8]) {
 
 /// Sleeps until the word is no longer `value`, somebody wakes, or the time is over.
 pub fn futex_wait(word: &AtomicU32, value: u32, milliseconds: Option<i64>) {
-    let time = milliseconds.map(|time| libc::timespec { tv_sec: time / 1000, tv_nsec: time % 1000 * 1_000_000 });
+    let time = milliseconds.map(|time| libc::timespec {
+        tv_sec: time / 1000,
+        tv_nsec: time % 1000 * 1_000_000,
+    });
     let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: the word and the time live as long as the call.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, time) };
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT,
+            value,
+            time,
+        )
+    };
 }
 
 /// Wakes all who sleep on the word.
@@ -156,12 +181,20 @@ pub fn kill(process: i32, signal: i32) {
     unsafe { libc::kill(process, signal) };
 }
 
-/// The status of a child that has ended, or with `wait` will end; none if there is no such child, or it runs.
+/// The status of a child that has ended, or with `wait` will end; none if there is no such child,
+/// or it runs.
 pub fn reap(child: i32, wait: bool) -> Option<(i32, i32)> {
     let mut status = 0;
     loop {
-        // SAFETY: the status is a variable of this function's. __WALL: children that programs made by clone(2) without a signal.
-        let pid = unsafe { libc::waitpid(child, &mut status, if wait { 0 } else { libc::WNOHANG } | 0x4000_0000) };
+        // SAFETY: the status is a variable of this function's. __WALL: children that programs made
+        // by clone(2) without a signal.
+        let pid = unsafe {
+            libc::waitpid(
+                child,
+                &mut status,
+                if wait { 0 } else { libc::WNOHANG } | 0x4000_0000,
+            )
+        };
         match pid {
             -1 if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
             1.. => return Some((pid, status)),
@@ -190,8 +223,14 @@ pub fn raise_loop() {
     let mut request = [0u8; 40];
     request[..2].copy_from_slice(b"lo");
     request[16] = UP_AND_RUNNING;
-    let socket = simple(libc::SYS_socket, [libc::AF_INET as u64, libc::SOCK_DGRAM as u64, 0]) as u64;
-    simple(libc::SYS_ioctl, [socket, SIOCSIFFLAGS, request.as_ptr() as u64]);
+    let socket = simple(
+        libc::SYS_socket,
+        [libc::AF_INET as u64, libc::SOCK_DGRAM as u64, 0],
+    ) as u64;
+    simple(
+        libc::SYS_ioctl,
+        [socket, SIOCSIFFLAGS, request.as_ptr() as u64],
+    );
     simple(libc::SYS_close, [socket, 0, 0]);
 }
 
@@ -211,10 +250,14 @@ extern "C" fn restore() {
     core::arch::naked_asm!("mov eax, 15", "syscall")
 }
 
-/// Takes back what Rust's runtime set up for overflows of the stack: a signal stack for each thread, at an address of the kernel's choice,
-/// and handlers.
+/// Takes back what Rust's runtime set up for overflows of the stack: a signal stack for each
+/// thread, at an address of the kernel's choice, and handlers.
 pub fn forget_runtime() {
-    let none = libc::stack_t { ss_sp: ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+    let none = libc::stack_t {
+        ss_sp: ptr::null_mut(),
+        ss_flags: libc::SS_DISABLE,
+        ss_size: 0,
+    };
     simple(libc::SYS_sigaltstack, [&raw const none as u64, 0, 0]);
     handle(libc::SIGSEGV, 0);
     handle(libc::SIGBUS, 0);
@@ -229,6 +272,14 @@ pub fn handle(signal: i32, handler: u64) {
         restorer: u64,
         mask: u64,
     }
-    let action = Action { handler, flags: 0x0400_0000, restorer: restorer(), mask: 0 };
-    call(libc::SYS_rt_sigaction, [signal as u64, &raw const action as u64, 0, 8, 0, 0]);
+    let action = Action {
+        handler,
+        flags: 0x0400_0000,
+        restorer: restorer(),
+        mask: 0,
+    };
+    call(
+        libc::SYS_rt_sigaction,
+        [signal as u64, &raw const action as u64, 0, 8, 0, 0],
+    );
 }

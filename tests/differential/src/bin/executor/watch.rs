@@ -1,7 +1,9 @@
-//! Whoever runs programs: prepares their surroundings, gives actors their turns, sees who waits, and writes the record.
+//! Whoever runs programs: prepares their surroundings, gives actors their turns, sees who waits,
+//! and writes the record.
 //!
-//! An actor *waits* when it is in a system call and the kernel says twice that its thread sleeps, with nothing done in between. A
-//! step is over when every actor is idle, has ended, or waits; so the order of events does not depend on how fast anybody is.
+//! An actor *waits* when it is in a system call and the kernel says twice that its thread sleeps,
+//! with nothing done in between. A step is over when every actor is idle, has ended, or waits; so
+//! the order of events does not depend on how fast anybody is.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -23,7 +25,8 @@ use crate::{left, sys};
 
 /// Where programs have their directories.
 pub const ROOT: &str = "/tmp/differential";
-/// How long a program may take to come to rest before it is given up; what it did until then still counts.
+/// How long a program may take to come to rest before it is given up; what it did until then still
+/// counts.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What became of a step.
@@ -45,14 +48,22 @@ pub struct Watch {
 impl Watch {
     /// Ready to run programs.
     pub fn new(spec: &'static Spec) -> Self {
-        Self { spec, shared: Shared::map() }
+        Self {
+            spec,
+            shared: Shared::map(),
+        }
     }
 
     /// Runs a program; returns its record, and what became of each step that was made.
     pub fn run(&self, program: Program) -> (String, Vec<Outcome>) {
-        // A few hundred bytes that its processes keep; the process that runs thousands of programs is replaced now and then.
+        // A few hundred bytes that its processes keep; the process that runs thousands of programs
+        // is replaced now and then.
         let program: &'static Program = Box::leak(Box::new(program));
-        let stage = Stage { spec: self.spec, program, shared: self.shared };
+        let stage = Stage {
+            spec: self.spec,
+            program,
+            shared: self.shared,
+        };
         self.shared.clear();
         let directory = Surroundings::make(program);
         let leader = sys::fork();
@@ -60,7 +71,13 @@ impl Watch {
             enter(stage, &directory.path);
             actor::lead(stage);
         }
-        let mut run = Run { stage, leader, ended: None, waited: vec![false; program.steps.len()], late: Vec::new() };
+        let mut run = Run {
+            stage,
+            leader,
+            ended: None,
+            waited: vec![false; program.steps.len()],
+            late: Vec::new(),
+        };
         run.steps();
         let ended = run.end();
         let mut record = run.record();
@@ -68,37 +85,63 @@ impl Watch {
             Some(status) if libc::WIFSIGNALED(status) => {
                 record.push_str(&format!("left end: signal {}\n", libc::WTERMSIG(status)))
             }
-            Some(status) => record.push_str(&format!("left end: status {}\n", libc::WEXITSTATUS(status))),
+            Some(status) => {
+                record.push_str(&format!("left end: status {}\n", libc::WEXITSTATUS(status)))
+            }
             None => record.push_str("left end: it did not end\n"),
         }
         record.push_str(&self.shared.left.read());
         record.push_str(&left::files(&directory.path));
-        let made = (0..program.steps.len()).filter(|&step| self.shared.steps[step].done.load(SeqCst) == 1);
-        let outcome = |step| Outcome { step, result: self.shared.steps[step].result.load(SeqCst), ways: run.ways(step) };
+        let made =
+            (0..program.steps.len()).filter(|&step| self.shared.steps[step].done.load(SeqCst) == 1);
+        let outcome = |step| Outcome {
+            step,
+            result: self.shared.steps[step].result.load(SeqCst),
+            ways: run.ways(step),
+        };
         (record, made.map(outcome).collect())
     }
 }
 
 /// The child's first steps.
 fn enter(stage: Stage, directory: &std::path::Path) {
-    let surroundings = stage.spec.area(&stage.program.area).map_or(&[][..], |area| &area.surroundings);
-    for (word, namespace) in [("ipc", libc::CLONE_NEWIPC), ("uts", libc::CLONE_NEWUTS), ("mounts", libc::CLONE_NEWNS)] {
+    let surroundings = stage
+        .spec
+        .area(&stage.program.area)
+        .map_or(&[][..], |area| &area.surroundings);
+    for (word, namespace) in [
+        ("ipc", libc::CLONE_NEWIPC),
+        ("uts", libc::CLONE_NEWUTS),
+        ("mounts", libc::CLONE_NEWNS),
+    ] {
         if surroundings.iter().any(|known| known == word) {
             sys::simple(libc::SYS_unshare, [namespace as u64, 0, 0]);
         }
     }
     if surroundings.iter().any(|known| known == "uts") {
         let name = c"differential";
-        sys::simple(libc::SYS_sethostname, [sys::address(name), name.count_bytes() as u64, 0]);
+        sys::simple(
+            libc::SYS_sethostname,
+            [sys::address(name), name.count_bytes() as u64, 0],
+        );
     }
     sys::simple(libc::SYS_setpgid, [0; 3]);
-    let null = sys::simple(libc::SYS_open, [sys::address(c"/dev/null"), libc::O_RDWR as u64, 0]);
+    let null = sys::simple(
+        libc::SYS_open,
+        [sys::address(c"/dev/null"), libc::O_RDWR as u64, 0],
+    );
     for fd in 0..3 {
         sys::simple(libc::SYS_dup2, [null as u64, fd, 0]);
     }
     sys::simple(libc::SYS_close_range, [3, u64::from(u32::MAX), 0]);
-    // Kernels make these of the machine's memory, or leave them to whoever starts the first process.
-    for (resource, soft, hard) in [(6, 1000, 1000), (7, 1024, 4096), (8, 1 << 23, 1 << 23), (11, 1000, 1000)] {
+    // Kernels make these of the machine's memory, or leave them to whoever starts the first
+    // process.
+    for (resource, soft, hard) in [
+        (6, 1000, 1000),
+        (7, 1024, 4096),
+        (8, 1 << 23, 1 << 23),
+        (11, 1000, 1000),
+    ] {
         let limit: [u64; 2] = [soft, hard];
         sys::simple(libc::SYS_setrlimit, [resource, limit.as_ptr() as u64, 0]);
     }
@@ -117,7 +160,11 @@ impl Surroundings {
     fn make(program: &Program) -> Self {
         let path = PathBuf::from(ROOT).join("program");
         let mut names = Vec::new();
-        program.steps.iter().flat_map(|step| &step.arguments).for_each(|value| paths(value, &mut names));
+        program
+            .steps
+            .iter()
+            .flat_map(|step| &step.arguments)
+            .for_each(|value| paths(value, &mut names));
         let this = Self { path };
         if let Err(error) = this.fill(&names) {
             println!("! cannot prepare {}: {error}", this.path.display());
@@ -130,13 +177,28 @@ impl Surroundings {
         drop(fs::remove_dir_all(&self.path));
         fs::create_dir_all(&self.path)?;
         fs::set_permissions(&self.path, PermissionsExt::from_mode(0o777))?;
-        let wants = |name: &str| names.iter().any(|path| path.split('/').any(|part| part == name));
+        let wants = |name: &str| {
+            names
+                .iter()
+                .any(|path| path.split('/').any(|part| part == name))
+        };
         let file = |name: &str, length: usize, mode: u32| -> std::io::Result<()> {
             let path = self.path.join(name);
-            fs::write(&path, (0..length).map(|at| differential::program::pattern(11, at)).collect::<Vec<_>>())?;
+            fs::write(
+                &path,
+                (0..length)
+                    .map(|at| differential::program::pattern(11, at))
+                    .collect::<Vec<_>>(),
+            )?;
             fs::set_permissions(&path, PermissionsExt::from_mode(mode))
         };
-        for (name, length, mode) in [("a", 10, 0o644), ("b", 9000, 0o666), ("s", 100, 0o4755), ("n", 5, 0), ("m", 300, 0o600)] {
+        for (name, length, mode) in [
+            ("a", 10, 0o644),
+            ("b", 9000, 0o666),
+            ("s", 100, 0o4755),
+            ("n", 5, 0),
+            ("m", 300, 0o600),
+        ] {
             if wants(name) || name == "a" && (wants("l") || wants("..")) {
                 file(name, length, mode)?;
             }
@@ -170,7 +232,10 @@ impl Drop for Surroundings {
 fn paths<'a>(value: &'a Value, names: &mut Vec<&'a str>) {
     match value {
         Value::Path(path) => names.push(path),
-        Value::Memory(memory) => memory.fields.iter().for_each(|(_, _, value)| paths(value, names)),
+        Value::Memory(memory) => memory
+            .fields
+            .iter()
+            .for_each(|(_, _, value)| paths(value, names)),
         _ => {}
     }
 }
@@ -235,14 +300,24 @@ impl Run {
             self.settle(usize::MAX);
             let state = &self.stage.shared.actors[actor];
             if self.ended.is_none() && is_stopped(state) {
-                sys::signal_thread(state.process.load(SeqCst), state.thread.load(SeqCst), libc::SIGCONT);
+                sys::signal_thread(
+                    state.process.load(SeqCst),
+                    state.thread.load(SeqCst),
+                    libc::SIGCONT,
+                );
                 self.settle(usize::MAX);
             }
         }
         if self.ended.is_none() && self.all_done() {
             self.ended = sys::reap(self.leader, true).map(|(_, status)| status);
         }
-        let alone = actors == 1 && !self.stage.program.steps.iter().any(|step| self.makes_processes(&step.call));
+        let alone = actors == 1
+            && !self
+                .stage
+                .program
+                .steps
+                .iter()
+                .any(|step| self.makes_processes(&step.call));
         if !alone || self.ended.is_none() {
             sys::kill(-1, libc::SIGKILL);
             sys::kill(-1, libc::SIGCONT);
@@ -253,13 +328,23 @@ impl Run {
 
     /// Whether the leader's process has ended or is about to: no thread of it takes steps any more.
     fn all_done(&self) -> bool {
-        let Stage { program, shared, .. } = self.stage;
-        let own = program.actors.iter().enumerate().filter(|(index, actor)| *index == 0 || actor.thread);
-        own.map(|(index, _)| &shared.actors[index]).all(|actor| actor.state.load(SeqCst) == shared::DONE || !alive(actor))
+        let Stage {
+            program, shared, ..
+        } = self.stage;
+        let own = program
+            .actors
+            .iter()
+            .enumerate()
+            .filter(|(index, actor)| *index == 0 || actor.thread);
+        own.map(|(index, _)| &shared.actors[index])
+            .all(|actor| actor.state.load(SeqCst) == shared::DONE || !alive(actor))
     }
 
     fn makes_processes(&self, call: &str) -> bool {
-        self.stage.spec.call(call).is_some_and(|call| call.answer == Answer::Pid)
+        self.stage
+            .spec
+            .call(call)
+            .is_some_and(|call| call.answer == Answer::Pid)
     }
 
     fn turn(&self, actor: usize, turn: u32) {
@@ -270,11 +355,20 @@ impl Run {
 
     fn interrupt(&self, actor: usize) {
         let actor = &self.stage.shared.actors[actor];
-        // A stopped process sees it when it goes on. (One that is not must not be sent this: it may stop in its next step.)
+        // A stopped process sees it when it goes on. (One that is not must not be sent this: it may
+        // stop in its next step.)
         let stopped = is_stopped(actor);
-        sys::signal_thread(actor.process.load(SeqCst), actor.thread.load(SeqCst), sys::INTERRUPT);
+        sys::signal_thread(
+            actor.process.load(SeqCst),
+            actor.thread.load(SeqCst),
+            sys::INTERRUPT,
+        );
         if stopped {
-            sys::signal_thread(actor.process.load(SeqCst), actor.thread.load(SeqCst), libc::SIGCONT);
+            sys::signal_thread(
+                actor.process.load(SeqCst),
+                actor.thread.load(SeqCst),
+                libc::SIGCONT,
+            );
         }
     }
 
@@ -292,12 +386,16 @@ impl Run {
 
     /// The steps in which actors wait for others.
     fn waiters(&self) -> Vec<usize> {
-        (0..self.stage.program.actors.len()).filter_map(|actor| self.waiting(actor)).collect()
+        (0..self.stage.program.actors.len())
+            .filter_map(|actor| self.waiting(actor))
+            .collect()
     }
 
     /// Which of the steps that waited have ended during another one.
     fn note_late(&mut self, before: &[usize], during: usize) {
-        let ended = before.iter().filter(|&&step| step != during && self.stage.shared.steps[step].done.load(SeqCst) == 1);
+        let ended = before.iter().filter(|&&step| {
+            step != during && self.stage.shared.steps[step].done.load(SeqCst) == 1
+        });
         self.late.extend(ended.map(|&step| (step, during)));
     }
 
@@ -310,7 +408,8 @@ impl Run {
             if self.ended.is_none() {
                 self.ended = sys::reap(self.leader, false).map(|(_, status)| status);
             }
-            // Twice: who was looked at first may have been woken by who was looked at last, and is now seen as resting, too.
+            // Twice: who was looked at first may have been woken by who was looked at last, and is
+            // now seen as resting, too.
             if (0..2).all(|_| (0..actors).all(|actor| self.at_rest(actor, during))) {
                 break;
             }
@@ -322,13 +421,23 @@ impl Run {
         let shared = self.stage.shared;
         let state = &shared.actors[actor];
         match state.state.load(SeqCst) {
-            // A process's end is told to its parent, the leader, who must not be asked before what it was told.
+            // A process's end is told to its parent, the leader, who must not be asked before what
+            // it was told.
             shared::DONE => actor == 0 || self.stage.program.actors[actor].thread || stands(state),
             // The leader's end is everybody's whose thread it was; children go on.
-            _ if self.ended.is_some() && (actor == 0 || self.stage.program.actors[actor].thread) => true,
+            _ if self.ended.is_some()
+                && (actor == 0 || self.stage.program.actors[actor].thread) =>
+            {
+                true
+            }
             shared::IDLE if state.turn.load(SeqCst) != shared::END && !self.has_steps(actor) => {
                 // A step that may have told it something: to end, to stop.
-                let told = self.stage.program.steps.get(during).and_then(|step| self.stage.spec.call(&step.call));
+                let told = self
+                    .stage
+                    .program
+                    .steps
+                    .get(during)
+                    .and_then(|step| self.stage.spec.call(&step.call));
                 !told.is_some_and(Call::concerns_processes) || sleeps(state)
             }
             // It was ended by another, or stopped, and cannot take its turn.
@@ -347,43 +456,74 @@ impl Run {
         }
     }
 
-    /// Whether an actor may take a step that it has not taken; those that it missed while it waited are among them.
+    /// Whether an actor may take a step that it has not taken; those that it missed while it waited
+    /// are among them.
     fn has_steps(&self, actor: usize) -> bool {
-        let Stage { program, shared, .. } = self.stage;
+        let Stage {
+            program, shared, ..
+        } = self.stage;
         let turn = shared.actors[actor].turn.load(SeqCst) as usize;
-        let due = program.steps.iter().enumerate().take(turn).filter(|(_, step)| step.actor == actor);
-        due.into_iter().any(|(index, _)| shared.steps[index].done.load(SeqCst) == 0)
+        let due = program
+            .steps
+            .iter()
+            .enumerate()
+            .take(turn)
+            .filter(|(_, step)| step.actor == actor);
+        due.into_iter()
+            .any(|(index, _)| shared.steps[index].done.load(SeqCst) == 0)
     }
 
-    /// Whether a step sent the signal that ended the leader's process, its own: the last step of that process did. If another thread took
-    /// the signal, the step returns or does not, as that thread is slow or quick to end everybody.
+    /// Whether a step sent the signal that ended the leader's process, its own: the last step of
+    /// that process did. If another thread took the signal, the step returns or does not, as that
+    /// thread is slow or quick to end everybody.
     fn is_own_end(&self, step: usize) -> bool {
-        let Stage { program, shared, .. } = self.stage;
+        let Stage {
+            program, shared, ..
+        } = self.stage;
         let signaled = self.ended.is_some_and(|status| libc::WIFSIGNALED(status));
-        let sends = ["kill", "sigqueueinfo", "send_signal"].iter().any(|part| program.steps[step].call.contains(part));
+        let sends = ["kill", "sigqueueinfo", "send_signal"]
+            .iter()
+            .any(|part| program.steps[step].call.contains(part));
         if !signaled || !sends {
             return false;
         }
         let done = |step: usize| shared.steps[step].done.load(SeqCst) == 1;
         let succeeded = !done(step) || shared.steps[step].result.load(SeqCst) >= 0;
-        let is_own = |step: usize| program.steps[step].actor == 0 || program.actors[program.steps[step].actor].thread;
+        let is_own = |step: usize| {
+            program.steps[step].actor == 0 || program.actors[program.steps[step].actor].thread
+        };
         let in_call = |step: usize| self.in_call(program.steps[step].actor) == Some(step);
-        let is_last = (step + 1..program.steps.len()).all(|later| !is_own(later) || !done(later) && !in_call(later));
+        let is_last = (step + 1..program.steps.len())
+            .all(|later| !is_own(later) || !done(later) && !in_call(later));
         succeeded && is_own(step) && is_last
     }
 
     /// How signals met a step while it waited.
     fn ways(&self, step: usize) -> Vec<Way> {
         let program = self.stage.program;
-        let end = self.late.iter().find(|(late, _)| *late == step).map_or(program.steps.len(), |&(_, during)| during);
-        if self.waited[step] { ways::met(program, step, end) } else { Vec::new() }
+        let end = self
+            .late
+            .iter()
+            .find(|(late, _)| *late == step)
+            .map_or(program.steps.len(), |&(_, during)| during);
+        if self.waited[step] {
+            ways::met(program, step, end)
+        } else {
+            Vec::new()
+        }
     }
 
     fn record(&self) -> String {
-        let Stage { spec, program, shared } = self.stage;
+        let Stage {
+            spec,
+            program,
+            shared,
+        } = self.stage;
         let mut record = String::new();
         for (index, step) in program.steps.iter().enumerate() {
-            let Some(call) = spec.call(&step.call) else { continue };
+            let Some(call) = spec.call(&step.call) else {
+                continue;
+            };
             let state = &shared.steps[index];
             let mut line = |what: &str, value: &str| {
                 // Writing to a string does not fail.
@@ -412,7 +552,11 @@ impl Run {
                 line(&format!("argument {name}"), bytes);
             }
         }
-        let mut signals: Vec<_> = shared.noted().iter().map(|noted| self.signal(noted)).collect();
+        let mut signals: Vec<_> = shared
+            .noted()
+            .iter()
+            .map(|noted| self.signal(noted))
+            .collect();
         signals.sort();
         record + &signals.concat()
     }
@@ -423,14 +567,22 @@ impl Run {
             _ if (-4095..0).contains(&result) => errno::name(-result as i32).to_owned(),
             Answer::Ignored => "success".to_owned(),
             // Who waited for more room and was interrupted tells how much there was.
-            Answer::Room if normalise::is_room(result) || waited && result > 0 => "as much as there is room for".to_owned(),
+            Answer::Room if normalise::is_room(result) || waited && result > 0 => {
+                "as much as there is room for".to_owned()
+            }
             Answer::Truth => if result == 0 { "0" } else { "not 0" }.to_owned(),
             Answer::Someone => normalise::someone(&Cast(self.stage), result).to_string(),
             Answer::Pid => normalise::pid(&Cast(self.stage), result).to_string(),
-            Answer::Address if !(PLAYGROUND..PLAYGROUND + (1 << 32)).contains(&(result as u64)) => "address".to_owned(),
+            Answer::Address if !(PLAYGROUND..PLAYGROUND + (1 << 32)).contains(&(result as u64)) => {
+                "address".to_owned()
+            }
             Answer::Address => format!("{result:#x}"),
             Answer::Descriptors(_) => {
-                format!("{result}, {} and {}", state.parts[0].load(SeqCst), state.parts[1].load(SeqCst))
+                format!(
+                    "{result}, {} and {}",
+                    state.parts[0].load(SeqCst),
+                    state.parts[1].load(SeqCst)
+                )
             }
             _ => result.to_string(),
         }
@@ -438,8 +590,16 @@ impl Run {
 
     fn signal(&self, noted: &shared::Noted) -> String {
         let [signal, code, pid, value] = [0, 1, 2, 3].map(|index| noted.what[index].load(SeqCst));
-        let sender = if code <= 0 || signal == libc::SIGCHLD { normalise::pid(&Cast(self.stage), pid.into()) } else { 0 };
-        let value = if code == libc::SI_QUEUE || signal == libc::SIGCHLD { value } else { 0 };
+        let sender = if code <= 0 || signal == libc::SIGCHLD {
+            normalise::pid(&Cast(self.stage), pid.into())
+        } else {
+            0
+        };
+        let value = if code == libc::SI_QUEUE || signal == libc::SIGCHLD {
+            value
+        } else {
+            0
+        };
         let mask = noted.mask.load(SeqCst);
         format!(
             "{} handler called: signal {signal}, code {code}, from {sender}, value {value}, blocked {mask:x}\n",
@@ -462,8 +622,8 @@ fn alive(actor: &shared::ActorState) -> bool {
     state(actor).is_some_and(|letter| !matches!(letter, 'Z' | 'X'))
 }
 
-/// Whether it sleeps until others act, is stopped, or is no more. (Linux' `D` ends by itself: it waits for a disk, a lock, or a module that
-/// a program's family of sockets made it look for.)
+/// Whether it sleeps until others act, is stopped, or is no more. (Linux' `D` ends by itself: it
+/// waits for a disk, a lock, or a module that a program's family of sockets made it look for.)
 fn sleeps(actor: &shared::ActorState) -> bool {
     state(actor).is_none_or(|letter| !matches!(letter, 'R' | 'D'))
 }
