@@ -10,11 +10,11 @@ use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
 use fs::{Cred, File, FsStruct, OpenFlags};
 use guard::{partition, role};
-use linux::{Hooks, Program};
+use linux::{Hooks, InitProgram};
 
 /// What is run, and on what.
 struct First {
-    program: Program,
+    program: InitProgram,
     stdio: [Arc<File>; 3],
 }
 
@@ -83,7 +83,7 @@ fn supervisor(context: &FsStruct) -> First {
     let path = role::cmdline_value("init").unwrap_or("/init");
     let console = open(context, b"/dev/console")
         .unwrap_or_else(|| open(context, b"/dev/null").expect("made at start"));
-    let program = Program {
+    let program = InitProgram {
         path: path.into(),
         args: vec![path.into()],
         env: vec![
@@ -140,7 +140,7 @@ fn instance(context: &FsStruct) -> First {
         [link::stdin(), link::stdout(), link::stderr()]
     };
     First {
-        program: Program {
+        program: InitProgram {
             path,
             args,
             env,

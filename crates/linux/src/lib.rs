@@ -58,7 +58,7 @@ pub mod time;
 pub mod uaccess;
 pub(crate) mod uio;
 
-pub use entry::init::{Hooks, Program, init, signal_init, spawn_init};
+pub use entry::init::{Hooks, InitProgram, init, signal_init, spawn_init};
 pub use entry::object_counts::census;
 pub use process::task::{Task, current_task};
 

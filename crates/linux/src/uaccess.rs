@@ -247,42 +247,42 @@ pub fn read_cstr(addr: usize, max: usize) -> Result<Vec<u8>, Errno> {
 }
 
 /// A value as the argument register of a system call holds it.
-pub trait Argument {
+pub trait SyscallArg {
     /// What the register's 64 bits mean.
     fn from_register(register: u64) -> Self;
 }
 
-impl Argument for u64 {
+impl SyscallArg for u64 {
     fn from_register(register: u64) -> Self {
         register
     }
 }
 
-impl Argument for i64 {
+impl SyscallArg for i64 {
     fn from_register(register: u64) -> Self {
         register.cast_signed()
     }
 }
 
-impl Argument for usize {
+impl SyscallArg for usize {
     fn from_register(register: u64) -> Self {
         register as Self
     }
 }
 
-impl Argument for u32 {
+impl SyscallArg for u32 {
     fn from_register(register: u64) -> Self {
         register as Self
     }
 }
 
-impl Argument for i32 {
+impl SyscallArg for i32 {
     fn from_register(register: u64) -> Self {
         register as Self
     }
 }
 
-impl<T> Argument for UserPtr<T> {
+impl<T> SyscallArg for UserPtr<T> {
     fn from_register(register: u64) -> Self {
         Self::new(register as usize)
     }

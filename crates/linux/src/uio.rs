@@ -25,14 +25,14 @@ pub struct IoVec {
 }
 
 /// The caller's buffers of one transfer: address and length each.
-pub(crate) struct Buffers(Vec<(usize, usize)>);
+pub(crate) struct IoVecs(Vec<(usize, usize)>);
 
 /// Whether memory of a program can be there at all.
 pub(crate) fn in_user_space(addr: usize, len: usize) -> bool {
     addr.checked_add(len).is_some_and(|end| end <= USER_END)
 }
 
-impl Buffers {
+impl IoVecs {
     /// Buffers in another's memory, of which only the lengths can be wrong yet.
     ///
     /// # Errors

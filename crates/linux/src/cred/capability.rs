@@ -12,7 +12,7 @@ use crate::{SysResult, Task};
 /// The header of `capget(2)`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct CapHeader {
+pub struct CapUserHeader {
     _version: u32,
     pid: i32,
 }
@@ -22,11 +22,11 @@ const VERSION_2: u32 = 0x2007_1026;
 const VERSION_3: u32 = 0x2008_0522;
 
 /// Effective, permitted, inheritable: 32 capabilities of each.
-type Words = [u32; 3];
+type CapUserData = [u32; 3];
 
-/// Reads the header: which thread, and how many [`Words`] there are. `None`: the caller asks which
+/// Reads the header: which thread, and how many [`CapUserData`] there are. `None`: the caller asks which
 /// version to use, or whether there is the one it named; who it names does not matter then.
-fn read_header(header: UserPtr<CapHeader>, asks: bool) -> Result<Option<(i32, usize)>, Errno> {
+fn read_header(header: UserPtr<CapUserHeader>, asks: bool) -> Result<Option<(i32, usize)>, Errno> {
     let version = UserPtr::<u32>::new(header.addr());
     let words = match version.read()? {
         VERSION_1 => 1,
@@ -44,7 +44,11 @@ fn read_header(header: UserPtr<CapHeader>, asks: bool) -> Result<Option<(i32, us
 }
 
 /// `capget(2)`
-pub fn sys_capget(task: &Task, header: UserPtr<CapHeader>, data: UserPtr<Words>) -> SysResult {
+pub fn sys_capget(
+    task: &Task,
+    header: UserPtr<CapUserHeader>,
+    data: UserPtr<CapUserData>,
+) -> SysResult {
     let Some((pid, words)) = read_header(header, data.is_null())? else {
         return Ok(0);
     };
@@ -68,7 +72,11 @@ pub fn sys_capget(task: &Task, header: UserPtr<CapHeader>, data: UserPtr<Words>)
 }
 
 /// `capset(2)`: of the caller only.
-pub fn sys_capset(task: &Task, header: UserPtr<CapHeader>, data: UserPtr<Words>) -> SysResult {
+pub fn sys_capset(
+    task: &Task,
+    header: UserPtr<CapUserHeader>,
+    data: UserPtr<CapUserData>,
+) -> SysResult {
     let Some((pid, words)) = read_header(header, false)? else {
         return Err(Errno::EINVAL);
     };

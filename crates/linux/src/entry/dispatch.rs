@@ -1,6 +1,6 @@
 //! From a number in a register to a function of typed arguments, and back with the result.
 //!
-//! The function's own signature says what types the arguments have; [`Argument`] turns registers
+//! The function's own signature says what types the arguments have; [`SyscallArg`] turns registers
 //! into them. A call marked `regs` also gets the program's registers, because it changes more of
 //! them than the result, or copies all of them; all others are called right from the entry from
 //! ring 3 (`QUICK`).
@@ -13,12 +13,12 @@ use guard::user::{Answer, QuickCall, UserRegs};
 use crate::entry::syscall_table::{CALLS, MISSING};
 use crate::entry::syscall_trace;
 use crate::seccomp::{self, syscall_user_dispatch};
-use crate::uaccess::Argument;
+use crate::uaccess::SyscallArg;
 use crate::{SysResult, Task, ptrace};
 
 /// What an argument is, for tracing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum ArgKind {
     /// A descriptor.
     Fd,
     /// A signed number.
@@ -47,11 +47,11 @@ pub(crate) enum Handler {
 }
 
 /// One system call.
-pub struct Call {
+pub struct Syscall {
     /// Its name.
     pub name: &'static str,
     /// Its arguments.
-    pub args: &'static [Kind],
+    pub args: &'static [ArgKind],
     pub(crate) handler: Handler,
 }
 
@@ -184,7 +184,7 @@ macro_rules! full {
 pub(crate) const SIZE: usize = 470;
 
 /// An argument as the function wants it.
-pub(crate) fn arg<T: Argument>(register: u64) -> T {
+pub(crate) fn arg<T: SyscallArg>(register: u64) -> T {
     T::from_register(register)
 }
 
@@ -217,7 +217,7 @@ pub(crate) static QUICK: [QuickCall<Task>; SIZE] = {
     let mut table: [QuickCall<Task>; SIZE] = [not_run; SIZE];
     let mut number = 0;
     while number < SIZE {
-        if let Some(Call {
+        if let Some(Syscall {
             handler: Handler::Quick(call),
             ..
         }) = &CALLS[number]
@@ -239,7 +239,7 @@ pub(crate) const fn number(regs: &UserRegs) -> u32 {
 pub(crate) fn is_sampled(regs: &UserRegs) -> bool {
     matches!(
         CALLS.get(number(regs) as usize),
-        Some(Some(Call {
+        Some(Some(Syscall {
             handler: Handler::Quick(_),
             ..
         }))
@@ -279,7 +279,7 @@ fn long_way(task: &Task, regs: &mut UserRegs) -> SysResult {
     }
 }
 
-impl Call {
+impl Syscall {
     fn run(&self, task: &Task, regs: &mut UserRegs) -> SysResult {
         match self.handler {
             Handler::Full(call) => call(task, regs),

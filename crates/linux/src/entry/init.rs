@@ -13,15 +13,15 @@ use vm::AddressSpace;
 
 use crate::Task;
 use crate::entry::user_loop;
-use crate::process::image::Image;
-use crate::process::process_table::Jobs;
-use crate::process::task::Inherited;
+use crate::process::image::ProcessImage;
+use crate::process::process_table::TtyJobControl;
+use crate::process::task::NewTask;
 use crate::process::upcalls::{self, Upcalls};
 use crate::process::{NewProcess, Process, process_table as processes, send_signal};
 use crate::process_control::exec;
 use crate::state::credentials::Credentials;
 use crate::state::fdtable::FdTable;
-use crate::state::sched_params::Schedule;
+use crate::state::sched_params::SchedParams;
 use crate::state::timer_queue;
 use crate::system::klog;
 use crate::uapi::sigframe::AltStack;
@@ -35,7 +35,7 @@ pub struct Hooks {
 }
 
 /// The first program.
-pub struct Program {
+pub struct InitProgram {
     /// Its file.
     pub path: Vec<u8>,
     /// Its arguments, the name it sees itself by included.
@@ -59,9 +59,9 @@ pub fn init(hooks: Hooks) {
     });
     klog::init();
     user::set_fault_handler(user_loop::kernel_fault);
-    fs::tty::set_job_control(Arc::new(Jobs));
+    fs::tty::set_job_control(Arc::new(TtyJobControl));
     fs::set_keeps_set_ids(crate::cred::setuid::keeps_set_ids);
-    fs::sigio::set_sender(Arc::new(crate::files::sigio::Signals));
+    fs::sigio::set_sender(Arc::new(crate::files::sigio::SigioSender));
     net::set_credentials_provider(crate::socket::identity, crate::socket::groups);
     net::netlink::set_taskstats_provider(crate::entry::taskstats::taskstats);
     net::set_timer_scheduler(crate::state::timer_queue::set_for_sockets);
@@ -75,7 +75,7 @@ pub fn init(hooks: Hooks) {
 /// # Errors
 /// Those of `execve(2)`.
 pub fn spawn_init(
-    program: &Program,
+    program: &InitProgram,
     context: Arc<FsStruct>,
     stdio: [Arc<File>; 3],
 ) -> Result<(), Errno> {
@@ -107,12 +107,12 @@ pub fn spawn_init(
         actions: Arc::default(),
         limits: crate::state::rlimit::default_limits(),
         owner: cred.clone(),
-        image: Image::default(),
+        image: ProcessImage::default(),
         oom_adjustment: 0,
         persona: 0,
         traced: guard::role::cmdline_has("trace"),
     });
-    let inherited = Inherited {
+    let inherited = NewTask {
         files,
         fs: context,
         namespaces: crate::state::namespaces::first().clone(),
@@ -121,7 +121,7 @@ pub fn spawn_init(
         blocked: 0,
         stack: AltStack::none(),
         cpus: Vec::new(),
-        schedule: Schedule::default(),
+        schedule: SchedParams::default(),
         seccomp: Default::default(),
         memory_policy: Default::default(),
         io_priority: 0,
@@ -129,7 +129,7 @@ pub fn spawn_init(
     };
     let task = Task::new(pid, process.clone(), inherited);
 
-    let file = exec::Program::new(&task, file)?;
+    let file = exec::ExecFile::new(&task, file)?;
     let loaded = exec::load(
         &task,
         file,

@@ -4,7 +4,7 @@
 use guard::user::{Answer, UserRegs};
 
 use crate::cred::{capability, setuid};
-use crate::entry::dispatch::{Call, Handler, Kind, SIZE, answer, arg, is_brief};
+use crate::entry::dispatch::{ArgKind, Handler, SIZE, Syscall, answer, arg, is_brief};
 use crate::files::{
     dirent, fallocate, fcntl, fhandle, inotify, ioctl, namei, pipe, poll, read_write, splice, stat,
     xattr,
@@ -25,11 +25,11 @@ use crate::{Task, seccomp};
 macro_rules! calls {
     ($($number:literal $name:ident($($kind:ident),*) = [$($function:tt)+]);+ ;) => {
         /// All system calls there are, by number.
-        pub static CALLS: [Option<Call>; SIZE] = {
+        pub static CALLS: [Option<Syscall>; SIZE] = {
             let mut table = [const { None }; SIZE];
-            $(table[$number] = Some(Call {
+            $(table[$number] = Some(Syscall {
                 name: stringify!($name),
-                args: &[$(Kind::$kind),*],
+                args: &[$(ArgKind::$kind),*],
                 handler: handler!($name($($kind),*) $($function)+),
             });)+
             table

@@ -7,7 +7,7 @@ use core::fmt::Write;
 use guard::trace::{Kind, NoRings, Note, event};
 use guard::user::{self, UserRegs};
 
-use crate::entry::dispatch::{self, Call, Kind as Argument};
+use crate::entry::dispatch::{self, ArgKind as Argument, Syscall};
 use crate::entry::syscall_table::CALLS;
 use crate::process::process_table;
 use crate::uapi::siginfo;
@@ -49,7 +49,7 @@ pub fn names() -> impl Iterator<Item = (usize, &'static str)> {
 pub(crate) fn watched(
     task: &Task,
     regs: &mut UserRegs,
-    call: &Call,
+    call: &Syscall,
     handler: impl Fn(&Task, &mut UserRegs) -> SysResult,
 ) -> SysResult {
     event(Kind::CallBegin, || {
@@ -74,7 +74,7 @@ pub(crate) fn watched(
 fn traced(
     task: &Task,
     regs: &mut UserRegs,
-    call: &Call,
+    call: &Syscall,
     handler: impl Fn(&Task, &mut UserRegs) -> SysResult,
 ) -> SysResult {
     let text = describe(regs, call);
@@ -94,7 +94,7 @@ fn traced(
     result
 }
 
-fn describe(regs: &UserRegs, call: &Call) -> String {
+fn describe(regs: &UserRegs, call: &Syscall) -> String {
     let values = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
     let mut text = String::from(call.name);
     text.push('(');

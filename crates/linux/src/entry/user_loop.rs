@@ -284,7 +284,7 @@ pub(crate) fn kernel_fault(addr: usize, write: bool) -> bool {
         Ok(()) => true,
         Err(FaultError::NoMemory) => {
             oom::make_room(&task);
-            !task.must_end()
+            !task.must_exit()
         }
         Err(_) => false,
     }

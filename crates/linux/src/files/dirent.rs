@@ -10,7 +10,7 @@ const MAX: usize = 65_536;
 
 /// How an entry is laid out: number, cursor of the next, length, then name and type.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Layout {
+enum DirentFormat {
     /// `struct linux_dirent`: the type is the last byte of the entry.
     Old,
     /// `struct linux_dirent64`: the type is before the name.
@@ -28,7 +28,7 @@ struct Header {
     len: u16,
 }
 
-fn list(task: &Task, fd: i32, buf: usize, size: usize, layout: Layout) -> SysResult {
+fn list(task: &Task, fd: i32, buf: usize, size: usize, layout: DirentFormat) -> SysResult {
     let file = task.files().get_io(fd)?;
     let size = size.min(MAX);
     let mut out: Vec<u8> = Vec::with_capacity(size.min(4096));
@@ -50,12 +50,12 @@ fn list(task: &Task, fd: i32, buf: usize, size: usize, layout: Layout) -> SysRes
             }
             .as_bytes(),
         );
-        if layout == Layout::New {
+        if layout == DirentFormat::New {
             out.push(entry.kind.dirent_type());
         }
         out.extend_from_slice(entry.name);
         out.resize(end, 0);
-        if layout == Layout::Old {
+        if layout == DirentFormat::Old {
             out[end - 1] = entry.kind.dirent_type();
         }
         true
@@ -91,10 +91,10 @@ fn whole_entries(list: &[u8]) -> (usize, Option<u64>) {
 
 /// `getdents64(2)`
 pub fn sys_getdents64(task: &Task, fd: i32, buf: usize, size: usize) -> SysResult {
-    list(task, fd, buf, size, Layout::New)
+    list(task, fd, buf, size, DirentFormat::New)
 }
 
 /// `getdents(2)`
 pub fn sys_getdents(task: &Task, fd: i32, buf: usize, size: usize) -> SysResult {
-    list(task, fd, buf, size, Layout::Old)
+    list(task, fd, buf, size, DirentFormat::Old)
 }

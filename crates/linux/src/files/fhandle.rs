@@ -12,7 +12,7 @@ use crate::{SysResult, Task};
 /// `struct file_handle` up to its bytes.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Header {
+pub struct FileHandle {
     bytes: u32,
     kind: i32,
 }
@@ -26,8 +26,8 @@ const KIND: i32 = 1;
 /// More bytes than any handle has.
 const MAX_BYTES: u32 = 128;
 
-fn body(handle: UserPtr<Header>) -> UserPtr<Body> {
-    UserPtr::new(handle.addr() + size_of::<Header>())
+fn body(handle: UserPtr<FileHandle>) -> UserPtr<Body> {
+    UserPtr::new(handle.addr() + size_of::<FileHandle>())
 }
 
 /// `name_to_handle_at(2)`
@@ -35,7 +35,7 @@ pub fn sys_name_to_handle_at(
     task: &Task,
     dirfd: i32,
     name: usize,
-    handle: UserPtr<Header>,
+    handle: UserPtr<FileHandle>,
     mount: UserPtr<i32>,
     flags: u32,
 ) -> SysResult {
@@ -55,7 +55,7 @@ pub fn sys_name_to_handle_at(
     }
     mount.write(&(path.mount().id() as i32))?;
     let fits = room >= BYTES;
-    handle.write(&Header {
+    handle.write(&FileHandle {
         bytes: BYTES,
         kind: if fits { KIND } else { 0xff },
     })?;
@@ -70,7 +70,7 @@ pub fn sys_name_to_handle_at(
 pub fn sys_open_by_handle_at(
     task: &Task,
     dirfd: i32,
-    handle: UserPtr<Header>,
+    handle: UserPtr<FileHandle>,
     flags: u32,
 ) -> SysResult {
     if !task.cred().capable(sys::CAP_DAC_READ_SEARCH) {

@@ -24,19 +24,19 @@ pub const AT_FDCWD: i32 = sys::AT_FDCWD;
 const SHORT_NAME: usize = 96;
 
 /// Room for a path name.
-pub struct Name {
+pub struct UserPath {
     short: ShortString<SHORT_NAME>,
     /// For a longer one.
     long: Option<Box<[u8]>>,
 }
 
-impl Default for Name {
+impl Default for UserPath {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Name {
+impl UserPath {
     /// Nothing read yet.
     #[inline(always)]
     #[must_use]
@@ -112,7 +112,7 @@ fn start_at_directory(
 /// # Errors
 /// Those of a walk.
 pub fn lookup_at(task: &Task, dirfd: i32, addr: usize, flags: u32) -> Result<Path, Errno> {
-    let mut buffer = Name::new();
+    let mut buffer = UserPath::new();
     lookup_name(task, dirfd, buffer.read(addr)?, flags)
 }
 
@@ -165,7 +165,7 @@ fn may_open(task: &Task, name: &[u8]) -> Result<(), Errno> {
 /// `openat(2)`
 pub fn sys_openat(task: &Task, dirfd: i32, name: usize, flags: u32, mode: u32) -> SysResult {
     let flags = OpenFlags::from_bits_truncate(flags).checked()?;
-    let mut buffer = Name::new();
+    let mut buffer = UserPath::new();
     let name = buffer.read(name)?;
     may_open(task, name)?;
     let cred = task.fs_cred();
@@ -245,7 +245,7 @@ pub fn sys_openat2(
     if !flags.contains(given) {
         return Err(Errno::EINVAL);
     }
-    let mut buffer = Name::new();
+    let mut buffer = UserPath::new();
     let name = buffer.read(name)?;
     may_open(task, name)?;
     let cred = task.fs_cred();
@@ -263,7 +263,7 @@ pub fn sys_openat2(
 }
 
 fn make(task: &Task, dirfd: i32, name: usize, kind: NewInodeKind<'_>, mode: u32) -> SysResult {
-    let mut buffer = Name::new();
+    let mut buffer = UserPath::new();
     let name = buffer.read(name)?;
     let cred = task.fs_cred();
     let walk = walk_at(task, &cred, dirfd, name)?;
@@ -309,7 +309,7 @@ pub fn sys_mknod(task: &Task, name: usize, mode: u32, device: u32) -> SysResult 
 
 /// `symlinkat(2)`
 pub fn sys_symlinkat(task: &Task, target: usize, dirfd: i32, name: usize) -> SysResult {
-    let mut buffer = Name::new();
+    let mut buffer = UserPath::new();
     let target = buffer.read(target)?;
     if target.is_empty() {
         return Err(Errno::ENOENT);
@@ -342,7 +342,7 @@ pub fn sys_linkat(
         0
     };
     let old = lookup_at(task, old_fd, old, flags & sys::AT_EMPTY_PATH | nofollow)?;
-    let mut buffer = Name::new();
+    let mut buffer = UserPath::new();
     let new = buffer.read(new)?;
     let cred = task.fs_cred();
     ops::link(&old, &walk_at(task, &cred, new_fd, new)?, new).map(|()| 0)
@@ -356,7 +356,7 @@ pub fn sys_link(task: &Task, old: usize, new: usize) -> SysResult {
 /// `unlinkat(2)`
 pub fn sys_unlinkat(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysResult {
     known_flags(flags, sys::AT_REMOVEDIR)?;
-    let mut buffer = Name::new();
+    let mut buffer = UserPath::new();
     let name = buffer.read(name)?;
     let cred = task.fs_cred();
     ops::remove(
@@ -389,7 +389,7 @@ pub fn sys_renameat2(
     let flags = RenameFlags::from_bits(flags)
         .filter(|flags| flags.go_together())
         .ok_or(Errno::EINVAL)?;
-    let mut buffer = Name::new();
+    let mut buffer = UserPath::new();
     let cred = task.fs_cred();
     // The way to the old name comes first, whatever is wrong with the new one.
     let old = buffer.read(old)?;
@@ -416,7 +416,7 @@ pub fn sys_readlinkat(task: &Task, dirfd: i32, name: usize, buf: usize, size: i3
         .ok()
         .filter(|&size| size > 0)
         .ok_or(Errno::EINVAL)?;
-    let mut buffer = Name::new();
+    let mut buffer = UserPath::new();
     let name = buffer.read(name)?;
     let path = lookup_name(
         task,

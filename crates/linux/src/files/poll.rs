@@ -1,7 +1,7 @@
 //! Waiting for several files: `poll(2)`, `select(2)`, `epoll_wait(2)`.
 
 use crate::process::personality::{STICKY_TIMEOUTS, persona_has};
-use crate::process::task::Restart;
+use crate::process::task::RestartBlock;
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 use abi::errno::Errno;
@@ -149,7 +149,7 @@ pub(crate) fn poll_until(
 ) -> SysResult {
     do_poll(task, fds, count, deadline).map_err(|e| match e {
         Errno::EINTR => {
-            *task.restart.lock() = Some(Restart::Poll {
+            *task.restart.lock() = Some(RestartBlock::Poll {
                 fds,
                 count,
                 deadline,

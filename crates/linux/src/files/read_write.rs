@@ -10,7 +10,7 @@ use crate::socket::send_recv::{
 };
 use crate::state::usage;
 use crate::uaccess::{self, UserPtr};
-use crate::uio::{Buffers, IoVec, MAX_TRANSFER, SMALL, copy_in, copy_out, in_user_space, total};
+use crate::uio::{IoVec, IoVecs, MAX_TRANSFER, SMALL, copy_in, copy_out, in_user_space, total};
 use crate::{SysResult, Task};
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
@@ -432,7 +432,7 @@ fn read_listed(
     count: usize,
     offset: Option<u64>,
 ) -> SysResult {
-    let buffers = Buffers::read(iov, count)?;
+    let buffers = IoVecs::read(iov, count)?;
     let len = total(buffers.as_slice());
     if !file.flags().readable() {
         return Err(Errno::EBADF);
@@ -454,7 +454,7 @@ fn write_listed(
     count: usize,
     offset: Option<u64>,
 ) -> SysResult {
-    let buffers = Buffers::read(iov, count)?;
+    let buffers = IoVecs::read(iov, count)?;
     if !file.flags().writable() {
         return Err(Errno::EBADF);
     }
@@ -510,7 +510,7 @@ pub fn sys_preadv2(
     flags: u32,
 ) -> SysResult {
     let (file, at) = positioned_or_not(task, fd, at)?;
-    if flags != 0 && file.flags().readable() && total(Buffers::read(iov, count)?.as_slice()) > 0 {
+    if flags != 0 && file.flags().readable() && total(IoVecs::read(iov, count)?.as_slice()) > 0 {
         check_rwf(&file, flags)?;
     }
     read_listed(task, &file, iov, count, at)
@@ -530,7 +530,7 @@ pub fn sys_pwritev2(
     if flags == 0 || !file.flags().writable() {
         return write_listed(task, &file, iov, count, at);
     }
-    let buffers = Buffers::read(iov, count)?;
+    let buffers = IoVecs::read(iov, count)?;
     if total(buffers.as_slice()) > 0 {
         check_rwf(&file, flags)?;
     }

@@ -93,12 +93,12 @@ pub(crate) fn set_signal(file: &File, signal: i32) -> SysResult {
 }
 
 /// The personality's side of [`fs::sigio`].
-pub(crate) struct Signals;
+pub(crate) struct SigioSender;
 
 /// What `poll(2)` would say of a message.
 const MESSAGE: u32 = sys::POLLIN | sys::POLLRDNORM | sys::POLLMSG;
 
-impl Sender for Signals {
+impl Sender for SigioSender {
     fn send_message(&self, notice: FileOwner, fd: i32) {
         let info = match notice.signal {
             0 => SigInfo::kernel(sys::SIGIO as i32),

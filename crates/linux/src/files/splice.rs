@@ -9,7 +9,7 @@ use crate::process::rlimit::allowed_of_write;
 use crate::process::signal_broken_pipe;
 use crate::state::usage;
 use crate::uaccess::{self, UserPtr};
-use crate::uio::{Buffers, IoVec, MAX_TRANSFER, pieces, total};
+use crate::uio::{IoVec, IoVecs, MAX_TRANSFER, pieces, total};
 use crate::{SysResult, Task};
 use abi::errno::Errno;
 use alloc::sync::Arc;
@@ -291,7 +291,7 @@ pub fn sys_vmsplice(
     if !file.flags().readable() && !file.flags().writable() {
         return Err(Errno::EBADF);
     }
-    let buffers = Buffers::read(iov, count)?;
+    let buffers = IoVecs::read(iov, count)?;
     let (buffers, len) = (buffers.as_slice(), total(buffers.as_slice()));
     if len == 0 {
         return Ok(0);

@@ -14,9 +14,9 @@ use guard::user;
 use linux_raw_sys::general as sys;
 use vm::FutexKey;
 
-use crate::process::task::Restart;
+use crate::process::task::RestartBlock;
 use crate::time::deadline_after;
-use crate::time::wall_clock::Until;
+use crate::time::wall_clock::AbsoluteDeadline;
 use crate::uaccess::UserPtr;
 use crate::uapi::time::TimeSpec;
 use crate::{SysResult, Task};
@@ -111,7 +111,7 @@ pub(crate) fn wait(
     }
     // A deadline is absolute inside; a relative one would begin anew.
     if let (Err(Errno::ERESTART_RESTARTBLOCK), Some(deadline)) = (result, deadline) {
-        *task.restart.lock() = Some(Restart::Futex {
+        *task.restart.lock() = Some(RestartBlock::Futex {
             addr,
             private,
             expected,
@@ -129,7 +129,7 @@ pub(crate) fn wait_until(
     addr: usize,
     private: bool,
     expected: u32,
-    until: Option<Until<'_>>,
+    until: Option<AbsoluteDeadline<'_>>,
     bits: u32,
 ) -> SysResult {
     wait(
@@ -137,7 +137,7 @@ pub(crate) fn wait_until(
         addr,
         private,
         expected,
-        until.as_ref().map(Until::ns),
+        until.as_ref().map(AbsoluteDeadline::ns),
         bits,
     )
     .map_err(|error| match error {
@@ -310,10 +310,10 @@ fn operate(
     let time = || UserPtr::<TimeSpec>::new(timeout).read_optional();
     let until = |realtime: bool| {
         time()?
-            .map(|time| Until::new(task, time, realtime))
+            .map(|time| AbsoluteDeadline::new(task, time, realtime))
             .transpose()
     };
-    let ns = |until: &Option<Until<'_>>| until.as_ref().map(Until::ns);
+    let ns = |until: &Option<AbsoluteDeadline<'_>>| until.as_ref().map(AbsoluteDeadline::ns);
     let relative = || time()?.map(deadline_after).transpose();
     let command = operation & sys::FUTEX_CMD_MASK.cast_unsigned();
     if realtime

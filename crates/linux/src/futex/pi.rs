@@ -34,13 +34,13 @@ const INHERITED: u32 = 2;
 type Key = (Word, Option<FutexKey>);
 
 /// A thread that waits.
-struct Waiter {
+struct PiWaiter {
     task: Arc<Task>,
     thread: Arc<Thread>,
     state: AtomicU32,
 }
 
-impl Waiter {
+impl PiWaiter {
     fn new(task: &Task) -> Result<Arc<Self>, Errno> {
         let task_ = current_task().ok_or(Errno::ESRCH)?;
         Ok(Arc::new(Self {
@@ -61,29 +61,29 @@ impl Waiter {
 }
 
 /// A lock that somebody waits for.
-struct Lock {
+struct PiState {
     key: Key,
     owner: Arc<Task>,
-    waiters: Vec<Arc<Waiter>>,
+    waiters: Vec<Arc<PiWaiter>>,
     /// The owner has not written his number into the word yet ([`INHERITED`]).
     unwritten: bool,
 }
 
 /// A thread that waits for a word until it is moved to a lock (`FUTEX_WAIT_REQUEUE_PI`).
-struct Moving {
+struct RequeueWaiter {
     from: Key,
     to: Key,
-    waiter: Arc<Waiter>,
+    waiter: Arc<PiWaiter>,
 }
 
 #[derive(Default)]
-struct Table {
-    locks: Vec<Lock>,
-    moving: Vec<Moving>,
+struct PiTable {
+    locks: Vec<PiState>,
+    moving: Vec<RequeueWaiter>,
 }
 
 /// Held while the words of its locks are read and written.
-static TABLE: Mutex<Table> = Mutex::new(Table {
+static TABLE: Mutex<PiTable> = Mutex::new(PiTable {
     locks: Vec::new(),
     moving: Vec::new(),
 });
@@ -114,7 +114,7 @@ fn exchange(addr: usize, old: u32, new: u32) -> Result<bool, Errno> {
     Ok(user::cmpxchg_u32(addr, old, new).map_err(fault)? == old)
 }
 
-impl Table {
+impl PiTable {
     fn find(&self, key: &Key) -> Option<usize> {
         self.locks.iter().position(|lock| lock.key.0 == key.0)
     }
@@ -124,7 +124,7 @@ impl Table {
     }
 
     /// The lock that a thread waits for.
-    fn waited_for_by(&self, task: &Arc<Task>) -> Option<&Lock> {
+    fn waited_for_by(&self, task: &Arc<Task>) -> Option<&PiState> {
         self.locks.iter().find(|lock| {
             lock.waiters
                 .iter()
@@ -152,7 +152,7 @@ impl Table {
     fn lend(&self, owner: &Arc<Task>) {
         let mut owner = owner;
         for _ in 0..LONGEST_CHAIN {
-            let own = |lock: &&Lock| Arc::ptr_eq(&lock.owner, owner);
+            let own = |lock: &&PiState| Arc::ptr_eq(&lock.owner, owner);
             let waiters = self.locks.iter().filter(own).flat_map(|lock| &lock.waiters);
             owner.lend(
                 waiters
@@ -173,7 +173,7 @@ impl Table {
         &mut self,
         key: &Key,
         addr: usize,
-        waiter: &Arc<Waiter>,
+        waiter: &Arc<PiWaiter>,
         may_wait: bool,
     ) -> Result<bool, Errno> {
         loop {
@@ -217,7 +217,7 @@ impl Table {
                 Some(at) => self.locks[at].waiters.push(waiter.clone()),
                 None => {
                     let waiters = alloc::vec![waiter.clone()];
-                    self.locks.push(Lock {
+                    self.locks.push(PiState {
                         key: key.clone(),
                         owner: owner.clone(),
                         waiters,
@@ -241,7 +241,7 @@ impl Table {
     }
 
     /// Makes the waiter that goes first the owner; returns him. There is one.
-    fn hand_over(&mut self, at: usize) -> Option<Arc<Waiter>> {
+    fn hand_over(&mut self, at: usize) -> Option<Arc<PiWaiter>> {
         let lock = &mut self.locks[at];
         let best = lock
             .waiters
@@ -266,7 +266,7 @@ impl Table {
 
     /// Takes a waiter out. `None`: he has the lock, or is about to. Otherwise whether he had been
     /// moved to a lock.
-    fn withdraw(&mut self, waiter: &Arc<Waiter>) -> Option<bool> {
+    fn withdraw(&mut self, waiter: &Arc<PiWaiter>) -> Option<bool> {
         if let Some(at) = self
             .moving
             .iter()
@@ -296,7 +296,7 @@ impl Table {
 /// Waits until the lock is the waiter's. `moved`: it was, or will be, moved to the lock's word from
 /// another.
 fn sleep(
-    waiter: &Arc<Waiter>,
+    waiter: &Arc<PiWaiter>,
     key: &Key,
     addr: usize,
     deadline: Option<u64>,
@@ -332,7 +332,7 @@ fn sleep(
 }
 
 /// The heir of an owner that ended tells so by the word.
-fn write_number(waiter: &Waiter, key: &Key, addr: usize) -> SysResult {
+fn write_number(waiter: &PiWaiter, key: &Key, addr: usize) -> SysResult {
     let mut table = TABLE.lock();
     let Some(at) = table.find(key) else {
         return Ok(0);
@@ -357,7 +357,7 @@ pub(crate) fn lock(
     may_wait: bool,
 ) -> SysResult {
     let key = key(task, addr, private, true)?;
-    let waiter = Waiter::new(task)?;
+    let waiter = PiWaiter::new(task)?;
     let mine = TABLE.lock().enter(&key, addr, &waiter, may_wait)?;
     if mine {
         Ok(0)
@@ -422,7 +422,7 @@ pub(crate) fn wait_requeue(
     }
     let to_key = key(task, to, private, true)?;
     let from_key = key(task, from, private, false)?;
-    let waiter = Waiter::new(task)?;
+    let waiter = PiWaiter::new(task)?;
     {
         let mut table = TABLE.lock();
         if load(from)? != expected {
@@ -431,7 +431,7 @@ pub(crate) fn wait_requeue(
         if from_key.0 == to_key.0 {
             return Err(Errno::EINVAL);
         }
-        table.moving.push(Moving {
+        table.moving.push(RequeueWaiter {
             from: from_key,
             to: to_key.clone(),
             waiter: waiter.clone(),

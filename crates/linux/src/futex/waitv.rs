@@ -7,7 +7,7 @@ use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::time::wall_clock::Until;
+use crate::time::wall_clock::AbsoluteDeadline;
 use crate::uaccess::UserPtr;
 use crate::uapi::time::TimeSpec;
 use crate::{SysResult, Task, futex};
@@ -19,7 +19,7 @@ const PRIVATE: u32 = sys::FUTEX_PRIVATE_FLAG;
 /// `struct futex_waitv`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct WaitV {
+pub struct FutexWaitv {
     value: u64,
     addr: u64,
     flags: u32,
@@ -41,7 +41,11 @@ fn word(value: u64) -> Result<u32, Errno> {
 }
 
 /// An absolute time of one of two clocks.
-fn until(task: &Task, timeout: UserPtr<TimeSpec>, clock: i32) -> Result<Option<Until<'_>>, Errno> {
+fn until(
+    task: &Task,
+    timeout: UserPtr<TimeSpec>,
+    clock: i32,
+) -> Result<Option<AbsoluteDeadline<'_>>, Errno> {
     if timeout.is_null() {
         return Ok(None);
     }
@@ -50,11 +54,11 @@ fn until(task: &Task, timeout: UserPtr<TimeSpec>, clock: i32) -> Result<Option<U
         sys::CLOCK_REALTIME => true,
         _ => return Err(Errno::EINVAL),
     };
-    Until::new(task, timeout.read()?, realtime).map(Some)
+    AbsoluteDeadline::new(task, timeout.read()?, realtime).map(Some)
 }
 
 /// One futex of a vector: its address, whether it is private, and the value it is expected to have.
-fn read_entry(entry: UserPtr<WaitV>) -> Result<(usize, bool, u64), Errno> {
+fn read_entry(entry: UserPtr<FutexWaitv>) -> Result<(usize, bool, u64), Errno> {
     let entry = entry.read()?;
     if entry.reserved != 0 {
         return Err(Errno::EINVAL);
@@ -65,7 +69,7 @@ fn read_entry(entry: UserPtr<WaitV>) -> Result<(usize, bool, u64), Errno> {
 /// `futex_waitv(2)`: waits for any of several words; the result is the index of one that was woken.
 pub fn sys_futex_waitv(
     task: &Task,
-    entries: UserPtr<WaitV>,
+    entries: UserPtr<FutexWaitv>,
     count: u32,
     flags: u32,
     timeout: UserPtr<TimeSpec>,
@@ -75,7 +79,7 @@ pub fn sys_futex_waitv(
         return Err(Errno::EINVAL);
     }
     let until = until(task, timeout, clock)?;
-    let deadline = until.as_ref().map(Until::ns);
+    let deadline = until.as_ref().map(AbsoluteDeadline::ns);
     let words = (0..count as usize)
         .map(|i| read_entry(entries.add(i)))
         .collect::<Result<Vec<_>, _>>()?;
@@ -146,7 +150,7 @@ pub fn sys_futex_wake(task: &Task, addr: usize, mask: u64, count: i32, flags: u3
 /// `futex_requeue(2)`
 pub fn sys_futex_requeue(
     task: &Task,
-    entries: UserPtr<WaitV>,
+    entries: UserPtr<FutexWaitv>,
     flags: u32,
     wakes: i32,
     moves: i32,

@@ -17,10 +17,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::ipc::mqueuefs;
 use crate::process::{process_table, send_signal};
-use crate::state::ipc::mqueue::{Notice, Queue, charge};
+use crate::state::ipc::mqueue::{Notification, PosixQueue, charge};
 use crate::state::rlimit::MSGQUEUE;
 use crate::time::posix_timers::SigEvent;
-use crate::time::wall_clock::Until;
+use crate::time::wall_clock::AbsoluteDeadline;
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::siginfo::{COUNT, SigInfo};
 use crate::uapi::time::TimeSpec;
@@ -43,7 +43,7 @@ const PRIORITIES: u32 = 32_768;
 /// `struct mq_attr`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Attributes {
+pub struct MqAttr {
     flags: i64,
     most: i64,
     size: i64,
@@ -52,12 +52,12 @@ pub struct Attributes {
 }
 
 /// A descriptor of a queue.
-pub(crate) struct Descriptor(pub(crate) Arc<Queue>);
+pub(crate) struct Descriptor(pub(crate) Arc<PosixQueue>);
 
 /// How long a queue is as a file.
 pub(crate) const FILE_SIZE: u64 = 80;
 
-impl Queue {
+impl PosixQueue {
     /// What reading it as a file gives: how many bytes are in it, and who is to be told of the next
     /// message.
     fn status(&self) -> String {
@@ -65,11 +65,11 @@ impl Queue {
         let bytes: usize = state.messages.values().flatten().map(Vec::len).sum();
         let (kind, signal, pid) = match &state.notice {
             None => (0, 0, 0),
-            Some(Notice {
+            Some(Notification {
                 pid,
                 signal: Some((signal, _)),
             }) => (sys::SIGEV_SIGNAL, *signal, *pid),
-            Some(Notice { pid, signal: None }) => (sys::SIGEV_NONE, 0, *pid),
+            Some(Notification { pid, signal: None }) => (sys::SIGEV_NONE, 0, *pid),
         };
         format!("QSIZE:{bytes:<10} NOTIFY:{kind:<5} SIGNO:{signal:<5} NOTIFY_PID:{pid:<6}\n")
     }
@@ -150,11 +150,11 @@ fn read_name(addr: usize) -> Result<Vec<u8>, Errno> {
 /// Adds a queue with permissions `mode`, from which the mask is already taken away.
 pub(crate) fn add(
     task: &Task,
-    queues: &mut BTreeMap<Vec<u8>, Arc<Queue>>,
+    queues: &mut BTreeMap<Vec<u8>, Arc<PosixQueue>>,
     name: Vec<u8>,
     mode: u32,
-    attributes: Option<Attributes>,
-) -> Result<Arc<Queue>, Errno> {
+    attributes: Option<MqAttr>,
+) -> Result<Arc<PosixQueue>, Errno> {
     if queues.len() >= MAX_QUEUES && !task.cred().capable(sys::CAP_SYS_RESOURCE) {
         return Err(Errno::ENOSPC);
     }
@@ -163,7 +163,7 @@ pub(crate) fn add(
     Ok(queue)
 }
 
-fn make(task: &Task, mode: u32, attributes: Option<Attributes>) -> Result<Arc<Queue>, Errno> {
+fn make(task: &Task, mode: u32, attributes: Option<MqAttr>) -> Result<Arc<PosixQueue>, Errno> {
     let (most, size) = attributes.map_or((DEFAULT_MESSAGES, DEFAULT_SIZE), |given| {
         (given.most, given.size)
     });
@@ -183,7 +183,7 @@ fn make(task: &Task, mode: u32, attributes: Option<Attributes>) -> Result<Arc<Qu
         bytes,
         task.process().limits.lock()[MSGQUEUE][0],
     )?;
-    Ok(Arc::new(Queue {
+    Ok(Arc::new(PosixQueue {
         _counted: census::Mqueue::default(),
         most: most as usize,
         size: size as usize,
@@ -202,7 +202,7 @@ pub fn sys_mq_open(
     name: usize,
     flags: u32,
     mode: u32,
-    attributes: UserPtr<Attributes>,
+    attributes: UserPtr<MqAttr>,
 ) -> SysResult {
     let attributes = attributes.read_optional()?;
     let name = read_name(name)?;
@@ -274,7 +274,7 @@ fn open_queue(
     task: &Task,
     fd: i32,
     may: impl Fn(OpenFlags) -> bool,
-) -> Result<(Arc<Queue>, bool), Errno> {
+) -> Result<(Arc<PosixQueue>, bool), Errno> {
     let file = task.file_io(fd)?;
     let queue = file.ops_as::<Descriptor>().ok_or(Errno::EBADF)?.0.clone();
     if may(file.flags()) {
@@ -285,10 +285,10 @@ fn open_queue(
 }
 
 /// An absolute time of the wall clock.
-fn until(task: &Task, timeout: UserPtr<TimeSpec>) -> Result<Option<Until<'_>>, Errno> {
+fn until(task: &Task, timeout: UserPtr<TimeSpec>) -> Result<Option<AbsoluteDeadline<'_>>, Errno> {
     timeout
         .read_optional()?
-        .map(|time| Until::new(task, time, true))
+        .map(|time| AbsoluteDeadline::new(task, time, true))
         .transpose()
 }
 
@@ -296,14 +296,14 @@ fn until(task: &Task, timeout: UserPtr<TimeSpec>) -> Result<Option<Until<'_>>, E
 fn wait<R>(
     queue: &WaitQueue,
     nonblocking: bool,
-    until: Option<Until<'_>>,
+    until: Option<AbsoluteDeadline<'_>>,
     mut attempt: impl FnMut() -> Option<R>,
 ) -> Result<R, Errno> {
     match attempt() {
         Some(result) => Ok(result),
         None if nonblocking => Err(Errno::EAGAIN),
         None => queue
-            .wait_interruptible(until.as_ref().map(Until::ns), attempt)
+            .wait_interruptible(until.as_ref().map(AbsoluteDeadline::ns), attempt)
             .map_err(|error| match error {
                 WaitError::Interrupted => Errno::ERESTARTSYS,
                 WaitError::TimedOut => Errno::ETIMEDOUT,
@@ -348,7 +348,7 @@ pub fn sys_mq_timedsend(
     let notice = wait(&queue.drained, nonblocking, until, attempt)?;
     queue.filled.wake_one();
     queue.source.notify();
-    if let Some(Notice {
+    if let Some(Notification {
         pid,
         signal: Some((signo, value)),
     }) = notice
@@ -427,7 +427,7 @@ pub fn sys_mq_notify(task: &Task, fd: i32, event: UserPtr<SigEvent>) -> SysResul
     {
         return Err(Errno::EBUSY);
     }
-    state.notice = Some(Notice { pid, signal });
+    state.notice = Some(Notification { pid, signal });
     Ok(0)
 }
 
@@ -435,8 +435,8 @@ pub fn sys_mq_notify(task: &Task, fd: i32, event: UserPtr<SigEvent>) -> SysResul
 pub fn sys_mq_getsetattr(
     task: &Task,
     fd: i32,
-    new: UserPtr<Attributes>,
-    old: UserPtr<Attributes>,
+    new: UserPtr<MqAttr>,
+    old: UserPtr<MqAttr>,
 ) -> SysResult {
     let new = new.read_optional()?;
     let nonblock = i64::from(sys::O_NONBLOCK);
@@ -444,7 +444,7 @@ pub fn sys_mq_getsetattr(
         return Err(Errno::EINVAL);
     }
     let (queue, nonblocking) = open_queue(task, fd, |_| true)?;
-    let before = Attributes {
+    let before = MqAttr {
         flags: if nonblocking { nonblock } else { 0 },
         most: queue.most as i64,
         size: queue.size as i64,

@@ -15,8 +15,8 @@ use fs::{
 
 use crate::ipc::mqueue::{self, Descriptor};
 use crate::process::namespaces;
-use crate::state::ipc::mqueue::Queue;
-use crate::state::namespaces::Ipc;
+use crate::state::ipc::mqueue::PosixQueue;
+use crate::state::namespaces::IpcNamespace;
 
 const MAGIC: u64 = 0x1980_0202;
 
@@ -33,7 +33,7 @@ pub(crate) fn metadata(kind: FileType, mode: u32) -> Metadata {
     )
 }
 
-impl Inode for Queue {
+impl Inode for PosixQueue {
     fn metadata(&self) -> Metadata {
         *self.metadata.lock()
     }
@@ -59,13 +59,13 @@ impl Inode for Queue {
 
 /// The directory of all queues of a namespace.
 struct Root {
-    ipc: Weak<Ipc>,
+    ipc: Weak<IpcNamespace>,
     metadata: Mutex<Metadata>,
 }
 
 impl Root {
     /// Of which there is one as long as somebody is in it.
-    fn ipc(&self) -> Result<Arc<Ipc>, Errno> {
+    fn ipc(&self) -> Result<Arc<IpcNamespace>, Errno> {
         self.ipc.upgrade().ok_or(Errno::ENOENT)
     }
 }

@@ -12,10 +12,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::namespaces;
 use crate::state::ipc::msg::{
-    MAX_QUEUES, MSG_COPY, MSG_EXCEPT, Message, Queue, QueueInfo, State, choose,
+    MAX_QUEUES, MSG_COPY, MSG_EXCEPT, Message, MsgQueue, MsqidDs, State, choose,
 };
 use crate::state::ipc::{
-    IPC_64, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, Owner, READ, WRITE, now,
+    IPC_64, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcPerm, READ, WRITE, now,
 };
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
@@ -36,7 +36,7 @@ const MOST_BYTES: u64 = 1 << 20;
 /// `msgget(2)`
 pub fn sys_msgget(task: &Task, key: i32, flags: u32) -> SysResult {
     let make = |owner| {
-        let info = QueueInfo {
+        let info = MsqidDs {
             owner,
             sent: 0,
             received: 0,
@@ -53,7 +53,7 @@ pub fn sys_msgget(task: &Task, key: i32, flags: u32) -> SysResult {
             messages: VecDeque::new(),
             removed: false,
         };
-        Ok(Queue {
+        Ok(MsgQueue {
             _counted: census::Messages::default(),
             state: Mutex::new(state),
             filled: WaitQueue::new(),
@@ -179,7 +179,7 @@ pub fn sys_msgrcv(
 /// `struct msginfo`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Limits {
+pub struct MsgInfo {
     /// Kilobytes of all queues; with `MSG_INFO` how many queues there are.
     pool: i32,
     /// With `MSG_INFO` how many messages there are.
@@ -195,9 +195,9 @@ pub struct Limits {
 }
 
 /// What limits there are, or with `MSG_INFO` what there is.
-fn limits(command: u32) -> Limits {
+fn limits(command: u32) -> MsgInfo {
     let bytes = MAX_BYTES as i32;
-    let mut limits = Limits {
+    let mut limits = MsgInfo {
         pool: MAX_QUEUES as i32 * (bytes / 1024),
         map: bytes,
         message: MAX_MESSAGE as i32,
@@ -226,7 +226,7 @@ pub(crate) fn listing() -> String {
         "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      stime      rtime      ctime\n",
     );
     for (id, queue) in namespaces::current().ipc.messages.all() {
-        let QueueInfo {
+        let MsqidDs {
             owner,
             sent,
             received,
@@ -237,7 +237,7 @@ pub(crate) fn listing() -> String {
             last_receiver,
             ..
         } = queue.state.lock().info;
-        let Owner {
+        let IpcPerm {
             key,
             uid,
             gid,
@@ -257,7 +257,7 @@ pub(crate) fn listing() -> String {
 }
 
 /// The calls of `msgctl(2)` that name no queue by its number.
-fn survey(task: &Task, place: i32, command: u32, arg: UserPtr<QueueInfo>) -> SysResult {
+fn survey(task: &Task, place: i32, command: u32, arg: UserPtr<MsqidDs>) -> SysResult {
     if matches!(command, IPC_INFO | MSG_INFO) {
         UserPtr::new(arg.addr()).write(&limits(command))?;
         return Ok(task.ipc().messages.highest());
@@ -273,7 +273,7 @@ fn survey(task: &Task, place: i32, command: u32, arg: UserPtr<QueueInfo>) -> Sys
 }
 
 /// `msgctl(2)`; without the calls that list all queues.
-pub fn sys_msgctl(task: &Task, id: i32, command: u32, arg: UserPtr<QueueInfo>) -> SysResult {
+pub fn sys_msgctl(task: &Task, id: i32, command: u32, arg: UserPtr<MsqidDs>) -> SysResult {
     let command = command & !IPC_64;
     if matches!(command, IPC_INFO | MSG_INFO | MSG_STAT | MSG_STAT_ANY) {
         return survey(task, id, command, arg);

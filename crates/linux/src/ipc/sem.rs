@@ -14,10 +14,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::{Process, namespaces};
 use crate::state::ipc::sem::{
-    Blocked, MAX_SETS, MAX_VALUE, Operation, SEM_UNDO, Semaphore, Set, SetInfo, State,
+    Blocked, MAX_SETS, MAX_VALUE, SEM_UNDO, SemArray, SemBuf, Semaphore, SemidDs, State,
 };
-use crate::state::ipc::{IPC_64, IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, Owner, READ, WRITE, now};
-use crate::state::namespaces::Ipc;
+use crate::state::ipc::{IPC_64, IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, IpcPerm, READ, WRITE, now};
+use crate::state::namespaces::IpcNamespace;
 use crate::time::deadline_after;
 use crate::uaccess::UserPtr;
 use crate::uapi::time::TimeSpec;
@@ -43,7 +43,7 @@ pub fn sys_semget(task: &Task, key: i32, count: i32, flags: u32) -> SysResult {
         .ok()
         .filter(|&count| count <= MAX_OF_SET)
         .ok_or(Errno::EINVAL)?;
-    let fits = |set: &Set| {
+    let fits = |set: &SemArray| {
         if count <= set.state.lock().semaphores.len() {
             Ok(())
         } else {
@@ -54,7 +54,7 @@ pub fn sys_semget(task: &Task, key: i32, count: i32, flags: u32) -> SysResult {
         if count == 0 {
             return Err(Errno::EINVAL);
         }
-        let info = SetInfo {
+        let info = SemidDs {
             owner,
             operated: 0,
             unused: 0,
@@ -70,7 +70,7 @@ pub fn sys_semget(task: &Task, key: i32, count: i32, flags: u32) -> SysResult {
             waiting: BTreeMap::new(),
             removed: false,
         };
-        Ok(Set {
+        Ok(SemArray {
             _counted: census::Semaphores::default(),
             state: Mutex::new(state),
             changed: WaitQueue::new(),
@@ -85,7 +85,7 @@ pub fn sys_semget(task: &Task, key: i32, count: i32, flags: u32) -> SysResult {
 pub fn sys_semtimedop(
     task: &Task,
     id: i32,
-    operations: UserPtr<Operation>,
+    operations: UserPtr<SemBuf>,
     count: usize,
     timeout: UserPtr<TimeSpec>,
 ) -> SysResult {
@@ -154,14 +154,14 @@ pub fn sys_semtimedop(
 }
 
 /// `semop(2)`
-pub fn sys_semop(task: &Task, id: i32, operations: UserPtr<Operation>, count: usize) -> SysResult {
+pub fn sys_semop(task: &Task, id: i32, operations: UserPtr<SemBuf>, count: usize) -> SysResult {
     sys_semtimedop(task, id, operations, count, UserPtr::new(0))
 }
 
 /// `struct seminfo`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Limits {
+pub struct SemInfo {
     map: i32,
     sets: i32,
     semaphores: i32,
@@ -177,9 +177,9 @@ pub struct Limits {
 }
 
 /// What limits there are, or with `SEM_INFO` what there is.
-fn limits(command: u32) -> Limits {
+fn limits(command: u32) -> SemInfo {
     let most = (MAX_SETS * MAX_OF_SET) as i32;
-    let mut limits = Limits {
+    let mut limits = SemInfo {
         map: most,
         sets: MAX_SETS as i32,
         semaphores: most,
@@ -217,14 +217,14 @@ pub(crate) fn listing() -> String {
         "       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n",
     );
     for (id, set) in namespaces::current().ipc.semaphores.all() {
-        let SetInfo {
+        let SemidDs {
             owner,
             operated,
             changed,
             count,
             ..
         } = set.state.lock().info;
-        let Owner {
+        let IpcPerm {
             key,
             uid,
             gid,
@@ -254,7 +254,7 @@ fn survey(task: &Task, place: i32, command: u32, arg: usize) -> SysResult {
         info.owner.check(&task.cred(), READ)?;
     }
     info.owner = info.owner.numbered(id);
-    UserPtr::<SetInfo>::new(arg).write(&info)?;
+    UserPtr::<SemidDs>::new(arg).write(&info)?;
     Ok(id as usize)
 }
 
@@ -269,7 +269,7 @@ pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -
     }
     // As Linux: what is to be set is looked at before the set is looked for.
     let new = if command == IPC_SET {
-        Some(UserPtr::<SetInfo>::new(arg).read()?)
+        Some(UserPtr::<SemidDs>::new(arg).read()?)
     } else {
         None
     };
@@ -283,7 +283,7 @@ pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -
             let mut info = set.state.lock().info;
             info.owner.check(&cred, READ)?;
             info.owner = info.owner.numbered(id);
-            UserPtr::<SetInfo>::new(arg).write(&info)?;
+            UserPtr::<SemidDs>::new(arg).write(&info)?;
             return Ok(0);
         }
         IPC_SET => {
@@ -345,7 +345,7 @@ pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -
     })
 }
 
-fn all_values(task: &Task, set: &Set, command: u32, values: UserPtr<u16>) -> SysResult {
+fn all_values(task: &Task, set: &SemArray, command: u32, values: UserPtr<u16>) -> SysResult {
     let cred = task.cred();
     let count = set.state.lock().semaphores.len();
     if command == GETALL {
@@ -388,7 +388,7 @@ fn all_values(task: &Task, set: &Set, command: u32, values: UserPtr<u16>) -> Sys
 
 /// A process has ended, or leaves the namespace `of`: what it wanted undone is undone, as far as it
 /// goes.
-pub(crate) fn process_ends(process: &Process, of: &Ipc) {
+pub(crate) fn process_ends(process: &Process, of: &IpcNamespace) {
     if !process.undoes_semaphores.load(Ordering::Relaxed) {
         return;
     }

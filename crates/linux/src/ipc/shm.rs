@@ -17,9 +17,9 @@ use vm::{
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::namespaces;
-use crate::state::ipc::shm::{Entry, Segment, SegmentInfo, with_key};
+use crate::state::ipc::shm::{Entry, Segment, ShmidDs, with_key};
 use crate::state::ipc::{
-    IPC_CREAT, IPC_EXCL, IPC_INFO, IPC_PRIVATE, IPC_RMID, IPC_SET, IPC_STAT, Owner, READ, WRITE,
+    IPC_CREAT, IPC_EXCL, IPC_INFO, IPC_PRIVATE, IPC_RMID, IPC_SET, IPC_STAT, IpcPerm, READ, WRITE,
     now,
 };
 use crate::uaccess::UserPtr;
@@ -88,8 +88,8 @@ pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
         return Err(Errno::ENOSPC);
     }
     crate::mm::mmap::may_commit(size)?;
-    let info = SegmentInfo {
-        owner: Owner::new(key, flags, &cred),
+    let info = ShmidDs {
+        owner: IpcPerm::new(key, flags, &cred),
         size: size as u64,
         changed: now(),
         creator: task.process().pid(),
@@ -176,7 +176,7 @@ pub fn sys_shmdt(task: &Task, addr: usize) -> SysResult {
 /// `struct shminfo64`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Limits {
+pub struct ShmInfo64 {
     most: u64,
     least: u64,
     segments: u64,
@@ -188,7 +188,7 @@ pub struct Limits {
 /// `struct shm_info`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Usage {
+pub struct ShmInfo {
     segments: i32,
     padding: u32,
     pages: u64,
@@ -205,7 +205,7 @@ pub(crate) fn listing() -> String {
          \x20                  rss                  swap\n",
     );
     for (id, segment) in namespaces::current().ipc.segments.all() {
-        let SegmentInfo {
+        let ShmidDs {
             owner,
             size,
             attached,
@@ -216,7 +216,7 @@ pub(crate) fn listing() -> String {
             attachments,
             ..
         } = segment.now(id);
-        let Owner {
+        let IpcPerm {
             key,
             uid,
             gid,
@@ -238,11 +238,11 @@ pub(crate) fn listing() -> String {
 }
 
 /// The calls of `shmctl(2)` that name no segment by its number.
-fn survey(task: &Task, place: i32, command: u32, to: UserPtr<SegmentInfo>) -> SysResult {
+fn survey(task: &Task, place: i32, command: u32, to: UserPtr<ShmidDs>) -> SysResult {
     match command {
         IPC_INFO => {
             let segments = MAX_SEGMENTS as u64;
-            let limits = Limits {
+            let limits = ShmInfo64 {
                 most: MAX_BYTES,
                 least: 1,
                 segments,
@@ -254,7 +254,7 @@ fn survey(task: &Task, place: i32, command: u32, to: UserPtr<SegmentInfo>) -> Sy
         }
         SHM_INFO => {
             let all = task.ipc().segments.all();
-            let usage = Usage {
+            let usage = ShmInfo {
                 segments: all.len() as i32,
                 padding: 0,
                 pages: all
@@ -286,7 +286,7 @@ fn survey(task: &Task, place: i32, command: u32, to: UserPtr<SegmentInfo>) -> Sy
 }
 
 /// `shmctl(2)`.
-pub fn sys_shmctl(task: &Task, id: i32, command: u32, to: UserPtr<SegmentInfo>) -> SysResult {
+pub fn sys_shmctl(task: &Task, id: i32, command: u32, to: UserPtr<ShmidDs>) -> SysResult {
     if matches!(command, IPC_INFO | SHM_INFO | SHM_STAT | SHM_STAT_ANY) {
         return survey(task, id, command, to);
     }

@@ -275,7 +275,7 @@ pub fn sys_move_pages(
     }
     let space = peer(task, pid)?.memory().map_err(|_| Errno::EINVAL)?;
     for i in 0..count {
-        if task.must_end() {
+        if task.must_exit() {
             return Err(Errno::EINTR);
         }
         let addr = pages.add(i).read()? as usize;

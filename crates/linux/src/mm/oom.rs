@@ -90,7 +90,7 @@ fn choose(task: &Task) -> Option<u64> {
     }
     let candidates = processes::select(|_, _| true)
         .into_iter()
-        .filter(|process| !process.is_ending());
+        .filter(|process| !process.is_exiting());
     let heaviest = candidates
         .filter_map(|process| Some((weight(&process, total)?, process)))
         .max_by_key(|(weight, _)| *weight);

@@ -41,9 +41,9 @@ struct State {
 }
 
 /// A descriptor of `fsopen(2)` or `fspick(2)`.
-struct Context(Mutex<State>);
+struct MountContext(Mutex<State>);
 
-impl FileOps for Context {
+impl FileOps for MountContext {
     fn read(&self, _: &File, buf: &mut [u8]) -> Result<usize, Errno> {
         let complaint = self.0.lock().complaint.take().ok_or(Errno::ENODATA)?;
         let n = complaint.len().min(buf.len());
@@ -65,7 +65,7 @@ fn install_context(task: &Task, phase: Phase, cloexec: bool) -> SysResult {
     };
     let file = File::anonymous(
         "anon_inode:[fscontext]",
-        Arc::new(Context(Mutex::new(state))),
+        Arc::new(MountContext(Mutex::new(state))),
         OpenFlags::RDWR,
     );
     task.files().install(file, cloexec)
@@ -145,7 +145,7 @@ pub fn sys_fsconfig(
         return Err(Errno::EINVAL);
     }
     let file = task.file_io(fd)?;
-    let context = file.ops_as::<Context>().ok_or(Errno::EINVAL)?;
+    let context = file.ops_as::<MountContext>().ok_or(Errno::EINVAL)?;
     let text = |addr| {
         uaccess::read_cstr(addr, TEXT_MAX).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     };
@@ -261,7 +261,7 @@ pub fn sys_fsmount(task: &Task, fd: i32, flags: u32, attributes: u32) -> SysResu
     }
     let bits = bits_of(attributes)? | times_of(attributes)?;
     let file = task.file_io(fd)?;
-    let context = file.ops_as::<Context>().ok_or(Errno::EINVAL)?;
+    let context = file.ops_as::<MountContext>().ok_or(Errno::EINVAL)?;
     let space = {
         let mut state = context.0.lock();
         let shown = match &state.phase {
@@ -368,7 +368,7 @@ pub fn sys_move_mount(
 
 /// `struct mount_attr`: what is set and cleared, how the mount shares, and a namespace of users, of
 /// which there is one.
-type Attributes = [u64; 4];
+type MountAttr = [u64; 4];
 
 /// `mount_setattr(2)`
 pub fn sys_mount_setattr(
@@ -381,7 +381,7 @@ pub fn sys_mount_setattr(
 ) -> SysResult {
     const LOOKUP: u32 = sys::AT_EMPTY_PATH | sys::AT_SYMLINK_NOFOLLOW;
     if flags & !(LOOKUP | sys::AT_RECURSIVE | sys::AT_NO_AUTOMOUNT) != 0
-        || size < size_of::<Attributes>()
+        || size < size_of::<MountAttr>()
     {
         return Err(Errno::EINVAL);
     }
@@ -391,7 +391,7 @@ pub fn sys_mount_setattr(
     may_mount(task)?;
     let mut bytes = alloc::vec![0; size];
     uaccess::read_bytes(from, &mut bytes)?;
-    if bytes[size_of::<Attributes>()..]
+    if bytes[size_of::<MountAttr>()..]
         .iter()
         .any(|byte| *byte != 0)
     {

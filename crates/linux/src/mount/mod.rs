@@ -3,7 +3,7 @@
 pub mod fsopen;
 
 use crate::files::filesystems::TYPES;
-use crate::files::namei::{Name, lookup_at};
+use crate::files::namei::{UserPath, lookup_at};
 use crate::ipc::mqueuefs;
 use crate::kernfs::{cgroup, sysfs};
 use crate::process::process_table;
@@ -137,7 +137,7 @@ pub(crate) fn common_options(options: &str, mut bits: u32) -> (String, u32) {
 }
 
 fn optional_text(addr: usize) -> Result<String, Errno> {
-    let mut buffer = Name::new();
+    let mut buffer = UserPath::new();
     let bytes = if addr == 0 { &[] } else { buffer.read(addr)? };
     Ok(String::from_utf8_lossy(bytes).into_owned())
 }
@@ -248,7 +248,7 @@ pub fn sys_umount2(task: &Task, target: usize, flags: u32) -> SysResult {
     } else {
         LookupFlags::empty()
     };
-    let mut name = Name::new();
+    let mut name = UserPath::new();
     let top = {
         let cred = task.fs_cred();
         let mut walk = task.walk(&cred);
@@ -288,7 +288,7 @@ pub fn sys_pivot_root(task: &Task, new: usize, put: usize) -> SysResult {
 pub fn sys_sysfs(_: &Task, option: u32, argument: usize, buf: usize) -> SysResult {
     match option {
         1 => {
-            let mut buffer = Name::new();
+            let mut buffer = UserPath::new();
             let name = buffer.read(argument)?;
             if name.is_empty() {
                 return Err(Errno::ENOENT);

@@ -29,7 +29,7 @@ pub(crate) fn user_of_all() -> u64 {
 }
 
 impl Task {
-    /// What this thread has used.
+    /// Usage of this thread.
     pub(crate) fn usage(&self) -> Usage {
         let Some(thread) = self.started() else {
             return Usage::default();
@@ -50,7 +50,7 @@ impl Task {
 }
 
 impl Process {
-    /// What its threads have used, those that have ended included.
+    /// Usage of all threads, those that have ended included.
     pub(crate) fn usage(&self) -> Usage {
         let mut usage = *self.ended_usage.lock();
         for task in self.tasks() {
@@ -74,7 +74,7 @@ impl Process {
         self.max_resident.fetch_max(now, Ordering::Relaxed).max(now)
     }
 
-    /// What it and the children it waited for have used, for its parent.
+    /// Usage of the process and the children it waited for, as its parent counts it.
     pub(crate) fn usage_with_children(&self) -> Usage {
         let mut usage = self.usage();
         usage.add(&self.children_usage.lock());

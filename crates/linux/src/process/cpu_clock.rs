@@ -24,7 +24,7 @@ pub(crate) enum CpuClockOf {
 }
 
 impl CpuClock {
-    /// That of a process.
+    /// The clock of a process.
     pub(crate) fn of_process(process: &Arc<Process>, user_only: bool) -> Self {
         Self {
             of: CpuClockOf::Process(Arc::downgrade(process)),
@@ -83,7 +83,7 @@ impl CpuClock {
         matches!(&self.of, CpuClockOf::Thread(task) if task.upgrade().is_some_and(|task| task.tid() == tid))
     }
 
-    /// What it shows: 0 if whom it belongs to is gone.
+    /// Time that the clock shows, in nanoseconds; 0 once its process or thread is gone.
     pub(crate) fn now(&self) -> u64 {
         let usage = match &self.of {
             CpuClockOf::Process(process) => process.upgrade().map(|process| process.usage()),

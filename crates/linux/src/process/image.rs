@@ -7,18 +7,18 @@ use abi::errno::Errno;
 use fs::DenyWriteAccess;
 
 use crate::process::Process;
-use crate::uapi::prctl_mm_map::{Layout, NO_FILE};
+use crate::uapi::prctl_mm_map::{NO_FILE, PrctlMmMap};
 
-/// What a process runs.
+/// The program of a process, and where its parts are in memory.
 #[derive(Clone, Default)]
-pub(crate) struct Image {
-    /// Its program, which cannot be changed until all who run it are done with it.
+pub(crate) struct ProcessImage {
+    /// The file of the program, which nobody can change while somebody runs it.
     pub(crate) executable: Option<Arc<DenyWriteAccess>>,
-    /// Where its arguments are in its memory.
+    /// Addresses of the arguments.
     pub(crate) args: Range<usize>,
     /// Where its environment is.
     pub(crate) env: Range<usize>,
-    /// Its auxiliary vector.
+    /// The auxiliary vector.
     pub(crate) aux: Arc<[u8]>,
     /// Where its code and its data are, the first byte and the one behind the last, and where its
     /// stack began: for who asks only.
@@ -27,11 +27,11 @@ pub(crate) struct Image {
     pub(crate) stack: usize,
 }
 
-/// What a process has.
+/// The layout of a process's memory, as `PR_SET_MM_MAP` and `/proc/<pid>/stat` have it.
 ///
 /// # Errors
 /// `ESRCH`: it has ended.
-pub(crate) fn layout_of(process: &Process) -> Result<Layout, Errno> {
+pub(crate) fn layout_of(process: &Process) -> Result<PrctlMmMap, Errno> {
     let heap = process.memory()?.heap();
     let image = process.image.lock();
     let [
@@ -59,7 +59,7 @@ pub(crate) fn layout_of(process: &Process) -> Result<Layout, Errno> {
         image.env.end,
     ]
     .map(|at| at as u64);
-    Ok(Layout {
+    Ok(PrctlMmMap {
         start_code,
         end_code,
         start_data,

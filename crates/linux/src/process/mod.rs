@@ -46,11 +46,11 @@ use linux_raw_sys::general as sys;
 use vm::AddressSpace;
 
 use crate::Task;
-use crate::process::image::Image;
+use crate::process::image::ProcessImage;
 use crate::state::credentials::Credentials;
 use crate::state::fdtable::FdTable;
-use crate::state::rlimit::{FSIZE, Limits};
-use crate::state::sighand::{Action, Actions, Pending};
+use crate::state::rlimit::{FSIZE, Rlimits};
+use crate::state::sighand::{SigAction, SigHand, SigPending};
 use crate::state::usage::Usage;
 use crate::uapi::siginfo::{self, SigInfo, SigSet};
 
@@ -66,8 +66,8 @@ pub struct Process {
     /// The number of that, for who needs no more.
     space_id: AtomicU64,
     pub(crate) tasks: Mutex<Vec<Arc<Task>>>,
-    actions: Mutex<Arc<Actions>>,
-    pub(crate) pending: Mutex<Pending>,
+    actions: Mutex<Arc<SigHand>>,
+    pub(crate) pending: Mutex<SigPending>,
     /// The status its end was announced with, by `exit_group(2)` or a signal.
     pub(crate) status: Mutex<Option<i32>>,
     /// There is a status: its threads end.
@@ -75,7 +75,7 @@ pub struct Process {
     /// The status of the thread that called `exit(2)` last.
     pub(crate) last_status: AtomicI32,
     /// The thread that ends all others to run another program; 0 for none.
-    exec_by: AtomicI32,
+    group_exec_tid: AtomicI32,
     stopped: AtomicBool,
     /// The last stop: how many there have been, and the signal in the lowest byte.
     stops: AtomicU32,
@@ -85,7 +85,7 @@ pub struct Process {
     pub(crate) maker: Weak<Task>,
     /// The threads that its threads trace.
     pub(crate) tracees: Mutex<Vec<Arc<Task>>>,
-    /// Its first thread, if that is traced.
+    /// The first thread of the process, if that is traced.
     pub(crate) traced_leader: Mutex<Weak<Task>>,
     /// Woken when something happened to a child.
     pub(crate) children_changed: WaitQueue,
@@ -95,17 +95,17 @@ pub struct Process {
     pub(crate) signal_sent: PollQueue,
     /// Told when it has ended and can be waited for.
     pub(crate) has_ended: PollQueue,
-    pub(crate) limits: Mutex<Limits>,
+    pub(crate) limits: Mutex<Rlimits>,
     owner: Mutex<Arc<Credentials>>,
-    pub(crate) image: Mutex<Image>,
+    pub(crate) image: Mutex<ProcessImage>,
     /// `/proc/<pid>/oom_score_adj`.
     pub(crate) oom_adjustment: AtomicI32,
     /// `personality(2)`.
     pub(crate) persona: AtomicU32,
     pub(crate) name: Mutex<String>,
-    /// Its parent's number; changed under the lock of the table of processes.
+    /// Number of the parent; changed under the lock of the table of processes.
     pub(crate) parent: AtomicI32,
-    /// What threads that have ended, and children waited for, have used.
+    /// Usage of threads that have ended, and (below) of children that were waited for.
     pub(crate) ended_usage: Mutex<Usage>,
     pub(crate) children_usage: Mutex<Usage>,
     /// The most memory that was seen to be present, bytes.
@@ -116,7 +116,7 @@ pub struct Process {
     pub(crate) parent_death_signal: AtomicI32,
     /// `PR_SET_DUMPABLE`: whether others of the same user may look into it.
     pub(crate) dumpable: AtomicI32,
-    /// It has operated semaphores with `SEM_UNDO`.
+    /// Whether semaphores were operated with `SEM_UNDO`.
     pub(crate) undoes_semaphores: AtomicBool,
     pub(crate) timers: Mutex<timer::Timers>,
     /// Whether its calls are written to the kernel log.
@@ -125,16 +125,16 @@ pub struct Process {
     recorded: AtomicBool,
 }
 
-/// What a new process takes over.
+/// Arguments of [`Process::new`].
 pub(crate) struct NewProcess {
     pub(crate) pid: i32,
     pub(crate) maker: Weak<Task>,
     pub(crate) exit_signal: i32,
     pub(crate) space: Arc<AddressSpace>,
-    pub(crate) actions: Arc<Actions>,
-    pub(crate) limits: Limits,
+    pub(crate) actions: Arc<SigHand>,
+    pub(crate) limits: Rlimits,
     pub(crate) owner: Arc<Credentials>,
-    pub(crate) image: Image,
+    pub(crate) image: ProcessImage,
     pub(crate) oom_adjustment: i32,
     pub(crate) persona: u32,
     pub(crate) traced: bool,
@@ -155,7 +155,7 @@ impl Process {
             status: Mutex::new(None),
             ending: AtomicBool::new(false),
             last_status: AtomicI32::new(0),
-            exec_by: AtomicI32::new(0),
+            group_exec_tid: AtomicI32::new(0),
             stopped: AtomicBool::new(false),
             stops: AtomicU32::new(0),
             maker: new.maker,
@@ -186,7 +186,7 @@ impl Process {
         })
     }
 
-    /// Its number.
+    /// Number of the process (PID).
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid
@@ -209,13 +209,13 @@ impl Process {
             .store(guard::trace::wants(Kind::CallBegin), Ordering::Relaxed);
     }
 
-    /// Its memory; `None` once it has ended.
+    /// Address space of the process; `None` once it has ended.
     #[must_use]
     pub fn space(&self) -> Option<Arc<AddressSpace>> {
         self.space.lock().clone()
     }
 
-    /// Its memory, for a call of one of its threads.
+    /// Address space of the process, for a call of one of its threads.
     ///
     /// # Errors
     /// `ESRCH` if it has ended.
@@ -236,13 +236,13 @@ impl Process {
         drop(old);
     }
 
-    /// What it does with signals.
-    pub(crate) fn actions(&self) -> Arc<Actions> {
+    /// Actions on signals, which processes may share (`CLONE_SIGHAND`).
+    pub(crate) fn actions(&self) -> Arc<SigHand> {
         self.actions.lock().clone()
     }
 
-    /// What it does with one signal.
-    pub(crate) fn action(&self, signal: i32) -> Action {
+    /// Action on one signal.
+    pub(crate) fn action(&self, signal: i32) -> SigAction {
         self.actions.lock().get(signal)
     }
 
@@ -251,7 +251,7 @@ impl Process {
         self.actions.lock().is_ignored(signal)
     }
 
-    pub(crate) fn replace_actions(&self, actions: Arc<Actions>) {
+    pub(crate) fn replace_actions(&self, actions: Arc<SigHand>) {
         *self.actions.lock() = actions;
     }
 
@@ -261,7 +261,7 @@ impl Process {
         self.pending.lock().set()
     }
 
-    /// Its living threads.
+    /// Threads that have not ended.
     pub(crate) fn tasks(&self) -> Vec<Arc<Task>> {
         self.tasks.lock().clone()
     }
@@ -269,7 +269,7 @@ impl Process {
     /// Adds a thread; not if the process is about to end.
     pub(crate) fn add_task(&self, task: Arc<Task>) -> Result<(), Errno> {
         let mut tasks = self.tasks.lock();
-        if self.ending.load(Ordering::SeqCst) || self.exec_by.load(Ordering::SeqCst) != 0 {
+        if self.ending.load(Ordering::SeqCst) || self.group_exec_tid.load(Ordering::SeqCst) != 0 {
             return Err(Errno::EAGAIN);
         }
         tasks.push(task);
@@ -283,7 +283,7 @@ impl Process {
         self.tasks_changed.notify_all(&tasks);
     }
 
-    /// Its first thread for which `which` holds.
+    /// The first thread for which `which` holds.
     pub(crate) fn find_task(&self, which: impl Fn(&Task) -> bool) -> Option<Arc<Task>> {
         self.tasks.lock().iter().find(|task| which(task)).cloned()
     }
@@ -293,13 +293,13 @@ impl Process {
     }
 
     /// Whether the thread `tid` has to end.
-    pub(crate) fn must_end(&self, tid: i32) -> bool {
-        let exec_by = self.exec_by.load(Ordering::SeqCst);
-        self.ending.load(Ordering::SeqCst) || (exec_by != 0 && exec_by != tid)
+    pub(crate) fn must_exit(&self, tid: i32) -> bool {
+        let group_exec_tid = self.group_exec_tid.load(Ordering::SeqCst);
+        self.ending.load(Ordering::SeqCst) || (group_exec_tid != 0 && group_exec_tid != tid)
     }
 
     /// Whether its end has been announced.
-    pub(crate) fn is_ending(&self) -> bool {
+    pub(crate) fn is_exiting(&self) -> bool {
         self.ending.load(Ordering::SeqCst)
     }
 
@@ -326,15 +326,15 @@ impl Process {
     /// first.
     ///
     /// `renamed` is called if it has got another number than it had.
-    pub(crate) fn become_single(&self, task: &Task, renamed: impl FnOnce()) -> Result<(), Errno> {
+    pub(crate) fn de_thread(&self, task: &Task, renamed: impl FnOnce()) -> Result<(), Errno> {
         let (mine, zero) = (task.tid(), 0);
         let won = self
-            .exec_by
+            .group_exec_tid
             .compare_exchange(zero, mine, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok();
         if !won || self.ending.load(Ordering::SeqCst) {
             if won {
-                self.exec_by.store(0, Ordering::SeqCst);
+                self.group_exec_tid.store(0, Ordering::SeqCst);
             }
             return Err(Errno::EAGAIN);
         }
@@ -354,7 +354,7 @@ impl Process {
             process_table::rename_task(task, self.pid);
             renamed();
         }
-        self.exec_by.store(0, Ordering::SeqCst);
+        self.group_exec_tid.store(0, Ordering::SeqCst);
         Ok(())
     }
 
@@ -387,7 +387,8 @@ impl Process {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Which stop of it is in force, a number that no other one has; `None` if it is not stopped.
+    /// Number of the stop in force, which no other stop of the process has; `None` if it is not
+    /// stopped.
     pub(crate) fn stop_in_force(&self) -> Option<u32> {
         self.is_stopped().then(|| self.stops.load(Ordering::SeqCst))
     }
@@ -401,7 +402,7 @@ impl Process {
     pub(crate) fn wait_while_stopped(&self, task: &Task) {
         if self.is_stopped() {
             self.resumed.wait(|| {
-                (!self.is_stopped() || task.must_end() || task.is_ptraced()).then_some(())
+                (!self.is_stopped() || task.must_exit() || task.is_ptraced()).then_some(())
             });
         }
     }
@@ -429,7 +430,7 @@ impl Process {
         self.dumpable.load(Ordering::Relaxed) == 1
     }
 
-    /// Who it is.
+    /// Credentials of the process, as others find them.
     #[must_use]
     pub fn credentials(&self) -> Arc<Credentials> {
         self.owner.lock().clone()
@@ -461,7 +462,7 @@ impl Process {
         self.first_task().map(|task| task.files())
     }
 
-    /// Its name (`comm`).
+    /// Name of the first thread (`comm`), or of the last one that ended.
     #[must_use]
     pub fn name(&self) -> String {
         self.first_task()

@@ -6,12 +6,12 @@ use fs::nsfs::{self, Held, Kind};
 use crate::Task;
 use crate::state::namespaces::{Namespaces, first};
 
-/// Those of the calling thread, or the first ones.
+/// Namespaces of the calling thread; the first ones in a thread of the kernel.
 pub(crate) fn current() -> Namespaces {
     crate::current_task().map_or_else(|| first().clone(), |task| task.namespaces())
 }
 
-/// What a name in `/proc/<pid>/ns` leads to.
+/// The file that a name in `/proc/<pid>/ns` leads to.
 pub(crate) fn file(task: &Task, kind: Kind) -> Path {
     let own = task.namespaces();
     let (number, held) = match kind {

@@ -10,12 +10,12 @@ pub(crate) const ADDR_NO_RANDOMIZE: u32 = 0x004_0000;
 pub(crate) const UNAME26: u32 = 0x002_0000;
 /// `select(2)` and its fellows leave the time that was given.
 pub(crate) const STICKY_TIMEOUTS: u32 = 0x400_0000;
-/// What can be read can be executed.
+/// `PROT_READ` implies `PROT_EXEC`.
 pub(crate) const READ_IMPLIES_EXEC: u32 = 0x040_0000;
 pub(crate) const MMAP_PAGE_ZERO: u32 = 0x010_0000;
 /// Memory is laid out from below.
 pub(crate) const ADDR_COMPAT_LAYOUT: u32 = 0x020_0000;
-/// Those that a program with more power than its caller does not keep.
+/// Bits that are cleared when a program gets more privileges than its caller has.
 pub(crate) const CLEARED_WITH_POWER: u32 =
     ADDR_NO_RANDOMIZE | ADDR_COMPAT_LAYOUT | MMAP_PAGE_ZERO | READ_IMPLIES_EXEC;
 /// Whether a bit of the caller's personality is set.

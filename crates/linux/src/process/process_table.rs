@@ -20,25 +20,25 @@ const LAST_NUMBER: i32 = 32_767;
 const FIRST_RECYCLED: i32 = 300;
 
 /// A process and its relations.
-pub(crate) struct Node {
+pub(crate) struct ProcessEntry {
     pub(crate) process: Arc<Process>,
     pub(crate) children: Vec<i32>,
     pub(crate) group: i32,
     pub(crate) session: i32,
-    /// Its wait status, once it has ended.
+    /// Wait status, once the process has ended.
     pub(crate) ended: Option<i32>,
-    /// It has ended, and its tracer, who is not its parent, is told first.
+    /// Whether it has ended and its tracer, who is not its parent, is told first.
     pub(crate) held: bool,
     /// The signal that stopped it, until the parent has been told.
     pub(crate) stop_report: Option<i32>,
-    /// It went on after a stop, and the parent has not been told.
+    /// Whether it went on after a stop and the parent has not been told.
     pub(crate) continue_report: bool,
     pub(crate) has_run_exec: bool,
     /// Descendants whose parents end become its children (`PR_SET_CHILD_SUBREAPER`).
     pub(crate) subreaper: bool,
 }
 
-impl Node {
+impl ProcessEntry {
     pub(crate) fn parent(&self) -> i32 {
         self.process.parent.load(Ordering::Relaxed)
     }
@@ -46,31 +46,31 @@ impl Node {
 
 /// All processes and threads.
 #[derive(Default)]
-pub(crate) struct Table {
-    nodes: BTreeMap<i32, Node>,
+pub(crate) struct ProcessTable {
+    nodes: BTreeMap<i32, ProcessEntry>,
     tasks: BTreeMap<i32, Weak<Task>>,
     last: i32,
 }
 
 /// The one table.
-pub(crate) static TABLE: Mutex<Table> = Mutex::new(Table {
+pub(crate) static TABLE: Mutex<ProcessTable> = Mutex::new(ProcessTable {
     nodes: BTreeMap::new(),
     tasks: BTreeMap::new(),
     last: 0,
 });
 
-impl Table {
-    pub(crate) fn node(&self, pid: i32) -> Option<&Node> {
+impl ProcessTable {
+    pub(crate) fn node(&self, pid: i32) -> Option<&ProcessEntry> {
         self.nodes.get(&pid)
     }
 
     /// The process that a number means, which may be any of its threads'.
-    pub(crate) fn node_of_any(&self, number: i32) -> Option<&Node> {
+    pub(crate) fn node_of_any(&self, number: i32) -> Option<&ProcessEntry> {
         self.node(number)
             .or_else(|| self.node(self.tasks.get(&number)?.upgrade()?.pid()))
     }
 
-    pub(crate) fn node_mut(&mut self, pid: i32) -> Option<&mut Node> {
+    pub(crate) fn node_mut(&mut self, pid: i32) -> Option<&mut ProcessEntry> {
         self.nodes.get_mut(&pid)
     }
 
@@ -129,9 +129,9 @@ impl Table {
             .any(|n| n.group == group && n.ended.is_none() && n.process.is_stopped())
     }
 
-    /// Who gets the children of an ended process: the nearest living ancestor, `parent` or above,
-    /// that asked for it, or process 1.
-    fn heir(&self, parent: i32) -> i32 {
+    /// Number of the process that gets the children of one that has ended: the nearest living
+    /// ancestor, `parent` or above, that asked for it (`PR_SET_CHILD_SUBREAPER`), or 1.
+    fn find_new_reaper(&self, parent: i32) -> i32 {
         let mut pid = parent;
         while let Some(node) = self.nodes.get(&pid) {
             if node.subreaper && node.ended.is_none() {
@@ -143,7 +143,7 @@ impl Table {
     }
 
     /// Takes a process that has ended out of the table.
-    pub(crate) fn reap(&mut self, pid: i32) -> Option<Node> {
+    pub(crate) fn reap(&mut self, pid: i32) -> Option<ProcessEntry> {
         let node = self.nodes.remove(&pid)?;
         if let Some(parent) = self.nodes.get_mut(&node.parent()) {
             parent.children.retain(|&child| child != pid);
@@ -182,7 +182,7 @@ pub(crate) fn add_process(parent: i32, process: Arc<Process>) {
         (group, session) = (node.group, node.session);
     }
     process.parent.store(parent, Ordering::Relaxed);
-    let node = Node {
+    let node = ProcessEntry {
         process,
         children: Vec::new(),
         group,
@@ -274,7 +274,7 @@ pub fn pids() -> Vec<i32> {
 }
 
 /// All processes for which `which` holds.
-pub(crate) fn select(which: impl Fn(i32, &Node) -> bool) -> Vec<Arc<Process>> {
+pub(crate) fn select(which: impl Fn(i32, &ProcessEntry) -> bool) -> Vec<Arc<Process>> {
     TABLE
         .lock()
         .nodes
@@ -348,22 +348,22 @@ pub(crate) fn is_subreaper(pid: i32) -> bool {
         .is_some_and(|node| node.subreaper)
 }
 
-/// Who has to be told about the end of a process.
+/// Processes and groups that have to be told about the end of a process.
 #[derive(Default)]
-pub(crate) struct Aftermath {
+pub(crate) struct ExitEffects {
     pub(crate) parent: Option<Arc<Process>>,
-    /// Its children.
-    pub(crate) bereaved: Vec<Arc<Process>>,
+    /// Children, which have a new parent.
+    pub(crate) reparented: Vec<Arc<Process>>,
     /// Groups with stopped members whom nobody can continue now.
     pub(crate) orphaned_groups: Vec<i32>,
-    /// Who got its children, if some of them have ended already.
-    pub(crate) inherited_by: Option<Arc<Process>>,
+    /// The new parent, if some of the children have ended already.
+    pub(crate) new_reaper: Option<Arc<Process>>,
 }
 
 /// A process has ended: its children become those of the nearest ancestor that wants them, or
 /// process 1's, and it waits to be waited for, unless its parent does not want to know.
-pub(crate) fn end(process: &Process, status: i32, held: bool) -> Aftermath {
-    let mut aftermath = Aftermath::default();
+pub(crate) fn end(process: &Process, status: i32, held: bool) -> ExitEffects {
+    let mut aftermath = ExitEffects::default();
     let pid = process.pid();
     let mut reaped = Vec::new();
     let mut table = TABLE.lock();
@@ -388,7 +388,7 @@ pub(crate) fn end(process: &Process, status: i32, held: bool) -> Aftermath {
     groups.extend(other(&parent).map(|_| own_group));
     groups.sort_unstable();
     groups.dedup();
-    let heir = table.heir(parent);
+    let heir = table.find_new_reaper(parent);
     let heirs_process = table.nodes.get(&heir).map(|n| n.process.clone());
     let heir_waits = heirs_process
         .as_ref()
@@ -402,9 +402,9 @@ pub(crate) fn end(process: &Process, status: i32, held: bool) -> Aftermath {
         // to be told by another signal.
         node.process
             .set_exit_signal(linux_raw_sys::general::SIGCHLD as i32);
-        aftermath.bereaved.push(node.process.clone());
+        aftermath.reparented.push(node.process.clone());
         if node.ended.is_some() && !node.held {
-            aftermath.inherited_by.clone_from(&heirs_process);
+            aftermath.new_reaper.clone_from(&heirs_process);
             if !heir_waits {
                 reaped.extend(table.nodes.remove(&child));
                 continue;
@@ -450,9 +450,9 @@ pub(crate) fn release(pid: i32) -> Option<Arc<Process>> {
 }
 
 /// The personality's side of terminals' job control.
-pub(crate) struct Jobs;
+pub(crate) struct TtyJobControl;
 
-impl JobControl for Jobs {
+impl JobControl for TtyJobControl {
     fn caller(&self) -> Option<TtyProcess> {
         let task = crate::current_task()?;
         let [pid, _, group, session] = relations(task.pid());

@@ -12,7 +12,7 @@ use crate::process::Process;
 use crate::state::debug_registers::DebugRegisters;
 use crate::uapi::siginfo::SigInfo;
 
-/// What is told to its tracer, which it can ask for by an option with the same number as its own.
+/// Events that a tracer asks for by options (`PTRACE_O_*`) with the same numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
     Fork = api::PTRACE_EVENT_FORK as isize,
@@ -26,31 +26,31 @@ pub(crate) enum Event {
 
 /// In which place of its life a thread has stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum StopKind {
     /// Before a signal, or anywhere else.
-    Plain,
+    Other,
     /// Before a system call.
-    Entry,
+    SyscallEntry,
     /// Behind one.
-    Exit,
+    SyscallExit,
     /// Before one, because of a filter.
-    Filter,
-    /// Its end: not even `SIGKILL` lets it go on, unless it is a further one.
-    End,
+    Seccomp,
+    /// The end of the thread: not even `SIGKILL` lets it go on, unless it is a further one.
+    ThreadExit,
 }
 
 /// A stop.
 pub(crate) struct Stop {
-    pub(crate) place: Place,
+    pub(crate) place: StopKind,
     /// As `wait4` tells it, in bits 8 and above.
     pub(crate) code: i32,
-    /// What is known of the signal.
+    /// `siginfo_t` of the signal, if it was caused by one.
     pub(crate) info: Option<SigInfo>,
-    /// Its tracer has been told.
+    /// Whether the tracer has been told.
     pub(crate) told: bool,
-    /// It stays, but tells when its process goes on (`PTRACE_LISTEN`).
+    /// `PTRACE_LISTEN`: it stays, but tells when its process goes on.
     pub(crate) listening: bool,
-    /// It goes on; its tracer has no say any more.
+    /// Whether it is over: the thread goes on, and its tracer has no say any more.
     pub(crate) over: bool,
     pub(crate) regs: UserRegs,
     /// Floating-point registers as in a signal frame, and the bases of FS and GS.
@@ -62,45 +62,45 @@ pub(crate) struct Stop {
 
 /// How a thread goes on after a stop.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(crate) struct Course {
-    /// It stops before and behind system calls.
+pub(crate) struct ResumeMode {
+    /// `PTRACE_SYSCALL`: it stops before and behind system calls.
     pub(crate) calls: bool,
-    /// It stops before them, and they are not done.
+    /// `PTRACE_SYSEMU`: it stops before system calls, which are not done.
     pub(crate) emulates: bool,
-    /// It stops after an instruction.
+    /// `PTRACE_SINGLESTEP`: it stops after an instruction.
     pub(crate) steps: bool,
 }
 
-/// What is known of a thread that is, or was, traced.
+/// State of a thread that is, or was, traced.
 #[derive(Default)]
-pub(crate) struct Trace {
+pub(crate) struct PtraceState {
     /// `None` if nobody traces it any more.
     pub(crate) tracer: Option<Weak<Task>>,
     /// By `PTRACE_SEIZE`.
     pub(crate) seized: bool,
     /// `PTRACE_O_*`
     pub(crate) options: u32,
-    pub(crate) course: Course,
-    /// It is to stop as soon as it comes by.
+    pub(crate) course: ResumeMode,
+    /// Whether it is to stop as soon as it comes into the kernel.
     pub(crate) wanted: bool,
     /// The stop of its process that its tracer knows of.
     pub(crate) stop_told: u32,
     /// The trap flag is the tracer's, not the program's.
     pub(crate) trap_flag: bool,
-    /// What it has in its debug registers, also when nobody traces it any more, and whether the
+    /// Debug registers of the thread, also when nobody traces it any more, and whether the
     /// tracer has changed that in this stop.
     pub(crate) debug: DebugRegisters,
     pub(crate) debug_changed: bool,
-    /// What `PTRACE_GETEVENTMSG` tells.
+    /// Result of `PTRACE_GETEVENTMSG`.
     pub(crate) message: u64,
     /// The signal that its tracer lets it have after the stop.
     pub(crate) signal: i32,
     pub(crate) stop: Option<Box<Stop>>,
-    /// Its wait status, once it has ended and until its tracer has been told.
+    /// Wait status, once the thread has ended and until its tracer has been told.
     pub(crate) ended: Option<i32>,
 }
 
-impl Trace {
+impl PtraceState {
     /// The stop in which its tracer finds it.
     pub(crate) fn stopped(&mut self) -> Option<&mut Stop> {
         self.stop.as_deref_mut().filter(|stop| !stop.over)
@@ -111,7 +111,7 @@ impl Trace {
     }
 
     /// Lets it go on, with a signal or without (0).
-    pub(crate) fn go_on(&mut self, course: Course, signal: i32) {
+    pub(crate) fn go_on(&mut self, course: ResumeMode, signal: i32) {
         (self.course, self.signal) = (course, signal);
         if let Some(stop) = &mut self.stop {
             stop.over = true;
@@ -138,7 +138,7 @@ pub(crate) fn continues(process: &Process) {
 pub(crate) fn killed(process: &Process) {
     for task in process.tasks().iter().filter(|task| task.is_ptraced()) {
         if let Some(trace) = task.trace.lock().as_mut() {
-            trace.go_on(Course::default(), 0);
+            trace.go_on(ResumeMode::default(), 0);
         }
     }
 }

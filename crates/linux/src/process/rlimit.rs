@@ -9,11 +9,11 @@ use vm::AddressSpace;
 
 use crate::Task;
 use crate::process::{process_table as processes, send_signal};
-use crate::state::rlimit::{DEFAULT_THREADS, Limits, NPROC, SPACE, STACK};
+use crate::state::rlimit::{DEFAULT_THREADS, NPROC, Rlimits, SPACE, STACK};
 use crate::uapi::siginfo::SigInfo;
 
 /// Tells an address space its limits.
-pub(crate) fn apply_memory_limits(limits: &Limits, space: &AddressSpace) {
+pub(crate) fn apply_memory_limits(limits: &Rlimits, space: &AddressSpace) {
     let bytes = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
     space.set_limits(bytes(limits[SPACE][0]), bytes(limits[STACK][0]));
 }

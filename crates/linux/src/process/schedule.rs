@@ -5,18 +5,18 @@ use ::task::Policy;
 use abi::errno::Errno;
 
 use crate::Task;
-use crate::state::sched_params::Schedule;
+use crate::state::sched_params::SchedParams;
 
 impl Task {
     /// How it is scheduled.
-    pub(crate) fn schedule(&self) -> Schedule {
+    pub(crate) fn schedule(&self) -> SchedParams {
         *self.schedule.lock()
     }
 
     /// Changes how it is scheduled as `change` says, or not at all if that fails.
     pub(crate) fn reschedule(
         &self,
-        change: impl FnOnce(&mut Schedule) -> Result<(), Errno>,
+        change: impl FnOnce(&mut SchedParams) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         // Held to the end, so that the thread gets what was set last.
         let mut schedule = self.schedule.lock();
@@ -44,7 +44,7 @@ impl Task {
         }
     }
 
-    fn apply(&self, schedule: Schedule, lent: Option<Policy>) {
+    fn apply(&self, schedule: SchedParams, lent: Option<Policy>) {
         if let Some(thread) = self.started() {
             thread.set_policy(lent.unwrap_or_else(|| schedule.class()));
         }

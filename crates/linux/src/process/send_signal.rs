@@ -8,7 +8,7 @@ use linux_raw_sys::general as sys;
 use crate::Task;
 use crate::process::{Process, process_table, ptrace_state};
 use crate::state::rlimit::SIGPENDING;
-use crate::state::sighand::{Action, SIG_DFL, SIG_IGN};
+use crate::state::sighand::{SIG_DFL, SIG_IGN, SigAction};
 use crate::uapi::sigframe::LastFault;
 use crate::uapi::siginfo::{
     Default as DefaultAction, FIRST_REAL_TIME, STOPPING, SigInfo, SigSet, bit, default_action,
@@ -19,7 +19,7 @@ const SIGKILL: i32 = sys::SIGKILL as i32;
 
 pub(crate) const SIGCONT: i32 = sys::SIGCONT as i32;
 
-/// Whom of a process a signal is for.
+/// Receiver of a signal: a thread, or any thread of the process.
 #[derive(Clone, Copy)]
 pub(crate) enum To<'a> {
     Thread(&'a Task),
@@ -145,7 +145,7 @@ pub(crate) fn force(task: &Task, info: SigInfo, fault: LastFault) {
         blocked
     };
     if ignored || blocked {
-        actions.set(info.signo, Action::default());
+        actions.set(info.signo, SigAction::default());
     }
     send_task(task, info);
 }

@@ -14,33 +14,33 @@ use fs::{Cred, File, FsStruct};
 
 use crate::SysResult;
 use crate::process::Process;
-use crate::process::ptrace_state::Trace;
-use crate::state::cred::Identity;
+use crate::process::ptrace_state::PtraceState;
+use crate::state::cred::TaskCred;
 use crate::state::credentials::Credentials;
-use crate::state::fdtable::{FdTable, Share};
+use crate::state::fdtable::{FdTable, FdTableRef};
 use crate::state::mempolicy::MemoryPolicy;
-use crate::state::namespaces::{Ipc, Namespaces};
-use crate::state::prctl::Settings;
+use crate::state::namespaces::{IpcNamespace, Namespaces};
+use crate::state::prctl::PrctlState;
 use crate::state::rseq::Registration;
-use crate::state::sched_params::Schedule;
+use crate::state::sched_params::SchedParams;
 use crate::state::seccomp::Seccomp;
-use crate::state::sighand::Pending;
+use crate::state::sighand::SigPending;
 use crate::state::syscall_user_dispatch::UserDispatch;
-use crate::state::usage::{Times, Transferred};
+use crate::state::usage::{IoAccounting, PrevCputime};
 use crate::uaccess::UserPtr;
 use crate::uapi::sigframe::{AltStack, LastFault};
 use crate::uapi::siginfo::{SigSet, UNBLOCKABLE};
 use ::futex::Waiter;
 
-/// What a thread has of its own about signals.
+/// Signal state of a thread.
 pub(crate) struct TaskSignals {
-    /// Blocked ones.
+    /// Blocked signals.
     pub(crate) blocked: SigSet,
-    /// What `blocked` goes back to once the signal that ended a wait was handled (`sigsuspend`,
+    /// Mask that `blocked` goes back to once the signal that ended a wait was handled (`sigsuspend`,
     /// `ppoll`, …).
     pub(crate) saved: Option<SigSet>,
-    /// Those sent to this thread.
-    pub(crate) pending: Pending,
+    /// Signals that were sent to this thread and not delivered.
+    pub(crate) pending: SigPending,
     /// The alternate stack.
     pub(crate) stack: AltStack,
     /// The last fault.
@@ -49,7 +49,7 @@ pub(crate) struct TaskSignals {
 
 /// A call that a signal interrupted and that goes on by `restart_syscall(2)`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Restart {
+pub(crate) enum RestartBlock {
     /// A sleep until a time, monotonic. `rest` is where the caller wants the rest to be stored; 0
     /// for nowhere.
     Sleep { deadline_ns: u64, rest: usize },
@@ -77,7 +77,7 @@ pub(crate) struct Completion {
 }
 
 impl Completion {
-    /// It has happened.
+    /// Says that it has happened, and wakes who waits.
     pub(crate) fn complete(&self) {
         self.done.store(true, Ordering::Release);
         self.waiters.wake_all();
@@ -85,7 +85,7 @@ impl Completion {
 
     /// Waits for it, whatever signals come, but not longer than `task` lives.
     pub(crate) fn wait(&self, task: &Task) {
-        let ended = || (self.done.load(Ordering::Acquire) || task.must_end()).then_some(());
+        let ended = || (self.done.load(Ordering::Acquire) || task.must_exit()).then_some(());
         let mut postponed = false;
         while self.waiters.wait_interruptible(None, ended).is_err() {
             // An ordinary signal: it is looked at when the call is over.
@@ -106,11 +106,11 @@ pub struct Task {
     thread: Once<Arc<Thread>>,
     /// The descriptors it began with, and those that it has instead once it unshared or gave back
     /// the first ones. Most never do: looking one up takes no lock.
-    files: Share,
-    other_files: Mutex<Option<Arc<Share>>>,
+    files: FdTableRef,
+    other_files: Mutex<Option<Arc<FdTableRef>>>,
     has_other_files: AtomicBool,
     fs: Mutex<Arc<FsStruct>>,
-    cred: Mutex<Identity>,
+    cred: Mutex<TaskCred>,
     name: Mutex<String>,
     namespaces: Mutex<Namespaces>,
     pub(crate) signals: Mutex<TaskSignals>,
@@ -120,28 +120,28 @@ pub struct Task {
     pub(crate) exit_status: AtomicI32,
     /// Somebody traces it, and what is known of that.
     ptraced: AtomicBool,
-    pub(crate) trace: Mutex<Option<Box<Trace>>>,
+    pub(crate) trace: Mutex<Option<Box<PtraceState>>>,
     /// The word that is cleared and woken when the thread ends.
     pub(crate) clear_tid: AtomicUsize,
     /// Head of the list of robust futexes.
     pub(crate) robust: AtomicUsize,
-    /// Who waits for this thread to leave its parent's memory (`vfork(2)`).
+    /// Completion for the parent that waits for this thread to leave its parent's memory (`vfork(2)`).
     pub(crate) vfork: Mutex<Option<Arc<Completion>>>,
-    pub(crate) restart: Mutex<Option<Restart>>,
-    /// It is in a call that ends at a time of the wall clock.
+    pub(crate) restart: Mutex<Option<RestartBlock>>,
+    /// Whether it is in a call that ends at a time of the wall clock.
     pub(crate) waits_for_wall_clock: AtomicBool,
     /// `rseq(2)`.
     pub(crate) rseq: Mutex<Registration>,
     /// Page faults of its program.
     pub(crate) faults: AtomicU64,
-    /// What it was told of its processor time.
-    pub(crate) told_times: Mutex<Times>,
-    /// What it has read and written.
-    pub(crate) transferred: Transferred,
-    /// When it began, nanoseconds since boot.
+    /// Processor time that was told last, which never goes back.
+    pub(crate) told_times: Mutex<PrevCputime>,
+    /// Bytes read and written, and calls that did.
+    pub(crate) transferred: IoAccounting,
+    /// Time of its start, in nanoseconds since boot.
     pub(crate) start_ns: u64,
     /// `prctl(2)`.
-    pub(crate) settings: Mutex<Settings>,
+    pub(crate) settings: Mutex<PrctlState>,
     /// What it may call, and what of that its program does itself.
     pub(crate) seccomp: Mutex<Seccomp>,
     pub(crate) user_dispatch: Mutex<Option<UserDispatch>>,
@@ -154,7 +154,7 @@ pub struct Task {
     /// CPUs it may run on, as words of 64; empty for all.
     pub(crate) cpus: Mutex<Vec<u64>>,
     /// How it is scheduled.
-    pub(crate) schedule: Mutex<Schedule>,
+    pub(crate) schedule: Mutex<SchedParams>,
     /// The policy of a thread that waits for a lock it holds, if that goes first.
     pub(crate) lent: Mutex<Option<Policy>>,
     /// Locks with priority inheritance that it held have been passed on: it has ended.
@@ -164,28 +164,28 @@ pub struct Task {
 }
 
 /// What a new thread takes over from the one that makes it.
-pub(crate) struct Inherited {
+pub(crate) struct NewTask {
     pub(crate) files: Arc<FdTable>,
     pub(crate) fs: Arc<FsStruct>,
     pub(crate) namespaces: Namespaces,
-    pub(crate) cred: Identity,
+    pub(crate) cred: TaskCred,
     pub(crate) name: String,
     pub(crate) blocked: SigSet,
     pub(crate) stack: AltStack,
     pub(crate) cpus: Vec<u64>,
-    pub(crate) schedule: Schedule,
+    pub(crate) schedule: SchedParams,
     pub(crate) seccomp: Seccomp,
     pub(crate) memory_policy: MemoryPolicy,
     pub(crate) io_priority: u32,
-    pub(crate) settings: Settings,
+    pub(crate) settings: PrctlState,
 }
 
 impl Task {
-    pub(crate) fn new(tid: i32, process: Arc<Process>, from: Inherited) -> Arc<Self> {
+    pub(crate) fn new(tid: i32, process: Arc<Process>, from: NewTask) -> Arc<Self> {
         let signals = TaskSignals {
             blocked: from.blocked,
             saved: None,
-            pending: Pending::default(),
+            pending: SigPending::default(),
             stack: from.stack,
             fault: LastFault::default(),
         };
@@ -194,7 +194,7 @@ impl Task {
             tid: AtomicI32::new(tid),
             process,
             thread: Once::new(),
-            files: Share::new(from.files),
+            files: FdTableRef::new(from.files),
             other_files: Mutex::new(None),
             has_other_files: AtomicBool::new(false),
             fs: Mutex::new(from.fs),
@@ -214,7 +214,7 @@ impl Task {
             rseq: Mutex::default(),
             faults: AtomicU64::new(0),
             told_times: Mutex::default(),
-            transferred: Transferred::default(),
+            transferred: IoAccounting::default(),
             start_ns: ::task::now_ns(),
             settings: Mutex::new(from.settings),
             user_dispatch: Mutex::default(),
@@ -305,7 +305,7 @@ impl Task {
         if !cpus.is_empty() {
             self.thread().set_cpus(&cpus);
         }
-        if self.schedule() != Schedule::default() {
+        if self.schedule() != SchedParams::default() {
             // Nothing is changed, so nothing fails; the thread gets it.
             let _ = self.reschedule(|_| Ok(()));
         }
@@ -327,8 +327,8 @@ impl Task {
     }
 
     /// Whether the thread has to end, and may start nothing more.
-    pub(crate) fn must_end(&self) -> bool {
-        self.leaving.load(Ordering::Relaxed) || self.process.must_end(self.tid())
+    pub(crate) fn must_exit(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed) || self.process.must_exit(self.tid())
     }
 
     /// Whether somebody traces it (`ptrace(2)`).
@@ -455,7 +455,7 @@ impl Task {
         self.with_files(|files| files.close(fd))
     }
 
-    fn replace_files(&self, share: Arc<Share>) {
+    fn replace_files(&self, share: Arc<FdTableRef>) {
         let old = self.other_files.lock().replace(share);
         self.has_other_files.store(true, Ordering::Release);
         self.files.give_back();
@@ -464,7 +464,7 @@ impl Task {
 
     /// Gives its descriptors back: what no other thread has is closed.
     pub(crate) fn give_files_back(&self) {
-        self.replace_files(Share::in_nothing());
+        self.replace_files(FdTableRef::in_nothing());
     }
 
     /// Whether other threads have its descriptors, too.
@@ -483,7 +483,7 @@ impl Task {
     /// Gives the task descriptors of its own, copies of those it shares with others.
     pub fn unshare_files(&self) {
         if self.shares_files() {
-            self.replace_files(Arc::new(Share::new(self.files().fork())));
+            self.replace_files(Arc::new(FdTableRef::new(self.files().fork())));
         }
     }
 
@@ -512,7 +512,7 @@ impl Task {
     }
 
     /// The System V objects and message queues it sees.
-    pub(crate) fn ipc(&self) -> Arc<Ipc> {
+    pub(crate) fn ipc(&self) -> Arc<IpcNamespace> {
         self.namespaces.lock().ipc.clone()
     }
 
@@ -533,7 +533,7 @@ impl Task {
     }
 
     /// Its users and groups, for a new thread.
-    pub(crate) fn identity(&self) -> Identity {
+    pub(crate) fn identity(&self) -> TaskCred {
         self.cred.lock().clone()
     }
 

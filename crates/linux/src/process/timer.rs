@@ -14,7 +14,7 @@ use linux_raw_sys::general as sys;
 use crate::process::cpu_clock::CpuClock;
 use crate::process::{Process, process_table, send_signal};
 use crate::state::expirations::Expirations;
-use crate::state::timer_queue::{self, Alarm, Ticket};
+use crate::state::timer_queue::{self, Alarm, TimerHandle};
 use crate::uapi::siginfo::SigInfo;
 use crate::uapi::time::NS_PER_SEC;
 
@@ -51,8 +51,8 @@ impl Timers {
     }
 }
 
-/// What a timer does.
-pub(crate) enum Notify {
+/// Action of a timer that fires.
+pub(crate) enum TimerNotify {
     /// Sends a signal to the process, as the kernel does.
     Plain(i32),
     /// Sends a signal to the process, with a value, or to one thread of it.
@@ -72,7 +72,7 @@ pub(crate) enum Notify {
 
 /// The clock that a timer runs by.
 #[derive(Clone)]
-pub(crate) enum Clock {
+pub(crate) enum TimerClock {
     /// The one that only goes forward. The wall clock's times are turned into its: both go at the
     /// same rate.
     Time,
@@ -80,7 +80,7 @@ pub(crate) enum Clock {
     Cpu(CpuClock),
 }
 
-impl Clock {
+impl TimerClock {
     pub(crate) fn now(&self) -> u64 {
         match self {
             Self::Time => now_ns(),
@@ -90,8 +90,8 @@ impl Clock {
 }
 
 #[derive(Default)]
-pub(crate) struct Setting {
-    pub(crate) ticket: Option<Ticket>,
+pub(crate) struct TimerState {
+    pub(crate) ticket: Option<TimerHandle>,
     /// By the timer's clock.
     pub(crate) deadline_ns: u64,
     pub(crate) interval_ns: u64,
@@ -129,11 +129,11 @@ pub(crate) struct Timer {
     pub(crate) _counted: census::Timer,
     pub(crate) me: Weak<Self>,
     pub(crate) process: Weak<Process>,
-    pub(crate) notify: Notify,
-    pub(crate) clock: Clock,
+    pub(crate) notify: TimerNotify,
+    pub(crate) clock: TimerClock,
     /// Absolute times are the wall clock's.
     pub(crate) realtime: bool,
-    pub(crate) setting: Mutex<Setting>,
+    pub(crate) setting: Mutex<TimerState>,
     pub(crate) overrun: AtomicI32,
     /// Of a clock of processor time: what it showed at the last look, and how long after that the
     /// next one was to be.
@@ -147,16 +147,16 @@ impl Timer {
     pub(crate) fn counting(expirations: Arc<Expirations>, realtime: bool) -> Arc<Self> {
         Self::new(
             Weak::new(),
-            Notify::Count(expirations),
-            Clock::Time,
+            TimerNotify::Count(expirations),
+            TimerClock::Time,
             realtime,
         )
     }
 
     pub(crate) fn new(
         process: Weak<Process>,
-        notify: Notify,
-        clock: Clock,
+        notify: TimerNotify,
+        clock: TimerClock,
         realtime: bool,
     ) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
@@ -188,13 +188,13 @@ impl Timer {
         }
         if let Some(deadline_ns) = deadline_ns {
             self.pause_ns.store(0, Ordering::Relaxed);
-            *setting = Setting {
+            *setting = TimerState {
                 ticket: self.alarm(deadline_ns, now),
                 deadline_ns,
                 interval_ns,
                 by_wall_clock: false,
             };
-        } else if matches!(self.notify, Notify::Count(_)) {
+        } else if matches!(self.notify, TimerNotify::Count(_)) {
             // That of a descriptor is remembered even if it does not run.
             setting.interval_ns = interval_ns;
         }
@@ -203,8 +203,8 @@ impl Timer {
 
     /// Fires now if it was set to a time that is past, rather than a moment later.
     pub(crate) fn fire_if_due(&self) {
-        let is_due = |setting: &Setting| {
-            matches!(self.clock, Clock::Time) && setting.deadline_ns <= now_ns()
+        let is_due = |setting: &TimerState| {
+            matches!(self.clock, TimerClock::Time) && setting.deadline_ns <= now_ns()
         };
         let ticket = {
             let setting = self.setting.lock();
@@ -229,15 +229,15 @@ impl Timer {
                 .saturating_add_signed(forward_ns.saturating_neg());
             setting.ticket = self.alarm(setting.deadline_ns, now_ns());
         }
-        if let Notify::Count(expirations) = &self.notify {
+        if let TimerNotify::Count(expirations) = &self.notify {
             expirations.wall_clock_was_set();
         }
     }
 
     /// Has the timer looked at when the clock, which shows `now`, can have reached a time.
-    pub(crate) fn alarm(&self, deadline_ns: u64, now: u64) -> Option<Ticket> {
+    pub(crate) fn alarm(&self, deadline_ns: u64, now: u64) -> Option<TimerHandle> {
         let me = self.me.upgrade()?;
-        let Clock::Cpu(_) = self.clock else {
+        let TimerClock::Cpu(_) = self.clock else {
             return Some(timer_queue::set(deadline_ns, me));
         };
         // Each processor can bring it nearer. A clock that stands is looked at more and more
@@ -254,7 +254,7 @@ impl Timer {
         Some(timer_queue::set(now_ns().saturating_add(pause), me))
     }
 
-    pub(crate) fn left(setting: &Setting, now: u64) -> u64 {
+    pub(crate) fn left(setting: &TimerState, now: u64) -> u64 {
         // A set timer always has something left.
         setting
             .ticket
@@ -269,17 +269,17 @@ impl Timer {
 
     /// Tells whoever is to be told that it fired `times` times.
     pub(crate) fn tell(&self, times: u64) {
-        if let Notify::Count(expirations) = &self.notify {
+        if let TimerNotify::Count(expirations) = &self.notify {
             return expirations.add(times);
         }
         let Some(process) = self.process.upgrade() else {
             return;
         };
         match self.notify {
-            Notify::Plain(signo) => send_signal::send(&process, SigInfo::kernel(signo)),
-            Notify::Limit => check_cpu_limit(&process),
-            Notify::Nothing | Notify::Count(_) => {}
-            Notify::Signal {
+            TimerNotify::Plain(signo) => send_signal::send(&process, SigInfo::kernel(signo)),
+            TimerNotify::Limit => check_cpu_limit(&process),
+            TimerNotify::Nothing | TimerNotify::Count(_) => {}
+            TimerNotify::Signal {
                 signo,
                 id,
                 value,

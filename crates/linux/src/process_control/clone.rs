@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::ptrace_state::Event;
 use crate::process::rlimit::check_threads;
-use crate::process::task::{Completion, Inherited};
+use crate::process::task::{Completion, NewTask};
 use crate::process::{NewProcess, Process, pidfd, process_table as processes, upcalls};
 use crate::process_control::namespaces;
 use crate::time::posix_timers;
@@ -23,7 +23,7 @@ use crate::{SysResult, Task, ptrace};
 
 /// What is asked for, whichever call it came by.
 #[derive(Clone, Copy, Default)]
-struct Request {
+struct KernelCloneArgs {
     flags: u32,
     /// The signal that the parent gets when the child ends; 0 for none.
     exit_signal: i32,
@@ -40,7 +40,7 @@ struct Request {
     clear_handlers: bool,
 }
 
-impl Request {
+impl KernelCloneArgs {
     fn has(&self, flag: u32) -> bool {
         self.flags & flag != 0
     }
@@ -60,7 +60,7 @@ impl Request {
 
 /// A copy of those of the calling thread's registers that stay in the CPU, with what the child's
 /// thread-local storage is.
-fn copy_fpu(task: &Task, request: &Request) -> Result<UserFpu, Errno> {
+fn copy_fpu(task: &Task, request: &KernelCloneArgs) -> Result<UserFpu, Errno> {
     let mut copy = UserFpu::new().ok_or(Errno::ENOMEM)?;
     task.thread().with_fpu(|fpu| copy.copy_from(fpu));
     if request.has(sys::CLONE_SETTLS) {
@@ -71,7 +71,7 @@ fn copy_fpu(task: &Task, request: &Request) -> Result<UserFpu, Errno> {
     Ok(copy)
 }
 
-fn inherited(task: &Task, request: &Request) -> Inherited {
+fn inherited(task: &Task, request: &KernelCloneArgs) -> NewTask {
     let (blocked, stack) = {
         let signals = task.signals.lock();
         (signals.saved.unwrap_or(signals.blocked), signals.stack)
@@ -79,7 +79,7 @@ fn inherited(task: &Task, request: &Request) -> Inherited {
     // A thread in the same memory needs an alternate stack of its own; vfork's child borrows
     // everything.
     let keeps_stack = !request.has(sys::CLONE_VM) || request.has(sys::CLONE_VFORK);
-    Inherited {
+    NewTask {
         files: if request.has(sys::CLONE_FILES) {
             task.files()
         } else {
@@ -100,7 +100,7 @@ fn inherited(task: &Task, request: &Request) -> Inherited {
     }
 }
 
-fn directories(task: &Task, request: &Request) -> Arc<FsStruct> {
+fn directories(task: &Task, request: &KernelCloneArgs) -> Arc<FsStruct> {
     if request.has(sys::CLONE_FS) {
         return task.fs();
     }
@@ -111,7 +111,7 @@ fn directories(task: &Task, request: &Request) -> Arc<FsStruct> {
     own
 }
 
-fn new_process(task: &Task, request: &Request, pid: i32) -> Result<Arc<Process>, Errno> {
+fn new_process(task: &Task, request: &KernelCloneArgs, pid: i32) -> Result<Arc<Process>, Errno> {
     let old = task.process();
     let memory = old.memory()?;
     let space = if request.has(sys::CLONE_VM) {
@@ -157,7 +157,7 @@ fn new_process(task: &Task, request: &Request, pid: i32) -> Result<Arc<Process>,
     Ok(process)
 }
 
-fn do_clone(task: &Task, regs: &mut UserRegs, request: &Request) -> SysResult {
+fn do_clone(task: &Task, regs: &mut UserRegs, request: &KernelCloneArgs) -> SysResult {
     request.check()?;
     namespaces::check_new(task, request.flags)?;
     if task.pid() == 1 && request.has(sys::CLONE_PARENT) {
@@ -245,7 +245,7 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &Request) -> SysResult {
 }
 
 /// What of the new thread or process a tracer is told, if it wants to know.
-fn event(task: &Task, request: &Request) -> Option<Event> {
+fn event(task: &Task, request: &KernelCloneArgs) -> Option<Event> {
     if !task.is_ptraced() || request.has(sys::CLONE_UNTRACED) {
         return None;
     }
@@ -315,7 +315,7 @@ pub fn sys_clone(
     {
         return Err(Errno::EINVAL);
     }
-    let request = Request {
+    let request = KernelCloneArgs {
         flags: flags as u32 & !sys::CSIGNAL,
         exit_signal: (flags as u32 & sys::CSIGNAL).cast_signed(),
         stack,
@@ -397,7 +397,7 @@ pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: usize, size: usize) ->
     {
         return Err(Errno::EINVAL);
     }
-    let request = Request {
+    let request = KernelCloneArgs {
         flags: args.flags as u32,
         exit_signal: i32::try_from(args.exit_signal).map_err(|_| Errno::EINVAL)?,
         stack: args.stack.wrapping_add(args.stack_size),
@@ -416,9 +416,9 @@ pub fn sys_fork(task: &Task, regs: &mut UserRegs) -> SysResult {
     do_clone(
         task,
         regs,
-        &Request {
+        &KernelCloneArgs {
             exit_signal: sys::SIGCHLD as i32,
-            ..Request::default()
+            ..KernelCloneArgs::default()
         },
     )
 }
@@ -429,10 +429,10 @@ pub fn sys_vfork(task: &Task, regs: &mut UserRegs) -> SysResult {
     do_clone(
         task,
         regs,
-        &Request {
+        &KernelCloneArgs {
             flags,
             exit_signal: sys::SIGCHLD as i32,
-            ..Request::default()
+            ..KernelCloneArgs::default()
         },
     )
 }

@@ -19,7 +19,7 @@ use vm::{
 };
 
 use crate::files::namei::{self, AT_FDCWD};
-use crate::process::image::Image;
+use crate::process::image::ProcessImage;
 use crate::process::personality::{
     ADDR_COMPAT_LAYOUT, CLEARED_WITH_POWER, RANDOMIZE, READ_IMPLIES_EXEC, persona_has,
 };
@@ -55,9 +55,9 @@ const MAX_STACK: usize = 1 << 30;
 const FIRST_STACK: usize = 32 * PAGE_SIZE;
 
 /// A program that is ready to run.
-pub(crate) struct Loaded {
+pub(crate) struct LoadedProgram {
     pub(crate) space: Arc<AddressSpace>,
-    pub(crate) image: Image,
+    pub(crate) image: ProcessImage,
     /// Where it begins, and its stack pointer.
     entry: usize,
     sp: u64,
@@ -71,7 +71,7 @@ pub(crate) struct Loaded {
     secure: bool,
 }
 
-impl Loaded {
+impl LoadedProgram {
     /// Registers at its beginning.
     pub(crate) fn registers(&self) -> UserRegs {
         UserRegs {
@@ -86,12 +86,12 @@ impl Loaded {
 
 /// What of a program is at random addresses.
 #[derive(Clone, Copy)]
-struct Layout {
+struct Randomization {
     random: bool,
     heap: bool,
 }
 
-impl Layout {
+impl Randomization {
     fn of(task: &Task) -> Self {
         let setting = RANDOMIZE.load(Ordering::Relaxed);
         let random = setting > 0
@@ -142,12 +142,12 @@ fn read_strings(array: usize, budget: &mut usize) -> Result<Vec<Vec<u8>>, Errno>
 }
 
 /// A file to be run, which nobody changes meanwhile.
-pub(crate) struct Program {
+pub(crate) struct ExecFile {
     file: Arc<File>,
     running: Arc<DenyWriteAccess>,
 }
 
-impl Program {
+impl ExecFile {
     /// # Errors
     /// `EACCES`; `ETXTBSY`.
     pub(crate) fn new(task: &Task, file: Arc<File>) -> Result<Self, Errno> {
@@ -163,7 +163,7 @@ impl Program {
 
 /// Opens a file to run it. Nobody needs to be allowed to read it, and a descriptor may be one of
 /// `O_PATH`: the file is opened anew.
-fn open(task: &Task, dirfd: i32, name: &[u8], nofollow: bool) -> Result<Program, Errno> {
+fn open(task: &Task, dirfd: i32, name: &[u8], nofollow: bool) -> Result<ExecFile, Errno> {
     let path = match (name, dirfd) {
         ([], AT_FDCWD) => task.fs().cwd(),
         ([], _) => task.files().get(dirfd)?.path().clone(),
@@ -176,9 +176,9 @@ fn open(task: &Task, dirfd: i32, name: &[u8], nofollow: bool) -> Result<Program,
     begin(fs::ops::open_program(path)?)
 }
 
-fn begin(file: Arc<File>) -> Result<Program, Errno> {
+fn begin(file: Arc<File>) -> Result<ExecFile, Errno> {
     let running = Arc::new(DenyWriteAccess::begin(file.path())?);
-    Ok(Program { file, running })
+    Ok(ExecFile { file, running })
 }
 
 fn check_executable(task: &Task, path: &Path) -> Result<(), Errno> {
@@ -203,7 +203,7 @@ fn head(file: &File, at: u64, len: usize) -> Result<Vec<u8>, Errno> {
     Ok(bytes)
 }
 
-fn parse(file: &File) -> Result<elf::Program, Errno> {
+fn parse(file: &File) -> Result<elf::ElfProgram, Errno> {
     let header = elf::header(&head(file, 0, elf::HEADER)?)?;
     let (at, len) = header.table;
     elf::program(&header, &head(file, at, len)?)
@@ -225,7 +225,7 @@ fn object(file: &File) -> Result<Arc<Object>, Errno> {
 fn map(
     space: &AddressSpace,
     file: &File,
-    program: &elf::Program,
+    program: &elf::ElfProgram,
     base: usize,
 ) -> Result<(), Errno> {
     let object = object(file)?;
@@ -297,11 +297,11 @@ fn credentials(task: &Task, file: &File) -> Result<(Credentials, bool), Errno> {
 /// Loads a program. `name` is what it was called by.
 pub(crate) fn load(
     task: &Task,
-    program: Program,
+    program: ExecFile,
     name: &[u8],
     mut args: Vec<Vec<u8>>,
     env: &[Vec<u8>],
-) -> Result<Loaded, Errno> {
+) -> Result<LoadedProgram, Errno> {
     // A script shows its own name, not its interpreter's.
     let shown = name
         .rsplit(|&b| b == b'/')
@@ -309,7 +309,7 @@ pub(crate) fn load(
         .unwrap_or_default()
         .to_vec();
     let mut exec_name = name.to_vec();
-    let Program {
+    let ExecFile {
         mut file,
         mut running,
     } = program;
@@ -329,7 +329,7 @@ pub(crate) fn load(
         args.extend(argument);
         args.push(exec_name);
         args.extend(rest);
-        Program { file, running } = open(task, AT_FDCWD, &interpreter, false)?;
+        ExecFile { file, running } = open(task, AT_FDCWD, &interpreter, false)?;
         exec_name = interpreter;
     }
     let (cred, secure) = credentials(task, &file)?;
@@ -354,12 +354,12 @@ pub(crate) fn load(
         .unwrap_or(usize::MAX)
         .min(MAX_STACK);
     let layout = if secure {
-        Layout {
+        Randomization {
             random: true,
             heap: true,
         }
     } else {
-        Layout::of(task)
+        Randomization::of(task)
     };
     let stack_top = USER_END - VDSO_ROOM - layout.offset(22);
     let top =
@@ -387,7 +387,7 @@ pub(crate) fn load(
     let program_entry = base + program.entry;
     let (entry, interpreter_base) = match &interpreter {
         None => (program_entry, 0),
-        Some((Program { file, .. }, interpreter)) => {
+        Some((ExecFile { file, .. }, interpreter)) => {
             let span = interpreter.span();
             let at = if interpreter.relocatable {
                 top - span.len() - layout.offset(10) - span.start
@@ -464,7 +464,7 @@ pub(crate) fn load(
         .map(|part| base + part.start..base + part.end);
     let (args, env, aux) = (image.args, image.env, image.aux.into());
     let (image, sp) = (
-        Image {
+        ProcessImage {
             executable: Some(running),
             args,
             env,
@@ -475,7 +475,7 @@ pub(crate) fn load(
         },
         image.sp,
     );
-    Ok(Loaded {
+    Ok(LoadedProgram {
         space,
         image,
         entry,
@@ -488,7 +488,7 @@ pub(crate) fn load(
 }
 
 /// Makes the calling thread, the last of its process, run what was loaded.
-pub(crate) fn take_over(task: &Task, loaded: Loaded) {
+pub(crate) fn take_over(task: &Task, loaded: LoadedProgram) {
     let process = task.process();
     // The old memory's last words.
     crate::futex::leaves_memory(task);
@@ -555,7 +555,7 @@ fn exec(
     let loaded = load(task, file, name, args, &env)?;
     let former = task.tid();
     task.process()
-        .become_single(task, || ptrace::superseded(task))?;
+        .de_thread(task, || ptrace::superseded(task))?;
     *regs = loaded.registers();
     take_over(task, loaded);
     if !fresh_fpu(task) {
@@ -576,7 +576,7 @@ pub fn sys_execve(
     args: usize,
     env: usize,
 ) -> SysResult {
-    let mut buffer = namei::Name::new();
+    let mut buffer = namei::UserPath::new();
     let name = buffer.read(name)?;
     if name.is_empty() {
         return Err(Errno::ENOENT);
@@ -594,7 +594,7 @@ pub fn sys_execveat(
     env: usize,
     flags: u32,
 ) -> SysResult {
-    let mut buffer = namei::Name::new();
+    let mut buffer = namei::UserPath::new();
     let name = buffer.read(name)?;
     if name.is_empty() && flags & sys::AT_EMPTY_PATH == 0 {
         return Err(Errno::ENOENT);

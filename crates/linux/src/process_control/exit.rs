@@ -78,7 +78,7 @@ fn finish(process: &Arc<Process>) {
     let tracer = ptrace::process_ends(process);
     let aftermath = processes::end(process, status, tracer.is_some());
     process.has_ended.notify();
-    for orphan in aftermath.bereaved {
+    for orphan in aftermath.reparented {
         let signo = orphan.parent_death_signal.load(Ordering::Relaxed);
         if signo != 0 {
             send_signal::send(&orphan, SigInfo::kernel(signo));
@@ -87,7 +87,7 @@ fn finish(process: &Arc<Process>) {
     for group in aftermath.orphaned_groups {
         send_signal::send_orphans(group);
     }
-    if let Some(init) = aftermath.inherited_by {
+    if let Some(init) = aftermath.new_reaper {
         init.children_changed.wake_all();
         send_signal::send(&init, SigInfo::kernel(sys::SIGCHLD as i32));
     }

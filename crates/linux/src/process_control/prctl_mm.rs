@@ -12,14 +12,14 @@ use crate::process::image::layout_of;
 use crate::process_control::exec;
 use crate::state::rlimit::DATA;
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::prctl_mm_map::{Layout, NO_FILE};
+use crate::uapi::prctl_mm_map::{NO_FILE, PrctlMmMap};
 use crate::{SysResult, Task};
 
 /// The most bytes of an auxiliary vector.
 const AUX: usize = 48 * size_of::<u64>();
 
 /// Puts it in force.
-fn apply(layout: &Layout, process: &Process) -> Result<(), Errno> {
+fn apply(layout: &PrctlMmMap, process: &Process) -> Result<(), Errno> {
     let range = |start: u64, end: u64| -> Range<usize> { start as usize..end as usize };
     process
         .memory()?
@@ -44,7 +44,7 @@ pub(crate) fn set(task: &Task, what: u32, at: usize, len: usize, zero: usize) ->
     }
     match what {
         pr::PR_SET_MM_MAP_SIZE => {
-            UserPtr::<u32>::new(at).write(&(size_of::<Layout>() as u32))?;
+            UserPtr::<u32>::new(at).write(&(size_of::<PrctlMmMap>() as u32))?;
             return Ok(0);
         }
         pr::PR_SET_MM_MAP => return set_all(task, at, len),
@@ -91,11 +91,11 @@ fn data_limit(process: &Process) -> u64 {
 }
 
 fn set_all(task: &Task, at: usize, len: usize) -> SysResult {
-    if len != size_of::<Layout>() {
+    if len != size_of::<PrctlMmMap>() {
         return Err(Errno::EINVAL);
     }
     let process = task.process();
-    let layout = UserPtr::<Layout>::new(at).read()?;
+    let layout = UserPtr::<PrctlMmMap>::new(at).read()?;
     layout.check(data_limit(process))?;
     let auxiliary = match layout.auxv_size as usize {
         0 => None,
@@ -142,7 +142,7 @@ fn set_executable(task: &Task, fd: u32) -> SysResult {
             e
         }
     };
-    let running = exec::Program::new(task, file)
+    let running = exec::ExecFile::new(task, file)
         .map_err(refused)?
         .into_running();
     if let Some(old) = process.executable() {

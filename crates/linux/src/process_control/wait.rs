@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
-use crate::process::process_table::{Node, TABLE, Table};
+use crate::process::process_table::{ProcessEntry, ProcessTable, TABLE};
 use crate::process::{Process, accounting, exit_code, pidfd, process_table as processes};
 use crate::time::rusage::RUsage;
 use crate::uaccess::UserPtr;
@@ -15,14 +15,14 @@ use crate::{SysResult, Task, ptrace};
 
 /// Which children.
 #[derive(Clone, Copy)]
-enum Which {
+enum WaitSelector {
     Any,
     Pid(i32),
     Group(i32),
 }
 
-impl Which {
-    fn matches(self, pid: i32, node: &Node) -> bool {
+impl WaitSelector {
+    fn matches(self, pid: i32, node: &ProcessEntry) -> bool {
         match self {
             Self::Any => true,
             Self::Pid(wanted) => pid == wanted,
@@ -32,7 +32,7 @@ impl Which {
 }
 
 /// What happened to a child.
-struct Report {
+struct WaitStatus {
     process: Arc<Process>,
     /// The number of the child, or of a thread that is traced.
     pid: i32,
@@ -57,9 +57,14 @@ fn of_kind(child: &Process, options: u32) -> bool {
     options & sys::__WALL != 0 || usual == (options & sys::__WCLONE == 0)
 }
 
-impl Table {
+impl ProcessTable {
     /// Finds news of a child. `Err`: there is no such child. `Ok(None)`: there is no news.
-    fn news(&mut self, parent: i32, which: Which, options: u32) -> Result<Option<Report>, Errno> {
+    fn news(
+        &mut self,
+        parent: i32,
+        which: WaitSelector,
+        options: u32,
+    ) -> Result<Option<WaitStatus>, Errno> {
         let children = self
             .node(parent)
             .map(|n| n.children.clone())
@@ -67,7 +72,8 @@ impl Table {
         let keep = options & sys::WNOWAIT != 0;
         let mut any = false;
         for pid in children {
-            let wanted = |node: &Node| which.matches(pid, node) && of_kind(&node.process, options);
+            let wanted =
+                |node: &ProcessEntry| which.matches(pid, node) && of_kind(&node.process, options);
             let Some(node) = self.node_mut(pid).filter(|node| wanted(node)) else {
                 continue;
             };
@@ -83,7 +89,7 @@ impl Table {
                     self.reap(pid);
                 }
                 let (code, value) = exit_code(status);
-                return Ok(Some(Report {
+                return Ok(Some(WaitStatus {
                     process,
                     pid,
                     status,
@@ -108,7 +114,7 @@ impl Table {
                     node.stop_report = None;
                 }
                 let (status, code) = (stopped_status(signal), sys::CLD_STOPPED as i32);
-                return Ok(Some(Report {
+                return Ok(Some(WaitStatus {
                     process,
                     pid,
                     status,
@@ -119,7 +125,7 @@ impl Table {
             if node.continue_report && options & sys::WCONTINUED != 0 {
                 node.continue_report = keep;
                 let (code, value) = (sys::CLD_CONTINUED as i32, sys::SIGCONT as i32);
-                return Ok(Some(Report {
+                return Ok(Some(WaitStatus {
                     process,
                     pid,
                     status: CONTINUED,
@@ -133,23 +139,27 @@ impl Table {
 }
 
 /// News of threads that the caller's process, or only its thread, traces.
-fn traced_news(task: &Task, which: Which, options: u32) -> Result<Option<Report>, Errno> {
+fn traced_news(
+    task: &Task,
+    which: WaitSelector,
+    options: u32,
+) -> Result<Option<WaitStatus>, Errno> {
     let matches = |tracee: &Task| match which {
-        Which::Any => true,
-        Which::Pid(pid) => tracee.tid() == pid,
-        Which::Group(group) => processes::relations(tracee.pid())[2] == group,
+        WaitSelector::Any => true,
+        WaitSelector::Pid(pid) => tracee.tid() == pid,
+        WaitSelector::Group(group) => processes::relations(tracee.pid())[2] == group,
     };
     let thread = (options & sys::__WNOTHREAD != 0).then_some(task);
     let (keep, ends) = (options & sys::WNOWAIT != 0, options & sys::WEXITED != 0);
-    let told = ptrace::Told::find(task.process(), thread, matches, keep, ends)?;
+    let told = ptrace::TraceeStatus::find(task.process(), thread, matches, keep, ends)?;
     Ok(told.map(|told| {
-        let ptrace::Told {
+        let ptrace::TraceeStatus {
             task,
             status,
             code,
             value,
         } = told;
-        Report {
+        WaitStatus {
             process: task.process().clone(),
             pid: task.tid(),
             status,
@@ -159,7 +169,7 @@ fn traced_news(task: &Task, which: Which, options: u32) -> Result<Option<Report>
     }))
 }
 
-fn wait(task: &Task, which: Which, options: u32) -> Result<Option<Report>, Errno> {
+fn wait(task: &Task, which: WaitSelector, options: u32) -> Result<Option<WaitStatus>, Errno> {
     let process = task.process();
     let look = || {
         let traced = traced_news(task, which, options);
@@ -207,10 +217,10 @@ pub fn sys_wait4(
         return Err(Errno::EINVAL);
     }
     let which = match pid {
-        -1 => Which::Any,
-        0 => Which::Group(processes::relations(task.pid())[2]),
-        1.. => Which::Pid(pid),
-        _ => Which::Group(pid.checked_neg().ok_or(Errno::ESRCH)?),
+        -1 => WaitSelector::Any,
+        0 => WaitSelector::Group(processes::relations(task.pid())[2]),
+        1.. => WaitSelector::Pid(pid),
+        _ => WaitSelector::Group(pid.checked_neg().ok_or(Errno::ESRCH)?),
     };
     let Some(report) = wait(task, which, options | sys::WEXITED)? else {
         return Ok(0);
@@ -245,7 +255,7 @@ pub fn sys_waitid(
 
 /// The fields of a `siginfo_t` that `waitid(2)` writes, zeros without news, also after an error; it
 /// leaves the others as they are.
-fn tell(at: usize, news: Option<&Report>) -> Result<(), Errno> {
+fn tell(at: usize, news: Option<&WaitStatus>) -> Result<(), Errno> {
     let (signal, person) = match news {
         Some(report) => {
             let user = report.process.credentials().user.real;
@@ -264,7 +274,12 @@ fn tell(at: usize, news: Option<&Report>) -> Result<(), Errno> {
     UserPtr::new(at.wrapping_add(core::mem::offset_of!(SigInfo, fields))).write(&person)
 }
 
-fn wait_by_kind(task: &Task, kind: u32, id: i32, options: u32) -> Result<Option<Report>, Errno> {
+fn wait_by_kind(
+    task: &Task,
+    kind: u32,
+    id: i32,
+    options: u32,
+) -> Result<Option<WaitStatus>, Errno> {
     const WANTED: u32 = sys::WEXITED | sys::WSTOPPED | sys::WCONTINUED;
     const KNOWN: u32 =
         WANTED | sys::WNOHANG | sys::WNOWAIT | sys::__WNOTHREAD | sys::__WCLONE | sys::__WALL;
@@ -273,14 +288,14 @@ fn wait_by_kind(task: &Task, kind: u32, id: i32, options: u32) -> Result<Option<
     }
     let mut never_blocks = false;
     let which = match kind {
-        sys::P_ALL => Which::Any,
-        sys::P_PID if id > 0 => Which::Pid(id),
+        sys::P_ALL => WaitSelector::Any,
+        sys::P_PID if id > 0 => WaitSelector::Pid(id),
         sys::P_PIDFD if id >= 0 => {
             let (process, nonblocking) = pidfd::process_of(task, id)?;
             never_blocks = nonblocking;
-            Which::Pid(process.pid())
+            WaitSelector::Pid(process.pid())
         }
-        sys::P_PGID if id >= 0 => Which::Group(if id == 0 {
+        sys::P_PGID if id >= 0 => WaitSelector::Group(if id == 0 {
             processes::relations(task.pid())[2]
         } else {
             id

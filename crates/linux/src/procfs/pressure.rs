@@ -92,7 +92,7 @@ impl Inode for PressureFile {
     }
 
     fn open(self: Arc<Self>, _: OpenFlags) -> Result<Option<Arc<dyn FileOps>>> {
-        let watch = Watch {
+        let watch = PsiTrigger {
             trigger: Mutex::new(None),
             told: AtomicBool::new(false),
             source: PollQueue::new(),
@@ -105,7 +105,7 @@ impl Inode for PressureFile {
 }
 
 /// What an open file's program wants to be told.
-struct Watch {
+struct PsiTrigger {
     trigger: Mutex<Option<(Resource, Trigger)>>,
     told: AtomicBool,
     source: PollQueue,
@@ -113,7 +113,7 @@ struct Watch {
 
 struct OpenPressure {
     resource: Resource,
-    watch: Arc<Watch>,
+    watch: Arc<PsiTrigger>,
 }
 
 impl FileOps for OpenPressure {
@@ -187,18 +187,18 @@ impl FileOps for OpenPressure {
 }
 
 /// Files with triggers, and whether a thread looks after them.
-struct Monitor {
-    watches: Vec<Weak<Watch>>,
+struct TriggerMonitor {
+    watches: Vec<Weak<PsiTrigger>>,
     runs: bool,
 }
 
-static MONITOR: Mutex<Monitor> = Mutex::new(Monitor {
+static MONITOR: Mutex<TriggerMonitor> = Mutex::new(TriggerMonitor {
     watches: Vec::new(),
     runs: false,
 });
 
 /// Adds a file with a trigger, and sees to it that somebody looks.
-fn monitor(watch: &Arc<Watch>) -> Result<()> {
+fn monitor(watch: &Arc<PsiTrigger>) -> Result<()> {
     let mut monitor = MONITOR.lock();
     monitor.watches.push(Arc::downgrade(watch));
     if !monitor.runs {
@@ -212,7 +212,7 @@ fn monitor(watch: &Arc<Watch>) -> Result<()> {
 fn run() {
     loop {
         let mut next = u64::MAX;
-        let live: Vec<Arc<Watch>> = {
+        let live: Vec<Arc<PsiTrigger>> = {
             let mut monitor = MONITOR.lock();
             monitor.watches.retain(|watch| watch.strong_count() > 0);
             monitor.runs = !monitor.watches.is_empty();

@@ -9,7 +9,7 @@ use core::ops::Range;
 use crate::process::{Process, process_table as processes};
 use crate::state::credentials::Capabilities;
 use crate::state::rlimit::LIMIT_NAMES;
-use crate::state::sched_params::Schedule;
+use crate::state::sched_params::SchedParams;
 use crate::state::usage::Usage;
 use crate::{Task, ptrace};
 
@@ -49,7 +49,7 @@ pub(crate) struct Snapshot {
     pub(crate) cpu: u32,
     /// Mask of CPUs it may run on, as words of 64.
     pub(crate) allowed_cpus: Vec<u64>,
-    pub(crate) schedule: Schedule,
+    pub(crate) schedule: SchedParams,
 }
 
 impl Process {

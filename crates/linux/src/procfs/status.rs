@@ -14,7 +14,7 @@ use super::system::NS_PER_TICK;
 use crate::process::Process;
 use crate::process::image::layout_of;
 use crate::state::rlimit::{RSS, SIGPENDING};
-use crate::state::sched_params::Schedule;
+use crate::state::sched_params::SchedParams;
 use crate::state::usage::Usage;
 
 /// Shows the functions in which a thread waits, from the innermost outwards.
@@ -86,7 +86,7 @@ pub(super) fn stat(process: &Arc<Process>, tid: Option<i32>) -> String {
     let [code, data] = places(process);
     let [size, resident] = s.memory;
     let [own_pending, pending, blocked, ignored, caught] = s.signals;
-    let Schedule {
+    let SchedParams {
         policy,
         priority: rt,
         nice,
@@ -236,7 +236,7 @@ pub(super) fn schedstat(process: &Process, tid: Option<i32>) -> String {
 pub(super) fn sched(process: &Process, tid: Option<i32>) -> String {
     let tid = tid.unwrap_or(process.pid());
     let s = process.snapshot_of(Some(tid));
-    let Schedule {
+    let SchedParams {
         policy,
         priority: rt,
         nice,

@@ -14,7 +14,7 @@ use linux_raw_sys::{general as sys, ptrace as api};
 
 use super::SIGKILL;
 use crate::Task;
-use crate::process::ptrace_state::{Course, Trace};
+use crate::process::ptrace_state::{PtraceState, ResumeMode};
 use crate::process::{Process, exit_code, notify_parent, process_table as processes, send_signal};
 use crate::uapi::siginfo::SigInfo;
 
@@ -68,14 +68,14 @@ pub(super) fn begin(
                 .unwrap_or_default(),
         };
         let tracer = Some(Arc::downgrade(tracer));
-        *trace = Some(Box::new(Trace {
+        *trace = Some(Box::new(PtraceState {
             tracer,
             seized,
             options,
             stop,
             debug,
             debug_changed,
-            ..Trace::default()
+            ..PtraceState::default()
         }));
         task.set_ptraced(true);
         tracees.push(task.clone());
@@ -133,7 +133,7 @@ pub(super) fn detach(task: &Arc<Task>, signal: i32) {
         let mut trace = task.trace.lock();
         let Some(trace) = trace.as_mut() else { return };
         trace.tracer = None;
-        trace.go_on(Course::default(), signal);
+        trace.go_on(ResumeMode::default(), signal);
         trace.ended.take()
     };
     task.set_ptraced(false);
@@ -200,7 +200,7 @@ pub(crate) fn tracer_ends(tracer: &Arc<Task>) {
     }
 }
 
-pub(super) fn traces(trace: &Trace, tracer: &Task) -> bool {
+pub(super) fn traces(trace: &PtraceState, tracer: &Task) -> bool {
     trace
         .tracer
         .as_ref()
@@ -275,14 +275,14 @@ pub(crate) fn superseded(task: &Task) {
 }
 
 /// What a tracer is told of a thread.
-pub(crate) struct Told {
+pub(crate) struct TraceeStatus {
     pub(crate) task: Arc<Task>,
     pub(crate) status: i32,
     pub(crate) code: i32,
     pub(crate) value: i32,
 }
 
-impl Told {
+impl TraceeStatus {
     /// Looks for news of those threads for which `which` holds that a process traces, or only
     /// `thread` of it. With `keep` the next one who asks is told, too; with `ends` ends count.
     /// `Err`: there is no such thread.
@@ -359,6 +359,6 @@ pub(super) fn parent_thread(task: &Task) -> Option<Arc<Task>> {
     let maker = process
         .maker
         .upgrade()
-        .filter(|maker| Arc::ptr_eq(maker.process(), &parent) && !maker.must_end());
+        .filter(|maker| Arc::ptr_eq(maker.process(), &parent) && !maker.must_exit());
     maker.or_else(|| parent.find_task(|_| true))
 }

@@ -14,7 +14,7 @@ use guard::fpu;
 use guard::user::UserRegs;
 use linux_raw_sys::{general as sys, ptrace as api};
 
-use crate::process::ptrace_state::{Course, Event, Place, Stop};
+use crate::process::ptrace_state::{Event, ResumeMode, Stop, StopKind};
 use crate::process::{Process, send_signal};
 use crate::state::debug_registers::{Cause, DebugRegisters};
 use crate::uapi::sigframe::LastFault;
@@ -23,7 +23,7 @@ use crate::uapi::user_regs::TRAP_FLAG;
 use crate::{SysResult, Task};
 
 pub(crate) use attach::{
-    Told, born, forget, process_ends, superseded, thread_ended, tracer_ends, tracer_of,
+    TraceeStatus, born, forget, process_ends, superseded, thread_ended, tracer_ends, tracer_of,
 };
 pub use request::sys_ptrace;
 
@@ -31,16 +31,16 @@ const SIGTRAP: i32 = sys::SIGTRAP as i32;
 const SIGKILL: i32 = sys::SIGKILL as i32;
 
 /// A thread's news for its tracer.
-struct Report {
-    place: Place,
+struct PtraceReport {
+    place: StopKind,
     code: i32,
     info: Option<SigInfo>,
     message: u64,
 }
 
-impl Report {
+impl PtraceReport {
     /// Of something that the kernel tells with a trap.
-    fn trap(task: &Task, place: Place, code: i32, message: u64) -> Self {
+    fn trap(task: &Task, place: StopKind, code: i32, message: u64) -> Self {
         let info = SigInfo::from_process(SIGTRAP, code, task.pid(), task.uid());
         Self {
             place,
@@ -69,15 +69,15 @@ fn restart_wanted(regs: &UserRegs) -> Option<Errno> {
 /// Stops the calling thread until its tracer, or the end of that, or its own, lets it go on. The
 /// registers are what the tracer leaves. Returns the signal it may have and what is known of that.
 /// `None`: nobody traces it, or it has to end.
-fn stop(task: &Task, regs: &mut UserRegs, report: Report) -> Option<(i32, Option<SigInfo>)> {
+fn stop(task: &Task, regs: &mut UserRegs, report: PtraceReport) -> Option<(i32, Option<SigInfo>)> {
     let thread = task.thread();
     let mut frame = vec![0; fpu::signal_frame_size()];
     let bases = thread.with_fpu(|state| {
         frame.copy_from_slice(state.signal_frame());
         state.bases()
     });
-    let (at_end, code) = (report.place == Place::End, report.code);
-    let released = || !at_end && task.must_end();
+    let (at_end, code) = (report.place == StopKind::ThreadExit, report.code);
+    let released = || !at_end && task.must_exit();
     let tracer = {
         let mut trace = task.trace.lock();
         let trace = trace.as_mut().filter(|_| !released())?;
@@ -85,7 +85,7 @@ fn stop(task: &Task, regs: &mut UserRegs, report: Report) -> Option<(i32, Option
         if core::mem::take(&mut trace.trap_flag) {
             regs.rflags &= !TRAP_FLAG;
         }
-        (trace.signal, trace.message, trace.course) = (0, report.message, Course::default());
+        (trace.signal, trace.message, trace.course) = (0, report.message, ResumeMode::default());
         trace.stop = Some(Box::new(Stop {
             place: report.place,
             code,
@@ -167,16 +167,16 @@ pub(crate) fn attend(task: &Task, regs: &mut UserRegs, interrupted: &mut Option<
         true => {
             let code = signal | (api::PTRACE_EVENT_STOP as i32) << 8;
             let info = SigInfo::from_process(signal, code, task.pid(), task.uid());
-            Report {
-                place: Place::Plain,
+            PtraceReport {
+                place: StopKind::Other,
                 code,
                 info: Some(info),
                 message: 0,
             }
         }
         // Nothing is known of a signal: that is how tracers tell it from the stop before one.
-        false => Report {
-            place: Place::Plain,
+        false => PtraceReport {
+            place: StopKind::Other,
             code: signal,
             info: None,
             message: 0,
@@ -195,8 +195,8 @@ pub(crate) fn deliver(
     info: SigInfo,
     interrupted: &mut Option<Errno>,
 ) -> Option<SigInfo> {
-    let report = Report {
-        place: Place::Plain,
+    let report = PtraceReport {
+        place: StopKind::Other,
         code: info.signo,
         info: Some(info),
         message: 0,
@@ -234,7 +234,11 @@ pub(crate) fn enters_handler(task: &Task, regs: &mut UserRegs) {
         .as_ref()
         .is_some_and(|trace| trace.course.steps)
     {
-        stop(task, regs, Report::trap(task, Place::Plain, SIGTRAP, 0));
+        stop(
+            task,
+            regs,
+            PtraceReport::trap(task, StopKind::Other, SIGTRAP, 0),
+        );
     }
 }
 
@@ -257,29 +261,31 @@ fn value(result: SysResult) -> u64 {
     )
 }
 
-fn course(task: &Task) -> Course {
+fn course(task: &Task) -> ResumeMode {
     task.trace
         .lock()
         .as_ref()
-        .map_or(Course::default(), |trace| trace.course)
+        .map_or(ResumeMode::default(), |trace| trace.course)
 }
 
 /// A stop before or behind a system call.
-fn call_stop(task: &Task, regs: &mut UserRegs, place: Place) {
+fn call_stop(task: &Task, regs: &mut UserRegs, place: StopKind) {
     let marked = task
         .trace
         .lock()
         .as_ref()
         .is_some_and(|trace| trace.options & api::PTRACE_O_TRACESYSGOOD != 0);
     let code = if marked { SIGTRAP | 0x80 } else { SIGTRAP };
-    let message = if place == Place::Entry {
+    let message = if place == StopKind::SyscallEntry {
         api::PTRACE_EVENTMSG_SYSCALL_ENTRY
     } else {
         api::PTRACE_EVENTMSG_SYSCALL_EXIT
     };
-    if let Some((signal @ 1.., _)) =
-        stop(task, regs, Report::trap(task, place, code, message.into()))
-    {
+    if let Some((signal @ 1.., _)) = stop(
+        task,
+        regs,
+        PtraceReport::trap(task, place, code, message.into()),
+    ) {
         send_signal::send_task(task, SigInfo::kernel(signal));
     }
 }
@@ -294,8 +300,8 @@ pub(crate) fn system_call(
     let before = course(task);
     regs.rax = value(Err(Errno::ENOSYS));
     if before.calls || before.emulates {
-        call_stop(task, regs, Place::Entry);
-        if task.must_end() {
+        call_stop(task, regs, StopKind::SyscallEntry);
+        if task.must_exit() {
             return Ok(0);
         }
     }
@@ -308,7 +314,7 @@ pub(crate) fn system_call(
             _ => number,
         };
     }
-    if task.must_end() {
+    if task.must_exit() {
         return Ok(0);
     }
     let after = course(task);
@@ -320,7 +326,7 @@ pub(crate) fn system_call(
             LastFault::default(),
         );
     } else if after.calls {
-        call_stop(task, regs, Place::Exit);
+        call_stop(task, regs, StopKind::SyscallExit);
     }
     match restart_wanted(regs) {
         Some(code) => Err(code),
@@ -344,14 +350,14 @@ pub(crate) fn event(task: &Task, regs: &mut UserRegs, event: Event, message: u64
         return;
     }
     let place = match event {
-        Event::Exit => Place::End,
-        Event::Seccomp => Place::Filter,
-        _ => Place::Plain,
+        Event::Exit => StopKind::ThreadExit,
+        Event::Seccomp => StopKind::Seccomp,
+        _ => StopKind::Other,
     };
     stop(
         task,
         regs,
-        Report::trap(task, place, SIGTRAP | (event as i32) << 8, message),
+        PtraceReport::trap(task, place, SIGTRAP | (event as i32) << 8, message),
     );
 }
 

@@ -12,7 +12,7 @@ use vm::{AddressSpace, PAGE_SIZE};
 use crate::process::access::check_trace_access;
 use crate::process::{Process, pidfd, process_table};
 use crate::uaccess::{self, UserPtr};
-use crate::uio::{self, Buffers, IoVec};
+use crate::uio::{self, IoVec, IoVecs};
 use crate::{SysResult, Task};
 
 /// The process that a number, of it or of one of its threads, means, if the caller may look into
@@ -31,7 +31,7 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    fn new(buffers: &'a Buffers) -> Self {
+    fn new(buffers: &'a IoVecs) -> Self {
         Self {
             buffers: buffers.as_slice(),
             at: 0,
@@ -52,7 +52,7 @@ impl<'a> Cursor<'a> {
 
 /// Copies between the caller's memory and another's, page by page: what was copied before a fault
 /// counts. Both have something.
-fn transfer(space: &AddressSpace, own: &Buffers, theirs: &Buffers, to_them: bool) -> SysResult {
+fn transfer(space: &AddressSpace, own: &IoVecs, theirs: &IoVecs, to_them: bool) -> SysResult {
     let (mut own, mut theirs) = (Cursor::new(own), Cursor::new(theirs));
     let mut bytes = vec![0; PAGE_SIZE];
     let mut done = 0;
@@ -94,14 +94,14 @@ fn process_vm(
         return Err(Errno::EINVAL);
     }
     // Of the count of one's own Linux takes 32 bits, and all of the others'.
-    let own = Buffers::read(own.0, own.1 as u32 as usize)?;
+    let own = IoVecs::read(own.0, own.1 as u32 as usize)?;
     // Who moves nothing asks for nobody, and whose own buffers are empty is not even asked for the
     // others.
-    let is_nothing = |buffers: &Buffers| buffers.as_slice().iter().all(|&(_, len)| len == 0);
+    let is_nothing = |buffers: &IoVecs| buffers.as_slice().iter().all(|&(_, len)| len == 0);
     if is_nothing(&own) {
         return Ok(0);
     }
-    let theirs = Buffers::read_foreign(theirs.0, theirs.1)?;
+    let theirs = IoVecs::read_foreign(theirs.0, theirs.1)?;
     if is_nothing(&theirs) {
         return Ok(0);
     }
@@ -162,7 +162,7 @@ pub fn sys_process_madvise(
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
-    let ranges = Buffers::read(ranges, count as u32 as usize)?;
+    let ranges = IoVecs::read(ranges, count as u32 as usize)?;
     let (process, _) = pidfd::process_of(task, fd)?;
     if !matches!(
         advice,
@@ -210,7 +210,7 @@ pub fn sys_process_mrelease(task: &Task, fd: i32, flags: u32) -> SysResult {
     if process_table::has_ended(&process) {
         return Err(Errno::ESRCH);
     }
-    if process.is_ending() {
+    if process.is_exiting() {
         Ok(0)
     } else {
         Err(Errno::EINVAL)

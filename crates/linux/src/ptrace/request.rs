@@ -8,11 +8,11 @@ use linux_raw_sys::{general as sys, ptrace as api};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::attach;
-use crate::process::ptrace_state::{Course, Place, Stop, Trace};
+use crate::process::ptrace_state::{PtraceState, ResumeMode, Stop, StopKind};
 use crate::process::{process_table, send_signal};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::siginfo::{COUNT, SigInfo, UNBLOCKABLE};
-use crate::uapi::user_regs::{self, Registers};
+use crate::uapi::user_regs::{self, UserRegsStruct};
 use crate::uio::IoVec;
 use crate::{SysResult, Task, current_task};
 
@@ -67,7 +67,7 @@ fn attach(pid: i32, seized: bool, options: u32) -> SysResult {
         && me
             .cred()
             .may_trace(&process.credentials(), process.is_dumpable());
-    if !allowed || process.is_ending() {
+    if !allowed || process.is_exiting() {
         return Err(Errno::EPERM);
     }
     attach::begin(&me, &target, seized, options)?;
@@ -80,7 +80,7 @@ fn attach(pid: i32, seized: bool, options: u32) -> SysResult {
 /// Does something with the stop of a thread that the caller traces.
 fn with_stop<R>(
     target: &Task,
-    act: impl FnOnce(&mut Trace) -> Result<R, Errno>,
+    act: impl FnOnce(&mut PtraceState) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
     let me = current_task().ok_or(Errno::ESRCH)?;
     let mut trace = target.trace.lock();
@@ -94,14 +94,17 @@ fn with_stop<R>(
     act(trace)
 }
 
-fn stop(trace: &mut Trace) -> Result<&mut Stop, Errno> {
+fn stop(trace: &mut PtraceState) -> Result<&mut Stop, Errno> {
     trace.stopped().ok_or(Errno::ESRCH)
 }
 
-fn with_registers<R>(target: &Task, act: impl FnOnce(&mut Registers) -> R) -> Result<R, Errno> {
+fn with_registers<R>(
+    target: &Task,
+    act: impl FnOnce(&mut UserRegsStruct) -> R,
+) -> Result<R, Errno> {
     with_stop(target, |trace| {
         let stop = stop(trace)?;
-        let mut seen = Registers::of(&stop.regs, stop.bases);
+        let mut seen = UserRegsStruct::of(&stop.regs, stop.bases);
         let result = act(&mut seen);
         let bases = seen.store(&mut stop.regs);
         stop.changed |= bases != stop.bases;
@@ -166,7 +169,7 @@ fn user_word(target: &Task, at: usize, new: Option<u64>) -> Result<u64, Errno> {
     if !at.is_multiple_of(WORD) || at >= user_regs::USER {
         return Err(Errno::EIO);
     }
-    if at < size_of::<Registers>() {
+    if at < size_of::<UserRegsStruct>() {
         return with_registers(target, |seen| match new {
             Some(value) if !seen.set(at, value) => Err(Errno::EIO),
             Some(_) => Ok(0),
@@ -189,20 +192,20 @@ fn user_word(target: &Task, at: usize, new: Option<u64>) -> Result<u64, Errno> {
 }
 
 /// The kind of a stop, and `struct ptrace_syscall_info` of it.
-fn syscall_info(trace: &mut Trace) -> Result<vec::Vec<u8>, Errno> {
+fn syscall_info(trace: &mut PtraceState) -> Result<vec::Vec<u8>, Errno> {
     let message = trace.message;
     let stop = stop(trace)?;
     let (op, regs) = match stop.place {
-        Place::Plain | Place::End => (api::PTRACE_SYSCALL_INFO_NONE, &stop.regs),
-        Place::Entry => (api::PTRACE_SYSCALL_INFO_ENTRY, &stop.regs),
-        Place::Exit => (api::PTRACE_SYSCALL_INFO_EXIT, &stop.regs),
-        Place::Filter => (api::PTRACE_SYSCALL_INFO_SECCOMP, &stop.regs),
+        StopKind::Other | StopKind::ThreadExit => (api::PTRACE_SYSCALL_INFO_NONE, &stop.regs),
+        StopKind::SyscallEntry => (api::PTRACE_SYSCALL_INFO_ENTRY, &stop.regs),
+        StopKind::SyscallExit => (api::PTRACE_SYSCALL_INFO_EXIT, &stop.regs),
+        StopKind::Seccomp => (api::PTRACE_SYSCALL_INFO_SECCOMP, &stop.regs),
     };
     let mut info = vec![op as u8, 0, 0, 0];
     info.extend(AUDIT_ARCH_X86_64.to_ne_bytes());
     info.extend([regs.rip, regs.rsp].as_bytes());
     match stop.place {
-        Place::Entry | Place::Filter => {
+        StopKind::SyscallEntry | StopKind::Seccomp => {
             info.extend(
                 [
                     regs.orig_rax,
@@ -216,14 +219,14 @@ fn syscall_info(trace: &mut Trace) -> Result<vec::Vec<u8>, Errno> {
                 .as_bytes(),
             );
         }
-        Place::Exit => {
+        StopKind::SyscallExit => {
             let value = regs.rax.cast_signed();
             info.extend(value.to_ne_bytes());
             info.push(u8::from((-4095..0).contains(&value)));
         }
-        Place::Plain | Place::End => {}
+        StopKind::Other | StopKind::ThreadExit => {}
     }
-    if stop.place == Place::Filter {
+    if stop.place == StopKind::Seccomp {
         info.extend((message as u32).to_ne_bytes());
     }
     Ok(info)
@@ -262,23 +265,23 @@ fn peek_signals(target: &Task, args: usize, to: usize) -> SysResult {
 }
 
 /// How a request lets a thread go on; `None` if it is another one.
-fn course(request: u32) -> Option<Course> {
-    let course = Course::default();
+fn course(request: u32) -> Option<ResumeMode> {
+    let course = ResumeMode::default();
     Some(match request {
         api::PTRACE_CONT => course,
-        api::PTRACE_SYSCALL => Course {
+        api::PTRACE_SYSCALL => ResumeMode {
             calls: true,
             ..course
         },
-        api::PTRACE_SINGLESTEP => Course {
+        api::PTRACE_SINGLESTEP => ResumeMode {
             steps: true,
             ..course
         },
-        api::PTRACE_SYSEMU => Course {
+        api::PTRACE_SYSEMU => ResumeMode {
             emulates: true,
             ..course
         },
-        api::PTRACE_SYSEMU_SINGLESTEP => Course {
+        api::PTRACE_SYSEMU_SINGLESTEP => ResumeMode {
             emulates: true,
             steps: true,
             ..course
@@ -287,7 +290,7 @@ fn course(request: u32) -> Option<Course> {
     })
 }
 
-fn go_on(target: &Arc<Task>, course: Course, data: usize) -> SysResult {
+fn go_on(target: &Arc<Task>, course: ResumeMode, data: usize) -> SysResult {
     let signal = i32::try_from(data)
         .ok()
         .filter(|signal| (0..=COUNT).contains(signal))
@@ -332,7 +335,7 @@ fn of_stopped(request: u32, target: &Arc<Task>, addr: usize, data: usize) -> Sys
         api::PTRACE_GETFPREGS => uaccess::write_bytes(data, &register_set(target, NT_PRFPREG)?)?,
         api::PTRACE_SETREGS | api::PTRACE_SETFPREGS => {
             let (kind, len) = match request {
-                api::PTRACE_SETREGS => (NT_PRSTATUS, size_of::<Registers>()),
+                api::PTRACE_SETREGS => (NT_PRSTATUS, size_of::<UserRegsStruct>()),
                 _ => (NT_PRFPREG, FPREGS),
             };
             let mut bytes = vec![0; len];
@@ -385,7 +388,7 @@ fn of_stopped(request: u32, target: &Arc<Task>, addr: usize, data: usize) -> Sys
             })?;
         }
         api::PTRACE_ARCH_PRCTL => {
-            let at = size_of::<Registers>()
+            let at = size_of::<UserRegsStruct>()
                 - if matches!(data, ARCH_SET_FS | ARCH_GET_FS) {
                     6
                 } else {

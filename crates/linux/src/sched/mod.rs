@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::process_table as processes;
 use crate::sched::permissions::{check_change, check_nice};
-use crate::state::sched_params::{Schedule, is_realtime, priorities};
+use crate::state::sched_params::{SchedParams, is_realtime, priorities};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::time::TimeSpec;
 use crate::{SysResult, Task};
@@ -109,7 +109,7 @@ pub fn sys_sched_setaffinity(task: &Task, tid: i32, size: usize, mask: usize) ->
 
 /// What a policy and priority are to become; `None` keeps the policy, and what children get.
 #[derive(Default)]
-struct Wish {
+struct SchedRequest {
     policy: Option<u32>,
     priority: u32,
     nice: Option<i32>,
@@ -120,7 +120,7 @@ struct Wish {
     clamps: bool,
 }
 
-fn apply(task: &Task, tid: i32, wish: &Wish) -> SysResult {
+fn apply(task: &Task, tid: i32, wish: &SchedRequest) -> SysResult {
     with_scheduled(task, tid, |target| {
         target.reschedule(|schedule| {
             let policy = wish.policy.unwrap_or(schedule.policy);
@@ -136,7 +136,7 @@ fn apply(task: &Task, tid: i32, wish: &Wish) -> SysResult {
                 .nice
                 .filter(|_| !is_realtime(policy))
                 .unwrap_or(schedule.nice);
-            let new = Schedule {
+            let new = SchedParams {
                 policy,
                 priority: wish.priority,
                 nice,
@@ -147,7 +147,7 @@ fn apply(task: &Task, tid: i32, wish: &Wish) -> SysResult {
                 return Err(Errno::EOPNOTSUPP);
             }
             *schedule = if wish.keeps {
-                Schedule {
+                SchedParams {
                     reset_on_fork,
                     ..*schedule
                 }
@@ -175,11 +175,11 @@ pub fn sys_sched_setscheduler(
     apply(
         task,
         tid,
-        &Wish {
+        &SchedRequest {
             policy,
             priority: parameters.read()?.cast_unsigned(),
             reset_on_fork,
-            ..Wish::default()
+            ..SchedRequest::default()
         },
     )
 }
@@ -193,9 +193,9 @@ pub fn sys_sched_setparam(task: &Task, tid: i32, parameters: UserPtr<i32>) -> Sy
     apply(
         task,
         tid,
-        &Wish {
+        &SchedRequest {
             priority,
-            ..Wish::default()
+            ..SchedRequest::default()
         },
     )
 }
@@ -282,7 +282,7 @@ pub fn sys_sched_setattr(task: &Task, tid: i32, attr: usize, flags: u32) -> SysR
         return Err(Errno::EINVAL);
     }
     let keeps = flag(sys::SCHED_FLAG_KEEP_PARAMS);
-    let wish = Wish {
+    let wish = SchedRequest {
         policy: (!flag(sys::SCHED_FLAG_KEEP_POLICY)).then_some(attr.policy),
         // What is kept is what its policy knows.
         priority: if keeps && is_realtime(now.policy) {

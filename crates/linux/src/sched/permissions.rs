@@ -6,7 +6,7 @@ use linux_raw_sys::general as sys;
 use crate::Task;
 use crate::process::Process;
 use crate::state::rlimit::{NICE, RTPRIO};
-use crate::state::sched_params::{Schedule, is_realtime};
+use crate::state::sched_params::{SchedParams, is_realtime};
 
 /// Whether `RLIMIT_NICE` of a process allows that nice level: the limit counts from 1 (level 19) to
 /// 40 (level -20).
@@ -33,8 +33,8 @@ pub(crate) fn check_nice(caller: &Task, target: &Process, old: i32, new: i32) ->
 pub(crate) fn check_change(
     caller: &Task,
     target: &Task,
-    old: Schedule,
-    new: Schedule,
+    old: SchedParams,
+    new: SchedParams,
 ) -> Result<(), Errno> {
     let cred = caller.cred();
     if cred.capable(sys::CAP_SYS_NICE) {

@@ -14,7 +14,7 @@ use vm::USER_END;
 use crate::process::send_signal;
 use crate::state::rseq::Registration;
 use crate::uaccess::UserPtr;
-use crate::uapi::rseq_cs::Section;
+use crate::uapi::rseq_cs::RseqCs;
 use crate::uapi::sigframe::LastFault;
 use crate::uapi::siginfo::SigInfo;
 use crate::{SysResult, Task};
@@ -122,8 +122,7 @@ fn abort(own: &Registration, regs: &mut UserRegs) -> Result<(), Errno> {
     if at == 0 {
         return Ok(());
     }
-    let section =
-        UserPtr::<Section>::new(usize::try_from(at).map_err(|_| Errno::EINVAL)?).read()?;
+    let section = UserPtr::<RseqCs>::new(usize::try_from(at).map_err(|_| Errno::EINVAL)?).read()?;
     section.check(USER_END as u64)?;
     if UserPtr::<u32>::new(section.abort as usize - size_of::<u32>()).read()? != own.signature {
         return Err(Errno::EINVAL);

@@ -16,7 +16,7 @@ use linux_raw_sys::general as sys;
 use crate::process::ptrace_state::Event;
 use crate::process::{Process, send_signal};
 use crate::socket::sock_fprog::read_program;
-use crate::state::seccomp::{Data, Filter, Listener, Seccomp};
+use crate::state::seccomp::{Listener, Seccomp, SeccompData, SeccompFilter};
 use crate::uaccess::UserPtr;
 use crate::uapi::sigframe::LastFault;
 use crate::uapi::siginfo::SigInfo;
@@ -70,7 +70,7 @@ fn check_again(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<SysResul
         };
     }
     let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
-    let data = Data {
+    let data = SeccompData {
         number: number.cast_signed(),
         arch: AUDIT_ARCH_X86_64,
         ip: regs.rip,
@@ -117,7 +117,7 @@ fn check_again(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<SysResul
             match regs.orig_rax.cast_signed() {
                 // It is not to be done, and has this result.
                 ..0 => Some(Ok(regs.rax as usize)),
-                _ if task.must_end() => Some(Ok(0)),
+                _ if task.must_exit() => Some(Ok(0)),
                 _ => check_again(task, regs, true),
             }
         }
@@ -185,7 +185,11 @@ fn add_filter(task: &Task, flags: u32, addr: usize) -> SysResult {
             Err(Errno::EACCES)
         }
     };
-    let program = read_program(addr, Purpose::Calls(size_of::<Data>() as u32), allowed)?;
+    let program = read_program(
+        addr,
+        Purpose::Calls(size_of::<SeccompData>() as u32),
+        allowed,
+    )?;
     let old = task.seccomp.lock().clone();
     let length: usize = old
         .filters()
@@ -221,7 +225,7 @@ fn add_filter(task: &Task, flags: u32, addr: usize) -> SysResult {
     let descriptor = listener
         .as_ref()
         .map_or(Ok(0), |listener| task.install(listener.file(), true))?;
-    let new = Seccomp::Filtered(Arc::new(Filter {
+    let new = Seccomp::Filtered(Arc::new(SeccompFilter {
         _counted: census::Filter::default(),
         program,
         listener,

@@ -13,7 +13,7 @@ use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::process_table;
-use crate::state::seccomp::{Data, Listener, Response, State, Waiting};
+use crate::state::seccomp::{Listener, PendingNotification, Response, SeccompData, State};
 use crate::{SysResult, Task, current_task};
 
 const RECEIVE: u32 = 0xc050_2100;
@@ -36,13 +36,13 @@ pub(crate) struct Notification {
     id: u64,
     tid: i32,
     flags: u32,
-    data: Data,
+    data: SeccompData,
 }
 
 /// `struct seccomp_notif_addfd`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct Addition {
+struct AddFd {
     id: u64,
     flags: u32,
     source: i32,
@@ -51,7 +51,7 @@ struct Addition {
 }
 
 const _: () = assert!(
-    size_of::<Notification>() == 80 && size_of::<Response>() == 24 && size_of::<Addition>() == 24
+    size_of::<Notification>() == 80 && size_of::<Response>() == 24 && size_of::<AddFd>() == 24
 );
 
 /// Sizes of those that are shared with programs, as they ask for them: notification, response,
@@ -59,7 +59,7 @@ const _: () = assert!(
 pub(crate) const SIZES: [u16; 3] = [
     size_of::<Notification>() as u16,
     size_of::<Response>() as u16,
-    size_of::<Data>() as u16,
+    size_of::<SeccompData>() as u16,
 ];
 
 impl Listener {
@@ -73,12 +73,12 @@ impl Listener {
     }
 
     /// Has somebody decide about a call of the calling thread. `None`: it is to be done.
-    pub(crate) fn ask(&self, task: &Task, data: Data) -> Option<SysResult> {
+    pub(crate) fn ask(&self, task: &Task, data: SeccompData) -> Option<SysResult> {
         let id = {
             let mut calls = self.calls.lock();
             calls.last += 1;
             let id = calls.last;
-            calls.waiting.push(Waiting {
+            calls.waiting.push(PendingNotification {
                 id,
                 tid: task.tid(),
                 data,
@@ -117,7 +117,7 @@ impl Listener {
                 break answer;
             }
             let told = self.calls.lock().told(id).is_ok();
-            if !self.killable || !told || task.must_end() {
+            if !self.killable || !told || task.must_exit() {
                 break Err(Errno::ERESTARTSYS);
             }
             // An ordinary signal: it is looked at when the call is over.
@@ -149,7 +149,7 @@ impl Listener {
             {
                 Some(waiting) => {
                     waiting.state = State::Told;
-                    let Waiting { id, tid, data, .. } = *waiting;
+                    let PendingNotification { id, tid, data, .. } = *waiting;
                     Some(Ok(Notification {
                         id,
                         tid,
@@ -188,8 +188,8 @@ impl Listener {
     }
 
     /// Gives the thread that waits a descriptor of the listener's.
-    fn add(&self, addition: Addition) -> Result<usize, Errno> {
-        let Addition {
+    fn add(&self, addition: AddFd) -> Result<usize, Errno> {
+        let AddFd {
             id,
             flags,
             source,

@@ -15,7 +15,7 @@ use linux_raw_sys::general as sys;
 
 use crate::process::{self, process_table as processes, send_signal};
 use crate::sched::rseq;
-use crate::state::sighand::{Action, SIG_DFL, SIG_IGN};
+use crate::state::sighand::{SIG_DFL, SIG_IGN, SigAction};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::sigframe::{self, AltStack, Frame, LastFault, UContext};
 use crate::uapi::siginfo::{
@@ -46,13 +46,13 @@ pub(crate) fn attend(
     let process = task.process();
     task.thread().clear_interrupt();
     loop {
-        if task.must_end() {
+        if task.must_exit() {
             return true;
         }
         if !task.is_ptraced() {
             process.wait_while_stopped(task);
         }
-        if task.must_end() {
+        if task.must_exit() {
             return true;
         }
         if task.is_ptraced() && ptrace::attend(task, regs, &mut interrupted) {
@@ -77,7 +77,7 @@ pub(crate) fn attend(
                 DefaultAction::Ignore => {}
                 DefaultAction::Stop => {
                     let [_, _, group, _] = processes::relations(process.pid());
-                    let jobs: &dyn fs::tty::JobControl = &processes::Jobs;
+                    let jobs: &dyn fs::tty::JobControl = &processes::TtyJobControl;
                     if signo == SIGSTOP || !jobs.is_orphaned(group.cast_unsigned()) {
                         process.stop(signo);
                     }
@@ -104,7 +104,7 @@ pub(crate) fn attend(
                 if action.has(sys::SA_RESETHAND) {
                     process.actions().set(
                         signo,
-                        Action {
+                        SigAction {
                             handler: SIG_DFL,
                             ..action
                         },
@@ -179,7 +179,12 @@ fn no_frame(task: &Task, signo: i32) {
 
 /// Makes the thread run a handler. After an error nothing has changed.
 #[inline(never)]
-fn handle(task: &Task, regs: &mut UserRegs, info: &SigInfo, action: &Action) -> Result<(), Errno> {
+fn handle(
+    task: &Task,
+    regs: &mut UserRegs,
+    info: &SigInfo,
+    action: &SigAction,
+) -> Result<(), Errno> {
     if !action.has(sys::SA_RESTORER) {
         return Err(Errno::EFAULT);
     }
@@ -295,8 +300,8 @@ pub fn sys_sigaltstack(
 pub fn sys_rt_sigaction(
     task: &Task,
     signal: i32,
-    new: UserPtr<Action>,
-    old: UserPtr<Action>,
+    new: UserPtr<SigAction>,
+    old: UserPtr<SigAction>,
     size: usize,
 ) -> SysResult {
     if size != size_of::<SigSet>() {
@@ -313,7 +318,7 @@ pub fn sys_rt_sigaction(
         // Flags that nobody knows are taken out, so that a program that asks sees it.
         actions.set(
             signal,
-            Action {
+            SigAction {
                 mask: action.mask & !UNBLOCKABLE,
                 flags: action.flags & KNOWN_FLAGS,
                 ..action

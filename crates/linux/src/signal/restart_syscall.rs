@@ -3,7 +3,7 @@
 use abi::errno::Errno;
 
 use crate::files::poll;
-use crate::process::task::Restart;
+use crate::process::task::RestartBlock;
 use crate::time::sleep_span;
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task, futex};
@@ -13,17 +13,17 @@ pub fn sys_restart_syscall(task: &Task) -> SysResult {
     // Out of the lock: a guard in the match's head would be held while the thread sleeps.
     let call = task.restart.lock().take();
     match call {
-        Some(Restart::Sleep { deadline_ns, rest }) => {
+        Some(RestartBlock::Sleep { deadline_ns, rest }) => {
             sleep_span(task, deadline_ns, UserPtr::new(rest))
         }
-        Some(Restart::Futex {
+        Some(RestartBlock::Futex {
             addr,
             private,
             expected,
             deadline,
             bits,
         }) => futex::wait(task, addr, private, expected, Some(deadline), bits),
-        Some(Restart::Poll {
+        Some(RestartBlock::Poll {
             fds,
             count,
             deadline,

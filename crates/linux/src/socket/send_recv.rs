@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::process::{process_table, signal_broken_pipe};
 use crate::socket::{MAX_ADDRESS, of_file, read_address, with_caller, write_address};
 use crate::uaccess::{self, UserPtr};
-use crate::uio::{Buffers, IoVec, MAX_TRANSFER, SMALL, in_user_space, pieces, total};
+use crate::uio::{IoVec, IoVecs, MAX_TRANSFER, SMALL, in_user_space, pieces, total};
 use crate::{SysResult, Task};
 
 /// The most that is sent of a stream in one step.
@@ -78,7 +78,7 @@ fn wait_of(timeout: WaitPolicy, flags: u32) -> WaitPolicy {
 
 /// What goes with a message's bytes.
 #[derive(Default)]
-struct Beside {
+struct ControlMessages {
     rights: Option<ScmRights>,
     credentials: Option<Ucred>,
     /// Level, kind and bytes of what is the protocol's.
@@ -108,14 +108,19 @@ fn check_credentials(task: &Task, who: Ucred) -> Result<(), Errno> {
 }
 
 /// Reads the control messages of a call that sends.
-fn read_control(task: &Task, socket: &Socket, addr: usize, len: usize) -> Result<Beside, Errno> {
+fn read_control(
+    task: &Task,
+    socket: &Socket,
+    addr: usize,
+    len: usize,
+) -> Result<ControlMessages, Errno> {
     let inet = is_inet(socket) || socket.ops().family() == consts::AF_PACKET;
     if len > MAX_CONTROL {
         return Err(Errno::ENOBUFS);
     }
     let mut bytes = vec![0; len];
     uaccess::read_bytes(addr, &mut bytes)?;
-    let mut beside = Beside::default();
+    let mut beside = ControlMessages::default();
     let mut files: Vec<Arc<File>> = Vec::new();
     let mut rest = &bytes[..];
     while rest.len() >= CMSG_HEADER {
@@ -167,7 +172,7 @@ fn read_control(task: &Task, socket: &Socket, addr: usize, len: usize) -> Result
 }
 
 /// Where a message goes to: an address in user memory, or nowhere in particular.
-struct To {
+struct Destination {
     addr: usize,
     len: u32,
 }
@@ -176,8 +181,8 @@ fn send(
     task: &Task,
     file: &File,
     buffers: &[(usize, usize)],
-    to: &To,
-    mut beside: Beside,
+    to: &Destination,
+    mut beside: ControlMessages,
     flags: u32,
 ) -> SysResult {
     let socket = of_file(file)?;
@@ -203,7 +208,7 @@ fn send(
         } else {
             message_flags - MsgFlags::OOB
         };
-        let Beside {
+        let ControlMessages {
             rights,
             credentials,
             other,
@@ -317,11 +322,11 @@ pub fn sys_sendto(
         task,
         &file,
         &[buffer],
-        &To {
+        &Destination {
             addr,
             len: addr_len,
         },
-        Beside::default(),
+        ControlMessages::default(),
         flags,
     )
 }
@@ -349,8 +354,8 @@ pub(crate) fn write_to_socket(
             task,
             file,
             buffers,
-            &To { addr: 0, len: 0 },
-            Beside::default(),
+            &Destination { addr: 0, len: 0 },
+            ControlMessages::default(),
             0,
         )
     })
@@ -366,8 +371,8 @@ fn read_header(message: UserPtr<MsgHdr>) -> Result<MsgHdr, Errno> {
     Ok(header)
 }
 
-fn buffers(header: &MsgHdr) -> Result<Buffers, Errno> {
-    Buffers::read(
+fn buffers(header: &MsgHdr) -> Result<IoVecs, Errno> {
+    IoVecs::read(
         UserPtr::<IoVec>::new(header.iov as usize),
         header.iov_len as usize,
     )
@@ -387,9 +392,9 @@ fn send_message(
     file: &File,
     header: &MsgHdr,
     flags: u32,
-) -> Result<Transferred, Errno> {
+) -> Result<MessageResult, Errno> {
     let socket = of_file(file)?;
-    let to = To {
+    let to = Destination {
         addr: if header.name_len == 0 {
             0
         } else {
@@ -413,7 +418,7 @@ fn send_message(
         return Err(in_order(Errno::ENOTCONN));
     }
     let beside = if header.control_len == 0 {
-        Beside::default()
+        ControlMessages::default()
     } else {
         read_control(
             task,
@@ -424,7 +429,7 @@ fn send_message(
         .map_err(in_order)?
     };
     let len = send(task, file, buffers.as_slice(), &to, beside, flags)?;
-    Ok(Transferred {
+    Ok(MessageResult {
         len,
         is_last: len < total(buffers.as_slice()),
     })
@@ -437,7 +442,7 @@ pub fn sys_sendmsg(task: &Task, fd: i32, message: UserPtr<MsgHdr>, flags: u32) -
 }
 
 /// Result of `sendmmsg(2)` or `recvmmsg(2)` after at least one message.
-struct Several {
+struct BatchResult {
     /// Number of messages that were sent or received.
     done: usize,
     /// Error of the message after those, which the call does not return.
@@ -449,12 +454,12 @@ struct Several {
 fn several(
     messages: UserPtr<MMsgHdr>,
     count: u32,
-    mut each: impl FnMut(usize, UserPtr<MsgHdr>) -> Result<Transferred, Errno>,
-) -> Result<Several, Errno> {
+    mut each: impl FnMut(usize, UserPtr<MsgHdr>) -> Result<MessageResult, Errno>,
+) -> Result<BatchResult, Errno> {
     let count = (count as usize).min(MAX_MESSAGES);
     for i in 0..count {
         let at = messages.add(i).addr();
-        let result = each(i, UserPtr::new(at)).and_then(|Transferred { len, is_last }| {
+        let result = each(i, UserPtr::new(at)).and_then(|MessageResult { len, is_last }| {
             UserPtr::<u32>::new(at + core::mem::offset_of!(MMsgHdr, len))
                 .write(&(len as u32))
                 .map(|()| is_last)
@@ -462,28 +467,28 @@ fn several(
         match result {
             Ok(false) => {}
             Ok(true) => {
-                return Ok(Several {
+                return Ok(BatchResult {
                     done: i + 1,
                     error: None,
                 });
             }
             Err(error) if i == 0 => return Err(error),
             Err(error) => {
-                return Ok(Several {
+                return Ok(BatchResult {
                     done: i,
                     error: Some(error),
                 });
             }
         }
     }
-    Ok(Several {
+    Ok(BatchResult {
         done: count,
         error: None,
     })
 }
 
 /// Result of sending or receiving one message.
-struct Transferred {
+struct MessageResult {
     /// Number of bytes, as `sendmsg(2)` and `recvmsg(2)` return it.
     len: usize,
     /// `sendmmsg(2)` and `recvmmsg(2)` end with this message.
@@ -640,7 +645,7 @@ pub fn sys_recvfrom(
 }
 
 /// Control messages on their way to the caller.
-struct Control {
+struct ControlWriter {
     at: usize,
     room: usize,
     used: usize,
@@ -648,7 +653,7 @@ struct Control {
     cut: bool,
 }
 
-impl Control {
+impl ControlWriter {
     /// Adds one, cut if there is no room for all of it. Where the caller's memory is not there it
     /// is left out: the message has been received.
     fn put(&mut self, level: u32, kind: u32, data: &[u8]) {
@@ -712,7 +717,7 @@ fn receive_message(
     file: &File,
     message: UserPtr<MsgHdr>,
     flags: u32,
-) -> Result<Transferred, Errno> {
+) -> Result<MessageResult, Errno> {
     let socket = of_file(file)?;
     let mut header = read_header(message)?;
     let buffers = buffers(&header)?;
@@ -728,7 +733,7 @@ fn receive_message(
     } else {
         header.control_len as usize
     };
-    let mut control = Control {
+    let mut control = ControlWriter {
         at: header.control as usize,
         room,
         used: 0,
@@ -750,7 +755,7 @@ fn receive_message(
     header.control_len = control.used as u64;
     header.flags = shown | flags & consts::MSG_CMSG_CLOEXEC;
     message.write(&header)?;
-    Ok(Transferred {
+    Ok(MessageResult {
         len: n,
         is_last: shown & consts::MSG_OOB != 0,
     })

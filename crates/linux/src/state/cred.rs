@@ -8,12 +8,12 @@ use crate::state::credentials::Credentials;
 
 /// A thread's credentials, and what files need of them, worked out once.
 #[derive(Clone)]
-pub(crate) struct Identity {
+pub(crate) struct TaskCred {
     pub(crate) all: Arc<Credentials>,
     pub(crate) files: Arc<Cred>,
 }
 
-impl From<Arc<Credentials>> for Identity {
+impl From<Arc<Credentials>> for TaskCred {
     fn from(all: Arc<Credentials>) -> Self {
         Self {
             files: Arc::new(all.for_files()),

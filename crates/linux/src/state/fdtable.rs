@@ -121,16 +121,16 @@ impl Bits {
 
 /// Which numbers are taken: what changes are made under.
 #[derive(Clone, Default)]
-struct Numbers {
+struct FdBitmaps {
     taken: Bits,
-    /// Those of [`Reserved`], which are taken, but nobody's descriptors yet.
+    /// Those of [`ReservedFd`], which are taken, but nobody's descriptors yet.
     reserved: Bits,
     cloexec: Bits,
     /// Below this every number is taken.
     lowest_free: usize,
 }
 
-impl Numbers {
+impl FdBitmaps {
     fn check(&self, fd: i32) -> Result<usize, Errno> {
         usize::try_from(fd)
             .ok()
@@ -177,12 +177,12 @@ impl Numbers {
 
 /// A thread's share in a table. When the last thread has given its share back everything in the
 /// table is closed, whoever looks at it at that moment.
-pub(crate) struct Share {
+pub(crate) struct FdTableRef {
     table: Arc<FdTable>,
     given_back: AtomicBool,
 }
 
-impl Share {
+impl FdTableRef {
     pub(crate) fn new(table: Arc<FdTable>) -> Self {
         table.users.fetch_add(1, Ordering::Relaxed);
         Self {
@@ -194,9 +194,9 @@ impl Share {
     /// What a thread has that has given its descriptors back: a table in which nothing is, nor can
     /// be put. There is one.
     pub(crate) fn in_nothing() -> Arc<Self> {
-        static NOTHING: Once<Arc<Share>> = Once::new();
+        static NOTHING: Once<Arc<FdTableRef>> = Once::new();
         NOTHING
-            .call_once(|| Arc::new(Self::new(Arc::new(FdTable::with(Numbers::default(), 0)))))
+            .call_once(|| Arc::new(Self::new(Arc::new(FdTable::with(FdBitmaps::default(), 0)))))
             .clone()
     }
 
@@ -219,19 +219,19 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for FdTableRef {
     fn drop(&mut self) {
         self.give_back();
     }
 }
 
 /// A number that is kept for a file, and free again if it never gets one.
-pub(crate) struct Reserved<'a> {
+pub(crate) struct ReservedFd<'a> {
     table: &'a FdTable,
     fd: usize,
 }
 
-impl Reserved<'_> {
+impl ReservedFd<'_> {
     /// Gives the number to an open file.
     #[inline(never)]
     pub(crate) fn fill(self, file: Arc<File>) -> usize {
@@ -244,7 +244,7 @@ impl Reserved<'_> {
     }
 }
 
-impl Drop for Reserved<'_> {
+impl Drop for ReservedFd<'_> {
     #[cold]
     #[inline(never)]
     fn drop(&mut self) {
@@ -261,7 +261,7 @@ pub struct FdTable {
     id: u64,
     files: Files,
     /// Held while a number and its place in `files` change.
-    numbers: Mutex<Numbers>,
+    numbers: Mutex<FdBitmaps>,
     limit: AtomicUsize,
     /// How many threads have this table.
     users: AtomicUsize,
@@ -272,12 +272,12 @@ pub struct FdTable {
 
 impl Default for FdTable {
     fn default() -> Self {
-        Self::with(Numbers::default(), DEFAULT_LIMIT)
+        Self::with(FdBitmaps::default(), DEFAULT_LIMIT)
     }
 }
 
 impl FdTable {
-    fn with(numbers: Numbers, limit: usize) -> Self {
+    fn with(numbers: FdBitmaps, limit: usize) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             _counted: census::FdTable::default(),
@@ -439,11 +439,11 @@ impl FdTable {
     /// # Errors
     /// `EMFILE`.
     #[inline(never)]
-    pub(crate) fn reserve(&self, cloexec: bool) -> Result<Reserved<'_>, Errno> {
+    pub(crate) fn reserve(&self, cloexec: bool) -> Result<ReservedFd<'_>, Errno> {
         let mut numbers = self.numbers.lock();
         let fd = numbers.take_lowest(0, self.limit(), cloexec)?;
         numbers.reserved.set(fd, true);
-        Ok(Reserved { table: self, fd })
+        Ok(ReservedFd { table: self, fd })
     }
 
     /// Gives an open file this number, closing what had it (`dup2(2)`).
@@ -489,7 +489,7 @@ impl FdTable {
         Ok(file.inspect(|file| self.closed(file)))
     }
 
-    fn take_out(&self, numbers: &mut Numbers, fd: usize) -> Option<Arc<File>> {
+    fn take_out(&self, numbers: &mut FdBitmaps, fd: usize) -> Option<Arc<File>> {
         numbers.free(fd);
         self.files.place(fd)?.swap(None)
     }

@@ -26,7 +26,7 @@ pub struct Line {
 
 /// The lines.
 #[derive(Debug)]
-pub struct Ring {
+pub struct LogRing {
     bytes: VecDeque<u8>,
     first: u64,
     next: u64,
@@ -51,7 +51,7 @@ impl Write for Text {
     }
 }
 
-impl Ring {
+impl LogRing {
     /// For so many bytes, those of headers included; more than the longest line needs.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_last_lines_are_kept() {
-        let mut ring = Ring::new(0);
+        let mut ring = LogRing::new(0);
         assert_eq!((ring.from(0).count(), ring.next()), (0, 0));
         for n in 0..500u64 {
             ring.push(n as u32 % 8, n, format_args!("line\n{n}"));

@@ -13,14 +13,14 @@ use linux_raw_sys::general as sys;
 use crate::state::ipc::{mqueue, msg, sem, shm};
 
 /// The machine's names (`uts_namespaces(7)`), which are any bytes.
-pub(crate) struct Uts {
+pub(crate) struct UtsNamespace {
     pub(crate) number: u32,
     pub(crate) nodename: Mutex<Vec<u8>>,
     pub(crate) domain: Mutex<Vec<u8>>,
 }
 
 /// System V objects and POSIX message queues (`ipc_namespaces(7)`).
-pub(crate) struct Ipc {
+pub(crate) struct IpcNamespace {
     pub(crate) number: u32,
     pub(crate) semaphores: sem::Sets,
     pub(crate) messages: msg::Queues,
@@ -32,11 +32,11 @@ pub(crate) struct Ipc {
 /// Those a thread is in, beside that of mounts, which it has with its directories.
 #[derive(Clone)]
 pub(crate) struct Namespaces {
-    pub(crate) uts: Arc<Uts>,
-    pub(crate) ipc: Arc<Ipc>,
+    pub(crate) uts: Arc<UtsNamespace>,
+    pub(crate) ipc: Arc<IpcNamespace>,
 }
 
-impl Uts {
+impl UtsNamespace {
     /// The first one, in which nobody has named anything.
     fn first() -> Self {
         let names = [&b"skerry"[..], b"(none)"].map(|name| Mutex::new(name.to_vec()));
@@ -60,7 +60,7 @@ impl Uts {
     }
 }
 
-impl Ipc {
+impl IpcNamespace {
     const fn new(number: u32) -> Self {
         Self {
             number,
@@ -77,8 +77,8 @@ impl Ipc {
 pub(crate) fn first() -> &'static Namespaces {
     static FIRST: Once<Namespaces> = Once::new();
     FIRST.call_once(|| Namespaces {
-        uts: Arc::new(Uts::first()),
-        ipc: Arc::new(Ipc::new(Kind::Ipc.first_number())),
+        uts: Arc::new(UtsNamespace::first()),
+        ipc: Arc::new(IpcNamespace::new(Kind::Ipc.first_number())),
     })
 }
 
@@ -89,7 +89,7 @@ impl Namespaces {
             self.uts = self.uts.copy();
         }
         if bits & sys::CLONE_NEWIPC != 0 {
-            self.ipc = Arc::new(Ipc::new(nsfs::new_number()));
+            self.ipc = Arc::new(IpcNamespace::new(nsfs::new_number()));
         }
         self
     }

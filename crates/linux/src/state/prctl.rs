@@ -4,7 +4,7 @@ use linux_raw_sys::prctl as pr;
 
 /// What only `prctl(2)` and `/proc` know of a thread; nothing but the answers depends on it.
 #[derive(Clone, Copy)]
-pub(crate) struct Settings {
+pub(crate) struct PrctlState {
     /// By how much the end of a sleep may be late so that several end together, in nanoseconds.
     pub(crate) timer_slack: usize,
     /// The one it had at its beginning.
@@ -15,7 +15,7 @@ pub(crate) struct Settings {
     pub(crate) flushes: bool,
 }
 
-impl Default for Settings {
+impl Default for PrctlState {
     fn default() -> Self {
         let slack = 50_000;
         Self {
@@ -27,7 +27,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl PrctlState {
     /// Those of a new thread.
     pub(crate) fn inherited(self) -> Self {
         Self {

@@ -7,7 +7,7 @@ use crate::state::fdtable::{DEFAULT_LIMIT, MAX_LIMIT};
 /// How many resources are limited.
 pub(crate) const RESOURCES: usize = 16;
 /// Soft and hard limit of each resource.
-pub(crate) type Limits = [[u64; 2]; RESOURCES];
+pub(crate) type Rlimits = [[u64; 2]; RESOURCES];
 
 /// Index of the limit of files' sizes.
 pub(crate) const FSIZE: usize = sys::RLIMIT_FSIZE as usize;
@@ -63,7 +63,7 @@ pub(crate) const DEFAULT_QUEUES: u64 = 819_200;
 pub(crate) const DEFAULT_LOCKED: u64 = 8 << 20;
 
 /// The limits of process 1.
-pub(crate) fn default_limits() -> Limits {
+pub(crate) fn default_limits() -> Rlimits {
     let mut limits = [[u64::MAX; 2]; RESOURCES];
     limits[STACK][0] = 8 << 20;
     limits[CORE][0] = 0;

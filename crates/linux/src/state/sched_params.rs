@@ -9,7 +9,7 @@ pub(crate) const MAX_PRIORITY: u32 = 99;
 
 /// Policy, priority and nice level of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Schedule {
+pub(crate) struct SchedParams {
     /// One of `SCHED_*` that exist here.
     pub(crate) policy: u32,
     /// 1..=99 for `SCHED_FIFO` and `SCHED_RR`, 0 for others.
@@ -20,7 +20,7 @@ pub(crate) struct Schedule {
     pub(crate) reset_on_fork: bool,
 }
 
-impl Default for Schedule {
+impl Default for SchedParams {
     fn default() -> Self {
         Self {
             policy: sys::SCHED_NORMAL,
@@ -48,7 +48,7 @@ pub(crate) fn priorities(policy: u32) -> Result<core::ops::RangeInclusive<u32>, 
     }
 }
 
-impl Schedule {
+impl SchedParams {
     /// The same for the scheduler.
     pub(crate) fn class(self) -> Policy {
         let (priority, nice) = (self.priority as u8, self.nice as i8);

@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// `struct seccomp_data`: what a filter looks at.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(crate) struct Data {
+pub(crate) struct SeccompData {
     pub(crate) number: i32,
     /// The kind of processor (`AUDIT_ARCH_X86_64`).
     pub(crate) arch: u32,
@@ -23,7 +23,7 @@ pub(crate) struct Data {
     pub(crate) args: [u64; 6],
 }
 
-impl bpf::Data for Data {
+impl bpf::Data for SeccompData {
     fn length(&self) -> u32 {
         size_of::<Self>() as u32
     }
@@ -37,7 +37,7 @@ impl bpf::Data for Data {
 }
 
 /// A filter, and those that were there before: all of them decide.
-pub(crate) struct Filter {
+pub(crate) struct SeccompFilter {
     pub(crate) _counted: census::Filter,
     pub(crate) program: Program,
     /// Whom it has decide.
@@ -45,7 +45,7 @@ pub(crate) struct Filter {
     pub(crate) before: Option<Arc<Self>>,
 }
 
-impl Drop for Filter {
+impl Drop for SeccompFilter {
     fn drop(&mut self) {
         if let Some(listener) = &self.listener {
             listener.orphan();
@@ -62,7 +62,7 @@ pub(crate) enum Seccomp {
     /// `read`, `write`, `exit` and `rt_sigreturn`.
     Strict,
     /// What the filters allow.
-    Filtered(Arc<Filter>),
+    Filtered(Arc<SeccompFilter>),
 }
 
 impl Seccomp {
@@ -80,7 +80,7 @@ impl Seccomp {
         [self.mode(), self.filters().count()]
     }
 
-    pub(crate) fn filters(&self) -> impl Iterator<Item = &Filter> {
+    pub(crate) fn filters(&self) -> impl Iterator<Item = &SeccompFilter> {
         let first = if let Self::Filtered(filter) = self {
             Some(&**filter)
         } else {
@@ -110,23 +110,23 @@ pub(crate) enum State {
 }
 
 /// A thread that waits.
-pub(crate) struct Waiting {
+pub(crate) struct PendingNotification {
     pub(crate) id: u64,
     pub(crate) tid: i32,
-    pub(crate) data: Data,
+    pub(crate) data: SeccompData,
     pub(crate) state: State,
 }
 
 #[derive(Default)]
-pub(crate) struct Calls {
+pub(crate) struct NotificationQueue {
     pub(crate) last: u64,
-    pub(crate) waiting: Vec<Waiting>,
+    pub(crate) waiting: Vec<PendingNotification>,
     /// Nobody listens any more.
     pub(crate) closed: bool,
 }
 
-impl Calls {
-    pub(crate) fn find(&mut self, id: u64) -> Result<&mut Waiting, Errno> {
+impl NotificationQueue {
+    pub(crate) fn find(&mut self, id: u64) -> Result<&mut PendingNotification, Errno> {
         self.waiting
             .iter_mut()
             .find(|waiting| waiting.id == id)
@@ -134,7 +134,7 @@ impl Calls {
     }
 
     /// One that the listener was told of and has not answered.
-    pub(crate) fn told(&mut self, id: u64) -> Result<&mut Waiting, Errno> {
+    pub(crate) fn told(&mut self, id: u64) -> Result<&mut PendingNotification, Errno> {
         let waiting = self.find(id)?;
         if let State::Told = waiting.state {
             Ok(waiting)
@@ -146,7 +146,7 @@ impl Calls {
 
 /// What a filter's calls are brought to.
 pub(crate) struct Listener {
-    pub(crate) calls: Mutex<Calls>,
+    pub(crate) calls: Mutex<NotificationQueue>,
     /// Threads wait here for answers.
     pub(crate) answered: WaitQueue,
     /// And the listener for calls.

@@ -19,12 +19,12 @@ const SIGCHLD: i32 = sys::SIGCHLD as i32;
 
 /// Signals that were sent and not delivered, in order.
 #[derive(Default)]
-pub(crate) struct Pending {
+pub(crate) struct SigPending {
     queue: VecDeque<SigInfo>,
     set: SigSet,
 }
 
-impl Pending {
+impl SigPending {
     /// The one at a place in the queue.
     pub(crate) fn peek(&self, at: usize) -> Option<SigInfo> {
         self.queue.get(at).copied()
@@ -95,34 +95,34 @@ impl Pending {
 /// What a process does with one signal: `struct sigaction` of the kernel.
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Action {
+pub struct SigAction {
     pub(crate) handler: u64,
     pub(crate) flags: u64,
     pub(crate) restorer: u64,
     pub(crate) mask: u64,
 }
 
-impl Action {
+impl SigAction {
     pub(crate) fn has(&self, flag: u32) -> bool {
         self.flags & u64::from(flag) != 0
     }
 }
 
 /// What a process does with signals; processes may share it (`CLONE_SIGHAND`).
-pub(crate) struct Actions(Mutex<[Action; COUNT as usize]>);
+pub(crate) struct SigHand(Mutex<[SigAction; COUNT as usize]>);
 
-impl Default for Actions {
+impl Default for SigHand {
     fn default() -> Self {
-        Self(Mutex::new([Action::default(); COUNT as usize]))
+        Self(Mutex::new([SigAction::default(); COUNT as usize]))
     }
 }
 
-impl Actions {
-    pub(crate) fn get(&self, signal: i32) -> Action {
+impl SigHand {
+    pub(crate) fn get(&self, signal: i32) -> SigAction {
         self.0.lock()[signal as usize - 1]
     }
 
-    pub(crate) fn set(&self, signal: i32, action: Action) {
+    pub(crate) fn set(&self, signal: i32, action: SigAction) {
         self.0.lock()[signal as usize - 1] = action;
     }
 
@@ -135,13 +135,13 @@ impl Actions {
     pub(crate) fn after_exec(&self) -> Arc<Self> {
         let copy = self.fork();
         for action in copy.0.lock().iter_mut() {
-            *action = Action {
+            *action = SigAction {
                 handler: if action.handler == SIG_IGN {
                     SIG_IGN
                 } else {
                     SIG_DFL
                 },
-                ..Action::default()
+                ..SigAction::default()
             };
         }
         copy

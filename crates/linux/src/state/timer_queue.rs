@@ -18,9 +18,9 @@ static THREAD: Once<Arc<Thread>> = Once::new();
 
 /// An alarm that has been set, for cancelling it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Ticket(u64, u64);
+pub(crate) struct TimerHandle(u64, u64);
 
-impl Ticket {
+impl TimerHandle {
     /// When it fires, monotonic.
     pub(crate) fn deadline_ns(self) -> u64 {
         self.0
@@ -33,9 +33,9 @@ pub(crate) fn count() -> u64 {
 }
 
 /// Sets an alarm.
-pub(crate) fn set(deadline_ns: u64, alarm: Arc<dyn Alarm>) -> Ticket {
+pub(crate) fn set(deadline_ns: u64, alarm: Arc<dyn Alarm>) -> TimerHandle {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    let ticket = Ticket(deadline_ns, NEXT.fetch_add(1, Ordering::Relaxed));
+    let ticket = TimerHandle(deadline_ns, NEXT.fetch_add(1, Ordering::Relaxed));
     let first = {
         let mut alarms = ALARMS.lock();
         alarms.insert((ticket.0, ticket.1), alarm);
@@ -50,9 +50,9 @@ pub(crate) fn set(deadline_ns: u64, alarm: Arc<dyn Alarm>) -> Ticket {
 }
 
 /// An alarm of a socket.
-struct SocketAlarm(Arc<dyn net::TimerCallback>);
+struct SocketTimerCallback(Arc<dyn net::TimerCallback>);
 
-impl Alarm for SocketAlarm {
+impl Alarm for SocketTimerCallback {
     fn fire(&self) {
         self.0.on_expiry();
     }
@@ -60,11 +60,11 @@ impl Alarm for SocketAlarm {
 
 /// Sets an alarm of a socket.
 pub(crate) fn set_for_sockets(deadline_ns: u64, alarm: Arc<dyn net::TimerCallback>) {
-    set(deadline_ns, Arc::new(SocketAlarm(alarm)));
+    set(deadline_ns, Arc::new(SocketTimerCallback(alarm)));
 }
 
 /// Takes an alarm back. It may be firing at this moment.
-pub(crate) fn cancel(ticket: Ticket) {
+pub(crate) fn cancel(ticket: TimerHandle) {
     let alarm = ALARMS.lock().remove(&(ticket.0, ticket.1));
     drop(alarm);
 }

@@ -50,17 +50,17 @@ impl Usage {
 /// What a thread has read and written. Transfers of so few bytes that counting would cost more than
 /// they do are in it by samples, as their time is.
 #[derive(Default)]
-pub(crate) struct Transferred {
+pub(crate) struct IoAccounting {
     pub(crate) bytes: [AtomicU64; 2],
     pub(crate) calls: [AtomicU64; 2],
 }
 
-/// Places in [`Transferred`] and [`Usage`].
+/// Places in [`IoAccounting`] and [`Usage`].
 pub(crate) const READ: usize = 0;
 
 pub(crate) const WRITTEN: usize = 1;
 
-impl Transferred {
+impl IoAccounting {
     /// Counts transfers that had this result. By the thread itself.
     pub(crate) fn count(&self, direction: usize, result: &SysResult, calls: u64) {
         let add = |counter: &AtomicU64, amount: u64| {
@@ -75,12 +75,12 @@ impl Transferred {
 
 /// Times in user mode and in the kernel that a thread was told.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Times {
+pub(crate) struct PrevCputime {
     pub(crate) user_ns: u64,
     pub(crate) system_ns: u64,
 }
 
-impl Times {
+impl PrevCputime {
     /// Splits the processor time into the kernel's, as it was measured, and the rest. A sample that
     /// counts for many calls can be more than there is, or than came since: neither part ever
     /// becomes less than it was.

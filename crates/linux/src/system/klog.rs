@@ -16,7 +16,7 @@ use fs::{DeviceId, File, FileOps, OpenFlags, Whence};
 use linux_raw_sys::general as sys;
 use log::{Level, Record};
 
-use crate::state::log_ring::{Line, Ring};
+use crate::state::log_ring::{Line, LogRing};
 use crate::{SysResult, Task, current_task, uaccess};
 
 /// Bytes that are kept.
@@ -29,7 +29,7 @@ const FACILITY: u32 = 1 << 3;
 const WARNING: u32 = 4;
 
 struct Log {
-    ring: Ring,
+    ring: LogRing,
     /// The line that `syslog(2)` reads next, and the first one that was not cleared.
     unread: u64,
     uncleared: u64,
@@ -42,12 +42,12 @@ static CHANGED: PollQueue = PollQueue::new();
 /// Keeps the log from now on, and makes it readable.
 pub(crate) fn init() {
     *LOG.lock() = Some(Log {
-        ring: Ring::new(KEPT),
+        ring: LogRing::new(KEPT),
         unread: 0,
         uncleared: 0,
     });
     guard::log::keep(keep);
-    if let Err(error) = devfs::register("kmsg", Arc::new(Device)) {
+    if let Err(error) = devfs::register("kmsg", Arc::new(KmsgDevice)) {
         log::warn!("no /dev/kmsg: {error}");
     }
 }
@@ -93,7 +93,7 @@ fn shown(line: &Line) -> String {
 }
 
 /// Lines from number `first` on that fit into `room` bytes, and the number of the next one.
-fn lines(ring: &Ring, first: u64, room: usize) -> (String, u64) {
+fn lines(ring: &LogRing, first: u64, room: usize) -> (String, u64) {
     let mut all = String::new();
     let mut next = first.max(ring.first());
     for line in ring.from(next) {
@@ -108,7 +108,7 @@ fn lines(ring: &Ring, first: u64, room: usize) -> (String, u64) {
 }
 
 /// The last lines from number `first` on that fit into `room` bytes.
-fn last_lines(ring: &Ring, first: u64, room: usize) -> String {
+fn last_lines(ring: &LogRing, first: u64, room: usize) -> String {
     let mut all: VecDeque<String> = VecDeque::new();
     let mut bytes = 0;
     for line in ring.from(first) {
@@ -190,9 +190,9 @@ pub fn sys_syslog(task: &Task, action: u32, to: usize, len: i32) -> SysResult {
 }
 
 /// `/dev/kmsg`
-struct Device;
+struct KmsgDevice;
 
-impl CharDevice for Device {
+impl CharDevice for KmsgDevice {
     fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Arc<dyn FileOps>, Errno> {
         let may = |caller: Arc<Task>| {
             caller.cred().capable(sys::CAP_SYSLOG) || caller.cred().privileged()

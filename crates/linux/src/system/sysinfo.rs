@@ -23,7 +23,7 @@ const VERSION: &str = concat!("#1 SMP Skerry ", env!("CARGO_PKG_VERSION"));
 const NAME_MAX: usize = 64;
 
 /// What `uname(2)` tells.
-pub(crate) struct Names {
+pub(crate) struct UtsName {
     pub(crate) sysname: &'static str,
     pub(crate) nodename: Vec<u8>,
     pub(crate) release: &'static str,
@@ -32,9 +32,9 @@ pub(crate) struct Names {
 }
 
 /// What this system is.
-pub(crate) fn uname() -> Names {
+pub(crate) fn uname() -> UtsName {
     let nodename = namespaces::current().uts.nodename.lock().clone();
-    Names {
+    UtsName {
         sysname: "Linux",
         nodename,
         release: RELEASE,

@@ -25,11 +25,11 @@ use fs::{FsStruct, mount};
 use vm::AddressSpace;
 
 use crate::process::process_table;
-use crate::process::task::Inherited;
+use crate::process::task::NewTask;
 use crate::process::{NewProcess, Process};
 use crate::state::credentials::Credentials;
 use crate::state::fdtable::FdTable;
-use crate::state::sched_params::Schedule;
+use crate::state::sched_params::SchedParams;
 use crate::uaccess::UserPtr;
 use crate::uapi::sigframe::AltStack;
 use crate::{SysResult, Task};
@@ -91,7 +91,7 @@ fn new_task(parent: i32, maker: Weak<Task>, cred: Credentials) -> Arc<Task> {
         persona: 0,
         traced: false,
     });
-    let inherited = Inherited {
+    let inherited = NewTask {
         files: Arc::new(FdTable::new()),
         fs: Arc::new(FsStruct::new(mount::Namespace::new(
             RamFs::new("tmpfs", None, 0o755),
@@ -103,7 +103,7 @@ fn new_task(parent: i32, maker: Weak<Task>, cred: Credentials) -> Arc<Task> {
         blocked: 0,
         stack: AltStack::none(),
         cpus: Vec::new(),
-        schedule: Schedule::default(),
+        schedule: SchedParams::default(),
         seccomp: Default::default(),
         memory_policy: Default::default(),
         io_priority: 0,

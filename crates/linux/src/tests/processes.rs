@@ -116,7 +116,7 @@ fn waitid_leaves_a_child_that_is_only_looked_at() {
 #[test]
 fn who_ignores_the_end_of_children_need_not_wait() {
     let task = task();
-    let ignore = crate::state::sighand::Action {
+    let ignore = crate::state::sighand::SigAction {
         handler: crate::state::sighand::SIG_IGN,
         ..Default::default()
     };

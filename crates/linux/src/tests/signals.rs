@@ -5,7 +5,7 @@ use crate::process::send_signal;
 use crate::signal::kill::{sys_kill, sys_tgkill, sys_tkill};
 use crate::signal::sigwait::{sys_rt_sigpending, sys_rt_sigprocmask, sys_rt_sigtimedwait};
 use crate::signal::{sys_rt_sigaction, sys_sigaltstack};
-use crate::state::sighand::{Action, SIG_IGN};
+use crate::state::sighand::{SIG_IGN, SigAction};
 use crate::uaccess::UserPtr;
 use crate::uapi::sigframe::AltStack;
 use crate::uapi::siginfo::{SigInfo, SigSet, UNBLOCKABLE, bit};
@@ -156,9 +156,9 @@ fn what_is_told_with_a_signal_names_the_sender() {
 #[test]
 fn an_ignored_signal_is_not_kept_unless_it_is_blocked() {
     let task = task();
-    let ignore = User::new(Action {
+    let ignore = User::new(SigAction {
         handler: SIG_IGN,
-        ..Action::default()
+        ..SigAction::default()
     });
     assert_eq!(
         outcome(sys_rt_sigaction(&task, SIGUSR1, ignore.ptr(), null(), SIZE)),
@@ -180,13 +180,13 @@ fn an_ignored_signal_is_not_kept_unless_it_is_blocked() {
 #[test]
 fn actions_keep_known_flags_only_and_kill_and_stop_have_none() {
     let task = task();
-    let new = User::new(Action {
+    let new = User::new(SigAction {
         handler: 0x1000,
         flags: u64::MAX,
         mask: u64::MAX,
-        ..Action::default()
+        ..SigAction::default()
     });
-    let old = User::new(Action::default());
+    let old = User::new(SigAction::default());
     assert_eq!(
         outcome(sys_rt_sigaction(&task, SIGUSR1, new.ptr(), null(), SIZE)),
         Ok(0)

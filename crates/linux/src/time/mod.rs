@@ -13,8 +13,8 @@ use guard::timer;
 use linux_raw_sys::general as sys;
 
 use crate::process::cpu_clock::CpuClock;
-use crate::process::task::Restart;
-use crate::time::wall_clock::Until;
+use crate::process::task::RestartBlock;
+use crate::time::wall_clock::AbsoluteDeadline;
 use crate::uaccess::UserPtr;
 use crate::uapi::time::{NS_PER_SEC, TimeSpec, TimeVal};
 use crate::{SysResult, Task};
@@ -85,7 +85,7 @@ pub(crate) fn sleep_span(task: &Task, deadline_ns: u64, rest: UserPtr<TimeSpec>)
         return Ok(0);
     }
     rest.write_optional(&TimeSpec::from_ns(deadline_ns.saturating_sub(now_ns())))?;
-    *task.restart.lock() = Some(Restart::Sleep {
+    *task.restart.lock() = Some(RestartBlock::Sleep {
         deadline_ns,
         rest: rest.addr(),
     });
@@ -188,7 +188,7 @@ pub fn sys_clock_nanosleep(
     if !absolute {
         return sleep_span(task, deadline_after(time)?, rest);
     }
-    let until = Until::new(task, time, realtime)?;
+    let until = AbsoluteDeadline::new(task, time, realtime)?;
     if sleep(until.ns()) {
         Ok(0)
     } else {

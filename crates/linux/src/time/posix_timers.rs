@@ -14,9 +14,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::Process;
 use crate::process::cpu_clock::CpuClock;
-use crate::process::timer::{BY_WALL_CLOCK, Clock, Notify, Timer};
+use crate::process::timer::{BY_WALL_CLOCK, Timer, TimerClock, TimerNotify};
 use crate::state::rlimit::SIGPENDING;
-use crate::time::wall_clock::{Still, hold, monotonic_of};
+use crate::time::wall_clock::{WallClockGuard, hold, monotonic_of};
 use crate::uaccess::UserPtr;
 use crate::uapi::siginfo::COUNT;
 use crate::uapi::time::{NS_PER_SEC, TimeSpec, TimeVal};
@@ -29,7 +29,7 @@ impl Timer {
     /// `EINVAL` for what is no time.
     pub(crate) fn set_to(
         &self,
-        _still: &Still,
+        _still: &WallClockGuard,
         wish: &ITimerSpec,
         absolute: bool,
     ) -> Result<(u64, u64), Errno> {
@@ -86,10 +86,12 @@ pub(crate) fn watch_cpu_limit(process: &Arc<Process>) {
         if !limited && timers.limit.is_none() {
             return;
         }
-        let clock = Clock::Cpu(CpuClock::of_process(process, false));
+        let clock = TimerClock::Cpu(CpuClock::of_process(process, false));
         timers
             .limit
-            .get_or_insert_with(|| Timer::new(Arc::downgrade(process), Notify::Limit, clock, false))
+            .get_or_insert_with(|| {
+                Timer::new(Arc::downgrade(process), TimerNotify::Limit, clock, false)
+            })
             .clone()
     };
     timer.set(limited.then(|| soft.saturating_mul(NS_PER_SEC)), 0);
@@ -121,21 +123,21 @@ impl ITimerVal {
 fn interval_timer(task: &Task, which: u32) -> Result<Arc<Timer>, Errno> {
     let process = task.process();
     let (signo, clock) = match which {
-        sys::ITIMER_REAL => (sys::SIGALRM, Clock::Time),
+        sys::ITIMER_REAL => (sys::SIGALRM, TimerClock::Time),
         sys::ITIMER_VIRTUAL => (
             sys::SIGVTALRM,
-            Clock::Cpu(CpuClock::of_process(process, true)),
+            TimerClock::Cpu(CpuClock::of_process(process, true)),
         ),
         sys::ITIMER_PROF => (
             sys::SIGPROF,
-            Clock::Cpu(CpuClock::of_process(process, false)),
+            TimerClock::Cpu(CpuClock::of_process(process, false)),
         ),
         _ => return Err(Errno::EINVAL),
     };
     let new = || {
         Timer::new(
             Arc::downgrade(process),
-            Notify::Plain(signo as i32),
+            TimerNotify::Plain(signo as i32),
             clock,
             false,
         )
@@ -239,11 +241,11 @@ fn check_timer_clock(clock: i32) -> Result<(), Errno> {
 /// # Errors
 /// `EPERM` for a clock that wakes the machine up, `EINVAL` for one of a process or thread there is
 /// not.
-fn timer_clock(task: &Task, clock: i32) -> Result<(Clock, bool), Errno> {
+fn timer_clock(task: &Task, clock: i32) -> Result<(TimerClock, bool), Errno> {
     time::check_alarm_clock(task, clock)?;
     Ok(match CpuClock::named(task, clock)? {
-        Some(clock) => (Clock::Cpu(clock), false),
-        None => (Clock::Time, clock_is_real(clock)?),
+        Some(clock) => (TimerClock::Cpu(clock), false),
+        None => (TimerClock::Time, clock_is_real(clock)?),
     })
 }
 
@@ -262,14 +264,14 @@ pub fn sys_timer_create(
     let most = usize::try_from(process.limits.lock()[SIGPENDING][0]).unwrap_or(usize::MAX);
     let number = process.timers.lock().take_number(most)?;
     let notify = match event {
-        None => Notify::Signal {
+        None => TimerNotify::Signal {
             signo: sys::SIGALRM as i32,
             id: number,
             value: number as u64,
             tid: None,
         },
         Some(event) => match event.notify {
-            sys::SIGEV_NONE => Notify::Nothing,
+            sys::SIGEV_NONE => TimerNotify::Nothing,
             // That a thread is to be started is between the program and its library.
             sys::SIGEV_SIGNAL | sys::SIGEV_THREAD | sys::SIGEV_THREAD_ID
                 if (1..=COUNT).contains(&event.signo) =>
@@ -278,7 +280,7 @@ pub fn sys_timer_create(
                 if tid.is_some_and(|tid| !process.tasks().iter().any(|t| t.tid() == tid)) {
                     return Err(Errno::EINVAL);
                 }
-                Notify::Signal {
+                TimerNotify::Signal {
                     signo: event.signo,
                     id: number,
                     value: event.value,

@@ -16,9 +16,9 @@ use zerocopy::IntoBytes;
 pub(crate) const LEN: usize = (1 + PAGES) * PAGE_SIZE;
 
 /// Pages that are always there.
-struct Fixed(Vec<Page>);
+struct PinnedPages(Vec<Page>);
 
-impl Fixed {
+impl PinnedPages {
     /// `None` if memory is short.
     fn new(bytes: &[u8]) -> Option<Self> {
         let page = |part: &[u8]| Page::zeroed().inspect(|page| page.write(0, part));
@@ -30,7 +30,7 @@ impl Fixed {
     }
 }
 
-impl Backing for Fixed {
+impl Backing for PinnedPages {
     fn page(&self, index: u64) -> Result<Page, Errno> {
         self.cached(index).ok_or(Errno::EFAULT)
     }
@@ -44,7 +44,7 @@ impl Backing for Fixed {
 }
 
 /// The page of data.
-static DATA: Once<Arc<Fixed>> = Once::new();
+static DATA: Once<Arc<PinnedPages>> = Once::new();
 
 /// Tells programs what the wall clock shows now. Only whoever holds the clock calls it.
 pub(crate) fn wall_clock_was_set() {
@@ -72,10 +72,10 @@ fn objects() -> Option<&'static [Arc<Object>; 2]> {
     if OBJECTS.get().is_none() {
         let data: Data = guard::timer::for_programs();
         let (data, image) = (
-            Arc::new(Fixed::new(data.as_bytes())?),
-            Arc::new(Fixed::new(IMAGE)?),
+            Arc::new(PinnedPages::new(data.as_bytes())?),
+            Arc::new(PinnedPages::new(IMAGE)?),
         );
-        let object = |pages: &Arc<Fixed>, name: &[u8]| {
+        let object = |pages: &Arc<PinnedPages>, name: &[u8]| {
             Object::file(pages.clone(), false, name.to_vec(), 0, 0)
         };
         let both = [

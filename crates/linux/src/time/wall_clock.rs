@@ -4,7 +4,7 @@
 //! Kernel and programs keep the wall clock as its distance from the monotonic one, which never
 //! jumps. What waits for a time of the wall clock has turned that into monotonic time with the
 //! distance of then, so whoever sets the clock tells it: threads in calls begin these anew
-//! (`Until`), and timers are moved (`process::timer`).
+//! (`AbsoluteDeadline`), and timers are moved (`process::timer`).
 
 use core::sync::atomic::Ordering;
 
@@ -27,10 +27,10 @@ type Zone = [i32; 2];
 static ZONE: Mutex<Option<Zone>> = Mutex::new(None);
 
 /// While it is held nobody sets the wall clock.
-pub(crate) type Still = MutexGuard<'static, Option<Zone>>;
+pub(crate) type WallClockGuard = MutexGuard<'static, Option<Zone>>;
 
 /// Holds the wall clock's distance from the monotonic one as it is.
-pub(crate) fn hold() -> Still {
+pub(crate) fn hold() -> WallClockGuard {
     ZONE.lock()
 }
 
@@ -42,12 +42,12 @@ pub(crate) fn zone() -> Zone {
 /// The monotonic time of an absolute time of one of the two clocks, for a call that waits for it
 /// and keeps this meanwhile: if the wall clock is set, the thread is interrupted as if by a signal
 /// that was dealt with already, and the call begins anew.
-pub(crate) struct Until<'a> {
+pub(crate) struct AbsoluteDeadline<'a> {
     ns: u64,
     task: &'a Task,
 }
 
-impl<'a> Until<'a> {
+impl<'a> AbsoluteDeadline<'a> {
     /// # Errors
     /// `EINVAL` if it is no time.
     pub(crate) fn new(task: &'a Task, time: TimeSpec, realtime: bool) -> Result<Self, Errno> {
@@ -64,7 +64,7 @@ impl<'a> Until<'a> {
     }
 }
 
-impl Drop for Until<'_> {
+impl Drop for AbsoluteDeadline<'_> {
     fn drop(&mut self) {
         self.task
             .waits_for_wall_clock
@@ -86,7 +86,7 @@ pub(crate) fn monotonic_of(time: TimeSpec, realtime: bool) -> Result<u64, Errno>
 ///
 /// # Errors
 /// `EINVAL` for a time before the machine's start, or in the far future.
-fn set(_still: &Still, ns: u64) -> Result<(), Errno> {
+fn set(_still: &WallClockGuard, ns: u64) -> Result<(), Errno> {
     let base = ns
         .checked_sub(now_ns())
         .filter(|_| ns < i64::MAX as u64)

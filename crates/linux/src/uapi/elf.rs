@@ -20,7 +20,7 @@ const MAX_INTERPRETER: u64 = 4096;
 
 /// Where the program headers are in the file.
 #[derive(Clone, Copy, Debug)]
-pub struct Header {
+pub struct ElfHeader {
     /// Whether it can be loaded anywhere.
     relocatable: bool,
     entry: usize,
@@ -52,7 +52,7 @@ impl Segment {
 
 /// A program as its file describes it; addresses are without the load address.
 #[derive(Clone, Debug)]
-pub struct Program {
+pub struct ElfProgram {
     /// Whether it can be loaded anywhere (`ET_DYN`).
     pub relocatable: bool,
     /// Where it begins.
@@ -71,7 +71,7 @@ pub struct Program {
     pub align: usize,
 }
 
-impl Program {
+impl ElfProgram {
     /// The whole pages from the first to the last segment.
     #[must_use]
     pub fn span(&self) -> Range<usize> {
@@ -106,7 +106,7 @@ impl Program {
 ///
 /// # Errors
 /// `ENOEXEC` if it is not a 64-bit x86 program.
-pub fn header(bytes: &[u8]) -> Result<Header, Errno> {
+pub fn header(bytes: &[u8]) -> Result<ElfHeader, Errno> {
     let bytes = bytes.get(..HEADER).ok_or(Errno::ENOEXEC)?;
     let ident = parse_ident::<LittleEndian>(bytes).map_err(|_| Errno::ENOEXEC)?;
     if ident.1 != Class::ELF64 {
@@ -124,7 +124,7 @@ pub fn header(bytes: &[u8]) -> Result<Header, Errno> {
     {
         return Err(Errno::ENOEXEC);
     }
-    Ok(Header {
+    Ok(ElfHeader {
         relocatable: header.e_type == elf::abi::ET_DYN,
         entry: usize::try_from(header.e_entry).map_err(|_| Errno::ENOEXEC)?,
         count: header.e_phnum,
@@ -144,8 +144,8 @@ fn protection(flags: u32) -> Prot {
 ///
 /// # Errors
 /// `ENOEXEC` if they make no sense.
-pub fn program(header: &Header, table: &[u8]) -> Result<Program, Errno> {
-    let mut program = Program {
+pub fn program(header: &ElfHeader, table: &[u8]) -> Result<ElfProgram, Errno> {
+    let mut program = ElfProgram {
         relocatable: header.relocatable,
         entry: header.entry,
         segments: Vec::new(),

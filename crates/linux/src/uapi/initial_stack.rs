@@ -21,7 +21,7 @@ pub struct Strings<'a> {
 }
 
 /// The top of a new stack.
-pub struct Image {
+pub struct InitialStack {
     /// Where it begins: the stack pointer.
     pub sp: u64,
     /// What is there.
@@ -36,7 +36,7 @@ pub struct Image {
 
 /// Lays the stack out so that it ends at `top`. `aux` is the rest of the auxiliary vector.
 #[must_use]
-pub fn build(top: u64, strings: &Strings<'_>, aux: &[AuxEntry]) -> Image {
+pub fn build(top: u64, strings: &Strings<'_>, aux: &[AuxEntry]) -> InitialStack {
     use linux_raw_sys::auxvec::{AT_EXECFN, AT_NULL, AT_PLATFORM, AT_RANDOM};
     // The strings come last in memory: their addresses follow from the end.
     let mut text: Vec<u8> = Vec::new();
@@ -82,7 +82,7 @@ pub fn build(top: u64, strings: &Strings<'_>, aux: &[AuxEntry]) -> Image {
     bytes.resize((base - sp) as usize, 0);
     bytes.extend_from_slice(&text);
     let at = |offset: usize| base as usize + offset;
-    Image {
+    InitialStack {
         sp,
         bytes,
         args: at(args_start)..at(args_end),

@@ -14,7 +14,7 @@ pub const NO_FILE: u32 = u32::MAX;
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Layout {
+pub struct PrctlMmMap {
     pub start_code: u64,
     pub end_code: u64,
     pub start_data: u64,
@@ -31,9 +31,9 @@ pub struct Layout {
     pub exe_fd: u32,
 }
 
-const _: () = assert!(size_of::<Layout>() == 104);
+const _: () = assert!(size_of::<PrctlMmMap>() == 104);
 
-impl Layout {
+impl PrctlMmMap {
     /// Whether all of it can be. `most`: the limit of data (`RLIMIT_DATA`).
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Layout {
 mod tests {
     use super::*;
 
-    const SOUND: Layout = Layout {
+    const SOUND: PrctlMmMap = PrctlMmMap {
         start_code: 0x40_0000,
         end_code: 0x40_1000,
         start_data: 0x50_0000,
@@ -91,24 +91,24 @@ mod tests {
             (Ok(()), Err(Errno::EINVAL))
         );
         let wrong = [
-            Layout {
+            PrctlMmMap {
                 end_code: SOUND.start_code,
                 ..SOUND
             },
-            Layout {
+            PrctlMmMap {
                 end_data: SOUND.start_data - 1,
                 ..SOUND
             },
-            Layout { brk: 0, ..SOUND },
-            Layout {
+            PrctlMmMap { brk: 0, ..SOUND },
+            PrctlMmMap {
                 start_stack: USER_END as u64,
                 ..SOUND
             },
-            Layout {
+            PrctlMmMap {
                 arg_start: u64::MAX,
                 ..SOUND
             },
-            Layout {
+            PrctlMmMap {
                 env_end: SOUND.env_start - 1,
                 ..SOUND
             },

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// the same processor in between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-pub struct Section {
+pub struct RseqCs {
     /// 0.
     pub version: u32,
     /// 0: when it is not to be restarted, which is not to be chosen any more.
@@ -21,7 +21,7 @@ pub struct Section {
     pub abort: u64,
 }
 
-impl Section {
+impl RseqCs {
     /// Whether the description can be followed.
     ///
     /// # Errors
@@ -54,11 +54,11 @@ mod tests {
 
     #[test]
     fn a_sequence_ends_where_it_commits() {
-        let section = Section {
+        let section = RseqCs {
             start: 0x1000,
             len: 16,
             abort: 0x2000,
-            ..Section::default()
+            ..RseqCs::default()
         };
         assert!(section.check(END).is_ok());
         let inside: Vec<bool> = [0xfff, 0x1000, 0x100f, 0x1010, 0x2000]
@@ -69,26 +69,26 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        let good = Section {
+        let good = RseqCs {
             start: 0x1000,
             len: 16,
             abort: 0x2000,
-            ..Section::default()
+            ..RseqCs::default()
         };
         let bad = [
-            Section { version: 1, ..good },
-            Section { flags: 1, ..good },
-            Section {
+            RseqCs { version: 1, ..good },
+            RseqCs { flags: 1, ..good },
+            RseqCs {
                 abort: 0x1008,
                 ..good
             },
-            Section { abort: END, ..good },
-            Section { start: END, ..good },
-            Section {
+            RseqCs { abort: END, ..good },
+            RseqCs { start: END, ..good },
+            RseqCs {
                 len: u64::MAX,
                 ..good
             },
-            Section { abort: 3, ..good },
+            RseqCs { abort: 3, ..good },
         ];
         for section in bad {
             assert_eq!(section.check(END), Err(Errno::EINVAL), "{section:?}");

@@ -148,7 +148,7 @@ pub struct LastFault {
 
 /// Where the parts of a frame go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct FramePlacement {
     /// The frame, and the handler's stack pointer.
     pub frame: u64,
     /// The floating-point part.
@@ -158,7 +158,7 @@ pub struct Place {
 /// Finds the place for a frame below `sp`, or on the alternate stack. `None` if it does not fit
 /// there.
 #[must_use]
-pub fn place(sp: u64, alternate: Option<&AltStack>, fpu_size: usize) -> Option<Place> {
+pub fn place(sp: u64, alternate: Option<&AltStack>, fpu_size: usize) -> Option<FramePlacement> {
     let top = match alternate {
         Some(stack) => stack.sp.checked_add(stack.size)?,
         None => sp.checked_sub(RED_ZONE)?,
@@ -168,7 +168,7 @@ pub fn place(sp: u64, alternate: Option<&AltStack>, fpu_size: usize) -> Option<P
     let frame = (fpu.checked_sub(size_of::<Frame>() as u64)? & !15).checked_sub(8)?;
     match alternate {
         Some(stack) if frame < stack.sp => None,
-        _ => Some(Place { frame, fpu }),
+        _ => Some(FramePlacement { frame, fpu }),
     }
 }
 
@@ -179,7 +179,7 @@ impl Frame {
     #[must_use]
     pub fn new(
         regs: &UserRegs,
-        place: Place,
+        place: FramePlacement,
         restorer: u64,
         info: &SigInfo,
         stack: AltStack,
@@ -281,7 +281,7 @@ impl UContext {
 }
 
 /// Sets registers so that the handler runs with the frame at `place`.
-pub fn enter_handler(regs: &mut UserRegs, place: Place, handler: u64, signal: i32) {
+pub fn enter_handler(regs: &mut UserRegs, place: FramePlacement, handler: u64, signal: i32) {
     use core::mem::offset_of;
     /// Flags that a function may rely on being clear: direction, and those that trap.
     const CLEARED: u64 = 0x400 | 0x100 | 0x1_0000;

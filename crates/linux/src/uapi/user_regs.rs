@@ -21,9 +21,9 @@ const FRAME_MASK: usize = SOFTWARE + 8;
 /// `struct user_regs_struct`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Registers([u64; 27]);
+pub struct UserRegsStruct([u64; 27]);
 
-impl Registers {
+impl UserRegsStruct {
     const ORIG_RAX: usize = 15;
     const CS: usize = 17;
     const FLAGS: usize = 18;
@@ -156,8 +156,8 @@ mod tests {
             rflags: 0x202,
             ..UserRegs::default()
         };
-        let mut seen = Registers::of(&regs, [6, 7]);
-        assert_eq!(size_of::<Registers>(), 216);
+        let mut seen = UserRegsStruct::of(&regs, [6, 7]);
+        assert_eq!(size_of::<UserRegsStruct>(), 216);
         let at = |offset| seen.get(offset).unwrap();
         assert_eq!(
             [at(0), at(80), at(128), at(152), at(120), at(168), at(176)],

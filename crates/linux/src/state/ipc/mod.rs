@@ -37,7 +37,7 @@ pub(crate) const WRITE: u32 = 0o2;
 /// Linux' `struct ipc64_perm`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(crate) struct Owner {
+pub(crate) struct IpcPerm {
     pub(crate) key: i32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
@@ -49,7 +49,7 @@ pub(crate) struct Owner {
     unused: [u64; 2],
 }
 
-impl Owner {
+impl IpcPerm {
     pub(crate) fn new(key: i32, flags: u32, cred: &Credentials) -> Self {
         let (uid, gid) = (cred.user.effective, cred.group.effective);
         Self {
@@ -131,12 +131,12 @@ pub(crate) fn now() -> i64 {
 }
 
 /// An object that a number means.
-pub(crate) trait Object {
+pub(crate) trait IpcObject {
     /// Its owner and permissions, as they are now.
-    fn owner(&self) -> Owner;
+    fn owner(&self) -> IpcPerm;
 }
 
-impl Owner {
+impl IpcPerm {
     /// With what of a number is not the place.
     pub(crate) fn numbered(self, id: i32) -> Self {
         Self {
@@ -151,14 +151,14 @@ const PLACE_BITS: u32 = 15;
 
 /// Objects by number: the lowest free place, and above it how often one of a lower place was made
 /// after one of a higher, so that a number is not soon another object's.
-pub(crate) struct Numbers<T> {
+pub(crate) struct IpcIds<T> {
     sequence: i32,
     last_place: i32,
     /// By place, with the whole number.
     objects: BTreeMap<i32, (i32, T)>,
 }
 
-impl<T> Numbers<T> {
+impl<T> IpcIds<T> {
     pub(crate) const fn new() -> Self {
         Self {
             sequence: 0,
@@ -233,16 +233,16 @@ impl<T> Numbers<T> {
 }
 
 /// All objects of one kind.
-pub(crate) struct Registry<T> {
-    objects: Mutex<Numbers<Arc<T>>>,
+pub(crate) struct IpcTable<T> {
+    objects: Mutex<IpcIds<Arc<T>>>,
     /// The most there are.
     limit: usize,
 }
 
-impl<T: Object> Registry<T> {
+impl<T: IpcObject> IpcTable<T> {
     pub(crate) const fn new(limit: usize) -> Self {
         Self {
-            objects: Mutex::new(Numbers::new()),
+            objects: Mutex::new(IpcIds::new()),
             limit,
         }
     }
@@ -255,7 +255,7 @@ impl<T: Object> Registry<T> {
         flags: u32,
         cred: &Credentials,
         fits: impl FnOnce(&T) -> Result<(), Errno>,
-        make: impl FnOnce(Owner) -> Result<T, Errno>,
+        make: impl FnOnce(IpcPerm) -> Result<T, Errno>,
     ) -> SysResult {
         let mut objects = self.objects.lock();
         let there = objects
@@ -278,7 +278,7 @@ impl<T: Object> Registry<T> {
         if objects.len() >= self.limit {
             return Err(Errno::ENOSPC);
         }
-        let object = Arc::new(make(Owner::new(key, flags, cred))?);
+        let object = Arc::new(make(IpcPerm::new(key, flags, cred))?);
         Ok(objects.insert(object) as usize)
     }
 

@@ -10,7 +10,7 @@ use fs::Metadata;
 use fs::poll::PollQueue;
 
 /// Who is told when a message comes into the empty queue, once.
-pub(crate) struct Notice {
+pub(crate) struct Notification {
     pub(crate) pid: i32,
     /// The signal and its value; none for `SIGEV_NONE`.
     pub(crate) signal: Option<(i32, u64)>,
@@ -22,11 +22,11 @@ pub(crate) struct State {
     pub(crate) messages: BTreeMap<u32, VecDeque<Vec<u8>>>,
     pub(crate) count: usize,
     pub(crate) receivers: usize,
-    pub(crate) notice: Option<Notice>,
+    pub(crate) notice: Option<Notification>,
 }
 
 /// A queue.
-pub(crate) struct Queue {
+pub(crate) struct PosixQueue {
     pub(crate) _counted: census::Mqueue,
     pub(crate) most: usize,
     pub(crate) size: usize,
@@ -48,7 +48,7 @@ pub(crate) fn charged() -> u64 {
     CHARGED.lock().values().sum()
 }
 
-impl Drop for Queue {
+impl Drop for PosixQueue {
     fn drop(&mut self) {
         let (user, taken) = self.charge;
         let mut charged = CHARGED.lock();
@@ -76,4 +76,4 @@ pub(crate) fn charge(uid: u32, bytes: u64, limit: u64) -> Result<(), Errno> {
 }
 
 /// All queues of a namespace, by name.
-pub(crate) type Queues = Mutex<BTreeMap<Vec<u8>, Arc<Queue>>>;
+pub(crate) type Queues = Mutex<BTreeMap<Vec<u8>, Arc<PosixQueue>>>;

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use ::task::{Mutex, WaitQueue};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::state::ipc::{Object, Owner, Registry};
+use crate::state::ipc::{IpcObject, IpcPerm, IpcTable};
 
 /// The first message of another type.
 pub(crate) const MSG_EXCEPT: u32 = 0o20_000;
@@ -21,8 +21,8 @@ pub(crate) const MAX_QUEUES: usize = 1024;
 /// Linux' `struct msqid64_ds`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct QueueInfo {
-    pub(crate) owner: Owner,
+pub struct MsqidDs {
+    pub(crate) owner: IpcPerm,
     pub(crate) sent: i64,
     pub(crate) received: i64,
     pub(crate) changed: i64,
@@ -40,13 +40,13 @@ pub(crate) struct Message {
 }
 
 pub(crate) struct State {
-    pub(crate) info: QueueInfo,
+    pub(crate) info: MsqidDs,
     pub(crate) messages: VecDeque<Message>,
     pub(crate) removed: bool,
 }
 
 /// A queue.
-pub(crate) struct Queue {
+pub(crate) struct MsgQueue {
     pub(crate) _counted: census::Messages,
     pub(crate) state: Mutex<State>,
     /// Told when a message came, or the queue is removed.
@@ -55,14 +55,14 @@ pub(crate) struct Queue {
     pub(crate) drained: WaitQueue,
 }
 
-impl Object for Queue {
-    fn owner(&self) -> Owner {
+impl IpcObject for MsgQueue {
+    fn owner(&self) -> IpcPerm {
         self.state.lock().info.owner
     }
 }
 
 /// All queues of a namespace.
-pub(crate) type Queues = Registry<Queue>;
+pub(crate) type Queues = IpcTable<MsgQueue>;
 
 /// Which message is wanted.
 pub(crate) fn choose(messages: &VecDeque<Message>, kind: i64, flags: u32) -> Option<usize> {

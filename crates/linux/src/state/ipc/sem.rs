@@ -8,7 +8,7 @@ use ::task::{Mutex, WaitQueue};
 use abi::errno::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::state::ipc::{self, IPC_NOWAIT, Object, Owner, Registry};
+use crate::state::ipc::{self, IPC_NOWAIT, IpcObject, IpcPerm, IpcTable};
 
 /// An operation is taken back when the process ends.
 pub(crate) const SEM_UNDO: u32 = 0x1000;
@@ -22,8 +22,8 @@ pub(crate) const MAX_VALUE: i32 = 32_767;
 /// Linux' `struct semid64_ds`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct SetInfo {
-    pub(crate) owner: Owner,
+pub struct SemidDs {
+    pub(crate) owner: IpcPerm,
     pub(crate) operated: i64,
     pub(crate) unused: u64,
     pub(crate) changed: i64,
@@ -35,13 +35,13 @@ pub struct SetInfo {
 /// `struct sembuf`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Operation {
+pub struct SemBuf {
     pub(crate) number: u16,
     pub(crate) change: i16,
     pub(crate) flags: i16,
 }
 
-impl Operation {
+impl SemBuf {
     pub(crate) fn has(self, flag: u32) -> bool {
         self.flags as u32 & flag != 0
     }
@@ -55,7 +55,7 @@ pub(crate) struct Semaphore {
 }
 
 pub(crate) struct State {
-    pub(crate) info: SetInfo,
+    pub(crate) info: SemidDs,
     pub(crate) semaphores: Vec<Semaphore>,
     /// What is added when a process ends, by process.
     pub(crate) undo: BTreeMap<i32, Vec<i32>>,
@@ -71,7 +71,7 @@ impl State {
     /// Does all operations, or none.
     pub(crate) fn operate(
         &mut self,
-        operations: &[Operation],
+        operations: &[SemBuf],
         pid: i32,
     ) -> Result<Option<Blocked>, Errno> {
         let before = self.semaphores.clone();
@@ -110,17 +110,17 @@ impl State {
 }
 
 /// A set of semaphores.
-pub(crate) struct Set {
+pub(crate) struct SemArray {
     pub(crate) _counted: census::Semaphores,
     pub(crate) state: Mutex<State>,
     pub(crate) changed: WaitQueue,
 }
 
-impl Object for Set {
-    fn owner(&self) -> Owner {
+impl IpcObject for SemArray {
+    fn owner(&self) -> IpcPerm {
         self.state.lock().info.owner
     }
 }
 
 /// All sets of a namespace.
-pub(crate) type Sets = Registry<Set>;
+pub(crate) type Sets = IpcTable<SemArray>;

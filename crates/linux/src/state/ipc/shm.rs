@@ -10,13 +10,13 @@ use vm::{Backing, PAGE_SIZE, Page, ReverseMap, ShmemObject};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::state::credentials::Credentials;
-use crate::state::ipc::{Numbers, Owner};
+use crate::state::ipc::{IpcIds, IpcPerm};
 
 /// Linux' `struct shmid64_ds`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct SegmentInfo {
-    pub(crate) owner: Owner,
+pub struct ShmidDs {
+    pub(crate) owner: IpcPerm,
     pub(crate) size: u64,
     pub(crate) attached: i64,
     pub(crate) detached: i64,
@@ -33,7 +33,7 @@ pub(crate) struct Segment {
     pub(crate) size: usize,
     pub(crate) memory: ShmemObject,
     pub(crate) mappings: ReverseMap,
-    pub(crate) info: Mutex<SegmentInfo>,
+    pub(crate) info: Mutex<ShmidDs>,
 }
 
 impl Backing for Segment {
@@ -84,11 +84,11 @@ impl Entry {
 }
 
 /// All segments of a namespace.
-pub(crate) struct Segments(pub(crate) Mutex<Numbers<Entry>>);
+pub(crate) struct Segments(pub(crate) Mutex<IpcIds<Entry>>);
 
 impl Segments {
     pub(crate) const fn new() -> Self {
-        Self(Mutex::new(Numbers::new()))
+        Self(Mutex::new(IpcIds::new()))
     }
 
     /// All there are, also those that are removed and still mapped, with their numbers.
@@ -109,7 +109,7 @@ impl Segments {
     }
 }
 
-pub(crate) fn with_key(table: &Numbers<Entry>, key: i32) -> Option<(i32, Arc<Segment>)> {
+pub(crate) fn with_key(table: &IpcIds<Entry>, key: i32) -> Option<(i32, Arc<Segment>)> {
     table.iter().find_map(|(id, entry)| match entry {
         Entry::There(segment) if segment.key == key => Some((id, segment.clone())),
         _ => None,
@@ -127,7 +127,7 @@ impl Segment {
     }
 
     /// What `IPC_STAT` tells of the segment with a number.
-    pub(crate) fn now(&self, id: i32) -> SegmentInfo {
+    pub(crate) fn now(&self, id: i32) -> ShmidDs {
         let mut info = *self.info.lock();
         info.owner = info.owner.numbered(id);
         info.attachments = self.attachments() as u64;
