@@ -40,7 +40,11 @@ pub fn all() -> Vec<Outcome> {
         ),
         (
             "clippy has nothing to say about the kernel",
-            cargo(&kernel(&["clippy"], &["--", "-D", "warnings"])),
+            cargo(&kernel(
+                &[KERNEL_ONLY, KERNEL_TOO].concat(),
+                &["clippy"],
+                &["--", "-D", "warnings"],
+            )),
         ),
         (
             "the documentation builds without a warning",
@@ -354,11 +358,11 @@ fn host<'a>(before: &[&'a str], after: &[&'a str]) -> Vec<&'a str> {
     arguments
 }
 
-/// Arguments for the kernel's own packages.
-fn kernel<'a>(before: &[&'a str], after: &[&'a str]) -> Vec<&'a str> {
+/// Arguments for these packages, built for bare metal.
+fn kernel<'a>(packages: &[&'a str], before: &[&'a str], after: &[&'a str]) -> Vec<&'a str> {
     let mut arguments = before.to_vec();
     arguments.extend(["--target", build::KERNEL_TARGET]);
-    for package in KERNEL_ONLY.iter().chain(KERNEL_TOO) {
+    for package in packages {
         arguments.extend(["-p", package]);
     }
     arguments.extend(after);
@@ -372,7 +376,11 @@ fn cargo(arguments: &[&str]) -> Result<String> {
 fn documentation() -> Result<String> {
     for arguments in [
         host(&["doc", "--no-deps", "--document-private-items"], &[]),
-        kernel(&["doc", "--no-deps", "--document-private-items"], &[]),
+        kernel(
+            KERNEL_ONLY,
+            &["doc", "--no-deps", "--document-private-items"],
+            &[],
+        ),
     ] {
         finish(
             build::cargo()
