@@ -77,31 +77,37 @@ const TOGETHER: usize = 16;
 /// How many steps a good program may have so that others fit before it.
 const DEPTH: usize = 4;
 
-/// All directed programs of an area: the same ones each time.
-pub fn programs(spec: &Spec, area: &Area) -> Vec<Program> {
-    let mut programs = area.cases.clone();
-    programs.extend(area.waits.iter().flat_map(ways::programs));
-    for &call in &area.calls[..area.own] {
+/// All directed programs of an area, in an order that is the same each time. Each call's are made
+/// when they are asked for: the executor, which forks for every program, stays small.
+pub fn programs<'a>(spec: &'a Spec, area: &'a Area) -> impl Iterator<Item = Program> + 'a {
+    let cases = area.cases.iter().cloned();
+    let waits = area.waits.iter().flat_map(ways::programs);
+    let calls = area.calls[..area.own].iter().flat_map(move |&call| {
         let good = good(spec, area, &spec.calls[call], 0);
-        programs.extend(callers(&good));
+        let mut programs = callers(&good);
         programs.extend(variations(spec, area, &good));
         programs.push(good);
-    }
+        programs
+    });
+    let all = cases.chain(waits).chain(calls).enumerate();
+    all.map(move |(index, program)| finished(spec, area, index, program))
+}
+
+/// A directed program with what depends on its number, and its area's name.
+fn finished(spec: &Spec, area: &Area, index: usize, mut program: Program) -> Program {
     // Connections keep their ports for a while after their end: programs must not meet.
-    for (index, program) in programs.iter_mut().enumerate() {
-        let port = u16::try_from(index % 20_000).unwrap_or(0) + 30_000;
-        program.area.clone_from(&area.name);
-        for step in &mut program.steps {
-            let kinds = spec
-                .call(&step.call)
-                .map_or(&[][..], |call| &call.arguments);
-            for ((_, kind), value) in kinds.iter().zip(&mut step.arguments) {
-                set_ports(spec, kind, value, port);
-                step.timed |= sleeps(spec, kind, value);
-            }
+    let port = u16::try_from(index % 20_000).unwrap_or(0) + 30_000;
+    program.area.clone_from(&area.name);
+    for step in &mut program.steps {
+        let kinds = spec
+            .call(&step.call)
+            .map_or(&[][..], |call| &call.arguments);
+        for ((_, kind), value) in kinds.iter().zip(&mut step.arguments) {
+            set_ports(spec, kind, value, port);
+            step.timed |= sleeps(spec, kind, value);
         }
     }
-    programs
+    program
 }
 
 /// A program whose last step is this call, and most likely succeeds.
@@ -720,7 +726,7 @@ mod tests {
             "flags f = A:1 B:2\nenum e = X:4 Y:8\n1 f(a: e|f, b: out bytes, c: size)\n2 open(a: path, b: 0, c: 0) -> fd file",
         )]);
         let spec = spec.expect("it is right");
-        let made = programs(&spec, &spec.areas[0]);
+        let made: Vec<_> = programs(&spec, &spec.areas[0]).collect();
         let has = |at: usize, value: &Value| {
             made.iter()
                 .flat_map(|program| &program.steps)

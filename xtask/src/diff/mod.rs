@@ -273,7 +273,7 @@ impl Pair {
         while self.skerry.line()?.is_some() {}
         let start = Instant::now();
         for area in areas.iter().filter(|_| options.directed) {
-            let count = self.directed(area)?.len() as u64;
+            let count = self.directed(area)?.count() as u64;
             for first in (0..count).step_by(BATCH as usize) {
                 self.batch(
                     &Batch {
@@ -365,7 +365,6 @@ impl Pair {
         let Some(seed) = batch.seed else {
             return self
                 .directed(batch.area)?
-                .into_iter()
                 .nth(number as usize)
                 .context("no such program");
         };
@@ -373,7 +372,7 @@ impl Pair {
         Ok(generate::program(&self.spec, area, seed, number))
     }
 
-    fn directed(&self, area: &str) -> Result<Vec<Program>> {
+    fn directed(&self, area: &str) -> Result<impl Iterator<Item = Program>> {
         Ok(directed::programs(
             &self.spec,
             self.spec.area(area).context("no such area")?,

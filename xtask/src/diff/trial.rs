@@ -36,7 +36,7 @@ impl Pair {
     pub fn against_mutants(&mut self, trial: &Trial, options: &Options) -> Result<Vec<Check>> {
         let mut lots = Vec::new();
         for area in &options.areas {
-            let directed = (None, self.directed(area)?.len() as u64);
+            let directed = (None, self.directed(area)?.count() as u64);
             let random = (Some(options.seed), options.programs.unwrap_or(0));
             for (seed, count) in [directed, random] {
                 lots.extend((0..count).step_by(LOT as usize).map(|first| Batch {

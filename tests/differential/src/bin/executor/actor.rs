@@ -21,11 +21,11 @@ const STRANGER: i64 = 0x3fff_ffff;
 
 /// What every part of a run needs.
 #[derive(Clone, Copy)]
-pub struct Stage {
+pub struct Stage<'a> {
     /// The calls.
     pub spec: &'static Spec,
     /// The program.
-    pub program: &'static Program,
+    pub program: &'a Program,
     /// The common memory.
     pub shared: &'static Shared,
 }
@@ -34,7 +34,7 @@ pub struct Stage {
 static SHARED: AtomicUsize = AtomicUsize::new(0);
 
 /// The first actor's process: starts the others and takes its steps. Does not return.
-pub fn lead(stage: Stage) -> ! {
+pub fn lead(stage: Stage<'_>) -> ! {
     SHARED.store(std::ptr::from_ref(stage.shared) as usize, SeqCst);
     sys::handle(sys::INTERRUPT, nothing as *const () as u64);
     let actors = &stage.program.actors;
@@ -55,18 +55,21 @@ pub fn lead(stage: Stage) -> ! {
     if actors[0].nobody {
         sys::become_nobody(NOBODY);
     }
-    for (index, _) in actors
-        .iter()
-        .enumerate()
-        .skip(1)
-        .filter(|(_, actor)| actor.thread)
-    {
-        std::thread::spawn(move || act(stage, index));
-    }
-    act(stage, 0);
-    left::tell(&stage);
-    finish(stage, 0);
-    sys::exit(0)
+    std::thread::scope(|scope| {
+        for (index, _) in actors
+            .iter()
+            .enumerate()
+            .skip(1)
+            .filter(|(_, actor)| actor.thread)
+        {
+            scope.spawn(move || act(stage, index));
+        }
+        act(stage, 0);
+        left::tell(&stage);
+        finish(stage, 0);
+        // Threads that wait for a turn that does not come end with the process.
+        sys::exit(0)
+    })
 }
 
 /// The address of the handler that notes signals.
@@ -108,7 +111,7 @@ extern "C" fn note(signal: i32, information: *const i32, _: *const u8) {
     shared.note(step, [signal, code, sender, value], mask);
 }
 
-fn act(stage: Stage, me: usize) {
+fn act(stage: Stage<'_>, me: usize) {
     let own = &stage.shared.actors[me];
     own.process.store(std::process::id() as i32, SeqCst);
     own.thread.store(sys::thread_id(), SeqCst);
@@ -131,13 +134,13 @@ fn act(stage: Stage, me: usize) {
     }
 }
 
-fn finish(stage: Stage, me: usize) {
+fn finish(stage: Stage<'_>, me: usize) {
     stage.shared.actors[me].state.store(shared::DONE, SeqCst);
     stage.shared.announce();
 }
 
 /// Sleeps until this step may be taken; false if the end has come.
-fn wait_for_turn(stage: Stage, me: usize, step: u32) -> bool {
+fn wait_for_turn(stage: Stage<'_>, me: usize, step: u32) -> bool {
     let own = &stage.shared.actors[me];
     loop {
         let turn = own.turn.load(SeqCst);
@@ -153,7 +156,7 @@ fn wait_for_turn(stage: Stage, me: usize, step: u32) -> bool {
 }
 
 /// Makes the call of a step and tells what it did.
-fn take(stage: Stage, me: usize, index: usize, step: &Step) {
+fn take(stage: Stage<'_>, me: usize, index: usize, step: &Step) {
     let Some(call) = stage.spec.call(&step.call) else {
         return;
     };
@@ -199,7 +202,7 @@ fn take(stage: Stage, me: usize, index: usize, step: &Step) {
 }
 
 /// Waits until the children that steps made have done what this one told them.
-fn rest(stage: Stage, index: usize) {
+fn rest(stage: Stage<'_>, index: usize) {
     for (made, step) in stage.program.steps.iter().enumerate().take(index) {
         let child = stage.shared.steps[made].result.load(SeqCst);
         if step.call.starts_with("spawn") && child > 0 {
@@ -228,16 +231,69 @@ struct Given {
     time: Option<bool>,
 }
 
+/// Whether so many bytes fit in a small room.
+fn is_small(size: usize) -> bool {
+    size as u64 <= PAGE - 8
+}
+
+/// Bytes of room that a text of this length takes.
+fn text_size(length: usize) -> usize {
+    length + 1
+}
+
+/// Bytes of room that a memory takes.
+fn memory_size(memory: &Memory) -> usize {
+    memory.size.min(LARGE as usize - 8)
+}
+
+/// Adds to `rooms`, small and large ones, those that a value takes.
+fn count_rooms(value: &Value, rooms: &mut [u64; 2]) {
+    let size = match value {
+        Value::Path(path) => text_size(path.len()),
+        Value::LongPath(length) => text_size(*length),
+        Value::Memory(memory) => {
+            let fields = memory.fields.iter();
+            fields.for_each(|(_, _, value)| count_rooms(value, rooms));
+            memory_size(memory)
+        }
+        _ => return,
+    };
+    rooms[usize::from(!is_small(size))] += 1;
+}
+
+/// Maps the rooms that the actors of a program take; their processes inherit them. To have all
+/// that there may be would make every fork slower.
+pub fn map_rooms(program: &Program) {
+    let mut most = [[0; 2]; ACTORS];
+    for step in &program.steps {
+        let mut rooms = [0; 2];
+        let values = step.arguments.iter();
+        values.for_each(|value| count_rooms(value, &mut rooms));
+        let most = &mut most[step.actor];
+        *most = [most[0].max(rooms[0]), most[1].max(rooms[1])];
+    }
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
+    for (actor, [small, large]) in most.into_iter().enumerate() {
+        for index in 0..small.min(layout::ROOMS) {
+            sys::map(layout::room(actor, index), PAGE, access, flags);
+        }
+        for index in 0..large.min(layout::LARGE_ROOMS) {
+            sys::map(layout::large_room(actor, index), LARGE, access, flags);
+        }
+    }
+}
+
 /// Where the memory of a step is made.
-struct Desk {
-    stage: Stage,
+struct Desk<'a> {
+    stage: Stage<'a>,
     me: usize,
     rooms: u64,
     large: u64,
     memories: Vec<Given>,
 }
 
-impl Desk {
+impl Desk<'_> {
     fn value(&mut self, value: &Value, kind: Option<&'static Type>, name: &str) -> i64 {
         let number = self.any_value(value, kind, name);
         // -1 is everybody and 1 is who runs the machine: a step whose own call failed must not name
@@ -272,14 +328,14 @@ impl Desk {
     }
 
     fn text(&mut self, text: &[u8]) -> i64 {
-        let room = self.room(text.len() + 1).0;
+        let room = self.room(text_size(text.len())).0;
         sys::poke(room, &[text, &[0]].concat());
         room as i64
     }
 
     /// A room for so many bytes: its start and its end, behind which there is a hole.
     fn room(&mut self, size: usize) -> (u64, u64) {
-        if size as u64 <= PAGE - 8 {
+        if is_small(size) {
             let room = layout::room(self.me, self.rooms.min(layout::ROOMS - 1));
             self.rooms += 1;
             (room, room + PAGE)
@@ -291,7 +347,7 @@ impl Desk {
     }
 
     fn memory(&mut self, memory: &Memory, kind: Option<&'static Type>, name: &str) -> u64 {
-        let size = memory.size.min(LARGE as usize - 8);
+        let size = memory_size(memory);
         let (start, end) = self.room(size);
         let (address, there) = match memory.place {
             Place::At(offset) => (start + offset.min(8) as u64, size),
@@ -407,9 +463,9 @@ pub fn hash(bytes: &[u8]) -> u64 {
 }
 
 /// Who a number stands for in this run.
-pub struct Cast(pub Stage);
+pub struct Cast<'a>(pub Stage<'a>);
 
-impl People for Cast {
+impl People for Cast<'_> {
     fn token(&self, pid: i64) -> Option<i64> {
         let Self(Stage {
             spec,

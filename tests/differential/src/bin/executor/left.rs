@@ -13,7 +13,7 @@ use crate::sys;
 const DESCRIPTORS: i32 = 72;
 
 /// Tells what the calling process has at its end.
-pub fn tell(stage: &Stage) {
+pub fn tell(stage: &Stage<'_>) {
     let left = &stage.shared.left;
     let mut polled: Vec<_> = (0..DESCRIPTORS)
         .map(|fd| libc::pollfd {

@@ -24,7 +24,7 @@ use std::collections::BTreeSet;
 use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
 
-use differential::layout::{self, ACTORS, LARGE, LARGE_ROOMS, PAGE, ROOMS};
+use differential::layout::{self, PAGE};
 use differential::program::Program;
 use differential::spec::Spec;
 use differential::{coverage, directed, generate};
@@ -101,6 +101,7 @@ fn main() -> ExitCode {
         watch: Watch::new(spec),
         items,
         seen: BTreeSet::new(),
+        directed: None,
     };
     match server.serve() {
         Ok(()) => ExitCode::SUCCESS,
@@ -111,23 +112,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// Maps what programs have for memory; children inherit it.
+/// Maps what all programs have for memory; children inherit it.
 fn map() {
-    let (access, private) = (
-        libc::PROT_READ | libc::PROT_WRITE,
-        libc::MAP_PRIVATE | libc::MAP_NORESERVE,
-    );
-    for actor in 0..ACTORS {
-        (0..ROOMS).for_each(|index| sys::map(layout::room(actor, index), PAGE, access, private));
-        (0..LARGE_ROOMS)
-            .for_each(|index| sys::map(layout::large_room(actor, index), LARGE, access, private));
-    }
+    let private = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
     sys::map(layout::READ_ONLY, PAGE, libc::PROT_READ, private);
     sys::map(layout::NO_ACCESS, PAGE, libc::PROT_NONE, private);
     sys::map(
         layout::PLAYGROUND,
         layout::PLAYGROUND_PAGES * PAGE,
-        access,
+        libc::PROT_READ | libc::PROT_WRITE,
         libc::MAP_PRIVATE,
     );
 }
@@ -139,6 +132,16 @@ struct Server {
     items: Vec<Vec<(usize, coverage::Item)>>,
     /// Indexes of items that were seen and not yet told.
     seen: BTreeSet<usize>,
+    /// Directed programs that come next, if one was asked for.
+    directed: Option<Directed>,
+}
+
+/// Directed programs of an area from a certain one on.
+struct Directed {
+    area: &'static str,
+    /// The number of the next.
+    next: u64,
+    programs: Box<dyn Iterator<Item = Program>>,
 }
 
 impl Server {
@@ -153,7 +156,7 @@ impl Server {
                     for index in first..first + count {
                         let record = self
                             .program(area, seed, index)
-                            .map(|program| self.run(program));
+                            .map(|program| self.run(&program));
                         writeln!(
                             output,
                             "{:016x}",
@@ -163,22 +166,22 @@ impl Server {
                     }
                 }
                 ["directed", area, first, count] => {
-                    let programs = self
-                        .spec
-                        .area(area)
-                        .map_or_else(Vec::new, |area| directed::programs(self.spec, area));
-                    for program in programs
-                        .into_iter()
-                        .skip(number(first) as usize)
-                        .take(number(count) as usize)
-                    {
-                        writeln!(output, "{:016x}", actor::hash(self.run(program).as_bytes()))?;
+                    let (first, count) = (number(first), number(count));
+                    for index in first..first + count {
+                        let Some(program) = self.directed(area, index) else {
+                            break;
+                        };
+                        writeln!(
+                            output,
+                            "{:016x}",
+                            actor::hash(self.run(&program).as_bytes())
+                        )?;
                         output.flush()?;
                     }
                 }
                 ["show", area, seed, index] => {
                     if let Some(program) = self.program(area, number(seed), number(index)) {
-                        write!(output, "{program}--\n{}", self.run(program.clone()))?;
+                        write!(output, "{program}--\n{}", self.run(&program))?;
                     }
                 }
                 ["run"] => {
@@ -201,7 +204,7 @@ impl Server {
                         Ok(program) if !known(&program) => {
                             writeln!(output, "! a step makes a call that there is not")?
                         }
-                        Ok(program) => write!(output, "{}", self.run(program))?,
+                        Ok(program) => write!(output, "{}", self.run(&program))?,
                         Err(why) => writeln!(output, "! {why}")?,
                     }
                 }
@@ -234,8 +237,26 @@ impl Server {
         ))
     }
 
-    fn run(&mut self, program: Program) -> String {
-        let (record, outcomes) = self.watch.run(program.clone());
+    /// Directed program number `index` of an area; none after the last one.
+    fn directed(&mut self, area: &str, index: u64) -> Option<Program> {
+        let area = self.spec.area(area)?;
+        let goes_on = |directed: &Directed| directed.area == area.name && directed.next == index;
+        let mut directed = match self.directed.take().filter(goes_on) {
+            Some(directed) => directed,
+            None => Directed {
+                area: &area.name,
+                next: index,
+                programs: Box::new(directed::programs(self.spec, area).skip(index as usize)),
+            },
+        };
+        let program = directed.programs.next();
+        directed.next += 1;
+        self.directed = Some(directed);
+        program
+    }
+
+    fn run(&mut self, program: &Program) -> String {
+        let (record, outcomes) = self.watch.run(program);
         for watch::Outcome { step, result, ways } in outcomes {
             let step = &program.steps[step];
             let Some(call) = self.spec.call_index(&step.call) else {

@@ -1,6 +1,7 @@
 //! Memory that all processes of a program share with the one that watches them.
 
-use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64};
 
 use differential::layout::{ACTORS, STEPS};
 
@@ -22,8 +23,9 @@ impl<const N: usize> Text<N> {
     pub fn push(&self, text: &str) {
         let start = self.length.load(SeqCst) as usize;
         let room = self.bytes.get(start..).unwrap_or(&[]);
+        // The length, stored after them, publishes them.
         for (place, byte) in room.iter().zip(text.bytes()) {
-            place.store(byte, SeqCst);
+            place.store(byte, Relaxed);
         }
         self.length
             .store((start + text.len().min(room.len())) as u32, SeqCst);
@@ -34,7 +36,7 @@ impl<const N: usize> Text<N> {
         let length = (self.length.load(SeqCst) as usize).min(N);
         let bytes: Vec<u8> = self.bytes[..length]
             .iter()
-            .map(|byte| byte.load(SeqCst))
+            .map(|byte| byte.load(Relaxed))
             .collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }

@@ -5,15 +5,16 @@
 //! with nothing done in between. A step is over when every actor is idle, has ended, or waits; so
 //! the order of events does not depend on how fast anybody is.
 
+use std::cell::RefCell;
 use std::fmt::Write as _;
-use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use differential::errno;
-use differential::layout::PLAYGROUND;
+use differential::layout::{ACTORS, PLAYGROUND};
 use differential::normalise;
 use differential::program::{Program, Value};
 use differential::spec::{Answer, Call, Spec};
@@ -55,10 +56,7 @@ impl Watch {
     }
 
     /// Runs a program; returns its record, and what became of each step that was made.
-    pub fn run(&self, program: Program) -> (String, Vec<Outcome>) {
-        // A few hundred bytes that its processes keep; the process that runs thousands of programs
-        // is replaced now and then.
-        let program: &'static Program = Box::leak(Box::new(program));
+    pub fn run(&self, program: &Program) -> (String, Vec<Outcome>) {
         let stage = Stage {
             spec: self.spec,
             program,
@@ -75,6 +73,7 @@ impl Watch {
             stage,
             leader,
             ended: None,
+            stats: Default::default(),
             waited: vec![false; program.steps.len()],
             late: Vec::new(),
         };
@@ -104,7 +103,7 @@ impl Watch {
 }
 
 /// The child's first steps.
-fn enter(stage: Stage, directory: &std::path::Path) {
+fn enter(stage: Stage<'_>, directory: &std::path::Path) {
     let surroundings = stage
         .spec
         .area(&stage.program.area)
@@ -135,16 +134,19 @@ fn enter(stage: Stage, directory: &std::path::Path) {
     }
     sys::simple(libc::SYS_close_range, [3, u64::from(u32::MAX), 0]);
     // Kernels make these of the machine's memory, or leave them to whoever starts the first
-    // process.
+    // process. Linux gives message queues back some time after the end of their name space: many
+    // programs' have to fit (RLIMIT_MSGQUEUE, 12).
     for (resource, soft, hard) in [
         (6, 1000, 1000),
         (7, 1024, 4096),
         (8, 1 << 23, 1 << 23),
         (11, 1000, 1000),
+        (12, 1 << 26, 1 << 26),
     ] {
         let limit: [u64; 2] = [soft, hard];
         sys::simple(libc::SYS_setrlimit, [resource, limit.as_ptr() as u64, 0]);
     }
+    actor::map_rooms(stage.program);
     if std::env::set_current_dir(directory).is_err() {
         sys::exit(99);
     }
@@ -241,17 +243,19 @@ fn paths<'a>(value: &'a Value, names: &mut Vec<&'a str>) {
 }
 
 /// A program that runs.
-struct Run {
-    stage: Stage,
+struct Run<'a> {
+    stage: Stage<'a>,
     leader: i32,
     ended: Option<i32>,
+    /// Where the state of each actor's thread is read.
+    stats: [RefCell<Option<Stat>>; ACTORS],
     /// The steps that waited for others.
     waited: Vec<bool>,
     /// Steps that ended later than they began: which, and during which.
     late: Vec<(usize, usize)>,
 }
 
-impl Run {
+impl Run<'_> {
     fn steps(&mut self) {
         let (program, shared) = (self.stage.program, self.stage.shared);
         if program.actors.len() == 1 {
@@ -299,7 +303,7 @@ impl Run {
             self.turn(actor, shared::END);
             self.settle(usize::MAX);
             let state = &self.stage.shared.actors[actor];
-            if self.ended.is_none() && is_stopped(state) {
+            if self.ended.is_none() && self.is_stopped(actor) {
                 sys::signal_thread(
                     state.process.load(SeqCst),
                     state.thread.load(SeqCst),
@@ -336,8 +340,9 @@ impl Run {
             .iter()
             .enumerate()
             .filter(|(index, actor)| *index == 0 || actor.thread);
-        own.map(|(index, _)| &shared.actors[index])
-            .all(|actor| actor.state.load(SeqCst) == shared::DONE || !alive(actor))
+        own.map(|(index, _)| index).all(|actor| {
+            shared.actors[actor].state.load(SeqCst) == shared::DONE || !self.alive(actor)
+        })
     }
 
     fn makes_processes(&self, call: &str) -> bool {
@@ -354,10 +359,10 @@ impl Run {
     }
 
     fn interrupt(&self, actor: usize) {
-        let actor = &self.stage.shared.actors[actor];
         // A stopped process sees it when it goes on. (One that is not must not be sent this: it may
         // stop in its next step.)
-        let stopped = is_stopped(actor);
+        let stopped = self.is_stopped(actor);
+        let actor = &self.stage.shared.actors[actor];
         sys::signal_thread(
             actor.process.load(SeqCst),
             actor.thread.load(SeqCst),
@@ -380,8 +385,8 @@ impl Run {
 
     /// The step in which an actor waits for others.
     fn waiting(&self, actor: usize) -> Option<usize> {
-        let alive = self.ended.is_none() && alive(&self.stage.shared.actors[actor]);
-        self.in_call(actor).filter(|_| alive)
+        self.in_call(actor)
+            .filter(|_| self.ended.is_none() && self.alive(actor))
     }
 
     /// The steps in which actors wait for others.
@@ -423,7 +428,9 @@ impl Run {
         match state.state.load(SeqCst) {
             // A process's end is told to its parent, the leader, who must not be asked before what
             // it was told.
-            shared::DONE => actor == 0 || self.stage.program.actors[actor].thread || stands(state),
+            shared::DONE => {
+                actor == 0 || self.stage.program.actors[actor].thread || self.stands(actor)
+            }
             // The leader's end is everybody's whose thread it was; children go on.
             _ if self.ended.is_some()
                 && (actor == 0 || self.stage.program.actors[actor].thread) =>
@@ -438,20 +445,20 @@ impl Run {
                     .steps
                     .get(during)
                     .and_then(|step| self.stage.spec.call(&step.call));
-                !told.is_some_and(Call::concerns_processes) || sleeps(state)
+                !told.is_some_and(Call::concerns_processes) || self.sleeps(actor)
             }
             // It was ended by another, or stopped, and cannot take its turn.
-            shared::IDLE => (0..2).all(|_| stands(state)),
+            shared::IDLE => (0..2).all(|_| self.stands(actor)),
             shared::CALL => {
                 let step = state.step.load(SeqCst);
-                if self.stage.program.steps[step as usize].timed && alive(state) {
+                if self.stage.program.steps[step as usize].timed && self.alive(actor) {
                     return false;
                 }
-                let twice = (0..2).all(|_| sleeps(state));
+                let twice = (0..2).all(|_| self.sleeps(actor));
                 twice && state.state.load(SeqCst) == shared::CALL && state.step.load(SeqCst) == step
             }
             // The number first: without one there is nobody to look at yet.
-            shared::NEW | shared::BUSY => state.thread.load(SeqCst) != 0 && !alive(state),
+            shared::NEW | shared::BUSY => state.thread.load(SeqCst) != 0 && !self.alive(actor),
             _ => false,
         }
     }
@@ -511,6 +518,39 @@ impl Run {
         } else {
             Vec::new()
         }
+    }
+
+    /// The letter of the state of an actor's thread, if there is such a thread.
+    fn letter(&self, actor: usize) -> Option<char> {
+        let mut stat = self.stats[actor].borrow_mut();
+        let actor = &self.stage.shared.actors[actor];
+        let (process, thread) = (actor.process.load(SeqCst), actor.thread.load(SeqCst));
+        if !matches!(&*stat, Some(open) if (open.process, open.thread) == (process, thread)) {
+            *stat = Stat::open(process, thread);
+        }
+        stat.as_ref()?.letter()
+    }
+
+    fn alive(&self, actor: usize) -> bool {
+        self.letter(actor)
+            .is_some_and(|letter| !matches!(letter, 'Z' | 'X'))
+    }
+
+    /// Whether it sleeps until others act, is stopped, or is no more. (Linux' `D` ends by itself:
+    /// it waits for a disk, a lock, or a module that a program's family of sockets made it look
+    /// for.)
+    fn sleeps(&self, actor: usize) -> bool {
+        self.letter(actor)
+            .is_none_or(|letter| !matches!(letter, 'R' | 'D'))
+    }
+
+    fn is_stopped(&self, actor: usize) -> bool {
+        self.letter(actor).is_some_and(|letter| letter == 'T')
+    }
+
+    /// Whether it cannot go on by itself: stopped, or no more.
+    fn stands(&self, actor: usize) -> bool {
+        !self.alive(actor) || self.is_stopped(actor)
     }
 
     fn record(&self) -> String {
@@ -608,31 +648,34 @@ impl Run {
     }
 }
 
+/// The file in /proc that has the state of a thread: it is read again and again, and opened once.
+struct Stat {
+    process: i32,
+    thread: i32,
+    file: File,
+}
+
+impl Stat {
+    fn open(process: i32, thread: i32) -> Option<Self> {
+        let file = File::open(format!("/proc/{process}/task/{thread}/stat")).ok()?;
+        Some(Self {
+            process,
+            thread,
+            file,
+        })
+    }
+
+    /// The letter of the thread's state; `None` if there is no such thread any more.
+    fn letter(&self) -> Option<char> {
+        // What comes before the letter are a number and a name of 16 bytes at most.
+        let mut bytes = [0; 64];
+        let length = self.file.read_at(&mut bytes, 0).ok()?;
+        let end = bytes[..length].windows(2).rposition(|two| two == b") ")?;
+        bytes.get(end + 2).map(|&letter| letter.into())
+    }
+}
+
 /// The letter of a thread's state in /proc, if there is such a thread.
 pub fn letter(process: i32, thread: i32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{process}/task/{thread}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
-}
-
-fn state(actor: &shared::ActorState) -> Option<char> {
-    letter(actor.process.load(SeqCst), actor.thread.load(SeqCst))
-}
-
-fn alive(actor: &shared::ActorState) -> bool {
-    state(actor).is_some_and(|letter| !matches!(letter, 'Z' | 'X'))
-}
-
-/// Whether it sleeps until others act, is stopped, or is no more. (Linux' `D` ends by itself: it
-/// waits for a disk, a lock, or a module that a program's family of sockets made it look for.)
-fn sleeps(actor: &shared::ActorState) -> bool {
-    state(actor).is_none_or(|letter| !matches!(letter, 'R' | 'D'))
-}
-
-fn is_stopped(actor: &shared::ActorState) -> bool {
-    state(actor).is_some_and(|letter| letter == 'T')
-}
-
-/// Whether it cannot go on by itself: stopped, or no more.
-fn stands(actor: &shared::ActorState) -> bool {
-    !alive(actor) || is_stopped(actor)
+    Stat::open(process, thread)?.letter()
 }
