@@ -7,28 +7,25 @@ use anyhow::{Context, Result};
 use super::{Check, Place, Setting, Test};
 use crate::{build, check};
 
-/// The host's tests, in the order they run.
-pub fn tests() -> Vec<Test> {
-    vec![
-        Test {
-            name: "host/source",
-            place: Place::Host,
-            run: source,
-        },
-        Test {
-            name: "host/unit",
-            place: Place::Host,
-            run: unit,
-        },
-        Test {
-            name: "host/loom",
-            place: Place::Host,
-            run: loom,
-        },
-    ]
-}
-
 /// Formatting, lints, the rules of the house, documentation.
+pub const SOURCE: Test = Test {
+    name: "host/source",
+    place: Place::Host,
+    run: source,
+};
+/// The unit tests of all crates.
+pub const UNIT: Test = Test {
+    name: "host/unit",
+    place: Place::Host,
+    run: unit,
+};
+/// The models of what is lock-free.
+pub const LOOM: Test = Test {
+    name: "host/loom",
+    place: Place::Host,
+    run: loom,
+};
+
 fn source(_: &Setting) -> Result<Vec<Check>> {
     Ok(check::all()
         .into_iter()

@@ -21,8 +21,9 @@ use crate::paths;
 use crate::vm::cli::parse_kernel;
 use crate::vm::{Kernel, Machine};
 
-/// Machines that run at the same time.
-const MACHINES: usize = 2;
+/// Tests that run at the same time: a machine that waits, or a compiler at its end, leaves a
+/// processor to the other.
+const WORKERS: usize = 2;
 
 /// Characters of a failure in the last line.
 const EXCERPT: usize = 300;
@@ -234,26 +235,31 @@ impl Arguments {
     }
 }
 
+/// All tests in the order in which they begin: the source's rules, what does not need cargo's lock
+/// while they hold it (the models have a target directory of their own, the longest scenario builds
+/// little), the host's tests, all other scenarios.
+fn all() -> Vec<Test> {
+    let mut scenarios = scenarios::tests().into_iter();
+    let mut tests = vec![host::SOURCE, host::LOOM];
+    tests.extend(scenarios.next());
+    tests.push(host::UNIT);
+    tests.extend(scenarios);
+    tests
+}
+
 /// Carries out `cargo xtask test`.
 pub fn run(arguments: Arguments) -> Result<ExitCode> {
     let wanted = |test: &Test| {
         arguments.wants(test.name)
             && (arguments.kernel == Kernel::Skerry || test.place == Place::AnyMachine)
     };
-    let tests: Vec<Test> = host::tests()
-        .into_iter()
-        .chain(scenarios::tests())
-        .filter(wanted)
-        .collect();
+    let tests: Vec<Test> = all().into_iter().filter(wanted).collect();
     if arguments.list {
         tests.iter().for_each(|test| println!("{}", test.name));
         return Ok(ExitCode::SUCCESS);
     }
     let logs = paths::target().join("test-logs");
     std::fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
-    let (on_host, in_machines): (Vec<_>, Vec<_>) = tests
-        .into_iter()
-        .partition(|test| test.place == Place::Host);
     let tally = Mutex::new(Tally::default());
     let again = Mutex::new(VecDeque::new());
     let attempt = |Attempt { test, left, before }| {
@@ -283,13 +289,11 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
         left: arguments.retries,
         before: Vec::new(),
     };
-    // Host tests use all processors themselves.
-    on_host.iter().map(first).for_each(attempt);
-    let queue = Mutex::new(in_machines.iter().map(first).collect::<VecDeque<_>>());
+    let queue = Mutex::new(tests.iter().map(first).collect::<VecDeque<_>>());
     let next =
         |queue: &Mutex<VecDeque<_>>| queue.lock().expect("taking does not panic").pop_front();
     thread::scope(|scope| {
-        for _ in 0..MACHINES {
+        for _ in 0..WORKERS {
             scope.spawn(|| {
                 while let Some(test) = next(&queue) {
                     attempt(test);
@@ -365,11 +369,7 @@ mod tests {
     #[test]
     fn what_is_quick_is_there() {
         let quick = arguments(&[], true);
-        let there = host::tests()
-            .into_iter()
-            .chain(scenarios::tests())
-            .filter(|test| quick.wants(test.name))
-            .count();
+        let there = all().iter().filter(|test| quick.wants(test.name)).count();
         assert_eq!(there, QUICK.len());
     }
 
