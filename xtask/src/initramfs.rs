@@ -1,5 +1,4 @@
-//! The initial RAM file system of a test machine: a cpio archive in the `newc` format, as Linux
-//! reads it.
+//! The initial RAM file system of a test machine: an archive of the crate `cpio`.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,32 +10,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use cpio::{
+    BLOCK_SIZE, Header, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, namesize, padded, trailer,
+};
 use tar::EntryType;
-
-const DIRECTORY: u32 = 0o040_000;
-const REGULAR: u32 = 0o100_000;
-const SYMLINK: u32 = 0o120_000;
-const CHARACTER_DEVICE: u32 = 0o020_000;
-
-/// Bytes of an entry's header.
-const HEADER: usize = 110;
-const PAGE: usize = 4096;
-/// Longer names, with the zero, Linux passes over (`PATH_MAX`).
-const LONGEST_NAME: usize = 4096;
 
 /// An archive that grows. Parent directories are added as they are needed.
 pub struct Archive {
     bytes: Vec<u8>,
     inode: u32,
     directories: BTreeSet<String>,
-}
-
-/// One entry's header fields that vary.
-#[derive(Default)]
-struct Header {
-    mode: u32,
-    modified: u32,
-    device: (u32, u32),
 }
 
 impl Archive {
@@ -58,7 +41,7 @@ impl Archive {
         self.entry(
             &name,
             &Header {
-                mode: DIRECTORY | mode,
+                mode: S_IFDIR | mode,
                 ..Header::default()
             },
             &[],
@@ -71,7 +54,7 @@ impl Archive {
         self.entry(
             &name,
             &Header {
-                mode: REGULAR | mode,
+                mode: S_IFREG | mode,
                 ..Header::default()
             },
             contents,
@@ -84,7 +67,7 @@ impl Archive {
         self.entry(
             &name,
             &Header {
-                mode: SYMLINK | 0o777,
+                mode: S_IFLNK | 0o777,
                 ..Header::default()
             },
             to,
@@ -97,8 +80,8 @@ impl Archive {
         self.entry(
             &name,
             &Header {
-                mode: CHARACTER_DEVICE | mode,
-                device: (major, minor),
+                mode: S_IFCHR | mode,
+                rdev: (major, minor),
                 ..Header::default()
             },
             &[],
@@ -147,8 +130,8 @@ impl Archive {
             self.entry(
                 &name,
                 &Header {
-                    mode: REGULAR | mode,
-                    modified,
+                    mode: S_IFREG | mode,
+                    mtime: modified,
                     ..Header::default()
                 },
                 &contents,
@@ -205,8 +188,8 @@ impl Archive {
 
     /// The finished archive.
     pub fn finish(mut self) -> Vec<u8> {
-        self.entry("TRAILER!!!", &Header::default(), &[]);
-        let padded = self.bytes.len().next_multiple_of(512);
+        self.bytes.extend_from_slice(&trailer());
+        let padded = self.bytes.len().next_multiple_of(BLOCK_SIZE as usize);
         self.bytes.resize(padded, 0);
         self.bytes
     }
@@ -221,54 +204,20 @@ impl Archive {
         name
     }
 
+    /// Adds an entry with the type, permissions, time and device of `header`.
     fn entry(&mut self, name: &str, header: &Header, contents: &[u8]) {
-        // Zeros behind the name move contents of a page and more to a page boundary: there Skerry
-        // takes pages as they are instead of copying them (`gen_init_cpio -a` of Linux does the
-        // same for file systems that share blocks).
-        let name_end = self.bytes.len() + HEADER + name.len() + 1;
-        let aligned = name.len() + 1 + name_end.next_multiple_of(PAGE) - name_end;
-        let name_size = if contents.len() >= PAGE && aligned <= LONGEST_NAME {
-            aligned
-        } else {
-            name.len() + 1
+        let header = Header {
+            ino: self.inode,
+            nlink: 1 + u32::from(header.mode & S_IFMT == S_IFDIR),
+            filesize: contents.len() as u32,
+            namesize: namesize(self.bytes.len() as u64, name.len(), contents.len() as u64),
+            ..*header
         };
-        let links = if header.mode & DIRECTORY == DIRECTORY && header.mode & REGULAR != REGULAR {
-            2
-        } else {
-            1
-        };
-        let fields = [
-            self.inode,
-            header.mode,
-            0,
-            0,
-            links,
-            header.modified,
-            contents.len() as u32,
-            0,
-            0,
-            header.device.0,
-            header.device.1,
-            name_size as u32,
-            0,
-        ];
         self.inode += 1;
-        self.bytes.extend_from_slice(b"070701");
-        for field in fields {
-            self.bytes
-                .extend_from_slice(format!("{field:08X}").as_bytes());
-        }
-        self.bytes.extend_from_slice(name.as_bytes());
-        self.bytes
-            .resize(self.bytes.len() - name.len() + name_size, 0);
-        self.pad();
+        self.bytes.extend_from_slice(&header.write(name.as_bytes()));
         self.bytes.extend_from_slice(contents);
-        self.pad();
-    }
-
-    fn pad(&mut self) {
-        let padded = self.bytes.len().next_multiple_of(4);
-        self.bytes.resize(padded, 0);
+        let end = padded(self.bytes.len() as u64) as usize;
+        self.bytes.resize(end, 0);
     }
 }
 

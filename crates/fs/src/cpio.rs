@@ -1,5 +1,4 @@
-//! Unpacks an initramfs: one or several `cpio` archives in the "newc" format (`070701`), with zero
-//! bytes between them.
+//! Unpacks an initramfs: one or several archives of the crate `cpio`, with zero bytes between them.
 //!
 //! The archive comes from outside, so every length and offset is checked against what is there,
 //! names cannot lead out of the root (`..` is refused, and directories are walked by lookup without
@@ -11,10 +10,8 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
+use cpio::{HEADER_SIZE, Header, HeaderError, TRAILER, padded};
 use vm::{PAGE_SIZE, Page};
-
-const HEADER: usize = 110;
-const TRAILER: &[u8] = b"TRAILER!!!";
 
 /// Why an archive could not be unpacked.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -71,76 +68,34 @@ pub struct Summary {
     pub bytes: u64,
 }
 
-struct Header {
-    ino: u32,
-    mode: u32,
-    uid: u32,
-    gid: u32,
-    nlink: u32,
-    mtime: u32,
-    size: u32,
-    dev: DeviceId,
-    rdev: DeviceId,
-    name_size: u32,
-}
-
-impl Header {
-    fn parse(bytes: &[u8]) -> Result<Self, What> {
-        if bytes.len() < 6 || !matches!(&bytes[..6], b"070701" | b"070702") {
-            return Err(What::BadMagic);
-        }
-        let fields = bytes.get(6..HEADER).ok_or(What::Truncated)?;
-        let field = |index: usize| number(&fields[index * 8..][..8]);
-        Ok(Self {
-            ino: field(0)?,
-            mode: field(1)?,
-            uid: field(2)?,
-            gid: field(3)?,
-            nlink: field(4)?,
-            mtime: field(5)?,
-            size: field(6)?,
-            dev: DeviceId::new(field(7)?, field(8)?),
-            rdev: DeviceId::new(field(9)?, field(10)?),
-            name_size: field(11)?,
-        })
-    }
-
-    fn attributes(&self) -> SetAttr {
-        SetAttr {
-            mode: Some(self.mode & 0o7777),
-            uid: Some(self.uid),
-            gid: Some(self.gid),
-            mtime: Some(Timestamp {
-                sec: i64::from(self.mtime),
-                nsec: 0,
-            }),
-            atime: None,
+impl From<HeaderError> for What {
+    fn from(error: HeaderError) -> Self {
+        match error {
+            HeaderError::Magic => Self::BadMagic,
+            HeaderError::Number => Self::BadNumber,
+            HeaderError::Truncated => Self::Truncated,
         }
     }
 }
 
-/// A header's hexadecimal number. (By hand: an archive of small files is mostly headers, and the
-/// library's way takes most of the time of unpacking it.)
-fn number(digits: &[u8]) -> Result<u32, What> {
-    digits.iter().try_fold(0, |value, digit| {
-        let digit = match digit {
-            b'0'..=b'9' => digit - b'0',
-            b'a'..=b'f' => digit - b'a' + 10,
-            b'A'..=b'F' => digit - b'A' + 10,
-            _ => return Err(What::BadNumber),
-        };
-        Ok(value << 4 | u32::from(digit))
-    })
+fn attributes(header: &Header) -> SetAttr {
+    SetAttr {
+        mode: Some(header.mode & 0o7777),
+        uid: Some(header.uid),
+        gid: Some(header.gid),
+        mtime: Some(Timestamp {
+            sec: i64::from(header.mtime),
+            nsec: 0,
+        }),
+        atime: None,
+    }
 }
 
 /// `len` bytes from `at`, and where the next field begins, four-byte aligned.
 fn take(archive: &[u8], at: usize, len: usize) -> Result<(&[u8], usize), What> {
     let end = at.checked_add(len).ok_or(What::Truncated)?;
     let bytes = archive.get(at..end).ok_or(What::Truncated)?;
-    Ok((
-        bytes,
-        end.checked_next_multiple_of(4).ok_or(What::Truncated)?,
-    ))
+    Ok((bytes, padded(end as u64) as usize))
 }
 
 /// An archive that is read from the front, and forgotten as it is read.
@@ -220,7 +175,8 @@ pub fn unpack(archive: &mut impl Source, root: &Arc<dyn Inode>) -> Result<Summar
     }
 }
 
-type Links = BTreeMap<(DeviceId, u32), Arc<dyn Inode>>;
+/// Files with several names, by the device they were on and their number.
+type Links = BTreeMap<((u32, u32), u32), Arc<dyn Inode>>;
 
 /// Unpacks the next entry. Returns the bytes of contents, or `None` at the trailer.
 fn unpack_entry(
@@ -231,7 +187,7 @@ fn unpack_entry(
 ) -> Result<Option<u64>, What> {
     let rest = archive.rest();
     let header = Header::parse(rest)?;
-    let (name, next) = take(rest, HEADER, header.name_size as usize)?;
+    let (name, next) = take(rest, HEADER_SIZE, header.namesize as usize)?;
     // More than one zero at the end aligns the contents, as `gen_init_cpio -a` of Linux does it.
     let len = name.iter().position(|&b| b == 0).ok_or(What::BadName)?;
     if name[len..].iter().any(|&b| b != 0) {
@@ -243,7 +199,7 @@ fn unpack_entry(
         archive.consume(next);
         return Ok(None);
     }
-    let (data, end) = take(rest, next, header.size as usize)?;
+    let (data, end) = take(rest, next, header.filesize as usize)?;
     let (size, padding) = (data.len(), end - next - data.len());
     let made = place(root, &name, &header, data, links)?;
     archive.consume(next);
@@ -255,7 +211,7 @@ fn unpack_entry(
     }
     if let Some(inode) = made {
         inode
-            .set_attr(&header.attributes())
+            .set_attr(&attributes(&header))
             .map_err(What::Refused)?;
     }
     archive.consume(padding);
@@ -303,7 +259,7 @@ fn place(
         }
     }
     let set_directory = |dir: Arc<dyn Inode>| {
-        dir.set_attr(&header.attributes())
+        dir.set_attr(&attributes(header))
             .map_err(What::Refused)
             .map(|()| None)
     };
@@ -316,6 +272,7 @@ fn place(
             Err(What::BadName)
         };
     };
+    let device = DeviceId::new(header.rdev.0, header.rdev.1);
     let new_kind = match kind {
         FileType::Directory => return set_directory(subdirectory(&dir, leaf)?),
         FileType::Regular => NewInodeKind::Regular,
@@ -323,8 +280,8 @@ fn place(
         FileType::Symlink => NewInodeKind::Symlink(data),
         FileType::Fifo => NewInodeKind::Fifo,
         FileType::Socket => NewInodeKind::Socket,
-        FileType::Char => NewInodeKind::Char(header.rdev),
-        FileType::Block => NewInodeKind::Block(header.rdev),
+        FileType::Char => NewInodeKind::Char(device),
+        FileType::Block => NewInodeKind::Block(device),
         FileType::Anonymous => return Err(What::BadKind),
     };
     match dir.unlink(leaf) {

@@ -1,22 +1,17 @@
-//! Writing cpio archives in the "newc" format, as Linux and Skerry unpack them.
+//! Writing archives of the crate `cpio`, from files of the host.
 
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use cpio::{
+    BLOCK_SIZE, HEADER_SIZE, Header, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG,
+    namesize, padded, trailer,
+};
+
 use crate::failure::{Context, Failure, Result};
 
-/// Bytes of a header.
-const HEADER: u64 = 110;
-/// Which field tells the length of the name.
-const NAME_SIZE: usize = 11;
-const TRAILER: &[u8] = b"TRAILER!!!";
-const PAGE: u64 = 4096;
-/// Longer names, with the zero, Linux passes over (`PATH_MAX`).
-const LONGEST_NAME: u64 = 4096;
-/// Archives end at a multiple of this.
-const BLOCK: u64 = 512;
 /// Bytes sent at a time.
 const PIECE: usize = 128 << 10;
 
@@ -40,12 +35,12 @@ pub enum Kind {
 impl Kind {
     const fn bits(self) -> u32 {
         match self {
-            Self::Fifo => 0o010_000,
-            Self::Char => 0o020_000,
-            Self::Directory => 0o040_000,
-            Self::Block => 0o060_000,
-            Self::Regular => 0o100_000,
-            Self::Symlink => 0o120_000,
+            Self::Fifo => S_IFIFO,
+            Self::Char => S_IFCHR,
+            Self::Directory => S_IFDIR,
+            Self::Block => S_IFBLK,
+            Self::Regular => S_IFREG,
+            Self::Symlink => S_IFLNK,
         }
     }
 }
@@ -102,51 +97,22 @@ impl Entry {
         }
     }
 
-    /// Bytes of the name in the archive, for an entry that begins at `at`. Zeros behind the name
-    /// move contents of a page and more to a page boundary, where the instance takes the pages as
-    /// they are instead of copying them.
-    fn name_size(&self, at: u64) -> u64 {
-        let plain = self.name.len() as u64 + 1;
-        let end = at + HEADER + plain;
-        let aligned = plain + end.next_multiple_of(PAGE) - end;
-        if self.len() >= PAGE && aligned <= LONGEST_NAME {
-            aligned
-        } else {
-            plain
-        }
+    /// Its header and name, as they are at byte `at` of the archive.
+    fn head(&self, at: u64) -> Vec<u8> {
+        let header = Header {
+            ino: self.inode,
+            mode: self.kind.bits() | (self.mode & 0o7777),
+            uid: self.uid,
+            gid: self.gid,
+            nlink: self.links,
+            mtime: self.mtime,
+            filesize: self.len() as u32,
+            dev: (0, 0),
+            rdev: self.device,
+            namesize: namesize(at, self.name.len(), self.len()),
+        };
+        header.write(&self.name)
     }
-
-    fn header(&self, len: u64, name_size: u64) -> Vec<u8> {
-        let fields = [
-            self.inode,
-            self.kind.bits() | (self.mode & 0o7777),
-            self.uid,
-            self.gid,
-            self.links,
-            self.mtime,
-            len as u32,
-            0,
-            0,
-            self.device.0,
-            self.device.1,
-            name_size as u32,
-            0,
-        ];
-        header(fields, &self.name)
-    }
-}
-
-fn header(fields: [u32; 13], name: &[u8]) -> Vec<u8> {
-    let mut bytes = b"070701".to_vec();
-    for field in fields {
-        bytes.extend_from_slice(format!("{field:08x}").as_bytes());
-    }
-    bytes.extend_from_slice(name);
-    bytes.resize(
-        (HEADER as usize + fields[NAME_SIZE] as usize).next_multiple_of(4),
-        0,
-    );
-    bytes
 }
 
 /// An archive to be written.
@@ -175,8 +141,8 @@ impl Archive {
                 self.add(self.directory(parent.to_vec(), 0o755))?;
             }
         }
-        self.len += (HEADER + entry.name_size(self.len)).next_multiple_of(4)
-            + entry.len().next_multiple_of(4);
+        let namesize = namesize(self.len, entry.name.len(), entry.len());
+        self.len += padded(HEADER_SIZE as u64 + u64::from(namesize)) + padded(entry.len());
         self.names.insert(entry.name.clone());
         self.entries.push(entry);
         Ok(())
@@ -213,7 +179,7 @@ impl Archive {
     /// Bytes of the finished archive.
     #[must_use]
     pub fn len(&self) -> u64 {
-        (self.len + (HEADER + TRAILER.len() as u64 + 1).next_multiple_of(4)).next_multiple_of(BLOCK)
+        (self.len + trailer().len() as u64).next_multiple_of(BLOCK_SIZE)
     }
 
     /// True if nothing was added.
@@ -234,9 +200,9 @@ impl Archive {
         let mut at = 0;
         for entry in &self.entries {
             let len = entry.len();
-            let header = entry.header(len, entry.name_size(at));
-            at += header.len() as u64 + len.next_multiple_of(4);
-            pieces.put(&header)?;
+            let head = entry.head(at);
+            at += head.len() as u64 + padded(len);
+            pieces.put(&head)?;
             match &entry.content {
                 Content::Empty => {}
                 Content::Bytes(bytes) => pieces.put(bytes)?,
@@ -244,16 +210,13 @@ impl Archive {
                     copy(path, *offset, *len, &mut |bytes| pieces.put(bytes))?
                 }
             }
-            pieces.put(&[0; 3][..(len.next_multiple_of(4) - len) as usize])?;
+            pieces.put(&[0; 3][..(padded(len) - len) as usize])?;
         }
         debug_assert_eq!(at, self.len, "what `add` reckoned");
-        let end = header(
-            [0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, TRAILER.len() as u32 + 1, 0],
-            TRAILER,
-        );
+        let end = trailer();
         let padding = self.len() - self.len - end.len() as u64;
         pieces.put(&end)?;
-        pieces.put(&[0; BLOCK as usize][..padding as usize])?;
+        pieces.put(&[0; BLOCK_SIZE as usize][..padding as usize])?;
         pieces.finish()
     }
 }
