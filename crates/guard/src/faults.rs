@@ -1,5 +1,5 @@
-//! What the tests of isolation between instances use: faults on purpose, and a look at memory as it
-//! is. The supervisor refuses.
+//! Faults on purpose, and a search of memory, for tests of the isolation between instances. The
+//! supervisor refuses both.
 
 use core::hint::black_box;
 use core::ptr;
@@ -71,7 +71,7 @@ pub fn inject(fault: Fault) {
     }
 }
 
-/// What a word is multiplied by in [`search`]; odd, so different words have different products.
+/// Factor of a word in [`search`]; odd, so different words have different products.
 pub const SEARCH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Looks at all memory of this instance as it is, free frames included, for an aligned word whose

@@ -1,4 +1,4 @@
-//! What an instance can do about itself: its window, its boot blob, its end.
+//! Calls of an instance about itself: its window, its boot blob, its end.
 
 use abi::Window;
 use abi::window::State;
@@ -18,7 +18,8 @@ pub fn window() -> &'static Window {
     role::window().expect("the supervisor has no window")
 }
 
-/// What to run: the bytes that the tool which created the instance has put together (`abi::boot`).
+/// The boot blob: the command to run, as put together by the tool that created the instance
+/// (`abi::boot`).
 #[must_use]
 pub fn boot_blob() -> &'static [u8] {
     let descriptor = role::descriptor();

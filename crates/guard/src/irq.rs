@@ -191,14 +191,14 @@ impl Drop for IsaIrq {
     }
 }
 
-/// How often a vector was taken on a CPU.
+/// Count of the interrupts of one vector on one CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct Count {
     /// Where.
     pub cpu: CpuId,
-    /// Which.
+    /// The interrupt vector.
     pub vector: u8,
-    /// How often.
+    /// Number of interrupts since boot.
     pub count: u64,
 }
 
@@ -224,7 +224,7 @@ pub fn counts() -> Vec<Count> {
     result
 }
 
-/// What a vector is for, in a word.
+/// Short name of a vector's use, for `/proc/interrupts`.
 #[must_use]
 pub fn name(vector: u8) -> &'static str {
     match vector {

@@ -73,7 +73,7 @@ impl RawTable {
         self.0[index % 512].store(value, Ordering::Relaxed);
     }
 
-    /// Its physical address, in the supervisor, whose image is loaded where it is linked.
+    /// Physical address of the table, in the supervisor, whose image is loaded where it is linked.
     fn phys(&self) -> u64 {
         loaded_at(ptr::from_ref(self).addr())
     }

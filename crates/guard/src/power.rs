@@ -9,7 +9,7 @@ use crate::{instance, role};
 
 static POWER: Once<PowerOff> = Once::new();
 
-/// What ACPI says about switching off; the boot code calls it once.
+/// Sets the registers that ACPI names for power off and reset; the boot code calls it once.
 pub(crate) fn init(power: PowerOff) {
     POWER.call_once(|| power);
 }

@@ -24,7 +24,7 @@ const STOCK: usize = 512;
 struct Generator {
     rng: ChaCha20Rng,
     stock: [u8; STOCK],
-    /// How many bytes at the beginning of the stock are not given out yet.
+    /// Number of bytes at the beginning of the stock that are not given out yet.
     left: usize,
 }
 

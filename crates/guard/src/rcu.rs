@@ -105,7 +105,7 @@ impl<T: Send + Sync> RcuArc<T> {
         Self(::rcu::RcuArc::empty())
     }
 
-    /// What is there. In threads with interrupts on, which they are afterwards.
+    /// The value that is there, if any. In threads with interrupts on, which they are afterwards.
     #[inline]
     pub fn load(&self) -> Option<Arc<T>> {
         // SAFETY: there is one domain.

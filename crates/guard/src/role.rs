@@ -1,4 +1,5 @@
-//! What this instance is: its descriptor, its window, and what follows from them.
+//! Role of this instance, supervisor or not: its descriptor, its window, and what follows from
+//! them.
 
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 

@@ -82,7 +82,7 @@ fn record_for(thread: Option<u32>, kind: Kind, note: Note) {
     });
 }
 
-/// There is no memory for the rings.
+/// Error: no memory for the rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRings;
 

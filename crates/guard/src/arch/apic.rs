@@ -19,7 +19,7 @@ use x86_spec::apic::{
 use super::{cpu, msr, timer};
 use crate::irq;
 
-/// What the timer's input clock is divided by.
+/// Divisor of the timer's input clock.
 pub const TIMER_DIVIDER: u64 = 16;
 
 static X2APIC: AtomicBool = AtomicBool::new(false);
@@ -181,7 +181,7 @@ pub fn start_timer(count: u32) {
     write(TIMER_INITIAL, count);
 }
 
-/// What is left of the count.
+/// The timer's current count.
 pub fn timer_count() -> u32 {
     read(TIMER_CURRENT)
 }

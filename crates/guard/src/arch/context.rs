@@ -35,7 +35,7 @@ unsafe impl Sync for Context {}
 // SAFETY: as above; a context is not tied to a CPU.
 unsafe impl Send for Context {}
 
-/// What a new context finds on its stack: popped by `switch_stacks`, from the lowest address up.
+/// Initial stack of a new context: popped by `switch_stacks`, from the lowest address up.
 #[repr(C)]
 struct Start {
     r15: usize,

@@ -45,7 +45,7 @@ pub(super) const IST_STACK_BYTES: usize = 8 << 10;
 #[repr(C, align(16))]
 pub(super) struct IstStack(UnsafeCell<[u8; IST_STACK_BYTES]>);
 
-/// What a CPU has for itself. The assembly in `trap` and `user` uses the offsets below.
+/// Per-CPU area. The assembly in `trap` and `user` uses the offsets below.
 #[repr(C, align(64))]
 pub(crate) struct CpuArea {
     /// This structure's own address, so that `gs:0` is a pointer to it.
@@ -67,7 +67,7 @@ pub(crate) struct CpuArea {
     pub(super) fpu_area: AtomicUsize,
     /// When the timer handler is due, in nanoseconds; `u64::MAX` if the timer is not armed.
     pub(super) deadline: AtomicU64,
-    /// What the CPU keeps of memory; null before there is any.
+    /// The CPU's share of free memory; null before there is any.
     memory: AtomicPtr<Local>,
     /// Puts the stack pointer inside the task state segment, which is at 4 in it, on an 8-byte
     /// boundary.
@@ -81,7 +81,7 @@ pub(crate) struct CpuArea {
     pub(crate) interrupts: [AtomicU64; 256],
     /// Quiescent states passed (`rcu`).
     pub(crate) quiescent: AtomicU64,
-    /// It sleeps, and has not switched context since.
+    /// The CPU sleeps, and has not switched context since.
     pub(crate) rests: AtomicBool,
     /// Stack of the NMI handler.
     pub(super) nmi_stack: IstStack,
@@ -410,7 +410,7 @@ pub fn is_guest() -> bool {
     features::has(Features::HYPERVISOR)
 }
 
-/// As [`idle_wait`], but a write to `word` ends the sleep as well. `should_sleep` is asked with
+/// Sleeps like [`idle_wait`], until an interrupt or a write to `word`. `should_sleep` is asked with
 /// interrupts off; the processor sleeps only while the word is still `value`.
 ///
 /// # Panics

@@ -1,4 +1,4 @@
-//! What the processor says of itself by CPUID.
+//! Identification and features of the processor, by CPUID, for `/proc/cpuinfo`.
 
 use core::arch::x86_64::__cpuid_count;
 

@@ -1,4 +1,5 @@
-//! What the processor can do. Decided once, on the first CPU; an instance's CPUs are alike.
+//! Features of the processor that the kernel uses. Decided once, on the first CPU; an instance's
+//! CPUs are alike.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicU32, Ordering};

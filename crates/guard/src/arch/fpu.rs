@@ -81,7 +81,7 @@ pub fn signal_frame_size() -> usize {
     }
 }
 
-/// What a signal frame with the extended format says of itself.
+/// The software-reserved bytes of a signal frame with the extended format.
 fn description() -> usercopy::SignalFrame {
     let size = area_bytes() as u64;
     usercopy::SignalFrame {

@@ -15,7 +15,8 @@ use super::cpu::{self, CpuArea, CpuId};
 pub const KERNEL_CODE: u16 = 0x10;
 /// Kernel data.
 pub const KERNEL_DATA: u16 = 0x18;
-/// What SYSRET counts from: user data is the next descriptor, user code the one after.
+/// Base of the selectors that SYSRET loads: user data is the next descriptor, user code the one
+/// after.
 pub const SYSRET_BASE: u16 = 0x23;
 /// User data, as programs see it.
 pub const USER_DATA: u16 = 0x2b;

@@ -38,7 +38,7 @@ pub fn cr2() -> usize {
     value
 }
 
-/// What the last debug exception was about (DR6); the next one finds nothing of it.
+/// Takes the cause of the last debug exception (DR6): reads it and clears the register.
 pub fn take_dr6() -> u64 {
     let value: u64;
     // SAFETY: the register only tells; the value written leaves its reserved bits as they are.

@@ -110,8 +110,8 @@ pub(super) fn number_cpu(cpu: cpu::CpuId) {
     }
 }
 
-/// What programs need in order to do the same as [`now_ns`] and [`wall_ns`], and to ask for their
-/// CPU.
+/// Data of the vDSO: rates and offsets for [`now_ns`] and [`wall_ns`], and the way to ask for the
+/// CPU's number.
 #[must_use]
 pub fn for_programs() -> vdso::Data {
     let processor = if features::has(Features::RDPID) {
@@ -127,7 +127,7 @@ pub fn for_programs() -> vdso::Data {
     }
 }
 
-/// How the monotonic clock is made of the TSC.
+/// Rates and offsets by which the monotonic clock is made of the TSC.
 fn clock() -> vdso::Data {
     let [base, factor, wall] =
         [&TSC_BASE, &NS_PER_TICK, &WALL_BASE].map(|value| value.load(Ordering::Relaxed));
@@ -226,7 +226,7 @@ pub(crate) fn poll_ticks(limit: u64, mut done: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// As `poll_ticks`, in microseconds; the TSC's rate must be known.
+/// Polls like `poll_ticks`, for `limit` microseconds; the TSC's rate must be known.
 pub(crate) fn poll_us(limit: u64, done: impl FnMut() -> bool) -> bool {
     poll_ticks(limit.saturating_mul(tsc_hz()) / 1_000_000, done)
 }

@@ -66,9 +66,9 @@ pub struct UserRegs {
 }
 
 impl UserRegs {
-    /// What a system call shows as the code segment.
+    /// Code segment of programs, as a system call shows it.
     pub const CS: u16 = gdt::USER_CODE;
-    /// What it shows as the stack segment.
+    /// Stack segment of programs, as a system call shows it.
     pub const SS: u16 = gdt::USER_DATA;
 }
 
@@ -110,34 +110,34 @@ pub(super) use with_registers;
 /// Why a program stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trap {
-    /// It executed SYSCALL, and the quick function said [`Answer::full`], with its word in `rax`;
-    /// the number is the lower half of `orig_rax`, the arguments in `rdi`, `rsi`, `rdx`, `r10`,
-    /// `r8`, `r9`.
+    /// A system call (SYSCALL) for which the quick function returned [`Answer::full`], with its
+    /// word in `rax`; the number is the lower half of `orig_rax`, the arguments in `rdi`, `rsi`,
+    /// `rdx`, `r10`, `r8`, `r9`.
     Syscall,
-    /// It touched memory that is not mapped as needed.
+    /// A page fault: memory is not mapped as the access needs.
     PageFault {
         /// The address touched.
         addr: usize,
-        /// It was to be written.
+        /// The access was a write.
         write: bool,
-        /// It was to be executed.
+        /// The access was an instruction fetch.
         exec: bool,
         /// Something is mapped there, but does not allow the access.
         present: bool,
     },
     /// Any other exception.
     Exception {
-        /// Its vector.
+        /// Vector of the exception.
         vector: u8,
-        /// Its error code, or 0; of a debug exception (1) what it is about: DR6, without the bits
-        /// that are always the same.
+        /// Error code, or 0; of a debug exception (1) its cause: DR6, without the bits that are
+        /// always the same.
         code: u64,
     },
     /// An interrupt, which was handled, or the flag to stop was set. Time to look at signals.
     Interrupt,
 }
 
-/// What becomes of a system call after its quick function.
+/// Answer of a quick function: the result of the system call, or a request for the slow path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Answer {
@@ -146,7 +146,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// It is done, with this result.
+    /// The system call is done, with this result.
     #[inline]
     #[must_use]
     pub const fn done(result: u64) -> Self {
@@ -156,7 +156,7 @@ impl Answer {
         }
     }
 
-    /// It needs all registers, or `enter`'s caller: [`Trap::Syscall`], with this word.
+    /// The system call needs all registers, or `enter`'s caller: [`Trap::Syscall`], with this word.
     #[inline]
     #[must_use]
     pub const fn full(word: u64) -> Self {
@@ -178,18 +178,19 @@ impl Answer {
 /// program's; the others are stale.
 pub type QuickCall<C> = extern "sysv64" fn(&C, &UserRegs) -> Answer;
 
-/// How a program's system calls are answered without leaving [`enter`].
+/// Functions that answer a program's system calls without leaving [`enter`], and when to leave it
+/// all the same.
 pub struct Quick<'a, C> {
     /// The functions, by number. A number beyond gets `Answer::full(0)`.
     pub calls: &'a [QuickCall<C>],
-    /// Their first argument.
+    /// First argument of the functions.
     pub context: &'a C,
     /// If it is not 0 the program does not go on, and [`Trap::Interrupt`] is the answer. A flag
     /// that is set before an interrupt to this CPU ends the program's run, so none is lost between
     /// looking and leaving.
     pub stop: &'a AtomicU8,
-    /// How many calls get their function; the one after those gets `Answer::full(0)`, and then
-    /// there are 2^32 again.
+    /// Number of calls that still get their function; the one after those gets `Answer::full(0)`,
+    /// and then there are 2^32 again.
     pub left: Cell<u32>,
 }
 
@@ -216,7 +217,7 @@ const FLAGS_SLOW: u32 = (rflags::TF | rflags::RF) as u32;
 const _: () = assert!(
     FLAGS_ALLOWED == 0x0025_0dd5 && SYSCALL_FLAG_MASK == 0x0005_7700 && FLAGS_SLOW == 0x1_0100
 );
-/// What `run` reports for a system call, beyond all vectors.
+/// Code that `run` reports for a system call, beyond all vectors.
 const SYSCALL: u64 = 0x100;
 
 /// System call registers of this CPU.
@@ -307,8 +308,9 @@ struct RawTrap {
     left: u32,
 }
 
-/// What `run` leaves on the stack for the system call entry, from the stored stack pointer up: the
-/// return address, then these, RBP and RBX. Eight words keep the stack aligned for the call.
+/// Words that `run` leaves on the stack for the system call entry, from the stored stack pointer
+/// up: the return address, then these, RBP and RBX. Eight words keep the stack aligned for the
+/// call.
 const STACK_CALLS: usize = 8;
 const STACK_COUNT: usize = 16;
 /// The upper half of that word: how many calls are left.

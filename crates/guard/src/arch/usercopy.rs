@@ -341,7 +341,7 @@ pub fn zero(dst: usize, len: usize) -> Result<(), UserFault> {
 pub struct ShortString<const ROOM: usize>([MaybeUninit<u8>; ROOM]);
 
 impl<const ROOM: usize> ShortString<ROOM> {
-    /// Nothing in it.
+    /// An empty buffer.
     #[inline(always)]
     #[must_use]
     pub const fn new() -> Self {
@@ -479,7 +479,7 @@ pub fn cmpxchg_u32(addr: usize, old: u32, new: u32) -> Result<u32, UserFault> {
     done(unsafe { skerry_user_cmpxchg32(addr as *mut u32, old, new, &mut found) }).map(|()| found)
 }
 
-/// What a signal frame's floating-point part says of itself: `struct _fpx_sw_bytes`.
+/// Software-reserved bytes of a signal frame's floating-point part: `struct _fpx_sw_bytes`.
 pub(super) struct SignalFrame {
     /// The first magic number, and the bytes of the whole.
     pub(super) magic_and_total: u64,

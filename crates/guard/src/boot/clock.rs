@@ -11,8 +11,8 @@ use x86_spec::{pit, rtc};
 
 use crate::arch::{apic, port, timer};
 
-/// How much of the interval timer's countdown a measurement takes at least: 4 ms, for which one
-/// count of error is 0.02%.
+/// Least part of the interval timer's countdown that a measurement takes: 4 ms, for which one count
+/// of error is 0.02%.
 const PIT_COUNTS: u16 = (pit::HZ / 250) as u16;
 
 /// Rates, in Hz.

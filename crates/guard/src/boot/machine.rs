@@ -24,13 +24,13 @@ use crate::arch::{apic, timer};
 use crate::log::early;
 use crate::park;
 
-/// What boot needs to know beside the descriptor.
+/// The machine as the boot code found it, beside the descriptor.
 pub(super) struct Machine {
     /// The supervisor's descriptor, in the image.
     pub descriptor: &'static Descriptor,
     /// Number of CPUs, which is the number of park slots. The first is this one.
     pub cpus: usize,
-    /// How to switch off.
+    /// Registers that switch the machine off.
     pub power: PowerOff,
 }
 
@@ -304,8 +304,8 @@ fn describe_clock(
     }
 }
 
-/// What is unpredictable at boot: the processor's generator where there is one, and how long things
-/// took.
+/// Unpredictable bytes at boot: the processor's generator where there is one, and times that were
+/// measured.
 fn seed() -> [u8; 32] {
     let has_rdrand = CpuId::new()
         .get_feature_info()

@@ -200,7 +200,7 @@ impl Block {
         Some(block)
     }
 
-    /// It comes from the allocator: nobody has written to it since it was freed.
+    /// Checks that nobody has written to a free block since it was freed.
     #[inline]
     fn checked(self) -> Self {
         // SAFETY: the block is ours, free frames are in the direct map, and all that frees one
@@ -209,17 +209,17 @@ impl Block {
         self
     }
 
-    /// Its first frame.
+    /// First frame of the block.
     pub(crate) fn first(&self) -> Frame {
         self.first
     }
 
-    /// Its memory, in the direct map.
+    /// Address of the block in the direct map.
     pub(crate) fn ptr(&self) -> *mut u8 {
         direct::ptr(self.first)
     }
 
-    /// Its size in bytes.
+    /// Size of the block in bytes.
     pub(crate) fn bytes(&self) -> usize {
         PAGE_SIZE << self.order
     }

@@ -19,7 +19,7 @@ const MAX_HOLES: usize = MAX_RESERVED + 4;
 pub(super) struct Holes(ArrayVec<Range<u64>, MAX_HOLES>);
 
 impl Holes {
-    /// What the descriptor says is in use.
+    /// The ranges that the descriptor says are in use.
     pub(super) fn of(descriptor: &Descriptor) -> Self {
         let mut holes = Self::default();
         for reserved in descriptor.reserved() {

@@ -40,12 +40,12 @@ pub(super) fn counts() -> (u64, u64) {
     )
 }
 
-/// What scrubbing did.
+/// Statistics of zeroing granted memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scrub {
     /// Bytes zeroed.
     pub bytes: u64,
-    /// How long it took.
+    /// Duration in nanoseconds.
     pub ns: u64,
 }
 
@@ -54,10 +54,10 @@ pub struct Scrub {
 pub(crate) enum NoGranules {
     /// Fewer whole granules are free.
     Short {
-        /// How many there were.
+        /// Number of free whole granules.
         free: u64,
     },
-    /// They are scattered over more than [`MAX_RANGES`] runs.
+    /// The free granules are scattered over more than [`MAX_RANGES`] runs.
     Scattered,
 }
 

@@ -15,7 +15,7 @@ pub struct LargePage {
 }
 
 impl LargePage {
-    /// How many pages it is.
+    /// Number of pages of a large page.
     pub const PAGES: usize = GRANULE_FRAMES as usize;
 
     /// Allocates zeroes; `None` if there is no such block at hand or memory is not plenty.

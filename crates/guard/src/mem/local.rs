@@ -1,5 +1,6 @@
-//! What each CPU keeps at hand. Threads of any CPU may use any of it: nothing here needs interrupts
-//! off or preemption disabled, and a CPU's share can be taken back by whoever is short of memory.
+//! Per-CPU caches of free memory. Threads of any CPU may use any of them: nothing here needs
+//! interrupts off or preemption disabled, and a CPU's share can be taken back by whoever is short
+//! of memory.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! What is known of each frame: four bytes, the number of references to the page in it.
+//! Reference counts of pages: four bytes for each frame.
 //!
 //! The table is not initialised at boot. A count means something only while its frame holds a
 //! [`super::Page`], and allocating one stores 1 before anybody else can see it; so the table costs

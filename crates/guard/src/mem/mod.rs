@@ -57,7 +57,7 @@ pub(crate) enum Start {
     Boot {
         /// Where physical address 0 is mapped.
         base: usize,
-        /// How far the map goes.
+        /// End of the memory that the map covers.
         reach: u64,
     },
     /// On the real ones, built by the supervisor.
@@ -86,7 +86,7 @@ pub struct MemStats {
 
 static TOTAL: AtomicU64 = AtomicU64::new(0);
 
-/// How the frames are used at the moment. The numbers are read one after another while they change.
+/// Use of the frames at the moment. The numbers are read one after another while they change.
 #[must_use]
 pub fn stats() -> MemStats {
     let total = TOTAL.load(Ordering::Relaxed);
@@ -245,7 +245,7 @@ fn assert_may_sleep() {
 #[derive(Debug)]
 pub struct Initramfs {
     first: Frame,
-    /// What of the bytes from `first` on is not consumed yet.
+    /// The bytes, counted from `first`, that are not consumed yet.
     unread: core::ops::Range<usize>,
 }
 

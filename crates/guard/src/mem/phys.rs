@@ -89,7 +89,7 @@ impl Map {
         (offset < range.count).then(|| PhysAddr(range.phys + offset * PAGE_SIZE as u64))
     }
 
-    /// Which frame is there; `None` if the address is not this instance's memory.
+    /// The frame at a physical address; `None` if the address is not this instance's memory.
     #[inline]
     pub(crate) fn frame(&self, at: PhysAddr) -> Option<Frame> {
         let offset = at.0.wrapping_sub(self.largest.phys) / PAGE_SIZE as u64;
@@ -148,7 +148,7 @@ pub(crate) fn of(frame: Frame) -> PhysAddr {
     }
 }
 
-/// Which frame of this instance is at a physical address, if any.
+/// The frame of this instance at a physical address, if any.
 pub(crate) fn frame_at(at: PhysAddr) -> Option<Frame> {
     map().frame(at)
 }

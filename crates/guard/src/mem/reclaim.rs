@@ -47,7 +47,7 @@ pub fn shrinkers() -> &'static Shrinkers {
     &SHRINKERS
 }
 
-/// How often requests had to wait for memory that caches gave back.
+/// Number of requests that had to wait for memory that caches gave back.
 #[must_use]
 pub fn calls() -> u64 {
     CALLS.load(Ordering::Relaxed)
@@ -100,8 +100,8 @@ impl Shrinker for Zeroed {
     }
 }
 
-/// What the CPUs' magazines hold. How much of it makes whole slabs is seen only when it is put
-/// back.
+/// Free objects in the CPUs' magazines. How much of it makes whole slabs is seen only when it is
+/// put back.
 struct SmallObjects;
 
 impl Shrinker for SmallObjects {

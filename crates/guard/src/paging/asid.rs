@@ -1,4 +1,4 @@
-//! Which address spaces a CPU's translation cache knows.
+//! Address space identifiers (PCIDs): the page tables whose translations a CPU caches.
 //!
 //! With process-context identifiers (SDM vol. 3A, 4.10.1) a change of CR3 need not drop what is
 //! cached of other address spaces. Each CPU has a few identifiers of its own and lends them to the
@@ -75,7 +75,7 @@ impl Asids {
         }
     }
 
-    /// What is cached under all identifiers but that of `table` is no longer good.
+    /// Marks as stale everything cached under all identifiers but that of `table`.
     pub(super) fn forget_all_but(&self, table: u64) {
         for slot in &self.slots {
             if slot.table.load(Ordering::Relaxed) != table {

@@ -40,7 +40,7 @@ pub(crate) struct Run {
     pub count: u64,
 }
 
-/// What a shared mapping may be used for. Never written and executed both.
+/// Access to a shared mapping. Never written and executed both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Read only.
@@ -72,7 +72,7 @@ pub(crate) struct Shared {
     pub at: Frame,
     /// Number of pages.
     pub pages: usize,
-    /// What the target may do there.
+    /// Access that the target has.
     pub access: Access,
 }
 
@@ -305,7 +305,7 @@ mod tests {
     use crate::mem::host::{self, FRAMES, PHYS};
     use abi::layout::{DESCRIPTOR, GRANULE_FRAMES, IMAGE, PARK, WINDOW};
 
-    /// What the processor would find.
+    /// The translation of `va` that the processor would find.
     fn translate(root: Frame, view: View, va: usize) -> Option<(u64, Flags)> {
         // SAFETY: tables that `build` made, in memory that the test keeps.
         let mut table = unsafe { view.table(root) };

@@ -47,7 +47,7 @@ pub(crate) unsafe fn load_first(root: Frame) {
     }
 }
 
-/// What CR3 holds while no user page table is active.
+/// The kernel's own root table: in CR3 while no user page table is active.
 pub(crate) fn root() -> PhysAddr {
     PhysAddr(ROOT.load(Ordering::Relaxed))
 }

@@ -28,7 +28,7 @@ pub fn large_pages() -> u64 {
     MAPPED.load(Ordering::Relaxed)
 }
 
-/// How many of them were split so far.
+/// Number of large pages that were split so far.
 #[must_use]
 pub fn splits() -> u64 {
     SPLITS.load(Ordering::Relaxed)

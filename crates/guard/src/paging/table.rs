@@ -9,7 +9,7 @@ use x86_spec::paging::{Entry, UPPER_HALF};
 use crate::mem::frame::Frame;
 use crate::mem::{direct, phys};
 
-/// How many entries are looked at together.
+/// Number of entries that are looked at together.
 const GROUP: usize = 16;
 /// First entry of the root that belongs to the kernel half.
 pub(crate) const KERNEL_HALF: usize = UPPER_HALF;
@@ -132,8 +132,8 @@ impl Table {
     }
 }
 
-/// How frames are reached: through the direct map, or, before there is one, through the boot code's
-/// map of low memory.
+/// Access to frames of tables: through the direct map, or, before there is one, through the boot
+/// code's map of low memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum View {
     /// The direct map.

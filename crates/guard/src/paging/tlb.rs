@@ -63,13 +63,13 @@ impl CpuMask {
     }
 }
 
-/// What a CPU needs to know of a user page table while it is active there.
+/// State of a user page table that CPUs read while it is active there.
 #[derive(Debug)]
 pub(super) struct Active {
     root: PhysAddr,
     /// Never reused, not 0.
     id: u64,
-    /// How often something was taken away.
+    /// Number of times that a translation was taken away.
     changes: AtomicU64,
     cpus: CpuMask,
 }
@@ -272,7 +272,8 @@ pub(super) fn deactivate(table: Option<*const Active>) {
     });
 }
 
-/// What the published request asks of a CPU.
+/// Kinds of requests to a CPU: drop a page table's user translations, drop kernel translations,
+/// leave a page table.
 const DROP_USER: u32 = 0;
 const DROP_KERNEL: u32 = 1;
 const LEAVE: u32 = 2;

@@ -25,7 +25,7 @@ use crate::mem::page::Page;
 use crate::mem::phys::{self, PhysAddr};
 use x86_spec::paging::{Entry, Flags as Bits};
 
-/// What a program may do with a page, besides reading it.
+/// Rights of a program to a page, besides reading it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Perm {
     /// Write to it.
@@ -50,14 +50,15 @@ impl Perm {
     }
 }
 
-/// What the processor noted about a page since it was mapped.
+/// State of a page table entry: the processor's accessed and dirty bits since it was mapped, and
+/// its size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
-    /// It was used; if it is part of a large page, some part of that was.
+    /// The page was used; if it is part of a large page, some part of that was.
     pub accessed: bool,
-    /// It was written to, or some part of its large page.
+    /// The page was written to, or some part of its large page.
     pub dirty: bool,
-    /// It is mapped as part of a large page.
+    /// The page is mapped as part of a large page.
     pub large: bool,
 }
 
@@ -79,7 +80,7 @@ enum Removed {
     Table(Frame),
 }
 
-/// What [`PageTable::unmap_range`] took out.
+/// A page or large page that [`PageTable::unmap_range`] took out.
 #[derive(Debug)]
 pub enum Unmapped {
     /// A page.
@@ -88,13 +89,13 @@ pub enum Unmapped {
     Large(LargePage),
 }
 
-/// What the processor notes in an entry.
+/// Bits that the processor sets in an entry.
 pub(super) const NOTED: Bits = Bits::ACCESSED.union(Bits::DIRTY);
 
-/// What stays in an entry when the rights change.
+/// Bits that stay in an entry when the rights change.
 pub(super) const KEPT: Bits = NOTED.union(Bits::LARGE);
 
-/// How many removals share one shootdown.
+/// Number of removals that share one shootdown.
 const BATCH: usize = 128;
 
 /// Locks over the 2 MiB spans of a table; more threads than this seldom change one table at a time.
@@ -121,7 +122,7 @@ impl Span {
     }
 }
 
-/// What [`PageTable::insert_with`] found or did.
+/// Outcome of [`PageTable::insert_with`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Insert {
     /// The new page is mapped.
@@ -144,7 +145,7 @@ type Recent = Option<(usize, &'static Table)>;
 /// made once, by compare and exchange, and stay.
 pub struct PageTable {
     root: Frame,
-    /// Which lock is whose: [`PageTable::edit`].
+    /// Locks of the 2 MiB spans: [`PageTable::edit`] says which one is whose.
     edits: [Mutex<Recent>; SPAN_LOCKS],
     /// Boxed: CPUs hold its address while the table is active there.
     pub(super) active: Box<Active>,
@@ -590,7 +591,7 @@ impl PageTable {
         }
     }
 
-    /// As [`Self::page_table`], from the root.
+    /// The page table that covers `va`, found or made from the root, for [`Self::page_table`].
     fn make_page_table(&self, va: usize) -> Result<&'static Table, MapError> {
         below(self.make_directory(va)?, index(va, 2))
     }

@@ -29,7 +29,7 @@ pub(super) struct Halting {
     next_tick: u64,
 }
 
-/// What became of the CPUs.
+/// Outcome of a halt: the CPUs that came back, and those that were lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HaltReport {
     /// CPUs back in the park page.

@@ -25,14 +25,14 @@ use crate::{boot, irq, park, random, role};
 /// Why something could not be put into an instance. It is as it was before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadError {
-    /// It was started already.
+    /// The instance was started already.
     Started,
-    /// Its memory does not hold it; so many bytes would be needed in all.
+    /// The instance's memory is too small; so many bytes would be needed in all.
     NoRoom {
         /// The least memory that would do.
         needed: u64,
     },
-    /// It has one already.
+    /// The instance has one already.
     Twice,
     /// A write beyond what was announced.
     Beyond,
@@ -65,7 +65,7 @@ pub(super) fn least_memory(image_frames: u64, granules: u64) -> u64 {
 }
 
 impl Partition {
-    /// What of the descriptor is known from the start.
+    /// Fills in the part of the descriptor that is known from the start.
     pub(super) fn describe(&mut self, spec: &Spec<'_>) {
         let machine = role::descriptor();
         let runs = self
@@ -286,7 +286,7 @@ impl Partition {
         Ok(phys::of(root).0)
     }
 
-    /// What goes into CR3, of an instance that was loaded.
+    /// Physical address of the root table, for CR3, of an instance that was loaded.
     pub(super) fn root(&self) -> u64 {
         self.staged
             .phys_of(self.staged.root_table_frame)

@@ -30,13 +30,13 @@ use crate::{irq, park, role, smp};
 pub use halt::{HaltProgress, HaltReport};
 pub use load::LoadError;
 
-/// Who has a CPU.
+/// Owner of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Supervisor,
     Free,
     Instance(u32),
-    /// It did not start, or did not come back.
+    /// The CPU did not start, or did not come back.
     Lost,
 }
 
@@ -99,7 +99,7 @@ pub struct Resources {
     pub mem_leaked: u64,
 }
 
-/// What there is and who has it.
+/// CPUs and memory of the machine, by owner.
 #[must_use]
 pub fn resources() -> Resources {
     let memory = mem::stats();
@@ -123,12 +123,12 @@ pub fn resources() -> Resources {
 pub enum CreateError {
     /// Fewer CPUs are free.
     Cpus {
-        /// How many are.
+        /// Number of free CPUs.
         free: u32,
     },
     /// Less memory is free in whole granules.
     Memory {
-        /// How much is, in bytes.
+        /// Free memory in bytes.
         free: u64,
     },
     /// The memory asked for does not hold the kernel.
@@ -188,22 +188,22 @@ struct Member {
     confirmed: bool,
     /// The proof was asked for.
     asked: bool,
-    /// It was reset, because it did not come.
+    /// The CPU was reset, because it did not come.
     reset: bool,
 }
 
-/// What to create.
+/// Description of an instance to create.
 #[derive(Clone, Copy, Debug)]
 pub struct Spec<'a> {
     /// The instance's number.
     pub id: u32,
-    /// How many CPUs.
+    /// Number of CPUs.
     pub cpus: u32,
-    /// How much memory, in bytes; rounded up to whole granules.
+    /// Memory in bytes; rounded up to whole granules.
     pub memory: u64,
-    /// Its name, for messages.
+    /// Name of the instance, for messages.
     pub label: &'a str,
-    /// Its kernel's command line.
+    /// Command line of the instance's kernel.
     pub cmdline: &'a str,
 }
 
@@ -305,13 +305,13 @@ impl Partition {
         self.id
     }
 
-    /// How many CPUs it has.
+    /// Number of CPUs of the instance.
     #[must_use]
     pub fn cpu_count(&self) -> u32 {
         self.cpus.len() as u32
     }
 
-    /// How much memory it has, in bytes.
+    /// Memory of the instance in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.memory.as_ref().map_or(0, Granules::bytes)

@@ -7,7 +7,7 @@
 
 use super::*;
 
-/// What the processor does, in the place of its instructions.
+/// Model of the processor, in the place of its instructions.
 pub(in super::super) mod cpu {
     use std::cell::Cell;
     use std::collections::BTreeMap;
@@ -23,8 +23,8 @@ pub(in super::super) mod cpu {
     /// CPUs that cache: 1 and up.
     pub(in super::super::super) const CPUS: u32 = 5;
 
-    /// What is cached, and for what: an identifier, and an address divided by what an entry of the
-    /// level covers.
+    /// Cached entries, by identifier and by an address divided by the span of an entry of the
+    /// level.
     type Cached = BTreeMap<(u64, usize), Entry>;
 
     /// One CPU.
@@ -136,8 +136,8 @@ pub(in super::super) mod cpu {
         with(|cpu| cpu.touch(va, write));
     }
 
-    /// That no CPU would use a translation that the tables it runs on do not allow; what of `lost`
-    /// is no root any more none runs on.
+    /// Checks that no CPU would use a translation that the tables it runs on do not allow, and that
+    /// none runs on a root of `lost` that is a root no more.
     pub(in super::super::super) fn check(lost: &[PhysAddr]) -> Result<(), String> {
         for (number, cpu) in CPU.iter().enumerate().skip(1) {
             let cpu = cpu.lock().expect("no check failed");
@@ -207,7 +207,7 @@ pub(in super::super) mod cpu {
             }
         }
 
-        /// That the tables in memory allow all that is cached for the program that runs.
+        /// Checks that the tables in memory allow all that is cached for the program that runs.
         fn check(&self) -> Result<(), String> {
             if self.asid == 0 {
                 return Ok(());
