@@ -17,7 +17,7 @@ pub(crate) struct Reader {
     /// Waits for more until the instance ends.
     follow: bool,
     position: Mutex<u64>,
-    /// Its key in the history, if it reads with pressure.
+    /// Key of the reader in the history, if it reads with pressure.
     pressing: Option<u64>,
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct History {
     bytes: VecDeque<u8>,
     /// Position of the first byte kept.
     start: u64,
-    /// Nothing will be added.
+    /// The stream is over: nothing will be added.
     pub(crate) closed: bool,
     /// Positions of readers with pressure.
     pressing: BTreeMap<u64, u64>,
@@ -37,7 +37,7 @@ impl History {
         self.start + self.bytes.len() as u64
     }
 
-    /// How many bytes may be added without dropping what a reader with pressure has not read.
+    /// Number of bytes that may be added without dropping unread ones of a reader with pressure.
     pub(crate) fn room(&self) -> usize {
         match self.pressing.values().min() {
             None => CAPACITY,
@@ -78,9 +78,8 @@ impl History {
         count
     }
 
-    /// As [`Self::read`], for a reader with this key if it reads with pressure. Also returns
-    /// whether it was for want of room that nothing came in, so that the ring is to be looked at
-    /// again.
+    /// Reads like [`Self::read`], and moves a reader with pressure on, if `key` is one's. Also
+    /// returns whether the history was full before, so that the ring is to be looked at again.
     pub(crate) fn serve(
         &mut self,
         position: &mut u64,
@@ -110,18 +109,18 @@ impl History {
         }
     }
 
-    /// It is gone.
+    /// Detaches a reader with pressure.
     pub(crate) fn detach(&mut self, key: u64) {
         self.pressing.remove(&key);
     }
 }
 
-/// What became of a ring that was drained.
+/// Outcome of draining a ring.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Drained {
     /// The history grew.
     pub(crate) grown: bool,
-    /// There may be more: nobody will ring for it.
+    /// The ring may hold more, and nobody will ring for it.
     pub(crate) more: bool,
     /// The ring was full, and its writer may wait for room.
     pub(crate) made_room: bool,

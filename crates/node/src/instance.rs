@@ -26,7 +26,7 @@ use crate::history::{self, History};
 /// Streams of an instance, by `dev::STREAM_*`, that it writes.
 const OUTPUTS: usize = 3;
 
-/// What an instance is and was.
+/// An instance, from its creation until it is forgotten.
 pub(crate) struct Instance {
     id: u32,
     label: String,
@@ -51,15 +51,15 @@ struct Record {
     control_position: u64,
     start_tsc: u64,
     halting_since: u64,
-    /// Its CPUs are back or lost, and its memory is being taken back.
+    /// The CPUs are back or lost, and the memory is being taken back.
     ending: bool,
 }
 
-/// What came out of the rings.
+/// Outcome of draining the rings of all outputs.
 struct Drained {
-    /// Which histories grew.
+    /// The histories that grew.
     grown: [bool; OUTPUTS],
-    /// There may be more.
+    /// A ring may hold more.
     more: bool,
 }
 
@@ -394,7 +394,7 @@ impl Instance {
         self.close();
     }
 
-    /// Nothing will be written or read any more.
+    /// Closes all histories: nothing will be written or read any more.
     fn close(&self) {
         for output in &self.outputs {
             output.lock().closed = true;

@@ -44,10 +44,10 @@ static TABLE: Mutex<Table> = Mutex::new(Table {
     instances: BTreeMap::new(),
 });
 
-/// How often an instance that is being halted is looked at.
+/// Interval between looks at an instance that is being halted.
 const HALT_POLL_NS: u64 = 200_000;
-/// How often one is that has not said yet that its program runs: a kernel that panics before it can
-/// ring says so in its window only.
+/// Interval between looks at an instance whose program has not begun: a kernel that panics before
+/// it can ring says so in its window only.
 const BOOT_POLL_NS: u64 = 100_000_000;
 
 fn on_doorbell() {

@@ -16,7 +16,7 @@ use task::{Event, Mutex};
 
 use crate::history::{self, CAPACITY, History};
 
-/// What the ring holds.
+/// Capacity of the ring in bytes.
 const RING: usize = 8;
 
 struct Stream {
@@ -44,7 +44,7 @@ impl Stream {
         })
     }
 
-    /// What `link` does to write.
+    /// Writes like the instance's side, `link`.
     fn write(&self, data: &[u8]) {
         let mut ring = Producer::new(&self.header, &self.area);
         let mut done = 0;
@@ -60,7 +60,7 @@ impl Stream {
         }
     }
 
-    /// What the node thread does, until all has been read.
+    /// Serves the stream like the supervisor's thread, until all has been read.
     fn look_after(&self) {
         let mut position = 0;
         while !self.done.load(Ordering::SeqCst) {

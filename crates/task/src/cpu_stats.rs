@@ -1,6 +1,6 @@
 //! Counters of the scheduler.
 
-/// What one CPU has done since the instance started.
+/// Statistics of one CPU since the instance started.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuStats {
     /// Context switches.

@@ -44,7 +44,7 @@ pub use wait::{WaitError, WaitQueue};
 /// The atomics of the core library; on the host those of the explorer.
 pub use platform::sync;
 
-/// There is no memory for another thread.
+/// Error: no memory for another thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoMemory;
 

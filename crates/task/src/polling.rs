@@ -3,7 +3,7 @@
 /// Most short idle times after which polling is tried again that did not help.
 const MOST: u32 = 1024;
 
-/// What a CPU has learnt of its idle times.
+/// State of a CPU's idle polling: whether it helped lately.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Polling {
     on: bool,

@@ -1,10 +1,10 @@
-//! How long a thread has run: one word, so that whoever reads it sees it whole, wherever the thread
-//! is and goes meanwhile.
+//! CPU time of a thread: one word, so that whoever reads it sees it whole, wherever the thread is
+//! and goes meanwhile.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// It has a CPU: the rest of the word is when it would have begun had it had one ever since.
-/// Otherwise the word is how long it has run.
+/// Flag: the thread has a CPU, and the rest of the word is when it would have begun had it had one
+/// ever since. Otherwise the word is how long it has run.
 const RUNS: u64 = 1 << 63;
 
 /// In nanoseconds of a clock that does not go back. Changed by the CPU that the thread is on.
@@ -26,7 +26,7 @@ impl RunTime {
         );
     }
 
-    /// It gives it up.
+    /// The thread gives its CPU up.
     #[inline]
     pub(crate) fn end(&self, now_ns: u64) {
         self.word.store(
@@ -35,7 +35,7 @@ impl RunTime {
         );
     }
 
-    /// How long it has run. Never less than before.
+    /// CPU time of the thread until now. Never less than before.
     pub(crate) fn read(&self, now_ns: impl Fn() -> u64) -> u64 {
         let time = loop {
             let word = self.word.load(Ordering::Acquire);

@@ -11,7 +11,7 @@ use crate::{Mutex, Thread, current, now_ns, park, park_until};
 /// Why an interruptible wait ended without its condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitError {
-    /// [`Thread::interrupt`] was called: a signal is pending.
+    /// A signal is pending: [`Thread::interrupt`] was called.
     Interrupted,
     /// The deadline passed.
     TimedOut,

@@ -27,7 +27,7 @@ use crate::NoMemory;
 /// Where the kernel's scheduler may be perturbed.
 pub(crate) fn point() {}
 
-/// What is made current on a CPU before a thread's user code runs there.
+/// An address space that is made current on a CPU before a thread's user code runs there.
 pub trait UserSpace: Send + Sync {
     /// Makes this the CPU's user address space.
     fn activate(&self);
@@ -42,7 +42,7 @@ impl<T> RcuArc<T> {
     pub const fn empty() -> Self {
         Self(std::sync::Mutex::new(None))
     }
-    /// What is there.
+    /// The value that is there, if any.
     pub fn load(&self) -> Option<Arc<T>> {
         self.0.lock().expect("not poisoned").clone()
     }
@@ -109,7 +109,7 @@ impl Thread {
     pub fn id(&self) -> u64 {
         self.id
     }
-    /// Its name.
+    /// Name of the thread.
     pub fn name(&self) -> String {
         self.name.lock().expect("not poisoned").clone()
     }
@@ -149,7 +149,7 @@ impl Thread {
     pub fn cpu_time_ns(&self) -> u64 {
         0
     }
-    /// What the layer above keeps with it.
+    /// Data that the layer above keeps with the thread.
     pub fn ext(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
         self.ext.get()
     }
@@ -225,7 +225,7 @@ pub fn park() {
     }
 }
 
-/// As [`park`], but only until `deadline_ns`; false if that passed.
+/// Sleeps like [`park`], but only until `deadline_ns`; false if that passed.
 #[track_caller]
 pub fn park_until(deadline_ns: u64) -> bool {
     let now = now_ns();

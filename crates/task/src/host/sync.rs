@@ -6,7 +6,7 @@ pub use core::sync::atomic::{Ordering, fence};
 
 macro_rules! atomics {
     ($($name:ident $value:ty),*) => {$(
-        /// As that of the core library.
+        /// An atomic like that of the core library, with a decision point in each operation.
         #[derive(Debug, Default)]
         pub struct $name(atomic::$name);
 

@@ -1,5 +1,4 @@
-//! What a kernel keeps with threads that run programs, on the host: it is kept, and nothing follows
-//! from it.
+//! Thread state of programs, on the host: kept for tests to read, without effect.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -81,7 +80,7 @@ impl Thread {
     pub fn end_sampled_work(&self, calls: u64) {
         self.user.kernel_ns.fetch_add(calls, Ordering::Relaxed);
     }
-    /// What the two above have counted.
+    /// Nanoseconds that the two functions above have counted.
     pub fn kernel_time_ns(&self) -> u64 {
         self.user.kernel_ns.load(Ordering::Relaxed)
     }
@@ -93,7 +92,7 @@ impl Thread {
     pub fn set_numbers(&self, process: u32, thread: u32) {
         *self.user.numbers.lock().expect("not poisoned") = (process, thread);
     }
-    /// What was set by [`Self::set_numbers`].
+    /// The numbers set by [`Self::set_numbers`].
     pub fn numbers(&self) -> (u32, u32) {
         *self.user.numbers.lock().expect("not poisoned")
     }
@@ -109,7 +108,7 @@ impl Thread {
     pub fn set_policy(&self, policy: Policy) {
         *self.user.policy.lock().expect("not poisoned") = policy;
     }
-    /// What was set by [`Self::set_policy`].
+    /// The policy set by [`Self::set_policy`].
     pub fn policy(&self) -> Policy {
         *self.user.policy.lock().expect("not poisoned")
     }
@@ -125,7 +124,7 @@ impl Thread {
     pub fn with_fpu<R>(&self, f: impl FnOnce(&mut UserFpu) -> R) -> Option<R> {
         self.user.fpu.lock().expect("not poisoned").as_mut().map(f)
     }
-    /// As [`Self::with_fpu`].
+    /// Runs `f` with the state that was set, as [`Self::with_fpu`] does.
     pub fn with_loaded_fpu<R>(&self, f: impl FnOnce(&mut UserFpu) -> R) -> Option<R> {
         self.with_fpu(f)
     }

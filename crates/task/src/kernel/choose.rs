@@ -116,7 +116,8 @@ impl Cpu {
         next
     }
 
-    /// What others need to know before they disturb this CPU.
+    /// The notice for other CPUs: by what means they are to announce a thread that they woke for
+    /// this one.
     fn notice(&self, current: Option<Policy>, look: Option<u64>, limit_begins: bool) -> u32 {
         match (current, look) {
             (None | Some(Policy::Idle), _) => wake::OPEN,

@@ -1,5 +1,5 @@
-//! What a CPU has: the part that only itself touches, with interrupts off, and the part that others
-//! may touch.
+//! Per-CPU state of the scheduler: the part that only the CPU itself touches, with interrupts off,
+//! and the part that others may touch.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -24,15 +24,15 @@ use crate::polling::Polling;
 /// Waiting threads that a run queue has room for at first.
 const FIRST_ROOM: usize = 64;
 
-/// What a thread has with it while it runs; on its stack while it does not. Nobody else touches it,
-/// so there is no lock.
+/// Address space and floating-point state of the running thread, with the thread itself; on its
+/// stack while it does not run. Nobody else touches it, so there is no lock.
 pub(super) struct Own {
     pub(super) thread: Arc<Thread>,
     pub(super) user: Option<Arc<dyn UserSpace>>,
     pub(super) fpu: Option<UserFpu>,
 }
 
-/// What only the CPU itself touches.
+/// Scheduler state that only the CPU itself touches.
 pub(super) struct Cpu {
     pub(super) id: CpuId,
     pub(super) shared: &'static Shared,
@@ -45,7 +45,7 @@ pub(super) struct Cpu {
     pub(super) pending: Cell<Option<&'static Slot>>,
     /// Runnable threads that the queue had no room for.
     pub(super) overflow: RefCell<Fifo>,
-    /// It may not stay here, and goes on as soon as its stack is free.
+    /// A thread that may not stay on this CPU, and goes on as soon as its stack is free.
     pub(super) evicted: Cell<Option<&'static Slot>>,
     /// When the current thread got the CPU.
     pub(super) since: Cell<u64>,
@@ -56,7 +56,7 @@ pub(super) struct Cpu {
     pub(super) sleepers: RefCell<Vec<(u64, u32)>>,
     /// When the timer will fire, or before.
     pub(super) armed: Cell<u64>,
-    /// It is in `LOADED`.
+    /// The CPU is in `LOADED`.
     pub(super) loaded: Cell<bool>,
     /// The CPU whose load it compared with its own last.
     pub(super) compared: Cell<u32>,
@@ -93,11 +93,11 @@ fn empty_queue(cpu: CpuId) -> RunQueue {
     queue
 }
 
-/// What others may touch.
+/// Scheduler state that other CPUs may touch.
 #[repr(align(64))]
 pub(super) struct Shared {
-    /// What to do about something new for this CPU: see `wake::Notice`. In a line of its own, which
-    /// an idle CPU may watch.
+    /// Notice for other CPUs of how to announce a thread to this one: see the top of `wake`. In a
+    /// line of its own, which an idle CPU may watch.
     pub(super) notice: Line<AtomicU32>,
     /// Threads that other CPUs woke and want to run here.
     pub(super) inbox: WakeQueues<MAX_CPUS, CPU_WORDS>,
@@ -211,7 +211,7 @@ pub(super) static IDLE: CpuSet<CPU_WORDS> = CpuSet::new();
 /// CPUs that had threads waiting when they last chose.
 pub(super) static LOADED: CpuSet<CPU_WORDS> = CpuSet::new();
 
-/// What runs on this CPU.
+/// Slot of the thread that runs on this CPU.
 #[inline]
 pub(super) fn current_slot() -> &'static Slot {
     CPUS.with(Cpu::current)

@@ -9,9 +9,9 @@ use super::cpu::{CPUS, LOADED, Shared, adopt, shared};
 use super::switch::{Why, reschedule};
 use super::wake;
 
-/// How long an idle CPU polls before it sleeps: about what it costs to send an interrupt and to be
-/// woken by it. In a guest both are the hypervisor's work, and the halted CPU's thread has to be
-/// scheduled (Linux' `haltpoll` takes as long).
+/// Time that an idle CPU polls before it sleeps, in nanoseconds: about as much as it takes to send
+/// an interrupt and to be woken by it. In a guest both are the hypervisor's work, and the halted
+/// CPU's thread has to be scheduled (Linux' `haltpoll` takes as long).
 const POLL_NS: u64 = 20_000;
 const POLL_IN_GUEST_NS: u64 = 200_000;
 
@@ -65,9 +65,9 @@ pub fn start_cpu() -> ! {
     }
 }
 
-/// How this machine's CPUs sleep: by MWAIT if they have it, but not under a hypervisor or emulator,
-/// where that is an exit or nothing at all and a halt is what lets others run. `idle=mwait` and
-/// `idle=halt` on the command line decide otherwise.
+/// Whether this machine's CPUs sleep by MWAIT: if they have it, but not under a hypervisor or
+/// emulator, where that is an exit or nothing at all and a halt is what lets others run.
+/// `idle=mwait` and `idle=halt` on the command line decide otherwise.
 fn sleeps_by_mwait() -> bool {
     let option = guard::role::cmdline()
         .split_whitespace()

@@ -89,7 +89,7 @@ pub fn park() {
     switch::park();
 }
 
-/// As [`park`], but only until the clock passes `deadline_ns`; false if it has.
+/// Sleeps like [`park`], but only until the clock passes `deadline_ns`; false if it has.
 pub fn park_until(deadline_ns: u64) -> bool {
     if now_ns() >= deadline_ns {
         return false;

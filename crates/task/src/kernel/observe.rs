@@ -1,5 +1,5 @@
-//! What the scheduler tells those who look on (`docs/observability.md`): who threads are, and who
-//! waits for locks where.
+//! Trace events of the scheduler (`docs/observability.md`): the identity of threads, switches and
+//! wake-ups, and waits for locks by their place in the source.
 
 use core::panic::Location;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -20,8 +20,8 @@ pub fn lock_sites() -> impl Iterator<Item = Site> {
     SITES.all()
 }
 
-/// Who a thread is, for records: read and written without locks, so a reader may see half of a new
-/// name.
+/// Identity of a thread in records: read and written without locks, so a reader may see half of a
+/// new name.
 #[derive(Default)]
 pub(super) struct Label {
     name: [AtomicU64; 2],
@@ -76,7 +76,7 @@ pub(super) fn begins(slot: &Slot, name: &str) {
     }
 }
 
-/// Its thread has another name.
+/// Records a new name of the slot's thread.
 pub(super) fn renamed(slot: &Slot, name: &str) {
     slot.label.set_name(name);
     if recording() {
@@ -84,7 +84,7 @@ pub(super) fn renamed(slot: &Slot, name: &str) {
     }
 }
 
-/// Its thread is this one of the Linux personality.
+/// Records the Linux personality's numbers of the slot's thread.
 pub(super) fn numbered(slot: &Slot, process: u32, thread: u32) {
     slot.label.ids.store(
         u64::from(process) << 32 | u64::from(thread),
@@ -95,7 +95,7 @@ pub(super) fn numbered(slot: &Slot, process: u32, thread: u32) {
     }
 }
 
-/// Its thread has ended.
+/// Records the end of the slot's thread.
 pub(super) fn ends(slot: &Slot) {
     slot.label.name[0].store(0, Ordering::Relaxed);
     if recording() {
@@ -146,18 +146,18 @@ pub(super) fn switch(prev: &Slot, next: &Slot) {
     }
 }
 
-/// How a CPU learns of a thread that was woken for it: `trace::WAKE_DETAILS`.
+/// Means by which a CPU learns of a thread that was woken for it: `trace::WAKE_DETAILS`.
 #[derive(Clone, Copy)]
 pub(super) enum Told {
-    /// It is the waker's own CPU.
+    /// The woken thread is for the waker's own CPU.
     Here = 0,
     /// By an interrupt.
     Interrupt = 1,
     /// By a store: it polls.
     Polls = 2,
-    /// It was told already.
+    /// The CPU had been told already.
     Already = 3,
-    /// It looks in time by itself.
+    /// The CPU looks in time by itself.
     InTime = 4,
 }
 

@@ -32,7 +32,7 @@ pub(super) const NOTIFIED: u32 = 1;
 /// Asleep. Whoever moves a slot from here to `RUNNING`, and nobody else, queues it.
 pub(super) const PARKED: u32 = 2;
 
-/// What a slot runs next.
+/// The thread that a slot runs next, with its function.
 pub(super) struct Job {
     pub(super) thread: Arc<Thread>,
     pub(super) body: Box<dyn FnOnce() + Send>,
@@ -49,7 +49,7 @@ pub(super) struct Slot {
     policy: AtomicU32,
     /// The policy is not the one its run queue knows.
     pub(super) changed: AtomicBool,
-    /// It comes from another run queue, not from sleep.
+    /// The thread comes from another run queue, not from sleep.
     pub(super) moved: AtomicBool,
     /// If it sleeps, it does so for a lock.
     pub(super) locked_out: AtomicBool,
@@ -165,7 +165,7 @@ impl Slot {
         self.policy.store(encode(policy), Ordering::Relaxed);
     }
 
-    /// What was remembered when a run queue gave the thread up.
+    /// The history kept when a run queue gave the thread up.
     #[inline]
     pub(super) fn history(&self) -> History {
         History::from_words(core::array::from_fn(|i| {
@@ -182,7 +182,7 @@ impl Slot {
         self.moved.store(moved, Ordering::Relaxed);
     }
 
-    /// What it used lately; the first words of its history.
+    /// Recent CPU use of the thread; the first words of its history.
     #[inline]
     pub(super) fn recent(&self) -> Recent {
         Recent::from_words(core::array::from_fn(|i| {

@@ -21,7 +21,7 @@ use super::wake;
 pub(super) enum Why {
     /// The current thread sleeps; whoever wakes it queues it.
     Parked,
-    /// It lets others go first.
+    /// The current thread yields to others.
     Yield,
     /// Something changed; it goes on unless somebody has a better claim.
     Preempt,
@@ -82,7 +82,8 @@ fn go(Departure { prev, next, own }: Departure) {
     arrive(own);
 }
 
-/// What a switch needs: from whom to whom, and what the first one keeps on its stack.
+/// A context switch to be done: from whom to whom, and the state that the first one keeps on its
+/// stack.
 struct Departure {
     prev: &'static Slot,
     next: &'static Slot,

@@ -22,7 +22,7 @@ use super::{now_ns, observe, switch, wake};
 use crate::runtime::RunTime;
 use crate::{NoMemory, WaitQueue};
 
-/// What is made current on a CPU before a thread's user code runs there.
+/// An address space that is made current on a CPU before a thread's user code runs there.
 pub trait UserSpace: Send + Sync {
     /// Makes this the CPU's user address space. Called with interrupts off.
     fn activate(&self);
@@ -30,14 +30,14 @@ pub trait UserSpace: Send + Sync {
 
 /// Bits of what keeps a thread from going on in ring 3: interruptible sleeps end.
 const INTERRUPTED: u8 = 1;
-/// It was moved to another CPU, or lost its CPU against its will.
+/// The thread was moved to another CPU, or lost its CPU against its will.
 const MOVED: u8 = 2;
-/// It is to look again at what is asked of its calls. Sleeps go on: a call that ended early because
-/// of that would show its caller that somebody looks on.
+/// The thread is to look again at what is asked of its calls. Sleeps go on: a call that ended early
+/// because of that would show its caller that somebody looks on.
 const NUDGED: u8 = 4;
 /// No work of the kernel is being measured.
 const IN_USER: u64 = 0;
-/// It is, but the thread has no CPU.
+/// Work of the kernel is being measured, but the thread has no CPU.
 const AWAY: u64 = 1;
 
 /// The most that the first sample of a thread counts for, in nanoseconds.
@@ -54,11 +54,11 @@ pub struct Thread {
     id: u64,
     name: Mutex<String>,
     slot: &'static Slot,
-    /// [`INTERRUPTED`], [`MOVED`] and [`NUDGED`].
+    /// Pending work before a return to ring 3: [`INTERRUPTED`], [`MOVED`] and [`NUDGED`].
     attention: AtomicU8,
     /// Whether [`MOVED`] is noted.
     watched: AtomicBool,
-    /// It has left its CPU, of its own accord or not.
+    /// The thread has left its CPU, of its own accord or not.
     left: AtomicBool,
     /// The CPU on which it was last.
     last_cpu: AtomicU32,
@@ -68,9 +68,9 @@ pub struct Thread {
     /// Since when its program has the kernel at work, by the TSC; [`IN_USER`], or [`AWAY`].
     entered: AtomicU64,
     kernel_ns: AtomicU64,
-    /// What work that was sampled takes on the average; 0 before the first sample.
+    /// Average duration of sampled work, in nanoseconds; 0 before the first sample.
     sampled_ns: AtomicU64,
-    /// How often it left a CPU, and how often of that because others were to run.
+    /// Context switches away from the thread; `evictions`: those for which others were to run.
     switches: AtomicU64,
     evictions: AtomicU64,
     ext: Once<Arc<dyn Any + Send + Sync>>,
@@ -106,7 +106,7 @@ impl Thread {
         self.id
     }
 
-    /// Its name.
+    /// Name of the thread.
     #[must_use]
     pub fn name(&self) -> String {
         self.name.lock().clone()
@@ -207,7 +207,7 @@ impl Thread {
         self.left.load(Ordering::Relaxed) && self.left.swap(false, Ordering::Relaxed)
     }
 
-    /// It leaves its CPU.
+    /// Called when the thread leaves its CPU.
     pub(super) fn leaves(&self, against_its_will: bool) {
         if self.watched.load(Ordering::Relaxed) {
             self.left.store(true, Ordering::Relaxed);
@@ -217,7 +217,7 @@ impl Thread {
         }
     }
 
-    /// It runs on this CPU now.
+    /// Called when the thread begins to run on this CPU.
     pub(super) fn arrives(&self, cpu: CpuId) {
         if self.watched.load(Ordering::Relaxed)
             && self.last_cpu.swap(cpu.0, Ordering::Relaxed) != cpu.0
@@ -262,21 +262,22 @@ impl Thread {
         self.run_time.read(now_ns)
     }
 
-    /// What its program asked the kernel for begins here. By the thread itself.
+    /// Begins system time: the program asked the kernel for something. Called by the thread itself.
     #[inline(always)]
     pub fn begin_kernel_work(&self) {
         self.entered.store(timer::tsc_about(), Ordering::Relaxed);
     }
 
-    /// It ends here. By the thread itself.
+    /// Ends system time. Called by the thread itself.
     #[inline(always)]
     pub fn end_kernel_work(&self) {
         self.count_kernel_work(IN_USER);
     }
 
-    /// It ends here, and stands for `calls` like it of which the others were not measured; not if
-    /// the end of a part of it has been told. One that took much longer than those before, because
-    /// something came in between, stands for itself, and for others as long as four of those.
+    /// Ends system time that stands for `calls` calls like this one, of which the others were not
+    /// measured; not if the end of a part of it has been told. One that took much longer than those
+    /// before, because something came in between, stands for itself, and for others as long as four
+    /// of those.
     pub fn end_sampled_work(&self, calls: u64) {
         let before = self.kernel_ns.load(Ordering::Relaxed);
         if self.entered.load(Ordering::Relaxed) != IN_USER {
@@ -325,7 +326,8 @@ impl Thread {
         }
     }
 
-    /// How often it left a CPU: because it had to wait, and because others were to run.
+    /// Context switches away from the thread: because it had to wait, and because others were to
+    /// run.
     #[must_use]
     pub fn switches(&self) -> [u64; 2] {
         let evictions = self.evictions.load(Ordering::Relaxed);
@@ -436,7 +438,8 @@ impl Thread {
         self.with_own(|own| own.fpu.as_mut().map(f))
     }
 
-    /// What the calling thread, which is this one, has with it. Interrupts are off meanwhile.
+    /// Runs `f` with the calling thread's address space and floating-point state; the calling
+    /// thread is this one. Interrupts are off meanwhile.
     fn with_own<R>(&self, f: impl FnOnce(&mut Own) -> R) -> R {
         CPUS.with(|c| {
             let mut own = c.own.borrow_mut();
@@ -451,7 +454,7 @@ impl Thread {
         })
     }
 
-    /// What the layer above keeps with it.
+    /// Data that the layer above keeps with the thread.
     #[must_use]
     pub fn ext(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
         self.ext.get()
@@ -539,7 +542,7 @@ pub fn spawn(
     Ok(thread)
 }
 
-/// What every slot's context does: one job after another.
+/// Main function of every slot's context: runs one job after another.
 fn run(number: usize) -> ! {
     let slot = slot::at(number as u32);
     switch::arrive(None);

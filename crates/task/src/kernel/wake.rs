@@ -35,7 +35,7 @@ pub(super) const POLL: u32 = 1;
 pub(super) const OPEN: u32 = 2;
 pub(super) const LOOKS_SOON: u32 = 3;
 pub(super) const LOOKS_LATER: u32 = 4;
-/// And above: see [`realtime`].
+/// First notice of a CPU with a real-time thread: see [`realtime`].
 const REALTIME: u32 = 5;
 
 /// The notice of a CPU with a real-time thread of that priority. `limit_begins`: its time begins to
