@@ -151,8 +151,8 @@ fn calls() -> Vec<u8> {
     lines.collect::<String>().into_bytes()
 }
 
-/// How many there are of what programs can leave behind: objects by class, entries of tables, small
-/// objects of the heap by size, frames by kind.
+/// Counts of what programs can leave behind: objects by class, entries of tables, small objects of
+/// the heap by size, frames by kind.
 fn objects() -> Vec<u8> {
     let mut text = String::new();
     let mut line = |name: &str, count: u64| {

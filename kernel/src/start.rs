@@ -12,7 +12,7 @@ use fs::{Cred, File, FsStruct, OpenFlags};
 use guard::{partition, role};
 use linux::{Hooks, InitProgram};
 
-/// What is run, and on what.
+/// The first program, and its standard streams.
 struct First {
     program: InitProgram,
     stdio: [Arc<File>; 3],

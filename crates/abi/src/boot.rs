@@ -31,16 +31,16 @@ pub struct Boot<'a> {
     strings: &'a [u8],
 }
 
-/// What is wrong with a blob.
+/// The reason why a boot blob is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalid {
-    /// It does not begin with the magic and the version.
+    /// The blob does not begin with the magic and the version.
     Header,
-    /// It ends within something, or goes on after everything.
+    /// The blob ends within an entry, or goes on after the last one.
     Length,
     /// A string is not UTF-8 where it must be, or holds a NUL.
     Text,
-    /// There is no program to run.
+    /// The blob names no program to run.
     NoProgram,
 }
 

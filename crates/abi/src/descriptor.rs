@@ -48,7 +48,7 @@ pub const FLAG_NO_MWAIT: u32 = 1 << 1;
 pub const FLAG_TSC_DEADLINE: u32 = 1 << 2;
 /// The TSC runs at a constant rate in all power states.
 pub const FLAG_INVARIANT_TSC: u32 = 1 << 3;
-/// There is a 16550 at 0x3f8 and this instance may write its log to it.
+/// Flag: a 16550 is at port 0x3f8 and this instance may write its log to it.
 pub const FLAG_COM1: u32 = 1 << 4;
 
 /// One CPU of the instance. Its index in the table is its CPU number; the first one enters the
@@ -60,7 +60,7 @@ pub const FLAG_COM1: u32 = 1 << 4;
 pub struct CpuEntry {
     /// Destination of its interrupts.
     pub apic_id: u32,
-    /// Its slot in the supervisor's park area, or [`CpuEntry::NO_SLOT`].
+    /// Slot of this CPU in the supervisor's park area, or [`CpuEntry::NO_SLOT`].
     pub slot: u32,
 }
 
@@ -128,13 +128,13 @@ pub struct PortRange {
 )]
 #[repr(C)]
 pub struct IrqLine {
-    /// Its number as an ISA interrupt.
+    /// Number of the line as an ISA interrupt.
     pub isa: u8,
     /// `IRQ_*` bits.
     pub flags: u8,
     /// Zero.
     pub reserved: u16,
-    /// Its global system interrupt, i.e. the I/O APIC input.
+    /// Global system interrupt of the line, i.e. the I/O APIC input.
     pub gsi: u32,
 }
 
@@ -151,9 +151,9 @@ pub const IRQ_ACTIVE_LOW: u8 = 1 << 1;
 pub struct IoApic {
     /// Physical address of its registers.
     pub phys: u64,
-    /// Its first global system interrupt.
+    /// First global system interrupt of this I/O APIC.
     pub gsi_base: u32,
-    /// Its id.
+    /// Id of this I/O APIC.
     pub id: u32,
 }
 
@@ -161,9 +161,9 @@ pub struct IoApic {
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(4096))]
 pub struct Descriptor {
-    /// [`MAGIC`].
+    /// Magic number: [`MAGIC`].
     pub magic: u64,
-    /// [`VERSION`].
+    /// Version of the layout: [`VERSION`].
     pub version: u32,
     /// Bytes of this structure.
     pub size: u32,
@@ -233,7 +233,7 @@ pub struct Descriptor {
     pub cpus: [CpuEntry; MAX_CPUS],
     /// The memory, ascending by frame number, without overlaps.
     pub ranges: [MemRange; MAX_RANGES],
-    /// What of it is in use at the start.
+    /// Ranges of the memory that are in use at the start.
     pub reserved: [Reserved; MAX_RESERVED],
     /// The I/O ports.
     pub ports: [PortRange; MAX_PORTS],

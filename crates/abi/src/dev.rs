@@ -16,7 +16,7 @@ const fn call<T>(number: u32) -> u32 {
     3 << 30 | (size_of::<T>() as u32) << 16 | TYPE << 8 | number
 }
 
-/// What there is: [`Info`].
+/// Gives the machine's CPUs and memory: [`Info`].
 pub const INFO: u32 = call::<Info>(1);
 /// Takes CPUs and memory for an instance: [`Create`]. `ENOSPC` (CPUs), `ENOMEM` (memory), `EINVAL`,
 /// `EEXIST` (label): then nothing was changed, and `reason` and what is free say more.
@@ -25,7 +25,7 @@ pub const CREATE: u32 = call::<Create>(2);
 pub const LOAD: u32 = call::<Load>(3);
 /// Starts a created instance: [`Target`].
 pub const START: u32 = call::<Target>(4);
-/// What became of an instance: [`Status`].
+/// Gives the state of an instance, the exit code included: [`Status`].
 pub const STATUS: u32 = call::<Status>(5);
 /// The numbers of all instances: [`List`].
 pub const LIST: u32 = call::<List>(6);
@@ -122,13 +122,13 @@ pub const CREATE_TRACE: u32 = 1;
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Create {
-    /// Its name; no other instance has it.
+    /// Name of the instance; no other one has it.
     pub label: [u8; LABEL_BYTES],
-    /// How many CPUs.
+    /// Number of CPUs.
     pub cpus: u32,
     /// `CREATE_*`.
     pub flags: u32,
-    /// How much memory, in bytes.
+    /// Memory in bytes.
     pub mem: u64,
     /// When the user asked for it, in nanoseconds since 1970, or 0; kept in its [`Status`].
     pub requested_ns: u64,
@@ -167,7 +167,7 @@ pub struct Load {
     pub offset: u64,
     /// Address of this part in the caller's memory.
     pub ptr: u64,
-    /// Its bytes.
+    /// Length of the image in bytes.
     pub len: u64,
 }
 
@@ -189,14 +189,14 @@ pub struct Status {
     pub id: u32,
     /// `STATE_*`.
     pub state: u32,
-    /// Its name.
+    /// Name of the instance.
     pub label: [u8; LABEL_BYTES],
-    /// What its first program returned: 0 to 255; 128 and the signal's number if one ended it; 137
+    /// Exit code of the first program: 0 to 255; 128 and the signal's number if one ended it; 137
     /// if it was halted.
     pub exit_code: i32,
-    /// How many CPUs it has or had.
+    /// Number of CPUs that the instance has or had.
     pub cpus: u32,
-    /// How much memory, in bytes.
+    /// Memory in bytes.
     pub mem: u64,
     /// When the user asked for it, as [`Create`] said.
     pub requested_ns: u64,
@@ -210,7 +210,7 @@ pub struct Status {
     pub start_to_user_ns: u64,
     /// Memory scrubbed at its end, in bytes.
     pub scrubbed_bytes: u64,
-    /// How long that took.
+    /// Duration of the zeroing in nanoseconds.
     pub scrub_ns: u64,
     /// From the decision to end it until CPUs and memory were free, scrubbing apart.
     pub reclaim_ns: u64,
@@ -240,7 +240,7 @@ impl Status {
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct List {
-    /// How many numbers fit.
+    /// Room in the array, in numbers.
     pub capacity: u32,
     /// Out: how many instances there are.
     pub count: u32,

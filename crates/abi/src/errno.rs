@@ -21,7 +21,7 @@ macro_rules! errnos {
                 match self.0 { $($value => stringify!($name),)* _ => "E?" }
             }
 
-            /// What `strerror(3)` says.
+            /// The message for this error, as `strerror(3)` has it.
             #[must_use]
             pub const fn text(self) -> &'static str {
                 match self.0 { $($value => $text,)* _ => "Unknown error" }

@@ -43,7 +43,7 @@ pub const RIP_STAY: u64 = 0;
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Slot {
-    /// [`EMPTY`], or the [`ticket`] of an unclaimed publication; the only word both sides change.
+    /// Unclaimed publication: its [`ticket`], or [`EMPTY`]; the only word both sides change.
     pub ready: AtomicU32,
     /// `STATE_*`, written by the parked CPU.
     pub state: AtomicU32,
@@ -57,7 +57,7 @@ pub struct Slot {
     pub epoch: AtomicU64,
     /// The last claimed publication, written by the parked CPU.
     pub claimed: AtomicU64,
-    /// How often the CPU entered the park page, written by the parked CPU.
+    /// Number of times that the CPU entered the park page, written by the parked CPU.
     pub parks: AtomicU64,
     /// The CPU's APIC id; written once.
     pub apic_id: AtomicU32,

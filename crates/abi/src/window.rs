@@ -26,13 +26,13 @@ pub const CONTROL_MESSAGES: usize = 64;
 pub enum State {
     /// Not in user space yet.
     Booting = 0,
-    /// Its first program runs.
+    /// The first program runs.
     Running = 1,
-    /// Its first program ended; `exit_code` is valid.
+    /// The first program ended; `exit_code` is valid.
     Exited = 2,
-    /// Its kernel panicked.
+    /// The instance's kernel panicked.
     Panicked = 3,
-    /// It was told to stop and did.
+    /// The instance was told to stop and did.
     Halted = 4,
 }
 
@@ -137,15 +137,15 @@ impl MessageCell {
 /// The whole window.
 #[repr(C, align(4096))]
 pub struct Window {
-    /// [`MAGIC`].
+    /// Magic number: [`MAGIC`].
     pub magic: AtomicU64,
-    /// [`VERSION`].
+    /// Version of the layout: [`VERSION`].
     pub version: AtomicU32,
     /// Bytes of the window.
     pub size: AtomicU32,
-    /// What the instance says of itself.
+    /// State of the instance, written by the instance.
     pub status: Status,
-    /// What the supervisor orders.
+    /// Orders of the supervisor, written by the supervisor.
     pub orders: Orders,
     /// Control messages to the instance.
     pub control_in: RingHeader,
@@ -209,7 +209,7 @@ impl Window {
             && self.size.load(Ordering::Relaxed) as usize == Self::SIZE
     }
 
-    /// What the instance says of itself; `None` if that is nonsense.
+    /// The state that the instance reports; `None` if the word is none of [`State`].
     #[must_use]
     pub fn state(&self) -> Option<State> {
         State::from_u32(self.status.state.load(Ordering::Acquire))

@@ -35,14 +35,14 @@ struct RootPointer {
 }
 
 const _: () = assert!(size_of::<RootPointer>() == 36);
-/// What revision 0 has of it.
+/// Bytes of the root pointer in revision 0.
 const ROOT_POINTER_V1: usize = 20;
 
 /// System description table header (5.2.6).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C, packed)]
 pub struct Header {
-    /// Which table it is.
+    /// Signature of the table, four ASCII letters.
     pub signature: [u8; 4],
     /// Bytes, header included.
     pub length: u32,

@@ -4,19 +4,19 @@ use core::mem::size_of;
 
 use crate::layout::{Header, Memory, Tables};
 
-/// What the boot code wants of it.
+/// An entry of the MADT of a kind that the boot code uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MadtEntry {
     /// A CPU that may be started.
     Cpu {
-        /// Its APIC id.
+        /// APIC id of the CPU.
         apic_id: u32,
     },
     /// An I/O interrupt controller.
     IoApic {
-        /// Its APIC id.
+        /// Id of the I/O APIC.
         id: u8,
-        /// Its registers.
+        /// Physical address of the registers.
         address: u32,
         /// The first global system interrupt it serves.
         gsi_base: u32,

@@ -11,7 +11,7 @@ pub enum Register {
     Memory(u64),
 }
 
-/// How the machine is switched off and reset.
+/// Registers, with the values to write, that switch the machine off and reset it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PowerOff {
     /// Write this to switch off: a 16-bit port, or a byte register on hardware-reduced machines.
@@ -44,9 +44,10 @@ fn register(gas: &[u8]) -> Option<Register> {
 }
 
 impl<M: Memory> Tables<'_, M> {
-    /// What the fixed description table says, with the sleep type of `\_S5` looked up in the DSDT.
-    /// That package is found by its name and read if it holds plain integers, as every firmware
-    /// writes it: no AML is run.
+    /// Registers and values that switch the machine off or reset it, from the fixed description
+    /// table (FADT) and the sleep type of `\_S5` in the DSDT; empty where the tables say nothing.
+    /// The package `\_S5` is found by its name and read if it holds plain integers, as every
+    /// firmware writes it: no AML is run.
     #[must_use]
     pub fn power(&self) -> PowerOff {
         let Some((at, header)) = self.find(b"FACP") else {

@@ -26,7 +26,7 @@ pub struct BootInfo {
     pub cmdline: ArrayVec<u8, MOST_CMDLINE>,
     /// ACPI's root pointer.
     pub rsdp: Option<u64>,
-    /// What the loader itself put into memory and must not be overwritten before it is read.
+    /// Memory that the loader filled and that must not be overwritten before it is read.
     pub own: ArrayVec<Range<u64>, 8>,
 }
 

@@ -22,26 +22,27 @@ const MEMORY: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Instruction {
-    /// What it does.
+    /// Operation code (`BPF_*`).
     pub code: u16,
-    /// How many instructions it skips if its condition holds.
+    /// Number of instructions to skip if the condition holds.
     pub if_true: u8,
-    /// And if not.
+    /// Number of instructions to skip if the condition does not hold.
     pub if_false: u8,
-    /// Its operand.
+    /// Operand: a number, an offset or a jump distance.
     pub k: u32,
 }
 
-/// What a program looks at.
+/// Data that a program is run on: a packet, or a structure such as `seccomp_data`.
 pub trait Data {
-    /// How many bytes there are.
+    /// Length of the data in bytes.
     fn length(&self) -> u32;
 
     /// The number of 1, 2 or 4 bytes at a place, in the order of bytes the program expects; `None`
     /// if it is not there.
     fn load(&self, at: u32, size: u32) -> Option<u32>;
 
-    /// What is not in a packet, by its number (`SKF_AD_*`). What nobody says is 0.
+    /// A fact about the packet that is not in its bytes, by number (`SKF_AD_*`); 0 for unknown
+    /// ones.
     fn beside(&self, _number: u32) -> u32 {
         0
     }
@@ -65,7 +66,7 @@ impl Data for (&[u8], &[u8]) {
     }
 }
 
-/// What a program is for: each has instructions of its own.
+/// Use of a program; each use allows instructions of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// System calls: whole words, within so many bytes.
@@ -170,19 +171,20 @@ impl Program {
         }
     }
 
-    /// Its instructions.
+    /// Instructions of the program.
     #[must_use]
     pub fn code(&self) -> &[Instruction] {
         &self.0
     }
 
-    /// How many instructions it has.
+    /// Number of instructions.
     #[must_use]
     pub fn length(&self) -> usize {
         self.0.len()
     }
 
-    /// What it returns. A load of what is not there, or a division by zero, ends it with 0.
+    /// Runs the program and returns its result. A load beyond the data, or a division by zero, ends
+    /// it with 0.
     #[must_use]
     pub fn run(&self, data: &impl Data) -> u32 {
         let (mut a, mut x, mut memory) = (0u32, 0u32, [0u32; MEMORY]);

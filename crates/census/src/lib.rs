@@ -1,4 +1,4 @@
-//! How many there are of what programs can leave behind: `/proc/skerry/objects`.
+//! Counts of the objects that programs can leave behind: `/proc/skerry/objects`.
 //!
 //! Each type whose values are to be counted holds a value of one of the types here, which counts
 //! itself at its creation and at its end. That is an addition to a counter of the class alone,

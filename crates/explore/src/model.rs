@@ -18,7 +18,7 @@ pub const RANDOM: &str = "EXPLORE_RANDOM";
 /// Environment: where random schedules begin.
 pub const SEED: &str = "EXPLORE_SEED";
 
-/// How a model is explored.
+/// Settings of an exploration: schedules, steps, seed.
 #[derive(Clone, Debug)]
 pub struct Model {
     preemptions: u32,
@@ -27,10 +27,10 @@ pub struct Model {
     schedule: Option<String>,
 }
 
-/// How many schedules a check ran, how long the longest was, and how long all took.
+/// Figures of a check: number of schedules, length of the longest, time of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// How many schedules, random ones among them.
+    /// Number of schedules, random ones included.
     pub schedules: u64,
     /// Decision points of the longest one.
     pub steps: u32,

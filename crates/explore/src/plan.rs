@@ -1,4 +1,5 @@
-//! Who goes on at a decision point: by depth-first search, at random, or as a failed schedule says.
+//! Choice of the thread that goes on at a decision point: by depth-first search, at random, or as a
+//! failed schedule says.
 
 use std::fmt;
 
@@ -51,7 +52,7 @@ pub(crate) fn parse(schedule: &str) -> Option<Vec<Turn>> {
     schedule.split_whitespace().map(turn).collect()
 }
 
-/// How the choices of a run are made.
+/// Way of making the choices of a run.
 pub(crate) enum Way {
     /// The first choice, but at the steps named.
     Replay(Vec<Turn>),
@@ -112,7 +113,7 @@ impl Plan {
 pub(crate) struct Search {
     /// For each decision with more than one outcome: the outcome taken, and how many there are.
     path: Vec<(usize, usize)>,
-    /// How far this run has come in it.
+    /// Position of this run in the list.
     at: usize,
     bound: u32,
     left: u32,

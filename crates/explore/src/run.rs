@@ -16,22 +16,22 @@ const STEPS: u32 = 20_000;
 /// So many of each thread's last steps are shown.
 const SHOWN: usize = 10;
 
-/// What a thread waits for.
+/// Event that a thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Its turn.
+    /// The thread's turn: nothing else keeps it from going on.
     Turn,
-    /// That others have had a turn.
+    /// A turn of another thread: the thread has yielded.
     Others,
     /// A lock.
     Lock(usize),
     /// A notification at an address.
     Queue(usize),
-    /// Its permit, at most until a time.
+    /// The thread's permit, at most until a time.
     Permit(Option<u64>),
     /// The end of another thread.
     End(usize),
-    /// Nothing: it has ended.
+    /// No event: the thread has ended.
     Over,
 }
 
@@ -50,7 +50,7 @@ struct Step {
     at: &'static Location<'static>,
 }
 
-/// Who has a lock.
+/// Owners of a lock.
 #[derive(Default)]
 struct Held {
     owner: Option<usize>,
@@ -62,7 +62,7 @@ struct State {
     turn: usize,
     clock_ns: u64,
     locks: HashMap<usize, Held>,
-    /// Who waits at addresses, in order.
+    /// Threads that wait at addresses, in order.
     queues: Vec<(usize, usize)>,
     plan: Plan,
     steps: Vec<Step>,
@@ -80,8 +80,7 @@ pub(crate) struct Run {
 type Guard<'a> = MutexGuard<'a, State>;
 
 impl State {
-    /// What can happen next, those that pre-empt last. `goes_on`: a thread that can go on and
-    /// would.
+    /// Possible next steps, those that pre-empt last. `goes_on`: a thread that can go on and would.
     fn choices(&self, goes_on: Option<usize>) -> Vec<Choice> {
         let mut choices = Vec::new();
         choices.extend(goes_on.map(|thread| Choice {
@@ -165,7 +164,7 @@ impl State {
         self.steps.push(Step { thread, what, at });
     }
 
-    /// What is known of a run that failed.
+    /// Text about a run that failed: where each thread waits, and the last steps.
     fn describe(&self, why: &str) -> String {
         let mut text = format!("{why}\n");
         for (number, thread) in self.threads.iter().enumerate() {

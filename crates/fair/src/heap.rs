@@ -3,7 +3,8 @@
 use alloc::vec::Vec;
 use core::marker::PhantomData;
 
-/// Which of two entries leaves first. Never says so of both.
+/// Order in which entries leave the heap; a strict one: of two entries at most one is before the
+/// other.
 pub(crate) trait Order<T> {
     fn before(a: &T, b: &T) -> bool;
 }

@@ -33,9 +33,9 @@ pub use policy::Policy;
 pub use queue::{History, Recent, Room, RunQueue};
 pub use rt_bandwidth::RtLimits;
 
-/// How long a fair thread keeps the CPU against other fair threads, in nanoseconds.
+/// Time that a fair thread keeps the CPU against other fair threads, in nanoseconds.
 pub const HYSTERESIS_NS: u64 = 2_000_000;
-/// How long a fair thread runs before the next one that waits, in nanoseconds.
+/// Time that a fair thread runs before the next one that waits, in nanoseconds.
 pub const SLICE_NS: u64 = 2 * HYSTERESIS_NS;
-/// How long a `SCHED_RR` thread runs before the next one of its priority, in nanoseconds.
+/// Time that a `SCHED_RR` thread runs before the next one of its priority, in nanoseconds.
 pub const RR_QUANTUM_NS: u64 = 100_000_000;

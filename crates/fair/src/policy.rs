@@ -1,6 +1,6 @@
 //! Scheduling classes and weights.
 
-/// How a thread is scheduled: Linux's classes.
+/// Scheduling policy of a thread, with Linux's classes and parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// `SCHED_FIFO`: before all fair threads; runs until it sleeps, yields or a higher priority

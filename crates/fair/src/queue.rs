@@ -12,7 +12,7 @@ use crate::{HYSTERESIS_NS, RR_QUANTUM_NS, SLICE_NS};
 /// The slice a thread asks for that has hardly run lately.
 const SHORTEST_REQUEST_NS: u64 = SLICE_NS / 16;
 
-/// What a thread used lately.
+/// Recent CPU use of a thread, which decays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recent {
     usage: Usage,
@@ -28,7 +28,7 @@ impl Recent {
         [self.usage.to_bits(), self.stamp_ns]
     }
 
-    /// What [`Self::to_words`] was made of.
+    /// Restores the value of [`Self::to_words`].
     #[inline]
     #[must_use]
     pub fn from_words([usage, stamp_ns]: [u64; 2]) -> Self {
@@ -39,22 +39,21 @@ impl Recent {
     }
 }
 
-/// What is remembered of a thread while no run queue has it: kept by the caller, worth the same on
-/// every CPU.
+/// State of a thread while no run queue has it: kept by the caller, worth the same on every CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History {
     recent: Recent,
-    /// What it was owed when it left; and which queue that was, and its virtual time then.
+    /// Lag when the thread left a run queue, in nanoseconds; the queue, and its virtual time then.
     lag_ns: i64,
     queue: u32,
     virtual_time: u64,
-    /// What is left of its `SCHED_RR` quantum; 0 stands for all of it.
+    /// Unused part of the `SCHED_RR` quantum; 0 stands for all of it.
     quantum_ns: u32,
 }
 
 impl History {
-    /// What the thread was owed when it left, in nanoseconds; negative if it was ahead of its
-    /// share.
+    /// Lag when the thread left: the time it was owed, in nanoseconds; negative if it was ahead of
+    /// its share.
     #[must_use]
     pub fn lag_ns(&self) -> i64 {
         self.lag_ns
@@ -73,14 +72,14 @@ impl History {
         }
     }
 
-    /// What the thread used lately.
+    /// Recent CPU use of the thread.
     #[must_use]
     pub fn recent(&self) -> Recent {
         self.recent
     }
 
-    /// As words, to be kept where only words can be: those of [`Recent`], what is owed, and the
-    /// rest, which does not matter as long as nothing is owed.
+    /// Encodes the history where only words can be kept: those of [`Recent`], the lag, and the
+    /// rest, which does not matter as long as the lag is 0.
     #[must_use]
     pub fn to_words(&self) -> [u64; Self::WORDS] {
         let small = u64::from(self.quantum_ns) << 32 | u64::from(self.queue);
@@ -94,7 +93,7 @@ impl History {
         ]
     }
 
-    /// What [`Self::to_words`] was made of.
+    /// Restores the value of [`Self::to_words`].
     #[must_use]
     pub fn from_words([usage, stamp_ns, lag_ns, virtual_time, small]: [u64; Self::WORDS]) -> Self {
         Self {
@@ -255,7 +254,7 @@ impl RunQueue {
         }
     }
 
-    /// How many waiting threads there is room for.
+    /// Number of waiting threads that there is room for.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.realtime
@@ -534,7 +533,8 @@ impl RunQueue {
         self.choose(now_ns)
     }
 
-    /// As [`Self::pick`], but the current thread lets all others go first that may.
+    /// Picks the next thread like [`Self::pick`], but the current thread yields to all others that
+    /// may run.
     pub fn pick_other(&mut self, now_ns: u64) -> Option<u32> {
         self.charge(now_ns);
         let mut yielding = self.put_down(now_ns);

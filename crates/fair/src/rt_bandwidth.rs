@@ -5,7 +5,7 @@
 //! Without it a real-time thread that never sleeps keeps its CPU from every other thread for ever,
 //! also from one that holds a lock which threads of other CPUs, or of higher priority, wait for.
 
-/// How much of a period real-time threads may keep from fair threads that wait.
+/// Share of a period that real-time threads may keep from fair threads that wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RtLimits {
     /// CPU time of real-time threads in a period, in nanoseconds. They are not throttled if it is
@@ -42,7 +42,7 @@ pub(crate) struct RtBandwidth {
 }
 
 impl RtBandwidth {
-    /// Nothing used of [`RtLimits::DEFAULT`].
+    /// A full budget of [`RtLimits::DEFAULT`].
     pub(crate) const fn new() -> Self {
         Self {
             limits: RtLimits::DEFAULT,

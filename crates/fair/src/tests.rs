@@ -12,7 +12,7 @@ use crate::{HYSTERESIS_NS, History, Policy, RR_QUANTUM_NS, Room, RtLimits, RunQu
 const SECOND: u64 = 1_000_000_000;
 const PERCENT: u64 = SECOND / 100;
 
-/// What a simulated thread does: runs for so long, sleeps for so long. A hog never sleeps.
+/// Pattern of a simulated thread: runs for so long, sleeps for so long. A hog never sleeps.
 #[derive(Clone, Copy, Debug)]
 struct Habit {
     policy: Policy,
@@ -155,7 +155,7 @@ impl Machine {
         }
     }
 
-    /// What each thread ran in the next `ns`.
+    /// Run time of each thread in the next `ns`.
     fn measure(&mut self, ns: u64) -> Vec<u64> {
         let before: Vec<u64> = self.threads.iter().map(|thread| thread.ran_ns).collect();
         self.run(ns);
@@ -209,8 +209,8 @@ fn crowd() -> impl Strategy<Value = Vec<Habit>> {
         })
 }
 
-/// That in one second, after `warm_up`, each hog has what its weight gives it of all that hogs
-/// have, up to `allowed` nanoseconds.
+/// Checks that in one second, after `warm_up`, each hog has what its weight gives it of all that
+/// hogs have, up to `allowed` nanoseconds.
 fn share_by_weight(habits: &[Habit], warm_up: u64, allowed: u64) -> Result<(), TestCaseError> {
     let mut machine = Machine::new(RunQueue::new(0), 0, habits);
     machine.run(warm_up);
@@ -331,8 +331,7 @@ proptest! {
         }
     }
 
-    /// Whatever is done in whatever order, no thread is lost, and nothing is allocated within the
-    /// room reserved.
+    /// No sequence of operations loses a thread, and nothing is allocated within the room reserved.
     #[test]
     fn no_thread_is_lost(steps in prop::collection::vec((0u8..7, 0u32..16, fair_or_not(), 0u64..9_000_000), 1..400)) {
         let mut queue = RunQueue::new(0);
@@ -594,7 +593,7 @@ fn handing_over_is_wake_block_and_pick() {
     assert!(ran[0].abs_diff(ran[1]) <= 2 * SLICE_NS, "{ran:?}");
 }
 
-/// [`History::to_words`] and [`History::from_words`] are inverses, for negative lags too.
+/// A history survives [`History::to_words`] and [`History::from_words`], with negative lags too.
 #[test]
 fn a_history_survives_as_words() {
     let words = [1, u64::MAX - 1, 3u64.wrapping_neg(), 5, 7 << 32 | 9];

@@ -18,7 +18,7 @@ const LONGEST_NS: u64 = 1 << 42;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Point {
     pub(crate) weight: u32,
-    /// What is left of the last division of run time by weight.
+    /// Remainder of the last division of run time by weight.
     rest: u32,
     pub(crate) at: u64,
 }
@@ -84,7 +84,7 @@ impl Clock {
         self.now
     }
 
-    /// What a weight was worth since the counter was `then`, in nanoseconds.
+    /// Run time that a thread of this weight was due since the counter was `then`, in nanoseconds.
     pub(crate) fn worth_ns(&self, weight: u32, then: u64) -> u64 {
         (self.now.wrapping_sub(then) as i64)
             .max(0)

@@ -18,10 +18,10 @@ const NODE: u64 = 0xff << NODE_SHIFT;
 #[derive(Clone, Copy)]
 pub(crate) struct Entry(u64);
 
-/// What searches tell apart.
+/// Class of an area, by which searches choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// Nothing to be had, or reserved by a CPU.
+    /// No free frame, or reserved by a CPU.
     Avoid,
     /// Some frames are free.
     Partial,
@@ -49,7 +49,7 @@ impl Entry {
     }
 }
 
-/// How frames are to be taken from an area that is not the CPU's own.
+/// Way of taking frames from an area that is not the CPU's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// Reserve it, unless it is reserved.
@@ -94,7 +94,7 @@ impl Area<'_> {
         self.find(order)
     }
 
-    /// As [`Self::take`], a single frame.
+    /// Takes a single frame, as [`Self::take`] does.
     #[inline]
     pub(crate) fn take_one(&self) -> Option<u64> {
         let before = self.reserve_frames(1, true, None)?;
@@ -104,7 +104,8 @@ impl Area<'_> {
             .or_else(|| self.find(0))
     }
 
-    /// As [`Self::take`], after claiming the area. The second value says what the entry was before.
+    /// Claims the area, then takes frames as [`Self::take`] does. The second value is the entry
+    /// before.
     pub(crate) fn claim(&self, order: u8, claim: Claim) -> (Option<u64>, Option<Entry>) {
         let Some(before) = self.reserve_frames(1 << order, true, Some(claim)) else {
             return (None, None);
@@ -270,7 +271,7 @@ impl Area<'_> {
         before.class() != Entry(before.0 + count).class()
     }
 
-    /// As [`Self::give_run`], a single frame.
+    /// Gives back a single frame, as [`Self::give_run`] does.
     #[inline]
     pub(crate) fn give_one(&self, frame: u64) -> bool {
         let set = 1 << (frame % 64);

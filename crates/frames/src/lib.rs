@@ -59,7 +59,7 @@ const CPU_WORDS: usize = 8;
 const RESERVED: usize = 0;
 /// Frames freed minus frames taken by way of this CPU, modulo 2^64.
 const BALANCE: usize = 1;
-/// Its memory node.
+/// The CPU's memory node.
 const NODE: usize = 2;
 /// The area where its last search ended.
 const POSITION: usize = 3;

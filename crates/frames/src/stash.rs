@@ -125,7 +125,7 @@ impl<const N: usize> Stash<N> {
         self.top.load(Ordering::Relaxed) >= N
     }
 
-    /// How many are in it, about: exact while nobody uses it.
+    /// Number of things in it, about: exact while nobody uses it.
     #[must_use]
     pub fn len(&self) -> usize {
         self.slots

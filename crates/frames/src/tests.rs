@@ -35,7 +35,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What is free, frame by frame.
+/// Model of free frames, one by one.
 struct Model(Vec<bool>);
 
 impl Model {

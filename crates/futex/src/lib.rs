@@ -20,8 +20,8 @@ use vm::FutexKey;
 
 const BUCKETS: usize = 256;
 
-/// How many wait, by where in its page their word is: the same for everybody who may wake them,
-/// whatever he calls the word.
+/// Number of waiters by the place of their word in its page: the same for everybody who may wake
+/// them, whatever he calls the word.
 static WAITING: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
 const PLACES: usize = PAGE_SIZE / 4;
 
@@ -32,7 +32,7 @@ fn count_in(addr: usize) {
     WAITING[addr / 4 % PLACES].fetch_add(1, Ordering::SeqCst);
 }
 
-/// It does not wait any more.
+/// Takes a waiter out of the count of [`count_in`].
 fn count_out(addr: usize) {
     census::released(
         WAITING[addr / 4 % PLACES].fetch_sub(1, Ordering::Relaxed),
@@ -40,7 +40,7 @@ fn count_out(addr: usize) {
     );
 }
 
-/// How many waits there are, and how many threads are in the table.
+/// Number of waits, and number of threads in the table.
 #[must_use]
 pub fn waiting() -> [u64; 2] {
     let counted: u32 = WAITING
@@ -66,7 +66,7 @@ pub fn nobody_at(addr: usize) -> bool {
 pub struct Waiter {
     thread: Arc<Thread>,
     bits: AtomicU32,
-    /// What it waits for: [`Word`].
+    /// Key of the futex word that is waited for: [`Word`].
     word: [AtomicU64; 3],
     /// The bucket it is in.
     bucket: AtomicUsize,

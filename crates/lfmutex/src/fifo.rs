@@ -45,7 +45,7 @@ impl Waiter {
     }
 }
 
-/// What only the thread with the duty to wake touches.
+/// State that only the thread with the duty to wake touches.
 #[derive(Debug)]
 struct Popper {
     /// Waiters in arrival order, taken from the push list and reversed.

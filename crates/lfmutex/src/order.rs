@@ -18,7 +18,7 @@ pub(crate) use on::Class;
 
 #[cfg(not(feature = "order"))]
 mod off {
-    /// What locks made at one place have in common; nothing here.
+    /// Class of the locks made at one place in the source; empty without the checker.
     pub(crate) struct Class;
 
     impl Class {
@@ -147,7 +147,7 @@ mod on {
             }
         }
 
-        /// Those of the calling thread, if it is watched.
+        /// The held locks of the calling thread, if it is watched.
         fn mine() -> Option<&'static Self> {
             HELD.get(scheduler().current().into_raw())
         }
@@ -190,10 +190,10 @@ mod on {
         }
     }
 
-    /// What locks made at one place have in common.
+    /// Class of the locks made at one place in the source.
     pub(crate) struct Class {
         made: &'static Site,
-        /// Its number and one more; 0 before its first use.
+        /// Number of the class plus one; 0 before its first use.
         number: AtomicU16,
     }
 
@@ -207,7 +207,7 @@ mod on {
             }
         }
 
-        /// Its number. `None`: there are too many, and it is not watched.
+        /// Number of the class. `None`: there are too many classes, and this one is not checked.
         fn number(&self) -> Option<usize> {
             match self.number.load(Ordering::Relaxed) {
                 0 => self.find(),
@@ -368,7 +368,7 @@ mod tests {
 
     use crate::{Condvar, Mutex, RwLock};
 
-    /// What taking locks panics with.
+    /// The panic message of `work`, if taking its locks panics.
     fn complaint(work: impl FnOnce()) -> Option<String> {
         let error = catch_unwind(AssertUnwindSafe(work)).err()?;
         Some(

@@ -22,7 +22,7 @@ use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 const LOCKED: u32 = 1;
 /// The first waiter sleeps, and is to be woken by the owner.
 const WAITING: u32 = 2;
-/// It was overtaken, and is to be given the lock.
+/// The first waiter was overtaken, and is to be given the lock.
 const OVERTAKEN: u32 = 4;
 /// The owner came through the queue and has the `FifoLock` too.
 const QUEUED: u32 = 8;

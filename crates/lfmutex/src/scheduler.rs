@@ -1,4 +1,4 @@
-//! What the locks need of whoever runs threads.
+//! Interface between the locks and the scheduler: sleeping, waking, statistics.
 
 use core::panic::Location;
 
@@ -50,7 +50,7 @@ pub trait Scheduler: Sync {
         Wait::default()
     }
 
-    /// It has the lock.
+    /// The calling thread has the lock, after the wait that [`Self::wait_begins`] described.
     fn wait_ends(&self, wait: Wait) {
         let _ = wait;
     }

@@ -41,7 +41,7 @@ struct Pool {
     one_at_a_time: Mutex<()>,
 }
 
-/// What one CPU's tasks returned, with their numbers.
+/// Results of one CPU's tasks, with the tasks' numbers.
 type Slot<R> = Mutex<Vec<(usize, R)>>;
 
 /// Tasks under way.
@@ -88,7 +88,7 @@ pub fn prefer(siblings: Siblings) {
     SIBLINGS_FIRST.store(siblings == Siblings::First, Ordering::Relaxed);
 }
 
-/// What [`prefer`] was told last.
+/// The order of CPUs that [`prefer`] set last.
 fn preferred() -> Siblings {
     if SIBLINGS_FIRST.load(Ordering::Relaxed) {
         Siblings::First

@@ -96,7 +96,7 @@ fn power(base: u64, exponent: u64) -> u64 {
     result
 }
 
-/// What is known of one resource. All times are nanoseconds of one clock that does not go back.
+/// Pressure on one resource. All times are nanoseconds of one clock that does not go back.
 #[derive(Clone, Copy, Debug)]
 pub struct Pressure {
     waiting: u32,
@@ -214,7 +214,7 @@ impl fmt::Display for Shown {
     }
 }
 
-/// What a program wants to be told: that within `window_ns` there were `threshold_ns` of stall.
+/// Condition of a notification: `threshold_ns` of stall within `window_ns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trigger {
     /// Of which kind.

@@ -13,7 +13,7 @@ const PERIOD_NS: u64 = 5_000_000_000;
 /// seconds.
 const DECAY: [u64; 3] = [60_297, 64_453, 65_173];
 
-/// What CPUs did until now, all together, in nanoseconds.
+/// Busy and stalled time of all CPUs together until now, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Work {
     /// Time they ran threads.

@@ -58,7 +58,7 @@ impl<T: Send + Sync> RcuArc<T> {
         }
     }
 
-    /// What is there.
+    /// The value that is there, with a reference of the caller's own; `None` if the cell is empty.
     ///
     /// # Safety
     /// The place is used with this domain only.

@@ -11,7 +11,7 @@ use loom::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// As many retired values as one grace period waits for.
+/// Number of retired values that one grace period waits for, at most.
 pub const BATCH: usize = 32;
 /// When so many more wait and it is not over, CPUs are asked for it.
 const PATIENCE: usize = 2 * BATCH;
@@ -19,7 +19,7 @@ const PATIENCE: usize = 2 * BATCH;
 /// period is over.
 pub const LIMIT: usize = 16 * BATCH;
 
-/// What grace periods need to know of the CPUs.
+/// CPUs, as grace periods see them: read-side critical sections and quiescent states.
 ///
 /// # Safety
 /// After a full fence by the calling thread, [`Self::passed`] must have changed, or [`Self::idle`]
@@ -90,7 +90,7 @@ impl<C: Cpus, G> Domain<C, G> {
         }
     }
 
-    /// Its CPUs.
+    /// The CPUs of this domain.
     pub fn cpus(&self) -> &C {
         &self.cpus
     }

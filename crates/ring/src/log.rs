@@ -115,8 +115,8 @@ mod tests {
         assert_eq!(reader.read(&mut buffer), (0, 0));
     }
 
-    /// What was written is read or lost, each byte once, in any pieces; lost is only what the area
-    /// had no room for.
+    /// Each written byte is read or lost, once, in any pieces; only what the area had no room for
+    /// is lost.
     #[test]
     fn each_byte_is_read_or_lost() {
         let header = RingHeader::new();

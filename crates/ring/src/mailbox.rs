@@ -12,7 +12,7 @@ use abi::park::{EMPTY, RIP_STAY, ticket};
 #[cfg(loom)]
 use model::Slot;
 
-/// What a parked CPU is told to do.
+/// Order to a parked CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
     /// Root of the page tables to load; the park page is mapped at the same address there.
@@ -87,7 +87,8 @@ impl<'a> Publisher<'a> {
     }
 }
 
-/// What a parked CPU does when it looks into its slot: copies first, then claims, then obeys.
+/// Takes the order out of a parked CPU's slot, if there is a new one: copies it, then claims it; the
+/// caller obeys afterwards.
 pub fn claim(slot: &Slot) -> Option<Order> {
     let ready = slot.ready.load(Ordering::Acquire);
     if ready == EMPTY {

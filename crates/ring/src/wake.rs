@@ -17,9 +17,9 @@ use crate::sync::{AtomicU32, Ordering};
 /// No thread.
 pub const NIL: u32 = u32::MAX;
 
-/// What `64 * WORDS` CPUs want one CPU to run: `SOURCES` is the same number. The links are the
-/// caller's: `next(n)` must be the same atomic for the same `n` every time, and belongs to the
-/// queue while `n` is in it.
+/// Queues of the threads that `64 * WORDS` CPUs want one CPU to run: `SOURCES` is the same number.
+/// The links are the caller's: `next(n)` must be the same atomic for the same `n` every time, and
+/// belongs to the queue while `n` is in it.
 #[derive(Debug)]
 pub struct WakeQueues<const SOURCES: usize, const WORDS: usize> {
     waiting: CpuSet<WORDS>,
@@ -124,8 +124,8 @@ mod tests {
         assert!(queues.is_empty());
     }
 
-    /// What is taken out may be put in again at once, and is there for the next look; what is not
-    /// announced is not empty.
+    /// The owner takes each entry once; an entry taken out may be put in again at once, and is
+    /// there for the next look; a queue with an entry not yet announced is not empty.
     #[test]
     fn the_owner_takes_all_that_is_there_once() {
         let links = links();

@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use lfmutex::{Mutex, Token, scheduler};
 
-/// How badly the memory is needed.
+/// Urgency of a request for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
     /// Nobody waits: only what costs nothing to make again.
@@ -32,7 +32,7 @@ pub enum Urgency {
 
 /// A cache that can do with less memory.
 pub trait Shrinker: Send + Sync {
-    /// Its name, for statistics.
+    /// Name of the cache, for statistics.
     fn name(&self) -> &'static str;
 
     /// Bytes it could give back at this urgency, about. Called often, and must not sleep.
@@ -106,10 +106,10 @@ impl Drop for Ticket {
     }
 }
 
-/// What a registered cache has done.
+/// Counts of a registered cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stats {
-    /// Its name.
+    /// Name of the cache.
     pub name: &'static str,
     /// Bytes it could give back, at [`Urgency::Critical`].
     pub reclaimable: u64,
@@ -130,7 +130,7 @@ pub struct Shrinkers {
 
 /// Most caches that one call asks; a call must not allocate.
 const MOST: usize = 32;
-/// How often what is missing is split again among those that have more.
+/// Number of times that a shortage is split again among the caches that have more.
 const PASSES: usize = 3;
 
 impl Shrinkers {
@@ -212,7 +212,7 @@ impl Shrinkers {
         drop(whole);
     }
 
-    /// What each cache holds and was asked for.
+    /// Size and counts of each registered cache.
     #[must_use]
     pub fn stats(&self) -> Vec<Stats> {
         let of = |entry: &Arc<Entry>| Stats {

@@ -21,7 +21,7 @@ proptest! {
 
 struct Cache {
     held: AtomicU64,
-    /// What it says it has, but does not give.
+    /// Objects that the cache claims to hold and does not give.
     stuck: u64,
     /// Where it leaves what it does later.
     later: Option<StdMutex<Vec<(u64, Ticket)>>>,
@@ -135,8 +135,8 @@ fn the_round_lasts_until_the_slow_are_done() {
     assert_eq!(shrinkers.stats().len(), 1);
 }
 
-/// What is still missing is asked of the others again, up to twice: of those only that gave all
-/// they were asked for.
+/// A remaining shortage is asked of the other caches again, up to twice: of those only that gave
+/// all they were asked for.
 #[test]
 fn what_is_missing_is_split_again_twice() {
     let stuck = |stuck| {

@@ -9,7 +9,7 @@ pub(crate) const SIZES: [usize; CLASSES] = [
     1536, 2048,
 ];
 
-/// How many sizes there are.
+/// Number of size classes.
 pub const CLASSES: usize = 22;
 /// Of these, how many are small: [`SMALL_LARGEST`] bytes and less.
 pub(crate) const SMALL: usize = 12;

@@ -120,7 +120,7 @@ struct Free {
 /// The slabs of one size that have something to give.
 struct Class {
     partial: *mut Slab,
-    /// How many of them have all their objects.
+    /// Number of slabs that have all their objects.
     spare: usize,
     /// Objects that are not in slabs.
     out: usize,

@@ -167,8 +167,7 @@ fn threads_share_a_magazine() {
     assert!(host.out.load(Ordering::Relaxed) <= CLASSES * SPARE);
 }
 
-/// What goes between a magazine and the slabs at once, and what is counted meanwhile: small objects
-/// and large ones.
+/// Magazines exchange halves with the slabs, and count small and large objects meanwhile.
 #[test]
 fn magazines_are_filled_and_emptied_by_halves() {
     let host = host(usize::MAX);

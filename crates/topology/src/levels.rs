@@ -1,11 +1,11 @@
-//! What each bit of an APIC id counts.
+//! Levels of an APIC id: the bits that count threads, cores, dies and packages.
 
 use crate::Place;
 
 /// EAX, EBX, ECX and EDX of a leaf.
 type Registers = [u32; 4];
 
-/// Which bits of an APIC id name the thread, the core, the die and the package.
+/// Bit positions in an APIC id that separate thread, core, die and package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Levels {
     /// Low bits that name the thread of a core.
@@ -35,8 +35,8 @@ impl Levels {
         package: 32,
     };
 
-    /// What the processor says; `cpuid` gives the registers of a leaf and its part. [`Self::NONE`]
-    /// if it says nothing.
+    /// Reads the levels from CPUID; `cpuid` gives the registers of a leaf and its part.
+    /// [`Self::NONE`] if it says nothing.
     #[must_use]
     pub fn read(cpuid: impl Fn(u32, u32) -> Registers) -> Self {
         let [most, vendor @ ..] = cpuid(0, 0);

@@ -1,5 +1,5 @@
-//! Which CPUs are threads of one core, which cores share a die, and which dies a package: what the
-//! bits of APIC ids mean.
+//! Topology of CPUs by the bits of their APIC ids: threads of one core, cores of one die, dies of
+//! one package.
 //!
 //! Pure arithmetic over what CPUID says (Intel's manual, volume 3A, section 9.9 "Hierarchical
 //! mapping of shared resources"; AMD's, volume 3, appendix E). An instance knows of its own CPUs
@@ -23,7 +23,7 @@ pub use levels::Levels;
 pub struct Place {
     /// The CPU's local interrupt controller.
     pub apic_id: u32,
-    /// What sits in one socket.
+    /// Number of the package (socket).
     pub package: u32,
     /// The die within the package, if the processor says.
     pub die: Option<u32>,
@@ -33,7 +33,7 @@ pub struct Place {
     pub thread: u32,
 }
 
-/// Which CPUs are used first where two are siblings of one core.
+/// Order of CPUs where two are siblings of one core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Siblings {
     /// One CPU of each core first: fastest.

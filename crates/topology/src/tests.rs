@@ -263,8 +263,8 @@ fn siblings_are_used_last_or_first() {
 }
 
 proptest! {
-    /// Whatever a processor answers: reading ends, ids come apart into what names them alone, and
-    /// each CPU is in its own sets.
+    /// For any answers of CPUID: reading ends, ids come apart into what names them alone, and each
+    /// CPU is in its own sets.
     #[test]
     fn any_answer_gives_a_topology(
         vendor in prop_oneof![Just(AMD), Just(INTEL), any::<u32>()],

@@ -1,5 +1,5 @@
-//! What the kernel records about itself while somebody looks: records of events in a ring per CPU,
-//! and waits for locks by the place in the source that waited (`docs/observability.md`).
+//! Tracing of the kernel, while somebody looks: records of events in a ring per CPU, and waits for
+//! locks by the place in the source that waited (`docs/observability.md`).
 //!
 //! The records' layout is also that of `/proc/skerry/trace`, so kernel and tool share this crate.
 #![cfg_attr(target_os = "none", no_std)]

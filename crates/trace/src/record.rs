@@ -6,7 +6,7 @@ pub(crate) const WORDS: usize = 4;
 /// Bytes of a record as `/proc/skerry/trace` gives it: four little-endian words.
 pub const RECORD_BYTES: usize = WORDS * 8;
 
-/// What can be asked for, by name; each is some kinds of records.
+/// Class of events that can be asked for by name; each stands for some kinds of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Class {
@@ -41,7 +41,7 @@ impl Class {
         (Self::Lock, "lock"),
     ];
 
-    /// Its bit in a set of classes.
+    /// Bit of this class in a set of classes.
     #[must_use]
     pub const fn bit(self) -> u32 {
         1 << self as u32
@@ -65,7 +65,7 @@ impl Class {
     }
 }
 
-/// What a record tells. `a` and `b` are its two words.
+/// Kind of a record, with the meaning of its two words, `a` and `b`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -78,24 +78,24 @@ pub enum Kind {
     Steal = 3,
     /// An interrupt begins; the detail is its vector.
     IrqBegin = 4,
-    /// Its handler has ended.
+    /// The handler of the interrupt has ended.
     IrqEnd = 5,
     /// System call number `a` begins.
     CallBegin = 6,
-    /// It has ended with result `a`, a negative error number if it failed.
+    /// The system call has ended with result `a`, a negative error number if it failed.
     CallEnd = 7,
     /// A page fault of a program at address `a` begins; the detail is 0 for a read, 1 for a write,
     /// 2 for execution.
     FaultBegin = 8,
-    /// It has been dealt with.
+    /// The page fault has been handled.
     FaultEnd = 9,
     /// A TLB shoot-down that interrupts other CPUs begins; `a` is the first address, `b` the end.
     ShootdownBegin = 10,
-    /// All have answered.
+    /// All CPUs have answered the TLB shoot-down.
     ShootdownEnd = 11,
     /// The record's thread waits for a lock at site `a` (a number in `/proc/skerry/locks`).
     LockBegin = 12,
-    /// It has the lock.
+    /// The waiting thread has the lock.
     LockEnd = 13,
     /// About thread slot `thread`: the detail is one of the `THREAD_*`.
     Thread = 14,
@@ -147,7 +147,7 @@ pub const THREAD_NAME: u8 = 1;
 /// Detail of a [`Kind::Thread`]: it has ended.
 pub const THREAD_ENDS: u8 = 2;
 
-/// What became of a wake-up, by the detail of its record. Where no interrupt was sent it says why.
+/// Outcome of a wake-up, by the detail of its record: where no interrupt was sent, the reason.
 pub const WAKE_DETAILS: [&str; 5] = [
     "on this CPU",
     "interrupt sent",
@@ -159,7 +159,7 @@ pub const WAKE_DETAILS: [&str; 5] = [
 /// A small number whose meaning depends on the kind.
 pub type Detail = u8;
 
-/// What a kind of record tells beside time and place.
+/// Contents of a record beside kind, time and place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Note {
     /// See [`Kind`].
@@ -189,7 +189,7 @@ impl Note {
 pub struct Record {
     /// When, in nanoseconds of the monotonic clock.
     pub time: u64,
-    /// What.
+    /// Kind of the event.
     pub kind: Kind,
     /// See [`Kind`].
     pub detail: Detail,
@@ -239,7 +239,7 @@ impl Record {
         })
     }
 
-    /// As bytes.
+    /// The record in the layout of `/proc/skerry/trace`.
     #[must_use]
     pub fn to_bytes(self) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];

@@ -106,7 +106,7 @@ impl Ring {
         }
     }
 
-    /// How many records were lost since this was last asked.
+    /// Takes the number of records that were lost since the last call.
     pub fn take_lost(&self) -> u64 {
         self.lost.swap(0, Ordering::Relaxed)
     }
@@ -134,7 +134,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever goes in comes out in order, and what does not fit is counted.
+        /// The ring is a bounded queue: records come out in order, and those that do not fit are
+        /// counted.
         #[test]
         fn is_a_bounded_queue(steps in prop::collection::vec(any::<bool>(), 1..200)) {
             let ring = Ring::new(8).unwrap();

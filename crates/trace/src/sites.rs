@@ -22,13 +22,13 @@ pub struct Sites {
 /// A place in the source, and the waits there.
 #[derive(Clone, Copy, Debug)]
 pub struct Site {
-    /// Its number, which stays the same.
+    /// Number of the site, which stays the same.
     pub number: usize,
     /// Where it is; `None` for all those for which there was no room.
     pub location: Option<&'static Location<'static>>,
-    /// How often somebody had to wait there.
+    /// Number of waits for locks taken there.
     pub waits: u64,
-    /// How long that took, in nanoseconds.
+    /// Duration of these waits together, in nanoseconds.
     pub ns: u64,
 }
 

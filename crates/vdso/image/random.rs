@@ -20,7 +20,7 @@ const PAGE_SIZE: usize = 4096;
 const FLAGS: u32 = 7;
 /// The most that one call gives: what an `int` holds, in whole pages.
 const MOST: usize = 0x7fff_f000;
-/// How many batches are made of one key of the kernel's.
+/// Number of batches made of one key of the kernel's.
 const BATCHES: u32 = 1 << 14;
 /// `PROT_READ | PROT_WRITE`, and `MAP_DROPPABLE | MAP_ANONYMOUS`.
 const PROTECTION: u32 = 3;
@@ -30,7 +30,7 @@ const KEY: usize = 32;
 /// Two blocks less the next key.
 const BATCH: usize = 2 * BLOCK - KEY;
 
-/// What a program is told of states (`struct vgetrandom_opaque_params`).
+/// Size and protection of states, as a program asks for them (`struct vgetrandom_opaque_params`).
 #[repr(C)]
 struct Parameters {
     size: u32,
@@ -39,12 +39,12 @@ struct Parameters {
     reserved: [u32; 13],
 }
 
-/// What a program keeps for a thread. All zeros is a state without key.
+/// State of the generator, which a program keeps for each thread. All zeros is a state without key.
 #[repr(C)]
 struct State {
     key: [u32; KEY / 4],
     batch: [u8; BATCH],
-    /// That of the kernel's generator when the key came from it; 0 for never.
+    /// Generation of the kernel's generator when the key came from it; 0 for never.
     generation: u64,
     /// Batches to be made before the next key.
     left: u32,

@@ -1,5 +1,5 @@
-//! What programs call instead of the kernel (`vdso(7)`). It runs in ring 3, in the program that
-//! calls it.
+//! Functions that programs call instead of the kernel (`vdso(7)`). They run in ring 3, in the
+//! program that calls them.
 //!
 //! The contract with the kernel is `Data`, in the page before this object.
 #![no_std]
@@ -98,7 +98,7 @@ fn now() -> (u64, u64) {
     }
 }
 
-/// What a clock shows that is read here.
+/// Time of a clock that can be read here, in nanoseconds; `None` for other clocks.
 fn read(clock: i32) -> Option<u64> {
     match clock {
         CLOCK_REALTIME | CLOCK_REALTIME_COARSE | CLOCK_TAI => {

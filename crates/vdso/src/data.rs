@@ -1,7 +1,7 @@
 //! The page that kernel and programs share: how to make a time out of the time-stamp counter, and
 //! how to ask for the processor.
 
-/// What the kernel tells the shared object; the same in all programs. Whoever changes it makes
+/// Data of the shared object, the same in all programs. A writer, which is the kernel, makes
 /// `sequence` odd before and even afterwards: a reader that finds it odd, or another one at its
 /// end, reads again.
 #[repr(C)]
@@ -18,7 +18,8 @@
 pub struct Data {
     /// Odd while the rest is being changed.
     pub sequence: u32,
-    /// How a program learns the number of its processor: [`ASK`], [`RDPID`], [`RDTSCP`] or [`LSL`].
+    /// Way for programs to ask for the number of their processor: [`ASK`], [`RDPID`], [`RDTSCP`] or
+    /// [`LSL`].
     pub processor: u32,
     /// The counter when the monotonic clock was 0.
     pub base: u64,
@@ -26,8 +27,8 @@ pub struct Data {
     pub factor: u64,
     /// Unix time in nanoseconds when the monotonic clock was 0.
     pub wall: u64,
-    /// How often the kernel's random number generator began anew, and never 0: keys that came from
-    /// it earlier are to be replaced.
+    /// Generation of the kernel's random number generator, never 0: keys of an earlier one are to
+    /// be replaced.
     pub generation: u64,
 }
 

@@ -19,7 +19,7 @@ pub use data::{ASK, Data, LSL, PROCESSOR_BITS, RDPID, RDTSCP, SECOND, SEGMENT};
 /// with the data.
 pub const IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vdso.so"));
 
-/// How many pages of 4 KiB [`IMAGE`] takes.
+/// Number of pages of 4 KiB that [`IMAGE`] takes.
 pub const PAGES: usize = IMAGE.len().div_ceil(4096);
 
 #[cfg(test)]

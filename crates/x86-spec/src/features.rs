@@ -1,4 +1,4 @@
-//! What a processor can do, by CPUID (SDM vol. 2A, CPUID; APM vol. 3, appendix E).
+//! Features of a processor, by CPUID (SDM vol. 2A, CPUID; APM vol. 3, appendix E).
 
 use bitflags::bitflags;
 

@@ -9,7 +9,7 @@ pub const ENTRIES: usize = 512;
 /// First entry of the root that belongs to the upper half of the address space.
 pub const UPPER_HALF: usize = ENTRIES / 2;
 
-/// Which entry of a table of `level` (1: pages, 2: 2 MiB, 3: 1 GiB, 4: root) covers `va`.
+/// Index of the entry for `va` in a table of `level` (1: pages, 2: 2 MiB, 3: 1 GiB, 4: root).
 #[inline]
 #[must_use]
 pub const fn index(va: usize, level: usize) -> usize {

@@ -54,8 +54,8 @@ mod tests {
     const DIVIDER: u64 = 16;
 
     proptest! {
-        /// Whatever the timer's true rate is, if boot measured it as well as it says: not early,
-        /// and late by no more than that and a tick.
+        /// A countdown is never early, and late by no more than the error of boot's measurement
+        /// and a tick, at any true rate of the timer.
         #[test]
         fn a_countdown_is_over_no_earlier_than_it_should_be(
             hz in 16_000_000u64..4_000_000_000,
