@@ -29,7 +29,7 @@ pub const MARK: u32 = 1 << 27;
 /// Set in the time that is told before each mark; the rest counts turns of 2²⁰ of the time-stamp
 /// counter, and wraps.
 pub const TIME: u32 = 1 << 26;
-/// What a host name begins with that is a mark.
+/// Prefix of a host name that is a mark.
 pub const PREFIX: &str = "mutant-";
 
 /// A bit for each change that was told.
@@ -86,7 +86,7 @@ pub fn frame(value: u32) -> [u8; FRAME] {
     [0x80 | sum(parts), parts[0], parts[1], parts[2], parts[3]]
 }
 
-/// What was told, without what is damaged.
+/// Numbers of the mutants that a log tells of, without damaged entries.
 pub fn told(bytes: &[u8]) -> impl Iterator<Item = u32> {
     bytes.windows(FRAME).filter_map(|window| {
         let parts = [window[1], window[2], window[3], window[4]];

@@ -31,7 +31,7 @@ pub struct Names {
 /// A track: number of its process, and its own.
 type Track = (u64, u64);
 
-/// Who lives in a thread slot at the moment.
+/// Identity of the thread that is in a thread slot at the moment.
 #[derive(Clone, Debug)]
 struct Tenant {
     track: Track,
@@ -45,9 +45,9 @@ struct Writer<'a> {
     start: u64,
     any: bool,
     tenants: BTreeMap<u32, Tenant>,
-    /// What has begun and not ended, by track, the innermost last.
+    /// Events that have begun and not ended, by track, the innermost last.
     open: BTreeMap<Track, Vec<Kind>>,
-    /// What runs on a CPU, and since when.
+    /// Thread that runs on each CPU, and since when.
     running: BTreeMap<u16, (u32, u64)>,
     /// The names that tracks and processes have in the end.
     titles: BTreeMap<Track, String>,

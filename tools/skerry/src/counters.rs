@@ -13,13 +13,13 @@ pub type Cpus = BTreeMap<u32, BTreeMap<String, u64>>;
 /// A place in the kernel's source where threads wait for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock {
-    /// Its number in records.
+    /// Number of the lock site in records.
     pub number: u64,
     /// File and line.
     pub site: String,
-    /// How often somebody had to wait.
+    /// Number of waits.
     pub waits: u64,
-    /// How long that took, in nanoseconds.
+    /// Duration of the waits together, in nanoseconds.
     pub wait_ns: u64,
 }
 
@@ -43,7 +43,7 @@ pub fn read(name: &str) -> io::Result<String> {
 }
 
 impl Counters {
-    /// As they are now.
+    /// Reads the present counters.
     ///
     /// # Errors
     /// As [`read`].
@@ -55,7 +55,7 @@ impl Counters {
         })
     }
 
-    /// What was counted since `before`.
+    /// Difference of the counters since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let difference = |now: &Cpus, before: &Cpus| {

@@ -1,4 +1,4 @@
-//! What the tool asks of the supervisor: the calls of `/dev/skerry` ([`abi::dev`]) as a trait.
+//! The supervisor's interface: the calls of `/dev/skerry` ([`abi::dev`]) as a trait.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,12 +11,12 @@ use abi::dev::{self, Create, Info, Status};
 pub enum Refused {
     /// Too few CPUs are free.
     Cpus {
-        /// How many are.
+        /// Number of free CPUs.
         free: u32,
     },
     /// Too little memory is free.
     Memory {
-        /// How much is, in bytes.
+        /// Free memory in bytes.
         free: u64,
     },
     /// The memory asked for does not hold a kernel.
@@ -24,14 +24,14 @@ pub enum Refused {
         /// The least that does, in bytes.
         least: u64,
     },
-    /// There is an instance of that name.
+    /// Another instance has that name.
     Taken,
     /// Something else.
     Other(io::Error),
 }
 
 impl Refused {
-    /// What the kernel says in a call that failed with `error`.
+    /// Converts the `error` of a refused call, with what the kernel wrote into it.
     #[must_use]
     pub fn from_call(call: &Create, error: io::Error) -> Self {
         match call.reason {
@@ -64,7 +64,7 @@ pub enum Stream {
 
 /// The supervisor.
 pub trait Device {
-    /// What the machine has.
+    /// CPUs and memory of the machine.
     ///
     /// # Errors
     /// The call's.
@@ -76,7 +76,7 @@ pub trait Device {
     /// The call's.
     fn list(&self) -> io::Result<Vec<u32>>;
 
-    /// What became of an instance.
+    /// State of an instance.
     ///
     /// # Errors
     /// The call's; `ENOENT` if there is none.

@@ -1,4 +1,4 @@
-//! How commands fail: one line that names the thing and the remedy, and an exit status.
+//! Failures of commands: one line that names the thing and the remedy, and an exit status.
 
 use std::fmt;
 use std::io;
@@ -10,13 +10,13 @@ pub const STATUS_OURS: u8 = 125;
 /// A failed command.
 #[derive(Debug)]
 pub struct Failure {
-    /// What is wrong, and what would help; empty if everything has been said.
+    /// The error and its remedy; empty if everything has been said.
     pub message: String,
     /// The exit status.
     pub status: u8,
 }
 
-/// What commands return.
+/// Result of a command.
 pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {

@@ -22,26 +22,26 @@ const ENVIRONMENT: [(&str, &str); 2] = [
 ];
 /// From this size on loading shows its progress on a terminal.
 const SHOW_PROGRESS: u64 = 16 << 20;
-/// How often another name is tried when a generated one is taken.
+/// Number of names that are tried when generated ones are taken.
 const NAME_TRIES: usize = 64;
-/// How long an instance that is halted by force may take: CPUs that do not answer are reset, and
-/// then given up.
+/// Time limit for an instance that is halted by force: CPUs that do not answer are reset, and then
+/// given up.
 const HALT_LIMIT: Duration = Duration::from_secs(10);
 
 /// An instance to be created.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// Its name; one is made up without.
+    /// Name of the instance; one is made up without.
     pub name: Option<String>,
-    /// How many CPUs.
+    /// Number of CPUs.
     pub cpus: u32,
-    /// How much memory, in bytes.
+    /// Memory in bytes.
     pub memory: u64,
-    /// Its root file system; a copy of `/` without.
+    /// Root file system; a copy of `/` without.
     pub rootfs: Option<PathBuf>,
     /// More environment: `NAME=value`, or `NAME` for this process's value.
     pub env: Vec<String>,
-    /// Its host name; its name without.
+    /// Host name; the instance's name without.
     pub hostname: Option<String>,
     /// The program's working directory; `/` without.
     pub directory: Option<String>,
@@ -108,7 +108,7 @@ pub fn has_ended(status: &Status) -> bool {
     status.state > dev::STATE_RUNNING
 }
 
-/// What it says when an instance is not created, and what would help.
+/// Message for an instance that is not created: the reason and the remedy.
 #[must_use]
 pub fn refusal(refused: &Refused, request: &Request, name: &str) -> String {
     match refused {
@@ -245,7 +245,7 @@ fn no_room(request: &Request, what: &str, len: u64) -> Failure {
     ))
 }
 
-/// What the instance's kernel is told to run (`abi::boot`).
+/// Boot blob: the command that the instance's kernel is to run (`abi::boot`).
 fn boot_blob(request: &Request, name: &str, inherited: impl Fn(&str) -> Option<String>) -> Vec<u8> {
     let hostname = request.hostname.as_deref().unwrap_or(name);
     let mut variables: Vec<(String, String)> = ENVIRONMENT

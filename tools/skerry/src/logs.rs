@@ -10,7 +10,7 @@ use crate::failure::{Context, Result};
 use crate::instances::label;
 use crate::streams::{Sink, Streams, is_ready};
 
-/// What to show.
+/// Options of `skerry logs`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Go on until the instance has ended.
@@ -67,7 +67,7 @@ pub fn show(
     }
 }
 
-/// What is kept of a stream now.
+/// The part of a stream that is kept now.
 ///
 /// # Errors
 /// The device's.

@@ -18,8 +18,8 @@ use crate::terminal::{self, Raw};
 const PATIENCE: u32 = 3;
 /// Lines of the kernel log shown when an instance panics.
 const LAST_WORDS: usize = 12;
-/// What an instance's kernel logs of a program that could not be executed, before its name and the
-/// reason.
+/// Text with which an instance's kernel logs that a program could not be executed, before the
+/// program's name and the reason.
 const COULD_NOT_RUN: &str = ": cannot run ";
 /// Status of a program whose instance was halted: killed by `SIGKILL`.
 const STATUS_KILLED: u8 = 128 + 9;
@@ -36,14 +36,14 @@ pub struct Here<'a> {
     pub signals: bool,
 }
 
-/// How to run.
+/// Options of `skerry run`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Do not wait.
     pub detach: bool,
     /// Remove the instance when it has ended.
     pub remove: bool,
-    /// Its program has a terminal.
+    /// Whether the program has a terminal.
     pub terminal: bool,
     /// Show its system calls.
     pub trace: bool,

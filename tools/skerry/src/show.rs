@@ -1,4 +1,4 @@
-//! What listing commands print: aligned tables for people, JSON with a stable schema
+//! Output of the listing commands: aligned tables for people, JSON with a stable schema
 //! (`docs/cli.md`) for programs.
 
 use std::io::{self, Write};
@@ -13,19 +13,19 @@ use crate::size;
 /// An instance in `ls --json`. Memory in bytes, points in time in seconds since 1970.
 #[derive(Debug, Serialize)]
 pub struct Instance<'a> {
-    /// Its name.
+    /// Name of the instance.
     pub name: &'a str,
-    /// Its number.
+    /// Number of the instance.
     pub id: u32,
     /// `created`, `running`, `exited`, `panicked`, `halted` or `failed`.
     pub state: &'static str,
-    /// Its program's status, once it has exited.
+    /// Exit code of the program, once it has exited.
     pub exit_code: Option<i32>,
-    /// How many CPUs it has, or had.
+    /// Number of CPUs that the instance has, or had.
     pub cpus: u32,
-    /// How much memory it has, or had.
+    /// Memory that the instance has, or had.
     pub memory: u64,
-    /// Its trust mode.
+    /// Trust mode of the instance.
     pub mode: &'static str,
     /// When it was created.
     pub created: f64,
@@ -33,14 +33,14 @@ pub struct Instance<'a> {
     pub started: Option<f64>,
     /// When everything was back.
     pub ended: Option<f64>,
-    /// How it came to its state, in words.
+    /// Reason for the state, in words.
     pub detail: &'a str,
 }
 
 /// An instance in `inspect --json`. Durations in microseconds, `null` while they are not known.
 #[derive(Debug, Serialize)]
 pub struct Inspected<'a> {
-    /// As in `ls`.
+    /// Fields of `ls`.
     #[serde(flatten)]
     pub instance: Instance<'a>,
     /// From the request to CPUs and memory being taken.
@@ -49,16 +49,16 @@ pub struct Inspected<'a> {
     pub boot_us: Option<f64>,
     /// From the request to the first instruction in user space.
     pub run_us: Option<f64>,
-    /// How everything came back.
+    /// Reclaim of CPUs and memory.
     pub reclaim: Option<Reclaim>,
 }
 
-/// How everything came back from an instance.
+/// Reclaim of an instance's CPUs and memory.
 #[derive(Debug, Serialize)]
 pub struct Reclaim {
-    /// How long it took.
+    /// Duration of the reclaim in microseconds.
     pub total_us: f64,
-    /// How much of that was scrubbing.
+    /// Part of it that was zeroing, in microseconds.
     pub scrub_us: f64,
     /// Memory scrubbed.
     pub scrubbed_bytes: u64,
@@ -81,7 +81,7 @@ pub struct Resources {
     pub instances: usize,
 }
 
-/// Who has the CPUs.
+/// Numbers of CPUs by owner.
 #[derive(Debug, Serialize)]
 pub struct Share<T> {
     /// All of them.
@@ -96,7 +96,7 @@ pub struct Share<T> {
     pub lost: T,
 }
 
-/// Who has the memory.
+/// Bytes of memory by owner.
 #[derive(Debug, Serialize)]
 pub struct MemoryShare {
     /// All of it.
@@ -337,7 +337,7 @@ pub fn inspected(status: &Status, out: &mut dyn Write) -> io::Result<()> {
         .try_for_each(|(name, value)| writeln!(out, "{name:width$}   {value}"))
 }
 
-/// How long ago that was.
+/// Text for a time in the past.
 fn ago(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s ago"),

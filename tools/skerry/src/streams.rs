@@ -45,7 +45,7 @@ impl Signals {
         })
     }
 
-    /// Those that came since the last look.
+    /// Takes the signals that came since the last call.
     pub fn take(&mut self) -> Vec<i32> {
         let _ = self.pipe.read(&mut [0; 64]);
         self.came
@@ -249,7 +249,7 @@ impl<'a> Streams<'a> {
     }
 }
 
-/// What `poll(2)` found.
+/// Descriptors that `poll(2)` found ready.
 struct Ready {
     outputs: Vec<bool>,
     signal: bool,

@@ -17,16 +17,16 @@ use crate::{show, size};
 /// Lock sites shown.
 const LOCKS: usize = 8;
 
-/// What to show, and how often.
+/// Options of `skerry top`.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Time from one picture to the next.
     pub delay: Duration,
-    /// How many pictures; for ever without.
+    /// Number of pictures; without end if `None`.
     pub count: Option<u64>,
     /// One below the other as plain text.
     pub batch: bool,
-    /// As JSON, one document in each line.
+    /// JSON output, one document in each line.
     pub json: bool,
 }
 
@@ -74,7 +74,7 @@ struct Picture {
 }
 
 impl Picture {
-    /// What was counted in so many seconds; `now` for what is no rate.
+    /// Rates over so many seconds; `now` for figures that are no rates.
     fn new(since: &Counters, now: &Counters, seconds: f64, statuses: Option<&[Status]>) -> Self {
         let rate = |count: u64| (count as f64 / seconds * 10.0).round() / 10.0;
         let cpu = |(&cpu, counts): (&u32, &BTreeMap<String, u64>)| {
@@ -126,7 +126,7 @@ impl Picture {
         }
     }
 
-    /// As text.
+    /// Prints the picture as text.
     fn show(&self, out: &mut dyn Write) -> io::Result<()> {
         let heading = [
             "CPU", "BUSY%", "IDLE%", "RUN", "SWITCH/s", "WAKE/s", "IPI/s", "SAVED/s", "STEAL/s",

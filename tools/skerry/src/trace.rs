@@ -15,13 +15,13 @@ use crate::counters;
 use crate::failure::{Context, Failure, Result, plain};
 use crate::streams::Signals;
 
-/// How long the tool sleeps when it has taken all records there were. A ring holds what happens in
-/// that time.
+/// Sleep of the tool when it has taken all records there were. A ring holds the records of that
+/// time.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Bytes taken at a time.
 const PIECE: usize = RECORD_BYTES << 13;
 
-/// What to record.
+/// Options of `skerry trace`.
 #[derive(Debug)]
 pub struct Request {
     /// Classes of events, by name.
@@ -30,7 +30,7 @@ pub struct Request {
     pub limit: Option<Duration>,
     /// Where the trace goes.
     pub output: PathBuf,
-    /// What to run meanwhile.
+    /// Command to run while events are recorded.
     pub command: Vec<String>,
 }
 

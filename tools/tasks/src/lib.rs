@@ -27,7 +27,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// What one processor's tasks returned, with their numbers; in cache lines of its own.
+/// Results of one processor's tasks, with the tasks' numbers; in cache lines of its own.
 #[repr(align(128))]
 struct Slot<R>(UnsafeCell<Vec<(usize, R)>>);
 
@@ -61,7 +61,7 @@ unsafe extern "C" fn one<F: Fn(usize) -> R + Sync, R: Send>(
     }
 }
 
-/// Which processors are used first where two are siblings of one core (`enum tasks_policy`).
+/// Order of processors where two are siblings of one core (`enum tasks_policy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Siblings {

@@ -1,4 +1,4 @@
-//! What the host asks the agent to do: a file in the initial RAM file system.
+//! Requests of the host to the agent: a file in the initial RAM file system.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::MAX_PAYLOAD;
 
-/// What a frame means. Kinds below 0x80 go to the machine, the others to the host.
+/// Kind of a frame. Kinds below 0x80 go to the machine, the others to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -49,7 +49,7 @@ impl Kind {
 /// One frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// What it means.
+    /// Kind of the frame.
     pub kind: Kind,
     /// At most [`MAX_PAYLOAD`] bytes.
     pub payload: Vec<u8>,
@@ -164,7 +164,7 @@ impl Decoder {
         Ok(Some(frame))
     }
 
-    /// What was pushed and not yet taken as a frame.
+    /// Bytes that were pushed and not yet taken as a frame.
     pub fn into_rest(self) -> Vec<u8> {
         self.bytes
     }

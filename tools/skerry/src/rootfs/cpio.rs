@@ -45,12 +45,12 @@ impl Kind {
     }
 }
 
-/// What is in a file.
+/// Contents of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Nothing.
+    /// No contents.
     Empty,
-    /// These bytes: where a symbolic link leads.
+    /// The bytes themselves: the target of a symbolic link.
     Bytes(Vec<u8>),
     /// A part of a file of the host.
     Part {
@@ -58,7 +58,7 @@ pub enum Content {
         path: PathBuf,
         /// Where the part begins.
         offset: u64,
-        /// Its bytes.
+        /// Length in bytes.
         len: u64,
     },
 }
@@ -66,15 +66,15 @@ pub enum Content {
 /// A file of the archive.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Its name, without a leading slash.
+    /// Path in the archive, without a leading slash.
     pub name: Vec<u8>,
-    /// What it is.
+    /// Kind of the file.
     pub kind: Kind,
-    /// Its permissions.
+    /// Permission bits.
     pub mode: u32,
-    /// Its owner.
+    /// Owner.
     pub uid: u32,
-    /// Its group.
+    /// Group.
     pub gid: u32,
     /// When it was changed, in seconds since 1970.
     pub mtime: u32,
@@ -82,9 +82,9 @@ pub struct Entry {
     pub device: (u32, u32),
     /// The number that names of one file share.
     pub inode: u32,
-    /// How many names it has.
+    /// Number of hard links.
     pub links: u32,
-    /// What is in it.
+    /// Contents of the file.
     pub content: Content,
 }
 

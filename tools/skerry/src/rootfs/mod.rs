@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use crate::failure::{Context, Failure, Result};
 pub use cpio::{Archive, Content, Entry, Kind};
 
-/// What the default root file system leaves out of `/`: other file systems, and what belongs to the
-/// running system.
+/// Directories of `/` that the default root file system leaves out: other file systems, and those
+/// of the running system.
 const NOT_COPIED: [&str; 5] = ["dev", "proc", "run", "sys", "tmp"];
 
 /// A root file system to be sent.
@@ -27,7 +27,7 @@ pub enum RootFs {
     Ready {
         /// The file.
         path: PathBuf,
-        /// Its length, in bytes.
+        /// Length in bytes.
         len: u64,
     },
 }
@@ -106,7 +106,7 @@ enum Format {
     Compressed(&'static str),
 }
 
-/// What begins with `start`.
+/// Format of an archive, by the bytes it begins with.
 fn recognise(start: &[u8]) -> Option<Format> {
     let begins = |magic: &[u8]| start.starts_with(magic);
     match () {
