@@ -1,4 +1,4 @@
-//! Which errors, flags and boundaries of the specification have been seen.
+//! Coverage of the specification: errors, flags and boundaries that have been seen.
 
 use crate::program::{Memory, Place, Step, Value};
 use crate::spec::{Answer, Call, Pointer, Spec, Structure, Target, Type};
@@ -9,14 +9,14 @@ use crate::ways::Way;
 pub struct Item {
     /// The call's index in the specification.
     pub call: usize,
-    /// What it is.
+    /// Subject of the item.
     pub subject: Subject,
 }
 
-/// What can be seen of a call.
+/// Fact about a call that can be seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// It returned this error.
+    /// The call returned this error.
     Error(i32),
     /// An argument or a field had this member of a set.
     Value(Member),
@@ -24,7 +24,7 @@ pub enum Subject {
     Boundary(usize, Edge),
     /// An ordinary user made it.
     Ordinary,
-    /// It waited, and a signal met it in this way.
+    /// The call waited, and a signal met it in this way.
     Met(Way),
 }
 
@@ -35,7 +35,7 @@ pub struct Member {
     pub path: String,
     /// The member's name; a number where it has none.
     pub label: String,
-    /// Its value.
+    /// Value of the flag or boundary.
     pub number: i64,
     /// The bits that say whether it is this one.
     pub mask: i64,
@@ -90,7 +90,7 @@ impl Edge {
     }
 }
 
-/// What a call returns that a signal interrupted.
+/// Result of a call that a signal interrupted.
 const INTERRUPTED: i64 = -4;
 
 /// Everything that should be seen, in an order that depends on the specification only. Steps of the

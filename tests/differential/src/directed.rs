@@ -74,7 +74,7 @@ const OF_OTHERS: [&str; 9] = [
 ];
 /// Steps that most likely fail and share a program.
 const TOGETHER: usize = 16;
-/// How many steps a good program may have so that others fit before it.
+/// Number of steps that a good program may have so that others fit before it.
 const DEPTH: usize = 4;
 
 /// All directed programs of an area, in an order that is the same each time. Each call's are made
@@ -194,7 +194,7 @@ impl Maker<'_> {
         maker.map_or(Value::Number(-1), |maker| self.result(&maker.name))
     }
 
-    /// What a step with this call returned; it is made if there is none.
+    /// Result of a step with this call; the step is made if there is none.
     fn result(&mut self, call: &str) -> Value {
         let there = self.program.steps.iter().position(|step| step.call == call);
         let Some(call) = self.spec.call(call).filter(|_| self.depth < DEPTH) else {
@@ -383,7 +383,7 @@ fn variations(spec: &Spec, area: &Area, good: &Program) -> Vec<Program> {
 /// Something else that an argument or field can be.
 struct Change {
     value: Value,
-    /// What the argument or field behind it then is.
+    /// Value of the argument or field behind it then.
     told: Option<i64>,
     /// Whether the call most likely succeeds, and may leave nothing for another one to do.
     alone: bool,
@@ -472,7 +472,7 @@ fn with_descriptors(good: &Program, others: &[(Program, usize)], at: usize) -> V
     programs
 }
 
-/// What else an argument or field can be.
+/// Other values of an argument or field.
 fn changed(spec: &Spec, kind: &Type, next: Option<&Type>, value: &Value) -> Vec<Change> {
     match kind {
         Type::Sets(names) => {

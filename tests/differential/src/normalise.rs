@@ -1,4 +1,5 @@
-//! What may differ between two kernels that both are right, in one place, each with its reason.
+//! Differences that are allowed between two kernels that both are right, in one place, each with
+//! its reason.
 //!
 //! Fields of structures say by themselves how they are compared ([`Compare`], in `spec/`): times,
 //! device and inode numbers are chosen by the kernel, blocks by the file system. Process numbers
@@ -7,8 +8,8 @@
 
 use crate::spec::{Compare, Structure, Target};
 
-/// Who a process or thread number stands for: actor `n` is 1 + n, the child that step `k` made is
-/// 100 + k.
+/// Naming of process and thread numbers: actor `n` is 1 + n, the child that step `k` made is 100 +
+/// k.
 pub trait People {
     /// The token of this number; `None` for a number that no actor and no step knows.
     fn token(&self, pid: i64) -> Option<i64>;

@@ -19,7 +19,8 @@ pub struct Program {
     /// The area of the specification that the calls are from; it decides how the program's
     /// surroundings are prepared.
     pub area: String,
-    /// Who takes the steps. The first one is a process; the others are its children or its threads.
+    /// Actors that take the steps. The first one is a process; the others are its children or its
+    /// threads.
     pub actors: Vec<Actor>,
     /// The steps in order.
     pub steps: Vec<Step>,
@@ -41,13 +42,14 @@ pub const NOBODY: u32 = 65534;
 /// One system call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Which actor makes it.
+    /// Index of the actor that makes the step.
     pub actor: usize,
     /// The call's name in the specification.
     pub call: String,
-    /// Its arguments, as many as the specification has.
+    /// Arguments, as many as the specification has.
     pub arguments: Vec<Value>,
-    /// It sleeps for a time of its own, so that it must not be taken for one that waits for others.
+    /// Whether the call sleeps for a time of its own, so that it must not be taken for one that
+    /// waits for others.
     pub timed: bool,
 }
 
@@ -56,8 +58,8 @@ pub struct Step {
 pub enum Value {
     /// A number.
     Number(i64),
-    /// What an earlier step returned; -1 if that failed. The second number is a part: 0 for the
-    /// result, 1 and 2 for the two descriptors that the step wrote through a pointer.
+    /// Result of an earlier step; -1 if that failed. The second number is a part: 0 for the result,
+    /// 1 and 2 for the two descriptors that the step wrote through a pointer.
     Result(usize, usize),
     /// The thread id of an actor.
     Who(usize),
@@ -94,7 +96,7 @@ impl Value {
 pub enum Bad {
     /// 0.
     Null,
-    /// Nothing is mapped there.
+    /// Address where nothing is mapped.
     Hole,
     /// Cannot be written.
     ReadOnly,
@@ -114,7 +116,7 @@ impl Bad {
         (Self::Kernel, "kernel"),
     ];
 
-    /// Its name.
+    /// Name in the text of programs.
     pub fn name(self) -> &'static str {
         Self::ALL
             .iter()
@@ -126,11 +128,11 @@ impl Bad {
 /// Memory that an argument points to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Its bytes.
+    /// Size in bytes.
     pub size: usize,
     /// Where it is placed.
     pub place: Place,
-    /// What it holds, under the fields.
+    /// Initial contents, under the fields.
     pub fill: Fill,
     /// Fields: offset, width in bytes, value.
     pub fields: Vec<(usize, usize, Value)>,
@@ -141,11 +143,12 @@ pub struct Memory {
 pub enum Place {
     /// So many bytes after the start of a room.
     At(usize),
-    /// Its last so many bytes are in the hole behind the room; 0: it ends exactly before the hole.
+    /// Memory whose last so many bytes are in the hole behind the room; 0: it ends exactly before
+    /// the hole.
     Cut(usize),
 }
 
-/// What memory holds at first.
+/// Initial contents of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
     /// Zeros.

@@ -1,5 +1,5 @@
-//! What was seen of a program: a line of text for each thing, in an order that does not depend on
-//! luck.
+//! Record of a program's run: a line of text for each observation, in an order that does not depend
+//! on luck.
 //!
 //! Lines of steps are `NUMBER CALL WHAT: RESULT`, where `WHAT` is `result`, `argument N` (memory
 //! that changed), `signal`; lines of what is left at the end are `left WHAT: VALUE`. Two kernels

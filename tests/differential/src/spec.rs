@@ -35,7 +35,7 @@ use std::collections::HashMap;
 use crate::errno;
 use crate::program::{Actor, Program};
 
-/// What cannot be seen, and why.
+/// Items that cannot be seen, each with the reason.
 const UNSEEN: &str = include_str!("../spec/unseen.list");
 
 /// The files, by area.
@@ -91,17 +91,17 @@ pub struct Unreachable {
 /// Calls that are tried together.
 #[derive(Debug, Default)]
 pub struct Area {
-    /// Its name.
+    /// Name of the area.
     pub name: String,
-    /// Its own calls and those it uses, by their index.
+    /// Calls of the area's own and calls that it uses, by their index.
     pub calls: Vec<usize>,
-    /// What a program needs of its surroundings.
+    /// Needs of programs as to their surroundings.
     pub surroundings: Vec<String>,
-    /// How many of the calls are its own; those it uses follow them.
+    /// Number of calls of the area's own; those it uses follow them.
     pub own: usize,
-    /// Its lines `case`.
+    /// Programs of the lines `case`.
     pub cases: Vec<Program>,
-    /// Its lines `wait`.
+    /// Waits of the lines `wait`.
     pub waits: Vec<Wait>,
     used: Vec<String>,
 }
@@ -111,20 +111,21 @@ pub struct Area {
 pub struct Wait {
     /// The program; steps behind the one that waits end the wait.
     pub program: Program,
-    /// Which step waits.
+    /// Number of the step that waits.
     pub waits: usize,
 }
 
 /// A system call.
 #[derive(Debug)]
 pub struct Call {
-    /// Its name; two entries may be forms of one call: `fcntl_dup` and `fcntl_lock` are both 72.
+    /// Name of the call; two entries may be forms of one call: `fcntl_dup` and `fcntl_lock` are
+    /// both 72.
     pub name: String,
-    /// Its number; negative for what the executor does itself.
+    /// Number of the call; negative for calls that the executor makes itself.
     pub number: i64,
     /// Names and types of its arguments.
     pub arguments: Vec<(String, Type)>,
-    /// What it returns.
+    /// Kind of the result.
     pub answer: Answer,
     /// The errors that the manual names.
     pub errors: Vec<i32>,
@@ -145,7 +146,7 @@ impl Call {
     }
 }
 
-/// What a call returns, and so how two results are compared.
+/// Kind of a call's result, which says how two results are compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// A number that is the same everywhere: 0, a count, a mode.
@@ -170,7 +171,7 @@ pub enum Answer {
     Room,
 }
 
-/// How a field that the kernel wrote is compared.
+/// Way of comparing a field that the kernel wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compare {
     /// Byte by byte.
@@ -179,15 +180,15 @@ pub enum Compare {
     Ignored,
     /// Whether it is 0.
     Zero,
-    /// As the number of a process.
+    /// Number of a process.
     Pid,
-    /// As what is left of a time to wait ([`crate::normalise::time_left`]).
+    /// Remaining time of a wait ([`crate::normalise::time_left`]).
     Time,
-    /// As an address of the executor: only numbers below a page are the same everywhere.
+    /// Address in the executor: only numbers below a page are the same everywhere.
     Address,
 }
 
-/// What kind of argument or field it is.
+/// Kind of an argument or field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Type {
     /// `fd`, `fd(SORT SORT)`: a descriptor, of one of these sorts where there is a choice.
@@ -233,7 +234,7 @@ pub struct Pointer {
     pub array: bool,
 }
 
-/// What a pointer points to.
+/// Target of a pointer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// Bytes, as many as the next argument says.
@@ -251,9 +252,9 @@ pub enum Target {
 /// A structure.
 #[derive(Debug, Clone)]
 pub struct Structure {
-    /// Its bytes.
+    /// Size in bytes.
     pub size: usize,
-    /// Its fields that are not just zeros and compared as they are.
+    /// Fields that are not just zeros and compared as they are.
     pub fields: Vec<Field>,
 }
 
@@ -262,13 +263,13 @@ pub struct Structure {
 pub struct Field {
     /// Where it begins.
     pub offset: usize,
-    /// Its bytes.
+    /// Width in bytes.
     pub width: usize,
-    /// Its name.
+    /// Name of the field.
     pub name: String,
-    /// What it is set to; zeros without one.
+    /// Values that the field is set to; zeros without one.
     pub kind: Option<Type>,
-    /// How it is compared after the call.
+    /// Comparison after the call.
     pub compare: Compare,
 }
 

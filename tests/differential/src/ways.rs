@@ -21,17 +21,17 @@ const SA_RESTART: i64 = 0x1000_0000;
 /// A way in which a signal meets who waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// It has a handler without SA_RESTART.
+    /// The signal has a handler without SA_RESTART.
     Handled,
-    /// It has a handler with SA_RESTART.
+    /// The signal has a handler with SA_RESTART.
     Restarted,
-    /// It is ignored.
+    /// The signal is ignored.
     Ignored,
-    /// It is blocked, and has a handler.
+    /// The signal is blocked, and has a handler.
     Blocked,
-    /// It is SIGSTOP, and SIGCONT without a handler follows.
+    /// The signal is SIGSTOP, and SIGCONT without a handler follows.
     Stopped,
-    /// It is SIGSTOP, and SIGCONT with a handler without SA_RESTART follows.
+    /// The signal is SIGSTOP, and SIGCONT with a handler without SA_RESTART follows.
     Continued,
 }
 

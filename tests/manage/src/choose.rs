@@ -1,5 +1,5 @@
-//! What is done next: an operation that suits what there is, or one that does not. The same from
-//! the same seed and the same state.
+//! Choice of the next operation: one that suits the present state, or one that does not. The same
+//! from the same seed and the same state.
 
 use crate::model::{LARGE_NEEDS, Model, Phase};
 use crate::random::Random;
@@ -245,7 +245,8 @@ fn reader(random: &mut Random, may_die: bool) -> Reader {
     }
 }
 
-/// What to create: mostly what can be; `ends`: the program ends by itself.
+/// Specification of a new instance: mostly one that can be created; `ends`: the program ends by
+/// itself.
 fn spec(random: &mut Random, model: &Model, name: String, ends: bool) -> Spec {
     let odd = random.below(30);
     let name = if odd == 0 {

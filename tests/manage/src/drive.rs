@@ -23,7 +23,7 @@ const EXCERPT: usize = 400;
 /// The supervisor's own account of its memory.
 const MEMORY: &str = "/proc/skerry/memory";
 
-/// What there was before the first instance, beyond what the tool tells.
+/// State before the first instance, beyond what the tool tells.
 struct Base {
     resources: Resources,
     free_kib: u64,
@@ -35,7 +35,7 @@ struct Drive {
     base: Base,
     steps: u64,
     tools: u64,
-    /// How often each verb was used.
+    /// Number of uses of each verb.
     verbs: BTreeMap<String, u64>,
 }
 
@@ -356,7 +356,7 @@ impl Drive {
     }
 }
 
-/// What is on the standard input of an operation's tool.
+/// Standard input of an operation's tool.
 fn input(op: &Op) -> Vec<u8> {
     let Op::Run { spec, input, .. } = op else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! What programs write: numbered lines, so that of any piece it can be said where it is from, and
+//! Output of programs: numbered lines, so that of any piece it can be said where it is from, and
 //! what is missing.
 
 /// Bytes of a line.
@@ -19,8 +19,8 @@ pub(crate) fn lines(seed: u32, count: u64) -> Vec<u8> {
     (0..count).flat_map(|index| line(seed, index)).collect()
 }
 
-/// What is wrong with `seen` as the end of `whole`: all of it, or the newest bytes, but no fewer
-/// than are kept.
+/// Checks that `seen` is the end of `whole`: all of it, or the newest bytes, but no fewer than are
+/// kept.
 pub(crate) fn is_end_of(whole: &[u8], seen: &[u8]) -> Result<(), String> {
     if seen.len() < whole.len().min(KEPT) {
         return Err(format!(
@@ -40,7 +40,7 @@ pub(crate) fn is_end_of(whole: &[u8], seen: &[u8]) -> Result<(), String> {
     same(&whole[start..], seen)
 }
 
-/// What is wrong with `seen` as all of `whole`.
+/// Checks that `seen` is all of `whole`.
 pub(crate) fn same(whole: &[u8], seen: &[u8]) -> Result<(), String> {
     let difference = whole.iter().zip(seen).position(|(a, b)| a != b);
     match difference {

@@ -1,6 +1,6 @@
-//! What the tool must say and do (`docs/partitions.md`, `docs/cli.md`): states of instances, what
-//! each operation may answer, and what there is afterwards. Pure: it is told what was seen, and
-//! says what is wrong with that.
+//! Model of the tool (`docs/partitions.md`, `docs/cli.md`): states of instances, what each
+//! operation may answer, and what there is afterwards. Pure: it is told what was seen, and says
+//! what is wrong with that.
 //!
 //! Some things are not known until they are seen: whether a program that ends by itself has done
 //! so, or which of two signals was first. An instance therefore has the *set* of its possible ends,
@@ -20,23 +20,23 @@ const SURELY_TOO_LITTLE: u64 = 4 << 20;
 const SURELY_ENOUGH: u64 = 20 << 20;
 /// Memory that [`Root::Large`] needs at least, and that is enough for it.
 pub(crate) const LARGE_NEEDS: u64 = 24 << 20;
-/// What an instance that is remembered may cost the supervisor: three histories, window and
+/// Memory of the supervisor for an instance that is remembered: three histories, window and
 /// descriptor, the record.
 const PER_INSTANCE: u64 = 3 << 20;
-/// What the supervisor's own use of memory may differ by from one moment to the next.
+/// Tolerance for changes in the supervisor's own use of memory.
 pub(crate) const SLACK: u64 = 8 << 20;
 /// Status of a program that `SIGKILL` ended, or whose instance was halted.
 const KILLED: u8 = 128 + 9;
 /// Status of `run` when Skerry failed.
 const OURS: u8 = 125;
 
-/// How an instance ended.
+/// End of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Exited(u8),
     Panicked,
     Halted,
-    /// It is not known what runs in it.
+    /// The program is unknown, and so is its end.
     Any,
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum End {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Created,
-    /// It may end in one of these ways by itself, and if `surely`, will.
+    /// The instance runs. It may end in one of these ways by itself, and if `surely`, will.
     Running {
         ends: Vec<End>,
         surely: bool,
@@ -61,17 +61,17 @@ pub(crate) struct Instance {
     cpus: u32,
     memory: u64,
     pub(crate) phase: Phase,
-    /// Its program has said so.
+    /// Whether the program has said that it is ready.
     pub(crate) ready: bool,
-    /// Its number, once seen.
+    /// Number of the instance, once seen.
     id: Option<u32>,
     input: Vec<u8>,
 }
 
-/// What a tool did.
+/// Observed result of a tool's run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// Its exit status; 128 and the signal's number if one ended it.
+    /// Exit status of the tool; 128 and the signal's number if one ended it.
     pub(crate) status: u8,
     pub(crate) out: Vec<u8>,
     pub(crate) err: Vec<u8>,
@@ -90,7 +90,7 @@ pub(crate) struct Entry {
     reclaim: Option<Reclaim>,
 }
 
-/// How everything came back.
+/// Reclaim of an instance's CPUs and memory.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 struct Reclaim {
     scrubbed_bytes: u64,
@@ -124,7 +124,7 @@ pub(crate) struct Memory {
     pub(crate) leaked: u64,
 }
 
-/// What is wrong.
+/// Verdict on an observation; the error says what is wrong.
 pub(crate) type Judgement = Result<(), String>;
 
 /// All instances, and what they are made of.
@@ -133,13 +133,13 @@ pub(crate) struct Model {
     pub(crate) instances: BTreeMap<String, Instance>,
     /// Names of which nothing is known until they are looked for.
     loose: BTreeSet<String>,
-    /// What there was before the first instance.
+    /// Resources before the first instance.
     base: Resources,
     /// The highest number seen.
     last_id: u32,
 }
 
-/// What is held: surely, and maybe besides.
+/// Resources that are held: surely, and maybe besides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Held {
     cpus: u64,
@@ -151,7 +151,7 @@ struct Held {
 }
 
 impl End {
-    /// What `wait` prints, and `run` ends with.
+    /// Status that `wait` prints, and that `run` ends with.
     fn status(self) -> Option<(u8, u8)> {
         match self {
             Self::Exited(code) => Some((code, code)),
@@ -182,7 +182,7 @@ impl Spec {
         self.memory.1.next_multiple_of(GRANULE)
     }
 
-    /// How it ends by itself, and whether it surely does.
+    /// Ways in which the program may end by itself, and whether it surely does.
     fn ends(&self) -> (Vec<End>, bool) {
         let (end, surely) = match self.program {
             Program::Exit(code)
@@ -236,8 +236,7 @@ impl Instance {
         matches!(&self.phase, Phase::Running { ends, .. } if ends.is_empty())
     }
 
-    /// What is wrong with what its program has written; `all`: nothing is left out at the
-    /// beginning.
+    /// Checks the program's output; `all`: nothing is left out at the beginning.
     fn check(&self, out: &[u8], err: &[u8], all: bool) -> Judgement {
         let Some(spec) = &self.spec else {
             return Ok(());
@@ -303,8 +302,7 @@ impl Instance {
     }
 }
 
-/// What is wrong unless it is refused: with this status, this in its message, and nothing else
-/// printed.
+/// Checks that the tool refused: with this status, this in its message, and nothing else printed.
 fn refused(seen: &Seen, status: u8, says: &str) -> Judgement {
     let message = String::from_utf8_lossy(&seen.err);
     if seen.status != status || !message.contains(says) {
@@ -380,7 +378,7 @@ impl Model {
         held
     }
 
-    /// What may become of a request: `None`: it is granted; otherwise what the refusal says.
+    /// Possible outcomes of a request: `None` if it is granted, otherwise the text of the refusal.
     fn creation(&self, spec: &Spec) -> Vec<Option<&'static str>> {
         let memory = spec.memory.1;
         let early = [
@@ -460,7 +458,7 @@ impl Model {
         }
     }
 
-    /// Who may not, cannot.
+    /// Checks that a user without the right is refused.
     pub(crate) fn judge_nobody(op: &Op, seen: &Seen) -> Judgement {
         refused(
             seen,
@@ -791,7 +789,7 @@ impl Model {
             || out.starts_with(READY)
     }
 
-    /// What `ls` shows is what there can be; and what was in doubt is known now.
+    /// Checks that `ls` shows a possible state, and settles what was in doubt.
     pub(crate) fn observe(&mut self, entries: &[Entry]) -> Judgement {
         let names: BTreeSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
         if names.len() != entries.len() {

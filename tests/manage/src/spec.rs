@@ -1,5 +1,5 @@
-//! What is asked for: instances, the programs in them, operations of the tool. Values only;
-//! `choose` makes them, `model` judges them.
+//! Specifications: instances, the programs in them, operations of the tool. Values only; `choose`
+//! makes them, `model` judges them.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use crate::lines;
 
 /// Where the programs are in the instances' file systems.
 pub(crate) const PROGRAM: &str = "/bin/manage";
-/// What a program says when it has got as far as it goes by itself.
+/// Text that a program writes when it has got as far as it goes by itself.
 pub(crate) const READY: &[u8] = b"ready\n";
 
-/// What runs in an instance.
+/// Program that runs in an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     /// Ends with this status.
@@ -33,7 +33,7 @@ pub(crate) enum Program {
     File { path: &'static str, code: u8 },
 }
 
-/// What an instance sees as `/`.
+/// Root file system of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Root {
     /// A folder with the program in it.
@@ -42,7 +42,7 @@ pub(crate) enum Root {
     Tar,
     /// A folder with much beside the program.
     Large,
-    /// What the tool refuses, and what it says.
+    /// An archive that the tool refuses, with its message.
     Refused {
         path: &'static str,
         says: &'static str,
@@ -51,12 +51,12 @@ pub(crate) enum Root {
     Broken { path: &'static str },
 }
 
-/// What is created.
+/// Specification of an instance to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Spec {
     pub(crate) name: String,
     pub(crate) cpus: u32,
-    /// As the tool is told, and in bytes.
+    /// Memory, as the tool is told and in bytes.
     pub(crate) memory: (String, u64),
     pub(crate) root: Root,
     pub(crate) program: Program,
@@ -68,7 +68,7 @@ pub(crate) struct Spec {
 pub(crate) const ROOTS: &str = "/tmp/manage";
 
 impl Root {
-    /// Its path in the supervisor.
+    /// Path of the folder or archive in the supervisor.
     pub(crate) fn path(self) -> String {
         let name = match self {
             Self::Folder => "root",
@@ -108,8 +108,8 @@ impl Program {
             .collect()
     }
 
-    /// What it writes to its two outputs if it ends by itself, given this input; `None` if that is
-    /// not known.
+    /// Text that it writes to its two outputs if it ends by itself, given this input; `None` if
+    /// that is not known.
     pub(crate) fn output(&self, seed: u32, input: &[u8]) -> Option<[Vec<u8>; 2]> {
         Some(match self {
             Self::Exit(_) | Self::File { .. } => [vec![], vec![]],
@@ -124,7 +124,7 @@ impl Program {
     }
 }
 
-/// What [`Program::Count`] prints.
+/// Output of [`Program::Count`].
 pub(crate) fn count(input: &[u8]) -> String {
     let sum = input.iter().fold(0u64, |sum, byte| {
         sum.wrapping_mul(31).wrapping_add(u64::from(*byte))
@@ -132,10 +132,10 @@ pub(crate) fn count(input: &[u8]) -> String {
     format!("{} {sum:016x}\n", input.len())
 }
 
-/// Who reads what the tool writes.
+/// Reader of the tool's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reader {
-    /// As fast as it comes.
+    /// Reads as fast as the output comes.
     Fast,
     /// A few bytes at a time, with pauses, at first.
     Slow { piece: usize, pauses: u32 },
@@ -186,13 +186,13 @@ pub(crate) enum Op {
 pub(crate) struct Signal {
     pub(crate) name: &'static str,
     pub(crate) number: u8,
-    /// It ends the program.
+    /// Whether the signal ends the program.
     pub(crate) fatal: bool,
-    /// [`Program::Trap`] has a handler for it.
+    /// Whether [`Program::Trap`] has a handler for the signal.
     pub(crate) handled: bool,
 }
 
-/// How an operation is carried out.
+/// Way in which an operation is carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum How {
     Alone,

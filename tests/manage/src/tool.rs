@@ -16,7 +16,7 @@ use crate::spec::Reader;
 
 /// The tool.
 const TOOL: &str = "/bin/skerry";
-/// How long it may take, on a machine that is emulated and busy. No threshold: whatever takes
+/// Time limit for a tool, on a machine that is emulated and busy. No threshold: a tool that takes
 /// longer does not end.
 const PATIENCE: Duration = Duration::from_secs(150);
 /// Nobody.
@@ -31,7 +31,7 @@ pub(crate) struct Tool {
     out: JoinHandle<Vec<u8>>,
     err: JoinHandle<Vec<u8>>,
     status: Receiver<u8>,
-    /// Its status, if it was there when somebody looked.
+    /// Status, if the tool had ended when somebody looked.
     ended: Cell<Option<u8>>,
     /// Lets a late reader begin.
     go: Sender<()>,
@@ -40,7 +40,7 @@ pub(crate) struct Tool {
     reader: Reader,
 }
 
-/// How it is to be run.
+/// Options for running a tool.
 pub(crate) struct Options<'a> {
     pub(crate) input: &'a [u8],
     pub(crate) reader: Reader,

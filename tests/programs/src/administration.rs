@@ -1,4 +1,4 @@
-//! What administrators read and set of the network: `/proc/sys/net`, `/proc/net`, `ioctl`s about
+//! Network state that administrators read and set: `/proc/sys/net`, `/proc/net`, `ioctl`s about
 //! interfaces and sockets.
 
 use std::fs;

@@ -1,7 +1,7 @@
-//! Which checks need the machine to themselves: they change what others look at, or look at what
+//! Checks that need the machine to themselves: they change what others look at, or look at what
 //! others change.
 
-/// What the name of such a check begins with, and why.
+/// Prefix of the names of such checks, and the reason.
 const ALONE: &[(&str, &str)] = &[
     (
         "administration-",

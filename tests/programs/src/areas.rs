@@ -1,4 +1,4 @@
-//! What may be said and asked of areas of memory: seals, holes, other pages, what is there, sizes.
+//! Queries and advice about areas of memory: seals, holes, other pages, residency, sizes.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -308,7 +308,7 @@ fn populate() -> Result<()> {
     Ok(())
 }
 
-/// There are none to be had, in a way that programs expect.
+/// Huge pages are not to be had, in a way that programs expect.
 fn no_huge_pages() -> Result<()> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | libc::MAP_HUGETLB;
     let free = fs::read_to_string("/proc/meminfo")?

@@ -1,5 +1,5 @@
-//! What sockets do with what arrives: filters (classic BPF), and the time of arrival as control
-//! messages; who the peer's groups are.
+//! Receiving on sockets: filters (classic BPF), the time of arrival as control messages, groups of
+//! the peer.
 
 use std::io;
 use std::mem;

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 
-/// What a call returned: its result, or the negated error.
+/// Outcome of a call: its result, or the negated error.
 pub fn outcome(result: i64) -> i64 {
     if result < 0 {
         -i64::from(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
@@ -29,7 +29,7 @@ macro_rules! call {
 }
 pub(crate) use call;
 
-/// That a call came out as it should.
+/// Checks that a call came out as it should.
 pub fn is(got: i64, expected: i64, what: &str) -> Result<()> {
     ensure!(
         got == expected,
@@ -40,7 +40,7 @@ pub fn is(got: i64, expected: i64, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// That a call failed with this error.
+/// Checks that a call failed with this error.
 pub fn fails(got: i64, errno: i32, what: &str) -> Result<()> {
     is(got, -i64::from(errno), what)
 }
@@ -56,7 +56,7 @@ fn shown(result: i64) -> String {
 pub struct Fd(pub i32);
 
 impl Fd {
-    /// What a call that makes a descriptor returned.
+    /// Takes the descriptor that a call returned.
     ///
     /// # Errors
     /// That of the call.

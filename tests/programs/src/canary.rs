@@ -8,7 +8,7 @@ use std::{fs, io};
 /// The pattern with its bits inverted: the program itself must not hold it, or it would be found in
 /// the next instance.
 const INVERTED: u64 = !u64::from_le_bytes(*b"\x8ecanary\x5a");
-/// What the kernel multiplies words by when it searches (`guard::faults::SEARCH_FACTOR`).
+/// Factor by which the kernel multiplies words when it searches (`guard::faults::SEARCH_FACTOR`).
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Memory that is written and looked through, in bytes.
 const LENGTH: usize = 192 << 20;

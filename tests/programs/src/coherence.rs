@@ -1,5 +1,5 @@
-//! What one thread takes away from memory is taken away on all processors before its call returns:
-//! no thread goes on with what its processor remembers.
+//! Coherence of translations: memory that one thread takes away is gone on all processors before
+//! its call returns, whatever they have cached.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

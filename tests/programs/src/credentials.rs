@@ -288,7 +288,7 @@ impl SetUserId {
         Ok(file)
     }
 
-    /// What the child says who it is.
+    /// Credentials of the child, as it prints them.
     fn says(&self) -> Result<String> {
         says(&self.0)
     }

@@ -30,7 +30,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ),
 ];
 
-/// What a call says about a flag of the descriptor it makes.
+/// Ways in which a call tells a flag of the descriptor it makes.
 #[derive(Clone, Copy, PartialEq)]
 enum Says {
     /// The flag is off.
@@ -340,7 +340,7 @@ fn sockets() -> Vec<Maker> {
     ]
 }
 
-/// Who connected to a listening socket of TCP, as `accept` gets it.
+/// A connection that `accept` takes from a listening socket of TCP.
 fn accepted(accept: impl Fn(i32) -> i64) -> Result<i64> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     let _client = std::net::TcpStream::connect(listener.local_addr()?)?;
@@ -545,7 +545,7 @@ fn flags_of(fd: &Fd) -> Result<(bool, bool)> {
     Ok((own != 0, file & i64::from(libc::O_NONBLOCK) != 0))
 }
 
-/// What `/proc/self/fdinfo` says about the same.
+/// The same flags, as `/proc/self/fdinfo` shows them.
 fn shown_flags(fd: &Fd) -> Result<(bool, bool)> {
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.0))?;
     let line = text
@@ -746,7 +746,7 @@ fn copied_have_flags_of_their_own() -> Result<()> {
     Ok(())
 }
 
-/// What is told of a descriptor is read through that descriptor.
+/// Calls that tell of a descriptor do so through that descriptor.
 fn tell_of_themselves() -> Result<()> {
     let null = Fd::new(
         call!(

@@ -17,7 +17,7 @@ const PAGE: usize = 4096;
 /// Rounds before the first look: until the kernel's own pools are as full as they get.
 const WARM_UP: usize = 2;
 const ROUNDS: usize = 3;
-/// What the kernel's pools may hold more or less than at the first look, in KiB for each processor.
+/// Tolerance for the kernel's pools against the first look, in KiB for each processor.
 const SLACK: u64 = 256;
 
 /// `machine-tests exhaust PROCESSES`.

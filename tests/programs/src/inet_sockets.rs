@@ -1,5 +1,5 @@
-//! What checks of `AF_INET` and `AF_INET6` sockets have in common: pairs, addresses, options,
-//! control messages.
+//! Helpers for checks of `AF_INET` and `AF_INET6` sockets: pairs, addresses, options, control
+//! messages.
 
 use std::io;
 use std::mem;
@@ -156,12 +156,12 @@ pub fn wait_for(fd: &impl AsRawFd, events: i16) -> Result<i16> {
 /// checks ask, too.
 pub const UNUSED_PORT: u16 = 1;
 
-/// What `recvmsg` gives of control messages: level, kind, bytes.
+/// Control messages that `recvmsg` gives: level, kind, bytes.
 pub fn receive_control(fd: &impl AsRawFd) -> io::Result<Vec<(i32, i32, Vec<u8>)>> {
     receive_all(fd, 0).map(|all| all.control)
 }
 
-/// What `recvmsg` gives.
+/// Result of `recvmsg`.
 pub struct Received {
     pub data: Vec<u8>,
     pub flags: i32,

@@ -1,4 +1,4 @@
-//! What the kernel puts into a program's memory, and where: the vDSO, and random addresses.
+//! Layout of a program's memory as the kernel makes it: the vDSO, and random addresses.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};

@@ -1,5 +1,5 @@
-//! That nothing is left behind: a deed is done many times, and the machine has as much of
-//! everything as before (`/proc/skerry/objects`). On a system without that file it is only done.
+//! Leaks: a deed is done many times, and the machine has as much of everything as before
+//! (`/proc/skerry/objects`). On a system without that file it is only done.
 
 use std::fs::File;
 use std::io::Read;
@@ -39,17 +39,18 @@ pub const CHECKS: &[(&str, Check)] = &[
 /// Something that is done, by its name.
 type Deed = (&'static str, fn() -> Result<()>);
 
-/// How often a deed is done before the first look: caches, pools and the C library take what they
-/// keep.
+/// Number of times a deed is done before the first look: caches, pools and the C library take what
+/// they keep.
 const WARM_UP: usize = 3;
-/// How often between the looks.
+/// Number of times it is done between the looks.
 const ROUNDS: usize = 32;
-/// How long what ends by itself, after a grace period or in a thread of the kernel, may take.
+/// Time limit for objects that end by themselves, after a grace period or in a thread of the
+/// kernel.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// An address where nothing is.
 const NOWHERE: usize = 64;
 
-/// What the kernel says there is of everything; `None` where it does not.
+/// The kernel's counts of objects; `None` where it gives none.
 pub fn look() -> Option<String> {
     std::fs::read_to_string("/proc/skerry/objects").ok()
 }
@@ -67,7 +68,7 @@ pub fn look_until_as(before: &Option<String>) -> Option<String> {
     }
 }
 
-/// What there is of each class.
+/// Counts of objects by class.
 struct Objects(Vec<(String, u64)>);
 
 impl Objects {
@@ -98,7 +99,7 @@ impl Objects {
         text.lines().map(parse).collect::<Result<_>>().map(Self)
     }
 
-    /// What has grown since `before` by more than what does not tell.
+    /// Classes that have grown since `before` by more than the tolerance.
     fn grown(&self, before: &Self) -> Vec<String> {
         let grown = |((name, before), (_, now)): (&(String, u64), &(String, u64))| {
             // Of these a table that grew, a cache or this program itself may have some more: but

@@ -23,7 +23,7 @@ pub const CHECKS: &[(&str, Check)] = &[
 ];
 
 const SIGNAL: i32 = 40;
-/// What `F_NOTIFY` asks for.
+/// Events for `F_NOTIFY`.
 const DN_CREATE: i32 = 4;
 const DN_DELETE: i32 = 8;
 const DN_MULTISHOT: i32 = i32::MIN;

@@ -34,7 +34,7 @@ const HEADER_LENGTH: i32 = 11;
 const IGNORE_OUTGOING: i32 = 23;
 const ETH_P_ALL: u16 = 3;
 const ETH_P_IP: u16 = 0x800;
-/// Which way packets go.
+/// Direction of packets (`sll_pkttype`).
 const TO_HOST: u8 = 0;
 const OUTGOING: u8 = 4;
 /// Bytes of headers: the link's, IPv4's, UDP's.
@@ -88,7 +88,7 @@ fn udp_pair() -> Result<(UdpSocket, UdpSocket)> {
     Ok((a, b))
 }
 
-/// Which way a packet went, and of what protocol it is.
+/// Direction and protocol of a packet.
 fn way(got: &Received) -> Result<(u8, u16)> {
     ensure!(
         got.name.len() == 20 && got.name[..2] == (libc::AF_PACKET as u16).to_ne_bytes(),

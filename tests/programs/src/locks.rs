@@ -18,7 +18,7 @@ pub const STRESS: &[(&str, Check)] = &[
     ("locks-torture-in-the-kernel", kernel_locks),
 ];
 
-/// What all threads do together; a quarter of it in the kernel.
+/// Number of rounds of all threads together; a quarter of them in the kernel.
 const ROUNDS: u32 = 40_000;
 /// Threads that may be within a semaphore.
 const PERMITS: u32 = 3;

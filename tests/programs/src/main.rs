@@ -167,7 +167,7 @@ fn checks() -> Vec<(&'static str, Check)> {
     .concat()
 }
 
-/// Those that run longer.
+/// Checks that run longer.
 fn stress() -> Vec<(&'static str, Check)> {
     [scheduling::STRESS, locks::STRESS].concat()
 }

@@ -485,8 +485,7 @@ fn barriers() -> Result<()> {
     Ok(())
 }
 
-/// What comes before a hole is protected although the call fails, and ranges that are nothing are
-/// fine anywhere.
+/// Pages before a hole are protected although the call fails, and empty ranges are fine anywhere.
 fn protection_up_to_a_hole() -> Result<()> {
     let pages = Mapping::at(
         ptr::null_mut(),
@@ -583,7 +582,7 @@ fn of_code_can_move() -> Result<()> {
     Ok(())
 }
 
-/// What is sealed (`mseal(2)`, Linux 6.10) stays as it is until the process ends, whole or not at
+/// Sealed memory (`mseal(2)`, Linux 6.10) stays as it is until the process ends, whole or not at
 /// all; it can be read and written.
 fn that_are_sealed() -> Result<()> {
     const SYS_MSEAL: c_long = 462;

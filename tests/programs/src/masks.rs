@@ -49,14 +49,14 @@ fn handle(signal: i32) -> Result<()> {
     Ok(())
 }
 
-/// What the tests have in their masks outside: two signals, the first of which is let in while a
-/// call waits.
+/// Signal mask outside of waiting calls: two signals, the first of which is let in while a call
+/// waits.
 const OUTSIDE: u64 = bit(libc::SIGUSR1) | bit(libc::SIGUSR2) | bit(34);
-/// And while a call waits: another one instead.
+/// Signal mask while a call waits: another signal instead of the first.
 static WAITING: u64 = bit(libc::SIGUSR2) | bit(libc::SIGWINCH);
 
-/// What a waiting call is given: descriptors of pipes, of which the first can be read or not, and
-/// an epoll set of both.
+/// Arguments of a waiting call: descriptors of pipes, of which the first can be read or not, and an
+/// epoll set of both.
 struct Things {
     pipe: [Fd; 2],
     set: Fd,
@@ -170,7 +170,7 @@ fn by_epoll_pwait2(things: &Things, mask: &u64, limit: Option<i64>) -> i64 {
     )
 }
 
-/// It ends by a signal only.
+/// Waits in `rt_sigsuspend`, which ends by a signal only.
 fn by_sigsuspend(_: &Things, mask: &u64, _: Option<i64>) -> i64 {
     call!(SYS_rt_sigsuspend, ptr::from_ref(mask), 8)
 }

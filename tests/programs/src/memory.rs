@@ -74,7 +74,7 @@ impl Mapping {
         self.start.wrapping_add(offset).cast()
     }
 
-    /// What the kernel makes of reading `length` bytes at `offset` for a `write` into a pipe.
+    /// Whether the kernel can read `length` bytes at `offset` for a `write` into a pipe.
     fn kernel_can_read(&self, offset: usize, length: usize) -> bool {
         let Ok((_reader, writer)) = io::pipe() else {
             return false;

@@ -132,7 +132,7 @@ pub fn line_of(table: &str, path: &Path) -> Result<String> {
         .to_owned())
 }
 
-/// What `mountinfo` tells of sharing.
+/// Tags of `mountinfo` about propagation (shared, master).
 pub fn tags(path: &Path) -> Result<String> {
     let line = line_of("mountinfo", path)?;
     let (own, _) = line.split_once(" - ").context("no dash")?;
@@ -151,7 +151,7 @@ fn is_there(path: &Path, mark: &str) -> bool {
     fs::read_to_string(path.join("mark")).is_ok_and(|text| text == mark)
 }
 
-/// What `statvfs(3)` tells of the file system at a place.
+/// Result of `statvfs(3)` for the file system at a place.
 fn told(path: &Path) -> io::Result<libc::statvfs> {
     // SAFETY: numbers only; the name ends in NUL, and the buffer is of the right type.
     unsafe {

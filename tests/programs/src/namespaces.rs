@@ -408,7 +408,7 @@ fn pivot() -> Result<()> {
     })
 }
 
-/// As Linux has it there: the tree is moved over the root instead.
+/// After `chroot` the tree is moved over the root, as on Linux.
 fn chrooted(name: &str) -> Result<()> {
     std::env::set_current_dir(name)?;
     mount(".", "/", "", libc::MS_MOVE, "").context("moving over the root")?;

@@ -1,5 +1,5 @@
-//! What sockets are told beside their data (`MSG_ERRQUEUE`), and options that act on what is sent,
-//! looked at or accepted.
+//! Error queues of sockets (`MSG_ERRQUEUE`), and options that act on sent, peeked and accepted
+//! data.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};

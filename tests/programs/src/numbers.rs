@@ -268,7 +268,7 @@ fn limit(resource: u32, value: u64) -> Result<()> {
     )
 }
 
-/// How many of the first numbers are in use.
+/// Number of open descriptors below a number.
 fn open_descriptors(below: u64) -> usize {
     (0..below)
         .filter(|fd| call!(SYS_fcntl, *fd, libc::F_GETFD) >= 0)

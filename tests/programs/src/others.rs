@@ -25,7 +25,7 @@ const USER: u32 = 1000;
 /// A child that runs as a user, with two threads, until it is ended.
 struct Victim {
     pid: i32,
-    /// Its second thread.
+    /// Number of the second thread.
     tid: i32,
     _keeps: Fd,
 }
@@ -74,8 +74,8 @@ impl Victim {
         })
     }
 
-    /// Its processors, nice value, scheduling policy and first limit, which nobody is to have
-    /// changed.
+    /// Processors, nice value, scheduling policy and first limit of the process, which nobody is to
+    /// have changed.
     fn state(&self) -> [i64; 5] {
         let mut mask = [0u64; 16];
         call!(
@@ -116,7 +116,7 @@ struct Named {
     call: fn(i32) -> i64,
     /// The error about another user's process, or 0.
     foreign: i32,
-    /// And about one that there is not.
+    /// Result of the call about a process that there is not.
     missing: i32,
     /// Whether a number of a thread that is not its process's first will do, too.
     threads: bool,
@@ -398,7 +398,7 @@ const CALLS: &[Named] = &[
     named("capget", capget, 0, ESRCH),
 ];
 
-/// Those that nobody may do to a process that is no child, whoever runs it.
+/// Calls that nobody may make about a process that is no child, whoever runs it.
 const STRANGERS: &[Named] = &[
     named("setpgid", |pid| call!(SYS_setpgid, pid, 0), ESRCH, ESRCH),
     named(
@@ -422,7 +422,7 @@ const STRANGERS: &[Named] = &[
     named("capset", capset, EPERM, EPERM),
 ];
 
-/// It asks for two rights, one after the other.
+/// Advice on another's memory, which needs two rights, asked for one after the other.
 const MADVISE: Named = named(
     "process_madvise",
     |pid| by_descriptor(pid, process_madvise),
@@ -460,7 +460,7 @@ fn capset(pid: i32) -> i64 {
     )
 }
 
-/// That each call of a table comes out as expected.
+/// Checks that each call of a table comes out as expected.
 fn all<'a>(
     calls: impl IntoIterator<Item = &'a Named>,
     pid: i32,
@@ -616,8 +616,8 @@ fn files_are_refused() -> Result<()> {
     })
 }
 
-/// Who may not be looked into by others of the same user may still look into himself. Advice on
-/// memory takes a right whoever's it is.
+/// A process that others of the same user may not look into may look into itself. Advice on memory
+/// takes a right whoever's it is.
 fn nobody_is_his_own_other() -> Result<()> {
     in_child(|| {
         become_user(USER)?;

@@ -150,7 +150,7 @@ fn that_end_in_a_fault() -> Result<()> {
     Ok(())
 }
 
-/// What cannot be delivered is not lost.
+/// Data that cannot be delivered is not lost.
 fn that_are_not_delivered() -> Result<()> {
     let edge = Edge::new()?;
     let [reader, writer] = pipe(libc::O_NONBLOCK)?;

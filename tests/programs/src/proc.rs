@@ -1,4 +1,4 @@
-//! What `/proc` tells of a process.
+//! Files of a process in `/proc`.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

@@ -27,7 +27,7 @@ fn interrupts() -> Result<Counts> {
     Ok(counts)
 }
 
-/// What was taken since `before`.
+/// Counts since `before`.
 fn since(before: &Counts) -> Result<Counts> {
     let mut counts = interrupts()?;
     counts.retain(|key, count| {

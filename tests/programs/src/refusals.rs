@@ -1,4 +1,4 @@
-//! What calls refuse, and with which error where several would do.
+//! Calls that refuse, and with which error where several would do.
 
 use std::ffi::CString;
 use std::fs;

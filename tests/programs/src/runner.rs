@@ -20,9 +20,9 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{alone, checked, leaks};
 
-/// How long a killed process may take to end, on a machine that is emulated and busy.
+/// Time limit for a killed process to end, on a machine that is emulated and busy.
 const DEATH: Duration = Duration::from_secs(60);
-/// What says where a check's result begins and ends; `cargo xtask test` looks for it, and no check
+/// Mark at the beginning and end of a check's result; `cargo xtask test` looks for it, and no check
 /// prints it.
 const MARK: &str = "@@skerry-check@@";
 /// The status of a check whose time was over, as `timeout -s KILL` has it.
@@ -246,7 +246,7 @@ fn watch(child: &mut Child, waiter: Waiter, limit: Duration) -> Result<(String, 
     Ok((waits, if in_time { status } else { OVERDUE }))
 }
 
-/// What `/proc` says of the processes of a group.
+/// Text of `/proc` about the processes of a group.
 fn group(leader: i32) -> String {
     let Ok(entries) = fs::read_dir("/proc") else {
         return String::new();

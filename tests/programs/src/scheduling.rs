@@ -33,7 +33,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("scheduling-affinity", affinity),
 ];
 
-/// Those that run longer; in machines of several sizes.
+/// Checks that run longer; in machines of several sizes.
 pub const STRESS: &[(&str, Check)] = &[
     ("scheduling-no-lost-wake-up", no_lost_wake_up),
     ("scheduling-affinity-churn", affinity_churn),
@@ -317,7 +317,7 @@ fn attributes() -> Result<()> {
     })
 }
 
-/// What a child finds that the calling thread forks.
+/// Policy that a child finds after the calling thread has forked.
 fn policy_of_child() -> Result<c_int> {
     // SAFETY: the child does nothing but make two system calls.
     let child = unsafe { libc::fork() };

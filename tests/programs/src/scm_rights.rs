@@ -58,7 +58,7 @@ fn rights(fds: &[i32]) -> Vec<u8> {
     )
 }
 
-/// What `recvmsg` gave: bytes, descriptors, credentials, flags.
+/// Result of `recvmsg`: bytes, descriptors, credentials, flags.
 pub struct Got {
     pub bytes: Vec<u8>,
     pub fds: Vec<OwnedFd>,
@@ -254,7 +254,8 @@ fn pass_credentials() -> Result<()> {
     Ok(())
 }
 
-/// How many pipes' writing ends are open is seen from the reading end: it ends when none is.
+/// Rings of descriptors in flight are freed: the reading end of a pipe ends when no writing end is
+/// open.
 fn rings_are_freed() -> Result<()> {
     // A socket in its own queue, two in each other's, and one in that of a connection nobody
     // accepted; each with the end of a pipe.

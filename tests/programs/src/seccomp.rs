@@ -197,7 +197,7 @@ fn kills() -> Result<()> {
     Ok(())
 }
 
-/// How far the thread has come that is to be killed.
+/// Progress of the thread that is to be killed.
 static CAME_TO: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn call_what_kills(_: *mut libc::c_void) -> *mut libc::c_void {

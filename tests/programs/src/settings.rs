@@ -1,4 +1,4 @@
-//! What a process says about itself, by `prctl(2)`, and where that is seen.
+//! Settings of a process by `prctl(2)`, and where they are seen.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};

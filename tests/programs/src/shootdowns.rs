@@ -29,18 +29,18 @@ pub const CHECKS: &[(&str, Check)] = &[
 
 const PAGE: usize = 4096;
 const ROUNDS: usize = 8;
-/// What the page holds at first, and what is written to it first; then it is one more.
+/// First value of the page, and first value that is written to it; then it is one more.
 const BEFORE: u32 = 7;
 const WRITTEN: u32 = 8;
 
-/// How the other thread uses the page.
+/// Use of the page by the other thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     Read,
     Write,
 }
 
-/// What the other thread's second use of the page ends with.
+/// End of the other thread's second use of the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     Signal(c_int),
@@ -348,7 +348,7 @@ fn holes() -> Result<()> {
     ends(Ground::of_file, Use::Read, change, End::Value(0))
 }
 
-/// What the other thread writes once the child is there is not in the child's memory.
+/// A write of the other thread after the fork is not in the child's memory.
 fn by_fork() -> Result<()> {
     let told = map(ptr::null_mut(), MAP_SHARED | MAP_ANONYMOUS, -1)?;
     // SAFETY: the page stays mapped until the process ends.

@@ -409,8 +409,8 @@ fn flags_of_one_transfer() -> Result<()> {
     Ok(())
 }
 
-/// Which of the two pipes does not wait is the same: an empty one that is read and a full one that
-/// is written end the call.
+/// Whichever pipe does not wait: an empty one that is read and a full one that is written end the
+/// call.
 fn tee_does_not_wait() -> Result<()> {
     for first in [true, false] {
         let ([from, filler], [reader, to]) = (pipe(0)?, pipe(0)?);

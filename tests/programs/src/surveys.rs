@@ -1,4 +1,4 @@
-//! What there is of System V's semaphores, message queues and shared memory, as `ipcs` looks.
+//! Lists of System V's semaphores, message queues and shared memory, as `ipcs` looks.
 
 use std::fs;
 use std::io;

@@ -506,7 +506,7 @@ fn timer_in_an_hour(flags: i32) -> Result<OwnedFd> {
     Ok(timer)
 }
 
-/// What reading the timer gives at once.
+/// Number of expirations that reading the timer gives at once.
 fn expirations(timer: &OwnedFd) -> Result<u64, i32> {
     let mut count = 0u64;
     // SAFETY: eight bytes.

@@ -1,5 +1,5 @@
-//! Who is whose sibling: what `/sys` and `/proc/cpuinfo` say is what each processor says of itself,
-//! and tasks are spread accordingly.
+//! Siblings: `/sys` and `/proc/cpuinfo` tell what each processor says of itself, and tasks are
+//! spread accordingly.
 
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::collections::BTreeSet;
@@ -66,8 +66,8 @@ fn move_to(cpu: usize) -> Result<()> {
     Ok(())
 }
 
-/// What a processor says of itself in leaf 0xB: its id, and how many low bits of it name the thread
-/// and what is in the package. None if it has no such leaf.
+/// The processor's own answer in leaf 0xB: its id, and how many low bits of it name the thread and
+/// what is in the package. None if it has no such leaf.
 fn own_words() -> Option<(u32, u32, u32)> {
     let id = __cpuid_count(0xb, 0);
     if __cpuid(0).eax < 0xb || id.ebx & 0xffff == 0 {

@@ -262,7 +262,7 @@ fn calls() -> Result<()> {
     ended(pid, 0)
 }
 
-/// What a core file would have, word by word and by set; code and data are written, also through
+/// Registers of a core file, word by word and by set; code and data are written, also through
 /// `/proc`.
 fn registers_and_memory() -> Result<()> {
     let pid = traced_child(|| {

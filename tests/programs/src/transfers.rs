@@ -68,7 +68,7 @@ pub fn seek(fd: &Fd, to: usize) -> Result<()> {
     )
 }
 
-/// That a file has these contents, as one read tells.
+/// Checks that a file has these contents, in one read.
 pub fn holds(fd: &Fd, expected: &[u8]) -> Result<()> {
     // SAFETY: all zeroes is a stat.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
@@ -625,7 +625,7 @@ fn while_calls_are_recorded() -> Result<()> {
     })
 }
 
-/// Who records what the machine does is alone, and reads whole records.
+/// Only one process at a time records events of the machine, and it reads whole records.
 fn of_recorded_events() -> Result<()> {
     const RECORD: usize = 32;
     let path = c"/proc/skerry/trace";

@@ -74,7 +74,7 @@ fn take(fd: &impl AsRawFd, flags: libc::c_int) -> io::Result<Vec<u8>> {
     Ok(buf[..n].to_vec())
 }
 
-/// What both kinds of stream do alike.
+/// Urgent data that stays apart, alike on both kinds of stream.
 fn apart_of(from: &impl AsRawFd, to: &impl AsRawFd) -> Result<()> {
     ensure!(
         polled(to)? & libc::POLLPRI == 0 && errno(take(to, libc::MSG_OOB)) == libc::EINVAL,

@@ -1,4 +1,4 @@
-//! What programs have used, as they are told.
+//! Resource usage of programs: `getrusage(2)`, `times(2)` and the like.
 
 use std::time::Duration;
 use std::{hint, mem, thread};

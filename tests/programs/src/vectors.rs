@@ -25,7 +25,7 @@ const ROUNDS: usize = 150;
 /// Long enough that some of the threads of one processor lose it in between.
 const SPINS: u64 = 150_000;
 
-/// What happens while the registers hold the pattern.
+/// Event while the registers hold the pattern.
 #[derive(Clone, Copy)]
 enum Step {
     Yield,
@@ -42,13 +42,13 @@ type Vectors = [[u8; 32]; 16];
 #[repr(C, align(32))]
 struct Held {
     vectors: Vectors,
-    /// As a floating-point number of 64 bits, through the x87 stack.
+    /// Floating-point number of 64 bits, for the x87 stack.
     number: u64,
     mxcsr: u32,
 }
 
 impl Held {
-    /// What no other thread and no other round has.
+    /// A pattern that no other thread and no other round has.
     fn new(thread: u8, round: usize) -> Self {
         let mut vectors = Vectors::default();
         for (register, bytes) in vectors.iter_mut().enumerate() {

@@ -134,8 +134,8 @@ fn futex(
     }
 }
 
-/// Who was moved to another word is woken there, once each, and nowhere else; by itself or with
-/// others at once.
+/// A waiter that was moved to another word is woken there, once, and nowhere else; alone or with
+/// others.
 fn moved_waiters() -> Result<()> {
     const WAITERS: u32 = 4;
     for round in 0..ROUNDS {

@@ -50,7 +50,7 @@ struct Waiting {
     result: AtomicI64,
 }
 
-/// It has not returned yet.
+/// Result of a call that has not returned yet.
 const STILL: i64 = i64::MIN;
 
 impl Waiting {
@@ -61,7 +61,7 @@ impl Waiting {
         }
     }
 
-    /// What the thread does: `wait`, and nothing else.
+    /// Runs `wait` in the thread, and nothing else.
     fn run(&self, wait: impl FnOnce() -> i64) {
         self.tid.store(call!(SYS_gettid) as i32, Ordering::SeqCst);
         self.result.store(wait(), Ordering::SeqCst);
@@ -525,7 +525,7 @@ fn by_the_other_end() -> Result<()> {
     })
 }
 
-/// Who reads or polls a socket without connections hears of what comes, and of an error.
+/// A reader or poller of a socket without connections is woken by datagrams, and by an error.
 fn by_datagrams() -> Result<()> {
     let to_itself = |ip: &str| -> Result<std::net::UdpSocket> {
         let socket = std::net::UdpSocket::bind((ip, 0))?;
@@ -618,7 +618,7 @@ fn by_shutdown() -> Result<()> {
     })
 }
 
-/// Who waits to connect is told when a listener takes more.
+/// A thread that waits to connect is woken when a listener takes more.
 fn by_a_larger_backlog() -> Result<()> {
     let socket = || {
         Fd::new(

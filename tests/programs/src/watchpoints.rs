@@ -59,7 +59,7 @@ fn watch(pid: i32, how: usize) -> Result<()> {
     Ok(())
 }
 
-/// It has stopped because of the first address.
+/// Checks that the process has stopped because of the first address.
 fn hit(pid: i32) -> Result<()> {
     stopped(pid, libc::SIGTRAP)?;
     let (info, status) = (info(pid)?, get(pid, 6)?);

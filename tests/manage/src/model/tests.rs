@@ -67,7 +67,7 @@ fn with(program: Program) -> Model {
     model
 }
 
-/// What is there when so many CPUs, and so much memory, are an instance's.
+/// Resources while instances have so many CPUs and so much memory.
 fn used(cpus: u32, memory: u64, instances: usize) -> Resources {
     let mut now = base();
     (now.cpus.in_use, now.cpus.free) = (cpus, 4 - cpus);

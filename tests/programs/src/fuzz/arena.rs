@@ -1,5 +1,5 @@
-//! What the calls of a round are made on: memory of every kind at fixed addresses, descriptors of
-//! every kind with fixed numbers, paths.
+//! Objects for the calls of a round: memory of every kind at fixed addresses, descriptors of every
+//! kind with fixed numbers, paths.
 
 use std::ffi::CString;
 use std::fs;
@@ -12,7 +12,7 @@ use std::os::unix::net::UnixListener;
 pub const PAGE: u64 = 4096;
 /// Where the memory is.
 pub const BASE: u64 = 0x10_0000_0000;
-/// Its pages: writable ones alternate with each of the others.
+/// Kinds of the pages: writable ones alternate with each of the others.
 const KINDS: [Page; 16] = [
     Page::Writable,
     Page::ReadOnly,
@@ -33,7 +33,7 @@ const KINDS: [Page; 16] = [
 ];
 /// The first of those that others have, too.
 pub const SHARED: u64 = BASE + 10 * PAGE;
-/// Its length.
+/// Length of the memory in bytes.
 pub const LENGTH: u64 = KINDS.len() as u64 * PAGE;
 /// Writable pages that are followed by something else.
 pub const WRITABLE: u64 = 5;
@@ -96,7 +96,7 @@ pub const PATHS: [&str; 51] = [
     "/queue",
 ];
 
-/// How many of them, from the first, are in the round's own directory, or lead there.
+/// Number of paths, from the first, that are in the round's own directory, or lead there.
 pub const OWN_PATHS: u64 = 20;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -200,7 +200,7 @@ pub fn files(elf: &[u8]) {
     }
 }
 
-/// What a descriptor is of, as far as calls tell them apart.
+/// Sort of a descriptor, as far as calls tell them apart.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Sort {
     Pipe,
@@ -225,14 +225,14 @@ pub enum Sort {
     Directory,
     /// A file of `/proc`.
     Proc,
-    /// Whatever calls of the round open.
+    /// Descriptors that calls of the round open.
     Opened,
     Other,
 }
 
 /// The number of the first of them.
 const FIRST_FD: i32 = 3;
-/// What the descriptors are of, in their order.
+/// Sorts of the descriptors, in their order.
 const SORTS: [Sort; 57] = {
     use Sort::*;
     [
@@ -345,7 +345,7 @@ fn local() -> Vec<i32> {
     pipes.into_iter().chain(sockets).flatten().collect()
 }
 
-/// What is made of nothing: what tells of events, and sockets without an address.
+/// Descriptors made of nothing: event sources, and sockets without an address.
 fn events(child: i32) -> [i32; 13] {
     let mut mask = std::mem::MaybeUninit::zeroed();
     // SAFETY: the set is written before it is read; the other calls take numbers and strings of the
@@ -412,7 +412,7 @@ fn internet() -> [i32; 6] {
     ]
 }
 
-/// What has a state already: a listener with a name, a file without one, sealed memory, a timer
+/// Descriptors with a state: a listener with a name, a file without one, sealed memory, a timer
 /// that runs, interest in others.
 fn more() -> [i32; 12] {
     let listener = UnixListener::bind("socket").map_or(-1, IntoRawFd::into_raw_fd);

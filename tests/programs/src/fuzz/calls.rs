@@ -93,7 +93,7 @@ const OPTIONS: [(u64, std::ops::Range<u64>); 6] = [
 ];
 /// Where in the first page the handle of a file is.
 const HANDLE: u64 = 2048;
-/// What a file of the round has in it.
+/// Contents of a file of the round.
 const UNTOUCHED: u64 = 0x5a5a_5a5a;
 
 impl Shaper<'_> {

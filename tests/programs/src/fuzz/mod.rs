@@ -29,11 +29,11 @@ use crate::runner::waits;
 
 /// Threads of a round.
 const THREADS: u64 = 3;
-/// How long a round may take until it is killed.
+/// Time limit of a round, after which it is killed.
 const ROUND: Duration = Duration::from_secs(4);
-/// How long a killed process may take to end, on a machine that is emulated and busy.
+/// Time limit for a killed process to end, on a machine that is emulated and busy.
 const DEATH: Duration = Duration::from_secs(90);
-/// What the rounds work in.
+/// Working directory of the rounds.
 const DIRECTORY: &str = "/tmp/fuzz";
 
 struct Options {

@@ -1,4 +1,4 @@
-//! What a round does, as a function of its seed: a list of calls for each of its threads. Nothing
+//! Program of a round, as a function of its seed: a list of calls for each of its threads. Nothing
 //! here makes a call, so the same list can be shown on the host.
 
 use std::fmt;
@@ -9,7 +9,7 @@ use super::themes::THEMES;
 
 /// Calls of each thread of a round.
 const CALLS: usize = 250;
-/// What stands for a number that is known only when the call is made: the round's process.
+/// Placeholder for a number that is known only when the call is made: the round's process.
 pub const OWN_PID: u64 = 0x6f77_6e00_0000_0001;
 /// A child of the round's process, which does nothing.
 pub const CHILD_PID: u64 = 0x6f77_6e00_0000_0002;
@@ -111,9 +111,9 @@ const OF_PROCESSES: [&str; 31] = [
 /// One line of the table of calls: what the kernel's own table says of it.
 #[derive(Clone, Debug)]
 pub struct Signature {
-    /// Its number.
+    /// Number of the call.
     pub number: u64,
-    /// Its name.
+    /// Name of the call.
     pub name: String,
     kinds: Vec<String>,
 }
@@ -135,7 +135,7 @@ pub fn signatures(text: &str) -> Vec<Signature> {
 /// One call, and what is written into the program's memory before it.
 #[derive(Clone)]
 pub struct Call {
-    /// Its number; it need not be one that there is.
+    /// Number of the call; it need not be one that there is.
     pub number: u64,
     /// All six, whatever the call takes.
     pub arguments: [u64; 6],

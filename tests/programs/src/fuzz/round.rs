@@ -13,16 +13,17 @@ use crate::checked;
 
 /// The descriptor by which calls are shown.
 const SHOWN: i32 = 250;
-/// That of `/dev/null`, opened before the first round: a round that runs as root may remove it.
+/// Descriptor of `/dev/null`, opened before the first round: a round that runs as root may remove
+/// the file.
 const NOWHERE: i32 = 251;
 /// Calls that make a process or thread, which ends at once; but a child of `fork` makes some of the
 /// calls that follow.
 const MAKES_TASK: [u64; 4] = [56, FORK, 58, 435];
 const FORK: u64 = libc::SYS_fork as u64;
-/// How many of them.
+/// Number of calls of a child.
 const CALLS_OF_CHILD: usize = 20;
 
-/// What all rounds count together.
+/// Counters of all rounds together.
 pub struct Counters {
     made: [AtomicU64; 512],
     succeeded: [AtomicU64; 512],
@@ -61,7 +62,7 @@ impl Counters {
         }
     }
 
-    /// How many calls were made, and how many of them succeeded.
+    /// Number of calls that were made, and of those that succeeded.
     pub fn totals(&self) -> (u64, u64) {
         let sum = |counters: &[AtomicU64]| {
             counters
@@ -80,7 +81,7 @@ impl Counters {
     }
 }
 
-/// What has to be there before the first round.
+/// Prepares what has to be there before the first round.
 pub fn prepare() -> Result<()> {
     let null = fs::File::options()
         .read(true)

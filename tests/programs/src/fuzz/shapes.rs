@@ -1,5 +1,5 @@
-//! What calls take and point to: descriptors of a sort, structures with pointers in them, flags
-//! that there are.
+//! Arguments of calls: descriptors of a sort, structures with pointers in them, flags that there
+//! are.
 
 use std::cell::RefCell;
 
@@ -14,7 +14,7 @@ pub struct Shaper<'a> {
 
 /// A signal's number, as likely one that does something as one that is not there.
 pub const SIGNALS: [u64; 14] = [1, 2, 9, 10, 12, 14, 15, 17, 18, 19, 20, 34, 64, 65];
-/// How much is read and written.
+/// Lengths that are read and written.
 pub const LENGTHS: [u64; 12] = [0, 1, 4, 8, 16, 64, 100, 1000, 4096, 5000, 65536, 300_000];
 
 impl<'a> Shaper<'a> {
@@ -95,7 +95,7 @@ impl<'a> Shaper<'a> {
         self.pick(&[0, OWN_PID, CHILD_PID, CHILD_PID])
     }
 
-    /// These words somewhere in writable memory; now and then across the edge of it.
+    /// Puts these words somewhere in writable memory; now and then across the edge of it.
     pub(super) fn words(&self, words: &[u64]) -> u64 {
         let page = arena::writable(self.below(arena::WRITABLE));
         let size = 8 * words.len() as u64;

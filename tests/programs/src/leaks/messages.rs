@@ -266,7 +266,7 @@ fn send_cargo(over: &Fd) -> Result<()> {
     Message::new(&[cargo[0].0, cargo[1].0, cargo[2].0]).send(over)
 }
 
-/// How many descriptors this process has.
+/// Number of open descriptors of this process.
 fn descriptors() -> Result<usize> {
     Ok(std::fs::read_dir("/proc/self/fd")?.count())
 }

@@ -19,7 +19,7 @@ const SHOWN: usize = 48;
 /// A number that no process has.
 const STRANGER: i64 = 0x3fff_ffff;
 
-/// What every part of a run needs.
+/// State that every part of a run needs.
 #[derive(Clone, Copy)]
 pub struct Stage<'a> {
     /// The calls.
@@ -211,7 +211,7 @@ fn rest(stage: Stage<'_>, index: usize) {
     }
 }
 
-/// Which argument of a call that returns two descriptors points to them.
+/// Index of the argument that points to the two descriptors a call returns.
 fn fds_argument(call: &Call) -> usize {
     call.arguments
         .iter()
@@ -221,10 +221,10 @@ fn fds_argument(call: &Call) -> usize {
 
 /// Memory that a step was given.
 struct Given {
-    /// Its place among the arguments: `1`, or `1.16` for what a field at 16 points to.
+    /// Place of the memory among the arguments: `1`, or `1.16` for the target of a field at 16.
     name: String,
     address: u64,
-    /// What it held.
+    /// Contents before the call.
     before: Vec<u8>,
     shape: Option<&'static Structure>,
     /// Whether it holds a time, and the call is given it.
@@ -410,7 +410,7 @@ impl Desk<'_> {
     }
 }
 
-/// What the memory of an argument or field is made of; of a time, whether the call is given it.
+/// Layout of the memory of an argument or field; of a time, whether the call is given it.
 fn shape(
     spec: &'static Spec,
     kind: Option<&'static Type>,
@@ -462,7 +462,7 @@ pub fn hash(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Who a number stands for in this run.
+/// Names of process and thread numbers in this run.
 pub struct Cast<'a>(pub Stage<'a>);
 
 impl People for Cast<'_> {

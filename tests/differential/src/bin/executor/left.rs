@@ -1,4 +1,4 @@
-//! What a program leaves behind: descriptors with their state, signals, files.
+//! State that a program leaves behind: descriptors, signals, files.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -128,7 +128,7 @@ fn map() {
 struct Server {
     spec: &'static Spec,
     watch: Watch,
-    /// What should be seen, by call, with its index.
+    /// Items of coverage to be seen, by call, with their indices.
     items: Vec<Vec<(usize, coverage::Item)>>,
     /// Indexes of items that were seen and not yet told.
     seen: BTreeSet<usize>,

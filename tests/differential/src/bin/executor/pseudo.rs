@@ -39,7 +39,7 @@ pub fn call(call: &Call, arguments: [u64; 6]) -> i64 {
     }
 }
 
-/// What a child is told that shall sleep until it is killed.
+/// Order to a child to sleep until it is killed.
 const SLEEP: u64 = 0x1000;
 
 /// Makes a child that ends with a status below 256, or of the signal above it, or sleeps until it

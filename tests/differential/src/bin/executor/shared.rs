@@ -48,36 +48,36 @@ impl<const N: usize> Text<N> {
 
 /// An actor as it is seen from outside.
 pub struct ActorState {
-    /// It may take its steps below this number; [`END`] for coming to an end.
+    /// Limit of the steps that the actor may take; [`END`] for coming to an end.
     pub turn: AtomicU32,
     /// One of the constants below.
     pub state: AtomicU32,
     /// The step it is in, while its state is [`CALL`].
     pub step: AtomicU32,
-    /// Its process.
+    /// Number of the actor's process.
     pub process: AtomicI32,
-    /// Its thread.
+    /// Number of the actor's thread.
     pub thread: AtomicI32,
 }
 
 /// The turn after all steps.
 pub const END: u32 = u32::MAX;
-/// It has not begun.
+/// The actor has not begun.
 pub const NEW: u32 = 0;
-/// It waits for its turn.
+/// The actor waits for its turn.
 pub const IDLE: u32 = 1;
-/// It is in a system call.
+/// The actor is in a system call.
 pub const CALL: u32 = 2;
-/// It works on its own account and will come to another state.
+/// The actor works on its own account and will come to another state.
 pub const BUSY: u32 = 3;
-/// It has ended.
+/// The actor has ended.
 pub const DONE: u32 = 4;
 
-/// What became of a step.
+/// Outcome of a step.
 pub struct StepState {
     /// Whether it has been made.
     pub done: AtomicU32,
-    /// What the call returned.
+    /// Result of the call.
     pub result: AtomicI64,
     /// Two descriptors that it wrote.
     pub parts: [AtomicI32; 2],
@@ -103,7 +103,7 @@ pub struct Shared {
     pub actors: [ActorState; ACTORS],
     /// The steps.
     pub steps: [StepState; STEPS],
-    /// What is left, told by the first actor at its end.
+    /// State left at the end, as text, told by the first actor.
     pub left: Text<LEFT_TEXT>,
     signals: AtomicU32,
     noted: [Noted; SIGNALS],

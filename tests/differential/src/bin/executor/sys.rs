@@ -244,7 +244,7 @@ pub fn restorer() -> u64 {
     restore as *const () as u64
 }
 
-/// What a handler returns to.
+/// Return address of signal handlers (`SA_RESTORER`).
 #[unsafe(naked)]
 extern "C" fn restore() {
     core::arch::naked_asm!("mov eax, 15", "syscall")

@@ -1,4 +1,4 @@
-//! Whoever runs programs: prepares their surroundings, gives actors their turns, sees who waits,
+//! Supervision of programs: prepares their surroundings, gives actors their turns, sees who waits,
 //! and writes the record.
 //!
 //! An actor *waits* when it is in a system call and the kernel says twice that its thread sleeps,
@@ -26,17 +26,17 @@ use crate::{left, sys};
 
 /// Where programs have their directories.
 pub const ROOT: &str = "/tmp/differential";
-/// How long a program may take to come to rest before it is given up; what it did until then still
+/// Time limit for a program to come to rest before it is given up; what it did until then still
 /// counts.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What became of a step.
+/// Outcome of a step.
 pub struct Outcome {
-    /// Which step.
+    /// Number of the step.
     pub step: usize,
-    /// What its call returned.
+    /// Result of the call.
     pub result: i64,
-    /// How signals met it while it waited.
+    /// Ways in which signals met the step while it waited.
     pub ways: Vec<Way>,
 }
 
@@ -396,7 +396,7 @@ impl Run<'_> {
             .collect()
     }
 
-    /// Which of the steps that waited have ended during another one.
+    /// Lists the waiting steps that ended during another one.
     fn note_late(&mut self, before: &[usize], during: usize) {
         let ended = before.iter().filter(|&&step| {
             step != during && self.stage.shared.steps[step].done.load(SeqCst) == 1
@@ -505,7 +505,7 @@ impl Run<'_> {
         succeeded && is_own(step) && is_last
     }
 
-    /// How signals met a step while it waited.
+    /// Ways in which signals met a step while it waited.
     fn ways(&self, step: usize) -> Vec<Way> {
         let program = self.stage.program;
         let end = self
