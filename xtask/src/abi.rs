@@ -16,7 +16,7 @@ use crate::paths;
 const SOURCE: &str = "crates/linux/src/entry/syscall_table.rs";
 const PAGE: &str = "docs/linux-abi.md";
 
-/// How much of a call there is.
+/// Completeness of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
     Full,

@@ -63,7 +63,7 @@ pub struct Arguments {
 /// the emulator's own work (translating code, making memory) is left out.
 const COUNTED_MS: &str = "ms counted";
 
-/// What Skerry is called in tables and JSON.
+/// Name of Skerry in tables and JSON.
 const SKERRY: &str = "skerry";
 
 /// A system and its kernel.

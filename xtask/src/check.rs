@@ -188,7 +188,7 @@ fn belongs_to(file: &Path, module: &Path) -> bool {
     file.with_extension("") == module || file.starts_with(module)
 }
 
-/// What cargo tells of the workspace's packages.
+/// Cargo's metadata of the workspace's packages.
 fn metadata() -> Result<serde_json::Value> {
     let output = build::cargo()
         .args(["metadata", "--no-deps", "--format-version", "1"])

@@ -1,4 +1,4 @@
-//! Nothing that xtask started outlives it.
+//! Clean-up of what xtask started: nothing outlives it.
 //!
 //! Child processes are registered by id while they run. Ctrl-C, SIGTERM and SIGHUP end each of them
 //! and then xtask; a returning `main` has dropped their owners, which end them too. Should xtask
@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// What there is to clean up.
+/// Processes and files to clean up.
 struct Open {
     children: BTreeSet<i32>,
     directories: BTreeSet<PathBuf>,

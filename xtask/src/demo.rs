@@ -12,9 +12,9 @@ use anyhow::Result;
 use crate::cleanup::Directory;
 use crate::vm::{Addition, Machine, Streams, cli};
 
-/// What is shown, as a script for the machine.
+/// Script of the demonstration, for the machine.
 const SCRIPT: &str = include_str!("../../tests/demo.sh");
-/// How long the kernel may take to say its first line.
+/// Time limit for the kernel's first line.
 const BOOT_TIME: Duration = Duration::from_secs(60);
 
 /// Boots the machine and runs the script; then, on a terminal, a shell.

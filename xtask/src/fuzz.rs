@@ -34,7 +34,7 @@ enum What {
     Manage(manage::Options),
 }
 
-/// How to fuzz.
+/// Options for fuzzing system calls.
 #[derive(Args, Clone)]
 pub struct Syscalls {
     /// How long, in seconds of the machine
@@ -67,7 +67,7 @@ impl Syscalls {
     }
 }
 
-/// What was done.
+/// Work that was done.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Done {
     #[serde(default)]
@@ -103,7 +103,8 @@ impl std::fmt::Display for Done {
 
 /// An instance lives this long: what the rounds leave in its file system goes with it.
 const INSTANCE_SECONDS: u64 = 60;
-/// How long an instance may take to end after its time, on a machine that is emulated and busy.
+/// Time limit for an instance to end after its time, in seconds, on a machine that is emulated and
+/// busy.
 const PATIENCE: u64 = 200;
 /// Lines of the kernel's log that are shown.
 const LOG_LINES: usize = 60;
@@ -198,7 +199,7 @@ struct Fuzz {
     cpus: u32,
 }
 
-/// What an instance printed before it failed, and how that looks.
+/// Output of an instance before it failed, and how the failure looks.
 struct Failure {
     what: String,
     printed: String,
@@ -264,8 +265,8 @@ impl Fuzz {
         Ok(Err(Failure { what, printed }))
     }
 
-    /// What failed, with the last calls of the round that did it, found by making each round that
-    /// was going on again by itself.
+    /// Describes the failure, with the last calls of the round that did it, found by making each
+    /// round that was going on again by itself.
     fn explain(&self, seed: u64, failure: Failure, round: Option<u64>) -> anyhow::Error {
         let mut text = format!("seed {seed}, {} processors: {}", self.cpus, failure.what);
         let started: Vec<u64> = failure

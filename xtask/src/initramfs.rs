@@ -145,7 +145,7 @@ impl Archive {
         Ok(())
     }
 
-    /// What a tar archive holds, at the root.
+    /// Adds the files of a tar archive, at the root.
     pub fn tar(&mut self, archive: &Path) -> Result<()> {
         let failed = || format!("cannot read {}", archive.display());
         let mut files: BTreeMap<PathBuf, Vec<u8>> = BTreeMap::new();

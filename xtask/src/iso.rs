@@ -10,12 +10,12 @@ use crate::cleanup::Directory;
 use crate::initramfs::{self, Archive};
 use crate::{build, paths};
 
-/// How GRUB loads a kernel.
+/// Boot protocol by which GRUB loads a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// As Skerry wants it.
+    /// Multiboot2, for Skerry.
     Multiboot2,
-    /// As Linux wants it.
+    /// The Linux boot protocol.
     Linux,
 }
 
@@ -71,8 +71,7 @@ fn menu(protocol: Protocol, command_line: &str) -> String {
     )
 }
 
-/// What the image does after the kernel has started: a shell on the console, and power off at its
-/// end.
+/// First program of the image: a shell on the console, and power off at its end.
 const INIT: &[u8] = b"#!/bin/sh\ncd /root\nsh -l\npoweroff -f\n";
 
 /// `cargo xtask iso`: makes the image people start from; returns its path.

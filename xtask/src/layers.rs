@@ -13,7 +13,7 @@ use crate::source;
 
 /// A crate in layers.
 struct Crate {
-    /// Its sources, from the root of the repository.
+    /// Path of the sources, from the root of the repository.
     sources: &'static str,
     /// Folders and files below that, the lowest first.
     layers: &'static [&'static str],

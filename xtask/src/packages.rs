@@ -1,6 +1,6 @@
 //! Lists of Debian's packages that scenarios and the soak share, so that they share archives, too.
 
-/// What every script may call.
+/// Packages that every script may call.
 pub const BASE: &[&str] = &[
     "bash",
     "coreutils",
@@ -19,10 +19,10 @@ pub const BASE: &[&str] = &[
     "zstd",
 ];
 
-/// What mounts and makes namespaces, beside [`BASE`].
+/// Packages that mount and make namespaces, beside [`BASE`].
 pub const MOUNTS: &[&str] = &["hostname", "mount", "util-linux"];
 
-/// What it takes to develop software, beside [`BASE`].
+/// Packages for developing software, beside [`BASE`].
 pub const DEVELOPMENT: &[&str] = &["gcc", "git", "libc6-dev", "make"];
 
 /// Programs that trace others, and what makes one for them, beside [`BASE`].

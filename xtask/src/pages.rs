@@ -1,5 +1,5 @@
-//! What the pages name, exists: files, functions, types and modules between backquotes, and the
-//! targets of links.
+//! Names in pages: each file, function, type and module between backquotes exists, and so does each
+//! link's target.
 //!
 //! A page is read by who does not know the code yet; a name in it that was changed or removed sends
 //! him looking for nothing.
@@ -75,7 +75,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// What stands between backquotes.
+/// Texts between backquotes.
 fn spans(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }

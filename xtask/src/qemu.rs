@@ -16,7 +16,7 @@ pub enum Board {
     Microvm,
 }
 
-/// What starts a machine that boots from an image.
+/// Firmware of a machine that boots from an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Firmware {
     /// SeaBIOS.
@@ -28,7 +28,7 @@ pub enum Firmware {
 /// UEFI firmware (package ovmf).
 const OVMF: &str = "/usr/share/ovmf/OVMF.fd";
 
-/// What the machine starts from.
+/// Medium that the machine starts from.
 #[derive(Clone, Debug)]
 pub enum Boot {
     /// A kernel image, loaded by QEMU.
@@ -44,7 +44,7 @@ pub enum Boot {
     Iso {
         /// The image.
         image: PathBuf,
-        /// What reads it.
+        /// Firmware that reads the image.
         firmware: Firmware,
     },
 }

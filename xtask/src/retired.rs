@@ -9,7 +9,7 @@ use crate::{paths, source};
 
 /// Where the list is, from the root of the repository.
 const LIST: &str = "docs/retired-names.list";
-/// What stands before the name of an item where it is defined.
+/// Keywords that stand before the name of an item where it is defined.
 const DEFINES: [&str; 9] = [
     "fn", "struct", "enum", "union", "trait", "type", "const", "static", "mod",
 ];

@@ -33,7 +33,7 @@ pub struct Arguments {
     all: bool,
 }
 
-/// What a small system leaves out.
+/// Paths that a small system leaves out.
 const DOCUMENTATION: [&str; 6] = [
     "usr/share/doc",
     "usr/share/man",
@@ -42,7 +42,7 @@ const DOCUMENTATION: [&str; 6] = [
     "usr/share/lintian",
     "usr/share/bug",
 ];
-/// What is one with its namesake in `/usr` (Debian's merged `/usr`).
+/// Directories that are one with their namesakes in `/usr` (Debian's merged `/usr`).
 const MERGED: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
 /// Directories that every system has, and their modes.
 const DIRECTORIES: [(&str, u32); 16] = [

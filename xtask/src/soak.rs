@@ -14,8 +14,8 @@ use crate::cleanup::Directory;
 use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
 use crate::{build, packages, paths, rootfs};
 
-/// How long a machine may take beyond its time: to start, for the last tasks, on a host that is
-/// busy.
+/// Time limit of a machine beyond its time, in seconds: to start, for the last tasks, on a host
+/// that is busy.
 const PATIENCE: u64 = 600;
 
 /// Mix programs at random in instances and check their results
@@ -68,7 +68,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(failed)))
 }
 
-/// What is in the instances: Debian's packages, and programs of our own that are built as
+/// Root file system of the instances: Debian's packages, and programs of our own that are built as
 /// everybody's are.
 pub struct Root {
     debian: PathBuf,

@@ -9,12 +9,12 @@ enum Token<'a> {
     Literal,
 }
 
-/// What a file holds.
+/// Counts of a file's lines and items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Lines with code outside tests: neither empty nor only comment.
     pub code: usize,
-    /// Those of them that lie inside an `unsafe` block, function or implementation, or in assembly.
+    /// Lines that lie inside an `unsafe` block, function or implementation, or in assembly.
     pub unsafe_code: usize,
     /// Items that are declared `pub`, whether or not their module is.
     pub public: usize,

@@ -19,7 +19,7 @@ const AFTERNOON: usize = 3000;
 /// A source file of a package, and what it holds.
 pub struct Source {
     pub package: String,
-    /// Its path from the package's `src` on.
+    /// Path of the file from the package's `src` on.
     pub file: PathBuf,
     pub counts: Counts,
 }
@@ -143,7 +143,7 @@ pub fn check(sources: &[Source]) -> Result<String> {
     ))
 }
 
-/// What is wrong with the sources, by the list.
+/// Violations of the list by the sources.
 fn violations(parts: &[Part<'_>], sources: &[Source]) -> Vec<String> {
     let listed: BTreeSet<&str> = parts.iter().map(|part| part.package).collect();
     let mut wrong = Vec::new();
@@ -189,7 +189,7 @@ fn violations(parts: &[Part<'_>], sources: &[Source]) -> Vec<String> {
 }
 
 impl Part<'_> {
-    /// What is more than it may be.
+    /// Counts that are above their limits.
     fn excess(&self, counts: Counts) -> Vec<String> {
         let afternoon = self.is_of_the_kernel().then_some(AFTERNOON);
         [

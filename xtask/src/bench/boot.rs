@@ -106,7 +106,7 @@ pub fn measure(arguments: &Arguments, systems: &[System], table: &mut Table) -> 
     Ok(())
 }
 
-/// What one boot took. With counted instructions the virtual clock's nanoseconds are instructions
+/// Times of one boot. With counted instructions the virtual clock's nanoseconds are instructions
 /// too.
 pub struct Boot {
     /// The time-stamp counter at the first user instruction.
@@ -145,7 +145,7 @@ pub fn boot(kernel: &Kernel, cpus: u32, icount: bool, packages: &[&str]) -> Resu
     })
 }
 
-/// What Skerry's own log tells: `boot: first user instruction after N us (tsc delta T)`.
+/// Time from Skerry's own log: `boot: first user instruction after N us (tsc delta T)`.
 fn from_entry(log: &str, icount: bool) -> Option<u64> {
     let rest = log.split_once("boot: first user instruction after ")?.1;
     let microseconds: u64 = rest.split_once(" us")?.0.trim().parse().ok()?;

@@ -10,7 +10,8 @@ use super::SKERRY;
 use super::table::{Figure, Table};
 use crate::paths;
 
-/// What each of eight processes may pay for an operation, as a part of what one alone pays.
+/// Limit for the cost of an operation in each of eight processes, as a part of the cost in one
+/// alone.
 const MOST_LOST: f64 = 1.05;
 
 /// Writes the figures into the part of docs/performance.md between the marks of `section`, and the
@@ -179,7 +180,7 @@ fn number(value: f64) -> String {
 /// A metric in the chart: its name, and the ratio to each peer.
 type Bars = (String, Vec<Option<f64>>);
 
-/// What the chart shows; of the scaling metrics those with the most workers.
+/// Bars of the chart; of the scaling metrics those with the most workers.
 fn bars(table: &Table) -> Vec<Bars> {
     table
         .rows()

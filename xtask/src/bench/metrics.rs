@@ -3,12 +3,12 @@
 /// One metric.
 #[derive(Clone, Copy)]
 pub struct Metric {
-    /// Its name in the program, in tables and on the command line.
+    /// Name of the metric in the program, in tables and on the command line.
     pub name: &'static str,
-    /// How it is measured.
+    /// Method of measuring.
     pub how: How,
-    /// What it is to cost at most: instructions on one processor, without what `clears` says; of
-    /// others than programs, in the unit of the metric.
+    /// Goal, an upper limit: instructions on one processor, without what `clears` says; of others
+    /// than programs, in the unit of the metric.
     pub goal: Option<f64>,
     /// Whether the kernel must clear pages in it. The loop that does so counts one instruction for
     /// each of its turns where it is a `rep` instruction, which says nothing about its time, so it
@@ -16,7 +16,7 @@ pub struct Metric {
     pub clears: bool,
 }
 
-/// How a metric is measured.
+/// Method of measuring a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     /// By the program in `bench/micro`, which explains it, in a machine of this many processors at
@@ -29,11 +29,11 @@ pub enum How {
     /// From power-on until the first process has run `bash -c true`, with bash's packages as the
     /// file system.
     BootShell,
-    /// What a loader reads.
+    /// Size of the image that a loader reads.
     ImageSize,
     /// The smallest memory of a machine that reaches the first process.
     LeastMemory,
-    /// How often a processor is woken in ten seconds in which nothing is to be done.
+    /// Number of times that a processor is woken in ten seconds in which nothing is to be done.
     IdleWakeUps,
 }
 
@@ -94,7 +94,7 @@ macro_rules! scale {
     };
 }
 
-/// Those of `bench/micro` that measure one operation at a time, and those of whole machines.
+/// Metrics of `bench/micro` that measure one operation at a time, and those of whole machines.
 const ALONE: &[Metric] = &[
     single("null-call", 80),
     single("getppid", 0),

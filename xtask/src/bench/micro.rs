@@ -10,11 +10,10 @@ use super::metrics::Metric;
 use crate::vm::{Kernel, Machine};
 use crate::{build, rootfs};
 
-/// How long one machine may take: emulated, and counting, Linux alone needs a minute or two to
-/// boot.
+/// Time limit of one machine: emulated, and counting, Linux alone needs a minute or two to boot.
 const TIME_LIMIT: Duration = Duration::from_secs(600);
 
-/// What the workloads run.
+/// Packages that the workloads run.
 const PACKAGES: [&str; 7] = [
     "bash",
     "coreutils",
@@ -25,24 +24,24 @@ const PACKAGES: [&str; 7] = [
     "redis-tools",
 ];
 
-/// What one run of a metric gave.
+/// Outcome of one run of a metric.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// It ran.
+    /// The metric ran.
     Value {
         /// The median of its batches.
         median: f64,
-        /// How many operations there were in each batch.
+        /// Number of operations in each batch.
         operations: u64,
     },
     /// The system cannot run it: the errno's name and what failed.
     NotAvailable(String),
 }
 
-/// How the machine is made.
+/// Configuration of the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// Its processors.
+    /// Number of processors.
     pub cpus: u32,
     /// Whether the clock counts instructions.
     pub icount: bool,
@@ -50,7 +49,7 @@ pub struct Setup {
     pub packages: bool,
 }
 
-/// What each metric of a round gave, by its name.
+/// Outcomes of the metrics of a round, by name.
 pub type Results = BTreeMap<&'static str, Outcome>;
 
 /// Runs each of `metrics` once. A machine that dies or hangs costs the metric under way; the rest
@@ -143,8 +142,8 @@ pub fn boot(machine: &Machine, setup: Setup, names: &[&str]) -> Result<String> {
     })
 }
 
-/// What the log tells of one metric: `bench: NAME MEDIAN LEAST MOST OPERATIONS`, or
-/// `bench: NAME n/a ERRNO CALL`.
+/// Outcome of one metric by the log: `bench: NAME MEDIAN LEAST MOST OPERATIONS`, or `bench: NAME
+/// n/a ERRNO CALL`.
 pub fn outcome(log: &str, name: &str) -> Option<Outcome> {
     let rest = log.lines().find_map(|line| {
         line.split_once("bench: ")?

@@ -113,10 +113,10 @@ fn count(kernel: &Kernel, &Metric { name, how, .. }: &Metric) -> Result<(Counts,
     Ok((read_counts(&counts)?, operations))
 }
 
-/// How often each instruction was executed, by its address.
+/// Executions of each instruction, by its address.
 struct Counts {
     executed: BTreeMap<u64, u64>,
-    /// What of that was turns of `rep movs` and `rep stos` in the kernel.
+    /// The part that was turns of `rep movs` and `rep stos` in the kernel.
     repeated: u64,
 }
 

@@ -11,7 +11,7 @@ use super::SKERRY;
 /// One figure of one system.
 #[derive(Serialize, Deserialize)]
 pub struct Figure {
-    /// What was measured.
+    /// Name of the metric.
     pub metric: String,
     /// The system it was measured on.
     pub system: String,
@@ -23,9 +23,9 @@ pub struct Figure {
     pub min: Option<f64>,
     /// The largest.
     pub max: Option<f64>,
-    /// How often it was measured.
+    /// Number of measurements.
     pub runs: usize,
-    /// What it is to be at most, if the design says so.
+    /// Goal, an upper limit, if the design names one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goal: Option<f64>,
     /// Why there are no values: the errno and the call.
@@ -205,7 +205,7 @@ impl Table {
 
 /// One metric on all systems.
 pub struct Row<'a> {
-    /// What was measured.
+    /// Name of the metric.
     pub metric: &'a str,
     /// The unit.
     pub unit: &'a str,

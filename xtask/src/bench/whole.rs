@@ -10,7 +10,7 @@ use super::micro::{self, Outcome, Setup};
 use crate::build;
 use crate::vm::{Kernel, Machine};
 
-/// How long a machine with enough memory may take to reach its first process.
+/// Time limit for a machine with enough memory to reach its first process.
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
 /// Where the least memory is sought, in MiB.
 const MEMORIES: std::ops::Range<u32> = 1..1024;
@@ -85,8 +85,8 @@ pub fn least_memory(kernel: &Kernel) -> Result<Outcome> {
     })
 }
 
-/// How often a processor was woken in the ten seconds in which the program slept, its own end of
-/// sleep apart.
+/// Number of times that a processor was woken in the ten seconds in which the program slept, its
+/// own end of sleep apart.
 pub fn idle_wake_ups(kernel: &Kernel) -> Result<Outcome> {
     const NAME: &str = "idle-wake-ups";
     let counts = super::scratch("counts");

@@ -46,13 +46,13 @@ impl Count {
     }
 }
 
-/// What there is to see of some calls.
+/// Items of coverage of some calls.
 #[derive(Default)]
 struct Counts {
     errors: Count,
     flags: Count,
     edges: Count,
-    /// How signals met it while it waited.
+    /// Ways in which signals met the call while it waited.
     signals: Count,
 }
 
@@ -122,7 +122,7 @@ impl Page<'_> {
         text + &self.left_out() + &details
     }
 
-    /// What has been seen of the calls that are said to be full.
+    /// Figures of the calls that are said to be full.
     fn figures(&self) -> String {
         let is_full =
             |number: i64| u32::try_from(number).is_ok_and(|number| self.full.contains_key(&number));
@@ -263,7 +263,7 @@ impl Page<'_> {
         text.push('\n');
     }
 
-    /// What cannot be seen, with the reasons.
+    /// Items that cannot be seen, with the reasons.
     fn left_out(&self) -> String {
         let mut text = String::from("\n## Left out\n\n");
         let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();

@@ -13,8 +13,8 @@ use crate::vm::{Addition, Machine, Streams, last_lines};
 
 /// Where the executor is in the machine.
 const EXECUTOR: &str = "/bin/diff-executor";
-/// How long an answer may take; a program that does not come to rest is given up by the executor
-/// long before.
+/// Time limit of an answer; a program that does not come to rest is given up by the executor long
+/// before.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// Lines of the kernel's log that are shown when the machine dies.
 const LOG_LINES: usize = 40;

@@ -31,9 +31,9 @@ use machine::Runner;
 const BATCH: u64 = 64;
 /// Programs that a search for the simplest form may run.
 const TRIES: usize = 300;
-/// What a difference is called that ended the kernel.
+/// Name of a difference that ended the kernel.
 const DIED: &str = "the kernel died";
-/// How often a difference must show again to count.
+/// Number of times that a difference must show again to count.
 const REPEATS: usize = 2;
 
 /// Run programs of system calls on Linux and on Skerry and show what differs
@@ -73,7 +73,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// What a run found.
+/// Findings of a run.
 #[derive(Default, serde::Serialize)]
 pub struct Found {
     seed: u64,
@@ -83,7 +83,7 @@ pub struct Found {
     /// Programs that did differently when they were run again, by what differed between two runs on
     /// one kernel.
     unsteady: BTreeMap<String, String>,
-    /// What differs, and a program that shows it.
+    /// Differences by name, each with a program that shows it.
     differences: BTreeMap<String, String>,
 }
 
@@ -101,7 +101,7 @@ impl Found {
         )
     }
 
-    /// What the differences that are new are called.
+    /// Names of the differences that are new.
     pub fn names(&self) -> impl Iterator<Item = String> {
         self.differences.keys().cloned()
     }
@@ -117,7 +117,7 @@ impl Found {
     }
 }
 
-/// How to run.
+/// Options of a run.
 pub struct Options {
     /// Seconds; without meaning where `programs` is given.
     pub seconds: u64,
@@ -192,7 +192,7 @@ struct Batch<'a> {
     /// Of this seed; of the directed ones if there is none.
     seed: Option<u64>,
     first: u64,
-    /// How many, or as many as there are.
+    /// Number of programs, or as many as there are.
     count: u64,
 }
 
@@ -207,7 +207,7 @@ impl Batch<'_> {
         )
     }
 
-    /// What the batch's programs are from, for people.
+    /// Origin of the batch's programs, for people.
     fn origin(&self) -> String {
         self.seed
             .map_or_else(|| "directed".to_owned(), |seed| format!("seed {seed}"))
@@ -423,7 +423,7 @@ impl Pair {
         Ok(())
     }
 
-    /// What differs each time that a program is run; otherwise what differs between two runs on one
+    /// Difference that shows each time a program is run; otherwise one between two runs on one
     /// kernel, and both of them.
     fn steady_difference(
         &mut self,

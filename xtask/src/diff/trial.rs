@@ -14,7 +14,8 @@ use crate::test::Check;
 
 /// Programs of one step.
 const LOT: u64 = 16;
-/// How often a program must answer otherwise than Linux did to count: some programs are unsteady.
+/// Number of times that a program must answer otherwise than Linux did to count: some programs are
+/// unsteady.
 const TIMES: usize = 3;
 /// After so many steps that failed the rest has nothing to add.
 const ENOUGH: usize = 3;

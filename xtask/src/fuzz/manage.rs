@@ -13,7 +13,7 @@ use super::{LOG_LINES, random_seed};
 use crate::build;
 use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
 
-/// How to drive.
+/// Options for driving the management of instances.
 #[derive(Args, Clone)]
 pub struct Options {
     /// How long, in seconds of the machine
@@ -42,7 +42,7 @@ impl Options {
     }
 }
 
-/// What was done.
+/// Work that was done.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Done {
     seed: u64,
@@ -71,7 +71,8 @@ impl std::fmt::Display for Done {
     }
 }
 
-/// How long the last step and the clearing up may take, on a machine that is emulated and busy.
+/// Time limit of the last step and the clearing up, in seconds, on a machine that is emulated and
+/// busy.
 const PATIENCE: u64 = 600;
 /// Steps that are shown when one went wrong.
 const STEPS_SHOWN: usize = 15;

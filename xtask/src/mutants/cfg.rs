@@ -1,9 +1,10 @@
-//! Which parts of the source are compiled: `#[cfg(…)]`, as far as the tree uses it.
+//! Conditional compilation: which parts of the source `#[cfg(…)]` leaves, as far as the tree uses
+//! it.
 
 use syn::punctuated::Punctuated;
 use syn::{Attribute, Expr, ExprLit, Lit, Meta, Token};
 
-/// What a program is built for.
+/// Target of a build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {
     /// A kernel.

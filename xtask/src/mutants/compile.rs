@@ -10,9 +10,9 @@ use serde::Deserialize;
 use super::tree::{Mutant, Tree, Written};
 use crate::build;
 
-/// How often a build may be repeated: in each, the compiler gets further.
+/// Number of times that a build may be repeated: in each, the compiler gets further.
 const ROUNDS: usize = 12;
-/// How much of the compiler's words is shown where no mutant is at fault.
+/// Number of the compiler's lines that are shown where no mutant is at fault.
 const SHOWN: usize = 5;
 
 /// A line of what Cargo says, as far as it is read here.
@@ -46,7 +46,7 @@ struct Target {
 /// A program that was built.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// Its name: the crate's, or that of a file of tests.
+    /// Name of the program: the crate's, or that of a file of tests.
     pub name: String,
     /// Where it is.
     pub path: PathBuf,
@@ -54,11 +54,11 @@ pub struct Program {
     pub directory: PathBuf,
 }
 
-/// What was built, and what of the mutants is in it.
+/// Programs that were built, and the mutants in them.
 pub struct Built {
     /// The programs.
     pub programs: Vec<Program>,
-    /// Those that are Rust.
+    /// Mutants that are Rust, and so in the programs.
     pub mutants: Vec<Mutant>,
 }
 

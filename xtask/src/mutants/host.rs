@@ -79,7 +79,7 @@ impl Bench {
         Ok((Self { tree, programs }, built.mutants))
     }
 
-    /// What becomes of a mutant.
+    /// Tries a mutant.
     ///
     /// # Errors
     /// When a program cannot be run.
@@ -115,7 +115,7 @@ impl Bench {
     }
 }
 
-/// What is said of tests that did not end in time.
+/// Text for tests that did not end in time.
 const ENDLESS: &str = "it does not end";
 
 /// Runs a program of tests; what failed.

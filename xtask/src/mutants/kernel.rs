@@ -28,9 +28,9 @@ const UNSTEADY: usize = 20;
 struct Recorded {
     test: Test,
     machines: Vec<Machine>,
-    /// How long all of it took.
+    /// Duration of all of it.
     time: Duration,
-    /// What failed, by name.
+    /// Names of the checks that failed.
     failed: BTreeSet<String>,
 }
 
@@ -135,7 +135,7 @@ impl Bench {
         Ok(bench)
     }
 
-    /// What becomes of a mutant.
+    /// Tries a mutant.
     ///
     /// # Errors
     /// When a machine could not be built or started.
@@ -291,7 +291,7 @@ impl Bench {
     }
 }
 
-/// What is said of a test that did not come to its checks.
+/// Text for a test that did not come to its checks.
 const COULD_NOT_RUN: &str = "it could be run";
 
 impl Recorded {
@@ -328,7 +328,7 @@ impl Recorded {
         })
     }
 
-    /// How long a machine with these steps may take.
+    /// Time limit of a machine with these steps.
     fn limit(&self, steps: Option<&BTreeSet<StepId>>) -> Duration {
         let time = |steps: &BTreeSet<StepId>| {
             let of = |(name, step): &StepId| {
@@ -341,7 +341,7 @@ impl Recorded {
     }
 }
 
-/// What a test did.
+/// Result of a test.
 struct Ran {
     checks: Vec<Check>,
     logs: PathBuf,

@@ -1,4 +1,4 @@
-//! Which tests are near to which part of the source.
+//! Map from parts of the source to the tests that are near to them.
 //!
 //! A killer is a test of `cargo xtask test` that boots machines. Whatever it boots through
 //! `Setting::machine` has the kernel with the mutant. In a first run without a mutant, those that
@@ -7,9 +7,9 @@
 
 /// A test and what it is near to.
 pub struct Killer {
-    /// As `cargo xtask test --list` has it.
+    /// Name of the test, as `cargo xtask test --list` has it.
     pub test: &'static str,
-    /// How the paths begin.
+    /// Prefixes of paths that the test is near to.
     pub near: &'static [&'static str],
 }
 
@@ -85,7 +85,7 @@ pub const KILLERS: &[Killer] = &[
     },
 ];
 
-/// Those that are near to a file.
+/// Killers that are near to a file.
 pub fn near(file: &str) -> impl Iterator<Item = &'static Killer> {
     KILLERS
         .iter()

@@ -32,7 +32,7 @@ use tree::{Mutant, Tree};
 
 use crate::paths;
 
-/// What kernel mutants are made in, by directory.
+/// Directories in which kernel mutants are made.
 const KERNEL: &[&str] = &[
     "linux", "futex", "fs", "net", "vm", "task", "node", "link", "guard", "drivers", "kernel",
 ];
@@ -43,12 +43,12 @@ const GUARD: &[&str] = &[
     "crates/guard/src/mem",
     "crates/guard/src/instance",
 ];
-/// What host mutants are made in: the crates that have tests on the host.
+/// Crates in which host mutants are made: those that have tests on the host.
 const HOST: &[&str] = &[
     "abi", "acpi", "bpf", "fair", "frames", "fs", "futex", "lfmutex", "net", "parallel", "psi",
     "rcu", "ring", "shrink", "slab", "task", "topology", "trace", "vm",
 ];
-/// Those in which kernel mutants are made and that have tests on the host.
+/// Crates in which kernel mutants are made and that have tests on the host.
 const BOTH: &[&str] = &["linux", "futex", "fs", "net", "vm", "task", "node", "guard"];
 /// The test that runs those, as `cargo xtask test --list` has it.
 const HOST_TEST: &str = "host/unit";
@@ -196,7 +196,7 @@ fn on_host(arguments: &Arguments, mutants: Vec<Mutant>) -> Result<Vec<Verdict>> 
 }
 
 impl Arguments {
-    /// Those of the built ones that are tried.
+    /// Mutants that are tried, of those that were built.
     fn tried(&self, mut mutants: Vec<Mutant>) -> Vec<Mutant> {
         mutants.truncate(self.sample);
         mutants.retain(|mutant| self.number.is_empty() || self.number.contains(&mutant.number));

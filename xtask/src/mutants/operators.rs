@@ -19,7 +19,7 @@ pub enum Operator {
     Comparison,
     /// One too many or too few: a constant, a length, a step.
     OffByOne,
-    /// Who waits is not told.
+    /// A wake-up is left out: a waiter is not told.
     DroppedWake,
     /// Something taken is not given back.
     DroppedRelease,
@@ -56,9 +56,9 @@ impl fmt::Display for Operator {
 
 /// One change, by places in the file's text (as in `Place`).
 pub struct Change {
-    /// What is done.
+    /// The operator that makes the change.
     pub operator: Operator,
-    /// As a developer would have written it.
+    /// The change as a developer would have written it.
     pub change: (Range<usize>, String),
     /// With both in one program.
     pub edits: Vec<(Range<usize>, String)>,
@@ -80,7 +80,7 @@ const WAKES: &[&str] = &[
     "post",
     "broadcast",
 ];
-/// Those that give something back, or take it out of where it was.
+/// Functions that give something back, or take it out of where it was.
 const RELEASES: &[&str] = &[
     "release",
     "put",
@@ -559,7 +559,7 @@ fn has_let(condition: &Expr) -> bool {
     }
 }
 
-/// What a statement calls.
+/// Name of the function that a statement calls.
 fn called(expression: &Expr) -> Option<String> {
     match expression {
         Expr::MethodCall(call) => Some(call.method.to_string()),

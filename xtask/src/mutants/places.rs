@@ -20,11 +20,11 @@ pub struct Place {
     pub file: String,
     /// Where the change is, from 1.
     pub line: usize,
-    /// What is done.
+    /// The operator that makes the change.
     pub operator: Operator,
-    /// What a developer would have written wrongly: this part of the file would read so.
+    /// The mistake as a developer would have written it: this part of the file would read so.
     pub change: (Range<usize>, String),
-    /// How both are built into one program: in order, without overlaps; `{}` stands for the
+    /// Edits that build both into one program: in order, without overlaps; `{}` stands for the
     /// mutant's number.
     pub edits: Vec<(Range<usize>, String)>,
     /// The lines as they are and as they would be.

@@ -1,4 +1,4 @@
-//! What became of the mutants: a line each, tables, and those that nobody noticed.
+//! Report on mutants: a line each, tables, and those that nobody noticed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::tree::Mutant;
 use crate::paths;
 
-/// What became of a mutant.
+/// Fate of a mutant.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fate {
@@ -20,16 +20,16 @@ pub enum Fate {
     Survived,
     /// No test came by it.
     NotReached,
-    /// It does the same as the original, for a reason that stands in the list.
+    /// The mutant does the same as the original, for a reason that stands in the list.
     Equivalent,
 }
 
-/// How a mutant was noticed.
+/// Evidence that a mutant was noticed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Kill {
     /// The test.
     pub test: String,
-    /// What did not hold, or the panic.
+    /// The check that did not hold, or the panic.
     pub check: String,
     /// `check`, `panic` or `hang`.
     pub how: &'static str,
@@ -49,7 +49,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// What is said of a mutant.
+    /// A report on a mutant.
     pub fn new(mutant: &Mutant, fate: Fate) -> Self {
         let place = &mutant.place;
         Self {
@@ -95,7 +95,8 @@ impl Verdict {
 /// has the lines themselves, after `- `.
 pub const EQUIVALENT: &str = "tests/mutants/equivalent.list";
 
-/// Those named there: file, operator, the changed line without white space around it.
+/// Mutants of the list `equivalent`: file, operator, the changed line without white space around
+/// it.
 pub fn equivalent() -> Result<Vec<(String, String, String)>> {
     let path = paths::root().join(EQUIVALENT);
     let text =

@@ -1,5 +1,5 @@
-//! Which of all possible changes are tried: chosen by a seed, evenly over the kinds of changes of
-//! each crate.
+//! Sample of all possible changes: chosen by a seed, evenly over the kinds of changes of each
+//! crate.
 
 use std::collections::BTreeMap;
 

@@ -20,17 +20,17 @@ const HOOK: (&str, &str) = (
     "crates/linux/src/system/sysinfo.rs",
     "fn set_name(which: &Mutex<Vec<u8>>, name: &[u8]) -> Result<(), Errno> {",
 );
-/// What is written behind that.
+/// Code that is written behind that.
 const HOOKED: &str = " if mutant::mark(name) { return Ok(()); }";
-/// What is added to the dependencies of a crate with mutants.
+/// Line that is added to the dependencies of a crate with mutants.
 const DEPENDENCY: &str = "[dependencies]\nmutant.workspace = true";
 
 /// A mutant: a change and its number.
 #[derive(Clone, Debug)]
 pub struct Mutant {
-    /// Its number, from 1.
+    /// Number of the mutant, from 1.
     pub number: u32,
-    /// What is changed.
+    /// Place of the change.
     pub place: Place,
 }
 

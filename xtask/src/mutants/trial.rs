@@ -1,5 +1,5 @@
-//! What a machine is told when it runs a kernel with mutants: which image, for how long, and which
-//! steps of a test.
+//! Orders for a machine that runs a kernel with mutants: which image, for how long, and which steps
+//! of a test.
 //!
 //! A *step* is one script of those that a test runs in one boot (`test::batch`); it is known by the
 //! name of the machine's log and its place among the steps.
@@ -25,7 +25,7 @@ pub struct Trial {
     pub marks: bool,
 }
 
-/// How many times its own limit a step may take, and a test that is recorded: the host may have
+/// Factor on its own time limit for a step, and for a test that is recorded: the host may have
 /// other things to do, for hours.
 pub const PATIENCE: u32 = 4;
 
@@ -58,7 +58,7 @@ impl Trial {
             .is_none_or(|steps| steps.contains(&(machine(log), step)))
     }
 
-    /// What comes before the script of a step.
+    /// Text that comes before the script of a step.
     pub fn before(&self, step: usize) -> String {
         if self.marks {
             format!("hostname {}{step}\n", mutant::PREFIX)
@@ -81,12 +81,12 @@ impl Trial {
     }
 }
 
-/// What a machine told while it was recorded.
+/// Mutants that a machine came by while it was recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
-    /// Whatever was come by, at any time.
+    /// Mutants come by at any time.
     pub all: BTreeSet<u32>,
-    /// What was come by before the first step.
+    /// Mutants come by before the first step.
     pub boot: BTreeSet<u32>,
     /// Of each step: what was come by, and about how long it took.
     pub steps: BTreeMap<usize, (BTreeSet<u32>, Duration)>,

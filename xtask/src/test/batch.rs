@@ -16,10 +16,10 @@ use crate::mutants::trial;
 use crate::paths;
 use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
 
-/// What a script must print (standard output and error together), and that it must end with status
-/// 0 unless said otherwise.
+/// Expected output of a script (standard output and error together); it must end with status 0
+/// unless said otherwise.
 pub enum Expect {
-    /// What the same script prints on the host, under the same busybox.
+    /// The output of the same script on the host, under the same busybox.
     SameAsHost,
     /// Exactly this, but for white space around it.
     Text(&'static str),
@@ -29,11 +29,11 @@ pub enum Expect {
 
 /// One script.
 pub struct Step {
-    /// What it shows, as a statement.
+    /// Statement that the script shows to hold.
     pub what: String,
     /// For busybox's `sh`.
     pub script: String,
-    /// What it prints.
+    /// Expected output.
     pub expect: Expect,
     /// Seconds it may take.
     pub limit: u32,
@@ -180,7 +180,7 @@ pub fn finish(machine: &Machine, steps: &[Step], wanted: usize) -> Result<Vec<Ch
     Ok(checks)
 }
 
-/// What one script did.
+/// Result of one script.
 struct Ran {
     output: String,
     /// None if it was not over when the machine stopped.
@@ -269,7 +269,7 @@ fn judge(step: &Step, ran: &Ran) -> Result<String> {
     }
 }
 
-/// What `script` prints on the host, with nothing but busybox to call.
+/// Output of `script` on the host, with nothing but busybox to call.
 fn on_host(script: &str) -> Result<String> {
     let applets = applets().context("cannot install busybox's applets for the host")?;
     let (work, scripts) = (Directory::create()?, Directory::create()?);

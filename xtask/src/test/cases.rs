@@ -17,7 +17,7 @@ use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
 
 /// A script and what it must print, on both streams together.
 pub struct Case {
-    /// What it is about.
+    /// Subject of the case.
     pub name: String,
     /// For bash.
     pub script: String,
@@ -26,22 +26,22 @@ pub struct Case {
     pub prints: Option<String>,
 }
 
-/// What a script did.
+/// Result of a script.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ran {
-    /// What it printed, without white space around it.
+    /// Output, without white space around it.
     pub printed: String,
-    /// Its exit status; 137 if it took too long, None if it was not over when the instance ended.
+    /// Exit status; 137 if it took too long, None if it was not over when the instance ended.
     pub status: Option<i32>,
 }
 
 /// An instance for cases.
 pub struct Instance<'a> {
-    /// What its file system is made of.
+    /// Packages of the file system.
     pub packages: &'a [&'a [&'a str]],
-    /// Its processors.
+    /// Number of processors.
     pub cpus: u32,
-    /// Its memory in MiB.
+    /// Memory in MiB.
     pub memory: u32,
     /// Files of the host that are in `/cases/files`, by their own names.
     pub files: &'a [PathBuf],
@@ -255,7 +255,7 @@ fn results(output: &str, count: usize) -> Vec<Ran> {
         .collect()
 }
 
-/// What those scripts do on the host that ask for it, in its own bash and with its own programs.
+/// Results of the scripts that ask for the host, in its own bash and with its own programs.
 fn on_host(cases: &[Case], limit: u32) -> Result<Vec<Ran>> {
     let directory = Directory::create()?;
     let scripts = directory.join("cases");

@@ -109,8 +109,8 @@ fn cargo_tests(cargo: &mut Command) -> Result<Vec<Check>> {
     Ok(checks)
 }
 
-/// What the harness said of each test: a result, or that it takes long and then nothing more, or,
-/// where tests run one by one, only its name.
+/// Results of tests by the harness's output: a result, or that it takes long and then nothing more,
+/// or, where tests run one by one, only its name.
 fn results(stdout: &str) -> Vec<Check> {
     let said = |line| str::strip_prefix(line, "test ");
     let ended: Vec<(&str, &str)> = stdout
@@ -148,7 +148,7 @@ fn did_not_end() -> String {
     format!("it had not ended when its program was ended, after {LIMIT} s")
 }
 
-/// What a failed test printed.
+/// Output of a failed test.
 fn failure(output: &str, name: &str) -> String {
     let start = output.find(&format!("---- {name} stdout ----"));
     start.map_or_else(

@@ -1,6 +1,6 @@
-//! What a scenario leaves behind in its machine: objects, descriptors, frames
-//! (`/proc/skerry/objects`), processors and memory of instances (`skerry resources`), before its
-//! first step and after its last one.
+//! Leaks of a scenario in its machine: objects, descriptors, frames (`/proc/skerry/objects`),
+//! processors and memory of instances (`skerry resources`), before its first step and after its
+//! last one.
 
 use std::collections::BTreeMap;
 

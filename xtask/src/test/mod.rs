@@ -28,10 +28,10 @@ const WORKERS: usize = 2;
 /// Characters of a failure in the last line.
 const EXCERPT: usize = 300;
 
-/// What the names of tests begin with that take minutes each: they are run when they are asked for.
+/// Prefix of the names of tests that take minutes each: they are run when they are asked for.
 const LONG: &str = "long/";
 
-/// What `--quick` runs: the source's rules, the host's tests, and a short scenario of each kind
+/// Tests of `--quick`: the source's rules, the host's tests, and a short scenario of each kind
 /// (boot, memory, instances and their end, Debian's programs, watching, a terminal, many CPUs).
 const QUICK: [&str; 9] = [
     "host/source",
@@ -88,7 +88,7 @@ pub enum Place {
     SkerryMachine,
 }
 
-/// What a test is given.
+/// Environment of a test: the kernel, the directory of its logs, its name.
 pub struct Setting {
     kernel: Kernel,
     logs: PathBuf,
@@ -116,7 +116,7 @@ impl Setting {
 
 /// One thing that was checked.
 pub struct Check {
-    /// What holds, as a statement.
+    /// Statement that holds.
     pub what: String,
     /// Whether it does: what was seen, or what went wrong.
     pub result: Result<String, String>,
@@ -132,14 +132,14 @@ impl Check {
     }
 }
 
-/// What became of the tests.
+/// Results of the tests.
 #[derive(Default)]
 struct Tally {
     passed: usize,
     failed: Vec<String>,
     /// Names of the tests in which that was.
     failed_tests: BTreeSet<&'static str>,
-    /// What failed, and held in a later attempt.
+    /// Checks that failed, and held in a later attempt.
     unsteady: Vec<String>,
 }
 
@@ -316,7 +316,7 @@ struct Attempt<'a> {
     test: &'a Test,
     /// Attempts left after this one.
     left: u32,
-    /// What failed in the attempts before.
+    /// Checks that failed in the attempts before.
     before: Vec<String>,
 }
 

@@ -23,7 +23,7 @@ use crate::iso::{self, Protocol};
 use crate::mutants::trial::{self, Trial};
 use crate::qemu::{self, Board, Boot, Firmware, Hardware};
 
-/// How long the machine may take to power off once the command has ended.
+/// Time limit for the machine to power off once the command has ended.
 const POWER_OFF_TIME: Duration = Duration::from_secs(10);
 
 /// The kernel a machine boots.
@@ -38,7 +38,7 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// What is said about a kernel with mutants.
+    /// The trial, for a kernel with mutants.
     pub fn trial(&self) -> Option<&Trial> {
         match self {
             Self::Mutant(trial) => Some(trial),
@@ -63,7 +63,7 @@ pub struct Machine {
     pub kernel: Kernel,
     /// The hardware.
     pub hardware: Hardware,
-    /// What the initial RAM file system holds besides busybox and the tools.
+    /// Files of the initial RAM file system besides busybox and the tools.
     pub additions: Vec<Addition>,
     /// Appended to the kernel command line.
     pub append: String,
@@ -77,7 +77,7 @@ pub struct Machine {
     pub firmware: Option<Firmware>,
 }
 
-/// How a run ended.
+/// Ending of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The command ended with this status (128 + signal if it was killed).
@@ -91,10 +91,10 @@ pub enum Ending {
     Died(String),
 }
 
-/// What became of a run.
+/// Outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// How it ended.
+    /// Ending of the run.
     pub ending: Ending,
     /// Whether the machine powered itself off afterwards.
     pub powered_off: bool,

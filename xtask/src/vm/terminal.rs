@@ -18,7 +18,7 @@ use crate::cleanup::{Child, Directory};
 /// A terminal's rows and columns.
 pub type Size = (u16, u16);
 
-/// What comes from the machine.
+/// Event from the machine.
 enum Event {
     /// Output of the command.
     Output(Vec<u8>),
@@ -217,7 +217,7 @@ impl Drop for RawTerminal {
     }
 }
 
-/// What is typed to end the machine: Ctrl-A, then x. Ctrl-A twice types one.
+/// Byte that is typed to end the machine: Ctrl-A, then x. Ctrl-A twice types one.
 const ESCAPE: u8 = 0x01;
 
 /// Passes keys on to the machine; true when the user wants it ended.

@@ -10,7 +10,7 @@ use crate::test::{Check, Setting};
 use crate::vm::Addition;
 use crate::{packages, rootfs};
 
-/// What is shown, the program with its arguments, and what it prints.
+/// Statement, program with its arguments, and expected output.
 const PROGRAMS: [(&str, &[&str], &str); 10] = [
     (
         "bash: arithmetic, arrays, functions, process substitution, traps",

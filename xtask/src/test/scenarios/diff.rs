@@ -33,9 +33,9 @@ const STEADY: [&str; 18] = [
 /// Random programs of each area that are the same in each run, and their seed.
 const PROGRAMS: u64 = 16;
 const SEED: u64 = 9;
-/// How long new ones are run where there is little time, in seconds.
+/// Time for new programs where there is little time, in seconds.
 const SHORT: u64 = 20;
-/// How long they are run by name.
+/// Time for new programs if the test is run by name, in seconds.
 const LONG: u64 = 3600;
 
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {

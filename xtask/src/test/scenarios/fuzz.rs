@@ -1,5 +1,5 @@
-//! What is done at random (`cargo xtask fuzz`), for as long as there is time here: system calls
-//! with hostile arguments, and the management of instances.
+//! Random work (`cargo xtask fuzz`), for as long as there is time here: system calls with hostile
+//! arguments, and the management of instances.
 
 use anyhow::Result;
 

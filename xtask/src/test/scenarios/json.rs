@@ -1,4 +1,4 @@
-//! What the `skerry` tool prints with `--json`.
+//! Output of the `skerry` tool with `--json`.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -8,9 +8,9 @@ use serde_json::Value;
 pub struct Resources {
     /// All processors of the machine.
     pub cpus_total: u64,
-    /// Those that are parked.
+    /// CPUs that are parked.
     pub cpus_free: u64,
-    /// Those that did not come back.
+    /// CPUs that did not come back.
     pub cpus_lost: u64,
     /// Memory that a new instance may have.
     pub memory_free: u64,
@@ -20,7 +20,7 @@ pub struct Resources {
     pub memory_leaked: u64,
 }
 
-/// What the supervisor itself may use more or less of from one moment to the next.
+/// Tolerance for the supervisor's own use of memory from one moment to the next.
 const SUPERVISORS_OWN: u64 = 4 << 20;
 
 impl Resources {

@@ -1,5 +1,4 @@
-//! What is shown in booted machines. Each scenario boots one or more machines and reports what it
-//! saw.
+//! Tests in booted machines. Each scenario boots one or more machines and reports what it saw.
 
 mod boot;
 mod busybox;

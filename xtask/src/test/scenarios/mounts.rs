@@ -7,7 +7,7 @@ use super::debian::instances;
 use crate::packages;
 use crate::test::{Check, Setting};
 
-/// What is shown, the program with its arguments, and what it prints.
+/// Statement, program with its arguments, and expected output.
 const PROGRAMS: [(&str, &[&str], &str); 6] = [
     (
         "mount, remount, bind, move and umount",

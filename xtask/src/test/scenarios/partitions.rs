@@ -230,7 +230,7 @@ wait $tool
 cat out
 "#;
 
-/// What follows the fault: the neighbour has gone on, the supervisor works, everything but the
+/// Script after the fault: the neighbour has gone on, the supervisor works, everything but the
 /// neighbour's is back.
 const AFTERWARDS: &str = r#"
 until [ $(rounds) -gt $before ]; do sleep 0.1; done

@@ -1,5 +1,5 @@
-//! What waits and wakes, under a scheduler that takes threads off their processors, delays and
-//! moves them at random (`sched=perturb,seed=N`, see `docs/tasks.md`).
+//! Waiting and waking under a scheduler that takes threads off their processors, delays and moves
+//! them at random (`sched=perturb,seed=N`, see `docs/tasks.md`).
 
 use std::fs::File;
 use std::io::Read;
@@ -9,7 +9,7 @@ use anyhow::Result;
 use super::programs::{Family, Side, choose};
 use crate::test::{Check, Setting};
 
-/// What the names of the checks begin with that depend on who runs when.
+/// Prefixes of the names of checks that depend on who runs when.
 const CONCURRENT: &[&str] = &[
     "coherence-",
     "events-",

@@ -193,7 +193,7 @@ impl Family {
         )
     }
 
-    /// What runs a list of checks.
+    /// Command that runs a list of checks.
     fn command(&self, side: Side, list: &str) -> String {
         let batch = format!("{RUST} batch {} {LIMIT} /check/{list}", 2 * self.cpus + 2);
         match side {

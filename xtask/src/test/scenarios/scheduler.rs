@@ -14,7 +14,7 @@ use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
 
 const GUEST: &str = "/bin/machine-tests";
 
-/// What shows how many processors at once change what all of them look at, and takes seconds where
+/// Check in which many processors at once change what all of them look at; it takes seconds where
 /// the rest takes minutes.
 const CHURN: &str = "scheduling-affinity-churn";
 

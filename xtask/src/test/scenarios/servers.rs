@@ -70,8 +70,8 @@ for i in {1..20}; do curl -s http://localhost:8080/big | cmp - www/big & pids="$
 nginx -c /tmp/conf -s quit 2> /dev/null; while [ -e pid ]; do sleep 0.1; done; wc -l < log"#;
 const NGINX_SAYS: &str = "hello\nhello\nhello\nhello\nsame\nsame through the proxy\nHTTP/1.1 404 Not Found\n200 1\n200 0\n7\nall the same\n31";
 
-/// What administrators use: `ip` and `ss` (netlink), `ping` (ICMP), relays of socat from a name to
-/// IPv6 to a program, netcat over TCP and UDP, rsync through pipes and from a daemon.
+/// Script of administrators' tools: `ip` and `ss` (netlink), `ping` (ICMP), relays of socat from a
+/// name to IPv6 to a program, netcat over TCP and UDP, rsync through pipes and from a daemon.
 const TOOLS: &str = r#"cd /tmp
 ip -br addr | tr -s " "; ip route get 127.0.0.1 | head -n 1 | tr -s " "; ip rule | wc -l; ip link set lo up && echo up
 ping -q -c 2 -i 0.2 127.0.0.1 | grep -o "2 received"; ping -q -c 1 ::1 | grep -o "1 received"; ping -c 1 10.0.0.1 2>&1

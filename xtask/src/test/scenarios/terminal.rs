@@ -10,7 +10,7 @@ use crate::test::{Check, Setting};
 use crate::vm::Ending;
 use crate::vm::terminal::Session;
 
-/// How long anything on the screen may take to appear.
+/// Time limit for anything on the screen to appear.
 const SOON: Duration = Duration::from_secs(20);
 /// The prompt, which no echo of a typed command contains.
 const PROMPT: &str = "ready> ";

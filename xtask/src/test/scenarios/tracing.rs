@@ -9,7 +9,7 @@ use crate::test::{Check, Setting};
 
 const PACKAGES: &[&[&str]] = &[packages::BASE, packages::TRACING];
 
-/// What is shown, the program with its arguments, and what it prints.
+/// Statement, program with its arguments, and expected output.
 const PROGRAMS: [(&str, &[&str], &str); 5] = [
     (
         "strace: calls with arguments and results, and the end",
