@@ -48,14 +48,21 @@ pub fn unix_time(read: impl Fn(u8) -> u8) -> Option<u64> {
     seconds(date, time)
 }
 
-/// Days from civil date (Howard Hinnant's algorithm), then seconds.
+/// Number of days of a month in the Gregorian calendar; 0 if there is no such month.
+fn days_of_month(year: u64, month: u64) -> u64 {
+    let leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    match month {
+        1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
+        4 | 6 | 9 | 11 => 30,
+        2 => 28 + u64::from(leap),
+        _ => 0,
+    }
+}
+
+/// Days from civil date (Howard Hinnant's algorithm), then seconds. `None` if there is no such date
+/// or time.
 fn seconds([year, month, day]: [u64; 3], [hour, minute, second]: [u64; 3]) -> Option<u64> {
-    if !(1..=12).contains(&month)
-        || !(1..=31).contains(&day)
-        || hour > 23
-        || minute > 59
-        || second > 60
-    {
+    if !(1..=days_of_month(year, month)).contains(&day) || hour > 23 || minute > 59 || second > 60 {
         return None;
     }
     let year = if month <= 2 { year - 1 } else { year };
@@ -75,6 +82,33 @@ mod tests {
         assert_eq!(seconds([2026, 11, 21], [4, 30, 1]), Some(1_795_235_401));
         assert_eq!(seconds([2024, 2, 29], [23, 59, 59]), Some(1_709_251_199));
         assert_eq!(seconds([2024, 13, 1], [0, 0, 0]), None);
+    }
+
+    #[test]
+    fn no_such_dates() {
+        let exists = |date| seconds(date, [0, 0, 0]).is_some();
+        for date in [
+            [2023, 2, 29],
+            [2024, 2, 30],
+            [2024, 2, 31],
+            [2100, 2, 29],
+            [2024, 4, 31],
+            [2024, 12, 32],
+            [2024, 1, 0],
+            [2024, 0, 1],
+        ] {
+            assert!(!exists(date), "{date:?}");
+        }
+        for date in [[2000, 2, 29], [2024, 2, 29], [2023, 2, 28], [2023, 4, 30]] {
+            assert!(exists(date), "{date:?}");
+        }
+        // Every day of a year exists and follows the one before.
+        let days = (1..=12)
+            .flat_map(|month| (1..=days_of_month(2024, month)).map(move |day| [2024, month, day]));
+        let first = seconds([2024, 1, 1], [0, 0, 0]).expect("a date");
+        for (number, date) in (0..).zip(days) {
+            assert_eq!(seconds(date, [0, 0, 0]), Some(first + number * 86_400));
+        }
     }
 
     /// A clock that shows 21 November 2026 with these hours, 30 minutes and 1 second.
