@@ -18,8 +18,6 @@ pub(super) struct OfUser {
     is_watched: AtomicBool,
     kernel_ns: AtomicU64,
     policy: Mutex<Policy>,
-    cpus: Mutex<Vec<u64>>,
-    numbers: Mutex<(u32, u32)>,
     space: Mutex<Option<Arc<dyn UserSpace>>>,
     fpu: Mutex<Option<UserFpu>>,
 }
@@ -88,21 +86,11 @@ impl Thread {
     pub fn switches(&self) -> [u64; 2] {
         [0; 2]
     }
-    /// Keeps the numbers of its process and itself.
-    pub fn set_numbers(&self, process: u32, thread: u32) {
-        *self.user.numbers.lock().expect("not poisoned") = (process, thread);
-    }
-    /// The numbers set by [`Self::set_numbers`].
-    pub fn numbers(&self) -> (u32, u32) {
-        *self.user.numbers.lock().expect("not poisoned")
-    }
-    /// Keeps the CPUs it may run on. False, and no change, if the only one is not among them.
+    /// Does nothing: records name no threads here.
+    pub fn set_numbers(&self, _process: u32, _thread: u32) {}
+    /// Whether the thread may run on a CPU of `mask`: the only CPU is the first.
     pub fn set_cpus(&self, mask: &[u64]) -> bool {
-        let has_first = mask.first().is_some_and(|word| word & 1 != 0);
-        if has_first {
-            *self.user.cpus.lock().expect("not poisoned") = mask.to_vec();
-        }
-        has_first
+        mask.first().is_some_and(|word| word & 1 != 0)
     }
     /// Keeps its policy.
     pub fn set_policy(&self, policy: Policy) {
