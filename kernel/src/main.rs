@@ -9,6 +9,8 @@
 
 extern crate alloc;
 
+use guard::Authority;
+
 mod proc_skerry;
 mod root;
 mod start;
@@ -16,9 +18,9 @@ mod trace;
 
 guard::entry!(kernel_main, kernel_secondary);
 
-fn kernel_main() -> ! {
-    task::init();
-    if task::spawn("start", None, start::main).is_err() {
+fn kernel_main(authority: Authority) -> ! {
+    task::init(&authority.boot);
+    if task::spawn("start", None, || start::main(authority)).is_err() {
         panic!("no memory for the first thread");
     }
     task::start_cpu()

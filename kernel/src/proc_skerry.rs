@@ -10,13 +10,27 @@ use core::fmt::Write;
 use abi::errno::Errno;
 use fs::Inode;
 use fs::pseudo::{self, Attr, StaticDir};
+use guard::FaultToken;
 use guard::faults::{self, Fault};
-use task::Mutex;
+use task::{Mutex, Once};
 
 use crate::trace;
 
-/// Adds the directory to procfs.
-pub(crate) fn add(dir: &Arc<StaticDir>, dev: u64) {
+/// For the files `fault` and `search`.
+static FAULTS: Once<FaultToken> = Once::new();
+
+/// Has every procfs have the directory from now on. Once, before the first procfs is made.
+pub(crate) fn init(token: FaultToken) {
+    FAULTS.call_once(|| token);
+    linux::procfs::extend(|dir, dev| add(&dir.subdir("skerry"), dev));
+}
+
+fn fault_token() -> Result<&'static FaultToken, Errno> {
+    FAULTS.get().ok_or(Errno::EPERM)
+}
+
+/// Adds the files of the directory.
+fn add(dir: &Arc<StaticDir>, dev: u64) {
     dir.add("role", pseudo::file(Attr::new(dev, 0o444), || Ok(role())));
     dir.add("cpus", pseudo::file(Attr::new(dev, 0o444), || Ok(cpus())));
     dir.add(
@@ -43,7 +57,8 @@ pub(crate) fn add(dir: &Arc<StaticDir>, dev: u64) {
     if !guard::role::is_supervisor() {
         let write = |text: &[u8]| {
             let name = core::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
-            faults::inject(Fault::from_name(name.trim()).ok_or(Errno::EINVAL)?);
+            let fault = Fault::from_name(name.trim()).ok_or(Errno::EINVAL)?;
+            faults::inject(fault_token()?, fault);
             Ok(())
         };
         dir.add("search", search(dev));
@@ -69,7 +84,7 @@ fn search(dev: u64) -> Arc<dyn Inode> {
         let product = core::str::from_utf8(text)
             .ok()
             .and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
-        let result = faults::search(product.ok_or(Errno::EINVAL)?);
+        let result = faults::search(fault_token()?, product.ok_or(Errno::EINVAL)?);
         *last.lock() = result;
         Ok(())
     };

@@ -36,7 +36,6 @@ pub(crate) fn make() -> Result<FsStruct> {
     devfs::register_standard()?;
     fs::tty::register_standard()?;
     let context = FsStruct::new(space);
-    linux::procfs::extend(|dir, dev| crate::proc_skerry::add(&dir.subdir("skerry"), dev));
     let proc = linux::procfs::new();
     hang(&context, proc, b"/proc", "proc")?;
     hang(&context, linux::kernfs::sysfs::new(), b"/sys", "sysfs")?;

@@ -9,8 +9,10 @@ use abi::boot::{self, Boot};
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
 use fs::{Cred, File, FsStruct, OpenFlags};
-use guard::{partition, role};
+use guard::{Authority, BootToken, partition, role};
 use linux::{Hooks, InitProgram};
+
+use crate::proc_skerry;
 
 /// The first program, and its standard streams.
 struct First {
@@ -19,9 +21,15 @@ struct First {
 }
 
 /// Sets everything up, and ends; the first program goes on.
-pub(crate) fn main() {
-    guard::boot::start_further_cpus();
+pub(crate) fn main(authority: Authority) {
+    let Authority {
+        boot,
+        power,
+        faults,
+    } = authority;
+    guard::boot::start_further_cpus(&boot);
 
+    proc_skerry::init(faults);
     let context = match crate::root::make() {
         Ok(context) => context,
         Err(error) => panic!("no root file system: {error}"),
@@ -30,11 +38,11 @@ pub(crate) fn main() {
     if role::cmdline_value("tasks") == Some("siblings-first") {
         parallel::prefer(parallel::Siblings::First);
     }
-    linux::init(Hooks { init_exited });
+    linux::init(&boot, power, Hooks { init_exited });
     let First { program, stdio } = if role::is_supervisor() {
-        supervisor(&context)
+        supervisor(boot, &context)
     } else {
-        instance(&context)
+        instance(boot, &context)
     };
 
     if let Err(error) = linux::spawn_init(&program, Arc::new(context), stdio) {
@@ -57,7 +65,7 @@ fn init_exited(status: i32) {
     guard::instance::exit(status as u32);
 }
 
-fn supervisor(context: &FsStruct) -> First {
+fn supervisor(boot: BootToken, context: &FsStruct) -> First {
     const FRAMES_PER_MIB: u64 = (1 << 20) / PAGE_SIZE as u64;
     let memory = guard::mem::stats();
     log::info!(
@@ -76,7 +84,7 @@ fn supervisor(context: &FsStruct) -> First {
         }
     }
 
-    if let Err(error) = node::init() {
+    if let Err(error) = node::init(&boot) {
         log::error!("no instances can be made: {error}");
     }
 
@@ -110,7 +118,7 @@ fn open(context: &FsStruct, name: &[u8]) -> Option<Arc<File>> {
     .ok()
 }
 
-fn instance(context: &FsStruct) -> First {
+fn instance(token: BootToken, context: &FsStruct) -> First {
     let boot = match Boot::parse(guard::instance::boot_blob()) {
         Ok(boot) => boot,
         Err(error) => {
@@ -126,10 +134,11 @@ fn instance(context: &FsStruct) -> First {
     let path = search(context, &args[0], &env);
     // Before the supervisor is listened to: its first word may be the terminal's size.
     let terminal = (boot.flags & boot::FLAG_TERMINAL != 0).then(|| link::console().clone());
-    let listening = link::start(link::Hooks {
+    let hooks = link::Hooks {
         signal: |signal| linux::signal_init(signal as i32),
         shutdown: || linux::signal_init(15),
-    });
+    };
+    let listening = link::start(&token, hooks);
     if listening.is_err() {
         panic!("no memory to listen to the supervisor");
     }

@@ -10,7 +10,7 @@ use abi::layout::PAGE_SIZE;
 use crate::arch::apic;
 use crate::mem::direct;
 use crate::mem::frame::Frame;
-use crate::{cpu, role};
+use crate::{FaultToken, cpu, role};
 
 /// A way for a kernel to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Fault {
 static DEAF: AtomicBool = AtomicBool::new(false);
 
 /// Fails as told. Returns only in the supervisor, where it does nothing.
-pub fn inject(fault: Fault) {
+pub fn inject(_: &FaultToken, fault: Fault) {
     if role::is_supervisor() {
         return;
     }
@@ -79,7 +79,7 @@ pub const SEARCH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 /// many it looked. (A product, because the word itself would be found in the memory of whoever
 /// asks.) In the supervisor it looks nowhere.
 #[must_use]
-pub fn search(product: u64) -> (u64, u64) {
+pub fn search(_: &FaultToken, product: u64) -> (u64, u64) {
     const WORDS: usize = PAGE_SIZE / size_of::<u64>();
     if role::is_supervisor() {
         return (0, 0);

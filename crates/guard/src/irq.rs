@@ -15,7 +15,7 @@ use x86_spec::interrupt::NMI;
 
 use crate::arch::{apic, cpu, ioapic, timer};
 use crate::cpu::CpuId;
-use crate::{paging, park, rcu, role, trace};
+use crate::{BootToken, paging, park, rcu, role, trace};
 
 /// Vectors below are exceptions.
 pub(crate) const FIRST_VECTOR: u8 = 0x20;
@@ -84,23 +84,23 @@ static ISA: [Hook<fn()>; ISA_LINES as usize] = [const { Hook::new() }; ISA_LINES
 static UNKNOWN: AtomicU64 = AtomicU64::new(0);
 
 /// Sets what runs when the deadline of `timer::arm` has passed.
-pub fn set_timer_handler(handler: fn()) {
+pub fn set_timer_handler(_: &BootToken, handler: fn()) {
     timer::set_handler(handler);
 }
 
 /// Sets what runs when another CPU called `ipi::reschedule` for this one.
-pub fn set_reschedule_handler(handler: fn()) {
+pub fn set_reschedule_handler(_: &BootToken, handler: fn()) {
     RESCHEDULE.set(handler);
 }
 
 /// Sets what runs when a peer instance rang.
-pub fn set_doorbell_handler(handler: fn()) {
+pub fn set_doorbell_handler(_: &BootToken, handler: fn()) {
     DOORBELL.set(handler);
 }
 
 /// Sets what runs at the end of every interrupt, after its acknowledgement, with interrupts off. It
 /// may switch context.
-pub fn set_irq_exit_hook(hook: fn()) {
+pub fn set_irq_exit_hook(_: &BootToken, hook: fn()) {
     EXIT.set(hook);
 }
 

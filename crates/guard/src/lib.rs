@@ -10,6 +10,7 @@
 extern crate alloc;
 
 pub mod arch;
+mod authority;
 pub mod boot;
 pub mod faults;
 pub mod instance;
@@ -31,3 +32,4 @@ mod symbols;
 pub mod trace;
 
 pub use arch::{context, cpu, fpu, port, timer, user};
+pub use authority::{Authority, BootToken, FaultToken, PowerToken};

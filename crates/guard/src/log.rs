@@ -14,7 +14,7 @@ use ::log::{LevelFilter, Metadata, Record};
 use lfmutex::{Mutex, Once};
 
 use crate::arch::{port, timer};
-use crate::{cpu, role};
+use crate::{BootToken, cpu, role};
 
 const SINK_NONE: u8 = 0;
 const SINK_COM1: u8 = 1;
@@ -75,7 +75,7 @@ fn parse_level(text: &str) -> Option<LevelFilter> {
 static KEEPER: Once<fn(&Record<'_>)> = Once::new();
 
 /// Has `keeper` called for each line, too, also where nobody may sleep. The first call counts.
-pub fn keep(keeper: fn(&Record<'_>)) {
+pub fn keep(_: &BootToken, keeper: fn(&Record<'_>)) {
     KEEPER.call_once(|| keeper);
 }
 

@@ -196,5 +196,5 @@ fn end() -> ! {
         ipi::ring_peer();
         park::enter()
     }
-    power::reset()
+    power::reset_machine()
 }

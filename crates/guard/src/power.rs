@@ -5,7 +5,7 @@ use lfmutex::Once;
 use x86_spec::segment::TablePointer;
 
 use crate::arch::{self, msr, port, timer};
-use crate::{instance, role};
+use crate::{PowerToken, instance, role};
 
 static POWER: Once<PowerOff> = Once::new();
 
@@ -16,7 +16,7 @@ pub(crate) fn init(power: PowerOff) {
 
 /// Supervisor: switches the machine off, or resets it if it does not know how. Instance: ends it
 /// with status 0.
-pub fn off() -> ! {
+pub fn off(token: &PowerToken) -> ! {
     if !role::is_supervisor() {
         instance::exit(0);
     }
@@ -34,14 +34,19 @@ pub fn off() -> ! {
         wait();
     }
     log::error!("this machine does not say how to switch it off: resetting it");
-    reset()
+    reset(token)
 }
 
 /// Supervisor: resets the machine. Instance: ends it with status 0.
-pub fn reset() -> ! {
+pub fn reset(_: &PowerToken) -> ! {
     if !role::is_supervisor() {
         instance::exit(0);
     }
+    reset_machine()
+}
+
+/// Supervisor: resets the machine, also where the kernel has panicked.
+pub(crate) fn reset_machine() -> ! {
     arch::stop_other_cpus();
     if let Some((Register::Port(port), value)) = POWER.get().and_then(|power| power.reset) {
         // SAFETY: the port is the reset register, by the firmware's tables.

@@ -14,7 +14,7 @@ pub use ::trace::{
 
 use crate::cpu::{self, CpuId, MAX_CPUS};
 use crate::irq::Hook;
-use crate::{mem, timer};
+use crate::{BootToken, mem, timer};
 
 /// The classes of events that are recorded at the moment (`trace::Class`).
 static WANTED: AtomicU32 = AtomicU32::new(0);
@@ -31,7 +31,7 @@ const FEWEST: u64 = 1 << 10;
 const MOST: u64 = 1 << 16;
 
 /// Sets what tells the number of the running thread; it is called with interrupts off.
-pub fn set_thread_source(source: fn() -> u32) {
+pub fn set_thread_source(_: &BootToken, source: fn() -> u32) {
     THREAD.set(source);
 }
 

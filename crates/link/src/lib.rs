@@ -15,6 +15,7 @@ use abi::msg;
 use abi::window::Window;
 use alloc::sync::Arc;
 use fs::tty::{Tty, WinSize};
+use guard::BootToken;
 use ring::MessageReader;
 use task::{Event, NoMemory, Once};
 
@@ -42,8 +43,8 @@ fn on_doorbell() {
 ///
 /// # Errors
 /// There is no memory for it.
-pub fn start(hooks: Hooks) -> Result<(), NoMemory> {
-    guard::irq::set_doorbell_handler(on_doorbell);
+pub fn start(boot: &BootToken, hooks: Hooks) -> Result<(), NoMemory> {
+    guard::irq::set_doorbell_handler(boot, on_doorbell);
     let window = guard::instance::window();
     let mut messages = MessageReader::new(&window.control_in, &window.control_in_area);
     obey_all(&mut messages, &hooks);

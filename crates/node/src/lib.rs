@@ -28,6 +28,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use guard::BootToken;
 use instance::Instance;
 use task::{Event, Mutex};
 
@@ -58,8 +59,8 @@ fn on_doorbell() {
 ///
 /// # Errors
 /// `EEXIST`, `ENOMEM`.
-pub fn init() -> fs::Result<()> {
-    guard::irq::set_doorbell_handler(on_doorbell);
+pub fn init(boot: &BootToken) -> fs::Result<()> {
+    guard::irq::set_doorbell_handler(boot, on_doorbell);
     device::register()?;
     task::spawn("node", None, look_after)
         .map(drop)

@@ -22,6 +22,7 @@ use x86_spec::control::rflags;
 use x86_spec::interrupt::{DEBUG, GENERAL_PROTECTION, PAGE_FAULT};
 
 use super::{cpu, gdt, msr, trap};
+use crate::BootToken;
 use crate::irq::{self, Hook};
 
 pub use super::usercopy::{
@@ -470,7 +471,7 @@ static FAULT_HANDLER: Hook<fn(usize, bool) -> bool> = Hook::new();
 
 /// Sets what is called when the kernel faults on a user address in one of the user copies: in
 /// thread context, interrupts on. `true` means: try again.
-pub fn set_fault_handler(handler: fn(addr: usize, write: bool) -> bool) {
+pub fn set_fault_handler(_: &BootToken, handler: fn(addr: usize, write: bool) -> bool) {
     FAULT_HANDLER.set(handler);
 }
 

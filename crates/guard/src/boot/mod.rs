@@ -24,7 +24,7 @@ use crate::cpu::CpuId;
 use crate::mem::frame::Frame;
 use crate::mem::{self, Start};
 use crate::paging::build::{Access, ImageLayout, Shared};
-use crate::{log as logging, park, role, smp, timer};
+use crate::{Authority, BootToken, log as logging, park, role, smp, timer};
 
 unsafe extern "C" {
     static image_start: u8;
@@ -37,21 +37,22 @@ unsafe extern "C" {
 }
 
 unsafe extern "Rust" {
-    safe fn skerry_kernel_main() -> !;
+    safe fn skerry_kernel_main(authority: Authority) -> !;
     safe fn skerry_kernel_secondary() -> !;
 }
 
 /// Names the functions of the kernel crate that the guard calls: on the first CPU, with everything
-/// of the guard's set up and interrupts off, and on each further CPU of the instance.
+/// of the guard's set up and interrupts off, which gets the [`Authority`](crate::Authority), and on
+/// each further CPU of the instance.
 #[macro_export]
 macro_rules! entry {
     ($main:path, $secondary:path) => {
         const _: () = {
             // SAFETY: the one definition of this symbol, with the type the guard declares.
             #[unsafe(no_mangle)]
-            fn skerry_kernel_main() -> ! {
-                let main: fn() -> ! = $main;
-                main()
+            fn skerry_kernel_main(authority: $crate::Authority) -> ! {
+                let main: fn($crate::Authority) -> ! = $main;
+                main(authority)
             }
             // SAFETY: as above.
             #[unsafe(no_mangle)]
@@ -175,7 +176,7 @@ fn run(as_role: impl FnOnce()) -> ! {
 
     as_role();
 
-    skerry_kernel_main()
+    skerry_kernel_main(Authority::new())
 }
 
 /// Called by each further CPU of the instance when it is set up.
@@ -186,7 +187,7 @@ pub(crate) fn enter_secondary() -> ! {
 /// Brings the instance's further CPUs in: the supervisor starts its own at once, an instance asks
 /// its supervisor to. They arrive in the kernel's secondary entry. False if there is no memory for
 /// them; then they stay where they are.
-pub fn start_further_cpus() -> bool {
+pub fn start_further_cpus(_: &BootToken) -> bool {
     if role::descriptor().cpus().len() == 1 {
         return true;
     }

@@ -15,7 +15,7 @@ use shrink::{Round, Shrinker, Shrinkers, Ticket, Urgency};
 
 use super::{alloc, heap};
 use crate::irq::Hook;
-use crate::timer;
+use crate::{BootToken, timer};
 
 static SHRINKERS: Shrinkers = Shrinkers::new();
 /// One call at a time; made at the start, since a call must not allocate.
@@ -31,7 +31,7 @@ static PRESSURE: Mutex<Pressure> = Mutex::new(Pressure::new());
 static OTHERS: Hook<fn() -> bool> = Hook::new();
 
 /// Sets how to learn whether threads run beside the calling one. Without it the answer is yes.
-pub fn set_others_run(others: fn() -> bool) {
+pub fn set_others_run(_: &BootToken, others: fn() -> bool) {
     OTHERS.set(others);
 }
 

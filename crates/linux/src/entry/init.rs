@@ -8,7 +8,7 @@ use abi::errno::Errno;
 use fs::tty::Tty;
 use fs::{Cred, File, FsStruct, OpenFlags, ops};
 use guard::fpu::UserFpu;
-use guard::user;
+use guard::{BootToken, PowerToken, user};
 use vm::AddressSpace;
 
 use crate::Task;
@@ -19,11 +19,12 @@ use crate::process::task::NewTask;
 use crate::process::upcalls::{self, Upcalls};
 use crate::process::{NewProcess, Process, process_table as processes, send_signal};
 use crate::process_control::exec;
+use crate::procfs;
 use crate::state::credentials::Credentials;
 use crate::state::fdtable::FdTable;
 use crate::state::sched_params::SchedParams;
 use crate::state::timer_queue;
-use crate::system::klog;
+use crate::system::{klog, sysinfo};
 use crate::uapi::sigframe::AltStack;
 use crate::uapi::siginfo::SigInfo;
 
@@ -50,15 +51,18 @@ pub struct InitProgram {
 
 static HOOKS: Once<Hooks> = Once::new();
 
-/// Sets the personality up; once, before the first process, in a thread.
-pub fn init(hooks: Hooks) {
+/// Sets the personality up; once, before the first process, in a thread. `power` is for
+/// `reboot(2)`.
+pub fn init(boot: &BootToken, power: PowerToken, hooks: Hooks) {
     HOOKS.call_once(|| hooks);
+    sysinfo::set_power(power);
+    procfs::init_pressure(boot);
     upcalls::set(Upcalls {
         run_user: user_loop::run,
         init_ended,
     });
-    klog::init();
-    user::set_fault_handler(user_loop::kernel_fault);
+    klog::init(boot);
+    user::set_fault_handler(boot, user_loop::kernel_fault);
     fs::tty::set_job_control(Arc::new(TtyJobControl));
     fs::set_keeps_set_ids(crate::cred::setuid::keeps_set_ids);
     fs::sigio::set_sender(Arc::new(crate::files::sigio::SigioSender));

@@ -20,7 +20,7 @@ mod sysctl;
 mod system;
 
 pub(crate) use pid::of_directory;
-pub(crate) use pressure::file as resource_pressure;
+pub(crate) use pressure::{file as resource_pressure, init as init_pressure};
 pub(crate) use sysctl::place;
 
 use crate::process::process_table as processes;

@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use fs::poll::{Events, PollQueue, PollTable};
 use fs::pseudo::{Attr, StaticDir};
 use fs::{File, FileOps, FileType, Inode, Metadata, OpenFlags, Result, Whence};
+use guard::BootToken;
 use psi::{Pressure, Trigger};
 use task::{CpuId, Mutex};
 
@@ -47,9 +48,13 @@ impl Resource {
     }
 }
 
+/// Has the guard ask whether threads run on while one waits for memory; before the first process.
+pub(crate) fn init(boot: &BootToken) {
+    guard::mem::set_others_run(boot, || task::stats::runnable() > 1);
+}
+
 /// Adds the files.
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
-    guard::mem::set_others_run(|| task::stats::runnable() > 1);
     for name in ["cpu", "memory", "io"] {
         dir.add(name, file(name, dev));
     }

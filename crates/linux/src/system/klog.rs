@@ -13,6 +13,7 @@ use abi::errno::Errno;
 use fs::devfs::{self, CharDevice};
 use fs::poll::{Events, PollQueue, PollTable};
 use fs::{DeviceId, File, FileOps, OpenFlags, Whence};
+use guard::BootToken;
 use linux_raw_sys::general as sys;
 use log::{Level, Record};
 
@@ -40,13 +41,13 @@ static LOG: Mutex<Option<Log>> = Mutex::new(None);
 static CHANGED: PollQueue = PollQueue::new();
 
 /// Keeps the log from now on, and makes it readable.
-pub(crate) fn init() {
+pub(crate) fn init(boot: &BootToken) {
     *LOG.lock() = Some(Log {
         ring: LogRing::new(KEPT),
         unread: 0,
         uncleared: 0,
     });
-    guard::log::keep(keep);
+    guard::log::keep(boot, keep);
     if let Err(error) = devfs::register("kmsg", Arc::new(KmsgDevice)) {
         log::warn!("no /dev/kmsg: {error}");
     }

@@ -3,9 +3,10 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use ::task::{CpuId, Mutex, now_ns};
+use ::task::{CpuId, Mutex, Once, now_ns};
 use abi::errno::Errno;
 use core::sync::atomic::Ordering;
+use guard::PowerToken;
 use linux_raw_sys::general as sys;
 use psi::{Load, Work};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
@@ -292,6 +293,17 @@ const REBOOT_POWER_OFF: u32 = 0x4321_fedc;
 const REBOOT_CAD_ON: u32 = 0x89ab_cdef;
 const REBOOT_CAD_OFF: u32 = 0;
 
+static POWER: Once<PowerToken> = Once::new();
+
+/// Keeps the right to end the machine, for `reboot(2)`. Once, before the first process.
+pub(crate) fn set_power(token: PowerToken) {
+    POWER.call_once(|| token);
+}
+
+fn power() -> Result<&'static PowerToken, Errno> {
+    POWER.get().ok_or(Errno::EPERM)
+}
+
 /// `reboot(2)`
 pub fn sys_reboot(task: &Task, magic1: u32, magic2: u32, command: u32, _arg: usize) -> SysResult {
     if !task.cred().capable(sys::CAP_SYS_BOOT) {
@@ -301,8 +313,8 @@ pub fn sys_reboot(task: &Task, magic1: u32, magic2: u32, command: u32, _arg: usi
         return Err(Errno::EINVAL);
     }
     match command {
-        REBOOT_POWER_OFF | REBOOT_HALT => guard::power::off(),
-        REBOOT_RESTART | REBOOT_RESTART2 => guard::power::reset(),
+        REBOOT_POWER_OFF | REBOOT_HALT => guard::power::off(power()?),
+        REBOOT_RESTART | REBOOT_RESTART2 => guard::power::reset(power()?),
         REBOOT_CAD_ON | REBOOT_CAD_OFF => Ok(0),
         _ => Err(Errno::EINVAL),
     }

@@ -32,6 +32,7 @@ use core::panic::Location;
 pub use core::sync::atomic as sync;
 use core::sync::atomic::Ordering;
 
+use guard::BootToken;
 pub use guard::cpu::CpuId;
 pub use guard::rcu::RcuArc;
 pub use guard::timer::now_ns;
@@ -59,14 +60,14 @@ pub fn topology() -> &'static Topology {
 
 /// Sets threads up, on the first CPU, before any is spawned. Threads run once [`start_cpu`] is
 /// called.
-pub fn init() {
+pub fn init(boot: &BootToken) {
     perturb::init();
     cpu::prepare();
     cpu::adopt();
-    guard::irq::set_timer_handler(sleep::on_timer);
-    guard::irq::set_reschedule_handler(switch::on_kick);
-    guard::irq::set_irq_exit_hook(switch::look_again);
-    guard::trace::set_thread_source(|| cpu::current_slot().number());
+    guard::irq::set_timer_handler(boot, sleep::on_timer);
+    guard::irq::set_reschedule_handler(boot, switch::on_kick);
+    guard::irq::set_irq_exit_hook(boot, switch::look_again);
+    guard::trace::set_thread_source(boot, || cpu::current_slot().number());
 }
 
 /// The calling thread, to [`unpark`].
