@@ -196,6 +196,23 @@ impl Room {
 /// Times are nanoseconds of one clock that does not go back. Wake-ups, choosing and leaving are
 /// O(log n), and allocate nothing as long as there is room for all waiting threads
 /// ([`Self::enlarge`]).
+///
+/// ```
+/// use fair::{History, Policy, Room, RunQueue, SLICE_NS};
+///
+/// let mut queue = RunQueue::new(0);
+/// queue.enlarge(&mut Room::new(8));
+/// for thread in [1, 2] {
+///     queue.wake(thread, Policy::default(), &History::default(), 0);
+/// }
+/// let first = queue.pick(0);
+/// // Equal threads take turns, a slice each.
+/// assert_ne!(queue.pick(SLICE_NS), first);
+/// // One that sleeps takes its history along, for its next wake-up.
+/// let history = queue.block(SLICE_NS + 1000);
+/// assert!(history.lag_ns().unsigned_abs() < SLICE_NS);
+/// assert_eq!(queue.pick(SLICE_NS + 1000), first);
+/// ```
 #[derive(Debug)]
 pub struct RunQueue {
     number: u32,

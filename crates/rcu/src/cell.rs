@@ -44,6 +44,33 @@ impl Drop for Memory {
 /// The value itself is dropped as soon as its last `Arc` is, as ever: only the memory it was in is
 /// kept for a grace period, by a weak count. A reader that comes too late finds the strong count at
 /// zero, and nothing else.
+///
+/// ```
+/// use std::sync::Arc;
+/// # struct OneCpu;
+/// # // SAFETY: one thread on one CPU: no section is ever going on when another call is made.
+/// # unsafe impl rcu::Cpus for OneCpu {
+/// #     fn count(&self) -> usize { 1 }
+/// #     fn passed(&self, _: usize) -> u64 { 0 }
+/// #     fn idle(&self, _: usize) -> bool { true }
+/// #     fn pass_here(&self) {}
+/// #     fn nudge(&self, _: usize) {}
+/// #     fn sleep_until(&self, _: &dyn Fn() -> bool) {}
+/// #     fn section<R>(&self, section: impl FnOnce() -> R) -> R { section() }
+/// # }
+/// static DOMAIN: rcu::Domain<OneCpu, rcu::Memory> = rcu::Domain::new(OneCpu);
+/// static NAME: rcu::RcuArc<String> = rcu::RcuArc::empty();
+///
+/// // SAFETY: there is one domain.
+/// let (old, new) = unsafe {
+///     NAME.swap(Some(Arc::new("first".into())), &DOMAIN);
+///     let old = NAME.load(&DOMAIN);
+///     NAME.swap(Some(Arc::new("second".into())), &DOMAIN);
+///     (old, NAME.load(&DOMAIN))
+/// };
+/// // Who loaded the old value still has it; who loads now gets the new one.
+/// assert_eq!((&**old.unwrap(), &**new.unwrap()), ("first", "second"));
+/// ```
 pub struct RcuArc<T> {
     /// Null, or a pointer that owns one strong and one weak count.
     value: AtomicPtr<T>,

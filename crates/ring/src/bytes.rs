@@ -37,7 +37,24 @@ pub(crate) fn load_bytes(area: &[AtomicU8], at: u64, data: &mut [u8]) {
     }
 }
 
-/// The writing end.
+/// The writing end of a byte ring; [`Consumer`] is the other one.
+///
+/// ```
+/// use std::sync::atomic::AtomicU8;
+///
+/// // What both sides share: for an instance, in its window.
+/// let header = abi::window::RingHeader::new();
+/// let area = [const { AtomicU8::new(0) }; 8];
+///
+/// let (mut producer, mut consumer) =
+///     (ring::Producer::new(&header, &area), ring::Consumer::new(&header, &area));
+/// assert_eq!(producer.push(b"ten bytes!"), 8);
+/// let mut bytes = [0; 3];
+/// assert_eq!((consumer.pop(&mut bytes), &bytes), (3, b"ten"));
+/// assert_eq!(producer.push(b"s!"), 2);
+/// producer.close();
+/// assert!(!consumer.is_at_end()); // seven bytes are left
+/// ```
 #[derive(Debug)]
 pub struct Producer<'a> {
     header: &'a RingHeader,

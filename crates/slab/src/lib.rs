@@ -130,6 +130,35 @@ struct Class {
 unsafe impl Send for Class {}
 
 /// The slabs of all sizes.
+///
+/// ```
+/// # use std::alloc::{Layout, alloc, dealloc};
+/// # struct Host;
+/// # fn layout(order: u8) -> Layout {
+/// #     Layout::from_size_align(4096 << order, 4096 << order).unwrap()
+/// # }
+/// # // SAFETY: the layout says what is asked for.
+/// # unsafe impl slab::Pages for Host {
+/// #     fn take(&self, order: u8) -> Option<std::ptr::NonNull<u8>> {
+/// #         std::ptr::NonNull::new(unsafe { alloc(layout(order)) })
+/// #     }
+/// #     unsafe fn give(&self, block: std::ptr::NonNull<u8>, order: u8) {
+/// #         unsafe { dealloc(block.as_ptr(), layout(order)) }
+/// #     }
+/// # }
+/// let slabs = slab::Slabs::new(Host);
+/// let magazines = slab::Magazines::default(); // of one CPU
+/// let class = slab::class_of(Layout::new::<[u8; 100]>()).unwrap();
+/// // SAFETY: the magazines are used with these slabs only, and the object goes back once.
+/// unsafe {
+///     let object = slabs.alloc(&magazines, class).unwrap();
+///     object.write_bytes(0xff, 100);
+///     assert_eq!(slabs.in_use([&magazines].into_iter()).map(|(_, n)| n).sum::<usize>(), 1);
+///     slabs.free(&magazines, object, class);
+///     slabs.drain(&magazines);
+/// }
+/// assert!(slabs.in_use([&magazines].into_iter()).all(|(_, objects)| objects == 0));
+/// ```
 pub struct Slabs<P> {
     pages: P,
     classes: [Mutex<Class>; CLASSES],

@@ -52,7 +52,26 @@ impl<T> RcuArc<T> {
     }
 }
 
-/// A thread.
+/// A kernel thread, which stands on one of the standard library's here. It ends when its closure
+/// returns.
+///
+/// ```
+/// use std::sync::Arc;
+/// use task::{Mutex, WaitQueue};
+///
+/// let shared = Arc::new((Mutex::new(Vec::new()), WaitQueue::new()));
+/// let thread = {
+///     let shared = shared.clone();
+///     task::spawn("worker", None, move || {
+///         shared.0.lock().push(42);
+///         shared.1.wake_all();
+///     })?
+/// };
+/// let got = shared.1.wait(|| shared.0.lock().pop()); // sleeps until there is one
+/// thread.join();
+/// assert!(got == 42 && thread.is_dead());
+/// # Ok::<(), task::NoMemory>(())
+/// ```
 pub struct Thread {
     id: u64,
     name: std::sync::Mutex<String>,

@@ -48,7 +48,8 @@ fn add(counter: &AtomicU64, amount: u64) {
     counter.store(counter.load(Ordering::Relaxed) + amount, Ordering::Relaxed);
 }
 
-/// A kernel thread. It ends when its closure returns.
+/// A kernel thread. It ends when its closure returns. The host's double (`host/mod.rs`) has an
+/// example, which runs.
 pub struct Thread {
     _counted: census::KernelThread,
     id: u64,
