@@ -53,6 +53,8 @@ impl fmt::Display for LoadError {
     }
 }
 
+impl core::error::Error for LoadError {}
+
 /// Frames a kernel needs free when it starts: its tables of frames, a first heap, its program's
 /// stack.
 const ELBOW_ROOM: u64 = 256;

@@ -151,6 +151,8 @@ impl fmt::Display for CreateError {
     }
 }
 
+impl core::error::Error for CreateError {}
+
 /// Memory of the supervisor's that an instance sees: descriptor and window.
 struct SharedPages {
     descriptor: Block,
@@ -164,6 +166,26 @@ const WINDOW_ORDER: u8 = (Window::SIZE / PAGE_SIZE).next_power_of_two().ilog2() 
 /// One instance's CPUs and memory. Dropping it before it was started gives everything back;
 /// dropping it while the instance may still run loses CPUs and memory for good, so end it first:
 /// [`Partition::begin_halt`], [`Partition::halt_step`], [`Partition::reclaim`].
+///
+/// In the supervisor, which alone has CPUs and memory to give:
+///
+/// ```no_run
+/// use guard::partition::{HaltProgress, Partition, Spec};
+///
+/// # fn example(archive: &[u8], blob: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
+/// let spec = Spec { id: 1, cpus: 2, memory: 64 << 20, label: "web", cmdline: "" };
+/// let mut partition = Partition::create(&spec)?;
+/// partition.announce_initramfs(archive.len() as u64)?;
+/// partition.write_initramfs(0, archive)?;
+/// partition.set_boot_blob(blob)?;
+/// partition.start()?;
+/// // Some time later, when its doorbell has rung:
+/// partition.begin_halt();
+/// while partition.halt_step() == HaltProgress::Pending {}
+/// let scrubbing = partition.reclaim();
+/// # Ok(())
+/// # }
+/// ```
 pub struct Partition {
     id: u32,
     /// The publishing ends of its CPUs' mailboxes.
