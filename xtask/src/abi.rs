@@ -1,5 +1,5 @@
-//! `cargo xtask abi`: the table of system calls in the documentation, made from the kernel's own
-//! table.
+//! The table of system calls in the documentation, made from the kernel's own table
+//! (`cargo xtask pages`).
 //!
 //! A line of `crates/linux/src/entry/syscall_table.rs` without a remark is a call that does what
 //! Linux' manual says. What is missing follows it as `// partial: what`, and a call that only
@@ -14,7 +14,8 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::paths;
 
 const SOURCE: &str = "crates/linux/src/entry/syscall_table.rs";
-const PAGE: &str = "docs/linux-abi.md";
+/// The page, from the top of the tree.
+pub const PAGE: &str = "docs/linux-abi.md";
 
 /// Completeness of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,9 +128,9 @@ fn parse(table: &str) -> Result<BTreeMap<u32, Call>> {
     Ok(calls)
 }
 
-fn page(calls: &BTreeMap<u32, Call>) -> String {
+fn text(calls: &BTreeMap<u32, Call>) -> String {
     let mut text = String::from(
-        "# The system calls of x86-64 Linux\n\nMade from `crates/linux/src/entry/syscall_table.rs` by `cargo xtask abi`; `cargo xtask check` says when it is out of date. \
+        "# The system calls of x86-64 Linux\n\nMade from `crates/linux/src/entry/syscall_table.rs` by `cargo xtask pages`; `cargo xtask check` says when it is out of date. \
          *Full* is what the manual\nof Linux 6.1 says of a kernel configured without the namespaces of process numbers, networks, users, control groups and time, block\n\
          devices, protection keys, eBPF, SCTP, MPTCP, VSOCK, AF_ALG and more of netlink than routes, devices, taskstats and lists of sockets; such a kernel, too, tells\n\
          who asks for them (`EINVAL`, `EAFNOSUPPORT`, …). *Partial* says what is missing; a *harmless stub* says why programs do not notice;\n\
@@ -176,8 +177,18 @@ fn calls() -> Result<BTreeMap<u32, Call>> {
     parse(&table).with_context(|| format!("in {SOURCE}"))
 }
 
-fn made() -> Result<String> {
-    Ok(page(&calls()?))
+/// The page as the table wants it.
+pub fn page() -> Result<String> {
+    Ok(text(&calls()?))
+}
+
+/// How many calls there are, some of them in part.
+pub fn there() -> Result<usize> {
+    let calls = calls()?;
+    Ok(calls
+        .values()
+        .filter(|call| call.state != State::Missing)
+        .count())
 }
 
 /// The calls that there are, as lines `NUMBER NAME KIND…` with the kinds of the arguments
@@ -199,23 +210,6 @@ pub fn full() -> Result<BTreeMap<u32, String>> {
         .into_iter()
         .filter(|(_, call)| call.state == State::Full);
     Ok(full.map(|(number, call)| (number, call.name)).collect())
-}
-
-/// Writes the page.
-pub fn write() -> Result<()> {
-    fs::write(paths::root().join(PAGE), made()?).with_context(|| format!("cannot write {PAGE}"))?;
-    println!("{PAGE}");
-    Ok(())
-}
-
-/// Whether the page is what the table says.
-pub fn is_current() -> Result<String> {
-    let there = fs::read_to_string(paths::root().join(PAGE)).unwrap_or_default();
-    ensure!(
-        there == made()?,
-        "`{PAGE}` is not what {SOURCE} says; `cargo xtask abi` makes it anew"
-    );
-    Ok(String::new())
 }
 
 #[cfg(test)]
@@ -241,7 +235,7 @@ mod tests {
                 (56, State::Partial)
             ]
         );
-        let text = page(&calls);
+        let text = text(&calls);
         assert!(text.contains("| ENOSYS | 2 |\n"));
         assert!(
             text.contains("| 56 | `clone` | partial | `clone.rs: sys_clone` | no namespaces |\n")

@@ -8,8 +8,10 @@ mod check;
 mod cleanup;
 mod demo;
 mod dependencies;
+mod device_calls;
 mod diff;
 mod fuzz;
+mod generated;
 mod initramfs;
 mod iso;
 mod ksyms;
@@ -71,8 +73,8 @@ enum Task {
     Profile(bench::profile::Arguments),
     /// Check formatting, lints, the rules of the house and the documentation
     Check,
-    /// Make the table of system calls in the documentation from the kernel's own
-    Abi,
+    /// Write what the pages say that is made from the source: tables of calls, numbers
+    Pages,
     /// Show the trusted base with its limits, and count the lines of each package
     Unsafe,
 }
@@ -100,7 +102,7 @@ fn main() -> ExitCode {
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Profile(arguments) => bench::profile::run(&arguments),
         Task::Check => return check::run(),
-        Task::Abi => abi::write().map(|()| ExitCode::SUCCESS),
+        Task::Pages => generated::write().map(|()| ExitCode::SUCCESS),
         Task::Unsafe => check::report_unsafe().map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|error| {

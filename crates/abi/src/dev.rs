@@ -12,39 +12,57 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 const TYPE: u32 = b'k' as u32;
 
 /// `_IOWR('k', number, T)` of Linux's `asm-generic/ioctl.h`.
-const fn call<T>(number: u32) -> u32 {
+const fn request<T>(number: u32) -> u32 {
     3 << 30 | (size_of::<T>() as u32) << 16 | TYPE << 8 | number
 }
 
-/// Gives the machine's CPUs and memory: [`Info`].
-pub const INFO: u32 = call::<Info>(1);
-/// Takes CPUs and memory for an instance: [`Create`]. `ENOSPC` (CPUs), `ENOMEM` (memory), `EINVAL`,
-/// `EEXIST` (label): then nothing was changed, and `reason` and what is free say more.
-pub const CREATE: u32 = call::<Create>(2);
-/// Puts data into a created instance: [`Load`].
-pub const LOAD: u32 = call::<Load>(3);
-/// Starts a created instance: [`Target`].
-pub const START: u32 = call::<Target>(4);
-/// Gives the state of an instance, the exit code included: [`Status`].
-pub const STATUS: u32 = call::<Status>(5);
-/// The numbers of all instances: [`List`].
-pub const LIST: u32 = call::<List>(6);
-/// Delivers signal `value` to the first program: [`Target`]. `ESRCH` if it does not run.
-pub const SIGNAL: u32 = call::<Target>(7);
-/// Asks the instance to end its programs: [`Target`].
-pub const SHUTDOWN: u32 = call::<Target>(8);
-/// Takes the instance's CPUs away, whatever it does: [`Target`]. Returns at once; see [`WAIT`].
-pub const HALT: u32 = call::<Target>(9);
-/// Forgets an instance that does not run, and gives back what one that was never started has:
-/// [`Target`]. `EBUSY` if it runs.
-pub const DESTROY: u32 = call::<Target>(10);
-/// Opens a stream as a descriptor, which is the call's result: [`Attach`].
-pub const ATTACH: u32 = call::<Attach>(11);
-/// Waits until an instance has ended: [`Wait`]. `ETIMEDOUT`.
-pub const WAIT: u32 = call::<Wait>(12);
-/// Tells the instance's terminal its size, rows in the upper and columns in the lower half of
-/// `value`: [`Target`].
-pub const WINSIZE: u32 = call::<Target>(13);
+/// Defines the calls: what each does, its number, and the structure that it reads and writes. The
+/// table in `docs/partitions.md` is made of it (`cargo xtask pages`).
+macro_rules! calls {
+    ($($(#[$attribute:meta])* $name:ident = $number:literal, $argument:ident;)*) => {
+        $(
+            $(#[$attribute])*
+            #[doc = ""]
+            #[doc = concat!("The argument is a [`", stringify!($argument), "`].")]
+            pub const $name: u32 = request::<$argument>($number);
+        )*
+    };
+}
+
+calls! {
+    /// Gives the machine's CPUs and memory, and who has them.
+    INFO = 1, Info;
+    /// Takes CPUs and memory for an instance; `id` is the result. If it fails, `reason` and what is
+    /// free say more.
+    CREATE = 2, Create;
+    /// Puts a boot blob (in one piece) or an archive (in pieces, in order) into a created instance.
+    LOAD = 3, Load;
+    /// Starts a created instance.
+    START = 4, Target;
+    /// Gives the record of an instance: its state, the exit code included.
+    STATUS = 5, Status;
+    /// Gives the numbers of all instances.
+    LIST = 6, List;
+    /// Delivers signal `value` to the first program.
+    SIGNAL = 7, Target;
+    /// Delivers `SIGTERM` to the first program.
+    SHUTDOWN = 8, Target;
+    /// Begins the end of an instance by force: takes its CPUs away, whatever it does. Returns at
+    /// once; WAIT waits.
+    HALT = 9, Target;
+    /// Forgets the record of an instance that does not run; of a created one, gives back what it
+    /// has.
+    DESTROY = 10, Target;
+    /// Opens a stream as a new descriptor (close-on-exec), which is the result: standard input is
+    /// written, the others are read; `poll` and `O_NONBLOCK` work. Closing the writer of standard
+    /// input is the end of input.
+    ATTACH = 11, Attach;
+    /// Sleeps until the end of an instance is complete; a signal interrupts it.
+    WAIT = 12, Wait;
+    /// Tells the terminal of an instance its size, rows in the upper and columns in the lower half
+    /// of `value`; also before START, so that the program finds it.
+    WINSIZE = 13, Target;
+}
 
 /// `state`: it has CPUs and memory.
 pub const STATE_CREATED: u32 = 1;

@@ -102,6 +102,9 @@ const TOGETHER: [&[Way]; 4] = [
     &[Way::Continued],
 ];
 
+/// Programs of a line `wait`.
+pub const PER_WAIT: usize = TOGETHER.len();
+
 /// The programs of a line `wait`.
 pub fn programs(wait: &Wait) -> impl Iterator<Item = Program> {
     TOGETHER.iter().map(|ways| program(wait, ways))

@@ -30,6 +30,11 @@ const STEADY: [&str; 18] = [
     "futex",
     "peers",
 ];
+/// Whether `machine/diff` runs the directed programs of an area.
+pub fn is_steady(area: &str) -> bool {
+    STEADY.contains(&area)
+}
+
 /// Random programs of each area that are the same in each run, and their seed.
 const PROGRAMS: u64 = 16;
 const SEED: u64 = 9;

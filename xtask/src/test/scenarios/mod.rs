@@ -24,6 +24,8 @@ mod terminal;
 mod topology;
 mod tracing;
 
+pub use diff::is_steady;
+
 use super::Place::{AnyMachine, SkerryMachine};
 use super::Test;
 
