@@ -12,26 +12,16 @@
 
 extern crate alloc;
 
-mod address;
-mod byte_stream;
-mod endpoint;
-mod error_queue;
-mod extended_options;
 pub mod inet;
 pub mod netlink;
 mod object_counts;
-mod options;
 pub mod packet;
-mod socket;
-pub mod sysctl;
-mod timer;
+pub mod socket;
 pub mod unix;
 
-pub use address::{Address, LinkAddress, UnixName};
 pub use object_counts::object_counts;
-pub use options::{Linger, SocketOptions};
 pub use socket::{
-    Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketMemory, SocketOps,
-    SocketType, SupplementaryGroups, Ucred, WaitPolicy, set_credentials_provider,
+    Address, Caller, Linger, LinkAddress, MsgFlags, OutgoingMessage, ReceivedMessage, Socket,
+    SocketMemory, SocketOps, SocketOptions, SocketType, SupplementaryGroups, TimerCallback, Ucred,
+    UnixName, WaitPolicy, set_credentials_provider, set_timer_scheduler, sysctl,
 };
-pub use timer::{TimerCallback, set_timer_scheduler};

@@ -1,6 +1,6 @@
 //! Sockets by the port they are bound to: one table per transport.
 
-use crate::sysctl;
+use crate::socket::sysctl;
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};

@@ -3,8 +3,8 @@
 
 use super::options::{IP, IPV6};
 use super::{Family, InetSocket, network};
-use crate::endpoint::{self, RCV_SHUTDOWN, SEND_SHUTDOWN};
-use crate::extended_options::ControlMessage;
+use crate::socket::ControlMessage;
+use crate::socket::endpoint::{self, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::{
     Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketMemory, SocketOps,
     SocketOptions, SocketType, WaitPolicy,

@@ -26,7 +26,8 @@ pub use network::{Interface, Network, Route};
 pub(crate) use tcp::connecting_count;
 pub use tcp::{ConnectRequest, Initiator, handle_connect_request};
 
-use crate::{Address, Caller, ReceivedMessage, Socket, SocketOptions, SocketType, sysctl};
+use crate::socket::{caller_ucred, sysctl};
+use crate::{Address, Caller, ReceivedMessage, Socket, SocketOptions, SocketType};
 use abi::errno::Errno;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -116,7 +117,7 @@ impl InetSocket {
             family,
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             ino: AtomicU64::new(0),
-            uid: crate::socket::caller_ucred().uid,
+            uid: caller_ucred().uid,
             options: InetOptions::default(),
             v6_only: AtomicBool::new(sysctl::BINDV6ONLY.as_usize() != 0),
         }

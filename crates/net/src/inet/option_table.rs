@@ -2,7 +2,7 @@
 //! between what they may be.
 
 use super::options::{IP, IPV6, TCP, UDP};
-use crate::sysctl;
+use crate::socket::sysctl;
 use abi::errno::Errno;
 use fs::Result;
 use linux_raw_sys::net;

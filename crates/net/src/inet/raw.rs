@@ -4,9 +4,9 @@
 use super::datagram::{DatagramProtocol, DatagramReceiver, DatagramSocket, SendParameters};
 use super::ip::{self, ECHO, ECHO6, ICMP, ICMP6};
 use super::{Datagram, Family, InetSocket, frame, network};
-use crate::endpoint::SEND_SHUTDOWN;
-use crate::socket::{caller_groups, caller_ucred};
-use crate::{Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketType, sysctl};
+use crate::socket::endpoint::SEND_SHUTDOWN;
+use crate::socket::{caller_groups, caller_ucred, sysctl};
+use crate::{Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketType};
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};

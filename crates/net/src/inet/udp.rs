@@ -7,8 +7,8 @@ use super::bind_table::{
 use super::datagram::{DatagramProtocol, DatagramReceiver, DatagramSocket, SendParameters};
 use super::options::{IP, IPV6};
 use super::{Datagram, Family, InetSocket, frame, ip, network};
-use crate::endpoint::SEND_SHUTDOWN;
-use crate::error_queue::{ErrorQueueEntry, ExtendedError};
+use crate::socket::endpoint::SEND_SHUTDOWN;
+use crate::socket::error_queue::{ErrorQueueEntry, ExtendedError};
 use crate::{Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketType};
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;

@@ -9,8 +9,8 @@ mod route;
 
 pub use generic::set_taskstats_provider;
 
-use crate::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::socket::caller_ucred;
+use crate::socket::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::{
     Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketOptions,
     SocketType, WaitPolicy,

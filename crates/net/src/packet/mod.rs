@@ -6,14 +6,14 @@
 
 mod ring;
 
-use crate::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN};
-use crate::extended_options::realtime_ns;
 use crate::inet::network::{self, Interface};
 use crate::inet::{frame, ip};
-use crate::socket::SocketMemory;
+use crate::socket::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN};
+use crate::socket::extended_options::realtime_ns;
+use crate::socket::{SocketMemory, caller_ucred, timer};
 use crate::{
     Address, Caller, LinkAddress, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps,
-    SocketOptions, SocketType, WaitPolicy, timer,
+    SocketOptions, SocketType, WaitPolicy,
 };
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
@@ -171,7 +171,7 @@ pub fn socket(socket_type: SocketType, protocol: i32) -> Result<Socket> {
         reserve: AtomicU32::new(0),
         origdev: AtomicU32::new(0),
         timestamp_source: AtomicU32::new(0),
-        uid: crate::socket::caller_ucred().uid,
+        uid: caller_ucred().uid,
         this: this.clone(),
     });
     SOCKETS.lock().push(Arc::downgrade(&socket));

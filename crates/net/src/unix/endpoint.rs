@@ -2,8 +2,8 @@
 //! datagrams go to.
 
 use super::scm_rights::ScmRights;
-use crate::byte_stream::ByteStream;
-use crate::endpoint::{self, RCV_SHUTDOWN, SEND_SHUTDOWN, WRITE_SPACE};
+use crate::socket::byte_stream::ByteStream;
+use crate::socket::endpoint::{self, RCV_SHUTDOWN, SEND_SHUTDOWN, WRITE_SPACE};
 use crate::{SocketOptions, SocketType, SupplementaryGroups, Ucred, UnixName};
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};

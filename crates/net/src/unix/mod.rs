@@ -18,8 +18,8 @@ pub(crate) use procfs::{UnixDiagEntry, diag_entries};
 pub use scm_rights::ScmRights;
 pub(crate) use scm_rights::inflight_counts;
 
-use crate::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
-use crate::socket::{caller_groups, caller_ucred};
+use crate::socket::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
+use crate::socket::{caller_groups, caller_ucred, sysctl};
 use crate::{
     Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketOptions,
     SocketType, SupplementaryGroups, Ucred, UnixName, WaitPolicy,
@@ -366,7 +366,7 @@ impl SocketOps for UnixSocket {
             if state.binding.is_none() || self.peer.get().is_some() {
                 return Err(Errno::EINVAL);
             }
-            let limit = backlog.min(crate::sysctl::SOMAXCONN.as_usize());
+            let limit = backlog.min(sysctl::SOMAXCONN.as_usize());
             match &mut state.backlog {
                 Some(backlog) => backlog.limit = limit,
                 none => {

@@ -1,7 +1,7 @@
 //! Lists of the sockets of this family.
 
 use super::{SOCKETS, UnixSocket};
-use crate::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
+use crate::socket::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::{SocketOps as _, SocketType, UnixName};
 use alloc::collections::BTreeMap;
 use alloc::string::String;

@@ -3,12 +3,11 @@
 use super::UnixSocket;
 use super::endpoint::{UnixEndpoint, UnixMessage, UnixQueue};
 use super::scm_rights::ScmRights;
-use crate::byte_stream::ConnectedStream;
-use crate::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN, WRITE_SPACE};
-use crate::socket::caller_ucred;
+use crate::socket::byte_stream::ConnectedStream;
+use crate::socket::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN, WRITE_SPACE};
+use crate::socket::{caller_ucred, sysctl};
 use crate::{
     Address, MsgFlags, OutgoingMessage, ReceivedMessage, SocketType, Ucred, UnixName, WaitPolicy,
-    sysctl,
 };
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};

@@ -1,8 +1,8 @@
 //! Connections that are accepted only when data has come (`TCP_DEFER_ACCEPT`, `tcp(7)`).
 
 use super::TcpSocket;
-use crate::endpoint::{FIN_RECEIVED, SEND_SHUTDOWN};
-use crate::timer::{self, TimerCallback};
+use crate::socket::endpoint::{FIN_RECEIVED, SEND_SHUTDOWN};
+use crate::socket::timer::{self, TimerCallback};
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::Ordering;
 use fs::poll::{Events, PollObserver};

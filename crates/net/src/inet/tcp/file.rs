@@ -1,10 +1,10 @@
 //! A TCP socket as a file, and what system calls do with it.
 
 use super::{Connection, TcpSocket, receive_reset, reset_as_eof};
-use crate::endpoint::{FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::inet::bind_table::BindAddress;
 use crate::inet::options;
 use crate::packet;
+use crate::socket::endpoint::{FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::{
     Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketType,
     WaitPolicy,

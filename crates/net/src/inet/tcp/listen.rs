@@ -3,9 +3,10 @@
 use super::connect::ConnectRequest;
 use super::defer_accept::DeferredConnection;
 use super::{BIND_TABLE, Connection, InetSocket, TcpEndpoint, TcpSocket, tap};
-use crate::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::inet::bind_table::{BindAddress, reuseport_hash};
-use crate::{Socket, WaitPolicy, sysctl};
+use crate::socket::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
+use crate::socket::sysctl;
+use crate::{Socket, WaitPolicy};
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;

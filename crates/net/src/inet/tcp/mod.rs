@@ -1,4 +1,4 @@
-//! TCP sockets: connections are pairs of endpoints ([`crate::byte_stream`]).
+//! TCP sockets: connections are pairs of endpoints ([`crate::socket::byte_stream`]).
 
 mod connect;
 mod defer_accept;
@@ -14,12 +14,11 @@ use super::bind_table::{BindAddress, BindTable, Bindable, PortBinding, ReusePoli
 use super::option_table::TCP_INQ;
 use super::options::TCP;
 use super::{Family, InetSocket};
-use crate::byte_stream::{ByteStream, ConnectedStream};
-use crate::endpoint::{self, FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::packet;
-use crate::{
-    MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOptions, WaitPolicy, sysctl,
-};
+use crate::socket::byte_stream::{ByteStream, ConnectedStream};
+use crate::socket::endpoint::{self, FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
+use crate::socket::sysctl;
+use crate::{MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOptions, WaitPolicy};
 use abi::errno::Errno;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};

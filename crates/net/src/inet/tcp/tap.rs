@@ -2,10 +2,10 @@
 //! begin at 0.
 
 use super::{Connection, TcpSocket};
-use crate::endpoint::SEND_SHUTDOWN;
 use crate::inet::frame::{ACK, FIN, PSH, RST, SYN, Segment};
 use crate::inet::network;
 use crate::packet;
+use crate::socket::endpoint::SEND_SHUTDOWN;
 use core::net::SocketAddr;
 
 /// The most bytes of one segment.

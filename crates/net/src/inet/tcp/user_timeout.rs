@@ -6,7 +6,7 @@
 //! have moved; at any other time there is none.
 
 use super::{Connection, TcpSocket};
-use crate::timer::{self, TimerCallback};
+use crate::socket::timer::{self, TimerCallback};
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::Ordering;

@@ -1,9 +1,9 @@
 //! What `setsockopt(2)` sets on any socket (`socket(7)`).
 
+use super::error_queue::{ErrorQueue, ErrorQueueEntry};
+use super::extended_options::ExtendedOptions;
+use super::sysctl;
 use crate::MsgFlags;
-use crate::error_queue::{ErrorQueue, ErrorQueueEntry};
-use crate::extended_options::ExtendedOptions;
-use crate::sysctl;
 use abi::errno::Errno;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -363,6 +363,7 @@ impl SocketOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::socket::error_queue::ExtendedError;
 
     #[test]
     fn buffers_are_doubled_and_bounded_as_on_linux() {
@@ -568,7 +569,7 @@ mod tests {
         let options = SocketOptions::default();
         options.set_int_option(net::SO_RCVBUF, 1152, false).unwrap();
         let entry = |data: usize| ErrorQueueEntry {
-            error: crate::error_queue::ExtendedError::port_unreachable(true),
+            error: ExtendedError::port_unreachable(true),
             offender: None,
             to: None,
             time: None,

@@ -1,7 +1,7 @@
 //! Streams of bytes between two endpoints: what sockets of all families that are connected pairs of
 //! streams have in common.
 
-use crate::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN, WRITE_SPACE};
+use super::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN, WRITE_SPACE};
 use crate::unix::ScmRights;
 use crate::{MsgFlags, OutgoingMessage, ReceivedMessage, Ucred, WaitPolicy};
 use abi::errno::Errno;

@@ -1,7 +1,7 @@
 //! The error queue of a socket (`MSG_ERRQUEUE`): why what it sent was refused, when it went out,
 //! that its bytes were copied.
 
-use crate::extended_options::ControlMessage;
+use super::ControlMessage;
 use crate::{Address, ReceivedMessage};
 use abi::errno::Errno;
 use alloc::collections::VecDeque;

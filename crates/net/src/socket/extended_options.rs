@@ -1,8 +1,9 @@
 //! Options that few sockets have: filters, the time of arrival, and numbers that are remembered and
 //! have no meaning here.
 
-use crate::SocketOptions;
-use crate::error_queue::{ErrorQueueEntry, ExtendedError};
+use super::SocketOptions;
+use super::error_queue::{ErrorQueueEntry, ExtendedError};
+use super::message::ControlMessage;
 use abi::errno::Errno;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -11,9 +12,6 @@ use bpf::Program;
 use core::sync::atomic::{AtomicU64, Ordering};
 use fs::{Result, Timestamp};
 use linux_raw_sys::net;
-
-/// A control message: level, kind, bytes.
-pub(crate) type ControlMessage = (u32, u32, Vec<u8>);
 
 /// The options that few sockets have, allocated on demand.
 #[derive(Clone, Default)]

@@ -1,16 +1,33 @@
-//! An open socket, of whatever family.
+//! Sockets of whatever family: what they have in common, and the trait that a family implements.
+//! Nothing here knows a family.
 
-use crate::unix::ScmRights;
-use crate::{Address, SocketOptions};
+mod address;
+pub(crate) mod byte_stream;
+mod credentials;
+pub(crate) mod endpoint;
+pub(crate) mod error_queue;
+pub(crate) mod extended_options;
+mod message;
+mod options;
+pub mod sysctl;
+pub(crate) mod timer;
+
+pub use address::{Address, LinkAddress, UnixName};
+pub use credentials::{SupplementaryGroups, Ucred, set_credentials_provider};
+pub(crate) use credentials::{caller_groups, caller_ucred};
+pub(crate) use message::ControlMessage;
+pub use message::{MsgFlags, OutgoingMessage, ReceivedMessage, WaitPolicy};
+pub use options::{Linger, SocketOptions};
+pub use timer::{TimerCallback, set_timer_scheduler};
+
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use fs::ioctl::Request;
 use fs::path::Walk;
-use fs::poll::{Events, PollQueue, PollTable};
+use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, FileType, OpenFlags, Path, Result};
 use linux_raw_sys::{ioctl, net};
-use task::Once;
 
 /// The type of a socket (`SOCK_*`): what travels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,162 +61,12 @@ impl SocketType {
     }
 }
 
-/// Who somebody is: `struct ucred`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ucred {
-    /// The process.
-    pub pid: i32,
-    /// The effective user.
-    pub uid: u32,
-    /// The effective group.
-    pub gid: u32,
-}
-
-impl Ucred {
-    /// The credentials shown where nobody is known.
-    pub const INVALID: Self = Self {
-        pid: 0,
-        uid: u32::MAX,
-        gid: u32::MAX,
-    };
-    /// The credentials a message without a known sender carries.
-    pub const OVERFLOW: Self = Self {
-        pid: 0,
-        uid: 65_534,
-        gid: 65_534,
-    };
-}
-
-/// A process' supplementary groups.
-pub type SupplementaryGroups = Arc<[u32]>;
-
-/// The functions that give the calling thread's credentials: the personality sets them.
-type CredentialsProvider = (fn() -> Ucred, fn() -> SupplementaryGroups);
-
-static CREDENTIALS_PROVIDER: Once<CredentialsProvider> = Once::new();
-
-/// Sets the functions that say who runs the calling thread, and what its groups are. The first call
-/// counts.
-pub fn set_credentials_provider(who: fn() -> Ucred, groups: fn() -> SupplementaryGroups) {
-    CREDENTIALS_PROVIDER.call_once(|| (who, groups));
-}
-
-pub(crate) fn caller_ucred() -> Ucred {
-    CREDENTIALS_PROVIDER
-        .get()
-        .map_or(Ucred::OVERFLOW, |(who, _)| who())
-}
-
-pub(crate) fn caller_groups() -> SupplementaryGroups {
-    CREDENTIALS_PROVIDER
-        .get()
-        .map_or_else(|| Arc::from([]), |(_, groups)| groups())
-}
-
 /// Who binds, connects or sends to an address, and what names mean to it.
 pub struct Caller<'a> {
     /// Where names are looked up, with the permissions of the caller.
     pub walk: Walk<'a>,
     /// The file creation mask.
     pub umask: u32,
-}
-
-bitflags::bitflags! {
-    /// The flags of `send(2)` and `recv(2)` that matter here.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub struct MsgFlags: u32 {
-        /// Urgent data.
-        const OOB = net::MSG_OOB;
-        /// Leave in the queue what is received.
-        const PEEK = net::MSG_PEEK;
-        /// Wait until the buffer is full.
-        const WAITALL = net::MSG_WAITALL;
-    }
-}
-
-/// The terms on which a call waits.
-#[derive(Clone, Copy, Debug)]
-pub struct WaitPolicy {
-    /// Not at all.
-    pub nonblocking: bool,
-    /// At most so many nanoseconds; 0 is for ever.
-    pub timeout_ns: u64,
-}
-
-impl WaitPolicy {
-    /// Waits at `source` until `attempt` gives a result.
-    ///
-    /// # Errors
-    /// That of the attempt; `EAGAIN` if it would have to wait, or has waited long enough;
-    /// `ERESTARTSYS` (`EINTR` if there is a limit) for a signal.
-    pub(crate) fn wait_on<R>(
-        self,
-        source: &PollQueue,
-        mut attempt: impl FnMut() -> Option<Result<R>>,
-    ) -> Result<R> {
-        if let Some(result) = attempt() {
-            return result;
-        }
-        if self.nonblocking {
-            return Err(Errno::EAGAIN);
-        }
-        if self.timeout_ns == 0 {
-            return source.wait(attempt).flatten();
-        }
-        let deadline = task::now_ns().saturating_add(self.timeout_ns);
-        match source.wait_until(Some(deadline), attempt) {
-            Ok(Some(result)) => result,
-            Ok(None) => Err(Errno::EAGAIN),
-            Err(_) => Err(Errno::EINTR),
-        }
-    }
-}
-
-/// A message that is sent in one call.
-pub struct OutgoingMessage<'a> {
-    /// The bytes.
-    pub data: &'a [u8],
-    /// Where to, if not to the connected peer.
-    pub to: Option<(&'a Caller<'a>, &'a Address)>,
-    /// Open files to go with it (`SCM_RIGHTS`).
-    pub rights: Option<ScmRights>,
-    /// Who the sender says it is (`SCM_CREDENTIALS`), checked.
-    pub credentials: Option<Ucred>,
-    /// Control messages of levels below that of all sockets: level, kind and bytes.
-    pub control: Vec<(u32, u32, Vec<u8>)>,
-}
-
-impl<'a> OutgoingMessage<'a> {
-    /// Bytes for the connected peer and nothing else.
-    #[must_use]
-    pub const fn plain(data: &'a [u8]) -> Self {
-        Self {
-            data,
-            to: None,
-            rights: None,
-            credentials: None,
-            control: Vec::new(),
-        }
-    }
-}
-
-/// The result of one call that receives.
-#[derive(Default)]
-pub struct ReceivedMessage {
-    /// How many bytes are in the buffer.
-    pub copied: usize,
-    /// The number of bytes the message had.
-    pub message_len: usize,
-    /// Where it came from, of sockets that are not connected.
-    pub from: Option<Address>,
-    /// The open files that came with it.
-    pub rights: Option<ScmRights>,
-    /// Who sent it, if the receiver asked for that.
-    pub credentials: Option<Ucred>,
-    /// It is urgent data (`MSG_OOB`).
-    pub urgent: bool,
-    /// Control messages that were asked for: level, kind and bytes.
-    pub control: Vec<(u32, u32, Vec<u8>)>,
 }
 
 /// The contents of a socket's queues, bytes (`SO_MEMINFO`).

@@ -1,0 +1,111 @@
+//! Messages: what one call sends or receives, and the terms on which it waits.
+
+use super::credentials::Ucred;
+use crate::unix::ScmRights;
+use crate::{Address, Caller};
+use abi::errno::Errno;
+use alloc::vec::Vec;
+use fs::Result;
+use fs::poll::PollQueue;
+use linux_raw_sys::net;
+
+/// A control message: level, kind, bytes.
+pub(crate) type ControlMessage = (u32, u32, Vec<u8>);
+
+bitflags::bitflags! {
+    /// The flags of `send(2)` and `recv(2)` that matter here.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct MsgFlags: u32 {
+        /// Urgent data.
+        const OOB = net::MSG_OOB;
+        /// Leave in the queue what is received.
+        const PEEK = net::MSG_PEEK;
+        /// Wait until the buffer is full.
+        const WAITALL = net::MSG_WAITALL;
+    }
+}
+
+/// The terms on which a call waits.
+#[derive(Clone, Copy, Debug)]
+pub struct WaitPolicy {
+    /// Not at all.
+    pub nonblocking: bool,
+    /// At most so many nanoseconds; 0 is for ever.
+    pub timeout_ns: u64,
+}
+
+impl WaitPolicy {
+    /// Waits at `source` until `attempt` gives a result.
+    ///
+    /// # Errors
+    /// That of the attempt; `EAGAIN` if it would have to wait, or has waited long enough;
+    /// `ERESTARTSYS` (`EINTR` if there is a limit) for a signal.
+    pub(crate) fn wait_on<R>(
+        self,
+        source: &PollQueue,
+        mut attempt: impl FnMut() -> Option<Result<R>>,
+    ) -> Result<R> {
+        if let Some(result) = attempt() {
+            return result;
+        }
+        if self.nonblocking {
+            return Err(Errno::EAGAIN);
+        }
+        if self.timeout_ns == 0 {
+            return source.wait(attempt).flatten();
+        }
+        let deadline = task::now_ns().saturating_add(self.timeout_ns);
+        match source.wait_until(Some(deadline), attempt) {
+            Ok(Some(result)) => result,
+            Ok(None) => Err(Errno::EAGAIN),
+            Err(_) => Err(Errno::EINTR),
+        }
+    }
+}
+
+/// A message that is sent in one call.
+pub struct OutgoingMessage<'a> {
+    /// The bytes.
+    pub data: &'a [u8],
+    /// Where to, if not to the connected peer.
+    pub to: Option<(&'a Caller<'a>, &'a Address)>,
+    /// Open files to go with it (`SCM_RIGHTS`).
+    pub rights: Option<ScmRights>,
+    /// Who the sender says it is (`SCM_CREDENTIALS`), checked.
+    pub credentials: Option<Ucred>,
+    /// Control messages of levels below that of all sockets: level, kind and bytes.
+    pub control: Vec<(u32, u32, Vec<u8>)>,
+}
+
+impl<'a> OutgoingMessage<'a> {
+    /// Bytes for the connected peer and nothing else.
+    #[must_use]
+    pub const fn plain(data: &'a [u8]) -> Self {
+        Self {
+            data,
+            to: None,
+            rights: None,
+            credentials: None,
+            control: Vec::new(),
+        }
+    }
+}
+
+/// The result of one call that receives.
+#[derive(Default)]
+pub struct ReceivedMessage {
+    /// How many bytes are in the buffer.
+    pub copied: usize,
+    /// The number of bytes the message had.
+    pub message_len: usize,
+    /// Where it came from, of sockets that are not connected.
+    pub from: Option<Address>,
+    /// The open files that came with it.
+    pub rights: Option<ScmRights>,
+    /// Who sent it, if the receiver asked for that.
+    pub credentials: Option<Ucred>,
+    /// It is urgent data (`MSG_OOB`).
+    pub urgent: bool,
+    /// Control messages that were asked for: level, kind and bytes.
+    pub control: Vec<(u32, u32, Vec<u8>)>,
+}
