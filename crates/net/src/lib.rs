@@ -14,14 +14,14 @@ extern crate alloc;
 
 pub mod inet;
 pub mod netlink;
-mod object_counts;
 pub mod packet;
 pub mod socket;
+mod stack;
 pub mod unix;
 
-pub use object_counts::object_counts;
 pub use socket::{
-    Address, Caller, Linger, LinkAddress, MsgFlags, OutgoingMessage, ReceivedMessage, Socket,
-    SocketMemory, SocketOps, SocketOptions, SocketType, SupplementaryGroups, TimerCallback, Ucred,
-    UnixName, WaitPolicy, set_credentials_provider, set_timer_scheduler, sysctl,
+    Address, Caller, Linger, LinkAddress, MsgFlags, OutgoingMessage, ReceivedMessage, ScmRights,
+    Socket, SocketMemory, SocketOps, SocketOptions, SocketType, SupplementaryGroups, TimerCallback,
+    Ucred, UnixName, WaitPolicy, set_credentials_provider, set_timer_scheduler,
 };
+pub use stack::Stack;

@@ -6,9 +6,10 @@ use fs::poll::Events;
 use fs::ramfs::RamFs;
 use fs::{Cred, File, FsStruct, OpenFlags, mount};
 use linux_raw_sys::net as sys;
+use net::inet::Loopback;
 use net::{
     Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketType,
-    TimerCallback, WaitPolicy,
+    Stack, TimerCallback, WaitPolicy,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, LazyLock, Mutex};
@@ -46,8 +47,18 @@ fn protocol(file: &File) -> &dyn SocketOps {
     socket(file).ops()
 }
 
+thread_local! {
+    /// The stack of the test: each runs in a thread of its own.
+    static STACK: Arc<Stack> = Stack::new(Arc::new(Loopback));
+}
+
+fn stack() -> Arc<Stack> {
+    STACK.with(Arc::clone)
+}
+
 fn make(family: u32, kind: SocketType, number: i32) -> Arc<File> {
-    net::inet::socket(family, kind, number)
+    stack()
+        .socket(family, kind, number)
         .unwrap()
         .into_file(OpenFlags::empty())
 }
@@ -692,15 +703,15 @@ mod streams {
         drop(server);
         assert_eq!(connect(&tcp(), &to), Err(Errno::ECONNREFUSED));
         assert_eq!(
-            net::inet::socket(sys::AF_INET, SocketType::Seqpacket, 0).err(),
+            stack().socket(sys::AF_INET, SocketType::Seqpacket, 0).err(),
             Some(Errno::ESOCKTNOSUPPORT)
         );
         assert_eq!(
-            net::inet::socket(sys::AF_INET, SocketType::Stream, 17).err(),
+            stack().socket(sys::AF_INET, SocketType::Stream, 17).err(),
             Some(Errno::EPROTONOSUPPORT)
         );
         assert_eq!(
-            net::inet::socket(sys::AF_INET, SocketType::Raw, 256).err(),
+            stack().socket(sys::AF_INET, SocketType::Raw, 256).err(),
             Some(Errno::EINVAL)
         );
     }

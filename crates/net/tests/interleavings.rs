@@ -7,10 +7,11 @@ use abi::errno::Errno;
 use fs::poll::{Events, PollItem, poll};
 use fs::ramfs::RamFs;
 use fs::{Cred, File, FsStruct, OpenFlags, mount};
-use linux_raw_sys::net::{AF_INET, SO_SNDBUF};
-use net::unix::pair;
+use linux_raw_sys::net::{AF_INET, AF_UNIX, SO_SNDBUF};
+use net::inet::Loopback;
 use net::{
-    Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketOps, SocketType, UnixName, WaitPolicy,
+    Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketOps, SocketType, Stack, UnixName,
+    WaitPolicy,
 };
 use task::explore::{Model, spawn};
 
@@ -37,8 +38,13 @@ fn file(socket: Socket) -> Arc<File> {
     socket.into_file(OpenFlags::empty())
 }
 
+fn stack() -> &'static Stack {
+    static STACK: LazyLock<Arc<Stack>> = LazyLock::new(|| Stack::new(Arc::new(Loopback)));
+    &STACK
+}
+
 fn files(kind: SocketType) -> (Arc<File>, Arc<File>) {
-    let (a, b) = pair(kind, 0).unwrap();
+    let (a, b) = stack().socket_pair(kind, 0).unwrap();
     (file(a), file(b))
 }
 
@@ -310,13 +316,13 @@ mod messages {
     fn two_senders_to_a_full_queue_are_both_told_of_room() {
         Model::new().preemptions(1).check(|| {
             let [receiver, filler] =
-                [(); 2].map(|()| file(net::unix::socket(SocketType::Datagram, 0).unwrap()));
+                [(); 2].map(|()| file(stack().socket(AF_UNIX, SocketType::Datagram, 0).unwrap()));
             bind(&receiver, &name(b"full"));
             connect(&filler, &name(b"full"), PATIENT).unwrap();
             // As many as wait at most.
             (0..11).for_each(|_| assert_eq!(filler.write(b"x"), Ok(1)));
             let senders = [(); 2].map(|()| {
-                let sender = file(net::unix::socket(SocketType::Datagram, 0).unwrap());
+                let sender = file(stack().socket(AF_UNIX, SocketType::Datagram, 0).unwrap());
                 connect(&sender, &name(b"full"), PATIENT).unwrap();
                 spawn("sender", move || assert_eq!(sender.write(b"y"), Ok(1)))
             });
@@ -332,7 +338,7 @@ mod messages {
     fn senders_to_a_full_queue_hear_that_it_is_closed() {
         Model::new().preemptions(2).check(|| {
             let [receiver, filler, sender] =
-                [(); 3].map(|()| file(net::unix::socket(SocketType::Datagram, 0).unwrap()));
+                [(); 3].map(|()| file(stack().socket(AF_UNIX, SocketType::Datagram, 0).unwrap()));
             bind(&receiver, &name(b"closing"));
             for socket in [&filler, &sender] {
                 connect(socket, &name(b"closing"), PATIENT).unwrap();
@@ -356,11 +362,14 @@ mod connections {
         let (socket, address) = if inet {
             let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
             (
-                net::inet::socket(AF_INET, SocketType::Stream, 0),
+                stack().socket(AF_INET, SocketType::Stream, 0),
                 Address::Inet(any),
             )
         } else {
-            (net::unix::socket(SocketType::Stream, 0), name(b"listener"))
+            (
+                stack().socket(AF_UNIX, SocketType::Stream, 0),
+                name(b"listener"),
+            )
         };
         let socket = file(socket.unwrap());
         bind(&socket, &address);
@@ -372,9 +381,9 @@ mod connections {
     fn client(inet: bool) -> Arc<File> {
         file(
             if inet {
-                net::inet::socket(AF_INET, SocketType::Stream, 0)
+                stack().socket(AF_INET, SocketType::Stream, 0)
             } else {
-                net::unix::socket(SocketType::Stream, 0)
+                stack().socket(AF_UNIX, SocketType::Stream, 0)
             }
             .unwrap(),
         )
@@ -530,7 +539,7 @@ mod notices {
         for kind in [SocketType::Stream, SocketType::Datagram] {
             for family in [AF_INET, AF_INET6] {
                 Model::new().preemptions(2).check(move || {
-                    let socket = file(net::inet::socket(family, kind, 0).unwrap());
+                    let socket = file(stack().socket(family, kind, 0).unwrap());
                     let theirs = socket.clone();
                     let other = spawn("other", move || protocol(&theirs).complete_zerocopy());
                     // One that is not connected is hung up, which is told always.
@@ -556,8 +565,8 @@ mod notices {
     fn a_datagram_ends_the_wait_for_one() {
         Model::new().preemptions(2).check(|| {
             let any = Address::Inet(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-            let [receiver, sender] = [(); 2]
-                .map(|()| file(net::inet::socket(AF_INET, SocketType::Datagram, 0).unwrap()));
+            let [receiver, sender] =
+                [(); 2].map(|()| file(stack().socket(AF_INET, SocketType::Datagram, 0).unwrap()));
             bind(&receiver, &any);
             connect(&sender, &protocol(&receiver).local_address(), PATIENT).unwrap();
             let sender = spawn("sender", move || assert_eq!(sender.write(b"x"), Ok(1)));

@@ -4,7 +4,8 @@ use abi::errno::Errno;
 use fs::poll::Events;
 use fs::{File, OpenFlags};
 use linux_raw_sys::net as sys;
-use net::{MsgFlags, OutgoingMessage, Socket, SocketOps, SocketType, WaitPolicy};
+use net::inet::Loopback;
+use net::{MsgFlags, OutgoingMessage, Socket, SocketOps, SocketType, Stack, WaitPolicy};
 use std::sync::Arc;
 
 const NOW: WaitPolicy = WaitPolicy {
@@ -19,8 +20,18 @@ const DUMP: u16 = 0x300;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 
+thread_local! {
+    /// The stack of the test: each runs in a thread of its own.
+    static STACK: Arc<Stack> = Stack::new(Arc::new(Loopback));
+}
+
+fn stack() -> Arc<Stack> {
+    STACK.with(Arc::clone)
+}
+
 fn open(protocol: i32) -> Arc<File> {
-    net::netlink::socket(SocketType::Datagram, protocol)
+    stack()
+        .socket(sys::AF_NETLINK, SocketType::Datagram, protocol)
         .unwrap()
         .into_file(OpenFlags::NONBLOCK)
 }
@@ -101,7 +112,8 @@ fn a_reply_that_is_looked_at_stays() {
 #[test]
 fn sockets_are_listed_by_family_and_protocol() {
     let file = open(SOCK_DIAG);
-    let udp = net::inet::socket(sys::AF_INET, SocketType::Datagram, 0)
+    let udp = stack()
+        .socket(sys::AF_INET, SocketType::Datagram, 0)
         .unwrap()
         .into_file(OpenFlags::empty());
     let body = |family: u32, protocol: i32, length: usize| {
@@ -186,11 +198,15 @@ fn generic_families_are_found_by_name() {
         Some(Errno::ENOENT.raw())
     );
     assert_eq!(
-        net::netlink::socket(SocketType::Datagram, 3).err(),
+        stack()
+            .socket(sys::AF_NETLINK, SocketType::Datagram, 3)
+            .err(),
         Some(Errno::EPROTONOSUPPORT)
     );
     assert_eq!(
-        net::netlink::socket(SocketType::Stream, ROUTE).err(),
+        stack()
+            .socket(sys::AF_NETLINK, SocketType::Stream, ROUTE)
+            .err(),
         Some(Errno::ESOCKTNOSUPPORT)
     );
 }

@@ -6,9 +6,12 @@ use fs::ioctl::{Caller as Memory, KernelCaller, Request};
 use fs::ramfs::RamFs;
 use fs::{Cred, File, FsStruct, OpenFlags, mount};
 use linux_raw_sys::{ioctl, net as sys};
-use net::{Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketOps, SocketType, WaitPolicy};
+use net::inet::{Loopback, procfs};
+use net::{
+    Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketOps, SocketType, Stack, WaitPolicy,
+};
 use std::cell::RefCell;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock};
 
 const NOW: WaitPolicy = WaitPolicy {
     nonblocking: true,
@@ -19,10 +22,13 @@ const ICMP6: i32 = 58;
 const SOL_RAW: u32 = 255;
 const SOL_ICMPV6: u32 = 58;
 
-/// Who listens to a protocol hears what other tests send.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+thread_local! {
+    /// The stack of the test: each runs in a thread of its own.
+    static STACK: Arc<Stack> = Stack::new(Arc::new(Loopback));
+}
+
+fn stack() -> Arc<Stack> {
+    STACK.with(Arc::clone)
 }
 
 fn call<R>(f: impl FnOnce(&Caller<'_>) -> R) -> R {
@@ -40,7 +46,8 @@ fn call<R>(f: impl FnOnce(&Caller<'_>) -> R) -> R {
 }
 
 fn make(family: u32, kind: SocketType, number: i32) -> Arc<File> {
-    net::inet::socket(family, kind, number)
+    stack()
+        .socket(family, kind, number)
         .unwrap()
         .into_file(OpenFlags::NONBLOCK)
 }
@@ -79,7 +86,6 @@ fn receive(file: &File) -> fs::Result<(Vec<u8>, Option<Address>)> {
 
 #[test]
 fn who_asks_is_answered_with_its_own_number() {
-    let _alone = alone();
     for (family, number, to, request, reply) in [
         (sys::AF_INET, ICMP, "127.0.0.1", 8, 0),
         (sys::AF_INET6, ICMP6, "[::1]", 128, 129),
@@ -120,18 +126,21 @@ fn who_asks_is_answered_with_its_own_number() {
         );
     }
     assert_eq!(
-        net::inet::socket(sys::AF_INET, SocketType::Datagram, ICMP6).err(),
+        stack()
+            .socket(sys::AF_INET, SocketType::Datagram, ICMP6)
+            .err(),
         Some(Errno::EPROTONOSUPPORT)
     );
     assert_eq!(
-        net::inet::socket(sys::AF_INET6, SocketType::Datagram, ICMP).err(),
+        stack()
+            .socket(sys::AF_INET6, SocketType::Datagram, ICMP)
+            .err(),
         Some(Errno::EPROTONOSUPPORT)
     );
 }
 
 #[test]
 fn an_asker_is_bound_once_to_a_number() {
-    let _alone = alone();
     let file = make(sys::AF_INET, SocketType::Datagram, ICMP);
     assert_eq!(bind(&file, "10.0.0.1:5"), Err(Errno::EADDRNOTAVAIL));
     assert_eq!(
@@ -184,7 +193,6 @@ fn an_asker_is_bound_once_to_a_number() {
 
 #[test]
 fn who_listens_to_a_protocol_hears_it_with_headers() {
-    let _alone = alone();
     let file = make(sys::AF_INET, SocketType::Raw, ICMP);
     // A request whose checksum is right: it is heard, and so is the answer.
     let request = [8, 0, 0xf7, 0xff, 0, 0, 0, 0];
@@ -285,7 +293,8 @@ fn who_listens_to_a_protocol_hears_it_with_headers() {
     );
     // Each is listed with those of its family and sort.
     let lists = [(false, false), (true, false), (false, true), (true, true)];
-    let listed = |row: &str| lists.map(|(v6, asks)| net::inet::procfs::raw(v6, asks).contains(row));
+    let listed =
+        |row: &str| lists.map(|(v6, asks)| procfs::raw(stack().inet(), v6, asks).contains(row));
     assert_eq!(listed(":00C8 "), [false, true, false, false]);
     let asker = make(sys::AF_INET, SocketType::Datagram, ICMP);
     bind(&asker, "127.0.0.1:52719").unwrap();
@@ -327,7 +336,6 @@ fn control(file: &File, command: u32, input: &[u8]) -> fs::Result<Vec<u8>> {
 
 #[test]
 fn the_loop_can_be_set_to_what_it_is() {
-    let _alone = alone();
     let file = make(sys::AF_INET, SocketType::Datagram, 0);
     let with = |value: &[u8]| {
         let mut request = vec![0; 40];
@@ -386,7 +394,6 @@ fn the_loop_can_be_set_to_what_it_is() {
 /// What cannot be stored in the caller's memory is an error, of each request.
 #[test]
 fn bad_memory_is_told() {
-    let _alone = alone();
     const SIOCATMARK: u32 = 0x8905;
     const SIOCGSTAMP: u32 = 0x8906;
     const SIOCOUTQNSD: u32 = 0x894b;
@@ -444,7 +451,6 @@ fn bad_memory_is_told() {
 
 #[test]
 fn who_is_told_why_sending_failed() {
-    let _alone = alone();
     let file = make(sys::AF_INET, SocketType::Datagram, 0);
     let closed = make(sys::AF_INET, SocketType::Datagram, 0);
     bind(&closed, "127.0.0.1:0").unwrap();
@@ -536,10 +542,10 @@ fn who_is_told_why_sending_failed() {
 
 #[test]
 fn packets_are_heard_out_and_in() {
-    let _alone = alone();
     const ALL: i32 = 0x0300;
     let open = |kind| {
-        net::packet::socket(kind, ALL)
+        stack()
+            .socket(sys::AF_PACKET, kind, ALL)
             .unwrap()
             .into_file(OpenFlags::NONBLOCK)
     };

@@ -3,10 +3,12 @@
 use abi::errno::Errno;
 use fs::poll::Events;
 use fs::{File, OpenFlags};
-use net::unix::{ScmRights, pair};
-use net::{MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketType, WaitPolicy};
+use net::inet::Loopback;
+use net::{
+    MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketType, Stack, WaitPolicy,
+};
 use proptest::prelude::*;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 const NOW: WaitPolicy = WaitPolicy {
     nonblocking: true,
@@ -17,8 +19,17 @@ const PATIENT: WaitPolicy = WaitPolicy {
     timeout_ns: 0,
 };
 
+thread_local! {
+    /// The stack of the test: each runs in a thread of its own.
+    static STACK: Arc<Stack> = Stack::new(Arc::new(Loopback));
+}
+
+fn stack() -> Arc<Stack> {
+    STACK.with(Arc::clone)
+}
+
 fn files(kind: SocketType) -> (Arc<File>, Arc<File>) {
-    let (a, b) = pair(kind, 0).unwrap();
+    let (a, b) = stack().socket_pair(kind, 0).unwrap();
     (
         a.into_file(OpenFlags::empty()),
         b.into_file(OpenFlags::empty()),
@@ -30,8 +41,8 @@ fn protocol(file: &File) -> &dyn SocketOps {
 }
 
 fn send(file: &File, data: &[u8], rights: &[&Arc<File>]) -> fs::Result<usize> {
-    let rights =
-        (!rights.is_empty()).then(|| ScmRights::new(rights.iter().map(|&f| f.clone()).collect()));
+    let rights = (!rights.is_empty())
+        .then(|| stack().scm_rights(rights.iter().map(|&f| f.clone()).collect()));
     protocol(file).send(
         OutgoingMessage {
             rights,
@@ -46,13 +57,6 @@ fn receive(file: &File, limit: usize) -> fs::Result<(Vec<u8>, ReceivedMessage)> 
     protocol(file).receive_to_vec(limit, MsgFlags::empty(), NOW)
 }
 
-/// Who looks for unreachable sockets while another thread does leaves it to that one, and does not
-/// wait for it: one test at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Closing any socket is when unreachable ones are looked for.
 fn collect() {
     drop(files(SocketType::Datagram));
@@ -60,7 +64,6 @@ fn collect() {
 
 #[test]
 fn sockets_only_reachable_from_each_other_are_freed() {
-    let _alone = alone();
     for kind in [
         SocketType::Stream,
         SocketType::Datagram,
@@ -84,7 +87,6 @@ fn sockets_only_reachable_from_each_other_are_freed() {
 
 #[test]
 fn what_is_received_is_out_of_the_collectors_hands() {
-    let _alone = alone();
     let (a, b) = files(SocketType::Stream);
     let (c, d) = files(SocketType::Stream);
     send(&c, b"inner", &[&c]).unwrap();
@@ -101,7 +103,6 @@ fn what_is_received_is_out_of_the_collectors_hands() {
 
 #[test]
 fn a_sender_that_waits_for_room_is_woken_by_the_receiver() {
-    let _alone = alone();
     for kind in [
         SocketType::Stream,
         SocketType::Seqpacket,
@@ -144,7 +145,6 @@ fn a_sender_that_waits_for_room_is_woken_by_the_receiver() {
 
 #[test]
 fn the_end_of_one_ends_the_waiting_of_the_other() {
-    let _alone = alone();
     let (a, b) = files(SocketType::Stream);
     let reader = std::thread::spawn(move || {
         protocol(&b)
@@ -160,10 +160,9 @@ fn the_end_of_one_ends_the_waiting_of_the_other() {
 
 #[test]
 fn what_arrives_is_under_way_no_longer() {
-    let _alone = alone();
     let under_way = || {
         let mut found = [0; 2];
-        net::object_counts(&mut |name, count| match name {
+        stack().object_counts(&mut |name, count| match name {
             "sockets_under_way" => found[0] = count,
             "references_under_way" => found[1] = count,
             _ => {}
@@ -182,7 +181,6 @@ fn what_arrives_is_under_way_no_longer() {
 
 #[test]
 fn looking_at_a_message_goes_on_by_what_was_seen() {
-    let _alone = alone();
     for kind in [SocketType::Datagram, SocketType::Seqpacket] {
         let (a, b) = files(kind);
         send(&a, b"abcd", &[]).unwrap();
@@ -214,7 +212,6 @@ fn looking_at_a_message_goes_on_by_what_was_seen() {
 /// As on Linux, who waits for room is told when more than three quarters of it are free.
 #[test]
 fn room_is_told_when_there_is_more_than_a_little() {
-    let _alone = alone();
     let (a, b) = files(SocketType::Stream);
     a.ops_as::<Socket>()
         .unwrap()
@@ -256,8 +253,7 @@ proptest! {
     /// with, never two lots at once.
     #[test]
     fn a_stream_keeps_bytes_and_files_together(steps in steps()) {
-        let _alone = alone();
-        let (a, b) = files(SocketType::Stream);
+            let (a, b) = files(SocketType::Stream);
         let (passed, _other) = files(SocketType::Stream);
         let mut next = 0u8;
         // What is under way: byte, and whether a lot of files came with it.

@@ -2,7 +2,7 @@
 //! and files.
 
 use crate::futex::pi;
-use crate::process::{process_table, timer};
+use crate::process::{namespaces, process_table, timer};
 use crate::state::timer_queue;
 
 /// Calls `each` with the name and the number of what each table holds.
@@ -21,5 +21,5 @@ pub fn census(each: &mut dyn FnMut(&'static str, u64)) {
     each("wall_clock_timers", timer::by_wall_clock());
     each("posix_queue_bytes", crate::state::ipc::mqueue::charged());
     fs::census(each);
-    net::object_counts(each);
+    namespaces::net().object_counts(each);
 }

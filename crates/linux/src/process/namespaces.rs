@@ -1,7 +1,10 @@
 //! Namespaces of a thread.
 
+use alloc::sync::Arc;
+
 use fs::Path;
 use fs::nsfs::{self, Held, Kind};
+use net::Stack;
 
 use crate::Task;
 use crate::state::namespaces::{Namespaces, first};
@@ -9,6 +12,11 @@ use crate::state::namespaces::{Namespaces, first};
 /// Namespaces of the calling thread; the first ones in a thread of the kernel.
 pub(crate) fn current() -> Namespaces {
     crate::current_task().map_or_else(|| first().clone(), |task| task.namespaces())
+}
+
+/// The network stack of the calling thread; the first one in a thread of the kernel.
+pub(crate) fn net() -> Arc<Stack> {
+    crate::current_task().map_or_else(|| first().net.clone(), |task| task.net())
 }
 
 /// The file that a name in `/proc/<pid>/ns` leads to.

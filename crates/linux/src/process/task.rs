@@ -11,6 +11,7 @@ use ::task::{Mutex, MutexGuard, Once, Policy, Thread, WaitQueue};
 use abi::errno::Errno;
 use fs::path::Walk;
 use fs::{Cred, File, FsStruct};
+use net::Stack;
 
 use crate::SysResult;
 use crate::process::Process;
@@ -514,6 +515,11 @@ impl Task {
     /// The System V objects and message queues it sees.
     pub(crate) fn ipc(&self) -> Arc<IpcNamespace> {
         self.namespaces.lock().ipc.clone()
+    }
+
+    /// The network stack its sockets are of.
+    pub(crate) fn net(&self) -> Arc<Stack> {
+        self.namespaces.lock().net.clone()
     }
 
     pub(crate) fn set_namespaces(&self, new: Namespaces) {

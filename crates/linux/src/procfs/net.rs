@@ -1,41 +1,50 @@
 //! `/proc/net`: sockets and interfaces of the instance.
 
-use super::system::Text;
+use alloc::string::String;
 use alloc::sync::Arc;
+
 use fs::pseudo::{self, Attr, StaticDir};
+use net::Stack;
 use net::inet::{procfs, procfs_host};
+
+use crate::process::namespaces;
+
+/// Makes a file's text of a network stack.
+type Text = fn(&Stack) -> String;
 
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     let texts: [(&str, Text); 24] = [
-        ("unix", net::unix::proc_net_unix),
-        ("packet", net::packet::proc_net_packet),
-        ("tcp", || procfs::tcp(false)),
-        ("tcp6", || procfs::tcp(true)),
-        ("udp", || procfs::udp(false, false)),
-        ("udp6", || procfs::udp(true, false)),
-        ("raw", || procfs::raw(false, false)),
-        ("raw6", || procfs::raw(true, false)),
-        ("icmp", || procfs::raw(false, true)),
-        ("icmp6", || procfs::raw(true, true)),
-        ("dev", procfs::dev),
-        ("if_inet6", procfs::if_inet6),
-        ("route", procfs::route),
-        ("snmp", procfs::snmp),
-        ("sockstat", procfs::sockstat),
-        ("udplite", || procfs::udp(false, true)),
-        ("udplite6", || procfs::udp(true, true)),
-        ("netstat", procfs_host::netstat),
-        ("snmp6", procfs_host::snmp6),
-        ("sockstat6", procfs_host::sockstat6),
-        ("arp", procfs_host::arp),
-        ("ipv6_route", procfs_host::ipv6_route),
-        ("igmp", procfs_host::igmp),
-        ("igmp6", procfs_host::igmp6),
+        ("unix", |net| net.unix().proc_net_unix()),
+        ("packet", |net| net.packet().proc_net_packet()),
+        ("tcp", |net| procfs::tcp(net.inet(), false)),
+        ("tcp6", |net| procfs::tcp(net.inet(), true)),
+        ("udp", |net| procfs::udp(net.inet(), false, false)),
+        ("udp6", |net| procfs::udp(net.inet(), true, false)),
+        ("raw", |net| procfs::raw(net.inet(), false, false)),
+        ("raw6", |net| procfs::raw(net.inet(), true, false)),
+        ("icmp", |net| procfs::raw(net.inet(), false, true)),
+        ("icmp6", |net| procfs::raw(net.inet(), true, true)),
+        ("dev", |net| procfs::dev(net.inet())),
+        ("if_inet6", |net| procfs::if_inet6(net.inet())),
+        ("route", |_| procfs::route()),
+        ("snmp", |net| procfs::snmp(net.inet())),
+        ("sockstat", |net| procfs::sockstat(net.inet())),
+        ("udplite", |net| procfs::udp(net.inet(), false, true)),
+        ("udplite6", |net| procfs::udp(net.inet(), true, true)),
+        ("netstat", |_| procfs_host::netstat()),
+        ("snmp6", |_| procfs_host::snmp6()),
+        ("sockstat6", |net| procfs_host::sockstat6(net.inet())),
+        ("arp", |_| procfs_host::arp()),
+        ("ipv6_route", |net| procfs_host::ipv6_route(net.inet())),
+        ("igmp", |net| procfs_host::igmp(net.inet())),
+        ("igmp6", |net| procfs_host::igmp6(net.inet())),
     ];
     for (name, text) in texts {
         dir.add(
             name,
-            pseudo::file(Attr::new(dev, 0o444), move || Ok(text().into_bytes())),
+            pseudo::file(Attr::new(dev, 0o444), move || {
+                Ok(text(&namespaces::net()).into_bytes())
+            }),
         );
     }
 }

@@ -2,6 +2,7 @@
 
 use super::system::Text;
 use crate::mm::mmap::OVERCOMMIT;
+use crate::process::namespaces;
 use crate::process::personality::RANDOMIZE;
 use alloc::format;
 use alloc::string::String;
@@ -11,6 +12,16 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use ::task::RtLimits;
 use abi::errno::Errno;
 use fs::pseudo::{self, Attr, StaticDir};
+use net::socket::Sysctl;
+
+/// Runs `f` with a sysctl, by its number, of the network stack of who asks.
+fn with_net_sysctl<R>(
+    number: usize,
+    f: impl FnOnce(&Sysctl) -> Result<R, Errno>,
+) -> Result<R, Errno> {
+    let net = namespaces::net();
+    f(net.sysctls().all().nth(number).ok_or(Errno::ENOENT)?)
+}
 
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     let constants = [
@@ -149,13 +160,13 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
             pseudo::file(Attr::new(dev, 0o444), move || Ok(text().into_bytes())),
         );
     }
-    for setting in net::sysctl::all() {
+    for (number, sysctl) in namespaces::net().sysctls().all().enumerate() {
         let file = pseudo::writable_file(
             Attr::new(dev, 0o644),
-            || Ok(setting.text().into_bytes()),
-            |text| setting.set(text),
+            move || with_net_sysctl(number, |sysctl| Ok(sysctl.text().into_bytes())),
+            move |text| with_net_sysctl(number, |sysctl| sysctl.set(text)),
         );
-        place(dir, &format!("net/{}", setting.path), file);
+        place(dir, &format!("net/{}", sysctl.path()), file);
     }
     for (name, show, set) in [RT_PERIOD, RT_RUNTIME] {
         let set = move |text: &[u8]| {

@@ -179,12 +179,7 @@ fn make(task: &Task, domain: u32, kind: SocketType, protocol: i32) -> Result<Soc
     {
         return Err(Errno::EPERM);
     }
-    match domain {
-        consts::AF_UNIX => net::unix::socket(kind, protocol),
-        consts::AF_NETLINK => net::netlink::socket(kind, protocol),
-        consts::AF_PACKET => net::packet::socket(kind, protocol),
-        _ => net::inet::socket(domain, kind, protocol),
-    }
+    task.net().socket(domain, kind, protocol)
 }
 
 /// `socketpair(2)`
@@ -205,7 +200,7 @@ pub fn sys_socketpair(
         // What is wrong with one such socket comes before that there are no pairs.
         return make(task, domain, kind, protocol).and(Err(Errno::EOPNOTSUPP));
     }
-    let (a, b) = net::unix::pair(kind, protocol)?;
+    let (a, b) = task.net().socket_pair(kind, protocol)?;
     // Files from here on: dropping one closes its socket.
     let [a, b] = [a, b].map(|socket| socket.into_file(flags & OpenFlags::NONBLOCK));
     let files = task.files();

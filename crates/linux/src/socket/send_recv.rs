@@ -8,8 +8,9 @@ use alloc::vec::Vec;
 use fs::File;
 use fs::poll::Events;
 use linux_raw_sys::{general as sys, net as consts};
-use net::unix::ScmRights;
-use net::{MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketType, Ucred, WaitPolicy};
+use net::{
+    MsgFlags, OutgoingMessage, ReceivedMessage, ScmRights, Socket, SocketType, Ucred, WaitPolicy,
+};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::{process_table, signal_broken_pipe};
@@ -166,7 +167,7 @@ fn read_control(
         rest = rest.get(len.next_multiple_of(8)..).unwrap_or_default();
     }
     if !files.is_empty() {
-        beside.rights = Some(ScmRights::new(files));
+        beside.rights = Some(task.net().scm_rights(files));
     }
     Ok(beside)
 }

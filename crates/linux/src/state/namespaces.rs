@@ -9,6 +9,8 @@ use ::task::{Mutex, Once};
 use fs::mount::FileSystem;
 use fs::nsfs::{self, Kind};
 use linux_raw_sys::general as sys;
+use net::Stack;
+use net::inet::Loopback;
 
 use crate::state::ipc::{mqueue, msg, sem, shm};
 
@@ -34,6 +36,8 @@ pub(crate) struct IpcNamespace {
 pub(crate) struct Namespaces {
     pub(crate) uts: Arc<UtsNamespace>,
     pub(crate) ipc: Arc<IpcNamespace>,
+    /// The network stack (`network_namespaces(7)`); there is one.
+    pub(crate) net: Arc<Stack>,
 }
 
 impl UtsNamespace {
@@ -79,6 +83,7 @@ pub(crate) fn first() -> &'static Namespaces {
     FIRST.call_once(|| Namespaces {
         uts: Arc::new(UtsNamespace::first()),
         ipc: Arc::new(IpcNamespace::new(Kind::Ipc.first_number())),
+        net: Stack::new(Arc::new(Loopback)),
     })
 }
 

@@ -1,6 +1,6 @@
 //! Sockets by the port they are bound to: one table per transport.
 
-use crate::socket::sysctl;
+use crate::socket::core_stack::CoreStack;
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -12,8 +12,8 @@ use fs::Result;
 use task::Mutex;
 
 /// The ports that are given to who asks for none.
-fn ephemeral_ports() -> RangeInclusive<u16> {
-    let [first, last] = sysctl::IP_LOCAL_PORT_RANGE.range();
+fn ephemeral_ports(stack: &CoreStack) -> RangeInclusive<u16> {
+    let [first, last] = stack.sysctls.ip_local_port_range.range();
     first as u16..=last as u16
 }
 
@@ -83,14 +83,15 @@ struct BindEntry<S> {
 }
 
 /// The ports of one transport, and the sockets bound to them.
-pub(super) struct BindTable<S: 'static> {
+pub(super) struct BindTable<S> {
+    stack: Arc<CoreStack>,
     ports: Mutex<BTreeMap<u16, Vec<BindEntry<S>>>>,
     next: AtomicU32,
 }
 
 /// A socket's port in a table; dropping the binding frees it.
-pub(super) struct PortBinding<S: Bindable + 'static> {
-    table: &'static BindTable<S>,
+pub(super) struct PortBinding<S: Bindable> {
+    table: Arc<BindTable<S>>,
     socket: Weak<S>,
     pub(super) address: SocketAddr,
 }
@@ -108,11 +109,12 @@ impl<S: Bindable> Drop for PortBinding<S> {
 }
 
 impl<S: Bindable> BindTable<S> {
-    pub(super) const fn new() -> Self {
-        Self {
+    pub(super) fn new(stack: Arc<CoreStack>) -> Arc<Self> {
+        Arc::new(Self {
+            stack,
             ports: Mutex::new(BTreeMap::new()),
             next: AtomicU32::new(0),
-        }
+        })
     }
 
     /// Binds a socket; port 0 is any that is free.
@@ -120,7 +122,7 @@ impl<S: Bindable> BindTable<S> {
     /// # Errors
     /// `EADDRINUSE`.
     pub(super) fn bind(
-        &'static self,
+        self: &Arc<Self>,
         socket: &Arc<S>,
         address: BindAddress,
         port: u16,
@@ -152,7 +154,7 @@ impl<S: Bindable> BindTable<S> {
             socket: socket.clone(),
         });
         Ok(PortBinding {
-            table: self,
+            table: self.clone(),
             socket,
             address: SocketAddr::new(address.ip, port),
         })
@@ -190,7 +192,7 @@ impl<S: Bindable> BindTable<S> {
     }
 
     fn choose_ephemeral_port(&self, ports: &BTreeMap<u16, Vec<BindEntry<S>>>) -> Option<u16> {
-        let range = ephemeral_ports();
+        let range = ephemeral_ports(&self.stack);
         let (first, last) = (u32::from(*range.start()), u32::from(*range.end()));
         let count = last - first + 1;
         (0..count).find_map(|_| {
@@ -334,7 +336,7 @@ mod tests {
 
         #[test]
         fn binding_keeps_the_rules_and_dropping_frees(binds in proptest::collection::vec((bind_address(), policy(), 0..3u16), 1..20)) {
-            let table: &'static BindTable<Fake> = Box::leak(Box::new(BindTable::new()));
+            let table = BindTable::<Fake>::new(CoreStack::for_tests());
             let mut bound: Vec<(Arc<Fake>, PortBinding<Fake>, BindAddress)> = Vec::new();
             for (address, policy, port) in binds {
                 let socket = Arc::new(Fake(policy));
@@ -344,7 +346,7 @@ mod tests {
                 match table.bind(&socket, address, port) {
                     Ok(binding) => {
                         prop_assert!(!refused);
-                        prop_assert!(port != 0 || ephemeral_ports().contains(&binding.address.port()));
+                        prop_assert!(port != 0 || ephemeral_ports(&table.stack).contains(&binding.address.port()));
                         bound.push((socket, binding, address));
                     }
                     Err(error) => prop_assert!(refused && error == Errno::EADDRINUSE),
@@ -357,7 +359,7 @@ mod tests {
 
     #[test]
     fn the_best_fit_is_found_and_all_of_it() {
-        static TABLE: BindTable<Fake> = BindTable::new();
+        let table = BindTable::<Fake>::new(CoreStack::for_tests());
         let shared = ReusePolicy {
             reuse_port: Some(0),
             ..ALONE
@@ -372,10 +374,10 @@ mod tests {
         let _places: Vec<_> = sockets
             .iter()
             .zip(bind_addresses)
-            .map(|(s, address)| TABLE.bind(s, address, 80).unwrap())
+            .map(|(s, address)| table.bind(s, address, 80).unwrap())
             .collect();
         let best = |ip: IpAddr| -> Vec<usize> {
-            let found = TABLE.lookup(SocketAddr::new(ip, 80), |_, fit| Some(fit));
+            let found = table.lookup(SocketAddr::new(ip, 80), |_, fit| Some(fit));
             found
                 .iter()
                 .map(|socket| sockets.iter().position(|s| Arc::ptr_eq(s, socket)).unwrap())
@@ -385,7 +387,7 @@ mod tests {
         assert_eq!(best(Ipv4Addr::new(127, 0, 0, 2).into()), [1]);
         assert_eq!(best(Ipv6Addr::LOCALHOST.into()), [0]);
         assert!(
-            TABLE
+            table
                 .lookup(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 81), |_, fit| {
                     Some(fit)
                 })
@@ -397,14 +399,15 @@ mod tests {
     fn connections_are_spread_evenly() {
         let mut counts = [0; 4];
         let to = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80);
-        for port in ephemeral_ports() {
+        let ports = ephemeral_ports(&CoreStack::for_tests());
+        for port in ports.clone() {
             counts[reuseport_hash(
                 SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port),
                 to,
                 counts.len(),
             )] += 1;
         }
-        let fair = ephemeral_ports().count() / counts.len();
+        let fair = ports.count() / counts.len();
         assert!(
             counts
                 .iter()

@@ -3,7 +3,7 @@
 //!
 //! Facts: RFC 791 (IPv4), RFC 8200 (IPv6), RFC 768 (UDP), RFC 9293 (TCP).
 
-use super::Datagram;
+use super::datagram::Datagram;
 use super::ip::{self, UDP_HEADER};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};

@@ -1,20 +1,17 @@
-//! Packets of IP that are neither TCP's nor UDP's, as sockets see them: headers, checksums, and
-//! this host's answers to echo requests.
+//! Packets of IP as bytes: headers and checksums, written and read.
 //!
 //! Facts: RFC 791 (IPv4), RFC 792 (ICMP), RFC 1071 (the checksum), RFC 4443 (ICMPv6).
 
+use super::datagram::Datagram;
 use super::frame::ETHERNET_HEADER_LEN;
-use super::raw::{self, RawSocket};
-use super::{Datagram, network, udp};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
-use fs::Result;
 use linux_raw_sys::net;
 
 pub(super) const ICMP: u8 = net::IPPROTO_ICMP as u8;
 pub(super) const ICMP6: u8 = net::IPPROTO_ICMPV6 as u8;
-const UDP: u8 = net::IPPROTO_UDP as u8;
-const UDP_LITE: u8 = net::IPPROTO_UDPLITE as u8;
+pub(super) const UDP: u8 = net::IPPROTO_UDP as u8;
+pub(super) const UDP_LITE: u8 = net::IPPROTO_UDPLITE as u8;
 /// Bytes of a UDP header.
 pub(super) const UDP_HEADER: usize = 8;
 /// Bytes of an IPv4 header without options.
@@ -24,8 +21,6 @@ const V6_HEADER: usize = 40;
 /// The kind of what is behind a link's header.
 const ETH_P_IP: [u8; 2] = [0x08, 0x00];
 const ETH_P_IPV6: [u8; 2] = [0x86, 0xdd];
-/// How far an answer goes.
-const HOPS: u8 = 64;
 
 /// Kinds of ICMP messages: request and reply.
 pub(super) const ECHO: (u8, u8) = (8, 0);
@@ -103,59 +98,11 @@ pub(super) fn set_icmp_checksum(message: &mut [u8], from: IpAddr, to: IpAddr) {
     message[2..4].copy_from_slice(&sum.to_be_bytes());
 }
 
-fn icmp_checksum(message: &[u8], from: IpAddr, to: IpAddr) -> u16 {
+pub(super) fn icmp_checksum(message: &[u8], from: IpAddr, to: IpAddr) -> u16 {
     if from.is_ipv4() {
         checksum(&[message])
     } else {
         checksum(&[&pseudo_header(from, to, message.len(), ICMP6), message])
-    }
-}
-
-/// A packet of another protocol than TCP has arrived at this host: sockets that listen to its
-/// protocol get a copy, and the protocol does what it does.
-///
-/// # Errors
-/// `ECONNREFUSED` for a datagram of UDP that is for nobody.
-pub fn deliver_packet(packet: Datagram) -> Result<()> {
-    match packet.protocol {
-        // What it says has no header: that is made for who listens to packets.
-        UDP | UDP_LITE => {
-            raw::deliver_to_raw(&packet, || {
-                [&udp_header(&packet)[..], &packet.data].concat()
-            });
-            udp::deliver(packet)
-        }
-        protocol => {
-            raw::deliver_to_raw(&packet, || packet.data.clone());
-            if protocol == ICMP || protocol == ICMP6 {
-                receive_icmp(packet);
-            }
-            Ok(())
-        }
-    }
-}
-
-/// Answers a request, and gives a reply to who asked.
-fn receive_icmp(mut packet: Datagram) {
-    let v4 = packet.from.is_ipv4();
-    let (request, reply) = if v4 { ECHO } else { ECHO6 };
-    let whole = packet.data.len() >= 8
-        && icmp_checksum(&packet.data, packet.from.ip(), packet.to.ip()) == 0;
-    if !whole || (packet.protocol == ICMP) != v4 {
-        return;
-    }
-    if packet.data[0] == request {
-        packet.data[0] = reply;
-        core::mem::swap(&mut packet.from, &mut packet.to);
-        packet.ttl = HOPS;
-        set_icmp_checksum(&mut packet.data, packet.from.ip(), packet.to.ip());
-        // An answer that cannot be sent is lost.
-        let _ = network::current().transmit(packet);
-    } else if packet.data[0] == reply {
-        let id = u16::from_be_bytes([packet.data[4], packet.data[5]]);
-        if let Some(socket) = RawSocket::find_ping(v4, id) {
-            socket.receive_echo_reply(packet);
-        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! Groups: which a socket is in, on which interface, from whom (`ip(7)`, `ipv6(7)`, RFC 3678), and
 //! through which interface it sends to them.
 
-use super::InetSocket;
-use super::network::{self, Interface};
-use super::options::{IP, IPV6};
+use super::inet_socket::InetSocket;
+use super::option_table::{IP, IPV6};
+use super::stack::InetStack;
 use crate::Address;
+use crate::socket::Interface;
 use abi::errno::Errno;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -70,19 +71,30 @@ pub(super) fn set_multicast_option(
     if (level, option) == (IP, net::IP_MULTICAST_IF) {
         return set_multicast_interface(common, value);
     }
+    let stack = common.stack();
     let asked = match (level, option) {
         (IP, net::IP_ADD_MEMBERSHIP | net::IP_DROP_MEMBERSHIP) => {
             let index = if value.len() < 12 { 0 } else { word(value, 8)? };
-            ipv4_membership_request(v4(value, 0)?, v4(value, 4)?, index, None)?
+            ipv4_membership_request(stack, v4(value, 0)?, v4(value, 4)?, index, None)?
         }
-        (IP, net::IP_UNBLOCK_SOURCE..=net::IP_DROP_SOURCE_MEMBERSHIP) => {
-            ipv4_membership_request(v4(value, 0)?, v4(value, 4)?, 0, Some(v4(value, 8)?.into()))?
-        }
+        (IP, net::IP_UNBLOCK_SOURCE..=net::IP_DROP_SOURCE_MEMBERSHIP) => ipv4_membership_request(
+            stack,
+            v4(value, 0)?,
+            v4(value, 4)?,
+            0,
+            Some(v4(value, 8)?.into()),
+        )?,
         (IPV6, net::IPV6_ADD_MEMBERSHIP | net::IPV6_DROP_MEMBERSHIP) => {
             let group = Ipv6Addr::from(*value.first_chunk::<16>().ok_or(Errno::EINVAL)?);
-            membership_request(group.into(), Ipv4Addr::UNSPECIFIED, word(value, 16)?, None)?
+            membership_request(
+                stack,
+                group.into(),
+                Ipv4Addr::UNSPECIFIED,
+                word(value, 16)?,
+                None,
+            )?
         }
-        _ => group_request(level, option, value)?,
+        _ => group_request(stack, level, option, value)?,
     };
     common
         .options
@@ -168,6 +180,7 @@ fn change_source(
 }
 
 fn membership_request(
+    stack: &InetStack,
     group: IpAddr,
     address: Ipv4Addr,
     index: i32,
@@ -178,23 +191,29 @@ fn membership_request(
     }
     Ok(MembershipRequest {
         group,
-        interface: find_interface(address, index, group)?.index,
+        interface: find_interface(stack, address, index, group)?.index,
         source,
     })
 }
 
 fn ipv4_membership_request(
+    stack: &InetStack,
     group: Ipv4Addr,
     address: Ipv4Addr,
     index: i32,
     source: Option<IpAddr>,
 ) -> Result<MembershipRequest> {
-    membership_request(group.into(), address, index, source)
+    membership_request(stack, group.into(), address, index, source)
 }
 
 /// `struct group_req` or `struct group_source_req`: the interface's number, and addresses of either
 /// family.
-fn group_request(level: u32, option: u32, value: &[u8]) -> Result<MembershipRequest> {
+fn group_request(
+    stack: &InetStack,
+    level: u32,
+    option: u32,
+    value: &[u8],
+) -> Result<MembershipRequest> {
     const GROUP: usize = 8;
     const SOURCE: usize = 136;
     let address = |at: usize| match Address::decode(value.get(at..).ok_or(Errno::EINVAL)?)? {
@@ -207,6 +226,7 @@ fn group_request(level: u32, option: u32, value: &[u8]) -> Result<MembershipRequ
         Some(address(SOURCE)?)
     };
     membership_request(
+        stack,
         address(GROUP)?,
         Ipv4Addr::UNSPECIFIED,
         word(value, 0)?,
@@ -215,8 +235,12 @@ fn group_request(level: u32, option: u32, value: &[u8]) -> Result<MembershipRequ
 }
 
 /// The interface with an address, or a number; 0 or no address is the one that routes to `group`.
-fn find_interface(address: Ipv4Addr, index: i32, group: IpAddr) -> Result<Interface> {
-    let interfaces = network::current().interfaces();
+fn find_interface(
+    stack: &InetStack,
+    address: Ipv4Addr,
+    index: i32,
+    group: IpAddr,
+) -> Result<Interface> {
     let is_it = |interface: &Interface| match index {
         0 => interface.addresses.iter().any(|(ip, prefix)| match ip {
             IpAddr::V4(ip) => {
@@ -227,13 +251,11 @@ fn find_interface(address: Ipv4Addr, index: i32, group: IpAddr) -> Result<Interf
         index => interface.index.cast_signed() == index,
     };
     if index == 0 && address.is_unspecified() {
-        let route = network::current().route(group).map_err(|_| Errno::ENODEV)?;
-        return interfaces
-            .into_iter()
-            .find(|i| i.index == route.interface_index)
-            .ok_or(Errno::ENODEV);
+        let route = stack.route(group).map_err(|_| Errno::ENODEV)?;
+        let routed = |interface: &Interface| interface.index == route.interface_index;
+        return stack.core.find_interface(routed).ok_or(Errno::ENODEV);
     }
-    interfaces.into_iter().find(is_it).ok_or(Errno::ENODEV)
+    stack.core.find_interface(is_it).ok_or(Errno::ENODEV)
 }
 
 /// The interface's address and number in `struct ip_mreq`, `ip_mreqn` or alone.
@@ -247,8 +269,8 @@ fn set_multicast_interface(common: &InetSocket, value: &[u8]) -> Result<()> {
     let chosen = if address.is_unspecified() && index == 0 {
         None
     } else {
-        let interface =
-            find_interface(address, index, address.into()).map_err(|_| Errno::EADDRNOTAVAIL)?;
+        let interface = find_interface(common.stack(), address, index, address.into())
+            .map_err(|_| Errno::EADDRNOTAVAIL)?;
         interface
             .addresses
             .into_iter()

@@ -1,12 +1,15 @@
 //! Options of internet sockets that are numbers: which there are, what they are at first, and
 //! between what they may be.
 
-use super::options::{IP, IPV6, TCP, UDP};
-use crate::socket::sysctl;
+use crate::socket::{Sysctl, Sysctls};
 use abi::errno::Errno;
 use fs::Result;
 use linux_raw_sys::net;
 
+pub(super) const IP: u32 = net::IPPROTO_IP as u32;
+pub(super) const IPV6: u32 = net::IPPROTO_IPV6 as u32;
+pub(super) const TCP: u32 = net::IPPROTO_TCP as u32;
+pub(super) const UDP: u32 = net::IPPROTO_UDP as u32;
 pub(super) const UDP_LITE: u32 = net::IPPROTO_UDPLITE as u32;
 const UDP_CORK: u32 = 1;
 /// Options of UDP-Lite: the bytes a checksum covers, sent and received.
@@ -123,14 +126,14 @@ const OPTION_TABLE: [OptionEntry; 84] = [
 ];
 
 /// The sysctl that is an option's default.
-fn sysctl_default(level: u32, option: u32) -> Option<&'static sysctl::Sysctl> {
+fn sysctl_default(sysctls: &Sysctls, level: u32, option: u32) -> Option<&Sysctl> {
     Some(match (level, option) {
-        (IP, net::IP_TTL) => &sysctl::IP_DEFAULT_TTL,
-        (TCP, net::TCP_KEEPIDLE) => &sysctl::TCP_KEEPALIVE_TIME,
-        (TCP, net::TCP_KEEPINTVL) => &sysctl::TCP_KEEPALIVE_INTVL,
-        (TCP, net::TCP_KEEPCNT) => &sysctl::TCP_KEEPALIVE_PROBES,
-        (TCP, net::TCP_SYNCNT) => &sysctl::TCP_SYN_RETRIES,
-        (TCP, net::TCP_LINGER2) => &sysctl::TCP_FIN_TIMEOUT,
+        (IP, net::IP_TTL) => &sysctls.ip_default_ttl,
+        (TCP, net::TCP_KEEPIDLE) => &sysctls.tcp_keepalive_time,
+        (TCP, net::TCP_KEEPINTVL) => &sysctls.tcp_keepalive_intvl,
+        (TCP, net::TCP_KEEPCNT) => &sysctls.tcp_keepalive_probes,
+        (TCP, net::TCP_SYNCNT) => &sysctls.tcp_syn_retries,
+        (TCP, net::TCP_LINGER2) => &sysctls.tcp_fin_timeout,
         _ => return None,
     })
 }
@@ -139,12 +142,12 @@ fn sysctl_default(level: u32, option: u32) -> Option<&'static sysctl::Sysctl> {
 ///
 /// # Errors
 /// `ENOPROTOOPT`.
-pub(super) fn find_option(level: u32, option: u32) -> Result<OptionEntry> {
+pub(super) fn find_option(sysctls: &Sysctls, level: u32, option: u32) -> Result<OptionEntry> {
     let mut found = OPTION_TABLE
         .into_iter()
         .find(|known| (known.0, known.1) == (level, option))
         .ok_or(Errno::ENOPROTOOPT)?;
-    if let Some(setting) = sysctl_default(level, option) {
+    if let Some(setting) = sysctl_default(sysctls, level, option) {
         found.2 = setting.as_usize() as i32;
     }
     Ok(found)

@@ -2,13 +2,16 @@
 //! checked, remembered and given back. Which there are is in `option_table.rs`, groups are in
 //! `multicast.rs`.
 
+use super::inet_socket::{Family, InetSocket};
 use super::multicast::{self, Membership};
-use super::network;
-use super::option_table::{BOOLEAN_RANGE, LOOPBACK_MSS, TCP_INQ, UDP_LITE, find_option};
+use super::option_table::{
+    BOOLEAN_RANGE, IP, IPV6, LOOPBACK_MSS, TCP, TCP_INQ, UDP, UDP_LITE, find_option,
+};
+use super::stack::InetStack;
 use super::tcp::TcpSocket;
 use super::tcp_info::tcp_info;
-use super::{Family, InetSocket};
 use abi::errno::Errno;
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr};
@@ -16,11 +19,6 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use fs::Result;
 use linux_raw_sys::net;
 use task::Mutex;
-
-pub(super) const IP: u32 = net::IPPROTO_IP as u32;
-pub(super) const IPV6: u32 = net::IPPROTO_IPV6 as u32;
-pub(super) const TCP: u32 = net::IPPROTO_TCP as u32;
-pub(super) const UDP: u32 = net::IPPROTO_UDP as u32;
 
 #[derive(Default)]
 struct InetOptionValues {
@@ -43,14 +41,27 @@ const TCP_SAVED_SYN: u32 = 28;
 const TCP_ULP: u32 = 31;
 
 /// What one socket has chosen: what is not there is as it is at first.
-#[derive(Default)]
 pub(super) struct InetOptions {
+    stack: Arc<InetStack>,
     values: Mutex<InetOptionValues>,
     /// Whether any control message is asked for.
     pub(super) wants_control: AtomicBool,
 }
 
 impl InetOptions {
+    pub(super) fn new(stack: Arc<InetStack>) -> Self {
+        Self {
+            stack,
+            values: Mutex::default(),
+            wants_control: AtomicBool::new(false),
+        }
+    }
+
+    /// The stack of the socket.
+    pub(super) fn stack(&self) -> &Arc<InetStack> {
+        &self.stack
+    }
+
     pub(super) fn int_option(&self, level: u32, option: u32) -> i32 {
         let chosen = self.values.lock();
         let set = chosen
@@ -58,7 +69,8 @@ impl InetOptions {
             .iter()
             .find(|(l, o, _)| (*l, *o) == (level, option))
             .map(|(_, _, value)| *value);
-        set.unwrap_or_else(|| find_option(level, option).map_or(0, |known| known.2))
+        let sysctls = &self.stack.core.sysctls;
+        set.unwrap_or_else(|| find_option(sysctls, level, option).map_or(0, |known| known.2))
     }
 
     pub(super) fn is_enabled(&self, level: u32, option: u32) -> bool {
@@ -96,10 +108,8 @@ impl InetOptions {
             return self.values.lock().multicast_source.map(IpAddr::V4);
         }
         let index = self.int_option(IPV6, net::IPV6_MULTICAST_IF);
-        let interface = network::current()
-            .interfaces()
-            .into_iter()
-            .find(|i| i.index.cast_signed() == index)?;
+        let core = &self.stack.core;
+        let interface = core.find_interface(|i| i.index.cast_signed() == index)?;
         interface
             .addresses
             .into_iter()
@@ -162,6 +172,7 @@ pub(super) fn get(
     option: u32,
 ) -> Result<Vec<u8>> {
     check_level(common, level, tcp.is_some(), false)?;
+    let sysctls = &common.stack().core.sysctls;
     let value = match (level, option) {
         (TCP, net::TCP_INFO) => return Ok(tcp.map_or_else(Vec::new, tcp_info)),
         (TCP, net::TCP_CONGESTION) => {
@@ -200,7 +211,7 @@ pub(super) fn get(
         }
         (IPV6, net::IPV6_V6ONLY) => i32::from(common.is_v6_only()),
         _ => {
-            find_option(level, option)?;
+            find_option(sysctls, level, option)?;
             common.options.int_option(level, option)
         }
     };
@@ -247,7 +258,8 @@ pub(super) fn set(
     if matches!(level, TCP | UDP | UDP_LITE) && value.len() < size_of::<i32>() {
         return Err(Errno::EINVAL);
     }
-    let (_, _, first, least, most) = find_option(level, option)?;
+    let sysctls = &common.stack().core.sysctls;
+    let (_, _, first, least, most) = find_option(sysctls, level, option)?;
     let number = match (value.first_chunk::<4>(), value.first(), level) {
         (Some(word), ..) => i32::from_ne_bytes(*word),
         // IP takes single bytes, too.

@@ -1,9 +1,16 @@
 //! The texts of `/proc/net` (`proc(5)`).
 
-use super::datagram::DatagramProtocol;
-use super::{Family, InetSocket, network, raw, tcp, udp};
+use super::datagram_socket::DatagramProtocol;
+use super::inet_socket::{Family, InetSocket};
+use super::raw::RawSocket;
+use super::stack::InetStack;
+use super::tcp::TcpSocket;
+use super::tcp_info::tcp_info;
+use super::udp::UdpSocket;
+use crate::SocketOps;
+use alloc::format;
 use alloc::string::String;
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::net::{IpAddr, SocketAddr};
@@ -44,6 +51,28 @@ struct Row<'a> {
     more: String,
 }
 
+/// The number of the state of a datagram socket.
+fn datagram_state(peer: Option<SocketAddr>) -> u8 {
+    if peer.is_some() {
+        ESTABLISHED
+    } else {
+        UNCONNECTED
+    }
+}
+
+impl<'a> Row<'a> {
+    fn of_datagrams(socket: &'a impl DatagramProtocol) -> Self {
+        let (addresses, receiver) = (socket.addresses(), socket.receiver());
+        Self {
+            common: socket.common(),
+            addresses,
+            state: datagram_state(addresses.1),
+            queues: (0, receiver.charged_bytes()),
+            more: format!(" {}", receiver.drops()),
+        }
+    }
+}
+
 fn write_row(to: &mut String, number: usize, row: &Row<'_>) {
     let v6 = row.common.family == Family::V6;
     let (local, remote) = row.addresses;
@@ -77,13 +106,9 @@ fn header(v6: bool, more: &str) -> String {
 
 /// The text of `/proc/net/tcp`, or else of `tcp6`.
 #[must_use]
-pub fn tcp(v6: bool) -> String {
+pub fn tcp(stack: &InetStack, v6: bool) -> String {
     let mut text = header(v6, "");
-    let sockets: Vec<Arc<tcp::TcpSocket>> = tcp::SOCKETS
-        .lock()
-        .values()
-        .filter_map(Weak::upgrade)
-        .collect();
+    let sockets = stack.tcp.sockets.all();
     let of_family = sockets
         .iter()
         .filter(|socket| (socket.common.family == Family::V6) == v6);
@@ -92,7 +117,6 @@ pub fn tcp(v6: bool) -> String {
         .filter(|socket| socket.addresses().0.port() != 0)
         .enumerate()
     {
-        use crate::SocketOps;
         let queues = match socket.backlog() {
             Some((waiting, _)) => (0, waiting),
             None => (socket.queued_bytes(false), socket.queued_bytes(true)),
@@ -115,13 +139,9 @@ pub fn tcp(v6: bool) -> String {
 
 /// The text of `/proc/net/udp`, of `udp6`, or of `udplite` and `udplite6`.
 #[must_use]
-pub fn udp(v6: bool, lite: bool) -> String {
+pub fn udp(stack: &InetStack, v6: bool, lite: bool) -> String {
     let mut text = header(v6, " ref pointer drops");
-    let sockets: Vec<Arc<udp::UdpSocket>> = udp::SOCKETS
-        .lock()
-        .values()
-        .filter_map(Weak::upgrade)
-        .collect();
+    let sockets = stack.udp.sockets.all();
     let of_family = sockets
         .iter()
         .filter(|socket| (socket.common.family == Family::V6) == v6 && socket.is_lite() == lite);
@@ -129,62 +149,22 @@ pub fn udp(v6: bool, lite: bool) -> String {
         .filter(|socket| socket.addresses().0.port() != 0)
         .enumerate()
     {
-        let addresses = socket.addresses();
-        let state = if addresses.1.is_some() {
-            ESTABLISHED
-        } else {
-            UNCONNECTED
-        };
-        let mut more = String::new();
-        let _ = write!(more, " {}", socket.receiver.drops());
-        write_row(
-            &mut text,
-            number,
-            &Row {
-                common: &socket.common,
-                addresses,
-                state,
-                queues: (0, socket.receiver.charged_bytes()),
-                more,
-            },
-        );
+        write_row(&mut text, number, &Row::of_datagrams(&**socket));
     }
     text
 }
 
 /// The text of `/proc/net/raw`, of `raw6`, or of `icmp` and `icmp6`: sockets that ask.
 #[must_use]
-pub fn raw(v6: bool, asks: bool) -> String {
+pub fn raw(stack: &InetStack, v6: bool, asks: bool) -> String {
     let mut text = header(v6, " ref pointer drops");
-    let sockets: Vec<Arc<raw::RawSocket>> = raw::SOCKETS
-        .lock()
-        .values()
-        .filter_map(Weak::upgrade)
-        .collect();
-    let meant = |socket: &&Arc<raw::RawSocket>| {
+    let sockets = stack.raw.sockets.all();
+    let meant = |socket: &&Arc<RawSocket>| {
         (socket.common.family == Family::V6) == v6 && socket.is_ping == asks
     };
     for socket in sockets.iter().filter(meant) {
-        let addresses = socket.addresses();
-        let state = if addresses.1.is_some() {
-            ESTABLISHED
-        } else {
-            UNCONNECTED
-        };
-        let mut more = String::new();
-        let _ = write!(more, " {}", socket.receiver.drops());
-        let number = addresses.0.port().into();
-        write_row(
-            &mut text,
-            number,
-            &Row {
-                common: &socket.common,
-                addresses,
-                state,
-                queues: (0, socket.receiver.charged_bytes()),
-                more,
-            },
-        );
+        let number = socket.addresses().0.port().into();
+        write_row(&mut text, number, &Row::of_datagrams(&**socket));
     }
     text
 }
@@ -229,34 +209,30 @@ impl InetDiagEntry {
             info: None,
         }
     }
+
+    fn of_datagrams(socket: &impl DatagramProtocol) -> Self {
+        let addresses = socket.addresses();
+        let queues = (0, socket.receiver().charged_bytes());
+        Self::new(
+            socket.common(),
+            addresses,
+            datagram_state(addresses.1),
+            queues,
+        )
+    }
 }
 
 /// The sockets of a protocol that have an address; `None` for one nobody knows.
-pub(crate) fn diag_entries(protocol: u8) -> Option<Vec<InetDiagEntry>> {
-    use crate::SocketOps;
-    let connected = |peer: Option<SocketAddr>| {
-        if peer.is_some() {
-            ESTABLISHED
-        } else {
-            UNCONNECTED
-        }
-    };
+pub(crate) fn diag_entries(stack: &InetStack, protocol: u8) -> Option<Vec<InetDiagEntry>> {
     let mut shown: Vec<InetDiagEntry> = match i32::from(protocol) {
         TCP => {
-            let sockets: Vec<Arc<tcp::TcpSocket>> = tcp::SOCKETS
-                .lock()
-                .values()
-                .filter_map(Weak::upgrade)
-                .collect();
-            let show = |socket: &Arc<tcp::TcpSocket>| {
+            let sockets = stack.tcp.sockets.all();
+            let show = |socket: &Arc<TcpSocket>| {
                 let queues = match socket.backlog() {
                     Some((waiting, most)) => (most, waiting),
                     None => (socket.queued_bytes(false), socket.queued_bytes(true)),
                 };
-                let (info, shut) = (
-                    Some(super::tcp_info::tcp_info(socket)),
-                    socket.endpoint.shutdown_mask(),
-                );
+                let (info, shut) = (Some(tcp_info(socket)), socket.endpoint.shutdown_mask());
                 InetDiagEntry {
                     info,
                     shut,
@@ -271,40 +247,16 @@ pub(crate) fn diag_entries(protocol: u8) -> Option<Vec<InetDiagEntry>> {
             sockets.iter().map(show).collect()
         }
         UDP | UDP_LITE => {
-            let sockets: Vec<Arc<udp::UdpSocket>> = udp::SOCKETS
-                .lock()
-                .values()
-                .filter_map(Weak::upgrade)
-                .collect();
+            let sockets = stack.udp.sockets.all();
             let of_protocol = sockets
                 .iter()
                 .filter(|socket| socket.is_lite() == (i32::from(protocol) == UDP_LITE));
-            let show = |socket: &Arc<udp::UdpSocket>| {
-                let addresses = socket.addresses();
-                InetDiagEntry::new(
-                    &socket.common,
-                    addresses,
-                    connected(addresses.1),
-                    (0, socket.receiver.charged_bytes()),
-                )
-            };
+            let show = |socket: &Arc<UdpSocket>| InetDiagEntry::of_datagrams(&**socket);
             of_protocol.map(show).collect()
         }
         RAW => {
-            let sockets: Vec<Arc<raw::RawSocket>> = raw::SOCKETS
-                .lock()
-                .values()
-                .filter_map(Weak::upgrade)
-                .collect();
-            let show = |socket: &Arc<raw::RawSocket>| {
-                let addresses = socket.addresses();
-                InetDiagEntry::new(
-                    &socket.common,
-                    addresses,
-                    connected(addresses.1),
-                    (0, socket.receiver.charged_bytes()),
-                )
-            };
+            let sockets = stack.raw.sockets.all();
+            let show = |socket: &Arc<RawSocket>| InetDiagEntry::of_datagrams(&**socket);
             sockets
                 .iter()
                 .filter(|socket| !socket.is_ping)
@@ -319,12 +271,12 @@ pub(crate) fn diag_entries(protocol: u8) -> Option<Vec<InetDiagEntry>> {
 
 /// The text of `/proc/net/if_inet6`.
 #[must_use]
-pub fn if_inet6() -> String {
+pub fn if_inet6(stack: &InetStack) -> String {
     /// The scope of an address that is valid on this host only, and that it does not expire.
     const HOST: u8 = 0x10;
     const PERMANENT: u8 = 0x80;
     let mut text = String::new();
-    for interface in network::current().interfaces() {
+    for interface in stack.core.interfaces() {
         for (ip, prefix) in &interface.addresses {
             if let IpAddr::V6(ip) = ip {
                 let scope = if ip.is_loopback() { HOST } else { 0 };
@@ -342,11 +294,11 @@ pub fn if_inet6() -> String {
 
 /// The text of `/proc/net/dev`. Nothing is counted: the loop carries no packets.
 #[must_use]
-pub fn dev() -> String {
+pub fn dev(stack: &InetStack) -> String {
     let mut text = String::from(
         "Inter-|   Receive                                                |  Transmit\n face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n",
     );
-    for interface in network::current().interfaces() {
+    for interface in stack.core.interfaces() {
         let _ = writeln!(
             text,
             "{:>6}: {:7} {:7} {:4} {:4} {:4} {:5} {:10} {:9} {:8} {:7} {:4} {:4} {:4} {:5} {:7} {:10}",
@@ -371,7 +323,7 @@ pub fn route() -> String {
 
 /// The text of `/proc/net/snmp`. But for connections that are open nothing is counted.
 #[must_use]
-pub fn snmp() -> String {
+pub fn snmp(stack: &InetStack) -> String {
     const NAMES: [(&str, &str); 5] = [
         (
             "Ip",
@@ -395,11 +347,7 @@ pub fn snmp() -> String {
         ),
     ];
     const CLOSE_WAIT: u8 = 8;
-    let sockets: Vec<Arc<tcp::TcpSocket>> = tcp::SOCKETS
-        .lock()
-        .values()
-        .filter_map(Weak::upgrade)
-        .collect();
+    let sockets = stack.tcp.sockets.all();
     let open = sockets
         .iter()
         .filter(|socket| matches!(socket.tcp_state(), ESTABLISHED | CLOSE_WAIT))
@@ -424,11 +372,11 @@ pub fn snmp() -> String {
 
 /// The text of `/proc/net/sockstat`.
 #[must_use]
-pub fn sockstat() -> String {
+pub fn sockstat(stack: &InetStack) -> String {
     let (tcp, udp, raw) = (
-        tcp::SOCKETS.lock().len(),
-        udp::SOCKETS.lock().len(),
-        raw::SOCKETS.lock().len(),
+        stack.tcp.sockets.len(),
+        stack.udp.sockets.len(),
+        stack.raw.sockets.len(),
     );
     let mut text = String::new();
     let _ = write!(

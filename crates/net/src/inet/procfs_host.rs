@@ -1,10 +1,9 @@
 //! Texts of `/proc/net` that tell of the host rather than of its sockets: counters, groups,
 //! neighbours, routes.
 
-use super::network;
-use super::{Family, raw, tcp, udp};
+use super::inet_socket::Family;
+use super::stack::InetStack;
 use alloc::string::String;
-use alloc::sync::Weak;
 use core::fmt::Write;
 use core::net::IpAddr;
 
@@ -38,24 +37,22 @@ pub fn snmp6() -> String {
 
 /// The text of `/proc/net/sockstat6`.
 #[must_use]
-pub fn sockstat6() -> String {
-    let tcp = tcp::SOCKETS
-        .lock()
-        .values()
-        .filter_map(Weak::upgrade)
-        .filter(|socket| socket.common.family == Family::V6)
+pub fn sockstat6(stack: &InetStack) -> String {
+    let is_v6 = |family: Family| family == Family::V6;
+    let tcp = stack.tcp.sockets.all();
+    let tcp = tcp
+        .iter()
+        .filter(|socket| is_v6(socket.common.family))
         .count();
-    let udp = udp::SOCKETS
-        .lock()
-        .values()
-        .filter_map(Weak::upgrade)
-        .filter(|socket| socket.common.family == Family::V6)
+    let udp = stack.udp.sockets.all();
+    let udp = udp
+        .iter()
+        .filter(|socket| is_v6(socket.common.family))
         .count();
-    let raw = raw::SOCKETS
-        .lock()
-        .values()
-        .filter_map(Weak::upgrade)
-        .filter(|socket| socket.common.family == Family::V6)
+    let raw = stack.raw.sockets.all();
+    let raw = raw
+        .iter()
+        .filter(|socket| is_v6(socket.common.family))
         .count();
     let mut text = String::new();
     let _ = writeln!(
@@ -73,11 +70,11 @@ pub fn arp() -> String {
 
 /// The text of `/proc/net/ipv6_route`.
 #[must_use]
-pub fn ipv6_route() -> String {
+pub fn ipv6_route(stack: &InetStack) -> String {
     /// A route to this host, that is up, without a next hop.
     const LOCAL: u32 = 0x8020_0001;
     let mut text = String::new();
-    for interface in network::current().interfaces() {
+    for interface in stack.core.interfaces() {
         for (ip, prefix) in &interface.addresses {
             if let IpAddr::V6(ip) = ip {
                 let ip = u128::from(*ip);
@@ -95,9 +92,9 @@ pub fn ipv6_route() -> String {
 
 /// The text of `/proc/net/igmp`: the group of all hosts, which every interface is in.
 #[must_use]
-pub fn igmp() -> String {
+pub fn igmp(stack: &InetStack) -> String {
     let mut text = String::from("Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter\n");
-    for interface in network::current().interfaces() {
+    for interface in stack.core.interfaces() {
         let all_hosts = u32::from_ne_bytes([224, 0, 0, 1]);
         let _ = writeln!(
             text,
@@ -111,11 +108,11 @@ pub fn igmp() -> String {
 
 /// The text of `/proc/net/igmp6`.
 #[must_use]
-pub fn igmp6() -> String {
+pub fn igmp6(stack: &InetStack) -> String {
     /// All nodes, of the link and of the interface.
     const ALL_NODES: [u128; 2] = [0xff02 << 112 | 1, 0xff01 << 112 | 1];
     let mut text = String::new();
-    for interface in network::current().interfaces() {
+    for interface in stack.core.interfaces() {
         for group in ALL_NODES {
             let _ = writeln!(
                 text,

@@ -1,18 +1,24 @@
 //! Sockets that speak IP itself (`raw(7)`), and those that may send nothing but echo requests
 //! (`icmp(7)`).
 
-use super::datagram::{DatagramProtocol, DatagramReceiver, DatagramSocket, SendParameters};
+use super::datagram::Datagram;
+use super::datagram_socket::{DatagramProtocol, DatagramReceiver, DatagramSocket, SendParameters};
+use super::frame;
+use super::inet_socket::{Family, InetSocket};
 use super::ip::{self, ECHO, ECHO6, ICMP, ICMP6};
-use super::{Datagram, Family, InetSocket, frame, network};
+use super::option_table::{IP, IPV6};
+use super::options;
+use super::stack::InetStack;
 use crate::socket::endpoint::SEND_SHUTDOWN;
-use crate::socket::{caller_groups, caller_ucred, sysctl};
+use crate::socket::socket_list::SocketList;
+use crate::socket::{caller_groups, caller_ucred};
 use crate::{Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketType};
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU16, AtomicUsize, Ordering};
 use fs::Result;
 use linux_raw_sys::net;
 use task::Mutex;
@@ -29,12 +35,55 @@ const IPV6_CHECKSUM: u32 = 7;
 /// Where an ICMPv6 message has its checksum.
 const ICMP6_SUM: i32 = 2;
 
-/// The number of sockets that listen to packets: with none, nobody looks for them.
-static RAW_SOCKET_COUNT: AtomicUsize = AtomicUsize::new(0);
-/// All raw and ping sockets.
-pub(super) static SOCKETS: Mutex<BTreeMap<u64, Weak<RawSocket>>> = Mutex::new(BTreeMap::new());
-/// The ping sockets by family (whether IPv4) and identifier.
-static PING_SOCKETS: Mutex<BTreeMap<(bool, u16), Weak<RawSocket>>> = Mutex::new(BTreeMap::new());
+/// The raw and ping sockets of a stack.
+#[derive(Default)]
+pub(super) struct RawTables {
+    /// The number of raw sockets: with none, nobody looks for them.
+    raw_count: AtomicUsize,
+    /// All sockets.
+    pub(super) sockets: SocketList<RawSocket>,
+    /// The ping sockets by family (whether IPv4) and identifier.
+    ping_sockets: Mutex<BTreeMap<(bool, u16), Weak<RawSocket>>>,
+    /// The identifier before the one that is tried next for who asks for none.
+    last_ping_id: AtomicU16,
+}
+
+impl RawTables {
+    /// Gives sockets that listen to a packet's protocol a copy of it; `payload` makes what is behind
+    /// IP's header.
+    pub(super) fn deliver(&self, packet: &Datagram, payload: impl Fn() -> Vec<u8>) {
+        if self.raw_count.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let sockets = self.sockets.all();
+        for socket in sockets
+            .iter()
+            .filter(|socket| !socket.is_ping && socket.matches(packet))
+        {
+            let bare = Datagram {
+                data: payload(),
+                ..packet.clone()
+            };
+            socket.receive_packet(bare);
+        }
+    }
+
+    /// The socket that asks with a number.
+    pub(super) fn find_ping(&self, v4: bool, id: u16) -> Option<Arc<RawSocket>> {
+        self.ping_sockets
+            .lock()
+            .get(&(v4, id))
+            .and_then(Weak::upgrade)
+    }
+}
+
+/// Whether the caller is in a group whose members may make ping sockets
+/// (`net.ipv4.ping_group_range`).
+fn in_ping_group(stack: &InetStack) -> bool {
+    let range = &stack.core.sysctls.ping_group_range;
+    let may = |group: u32| range.range_contains(group.into());
+    may(caller_ucred().gid) || caller_groups().iter().copied().any(may)
+}
 
 /// Where a socket is bound, and whom it talks to.
 #[derive(Clone, Copy, Default)]
@@ -63,73 +112,47 @@ pub struct RawSocket {
     this: Weak<Self>,
 }
 
-/// Whether the caller is in a group whose members may make ping sockets
-/// (`net.ipv4.ping_group_range`).
-fn in_ping_group() -> bool {
-    let may = |group: u32| sysctl::PING_GROUP_RANGE.range_contains(group.into());
-    may(caller_ucred().gid) || caller_groups().iter().copied().any(may)
-}
-
-/// Gives sockets that listen to a packet's protocol a copy of it; `payload` makes what is behind
-/// IP's header.
-pub(super) fn deliver_to_raw(packet: &Datagram, payload: impl Fn() -> Vec<u8>) {
-    if RAW_SOCKET_COUNT.load(Ordering::Acquire) == 0 {
-        return;
-    }
-    let sockets: Vec<Arc<RawSocket>> = SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
-    for socket in sockets
-        .iter()
-        .filter(|socket| !socket.is_ping && socket.matches(packet))
-    {
-        let bare = Datagram {
-            data: payload(),
-            ..packet.clone()
-        };
-        socket.receive_packet(bare);
-    }
-}
-
 impl RawSocket {
     /// A new socket. Everybody may have an asking one (`net.ipv4.ping_group_range`), as on a Debian
     /// that systemd starts.
     ///
     /// # Errors
     /// `EPROTONOSUPPORT`.
-    pub(super) fn new(family: Family, protocol: u8, is_ping: bool) -> Result<Arc<Self>> {
+    pub(super) fn new(
+        stack: &Arc<InetStack>,
+        family: Family,
+        protocol: u8,
+        is_ping: bool,
+    ) -> Result<Arc<Self>> {
         let own = if family == Family::V4 { ICMP } else { ICMP6 };
         if protocol == 0 || (is_ping && protocol != own) {
             return Err(Errno::EPROTONOSUPPORT);
         }
-        if is_ping && !in_ping_group() {
+        if is_ping && !in_ping_group(stack) {
             return Err(Errno::EACCES);
         }
-        let common = InetSocket::new(family);
+        let common = InetSocket::new(stack, family);
         let id = common.id;
         let socket = Arc::new_cyclic(|this| Self {
             _counted: census::Raw::default(),
             common,
             protocol,
             is_ping,
-            receiver: DatagramReceiver::new(),
+            receiver: DatagramReceiver::new(stack.core.clone()),
             state: Mutex::default(),
             icmp_filter: Mutex::default(),
             checksum_offset: AtomicI32::new(if protocol == ICMP6 { ICMP6_SUM } else { -1 }),
             this: this.clone(),
         });
-        SOCKETS.lock().insert(id, Arc::downgrade(&socket));
+        stack.raw.sockets.insert(id, &socket);
         if !is_ping {
-            RAW_SOCKET_COUNT.fetch_add(1, Ordering::AcqRel);
+            stack.raw.raw_count.fetch_add(1, Ordering::AcqRel);
         }
         Ok(socket)
     }
 
     pub(super) fn into_socket(self: Arc<Self>) -> Socket {
         DatagramSocket::socket(self)
-    }
-
-    /// The socket that asks with a number.
-    pub(super) fn find_ping(v4: bool, id: u16) -> Option<Arc<Self>> {
-        PING_SOCKETS.lock().get(&(v4, id)).and_then(Weak::upgrade)
     }
 
     /// A reply to what was asked has come.
@@ -139,6 +162,11 @@ impl RawSocket {
         if meant && state.peer.is_none_or(|peer| peer.ip() == packet.from.ip()) {
             self.receiver.enqueue(packet, &[]);
         }
+    }
+
+    /// The raw and ping sockets of its stack.
+    fn tables(&self) -> &RawTables {
+        &self.common.stack().raw
     }
 
     fn is_v4(&self) -> bool {
@@ -174,15 +202,18 @@ impl RawSocket {
 
     /// Gives an asker a number, if it has none.
     fn bind_ping_id(&self, state: &mut State, asked: u16) -> Result<()> {
-        static NEXT: AtomicU32 = AtomicU32::new(1);
         if !self.is_ping || state.echo_id != 0 {
             return Ok(());
         }
-        let mut askers = PING_SOCKETS.lock();
+        let tables = self.tables();
+        let mut askers = tables.ping_sockets.lock();
         let free = |id: &u16| *id != 0 && !askers.contains_key(&(self.is_v4(), *id));
         let id = match asked {
             0 => (0..u16::MAX)
-                .map(|_| NEXT.fetch_add(1, Ordering::Relaxed) as u16)
+                .map(|_| {
+                    let last = tables.last_ping_id.fetch_add(1, Ordering::Relaxed);
+                    last.wrapping_add(1)
+                })
                 .find(free),
             // One that somebody has, too: whoever was bound last hears the replies.
             asked => Some(asked),
@@ -214,11 +245,7 @@ impl RawSocket {
     fn is_header_included(&self) -> bool {
         self.is_v4()
             && !self.is_ping
-            && (self.protocol == IPPROTO_RAW
-                || self
-                    .common
-                    .options
-                    .is_enabled(super::options::IP, net::IP_HDRINCL))
+            && (self.protocol == IPPROTO_RAW || self.common.options.is_enabled(IP, net::IP_HDRINCL))
     }
 
     fn fill_checksum(&self, packet: &mut Datagram) {
@@ -296,7 +323,7 @@ impl DatagramProtocol for RawSocket {
         let meant = self.common.check_address(address)?;
         let ip = meant.ip();
         let anywhere = ip.is_unspecified() || ip.is_multicast() || self.common.can_nonlocal_bind();
-        if !anywhere && !network::is_local_address(ip) {
+        if !anywhere && !self.common.stack().is_local_address(ip) {
             return Err(Errno::EADDRNOTAVAIL);
         }
         let mut state = self.state.lock();
@@ -318,7 +345,7 @@ impl DatagramProtocol for RawSocket {
             return Ok(());
         }
         let to = self.common.destination(address)?;
-        let route = network::current().route(to.ip())?;
+        let route = self.common.stack().route(to.ip())?;
         let mut state = self.state.lock();
         self.bind_ping_id(&mut state, 0)?;
         state.local_from_connect |= state.local.is_none();
@@ -353,7 +380,8 @@ impl DatagramProtocol for RawSocket {
             return Err(Errno::ENETUNREACH);
         }
         let sends = SendParameters::new(&self.common, to.ip(), &message.control)?;
-        let route = network::current().route(to.ip())?;
+        let stack = self.common.stack();
+        let route = stack.route(to.ip())?;
         let source = sends.source.or(state.local).unwrap_or(route.source);
         let packet = if self.is_header_included() {
             ip::parse_ipv4_packet(message.data, to.ip(), source, route.interface_index)
@@ -381,7 +409,7 @@ impl DatagramProtocol for RawSocket {
         self.receiver
             .queue_tx_timestamps(&message.control, || frame::frame(&packet));
         // What is lost on its way is not told.
-        let _ = network::current().transmit(packet);
+        let _ = stack.network.transmit(stack, packet);
         Ok(len)
     }
 
@@ -397,13 +425,13 @@ impl DatagramProtocol for RawSocket {
             (SOL_ICMPV6, ICMP_FILTER) if self.protocol == ICMP6 && !self.is_ping => {
                 Ok(self.icmp_filter.lock().map(u32::to_ne_bytes).concat())
             }
-            (SOL_RAW | super::options::IPV6, IPV6_CHECKSUM) if !self.is_v4() => Ok(self
+            (SOL_RAW | IPV6, IPV6_CHECKSUM) if !self.is_v4() => Ok(self
                 .checksum_offset
                 .load(Ordering::Relaxed)
                 .to_ne_bytes()
                 .to_vec()),
             (SOL_RAW | SOL_ICMPV6, _) => Err(Errno::ENOPROTOOPT),
-            _ => super::options::get(&self.common, None, level, option),
+            _ => options::get(&self.common, None, level, option),
         }
     }
 
@@ -427,7 +455,7 @@ impl DatagramProtocol for RawSocket {
                 }
                 Ok(())
             }
-            (SOL_RAW | super::options::IPV6, IPV6_CHECKSUM) if !self.is_v4() && !self.is_ping => {
+            (SOL_RAW | IPV6, IPV6_CHECKSUM) if !self.is_v4() && !self.is_ping => {
                 let at = word(0).ok_or(Errno::EINVAL)?.cast_signed();
                 if (self.protocol == ICMP6 && level != SOL_RAW) || (at > 0 && at & 1 != 0) {
                     return Err(Errno::EINVAL);
@@ -436,15 +464,15 @@ impl DatagramProtocol for RawSocket {
                 Ok(())
             }
             (SOL_RAW | SOL_ICMPV6, _) => Err(Errno::ENOPROTOOPT),
-            _ => super::options::set(&self.common, None, self.is_bound(), level, option, value),
+            _ => options::set(&self.common, None, self.is_bound(), level, option, value),
         }
     }
 
     fn close(&self) {
-        SOCKETS.lock().remove(&self.common.id);
+        self.tables().sockets.remove(self.common.id);
         if self.is_ping {
             let key = (self.is_v4(), self.state.lock().echo_id);
-            let mut askers = PING_SOCKETS.lock();
+            let mut askers = self.tables().ping_sockets.lock();
             if askers
                 .get(&key)
                 .is_some_and(|asker| asker.ptr_eq(&self.this))
@@ -452,7 +480,7 @@ impl DatagramProtocol for RawSocket {
                 askers.remove(&key);
             }
         } else {
-            census::released(RAW_SOCKET_COUNT.fetch_sub(1, Ordering::AcqRel), 1);
+            census::released(self.tables().raw_count.fetch_sub(1, Ordering::AcqRel), 1);
         }
         self.receiver.close();
     }

@@ -4,14 +4,19 @@
 use super::bind_table::{
     BindAddress, BindTable, Bindable, PortBinding, ReusePolicy, reuseport_hash,
 };
-use super::datagram::{DatagramProtocol, DatagramReceiver, DatagramSocket, SendParameters};
-use super::options::{IP, IPV6};
-use super::{Datagram, Family, InetSocket, frame, ip, network};
+use super::datagram::Datagram;
+use super::datagram_socket::{DatagramProtocol, DatagramReceiver, DatagramSocket, SendParameters};
+use super::inet_socket::{Family, InetSocket};
+use super::network::Route;
+use super::option_table::{IP, IPV6};
+use super::stack::InetStack;
+use super::{frame, ip};
+use crate::socket::core_stack::CoreStack;
 use crate::socket::endpoint::SEND_SHUTDOWN;
 use crate::socket::error_queue::{ErrorQueueEntry, ExtendedError};
+use crate::socket::socket_list::SocketList;
 use crate::{Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketType};
 use abi::errno::Errno;
-use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use core::net::{IpAddr, SocketAddr};
 use fs::Result;
@@ -23,67 +28,87 @@ const LONGEST_V4: usize = 65_507;
 const LONGEST_V6: usize = 65_527;
 /// What is longer is not looked at any further.
 const LONGEST: usize = 65_535;
-static UDP_TABLE: BindTable<UdpSocket> = BindTable::new();
-static UDPLITE_TABLE: BindTable<UdpSocket> = BindTable::new();
 
-/// The ports of UDP or, by its number, of UDP-Lite.
-fn bind_table(protocol: u8) -> &'static BindTable<UdpSocket> {
-    if u32::from(protocol) == net::IPPROTO_UDPLITE as u32 {
-        &UDPLITE_TABLE
-    } else {
-        &UDP_TABLE
-    }
+/// The UDP and UDP-Lite sockets of a stack.
+pub(super) struct UdpTables {
+    udp: Arc<BindTable<UdpSocket>>,
+    udplite: Arc<BindTable<UdpSocket>>,
+    /// All sockets, for listings.
+    pub(super) sockets: SocketList<UdpSocket>,
 }
 
-/// All UDP sockets, for listings.
-pub(super) static SOCKETS: Mutex<BTreeMap<u64, Weak<UdpSocket>>> = Mutex::new(BTreeMap::new());
-
-pub(super) fn bound_count() -> usize {
-    UDP_TABLE.len() + UDPLITE_TABLE.len()
-}
-
-/// Puts a datagram that has arrived at this host into the queue of whom it is for; of a group, of
-/// all who are in it.
-///
-/// # Errors
-/// `ECONNREFUSED` if it is for nobody. One for which there is no room is lost.
-pub fn deliver(datagram: Datagram) -> Result<()> {
-    let group = datagram.to.ip();
-    if group.is_multicast() {
-        let members = bind_table(datagram.protocol).sockets_at_port(datagram.to.port());
-        for member in members.iter().filter(|socket| {
-            socket
-                .common
-                .options
-                .accepts_multicast(group, datagram.from.ip())
-        }) {
-            member.receive_datagram(datagram.clone());
+impl UdpTables {
+    pub(super) fn new(core: &Arc<CoreStack>) -> Self {
+        Self {
+            udp: BindTable::new(core.clone()),
+            udplite: BindTable::new(core.clone()),
+            sockets: SocketList::default(),
         }
-        return Ok(());
     }
-    let score = |socket: &UdpSocket, fit: u8| {
-        let peer = *socket.peer.lock();
-        peer.is_none_or(|peer| peer == datagram.from)
-            .then_some((peer.is_some(), fit))
-    };
-    let receivers = bind_table(datagram.protocol).lookup(datagram.to, score);
-    let shared = |socket: &Arc<UdpSocket>| socket.receiver.options.is_enabled(net::SO_REUSEPORT);
-    let receiver = match &receivers[..] {
-        [] => return Err(Errno::ECONNREFUSED),
-        all if all.iter().all(shared) => {
-            let chosen = all.iter().find_map(|socket| {
+
+    /// The ports of UDP or, by its number, of UDP-Lite.
+    fn bind_table(&self, protocol: u8) -> &Arc<BindTable<UdpSocket>> {
+        if u32::from(protocol) == net::IPPROTO_UDPLITE as u32 {
+            &self.udplite
+        } else {
+            &self.udp
+        }
+    }
+
+    /// The number of bound sockets.
+    pub(super) fn bound_count(&self) -> usize {
+        self.udp.len() + self.udplite.len()
+    }
+
+    /// Puts a datagram that has arrived at this host into the queue of whom it is for; of a group, of
+    /// all who are in it.
+    ///
+    /// # Errors
+    /// `ECONNREFUSED` if it is for nobody. One for which there is no room is lost.
+    pub(super) fn deliver(&self, datagram: Datagram) -> Result<()> {
+        let group = datagram.to.ip();
+        if group.is_multicast() {
+            let members = self
+                .bind_table(datagram.protocol)
+                .sockets_at_port(datagram.to.port());
+            for member in members.iter().filter(|socket| {
                 socket
-                    .receiver
+                    .common
                     .options
-                    .select_reuseport(&datagram.data, all.len())
-            });
-            &all[chosen.unwrap_or_else(|| reuseport_hash(datagram.from, datagram.to, all.len()))]
+                    .accepts_multicast(group, datagram.from.ip())
+            }) {
+                member.receive_datagram(datagram.clone());
+            }
+            return Ok(());
         }
-        // The one that was bound last.
-        [.., last] => last,
-    };
-    receiver.receive_datagram(datagram);
-    Ok(())
+        let score = |socket: &UdpSocket, fit: u8| {
+            let peer = *socket.peer.lock();
+            peer.is_none_or(|peer| peer == datagram.from)
+                .then_some((peer.is_some(), fit))
+        };
+        let receivers = self
+            .bind_table(datagram.protocol)
+            .lookup(datagram.to, score);
+        let shared =
+            |socket: &Arc<UdpSocket>| socket.receiver.options.is_enabled(net::SO_REUSEPORT);
+        let receiver = match &receivers[..] {
+            [] => return Err(Errno::ECONNREFUSED),
+            all if all.iter().all(shared) => {
+                let chosen = all.iter().find_map(|socket| {
+                    socket
+                        .receiver
+                        .options
+                        .select_reuseport(&datagram.data, all.len())
+                });
+                &all[chosen
+                    .unwrap_or_else(|| reuseport_hash(datagram.from, datagram.to, all.len()))]
+            }
+            // The one that was bound last.
+            [.., last] => last,
+        };
+        receiver.receive_datagram(datagram);
+        Ok(())
+    }
 }
 
 #[derive(Default)]
@@ -120,19 +145,19 @@ impl Bindable for UdpSocket {
 }
 
 impl UdpSocket {
-    pub(super) fn new(family: Family, protocol: u8) -> Arc<Self> {
-        let common = InetSocket::new(family);
+    pub(super) fn new(stack: &Arc<InetStack>, family: Family, protocol: u8) -> Arc<Self> {
+        let common = InetSocket::new(stack, family);
         let id = common.id;
         let socket = Arc::new_cyclic(|this| Self {
             _counted: census::Udp::default(),
             common,
             protocol,
-            receiver: DatagramReceiver::new(),
+            receiver: DatagramReceiver::new(stack.core.clone()),
             state: Mutex::default(),
             peer: Mutex::new(None),
             this: this.clone(),
         });
-        SOCKETS.lock().insert(id, Arc::downgrade(&socket));
+        stack.udp.sockets.insert(id, &socket);
         socket
     }
 
@@ -144,13 +169,19 @@ impl UdpSocket {
         i32::from(self.protocol) == net::IPPROTO_UDPLITE as i32
     }
 
+    /// The ports of its protocol.
+    fn bind_table(&self) -> &Arc<BindTable<Self>> {
+        self.common.stack().udp.bind_table(self.protocol)
+    }
+
     fn receive_datagram(&self, datagram: Datagram) {
         let header = ip::udp_header(&datagram);
         self.receiver.enqueue(datagram, &header);
     }
 
     fn bind_port(&self, address: BindAddress, port: u16) -> Result<PortBinding<Self>> {
-        bind_table(self.protocol).bind(&self.this.upgrade().ok_or(Errno::EINVAL)?, address, port)
+        let socket = self.this.upgrade().ok_or(Errno::EINVAL)?;
+        self.bind_table().bind(&socket, address, port)
     }
 
     /// The address that it is bound to, from now on with a port.
@@ -210,14 +241,14 @@ impl UdpSocket {
     }
 
     /// How a destination is reached: a group through the interface that was chosen for it.
-    fn route(&self, to: SocketAddr) -> Result<network::Route> {
-        let network = network::current();
+    fn route(&self, to: SocketAddr) -> Result<Route> {
+        let stack = self.common.stack();
         if !to.ip().is_multicast() {
-            return network.route(to.ip());
+            return stack.route(to.ip());
         }
         match self.common.options.multicast_source(to.is_ipv4()) {
-            Some(source) => network.route(source),
-            None => network.route(to.ip()),
+            Some(source) => stack.route(source),
+            None => stack.route(to.ip()),
         }
     }
 
@@ -310,7 +341,7 @@ impl DatagramProtocol for UdpSocket {
         if let Some(binding) = &mut self.state.lock().binding
             && binding.address.ip().is_unspecified()
         {
-            bind_table(self.protocol).set_address(binding, route.source);
+            self.bind_table().set_address(binding, route.source);
         }
         *self.peer.lock() = Some(to);
         Ok(())
@@ -357,7 +388,8 @@ impl DatagramProtocol for UdpSocket {
             .queue_tx_timestamps(&message.control, || frame::frame(&datagram));
         // It has gone out; that nobody was there is told by the next call, to one who talks to
         // somebody or wants to know all.
-        if let Err(error) = network::current().transmit(datagram) {
+        let stack = self.common.stack();
+        if let Err(error) = stack.network.transmit(stack, datagram) {
             let tells = self.wants_errors();
             if tells {
                 let (offender, data) = (Some(SocketAddr::new(to.ip(), 0)), message.data.to_vec());
@@ -378,7 +410,7 @@ impl DatagramProtocol for UdpSocket {
     }
 
     fn close(&self) {
-        SOCKETS.lock().remove(&self.common.id);
+        self.common.stack().udp.sockets.remove(self.common.id);
         let binding = self.state.lock().binding.take();
         drop(binding);
         self.receiver.close();

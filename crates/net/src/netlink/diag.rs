@@ -1,8 +1,8 @@
 //! `NETLINK_SOCK_DIAG`: lists of sockets, which `ss` asks for (`sock_diag(7)`).
 
-use super::{NLM_F_DUMP, NLM_F_MULTI, Reply};
+use super::{NLM_F_DUMP, NLM_F_MULTI, NetlinkStack, Reply};
 use crate::inet::procfs::{self, InetDiagEntry};
-use crate::unix;
+use crate::unix::UnixDiagEntry;
 use abi::errno::Errno;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -43,7 +43,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 /// # Errors
 /// `EINVAL` for a request that is too short, `ENOENT` for a family or protocol there is nothing of,
 /// `EOPNOTSUPP` for others than lists.
-pub(super) fn handle_message(reply: &mut Reply, body: &[u8]) -> Result<bool> {
+pub(super) fn handle_message(stack: &NetlinkStack, reply: &mut Reply, body: &[u8]) -> Result<bool> {
     if reply.request.kind != SOCK_DIAG_BY_FAMILY {
         return Err(Errno::EINVAL);
     }
@@ -55,7 +55,7 @@ pub(super) fn handle_message(reply: &mut Reply, body: &[u8]) -> Result<bool> {
             if body.len() >= INET_REQUEST
                 && matches!(u32::from(*family), net::AF_INET | net::AF_INET6) =>
         {
-            let sockets = procfs::diag_entries(*protocol).ok_or(Errno::ENOENT)?;
+            let sockets = procfs::diag_entries(&stack.inet, *protocol).ok_or(Errno::ENOENT)?;
             let states = word(body, 4);
             let of_family = |socket: &&InetDiagEntry| {
                 u32::from(*family) == socket.family && states >> socket.state & 1 != 0
@@ -68,7 +68,7 @@ pub(super) fn handle_message(reply: &mut Reply, body: &[u8]) -> Result<bool> {
         }
         [family, ..] if body.len() >= UNIX_REQUEST && u32::from(*family) == net::AF_UNIX => {
             let (states, show) = (word(body, 4), word(body, 12));
-            let sockets = unix::diag_entries();
+            let sockets = stack.unix.diag_entries();
             sockets
                 .iter()
                 .filter(|s| states >> s.state & 1 != 0)
@@ -133,7 +133,7 @@ fn push_inet_entry(reply: &mut Reply, socket: &InetDiagEntry, wanted: u8) {
     reply.push_message(SOCK_DIAG_BY_FAMILY, NLM_F_MULTI, &fixed, &attributes);
 }
 
-fn push_unix_entry(reply: &mut Reply, socket: &unix::UnixDiagEntry, show: u32) {
+fn push_unix_entry(reply: &mut Reply, socket: &UnixDiagEntry, show: u32) {
     let fixed = [
         &[net::AF_UNIX as u8, socket.kind, socket.state, 0][..],
         &(socket.ino as u32).to_ne_bytes(),

@@ -9,8 +9,10 @@ mod route;
 
 pub use generic::set_taskstats_provider;
 
+use crate::inet::InetStack;
 use crate::socket::caller_ucred;
 use crate::socket::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN};
+use crate::unix::UnixStack;
 use crate::{
     Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketOptions,
     SocketType, WaitPolicy,
@@ -103,6 +105,7 @@ impl Reply {
 
 /// Answers one request; what is returned are datagrams.
 fn handle_request(
+    stack: &NetlinkStack,
     protocol: i32,
     request: NlmsgHeader,
     header: &[u8],
@@ -111,8 +114,8 @@ fn handle_request(
 ) -> Vec<Vec<u8>> {
     let mut reply = Reply::new(request, port_id);
     let listed = match protocol {
-        NETLINK_ROUTE => route::handle_message(&mut reply, body),
-        NETLINK_SOCK_DIAG => diag::handle_message(&mut reply, body),
+        NETLINK_ROUTE => route::handle_message(&stack.inet, &mut reply, body),
+        NETLINK_SOCK_DIAG => diag::handle_message(stack, &mut reply, body),
         NETLINK_GENERIC => generic::handle_message(&mut reply, body),
         _ => Ok(false),
     };
@@ -144,44 +147,63 @@ struct ReplyQueue {
 /// An `AF_NETLINK` socket.
 struct NetlinkSocket {
     _counted: census::Netlink,
+    stack: Arc<NetlinkStack>,
     protocol: i32,
     endpoint: Endpoint<ReplyQueue>,
     /// The number it is addressed by; 0: none yet.
     port_id: AtomicU32,
 }
 
-/// A new socket.
-///
-/// # Errors
-/// `EPROTONOSUPPORT`, `ESOCKTNOSUPPORT`.
-pub fn socket(kind: SocketType, protocol: i32) -> Result<Socket> {
-    if kind != SocketType::Datagram {
-        return Err(Errno::ESOCKTNOSUPPORT);
+/// The state of the `AF_NETLINK` sockets of a network stack, and the stacks that they tell of.
+pub(crate) struct NetlinkStack {
+    inet: Arc<InetStack>,
+    unix: Arc<UnixStack>,
+    /// The number that the next socket of no process is addressed by.
+    next_port_id: AtomicU32,
+}
+
+impl NetlinkStack {
+    pub(crate) fn new(inet: Arc<InetStack>, unix: Arc<UnixStack>) -> Arc<Self> {
+        Arc::new(Self {
+            inet,
+            unix,
+            next_port_id: AtomicU32::new(u32::MAX),
+        })
     }
-    if !matches!(
-        protocol,
-        NETLINK_ROUTE | NETLINK_SOCK_DIAG | NETLINK_KOBJECT_UEVENT | NETLINK_GENERIC
-    ) {
-        return Err(Errno::EPROTONOSUPPORT);
+
+    /// A new socket.
+    ///
+    /// # Errors
+    /// `EPROTONOSUPPORT`, `ESOCKTNOSUPPORT`.
+    pub(crate) fn socket(self: &Arc<Self>, kind: SocketType, protocol: i32) -> Result<Socket> {
+        if kind != SocketType::Datagram {
+            return Err(Errno::ESOCKTNOSUPPORT);
+        }
+        if !matches!(
+            protocol,
+            NETLINK_ROUTE | NETLINK_SOCK_DIAG | NETLINK_KOBJECT_UEVENT | NETLINK_GENERIC
+        ) {
+            return Err(Errno::EPROTONOSUPPORT);
+        }
+        let options = Arc::new(SocketOptions::new(self.inet.core.clone()));
+        let socket = NetlinkSocket {
+            _counted: census::Netlink::default(),
+            stack: self.clone(),
+            protocol,
+            endpoint: Endpoint::new(options.clone()),
+            port_id: AtomicU32::new(0),
+        };
+        Ok(Socket::new(Arc::new(socket), options))
     }
-    let options: Arc<SocketOptions> = Arc::default();
-    let socket = NetlinkSocket {
-        _counted: census::Netlink::default(),
-        protocol,
-        endpoint: Endpoint::new(options.clone()),
-        port_id: AtomicU32::new(0),
-    };
-    Ok(Socket::new(Arc::new(socket), options))
 }
 
 impl NetlinkSocket {
     /// Its number, after giving it one if it has none: the process' if `asked` is 0. As nothing is
     /// sent but answers, two may be the same.
     fn autobind(&self, asked: u32) -> u32 {
-        static OTHERS: AtomicU32 = AtomicU32::new(u32::MAX);
         let id = match (asked, caller_ucred().pid) {
             (0, pid) if pid > 0 => pid.cast_unsigned(),
-            (0, _) => OTHERS.fetch_sub(1, Ordering::Relaxed),
+            (0, _) => self.stack.next_port_id.fetch_sub(1, Ordering::Relaxed),
             (asked, _) => asked,
         };
         self.port_id
@@ -322,7 +344,8 @@ impl SocketOps for NetlinkSocket {
                 sequence: u32::from_ne_bytes([s0, s1, s2, s3]),
             };
             if request.flags & NLM_F_REQUEST != 0 {
-                let answers = handle_request(self.protocol, request, header, body, port_id);
+                let answers =
+                    handle_request(&self.stack, self.protocol, request, header, body, port_id);
                 self.endpoint.queue.lock().replies.extend(answers);
             }
             rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();

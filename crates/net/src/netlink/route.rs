@@ -1,8 +1,8 @@
 //! `NETLINK_ROUTE`: interfaces, addresses, routes and rules (`rtnetlink(7)`).
 
 use super::{NLM_F_DUMP, NLM_F_MULTI, NlmsgHeader, Reply};
-use crate::inet::network::{self, Interface};
-use crate::socket::caller_ucred;
+use crate::inet::InetStack;
+use crate::socket::{Interface, caller_ucred};
 use abi::errno::Errno;
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -127,9 +127,9 @@ impl Reply {
     ///
     /// # Errors
     /// `ENETUNREACH`.
-    fn push_route_to(&mut self, to: &IpAddr) -> Result<()> {
+    fn push_route_to(&mut self, stack: &InetStack, to: &IpAddr) -> Result<()> {
         const FOUND: u32 = 0x200;
-        let route = network::current().route(*to)?;
+        let route = stack.route(*to)?;
         let ((family, octets), (_, source)) =
             (family_and_octets(*to), family_and_octets(route.source));
         let fixed = [
@@ -220,7 +220,7 @@ fn family_and_octets(ip: IpAddr) -> (u8, Vec<u8>) {
 }
 
 /// The interface that a request about one of them means: by number, or by name in an attribute.
-fn requested_interface(body: &[u8]) -> Result<Interface> {
+fn requested_interface(stack: &InetStack, body: &[u8]) -> Result<Interface> {
     const FIXED: usize = 16;
     const NAMES: [u16; 2] = [3, 53];
     let index = body
@@ -239,11 +239,7 @@ fn requested_interface(body: &[u8]) -> Result<Interface> {
             name == Some(i.name.as_bytes())
         }
     };
-    network::current()
-        .interfaces()
-        .into_iter()
-        .find(is_it)
-        .ok_or(Errno::ENODEV)
+    stack.core.find_interface(is_it).ok_or(Errno::ENODEV)
 }
 
 /// Whether a request sets only flags of an interface that are as it says.
@@ -262,14 +258,14 @@ fn is_no_op(body: &[u8], interface: &Interface) -> bool {
 
 /// Puts what is asked for into the reply. Returns whether that is a list, which ends with a message
 /// of its own.
-pub(super) fn handle_message(reply: &mut Reply, body: &[u8]) -> Result<bool> {
+pub(super) fn handle_message(stack: &InetStack, reply: &mut Reply, body: &[u8]) -> Result<bool> {
     let NlmsgHeader { kind, flags, .. } = reply.request;
     if kind < RTM_BASE {
         return Ok(false);
     }
     // Setting an interface up that is up changes nothing.
     if kind == RTM_NEWLINK
-        && requested_interface(body).is_ok_and(|interface| is_no_op(body, &interface))
+        && requested_interface(stack, body).is_ok_and(|interface| is_no_op(body, &interface))
     {
         return Ok(false);
     }
@@ -284,13 +280,14 @@ pub(super) fn handle_message(reply: &mut Reply, body: &[u8]) -> Result<bool> {
     let family = body.first().copied().unwrap_or(0);
     let wanted = |ip: IpAddr| family == 0 || family_and_octets(ip).0 == family;
     match kind {
-        RTM_GETLINK if !all => reply.push_link(0, &requested_interface(body)?),
-        RTM_GETLINK => network::current()
+        RTM_GETLINK if !all => reply.push_link(0, &requested_interface(stack, body)?),
+        RTM_GETLINK => stack
+            .core
             .interfaces()
             .iter()
             .for_each(|interface| reply.push_link(NLM_F_MULTI, interface)),
         RTM_GETADDR | RTM_GETROUTE if all => {
-            for interface in network::current().interfaces() {
+            for interface in stack.core.interfaces() {
                 for &(ip, prefix) in interface.addresses.iter().filter(|(ip, _)| wanted(*ip)) {
                     if kind == RTM_GETADDR {
                         reply.push_address(NLM_F_MULTI, &interface, ip, prefix);
@@ -311,7 +308,7 @@ pub(super) fn handle_message(reply: &mut Reply, body: &[u8]) -> Result<bool> {
                 .iter()
                 .for_each(|rule| reply.push_rule(family.max(net::AF_INET as u8), *rule));
         }
-        RTM_GETROUTE => reply.push_route_to(&destination(body)?)?,
+        RTM_GETROUTE => reply.push_route_to(stack, &destination(body)?)?,
         // Lists of what there is none of: neighbours, queueing disciplines.
         _ if all => {}
         _ => return Err(Errno::EOPNOTSUPP),
@@ -322,10 +319,15 @@ pub(super) fn handle_message(reply: &mut Reply, body: &[u8]) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inet::Loopback;
+    use crate::netlink::NetlinkStack;
     use crate::netlink::{
         NETLINK_ROUTE, NLM_F_ACK, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NLMSG_HDRLEN,
         NlmsgHeader, handle_request,
     };
+    use crate::socket::CoreStack;
+    use crate::unix::UnixStack;
+    use alloc::sync::Arc;
     use alloc::vec;
 
     /// The messages of an answer: kind and body.
@@ -361,8 +363,15 @@ mod tests {
         found
     }
 
+    fn stack() -> Arc<NetlinkStack> {
+        let core = CoreStack::new(Arc::new(Loopback));
+        let unix = UnixStack::new(core.clone());
+        NetlinkStack::new(InetStack::new(core, Arc::new(Loopback)), unix)
+    }
+
     fn ask(kind: u16, flags: u16, body: &[u8]) -> Vec<(u16, Vec<u8>)> {
         messages(&handle_request(
+            &stack(),
             NETLINK_ROUTE,
             NlmsgHeader {
                 kind,

@@ -1,25 +1,27 @@
 //! `AF_PACKET`: packets as they go over an interface, link's header and all (`packet(7)`), one by
 //! one or in memory that is mapped.
 //!
-//! The loop carries no packets: they are made for who listens here (`inet/wire.rs`), and as long as
+//! The loop carries no packets: they are made for who listens here (`inet/frame.rs`), and as long as
 //! nobody does that costs a load for each message.
 
 mod ring;
 
-use crate::inet::network::{self, Interface};
-use crate::inet::{frame, ip};
+use crate::inet::{InetStack, frame, ip};
 use crate::socket::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::socket::extended_options::realtime_ns;
-use crate::socket::{SocketMemory, caller_ucred, timer};
+use crate::socket::tap::{PACKET_HOST, PacketTap};
+use crate::socket::{Interface, SocketMemory, caller_ucred, timer};
 use crate::{
     Address, Caller, LinkAddress, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps,
     SocketOptions, SocketType, WaitPolicy,
 };
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
+use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use core::fmt::Write;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, Result};
 use linux_raw_sys::net;
@@ -41,38 +43,13 @@ const TIMESTAMP: u32 = 17;
 const IGNORE_OUTGOING: u32 = 23;
 /// The protocol number of every protocol.
 const ETH_P_ALL: u16 = 3;
-/// The direction of a packet: to this host, or away from it.
-const PACKET_HOST: u8 = 0;
-const PACKET_OUTGOING: u8 = 4;
 /// The bytes of the receiver's buffer that a packet takes up besides its own.
 const PACKET_OVERHEAD: usize = 256;
 
-/// All packet sockets.
-static SOCKETS: Mutex<Vec<Weak<PacketSocket>>> = Mutex::new(Vec::new());
-/// The number of packet sockets.
-static TAP_COUNT: AtomicUsize = AtomicUsize::new(0);
-
-/// Whether there is any packet socket.
-pub(crate) fn has_taps() -> bool {
-    TAP_COUNT.load(Ordering::Acquire) != 0
-}
-
-/// A packet goes over the interface with a number, out and in again: who listens hears it twice.
-/// `sender` hears it only coming in.
-pub(crate) fn deliver_to_taps(frame: &[u8], interface: u32, sender: Option<&Weak<PacketSocket>>) {
-    let listeners: Vec<Arc<PacketSocket>> =
-        SOCKETS.lock().iter().filter_map(Weak::upgrade).collect();
-    let interfaces = network::current().interfaces();
-    let Some(interface) = interfaces.iter().find(|known| known.index == interface) else {
-        return;
-    };
-    for way in [PACKET_OUTGOING, PACKET_HOST] {
-        for listener in &listeners {
-            if way == PACKET_HOST || !sender.is_some_and(|sender| sender.ptr_eq(&listener.this)) {
-                listener.receive_frame(frame, interface, way);
-            }
-        }
-    }
+/// The packet sockets of a network stack (Linux `struct netns_packet`).
+pub struct PacketStack {
+    inet: Arc<InetStack>,
+    sockets: Mutex<Vec<Weak<PacketSocket>>>,
 }
 
 /// A packet that waits.
@@ -104,6 +81,7 @@ struct PacketBinding {
 /// An `AF_PACKET` socket.
 pub(crate) struct PacketSocket {
     _counted: census::Packets,
+    stack: Arc<PacketStack>,
     socket_type: SocketType,
     endpoint: Endpoint<PacketQueue>,
     binding: Mutex<PacketBinding>,
@@ -148,63 +126,76 @@ impl bpf::Data for FilterInput<'_> {
     }
 }
 
-/// A new socket. `protocol` is in the network's order of bytes.
-///
-/// # Errors
-/// `ESOCKTNOSUPPORT`.
-pub fn socket(socket_type: SocketType, protocol: i32) -> Result<Socket> {
-    if !matches!(socket_type, SocketType::Raw | SocketType::Datagram) {
-        return Err(Errno::ESOCKTNOSUPPORT);
+impl PacketStack {
+    pub(crate) fn new(inet: Arc<InetStack>) -> Arc<Self> {
+        Arc::new(Self {
+            inet,
+            sockets: Mutex::default(),
+        })
     }
-    let options: Arc<SocketOptions> = Arc::default();
-    let socket = Arc::new_cyclic(|this: &Weak<PacketSocket>| PacketSocket {
-        _counted: census::Packets::default(),
-        socket_type,
-        endpoint: Endpoint::new(options.clone()),
-        binding: Mutex::new(PacketBinding {
-            protocol: u16::from_be(protocol as u16),
-            interface: 0,
-        }),
-        auxdata: AtomicBool::new(false),
-        ignore_outgoing: AtomicBool::new(false),
-        version: AtomicU32::new(0),
-        reserve: AtomicU32::new(0),
-        origdev: AtomicU32::new(0),
-        timestamp_source: AtomicU32::new(0),
-        uid: caller_ucred().uid,
-        this: this.clone(),
-    });
-    SOCKETS.lock().push(Arc::downgrade(&socket));
-    TAP_COUNT.fetch_add(1, Ordering::AcqRel);
-    Ok(Socket::new(socket, options))
-}
 
-/// The lines of `/proc/net/packet`, one for each socket.
-#[must_use]
-pub fn proc_net_packet() -> alloc::string::String {
-    use core::fmt::Write;
-    let mut text =
-        alloc::string::String::from("sk       RefCnt Type Proto  Iface R Rmem   User   Inode\n");
-    for socket in SOCKETS.lock().iter().filter_map(Weak::upgrade) {
-        let (bound, charge) = (
-            *socket.binding.lock(),
-            socket.endpoint.queue.lock().charged_bytes,
-        );
-        let (uid, ino) = (socket.uid, socket.endpoint.ino());
-        let running = u8::from(bound.protocol != 0);
-        let kind = socket.socket_type.as_raw();
-        let PacketBinding {
-            protocol,
-            interface,
-        } = bound;
-        // Writing to a string does not fail.
-        let _ = writeln!(
-            text,
-            "{:016x} {:<6} {kind:<4} {protocol:04x}   {interface:<5} {running} {charge:<6} {uid:<6} {ino:<6}",
-            0, 3
-        );
+    /// A new socket. `protocol` is in the network's order of bytes.
+    ///
+    /// # Errors
+    /// `ESOCKTNOSUPPORT`.
+    pub(crate) fn socket(
+        self: &Arc<Self>,
+        socket_type: SocketType,
+        protocol: i32,
+    ) -> Result<Socket> {
+        if !matches!(socket_type, SocketType::Raw | SocketType::Datagram) {
+            return Err(Errno::ESOCKTNOSUPPORT);
+        }
+        let core = &self.inet.core;
+        let options = Arc::new(SocketOptions::new(core.clone()));
+        let socket = Arc::new_cyclic(|this: &Weak<PacketSocket>| PacketSocket {
+            _counted: census::Packets::default(),
+            stack: self.clone(),
+            socket_type,
+            endpoint: Endpoint::new(options.clone()),
+            binding: Mutex::new(PacketBinding {
+                protocol: u16::from_be(protocol as u16),
+                interface: 0,
+            }),
+            auxdata: AtomicBool::new(false),
+            ignore_outgoing: AtomicBool::new(false),
+            version: AtomicU32::new(0),
+            reserve: AtomicU32::new(0),
+            origdev: AtomicU32::new(0),
+            timestamp_source: AtomicU32::new(0),
+            uid: caller_ucred().uid,
+            this: this.clone(),
+        });
+        self.sockets.lock().push(Arc::downgrade(&socket));
+        core.taps.add(socket.tap());
+        Ok(Socket::new(socket, options))
     }
-    text
+
+    /// The lines of `/proc/net/packet`, one for each socket.
+    #[must_use]
+    pub fn proc_net_packet(&self) -> String {
+        let mut text = String::from("sk       RefCnt Type Proto  Iface R Rmem   User   Inode\n");
+        for socket in self.sockets.lock().iter().filter_map(Weak::upgrade) {
+            let (bound, charge) = (
+                *socket.binding.lock(),
+                socket.endpoint.queue.lock().charged_bytes,
+            );
+            let (uid, ino) = (socket.uid, socket.endpoint.ino());
+            let running = u8::from(bound.protocol != 0);
+            let kind = socket.socket_type.as_raw();
+            let PacketBinding {
+                protocol,
+                interface,
+            } = bound;
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                text,
+                "{:016x} {:<6} {kind:<4} {protocol:04x}   {interface:<5} {running} {charge:<6} {uid:<6} {ino:<6}",
+                0, 3
+            );
+        }
+        text
+    }
 }
 
 /// Tells a socket that the block that is being filled has waited long enough.
@@ -231,7 +222,7 @@ impl timer::TimerCallback for BlockRetireTimer {
     }
 }
 
-impl PacketSocket {
+impl PacketTap for PacketSocket {
     fn receive_frame(&self, frame: &[u8], interface: &Interface, packet_type: u8) {
         let bound = *self.binding.lock();
         let protocol = frame
@@ -335,6 +326,13 @@ impl PacketSocket {
             self.endpoint.readable.notify_of(Events::READABLE);
         }
     }
+}
+
+impl PacketSocket {
+    /// The socket as the interfaces' taps know it.
+    fn tap(&self) -> Weak<dyn PacketTap> {
+        self.this.clone()
+    }
 
     fn next_packet(&self, flags: MsgFlags, wait: WaitPolicy) -> Result<QueuedPacket> {
         let attempt = || {
@@ -381,14 +379,12 @@ impl PacketSocket {
     }
 
     /// The interface with a number; 0: none in particular.
-    fn interface(index: u32) -> Result<Option<Interface>> {
+    fn interface(&self, index: u32) -> Result<Option<Interface>> {
         if index == 0 {
             return Ok(None);
         }
-        network::current()
-            .interfaces()
-            .into_iter()
-            .find(|known| known.index == index)
+        let core = &self.stack.inet.core;
+        core.find_interface(|known| known.index == index)
             .ok_or(Errno::ENODEV)
             .map(Some)
     }
@@ -500,8 +496,10 @@ impl FileOps for PacketSocket {
     }
 
     fn closed(&self, _: &File) {
-        SOCKETS.lock().retain(|known| !known.ptr_eq(&self.this));
-        census::released(TAP_COUNT.fetch_sub(1, Ordering::AcqRel), 1);
+        self.stack.inet.core.taps.remove(&self.tap());
+        let mut sockets = self.stack.sockets.lock();
+        sockets.retain(|known| !known.ptr_eq(&self.this));
+        drop(sockets);
         self.endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
         let old = core::mem::take(&mut *self.endpoint.queue.lock());
         drop(old);
@@ -529,7 +527,8 @@ impl SocketOps for PacketSocket {
         let Address::Packet(address) = address else {
             return Err(Errno::EINVAL);
         };
-        let interface = Self::interface(address.interface_index.cast_unsigned())?
+        let interface = self
+            .interface(address.interface_index.cast_unsigned())?
             .map_or(0, |interface| interface.index);
         let mut bound = self.binding.lock();
         let protocol = if address.protocol == 0 {
@@ -561,7 +560,7 @@ impl SocketOps for PacketSocket {
             protocol,
             interface,
         } = *self.binding.lock();
-        let found = Self::interface(interface).ok().flatten();
+        let found = self.interface(interface).ok().flatten();
         let (hardware_type, hardware_len) = found.as_ref().map_or((0, 0), |known| {
             (known.hardware_type, known.hardware_address.len() as u8)
         });
@@ -594,7 +593,7 @@ impl SocketOps for PacketSocket {
             Some((_, Address::Packet(to))) => (to.interface_index.cast_unsigned(), to.protocol),
             Some(_) => return Err(Errno::EINVAL),
         };
-        let interface = Self::interface(index)?.ok_or(Errno::ENXIO)?;
+        let interface = self.interface(index)?.ok_or(Errno::ENXIO)?;
         let link = if self.socket_type == SocketType::Raw {
             0
         } else {
@@ -616,13 +615,17 @@ impl SocketOps for PacketSocket {
         if frame.len() > interface.mtu as usize + frame::ETHERNET_HEADER_LEN {
             return Err(Errno::EMSGSIZE);
         }
-        deliver_to_taps(&frame, interface.index, Some(&self.this));
+        let stack = &self.stack.inet;
+        stack
+            .core
+            .taps
+            .deliver(&frame, &interface, Some(&self.tap()));
         // As on Linux: of IPv4 the loop's addresses are not believed to come in from a program.
         if let Some(packet) =
             ip::parse_frame(&frame, interface.index).filter(|packet| packet.to.is_ipv6())
         {
             // What is for nobody is lost.
-            let _ = ip::deliver_packet(packet);
+            let _ = stack.deliver_packet(packet);
         }
         Ok(message.data.len())
     }
@@ -753,7 +756,7 @@ impl SocketOps for PacketSocket {
             ADD_MEMBERSHIP | DROP_MEMBERSHIP if value.len() < MEMBERSHIP => {
                 return Err(Errno::EINVAL);
             }
-            ADD_MEMBERSHIP | DROP_MEMBERSHIP => drop(Self::interface(number)?),
+            ADD_MEMBERSHIP | DROP_MEMBERSHIP => drop(self.interface(number)?),
             AUXDATA => self.auxdata.store(number != 0, Ordering::Relaxed),
             ORIGIN => self
                 .origdev

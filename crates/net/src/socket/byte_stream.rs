@@ -1,16 +1,16 @@
 //! Streams of bytes between two endpoints: what sockets of all families that are connected pairs of
 //! streams have in common.
 
+use super::credentials::Ucred;
 use super::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN, WRITE_SPACE};
-use crate::unix::ScmRights;
-use crate::{MsgFlags, OutgoingMessage, ReceivedMessage, Ucred, WaitPolicy};
+use super::message::{MsgFlags, OutgoingMessage, ReceivedMessage, WaitPolicy};
+use super::scm::{PeekedRights, ScmRights};
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
-use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
+use fs::Result;
 use fs::poll::Events;
-use fs::{File, Result};
 
 /// The buffer that a `MSG_WAITALL` read is given at once.
 const WAITALL_CHUNK: usize = 1 << 20;
@@ -156,7 +156,7 @@ struct StreamRead {
     credentials: Option<Ucred>,
     rights: Option<ScmRights>,
     /// The files of a `MSG_PEEK`, which stay in the stream.
-    peeked_files: Vec<Arc<File>>,
+    peeked: Option<PeekedRights>,
     /// The receiver must not go on: what follows came from somebody else, or after open files.
     stop: bool,
 }
@@ -216,9 +216,7 @@ fn read_bytes(
             at = end.min(mark.end);
             if mark.rights.is_some() {
                 if peek {
-                    taken
-                        .peeked_files
-                        .extend(mark.rights.iter().flat_map(|r| r.files().iter().cloned()));
+                    taken.peeked = mark.rights.as_ref().map(ScmRights::peek);
                 } else {
                     taken.rights = mark.rights.take();
                 }
@@ -473,8 +471,8 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
             self.own.options.advance_peek_offset(taken.bytes, flags);
             got.copied += taken.bytes;
             got.credentials = got.credentials.or(taken.credentials);
-            let seen = (!taken.peeked_files.is_empty()).then(|| ScmRights::new(taken.peeked_files));
-            got.rights = taken.rights.or(seen);
+            let peeked = taken.peeked.map(PeekedRights::into_rights);
+            got.rights = taken.rights.or(peeked);
             if taken.stop || peek || got.copied >= least {
                 break;
             }
@@ -560,7 +558,8 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
 mod tests {
     use super::*;
     use crate::SocketOptions;
-    use std::sync::Barrier;
+    use crate::socket::core_stack::CoreStack;
+    use std::sync::{Arc, Barrier};
 
     #[test]
     fn the_end_does_not_overtake_the_last_bytes() {
@@ -568,9 +567,9 @@ mod tests {
             nonblocking: true,
             timeout_ns: 0,
         };
+        let options = Arc::new(SocketOptions::new(CoreStack::for_tests()));
         for _ in 0..500 {
-            let [own, peer] =
-                [(), ()].map(|()| Endpoint::<ByteStream>::new(Arc::<SocketOptions>::default()));
+            let [own, peer] = [(), ()].map(|()| Endpoint::<ByteStream>::new(options.clone()));
             let begin = Barrier::new(2);
             std::thread::scope(|scope| {
                 scope.spawn(|| {

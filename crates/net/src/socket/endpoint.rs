@@ -1,7 +1,7 @@
 //! The receiving side of a socket: its queue, and what others need to know of it. The same for all
 //! families; what the queue holds is theirs.
 
-use crate::SocketOptions;
+use super::options::SocketOptions;
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
 use fs::File;

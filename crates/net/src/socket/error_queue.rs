@@ -2,7 +2,8 @@
 //! that its bytes were copied.
 
 use super::ControlMessage;
-use crate::{Address, ReceivedMessage};
+use super::address::Address;
+use super::message::ReceivedMessage;
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

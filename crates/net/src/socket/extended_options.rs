@@ -1,9 +1,9 @@
 //! Options that few sockets have: filters, the time of arrival, and numbers that are remembered and
 //! have no meaning here.
 
-use super::SocketOptions;
 use super::error_queue::{ErrorQueueEntry, ExtendedError};
 use super::message::ControlMessage;
+use super::options::SocketOptions;
 use abi::errno::Errno;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -114,13 +114,8 @@ impl SocketOptions {
         let index = match name {
             [] => 0,
             name => {
-                let interfaces = crate::inet::network::current().interfaces();
-                interfaces
-                    .iter()
-                    .find(|i| i.name.as_bytes() == name)
-                    .ok_or(Errno::ENODEV)?
-                    .index
-                    .cast_signed()
+                let found = self.stack().find_interface(|i| i.name.as_bytes() == name);
+                found.ok_or(Errno::ENODEV)?.index.cast_signed()
             }
         };
         self.set_stored_value(net::SO_BINDTOIFINDEX, index, true)
@@ -130,8 +125,9 @@ impl SocketOptions {
     #[must_use]
     pub fn bound_device(&self) -> Vec<u8> {
         let index = self.stored_value(net::SO_BINDTOIFINDEX).unwrap_or(0);
-        let interfaces = crate::inet::network::current().interfaces();
-        let bound = interfaces.iter().find(|i| i.index.cast_signed() == index);
+        let bound = self
+            .stack()
+            .find_interface(|i| i.index.cast_signed() == index);
         bound.map_or_else(Vec::new, |interface| {
             [interface.name.as_bytes(), &[0]].concat()
         })
@@ -484,6 +480,7 @@ pub(crate) fn realtime_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::socket::core_stack::CoreStack;
     use bpf::{Instruction, Purpose};
 
     /// A program that returns a number.
@@ -502,7 +499,7 @@ mod tests {
 
     #[test]
     fn who_may_not_raise_a_number_may_lower_it() {
-        let options = SocketOptions::default();
+        let options = SocketOptions::new(CoreStack::for_tests());
         let set = |option, value, privileged| options.set_stored_value(option, value, privileged);
         // A mark takes the right whatever it is.
         assert_eq!(
@@ -566,7 +563,7 @@ mod tests {
 
     #[test]
     fn numbers_of_what_is_sent_begin_where_they_are_asked_for() {
-        let options = SocketOptions::default();
+        let options = SocketOptions::new(CoreStack::for_tests());
         let (numbered, bare) = (OPT_ID.cast_signed(), OPT_TSONLY.cast_signed());
         assert_eq!(
             (
@@ -623,7 +620,7 @@ mod tests {
 
     #[test]
     fn stages_are_those_of_the_socket_or_of_the_message() {
-        let options = SocketOptions::default();
+        let options = SocketOptions::new(CoreStack::for_tests());
         let own = [(
             net::SOL_SOCKET,
             net::SO_TIMESTAMPING_OLD,
@@ -672,7 +669,7 @@ mod tests {
 
     #[test]
     fn what_a_message_says_is_checked() {
-        let options = SocketOptions::default();
+        let options = SocketOptions::new(CoreStack::for_tests());
         let check =
             |kind, bytes: &[u8], privileged| options.check_control_message(kind, bytes, privileged);
         let word = |word: u32| word.to_ne_bytes();
@@ -734,7 +731,7 @@ mod tests {
 
     #[test]
     fn a_chooser_chooses_among_those_there_are() {
-        let options = SocketOptions::default();
+        let options = SocketOptions::new(CoreStack::for_tests());
         assert_eq!(
             (
                 options.select_reuseport(b"x", 3),
@@ -761,7 +758,7 @@ mod tests {
 
     #[test]
     fn a_filter_is_set_taken_away_and_locked() {
-        let options = SocketOptions::default();
+        let options = SocketOptions::new(CoreStack::for_tests());
         assert!(options.filter().is_none());
         assert_eq!(
             (
@@ -811,11 +808,11 @@ mod tests {
 
     #[test]
     fn times_are_told_in_the_form_that_was_asked_for() {
-        let options = SocketOptions::default();
+        let options = SocketOptions::new(CoreStack::for_tests());
         assert_eq!(options.last_timestamp(), Err(Errno::ENOENT));
         options.record_timestamp(3_000_000_007);
         assert_eq!(options.last_timestamp(), Ok(Timestamp { sec: 3, nsec: 7 }));
-        let options = SocketOptions::default();
+        let options = SocketOptions::new(CoreStack::for_tests());
         assert_eq!(
             (
                 options.receive_timestamp(),

@@ -1,16 +1,25 @@
 //! Messages: what one call sends or receives, and the terms on which it waits.
 
+use super::address::Address;
 use super::credentials::Ucred;
-use crate::unix::ScmRights;
-use crate::{Address, Caller};
+use super::scm::ScmRights;
 use abi::errno::Errno;
 use alloc::vec::Vec;
 use fs::Result;
+use fs::path::Walk;
 use fs::poll::PollQueue;
 use linux_raw_sys::net;
 
 /// A control message: level, kind, bytes.
 pub(crate) type ControlMessage = (u32, u32, Vec<u8>);
+
+/// The caller that binds, connects or sends to an address, and what names mean to it.
+pub struct Caller<'a> {
+    /// Where names are looked up, with the permissions of the caller.
+    pub walk: Walk<'a>,
+    /// The file creation mask.
+    pub umask: u32,
+}
 
 bitflags::bitflags! {
     /// The flags of `send(2)` and `recv(2)` that matter here.

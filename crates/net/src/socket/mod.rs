@@ -3,28 +3,38 @@
 
 mod address;
 pub(crate) mod byte_stream;
+pub(crate) mod core_stack;
 mod credentials;
+mod dev_ioctl;
 pub(crate) mod endpoint;
 pub(crate) mod error_queue;
 pub(crate) mod extended_options;
+pub(crate) mod interface;
 mod message;
 mod options;
-pub mod sysctl;
+mod scm;
+pub(crate) mod socket_list;
+mod sysctl;
+pub(crate) mod tap;
 pub(crate) mod timer;
 
 pub use address::{Address, LinkAddress, UnixName};
+pub use core_stack::CoreStack;
 pub use credentials::{SupplementaryGroups, Ucred, set_credentials_provider};
 pub(crate) use credentials::{caller_groups, caller_ucred};
+pub use interface::{Interface, Interfaces};
 pub(crate) use message::ControlMessage;
-pub use message::{MsgFlags, OutgoingMessage, ReceivedMessage, WaitPolicy};
+pub use message::{Caller, MsgFlags, OutgoingMessage, ReceivedMessage, WaitPolicy};
 pub use options::{Linger, SocketOptions};
+pub(crate) use scm::PeekedRights;
+pub use scm::{InflightTable, ScmRights};
+pub use sysctl::{Sysctl, Sysctls};
 pub use timer::{TimerCallback, set_timer_scheduler};
 
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use fs::ioctl::Request;
-use fs::path::Walk;
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, FileType, OpenFlags, Path, Result};
 use linux_raw_sys::{ioctl, net};
@@ -59,14 +69,6 @@ impl SocketType {
     pub const fn is_connection_oriented(self) -> bool {
         !matches!(self, Self::Datagram | Self::Raw)
     }
-}
-
-/// Who binds, connects or sends to an address, and what names mean to it.
-pub struct Caller<'a> {
-    /// Where names are looked up, with the permissions of the caller.
-    pub walk: Walk<'a>,
-    /// The file creation mask.
-    pub umask: u32,
 }
 
 /// The contents of a socket's queues, bytes (`SO_MEMINFO`).
@@ -399,7 +401,7 @@ impl FileOps for Socket {
                 return Ok(0);
             }
             // Whatever the family: the C library asks the first socket it gets.
-            _ => return crate::inet::dev_ioctl::ioctl(request),
+            _ => return dev_ioctl::ioctl(self.options.stack(), request),
         };
         if self.ops.is_listening() {
             return Err(Errno::EINVAL);

@@ -1,11 +1,12 @@
 //! What `setsockopt(2)` sets on any socket (`socket(7)`).
 
+use super::core_stack::CoreStack;
 use super::error_queue::{ErrorQueue, ErrorQueueEntry};
 use super::extended_options::ExtendedOptions;
-use super::sysctl;
-use crate::MsgFlags;
+use super::message::MsgFlags;
 use abi::errno::Errno;
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use fs::Result;
 use linux_raw_sys::net;
@@ -25,6 +26,7 @@ pub type Linger = (bool, i32);
 
 /// The options of one socket.
 pub struct SocketOptions {
+    stack: Arc<CoreStack>,
     send_buffer: AtomicUsize,
     receive_buffer: AtomicUsize,
     /// The buffer sizes that were set by the program (`SO_BUF_LOCK`): a bit each.
@@ -55,11 +57,14 @@ pub struct SocketOptions {
     pub(crate) extended: Mutex<Option<Box<ExtendedOptions>>>,
 }
 
-impl Default for SocketOptions {
-    fn default() -> Self {
+impl SocketOptions {
+    /// The options of a new socket of a stack.
+    #[must_use]
+    pub fn new(stack: Arc<CoreStack>) -> Self {
+        let sysctls = &stack.sysctls;
         Self {
-            send_buffer: AtomicUsize::new(sysctl::WMEM_DEFAULT.as_usize()),
-            receive_buffer: AtomicUsize::new(sysctl::RMEM_DEFAULT.as_usize()),
+            send_buffer: AtomicUsize::new(sysctls.wmem_default.as_usize()),
+            receive_buffer: AtomicUsize::new(sysctls.rmem_default.as_usize()),
             buffer_lock: AtomicI32::new(0),
             send_timeout: AtomicU64::new(0),
             receive_timeout: AtomicU64::new(0),
@@ -76,6 +81,7 @@ impl Default for SocketOptions {
             last_timestamp: AtomicU64::new(0),
             filtered: AtomicBool::new(false),
             extended: Mutex::new(None),
+            stack,
         }
     }
 }
@@ -102,11 +108,11 @@ fn is_boolean(option: u32) -> bool {
 
 impl SocketOptions {
     /// Options with buffers of other sizes.
-    pub(crate) fn with_buffers(send: usize, receive: usize) -> Self {
+    pub(crate) fn with_buffers(stack: Arc<CoreStack>, send: usize, receive: usize) -> Self {
         Self {
             send_buffer: AtomicUsize::new(send),
             receive_buffer: AtomicUsize::new(receive),
-            ..Self::default()
+            ..Self::new(stack)
         }
     }
 
@@ -129,8 +135,13 @@ impl SocketOptions {
             timestamping: AtomicU32::new(self.timestamping.load(Ordering::Relaxed)),
             filtered: AtomicBool::new(self.filtered.load(Ordering::Relaxed)),
             extended: Mutex::new(self.inherited_extended()),
-            ..Self::default()
+            ..Self::new(self.stack.clone())
         }
+    }
+
+    /// The part of the socket's stack that all families share.
+    pub(crate) fn stack(&self) -> &CoreStack {
+        &self.stack
     }
 
     /// How many bytes may be sent and not yet received.
@@ -302,11 +313,11 @@ impl SocketOptions {
             }
             net::SO_BUF_LOCK => self.buffer_lock.store(value, Ordering::Relaxed),
             net::SO_SNDBUF => self.send_buffer.store(
-                buffer(MIN_SEND_BUFFER, sysctl::WMEM_MAX.as_usize()),
+                buffer(MIN_SEND_BUFFER, self.stack.sysctls.wmem_max.as_usize()),
                 Ordering::Relaxed,
             ),
             net::SO_RCVBUF => self.receive_buffer.store(
-                buffer(MIN_RECEIVE_BUFFER, sysctl::RMEM_MAX.as_usize()),
+                buffer(MIN_RECEIVE_BUFFER, self.stack.sysctls.rmem_max.as_usize()),
                 Ordering::Relaxed,
             ),
             net::SO_SNDBUFFORCE | net::SO_RCVBUFFORCE if !privileged => return Err(Errno::EPERM),
@@ -367,7 +378,7 @@ mod tests {
 
     #[test]
     fn buffers_are_doubled_and_bounded_as_on_linux() {
-        let options = SocketOptions::default();
+        let options = SocketOptions::new(CoreStack::for_tests());
         assert_eq!(options.int_option(net::SO_SNDBUF), Ok(212_992));
         options.grow_send_buffer(300_000);
         assert_eq!(
@@ -400,7 +411,7 @@ mod tests {
 
     #[test]
     fn switches_are_remembered_and_others_refused() {
-        let options = SocketOptions::default();
+        let options = SocketOptions::new(CoreStack::for_tests());
         options.set_int_option(net::SO_REUSEADDR, 7, false).unwrap();
         assert_eq!(options.int_option(net::SO_REUSEADDR), Ok(1));
         assert_eq!(options.int_option(net::SO_KEEPALIVE), Ok(0));
@@ -426,7 +437,7 @@ mod tests {
 
     #[test]
     fn numbers_are_kept_within_their_limits() {
-        let options = SocketOptions::default();
+        let options = SocketOptions::new(CoreStack::for_tests());
         let set = |option, value| {
             options.set_int_option(option, value, true).unwrap();
             options.int_option(option).unwrap()
@@ -504,7 +515,7 @@ mod tests {
 
     #[test]
     fn looking_goes_on_where_it_was_and_taking_comes_back() {
-        let options = SocketOptions::default();
+        let options = SocketOptions::new(CoreStack::for_tests());
         // Without the option, always at the front.
         options.advance_peek_offset(5, MsgFlags::PEEK);
         assert_eq!(
@@ -528,7 +539,7 @@ mod tests {
 
     #[test]
     fn what_is_accepted_inherits() {
-        let options = SocketOptions::with_buffers(7000, 8000);
+        let options = SocketOptions::with_buffers(CoreStack::for_tests(), 7000, 8000);
         options.set_timeout(true, 3);
         options.set_timeout(false, 4);
         options.set_linger((true, 9));
@@ -559,14 +570,17 @@ mod tests {
             ((true, 9), true, true)
         );
         assert_eq!(
-            (options.linger(), SocketOptions::default().linger()),
+            (
+                options.linger(),
+                SocketOptions::new(CoreStack::for_tests()).linger()
+            ),
             ((true, 9), (false, 0))
         );
     }
 
     #[test]
     fn what_a_socket_is_told_waits_for_it() {
-        let options = SocketOptions::default();
+        let options = SocketOptions::new(CoreStack::for_tests());
         options.set_int_option(net::SO_RCVBUF, 1152, false).unwrap();
         let entry = |data: usize| ErrorQueueEntry {
             error: ExtendedError::port_unreachable(true),

@@ -3,6 +3,7 @@
 
 use abi::errno::Errno;
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicI64, Ordering};
 use fs::Result;
@@ -12,39 +13,33 @@ use task::Mutex;
 const MAX_VALUES: usize = 3;
 const INT_MAX: i64 = i32::MAX as i64;
 
-/// One sysctl: as many numbers as it has, each within the same bounds.
-pub struct Sysctl {
-    /// Where it is below `/proc/sys/net`.
-    pub path: &'static str,
-    values: [AtomicI64; MAX_VALUES],
+/// The definition of a sysctl: its place, its numbers at first and their bounds.
+struct Definition {
+    path: &'static str,
+    defaults: [i64; MAX_VALUES],
     count: usize,
     min: i64,
     max: i64,
     /// Each number is at least the one before.
     ascending: bool,
-    /// Held while several numbers change.
-    changing: Mutex<()>,
 }
 
-impl Sysctl {
+impl Definition {
     const fn vector(
         path: &'static str,
-        values: [i64; MAX_VALUES],
+        defaults: [i64; MAX_VALUES],
         count: usize,
         min: i64,
         max: i64,
         ascending: bool,
     ) -> Self {
-        let [a, b, c] = values;
-        let values = [AtomicI64::new(a), AtomicI64::new(b), AtomicI64::new(c)];
         Self {
             path,
-            values,
+            defaults,
             count,
             min,
             max,
             ascending,
-            changing: Mutex::new(()),
         }
     }
 
@@ -54,6 +49,30 @@ impl Sysctl {
 
     const fn boolean(path: &'static str, value: i64) -> Self {
         Self::integer(path, value, 0, 1)
+    }
+}
+
+/// One sysctl of a network stack: as many numbers as it has, each within the same bounds.
+pub struct Sysctl {
+    definition: &'static Definition,
+    values: [AtomicI64; MAX_VALUES],
+    /// Held while several numbers change.
+    changing: Mutex<()>,
+}
+
+impl Sysctl {
+    fn new(definition: &'static Definition) -> Self {
+        Self {
+            definition,
+            values: definition.defaults.map(AtomicI64::new),
+            changing: Mutex::new(()),
+        }
+    }
+
+    /// The place below `/proc/sys/net`.
+    #[must_use]
+    pub fn path(&self) -> &'static str {
+        self.definition.path
     }
 
     /// The value with an index.
@@ -85,13 +104,17 @@ impl Sysctl {
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
-        for place in 0..self.count {
+        for place in 0..self.definition.count {
             // Writing to a string does not fail.
             let _ = write!(
                 text,
                 "{}{}",
                 self.value(place),
-                if place + 1 == self.count { '\n' } else { '\t' }
+                if place + 1 == self.definition.count {
+                    '\n'
+                } else {
+                    '\t'
+                }
             );
         }
         text
@@ -103,24 +126,26 @@ impl Sysctl {
     /// `EINVAL`; it then stays as it is.
     pub fn set(&self, text: &[u8]) -> Result<()> {
         let text = core::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
+        let Definition {
+            count,
+            min,
+            max,
+            ascending,
+            ..
+        } = *self.definition;
         let _changing = self.changing.lock();
         let mut values = [0, 1, 2].map(|place| self.value(place));
         let mut given = 0;
         for word in text.split_ascii_whitespace() {
             let value: i64 = word.parse().map_err(|_| Errno::EINVAL)?;
-            let fits = given < self.count && (self.min..=self.max).contains(&value);
+            let fits = given < count && (min..=max).contains(&value);
             *values
                 .get_mut(given)
                 .filter(|_| fits)
                 .ok_or(Errno::EINVAL)? = value;
             given += 1;
         }
-        if given == 0
-            || (self.ascending
-                && values[..self.count]
-                    .windows(2)
-                    .any(|pair| pair[0] > pair[1]))
-        {
+        if given == 0 || (ascending && values[..count].windows(2).any(|pair| pair[0] > pair[1])) {
             return Err(Errno::EINVAL);
         }
         for (to, value) in self.values.iter().zip(values) {
@@ -130,124 +155,35 @@ impl Sysctl {
     }
 }
 
-/// The most connections that may wait to be accepted.
-pub(crate) static SOMAXCONN: Sysctl = Sysctl::integer("core/somaxconn", 4096, 0, INT_MAX);
-/// Sizes of buffers: at first, and the most an ordinary user may ask for.
-pub(crate) static RMEM_DEFAULT: Sysctl =
-    Sysctl::integer("core/rmem_default", 212_992, 2304, INT_MAX);
-pub(crate) static RMEM_MAX: Sysctl = Sysctl::integer("core/rmem_max", 212_992, 2304, INT_MAX);
-pub(crate) static WMEM_DEFAULT: Sysctl =
-    Sysctl::integer("core/wmem_default", 212_992, 4608, INT_MAX);
-pub(crate) static WMEM_MAX: Sysctl = Sysctl::integer("core/wmem_max", 212_992, 4608, INT_MAX);
-/// Sizes of TCP's buffers: least, at first, most.
-pub(crate) static TCP_RMEM: Sysctl = Sysctl::vector(
-    "ipv4/tcp_rmem",
-    [4096, 131_072, 6_291_456],
-    3,
-    1,
-    INT_MAX,
-    false,
-);
-pub(crate) static TCP_WMEM: Sysctl = Sysctl::vector(
-    "ipv4/tcp_wmem",
-    [4096, 16_384, 4_194_304],
-    3,
-    1,
-    INT_MAX,
-    false,
-);
-/// The ports that are given to who asks for none.
-pub(crate) static IP_LOCAL_PORT_RANGE: Sysctl = Sysctl::vector(
-    "ipv4/ip_local_port_range",
-    [32_768, 60_999, 0],
-    2,
-    1,
-    65_535,
-    true,
-);
-/// Ports below are an administrator's.
-pub(crate) static IP_UNPRIVILEGED_PORT_START: Sysctl =
-    Sysctl::integer("ipv4/ip_unprivileged_port_start", 1024, 0, 65_535);
-/// The groups whose members may have sockets that ask.
-pub(crate) static PING_GROUP_RANGE: Sysctl = Sysctl::vector(
-    "ipv4/ping_group_range",
-    [0, INT_MAX, 0],
-    2,
-    0,
-    INT_MAX,
-    false,
-);
-/// Addresses that are not this host's can be bound.
-pub(crate) static IP_NONLOCAL_BIND: Sysctl = Sysctl::boolean("ipv4/ip_nonlocal_bind", 0);
-/// The hop limit of packets.
-pub(crate) static IP_DEFAULT_TTL: Sysctl = Sysctl::integer("ipv4/ip_default_ttl", 64, 1, 255);
-/// `::` does not take IPv4.
-pub(crate) static BINDV6ONLY: Sysctl = Sysctl::boolean("ipv6/bindv6only", 0);
-pub(crate) static TCP_KEEPALIVE_TIME: Sysctl =
-    Sysctl::integer("ipv4/tcp_keepalive_time", 7200, 1, 32_767);
-pub(crate) static TCP_KEEPALIVE_INTVL: Sysctl =
-    Sysctl::integer("ipv4/tcp_keepalive_intvl", 75, 1, 32_767);
-pub(crate) static TCP_KEEPALIVE_PROBES: Sysctl =
-    Sysctl::integer("ipv4/tcp_keepalive_probes", 9, 1, 127);
-pub(crate) static TCP_SYN_RETRIES: Sysctl = Sysctl::integer("ipv4/tcp_syn_retries", 6, 1, 127);
-pub(crate) static TCP_FIN_TIMEOUT: Sysctl = Sysctl::integer("ipv4/tcp_fin_timeout", 60, 0, INT_MAX);
-/// How many datagrams wait at most for a receiver of `AF_UNIX` that has not named their sender its
-/// peer.
-pub(crate) static UNIX_MAX_DGRAM_QLEN: Sysctl =
-    Sysctl::integer("unix/max_dgram_qlen", 10, 0, INT_MAX);
-
-/// Sysctls that something depends on.
-static EFFECTIVE_SYSCTLS: [&Sysctl; 19] = [
-    &SOMAXCONN,
-    &RMEM_DEFAULT,
-    &RMEM_MAX,
-    &WMEM_DEFAULT,
-    &WMEM_MAX,
-    &TCP_RMEM,
-    &TCP_WMEM,
-    &IP_LOCAL_PORT_RANGE,
-    &IP_UNPRIVILEGED_PORT_START,
-    &PING_GROUP_RANGE,
-    &IP_NONLOCAL_BIND,
-    &IP_DEFAULT_TTL,
-    &BINDV6ONLY,
-    &TCP_KEEPALIVE_TIME,
-    &TCP_KEEPALIVE_INTVL,
-    &TCP_KEEPALIVE_PROBES,
-    &TCP_SYN_RETRIES,
-    &TCP_FIN_TIMEOUT,
-    &UNIX_MAX_DGRAM_QLEN,
-];
-
-/// The others.
-static STORED_SYSCTLS: [Sysctl; 27] = [
-    Sysctl::integer("core/optmem_max", 20_480, 0, INT_MAX),
-    Sysctl::integer("core/netdev_max_backlog", 1000, 0, INT_MAX),
-    Sysctl::integer("core/netdev_budget", 300, 0, INT_MAX),
-    Sysctl::integer("core/busy_poll", 0, 0, INT_MAX),
-    Sysctl::integer("core/busy_read", 0, 0, INT_MAX),
-    Sysctl::boolean("core/tstamp_allow_data", 1),
-    Sysctl::boolean("ipv4/ip_forward", 0),
-    Sysctl::integer("ipv4/ip_no_pmtu_disc", 0, 0, 3),
-    Sysctl::integer("ipv4/igmp_max_memberships", 20, 0, INT_MAX),
-    Sysctl::integer("ipv4/igmp_max_msf", 10, 0, INT_MAX),
-    Sysctl::boolean("ipv4/icmp_echo_ignore_broadcasts", 1),
-    Sysctl::integer("ipv4/tcp_max_syn_backlog", 4096, 0, INT_MAX),
-    Sysctl::integer("ipv4/tcp_max_tw_buckets", 8192, 0, INT_MAX),
-    Sysctl::integer("ipv4/tcp_max_orphans", 8192, 0, INT_MAX),
-    Sysctl::integer("ipv4/tcp_synack_retries", 5, 0, 255),
-    Sysctl::integer("ipv4/tcp_retries1", 3, 0, 255),
-    Sysctl::integer("ipv4/tcp_retries2", 15, 0, 255),
-    Sysctl::integer("ipv4/tcp_tw_reuse", 2, 0, 2),
-    Sysctl::integer("ipv4/tcp_syncookies", 1, 0, 2),
-    Sysctl::integer("ipv4/tcp_fastopen", 1, 0, INT_MAX),
-    Sysctl::boolean("ipv4/tcp_sack", 1),
-    Sysctl::integer("ipv4/tcp_timestamps", 1, 0, 2),
-    Sysctl::boolean("ipv4/tcp_window_scaling", 1),
-    Sysctl::boolean("ipv4/tcp_slow_start_after_idle", 1),
-    Sysctl::boolean("ipv4/tcp_no_metrics_save", 0),
-    Sysctl::integer("ipv4/tcp_notsent_lowat", -1, -1, INT_MAX),
-    Sysctl::vector(
+/// Sysctls that nothing here depends on.
+static STORED: [Definition; 27] = [
+    Definition::integer("core/optmem_max", 20_480, 0, INT_MAX),
+    Definition::integer("core/netdev_max_backlog", 1000, 0, INT_MAX),
+    Definition::integer("core/netdev_budget", 300, 0, INT_MAX),
+    Definition::integer("core/busy_poll", 0, 0, INT_MAX),
+    Definition::integer("core/busy_read", 0, 0, INT_MAX),
+    Definition::boolean("core/tstamp_allow_data", 1),
+    Definition::boolean("ipv4/ip_forward", 0),
+    Definition::integer("ipv4/ip_no_pmtu_disc", 0, 0, 3),
+    Definition::integer("ipv4/igmp_max_memberships", 20, 0, INT_MAX),
+    Definition::integer("ipv4/igmp_max_msf", 10, 0, INT_MAX),
+    Definition::boolean("ipv4/icmp_echo_ignore_broadcasts", 1),
+    Definition::integer("ipv4/tcp_max_syn_backlog", 4096, 0, INT_MAX),
+    Definition::integer("ipv4/tcp_max_tw_buckets", 8192, 0, INT_MAX),
+    Definition::integer("ipv4/tcp_max_orphans", 8192, 0, INT_MAX),
+    Definition::integer("ipv4/tcp_synack_retries", 5, 0, 255),
+    Definition::integer("ipv4/tcp_retries1", 3, 0, 255),
+    Definition::integer("ipv4/tcp_retries2", 15, 0, 255),
+    Definition::integer("ipv4/tcp_tw_reuse", 2, 0, 2),
+    Definition::integer("ipv4/tcp_syncookies", 1, 0, 2),
+    Definition::integer("ipv4/tcp_fastopen", 1, 0, INT_MAX),
+    Definition::boolean("ipv4/tcp_sack", 1),
+    Definition::integer("ipv4/tcp_timestamps", 1, 0, 2),
+    Definition::boolean("ipv4/tcp_window_scaling", 1),
+    Definition::boolean("ipv4/tcp_slow_start_after_idle", 1),
+    Definition::boolean("ipv4/tcp_no_metrics_save", 0),
+    Definition::integer("ipv4/tcp_notsent_lowat", -1, -1, INT_MAX),
+    Definition::vector(
         "ipv4/udp_mem",
         [22_000, 29_000, 44_000],
         3,
@@ -257,9 +193,75 @@ static STORED_SYSCTLS: [Sysctl; 27] = [
     ),
 ];
 
-/// All settings.
-pub fn all() -> impl Iterator<Item = &'static Sysctl> {
-    EFFECTIVE_SYSCTLS.into_iter().chain(&STORED_SYSCTLS)
+/// Declares the sysctls that something depends on: a field each, with its definition.
+macro_rules! sysctls {
+    ($($(#[$doc:meta])* $name:ident = $definition:expr;)*) => {
+        /// The sysctls of a network stack.
+        pub struct Sysctls {
+            $($(#[$doc])* pub(crate) $name: Sysctl,)*
+            stored: Vec<Sysctl>,
+        }
+
+        impl Sysctls {
+            /// The sysctls with the values they have at first.
+            pub(crate) fn new() -> Self {
+                Self {
+                    $($name: {
+                        static DEFINITION: Definition = $definition;
+                        Sysctl::new(&DEFINITION)
+                    },)*
+                    stored: STORED.iter().map(Sysctl::new).collect(),
+                }
+            }
+
+            /// All sysctls, always in the same order.
+            pub fn all(&self) -> impl Iterator<Item = &Sysctl> {
+                [$(&self.$name),*].into_iter().chain(&self.stored)
+            }
+        }
+    };
+}
+
+sysctls! {
+    /// The most connections that may wait to be accepted.
+    somaxconn = Definition::integer("core/somaxconn", 4096, 0, INT_MAX);
+    /// Bytes that may wait to be received through a new socket.
+    rmem_default = Definition::integer("core/rmem_default", 212_992, 2304, INT_MAX);
+    /// The largest receive buffer an ordinary user may ask for, bytes.
+    rmem_max = Definition::integer("core/rmem_max", 212_992, 2304, INT_MAX);
+    /// Bytes that a new socket may have sent and not yet had received.
+    wmem_default = Definition::integer("core/wmem_default", 212_992, 4608, INT_MAX);
+    /// The largest send buffer an ordinary user may ask for, bytes.
+    wmem_max = Definition::integer("core/wmem_max", 212_992, 4608, INT_MAX);
+    /// Sizes of TCP's receive buffers, bytes: least, at first, most.
+    tcp_rmem = Definition::vector("ipv4/tcp_rmem", [4096, 131_072, 6_291_456], 3, 1, INT_MAX, false);
+    /// Sizes of TCP's send buffers, bytes: least, at first, most.
+    tcp_wmem = Definition::vector("ipv4/tcp_wmem", [4096, 16_384, 4_194_304], 3, 1, INT_MAX, false);
+    /// The first and the last of the ports that are given to who asks for none.
+    ip_local_port_range = Definition::vector("ipv4/ip_local_port_range", [32_768, 60_999, 0], 2, 1, 65_535, true);
+    /// The first port that anybody may bind.
+    ip_unprivileged_port_start = Definition::integer("ipv4/ip_unprivileged_port_start", 1024, 0, 65_535);
+    /// The first and the last of the groups whose members may have ping sockets.
+    ping_group_range = Definition::vector("ipv4/ping_group_range", [0, INT_MAX, 0], 2, 0, INT_MAX, false);
+    /// Whether addresses that are not this host's can be bound.
+    ip_nonlocal_bind = Definition::boolean("ipv4/ip_nonlocal_bind", 0);
+    /// The hop limit of packets.
+    ip_default_ttl = Definition::integer("ipv4/ip_default_ttl", 64, 1, 255);
+    /// Whether `::` does not take IPv4.
+    bindv6only = Definition::boolean("ipv6/bindv6only", 0);
+    /// Seconds of silence before the first keep-alive probe.
+    tcp_keepalive_time = Definition::integer("ipv4/tcp_keepalive_time", 7200, 1, 32_767);
+    /// Seconds between keep-alive probes.
+    tcp_keepalive_intvl = Definition::integer("ipv4/tcp_keepalive_intvl", 75, 1, 32_767);
+    /// Keep-alive probes without an answer that end a connection.
+    tcp_keepalive_probes = Definition::integer("ipv4/tcp_keepalive_probes", 9, 1, 127);
+    /// Repetitions of a SYN before a connection fails.
+    tcp_syn_retries = Definition::integer("ipv4/tcp_syn_retries", 6, 1, 127);
+    /// Seconds that a closed connection waits for the end of its peer.
+    tcp_fin_timeout = Definition::integer("ipv4/tcp_fin_timeout", 60, 0, INT_MAX);
+    /// How many datagrams wait at most for a receiver of `AF_UNIX` that has not named their sender
+    /// its peer.
+    unix_max_dgram_qlen = Definition::integer("unix/max_dgram_qlen", 10, 0, INT_MAX);
 }
 
 #[cfg(test)]
@@ -268,60 +270,72 @@ mod tests {
 
     #[test]
     fn numbers_are_within_bounds_or_nothing_changes() {
-        static RANGE: Sysctl = Sysctl::vector("x", [10, 20, 0], 2, 1, 100, true);
-        assert_eq!(RANGE.text(), "10\t20\n");
+        static RANGE: Definition = Definition::vector("x", [10, 20, 0], 2, 1, 100, true);
+        let range = Sysctl::new(&RANGE);
+        assert_eq!(range.text(), "10\t20\n");
         for bad in ["", "x", "0 5", "5 101", "30", "1 2 3", "50 40", "\u{ff}"] {
-            assert_eq!(RANGE.set(bad.as_bytes()), Err(Errno::EINVAL), "{bad:?}");
+            assert_eq!(range.set(bad.as_bytes()), Err(Errno::EINVAL), "{bad:?}");
         }
-        assert_eq!(RANGE.text(), "10\t20\n");
-        RANGE.set(b"15").unwrap();
-        assert_eq!(RANGE.text(), "15\t20\n");
-        RANGE.set(b" 30\t40 \n").unwrap();
+        assert_eq!(range.text(), "10\t20\n");
+        range.set(b"15").unwrap();
+        assert_eq!(range.text(), "15\t20\n");
+        range.set(b" 30\t40 \n").unwrap();
         assert!(
-            RANGE.text() == "30\t40\n" && RANGE.range_contains(40) && !RANGE.range_contains(41)
+            range.text() == "30\t40\n" && range.range_contains(40) && !range.range_contains(41)
         );
     }
 
     #[test]
     fn every_setting_has_a_place_of_its_own() {
-        let all: Vec<&Sysctl> = all().collect();
+        let sysctls = Sysctls::new();
+        let all: Vec<&Sysctl> = sysctls.all().collect();
         for (at, setting) in all.iter().enumerate() {
             assert!(
-                all[at + 1..].iter().all(|other| other.path != setting.path),
+                all[at + 1..]
+                    .iter()
+                    .all(|other| other.path() != setting.path()),
                 "{}",
-                setting.path
+                setting.path()
             );
-            assert!(setting.values[..setting.count].iter().all(|value| {
-                (setting.min..=setting.max).contains(&value.load(Ordering::Relaxed))
-            }));
+            let Definition {
+                count, min, max, ..
+            } = *setting.definition;
+            assert!(
+                setting.values[..count]
+                    .iter()
+                    .all(|value| { (min..=max).contains(&value.load(Ordering::Relaxed)) })
+            );
         }
     }
 
     #[test]
     fn limits_can_be_reached_and_several_numbers_be_given() {
-        static THREE: Sysctl = Sysctl::vector("x", [1, 2, 3], 3, -1, 10, false);
-        THREE.set(b"-1 10").unwrap();
+        static THREE: Definition = Definition::vector("x", [1, 2, 3], 3, -1, 10, false);
+        let three = Sysctl::new(&THREE);
+        three.set(b"-1 10").unwrap();
         assert_eq!(
             (
-                THREE.text(),
-                THREE.range(),
-                THREE.default_size(),
-                THREE.as_usize()
+                three.text(),
+                three.range(),
+                three.default_size(),
+                three.as_usize()
             ),
             ("-1\t10\t3\n".into(), [-1, 10], 10, 0)
         );
         assert_eq!(
-            (THREE.set(b"-2"), THREE.set(b"11"), THREE.set(b"1 2 3 4")),
+            (three.set(b"-2"), three.set(b"11"), three.set(b"1 2 3 4")),
             (Err(Errno::EINVAL), Err(Errno::EINVAL), Err(Errno::EINVAL))
         );
-        THREE.set(b"9 8 7").unwrap();
-        assert_eq!(THREE.text(), "9\t8\t7\n", "these need not rise");
-        static RANGE: Sysctl = Sysctl::vector("y", [10, 20, 0], 2, 1, 100, true);
-        RANGE.set(b"20 20").unwrap();
-        assert!(RANGE.range_contains(20) && !RANGE.range_contains(19) && !RANGE.range_contains(21));
-        static ONE: Sysctl = Sysctl::boolean("z", 1);
+        three.set(b"9 8 7").unwrap();
+        assert_eq!(three.text(), "9\t8\t7\n", "these need not rise");
+        static RANGE: Definition = Definition::vector("y", [10, 20, 0], 2, 1, 100, true);
+        let range = Sysctl::new(&RANGE);
+        range.set(b"20 20").unwrap();
+        assert!(range.range_contains(20) && !range.range_contains(19) && !range.range_contains(21));
+        static ONE: Definition = Definition::boolean("z", 1);
+        let one = Sysctl::new(&ONE);
         assert_eq!(
-            (ONE.text(), ONE.as_usize(), ONE.set(b"1 1"), ONE.set(b"2")),
+            (one.text(), one.as_usize(), one.set(b"1 1"), one.set(b"2")),
             ("1\n".into(), 1, Err(Errno::EINVAL), Err(Errno::EINVAL))
         );
     }

@@ -1,7 +1,8 @@
 //! The endpoint of this family, which has beside its queue: a name, credentials, and whom its
 //! datagrams go to.
 
-use super::scm_rights::ScmRights;
+use super::stack::UnixStack;
+use crate::socket::ScmRights;
 use crate::socket::byte_stream::ByteStream;
 use crate::socket::endpoint::{self, RCV_SHUTDOWN, SEND_SHUTDOWN, WRITE_SPACE};
 use crate::{SocketOptions, SocketType, SupplementaryGroups, Ucred, UnixName};
@@ -9,7 +10,6 @@ use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::AtomicU64;
 use task::Mutex;
 use task::sync::{AtomicUsize, Ordering};
 
@@ -73,6 +73,7 @@ impl DerefMut for UnixQueue {
 /// The receiving side of one socket.
 pub(super) struct UnixEndpoint {
     _counted: census::UnixPort,
+    pub(super) stack: Arc<UnixStack>,
     socket_type: SocketType,
     endpoint: endpoint::Endpoint<UnixQueue>,
     name: Mutex<UnixName>,
@@ -83,19 +84,13 @@ pub(super) struct UnixEndpoint {
     datagram_peer: Mutex<Option<Arc<UnixEndpoint>>>,
 }
 
-/// The bytes still counted against senders when they were gone, though nothing of theirs was in a
-/// queue any more.
-static LEAKED_CHARGE: AtomicU64 = AtomicU64::new(0);
-
-/// The charge that was never returned: anything but 0 is a mistake of ours.
-pub(crate) fn leaked_charge() -> u64 {
-    LEAKED_CHARGE.load(Ordering::Relaxed)
-}
-
 impl Drop for UnixEndpoint {
     fn drop(&mut self) {
         // What is in a queue holds the sender's endpoint.
-        LEAKED_CHARGE.fetch_add(self.send_charged_bytes() as u64, Ordering::Relaxed);
+        let leaked = self.send_charged_bytes() as u64;
+        self.stack
+            .leaked_charge
+            .fetch_add(leaked, Ordering::Relaxed);
     }
 }
 
@@ -108,9 +103,14 @@ impl Deref for UnixEndpoint {
 }
 
 impl UnixEndpoint {
-    pub(super) fn new(socket_type: SocketType, options: Arc<SocketOptions>) -> Arc<Self> {
+    pub(super) fn new(
+        stack: Arc<UnixStack>,
+        socket_type: SocketType,
+        options: Arc<SocketOptions>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             _counted: census::UnixPort::default(),
+            stack,
             socket_type,
             endpoint: endpoint::Endpoint::new(options),
             name: Mutex::new(UnixName::Unnamed),

@@ -2,30 +2,27 @@
 //!
 //! An *endpoint* is where a socket receives; a connected socket holds its peer's endpoint, never
 //! its peer, so two sockets keep nothing of each other but queues. Open files under way in queues
-//! (`rights.rs`) may lead in a ring back to the queue they are in; that module finds such rings and
-//! empties them.
+//! (`garbage.rs`) may lead in a ring back to the queue they are in; that module finds such rings
+//! and empties them.
 
 mod endpoint;
+mod garbage;
 mod name_table;
 mod procfs;
-mod scm_rights;
 mod send_recv;
+mod stack;
 
-pub(crate) use endpoint::leaked_charge;
-pub(crate) use name_table::bound_name_count;
-pub use procfs::proc_net_unix;
-pub(crate) use procfs::{UnixDiagEntry, diag_entries};
-pub use scm_rights::ScmRights;
-pub(crate) use scm_rights::inflight_counts;
+pub(crate) use procfs::UnixDiagEntry;
+pub use stack::UnixStack;
 
 use crate::socket::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
-use crate::socket::{caller_groups, caller_ucred, sysctl};
+use crate::socket::{caller_groups, caller_ucred};
 use crate::{
     Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketOptions,
     SocketType, SupplementaryGroups, Ucred, UnixName, WaitPolicy,
 };
 use abi::errno::Errno;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -60,11 +57,8 @@ pub struct UnixSocket {
     this: Weak<UnixSocket>,
 }
 
-/// All sockets, for `/proc/net/unix`.
-static SOCKETS: Mutex<BTreeMap<u64, Weak<UnixSocket>>> = Mutex::new(BTreeMap::new());
-
 /// The credentials a peer is told.
-fn caller_peer_credentials() -> (Ucred, Option<SupplementaryGroups>) {
+fn peer_credentials_of_caller() -> (Ucred, Option<SupplementaryGroups>) {
     (caller_ucred(), Some(caller_groups()))
 }
 
@@ -80,52 +74,25 @@ pub fn check_protocol(protocol: i32) -> Result<()> {
     }
 }
 
-/// A new socket.
-///
-/// # Errors
-/// `EPROTONOSUPPORT`.
-pub fn socket(kind: SocketType, protocol: i32) -> Result<Socket> {
-    check_protocol(protocol)?;
-    Ok(UnixSocket::new(kind, Arc::default()).into_socket())
-}
-
-/// Two sockets connected with each other.
-///
-/// # Errors
-/// `EPROTONOSUPPORT`.
-pub fn pair(kind: SocketType, protocol: i32) -> Result<(Socket, Socket)> {
-    check_protocol(protocol)?;
-    let (a, b) = (
-        UnixSocket::new(kind, Arc::default()),
-        UnixSocket::new(kind, Arc::default()),
-    );
-    let who = caller_peer_credentials();
-    for (one, other) in [(&a, &b), (&b, &a)] {
-        one.endpoint.set_credentials(who.clone());
-        if kind.is_connection_oriented() {
-            one.peer.call_once(|| other.endpoint.clone());
-        } else {
-            one.endpoint.set_datagram_peer(Some(&other.endpoint));
-        }
-    }
-    Ok((a.into_socket(), b.into_socket()))
-}
-
 impl UnixSocket {
-    fn new(socket_type: SocketType, options: Arc<SocketOptions>) -> Arc<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+    fn new(stack: &Arc<UnixStack>, socket_type: SocketType) -> Arc<Self> {
+        let id = stack.next_id();
+        let options = Arc::new(SocketOptions::new(stack.core.clone()));
         let socket = Arc::new_cyclic(|this| Self {
             id,
             socket_type,
-            endpoint: UnixEndpoint::new(socket_type, options),
+            endpoint: UnixEndpoint::new(stack.clone(), socket_type, options),
             peer: Once::new(),
             state: Mutex::default(),
             ino: AtomicU64::new(0),
             this: this.clone(),
         });
-        SOCKETS.lock().insert(id, Arc::downgrade(&socket));
+        stack.sockets.insert(id, &socket);
         socket
+    }
+
+    fn stack(&self) -> &Arc<UnixStack> {
+        &self.endpoint.stack
     }
 
     fn into_socket(self: Arc<Self>) -> Socket {
@@ -171,8 +138,10 @@ impl UnixSocket {
             return Some(Err(Errno::EISCONN));
         }
         let mut connected = false;
-        let server = Self::new(self.socket_type, Arc::default());
-        client.endpoint.set_credentials(caller_peer_credentials());
+        let server = Self::new(self.stack(), self.socket_type);
+        client
+            .endpoint
+            .set_credentials(peer_credentials_of_caller());
         client.peer.call_once(|| {
             connected = true;
             server.endpoint.clone()
@@ -189,7 +158,7 @@ impl UnixSocket {
 
     /// Ends the socket: nobody will use it again.
     fn close(&self) {
-        SOCKETS.lock().remove(&self.id);
+        self.stack().sockets.remove(self.id);
         let (binding, backlog) = {
             let mut state = self.state.lock();
             (state.binding.take(), state.backlog.take())
@@ -208,7 +177,7 @@ impl UnixSocket {
             }
             waiting.close();
         }
-        scm_rights::collect_after_close();
+        self.stack().inflight.collect_after_close();
     }
 
     /// The peer's endpoint.
@@ -224,7 +193,9 @@ impl UnixSocket {
         let Address::Unix(name) = address else {
             return Err(Errno::EINVAL);
         };
-        name_table::find_socket(caller, self.socket_type, name)
+        self.stack()
+            .names
+            .find_socket(caller, self.socket_type, name)
     }
 
     fn set_binding(&self, name: impl FnOnce() -> Result<(Binding, UnixName)>) -> Result<()> {
@@ -240,7 +211,8 @@ impl UnixSocket {
 
     /// Gives the socket an abstract name of the kernel's choice, unless it has one.
     fn autobind(&self) -> Result<()> {
-        match self.set_binding(|| name_table::autobind(self.socket_type, &self.this)) {
+        match self.set_binding(|| name_table::autobind(self.stack(), self.socket_type, &self.this))
+        {
             Err(Errno::EINVAL) => Ok(()),
             result => result,
         }
@@ -311,7 +283,7 @@ impl SocketOps for UnixSocket {
         let Address::Unix(name) = address else {
             return Err(Errno::EINVAL);
         };
-        let bind = || name_table::bind(caller, self.socket_type, name, &self.this);
+        let bind = || name_table::bind(self.stack(), caller, self.socket_type, name, &self.this);
         match name {
             UnixName::Unnamed => self.autobind(),
             UnixName::Abstract(_) => self.set_binding(|| Ok((bind()?, name.clone()))),
@@ -366,7 +338,7 @@ impl SocketOps for UnixSocket {
             if state.binding.is_none() || self.peer.get().is_some() {
                 return Err(Errno::EINVAL);
             }
-            let limit = backlog.min(sysctl::SOMAXCONN.as_usize());
+            let limit = backlog.min(self.stack().core.sysctls.somaxconn.as_usize());
             match &mut state.backlog {
                 Some(backlog) => backlog.limit = limit,
                 none => {
@@ -376,7 +348,7 @@ impl SocketOps for UnixSocket {
                     })
                 }
             }
-            self.endpoint.set_credentials(caller_peer_credentials());
+            self.endpoint.set_credentials(peer_credentials_of_caller());
         }
         self.endpoint.writable.notify();
         Ok(())

@@ -2,6 +2,7 @@
 //! name.
 
 use super::UnixSocket;
+use super::stack::UnixStack;
 use crate::{Caller, SocketType, UnixName};
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;
@@ -18,12 +19,22 @@ type FileKey = (u64, u64);
 /// The key of an abstract name: every type has names of its own.
 type AbstractKey = (i32, Arc<[u8]>);
 
-static PATHNAME_SOCKETS: Mutex<BTreeMap<FileKey, Weak<UnixSocket>>> = Mutex::new(BTreeMap::new());
-static ABSTRACT_SOCKETS: Mutex<BTreeMap<AbstractKey, Weak<UnixSocket>>> =
-    Mutex::new(BTreeMap::new());
+/// The bound sockets of a stack.
+#[derive(Default)]
+pub(super) struct NameTable {
+    pathname_sockets: Mutex<BTreeMap<FileKey, Weak<UnixSocket>>>,
+    abstract_sockets: Mutex<BTreeMap<AbstractKey, Weak<UnixSocket>>>,
+    /// The name that is tried next for who asks for none.
+    next_autobind: AtomicU32,
+}
 
-/// A socket's entry in a table; dropping it takes the entry away.
-pub(super) enum Binding {
+/// A socket's entry in the table of its stack; dropping it takes the entry away.
+pub(super) struct Binding {
+    stack: Arc<UnixStack>,
+    key: BindingKey,
+}
+
+enum BindingKey {
     /// By its file, which is kept so that its number is not given to another.
     Path(Path),
     /// By its abstract name.
@@ -32,9 +43,13 @@ pub(super) enum Binding {
 
 impl Drop for Binding {
     fn drop(&mut self) {
-        match self {
-            Self::Path(path) => drop(PATHNAME_SOCKETS.lock().remove(&file_key(&path.metadata()))),
-            Self::Abstract(key) => drop(ABSTRACT_SOCKETS.lock().remove(key)),
+        let names = &self.stack.names;
+        match &self.key {
+            BindingKey::Path(path) => {
+                let key = file_key(&path.metadata());
+                drop(names.pathname_sockets.lock().remove(&key));
+            }
+            BindingKey::Abstract(key) => drop(names.abstract_sockets.lock().remove(key)),
         }
     }
 }
@@ -45,6 +60,7 @@ fn file_key(meta: &Metadata) -> FileKey {
 
 /// Enters `socket` under `name`, which has to be free; makes the file if it is a path.
 pub(super) fn bind(
+    stack: &Arc<UnixStack>,
     caller: &Caller<'_>,
     kind: SocketType,
     name: &UnixName,
@@ -66,74 +82,91 @@ pub(super) fn bind(
                     e
                 }
             })?;
-            PATHNAME_SOCKETS
-                .lock()
-                .insert(file_key(&path.metadata()), socket.clone());
-            Ok(Binding::Path(path))
+            let key = file_key(&path.metadata());
+            let mut table = stack.names.pathname_sockets.lock();
+            table.insert(key, socket.clone());
+            Ok(Binding {
+                stack: stack.clone(),
+                key: BindingKey::Path(path),
+            })
         }
         UnixName::Abstract(name) => {
-            insert_abstract((kind.as_raw(), name.clone()), socket).ok_or(Errno::EADDRINUSE)
+            insert_abstract(stack, (kind.as_raw(), name.clone()), socket).ok_or(Errno::EADDRINUSE)
         }
     }
 }
 
-/// The number of bound names.
-pub(crate) fn bound_name_count() -> u64 {
-    (PATHNAME_SOCKETS.lock().len() + ABSTRACT_SOCKETS.lock().len()) as u64
-}
-
-fn insert_abstract(key: AbstractKey, socket: &Weak<UnixSocket>) -> Option<Binding> {
-    let mut table = ABSTRACT_SOCKETS.lock();
+fn insert_abstract(
+    stack: &Arc<UnixStack>,
+    key: AbstractKey,
+    socket: &Weak<UnixSocket>,
+) -> Option<Binding> {
+    let mut table = stack.names.abstract_sockets.lock();
     if table.contains_key(&key) {
         return None;
     }
     table.insert(key.clone(), socket.clone());
-    Some(Binding::Abstract(key))
+    Some(Binding {
+        stack: stack.clone(),
+        key: BindingKey::Abstract(key),
+    })
 }
 
 /// Enters `socket` under a free abstract name of five hexadecimal digits.
-pub(super) fn autobind(kind: SocketType, socket: &Weak<UnixSocket>) -> Result<(Binding, UnixName)> {
+pub(super) fn autobind(
+    stack: &Arc<UnixStack>,
+    kind: SocketType,
+    socket: &Weak<UnixSocket>,
+) -> Result<(Binding, UnixName)> {
     const NAMES: u32 = 1 << 20;
-    static NEXT: AtomicU32 = AtomicU32::new(0);
     for _ in 0..NAMES {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed) % NAMES;
+        let number = stack.names.next_autobind.fetch_add(1, Ordering::Relaxed) % NAMES;
         let name: Arc<[u8]> = format!("{number:05x}").into_bytes().into();
-        if let Some(binding) = insert_abstract((kind.as_raw(), name.clone()), socket) {
+        if let Some(binding) = insert_abstract(stack, (kind.as_raw(), name.clone()), socket) {
             return Ok((binding, UnixName::Abstract(name)));
         }
     }
     Err(Errno::ENOSPC)
 }
 
-/// The socket of this kind bound at `name`, which the caller must be allowed to write.
-pub(super) fn find_socket(
-    caller: &Caller<'_>,
-    kind: SocketType,
-    name: &UnixName,
-) -> Result<Arc<UnixSocket>> {
-    let found = match name {
-        UnixName::Unnamed => return Err(Errno::EINVAL),
-        UnixName::Path(text) => {
-            let path = caller.walk.lookup(text, LookupFlags::empty())?;
-            let meta = path.metadata();
-            caller.walk.cred.check(&meta, Access::WRITE)?;
-            if meta.kind != FileType::Socket {
-                return Err(Errno::ECONNREFUSED);
+impl NameTable {
+    /// The number of bound names.
+    pub(super) fn len(&self) -> usize {
+        self.pathname_sockets.lock().len() + self.abstract_sockets.lock().len()
+    }
+
+    /// The socket of this kind bound at `name`, which the caller must be allowed to write.
+    pub(super) fn find_socket(
+        &self,
+        caller: &Caller<'_>,
+        kind: SocketType,
+        name: &UnixName,
+    ) -> Result<Arc<UnixSocket>> {
+        let found = match name {
+            UnixName::Unnamed => return Err(Errno::EINVAL),
+            UnixName::Path(text) => {
+                let path = caller.walk.lookup(text, LookupFlags::empty())?;
+                let meta = path.metadata();
+                caller.walk.cred.check(&meta, Access::WRITE)?;
+                if meta.kind != FileType::Socket {
+                    return Err(Errno::ECONNREFUSED);
+                }
+                self.pathname_sockets
+                    .lock()
+                    .get(&file_key(&meta))
+                    .and_then(Weak::upgrade)
             }
-            PATHNAME_SOCKETS
+            UnixName::Abstract(name) => self
+                .abstract_sockets
                 .lock()
-                .get(&file_key(&meta))
-                .and_then(Weak::upgrade)
+                .get(&(kind.as_raw(), name.clone()))
+                .and_then(Weak::upgrade),
+        };
+        let found = found.ok_or(Errno::ECONNREFUSED)?;
+        if found.socket_type == kind {
+            Ok(found)
+        } else {
+            Err(Errno::EPROTOTYPE)
         }
-        UnixName::Abstract(name) => ABSTRACT_SOCKETS
-            .lock()
-            .get(&(kind.as_raw(), name.clone()))
-            .and_then(Weak::upgrade),
-    };
-    let found = found.ok_or(Errno::ECONNREFUSED)?;
-    if found.socket_type == kind {
-        Ok(found)
-    } else {
-        Err(Errno::EPROTOTYPE)
     }
 }

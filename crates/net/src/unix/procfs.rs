@@ -1,50 +1,14 @@
 //! Lists of the sockets of this family.
 
-use super::{SOCKETS, UnixSocket};
+use super::{UnixSocket, UnixStack};
 use crate::socket::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::{SocketOps as _, SocketType, UnixName};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::Ordering;
-
-/// The text of `/proc/net/unix`.
-#[must_use]
-pub fn proc_net_unix() -> String {
-    const ACCEPTING: u32 = 1 << 16;
-    const UNCONNECTED: u32 = 1;
-    const CONNECTED: u32 = 3;
-    let mut text = String::from("Num       RefCount Protocol Flags    Type St Inode Path\n");
-    let sockets: Vec<Arc<UnixSocket>> = SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
-    for socket in sockets {
-        let flags = if socket.is_listening() { ACCEPTING } else { 0 };
-        let state = if socket.peer.get().is_some() || socket.endpoint.datagram_peer().is_some() {
-            CONNECTED
-        } else {
-            UNCONNECTED
-        };
-        let name = match socket.endpoint.name() {
-            UnixName::Unnamed => String::new(),
-            UnixName::Path(path) => String::from(" ") + &String::from_utf8_lossy(&path),
-            UnixName::Abstract(name) => {
-                String::from(" @") + &String::from_utf8_lossy(&name).replace('\0', "@")
-            }
-        };
-        let (id, kind, ino) = (
-            socket.id,
-            socket.socket_type.as_raw(),
-            socket.ino.load(Ordering::Relaxed),
-        );
-        // Writing to a string does not fail.
-        let _ = writeln!(
-            text,
-            "{id:016x}: 00000002 00000000 {flags:08x} {kind:04x} {state:02x} {ino:5}{name}"
-        );
-    }
-    text
-}
 
 /// A socket as lists of sockets tell of it.
 pub(crate) struct UnixDiagEntry {
@@ -64,54 +28,92 @@ pub(crate) struct UnixDiagEntry {
     pub(crate) shut: u8,
 }
 
-/// All sockets.
-pub(crate) fn diag_entries() -> Vec<UnixDiagEntry> {
-    const ESTABLISHED: u8 = 1;
-    const UNCONNECTED: u8 = 7;
-    const LISTENING: u8 = 10;
-    let sockets: Vec<Arc<UnixSocket>> = SOCKETS.lock().values().filter_map(Weak::upgrade).collect();
-    let inos: BTreeMap<usize, u64> = sockets
-        .iter()
-        .map(|socket| {
-            (
-                Arc::as_ptr(&socket.endpoint).addr(),
+impl UnixStack {
+    /// The text of `/proc/net/unix`.
+    #[must_use]
+    pub fn proc_net_unix(&self) -> String {
+        const ACCEPTING: u32 = 1 << 16;
+        const UNCONNECTED: u32 = 1;
+        const CONNECTED: u32 = 3;
+        let mut text = String::from("Num       RefCount Protocol Flags    Type St Inode Path\n");
+        for socket in self.sockets.all() {
+            let flags = if socket.is_listening() { ACCEPTING } else { 0 };
+            let state = if socket.peer.get().is_some() || socket.endpoint.datagram_peer().is_some()
+            {
+                CONNECTED
+            } else {
+                UNCONNECTED
+            };
+            let name = match socket.endpoint.name() {
+                UnixName::Unnamed => String::new(),
+                UnixName::Path(path) => String::from(" ") + &String::from_utf8_lossy(&path),
+                UnixName::Abstract(name) => {
+                    String::from(" @") + &String::from_utf8_lossy(&name).replace('\0', "@")
+                }
+            };
+            let (id, kind, ino) = (
+                socket.id,
+                socket.socket_type.as_raw(),
                 socket.ino.load(Ordering::Relaxed),
-            )
-        })
-        .collect();
-    let show = |socket: &Arc<UnixSocket>| {
-        let peer = socket.peer_endpoint();
-        let backlog = socket
-            .state
-            .lock()
-            .backlog
-            .as_ref()
-            .map(|backlog| (backlog.accept_queue.len(), backlog.limit));
-        let state = match (&backlog, &peer) {
-            (Some(_), _) => LISTENING,
-            (None, Some(_)) => ESTABLISHED,
-            (None, None) => UNCONNECTED,
-        };
-        let name = match socket.endpoint.name() {
-            UnixName::Unnamed => Vec::new(),
-            UnixName::Path(path) => path.to_vec(),
-            UnixName::Abstract(name) => [&[0], &name[..]].concat(),
-        };
-        let sent = match (socket.socket_type, &peer) {
-            (SocketType::Datagram, _) | (_, None) => socket.endpoint.send_charged_bytes(),
-            (_, Some(peer)) => peer.charged_bytes(),
-        };
-        UnixDiagEntry {
-            kind: socket.socket_type.as_raw() as u8,
-            state,
-            id: socket.id,
-            ino: socket.ino.load(Ordering::Relaxed),
-            peer: peer.and_then(|peer| inos.get(&Arc::as_ptr(&peer).addr()).copied()),
-            name,
-            queues: backlog.unwrap_or((socket.endpoint.readable_bytes(), sent)),
-            shut: u8::from(socket.endpoint.is_shut_down(RCV_SHUTDOWN))
-                | u8::from(socket.endpoint.is_shut_down(SEND_SHUTDOWN)) << 1,
+            );
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                text,
+                "{id:016x}: 00000002 00000000 {flags:08x} {kind:04x} {state:02x} {ino:5}{name}"
+            );
         }
-    };
-    sockets.iter().map(show).collect()
+        text
+    }
+
+    /// All sockets, as `NETLINK_SOCK_DIAG` lists them.
+    pub(crate) fn diag_entries(&self) -> Vec<UnixDiagEntry> {
+        const ESTABLISHED: u8 = 1;
+        const UNCONNECTED: u8 = 7;
+        const LISTENING: u8 = 10;
+        let sockets = self.sockets.all();
+        let inos: BTreeMap<usize, u64> = sockets
+            .iter()
+            .map(|socket| {
+                (
+                    Arc::as_ptr(&socket.endpoint).addr(),
+                    socket.ino.load(Ordering::Relaxed),
+                )
+            })
+            .collect();
+        let show = |socket: &Arc<UnixSocket>| {
+            let peer = socket.peer_endpoint();
+            let backlog = socket
+                .state
+                .lock()
+                .backlog
+                .as_ref()
+                .map(|backlog| (backlog.accept_queue.len(), backlog.limit));
+            let state = match (&backlog, &peer) {
+                (Some(_), _) => LISTENING,
+                (None, Some(_)) => ESTABLISHED,
+                (None, None) => UNCONNECTED,
+            };
+            let name = match socket.endpoint.name() {
+                UnixName::Unnamed => Vec::new(),
+                UnixName::Path(path) => path.to_vec(),
+                UnixName::Abstract(name) => [&[0], &name[..]].concat(),
+            };
+            let sent = match (socket.socket_type, &peer) {
+                (SocketType::Datagram, _) | (_, None) => socket.endpoint.send_charged_bytes(),
+                (_, Some(peer)) => peer.charged_bytes(),
+            };
+            UnixDiagEntry {
+                kind: socket.socket_type.as_raw() as u8,
+                state,
+                id: socket.id,
+                ino: socket.ino.load(Ordering::Relaxed),
+                peer: peer.and_then(|peer| inos.get(&Arc::as_ptr(&peer).addr()).copied()),
+                name,
+                queues: backlog.unwrap_or((socket.endpoint.readable_bytes(), sent)),
+                shut: u8::from(socket.endpoint.is_shut_down(RCV_SHUTDOWN))
+                    | u8::from(socket.endpoint.is_shut_down(SEND_SHUTDOWN)) << 1,
+            }
+        };
+        sockets.iter().map(show).collect()
+    }
 }

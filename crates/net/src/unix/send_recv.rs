@@ -2,10 +2,9 @@
 
 use super::UnixSocket;
 use super::endpoint::{UnixEndpoint, UnixMessage, UnixQueue};
-use super::scm_rights::ScmRights;
 use crate::socket::byte_stream::ConnectedStream;
 use crate::socket::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN, WRITE_SPACE};
-use crate::socket::{caller_ucred, sysctl};
+use crate::socket::{PeekedRights, ScmRights, caller_ucred};
 use crate::{
     Address, MsgFlags, OutgoingMessage, ReceivedMessage, SocketType, Ucred, UnixName, WaitPolicy,
 };
@@ -71,11 +70,16 @@ impl UnixSocket {
             return true;
         }
         let mut queue = peer.queue.lock();
-        let room = queue.closed || queue.packets.len() <= sysctl::UNIX_MAX_DGRAM_QLEN.as_usize();
+        let room = queue.closed || queue.packets.len() <= self.max_dgram_qlen();
         if !room && tell {
             self.register_blocked_sender(&mut queue);
         }
         room
+    }
+
+    /// How many datagrams wait at most for a receiver that has not named their sender its peer.
+    fn max_dgram_qlen(&self) -> usize {
+        self.stack().core.sysctls.unix_max_dgram_qlen.as_usize()
     }
 
     fn register_blocked_sender(&self, queue: &mut UnixQueue) {
@@ -275,7 +279,7 @@ impl UnixSocket {
             if used != 0 && used + cost > limit {
                 return None;
             }
-            if !partners && queue.packets.len() > sysctl::UNIX_MAX_DGRAM_QLEN.as_usize() {
+            if !partners && queue.packets.len() > self.max_dgram_qlen() {
                 self.register_blocked_sender(&mut queue);
                 return None;
             }
@@ -404,7 +408,7 @@ impl UnixSocket {
             return Err(Errno::ENOTCONN);
         }
         let peek = flags.contains(MsgFlags::PEEK);
-        let mut seen = Vec::new();
+        let mut peeked = None;
         let mut blocked = Vec::new();
         let attempt = || {
             let mut queue = self.endpoint.queue.lock();
@@ -418,12 +422,7 @@ impl UnixSocket {
                 return self.endpoint.empty_queue_result(queue, None);
             };
             if peek {
-                seen.extend(
-                    first
-                        .rights
-                        .iter()
-                        .flat_map(|rights| rights.files().iter().cloned()),
-                );
+                peeked = first.rights.as_ref().map(ScmRights::peek);
                 let (data, from, credentials) = (
                     first.data[skip..].to_vec(),
                     first.from.clone(),
@@ -487,8 +486,8 @@ impl UnixSocket {
         {
             peer.writable.notify_of(WRITE_SPACE);
         }
-        if !seen.is_empty() {
-            got.rights = Some(ScmRights::new(seen));
+        if peeked.is_some() {
+            got.rights = peeked.map(PeekedRights::into_rights);
         }
         if self.endpoint.options.pass_credentials() {
             got.credentials = Some(credentials.unwrap_or(Ucred::OVERFLOW));

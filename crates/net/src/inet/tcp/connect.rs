@@ -1,10 +1,7 @@
 //! Beginning a connection, and what becomes of it.
 
-use super::{
-    ACTIVE_CONNECTIONS, BIND_TABLE, Connection, State, TcpEndpoint, TcpSocket, receive_reset,
-};
+use super::{Connection, State, TcpEndpoint, TcpSocket, receive_reset};
 use crate::inet::bind_table::{BindAddress, PortBinding};
-use crate::inet::network;
 use crate::{Address, WaitPolicy};
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
@@ -71,7 +68,7 @@ impl TcpSocket {
     /// Gives back what connecting has taken. What is returned is dropped without the lock.
     pub(super) fn release_connect_state(&self, state: &mut State) -> Option<PortBinding<Self>> {
         if let Some(begun) = state.active_connection.take() {
-            ACTIVE_CONNECTIONS.lock().remove(&begun);
+            self.tables().active_connections.lock().remove(&begun);
         }
         if state.port_locked {
             None
@@ -82,7 +79,8 @@ impl TcpSocket {
 
     /// Begins a connection.
     pub(super) fn start_connect(&self, to: SocketAddr) -> Result<()> {
-        let route = network::current().route(to.ip())?;
+        let stack = self.common.stack();
+        let route = stack.route(to.ip())?;
         let from = {
             let mut state = self.state.lock();
             if state.backlog.is_some()
@@ -98,7 +96,7 @@ impl TcpSocket {
                         return Err(Errno::ENETUNREACH);
                     }
                     if ip.is_unspecified() {
-                        BIND_TABLE.set_address(binding, route.source);
+                        self.tables().bind_table.set_address(binding, route.source);
                     }
                     binding.address
                 }
@@ -113,7 +111,8 @@ impl TcpSocket {
                     .address
                 }
             };
-            if !ACTIVE_CONNECTIONS.lock().insert((address, to)) {
+            let active = &self.tables().active_connections;
+            if !active.lock().insert((address, to)) {
                 return Err(Errno::EADDRNOTAVAIL);
             }
             state.active_connection = Some((address, to));
@@ -121,12 +120,13 @@ impl TcpSocket {
             state.result_pending = true;
             address
         };
-        network::current().connect(ConnectRequest {
+        let request = ConnectRequest {
             from,
             to,
             endpoint: self.endpoint.clone(),
             initiator: self.this.clone(),
-        });
+        };
+        stack.network.connect(stack, request);
         Ok(())
     }
 

@@ -3,7 +3,6 @@
 use super::{Connection, TcpSocket, receive_reset, reset_as_eof};
 use crate::inet::bind_table::BindAddress;
 use crate::inet::options;
-use crate::packet;
 use crate::socket::endpoint::{FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::{
     Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketType,
@@ -34,7 +33,7 @@ impl FileOps for TcpSocket {
     fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
         if let Some(connection) = self.connection.get()
             && self.endpoint.options.tx_timestamp_flags(&[]) == 0
-            && !packet::has_taps()
+            && !self.has_taps()
             && let Some(n) = self.stream(connection).send_fast(buf)
         {
             self.check_user_timeout(connection);

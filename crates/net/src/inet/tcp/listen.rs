@@ -2,10 +2,11 @@
 
 use super::connect::ConnectRequest;
 use super::defer_accept::DeferredConnection;
-use super::{BIND_TABLE, Connection, InetSocket, TcpEndpoint, TcpSocket, tap};
+use super::{Connection, TcpEndpoint, TcpSocket, tap};
 use crate::inet::bind_table::{BindAddress, reuseport_hash};
+use crate::inet::inet_socket::InetSocket;
+use crate::inet::stack::InetStack;
 use crate::socket::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
-use crate::socket::sysctl;
 use crate::{Socket, WaitPolicy};
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
@@ -15,30 +16,32 @@ use core::sync::atomic::Ordering;
 use fs::Result;
 use fs::poll::Events;
 
-/// A connection has arrived at this host: it is put into the backlog of a listener, or fails.
-pub fn handle_connect_request(request: ConnectRequest) {
-    let listeners = BIND_TABLE.lookup(request.to, |socket, fit| {
-        socket.in_listen_state().then_some(fit)
-    });
-    let chosen = match listeners.len() {
-        0 => None,
-        1 => listeners.first(),
-        n => {
-            let chosen = listeners
-                .iter()
-                .find_map(|listener| listener.endpoint.options.select_reuseport(&[], n));
-            listeners.get(chosen.unwrap_or_else(|| reuseport_hash(request.from, request.to, n)))
+impl InetStack {
+    /// A connection has arrived at this host: it is put into the backlog of a listener, or fails.
+    pub fn handle_connect_request(&self, request: ConnectRequest) {
+        let listeners = self.tcp.bind_table.lookup(request.to, |socket, fit| {
+            socket.in_listen_state().then_some(fit)
+        });
+        let chosen = match listeners.len() {
+            0 => None,
+            1 => listeners.first(),
+            n => {
+                let chosen = listeners
+                    .iter()
+                    .find_map(|listener| listener.endpoint.options.select_reuseport(&[], n));
+                listeners.get(chosen.unwrap_or_else(|| reuseport_hash(request.from, request.to, n)))
+            }
+        };
+        let refused = match chosen {
+            Some(listener) => listener.enqueue_connection(request),
+            None => Some(request),
+        };
+        if let Some(request) = refused
+            && let Some(initiator) = request.initiator.upgrade()
+        {
+            tap::tap_handshake(self, request.from, request.to, false);
+            initiator.connect_failed(Errno::ECONNREFUSED);
         }
-    };
-    let refused = match chosen {
-        Some(listener) => listener.enqueue_connection(request),
-        None => Some(request),
-    };
-    if let Some(request) = refused
-        && let Some(initiator) = request.initiator.upgrade()
-    {
-        tap::tap_handshake(request.from, request.to, false);
-        initiator.connect_failed(Errno::ECONNREFUSED);
     }
 }
 
@@ -75,7 +78,7 @@ impl TcpSocket {
             server
         };
         self.endpoint.readable.notify_of(Events::READABLE);
-        tap::tap_handshake(request.from, request.to, true);
+        tap::tap_handshake(self.common.stack(), request.from, request.to, true);
         // Last: whoever began it may send from here on, and close.
         initiator.connect_established(server.endpoint.clone());
         None
@@ -83,7 +86,7 @@ impl TcpSocket {
 
     /// The server's side of a connection.
     pub(super) fn create_child(&self, request: &ConnectRequest) -> Arc<Self> {
-        let common = InetSocket::new(self.common.family);
+        let common = InetSocket::new(self.common.stack(), self.common.family);
         common.options.inherit_from(&self.common.options);
         let endpoint = Arc::new(TcpEndpoint::new(Arc::new(self.endpoint.options.inherit())));
         let server = Self::with_endpoint(common, endpoint);
@@ -132,7 +135,7 @@ impl TcpSocket {
 
     /// What `listen(2)` does.
     pub(super) fn start_listening(&self, backlog: usize) -> Result<()> {
-        let limit = backlog.min(sysctl::SOMAXCONN.as_usize());
+        let limit = backlog.min(self.common.stack().core.sysctls.somaxconn.as_usize());
         let mut state = self.state.lock();
         if state.connecting.is_some() || self.connection.get().is_some() {
             return Err(Errno::EINVAL);
@@ -150,11 +153,10 @@ impl TcpSocket {
             state.port_locked = true;
         }
         self.listening.store(true, Ordering::Release);
-        if !state
-            .binding
-            .as_ref()
-            .is_some_and(|binding| BIND_TABLE.can_listen(binding, self.common.is_v6_only()))
-        {
+        if !state.binding.as_ref().is_some_and(|binding| {
+            let table = &self.tables().bind_table;
+            table.can_listen(binding, self.common.is_v6_only())
+        }) {
             self.listening.store(false, Ordering::Release);
             return Err(Errno::EADDRINUSE);
         }

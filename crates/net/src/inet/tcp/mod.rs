@@ -8,19 +8,18 @@ mod tap;
 mod user_timeout;
 
 pub use connect::{ConnectRequest, Initiator};
-pub use listen::handle_connect_request;
 
 use super::bind_table::{BindAddress, BindTable, Bindable, PortBinding, ReusePolicy};
-use super::option_table::TCP_INQ;
-use super::options::TCP;
-use super::{Family, InetSocket};
-use crate::packet;
+use super::inet_socket::{Family, InetSocket};
+use super::option_table::{TCP, TCP_INQ};
+use super::stack::InetStack;
 use crate::socket::byte_stream::{ByteStream, ConnectedStream};
+use crate::socket::core_stack::CoreStack;
 use crate::socket::endpoint::{self, FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
-use crate::socket::sysctl;
+use crate::socket::socket_list::SocketList;
 use crate::{MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOptions, WaitPolicy};
 use abi::errno::Errno;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
 use alloc::sync::{Arc, Weak};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -37,21 +36,33 @@ const INITIAL_SEND_BUFFER: usize = 87_040;
 /// The receiving side of one end of a connection.
 pub(super) type TcpEndpoint = endpoint::Endpoint<ByteStream>;
 
-pub(super) static BIND_TABLE: BindTable<TcpSocket> = BindTable::new();
-
-/// Own and other address of every connection that was begun here: no two are the same.
-static ACTIVE_CONNECTIONS: Mutex<BTreeSet<(SocketAddr, SocketAddr)>> = Mutex::new(BTreeSet::new());
-
-/// All TCP sockets, for listings.
-pub(super) static SOCKETS: Mutex<BTreeMap<u64, Weak<TcpSocket>>> = Mutex::new(BTreeMap::new());
-
-pub(super) fn bound_count() -> usize {
-    BIND_TABLE.len()
+/// The TCP sockets of a stack.
+pub(super) struct TcpTables {
+    pub(super) bind_table: Arc<BindTable<TcpSocket>>,
+    /// Own and other address of every connection that was begun here: no two are the same.
+    active_connections: Mutex<BTreeSet<(SocketAddr, SocketAddr)>>,
+    /// All sockets, for listings.
+    pub(super) sockets: SocketList<TcpSocket>,
 }
 
-/// The number of connections that were begun here.
-pub(crate) fn connecting_count() -> u64 {
-    ACTIVE_CONNECTIONS.lock().len() as u64
+impl TcpTables {
+    pub(super) fn new(core: &Arc<CoreStack>) -> Self {
+        Self {
+            bind_table: BindTable::new(core.clone()),
+            active_connections: Mutex::new(BTreeSet::new()),
+            sockets: SocketList::default(),
+        }
+    }
+
+    /// The number of bound sockets.
+    pub(super) fn bound_count(&self) -> usize {
+        self.bind_table.len()
+    }
+
+    /// The number of connections that were begun here.
+    pub(super) fn connecting_count(&self) -> u64 {
+        self.active_connections.lock().len() as u64
+    }
 }
 
 #[derive(Default)]
@@ -122,21 +133,35 @@ impl TcpSocket {
             defer_accept_s: AtomicU32::new(0),
             this: this.clone(),
         });
-        SOCKETS.lock().insert(id, Arc::downgrade(&socket));
+        socket.tables().sockets.insert(id, &socket);
         socket
     }
 
-    pub(super) fn new(family: Family) -> Arc<Self> {
+    pub(super) fn new(stack: &Arc<InetStack>, family: Family) -> Arc<Self> {
+        let sysctls = &stack.core.sysctls;
         let options = Arc::new(SocketOptions::with_buffers(
-            sysctl::TCP_WMEM.default_size(),
-            sysctl::TCP_RMEM.default_size(),
+            stack.core.clone(),
+            sysctls.tcp_wmem.default_size(),
+            sysctls.tcp_rmem.default_size(),
         ));
-        Self::with_endpoint(InetSocket::new(family), Arc::new(TcpEndpoint::new(options)))
+        let common = InetSocket::new(stack, family);
+        Self::with_endpoint(common, Arc::new(TcpEndpoint::new(options)))
     }
 
     pub(super) fn into_socket(self: Arc<Self>) -> Socket {
         let options = self.endpoint.options.clone();
         Socket::new(self, options)
+    }
+
+    /// The TCP sockets of its stack.
+    fn tables(&self) -> &TcpTables {
+        &self.common.stack().tcp
+    }
+
+    /// Whether any packet socket sees what is sent: segments are made for it.
+    #[inline]
+    fn has_taps(&self) -> bool {
+        self.endpoint.options.stack().taps.any()
     }
 
     pub(super) fn in_listen_state(&self) -> bool {
@@ -205,7 +230,8 @@ impl TcpSocket {
     }
 
     fn bind_port(&self, address: BindAddress, port: u16) -> Result<PortBinding<Self>> {
-        BIND_TABLE.bind(&self.this.upgrade().ok_or(Errno::EINVAL)?, address, port)
+        let socket = self.this.upgrade().ok_or(Errno::EINVAL)?;
+        self.tables().bind_table.bind(&socket, address, port)
     }
 
     /// The connection; if one is being made, it is waited for.
@@ -284,7 +310,7 @@ impl TcpSocket {
         let stages = options.tx_timestamp_flags(&message.control);
         let mut last = None;
         let mut told = |start: u64, data: &[u8]| {
-            if packet::has_taps() {
+            if self.has_taps() {
                 self.tap_data(connection, start, data);
             }
             if stages != 0 {
@@ -350,7 +376,7 @@ impl TcpSocket {
 
     /// Ends the socket: nobody will use it again.
     fn close(&self) {
-        SOCKETS.lock().remove(&self.common.id);
+        self.tables().sockets.remove(self.common.id);
         self.stop_listening();
         let places = {
             let mut state = self.state.lock();

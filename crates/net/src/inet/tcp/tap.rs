@@ -3,8 +3,7 @@
 
 use super::{Connection, TcpSocket};
 use crate::inet::frame::{ACK, FIN, PSH, RST, SYN, Segment};
-use crate::inet::network;
-use crate::packet;
+use crate::inet::stack::InetStack;
 use crate::socket::endpoint::SEND_SHUTDOWN;
 use core::net::SocketAddr;
 
@@ -13,9 +12,11 @@ const MAX_SEGMENT: usize = 65_483;
 /// The window of segments, in units of 128 bytes.
 const WINDOW: u16 = 512;
 
-fn tap_segment(segment: &Segment<'_>) {
-    if let Ok(route) = network::current().route(segment.to.ip()) {
-        packet::deliver_to_taps(&segment.frame(), route.interface_index, None);
+fn tap_segment(stack: &InetStack, segment: &Segment<'_>) {
+    if let Ok(route) = stack.route(segment.to.ip()) {
+        stack
+            .core
+            .deliver_to_taps(&segment.frame(), route.interface_index, None);
     }
 }
 
@@ -38,16 +39,16 @@ fn control_segment(
 }
 
 /// A connection has been made, or refused.
-pub(super) fn tap_handshake(from: SocketAddr, to: SocketAddr, accepted: bool) {
-    if !packet::has_taps() {
+pub(super) fn tap_handshake(stack: &InetStack, from: SocketAddr, to: SocketAddr, accepted: bool) {
+    if !stack.core.taps.any() {
         return;
     }
-    tap_segment(&control_segment(from, to, 0, 0, SYN));
+    tap_segment(stack, &control_segment(from, to, 0, 0, SYN));
     if accepted {
-        tap_segment(&control_segment(to, from, 0, 1, SYN | ACK));
-        tap_segment(&control_segment(from, to, 1, 1, ACK));
+        tap_segment(stack, &control_segment(to, from, 0, 1, SYN | ACK));
+        tap_segment(stack, &control_segment(from, to, 1, 1, ACK));
     } else {
-        tap_segment(&control_segment(to, from, 0, 1, RST | ACK));
+        tap_segment(stack, &control_segment(to, from, 0, 1, RST | ACK));
     }
 }
 
@@ -84,47 +85,49 @@ impl TcpSocket {
     /// Bytes go out, and are acknowledged.
     pub(super) fn tap_data(&self, connection: &Connection, start: u64, data: &[u8]) {
         for (number, piece) in data.chunks(MAX_SEGMENT).enumerate() {
-            tap_segment(&self.data_segment(
-                connection,
-                start + (number * MAX_SEGMENT) as u64,
-                piece,
-            ));
+            tap_segment(
+                self.common.stack(),
+                &self.data_segment(connection, start + (number * MAX_SEGMENT) as u64, piece),
+            );
         }
         let end = (start as u32)
             .wrapping_add(data.len() as u32)
             .wrapping_add(1);
-        tap_segment(&control_segment(
-            connection.remote,
-            connection.local,
-            (self.bytes_received() as u32).wrapping_add(1),
-            end,
-            ACK,
-        ));
+        tap_segment(
+            self.common.stack(),
+            &control_segment(
+                connection.remote,
+                connection.local,
+                (self.bytes_received() as u32).wrapping_add(1),
+                end,
+                ACK,
+            ),
+        );
     }
 
     /// Shows taps the end of what is sent (only once), or a reset.
     pub(super) fn tap_close(&self, connection: &Connection, resets: bool) {
-        if !packet::has_taps() || (!resets && self.endpoint.is_shut_down(SEND_SHUTDOWN)) {
+        if !self.has_taps() || (!resets && self.endpoint.is_shut_down(SEND_SHUTDOWN)) {
             return;
         }
         let sequence = (self.bytes_sent(connection) as u32).wrapping_add(1);
         let acknowledgment = (self.bytes_received() as u32).wrapping_add(1);
         let (from, to) = (connection.local, connection.remote);
-        tap_segment(&control_segment(
-            from,
-            to,
-            sequence,
-            acknowledgment,
-            ACK | if resets { RST } else { FIN },
-        ));
-        if !resets {
-            tap_segment(&control_segment(
-                to,
+        tap_segment(
+            self.common.stack(),
+            &control_segment(
                 from,
+                to,
+                sequence,
                 acknowledgment,
-                sequence.wrapping_add(1),
-                ACK,
-            ));
+                ACK | if resets { RST } else { FIN },
+            ),
+        );
+        if !resets {
+            tap_segment(
+                self.common.stack(),
+                &control_segment(to, from, acknowledgment, sequence.wrapping_add(1), ACK),
+            );
         }
     }
 }

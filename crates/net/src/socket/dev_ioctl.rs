@@ -1,7 +1,8 @@
 //! `ioctl(2)`s about interfaces (`netdevice(7)`).
 
-use super::network::{self, Interface};
-use crate::Address;
+use super::address::Address;
+use super::core_stack::CoreStack;
+use super::interface::Interface;
 use abi::errno::Errno;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -56,11 +57,11 @@ fn encode_ifreq(name: &str, value: &[u8]) -> IfReq {
     bytes
 }
 
-fn get_ifconf(request: &Request<'_>) -> Result<usize> {
+fn get_ifconf(stack: &CoreStack, request: &Request<'_>) -> Result<usize> {
     let [room, padding, low, high] = request.read::<IfConf>()?;
     let at = u64::from(low) | u64::from(high) << 32;
     let mut bytes = Vec::new();
-    for interface in network::current().interfaces() {
+    for interface in stack.interfaces() {
         if let Ok((ip, _)) = ipv4_address(&interface) {
             bytes.extend_from_slice(&encode_ifreq(interface.name, &encode_sockaddr_in(ip)));
         }
@@ -104,9 +105,9 @@ fn netmask(prefix: u8) -> u32 {
 ///
 /// # Errors
 /// `ENOTTY` for one that is not about interfaces; `ENODEV`, `EADDRNOTAVAIL`, `EPERM`, `EFAULT`.
-pub(crate) fn ioctl(request: &Request<'_>) -> Result<usize> {
+pub(super) fn ioctl(stack: &CoreStack, request: &Request<'_>) -> Result<usize> {
     if request.command == nr::SIOCGIFCONF {
-        return get_ifconf(request);
+        return get_ifconf(stack, request);
     }
     // Linux reads it before it looks for what is asked.
     let bytes: IfReq = if request.command >> 8 == 0x89 {
@@ -158,11 +159,7 @@ pub(crate) fn ioctl(request: &Request<'_>) -> Result<usize> {
             i.name.as_bytes() == name
         }
     };
-    let interface = network::current()
-        .interfaces()
-        .into_iter()
-        .find(is_it)
-        .ok_or(Errno::ENODEV)?;
+    let interface = stack.find_interface(is_it).ok_or(Errno::ENODEV)?;
     let value = match request.command {
         nr::SIOCGIFFLAGS => (interface.flags as u16).to_ne_bytes().to_vec(),
         nr::SIOCGIFADDR | nr::SIOCGIFDSTADDR => encode_sockaddr_in(ipv4_address(&interface)?.0),

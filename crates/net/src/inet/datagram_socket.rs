@@ -1,0 +1,629 @@
+//! Sockets of datagrams: where datagrams wait to be received, and what is said beside their bytes.
+//! The same for UDP and for what speaks IP itself.
+
+use super::datagram::Datagram;
+use super::inet_socket::{Family, InetSocket};
+use super::option_table::{IP, IPV6};
+use super::options;
+use crate::socket::ControlMessage;
+use crate::socket::core_stack::CoreStack;
+use crate::socket::endpoint::{self, RCV_SHUTDOWN, SEND_SHUTDOWN};
+use crate::{
+    Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketMemory, SocketOps,
+    SocketOptions, SocketType, WaitPolicy,
+};
+use abi::errno::Errno;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicU64, Ordering};
+use fs::poll::{Events, PollTable};
+use fs::{File, FileOps, Result};
+use linux_raw_sys::net;
+
+/// The bytes of the receiver's buffer that a datagram takes up besides its own.
+const DATAGRAM_OVERHEAD: usize = 256;
+
+/// The datagrams that wait to be received.
+#[derive(Default)]
+pub(super) struct DatagramQueue {
+    datagrams: VecDeque<Datagram>,
+    /// The bytes of the receiver's buffer they take up.
+    charged_bytes: usize,
+    closed: bool,
+}
+
+/// The receiving side of a datagram socket.
+pub(super) struct DatagramReceiver {
+    pub(super) endpoint: endpoint::Endpoint<DatagramQueue>,
+    pub(super) options: Arc<SocketOptions>,
+    drops: AtomicU64,
+}
+
+impl DatagramReceiver {
+    pub(super) fn new(stack: Arc<CoreStack>) -> Self {
+        let options = Arc::new(SocketOptions::new(stack));
+        Self {
+            endpoint: endpoint::Endpoint::new(options.clone()),
+            options,
+            drops: AtomicU64::new(0),
+        }
+    }
+
+    /// Error, data: whoever waits for either looks again.
+    pub(super) fn report_error(&self, error: Errno) {
+        self.endpoint.set_error(error);
+        self.endpoint.readable.notify();
+    }
+
+    /// Tells when a datagram that has gone out did; `control` is what was said of it.
+    pub(super) fn queue_tx_timestamps(
+        &self,
+        control: &[ControlMessage],
+        packet: impl FnOnce() -> Vec<u8>,
+    ) {
+        let stages = SocketOptions::datagram_tx_flags(self.options.tx_timestamp_flags(control));
+        if stages != 0 {
+            self.options
+                .queue_tx_timestamps(stages, self.options.next_timestamp_key(), packet);
+            self.endpoint.readable.notify_of(Events::ERR);
+        }
+    }
+
+    /// The bytes of the receiver's buffer that waiting datagrams take up.
+    pub(super) fn charged_bytes(&self) -> usize {
+        self.endpoint.queue.lock().charged_bytes
+    }
+
+    /// Datagrams that were lost because there was no room, or the filter threw them away.
+    pub(super) fn drops(&self) -> u64 {
+        self.drops.load(Ordering::Relaxed)
+    }
+
+    /// A datagram has arrived. `header` is what the filter sees in front of its bytes.
+    pub(super) fn enqueue(&self, mut datagram: Datagram, header: &[u8]) {
+        if self.options.filter().is_some() {
+            let Some(length) = self.options.apply_filter(header, &datagram.data) else {
+                self.drops.fetch_add(1, Ordering::Relaxed);
+                return;
+            };
+            datagram.data.truncate(length - header.len());
+        }
+        datagram.timestamp_ns = self.options.receive_timestamp();
+        datagram.drops = self.drops() as u32;
+        {
+            let mut queue = self.endpoint.queue.lock();
+            if queue.closed || self.endpoint.is_shut_down(RCV_SHUTDOWN) {
+                return;
+            }
+            let cost = datagram.data.len() + DATAGRAM_OVERHEAD;
+            if queue.charged_bytes + cost > self.options.receive_buffer() && queue.charged_bytes > 0
+            {
+                self.drops.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            queue.charged_bytes += cost;
+            queue.datagrams.push_back(datagram);
+        }
+        self.endpoint.readable.notify_of(Events::READABLE);
+    }
+
+    /// The next datagram, and how many of its bytes are left out.
+    fn next_datagram(
+        &self,
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<Option<(Datagram, usize)>> {
+        let attempt = || {
+            if let Some(error) = self.endpoint.take_error() {
+                return Some(Err(error));
+            }
+            let mut skip = self.options.peek_skip(flags);
+            let mut queue = self.endpoint.queue.lock();
+            let found = if flags.contains(MsgFlags::PEEK) {
+                let beyond = queue.datagrams.iter().find(|datagram| {
+                    let within = skip == 0 || skip < datagram.data.len();
+                    skip -= if within { 0 } else { datagram.data.len() };
+                    within
+                });
+                beyond.cloned()
+            } else {
+                let taken = queue.datagrams.pop_front();
+                queue.charged_bytes -= taken
+                    .as_ref()
+                    .map_or(0, |d| d.data.len() + DATAGRAM_OVERHEAD);
+                taken
+            };
+            match found {
+                Some(datagram) => Some(Ok(Some((datagram, skip)))),
+                None => self.endpoint.is_shut_down(RCV_SHUTDOWN).then_some(Ok(None)),
+            }
+        };
+        wait.wait_on(&self.endpoint.readable, attempt)
+    }
+
+    /// The message that `recvmsg(2)` is given of a datagram, with its control messages.
+    fn received_message(&self, common: &InetSocket, datagram: &Datagram) -> ReceivedMessage {
+        self.options.record_timestamp(datagram.timestamp_ns);
+        let mut control = self.options.timestamp_messages(datagram.timestamp_ns);
+        if datagram.drops > 0 && self.options.is_enabled(net::SO_RXQ_OVFL) {
+            control.push((
+                net::SOL_SOCKET,
+                net::SO_RXQ_OVFL,
+                datagram.drops.to_ne_bytes().to_vec(),
+            ));
+        }
+        if common.options.wants_control.load(Ordering::Relaxed) {
+            add_control_messages(common, datagram, &mut control);
+        }
+        ReceivedMessage {
+            message_len: datagram.data.len(),
+            from: Some(common.user_address(datagram.from)),
+            control,
+            ..ReceivedMessage::default()
+        }
+    }
+
+    /// What `SocketOps::receive_to_vec` promises.
+    pub(super) fn receive_owned(
+        &self,
+        common: &InetSocket,
+        limit: usize,
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<(Vec<u8>, ReceivedMessage)> {
+        let Some((mut datagram, skip)) = self.next_datagram(flags, wait)? else {
+            return Ok((Vec::new(), ReceivedMessage::default()));
+        };
+        let mut got = self.received_message(common, &datagram);
+        if skip > 0 {
+            datagram.data.drain(..skip);
+        }
+        datagram.data.truncate(limit);
+        got.copied = datagram.data.len();
+        self.options.advance_peek_offset(got.copied, flags);
+        Ok((datagram.data, got))
+    }
+
+    /// The number of bytes of the next datagram.
+    pub(super) fn next_datagram_len(&self) -> usize {
+        self.endpoint
+            .queue
+            .lock()
+            .datagrams
+            .front()
+            .map_or(0, |d| d.data.len())
+    }
+
+    /// What `FileOps::poll` promises.
+    pub(super) fn poll(&self, table: Option<&mut PollTable>) -> Events {
+        if let Some(table) = table {
+            table.watch(&self.endpoint.readable);
+            table.watch(&self.endpoint.writable);
+        }
+        let shut = |what| self.endpoint.is_shut_down(what);
+        let mut events = Events::WRITABLE | Events::WRBAND;
+        events.set(
+            Events::ERR,
+            self.endpoint.has_error() || self.options.error_queue.has_entries(),
+        );
+        events.set(Events::HUP, shut(RCV_SHUTDOWN | SEND_SHUTDOWN));
+        events.set(Events::READABLE | Events::RDHUP, shut(RCV_SHUTDOWN));
+        events.set(
+            Events::READABLE,
+            shut(RCV_SHUTDOWN) || !self.endpoint.queue.lock().datagrams.is_empty(),
+        );
+        events
+    }
+
+    /// Throws away the queue; nothing comes any more.
+    pub(super) fn close(&self) {
+        let old = core::mem::replace(
+            &mut *self.endpoint.queue.lock(),
+            DatagramQueue {
+                closed: true,
+                ..DatagramQueue::default()
+            },
+        );
+        drop(old);
+        self.endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
+    }
+
+    pub(super) fn wait_policy(&self, file: &File, sends: bool) -> WaitPolicy {
+        let timeout_ns = if sends {
+            self.options.send_timeout()
+        } else {
+            self.options.receive_timeout()
+        };
+        WaitPolicy {
+            nonblocking: file.nonblocking(),
+            timeout_ns,
+        }
+    }
+}
+
+/// A transport of datagrams: what UDP and raw sockets do each in its own way.
+pub(super) trait DatagramProtocol: Send + Sync + 'static {
+    /// What all internet sockets have.
+    fn common(&self) -> &InetSocket;
+
+    /// The receiving side.
+    fn receiver(&self) -> &DatagramReceiver;
+
+    /// What `SocketOps::socket_type` promises.
+    fn socket_type(&self) -> SocketType;
+
+    /// The number of the protocol.
+    fn protocol_number(&self) -> i32;
+
+    /// Its own address and the peer's.
+    fn addresses(&self) -> (SocketAddr, Option<SocketAddr>);
+
+    /// Whether it has an address of its own.
+    fn is_bound(&self) -> bool;
+
+    /// What `SocketOps::bind` promises.
+    fn bind(&self, caller: &Caller<'_>, address: &Address) -> Result<()>;
+
+    /// What `SocketOps::connect` promises.
+    fn connect(&self, address: &Address) -> Result<()>;
+
+    /// What `SocketOps::check_message` promises.
+    fn check_message(&self, to: Option<&Address>, length: usize, flags: MsgFlags) -> Result<()>;
+
+    /// What `SocketOps::send` promises.
+    fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags) -> Result<usize>;
+
+    /// What `SocketOps::check_level` promises.
+    fn check_level(&self, level: u32, sets: bool) -> Result<()> {
+        options::check_level(self.common(), level, false, sets)
+    }
+
+    /// What `SocketOps::option` promises.
+    fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {
+        options::get(self.common(), None, level, option)
+    }
+
+    /// What `SocketOps::set_option` promises.
+    fn set_option(&self, level: u32, option: u32, value: &[u8]) -> Result<()> {
+        options::set(self.common(), None, self.is_bound(), level, option, value)
+    }
+
+    /// Whether it spares copies, and looks at what waits from an offset on.
+    fn is_udp(&self) -> bool;
+
+    /// Nobody will use it again.
+    fn close(&self);
+}
+
+/// An open socket of such a transport.
+pub(super) struct DatagramSocket<T>(Arc<T>);
+
+impl<T: DatagramProtocol> DatagramSocket<T> {
+    pub(super) fn socket(transport: Arc<T>) -> Socket {
+        let options = transport.receiver().options.clone();
+        Socket::new(Arc::new(Self(transport)), options)
+    }
+}
+
+impl<T: DatagramProtocol> FileOps for DatagramSocket<T> {
+    fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
+        self.receive(
+            buf,
+            MsgFlags::empty(),
+            self.0.receiver().wait_policy(file, false),
+        )
+        .map(|incoming| incoming.copied)
+    }
+
+    fn write(&self, _: &File, buf: &[u8]) -> Result<usize> {
+        self.0.send(OutgoingMessage::plain(buf), MsgFlags::empty())
+    }
+
+    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
+        self.0.receiver().poll(table)
+    }
+
+    fn closed(&self, _: &File) {
+        self.0.close();
+    }
+}
+
+impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
+    fn family(&self) -> u32 {
+        self.0.common().family.number()
+    }
+
+    fn socket_type(&self) -> SocketType {
+        self.0.socket_type()
+    }
+
+    fn protocol_number(&self) -> i32 {
+        self.0.protocol_number()
+    }
+
+    fn is_listening(&self) -> bool {
+        false
+    }
+
+    fn bind(&self, caller: &Caller<'_>, address: &Address) -> Result<()> {
+        self.0.bind(caller, address)
+    }
+
+    fn connect(&self, _: &Caller<'_>, address: &Address, _: WaitPolicy) -> Result<()> {
+        self.0.connect(address)
+    }
+
+    fn listen(&self, _: usize) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn accept(&self, _: WaitPolicy) -> Result<Socket> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn local_address(&self) -> Address {
+        self.0.common().user_address(self.0.addresses().0)
+    }
+
+    fn peer_address(&self) -> Result<Address> {
+        self.0
+            .addresses()
+            .1
+            .map(|peer| self.0.common().user_address(peer))
+            .ok_or(Errno::ENOTCONN)
+    }
+
+    fn shutdown(&self, receiving: bool, sending: bool) -> Result<()> {
+        let connected = self.0.addresses().1.is_some();
+        self.0
+            .receiver()
+            .endpoint
+            .shutdown((u8::from(receiving) * RCV_SHUTDOWN) | (u8::from(sending) * SEND_SHUTDOWN));
+        // Linux does it, and says so all the same.
+        if connected {
+            Ok(())
+        } else {
+            Err(Errno::ENOTCONN)
+        }
+    }
+
+    fn check_message(&self, to: Option<&Address>, length: usize, flags: MsgFlags) -> Result<()> {
+        self.0.check_message(to, length, flags)
+    }
+
+    fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags, _: WaitPolicy) -> Result<usize> {
+        self.0.send(message, flags)
+    }
+
+    fn receive(
+        &self,
+        buf: &mut [u8],
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<ReceivedMessage> {
+        let (data, got) = self.receive_to_vec(buf.len(), flags, wait)?;
+        buf[..data.len()].copy_from_slice(&data);
+        Ok(got)
+    }
+
+    fn receive_to_vec(
+        &self,
+        limit: usize,
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<(Vec<u8>, ReceivedMessage)> {
+        // UDP knows nothing urgent and does not look for it.
+        if flags.contains(MsgFlags::OOB) && !self.0.is_udp() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        self.0
+            .receiver()
+            .receive_owned(self.0.common(), limit, flags, wait)
+    }
+
+    fn take_error(&self) -> Option<Errno> {
+        self.0.receiver().endpoint.take_error()
+    }
+
+    fn set_error(&self, error: Errno) {
+        self.0.receiver().endpoint.set_error(error);
+    }
+
+    fn queued_bytes(&self, incoming: bool) -> usize {
+        if incoming {
+            self.0.receiver().next_datagram_len()
+        } else {
+            0
+        }
+    }
+
+    fn memory_info(&self) -> SocketMemory {
+        SocketMemory {
+            receive_bytes: self.0.receiver().charged_bytes(),
+            send_bytes: 0,
+            drops: self.0.receiver().drops(),
+        }
+    }
+
+    fn receive_error_queue(&self, limit: usize) -> Result<(Vec<u8>, ReceivedMessage)> {
+        self.0
+            .common()
+            .receive_error_queue(&self.0.receiver().options, limit)
+    }
+
+    fn complete_zerocopy(&self) {
+        let receiver = self.0.receiver();
+        receiver
+            .options
+            .error_queue
+            .push_zerocopy(receiver.options.receive_buffer());
+        receiver.endpoint.readable.notify_of(Events::ERR);
+    }
+
+    fn supports_zerocopy(&self) -> bool {
+        self.0.is_udp()
+    }
+
+    fn supports_peek_offset(&self) -> bool {
+        self.0.is_udp()
+    }
+
+    fn attach_file(&self, file: &Arc<File>) {
+        self.0.common().attach_file(file);
+    }
+
+    fn check_level(&self, level: u32, sets: bool) -> Result<()> {
+        self.0.check_level(level, sets)
+    }
+
+    fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {
+        self.0.option(level, option)
+    }
+
+    fn set_option(&self, level: u32, option: u32, value: &[u8]) -> Result<()> {
+        self.0.set_option(level, option, value)
+    }
+}
+
+/// The values that go into a datagram's header.
+pub(super) struct SendParameters {
+    pub(super) hop_limit: i32,
+    pub(super) traffic_class: i32,
+    pub(super) source: Option<IpAddr>,
+}
+
+impl SendParameters {
+    /// What a datagram is sent with: as the options say, unless the message says otherwise.
+    ///
+    /// # Errors
+    /// `EINVAL` for what makes no sense, or an address that is not this host's.
+    pub(super) fn new(common: &InetSocket, to: IpAddr, control: &[ControlMessage]) -> Result<Self> {
+        let options = &common.options;
+        let (hops, class) = match (to.is_multicast(), to.is_ipv4()) {
+            (false, true) => ((IP, net::IP_TTL), (IP, net::IP_TOS)),
+            (true, true) => ((IP, net::IP_MULTICAST_TTL), (IP, net::IP_TOS)),
+            (false, false) => ((IPV6, net::IPV6_UNICAST_HOPS), (IPV6, net::IPV6_TCLASS)),
+            (true, false) => ((IPV6, net::IPV6_MULTICAST_HOPS), (IPV6, net::IPV6_TCLASS)),
+        };
+        let chosen = |(level, option)| options.int_option(level, option);
+        let mut sends = Self {
+            hop_limit: chosen(hops),
+            traffic_class: chosen(class),
+            source: None,
+        };
+        for (level, kind, bytes) in control {
+            if *level == net::SOL_SOCKET {
+                // Checked when it was said; what it means is looked at where it counts.
+                continue;
+            }
+            let number = match (bytes.first_chunk(), &bytes[..]) {
+                (Some(word), _) => i32::from_ne_bytes(*word),
+                (None, [byte]) if *level == IP => i32::from(*byte),
+                _ => return Err(Errno::EINVAL),
+            };
+            let ip = |at: usize, len: usize| -> Result<IpAddr> {
+                let octets = bytes.get(at..at + len).ok_or(Errno::EINVAL)?;
+                let v4 = octets
+                    .first_chunk::<4>()
+                    .map(|octets| IpAddr::from(*octets));
+                octets
+                    .first_chunk::<16>()
+                    .map(|octets| IpAddr::from(*octets).to_canonical())
+                    .or(v4)
+                    .ok_or(Errno::EINVAL)
+            };
+            match (*level, *kind) {
+                (IP, net::IP_TTL) | (IPV6, net::IPV6_HOPLIMIT) => sends.hop_limit = number,
+                (IP, net::IP_TOS) | (IPV6, net::IPV6_TCLASS) => sends.traffic_class = number,
+                // The address to send from stands behind the interface, or before it.
+                (IP, net::IP_PKTINFO) => sends.source = Some(ip(4, 4)?),
+                (IPV6, net::IPV6_PKTINFO) => sends.source = Some(ip(0, 16)?),
+                _ => return Err(Errno::EINVAL),
+            }
+        }
+        // "As it is chosen."
+        if sends.hop_limit == -1 {
+            sends.hop_limit = chosen(hops);
+        }
+        if sends.traffic_class == -1 {
+            sends.traffic_class = chosen(class);
+        }
+        sends.source = sends.source.filter(|ip| !ip.is_unspecified());
+        let is_local = |ip| common.stack().is_local_address(ip);
+        let known = sends.source.is_none_or(is_local);
+        let fits = |number: i32| (0..=255).contains(&number);
+        if known && fits(sends.hop_limit) && fits(sends.traffic_class) {
+            Ok(sends)
+        } else {
+            Err(Errno::EINVAL)
+        }
+    }
+}
+
+/// Says what a socket's options ask for of a datagram that it received.
+fn add_control_messages(common: &InetSocket, datagram: &Datagram, told: &mut Vec<ControlMessage>) {
+    let wanted = |level, option| common.options.is_enabled(level, option);
+    let number = |n: u8| i32::from(n).to_ne_bytes().to_vec();
+    if let IpAddr::V4(to) = datagram.to.ip() {
+        if wanted(IP, net::IP_PKTINFO) {
+            // `struct in_pktinfo`: interface, the address it was taken at, the one in its header.
+            let bytes = [
+                datagram.interface_index.to_ne_bytes(),
+                to.octets(),
+                to.octets(),
+            ]
+            .concat();
+            told.push((IP, net::IP_PKTINFO, bytes));
+        }
+        if wanted(IP, net::IP_RECVTTL) {
+            told.push((IP, net::IP_TTL, number(datagram.ttl)));
+        }
+        if wanted(IP, net::IP_RECVTOS) {
+            told.push((IP, net::IP_TOS, alloc::vec![datagram.tos]));
+        }
+        if wanted(IP, net::IP_RECVORIGDSTADDR) {
+            told.push((
+                IP,
+                net::IP_RECVORIGDSTADDR,
+                Address::Inet(datagram.to).encode(),
+            ));
+        }
+    }
+    if common.family == Family::V6 {
+        let older = wanted(IPV6, net::IPV6_2292PKTINFO);
+        if older || wanted(IPV6, net::IPV6_RECVPKTINFO) {
+            let ip = match datagram.to.ip() {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            };
+            let bytes = [&ip.octets()[..], &datagram.interface_index.to_ne_bytes()].concat();
+            told.push((
+                IPV6,
+                if older {
+                    net::IPV6_2292PKTINFO
+                } else {
+                    net::IPV6_PKTINFO
+                },
+                bytes,
+            ));
+        }
+        if wanted(IPV6, net::IPV6_RECVHOPLIMIT) {
+            told.push((IPV6, net::IPV6_HOPLIMIT, number(datagram.ttl)));
+        }
+        if wanted(IPV6, net::IPV6_2292HOPLIMIT) {
+            told.push((IPV6, net::IPV6_2292HOPLIMIT, number(datagram.ttl)));
+        }
+        if wanted(IPV6, net::IPV6_RECVORIGDSTADDR) {
+            told.push((
+                IPV6,
+                net::IPV6_RECVORIGDSTADDR,
+                common.user_address(datagram.to).encode(),
+            ));
+        }
+        if wanted(IPV6, net::IPV6_RECVTCLASS) {
+            told.push((IPV6, net::IPV6_TCLASS, number(datagram.tos)));
+        }
+    }
+}

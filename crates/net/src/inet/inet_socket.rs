@@ -1,0 +1,171 @@
+//! The state that internet sockets of all transports have.
+
+use super::options::InetOptions;
+use super::stack::InetStack;
+use crate::socket::caller_ucred;
+use crate::{Address, Caller, ReceivedMessage, SocketOptions};
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use fs::{File, Result};
+use linux_raw_sys::general::CAP_NET_BIND_SERVICE;
+use linux_raw_sys::net;
+
+/// The family of an internet socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub(super) const fn number(self) -> u32 {
+        match self {
+            Self::V4 => net::AF_INET,
+            Self::V6 => net::AF_INET6,
+        }
+    }
+
+    /// The unspecified address of this family, port 0.
+    pub(super) const fn unspecified_address(self) -> SocketAddr {
+        match self {
+            Self::V4 => SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+            Self::V6 => SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0),
+        }
+    }
+}
+
+/// The state that sockets of all transports have.
+pub(super) struct InetSocket {
+    pub(super) family: Family,
+    pub(super) id: u64,
+    /// The number of the file, and of the user who made it, for listings.
+    pub(super) ino: AtomicU64,
+    pub(super) uid: u32,
+    pub(super) options: InetOptions,
+    pub(super) v6_only: AtomicBool,
+}
+
+impl InetSocket {
+    pub(super) fn new(stack: &Arc<InetStack>, family: Family) -> Self {
+        let v6_only = stack.core.sysctls.bindv6only.as_usize() != 0;
+        Self {
+            family,
+            id: stack.next_id(),
+            ino: AtomicU64::new(0),
+            uid: caller_ucred().uid,
+            options: InetOptions::new(stack.clone()),
+            v6_only: AtomicBool::new(v6_only),
+        }
+    }
+
+    pub(super) fn stack(&self) -> &Arc<InetStack> {
+        self.options.stack()
+    }
+
+    pub(super) fn attach_file(&self, file: &File) {
+        self.ino
+            .store(file.path().metadata().ino, Ordering::Relaxed);
+    }
+
+    /// Implements `SocketOps::receive_error_queue`.
+    pub(super) fn receive_error_queue(
+        &self,
+        options: &SocketOptions,
+        limit: usize,
+    ) -> Result<(Vec<u8>, ReceivedMessage)> {
+        let entry = options.error_queue.pop().ok_or(Errno::EAGAIN)?;
+        let control = entry
+            .time
+            .and_then(|time| options.timestamping_message(time))
+            .into_iter()
+            .collect();
+        Ok(
+            entry.into_received(self.family == Family::V6, limit, control, |address| {
+                self.user_address(address)
+            }),
+        )
+    }
+
+    pub(super) fn is_v6_only(&self) -> bool {
+        self.v6_only.load(Ordering::Relaxed)
+    }
+
+    /// An address as programs see it through this socket.
+    pub(super) fn user_address(&self, address: SocketAddr) -> Address {
+        Address::Inet(match (self.family, address.ip()) {
+            (Family::V6, IpAddr::V4(ip)) => {
+                SocketAddr::new(ip.to_ipv6_mapped().into(), address.port())
+            }
+            _ => address,
+        })
+    }
+
+    /// The address that a program means, which has to be of the socket's family.
+    ///
+    /// # Errors
+    /// `EINVAL`, `EAFNOSUPPORT`.
+    pub(super) fn check_address(&self, address: &Address) -> Result<SocketAddr> {
+        match (self.family, address) {
+            (Family::V4, Address::Inet(SocketAddr::V4(_)))
+            | (Family::V6, Address::Inet(SocketAddr::V6(_))) => {
+                let Address::Inet(address) = address else {
+                    return Err(Errno::EAFNOSUPPORT);
+                };
+                Ok(SocketAddr::new(address.ip().to_canonical(), address.port()))
+            }
+            (_, Address::Invalid(error)) => Err(*error),
+            _ => Err(Errno::EAFNOSUPPORT),
+        }
+    }
+
+    /// Where a program wants to reach: no address means this host.
+    ///
+    /// # Errors
+    /// `EINVAL`, `EAFNOSUPPORT`; `ENETUNREACH` for an IPv4 address if the socket is for IPv6 only.
+    pub(super) fn destination(&self, address: &Address) -> Result<SocketAddr> {
+        let meant = self.check_address(address)?;
+        let ip = match meant.ip() {
+            IpAddr::V4(_) if self.family == Family::V6 && self.is_v6_only() => {
+                return Err(Errno::ENETUNREACH);
+            }
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        Ok(SocketAddr::new(ip, meant.port()))
+    }
+
+    /// Whether an address that is not this host's may be bound.
+    pub(super) fn can_nonlocal_bind(&self) -> bool {
+        let sysctl = &self.stack().core.sysctls.ip_nonlocal_bind;
+        self.options.is_freebind() || sysctl.as_usize() != 0
+    }
+
+    /// Checks an address to be bound.
+    ///
+    /// # Errors
+    /// `EINVAL`, `EAFNOSUPPORT`, `EADDRNOTAVAIL`, `EACCES`.
+    pub(super) fn check_bind_address(
+        &self,
+        caller: &Caller<'_>,
+        address: &Address,
+    ) -> Result<SocketAddr> {
+        let meant = self.check_address(address)?;
+        let ip = meant.ip();
+        let mapped = self.family == Family::V6 && ip.is_ipv4();
+        let anywhere = ip.is_unspecified() || ip.is_multicast() || self.can_nonlocal_bind();
+        if (mapped && self.is_v6_only()) || !(anywhere || self.stack().is_local_address(ip)) {
+            return Err(Errno::EADDRNOTAVAIL);
+        }
+        let unprivileged = &self.stack().core.sysctls.ip_unprivileged_port_start;
+        if (1..unprivileged.as_usize()).contains(&meant.port().into())
+            && !caller.walk.cred.has(CAP_NET_BIND_SERVICE)
+        {
+            return Err(Errno::EACCES);
+        }
+        Ok(meant)
+    }
+}

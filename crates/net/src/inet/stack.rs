@@ -1,0 +1,104 @@
+//! The part of a network stack that `AF_INET` and `AF_INET6` sockets have.
+
+use super::inet_socket::Family;
+use super::network::{Network, Route};
+use super::raw::{RawSocket, RawTables};
+use super::tcp::{TcpSocket, TcpTables};
+use super::udp::{UdpSocket, UdpTables};
+use crate::socket::core_stack::CoreStack;
+use crate::{Socket, SocketType};
+use abi::errno::Errno;
+use alloc::sync::Arc;
+use core::net::IpAddr;
+use core::sync::atomic::{AtomicU64, Ordering};
+use fs::Result;
+use linux_raw_sys::net;
+
+/// The state of the internet sockets of a network stack (Linux `struct netns_ipv4`), and the network
+/// that they are over.
+pub struct InetStack {
+    pub(crate) core: Arc<CoreStack>,
+    pub(super) network: Arc<dyn Network>,
+    next_id: AtomicU64,
+    pub(super) tcp: TcpTables,
+    pub(super) udp: UdpTables,
+    pub(super) raw: RawTables,
+}
+
+impl InetStack {
+    pub(crate) fn new(core: Arc<CoreStack>, network: Arc<dyn Network>) -> Arc<Self> {
+        Arc::new(Self {
+            tcp: TcpTables::new(&core),
+            udp: UdpTables::new(&core),
+            raw: RawTables::default(),
+            next_id: AtomicU64::new(1),
+            network,
+            core,
+        })
+    }
+
+    /// A new socket. `family` is one of the two.
+    ///
+    /// # Errors
+    /// `EPROTONOSUPPORT`, `ESOCKTNOSUPPORT`.
+    pub(crate) fn socket(
+        self: &Arc<Self>,
+        family: u32,
+        kind: SocketType,
+        protocol: i32,
+    ) -> Result<Socket> {
+        const TCP: i32 = net::IPPROTO_TCP as i32;
+        const UDP: i32 = net::IPPROTO_UDP as i32;
+        const UDP_LITE: i32 = net::IPPROTO_UDPLITE as i32;
+        const ICMP: i32 = net::IPPROTO_ICMP as i32;
+        const ICMP6: i32 = net::IPPROTO_ICMPV6 as i32;
+        let family = if family == net::AF_INET {
+            Family::V4
+        } else {
+            Family::V6
+        };
+        match (kind, protocol) {
+            (SocketType::Stream, 0 | TCP) => Ok(TcpSocket::new(self, family).into_socket()),
+            (SocketType::Datagram, 0 | UDP) => {
+                Ok(UdpSocket::new(self, family, UDP as u8).into_socket())
+            }
+            (SocketType::Datagram, UDP_LITE) => {
+                Ok(UdpSocket::new(self, family, UDP_LITE as u8).into_socket())
+            }
+            (SocketType::Datagram, ICMP | ICMP6) => {
+                Ok(RawSocket::new(self, family, protocol as u8, true)?.into_socket())
+            }
+            (SocketType::Raw, 0..=255) => {
+                Ok(RawSocket::new(self, family, protocol as u8, false)?.into_socket())
+            }
+            (SocketType::Raw, _) => Err(Errno::EINVAL),
+            (SocketType::Seqpacket, _) => Err(Errno::ESOCKTNOSUPPORT),
+            _ => Err(Errno::EPROTONOSUPPORT),
+        }
+    }
+
+    /// A number that no other socket of the stack has had.
+    pub(super) fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The route to an address.
+    ///
+    /// # Errors
+    /// `ENETUNREACH`, `EHOSTUNREACH`.
+    pub(crate) fn route(&self, to: IpAddr) -> Result<Route> {
+        self.network.route(to)
+    }
+
+    /// Whether an address is one of this host's.
+    pub(super) fn is_local_address(&self, ip: IpAddr) -> bool {
+        self.route(ip).is_ok_and(|route| route.local)
+    }
+
+    /// Calls `each` with the name and the number of what each table holds.
+    pub(crate) fn object_counts(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        let bound = self.tcp.bound_count() + self.udp.bound_count();
+        each("inet_ports", bound as u64);
+        each("connections_begun", self.tcp.connecting_count());
+    }
+}

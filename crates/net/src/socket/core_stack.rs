@@ -1,0 +1,70 @@
+//! The part of a network stack that the sockets of all families share.
+
+use super::interface::{Interface, Interfaces};
+use super::sysctl::Sysctls;
+use super::tap::{PacketTap, PacketTaps};
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+
+/// What the sockets of all families of a network stack share: interfaces, sysctls, taps.
+pub struct CoreStack {
+    interfaces: Arc<dyn Interfaces>,
+    /// The values below `/proc/sys/net`.
+    pub sysctls: Sysctls,
+    pub(crate) taps: PacketTaps,
+}
+
+impl CoreStack {
+    pub(crate) fn new(interfaces: Arc<dyn Interfaces>) -> Arc<Self> {
+        Arc::new(Self {
+            interfaces,
+            sysctls: Sysctls::new(),
+            taps: PacketTaps::default(),
+        })
+    }
+
+    /// The interfaces, in the order of their numbers.
+    pub(crate) fn interfaces(&self) -> Vec<Interface> {
+        self.interfaces.interfaces()
+    }
+
+    /// The first interface that `is_it` says yes to.
+    pub(crate) fn find_interface(&self, is_it: impl Fn(&Interface) -> bool) -> Option<Interface> {
+        self.interfaces().into_iter().find(is_it)
+    }
+
+    /// Shows taps a packet that goes over the interface with a number, as
+    /// [`PacketTaps::deliver`].
+    pub(crate) fn deliver_to_taps(
+        &self,
+        frame: &[u8],
+        interface_index: u32,
+        sender: Option<&Weak<dyn PacketTap>>,
+    ) {
+        if let Some(interface) = self.find_interface(|known| known.index == interface_index) {
+            self.taps.deliver(frame, &interface, sender);
+        }
+    }
+}
+
+#[cfg(test)]
+impl CoreStack {
+    /// A stack whose only interface is a loop without addresses.
+    pub(crate) fn for_tests() -> Arc<Self> {
+        struct Lo;
+        impl Interfaces for Lo {
+            fn interfaces(&self) -> Vec<Interface> {
+                alloc::vec![Interface {
+                    index: 1,
+                    name: "lo",
+                    flags: 0,
+                    hardware_type: 0,
+                    mtu: 65_536,
+                    hardware_address: [0; 6],
+                    addresses: Vec::new(),
+                }]
+            }
+        }
+        Self::new(Arc::new(Lo))
+    }
+}
