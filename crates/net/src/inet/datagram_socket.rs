@@ -165,7 +165,7 @@ impl DatagramReceiver {
         }
     }
 
-    /// What `SocketOps::receive_to_vec` promises.
+    /// Implements `SocketOps::receive_to_vec`.
     pub(super) fn receive_owned(
         &self,
         common: &InetSocket,
@@ -196,7 +196,7 @@ impl DatagramReceiver {
             .map_or(0, |d| d.data.len())
     }
 
-    /// What `FileOps::poll` promises.
+    /// Implements `FileOps::poll`.
     pub(super) fn poll(&self, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
             table.watch(&self.endpoint.readable);
@@ -229,63 +229,51 @@ impl DatagramReceiver {
         drop(old);
         self.endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
     }
-
-    pub(super) fn wait_policy(&self, file: &File, sends: bool) -> WaitPolicy {
-        let timeout_ns = if sends {
-            self.options.send_timeout()
-        } else {
-            self.options.receive_timeout()
-        };
-        WaitPolicy {
-            nonblocking: file.nonblocking(),
-            timeout_ns,
-        }
-    }
 }
 
 /// A transport of datagrams: what UDP and raw sockets do each in its own way.
 pub(super) trait DatagramProtocol: Send + Sync + 'static {
-    /// What all internet sockets have.
+    /// The state that all internet sockets have.
     fn common(&self) -> &InetSocket;
 
     /// The receiving side.
     fn receiver(&self) -> &DatagramReceiver;
 
-    /// What `SocketOps::socket_type` promises.
+    /// Implements `SocketOps::socket_type`.
     fn socket_type(&self) -> SocketType;
 
     /// The number of the protocol.
     fn protocol_number(&self) -> i32;
 
-    /// Its own address and the peer's.
+    /// The socket's own address and the peer's.
     fn addresses(&self) -> (SocketAddr, Option<SocketAddr>);
 
     /// Whether it has an address of its own.
     fn is_bound(&self) -> bool;
 
-    /// What `SocketOps::bind` promises.
+    /// Implements `SocketOps::bind`.
     fn bind(&self, caller: &Caller<'_>, address: &Address) -> Result<()>;
 
-    /// What `SocketOps::connect` promises.
+    /// Implements `SocketOps::connect`.
     fn connect(&self, address: &Address) -> Result<()>;
 
-    /// What `SocketOps::check_message` promises.
+    /// Implements `SocketOps::check_message`.
     fn check_message(&self, to: Option<&Address>, length: usize, flags: MsgFlags) -> Result<()>;
 
-    /// What `SocketOps::send` promises.
+    /// Implements `SocketOps::send`.
     fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags) -> Result<usize>;
 
-    /// What `SocketOps::check_level` promises.
+    /// Implements `SocketOps::check_level`.
     fn check_level(&self, level: u32, sets: bool) -> Result<()> {
         options::check_level(self.common(), level, false, sets)
     }
 
-    /// What `SocketOps::option` promises.
+    /// Implements `SocketOps::option`.
     fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {
         options::get(self.common(), None, level, option)
     }
 
-    /// What `SocketOps::set_option` promises.
+    /// Implements `SocketOps::set_option`.
     fn set_option(&self, level: u32, option: u32, value: &[u8]) -> Result<()> {
         options::set(self.common(), None, self.is_bound(), level, option, value)
     }
@@ -293,7 +281,7 @@ pub(super) trait DatagramProtocol: Send + Sync + 'static {
     /// Whether it spares copies, and looks at what waits from an offset on.
     fn is_udp(&self) -> bool;
 
-    /// Nobody will use it again.
+    /// Ends the socket, which nobody will use again.
     fn close(&self);
 }
 
@@ -312,7 +300,7 @@ impl<T: DatagramProtocol> FileOps for DatagramSocket<T> {
         self.receive(
             buf,
             MsgFlags::empty(),
-            self.0.receiver().wait_policy(file, false),
+            self.0.receiver().options.receive_wait(file.nonblocking()),
         )
         .map(|incoming| incoming.copied)
     }
@@ -395,17 +383,6 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
 
     fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags, _: WaitPolicy) -> Result<usize> {
         self.0.send(message, flags)
-    }
-
-    fn receive(
-        &self,
-        buf: &mut [u8],
-        flags: MsgFlags,
-        wait: WaitPolicy,
-    ) -> Result<ReceivedMessage> {
-        let (data, got) = self.receive_to_vec(buf.len(), flags, wait)?;
-        buf[..data.len()].copy_from_slice(&data);
-        Ok(got)
     }
 
     fn receive_to_vec(
@@ -495,7 +472,7 @@ pub(super) struct SendParameters {
 }
 
 impl SendParameters {
-    /// What a datagram is sent with: as the options say, unless the message says otherwise.
+    /// The parameters of a datagram: as the options say, unless the message says otherwise.
     ///
     /// # Errors
     /// `EINVAL` for what makes no sense, or an address that is not this host's.

@@ -15,7 +15,7 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const INET_REQUEST: usize = 56;
 const UNIX_REQUEST: usize = 24;
 
-/// What is told beside the fixed part of an answer about an `AF_INET` socket.
+/// Attributes beside the fixed part of an answer about an `AF_INET` socket.
 mod of_inet {
     pub const INFO: u16 = 2;
     pub const CONGESTION: u16 = 4;
@@ -23,7 +23,8 @@ mod of_inet {
     pub const ONLY_V6: u16 = 11;
 }
 
-/// And about one of `AF_UNIX`, with the bit of the request that asks for it.
+/// Attributes of an answer about an `AF_UNIX` socket, each with the bit of the request that asks
+/// for it.
 mod of_unix {
     pub const NAME: (u16, u32) = (0, 1);
     pub const PEER: (u16, u32) = (2, 4);

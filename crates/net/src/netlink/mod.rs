@@ -198,7 +198,7 @@ impl NetlinkStack {
 }
 
 impl NetlinkSocket {
-    /// Its number, after giving it one if it has none: the process' if `asked` is 0. As nothing is
+    /// The socket's number, given now if it has none: the process' if `asked` is 0. As nothing is
     /// sent but answers, two may be the same.
     fn autobind(&self, asked: u32) -> u32 {
         let id = match (asked, caller_ucred().pid) {
@@ -227,10 +227,7 @@ impl NetlinkSocket {
 
 impl FileOps for NetlinkSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let wait = WaitPolicy {
-            nonblocking: file.nonblocking(),
-            timeout_ns: self.endpoint.options.receive_timeout(),
-        };
+        let wait = self.endpoint.options.receive_wait(file.nonblocking());
         self.receive(buf, MsgFlags::empty(), wait)
             .map(|got| got.copied)
     }
@@ -239,10 +236,7 @@ impl FileOps for NetlinkSocket {
         self.send(
             OutgoingMessage::plain(buf),
             MsgFlags::empty(),
-            WaitPolicy {
-                nonblocking: true,
-                timeout_ns: 0,
-            },
+            WaitPolicy::NONBLOCKING,
         )
     }
 
@@ -352,17 +346,6 @@ impl SocketOps for NetlinkSocket {
         }
         self.endpoint.readable.notify_of(Events::READABLE);
         Ok(message.data.len())
-    }
-
-    fn receive(
-        &self,
-        buf: &mut [u8],
-        flags: MsgFlags,
-        wait: WaitPolicy,
-    ) -> Result<ReceivedMessage> {
-        let (data, got) = self.receive_to_vec(buf.len(), flags, wait)?;
-        buf[..data.len()].copy_from_slice(&data);
-        Ok(got)
     }
 
     fn receive_to_vec(

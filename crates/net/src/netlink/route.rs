@@ -96,7 +96,7 @@ impl Reply {
         }
     }
 
-    /// That an address' network is this host's.
+    /// Adds the route that says that an address' network is this host's.
     fn push_local_route(&mut self, flags: u16, interface: &Interface, ip: IpAddr, prefix: u8) {
         let (family, octets) = family_and_octets(ip);
         let fixed = [
@@ -159,7 +159,7 @@ impl Reply {
         Ok(())
     }
 
-    /// That a table of routes is asked, at some place in the order.
+    /// Adds the rule that a table of routes is asked, at some place in the order.
     fn push_rule(&mut self, family: u8, (table, place): (u8, u32)) {
         const ASK_TABLE: u8 = 1;
         let fixed = [family, 0, 0, 0, table, 0, 0, ASK_TABLE, 0, 0, 0, 0];

@@ -1,8 +1,8 @@
 //! `AF_PACKET`: packets as they go over an interface, link's header and all (`packet(7)`), one by
 //! one or in memory that is mapped.
 //!
-//! The loop carries no packets: they are made for who listens here (`inet/frame.rs`), and as long as
-//! nobody does that costs a load for each message.
+//! The loop carries no packets: they are made for who listens here (`inet/frame.rs`), and as long
+//! as nobody does that costs a load for each message.
 
 mod ring;
 
@@ -455,10 +455,7 @@ impl vm::Backing for RingPages {
 
 impl FileOps for PacketSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let wait = WaitPolicy {
-            nonblocking: file.nonblocking(),
-            timeout_ns: self.endpoint.options.receive_timeout(),
-        };
+        let wait = self.endpoint.options.receive_wait(file.nonblocking());
         self.receive(buf, MsgFlags::empty(), wait)
             .map(|got| got.copied)
     }
@@ -467,10 +464,7 @@ impl FileOps for PacketSocket {
         self.send(
             OutgoingMessage::plain(buf),
             MsgFlags::empty(),
-            WaitPolicy {
-                nonblocking: true,
-                timeout_ns: 0,
-            },
+            WaitPolicy::NONBLOCKING,
         )
     }
 
@@ -628,17 +622,6 @@ impl SocketOps for PacketSocket {
             let _ = stack.deliver_packet(packet);
         }
         Ok(message.data.len())
-    }
-
-    fn receive(
-        &self,
-        buf: &mut [u8],
-        flags: MsgFlags,
-        wait: WaitPolicy,
-    ) -> Result<ReceivedMessage> {
-        let (data, got) = self.receive_to_vec(buf.len(), flags, wait)?;
-        buf[..data.len()].copy_from_slice(&data);
-        Ok(got)
     }
 
     fn receive_to_vec(

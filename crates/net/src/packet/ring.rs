@@ -69,7 +69,7 @@ pub(super) struct RingPacket<'a> {
 #[derive(Clone, Copy, Default)]
 struct CurrentBlock {
     packets: u32,
-    /// Where the next packet goes, and where the last one is.
+    /// The offsets of the next packet and of the last one.
     end: usize,
     last: usize,
 }
@@ -87,7 +87,7 @@ pub(super) struct Ring {
     sequence: u64,
     /// Packets have been lost since the last one that was written.
     losing: bool,
-    /// How often there was no block to go on with.
+    /// The number of times there was no block to go on with.
     pub(super) freezes: u32,
     frozen: bool,
 }
@@ -176,7 +176,7 @@ impl Ring {
         number / per_block * self.request.block_size + number % per_block * self.request.frame_size
     }
 
-    /// Where in a frame the packet begins, and where what is behind the link's header.
+    /// The offsets in a frame of the packet, and of what is behind the link's header.
     fn offsets(&self, link: usize) -> (usize, usize) {
         let header = header_length(self.version).unwrap_or(0) + SOCKADDR_LL_LEN;
         if link == 0 {

@@ -15,7 +15,7 @@ pub(crate) type ControlMessage = (u32, u32, Vec<u8>);
 
 /// The caller that binds, connects or sends to an address, and what names mean to it.
 pub struct Caller<'a> {
-    /// Where names are looked up, with the permissions of the caller.
+    /// The start of path lookups, with the permissions of the caller.
     pub walk: Walk<'a>,
     /// The file creation mask.
     pub umask: u32,
@@ -37,13 +37,19 @@ bitflags::bitflags! {
 /// The terms on which a call waits.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitPolicy {
-    /// Not at all.
+    /// Whether the call does not wait at all.
     pub nonblocking: bool,
     /// At most so many nanoseconds; 0 is for ever.
     pub timeout_ns: u64,
 }
 
 impl WaitPolicy {
+    /// The terms of a call that does not wait.
+    pub(crate) const NONBLOCKING: Self = Self {
+        nonblocking: true,
+        timeout_ns: 0,
+    };
+
     /// Waits at `source` until `attempt` gives a result.
     ///
     /// # Errors
@@ -76,11 +82,11 @@ impl WaitPolicy {
 pub struct OutgoingMessage<'a> {
     /// The bytes.
     pub data: &'a [u8],
-    /// Where to, if not to the connected peer.
+    /// The destination, if it is not the connected peer.
     pub to: Option<(&'a Caller<'a>, &'a Address)>,
     /// Open files to go with it (`SCM_RIGHTS`).
     pub rights: Option<ScmRights>,
-    /// Who the sender says it is (`SCM_CREDENTIALS`), checked.
+    /// The identity that the sender claims (`SCM_CREDENTIALS`), checked.
     pub credentials: Option<Ucred>,
     /// Control messages of levels below that of all sockets: level, kind and bytes.
     pub control: Vec<(u32, u32, Vec<u8>)>,
@@ -103,17 +109,17 @@ impl<'a> OutgoingMessage<'a> {
 /// The result of one call that receives.
 #[derive(Default)]
 pub struct ReceivedMessage {
-    /// How many bytes are in the buffer.
+    /// The number of bytes in the buffer.
     pub copied: usize,
     /// The number of bytes the message had.
     pub message_len: usize,
-    /// Where it came from, of sockets that are not connected.
+    /// The sender's address, of sockets that are not connected.
     pub from: Option<Address>,
     /// The open files that came with it.
     pub rights: Option<ScmRights>,
-    /// Who sent it, if the receiver asked for that.
+    /// The sender's identity, if the receiver asked for that.
     pub credentials: Option<Ucred>,
-    /// It is urgent data (`MSG_OOB`).
+    /// Whether the message is urgent data (`MSG_OOB`).
     pub urgent: bool,
     /// Control messages that were asked for: level, kind and bytes.
     pub control: Vec<(u32, u32, Vec<u8>)>,

@@ -137,8 +137,8 @@ pub trait SocketOps: FileOps {
     /// Those of `shutdown(2)`.
     fn shutdown(&self, receiving: bool, sending: bool) -> Result<()>;
 
-    /// What is wrong with a message before its bytes are looked at, of a socket that keeps messages
-    /// apart: where it goes, and how long it is.
+    /// Checks a message before its bytes are looked at, of a socket that keeps messages apart:
+    /// where it goes, and how long it is.
     ///
     /// # Errors
     /// Those of `send(2)`.
@@ -174,8 +174,16 @@ pub trait SocketOps: FileOps {
     ///
     /// # Errors
     /// Those of `recv(2)`.
-    fn receive(&self, buf: &mut [u8], flags: MsgFlags, wait: WaitPolicy)
-    -> Result<ReceivedMessage>;
+    fn receive(
+        &self,
+        buf: &mut [u8],
+        flags: MsgFlags,
+        wait: WaitPolicy,
+    ) -> Result<ReceivedMessage> {
+        let (data, got) = self.receive_to_vec(buf.len(), flags, wait)?;
+        buf[..data.len()].copy_from_slice(&data);
+        Ok(got)
+    }
 
     /// Receives into memory of its own: at most `limit` bytes, and no more than there are.
     ///
@@ -188,7 +196,7 @@ pub trait SocketOps: FileOps {
         wait: WaitPolicy,
     ) -> Result<(Vec<u8>, ReceivedMessage)>;
 
-    /// Who connected it or was connected to (`SO_PEERCRED`).
+    /// The identity of the peer when it was connected (`SO_PEERCRED`).
     fn peer_credentials(&self) -> Ucred {
         Ucred::INVALID
     }
@@ -317,7 +325,7 @@ impl Socket {
         &*self.ops
     }
 
-    /// Its options.
+    /// The socket's options.
     #[must_use]
     pub fn options(&self) -> &SocketOptions {
         &self.options
@@ -333,22 +341,16 @@ impl Socket {
         file
     }
 
-    /// How long a call that sends waits.
+    /// The terms on which a call that sends waits.
     #[must_use]
     pub fn send_wait(&self, nonblocking: bool) -> WaitPolicy {
-        WaitPolicy {
-            nonblocking,
-            timeout_ns: self.options.send_timeout(),
-        }
+        self.options.send_wait(nonblocking)
     }
 
-    /// How long a call that receives, connects or accepts waits.
+    /// The terms on which a call that receives, connects or accepts waits.
     #[must_use]
     pub fn receive_wait(&self, nonblocking: bool) -> WaitPolicy {
-        WaitPolicy {
-            nonblocking,
-            timeout_ns: self.options.receive_timeout(),
-        }
+        self.options.receive_wait(nonblocking)
     }
 }
 

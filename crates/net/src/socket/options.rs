@@ -3,7 +3,7 @@
 use super::core_stack::CoreStack;
 use super::error_queue::{ErrorQueue, ErrorQueueEntry};
 use super::extended_options::ExtendedOptions;
-use super::message::MsgFlags;
+use super::message::{MsgFlags, WaitPolicy};
 use abi::errno::Errno;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -40,14 +40,14 @@ pub struct SocketOptions {
     boolean_options: AtomicU64,
     priority: AtomicU32,
     linger: AtomicU64,
-    /// How arrivals are stamped with the time: the number of the option that says so, or 0.
+    /// The number of the option that has arrivals stamped with the time, or 0.
     pub(crate) timestamp_option: AtomicU32,
     /// The flags of `SO_TIMESTAMPING`.
     pub(crate) timestamping: AtomicU32,
     /// The number of the message that is stamped next, or of a stream the byte from which they are
     /// counted.
     pub(crate) timestamp_key: AtomicU32,
-    /// Where looking at what waits begins, bytes (`SO_PEEK_OFF`); -1: always at the front.
+    /// The offset of the first byte that is peeked at (`SO_PEEK_OFF`); -1: always the first.
     peek_offset: AtomicI32,
     pub(crate) error_queue: ErrorQueue,
     /// The arrival time of the message that was received last; 0: there was none, 1: nobody looked.
@@ -144,7 +144,7 @@ impl SocketOptions {
         &self.stack
     }
 
-    /// How many bytes may be sent and not yet received.
+    /// The bytes that may be sent and not yet received.
     #[must_use]
     pub fn send_buffer(&self) -> usize {
         self.send_buffer.load(Ordering::Relaxed)
@@ -158,22 +158,38 @@ impl SocketOptions {
         }
     }
 
-    /// How many bytes may wait to be received.
+    /// The bytes that may wait to be received.
     #[must_use]
     pub fn receive_buffer(&self) -> usize {
         self.receive_buffer.load(Ordering::Relaxed)
     }
 
-    /// How long a call that sends waits, in nanoseconds; 0 is for ever.
+    /// The longest that a call that sends waits, nanoseconds; 0 is for ever.
     #[must_use]
     pub fn send_timeout(&self) -> u64 {
         self.send_timeout.load(Ordering::Relaxed)
     }
 
-    /// How long a call that receives waits, in nanoseconds; 0 is for ever.
+    /// The longest that a call that receives waits, nanoseconds; 0 is for ever.
     #[must_use]
     pub fn receive_timeout(&self) -> u64 {
         self.receive_timeout.load(Ordering::Relaxed)
+    }
+
+    /// The terms on which a call that sends waits.
+    pub(crate) fn send_wait(&self, nonblocking: bool) -> WaitPolicy {
+        WaitPolicy {
+            nonblocking,
+            timeout_ns: self.send_timeout(),
+        }
+    }
+
+    /// The terms on which a call that receives waits.
+    pub(crate) fn receive_wait(&self, nonblocking: bool) -> WaitPolicy {
+        WaitPolicy {
+            nonblocking,
+            timeout_ns: self.receive_timeout(),
+        }
     }
 
     /// Sets how long calls that send, or else those that receive, wait.
@@ -186,7 +202,7 @@ impl SocketOptions {
         timeout.store(nanoseconds, Ordering::Relaxed);
     }
 
-    /// How many bytes of a stream a receiver waits for.
+    /// The bytes of a stream that a receiver waits for.
     #[must_use]
     pub fn receive_low_water(&self) -> usize {
         self.receive_low_water.load(Ordering::Relaxed)
@@ -198,7 +214,7 @@ impl SocketOptions {
         self.pass_credentials.load(Ordering::Relaxed)
     }
 
-    /// What happens at closing with data unsent.
+    /// The way of closing with data unsent.
     #[must_use]
     pub fn linger(&self) -> Linger {
         let value = self.linger.load(Ordering::Relaxed);
@@ -213,18 +229,18 @@ impl SocketOptions {
         );
     }
 
-    /// Where looking at what waits begins; -1: always at the front.
+    /// The offset of the first byte that is peeked at; -1: always the first.
     #[must_use]
     pub fn peek_offset(&self) -> i32 {
         self.peek_offset.load(Ordering::Relaxed)
     }
 
-    /// Sets it.
+    /// Sets the offset of the first byte that is peeked at; -1: always the first.
     pub fn set_peek_offset(&self, offset: i32) {
         self.peek_offset.store(offset, Ordering::Relaxed);
     }
 
-    /// How many bytes a call with these flags leaves out.
+    /// The bytes that a call with these flags leaves out.
     pub(crate) fn peek_skip(&self, flags: MsgFlags) -> usize {
         if flags.contains(MsgFlags::PEEK) {
             self.peek_offset().max(0) as usize
@@ -233,7 +249,7 @@ impl SocketOptions {
         }
     }
 
-    /// So many bytes were received, or only looked at.
+    /// Moves the peek offset on by bytes that were looked at, back by bytes that were received.
     pub(crate) fn advance_peek_offset(&self, bytes: usize, flags: MsgFlags) {
         let offset = self.peek_offset();
         if offset >= 0 {

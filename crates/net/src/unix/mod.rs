@@ -58,7 +58,7 @@ pub struct UnixSocket {
 }
 
 /// The credentials a peer is told.
-fn peer_credentials_of_caller() -> (Ucred, Option<SupplementaryGroups>) {
+fn caller_peer_credentials() -> (Ucred, Option<SupplementaryGroups>) {
     (caller_ucred(), Some(caller_groups()))
 }
 
@@ -139,9 +139,7 @@ impl UnixSocket {
         }
         let mut connected = false;
         let server = Self::new(self.stack(), self.socket_type);
-        client
-            .endpoint
-            .set_credentials(peer_credentials_of_caller());
+        client.endpoint.set_credentials(caller_peer_credentials());
         client.peer.call_once(|| {
             connected = true;
             server.endpoint.clone()
@@ -221,10 +219,7 @@ impl UnixSocket {
 
 impl FileOps for UnixSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let wait = WaitPolicy {
-            nonblocking: file.nonblocking(),
-            timeout_ns: self.endpoint.options.receive_timeout(),
-        };
+        let wait = self.endpoint.options.receive_wait(file.nonblocking());
         match self.receive_fast(buf, wait)? {
             Some(n) => Ok(n),
             None => self
@@ -237,10 +232,7 @@ impl FileOps for UnixSocket {
         match self.send_fast(buf) {
             Some(n) => Ok(n),
             None => {
-                let wait = WaitPolicy {
-                    nonblocking: file.nonblocking(),
-                    timeout_ns: self.endpoint.options.send_timeout(),
-                };
+                let wait = self.endpoint.options.send_wait(file.nonblocking());
                 self.send_message(OutgoingMessage::plain(buf), MsgFlags::empty(), wait)
             }
         }
@@ -348,7 +340,7 @@ impl SocketOps for UnixSocket {
                     })
                 }
             }
-            self.endpoint.set_credentials(peer_credentials_of_caller());
+            self.endpoint.set_credentials(caller_peer_credentials());
         }
         self.endpoint.writable.notify();
         Ok(())

@@ -2,7 +2,7 @@
 
 use super::garbage::InflightSockets;
 use super::name_table::NameTable;
-use super::{UnixSocket, check_protocol, peer_credentials_of_caller};
+use super::{UnixSocket, caller_peer_credentials, check_protocol};
 use crate::socket::core_stack::CoreStack;
 use crate::socket::socket_list::SocketList;
 use crate::{Socket, SocketType};
@@ -55,7 +55,7 @@ impl UnixStack {
     ) -> Result<(Socket, Socket)> {
         check_protocol(protocol)?;
         let (a, b) = (UnixSocket::new(self, kind), UnixSocket::new(self, kind));
-        let who = peer_credentials_of_caller();
+        let who = caller_peer_credentials();
         for (one, other) in [(&a, &b), (&b, &a)] {
             one.endpoint.set_credentials(who.clone());
             if kind.is_connection_oriented() {
