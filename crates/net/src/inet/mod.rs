@@ -28,4 +28,4 @@ pub use datagram::Datagram;
 pub use loopback::Loopback;
 pub use network::{Network, Route};
 pub use stack::InetStack;
-pub use tcp::{ConnectRequest, Initiator};
+pub use tcp::{ConnectRequest, ConnectionEnd, Initiator, TcpBuffers, TcpEngine, TcpState};

@@ -4,7 +4,7 @@ use super::datagram_socket::DatagramProtocol;
 use super::inet_socket::{Family, InetSocket};
 use super::raw::RawSocket;
 use super::stack::InetStack;
-use super::tcp::TcpSocket;
+use super::tcp::{TcpSocket, TcpState};
 use super::tcp_info::tcp_info;
 use super::udp::UdpSocket;
 use crate::SocketOps;
@@ -22,8 +22,8 @@ const UDP: i32 = net::IPPROTO_UDP as i32;
 const UDP_LITE: i32 = net::IPPROTO_UDPLITE as i32;
 const RAW: i32 = net::IPPROTO_RAW as i32;
 /// States of sockets that have, or have no peer.
-const ESTABLISHED: u8 = 1;
-const UNCONNECTED: u8 = 7;
+const ESTABLISHED: u8 = TcpState::Established as u8;
+const UNCONNECTED: u8 = TcpState::Close as u8;
 
 /// An address as the kernel's files have it: words in the machine's order of bytes, a colon, the
 /// port.
@@ -47,7 +47,7 @@ struct Row<'a> {
     addresses: (SocketAddr, Option<SocketAddr>),
     state: u8,
     queues: (usize, usize),
-    /// What a transport adds.
+    /// The columns that a transport adds.
     more: String,
 }
 
@@ -121,7 +121,7 @@ pub fn tcp(stack: &InetStack, v6: bool) -> String {
             Some((waiting, _)) => (0, waiting),
             None => (socket.queued_bytes(false), socket.queued_bytes(true)),
         };
-        let (addresses, state) = (socket.addresses(), socket.tcp_state());
+        let (addresses, state) = (socket.addresses(), socket.tcp_state() as u8);
         write_row(
             &mut text,
             number,
@@ -176,8 +176,8 @@ pub(crate) struct InetDiagEntry {
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
     pub(crate) id: u64,
-    /// What waits to be sent, and to be received; of a listener the connections there may be, and
-    /// are.
+    /// Bytes that wait to be sent, and to be received; of a listener the connections there may be,
+    /// and are.
     pub(crate) queues: (usize, usize),
     pub(crate) uid: u32,
     pub(crate) ino: u64,
@@ -239,7 +239,7 @@ pub(crate) fn diag_entries(stack: &InetStack, protocol: u8) -> Option<Vec<InetDi
                     ..InetDiagEntry::new(
                         &socket.common,
                         socket.addresses(),
-                        socket.tcp_state(),
+                        socket.tcp_state() as u8,
                         queues,
                     )
                 }
@@ -346,11 +346,15 @@ pub fn snmp(stack: &InetStack) -> String {
             "InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors",
         ),
     ];
-    const CLOSE_WAIT: u8 = 8;
     let sockets = stack.tcp.sockets.all();
     let open = sockets
         .iter()
-        .filter(|socket| matches!(socket.tcp_state(), ESTABLISHED | CLOSE_WAIT))
+        .filter(|socket| {
+            matches!(
+                socket.tcp_state(),
+                TcpState::Established | TcpState::CloseWait
+            )
+        })
         .count();
     let value = |name: &str| match name {
         "CurrEstab" => open,

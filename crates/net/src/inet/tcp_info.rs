@@ -10,7 +10,7 @@ pub(super) fn tcp_info(socket: &TcpSocket) -> Vec<u8> {
     const SIZE: usize = 232;
     const WORDS: usize = 8;
     let mut bytes = vec![0; SIZE];
-    bytes[0] = socket.tcp_state();
+    bytes[0] = socket.tcp_state() as u8;
     // Time stamps, selective acknowledgements and window scaling, by 7 both ways.
     bytes[5] = 0x7;
     bytes[6] = 0x77;

@@ -2,7 +2,7 @@
 //! streams have in common.
 
 use super::credentials::Ucred;
-use super::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN, WRITE_SPACE};
+use super::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use super::message::{MsgFlags, OutgoingMessage, ReceivedMessage, WaitPolicy};
 use super::scm::{PeekedRights, ScmRights};
 use abi::errno::Errno;
@@ -17,7 +17,7 @@ const WAITALL_CHUNK: usize = 1 << 20;
 
 /// A stretch of a stream that was sent with more than bytes.
 pub(crate) struct ScmSegment {
-    /// Where it begins and ends, in bytes since the connection was made.
+    /// The stretch's begin and end, in bytes since the connection was made.
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) credentials: Option<Ucred>,
@@ -30,7 +30,7 @@ pub(crate) struct ScmSegment {
 pub(crate) struct UrgentByte {
     /// The byte's position, counted since the connection was made.
     position: u64,
-    /// It has been received by itself.
+    /// Whether the byte has been received by itself.
     read: bool,
 }
 
@@ -85,19 +85,46 @@ impl ByteStream {
         buf[first..].copy_from_slice(&back[..rest]);
     }
 
+    /// Copies bytes behind the first `offset`, as many as there are. Returns how many.
+    pub(crate) fn peek(&self, offset: usize, buf: &mut [u8]) -> usize {
+        let count = self.bytes.len().saturating_sub(offset).min(buf.len());
+        if count > 0 {
+            self.copy_front(offset, &mut buf[..count]);
+        }
+        count
+    }
+
     /// Takes the first bytes out.
     fn read_front(&mut self, buf: &mut [u8]) {
         self.copy_front(0, buf);
-        if buf.len() == self.bytes.len() {
-            self.bytes.clear();
-        } else {
-            self.bytes.drain(..buf.len());
-        }
-        self.read_offset += buf.len() as u64;
-        self.charged_bytes -= buf.len();
+        self.release(buf.len());
     }
 
-    fn append(&mut self, data: &[u8]) {
+    /// Drops the first bytes, which there must be.
+    fn release(&mut self, bytes: usize) {
+        if bytes == self.bytes.len() {
+            self.bytes.clear();
+        } else {
+            self.bytes.drain(..bytes);
+        }
+        self.read_offset += bytes as u64;
+        self.charged_bytes -= bytes;
+    }
+
+    /// Drops the first bytes, as many as there are, of which the peer has said that it has them.
+    pub(crate) fn release_acknowledged(&mut self, bytes: usize) {
+        self.release(bytes.min(self.bytes.len()));
+        self.forget_passed_urgent();
+    }
+
+    /// Forgets an urgent byte that is no longer in the stream.
+    fn forget_passed_urgent(&mut self) {
+        self.urgent = self
+            .urgent
+            .filter(|urgent| urgent.position >= self.read_offset);
+    }
+
+    pub(crate) fn append(&mut self, data: &[u8]) {
         self.bytes.extend(data);
         self.charged_bytes += data.len();
     }
@@ -125,8 +152,8 @@ impl ByteStream {
         self.urgent.is_some_and(|urgent| !urgent.read)
     }
 
-    /// How many bytes at the front are not received with the others, because they are urgent and
-    /// that is not `inline`.
+    /// The number of bytes at the front that are not received with the others, because they are
+    /// urgent and that is not `inline`.
     pub(crate) fn urgent_skip(&self, inline: bool) -> usize {
         usize::from(!inline && self.at_mark())
     }
@@ -137,7 +164,7 @@ impl ByteStream {
         self.urgent = None;
     }
 
-    /// How many bytes one call can receive at most, up to an urgent one.
+    /// The most bytes that one call can receive, up to an urgent one.
     pub(crate) fn readable_len(&self, inline: bool) -> usize {
         match self.urgent {
             Some(urgent) if !inline && urgent.position > self.read_offset => {
@@ -152,7 +179,7 @@ impl ByteStream {
 #[derive(Default)]
 struct StreamRead {
     bytes: usize,
-    /// Who sent it, from the first byte on.
+    /// The sender, from the first byte on.
     credentials: Option<Ucred>,
     rights: Option<ScmRights>,
     /// The files of a `MSG_PEEK`, which stay in the stream.
@@ -242,9 +269,7 @@ fn read_bytes(
         queue.copy_front(hole, &mut buf[..taken.bytes]);
     } else {
         queue.read_front(&mut buf[..taken.bytes]);
-        queue.urgent = queue
-            .urgent
-            .filter(|urgent| urgent.position >= queue.read_offset);
+        queue.forget_passed_urgent();
         while queue
             .scm_segments
             .front()
@@ -258,7 +283,7 @@ fn read_bytes(
 
 /// Both ends of a connection, as one of them sees it.
 pub(crate) struct ConnectedStream<'a, Q> {
-    /// Its own.
+    /// The end of the socket that sends or receives.
     pub(crate) own: &'a Endpoint<Q>,
     /// The other one.
     pub(crate) peer: &'a Endpoint<Q>,
@@ -331,7 +356,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
         Ok(done)
     }
 
-    /// How many bytes the peer's queue has room for; `None` if it is full.
+    /// The bytes that the peer's queue has room for; `None` if it is full.
     ///
     /// # Errors
     /// The endpoint's own error; `EPIPE` if nothing can be sent any more.
@@ -395,7 +420,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
         };
         let n = wait.wait_on(&self.own.readable, attempt)?;
         if n.is_some() {
-            self.peer.writable.notify_of(WRITE_SPACE);
+            self.peer.notify_write_space();
         }
         Ok(n)
     }
@@ -466,7 +491,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
                 Err(_) => break,
             };
             if !peek && taken.bytes > 0 {
-                self.peer.writable.notify_of(WRITE_SPACE);
+                self.peer.notify_write_space();
             }
             self.own.options.advance_peek_offset(taken.bytes, flags);
             got.copied += taken.bytes;

@@ -18,7 +18,7 @@ pub(crate) const SEND_SHUTDOWN: u8 = 2;
 pub(crate) const FIN_RECEIVED: u8 = 4;
 
 /// The poll events that come true for a sender when there is room again.
-pub(crate) const WRITE_SPACE: Events = Events::WRITABLE.union(Events::WRBAND);
+const WRITE_SPACE: Events = Events::WRITABLE.union(Events::WRBAND);
 
 /// The receiving side of one socket, with a queue of kind `Q`.
 pub struct Endpoint<Q> {
@@ -83,6 +83,12 @@ impl<Q> Endpoint<Q> {
             Some(error) => Some(Err(error)),
             None => ended.then_some(Ok(end)),
         }
+    }
+
+    /// Tells senders that there is room again.
+    #[inline]
+    pub(crate) fn notify_write_space(&self) {
+        self.writable.notify_of(WRITE_SPACE);
     }
 
     /// The socket has an open file from now on.

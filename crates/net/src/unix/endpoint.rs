@@ -4,7 +4,7 @@
 use super::stack::UnixStack;
 use crate::socket::ScmRights;
 use crate::socket::byte_stream::ByteStream;
-use crate::socket::endpoint::{self, RCV_SHUTDOWN, SEND_SHUTDOWN, WRITE_SPACE};
+use crate::socket::endpoint::{self, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::{SocketOptions, SocketType, SupplementaryGroups, Ucred, UnixName};
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
@@ -19,7 +19,7 @@ pub(super) const MESSAGE_OVERHEAD: usize = 256;
 /// A message of a datagram or seqpacket socket.
 pub(super) struct UnixMessage {
     pub(super) data: Vec<u8>,
-    /// Who sent it, if it may be answered.
+    /// The sender, if it may be answered.
     pub(super) from: Option<Arc<UnixEndpoint>>,
     pub(super) credentials: Option<Ucred>,
     pub(super) rights: Option<ScmRights>,
@@ -128,7 +128,7 @@ impl UnixEndpoint {
         *self.name.lock() = name;
     }
 
-    /// Who the peer is told is here.
+    /// The identity that the peer is told.
     pub(super) fn credentials(&self) -> (Ucred, Option<SupplementaryGroups>) {
         self.credentials.lock().clone()
     }
@@ -180,14 +180,14 @@ impl UnixEndpoint {
             self.send_charged_bytes.fetch_sub(bytes, Ordering::Relaxed),
             bytes,
         );
-        self.writable.notify_of(WRITE_SPACE);
+        self.notify_write_space();
     }
 
     pub(super) fn charged_bytes(&self) -> usize {
         self.queue.lock().charged_bytes
     }
 
-    /// What one call could receive: all of a stream, the first message of the others.
+    /// The bytes that one call could receive: all of a stream, the first message of the others.
     pub(super) fn readable_bytes(&self) -> usize {
         let queue = self.queue.lock();
         if self.socket_type == SocketType::Stream {

@@ -21,7 +21,7 @@ pub(crate) struct UnixDiagEntry {
     pub(crate) peer: Option<u64>,
     /// A path, or a NUL and an abstract name.
     pub(crate) name: Vec<u8>,
-    /// What waits to be received, and what of its own waits elsewhere; of a listener the
+    /// Bytes that wait to be received, and its own that wait elsewhere; of a listener the
     /// connections there are and may be.
     pub(crate) queues: (usize, usize),
     /// Bit 0: receiving has ended; bit 1: sending.

@@ -3,7 +3,7 @@
 use super::UnixSocket;
 use super::endpoint::{UnixEndpoint, UnixMessage, UnixQueue};
 use crate::socket::byte_stream::ConnectedStream;
-use crate::socket::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN, WRITE_SPACE};
+use crate::socket::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::socket::{PeekedRights, ScmRights, caller_ucred};
 use crate::{
     Address, MsgFlags, OutgoingMessage, ReceivedMessage, SocketType, Ucred, UnixName, WaitPolicy,
@@ -15,7 +15,7 @@ use core::sync::atomic::Ordering;
 use fs::Result;
 use fs::poll::Events;
 
-/// How much less than the whole buffer a message may take.
+/// The bytes of the buffer that a message may not take.
 const OVERHEAD: usize = 32;
 
 /// Runs the receiver's filter on a message before it is put into the queue; false: it is not.
@@ -77,7 +77,7 @@ impl UnixSocket {
         room
     }
 
-    /// How many datagrams wait at most for a receiver that has not named their sender its peer.
+    /// The most datagrams that wait for a receiver that has not named their sender its peer.
     fn max_dgram_qlen(&self) -> usize {
         self.stack().core.sysctls.unix_max_dgram_qlen.as_usize()
     }
@@ -93,7 +93,7 @@ impl UnixSocket {
         }
     }
 
-    /// What `SocketOps::check_message` promises.
+    /// Implements `SocketOps::check_message`.
     pub(super) fn check_datagram(
         &self,
         to: Option<&Address>,
@@ -151,7 +151,7 @@ impl UnixSocket {
         }
     }
 
-    /// Whom the message says it is from, if the receiver may want to know.
+    /// The identity the message says it is from, if the receiver may want to know.
     fn sender_credentials(
         &self,
         peer: &UnixEndpoint,
@@ -170,7 +170,7 @@ impl UnixSocket {
         }
     }
 
-    /// That a stream has no other end any more comes before its error, which stays for who
+    /// Checks that a stream has another end, which comes before its error: that stays for who
     /// receives.
     pub(super) fn check_open(&self, peer: &UnixEndpoint) -> Result<()> {
         let shut = self.endpoint.has_error()
@@ -379,7 +379,7 @@ impl UnixSocket {
         Ok((data, got))
     }
 
-    /// Where the bytes of a stream come from.
+    /// The endpoint that the bytes of a stream come from.
     fn stream_peer(&self) -> Result<&UnixEndpoint> {
         self.peer.get().map(|peer| &**peer).ok_or(Errno::EINVAL)
     }
@@ -479,12 +479,12 @@ impl UnixSocket {
             }
         }
         for waiting in blocked.iter().filter_map(Weak::upgrade) {
-            waiting.writable.notify_of(WRITE_SPACE);
+            waiting.notify_write_space();
         }
         if let Some(peer) = peer
             && !peek
         {
-            peer.writable.notify_of(WRITE_SPACE);
+            peer.notify_write_space();
         }
         if peeked.is_some() {
             got.rights = peeked.map(PeekedRights::into_rights);

@@ -1,6 +1,6 @@
 //! Beginning a connection, and what becomes of it.
 
-use super::{Connection, State, TcpEndpoint, TcpSocket, receive_reset};
+use super::{Connection, ConnectionEnd, State, TcpSocket};
 use crate::inet::bind_table::{BindAddress, PortBinding};
 use crate::{Address, WaitPolicy};
 use abi::errno::Errno;
@@ -8,10 +8,10 @@ use alloc::sync::{Arc, Weak};
 use core::net::SocketAddr;
 use fs::Result;
 
-/// Who began a connection, and hears what becomes of it.
+/// The one who began a connection, and hears what becomes of it.
 pub trait Initiator: Send + Sync {
     /// Tells that the connection is established; what it sends goes to `peer`.
-    fn connect_established(&self, peer: Arc<TcpEndpoint>);
+    fn connect_established(&self, peer: ConnectionEnd);
 
     /// Tells that the connection failed.
     fn connect_failed(&self, error: Errno);
@@ -23,12 +23,42 @@ pub struct ConnectRequest {
     pub from: SocketAddr,
     /// The address it is to.
     pub to: SocketAddr,
-    pub(super) endpoint: Arc<TcpEndpoint>,
-    pub(super) initiator: Weak<dyn Initiator>,
+    end: ConnectionEnd,
+    initiator: Weak<dyn Initiator>,
+}
+
+impl ConnectRequest {
+    /// A connection that `initiator` begins, whose end of it is `end`.
+    #[must_use]
+    pub fn new(
+        from: SocketAddr,
+        to: SocketAddr,
+        end: ConnectionEnd,
+        initiator: Weak<dyn Initiator>,
+    ) -> Self {
+        Self {
+            from,
+            to,
+            end,
+            initiator,
+        }
+    }
+
+    /// The end of the one who began it.
+    #[must_use]
+    pub fn end(&self) -> &ConnectionEnd {
+        &self.end
+    }
+
+    /// The one who began it; `None` if it is gone.
+    #[must_use]
+    pub fn initiator(&self) -> Option<Arc<dyn Initiator>> {
+        self.initiator.upgrade()
+    }
 }
 
 impl Initiator for TcpSocket {
-    fn connect_established(&self, peer: Arc<TcpEndpoint>) {
+    fn connect_established(&self, peer: ConnectionEnd) {
         {
             let mut state = self.state.lock();
             let local = state.binding.as_ref().map(|binding| binding.address);
@@ -43,7 +73,7 @@ impl Initiator for TcpSocket {
                 // It was closed in the meantime.
                 _ => {
                     drop(state);
-                    return receive_reset(&peer);
+                    return peer.with_engine(&self.endpoint, |engine| engine.abort());
                 }
             }
         }
@@ -75,6 +105,11 @@ impl TcpSocket {
         } else {
             state.binding.take()
         }
+    }
+
+    /// The socket's end of a connection over the loop.
+    pub(super) fn end(&self) -> ConnectionEnd {
+        ConnectionEnd::loopback(self.endpoint.clone())
     }
 
     /// Begins a connection.
@@ -120,12 +155,7 @@ impl TcpSocket {
             state.result_pending = true;
             address
         };
-        let request = ConnectRequest {
-            from,
-            to,
-            endpoint: self.endpoint.clone(),
-            initiator: self.this.clone(),
-        };
+        let request = ConnectRequest::new(from, to, self.end(), self.this.clone());
         stack.network.connect(stack, request);
         Ok(())
     }
@@ -149,7 +179,7 @@ impl TcpSocket {
         })
     }
 
-    /// What `connect(2)` does.
+    /// Connects as `connect(2)` does.
     pub(super) fn connect_to(&self, address: &Address, wait: WaitPolicy) -> Result<()> {
         if *address == Address::Unspec {
             if let Some(connection) = self.connection.get() {

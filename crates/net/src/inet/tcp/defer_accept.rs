@@ -76,7 +76,7 @@ impl TcpSocket {
         self.defer_accept_s.load(Ordering::Relaxed)
     }
 
-    /// Sets it. As on Linux it becomes the time after which so many answers have been sent in vain:
+    /// Sets the seconds, which become the time after which so many answers have been sent in vain:
     /// 1, 3, 7, … seconds, then two minutes more each.
     pub(in crate::inet) fn set_defer_accept_s(&self, seconds: u32) {
         self.defer_accept_s

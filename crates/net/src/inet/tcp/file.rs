@@ -1,6 +1,6 @@
 //! A TCP socket as a file, and what system calls do with it.
 
-use super::{Connection, TcpSocket, receive_reset, reset_as_eof};
+use super::{Connection, TcpSocket, reset_as_eof, reset_by_peer};
 use crate::inet::bind_table::BindAddress;
 use crate::inet::options;
 use crate::socket::endpoint::{FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
@@ -17,7 +17,7 @@ use linux_raw_sys::net;
 
 impl FileOps for TcpSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let wait = self.wait_policy(file, false);
+        let wait = self.endpoint.options.receive_wait(file.nonblocking());
         if self.endpoint.options.receive_low_water() <= 1
             && self.connection.get().is_some()
             && let Some(n) = self
@@ -42,7 +42,7 @@ impl FileOps for TcpSocket {
         self.send(
             OutgoingMessage::plain(buf),
             MsgFlags::empty(),
-            self.wait_policy(file, true),
+            self.endpoint.options.send_wait(file.nonblocking()),
         )
     }
 
@@ -93,7 +93,7 @@ impl FileOps for TcpSocket {
         events.set(Events::READABLE | Events::RDHUP, shut(RCV_SHUTDOWN));
         events.set(Events::READABLE, shut(RCV_SHUTDOWN) || news);
         // As Linux does, so that whoever is told can write more than a little.
-        let room = connection.peer.queue.lock().charged_bytes * 3
+        let room = connection.peer.endpoint.queue.lock().charged_bytes * 3
             <= self.stream(connection).send_limit * 2;
         events.set(writable, room || shut(SEND_SHUTDOWN));
         events
@@ -182,7 +182,9 @@ impl SocketOps for TcpSocket {
         }
         self.endpoint.shutdown(halves);
         if sending {
-            connection.peer.shutdown(RCV_SHUTDOWN | FIN_RECEIVED);
+            connection
+                .peer
+                .with_engine(&self.endpoint, |engine| engine.shutdown());
         }
         Ok(())
     }
@@ -212,7 +214,7 @@ impl SocketOps for TcpSocket {
         match result {
             Err(Errno::EPIPE) if !self.endpoint.is_shut_down(SEND_SHUTDOWN) => {
                 // The peer is gone. That is learnt from its answer to what is sent now.
-                receive_reset(&self.endpoint);
+                reset_by_peer(&self.endpoint);
                 Ok(len)
             }
             result => result,
@@ -283,10 +285,11 @@ impl SocketOps for TcpSocket {
                 .readable_len(self.endpoint.is_oob_inline()),
             // What fits into the receiver's buffer has been acknowledged.
             Some(Connection { peer, .. }) => peer
+                .endpoint
                 .queue
                 .lock()
                 .charged_bytes
-                .saturating_sub(peer.options.receive_buffer()),
+                .saturating_sub(peer.endpoint.options.receive_buffer()),
             None => 0,
         }
     }

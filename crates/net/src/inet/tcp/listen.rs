@@ -37,9 +37,9 @@ impl InetStack {
             None => Some(request),
         };
         if let Some(request) = refused
-            && let Some(initiator) = request.initiator.upgrade()
+            && let Some(initiator) = request.initiator()
         {
-            tap::tap_handshake(self, request.from, request.to, false);
+            tap::tap_handshake(self, &request, false);
             initiator.connect_failed(Errno::ECONNREFUSED);
         }
     }
@@ -47,7 +47,7 @@ impl InetStack {
 
 pub(super) struct Backlog {
     pub(super) accept_queue: VecDeque<Arc<TcpSocket>>,
-    /// Those that are not accepted before data has come.
+    /// Connections that are not accepted before data has come.
     pub(super) deferred: Vec<Arc<DeferredConnection>>,
     /// Requests for which there was no room yet.
     pending_requests: VecDeque<ConnectRequest>,
@@ -57,7 +57,7 @@ pub(super) struct Backlog {
 impl TcpSocket {
     /// Takes a connection into the backlog, or lets it wait outside. Returns it if nobody listens.
     pub(super) fn enqueue_connection(&self, request: ConnectRequest) -> Option<ConnectRequest> {
-        let initiator = request.initiator.upgrade()?;
+        let initiator = request.initiator()?;
         let server = {
             let mut state = self.state.lock();
             let Some(backlog) = &mut state.backlog else {
@@ -78,9 +78,9 @@ impl TcpSocket {
             server
         };
         self.endpoint.readable.notify_of(Events::READABLE);
-        tap::tap_handshake(self.common.stack(), request.from, request.to, true);
+        tap::tap_handshake(self.common.stack(), &request, true);
         // Last: whoever began it may send from here on, and close.
-        initiator.connect_established(server.endpoint.clone());
+        initiator.connect_established(server.end());
         None
     }
 
@@ -92,7 +92,7 @@ impl TcpSocket {
         let server = Self::with_endpoint(common, endpoint);
         server.set_user_timeout_ms(self.user_timeout_ms());
         server.set_connection(|| Connection {
-            peer: request.endpoint.clone(),
+            peer: request.end().clone(),
             local: request.to,
             remote: request.from,
         });
@@ -126,14 +126,14 @@ impl TcpSocket {
         }
         for initiator in pending_requests
             .iter()
-            .filter_map(|request| request.initiator.upgrade())
+            .filter_map(|request| request.initiator())
         {
             initiator.connect_failed(Errno::ECONNREFUSED);
         }
         self.endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
     }
 
-    /// What `listen(2)` does.
+    /// Listens as `listen(2)` does.
     pub(super) fn start_listening(&self, backlog: usize) -> Result<()> {
         let limit = backlog.min(self.common.stack().core.sysctls.somaxconn.as_usize());
         let mut state = self.state.lock();
@@ -182,7 +182,7 @@ impl TcpSocket {
         let (accepted, outside) = wait.wait_on(&self.endpoint.readable, attempt)?;
         if let Some(initiator) = outside
             .and_then(|request| self.enqueue_connection(request))
-            .and_then(|o| o.initiator.upgrade())
+            .and_then(|o| o.initiator())
         {
             initiator.connect_failed(Errno::ECONNREFUSED);
         }

@@ -2,12 +2,14 @@
 
 mod connect;
 mod defer_accept;
+mod engine;
 mod file;
 mod listen;
 mod tap;
 mod user_timeout;
 
 pub use connect::{ConnectRequest, Initiator};
+pub use engine::{ConnectionEnd, TcpBuffers, TcpEngine, TcpState};
 
 use super::bind_table::{BindAddress, BindTable, Bindable, PortBinding, ReusePolicy};
 use super::inet_socket::{Family, InetSocket};
@@ -23,8 +25,8 @@ use alloc::collections::BTreeSet;
 use alloc::sync::{Arc, Weak};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use fs::Result;
 use fs::poll::Events;
-use fs::{File, Result};
 use linux_raw_sys::net;
 use listen::Backlog;
 use task::{Mutex, Once};
@@ -71,7 +73,7 @@ struct State {
     /// The port was asked for, not chosen when connecting.
     port_locked: bool,
     backlog: Option<Backlog>,
-    /// Whom a connection is being made to.
+    /// The address a connection is being made to.
     connecting: Option<SocketAddr>,
     /// A call that began a connection returned before there was one, and nobody has been told of it
     /// since.
@@ -79,9 +81,10 @@ struct State {
     active_connection: Option<(SocketAddr, SocketAddr)>,
 }
 
-/// What a socket has once it is connected.
+/// The connection of a socket.
 struct Connection {
-    peer: Arc<TcpEndpoint>,
+    /// The other end, where what is sent goes.
+    peer: ConnectionEnd,
     local: SocketAddr,
     remote: SocketAddr,
 }
@@ -95,7 +98,8 @@ pub struct TcpSocket {
     state: Mutex<State>,
     /// Equal to `state.backlog.is_some()`, for those who must not lock.
     listening: AtomicBool,
-    /// How long what is sent may wait for the peer (`TCP_USER_TIMEOUT`), milliseconds; 0: for ever.
+    /// The longest that bytes may wait for the peer (`TCP_USER_TIMEOUT`), milliseconds; 0: for
+    /// ever.
     user_timeout_ms: AtomicU32,
     /// Whether the timer of `user_timeout_ms` is set.
     user_timer_armed: AtomicBool,
@@ -183,7 +187,7 @@ impl TcpSocket {
         self.connection.call_once(connection);
     }
 
-    /// Its own address and the peer's.
+    /// The socket's own address and the peer's.
     pub(super) fn addresses(&self) -> (SocketAddr, Option<SocketAddr>) {
         if let Some(connection) = self.connection.get() {
             return (connection.local, Some(connection.remote));
@@ -200,32 +204,17 @@ impl TcpSocket {
         )
     }
 
-    /// The state of the connection, as a number of `tcp_states.h`.
-    pub(super) fn tcp_state(&self) -> u8 {
-        const ESTABLISHED: u8 = 1;
-        const SYN_SENT: u8 = 2;
-        const FIN_WAIT2: u8 = 5;
-        const CLOSE: u8 = 7;
-        const CLOSE_WAIT: u8 = 8;
-        const LISTEN: u8 = 10;
+    /// The state of the connection.
+    pub(super) fn tcp_state(&self) -> TcpState {
         if self.in_listen_state() {
-            return LISTEN;
+            return TcpState::Listen;
         }
-        if self.connection.get().is_none() {
-            return if self.state.lock().connecting.is_some() {
-                SYN_SENT
-            } else {
-                CLOSE
-            };
-        }
-        match (
-            self.endpoint.is_shut_down(SEND_SHUTDOWN),
-            self.endpoint.is_shut_down(FIN_RECEIVED),
-        ) {
-            (false, false) => ESTABLISHED,
-            (true, false) => FIN_WAIT2,
-            (false, true) => CLOSE_WAIT,
-            (true, true) => CLOSE,
+        match self.connection.get() {
+            Some(connection) => connection
+                .peer
+                .with_engine(&self.endpoint, |engine| engine.state()),
+            None if self.state.lock().connecting.is_some() => TcpState::SynSent,
+            None => TcpState::Close,
         }
     }
 
@@ -271,30 +260,17 @@ impl TcpSocket {
     fn stream<'a>(&'a self, connection: &'a Connection) -> ConnectedStream<'a, ByteStream> {
         // The bytes wait in two buffers, the sender's and the receiver's.
         let send_limit =
-            self.endpoint.options.send_buffer() + connection.peer.options.receive_buffer();
+            self.endpoint.options.send_buffer() + connection.peer.endpoint.options.receive_buffer();
         ConnectedStream {
             own: &self.endpoint,
-            peer: &connection.peer,
+            peer: &connection.peer.endpoint,
             send_limit,
-        }
-    }
-
-    fn wait_policy(&self, file: &File, sends: bool) -> WaitPolicy {
-        let options = &self.endpoint.options;
-        let timeout_ns = if sends {
-            options.send_timeout()
-        } else {
-            options.receive_timeout()
-        };
-        WaitPolicy {
-            nonblocking: file.nonblocking(),
-            timeout_ns,
         }
     }
 
     /// The number of bytes sent.
     fn bytes_sent(&self, connection: &Connection) -> u64 {
-        let queue = connection.peer.queue.lock();
+        let queue = connection.peer.endpoint.queue.lock();
         queue.read_offset + queue.bytes.len() as u64
     }
 
@@ -310,7 +286,7 @@ impl TcpSocket {
         let stages = options.tx_timestamp_flags(&message.control);
         let mut last = None;
         let mut told = |start: u64, data: &[u8]| {
-            if self.has_taps() {
+            if self.has_taps() && connection.peer.is_loopback() {
                 self.tap_data(connection, start, data);
             }
             if stages != 0 {
@@ -369,7 +345,9 @@ impl TcpSocket {
     /// Ends the connection with a reset.
     fn abort(&self, connection: &Connection) {
         self.tap_close(connection, true);
-        receive_reset(&connection.peer);
+        connection
+            .peer
+            .with_engine(&self.endpoint, |engine| engine.abort());
         self.endpoint
             .shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN | FIN_RECEIVED);
     }
@@ -403,13 +381,15 @@ impl TcpSocket {
         } else {
             self.tap_close(connection, false);
             self.endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
-            connection.peer.shutdown(RCV_SHUTDOWN | FIN_RECEIVED);
+            connection
+                .peer
+                .with_engine(&self.endpoint, |engine| engine.shutdown());
         }
     }
 }
 
 /// The peer has reset the connection of `endpoint`.
-fn receive_reset(endpoint: &TcpEndpoint) {
+fn reset_by_peer(endpoint: &TcpEndpoint) {
     // One whose peer has said already that there is no more can only be told that it cannot send.
     if !endpoint.is_shut_down(SEND_SHUTDOWN | FIN_RECEIVED) {
         endpoint.set_error(if endpoint.is_shut_down(FIN_RECEIVED) {

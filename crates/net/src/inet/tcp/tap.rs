@@ -1,7 +1,7 @@
 //! The segments that a connection would send, for who listens to the interface. Sequence numbers
 //! begin at 0.
 
-use super::{Connection, TcpSocket};
+use super::{ConnectRequest, Connection, TcpSocket};
 use crate::inet::frame::{ACK, FIN, PSH, RST, SYN, Segment};
 use crate::inet::stack::InetStack;
 use crate::socket::endpoint::SEND_SHUTDOWN;
@@ -39,10 +39,11 @@ fn control_segment(
 }
 
 /// A connection has been made, or refused.
-pub(super) fn tap_handshake(stack: &InetStack, from: SocketAddr, to: SocketAddr, accepted: bool) {
-    if !stack.core.taps.any() {
+pub(super) fn tap_handshake(stack: &InetStack, request: &ConnectRequest, accepted: bool) {
+    if !stack.core.taps.any() || !request.end().is_loopback() {
         return;
     }
+    let (from, to) = (request.from, request.to);
     tap_segment(stack, &control_segment(from, to, 0, 0, SYN));
     if accepted {
         tap_segment(stack, &control_segment(to, from, 0, 1, SYN | ACK));
@@ -107,7 +108,8 @@ impl TcpSocket {
 
     /// Shows taps the end of what is sent (only once), or a reset.
     pub(super) fn tap_close(&self, connection: &Connection, resets: bool) {
-        if !self.has_taps() || (!resets && self.endpoint.is_shut_down(SEND_SHUTDOWN)) {
+        let seen = self.has_taps() && connection.peer.is_loopback();
+        if !seen || (!resets && self.endpoint.is_shut_down(SEND_SHUTDOWN)) {
             return;
         }
         let sequence = (self.bytes_sent(connection) as u32).wrapping_add(1);

@@ -45,7 +45,7 @@ impl TcpSocket {
         self.user_timeout_ms.load(Ordering::Relaxed)
     }
 
-    /// Sets it.
+    /// Sets the milliseconds that what is sent may wait for the peer; 0: for ever.
     pub(in crate::inet) fn set_user_timeout_ms(&self, milliseconds: u32) {
         self.user_timeout_ms.store(milliseconds, Ordering::Relaxed);
         if let Some(connection) = self.connection.get() {
@@ -55,8 +55,9 @@ impl TcpSocket {
 
     /// The count of bytes the peer has received, if there are others that it has no room for.
     fn stalled_read_offset(&self, connection: &Connection) -> Option<u64> {
-        let queue = connection.peer.queue.lock();
-        let full = !queue.closed && queue.charged_bytes > connection.peer.options.receive_buffer();
+        let queue = connection.peer.endpoint.queue.lock();
+        let full = !queue.closed
+            && queue.charged_bytes > connection.peer.endpoint.options.receive_buffer();
         full.then_some(queue.read_offset)
     }
 
