@@ -33,7 +33,8 @@ impl BindAddress {
         }
     }
 
-    /// How well the address matches another: not at all, as one of many, or as the very one.
+    /// The score of the address as a match for another: 2 for the very one, less for one of many,
+    /// none if it does not match.
     pub(super) fn match_score(self, ip: IpAddr) -> Option<u8> {
         if self.ip == ip {
             Some(2)
@@ -186,7 +187,7 @@ impl<S: Bindable> BindTable<S> {
             .is_some_and(|e| e.iter().any(|e| others(e) && conflict(e)))
     }
 
-    /// How many sockets are in it.
+    /// The number of bound sockets.
     pub(super) fn len(&self) -> usize {
         self.ports.lock().values().map(Vec::len).sum()
     }

@@ -6,9 +6,9 @@ use core::net::SocketAddr;
 /// A datagram under way.
 #[derive(Clone, Debug)]
 pub struct Datagram {
-    /// Where it comes from.
+    /// The sender.
     pub from: SocketAddr,
-    /// Where it goes.
+    /// The receiver.
     pub to: SocketAddr,
     /// The protocol of IP that it is of.
     pub protocol: u8,
@@ -22,7 +22,7 @@ pub struct Datagram {
     pub timestamp_ns: u64,
     /// The count of datagrams the receiver had lost when it arrived.
     pub drops: u32,
-    /// What it says: of UDP and UDP-Lite what is behind their header, of others all that is behind
+    /// The contents: of UDP and UDP-Lite those behind their header, of others all that is behind
     /// IP's.
     pub data: Vec<u8>,
 }

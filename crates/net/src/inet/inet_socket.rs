@@ -121,7 +121,7 @@ impl InetSocket {
         }
     }
 
-    /// Where a program wants to reach: no address means this host.
+    /// The destination that a program means: no address is this host.
     ///
     /// # Errors
     /// `EINVAL`, `EAFNOSUPPORT`; `ENETUNREACH` for an IPv4 address if the socket is for IPv6 only.

@@ -40,7 +40,7 @@ pub(super) fn checksum(parts: &[&[u8]]) -> u16 {
     !(sum as u16)
 }
 
-/// What goes before an ICMPv6 message, or any over IPv6, in its checksum.
+/// The pseudo-header that an ICMPv6 message, or any over IPv6, is summed up with.
 pub(super) fn pseudo_header(from: IpAddr, to: IpAddr, length: usize, protocol: u8) -> Vec<u8> {
     let octets = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),

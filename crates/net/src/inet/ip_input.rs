@@ -6,7 +6,7 @@ use super::ip::{self, ECHO, ECHO6, ICMP, ICMP6, UDP, UDP_LITE};
 use super::stack::InetStack;
 use fs::Result;
 
-/// How far an answer goes.
+/// The hop limit of an answer.
 const HOPS: u8 = 64;
 
 impl InetStack {

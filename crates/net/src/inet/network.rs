@@ -7,7 +7,7 @@ use crate::socket::Interfaces;
 use core::net::IpAddr;
 use fs::Result;
 
-/// How an address is reached.
+/// The way to an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Route {
     /// The interface.

@@ -40,7 +40,7 @@ const TCP_CC_INFO: u32 = 26;
 const TCP_SAVED_SYN: u32 = 28;
 const TCP_ULP: u32 = 31;
 
-/// What one socket has chosen: what is not there is as it is at first.
+/// The options of one socket: those that were not set are as they are at first.
 pub(super) struct InetOptions {
     stack: Arc<InetStack>,
     values: Mutex<InetOptionValues>,
@@ -151,7 +151,7 @@ fn has_level(common: &InetSocket, level: u32, tcp: bool) -> bool {
     }
 }
 
-/// What `SocketOps::check_level` promises.
+/// Implements `SocketOps::check_level`.
 pub(super) fn check_level(common: &InetSocket, level: u32, tcp: bool, sets: bool) -> Result<()> {
     match level {
         level if has_level(common, level, tcp) => Ok(()),

@@ -32,7 +32,7 @@ const SOL_ICMPV6: u32 = 58;
 /// The option of the kinds of messages that are not received (`ICMP_FILTER`, `ICMPV6_FILTER`).
 const ICMP_FILTER: u32 = 1;
 const IPV6_CHECKSUM: u32 = 7;
-/// Where an ICMPv6 message has its checksum.
+/// The offset of the checksum in an ICMPv6 message.
 const ICMP6_SUM: i32 = 2;
 
 /// The raw and ping sockets of a stack.
@@ -49,8 +49,8 @@ pub(super) struct RawTables {
 }
 
 impl RawTables {
-    /// Gives sockets that listen to a packet's protocol a copy of it; `payload` makes what is behind
-    /// IP's header.
+    /// Gives sockets that listen to a packet's protocol a copy of it; `payload` makes what is
+    /// behind IP's header.
     pub(super) fn deliver(&self, packet: &Datagram, payload: impl Fn() -> Vec<u8>) {
         if self.raw_count.load(Ordering::Acquire) == 0 {
             return;
@@ -85,7 +85,7 @@ fn in_ping_group(stack: &InetStack) -> bool {
     may(caller_ucred().gid) || caller_groups().iter().copied().any(may)
 }
 
-/// Where a socket is bound, and whom it talks to.
+/// The addresses of a socket: its own and the peer's.
 #[derive(Clone, Copy, Default)]
 struct State {
     local: Option<IpAddr>,

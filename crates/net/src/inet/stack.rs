@@ -14,8 +14,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use fs::Result;
 use linux_raw_sys::net;
 
-/// The state of the internet sockets of a network stack (Linux `struct netns_ipv4`), and the network
-/// that they are over.
+/// The state of the internet sockets of a network stack (Linux `struct netns_ipv4`), and the
+/// network that they are over.
 pub struct InetStack {
     pub(crate) core: Arc<CoreStack>,
     pub(super) network: Arc<dyn Network>,

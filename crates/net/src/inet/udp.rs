@@ -26,7 +26,7 @@ use task::Mutex;
 /// The longest datagram over IPv4, bytes; over IPv6 it is 20 more.
 const LONGEST_V4: usize = 65_507;
 const LONGEST_V6: usize = 65_527;
-/// What is longer is not looked at any further.
+/// The longest datagram that is looked at at all, bytes.
 const LONGEST: usize = 65_535;
 
 /// The UDP and UDP-Lite sockets of a stack.
@@ -60,8 +60,8 @@ impl UdpTables {
         self.udp.len() + self.udplite.len()
     }
 
-    /// Puts a datagram that has arrived at this host into the queue of whom it is for; of a group, of
-    /// all who are in it.
+    /// Puts a datagram that has arrived at this host into the queue of whom it is for; of a group,
+    /// of all who are in it.
     ///
     /// # Errors
     /// `ECONNREFUSED` if it is for nobody. One for which there is no room is lost.
@@ -125,7 +125,7 @@ pub struct UdpSocket {
     protocol: u8,
     pub(super) receiver: DatagramReceiver,
     state: Mutex<State>,
-    /// Whom it talks to.
+    /// The peer's address.
     peer: Mutex<Option<SocketAddr>>,
     this: Weak<UdpSocket>,
 }
@@ -202,8 +202,7 @@ impl UdpSocket {
             }))
     }
 
-    /// Where a datagram of so many bytes comes from, and where it goes: to the address, or to whom
-    /// it talks.
+    /// The source and the destination of a datagram of so many bytes: `to`, or the peer.
     fn source_and_destination(
         &self,
         to: Option<&Address>,
@@ -240,7 +239,7 @@ impl UdpSocket {
             || (self.common.family == Family::V6 && options.is_enabled(IPV6, net::IPV6_RECVERR))
     }
 
-    /// How a destination is reached: a group through the interface that was chosen for it.
+    /// The route to a destination; to a group it is through the interface that was chosen for it.
     fn route(&self, to: SocketAddr) -> Result<Route> {
         let stack = self.common.stack();
         if !to.ip().is_multicast() {

@@ -12,7 +12,7 @@ const FAMILY: usize = 2;
 /// Bytes of a name in `struct sockaddr_un`.
 const UNIX_PATH_MAX: usize = 108;
 
-/// Where an `AF_UNIX` socket can be found.
+/// The name of an `AF_UNIX` socket.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum UnixName {
     /// Nowhere.
@@ -41,10 +41,10 @@ pub enum Address {
     Invalid(Errno),
 }
 
-/// Where a packet comes from, or goes to: `struct sockaddr_ll`.
+/// The address of a packet's sender or receiver: `struct sockaddr_ll`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkAddress {
-    /// What is in it (`ETH_P_*`).
+    /// The protocol of the contents (`ETH_P_*`).
     pub protocol: u16,
     /// The interface's number.
     pub interface_index: i32,
@@ -52,7 +52,7 @@ pub struct LinkAddress {
     pub hardware_type: u16,
     /// The direction of the packet: to this host, away from it (`PACKET_*`).
     pub packet_type: u8,
-    /// How long its hardware's addresses are.
+    /// Bytes of the hardware's address.
     pub hardware_len: u8,
     /// The hardware's address.
     pub hardware_address: [u8; 8],
@@ -169,7 +169,7 @@ impl Address {
     }
 }
 
-/// What follows the family in a `struct sockaddr_in`, padding included.
+/// Decodes what follows the family in a `struct sockaddr_in`, padding included.
 fn inet(rest: &[u8]) -> Option<Address> {
     let (port, rest) = rest.split_first_chunk()?;
     let (ip, rest) = rest.split_first_chunk::<4>()?;
@@ -179,7 +179,7 @@ fn inet(rest: &[u8]) -> Option<Address> {
     ))
 }
 
-/// What follows the family in a `struct sockaddr_ll`.
+/// Decodes what follows the family in a `struct sockaddr_ll`.
 fn link(rest: &[u8]) -> Option<Address> {
     let (protocol, rest) = rest.split_first_chunk()?;
     let (interface, rest) = rest.split_first_chunk()?;
@@ -195,7 +195,7 @@ fn link(rest: &[u8]) -> Option<Address> {
     }))
 }
 
-/// What follows the family in a `struct sockaddr_nl`.
+/// Decodes what follows the family in a `struct sockaddr_nl`.
 fn netlink(rest: &[u8]) -> Option<Address> {
     let (_, rest) = rest.split_first_chunk::<2>()?;
     let (port, rest) = rest.split_first_chunk()?;
@@ -206,7 +206,7 @@ fn netlink(rest: &[u8]) -> Option<Address> {
     ))
 }
 
-/// What follows the family in a `struct sockaddr_in6`; the number of the scope may be missing.
+/// Decodes what follows the family in a `struct sockaddr_in6`; the scope may be missing.
 fn inet6(rest: &[u8]) -> Option<Address> {
     let (port, rest) = rest.split_first_chunk()?;
     let (flow, rest) = rest.split_first_chunk()?;

@@ -6,7 +6,7 @@ use super::tap::{PacketTap, PacketTaps};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-/// What the sockets of all families of a network stack share: interfaces, sysctls, taps.
+/// The state that sockets of all families of a stack share: interfaces, sysctls, taps.
 pub struct CoreStack {
     interfaces: Arc<dyn Interfaces>,
     /// The values below `/proc/sys/net`.

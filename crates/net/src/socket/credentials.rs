@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use task::Once;
 
-/// Who somebody is: `struct ucred`.
+/// The identity of a process: `struct ucred`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ucred {
     /// The process.

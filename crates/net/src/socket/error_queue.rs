@@ -95,17 +95,17 @@ impl ExtendedError {
     }
 }
 
-/// One entry of a socket's error queue.
+/// An entry of a socket's error queue.
 #[derive(Clone, Debug)]
 pub(crate) struct ErrorQueueEntry {
     pub(crate) error: ExtendedError,
-    /// Who says so.
+    /// The host that says so.
     pub(crate) offender: Option<SocketAddr>,
-    /// Where what was sent was to go.
+    /// The destination of what was sent.
     pub(crate) to: Option<SocketAddr>,
-    /// When, nanoseconds since 1970.
+    /// The time, nanoseconds since 1970.
     pub(crate) time: Option<u64>,
-    /// What was sent.
+    /// The bytes that were sent.
     pub(crate) data: Vec<u8>,
 }
 

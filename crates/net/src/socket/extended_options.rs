@@ -19,7 +19,7 @@ pub(crate) struct ExtendedOptions {
     filter: Option<Arc<Program>>,
     /// The filter stays as it is (`SO_LOCK_FILTER`).
     filter_locked: bool,
-    /// What tells it from others; 0 until somebody asks.
+    /// The number that tells the socket from all others; 0 until somebody asks.
     cookie: u64,
     /// Chooses among sockets that share a port (`SO_ATTACH_REUSEPORT_CBPF`).
     reuseport_program: Option<Arc<Program>>,
@@ -346,8 +346,8 @@ impl SocketOptions {
         if stamps { realtime_ns() } else { 0 }
     }
 
-    /// When the message that was received last arrived (`SIOCGSTAMP`). From the first time that
-    /// somebody asks it is looked at.
+    /// The arrival time of the message that was received last (`SIOCGSTAMP`). From the first time
+    /// that somebody asks it is looked at.
     ///
     /// # Errors
     /// `ENOENT` if there was none.
@@ -438,7 +438,7 @@ impl SocketOptions {
             .is_some_and(|rare| rare.filter_locked)
     }
 
-    /// How many bytes the filter lets in of a packet whose header and rest these are; `None`: it is
+    /// The bytes that the filter lets in of a packet whose header and rest these are; `None`: it is
     /// thrown away.
     pub(crate) fn apply_filter(&self, header: &[u8], rest: &[u8]) -> Option<usize> {
         let whole = header.len() + rest.len();

@@ -6,9 +6,9 @@ use core::net::IpAddr;
 /// A network interface.
 #[derive(Clone, Debug)]
 pub struct Interface {
-    /// Its number, from 1 on.
+    /// The interface's number, from 1 on.
     pub index: u32,
-    /// Its name.
+    /// The interface's name.
     pub name: &'static str,
     /// `IFF_*`.
     pub flags: u32,
@@ -18,7 +18,7 @@ pub struct Interface {
     pub mtu: u32,
     /// The hardware's address.
     pub hardware_address: [u8; 6],
-    /// Its addresses, each with the length of its network's prefix.
+    /// The interface's addresses, each with the length of its network's prefix.
     pub addresses: Vec<(IpAddr, u8)>,
 }
 

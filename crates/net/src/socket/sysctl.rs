@@ -52,7 +52,7 @@ impl Definition {
     }
 }
 
-/// One sysctl of a network stack: as many numbers as it has, each within the same bounds.
+/// A sysctl of a network stack: as many numbers as it has, each within the same bounds.
 pub struct Sysctl {
     definition: &'static Definition,
     values: [AtomicI64; MAX_VALUES],
@@ -100,7 +100,7 @@ impl Sysctl {
         (self.value(0)..=self.value(1)).contains(&number)
     }
 
-    /// Its text.
+    /// The values as text: numbers with tabs between them, and a newline.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
@@ -120,7 +120,7 @@ impl Sysctl {
         text
     }
 
-    /// Sets it: numbers with spaces between them. Those that are left out stay.
+    /// Sets the values: numbers with spaces between them. Those that are left out stay.
     ///
     /// # Errors
     /// `EINVAL`; it then stays as it is.
@@ -259,8 +259,8 @@ sysctls! {
     tcp_syn_retries = Definition::integer("ipv4/tcp_syn_retries", 6, 1, 127);
     /// Seconds that a closed connection waits for the end of its peer.
     tcp_fin_timeout = Definition::integer("ipv4/tcp_fin_timeout", 60, 0, INT_MAX);
-    /// How many datagrams wait at most for a receiver of `AF_UNIX` that has not named their sender
-    /// its peer.
+    /// The most datagrams that wait for a receiver of `AF_UNIX` that has not named their sender its
+    /// peer.
     unix_max_dgram_qlen = Definition::integer("unix/max_dgram_qlen", 10, 0, INT_MAX);
 }
 
