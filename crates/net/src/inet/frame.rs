@@ -4,7 +4,7 @@
 //! Facts: RFC 791 (IPv4), RFC 8200 (IPv6), RFC 768 (UDP), RFC 9293 (TCP).
 
 use super::datagram::Datagram;
-use super::ip::{self, UDP_HEADER};
+use super::ip::{self, UDP_HEADER, V4_HEADER};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use linux_raw_sys::net;
@@ -16,6 +16,8 @@ const ETH_P_IPV6: u16 = 0x86dd;
 const TCP: u8 = net::IPPROTO_TCP as u8;
 const UDP: u8 = net::IPPROTO_UDP as u8;
 const UDP_LITE: u8 = net::IPPROTO_UDPLITE as u8;
+/// Bytes of an IPv6 header.
+const V6_HEADER: usize = 40;
 /// Bytes of a TCP header without options.
 const TCP_HEADER: usize = 20;
 const HOPS: u8 = 64;
@@ -147,6 +149,50 @@ impl Segment<'_> {
     }
 }
 
+/// The packet in a frame that a program made, whole with its link's header; `None` if it is none of
+/// IP.
+pub(crate) fn parse_frame(frame: &[u8], interface_index: u32) -> Option<Datagram> {
+    let (link, bytes) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>()?;
+    match u16::from_be_bytes([link[12], link[13]]) {
+        ETH_P_IP => {
+            let header = bytes.first_chunk::<V4_HEADER>()?;
+            let [from, to] = [12, 16].map(|at| {
+                IpAddr::from([header[at], header[at + 1], header[at + 2], header[at + 3]])
+            });
+            let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
+            ip::parse_ipv4_packet(
+                bytes.get(..length).unwrap_or(bytes),
+                to,
+                from,
+                interface_index,
+            )
+        }
+        ETH_P_IPV6 => {
+            let (header, data) = bytes.split_first_chunk::<V6_HEADER>()?;
+            let ip = |at: usize| {
+                header[at..]
+                    .first_chunk::<16>()
+                    .map(|octets| SocketAddr::new(IpAddr::from(*octets), 0))
+            };
+            let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
+            let mut packet = Datagram {
+                from: ip(8)?,
+                to: ip(24)?,
+                protocol: header[6],
+                interface_index,
+                ttl: header[7],
+                tos: header[0] << 4 | header[1] >> 4,
+                timestamp_ns: 0,
+                drops: 0,
+                data: data.get(..length).unwrap_or(data).to_vec(),
+            };
+            ip::strip_udp_header(&mut packet)?;
+            Some(packet)
+        }
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -234,7 +280,7 @@ mod tests {
                     bytes[ETHERNET_HEADER_LEN - 2..ETHERNET_HEADER_LEN],
                     if v6 { [0x86, 0xdd] } else { [8, 0] }
                 );
-                let got = ip::parse_frame(&bytes, 7).unwrap();
+                let got = parse_frame(&bytes, 7).unwrap();
                 assert_eq!(
                     (got.from.ip(), got.to.ip(), got.interface_index),
                     (sent.from.ip(), sent.to.ip(), 7)
@@ -248,7 +294,7 @@ mod tests {
                 // What is behind the packet is not of it; a frame that ends within the headers is
                 // none.
                 let padded = [&bytes[..], &[0xee; 9]].concat();
-                assert_eq!(ip::parse_frame(&padded, 7).unwrap().data, sent.data);
+                assert_eq!(parse_frame(&padded, 7).unwrap().data, sent.data);
                 for length in [
                     0,
                     ETHERNET_HEADER_LEN - 1,
@@ -256,7 +302,7 @@ mod tests {
                     ETHERNET_HEADER_LEN + 19,
                     bytes.len() - 8 - header.min(1),
                 ] {
-                    let cut = ip::parse_frame(&bytes[..length], 7);
+                    let cut = parse_frame(&bytes[..length], 7);
                     assert!(
                         cut.is_none() || header == 0 && length == bytes.len() - 8,
                         "{length}"
@@ -266,7 +312,7 @@ mod tests {
         }
         let mut other = frame(&datagram(false, UDP, b"x"));
         other[ETHERNET_HEADER_LEN - 1] = 6;
-        assert!(ip::parse_frame(&other, 1).is_none(), "ARP");
+        assert!(parse_frame(&other, 1).is_none(), "ARP");
     }
 
     /// The length that a datagram of UDP says is the one that counts.
@@ -275,9 +321,9 @@ mod tests {
         let mut bytes = frame(&datagram(false, UDP, b"contents"));
         let length = ETHERNET_HEADER_LEN + 20 + 5;
         bytes[length] = 8 + 3;
-        assert_eq!(ip::parse_frame(&bytes, 1).unwrap().data, b"con");
+        assert_eq!(parse_frame(&bytes, 1).unwrap().data, b"con");
         bytes[length] = 4;
-        assert_eq!(ip::parse_frame(&bytes, 1).unwrap().data, b"");
+        assert_eq!(parse_frame(&bytes, 1).unwrap().data, b"");
     }
 
     /// A program may leave the sender out, and say more in its header than there must be.

@@ -3,7 +3,6 @@
 //! Facts: RFC 791 (IPv4), RFC 792 (ICMP), RFC 1071 (the checksum), RFC 4443 (ICMPv6).
 
 use super::datagram::Datagram;
-use super::frame::ETHERNET_HEADER_LEN;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use linux_raw_sys::net;
@@ -16,12 +15,6 @@ pub(super) const UDP_LITE: u8 = net::IPPROTO_UDPLITE as u8;
 pub(super) const UDP_HEADER: usize = 8;
 /// Bytes of an IPv4 header without options.
 pub(super) const V4_HEADER: usize = 20;
-/// Bytes of an IPv6 header.
-const V6_HEADER: usize = 40;
-/// The kind of what is behind a link's header.
-const ETH_P_IP: [u8; 2] = [0x08, 0x00];
-const ETH_P_IPV6: [u8; 2] = [0x86, 0xdd];
-
 /// Kinds of ICMP messages: request and reply.
 pub(super) const ECHO: (u8, u8) = (8, 0);
 pub(super) const ECHO6: (u8, u8) = (128, 129);
@@ -103,50 +96,6 @@ pub(super) fn icmp_checksum(message: &[u8], from: IpAddr, to: IpAddr) -> u16 {
         checksum(&[message])
     } else {
         checksum(&[&pseudo_header(from, to, message.len(), ICMP6), message])
-    }
-}
-
-/// The packet in a frame that a program made, whole with its link's header; `None` if it is none of
-/// IP.
-pub(crate) fn parse_frame(frame: &[u8], interface_index: u32) -> Option<Datagram> {
-    let (link, bytes) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>()?;
-    match [link[12], link[13]] {
-        ETH_P_IP => {
-            let header = bytes.first_chunk::<V4_HEADER>()?;
-            let [from, to] = [12, 16].map(|at| {
-                IpAddr::from([header[at], header[at + 1], header[at + 2], header[at + 3]])
-            });
-            let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
-            parse_ipv4_packet(
-                bytes.get(..length).unwrap_or(bytes),
-                to,
-                from,
-                interface_index,
-            )
-        }
-        ETH_P_IPV6 => {
-            let (header, data) = bytes.split_first_chunk::<V6_HEADER>()?;
-            let ip = |at: usize| {
-                header[at..]
-                    .first_chunk::<16>()
-                    .map(|octets| SocketAddr::new(IpAddr::from(*octets), 0))
-            };
-            let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
-            let mut packet = Datagram {
-                from: ip(8)?,
-                to: ip(24)?,
-                protocol: header[6],
-                interface_index,
-                ttl: header[7],
-                tos: header[0] << 4 | header[1] >> 4,
-                timestamp_ns: 0,
-                drops: 0,
-                data: data.get(..length).unwrap_or(data).to_vec(),
-            };
-            strip_udp_header(&mut packet)?;
-            Some(packet)
-        }
-        _ => None,
     }
 }
 

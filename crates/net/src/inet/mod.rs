@@ -9,7 +9,7 @@ mod datagram;
 mod datagram_socket;
 pub(crate) mod frame;
 mod inet_socket;
-pub(crate) mod ip;
+mod ip;
 mod ip_input;
 mod loopback;
 mod multicast;

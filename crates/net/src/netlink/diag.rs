@@ -1,8 +1,9 @@
 //! `NETLINK_SOCK_DIAG`: lists of sockets, which `ss` asks for (`sock_diag(7)`).
 
-use super::{NLM_F_DUMP, NLM_F_MULTI, NetlinkStack, Reply};
+use super::message::{NLM_F_DUMP, NLM_F_MULTI, Reply};
+use crate::inet::InetStack;
 use crate::inet::procfs::{self, InetDiagEntry};
-use crate::unix::UnixDiagEntry;
+use crate::unix::{UnixDiagEntry, UnixStack};
 use abi::errno::Errno;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -44,7 +45,12 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 /// # Errors
 /// `EINVAL` for a request that is too short, `ENOENT` for a family or protocol there is nothing of,
 /// `EOPNOTSUPP` for others than lists.
-pub(super) fn handle_message(stack: &NetlinkStack, reply: &mut Reply, body: &[u8]) -> Result<bool> {
+pub(super) fn handle_message(
+    inet: &InetStack,
+    unix: &UnixStack,
+    reply: &mut Reply,
+    body: &[u8],
+) -> Result<bool> {
     if reply.request.kind != SOCK_DIAG_BY_FAMILY {
         return Err(Errno::EINVAL);
     }
@@ -56,7 +62,7 @@ pub(super) fn handle_message(stack: &NetlinkStack, reply: &mut Reply, body: &[u8
             if body.len() >= INET_REQUEST
                 && matches!(u32::from(*family), net::AF_INET | net::AF_INET6) =>
         {
-            let sockets = procfs::diag_entries(&stack.inet, *protocol).ok_or(Errno::ENOENT)?;
+            let sockets = procfs::diag_entries(inet, *protocol).ok_or(Errno::ENOENT)?;
             let states = word(body, 4);
             let of_family = |socket: &&InetDiagEntry| {
                 u32::from(*family) == socket.family && states >> socket.state & 1 != 0
@@ -69,7 +75,7 @@ pub(super) fn handle_message(stack: &NetlinkStack, reply: &mut Reply, body: &[u8
         }
         [family, ..] if body.len() >= UNIX_REQUEST && u32::from(*family) == net::AF_UNIX => {
             let (states, show) = (word(body, 4), word(body, 12));
-            let sockets = stack.unix.diag_entries();
+            let sockets = unix.diag_entries();
             sockets
                 .iter()
                 .filter(|s| states >> s.state & 1 != 0)

@@ -1,7 +1,7 @@
 //! `NETLINK_GENERIC`: families that are found by name (`genl(8)`): the one that finds them, and the
 //! one that tells what processes use (`Documentation/accounting/taskstats.rst`).
 
-use super::{NLM_F_DUMP, NLM_F_MULTI, Reply};
+use super::message::{NLM_F_DUMP, NLM_F_MULTI, Reply};
 use crate::socket::caller_ucred;
 use abi::errno::Errno;
 use alloc::vec::Vec;

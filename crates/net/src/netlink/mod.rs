@@ -5,6 +5,7 @@
 
 mod diag;
 mod generic;
+mod message;
 mod route;
 
 pub use generic::set_taskstats_provider;
@@ -25,6 +26,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, Result};
 use linux_raw_sys::net;
+use message::{NLM_F_ACK, NLM_F_REQUEST, NLMSG_HDRLEN, NlmsgHeader, Reply};
 
 /// The protocol of routes (`NETLINK_ROUTE`).
 const NETLINK_ROUTE: i32 = 0;
@@ -35,73 +37,6 @@ const NETLINK_KOBJECT_UEVENT: i32 = 15;
 const NETLINK_GENERIC: i32 = 16;
 /// The level of the options of netlink sockets.
 const SOL_NETLINK: u32 = 270;
-
-const NLMSG_HDRLEN: usize = 16;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-
-const NLM_F_REQUEST: u16 = 1;
-const NLM_F_MULTI: u16 = 2;
-const NLM_F_ACK: u16 = 4;
-const NLM_F_DUMP: u16 = 0x300;
-
-/// The header of a request.
-#[derive(Clone, Copy)]
-struct NlmsgHeader {
-    kind: u16,
-    flags: u16,
-    sequence: u32,
-}
-
-/// Messages on their way to a program.
-struct Reply {
-    bytes: Vec<u8>,
-    request: NlmsgHeader,
-    port_id: u32,
-}
-
-impl Reply {
-    const fn new(request: NlmsgHeader, port_id: u32) -> Self {
-        Self {
-            bytes: Vec::new(),
-            request,
-            port_id,
-        }
-    }
-
-    /// Adds a message: a fixed part, and attributes, each at a multiple of four.
-    fn push_message(&mut self, kind: u16, flags: u16, fixed: &[u8], attributes: &[(u16, &[u8])]) {
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(&[0; NLMSG_HDRLEN]);
-        self.bytes.extend_from_slice(fixed);
-        for (kind, value) in attributes {
-            self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
-            self.bytes
-                .extend_from_slice(&(4 + value.len() as u16).to_ne_bytes());
-            self.bytes.extend_from_slice(&kind.to_ne_bytes());
-            self.bytes.extend_from_slice(value);
-        }
-        // The last one's padding belongs to the message: Go's parser relies on it.
-        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
-        let len = (self.bytes.len() - start) as u32;
-        let header = &mut self.bytes[start..start + NLMSG_HDRLEN];
-        header[..4].copy_from_slice(&len.to_ne_bytes());
-        header[4..6].copy_from_slice(&kind.to_ne_bytes());
-        header[6..8].copy_from_slice(&flags.to_ne_bytes());
-        header[8..12].copy_from_slice(&self.request.sequence.to_ne_bytes());
-        header[12..].copy_from_slice(&self.port_id.to_ne_bytes());
-    }
-
-    fn push_done(&mut self) {
-        self.push_message(NLMSG_DONE, NLM_F_MULTI, &0u32.to_ne_bytes(), &[]);
-    }
-
-    /// An acknowledgement, or that there is an error, with the request's header.
-    fn push_ack(&mut self, error: i32, header: &[u8]) {
-        let fixed = [&(-error).to_ne_bytes()[..], header].concat();
-        self.push_message(NLMSG_ERROR, 0, &fixed, &[]);
-    }
-}
 
 /// Answers one request; what is returned are datagrams.
 fn handle_request(
@@ -115,7 +50,7 @@ fn handle_request(
     let mut reply = Reply::new(request, port_id);
     let listed = match protocol {
         NETLINK_ROUTE => route::handle_message(&stack.inet, &mut reply, body),
-        NETLINK_SOCK_DIAG => diag::handle_message(stack, &mut reply, body),
+        NETLINK_SOCK_DIAG => diag::handle_message(&stack.inet, &stack.unix, &mut reply, body),
         NETLINK_GENERIC => generic::handle_message(&mut reply, body),
         _ => Ok(false),
     };

@@ -1,6 +1,6 @@
 //! `NETLINK_ROUTE`: interfaces, addresses, routes and rules (`rtnetlink(7)`).
 
-use super::{NLM_F_DUMP, NLM_F_MULTI, NlmsgHeader, Reply};
+use super::message::{NLM_F_DUMP, NLM_F_MULTI, NlmsgHeader, Reply};
 use crate::inet::InetStack;
 use crate::socket::{Interface, caller_ucred};
 use abi::errno::Errno;
@@ -321,10 +321,10 @@ mod tests {
     use super::*;
     use crate::inet::Loopback;
     use crate::netlink::NetlinkStack;
-    use crate::netlink::{
-        NETLINK_ROUTE, NLM_F_ACK, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NLMSG_HDRLEN,
-        NlmsgHeader, handle_request,
+    use crate::netlink::message::{
+        NLM_F_ACK, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NLMSG_HDRLEN, NlmsgHeader,
     };
+    use crate::netlink::{NETLINK_ROUTE, handle_request};
     use crate::socket::CoreStack;
     use crate::unix::UnixStack;
     use alloc::sync::Arc;

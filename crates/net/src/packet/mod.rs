@@ -6,7 +6,7 @@
 
 mod ring;
 
-use crate::inet::{InetStack, frame, ip};
+use crate::inet::{InetStack, frame};
 use crate::socket::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::socket::extended_options::realtime_ns;
 use crate::socket::tap::{PACKET_HOST, PacketTap};
@@ -616,7 +616,7 @@ impl SocketOps for PacketSocket {
             .deliver(&frame, &interface, Some(&self.tap()));
         // As on Linux: of IPv4 the loop's addresses are not believed to come in from a program.
         if let Some(packet) =
-            ip::parse_frame(&frame, interface.index).filter(|packet| packet.to.is_ipv6())
+            frame::parse_frame(&frame, interface.index).filter(|packet| packet.to.is_ipv6())
         {
             // What is for nobody is lost.
             let _ = stack.deliver_packet(packet);

@@ -1,8 +1,8 @@
 //! The error queue of a socket (`MSG_ERRQUEUE`): why what it sent was refused, when it went out,
 //! that its bytes were copied.
 
-use super::ControlMessage;
 use super::address::Address;
+use super::message::ControlMessage;
 use super::message::ReceivedMessage;
 use abi::errno::Errno;
 use alloc::collections::VecDeque;
