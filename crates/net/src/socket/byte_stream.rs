@@ -587,6 +587,33 @@ mod tests {
     use std::sync::{Arc, Barrier};
 
     #[test]
+    fn what_was_sent_is_seen_by_offset_until_it_is_acknowledged() {
+        let mut stream = ByteStream::default();
+        stream.append(b"abcdef");
+        stream.mark_urgent(false);
+        let peek = |stream: &ByteStream, offset: usize| {
+            let mut buf = [0; 3];
+            let count = stream.peek(offset, &mut buf);
+            buf[..count].to_vec()
+        };
+        assert_eq!(
+            [0, 2, 5, 6, usize::MAX].map(|offset| peek(&stream, offset)),
+            [&b"abc"[..], b"cde", b"f", b"", b""]
+        );
+        stream.release_acknowledged(2);
+        assert_eq!(
+            (peek(&stream, 0), peek(&stream, 3)),
+            (b"cde".to_vec(), b"f".to_vec())
+        );
+        assert_eq!((stream.charged_bytes, stream.has_urgent()), (4, true));
+        // Bytes that were never sent cannot be acknowledged.
+        stream.release_acknowledged(100);
+        assert_eq!((stream.charged_bytes, stream.has_urgent()), (0, false));
+        stream.append(b"g");
+        assert_eq!((peek(&stream, 0), stream.read_offset), (b"g".to_vec(), 6));
+    }
+
+    #[test]
     fn the_end_does_not_overtake_the_last_bytes() {
         const NOW: WaitPolicy = WaitPolicy {
             nonblocking: true,
