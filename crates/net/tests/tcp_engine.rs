@@ -93,7 +93,7 @@ impl Network for Net {
     }
 }
 
-/// One side of a connection.
+/// A side of a connection.
 struct Engine {
     wire: Arc<Wire>,
     buffers: TcpBuffers,

@@ -265,7 +265,7 @@ mod tests {
         }
     }
 
-    /// What is put before bytes is what is taken off them.
+    /// Headers that are put before bytes are those that are taken off them.
     #[test]
     fn headers_are_read_as_they_are_written() {
         for v6 in [false, true] {

@@ -1,4 +1,4 @@
-//! What carries between hosts: the trait that a network is.
+//! The trait of a network, which carries between hosts.
 
 use super::datagram::Datagram;
 use super::stack::InetStack;

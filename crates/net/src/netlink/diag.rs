@@ -40,7 +40,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
         .map_or(0, |word| u32::from_ne_bytes(*word))
 }
 
-/// Puts what is asked for into the reply. Returns whether that is a list.
+/// Answers a request about sockets. Returns whether the answer is a list.
 ///
 /// # Errors
 /// `EINVAL` for a request that is too short, `ENOENT` for a family or protocol there is nothing of,

@@ -256,8 +256,8 @@ fn is_no_op(body: &[u8], interface: &Interface) -> bool {
     only_name && changed != 0 && (flags ^ interface.flags) & changed == 0
 }
 
-/// Puts what is asked for into the reply. Returns whether that is a list, which ends with a message
-/// of its own.
+/// Answers a request about interfaces, addresses, routes and rules. Returns whether the answer is a
+/// list, which ends with a message of its own.
 pub(super) fn handle_message(stack: &InetStack, reply: &mut Reply, body: &[u8]) -> Result<bool> {
     let NlmsgHeader { kind, flags, .. } = reply.request;
     if kind < RTM_BASE {

@@ -1,4 +1,4 @@
-//! What `setsockopt(2)` sets on any socket (`socket(7)`).
+//! Options that `setsockopt(2)` sets on any socket (`socket(7)`).
 
 use super::core_stack::CoreStack;
 use super::error_queue::{ErrorQueue, ErrorQueueEntry};

@@ -1,4 +1,4 @@
-//! How long what was sent waits for a peer that does not receive (`TCP_USER_TIMEOUT`, `tcp(7)`; RFC
+//! The longest that bytes wait for a peer that does not receive (`TCP_USER_TIMEOUT`, `tcp(7)`; RFC
 //! 5482).
 //!
 //! Bytes that have not found room in the receiver's buffer are as bytes that were not acknowledged.
