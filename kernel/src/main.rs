@@ -23,9 +23,9 @@ fn kernel_main(authority: Authority) -> ! {
     if task::spawn("start", None, || start::main(authority)).is_err() {
         panic!("no memory for the first thread");
     }
-    task::start_cpu()
+    task::run_cpu()
 }
 
 fn kernel_secondary() -> ! {
-    task::start_cpu()
+    task::run_cpu()
 }

@@ -67,13 +67,13 @@ const TURN: usize = 256;
 static EVENTS: [Event; 4] = [const { Event::new() }; 4];
 
 fn irq3() {
-    EVENTS[1].signal();
-    EVENTS[3].signal();
+    EVENTS[1].set();
+    EVENTS[3].set();
 }
 
 fn irq4() {
-    EVENTS[0].signal();
-    EVENTS[2].signal();
+    EVENTS[0].set();
+    EVENTS[2].set();
 }
 
 /// The chip. Its lock keeps the divisor latch, which hides the data register, from everybody else.
@@ -281,7 +281,7 @@ impl Line for Uart {
     }
 
     fn resume(&self) {
-        self.event.signal();
+        self.event.set();
     }
 
     fn configure(&self, termios: &Termios) {
@@ -329,6 +329,6 @@ pub fn init() -> alloc::vec::Vec<(usize, Arc<Tty>)> {
     };
     LINES.call_once(|| [claim(3, irq3), claim(4, irq4)]);
     // What arrived before the lines were open.
-    EVENTS.iter().for_each(Event::signal);
+    EVENTS.iter().for_each(Event::set);
     found
 }

@@ -153,9 +153,9 @@ pub fn now_ns() -> u64 {
 
 /// To be called by a wait that found its condition true: a failure if what ended its sleep was the
 /// deadline, nothing else could have happened, and so nobody would have woken it.
-pub fn found_true() {
+pub fn wait_satisfied() {
     if let Some(seat) = seat() {
-        seat.run.found_true(seat.me);
+        seat.run.wait_satisfied(seat.me);
     }
 }
 

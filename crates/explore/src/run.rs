@@ -465,7 +465,7 @@ impl Run {
         self.lock().clock_ns
     }
 
-    pub(crate) fn found_true(&self, me: usize) {
+    pub(crate) fn wait_satisfied(&self, me: usize) {
         let mut state = self.lock();
         if state.threads[me].by_time_alone {
             self.fail_with(

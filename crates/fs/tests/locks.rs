@@ -73,7 +73,7 @@ fn record_locks_belong_to_processes() {
 fn interrupted(wait: impl FnOnce() -> Result<(), Errno> + Send + 'static) -> Result<(), Errno> {
     let (tell, told) = std::sync::mpsc::channel();
     let waiter = task::spawn("waiter", None, move || tell.send(wait()).unwrap()).unwrap();
-    waiter.interrupt();
+    waiter.set_signal_pending();
     told.recv().unwrap()
 }
 

@@ -176,7 +176,7 @@ mod pipes {
                 }
             })
             .unwrap();
-            nervous.interrupt();
+            nervous.set_signal_pending();
             nervous.join();
             drop(reader);
         });

@@ -198,7 +198,7 @@ impl Waiter {
             if self.is_woken() {
                 return Ok(());
             }
-            let error = if self.thread.interrupted() {
+            let error = if self.thread.is_signal_pending() {
                 if deadline.is_some() {
                     Errno::ERESTART_RESTARTBLOCK
                 } else {

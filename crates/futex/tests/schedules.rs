@@ -148,7 +148,7 @@ fn one_that_times_out_or_is_interrupted_was_woken_or_was_not() {
         })
         .unwrap();
         let woken = wake(word.word(), usize::MAX, u32::MAX);
-        nervous.interrupt();
+        nervous.set_signal_pending();
         hasty.join();
         nervous.join();
         assert_eq!(outcomes.load(Ordering::SeqCst) as usize, woken);
@@ -307,7 +307,7 @@ fn why_a_wait_ended_is_told() {
             let theirs = word.clone();
             let wait = move || assert!(told.contains(&theirs.wait(0, deadline).unwrap_err()));
             let nervous = task::spawn("nervous", None, wait).unwrap();
-            nervous.interrupt();
+            nervous.set_signal_pending();
             nervous.join();
         }
         nobody_is_left(&[&word]);

@@ -35,7 +35,7 @@ static DOORBELL: Event = Event::new();
 static CONSOLE: Once<Arc<Tty>> = Once::new();
 
 fn on_doorbell() {
-    DOORBELL.signal();
+    DOORBELL.set();
 }
 
 /// Obeys what the supervisor has said already (the size of the terminal, say), and starts the

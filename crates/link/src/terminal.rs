@@ -49,7 +49,7 @@ pub fn console() -> &'static Arc<Tty> {
     });
     // The thread that feeds it may sleep already, and the supervisor rings only when it was asked
     // to.
-    crate::DOORBELL.signal();
+    crate::DOORBELL.set();
     tty
 }
 

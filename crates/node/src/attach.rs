@@ -54,7 +54,7 @@ impl Reader {
         };
         if made_room {
             // The instance may wait for room.
-            crate::WORK.signal();
+            crate::WORK.set();
         }
         (count > 0 || closed || !self.follow).then_some(count)
     }
@@ -93,7 +93,7 @@ impl Drop for Reader {
     fn drop(&mut self) {
         if let Some(key) = self.pressing {
             self.instance.output(self.stream).lock().detach(key);
-            crate::WORK.signal();
+            crate::WORK.set();
         }
     }
 }

@@ -136,7 +136,7 @@ impl Instance {
         }
         self.state_changed.notify();
         // From now on the rings want to be read.
-        crate::WORK.signal();
+        crate::WORK.set();
         Ok(())
     }
 
@@ -177,7 +177,7 @@ impl Instance {
             return Err(Errno::ESRCH);
         }
         self.halt_wanted.store(true, Ordering::Release);
-        crate::WORK.signal();
+        crate::WORK.set();
         Ok(())
     }
 
@@ -271,7 +271,7 @@ impl Instance {
         }
         self.input_changed.notify();
         if drained.more {
-            crate::WORK.signal();
+            crate::WORK.set();
         }
         match (ends, booting) {
             (true, _) => Some(crate::HALT_POLL_NS),

@@ -52,7 +52,7 @@ const HALT_POLL_NS: u64 = 200_000;
 const BOOT_POLL_NS: u64 = 100_000_000;
 
 fn on_doorbell() {
-    WORK.signal();
+    WORK.set();
 }
 
 /// Makes `/dev/skerry` and starts the node thread. Once, in the supervisor.

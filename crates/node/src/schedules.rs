@@ -52,7 +52,7 @@ impl Stream {
             let sent = ring.push(&data[done..]);
             done += sent;
             if sent > 0 && ring.take_wanted() {
-                self.work.signal();
+                self.work.set();
             }
             if sent == 0 {
                 self.room.wait(|| (ring.free() > 0).then_some(())).unwrap();
@@ -74,7 +74,7 @@ impl Stream {
                 self.grown.notify();
             }
             if drained.more {
-                self.work.signal();
+                self.work.set();
             }
             self.work.wait();
         }
@@ -88,7 +88,7 @@ impl Stream {
             let count = self.grown.wait(|| {
                 let (count, made_room) = self.history.lock().serve(&mut position, key, &mut buf);
                 if made_room {
-                    self.work.signal();
+                    self.work.set();
                 }
                 (count > 0).then_some(count)
             });
@@ -106,12 +106,12 @@ impl Stream {
 
     fn detach(&self, key: Option<u64>) {
         self.history.lock().detach(key.unwrap());
-        self.work.signal();
+        self.work.set();
     }
 
     fn end(&self) {
         self.done.store(true, Ordering::SeqCst);
-        self.work.signal();
+        self.work.set();
     }
 }
 

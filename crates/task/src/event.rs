@@ -2,7 +2,7 @@
 
 use lfmutex::Token;
 
-use crate::platform::{token, unpark};
+use crate::platform::{current_token, unpark};
 use crate::sync::{AtomicBool, AtomicUsize, Ordering, fence};
 
 const NOBODY: usize = usize::MAX;
@@ -11,7 +11,7 @@ const NOBODY: usize = usize::MAX;
 /// one.
 #[derive(Debug)]
 pub struct Event {
-    happened: AtomicBool,
+    is_set: AtomicBool,
     waiter: AtomicUsize,
 }
 
@@ -20,14 +20,14 @@ impl Event {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            happened: AtomicBool::new(false),
+            is_set: AtomicBool::new(false),
             waiter: AtomicUsize::new(NOBODY),
         }
     }
 
     /// Says that it happened. Never sleeps and never allocates: callable from interrupt handlers.
-    pub fn signal(&self) {
-        self.happened.store(true, Ordering::Release);
+    pub fn set(&self) {
+        self.is_set.store(true, Ordering::Release);
         // The flag before the waiter, as the waiter does it the other way round: one of the two
         // sees the other.
         fence(Ordering::SeqCst);
@@ -38,8 +38,8 @@ impl Event {
     }
 
     /// True if it happened since the last time somebody asked.
-    pub fn try_take(&self) -> bool {
-        self.happened.swap(false, Ordering::AcqRel)
+    pub fn try_wait(&self) -> bool {
+        self.is_set.swap(false, Ordering::AcqRel)
     }
 
     /// Sleeps until it happens. One thread at a time waits.
@@ -49,12 +49,13 @@ impl Event {
 
     /// Sleeps until it happens (true) or the clock passes `deadline_ns` (false).
     pub fn wait_until(&self, deadline_ns: u64) -> bool {
-        if self.try_take() {
+        if self.try_wait() {
             return true;
         }
-        self.waiter.store(token().into_raw(), Ordering::Relaxed);
+        self.waiter
+            .store(current_token().into_raw(), Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let mut happened = self.try_take();
+        let mut happened = self.try_wait();
         while !happened {
             if deadline_ns == u64::MAX {
                 crate::park();
@@ -63,7 +64,7 @@ impl Event {
             } else {
                 crate::park_until(deadline_ns);
             }
-            happened = self.try_take();
+            happened = self.try_wait();
         }
         self.waiter.store(NOBODY, Ordering::Relaxed);
         happened
@@ -88,11 +89,11 @@ mod tests {
         let other = std::thread::spawn(move || {
             for _ in 0..2000 {
                 theirs.0.wait();
-                theirs.1.signal();
+                theirs.1.set();
             }
         });
         for _ in 0..2000 {
-            events.0.signal();
+            events.0.set();
             events.1.wait();
         }
         other.join().unwrap();

@@ -10,17 +10,17 @@
 extern crate alloc;
 
 pub mod cpu_stats;
+#[cfg(any(test, target_os = "none"))]
+mod cpu_time;
 mod event;
 #[cfg(any(target_os = "none", test))]
 mod fifo;
 #[cfg(not(target_os = "none"))]
 mod host;
+#[cfg(any(test, target_os = "none"))]
+mod idle_polling;
 #[cfg(target_os = "none")]
 mod kernel;
-#[cfg(any(test, target_os = "none"))]
-mod polling;
-#[cfg(any(test, target_os = "none"))]
-mod runtime;
 mod wait;
 
 #[cfg(not(target_os = "none"))]
@@ -38,7 +38,7 @@ pub use platform::{
     preempt_disable, rt_limits, sleep_until, spawn, start_recording, stats, topology, yield_now,
 };
 #[cfg(target_os = "none")]
-pub use platform::{Site, init, lock_sites, start_cpu};
+pub use platform::{Site, init, lock_sites, run_cpu};
 pub use wait::{WaitError, WaitQueue};
 
 /// The atomics of the core library; on the host those of the explorer.

@@ -4,14 +4,14 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::fmt;
 
-use crate::platform::{found_true, point};
+use crate::platform::{preemption_point, wait_satisfied};
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
 use crate::{Mutex, Thread, current, now_ns, park, park_until};
 
 /// Why an interruptible wait ended without its condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitError {
-    /// A signal is pending: [`Thread::interrupt`] was called.
+    /// A signal is pending: [`Thread::set_signal_pending`] was called.
     Interrupted,
     /// The deadline passed.
     TimedOut,
@@ -36,7 +36,7 @@ pub struct WaitQueue {
     /// Number of entries, to make waking nobody cheap.
     waiting: AtomicUsize,
     /// Entries are taken out by wakers in the order of their keys: those below this one have been.
-    woken: AtomicU64,
+    woken_below: AtomicU64,
     entries: Mutex<Entries>,
 }
 
@@ -46,7 +46,7 @@ impl WaitQueue {
     pub const fn new() -> Self {
         Self {
             waiting: AtomicUsize::new(0),
-            woken: AtomicU64::new(0),
+            woken_below: AtomicU64::new(0),
             entries: Mutex::new(Entries {
                 next_key: 0,
                 queue: VecDeque::new(),
@@ -94,15 +94,15 @@ impl WaitQueue {
         let me = current();
         loop {
             let key = self.enqueue(me.clone());
-            point();
+            preemption_point();
             let mut queued;
             let outcome = loop {
                 queued = self.contains(key);
                 if let Some(result) = condition() {
-                    found_true();
+                    wait_satisfied();
                     break Some(Ok(result));
                 }
-                if interruptible && me.interrupted() {
+                if interruptible && me.is_signal_pending() {
                     break Some(Err(WaitError::Interrupted));
                 }
                 if deadline_ns.is_some_and(|deadline| now_ns() >= deadline) {
@@ -119,7 +119,7 @@ impl WaitQueue {
                     None => park(),
                 }
             };
-            point();
+            preemption_point();
             let was_woken = !self.remove(key);
             if let Some(result) = outcome {
                 // A wake-up meant for one thread must not end with one that leaves without it:
@@ -174,7 +174,7 @@ impl WaitQueue {
     /// Whether the caller's own entry is there. Who takes it out says so before he gives the
     /// permit.
     fn contains(&self, key: u64) -> bool {
-        key >= self.woken.load(Ordering::Acquire)
+        key >= self.woken_below.load(Ordering::Acquire)
     }
 
     fn remove(&self, key: u64) -> bool {
@@ -213,10 +213,10 @@ impl WaitQueue {
                     return woken;
                 };
                 self.waiting.store(entries.queue.len(), Ordering::Relaxed);
-                self.woken.store(entry.key + 1, Ordering::Release);
+                self.woken_below.store(entry.key + 1, Ordering::Release);
                 entry
             };
-            point();
+            preemption_point();
             // Not under the queue's lock, which the woken thread may take.
             entry.thread.unpark();
         }
@@ -317,12 +317,12 @@ mod tests {
             Err(WaitError::TimedOut)
         );
         assert!(now_ns() >= soon);
-        current().interrupt();
+        current().set_signal_pending();
         assert_eq!(
             queue.wait_interruptible(None, || None::<()>),
             Err(WaitError::Interrupted)
         );
-        current().clear_interrupt();
+        current().clear_signal_pending();
         assert!(!queue.has_waiters());
     }
 }

@@ -125,7 +125,7 @@ fn a_wake_up_on_its_way_to_one_who_is_interrupted_reaches_the_next() {
         .unwrap();
         let theirs = permits.clone();
         let patient = spawn("patient", move || theirs.take());
-        nervous.interrupt();
+        nervous.set_signal_pending();
         permits.give();
         patient.join();
     });
@@ -208,16 +208,16 @@ fn an_event_is_seen_by_who_waits_and_by_who_comes_later() {
         let other = spawn("other", move || {
             for _ in 0..2 {
                 theirs.0.wait();
-                theirs.1.signal();
+                theirs.1.set();
             }
         });
         for _ in 0..2 {
-            events.0.signal();
+            events.0.set();
             events.1.wait();
         }
         other.join();
         assert!(
-            !events.0.try_take() && !events.1.try_take(),
+            !events.0.try_wait() && !events.1.try_wait(),
             "what was waited for has not been taken"
         );
     });
@@ -234,7 +234,7 @@ fn an_event_is_not_lost_to_a_deadline() {
                 theirs.wait();
             }
         });
-        event.signal();
+        event.set();
         waiter.join();
     });
 }
@@ -252,14 +252,14 @@ fn an_interruption_lasts_until_it_is_cleared() {
                     theirs.wait_interruptible(None, || None::<()>),
                     Err(WaitError::Interrupted)
                 );
-                assert!(me.interrupted());
+                assert!(me.is_signal_pending());
             }
-            me.clear_interrupt();
-            assert!(!me.interrupted());
+            me.clear_signal_pending();
+            assert!(!me.is_signal_pending());
             done.store(1, Ordering::SeqCst);
         })
         .unwrap();
-        sleeper.interrupt();
+        sleeper.set_signal_pending();
         sleeper.join();
         assert_eq!(other.load(Ordering::SeqCst), 1);
     });

@@ -29,7 +29,7 @@ pub fn record(classes: u32) -> Result<(), NoRings> {
     for process in process_table::select(|_, _| true) {
         for task in process.tasks() {
             if let Some(thread) = task.started() {
-                thread.nudge();
+                thread.set_notify_resume();
             }
         }
     }

@@ -45,21 +45,21 @@ fn until_sample() -> u32 {
 pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
     let thread = task.thread().clone();
     // Whatever was sent before the thread could be interrupted is looked at first.
-    thread.interrupt();
+    thread.set_signal_pending();
     rseq::begin(task);
     let mut interrupted = None;
     let mut quick = Quick {
         calls: &[],
         context: &**task,
-        stop: thread.attention(),
+        stop: thread.pending_work(),
         left: Cell::new(until_sample()),
     };
     loop {
-        let attends = interrupted.is_some() || thread.interrupted();
+        let attends = interrupted.is_some() || thread.is_signal_pending();
         if attends && signal::attend(task, &mut regs, interrupted.take()) {
             break;
         }
-        if thread.take_nudge() || attends {
+        if thread.take_notify_resume() || attends {
             // Calls that somebody looks at go the long way. Whoever begins or ends that makes all
             // threads come by here, so that nobody asks on the way of a call.
             task.process().follow_recording();
@@ -72,7 +72,7 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
                 &dispatch::QUICK
             };
         }
-        if thread.take_moved() {
+        if thread.take_rseq_event() {
             rseq::resume(task, &mut regs);
             continue;
         }
@@ -109,13 +109,13 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
             } => {
                 task.faults
                     .store(task.faults.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-                thread.take_left();
-                thread.begin_kernel_work();
+                thread.take_descheduled();
+                thread.begin_system_time();
                 page_fault(task, &regs, addr, write, exec, present);
-                thread.end_kernel_work();
+                thread.end_system_time();
                 // Others may have run here while the page was fetched.
-                if thread.take_left() {
-                    thread.mark_moved();
+                if thread.take_descheduled() {
+                    thread.set_rseq_event();
                 }
             }
             Trap::Exception { vector, code } => exception(task, &mut regs, vector, code),

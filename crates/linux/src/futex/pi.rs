@@ -308,7 +308,7 @@ fn sleep(
             GRANTED => return Ok(0),
             _ => return write_number(waiter, key, addr),
         }
-        let error = if waiter.thread.interrupted() {
+        let error = if waiter.thread.is_signal_pending() {
             Errno::ERESTARTNOINTR
         } else if deadline.is_some_and(|deadline| ::task::now_ns() >= deadline) {
             Errno::ETIMEDOUT

@@ -98,7 +98,7 @@ pub fn sys_futex_waitv(
         if waiters.iter().any(|(waiter, _)| waiter.is_woken()) {
             break Errno::EAGAIN;
         }
-        if task.thread().interrupted() {
+        if task.thread().is_signal_pending() {
             break Errno::ERESTARTSYS;
         }
         if deadline.is_some_and(|deadline| ::task::now_ns() >= deadline) {

@@ -49,7 +49,7 @@ pub fn sys_membarrier(task: &Task, command: u32, flags: u32, _cpu: i32) -> SysRe
                     .tasks()
                     .iter()
                     .filter_map(|task| task.started())
-                    .for_each(|thread| thread.mark_moved());
+                    .for_each(|thread| thread.set_rseq_event());
             }
             space.membarrier();
         }

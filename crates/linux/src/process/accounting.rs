@@ -36,13 +36,13 @@ impl Task {
         };
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut told = self.told_times.lock();
-        *told = told.next(thread.cpu_time_ns(), thread.kernel_time_ns());
+        *told = told.next(thread.cpu_time_ns(), thread.system_time_ns());
         Usage {
             user_ns: told.user_ns,
             system_ns: told.system_ns,
             max_resident: 0,
             faults: self.faults.load(Ordering::Relaxed),
-            switches: thread.switches(),
+            switches: thread.context_switches(),
             bytes: self.transferred.bytes.each_ref().map(load),
             transfers: self.transferred.calls.each_ref().map(load),
         }

@@ -221,7 +221,7 @@ pub(crate) fn rename_task(task: &Task, pid: i32) {
     }
     task.set_tid(pid);
     task.thread()
-        .set_numbers(pid.cast_unsigned(), pid.cast_unsigned());
+        .set_ids(pid.cast_unsigned(), pid.cast_unsigned());
 }
 
 /// How many processes and how many threads there are, and how many children are listed with their

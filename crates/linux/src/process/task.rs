@@ -37,8 +37,8 @@ use ::futex::Waiter;
 pub(crate) struct TaskSignals {
     /// Blocked signals.
     pub(crate) blocked: SigSet,
-    /// Mask that `blocked` goes back to once the signal that ended a wait was handled (`sigsuspend`,
-    /// `ppoll`, …).
+    /// Mask that `blocked` goes back to once the signal that ended a wait was handled
+    /// (`sigsuspend`, `ppoll`, …).
     pub(crate) saved: Option<SigSet>,
     /// Signals that were sent to this thread and not delivered.
     pub(crate) pending: SigPending,
@@ -90,7 +90,7 @@ impl Completion {
         let mut postponed = false;
         while self.waiters.wait_interruptible(None, ended).is_err() {
             // An ordinary signal: it is looked at when the call is over.
-            task.thread().clear_interrupt();
+            task.thread().clear_signal_pending();
             postponed = true;
         }
         if postponed {
@@ -126,7 +126,8 @@ pub struct Task {
     pub(crate) clear_tid: AtomicUsize,
     /// Head of the list of robust futexes.
     pub(crate) robust: AtomicUsize,
-    /// Completion for the parent that waits for this thread to leave its parent's memory (`vfork(2)`).
+    /// Completion for the parent that waits for this thread to leave its parent's memory
+    /// (`vfork(2)`).
     pub(crate) vfork: Mutex<Option<Arc<Completion>>>,
     pub(crate) restart: Mutex<Option<RestartBlock>>,
     /// Whether it is in a call that ends at a time of the wall clock.
@@ -267,9 +268,9 @@ impl Task {
     #[inline(always)]
     pub(crate) fn measured<R>(&self, work: impl FnOnce() -> R) -> R {
         let thread = self.thread();
-        thread.begin_kernel_work();
+        thread.begin_system_time();
         let result = work();
-        thread.end_kernel_work();
+        thread.end_system_time();
         result
     }
 
@@ -277,9 +278,9 @@ impl Task {
     /// themselves.
     pub(crate) fn sampled<R>(&self, calls: u64, work: impl FnOnce() -> R) -> R {
         let thread = self.thread();
-        thread.begin_kernel_work();
+        thread.begin_system_time();
         let result = work();
-        thread.end_sampled_work(calls);
+        thread.end_sampled_system_time(calls);
         result
     }
 
@@ -295,7 +296,7 @@ impl Task {
         let me: Arc<dyn Any + Send + Sync> = Arc::new(Current(Arc::downgrade(self)));
         thread.set_ext(me);
         thread.set_name(&self.name.lock());
-        thread.set_numbers(
+        thread.set_ids(
             self.process.pid().cast_unsigned(),
             self.tid().cast_unsigned(),
         );
@@ -304,7 +305,7 @@ impl Task {
         self.thread.call_once(|| thread);
         let cpus = self.cpus.lock().clone();
         if !cpus.is_empty() {
-            self.thread().set_cpus(&cpus);
+            self.thread().set_affinity(&cpus);
         }
         if self.schedule() != SchedParams::default() {
             // Nothing is changed, so nothing fails; the thread gets it.
@@ -315,7 +316,7 @@ impl Task {
     /// Makes the thread look at signals and at whether it must end, soon.
     pub(crate) fn interrupt(&self) {
         if let Some(thread) = self.started() {
-            thread.interrupt();
+            thread.set_signal_pending();
         }
     }
 

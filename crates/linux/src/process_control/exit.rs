@@ -23,7 +23,7 @@ pub(crate) fn leave(task: &Arc<Task>) {
     task.give_files_back();
     let thread = task.thread();
     thread.set_user(None);
-    thread.end_kernel_work();
+    thread.end_system_time();
     // Before a thread that calls `execve` sees that it is alone, and takes the number over.
     processes::remove_task(task.tid());
     let last = {

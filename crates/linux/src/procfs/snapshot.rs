@@ -93,7 +93,13 @@ impl Process {
             None => 'Z',
             Some(task) if ptrace::has_stopped(task) => 't',
             Some(_) if self.is_stopped() => 'T',
-            Some(task) if task.started().is_some_and(|thread| thread.waits_for_lock()) => 'D',
+            Some(task)
+                if task
+                    .started()
+                    .is_some_and(|thread| thread.is_blocked_on_lock()) =>
+            {
+                'D'
+            }
             Some(task) if task.started().is_some_and(|thread| thread.is_sleeping()) => 'S',
             Some(_) => 'R',
         }

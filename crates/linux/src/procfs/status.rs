@@ -26,7 +26,7 @@ fn calls(process: &Process, tid: Option<i32>, show: impl FnMut(&str, u32)) {
         .find(|task| task.tid() == tid)
         .and_then(|task| task.started())
     {
-        thread.calls(show);
+        thread.backtrace(show);
     }
 }
 

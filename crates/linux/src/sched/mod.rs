@@ -99,7 +99,7 @@ pub fn sys_sched_setaffinity(task: &Task, tid: i32, size: usize, mask: usize) ->
             return Err(Errno::EINVAL);
         }
         if let Some(thread) = target.started() {
-            thread.set_cpus(&allowed);
+            thread.set_affinity(&allowed);
         }
         *target.cpus.lock() = allowed;
         Ok(())

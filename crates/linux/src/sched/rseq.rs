@@ -3,8 +3,9 @@
 //! A thread says where the kernel may write the number of its processor, and where it notes which
 //! sequence of instructions it is in. When it has lost the processor, has moved, was sent for
 //! ([`guard`]'s barriers), or a signal is to be handled, it goes on at the sequence's abort
-//! address. The scheduler notes that ([`Thread::watch`](::task::Thread::watch)); the check is on
-//! the way back to ring 3.
+//! address. The scheduler notes that
+//! ([`Thread::set_rseq_tracking`](::task::Thread::set_rseq_tracking)); the check is on the way back
+//! to ring 3.
 
 use abi::errno::Errno;
 use guard::user::UserRegs;
@@ -45,7 +46,7 @@ pub fn sys_rseq(task: &Task, addr: usize, len: u32, flags: u32, signature: u32) 
         }
         *own = Registration::default();
         drop(own);
-        task.thread().watch(false);
+        task.thread().set_rseq_tracking(false);
         return write(addr, 0, NOWHERE).map(|()| 0);
     }
     if flags != 0 {
@@ -75,7 +76,7 @@ pub fn sys_rseq(task: &Task, addr: usize, len: u32, flags: u32, signature: u32) 
     };
     drop(own);
     // Before it goes on it is told where it is.
-    task.thread().watch(true);
+    task.thread().set_rseq_tracking(true);
     Ok(0)
 }
 
@@ -88,13 +89,13 @@ fn write(addr: usize, start: u32, cpu: u32) -> Result<(), Errno> {
 /// A thread begins to run a program, with what it took over.
 pub(crate) fn begin(task: &Task) {
     let registered = task.rseq.lock().addr != 0;
-    task.thread().watch(registered);
+    task.thread().set_rseq_tracking(registered);
 }
 
 /// The thread has nothing registered any more: its memory is another.
 pub(crate) fn forget(task: &Task) {
     *task.rseq.lock() = Registration::default();
-    task.thread().watch(false);
+    task.thread().set_rseq_tracking(false);
 }
 
 /// The thread, on its way back to ring 3, was elsewhere, or somebody else was here. In a sequence

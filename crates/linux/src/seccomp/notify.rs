@@ -121,7 +121,7 @@ impl Listener {
                 break Err(Errno::ERESTARTSYS);
             }
             // An ordinary signal: it is looked at when the call is over.
-            task.thread().clear_interrupt();
+            task.thread().clear_signal_pending();
             postponed = true;
         };
         if postponed {

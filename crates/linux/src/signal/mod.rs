@@ -44,7 +44,7 @@ pub(crate) fn attend(
     mut interrupted: Option<Errno>,
 ) -> bool {
     let process = task.process();
-    task.thread().clear_interrupt();
+    task.thread().clear_signal_pending();
     loop {
         if task.must_exit() {
             return true;

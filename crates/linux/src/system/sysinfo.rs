@@ -208,7 +208,7 @@ pub fn sys_getrandom(task: &Task, to: usize, len: usize, flags: u32) -> SysResul
     let mut bytes = [0; 256];
     let mut done = 0;
     // Large requests end early when a signal comes, as on Linux.
-    while done < len && (done == 0 || !task.thread().interrupted()) {
+    while done < len && (done == 0 || !task.thread().is_signal_pending()) {
         let chunk = &mut bytes[..(len - done).min(256)];
         guard::random::fill(chunk);
         // What lies before memory that cannot be written counts.

@@ -25,7 +25,7 @@ pub use self::user::{change_rt_limits, rt_limits, start_recording};
 use crate::NoMemory;
 
 /// Where the kernel's scheduler may be perturbed.
-pub(crate) fn point() {}
+pub(crate) fn preemption_point() {}
 
 /// An address space that is made current on a CPU before a thread's user code runs there.
 pub trait UserSpace: Send + Sync {
@@ -76,21 +76,21 @@ pub struct Thread {
     id: u64,
     name: std::sync::Mutex<String>,
     token: Token,
-    interrupted: sync::AtomicBool,
+    signal_pending: sync::AtomicBool,
     dead: sync::AtomicBool,
-    joined: crate::WaitQueue,
+    exit_waiters: crate::WaitQueue,
     ext: OnceLock<Arc<dyn Any + Send + Sync>>,
     user: OfUser,
 }
 
 thread_local! {
-    static ME: RefCell<Option<Arc<Thread>>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Arc<Thread>>> = const { RefCell::new(None) };
 }
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// The calling thread, to [`unpark`]: in a model the number it has there.
-pub(crate) fn token() -> Token {
+pub(crate) fn current_token() -> Token {
     explore::number().map_or_else(|| scheduler().current(), Token::from_raw)
 }
 
@@ -105,8 +105,8 @@ pub(crate) fn unpark(thread: Token) {
 }
 
 /// A wait has found its condition true.
-pub(crate) fn found_true() {
-    explore::found_true();
+pub(crate) fn wait_satisfied() {
+    explore::wait_satisfied();
 }
 
 fn new_thread(name: &str, token: Token) -> Arc<Thread> {
@@ -115,9 +115,9 @@ fn new_thread(name: &str, token: Token) -> Arc<Thread> {
         id: NEXT.fetch_add(1, Ordering::Relaxed),
         name: std::sync::Mutex::new(name.into()),
         token,
-        interrupted: sync::AtomicBool::new(false),
+        signal_pending: sync::AtomicBool::new(false),
         dead: sync::AtomicBool::new(false),
-        joined: crate::WaitQueue::new(),
+        exit_waiters: crate::WaitQueue::new(),
         ext: OnceLock::new(),
         user: OfUser::default(),
     })
@@ -133,7 +133,7 @@ impl Thread {
         self.name.lock().expect("not poisoned").clone()
     }
     /// Shows nothing: its stack is not ours.
-    pub fn calls(&self, _: impl FnMut(&str, u32)) {}
+    pub fn backtrace(&self, _: impl FnMut(&str, u32)) {}
     /// Changes its name.
     pub fn set_name(&self, name: &str) {
         *self.name.lock().expect("not poisoned") = name.into();
@@ -143,18 +143,18 @@ impl Thread {
     pub fn unpark(&self) {
         unpark(self.token);
     }
-    /// Ends its interruptible sleeps until [`Self::clear_interrupt`].
-    pub fn interrupt(&self) {
-        self.interrupted.store(true, Ordering::SeqCst);
+    /// Ends its interruptible sleeps until [`Self::clear_signal_pending`].
+    pub fn set_signal_pending(&self) {
+        self.signal_pending.store(true, Ordering::SeqCst);
         self.unpark();
     }
     /// Lets interruptible sleeps sleep again.
-    pub fn clear_interrupt(&self) {
-        self.interrupted.store(false, Ordering::SeqCst);
+    pub fn clear_signal_pending(&self) {
+        self.signal_pending.store(false, Ordering::SeqCst);
     }
     /// True between the two.
-    pub fn interrupted(&self) -> bool {
-        self.interrupted.load(Ordering::SeqCst)
+    pub fn is_signal_pending(&self) -> bool {
+        self.signal_pending.load(Ordering::SeqCst)
     }
     /// True once its closure has returned.
     pub fn is_dead(&self) -> bool {
@@ -162,7 +162,7 @@ impl Thread {
     }
     /// Waits for its end.
     pub fn join(&self) {
-        self.joined.wait(|| self.is_dead().then_some(()));
+        self.exit_waiters.wait(|| self.is_dead().then_some(()));
     }
     /// Time it has run.
     pub fn cpu_time_ns(&self) -> u64 {
@@ -200,7 +200,7 @@ pub fn spawn(
     let run = |me: &Thread| {
         f();
         me.dead.store(true, Ordering::Release);
-        me.joined.wake_all();
+        me.exit_waiters.wake_all();
     };
     if explore::is_active() {
         let begin = |number: usize| {
@@ -212,8 +212,8 @@ pub fn spawn(
     } else {
         let name = name.to_owned();
         std::thread::spawn(move || {
-            let me = new_thread(&name, token());
-            ME.with(|slot| *slot.borrow_mut() = Some(me.clone()));
+            let me = new_thread(&name, current_token());
+            CURRENT.with(|slot| *slot.borrow_mut() = Some(me.clone()));
             give.send(me.clone()).expect("spawn waits");
             run(&me);
         });
@@ -227,9 +227,9 @@ pub fn current() -> Arc<Thread> {
         let kept = explore::kept(|number| new_thread("model", Token::from_raw(number)));
         return kept.downcast().expect("nobody else keeps anything there");
     }
-    ME.with(|slot| {
+    CURRENT.with(|slot| {
         slot.borrow_mut()
-            .get_or_insert_with(|| new_thread("host", token()))
+            .get_or_insert_with(|| new_thread("host", current_token()))
             .clone()
     })
 }

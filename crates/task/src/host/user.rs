@@ -8,52 +8,66 @@ use guard::fpu::UserFpu;
 
 use super::{CpuId, Thread, UserSpace};
 
-const NUDGED: u8 = 1;
-const MOVED: u8 = 2;
+const NOTIFY_RESUME: u8 = 1;
+const RSEQ_EVENT: u8 = 2;
 
 /// State of a thread that runs a program.
 #[derive(Default)]
 pub(super) struct OfUser {
-    attention: AtomicU8,
-    is_watched: AtomicBool,
-    kernel_ns: AtomicU64,
+    pending_work: AtomicU8,
+    rseq_tracking: AtomicBool,
+    system_ns: AtomicU64,
     policy: Mutex<Policy>,
     space: Mutex<Option<Arc<dyn UserSpace>>>,
     fpu: Mutex<Option<UserFpu>>,
 }
 
 impl Thread {
-    /// Makes the thread find [`Self::take_nudge`].
-    pub fn nudge(&self) {
-        self.user.attention.fetch_or(NUDGED, Ordering::SeqCst);
+    /// Makes the thread find [`Self::take_notify_resume`].
+    pub fn set_notify_resume(&self) {
+        self.user
+            .pending_work
+            .fetch_or(NOTIFY_RESUME, Ordering::SeqCst);
     }
-    /// Whether [`Self::nudge`] was called since the last time.
-    pub fn take_nudge(&self) -> bool {
-        self.user.attention.fetch_and(!NUDGED, Ordering::SeqCst) & NUDGED != 0
+    /// Whether [`Self::set_notify_resume`] was called since the last time.
+    pub fn take_notify_resume(&self) -> bool {
+        self.user
+            .pending_work
+            .fetch_and(!NOTIFY_RESUME, Ordering::SeqCst)
+            & NOTIFY_RESUME
+            != 0
     }
     /// Not 0 while the thread is not to go on in ring 3.
-    pub fn attention(&self) -> &AtomicU8 {
-        &self.user.attention
+    pub fn pending_work(&self) -> &AtomicU8 {
+        &self.user.pending_work
     }
-    /// From now on it is noted when the thread moves, or not any more. The first time counts as a
+    /// Notes moves of the thread for rseq(2) from now on, or no more. The first time counts as a
     /// move.
-    pub fn watch(&self, on: bool) {
-        self.user.is_watched.store(on, Ordering::SeqCst);
-        self.user.attention.fetch_and(!MOVED, Ordering::SeqCst);
-        self.mark_moved();
+    pub fn set_rseq_tracking(&self, on: bool) {
+        self.user.rseq_tracking.store(on, Ordering::SeqCst);
+        self.user
+            .pending_work
+            .fetch_and(!RSEQ_EVENT, Ordering::SeqCst);
+        self.set_rseq_event();
     }
-    /// Has a thread that is watched believe that it was moved.
-    pub fn mark_moved(&self) {
-        if self.user.is_watched.load(Ordering::SeqCst) {
-            self.user.attention.fetch_or(MOVED, Ordering::SeqCst);
+    /// Has a thread that uses rseq believe that it was moved.
+    pub fn set_rseq_event(&self) {
+        if self.user.rseq_tracking.load(Ordering::SeqCst) {
+            self.user
+                .pending_work
+                .fetch_or(RSEQ_EVENT, Ordering::SeqCst);
         }
     }
-    /// Whether [`Self::mark_moved`] was called since the last time.
-    pub fn take_moved(&self) -> bool {
-        self.user.attention.fetch_and(!MOVED, Ordering::SeqCst) & MOVED != 0
+    /// Whether [`Self::set_rseq_event`] was called since the last time.
+    pub fn take_rseq_event(&self) -> bool {
+        self.user
+            .pending_work
+            .fetch_and(!RSEQ_EVENT, Ordering::SeqCst)
+            & RSEQ_EVENT
+            != 0
     }
     /// False: no CPU is taken from it.
-    pub fn take_left(&self) -> bool {
+    pub fn take_descheduled(&self) -> bool {
         false
     }
     /// False: what the host's scheduler does is not known.
@@ -61,7 +75,7 @@ impl Thread {
         false
     }
     /// False, as [`Self::is_sleeping`].
-    pub fn waits_for_lock(&self) -> bool {
+    pub fn is_blocked_on_lock(&self) -> bool {
         false
     }
     /// The only one.
@@ -69,27 +83,27 @@ impl Thread {
         CpuId(0)
     }
     /// Counts nothing.
-    pub fn begin_kernel_work(&self) {}
+    pub fn begin_system_time(&self) {}
     /// Counts a nanosecond.
-    pub fn end_kernel_work(&self) {
-        self.end_sampled_work(1);
+    pub fn end_system_time(&self) {
+        self.end_sampled_system_time(1);
     }
     /// Counts a nanosecond for each call.
-    pub fn end_sampled_work(&self, calls: u64) {
-        self.user.kernel_ns.fetch_add(calls, Ordering::Relaxed);
+    pub fn end_sampled_system_time(&self, calls: u64) {
+        self.user.system_ns.fetch_add(calls, Ordering::Relaxed);
     }
     /// Nanoseconds that the two functions above have counted.
-    pub fn kernel_time_ns(&self) -> u64 {
-        self.user.kernel_ns.load(Ordering::Relaxed)
+    pub fn system_time_ns(&self) -> u64 {
+        self.user.system_ns.load(Ordering::Relaxed)
     }
     /// Zeros: nobody counts.
-    pub fn switches(&self) -> [u64; 2] {
+    pub fn context_switches(&self) -> [u64; 2] {
         [0; 2]
     }
     /// Does nothing: records name no threads here.
-    pub fn set_numbers(&self, _process: u32, _thread: u32) {}
+    pub fn set_ids(&self, _process: u32, _thread: u32) {}
     /// Whether the thread may run on a CPU of `mask`: the only CPU is the first.
-    pub fn set_cpus(&self, mask: &[u64]) -> bool {
+    pub fn set_affinity(&self, mask: &[u64]) -> bool {
         mask.first().is_some_and(|word| word & 1 != 0)
     }
     /// Keeps its policy.

@@ -14,19 +14,19 @@ use guard::fpu::UserFpu;
 use guard::timer::now_ns;
 use ring::{CpuSet, WakeQueues};
 
-use super::observe;
 use super::perturb;
 use super::slot::{self, CPU_WORDS, RUNNING, Slot};
-use super::thread::{Thread, UserSpace, fresh_slot};
+use super::thread::{Thread, UserSpace, allocate_slot};
+use super::trace_events;
 use crate::fifo::Fifo;
-use crate::polling::Polling;
+use crate::idle_polling::IdlePolling;
 
 /// Waiting threads that a run queue has room for at first.
-const FIRST_ROOM: usize = 64;
+const INITIAL_CAPACITY: usize = 64;
 
 /// Address space and floating-point state of the running thread, with the thread itself; on its
 /// stack while it does not run. Nobody else touches it, so there is no lock.
-pub(super) struct Own {
+pub(super) struct RunContext {
     pub(super) thread: Arc<Thread>,
     pub(super) user: Option<Arc<dyn UserSpace>>,
     pub(super) fpu: Option<UserFpu>,
@@ -38,30 +38,30 @@ pub(super) struct Cpu {
     pub(super) shared: &'static Shared,
     pub(super) current: Cell<Option<&'static Slot>>,
     pub(super) idle: Cell<Option<&'static Slot>>,
-    pub(super) own: RefCell<Option<Box<Own>>>,
+    pub(super) run_context: RefCell<Option<Box<RunContext>>>,
     pub(super) queue: RefCell<RunQueue>,
     /// A thread that was woken and can wait until the current one sleeps or its hysteresis is over,
     /// so that nothing needs to be weighed up: not in the queue yet.
-    pub(super) pending: Cell<Option<&'static Slot>>,
+    pub(super) deferred: Cell<Option<&'static Slot>>,
     /// Runnable threads that the queue had no room for.
     pub(super) overflow: RefCell<Fifo>,
     /// A thread that may not stay on this CPU, and goes on as soon as its stack is free.
     pub(super) evicted: Cell<Option<&'static Slot>>,
     /// When the current thread got the CPU.
-    pub(super) since: Cell<u64>,
+    pub(super) running_since: Cell<u64>,
     /// Something changed: look for another thread at the next opportunity.
     pub(super) reschedule: Cell<bool>,
     pub(super) preempt_depth: Cell<u32>,
     /// Sleeping threads that want to be woken, the latest deadline first.
     pub(super) sleepers: RefCell<Vec<(u64, u32)>>,
     /// When the timer will fire, or before.
-    pub(super) armed: Cell<u64>,
+    pub(super) timer_deadline: Cell<u64>,
     /// The CPU is in `LOADED`.
     pub(super) loaded: Cell<bool>,
     /// The CPU whose load it compared with its own last.
-    pub(super) compared: Cell<u32>,
+    pub(super) last_balanced: Cell<u32>,
     /// Whether it polls when it has nothing to do.
-    pub(super) polling: Cell<Polling>,
+    pub(super) polling: Cell<IdlePolling>,
     /// Where it is in its sequence of pseudo-random numbers.
     pub(super) random: Cell<u64>,
 }
@@ -71,40 +71,40 @@ pub(super) static CPUS: CpuLocal<Cpu> = CpuLocal::new(|cpu| Cpu {
     shared: SHARED.of(cpu),
     current: Cell::new(None),
     idle: Cell::new(None),
-    own: RefCell::new(None),
+    run_context: RefCell::new(None),
     queue: RefCell::new(empty_queue(cpu)),
-    pending: Cell::new(None),
+    deferred: Cell::new(None),
     overflow: RefCell::new(Fifo::new()),
     evicted: Cell::new(None),
-    since: Cell::new(0),
+    running_since: Cell::new(0),
     reschedule: Cell::new(false),
     preempt_depth: Cell::new(0),
     sleepers: RefCell::new(Vec::with_capacity(32)),
-    armed: Cell::new(u64::MAX),
+    timer_deadline: Cell::new(u64::MAX),
     loaded: Cell::new(false),
-    compared: Cell::new(0),
-    polling: Cell::new(Polling::new()),
-    random: Cell::new(perturb::first_number(cpu)),
+    last_balanced: Cell::new(0),
+    polling: Cell::new(IdlePolling::new()),
+    random: Cell::new(perturb::initial_state(cpu)),
 });
 
 fn empty_queue(cpu: CpuId) -> RunQueue {
     let mut queue = RunQueue::new(cpu.0);
-    queue.enlarge(&mut Room::new(FIRST_ROOM));
+    queue.enlarge(&mut Room::new(INITIAL_CAPACITY));
     queue
 }
 
 /// Scheduler state that other CPUs may touch.
 #[repr(align(64))]
 pub(super) struct Shared {
-    /// Notice for other CPUs of how to announce a thread to this one: see the top of `wake`. In a
+    /// Word for other CPUs of how to announce a thread to this one: see the top of `wake`. In a
     /// line of its own, which an idle CPU may watch.
-    pub(super) notice: Line<AtomicU32>,
+    pub(super) wake_state: CacheAligned<AtomicU32>,
     /// Threads that other CPUs woke and want to run here.
-    pub(super) inbox: WakeQueues<MAX_CPUS, CPU_WORDS>,
+    pub(super) wake_queues: WakeQueues<MAX_CPUS, CPU_WORDS>,
     /// Where or how threads of this CPU run was changed: look at all of them.
     pub(super) recheck: AtomicBool,
     /// An idle CPU that asks for work.
-    pub(super) asker: AtomicU32,
+    pub(super) work_requester: AtomicU32,
     pub(super) started: AtomicBool,
     /// The next CPU of the same core, going round: itself if the core has no other.
     pub(super) sibling: CpuId,
@@ -112,7 +112,7 @@ pub(super) struct Shared {
     idle_slot: AtomicU32,
     /// Threads running or queued, and since when the current one runs. Written by the CPU itself.
     pub(super) load: AtomicU32,
-    pub(super) since: AtomicU64,
+    pub(super) running_since: AtomicU64,
     /// Since when threads wait here for the CPU; 0 if none does. Written by the CPU itself.
     pub(super) stalled_since: AtomicU64,
     pub(super) counters: Counters,
@@ -142,7 +142,7 @@ pub(super) fn is_started(cpu: CpuId) -> bool {
 
 /// A value with a cache line to itself.
 #[repr(align(64))]
-pub(super) struct Line<T>(pub(super) T);
+pub(super) struct CacheAligned<T>(pub(super) T);
 
 /// Counters of a CPU, each changed by itself alone.
 #[derive(Default)]
@@ -178,15 +178,15 @@ impl Counter {
 
 /// Made when the CPUs are known, so that what a machine does not have costs nothing.
 static SHARED: CpuLocal<Shared> = CpuLocal::new(|cpu| Shared {
-    notice: Line(AtomicU32::new(super::wake::OPEN)),
-    inbox: WakeQueues::new(),
+    wake_state: CacheAligned(AtomicU32::new(super::wake::SEND_IPI)),
+    wake_queues: WakeQueues::new(),
     recheck: AtomicBool::new(false),
-    asker: AtomicU32::new(ring::NIL),
+    work_requester: AtomicU32::new(ring::NIL),
     started: AtomicBool::new(false),
     sibling: sibling(cpu),
     idle_slot: AtomicU32::new(ring::NIL),
     load: AtomicU32::new(0),
-    since: AtomicU64::new(0),
+    running_since: AtomicU64::new(0),
     stalled_since: AtomicU64::new(0),
     counters: Counters::default(),
 });
@@ -231,14 +231,14 @@ impl Cpu {
 
 /// Makes what the CPUs need before they start: a CPU that comes up has no thread yet and must not
 /// wait for a lock.
-pub(super) fn prepare() {
+pub(super) fn create_idle_threads() {
     for cpu in (0..super::cpu_count() as u32).map(CpuId) {
         CPUS.prepare(cpu);
         SHARED.prepare(cpu);
-        let slot = fresh_slot().expect("the first slots of all");
+        let slot = allocate_slot().expect("the first slots of all");
         slot.set_cpu(cpu);
         slot.state.store(RUNNING, Ordering::Relaxed);
-        observe::begins(slot, "idle");
+        trace_events::trace_spawn(slot, "idle");
         shared(cpu)
             .idle_slot
             .store(slot.number(), Ordering::Release);
@@ -246,13 +246,13 @@ pub(super) fn prepare() {
 }
 
 /// Makes what runs on this CPU, on the stack it came up on, its idle thread.
-pub(super) fn adopt() {
-    let slot = slot::at(shared(cpu::current()).idle_slot.load(Ordering::Acquire));
+pub(super) fn init_idle() {
+    let slot = slot::by_number(shared(cpu::current()).idle_slot.load(Ordering::Acquire));
     // First of all: who takes a lock is asked who it is.
     CPUS.with(|c| {
         c.current.set(Some(slot));
         c.idle.set(Some(slot));
-        c.since.set(now_ns());
+        c.running_since.set(now_ns());
     });
     slot.set_context(Context::boot());
 }

@@ -5,8 +5,8 @@ use core::sync::atomic::Ordering;
 
 use guard::cpu::{self, CpuId};
 
-use super::cpu::{CPUS, LOADED, Shared, adopt, shared};
-use super::switch::{Why, reschedule};
+use super::cpu::{CPUS, LOADED, Shared, init_idle, shared};
+use super::switch::{SwitchReason, reschedule};
 use super::wake;
 
 /// Time that an idle CPU polls before it sleeps, in nanoseconds: about as much as it takes to send
@@ -26,10 +26,10 @@ pub(super) fn poll_ns() -> u64 {
 
 /// Runs threads on this CPU from now on. The first CPU comes here when the system is set up, each
 /// further one when it is started.
-pub fn start_cpu() -> ! {
+pub fn run_cpu() -> ! {
     let me = cpu::current();
     if CPUS.with(|c| c.current.get().is_none()) {
-        adopt();
+        init_idle();
     } else {
         // The first one, which was adopted when threads were set up. Until now there was one flow
         // of control, with interrupts off: whatever it wanted was free.
@@ -39,27 +39,27 @@ pub fn start_cpu() -> ! {
     shared.started.store(true, Ordering::Release);
     let watches = sleeps_by_mwait();
     loop {
-        cpu::without_irqs(|| reschedule(Why::Preempt));
-        ask_for_work(me);
+        cpu::without_irqs(|| reschedule(SwitchReason::Preempt));
+        request_work(me);
         // Pages are zeroed ahead until somebody is woken.
-        while nothing_came(shared) && guard::mem::idle_step() {}
+        while has_no_work(shared) && guard::mem::idle_step() {}
         if super::cpu_count() > 1 && CPUS.with(|c| c.polling.get().is_on()) {
             poll(shared);
         }
         shared.counters.sleeps.add(1);
         if watches {
-            // A store is enough here. What was put into a queue before the notice says so is seen
-            // now.
-            cpu::idle_watch(&shared.notice.0, wake::POLL, || {
-                shared.notice.0.swap(wake::POLL, Ordering::SeqCst);
-                nothing_came(shared)
+            // A store is enough here. What was put into a queue before the wake state says so is
+            // seen now.
+            cpu::idle_watch(&shared.wake_state.0, wake::POLLING, || {
+                shared.wake_state.0.swap(wake::POLLING, Ordering::SeqCst);
+                has_no_work(shared)
             });
         } else {
             // No wake-up is lost: whoever puts a thread into a wake queue after this look
             // interrupts, and that ends the halt.
             cpu::idle_wait(|| {
-                shared.notice.0.swap(wake::OPEN, Ordering::SeqCst);
-                nothing_came(shared)
+                shared.wake_state.0.swap(wake::SEND_IPI, Ordering::SeqCst);
+                has_no_work(shared)
             });
         }
     }
@@ -81,22 +81,22 @@ fn sleeps_by_mwait() -> bool {
 }
 
 /// Whether there is nothing to look at; with interrupts off.
-fn nothing_came(shared: &Shared) -> bool {
-    shared.inbox.is_empty()
+fn has_no_work(shared: &Shared) -> bool {
+    shared.wake_queues.is_empty()
         && !shared.recheck.load(Ordering::SeqCst)
         && CPUS.with(|c| !c.reschedule.get())
 }
 
 /// Asks a CPU that has threads waiting for one of them.
-fn ask_for_work(me: CpuId) {
+fn request_work(me: CpuId) {
     if let Some(victim) = LOADED.find(me.0 as usize + 1, |_| u64::MAX) {
         let victim = CpuId(victim as u32);
         if shared(victim)
-            .asker
+            .work_requester
             .compare_exchange(ring::NIL, me.0, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
         {
-            cpu::without_irqs(|| wake::summon(victim));
+            cpu::without_irqs(|| wake::send_reschedule(victim));
         }
     }
 }
@@ -104,12 +104,12 @@ fn ask_for_work(me: CpuId) {
 /// Watches for work. Whoever has some sees that and sends no interrupt.
 fn poll(shared: &Shared) {
     shared.counters.polls.add(1);
-    shared.notice.0.swap(wake::POLL, Ordering::SeqCst);
-    if shared.inbox.is_empty() && !shared.recheck.load(Ordering::SeqCst) {
+    shared.wake_state.0.swap(wake::POLLING, Ordering::SeqCst);
+    if shared.wake_queues.is_empty() && !shared.recheck.load(Ordering::SeqCst) {
         // Interrupts are on; a thread that one of them wakes is switched to at its end, and leaves
-        // another notice behind.
+        // another wake state behind.
         cpu::idle_poll(poll_ns(), || {
-            shared.notice.0.load(Ordering::Acquire) != wake::POLL
+            shared.wake_state.0.load(Ordering::Acquire) != wake::POLLING
         });
     }
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `slot` | thread slots: state, links and stack of a thread; permits; what it may run on and how |
 //! | `cpu` | what a CPU has: its own part and the part others may touch; who runs there |
-//! | `choose` | deciding who runs next, and for how long |
+//! | `pick_next` | deciding who runs next, and for how long |
 //! | `rt_bandwidth` | limits of real-time threads (`sched_rt_runtime_us`) |
 //! | `switch` | going from one thread to another |
 //! | `wake` | where a woken thread goes, and telling that CPU |
@@ -13,19 +13,19 @@
 //! | `thread` | the `Thread` handle, spawn, join |
 //! | `perturb` | a scheduler that makes rare orders frequent, for tests |
 //! | `stats` | counters |
-//! | `observe` | what is told to those who look on |
+//! | `trace_events` | events for those who look on |
 
-mod choose;
 mod cpu;
 mod idle;
-mod observe;
 mod perturb;
+mod pick_next;
 mod rt_bandwidth;
 mod sleep;
 mod slot;
 pub mod stats;
 mod switch;
 mod thread;
+mod trace_events;
 mod wake;
 
 use core::panic::Location;
@@ -36,15 +36,15 @@ use guard::BootToken;
 pub use guard::cpu::CpuId;
 pub use guard::rcu::RcuArc;
 pub use guard::timer::now_ns;
-pub use idle::start_cpu;
+pub use idle::run_cpu;
 pub use lfmutex::{Condvar, Mutex, MutexGuard, Once, ReadGuard, RwLock, WriteGuard};
 use lfmutex::{Token, scheduler};
-pub use observe::{Site, lock_sites, start_recording};
-pub(crate) use perturb::point;
+pub(crate) use perturb::preemption_point;
 pub use rt_bandwidth::{change_rt_limits, rt_limits};
 pub use switch::{PreemptGuard, preempt_disable, yield_now};
 pub use thread::{Thread, UserSpace, current, spawn};
 use topology::Topology;
+pub use trace_events::{Site, lock_sites, start_recording};
 
 /// Number of CPUs of this instance.
 #[must_use]
@@ -58,20 +58,20 @@ pub fn topology() -> &'static Topology {
     TOPOLOGY.call_once(guard::cpu::topology)
 }
 
-/// Sets threads up, on the first CPU, before any is spawned. Threads run once [`start_cpu`] is
+/// Sets threads up, on the first CPU, before any is spawned. Threads run once [`run_cpu`] is
 /// called.
 pub fn init(boot: &BootToken) {
     perturb::init();
-    cpu::prepare();
-    cpu::adopt();
+    cpu::create_idle_threads();
+    cpu::init_idle();
     guard::irq::set_timer_handler(boot, sleep::on_timer);
-    guard::irq::set_reschedule_handler(boot, switch::on_kick);
-    guard::irq::set_irq_exit_hook(boot, switch::look_again);
+    guard::irq::set_reschedule_handler(boot, switch::on_reschedule_ipi);
+    guard::irq::set_irq_exit_hook(boot, switch::preempt_check);
     guard::trace::set_thread_source(boot, || cpu::current_slot().number());
 }
 
 /// The calling thread, to [`unpark`].
-pub(crate) fn token() -> Token {
+pub(crate) fn current_token() -> Token {
     scheduler().current()
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn unpark(thread: Token) {
 
 /// A wait has found its condition true: of interest to the explorer on the host.
 #[inline(always)]
-pub(crate) fn found_true() {}
+pub(crate) fn wait_satisfied() {}
 
 /// Sleeps until the calling thread's permit is there (see [`Thread::unpark`]). May return early:
 /// look again at what is waited for.
@@ -115,30 +115,30 @@ impl lfmutex::Scheduler for Scheduler {
 
     fn park(&self) {
         let slot = cpu::current_slot();
-        slot.locked_out.store(true, Ordering::Relaxed);
+        slot.blocked_on_lock.store(true, Ordering::Relaxed);
         switch::park();
-        slot.locked_out.store(false, Ordering::Relaxed);
+        slot.blocked_on_lock.store(false, Ordering::Relaxed);
     }
 
     fn unpark(&self, thread: lfmutex::Token) {
         // Between the lock's being granted and its owner's knowing.
-        perturb::point();
+        perturb::preemption_point();
         if let Some(slot) = u32::try_from(thread.into_raw()).ok().and_then(slot::get) {
             wake::unpark(slot);
         }
     }
 
     fn wait_begins(&self, site: &'static Location<'static>) -> lfmutex::Wait {
-        perturb::point();
-        observe::wait_begins(site)
+        perturb::preemption_point();
+        trace_events::trace_contention_begin(site)
     }
 
     fn wait_ends(&self, wait: lfmutex::Wait) {
-        observe::wait_ends(wait);
-        perturb::point();
+        trace_events::trace_contention_end(wait);
+        perturb::preemption_point();
     }
 
     fn may_block(&self) -> bool {
-        guard::cpu::irqs_enabled() && switch::may_preempt()
+        guard::cpu::irqs_enabled() && switch::is_preemptible()
     }
 }

@@ -45,7 +45,7 @@ fn seed() -> u64 {
 }
 
 /// Where a CPU's sequence begins.
-pub(super) fn first_number(cpu: CpuId) -> u64 {
+pub(super) fn initial_state(cpu: CpuId) -> u64 {
     mix(seed() ^ u64::from(cpu.0) << 32)
 }
 
@@ -68,7 +68,7 @@ fn random() -> u64 {
 /// A place where it may matter who goes first. Nothing happens unless the scheduler is perturbed
 /// and the thread may lose its CPU here.
 #[inline(always)]
-pub(crate) fn point() {
+pub(crate) fn preemption_point() {
     if ON.load(Ordering::Relaxed) {
         disturb();
     }
@@ -78,7 +78,7 @@ pub(crate) fn point() {
 #[inline(never)]
 fn disturb() {
     if !cpu::irqs_enabled()
-        || !switch::may_preempt()
+        || !switch::is_preemptible()
         || current_slot().policy().realtime().is_some()
     {
         return;
@@ -98,13 +98,13 @@ fn disturb() {
 
 /// Whether the current thread, which could go on, is to let others go first.
 #[inline]
-pub(super) fn gives_way() -> bool {
+pub(super) fn should_yield() -> bool {
     ON.load(Ordering::Relaxed) && current_slot().policy().realtime().is_none() && random() & 1 == 0
 }
 
 /// When to look for another thread, if it would be enough to look at `deadline_ns`.
 #[inline]
-pub(super) fn sooner(deadline_ns: u64) -> u64 {
+pub(super) fn shorten_deadline(deadline_ns: u64) -> u64 {
     if !ON.load(Ordering::Relaxed) {
         return deadline_ns;
     }
@@ -113,7 +113,7 @@ pub(super) fn sooner(deadline_ns: u64) -> u64 {
 
 /// Where a woken thread is to run, if not where it would be best.
 #[inline]
-pub(super) fn place(slot: &Slot) -> Option<CpuId> {
+pub(super) fn random_cpu(slot: &Slot) -> Option<CpuId> {
     if !ON.load(Ordering::Relaxed) {
         return None;
     }

@@ -38,7 +38,7 @@ pub fn change_rt_limits<E>(change: impl FnOnce(RtLimits) -> Result<RtLimits, E>)
         // A CPU that has not started yet looks when it does.
         shared(cpu).recheck.store(true, Ordering::SeqCst);
         if is_started(cpu) {
-            cpu::without_irqs(|| wake::summon(cpu));
+            cpu::without_irqs(|| wake::send_reschedule(cpu));
         }
     }
     Ok(())

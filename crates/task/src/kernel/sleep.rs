@@ -10,14 +10,14 @@ use super::{slot, wake};
 /// Runs `sleep` with the calling thread registered to be woken at `deadline_ns`.
 pub(super) fn with_deadline(deadline_ns: u64, sleep: impl FnOnce()) {
     let me = current_slot().number();
-    add(deadline_ns, me);
+    add_sleeper(deadline_ns, me);
     sleep();
     // Gone if it came from the timer; left behind if the thread has moved, where it ends as a
     // spurious wake-up.
     CPUS.with(|c| c.sleepers.borrow_mut().retain(|s| *s != (deadline_ns, me)));
 }
 
-fn add(deadline_ns: u64, me: u32) {
+fn add_sleeper(deadline_ns: u64, me: u32) {
     loop {
         // Nothing may be allocated with interrupts off: room is made before.
         let full = CPUS.with(|c| {
@@ -27,8 +27,8 @@ fn add(deadline_ns: u64, me: u32) {
             }
             let at = sleepers.partition_point(|s| s.0 >= deadline_ns);
             sleepers.insert(at, (deadline_ns, me));
-            if deadline_ns < c.armed.get() {
-                c.armed.set(deadline_ns);
+            if deadline_ns < c.timer_deadline.get() {
+                c.timer_deadline.set(deadline_ns);
                 timer::arm(deadline_ns);
             }
             None
@@ -53,7 +53,7 @@ fn add(deadline_ns: u64, me: u32) {
 /// end.
 pub(super) fn on_timer() {
     CPUS.with(|c| {
-        c.armed.set(u64::MAX);
+        c.timer_deadline.set(u64::MAX);
         c.reschedule.set(true);
     });
     let now = now_ns();
@@ -66,6 +66,6 @@ pub(super) fn on_timer() {
             }
         });
         let Some((_, number)) = due else { return };
-        wake::unpark(slot::at(number));
+        wake::unpark(slot::by_number(number));
     }
 }

@@ -4,7 +4,7 @@
 //! therefore hits an idle slot or a new thread, and is a spurious wake-up: harmless.
 //!
 //! All that wake-ups and switches need of a thread is here, in atomics, so that they take no lock.
-//! What belongs to the run queue (`history`, `moved`) is written by the CPU that has the thread,
+//! What belongs to the run queue (`history`, `migrated`) is written by the CPU that has the thread,
 //! and passes to the next one with the wake queue.
 
 use alloc::boxed::Box;
@@ -17,8 +17,8 @@ use guard::cpu::{CpuId, MAX_CPUS};
 use lfmutex::{Mutex, Once};
 use ring::NIL;
 
-use super::observe::Label;
 use super::thread::Thread;
+use super::trace_events::Label;
 
 const CHUNK: usize = 64;
 const CHUNKS: usize = 512;
@@ -48,18 +48,18 @@ pub(super) struct Slot {
     cpu: AtomicU32,
     policy: AtomicU32,
     /// The policy is not the one its run queue knows.
-    pub(super) changed: AtomicBool,
+    pub(super) policy_changed: AtomicBool,
     /// The thread comes from another run queue, not from sleep.
-    pub(super) moved: AtomicBool,
+    pub(super) migrated: AtomicBool,
     /// If it sleeps, it does so for a lock.
-    pub(super) locked_out: AtomicBool,
+    pub(super) blocked_on_lock: AtomicBool,
     history: [AtomicU64; History::WORDS],
     allowed: [AtomicU64; CPU_WORDS],
     pub(super) label: Label,
     context: Once<Context>,
     /// Id of the thread that lives here. Locked while somebody changes where and how that runs, so
     /// that a late change does not hit the next one.
-    pub(super) tenant: Mutex<u64>,
+    pub(super) thread_id: Mutex<u64>,
     pub(super) job: Mutex<Option<Job>>,
 }
 
@@ -77,14 +77,14 @@ pub(super) fn get(number: u32) -> Option<&'static Slot> {
 
 /// The slot of a number known to be good.
 #[inline]
-pub(super) fn at(number: u32) -> &'static Slot {
+pub(super) fn by_number(number: u32) -> &'static Slot {
     get(number).expect("a number from a list of slots")
 }
 
 /// The link of a number known to be good, for lists.
 #[inline]
-pub(super) fn link(number: u32) -> &'static AtomicU32 {
-    &at(number).next
+pub(super) fn next_link(number: u32) -> &'static AtomicU32 {
+    &by_number(number).next
 }
 
 /// Makes a slot exist. `None` if the table is full.
@@ -106,14 +106,14 @@ impl Slot {
             next: AtomicU32::new(NIL),
             cpu: AtomicU32::new(0),
             policy: AtomicU32::new(encode(Policy::default())),
-            changed: AtomicBool::new(false),
-            moved: AtomicBool::new(false),
-            locked_out: AtomicBool::new(false),
+            policy_changed: AtomicBool::new(false),
+            migrated: AtomicBool::new(false),
+            blocked_on_lock: AtomicBool::new(false),
             history: History::default().to_words().map(AtomicU64::new),
             allowed: [const { AtomicU64::new(u64::MAX) }; CPU_WORDS],
             label: Label::default(),
             context: Once::new(),
-            tenant: Mutex::new(0),
+            thread_id: Mutex::new(0),
             job: Mutex::new(None),
         }
     }
@@ -173,13 +173,13 @@ impl Slot {
         }))
     }
 
-    /// Remembers it; `moved` if the thread goes to another queue.
+    /// Remembers it; `migrated` if the thread goes to another queue.
     #[inline]
-    pub(super) fn remember(&self, history: &History, moved: bool) {
+    pub(super) fn save_history(&self, history: &History, migrated: bool) {
         for (to, word) in self.history.iter().zip(history.to_words()) {
             to.store(word, Ordering::Relaxed);
         }
-        self.moved.store(moved, Ordering::Relaxed);
+        self.migrated.store(migrated, Ordering::Relaxed);
     }
 
     /// Recent CPU use of the thread; the first words of its history.
@@ -192,12 +192,12 @@ impl Slot {
 
     /// Remembers that of a thread that is owed nothing and has handed its CPU over.
     #[inline]
-    pub(super) fn remember_even(&self, recent: Recent) {
+    pub(super) fn save_neutral_history(&self, recent: Recent) {
         let [usage, stamp_ns] = recent.to_words();
         for (to, word) in self.history.iter().zip([usage, stamp_ns, 0]) {
             to.store(word, Ordering::Relaxed);
         }
-        self.moved.store(false, Ordering::Relaxed);
+        self.migrated.store(false, Ordering::Relaxed);
     }
 
     /// A word of the CPUs it may run on.

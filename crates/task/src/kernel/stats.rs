@@ -14,7 +14,7 @@ pub fn cpu(cpu: CpuId) -> CpuStats {
     let s = shared(cpu);
     let is_idle = IDLE.contains(cpu.0 as usize);
     let idle_now = if is_idle {
-        now_ns().saturating_sub(s.since.load(Ordering::Relaxed))
+        now_ns().saturating_sub(s.running_since.load(Ordering::Relaxed))
     } else {
         0
     };

@@ -1,8 +1,7 @@
 //! Going from one thread to another.
 //!
-//! What a thread has with it (its handle, address space, floating-point registers) is in the CPU's
-//! own part while it runs and on its stack while it does not: the switch moves it, and takes no
-//! lock.
+//! A thread's run context (its handle, address space, floating-point registers) is in the CPU's own
+//! part while it runs and on its stack while it does not: the switch moves it, and takes no lock.
 
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
@@ -10,15 +9,15 @@ use core::sync::atomic::Ordering;
 use guard::context;
 use guard::cpu;
 
-use super::cpu::{CPUS, Cpu, Own};
-use super::observe;
+use super::cpu::{CPUS, Cpu, RunContext};
 use super::perturb;
 use super::slot::{PARKED, RUNNING, Slot};
+use super::trace_events;
 use super::wake;
 
-/// Why the CPU looks for another thread.
+/// Reason why the CPU looks for another thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum SwitchReason {
     /// The current thread sleeps; whoever wakes it queues it.
     Parked,
     /// The current thread yields to others.
@@ -28,14 +27,14 @@ pub(super) enum Why {
 }
 
 /// Whether the current thread may lose the CPU against its will.
-pub(super) fn may_preempt() -> bool {
+pub(super) fn is_preemptible() -> bool {
     CPUS.with(|c| c.preempt_depth.get() == 0)
 }
 
 /// Takes the calling thread's permit, or sleeps until there is one.
 pub(super) fn park() {
     // Between the last look at what is waited for and the sleep.
-    perturb::point();
+    perturb::preemption_point();
     cpu::without_irqs(|| {
         let to = CPUS.with(|c| {
             let me = c.current();
@@ -47,9 +46,9 @@ pub(super) fn park() {
                 // From here on anybody may wake us: that puts us into a wake queue of this CPU,
                 // because our stack is in use until the switch is done, and the queue is looked at
                 // by nobody but this CPU.
-                match c.hand_over(me) {
-                    Some(next) => Some(c.depart(me, next, false)),
-                    None => c.leave(Why::Parked),
+                match c.switch_to_deferred(me) {
+                    Some(next) => Some(c.save_outgoing(me, next, false)),
+                    None => c.prepare_switch(SwitchReason::Parked),
                 }
             } else {
                 me.state.store(RUNNING, Ordering::Release);
@@ -57,101 +56,107 @@ pub(super) fn park() {
             }
         });
         if let Some(to) = to {
-            go(to);
+            context_switch(to);
         }
     });
 }
 
 /// Lets other threads of this CPU go first.
 pub fn yield_now() {
-    cpu::without_irqs(|| reschedule(Why::Yield));
+    cpu::without_irqs(|| reschedule(SwitchReason::Yield));
 }
 
 /// Looks for the thread to run here, and switches to it. Interrupts are off.
-pub(super) fn reschedule(why: Why) {
-    if let Some(to) = CPUS.with(|c| c.leave(why)) {
-        go(to);
+pub(super) fn reschedule(why: SwitchReason) {
+    if let Some(to) = CPUS.with(|c| c.prepare_switch(why)) {
+        context_switch(to);
     }
 }
 
 #[inline(always)]
-fn go(Departure { prev, next, own }: Departure) {
-    observe::switch(prev, next);
+fn context_switch(PendingSwitch { prev, next, own }: PendingSwitch) {
+    trace_events::trace_switch(prev, next);
     context::switch(prev.context(), next.context());
     // Some time later, perhaps on another CPU.
-    arrive(own);
+    finish_switch(own);
 }
 
 /// A context switch to be done: from whom to whom, and the state that the first one keeps on its
 /// stack.
-struct Departure {
+struct PendingSwitch {
     prev: &'static Slot,
     next: &'static Slot,
-    own: Option<Box<Own>>,
+    own: Option<Box<RunContext>>,
 }
 
-/// Right after a switch: what a thread has with it goes where it belongs, and what was left to this
+/// Right after a switch: the run context goes where it belongs, and what was left to this
 /// side of the switch is done. Interrupts are off.
 #[inline(always)]
-pub(super) fn arrive(own: Option<Box<Own>>) {
+pub(super) fn finish_switch(own: Option<Box<RunContext>>) {
     let (evicted, again) = CPUS.with(|c| {
-        c.settle(own);
+        c.restore_incoming(own);
         (
             c.evicted.take(),
             c.reschedule.get() && c.preempt_depth.get() == 0,
         )
     });
     if let Some(slot) = evicted {
-        wake::send_on(slot);
+        wake::send_evicted(slot);
     }
     if again {
-        reschedule(Why::Preempt);
+        reschedule(SwitchReason::Preempt);
     }
 }
 
 /// The end of every interrupt, and other places where a thread loses the CPU against its will.
 /// Interrupts are off.
-pub(super) fn look_again() {
+pub(super) fn preempt_check() {
     if CPUS.with(|c| c.reschedule.get() && c.preempt_depth.get() == 0) {
-        reschedule(Why::Preempt);
+        reschedule(SwitchReason::Preempt);
     }
 }
 
 /// Another CPU wants this one to look at its wake queues.
-pub(super) fn on_kick() {
+pub(super) fn on_reschedule_ipi() {
     CPUS.with(|c| c.reschedule.set(true));
 }
 
 impl Cpu {
     /// Decides who runs; if that is another thread, all is ready for the switch to it.
     #[inline(never)]
-    fn leave(&self, why: Why) -> Option<Departure> {
+    fn prepare_switch(&self, why: SwitchReason) -> Option<PendingSwitch> {
         let prev = self.current();
-        let next = self.choose(why);
-        (!core::ptr::eq(prev, next)).then(|| self.depart(prev, next, why == Why::Preempt))
+        let next = self.pick_next(why);
+        (!core::ptr::eq(prev, next))
+            .then(|| self.save_outgoing(prev, next, why == SwitchReason::Preempt))
     }
 
-    /// Takes what the current thread, which leaves against its will if `forced`, has with it, and
+    /// Takes the run context of the current thread, which leaves against its will if `forced`, and
     /// accounts its time.
     #[inline(always)]
-    fn depart(&self, prev: &'static Slot, next: &'static Slot, forced: bool) -> Departure {
-        let mut own = self.own.take();
+    fn save_outgoing(
+        &self,
+        prev: &'static Slot,
+        next: &'static Slot,
+        forced: bool,
+    ) -> PendingSwitch {
+        let mut own = self.run_context.take();
         if let Some(own) = &mut own {
-            own.thread.leaves(forced);
-            own.thread.gives_cpu_up(self.since.get());
+            own.thread.sched_out(forced);
+            own.thread.stop_cpu_clock(self.running_since.get());
             if let Some(fpu) = &mut own.fpu {
                 fpu.save();
             }
         }
-        Departure { prev, next, own }
+        PendingSwitch { prev, next, own }
     }
 
     /// The CPU is the current thread's, which brings this with it.
     #[inline(always)]
-    fn settle(&self, own: Option<Box<Own>>) {
+    fn restore_incoming(&self, own: Option<Box<RunContext>>) {
         if let Some(own) = own.as_deref() {
-            own.thread.gets_cpu(self.since.get());
-            own.thread.arrives(cpu::current());
+            own.thread.start_cpu_clock(self.running_since.get());
+            own.thread.sched_in(cpu::current());
             if let Some(user) = &own.user {
                 user.activate();
             }
@@ -159,16 +164,16 @@ impl Cpu {
                 fpu.restore();
             }
         }
-        let nothing = self.own.replace(own);
+        let nothing = self.run_context.replace(own);
         if nothing.is_some() {
-            left_behind();
+            run_context_leaked();
         }
     }
 }
 
 #[cold]
 #[inline(never)]
-fn left_behind() {
+fn run_context_leaked() {
     panic!("a thread left the CPU without what it had with it");
 }
 
@@ -188,7 +193,7 @@ impl Drop for PreemptGuard {
     fn drop(&mut self) {
         CPUS.with(|c| c.preempt_depth.set(c.preempt_depth.get() - 1));
         if cpu::irqs_enabled() {
-            cpu::without_irqs(look_again);
+            cpu::without_irqs(preempt_check);
         }
     }
 }

@@ -16,10 +16,10 @@ use guard::stack::KernelStack;
 use guard::timer;
 use lfmutex::{Mutex, Once};
 
-use super::cpu::{CPUS, Own};
+use super::cpu::{CPUS, RunContext};
 use super::slot::{self, Job, Slot};
-use super::{now_ns, observe, switch, wake};
-use crate::runtime::RunTime;
+use super::{now_ns, switch, trace_events, wake};
+use crate::cpu_time::CpuTime;
 use crate::{NoMemory, WaitQueue};
 
 /// An address space that is made current on a CPU before a thread's user code runs there.
@@ -29,16 +29,16 @@ pub trait UserSpace: Send + Sync {
 }
 
 /// Bits of what keeps a thread from going on in ring 3: interruptible sleeps end.
-const INTERRUPTED: u8 = 1;
+const SIGNAL_PENDING: u8 = 1;
 /// The thread was moved to another CPU, or lost its CPU against its will.
-const MOVED: u8 = 2;
+const RSEQ_EVENT: u8 = 2;
 /// The thread is to look again at what is asked of its calls. Sleeps go on: a call that ended early
 /// because of that would show its caller that somebody looks on.
-const NUDGED: u8 = 4;
+const NOTIFY_RESUME: u8 = 4;
 /// No work of the kernel is being measured.
 const IN_USER: u64 = 0;
 /// Work of the kernel is being measured, but the thread has no CPU.
-const AWAY: u64 = 1;
+const OFF_CPU: u64 = 1;
 
 /// The most that the first sample of a thread counts for, in nanoseconds.
 const FIRST_SAMPLE_NS: u64 = 2_000;
@@ -55,25 +55,27 @@ pub struct Thread {
     id: u64,
     name: Mutex<String>,
     slot: &'static Slot,
-    /// Pending work before a return to ring 3: [`INTERRUPTED`], [`MOVED`] and [`NUDGED`].
-    attention: AtomicU8,
-    /// Whether [`MOVED`] is noted.
-    watched: AtomicBool,
+    /// Pending work before a return to ring 3: [`SIGNAL_PENDING`], [`RSEQ_EVENT`] and
+    /// [`NOTIFY_RESUME`].
+    pending_work: AtomicU8,
+    /// Whether [`RSEQ_EVENT`] is noted.
+    rseq_tracking: AtomicBool,
     /// The thread has left its CPU, of its own accord or not.
-    left: AtomicBool,
+    descheduled: AtomicBool,
     /// The CPU on which it was last.
     last_cpu: AtomicU32,
     dead: AtomicBool,
-    joined: WaitQueue,
-    run_time: RunTime,
-    /// Since when its program has the kernel at work, by the TSC; [`IN_USER`], or [`AWAY`].
-    entered: AtomicU64,
-    kernel_ns: AtomicU64,
+    exit_waiters: WaitQueue,
+    run_time: CpuTime,
+    /// Since when its program has the kernel at work, by the TSC; [`IN_USER`], or [`OFF_CPU`].
+    kernel_entry_tsc: AtomicU64,
+    system_ns: AtomicU64,
     /// Average duration of sampled work, in nanoseconds; 0 before the first sample.
     sampled_ns: AtomicU64,
-    /// Context switches away from the thread; `evictions`: those for which others were to run.
+    /// Context switches away from the thread; `involuntary_switches`: those for which others were
+    /// to run.
     switches: AtomicU64,
-    evictions: AtomicU64,
+    involuntary_switches: AtomicU64,
     ext: Once<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -85,18 +87,18 @@ impl Thread {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             name: Mutex::new(name.into()),
             slot,
-            attention: AtomicU8::new(0),
-            watched: AtomicBool::new(false),
-            left: AtomicBool::new(false),
+            pending_work: AtomicU8::new(0),
+            rseq_tracking: AtomicBool::new(false),
+            descheduled: AtomicBool::new(false),
             last_cpu: AtomicU32::new(u32::MAX),
             dead: AtomicBool::new(false),
-            joined: WaitQueue::new(),
-            run_time: RunTime::default(),
-            entered: AtomicU64::new(IN_USER),
-            kernel_ns: AtomicU64::new(0),
+            exit_waiters: WaitQueue::new(),
+            run_time: CpuTime::default(),
+            kernel_entry_tsc: AtomicU64::new(IN_USER),
+            system_ns: AtomicU64::new(0),
             sampled_ns: AtomicU64::new(0),
             switches: AtomicU64::new(0),
-            evictions: AtomicU64::new(0),
+            involuntary_switches: AtomicU64::new(0),
             ext: Once::new(),
         })
     }
@@ -115,7 +117,7 @@ impl Thread {
 
     /// Changes its name.
     pub fn set_name(&self, name: &str) {
-        observe::renamed(self.slot, name);
+        trace_events::trace_rename(self.slot, name);
         *self.name.lock() = name.into();
     }
 
@@ -124,106 +126,113 @@ impl Thread {
         wake::unpark(self.slot);
     }
 
-    /// Ends its interruptible sleeps, this one and further ones, until [`Self::clear_interrupt`].
-    pub fn interrupt(&self) {
-        self.attention.fetch_or(INTERRUPTED, Ordering::SeqCst);
+    /// Ends its interruptible sleeps, this one and further ones, until
+    /// [`Self::clear_signal_pending`].
+    pub fn set_signal_pending(&self) {
+        self.pending_work.fetch_or(SIGNAL_PENDING, Ordering::SeqCst);
         self.unpark();
         // A thread in user mode must come into the kernel to notice.
         wake::kick(self.slot);
     }
 
-    /// Makes the thread find [`Self::take_nudge`] before it goes on in ring 3. Ends no sleep.
-    pub fn nudge(&self) {
-        self.attention.fetch_or(NUDGED, Ordering::SeqCst);
+    /// Makes the thread find [`Self::take_notify_resume`] before it goes on in ring 3. Ends no
+    /// sleep.
+    pub fn set_notify_resume(&self) {
+        self.pending_work.fetch_or(NOTIFY_RESUME, Ordering::SeqCst);
         wake::kick(self.slot);
     }
 
-    /// Whether [`Self::nudge`] was called since the last time.
+    /// Whether [`Self::set_notify_resume`] was called since the last time.
     #[inline]
-    pub fn take_nudge(&self) -> bool {
-        self.attention.load(Ordering::Relaxed) & NUDGED != 0
-            && self.attention.fetch_and(!NUDGED, Ordering::SeqCst) & NUDGED != 0
+    pub fn take_notify_resume(&self) -> bool {
+        self.pending_work.load(Ordering::Relaxed) & NOTIFY_RESUME != 0
+            && self
+                .pending_work
+                .fetch_and(!NOTIFY_RESUME, Ordering::SeqCst)
+                & NOTIFY_RESUME
+                != 0
     }
 
     /// Shows which functions it waits in, from the innermost outwards, each with the distance from
     /// its start. Nothing while it runs.
-    pub fn calls(&self, show: impl FnMut(&str, u32)) {
+    pub fn backtrace(&self, show: impl FnMut(&str, u32)) {
         self.slot.context().calls(show);
     }
 
     /// Says that it is thread `thread` of process `process` of the Linux personality, for records.
-    pub fn set_numbers(&self, process: u32, thread: u32) {
-        observe::numbered(self.slot, process, thread);
+    pub fn set_ids(&self, process: u32, thread: u32) {
+        trace_events::trace_set_ids(self.slot, process, thread);
     }
 
     /// Lets interruptible sleeps sleep again.
-    pub fn clear_interrupt(&self) {
-        self.attention.fetch_and(!INTERRUPTED, Ordering::SeqCst);
+    pub fn clear_signal_pending(&self) {
+        self.pending_work
+            .fetch_and(!SIGNAL_PENDING, Ordering::SeqCst);
     }
 
-    /// True between [`Self::interrupt`] and [`Self::clear_interrupt`].
+    /// True between [`Self::set_signal_pending`] and [`Self::clear_signal_pending`].
     #[must_use]
-    pub fn interrupted(&self) -> bool {
-        self.attention.load(Ordering::SeqCst) & INTERRUPTED != 0
+    pub fn is_signal_pending(&self) -> bool {
+        self.pending_work.load(Ordering::SeqCst) & SIGNAL_PENDING != 0
     }
 
-    /// Not 0 while the thread is not to go on in ring 3 ([`Self::interrupted`],
-    /// [`Self::take_moved`], [`Self::take_nudge`]).
+    /// Not 0 while the thread is not to go on in ring 3 ([`Self::is_signal_pending`],
+    /// [`Self::take_rseq_event`], [`Self::take_notify_resume`]).
     #[must_use]
-    pub fn attention(&self) -> &AtomicU8 {
-        &self.attention
+    pub fn pending_work(&self) -> &AtomicU8 {
+        &self.pending_work
     }
 
-    /// From now on it is noted when the thread moves, or not any more. The first time counts as a
+    /// Notes moves of the thread for rseq(2) from now on, or no more. The first time counts as a
     /// move.
-    pub fn watch(&self, on: bool) {
-        self.watched.store(on, Ordering::Relaxed);
+    pub fn set_rseq_tracking(&self, on: bool) {
+        self.rseq_tracking.store(on, Ordering::Relaxed);
         if on {
-            self.mark_moved();
+            self.set_rseq_event();
         } else {
-            self.attention.fetch_and(!MOVED, Ordering::SeqCst);
+            self.pending_work.fetch_and(!RSEQ_EVENT, Ordering::SeqCst);
         }
     }
 
-    /// Has a thread that is watched believe that it was moved. It is told on its way back to ring
+    /// Has a thread that uses rseq believe that it was moved. It is told on its way back to ring
     /// 3; if it is in ring 3 it goes on there, until something interrupts it.
-    pub fn mark_moved(&self) {
-        if self.watched.load(Ordering::Relaxed) {
-            self.attention.fetch_or(MOVED, Ordering::SeqCst);
+    pub fn set_rseq_event(&self) {
+        if self.rseq_tracking.load(Ordering::Relaxed) {
+            self.pending_work.fetch_or(RSEQ_EVENT, Ordering::SeqCst);
         }
     }
 
-    /// Whether the thread, which is watched, was moved to another CPU or lost its own against its
+    /// Whether the thread, which uses rseq, was moved to another CPU or lost its own against its
     /// will since the last time.
     #[inline]
-    pub fn take_moved(&self) -> bool {
-        self.attention.load(Ordering::Relaxed) & MOVED != 0
-            && self.attention.fetch_and(!MOVED, Ordering::SeqCst) & MOVED != 0
+    pub fn take_rseq_event(&self) -> bool {
+        self.pending_work.load(Ordering::Relaxed) & RSEQ_EVENT != 0
+            && self.pending_work.fetch_and(!RSEQ_EVENT, Ordering::SeqCst) & RSEQ_EVENT != 0
     }
 
-    /// Whether the thread, which is watched, was off its CPU since the last time, for whatever
+    /// Whether the thread, which uses rseq, was off its CPU since the last time, for whatever
     /// reason.
     #[inline]
-    pub fn take_left(&self) -> bool {
-        self.left.load(Ordering::Relaxed) && self.left.swap(false, Ordering::Relaxed)
+    pub fn take_descheduled(&self) -> bool {
+        self.descheduled.load(Ordering::Relaxed) && self.descheduled.swap(false, Ordering::Relaxed)
     }
 
     /// Called when the thread leaves its CPU.
-    pub(super) fn leaves(&self, against_its_will: bool) {
-        if self.watched.load(Ordering::Relaxed) {
-            self.left.store(true, Ordering::Relaxed);
+    pub(super) fn sched_out(&self, against_its_will: bool) {
+        if self.rseq_tracking.load(Ordering::Relaxed) {
+            self.descheduled.store(true, Ordering::Relaxed);
             if against_its_will {
-                self.mark_moved();
+                self.set_rseq_event();
             }
         }
     }
 
     /// Called when the thread begins to run on this CPU.
-    pub(super) fn arrives(&self, cpu: CpuId) {
-        if self.watched.load(Ordering::Relaxed)
+    pub(super) fn sched_in(&self, cpu: CpuId) {
+        if self.rseq_tracking.load(Ordering::Relaxed)
             && self.last_cpu.swap(cpu.0, Ordering::Relaxed) != cpu.0
         {
-            self.mark_moved();
+            self.set_rseq_event();
         }
     }
 
@@ -242,8 +251,8 @@ impl Thread {
     /// True while it sleeps for a lock of the kernel, which nothing keeps it from getting. A
     /// snapshot.
     #[must_use]
-    pub fn waits_for_lock(&self) -> bool {
-        self.slot.is_parked() && self.slot.locked_out.load(Ordering::Relaxed)
+    pub fn is_blocked_on_lock(&self) -> bool {
+        self.slot.is_parked() && self.slot.blocked_on_lock.load(Ordering::Relaxed)
     }
 
     /// The CPU it runs on or last ran on.
@@ -254,7 +263,7 @@ impl Thread {
 
     /// Waits for its end.
     pub fn join(&self) {
-        self.joined.wait(|| self.is_dead().then_some(()));
+        self.exit_waiters.wait(|| self.is_dead().then_some(()));
     }
 
     /// Time it has run on CPUs, in nanoseconds.
@@ -265,25 +274,26 @@ impl Thread {
 
     /// Begins system time: the program asked the kernel for something. Called by the thread itself.
     #[inline(always)]
-    pub fn begin_kernel_work(&self) {
-        self.entered.store(timer::tsc_about(), Ordering::Relaxed);
+    pub fn begin_system_time(&self) {
+        self.kernel_entry_tsc
+            .store(timer::tsc_about(), Ordering::Relaxed);
     }
 
     /// Ends system time. Called by the thread itself.
     #[inline(always)]
-    pub fn end_kernel_work(&self) {
-        self.count_kernel_work(IN_USER);
+    pub fn end_system_time(&self) {
+        self.account_system_time(IN_USER);
     }
 
     /// Ends system time that stands for `calls` calls like this one, of which the others were not
     /// measured; not if the end of a part of it has been told. One that took much longer than those
     /// before, because something came in between, stands for itself, and for others as long as four
     /// of those.
-    pub fn end_sampled_work(&self, calls: u64) {
-        let before = self.kernel_ns.load(Ordering::Relaxed);
-        if self.entered.load(Ordering::Relaxed) != IN_USER {
-            self.end_kernel_work();
-            let one = self.kernel_ns.load(Ordering::Relaxed) - before;
+    pub fn end_sampled_system_time(&self, calls: u64) {
+        let before = self.system_ns.load(Ordering::Relaxed);
+        if self.kernel_entry_tsc.load(Ordering::Relaxed) != IN_USER {
+            self.end_system_time();
+            let one = self.system_ns.load(Ordering::Relaxed) - before;
             let typical = self.sampled_ns.load(Ordering::Relaxed);
             let counted = one.min(if typical == 0 {
                 FIRST_SAMPLE_NS
@@ -298,106 +308,108 @@ impl Thread {
                 },
                 Ordering::Relaxed,
             );
-            add(&self.kernel_ns, counted * (calls - 1));
+            add(&self.system_ns, counted * (calls - 1));
         }
     }
 
-    /// Adds what the kernel did since `entered`, if it was at work, and puts another word there. In
-    /// this order: nobody sees both.
+    /// Adds what the kernel did since `kernel_entry_tsc`, if it was at work, and puts another word
+    /// there. In this order: nobody sees both.
     #[inline(always)]
-    fn count_kernel_work(&self, next: u64) {
-        let entered = self.entered.load(Ordering::Relaxed);
-        if entered != IN_USER {
-            self.entered.store(next, Ordering::Relaxed);
+    fn account_system_time(&self, next: u64) {
+        let kernel_entry_tsc = self.kernel_entry_tsc.load(Ordering::Relaxed);
+        if kernel_entry_tsc != IN_USER {
+            self.kernel_entry_tsc.store(next, Ordering::Relaxed);
             add(
-                &self.kernel_ns,
-                timer::ticks_to_ns(timer::tsc_about().saturating_sub(entered)),
+                &self.system_ns,
+                timer::ticks_to_ns(timer::tsc_about().saturating_sub(kernel_entry_tsc)),
             );
         }
     }
 
-    /// The part of its time between [`Self::begin_kernel_work`] and [`Self::end_kernel_work`], in
+    /// The part of its time between [`Self::begin_system_time`] and [`Self::end_system_time`], in
     /// nanoseconds.
     #[must_use]
-    pub fn kernel_time_ns(&self) -> u64 {
-        let done = self.kernel_ns.load(Ordering::Relaxed);
-        match self.entered.load(Ordering::Relaxed) {
-            IN_USER | AWAY => done,
-            entered => done + timer::ticks_to_ns(timer::tsc().saturating_sub(entered)),
+    pub fn system_time_ns(&self) -> u64 {
+        let done = self.system_ns.load(Ordering::Relaxed);
+        match self.kernel_entry_tsc.load(Ordering::Relaxed) {
+            IN_USER | OFF_CPU => done,
+            kernel_entry_tsc => {
+                done + timer::ticks_to_ns(timer::tsc().saturating_sub(kernel_entry_tsc))
+            }
         }
     }
 
     /// Context switches away from the thread: because it had to wait, and because others were to
     /// run.
     #[must_use]
-    pub fn switches(&self) -> [u64; 2] {
-        let evictions = self.evictions.load(Ordering::Relaxed);
+    pub fn context_switches(&self) -> [u64; 2] {
+        let involuntary_switches = self.involuntary_switches.load(Ordering::Relaxed);
         [
             self.switches
                 .load(Ordering::Relaxed)
-                .saturating_sub(evictions),
-            evictions,
+                .saturating_sub(involuntary_switches),
+            involuntary_switches,
         ]
     }
 
     /// By the CPU it runs on: others are to run.
-    pub(super) fn was_evicted(&self) {
-        add(&self.evictions, 1);
+    pub(super) fn count_preemption(&self) {
+        add(&self.involuntary_switches, 1);
     }
 
     /// By the CPU it ran on: it gives way at a time.
     #[inline(always)]
-    pub(super) fn gives_cpu_up(&self, now_ns: u64) {
+    pub(super) fn stop_cpu_clock(&self, now_ns: u64) {
         self.run_time.end(now_ns);
         add(&self.switches, 1);
-        self.count_kernel_work(AWAY);
+        self.account_system_time(OFF_CPU);
     }
 
     /// By the CPU it gets.
     #[inline(always)]
-    pub(super) fn gets_cpu(&self, now_ns: u64) {
+    pub(super) fn start_cpu_clock(&self, now_ns: u64) {
         self.run_time.begin(now_ns);
-        if self.entered.load(Ordering::Relaxed) == AWAY {
-            self.begin_kernel_work();
+        if self.kernel_entry_tsc.load(Ordering::Relaxed) == OFF_CPU {
+            self.begin_system_time();
         }
     }
 
     /// Does something to the slot if the thread still lives there, and tells the CPU that has it.
-    fn change(&self, change: impl FnOnce(&Slot)) {
+    fn update_slot(&self, change: impl FnOnce(&Slot)) {
         {
-            let tenant = self.slot.tenant.lock();
-            if *tenant != self.id {
+            let thread_id = self.slot.thread_id.lock();
+            if *thread_id != self.id {
                 return;
             }
             change(self.slot);
         }
-        wake::changed(self.slot);
+        wake::policy_changed(self.slot);
     }
 
     /// Lets it run only on the CPUs whose bit is set (word 0 holds CPUs 0 to 63). False, and no
     /// change, if that is none of this instance's. A thread that runs elsewhere at the moment is
     /// moved at once, the caller before this returns.
-    pub fn set_cpus(&self, mask: &[u64]) -> bool {
+    pub fn set_affinity(&self, mask: &[u64]) -> bool {
         let word = |i: usize| mask.get(i).copied().unwrap_or(0);
         if !(0..super::cpu_count()).any(|cpu| word(cpu / 64) >> (cpu % 64) & 1 != 0) {
             return false;
         }
-        self.change(|slot| slot.set_allowed(word));
+        self.update_slot(|slot| slot.set_allowed(word));
         true
     }
 
     /// Sets how it is scheduled from now on, wherever it is.
     pub fn set_policy(&self, policy: Policy) {
-        self.change(|slot| {
+        self.update_slot(|slot| {
             slot.set_policy(policy);
-            slot.changed.store(true, Ordering::SeqCst);
+            slot.policy_changed.store(true, Ordering::SeqCst);
         });
     }
 
     /// Sets the user address space this thread runs in, and makes it current. For the calling
     /// thread itself.
     pub fn set_user(&self, user: Option<Arc<dyn UserSpace>>) {
-        let old = self.with_own(|own| {
+        let old = self.with_run_context(|own| {
             if let Some(user) = &user {
                 user.activate();
             }
@@ -409,7 +421,7 @@ impl Thread {
     /// Gives this thread floating-point state of its own, saved and restored by the switch. For the
     /// calling thread itself.
     pub fn set_fpu(&self, fpu: Option<UserFpu>) {
-        let old = self.with_own(|own| {
+        let old = self.with_run_context(|own| {
             if let Some(old) = &mut own.fpu {
                 old.disarm();
             }
@@ -424,7 +436,7 @@ impl Thread {
     /// Runs `f` with the up-to-date floating-point state of the calling thread, which continues
     /// with what `f` leaves. `f` runs with interrupts off: no user memory, no locks.
     pub fn with_fpu<R>(&self, f: impl FnOnce(&mut UserFpu) -> R) -> Option<R> {
-        self.with_own(|own| {
+        self.with_run_context(|own| {
             let fpu = own.fpu.as_mut()?;
             fpu.save();
             let result = f(fpu);
@@ -436,14 +448,14 @@ impl Thread {
     /// Runs `f` while the floating-point registers of the calling thread are in the CPU, which is
     /// all that is up to date. `f` runs with interrupts off: no locks.
     pub fn with_loaded_fpu<R>(&self, f: impl FnOnce(&mut UserFpu) -> R) -> Option<R> {
-        self.with_own(|own| own.fpu.as_mut().map(f))
+        self.with_run_context(|own| own.fpu.as_mut().map(f))
     }
 
-    /// Runs `f` with the calling thread's address space and floating-point state; the calling
-    /// thread is this one. Interrupts are off meanwhile.
-    fn with_own<R>(&self, f: impl FnOnce(&mut Own) -> R) -> R {
+    /// Runs `f` with the run context of the calling thread, which is this one. Interrupts are off
+    /// meanwhile.
+    fn with_run_context<R>(&self, f: impl FnOnce(&mut RunContext) -> R) -> R {
         CPUS.with(|c| {
-            let mut own = c.own.borrow_mut();
+            let mut own = c.run_context.borrow_mut();
             let own = own
                 .as_mut()
                 .expect("a thread that runs has its things with it");
@@ -485,16 +497,21 @@ impl fmt::Debug for Thread {
 /// On a CPU's idle thread, which is none.
 #[must_use]
 pub fn current() -> Arc<Thread> {
-    CPUS.with(|c| c.own.borrow().as_ref().map(|own| own.thread.clone()))
-        .expect("what runs is a thread")
+    CPUS.with(|c| {
+        c.run_context
+            .borrow()
+            .as_ref()
+            .map(|own| own.thread.clone())
+    })
+    .expect("what runs is a thread")
 }
 
 /// Slots whose thread has ended.
-static FREE: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+static FREE_SLOTS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 static NEXT_SLOT: AtomicU32 = AtomicU32::new(0);
 
 /// A slot never used before.
-pub(super) fn fresh_slot() -> Option<&'static Slot> {
+pub(super) fn allocate_slot() -> Option<&'static Slot> {
     slot::create(NEXT_SLOT.fetch_add(1, Ordering::Relaxed))
 }
 
@@ -507,22 +524,22 @@ pub fn spawn(
     affinity: Option<CpuId>,
     f: impl FnOnce() + Send + 'static,
 ) -> Result<Arc<Thread>, NoMemory> {
-    let recycled = FREE.lock().pop();
+    let recycled = FREE_SLOTS.lock().pop();
     let fresh = recycled.is_none();
     let slot = match recycled {
-        Some(number) => slot::at(number),
+        Some(number) => slot::by_number(number),
         None => {
             let stack = KernelStack::new().ok_or(NoMemory)?;
-            let slot = fresh_slot().ok_or(NoMemory)?;
-            slot.set_context(Context::new(stack, run, slot.number() as usize));
+            let slot = allocate_slot().ok_or(NoMemory)?;
+            slot.set_context(Context::new(stack, slot_main, slot.number() as usize));
             slot
         }
     };
     let thread = Thread::new(name, slot);
-    observe::begins(slot, name);
+    trace_events::trace_spawn(slot, name);
     {
-        let mut tenant = slot.tenant.lock();
-        *tenant = thread.id;
+        let mut thread_id = slot.thread_id.lock();
+        *thread_id = thread.id;
         slot.set_policy(Policy::default());
         slot.set_allowed(|word| match affinity {
             None => u64::MAX,
@@ -544,25 +561,25 @@ pub fn spawn(
 }
 
 /// Main function of every slot's context: runs one job after another.
-fn run(number: usize) -> ! {
-    let slot = slot::at(number as u32);
-    switch::arrive(None);
+fn slot_main(number: usize) -> ! {
+    let slot = slot::by_number(number as u32);
+    switch::finish_switch(None);
     guard::cpu::enable_irqs();
     loop {
         let job = slot.job.lock().take();
         if let Some(Job { thread, body }) = job {
-            let own = Box::new(Own {
+            let own = Box::new(RunContext {
                 thread,
                 user: None,
                 fpu: None,
             });
             CPUS.with(|c| {
-                own.thread.gets_cpu(now_ns());
-                *c.own.borrow_mut() = Some(own);
+                own.thread.start_cpu_clock(now_ns());
+                *c.run_context.borrow_mut() = Some(own);
             });
-            make_room();
+            reserve_run_queue();
             body();
-            end(slot);
+            thread_exit(slot);
         }
         switch::park();
     }
@@ -571,7 +588,7 @@ fn run(number: usize) -> ! {
 /// Sees to it that the run queue of this CPU has room for more threads than it holds. Here, because
 /// every thread that may have to wait on a CPU has started somewhere, and because this may
 /// allocate.
-fn make_room() {
+fn reserve_run_queue() {
     let (waiting, room) = CPUS.with(|c| {
         let queue = c.queue.borrow();
         (
@@ -587,18 +604,18 @@ fn make_room() {
     CPUS.with(|c| c.queue.borrow_mut().enlarge(&mut larger));
 }
 
-fn end(slot: &'static Slot) {
+fn thread_exit(slot: &'static Slot) {
     let thread = current();
     thread.set_user(None);
     thread.set_fpu(None);
-    *slot.tenant.lock() = 0;
-    observe::ends(slot);
+    *slot.thread_id.lock() = 0;
+    trace_events::trace_exit(slot);
     thread.dead.store(true, Ordering::Release);
-    thread.joined.wake_all();
+    thread.exit_waiters.wake_all();
     let own = CPUS.with(|c| {
-        thread.gives_cpu_up(now_ns());
-        c.own.take()
+        thread.stop_cpu_clock(now_ns());
+        c.run_context.take()
     });
     drop((own, thread));
-    FREE.lock().push(slot.number());
+    FREE_SLOTS.lock().push(slot.number());
 }

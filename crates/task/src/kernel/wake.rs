@@ -2,19 +2,20 @@
 //!
 //! On its own CPU a thread joins the run queue at once. Another CPU finds it in a wake queue, one
 //! for each pair of CPUs. It is told by an interrupt only if it would not look in time by itself;
-//! what it is doing is in its `notice`:
-//! * `LOOK`: it was told already.
-//! * `POLL`: it watches the notice; a store is enough.
-//! * `LOOKS_SOON`: its timer fires before a fair thread could take the CPU from the one that runs.
-//! * `LOOKS_LATER`: its timer fires at the end of the slice, soon enough for who never takes the
-//!   CPU from another.
+//! what it is doing is in its `wake_state`:
+//! * `NEED_RESCHED`: it was told already.
+//! * `POLLING`: it watches the word; a store is enough.
+//! * `TIMER_BEFORE_PREEMPTION`: its timer fires before a fair thread could take the CPU from the
+//!   one that runs.
+//! * `TIMER_AT_SLICE_END`: its timer fires at the end of the slice, soon enough for who never takes
+//!   the CPU from another.
 //! * `realtime`: nobody of a lower priority can take the CPU before it is given up, which looks; or
 //!   before the time of real-time threads is over, if that runs already.
-//! * `OPEN`: anything else.
+//! * `SEND_IPI`: anything else.
 //!
-//! No wake-up is lost: the CPU makes its notice `OPEN` before it looks at the wake queues, and who
-//! queues a thread reads the notice after that, both in one total order. So either the look finds
-//! the thread, or the waker finds `OPEN`, or what was decided in a later look.
+//! No wake-up is lost: the CPU makes its wake state `SEND_IPI` before it looks at the wake queues,
+//! and who queues a thread reads it after that, both in one total order. So either the look
+//! finds the thread, or the waker finds `SEND_IPI`, or what was decided in a later look.
 
 use core::iter::successors;
 use core::sync::atomic::{Ordering, fence};
@@ -24,22 +25,22 @@ use guard::cpu::{self, CpuId};
 use guard::timer::now_ns;
 
 use super::cpu::{CPUS, Cpu, IDLE, is_started, shared};
-use super::observe::{self, Told};
 use super::perturb;
 use super::slot::{self, NOTIFIED, PARKED, RUNNING, Slot};
 use super::switch;
+use super::trace_events::{self, WakeMethod};
 
 /// See the top of this file.
-pub(super) const LOOK: u32 = 0;
-pub(super) const POLL: u32 = 1;
-pub(super) const OPEN: u32 = 2;
-pub(super) const LOOKS_SOON: u32 = 3;
-pub(super) const LOOKS_LATER: u32 = 4;
-/// First notice of a CPU with a real-time thread: see [`realtime`].
+pub(super) const NEED_RESCHED: u32 = 0;
+pub(super) const POLLING: u32 = 1;
+pub(super) const SEND_IPI: u32 = 2;
+pub(super) const TIMER_BEFORE_PREEMPTION: u32 = 3;
+pub(super) const TIMER_AT_SLICE_END: u32 = 4;
+/// First wake state of a CPU with a real-time thread: see [`realtime`].
 const REALTIME: u32 = 5;
 
-/// The notice of a CPU with a real-time thread of that priority. `limit_begins`: its time begins to
-/// run when a fair thread waits.
+/// The wake state of a CPU with a real-time thread of that priority. `limit_begins`: its time
+/// begins to run when a fair thread waits.
 pub(super) fn realtime(priority: u8, limit_begins: bool) -> u32 {
     REALTIME + 2 * u32::from(priority) + u32::from(limit_begins)
 }
@@ -50,7 +51,7 @@ pub(super) fn unpark(slot: &'static Slot) {
         .state
         .compare_exchange(PARKED, RUNNING, Ordering::AcqRel, Ordering::Acquire)
         .is_ok()
-        || notify(slot);
+        || grant_permit(slot);
     if slept {
         make_runnable(slot);
     }
@@ -58,7 +59,7 @@ pub(super) fn unpark(slot: &'static Slot) {
 
 /// The same if it did not sleep a moment ago. True if it did by now, and is to be queued.
 #[inline(never)]
-fn notify(slot: &Slot) -> bool {
+fn grant_permit(slot: &Slot) -> bool {
     let mut state = slot.state.load(Ordering::Acquire);
     loop {
         let next = match state {
@@ -81,56 +82,56 @@ fn notify(slot: &Slot) -> bool {
 fn make_runnable(slot: &'static Slot) {
     let switch = CPUS.with(|c| {
         c.shared.counters.wakes.add(1);
-        if slot.cpu() == c.id && IDLE.is_empty() && c.can_wait(&c.queue.borrow(), slot) {
-            observe::wake(slot, c.id, Told::Here);
-            c.pending.set(Some(slot));
+        if slot.cpu() == c.id && IDLE.is_empty() && c.can_defer(&c.queue.borrow(), slot) {
+            trace_events::trace_wakeup(slot, c.id, WakeMethod::Here);
+            c.deferred.set(Some(slot));
             return false;
         }
-        c.admit_or_send(slot)
+        c.enqueue_or_send(slot)
     });
     // In thread context the choice is made at once; in a handler, and where interrupts are off, at
     // the next opportunity.
     if switch && cpu::irqs_enabled() {
-        cpu::without_irqs(switch::look_again);
+        cpu::without_irqs(switch::preempt_check);
     }
-    perturb::point();
+    perturb::preemption_point();
 }
 
 impl Cpu {
     /// Queues a thread that was woken by this CPU here, or sends it to another one. True if
     /// somebody here has to go.
     #[inline(never)]
-    fn admit_or_send(&self, slot: &'static Slot) -> bool {
+    fn enqueue_or_send(&self, slot: &'static Slot) -> bool {
         // Who is still on its way to sleep has its stack in use there.
         let target = if slot.on_cpu() {
             slot.cpu()
         } else {
-            place(slot)
+            select_cpu(slot)
         };
         if target != self.id {
             let told = send(slot, target);
-            observe::wake(slot, target, told);
+            trace_events::trace_wakeup(slot, target, told);
             return false;
         }
-        observe::wake(slot, target, Told::Here);
+        trace_events::trace_wakeup(slot, target, WakeMethod::Here);
         slot.set_cpu(target);
         let queue = &mut *self.queue.borrow_mut();
-        if self.can_wait(queue, slot) {
-            self.pending.set(Some(slot));
+        if self.can_defer(queue, slot) {
+            self.deferred.set(Some(slot));
             return false;
         }
         let now = now_ns();
-        let switch = self.admit(queue, slot, target, now);
+        let switch = self.enqueue_woken(queue, slot, target, now);
         self.shared.load.store(
             queue.waiting() as u32 + u32::from(queue.current().is_some()),
             Ordering::Relaxed,
         );
         if switch {
             self.reschedule.set(true);
-        } else if let Some(look) = queue.next_deadline().map(perturb::sooner)
-            && look < self.armed.get()
+        } else if let Some(look) = queue.next_deadline().map(perturb::shorten_deadline)
+            && look < self.timer_deadline.get()
         {
-            self.armed.set(look);
+            self.timer_deadline.set(look);
             guard::timer::arm(look);
         }
         switch
@@ -142,8 +143,8 @@ const TRIES: usize = 4;
 
 /// Where a woken thread runs: where it ran last, unless that is busy and another CPU idles, or it
 /// may not.
-fn place(slot: &Slot) -> CpuId {
-    if let Some(target) = perturb::place(slot) {
+fn select_cpu(slot: &Slot) -> CpuId {
+    if let Some(target) = perturb::random_cpu(slot) {
         return target;
     }
     let home = slot.cpu();
@@ -169,7 +170,7 @@ fn find_idle(slot: &Slot, home: CpuId) -> Option<CpuId> {
     let first = find(home.0)?;
     let mut idle = first;
     for _ in 0..TRIES {
-        if idle == home || core_idles(idle) {
+        if idle == home || is_core_idle(idle) {
             return Some(idle);
         }
         idle = find(idle.0 + 1)?;
@@ -181,7 +182,7 @@ fn find_idle(slot: &Slot, home: CpuId) -> Option<CpuId> {
 }
 
 /// Whether all threads of the core idle that this idle CPU is one of.
-fn core_idles(idle: CpuId) -> bool {
+fn is_core_idle(idle: CpuId) -> bool {
     let next = |cpu: &CpuId| Some(shared(*cpu).sibling).filter(|other| *other != idle);
     successors(next(&idle), next).all(|cpu| IDLE.contains(cpu.0 as usize))
 }
@@ -197,69 +198,73 @@ pub(super) fn least_loaded(slot: &Slot) -> CpuId {
 
 /// Puts a runnable thread, whose stack nobody uses, into a wake queue of another CPU (or of this
 /// one: then it joins at the next look). Interrupts are off.
-pub(super) fn send(slot: &'static Slot, target: CpuId) -> Told {
+pub(super) fn send(slot: &'static Slot, target: CpuId) -> WakeMethod {
     let me = cpu::current();
     slot.set_cpu(target);
     shared(me).counters.remote_wakes.add(1);
     let policy = slot.policy();
     shared(target)
-        .inbox
-        .push(me.0 as usize, slot.number(), slot::link);
-    tell(target, policy)
+        .wake_queues
+        .push(me.0 as usize, slot.number(), slot::next_link);
+    notify_cpu(target, policy)
 }
 
 /// The thread's stack is free now, and it may not run here.
-pub(super) fn send_on(slot: &'static Slot) {
+pub(super) fn send_evicted(slot: &'static Slot) {
     cpu::without_irqs(|| send(slot, least_loaded(slot)));
 }
 
 /// Sees to it that a CPU looks at what was put into a wake queue of it, in time for a thread of
 /// that policy. Interrupts are off.
-fn tell(target: CpuId, policy: Policy) -> Told {
+fn notify_cpu(target: CpuId, policy: Policy) -> WakeMethod {
     fence(Ordering::SeqCst);
-    let notice = shared(target).notice.0.load(Ordering::Relaxed);
-    let waits = match notice {
-        LOOK => true,
-        POLL | OPEN => false,
-        LOOKS_SOON => policy.realtime().is_none(),
-        LOOKS_LATER => matches!(policy, Policy::Batch(_) | Policy::Idle),
-        notice => match policy.realtime() {
-            Some(priority) => realtime(priority, true) < notice,
-            None => notice & 1 == REALTIME & 1,
+    let state = shared(target).wake_state.0.load(Ordering::Relaxed);
+    let waits = match state {
+        NEED_RESCHED => true,
+        POLLING | SEND_IPI => false,
+        TIMER_BEFORE_PREEMPTION => policy.realtime().is_none(),
+        TIMER_AT_SLICE_END => matches!(policy, Policy::Batch(_) | Policy::Idle),
+        state => match policy.realtime() {
+            Some(priority) => realtime(priority, true) < state,
+            None => state & 1 == REALTIME & 1,
         },
     };
     if waits {
         shared(cpu::current()).counters.ipis_saved.add(1);
-        if notice == LOOK {
-            Told::Already
+        if state == NEED_RESCHED {
+            WakeMethod::Already
         } else {
-            Told::InTime
+            WakeMethod::InTime
         }
     } else {
-        summon(target)
+        send_reschedule(target)
     }
 }
 
 /// Makes a CPU look, whatever it does. Interrupts are off.
-pub(super) fn summon(target: CpuId) -> Told {
+pub(super) fn send_reschedule(target: CpuId) -> WakeMethod {
     let me = cpu::current();
     if target == me {
         CPUS.with(|c| c.reschedule.set(true));
-        return Told::Here;
+        return WakeMethod::Here;
     }
-    match shared(target).notice.0.swap(LOOK, Ordering::SeqCst) {
-        LOOK => {
+    match shared(target)
+        .wake_state
+        .0
+        .swap(NEED_RESCHED, Ordering::SeqCst)
+    {
+        NEED_RESCHED => {
             shared(me).counters.ipis_saved.add(1);
-            Told::Already
+            WakeMethod::Already
         }
-        POLL => {
+        POLLING => {
             shared(me).counters.ipis_saved.add(1);
-            Told::Polls
+            WakeMethod::Polls
         }
         _ => {
             shared(me).counters.ipis.add(1);
             guard::ipi::reschedule(target);
-            Told::Interrupt
+            WakeMethod::Interrupt
         }
     }
 }
@@ -276,7 +281,7 @@ pub(super) fn kick(slot: &Slot) {
 
 /// Where or how a thread runs was changed: its CPU takes that in if it has it. When it sleeps, the
 /// next wake-up does.
-pub(super) fn changed(slot: &'static Slot) {
+pub(super) fn policy_changed(slot: &'static Slot) {
     fence(Ordering::SeqCst);
     if slot.is_parked() {
         return;
@@ -284,10 +289,10 @@ pub(super) fn changed(slot: &'static Slot) {
     let here = cpu::without_irqs(|| {
         let target = slot.cpu();
         shared(target).recheck.store(true, Ordering::SeqCst);
-        summon(target);
+        send_reschedule(target);
         target == cpu::current()
     });
     if here && cpu::irqs_enabled() {
-        cpu::without_irqs(switch::look_again);
+        cpu::without_irqs(switch::preempt_check);
     }
 }

@@ -5,23 +5,24 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Flag: the thread has a CPU, and the rest of the word is when it would have begun had it had one
 /// ever since. Otherwise the word is how long it has run.
-const RUNS: u64 = 1 << 63;
+const RUNNING_FLAG: u64 = 1 << 63;
 
 /// In nanoseconds of a clock that does not go back. Changed by the CPU that the thread is on.
 #[derive(Default)]
-pub(crate) struct RunTime {
+pub(crate) struct CpuTime {
     word: AtomicU64,
-    /// The most that was told to anybody. The CPU reads the clock before it writes down that the
-    /// thread gives it up; who reads in between is told a little more than what is written then.
-    told: AtomicU64,
+    /// The most that was reported to anybody. The CPU reads the clock before it writes down that
+    /// the thread gives it up; who reads in between is told a little more than what is written
+    /// then.
+    last_reported: AtomicU64,
 }
 
-impl RunTime {
+impl CpuTime {
     /// The thread gets a CPU; it had none.
     #[inline]
     pub(crate) fn begin(&self, now_ns: u64) {
         self.word.store(
-            RUNS | now_ns.saturating_sub(self.word.load(Ordering::Relaxed)),
+            RUNNING_FLAG | now_ns.saturating_sub(self.word.load(Ordering::Relaxed)),
             Ordering::Release,
         );
     }
@@ -46,15 +47,17 @@ impl RunTime {
                 break at(word, now);
             }
         };
-        self.told.fetch_max(time, Ordering::AcqRel).max(time)
+        self.last_reported
+            .fetch_max(time, Ordering::AcqRel)
+            .max(time)
     }
 }
 
 fn at(word: u64, now_ns: u64) -> u64 {
-    if word & RUNS == 0 {
+    if word & RUNNING_FLAG == 0 {
         word
     } else {
-        now_ns.saturating_sub(word & !RUNS)
+        now_ns.saturating_sub(word & !RUNNING_FLAG)
     }
 }
 
@@ -65,7 +68,7 @@ mod tests {
 
     #[test]
     fn only_time_on_a_cpu_counts() {
-        let time = RunTime::default();
+        let time = CpuTime::default();
         assert_eq!(time.read(|| 500), 0);
         time.begin(1000);
         assert_eq!(time.read(|| 1300), 300);
@@ -78,7 +81,7 @@ mod tests {
     #[test]
     fn it_never_goes_back() {
         let (time, clock, over) = (
-            RunTime::default(),
+            CpuTime::default(),
             AtomicU64::new(1),
             AtomicBool::new(false),
         );
@@ -102,7 +105,7 @@ mod tests {
 
     #[test]
     fn what_was_told_stays_true() {
-        let time = RunTime::default();
+        let time = CpuTime::default();
         time.begin(1000);
         assert_eq!(time.read(|| 1300), 300);
         // The CPU had looked at the clock before.

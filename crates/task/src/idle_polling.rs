@@ -1,11 +1,11 @@
 //! When an idle CPU polls before it sleeps: while that ends its idle times, and no longer.
 
 /// Most short idle times after which polling is tried again that did not help.
-const MOST: u32 = 1024;
+const MAX_RETRY_INTERVAL: u32 = 1024;
 
 /// State of a CPU's idle polling: whether it helped lately.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Polling {
+pub(crate) struct IdlePolling {
     on: bool,
     /// Idle times in a row that were short although it did not poll.
     short: u32,
@@ -13,7 +13,7 @@ pub(crate) struct Polling {
     enough: u32,
 }
 
-impl Polling {
+impl IdlePolling {
     pub(crate) const fn new() -> Self {
         Self {
             on: false,
@@ -31,13 +31,13 @@ impl Polling {
     /// times may itself be what makes them long: in a guest, the CPU that has work may wait for the
     /// processor this one polls on. So it is tried more and more seldom.
     #[must_use]
-    pub(crate) fn after(self, short: bool) -> Self {
+    pub(crate) fn update(self, short: bool) -> Self {
         match (self.on, short) {
             (true, true) => Self { enough: 1, ..self },
             (true, false) => Self {
                 on: false,
                 short: 0,
-                enough: (self.enough * 2).min(MOST),
+                enough: (self.enough * 2).min(MAX_RETRY_INTERVAL),
             },
             (false, true) => Self {
                 on: self.short + 1 >= self.enough,
@@ -54,11 +54,11 @@ mod tests {
     use super::*;
 
     fn polls(times: u32, mut short: impl FnMut(bool) -> bool) -> u32 {
-        let mut polling = Polling::new();
+        let mut polling = IdlePolling::new();
         (0..times)
             .map(|_| {
                 let on = polling.is_on();
-                polling = polling.after(short(on));
+                polling = polling.update(short(on));
                 u32::from(on)
             })
             .sum()
@@ -81,24 +81,24 @@ mod tests {
 
     #[test]
     fn it_tries_more_and_more_seldom_until_it_helps() {
-        let mut polling = Polling::new();
+        let mut polling = IdlePolling::new();
         let mut tries = Vec::new();
-        let mut fail = |polling: &mut Polling| {
+        let mut fail = |polling: &mut IdlePolling| {
             let mut short = 0;
             while !polling.is_on() {
-                *polling = polling.after(true);
+                *polling = polling.update(true);
                 short += 1;
             }
-            *polling = polling.after(false);
+            *polling = polling.update(false);
             tries.push(short);
         };
         (0..13).for_each(|_| fail(&mut polling));
         // What helps makes it as willing as it was at first; a long idle time lets it count anew.
         while !polling.is_on() {
-            polling = polling.after(true);
+            polling = polling.update(true);
         }
-        polling = polling.after(true).after(false);
-        polling = polling.after(true).after(false);
+        polling = polling.update(true).update(false);
+        polling = polling.update(true).update(false);
         assert!(!polling.is_on());
         fail(&mut polling);
         assert_eq!(

@@ -63,48 +63,48 @@ impl Label {
 }
 
 /// Whether anything is recorded. Threads come into the records with whatever is.
-fn recording() -> bool {
+fn is_recording() -> bool {
     trace::wants(Kind::Thread)
 }
 
 /// Another thread lives in the slot from now on.
-pub(super) fn begins(slot: &Slot, name: &str) {
+pub(super) fn trace_spawn(slot: &Slot, name: &str) {
     slot.label.ids.store(0, Ordering::Relaxed);
     slot.label.set_name(name);
-    if recording() {
-        introduce(slot);
+    if is_recording() {
+        trace_identity(slot);
     }
 }
 
 /// Records a new name of the slot's thread.
-pub(super) fn renamed(slot: &Slot, name: &str) {
+pub(super) fn trace_rename(slot: &Slot, name: &str) {
     slot.label.set_name(name);
-    if recording() {
+    if is_recording() {
         trace::about_thread(slot.number(), Kind::Thread, slot.label.name());
     }
 }
 
 /// Records the Linux personality's numbers of the slot's thread.
-pub(super) fn numbered(slot: &Slot, process: u32, thread: u32) {
+pub(super) fn trace_set_ids(slot: &Slot, process: u32, thread: u32) {
     slot.label.ids.store(
         u64::from(process) << 32 | u64::from(thread),
         Ordering::Relaxed,
     );
-    if recording() {
-        introduce(slot);
+    if is_recording() {
+        trace_identity(slot);
     }
 }
 
 /// Records the end of the slot's thread.
-pub(super) fn ends(slot: &Slot) {
+pub(super) fn trace_exit(slot: &Slot) {
     slot.label.name[0].store(0, Ordering::Relaxed);
-    if recording() {
+    if is_recording() {
         trace::about_thread(slot.number(), Kind::Thread, Note::detail(THREAD_ENDS));
     }
 }
 
 #[cold]
-fn introduce(slot: &Slot) {
+fn trace_identity(slot: &Slot) {
     trace::about_thread(slot.number(), Kind::Thread, slot.label.ids());
     trace::about_thread(slot.number(), Kind::Thread, slot.label.name());
 }
@@ -116,11 +116,14 @@ fn introduce(slot: &Slot) {
 pub fn start_recording(classes: u32) -> Result<(), trace::NoRings> {
     trace::start(classes)?;
     let named = |slot: &&Slot| slot.label.name[0].load(Ordering::Relaxed) != 0;
-    (0..).map_while(slot::get).filter(named).for_each(introduce);
+    (0..)
+        .map_while(slot::get)
+        .filter(named)
+        .for_each(trace_identity);
     Ok(())
 }
 
-pub(super) fn wait_begins(site: &'static Location<'static>) -> Wait {
+pub(super) fn trace_contention_begin(site: &'static Location<'static>) -> Wait {
     let wait = Wait {
         site: SITES.number(site),
         since_ns: now_ns(),
@@ -129,14 +132,14 @@ pub(super) fn wait_begins(site: &'static Location<'static>) -> Wait {
     wait
 }
 
-pub(super) fn wait_ends(wait: Wait) {
+pub(super) fn trace_contention_end(wait: Wait) {
     SITES.add(wait.site, now_ns().saturating_sub(wait.since_ns));
     trace::event(Kind::LockEnd, || Note::two(wait.site as u64, 0));
 }
 
 /// The CPU goes from `prev` to `next`.
 #[inline(always)]
-pub(super) fn switch(prev: &Slot, next: &Slot) {
+pub(super) fn trace_switch(prev: &Slot, next: &Slot) {
     if trace::wants(Kind::Switch) {
         trace::about_thread(
             prev.number(),
@@ -148,7 +151,7 @@ pub(super) fn switch(prev: &Slot, next: &Slot) {
 
 /// Means by which a CPU learns of a thread that was woken for it: `trace::WAKE_DETAILS`.
 #[derive(Clone, Copy)]
-pub(super) enum Told {
+pub(super) enum WakeMethod {
     /// The woken thread is for the waker's own CPU.
     Here = 0,
     /// By an interrupt.
@@ -163,7 +166,7 @@ pub(super) enum Told {
 
 /// The running thread woke this one, for that CPU.
 #[inline(always)]
-pub(super) fn wake(slot: &Slot, target: CpuId, told: Told) {
+pub(super) fn trace_wakeup(slot: &Slot, target: CpuId, told: WakeMethod) {
     trace::event(Kind::Wake, || Note {
         detail: told as u8,
         a: u64::from(slot.number()),
@@ -173,7 +176,7 @@ pub(super) fn wake(slot: &Slot, target: CpuId, told: Told) {
 
 /// A waiting thread goes to an idle CPU.
 #[inline(always)]
-pub(super) fn steal(slot: &Slot, target: CpuId) {
+pub(super) fn trace_migrate(slot: &Slot, target: CpuId) {
     trace::event(Kind::Steal, || {
         Note::two(u64::from(slot.number()), u64::from(target.0))
     });
