@@ -15,30 +15,30 @@ use fs::{File, FileOps, OpenFlags, Result};
 use guard::partition::{self, CreateError, LoadError, Partition, Spec};
 use guard::timer;
 
-use crate::attach::{Reader, Writer};
 use crate::instance::Instance;
+use crate::stream_files::{StdinWriter, StreamReader};
 use crate::{TABLE, instances};
 
 /// Most instances that are remembered, running or not.
-const MOST_INSTANCES: usize = 1024;
+const MAX_INSTANCES: usize = 1024;
 /// Bytes copied from a program at a time.
 const CHUNK: usize = 64 << 10;
 
-struct Driver;
+struct SkerryDevice;
 
-struct Calls;
+struct SkerryFile;
 
 pub(crate) fn register() -> Result<()> {
-    devfs::register("skerry", Arc::new(Driver)).map(drop)
+    devfs::register("skerry", Arc::new(SkerryDevice)).map(drop)
 }
 
-impl CharDevice for Driver {
+impl CharDevice for SkerryDevice {
     fn open(self: Arc<Self>, _: OpenFlags) -> Result<Arc<dyn FileOps>> {
-        Ok(Arc::new(Calls))
+        Ok(Arc::new(SkerryFile))
     }
 }
 
-impl FileOps for Calls {
+impl FileOps for SkerryFile {
     fn ioctl(&self, _: &File, request: &Request<'_>) -> Result<usize> {
         if !request.caller.privileged() {
             return Err(Errno::EPERM);
@@ -47,24 +47,24 @@ impl FileOps for Calls {
             dev::INFO => info(request),
             dev::CREATE => create(request),
             dev::LOAD => load(request),
-            dev::START => find(target(request)?.id)?.start().map(|()| 0),
+            dev::START => find(read_target(request)?.id)?.start().map(|()| 0),
             dev::STATUS => {
                 let status: Status = request.read()?;
                 request.write(&find(status.id)?.status()).map(|()| 0)
             }
             dev::LIST => list(request),
             dev::SIGNAL => {
-                let target = target(request)?;
+                let target = read_target(request)?;
                 if !(1..=64).contains(&target.value) {
                     return Err(Errno::EINVAL);
                 }
                 find(target.id)?.signal(target.value).map(|()| 0)
             }
-            dev::SHUTDOWN => find(target(request)?.id)?
+            dev::SHUTDOWN => find(read_target(request)?.id)?
                 .send(Message::new(msg::SHUTDOWN, &[]))
                 .map(|()| 0),
             dev::WINSIZE => {
-                let target = target(request)?;
+                let target = read_target(request)?;
                 let (rows, columns) = (
                     u64::from(target.value >> 16),
                     u64::from(target.value & 0xffff),
@@ -73,8 +73,8 @@ impl FileOps for Calls {
                     .send(Message::new(msg::WINSIZE, &[rows, columns]))
                     .map(|()| 0)
             }
-            dev::HALT => find(target(request)?.id)?.halt().map(|()| 0),
-            dev::DESTROY => destroy(target(request)?.id),
+            dev::HALT => find(read_target(request)?.id)?.halt().map(|()| 0),
+            dev::DESTROY => destroy(read_target(request)?.id),
             dev::ATTACH => attach(request),
             dev::WAIT => wait(request),
             _ => Err(Errno::ENOTTY),
@@ -82,7 +82,7 @@ impl FileOps for Calls {
     }
 }
 
-fn target(request: &Request<'_>) -> Result<Target> {
+fn read_target(request: &Request<'_>) -> Result<Target> {
     request.read()
 }
 
@@ -135,7 +135,7 @@ fn try_create(call: &mut Create) -> Result<()> {
     };
     // The table stays locked: two who ask for one name at the same time must not both get it.
     let mut table = TABLE.lock();
-    if table.instances.len() >= MOST_INSTANCES {
+    if table.instances.len() >= MAX_INSTANCES {
         return Err(Errno::ENFILE);
     }
     if table
@@ -191,7 +191,7 @@ fn try_create(call: &mut Create) -> Result<()> {
     Ok(())
 }
 
-fn refuse(error: LoadError) -> Errno {
+fn load_error_to_errno(error: LoadError) -> Errno {
     match error {
         LoadError::Started => Errno::EBUSY,
         LoadError::NoRoom { .. } => Errno::ENOMEM,
@@ -210,12 +210,16 @@ fn load(request: &Request<'_>) -> Result<usize> {
             let mut blob = alloc::vec![0; call.len as usize];
             request.caller.read_bytes(call.ptr as usize, &mut blob)?;
             boot::Boot::parse(&blob).map_err(|_| Errno::EINVAL)?;
-            instance.load(|partition| partition.set_boot_blob(&blob).map_err(refuse))?;
+            instance
+                .load(|partition| partition.set_boot_blob(&blob).map_err(load_error_to_errno))?;
         }
         dev::LOAD_INITRAMFS => {
             if call.offset == 0 {
-                instance
-                    .load(|partition| partition.announce_initramfs(call.total).map_err(refuse))?;
+                instance.load(|partition| {
+                    partition
+                        .announce_initramfs(call.total)
+                        .map_err(load_error_to_errno)
+                })?;
             }
             let mut buf = alloc::vec![0; CHUNK.min(call.len as usize)];
             let mut done = 0;
@@ -227,7 +231,7 @@ fn load(request: &Request<'_>) -> Result<usize> {
                 instance.load(|partition| {
                     partition
                         .write_initramfs(call.offset + done, part)
-                        .map_err(refuse)
+                        .map_err(load_error_to_errno)
                 })?;
                 done += part.len() as u64;
             }
@@ -252,7 +256,7 @@ fn list(request: &Request<'_>) -> Result<usize> {
 
 fn destroy(id: u32) -> Result<usize> {
     let instance = find(id)?;
-    instance.dispose()?;
+    instance.destroy()?;
     TABLE.lock().instances.remove(&id);
     Ok(0)
 }
@@ -261,9 +265,13 @@ fn attach(request: &Request<'_>) -> Result<usize> {
     let call: Attach = request.read()?;
     let instance = find(call.id)?;
     let (ops, flags): (Arc<dyn FileOps>, _) = match call.stream {
-        dev::STREAM_STDIN => (Arc::new(Writer::new(instance)), OpenFlags::WRONLY),
+        dev::STREAM_STDIN => (Arc::new(StdinWriter::new(instance)), OpenFlags::WRONLY),
         dev::STREAM_STDOUT | dev::STREAM_STDERR | dev::STREAM_KLOG => (
-            Arc::new(Reader::new(instance, call.stream as usize - 1, call.flags)),
+            Arc::new(StreamReader::new(
+                instance,
+                call.stream as usize - 1,
+                call.flags,
+            )),
             OpenFlags::RDONLY,
         ),
         _ => return Err(Errno::EINVAL),

@@ -21,7 +21,7 @@ use guard::timer;
 use ring::{Consumer, LogReader, MessageWriter, Producer};
 use task::Mutex;
 
-use crate::history::{self, History};
+use crate::stream_log::{self, StreamLog};
 
 /// Streams of an instance, by `dev::STREAM_*`, that it writes.
 const OUTPUTS: usize = 3;
@@ -30,10 +30,10 @@ const OUTPUTS: usize = 3;
 pub(crate) struct Instance {
     id: u32,
     label: String,
-    record: Mutex<Record>,
+    record: Mutex<InstanceState>,
     /// Standard output, standard error, kernel log.
-    outputs: [Mutex<History>; OUTPUTS],
-    /// Notified when a history grows or is closed.
+    outputs: [Mutex<StreamLog>; OUTPUTS],
+    /// Notified when a log grows or is closed.
     pub(crate) output_changed: [PollQueue; OUTPUTS],
     /// Notified when there is room for standard input, and at the end.
     pub(crate) input_changed: PollQueue,
@@ -42,7 +42,7 @@ pub(crate) struct Instance {
     halt_wanted: AtomicBool,
 }
 
-struct Record {
+struct InstanceState {
     partition: Option<Partition>,
     status: Status,
     /// Private positions in the window's rings.
@@ -52,12 +52,12 @@ struct Record {
     start_tsc: u64,
     halting_since: u64,
     /// The CPUs are back or lost, and the memory is being taken back.
-    ending: bool,
+    reclaiming: bool,
 }
 
 /// Outcome of draining the rings of all outputs.
-struct Drained {
-    /// The histories that grew.
+struct DrainSummary {
+    /// The logs that grew.
     grown: [bool; OUTPUTS],
     /// A ring may hold more.
     more: bool,
@@ -69,7 +69,7 @@ impl Instance {
         Arc::new(Self {
             id: partition.id(),
             label,
-            record: Mutex::new(Record {
+            record: Mutex::new(InstanceState {
                 partition: Some(partition),
                 status,
                 positions: [0; OUTPUTS],
@@ -77,7 +77,7 @@ impl Instance {
                 control_position: 0,
                 start_tsc: 0,
                 halting_since: 0,
-                ending: false,
+                reclaiming: false,
             }),
             outputs: Default::default(),
             output_changed: Default::default(),
@@ -104,7 +104,7 @@ impl Instance {
         self.record.lock().status.state > dev::STATE_RUNNING
     }
 
-    pub(crate) fn output(&self, stream: usize) -> &Mutex<History> {
+    pub(crate) fn output(&self, stream: usize) -> &Mutex<StreamLog> {
         &self.outputs[stream]
     }
 
@@ -136,7 +136,7 @@ impl Instance {
         }
         self.state_changed.notify();
         // From now on the rings want to be read.
-        crate::WORK.set();
+        crate::WORK_EVENT.set();
         Ok(())
     }
 
@@ -177,7 +177,7 @@ impl Instance {
             return Err(Errno::ESRCH);
         }
         self.halt_wanted.store(true, Ordering::Release);
-        crate::WORK.set();
+        crate::WORK_EVENT.set();
         Ok(())
     }
 
@@ -225,9 +225,9 @@ impl Instance {
 
     /// Moves things on: rings, CPUs, the end. Returns in how many nanoseconds it is to be looked at
     /// again, whatever happens.
-    pub(crate) fn look_after(self: &Arc<Self>) -> Option<u64> {
+    pub(crate) fn service(self: &Arc<Self>) -> Option<u64> {
         let mut record = self.record.lock();
-        if record.status.state != dev::STATE_RUNNING || record.ending {
+        if record.status.state != dev::STATE_RUNNING || record.reclaiming {
             return None;
         }
         let drained = self.drain(&mut record, false);
@@ -252,12 +252,12 @@ impl Instance {
                 partition.begin_halt();
             }
             if let HaltProgress::Done(report) = partition.halt_step() {
-                record.ending = true;
+                record.reclaiming = true;
                 drop(record);
                 // Scrubbing takes a while, and the other instances must not wait for it.
                 let this = self.clone();
-                if task::spawn("reclaim", None, move || this.end(report)).is_err() {
-                    self.end(report);
+                if task::spawn("reclaim", None, move || this.finish(report)).is_err() {
+                    self.finish(report);
                 }
                 return None;
             }
@@ -271,7 +271,7 @@ impl Instance {
         }
         self.input_changed.notify();
         if drained.more {
-            crate::WORK.set();
+            crate::WORK_EVENT.set();
         }
         match (ends, booting) {
             (true, _) => Some(crate::HALT_POLL_NS),
@@ -280,11 +280,11 @@ impl Instance {
         }
     }
 
-    /// Reads the rings as far as the histories have room, or, the last time, all there is. From
+    /// Reads the rings as far as the logs have room, or, the last time, all there is. From
     /// each ring at most what it holds: an instance that writes without end, or says so, must not
     /// keep the others waiting.
-    fn drain(&self, record: &mut Record, last: bool) -> Drained {
-        let mut drained = Drained {
+    fn drain(&self, record: &mut InstanceState, last: bool) -> DrainSummary {
+        let mut drained = DrainSummary {
             grown: [false; OUTPUTS],
             more: false,
         };
@@ -299,7 +299,7 @@ impl Instance {
         ];
         for (stream, (header, area)) in rings.into_iter().enumerate() {
             let mut consumer = Consumer::resume(header, area, record.positions[stream]);
-            let one = history::drain(&mut consumer, area.len(), &self.outputs[stream], last);
+            let one = stream_log::drain(&mut consumer, area.len(), &self.outputs[stream], last);
             drained.grown[stream] = one.grown;
             drained.more |= one.more;
             ring_back |= one.made_room;
@@ -311,11 +311,11 @@ impl Instance {
         let mut buf = [0; 4096];
         while budget > 0 {
             let (count, lost) = reader.read(&mut buf[..4096.min(budget)]);
-            let mut history = self.outputs[klog].lock();
+            let mut log = self.outputs[klog].lock();
             if lost > 0 {
-                history.push(format!("({lost} bytes of the log were overwritten)\n").as_bytes());
+                log.push(format!("({lost} bytes of the log were overwritten)\n").as_bytes());
             }
-            history.push(&buf[..count]);
+            log.push(&buf[..count]);
             drained.grown[klog] |= count > 0;
             budget -= count;
             if count == 0 {
@@ -331,7 +331,7 @@ impl Instance {
 
     /// All CPUs are back or lost, and nobody writes any more: takes what was written last, then the
     /// memory, and makes the record's last entries.
-    fn end(&self, report: HaltReport) {
+    fn finish(&self, report: HaltReport) {
         let mut record = self.record.lock();
         self.drain(&mut record, true);
         let Some(mut partition) = record.partition.take() else {
@@ -394,7 +394,7 @@ impl Instance {
         self.close();
     }
 
-    /// Closes all histories: nothing will be written or read any more.
+    /// Closes all logs: nothing will be written or read any more.
     fn close(&self) {
         for output in &self.outputs {
             output.lock().closed = true;
@@ -405,7 +405,7 @@ impl Instance {
     }
 
     /// Gives everything back of an instance that is not running; `EBUSY` if it is.
-    pub(crate) fn dispose(&self) -> Result<()> {
+    pub(crate) fn destroy(&self) -> Result<()> {
         let mut record = self.record.lock();
         if record.status.state == dev::STATE_RUNNING {
             return Err(Errno::EBUSY);

@@ -1,28 +1,28 @@
-//! The supervisor's part: the table of instances, their histories, and `/dev/skerry`
+//! The supervisor's part: the table of instances, their logs, and `/dev/skerry`
 //! (`docs/partitions.md`).
 //!
 //! One thread looks after all instances. The doorbell interrupt wakes it; it drains rings into
-//! histories, admits an instance's further CPUs, and, when an instance has ended or shall end, gets
+//! logs, admits an instance's further CPUs, and, when an instance has ended or shall end, gets
 //! CPUs and memory back. Calls of programs change records and wake it. What an instance writes into
 //! its window is data or a hint: its end is believed only when its CPUs are in the park page.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `instance` | one instance's record and life |
-//! | `history` | a stream's last bytes, and its readers |
+//! | `stream_log` | a stream's last bytes, and its readers |
 //! | `device` | `/dev/skerry` |
-//! | `attach` | streams as files |
+//! | `stream_files` | streams as files |
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
-mod attach;
 mod device;
-mod history;
 mod instance;
 #[cfg(test)]
 mod schedules;
+mod stream_files;
+mod stream_log;
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -33,7 +33,7 @@ use instance::Instance;
 use task::{Event, Mutex};
 
 /// Rung by instances, and by calls that leave something to the node thread.
-static WORK: Event = Event::new();
+static WORK_EVENT: Event = Event::new();
 
 struct Table {
     next_id: u32,
@@ -52,7 +52,7 @@ const HALT_POLL_NS: u64 = 200_000;
 const BOOT_POLL_NS: u64 = 100_000_000;
 
 fn on_doorbell() {
-    WORK.set();
+    WORK_EVENT.set();
 }
 
 /// Makes `/dev/skerry` and starts the node thread. Once, in the supervisor.
@@ -62,7 +62,7 @@ fn on_doorbell() {
 pub fn init(boot: &BootToken) -> fs::Result<()> {
     guard::irq::set_doorbell_handler(boot, on_doorbell);
     device::register()?;
-    task::spawn("node", None, look_after)
+    task::spawn("node", None, supervise)
         .map(drop)
         .map_err(|_| abi::errno::Errno::ENOMEM)
 }
@@ -71,11 +71,11 @@ fn instances() -> Vec<Arc<Instance>> {
     TABLE.lock().instances.values().cloned().collect()
 }
 
-fn look_after() {
+fn supervise() {
     let mut again = u64::MAX;
     loop {
-        WORK.wait_until(again);
-        let soonest = instances().iter().filter_map(Instance::look_after).min();
+        WORK_EVENT.wait_until(again);
+        let soonest = instances().iter().filter_map(Instance::service).min();
         again = soonest.map_or(u64::MAX, |ns| task::now_ns() + ns);
     }
 }

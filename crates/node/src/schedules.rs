@@ -1,5 +1,5 @@
 //! A stream from an instance to its readers under all schedules with a few pre-emptions
-//! (`docs/locks.md`). The ring, the history and what moves bytes from one to the other are the real
+//! (`docs/locks.md`). The ring, the log and what moves bytes from one to the other are the real
 //! ones; the instance's end and the doorbells stand in for `link` and interrupts.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use task::explore::{Model, spawn};
 use task::sync::{AtomicBool, Ordering};
 use task::{Event, Mutex};
 
-use crate::history::{self, CAPACITY, History};
+use crate::stream_log::{self, CAPACITY, StreamLog};
 
 /// Capacity of the ring in bytes.
 const RING: usize = 8;
@@ -22,7 +22,7 @@ const RING: usize = 8;
 struct Stream {
     header: RingHeader,
     area: Vec<AtomicU8>,
-    history: Mutex<History>,
+    log: Mutex<StreamLog>,
     /// The supervisor's: what the instance's doorbell and the readers signal.
     work: Event,
     grown: PollQueue,
@@ -36,7 +36,7 @@ impl Stream {
         Arc::new(Self {
             header: RingHeader::new(),
             area: (0..RING).map(|_| AtomicU8::new(0)).collect(),
-            history: Mutex::default(),
+            log: Mutex::default(),
             work: Event::new(),
             grown: PollQueue::new(),
             room: PollQueue::new(),
@@ -61,11 +61,11 @@ impl Stream {
     }
 
     /// Serves the stream like the supervisor's thread, until all has been read.
-    fn look_after(&self) {
+    fn service(&self) {
         let mut position = 0;
         while !self.done.load(Ordering::SeqCst) {
             let mut consumer = Consumer::resume(&self.header, &self.area, position);
-            let drained = history::drain(&mut consumer, RING, &self.history, false);
+            let drained = stream_log::drain(&mut consumer, RING, &self.log, false);
             position = consumer.position();
             if drained.made_room {
                 self.room.notify();
@@ -86,7 +86,10 @@ impl Stream {
         let mut buf = vec![0; piece];
         while got.len() < bytes {
             let count = self.grown.wait(|| {
-                let (count, made_room) = self.history.lock().serve(&mut position, key, &mut buf);
+                let (count, made_room) =
+                    self.log
+                        .lock()
+                        .read_with_backpressure(&mut position, key, &mut buf);
                 if made_room {
                     self.work.set();
                 }
@@ -98,14 +101,14 @@ impl Stream {
     }
 
     fn attach(&self) -> (u64, Option<u64>) {
-        let mut history = self.history.lock();
-        let position = history.start();
-        let key = history.attach(position);
+        let mut log = self.log.lock();
+        let position = log.start();
+        let key = log.attach(position);
         (position, Some(key))
     }
 
     fn detach(&self, key: Option<u64>) {
-        self.history.lock().detach(key.unwrap());
+        self.log.lock().detach(key.unwrap());
         self.work.set();
     }
 
@@ -124,7 +127,7 @@ fn every_byte_reaches_the_reader_whoever_waits_for_whom() {
         let (theirs, nodes) = (stream.clone(), stream.clone());
         let threads = [
             spawn("instance", move || theirs.write(&DATA[..18])),
-            spawn("node", move || nodes.look_after()),
+            spawn("node", move || nodes.service()),
         ];
         assert_eq!(stream.read(0, None, 20, 18), &DATA[..18]);
         stream.end();
@@ -136,16 +139,16 @@ fn every_byte_reaches_the_reader_whoever_waits_for_whom() {
 fn a_slow_reader_with_pressure_loses_nothing_and_its_reading_lets_the_instance_go_on() {
     Model::new().preemptions(2).check(|| {
         let stream = Stream::new();
-        stream.history.lock().push(&vec![0; CAPACITY - 3]);
+        stream.log.lock().push(&vec![0; CAPACITY - 3]);
         let (position, key) = stream.attach();
         let (theirs, nodes) = (stream.clone(), stream.clone());
         let writer = spawn("instance", move || theirs.write(&DATA[..14]));
-        let node = spawn("node", move || nodes.look_after());
+        let node = spawn("node", move || nodes.service());
         // There is room for as much as has been read.
         assert_eq!(stream.read(position, key, 4, 12), [0; 12]);
         writer.join();
         assert!(
-            stream.history.lock().start() <= position + 12,
+            stream.log.lock().start() <= position + 12,
             "what was not read was dropped"
         );
         assert_eq!(stream.read(CAPACITY as u64 - 3, None, 20, 14), &DATA[..14]);
@@ -158,11 +161,11 @@ fn a_slow_reader_with_pressure_loses_nothing_and_its_reading_lets_the_instance_g
 fn a_reader_with_pressure_that_dies_lets_the_instance_go_on() {
     Model::new().preemptions(2).check(|| {
         let stream = Stream::new();
-        stream.history.lock().push(&vec![0; CAPACITY]);
+        stream.log.lock().push(&vec![0; CAPACITY]);
         let (_, key) = stream.attach();
         let (theirs, nodes) = (stream.clone(), stream.clone());
         let writer = spawn("instance", move || theirs.write(&DATA[..10]));
-        let node = spawn("node", move || nodes.look_after());
+        let node = spawn("node", move || nodes.service());
         stream.detach(key);
         writer.join();
         assert_eq!(stream.read(CAPACITY as u64, None, 16, 10), &DATA[..10]);
@@ -175,7 +178,7 @@ fn a_reader_with_pressure_that_dies_lets_the_instance_go_on() {
 fn of_two_readers_with_pressure_the_slower_one_decides() {
     Model::new().preemptions(1).check(|| {
         let stream = Stream::new();
-        stream.history.lock().push(&vec![0; CAPACITY]);
+        stream.log.lock().push(&vec![0; CAPACITY]);
         let readers = [(); 2].map(|()| {
             let (position, key) = stream.attach();
             let theirs = stream.clone();
@@ -184,7 +187,7 @@ fn of_two_readers_with_pressure_the_slower_one_decides() {
             })
         });
         let nodes = stream.clone();
-        let node = spawn("node", move || nodes.look_after());
+        let node = spawn("node", move || nodes.service());
         stream.write(&DATA[..10]);
         readers.into_iter().for_each(|reader| reader.join());
         assert_eq!(stream.read(CAPACITY as u64, None, 16, 10), &DATA[..10]);

@@ -11,28 +11,28 @@ use task::Mutex;
 use crate::instance::Instance;
 
 /// A reader of standard output, standard error or the kernel log.
-pub(crate) struct Reader {
+pub(crate) struct StreamReader {
     instance: Arc<Instance>,
     stream: usize,
     /// Waits for more until the instance ends.
     follow: bool,
     position: Mutex<u64>,
-    /// Key of the reader in the history, if it reads with pressure.
-    pressing: Option<u64>,
+    /// Key of the reader in the log, if it reads with pressure.
+    backpressure_key: Option<u64>,
 }
 
-impl Reader {
+impl StreamReader {
     pub(crate) fn new(instance: Arc<Instance>, stream: usize, flags: u32) -> Self {
-        let (position, pressing) = {
-            let mut history = instance.output(stream).lock();
+        let (position, backpressure_key) = {
+            let mut log = instance.output(stream).lock();
             let position = if flags & dev::ATTACH_FROM_START != 0 {
-                history.start()
+                log.start()
             } else {
-                history.end()
+                log.end()
             };
             (
                 position,
-                (flags & dev::ATTACH_PRESSURE != 0).then(|| history.attach(position)),
+                (flags & dev::ATTACH_PRESSURE != 0).then(|| log.attach(position)),
             )
         };
         Self {
@@ -40,7 +40,7 @@ impl Reader {
             stream,
             follow: flags & dev::ATTACH_FOLLOW != 0,
             position: Mutex::new(position),
-            pressing,
+            backpressure_key,
         }
     }
 
@@ -48,19 +48,20 @@ impl Reader {
     fn try_read(&self, buf: &mut [u8]) -> Option<usize> {
         let mut position = self.position.lock();
         let (count, made_room, closed) = {
-            let mut history = self.instance.output(self.stream).lock();
-            let (count, made_room) = history.serve(&mut position, self.pressing, buf);
-            (count, made_room, history.closed)
+            let mut log = self.instance.output(self.stream).lock();
+            let (count, made_room) =
+                log.read_with_backpressure(&mut position, self.backpressure_key, buf);
+            (count, made_room, log.closed)
         };
         if made_room {
             // The instance may wait for room.
-            crate::WORK.set();
+            crate::WORK_EVENT.set();
         }
         (count > 0 || closed || !self.follow).then_some(count)
     }
 }
 
-impl FileOps for Reader {
+impl FileOps for StreamReader {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
         if file.nonblocking() {
             return self.try_read(buf).ok_or(Errno::EAGAIN);
@@ -73,12 +74,12 @@ impl FileOps for Reader {
             table.watch(&self.instance.output_changed[self.stream]);
         }
         let position = *self.position.lock();
-        let history = self.instance.output(self.stream).lock();
+        let log = self.instance.output(self.stream).lock();
         let mut events = Events::empty();
-        if position < history.end() || !self.follow {
+        if position < log.end() || !self.follow {
             events |= Events::READABLE;
         }
-        if history.closed {
+        if log.closed {
             events |= Events::READABLE | Events::HUP;
         }
         events
@@ -89,27 +90,27 @@ impl FileOps for Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for StreamReader {
     fn drop(&mut self) {
-        if let Some(key) = self.pressing {
+        if let Some(key) = self.backpressure_key {
             self.instance.output(self.stream).lock().detach(key);
-            crate::WORK.set();
+            crate::WORK_EVENT.set();
         }
     }
 }
 
 /// The writer of standard input; its end is the end of input.
-pub(crate) struct Writer {
+pub(crate) struct StdinWriter {
     instance: Arc<Instance>,
 }
 
-impl Writer {
+impl StdinWriter {
     pub(crate) fn new(instance: Arc<Instance>) -> Self {
         Self { instance }
     }
 }
 
-impl FileOps for Writer {
+impl FileOps for StdinWriter {
     fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
         let mut done = 0;
         while done < buf.len() {
@@ -161,7 +162,7 @@ impl FileOps for Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for StdinWriter {
     fn drop(&mut self) {
         self.instance.close_input();
     }

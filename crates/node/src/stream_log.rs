@@ -15,18 +15,18 @@ pub(crate) const CAPACITY: usize = 256 << 10;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct History {
+pub(crate) struct StreamLog {
     bytes: VecDeque<u8>,
     /// Position of the first byte kept.
     start: u64,
     /// The stream is over: nothing will be added.
     pub(crate) closed: bool,
     /// Positions of readers with pressure.
-    pressing: BTreeMap<u64, u64>,
+    blocking_readers: BTreeMap<u64, u64>,
     next_reader: u64,
 }
 
-impl History {
+impl StreamLog {
     /// Position of the oldest byte kept.
     pub(crate) fn start(&self) -> u64 {
         self.start
@@ -39,7 +39,7 @@ impl History {
 
     /// Number of bytes that may be added without dropping unread ones of a reader with pressure.
     pub(crate) fn room(&self) -> usize {
-        match self.pressing.values().min() {
+        match self.blocking_readers.values().min() {
             None => CAPACITY,
             Some(slowest) => {
                 CAPACITY.saturating_sub((self.end() - slowest.min(&self.end())) as usize)
@@ -52,7 +52,7 @@ impl History {
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
         let unread = self
-            .pressing
+            .blocking_readers
             .values()
             .min()
             .map_or(u64::MAX, |slowest| slowest.saturating_sub(self.start));
@@ -79,8 +79,8 @@ impl History {
     }
 
     /// Reads like [`Self::read`], and moves a reader with pressure on, if `key` is one's. Also
-    /// returns whether the history was full before, so that the ring is to be looked at again.
-    pub(crate) fn serve(
+    /// returns whether the log was full before, so that the ring is to be looked at again.
+    pub(crate) fn read_with_backpressure(
         &mut self,
         position: &mut u64,
         key: Option<u64>,
@@ -98,27 +98,27 @@ impl History {
     pub(crate) fn attach(&mut self, position: u64) -> u64 {
         let key = self.next_reader;
         self.next_reader += 1;
-        self.pressing.insert(key, position);
+        self.blocking_readers.insert(key, position);
         key
     }
 
     /// A reader with pressure has read up to `position`.
     pub(crate) fn advance(&mut self, key: u64, position: u64) {
-        if let Some(at) = self.pressing.get_mut(&key) {
+        if let Some(at) = self.blocking_readers.get_mut(&key) {
             *at = position;
         }
     }
 
     /// Detaches a reader with pressure.
     pub(crate) fn detach(&mut self, key: u64) {
-        self.pressing.remove(&key);
+        self.blocking_readers.remove(&key);
     }
 }
 
 /// Outcome of draining a ring.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Drained {
-    /// The history grew.
+pub(crate) struct DrainOutcome {
+    /// The log grew.
     pub(crate) grown: bool,
     /// The ring may hold more, and nobody will ring for it.
     pub(crate) more: bool,
@@ -126,24 +126,24 @@ pub(crate) struct Drained {
     pub(crate) made_room: bool,
 }
 
-/// Moves what is in a ring of `size` bytes into a history as far as that has room, or, the last
+/// Moves what is in a ring of `size` bytes into a log as far as that has room, or, the last
 /// time, all there is; at most as much as the ring holds. Unless there is more, or no room, the
 /// writer rings for what comes next.
 pub(crate) fn drain(
     consumer: &mut Consumer<'_>,
     size: usize,
-    history: &Mutex<History>,
+    log: &Mutex<StreamLog>,
     last: bool,
-) -> Drained {
-    let mut drained = Drained::default();
+) -> DrainOutcome {
+    let mut drained = DrainOutcome::default();
     let mut buf = [0; 4096];
     let mut budget = size;
     while budget > 0 {
-        let mut history = history.lock();
-        let room = if last { budget } else { history.room() };
+        let mut log = log.lock();
+        let room = if last { budget } else { log.room() };
         let count = consumer.pop(&mut buf[..room.min(4096).min(budget)]);
         drained.made_room |= consumer.made_room(count);
-        history.push(&buf[..count]);
+        log.push(&buf[..count]);
         drained.grown |= count > 0;
         budget -= count;
         if count == 0 {
@@ -172,54 +172,54 @@ mod tests {
     #[test]
     fn a_reader_that_does_not_read_makes_the_ring_wait_and_not_the_history_grow() {
         let (header, area) = (RingHeader::new(), [const { AtomicU8::new(0) }; 8]);
-        let history = Mutex::new(History::default());
-        let key = history.lock().attach(0);
-        history.lock().push(&vec![1; CAPACITY - 2]);
+        let log = Mutex::new(StreamLog::default());
+        let key = log.lock().attach(0);
+        log.lock().push(&vec![1; CAPACITY - 2]);
         assert_eq!(Producer::new(&header, &area).push(b"12345"), 5);
         let mut consumer = Consumer::resume(&header, &area, 0);
-        assert!(drain(&mut consumer, area.len(), &history, false).grown);
-        assert!(!drain(&mut consumer, area.len(), &history, false).grown);
-        assert_eq!(history.lock().end(), CAPACITY as u64);
+        assert!(drain(&mut consumer, area.len(), &log, false).grown);
+        assert!(!drain(&mut consumer, area.len(), &log, false).grown);
+        assert_eq!(log.lock().end(), CAPACITY as u64);
         // What an instance that has ended left is taken in as a whole, which is no more than its
         // ring holds.
-        assert!(drain(&mut consumer, area.len(), &history, true).grown);
-        assert_eq!(history.lock().end(), CAPACITY as u64 + 3);
-        history.lock().detach(key);
+        assert!(drain(&mut consumer, area.len(), &log, true).grown);
+        assert_eq!(log.lock().end(), CAPACITY as u64 + 3);
+        log.lock().detach(key);
     }
 
     #[test]
     fn the_newest_are_kept() {
-        let mut history = History::default();
-        history.push(&vec![1; CAPACITY - 1]);
-        history.push(&[2, 3]);
-        assert_eq!((history.start(), history.end()), (1, CAPACITY as u64 + 1));
+        let mut log = StreamLog::default();
+        log.push(&vec![1; CAPACITY - 1]);
+        log.push(&[2, 3]);
+        assert_eq!((log.start(), log.end()), (1, CAPACITY as u64 + 1));
         let (mut position, mut buf) = (0, [0; 4]);
-        assert_eq!((history.read(&mut position, &mut buf), position), (4, 5));
-        position = history.end() - 2;
-        assert_eq!(history.read(&mut position, &mut buf), 2);
+        assert_eq!((log.read(&mut position, &mut buf), position), (4, 5));
+        position = log.end() - 2;
+        assert_eq!(log.read(&mut position, &mut buf), 2);
         assert_eq!(&buf[..2], [2, 3]);
-        assert_eq!(history.read(&mut position, &mut buf), 0);
-        history.push(&vec![7; CAPACITY + 5]);
-        assert_eq!(history.end() - history.start(), CAPACITY as u64);
+        assert_eq!(log.read(&mut position, &mut buf), 0);
+        log.push(&vec![7; CAPACITY + 5]);
+        assert_eq!(log.end() - log.start(), CAPACITY as u64);
     }
 
     #[test]
     fn pressure_holds_what_was_not_read() {
-        let mut history = History::default();
-        assert_eq!(history.room(), CAPACITY);
-        history.push(&[0; 100]);
-        let reader = history.attach(history.start());
-        assert_eq!(history.room(), CAPACITY - 100);
+        let mut log = StreamLog::default();
+        assert_eq!(log.room(), CAPACITY);
+        log.push(&[0; 100]);
+        let reader = log.attach(log.start());
+        assert_eq!(log.room(), CAPACITY - 100);
         let mut position = 0;
-        history.read(&mut position, &mut [0; 60]);
-        history.advance(reader, position);
-        assert_eq!(history.room(), CAPACITY - 40);
-        history.push(&[0; CAPACITY]);
-        assert_eq!(history.start(), position, "the reader lost something");
-        assert_eq!(history.room(), 0);
-        history.detach(reader);
-        assert_eq!(history.room(), CAPACITY);
-        history.push(&[0]);
-        assert_eq!(history.end() - history.start(), CAPACITY as u64);
+        log.read(&mut position, &mut [0; 60]);
+        log.advance(reader, position);
+        assert_eq!(log.room(), CAPACITY - 40);
+        log.push(&[0; CAPACITY]);
+        assert_eq!(log.start(), position, "the reader lost something");
+        assert_eq!(log.room(), 0);
+        log.detach(reader);
+        assert_eq!(log.room(), CAPACITY);
+        log.push(&[0]);
+        assert_eq!(log.end() - log.start(), CAPACITY as u64);
     }
 }
