@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::Check;
 use crate::credentials::{OTHER, become_user, in_child, prctl};
-use crate::running::Place;
+use crate::text_busy::Place;
 use crate::xattrs::{get, set};
 
 pub const CHECKS: &[(&str, Check)] = &[

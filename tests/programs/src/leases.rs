@@ -11,8 +11,8 @@ use std::thread;
 use anyhow::{Context, Result, ensure};
 
 use crate::credentials::{OTHER, become_user, in_child};
-use crate::readiness::F_SETSIG;
-use crate::running::{Place, truncate};
+use crate::sigio::F_SETSIG;
+use crate::text_busy::{Place, truncate};
 use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[

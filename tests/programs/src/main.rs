@@ -8,81 +8,81 @@
 //! Skerry shows them, `machine-tests batch …` runs the checks of a list, and `machine-tests fuzz …`
 //! is `cargo xtask fuzz syscalls` inside the machine.
 
-mod administration;
-mod alone;
-mod areas;
-mod arrivals;
+mod af_packet;
 mod calls;
 mod canary;
-mod coherence;
 mod credentials;
 mod datagrams;
-mod descriptors;
-mod events;
+mod errnos;
+mod error_queue;
+mod event_fds;
+mod exclusive;
 mod exhaust;
+mod fd_flags;
+mod file_handles;
 mod filecaps;
 mod files;
+mod fpu_state;
 mod futexes;
 mod fuzz;
-mod handles;
 mod inet;
 mod inet_sockets;
+mod inotify;
 mod ipc;
-mod jobs;
+mod job_control;
 mod klog;
 mod large_pages;
 mod layout;
 mod leaks;
 mod leases;
-mod listeners;
-mod listening;
+mod limits;
 mod locks;
+mod lost_wakeups;
 mod mappings;
-mod masks;
 mod memory;
+mod mm_queries;
+mod mm_stress;
+mod mount_api;
 mod mounts;
+mod mqueue;
+mod msg_oob;
 mod namespaces;
-mod newmounts;
-mod notices;
-mod numbers;
-mod openings;
-mod others;
-mod packets;
+mod net_admin;
+mod open_files;
+mod other_processes;
 mod partial_transfers;
+mod paths;
+mod prctl;
 mod pressure;
 mod proc;
 mod processes;
+mod ptrace;
 mod ptys;
-mod queues;
 mod quiet;
-mod readiness;
-mod refusals;
+mod raw_sockets;
+mod receive_options;
+mod rseq;
 mod runner;
-mod running;
+mod rusage;
 mod scheduling;
 mod scm_rights;
 mod seccomp;
-mod sequences;
-mod settings;
+mod seccomp_notify;
 mod shootdowns;
+mod sigio;
+mod signal_masks;
 mod signals;
 mod sockets;
-mod spaces;
-mod splicing;
-mod surveys;
+mod splice;
+mod sysv_info;
+mod text_busy;
 mod threads;
 mod time;
+mod tlb_coherence;
 mod tokio_server;
 mod topology;
-mod tracing;
 mod transfers;
-mod trees;
-mod urgent;
-mod used;
-mod vectors;
-mod wakes;
-mod wakings;
-mod watching;
+mod wake_reasons;
 mod watchpoints;
 mod xattrs;
 
@@ -101,67 +101,67 @@ fn checks() -> Vec<(&'static str, Check)> {
         topology::CHECKS,
         signals::CHECKS,
         memory::CHECKS,
-        spaces::CHECKS,
-        coherence::CHECKS,
+        mm_stress::CHECKS,
+        tlb_coherence::CHECKS,
         shootdowns::CHECKS,
         mappings::CHECKS,
-        areas::CHECKS,
+        mm_queries::CHECKS,
         large_pages::CHECKS,
         layout::CHECKS,
-        sequences::CHECKS,
+        rseq::CHECKS,
         files::CHECKS,
-        openings::CHECKS,
-        splicing::CHECKS,
-        trees::CHECKS,
-        wakes::CHECKS,
-        watching::CHECKS,
+        open_files::CHECKS,
+        splice::CHECKS,
+        paths::CHECKS,
+        lost_wakeups::CHECKS,
+        inotify::CHECKS,
         leases::CHECKS,
-        handles::CHECKS,
+        file_handles::CHECKS,
         mounts::CHECKS,
         namespaces::CHECKS,
-        newmounts::CHECKS,
+        mount_api::CHECKS,
         xattrs::CHECKS,
         ptys::CHECKS,
-        readiness::CHECKS,
+        sigio::CHECKS,
         pressure::CHECKS,
         proc::CHECKS,
         processes::CHECKS,
-        running::CHECKS,
-        jobs::CHECKS,
+        text_busy::CHECKS,
+        job_control::CHECKS,
         credentials::CHECKS,
         filecaps::CHECKS,
         seccomp::CHECKS,
-        listeners::CHECKS,
-        settings::CHECKS,
-        used::CHECKS,
-        tracing::CHECKS,
+        seccomp_notify::CHECKS,
+        prctl::CHECKS,
+        rusage::CHECKS,
+        ptrace::CHECKS,
         watchpoints::CHECKS,
         time::CHECKS,
-        vectors::CHECKS,
+        fpu_state::CHECKS,
         ipc::CHECKS,
-        surveys::CHECKS,
-        queues::CHECKS,
+        sysv_info::CHECKS,
+        mqueue::CHECKS,
         klog::CHECKS,
         sockets::CHECKS,
         scm_rights::CHECKS,
-        urgent::CHECKS,
-        arrivals::CHECKS,
-        notices::CHECKS,
-        listening::CHECKS,
-        administration::CHECKS,
-        packets::CHECKS,
+        msg_oob::CHECKS,
+        receive_options::CHECKS,
+        error_queue::CHECKS,
+        af_packet::CHECKS,
+        net_admin::CHECKS,
+        raw_sockets::CHECKS,
         inet::CHECKS,
         datagrams::CHECKS,
         tokio_server::CHECKS,
-        events::CHECKS,
-        refusals::CHECKS,
-        descriptors::CHECKS,
-        masks::CHECKS,
-        others::CHECKS,
-        wakings::CHECKS,
+        event_fds::CHECKS,
+        errnos::CHECKS,
+        fd_flags::CHECKS,
+        signal_masks::CHECKS,
+        other_processes::CHECKS,
+        wake_reasons::CHECKS,
         transfers::CHECKS,
         partial_transfers::CHECKS,
-        numbers::CHECKS,
+        limits::CHECKS,
         leaks::CHECKS,
     ]
     .concat()
@@ -189,7 +189,7 @@ fn main() -> ExitCode {
         ["child", what @ ..] => processes::child(what),
         ["credentials-child", what @ ..] => credentials::child(what),
         ["layout-child"] => layout::child(),
-        ["descriptors-child"] => descriptors::child(),
+        ["descriptors-child"] => fd_flags::child(),
         ["canary", what] => canary::run(what),
         ["fuzz", arguments @ ..] => fuzz::run(arguments),
         ["fuzz-show", arguments @ ..] => fuzz::show(arguments),

@@ -12,7 +12,7 @@ use std::ptr;
 use anyhow::{Context, Result, ensure};
 
 use crate::credentials::in_child;
-use crate::running::Place;
+use crate::text_busy::Place;
 use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[

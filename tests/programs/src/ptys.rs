@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Result, ensure};
 
 use crate::credentials::in_child;
+use crate::lost_wakeups::Number;
 use crate::sockets::errno;
-use crate::wakes::Number;
 use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[

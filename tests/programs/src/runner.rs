@@ -18,7 +18,7 @@ use std::{io, mem, thread};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{alone, checked, leaks};
+use crate::{checked, exclusive, leaks};
 
 /// Time limit for a killed process to end, on a machine that is emulated and busy.
 const DEATH: Duration = Duration::from_secs(60);
@@ -79,8 +79,9 @@ fn start([jobs, seconds, list]: [&str; 3]) -> Result<()> {
     leaks::look();
     let before = leaks::look();
     tell("before", list, &before);
-    let (alone, mut others): (Vec<_>, Vec<_>) =
-        all.into_iter().partition(|job| alone::is_alone(&job.name));
+    let (alone, mut others): (Vec<_>, Vec<_>) = all
+        .into_iter()
+        .partition(|job| exclusive::is_exclusive(&job.name));
     others.reverse();
     let others = Mutex::new(others);
     thread::scope(|scope| {

@@ -448,7 +448,7 @@ fn packets_keep_their_bounds() -> Result<()> {
         "a packet to nobody"
     );
     // Bound, listened to, connected: as a stream.
-    let name = format!("packets-{}", std::process::id());
+    let name = format!("raw-sockets-{}", std::process::id());
     let listener = socket(libc::SOCK_SEQPACKET)?;
     with_address(&listener, &name, libc::bind)?;
     // SAFETY: plain system calls; the null address is not looked at.

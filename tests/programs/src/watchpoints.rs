@@ -7,17 +7,17 @@ use std::{io, mem};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::tracing::{
+use crate::ptrace::{
     ended, go_on, info, options, ptrace, refused, registers, stopped, traced_child, wait,
 };
 use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[
-    ("tracing-watchpoints", watchpoints),
-    ("tracing-breakpoints-in-registers", breakpoints),
-    ("tracing-debug-registers-of-others", of_others),
-    ("tracing-debug-registers-refused", refusals),
-    ("tracing-watchpoint-at-the-kernels-door", at_the_door),
+    ("ptrace-watchpoints", watchpoints),
+    ("ptrace-breakpoints-in-registers", breakpoints),
+    ("ptrace-debug-registers-of-others", of_others),
+    ("ptrace-debug-registers-refused", refusals),
+    ("ptrace-watchpoint-at-the-kernels-door", at_the_door),
 ];
 
 const TRAP_HWBKPT: i32 = 4;

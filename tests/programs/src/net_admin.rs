@@ -1,0 +1,229 @@
+//! Network state that administrators read and set: `/proc/sys/net`, `/proc/net`, `ioctl`s about
+//! interfaces and sockets.
+
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::inet_sockets::{get, pair, socket};
+use crate::sockets::errno;
+use crate::{Check, checked};
+
+pub const CHECKS: &[(&str, Check)] = &[
+    ("net-admin-settings-act", settings),
+    ("net-admin-settings-have-bounds", bounds),
+    ("net-admin-interfaces-by-ioctl", interfaces),
+    ("net-admin-time-of-the-last-message", last_message),
+    ("net-admin-files-about-the-network", files),
+];
+
+const SIOCGSTAMP: libc::c_ulong = 0x8906;
+const SIOCGSTAMPNS: libc::c_ulong = 0x8907;
+const SIOCGIFFLAGS: libc::c_ulong = 0x8913;
+const SIOCSIFFLAGS: libc::c_ulong = 0x8914;
+const SIOCGIFMTU: libc::c_ulong = 0x8921;
+const SIOCSIFMTU: libc::c_ulong = 0x8922;
+const SIOCGIFMAP: libc::c_ulong = 0x8970;
+const SIOCOUTQNSD: libc::c_ulong = 0x894b;
+
+/// A setting that has another value until this is dropped.
+struct Changed(String, String);
+
+impl Changed {
+    fn new(name: &str, value: &str) -> Result<Self> {
+        let path = format!("/proc/sys/net/{name}");
+        let before = fs::read_to_string(&path).context(path.clone())?;
+        fs::write(&path, value).context(path.clone())?;
+        Ok(Self(path, before))
+    }
+}
+
+impl Drop for Changed {
+    fn drop(&mut self) {
+        // Nothing depends on it any more.
+        let _ = fs::write(&self.0, &self.1);
+    }
+}
+
+fn settings() -> Result<()> {
+    {
+        let _range = Changed::new("ipv4/ip_local_port_range", "41000 41015\n")?;
+        ensure!(
+            fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")? == "41000\t41015\n",
+            "it reads otherwise"
+        );
+        for _ in 0..8 {
+            let port = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?
+                .local_addr()?
+                .port();
+            ensure!((41_000..=41_015).contains(&port), "port {port}");
+        }
+    }
+    {
+        let _idle = Changed::new("ipv4/tcp_keepalive_time", "1234")?;
+        let fd = socket(libc::AF_INET, libc::SOCK_STREAM)?;
+        ensure!(
+            get(&fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE)? == 1234,
+            "another time"
+        );
+    }
+    {
+        let _buffer = Changed::new("core/rmem_default", "300000")?;
+        let fd = socket(libc::AF_INET, libc::SOCK_DGRAM)?;
+        ensure!(
+            get(&fd, libc::SOL_SOCKET, libc::SO_RCVBUF)? == 300_000,
+            "another buffer"
+        );
+    }
+    {
+        let _foreign = Changed::new("ipv4/ip_nonlocal_bind", "1")?;
+        UdpSocket::bind((Ipv4Addr::new(192, 0, 2, 1), 0)).context("another host's address")?;
+    }
+    ensure!(
+        UdpSocket::bind((Ipv4Addr::new(192, 0, 2, 1), 0)).is_err(),
+        "another host's address is bound"
+    );
+    Ok(())
+}
+
+fn bounds() -> Result<()> {
+    for (name, bad) in [
+        ("ipv4/ip_local_port_range", "50000 40000"),
+        ("ipv4/ip_local_port_range", "0 70000"),
+        ("ipv4/ip_default_ttl", "256"),
+        ("ipv4/ip_default_ttl", "far"),
+        ("core/somaxconn", "-1"),
+    ] {
+        let path = format!("/proc/sys/net/{name}");
+        let before = fs::read_to_string(&path)?;
+        ensure!(
+            errno(fs::write(&path, bad)) == libc::EINVAL,
+            "{name} takes {bad}"
+        );
+        ensure!(fs::read_to_string(&path)? == before, "{name} changed");
+    }
+    Ok(())
+}
+
+/// `struct ifreq` of the loop, with a word.
+fn request(fd: &impl AsRawFd, command: libc::c_ulong, word: u32) -> io::Result<[u8; 40]> {
+    let mut bytes = [0u8; 40];
+    bytes[..2].copy_from_slice(b"lo");
+    bytes[16..20].copy_from_slice(&word.to_ne_bytes());
+    // SAFETY: the structure is alive during the call, and as large as any of these requests needs.
+    checked(unsafe { libc::ioctl(fd.as_raw_fd(), command, bytes.as_mut_ptr()) })?;
+    Ok(bytes)
+}
+
+fn interfaces() -> Result<()> {
+    let fd = socket(libc::AF_INET, libc::SOCK_DGRAM)?;
+    let flags = request(&fd, SIOCGIFFLAGS, 0)?;
+    let flags = u32::from(u16::from_ne_bytes([flags[16], flags[17]]));
+    ensure!(
+        flags & (libc::IFF_UP | libc::IFF_LOOPBACK) as u32
+            == (libc::IFF_UP | libc::IFF_LOOPBACK) as u32,
+        "flags {flags:#x}"
+    );
+    // What is so already can be set.
+    request(&fd, SIOCSIFFLAGS, flags)?;
+    let mtu = request(&fd, SIOCGIFMTU, 0)?;
+    request(
+        &fd,
+        SIOCSIFMTU,
+        u32::from_ne_bytes([mtu[16], mtu[17], mtu[18], mtu[19]]),
+    )?;
+    ensure!(
+        request(&fd, SIOCGIFMAP, 0)?[16..] == [0; 24],
+        "it has memory of its own"
+    );
+    let (stream, _other) = pair()?;
+    let mut waits = -1i32;
+    // SAFETY: the number is alive during the call.
+    checked(unsafe { libc::ioctl(stream.as_raw_fd(), SIOCOUTQNSD, &raw mut waits) })?;
+    ensure!(waits == 0, "{waits} bytes were not sent");
+    Ok(())
+}
+
+fn time(fd: &impl AsRawFd, command: libc::c_ulong) -> io::Result<[i64; 2]> {
+    let mut time = [0i64; 2];
+    // SAFETY: the structure is alive during the call.
+    checked(unsafe { libc::ioctl(fd.as_raw_fd(), command, time.as_mut_ptr()) })?;
+    Ok(time)
+}
+
+fn last_message() -> Result<()> {
+    let (a, b) = (
+        UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?,
+        UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?,
+    );
+    ensure!(
+        errno(time(&b, SIOCGSTAMP)) == libc::ENOENT,
+        "a time of nothing"
+    );
+    let now = || -> Result<i64> {
+        Ok(SystemTime::now()
+            .duration_since(UNIX_EPOCH)?
+            .as_nanos()
+            .try_into()?)
+    };
+    let before = now()?;
+    a.send_to(b"x", b.local_addr()?)?;
+    let sent = now()?;
+    b.recv(&mut [0; 4])?;
+    let [seconds, nanoseconds] = time(&b, SIOCGSTAMPNS)?;
+    let at = seconds * 1_000_000_000 + nanoseconds;
+    ensure!(
+        before <= at && at <= sent,
+        "it came at {at}, sent from {before} to {sent}"
+    );
+    let [again, micros] = time(&b, SIOCGSTAMP)?;
+    ensure!(
+        (again, micros) == (seconds, nanoseconds / 1000),
+        "not the same in microseconds"
+    );
+    Ok(())
+}
+
+fn files() -> Result<()> {
+    let connection =
+        TcpStream::connect(std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?);
+    for (name, start, lines) in [
+        ("arp", "IP address ", 1),
+        ("netstat", "TcpExt: SyncookiesSent ", 4),
+        ("snmp", "Ip: Forwarding ", 10),
+        ("snmp6", "Ip6InReceives ", 20),
+        ("sockstat", "sockets: used ", 6),
+        ("sockstat6", "TCP6: inuse ", 5),
+        ("udplite", "   sl  local_address ", 1),
+        ("igmp", "Idx\tDevice    : Count Querier", 3),
+        ("route", "Iface\tDestination\tGateway ", 1),
+        ("packet", "sk ", 1),
+        ("dev", "Inter-|   Receive ", 3),
+    ] {
+        let text = fs::read_to_string(format!("/proc/net/{name}")).context(name)?;
+        ensure!(
+            text.trim_start().starts_with(start.trim_start()),
+            "{name} begins with {:?}",
+            text.lines().next()
+        );
+        ensure!(
+            text.lines().count() >= lines,
+            "{name} has {} lines",
+            text.lines().count()
+        );
+    }
+    let routes = fs::read_to_string("/proc/net/ipv6_route")?;
+    ensure!(
+        routes.lines().any(
+            |line| line.starts_with("00000000000000000000000000000001 80 ")
+                && line.ends_with("      lo")
+        ),
+        "{routes}"
+    );
+    drop(connection);
+    Ok(())
+}
