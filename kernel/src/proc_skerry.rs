@@ -131,7 +131,7 @@ fn interrupts() -> Vec<u8> {
             "{} {:#x} {} {}",
             count.cpu,
             count.vector,
-            guard::irq::name(count.vector),
+            guard::irq::vector_name(count.vector),
             count.count
         );
     }
@@ -175,7 +175,8 @@ fn objects() -> Vec<u8> {
     };
     census::counts().for_each(|(name, count)| line(name, count));
     linux::census(&mut line);
-    guard::mem::objects().for_each(|(size, count)| line(&format!("heap_{size}"), count as u64));
+    guard::mem::heap_objects()
+        .for_each(|(size, count)| line(&format!("heap_{size}"), count as u64));
     let m = guard::mem::stats();
     line("frames_user", m.user);
     line("frames_heap", m.heap);

@@ -193,7 +193,7 @@ impl Drop for IsaIrq {
 
 /// Count of the interrupts of one vector on one CPU.
 #[derive(Clone, Copy, Debug)]
-pub struct Count {
+pub struct InterruptCount {
     /// Where.
     pub cpu: CpuId,
     /// The interrupt vector.
@@ -204,7 +204,7 @@ pub struct Count {
 
 /// All vectors that were taken at least once, by CPU.
 #[must_use]
-pub fn counts() -> Vec<Count> {
+pub fn counts() -> Vec<InterruptCount> {
     let mut result = Vec::new();
     for number in 0..cpu::count() as u32 {
         let Some(area) = cpu::area_of(CpuId(number)) else {
@@ -213,7 +213,7 @@ pub fn counts() -> Vec<Count> {
         for vector in 0..=255u8 {
             let count = area.interrupts[usize::from(vector)].load(Ordering::Relaxed);
             if count != 0 {
-                result.push(Count {
+                result.push(InterruptCount {
                     cpu: CpuId(number),
                     vector,
                     count,
@@ -226,7 +226,7 @@ pub fn counts() -> Vec<Count> {
 
 /// Short name of a vector's use, for `/proc/interrupts`.
 #[must_use]
-pub fn name(vector: u8) -> &'static str {
+pub fn vector_name(vector: u8) -> &'static str {
     match vector {
         NMI => "nmi",
         TIMER_VECTOR => "timer",
@@ -242,7 +242,7 @@ pub fn name(vector: u8) -> &'static str {
 
 /// Interrupts with a vector nobody claimed.
 #[must_use]
-pub fn unknown() -> u64 {
+pub fn unclaimed() -> u64 {
     UNKNOWN.load(Ordering::Relaxed)
 }
 

@@ -35,7 +35,7 @@ unsafe impl Cpus for Instance {
     }
 
     fn idle(&self, cpu: usize) -> bool {
-        cpu::area_of(CpuId(cpu as u32)).is_none_or(|area| area.rests.load(Ordering::SeqCst))
+        cpu::area_of(CpuId(cpu as u32)).is_none_or(|area| area.idle.load(Ordering::SeqCst))
     }
 
     fn pass_here(&self) {
@@ -73,7 +73,7 @@ unsafe impl Cpus for Instance {
 #[inline]
 pub(crate) fn pass() {
     let area = cpu::area();
-    area.rests.store(false, Ordering::Relaxed);
+    area.idle.store(false, Ordering::Relaxed);
     // A locked instruction: a full fence on x86, for both stores.
     area.quiescent.fetch_add(1, Ordering::SeqCst);
 }

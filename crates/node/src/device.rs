@@ -195,7 +195,7 @@ fn load_error_to_errno(error: LoadError) -> Errno {
     match error {
         LoadError::Started => Errno::EBUSY,
         LoadError::NoRoom { .. } => Errno::ENOMEM,
-        LoadError::Twice | LoadError::Beyond => Errno::EINVAL,
+        LoadError::AlreadySet | LoadError::PastEnd => Errno::EINVAL,
     }
 }
 

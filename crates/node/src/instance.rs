@@ -245,7 +245,7 @@ impl Instance {
                     timer::ticks_to_ns(first_user.saturating_sub(record_ref.start_tsc));
             }
         }
-        let ends = partition.says_it_ended() || self.halt_wanted.load(Ordering::Acquire);
+        let ends = partition.reports_end() || self.halt_wanted.load(Ordering::Acquire);
         if ends {
             if record_ref.halting_since == 0 {
                 record_ref.halting_since = timer::now_ns().max(1);

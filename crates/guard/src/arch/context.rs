@@ -106,7 +106,7 @@ impl Context {
     /// Shows where the context stopped, from the innermost function outwards: the name, and the
     /// distance from its start. Nothing if it runs. Should it begin to run while this looks, what
     /// is shown may be wrong.
-    pub fn calls(&self, mut show: impl FnMut(&str, u32)) {
+    pub fn backtrace(&self, mut show: impl FnMut(&str, u32)) {
         let Some(stack) = self.stack.as_ref().filter(|_| !self.is_running()) else {
             return;
         };

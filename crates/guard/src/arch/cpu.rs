@@ -22,7 +22,7 @@ pub use super::cpuinfo::{CpuInfo, brand, topology};
 use super::features::{self, Features};
 use super::gdt::Gdt;
 use super::{msr, timer};
-use crate::mem::local::{self, Local};
+use crate::mem::percpu::{self, CpuCache};
 use crate::role;
 
 /// Most CPUs of one instance.
@@ -68,7 +68,7 @@ pub(crate) struct CpuArea {
     /// When the timer handler is due, in nanoseconds; `u64::MAX` if the timer is not armed.
     pub(super) deadline: AtomicU64,
     /// The CPU's share of free memory; null before there is any.
-    memory: AtomicPtr<Local>,
+    memory: AtomicPtr<CpuCache>,
     /// Puts the stack pointer inside the task state segment, which is at 4 in it, on an 8-byte
     /// boundary.
     _tss_offset: AtomicU32,
@@ -82,7 +82,7 @@ pub(crate) struct CpuArea {
     /// Quiescent states passed (`rcu`).
     pub(crate) quiescent: AtomicU64,
     /// The CPU sleeps, and has not switched context since.
-    pub(crate) rests: AtomicBool,
+    pub(crate) idle: AtomicBool,
     /// Stack of the NMI handler.
     pub(super) nmi_stack: IstStack,
     /// Stack of the double fault handler.
@@ -136,7 +136,7 @@ impl CpuArea {
             gdt: UnsafeCell::new(Gdt::new()),
             interrupts: [const { AtomicU64::new(0) }; 256],
             quiescent: AtomicU64::new(0),
-            rests: AtomicBool::new(false),
+            idle: AtomicBool::new(false),
             nmi_stack: IstStack(UnsafeCell::new([0; IST_STACK_BYTES])),
             double_fault_stack: IstStack(UnsafeCell::new([0; IST_STACK_BYTES])),
             machine_check_stack: IstStack(UnsafeCell::new([0; IST_STACK_BYTES])),
@@ -198,15 +198,15 @@ pub(crate) fn install_area(cpu: CpuId) -> &'static CpuArea {
 /// than memory.
 pub(crate) fn install_memory() {
     let share =
-        local::of(current()).map_or(ptr::null_mut(), |share| ptr::from_ref(share).cast_mut());
+        percpu::of(current()).map_or(ptr::null_mut(), |share| ptr::from_ref(share).cast_mut());
     area().memory.store(share, Ordering::Relaxed);
 }
 
 /// The share of memory of the CPU this runs on, once there is memory. The thread may be moved at
 /// any moment: it is any CPU's.
 #[inline]
-pub(crate) fn memory() -> Option<&'static Local> {
-    let pointer: *const Local;
+pub(crate) fn memory() -> Option<&'static CpuCache> {
+    let pointer: *const CpuCache;
     // SAFETY: in the kernel GS points to this CPU's area; the pointer there is null or leads to a
     // share, which is never freed.
     unsafe {
@@ -375,16 +375,16 @@ pub fn without_irqs<R>(f: impl FnOnce() -> R) -> R {
 /// Sleeps until the next interrupt if `should_sleep` says so. It is asked with interrupts off, and
 /// they come on together with the halt, so a wake-up that arrives after the question ends the
 /// sleep. Interrupts are on at return.
-pub fn idle_wait(should_sleep: impl FnOnce() -> bool) {
+pub fn idle_halt(should_sleep: impl FnOnce() -> bool) {
     assert_not_pinned();
     irqs_off();
     if should_sleep() {
-        let rests = &area().rests;
-        rests.store(true, Ordering::Relaxed);
+        let idle = &area().idle;
+        idle.store(true, Ordering::Relaxed);
         // SAFETY: `sti` takes effect after the following instruction, so no interrupt is taken
         // between the two; the halt ends with the next one.
         unsafe { asm!("sti", "hlt", options(nostack)) };
-        rests.store(false, Ordering::Relaxed);
+        idle.store(false, Ordering::Relaxed);
     } else {
         irqs_on();
     }
@@ -398,9 +398,9 @@ pub fn idle_poll(limit_ns: u64, done: impl FnMut() -> bool) {
     );
 }
 
-/// Whether the processor can sleep until a word is written to ([`idle_watch`]).
+/// Whether the processor can sleep until a word is written to ([`idle_mwait`]).
 #[must_use]
-pub fn can_watch() -> bool {
+pub fn has_mwait() -> bool {
     features::has(Features::MWAIT)
 }
 
@@ -410,12 +410,12 @@ pub fn is_guest() -> bool {
     features::has(Features::HYPERVISOR)
 }
 
-/// Sleeps like [`idle_wait`], until an interrupt or a write to `word`. `should_sleep` is asked with
+/// Sleeps like [`idle_halt`], until an interrupt or a write to `word`. `should_sleep` is asked with
 /// interrupts off; the processor sleeps only while the word is still `value`.
 ///
 /// # Panics
 /// If the processor has no MWAIT.
-pub fn idle_watch(word: &AtomicU32, value: u32, should_sleep: impl FnOnce() -> bool) {
+pub fn idle_mwait(word: &AtomicU32, value: u32, should_sleep: impl FnOnce() -> bool) {
     assert_not_pinned();
     assert!(
         features::has(Features::MWAIT),
@@ -429,11 +429,11 @@ pub fn idle_watch(word: &AtomicU32, value: u32, should_sleep: impl FnOnce() -> b
         }
         // After the monitor is armed: an earlier write is seen here, a later one ends the sleep.
         if word.load(Ordering::SeqCst) == value {
-            let rests = &area().rests;
-            rests.store(true, Ordering::Relaxed);
-            // SAFETY: as in `idle_wait`; hint 0 is the shallowest sleep.
+            let idle = &area().idle;
+            idle.store(true, Ordering::Relaxed);
+            // SAFETY: as in `idle_halt`; hint 0 is the shallowest sleep.
             unsafe { asm!("sti", "mwait", in("eax") 0, in("ecx") 0, options(nostack)) };
-            rests.store(false, Ordering::Relaxed);
+            idle.store(false, Ordering::Relaxed);
             return;
         }
     }

@@ -93,7 +93,7 @@ fn description() -> usercopy::SignalFrame {
 
 /// Not the address of a user segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BadBase;
+pub struct InvalidAddress;
 
 /// Saved floating-point and vector registers of one thread, and its segment bases.
 pub struct UserFpu {
@@ -163,10 +163,10 @@ impl UserFpu {
     /// Changes the base addresses of FS and GS.
     ///
     /// # Errors
-    /// [`BadBase`] if one is not below `USER_END`.
-    pub fn set_bases(&mut self, bases: [u64; 2]) -> Result<(), BadBase> {
+    /// [`InvalidAddress`] if one is not below `USER_END`.
+    pub fn set_bases(&mut self, bases: [u64; 2]) -> Result<(), InvalidAddress> {
         if bases.iter().any(|&base| base >= user::USER_END as u64) {
-            return Err(BadBase);
+            return Err(InvalidAddress);
         }
         self.bases = bases;
         *self.cpu.get_mut() = NOWHERE;
@@ -176,15 +176,19 @@ impl UserFpu {
     /// Watches for four addresses as the DR7 `control` says. Takes effect with `restore`.
     ///
     /// # Errors
-    /// [`BadBase`] if one is not below `USER_END`, or `control` has bits other than those that
-    /// switch an address on and tell length and kind of access.
-    pub fn set_breakpoints(&mut self, addresses: [u64; 4], control: u64) -> Result<(), BadBase> {
+    /// [`InvalidAddress`] if one is not below `USER_END`, or `control` has bits other than those
+    /// that switch an address on and tell length and kind of access.
+    pub fn set_breakpoints(
+        &mut self,
+        addresses: [u64; 4],
+        control: u64,
+    ) -> Result<(), InvalidAddress> {
         if addresses
             .iter()
             .any(|&address| address >= user::USER_END as u64)
             || control & !DR7_ALLOWED != 0
         {
-            return Err(BadBase);
+            return Err(InvalidAddress);
         }
         let [a, b, c, d] = addresses;
         self.debug = [

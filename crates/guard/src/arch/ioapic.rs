@@ -7,11 +7,11 @@ use x86_spec::ioapic::{self, ACTIVE_LOW, LEVEL, MASKED, SELECT, VERSION, WINDOW,
 
 use super::port;
 use crate::mem::phys::PhysAddr;
-use crate::paging::kernel::Io;
+use crate::paging::kernel::MmioRegion;
 use crate::role;
 
 struct IoApic {
-    registers: Io,
+    registers: MmioRegion,
     gsi_base: u32,
     inputs: u32,
 }
@@ -52,7 +52,7 @@ fn with_input<R>(gsi: u32, f: impl FnOnce(&IoApic, u32) -> R) -> Option<R> {
 fn find_all() -> Controllers {
     let mut found = Controllers::new();
     for entry in role::descriptor().ioapics() {
-        let Ok(registers) = Io::map(PhysAddr(entry.phys), ioapic::BYTES) else {
+        let Ok(registers) = MmioRegion::map(PhysAddr(entry.phys), ioapic::BYTES) else {
             log::warn!("no memory to map I/O APIC {}: its lines stay off", entry.id);
             continue;
         };

@@ -76,7 +76,7 @@ pub(crate) fn init_cpu(cpu: CpuId) {
     #[cfg(target_os = "none")]
     crate::park::allow_nmi();
     cpu::mark_online(cpu);
-    paging::tlb::join();
+    paging::tlb::init_cpu();
 }
 
 /// Set when this instance's other CPUs must stop for good at their next NMI.

@@ -62,7 +62,7 @@ pub fn tsc() -> u64 {
 /// The same for accounts, where an instruction sooner or later makes no difference.
 #[inline(always)]
 #[must_use]
-pub fn tsc_about() -> u64 {
+pub fn tsc_unordered() -> u64 {
     let (low, high): (u32, u32);
     // SAFETY: reading the counter has no effect.
     unsafe {
@@ -113,7 +113,7 @@ pub(super) fn number_cpu(cpu: cpu::CpuId) {
 /// Data of the vDSO: rates and offsets for [`now_ns`] and [`wall_ns`], and the way to ask for the
 /// CPU's number.
 #[must_use]
-pub fn for_programs() -> vdso::Data {
+pub fn vdso_data() -> vdso::Data {
     let processor = if features::has(Features::RDPID) {
         vdso::RDPID
     } else if features::has(Features::RDTSCP) {

@@ -219,7 +219,7 @@ pub fn stub(vector: u8) -> u64 {
 /// Forbids access to user memory until the next `stac`; interrupted code may have been in a user
 /// copy, and a program may have set the flag.
 #[inline]
-pub fn close_user_memory() {
+pub fn disable_user_access() {
     if features::has(Features::SMAP) {
         // SAFETY: the instruction exists with SMAP, and only takes a permission away. It comes back
         // with the flags of the interrupted code.
@@ -229,7 +229,7 @@ pub fn close_user_memory() {
 
 /// An exception or interrupt in kernel code, on the interrupted stack.
 extern "C" fn kernel_trap(frame: &mut KernelFrame) {
-    close_user_memory();
+    disable_user_access();
     let vector = frame.vector as u8;
     match vector {
         irq::FIRST_VECTOR..=255 => irq::handle(vector),
@@ -266,7 +266,7 @@ fn kernel_page_fault(frame: &mut KernelFrame) {
 
 /// NMI, double fault and machine check, on their own stacks.
 extern "C" fn special_trap(frame: &mut KernelFrame) {
-    close_user_memory();
+    disable_user_access();
     match frame.vector as u8 {
         NMI => {
             crate::faults::on_nmi();

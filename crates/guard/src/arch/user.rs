@@ -6,9 +6,9 @@
 //! Rust.
 //!
 //! Most system calls need no more than their arguments and change no more than the result. For
-//! these the entry calls a function ([`Quick`]) right away and goes back to ring 3: the registers
-//! that a function preserves are not even saved. Only if the function says so, or something else is
-//! to be done first, does `enter` return.
+//! these the entry calls a function ([`FastPath`]) right away and goes back to ring 3: the
+//! registers that a function preserves are not even saved. Only if the function says so, or
+//! something else is to be done first, does `enter` return.
 //!
 //! A program cannot reach a segment of its choice: CS and SS are constants, DS, ES, FS and GS are
 //! null selectors, there is no compatibility mode. Debug registers hold addresses of programs only
@@ -111,9 +111,9 @@ pub(super) use with_registers;
 /// Why a program stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trap {
-    /// A system call (SYSCALL) for which the quick function returned [`Answer::full`], with its
-    /// word in `rax`; the number is the lower half of `orig_rax`, the arguments in `rdi`, `rsi`,
-    /// `rdx`, `r10`, `r8`, `r9`.
+    /// A system call (SYSCALL) for which the fast-path function returned
+    /// [`SyscallOutcome::needs_slow_path`], with its word in `rax`; the number is the lower half of
+    /// `orig_rax`, the arguments in `rdi`, `rsi`, `rdx`, `r10`, `r8`, `r9`.
     Syscall,
     /// A page fault: memory is not mapped as the access needs.
     PageFault {
@@ -138,60 +138,60 @@ pub enum Trap {
     Interrupt,
 }
 
-/// Answer of a quick function: the result of the system call, or a request for the slow path.
+/// Outcome of a fast-path function: the result of the system call, or a request for the slow path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub struct Answer {
+pub struct SyscallOutcome {
     value: u64,
-    full: u64,
+    slow: u64,
 }
 
-impl Answer {
+impl SyscallOutcome {
     /// The system call is done, with this result.
     #[inline]
     #[must_use]
     pub const fn done(result: u64) -> Self {
         Self {
             value: result,
-            full: 0,
+            slow: 0,
         }
     }
 
     /// The system call needs all registers, or `enter`'s caller: [`Trap::Syscall`], with this word.
     #[inline]
     #[must_use]
-    pub const fn full(word: u64) -> Self {
+    pub const fn needs_slow_path(word: u64) -> Self {
         Self {
             value: word,
-            full: 1,
+            slow: 1,
         }
     }
 
     /// The result or the word, and whether it is a word.
     #[must_use]
     pub const fn parts(self) -> (u64, bool) {
-        (self.value, self.full != 0)
+        (self.value, self.slow != 0)
     }
 }
 
 /// A function that answers a system call, called in thread context with interrupts on. Of the
 /// registers, those that hold the number and the arguments, `rip`, `rsp` and `rflags` are the
 /// program's; the others are stale.
-pub type QuickCall<C> = extern "sysv64" fn(&C, &UserRegs) -> Answer;
+pub type FastCall<C> = extern "sysv64" fn(&C, &UserRegs) -> SyscallOutcome;
 
 /// Functions that answer a program's system calls without leaving [`enter`], and when to leave it
 /// all the same.
-pub struct Quick<'a, C> {
-    /// The functions, by number. A number beyond gets `Answer::full(0)`.
-    pub calls: &'a [QuickCall<C>],
+pub struct FastPath<'a, C> {
+    /// The functions, by number. A number beyond gets `SyscallOutcome::needs_slow_path(0)`.
+    pub calls: &'a [FastCall<C>],
     /// First argument of the functions.
     pub context: &'a C,
     /// If it is not 0 the program does not go on, and [`Trap::Interrupt`] is the answer. A flag
     /// that is set before an interrupt to this CPU ends the program's run, so none is lost between
     /// looking and leaving.
     pub stop: &'a AtomicU8,
-    /// Number of calls that still get their function; the one after those gets `Answer::full(0)`,
-    /// and then there are 2^32 again.
+    /// Number of calls that still get their function; the one after those gets
+    /// `SyscallOutcome::needs_slow_path(0)`, and then there are 2^32 again.
     pub left: Cell<u32>,
 }
 
@@ -236,7 +236,7 @@ pub(super) fn init_cpu() {
 }
 
 /// Runs the program with these registers in the active address space until something happens that
-/// `quick` does not deal with, and leaves its registers there. Interrupts are on at call and
+/// `fast` does not deal with, and leaves its registers there. Interrupts are on at call and
 /// return. The registers that a `UserFpu` holds are loaded.
 ///
 /// A code address that a program cannot have ends in a general protection exception of the program,
@@ -245,10 +245,10 @@ pub(super) fn init_cpu() {
 /// # Panics
 /// Within `CpuLocal::with`.
 #[inline(always)]
-pub fn enter<C>(regs: &mut UserRegs, quick: &Quick<'_, C>) -> Trap {
+pub fn enter<C>(regs: &mut UserRegs, fast: &FastPath<'_, C>) -> Trap {
     cpu::assert_not_pinned();
     cpu::irqs_off();
-    if quick.stop.load(Ordering::SeqCst) != 0 {
+    if fast.stop.load(Ordering::SeqCst) != 0 {
         cpu::irqs_on();
         return Trap::Interrupt;
     }
@@ -269,11 +269,11 @@ pub fn enter<C>(regs: &mut UserRegs, quick: &Quick<'_, C>) -> Trap {
     }
     // SAFETY: interrupts are off; this CPU's area, GDT, IDT and system call registers are set up
     // since `init_cpu`; the registers are exclusively borrowed until the program is back, but for
-    // the shared borrow that the quick function gets; RIP is below the canonical limit, and flags
-    // and selectors are good ones, so neither IRETQ nor SYSRET can fault in the kernel. The
+    // the shared borrow that the fast-path function gets; RIP is below the canonical limit, and
+    // flags and selectors are good ones, so neither IRETQ nor SYSRET can fault in the kernel. The
     // function gets the context of its own type.
-    let RawTrap { vector, code, left } = unsafe { run(regs, sysret, quick) };
-    quick.left.set(left);
+    let RawTrap { vector, code, left } = unsafe { run(regs, sysret, fast) };
+    fast.left.set(left);
     if vector == SYSCALL {
         // As the instruction left them.
         (regs.rcx, regs.r11) = (regs.rip, regs.rflags);
@@ -284,7 +284,7 @@ pub fn enter<C>(regs: &mut UserRegs, quick: &Quick<'_, C>) -> Trap {
             Trap::Interrupt
         };
     }
-    trap::close_user_memory();
+    trap::disable_user_access();
     let vector = vector as u8;
     let trap = match vector {
         // CR2 is still this fault's: interrupts are off, and kernel code does not fault in between.
@@ -327,7 +327,7 @@ const STACK_REGS: usize = 40;
 /// Interrupts off, the CPU set up, `regs.rip` and flags checked; `sysret` only if RCX and R11 equal
 /// RIP and RFLAGS.
 #[inline(always)]
-unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, quick: &Quick<'_, C>) -> RawTrap {
+unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, fast: &FastPath<'_, C>) -> RawTrap {
     let (vector, code, count): (u64, u64, u64);
     // SAFETY: the caller vouches for the registers. RBX and RBP are saved on the stack, all others
     // are declared as lost, and the stack pointer comes back as it was: the entries from ring 3
@@ -380,10 +380,10 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, quick: &Quick<'_, C>) -> Raw
             inout("rdi") core::ptr::from_mut(regs) => _,
             inout("rsi") u64::from(sysret) => _,
             out("rax") vector,
-            inout("rdx") quick.calls.as_ptr() => code,
-            inout("rcx") core::ptr::from_ref(quick.context) => _,
-            inout("r8") core::ptr::from_ref(quick.stop) => _,
-            inout("r9") quick.calls.len() as u64 | u64::from(quick.left.get()) << 32 => count,
+            inout("rdx") fast.calls.as_ptr() => code,
+            inout("rcx") core::ptr::from_ref(fast.context) => _,
+            inout("r8") core::ptr::from_ref(fast.stop) => _,
+            inout("r9") fast.calls.len() as u64 | u64::from(fast.left.get()) << 32 => count,
             out("r10") _, out("r11") _, out("r12") _, out("r13") _, out("r14") _, out("r15") _,
         );
     }
@@ -396,8 +396,8 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, quick: &Quick<'_, C>) -> Raw
 
 /// Where SYSCALL goes: saves what a function may change into the `UserRegs` of the running `enter`,
 /// which the stack pointer names for the time being (interrupts are off, and NMI and machine checks
-/// have stacks of their own), and calls the quick function on the stack that `run` prepared. If it
-/// has dealt with the call and nothing else is to be done, back by SYSRET: RIP comes from an
+/// have stacks of their own), and calls the fast-path function on the stack that `run` prepared. If
+/// it has dealt with the call and nothing else is to be done, back by SYSRET: RIP comes from an
 /// instruction that was executed, below `USER_END`, and is not the function's to change.
 #[unsafe(naked)]
 unsafe extern "sysv64" fn syscall_entry() {

@@ -36,7 +36,7 @@ pub(super) struct Machine {
 
 struct Cell(UnsafeCell<Descriptor>);
 
-// SAFETY: written by `describe` only, which runs once, before anybody else exists.
+// SAFETY: written by `build_descriptor` only, which runs once, before anybody else exists.
 unsafe impl Sync for Cell {}
 
 // SAFETY: a descriptor is integers and bytes; all zeroes is a value of it.
@@ -54,8 +54,8 @@ impl Memory for LowMemory {
         {
             return false;
         }
-        // SAFETY: the boot tables map it, `describe` runs on them, and `to` is this code's own.
-        // What is read may be anything; all callers treat it as such.
+        // SAFETY: the boot tables map it, `build_descriptor` runs on them, and `to` is this code's
+        // own. What is read may be anything; all callers treat it as such.
         unsafe {
             core::ptr::copy_nonoverlapping(
                 core::ptr::with_exposed_provenance(at as usize),
@@ -72,7 +72,7 @@ impl Memory for LowMemory {
 ///
 /// # Safety
 /// Called once, on the boot tables, by the entry code's call with what the loader passed.
-pub(super) unsafe fn describe(kind: u32, info: u32) -> Machine {
+pub(super) unsafe fn build_descriptor(kind: u32, info: u32) -> Machine {
     let calibration = Calibration::start();
     let info = match kind {
         PVH => BootInfo::from_pvh(&LowMemory, u64::from(info)),

@@ -76,7 +76,7 @@ pub(crate) fn image() -> ImageLayout {
 /// The parts of the image that an instance's copy is made of: what never changes, and the data as
 /// it was when the boot loader left, which the entry code has put aside. The rest of the image is
 /// zeroes.
-pub(crate) struct Pristine {
+pub(crate) struct ImageParts {
     /// Text and constants, from the image's start on.
     pub constant: &'static [u8],
     /// Offset of the data in the image.
@@ -85,8 +85,8 @@ pub(crate) struct Pristine {
     pub data: &'static [u8],
 }
 
-/// See [`Pristine`].
-pub(crate) fn pristine() -> Pristine {
+/// See [`ImageParts`].
+pub(crate) fn image_parts() -> ImageParts {
     let between = |range: Range<*const u8>| {
         // SAFETY: the bounds are the linker's; text and constants are mapped readable and never
         // change. The pristine copy is written by the entry code before any Rust runs, and never
@@ -96,7 +96,7 @@ pub(crate) fn pristine() -> Pristine {
     let (start, data) = (&raw const image_start, (&raw const data_start).addr());
     let data_len = (&raw const data_end).addr() - data;
     let copy = &raw const pristine_data;
-    Pristine {
+    ImageParts {
         constant: between(start..&raw const rodata_end),
         data_offset: data - start.addr(),
         data: between(copy..copy.wrapping_add(data_len)),
@@ -109,7 +109,7 @@ extern "C" fn start_machine(kind: u32, info: u32) -> ! {
     role::set_entry_tsc(timer::tsc());
     logging::use_com1();
     // SAFETY: this is the entry code's call.
-    let machine = unsafe { machine::describe(kind, info) };
+    let machine = unsafe { machine::build_descriptor(kind, info) };
 
     let descriptor = machine.descriptor;
     role::adopt(descriptor);

@@ -3,9 +3,9 @@
 //!
 //! No lock is taken: frames may be allocated and freed anywhere, interrupt handlers included.
 //!
-//! A CPU with nothing to do zeroes pages ahead ([`idle_step`]), one at a time, until it has 64 of
-//! them or memory is scarce. What is in these stocks counts as free, and goes back before a request
-//! is refused.
+//! A CPU with nothing to do zeroes pages ahead ([`zero_page_ahead`]), one at a time, until it has
+//! 64 of them or memory is scarce. What is in these stocks counts as free, and goes back before a
+//! request is refused.
 //!
 //! For each granule one bit says whether any of it was handed out to this instance since it was
 //! last scrubbed. It saves zeroing memory twice before it is granted to another instance (`grant`).
@@ -18,7 +18,7 @@ use lfmutex::Once;
 use slab::poison;
 
 use super::frame::Frame;
-use super::{TOTAL, direct, local, reclaim};
+use super::{TOTAL, direct, percpu, reclaim};
 
 /// Order of a block of one granule.
 pub(super) const GRANULE_ORDER: u8 = frames::AREA_ORDER;
@@ -72,7 +72,7 @@ fn kernels_share() -> u64 {
 /// CPU's own budget only.
 #[inline]
 pub(super) fn may_make_page() -> bool {
-    let budget = &local::mine().budget;
+    let budget = &percpu::mine().budget;
     let left = budget.load(Ordering::Relaxed);
     // Not one step: a thread that is moved or interrupted here may count a page once too little.
     budget.store(left.wrapping_sub(1), Ordering::Relaxed);
@@ -90,7 +90,7 @@ fn new_budget(budget: &AtomicU64) -> bool {
         reclaim::reclaim(MOST_BUDGET * PAGE_SIZE as u64);
     }
     // All CPUs' budgets together are less than what there is.
-    let pages = above() / (2 * local::all().len() as u64);
+    let pages = above() / (2 * percpu::all().len() as u64);
     budget.store(pages.min(MOST_BUDGET), Ordering::Relaxed);
     above() > 0
 }
@@ -98,8 +98,8 @@ fn new_budget(budget: &AtomicU64) -> bool {
 /// Gives the pages that were zeroed ahead back to the allocator; how many it were.
 pub(super) fn give_back_zeroed() -> u64 {
     let mut count = 0;
-    for name in local::all().iter().flat_map(|local| local.zeroed.drain()) {
-        // SAFETY: `idle_step` took the block apart.
+    for name in percpu::all().iter().flat_map(|local| local.zeroed.drain()) {
+        // SAFETY: `zero_page_ahead` took the block apart.
         drop(unsafe { Block::from_raw(Frame(name as u64 - 1), 0) });
         count += 1;
     }
@@ -108,7 +108,7 @@ pub(super) fn give_back_zeroed() -> u64 {
 
 /// Pages zeroed ahead and not used yet.
 pub(super) fn zeroed_ahead() -> u64 {
-    local::all()
+    percpu::all()
         .iter()
         .map(|local| local.zeroed.len() as u64)
         .sum()
@@ -117,8 +117,8 @@ pub(super) fn zeroed_ahead() -> u64 {
 /// Work for a CPU that has nothing to do: zeroes one page ahead. `false` if there is nothing left
 /// to do. The caller calls it again as long as it stays idle, and may be taken off the CPU
 /// meanwhile.
-pub fn idle_step() -> bool {
-    let zeroed = &local::mine().zeroed;
+pub fn zero_page_ahead() -> bool {
+    let zeroed = &percpu::mine().zeroed;
     if zeroed.looks_full()
         || allocator().free_frames() < TOTAL.load(Ordering::Relaxed) / SCARCE_PART
     {
@@ -149,7 +149,7 @@ impl Block {
     #[inline]
     pub(crate) fn new(order: u8) -> Option<Self> {
         if order == 0
-            && let Some(first) = allocator().alloc_one(local::cpu())
+            && let Some(first) = allocator().alloc_one(percpu::cpu())
         {
             return Some(
                 Self {
@@ -159,7 +159,7 @@ impl Block {
                 .checked(),
             );
         }
-        take(order, |frames| frames.alloc(local::cpu(), order))
+        take(order, |frames| frames.alloc(percpu::cpu(), order))
     }
 
     /// Allocates a granule for a large page, its content undefined, if there is one at hand and
@@ -168,7 +168,7 @@ impl Block {
         let frames = allocator();
         let rest = kernels_share() + TOTAL.load(Ordering::Relaxed) / SCARCE_PART;
         let plenty = frames.free_frames() >= rest + GRANULE_FRAMES;
-        let first = plenty.then(|| frames.alloc_area(local::cpu())).flatten()?;
+        let first = plenty.then(|| frames.alloc_area(percpu::cpu())).flatten()?;
         Some(
             Self {
                 first: Frame(first),
@@ -181,13 +181,13 @@ impl Block {
     /// Allocates a block of whole granules that is meant for another instance: it does not count as
     /// used yet. Its content may be this instance's own until [`clean`].
     pub(super) fn of_granules(order: u8) -> Option<Self> {
-        take(order, |frames| frames.alloc_untouched(local::cpu(), order))
+        take(order, |frames| frames.alloc_untouched(percpu::cpu(), order))
     }
 
     /// Allocates a block of zeroes.
     pub(crate) fn zeroed(order: u8) -> Option<Self> {
         if order == 0
-            && let Some(name) = local::mine().zeroed.pop()
+            && let Some(name) = percpu::mine().zeroed.pop()
         {
             return Some(Self {
                 first: Frame(name as u64 - 1),
@@ -244,7 +244,7 @@ impl Drop for Block {
     fn drop(&mut self) {
         // SAFETY: the block is ours, in the direct map, and goes.
         unsafe { poison::fill(self.ptr(), self.bytes()) };
-        allocator().free(local::cpu(), self.first.0, self.order);
+        allocator().free(percpu::cpu(), self.first.0, self.order);
     }
 }
 
@@ -263,7 +263,7 @@ impl Run {
         let block = Block::new(size.trailing_zeros() as u8)?;
         let first = block.into_raw();
         if size > count {
-            allocator().free_run(local::cpu(), first.0 + count, size - count);
+            allocator().free_run(percpu::cpu(), first.0 + count, size - count);
         }
         Some(Self { first, count })
     }
@@ -288,7 +288,7 @@ impl Drop for Run {
     fn drop(&mut self) {
         // SAFETY: the frames are ours, in the direct map, and go.
         unsafe { poison::fill(direct::ptr(self.first), self.count as usize * PAGE_SIZE) };
-        allocator().free_run(local::cpu(), self.first.0, self.count);
+        allocator().free_run(percpu::cpu(), self.first.0, self.count);
     }
 }
 

@@ -180,7 +180,7 @@ impl Granules {
             self.granted = true;
             GRANTED.fetch_add(self.bytes() / PAGE_SIZE as u64, Ordering::Relaxed);
             // SAFETY: the blocks are ours, made of whole granules, and `write` refuses from now on.
-            unsafe { kernel::withdraw(self.granules()) };
+            unsafe { kernel::unmap_granules(self.granules()) };
         }
     }
 
@@ -192,7 +192,7 @@ impl Granules {
     pub(crate) unsafe fn take_back(&mut self) {
         if self.granted {
             // SAFETY: ours again, by the caller's promise.
-            unsafe { kernel::restore(self.granules()) };
+            unsafe { kernel::map_granules(self.granules()) };
             GRANTED.fetch_sub(self.bytes() / PAGE_SIZE as u64, Ordering::Relaxed);
             self.granted = false;
         }

@@ -17,16 +17,16 @@ use abi::layout::PAGE_SIZE;
 use slab::{Pages, Slabs, class_of};
 
 use super::alloc::{Block, Run};
-use super::{direct, local};
+use super::{direct, percpu};
 
 /// Frames the heap holds, for slabs and for large objects.
 pub(super) fn frames() -> u64 {
-    local::sum(|local| &local.heap)
+    percpu::sum(|local| &local.heap)
 }
 
 /// Gives back what the CPUs keep for small objects. Sleeps.
 pub(super) fn shrink() {
-    for local in local::all() {
+    for local in percpu::all() {
         // SAFETY: the instance's magazines are used with `HEAP` only.
         unsafe { HEAP.small.drain(&local.magazines) };
     }
@@ -34,16 +34,16 @@ pub(super) fn shrink() {
 
 /// Bytes of free objects that the CPUs keep.
 pub(super) fn kept() -> u64 {
-    local::all()
+    percpu::all()
         .iter()
         .map(|local| local.magazines.bytes() as u64)
         .sum()
 }
 
 /// The sizes of small objects, and how many of each are in use.
-pub fn objects() -> impl Iterator<Item = (usize, usize)> {
+pub fn heap_objects() -> impl Iterator<Item = (usize, usize)> {
     HEAP.small
-        .in_use(local::all().iter().map(|local| &local.magazines))
+        .in_use(percpu::all().iter().map(|local| &local.magazines))
 }
 
 /// The allocator behind `alloc::alloc`.
@@ -63,12 +63,12 @@ struct Blocks;
 unsafe impl Pages for Blocks {
     fn take(&self, order: u8) -> Option<NonNull<u8>> {
         let block = Block::new(order)?;
-        local::mine().heap.fetch_add(1 << order, Ordering::Relaxed);
+        percpu::mine().heap.fetch_add(1 << order, Ordering::Relaxed);
         NonNull::new(direct::ptr(block.into_raw()))
     }
 
     unsafe fn give(&self, block: NonNull<u8>, order: u8) {
-        local::mine().heap.fetch_sub(1 << order, Ordering::Relaxed);
+        percpu::mine().heap.fetch_sub(1 << order, Ordering::Relaxed);
         // SAFETY: `take` took the block apart, and nobody uses it.
         drop(unsafe { Block::from_raw(direct::frame_at(block.as_ptr()), order) });
     }
@@ -84,7 +84,7 @@ fn take_pages(layout: Layout) -> *mut u8 {
     let Some(run) = Run::new(pages(layout), layout.align()) else {
         return null_mut();
     };
-    local::mine()
+    percpu::mine()
         .heap
         .fetch_add(pages(layout), Ordering::Relaxed);
     direct::ptr(run.into_raw())
@@ -94,7 +94,7 @@ fn take_pages(layout: Layout) -> *mut u8 {
 /// `ptr` came from [`take_pages`] with the same layout, and nobody uses the object.
 #[inline(never)]
 unsafe fn give_pages(ptr: *mut u8, layout: Layout) {
-    local::mine()
+    percpu::mine()
         .heap
         .fetch_sub(pages(layout), Ordering::Relaxed);
     // SAFETY: `take_pages` gave up ownership of this run.
@@ -111,7 +111,7 @@ unsafe impl GlobalAlloc for Heap {
         match class_of(layout) {
             // SAFETY: the instance's magazines are used with `HEAP` only, which is the one global
             // allocator.
-            Some(class) => unsafe { self.small.alloc(&local::mine().magazines, class) }
+            Some(class) => unsafe { self.small.alloc(&percpu::mine().magazines, class) }
                 .map_or(null_mut(), NonNull::as_ptr),
             None => take_pages(layout),
         }
@@ -124,7 +124,7 @@ unsafe impl GlobalAlloc for Heap {
             // SAFETY: allocated by `alloc` with the same layout, as `GlobalAlloc`'s caller
             // promises; otherwise as there.
             (Some(class), Some(object)) => unsafe {
-                self.small.free(&local::mine().magazines, object, class)
+                self.small.free(&percpu::mine().magazines, object, class)
             },
             // SAFETY: `alloc` got this for the same layout.
             _ => unsafe { give_pages(ptr, layout) },

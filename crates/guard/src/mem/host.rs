@@ -9,9 +9,9 @@ use abi::descriptor::MemRange;
 use abi::layout::{GRANULE_FRAMES, GRANULE_SIZE, IMAGE, PAGE_SIZE};
 
 use super::frame::Frame;
-use super::{alloc as allocator, local, meta, phys};
+use super::{alloc as allocator, percpu, phys, refcount};
 use crate::paging::build::{self, ImageLayout, Plan, Run};
-use crate::paging::{View, kernel};
+use crate::paging::{TableView, kernel};
 
 /// Frames of the instance.
 pub(crate) const FRAMES: u64 = 8 * GRANULE_FRAMES;
@@ -60,15 +60,16 @@ pub(crate) fn set_up() {
         };
         used.start = 16;
         // SAFETY: frames of the first granule, each taken once.
-        let root = unsafe { build::build(&plan, View::Direct, &mut || used.next().map(Frame)) }
-            .expect("tables");
+        let root =
+            unsafe { build::build(&plan, TableView::Direct, &mut || used.next().map(Frame)) }
+                .expect("tables");
         kernel::init(root);
         // SAFETY: frames of the first granule, which nobody else takes.
-        unsafe { meta::init(Frame(used.start), FRAMES) };
-        let bytes = local::bytes(1);
+        unsafe { refcount::init(Frame(used.start), FRAMES) };
+        let bytes = percpu::bytes(1);
         let layout = Layout::from_size_align(bytes, PAGE_SIZE).expect("constants");
         // SAFETY: the layout has a size; zeroed, and never freed.
-        unsafe { local::init(std::alloc::alloc_zeroed(layout), 1) };
+        unsafe { percpu::init(std::alloc::alloc_zeroed(layout), 1) };
         let words = (0..frames::words_needed(FRAMES, 1))
             .map(|_| frames::AtomicU64::new(0))
             .collect();

@@ -5,7 +5,7 @@ use abi::layout::{GRANULE_FRAMES, PAGE_SIZE};
 use super::alloc::{Block, GRANULE_ORDER};
 use super::frame::Frame;
 use super::page::Page;
-use super::{direct, meta};
+use super::{direct, refcount};
 
 /// One counted reference to each of 512 pages in a row, aligned to 2 MiB. The pages can go separate
 /// ways at any time.
@@ -25,7 +25,7 @@ impl LargePage {
         // SAFETY: the block is ours, and free frames are in the direct map.
         unsafe { direct::zero(block.ptr(), Self::PAGES) };
         let first = block.into_raw();
-        meta::first_references(first);
+        refcount::first_references(first);
         Some(Self { first })
     }
 
@@ -80,13 +80,13 @@ impl LargePage {
 
 /// All references to the pages of a large page together, at this moment.
 pub(crate) fn references(first: Frame) -> u64 {
-    meta::sum_of_references(first)
+    refcount::sum_of_references(first)
 }
 
 impl Drop for LargePage {
     fn drop(&mut self) {
         if self.is_exclusive() {
-            meta::drop_granule();
+            refcount::drop_granule();
             // SAFETY: nobody else has a reference to any of the pages, so the block that `zeroed`
             // took apart, in one piece or many, is ours again.
             drop(unsafe { Block::from_raw(self.first, GRANULE_ORDER) });

@@ -6,8 +6,8 @@
 //! | `direct` | the direct map |
 //! | `early` | frames before there is an allocator |
 //! | `alloc` | the frame allocator |
-//! | `local` | what each CPU keeps at hand |
-//! | `meta`, `page`, `large` | reference counts; pages of programs, 512 of them in a row |
+//! | `percpu` | per-CPU caches of free memory |
+//! | `refcount`, `page`, `large` | reference counts; pages of programs, 512 of them in a row |
 //! | `heap` | the kernel heap |
 //! | `reclaim` | memory back from caches when it is short |
 //! | `grant` | memory on its way to another instance and back |
@@ -22,11 +22,11 @@ mod heap;
 #[cfg_attr(not(test), allow(dead_code, reason = "set up by tests only"))]
 pub(crate) mod host;
 pub(crate) mod large;
-pub(crate) mod local;
-mod meta;
 pub(crate) mod page;
+pub(crate) mod percpu;
 pub(crate) mod phys;
 mod reclaim;
+mod refcount;
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -36,15 +36,15 @@ use abi::descriptor::FLAG_X2APIC;
 use abi::layout::PAGE_SIZE;
 
 use crate::paging::build::{self, ImageLayout, Plan, Run, Shared};
-use crate::paging::{View, kernel};
+use crate::paging::{TableView, kernel};
 use crate::role;
 use early::{Bump, Holes};
 use phys::PhysAddr;
 
-pub use alloc::idle_step;
+pub use alloc::zero_page_ahead;
 pub use frame::Frame;
 pub use grant::{Scrub, Scrubbing};
-pub use heap::objects;
+pub use heap::heap_objects;
 pub use large::LargePage;
 pub use page::Page;
 pub use reclaim::{calls as reclaim_calls, pressure, set_others_run, shrinkers};
@@ -90,7 +90,7 @@ static TOTAL: AtomicU64 = AtomicU64::new(0);
 #[must_use]
 pub fn stats() -> MemStats {
     let total = TOTAL.load(Ordering::Relaxed);
-    let (free, user) = (alloc::free_frames(), meta::pages());
+    let (free, user) = (alloc::free_frames(), refcount::pages());
     let (granted, leaked) = grant::counts();
     let kernel = total.saturating_sub(free + user + granted + leaked);
     MemStats {
@@ -148,7 +148,7 @@ pub(crate) unsafe fn init(
                 shared,
             };
             // SAFETY: the frames are free by the descriptor, below `reach`, and handed out once.
-            let root = unsafe { build::build(&plan, View::Boot(base), &mut || bump.take(1)) };
+            let root = unsafe { build::build(&plan, TableView::Boot(base), &mut || bump.take(1)) };
             let root =
                 root.unwrap_or_else(|error| panic!("cannot build the page tables: {error:?}"));
             // SAFETY: the new tables map the running image where it is, with its stack and data, so
@@ -168,8 +168,8 @@ pub(crate) unsafe fn init(
     let pages = |bytes: usize| bytes.div_ceil(PAGE_SIZE) as u64;
     let (word_pages, local_pages, reference_pages) = (
         pages(word_bytes),
-        pages(local::bytes(cpus)),
-        pages(meta::bytes(end)),
+        pages(percpu::bytes(cpus)),
+        pages(refcount::bytes(end)),
     );
     let mut bump = Bump::new(
         map.ranges(),
@@ -188,12 +188,12 @@ pub(crate) unsafe fn init(
     );
     holes.add(bump.taken());
     // SAFETY: just taken, as long as asked for.
-    unsafe { meta::init(references, end) };
+    unsafe { refcount::init(references, end) };
     // SAFETY: just taken, and next to each other; in the direct map, page-aligned, never used for
     // anything else, and any bits are an `u64`.
     let words = unsafe {
         direct::zero(direct::ptr(words), (word_pages + local_pages) as usize);
-        local::init(direct::ptr(locals), cpus);
+        percpu::init(direct::ptr(locals), cpus);
         core::slice::from_raw_parts(
             direct::ptr(words).cast::<Word>(),
             word_bytes / size_of::<u64>(),
@@ -205,7 +205,7 @@ pub(crate) unsafe fn init(
         .any(|word| word == "debug=poison")
     {
         slab::poison::enable();
-        local::all()
+        percpu::all()
             .iter()
             .for_each(|local| local.magazines.close());
     }

@@ -4,7 +4,7 @@ use abi::layout::PAGE_SIZE;
 
 use super::alloc::{self, Block};
 use super::frame::Frame;
-use super::{direct, meta};
+use super::{direct, refcount};
 
 /// A counted reference to one page of memory. Cloning it adds a reference; the frame is freed with
 /// the last one, be it here or in a page table.
@@ -39,7 +39,7 @@ impl Page {
     /// Makes a page of a block of one frame, as it is.
     pub(super) fn adopt(block: Block) -> Self {
         let frame = block.into_raw();
-        meta::first_reference(frame);
+        refcount::first_reference(frame);
         Self { frame }
     }
 
@@ -82,7 +82,7 @@ impl Page {
     /// can see the page.
     #[must_use]
     pub fn refs(&self) -> u32 {
-        meta::references(self.frame)
+        refcount::references(self.frame)
     }
 
     /// The frame it is in.
@@ -111,7 +111,7 @@ impl Page {
     /// # Safety
     /// `frame` came from `into_frame` and was not turned back yet, nor will be during this call.
     pub(crate) unsafe fn share_frame(frame: Frame) -> Self {
-        meta::add_reference(frame);
+        refcount::add_reference(frame);
         Self { frame }
     }
 }
@@ -126,14 +126,14 @@ fn check(offset: usize, len: usize) {
 impl Clone for Page {
     #[inline]
     fn clone(&self) -> Self {
-        meta::add_reference(self.frame);
+        refcount::add_reference(self.frame);
         Self { frame: self.frame }
     }
 }
 
 impl Drop for Page {
     fn drop(&mut self) {
-        if meta::drop_reference(self.frame) {
+        if refcount::drop_reference(self.frame) {
             // SAFETY: that was the last reference, so the block that `adopt` took apart is ours
             // again.
             drop(unsafe { Block::from_raw(self.frame, 0) });

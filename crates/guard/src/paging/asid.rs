@@ -49,7 +49,7 @@ impl Asids {
 
     /// The identifier for `table`, whose last change is `change`, and whether what is cached under
     /// it is still good. If not the caller drops it.
-    pub(super) fn lend(&self, table: u64, change: u64) -> (u64, bool) {
+    pub(super) fn acquire(&self, table: u64, change: u64) -> (u64, bool) {
         let (at, good) = match self.slot(table) {
             Some(at) => (at, self.slots[at].seen.load(Ordering::Relaxed) == change),
             None => {
@@ -66,7 +66,7 @@ impl Asids {
     /// The CPU, on which `table` is active, has dropped what `change` took away. Changes may be
     /// heard of out of order: one that does not follow the last one seen is not noted, and all is
     /// dropped at the next switch to the table.
-    pub(super) fn follow(&self, table: u64, change: u64) {
+    pub(super) fn note_flushed(&self, table: u64, change: u64) {
         if let Some(at) = self.slot(table) {
             let seen = &self.slots[at].seen;
             if seen.load(Ordering::Relaxed) + 1 == change {
@@ -76,7 +76,7 @@ impl Asids {
     }
 
     /// Marks as stale everything cached under all identifiers but that of `table`.
-    pub(super) fn forget_all_but(&self, table: u64) {
+    pub(super) fn invalidate_others(&self, table: u64) {
         for slot in &self.slots {
             if slot.table.load(Ordering::Relaxed) != table {
                 slot.table.store(0, Ordering::Relaxed);
@@ -134,7 +134,7 @@ mod tests {
                     Step::Run { cpu, table } => {
                         let me = &mut cpus[cpu];
                         if me.active.is_none_or(|(active, _)| active != table) {
-                            let (asid, good) = asids[cpu].lend(table, changes[table as usize]);
+                            let (asid, good) = asids[cpu].acquire(table, changes[table as usize]);
                             let asid = asid as usize;
                             if !good {
                                 me.cached[asid] = None;
@@ -165,11 +165,11 @@ mod tests {
                             && active == table
                         {
                             me.cached[asid] = None;
-                            asids[cpu].follow(table, change);
+                            asids[cpu].note_flushed(table, change);
                         }
                     }
                     Step::Kernel { cpu } => {
-                        asids[cpu].forget_all_but(cpus[cpu].active.map_or(0, |(table, _)| table));
+                        asids[cpu].invalidate_others(cpus[cpu].active.map_or(0, |(table, _)| table));
                     }
                 }
             }
@@ -179,17 +179,17 @@ mod tests {
     #[test]
     fn translations_survive_a_visit_elsewhere() {
         let asids = Asids::new();
-        let (first, good) = asids.lend(7, 3);
+        let (first, good) = asids.acquire(7, 3);
         assert!(!good && first >= 1);
-        let (second, _) = asids.lend(8, 0);
+        let (second, _) = asids.acquire(8, 0);
         assert_ne!(first, second);
-        assert_eq!(asids.lend(7, 3), (first, true));
-        assert_eq!(asids.lend(7, 4), (first, false));
-        asids.follow(7, 5);
-        asids.follow(8, 2);
-        assert_eq!(asids.lend(7, 5), (first, true));
-        assert_eq!(asids.lend(8, 2), (second, false));
-        asids.forget_all_but(8);
-        assert!(!asids.lend(7, 5).1);
+        assert_eq!(asids.acquire(7, 3), (first, true));
+        assert_eq!(asids.acquire(7, 4), (first, false));
+        asids.note_flushed(7, 5);
+        asids.note_flushed(8, 2);
+        assert_eq!(asids.acquire(7, 5), (first, true));
+        assert_eq!(asids.acquire(8, 2), (second, false));
+        asids.invalidate_others(8);
+        assert!(!asids.acquire(7, 5).1);
     }
 }

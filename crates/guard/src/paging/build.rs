@@ -19,7 +19,7 @@ use core::ops::Range;
 
 use abi::layout::{DIRECT, GRANULE_SIZE, MMIO, PAGE_SIZE, STACKS};
 
-use super::table::{self, Table, View, index};
+use super::table::{self, Table, TableView, index};
 use crate::mem::frame::Frame;
 use crate::mem::phys::{self, PhysAddr};
 use x86_spec::paging::{Entry, Flags};
@@ -123,7 +123,7 @@ pub(crate) enum BuildError {
 /// The frames that `take` returns are reachable through `view`, distinct, and used by nobody else.
 pub(crate) unsafe fn build(
     plan: &Plan<'_>,
-    view: View,
+    view: TableView,
     take: &mut dyn FnMut() -> Option<Frame>,
 ) -> Result<Frame, BuildError> {
     let root = new_table(view, take)?;
@@ -225,7 +225,10 @@ fn direct_va(frame: u64) -> usize {
     DIRECT + frame as usize * PAGE_SIZE
 }
 
-fn new_table(view: View, take: &mut dyn FnMut() -> Option<Frame>) -> Result<Frame, BuildError> {
+fn new_table(
+    view: TableView,
+    take: &mut dyn FnMut() -> Option<Frame>,
+) -> Result<Frame, BuildError> {
     let frame = take().ok_or(BuildError::OutOfFrames)?;
     // SAFETY: `build`'s caller promises that the frame is ours alone and reachable.
     unsafe { view.table(frame) }.clear();
@@ -234,7 +237,7 @@ fn new_table(view: View, take: &mut dyn FnMut() -> Option<Frame>) -> Result<Fram
 
 struct Builder<'a> {
     root: Frame,
-    view: View,
+    view: TableView,
     take: &'a mut dyn FnMut() -> Option<Frame>,
 }
 
@@ -306,7 +309,7 @@ mod tests {
     use abi::layout::{DESCRIPTOR, GRANULE_FRAMES, IMAGE, PARK, WINDOW};
 
     /// The translation of `va` that the processor would find.
-    fn translate(root: Frame, view: View, va: usize) -> Option<(u64, Flags)> {
+    fn translate(root: Frame, view: TableView, va: usize) -> Option<(u64, Flags)> {
         // SAFETY: tables that `build` made, in memory that the test keeps.
         let mut table = unsafe { view.table(root) };
         for level in (1..=4).rev() {
@@ -336,7 +339,7 @@ mod tests {
             .as_mut_ptr()
             .expose_provenance()
             .next_multiple_of(PAGE_SIZE);
-        let view = View::Boot(start.wrapping_sub(base as usize));
+        let view = TableView::Boot(start.wrapping_sub(base as usize));
 
         // The target: granules 5, 6 and 2 of it, and its image from its frame 3 on.
         let granule = |n: u64| Frame(n * GRANULE_FRAMES);

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use abi::layout::{DIRECT, GRANULE_SIZE, LAPIC_MMIO, MMIO, PAGE_SIZE};
 use lfmutex::Mutex;
 
-use super::table::{self, KERNEL_HALF, Table, View, index};
+use super::table::{self, KERNEL_HALF, Table, TableView, index};
 use super::tlb;
 use crate::mem::alloc::Block;
 use crate::mem::frame::Frame;
@@ -56,7 +56,7 @@ fn table(at: PhysAddr) -> &'static Table {
     let frame = phys::frame_at(at).expect("kernel table outside the instance's memory");
     // SAFETY: the addresses come from `ROOT` and from the entries below it, which hold tables of
     // the kernel half; those are in the direct map (tables are never granted away) and never freed.
-    unsafe { View::Direct.table(frame) }
+    unsafe { TableView::Direct.table(frame) }
 }
 
 /// Links the kernel half into the root of a new user page table.
@@ -138,7 +138,7 @@ pub(crate) unsafe fn unmap_frames(va: usize, pages: usize) {
 ///
 /// # Safety
 /// The granules (given by their first frames) are the caller's, and nobody uses their memory.
-pub(crate) unsafe fn withdraw(granules: impl Iterator<Item = Frame>) {
+pub(crate) unsafe fn unmap_granules(granules: impl Iterator<Item = Frame>) {
     let (mut low, mut high) = (usize::MAX, 0);
     {
         let _edit = EDIT.lock();
@@ -158,7 +158,7 @@ pub(crate) unsafe fn withdraw(granules: impl Iterator<Item = Frame>) {
 ///
 /// # Safety
 /// The granules are the caller's alone: nobody else has them mapped any more.
-pub(crate) unsafe fn restore(granules: impl Iterator<Item = Frame>) {
+pub(crate) unsafe fn map_granules(granules: impl Iterator<Item = Frame>) {
     let _edit = EDIT.lock();
     for first in granules {
         let (table, slot) = direct_entry(first);
@@ -198,17 +198,17 @@ fn direct_entry(first: Frame) -> (&'static Table, usize) {
 /// [`NoMemory`] if there is no frame for a table.
 pub(crate) fn map_local_apic(at: PhysAddr) -> Result<(), NoMemory> {
     let _edit = EDIT.lock();
-    Io::map_pages(LAPIC_MMIO, at, 1)
+    MmioRegion::map_pages(LAPIC_MMIO, at, 1)
 }
 
 /// A mapped run of device registers, uncached; mapped for good.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Io {
+pub(crate) struct MmioRegion {
     base: usize,
     len: usize,
 }
 
-impl Io {
+impl MmioRegion {
     /// Maps `len` bytes of physical address space from `at` on (any alignment).
     ///
     /// # Errors

@@ -9,8 +9,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use abi::layout::{PAGE_SIZE, USER_END, USER_START};
 use lfmutex::Mutex;
 
-use super::table::{ENTRIES, Table, View, index, span};
-use super::user::{KEPT, NOTED, PageTable, Perm, mapped};
+use super::table::{ENTRIES, Table, TableView, index, span};
+use super::user::{HARDWARE_BITS, PRESERVED_BITS, PageTable, Perm, mapped};
 use super::{MapError, tlb};
 use crate::mem::alloc::Block;
 use crate::mem::frame::Frame;
@@ -36,9 +36,9 @@ pub fn splits() -> u64 {
 
 /// Page tables set aside: a block of one frame for each large entry.
 #[derive(Default)]
-pub(super) struct Spares(Mutex<Vec<Block>>);
+pub(super) struct SpareTables(Mutex<Vec<Block>>);
 
-impl Spares {
+impl SpareTables {
     /// Sets one aside; false if memory is short.
     fn add(&self) -> bool {
         let Some(block) = Block::new(0) else {
@@ -63,7 +63,7 @@ impl Spares {
     }
 }
 
-impl Drop for Spares {
+impl Drop for SpareTables {
     fn drop(&mut self) {
         MAPPED.fetch_sub(self.0.get_mut().len() as u64, Ordering::Relaxed);
     }
@@ -114,7 +114,7 @@ impl PageTable {
             && large::references(first) == ENTRIES as u64 + 1;
         if sole {
             upper.update(index(va, 2), |entry| {
-                entry.with(entry.flags() & KEPT | perm.bits())
+                entry.with(entry.flags() & PRESERVED_BITS | perm.bits())
             });
         }
         sole
@@ -143,7 +143,7 @@ impl PageTable {
         tlb::flush(&self.active, start..start + span(2));
         let frame = self.spares.take().into_raw();
         // SAFETY: set aside as a table, and nobody else has it.
-        let lower = unsafe { View::Direct.table(frame) };
+        let lower = unsafe { TableView::Direct.table(frame) };
         let flags = entry.flags() - Bits::LARGE;
         for n in 0..ENTRIES {
             lower.set(
@@ -179,7 +179,10 @@ impl PageTable {
             unsafe { Page::share_frame(first.add(n)) }.into_frame();
             each(first.add(n));
         }
-        theirs.set(slot, before.with(before.flags() - (NOTED | Bits::WRITE)));
+        theirs.set(
+            slot,
+            before.with(before.flags() - (HARDWARE_BITS | Bits::WRITE)),
+        );
         Ok(())
     }
 }

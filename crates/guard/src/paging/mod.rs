@@ -18,7 +18,7 @@ pub(crate) mod tlb;
 mod user;
 
 pub use large::{large_pages, splits};
-pub(crate) use table::View;
+pub(crate) use table::TableView;
 pub use tlb::shootdowns;
 pub use user::{Flags, Insert, PageTable, Perm, Span, Unmapped};
 

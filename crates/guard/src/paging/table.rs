@@ -135,14 +135,14 @@ impl Table {
 /// Access to frames of tables: through the direct map, or, before there is one, through the boot
 /// code's map of low memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum View {
+pub(crate) enum TableView {
     /// The direct map.
     Direct,
     /// Physical address 0 is at this address; only what the boot code mapped is reachable.
     Boot(usize),
 }
 
-impl View {
+impl TableView {
     /// Where the frame is seen.
     fn address(self, frame: Frame) -> *const Table {
         match self {

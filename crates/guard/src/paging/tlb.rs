@@ -8,7 +8,7 @@
 //! sent: a single-threaded program on its own CPU never disturbs anybody.
 //!
 //! A page table is *active* on a CPU from [`activate`] until another one is activated there, or
-//! [`leave`] is requested because it is about to be freed. The CPU announces itself in the table's
+//! [`detach`] is requested because it is about to be freed. The CPU announces itself in the table's
 //! mask before it reads how many changes there were and loads CR3; the initiator changes entries
 //! and counts the change before it reads the mask, all sequentially consistent: either the
 //! initiator sees the CPU, or the CPU sees the change, and drops what it may have cached of the
@@ -65,7 +65,7 @@ impl CpuMask {
 
 /// State of a user page table that CPUs read while it is active there.
 #[derive(Debug)]
-pub(super) struct Active {
+pub(super) struct ActiveTable {
     root: PhysAddr,
     /// Never reused, not 0.
     id: u64,
@@ -74,7 +74,7 @@ pub(super) struct Active {
     cpus: CpuMask,
 }
 
-impl Active {
+impl ActiveTable {
     /// A table that is active nowhere.
     pub(super) fn new(root: PhysAddr) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -162,7 +162,8 @@ mod tests;
 use tests::cpu;
 
 /// The user page table that each CPU has loaded; null: the kernel's own.
-static CURRENT: [AtomicPtr<Active>; MAX_CPUS] = [const { AtomicPtr::new(null_mut()) }; MAX_CPUS];
+static CURRENT: [AtomicPtr<ActiveTable>; MAX_CPUS] =
+    [const { AtomicPtr::new(null_mut()) }; MAX_CPUS];
 
 /// The identifiers of each CPU.
 static ASIDS: [Asids; MAX_CPUS] = [const { Asids::new() }; MAX_CPUS];
@@ -172,10 +173,10 @@ static ONLINE: CpuMask = CpuMask::new();
 
 /// This CPU runs on the kernel's tables and takes interrupts from now on (they may still be off).
 /// Translations that changed before it was counted in are forgotten.
-pub(crate) fn join() {
+pub(crate) fn init_cpu() {
     let me = cpu::current();
     ONLINE.insert(me);
-    ASIDS[me.0 as usize].forget_all_but(0);
+    ASIDS[me.0 as usize].invalidate_others(0);
     cpu::flush_everything();
 }
 
@@ -199,14 +200,14 @@ fn flush_local_kernel(range: &Range<usize>) {
     }
     flush_local(range);
     // SAFETY: a table in `CURRENT` has this CPU in its mask, and is not freed before the mask is
-    // empty (`leave`).
+    // empty (`detach`).
     let active = unsafe { CURRENT[me].load(Ordering::Relaxed).as_ref() };
-    ASIDS[me].forget_all_but(active.map_or(0, |table| table.id));
+    ASIDS[me].invalidate_others(active.map_or(0, |table| table.id));
 }
 
 /// Takes a change of `table` in on this CPU, if it is active here; otherwise the CPU finds out when
 /// it activates it.
-fn follow(table: *const Active, range: &Range<usize>, change: u64) {
+fn follow(table: *const ActiveTable, range: &Range<usize>, change: u64) {
     let me = cpu::current().0 as usize;
     let current = CURRENT[me].load(Ordering::Relaxed);
     if !core::ptr::eq(current, table) {
@@ -215,13 +216,13 @@ fn follow(table: *const Active, range: &Range<usize>, change: u64) {
     flush_local(range);
     // SAFETY: as in `flush_local_kernel`.
     if let Some(current) = unsafe { current.as_ref() } {
-        ASIDS[me].follow(current.id, change);
+        ASIDS[me].note_flushed(current.id, change);
     }
 }
 
 /// Makes a user table the active one on this CPU. Cheap if it is already.
 #[inline]
-pub(super) fn activate(table: &Active) {
+pub(super) fn activate(table: &ActiveTable) {
     cpu::without_irqs(|| {
         let me = cpu::current();
         if !core::ptr::eq(CURRENT[me.0 as usize].load(Ordering::Relaxed), table) {
@@ -232,23 +233,23 @@ pub(super) fn activate(table: &Active) {
 
 /// The same if it is not, with interrupts off.
 #[inline(never)]
-fn replace(table: &Active, me: CpuId) {
+fn replace(table: &ActiveTable, me: CpuId) {
     let current = &CURRENT[me.0 as usize];
-    let new: *const Active = table;
+    let new: *const ActiveTable = table;
     let old = current.load(Ordering::Relaxed);
     table.cpus.insert(me);
     let (asid, keep) = if cpu::has_asids() {
-        ASIDS[me.0 as usize].lend(table.id, table.changes.load(Ordering::SeqCst))
+        ASIDS[me.0 as usize].acquire(table.id, table.changes.load(Ordering::SeqCst))
     } else {
         (0, false)
     };
-    // SAFETY: `PageTable` made the root, with the kernel half linked in, and frees it after `leave`
-    // only. What is cached under the identifier is kept only if it is this table's and no change
-    // was missed.
+    // SAFETY: `PageTable` made the root, with the kernel half linked in, and frees it after
+    // `detach` only. What is cached under the identifier is kept only if it is this table's and no
+    // change was missed.
     unsafe { cpu::load(table.root, asid, keep) };
     current.store(new.cast_mut(), Ordering::Relaxed);
     // SAFETY: a table in `CURRENT` has this CPU in its mask, and is not freed before the mask is
-    // empty (`leave`).
+    // empty (`detach`).
     if let Some(old) = unsafe { old.as_ref() } {
         old.cpus.remove(me);
     }
@@ -256,7 +257,7 @@ fn replace(table: &Active, me: CpuId) {
 
 /// Goes back to the kernel's own tables on this CPU, if `table` (or, if `None`, any user table) is
 /// active here.
-pub(super) fn deactivate(table: Option<*const Active>) {
+pub(super) fn deactivate(table: Option<*const ActiveTable>) {
     cpu::without_irqs(|| {
         let me = cpu::current();
         let current = &CURRENT[me.0 as usize];
@@ -276,7 +277,7 @@ pub(super) fn deactivate(table: Option<*const Active>) {
 /// leave a page table.
 const DROP_USER: u32 = 0;
 const DROP_KERNEL: u32 = 1;
-const LEAVE: u32 = 2;
+const DETACH: u32 = 2;
 
 /// The one request at a time. The initiator owns it while it holds `TURN`; a CPU reads it between
 /// seeing its bit in `asked` (set after the fields) and its decrement of `missing`.
@@ -284,7 +285,7 @@ struct Request {
     kind: AtomicU32,
     start: AtomicUsize,
     end: AtomicUsize,
-    table: AtomicPtr<Active>,
+    table: AtomicPtr<ActiveTable>,
     change: AtomicU64,
     waiter: AtomicUsize,
     asked: CpuMask,
@@ -315,7 +316,7 @@ pub fn shootdowns(cpu: CpuId) -> u64 {
 
 /// No CPU uses translations of `range` in `table` from before the call any more when this returns.
 /// May sleep.
-pub(super) fn flush(table: &Active, range: Range<usize>) {
+pub(super) fn flush(table: &ActiveTable, range: Range<usize>) {
     let change = table.changes.fetch_add(1, Ordering::SeqCst) + 1;
     if !alone(&table.cpus, || follow(table, &range, change)) {
         shoot(DROP_USER, &range, table, change, &table.cpus);
@@ -331,9 +332,9 @@ pub(super) fn flush_kernel(range: Range<usize>) {
 
 /// The table is active on no CPU when this returns; the caller sees to it that nobody activates it
 /// any more.
-pub(super) fn leave(table: &Active) {
+pub(super) fn detach(table: &ActiveTable) {
     if !alone(&table.cpus, || deactivate(Some(table))) {
-        shoot(LEAVE, &(0..0), table, 0, &table.cpus);
+        shoot(DETACH, &(0..0), table, 0, &table.cpus);
     }
 }
 
@@ -358,7 +359,7 @@ fn alone(cpus: &CpuMask, work: impl FnOnce()) -> bool {
     })
 }
 
-fn shoot(kind: u32, range: &Range<usize>, table: *const Active, change: u64, cpus: &CpuMask) {
+fn shoot(kind: u32, range: &Range<usize>, table: *const ActiveTable, change: u64, cpus: &CpuMask) {
     let scheduler = lfmutex::scheduler();
     let _turn = TURN.lock();
     trace::event(Kind::ShootdownBegin, || {
@@ -408,7 +409,7 @@ pub(crate) fn interrupt() {
     }
     let range = REQUEST.start.load(Ordering::Relaxed)..REQUEST.end.load(Ordering::Relaxed);
     match REQUEST.kind.load(Ordering::Relaxed) {
-        LEAVE => deactivate(Some(REQUEST.table.load(Ordering::Relaxed))),
+        DETACH => deactivate(Some(REQUEST.table.load(Ordering::Relaxed))),
         DROP_KERNEL => flush_local_kernel(&range),
         _ => follow(
             REQUEST.table.load(Ordering::Relaxed),

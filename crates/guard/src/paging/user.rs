@@ -14,9 +14,9 @@ use abi::layout::{PAGE_SIZE, USER_END, USER_START};
 use arrayvec::ArrayVec;
 use lfmutex::{Mutex, MutexGuard};
 
-use super::large::Spares;
-use super::table::{ENTRIES, KERNEL_HALF, Table, View, index, span};
-use super::tlb::{self, Active};
+use super::large::SpareTables;
+use super::table::{ENTRIES, KERNEL_HALF, Table, TableView, index, span};
+use super::tlb::{self, ActiveTable};
 use super::{MapError, kernel};
 use crate::mem::LargePage;
 use crate::mem::alloc::Block;
@@ -90,10 +90,10 @@ pub enum Unmapped {
 }
 
 /// Bits that the processor sets in an entry.
-pub(super) const NOTED: Bits = Bits::ACCESSED.union(Bits::DIRTY);
+pub(super) const HARDWARE_BITS: Bits = Bits::ACCESSED.union(Bits::DIRTY);
 
 /// Bits that stay in an entry when the rights change.
-pub(super) const KEPT: Bits = NOTED.union(Bits::LARGE);
+pub(super) const PRESERVED_BITS: Bits = HARDWARE_BITS.union(Bits::LARGE);
 
 /// Number of removals that share one shootdown.
 const BATCH: usize = 128;
@@ -133,7 +133,7 @@ pub enum Insert {
 
 /// The span whose page table was used last under a lock, by its first address, so that the next
 /// fault there need not walk.
-type Recent = Option<(usize, &'static Table)>;
+type LastSpan = Option<(usize, &'static Table)>;
 
 /// The user half of an address space. The kernel half is the same in all.
 ///
@@ -146,11 +146,11 @@ type Recent = Option<(usize, &'static Table)>;
 pub struct PageTable {
     root: Frame,
     /// Locks of the 2 MiB spans: [`PageTable::edit`] says which one is whose.
-    edits: [Mutex<Recent>; SPAN_LOCKS],
+    edits: [Mutex<LastSpan>; SPAN_LOCKS],
     /// Boxed: CPUs hold its address while the table is active there.
-    pub(super) active: Box<Active>,
+    pub(super) active: Box<ActiveTable>,
     /// A page table for each large entry.
-    pub(super) spares: Spares,
+    pub(super) spares: SpareTables,
 }
 
 impl PageTable {
@@ -159,18 +159,18 @@ impl PageTable {
     pub fn new() -> Option<Self> {
         let root = Block::zeroed(0)?.into_raw();
         // SAFETY: a fresh frame that is a table from now on.
-        kernel::link(unsafe { View::Direct.table(root) });
+        kernel::link(unsafe { TableView::Direct.table(root) });
         let edits = [const { Mutex::new(None) }; SPAN_LOCKS];
         Some(Self {
             root,
             edits,
-            active: Box::new(Active::new(phys::of(root))),
-            spares: Spares::default(),
+            active: Box::new(ActiveTable::new(phys::of(root))),
+            spares: SpareTables::default(),
         })
     }
 
     /// The right to change the page table that covers `va`, and the entry that leads to it.
-    pub(super) fn edit(&self, va: usize) -> MutexGuard<'_, Recent> {
+    pub(super) fn edit(&self, va: usize) -> MutexGuard<'_, LastSpan> {
         self.edits[va / span(2) % SPAN_LOCKS].lock()
     }
 
@@ -263,7 +263,7 @@ impl PageTable {
             return false;
         };
         table.update(index(va, 1), |entry| {
-            entry.with(entry.flags() & NOTED | perm.bits())
+            entry.with(entry.flags() & HARDWARE_BITS | perm.bits())
         });
         true
     }
@@ -406,7 +406,9 @@ impl PageTable {
         let Ok(()) = self.for_each_table(start..end, |_, table, slots| {
             for (slot, _) in table.entries(slots).filter(|(_, entry)| entry.present()) {
                 let before = table
-                    .update(slot, |entry| entry.with(entry.flags() & KEPT | perm.bits()))
+                    .update(slot, |entry| {
+                        entry.with(entry.flags() & PRESERVED_BITS | perm.bits())
+                    })
                     .flags();
                 reduced |= before.contains(Bits::WRITE) && !perm.write;
                 reduced |= !before.contains(Bits::NO_EXECUTE) && !perm.exec;
@@ -482,7 +484,10 @@ impl PageTable {
                     // locked.
                     unsafe { Page::share_frame(frame) }.into_frame();
                     each(frame);
-                    lower.set(slot, before.with(before.flags() - (NOTED | Bits::WRITE)));
+                    lower.set(
+                        slot,
+                        before.with(before.flags() - (HARDWARE_BITS | Bits::WRITE)),
+                    );
                 }
             }
             Ok(())
@@ -545,7 +550,7 @@ impl PageTable {
 
     fn root_table(&self) -> &'static Table {
         // SAFETY: the root is ours until `drop`.
-        unsafe { View::Direct.table(self.root) }
+        unsafe { TableView::Direct.table(self.root) }
     }
 
     /// The level-2 table that covers `va`, or how many bytes around `va` have none.
@@ -581,7 +586,7 @@ impl PageTable {
 
     /// The page table that covers `va`, made if need be; with the span locked.
     #[inline]
-    fn page_table(&self, recent: &mut Recent, va: usize) -> Result<&'static Table, MapError> {
+    fn page_table(&self, recent: &mut LastSpan, va: usize) -> Result<&'static Table, MapError> {
         let start = va & !(span(2) - 1);
         match *recent {
             Some((known, table)) if known == start => Ok(table),
@@ -649,7 +654,7 @@ pub(super) fn table(at: PhysAddr) -> &'static Table {
     let frame = phys::frame_at(at).expect("user table outside the instance's memory");
     // SAFETY: `page_table` put only tables there, and they live until the entry is cleared with
     // their span locked.
-    unsafe { View::Direct.table(frame) }
+    unsafe { TableView::Direct.table(frame) }
 }
 
 /// Makes the table that `slot` of `upper` leads to, or finds the one that another thread has made
@@ -702,7 +707,7 @@ fn user_pages(range: &Range<usize>) -> Range<usize> {
 
 impl Drop for PageTable {
     fn drop(&mut self) {
-        tlb::leave(&self.active);
+        tlb::detach(&self.active);
         // No CPU has the table loaded now, and loading another one dropped its translations: no
         // flush is needed.
         let root = self.root_table();

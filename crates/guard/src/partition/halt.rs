@@ -8,7 +8,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{Member, Partition, smp};
+use super::{InstanceCpu, Partition, smp};
 use crate::arch::apic;
 use crate::mem::Scrubbing;
 use crate::timer;
@@ -49,7 +49,7 @@ pub enum HaltProgress {
     Done(HaltReport),
 }
 
-impl Member {
+impl InstanceCpu {
     /// Asks for the proof, wherever the CPU is: it claims the order on its way into the park page,
     /// or when the NMI wakes it there. True when it has done so.
     fn confirm(&mut self) -> bool {
@@ -116,7 +116,7 @@ impl Partition {
                     self.cpus
                         .iter_mut()
                         .filter(|cpu| cpu.asked && !cpu.confirmed)
-                        .for_each(Member::reset);
+                        .for_each(InstanceCpu::reset);
                 }
             }
             return HaltProgress::Pending;

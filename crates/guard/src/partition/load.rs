@@ -18,7 +18,7 @@ use crate::mem::direct;
 use crate::mem::frame::Frame;
 use crate::mem::grant::Granules;
 use crate::mem::phys;
-use crate::paging::View;
+use crate::paging::TableView;
 use crate::paging::build::{self, Access, Plan, Shared};
 use crate::{boot, irq, park, random, role};
 
@@ -33,9 +33,9 @@ pub enum LoadError {
         needed: u64,
     },
     /// The instance has one already.
-    Twice,
+    AlreadySet,
     /// A write beyond what was announced.
-    Beyond,
+    PastEnd,
 }
 
 impl fmt::Display for LoadError {
@@ -47,8 +47,8 @@ impl fmt::Display for LoadError {
                 "the instance would need {} MiB",
                 needed.div_ceil(1 << 20)
             ),
-            Self::Twice => f.write_str("the instance has one already"),
-            Self::Beyond => f.write_str("write beyond the announced length"),
+            Self::AlreadySet => f.write_str("the instance has one already"),
+            Self::PastEnd => f.write_str("write beyond the announced length"),
         }
     }
 }
@@ -57,18 +57,18 @@ impl core::error::Error for LoadError {}
 
 /// Frames a kernel needs free when it starts: its tables of frames, a first heap, its program's
 /// stack.
-const ELBOW_ROOM: u64 = 256;
+const MIN_FREE_FRAMES: u64 = 256;
 
 /// The least memory an instance of so many granules needs, in bytes.
 pub(super) fn least_memory(image_frames: u64, granules: u64) -> u64 {
     let frames = granules * GRANULE_FRAMES;
     let tables = build::most_tables(frames, 1, image_frames as usize) as u64;
-    (image_frames + tables + ELBOW_ROOM) * PAGE_SIZE as u64
+    (image_frames + tables + MIN_FREE_FRAMES) * PAGE_SIZE as u64
 }
 
 impl Partition {
     /// Fills in the part of the descriptor that is known from the start.
-    pub(super) fn describe(&mut self, spec: &Spec<'_>) {
+    pub(super) fn fill_descriptor(&mut self, spec: &Spec<'_>) {
         let machine = role::descriptor();
         let runs = self
             .granules()
@@ -124,7 +124,7 @@ impl Partition {
             self.staged.nranges as usize,
             self.staged.image_frames as usize,
         ) as u64
-            + ELBOW_ROOM;
+            + MIN_FREE_FRAMES;
         let needed = self.next_frame.saturating_add(count).saturating_add(elbow);
         if needed > frames {
             return Err(LoadError::NoRoom {
@@ -142,7 +142,7 @@ impl Partition {
     /// If there is no room, or it was announced before.
     pub fn announce_initramfs(&mut self, len: u64) -> Result<(), LoadError> {
         if self.staged.initramfs_len != 0 {
-            return Err(LoadError::Twice);
+            return Err(LoadError::AlreadySet);
         }
         self.staged.initramfs_frame = self.reserve(len)?;
         self.staged.initramfs_len = len;
@@ -161,7 +161,7 @@ impl Partition {
             .checked_add(bytes.len() as u64)
             .is_none_or(|end| end > self.staged.initramfs_len)
         {
-            return Err(LoadError::Beyond);
+            return Err(LoadError::PastEnd);
         }
         let at = self.staged.initramfs_frame * PAGE_SIZE as u64 + offset;
         self.granules_mut().write(at, bytes);
@@ -174,7 +174,7 @@ impl Partition {
     /// If there is no room, or it has one.
     pub fn set_boot_blob(&mut self, bytes: &[u8]) -> Result<(), LoadError> {
         if self.staged.boot_blob_len != 0 {
-            return Err(LoadError::Twice);
+            return Err(LoadError::AlreadySet);
         }
         let first = self.reserve(bytes.len() as u64)?;
         self.staged.boot_blob_frame = first;
@@ -211,18 +211,18 @@ impl Partition {
 
     /// The kernel as the boot loader left it, at the instance's frame 0.
     fn write_image(&mut self) {
-        let pristine = boot::pristine();
+        let image = boot::image_parts();
         let frames = self.staged.image_frames;
         let granules = self.granules_mut();
         // Zeroes first from the data on: what the image's file does not hold is zero, and memory
         // unused since boot may hold anything.
-        for frame in (pristine.data_offset / PAGE_SIZE) as u64..frames {
+        for frame in (image.data_offset / PAGE_SIZE) as u64..frames {
             let at = granules.frame(frame).expect("the image fits, by `create`");
             // SAFETY: a frame of ours that is not granted yet.
             unsafe { direct::zero(direct::ptr(at), 1) };
         }
-        granules.write(0, pristine.constant);
-        granules.write(pristine.data_offset as u64, pristine.data);
+        granules.write(0, image.constant);
+        granules.write(image.data_offset as u64, image.data);
     }
 
     fn build_tables(&mut self) -> Result<u64, LoadError> {
@@ -271,7 +271,7 @@ impl Partition {
             granules.frame(next - 1)
         };
         // SAFETY: frames of the instance that are spoken for by nobody, each once, not granted yet.
-        let root = unsafe { build::build(&plan, View::Direct, &mut take) };
+        let root = unsafe { build::build(&plan, TableView::Direct, &mut take) };
         let Ok(root) = root else {
             return Err(LoadError::NoRoom {
                 needed: self.memory_bytes() + (2 << 20),

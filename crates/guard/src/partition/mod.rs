@@ -189,7 +189,7 @@ const WINDOW_ORDER: u8 = (Window::SIZE / PAGE_SIZE).next_power_of_two().ilog2() 
 pub struct Partition {
     id: u32,
     /// The publishing ends of its CPUs' mailboxes.
-    cpus: Vec<Member>,
+    cpus: Vec<InstanceCpu>,
     memory: Option<Granules>,
     /// Always there until it is dropped.
     shared: Option<SharedPages>,
@@ -202,7 +202,7 @@ pub struct Partition {
     halting: Option<halt::Halting>,
 }
 
-struct Member {
+struct InstanceCpu {
     slot: usize,
     apic_id: u32,
     mailbox: Publisher<'static>,
@@ -277,7 +277,7 @@ impl Partition {
             halting: None,
         };
         partition.window().init();
-        partition.describe(spec);
+        partition.fill_descriptor(spec);
         partition.take_cpus(spec)?;
         Ok(partition)
     }
@@ -305,7 +305,7 @@ impl Partition {
                 slot: slot as u32,
             });
             let mailbox = Publisher::new(park::slot(slot));
-            self.cpus.push(Member {
+            self.cpus.push(InstanceCpu {
                 slot,
                 apic_id,
                 mailbox,
@@ -402,7 +402,7 @@ impl Partition {
 
     /// True once the instance has said that it ended, or that it cannot go on.
     #[must_use]
-    pub fn says_it_ended(&self) -> bool {
+    pub fn reports_end(&self) -> bool {
         self.window().state().is_some_and(window::State::is_final)
     }
 }

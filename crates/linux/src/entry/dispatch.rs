@@ -8,7 +8,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi::errno::Errno;
-use guard::user::{Answer, QuickCall, UserRegs};
+use guard::user::{FastCall, SyscallOutcome, UserRegs};
 
 use crate::entry::syscall_table::{CALLS, MISSING};
 use crate::entry::syscall_trace;
@@ -41,7 +41,7 @@ pub enum ArgKind {
 #[derive(Clone, Copy)]
 pub(crate) enum Handler {
     /// Its arguments.
-    Quick(QuickCall<Task>),
+    Quick(FastCall<Task>),
     /// All registers.
     Full(fn(&Task, &mut UserRegs) -> SysResult),
 }
@@ -103,7 +103,7 @@ macro_rules! handler {
         Handler::Full(|task, regs| full!(task, regs, $f, $($a)*))
     };
     ($name:ident ($($a:ident),*) $f:path) => {{
-        extern "sysv64" fn call(task: &Task, regs: &UserRegs) -> Answer {
+        extern "sysv64" fn call(task: &Task, regs: &UserRegs) -> SyscallOutcome {
             const MEASURED: bool = !is_brief(stringify!($name));
             if MEASURED {
                 task.measured(|| answer(arguments!(task, regs, $f, $($a)*)))
@@ -194,27 +194,27 @@ const NOT_RUN: u64 = 0;
 /// A result as the program gets it. The codes that say how to go on after a signal are for
 /// [`crate::entry::user_loop`].
 #[inline(always)]
-pub(crate) fn answer(result: SysResult) -> Answer {
+pub(crate) fn answer(result: SysResult) -> SyscallOutcome {
     match result {
-        Ok(value) => Answer::done(value as u64),
+        Ok(value) => SyscallOutcome::done(value as u64),
         Err(e) => {
             let value = i64::from(-e.raw()).cast_unsigned();
             if e.is_restart() {
-                Answer::full(value)
+                SyscallOutcome::needs_slow_path(value)
             } else {
-                Answer::done(value)
+                SyscallOutcome::done(value)
             }
         }
     }
 }
 
-extern "sysv64" fn not_run(_: &Task, _: &UserRegs) -> Answer {
-    Answer::full(NOT_RUN)
+extern "sysv64" fn not_run(_: &Task, _: &UserRegs) -> SyscallOutcome {
+    SyscallOutcome::needs_slow_path(NOT_RUN)
 }
 
 /// What is called right from the entry from ring 3, by number.
-pub(crate) static QUICK: [QuickCall<Task>; SIZE] = {
-    let mut table: [QuickCall<Task>; SIZE] = [not_run; SIZE];
+pub(crate) static QUICK: [FastCall<Task>; SIZE] = {
+    let mut table: [FastCall<Task>; SIZE] = [not_run; SIZE];
     let mut number = 0;
     while number < SIZE {
         if let Some(Syscall {

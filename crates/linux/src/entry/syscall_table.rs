@@ -1,7 +1,7 @@
 //! The table of system calls: number, name, the kinds of the arguments (for tracing), the function.
 //! How they are called is in `dispatch`.
 
-use guard::user::{Answer, UserRegs};
+use guard::user::{SyscallOutcome, UserRegs};
 
 use crate::cred::{capability, setuid};
 use crate::entry::dispatch::{ArgKind, Handler, SIZE, Syscall, answer, arg, is_brief};

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 
 use guard::timer;
 use guard::trace::{Kind, Note, event};
-use guard::user::{self, Quick, Trap, UserRegs};
+use guard::user::{self, FastPath, Trap, UserRegs};
 use linux_raw_sys::general as sys;
 use vm::{AccessKind, AddressSpace, FaultError};
 
@@ -37,7 +37,7 @@ const SAMPLED_CALLS: u64 = 1024;
 
 /// How many calls come before the next such: by chance, lest it is always the same one of a loop.
 fn until_sample() -> u32 {
-    (timer::tsc_about() >> 2) as u32 % (2 * SAMPLED_CALLS as u32)
+    (timer::tsc_unordered() >> 2) as u32 % (2 * SAMPLED_CALLS as u32)
 }
 
 /// Runs a task in the calling kernel thread until it ends. Its address space and the registers are
@@ -48,7 +48,7 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
     thread.set_signal_pending();
     rseq::begin(task);
     let mut interrupted = None;
-    let mut quick = Quick {
+    let mut quick = FastPath {
         calls: &[],
         context: &**task,
         stop: thread.pending_work(),

@@ -70,7 +70,7 @@ pub(crate) fn wall_clock_was_set() {
 fn objects() -> Option<&'static [Arc<Object>; 2]> {
     static OBJECTS: Once<[Arc<Object>; 2]> = Once::new();
     if OBJECTS.get().is_none() {
-        let data: Data = guard::timer::for_programs();
+        let data: Data = guard::timer::vdso_data();
         let (data, image) = (
             Arc::new(PinnedPages::new(data.as_bytes())?),
             Arc::new(PinnedPages::new(IMAGE)?),

@@ -42,7 +42,7 @@ pub fn run_cpu() -> ! {
         cpu::without_irqs(|| reschedule(SwitchReason::Preempt));
         request_work(me);
         // Pages are zeroed ahead until somebody is woken.
-        while has_no_work(shared) && guard::mem::idle_step() {}
+        while has_no_work(shared) && guard::mem::zero_page_ahead() {}
         if super::cpu_count() > 1 && CPUS.with(|c| c.polling.get().is_on()) {
             poll(shared);
         }
@@ -50,14 +50,14 @@ pub fn run_cpu() -> ! {
         if watches {
             // A store is enough here. What was put into a queue before the wake state says so is
             // seen now.
-            cpu::idle_watch(&shared.wake_state.0, wake::POLLING, || {
+            cpu::idle_mwait(&shared.wake_state.0, wake::POLLING, || {
                 shared.wake_state.0.swap(wake::POLLING, Ordering::SeqCst);
                 has_no_work(shared)
             });
         } else {
             // No wake-up is lost: whoever puts a thread into a wake queue after this look
             // interrupts, and that ends the halt.
-            cpu::idle_wait(|| {
+            cpu::idle_halt(|| {
                 shared.wake_state.0.swap(wake::SEND_IPI, Ordering::SeqCst);
                 has_no_work(shared)
             });
@@ -72,7 +72,7 @@ fn sleeps_by_mwait() -> bool {
     let option = guard::role::cmdline()
         .split_whitespace()
         .find_map(|word| word.strip_prefix("idle="));
-    cpu::can_watch()
+    cpu::has_mwait()
         && match option {
             Some("mwait") => true,
             Some("halt") => false,

@@ -156,7 +156,7 @@ impl Thread {
     /// Shows which functions it waits in, from the innermost outwards, each with the distance from
     /// its start. Nothing while it runs.
     pub fn backtrace(&self, show: impl FnMut(&str, u32)) {
-        self.slot.context().calls(show);
+        self.slot.context().backtrace(show);
     }
 
     /// Says that it is thread `thread` of process `process` of the Linux personality, for records.
@@ -276,7 +276,7 @@ impl Thread {
     #[inline(always)]
     pub fn begin_system_time(&self) {
         self.kernel_entry_tsc
-            .store(timer::tsc_about(), Ordering::Relaxed);
+            .store(timer::tsc_unordered(), Ordering::Relaxed);
     }
 
     /// Ends system time. Called by the thread itself.
@@ -321,7 +321,7 @@ impl Thread {
             self.kernel_entry_tsc.store(next, Ordering::Relaxed);
             add(
                 &self.system_ns,
-                timer::ticks_to_ns(timer::tsc_about().saturating_sub(kernel_entry_tsc)),
+                timer::ticks_to_ns(timer::tsc_unordered().saturating_sub(kernel_entry_tsc)),
             );
         }
     }

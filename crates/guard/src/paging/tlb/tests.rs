@@ -17,7 +17,7 @@ pub(in super::super) mod cpu {
 
     use crate::cpu::CpuId;
     use crate::mem::phys::{self, PhysAddr};
-    use crate::paging::table::{ENTRIES, View, index, span};
+    use crate::paging::table::{ENTRIES, TableView, index, span};
     use x86_spec::paging::{Entry, Flags};
 
     /// CPUs that cache: 1 and up.
@@ -154,7 +154,7 @@ pub(in super::super) mod cpu {
         let frame = phys::frame_at(table).expect("a table in the instance's memory");
         // SAFETY: the tests' tables are not freed while they are looked at: the thread that frees
         // them is the one that looks.
-        unsafe { View::Direct.table(frame) }.get(index(va, level))
+        unsafe { TableView::Direct.table(frame) }.get(index(va, level))
     }
 
     impl Cpu {

@@ -10,7 +10,7 @@ use abi::layout::GRANULE_FRAMES;
 use lfmutex::Once;
 
 use super::frame::Frame;
-use super::{direct, local};
+use super::{direct, percpu};
 
 static REFERENCES: Once<&'static [AtomicU32]> = Once::new();
 
@@ -41,7 +41,7 @@ fn count(frame: Frame) -> &'static AtomicU32 {
 /// A frame becomes a page with one reference.
 pub(super) fn first_reference(frame: Frame) {
     count(frame).store(1, Ordering::Relaxed);
-    local::mine().pages.fetch_add(1, Ordering::Relaxed);
+    percpu::mine().pages.fetch_add(1, Ordering::Relaxed);
 }
 
 /// The frames of a granule become pages with one reference each.
@@ -49,7 +49,7 @@ pub(super) fn first_references(first: Frame) {
     granule(first)
         .iter()
         .for_each(|count| count.store(1, Ordering::Relaxed));
-    local::mine()
+    percpu::mine()
         .pages
         .fetch_add(GRANULE_FRAMES, Ordering::Relaxed);
 }
@@ -64,7 +64,7 @@ pub(super) fn sum_of_references(first: Frame) -> u64 {
 
 /// A granule's pages, with one reference each, are gone, and the frames are the caller's to free.
 pub(super) fn drop_granule() {
-    local::mine()
+    percpu::mine()
         .pages
         .fetch_sub(GRANULE_FRAMES, Ordering::Relaxed);
 }
@@ -97,7 +97,7 @@ pub(super) fn drop_reference(frame: Frame) -> bool {
         return false;
     }
     core::sync::atomic::fence(Ordering::Acquire);
-    local::mine().pages.fetch_sub(1, Ordering::Relaxed);
+    percpu::mine().pages.fetch_sub(1, Ordering::Relaxed);
     true
 }
 
@@ -108,5 +108,5 @@ pub(super) fn references(frame: Frame) -> u32 {
 
 /// Frames that hold pages.
 pub(super) fn pages() -> u64 {
-    local::sum(|local| &local.pages)
+    percpu::sum(|local| &local.pages)
 }

@@ -12,7 +12,7 @@ pub(super) const ZEROED: usize = 64;
 
 /// One CPU's share. All-zero bytes are a valid one, with nothing in it.
 #[repr(align(64))]
-pub(crate) struct Local {
+pub(crate) struct CpuCache {
     /// Frames of zeroes, by number plus one.
     pub(super) zeroed: Stash<ZEROED>,
     /// Pages that may be made before somebody has to look how much memory is left.
@@ -25,11 +25,11 @@ pub(crate) struct Local {
     pub(super) magazines: slab::Magazines,
 }
 
-static LOCALS: Once<&'static [Local]> = Once::new();
+static LOCALS: Once<&'static [CpuCache]> = Once::new();
 
 /// Bytes of the table.
 pub(super) const fn bytes(cpus: usize) -> usize {
-    cpus * size_of::<Local>()
+    cpus * size_of::<CpuCache>()
 }
 
 /// Puts the table at `at`.
@@ -38,8 +38,8 @@ pub(super) const fn bytes(cpus: usize) -> usize {
 /// `bytes(cpus)` bytes from `at` on, page-aligned, are zero, mapped, and the table's for good.
 pub(super) unsafe fn init(at: *mut u8, cpus: usize) {
     LOCALS.call_once(|| {
-        // SAFETY: by the caller's promise; all-zero bytes are a `Local`.
-        unsafe { core::slice::from_raw_parts(at.cast::<Local>(), cpus) }
+        // SAFETY: by the caller's promise; all-zero bytes are a `CpuCache`.
+        unsafe { core::slice::from_raw_parts(at.cast::<CpuCache>(), cpus) }
     });
     #[cfg(target_os = "none")]
     crate::arch::cpu::install_memory();
@@ -60,18 +60,18 @@ pub(super) fn cpu() -> usize {
 }
 
 /// All shares.
-pub(super) fn all() -> &'static [Local] {
+pub(super) fn all() -> &'static [CpuCache] {
     LOCALS.get().expect("memory used before mem::init")
 }
 
 /// The share of a CPU.
-pub(crate) fn of(cpu: crate::cpu::CpuId) -> Option<&'static Local> {
+pub(crate) fn of(cpu: crate::cpu::CpuId) -> Option<&'static CpuCache> {
     LOCALS.get()?.get(cpu.0 as usize)
 }
 
 /// The share of the CPU this runs on.
 #[inline]
-pub(super) fn mine() -> &'static Local {
+pub(super) fn mine() -> &'static CpuCache {
     #[cfg(target_os = "none")]
     {
         crate::arch::cpu::memory().expect("memory used before mem::init")
@@ -84,7 +84,7 @@ pub(super) fn mine() -> &'static Local {
 
 /// Sums a balance over all CPUs. Read one after another, the parts may add up to less than nothing
 /// for a moment.
-pub(super) fn sum(part: impl Fn(&Local) -> &AtomicU64) -> u64 {
+pub(super) fn sum(part: impl Fn(&CpuCache) -> &AtomicU64) -> u64 {
     let sum = all().iter().fold(0u64, |sum, local| {
         sum.wrapping_add(part(local).load(Ordering::Relaxed))
     });
