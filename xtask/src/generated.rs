@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use differential::directed;
+use differential::interruptions;
 use differential::spec::Spec;
-use differential::ways;
 
 use crate::test::scenarios;
 use crate::{abi, device_calls, paths};
@@ -34,7 +34,7 @@ const PARTS: [Part; 5] = [
             .iter()
             .map(|area| area.waits.len())
             .sum::<usize>();
-        Ok(grouped(waits * ways::PER_WAIT))
+        Ok(grouped(waits * interruptions::PER_WAIT))
     }),
 ];
 

@@ -1,8 +1,8 @@
 //! Coverage of the specification: errors, flags and boundaries that have been seen.
 
+use crate::interruptions::Interruption;
 use crate::program::{Memory, Place, Step, Value};
-use crate::spec::{Answer, Call, Pointer, Spec, Structure, Target, Type};
-use crate::ways::Way;
+use crate::spec::{Call, Pointer, ResultKind, Spec, Structure, Target, Type};
 
 /// Something of a call that should be seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Subject {
     /// An ordinary user made it.
     Ordinary,
     /// The call waited, and a signal met it in this way.
-    Met(Way),
+    Met(Interruption),
 }
 
 /// A member of a set, where the set is used.
@@ -125,7 +125,7 @@ pub fn items(spec: &Spec) -> Vec<Item> {
             subject: Subject::Ordinary,
         });
         if spec.waits(call) {
-            items.extend(Way::ALL.map(|way| Item {
+            items.extend(Interruption::ALL.map(|way| Item {
                 call: index,
                 subject: Subject::Met(way),
             }));
@@ -193,7 +193,7 @@ fn edges(call: &Call, at: usize) -> Vec<Edge> {
         Type::Size => {
             edges.extend([Edge::Empty, Edge::Page, Edge::Long, Edge::Absurd]);
             edges.extend(
-                matches!(call.answer, Answer::Exact | Answer::Room).then_some(Edge::Partly),
+                matches!(call.answer, ResultKind::Exact | ResultKind::Room).then_some(Edge::Partly),
             );
         }
         Type::Count => edges.extend([Edge::Empty, Edge::Absurd]),
@@ -212,7 +212,7 @@ pub fn shows(
     step: &Step,
     ordinary: bool,
     result: i64,
-    ways: &[Way],
+    ways: &[Interruption],
 ) -> bool {
     let call = &spec.calls[item.call];
     let failed = (-4095..0).contains(&result) && result != INTERRUPTED;
@@ -281,7 +281,7 @@ fn is_at(edge: Edge, step: &Step, at: usize, result: i64) -> bool {
     let place = |wanted: fn(&Memory) -> bool| matches!(step.arguments.get(at), Some(Value::Memory(memory)) if wanted(memory));
     let number = |wanted: &dyn Fn(i64) -> bool| matches!(step.arguments.get(at), Some(Value::Number(number)) if wanted(*number));
     match edge {
-        Edge::Unusable => matches!(step.arguments.get(at), Some(Value::Bad(_))),
+        Edge::Unusable => matches!(step.arguments.get(at), Some(Value::BadAddress(_))),
         Edge::Absent => number(&|number| number == 0),
         Edge::EndsAtHole => place(|memory| memory.place == Place::Cut(0)),
         Edge::InHole => place(|memory| matches!(memory.place, Place::Cut(1..))),

@@ -6,10 +6,10 @@
 //! with one thing changed in its last step, so that a result says something of this one thing;
 //! changes that make the call fail share programs.
 
+use crate::interruptions;
 use crate::layout::{LARGE, STEPS};
-use crate::program::{Actor, Bad, Fill, Memory, Place, Program, Step, Value};
-use crate::spec::{Answer, Area, Call, Pointer, Set, Spec, Target, Type};
-use crate::ways;
+use crate::program::{Actor, BadAddress, Fill, Memory, Place, Program, Step, Value};
+use crate::spec::{Area, Call, Pointer, ResultKind, Set, Spec, Target, Type};
 
 /// Names that a path is replaced by for whom the name is the matter.
 const NAMES: [&str; 24] = [
@@ -81,7 +81,7 @@ const DEPTH: usize = 4;
 /// when they are asked for: the executor, which forks for every program, stays small.
 pub fn programs<'a>(spec: &'a Spec, area: &'a Area) -> impl Iterator<Item = Program> + 'a {
     let cases = area.cases.iter().cloned();
-    let waits = area.waits.iter().flat_map(ways::programs);
+    let waits = area.waits.iter().flat_map(interruptions::programs);
     let calls = area.calls[..area.own].iter().flat_map(move |&call| {
         let good = good(spec, area, &spec.calls[call], 0);
         let mut programs = callers(&good);
@@ -207,7 +207,7 @@ impl Maker<'_> {
         });
         Value::Result(
             index,
-            usize::from(matches!(call.answer, Answer::Descriptors(_))),
+            usize::from(matches!(call.answer, ResultKind::Descriptors(_))),
         )
     }
 
@@ -273,7 +273,7 @@ fn first(set: &Set) -> i64 {
 
 /// A call that makes descriptors of this sort, one of the area if there is.
 fn maker<'a>(spec: &'a Spec, area: &Area, sort: &str) -> Option<&'a Call> {
-    let makes = |call: &&Call| matches!(&call.answer, Answer::Descriptor(made) | Answer::Descriptors(made) if made == sort);
+    let makes = |call: &&Call| matches!(&call.answer, ResultKind::Descriptor(made) | ResultKind::Descriptors(made) if made == sort);
     area.calls
         .iter()
         .map(|&call| &spec.calls[call])
@@ -410,7 +410,8 @@ impl Change {
 fn others(spec: &Spec, area: &Area) -> Vec<(Program, usize)> {
     let mut sorts = vec!["file", "pipe"];
     for &call in &area.calls {
-        if let Answer::Descriptor(sort) | Answer::Descriptors(sort) = &spec.calls[call].answer
+        if let ResultKind::Descriptor(sort) | ResultKind::Descriptors(sort) =
+            &spec.calls[call].answer
             && !sorts.contains(&sort.as_str())
         {
             sorts.push(sort);
@@ -421,7 +422,7 @@ fn others(spec: &Spec, area: &Area) -> Vec<(Program, usize)> {
         .map(|call| {
             (
                 good(spec, area, call, 1),
-                usize::from(matches!(call.answer, Answer::Descriptors(_))),
+                usize::from(matches!(call.answer, ResultKind::Descriptors(_))),
             )
         })
         .filter(|(program, _)| program.actors.len() == 1)
@@ -483,7 +484,9 @@ fn changed(spec: &Spec, kind: &Type, next: Option<&Type>, value: &Value) -> Vec<
         }
         Type::Path(_) => {
             let names = NAMES.iter().map(|name| Value::Path((*name).into()));
-            let bad = Bad::ALL.iter().map(|(bad, _)| Value::Bad(*bad));
+            let bad = BadAddress::ALL
+                .iter()
+                .map(|(bad, _)| Value::BadAddress(*bad));
             let values = names
                 .chain([255, 256, 4096].map(Value::LongPath))
                 .chain(bad);
@@ -527,9 +530,9 @@ fn of_sets(spec: &Spec, names: &[String], now: i64) -> Vec<Change> {
 }
 
 fn pointers(spec: &Spec, pointer: &Pointer, next: Option<&Type>, value: &Value) -> Vec<Change> {
-    let mut changes: Vec<_> = Bad::ALL
+    let mut changes: Vec<_> = BadAddress::ALL
         .iter()
-        .map(|(bad, _)| Change::new(Value::Bad(*bad)))
+        .map(|(bad, _)| Change::new(Value::BadAddress(*bad)))
         .collect();
     changes.extend(pointer.optional.then(|| Change::new(Value::Number(0))));
     let Value::Memory(memory) = value else {
@@ -737,7 +740,11 @@ mod tests {
                 .iter()
                 .all(|&number| has(0, &Value::Number(number)))
         );
-        assert!(Bad::ALL.iter().all(|&(bad, _)| has(1, &Value::Bad(bad))));
+        assert!(
+            BadAddress::ALL
+                .iter()
+                .all(|&(bad, _)| has(1, &Value::BadAddress(bad)))
+        );
         assert!(has(0, &Value::Path("q/f".into())));
     }
 }

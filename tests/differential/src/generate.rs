@@ -8,9 +8,9 @@
 //! hole or reaches into it.
 
 use crate::layout::{LARGE, STEPS};
-use crate::program::{Actor, Bad, Fill, Memory, Place, Program, Step, Value};
+use crate::program::{Actor, BadAddress, Fill, Memory, Place, Program, Step, Value};
 use crate::random::Random;
-use crate::spec::{Answer, Area, Call, Pointer, Spec, Structure, Target, Type};
+use crate::spec::{Area, Call, Pointer, ResultKind, Spec, Structure, Target, Type};
 
 /// Names that programs use; the executor makes those there are (`docs/differential.md` has the
 /// list).
@@ -68,7 +68,7 @@ const ABSURD: [i64; 5] = [-1, 0x7fff_ffff, 0x7fff_f000, 0x8000_0000, 0x100_0000_
 /// Descriptors that are not there, or stand for something else.
 const ODD_DESCRIPTORS: [i64; 6] = [-1, -100, 1000, 0, 2, 0x7fff_ffff];
 /// Processes that are not there.
-pub(crate) const NOBODIES: [i64; 3] = [0, 0x3fff_ffff, 0x7fff_ffff];
+pub(crate) const MISSING_PIDS: [i64; 3] = [0, 0x3fff_ffff, 0x7fff_ffff];
 
 /// Program number `index` of `seed` in this area.
 pub fn program(spec: &Spec, area: &Area, seed: u64, index: u64) -> Program {
@@ -167,7 +167,7 @@ impl Generator<'_> {
             return;
         }
         let makes = |call: &&usize| match &self.spec.calls[**call].answer {
-            Answer::Descriptor(sort) | Answer::Descriptors(sort) => {
+            ResultKind::Descriptor(sort) | ResultKind::Descriptors(sort) => {
                 sorts.is_empty() || sorts.contains(sort)
             }
             _ => false,
@@ -187,10 +187,10 @@ impl Generator<'_> {
                 continue;
             };
             match &call.answer {
-                Answer::Descriptor(sort) if sorts.is_empty() || sorts.contains(sort) => {
+                ResultKind::Descriptor(sort) if sorts.is_empty() || sorts.contains(sort) => {
                     found.push(Value::Result(index, 0))
                 }
-                Answer::Descriptors(sort) if sorts.is_empty() || sorts.contains(sort) => {
+                ResultKind::Descriptors(sort) if sorts.is_empty() || sorts.contains(sort) => {
                     found.extend([Value::Result(index, 1), Value::Result(index, 2)]);
                 }
                 _ => {}
@@ -253,7 +253,7 @@ impl Generator<'_> {
     fn path(&mut self) -> Value {
         match self.random.below(60) {
             0 => Value::LongPath(*self.random.pick(&[255, 256, 4095, 4096])),
-            1..3 => Value::Bad(self.random.pick(&Bad::ALL).0),
+            1..3 => Value::BadAddress(self.random.pick(&BadAddress::ALL).0),
             _ => Value::Path((*self.random.pick(&NAMES)).to_owned()),
         }
     }
@@ -276,7 +276,7 @@ impl Generator<'_> {
         let is_pid = |step: &Step| {
             self.spec
                 .call(&step.call)
-                .is_some_and(|call| call.answer == Answer::Pid)
+                .is_some_and(|call| call.answer == ResultKind::Pid)
         };
         let made: Vec<usize> = self
             .program
@@ -292,7 +292,7 @@ impl Generator<'_> {
         if self.random.chance(75) {
             return Value::Who(self.random.below(self.program.actors.len()));
         }
-        Value::Number(*self.random.pick(&NOBODIES))
+        Value::Number(*self.random.pick(&MISSING_PIDS))
     }
 
     /// Members of some sets, or-ed.
@@ -328,7 +328,7 @@ impl Generator<'_> {
         };
         let value = match self.random.below(100) {
             _ if pointer.optional && self.random.chance(30) => Value::Number(0),
-            0..5 => Value::Bad(self.random.pick(&Bad::ALL).0),
+            0..5 => Value::BadAddress(self.random.pick(&BadAddress::ALL).0),
             _ => Value::Memory(memory),
         };
         if !matches!(value, Value::Memory(_)) {

@@ -13,9 +13,9 @@ pub const BASE: u64 = 0x10_0000_0000;
 /// Distance between the memories of two actors.
 pub const PER_ACTOR: u64 = 0x1000_0000;
 /// Small rooms of an actor: a writable page each, with a hole behind it.
-pub const ROOMS: u64 = 24;
+pub const BUFFERS: u64 = 24;
 /// Large rooms of an actor, of [`LARGE`] writable bytes each, with a hole behind them.
-pub const LARGE_ROOMS: u64 = 4;
+pub const LARGE_BUFFERS: u64 = 4;
 /// Bytes of a large room.
 pub const LARGE: u64 = 0x21_0000;
 
@@ -28,18 +28,18 @@ pub const HOLE: u64 = 0xf_0000_5000;
 /// An address of the kernel's half.
 pub const KERNEL: u64 = 0xffff_8880_0000_1000;
 
-/// Memory that the calls of the area `memory` work on: [`PLAYGROUND_PAGES`] pages, private and
+/// Memory that the calls of the area `memory` work on: [`MAPPING_AREA_PAGES`] pages, private and
 /// anonymous at first.
-pub const PLAYGROUND: u64 = 0x20_0000_0000;
+pub const MAPPING_AREA: u64 = 0x20_0000_0000;
 /// Pages of the playground.
-pub const PLAYGROUND_PAGES: u64 = 32;
+pub const MAPPING_AREA_PAGES: u64 = 32;
 
 /// The start of a small room of `actor`.
-pub fn room(actor: usize, index: u64) -> u64 {
+pub fn buffer(actor: usize, index: u64) -> u64 {
     BASE + actor as u64 * PER_ACTOR + index * 2 * PAGE
 }
 
 /// The start of a large room of `actor`.
-pub fn large_room(actor: usize, index: u64) -> u64 {
+pub fn large_buffer(actor: usize, index: u64) -> u64 {
     BASE + actor as u64 * PER_ACTOR + 0x100_0000 + index * (LARGE + 0x10_0000)
 }

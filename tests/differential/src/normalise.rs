@@ -10,7 +10,7 @@ use crate::spec::{Compare, Structure, Target};
 
 /// Naming of process and thread numbers: actor `n` is 1 + n, the child that step `k` made is 100 +
 /// k.
-pub trait People {
+pub trait PidNames {
     /// The token of this number; `None` for a number that no actor and no step knows.
     fn token(&self, pid: i64) -> Option<i64>;
 }
@@ -64,30 +64,30 @@ pub fn is_room(count: i64) -> bool {
 }
 
 /// The token of a process that nobody of the program is.
-pub const STRANGER: i64 = 999;
+pub const UNKNOWN_PID: i64 = 999;
 
 /// The token of what a call returned that tells of somebody: whom Linux started before all numbers
 /// is 0 there, and has one on Skerry. (Of `wait4(2)` 0 is nobody: a number that nobody knows cannot
 /// come from it.)
-pub fn someone(people: &impl People, number: i64) -> i64 {
+pub fn someone(people: &impl PidNames, number: i64) -> i64 {
     if number == 0 {
-        STRANGER
+        UNKNOWN_PID
     } else {
         pid(people, number)
     }
 }
 
 /// The token of `pid`: 0 and negative numbers mean what they mean everywhere.
-pub fn pid(people: &impl People, pid: i64) -> i64 {
+pub fn pid(people: &impl PidNames, pid: i64) -> i64 {
     if pid <= 0 {
         pid
     } else {
-        people.token(pid).unwrap_or(STRANGER)
+        people.token(pid).unwrap_or(UNKNOWN_PID)
     }
 }
 
 /// Makes what the kernel wrote into elements of `structure` comparable, in place.
-pub fn structure(bytes: &mut [u8], structure: &Structure, people: &impl People) {
+pub fn structure(bytes: &mut [u8], structure: &Structure, people: &impl PidNames) {
     for element in bytes.chunks_mut(structure.size.max(1)) {
         for field in &structure.fields {
             // Of memory that ends within the structure there may be a part of the field.

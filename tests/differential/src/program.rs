@@ -68,7 +68,7 @@ pub enum Value {
     /// The address of a path with a last component of so many letters.
     LongPath(usize),
     /// An address that cannot be used.
-    Bad(Bad),
+    BadAddress(BadAddress),
     /// The address of the executor's signal handler, which notes what it is called with.
     Handler,
     /// The address of the code that ends a signal handler.
@@ -93,7 +93,7 @@ impl Value {
 
 /// Addresses that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bad {
+pub enum BadAddress {
     /// 0.
     Null,
     /// Address where nothing is mapped.
@@ -106,7 +106,7 @@ pub enum Bad {
     Kernel,
 }
 
-impl Bad {
+impl BadAddress {
     /// All of them, with their names.
     pub const ALL: [(Self, &'static str); 5] = [
         (Self::Null, "null"),
@@ -203,7 +203,7 @@ impl fmt::Display for Value {
             Self::Who(actor) => write!(f, "who{actor}"),
             Self::Path(path) => write!(f, "\"{path}\""),
             Self::LongPath(length) => write!(f, "long{length}"),
-            Self::Bad(bad) => f.write_str(bad.name()),
+            Self::BadAddress(bad) => f.write_str(bad.name()),
             Self::Handler => f.write_str("handler"),
             Self::Restorer => f.write_str("restorer"),
             Self::Memory(memory) => memory.fmt(f),
@@ -388,9 +388,9 @@ impl<'a> Reader<'a> {
         if self.take("&") {
             return self.memory().map(Value::Memory);
         }
-        for (bad, name) in Bad::ALL {
+        for (bad, name) in BadAddress::ALL {
             if self.take(name) {
-                return Ok(Value::Bad(bad));
+                return Ok(Value::BadAddress(bad));
             }
         }
         if self.take("handler") {

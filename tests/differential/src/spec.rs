@@ -23,12 +23,13 @@
 //! are as in programs ([`crate::program`]); where there is one actor, they are without its number,
 //! and where none is named, it is root. In a line `wait` that names no actors root waits, and a
 //! thread of its process takes the steps behind `=>`; signals are sent by one process more
-//! ([`crate::ways`]). What cannot be seen is in `spec/unseen.list`, with the reasons.
+//! ([`crate::interruptions`]). What cannot be seen is in `spec/unseen.list`, with the reasons.
 //!
 //! `*N` behind a member makes it N times as frequent. A line that begins with white space goes on
 //! with the line before. A negative number is a step that the executor takes itself. `TYPE` is the
 //! name of a set (several with `|` between them are or-ed) or one of the words of [`Type`]. What
-//! may differ between two kernels is said by `RESULT` and `COMPARE`: [`Answer`] and [`Compare`].
+//! may differ between two kernels is said by `RESULT` and `COMPARE`: [`ResultKind`] and
+//! [`Compare`].
 
 use std::collections::HashMap;
 
@@ -126,7 +127,7 @@ pub struct Call {
     /// Names and types of its arguments.
     pub arguments: Vec<(String, Type)>,
     /// Kind of the result.
-    pub answer: Answer,
+    pub answer: ResultKind,
     /// The errors that the manual names.
     pub errors: Vec<i32>,
     /// Labels of members with which it never succeeds.
@@ -148,7 +149,7 @@ impl Call {
 
 /// Kind of a call's result, which says how two results are compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum ResultKind {
     /// A number that is the same everywhere: 0, a count, a mode.
     Exact,
     /// A descriptor of this sort.
@@ -725,15 +726,15 @@ fn call(line: &str) -> Result<Call, String> {
     });
     let words: Vec<_> = answer.split_whitespace().collect();
     let answer = match words.as_slice() {
-        ["int"] => Answer::Exact,
-        ["fd", sort] => Answer::Descriptor((*sort).to_owned()),
-        ["fds", sort] => Answer::Descriptors((*sort).to_owned()),
-        ["pid"] => Answer::Pid,
-        ["someone"] => Answer::Someone,
-        ["truth"] => Answer::Truth,
-        ["address"] => Answer::Address,
-        ["ignore"] => Answer::Ignored,
-        ["room"] => Answer::Room,
+        ["int"] => ResultKind::Exact,
+        ["fd", sort] => ResultKind::Descriptor((*sort).to_owned()),
+        ["fds", sort] => ResultKind::Descriptors((*sort).to_owned()),
+        ["pid"] => ResultKind::Pid,
+        ["someone"] => ResultKind::Someone,
+        ["truth"] => ResultKind::Truth,
+        ["address"] => ResultKind::Address,
+        ["ignore"] => ResultKind::Ignored,
+        ["room"] => ResultKind::Room,
         _ => return Err(format!("`{answer}` is nothing that a call returns")),
     };
     let errors = errors

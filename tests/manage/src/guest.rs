@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Result, bail};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
-use crate::lines;
+use crate::numbered_lines;
 use crate::spec::{READY, count};
 
 /// Lines written at a time.
@@ -74,7 +74,7 @@ fn write_lines(to: &mut dyn Write, seed: u32, count: u64) -> io::Result<()> {
     while next < count {
         let end = count.min(next + BATCH);
         let batch: Vec<u8> = (next..end)
-            .flat_map(|index| lines::line(seed, index))
+            .flat_map(|index| numbered_lines::line(seed, index))
             .collect();
         match to.write_all(&batch) {
             // A reader that is gone makes no difference to what follows.

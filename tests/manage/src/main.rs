@@ -5,13 +5,13 @@
 //! instances.
 #![forbid(unsafe_code)]
 
-mod choose;
-mod drive;
+mod driver;
+mod generator;
 mod guest;
-mod lines;
 mod model;
+mod numbered_lines;
 mod random;
-mod roots;
+mod rootfs;
 mod spec;
 mod tool;
 
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
         ["guest", words @ ..] => guest::run(words),
-        ["drive", seed, seconds] => drive::run(seed, seconds),
+        ["drive", seed, seconds] => driver::run(seed, seconds),
         _ => (|| bail!("usage: manage drive SEED SECONDS"))(),
     };
     outcome.unwrap_or_else(|error| {

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-use crate::lines::{self, KEPT, place};
+use crate::numbered_lines::{self, KEPT, place};
 use crate::spec::{Op, Program, READY, Root, Signal, Spec};
 
 /// Memory comes in these.
@@ -70,7 +70,7 @@ pub(crate) struct Instance {
 
 /// Observed result of a tool's run.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct Observed {
     /// Exit status of the tool; 128 and the signal's number if one ended it.
     pub(crate) status: u8,
     pub(crate) out: Vec<u8>,
@@ -125,7 +125,7 @@ pub(crate) struct Memory {
 }
 
 /// Verdict on an observation; the error says what is wrong.
-pub(crate) type Judgement = Result<(), String>;
+pub(crate) type Verdict = Result<(), String>;
 
 /// All instances, and what they are made of.
 #[derive(Debug)]
@@ -237,14 +237,14 @@ impl Instance {
     }
 
     /// Checks the program's output; `all`: nothing is left out at the beginning.
-    fn check(&self, out: &[u8], err: &[u8], all: bool) -> Judgement {
+    fn check(&self, out: &[u8], err: &[u8], all: bool) -> Verdict {
         let Some(spec) = &self.spec else {
             return Ok(());
         };
         let ends = match &self.phase {
             Phase::Created => {
-                lines::same(b"", out)?;
-                return lines::same(b"", err);
+                numbered_lines::same(b"", out)?;
+                return numbered_lines::same(b"", err);
             }
             Phase::Running { .. } => &[][..],
             Phase::Ended(ends) => ends,
@@ -284,9 +284,9 @@ impl Instance {
                     .ok_or("a program without a known output")?;
                 for (whole, seen) in whole.iter().zip([out, err]) {
                     if all && by_itself {
-                        lines::same(whole, seen)?;
+                        numbered_lines::same(whole, seen)?;
                     } else if by_itself {
-                        lines::is_end_of(whole, seen)?;
+                        numbered_lines::is_end_of(whole, seen)?;
                     } else if !whole.windows(seen.len().max(1)).any(|piece| piece == seen)
                         && !seen.is_empty()
                     {
@@ -303,7 +303,7 @@ impl Instance {
 }
 
 /// Checks that the tool refused: with this status, this in its message, and nothing else printed.
-fn refused(seen: &Seen, status: u8, says: &str) -> Judgement {
+fn refused(seen: &Observed, status: u8, says: &str) -> Verdict {
     let message = String::from_utf8_lossy(&seen.err);
     if seen.status != status || !message.contains(says) {
         return Err(format!(
@@ -315,20 +315,20 @@ fn refused(seen: &Seen, status: u8, says: &str) -> Judgement {
             "an error is one line that begins with \"skerry: \", not {message:?}"
         ));
     }
-    lines::same(b"", &seen.out)
+    numbered_lines::same(b"", &seen.out)
 }
 
-fn succeeded(seen: &Seen, out: &[u8]) -> Judgement {
+fn succeeded(seen: &Observed, out: &[u8]) -> Verdict {
     if seen.status != 0 {
         return Err("it must succeed".into());
     }
-    lines::same(out, &seen.out)?;
-    lines::same(b"", &seen.err)
+    numbered_lines::same(out, &seen.out)?;
+    numbered_lines::same(b"", &seen.err)
 }
 
 /// Halting takes no longer than the tool waits, unless whoever runs the machine stops it: then
 /// nothing is known yet.
-fn is_late(seen: &Seen) -> bool {
+fn is_late(seen: &Observed) -> bool {
     seen.status == 1 && String::from_utf8_lossy(&seen.err).contains(" has not ended after ")
 }
 
@@ -421,7 +421,7 @@ impl Model {
     }
 
     /// Judges what a tool answered to a request for an instance; true if there is one now.
-    fn was_created(&self, spec: &Spec, seen: &Seen, failure: u8) -> Result<bool, String> {
+    fn was_created(&self, spec: &Spec, seen: &Observed, failure: u8) -> Result<bool, String> {
         let possible = self.creation(spec);
         if possible
             .iter()
@@ -459,7 +459,7 @@ impl Model {
     }
 
     /// Checks that a user without the right is refused.
-    pub(crate) fn judge_nobody(op: &Op, seen: &Seen) -> Judgement {
+    pub(crate) fn judge_nobody(op: &Op, seen: &Observed) -> Verdict {
         refused(
             seen,
             if matches!(op, Op::Run { .. } | Op::RunDetached(_)) {
@@ -472,7 +472,7 @@ impl Model {
     }
 
     /// Judges what one tool did, alone, and notes what that means.
-    pub(crate) fn judge(&mut self, op: &Op, seen: &Seen) -> Judgement {
+    pub(crate) fn judge(&mut self, op: &Op, seen: &Observed) -> Verdict {
         match op {
             Op::Create(spec) | Op::RunDetached(spec) => {
                 let runs = matches!(op, Op::RunDetached(_));
@@ -534,8 +534,8 @@ impl Model {
         input: Vec<u8>,
         whole: bool,
         remove: bool,
-        seen: &Seen,
-    ) -> Judgement {
+        seen: &Observed,
+    ) -> Verdict {
         if !self.was_created(spec, seen, OURS)? {
             return Ok(());
         }
@@ -584,9 +584,9 @@ impl Model {
         &self,
         name: &str,
         attach: bool,
-        seen: &Seen,
-        logs: &Seen,
-    ) -> Judgement {
+        seen: &Observed,
+        logs: &Observed,
+    ) -> Verdict {
         let Some(Instance {
             spec: Some(spec),
             phase: Phase::Ended(ends),
@@ -614,7 +614,7 @@ impl Model {
         Ok(())
     }
 
-    fn judge_start(&mut self, name: &str, seen: &Seen) -> Judgement {
+    fn judge_start(&mut self, name: &str, seen: &Observed) -> Verdict {
         let Some(instance) = self.instances.get_mut(name) else {
             return refused(seen, 1, "no instance is called");
         };
@@ -631,7 +631,7 @@ impl Model {
         succeeded(seen, format!("{name}\n").as_bytes())
     }
 
-    fn judge_end(&mut self, name: &str, seen: &Seen, force: bool) -> Judgement {
+    fn judge_end(&mut self, name: &str, seen: &Observed, force: bool) -> Verdict {
         let Some(instance) = self.instances.get_mut(name) else {
             return refused(seen, 1, "no instance is called");
         };
@@ -653,7 +653,7 @@ impl Model {
         succeeded(seen, format!("{name}\n").as_bytes())
     }
 
-    fn judge_kill(&mut self, name: &str, signal: Signal, seen: &Seen) -> Judgement {
+    fn judge_kill(&mut self, name: &str, signal: Signal, seen: &Observed) -> Verdict {
         let Some(instance) = self.instances.get_mut(name) else {
             return refused(seen, 1, "no instance is called");
         };
@@ -699,7 +699,7 @@ impl Model {
         Ok(())
     }
 
-    fn judge_wait(&mut self, name: &str, seen: &Seen) -> Judgement {
+    fn judge_wait(&mut self, name: &str, seen: &Observed) -> Verdict {
         let Some(instance) = self.instances.get_mut(name) else {
             return refused(seen, 1, "no instance is called");
         };
@@ -719,7 +719,7 @@ impl Model {
         succeeded(seen, &seen.out)
     }
 
-    fn judge_remove(&mut self, name: &str, seen: &Seen) -> Judgement {
+    fn judge_remove(&mut self, name: &str, seen: &Observed) -> Verdict {
         let Some(instance) = self.instances.get(name) else {
             return refused(seen, 1, "no instance is called");
         };
@@ -731,7 +731,7 @@ impl Model {
         succeeded(seen, format!("{name}\n").as_bytes())
     }
 
-    fn judge_remove_force(&mut self, name: &str, seen: &Seen) -> Judgement {
+    fn judge_remove_force(&mut self, name: &str, seen: &Observed) -> Verdict {
         let Some(instance) = self.instances.get_mut(name) else {
             return refused(seen, 1, "no instance is called");
         };
@@ -743,7 +743,7 @@ impl Model {
         succeeded(seen, format!("{name}\n").as_bytes())
     }
 
-    fn judge_prune(&mut self, seen: &Seen) -> Judgement {
+    fn judge_prune(&mut self, seen: &Observed) -> Verdict {
         let text = String::from_utf8_lossy(&seen.out).into_owned();
         let gone: BTreeSet<&str> = text.lines().collect();
         for (name, instance) in &self.instances {
@@ -785,12 +785,13 @@ impl Model {
             .instances
             .get(name)
             .and_then(|instance| instance.spec.as_ref());
-        spec.is_some_and(|spec| spec.program == Program::Endless && out.len() >= lines::LINE)
-            || out.starts_with(READY)
+        spec.is_some_and(|spec| {
+            spec.program == Program::Endless && out.len() >= numbered_lines::LINE
+        }) || out.starts_with(READY)
     }
 
     /// Checks that `ls` shows a possible state, and settles what was in doubt.
-    pub(crate) fn observe(&mut self, entries: &[Entry]) -> Judgement {
+    pub(crate) fn observe(&mut self, entries: &[Entry]) -> Verdict {
         let names: BTreeSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
         if names.len() != entries.len() {
             return Err("two instances have one name".into());
@@ -840,7 +841,7 @@ impl Model {
         self.instances.insert(entry.name.clone(), instance);
     }
 
-    fn observe_one(&mut self, entry: &Entry) -> Judgement {
+    fn observe_one(&mut self, entry: &Entry) -> Verdict {
         let Some(instance) = self.instances.get_mut(&entry.name) else {
             return Err(format!("there is {entry:?}"));
         };
@@ -886,7 +887,7 @@ impl Model {
 
     /// Everything belongs to somebody: free, used and the supervisor's are the whole, and nothing
     /// is lost.
-    pub(crate) fn account(&self, now: &Resources) -> Judgement {
+    pub(crate) fn account(&self, now: &Resources) -> Verdict {
         let (base, held) = (&self.base, self.held());
         let check = |what: &str, holds: bool| {
             if holds {

@@ -1,9 +1,9 @@
-//! Specifications: instances, the programs in them, operations of the tool. Values only; `choose`
-//! makes them, `model` judges them.
+//! Specifications: instances, the programs in them, operations of the tool. Values only;
+//! `generator` makes them, `model` judges them.
 
 use std::fmt;
 
-use crate::lines;
+use crate::numbered_lines;
 
 /// Where the programs are in the instances' file systems.
 pub(crate) const PROGRAM: &str = "/bin/manage";
@@ -114,8 +114,8 @@ impl Program {
         Some(match self {
             Self::Exit(_) | Self::File { .. } => [vec![], vec![]],
             Self::Write { out, err, .. } => [
-                lines::lines(seed, (*out).into()),
-                lines::lines(!seed, (*err).into()),
+                numbered_lines::lines(seed, (*out).into()),
+                numbered_lines::lines(!seed, (*err).into()),
             ],
             Self::Cat(_) => [input.to_vec(), vec![]],
             Self::Count(_) => [count(input).into_bytes(), vec![]],
@@ -194,7 +194,7 @@ pub(crate) struct Signal {
 
 /// Way in which an operation is carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum How {
+pub(crate) enum RunMode {
     Alone,
     /// The tool is killed after so many microseconds.
     Killed(u64),
@@ -205,7 +205,7 @@ pub(crate) enum How {
 /// One step: what is done, all of it at the same time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    One(Op, How),
+    One(Op, RunMode),
     Race(Vec<Op>),
 }
 
@@ -308,9 +308,9 @@ impl fmt::Display for Op {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::One(op, How::Alone) => write!(f, "{op}"),
-            Self::One(op, How::Killed(after)) => write!(f, "{op}; killed after {after} us"),
-            Self::One(op, How::AsNobody) => write!(f, "{op}; as nobody"),
+            Self::One(op, RunMode::Alone) => write!(f, "{op}"),
+            Self::One(op, RunMode::Killed(after)) => write!(f, "{op}; killed after {after} us"),
+            Self::One(op, RunMode::AsNobody) => write!(f, "{op}; as nobody"),
             Self::Race(ops) => {
                 let ops: Vec<_> = ops.iter().map(Op::to_string).collect();
                 write!(f, "at the same time: {}", ops.join(" | "))

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::model::Seen;
+use crate::model::Observed;
 use crate::spec::Reader;
 
 /// The tool.
@@ -156,7 +156,7 @@ impl Tool {
     }
 
     /// Waits for its end.
-    pub(crate) fn finish(self) -> Result<Seen> {
+    pub(crate) fn finish(self) -> Result<Observed> {
         self.stop_and_go();
         // A reader that is not late does not listen.
         let _ = self.go.send(());
@@ -169,7 +169,7 @@ impl Tool {
             bail!("`skerry {}` does not end", self.what);
         };
         let bytes = |thread: JoinHandle<Vec<u8>>| thread.join().unwrap_or_default();
-        Ok(Seen {
+        Ok(Observed {
             status,
             out: bytes(self.out),
             err: bytes(self.err),
@@ -183,7 +183,7 @@ impl Tool {
 }
 
 /// Runs it to its end.
-pub(crate) fn run(arguments: &[String]) -> Result<Seen> {
+pub(crate) fn run(arguments: &[String]) -> Result<Observed> {
     Tool::start(arguments, Options::default())?.finish()
 }
 

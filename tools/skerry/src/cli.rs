@@ -11,10 +11,10 @@ use abi::dev::{self, Status};
 use clap::{Args, Parser, Subcommand};
 
 use crate::device::Device;
-use crate::failure::{Context, Failure, Result, STATUS_OURS};
+use crate::failure::{Context, Failure, Result, STATUS_TOOL_FAILED};
 use crate::instances::{self, Request, has_ended, label};
 use crate::kernel::Kernel;
-use crate::run::{self, Here};
+use crate::run::{self, Stdio};
 use crate::show::{self, Inspected, Instance, Resources};
 use crate::{logs, size, top, trace};
 
@@ -28,20 +28,20 @@ use crate::{logs, size, top, trace};
 )]
 pub struct Cli {
     #[command(subcommand)]
-    command: Any,
+    command: AnyCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Any {
+enum AnyCommand {
     #[command(flatten)]
     Manage(Command),
     #[command(flatten)]
-    Look(Look),
+    Observe(ObserveCommand),
 }
 
 /// What an instance can tell of itself, too.
 #[derive(Debug, Subcommand)]
-enum Look {
+enum ObserveCommand {
     /// Show what the CPUs do, who has them, and which locks are waited for
     Top(Top),
     /// Record what the kernel does, as a trace that ui.perfetto.dev opens
@@ -307,29 +307,29 @@ pub fn main() -> ExitCode {
             let _ = error.print();
             let runs = arguments.get(1).is_some_and(|command| command == "run");
             return match error.use_stderr() {
-                true if runs => STATUS_OURS.into(),
+                true if runs => STATUS_TOOL_FAILED.into(),
                 true => 2.into(),
                 false => ExitCode::SUCCESS,
             };
         }
     };
-    let runs = matches!(cli.command, Any::Manage(Command::Run(_)));
+    let runs = matches!(cli.command, AnyCommand::Manage(Command::Run(_)));
     let stdin = io::stdin();
     let (mut out, mut err) = (io::stdout(), io::stderr());
-    let here = Here {
+    let here = Stdio {
         input: Some(stdin.as_fd()),
         out: &mut out,
         err: &mut err,
         signals: true,
     };
     let result = match (cli.command, Kernel::open()) {
-        (Any::Look(look), kernel) => look_on(
+        (AnyCommand::Observe(look), kernel) => look_on(
             look,
             kernel.as_ref().ok().map(|kernel| kernel as &dyn Device),
             here,
         ),
-        (Any::Manage(command), Ok(kernel)) => carry_out(command, Some(&kernel), asked, here),
-        (Any::Manage(command @ Command::Version(_)), Err(_)) => {
+        (AnyCommand::Manage(command), Ok(kernel)) => carry_out(command, Some(&kernel), asked, here),
+        (AnyCommand::Manage(command @ Command::Version(_)), Err(_)) => {
             carry_out(command, None, asked, here)
         }
         (_, Err(failure)) => Err(if runs { failure.ours() } else { failure }),
@@ -345,9 +345,9 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn look_on(look: Look, device: Option<&dyn Device>, here: Here<'_>) -> Result<u8> {
+fn look_on(look: ObserveCommand, device: Option<&dyn Device>, here: Stdio<'_>) -> Result<u8> {
     match look {
-        Look::Top(Top {
+        ObserveCommand::Top(Top {
             delay,
             count,
             batch,
@@ -363,7 +363,7 @@ fn look_on(look: Look, device: Option<&dyn Device>, here: Here<'_>) -> Result<u8
             here.out,
         )
         .map(|()| 0),
-        Look::Trace(Trace {
+        ObserveCommand::Trace(Trace {
             events,
             seconds,
             output,
@@ -400,7 +400,7 @@ fn carry_out(
     command: Command,
     device: Option<&dyn Device>,
     asked: SystemTime,
-    here: Here<'_>,
+    here: Stdio<'_>,
 ) -> Result<u8> {
     let Some(device) = device else {
         return version(None, &command, here.out);
@@ -521,7 +521,7 @@ fn carry_out(
                     terminal,
                     ..run::Options::default()
                 },
-                Here { input, ..here },
+                Stdio { input, ..here },
             )
         }
         Command::Resources(Json { json }) => {
@@ -593,7 +593,7 @@ fn each(
     }
 }
 
-fn start_all(device: &dyn Device, start: &Start, mut here: Here<'_>) -> Result<u8> {
+fn start_all(device: &dyn Device, start: &Start, mut here: Stdio<'_>) -> Result<u8> {
     if !start.attach && !start.interactive {
         return each(device, &start.names, here.out, |status| {
             instances::start(device, status)
@@ -670,13 +670,13 @@ mod tests {
     fn call(mock: &Mock, arguments: &[&str]) -> (Result<u8>, String) {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let cli = Cli::try_parse_from(std::iter::once(&"skerry").chain(arguments)).unwrap();
-        let here = Here {
+        let here = Stdio {
             input: None,
             out: &mut out,
             err: &mut err,
             signals: false,
         };
-        let Any::Manage(command) = cli.command else {
+        let AnyCommand::Manage(command) = cli.command else {
             panic!("not a command about instances")
         };
         let result = carry_out(command, Some(mock), SystemTime::now(), here);
@@ -694,7 +694,8 @@ mod tests {
             &["skerry", "run", "--", "sh", "-c", "x", "--rm"][..],
             &["skerry", "run", "sh", "-c", "x", "--rm"],
         ] {
-            let Any::Manage(Command::Run(run)) = Cli::try_parse_from(arguments).unwrap().command
+            let AnyCommand::Manage(Command::Run(run)) =
+                Cli::try_parse_from(arguments).unwrap().command
             else {
                 panic!("not run")
             };

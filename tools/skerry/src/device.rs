@@ -8,7 +8,7 @@ use abi::dev::{self, Create, Info, Status};
 
 /// Why an instance was not created. Nothing was changed.
 #[derive(Debug)]
-pub enum Refused {
+pub enum CreateError {
     /// Too few CPUs are free.
     Cpus {
         /// Number of free CPUs.
@@ -30,7 +30,7 @@ pub enum Refused {
     Other(io::Error),
 }
 
-impl Refused {
+impl CreateError {
     /// Converts the `error` of a refused call, with what the kernel wrote into it.
     #[must_use]
     pub fn from_call(call: &Create, error: io::Error) -> Self {
@@ -86,7 +86,7 @@ pub trait Device {
     ///
     /// # Errors
     /// What is short; nothing was changed.
-    fn create(&self, call: &mut Create) -> Result<u32, Refused>;
+    fn create(&self, call: &mut Create) -> Result<u32, CreateError>;
 
     /// Gives a created instance a part of its archive or its boot blob: `bytes` at `offset` of
     /// `total`.

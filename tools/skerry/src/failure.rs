@@ -5,7 +5,7 @@ use std::io;
 
 /// Exit status of `run` and of everything that stands for a program, if it is Skerry that failed
 /// (as in `docker run`).
-pub const STATUS_OURS: u8 = 125;
+pub const STATUS_TOOL_FAILED: u8 = 125;
 
 /// A failed command.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Failure {
     #[must_use]
     pub fn ours(self) -> Self {
         let status = if self.status == 1 {
-            STATUS_OURS
+            STATUS_TOOL_FAILED
         } else {
             self.status
         };

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use abi::boot;
 use abi::dev::{self, Create, Status};
 
-use crate::device::{Device, Refused};
+use crate::device::{CreateError, Device};
 use crate::failure::{Context, Failure, Result, plain};
 use crate::rootfs::RootFs;
 use crate::{names, size};
@@ -110,9 +110,9 @@ pub fn has_ended(status: &Status) -> bool {
 
 /// Message for an instance that is not created: the reason and the remedy.
 #[must_use]
-pub fn refusal(refused: &Refused, request: &Request, name: &str) -> String {
+pub fn refusal(refused: &CreateError, request: &Request, name: &str) -> String {
     match refused {
-        Refused::Cpus { free } => {
+        CreateError::Cpus { free } => {
             let asked = request.cpus;
             match free {
                 0 => format!("no CPU is free (asked for {asked}): stop an instance"),
@@ -124,24 +124,24 @@ pub fn refusal(refused: &Refused, request: &Request, name: &str) -> String {
                 ),
             }
         }
-        Refused::Memory { free } => format!(
+        CreateError::Memory { free } => format!(
             "only {} of memory are free (asked for {}): stop an instance or lower --mem",
             size::format(*free),
             size::format(request.memory)
         ),
-        Refused::TooSmall { least } => {
+        CreateError::TooSmall { least } => {
             format!(
                 "{} of memory are too little: give --mem {}M or more",
                 size::format(request.memory),
                 least.div_ceil(1 << 20)
             )
         }
-        Refused::Taken => {
+        CreateError::Taken => {
             format!(
                 "there is an instance called {name} already: choose another --name, or remove it with `skerry rm {name}`"
             )
         }
-        Refused::Other(error) => format!("cannot create {name}: {}", plain(error)),
+        CreateError::Other(error) => format!("cannot create {name}: {}", plain(error)),
     }
 }
 
@@ -193,7 +193,7 @@ fn take(
         };
         match device.create(&mut call) {
             Ok(id) => return Ok((id, name)),
-            Err(Refused::Taken) if request.name.is_none() => {}
+            Err(CreateError::Taken) if request.name.is_none() => {}
             Err(refused) => return Err(Failure::new(refusal(&refused, request, &name))),
         }
     }
@@ -409,22 +409,22 @@ mod tests {
         };
         let say = |refused| refusal(&refused, &request, "a");
         assert_eq!(
-            say(Refused::Cpus { free: 1 }),
+            say(CreateError::Cpus { free: 1 }),
             "only 1 CPU is free (asked for 3): stop an instance or lower --cpus"
         );
         assert_eq!(
-            say(Refused::Cpus { free: 0 }),
+            say(CreateError::Cpus { free: 0 }),
             "no CPU is free (asked for 3): stop an instance"
         );
         assert_eq!(
-            say(Refused::Memory { free: 512 << 20 }),
+            say(CreateError::Memory { free: 512 << 20 }),
             "only 512 MiB of memory are free (asked for 1 GiB): stop an instance or lower --mem"
         );
         assert_eq!(
-            say(Refused::TooSmall { least: 6 << 20 }),
+            say(CreateError::TooSmall { least: 6 << 20 }),
             "1 GiB of memory are too little: give --mem 6M or more"
         );
-        assert!(say(Refused::Taken).contains("skerry rm a"));
+        assert!(say(CreateError::Taken).contains("skerry rm a"));
     }
 
     #[test]

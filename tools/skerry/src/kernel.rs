@@ -12,7 +12,7 @@ use std::time::Duration;
 use abi::dev::{self, Attach, Create, Info, List, Load, Status, Target, Wait};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::device::{Device, Refused, Stream};
+use crate::device::{CreateError, Device, Stream};
 use crate::failure::{Failure, Result, plain};
 
 /// Where the device is.
@@ -99,10 +99,10 @@ impl Device for Kernel {
         self.call(dev::STATUS, &mut status).map(|_| status)
     }
 
-    fn create(&self, call: &mut Create) -> std::result::Result<u32, Refused> {
+    fn create(&self, call: &mut Create) -> std::result::Result<u32, CreateError> {
         match self.call(dev::CREATE, call) {
             Ok(_) => Ok(call.id),
-            Err(error) => Err(Refused::from_call(call, error)),
+            Err(error) => Err(CreateError::from_call(call, error)),
         }
     }
 

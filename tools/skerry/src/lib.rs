@@ -13,11 +13,11 @@
 //! | [`show`] | tables and JSON |
 //! | [`rootfs`] | root file systems out of folders and archives |
 //! | [`top`], [`counters`] | `top`; the kernel's counters |
-//! | [`trace`], [`chrome`] | `trace`: recording, and the file it makes |
+//! | [`trace`], [`chrome_trace`] | `trace`: recording, and the file it makes |
 //! | [`names`], [`size`] | names and sizes |
 #![deny(unsafe_code)]
 
-pub mod chrome;
+pub mod chrome_trace;
 pub mod cli;
 pub mod counters;
 pub mod device;

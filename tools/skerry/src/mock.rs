@@ -13,7 +13,7 @@ use abi::boot::Boot;
 use abi::dev::{self, Create, Info, Status};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::device::{Device, Refused, Stream};
+use crate::device::{CreateError, Device, Stream};
 use crate::instances::Request;
 
 /// A request for an instance with an empty root file system.
@@ -149,7 +149,7 @@ impl Device for Mock {
         self.with(id, |record| Ok(record.status))
     }
 
-    fn create(&self, call: &mut Create) -> Result<u32, Refused> {
+    fn create(&self, call: &mut Create) -> Result<u32, CreateError> {
         let free = self.info().unwrap();
         let mut state = self.state.borrow_mut();
         match () {
@@ -158,15 +158,15 @@ impl Device for Mock {
                 .iter()
                 .any(|record| record.status.label == call.label) =>
             {
-                return Err(Refused::Taken);
+                return Err(CreateError::Taken);
             }
             () if call.cpus > free.cpus_free => {
-                return Err(Refused::Cpus {
+                return Err(CreateError::Cpus {
                     free: free.cpus_free,
                 });
             }
             () if call.mem > free.mem_free => {
-                return Err(Refused::Memory {
+                return Err(CreateError::Memory {
                     free: free.mem_free,
                 });
             }

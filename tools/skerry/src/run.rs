@@ -8,7 +8,7 @@ use abi::dev::{self, Status};
 use signal_hook::consts::signal::{SIGINT, SIGTERM, SIGWINCH};
 
 use crate::device::{Device, Stream};
-use crate::failure::{Context, Failure, Result, STATUS_OURS};
+use crate::failure::{Context, Failure, Result, STATUS_TOOL_FAILED};
 use crate::instances::{self, Request, label};
 use crate::logs;
 use crate::streams::{Signals, Sink, Streams};
@@ -25,7 +25,7 @@ const COULD_NOT_RUN: &str = ": cannot run ";
 const STATUS_KILLED: u8 = 128 + 9;
 
 /// The tool's own streams.
-pub struct Here<'a> {
+pub struct Stdio<'a> {
     /// Standard input; `None`: the instance gets none.
     pub input: Option<BorrowedFd<'a>>,
     /// Standard output.
@@ -58,7 +58,7 @@ pub fn run(
     request: &Request,
     options: Options,
     asked: SystemTime,
-    mut here: Here<'_>,
+    mut here: Stdio<'_>,
 ) -> Result<u8> {
     let created = instances::create(device, request, asked).map_err(Failure::ours)?;
     let started = if options.detach {
@@ -90,7 +90,7 @@ pub fn attach(
     device: &dyn Device,
     status: &Status,
     options: Options,
-    mut here: Here<'_>,
+    mut here: Stdio<'_>,
 ) -> Result<u8> {
     match status.state {
         dev::STATE_RUNNING => accompany(device, status, options, false, &mut here),
@@ -115,7 +115,7 @@ pub fn accompany(
     status: &Status,
     options: Options,
     start: bool,
-    here: &mut Here<'_>,
+    here: &mut Stdio<'_>,
 ) -> Result<u8> {
     let (id, name) = (status.id, label(status));
     if options.terminal && here.input.is_some_and(|input| !input.is_terminal()) {
@@ -228,7 +228,7 @@ fn conclude(device: &dyn Device, ended: &Status, err: &mut dyn Write) -> Result<
                 status: ended.exit_code as u8,
             })
         }
-        dev::STATE_EXITED => Ok(u8::try_from(ended.exit_code).unwrap_or(STATUS_OURS)),
+        dev::STATE_EXITED => Ok(u8::try_from(ended.exit_code).unwrap_or(STATUS_TOOL_FAILED)),
         dev::STATE_HALTED => Ok(STATUS_KILLED),
         dev::STATE_PANICKED => {
             let log = logs::read(device, ended.id, Stream::Klog).unwrap_or_default();
@@ -239,14 +239,14 @@ fn conclude(device: &dyn Device, ended: &Status, err: &mut dyn Write) -> Result<
             }
             Err(Failure {
                 message: format!("{name} panicked; the last lines of its kernel log are above"),
-                status: STATUS_OURS,
+                status: STATUS_TOOL_FAILED,
             })
         }
         state => {
             let detail = dev::text(&ended.detail).unwrap_or_default();
             Err(Failure {
                 message: format!("{name} has {}: {detail}", dev::state_name(state)),
-                status: STATUS_OURS,
+                status: STATUS_TOOL_FAILED,
             })
         }
     }
@@ -259,7 +259,7 @@ mod tests {
 
     fn run_here(mock: &Mock, command: &[&str], options: Options) -> (Result<u8>, String, String) {
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        let here = Here {
+        let here = Stdio {
             input: None,
             out: &mut out,
             err: &mut err,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ::trace::{Class, RECORD_BYTES, Record};
 use std::os::unix::process::ExitStatusExt;
 
-use crate::chrome::{self, Names};
+use crate::chrome_trace::{self, Names};
 use crate::counters;
 use crate::failure::{Context, Failure, Result, plain};
 use crate::streams::Signals;
@@ -63,7 +63,7 @@ pub fn run(request: &Request, err: &mut dyn Write) -> Result<u8> {
     let status = recording.accompany(request, &mut signals)?;
     let records = recording.end()?;
     let mut output = BufWriter::new(output);
-    let lost = chrome::write(&records, &names()?, &mut output)
+    let lost = chrome_trace::write(&records, &names()?, &mut output)
         .and_then(|lost| output.flush().map(|()| lost))
         .context(|| format!("cannot write {}", request.output.display()))?;
     // Whoever does not read it has the file.

@@ -33,8 +33,8 @@ fn spec(name: &str, program: Program) -> Spec {
     }
 }
 
-fn seen(status: u8, out: impl AsRef<[u8]>, err: &str) -> Seen {
-    Seen {
+fn seen(status: u8, out: impl AsRef<[u8]>, err: &str) -> Observed {
+    Observed {
         status,
         out: out.as_ref().to_vec(),
         err: err.as_bytes().to_vec(),
@@ -320,8 +320,9 @@ fn output_is_whole() {
     );
     let [out, err] = spec.program.output(7, &[]).unwrap();
     let err = String::from_utf8(err).unwrap();
-    let judge =
-        |seen: &Seen, whole| Model::new(base()).judge_run(&spec, Vec::new(), whole, false, seen);
+    let judge = |seen: &Observed, whole| {
+        Model::new(base()).judge_run(&spec, Vec::new(), whole, false, seen)
+    };
     judge(&seen(5, &out, &err), true).unwrap();
     judge(&seen(4, &out, &err), true).unwrap_err();
     judge(&seen(5, &out[..out.len() - 1], &err), true).unwrap_err();
@@ -351,7 +352,7 @@ fn followers_read_to_the_last_byte() {
     model
         .judge(&Op::StopForce("a".into()), &seen(0, "a\n", ""))
         .unwrap();
-    let all = lines::lines(7, 1000);
+    let all = numbered_lines::lines(7, 1000);
     let logs = seen(0, &all, "");
     let judge = |status, out: &[u8], attach| {
         model.judge_follower("a", attach, &seen(status, out, ""), &logs)

@@ -4,24 +4,24 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use differential::layout::{self, ACTORS, LARGE, PAGE};
-use differential::normalise::{self, People};
+use differential::normalise::{self, PidNames};
 use differential::program::{
-    Bad, CANARY, Fill, Memory, NOBODY, Place, Program, Step, Value, pattern,
+    BadAddress, CANARY, Fill, Memory, NOBODY, Place, Program, Step, Value, pattern,
 };
-use differential::spec::{Answer, Call, Pointer, Spec, Structure, Target, Type};
+use differential::spec::{Call, Pointer, ResultKind, Spec, Structure, Target, Type};
 
 use crate::shared::{self, Shared};
-use crate::{left, sys};
+use crate::{final_state, sys};
 
 /// Bytes of changed memory that are shown as they are; of longer ones there is a hash.
 const SHOWN: usize = 48;
 
 /// A number that no process has.
-const STRANGER: i64 = 0x3fff_ffff;
+const UNKNOWN_PID: i64 = 0x3fff_ffff;
 
 /// State that every part of a run needs.
 #[derive(Clone, Copy)]
-pub struct Stage<'a> {
+pub struct ActorContext<'a> {
     /// The calls.
     pub spec: &'static Spec,
     /// The program.
@@ -34,10 +34,10 @@ pub struct Stage<'a> {
 static SHARED: AtomicUsize = AtomicUsize::new(0);
 
 /// The first actor's process: starts the others and takes its steps. Does not return.
-pub fn lead(stage: Stage<'_>) -> ! {
-    SHARED.store(std::ptr::from_ref(stage.shared) as usize, SeqCst);
+pub fn lead(context: ActorContext<'_>) -> ! {
+    SHARED.store(std::ptr::from_ref(context.shared) as usize, SeqCst);
     sys::handle(sys::INTERRUPT, nothing as *const () as u64);
-    let actors = &stage.program.actors;
+    let actors = &context.program.actors;
     for (index, actor) in actors
         .iter()
         .enumerate()
@@ -48,7 +48,7 @@ pub fn lead(stage: Stage<'_>) -> ! {
             if actor.nobody {
                 sys::become_nobody(NOBODY);
             }
-            act(stage, index);
+            act(context, index);
             sys::exit(0);
         }
     }
@@ -62,11 +62,11 @@ pub fn lead(stage: Stage<'_>) -> ! {
             .skip(1)
             .filter(|(_, actor)| actor.thread)
         {
-            scope.spawn(move || act(stage, index));
+            scope.spawn(move || act(context, index));
         }
-        act(stage, 0);
-        left::tell(&stage);
-        finish(stage, 0);
+        act(context, 0);
+        final_state::tell(&context);
+        finish(context, 0);
         // Threads that wait for a turn that does not come end with the process.
         sys::exit(0)
     })
@@ -111,37 +111,37 @@ extern "C" fn note(signal: i32, information: *const i32, _: *const u8) {
     shared.note(step, [signal, code, sender, value], mask);
 }
 
-fn act(stage: Stage<'_>, me: usize) {
-    let own = &stage.shared.actors[me];
+fn act(context: ActorContext<'_>, me: usize) {
+    let own = &context.shared.actors[me];
     own.process.store(std::process::id() as i32, SeqCst);
     own.thread.store(sys::thread_id(), SeqCst);
     sys::forget_runtime();
-    let mine = stage
+    let mine = context
         .program
         .steps
         .iter()
         .enumerate()
         .filter(|(_, step)| step.actor == me);
     for (index, step) in mine {
-        if !wait_for_turn(stage, me, index as u32) {
+        if !wait_for_turn(context, me, index as u32) {
             break;
         }
-        take(stage, me, index, step);
+        take(context, me, index, step);
     }
-    wait_for_turn(stage, me, shared::END - 1);
+    wait_for_turn(context, me, shared::END - 1);
     if me != 0 {
-        finish(stage, me);
+        finish(context, me);
     }
 }
 
-fn finish(stage: Stage<'_>, me: usize) {
-    stage.shared.actors[me].state.store(shared::DONE, SeqCst);
-    stage.shared.announce();
+fn finish(context: ActorContext<'_>, me: usize) {
+    context.shared.actors[me].state.store(shared::DONE, SeqCst);
+    context.shared.announce();
 }
 
 /// Sleeps until this step may be taken; false if the end has come.
-fn wait_for_turn(stage: Stage<'_>, me: usize, step: u32) -> bool {
-    let own = &stage.shared.actors[me];
+fn wait_for_turn(context: ActorContext<'_>, me: usize, step: u32) -> bool {
+    let own = &context.shared.actors[me];
     loop {
         let turn = own.turn.load(SeqCst);
         if turn > step {
@@ -149,19 +149,19 @@ fn wait_for_turn(stage: Stage<'_>, me: usize, step: u32) -> bool {
             return turn != shared::END;
         }
         if own.state.swap(shared::IDLE, SeqCst) != shared::IDLE {
-            stage.shared.announce();
+            context.shared.announce();
         }
         sys::futex_wait(&own.turn, turn, None);
     }
 }
 
 /// Makes the call of a step and tells what it did.
-fn take(stage: Stage<'_>, me: usize, index: usize, step: &Step) {
-    let Some(call) = stage.spec.call(&step.call) else {
+fn take(context: ActorContext<'_>, me: usize, index: usize, step: &Step) {
+    let Some(call) = context.spec.call(&step.call) else {
         return;
     };
     let mut desk = Desk {
-        stage,
+        context,
         me,
         rooms: 0,
         large: 0,
@@ -172,7 +172,7 @@ fn take(stage: Stage<'_>, me: usize, index: usize, step: &Step) {
         let kind = call.arguments.get(at).map(|(_, kind)| kind);
         arguments[at] = desk.value(value, kind, &at.to_string()) as u64;
     }
-    let own = &stage.shared.actors[me];
+    let own = &context.shared.actors[me];
     own.step.store(index as u32, SeqCst);
     let result = if crate::pseudo::is_own(call) {
         // It may sleep on its own account, for a child: that is no wait of the program's.
@@ -183,9 +183,9 @@ fn take(stage: Stage<'_>, me: usize, index: usize, step: &Step) {
         own.state.store(shared::BUSY, SeqCst);
         result
     };
-    let state = &stage.shared.steps[index];
+    let state = &context.shared.steps[index];
     state.result.store(result, SeqCst);
-    if matches!(call.answer, Answer::Descriptors(_)) && result == 0 {
+    if matches!(call.answer, ResultKind::Descriptors(_)) && result == 0 {
         let written = sys::peek(arguments[fds_argument(call)], 8);
         for (part, bytes) in state.parts.iter().zip(written.chunks(4)) {
             part.store(
@@ -196,15 +196,15 @@ fn take(stage: Stage<'_>, me: usize, index: usize, step: &Step) {
     }
     desk.tell_changes(index);
     if call.concerns_processes() {
-        rest(stage, index);
+        rest(context, index);
     }
     state.done.store(1, SeqCst);
 }
 
 /// Waits until the children that steps made have done what this one told them.
-fn rest(stage: Stage<'_>, index: usize) {
-    for (made, step) in stage.program.steps.iter().enumerate().take(index) {
-        let child = stage.shared.steps[made].result.load(SeqCst);
+fn rest(context: ActorContext<'_>, index: usize) {
+    for (made, step) in context.program.steps.iter().enumerate().take(index) {
+        let child = context.shared.steps[made].result.load(SeqCst);
         if step.call.starts_with("spawn") && child > 0 {
             crate::pseudo::rest(child);
         }
@@ -275,18 +275,18 @@ pub fn map_rooms(program: &Program) {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
     for (actor, [small, large]) in most.into_iter().enumerate() {
-        for index in 0..small.min(layout::ROOMS) {
-            sys::map(layout::room(actor, index), PAGE, access, flags);
+        for index in 0..small.min(layout::BUFFERS) {
+            sys::map(layout::buffer(actor, index), PAGE, access, flags);
         }
-        for index in 0..large.min(layout::LARGE_ROOMS) {
-            sys::map(layout::large_room(actor, index), LARGE, access, flags);
+        for index in 0..large.min(layout::LARGE_BUFFERS) {
+            sys::map(layout::large_buffer(actor, index), LARGE, access, flags);
         }
     }
 }
 
 /// Where the memory of a step is made.
 struct Desk<'a> {
-    stage: Stage<'a>,
+    context: ActorContext<'a>,
     me: usize,
     rooms: u64,
     large: u64,
@@ -299,11 +299,11 @@ impl Desk<'_> {
         // -1 is everybody and 1 is who runs the machine: a step whose own call failed must not name
         // them.
         let forbidden = kind == Some(&Type::Who) && (number == 1 || number as i32 == -1);
-        if forbidden { STRANGER } else { number }
+        if forbidden { UNKNOWN_PID } else { number }
     }
 
     fn any_value(&mut self, value: &Value, kind: Option<&'static Type>, name: &str) -> i64 {
-        let shared = self.stage.shared;
+        let shared = self.context.shared;
         match value {
             Value::Number(number) => *number,
             Value::Result(step, 0) => match shared.steps[*step].result.load(SeqCst) {
@@ -316,11 +316,11 @@ impl Desk<'_> {
             Value::Who(actor) => shared.actors[actor % ACTORS].thread.load(SeqCst).into(),
             Value::Path(path) => self.text(path.as_bytes()),
             Value::LongPath(length) => self.text(&vec![b'y'; *length]),
-            Value::Bad(Bad::Null) => 0,
-            Value::Bad(Bad::Hole) => layout::HOLE as i64,
-            Value::Bad(Bad::ReadOnly) => layout::READ_ONLY as i64,
-            Value::Bad(Bad::NoAccess) => layout::NO_ACCESS as i64,
-            Value::Bad(Bad::Kernel) => layout::KERNEL as i64,
+            Value::BadAddress(BadAddress::Null) => 0,
+            Value::BadAddress(BadAddress::Hole) => layout::HOLE as i64,
+            Value::BadAddress(BadAddress::ReadOnly) => layout::READ_ONLY as i64,
+            Value::BadAddress(BadAddress::NoAccess) => layout::NO_ACCESS as i64,
+            Value::BadAddress(BadAddress::Kernel) => layout::KERNEL as i64,
             Value::Handler => handler() as i64,
             Value::Restorer => sys::restorer() as i64,
             Value::Memory(memory) => self.memory(memory, kind, name) as i64,
@@ -328,19 +328,19 @@ impl Desk<'_> {
     }
 
     fn text(&mut self, text: &[u8]) -> i64 {
-        let room = self.room(text_size(text.len())).0;
+        let room = self.buffer(text_size(text.len())).0;
         sys::poke(room, &[text, &[0]].concat());
         room as i64
     }
 
     /// A room for so many bytes: its start and its end, behind which there is a hole.
-    fn room(&mut self, size: usize) -> (u64, u64) {
+    fn buffer(&mut self, size: usize) -> (u64, u64) {
         if is_small(size) {
-            let room = layout::room(self.me, self.rooms.min(layout::ROOMS - 1));
+            let room = layout::buffer(self.me, self.rooms.min(layout::BUFFERS - 1));
             self.rooms += 1;
             (room, room + PAGE)
         } else {
-            let room = layout::large_room(self.me, self.large.min(layout::LARGE_ROOMS - 1));
+            let room = layout::large_buffer(self.me, self.large.min(layout::LARGE_BUFFERS - 1));
             self.large += 1;
             (room, room + LARGE)
         }
@@ -348,7 +348,7 @@ impl Desk<'_> {
 
     fn memory(&mut self, memory: &Memory, kind: Option<&'static Type>, name: &str) -> u64 {
         let size = memory_size(memory);
-        let (start, end) = self.room(size);
+        let (start, end) = self.buffer(size);
         let (address, there) = match memory.place {
             Place::At(offset) => (start + offset.min(8) as u64, size),
             Place::Cut(bytes) => (
@@ -356,7 +356,7 @@ impl Desk<'_> {
                 size - bytes.min(size),
             ),
         };
-        let (shape, time) = shape(self.stage.spec, kind);
+        let (shape, time) = shape(self.context.spec, kind);
         let mut bytes: Vec<u8> = match memory.fill {
             Fill::Zero => vec![0; size],
             Fill::Pattern(seed) => (0..size).map(|at| pattern(seed, at)).collect(),
@@ -388,7 +388,7 @@ impl Desk<'_> {
 
     /// Lines on the memories that the call changed.
     fn tell_changes(&self, index: usize) {
-        let people = Cast(self.stage);
+        let people = RunPidNames(self.context);
         for given in &self.memories {
             let mut now = sys::peek(given.address, given.before.len());
             if now == given.before {
@@ -403,9 +403,11 @@ impl Desk<'_> {
             {
                 continue;
             }
-            self.stage.shared.steps[index]
-                .text
-                .push(&format!("{} {}\n", given.name, shown(&now)));
+            self.context.shared.steps[index].text.push(&format!(
+                "{} {}\n",
+                given.name,
+                shown(&now)
+            ));
         }
     }
 }
@@ -463,11 +465,11 @@ pub fn hash(bytes: &[u8]) -> u64 {
 }
 
 /// Names of process and thread numbers in this run.
-pub struct Cast<'a>(pub Stage<'a>);
+pub struct RunPidNames<'a>(pub ActorContext<'a>);
 
-impl People for Cast<'_> {
+impl PidNames for RunPidNames<'_> {
     fn token(&self, pid: i64) -> Option<i64> {
-        let Self(Stage {
+        let Self(ActorContext {
             spec,
             program,
             shared,
@@ -479,7 +481,7 @@ impl People for Cast<'_> {
         let made = |(index, step): (usize, &Step)| {
             let is_pid = spec
                 .call(&step.call)
-                .is_some_and(|call| call.answer == Answer::Pid);
+                .is_some_and(|call| call.answer == ResultKind::Pid);
             (is_pid && shared.steps[index].result.load(SeqCst) == pid).then_some(100 + index as i64)
         };
         actor

@@ -14,11 +14,11 @@
 //! it can.
 
 mod actor;
-mod left;
+mod final_state;
 mod pseudo;
 mod shared;
+mod supervisor;
 mod sys;
-mod watch;
 
 use std::collections::BTreeSet;
 use std::io::{self, BufRead, Write};
@@ -29,7 +29,7 @@ use differential::program::Program;
 use differential::spec::Spec;
 use differential::{coverage, directed, generate};
 
-use watch::Watch;
+use supervisor::Supervisor;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -46,15 +46,15 @@ fn main() -> ExitCode {
     sys::simple(libc::SYS_umask, [0o22, 0, 0]);
     // A session of its own, which both kernels have a number for.
     sys::simple(libc::SYS_setsid, [0; 3]);
-    if let Err(error) = std::fs::create_dir_all(watch::ROOT) {
-        eprintln!("diff-executor: {}: {error}", watch::ROOT);
+    if let Err(error) = std::fs::create_dir_all(supervisor::ROOT) {
+        eprintln!("diff-executor: {}: {error}", supervisor::ROOT);
         return ExitCode::FAILURE;
     }
     // The same file system on both kernels; where it cannot be mounted, the directory is one of
     // what is there.
     let (kind, place) = (
         sys::address(c"tmpfs"),
-        std::ffi::CString::new(watch::ROOT).unwrap_or_default(),
+        std::ffi::CString::new(supervisor::ROOT).unwrap_or_default(),
     );
     sys::call(libc::SYS_mount, [kind, sys::address(&place), kind, 0, 0, 0]);
     // What programs know by a name outside their directory outlives them, and must not change: root
@@ -98,7 +98,7 @@ fn main() -> ExitCode {
         .for_each(|(index, item)| items[item.call].push((index, item)));
     let mut server = Server {
         spec,
-        watch: Watch::new(spec),
+        watch: Supervisor::new(spec),
         items,
         seen: BTreeSet::new(),
         directed: None,
@@ -118,8 +118,8 @@ fn map() {
     sys::map(layout::READ_ONLY, PAGE, libc::PROT_READ, private);
     sys::map(layout::NO_ACCESS, PAGE, libc::PROT_NONE, private);
     sys::map(
-        layout::PLAYGROUND,
-        layout::PLAYGROUND_PAGES * PAGE,
+        layout::MAPPING_AREA,
+        layout::MAPPING_AREA_PAGES * PAGE,
         libc::PROT_READ | libc::PROT_WRITE,
         libc::MAP_PRIVATE,
     );
@@ -127,7 +127,7 @@ fn map() {
 
 struct Server {
     spec: &'static Spec,
-    watch: Watch,
+    watch: Supervisor,
     /// Items of coverage to be seen, by call, with their indices.
     items: Vec<Vec<(usize, coverage::Item)>>,
     /// Indexes of items that were seen and not yet told.
@@ -257,7 +257,7 @@ impl Server {
 
     fn run(&mut self, program: &Program) -> String {
         let (record, outcomes) = self.watch.run(program);
-        for watch::Outcome { step, result, ways } in outcomes {
+        for supervisor::Outcome { step, result, ways } in outcomes {
             let step = &program.steps[step];
             let Some(call) = self.spec.call_index(&step.call) else {
                 continue;

@@ -4,7 +4,7 @@
 
 use differential::spec::Call;
 
-use crate::{sys, watch};
+use crate::{supervisor, sys};
 
 /// Whether [`call`] takes the step.
 pub fn is_own(call: &Call) -> bool {
@@ -80,7 +80,8 @@ fn settle(child: i64, sleeps: bool) {
 /// Waits until a child of this process has done what it was sent; not for ever, since it may be one
 /// that never rests.
 pub fn rest(child: i64) {
-    let rests = || watch::letter(child as i32, child as i32).is_none_or(|letter| letter != 'R');
+    let rests =
+        || supervisor::letter(child as i32, child as i32).is_none_or(|letter| letter != 'R');
     for _ in 0..2000 {
         if (0..2).all(|_| rests()) {
             return;

@@ -20,7 +20,7 @@ const SA_RESTART: i64 = 0x1000_0000;
 
 /// A way in which a signal meets who waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Interruption {
     /// The signal has a handler without SA_RESTART.
     Handled,
     /// The signal has a handler with SA_RESTART.
@@ -35,7 +35,7 @@ pub enum Way {
     Continued,
 }
 
-impl Way {
+impl Interruption {
     /// All of them.
     pub const ALL: [Self; 6] = [
         Self::Handled,
@@ -95,11 +95,15 @@ impl Way {
 
 /// Ways that share a program. Those that should end no wait are in one: if one of them does, the
 /// record tells which.
-const TOGETHER: [&[Way]; 4] = [
-    &[Way::Handled],
-    &[Way::Restarted],
-    &[Way::Ignored, Way::Blocked, Way::Stopped],
-    &[Way::Continued],
+const TOGETHER: [&[Interruption]; 4] = [
+    &[Interruption::Handled],
+    &[Interruption::Restarted],
+    &[
+        Interruption::Ignored,
+        Interruption::Blocked,
+        Interruption::Stopped,
+    ],
+    &[Interruption::Continued],
 ];
 
 /// Programs of a line `wait`.
@@ -110,7 +114,7 @@ pub fn programs(wait: &Wait) -> impl Iterator<Item = Program> {
     TOGETHER.iter().map(|ways| program(wait, ways))
 }
 
-fn program(wait: &Wait, ways: &[Way]) -> Program {
+fn program(wait: &Wait, ways: &[Interruption]) -> Program {
     let Wait { program, waits } = wait;
     let waiter = program.steps[*waits].actor;
     let sender = program.actors.len();
@@ -190,7 +194,7 @@ const fn bit(signal: i64) -> i64 {
 }
 
 /// The ways that a step has met which waited until step `ended`, by what other actors sent it.
-pub fn met(program: &Program, waited: usize, ended: usize) -> Vec<Way> {
+pub fn met(program: &Program, waited: usize, ended: usize) -> Vec<Interruption> {
     let waiter = program.steps[waited].actor;
     let before = &program.steps[..waited];
     let during = program
@@ -208,7 +212,7 @@ pub fn met(program: &Program, waited: usize, ended: usize) -> Vec<Way> {
 }
 
 /// In which way a signal meets who waits after these steps.
-fn way(before: &[Step], signal: i64) -> Option<Way> {
+fn way(before: &[Step], signal: i64) -> Option<Interruption> {
     let field = |memory: &Value, at: usize| match memory {
         Value::Memory(memory) => memory
             .fields
@@ -236,15 +240,15 @@ fn way(before: &[Step], signal: i64) -> Option<Way> {
     let handler = action.and_then(|action| field(action, 0));
     let restarts = action.is_some_and(|action| number(field(action, 8)) & SA_RESTART != 0);
     match (signal, handler) {
-        (1..=64, _) if before.iter().any(blocks) => Some(Way::Blocked),
-        (SIGCONT, Some(Value::Handler)) => Some(Way::Continued),
-        (SIGCONT, None) => Some(Way::Stopped),
+        (1..=64, _) if before.iter().any(blocks) => Some(Interruption::Blocked),
+        (SIGCONT, Some(Value::Handler)) => Some(Interruption::Continued),
+        (SIGCONT, None) => Some(Interruption::Stopped),
         (_, Some(Value::Handler)) => Some(if restarts {
-            Way::Restarted
+            Interruption::Restarted
         } else {
-            Way::Handled
+            Interruption::Handled
         }),
-        (_, Some(Value::Number(SIG_IGN))) => Some(Way::Ignored),
+        (_, Some(Value::Number(SIG_IGN))) => Some(Interruption::Ignored),
         _ => None,
     }
 }
@@ -275,7 +279,7 @@ mod tests {
             // What ended the wait at once was met; what came afterwards was not.
             assert_eq!(met(&program, waits, waits), []);
         }
-        assert_eq!(ways, Way::ALL);
+        assert_eq!(ways, Interruption::ALL);
     }
 
     #[test]

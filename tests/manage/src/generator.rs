@@ -3,7 +3,7 @@
 
 use crate::model::{LARGE_NEEDS, Model, Phase};
 use crate::random::Random;
-use crate::spec::{How, Op, Program, Reader, Root, Signal, Spec, Step};
+use crate::spec::{Op, Program, Reader, Root, RunMode, Signal, Spec, Step};
 
 /// Names that are used again and again.
 const NAMES: [&str; 5] = ["a", "b-1", "c.2", "d_3", "E"];
@@ -86,10 +86,13 @@ pub(crate) fn step(random: &mut Random, model: &Model) -> Step {
         ),
         1 | 2 => {
             let op = racing(random, model);
-            Step::One(op, How::Killed(random.below(4).pow(3) * random.below(3000)))
+            Step::One(
+                op,
+                RunMode::Killed(random.below(4).pow(3) * random.below(3000)),
+            )
         }
-        3 => Step::One(racing(random, model), How::AsNobody),
-        _ => Step::One(op(random, model), How::Alone),
+        3 => Step::One(racing(random, model), RunMode::AsNobody),
+        _ => Step::One(op(random, model), RunMode::Alone),
     }
 }
 

@@ -14,15 +14,15 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use differential::errno;
-use differential::layout::{ACTORS, PLAYGROUND};
+use differential::interruptions::{self, Interruption};
+use differential::layout::{ACTORS, MAPPING_AREA};
 use differential::normalise;
 use differential::program::{Program, Value};
-use differential::spec::{Answer, Call, Spec};
-use differential::ways::{self, Way};
+use differential::spec::{Call, ResultKind, Spec};
 
-use crate::actor::{self, Cast, Stage};
+use crate::actor::{self, ActorContext, RunPidNames};
 use crate::shared::{self, Shared};
-use crate::{left, sys};
+use crate::{final_state, sys};
 
 /// Where programs have their directories.
 pub const ROOT: &str = "/tmp/differential";
@@ -37,16 +37,16 @@ pub struct Outcome {
     /// Result of the call.
     pub result: i64,
     /// Ways in which signals met the step while it waited.
-    pub ways: Vec<Way>,
+    pub ways: Vec<Interruption>,
 }
 
 /// Runs programs one after the other.
-pub struct Watch {
+pub struct Supervisor {
     spec: &'static Spec,
     shared: &'static Shared,
 }
 
-impl Watch {
+impl Supervisor {
     /// Ready to run programs.
     pub fn new(spec: &'static Spec) -> Self {
         Self {
@@ -57,7 +57,7 @@ impl Watch {
 
     /// Runs a program; returns its record, and what became of each step that was made.
     pub fn run(&self, program: &Program) -> (String, Vec<Outcome>) {
-        let stage = Stage {
+        let context = ActorContext {
             spec: self.spec,
             program,
             shared: self.shared,
@@ -66,11 +66,11 @@ impl Watch {
         let directory = Surroundings::make(program);
         let leader = sys::fork();
         if leader == 0 {
-            enter(stage, &directory.path);
-            actor::lead(stage);
+            enter(context, &directory.path);
+            actor::lead(context);
         }
         let mut run = Run {
-            stage,
+            context,
             leader,
             ended: None,
             stats: Default::default(),
@@ -90,7 +90,7 @@ impl Watch {
             None => record.push_str("left end: it did not end\n"),
         }
         record.push_str(&self.shared.left.read());
-        record.push_str(&left::files(&directory.path));
+        record.push_str(&final_state::files(&directory.path));
         let made =
             (0..program.steps.len()).filter(|&step| self.shared.steps[step].done.load(SeqCst) == 1);
         let outcome = |step| Outcome {
@@ -103,10 +103,10 @@ impl Watch {
 }
 
 /// The child's first steps.
-fn enter(stage: Stage<'_>, directory: &std::path::Path) {
-    let surroundings = stage
+fn enter(context: ActorContext<'_>, directory: &std::path::Path) {
+    let surroundings = context
         .spec
-        .area(&stage.program.area)
+        .area(&context.program.area)
         .map_or(&[][..], |area| &area.surroundings);
     for (word, namespace) in [
         ("ipc", libc::CLONE_NEWIPC),
@@ -146,7 +146,7 @@ fn enter(stage: Stage<'_>, directory: &std::path::Path) {
         let limit: [u64; 2] = [soft, hard];
         sys::simple(libc::SYS_setrlimit, [resource, limit.as_ptr() as u64, 0]);
     }
-    actor::map_rooms(stage.program);
+    actor::map_rooms(context.program);
     if std::env::set_current_dir(directory).is_err() {
         sys::exit(99);
     }
@@ -244,7 +244,7 @@ fn paths<'a>(value: &'a Value, names: &mut Vec<&'a str>) {
 
 /// A program that runs.
 struct Run<'a> {
-    stage: Stage<'a>,
+    context: ActorContext<'a>,
     leader: i32,
     ended: Option<i32>,
     /// Where the state of each actor's thread is read.
@@ -257,7 +257,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn steps(&mut self) {
-        let (program, shared) = (self.stage.program, self.stage.shared);
+        let (program, shared) = (self.context.program, self.context.shared);
         if program.actors.len() == 1 {
             self.turn(0, program.steps.len() as u32);
             self.settle(usize::MAX);
@@ -298,11 +298,11 @@ impl Run<'_> {
 
     /// Lets everybody come to an end, and ends who does not; returns the leader's status.
     fn end(&mut self) -> Option<i32> {
-        let actors = self.stage.program.actors.len();
+        let actors = self.context.program.actors.len();
         for actor in (0..actors).rev() {
             self.turn(actor, shared::END);
             self.settle(usize::MAX);
-            let state = &self.stage.shared.actors[actor];
+            let state = &self.context.shared.actors[actor];
             if self.ended.is_none() && self.is_stopped(actor) {
                 sys::signal_thread(
                     state.process.load(SeqCst),
@@ -317,7 +317,7 @@ impl Run<'_> {
         }
         let alone = actors == 1
             && !self
-                .stage
+                .context
                 .program
                 .steps
                 .iter()
@@ -332,9 +332,9 @@ impl Run<'_> {
 
     /// Whether the leader's process has ended or is about to: no thread of it takes steps any more.
     fn all_done(&self) -> bool {
-        let Stage {
+        let ActorContext {
             program, shared, ..
-        } = self.stage;
+        } = self.context;
         let own = program
             .actors
             .iter()
@@ -346,14 +346,14 @@ impl Run<'_> {
     }
 
     fn makes_processes(&self, call: &str) -> bool {
-        self.stage
+        self.context
             .spec
             .call(call)
-            .is_some_and(|call| call.answer == Answer::Pid)
+            .is_some_and(|call| call.answer == ResultKind::Pid)
     }
 
     fn turn(&self, actor: usize, turn: u32) {
-        let actor = &self.stage.shared.actors[actor];
+        let actor = &self.context.shared.actors[actor];
         actor.turn.store(turn, SeqCst);
         sys::futex_wake(&actor.turn);
     }
@@ -362,7 +362,7 @@ impl Run<'_> {
         // A stopped process sees it when it goes on. (One that is not must not be sent this: it may
         // stop in its next step.)
         let stopped = self.is_stopped(actor);
-        let actor = &self.stage.shared.actors[actor];
+        let actor = &self.context.shared.actors[actor];
         sys::signal_thread(
             actor.process.load(SeqCst),
             actor.thread.load(SeqCst),
@@ -379,7 +379,7 @@ impl Run<'_> {
 
     /// The step whose call an actor has begun and not come back from.
     fn in_call(&self, actor: usize) -> Option<usize> {
-        let actor = &self.stage.shared.actors[actor];
+        let actor = &self.context.shared.actors[actor];
         (actor.state.load(SeqCst) == shared::CALL).then(|| actor.step.load(SeqCst) as usize)
     }
 
@@ -391,7 +391,7 @@ impl Run<'_> {
 
     /// The steps in which actors wait for others.
     fn waiters(&self) -> Vec<usize> {
-        (0..self.stage.program.actors.len())
+        (0..self.context.program.actors.len())
             .filter_map(|actor| self.waiting(actor))
             .collect()
     }
@@ -399,17 +399,17 @@ impl Run<'_> {
     /// Lists the waiting steps that ended during another one.
     fn note_late(&mut self, before: &[usize], during: usize) {
         let ended = before.iter().filter(|&&step| {
-            step != during && self.stage.shared.steps[step].done.load(SeqCst) == 1
+            step != during && self.context.shared.steps[step].done.load(SeqCst) == 1
         });
         self.late.extend(ended.map(|&step| (step, during)));
     }
 
     /// Waits until every actor is idle, has ended, or waits for others.
     fn settle(&mut self, during: usize) {
-        let actors = self.stage.program.actors.len();
+        let actors = self.context.program.actors.len();
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
-            let event = self.stage.shared.event.load(SeqCst);
+            let event = self.context.shared.event.load(SeqCst);
             if self.ended.is_none() {
                 self.ended = sys::reap(self.leader, false).map(|(_, status)| status);
             }
@@ -418,40 +418,40 @@ impl Run<'_> {
             if (0..2).all(|_| (0..actors).all(|actor| self.at_rest(actor, during))) {
                 break;
             }
-            sys::futex_wait(&self.stage.shared.event, event, Some(1));
+            sys::futex_wait(&self.context.shared.event, event, Some(1));
         }
     }
 
     fn at_rest(&self, actor: usize, during: usize) -> bool {
-        let shared = self.stage.shared;
+        let shared = self.context.shared;
         let state = &shared.actors[actor];
         match state.state.load(SeqCst) {
             // A process's end is told to its parent, the leader, who must not be asked before what
             // it was told.
             shared::DONE => {
-                actor == 0 || self.stage.program.actors[actor].thread || self.stands(actor)
+                actor == 0 || self.context.program.actors[actor].thread || self.stands(actor)
             }
             // The leader's end is everybody's whose thread it was; children go on.
             _ if self.ended.is_some()
-                && (actor == 0 || self.stage.program.actors[actor].thread) =>
+                && (actor == 0 || self.context.program.actors[actor].thread) =>
             {
                 true
             }
             shared::IDLE if state.turn.load(SeqCst) != shared::END && !self.has_steps(actor) => {
                 // A step that may have told it something: to end, to stop.
                 let told = self
-                    .stage
+                    .context
                     .program
                     .steps
                     .get(during)
-                    .and_then(|step| self.stage.spec.call(&step.call));
+                    .and_then(|step| self.context.spec.call(&step.call));
                 !told.is_some_and(Call::concerns_processes) || self.sleeps(actor)
             }
             // It was ended by another, or stopped, and cannot take its turn.
             shared::IDLE => (0..2).all(|_| self.stands(actor)),
             shared::CALL => {
                 let step = state.step.load(SeqCst);
-                if self.stage.program.steps[step as usize].timed && self.alive(actor) {
+                if self.context.program.steps[step as usize].timed && self.alive(actor) {
                     return false;
                 }
                 let twice = (0..2).all(|_| self.sleeps(actor));
@@ -466,9 +466,9 @@ impl Run<'_> {
     /// Whether an actor may take a step that it has not taken; those that it missed while it waited
     /// are among them.
     fn has_steps(&self, actor: usize) -> bool {
-        let Stage {
+        let ActorContext {
             program, shared, ..
-        } = self.stage;
+        } = self.context;
         let turn = shared.actors[actor].turn.load(SeqCst) as usize;
         let due = program
             .steps
@@ -484,9 +484,9 @@ impl Run<'_> {
     /// that process did. If another thread took the signal, the step returns or does not, as that
     /// thread is slow or quick to end everybody.
     fn is_own_end(&self, step: usize) -> bool {
-        let Stage {
+        let ActorContext {
             program, shared, ..
-        } = self.stage;
+        } = self.context;
         let signaled = self.ended.is_some_and(|status| libc::WIFSIGNALED(status));
         let sends = ["kill", "sigqueueinfo", "send_signal"]
             .iter()
@@ -506,15 +506,15 @@ impl Run<'_> {
     }
 
     /// Ways in which signals met a step while it waited.
-    fn ways(&self, step: usize) -> Vec<Way> {
-        let program = self.stage.program;
+    fn ways(&self, step: usize) -> Vec<Interruption> {
+        let program = self.context.program;
         let end = self
             .late
             .iter()
             .find(|(late, _)| *late == step)
             .map_or(program.steps.len(), |&(_, during)| during);
         if self.waited[step] {
-            ways::met(program, step, end)
+            interruptions::met(program, step, end)
         } else {
             Vec::new()
         }
@@ -523,7 +523,7 @@ impl Run<'_> {
     /// The letter of the state of an actor's thread, if there is such a thread.
     fn letter(&self, actor: usize) -> Option<char> {
         let mut stat = self.stats[actor].borrow_mut();
-        let actor = &self.stage.shared.actors[actor];
+        let actor = &self.context.shared.actors[actor];
         let (process, thread) = (actor.process.load(SeqCst), actor.thread.load(SeqCst));
         if !matches!(&*stat, Some(open) if (open.process, open.thread) == (process, thread)) {
             *stat = Stat::open(process, thread);
@@ -554,11 +554,11 @@ impl Run<'_> {
     }
 
     fn record(&self) -> String {
-        let Stage {
+        let ActorContext {
             spec,
             program,
             shared,
-        } = self.stage;
+        } = self.context;
         let mut record = String::new();
         for (index, step) in program.steps.iter().enumerate() {
             let Some(call) = spec.call(&step.call) else {
@@ -605,19 +605,23 @@ impl Run<'_> {
         let result = state.result.load(SeqCst);
         match call.answer {
             _ if (-4095..0).contains(&result) => errno::name(-result as i32).to_owned(),
-            Answer::Ignored => "success".to_owned(),
+            ResultKind::Ignored => "success".to_owned(),
             // Who waited for more room and was interrupted tells how much there was.
-            Answer::Room if normalise::is_room(result) || waited && result > 0 => {
+            ResultKind::Room if normalise::is_room(result) || waited && result > 0 => {
                 "as much as there is room for".to_owned()
             }
-            Answer::Truth => if result == 0 { "0" } else { "not 0" }.to_owned(),
-            Answer::Someone => normalise::someone(&Cast(self.stage), result).to_string(),
-            Answer::Pid => normalise::pid(&Cast(self.stage), result).to_string(),
-            Answer::Address if !(PLAYGROUND..PLAYGROUND + (1 << 32)).contains(&(result as u64)) => {
+            ResultKind::Truth => if result == 0 { "0" } else { "not 0" }.to_owned(),
+            ResultKind::Someone => {
+                normalise::someone(&RunPidNames(self.context), result).to_string()
+            }
+            ResultKind::Pid => normalise::pid(&RunPidNames(self.context), result).to_string(),
+            ResultKind::Address
+                if !(MAPPING_AREA..MAPPING_AREA + (1 << 32)).contains(&(result as u64)) =>
+            {
                 "address".to_owned()
             }
-            Answer::Address => format!("{result:#x}"),
-            Answer::Descriptors(_) => {
+            ResultKind::Address => format!("{result:#x}"),
+            ResultKind::Descriptors(_) => {
                 format!(
                     "{result}, {} and {}",
                     state.parts[0].load(SeqCst),
@@ -631,7 +635,7 @@ impl Run<'_> {
     fn signal(&self, noted: &shared::Noted) -> String {
         let [signal, code, pid, value] = [0, 1, 2, 3].map(|index| noted.what[index].load(SeqCst));
         let sender = if code <= 0 || signal == libc::SIGCHLD {
-            normalise::pid(&Cast(self.stage), pid.into())
+            normalise::pid(&RunPidNames(self.context), pid.into())
         } else {
             0
         };

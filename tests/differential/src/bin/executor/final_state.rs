@@ -4,17 +4,17 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use differential::layout::PLAYGROUND;
+use differential::layout::MAPPING_AREA;
 
-use crate::actor::{Stage, hash};
+use crate::actor::{ActorContext, hash};
 use crate::sys;
 
 /// Descriptors that are looked at.
 const DESCRIPTORS: i32 = 72;
 
 /// Tells what the calling process has at its end.
-pub fn tell(stage: &Stage<'_>) {
-    let left = &stage.shared.left;
+pub fn tell(context: &ActorContext<'_>) {
+    let left = &context.shared.left;
     let mut polled: Vec<_> = (0..DESCRIPTORS)
         .map(|fd| libc::pollfd {
             fd,
@@ -50,7 +50,7 @@ pub fn tell(stage: &Stage<'_>) {
         "left signals: blocked {blocked:x}, pending {pending:x}\n"
     ));
     let wants = |word: &str| {
-        let area = stage.spec.area(&stage.program.area);
+        let area = context.spec.area(&context.program.area);
         area.is_some_and(|area| area.surroundings.iter().any(|known| known == word))
     };
     if wants("maps") {
@@ -69,7 +69,7 @@ pub fn tell(stage: &Stage<'_>) {
 }
 
 /// Addresses from the playground on that are looked at.
-const NEAR: std::ops::Range<u64> = PLAYGROUND..PLAYGROUND + (1 << 32);
+const NEAR: std::ops::Range<u64> = MAPPING_AREA..MAPPING_AREA + (1 << 32);
 
 /// A part of the address space.
 struct Mapping {
@@ -88,7 +88,7 @@ impl Mapping {
         let (access, offset) = (words.next()?.to_owned(), hexadecimal(words.next()?)?);
         let name = words.nth(2).unwrap_or("");
         // Anonymous memory that is shared has a file that every kernel calls something else.
-        let named = name.starts_with(crate::watch::ROOT) || name.starts_with("/memfd");
+        let named = name.starts_with(crate::supervisor::ROOT) || name.starts_with("/memfd");
         Some(Self {
             start: hexadecimal(start)?,
             end: hexadecimal(end)?,
@@ -125,7 +125,7 @@ fn maps() -> Vec<String> {
         let offset = mapping
             .offset
             .map_or(String::new(), |offset| format!(", file at {offset:#x}"));
-        let page = (mapping.start - PLAYGROUND) >> 12;
+        let page = (mapping.start - MAPPING_AREA) >> 12;
         format!(
             "left map {page}: {} pages, access {}{offset}\n",
             (mapping.end - mapping.start) >> 12,

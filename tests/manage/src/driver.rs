@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::model::{Entry, Judgement, Model, Phase, Resources, SLACK, Seen};
+use crate::model::{Entry, Model, Observed, Phase, Resources, SLACK, Verdict};
 use crate::random::Random;
-use crate::spec::{How, Op, Program, Reader, Root, Spec, Step};
+use crate::spec::{Op, Program, Reader, Root, RunMode, Spec, Step};
 use crate::tool::{self, Options, Tool};
-use crate::{choose, lines, roots};
+use crate::{generator, numbered_lines, rootfs};
 
 /// Steps from one empty machine to the next.
 const SETTLE: u64 = 15;
@@ -57,7 +57,7 @@ pub(crate) fn run(seed: &str, seconds: &str) -> Result<ExitCode> {
 
 impl Drive {
     fn new(seed: u64) -> Result<Self> {
-        roots::make()?;
+        rootfs::make()?;
         // What is made once and kept has been made when the resources are counted.
         for number in 0..3 {
             let program = Program::Write {
@@ -104,11 +104,11 @@ impl Drive {
     fn go(&mut self, goes_on: impl Fn() -> bool) -> Result<()> {
         while goes_on() {
             let mut random = Random::new(self.seed, self.steps);
-            let step = choose::step(&mut random, &self.model);
+            let step = generator::step(&mut random, &self.model);
             println!("step {}: {step}", self.steps);
             self.carry_out(&step)?;
             self.look()?;
-            let unclear = !matches!(step, Step::One(_, How::Alone | How::AsNobody));
+            let unclear = !matches!(step, Step::One(_, RunMode::Alone | RunMode::AsNobody));
             if unclear && random.once_in(2) {
                 self.clear(&step)?;
             }
@@ -122,8 +122,8 @@ impl Drive {
 
     fn carry_out(&mut self, step: &Step) -> Result<()> {
         match step {
-            Step::One(op, How::Alone) => self.alone(op),
-            Step::One(op, How::Killed(after)) => {
+            Step::One(op, RunMode::Alone) => self.alone(op),
+            Step::One(op, RunMode::Killed(after)) => {
                 let tool = self.start(op, false)?;
                 tool.kill_after(Duration::from_micros(*after));
                 let seen = tool.finish()?;
@@ -131,7 +131,7 @@ impl Drive {
                 self.model.loosen(op);
                 Ok(())
             }
-            Step::One(op, How::AsNobody) => {
+            Step::One(op, RunMode::AsNobody) => {
                 let seen = self.start(op, true)?.finish()?;
                 judged(op, &seen, Model::judge_nobody(op, &seen))
             }
@@ -207,7 +207,7 @@ impl Drive {
         }
     }
 
-    fn judge(&mut self, op: &Op, seen: &Seen) -> Result<()> {
+    fn judge(&mut self, op: &Op, seen: &Observed) -> Result<()> {
         let judgement = self.model.judge(op, seen);
         judged(op, seen, judgement)
     }
@@ -361,12 +361,13 @@ fn input(op: &Op) -> Vec<u8> {
     let Op::Run { spec, input, .. } = op else {
         return Vec::new();
     };
-    let mut bytes = lines::lines(spec.seed ^ 1, (*input / lines::LINE + 1) as u64);
+    let mut bytes =
+        numbered_lines::lines(spec.seed ^ 1, (*input / numbered_lines::LINE + 1) as u64);
     bytes.truncate(*input);
     bytes
 }
 
-fn judged(op: &Op, seen: &Seen, judgement: Judgement) -> Result<()> {
+fn judged(op: &Op, seen: &Observed, judgement: Verdict) -> Result<()> {
     let Err(why) = judgement else { return Ok(()) };
     let shorten =
         |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(EXCERPT)]).into_owned();
