@@ -42,8 +42,8 @@ unsafe extern "Rust" {
 }
 
 /// Names the functions of the kernel crate that the guard calls: on the first CPU, with everything
-/// of the guard's set up and interrupts off, which gets the [`Authority`](crate::Authority), and on
-/// each further CPU of the instance.
+/// of the guard's set up and interrupts off, which gets the [`Authority`], and on each further CPU
+/// of the instance.
 #[macro_export]
 macro_rules! entry {
     ($main:path, $secondary:path) => {
