@@ -741,7 +741,7 @@ mod tests {
         assert_eq!(d.label().chars().count(), LABEL_BYTES / 2);
     }
 
-    /// Of each number that is checked the last allowed value, and the next one.
+    /// Checks the last allowed value of each number that is validated, and the next one.
     #[test]
     fn bounds_are_where_they_should_be() {
         type Change<'a> = &'a dyn Fn(&mut Descriptor);

@@ -112,7 +112,7 @@ pub struct Info {
     pub mem_total: u64,
     /// Free for instances or the supervisor.
     pub mem_free: u64,
-    /// With instances.
+    /// Bytes of memory with instances.
     pub mem_granted: u64,
     /// Unusable until the machine is restarted.
     pub mem_leaked: u64,
@@ -148,7 +148,7 @@ pub struct Create {
     pub flags: u32,
     /// Memory in bytes.
     pub mem: u64,
-    /// When the user asked for it, in nanoseconds since 1970, or 0; kept in its [`Status`].
+    /// Time of the user's request, in nanoseconds since 1970, or 0; kept in its [`Status`].
     pub requested_ns: u64,
     /// Out: its number.
     pub id: u32,
@@ -181,7 +181,7 @@ pub struct Load {
     pub kind: u32,
     /// Bytes of the whole.
     pub total: u64,
-    /// Where in the whole this part goes.
+    /// Offset of this part in the whole, in bytes.
     pub offset: u64,
     /// Address of this part in the caller's memory.
     pub ptr: u64,
@@ -216,21 +216,22 @@ pub struct Status {
     pub cpus: u32,
     /// Memory in bytes.
     pub mem: u64,
-    /// When the user asked for it, as [`Create`] said.
+    /// Time of the user's request, as [`Create`] said.
     pub requested_ns: u64,
-    /// When it was created.
+    /// Time of creation, in nanoseconds since 1970.
     pub created_ns: u64,
-    /// When it was started.
+    /// Time of the start, in nanoseconds since 1970.
     pub started_ns: u64,
-    /// When CPUs and memory were back.
+    /// Time at which CPUs and memory were back, in nanoseconds since 1970.
     pub ended_ns: u64,
-    /// From the start call to the first instruction of its first program.
+    /// Nanoseconds from the start call to the first instruction of the first program.
     pub start_to_user_ns: u64,
     /// Memory scrubbed at its end, in bytes.
     pub scrubbed_bytes: u64,
     /// Duration of the zeroing in nanoseconds.
     pub scrub_ns: u64,
-    /// From the decision to end it until CPUs and memory were free, scrubbing apart.
+    /// Nanoseconds from the decision to end the instance until CPUs and memory were free, scrubbing
+    /// apart.
     pub reclaim_ns: u64,
     /// Memory that is lost with it.
     pub leaked: u64,
@@ -238,7 +239,7 @@ pub struct Status {
     pub lost_cpus: u32,
     /// CPUs that had to be reset.
     pub reset_cpus: u32,
-    /// In words.
+    /// Reason for the state, in words.
     pub detail: [u8; 128],
 }
 

@@ -27,7 +27,7 @@ pub const RUNNING: u32 = 0x102;
 )]
 #[repr(C, align(8))]
 pub struct Message {
-    /// One of the numbers above; unknown kinds are ignored and counted.
+    /// Kind of the message: a number of those above; unknown kinds are ignored and counted.
     pub kind: u32,
     /// Number of the message within its ring.
     pub seq: u32,

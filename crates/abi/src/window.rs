@@ -37,7 +37,7 @@ pub enum State {
 }
 
 impl State {
-    /// From the status word; `None` if the instance wrote nonsense.
+    /// The state of a status word; `None` if the instance wrote nonsense.
     #[must_use]
     pub const fn from_u32(value: u32) -> Option<Self> {
         Some(match value {

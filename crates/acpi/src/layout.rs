@@ -300,8 +300,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// Of two tables of the same name the first valid one is taken; an entry that leads nowhere
-    /// hides none behind it.
+    /// The first valid table of two with the same name is taken; an entry that leads nowhere hides
+    /// none behind it.
     #[test]
     fn the_first_valid_table_is_found() {
         let mut memory = machine(&[

@@ -151,8 +151,8 @@ pub fn now_ns() -> u64 {
     my_seat().run.now_ns()
 }
 
-/// To be called by a wait that found its condition true: a failure if what ended its sleep was the
-/// deadline, nothing else could have happened, and so nobody would have woken it.
+/// Notes that a wait found its condition true: a failure if what ended its sleep was the deadline,
+/// nothing else could have happened, and so nobody would have woken it.
 pub fn wait_satisfied() {
     if let Some(seat) = seat() {
         seat.run.wait_satisfied(seat.me);

@@ -64,7 +64,7 @@ impl Model {
         }
     }
 
-    /// With at most so many pre-emptions.
+    /// Limits the number of pre-emptions in a schedule.
     #[must_use]
     pub fn preemptions(mut self, most: u32) -> Self {
         self.preemptions = most;

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// One thing that can happen next.
+/// Possible next step: a thread that runs, or a deadline that passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
     /// The number of the thread that runs next.
@@ -111,7 +111,7 @@ impl Plan {
 
 /// Depth-first search through all schedules with at most so many pre-emptions.
 pub(crate) struct Search {
-    /// For each decision with more than one outcome: the outcome taken, and how many there are.
+    /// Decisions with more than one outcome: the outcome taken, and how many there are.
     path: Vec<(usize, usize)>,
     /// Position of this run in the list.
     at: usize,
@@ -177,11 +177,11 @@ pub(crate) struct Random {
     lowest: u64,
 }
 
-/// At most so many changes of priority in a run.
+/// Most changes of priority in a run.
 const CHANGES: u64 = 6;
 
 impl Random {
-    /// For a run of about `steps` steps.
+    /// A random plan for a run of about `steps` steps.
     pub(crate) fn new(seed: u64, steps: u32) -> Self {
         let mut random = Self {
             state: seed,

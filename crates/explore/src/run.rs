@@ -1,4 +1,4 @@
-//! One run of a model: whose turn it is, who waits for what.
+//! Run of a model: the thread whose turn it is, and the events that threads wait for.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -13,7 +13,7 @@ use crate::plan::{Choice, Plan};
 pub(crate) const THREADS: usize = 8;
 /// Most steps of a run.
 const STEPS: u32 = 20_000;
-/// So many of each thread's last steps are shown.
+/// Number of each thread's last steps that are shown.
 const SHOWN: usize = 10;
 
 /// Event that a thread waits for.

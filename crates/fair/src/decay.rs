@@ -15,7 +15,7 @@ const ONE: u64 = 1 << 32;
 const ROOT: u64 = 9_198_432_556_164_277_330;
 /// 2^57 / (τ·ln 2): turns nanoseconds into half-lives with 57 binary places.
 const HALF_LIVES: u64 = 1_039_571_335;
-/// From here on nothing is left (31 half-lives).
+/// Age from which on nothing of the usage is left (31 half-lives).
 const FORGOTTEN_NS: u64 = 1 << 32;
 
 /// 2^(-j/256) with 32 binary places.

@@ -16,7 +16,7 @@ const SHORTEST_REQUEST_NS: u64 = SLICE_NS / 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recent {
     usage: Usage,
-    /// When `usage` was right.
+    /// Time at which `usage` was right.
     stamp_ns: u64,
 }
 
@@ -62,7 +62,7 @@ impl History {
     /// Number of words of [`Self::to_words`].
     pub const WORDS: usize = 5;
 
-    /// Of a thread that is owed nothing, as one is that hands its CPU over
+    /// History of a thread that is owed nothing, as one is that hands its CPU over
     /// ([`RunQueue::hand_over`]).
     #[must_use]
     pub fn even(recent: Recent) -> Self {
@@ -144,7 +144,7 @@ fn earlier(a: (u64, i64), b: (u64, i64)) -> bool {
     }
 }
 
-/// By priority, the highest first; then by arrival.
+/// Order by priority, the highest first; then by arrival.
 #[derive(Debug)]
 struct ByPriority;
 impl Order<Entity> for ByPriority {
@@ -153,7 +153,7 @@ impl Order<Entity> for ByPriority {
     }
 }
 
-/// By virtual deadline; then by arrival.
+/// Order by virtual deadline; then by arrival.
 #[derive(Debug)]
 struct ByDeadline;
 impl Order<Entity> for ByDeadline {
@@ -162,7 +162,7 @@ impl Order<Entity> for ByDeadline {
     }
 }
 
-/// By virtual time, which is when they become eligible; then by arrival.
+/// Order by virtual time, which is when threads become eligible; then by arrival.
 #[derive(Debug)]
 struct ByStart;
 impl Order<Entity> for ByStart {
@@ -224,7 +224,7 @@ pub struct RunQueue {
     clock: Clock,
     rt_bandwidth: RtBandwidth,
     current: Option<Entity>,
-    /// When the current thread was chosen.
+    /// Time at which the current thread was chosen.
     since_ns: u64,
     /// Up to when it is accounted.
     charged_ns: u64,
@@ -752,8 +752,8 @@ impl RunQueue {
         self.would_switch(now_ns)
     }
 
-    /// When [`Self::pick`] must be asked again although nobody was woken; `None` if nobody waits
-    /// who could get the CPU. At least [`HYSTERESIS_NS`] after the current thread was chosen.
+    /// Time at which [`Self::pick`] must be asked again although nobody was woken; `None` if nobody
+    /// waits who could get the CPU. At least [`HYSTERESIS_NS`] after the current thread was chosen.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
         let current = self.current.as_ref()?;

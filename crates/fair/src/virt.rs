@@ -32,7 +32,7 @@ impl Point {
         }
     }
 
-    /// Where it is once it has run `ns` more.
+    /// Virtual time of the thread once it has run `ns` more.
     pub(crate) fn after(&self, ns: u64) -> u64 {
         self.at
             .wrapping_add((ns << PLACES) / u64::from(self.weight))

@@ -12,11 +12,11 @@
 /// ```
 #[derive(Debug)]
 pub struct Authority {
-    /// For start-up.
+    /// Token for start-up.
     pub boot: BootToken,
-    /// For `reboot(2)`.
+    /// Token for `reboot(2)`.
     pub power: PowerToken,
-    /// For the tests' file in `/proc/skerry`.
+    /// Token for the tests' files in `/proc/skerry`.
     pub faults: FaultToken,
 }
 

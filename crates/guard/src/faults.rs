@@ -28,7 +28,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// By the name tests write to `/proc/skerry/fault`.
+    /// The fault of this name, as tests write it to `/proc/skerry/fault`.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {
@@ -42,7 +42,7 @@ impl Fault {
     }
 }
 
-/// This instance's NMIs are not to be answered.
+/// Flag: this instance's NMIs are not to be answered.
 static DEAF: AtomicBool = AtomicBool::new(false);
 
 /// Fails as told. Returns only in the supervisor, where it does nothing.

@@ -194,7 +194,7 @@ impl Drop for IsaIrq {
 /// Count of the interrupts of one vector on one CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct InterruptCount {
-    /// Where.
+    /// CPU that took the interrupts.
     pub cpu: CpuId,
     /// The interrupt vector.
     pub vector: u8,

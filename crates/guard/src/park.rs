@@ -29,7 +29,8 @@ use abi::park::Slot;
 
 use crate::arch::{self, apic, cpu, msr};
 
-/// Where a reset CPU starts, below 1 MiB and on a page boundary: ordinary memory on every PC.
+/// Address where a reset CPU starts, below 1 MiB and on a page boundary: ordinary memory on every
+/// PC.
 pub(crate) const TRAMPOLINE: u64 = 0x8000;
 /// The slots, behind the park page.
 const SLOTS: usize = PARK + PAGE_SIZE;

@@ -69,7 +69,7 @@ unsafe impl Cpus for Instance {
     }
 }
 
-/// This CPU is outside of every section, and runs threads. Interrupts are off.
+/// Notes that this CPU is outside of every section, and runs threads. Interrupts are off.
 #[inline]
 pub(crate) fn pass() {
     let area = cpu::area();

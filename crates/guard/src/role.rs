@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use abi::layout::{DESCRIPTOR, WINDOW};
 use abi::{Descriptor, Window};
 
-/// Where the descriptor is: in the boot code's hands first, at its fixed address afterwards.
+/// Address of the descriptor: in the boot code's hands first, at its fixed address afterwards.
 static ADOPTED: AtomicPtr<Descriptor> = AtomicPtr::new(core::ptr::null_mut());
 /// The TSC when this kernel's first instruction in Rust ran.
 static ENTRY_TSC: AtomicU64 = AtomicU64::new(0);

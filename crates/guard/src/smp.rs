@@ -14,7 +14,7 @@ use crate::paging::kernel;
 use crate::stack::KernelStack;
 use crate::{park, role};
 
-/// Where each CPU's first stack ends; 0 for the first CPU, which has the boot stack.
+/// End of each CPU's first stack; 0 for the first CPU, which has the boot stack.
 static STACKS: [AtomicUsize; MAX_CPUS] = [const { AtomicUsize::new(0) }; MAX_CPUS];
 /// CPUs of this instance that have entered it.
 static ENTERED: AtomicU32 = AtomicU32::new(0);
@@ -44,7 +44,7 @@ instance_entry:
 );
 
 unsafe extern "C" {
-    /// Where a CPU enters an instance from the park page, with its number in RDI.
+    /// Entry of a CPU into an instance from the park page, with its number in RDI.
     fn instance_entry();
 }
 

@@ -32,7 +32,7 @@ pub struct KernelStack {
 }
 
 struct Stacks {
-    /// One bit per slot of addresses, set while it holds a stack.
+    /// Bit map of the slots of addresses: set while a slot holds a stack.
     taken: [u64; MOST / 64],
     /// Words of `taken` below this one are full.
     hint: usize,
@@ -98,7 +98,7 @@ impl KernelStack {
         bottom_of(self.slot)
     }
 
-    /// One past the highest usable address; aligned to a page.
+    /// End of the stack, one past the highest usable address; aligned to a page.
     #[must_use]
     pub fn top(&self) -> usize {
         self.bottom() + STACK_SIZE

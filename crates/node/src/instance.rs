@@ -1,4 +1,5 @@
-//! One instance: its record, its partition while it has one, and its way from creation to the end.
+//! Instances: the record of each, its partition while it has one, and its way from creation to the
+//! end.
 //!
 //! A record lives until it is destroyed; the partition only from creation to the end of life. State
 //! changes: created → running → exited, panicked, halted or failed. The instance's own word (its

@@ -7,7 +7,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// ever since. Otherwise the word is how long it has run.
 const RUNNING_FLAG: u64 = 1 << 63;
 
-/// In nanoseconds of a clock that does not go back. Changed by the CPU that the thread is on.
+/// CPU time of a thread, in nanoseconds of a clock that does not go back. Changed by the CPU that
+/// the thread is on.
 #[derive(Default)]
 pub(crate) struct CpuTime {
     word: AtomicU64,

@@ -1,4 +1,5 @@
-//! When an idle CPU polls before it sleeps: while that ends its idle times, and no longer.
+//! Idle polling: whether an idle CPU polls before it sleeps. It does while that ends its idle
+//! times, and no longer.
 
 /// Most short idle times after which polling is tried again that did not help.
 const MAX_RETRY_INTERVAL: u32 = 1024;
@@ -9,7 +10,7 @@ pub(crate) struct IdlePolling {
     on: bool,
     /// Idle times in a row that were short although it did not poll.
     short: u32,
-    /// So many of them make it try.
+    /// Number of such idle times after which polling is tried.
     enough: u32,
 }
 

@@ -41,7 +41,7 @@ impl core::fmt::Display for CpuId {
 /// Bytes of each of the three stacks that NMI, double fault and machine check run on.
 pub(super) const IST_STACK_BYTES: usize = 8 << 10;
 
-/// One of those stacks.
+/// Stack of an NMI, double fault or machine check handler.
 #[repr(C, align(16))]
 pub(super) struct IstStack(UnsafeCell<[u8; IST_STACK_BYTES]>);
 
@@ -50,7 +50,7 @@ pub(super) struct IstStack(UnsafeCell<[u8; IST_STACK_BYTES]>);
 pub(crate) struct CpuArea {
     /// This structure's own address, so that `gs:0` is a pointer to it.
     this: AtomicUsize,
-    /// Where the user registers go on the next entry from ring 3.
+    /// Address at which the user registers are stored on the next entry from ring 3.
     pub(super) user_regs: AtomicUsize,
     /// The user's stack pointer, for a few instructions of the system call entry.
     pub(super) scratch: AtomicUsize,
@@ -65,7 +65,7 @@ pub(crate) struct CpuArea {
     pub(super) context: AtomicU64,
     /// The `UserFpu` whose registers are loaded, by its address: compared only.
     pub(super) fpu_area: AtomicUsize,
-    /// When the timer handler is due, in nanoseconds; `u64::MAX` if the timer is not armed.
+    /// Deadline of the timer, in nanoseconds; `u64::MAX` if the timer is not armed.
     pub(super) deadline: AtomicU64,
     /// The CPU's share of free memory; null before there is any.
     memory: AtomicPtr<CpuCache>,

@@ -20,7 +20,7 @@ pub fn brand() -> CpuInfo {
     CpuInfo::read(cpuid)
 }
 
-/// Where the CPUs of this instance are in the machine, as this CPU sees it.
+/// Topology of this instance's CPUs, as this CPU sees it.
 #[must_use]
 pub fn topology() -> Topology {
     Topology::new(

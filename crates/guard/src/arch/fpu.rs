@@ -220,7 +220,7 @@ impl UserFpu {
         *self.cpu.get_mut() = NOWHERE;
     }
 
-    /// This CPU watches nothing any more, until `restore`. Interrupts are off.
+    /// Switches this CPU's breakpoints off, until `restore`. Interrupts are off.
     #[inline]
     pub fn disarm(&mut self) {
         if self.debug[4] | self.debug[5] != 0 {

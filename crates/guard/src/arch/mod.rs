@@ -82,7 +82,7 @@ pub(crate) fn init_cpu(cpu: CpuId) {
 /// Set when this instance's other CPUs must stop for good at their next NMI.
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
-/// From now on the next NMI on any CPU is its last here.
+/// Makes the next NMI on any CPU stop it for good.
 pub(crate) fn mark_stopping() {
     STOPPING.store(true, Ordering::Release);
 }

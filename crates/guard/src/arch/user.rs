@@ -56,7 +56,7 @@ pub struct UserRegs {
     pub r13: u64,
     pub r14: u64,
     pub r15: u64,
-    /// Where the program continues.
+    /// Instruction pointer: the program continues there.
     pub rip: u64,
     /// Flags; `enter` keeps only those a program may set.
     pub rflags: u64,
@@ -186,9 +186,9 @@ pub struct FastPath<'a, C> {
     pub calls: &'a [FastCall<C>],
     /// First argument of the functions.
     pub context: &'a C,
-    /// If it is not 0 the program does not go on, and [`Trap::Interrupt`] is the answer. A flag
-    /// that is set before an interrupt to this CPU ends the program's run, so none is lost between
-    /// looking and leaving.
+    /// Stop flag: while it is not 0 the program does not go on, and [`Trap::Interrupt`] is the
+    /// answer. A flag that is set before an interrupt to this CPU ends the program's run, so none
+    /// is lost between looking and leaving.
     pub stop: &'a AtomicU8,
     /// Number of calls that still get their function; the one after those gets
     /// `SyscallOutcome::needs_slow_path(0)`, and then there are 2^32 again.
@@ -394,7 +394,7 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, fast: &FastPath<'_, C>) -> R
     }
 }
 
-/// Where SYSCALL goes: saves what a function may change into the `UserRegs` of the running `enter`,
+/// Entry of SYSCALL: saves what a function may change into the `UserRegs` of the running `enter`,
 /// which the stack pointer names for the time being (interrupts are off, and NMI and machine checks
 /// have stacks of their own), and calls the fast-path function on the stack that `run` prepared. If
 /// it has dealt with the call and nothing else is to be done, back by SYSRET: RIP comes from an

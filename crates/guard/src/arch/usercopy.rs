@@ -262,7 +262,7 @@ pub(super) fn init_cpu() {
     SMAP.store(features::has(Features::SMAP), Ordering::Relaxed);
 }
 
-/// Where to go on after a fault at `rip`, if that is one of the accesses above.
+/// Address of the fix-up code for a fault at `rip`, if that is one of the accesses above.
 pub(super) fn fixup(rip: u64) -> Option<u64> {
     let (first, failed) = (
         &raw const skerry_user_first as u64,

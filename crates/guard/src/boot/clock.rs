@@ -22,7 +22,7 @@ pub(super) struct Rates {
     pub lapic: u64,
 }
 
-/// One look at two counters.
+/// Readings of two counters at one time.
 #[derive(Clone, Copy)]
 struct Look {
     pit: u16,

@@ -1,4 +1,4 @@
-//! From the first instruction to `kernel_main` (`docs/boot.md`).
+//! Boot, from the first instruction to `kernel_main` (`docs/boot.md`).
 //!
 //! There are two ways in. A machine starts at `entry`'s 32-bit code, which a boot loader jumps to;
 //! the code here then writes the supervisor's own partition descriptor. An instance starts at
@@ -64,7 +64,7 @@ macro_rules! entry {
     };
 }
 
-/// Where the image is linked.
+/// Layout of the image as linked.
 pub(crate) fn image() -> ImageLayout {
     ImageLayout {
         text: (&raw const image_start).addr()..(&raw const text_end).addr(),

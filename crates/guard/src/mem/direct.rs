@@ -21,7 +21,7 @@ fn base() -> usize {
 #[cfg(not(target_os = "none"))]
 use super::host::base;
 
-/// Where a frame is in the direct map. The pointer may be used as long as the frame is owned and
+/// Address of a frame in the direct map. The pointer may be used as long as the frame is owned and
 /// mapped.
 pub(crate) fn ptr(frame: Frame) -> *mut u8 {
     core::ptr::with_exposed_provenance_mut(base() + frame.0 as usize * PAGE_SIZE)

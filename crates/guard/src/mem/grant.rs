@@ -198,7 +198,7 @@ impl Granules {
         }
     }
 
-    /// To be zeroed and freed.
+    /// Turns the granules into work for zeroing and freeing them.
     ///
     /// # Panics
     /// If it is still granted.

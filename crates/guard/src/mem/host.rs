@@ -15,7 +15,7 @@ use crate::paging::{TableView, kernel};
 
 /// Frames of the instance.
 pub(crate) const FRAMES: u64 = 8 * GRANULE_FRAMES;
-/// Where its frame 0 pretends to be.
+/// Physical address that frame 0 pretends to have.
 pub(crate) const PHYS: u64 = 0x20_0000;
 
 static MEMORY: LazyLock<usize> = LazyLock::new(|| {
@@ -25,7 +25,7 @@ static MEMORY: LazyLock<usize> = LazyLock::new(|| {
     unsafe { alloc(layout) }.expose_provenance()
 });
 
-/// Where the direct map is.
+/// Start of the direct map.
 pub(super) fn base() -> usize {
     *MEMORY
 }

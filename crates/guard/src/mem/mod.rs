@@ -49,18 +49,18 @@ pub use large::LargePage;
 pub use page::Page;
 pub use reclaim::{calls as reclaim_calls, pressure, set_others_run, shrinkers};
 
-/// On what page tables `init` finds itself.
+/// Page tables in force when `init` is called.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Start {
-    /// On the boot code's, which map physical memory below `reach` at `base`. The real ones are
+    /// The boot code's tables, which map physical memory below `reach` at `base`. The real ones are
     /// built from within.
     Boot {
-        /// Where physical address 0 is mapped.
+        /// Address at which physical address 0 is mapped.
         base: usize,
         /// End of the memory that the map covers.
         reach: u64,
     },
-    /// On the real ones, built by the supervisor.
+    /// The real tables, built by the supervisor.
     Loaded,
 }
 

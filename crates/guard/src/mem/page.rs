@@ -106,7 +106,7 @@ impl Page {
         Self { frame }
     }
 
-    /// One more reference to the page that an entry holds.
+    /// Takes one more reference to the page that an entry holds.
     ///
     /// # Safety
     /// `frame` came from `into_frame` and was not turned back yet, nor will be during this call.

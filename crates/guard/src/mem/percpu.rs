@@ -10,7 +10,7 @@ use lfmutex::Once;
 /// Zeroed pages kept by each CPU: 256 KiB.
 pub(super) const ZEROED: usize = 64;
 
-/// One CPU's share. All-zero bytes are a valid one, with nothing in it.
+/// A CPU's share of free memory. All-zero bytes are a valid one, with nothing in it.
 #[repr(align(64))]
 pub(crate) struct CpuCache {
     /// Frames of zeroes, by number plus one.

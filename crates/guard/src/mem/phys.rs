@@ -69,7 +69,7 @@ impl Map {
         }
     }
 
-    /// Where a frame is.
+    /// Physical address of a frame, if it is this instance's.
     #[inline]
     pub(crate) fn phys(&self, frame: Frame) -> Option<PhysAddr> {
         let offset = frame.0.wrapping_sub(self.largest.first_frame);
@@ -135,7 +135,7 @@ pub(crate) fn map() -> &'static Map {
     MAP.get().expect("memory map used before mem::init")
 }
 
-/// Where a frame of this instance is.
+/// Physical address of a frame of this instance.
 ///
 /// # Panics
 /// If the instance has no such frame: frame numbers come from the allocator or from the descriptor,

@@ -1,5 +1,5 @@
-//! When memory is short: asks the registered caches (`shrink`) for some, before a request is
-//! refused.
+//! Reclaim when memory is short: asks the registered caches (`shrink`) for some, before a request
+//! is refused.
 //!
 //! A shrinker is called by whoever is short, with whatever locks that thread holds; so it waits for
 //! no lock under which memory is allocated, and allocates nothing itself. If it does all the same,
@@ -18,7 +18,7 @@ use crate::irq::Hook;
 use crate::{BootToken, timer};
 
 static SHRINKERS: Shrinkers = Shrinkers::new();
-/// One call at a time; made at the start, since a call must not allocate.
+/// The reclaim call in progress; made at the start, since a call must not allocate.
 static ROUND: Mutex<Option<Arc<Round>>> = Mutex::new(None);
 /// The thread that makes the call, plus one.
 static CALLER: AtomicU64 = AtomicU64::new(0);
@@ -41,7 +41,7 @@ pub fn pressure<R>(look: impl FnOnce(&mut Pressure, u64) -> R) -> R {
     look(&mut pressure, timer::now_ns())
 }
 
-/// Where the kernel's caches register.
+/// The registry of the kernel's caches.
 #[must_use]
 pub fn shrinkers() -> &'static Shrinkers {
     &SHRINKERS

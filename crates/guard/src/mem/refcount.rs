@@ -74,7 +74,7 @@ fn granule(first: Frame) -> &'static [AtomicU32] {
         [..GRANULE_FRAMES as usize]
 }
 
-/// One more reference.
+/// Counts one more reference.
 #[inline]
 pub(super) fn add_reference(frame: Frame) {
     // Relaxed, as in `Arc`: whoever adds one already holds one.
@@ -88,7 +88,8 @@ fn too_many(frame: Frame) -> ! {
     panic!("too many references to {frame:?}")
 }
 
-/// One reference less; `true` if that was the last one, and the frame is the caller's to free.
+/// Counts one reference less; `true` if that was the last one, and the frame is the caller's to
+/// free.
 pub(super) fn drop_reference(frame: Frame) -> bool {
     // Release and acquire, as in `Arc`: all uses of the page happen before it is freed.
     let before = count(frame).fetch_sub(1, Ordering::Release);

@@ -66,7 +66,7 @@ impl Access {
 /// Pages of the builder's that the target sees as well, at a fixed address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shared {
-    /// Where the target sees them; page-aligned, in the kernel half.
+    /// Address at which the target sees them; page-aligned, in the kernel half.
     pub va: usize,
     /// First frame, as the builder numbers it.
     pub at: Frame,
@@ -76,8 +76,8 @@ pub(crate) struct Shared {
     pub access: Access,
 }
 
-/// Where the image's parts are, as linked: `text.start` is the image's first byte and page-aligned,
-/// as are all other bounds; the parts follow each other without gaps in this order.
+/// Addresses of the image's parts, as linked: `text.start` is the image's first byte and
+/// page-aligned, as are all other bounds; the parts follow each other without gaps in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ImageLayout {
     /// Executable code.

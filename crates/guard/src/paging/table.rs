@@ -1,4 +1,4 @@
-//! One page table of 512 entries, and how to get at it.
+//! Page tables of 512 entries, and access to them.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -143,7 +143,7 @@ pub(crate) enum TableView {
 }
 
 impl TableView {
-    /// Where the frame is seen.
+    /// Address at which the frame is seen.
     fn address(self, frame: Frame) -> *const Table {
         match self {
             Self::Direct => direct::ptr(frame).cast_const().cast(),

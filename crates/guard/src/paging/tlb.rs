@@ -171,8 +171,8 @@ static ASIDS: [Asids; MAX_CPUS] = [const { Asids::new() }; MAX_CPUS];
 /// CPUs that take part in shootdowns of the kernel half.
 static ONLINE: CpuMask = CpuMask::new();
 
-/// This CPU runs on the kernel's tables and takes interrupts from now on (they may still be off).
-/// Translations that changed before it was counted in are forgotten.
+/// Counts this CPU in: it runs on the kernel's tables and takes interrupts from now on (they may
+/// still be off). Translations that changed before it was counted in are forgotten.
 pub(crate) fn init_cpu() {
     let me = cpu::current();
     ONLINE.insert(me);

@@ -535,7 +535,7 @@ impl PageTable {
         tlb::activate(&self.active);
     }
 
-    /// If this is the address space of the current CPU, it goes back to having none.
+    /// Deactivates the table if the current CPU runs on it: the CPU goes back to having none.
     pub fn deactivate(&self) {
         tlb::deactivate(Some(&*self.active));
     }

@@ -23,7 +23,7 @@ const RESET_TICKS: u32 = 10;
 /// Ticks until it is given up.
 const LOST_TICKS: u32 = 500;
 
-/// Where an attempt stands.
+/// Progress of a halt.
 pub(super) struct Halting {
     ticks: u32,
     next_tick: u64,
@@ -34,7 +34,7 @@ pub(super) struct Halting {
 pub struct HaltReport {
     /// CPUs back in the park page.
     pub parked: u32,
-    /// Of these, how many had to be reset.
+    /// Number of the parked CPUs that had to be reset.
     pub reset: u32,
     /// CPUs that did not come back.
     pub lost: u32,

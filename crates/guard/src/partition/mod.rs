@@ -93,7 +93,7 @@ pub struct Resources {
     pub mem_total: u64,
     /// Free for instances or the supervisor.
     pub mem_free: u64,
-    /// With instances.
+    /// Bytes of memory with instances.
     pub mem_granted: u64,
     /// Unusable until the machine is restarted.
     pub mem_leaked: u64,
@@ -163,7 +163,7 @@ struct SharedPages {
 const DESCRIPTOR_ORDER: u8 = (descriptor::SIZE / PAGE_SIZE).ilog2() as u8;
 const WINDOW_ORDER: u8 = (Window::SIZE / PAGE_SIZE).next_power_of_two().ilog2() as u8;
 
-/// One instance's CPUs and memory. Dropping it before it was started gives everything back;
+/// CPUs and memory of one instance. Dropping it before it was started gives everything back;
 /// dropping it while the instance may still run loses CPUs and memory for good, so end it first:
 /// [`Partition::begin_halt`], [`Partition::halt_step`], [`Partition::reclaim`].
 ///
@@ -206,7 +206,7 @@ struct InstanceCpu {
     slot: usize,
     apic_id: u32,
     mailbox: Publisher<'static>,
-    /// In the park page, by its own proof (or never sent away).
+    /// The CPU is in the park page, by its own proof (or never sent away).
     confirmed: bool,
     /// The proof was asked for.
     asked: bool,

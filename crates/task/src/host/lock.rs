@@ -207,7 +207,7 @@ impl<T: ?Sized> DerefMut for WriteGuard<'_, T> {
 pub struct Condvar(lfmutex::Condvar);
 
 impl Condvar {
-    /// One nobody waits for.
+    /// A condition variable that nobody waits for.
     #[must_use]
     pub const fn new() -> Self {
         Self(lfmutex::Condvar::new())

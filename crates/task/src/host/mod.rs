@@ -24,7 +24,7 @@ use self::user::OfUser;
 pub use self::user::{change_rt_limits, rt_limits, start_recording};
 use crate::NoMemory;
 
-/// Where the kernel's scheduler may be perturbed.
+/// Does nothing: a point where the kernel's scheduler may be perturbed.
 pub(crate) fn preemption_point() {}
 
 /// An address space that is made current on a CPU before a thread's user code runs there.

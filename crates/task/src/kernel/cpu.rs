@@ -47,14 +47,14 @@ pub(super) struct Cpu {
     pub(super) overflow: RefCell<Fifo>,
     /// A thread that may not stay on this CPU, and goes on as soon as its stack is free.
     pub(super) evicted: Cell<Option<&'static Slot>>,
-    /// When the current thread got the CPU.
+    /// Time at which the current thread got the CPU.
     pub(super) running_since: Cell<u64>,
     /// Something changed: look for another thread at the next opportunity.
     pub(super) reschedule: Cell<bool>,
     pub(super) preempt_depth: Cell<u32>,
     /// Sleeping threads that want to be woken, the latest deadline first.
     pub(super) sleepers: RefCell<Vec<(u64, u32)>>,
-    /// When the timer will fire, or before.
+    /// Time at which the timer will fire, at the latest.
     pub(super) timer_deadline: Cell<u64>,
     /// The CPU is in `LOADED`.
     pub(super) loaded: Cell<bool>,
@@ -62,7 +62,7 @@ pub(super) struct Cpu {
     pub(super) last_balanced: Cell<u32>,
     /// Whether it polls when it has nothing to do.
     pub(super) polling: Cell<IdlePolling>,
-    /// Where it is in its sequence of pseudo-random numbers.
+    /// State of the generator of pseudo-random numbers.
     pub(super) random: Cell<u64>,
 }
 
@@ -101,7 +101,7 @@ pub(super) struct Shared {
     pub(super) wake_state: CacheAligned<AtomicU32>,
     /// Threads that other CPUs woke and want to run here.
     pub(super) wake_queues: WakeQueues<MAX_CPUS, CPU_WORDS>,
-    /// Where or how threads of this CPU run was changed: look at all of them.
+    /// Flag: where or how threads of this CPU run was changed; look at all of them.
     pub(super) recheck: AtomicBool,
     /// An idle CPU that asks for work.
     pub(super) work_requester: AtomicU32,

@@ -52,7 +52,7 @@ pub fn cpu_count() -> usize {
     guard::cpu::count()
 }
 
-/// Where the CPUs of this instance are in the machine: who is whose sibling.
+/// Topology of this instance's CPUs: siblings, cores, packages.
 pub fn topology() -> &'static Topology {
     static TOPOLOGY: Once<Topology> = Once::new();
     TOPOLOGY.call_once(guard::cpu::topology)

@@ -44,7 +44,7 @@ fn seed() -> u64 {
         .unwrap_or(1)
 }
 
-/// Where a CPU's sequence begins.
+/// First state of a CPU's generator of pseudo-random numbers.
 pub(super) fn initial_state(cpu: CpuId) -> u64 {
     mix(seed() ^ u64::from(cpu.0) << 32)
 }
@@ -102,7 +102,7 @@ pub(super) fn should_yield() -> bool {
     ON.load(Ordering::Relaxed) && current_slot().policy().realtime().is_none() && random() & 1 == 0
 }
 
-/// When to look for another thread, if it would be enough to look at `deadline_ns`.
+/// Time to look for another thread, if it would be enough to look at `deadline_ns`.
 #[inline]
 pub(super) fn shorten_deadline(deadline_ns: u64) -> u64 {
     if !ON.load(Ordering::Relaxed) {
@@ -111,7 +111,7 @@ pub(super) fn shorten_deadline(deadline_ns: u64) -> u64 {
     deadline_ns.min(now_ns() + random() % LONGEST_RUN_NS)
 }
 
-/// Where a woken thread is to run, if not where it would be best.
+/// A random CPU for a woken thread; `None`: the one where it would be best.
 #[inline]
 pub(super) fn random_cpu(slot: &Slot) -> Option<CpuId> {
     if !ON.load(Ordering::Relaxed) {

@@ -316,8 +316,8 @@ impl Cpu {
         }
     }
 
-    /// When no CPU idles: looks at one other CPU each time, and gives it a thread if it has two
-    /// fewer.
+    /// Balances the load when no CPU idles: looks at one other CPU each time, and gives it a thread
+    /// if it has two fewer.
     fn load_balance(&self, queue: &mut RunQueue, me: CpuId, now: u64) {
         let count = super::cpu_count() as u32;
         if queue.waiting() < 2 || count == 1 {

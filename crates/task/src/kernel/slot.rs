@@ -25,7 +25,7 @@ const CHUNKS: usize = 512;
 /// Words of a set of CPUs.
 pub(super) const CPU_WORDS: usize = MAX_CPUS / 64;
 
-/// On a CPU, or queued for one.
+/// State: on a CPU, or queued for one.
 pub(super) const RUNNING: u32 = 0;
 /// The same, with a permit.
 pub(super) const NOTIFIED: u32 = 1;
@@ -51,7 +51,7 @@ pub(super) struct Slot {
     pub(super) policy_changed: AtomicBool,
     /// The thread comes from another run queue, not from sleep.
     pub(super) migrated: AtomicBool,
-    /// If it sleeps, it does so for a lock.
+    /// The thread sleeps for a lock, if it sleeps.
     pub(super) blocked_on_lock: AtomicBool,
     history: [AtomicU64; History::WORDS],
     allowed: [AtomicU64; CPU_WORDS],

@@ -352,12 +352,12 @@ impl Thread {
         ]
     }
 
-    /// By the CPU it runs on: others are to run.
+    /// Counts an involuntary switch: others are to run. Called by the thread's CPU.
     pub(super) fn count_preemption(&self) {
         add(&self.involuntary_switches, 1);
     }
 
-    /// By the CPU it ran on: it gives way at a time.
+    /// Ends the thread's CPU time at a time. Called by the CPU it ran on.
     #[inline(always)]
     pub(super) fn stop_cpu_clock(&self, now_ns: u64) {
         self.run_time.end(now_ns);
@@ -365,7 +365,7 @@ impl Thread {
         self.account_system_time(OFF_CPU);
     }
 
-    /// By the CPU it gets.
+    /// Begins the thread's CPU time. Called by the CPU it gets.
     #[inline(always)]
     pub(super) fn start_cpu_clock(&self, now_ns: u64) {
         self.run_time.begin(now_ns);

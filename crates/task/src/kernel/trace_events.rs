@@ -154,9 +154,9 @@ pub(super) fn trace_switch(prev: &Slot, next: &Slot) {
 pub(super) enum WakeMethod {
     /// The woken thread is for the waker's own CPU.
     Here = 0,
-    /// By an interrupt.
+    /// An interrupt told the CPU.
     Interrupt = 1,
-    /// By a store: it polls.
+    /// A store told the CPU, which polls.
     Polls = 2,
     /// The CPU had been told already.
     Already = 3,

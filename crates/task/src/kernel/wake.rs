@@ -1,4 +1,4 @@
-//! Where a woken thread goes, and telling that CPU.
+//! Placement of woken threads, and notification of the CPU chosen.
 //!
 //! On its own CPU a thread joins the run queue at once. Another CPU finds it in a wake queue, one
 //! for each pair of CPUs. It is told by an interrupt only if it would not look in time by itself;
@@ -141,8 +141,8 @@ impl Cpu {
 /// Idle CPUs that are looked at for one whose core idles.
 const TRIES: usize = 4;
 
-/// Where a woken thread runs: where it ran last, unless that is busy and another CPU idles, or it
-/// may not.
+/// Chooses the CPU for a woken thread: where it ran last, unless that is busy and another CPU
+/// idles, or it may not.
 fn select_cpu(slot: &Slot) -> CpuId {
     if let Some(target) = perturb::random_cpu(slot) {
         return target;
@@ -279,8 +279,8 @@ pub(super) fn kick(slot: &Slot) {
     });
 }
 
-/// Where or how a thread runs was changed: its CPU takes that in if it has it. When it sleeps, the
-/// next wake-up does.
+/// Announces that a thread's policy or affinity was changed: its CPU takes that in if it has it.
+/// When it sleeps, the next wake-up does.
 pub(super) fn policy_changed(slot: &'static Slot) {
     fence(Ordering::SeqCst);
     if slot.is_parked() {

@@ -97,7 +97,7 @@ impl Entry {
         }
     }
 
-    /// Its header and name, as they are at byte `at` of the archive.
+    /// Header and name of the entry, as they are at byte `at` of the archive.
     fn head(&self, at: u64) -> Vec<u8> {
         let header = Header {
             ino: self.inode,
