@@ -78,6 +78,7 @@ macro_rules! gives {
         );
     };
 }
+
 /// A file system in memory to play in, which shares nothing and is gone afterwards.
 pub struct Ground(Place);
 

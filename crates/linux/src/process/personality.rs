@@ -18,6 +18,7 @@ pub(crate) const ADDR_COMPAT_LAYOUT: u32 = 0x020_0000;
 /// Bits that are cleared when a program gets more privileges than its caller has.
 pub(crate) const CLEARED_WITH_POWER: u32 =
     ADDR_NO_RANDOMIZE | ADDR_COMPAT_LAYOUT | MMAP_PAGE_ZERO | READ_IMPLIES_EXEC;
+
 /// Whether a bit of the caller's personality is set.
 pub(crate) fn persona_has(task: &Task, bit: u32) -> bool {
     task.process().persona.load(Ordering::Relaxed) & bit != 0

@@ -100,6 +100,7 @@ fn finish(process: &Arc<Process>) {
         }
     }
 }
+
 /// `exit(2)`
 pub fn sys_exit(task: &Task, status: i32) -> SysResult {
     task.process()
