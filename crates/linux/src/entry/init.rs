@@ -12,7 +12,10 @@ use guard::{BootToken, PowerToken, user};
 use vm::AddressSpace;
 
 use crate::Task;
+use crate::cred::setuid;
+use crate::entry::taskstats;
 use crate::entry::user_loop;
+use crate::files::sigio::SigioSender;
 use crate::process::image::ProcessImage;
 use crate::process::process_table::TtyJobControl;
 use crate::process::task::NewTask;
@@ -20,12 +23,16 @@ use crate::process::upcalls::{self, Upcalls};
 use crate::process::{NewProcess, Process, process_table as processes, send_signal};
 use crate::process_control::exec;
 use crate::procfs;
+use crate::socket;
 use crate::state::credentials::Credentials;
 use crate::state::fdtable::FdTable;
+use crate::state::namespaces;
+use crate::state::rlimit;
 use crate::state::sched_params::SchedParams;
 use crate::state::timer_queue;
 use crate::system::{klog, sysinfo};
 use crate::uapi::sigframe::AltStack;
+use crate::uapi::siginfo;
 use crate::uapi::siginfo::SigInfo;
 
 /// What the personality tells the kernel around it.
@@ -64,11 +71,11 @@ pub fn init(boot: &BootToken, power: PowerToken, hooks: Hooks) {
     klog::init(boot);
     user::set_fault_handler(boot, user_loop::kernel_fault);
     fs::tty::set_job_control(Arc::new(TtyJobControl));
-    fs::set_keeps_set_ids(crate::cred::setuid::keeps_set_ids);
-    fs::sigio::set_sender(Arc::new(crate::files::sigio::SigioSender));
-    net::set_credentials_provider(crate::socket::identity, crate::socket::groups);
-    net::netlink::set_taskstats_provider(crate::entry::taskstats::taskstats);
-    net::set_timer_scheduler(crate::state::timer_queue::set_for_sockets);
+    fs::set_keeps_set_ids(setuid::keeps_set_ids);
+    fs::sigio::set_sender(Arc::new(SigioSender));
+    net::set_credentials_provider(socket::identity, socket::groups);
+    net::netlink::set_taskstats_provider(taskstats::taskstats);
+    net::set_timer_scheduler(timer_queue::set_for_sockets);
     timer_queue::start();
 }
 
@@ -109,7 +116,7 @@ pub fn spawn_init(
         exit_signal: 0,
         space,
         actions: Arc::default(),
-        limits: crate::state::rlimit::default_limits(),
+        limits: rlimit::default_limits(),
         owner: cred.clone(),
         image: ProcessImage::default(),
         oom_adjustment: 0,
@@ -119,7 +126,7 @@ pub fn spawn_init(
     let inherited = NewTask {
         files,
         fs: context,
-        namespaces: crate::state::namespaces::first().clone(),
+        namespaces: namespaces::first().clone(),
         cred: cred.into(),
         name: "init".into(),
         blocked: 0,
@@ -189,7 +196,7 @@ fn init_ended(status: i32) {
 /// handle.
 pub fn signal_init(signo: i32) {
     if let Some(process) = processes::find(1)
-        && (1..=crate::uapi::siginfo::COUNT).contains(&signo)
+        && (1..=siginfo::COUNT).contains(&signo)
     {
         send_signal::send(&process, SigInfo::kernel(signo));
     }

@@ -3,6 +3,7 @@
 
 use crate::futex::pi;
 use crate::process::{namespaces, process_table, timer};
+use crate::state::ipc::mqueue;
 use crate::state::timer_queue;
 
 /// Calls `each` with the name and the number of what each table holds.
@@ -19,7 +20,7 @@ pub fn census(each: &mut dyn FnMut(&'static str, u64)) {
     each("inheriting_moves", moving);
     each("alarms", timer_queue::count());
     each("wall_clock_timers", timer::by_wall_clock());
-    each("posix_queue_bytes", crate::state::ipc::mqueue::charged());
+    each("posix_queue_bytes", mqueue::charged());
     fs::census(each);
     namespaces::net().object_counts(each);
 }

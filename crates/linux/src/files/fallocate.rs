@@ -1,6 +1,7 @@
 //! What holds a file's contents: `ftruncate(2)`, `fallocate(2)`, `fsync(2)`, `fadvise64(2)` and
 //! their relatives, `memfd_create(2)`.
 
+use crate::mm::mmap;
 use crate::process::rlimit::check_size;
 use crate::{SysResult, Task, uaccess};
 use abi::errno::Errno;
@@ -168,7 +169,7 @@ pub fn sys_memfd_create(task: &Task, name: usize, flags: u32) -> SysResult {
         }
     })?;
     if large != 0 {
-        let refused = crate::mm::mmap::no_reserved_pages(flags);
+        let refused = mmap::no_reserved_pages(flags);
         return Err(if refused == Errno::EINVAL {
             Errno::ENODEV
         } else {

@@ -1,5 +1,6 @@
 //! `ioctl(2)`: what works on every descriptor is done here, the rest is the file's.
 
+use crate::files::sigio;
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 use abi::errno::Errno;
@@ -42,10 +43,10 @@ pub fn sys_ioctl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
             fs::sigio::update(&file, fd);
         }
         ioctl::FIOSETOWN | ioctl::SIOCSPGRP if file.inode().kind() == FileType::Socket => {
-            crate::files::sigio::set_owner(task, &file, UserPtr::<i32>::new(arg).read()?)?;
+            sigio::set_owner(task, &file, UserPtr::<i32>::new(arg).read()?)?;
         }
         ioctl::FIOGETOWN | ioctl::SIOCGPGRP if file.inode().kind() == FileType::Socket => {
-            UserPtr::<i32>::new(arg).write(&(crate::files::sigio::owner(&file)? as i32))?;
+            UserPtr::<i32>::new(arg).write(&(sigio::owner(&file)? as i32))?;
         }
         ioctl::FIONREAD if file.inode().kind() == FileType::Regular => {
             let rest = file

@@ -3,6 +3,7 @@
 //!
 //! The old calls are the `*at` calls with the working directory; each is written once.
 
+use crate::process::rlimit;
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 use abi::errno::Errno;
@@ -447,7 +448,7 @@ pub fn sys_truncate(task: &Task, name: usize, size: i64) -> SysResult {
     let size = u64::try_from(size).map_err(|_| Errno::EINVAL)?;
     let path = lookup_at(task, AT_FDCWD, name, 0)?;
     if path.inode().kind() == FileType::Regular {
-        crate::process::rlimit::check_size(task, &**path.inode(), size)?;
+        rlimit::check_size(task, &**path.inode(), size)?;
     }
     ops::truncate(&path, size, &task.fs_cred()).map(|()| 0)
 }

@@ -1,5 +1,6 @@
 //! Pipes and event counters: `pipe(2)`, `eventfd(2)`.
 
+use crate::files::fallocate;
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task};
 use abi::errno::Errno;
@@ -14,7 +15,7 @@ pub fn sys_pipe2(task: &Task, fds: UserPtr<[i32; 2]>, flags: u32) -> SysResult {
     let flags = OpenFlags::from_bits_retain(flags);
     let cloexec = flags.contains(OpenFlags::CLOEXEC);
     let (reader, writer) = pipe::pipe(flags);
-    crate::files::fallocate::give(task, &**reader.inode())?;
+    fallocate::give(task, &**reader.inode())?;
     let files = task.files();
     let read_fd = files.install(reader, cloexec)? as i32;
     let result = files.install(writer, cloexec).and_then(|write_fd| {

@@ -1,6 +1,7 @@
 //! Who is signalled when a file is ready: `F_SETOWN`, `F_SETOWN_EX`, `F_SETSIG` of `fcntl(2)`, and
 //! the sending.
 
+use crate::process::Process;
 use crate::process::{process_table as processes, send_signal};
 use crate::uaccess::UserPtr;
 use crate::uapi::siginfo::{COUNT, SigInfo};
@@ -132,7 +133,7 @@ impl Sender for SigioSender {
 /// Sends a signal to whom a notice names, as far as who named them may.
 fn deliver(notice: FileOwner, info: SigInfo) {
     let (real, effective) = notice.sender;
-    let allowed = |process: &crate::process::Process| {
+    let allowed = |process: &Process| {
         let owner = process.credentials().user;
         effective == 0
             || [real, effective]

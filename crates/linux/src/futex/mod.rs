@@ -14,6 +14,8 @@ use guard::user;
 use linux_raw_sys::general as sys;
 use vm::FutexKey;
 
+use crate::process::access;
+use crate::process::process_table;
 use crate::process::task::RestartBlock;
 use crate::time::deadline_after;
 use crate::time::wall_clock::AbsoluteDeadline;
@@ -366,8 +368,8 @@ pub fn sys_get_robust_list(
     let list = if tid == 0 {
         task.robust.load(Ordering::Relaxed)
     } else {
-        let other = crate::process::process_table::find_task(tid).ok_or(Errno::ESRCH)?;
-        crate::process::access::check_trace_access(task, other.process())?;
+        let other = process_table::find_task(tid).ok_or(Errno::ESRCH)?;
+        access::check_trace_access(task, other.process())?;
         other.robust.load(Ordering::Relaxed)
     };
     len.write(&(ROBUST_HEAD as u64))?;

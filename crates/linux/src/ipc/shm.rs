@@ -16,6 +16,7 @@ use vm::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::mm::mmap;
 use crate::process::namespaces;
 use crate::state::ipc::shm::{Entry, Segment, ShmidDs, with_key};
 use crate::state::ipc::{
@@ -48,8 +49,8 @@ pub(crate) const MAX_BYTES: u64 = u64::MAX - (1 << 24);
 /// Why there is no segment of large pages, of which none are reserved: to whom locking so much
 /// memory is not allowed is told that first.
 fn no_huge_pages(task: &Task, size: usize, flags: u32) -> Errno {
-    let reason = crate::mm::mmap::no_reserved_pages(flags);
-    let allowed = || size <= crate::mm::mmap::lock_limit(task);
+    let reason = mmap::no_reserved_pages(flags);
+    let allowed = || size <= mmap::lock_limit(task);
     if reason == Errno::ENOMEM && !allowed() {
         Errno::EPERM
     } else {
@@ -87,7 +88,7 @@ pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
     if table.len() >= MAX_SEGMENTS {
         return Err(Errno::ENOSPC);
     }
-    crate::mm::mmap::may_commit(size)?;
+    mmap::may_commit(size)?;
     let info = ShmidDs {
         owner: IpcPerm::new(key, flags, &cred),
         size: size as u64,
@@ -330,7 +331,7 @@ pub fn sys_shmctl(task: &Task, id: i32, command: u32, to: UserPtr<ShmidDs>) -> S
         }
         // Nothing is ever swapped.
         SHM_LOCK | SHM_UNLOCK => {
-            let limit = crate::mm::mmap::lock_limit(task);
+            let limit = mmap::lock_limit(task);
             if !cred.capable(linux_raw_sys::general::CAP_IPC_LOCK) {
                 segment.info.lock().owner.check_created(&cred)?;
                 if command == SHM_LOCK && limit == 0 {

@@ -8,6 +8,8 @@ use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use vm::{AccessKind, PAGE_SIZE};
 
+use crate::mm::mmap;
+use crate::process::access;
 use crate::process::{Process, process_table};
 use crate::state::mempolicy::{
     MODE_FLAGS, MPOL_BIND, MPOL_DEFAULT, MPOL_F_NUMA_BALANCING, MPOL_F_RELATIVE_NODES,
@@ -238,7 +240,7 @@ fn peer(task: &Task, pid: i32) -> Result<Arc<Process>, Errno> {
     } else {
         process_table::find_any(pid)?
     };
-    crate::process::access::check_trace_access(task, &process)?;
+    access::check_trace_access(task, &process)?;
     Ok(process)
 }
 
@@ -308,5 +310,5 @@ pub fn sys_pkey_free(_: &Task, _key: i32) -> SysResult {
 
 /// `pkey_mprotect(2)`: without a key it is `mprotect(2)`.
 pub fn sys_pkey_mprotect(task: &Task, addr: usize, len: usize, prot: u32, key: i32) -> SysResult {
-    crate::mm::mmap::protect(task, addr, len, prot, key == -1)
+    mmap::protect(task, addr, len, prot, key == -1)
 }

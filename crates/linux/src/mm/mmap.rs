@@ -12,6 +12,7 @@ use vm::{
 };
 
 use crate::process::personality::{READ_IMPLIES_EXEC, persona_has};
+use crate::state::rlimit;
 use crate::uio::in_user_space;
 use crate::{SysResult, Task, uaccess};
 
@@ -325,7 +326,7 @@ pub fn sys_mremap(
 
 /// `brk(2)`
 pub fn sys_brk(task: &Task, end: usize) -> SysResult {
-    let limit = task.process().limits.lock()[crate::state::rlimit::DATA][0];
+    let limit = task.process().limits.lock()[rlimit::DATA][0];
     let space = space(task)?;
     let now = space.brk(0);
     if end > now && ((end - now) as u64 > limit || may_commit(end - now).is_err()) {

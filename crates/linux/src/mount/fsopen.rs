@@ -14,6 +14,7 @@ use linux_raw_sys::general as sys;
 
 use crate::files::filesystems::knows_type;
 use crate::files::namei::lookup_at;
+use crate::mount::check_options;
 use crate::mount::{common_options, file_system, propagation, read_text};
 use crate::process_control::namespaces::may_mount;
 use crate::{SysResult, Task, uaccess};
@@ -215,7 +216,7 @@ impl State {
 
 /// What tells whether a type knows an option.
 fn mount_options(kind: &str) -> impl Fn(&str) -> Result<(), Errno> + '_ {
-    move |option| crate::mount::check_options(kind.as_bytes(), &common_options(option, 0).0)
+    move |option| check_options(kind.as_bytes(), &common_options(option, 0).0)
 }
 
 /// What a mount gets of `MOUNT_ATTR_*`.

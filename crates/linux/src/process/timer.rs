@@ -11,6 +11,7 @@ use ::task::{Mutex, now_ns};
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
+use crate::process;
 use crate::process::cpu_clock::CpuClock;
 use crate::process::{Process, process_table, send_signal};
 use crate::state::expirations::Expirations;
@@ -344,7 +345,7 @@ pub(crate) fn check_cpu_limit(process: &Arc<Process>) {
     let [soft, hard] = process.limits.lock()[sys::RLIMIT_CPU as usize];
     let used = process.cpu_ns() / NS_PER_SEC;
     if used >= hard {
-        crate::process::log_end(
+        process::log_end(
             process,
             sys::SIGKILL as i32,
             format_args!("it used its {hard} s of processor time"),

@@ -17,8 +17,10 @@ use crate::process::task::{Completion, NewTask};
 use crate::process::{NewProcess, Process, pidfd, process_table as processes, upcalls};
 use crate::process_control::namespaces;
 use crate::time::posix_timers;
+use crate::uaccess;
 use crate::uaccess::UserPtr;
 use crate::uapi::sigframe::AltStack;
+use crate::uapi::siginfo;
 use crate::{SysResult, Task, ptrace};
 
 /// What is asked for, whichever call it came by.
@@ -384,7 +386,7 @@ pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: usize, size: usize) ->
         }
     }
     let known = size.min(bytes.len());
-    crate::uaccess::read_bytes(args, &mut bytes[..known])?;
+    uaccess::read_bytes(args, &mut bytes[..known])?;
     let args = CloneArgs::read_from_bytes(&bytes).map_err(|_| Errno::EINVAL)?;
     let high = args.flags & !u64::from(u32::MAX);
     if args.flags as u32 & (sys::CLONE_THREAD | sys::CLONE_PARENT) != 0 && args.exit_signal != 0 {
@@ -393,7 +395,7 @@ pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: usize, size: usize) ->
     if high & !CLEAR_SIGHAND != 0
         || args.flags & u64::from(sys::CSIGNAL & !sys::CLONE_NEWTIME) != 0
         || (args.stack == 0) != (args.stack_size == 0)
-        || args.exit_signal > crate::uapi::siginfo::COUNT as u64
+        || args.exit_signal > siginfo::COUNT as u64
     {
         return Err(Errno::EINVAL);
     }

@@ -19,20 +19,26 @@ use vm::{
 };
 
 use crate::files::namei::{self, AT_FDCWD};
+use crate::futex;
 use crate::process::image::ProcessImage;
+use crate::process::personality;
 use crate::process::personality::{
     ADDR_COMPAT_LAYOUT, CLEARED_WITH_POWER, RANDOMIZE, READ_IMPLIES_EXEC, persona_has,
 };
 use crate::process::process_table as processes;
+use crate::process::rlimit;
 use crate::sched::rseq;
+use crate::seccomp::syscall_user_dispatch;
 use crate::state::credentials::Credentials;
 use crate::state::exec_credentials::{FileCapabilities, SetIds};
 use crate::state::rlimit::STACK;
+use crate::time::posix_timers;
 use crate::time::vdso;
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::elf;
 use crate::uapi::initial_stack::{self, Strings};
 use crate::uapi::sigframe::AltStack;
+use crate::uapi::sigframe::Frame;
 use crate::{SysResult, Task, ptrace};
 
 /// The longest single argument.
@@ -95,9 +101,7 @@ impl Randomization {
     fn of(task: &Task) -> Self {
         let setting = RANDOMIZE.load(Ordering::Relaxed);
         let random = setting > 0
-            && task.process().persona.load(Ordering::Relaxed)
-                & crate::process::personality::ADDR_NO_RANDOMIZE
-                == 0;
+            && task.process().persona.load(Ordering::Relaxed) & personality::ADDR_NO_RANDOMIZE == 0;
         Self {
             random,
             heap: random && setting > 1,
@@ -368,7 +372,7 @@ pub(crate) fn load(
     if !secure && persona_has(task, ADDR_COMPAT_LAYOUT) {
         space.set_legacy_base(page_align_down(USER_END / 3) + layout.offset(28));
     }
-    crate::process::rlimit::apply_memory_limits(&limits, &space);
+    rlimit::apply_memory_limits(&limits, &space);
     space.forbid_large_pages(
         task.process()
             .space()
@@ -429,8 +433,7 @@ pub(crate) fn load(
         (auxvec::AT_SECURE, u64::from(secure)),
         (
             auxvec::AT_MINSIGSTKSZ,
-            (size_of::<crate::uapi::sigframe::Frame>() + guard::fpu::signal_frame_size() + 64)
-                as u64,
+            (size_of::<Frame>() + guard::fpu::signal_frame_size() + 64) as u64,
         ),
     ];
     let strings = Strings {
@@ -491,18 +494,18 @@ pub(crate) fn load(
 pub(crate) fn take_over(task: &Task, loaded: LoadedProgram) {
     let process = task.process();
     // The old memory's last words.
-    crate::futex::leaves_memory(task);
+    futex::leaves_memory(task);
     task.locks_released.store(false, Ordering::SeqCst);
     task.clear_tid.store(0, Ordering::Relaxed);
     rseq::forget(task);
-    crate::seccomp::syscall_user_dispatch::forget(task);
+    syscall_user_dispatch::forget(task);
     task.thread().set_user(Some(loaded.space.clone()));
     process.replace_space(loaded.space);
     *process.image.lock() = loaded.image;
     task.unshare_files();
     task.files().close_on_exec();
     process.replace_actions(process.actions().after_exec());
-    crate::time::posix_timers::exec(process);
+    posix_timers::exec(process);
     {
         let mut signals = task.signals.lock();
         signals.stack = AltStack::none();

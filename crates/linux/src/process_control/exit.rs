@@ -6,6 +6,10 @@ use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general as sys;
 
+use crate::ipc::sem;
+use crate::mm::oom;
+use crate::process::accounting;
+use crate::process::namespaces;
 use crate::process::{
     Process, exit_code, notify_parent, process_table as processes, send_signal, upcalls,
 };
@@ -57,13 +61,13 @@ pub(crate) fn status_of(task: &Task) -> i32 {
 fn finish(process: &Arc<Process>) {
     process.note_resident();
     let space = process.space.lock().take();
-    crate::process::accounting::note_end(process);
+    accounting::note_end(process);
     drop(space);
     let image = core::mem::take(&mut *process.image.lock());
     drop(image);
-    crate::mm::oom::given_back(process);
+    oom::given_back(process);
     posix_timers::process_ends(process);
-    crate::ipc::sem::process_ends(process, &crate::process::namespaces::current().ipc);
+    sem::process_ends(process, &namespaces::current().ipc);
     let status = *process
         .status
         .lock()

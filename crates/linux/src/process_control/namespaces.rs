@@ -9,6 +9,7 @@ use fs::nsfs::{self, Held, Kind};
 use linux_raw_sys::general as sys;
 
 use crate::ipc::sem;
+use crate::process::access;
 use crate::process::{namespaces, pidfd};
 use crate::{SysResult, Task};
 
@@ -102,7 +103,7 @@ pub fn sys_setns(task: &Task, fd: i32, bits: u32) -> SysResult {
         return Err(Errno::EINVAL);
     }
     let other = process.tasks().into_iter().next().ok_or(Errno::ESRCH)?;
-    crate::process::access::check_trace_access(task, &process)?;
+    access::check_trace_access(task, &process)?;
     for kind in ORDER.into_iter().filter(|kind| bits & kind.flag() != 0) {
         let path = namespaces::file(&other, kind);
         let namespace = nsfs::of(path.inode()).ok_or(Errno::EINVAL)?;

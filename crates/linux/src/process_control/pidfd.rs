@@ -3,6 +3,7 @@
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
+use crate::process::access;
 use crate::process::{pidfd, process_table};
 use crate::signal::kill;
 use crate::uaccess::UserPtr;
@@ -50,7 +51,7 @@ pub fn sys_pidfd_getfd(task: &Task, fd: i32, theirs: i32, flags: u32) -> SysResu
         return Err(Errno::EINVAL);
     }
     let (process, _) = pidfd::process_of(task, fd)?;
-    crate::process::access::check_trace_access(task, &process)?;
+    access::check_trace_access(task, &process)?;
     let of = process.tasks().into_iter().next().ok_or(Errno::ESRCH)?;
     let file = of.file(theirs)?;
     task.files().install(file, true)

@@ -11,9 +11,11 @@ use linux_raw_sys::prctl as pr;
 use crate::cred::capability;
 use crate::process::process_table as processes;
 use crate::process_control::prctl_mm;
+use crate::seccomp;
 use crate::seccomp::syscall_user_dispatch;
 use crate::state::credentials::{Credentials, KEEP_CAPS};
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::siginfo;
 use crate::{SysResult, Task};
 
 /// The length of a thread's name with its NUL.
@@ -99,7 +101,7 @@ pub fn sys_prctl(
             Ok(0)
         }
         pr::PR_GET_SECCOMP => Ok(task.seccomp.lock().mode()),
-        pr::PR_SET_SECCOMP => crate::seccomp::set_by_prctl(task, arg, arg3),
+        pr::PR_SET_SECCOMP => seccomp::set_by_prctl(task, arg, arg3),
         pr::PR_SET_THP_DISABLE if rest_is_zero => {
             task.process().memory()?.forbid_large_pages(arg != 0);
             Ok(0)
@@ -232,7 +234,7 @@ fn process(task: &Task, option: u32, arg: usize) -> SysResult {
         pr::PR_SET_PDEATHSIG => {
             let signal = i32::try_from(arg)
                 .ok()
-                .filter(|s| (0..=crate::uapi::siginfo::COUNT).contains(s))
+                .filter(|s| (0..=siginfo::COUNT).contains(s))
                 .ok_or(Errno::EINVAL)?;
             process.parent_death_signal.store(signal, Ordering::Relaxed);
         }

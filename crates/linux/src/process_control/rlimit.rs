@@ -10,6 +10,7 @@ use crate::process::process_table as processes;
 use crate::process::rlimit::apply_memory_limits;
 use crate::state::fdtable::MAX_LIMIT;
 use crate::state::rlimit::{CPU, FSIZE, NOFILE, RESOURCES};
+use crate::time::posix_timers;
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task};
 
@@ -59,7 +60,7 @@ pub fn sys_prlimit64(
             process.file_size_limit.store(soft, Ordering::Relaxed);
         }
         if index == CPU {
-            crate::time::posix_timers::watch_cpu_limit(&process);
+            posix_timers::watch_cpu_limit(&process);
         }
         if let Some(space) = process.space() {
             apply_memory_limits(&limits, &space);

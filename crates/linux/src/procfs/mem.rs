@@ -9,6 +9,7 @@ use fs::{File, FileOps, FileType, Inode, Metadata, OpenFlags, Result, Whence};
 use vm::{AddressSpace, PAGE_SIZE};
 
 use crate::current_task;
+use crate::process::access;
 use crate::process::process_table;
 
 /// The file.
@@ -33,7 +34,7 @@ impl Inode for MemFile {
     fn open(self: Arc<Self>, _: OpenFlags) -> Result<Option<Arc<dyn FileOps>>> {
         let process = process_table::find(self.pid).ok_or(Errno::ESRCH)?;
         let caller = current_task().ok_or(Errno::ESRCH)?;
-        crate::process::access::check_trace_access(&caller, &process).map_err(|_| Errno::EACCES)?;
+        access::check_trace_access(&caller, &process).map_err(|_| Errno::EACCES)?;
         let space = process
             .space()
             .map(|space| Arc::downgrade(&space))

@@ -15,7 +15,9 @@ use vm::{AddressSpace, PAGE_SIZE, VmaInfo};
 
 use super::mem;
 use crate::current_task;
+use crate::process::access;
 use crate::process::{Process, process_table};
+use crate::state::mempolicy;
 
 fn find(pid: i32) -> Result<Arc<Process>> {
     process_table::find(pid).ok_or(Errno::ESRCH)
@@ -25,7 +27,7 @@ fn find(pid: i32) -> Result<Arc<Process>> {
 fn visible(pid: i32) -> Result<Arc<Process>> {
     let process = find(pid)?;
     let caller = current_task().ok_or(Errno::ESRCH)?;
-    crate::process::access::check_trace_access(&caller, &process).map_err(|_| Errno::EACCES)?;
+    access::check_trace_access(&caller, &process).map_err(|_| Errno::EACCES)?;
     Ok(process)
 }
 
@@ -135,7 +137,7 @@ pub(super) fn numa_maps(process: &Process) -> String {
             text,
             "{:08x} {}",
             area.range.start,
-            crate::state::mempolicy::shown(area.policy)
+            mempolicy::shown(area.policy)
         );
         match &area.name[..] {
             b"[heap]" => text += " heap",

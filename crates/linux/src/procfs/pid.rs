@@ -6,6 +6,8 @@ use super::pagemap::{MapFiles, PageMap};
 use super::{PID_SHIFT, maps, mounts, number, pagemap, status};
 use crate::Task;
 use crate::mm::oom;
+use crate::process::access;
+use crate::process::namespaces;
 use crate::process::{Process, process_table as processes};
 use abi::errno::Errno;
 use alloc::format;
@@ -240,7 +242,7 @@ impl DynamicDir for ProcessDir {
 /// Whether the caller may look into a process.
 fn may_look(pid: i32) -> Result<()> {
     let caller = crate::current_task().ok_or(Errno::ESRCH)?;
-    crate::process::access::check_trace_access(&caller, &find(pid)?).map_err(|_| Errno::EACCES)
+    access::check_trace_access(&caller, &find(pid)?).map_err(|_| Errno::EACCES)
 }
 
 fn link(attr: Attr, pid: i32, target: fn(&Process) -> Result<Path>) -> Arc<dyn Inode> {
@@ -283,10 +285,7 @@ fn namespaces(attr: Attr, pid: i32, tid: Option<i32>) -> Arc<dyn Inode> {
             let task = process
                 .find_task(|task| task.tid() == tid.unwrap_or(pid))
                 .or_else(|| process.tasks().into_iter().next());
-            Ok(crate::process::namespaces::file(
-                &*task.ok_or(Errno::ENOENT)?,
-                kind,
-            ))
+            Ok(namespaces::file(&*task.ok_or(Errno::ENOENT)?, kind))
         };
         dir.add(
             name,

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::process::{Process, process_table as processes};
+use crate::sched;
 use crate::state::credentials::Capabilities;
 use crate::state::rlimit::LIMIT_NAMES;
 use crate::state::sched_params::SchedParams;
@@ -153,7 +154,7 @@ impl Process {
             memory: [memory.size as u64, memory.resident as u64],
             signals: [own, self.pending_set(), blocked, ignored, caught],
             cpu: shown.and_then(|t| t.started()).map_or(0, |t| t.cpu().0),
-            allowed_cpus: allowed_cpus.unwrap_or_else(crate::sched::all_cpus),
+            allowed_cpus: allowed_cpus.unwrap_or_else(sched::all_cpus),
             schedule: shown.map(|t| t.schedule()).unwrap_or_default(),
         }
     }

@@ -12,7 +12,9 @@ use vm::PAGE_SIZE;
 use super::maps;
 use super::system::NS_PER_TICK;
 use crate::process::Process;
+use crate::process::access;
 use crate::process::image::layout_of;
+use crate::ptrace;
 use crate::state::rlimit::{RSS, SIGPENDING};
 use crate::state::sched_params::SchedParams;
 use crate::state::usage::Usage;
@@ -61,7 +63,7 @@ fn places(process: &Arc<Process>) -> [String; 2] {
         return ["0 0 0".into(), "0 0 0 0 0 0 0".into()];
     };
     if crate::current_task()
-        .is_none_or(|caller| crate::process::access::check_trace_access(&caller, process).is_err())
+        .is_none_or(|caller| access::check_trace_access(&caller, process).is_err())
     {
         return ["1 1 0".into(), "0 0 0 0 0 0 0".into()];
     }
@@ -160,7 +162,7 @@ pub(super) fn status(process: &Process, tid: Option<i32>) -> String {
     let own = tid.unwrap_or(pid);
     let tracer = process
         .find_task(|task| task.tid() == own)
-        .and_then(|task| crate::ptrace::tracer_of(&task));
+        .and_then(|task| ptrace::tracer_of(&task));
     let tracer = tracer.map_or(0, |tracer| tracer.tid());
     let four = |ids: [u32; 4]| ids.map(|id| format!("{id}")).join("\t");
     let [own_pending, pending, blocked, ignored, caught] = s.signals;

@@ -1,9 +1,12 @@
 //! `/proc/sys`: settings.
 
 use super::system::Text;
+use crate::ipc::sem;
 use crate::mm::mmap::OVERCOMMIT;
 use crate::process::namespaces;
 use crate::process::personality::RANDOMIZE;
+use crate::process::process_table;
+use crate::system::sysinfo;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -140,17 +143,17 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     }
     let texts: [(&str, Text); 5] = [
         ("kernel/ns_last_pid", || {
-            format!("{}\n", crate::process::process_table::last_pid())
+            format!("{}\n", process_table::last_pid())
         }),
-        ("kernel/sem", crate::ipc::sem::settings),
+        ("kernel/sem", sem::settings),
         ("kernel/ostype", || {
-            format!("{}\n", crate::system::sysinfo::uname().sysname)
+            format!("{}\n", sysinfo::uname().sysname)
         }),
         ("kernel/osrelease", || {
-            format!("{}\n", crate::system::sysinfo::uname().release)
+            format!("{}\n", sysinfo::uname().release)
         }),
         ("kernel/version", || {
-            format!("{}\n", crate::system::sysinfo::uname().version)
+            format!("{}\n", sysinfo::uname().version)
         }),
     ];
     for (path, text) in texts {
@@ -187,14 +190,14 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     }
     let hostname = pseudo::writable_file(
         Attr::new(dev, 0o644),
-        || Ok([&crate::system::sysinfo::uname().nodename[..], b"\n"].concat()),
-        |text| crate::system::sysinfo::set_hostname(text.trim_ascii_end()),
+        || Ok([&sysinfo::uname().nodename[..], b"\n"].concat()),
+        |text| sysinfo::set_hostname(text.trim_ascii_end()),
     );
     place(dir, "kernel/hostname", hostname);
     let domainname = pseudo::writable_file(
         Attr::new(dev, 0o644),
-        || Ok([&crate::system::sysinfo::domain_name()[..], b"\n"].concat()),
-        |text| crate::system::sysinfo::set_domain_name(text.trim_ascii_end()),
+        || Ok([&sysinfo::domain_name()[..], b"\n"].concat()),
+        |text| sysinfo::set_domain_name(text.trim_ascii_end()),
     );
     place(dir, "kernel/domainname", domainname);
     // There is nothing that could be dropped: files are not copies of what is elsewhere.

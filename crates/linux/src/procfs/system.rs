@@ -1,6 +1,14 @@
 //! Texts about the machine: `/proc/cpuinfo`, `/proc/meminfo`, `/proc/stat` and their neighbours.
 
 use super::place;
+use crate::files::filesystems;
+use crate::ipc::msg;
+use crate::ipc::sem;
+use crate::ipc::shm;
+use crate::process::accounting;
+use crate::process::process_table;
+use crate::state::usage;
+use crate::system::sysinfo;
 use ::task::Mutex;
 use alloc::format;
 use alloc::string::String;
@@ -43,9 +51,9 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("misc", String::new),
         ("locks", String::new),
         ("tty/drivers", terminals),
-        ("sysvipc/msg", crate::ipc::msg::listing),
-        ("sysvipc/sem", crate::ipc::sem::listing),
-        ("sysvipc/shm", crate::ipc::shm::listing),
+        ("sysvipc/msg", msg::listing),
+        ("sysvipc/sem", sem::listing),
+        ("sysvipc/shm", shm::listing),
         ("cgroups", || {
             ["cpuset", "cpu", "memory", "pids"].iter().fold(
                 "#subsys_name\thierarchy\tnum_cgroups\tenabled\n".into(),
@@ -147,7 +155,7 @@ fn meminfo() -> String {
 fn cpu_ticks() -> Vec<[u64; 3]> {
     /// What was told last: no part ever becomes less.
     static TOLD: Mutex<Vec<[u64; 3]>> = Mutex::new(Vec::new());
-    let user_ns = crate::process::accounting::user_of_all();
+    let user_ns = accounting::user_of_all();
     let mut told = TOLD.lock();
     told.resize(cpu::count(), [0; 3]);
     let now = timer::now_ns();
@@ -159,7 +167,7 @@ fn cpu_ticks() -> Vec<[u64; 3]> {
         // How user and system time are shared out is known for all CPUs together only.
         let busy = now - idle;
         let user = (u128::from(busy) * u128::from(user_ns) / u128::from(busy_ns.max(1))) as u64;
-        let parts = crate::state::usage::split(
+        let parts = usage::split(
             [told[0], told[1]],
             busy / NS_PER_TICK,
             user.min(busy) / NS_PER_TICK,
@@ -186,19 +194,19 @@ fn stat() -> String {
     let _ = write!(
         text,
         "intr {interrupts}\nctxt {switches}\nbtime {boot}\nprocesses {}\nprocs_running {}\nprocs_blocked 0\nsoftirq 0 0 0 0 0 0 0 0 0 0 0\n",
-        crate::process::process_table::last_pid(),
+        process_table::last_pid(),
         stats::runnable().max(1),
     );
     text
 }
 
 fn loadavg() -> String {
-    let [one, five, fifteen] = crate::system::sysinfo::load_average();
+    let [one, five, fifteen] = sysinfo::load_average();
     let running = stats::runnable().max(1);
-    let threads = crate::process::process_table::thread_count();
+    let threads = process_table::thread_count();
     format!(
         "{one} {five} {fifteen} {running}/{threads} {}\n",
-        crate::process::process_table::last_pid()
+        process_table::last_pid()
     )
 }
 
@@ -212,7 +220,7 @@ fn uptime() -> String {
 }
 
 fn version() -> String {
-    let u = crate::system::sysinfo::uname();
+    let u = sysinfo::uname();
     format!(
         "{} version {} ({}) {}\n",
         u.sysname, u.release, u.machine, u.version
@@ -220,7 +228,7 @@ fn version() -> String {
 }
 
 fn filesystems() -> String {
-    crate::files::filesystems::TYPES
+    filesystems::TYPES
         .iter()
         .map(|name| format!("nodev\t{name}\n"))
         .collect()

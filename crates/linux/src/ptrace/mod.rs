@@ -14,6 +14,7 @@ use guard::fpu;
 use guard::user::UserRegs;
 use linux_raw_sys::{general as sys, ptrace as api};
 
+use crate::process::process_table;
 use crate::process::ptrace_state::{Event, ResumeMode, Stop, StopKind};
 use crate::process::{Process, send_signal};
 use crate::state::debug_registers::{Cause, DebugRegisters};
@@ -213,7 +214,7 @@ pub(crate) fn deliver(
         }
         (_, Some(info)) if info.signo == signal => info,
         _ => {
-            let [_, parent, ..] = crate::process::process_table::relations(task.pid());
+            let [_, parent, ..] = process_table::relations(task.pid());
             SigInfo::from_process(signal, sys::SI_USER as i32, parent, task.uid())
         }
     };

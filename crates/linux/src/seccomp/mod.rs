@@ -13,9 +13,11 @@ use bpf::Purpose;
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
 
+use crate::process;
 use crate::process::ptrace_state::Event;
 use crate::process::{Process, send_signal};
 use crate::socket::sock_fprog::read_program;
+use crate::state::credentials::Credentials;
 use crate::state::seccomp::{Listener, Seccomp, SeccompData, SeccompFilter};
 use crate::uaccess::UserPtr;
 use crate::uapi::sigframe::LastFault;
@@ -134,7 +136,7 @@ fn check_again(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<SysResul
 /// Ends the thread; with `whole`, or if it is the only one, its process, by a signal.
 fn end(task: &Task, signal: u32, whole: bool) -> SysResult {
     if whole || task.process().tasks().len() == 1 {
-        crate::process::log_end(
+        process::log_end(
             task.process(),
             signal as i32,
             format_args!("of its filter of system calls"),
@@ -233,7 +235,7 @@ fn add_filter(task: &Task, flags: u32, addr: usize) -> SysResult {
     }));
     for other in others {
         if cred.no_new_privileges && !other.cred().no_new_privileges {
-            let theirs = crate::state::credentials::Credentials {
+            let theirs = Credentials {
                 no_new_privileges: true,
                 ..(*other.cred()).clone()
             };

@@ -8,6 +8,7 @@ use guard::user::{self, UserRegs};
 use linux_raw_sys::general as sys;
 use linux_raw_sys::prctl as pr;
 
+use crate::process;
 use crate::process::send_signal;
 use crate::seccomp::AUDIT_ARCH_X86_64;
 use crate::state::syscall_user_dispatch::UserDispatch;
@@ -100,7 +101,7 @@ pub(crate) fn check(task: &Task, regs: &UserRegs) -> Option<SysResult> {
 
 /// It does not keep to the rules.
 fn end(task: &Task, signal: u32) -> SysResult {
-    crate::process::log_end(
+    process::log_end(
         task.process(),
         signal as i32,
         format_args!("its dispatch of system calls is not sound"),

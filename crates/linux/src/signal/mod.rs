@@ -18,6 +18,7 @@ use crate::sched::rseq;
 use crate::state::sighand::{SIG_DFL, SIG_IGN, SigAction};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::sigframe::{self, AltStack, Frame, LastFault, UContext};
+use crate::uapi::siginfo;
 use crate::uapi::siginfo::{
     COUNT, Default as DefaultAction, SigInfo, SigSet, UNBLOCKABLE, bit, default_action,
 };
@@ -83,7 +84,7 @@ pub(crate) fn attend(
                     }
                 }
                 DefaultAction::End => {
-                    if crate::uapi::siginfo::dumps(signo) {
+                    if siginfo::dumps(signo) {
                         let fault = task.signals.lock().fault;
                         let place = format_args!("at {:#x}, address {:#x}", regs.rip, fault.cr2);
                         process::log_end(process, signo, place);
@@ -166,10 +167,7 @@ fn no_frame(task: &Task, signo: i32) {
         process::log_end(
             task.process(),
             SIGSEGV,
-            format_args!(
-                "no room for the frame of {}",
-                crate::uapi::siginfo::name(signo)
-            ),
+            format_args!("no room for the frame of {}", siginfo::name(signo)),
         );
         task.process().kill(SIGSEGV);
     } else {

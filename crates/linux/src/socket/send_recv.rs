@@ -15,6 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::{process_table, signal_broken_pipe};
 use crate::socket::{MAX_ADDRESS, of_file, read_address, with_caller, write_address};
+use crate::state::credentials::Ids;
 use crate::uaccess::{self, UserPtr};
 use crate::uio::{IoVec, IoVecs, MAX_TRANSFER, SMALL, in_user_space, pieces, total};
 use crate::{SysResult, Task};
@@ -93,9 +94,7 @@ fn is_inet(socket: &Socket) -> bool {
 /// Checks who a sender says it is.
 fn check_credentials(task: &Task, who: Ucred) -> Result<(), Errno> {
     let cred = task.cred();
-    let is = |ids: &crate::state::credentials::Ids, id: u32| {
-        [ids.real, ids.effective, ids.saved].contains(&id)
-    };
+    let is = |ids: &Ids, id: u32| [ids.real, ids.effective, ids.saved].contains(&id);
     if !cred.privileged()
         && (who.pid != task.pid() || !is(&cred.user, who.uid) || !is(&cred.group, who.gid))
     {

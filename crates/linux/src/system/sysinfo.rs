@@ -15,6 +15,7 @@ use crate::process::personality::{UNAME26, persona_has};
 use crate::process::{namespaces, process_table as processes};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::time::NS_PER_SEC;
+use crate::uio;
 use crate::{SysResult, Task};
 
 /// What the system calls itself; programs decide by the release what they may use.
@@ -202,7 +203,7 @@ pub fn sys_getrandom(task: &Task, to: usize, len: usize, flags: u32) -> SysResul
     if flags & !(sys::GRND_NONBLOCK | both) != 0 || flags & both == both {
         return Err(Errno::EINVAL);
     }
-    if !crate::uio::in_user_space(to, len) {
+    if !uio::in_user_space(to, len) {
         return Err(Errno::EFAULT);
     }
     let mut bytes = [0; 256];

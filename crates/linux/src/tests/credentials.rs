@@ -9,6 +9,7 @@ use crate::cred::setuid::{
     sys_setreuid, sys_setuid,
 };
 use crate::process_control::prctl::sys_prctl;
+use crate::uaccess::UserPtr;
 
 const EPERM: i32 = 1;
 const EFAULT: i32 = 14;
@@ -77,11 +78,7 @@ fn groups_are_set_by_the_superuser_and_sorted() {
     let task = task();
     let groups = User::new([30, 10, 20u32]);
     assert_eq!(
-        outcome(sys_setgroups(
-            &task,
-            3,
-            crate::uaccess::UserPtr::new(groups.addr())
-        )),
+        outcome(sys_setgroups(&task, 3, UserPtr::new(groups.addr()))),
         Ok(0)
     );
     assert_eq!(outcome(sys_getgroups(&task, 0, null())), Ok(3));
@@ -94,11 +91,7 @@ fn groups_are_set_by_the_superuser_and_sorted() {
     assert_eq!(outcome(sys_getgroups(&task, -1, null())), Err(EINVAL));
     let list = User::new([0u32; 3]);
     assert_eq!(
-        outcome(sys_getgroups(
-            &task,
-            3,
-            crate::uaccess::UserPtr::new(list.addr())
-        )),
+        outcome(sys_getgroups(&task, 3, UserPtr::new(list.addr()))),
         Ok(3)
     );
     assert_eq!(list.get(), [10, 20, 30]);

@@ -29,6 +29,8 @@ use crate::process::task::NewTask;
 use crate::process::{NewProcess, Process};
 use crate::state::credentials::Credentials;
 use crate::state::fdtable::FdTable;
+use crate::state::namespaces;
+use crate::state::rlimit;
 use crate::state::sched_params::SchedParams;
 use crate::uaccess::UserPtr;
 use crate::uapi::sigframe::AltStack;
@@ -84,7 +86,7 @@ fn new_task(parent: i32, maker: Weak<Task>, cred: Credentials) -> Arc<Task> {
         exit_signal: 17,
         space: AddressSpace::new(vm::USER_END).unwrap(),
         actions: Arc::default(),
-        limits: crate::state::rlimit::default_limits(),
+        limits: rlimit::default_limits(),
         owner: cred.clone(),
         image: Default::default(),
         oom_adjustment: 0,
@@ -97,7 +99,7 @@ fn new_task(parent: i32, maker: Weak<Task>, cred: Credentials) -> Arc<Task> {
             RamFs::new("tmpfs", None, 0o755),
             "none",
         ))),
-        namespaces: crate::state::namespaces::first().clone(),
+        namespaces: namespaces::first().clone(),
         cred: cred.into(),
         name: "test".into(),
         blocked: 0,

@@ -9,6 +9,8 @@ use crate::process_control::pid::{sys_getpgid, sys_getppid, sys_getsid, sys_setp
 use crate::process_control::prctl::sys_prctl;
 use crate::process_control::rlimit::{sys_getrlimit, sys_prlimit64, sys_setrlimit};
 use crate::process_control::wait::{sys_wait4, sys_waitid};
+use crate::state::sighand;
+use crate::state::sighand::SigAction;
 use crate::uapi::siginfo::SigInfo;
 
 const EPERM: i32 = 1;
@@ -116,8 +118,8 @@ fn waitid_leaves_a_child_that_is_only_looked_at() {
 #[test]
 fn who_ignores_the_end_of_children_need_not_wait() {
     let task = task();
-    let ignore = crate::state::sighand::SigAction {
-        handler: crate::state::sighand::SIG_IGN,
+    let ignore = SigAction {
+        handler: sighand::SIG_IGN,
         ..Default::default()
     };
     task.process().actions().set(17, ignore);

@@ -3,6 +3,7 @@
 use super::{User, bad, child_of, outcome, task};
 use crate::Task;
 use crate::process::process_table;
+use crate::process_control::pid;
 use crate::sched::{
     sys_getpriority, sys_sched_get_priority_max, sys_sched_getaffinity, sys_sched_getparam,
     sys_sched_getscheduler, sys_sched_setaffinity, sys_sched_setscheduler, sys_setpriority,
@@ -97,7 +98,7 @@ fn users_lower_themselves_and_do_not_touch_others() {
 #[test]
 fn nice_levels_are_cut_and_reach_groups() {
     let task = task();
-    let group = crate::process_control::pid::sys_setsid(&task).unwrap() as i32;
+    let group = pid::sys_setsid(&task).unwrap() as i32;
     let child = child_of(&task);
     assert_eq!(process_table::relations(child.pid())[2], group);
     assert_eq!(outcome(sys_setpriority(&task, 1, 0, 100)), Ok(0));

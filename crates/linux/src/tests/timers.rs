@@ -6,6 +6,7 @@ use crate::time::posix_timers::{
     sys_timer_gettime, sys_timer_settime,
 };
 use crate::time::{sys_clock_getres, sys_clock_gettime, sys_clock_nanosleep, sys_nanosleep};
+use crate::uaccess::UserPtr;
 use crate::uapi::time::TimeSpec;
 
 const EFAULT: i32 = 14;
@@ -141,7 +142,7 @@ fn timers_are_made_set_and_deleted_by_number() {
             &task,
             MONOTONIC,
             null(),
-            crate::uaccess::UserPtr::new(BAD)
+            UserPtr::new(BAD)
         )),
         Err(EFAULT)
     );

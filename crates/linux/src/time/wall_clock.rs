@@ -14,6 +14,7 @@ use guard::timer;
 use linux_raw_sys::general as sys;
 
 use crate::process::process_table;
+use crate::process::timer::wall_clock_was_set;
 use crate::time::vdso;
 use crate::uaccess::UserPtr;
 use crate::uapi::time::{NS_PER_SEC, TimeSpec, TimeVal};
@@ -94,7 +95,7 @@ fn set(_still: &WallClockGuard, ns: u64) -> Result<(), Errno> {
     let before = timer::wall_base_ns();
     timer::set_wall_base(base);
     vdso::wall_clock_was_set();
-    crate::process::timer::wall_clock_was_set(base.wrapping_sub(before).cast_signed());
+    wall_clock_was_set(base.wrapping_sub(before).cast_signed());
     for process in process_table::select(|_, _| true) {
         for task in process.tasks() {
             if task.waits_for_wall_clock.load(Ordering::SeqCst) {
