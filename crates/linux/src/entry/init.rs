@@ -20,7 +20,7 @@ use crate::process::image::ProcessImage;
 use crate::process::process_table::TtyJobControl;
 use crate::process::task::NewTask;
 use crate::process::upcalls::{self, Upcalls};
-use crate::process::{NewProcess, Process, process_table as processes, send_signal};
+use crate::process::{NewProcess, Process, process_table, send_signal};
 use crate::process_control::exec;
 use crate::procfs;
 use crate::socket;
@@ -106,7 +106,7 @@ pub fn spawn_init(
         files.install_at(fd, file, false)?;
     }
 
-    let pid = processes::allocate().ok_or(Errno::EAGAIN)?;
+    let pid = process_table::allocate().ok_or(Errno::EAGAIN)?;
     let cred = Arc::new(Credentials::root());
     // An empty space until the program is loaded.
     let space = AddressSpace::new(vm::USER_END).ok_or(Errno::ENOMEM)?;
@@ -151,8 +151,8 @@ pub fn spawn_init(
 
     let fpu = UserFpu::new().ok_or(Errno::ENOMEM)?;
     process.add_task(task.clone())?;
-    processes::add_process(0, process);
-    processes::add_task(&task);
+    process_table::add_process(0, process);
+    process_table::add_task(&task);
     let terminal = program.terminal.clone();
     let body = move || {
         task.attach();
@@ -195,7 +195,7 @@ fn init_ended(status: i32) {
 /// Sends a signal to process 1 from outside, as the terminal does: also one that it does not
 /// handle.
 pub fn signal_init(signo: i32) {
-    if let Some(process) = processes::find(1)
+    if let Some(process) = process_table::find(1)
         && (1..=siginfo::COUNT).contains(&signo)
     {
         send_signal::send(&process, SigInfo::kernel(signo));

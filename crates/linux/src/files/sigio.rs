@@ -2,7 +2,7 @@
 //! the sending.
 
 use crate::process::Process;
-use crate::process::{process_table as processes, send_signal};
+use crate::process::{process_table, send_signal};
 use crate::uaccess::UserPtr;
 use crate::uapi::siginfo::{COUNT, SigInfo};
 use crate::{SysResult, Task};
@@ -20,9 +20,9 @@ const OWNER_GROUP: i32 = 2;
 fn set(task: &Task, file: &File, target: Target) -> SysResult {
     let there = match target {
         Target::Nobody => true,
-        Target::Thread(id) => processes::find_task(id).is_some(),
-        Target::Process(id) => processes::find(id).is_some(),
-        Target::Group(id) => !processes::select(|_, node| node.group == id).is_empty(),
+        Target::Thread(id) => process_table::find_task(id).is_some(),
+        Target::Process(id) => process_table::find(id).is_some(),
+        Target::Group(id) => !process_table::select(|_, node| node.group == id).is_empty(),
     };
     if !there {
         return Err(Errno::ESRCH);
@@ -143,17 +143,17 @@ fn deliver(notice: FileOwner, info: SigInfo) {
     match notice.target {
         Target::Nobody => {}
         Target::Thread(id) => {
-            if let Some(task) = processes::find_task(id).filter(|task| allowed(task.process())) {
+            if let Some(task) = process_table::find_task(id).filter(|task| allowed(task.process())) {
                 send_signal::send_task(&task, info);
             }
         }
         Target::Process(id) => {
-            if let Some(process) = processes::find(id).filter(|process| allowed(process)) {
+            if let Some(process) = process_table::find(id).filter(|process| allowed(process)) {
                 send_signal::send(&process, info);
             }
         }
         Target::Group(id) => {
-            for process in processes::select(|_, node| node.group == id && node.ended.is_none()) {
+            for process in process_table::select(|_, node| node.group == id && node.ended.is_none()) {
                 if allowed(&process) {
                     send_signal::send(&process, info);
                 }

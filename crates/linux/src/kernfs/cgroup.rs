@@ -6,7 +6,7 @@
 //! use. Nothing can be changed through it, and no groups can be made.
 
 use crate::kernfs::sysfs::cpu_list;
-use crate::process::process_table as processes;
+use crate::process::process_table;
 use crate::procfs::{place, resource_pressure};
 use alloc::format;
 use alloc::string::String;
@@ -39,7 +39,7 @@ pub fn new() -> Arc<PseudoFs> {
             ("cgroup.max.depth", || "0\n".into()),
             ("cgroup.max.descendants", || "0\n".into()),
             ("cgroup.freeze", || "0\n".into()),
-            ("cgroup.procs", || lines(processes::pids())),
+            ("cgroup.procs", || lines(process_table::pids())),
             ("cgroup.threads", threads),
             ("cpu.max", || {
                 format!("{} {PERIOD_US}\n", cpu::count() * PERIOD_US)
@@ -73,7 +73,7 @@ pub fn new() -> Arc<PseudoFs> {
             ("memory.swap.high", || "max\n".into()),
             ("pids.max", || "32768\n".into()),
             ("pids.current", || {
-                format!("{}\n", processes::thread_count())
+                format!("{}\n", process_table::thread_count())
             }),
             ("io.stat", String::new),
         ];
@@ -103,11 +103,11 @@ fn lines(numbers: impl IntoIterator<Item = i32>) -> String {
 
 fn threads() -> String {
     let of_process = |pid| {
-        processes::find(pid)
+        process_table::find(pid)
             .map(|process| process.snapshot().threads)
             .unwrap_or_default()
     };
-    lines(processes::pids().into_iter().flat_map(of_process))
+    lines(process_table::pids().into_iter().flat_map(of_process))
 }
 
 /// The instance's memory, in bytes: without what other instances were given.

@@ -6,7 +6,7 @@
 use abi::errno::Errno;
 use linux_raw_sys::general::membarrier_cmd as cmd;
 
-use crate::process::process_table as processes;
+use crate::process::process_table;
 use crate::{SysResult, Task};
 
 const QUERY: u32 = cmd::MEMBARRIER_CMD_QUERY as u32;
@@ -32,7 +32,7 @@ pub fn sys_membarrier(task: &Task, command: u32, flags: u32, _cpu: i32) -> SysRe
             let asked = |space: &vm::AddressSpace| {
                 command == GLOBAL || space.registered_membarriers() & (GLOBAL_EXPEDITED << 1) != 0
             };
-            let spaces = processes::select(|_, _| true)
+            let spaces = process_table::select(|_, _| true)
                 .into_iter()
                 .filter_map(|process| process.space());
             spaces

@@ -13,7 +13,7 @@ use linux_raw_sys::general as sys;
 use vm::PAGE_SIZE;
 
 use crate::Task;
-use crate::process::{Process, process_table as processes};
+use crate::process::{Process, process_table};
 
 /// Adjusts how likely a process is chosen: never at -1000, first at 1000.
 pub(crate) const ADJUSTMENTS: core::ops::RangeInclusive<i32> = -1000..=1000;
@@ -88,7 +88,7 @@ fn choose(task: &Task) -> Option<u64> {
     if *deadline > now && (CHOSEN.load(Ordering::SeqCst) != 0 || free > total / 32) {
         return Some(*deadline);
     }
-    let candidates = processes::select(|_, _| true)
+    let candidates = process_table::select(|_, _| true)
         .into_iter()
         .filter(|process| !process.is_exiting());
     let heaviest = candidates

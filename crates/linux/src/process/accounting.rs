@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use vm::AddressSpace;
 
 use crate::Task;
-use crate::process::{Process, process_table as processes};
+use crate::process::{Process, process_table};
 use crate::state::usage::Usage;
 
 /// User time of processes that have ended.
@@ -20,7 +20,7 @@ pub(crate) fn note_end(process: &Process) {
 /// Time that all programs there are and were had in user mode, nanoseconds. One that ends at this
 /// moment may be missing.
 pub(crate) fn user_of_all() -> u64 {
-    let living = processes::select(|_, node| node.process.space().is_some());
+    let living = process_table::select(|_, node| node.process.space().is_some());
     living
         .iter()
         .map(|process| process.usage().user_ns)

@@ -8,7 +8,7 @@ use linux_raw_sys::general as sys;
 use vm::AddressSpace;
 
 use crate::Task;
-use crate::process::{process_table as processes, send_signal};
+use crate::process::{process_table, send_signal};
 use crate::state::rlimit::{DEFAULT_THREADS, NPROC, Rlimits, SPACE, STACK};
 use crate::uapi::siginfo::SigInfo;
 
@@ -90,7 +90,7 @@ pub(crate) fn check_threads(task: &Task) -> Result<(), Errno> {
     if limit >= DEFAULT_THREADS || free {
         return Ok(());
     }
-    let own = processes::select(|_, node| node.process.credentials().user.real == cred.user.real);
+    let own = process_table::select(|_, node| node.process.credentials().user.real == cred.user.real);
     // Those that have ended count until they are waited for.
     let threads: usize = own.iter().map(|process| process.tasks().len().max(1)).sum();
     if (threads as u64) < limit {

@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::process::ptrace_state::Event;
 use crate::process::rlimit::check_threads;
 use crate::process::task::{Completion, NewTask};
-use crate::process::{NewProcess, Process, pidfd, process_table as processes, upcalls};
+use crate::process::{NewProcess, Process, pidfd, process_table, upcalls};
 use crate::process_control::namespaces;
 use crate::time::posix_timers;
 use crate::uaccess;
@@ -169,8 +169,8 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &KernelCloneArgs) -> SysR
     check_threads(task)?;
     let fpu = copy_fpu(task, request)?;
     let tid = match request.number {
-        Some(number) => processes::claim(number)?,
-        None => processes::allocate().ok_or(Errno::EAGAIN)?,
+        Some(number) => process_table::claim(number)?,
+        None => process_table::allocate().ok_or(Errno::EAGAIN)?,
     };
     let process = if is_thread {
         task.process().clone()
@@ -208,11 +208,11 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &KernelCloneArgs) -> SysR
     // From here on others see the child.
     if !is_thread {
         let parent = if request.has(sys::CLONE_PARENT) {
-            processes::relations(task.pid())[1]
+            process_table::relations(task.pid())[1]
         } else {
             task.pid()
         };
-        processes::add_process(parent, process.clone());
+        process_table::add_process(parent, process.clone());
     }
     let set_tid = request
         .has(sys::CLONE_CHILD_SETTID)
@@ -226,10 +226,10 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &KernelCloneArgs) -> SysR
     });
     if let Err(e) = started {
         ptrace::forget(&child);
-        processes::remove_task(tid);
+        process_table::remove_task(tid);
         process.remove_unstarted(&child);
         if !is_thread {
-            processes::forget_process(tid);
+            process_table::forget_process(tid);
         }
         if let Some(fd) = pidfd {
             task.files().close(fd)?;
@@ -272,7 +272,7 @@ fn give_descriptor(task: &Task, child: &Arc<Process>, at: usize) -> Result<i32, 
 /// Makes a new task known.
 fn enter(process: &Process, child: &Arc<Task>) -> Result<(), Errno> {
     process.add_task(child.clone())?;
-    processes::add_task(child);
+    process_table::add_task(child);
     Ok(())
 }
 

@@ -25,7 +25,7 @@ use crate::process::personality;
 use crate::process::personality::{
     ADDR_COMPAT_LAYOUT, CLEARED_WITH_POWER, RANDOMIZE, READ_IMPLIES_EXEC, persona_has,
 };
-use crate::process::process_table as processes;
+use crate::process::process_table;
 use crate::process::rlimit;
 use crate::sched::rseq;
 use crate::seccomp::syscall_user_dispatch;
@@ -530,7 +530,7 @@ pub(crate) fn take_over(task: &Task, loaded: LoadedProgram) {
     if loaded.secure {
         process.parent_death_signal.store(0, Ordering::Relaxed);
     }
-    processes::note_exec(process.pid());
+    process_table::note_exec(process.pid());
     task.end_vfork();
 }
 

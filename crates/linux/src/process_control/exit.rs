@@ -11,7 +11,7 @@ use crate::mm::oom;
 use crate::process::accounting;
 use crate::process::namespaces;
 use crate::process::{
-    Process, exit_code, notify_parent, process_table as processes, send_signal, upcalls,
+    Process, exit_code, notify_parent, process_table, send_signal, upcalls,
 };
 use crate::time::posix_timers;
 use crate::uapi::siginfo::SigInfo;
@@ -29,7 +29,7 @@ pub(crate) fn leave(task: &Arc<Task>) {
     thread.set_user(None);
     thread.end_system_time();
     // Before a thread that calls `execve` sees that it is alone, and takes the number over.
-    processes::remove_task(task.tid());
+    process_table::remove_task(task.tid());
     let last = {
         let mut tasks = process.tasks.lock();
         *process.name.lock() = task.name();
@@ -75,12 +75,12 @@ fn finish(process: &Arc<Process>) {
     if process.pid() == 1 {
         (upcalls::get().init_ended)(status);
     }
-    let [_, _, _, session] = processes::relations(process.pid());
+    let [_, _, _, session] = process_table::relations(process.pid());
     if session == process.pid() {
         fs::tty::leader_exits(session.cast_unsigned());
     }
     let tracer = ptrace::process_ends(process);
-    let aftermath = processes::end(process, status, tracer.is_some());
+    let aftermath = process_table::end(process, status, tracer.is_some());
     process.has_ended.notify();
     for orphan in aftermath.reparented {
         let signo = orphan.parent_death_signal.load(Ordering::Relaxed);

@@ -9,7 +9,7 @@ use linux_raw_sys::general as sys;
 use linux_raw_sys::prctl as pr;
 
 use crate::cred::capability;
-use crate::process::process_table as processes;
+use crate::process::process_table;
 use crate::process_control::prctl_mm;
 use crate::seccomp;
 use crate::seccomp::syscall_user_dispatch;
@@ -243,9 +243,9 @@ fn process(task: &Task, option: u32, arg: usize) -> SysResult {
         }
         pr::PR_GET_DUMPABLE => return Ok(process.dumpable.load(Ordering::Relaxed) as usize),
         pr::PR_SET_DUMPABLE if arg <= 1 => process.dumpable.store(arg as i32, Ordering::Relaxed),
-        pr::PR_SET_CHILD_SUBREAPER => processes::set_subreaper(process.pid(), arg != 0),
+        pr::PR_SET_CHILD_SUBREAPER => process_table::set_subreaper(process.pid(), arg != 0),
         pr::PR_GET_CHILD_SUBREAPER => {
-            UserPtr::<i32>::new(arg).write(&i32::from(processes::is_subreaper(process.pid())))?;
+            UserPtr::<i32>::new(arg).write(&i32::from(process_table::is_subreaper(process.pid())))?;
         }
         _ => return Err(Errno::EINVAL),
     }

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
-use crate::process::process_table as processes;
+use crate::process::process_table;
 use crate::process::rlimit::apply_memory_limits;
 use crate::state::fdtable::MAX_LIMIT;
 use crate::state::rlimit::{CPU, FSIZE, NOFILE, RESOURCES};
@@ -26,7 +26,7 @@ pub fn sys_prlimit64(
     let process = if pid == 0 {
         task.process().clone()
     } else {
-        processes::find_any(pid)?
+        process_table::find_any(pid)?
     };
     let cred = task.cred();
     if !Arc::ptr_eq(&process, task.process()) && !cred.may_limit(&process.credentials()) {

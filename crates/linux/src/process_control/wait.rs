@@ -7,7 +7,7 @@ use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
 use crate::process::process_table::{ProcessEntry, ProcessTable, TABLE};
-use crate::process::{Process, accounting, exit_code, pidfd, process_table as processes};
+use crate::process::{Process, accounting, exit_code, pidfd, process_table};
 use crate::time::rusage::RUsage;
 use crate::uaccess::UserPtr;
 use crate::uapi::siginfo::SigInfo;
@@ -147,7 +147,7 @@ fn traced_news(
     let matches = |tracee: &Task| match which {
         WaitSelector::Any => true,
         WaitSelector::Pid(pid) => tracee.tid() == pid,
-        WaitSelector::Group(group) => processes::relations(tracee.pid())[2] == group,
+        WaitSelector::Group(group) => process_table::relations(tracee.pid())[2] == group,
     };
     let thread = (options & sys::__WNOTHREAD != 0).then_some(task);
     let (keep, ends) = (options & sys::WNOWAIT != 0, options & sys::WEXITED != 0);
@@ -218,7 +218,7 @@ pub fn sys_wait4(
     }
     let which = match pid {
         -1 => WaitSelector::Any,
-        0 => WaitSelector::Group(processes::relations(task.pid())[2]),
+        0 => WaitSelector::Group(process_table::relations(task.pid())[2]),
         1.. => WaitSelector::Pid(pid),
         _ => WaitSelector::Group(pid.checked_neg().ok_or(Errno::ESRCH)?),
     };
@@ -296,7 +296,7 @@ fn wait_by_kind(
             WaitSelector::Pid(process.pid())
         }
         sys::P_PGID if id >= 0 => WaitSelector::Group(if id == 0 {
-            processes::relations(task.pid())[2]
+            process_table::relations(task.pid())[2]
         } else {
             id
         }),

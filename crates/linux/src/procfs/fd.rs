@@ -9,7 +9,7 @@ use fs::pseudo::{self, Attr, DynamicDir, Listed};
 use fs::{FileType, Inode, Link, OpenFlags, Result};
 
 use super::number;
-use crate::process::process_table as processes;
+use crate::process::process_table;
 use crate::state::fdtable::FdTable;
 
 /// Where the numbers of descriptors' files begin.
@@ -25,7 +25,7 @@ pub(super) struct FdDir {
 
 impl FdDir {
     fn files(&self) -> Result<Arc<FdTable>> {
-        processes::find(self.pid)
+        process_table::find(self.pid)
             .and_then(|p| p.files())
             .ok_or(Errno::ENOENT)
     }
@@ -52,7 +52,7 @@ impl DynamicDir for FdDir {
         };
         let pid = self.pid;
         let table = move || {
-            processes::find(pid)
+            process_table::find(pid)
                 .and_then(|p| p.files())
                 .ok_or(Errno::ENOENT)
         };

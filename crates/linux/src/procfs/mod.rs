@@ -23,7 +23,7 @@ pub(crate) use pid::of_directory;
 pub(crate) use pressure::{file as resource_pressure, init as init_pressure};
 pub(crate) use sysctl::place;
 
-use crate::process::process_table as processes;
+use crate::process::process_table;
 use abi::errno::Errno;
 use alloc::format;
 use alloc::sync::Arc;
@@ -118,7 +118,7 @@ impl DynamicDir for Root {
                 true
             })?;
         }
-        for pid in processes::pids() {
+        for pid in process_table::pids() {
             let key = FIRST_PID_KEY + pid as u64;
             if key > after {
                 entries.push(Listed {

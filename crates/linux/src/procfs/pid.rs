@@ -8,7 +8,7 @@ use crate::Task;
 use crate::mm::oom;
 use crate::process::access;
 use crate::process::namespaces;
-use crate::process::{Process, process_table as processes};
+use crate::process::{Process, process_table};
 use abi::errno::Errno;
 use alloc::format;
 use alloc::string::String;
@@ -104,12 +104,12 @@ fn is_shown(name: &str, thread: bool) -> bool {
 const NS_INO: u64 = 1 << 12;
 
 fn find(pid: i32) -> Result<Arc<Process>> {
-    processes::find(pid).ok_or(Errno::ESRCH)
+    process_table::find(pid).ok_or(Errno::ESRCH)
 }
 
 /// The directory of a process, by its id or one of its threads'.
 pub(super) fn directory(dev: u64, pid: i32) -> Result<Arc<dyn Inode>> {
-    let process = processes::find(pid).ok_or(Errno::ENOENT)?;
+    let process = process_table::find(pid).ok_or(Errno::ENOENT)?;
     let attr = attr(dev, &process, 0, 0o555);
     Ok(pseudo::dynamic_dir(ProcessDir {
         attr,
@@ -155,7 +155,7 @@ impl DynamicDir for ProcessDir {
     }
 
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
-        let process = processes::find(self.pid).ok_or(Errno::ENOENT)?;
+        let process = process_table::find(self.pid).ok_or(Errno::ENOENT)?;
         let named =
             |f: &(&str, FileType, u32)| f.0.as_bytes() == name && is_shown(f.0, self.tid.is_some());
         let place = FILES.iter().position(named).ok_or(Errno::ENOENT)?;
@@ -312,7 +312,7 @@ impl DynamicDir for TaskDir {
 
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
         let tid = number(name).ok_or(Errno::ENOENT)?;
-        let process = processes::find(self.pid).ok_or(Errno::ENOENT)?;
+        let process = process_table::find(self.pid).ok_or(Errno::ENOENT)?;
         if !process.snapshot().threads.contains(&tid) {
             return Err(Errno::ENOENT);
         }
@@ -330,7 +330,7 @@ impl DynamicDir for TaskDir {
     }
 
     fn list(&self, after: u64) -> Result<Vec<Listed>> {
-        let mut threads = processes::find(self.pid)
+        let mut threads = process_table::find(self.pid)
             .ok_or(Errno::ENOENT)?
             .snapshot()
             .threads;
@@ -435,7 +435,7 @@ fn children(process: &Arc<Process>, tid: Option<i32>) -> String {
             .filter(|maker| Arc::ptr_eq(maker.process(), process))
             .map(|m| m.tid())
     };
-    let children = processes::select(|_, node| node.parent() == process.pid());
+    let children = process_table::select(|_, node| node.parent() == process.pid());
     let of_thread = |child: &&Arc<Process>| {
         made_here(child).unwrap_or(process.pid()) == tid.unwrap_or(process.pid())
     };

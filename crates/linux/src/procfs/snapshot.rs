@@ -6,7 +6,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::process::{Process, process_table as processes};
+use crate::process::{Process, process_table};
 use crate::sched;
 use crate::state::credentials::Capabilities;
 use crate::state::rlimit::LIMIT_NAMES;
@@ -129,7 +129,7 @@ impl Process {
             .map(|t| t.cpus.lock().clone())
             .filter(|c| !c.is_empty());
         Snapshot {
-            ids: processes::relations(self.pid()),
+            ids: process_table::relations(self.pid()),
             name: shown.map_or_else(|| self.name(), |task| task.name()),
             state: self.state(&tasks, tid.unwrap_or(self.pid())),
             uids: cred.user.list(),

@@ -15,7 +15,7 @@ use linux_raw_sys::{general as sys, ptrace as api};
 use super::SIGKILL;
 use crate::Task;
 use crate::process::ptrace_state::{PtraceState, ResumeMode};
-use crate::process::{Process, exit_code, notify_parent, process_table as processes, send_signal};
+use crate::process::{Process, exit_code, notify_parent, process_table, send_signal};
 use crate::uapi::siginfo::SigInfo;
 
 const SIGSTOP: i32 = sys::SIGSTOP as i32;
@@ -149,7 +149,7 @@ pub(super) fn detach(task: &Arc<Task>, signal: i32) {
 fn tell_parent(task: &Task, status: i32) {
     let process = task.process();
     if task.tid() == process.pid()
-        && let Some(parent) = processes::release(process.pid())
+        && let Some(parent) = process_table::release(process.pid())
     {
         let (code, value) = exit_code(status);
         notify_parent(Some(parent), process, code, value);
@@ -355,7 +355,7 @@ impl TraceeStatus {
 /// its parent's.
 pub(super) fn parent_thread(task: &Task) -> Option<Arc<Task>> {
     let process = task.process();
-    let parent = processes::find(process.parent.load(Ordering::Relaxed))?;
+    let parent = process_table::find(process.parent.load(Ordering::Relaxed))?;
     let maker = process
         .maker
         .upgrade()

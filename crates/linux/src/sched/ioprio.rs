@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering;
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
-use crate::process::process_table as processes;
+use crate::process::process_table;
 use crate::state::sched_params::is_realtime;
 use crate::{SysResult, Task};
 
@@ -27,18 +27,18 @@ fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> 
     let processes = match which {
         WHO_PROCESS => {
             return Ok(
-                processes::find_task(if who == 0 { task.tid() } else { who })
+                process_table::find_task(if who == 0 { task.tid() } else { who })
                     .into_iter()
                     .collect(),
             );
         }
         WHO_GROUP => {
             let group = if who == 0 {
-                processes::relations(task.pid())[2]
+                process_table::relations(task.pid())[2]
             } else {
                 who
             };
-            processes::of_group(group)
+            process_table::of_group(group)
         }
         WHO_USER => {
             let user = if who == 0 {
@@ -46,7 +46,7 @@ fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> 
             } else {
                 who.cast_unsigned()
             };
-            processes::select(|_, node| node.process.credentials().user.real == user)
+            process_table::select(|_, node| node.process.credentials().user.real == user)
         }
         _ => return Err(Errno::EINVAL),
     };

@@ -12,7 +12,7 @@ use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::process::process_table as processes;
+use crate::process::process_table;
 use crate::sched::permissions::{check_change, check_nice};
 use crate::state::sched_params::{SchedParams, is_realtime, priorities};
 use crate::uaccess::{self, UserPtr};
@@ -35,7 +35,7 @@ fn with_task<R>(task: &Task, tid: i32, f: impl FnOnce(&Task) -> R) -> Result<R, 
     if tid == 0 || tid == task.tid() {
         return Ok(f(task));
     }
-    let other: Arc<Task> = processes::find_task(tid).ok_or(Errno::ESRCH)?;
+    let other: Arc<Task> = process_table::find_task(tid).ok_or(Errno::ESRCH)?;
     Ok(f(&other))
 }
 
@@ -352,18 +352,18 @@ fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> 
     let threads = match which {
         sys::PRIO_PROCESS => {
             return Ok(
-                processes::find_task(if who == 0 { task.tid() } else { who })
+                process_table::find_task(if who == 0 { task.tid() } else { who })
                     .into_iter()
                     .collect(),
             );
         }
         sys::PRIO_PGRP => {
             let group = if who == 0 {
-                processes::relations(task.pid())[2]
+                process_table::relations(task.pid())[2]
             } else {
                 who
             };
-            processes::of_group(group)
+            process_table::of_group(group)
         }
         sys::PRIO_USER => {
             let user = if who == 0 {
@@ -371,7 +371,7 @@ fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> 
             } else {
                 who.cast_unsigned()
             };
-            processes::select(|_, node| node.process.credentials().user.real == user)
+            process_table::select(|_, node| node.process.credentials().user.real == user)
         }
         _ => return Err(Errno::EINVAL),
     };

@@ -6,7 +6,7 @@ use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
 use crate::process::send_signal::{SIGCONT, To, is_spared, post};
-use crate::process::{Process, process_table as processes};
+use crate::process::{Process, process_table};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::siginfo::{COUNT, SigInfo};
 use crate::{SysResult, Task};
@@ -21,7 +21,7 @@ fn check_permission(task: &Task, process: &Process, signal: i32) -> Result<(), E
     if core::ptr::eq(&**task.process(), process) || task.cred().may_signal(&process.credentials()) {
         return Ok(());
     }
-    let session = |pid| processes::relations(pid)[3];
+    let session = |pid| process_table::relations(pid)[3];
     if signal == SIGCONT && session(task.pid()) == session(process.pid()) {
         Ok(())
     } else {
@@ -47,8 +47,8 @@ fn info_of(task: &Task, signal: i32, code: i32) -> SigInfo {
 
 /// Sends to the process that a number means, which may be that of any of its threads.
 fn send_by_number(task: &Task, number: i32, info: &SigInfo) -> SysResult {
-    let process = processes::find_any(number)?;
-    let named = processes::find_task(number);
+    let process = process_table::find_any(number)?;
+    let named = process_table::find_task(number);
     send_from(task, &process, To::Process(named.as_deref()), info).map(|()| 0)
 }
 
@@ -64,14 +64,14 @@ pub fn sys_kill(task: &Task, pid: i32, signal: i32) -> SysResult {
             return send_by_number(task, pid, &info);
         }
         // Everybody else.
-        -1 => processes::select(|pid, node| pid != 1 && pid != own && node.ended.is_none()),
+        -1 => process_table::select(|pid, node| pid != 1 && pid != own && node.ended.is_none()),
         _ => {
             let group = if pid == 0 {
-                processes::relations(own)[2]
+                process_table::relations(own)[2]
             } else {
                 pid.checked_neg().ok_or(Errno::ESRCH)?
             };
-            processes::select(|_, node| node.group == group)
+            process_table::select(|_, node| node.group == group)
         }
     };
     let mut result = Err(Errno::ESRCH);
@@ -92,11 +92,11 @@ fn to_thread(task: &Task, process: Option<i32>, tid: i32, info: SigInfo) -> SysR
     let other = if tid == task.tid() {
         None
     } else {
-        processes::find_task(tid)
+        process_table::find_task(tid)
     };
     if other.is_none() && tid != task.tid() {
         // One that has ended and was not waited for can be sent to, and does not hear it.
-        let ended = processes::find(tid)
+        let ended = process_table::find(tid)
             .filter(|_| process.is_none_or(|pid| pid == tid))
             .ok_or(Errno::ESRCH)?;
         return send_from(task, &ended, To::Process(None), &info).map(|()| 0);
@@ -124,7 +124,7 @@ pub(crate) fn send_by_descriptor(
         }
         claim(task, process.pid(), info)?
     };
-    if processes::find(process.pid()).is_none_or(|found| !Arc::ptr_eq(&found, process)) {
+    if process_table::find(process.pid()).is_none_or(|found| !Arc::ptr_eq(&found, process)) {
         return Err(Errno::ESRCH);
     }
     send_from(task, process, To::Process(None), &info).map(|()| 0)

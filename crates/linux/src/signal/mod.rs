@@ -13,7 +13,7 @@ use guard::fpu;
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
 
-use crate::process::{self, process_table as processes, send_signal};
+use crate::process::{self, process_table, send_signal};
 use crate::sched::rseq;
 use crate::state::sighand::{SIG_DFL, SIG_IGN, SigAction};
 use crate::uaccess::{self, UserPtr};
@@ -77,8 +77,8 @@ pub(crate) fn attend(
             SIG_DFL => match default_action(signo) {
                 DefaultAction::Ignore => {}
                 DefaultAction::Stop => {
-                    let [_, _, group, _] = processes::relations(process.pid());
-                    let jobs: &dyn fs::tty::JobControl = &processes::TtyJobControl;
+                    let [_, _, group, _] = process_table::relations(process.pid());
+                    let jobs: &dyn fs::tty::JobControl = &process_table::TtyJobControl;
                     if signo == SIGSTOP || !jobs.is_orphaned(group.cast_unsigned()) {
                         process.stop(signo);
                     }

@@ -12,7 +12,7 @@ use psi::{Load, Work};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::personality::{UNAME26, persona_has};
-use crate::process::{namespaces, process_table as processes};
+use crate::process::{namespaces, process_table};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::time::NS_PER_SEC;
 use crate::uio;
@@ -191,7 +191,7 @@ pub fn sys_sysinfo(_: &Task, to: UserPtr<SysInfo>) -> SysResult {
     info.loads = load();
     info.total_ram = (memory.total - memory.granted - memory.leaked) * vm::PAGE_SIZE as u64;
     info.free_ram = memory.free * vm::PAGE_SIZE as u64;
-    info.processes = u16::try_from(processes::thread_count()).unwrap_or(u16::MAX);
+    info.processes = u16::try_from(process_table::thread_count()).unwrap_or(u16::MAX);
     info.unit = 1;
     to.write(&info)?;
     Ok(0)
@@ -278,7 +278,7 @@ pub fn sys_vhangup(task: &Task) -> SysResult {
     if !task.cred().capable(sys::CAP_SYS_TTY_CONFIG) {
         return Err(Errno::EPERM);
     }
-    let [_, _, _, session] = processes::relations(task.pid());
+    let [_, _, _, session] = process_table::relations(task.pid());
     if let Some(tty) = fs::tty::controlling(session.cast_unsigned()) {
         tty.hang_up();
     }
