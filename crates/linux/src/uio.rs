@@ -1,8 +1,9 @@
 //! Buffers of programs: `struct iovec`, and copies to and from several of them.
 
+use alloc::vec::Vec;
+
 use abi::errno::Errno;
 use abi::layout::USER_END;
-use alloc::vec::Vec;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::uaccess::{self, UserPtr};

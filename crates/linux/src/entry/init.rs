@@ -11,29 +11,23 @@ use guard::fpu::UserFpu;
 use guard::{BootToken, PowerToken, user};
 use vm::AddressSpace;
 
-use crate::Task;
 use crate::cred::setuid;
-use crate::entry::taskstats;
-use crate::entry::user_loop;
+use crate::entry::{taskstats, user_loop};
 use crate::files::sigio::SigioSender;
 use crate::process::image::ProcessImage;
-use crate::process::process_table::TtyJobControl;
+use crate::process::process_table::{self, TtyJobControl};
 use crate::process::task::NewTask;
 use crate::process::upcalls::{self, Upcalls};
-use crate::process::{NewProcess, Process, process_table, send_signal};
+use crate::process::{NewProcess, Process, send_signal};
 use crate::process_control::exec;
-use crate::procfs;
-use crate::socket;
 use crate::state::credentials::Credentials;
 use crate::state::fdtable::FdTable;
-use crate::state::namespaces;
-use crate::state::rlimit;
 use crate::state::sched_params::SchedParams;
-use crate::state::timer_queue;
+use crate::state::{namespaces, rlimit, timer_queue};
 use crate::system::{klog, sysinfo};
 use crate::uapi::sigframe::AltStack;
-use crate::uapi::siginfo;
-use crate::uapi::siginfo::SigInfo;
+use crate::uapi::siginfo::{self, SigInfo};
+use crate::{Task, procfs, socket};
 
 /// What the personality tells the kernel around it.
 pub struct Hooks {

@@ -1,9 +1,11 @@
 //! Listing directories: `getdents64(2)`, and `getdents(2)` with its older structure.
 
-use crate::{SysResult, Task, uaccess};
-use abi::errno::Errno;
 use alloc::vec::Vec;
+
+use abi::errno::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, Unaligned};
+
+use crate::{SysResult, Task, uaccess};
 
 /// The most one call returns.
 const MAX: usize = 65_536;

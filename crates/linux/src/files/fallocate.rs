@@ -1,12 +1,13 @@
 //! What holds a file's contents: `ftruncate(2)`, `fallocate(2)`, `fsync(2)`, `fadvise64(2)` and
 //! their relatives, `memfd_create(2)`.
 
-use crate::mm::mmap;
-use crate::process::rlimit::check_size;
-use crate::{SysResult, Task, uaccess};
 use abi::errno::Errno;
 use fs::{File, FileType, OpenFlags, SetAttr};
 use linux_raw_sys::general as sys;
+
+use crate::mm::mmap;
+use crate::process::rlimit::check_size;
+use crate::{SysResult, Task, uaccess};
 
 /// `sync(2)`: everything is in memory.
 pub fn sys_sync(_: &Task) -> SysResult {

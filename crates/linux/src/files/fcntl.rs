@@ -1,18 +1,19 @@
 //! Handling descriptors: `close(2)`, `dup(2)`, `fcntl(2)`, `flock(2)` and their relatives.
 
+use alloc::sync::Arc;
+
+use abi::errno::Errno;
+use fs::lease::{self, Kind};
+use fs::lock::{self, Owner, Range};
+use fs::pipe::PipeEnd;
+use fs::{File, FileType, OpenFlags, dnotify};
+use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
 use crate::files::sigio;
 use crate::process::process_table;
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task};
-use abi::errno::Errno;
-use alloc::sync::Arc;
-use fs::dnotify;
-use fs::lease::{self, Kind};
-use fs::lock::{self, Owner, Range};
-use fs::pipe::PipeEnd;
-use fs::{File, FileType, OpenFlags};
-use linux_raw_sys::general as sys;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// `close(2)`
 pub fn sys_close(task: &Task, fd: i32) -> SysResult {

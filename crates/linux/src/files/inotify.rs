@@ -1,12 +1,14 @@
 //! Watching files: `inotify_init(2)` and its relatives.
 
-use crate::files::namei::{AT_FDCWD, lookup_at};
-use crate::{SysResult, Task};
-use abi::errno::Errno;
 use alloc::sync::Arc;
+
+use abi::errno::Errno;
 use fs::inotify::{self, InotifyFile};
 use fs::{Access, File, FileType, OpenFlags};
 use linux_raw_sys::general as sys;
+
+use crate::files::namei::{AT_FDCWD, lookup_at};
+use crate::{SysResult, Task};
 
 /// `inotify_init1(2)`
 pub fn sys_inotify_init1(task: &Task, flags: u32) -> SysResult {

@@ -1,13 +1,15 @@
 //! `ioctl(2)`: what works on every descriptor is done here, the rest is the file's.
 
-use crate::files::sigio;
-use crate::uaccess::{self, UserPtr};
-use crate::{SysResult, Task};
-use abi::errno::Errno;
 use alloc::sync::Arc;
+
+use abi::errno::Errno;
 use fs::ioctl::{Caller, Request};
 use fs::{File, FileType, OpenFlags};
 use linux_raw_sys::ioctl;
+
+use crate::files::sigio;
+use crate::uaccess::{self, UserPtr};
+use crate::{SysResult, Task};
 
 /// The calling task, as a device sees it.
 struct TaskCaller<'a>(&'a Task);

@@ -3,11 +3,9 @@
 //!
 //! The old calls are the `*at` calls with the working directory; each is written once.
 
-use crate::process::rlimit;
-use crate::uaccess::{self, UserPtr};
-use crate::{SysResult, Task};
-use abi::errno::Errno;
 use alloc::boxed::Box;
+
+use abi::errno::Errno;
 use fs::ops::{self, TimeUpdate};
 use fs::path::{LookupFlags, Resolve, Walk};
 use fs::{
@@ -17,6 +15,10 @@ use fs::{
 use guard::user::ShortString;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::process::rlimit;
+use crate::uaccess::{self, UserPtr};
+use crate::{SysResult, Task};
 
 /// The descriptor that means the working directory.
 pub const AT_FDCWD: i32 = sys::AT_FDCWD;

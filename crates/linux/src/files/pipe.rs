@@ -1,11 +1,12 @@
 //! Pipes and event counters: `pipe(2)`, `eventfd(2)`.
 
-use crate::files::fallocate;
-use crate::uaccess::UserPtr;
-use crate::{SysResult, Task};
 use abi::errno::Errno;
 use fs::{OpenFlags, eventfd, pipe};
 use linux_raw_sys::general as sys;
+
+use crate::files::fallocate;
+use crate::uaccess::UserPtr;
+use crate::{SysResult, Task};
 
 /// `pipe2(2)`
 pub fn sys_pipe2(task: &Task, fds: UserPtr<[i32; 2]>, flags: u32) -> SysResult {

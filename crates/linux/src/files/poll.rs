@@ -1,17 +1,19 @@
 //! Waiting for several files: `poll(2)`, `select(2)`, `epoll_wait(2)`.
 
-use crate::process::personality::{STICKY_TIMEOUTS, persona_has};
-use crate::process::task::RestartBlock;
-use crate::uaccess::{self, UserPtr};
-use crate::{SysResult, Task};
-use abi::errno::Errno;
 use alloc::vec;
 use alloc::vec::Vec;
+
+use abi::errno::Errno;
 use fs::OpenFlags;
 use fs::epoll::{self, EpollFile, Interest};
 use fs::poll::{self, Events, PollItem};
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::process::personality::{STICKY_TIMEOUTS, persona_has};
+use crate::process::task::RestartBlock;
+use crate::uaccess::{self, UserPtr};
+use crate::{SysResult, Task};
 
 /// A time span as the caller gives it: seconds and nanoseconds (`struct timespec`) or microseconds
 /// (`struct timeval`).

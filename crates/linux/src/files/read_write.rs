@@ -3,6 +3,18 @@
 //! User memory is copied through a kernel buffer: no lock of a file is ever held while user memory,
 //! which may itself be a mapping of that file, is touched.
 
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use abi::errno::Errno;
+use abi::layout::PAGE_SIZE;
+use fs::pipe::PipeEnd;
+use fs::poll::Events;
+use fs::{File, FileType, Whence};
+use guard::user::UserRegs;
+use linux_raw_sys::general as sys;
+use net::SocketType;
+
 use crate::process::rlimit::allowed_of_write;
 use crate::process::signal_broken_pipe;
 use crate::socket::send_recv::{
@@ -12,16 +24,6 @@ use crate::state::usage;
 use crate::uaccess::{self, UserPtr};
 use crate::uio::{IoVec, IoVecs, MAX_TRANSFER, SMALL, copy_in, copy_out, in_user_space, total};
 use crate::{SysResult, Task};
-use abi::errno::Errno;
-use abi::layout::PAGE_SIZE;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use fs::pipe::PipeEnd;
-use fs::poll::Events;
-use fs::{File, FileType, Whence};
-use guard::user::UserRegs;
-use linux_raw_sys::general as sys;
-use net::SocketType;
 
 /// The size of the kernel buffer a transfer goes through.
 pub(crate) const CHUNK: usize = 65_536;

@@ -1,16 +1,16 @@
 //! Who is signalled when a file is ready: `F_SETOWN`, `F_SETOWN_EX`, `F_SETSIG` of `fcntl(2)`, and
 //! the sending.
 
-use crate::process::Process;
-use crate::process::{process_table, send_signal};
-use crate::uaccess::UserPtr;
-use crate::uapi::siginfo::{COUNT, SigInfo};
-use crate::{SysResult, Task};
 use abi::errno::Errno;
 use fs::File;
 use fs::poll::Events;
 use fs::sigio::{FileOwner, Sender, Target};
 use linux_raw_sys::general as sys;
+
+use crate::process::{Process, process_table, send_signal};
+use crate::uaccess::UserPtr;
+use crate::uapi::siginfo::{COUNT, SigInfo};
+use crate::{SysResult, Task};
 
 /// Kinds of owners (`F_OWNER_*`).
 const OWNER_THREAD: i32 = 0;
@@ -143,7 +143,8 @@ fn deliver(notice: FileOwner, info: SigInfo) {
     match notice.target {
         Target::Nobody => {}
         Target::Thread(id) => {
-            if let Some(task) = process_table::find_task(id).filter(|task| allowed(task.process())) {
+            if let Some(task) = process_table::find_task(id).filter(|task| allowed(task.process()))
+            {
                 send_signal::send_task(&task, info);
             }
         }
@@ -153,7 +154,8 @@ fn deliver(notice: FileOwner, info: SigInfo) {
             }
         }
         Target::Group(id) => {
-            for process in process_table::select(|_, node| node.group == id && node.ended.is_none()) {
+            for process in process_table::select(|_, node| node.group == id && node.ended.is_none())
+            {
                 if allowed(&process) {
                     send_signal::send(&process, info);
                 }

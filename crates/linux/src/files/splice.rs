@@ -4,6 +4,13 @@
 //! Everything is copied once on its way; no page changes its owner. What the target does not take
 //! stays where it was.
 
+use alloc::sync::Arc;
+use alloc::vec;
+
+use abi::errno::Errno;
+use fs::pipe::PipeEnd;
+use fs::{File, FileType, OpenFlags, Whence};
+
 use crate::files::read_write::CHUNK;
 use crate::process::rlimit::allowed_of_write;
 use crate::process::signal_broken_pipe;
@@ -11,11 +18,6 @@ use crate::state::usage;
 use crate::uaccess::{self, UserPtr};
 use crate::uio::{IoVec, IoVecs, MAX_TRANSFER, pieces, total};
 use crate::{SysResult, Task};
-use abi::errno::Errno;
-use alloc::sync::Arc;
-use alloc::vec;
-use fs::pipe::PipeEnd;
-use fs::{File, FileType, OpenFlags, Whence};
 
 /// Copies between two files inside the kernel, from given offsets or the openings' positions. Stops
 /// at the end of the input.

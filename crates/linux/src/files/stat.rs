@@ -1,13 +1,14 @@
 //! What files are: `stat(2)`, `statx(2)`, `access(2)`, `statfs(2)`, `ustat(2)`.
 
-use crate::files::namei::{AT_FDCWD, lookup_at};
-use crate::uaccess::UserPtr;
-use crate::{SysResult, Task};
 use abi::errno::Errno;
 use fs::mount::{MS_NOSYMFOLLOW, Mount};
 use fs::{Access, FileType, Metadata, Timestamp};
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::files::namei::{AT_FDCWD, lookup_at};
+use crate::uaccess::UserPtr;
+use crate::{SysResult, Task};
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

@@ -1,13 +1,15 @@
 //! Extended attributes: `getxattr(2)`, `setxattr(2)` and their relatives.
 
-use crate::files::namei::{AT_FDCWD, lookup_at};
-use crate::{SysResult, Task, uaccess};
-use abi::errno::Errno;
 use alloc::vec;
 use alloc::vec::Vec;
+
+use abi::errno::Errno;
 use fs::Path;
 use fs::xattr::{self, NAME_MAX, SIZE_MAX, SetMode};
 use linux_raw_sys::general as sys;
+
+use crate::files::namei::{AT_FDCWD, lookup_at};
+use crate::{SysResult, Task, uaccess};
 
 /// An attribute's name from user memory.
 fn read_name(addr: usize) -> Result<Vec<u8>, Errno> {

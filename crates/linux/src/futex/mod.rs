@@ -14,9 +14,8 @@ use guard::user;
 use linux_raw_sys::general as sys;
 use vm::FutexKey;
 
-use crate::process::access;
-use crate::process::process_table;
 use crate::process::task::RestartBlock;
+use crate::process::{access, process_table};
 use crate::time::deadline_after;
 use crate::time::wall_clock::AbsoluteDeadline;
 use crate::uaccess::UserPtr;

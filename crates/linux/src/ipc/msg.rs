@@ -3,7 +3,6 @@
 use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec;
-
 use core::fmt::Write;
 
 use ::task::{Mutex, WaitQueue};

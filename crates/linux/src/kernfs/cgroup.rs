@@ -5,15 +5,17 @@
 //! container-aware run-times read to choose how many threads they start and how much memory they
 //! use. Nothing can be changed through it, and no groups can be made.
 
-use crate::kernfs::sysfs::cpu_list;
-use crate::process::process_table;
-use crate::procfs::{place, resource_pressure};
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
+
 use fs::pseudo::{self, Attr, PseudoFs, StaticDir};
 use guard::{cpu, mem, timer};
 use task::{CpuId, stats};
+
+use crate::kernfs::sysfs::cpu_list;
+use crate::process::process_table;
+use crate::procfs::{place, resource_pressure};
 
 const MAGIC: u64 = 0x6367_7270;
 /// The period of `cpu.max`, in microseconds.

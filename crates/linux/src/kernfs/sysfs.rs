@@ -1,8 +1,6 @@
 //! `/sys`: what C libraries and language run-times read to count CPUs, size caches and find out
 //! about huge pages.
 
-use crate::procfs::place;
-use abi::errno::Errno;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -10,11 +8,15 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU8, Ordering};
+
+use abi::errno::Errno;
 use fs::Inode;
 use fs::pseudo::{self, Attr, PseudoFs, StaticDir};
 use guard::{cpu, mem};
 use raw_cpuid::{CacheType, CpuId};
 use vm::LargePages;
+
+use crate::procfs::place;
 
 const MAGIC: u64 = 0x6265_6572;
 

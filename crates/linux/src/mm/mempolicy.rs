@@ -9,8 +9,7 @@ use linux_raw_sys::general as sys;
 use vm::{AccessKind, PAGE_SIZE};
 
 use crate::mm::mmap;
-use crate::process::access;
-use crate::process::{Process, process_table};
+use crate::process::{Process, access, process_table};
 use crate::state::mempolicy::{
     MODE_FLAGS, MPOL_BIND, MPOL_DEFAULT, MPOL_F_NUMA_BALANCING, MPOL_F_RELATIVE_NODES,
     MPOL_F_STATIC_NODES, MPOL_INTERLEAVE, MPOL_PREFERRED_MANY, MemoryPolicy, Nodes,

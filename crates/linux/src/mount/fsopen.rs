@@ -14,8 +14,7 @@ use linux_raw_sys::general as sys;
 
 use crate::files::filesystems::knows_type;
 use crate::files::namei::lookup_at;
-use crate::mount::check_options;
-use crate::mount::{common_options, file_system, propagation, read_text};
+use crate::mount::{check_options, common_options, file_system, propagation, read_text};
 use crate::process_control::namespaces::may_mount;
 use crate::{SysResult, Task, uaccess};
 

@@ -2,17 +2,11 @@
 
 pub mod fsopen;
 
-use crate::files::filesystems::TYPES;
-use crate::files::namei::{UserPath, lookup_at};
-use crate::ipc::mqueuefs;
-use crate::kernfs::{cgroup, sysfs};
-use crate::process::process_table;
-use crate::process_control::namespaces::may_mount;
-use crate::{SysResult, Task, procfs, uaccess};
-use abi::errno::Errno;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+
+use abi::errno::Errno;
 use fs::mount::{self, FileSystem, Namespace, Propagation, Super, UnmountFlags};
 use fs::path::LookupFlags;
 use fs::ramfs::{Options, RamFs};
@@ -20,6 +14,14 @@ use fs::{FileType, Path, devfs};
 use guard::mem;
 use linux_raw_sys::general as sys;
 use task::Once;
+
+use crate::files::filesystems::TYPES;
+use crate::files::namei::{UserPath, lookup_at};
+use crate::ipc::mqueuefs;
+use crate::kernfs::{cgroup, sysfs};
+use crate::process::process_table;
+use crate::process_control::namespaces::may_mount;
+use crate::{SysResult, Task, procfs, uaccess};
 
 /// A mark of old programs in the upper half of the flags.
 const MS_MGC_VAL: u32 = 0xc0ed_0000;

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use ::futex::Waiter;
 use ::task::{Mutex, MutexGuard, Once, Policy, Thread, WaitQueue};
 use abi::errno::Errno;
 use fs::path::Walk;
@@ -31,7 +32,6 @@ use crate::state::usage::{IoAccounting, PrevCputime};
 use crate::uaccess::UserPtr;
 use crate::uapi::sigframe::{AltStack, LastFault};
 use crate::uapi::siginfo::{SigSet, UNBLOCKABLE};
-use ::futex::Waiter;
 
 /// Signal state of a thread.
 pub(crate) struct TaskSignals {

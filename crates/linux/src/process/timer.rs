@@ -11,9 +11,8 @@ use ::task::{Mutex, now_ns};
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
-use crate::process;
 use crate::process::cpu_clock::CpuClock;
-use crate::process::{Process, process_table, send_signal};
+use crate::process::{self, Process, process_table, send_signal};
 use crate::state::expirations::Expirations;
 use crate::state::timer_queue::{self, Alarm, TimerHandle};
 use crate::uapi::siginfo::SigInfo;

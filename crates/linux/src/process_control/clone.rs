@@ -1,10 +1,10 @@
 //! Making threads and processes: `clone(2)`, `clone3(2)`, `fork(2)`, `vfork(2)`.
 
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
-use core::sync::atomic::Ordering;
 use fs::FsStruct;
 use guard::fpu::UserFpu;
 use guard::user::UserRegs;
@@ -17,8 +17,7 @@ use crate::process::task::{Completion, NewTask};
 use crate::process::{NewProcess, Process, pidfd, process_table, upcalls};
 use crate::process_control::namespaces;
 use crate::time::posix_timers;
-use crate::uaccess;
-use crate::uaccess::UserPtr;
+use crate::uaccess::{self, UserPtr};
 use crate::uapi::sigframe::AltStack;
 use crate::uapi::siginfo;
 use crate::{SysResult, Task, ptrace};

@@ -19,27 +19,22 @@ use vm::{
 };
 
 use crate::files::namei::{self, AT_FDCWD};
-use crate::futex;
 use crate::process::image::ProcessImage;
-use crate::process::personality;
 use crate::process::personality::{
-    ADDR_COMPAT_LAYOUT, CLEARED_WITH_POWER, RANDOMIZE, READ_IMPLIES_EXEC, persona_has,
+    self, ADDR_COMPAT_LAYOUT, CLEARED_WITH_POWER, RANDOMIZE, READ_IMPLIES_EXEC, persona_has,
 };
-use crate::process::process_table;
-use crate::process::rlimit;
+use crate::process::{process_table, rlimit};
 use crate::sched::rseq;
 use crate::seccomp::syscall_user_dispatch;
 use crate::state::credentials::Credentials;
 use crate::state::exec_credentials::{FileCapabilities, SetIds};
 use crate::state::rlimit::STACK;
-use crate::time::posix_timers;
-use crate::time::vdso;
+use crate::time::{posix_timers, vdso};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::elf;
 use crate::uapi::initial_stack::{self, Strings};
-use crate::uapi::sigframe::AltStack;
-use crate::uapi::sigframe::Frame;
-use crate::{SysResult, Task, ptrace};
+use crate::uapi::sigframe::{AltStack, Frame};
+use crate::{SysResult, Task, futex, ptrace};
 
 /// The longest single argument.
 const MAX_STRING: usize = 32 * PAGE_SIZE;

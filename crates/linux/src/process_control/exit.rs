@@ -8,10 +8,8 @@ use linux_raw_sys::general as sys;
 
 use crate::ipc::sem;
 use crate::mm::oom;
-use crate::process::accounting;
-use crate::process::namespaces;
 use crate::process::{
-    Process, exit_code, notify_parent, process_table, send_signal, upcalls,
+    Process, accounting, exit_code, namespaces, notify_parent, process_table, send_signal, upcalls,
 };
 use crate::time::posix_timers;
 use crate::uapi::siginfo::SigInfo;

@@ -9,8 +9,7 @@ use fs::nsfs::{self, Held, Kind};
 use linux_raw_sys::general as sys;
 
 use crate::ipc::sem;
-use crate::process::access;
-use crate::process::{namespaces, pidfd};
+use crate::process::{access, namespaces, pidfd};
 use crate::{SysResult, Task};
 
 /// All bits that mean a namespace.

@@ -3,8 +3,7 @@
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
-use crate::process::access;
-use crate::process::{pidfd, process_table};
+use crate::process::{access, pidfd, process_table};
 use crate::signal::kill;
 use crate::uaccess::UserPtr;
 use crate::uapi::siginfo::SigInfo;

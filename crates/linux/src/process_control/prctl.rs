@@ -2,17 +2,16 @@
 //! groups of hyperthreads, counters of events) are `EINVAL`, as in a kernel that was built without
 //! them.
 
-use abi::errno::Errno;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
-use linux_raw_sys::general as sys;
-use linux_raw_sys::prctl as pr;
+
+use abi::errno::Errno;
+use linux_raw_sys::{general as sys, prctl as pr};
 
 use crate::cred::capability;
 use crate::process::process_table;
 use crate::process_control::prctl_mm;
-use crate::seccomp;
-use crate::seccomp::syscall_user_dispatch;
+use crate::seccomp::{self, syscall_user_dispatch};
 use crate::state::credentials::{Credentials, KEEP_CAPS};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::siginfo;
@@ -245,7 +244,8 @@ fn process(task: &Task, option: u32, arg: usize) -> SysResult {
         pr::PR_SET_DUMPABLE if arg <= 1 => process.dumpable.store(arg as i32, Ordering::Relaxed),
         pr::PR_SET_CHILD_SUBREAPER => process_table::set_subreaper(process.pid(), arg != 0),
         pr::PR_GET_CHILD_SUBREAPER => {
-            UserPtr::<i32>::new(arg).write(&i32::from(process_table::is_subreaper(process.pid())))?;
+            UserPtr::<i32>::new(arg)
+                .write(&i32::from(process_table::is_subreaper(process.pid())))?;
         }
         _ => return Err(Errno::EINVAL),
     }

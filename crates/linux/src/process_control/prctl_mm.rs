@@ -4,8 +4,7 @@
 use core::ops::Range;
 
 use abi::errno::Errno;
-use linux_raw_sys::general as sys;
-use linux_raw_sys::prctl as pr;
+use linux_raw_sys::{general as sys, prctl as pr};
 
 use crate::process::Process;
 use crate::process::image::layout_of;

@@ -6,8 +6,8 @@ use core::sync::atomic::Ordering;
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
-use crate::process::process_table::{ProcessEntry, ProcessTable, TABLE};
-use crate::process::{Process, accounting, exit_code, pidfd, process_table};
+use crate::process::process_table::{self, ProcessEntry, ProcessTable, TABLE};
+use crate::process::{Process, accounting, exit_code, pidfd};
 use crate::time::rusage::RUsage;
 use crate::uaccess::UserPtr;
 use crate::uapi::siginfo::SigInfo;

@@ -9,8 +9,7 @@ use fs::{File, FileOps, FileType, Inode, Metadata, OpenFlags, Result, Whence};
 use vm::{AddressSpace, PAGE_SIZE};
 
 use crate::current_task;
-use crate::process::access;
-use crate::process::process_table;
+use crate::process::{access, process_table};
 
 /// The file.
 pub(super) struct MemFile {

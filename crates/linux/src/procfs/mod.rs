@@ -19,17 +19,18 @@ mod status;
 mod sysctl;
 mod system;
 
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use abi::errno::Errno;
+use fs::pseudo::{self, Attr, DynamicDir, Listed, PseudoFs, StaticDir};
+use fs::{FileType, Inode, Link, Result};
 pub(crate) use pid::of_directory;
 pub(crate) use pressure::{file as resource_pressure, init as init_pressure};
 pub(crate) use sysctl::place;
 
 use crate::process::process_table;
-use abi::errno::Errno;
-use alloc::format;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use fs::pseudo::{self, Attr, DynamicDir, Listed, PseudoFs, StaticDir};
-use fs::{FileType, Inode, Link, Result};
 
 const MAGIC: u64 = 0x9fa0;
 

@@ -1,11 +1,13 @@
 //! `/proc/<pid>/mounts`, `mountinfo`, `mountstats`: what is mounted in a process's namespace, as
 //! far as its root reaches.
 
-use crate::process::Process;
 use alloc::string::String;
 use core::fmt::Write;
+
 use fs::mount::{MS_NOATIME, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_NOSYMFOLLOW, MS_RDONLY, Mount};
 use linux_raw_sys::general as sys;
+
+use crate::process::Process;
 
 /// What cannot stand in a field is written in octal.
 fn escaped(bytes: &[u8]) -> String {

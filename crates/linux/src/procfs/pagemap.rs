@@ -15,8 +15,7 @@ use vm::{AddressSpace, PAGE_SIZE, VmaInfo};
 
 use super::mem;
 use crate::current_task;
-use crate::process::access;
-use crate::process::{Process, process_table};
+use crate::process::{Process, access, process_table};
 use crate::state::mempolicy;
 
 fn find(pid: i32) -> Result<Arc<Process>> {

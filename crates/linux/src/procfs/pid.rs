@@ -1,24 +1,24 @@
 //! The directory of one process: `/proc/<pid>`, `/proc/<pid>/task/<tid>`.
 
-use super::fd::FdDir;
-use super::mem::MemFile;
-use super::pagemap::{MapFiles, PageMap};
-use super::{PID_SHIFT, maps, mounts, number, pagemap, status};
-use crate::Task;
-use crate::mm::oom;
-use crate::process::access;
-use crate::process::namespaces;
-use crate::process::{Process, process_table};
-use abi::errno::Errno;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
 use fs::nsfs::Kind;
 use fs::pseudo::{self, Attr, DynamicDir, Listed, StaticDir};
 use fs::{FileType, Inode, Link, Path, Result};
 use linux_raw_sys::general::{CAP_SYS_NICE, CAP_SYS_RESOURCE};
+
+use super::fd::FdDir;
+use super::mem::MemFile;
+use super::pagemap::{self, MapFiles, PageMap};
+use super::{PID_SHIFT, maps, mounts, number, status};
+use crate::Task;
+use crate::mm::oom;
+use crate::process::{Process, access, namespaces, process_table};
 
 /// A file of the directory: its name, kind and permissions. Its place in the table is part of its
 /// number.

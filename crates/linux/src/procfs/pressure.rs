@@ -4,11 +4,12 @@
 //! when threads have waited for 150 ms within a second. While there are triggers, a thread looks
 //! ten times in the shortest window, as Linux's does; without them nothing runs.
 
-use abi::errno::Errno;
 use alloc::string::ToString;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
+
+use abi::errno::Errno;
 use fs::poll::{Events, PollQueue, PollTable};
 use fs::pseudo::{Attr, StaticDir};
 use fs::{File, FileOps, FileType, Inode, Metadata, OpenFlags, Result, Whence};

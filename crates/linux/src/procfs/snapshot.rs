@@ -7,12 +7,11 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::process::{Process, process_table};
-use crate::sched;
 use crate::state::credentials::Capabilities;
 use crate::state::rlimit::LIMIT_NAMES;
 use crate::state::sched_params::SchedParams;
 use crate::state::usage::Usage;
-use crate::{Task, ptrace};
+use crate::{Task, ptrace, sched};
 
 /// The most of its arguments or environment that is shown.
 const SHOWN_STRINGS: usize = 1 << 20;

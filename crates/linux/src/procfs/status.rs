@@ -11,9 +11,8 @@ use vm::PAGE_SIZE;
 
 use super::maps;
 use super::system::NS_PER_TICK;
-use crate::process::Process;
-use crate::process::access;
 use crate::process::image::layout_of;
+use crate::process::{Process, access};
 use crate::ptrace;
 use crate::state::rlimit::{RSS, SIGPENDING};
 use crate::state::sched_params::SchedParams;

@@ -1,12 +1,5 @@
 //! `/proc/sys`: settings.
 
-use super::system::Text;
-use crate::ipc::sem;
-use crate::mm::mmap::OVERCOMMIT;
-use crate::process::namespaces;
-use crate::process::personality::RANDOMIZE;
-use crate::process::process_table;
-use crate::system::sysinfo;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -16,6 +9,14 @@ use ::task::RtLimits;
 use abi::errno::Errno;
 use fs::pseudo::{self, Attr, StaticDir};
 use net::socket::Sysctl;
+
+use super::system::Text;
+use crate::ipc::sem;
+use crate::mm::mmap::OVERCOMMIT;
+use crate::process::namespaces;
+use crate::process::personality::RANDOMIZE;
+use crate::process::process_table;
+use crate::system::sysinfo;
 
 /// Runs `f` with a sysctl, by its number, of the network stack of who asks.
 fn with_net_sysctl<R>(

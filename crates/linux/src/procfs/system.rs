@@ -1,23 +1,22 @@
 //! Texts about the machine: `/proc/cpuinfo`, `/proc/meminfo`, `/proc/stat` and their neighbours.
 
-use super::place;
-use crate::files::filesystems;
-use crate::ipc::msg;
-use crate::ipc::sem;
-use crate::ipc::shm;
-use crate::process::accounting;
-use crate::process::process_table;
-use crate::state::usage;
-use crate::system::sysinfo;
-use ::task::Mutex;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
+
+use ::task::Mutex;
 use fs::pseudo::{self, Attr, StaticDir};
 use guard::{cpu, irq, mem, role, timer};
 use task::{CpuId, stats};
+
+use super::place;
+use crate::files::filesystems;
+use crate::ipc::{msg, sem, shm};
+use crate::process::{accounting, process_table};
+use crate::state::usage;
+use crate::system::sysinfo;
 
 /// A clock tick as `/proc` counts time: 10 ms.
 pub(super) const NS_PER_TICK: u64 = 10_000_000;

@@ -10,23 +10,21 @@ use alloc::boxed::Box;
 use alloc::vec;
 
 use abi::errno::Errno;
+pub(crate) use attach::{
+    TraceeStatus, born, forget, process_ends, superseded, thread_ended, tracer_ends, tracer_of,
+};
 use guard::fpu;
 use guard::user::UserRegs;
 use linux_raw_sys::{general as sys, ptrace as api};
+pub use request::sys_ptrace;
 
-use crate::process::process_table;
 use crate::process::ptrace_state::{Event, ResumeMode, Stop, StopKind};
-use crate::process::{Process, send_signal};
+use crate::process::{Process, process_table, send_signal};
 use crate::state::debug_registers::{Cause, DebugRegisters};
 use crate::uapi::sigframe::LastFault;
 use crate::uapi::siginfo::{SigInfo, bit};
 use crate::uapi::user_regs::TRAP_FLAG;
 use crate::{SysResult, Task};
-
-pub(crate) use attach::{
-    TraceeStatus, born, forget, process_ends, superseded, thread_ended, tracer_ends, tracer_of,
-};
-pub use request::sys_ptrace;
 
 const SIGTRAP: i32 = sys::SIGTRAP as i32;
 const SIGKILL: i32 = sys::SIGKILL as i32;

@@ -13,9 +13,8 @@ use bpf::Purpose;
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
 
-use crate::process;
 use crate::process::ptrace_state::Event;
-use crate::process::{Process, send_signal};
+use crate::process::{self, Process, send_signal};
 use crate::socket::sock_fprog::read_program;
 use crate::state::credentials::Credentials;
 use crate::state::seccomp::{Listener, Seccomp, SeccompData, SeccompFilter};

@@ -5,11 +5,9 @@ use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
 use guard::user::{self, UserRegs};
-use linux_raw_sys::general as sys;
-use linux_raw_sys::prctl as pr;
+use linux_raw_sys::{general as sys, prctl as pr};
 
-use crate::process;
-use crate::process::send_signal;
+use crate::process::{self, send_signal};
 use crate::seccomp::AUDIT_ARCH_X86_64;
 use crate::state::syscall_user_dispatch::UserDispatch;
 use crate::uapi::sigframe::LastFault;

@@ -4,13 +4,13 @@ use alloc::sync::Arc;
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
+use zerocopy::IntoBytes;
 
 use crate::process::send_signal::{SIGCONT, To, is_spared, post};
 use crate::process::{Process, process_table};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::siginfo::{COUNT, SigInfo};
 use crate::{SysResult, Task};
-use zerocopy::IntoBytes;
 
 /// Whether there is such a signal and the caller may send it to a process. Whether there is the
 /// process comes before either.

@@ -18,9 +18,8 @@ use crate::sched::rseq;
 use crate::state::sighand::{SIG_DFL, SIG_IGN, SigAction};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::sigframe::{self, AltStack, Frame, LastFault, UContext};
-use crate::uapi::siginfo;
 use crate::uapi::siginfo::{
-    COUNT, Default as DefaultAction, SigInfo, SigSet, UNBLOCKABLE, bit, default_action,
+    self, COUNT, Default as DefaultAction, SigInfo, SigSet, UNBLOCKABLE, bit, default_action,
 };
 use crate::{SysResult, Task, ptrace};
 

@@ -5,8 +5,9 @@ pub mod send_recv;
 pub(crate) mod sock_fprog;
 pub mod sockopt;
 
-use abi::errno::Errno;
 use alloc::sync::Arc;
+
+use abi::errno::Errno;
 use fs::{File, OpenFlags};
 use linux_raw_sys::{general as sys, net as consts};
 use net::{Address, Caller, Socket, SocketType, Ucred};

@@ -1,10 +1,11 @@
 //! Messages of sockets: `send(2)`, `recv(2)` and their relatives, with what travels beside the
 //! bytes (`cmsg(3)`).
 
-use abi::errno::Errno;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
+
+use abi::errno::Errno;
 use fs::File;
 use fs::poll::Events;
 use linux_raw_sys::{general as sys, net as consts};

@@ -1,8 +1,9 @@
 //! Options of sockets: `getsockopt(2)`, `setsockopt(2)`.
 
-use abi::errno::Errno;
 use alloc::vec;
 use alloc::vec::Vec;
+
+use abi::errno::Errno;
 use bpf::{Program, Purpose};
 use linux_raw_sys::net as consts;
 use net::{SocketOps, SocketOptions, Ucred};

@@ -1,14 +1,16 @@
 //! Descriptors: small numbers for open files, per process or shared (`CLONE_FILES`).
 
-use crate::SysResult;
-use abi::errno::Errno;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use abi::errno::Errno;
 use fs::lock::{self, Owner};
 use fs::{Cred, File, FsStruct, OpenFlags, ops};
 use task::{Mutex, Once, RcuArc};
+
+use crate::SysResult;
 
 /// How many descriptors a process may have unless `RLIMIT_NOFILE` says otherwise.
 pub const DEFAULT_LIMIT: usize = 1024;

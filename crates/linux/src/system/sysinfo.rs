@@ -2,10 +2,10 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 
 use ::task::{CpuId, Mutex, Once, now_ns};
 use abi::errno::Errno;
-use core::sync::atomic::Ordering;
 use guard::PowerToken;
 use linux_raw_sys::general as sys;
 use psi::{Load, Work};
@@ -15,8 +15,7 @@ use crate::process::personality::{UNAME26, persona_has};
 use crate::process::{namespaces, process_table};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::time::NS_PER_SEC;
-use crate::uio;
-use crate::{SysResult, Task};
+use crate::{SysResult, Task, uio};
 
 /// What the system calls itself; programs decide by the release what they may use.
 pub(crate) const RELEASE: &str = "6.1.0-skerry";

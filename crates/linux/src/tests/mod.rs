@@ -24,14 +24,12 @@ use fs::ramfs::RamFs;
 use fs::{FsStruct, mount};
 use vm::AddressSpace;
 
-use crate::process::process_table;
 use crate::process::task::NewTask;
-use crate::process::{NewProcess, Process};
+use crate::process::{NewProcess, Process, process_table};
 use crate::state::credentials::Credentials;
 use crate::state::fdtable::FdTable;
-use crate::state::namespaces;
-use crate::state::rlimit;
 use crate::state::sched_params::SchedParams;
+use crate::state::{namespaces, rlimit};
 use crate::uaccess::UserPtr;
 use crate::uapi::sigframe::AltStack;
 use crate::{SysResult, Task};

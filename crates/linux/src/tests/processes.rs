@@ -9,8 +9,7 @@ use crate::process_control::pid::{sys_getpgid, sys_getppid, sys_getsid, sys_setp
 use crate::process_control::prctl::sys_prctl;
 use crate::process_control::rlimit::{sys_getrlimit, sys_prlimit64, sys_setrlimit};
 use crate::process_control::wait::{sys_wait4, sys_waitid};
-use crate::state::sighand;
-use crate::state::sighand::SigAction;
+use crate::state::sighand::{self, SigAction};
 use crate::uapi::siginfo::SigInfo;
 
 const EPERM: i32 = 1;
