@@ -11,8 +11,7 @@ use crate::state::rlimit::SIGPENDING;
 use crate::state::sighand::{SIG_DFL, SIG_IGN, SigAction};
 use crate::uapi::sigframe::LastFault;
 use crate::uapi::siginfo::{
-    Default as DefaultAction, FIRST_REAL_TIME, STOPPING, SigInfo, SigSet, bit, default_action,
-    dumps,
+    DefaultAction, FIRST_REAL_TIME, STOPPING, SigInfo, SigSet, bit, default_action, dumps,
 };
 
 const SIGKILL: i32 = sys::SIGKILL as i32;
@@ -21,14 +20,18 @@ pub(crate) const SIGCONT: i32 = sys::SIGCONT as i32;
 
 /// Receiver of a signal: a thread, or any thread of the process.
 #[derive(Clone, Copy)]
-pub(crate) enum To<'a> {
+pub(crate) enum SignalTarget<'a> {
     Thread(&'a Task),
     /// Any thread: this one, by whose number the process was named, if it does not block it.
     Process(Option<&'a Task>),
 }
 
 /// Puts a signal where its receiver finds it: with the thread, or with the process.
-pub(crate) fn post(process: &Arc<Process>, to: To<'_>, info: &SigInfo) -> Result<(), Errno> {
+pub(crate) fn post(
+    process: &Arc<Process>,
+    to: SignalTarget<'_>,
+    info: &SigInfo,
+) -> Result<(), Errno> {
     let signo = info.signo;
     if signo == SIGKILL {
         ptrace_state::killed(process);
@@ -57,7 +60,7 @@ pub(crate) fn post(process: &Arc<Process>, to: To<'_>, info: &SigInfo) -> Result
         usize::try_from(process.limits.lock()[SIGPENDING][0]).unwrap_or(usize::MAX)
     };
     match to {
-        To::Thread(task) => {
+        SignalTarget::Thread(task) => {
             let held = blocked(task);
             if ignored && !held {
                 return Ok(());
@@ -68,7 +71,7 @@ pub(crate) fn post(process: &Arc<Process>, to: To<'_>, info: &SigInfo) -> Result
                 task.interrupt();
             }
         }
-        To::Process(named) => {
+        SignalTarget::Process(named) => {
             let takes = |task: &Task| !blocked(task);
             let first = process.find_task(|task| {
                 named.is_some_and(|named| core::ptr::eq(named, task)) && takes(task)
@@ -105,12 +108,12 @@ fn end_at_once(process: &Arc<Process>, signo: i32) {
 /// Sends a signal to a process, from the kernel.
 pub(crate) fn send(process: &Arc<Process>, info: SigInfo) {
     // A full queue loses real-time signals only, and the kernel sends none.
-    let _ = post(process, To::Process(None), &info);
+    let _ = post(process, SignalTarget::Process(None), &info);
 }
 
 /// Sends a signal to a thread, from the kernel.
 pub(crate) fn send_task(task: &Task, info: SigInfo) {
-    let _ = post(task.process(), To::Thread(task), &info);
+    let _ = post(task.process(), SignalTarget::Thread(task), &info);
 }
 
 /// Sends a signal to all processes of a group, from the kernel.

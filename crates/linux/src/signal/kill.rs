@@ -6,7 +6,7 @@ use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use zerocopy::IntoBytes;
 
-use crate::process::send_signal::{SIGCONT, To, is_spared, post};
+use crate::process::send_signal::{SIGCONT, SignalTarget, is_spared, post};
 use crate::process::{Process, process_table};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::siginfo::{COUNT, SigInfo};
@@ -30,7 +30,12 @@ fn check_permission(task: &Task, process: &Process, signal: i32) -> Result<(), E
 }
 
 /// Sends from a call of `task`. 0 only checks.
-fn send_from(task: &Task, process: &Arc<Process>, to: To<'_>, info: &SigInfo) -> Result<(), Errno> {
+fn send_from(
+    task: &Task,
+    process: &Arc<Process>,
+    to: SignalTarget<'_>,
+    info: &SigInfo,
+) -> Result<(), Errno> {
     check_permission(task, process, info.signo)?;
     if info.signo == 0 {
         return Ok(());
@@ -49,7 +54,13 @@ fn info_of(task: &Task, signal: i32, code: i32) -> SigInfo {
 fn send_by_number(task: &Task, number: i32, info: &SigInfo) -> SysResult {
     let process = process_table::find_any(number)?;
     let named = process_table::find_task(number);
-    send_from(task, &process, To::Process(named.as_deref()), info).map(|()| 0)
+    send_from(
+        task,
+        &process,
+        SignalTarget::Process(named.as_deref()),
+        info,
+    )
+    .map(|()| 0)
 }
 
 /// `kill(2)`
@@ -58,7 +69,7 @@ pub fn sys_kill(task: &Task, pid: i32, signal: i32) -> SysResult {
     let own = task.pid();
     let receivers = match pid {
         1.. if pid == own => {
-            return send_from(task, task.process(), To::Process(None), &info).map(|()| 0);
+            return send_from(task, task.process(), SignalTarget::Process(None), &info).map(|()| 0);
         }
         1.. => {
             return send_by_number(task, pid, &info);
@@ -76,7 +87,7 @@ pub fn sys_kill(task: &Task, pid: i32, signal: i32) -> SysResult {
     };
     let mut result = Err(Errno::ESRCH);
     for process in receivers {
-        match send_from(task, &process, To::Process(None), &info) {
+        match send_from(task, &process, SignalTarget::Process(None), &info) {
             Ok(()) => result = Ok(0),
             Err(e) if result.is_err() => result = Err(e),
             Err(_) => {}
@@ -99,13 +110,13 @@ fn to_thread(task: &Task, process: Option<i32>, tid: i32, info: SigInfo) -> SysR
         let ended = process_table::find(tid)
             .filter(|_| process.is_none_or(|pid| pid == tid))
             .ok_or(Errno::ESRCH)?;
-        return send_from(task, &ended, To::Process(None), &info).map(|()| 0);
+        return send_from(task, &ended, SignalTarget::Process(None), &info).map(|()| 0);
     }
     let target = other.as_deref().unwrap_or(task);
     if process.is_some_and(|pid| pid != target.pid()) {
         return Err(Errno::ESRCH);
     }
-    send_from(task, target.process(), To::Thread(target), &info).map(|()| 0)
+    send_from(task, target.process(), SignalTarget::Thread(target), &info).map(|()| 0)
 }
 
 /// Sends to the process that a descriptor means: `pidfd_send_signal(2)`.
@@ -127,7 +138,7 @@ pub(crate) fn send_by_descriptor(
     if process_table::find(process.pid()).is_none_or(|found| !Arc::ptr_eq(&found, process)) {
         return Err(Errno::ESRCH);
     }
-    send_from(task, process, To::Process(None), &info).map(|()| 0)
+    send_from(task, process, SignalTarget::Process(None), &info).map(|()| 0)
 }
 
 /// `tgkill(2)`

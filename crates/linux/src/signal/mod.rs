@@ -19,7 +19,7 @@ use crate::state::sighand::{SIG_DFL, SIG_IGN, SigAction};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::sigframe::{self, AltStack, Frame, LastFault, UContext};
 use crate::uapi::siginfo::{
-    self, COUNT, Default as DefaultAction, SigInfo, SigSet, UNBLOCKABLE, bit, default_action,
+    self, COUNT, DefaultAction, SigInfo, SigSet, UNBLOCKABLE, bit, default_action,
 };
 use crate::{SysResult, Task, ptrace};
 

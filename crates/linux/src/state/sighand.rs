@@ -9,8 +9,7 @@ use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::uapi::siginfo::{
-    COUNT, Default as DefaultAction, FIRST_REAL_TIME, SYNCHRONOUS, SigInfo, SigSet, bit,
-    default_action,
+    COUNT, DefaultAction, FIRST_REAL_TIME, SYNCHRONOUS, SigInfo, SigSet, bit, default_action,
 };
 
 pub(crate) const SIG_DFL: u64 = 0;

@@ -58,7 +58,7 @@ const DUMPING: SigSet = set(&[
 
 /// What a signal does to a process that did not ask for anything else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Default {
+pub enum DefaultAction {
     /// Nothing.
     Ignore,
     /// It stops until `SIGCONT`.
@@ -69,14 +69,14 @@ pub enum Default {
 
 /// The default action of a signal.
 #[must_use]
-pub const fn default_action(signal: i32) -> Default {
+pub const fn default_action(signal: i32) -> DefaultAction {
     let bit = bit(signal);
     if bit & IGNORED != 0 {
-        Default::Ignore
+        DefaultAction::Ignore
     } else if bit & STOPPING != 0 {
-        Default::Stop
+        DefaultAction::Stop
     } else {
-        Default::End
+        DefaultAction::End
     }
 }
 
@@ -275,10 +275,10 @@ mod tests {
 
     #[test]
     fn defaults() {
-        assert_eq!(default_action(sys::SIGCHLD as i32), Default::Ignore);
-        assert_eq!(default_action(sys::SIGTSTP as i32), Default::Stop);
-        assert_eq!(default_action(sys::SIGTERM as i32), Default::End);
-        assert_eq!(default_action(COUNT), Default::End);
+        assert_eq!(default_action(sys::SIGCHLD as i32), DefaultAction::Ignore);
+        assert_eq!(default_action(sys::SIGTSTP as i32), DefaultAction::Stop);
+        assert_eq!(default_action(sys::SIGTERM as i32), DefaultAction::End);
+        assert_eq!(default_action(COUNT), DefaultAction::End);
         assert!(dumps(sys::SIGSEGV as i32) && !dumps(sys::SIGKILL as i32));
         assert_eq!((name(11), name(40), name(0)), ("SIGSEGV", "SIGRT", "0"));
     }
