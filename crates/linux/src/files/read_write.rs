@@ -66,6 +66,22 @@ fn take_back(file: &File, offset: Option<u64>, bytes: &[u8], delivered: usize) -
     delivered - delivered % file.ops().least_transfer().max(1)
 }
 
+/// Kernel buffer for a transfer of `wanted` bytes: on the caller's stack if they are few, else of
+/// up to [`CHUNK`] bytes, through which they go piece by piece.
+#[inline(always)]
+fn bounce_buffer<'a>(
+    wanted: usize,
+    small: &'a mut [u8; SMALL],
+    large: &'a mut Vec<u8>,
+) -> &'a mut [u8] {
+    if wanted <= SMALL {
+        &mut small[..wanted]
+    } else {
+        large.resize(wanted.min(CHUNK), 0);
+        large
+    }
+}
+
 /// Reads into the caller's buffers, from `offset` or (`None`) from the opening's position.
 fn read_into(
     task: &Task,
@@ -102,14 +118,8 @@ fn read_pieces(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> 
     {
         probe(file, *addr)?;
     }
-    let mut small = [0; SMALL];
-    let mut large = Vec::new();
-    let buf = if wanted <= SMALL {
-        &mut small[..wanted]
-    } else {
-        large.resize(wanted.min(CHUNK), 0);
-        &mut large[..]
-    };
+    let (mut small, mut large) = ([0; SMALL], Vec::new());
+    let buf = bounce_buffer(wanted, &mut small, &mut large);
     let mut done = 0;
     loop {
         let len = (wanted - done).min(buf.len());
@@ -199,14 +209,8 @@ fn transfer_from(
     wanted: usize,
     once: impl Fn(&[u8], usize) -> Result<usize, Errno>,
 ) -> SysResult {
-    let mut small = [0; SMALL];
-    let mut large = Vec::new();
-    let buf = if wanted <= SMALL {
-        &mut small[..wanted]
-    } else {
-        large.resize(wanted.min(CHUNK), 0);
-        &mut large[..]
-    };
+    let (mut small, mut large) = ([0; SMALL], Vec::new());
+    let buf = bounce_buffer(wanted, &mut small, &mut large);
     let mut done = 0;
     loop {
         let len = (wanted - done).min(buf.len());

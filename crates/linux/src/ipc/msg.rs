@@ -263,10 +263,11 @@ fn survey(task: &Task, place: i32, command: u32, arg: UserPtr<MsqidDs>) -> SysRe
     }
     let (id, queue) = task.ipc().messages.at(place)?;
     let mut info = queue.state.lock().info;
-    if command == MSG_STAT {
-        info.owner.check(&task.cred(), READ)?;
-    }
-    info.owner = info.owner.numbered(id);
+    info.owner = if command == MSG_STAT {
+        info.owner.stat(id, &task.cred())?
+    } else {
+        info.owner.numbered(id)
+    };
     arg.write(&info)?;
     Ok(id as usize)
 }
@@ -281,18 +282,13 @@ pub fn sys_msgctl(task: &Task, id: i32, command: u32, arg: UserPtr<MsqidDs>) -> 
         return Err(Errno::EINVAL);
     }
     // As Linux: what is to be set is read before the queue is looked for.
-    let new = if command == IPC_SET {
-        Some(arg.read()?)
-    } else {
-        None
-    };
+    let new = (command == IPC_SET).then(|| arg.read()).transpose()?;
     let queue = task.ipc().messages.find(id)?;
     let cred = task.cred();
     match command {
         IPC_STAT => {
             let mut info = queue.state.lock().info;
-            info.owner.check(&cred, READ)?;
-            info.owner = info.owner.numbered(id);
+            info.owner = info.owner.stat(id, &cred)?;
             arg.write(&info)?;
         }
         IPC_SET => {

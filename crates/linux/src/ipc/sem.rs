@@ -250,10 +250,11 @@ fn survey(task: &Task, place: i32, command: u32, arg: usize) -> SysResult {
     }
     let (id, set) = task.ipc().semaphores.at(place)?;
     let mut info = set.state.lock().info;
-    if command == SEM_STAT {
-        info.owner.check(&task.cred(), READ)?;
-    }
-    info.owner = info.owner.numbered(id);
+    info.owner = if command == SEM_STAT {
+        info.owner.stat(id, &task.cred())?
+    } else {
+        info.owner.numbered(id)
+    };
     UserPtr::<SemidDs>::new(arg).write(&info)?;
     Ok(id as usize)
 }
@@ -268,11 +269,9 @@ pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -
         return Err(Errno::EINVAL);
     }
     // As Linux: what is to be set is looked at before the set is looked for.
-    let new = if command == IPC_SET {
-        Some(UserPtr::<SemidDs>::new(arg).read()?)
-    } else {
-        None
-    };
+    let new = (command == IPC_SET)
+        .then(|| UserPtr::<SemidDs>::new(arg).read())
+        .transpose()?;
     if command == SETVAL && !(0..=MAX_VALUE).contains(&(arg as i32)) {
         return Err(Errno::ERANGE);
     }
@@ -281,8 +280,7 @@ pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -
     match command {
         IPC_STAT => {
             let mut info = set.state.lock().info;
-            info.owner.check(&cred, READ)?;
-            info.owner = info.owner.numbered(id);
+            info.owner = info.owner.stat(id, &cred)?;
             UserPtr::<SemidDs>::new(arg).write(&info)?;
             return Ok(0);
         }

@@ -295,11 +295,7 @@ pub fn sys_shmctl(task: &Task, id: i32, command: u32, to: UserPtr<ShmidDs>) -> S
         return Err(Errno::EINVAL);
     }
     // As Linux: what is to be set is read before the segment is looked for.
-    let new = if command == IPC_SET {
-        Some(to.read()?)
-    } else {
-        None
-    };
+    let new = (command == IPC_SET).then(|| to.read()).transpose()?;
     let segment = task.ipc().segments.find(id)?;
     let cred = task.cred();
     let owns = || segment.info.lock().owner.check_owner(&cred);

@@ -111,6 +111,15 @@ impl IpcPerm {
         }
     }
 
+    /// Owner and permissions as `IPC_STAT` shows them to somebody who may read the object `id`.
+    ///
+    /// # Errors
+    /// `EACCES`.
+    pub(crate) fn stat(self, id: i32, cred: &Credentials) -> Result<Self, Errno> {
+        self.check(cred, READ)?;
+        Ok(self.numbered(id))
+    }
+
     /// Takes over what `IPC_SET` sets.
     ///
     /// # Errors
