@@ -8,16 +8,16 @@ use crate::state::timer_queue;
 
 /// Calls `each` with the name and the number of what each table holds.
 pub fn census(each: &mut dyn FnMut(&'static str, u64)) {
-    let [processes, threads, children] = process_table::counts();
-    each("process_numbers", processes);
-    each("thread_numbers", threads);
-    each("listed_children", children);
+    let processes = process_table::counts();
+    each("process_numbers", processes.processes as u64);
+    each("thread_numbers", processes.threads as u64);
+    each("listed_children", processes.children as u64);
     let [waits, waiters] = futex::waiting();
     each("futex_waits", waits);
     each("futex_waiters", waiters);
-    let [locks, moving] = pi::counts();
-    each("inheriting_locks", locks);
-    each("inheriting_moves", moving);
+    let inheriting = pi::counts();
+    each("inheriting_locks", inheriting.locks as u64);
+    each("inheriting_moves", inheriting.requeues as u64);
     each("alarms", timer_queue::count());
     each("wall_clock_timers", timer::by_wall_clock());
     each("posix_queue_bytes", mqueue::charged());

@@ -90,10 +90,21 @@ static TABLE: Mutex<PiTable> = Mutex::new(PiTable {
 /// How many locks are in it, for threads that end.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// How many locks somebody waits for, and how many threads wait to be moved to one.
-pub(crate) fn counts() -> [u64; 2] {
+/// Sizes of the table of locks with priority inheritance.
+pub(crate) struct PiCounts {
+    /// Locks that threads wait for.
+    pub(crate) locks: usize,
+    /// Threads that wait to be moved to a lock (`FUTEX_CMP_REQUEUE_PI`).
+    pub(crate) requeues: usize,
+}
+
+/// The number of contended locks and of pending requeues.
+pub(crate) fn counts() -> PiCounts {
     let table = TABLE.lock();
-    [table.locks.len() as u64, table.moving.len() as u64]
+    PiCounts {
+        locks: table.locks.len(),
+        requeues: table.moving.len(),
+    }
 }
 
 /// Who goes first: the greater.

@@ -44,6 +44,22 @@ impl ProcessEntry {
     }
 }
 
+/// Parent, process group and session of a process. Process 1 has parent 0.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Relations {
+    pub(crate) parent: i32,
+    pub(crate) group: i32,
+    pub(crate) session: i32,
+}
+
+/// Sizes of the process table.
+pub(crate) struct TableCounts {
+    pub(crate) processes: usize,
+    pub(crate) threads: usize,
+    /// Children that are listed with their parents.
+    pub(crate) children: usize,
+}
+
 /// All processes and threads.
 #[derive(Default)]
 pub(crate) struct ProcessTable {
@@ -224,16 +240,14 @@ pub(crate) fn rename_task(task: &Task, pid: i32) {
         .set_ids(pid.cast_unsigned(), pid.cast_unsigned());
 }
 
-/// How many processes and how many threads there are, and how many children are listed with their
-/// parents.
-pub(crate) fn counts() -> [u64; 3] {
+/// The number of processes, of threads and of listed children.
+pub(crate) fn counts() -> TableCounts {
     let table = TABLE.lock();
-    let children: usize = table.nodes.values().map(|node| node.children.len()).sum();
-    [
-        table.nodes.len() as u64,
-        table.tasks.len() as u64,
-        children as u64,
-    ]
+    TableCounts {
+        processes: table.nodes.len(),
+        threads: table.tasks.len(),
+        children: table.nodes.values().map(|node| node.children.len()).sum(),
+    }
 }
 
 /// The process with this number, living or not waited for yet.
@@ -304,13 +318,17 @@ pub fn thread_count() -> usize {
     TABLE.lock().tasks.len()
 }
 
-/// A process's number, parent, group and session; zeros for what is not there.
-pub(crate) fn relations(pid: i32) -> [i32; 4] {
+/// Parent, process group and session of a process; zeros if there is no such process.
+pub(crate) fn relations(pid: i32) -> Relations {
     TABLE
         .lock()
         .nodes
         .get(&pid)
-        .map_or([pid, 0, 0, 0], |n| [pid, n.parent(), n.group, n.session])
+        .map_or_else(Relations::default, |n| Relations {
+            parent: n.parent(),
+            group: n.group,
+            session: n.session,
+        })
 }
 
 /// Remembers for the parent that a process was stopped by a signal, or (`None`) goes on. Returns
@@ -455,9 +473,9 @@ pub(crate) struct TtyJobControl;
 impl JobControl for TtyJobControl {
     fn caller(&self) -> Option<TtyProcess> {
         let task = crate::current_task()?;
-        let [pid, _, group, session] = relations(task.pid());
+        let Relations { group, session, .. } = relations(task.pid());
         Some(TtyProcess {
-            pid: pid.cast_unsigned(),
+            pid: task.pid().cast_unsigned(),
             group: group.cast_unsigned(),
             session: session.cast_unsigned(),
         })

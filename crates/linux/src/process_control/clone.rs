@@ -207,7 +207,7 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &KernelCloneArgs) -> SysR
     // From here on others see the child.
     if !is_thread {
         let parent = if request.has(sys::CLONE_PARENT) {
-            process_table::relations(task.pid())[1]
+            process_table::relations(task.pid()).parent
         } else {
             task.pid()
         };

@@ -73,7 +73,7 @@ fn finish(process: &Arc<Process>) {
     if process.pid() == 1 {
         (upcalls::get().init_ended)(status);
     }
-    let [_, _, _, session] = process_table::relations(process.pid());
+    let session = process_table::relations(process.pid()).session;
     if session == process.pid() {
         fs::tty::leader_exits(session.cast_unsigned());
     }

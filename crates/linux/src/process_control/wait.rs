@@ -147,7 +147,7 @@ fn traced_news(
     let matches = |tracee: &Task| match which {
         WaitSelector::Any => true,
         WaitSelector::Pid(pid) => tracee.tid() == pid,
-        WaitSelector::Group(group) => process_table::relations(tracee.pid())[2] == group,
+        WaitSelector::Group(group) => process_table::relations(tracee.pid()).group == group,
     };
     let thread = (options & sys::__WNOTHREAD != 0).then_some(task);
     let (keep, ends) = (options & sys::WNOWAIT != 0, options & sys::WEXITED != 0);
@@ -218,7 +218,7 @@ pub fn sys_wait4(
     }
     let which = match pid {
         -1 => WaitSelector::Any,
-        0 => WaitSelector::Group(process_table::relations(task.pid())[2]),
+        0 => WaitSelector::Group(process_table::relations(task.pid()).group),
         1.. => WaitSelector::Pid(pid),
         _ => WaitSelector::Group(pid.checked_neg().ok_or(Errno::ESRCH)?),
     };
@@ -296,7 +296,7 @@ fn wait_by_kind(
             WaitSelector::Pid(process.pid())
         }
         sys::P_PGID if id >= 0 => WaitSelector::Group(if id == 0 {
-            process_table::relations(task.pid())[2]
+            process_table::relations(task.pid()).group
         } else {
             id
         }),

@@ -6,7 +6,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::process::{Process, process_table};
+use crate::process::Process;
+use crate::process::process_table::{self, Relations};
 use crate::state::credentials::Capabilities;
 use crate::state::rlimit::LIMIT_NAMES;
 use crate::state::sched_params::SchedParams;
@@ -18,8 +19,8 @@ const SHOWN_STRINGS: usize = 1 << 20;
 
 /// What of a process the texts are made of; the personality fills it in.
 pub(crate) struct Snapshot {
-    /// The process, its parent, group and session.
-    pub(crate) ids: [i32; 4],
+    pub(crate) pid: i32,
+    pub(crate) relations: Relations,
     /// Its name, at most 15 bytes.
     pub(crate) name: String,
     /// One letter for what the thread does: `R`, `S`, `T`, `t`, `Z`.
@@ -128,7 +129,8 @@ impl Process {
             .map(|t| t.cpus.lock().clone())
             .filter(|c| !c.is_empty());
         Snapshot {
-            ids: process_table::relations(self.pid()),
+            pid: self.pid(),
+            relations: process_table::relations(self.pid()),
             name: shown.map_or_else(|| self.name(), |task| task.name()),
             state: self.state(&tasks, tid.unwrap_or(self.pid())),
             uids: cred.user.list(),

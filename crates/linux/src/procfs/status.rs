@@ -12,6 +12,7 @@ use vm::PAGE_SIZE;
 use super::maps;
 use super::system::NS_PER_TICK;
 use crate::process::image::layout_of;
+use crate::process::process_table::Relations;
 use crate::process::{Process, access};
 use crate::ptrace;
 use crate::state::rlimit::{RSS, SIGPENDING};
@@ -77,7 +78,12 @@ fn places(process: &Arc<Process>) -> [String; 2] {
 
 pub(super) fn stat(process: &Arc<Process>, tid: Option<i32>) -> String {
     let s = process.snapshot_of(tid);
-    let [pid, parent, group, session] = s.ids;
+    let pid = s.pid;
+    let Relations {
+        parent,
+        group,
+        session,
+    } = s.relations;
     let terminal = fs::tty::controlling(session as u32);
     let tty = terminal.as_ref().map_or(0, |t| t.id().encode());
     let foreground = terminal
@@ -149,7 +155,12 @@ fn ranges(words: &[u64]) -> String {
 
 pub(super) fn status(process: &Process, tid: Option<i32>) -> String {
     let s = process.snapshot_of(tid);
-    let [pid, parent, group, session] = s.ids;
+    let pid = s.pid;
+    let Relations {
+        parent,
+        group,
+        session,
+    } = s.relations;
     let state = match s.state {
         'R' => "running",
         'T' => "stopped",

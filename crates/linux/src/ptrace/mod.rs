@@ -212,7 +212,7 @@ pub(crate) fn deliver(
         }
         (_, Some(info)) if info.signo == signal => info,
         _ => {
-            let [_, parent, ..] = process_table::relations(task.pid());
+            let parent = process_table::relations(task.pid()).parent;
             SigInfo::from_process(signal, sys::SI_USER as i32, parent, task.uid())
         }
     };

@@ -34,7 +34,7 @@ fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> 
         }
         WHO_GROUP => {
             let group = if who == 0 {
-                process_table::relations(task.pid())[2]
+                process_table::relations(task.pid()).group
             } else {
                 who
             };

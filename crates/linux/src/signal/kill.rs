@@ -21,7 +21,7 @@ fn check_permission(task: &Task, process: &Process, signal: i32) -> Result<(), E
     if core::ptr::eq(&**task.process(), process) || task.cred().may_signal(&process.credentials()) {
         return Ok(());
     }
-    let session = |pid| process_table::relations(pid)[3];
+    let session = |pid| process_table::relations(pid).session;
     if signal == SIGCONT && session(task.pid()) == session(process.pid()) {
         Ok(())
     } else {
@@ -78,7 +78,7 @@ pub fn sys_kill(task: &Task, pid: i32, signal: i32) -> SysResult {
         -1 => process_table::select(|pid, node| pid != 1 && pid != own && node.ended.is_none()),
         _ => {
             let group = if pid == 0 {
-                process_table::relations(own)[2]
+                process_table::relations(own).group
             } else {
                 pid.checked_neg().ok_or(Errno::ESRCH)?
             };

@@ -76,7 +76,7 @@ pub(crate) fn attend(
             SIG_DFL => match default_action(signo) {
                 DefaultAction::Ignore => {}
                 DefaultAction::Stop => {
-                    let [_, _, group, _] = process_table::relations(process.pid());
+                    let group = process_table::relations(process.pid()).group;
                     let jobs: &dyn fs::tty::JobControl = &process_table::TtyJobControl;
                     if signo == SIGSTOP || !jobs.is_orphaned(group.cast_unsigned()) {
                         process.stop(signo);

@@ -277,7 +277,7 @@ pub fn sys_vhangup(task: &Task) -> SysResult {
     if !task.cred().capable(sys::CAP_SYS_TTY_CONFIG) {
         return Err(Errno::EPERM);
     }
-    let [_, _, _, session] = process_table::relations(task.pid());
+    let session = process_table::relations(task.pid()).session;
     if let Some(tty) = fs::tty::controlling(session.cast_unsigned()) {
         tty.hang_up();
     }

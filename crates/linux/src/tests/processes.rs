@@ -61,7 +61,7 @@ fn a_child_that_has_ended_is_waited_for_once() {
 }
 
 fn task_group(task: &Task) -> i32 {
-    process_table::relations(task.pid())[2]
+    process_table::relations(task.pid()).group
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn nice_levels_are_cut_and_reach_groups() {
     let task = task();
     let group = pid::sys_setsid(&task).unwrap() as i32;
     let child = child_of(&task);
-    assert_eq!(process_table::relations(child.pid())[2], group);
+    assert_eq!(process_table::relations(child.pid()).group, group);
     assert_eq!(outcome(sys_setpriority(&task, 1, 0, 100)), Ok(0));
     assert_eq!((task.schedule().nice, child.schedule().nice), (19, 19));
     assert_eq!(outcome(sys_setpriority(&task, 1, group, -100)), Ok(0));
