@@ -2,11 +2,10 @@
 //! of their own, which can be mounted (`mqueuefs`).
 
 use alloc::collections::BTreeMap;
-use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
+use alloc::{format, vec};
 
 use ::task::{Mutex, WaitError, WaitQueue};
 use abi::errno::Errno;
@@ -18,7 +17,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::ipc::mqueuefs;
 use crate::process::{process_table, send_signal};
 use crate::state::ipc::mqueue::{Notification, PosixQueue, charge};
-use crate::state::rlimit::MSGQUEUE;
+use crate::state::rlimit::Resource;
 use crate::time::posix_timers::SigEvent;
 use crate::time::wall_clock::AbsoluteDeadline;
 use crate::uaccess::{self, UserPtr};
@@ -181,7 +180,7 @@ fn make(task: &Task, mode: u32, attributes: Option<MqAttr>) -> Result<Arc<PosixQ
     charge(
         cred.user.fs,
         bytes,
-        task.process().limits.lock()[MSGQUEUE][0],
+        task.process().limits.lock()[Resource::MessageQueues].soft,
     )?;
     Ok(Arc::new(PosixQueue {
         _counted: census::Mqueue::default(),

@@ -1,10 +1,9 @@
 //! System V semaphores: `semget(2)`, `semop(2)`, `semctl(2)`.
 
 use alloc::collections::BTreeMap;
-use alloc::format;
 use alloc::string::String;
-use alloc::vec;
 use alloc::vec::Vec;
+use alloc::{format, vec};
 use core::fmt::Write;
 use core::sync::atomic::Ordering;
 

@@ -1,11 +1,10 @@
 //! `/sys`: what C libraries and language run-times read to count CPUs, size caches and find out
 //! about huge pages.
 
-use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
+use alloc::{format, vec};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU8, Ordering};
 

@@ -12,7 +12,7 @@ use vm::{
 };
 
 use crate::process::personality::{READ_IMPLIES_EXEC, persona_has};
-use crate::state::rlimit;
+use crate::state::rlimit::Resource;
 use crate::uio::in_user_space;
 use crate::{SysResult, Task, uaccess};
 
@@ -326,7 +326,7 @@ pub fn sys_mremap(
 
 /// `brk(2)`
 pub fn sys_brk(task: &Task, end: usize) -> SysResult {
-    let limit = task.process().limits.lock()[rlimit::DATA][0];
+    let limit = task.process().limits.lock()[Resource::Data].soft;
     let space = space(task)?;
     let now = space.brk(0);
     if end > now && ((end - now) as u64 > limit || may_commit(end - now).is_err()) {
@@ -471,11 +471,11 @@ pub fn sys_msync(task: &Task, addr: usize, len: usize, flags: u32) -> SysResult 
 
 /// The most bytes that the calling program may lock.
 pub(crate) fn lock_limit(task: &Task) -> usize {
-    let limit = task.process().limits.lock()[sys::RLIMIT_MEMLOCK as usize][0];
+    let limit = task.process().limits.lock()[Resource::LockedMemory].soft_size();
     if task.cred().capable(sys::CAP_IPC_LOCK) {
         usize::MAX
     } else {
-        usize::try_from(limit).unwrap_or(usize::MAX)
+        limit
     }
 }
 

@@ -49,7 +49,7 @@ use crate::Task;
 use crate::process::image::ProcessImage;
 use crate::state::credentials::Credentials;
 use crate::state::fdtable::FdTable;
-use crate::state::rlimit::{FSIZE, Rlimits};
+use crate::state::rlimit::{Resource, Rlimits};
 use crate::state::sighand::{SigAction, SigHand, SigPending};
 use crate::state::usage::Usage;
 use crate::uapi::siginfo::{self, SigInfo, SigSet};
@@ -176,7 +176,7 @@ impl Process {
             ended_usage: Mutex::default(),
             children_usage: Mutex::default(),
             max_resident: AtomicU64::new(0),
-            file_size_limit: AtomicU64::new(new.limits[FSIZE][0]),
+            file_size_limit: AtomicU64::new(new.limits[Resource::FileSize].soft),
             parent_death_signal: AtomicI32::new(0),
             dumpable: AtomicI32::new(1),
             undoes_semaphores: AtomicBool::new(false),

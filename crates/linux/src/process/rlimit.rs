@@ -9,13 +9,15 @@ use vm::AddressSpace;
 
 use crate::Task;
 use crate::process::{process_table, send_signal};
-use crate::state::rlimit::{DEFAULT_THREADS, NPROC, Rlimits, SPACE, STACK};
+use crate::state::rlimit::{DEFAULT_THREADS, Resource, Rlimits};
 use crate::uapi::siginfo::SigInfo;
 
 /// Tells an address space its limits.
 pub(crate) fn apply_memory_limits(limits: &Rlimits, space: &AddressSpace) {
-    let bytes = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
-    space.set_limits(bytes(limits[SPACE][0]), bytes(limits[STACK][0]));
+    space.set_limits(
+        limits[Resource::AddressSpace].soft_size(),
+        limits[Resource::Stack].soft_size(),
+    );
 }
 
 /// How much of a transfer to a file `RLIMIT_FSIZE` allows, at `offset` or (`None`) at the opening's
@@ -84,7 +86,7 @@ pub(crate) fn check_size(task: &Task, inode: &dyn Inode, size: u64) -> Result<()
 /// # Errors
 /// `EAGAIN`.
 pub(crate) fn check_threads(task: &Task) -> Result<(), Errno> {
-    let limit = task.process().limits.lock()[NPROC][0];
+    let limit = task.process().limits.lock()[Resource::Processes].soft;
     let cred = task.cred();
     let free = cred.user.real == 0 || cred.privileged() || cred.capable(sys::CAP_SYS_RESOURCE);
     if limit >= DEFAULT_THREADS || free {

@@ -7,7 +7,7 @@ use linux_raw_sys::general as sys;
 
 use crate::Task;
 use crate::process::{Process, process_table, ptrace_state};
-use crate::state::rlimit::SIGPENDING;
+use crate::state::rlimit::Resource;
 use crate::state::sighand::{SIG_DFL, SIG_IGN, SigAction};
 use crate::uapi::sigframe::LastFault;
 use crate::uapi::siginfo::{
@@ -57,7 +57,7 @@ pub(crate) fn post(
     let most = if signo < FIRST_REAL_TIME {
         0
     } else {
-        usize::try_from(process.limits.lock()[SIGPENDING][0]).unwrap_or(usize::MAX)
+        process.limits.lock()[Resource::PendingSignals].soft_size()
     };
     match to {
         SignalTarget::Thread(task) => {

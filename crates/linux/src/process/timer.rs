@@ -14,6 +14,7 @@ use linux_raw_sys::general as sys;
 use crate::process::cpu_clock::CpuClock;
 use crate::process::{self, Process, process_table, send_signal};
 use crate::state::expirations::Expirations;
+use crate::state::rlimit::{Resource, Rlimit};
 use crate::state::timer_queue::{self, Alarm, TimerHandle};
 use crate::uapi::siginfo::SigInfo;
 use crate::uapi::time::NS_PER_SEC;
@@ -341,7 +342,7 @@ impl Alarm for Timer {
 /// The soft limit of processor time is reached: `SIGXCPU`, each second again, and in the end
 /// `SIGKILL`.
 pub(crate) fn check_cpu_limit(process: &Arc<Process>) {
-    let [soft, hard] = process.limits.lock()[sys::RLIMIT_CPU as usize];
+    let Rlimit { soft, hard } = process.limits.lock()[Resource::Cpu];
     let used = process.cpu_ns() / NS_PER_SEC;
     if used >= hard {
         process::log_end(

@@ -28,7 +28,7 @@ use crate::sched::rseq;
 use crate::seccomp::syscall_user_dispatch;
 use crate::state::credentials::Credentials;
 use crate::state::exec_credentials::{FileCapabilities, SetIds};
-use crate::state::rlimit::STACK;
+use crate::state::rlimit::Resource;
 use crate::time::{posix_timers, vdso};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::elf;
@@ -349,9 +349,7 @@ pub(crate) fn load(
     };
 
     let limits = *task.process().limits.lock();
-    let stack_limit = usize::try_from(limits[STACK][0])
-        .unwrap_or(usize::MAX)
-        .min(MAX_STACK);
+    let stack_limit = limits[Resource::Stack].soft_size().min(MAX_STACK);
     let layout = if secure {
         Randomization {
             random: true,

@@ -9,7 +9,7 @@ use linux_raw_sys::{general as sys, prctl as pr};
 use crate::process::Process;
 use crate::process::image::layout_of;
 use crate::process_control::exec;
-use crate::state::rlimit::DATA;
+use crate::state::rlimit::Resource;
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::prctl_mm_map::{NO_FILE, PrctlMmMap};
 use crate::{SysResult, Task};
@@ -86,7 +86,7 @@ pub(crate) fn set(task: &Task, what: u32, at: usize, len: usize, zero: usize) ->
 }
 
 fn data_limit(process: &Process) -> u64 {
-    process.limits.lock()[DATA][0]
+    process.limits.lock()[Resource::Data].soft
 }
 
 fn set_all(task: &Task, at: usize, len: usize) -> SysResult {

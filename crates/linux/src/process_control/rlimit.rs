@@ -9,7 +9,7 @@ use linux_raw_sys::general as sys;
 use crate::process::process_table;
 use crate::process::rlimit::apply_memory_limits;
 use crate::state::fdtable::MAX_LIMIT;
-use crate::state::rlimit::{CPU, FSIZE, NOFILE, RESOURCES};
+use crate::state::rlimit::{Resource, Rlimit};
 use crate::time::posix_timers;
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task};
@@ -19,8 +19,8 @@ pub fn sys_prlimit64(
     task: &Task,
     pid: i32,
     resource: u32,
-    new: UserPtr<[u64; 2]>,
-    old: UserPtr<[u64; 2]>,
+    new: UserPtr<Rlimit>,
+    old: UserPtr<Rlimit>,
 ) -> SysResult {
     let new = new.read_optional()?;
     let process = if pid == 0 {
@@ -32,34 +32,32 @@ pub fn sys_prlimit64(
     if !Arc::ptr_eq(&process, task.process()) && !cred.may_limit(&process.credentials()) {
         return Err(Errno::EPERM);
     }
-    let index = resource as usize;
-    if index >= RESOURCES {
-        return Err(Errno::EINVAL);
-    }
+    let resource = Resource::new(resource)?;
     let mut limits = *process.limits.lock();
-    let before = limits[index];
-    if let Some([soft, hard]) = new {
-        if soft > hard || (index == NOFILE && hard > MAX_LIMIT as u64) {
+    let before = limits[resource];
+    if let Some(limit) = new {
+        let Rlimit { soft, hard } = limit;
+        if soft > hard || (resource == Resource::OpenFiles && hard > MAX_LIMIT as u64) {
             return Err(if soft > hard {
                 Errno::EINVAL
             } else {
                 Errno::EPERM
             });
         }
-        if hard > before[1] && !cred.capable(sys::CAP_SYS_RESOURCE) {
+        if hard > before.hard && !cred.capable(sys::CAP_SYS_RESOURCE) {
             return Err(Errno::EPERM);
         }
-        limits[index] = [soft, hard];
+        limits[resource] = limit;
         *process.limits.lock() = limits;
-        if index == NOFILE
+        if resource == Resource::OpenFiles
             && let Some(files) = process.files()
         {
-            files.set_limit(usize::try_from(soft).unwrap_or(usize::MAX));
+            files.set_limit(limit.soft_size());
         }
-        if index == FSIZE {
+        if resource == Resource::FileSize {
             process.file_size_limit.store(soft, Ordering::Relaxed);
         }
-        if index == CPU {
+        if resource == Resource::Cpu {
             posix_timers::watch_cpu_limit(&process);
         }
         if let Some(space) = process.space() {
@@ -71,14 +69,14 @@ pub fn sys_prlimit64(
 }
 
 /// `getrlimit(2)`
-pub fn sys_getrlimit(task: &Task, resource: u32, to: UserPtr<[u64; 2]>) -> SysResult {
+pub fn sys_getrlimit(task: &Task, resource: u32, to: UserPtr<Rlimit>) -> SysResult {
     let limits = *task.process().limits.lock();
-    to.write(limits.get(resource as usize).ok_or(Errno::EINVAL)?)?;
+    to.write(&limits[Resource::new(resource)?])?;
     Ok(0)
 }
 
 /// `setrlimit(2)`
-pub fn sys_setrlimit(task: &Task, resource: u32, new: UserPtr<[u64; 2]>) -> SysResult {
+pub fn sys_setrlimit(task: &Task, resource: u32, new: UserPtr<Rlimit>) -> SysResult {
     new.read()?;
     sys_prlimit64(task, 0, resource, new, UserPtr::new(0))
 }

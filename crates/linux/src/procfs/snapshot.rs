@@ -9,7 +9,7 @@ use core::ops::Range;
 use crate::process::Process;
 use crate::process::process_table::{self, Relations};
 use crate::state::credentials::Capabilities;
-use crate::state::rlimit::LIMIT_NAMES;
+use crate::state::rlimit::{LIMIT_NAMES, Rlimit};
 use crate::state::sched_params::SchedParams;
 use crate::state::usage::Usage;
 use crate::{Task, ptrace, sched};
@@ -80,12 +80,12 @@ impl Process {
     }
 
     /// Names, units, and soft and hard values of its limits.
-    pub fn limits(&self) -> impl Iterator<Item = (&'static str, &'static str, [u64; 2])> {
+    pub fn limits(&self) -> impl Iterator<Item = (&'static str, &'static str, Rlimit)> {
         let limits = *self.limits.lock();
         LIMIT_NAMES
             .iter()
-            .zip(limits)
-            .map(|(&(name, units), values)| (name, units, values))
+            .zip(limits.values())
+            .map(|(&(name, units), limit)| (name, units, limit))
     }
 
     /// One letter for what thread `tid` does: `R`, `S`, `D`, `T`, `t`, or `Z` if it has ended.

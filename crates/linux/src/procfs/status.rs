@@ -15,7 +15,7 @@ use crate::process::image::layout_of;
 use crate::process::process_table::Relations;
 use crate::process::{Process, access};
 use crate::ptrace;
-use crate::state::rlimit::{RSS, SIGPENDING};
+use crate::state::rlimit::{Resource, Rlimit, UNLIMITED};
 use crate::state::sched_params::SchedParams;
 use crate::state::usage::Usage;
 
@@ -105,7 +105,7 @@ pub(super) fn stat(process: &Arc<Process>, tid: Option<i32>) -> String {
     } else {
         -1 - rt.cast_signed()
     };
-    let limit = process.limits.lock()[RSS][0];
+    let limit = process.limits.lock()[Resource::ResidentSet].soft;
     format!(
         "{} ({}) {} {parent} {group} {session} {tty} {foreground} 0 {} {} 0 0 {} {} {} {} {priority} {nice} {} 0 {} {size} {} \
          {limit} {code} 0 0 {} {blocked} {ignored} {caught} {} 0 0 {} {} {rt} {policy} 0 0 0 {data} 0\n",
@@ -190,7 +190,7 @@ pub(super) fn status(process: &Process, tid: Option<i32>) -> String {
         let pending = process.pending.lock();
         (0..).take_while(|&at| pending.peek(at).is_some()).count()
     };
-    let limit = process.limits.lock()[SIGPENDING][0];
+    let limit = process.limits.lock()[Resource::PendingSignals].soft;
     format!(
         "Name:\t{}\nUmask:\t{:04o}\nState:\t{} ({state})\nTgid:\t{pid}\nNgid:\t0\nPid:\t{own}\nPPid:\t{parent}\nTracerPid:\t{tracer}\n\
          Uid:\t{}\nGid:\t{}\nFDSize:\t{}\nGroups:\t{groups}\nNStgid:\t{pid}\nNSpid:\t{own}\nNSpgid:\t{group}\nNSsid:\t{session}\n{}\
@@ -286,9 +286,9 @@ pub(super) fn limits(process: &Process) -> String {
         "{:<26}{:<21}{:<21}{:<10}\n",
         "Limit", "Soft Limit", "Hard Limit", "Units"
     );
-    for (name, units, [soft, hard]) in process.limits() {
+    for (name, units, Rlimit { soft, hard }) in process.limits() {
         let shown = |value: u64| {
-            if value == u64::MAX {
+            if value == UNLIMITED {
                 "unlimited".into()
             } else {
                 format!("{value}")

@@ -5,13 +5,13 @@ use linux_raw_sys::general as sys;
 
 use crate::Task;
 use crate::process::Process;
-use crate::state::rlimit::{NICE, RTPRIO};
+use crate::state::rlimit::Resource;
 use crate::state::sched_params::{SchedParams, is_realtime};
 
 /// Whether `RLIMIT_NICE` of a process allows that nice level: the limit counts from 1 (level 19) to
 /// 40 (level -20).
 fn nice_limit_allows(process: &Process, nice: i32) -> bool {
-    process.limits.lock()[NICE][0] >= (20 - nice) as u64
+    process.limits.lock()[Resource::Nice].soft >= (20 - nice) as u64
 }
 
 /// Whether a caller may set that nice level.
@@ -42,7 +42,7 @@ pub(crate) fn check_change(
     }
     let process = target.process();
     let allowed = if is_realtime(new.policy) {
-        let limit = process.limits.lock()[RTPRIO][0];
+        let limit = process.limits.lock()[Resource::RealtimePriority].soft;
         (new.policy == old.policy || limit != 0)
             && (new.priority <= old.priority || u64::from(new.priority) <= limit)
     } else {

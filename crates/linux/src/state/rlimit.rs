@@ -1,37 +1,119 @@
 //! Limits of what a process may use (`getrlimit(2)`): soft and hard limit of each resource.
 
+use core::ops::{Index, IndexMut};
+
+use abi::errno::Errno;
 use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::state::fdtable::{DEFAULT_LIMIT, MAX_LIMIT};
 
-/// How many resources are limited.
-pub(crate) const RESOURCES: usize = 16;
-/// Soft and hard limit of each resource.
-pub(crate) type Rlimits = [[u64; 2]; RESOURCES];
+/// Number of limited resources (`RLIM_NLIMITS`).
+pub(crate) const RESOURCES: usize = sys::RLIM_NLIMITS as usize;
 
-/// Index of the limit of files' sizes.
-pub(crate) const FSIZE: usize = sys::RLIMIT_FSIZE as usize;
-pub(crate) const CPU: usize = sys::RLIMIT_CPU as usize;
-/// Index of the limit of a user's threads.
-pub(crate) const NPROC: usize = sys::RLIMIT_NPROC as usize;
-/// Index of the limit of bytes in a user's message queues.
-pub(crate) const MSGQUEUE: usize = sys::RLIMIT_MSGQUEUE as usize;
-/// Index of the limit of signals that wait.
-pub(crate) const SIGPENDING: usize = sys::RLIMIT_SIGPENDING as usize;
-/// Index of the heap's limit.
-pub(crate) const DATA: usize = sys::RLIMIT_DATA as usize;
-/// Index of the stack's limit.
-pub(crate) const STACK: usize = sys::RLIMIT_STACK as usize;
-/// Index of the limit of memory that is present.
-pub(crate) const RSS: usize = sys::RLIMIT_RSS as usize;
-pub(crate) const NOFILE: usize = sys::RLIMIT_NOFILE as usize;
-pub(crate) const MEMLOCK: usize = sys::RLIMIT_MEMLOCK as usize;
-pub(crate) const SPACE: usize = sys::RLIMIT_AS as usize;
-pub(crate) const CORE: usize = sys::RLIMIT_CORE as usize;
-/// Index of the limit of nice levels.
-pub(crate) const NICE: usize = sys::RLIMIT_NICE as usize;
-/// Index of the limit of priorities.
-pub(crate) const RTPRIO: usize = sys::RLIMIT_RTPRIO as usize;
+/// Limit without an end (`RLIM_INFINITY`).
+pub(crate) const UNLIMITED: u64 = u64::MAX;
+
+/// Soft and hard limit of one resource (`struct rlimit64`), in the unit of [`LIMIT_NAMES`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Rlimit {
+    /// The limit in force (`rlim_cur`).
+    pub soft: u64,
+    /// The most that the soft limit can be raised to (`rlim_max`).
+    pub hard: u64,
+}
+
+impl Rlimit {
+    /// A limit of which soft and hard value are the same.
+    pub(crate) const fn both(value: u64) -> Self {
+        Self {
+            soft: value,
+            hard: value,
+        }
+    }
+
+    /// The soft limit as a size or count; [`usize::MAX`] for none.
+    pub(crate) fn soft_size(self) -> usize {
+        usize::try_from(self.soft).unwrap_or(usize::MAX)
+    }
+}
+
+/// A limited resource (`RLIMIT_*`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Resource {
+    Cpu = sys::RLIMIT_CPU as isize,
+    FileSize = sys::RLIMIT_FSIZE as isize,
+    Data = sys::RLIMIT_DATA as isize,
+    Stack = sys::RLIMIT_STACK as isize,
+    Core = sys::RLIMIT_CORE as isize,
+    ResidentSet = sys::RLIMIT_RSS as isize,
+    Processes = sys::RLIMIT_NPROC as isize,
+    OpenFiles = sys::RLIMIT_NOFILE as isize,
+    LockedMemory = sys::RLIMIT_MEMLOCK as isize,
+    AddressSpace = sys::RLIMIT_AS as isize,
+    FileLocks = sys::RLIMIT_LOCKS as isize,
+    PendingSignals = sys::RLIMIT_SIGPENDING as isize,
+    MessageQueues = sys::RLIMIT_MSGQUEUE as isize,
+    Nice = sys::RLIMIT_NICE as isize,
+    RealtimePriority = sys::RLIMIT_RTPRIO as isize,
+    RealtimeTime = sys::RLIMIT_RTTIME as isize,
+}
+
+impl Resource {
+    /// All resources, each at the index that is its number.
+    const ALL: [Self; RESOURCES] = [
+        Self::Cpu,
+        Self::FileSize,
+        Self::Data,
+        Self::Stack,
+        Self::Core,
+        Self::ResidentSet,
+        Self::Processes,
+        Self::OpenFiles,
+        Self::LockedMemory,
+        Self::AddressSpace,
+        Self::FileLocks,
+        Self::PendingSignals,
+        Self::MessageQueues,
+        Self::Nice,
+        Self::RealtimePriority,
+        Self::RealtimeTime,
+    ];
+
+    /// The resource of a number that a program passed.
+    ///
+    /// # Errors
+    /// `EINVAL` if there is none.
+    pub(crate) fn new(number: u32) -> Result<Self, Errno> {
+        Self::ALL.get(number as usize).copied().ok_or(Errno::EINVAL)
+    }
+}
+
+/// The limits of a process, by resource.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rlimits([Rlimit; RESOURCES]);
+
+impl Rlimits {
+    /// The limits in the order of their resources' numbers.
+    pub(crate) fn values(self) -> impl Iterator<Item = Rlimit> {
+        self.0.into_iter()
+    }
+}
+
+impl Index<Resource> for Rlimits {
+    type Output = Rlimit;
+
+    fn index(&self, resource: Resource) -> &Rlimit {
+        &self.0[resource as usize]
+    }
+}
+
+impl IndexMut<Resource> for Rlimits {
+    fn index_mut(&mut self, resource: Resource) -> &mut Rlimit {
+        &mut self.0[resource as usize]
+    }
+}
 
 /// Names and units, as `/proc/<pid>/limits` has them.
 pub(crate) const LIMIT_NAMES: [(&str, &str); RESOURCES] = [
@@ -64,15 +146,32 @@ pub(crate) const DEFAULT_LOCKED: u64 = 8 << 20;
 
 /// The limits of process 1.
 pub(crate) fn default_limits() -> Rlimits {
-    let mut limits = [[u64::MAX; 2]; RESOURCES];
-    limits[STACK][0] = 8 << 20;
-    limits[CORE][0] = 0;
-    limits[NPROC] = [DEFAULT_THREADS; 2];
-    limits[SIGPENDING] = [DEFAULT_SIGNALS; 2];
-    limits[MSGQUEUE] = [DEFAULT_QUEUES; 2];
-    limits[MEMLOCK] = [DEFAULT_LOCKED; 2];
-    limits[NICE] = [0; 2];
-    limits[RTPRIO] = [0; 2];
-    limits[NOFILE] = [DEFAULT_LIMIT as u64, MAX_LIMIT as u64];
+    let mut limits = Rlimits([Rlimit::both(UNLIMITED); RESOURCES]);
+    limits[Resource::Stack].soft = 8 << 20;
+    limits[Resource::Core].soft = 0;
+    limits[Resource::Processes] = Rlimit::both(DEFAULT_THREADS);
+    limits[Resource::PendingSignals] = Rlimit::both(DEFAULT_SIGNALS);
+    limits[Resource::MessageQueues] = Rlimit::both(DEFAULT_QUEUES);
+    limits[Resource::LockedMemory] = Rlimit::both(DEFAULT_LOCKED);
+    limits[Resource::Nice] = Rlimit::both(0);
+    limits[Resource::RealtimePriority] = Rlimit::both(0);
+    limits[Resource::OpenFiles] = Rlimit {
+        soft: DEFAULT_LIMIT as u64,
+        hard: MAX_LIMIT as u64,
+    };
     limits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_means_the_resource_that_has_it() {
+        for number in 0..RESOURCES as u32 {
+            assert_eq!(Resource::new(number).unwrap() as u32, number);
+        }
+        assert_eq!(Resource::new(RESOURCES as u32), Err(Errno::EINVAL));
+        assert_eq!(Resource::new(u32::MAX), Err(Errno::EINVAL));
+    }
 }

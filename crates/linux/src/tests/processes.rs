@@ -9,6 +9,7 @@ use crate::process_control::pid::{sys_getpgid, sys_getppid, sys_getsid, sys_setp
 use crate::process_control::prctl::sys_prctl;
 use crate::process_control::rlimit::{sys_getrlimit, sys_prlimit64, sys_setrlimit};
 use crate::process_control::wait::{sys_wait4, sys_waitid};
+use crate::state::rlimit::Rlimit;
 use crate::state::sighand::{self, SigAction};
 use crate::uapi::siginfo::SigInfo;
 
@@ -205,21 +206,34 @@ fn groups_and_sessions_follow_posix() {
     );
 }
 
+/// A limit of these soft and hard values.
+fn rlimit(soft: u64, hard: u64) -> Rlimit {
+    Rlimit { soft, hard }
+}
+
 #[test]
 fn limits_are_lowered_by_anybody_and_raised_by_few() {
     let task = task();
-    let (new, old) = (User::new([100, 200u64]), User::new([0, 0u64]));
+    let (new, old) = (User::new(rlimit(100, 200)), User::new(rlimit(0, 0)));
     assert_eq!(outcome(sys_setrlimit(&task, NOFILE, new.ptr())), Ok(0));
     assert_eq!(outcome(sys_getrlimit(&task, NOFILE, old.ptr())), Ok(0));
-    assert_eq!(old.get(), [100, 200]);
+    assert_eq!(old.get(), rlimit(100, 200));
     let cred = task.cred();
     task.set_cred(cred.with_user(cred.user.set_all(true, 1000).unwrap()));
     assert_eq!(
-        outcome(sys_setrlimit(&task, NOFILE, User::new([100, 201]).ptr())),
+        outcome(sys_setrlimit(
+            &task,
+            NOFILE,
+            User::new(rlimit(100, 201)).ptr()
+        )),
         Err(EPERM)
     );
     assert_eq!(
-        outcome(sys_setrlimit(&task, NOFILE, User::new([101, 200]).ptr())),
+        outcome(sys_setrlimit(
+            &task,
+            NOFILE,
+            User::new(rlimit(101, 200)).ptr()
+        )),
         Ok(0)
     );
     assert_eq!(
@@ -227,14 +241,14 @@ fn limits_are_lowered_by_anybody_and_raised_by_few() {
             &task,
             0,
             NOFILE,
-            User::new([5, 5]).ptr(),
+            User::new(rlimit(5, 5)).ptr(),
             old.ptr()
         )),
         Ok(0)
     );
-    assert_eq!(old.get(), [101, 200]);
+    assert_eq!(old.get(), rlimit(101, 200));
     assert_eq!(
-        outcome(sys_setrlimit(&task, NOFILE, User::new([6, 5]).ptr())),
+        outcome(sys_setrlimit(&task, NOFILE, User::new(rlimit(6, 5)).ptr())),
         Err(EINVAL)
     );
     assert_eq!(outcome(sys_setrlimit(&task, 16, new.ptr())), Err(EINVAL));
@@ -250,7 +264,11 @@ fn limits_are_lowered_by_anybody_and_raised_by_few() {
     );
     // What each write asks for is a copy.
     assert_eq!(
-        outcome(sys_setrlimit(&task, FSIZE, User::new([4096, 8192]).ptr())),
+        outcome(sys_setrlimit(
+            &task,
+            FSIZE,
+            User::new(rlimit(4096, 8192)).ptr()
+        )),
         Ok(0)
     );
     assert_eq!(

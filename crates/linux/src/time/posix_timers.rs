@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::process::Process;
 use crate::process::cpu_clock::CpuClock;
 use crate::process::timer::{BY_WALL_CLOCK, Timer, TimerClock, TimerNotify};
-use crate::state::rlimit::SIGPENDING;
+use crate::state::rlimit::{Resource, UNLIMITED};
 use crate::time::wall_clock::{WallClockGuard, hold, monotonic_of};
 use crate::uaccess::UserPtr;
 use crate::uapi::siginfo::COUNT;
@@ -79,8 +79,8 @@ pub(crate) fn exec(process: &Process) {
 /// The limit of a process's processor time was set, or its memory of it copied: somebody has to
 /// look.
 pub(crate) fn watch_cpu_limit(process: &Arc<Process>) {
-    let [soft, _] = process.limits.lock()[sys::RLIMIT_CPU as usize];
-    let limited = soft != u64::MAX;
+    let soft = process.limits.lock()[Resource::Cpu].soft;
+    let limited = soft != UNLIMITED;
     let timer = {
         let mut timers = process.timers.lock();
         if !limited && timers.limit.is_none() {
@@ -261,7 +261,7 @@ pub fn sys_timer_create(
     check_timer_clock(clock)?;
     let process = task.process();
     // Room for the signal of each is set aside.
-    let most = usize::try_from(process.limits.lock()[SIGPENDING][0]).unwrap_or(usize::MAX);
+    let most = process.limits.lock()[Resource::PendingSignals].soft_size();
     let number = process.timers.lock().take_number(most)?;
     let notify = match event {
         None => TimerNotify::Signal {
