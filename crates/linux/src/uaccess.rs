@@ -10,6 +10,8 @@ use abi::layout::PAGE_SIZE;
 use guard::user;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use crate::uapi::pid::{Pgid, Pid, Tid};
+
 /// The address of a `T` in the calling program's memory, not checked.
 pub struct UserPtr<T> {
     addr: usize,
@@ -279,6 +281,36 @@ impl SyscallArg for u32 {
 impl SyscallArg for i32 {
     fn from_register(register: u64) -> Self {
         register as Self
+    }
+}
+
+impl SyscallArg for Pid {
+    fn from_register(register: u64) -> Self {
+        Self::new(register as i32)
+    }
+}
+
+impl SyscallArg for Tid {
+    fn from_register(register: u64) -> Self {
+        Self::new(register as i32)
+    }
+}
+
+impl SyscallArg for Option<Pid> {
+    fn from_register(register: u64) -> Self {
+        Pid::of_argument(register as i32)
+    }
+}
+
+impl SyscallArg for Option<Tid> {
+    fn from_register(register: u64) -> Self {
+        Tid::of_argument(register as i32)
+    }
+}
+
+impl SyscallArg for Option<Pgid> {
+    fn from_register(register: u64) -> Self {
+        Pgid::of_argument(register as i32)
     }
 }
 

@@ -7,6 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::process::process_table;
 use crate::state::credentials::{Capabilities, Credentials, NO_CAP_AMBIENT_RAISE};
 use crate::uaccess::UserPtr;
+use crate::uapi::pid::Tid;
 use crate::{SysResult, Task};
 
 /// The header of `capget(2)`.
@@ -26,7 +27,10 @@ type CapUserData = [u32; 3];
 
 /// Reads the header: which thread, and how many [`CapUserData`] there are. `None`: the caller asks which
 /// version to use, or whether there is the one it named; who it names does not matter then.
-fn read_header(header: UserPtr<CapUserHeader>, asks: bool) -> Result<Option<(i32, usize)>, Errno> {
+fn read_header(
+    header: UserPtr<CapUserHeader>,
+    asks: bool,
+) -> Result<Option<(Option<Tid>, usize)>, Errno> {
     let version = UserPtr::<u32>::new(header.addr());
     let words = match version.read()? {
         VERSION_1 => 1,
@@ -39,7 +43,9 @@ fn read_header(header: UserPtr<CapUserHeader>, asks: bool) -> Result<Option<(i32
     if asks {
         Ok(None)
     } else {
-        header.read().map(|header| Some((header.pid, words)))
+        header
+            .read()
+            .map(|header| Some((Tid::of_argument(header.pid), words)))
     }
 }
 
@@ -49,14 +55,14 @@ pub fn sys_capget(
     header: UserPtr<CapUserHeader>,
     data: UserPtr<CapUserData>,
 ) -> SysResult {
-    let Some((pid, words)) = read_header(header, data.is_null())? else {
+    let Some((tid, words)) = read_header(header, data.is_null())? else {
         return Ok(0);
     };
-    let caps = match pid {
-        ..0 => return Err(Errno::EINVAL),
-        0 => task.cred().caps,
-        pid => {
-            process_table::find_task(pid)
+    let caps = match tid {
+        None => task.cred().caps,
+        Some(tid) if !tid.is_valid() => return Err(Errno::EINVAL),
+        Some(tid) => {
+            process_table::find_task(tid)
                 .ok_or(Errno::ESRCH)?
                 .cred()
                 .caps
@@ -77,10 +83,10 @@ pub fn sys_capset(
     header: UserPtr<CapUserHeader>,
     data: UserPtr<CapUserData>,
 ) -> SysResult {
-    let Some((pid, words)) = read_header(header, false)? else {
+    let Some((tid, words)) = read_header(header, false)? else {
         return Err(Errno::EINVAL);
     };
-    if pid != 0 && pid != task.tid() {
+    if tid.is_some_and(|tid| tid != task.tid()) {
         return Err(Errno::EPERM);
     }
     let mut sets = [0u64; 3];

@@ -25,6 +25,7 @@ use crate::state::fdtable::FdTable;
 use crate::state::sched_params::SchedParams;
 use crate::state::{namespaces, rlimit, timer_queue};
 use crate::system::{klog, sysinfo};
+use crate::uapi::pid::Pid;
 use crate::uapi::sigframe::AltStack;
 use crate::uapi::siginfo::{self, SigInfo};
 use crate::{Task, procfs, socket};
@@ -100,12 +101,12 @@ pub fn spawn_init(
         files.install_at(fd, file, false)?;
     }
 
-    let pid = process_table::allocate().ok_or(Errno::EAGAIN)?;
+    let tid = process_table::allocate().ok_or(Errno::EAGAIN)?;
     let cred = Arc::new(Credentials::root());
     // An empty space until the program is loaded.
     let space = AddressSpace::new(vm::USER_END).ok_or(Errno::ENOMEM)?;
     let process = Process::new(NewProcess {
-        pid,
+        pid: tid.led_process(),
         maker: Weak::new(),
         exit_signal: 0,
         space,
@@ -132,7 +133,7 @@ pub fn spawn_init(
         io_priority: 0,
         settings: Default::default(),
     };
-    let task = Task::new(pid, process.clone(), inherited);
+    let task = Task::new(tid, process.clone(), inherited);
 
     let file = exec::ExecFile::new(&task, file)?;
     let loaded = exec::load(
@@ -145,7 +146,7 @@ pub fn spawn_init(
 
     let fpu = UserFpu::new().ok_or(Errno::ENOMEM)?;
     process.add_task(task.clone())?;
-    process_table::add_process(0, process);
+    process_table::add_process(Pid::NONE, process);
     process_table::add_task(&task);
     let terminal = program.terminal.clone();
     let body = move || {
@@ -189,7 +190,7 @@ fn init_ended(status: i32) {
 /// Sends a signal to process 1 from outside, as the terminal does: also one that it does not
 /// handle.
 pub fn signal_init(signo: i32) {
-    if let Some(process) = process_table::find(1)
+    if let Some(process) = process_table::find(Pid::INIT)
         && (1..=siginfo::COUNT).contains(&signo)
     {
         send_signal::send(&process, SigInfo::kernel(signo));

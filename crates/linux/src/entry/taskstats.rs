@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use crate::process::process_table;
 use crate::state::usage::Usage;
+use crate::uapi::pid::{Pid, Tid};
 
 /// Bytes of `struct taskstats`, and its version.
 const SIZE: usize = 416;
@@ -14,11 +15,11 @@ const VERSION: u16 = 13;
 /// What a thread or, if `whole`, a process uses, as `struct taskstats`; `None` if there is none
 /// with that number.
 pub(crate) fn taskstats(id: i32, whole: bool) -> Option<Vec<u8>> {
-    let (pid, name, usage): (i32, String, Usage) = if whole {
-        let process = process_table::find(id)?;
-        (id, process.name(), process.usage())
+    let (pid, name, usage): (Pid, String, Usage) = if whole {
+        let process = process_table::find(Pid::new(id))?;
+        (process.pid(), process.name(), process.usage())
     } else {
-        let task = process_table::find_task(id)?;
+        let task = process_table::find_task(Tid::new(id))?;
         (task.pid(), task.name(), task.usage())
     };
     let process = process_table::find(pid)?;
@@ -33,7 +34,7 @@ pub(crate) fn taskstats(id: i32, whole: bool) -> Option<Vec<u8>> {
     put(120, &user.user.real.to_ne_bytes());
     put(124, &user.group.real.to_ne_bytes());
     put(128, &id.to_ne_bytes());
-    put(132, &pid.to_ne_bytes());
+    put(132, &pid.raw().to_ne_bytes());
     // Microseconds.
     put(152, &(usage.user_ns / 1000).to_ne_bytes());
     put(160, &(usage.system_ns / 1000).to_ne_bytes());
@@ -43,6 +44,6 @@ pub(crate) fn taskstats(id: i32, whole: bool) -> Option<Vec<u8>> {
     let [waits, preempted] = usage.switches;
     put(272, &waits.to_ne_bytes());
     put(280, &preempted.to_ne_bytes());
-    put(368, &pid.to_ne_bytes());
+    put(368, &pid.raw().to_ne_bytes());
     Some(bytes)
 }

@@ -193,7 +193,7 @@ fn set_lease(task: &Task, file: &Arc<File>, fd: i32, kind: i16) -> SysResult {
     lease::set(file, fd, kind, &task.fs_cred(), || has_others(file))?;
     if kind.is_some() {
         let user = task.cred().user;
-        lease::default_owner(file, task.pid(), (user.real, user.effective));
+        lease::default_owner(file, task.pid().raw(), (user.real, user.effective));
     }
     Ok(0)
 }
@@ -267,7 +267,7 @@ pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
         F_SETLEASE => set_lease(task, &file, fd, arg as i16),
         F_NOTIFY => {
             let user = task.cred().user;
-            lease::default_owner(&file, task.pid(), (user.real, user.effective));
+            lease::default_owner(&file, task.pid().raw(), (user.real, user.effective));
             dnotify::set(&file, fd, arg as u32).map(|()| 0)
         }
         F_GETPIPE_SZ => Ok(file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?.capacity()),

@@ -9,6 +9,7 @@ use linux_raw_sys::general as sys;
 
 use crate::process::{Process, process_table, send_signal};
 use crate::uaccess::UserPtr;
+use crate::uapi::pid::{Pgid, Pid, Tid};
 use crate::uapi::siginfo::{COUNT, SigInfo};
 use crate::{SysResult, Task};
 
@@ -20,9 +21,11 @@ const OWNER_GROUP: i32 = 2;
 fn set(task: &Task, file: &File, target: Target) -> SysResult {
     let there = match target {
         Target::Nobody => true,
-        Target::Thread(id) => process_table::find_task(id).is_some(),
-        Target::Process(id) => process_table::find(id).is_some(),
-        Target::Group(id) => !process_table::select(|_, node| node.group == id).is_empty(),
+        Target::Thread(id) => process_table::find_task(Tid::new(id)).is_some(),
+        Target::Process(id) => process_table::find(Pid::new(id)).is_some(),
+        Target::Group(id) => {
+            !process_table::select(|_, node| node.group == Pgid::new(id)).is_empty()
+        }
     };
     if !there {
         return Err(Errno::ESRCH);
@@ -143,18 +146,22 @@ fn deliver(notice: FileOwner, info: SigInfo) {
     match notice.target {
         Target::Nobody => {}
         Target::Thread(id) => {
-            if let Some(task) = process_table::find_task(id).filter(|task| allowed(task.process()))
+            if let Some(task) =
+                process_table::find_task(Tid::new(id)).filter(|task| allowed(task.process()))
             {
                 send_signal::send_task(&task, info);
             }
         }
         Target::Process(id) => {
-            if let Some(process) = process_table::find(id).filter(|process| allowed(process)) {
+            if let Some(process) =
+                process_table::find(Pid::new(id)).filter(|process| allowed(process))
+            {
                 send_signal::send(&process, info);
             }
         }
         Target::Group(id) => {
-            for process in process_table::select(|_, node| node.group == id && node.ended.is_none())
+            for process in
+                process_table::select(|_, node| node.group == Pgid::new(id) && node.ended.is_none())
             {
                 if allowed(&process) {
                     send_signal::send(&process, info);

@@ -19,6 +19,7 @@ use crate::process::{access, process_table};
 use crate::time::deadline_after;
 use crate::time::wall_clock::AbsoluteDeadline;
 use crate::uaccess::UserPtr;
+use crate::uapi::pid::Tid;
 use crate::uapi::time::TimeSpec;
 use crate::{SysResult, Task};
 
@@ -360,16 +361,16 @@ pub fn sys_set_robust_list(task: &Task, head: usize, len: usize) -> SysResult {
 /// `get_robust_list(2)`
 pub fn sys_get_robust_list(
     task: &Task,
-    tid: i32,
+    tid: Option<Tid>,
     head: UserPtr<u64>,
     len: UserPtr<u64>,
 ) -> SysResult {
-    let list = if tid == 0 {
-        task.robust.load(Ordering::Relaxed)
-    } else {
+    let list = if let Some(tid) = tid {
         let other = process_table::find_task(tid).ok_or(Errno::ESRCH)?;
         access::check_trace_access(task, other.process())?;
         other.robust.load(Ordering::Relaxed)
+    } else {
+        task.robust.load(Ordering::Relaxed)
     };
     len.write(&(ROBUST_HEAD as u64))?;
     head.write(&(list as u64))?;
@@ -386,7 +387,7 @@ fn release_robust(task: &Task, addr: usize, pending: bool) -> Result<(), Errno> 
     if !addr.is_multiple_of(4) {
         return Ok(());
     }
-    let tid = task.tid().cast_unsigned();
+    let tid = task.tid().as_u32();
     let old = user::load_u32(addr).map_err(fault)?;
     if old & sys::FUTEX_TID_MASK == tid {
         let died = |old: u32| {

@@ -18,6 +18,7 @@ use vm::FutexKey;
 use crate::futex::{Word, fault, key, modify};
 use crate::process::process_table;
 use crate::uaccess::UserPtr;
+use crate::uapi::pid::Tid;
 use crate::{SysResult, Task, current_task};
 
 /// How many locks may wait for each other in a row.
@@ -51,7 +52,7 @@ impl PiWaiter {
     }
 
     fn tid(&self) -> u32 {
-        self.task.tid().cast_unsigned()
+        self.task.tid().as_u32()
     }
 
     fn tell(&self, state: u32) {
@@ -205,7 +206,7 @@ impl PiTable {
             }
             let owner = match found {
                 Some(at) => self.locks[at].owner.clone(),
-                None => match process_table::find_task(tid.cast_signed()) {
+                None => match process_table::find_task(Tid::new(tid.cast_signed())) {
                     Some(task) => task,
                     None if load(addr)? == word | FUTEX_WAITERS => return Err(Errno::ESRCH),
                     // He has ended since the word was read, and given the lock back by his robust
@@ -381,7 +382,7 @@ pub(crate) fn lock(
 pub(crate) fn unlock(task: &Task, addr: usize, private: bool) -> SysResult {
     // Whose it is comes before whether it can be a lock at all.
     let is_own = |word: u32| {
-        if word & FUTEX_TID_MASK == task.tid().cast_unsigned() {
+        if word & FUTEX_TID_MASK == task.tid().as_u32() {
             Ok(word)
         } else {
             Err(Errno::EPERM)

@@ -21,6 +21,7 @@ use crate::state::rlimit::Resource;
 use crate::time::posix_timers::SigEvent;
 use crate::time::wall_clock::AbsoluteDeadline;
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::pid::Pid;
 use crate::uapi::siginfo::{COUNT, SigInfo};
 use crate::uapi::time::TimeSpec;
 use crate::{SysResult, Task};
@@ -63,7 +64,7 @@ impl PosixQueue {
         let state = self.state.lock();
         let bytes: usize = state.messages.values().flatten().map(Vec::len).sum();
         let (kind, signal, pid) = match &state.notice {
-            None => (0, 0, 0),
+            None => (0, 0, Pid::NONE),
             Some(Notification {
                 pid,
                 signal: Some((signal, _)),

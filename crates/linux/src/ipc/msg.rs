@@ -106,7 +106,7 @@ pub fn sys_msgsnd(task: &Task, id: i32, from: usize, size: usize, flags: u32) ->
         }
         info.bytes += size as u64;
         info.count += 1;
-        (info.sent, info.last_sender) = (now(), task.pid());
+        (info.sent, info.last_sender) = (now(), task.pid().raw());
         state.messages.extend(message.take());
         Some(Ok(0))
     };
@@ -161,7 +161,7 @@ pub fn sys_msgrcv(
         let info = &mut state.info;
         info.bytes -= received.as_ref().map_or(0, |message| message.bytes.len()) as u64;
         info.count -= 1;
-        (info.received, info.last_receiver) = (now(), task.pid());
+        (info.received, info.last_receiver) = (now(), task.pid().raw());
         Some(Ok(0))
     };
     wait(&queue.filled, flags, Errno::ENOMSG, attempt)?;

@@ -324,7 +324,7 @@ pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -
             .count()
     };
     Ok(match command {
-        GETPID => semaphore.pid as usize,
+        GETPID => semaphore.pid.raw() as usize,
         GETVAL => semaphore.value as usize,
         GETNCNT => waiting(false),
         GETZCNT => waiting(true),

@@ -93,7 +93,7 @@ pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
         owner: IpcPerm::new(key, flags, &cred),
         size: size as u64,
         changed: now(),
-        creator: task.process().pid(),
+        creator: task.pid().raw(),
         attached: 0,
         detached: 0,
         last: 0,
@@ -150,7 +150,7 @@ pub fn sys_shmat(task: &Task, id: i32, addr: usize, flags: u32) -> SysResult {
         .mmap(request)
         .map_err(|e| if e == Errno::EEXIST { Errno::EINVAL } else { e })?;
     let mut info = segment.info.lock();
-    (info.attached, info.last) = (now(), task.process().pid());
+    (info.attached, info.last) = (now(), task.pid().raw());
     Ok(at)
 }
 
@@ -170,7 +170,7 @@ pub fn sys_shmdt(task: &Task, addr: usize) -> SysResult {
         .ok_or(Errno::EINVAL)?;
     space.munmap(addr, segment.size)?;
     let mut info = segment.info.lock();
-    (info.detached, info.last) = (now(), task.process().pid());
+    (info.detached, info.last) = (now(), task.pid().raw());
     Ok(0)
 }
 

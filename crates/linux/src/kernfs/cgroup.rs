@@ -8,6 +8,7 @@
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
+use core::fmt::Display;
 
 use fs::pseudo::{self, Attr, PseudoFs, StaticDir};
 use guard::{cpu, mem, timer};
@@ -96,7 +97,7 @@ pub fn new() -> Arc<PseudoFs> {
     })
 }
 
-fn lines(numbers: impl IntoIterator<Item = i32>) -> String {
+fn lines(numbers: impl IntoIterator<Item = impl Display>) -> String {
     numbers
         .into_iter()
         .map(|number| format!("{number}\n"))

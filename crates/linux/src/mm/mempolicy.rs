@@ -15,6 +15,7 @@ use crate::state::mempolicy::{
     MPOL_F_STATIC_NODES, MPOL_INTERLEAVE, MPOL_PREFERRED_MANY, MemoryPolicy, Nodes,
 };
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::pid::Tid;
 use crate::{SysResult, Task};
 
 const MPOL_F_NODE: u32 = 1;
@@ -233,18 +234,23 @@ pub fn sys_set_mempolicy_home_node(
 }
 
 /// The process that a number means, 0 the caller's, if the caller may ask about its memory.
-fn peer(task: &Task, pid: i32) -> Result<Arc<Process>, Errno> {
-    let process = if pid == 0 {
-        task.process().clone()
-    } else {
-        process_table::find_any(pid)?
+fn peer(task: &Task, pid: Option<Tid>) -> Result<Arc<Process>, Errno> {
+    let process = match pid {
+        None => task.process().clone(),
+        Some(tid) => process_table::find_any(tid)?,
     };
     access::check_trace_access(task, &process)?;
     Ok(process)
 }
 
 /// `migrate_pages(2)`: they are where they can be.
-pub fn sys_migrate_pages(task: &Task, pid: i32, bits: usize, from: usize, to: usize) -> SysResult {
+pub fn sys_migrate_pages(
+    task: &Task,
+    pid: Option<Tid>,
+    bits: usize,
+    from: usize,
+    to: usize,
+) -> SysResult {
     Nodes::read(from, bits)?;
     let to = Nodes::read(to, bits)?;
     let process = peer(task, pid)?;
@@ -261,7 +267,7 @@ pub fn sys_migrate_pages(task: &Task, pid: i32, bits: usize, from: usize, to: us
 /// `move_pages(2)`: tells for each page whether it is there.
 pub fn sys_move_pages(
     task: &Task,
-    pid: i32,
+    pid: Option<Tid>,
     count: usize,
     pages: UserPtr<u64>,
     nodes: UserPtr<i32>,

@@ -14,6 +14,7 @@ use vm::PAGE_SIZE;
 
 use crate::Task;
 use crate::process::{Process, process_table};
+use crate::uapi::pid::Pid;
 
 /// Adjusts how likely a process is chosen: never at -1000, first at 1000.
 pub(crate) const ADJUSTMENTS: core::ops::RangeInclusive<i32> = -1000..=1000;
@@ -49,7 +50,7 @@ pub(crate) fn to_old(adjustment: i32) -> i32 {
 /// How much a process weighs when one is to be chosen, in pages; `None` if it is not to be.
 fn weight(process: &Process, total: u64) -> Option<i64> {
     let adjustment = i64::from(process.oom_adjustment.load(Ordering::Relaxed));
-    if process.pid() == 1 || adjustment == i64::from(*ADJUSTMENTS.start()) {
+    if process.pid() == Pid::INIT || adjustment == i64::from(*ADJUSTMENTS.start()) {
         return None;
     }
     let resident = process.space()?.stats().resident / PAGE_SIZE;
@@ -96,7 +97,7 @@ fn choose(task: &Task) -> Option<u64> {
         .max_by_key(|(weight, _)| *weight);
     let (_, victim) = heaviest?;
     *deadline = now + PATIENCE_NS;
-    CHOSEN.store(victim.pid(), Ordering::SeqCst);
+    CHOSEN.store(victim.pid().raw(), Ordering::SeqCst);
     end(&victim, task);
     Some(*deadline)
 }
@@ -133,7 +134,7 @@ fn end(victim: &Process, task: &Task) {
 /// A process has given its memory back.
 pub(crate) fn given_back(process: &Process) {
     if CHOSEN
-        .compare_exchange(process.pid(), 0, Ordering::SeqCst, Ordering::Relaxed)
+        .compare_exchange(process.pid().raw(), 0, Ordering::SeqCst, Ordering::Relaxed)
         .is_ok()
     {
         GIVEN_BACK.wake_all();

@@ -8,6 +8,7 @@ use linux_raw_sys::general as sys;
 
 use crate::Task;
 use crate::process::{Process, process_table};
+use crate::uapi::pid::{Pid, Tid};
 
 /// A clock that shows how much processor time was used.
 #[derive(Clone)]
@@ -66,20 +67,20 @@ impl CpuClock {
             (true, 0) => own().map(|own| Some(Self::of_thread(&own, user_only))),
             (false, 0) => Ok(Some(Self::of_process(task.process(), user_only))),
             (true, tid) => {
-                let other = process_table::find_task(tid)
+                let other = process_table::find_task(Tid::new(tid))
                     .filter(|t| t.pid() == task.pid())
                     .ok_or(Errno::EINVAL)?;
                 Ok(Some(Self::of_thread(&other, user_only)))
             }
             (false, pid) => {
-                let process = process_table::find(pid).ok_or(Errno::EINVAL)?;
+                let process = process_table::find(Pid::new(pid)).ok_or(Errno::EINVAL)?;
                 Ok(Some(Self::of_process(&process, user_only)))
             }
         }
     }
 
     /// Whether it is the clock of one thread, the one with this number.
-    pub(crate) fn is_of_thread(&self, tid: i32) -> bool {
+    pub(crate) fn is_of_thread(&self, tid: Tid) -> bool {
         matches!(&self.of, CpuClockOf::Thread(task) if task.upgrade().is_some_and(|task| task.tid() == tid))
     }
 

@@ -52,12 +52,13 @@ use crate::state::fdtable::FdTable;
 use crate::state::rlimit::{Resource, Rlimits};
 use crate::state::sighand::{SigAction, SigHand, SigPending};
 use crate::state::usage::Usage;
+use crate::uapi::pid::{Pid, Tid};
 use crate::uapi::siginfo::{self, SigInfo, SigSet};
 
 /// A process.
 pub struct Process {
     _counted: census::Process,
-    pid: i32,
+    pid: Pid,
     pub(crate) start_ns: u64,
     /// The signal its parent gets at its end; none if there is no signal of this number.
     exit_signal: AtomicI32,
@@ -104,7 +105,7 @@ pub struct Process {
     pub(crate) persona: AtomicU32,
     pub(crate) name: Mutex<String>,
     /// Number of the parent; changed under the lock of the table of processes.
-    pub(crate) parent: AtomicI32,
+    parent: AtomicI32,
     /// Usage of threads that have ended, and (below) of children that were waited for.
     pub(crate) ended_usage: Mutex<Usage>,
     pub(crate) children_usage: Mutex<Usage>,
@@ -127,7 +128,7 @@ pub struct Process {
 
 /// Arguments of [`Process::new`].
 pub(crate) struct NewProcess {
-    pub(crate) pid: i32,
+    pub(crate) pid: Pid,
     pub(crate) maker: Weak<Task>,
     pub(crate) exit_signal: i32,
     pub(crate) space: Arc<AddressSpace>,
@@ -188,8 +189,18 @@ impl Process {
 
     /// Number of the process (PID).
     #[must_use]
-    pub fn pid(&self) -> i32 {
+    pub fn pid(&self) -> Pid {
         self.pid
+    }
+
+    /// Number of the parent; [`Pid::NONE`] of process 1.
+    pub(crate) fn parent(&self) -> Pid {
+        Pid::new(self.parent.load(Ordering::Relaxed))
+    }
+
+    /// Changes the parent, under the lock of the process table.
+    pub(super) fn set_parent(&self, parent: Pid) {
+        self.parent.store(parent.raw(), Ordering::Relaxed);
     }
 
     /// Whether its system calls are written to the kernel log.
@@ -293,9 +304,9 @@ impl Process {
     }
 
     /// Whether the thread `tid` has to end.
-    pub(crate) fn must_exit(&self, tid: i32) -> bool {
+    pub(crate) fn must_exit(&self, tid: Tid) -> bool {
         let group_exec_tid = self.group_exec_tid.load(Ordering::SeqCst);
-        self.ending.load(Ordering::SeqCst) || (group_exec_tid != 0 && group_exec_tid != tid)
+        self.ending.load(Ordering::SeqCst) || (group_exec_tid != 0 && group_exec_tid != tid.raw())
     }
 
     /// Whether its end has been announced.
@@ -327,10 +338,10 @@ impl Process {
     ///
     /// `renamed` is called if it has got another number than it had.
     pub(crate) fn de_thread(&self, task: &Task, renamed: impl FnOnce()) -> Result<(), Errno> {
-        let (mine, zero) = (task.tid(), 0);
+        let mine = task.tid();
         let won = self
             .group_exec_tid
-            .compare_exchange(zero, mine, Ordering::SeqCst, Ordering::SeqCst)
+            .compare_exchange(0, mine.raw(), Ordering::SeqCst, Ordering::SeqCst)
             .is_ok();
         if !won || self.ending.load(Ordering::SeqCst) {
             if won {
@@ -350,7 +361,7 @@ impl Process {
             tasks = self.tasks_changed.wait(tasks);
         }
         drop(tasks);
-        if mine != self.pid {
+        if mine != self.pid.leader() {
             process_table::rename_task(task, self.pid);
             renamed();
         }
@@ -499,7 +510,7 @@ pub(crate) fn notify_parent(
     {
         let mut info = SigInfo::child(
             code,
-            child.pid(),
+            child.pid().leader(),
             child.credentials().user.real,
             status,
             child.cpu_ns() / 10_000_000,

@@ -4,7 +4,6 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 
 use ::task::Mutex;
 use abi::errno::Errno;
@@ -12,6 +11,7 @@ use fs::tty::{JobControl, Process as TtyProcess};
 
 use crate::Task;
 use crate::process::{Process, send_signal};
+use crate::uapi::pid::{Pgid, Pid, Sid, Tid};
 use crate::uapi::siginfo::{SigInfo, bit};
 
 /// Numbers begin again after this one (`/proc/sys/kernel/pid_max`).
@@ -22,9 +22,9 @@ const FIRST_RECYCLED: i32 = 300;
 /// A process and its relations.
 pub(crate) struct ProcessEntry {
     pub(crate) process: Arc<Process>,
-    pub(crate) children: Vec<i32>,
-    pub(crate) group: i32,
-    pub(crate) session: i32,
+    pub(crate) children: Vec<Pid>,
+    pub(crate) group: Pgid,
+    pub(crate) session: Sid,
     /// Wait status, once the process has ended.
     pub(crate) ended: Option<i32>,
     /// Whether it has ended and its tracer, who is not its parent, is told first.
@@ -39,17 +39,17 @@ pub(crate) struct ProcessEntry {
 }
 
 impl ProcessEntry {
-    pub(crate) fn parent(&self) -> i32 {
-        self.process.parent.load(Ordering::Relaxed)
+    pub(crate) fn parent(&self) -> Pid {
+        self.process.parent()
     }
 }
 
 /// Parent, process group and session of a process. Process 1 has parent 0.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Relations {
-    pub(crate) parent: i32,
-    pub(crate) group: i32,
-    pub(crate) session: i32,
+    pub(crate) parent: Pid,
+    pub(crate) group: Pgid,
+    pub(crate) session: Sid,
 }
 
 /// Sizes of the process table.
@@ -63,8 +63,8 @@ pub(crate) struct TableCounts {
 /// All processes and threads.
 #[derive(Default)]
 pub(crate) struct ProcessTable {
-    nodes: BTreeMap<i32, ProcessEntry>,
-    tasks: BTreeMap<i32, Weak<Task>>,
+    nodes: BTreeMap<Pid, ProcessEntry>,
+    tasks: BTreeMap<Tid, Weak<Task>>,
     last: i32,
 }
 
@@ -76,31 +76,31 @@ pub(crate) static TABLE: Mutex<ProcessTable> = Mutex::new(ProcessTable {
 });
 
 impl ProcessTable {
-    pub(crate) fn node(&self, pid: i32) -> Option<&ProcessEntry> {
+    pub(crate) fn node(&self, pid: Pid) -> Option<&ProcessEntry> {
         self.nodes.get(&pid)
     }
 
     /// The process that a number means, which may be any of its threads'.
-    pub(crate) fn node_of_any(&self, number: i32) -> Option<&ProcessEntry> {
-        self.node(number)
-            .or_else(|| self.node(self.tasks.get(&number)?.upgrade()?.pid()))
+    pub(crate) fn node_of_any(&self, tid: Tid) -> Option<&ProcessEntry> {
+        self.node(tid.led_process())
+            .or_else(|| self.node(self.tasks.get(&tid)?.upgrade()?.pid()))
     }
 
-    pub(crate) fn node_mut(&mut self, pid: i32) -> Option<&mut ProcessEntry> {
+    pub(crate) fn node_mut(&mut self, pid: Pid) -> Option<&mut ProcessEntry> {
         self.nodes.get_mut(&pid)
     }
 
     /// Whether a number is neither a process's, a thread's, a group's nor a session's.
     fn is_free(&self, number: i32) -> bool {
-        !self.nodes.contains_key(&number)
-            && !self.tasks.contains_key(&number)
+        !self.nodes.contains_key(&Pid::new(number))
+            && !self.tasks.contains_key(&Tid::new(number))
             && !self
                 .nodes
                 .values()
-                .any(|n| n.group == number || n.session == number)
+                .any(|n| n.group == Pgid::new(number) || n.session == Sid::new(number))
     }
 
-    fn allocate(&mut self) -> Option<i32> {
+    fn allocate(&mut self) -> Option<Tid> {
         for _ in 0..LAST_NUMBER {
             self.last = if self.last == LAST_NUMBER {
                 FIRST_RECYCLED
@@ -109,17 +109,17 @@ impl ProcessTable {
             };
             // Before the numbers have come round once, none can be taken.
             if self.is_free(self.last) {
-                return Some(self.last);
+                return Some(Tid::new(self.last));
             }
         }
         None
     }
 
-    pub(crate) fn group_exists(&self, group: i32) -> bool {
+    pub(crate) fn group_exists(&self, group: Pgid) -> bool {
         self.nodes.values().any(|n| n.group == group)
     }
 
-    pub(crate) fn session_of(&self, group: i32) -> Option<i32> {
+    pub(crate) fn session_of(&self, group: Pgid) -> Option<Sid> {
         self.nodes
             .values()
             .find(|n| n.group == group)
@@ -127,7 +127,7 @@ impl ProcessTable {
     }
 
     /// Whether no member of a group has a parent in another group of the same session.
-    fn is_orphaned(&self, group: i32) -> bool {
+    fn is_orphaned(&self, group: Pgid) -> bool {
         !self
             .nodes
             .values()
@@ -139,7 +139,7 @@ impl ProcessTable {
             })
     }
 
-    fn has_stopped(&self, group: i32) -> bool {
+    fn has_stopped(&self, group: Pgid) -> bool {
         self.nodes
             .values()
             .any(|n| n.group == group && n.ended.is_none() && n.process.is_stopped())
@@ -147,7 +147,7 @@ impl ProcessTable {
 
     /// Number of the process that gets the children of one that has ended: the nearest living
     /// ancestor, `parent` or above, that asked for it (`PR_SET_CHILD_SUBREAPER`), or 1.
-    fn find_new_reaper(&self, parent: i32) -> i32 {
+    fn find_new_reaper(&self, parent: Pid) -> Pid {
         let mut pid = parent;
         while let Some(node) = self.nodes.get(&pid) {
             if node.subreaper && node.ended.is_none() {
@@ -155,11 +155,11 @@ impl ProcessTable {
             }
             pid = node.parent();
         }
-        1
+        Pid::INIT
     }
 
     /// Takes a process that has ended out of the table.
-    pub(crate) fn reap(&mut self, pid: i32) -> Option<ProcessEntry> {
+    pub(crate) fn reap(&mut self, pid: Pid) -> Option<ProcessEntry> {
         let node = self.nodes.remove(&pid)?;
         if let Some(parent) = self.nodes.get_mut(&node.parent()) {
             parent.children.retain(|&child| child != pid);
@@ -169,7 +169,7 @@ impl ProcessTable {
 }
 
 /// A number for a new process or thread; `None` if all are taken.
-pub(crate) fn allocate() -> Option<i32> {
+pub(crate) fn allocate() -> Option<Tid> {
     TABLE.lock().allocate()
 }
 
@@ -177,27 +177,28 @@ pub(crate) fn allocate() -> Option<i32> {
 ///
 /// # Errors
 /// `EEXIST` if somebody has it, `EINVAL` if it is none.
-pub(crate) fn claim(number: i32) -> Result<i32, Errno> {
+pub(crate) fn claim(number: i32) -> Result<Tid, Errno> {
     if !(1..=LAST_NUMBER).contains(&number) {
         return Err(Errno::EINVAL);
     }
     if TABLE.lock().is_free(number) {
-        Ok(number)
+        Ok(Tid::new(number))
     } else {
         Err(Errno::EEXIST)
     }
 }
 
-/// Enters a new process as a child of `parent`, in whose group and session it is. 0 for none.
-pub(crate) fn add_process(parent: i32, process: Arc<Process>) {
+/// Enters a new process as a child of `parent` ([`Pid::NONE`] for process 1), in whose group and
+/// session it is.
+pub(crate) fn add_process(parent: Pid, process: Arc<Process>) {
     let pid = process.pid();
     let mut table = TABLE.lock();
-    let (mut group, mut session) = (pid, pid);
+    let (mut group, mut session) = (pid.own_group(), pid.own_session());
     if let Some(node) = table.nodes.get_mut(&parent) {
         node.children.push(pid);
         (group, session) = (node.group, node.session);
     }
-    process.parent.store(parent, Ordering::Relaxed);
+    process.set_parent(parent);
     let node = ProcessEntry {
         process,
         children: Vec::new(),
@@ -214,7 +215,7 @@ pub(crate) fn add_process(parent: i32, process: Arc<Process>) {
 }
 
 /// Takes a process out again that never ran.
-pub(crate) fn forget_process(pid: i32) {
+pub(crate) fn forget_process(pid: Pid) {
     let node = TABLE.lock().reap(pid);
     drop(node);
 }
@@ -225,19 +226,19 @@ pub(crate) fn add_task(task: &Arc<Task>) {
 }
 
 /// Takes a thread out.
-pub(crate) fn remove_task(tid: i32) {
+pub(crate) fn remove_task(tid: Tid) {
     TABLE.lock().tasks.remove(&tid);
 }
 
 /// Gives a thread its process's number.
-pub(crate) fn rename_task(task: &Task, pid: i32) {
+pub(crate) fn rename_task(task: &Task, pid: Pid) {
+    let leader = pid.leader();
     let mut table = TABLE.lock();
     if let Some(entry) = table.tasks.remove(&task.tid()) {
-        table.tasks.insert(pid, entry);
+        table.tasks.insert(leader, entry);
     }
-    task.set_tid(pid);
-    task.thread()
-        .set_ids(pid.cast_unsigned(), pid.cast_unsigned());
+    task.set_tid(leader);
+    task.thread().set_ids(pid.as_u32(), leader.as_u32());
 }
 
 /// The number of processes, of threads and of listed children.
@@ -252,7 +253,7 @@ pub(crate) fn counts() -> TableCounts {
 
 /// The process with this number, living or not waited for yet.
 #[must_use]
-pub fn find(pid: i32) -> Option<Arc<Process>> {
+pub fn find(pid: Pid) -> Option<Arc<Process>> {
     TABLE.lock().nodes.get(&pid).map(|n| n.process.clone())
 }
 
@@ -267,7 +268,7 @@ pub(crate) fn has_ended(process: &Arc<Process>) -> bool {
 
 /// The thread with this number.
 #[must_use]
-pub fn find_task(tid: i32) -> Option<Arc<Task>> {
+pub fn find_task(tid: Tid) -> Option<Arc<Task>> {
     TABLE.lock().tasks.get(&tid)?.upgrade()
 }
 
@@ -275,20 +276,20 @@ pub fn find_task(tid: i32) -> Option<Arc<Task>> {
 ///
 /// # Errors
 /// `ESRCH`.
-pub(crate) fn find_any(number: i32) -> Result<Arc<Process>, Errno> {
-    find(number)
-        .or_else(|| find_task(number).map(|task| task.process().clone()))
+pub(crate) fn find_any(tid: Tid) -> Result<Arc<Process>, Errno> {
+    find(tid.led_process())
+        .or_else(|| find_task(tid).map(|task| task.process().clone()))
         .ok_or(Errno::ESRCH)
 }
 
 /// The numbers of all processes, ascending.
 #[must_use]
-pub fn pids() -> Vec<i32> {
+pub fn pids() -> Vec<Pid> {
     TABLE.lock().nodes.keys().copied().collect()
 }
 
 /// All processes for which `which` holds.
-pub(crate) fn select(which: impl Fn(i32, &ProcessEntry) -> bool) -> Vec<Arc<Process>> {
+pub(crate) fn select(which: impl Fn(Pid, &ProcessEntry) -> bool) -> Vec<Arc<Process>> {
     TABLE
         .lock()
         .nodes
@@ -300,7 +301,7 @@ pub(crate) fn select(which: impl Fn(i32, &ProcessEntry) -> bool) -> Vec<Arc<Proc
 
 /// The processes of a group, the youngest first: in this order Linux goes through them, and which
 /// error is told depends on it.
-pub(crate) fn of_group(group: i32) -> Vec<Arc<Process>> {
+pub(crate) fn of_group(group: Pgid) -> Vec<Arc<Process>> {
     let mut members = select(|_, node| node.group == group);
     members.reverse();
     members
@@ -319,7 +320,7 @@ pub fn thread_count() -> usize {
 }
 
 /// Parent, process group and session of a process; zeros if there is no such process.
-pub(crate) fn relations(pid: i32) -> Relations {
+pub(crate) fn relations(pid: Pid) -> Relations {
     TABLE
         .lock()
         .nodes
@@ -333,7 +334,7 @@ pub(crate) fn relations(pid: i32) -> Relations {
 
 /// Remembers for the parent that a process was stopped by a signal, or (`None`) goes on. Returns
 /// the parent.
-pub(crate) fn note_stop(pid: i32, signal: Option<i32>) -> Option<Arc<Process>> {
+pub(crate) fn note_stop(pid: Pid, signal: Option<i32>) -> Option<Arc<Process>> {
     let mut table = TABLE.lock();
     let node = table.nodes.get_mut(&pid)?;
     node.stop_report = signal;
@@ -344,21 +345,21 @@ pub(crate) fn note_stop(pid: i32, signal: Option<i32>) -> Option<Arc<Process>> {
 
 /// Remembers that a process has run another program, after which its parent cannot move it to
 /// another group.
-pub(crate) fn note_exec(pid: i32) {
+pub(crate) fn note_exec(pid: Pid) {
     if let Some(node) = TABLE.lock().nodes.get_mut(&pid) {
         node.has_run_exec = true;
     }
 }
 
 /// Makes a process the one that orphans among its descendants go to, or not.
-pub(crate) fn set_subreaper(pid: i32, on: bool) {
+pub(crate) fn set_subreaper(pid: Pid, on: bool) {
     if let Some(node) = TABLE.lock().nodes.get_mut(&pid) {
         node.subreaper = on;
     }
 }
 
 /// Whether orphans among its descendants go to it.
-pub(crate) fn is_subreaper(pid: i32) -> bool {
+pub(crate) fn is_subreaper(pid: Pid) -> bool {
     TABLE
         .lock()
         .nodes
@@ -373,7 +374,7 @@ pub(crate) struct ExitEffects {
     /// Children, which have a new parent.
     pub(crate) reparented: Vec<Arc<Process>>,
     /// Groups with stopped members whom nobody can continue now.
-    pub(crate) orphaned_groups: Vec<i32>,
+    pub(crate) orphaned_groups: Vec<Pgid>,
     /// The new parent, if some of the children have ended already.
     pub(crate) new_reaper: Option<Arc<Process>>,
 }
@@ -395,14 +396,14 @@ pub(crate) fn end(process: &Process, status: i32, held: bool) -> ExitEffects {
     let children = core::mem::take(&mut node.children);
     // A group is orphaned by this end only if it loses a tie to another group of its session: one
     // that had none before hears nothing.
-    let other = |pid: &i32| {
+    let other = |pid: &Pid| {
         table
             .nodes
             .get(pid)
             .filter(|n| n.group != own_group && n.session == own_session)
             .map(|n| n.group)
     };
-    let mut groups: Vec<i32> = children.iter().filter_map(other).collect();
+    let mut groups: Vec<Pgid> = children.iter().filter_map(other).collect();
     groups.extend(other(&parent).map(|_| own_group));
     groups.sort_unstable();
     groups.dedup();
@@ -415,7 +416,7 @@ pub(crate) fn end(process: &Process, status: i32, held: bool) -> ExitEffects {
         let Some(node) = table.nodes.get_mut(&child) else {
             continue;
         };
-        node.process.parent.store(heir, Ordering::Relaxed);
+        node.process.set_parent(heir);
         // Who gets it waits for ordinary children only, and would never hear of one whose end was
         // to be told by another signal.
         node.process
@@ -448,7 +449,7 @@ pub(crate) fn end(process: &Process, status: i32, held: bool) -> ExitEffects {
 }
 
 /// The tracer of a process that has ended was told: its parent, who is returned, may be now.
-pub(crate) fn release(pid: i32) -> Option<Arc<Process>> {
+pub(crate) fn release(pid: Pid) -> Option<Arc<Process>> {
     let mut table = TABLE.lock();
     let node = table.nodes.get_mut(&pid).filter(|node| node.held)?;
     node.held = false;
@@ -475,9 +476,9 @@ impl JobControl for TtyJobControl {
         let task = crate::current_task()?;
         let Relations { group, session, .. } = relations(task.pid());
         Some(TtyProcess {
-            pid: task.pid().cast_unsigned(),
-            group: group.cast_unsigned(),
-            session: session.cast_unsigned(),
+            pid: task.pid().as_u32(),
+            group: group.as_u32(),
+            session: session.as_u32(),
         })
     }
 
@@ -491,24 +492,27 @@ impl JobControl for TtyJobControl {
     }
 
     fn signal_group(&self, group: u32, signal: u32) {
-        send_signal::send_group(group.cast_signed(), SigInfo::kernel(signal.cast_signed()));
+        send_signal::send_group(
+            Pgid::new(group.cast_signed()),
+            SigInfo::kernel(signal.cast_signed()),
+        );
     }
 
     fn signal_process(&self, pid: u32, signal: u32) {
-        if let Some(process) = find(pid.cast_signed()) {
+        if let Some(process) = find(Pid::new(pid.cast_signed())) {
             send_signal::send(&process, SigInfo::kernel(signal.cast_signed()));
         }
     }
 
     fn is_orphaned(&self, group: u32) -> bool {
-        TABLE.lock().is_orphaned(group.cast_signed())
+        TABLE.lock().is_orphaned(Pgid::new(group.cast_signed()))
     }
 
     fn session_of(&self, group: u32) -> Option<u32> {
         TABLE
             .lock()
-            .session_of(group.cast_signed())
-            .map(i32::cast_unsigned)
+            .session_of(Pgid::new(group.cast_signed()))
+            .map(Sid::as_u32)
     }
 
     fn owner(&self) -> (u32, u32) {

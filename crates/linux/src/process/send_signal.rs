@@ -9,6 +9,7 @@ use crate::Task;
 use crate::process::{Process, process_table, ptrace_state};
 use crate::state::rlimit::Resource;
 use crate::state::sighand::{SIG_DFL, SIG_IGN, SigAction};
+use crate::uapi::pid::{Pgid, Pid};
 use crate::uapi::sigframe::LastFault;
 use crate::uapi::siginfo::{
     DefaultAction, FIRST_REAL_TIME, STOPPING, SigInfo, SigSet, bit, default_action, dumps,
@@ -117,14 +118,14 @@ pub(crate) fn send_task(task: &Task, info: SigInfo) {
 }
 
 /// Sends a signal to all processes of a group, from the kernel.
-pub(crate) fn send_group(group: i32, info: SigInfo) {
+pub(crate) fn send_group(group: Pgid, info: SigInfo) {
     for process in process_table::select(|_, node| node.group == group && node.ended.is_none()) {
         send(&process, info);
     }
 }
 
 /// Nobody can continue the stopped members of a group any more: `SIGHUP` and `SIGCONT`.
-pub(crate) fn send_orphans(group: i32) {
+pub(crate) fn send_orphans(group: Pgid) {
     for process in process_table::select(|_, node| node.group == group && node.ended.is_none()) {
         for signo in [sys::SIGHUP as i32, SIGCONT]
             .into_iter()
@@ -156,7 +157,7 @@ pub(crate) fn force(task: &Task, info: SigInfo, fault: LastFault) {
 /// Process 1 is not ended or stopped by those it looks after; it gets what it handles, and what it
 /// has blocked to wait for it.
 pub(crate) fn is_spared(process: &Process, signal: i32) -> bool {
-    process.pid() == 1
+    process.pid() == Pid::INIT
         && process.actions().get(signal).handler == SIG_DFL
         && !process
             .tasks()

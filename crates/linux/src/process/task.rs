@@ -30,6 +30,7 @@ use crate::state::sighand::SigPending;
 use crate::state::syscall_user_dispatch::UserDispatch;
 use crate::state::usage::{IoAccounting, PrevCputime};
 use crate::uaccess::UserPtr;
+use crate::uapi::pid::{Pid, Tid};
 use crate::uapi::sigframe::{AltStack, LastFault};
 use crate::uapi::siginfo::{SigSet, UNBLOCKABLE};
 
@@ -183,7 +184,7 @@ pub(crate) struct NewTask {
 }
 
 impl Task {
-    pub(crate) fn new(tid: i32, process: Arc<Process>, from: NewTask) -> Arc<Self> {
+    pub(crate) fn new(tid: Tid, process: Arc<Process>, from: NewTask) -> Arc<Self> {
         let signals = TaskSignals {
             blocked: from.blocked,
             saved: None,
@@ -193,7 +194,7 @@ impl Task {
         };
         Arc::new(Self {
             _counted: census::Task::default(),
-            tid: AtomicI32::new(tid),
+            tid: AtomicI32::new(tid.raw()),
             process,
             thread: Once::new(),
             files: FdTableRef::new(from.files),
@@ -234,13 +235,13 @@ impl Task {
 
     /// Its number.
     #[must_use]
-    pub fn tid(&self) -> i32 {
-        self.tid.load(Ordering::Relaxed)
+    pub fn tid(&self) -> Tid {
+        Tid::new(self.tid.load(Ordering::Relaxed))
     }
 
     /// A thread that calls `execve(2)` gets its process's number.
-    pub(crate) fn set_tid(&self, tid: i32) {
-        self.tid.store(tid, Ordering::Relaxed);
+    pub(crate) fn set_tid(&self, tid: Tid) {
+        self.tid.store(tid.raw(), Ordering::Relaxed);
     }
 
     /// Its process.
@@ -251,7 +252,7 @@ impl Task {
 
     /// Its process's number.
     #[must_use]
-    pub fn pid(&self) -> i32 {
+    pub fn pid(&self) -> Pid {
         self.process.pid()
     }
 
@@ -296,10 +297,7 @@ impl Task {
         let me: Arc<dyn Any + Send + Sync> = Arc::new(Current(Arc::downgrade(self)));
         thread.set_ext(me);
         thread.set_name(&self.name.lock());
-        thread.set_ids(
-            self.process.pid().cast_unsigned(),
-            self.tid().cast_unsigned(),
-        );
+        thread.set_ids(self.process.pid().as_u32(), self.tid().as_u32());
         // Known to others first: what they change from now on reaches the thread, and what they
         // changed before is done here.
         self.thread.call_once(|| thread);

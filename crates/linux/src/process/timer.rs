@@ -16,6 +16,7 @@ use crate::process::{self, Process, process_table, send_signal};
 use crate::state::expirations::Expirations;
 use crate::state::rlimit::{Resource, Rlimit};
 use crate::state::timer_queue::{self, Alarm, TimerHandle};
+use crate::uapi::pid::Tid;
 use crate::uapi::siginfo::SigInfo;
 use crate::uapi::time::NS_PER_SEC;
 
@@ -61,7 +62,7 @@ pub(crate) enum TimerNotify {
         signo: i32,
         id: i32,
         value: u64,
-        tid: Option<i32>,
+        tid: Option<Tid>,
     },
     /// Counts, for whoever reads a descriptor.
     Count(Arc<Expirations>),

@@ -18,6 +18,7 @@ use crate::process::{NewProcess, Process, pidfd, process_table, upcalls};
 use crate::process_control::namespaces;
 use crate::time::posix_timers;
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::pid::Pid;
 use crate::uapi::sigframe::AltStack;
 use crate::uapi::siginfo;
 use crate::{SysResult, Task, ptrace};
@@ -112,7 +113,7 @@ fn directories(task: &Task, request: &KernelCloneArgs) -> Arc<FsStruct> {
     own
 }
 
-fn new_process(task: &Task, request: &KernelCloneArgs, pid: i32) -> Result<Arc<Process>, Errno> {
+fn new_process(task: &Task, request: &KernelCloneArgs, pid: Pid) -> Result<Arc<Process>, Errno> {
     let old = task.process();
     let memory = old.memory()?;
     let space = if request.has(sys::CLONE_VM) {
@@ -161,7 +162,7 @@ fn new_process(task: &Task, request: &KernelCloneArgs, pid: i32) -> Result<Arc<P
 fn do_clone(task: &Task, regs: &mut UserRegs, request: &KernelCloneArgs) -> SysResult {
     request.check()?;
     namespaces::check_new(task, request.flags)?;
-    if task.pid() == 1 && request.has(sys::CLONE_PARENT) {
+    if task.pid() == Pid::INIT && request.has(sys::CLONE_PARENT) {
         return Err(Errno::EINVAL);
     }
     let is_thread = request.has(sys::CLONE_THREAD);
@@ -174,7 +175,7 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &KernelCloneArgs) -> SysR
     let process = if is_thread {
         task.process().clone()
     } else {
-        new_process(task, request, tid)?
+        new_process(task, request, tid.led_process())?
     };
     let child = Task::new(tid, process.clone(), inherited(task, request));
     let mut child_regs = UserRegs {
@@ -187,7 +188,7 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &KernelCloneArgs) -> SysR
     }
     if request.has(sys::CLONE_PARENT_SETTID) {
         // Whoever gives no place for it has a child all the same.
-        let _ = UserPtr::<i32>::new(request.parent_tid).write(&tid);
+        let _ = UserPtr::<i32>::new(request.parent_tid).write(&tid.raw());
     }
     let pidfd = match request.has(sys::CLONE_PIDFD) {
         true => Some(give_descriptor(task, &process, request.pidfd)?),
@@ -228,7 +229,7 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &KernelCloneArgs) -> SysR
         process_table::remove_task(tid);
         process.remove_unstarted(&child);
         if !is_thread {
-            process_table::forget_process(tid);
+            process_table::forget_process(tid.led_process());
         }
         if let Some(fd) = pidfd {
             task.files().close(fd)?;
@@ -236,13 +237,13 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &KernelCloneArgs) -> SysR
         return Err(e);
     }
     if let Some(event) = event {
-        ptrace::event(task, regs, event, tid as u64);
+        ptrace::event(task, regs, event, tid.raw() as u64);
     }
     if let Some(vfork) = vfork {
         vfork.wait(task);
-        ptrace::event(task, regs, Event::VforkDone, tid as u64);
+        ptrace::event(task, regs, Event::VforkDone, tid.raw() as u64);
     }
-    Ok(tid as usize)
+    Ok(tid.raw() as usize)
 }
 
 /// What of the new thread or process a tracer is told, if it wants to know.
@@ -292,7 +293,7 @@ pub(crate) fn start(
         thread.set_fpu(Some(fpu));
         if let Some(addr) = set_tid {
             // As on Linux, a bad address is the program's own loss.
-            let _ = addr.write(&task.tid());
+            let _ = addr.write(&task.tid().raw());
         }
         (upcalls::get().run_user)(&task, regs);
     };

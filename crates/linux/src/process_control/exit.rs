@@ -12,6 +12,7 @@ use crate::process::{
     Process, accounting, exit_code, namespaces, notify_parent, process_table, send_signal, upcalls,
 };
 use crate::time::posix_timers;
+use crate::uapi::pid::Pid;
 use crate::uapi::siginfo::SigInfo;
 use crate::{SysResult, Task, futex, ptrace};
 
@@ -70,12 +71,12 @@ fn finish(process: &Arc<Process>) {
         .status
         .lock()
         .get_or_insert(process.last_status.load(Ordering::Relaxed));
-    if process.pid() == 1 {
+    if process.pid() == Pid::INIT {
         (upcalls::get().init_ended)(status);
     }
     let session = process_table::relations(process.pid()).session;
-    if session == process.pid() {
-        fs::tty::leader_exits(session.cast_unsigned());
+    if session == process.pid().own_session() {
+        fs::tty::leader_exits(session.as_u32());
     }
     let tracer = ptrace::process_ends(process);
     let aftermath = process_table::end(process, status, tracer.is_some());

@@ -6,51 +6,50 @@ use abi::errno::Errno;
 
 use crate::process::process_table::TABLE;
 use crate::uaccess::UserPtr;
+use crate::uapi::pid::{Pgid, Pid, Tid};
 use crate::{SysResult, Task};
 
 /// `getpid(2)`
 pub fn sys_getpid(task: &Task) -> SysResult {
-    Ok(task.pid() as usize)
+    Ok(task.pid().raw() as usize)
 }
 
 /// `gettid(2)`
 pub fn sys_gettid(task: &Task) -> SysResult {
-    Ok(task.tid() as usize)
+    Ok(task.tid().raw() as usize)
 }
 
 /// `getppid(2)`
 pub fn sys_getppid(task: &Task) -> SysResult {
-    Ok(task.process().parent.load(Ordering::Relaxed) as usize)
+    Ok(task.process().parent().raw() as usize)
 }
 
 /// `set_tid_address(2)`
 pub fn sys_set_tid_address(task: &Task, addr: UserPtr<i32>) -> SysResult {
     task.clear_tid.store(addr.addr(), Ordering::Relaxed);
-    Ok(task.tid() as usize)
+    Ok(task.tid().raw() as usize)
 }
 
 /// `getpgid(2)`
-pub fn sys_getpgid(task: &Task, pid: i32) -> SysResult {
-    let pid = if pid == 0 { task.pid() } else { pid };
+pub fn sys_getpgid(task: &Task, pid: Option<Tid>) -> SysResult {
     TABLE
         .lock()
-        .node_of_any(pid)
-        .map(|node| node.group as usize)
+        .node_of_any(pid.unwrap_or(task.pid().leader()))
+        .map(|node| node.group.raw() as usize)
         .ok_or(Errno::ESRCH)
 }
 
 /// `getpgrp(2)`
 pub fn sys_getpgrp(task: &Task) -> SysResult {
-    sys_getpgid(task, 0)
+    sys_getpgid(task, None)
 }
 
 /// `getsid(2)`
-pub fn sys_getsid(task: &Task, pid: i32) -> SysResult {
-    let pid = if pid == 0 { task.pid() } else { pid };
+pub fn sys_getsid(task: &Task, pid: Option<Tid>) -> SysResult {
     TABLE
         .lock()
-        .node_of_any(pid)
-        .map(|node| node.session as usize)
+        .node_of_any(pid.unwrap_or(task.pid().leader()))
+        .map(|node| node.session.raw() as usize)
         .ok_or(Errno::ESRCH)
 }
 
@@ -58,20 +57,20 @@ pub fn sys_getsid(task: &Task, pid: i32) -> SysResult {
 pub fn sys_setsid(task: &Task) -> SysResult {
     let pid = task.pid();
     let mut table = TABLE.lock();
-    if table.group_exists(pid) {
+    if table.group_exists(pid.own_group()) {
         return Err(Errno::EPERM);
     }
     let node = table.node_mut(pid).ok_or(Errno::ESRCH)?;
-    (node.group, node.session) = (pid, pid);
-    Ok(pid as usize)
+    (node.group, node.session) = (pid.own_group(), pid.own_session());
+    Ok(pid.raw() as usize)
 }
 
 /// `setpgid(2)`
-pub fn sys_setpgid(task: &Task, pid: i32, group: i32) -> SysResult {
+pub fn sys_setpgid(task: &Task, pid: Option<Pid>, group: Option<Pgid>) -> SysResult {
     let own = task.pid();
-    let pid = if pid == 0 { own } else { pid };
-    let group = if group == 0 { pid } else { group };
-    if group < 0 {
+    let pid = pid.unwrap_or(own);
+    let group = group.unwrap_or(pid.own_group());
+    if !group.is_valid() {
         return Err(Errno::EINVAL);
     }
     let mut table = TABLE.lock();
@@ -81,7 +80,7 @@ pub fn sys_setpgid(task: &Task, pid: i32, group: i32) -> SysResult {
         .ok_or(Errno::ESRCH)?;
     // Only whole processes have a group.
     let missing = || {
-        if table.node_of_any(pid).is_some() {
+        if table.node_of_any(pid.leader()).is_some() {
             Errno::EINVAL
         } else {
             Errno::ESRCH
@@ -99,7 +98,9 @@ pub fn sys_setpgid(task: &Task, pid: i32, group: i32) -> SysResult {
             return Err(Errno::EACCES);
         }
     }
-    if node.session == pid || (group != pid && table.session_of(group) != Some(session)) {
+    if node.session == pid.own_session()
+        || (group != pid.own_group() && table.session_of(group) != Some(session))
+    {
         return Err(Errno::EPERM);
     }
     table.node_mut(pid).ok_or(Errno::ESRCH)?.group = group;

@@ -6,17 +6,18 @@ use linux_raw_sys::general as sys;
 use crate::process::{access, pidfd, process_table};
 use crate::signal::kill;
 use crate::uaccess::UserPtr;
+use crate::uapi::pid::Pid;
 use crate::uapi::siginfo::SigInfo;
 use crate::{SysResult, Task, procfs};
 
 /// `pidfd_open(2)`
-pub fn sys_pidfd_open(task: &Task, pid: i32, flags: u32) -> SysResult {
-    if flags & !sys::O_NONBLOCK != 0 || pid <= 0 {
+pub fn sys_pidfd_open(task: &Task, pid: Pid, flags: u32) -> SysResult {
+    if flags & !sys::O_NONBLOCK != 0 || !pid.is_valid() {
         return Err(Errno::EINVAL);
     }
     let Some(process) = process_table::find(pid) else {
         // A thread that is not its process's first has no such descriptor.
-        return Err(if process_table::find_task(pid).is_some() {
+        return Err(if process_table::find_task(pid.leader()).is_some() {
             Errno::EINVAL
         } else {
             Errno::ESRCH

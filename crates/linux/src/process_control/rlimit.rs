@@ -12,21 +12,21 @@ use crate::state::fdtable::MAX_LIMIT;
 use crate::state::rlimit::{Resource, Rlimit};
 use crate::time::posix_timers;
 use crate::uaccess::UserPtr;
+use crate::uapi::pid::Tid;
 use crate::{SysResult, Task};
 
 /// `prlimit64(2)`
 pub fn sys_prlimit64(
     task: &Task,
-    pid: i32,
+    pid: Option<Tid>,
     resource: u32,
     new: UserPtr<Rlimit>,
     old: UserPtr<Rlimit>,
 ) -> SysResult {
     let new = new.read_optional()?;
-    let process = if pid == 0 {
-        task.process().clone()
-    } else {
-        process_table::find_any(pid)?
+    let process = match pid {
+        None => task.process().clone(),
+        Some(tid) => process_table::find_any(tid)?,
     };
     let cred = task.cred();
     if !Arc::ptr_eq(&process, task.process()) && !cred.may_limit(&process.credentials()) {
@@ -78,5 +78,5 @@ pub fn sys_getrlimit(task: &Task, resource: u32, to: UserPtr<Rlimit>) -> SysResu
 /// `setrlimit(2)`
 pub fn sys_setrlimit(task: &Task, resource: u32, new: UserPtr<Rlimit>) -> SysResult {
     new.read()?;
-    sys_prlimit64(task, 0, resource, new, UserPtr::new(0))
+    sys_prlimit64(task, None, resource, new, UserPtr::new(0))
 }

@@ -1,7 +1,6 @@
 //! Waiting for children: `wait4(2)`, `waitid(2)`.
 
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
@@ -10,6 +9,7 @@ use crate::process::process_table::{self, ProcessEntry, ProcessTable, TABLE};
 use crate::process::{Process, accounting, exit_code, pidfd};
 use crate::time::rusage::RUsage;
 use crate::uaccess::UserPtr;
+use crate::uapi::pid::{Pgid, Pid, PidSelector, Tid};
 use crate::uapi::siginfo::SigInfo;
 use crate::{SysResult, Task, ptrace};
 
@@ -17,15 +17,16 @@ use crate::{SysResult, Task, ptrace};
 #[derive(Clone, Copy)]
 enum WaitSelector {
     Any,
-    Pid(i32),
-    Group(i32),
+    /// A child, or a thread that is traced.
+    Tid(Tid),
+    Group(Pgid),
 }
 
 impl WaitSelector {
-    fn matches(self, pid: i32, node: &ProcessEntry) -> bool {
+    fn matches(self, pid: Pid, node: &ProcessEntry) -> bool {
         match self {
             Self::Any => true,
-            Self::Pid(wanted) => pid == wanted,
+            Self::Tid(wanted) => pid.leader() == wanted,
             Self::Group(group) => node.group == group,
         }
     }
@@ -35,7 +36,7 @@ impl WaitSelector {
 struct WaitStatus {
     process: Arc<Process>,
     /// The number of the child, or of a thread that is traced.
-    pid: i32,
+    tid: Tid,
     /// As `wait4` returns it.
     status: i32,
     code: i32,
@@ -61,7 +62,7 @@ impl ProcessTable {
     /// Finds news of a child. `Err`: there is no such child. `Ok(None)`: there is no news.
     fn news(
         &mut self,
-        parent: i32,
+        parent: Pid,
         which: WaitSelector,
         options: u32,
     ) -> Result<Option<WaitStatus>, Errno> {
@@ -91,7 +92,7 @@ impl ProcessTable {
                 let (code, value) = exit_code(status);
                 return Ok(Some(WaitStatus {
                     process,
-                    pid,
+                    tid: pid.leader(),
                     status,
                     code,
                     value,
@@ -116,7 +117,7 @@ impl ProcessTable {
                 let (status, code) = (stopped_status(signal), sys::CLD_STOPPED as i32);
                 return Ok(Some(WaitStatus {
                     process,
-                    pid,
+                    tid: pid.leader(),
                     status,
                     code,
                     value: signal,
@@ -127,7 +128,7 @@ impl ProcessTable {
                 let (code, value) = (sys::CLD_CONTINUED as i32, sys::SIGCONT as i32);
                 return Ok(Some(WaitStatus {
                     process,
-                    pid,
+                    tid: pid.leader(),
                     status: CONTINUED,
                     code,
                     value,
@@ -146,7 +147,7 @@ fn traced_news(
 ) -> Result<Option<WaitStatus>, Errno> {
     let matches = |tracee: &Task| match which {
         WaitSelector::Any => true,
-        WaitSelector::Pid(pid) => tracee.tid() == pid,
+        WaitSelector::Tid(tid) => tracee.tid() == tid,
         WaitSelector::Group(group) => process_table::relations(tracee.pid()).group == group,
     };
     let thread = (options & sys::__WNOTHREAD != 0).then_some(task);
@@ -161,7 +162,7 @@ fn traced_news(
         } = told;
         WaitStatus {
             process: task.process().clone(),
-            pid: task.tid(),
+            tid: task.tid(),
             status,
             code,
             value,
@@ -192,7 +193,7 @@ fn wait(task: &Task, which: WaitSelector, options: u32) -> Result<Option<WaitSta
     if let Some(report) = &report
         && options & sys::WNOWAIT == 0
         && report.process.space().is_none()
-        && report.process.parent.load(Ordering::Relaxed) == process.pid()
+        && report.process.parent() == process.pid()
     {
         accounting::add_child(process, &report.process);
     }
@@ -216,11 +217,11 @@ pub fn sys_wait4(
     if options & !KNOWN != 0 {
         return Err(Errno::EINVAL);
     }
-    let which = match pid {
-        -1 => WaitSelector::Any,
-        0 => WaitSelector::Group(process_table::relations(task.pid()).group),
-        1.. => WaitSelector::Pid(pid),
-        _ => WaitSelector::Group(pid.checked_neg().ok_or(Errno::ESRCH)?),
+    let which = match PidSelector::new(pid)? {
+        PidSelector::All => WaitSelector::Any,
+        PidSelector::OwnGroup => WaitSelector::Group(process_table::relations(task.pid()).group),
+        PidSelector::One(tid) => WaitSelector::Tid(tid),
+        PidSelector::Group(group) => WaitSelector::Group(group),
     };
     let Some(report) = wait(task, which, options | sys::WEXITED)? else {
         return Ok(0);
@@ -229,7 +230,7 @@ pub fn sys_wait4(
     if !usage.is_null() {
         usage.write(&RUsage::of(&report.process.usage_with_children()))?;
     }
-    Ok(report.pid as usize)
+    Ok(report.tid.raw() as usize)
 }
 
 /// `waitid(2)`
@@ -261,11 +262,7 @@ fn tell(at: usize, news: Option<&WaitStatus>) -> Result<(), Errno> {
             let user = report.process.credentials().user.real;
             (
                 [sys::SIGCHLD, 0, report.code.cast_unsigned()],
-                [
-                    report.pid.cast_unsigned(),
-                    user,
-                    report.value.cast_unsigned(),
-                ],
+                [report.tid.as_u32(), user, report.value.cast_unsigned()],
             )
         }
         None => ([0; 3], [0; 3]),
@@ -289,16 +286,16 @@ fn wait_by_kind(
     let mut never_blocks = false;
     let which = match kind {
         sys::P_ALL => WaitSelector::Any,
-        sys::P_PID if id > 0 => WaitSelector::Pid(id),
+        sys::P_PID if id > 0 => WaitSelector::Tid(Tid::new(id)),
         sys::P_PIDFD if id >= 0 => {
             let (process, nonblocking) = pidfd::process_of(task, id)?;
             never_blocks = nonblocking;
-            WaitSelector::Pid(process.pid())
+            WaitSelector::Tid(process.pid().leader())
         }
         sys::P_PGID if id >= 0 => WaitSelector::Group(if id == 0 {
             process_table::relations(task.pid()).group
         } else {
-            id
+            Pgid::new(id)
         }),
         _ => return Err(Errno::EINVAL),
     };

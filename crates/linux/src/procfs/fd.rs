@@ -11,6 +11,7 @@ use fs::{FileType, Inode, Link, OpenFlags, Result};
 use super::number;
 use crate::process::process_table;
 use crate::state::fdtable::FdTable;
+use crate::uapi::pid::Pid;
 
 /// Where the numbers of descriptors' files begin.
 const FD_INO: u64 = 1 << 16;
@@ -18,7 +19,7 @@ const FD_INO: u64 = 1 << 16;
 /// `/proc/<pid>/fd` and `/proc/<pid>/fdinfo`
 pub(super) struct FdDir {
     pub(super) attr: Attr,
-    pub(super) pid: i32,
+    pub(super) pid: Pid,
     /// `fdinfo`.
     pub(super) info: bool,
 }

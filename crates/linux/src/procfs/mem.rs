@@ -10,11 +10,12 @@ use vm::{AddressSpace, PAGE_SIZE};
 
 use crate::current_task;
 use crate::process::{access, process_table};
+use crate::uapi::pid::Pid;
 
 /// The file.
 pub(super) struct MemFile {
     pub(super) attr: Attr,
-    pub(super) pid: i32,
+    pub(super) pid: Pid,
 }
 
 impl Inode for MemFile {

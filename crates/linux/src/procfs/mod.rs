@@ -31,6 +31,7 @@ pub(crate) use pressure::{file as resource_pressure, init as init_pressure};
 pub(crate) use sysctl::place;
 
 use crate::process::process_table;
+use crate::uapi::pid::Pid;
 
 const MAGIC: u64 = 0x9fa0;
 
@@ -101,7 +102,7 @@ impl DynamicDir for Root {
 
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
         match number(name) {
-            Some(pid) => pid::directory(self.attr.dev, pid),
+            Some(pid) => pid::directory(self.attr.dev, Pid::new(pid)),
             None => self.fixed.lookup(name),
         }
     }
@@ -120,11 +121,11 @@ impl DynamicDir for Root {
             })?;
         }
         for pid in process_table::pids() {
-            let key = FIRST_PID_KEY + pid as u64;
+            let key = FIRST_PID_KEY + pid.raw() as u64;
             if key > after {
                 entries.push(Listed {
                     name: format!("{pid}").into_bytes(),
-                    ino: (pid as u64) << PID_SHIFT,
+                    ino: (pid.raw() as u64) << PID_SHIFT,
                     kind: FileType::Directory,
                     key,
                 });

@@ -17,13 +17,14 @@ use super::mem;
 use crate::current_task;
 use crate::process::{Process, access, process_table};
 use crate::state::mempolicy;
+use crate::uapi::pid::Pid;
 
-fn find(pid: i32) -> Result<Arc<Process>> {
+fn find(pid: Pid) -> Result<Arc<Process>> {
     process_table::find(pid).ok_or(Errno::ESRCH)
 }
 
 /// The process, if the caller may look into it.
-fn visible(pid: i32) -> Result<Arc<Process>> {
+fn visible(pid: Pid) -> Result<Arc<Process>> {
     let process = find(pid)?;
     let caller = current_task().ok_or(Errno::ESRCH)?;
     access::check_trace_access(&caller, &process).map_err(|_| Errno::EACCES)?;
@@ -34,7 +35,7 @@ fn visible(pid: i32) -> Result<Arc<Process>> {
 /// ones, cannot name physical memory.
 pub(super) struct PageMap {
     pub(super) attr: Attr,
-    pub(super) pid: i32,
+    pub(super) pid: Pid,
 }
 
 const PRESENT: u64 = 1 << 63;
@@ -114,7 +115,7 @@ impl FileOps for PageMapOps {
 }
 
 /// `clear_refs`: the most memory that was seen is forgotten. What pages were used is not.
-pub(super) fn clear(pid: i32, what: u32) -> Result<()> {
+pub(super) fn clear(pid: Pid, what: u32) -> Result<()> {
     const PEAK: u32 = 5;
     let process = find(pid)?;
     if what != PEAK {
@@ -169,7 +170,7 @@ pub(super) fn numa_maps(process: &Process) -> String {
 /// removed leads nowhere.
 pub(super) struct MapFiles {
     pub(super) attr: Attr,
-    pub(super) pid: i32,
+    pub(super) pid: Pid,
 }
 
 impl MapFiles {

@@ -19,6 +19,7 @@ use super::{PID_SHIFT, maps, mounts, number, status};
 use crate::Task;
 use crate::mm::oom;
 use crate::process::{Process, access, namespaces, process_table};
+use crate::uapi::pid::{Pid, Tid};
 
 /// A file of the directory: its name, kind and permissions. Its place in the table is part of its
 /// number.
@@ -103,12 +104,12 @@ fn is_shown(name: &str, thread: bool) -> bool {
 /// Where the numbers of namespaces' files begin.
 const NS_INO: u64 = 1 << 12;
 
-fn find(pid: i32) -> Result<Arc<Process>> {
+fn find(pid: Pid) -> Result<Arc<Process>> {
     process_table::find(pid).ok_or(Errno::ESRCH)
 }
 
 /// The directory of a process, by its id or one of its threads'.
-pub(super) fn directory(dev: u64, pid: i32) -> Result<Arc<dyn Inode>> {
+pub(super) fn directory(dev: u64, pid: Pid) -> Result<Arc<dyn Inode>> {
     let process = process_table::find(pid).ok_or(Errno::ENOENT)?;
     let attr = attr(dev, &process, 0, 0o555);
     Ok(pseudo::dynamic_dir(ProcessDir {
@@ -123,7 +124,7 @@ fn attr(dev: u64, process: &Process, place: u64, mode: u32) -> Attr {
     let (uid, gid) = process.owner();
     Attr {
         dev,
-        ino: ((process.pid() as u64) << PID_SHIFT) + place,
+        ino: ((process.pid().raw() as u64) << PID_SHIFT) + place,
         mode,
         uid,
         gid,
@@ -133,8 +134,8 @@ fn attr(dev: u64, process: &Process, place: u64, mode: u32) -> Attr {
 /// The directory of a process, or of one thread of it.
 struct ProcessDir {
     attr: Attr,
-    pid: i32,
-    tid: Option<i32>,
+    pid: Pid,
+    tid: Option<Tid>,
     /// Which of those that ever had the number.
     process: Weak<Process>,
 }
@@ -217,7 +218,7 @@ impl DynamicDir for ProcessDir {
             }
             "maps" | "numa_maps" | "smaps" | "smaps_rollup" => pseudo::guarded_file(
                 attr,
-                |attr| may_look((attr.ino >> PID_SHIFT) as i32),
+                |attr| may_look(Pid::new((attr.ino >> PID_SHIFT) as i32)),
                 move || text(name, pid, tid),
             ),
             _ => pseudo::file(attr, move || text(name, pid, tid)),
@@ -240,12 +241,12 @@ impl DynamicDir for ProcessDir {
 }
 
 /// Whether the caller may look into a process.
-fn may_look(pid: i32) -> Result<()> {
+fn may_look(pid: Pid) -> Result<()> {
     let caller = crate::current_task().ok_or(Errno::ESRCH)?;
     access::check_trace_access(&caller, &find(pid)?).map_err(|_| Errno::EACCES)
 }
 
-fn link(attr: Attr, pid: i32, target: fn(&Process) -> Result<Path>) -> Arc<dyn Inode> {
+fn link(attr: Attr, pid: Pid, target: fn(&Process) -> Result<Path>) -> Arc<dyn Inode> {
     let show = move || {
         may_look(pid)?;
         let root = crate::current_task().map(|task| task.fs().root());
@@ -259,7 +260,7 @@ fn link(attr: Attr, pid: i32, target: fn(&Process) -> Result<Path>) -> Arc<dyn I
 }
 
 /// `/proc/<pid>/ns`: the namespaces that the process is in.
-fn namespaces(attr: Attr, pid: i32, tid: Option<i32>) -> Arc<dyn Inode> {
+fn namespaces(attr: Attr, pid: Pid, tid: Option<Tid>) -> Arc<dyn Inode> {
     const NAMES: [(&str, Kind); 10] = [
         ("cgroup", Kind::Cgroup),
         ("ipc", Kind::Ipc),
@@ -283,7 +284,7 @@ fn namespaces(attr: Attr, pid: i32, tid: Option<i32>) -> Arc<dyn Inode> {
             may_look(pid)?;
             let process = find(pid)?;
             let task = process
-                .find_task(|task| task.tid() == tid.unwrap_or(pid))
+                .find_task(|task| task.tid() == tid.unwrap_or(pid.leader()))
                 .or_else(|| process.tasks().into_iter().next());
             Ok(namespaces::file(&*task.ok_or(Errno::ENOENT)?, kind))
         };
@@ -302,7 +303,7 @@ fn namespaces(attr: Attr, pid: i32, tid: Option<i32>) -> Arc<dyn Inode> {
 /// `/proc/<pid>/task`
 struct TaskDir {
     attr: Attr,
-    pid: i32,
+    pid: Pid,
 }
 
 impl DynamicDir for TaskDir {
@@ -311,13 +312,13 @@ impl DynamicDir for TaskDir {
     }
 
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
-        let tid = number(name).ok_or(Errno::ENOENT)?;
+        let tid = number(name).map(Tid::new).ok_or(Errno::ENOENT)?;
         let process = process_table::find(self.pid).ok_or(Errno::ENOENT)?;
         if !process.snapshot().threads.contains(&tid) {
             return Err(Errno::ENOENT);
         }
         let attr = Attr {
-            ino: (tid as u64) << PID_SHIFT,
+            ino: (tid.raw() as u64) << PID_SHIFT,
             mode: 0o555,
             ..self.attr
         };
@@ -335,11 +336,11 @@ impl DynamicDir for TaskDir {
             .snapshot()
             .threads;
         threads.sort_unstable();
-        let listed = |tid: i32| Listed {
+        let listed = |tid: Tid| Listed {
             name: format!("{tid}").into_bytes(),
-            ino: (tid as u64) << PID_SHIFT,
+            ino: (tid.raw() as u64) << PID_SHIFT,
             kind: FileType::Directory,
-            key: tid as u64,
+            key: tid.raw() as u64,
         };
         Ok(threads
             .into_iter()
@@ -350,10 +351,12 @@ impl DynamicDir for TaskDir {
 }
 
 /// The contents of one file of a process, or of its thread `tid`.
-fn text(name: &str, pid: i32, tid: Option<i32>) -> Result<Vec<u8>> {
+fn text(name: &str, pid: Pid, tid: Option<Tid>) -> Result<Vec<u8>> {
     let process = find(pid)?;
     // A process's first thread counts as there until somebody has waited for the process.
-    if tid.is_some_and(|tid| tid != pid && process.find_task(|task| task.tid() == tid).is_none()) {
+    if tid.is_some_and(|tid| {
+        tid != pid.leader() && process.find_task(|task| task.tid() == tid).is_none()
+    }) {
         return Err(Errno::ESRCH);
     }
     if SECRET.contains(&name) {
@@ -427,7 +430,7 @@ fn parsed<T: core::str::FromStr>(text: &[u8]) -> Result<T> {
 
 /// The children of a process that one of its threads made; its first thread also has those that it
 /// got from others.
-fn children(process: &Arc<Process>, tid: Option<i32>) -> String {
+fn children(process: &Arc<Process>, tid: Option<Tid>) -> String {
     let made_here = |child: &Process| {
         child
             .maker
@@ -437,7 +440,7 @@ fn children(process: &Arc<Process>, tid: Option<i32>) -> String {
     };
     let children = process_table::select(|_, node| node.parent() == process.pid());
     let of_thread = |child: &&Arc<Process>| {
-        made_here(child).unwrap_or(process.pid()) == tid.unwrap_or(process.pid())
+        made_here(child).unwrap_or(process.pid().leader()) == tid.unwrap_or(process.pid().leader())
     };
     children
         .iter()
@@ -447,13 +450,13 @@ fn children(process: &Arc<Process>, tid: Option<i32>) -> String {
 }
 
 /// Names a thread. Only the process itself does that.
-fn set_name(pid: i32, tid: Option<i32>, name: &[u8]) -> Result<()> {
+fn set_name(pid: Pid, tid: Option<Tid>, name: &[u8]) -> Result<()> {
     let process = find(pid)?;
     let caller = crate::current_task().ok_or(Errno::ESRCH)?;
     if !Arc::ptr_eq(caller.process(), &process) {
         return Err(Errno::EINVAL);
     }
-    let is_meant = |task: &Task| task.tid() == tid.unwrap_or(pid);
+    let is_meant = |task: &Task| task.tid() == tid.unwrap_or(pid.leader());
     process
         .find_task(is_meant)
         .ok_or(Errno::ESRCH)?
@@ -463,8 +466,8 @@ fn set_name(pid: i32, tid: Option<i32>, name: &[u8]) -> Result<()> {
 
 /// Tells by how much a thread's sleeps may be late, after it was set. Others need to be allowed to
 /// change its priority for both.
-fn timer_slack(pid: i32, tid: Option<i32>, new: Option<usize>) -> Result<Vec<u8>> {
-    let tid = tid.unwrap_or(pid);
+fn timer_slack(pid: Pid, tid: Option<Tid>, new: Option<usize>) -> Result<Vec<u8>> {
+    let tid = tid.unwrap_or(pid.leader());
     let task = find(pid)?
         .find_task(|task| task.tid() == tid)
         .ok_or(Errno::ESRCH)?;
@@ -480,7 +483,7 @@ fn timer_slack(pid: i32, tid: Option<i32>, new: Option<usize>) -> Result<Vec<u8>
 }
 
 /// Only who may use more of the machine than others makes a process less likely to be chosen.
-fn set_oom_adjustment(pid: i32, value: i32) -> Result<()> {
+fn set_oom_adjustment(pid: Pid, value: i32) -> Result<()> {
     if !oom::ADJUSTMENTS.contains(&value) {
         return Err(Errno::EINVAL);
     }

@@ -12,6 +12,7 @@ use crate::state::credentials::Capabilities;
 use crate::state::rlimit::{LIMIT_NAMES, Rlimit};
 use crate::state::sched_params::SchedParams;
 use crate::state::usage::Usage;
+use crate::uapi::pid::{Pid, Tid};
 use crate::{Task, ptrace, sched};
 
 /// The most of its arguments or environment that is shown.
@@ -19,7 +20,7 @@ const SHOWN_STRINGS: usize = 1 << 20;
 
 /// What of a process the texts are made of; the personality fills it in.
 pub(crate) struct Snapshot {
-    pub(crate) pid: i32,
+    pub(crate) pid: Pid,
     pub(crate) relations: Relations,
     /// Its name, at most 15 bytes.
     pub(crate) name: String,
@@ -36,7 +37,7 @@ pub(crate) struct Snapshot {
     /// Supplementary groups.
     pub(crate) groups: Vec<u32>,
     /// Its threads.
-    pub(crate) threads: Vec<i32>,
+    pub(crate) threads: Vec<Tid>,
     /// What it has used, and the children it waited for.
     pub(crate) usage: Usage,
     pub(crate) children_usage: Usage,
@@ -89,7 +90,7 @@ impl Process {
     }
 
     /// One letter for what thread `tid` does: `R`, `S`, `D`, `T`, `t`, or `Z` if it has ended.
-    fn state(&self, tasks: &[Arc<Task>], tid: i32) -> char {
+    fn state(&self, tasks: &[Arc<Task>], tid: Tid) -> char {
         match tasks.iter().find(|task| task.tid() == tid) {
             None => 'Z',
             Some(task) if ptrace::has_stopped(task) => 't',
@@ -112,7 +113,7 @@ impl Process {
     }
 
     /// What `/proc` shows of it, or of one of its threads.
-    pub(crate) fn snapshot_of(&self, tid: Option<i32>) -> Snapshot {
+    pub(crate) fn snapshot_of(&self, tid: Option<Tid>) -> Snapshot {
         let tasks = self.tasks();
         let shown = match tid {
             Some(tid) => tasks.iter().find(|task| task.tid() == tid),
@@ -132,7 +133,7 @@ impl Process {
             pid: self.pid(),
             relations: process_table::relations(self.pid()),
             name: shown.map_or_else(|| self.name(), |task| task.name()),
-            state: self.state(&tasks, tid.unwrap_or(self.pid())),
+            state: self.state(&tasks, tid.unwrap_or(self.pid().leader())),
             uids: cred.user.list(),
             gids: cred.group.list(),
             capabilities: cred.caps,

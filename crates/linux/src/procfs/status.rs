@@ -18,10 +18,11 @@ use crate::ptrace;
 use crate::state::rlimit::{Resource, Rlimit, UNLIMITED};
 use crate::state::sched_params::SchedParams;
 use crate::state::usage::Usage;
+use crate::uapi::pid::Tid;
 
 /// Shows the functions in which a thread waits, from the innermost outwards.
-fn calls(process: &Process, tid: Option<i32>, show: impl FnMut(&str, u32)) {
-    let tid = tid.unwrap_or(process.pid());
+fn calls(process: &Process, tid: Option<Tid>, show: impl FnMut(&str, u32)) {
+    let tid = tid.unwrap_or(process.pid().leader());
     if let Some(thread) = process
         .tasks()
         .iter()
@@ -32,7 +33,7 @@ fn calls(process: &Process, tid: Option<i32>, show: impl FnMut(&str, u32)) {
     }
 }
 
-pub(super) fn stack(process: &Process, tid: Option<i32>) -> String {
+pub(super) fn stack(process: &Process, tid: Option<Tid>) -> String {
     let mut text = String::new();
     calls(process, tid, |name, distance| {
         text += &format!("[<0>] {name}+{distance:#x}\n")
@@ -41,7 +42,7 @@ pub(super) fn stack(process: &Process, tid: Option<i32>) -> String {
 }
 
 /// The innermost function that is not a means of waiting itself.
-pub(super) fn waits_in(process: &Process, tid: Option<i32>) -> String {
+pub(super) fn waits_in(process: &Process, tid: Option<Tid>) -> String {
     const MEANS: [&str; 5] = ["guard::", "task::", "lfmutex::", "core::", "alloc::"];
     let mut found = None;
     calls(process, tid, |name, _| {
@@ -76,7 +77,7 @@ fn places(process: &Arc<Process>) -> [String; 2] {
     ]
 }
 
-pub(super) fn stat(process: &Arc<Process>, tid: Option<i32>) -> String {
+pub(super) fn stat(process: &Arc<Process>, tid: Option<Tid>) -> String {
     let s = process.snapshot_of(tid);
     let pid = s.pid;
     let Relations {
@@ -84,7 +85,7 @@ pub(super) fn stat(process: &Arc<Process>, tid: Option<i32>) -> String {
         group,
         session,
     } = s.relations;
-    let terminal = fs::tty::controlling(session as u32);
+    let terminal = fs::tty::controlling(session.as_u32());
     let tty = terminal.as_ref().map_or(0, |t| t.id().encode());
     let foreground = terminal
         .and_then(|t| t.foreground())
@@ -109,7 +110,7 @@ pub(super) fn stat(process: &Arc<Process>, tid: Option<i32>) -> String {
     format!(
         "{} ({}) {} {parent} {group} {session} {tty} {foreground} 0 {} {} 0 0 {} {} {} {} {priority} {nice} {} 0 {} {size} {} \
          {limit} {code} 0 0 {} {blocked} {ignored} {caught} {} 0 0 {} {} {rt} {policy} 0 0 0 {data} 0\n",
-        tid.unwrap_or(pid),
+        tid.unwrap_or(pid.leader()),
         s.name,
         s.state,
         own.faults,
@@ -123,7 +124,7 @@ pub(super) fn stat(process: &Arc<Process>, tid: Option<i32>) -> String {
         resident / PAGE_SIZE as u64,
         own_pending | pending,
         u8::from(s.state == 'S'),
-        if tid.is_some_and(|tid| tid != pid) {
+        if tid.is_some_and(|tid| tid != pid.leader()) {
             -1
         } else {
             process.exit_signal()
@@ -153,7 +154,7 @@ fn ranges(words: &[u64]) -> String {
     text
 }
 
-pub(super) fn status(process: &Process, tid: Option<i32>) -> String {
+pub(super) fn status(process: &Process, tid: Option<Tid>) -> String {
     let s = process.snapshot_of(tid);
     let pid = s.pid;
     let Relations {
@@ -169,11 +170,11 @@ pub(super) fn status(process: &Process, tid: Option<i32>) -> String {
         'D' => "disk sleep",
         _ => "sleeping",
     };
-    let own = tid.unwrap_or(pid);
+    let own = tid.unwrap_or(pid.leader());
     let tracer = process
         .find_task(|task| task.tid() == own)
         .and_then(|task| ptrace::tracer_of(&task));
-    let tracer = tracer.map_or(0, |tracer| tracer.tid());
+    let tracer = tracer.map_or(Tid::default(), |tracer| tracer.tid());
     let four = |ids: [u32; 4]| ids.map(|id| format!("{id}")).join("\t");
     let [own_pending, pending, blocked, ignored, caught] = s.signals;
     let groups: String = s.groups.iter().map(|g| format!("{g} ")).collect();
@@ -221,7 +222,7 @@ pub(super) fn status(process: &Process, tid: Option<i32>) -> String {
 }
 
 /// What it has read and written. No file is on a device.
-pub(super) fn io(process: &Process, tid: Option<i32>) -> String {
+pub(super) fn io(process: &Process, tid: Option<Tid>) -> String {
     let Usage {
         bytes: [read, written],
         transfers: [reads, writes],
@@ -233,9 +234,9 @@ pub(super) fn io(process: &Process, tid: Option<i32>) -> String {
 }
 
 /// Time on processors, and how often it got one. How long it waited for that is not counted.
-pub(super) fn schedstat(process: &Process, tid: Option<i32>) -> String {
+pub(super) fn schedstat(process: &Process, tid: Option<Tid>) -> String {
     let usage = process
-        .snapshot_of(Some(tid.unwrap_or(process.pid())))
+        .snapshot_of(Some(tid.unwrap_or(process.pid().leader())))
         .usage;
     format!(
         "{} 0 {}\n",
@@ -245,8 +246,8 @@ pub(super) fn schedstat(process: &Process, tid: Option<i32>) -> String {
 }
 
 /// How it is scheduled.
-pub(super) fn sched(process: &Process, tid: Option<i32>) -> String {
-    let tid = tid.unwrap_or(process.pid());
+pub(super) fn sched(process: &Process, tid: Option<Tid>) -> String {
+    let tid = tid.unwrap_or(process.pid().leader());
     let s = process.snapshot_of(Some(tid));
     let SchedParams {
         policy,

@@ -7,7 +7,6 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
 use linux_raw_sys::{general as sys, ptrace as api};
@@ -80,7 +79,7 @@ pub(super) fn begin(
         task.set_ptraced(true);
         tracees.push(task.clone());
     }
-    if task.tid() == process.pid() {
+    if task.tid() == process.pid().leader() {
         *process.traced_leader.lock() = Arc::downgrade(task);
     }
     // It may be in ring 3, on the short way of system calls, or in a stop with its process.
@@ -148,7 +147,7 @@ pub(super) fn detach(task: &Arc<Task>, signal: i32) {
 /// A process that has ended is now its parent's, who has heard nothing of it.
 fn tell_parent(task: &Task, status: i32) {
     let process = task.process();
-    if task.tid() == process.pid()
+    if task.tid() == process.pid().leader()
         && let Some(parent) = process_table::release(process.pid())
     {
         let (code, value) = exit_code(status);
@@ -210,7 +209,7 @@ pub(super) fn traces(trace: &PtraceState, tracer: &Task) -> bool {
 /// A thread that is traced has ended. If it is its process's first, its tracer is told when the
 /// whole process has.
 pub(crate) fn thread_ended(task: &Arc<Task>, status: i32) {
-    if task.tid() != task.pid() {
+    if task.tid() != task.pid().leader() {
         tell_end(task, status);
     }
 }
@@ -244,7 +243,7 @@ fn tell_end(task: &Arc<Task>, status: i32) {
 pub(crate) fn process_ends(process: &Arc<Process>) -> Option<impl FnOnce(i32) + use<>> {
     let leader = process.traced_leader.lock().upgrade()?;
     let tracer = tracer_of(&leader)?;
-    if tracer.pid() == process.parent.load(Ordering::Relaxed) {
+    if tracer.pid() == process.parent() {
         forget(&leader);
         return None;
     }
@@ -355,7 +354,7 @@ impl TraceeStatus {
 /// its parent's.
 pub(super) fn parent_thread(task: &Task) -> Option<Arc<Task>> {
     let process = task.process();
-    let parent = process_table::find(process.parent.load(Ordering::Relaxed))?;
+    let parent = process_table::find(process.parent())?;
     let maker = process
         .maker
         .upgrade()

@@ -21,6 +21,7 @@ pub use request::sys_ptrace;
 use crate::process::ptrace_state::{Event, ResumeMode, Stop, StopKind};
 use crate::process::{Process, process_table, send_signal};
 use crate::state::debug_registers::{Cause, DebugRegisters};
+use crate::uapi::pid::Tid;
 use crate::uapi::sigframe::LastFault;
 use crate::uapi::siginfo::{SigInfo, bit};
 use crate::uapi::user_regs::TRAP_FLAG;
@@ -370,7 +371,7 @@ pub(crate) fn debug_exception(task: &Task, status: u64) -> Option<Cause> {
 }
 
 /// The thread runs another program, with new registers. `former` is the number it had.
-pub(crate) fn runs_program(task: &Task, regs: &mut UserRegs, former: i32) {
+pub(crate) fn runs_program(task: &Task, regs: &mut UserRegs, former: Tid) {
     if let Some(trace) = task.trace.lock().as_mut() {
         trace.debug = DebugRegisters::default();
     }
@@ -379,7 +380,7 @@ pub(crate) fn runs_program(task: &Task, regs: &mut UserRegs, former: i32) {
     }
     let seized = task.trace.lock().as_ref().is_none_or(|trace| trace.seized);
     if is_told(task, Event::Exec) {
-        event(task, regs, Event::Exec, former as u64);
+        event(task, regs, Event::Exec, former.raw() as u64);
     } else if !seized {
         send_signal::send_task(
             task,

@@ -12,13 +12,14 @@ use vm::{AddressSpace, PAGE_SIZE};
 use crate::process::access::check_trace_access;
 use crate::process::{Process, pidfd, process_table};
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::pid::Tid;
 use crate::uio::{self, IoVec, IoVecs};
 use crate::{SysResult, Task};
 
 /// The process that a number, of it or of one of its threads, means, if the caller may look into
 /// it.
-fn peer(task: &Task, pid: i32) -> Result<(Arc<Process>, Arc<Task>), Errno> {
-    let target = process_table::find_task(pid).ok_or(Errno::ESRCH)?;
+fn peer(task: &Task, tid: Tid) -> Result<(Arc<Process>, Arc<Task>), Errno> {
+    let target = process_table::find_task(tid).ok_or(Errno::ESRCH)?;
     let process = target.process().clone();
     check_trace_access(task, &process)?;
     Ok((process, target))
@@ -84,7 +85,7 @@ fn transfer(space: &AddressSpace, own: &IoVecs, theirs: &IoVecs, to_them: bool) 
 
 fn process_vm(
     task: &Task,
-    pid: i32,
+    pid: Tid,
     own: (UserPtr<IoVec>, usize),
     theirs: (UserPtr<IoVec>, usize),
     flags: usize,
@@ -112,7 +113,7 @@ fn process_vm(
 /// `process_vm_readv(2)`
 pub fn sys_process_vm_readv(
     task: &Task,
-    pid: i32,
+    pid: Tid,
     own: UserPtr<IoVec>,
     own_count: usize,
     theirs: UserPtr<IoVec>,
@@ -132,7 +133,7 @@ pub fn sys_process_vm_readv(
 /// `process_vm_writev(2)`
 pub fn sys_process_vm_writev(
     task: &Task,
-    pid: i32,
+    pid: Tid,
     own: UserPtr<IoVec>,
     own_count: usize,
     theirs: UserPtr<IoVec>,
@@ -234,8 +235,8 @@ fn address<T>(of: &Arc<T>) -> usize {
 /// its addresses.
 pub fn sys_kcmp(
     task: &Task,
-    pid1: i32,
-    pid2: i32,
+    pid1: Tid,
+    pid2: Tid,
     kind: u32,
     index1: u64,
     index2: u64,

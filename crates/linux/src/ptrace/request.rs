@@ -11,6 +11,7 @@ use super::attach;
 use crate::process::ptrace_state::{PtraceState, ResumeMode, Stop, StopKind};
 use crate::process::{process_table, send_signal};
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::pid::Tid;
 use crate::uapi::siginfo::{COUNT, SigInfo, UNBLOCKABLE};
 use crate::uapi::user_regs::{self, UserRegsStruct};
 use crate::uio::IoVec;
@@ -59,9 +60,9 @@ fn trace_me(task: &Task) -> SysResult {
     attach::begin(&tracer, &me, false, 0).map(|()| 0)
 }
 
-fn attach(pid: i32, seized: bool, options: u32) -> SysResult {
+fn attach(tid: Tid, seized: bool, options: u32) -> SysResult {
     let me = current_task().ok_or(Errno::ESRCH)?;
-    let target = process_table::find_task(pid).ok_or(Errno::ESRCH)?;
+    let target = process_table::find_task(tid).ok_or(Errno::ESRCH)?;
     let process = target.process();
     let allowed = !Arc::ptr_eq(process, me.process())
         && me
@@ -427,15 +428,15 @@ fn of_stopped(request: u32, target: &Arc<Task>, addr: usize, data: usize) -> Sys
 }
 
 /// `ptrace(2)`
-pub fn sys_ptrace(task: &Task, request: u32, pid: i32, addr: usize, data: usize) -> SysResult {
+pub fn sys_ptrace(task: &Task, request: u32, tid: Tid, addr: usize, data: usize) -> SysResult {
     match request {
         api::PTRACE_TRACEME => return trace_me(task),
-        api::PTRACE_ATTACH => return attach(pid, false, 0),
+        api::PTRACE_ATTACH => return attach(tid, false, 0),
         api::PTRACE_SEIZE if addr != 0 => return Err(Errno::EIO),
-        api::PTRACE_SEIZE => return attach(pid, true, options(data).map_err(|_| Errno::EIO)?),
+        api::PTRACE_SEIZE => return attach(tid, true, options(data).map_err(|_| Errno::EIO)?),
         _ => {}
     }
-    let target = process_table::find_task(pid).ok_or(Errno::ESRCH)?;
+    let target = process_table::find_task(tid).ok_or(Errno::ESRCH)?;
     let me = current_task().ok_or(Errno::ESRCH)?;
     let seized = target
         .trace

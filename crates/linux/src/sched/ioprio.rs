@@ -10,6 +10,7 @@ use linux_raw_sys::general as sys;
 
 use crate::process::process_table;
 use crate::state::sched_params::is_realtime;
+use crate::uapi::pid::{Pgid, Tid};
 use crate::{SysResult, Task};
 
 const WHO_PROCESS: u32 = 1;
@@ -27,18 +28,14 @@ fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> 
     let processes = match which {
         WHO_PROCESS => {
             return Ok(
-                process_table::find_task(if who == 0 { task.tid() } else { who })
+                process_table::find_task(Tid::of_argument(who).unwrap_or(task.tid()))
                     .into_iter()
                     .collect(),
             );
         }
         WHO_GROUP => {
-            let group = if who == 0 {
-                process_table::relations(task.pid()).group
-            } else {
-                who
-            };
-            process_table::of_group(group)
+            let own = || process_table::relations(task.pid()).group;
+            process_table::of_group(Pgid::of_argument(who).unwrap_or_else(own))
         }
         WHO_USER => {
             let user = if who == 0 {

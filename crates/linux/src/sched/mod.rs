@@ -16,6 +16,7 @@ use crate::process::process_table;
 use crate::sched::permissions::{check_change, check_nice};
 use crate::state::sched_params::{SchedParams, is_realtime, priorities};
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::pid::{Pgid, Tid};
 use crate::uapi::time::TimeSpec;
 use crate::{SysResult, Task};
 
@@ -30,18 +31,27 @@ pub(crate) fn all_cpus() -> Vec<u64> {
     (0..count.div_ceil(64)).map(bits).collect()
 }
 
+/// Whether a program passed a negative number for a thread.
+fn is_negative(tid: Option<Tid>) -> bool {
+    tid.is_some_and(|tid| !tid.is_valid())
+}
+
 /// Does something with the thread a number means: the caller for 0.
-fn with_task<R>(task: &Task, tid: i32, f: impl FnOnce(&Task) -> R) -> Result<R, Errno> {
-    if tid == 0 || tid == task.tid() {
+fn with_task<R>(task: &Task, tid: Option<Tid>, f: impl FnOnce(&Task) -> R) -> Result<R, Errno> {
+    let Some(tid) = tid.filter(|&tid| tid != task.tid()) else {
         return Ok(f(task));
-    }
+    };
     let other: Arc<Task> = process_table::find_task(tid).ok_or(Errno::ESRCH)?;
     Ok(f(&other))
 }
 
 /// The same for calls about policies, which refuse negative numbers.
-fn with_scheduled<R>(task: &Task, tid: i32, f: impl FnOnce(&Task) -> R) -> Result<R, Errno> {
-    if tid < 0 {
+fn with_scheduled<R>(
+    task: &Task,
+    tid: Option<Tid>,
+    f: impl FnOnce(&Task) -> R,
+) -> Result<R, Errno> {
+    if is_negative(tid) {
         Err(Errno::EINVAL)
     } else {
         with_task(task, tid, f)
@@ -62,7 +72,7 @@ pub fn sys_getcpu(_: &Task, cpu: UserPtr<u32>, node: UserPtr<u32>, _cache: usize
 }
 
 /// `sched_getaffinity(2)`; returns how many bytes it wrote.
-pub fn sys_sched_getaffinity(task: &Task, tid: i32, size: usize, mask: usize) -> SysResult {
+pub fn sys_sched_getaffinity(task: &Task, tid: Option<Tid>, size: usize, mask: usize) -> SysResult {
     let all = all_cpus();
     let len = all.len() * 8;
     // An `unsigned int`.
@@ -84,7 +94,7 @@ pub fn sys_sched_getaffinity(task: &Task, tid: i32, size: usize, mask: usize) ->
 }
 
 /// `sched_setaffinity(2)`
-pub fn sys_sched_setaffinity(task: &Task, tid: i32, size: usize, mask: usize) -> SysResult {
+pub fn sys_sched_setaffinity(task: &Task, tid: Option<Tid>, size: usize, mask: usize) -> SysResult {
     let all = all_cpus();
     let mut new = vec![0u64; all.len()];
     let len = (size as u32 as usize).min(all.len() * 8);
@@ -120,7 +130,7 @@ struct SchedRequest {
     clamps: bool,
 }
 
-fn apply(task: &Task, tid: i32, wish: &SchedRequest) -> SysResult {
+fn apply(task: &Task, tid: Option<Tid>, wish: &SchedRequest) -> SysResult {
     with_scheduled(task, tid, |target| {
         target.reschedule(|schedule| {
             let policy = wish.policy.unwrap_or(schedule.policy);
@@ -163,11 +173,11 @@ fn apply(task: &Task, tid: i32, wish: &SchedRequest) -> SysResult {
 /// `sched_setscheduler(2)`
 pub fn sys_sched_setscheduler(
     task: &Task,
-    tid: i32,
+    tid: Option<Tid>,
     policy: u32,
     parameters: UserPtr<i32>,
 ) -> SysResult {
-    if parameters.is_null() || policy.cast_signed() < 0 || tid < 0 {
+    if parameters.is_null() || policy.cast_signed() < 0 || is_negative(tid) {
         return Err(Errno::EINVAL);
     }
     let reset_on_fork = policy & sys::SCHED_RESET_ON_FORK != 0;
@@ -185,8 +195,8 @@ pub fn sys_sched_setscheduler(
 }
 
 /// `sched_setparam(2)`
-pub fn sys_sched_setparam(task: &Task, tid: i32, parameters: UserPtr<i32>) -> SysResult {
-    if parameters.is_null() || tid < 0 {
+pub fn sys_sched_setparam(task: &Task, tid: Option<Tid>, parameters: UserPtr<i32>) -> SysResult {
+    if parameters.is_null() || is_negative(tid) {
         return Err(Errno::EINVAL);
     }
     let priority = parameters.read()?.cast_unsigned();
@@ -201,7 +211,7 @@ pub fn sys_sched_setparam(task: &Task, tid: i32, parameters: UserPtr<i32>) -> Sy
 }
 
 /// `sched_getscheduler(2)`
-pub fn sys_sched_getscheduler(task: &Task, tid: i32) -> SysResult {
+pub fn sys_sched_getscheduler(task: &Task, tid: Option<Tid>) -> SysResult {
     let schedule = with_scheduled(task, tid, Task::schedule)?;
     let flag = if schedule.reset_on_fork {
         sys::SCHED_RESET_ON_FORK
@@ -212,7 +222,7 @@ pub fn sys_sched_getscheduler(task: &Task, tid: i32) -> SysResult {
 }
 
 /// `sched_getparam(2)`
-pub fn sys_sched_getparam(task: &Task, tid: i32, parameters: UserPtr<i32>) -> SysResult {
+pub fn sys_sched_getparam(task: &Task, tid: Option<Tid>, parameters: UserPtr<i32>) -> SysResult {
     if parameters.is_null() {
         return Err(Errno::EINVAL);
     }
@@ -264,8 +274,8 @@ fn read_attr(addr: usize) -> Result<SchedAttr, Errno> {
 }
 
 /// `sched_setattr(2)`
-pub fn sys_sched_setattr(task: &Task, tid: i32, attr: usize, flags: u32) -> SysResult {
-    if attr == 0 || tid < 0 || flags != 0 {
+pub fn sys_sched_setattr(task: &Task, tid: Option<Tid>, attr: usize, flags: u32) -> SysResult {
+    if attr == 0 || is_negative(tid) || flags != 0 {
         return Err(Errno::EINVAL);
     }
     let attr = read_attr(attr)?;
@@ -299,9 +309,16 @@ pub fn sys_sched_setattr(task: &Task, tid: i32, attr: usize, flags: u32) -> SysR
 }
 
 /// `sched_getattr(2)`
-pub fn sys_sched_getattr(task: &Task, tid: i32, attr: usize, size: u32, flags: u32) -> SysResult {
+pub fn sys_sched_getattr(
+    task: &Task,
+    tid: Option<Tid>,
+    attr: usize,
+    size: u32,
+    flags: u32,
+) -> SysResult {
     let size = size as usize;
-    if attr == 0 || tid < 0 || flags != 0 || !(ATTR_SIZE_0..=ATTR_SIZE_MAX).contains(&size) {
+    if attr == 0 || is_negative(tid) || flags != 0 || !(ATTR_SIZE_0..=ATTR_SIZE_MAX).contains(&size)
+    {
         return Err(Errno::EINVAL);
     }
     let schedule = with_scheduled(task, tid, Task::schedule)?;
@@ -337,7 +354,11 @@ pub fn sys_sched_get_priority_min(_: &Task, policy: u32) -> SysResult {
 }
 
 /// `sched_rr_get_interval(2)`
-pub fn sys_sched_rr_get_interval(task: &Task, tid: i32, interval: UserPtr<TimeSpec>) -> SysResult {
+pub fn sys_sched_rr_get_interval(
+    task: &Task,
+    tid: Option<Tid>,
+    interval: UserPtr<TimeSpec>,
+) -> SysResult {
     let ns = match with_scheduled(task, tid, Task::schedule)?.policy {
         sys::SCHED_RR => ::task::RR_QUANTUM_NS,
         sys::SCHED_FIFO => 0,
@@ -352,18 +373,14 @@ fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> 
     let threads = match which {
         sys::PRIO_PROCESS => {
             return Ok(
-                process_table::find_task(if who == 0 { task.tid() } else { who })
+                process_table::find_task(Tid::of_argument(who).unwrap_or(task.tid()))
                     .into_iter()
                     .collect(),
             );
         }
         sys::PRIO_PGRP => {
-            let group = if who == 0 {
-                process_table::relations(task.pid()).group
-            } else {
-                who
-            };
-            process_table::of_group(group)
+            let own = || process_table::relations(task.pid()).group;
+            process_table::of_group(Pgid::of_argument(who).unwrap_or_else(own))
         }
         sys::PRIO_USER => {
             let user = if who == 0 {

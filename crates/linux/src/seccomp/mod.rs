@@ -220,7 +220,7 @@ fn add_filter(task: &Task, flags: u32, addr: usize) -> SysResult {
         return if has(FLAG_TSYNC_ESRCH) {
             Err(Errno::ESRCH)
         } else {
-            Ok(strange.tid() as usize)
+            Ok(strange.tid().raw() as usize)
         };
     }
     let descriptor = listener

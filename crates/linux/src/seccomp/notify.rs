@@ -152,7 +152,7 @@ impl Listener {
                     let PendingNotification { id, tid, data, .. } = *waiting;
                     Some(Ok(Notification {
                         id,
-                        tid,
+                        tid: tid.raw(),
                         flags: 0,
                         data,
                     }))

@@ -9,6 +9,7 @@ use zerocopy::IntoBytes;
 use crate::process::send_signal::{SIGCONT, SignalTarget, is_spared, post};
 use crate::process::{Process, process_table};
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::pid::{Pid, PidSelector, Tid};
 use crate::uapi::siginfo::{COUNT, SigInfo};
 use crate::{SysResult, Task};
 
@@ -51,9 +52,9 @@ fn info_of(task: &Task, signal: i32, code: i32) -> SigInfo {
 }
 
 /// Sends to the process that a number means, which may be that of any of its threads.
-fn send_by_number(task: &Task, number: i32, info: &SigInfo) -> SysResult {
-    let process = process_table::find_any(number)?;
-    let named = process_table::find_task(number);
+fn send_by_number(task: &Task, tid: Tid, info: &SigInfo) -> SysResult {
+    let process = process_table::find_any(tid)?;
+    let named = process_table::find_task(tid);
     send_from(
         task,
         &process,
@@ -67,23 +68,22 @@ fn send_by_number(task: &Task, number: i32, info: &SigInfo) -> SysResult {
 pub fn sys_kill(task: &Task, pid: i32, signal: i32) -> SysResult {
     let info = info_of(task, signal, sys::SI_USER as i32);
     let own = task.pid();
-    let receivers = match pid {
-        1.. if pid == own => {
+    let receivers = match PidSelector::new(pid)? {
+        PidSelector::One(tid) if tid == own.leader() => {
             return send_from(task, task.process(), SignalTarget::Process(None), &info).map(|()| 0);
         }
-        1.. => {
-            return send_by_number(task, pid, &info);
+        PidSelector::One(tid) => {
+            return send_by_number(task, tid, &info);
         }
         // Everybody else.
-        -1 => process_table::select(|pid, node| pid != 1 && pid != own && node.ended.is_none()),
-        _ => {
-            let group = if pid == 0 {
-                process_table::relations(own).group
-            } else {
-                pid.checked_neg().ok_or(Errno::ESRCH)?
-            };
+        PidSelector::All => process_table::select(|pid, node| {
+            pid != Pid::INIT && pid != own && node.ended.is_none()
+        }),
+        PidSelector::OwnGroup => {
+            let group = process_table::relations(own).group;
             process_table::select(|_, node| node.group == group)
         }
+        PidSelector::Group(group) => process_table::select(|_, node| node.group == group),
     };
     let mut result = Err(Errno::ESRCH);
     for process in receivers {
@@ -96,8 +96,8 @@ pub fn sys_kill(task: &Task, pid: i32, signal: i32) -> SysResult {
     result
 }
 
-fn to_thread(task: &Task, process: Option<i32>, tid: i32, info: SigInfo) -> SysResult {
-    if tid <= 0 || process.is_some_and(|pid| pid <= 0) {
+fn to_thread(task: &Task, process: Option<Pid>, tid: Tid, info: SigInfo) -> SysResult {
+    if !tid.is_valid() || process.is_some_and(|pid| !pid.is_valid()) {
         return Err(Errno::EINVAL);
     }
     let other = if tid == task.tid() {
@@ -107,8 +107,8 @@ fn to_thread(task: &Task, process: Option<i32>, tid: i32, info: SigInfo) -> SysR
     };
     if other.is_none() && tid != task.tid() {
         // One that has ended and was not waited for can be sent to, and does not hear it.
-        let ended = process_table::find(tid)
-            .filter(|_| process.is_none_or(|pid| pid == tid))
+        let ended = process_table::find(tid.led_process())
+            .filter(|_| process.is_none_or(|pid| pid == tid.led_process()))
             .ok_or(Errno::ESRCH)?;
         return send_from(task, &ended, SignalTarget::Process(None), &info).map(|()| 0);
     }
@@ -133,7 +133,7 @@ pub(crate) fn send_by_descriptor(
         if info.signo != signal {
             return Err(Errno::EINVAL);
         }
-        claim(task, process.pid(), info)?
+        claim(task, process.pid().leader(), info)?
     };
     if process_table::find(process.pid()).is_none_or(|found| !Arc::ptr_eq(&found, process)) {
         return Err(Errno::ESRCH);
@@ -142,18 +142,18 @@ pub(crate) fn send_by_descriptor(
 }
 
 /// `tgkill(2)`
-pub fn sys_tgkill(task: &Task, pid: i32, tid: i32, signal: i32) -> SysResult {
+pub fn sys_tgkill(task: &Task, pid: Pid, tid: Tid, signal: i32) -> SysResult {
     to_thread(task, Some(pid), tid, info_of(task, signal, sys::SI_TKILL))
 }
 
 /// `tkill(2)`
-pub fn sys_tkill(task: &Task, tid: i32, signal: i32) -> SysResult {
+pub fn sys_tkill(task: &Task, tid: Tid, signal: i32) -> SysResult {
     to_thread(task, None, tid, info_of(task, signal, sys::SI_TKILL))
 }
 
 /// What the caller may claim; `to` is the number that it names: only a thread's own may seem to be
 /// the kernel's.
-fn claim(task: &Task, to: i32, info: SigInfo) -> Result<SigInfo, Errno> {
+fn claim(task: &Task, to: Tid, info: SigInfo) -> Result<SigInfo, Errno> {
     let from_kernel = info.code >= 0 || info.code == sys::SI_TKILL;
     if from_kernel && to != task.tid() {
         Err(Errno::EPERM)
@@ -165,7 +165,7 @@ fn claim(task: &Task, to: i32, info: SigInfo) -> Result<SigInfo, Errno> {
 /// `rt_sigqueueinfo(2)`
 pub fn sys_rt_sigqueueinfo(
     task: &Task,
-    pid: i32,
+    pid: Tid,
     signal: i32,
     info: UserPtr<SigInfo>,
 ) -> SysResult {
@@ -176,13 +176,13 @@ pub fn sys_rt_sigqueueinfo(
 /// `rt_tgsigqueueinfo(2)`
 pub fn sys_rt_tgsigqueueinfo(
     task: &Task,
-    pid: i32,
-    tid: i32,
+    pid: Pid,
+    tid: Tid,
     signal: i32,
     info: UserPtr<SigInfo>,
 ) -> SysResult {
     let info = read_siginfo(info, Some(signal))?;
-    if pid <= 0 || tid <= 0 {
+    if !pid.is_valid() || !tid.is_valid() {
         return Err(Errno::EINVAL);
     }
     let info = claim(task, tid, info)?;

@@ -78,7 +78,7 @@ pub(crate) fn attend(
                 DefaultAction::Stop => {
                     let group = process_table::relations(process.pid()).group;
                     let jobs: &dyn fs::tty::JobControl = &process_table::TtyJobControl;
-                    if signo == SIGSTOP || !jobs.is_orphaned(group.cast_unsigned()) {
+                    if signo == SIGSTOP || !jobs.is_orphaned(group.as_u32()) {
                         process.stop(signo);
                     }
                 }

@@ -25,7 +25,7 @@ pub(crate) fn identity() -> Ucred {
     crate::current_task().map_or(Ucred::OVERFLOW, |task| {
         let cred = task.cred();
         Ucred {
-            pid: task.pid(),
+            pid: task.pid().raw(),
             uid: cred.user.effective,
             gid: cred.group.effective,
         }

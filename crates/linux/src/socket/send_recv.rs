@@ -18,6 +18,7 @@ use crate::process::{process_table, signal_broken_pipe};
 use crate::socket::{MAX_ADDRESS, of_file, read_address, with_caller, write_address};
 use crate::state::credentials::Ids;
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::pid::Pid;
 use crate::uio::{IoVec, IoVecs, MAX_TRANSFER, SMALL, in_user_space, pieces, total};
 use crate::{SysResult, Task};
 
@@ -97,11 +98,11 @@ fn check_credentials(task: &Task, who: Ucred) -> Result<(), Errno> {
     let cred = task.cred();
     let is = |ids: &Ids, id: u32| [ids.real, ids.effective, ids.saved].contains(&id);
     if !cred.privileged()
-        && (who.pid != task.pid() || !is(&cred.user, who.uid) || !is(&cred.group, who.gid))
+        && (who.pid != task.pid().raw() || !is(&cred.user, who.uid) || !is(&cred.group, who.gid))
     {
         return Err(Errno::EPERM);
     }
-    if process_table::find(who.pid).is_none() {
+    if process_table::find(Pid::new(who.pid)).is_none() {
         Err(Errno::ESRCH)
     } else {
         Ok(())

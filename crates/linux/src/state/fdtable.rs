@@ -11,6 +11,7 @@ use fs::{Cred, File, FsStruct, OpenFlags, ops};
 use task::{Mutex, Once, RcuArc};
 
 use crate::SysResult;
+use crate::uapi::pid::Pid;
 
 /// How many descriptors a process may have unless `RLIMIT_NOFILE` says otherwise.
 pub const DEFAULT_LIMIT: usize = 1024;
@@ -510,11 +511,11 @@ impl FdTable {
     }
 
     /// The owner of POSIX record locks that `pid` sets through this table.
-    pub fn record_lock_owner(&self, pid: i32) -> Owner {
+    pub fn record_lock_owner(&self, pid: Pid) -> Owner {
         self.has_record_locks.store(true, Ordering::Relaxed);
         Owner::Process {
             table: self.id,
-            pid,
+            pid: pid.raw(),
         }
     }
 

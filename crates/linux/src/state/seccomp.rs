@@ -11,6 +11,8 @@ use bpf::Program;
 use fs::poll::PollQueue;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::uapi::pid::Tid;
+
 /// `struct seccomp_data`: what a filter looks at.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -112,7 +114,7 @@ pub(crate) enum State {
 /// A thread that waits.
 pub(crate) struct PendingNotification {
     pub(crate) id: u64,
-    pub(crate) tid: i32,
+    pub(crate) tid: Tid,
     pub(crate) data: SeccompData,
     pub(crate) state: State,
 }

@@ -278,7 +278,7 @@ pub fn sys_vhangup(task: &Task) -> SysResult {
         return Err(Errno::EPERM);
     }
     let session = process_table::relations(task.pid()).session;
-    if let Some(tty) = fs::tty::controlling(session.cast_unsigned()) {
+    if let Some(tty) = fs::tty::controlling(session.as_u32()) {
         tty.hang_up();
     }
     Ok(0)

@@ -1,6 +1,6 @@
 //! `futex(2)` for one who does not sleep, and for two.
 
-use super::{BAD, User, bad, outcome, task};
+use super::{BAD, User, bad, outcome, pid_arg, task};
 use crate::futex::{sys_futex, sys_get_robust_list, sys_set_robust_list};
 use crate::uapi::time::TimeSpec;
 
@@ -123,18 +123,18 @@ fn robust_lists_have_one_size() {
     assert_eq!(outcome(sys_set_robust_list(&task, 0x1000, 24)), Ok(0));
     assert_eq!(outcome(sys_set_robust_list(&task, 0x2000, 23)), Err(EINVAL));
     assert_eq!(
-        outcome(sys_get_robust_list(&task, 0, head.ptr(), len.ptr())),
+        outcome(sys_get_robust_list(&task, None, head.ptr(), len.ptr())),
         Ok(0)
     );
     assert_eq!((head.get(), len.get()), (0x1000, 24));
     assert_eq!(
-        outcome(sys_get_robust_list(&task, 0, bad(), len.ptr())),
+        outcome(sys_get_robust_list(&task, None, bad(), len.ptr())),
         Err(EFAULT)
     );
     assert_eq!(
         outcome(sys_get_robust_list(
             &task,
-            0x7fff_fff0,
+            pid_arg(0x7fff_fff0),
             head.ptr(),
             len.ptr()
         )),

@@ -30,7 +30,8 @@ use crate::state::credentials::Credentials;
 use crate::state::fdtable::FdTable;
 use crate::state::sched_params::SchedParams;
 use crate::state::{namespaces, rlimit};
-use crate::uaccess::UserPtr;
+use crate::uaccess::{SyscallArg, UserPtr};
+use crate::uapi::pid::Pid;
 use crate::uapi::sigframe::AltStack;
 use crate::{SysResult, Task};
 
@@ -74,12 +75,17 @@ fn bad<T>() -> UserPtr<T> {
     UserPtr::new(BAD)
 }
 
-/// A process with one task, which no thread runs yet, as a child of `parent` (0: of nobody).
-fn new_task(parent: i32, maker: Weak<Task>, cred: Credentials) -> Arc<Task> {
-    let pid = process_table::allocate().unwrap();
+/// A `pid_t` as a system call gets it from a register.
+fn pid_arg<T: SyscallArg>(raw: i32) -> T {
+    T::from_register(u64::from(raw.cast_unsigned()))
+}
+
+/// A process with one task, which no thread runs yet, as a child of `parent`.
+fn new_task(parent: Pid, maker: Weak<Task>, cred: Credentials) -> Arc<Task> {
+    let tid = process_table::allocate().unwrap();
     let cred = Arc::new(cred);
     let process = Process::new(NewProcess {
-        pid,
+        pid: tid.led_process(),
         maker,
         exit_signal: 17,
         space: AddressSpace::new(vm::USER_END).unwrap(),
@@ -109,7 +115,7 @@ fn new_task(parent: i32, maker: Weak<Task>, cred: Credentials) -> Arc<Task> {
         io_priority: 0,
         settings: Default::default(),
     };
-    let task = Task::new(pid, process.clone(), inherited);
+    let task = Task::new(tid, process.clone(), inherited);
     process.add_task(task.clone()).unwrap();
     process_table::add_process(parent, process);
     process_table::add_task(&task);
@@ -120,8 +126,13 @@ fn new_task(parent: i32, maker: Weak<Task>, cred: Credentials) -> Arc<Task> {
 /// differently, is there before.
 fn task() -> Arc<Task> {
     static INIT: Once = Once::new();
-    INIT.call_once(|| assert_eq!(new_task(0, Weak::new(), Credentials::root()).pid(), 1));
-    let task = new_task(1, Weak::new(), Credentials::root());
+    INIT.call_once(|| {
+        assert_eq!(
+            new_task(Pid::NONE, Weak::new(), Credentials::root()).pid(),
+            Pid::INIT
+        )
+    });
+    let task = new_task(Pid::INIT, Weak::new(), Credentials::root());
     task.attach();
     task
 }

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use super::{User, bad, child_of, null, outcome, task};
+use super::{User, bad, child_of, null, outcome, pid_arg, task};
 use crate::Task;
 use crate::process::process_table;
 use crate::process_control::pid::{sys_getpgid, sys_getppid, sys_getsid, sys_setpgid, sys_setsid};
@@ -11,6 +11,7 @@ use crate::process_control::rlimit::{sys_getrlimit, sys_prlimit64, sys_setrlimit
 use crate::process_control::wait::{sys_wait4, sys_waitid};
 use crate::state::rlimit::Rlimit;
 use crate::state::sighand::{self, SigAction};
+use crate::uapi::pid::Pgid;
 use crate::uapi::siginfo::SigInfo;
 
 const EPERM: i32 = 1;
@@ -50,18 +51,18 @@ fn a_child_that_has_ended_is_waited_for_once() {
     let pid = other.pid();
     assert_eq!(wait(&task, -1, WNOHANG), (Ok(0), -1), "nobody has ended");
     end(&other, 7 << 8);
-    assert_eq!(wait(&task, one.pid(), WNOHANG), (Ok(0), -1));
-    assert_eq!(wait(&task, -1, 0), (Ok(pid as usize), 7 << 8));
-    assert_eq!(wait(&task, pid, WNOHANG), (Err(ECHILD), -1));
+    assert_eq!(wait(&task, one.pid().raw(), WNOHANG), (Ok(0), -1));
+    assert_eq!(wait(&task, -1, 0), (Ok(pid.raw() as usize), 7 << 8));
+    assert_eq!(wait(&task, pid.raw(), WNOHANG), (Err(ECHILD), -1));
     end(&one, 9);
     assert_eq!(
-        wait(&task, -task_group(&one), 0),
-        (Ok(one.pid() as usize), 9)
+        wait(&task, -task_group(&one).raw(), 0),
+        (Ok(one.pid().raw() as usize), 9)
     );
     assert_eq!(wait(&task, -1, 0), (Err(ECHILD), -1));
 }
 
-fn task_group(task: &Task) -> i32 {
+fn task_group(task: &Task) -> Pgid {
     process_table::relations(task.pid()).group
 }
 
@@ -69,7 +70,7 @@ fn task_group(task: &Task) -> i32 {
 fn stops_and_continuations_are_told_to_those_who_ask() {
     let task = task();
     let child = child_of(&task);
-    let pid = child.pid() as usize;
+    let pid = child.pid().raw() as usize;
     child.process().stop(20);
     assert_eq!(wait(&task, -1, WNOHANG), (Ok(0), -1), "not asked for");
     assert_eq!(wait(&task, -1, WUNTRACED), (Ok(pid), 20 << 8 | 0x7f));
@@ -93,7 +94,7 @@ fn waitid_leaves_a_child_that_is_only_looked_at() {
         outcome(sys_waitid(
             &task,
             P_PID,
-            child.pid(),
+            child.pid().raw(),
             info.ptr(),
             options,
             null(),
@@ -103,7 +104,7 @@ fn waitid_leaves_a_child_that_is_only_looked_at() {
     let seen = info.get();
     assert_eq!(
         (seen.signo, seen.code, seen.fields[0] as i32, seen.fields[2]),
-        (17, 2, child.pid(), 15),
+        (17, 2, child.pid().raw(), 15),
         "CLD_KILLED"
     );
     assert_eq!(waitid(WNOHANG), Err(EINVAL), "nothing is asked for");
@@ -125,7 +126,7 @@ fn who_ignores_the_end_of_children_need_not_wait() {
     task.process().actions().set(17, ignore);
     let child = child_of(&task);
     end(&child, 0);
-    assert_eq!(wait(&task, child.pid(), 0), (Err(ECHILD), -1));
+    assert_eq!(wait(&task, child.pid().raw(), 0), (Err(ECHILD), -1));
     assert!(
         process_table::find(child.pid()).is_none(),
         "its number is free"
@@ -143,18 +144,21 @@ fn orphans_become_children_of_the_nearest_subreaper() {
         "PR_SET_CHILD_SUBREAPER"
     );
     end(&child, 0);
-    assert_eq!(outcome(sys_getppid(&grandchild)), Ok(task.pid() as usize));
+    assert_eq!(
+        outcome(sys_getppid(&grandchild)),
+        Ok(task.pid().raw() as usize)
+    );
     end(&grandchild, 3 << 8);
     assert_eq!(
-        wait(&task, grandchild.pid(), 0),
-        (Ok(grandchild.pid() as usize), 3 << 8)
+        wait(&task, grandchild.pid().raw(), 0),
+        (Ok(grandchild.pid().raw() as usize), 3 << 8)
     );
 }
 
 #[test]
 fn groups_and_sessions_follow_posix() {
     let task = task();
-    assert_eq!(outcome(sys_setsid(&task)), Ok(task.pid() as usize));
+    assert_eq!(outcome(sys_setsid(&task)), Ok(task.pid().raw() as usize));
     assert_eq!(
         outcome(sys_setsid(&task)),
         Err(EPERM),
@@ -162,45 +166,55 @@ fn groups_and_sessions_follow_posix() {
     );
     let (one, other) = (child_of(&task), child_of(&task));
     let pid = task.pid();
-    assert_eq!(outcome(sys_getpgid(&one, 0)), Ok(pid as usize));
-    assert_eq!(outcome(sys_setpgid(&task, one.pid(), 0)), Ok(0));
-    assert_eq!(outcome(sys_setpgid(&task, other.pid(), one.pid())), Ok(0));
+    assert_eq!(outcome(sys_getpgid(&one, None)), Ok(pid.raw() as usize));
+    assert_eq!(outcome(sys_setpgid(&task, Some(one.pid()), None)), Ok(0));
     assert_eq!(
-        outcome(sys_getpgid(&task, other.pid())),
-        Ok(one.pid() as usize)
+        outcome(sys_setpgid(
+            &task,
+            Some(other.pid()),
+            Some(one.pid().own_group())
+        )),
+        Ok(0)
     );
-    assert_eq!(outcome(sys_getsid(&other, 0)), Ok(pid as usize));
     assert_eq!(
-        outcome(sys_setpgid(&task, pid, one.pid())),
+        outcome(sys_getpgid(&task, Some(other.pid().leader()))),
+        Ok(one.pid().raw() as usize)
+    );
+    assert_eq!(outcome(sys_getsid(&other, None)), Ok(pid.raw() as usize));
+    assert_eq!(
+        outcome(sys_setpgid(&task, Some(pid), Some(one.pid().own_group()))),
         Err(EPERM),
         "it leads a session"
     );
     assert_eq!(
-        outcome(sys_setpgid(&task, other.pid(), 0x7fff_0000)),
+        outcome(sys_setpgid(&task, Some(other.pid()), pid_arg(0x7fff_0000))),
         Err(EPERM),
         "there is no such group"
     );
     assert_eq!(
-        outcome(sys_setpgid(&one, pid, 0)),
+        outcome(sys_setpgid(&one, Some(pid), None)),
         Err(ESRCH),
         "a parent is no child"
     );
     assert_eq!(
-        outcome(sys_setpgid(&task, -1, 0)),
+        outcome(sys_setpgid(&task, pid_arg(-1), None)),
         Err(EINVAL),
         "the group would be -1"
     );
-    assert_eq!(outcome(sys_setpgid(&task, -1, pid)), Err(ESRCH));
-    assert_eq!(outcome(sys_setpgid(&task, 0, -1)), Err(EINVAL));
+    assert_eq!(
+        outcome(sys_setpgid(&task, pid_arg(-1), Some(pid.own_group()))),
+        Err(ESRCH)
+    );
+    assert_eq!(outcome(sys_setpgid(&task, None, pid_arg(-1))), Err(EINVAL));
     process_table::note_exec(other.pid());
     assert_eq!(
-        outcome(sys_setpgid(&task, other.pid(), pid)),
+        outcome(sys_setpgid(&task, Some(other.pid()), Some(pid.own_group()))),
         Err(EACCES),
         "it runs a program of its own"
     );
-    assert_eq!(outcome(sys_setsid(&other)), Ok(other.pid() as usize));
+    assert_eq!(outcome(sys_setsid(&other)), Ok(other.pid().raw() as usize));
     assert_eq!(
-        outcome(sys_setpgid(&task, other.pid(), pid)),
+        outcome(sys_setpgid(&task, Some(other.pid()), Some(pid.own_group()))),
         Err(EPERM),
         "that it is in another session comes first"
     );
@@ -239,7 +253,7 @@ fn limits_are_lowered_by_anybody_and_raised_by_few() {
     assert_eq!(
         outcome(sys_prlimit64(
             &task,
-            0,
+            None,
             NOFILE,
             User::new(rlimit(5, 5)).ptr(),
             old.ptr()
@@ -254,11 +268,17 @@ fn limits_are_lowered_by_anybody_and_raised_by_few() {
     assert_eq!(outcome(sys_setrlimit(&task, 16, new.ptr())), Err(EINVAL));
     assert_eq!(outcome(sys_setrlimit(&task, NOFILE, bad())), Err(EFAULT));
     assert_eq!(
-        outcome(sys_prlimit64(&task, 0x7fff_fff0, NOFILE, null(), null())),
+        outcome(sys_prlimit64(
+            &task,
+            pid_arg(0x7fff_fff0),
+            NOFILE,
+            null(),
+            null()
+        )),
         Err(ESRCH)
     );
     assert_eq!(
-        outcome(sys_prlimit64(&task, 1, NOFILE, null(), old.ptr())),
+        outcome(sys_prlimit64(&task, pid_arg(1), NOFILE, null(), old.ptr())),
         Err(EPERM),
         "another's"
     );

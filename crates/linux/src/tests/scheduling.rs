@@ -1,6 +1,6 @@
 //! Policies, priorities and nice levels: what is set, and by whom.
 
-use super::{User, bad, child_of, outcome, task};
+use super::{User, bad, child_of, outcome, pid_arg, task};
 use crate::Task;
 use crate::process::process_table;
 use crate::process_control::pid;
@@ -23,7 +23,7 @@ const RESET_ON_FORK: u32 = 0x4000_0000;
 fn set(task: &Task, of: &Task, policy: u32, priority: i32) -> Result<usize, i32> {
     outcome(sys_sched_setscheduler(
         task,
-        of.tid(),
+        Some(of.tid()),
         policy,
         User::new(priority).ptr(),
     ))
@@ -38,7 +38,10 @@ fn become_user(task: &Task, id: u32) {
 fn policies_have_priorities_of_their_own() {
     let task = task();
     assert_eq!(set(&task, &task, FIFO, 99), Ok(0));
-    assert_eq!(outcome(sys_sched_getscheduler(&task, 0)), Ok(FIFO as usize));
+    assert_eq!(
+        outcome(sys_sched_getscheduler(&task, None)),
+        Ok(FIFO as usize)
+    );
     assert_eq!(
         task.thread().policy(),
         ::task::Policy::Fifo(99),
@@ -53,15 +56,22 @@ fn policies_have_priorities_of_their_own() {
     }
     assert_eq!(set(&task, &task, RR | RESET_ON_FORK, 7), Ok(0));
     assert_eq!(
-        outcome(sys_sched_getscheduler(&task, 0)),
+        outcome(sys_sched_getscheduler(&task, None)),
         Ok((RR | RESET_ON_FORK) as usize)
     );
     let priority = User::new(0);
-    assert_eq!(outcome(sys_sched_getparam(&task, 0, priority.ptr())), Ok(0));
-    assert_eq!(priority.get(), 7);
-    assert_eq!(outcome(sys_sched_getparam(&task, 0, bad())), Err(EFAULT));
     assert_eq!(
-        outcome(sys_sched_getparam(&task, 0x7fff_fff0, priority.ptr())),
+        outcome(sys_sched_getparam(&task, None, priority.ptr())),
+        Ok(0)
+    );
+    assert_eq!(priority.get(), 7);
+    assert_eq!(outcome(sys_sched_getparam(&task, None, bad())), Err(EFAULT));
+    assert_eq!(
+        outcome(sys_sched_getparam(
+            &task,
+            pid_arg(0x7fff_fff0),
+            priority.ptr()
+        )),
         Err(ESRCH)
     );
     assert_eq!(outcome(sys_sched_get_priority_max(&task, FIFO)), Ok(99));
@@ -88,7 +98,7 @@ fn users_lower_themselves_and_do_not_touch_others() {
     assert_eq!(outcome(sys_setpriority(&child, 0, 0, 5)), Ok(0));
     assert_eq!(outcome(sys_setpriority(&child, 0, 0, 4)), Err(EACCES));
     assert_eq!(
-        outcome(sys_setpriority(&child, 0, task.pid(), 19)),
+        outcome(sys_setpriority(&child, 0, task.pid().raw(), 19)),
         Err(EPERM)
     );
     assert_eq!(outcome(sys_getpriority(&child, 0, 0)), Ok(20 - 5));
@@ -100,7 +110,7 @@ fn nice_levels_are_cut_and_reach_groups() {
     let task = task();
     let group = pid::sys_setsid(&task).unwrap() as i32;
     let child = child_of(&task);
-    assert_eq!(process_table::relations(child.pid()).group, group);
+    assert_eq!(process_table::relations(child.pid()).group.raw(), group);
     assert_eq!(outcome(sys_setpriority(&task, 1, 0, 100)), Ok(0));
     assert_eq!((task.schedule().nice, child.schedule().nice), (19, 19));
     assert_eq!(outcome(sys_setpriority(&task, 1, group, -100)), Ok(0));
@@ -113,24 +123,34 @@ fn affinity_needs_a_cpu_that_is_there() {
     let task = task();
     let mask = User::new(1u64);
     assert_eq!(
-        outcome(sys_sched_setaffinity(&task, 0, 8, mask.addr())),
+        outcome(sys_sched_setaffinity(&task, None, 8, mask.addr())),
         Ok(0)
     );
     assert_eq!(
-        outcome(sys_sched_setaffinity(&task, 0, 8, User::new(2u64).addr())),
+        outcome(sys_sched_setaffinity(
+            &task,
+            None,
+            8,
+            User::new(2u64).addr()
+        )),
         Err(EINVAL)
     );
     assert_eq!(
-        outcome(sys_sched_getaffinity(&task, 0, 8, mask.addr())),
+        outcome(sys_sched_getaffinity(&task, None, 8, mask.addr())),
         Ok(8)
     );
     assert_eq!(mask.get(), 1);
     assert_eq!(
-        outcome(sys_sched_getaffinity(&task, 0, 7, mask.addr())),
+        outcome(sys_sched_getaffinity(&task, None, 7, mask.addr())),
         Err(EINVAL)
     );
     assert_eq!(
-        outcome(sys_sched_setaffinity(&task, 0x7fff_fff0, 8, mask.addr())),
+        outcome(sys_sched_setaffinity(
+            &task,
+            pid_arg(0x7fff_fff0),
+            8,
+            mask.addr()
+        )),
         Err(ESRCH)
     );
 }

@@ -1,6 +1,6 @@
 //! Masks, actions, pending signals, and who may send one to whom.
 
-use super::{BAD, User, bad, child_of, null, outcome, task};
+use super::{BAD, User, bad, child_of, null, outcome, pid_arg, task};
 use crate::process::send_signal;
 use crate::signal::kill::{sys_kill, sys_tgkill, sys_tkill};
 use crate::signal::sigwait::{sys_rt_sigpending, sys_rt_sigprocmask, sys_rt_sigtimedwait};
@@ -103,7 +103,7 @@ fn ordinary_signals_wait_once_and_real_time_ones_each() {
     let task = task();
     block(&task, bit(SIGUSR1) | bit(REAL_TIME));
     for _ in 0..3 {
-        assert_eq!(outcome(sys_kill(&task, task.pid(), SIGUSR1)), Ok(0));
+        assert_eq!(outcome(sys_kill(&task, task.pid().raw(), SIGUSR1)), Ok(0));
         assert_eq!(outcome(sys_tkill(&task, task.tid(), REAL_TIME)), Ok(0));
     }
     assert_eq!(pending(&task), bit(SIGUSR1) | bit(REAL_TIME));
@@ -150,7 +150,7 @@ fn what_is_told_with_a_signal_names_the_sender() {
     assert_eq!(outcome(taken), Ok(SIGUSR2 as usize));
     let info = info.get();
     assert_eq!((info.signo, info.code), (SIGUSR2, -6), "SI_TKILL");
-    assert_eq!(info.fields[..2], [task.pid() as u32, 0]);
+    assert_eq!(info.fields[..2], [task.pid().as_u32(), 0]);
 }
 
 #[test]
@@ -164,10 +164,10 @@ fn an_ignored_signal_is_not_kept_unless_it_is_blocked() {
         outcome(sys_rt_sigaction(&task, SIGUSR1, ignore.ptr(), null(), SIZE)),
         Ok(0)
     );
-    assert_eq!(outcome(sys_kill(&task, task.pid(), SIGUSR1)), Ok(0));
+    assert_eq!(outcome(sys_kill(&task, task.pid().raw(), SIGUSR1)), Ok(0));
     assert_eq!(pending(&task), 0);
     block(&task, bit(SIGUSR1));
-    assert_eq!(outcome(sys_kill(&task, task.pid(), SIGUSR1)), Ok(0));
+    assert_eq!(outcome(sys_kill(&task, task.pid().raw(), SIGUSR1)), Ok(0));
     assert_eq!(pending(&task), bit(SIGUSR1));
     // Setting it to be ignored forgets what waits (POSIX).
     assert_eq!(
@@ -230,11 +230,11 @@ fn actions_keep_known_flags_only_and_kill_and_stop_have_none() {
 fn stop_signals_and_continue_take_each_other_back() {
     let task = task();
     block(&task, bit(SIGCONT) | bit(SIGTSTP));
-    assert_eq!(outcome(sys_kill(&task, task.pid(), SIGTSTP)), Ok(0));
+    assert_eq!(outcome(sys_kill(&task, task.pid().raw(), SIGTSTP)), Ok(0));
     assert_eq!(pending(&task), bit(SIGTSTP));
-    assert_eq!(outcome(sys_kill(&task, task.pid(), SIGCONT)), Ok(0));
+    assert_eq!(outcome(sys_kill(&task, task.pid().raw(), SIGCONT)), Ok(0));
     assert_eq!(pending(&task), bit(SIGCONT));
-    assert_eq!(outcome(sys_kill(&task, task.pid(), SIGTSTP)), Ok(0));
+    assert_eq!(outcome(sys_kill(&task, task.pid().raw(), SIGTSTP)), Ok(0));
     assert_eq!(pending(&task), bit(SIGTSTP));
 }
 
@@ -248,24 +248,27 @@ fn only_the_owner_and_the_superuser_send_signals() {
     };
     child.set_cred(user(1000));
     assert_eq!(
-        outcome(sys_kill(&task, child.pid(), 0)),
+        outcome(sys_kill(&task, child.pid().raw(), 0)),
         Ok(0),
         "the superuser may"
     );
-    assert_eq!(outcome(sys_kill(&child, task.pid(), 0)), Err(EPERM));
+    assert_eq!(outcome(sys_kill(&child, task.pid().raw(), 0)), Err(EPERM));
     assert_eq!(
-        outcome(sys_kill(&child, child.pid(), 0)),
+        outcome(sys_kill(&child, child.pid().raw(), 0)),
         Ok(0),
         "oneself one may"
     );
     assert_eq!(
-        outcome(sys_kill(&child, task.pid(), SIGCONT)),
+        outcome(sys_kill(&child, task.pid().raw(), SIGCONT)),
         Ok(0),
         "of one session"
     );
     assert_eq!(outcome(sys_kill(&task, 0x7fff_fff0, 0)), Err(ESRCH));
-    assert_eq!(outcome(sys_kill(&task, task.pid(), 65)), Err(EINVAL));
-    assert_eq!(outcome(sys_tgkill(&task, task.pid(), -1, 0)), Err(EINVAL));
+    assert_eq!(outcome(sys_kill(&task, task.pid().raw(), 65)), Err(EINVAL));
+    assert_eq!(
+        outcome(sys_tgkill(&task, task.pid(), pid_arg(-1), 0)),
+        Err(EINVAL)
+    );
     assert_eq!(
         outcome(sys_tgkill(&task, child.pid(), task.tid(), 0)),
         Err(ESRCH),
@@ -342,10 +345,10 @@ fn a_child_that_stops_and_goes_on_is_told_to_its_parent() {
             info.get().fields[0] as i32,
             info.get().fields[2] as i32
         ),
-        (5, child.pid(), SIGSTOP),
+        (5, child.pid().raw(), SIGSTOP),
         "CLD_STOPPED"
     );
-    assert_eq!(outcome(sys_kill(&task, child.pid(), SIGCONT)), Ok(0));
+    assert_eq!(outcome(sys_kill(&task, child.pid().raw(), SIGCONT)), Ok(0));
     assert!(!child.process().is_stopped());
     assert_eq!(
         outcome(sys_rt_sigtimedwait(

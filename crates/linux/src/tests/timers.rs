@@ -44,7 +44,11 @@ fn clocks_go_forward_and_have_names() {
     assert_eq!(outcome(sys_clock_getres(&task, MONOTONIC, null())), Ok(0));
     // That of the process's processor time, by its number.
     assert_eq!(
-        outcome(sys_clock_gettime(&task, !task.pid() << 3 | 2, one.ptr())),
+        outcome(sys_clock_gettime(
+            &task,
+            !task.pid().raw() << 3 | 2,
+            one.ptr()
+        )),
         Ok(0)
     );
     assert_eq!(

@@ -18,6 +18,7 @@ use crate::process::timer::{BY_WALL_CLOCK, Timer, TimerClock, TimerNotify};
 use crate::state::rlimit::{Resource, UNLIMITED};
 use crate::time::wall_clock::{WallClockGuard, hold, monotonic_of};
 use crate::uaccess::UserPtr;
+use crate::uapi::pid::Tid;
 use crate::uapi::siginfo::COUNT;
 use crate::uapi::time::{NS_PER_SEC, TimeSpec, TimeVal};
 use crate::{SysResult, Task, time};
@@ -276,7 +277,7 @@ pub fn sys_timer_create(
             sys::SIGEV_SIGNAL | sys::SIGEV_THREAD | sys::SIGEV_THREAD_ID
                 if (1..=COUNT).contains(&event.signo) =>
             {
-                let tid = (event.notify == sys::SIGEV_THREAD_ID).then_some(event.tid);
+                let tid = (event.notify == sys::SIGEV_THREAD_ID).then_some(Tid::new(event.tid));
                 if tid.is_some_and(|tid| !process.tasks().iter().any(|t| t.tid() == tid)) {
                     return Err(Errno::EINVAL);
                 }

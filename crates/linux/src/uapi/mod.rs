@@ -3,6 +3,7 @@
 
 pub mod elf;
 pub mod initial_stack;
+pub mod pid;
 pub mod prctl_mm_map;
 pub mod rseq_cs;
 pub mod sigframe;

@@ -3,6 +3,8 @@
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::uapi::pid::{Pid, Tid};
+
 /// How many signals there are; they are numbered from 1.
 pub const COUNT: i32 = 64;
 /// The first real-time signal: from here on every one sent arrives.
@@ -190,9 +192,9 @@ impl SigInfo {
 
     /// From a process: `code` says by which call.
     #[must_use]
-    pub fn from_process(signo: i32, code: i32, pid: i32, uid: u32) -> Self {
+    pub fn from_process(signo: i32, code: i32, pid: Pid, uid: u32) -> Self {
         let mut info = Self::new(signo, code);
-        info.fields[0] = pid.cast_unsigned();
+        info.fields[0] = pid.as_u32();
         info.fields[1] = uid;
         info
     }
@@ -205,8 +207,10 @@ impl SigInfo {
 
     /// About a child: what happened to it, its status or signal, its processor time in clock ticks.
     #[must_use]
-    pub fn child(code: i32, pid: i32, uid: u32, status: i32, ticks: u64) -> Self {
-        let mut info = Self::from_process(sys::SIGCHLD as i32, code, pid, uid);
+    pub fn child(code: i32, tid: Tid, uid: u32, status: i32, ticks: u64) -> Self {
+        let mut info = Self::new(sys::SIGCHLD as i32, code);
+        info.fields[0] = tid.as_u32();
+        info.fields[1] = uid;
         info.fields[2] = status.cast_unsigned();
         info.put(4, ticks)
     }
@@ -230,7 +234,7 @@ impl SigInfo {
 
     /// From a POSIX message queue: who sent the message.
     #[must_use]
-    pub fn message_queue(signo: i32, pid: i32, uid: u32, value: u64) -> Self {
+    pub fn message_queue(signo: i32, pid: Pid, uid: u32, value: u64) -> Self {
         Self::from_process(signo, sys::SI_MESGQ, pid, uid).put(2, value)
     }
 
@@ -263,7 +267,7 @@ mod tests {
             info.as_bytes()[16..24],
             0x1122_3344_5566_7788u64.to_ne_bytes()
         );
-        let info = SigInfo::child(1, 7, 8, 9, 10);
+        let info = SigInfo::child(1, Tid::new(7), 8, 9, 10);
         let word = |at: usize| i32::from_ne_bytes(info.as_bytes()[at..at + 4].try_into().unwrap());
         assert_eq!(
             [word(0), word(8), word(16), word(20), word(24), word(32)],

@@ -9,9 +9,11 @@ use abi::errno::Errno;
 use fs::Metadata;
 use fs::poll::PollQueue;
 
+use crate::uapi::pid::Pid;
+
 /// Who is told when a message comes into the empty queue, once.
 pub(crate) struct Notification {
-    pub(crate) pid: i32,
+    pub(crate) pid: Pid,
     /// The signal and its value; none for `SIGEV_NONE`.
     pub(crate) signal: Option<(i32, u64)>,
 }

@@ -9,6 +9,7 @@ use abi::errno::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::state::ipc::{self, IPC_NOWAIT, IpcObject, IpcPerm, IpcTable};
+use crate::uapi::pid::{Pid, Tid};
 
 /// An operation is taken back when the process ends.
 pub(crate) const SEM_UNDO: u32 = 0x1000;
@@ -51,16 +52,16 @@ impl SemBuf {
 pub(crate) struct Semaphore {
     pub(crate) value: i32,
     /// The process that changed it last.
-    pub(crate) pid: i32,
+    pub(crate) pid: Pid,
 }
 
 pub(crate) struct State {
     pub(crate) info: SemidDs,
     pub(crate) semaphores: Vec<Semaphore>,
     /// What is added when a process ends, by process.
-    pub(crate) undo: BTreeMap<i32, Vec<i32>>,
+    pub(crate) undo: BTreeMap<Pid, Vec<i32>>,
     /// What threads wait for: the semaphore, and whether it is to become zero. By thread.
-    pub(crate) waiting: BTreeMap<i32, (usize, bool)>,
+    pub(crate) waiting: BTreeMap<Tid, (usize, bool)>,
     pub(crate) removed: bool,
 }
 
@@ -72,7 +73,7 @@ impl State {
     pub(crate) fn operate(
         &mut self,
         operations: &[SemBuf],
-        pid: i32,
+        pid: Pid,
     ) -> Result<Option<Blocked>, Errno> {
         let before = self.semaphores.clone();
         for operation in operations {
