@@ -275,7 +275,7 @@ impl Line for Uart {
         // bounded by one byte's time.
         self.wait_writable()?;
         while self.chip.lock().status() & LSR_IDLE == 0 {
-            task::sleep_until(task::now_ns() + 1_000_000);
+            task::sleep_until(task::Deadline::after_ns(1_000_000));
         }
         Ok(())
     }

@@ -13,8 +13,8 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use linux_raw_sys::general as sys;
-use task::Mutex;
 use task::sync::{AtomicBool, AtomicU32, Ordering};
+use task::{Deadline, Mutex};
 
 /// What goes together with `EPOLLEXCLUSIVE`.
 const WITH_EXCLUSIVE: u32 = sys::EPOLLEXCLUSIVE
@@ -253,19 +253,19 @@ impl Epoll {
     }
 
     /// Waits until something is ready and hands it to `take`, one after the other, at most `max`.
-    /// Returns how many; none: the deadline (monotonic nanoseconds) passed.
+    /// Returns how many; none: the deadline passed.
     ///
     /// # Errors
     /// `EINTR` when a signal came first; that of `take`, whose file stays ready.
     pub fn wait(
         &self,
         max: usize,
-        deadline: Option<u64>,
+        deadline: Option<Deadline>,
         mut take: impl FnMut(usize, Ready) -> Result<()>,
     ) -> Result<usize> {
         loop {
             let found = self.collect(max, &mut take)?;
-            if found > 0 || deadline.is_some_and(|d| d == 0 || d <= task::now_ns()) {
+            if found > 0 || deadline.is_some_and(|d| d == Deadline::PASSED || d.has_passed()) {
                 return Ok(found);
             }
             let any = || (!self.ready.lock().is_empty()).then_some(());

@@ -13,7 +13,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use linux_raw_sys::general::CAP_LEASE;
-use task::{Mutex, WaitError, WaitQueue, now_ns};
+use task::{Deadline, Mutex, WaitError, WaitQueue, now_ns};
 
 /// How long a holder has (`/proc/sys/fs/lease-break-time`).
 pub const BREAK_SECONDS: u64 = 45;
@@ -217,7 +217,9 @@ fn break_all(inode: &Arc<dyn Inode>, writes: bool, nonblocking: bool) -> Result<
             })
             .then_some(())
         };
-        if let Err(WaitError::Interrupted) = CHANGED.wait_interruptible(Some(until), free) {
+        if let Err(WaitError::Interrupted) =
+            CHANGED.wait_interruptible(Some(Deadline::at_ns(until)), free)
+        {
             return Err(Errno::ERESTARTSYS);
         }
     }

@@ -12,7 +12,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use linux_raw_sys::general as sys;
 use task::sync::{AtomicBool, AtomicUsize, Ordering, fence};
-use task::{Mutex, MutexGuard, WaitError, WaitQueue};
+use task::{Deadline, Mutex, MutexGuard, WaitError, WaitQueue};
 
 bitflags::bitflags! {
     /// What a file is ready for; the bits of `poll(2)` and `epoll_ctl(2)`.
@@ -187,14 +187,14 @@ impl PollQueue {
             .map_err(|_| Errno::ERESTARTSYS)
     }
 
-    /// Blocks until `ready` gives a value, or until `deadline` (monotonic nanoseconds): then the
+    /// Blocks until `ready` gives a value, or until `deadline`: then the
     /// result is `Ok(None)`.
     ///
     /// # Errors
     /// `ERESTARTSYS` when interrupted.
     pub fn wait_until<R>(
         &self,
-        deadline: Option<u64>,
+        deadline: Option<Deadline>,
         ready: impl FnMut() -> Option<R>,
     ) -> Result<Option<R>> {
         match self.queue.wait_interruptible(deadline, ready) {
@@ -267,12 +267,11 @@ impl PollWaiter {
         })
     }
 
-    /// Waits for a change since the last call. `Ok(false)`: the deadline (monotonic nanoseconds)
-    /// passed.
+    /// Waits for a change since the last call. `Ok(false)`: the deadline passed.
     ///
     /// # Errors
     /// `EINTR` when a signal came.
-    pub fn wait(&self, deadline: Option<u64>) -> Result<bool> {
+    pub fn wait(&self, deadline: Option<Deadline>) -> Result<bool> {
         let changed = || self.changed.swap(false, Ordering::Acquire).then_some(());
         match self.queue.wait_interruptible(deadline, changed) {
             Ok(()) => Ok(true),
@@ -292,12 +291,12 @@ pub struct PollItem {
     pub found: Events,
 }
 
-/// Waits until one of the entries has something to report, or the deadline (monotonic nanoseconds;
-/// `None`: never) passes. Returns how many have.
+/// Waits until one of the entries has something to report, or the deadline (`None`: never)
+/// passes. Returns how many have.
 ///
 /// # Errors
 /// `EINTR` when a signal came first.
-pub fn poll(entries: &mut [PollItem], deadline: Option<u64>) -> Result<usize> {
+pub fn poll(entries: &mut [PollItem], deadline: Option<Deadline>) -> Result<usize> {
     let waiter = PollWaiter::new();
     let mut table = Some(PollTable::new(
         waiter.clone(),
@@ -318,7 +317,7 @@ pub fn poll(entries: &mut [PollItem], deadline: Option<u64>) -> Result<usize> {
             }
             ready += usize::from(!entry.found.is_empty());
         }
-        if ready > 0 || deadline.is_some_and(|d| d <= task::now_ns()) {
+        if ready > 0 || deadline.is_some_and(Deadline::has_passed) {
             return Ok(ready);
         }
         table = None;

@@ -11,6 +11,7 @@ use fs::{Cred, File, FsStruct, NewInodeKind, OpenFlags, ops};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
+use task::Deadline;
 
 const NONBLOCK: OpenFlags = OpenFlags::NONBLOCK;
 
@@ -176,10 +177,10 @@ fn poll_waits_for_any() {
     let (r1, w1) = pipe(OpenFlags::empty());
     let (r2, _w2) = pipe(OpenFlags::empty());
     let mut entries = [entry(&r1, Events::IN), entry(&r2, Events::IN)];
-    assert_eq!(poll(&mut entries, Some(0)), Ok(0));
-    let soon = task::now_ns() + 20_000_000;
+    assert_eq!(poll(&mut entries, Some(Deadline::PASSED)), Ok(0));
+    let soon = Deadline::after_ns(20_000_000);
     assert_eq!(poll(&mut entries, Some(soon)), Ok(0));
-    assert!(task::now_ns() >= soon);
+    assert!(soon.has_passed());
     let sender = thread::spawn(move || {
         thread::sleep(Duration::from_millis(30));
         w1.write(b"x").unwrap();
@@ -220,7 +221,7 @@ const OUT: u32 = 4;
 const ET: u32 = 1 << 31;
 const ONESHOT: u32 = 1 << 30;
 
-fn wait(set: &EpollFile, max: usize, deadline: Option<u64>) -> Vec<Ready> {
+fn wait(set: &EpollFile, max: usize, deadline: Option<Deadline>) -> Vec<Ready> {
     let mut found = Vec::new();
     let n = set.set().wait(max, deadline, |at, ready| {
         assert_eq!(at, found.len());
@@ -232,7 +233,7 @@ fn wait(set: &EpollFile, max: usize, deadline: Option<u64>) -> Vec<Ready> {
 }
 
 fn now(set: &EpollFile) -> Vec<Ready> {
-    wait(set, 10, Some(0))
+    wait(set, 10, Some(Deadline::PASSED))
 }
 
 #[test]
@@ -440,7 +441,7 @@ fn epoll_loses_no_wake_up() {
     });
     let mut sum = 0;
     while sum < 20_000 {
-        let deadline = task::now_ns() + 10_000_000_000;
+        let deadline = Deadline::after_ns(10_000_000_000);
         assert!(
             !wait(set, 1, Some(deadline)).is_empty(),
             "a wake-up was lost at {sum}"

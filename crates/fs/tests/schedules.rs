@@ -9,6 +9,7 @@ use fs::eventfd::eventfd;
 use fs::pipe::{PIPE_BUF, PipeEnd, pipe};
 use fs::poll::{Events, PollItem, poll};
 use fs::{File, OpenFlags};
+use task::Deadline;
 use task::explore::{Model, spawn};
 
 const NONBLOCK: OpenFlags = OpenFlags::NONBLOCK;
@@ -265,13 +266,13 @@ mod polling {
                 assert_eq!(theirs.write(&1u64.to_ne_bytes()), Ok(8))
             });
             let mut entries = [entry(&counter, Events::IN)];
-            let ready = poll(&mut entries, Some(1000)).unwrap();
+            let ready = poll(&mut entries, Some(Deadline::at_ns(1000))).unwrap();
             assert_eq!(ready, usize::from(entries[0].found.contains(Events::IN)));
             if ready == 0 {
                 assert!(task::now_ns() >= 1000);
             }
             writer.join();
-            assert_eq!(poll(&mut entries, Some(0)), Ok(1));
+            assert_eq!(poll(&mut entries, Some(Deadline::PASSED)), Ok(1));
         });
     }
 
@@ -301,7 +302,7 @@ mod sets {
             .unwrap();
     }
 
-    fn wait(set: &File, max: usize, deadline: Option<u64>) -> Vec<Ready> {
+    fn wait(set: &File, max: usize, deadline: Option<Deadline>) -> Vec<Ready> {
         let mut found = Vec::new();
         let count = set_of(set).wait(max, deadline, |_, ready| {
             found.push(ready);
@@ -376,7 +377,7 @@ mod sets {
             let theirs = counter.clone();
             let writer = spawn("writer", move || give(&theirs));
             assert_eq!(wait(&set, 4, None).len(), 1);
-            assert_eq!(wait(&set, 4, Some(0)), []);
+            assert_eq!(wait(&set, 4, Some(Deadline::PASSED)), []);
             let interest = Interest {
                 events: EPOLLIN | EPOLLONESHOT,
                 data: 8,
@@ -469,7 +470,7 @@ mod sets {
                 }]
             );
             assert_eq!(
-                wait(&inner, 4, Some(0)),
+                wait(&inner, 4, Some(Deadline::PASSED)),
                 [Ready {
                     events: EPOLLIN,
                     data: 2
@@ -535,7 +536,8 @@ mod sets {
             add(&set, &counter, EPOLLIN | EPOLLET, 7);
             let theirs = set.clone();
             let bad = spawn("bad", move || {
-                let found = set_of(&theirs).wait(4, Some(1000), |_, _| Err(Errno::EFAULT));
+                let found =
+                    set_of(&theirs).wait(4, Some(Deadline::at_ns(1000)), |_, _| Err(Errno::EFAULT));
                 assert!(matches!(found, Err(Errno::EFAULT) | Ok(0)), "{found:?}");
             });
             let theirs = set.clone();

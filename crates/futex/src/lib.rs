@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
 use task::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use task::{Mutex, MutexGuard, Thread};
+use task::{Deadline, Mutex, MutexGuard, Thread};
 use vm::FutexKey;
 
 const BUCKETS: usize = 256;
@@ -77,9 +77,6 @@ pub struct Waiter {
 
 /// A key's numbers: they mean the same as long as somebody holds the key, as each waiter does.
 pub type Word = [u64; 3];
-
-/// When a wait ends, monotonic; `None` for never.
-pub type Deadline = Option<u64>;
 
 /// Threads that wait for words of this bucket, in order.
 type Bucket = Vec<Arc<Waiter>>;
@@ -193,7 +190,7 @@ impl Waiter {
     /// # Errors
     /// `ETIMEDOUT`, and for a signal `ERESTARTSYS`, or with a deadline `ERESTART_RESTARTBLOCK`.
     #[inline(always)]
-    pub fn sleep(self: &Arc<Self>, deadline: Deadline) -> Result<(), Errno> {
+    pub fn sleep(self: &Arc<Self>, deadline: Option<Deadline>) -> Result<(), Errno> {
         loop {
             if self.is_woken() {
                 return Ok(());
@@ -204,7 +201,7 @@ impl Waiter {
                 } else {
                     Errno::ERESTARTSYS
                 }
-            } else if deadline.is_some_and(|deadline| task::now_ns() >= deadline) {
+            } else if deadline.is_some_and(Deadline::has_passed) {
                 Errno::ETIMEDOUT
             } else {
                 park(deadline);
@@ -249,7 +246,7 @@ impl Waiter {
 
 /// Sleeps until somebody gives a reason to look again, or the deadline.
 #[inline(always)]
-pub fn park(deadline: Deadline) {
+pub fn park(deadline: Option<Deadline>) {
     match deadline {
         Some(deadline) => {
             task::park_until(deadline);

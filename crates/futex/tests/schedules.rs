@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use abi::errno::Errno;
-use futex::{Deadline, Target, Waiter, Word, nobody_at, requeue, wake, wake_two};
-use task::current;
+use futex::{Target, Waiter, Word, nobody_at, requeue, wake, wake_two};
 use task::explore::{Model, spawn};
 use task::sync::{AtomicU32, Ordering};
+use task::{Deadline, current};
 use vm::FutexKey;
 
 /// A word of memory.
@@ -28,7 +28,7 @@ impl Memory {
     }
 
     /// `FUTEX_WAIT`.
-    fn wait(&self, expected: u32, deadline: Deadline) -> Result<(), Errno> {
+    fn wait(&self, expected: u32, deadline: Option<Deadline>) -> Result<(), Errno> {
         let waiter = Waiter::new(current());
         self.enter(&waiter, expected)?;
         waiter.sleep(deadline)
@@ -136,7 +136,7 @@ fn one_that_times_out_or_is_interrupted_was_woken_or_was_not() {
         let outcomes = Arc::new(AtomicU32::new(0));
         let (theirs, count) = (word.clone(), outcomes.clone());
         let hasty = spawn("hasty", move || {
-            if theirs.wait(0, Some(1000)).is_ok() {
+            if theirs.wait(0, Some(Deadline::at_ns(1000))).is_ok() {
                 count.fetch_add(1, Ordering::SeqCst);
             }
         });
@@ -166,7 +166,7 @@ fn a_second_wait_knows_nothing_of_the_first_ones_wake_up() {
         let thread = spawn("waiter", move || {
             let waiter = Waiter::new(current());
             if theirs[0].enter(&waiter, 0).is_ok() {
-                let _ = waiter.sleep(Some(1000));
+                let _ = waiter.sleep(Some(Deadline::at_ns(1000)));
             }
             if theirs[1].enter(&waiter, 0).is_ok() {
                 assert_eq!(waiter.sleep(None), Ok(()));
@@ -187,7 +187,7 @@ fn a_second_wait_knows_nothing_of_the_first_ones_wake_up() {
 
 /// Two wait for a word, one of whom may give up; one is woken and the other one moved, and then
 /// woken where it is.
-fn moved(from: usize, to: usize, deadline: Deadline, preemptions: u32) {
+fn moved(from: usize, to: usize, deadline: Option<Deadline>, preemptions: u32) {
     Model::new().preemptions(preemptions).check(move || {
         let (source, target) = (Memory::new(from), Memory::new(to));
         let outcomes = Arc::new(AtomicU32::new(0));
@@ -229,7 +229,7 @@ fn one_that_was_moved_is_woken_where_it_is() {
 
 #[test]
 fn one_that_gives_up_while_it_is_moved_is_in_no_bucket() {
-    moved(0x1000, 0x1004, Some(1000), 2);
+    moved(0x1000, 0x1004, Some(Deadline::at_ns(1000)), 2);
 }
 
 #[test]
@@ -246,7 +246,10 @@ fn words_moved_to_and_fro_do_not_lock_each_other_out() {
         };
         let theirs = words.clone();
         let waiter = spawn("waiter", move || {
-            assert_eq!(theirs[0].wait(0, Some(1000)), Err(Errno::ETIMEDOUT))
+            assert_eq!(
+                theirs[0].wait(0, Some(Deadline::at_ns(1000))),
+                Err(Errno::ETIMEDOUT)
+            )
         });
         let theirs = words.clone();
         let other = spawn("other", move || swap(&theirs[1], &theirs[0]));
@@ -294,12 +297,15 @@ fn why_a_wait_ended_is_told() {
         let unread = waiter.enter(word.word(), word.addr, 0, u32::MAX, || Err::<u32, _>(()));
         assert_eq!(unread, Err(Errno::EFAULT));
         nobody_is_left(&[&word]);
-        assert_eq!(word.wait(0, Some(1000)), Err(Errno::ETIMEDOUT));
+        assert_eq!(
+            word.wait(0, Some(Deadline::at_ns(1000))),
+            Err(Errno::ETIMEDOUT)
+        );
         // A deadline may always have come first.
-        let restarts: [(Deadline, &[Errno]); 2] = [
+        let restarts: [(Option<Deadline>, &[Errno]); 2] = [
             (None, &[Errno::ERESTARTSYS]),
             (
-                Some(1000),
+                Some(Deadline::at_ns(1000)),
                 &[Errno::ERESTART_RESTARTBLOCK, Errno::ETIMEDOUT],
             ),
         ];
@@ -398,7 +404,10 @@ fn an_operation_that_says_no_wakes_nobody_of_the_second_word() {
         let words = [Memory::new(0x1000), Memory::new(0x2004)];
         let theirs = words.clone();
         let waiter = spawn("waiter", move || {
-            assert_eq!(theirs[1].wait(0, Some(1000)), Err(Errno::ETIMEDOUT))
+            assert_eq!(
+                theirs[1].wait(0, Some(Deadline::at_ns(1000))),
+                Err(Errno::ETIMEDOUT)
+            )
         });
         assert_eq!(
             wake_two((words[0].word(), 1), (words[1].word(), 1), || Ok(false)),

@@ -14,6 +14,7 @@ use fs::ioctl::Request;
 use fs::{File, FileOps, OpenFlags, Result};
 use guard::partition::{self, CreateError, LoadError, Partition, Spec};
 use guard::timer;
+use task::Deadline;
 
 use crate::instance::Instance;
 use crate::stream_files::{StdinWriter, StreamReader};
@@ -286,7 +287,7 @@ fn wait(request: &Request<'_>) -> Result<usize> {
     let instance = find(call.id)?;
     let deadline = u64::try_from(call.timeout_ms)
         .ok()
-        .map(|ms| task::now_ns() + ms * 1_000_000);
+        .map(|ms| Deadline::after_ns(ms * 1_000_000));
     let ended = || instance.has_ended().then_some(());
     instance
         .state_changed

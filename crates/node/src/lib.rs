@@ -30,7 +30,7 @@ use alloc::vec::Vec;
 
 use guard::BootToken;
 use instance::Instance;
-use task::{Event, Mutex};
+use task::{Deadline, Event, Mutex};
 
 /// Rung by instances, and by calls that leave something to the node thread.
 static WORK_EVENT: Event = Event::new();
@@ -72,10 +72,10 @@ fn instances() -> Vec<Arc<Instance>> {
 }
 
 fn supervise() {
-    let mut again = u64::MAX;
+    let mut again = Deadline::NEVER;
     loop {
         WORK_EVENT.wait_until(again);
         let soonest = instances().iter().filter_map(Instance::service).min();
-        again = soonest.map_or(u64::MAX, |ns| task::now_ns() + ns);
+        again = soonest.map_or(Deadline::NEVER, Deadline::after_ns);
     }
 }

@@ -1,5 +1,6 @@
 //! An event that an interrupt handler may signal.
 
+use crate::Deadline;
 use lfmutex::Token;
 
 use crate::platform::{current_token, unpark};
@@ -44,11 +45,11 @@ impl Event {
 
     /// Sleeps until it happens. One thread at a time waits.
     pub fn wait(&self) {
-        self.wait_until(u64::MAX);
+        self.wait_until(Deadline::NEVER);
     }
 
-    /// Sleeps until it happens (true) or the clock passes `deadline_ns` (false).
-    pub fn wait_until(&self, deadline_ns: u64) -> bool {
+    /// Sleeps until it happens (true) or the clock passes `deadline` (false).
+    pub fn wait_until(&self, deadline: Deadline) -> bool {
         if self.try_wait() {
             return true;
         }
@@ -57,12 +58,12 @@ impl Event {
         fence(Ordering::SeqCst);
         let mut happened = self.try_wait();
         while !happened {
-            if deadline_ns == u64::MAX {
+            if deadline == Deadline::NEVER {
                 crate::park();
-            } else if crate::now_ns() >= deadline_ns {
+            } else if deadline.has_passed() {
                 break;
             } else {
-                crate::park_until(deadline_ns);
+                crate::park_until(deadline);
             }
             happened = self.try_wait();
         }
@@ -97,6 +98,6 @@ mod tests {
             events.1.wait();
         }
         other.join().unwrap();
-        assert!(!events.0.wait_until(crate::now_ns() + 1_000_000));
+        assert!(!events.0.wait_until(Deadline::after_ns(1_000_000)));
     }
 }

@@ -12,6 +12,7 @@ extern crate alloc;
 pub mod cpu_stats;
 #[cfg(any(test, target_os = "none"))]
 mod cpu_time;
+mod deadline;
 mod event;
 #[cfg(any(target_os = "none", test))]
 mod fifo;
@@ -30,6 +31,7 @@ use host as platform;
 #[cfg(target_os = "none")]
 use kernel as platform;
 
+pub use deadline::Deadline;
 pub use event::Event;
 pub use fair::{Policy, RR_QUANTUM_NS, RtLimits, SLICE_NS};
 pub use platform::{

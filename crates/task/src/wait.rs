@@ -6,7 +6,7 @@ use core::fmt;
 
 use crate::platform::{preemption_point, wait_satisfied};
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
-use crate::{Mutex, Thread, current, now_ns, park, park_until};
+use crate::{Deadline, Mutex, Thread, current, park, park_until};
 
 /// Why an interruptible wait ended without its condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,25 +69,25 @@ impl WaitQueue {
     }
 
     /// Sleeps until `condition` gives a value, the thread is interrupted, or the clock passes
-    /// `deadline_ns`.
+    /// `deadline`.
     ///
     /// # Errors
     /// Says which of the other two it was. The condition was tried once more before.
     #[inline]
     pub fn wait_interruptible<R>(
         &self,
-        deadline_ns: Option<u64>,
+        deadline: Option<Deadline>,
         mut condition: impl FnMut() -> Option<R>,
     ) -> Result<R, WaitError> {
         match condition() {
             Some(result) => Ok(result),
-            None => self.wait_inner(deadline_ns, true, &mut condition),
+            None => self.wait_inner(deadline, true, &mut condition),
         }
     }
 
     fn wait_inner<R>(
         &self,
-        deadline_ns: Option<u64>,
+        deadline: Option<Deadline>,
         interruptible: bool,
         condition: &mut dyn FnMut() -> Option<R>,
     ) -> Result<R, WaitError> {
@@ -105,14 +105,14 @@ impl WaitQueue {
                 if interruptible && me.is_signal_pending() {
                     break Some(Err(WaitError::Interrupted));
                 }
-                if deadline_ns.is_some_and(|deadline| now_ns() >= deadline) {
+                if deadline.is_some_and(Deadline::has_passed) {
                     break Some(Err(WaitError::TimedOut));
                 }
                 if !self.contains(key) {
                     // Woken, and the condition is false again: queue up anew.
                     break None;
                 }
-                match deadline_ns {
+                match deadline {
                     Some(deadline) => {
                         park_until(deadline);
                     }
@@ -311,12 +311,12 @@ mod tests {
     #[test]
     fn a_deadline_and_an_interrupt_end_a_wait() {
         let queue = WaitQueue::new();
-        let soon = now_ns() + 2_000_000;
+        let soon = Deadline::after_ns(2_000_000);
         assert_eq!(
             queue.wait_interruptible(Some(soon), || None::<()>),
             Err(WaitError::TimedOut)
         );
-        assert!(now_ns() >= soon);
+        assert!(soon.has_passed());
         current().set_signal_pending();
         assert_eq!(
             queue.wait_interruptible(None, || None::<()>),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use task::explore::{Model, Report, SCHEDULE, spawn};
 use task::sync::{AtomicBool, AtomicU32, Ordering};
-use task::{Mutex, Thread, WaitQueue, current, park};
+use task::{Deadline, Mutex, Thread, WaitQueue, current, park};
 
 /// All schedules with at most two pre-emptions.
 fn explore(model: impl Fn() + Send + Sync + 'static) -> Result<Report, String> {
@@ -113,7 +113,7 @@ fn locks_taken_in_two_orders_are_found() {
 fn a_wake_up_that_ends_with_one_who_gave_up_is_found() {
     let found = finds(|| {
         let shared = Arc::new((AtomicU32::new(0), Naive::default()));
-        let waiters = [None, Some(1000)].map(|deadline| {
+        let waiters = [None, Some(Deadline::at_ns(1000))].map(|deadline| {
             let (permits, queue) = (shared.clone(), shared.clone());
             let take = move || {
                 permits
@@ -172,7 +172,9 @@ fn sleeping_until_the_deadline_beside_a_true_condition_is_found() {
             let theirs = shared.clone();
             let waiter = spawn("waiter", move || {
                 let ready = || theirs.0.load(Ordering::SeqCst).then_some(());
-                let _ = theirs.1.wait_interruptible(Some(1000), ready);
+                let _ = theirs
+                    .1
+                    .wait_interruptible(Some(Deadline::at_ns(1000)), ready);
             });
             shared.0.store(true, Ordering::SeqCst);
             if wakes {

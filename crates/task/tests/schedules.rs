@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use task::explore::{Model, spawn};
 use task::sync::{AtomicU32, AtomicUsize, Ordering};
-use task::{Event, Mutex, Thread, WaitError, WaitQueue};
+use task::{Deadline, Event, Mutex, Thread, WaitError, WaitQueue};
 
 /// A semaphore: permits, and who waits for one.
 #[derive(Default)]
@@ -97,7 +97,7 @@ fn a_wake_up_on_its_way_to_one_who_times_out_reaches_the_next() {
         let hasty = spawn("hasty", move || {
             if theirs
                 .queue
-                .wait_interruptible(Some(1000), || theirs.try_take())
+                .wait_interruptible(Some(Deadline::at_ns(1000)), || theirs.try_take())
                 .is_ok()
             {
                 theirs.give();
@@ -141,7 +141,7 @@ fn who_gives_up_has_looked_once_more() {
         let waiter = spawn("waiter", move || {
             let _ = theirs
                 .queue
-                .wait_interruptible(Some(1000), || theirs.try_take());
+                .wait_interruptible(Some(Deadline::at_ns(1000)), || theirs.try_take());
         });
         permits.give();
         waiter.join();
@@ -229,7 +229,7 @@ fn an_event_is_not_lost_to_a_deadline() {
         let event = Arc::new(Event::new());
         let theirs = event.clone();
         let waiter = spawn("waiter", move || {
-            if !theirs.wait_until(1000) {
+            if !theirs.wait_until(Deadline::at_ns(1000)) {
                 // Not yet: then it still comes.
                 theirs.wait();
             }

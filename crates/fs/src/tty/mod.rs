@@ -30,7 +30,7 @@ use job::JobControlState;
 use linux_raw_sys::general as sys;
 use output::Output;
 use pty::PacketStatus;
-use task::{Mutex, Once};
+use task::{Deadline, Mutex, Once};
 
 struct State {
     termios: Termios,
@@ -408,12 +408,12 @@ impl TtyFile {
         let tty = &self.tty;
         if min == 0 {
             // What there is now, or the first that comes within the time.
-            let deadline = if file.nonblocking() { 0 } else { timer };
+            let timeout_ns = if file.nonblocking() { 0 } else { timer };
             return match self.read_ready(buf, 1) {
                 Some(n) => Ok(n),
-                None if deadline == 0 => Ok(0),
+                None if timeout_ns == 0 => Ok(0),
                 None => {
-                    let deadline = task::now_ns() + deadline;
+                    let deadline = Deadline::after_ns(timeout_ns);
                     Ok(tty
                         .readable
                         .wait_until(Some(deadline), || self.read_ready(buf, 1))?
@@ -438,7 +438,7 @@ impl TtyFile {
                 None if seen == 0 => Some(tty.readable.wait(more)?),
                 None => tty
                     .readable
-                    .wait_until(Some(task::now_ns() + timer), more)?,
+                    .wait_until(Some(Deadline::after_ns(timer)), more)?,
             };
             match found {
                 Some(now) if now > seen => have = now,

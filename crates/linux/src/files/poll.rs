@@ -3,6 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use ::task::Deadline;
 use abi::errno::Errno;
 use fs::OpenFlags;
 use fs::epoll::{self, EpollFile, Interest};
@@ -19,20 +20,22 @@ use crate::{SysResult, Task};
 /// (`struct timeval`).
 pub type TimeSpan = [i64; 2];
 
-/// The monotonic time `[sec, fraction]` from now, with `per_sec` fractions to a second. Too far
+/// The deadline `[sec, fraction]` from now, with `per_sec` fractions to a second. Too far
 /// away is never.
-fn deadline([sec, fraction]: TimeSpan, per_sec: i64) -> Result<Option<u64>, Errno> {
+fn deadline([sec, fraction]: TimeSpan, per_sec: i64) -> Result<Option<Deadline>, Errno> {
     if sec < 0 || !(0..per_sec).contains(&fraction) {
         return Err(Errno::EINVAL);
     }
     let span = (sec as u64)
         .checked_mul(1_000_000_000)
         .and_then(|ns| ns.checked_add((fraction * (1_000_000_000 / per_sec)) as u64));
-    Ok(span.and_then(|span| task::now_ns().checked_add(span)))
+    Ok(span
+        .and_then(|span| task::now_ns().checked_add(span))
+        .map(Deadline::at_ns))
 }
 
 /// As [`deadline`], of a structure that may be null: `None` is no deadline.
-fn user_deadline(ptr: UserPtr<TimeSpan>, per_sec: i64) -> Result<Option<u64>, Errno> {
+fn user_deadline(ptr: UserPtr<TimeSpan>, per_sec: i64) -> Result<Option<Deadline>, Errno> {
     if ptr.is_null() {
         Ok(None)
     } else {
@@ -40,15 +43,11 @@ fn user_deadline(ptr: UserPtr<TimeSpan>, per_sec: i64) -> Result<Option<u64>, Er
     }
 }
 
-/// The monotonic time `ms` milliseconds from now; negative is never.
-fn deadline_ms(ms: i32) -> Option<u64> {
-    // Not to wait is a time long past.
-    u64::try_from(ms).ok().map(|ms| {
-        if ms == 0 {
-            0
-        } else {
-            task::now_ns() + ms * 1_000_000
-        }
+/// The deadline `ms` milliseconds from now; negative is never.
+fn deadline_ms(ms: i32) -> Option<Deadline> {
+    u64::try_from(ms).ok().map(|ms| match ms {
+        0 => Deadline::PASSED,
+        ms => Deadline::after_ns(ms * 1_000_000),
     })
 }
 
@@ -59,13 +58,13 @@ fn with_rest(
     result: SysResult,
     task: &Task,
     ptr: UserPtr<TimeSpan>,
-    deadline: Option<u64>,
+    deadline: Option<Deadline>,
     per_sec: i64,
 ) -> SysResult {
     let Some(deadline) = deadline.filter(|_| !ptr.is_null()) else {
         return result;
     };
-    let rest = deadline.saturating_sub(::task::now_ns()) as i64;
+    let rest = deadline.remaining_ns() as i64;
     let rest = [
         rest / 1_000_000_000,
         rest % 1_000_000_000 / (1_000_000_000 / per_sec),
@@ -100,7 +99,7 @@ pub struct PollFd {
     revents: u16,
 }
 
-fn do_poll(task: &Task, fds: usize, count: usize, deadline: Option<u64>) -> SysResult {
+fn do_poll(task: &Task, fds: usize, count: usize, deadline: Option<Deadline>) -> SysResult {
     let files = task.files();
     if count > files.limit() {
         return Err(Errno::EINVAL);
@@ -147,7 +146,7 @@ pub(crate) fn poll_until(
     task: &Task,
     fds: usize,
     count: usize,
-    deadline: Option<u64>,
+    deadline: Option<Deadline>,
 ) -> SysResult {
     do_poll(task, fds, count, deadline).map_err(|e| match e {
         Errno::EINTR => {
@@ -183,7 +182,7 @@ const IN_SET: Events = Events::READABLE.union(Events::RDBAND).union(Events::ALWA
 const OUT_SET: Events = Events::WRITABLE.union(Events::WRBAND).union(Events::ERR);
 const EXCEPT_SET: Events = Events::PRI;
 
-fn do_select(task: &Task, count: i32, sets: [usize; 3], deadline: Option<u64>) -> SysResult {
+fn do_select(task: &Task, count: i32, sets: [usize; 3], deadline: Option<Deadline>) -> SysResult {
     let files = task.files();
     let count = usize::try_from(count)
         .map_err(|_| Errno::EINVAL)?
@@ -350,7 +349,7 @@ fn do_epoll_wait(
     set_fd: i32,
     events: usize,
     max: i32,
-    deadline: Option<u64>,
+    deadline: Option<Deadline>,
 ) -> SysResult {
     let max = usize::try_from(max)
         .ok()

@@ -7,9 +7,10 @@ pub mod waitv;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
+use ::task::Deadline;
 use abi::errno::Errno;
-pub(crate) use futex::{Deadline, Waiter, Word, park};
 use futex::{Target, nobody_at};
+pub(crate) use futex::{Waiter, Word, park};
 use guard::user;
 use linux_raw_sys::general as sys;
 use vm::FutexKey;
@@ -98,7 +99,7 @@ pub(crate) fn wait(
     addr: usize,
     private: bool,
     expected: u32,
-    deadline: Deadline,
+    deadline: Option<Deadline>,
     bits: u32,
 ) -> SysResult {
     if bits == 0 {
@@ -139,7 +140,7 @@ pub(crate) fn wait_until(
         addr,
         private,
         expected,
-        until.as_ref().map(AbsoluteDeadline::ns),
+        until.as_ref().map(AbsoluteDeadline::deadline),
         bits,
     )
     .map_err(|error| match error {
@@ -315,7 +316,8 @@ fn operate(
             .map(|time| AbsoluteDeadline::new(task, time, realtime))
             .transpose()
     };
-    let ns = |until: &Option<AbsoluteDeadline<'_>>| until.as_ref().map(AbsoluteDeadline::ns);
+    let deadline =
+        |until: &Option<AbsoluteDeadline<'_>>| until.as_ref().map(AbsoluteDeadline::deadline);
     let relative = || time()?.map(deadline_after).transpose();
     let command = operation & sys::FUTEX_CMD_MASK.cast_unsigned();
     if realtime
@@ -333,13 +335,17 @@ fn operate(
         sys::FUTEX_WAKE_BITSET => wake(task, addr, private, count(value), value3),
         sys::FUTEX_REQUEUE => requeue(task, (addr, addr2), private, exact()?, None),
         sys::FUTEX_CMP_REQUEUE => requeue(task, (addr, addr2), private, exact()?, Some(value3)),
-        sys::FUTEX_LOCK_PI => pi::lock(task, addr, private, ns(&until(true)?), true),
-        sys::FUTEX_LOCK_PI2 => pi::lock(task, addr, private, ns(&until(realtime)?), true),
+        sys::FUTEX_LOCK_PI => pi::lock(task, addr, private, deadline(&until(true)?), true),
+        sys::FUTEX_LOCK_PI2 => pi::lock(task, addr, private, deadline(&until(realtime)?), true),
         sys::FUTEX_TRYLOCK_PI => pi::lock(task, addr, private, None, false),
         sys::FUTEX_UNLOCK_PI => pi::unlock(task, addr, private),
-        sys::FUTEX_WAIT_REQUEUE_PI => {
-            pi::wait_requeue(task, (addr, addr2), private, value, ns(&until(realtime)?))
-        }
+        sys::FUTEX_WAIT_REQUEUE_PI => pi::wait_requeue(
+            task,
+            (addr, addr2),
+            private,
+            value,
+            deadline(&until(realtime)?),
+        ),
         sys::FUTEX_CMP_REQUEUE_PI if value == 1 => {
             pi::requeue(task, (addr, addr2), private, exact()?.1, value3)
         }

@@ -9,7 +9,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use ::task::{Mutex, Policy, Thread};
+use ::task::{Deadline, Mutex, Policy, Thread};
 use abi::errno::Errno;
 use guard::user;
 use linux_raw_sys::general::{FUTEX_OWNER_DIED, FUTEX_TID_MASK, FUTEX_WAITERS};
@@ -311,7 +311,7 @@ fn sleep(
     waiter: &Arc<PiWaiter>,
     key: &Key,
     addr: usize,
-    deadline: Option<u64>,
+    deadline: Option<Deadline>,
     moved: bool,
 ) -> SysResult {
     loop {
@@ -322,7 +322,7 @@ fn sleep(
         }
         let error = if waiter.thread.is_signal_pending() {
             Errno::ERESTARTNOINTR
-        } else if deadline.is_some_and(|deadline| ::task::now_ns() >= deadline) {
+        } else if deadline.is_some_and(Deadline::has_passed) {
             Errno::ETIMEDOUT
         } else {
             match deadline {
@@ -365,7 +365,7 @@ pub(crate) fn lock(
     task: &Task,
     addr: usize,
     private: bool,
-    deadline: Option<u64>,
+    deadline: Option<Deadline>,
     may_wait: bool,
 ) -> SysResult {
     let key = key(task, addr, private, true)?;
@@ -427,7 +427,7 @@ pub(crate) fn wait_requeue(
     (from, to): (usize, usize),
     private: bool,
     expected: u32,
-    deadline: Option<u64>,
+    deadline: Option<Deadline>,
 ) -> SysResult {
     if from == to {
         return Err(Errno::EINVAL);

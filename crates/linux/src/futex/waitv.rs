@@ -3,6 +3,7 @@
 
 use alloc::vec::Vec;
 
+use ::task::Deadline;
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -79,7 +80,7 @@ pub fn sys_futex_waitv(
         return Err(Errno::EINVAL);
     }
     let until = until(task, timeout, clock)?;
-    let deadline = until.as_ref().map(AbsoluteDeadline::ns);
+    let deadline = until.as_ref().map(AbsoluteDeadline::deadline);
     let words = (0..count as usize)
         .map(|i| read_entry(entries.add(i)))
         .collect::<Result<Vec<_>, _>>()?;
@@ -101,7 +102,7 @@ pub fn sys_futex_waitv(
         if task.thread().is_signal_pending() {
             break Errno::ERESTARTSYS;
         }
-        if deadline.is_some_and(|deadline| ::task::now_ns() >= deadline) {
+        if deadline.is_some_and(Deadline::has_passed) {
             break Errno::ETIMEDOUT;
         }
         futex::park(deadline);

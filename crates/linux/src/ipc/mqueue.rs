@@ -303,7 +303,7 @@ fn wait<R>(
         Some(result) => Ok(result),
         None if nonblocking => Err(Errno::EAGAIN),
         None => queue
-            .wait_interruptible(until.as_ref().map(AbsoluteDeadline::ns), attempt)
+            .wait_interruptible(until.as_ref().map(AbsoluteDeadline::deadline), attempt)
             .map_err(|error| match error {
                 WaitError::Interrupted => Errno::ERESTARTSYS,
                 WaitError::TimedOut => Errno::ETIMEDOUT,

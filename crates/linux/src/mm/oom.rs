@@ -7,7 +7,7 @@
 
 use core::sync::atomic::{AtomicI32, Ordering};
 
-use ::task::{Mutex, WaitQueue, now_ns};
+use ::task::{Deadline, Mutex, WaitQueue};
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use vm::PAGE_SIZE;
@@ -25,7 +25,7 @@ const PATIENCE_NS: u64 = 2_000_000_000;
 /// The one that was chosen last, until it has given its memory back; 0 for none.
 static CHOSEN: AtomicI32 = AtomicI32::new(0);
 /// Held to choose; until when the last one is waited for.
-static DEADLINE: Mutex<u64> = Mutex::new(0);
+static DEADLINE: Mutex<Deadline> = Mutex::new(Deadline::PASSED);
 /// Woken when a process has given its memory back.
 static GIVEN_BACK: WaitQueue = WaitQueue::new();
 
@@ -81,12 +81,11 @@ pub(crate) fn make_room(task: &Task) {
 
 /// Ends the heaviest process, unless one is ending. Returns until when to wait for that; `None` if
 /// there is nobody.
-fn choose(task: &Task) -> Option<u64> {
+fn choose(task: &Task) -> Option<Deadline> {
     let mut deadline = DEADLINE.lock();
-    let now = now_ns();
     let guard::mem::MemStats { total, free, .. } = guard::mem::stats();
     // The one that was chosen may have ended since `task` found nothing, or is still about to.
-    if *deadline > now && (CHOSEN.load(Ordering::SeqCst) != 0 || free > total / 32) {
+    if !deadline.has_passed() && (CHOSEN.load(Ordering::SeqCst) != 0 || free > total / 32) {
         return Some(*deadline);
     }
     let candidates = process_table::select(|_, _| true)
@@ -96,7 +95,7 @@ fn choose(task: &Task) -> Option<u64> {
         .filter_map(|process| Some((weight(&process, total)?, process)))
         .max_by_key(|(weight, _)| *weight);
     let (_, victim) = heaviest?;
-    *deadline = now + PATIENCE_NS;
+    *deadline = Deadline::after_ns(PATIENCE_NS);
     CHOSEN.store(victim.pid().raw(), Ordering::SeqCst);
     end(&victim, task);
     Some(*deadline)

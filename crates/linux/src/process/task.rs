@@ -8,7 +8,7 @@ use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use ::futex::Waiter;
-use ::task::{Mutex, MutexGuard, Once, Policy, Thread, WaitQueue};
+use ::task::{Deadline, Mutex, MutexGuard, Once, Policy, Thread, WaitQueue};
 use abi::errno::Errno;
 use fs::path::Walk;
 use fs::{Cred, File, FsStruct};
@@ -54,20 +54,20 @@ pub(crate) struct TaskSignals {
 pub(crate) enum RestartBlock {
     /// A sleep until a time, monotonic. `rest` is where the caller wants the rest to be stored; 0
     /// for nowhere.
-    Sleep { deadline_ns: u64, rest: usize },
+    Sleep { deadline: Deadline, rest: usize },
     /// A wait for a word until a time, monotonic.
     Futex {
         addr: usize,
         private: bool,
         expected: u32,
-        deadline: u64,
+        deadline: Deadline,
         bits: u32,
     },
     /// A `poll(2)` until a time, monotonic, or without a limit.
     Poll {
         fds: usize,
         count: usize,
-        deadline: Option<u64>,
+        deadline: Option<Deadline>,
     },
 }
 

@@ -7,7 +7,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-use ::task::{Mutex, now_ns};
+use ::task::{Deadline, Mutex, now_ns};
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
@@ -240,7 +240,7 @@ impl Timer {
     pub(crate) fn alarm(&self, deadline_ns: u64, now: u64) -> Option<TimerHandle> {
         let me = self.me.upgrade()?;
         let TimerClock::Cpu(_) = self.clock else {
-            return Some(timer_queue::set(deadline_ns, me));
+            return Some(timer_queue::set(Deadline::at_ns(deadline_ns), me));
         };
         // Each processor can bring it nearer. A clock that stands is looked at more and more
         // seldom.
@@ -253,7 +253,7 @@ impl Timer {
         };
         let pause = nearest.max(longer.min(LATEST_NS)).max(SOONEST_NS);
         self.pause_ns.store(pause, Ordering::Relaxed);
-        Some(timer_queue::set(now_ns().saturating_add(pause), me))
+        Some(timer_queue::set(Deadline::after_ns(pause), me))
     }
 
     pub(crate) fn left(setting: &TimerState, now: u64) -> u64 {
@@ -318,7 +318,7 @@ impl Alarm for Timer {
             let Some(ticket) = setting.ticket.take() else {
                 return;
             };
-            if ticket.deadline_ns() > now_ns() {
+            if !ticket.deadline().has_passed() {
                 // It was set anew while this was on its way.
                 setting.ticket = Some(ticket);
                 return;

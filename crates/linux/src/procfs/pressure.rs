@@ -15,7 +15,7 @@ use fs::pseudo::{Attr, StaticDir};
 use fs::{File, FileOps, FileType, Inode, Metadata, OpenFlags, Result, Whence};
 use guard::BootToken;
 use psi::{Pressure, Trigger};
-use task::{CpuId, Mutex};
+use task::{CpuId, Deadline, Mutex};
 
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,6 +239,6 @@ fn run() {
                 watch.source.notify();
             }
         }
-        task::sleep_until(task::now_ns().saturating_add(next.min(1_000_000_000)));
+        task::sleep_until(Deadline::after_ns(next.min(1_000_000_000)));
     }
 }

@@ -13,8 +13,8 @@ pub fn sys_restart_syscall(task: &Task) -> SysResult {
     // Out of the lock: a guard in the match's head would be held while the thread sleeps.
     let call = task.restart.lock().take();
     match call {
-        Some(RestartBlock::Sleep { deadline_ns, rest }) => {
-            sleep_span(task, deadline_ns, UserPtr::new(rest))
+        Some(RestartBlock::Sleep { deadline, rest }) => {
+            sleep_span(task, deadline, UserPtr::new(rest))
         }
         Some(RestartBlock::Futex {
             addr,

@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use ::task::Deadline;
 use abi::errno::Errno;
 use fs::File;
 use fs::poll::Events;
@@ -17,8 +18,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::process::{process_table, signal_broken_pipe};
 use crate::socket::{MAX_ADDRESS, of_file, read_address, with_caller, write_address};
 use crate::state::credentials::Ids;
+use crate::time::deadline_after;
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::pid::Pid;
+use crate::uapi::time::TimeSpec;
 use crate::uio::{IoVec, IoVecs, MAX_TRANSFER, SMALL, in_user_space, pieces, total};
 use crate::{SysResult, Task};
 
@@ -777,20 +780,11 @@ pub fn sys_recvmmsg(
     messages: UserPtr<MMsgHdr>,
     count: u32,
     flags: u32,
-    timeout: UserPtr<[i64; 2]>,
+    timeout: UserPtr<TimeSpec>,
 ) -> SysResult {
     const WAITFORONE: u32 = 0x1_0000;
     check_several(flags)?;
-    let deadline = match timeout.read_optional()? {
-        None => None,
-        Some([sec, nsec]) => match (u64::try_from(sec), u64::try_from(nsec)) {
-            (Ok(sec), Ok(nsec @ 0..1_000_000_000)) => Some(
-                ::task::now_ns()
-                    .saturating_add(sec.saturating_mul(1_000_000_000).saturating_add(nsec)),
-            ),
-            _ => return Err(Errno::EINVAL),
-        },
-    };
+    let deadline = timeout.read_optional()?.map(deadline_after).transpose()?;
     let file = task.file_io(fd)?;
     let socket = of_file(&file)?;
     // What was left when the last message had come.
@@ -805,7 +799,7 @@ pub fn sys_recvmmsg(
             0
         };
         let received = receive_message(task, &file, message, flags & !WAITFORONE | patience)?;
-        left = deadline.map(|deadline| deadline.saturating_sub(::task::now_ns()));
+        left = deadline.map(Deadline::remaining_ns);
         Ok(received)
     })?;
     match received.error {
@@ -815,7 +809,7 @@ pub fn sys_recvmmsg(
         Some(error) => socket.ops().set_error(error),
     }
     if let Some(left) = left {
-        timeout.write(&[left / 1_000_000_000, left % 1_000_000_000].map(u64::cast_signed))?;
+        timeout.write(&TimeSpec::from_ns(left))?;
     }
     Ok(received.done)
 }

@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use ::task::{Mutex, Once, Thread, now_ns};
+use ::task::{Deadline, Mutex, Once, Thread};
 
 /// Something to be done at a time.
 pub(crate) trait Alarm: Send + Sync {
@@ -12,18 +12,22 @@ pub(crate) trait Alarm: Send + Sync {
     fn fire(&self);
 }
 
-/// By time, then by number.
-static ALARMS: Mutex<BTreeMap<(u64, u64), Arc<dyn Alarm>>> = Mutex::new(BTreeMap::new());
+/// The alarms that are set.
+static ALARMS: Mutex<BTreeMap<TimerHandle, Arc<dyn Alarm>>> = Mutex::new(BTreeMap::new());
 static THREAD: Once<Arc<Thread>> = Once::new();
 
 /// An alarm that has been set, for cancelling it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct TimerHandle(u64, u64);
+/// Ordered by time, then by number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct TimerHandle {
+    deadline: Deadline,
+    number: u64,
+}
 
 impl TimerHandle {
-    /// When it fires, monotonic.
-    pub(crate) fn deadline_ns(self) -> u64 {
-        self.0
+    /// The time when the alarm fires.
+    pub(crate) fn deadline(self) -> Deadline {
+        self.deadline
     }
 }
 
@@ -33,15 +37,18 @@ pub(crate) fn count() -> u64 {
 }
 
 /// Sets an alarm.
-pub(crate) fn set(deadline_ns: u64, alarm: Arc<dyn Alarm>) -> TimerHandle {
+pub(crate) fn set(deadline: Deadline, alarm: Arc<dyn Alarm>) -> TimerHandle {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    let ticket = TimerHandle(deadline_ns, NEXT.fetch_add(1, Ordering::Relaxed));
+    let ticket = TimerHandle {
+        deadline,
+        number: NEXT.fetch_add(1, Ordering::Relaxed),
+    };
     let first = {
         let mut alarms = ALARMS.lock();
-        alarms.insert((ticket.0, ticket.1), alarm);
+        alarms.insert(ticket, alarm);
         alarms
             .first_key_value()
-            .is_some_and(|(&key, _)| key == (ticket.0, ticket.1))
+            .is_some_and(|(&first, _)| first == ticket)
     };
     if first && let Some(thread) = THREAD.get() {
         thread.unpark();
@@ -60,12 +67,15 @@ impl Alarm for SocketTimerCallback {
 
 /// Sets an alarm of a socket.
 pub(crate) fn set_for_sockets(deadline_ns: u64, alarm: Arc<dyn net::TimerCallback>) {
-    set(deadline_ns, Arc::new(SocketTimerCallback(alarm)));
+    set(
+        Deadline::at_ns(deadline_ns),
+        Arc::new(SocketTimerCallback(alarm)),
+    );
 }
 
 /// Takes an alarm back. It may be firing at this moment.
 pub(crate) fn cancel(ticket: TimerHandle) {
-    let alarm = ALARMS.lock().remove(&(ticket.0, ticket.1));
+    let alarm = ALARMS.lock().remove(&ticket);
     drop(alarm);
 }
 
@@ -84,9 +94,9 @@ fn run() {
         let due = {
             let mut alarms = ALARMS.lock();
             match alarms.first_entry() {
-                Some(entry) if entry.key().0 <= now_ns() => Some(entry.remove()),
+                Some(entry) if entry.key().deadline.has_passed() => Some(entry.remove()),
                 Some(entry) => {
-                    next = Some(entry.key().0);
+                    next = Some(entry.key().deadline);
                     None
                 }
                 None => None,

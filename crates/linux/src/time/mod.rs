@@ -7,7 +7,7 @@ pub mod timex;
 pub(crate) mod vdso;
 pub mod wall_clock;
 
-use ::task::{WaitError, WaitQueue, now_ns};
+use ::task::{Deadline, WaitError, WaitQueue, now_ns};
 use abi::errno::Errno;
 use guard::timer;
 use linux_raw_sys::general as sys;
@@ -19,12 +19,12 @@ use crate::uaccess::UserPtr;
 use crate::uapi::time::{NS_PER_SEC, TimeSpec, TimeVal};
 use crate::{SysResult, Task};
 
-/// The monotonic time that is `span` from now.
+/// The deadline that is `span` from now.
 ///
 /// # Errors
 /// `EINVAL`.
-pub(crate) fn deadline_after(span: TimeSpec) -> Result<u64, Errno> {
-    Ok(now_ns().saturating_add(span.to_ns()?))
+pub(crate) fn deadline_after(span: TimeSpec) -> Result<Deadline, Errno> {
+    Ok(Deadline::after_ns(span.to_ns()?))
 }
 
 /// What a clock shows now.
@@ -74,19 +74,19 @@ pub fn sys_time(_: &Task, time: UserPtr<i64>) -> SysResult {
 }
 
 /// Sleeps until the clock passes a time, or a signal comes (false).
-fn sleep(deadline_ns: u64) -> bool {
+fn sleep(deadline: Deadline) -> bool {
     let nothing = WaitQueue::new();
-    nothing.wait_interruptible(Some(deadline_ns), || None::<()>) != Err(WaitError::Interrupted)
+    nothing.wait_interruptible(Some(deadline), || None::<()>) != Err(WaitError::Interrupted)
 }
 
 /// Sleeps for a span; interrupted, it tells the rest and can be taken up again.
-pub(crate) fn sleep_span(task: &Task, deadline_ns: u64, rest: UserPtr<TimeSpec>) -> SysResult {
-    if sleep(deadline_ns) {
+pub(crate) fn sleep_span(task: &Task, deadline: Deadline, rest: UserPtr<TimeSpec>) -> SysResult {
+    if sleep(deadline) {
         return Ok(0);
     }
-    rest.write_optional(&TimeSpec::from_ns(deadline_ns.saturating_sub(now_ns())))?;
+    rest.write_optional(&TimeSpec::from_ns(deadline.remaining_ns()))?;
     *task.restart.lock() = Some(RestartBlock::Sleep {
-        deadline_ns,
+        deadline,
         rest: rest.addr(),
     });
     Err(Errno::ERESTART_RESTARTBLOCK)
@@ -95,18 +95,19 @@ pub(crate) fn sleep_span(task: &Task, deadline_ns: u64, rest: UserPtr<TimeSpec>)
 /// Sleeps until a clock of processor time, which others let go on, shows something.
 fn sleep_by(clock: &CpuClock, time: u64, absolute: bool, rest: UserPtr<TimeSpec>) -> SysResult {
     const SOONEST_NS: u64 = 1_000_000;
-    let deadline = if absolute {
+    // By this clock, so not a `Deadline`.
+    let end_ns = if absolute {
         time
     } else {
         clock.now().saturating_add(time)
     };
     loop {
-        let left = deadline.saturating_sub(clock.now());
+        let left = end_ns.saturating_sub(clock.now());
         if left == 0 {
             return Ok(0);
         }
         let pause = (left / ::task::cpu_count() as u64).max(SOONEST_NS);
-        if !sleep(now_ns().saturating_add(pause)) {
+        if !sleep(Deadline::after_ns(pause)) {
             if absolute {
                 return Err(Errno::ERESTARTNOHAND);
             }
@@ -189,7 +190,7 @@ pub fn sys_clock_nanosleep(
         return sleep_span(task, deadline_after(time)?, rest);
     }
     let until = AbsoluteDeadline::new(task, time, realtime)?;
-    if sleep(until.ns()) {
+    if sleep(until.deadline()) {
         Ok(0)
     } else {
         Err(Errno::ERESTARTNOHAND)

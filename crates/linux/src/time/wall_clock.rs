@@ -8,7 +8,7 @@
 
 use core::sync::atomic::Ordering;
 
-use ::task::{Mutex, MutexGuard, now_ns};
+use ::task::{Deadline, Mutex, MutexGuard, now_ns};
 use abi::errno::Errno;
 use guard::timer;
 use linux_raw_sys::general as sys;
@@ -44,7 +44,7 @@ pub(crate) fn zone() -> Zone {
 /// and keeps this meanwhile: if the wall clock is set, the thread is interrupted as if by a signal
 /// that was dealt with already, and the call begins anew.
 pub(crate) struct AbsoluteDeadline<'a> {
-    ns: u64,
+    deadline: Deadline,
     task: &'a Task,
 }
 
@@ -54,14 +54,17 @@ impl<'a> AbsoluteDeadline<'a> {
     pub(crate) fn new(task: &'a Task, time: TimeSpec, realtime: bool) -> Result<Self, Errno> {
         // Before the distance is read: who sets it afterwards finds the thread.
         task.waits_for_wall_clock.store(realtime, Ordering::SeqCst);
-        let mut until = Self { ns: 0, task };
-        until.ns = monotonic_of(time, realtime)?;
+        let mut until = Self {
+            deadline: Deadline::PASSED,
+            task,
+        };
+        until.deadline = Deadline::at_ns(monotonic_of(time, realtime)?);
         Ok(until)
     }
 
-    /// As monotonic time.
-    pub(crate) fn ns(&self) -> u64 {
-        self.ns
+    /// The time by the monotonic clock.
+    pub(crate) fn deadline(&self) -> Deadline {
+        self.deadline
     }
 }
 

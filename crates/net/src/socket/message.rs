@@ -69,7 +69,7 @@ impl WaitPolicy {
         if self.timeout_ns == 0 {
             return source.wait(attempt).flatten();
         }
-        let deadline = task::now_ns().saturating_add(self.timeout_ns);
+        let deadline = task::Deadline::after_ns(self.timeout_ns);
         match source.wait_until(Some(deadline), attempt) {
             Ok(Some(result)) => result,
             Ok(None) => Err(Errno::EAGAIN),

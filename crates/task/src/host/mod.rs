@@ -22,7 +22,7 @@ use topology::{Levels, Topology};
 pub use self::lock::{Condvar, Mutex, MutexGuard, Once, ReadGuard, RwLock, WriteGuard};
 use self::user::OfUser;
 pub use self::user::{change_rt_limits, rt_limits, start_recording};
-use crate::NoMemory;
+use crate::{Deadline, NoMemory};
 
 /// Does nothing: a point where the kernel's scheduler may be perturbed.
 pub(crate) fn preemption_point() {}
@@ -244,19 +244,18 @@ pub fn park() {
     }
 }
 
-/// Sleeps like [`park`], but only until `deadline_ns`; false if that passed.
+/// Sleeps like [`park`], but only until `deadline`; false if that passed.
 #[track_caller]
-pub fn park_until(deadline_ns: u64) -> bool {
-    let now = now_ns();
-    if now >= deadline_ns {
+pub fn park_until(deadline: Deadline) -> bool {
+    if deadline.has_passed() {
         return false;
     }
     if explore::is_active() {
-        explore::park(Some(deadline_ns));
+        explore::park(Some(deadline.as_ns()));
     } else {
-        std::thread::park_timeout(Duration::from_nanos(deadline_ns - now));
+        std::thread::park_timeout(Duration::from_nanos(deadline.remaining_ns()));
     }
-    now_ns() < deadline_ns
+    !deadline.has_passed()
 }
 
 /// Lets others run.
@@ -268,9 +267,9 @@ pub fn yield_now() {
     }
 }
 
-/// Sleeps until the clock passes `deadline_ns`.
-pub fn sleep_until(deadline_ns: u64) {
-    while park_until(deadline_ns) {}
+/// Sleeps until the clock passes `deadline`.
+pub fn sleep_until(deadline: Deadline) {
+    while park_until(deadline) {}
 }
 
 /// Nanoseconds since some time before.

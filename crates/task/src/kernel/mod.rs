@@ -32,6 +32,7 @@ use core::panic::Location;
 pub use core::sync::atomic as sync;
 use core::sync::atomic::Ordering;
 
+use crate::Deadline;
 use guard::BootToken;
 pub use guard::cpu::CpuId;
 pub use guard::rcu::RcuArc;
@@ -90,18 +91,18 @@ pub fn park() {
     switch::park();
 }
 
-/// Sleeps like [`park`], but only until the clock passes `deadline_ns`; false if it has.
-pub fn park_until(deadline_ns: u64) -> bool {
-    if now_ns() >= deadline_ns {
+/// Sleeps like [`park`], but only until the clock passes `deadline`; false if it has.
+pub fn park_until(deadline: Deadline) -> bool {
+    if deadline.has_passed() {
         return false;
     }
-    sleep::with_deadline(deadline_ns, switch::park);
-    now_ns() < deadline_ns
+    sleep::with_deadline(deadline.as_ns(), switch::park);
+    !deadline.has_passed()
 }
 
-/// Sleeps until the clock passes `deadline_ns`.
-pub fn sleep_until(deadline_ns: u64) {
-    while park_until(deadline_ns) {}
+/// Sleeps until the clock passes `deadline`.
+pub fn sleep_until(deadline: Deadline) {
+    while park_until(deadline) {}
 }
 
 struct Scheduler;
