@@ -21,7 +21,7 @@ use crate::time::deadline_after;
 use crate::time::wall_clock::AbsoluteDeadline;
 use crate::uaccess::UserPtr;
 use crate::uapi::pid::Tid;
-use crate::uapi::time::TimeSpec;
+use crate::uapi::time::{ClockBase, TimeSpec};
 use crate::{SysResult, Task};
 
 pub(crate) fn fault<T>(_: T) -> Errno {
@@ -307,20 +307,24 @@ fn operate(
     value3: u32,
 ) -> SysResult {
     let private = operation & sys::FUTEX_PRIVATE_FLAG != 0;
-    let realtime = operation & sys::FUTEX_CLOCK_REALTIME != 0;
+    let base = if operation & sys::FUTEX_CLOCK_REALTIME != 0 {
+        ClockBase::Realtime
+    } else {
+        ClockBase::Monotonic
+    };
     let counts = || (count(value), count(timeout as u32));
     let exact = || exact_counts(value, timeout as u32);
     let time = || UserPtr::<TimeSpec>::new(timeout).read_optional();
-    let until = |realtime: bool| {
+    let until = |base: ClockBase| {
         time()?
-            .map(|time| AbsoluteDeadline::new(task, time, realtime))
+            .map(|time| AbsoluteDeadline::new(task, time, base))
             .transpose()
     };
     let deadline =
         |until: &Option<AbsoluteDeadline<'_>>| until.as_ref().map(AbsoluteDeadline::deadline);
     let relative = || time()?.map(deadline_after).transpose();
     let command = operation & sys::FUTEX_CMD_MASK.cast_unsigned();
-    if realtime
+    if base == ClockBase::Realtime
         && !matches!(
             command,
             sys::FUTEX_WAIT_BITSET | sys::FUTEX_WAIT_REQUEUE_PI | sys::FUTEX_LOCK_PI2
@@ -330,22 +334,24 @@ fn operate(
     }
     match command {
         sys::FUTEX_WAIT => wait(task, addr, private, value, relative()?, u32::MAX),
-        sys::FUTEX_WAIT_BITSET => wait_until(task, addr, private, value, until(realtime)?, value3),
+        sys::FUTEX_WAIT_BITSET => wait_until(task, addr, private, value, until(base)?, value3),
         sys::FUTEX_WAKE => wake(task, addr, private, count(value), u32::MAX),
         sys::FUTEX_WAKE_BITSET => wake(task, addr, private, count(value), value3),
         sys::FUTEX_REQUEUE => requeue(task, (addr, addr2), private, exact()?, None),
         sys::FUTEX_CMP_REQUEUE => requeue(task, (addr, addr2), private, exact()?, Some(value3)),
-        sys::FUTEX_LOCK_PI => pi::lock(task, addr, private, deadline(&until(true)?), true),
-        sys::FUTEX_LOCK_PI2 => pi::lock(task, addr, private, deadline(&until(realtime)?), true),
+        sys::FUTEX_LOCK_PI => pi::lock(
+            task,
+            addr,
+            private,
+            deadline(&until(ClockBase::Realtime)?),
+            true,
+        ),
+        sys::FUTEX_LOCK_PI2 => pi::lock(task, addr, private, deadline(&until(base)?), true),
         sys::FUTEX_TRYLOCK_PI => pi::lock(task, addr, private, None, false),
         sys::FUTEX_UNLOCK_PI => pi::unlock(task, addr, private),
-        sys::FUTEX_WAIT_REQUEUE_PI => pi::wait_requeue(
-            task,
-            (addr, addr2),
-            private,
-            value,
-            deadline(&until(realtime)?),
-        ),
+        sys::FUTEX_WAIT_REQUEUE_PI => {
+            pi::wait_requeue(task, (addr, addr2), private, value, deadline(&until(base)?))
+        }
         sys::FUTEX_CMP_REQUEUE_PI if value == 1 => {
             pi::requeue(task, (addr, addr2), private, exact()?.1, value3)
         }

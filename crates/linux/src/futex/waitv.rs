@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::time::wall_clock::AbsoluteDeadline;
 use crate::uaccess::UserPtr;
-use crate::uapi::time::TimeSpec;
+use crate::uapi::time::{ClockBase, TimeSpec};
 use crate::{SysResult, Task, futex};
 
 /// The size of a futex in its flags: 32 bits, the only one.
@@ -50,12 +50,12 @@ fn until(
     if timeout.is_null() {
         return Ok(None);
     }
-    let realtime = match clock.cast_unsigned() {
-        sys::CLOCK_MONOTONIC => false,
-        sys::CLOCK_REALTIME => true,
+    let base = match clock.cast_unsigned() {
+        sys::CLOCK_MONOTONIC => ClockBase::Monotonic,
+        sys::CLOCK_REALTIME => ClockBase::Realtime,
         _ => return Err(Errno::EINVAL),
     };
-    AbsoluteDeadline::new(task, timeout.read()?, realtime).map(Some)
+    AbsoluteDeadline::new(task, timeout.read()?, base).map(Some)
 }
 
 /// One futex of a vector: its address, whether it is private, and the value it is expected to have.

@@ -23,7 +23,7 @@ use crate::time::wall_clock::AbsoluteDeadline;
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::pid::Pid;
 use crate::uapi::siginfo::{COUNT, SigInfo};
-use crate::uapi::time::TimeSpec;
+use crate::uapi::time::{ClockBase, TimeSpec};
 use crate::{SysResult, Task};
 
 /// What a queue has if nothing is said, and the most that a caller without `CAP_SYS_RESOURCE` may
@@ -288,7 +288,7 @@ fn open_queue(
 fn until(task: &Task, timeout: UserPtr<TimeSpec>) -> Result<Option<AbsoluteDeadline<'_>>, Errno> {
     timeout
         .read_optional()?
-        .map(|time| AbsoluteDeadline::new(task, time, true))
+        .map(|time| AbsoluteDeadline::new(task, time, ClockBase::Realtime))
         .transpose()
 }
 

@@ -14,8 +14,16 @@ use crate::uapi::pid::{Pid, Tid};
 #[derive(Clone)]
 pub(crate) struct CpuClock {
     of: CpuClockOf,
-    /// In user mode only.
-    user_only: bool,
+    counted: CountedTime,
+}
+
+/// The part of the processor time that a clock counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CountedTime {
+    /// Time in user mode (Linux: `CPUCLOCK_VIRT`).
+    User,
+    /// Time in user mode and in the kernel (Linux: `CPUCLOCK_PROF`, `CPUCLOCK_SCHED`).
+    Total,
 }
 
 #[derive(Clone)]
@@ -26,17 +34,17 @@ pub(crate) enum CpuClockOf {
 
 impl CpuClock {
     /// The clock of a process.
-    pub(crate) fn of_process(process: &Arc<Process>, user_only: bool) -> Self {
+    pub(crate) fn of_process(process: &Arc<Process>, counted: CountedTime) -> Self {
         Self {
             of: CpuClockOf::Process(Arc::downgrade(process)),
-            user_only,
+            counted,
         }
     }
 
-    pub(crate) fn of_thread(task: &Arc<Task>, user_only: bool) -> Self {
+    pub(crate) fn of_thread(task: &Arc<Task>, counted: CountedTime) -> Self {
         Self {
             of: CpuClockOf::Thread(Arc::downgrade(task)),
-            user_only,
+            counted,
         }
     }
 
@@ -53,28 +61,34 @@ impl CpuClock {
         let own = || crate::current_task().ok_or(Errno::EINVAL);
         match clock.cast_unsigned() {
             sys::CLOCK_PROCESS_CPUTIME_ID => {
-                return Ok(Some(Self::of_process(task.process(), false)));
+                return Ok(Some(Self::of_process(task.process(), CountedTime::Total)));
             }
-            sys::CLOCK_THREAD_CPUTIME_ID => return Ok(Some(Self::of_thread(&own()?, false))),
+            sys::CLOCK_THREAD_CPUTIME_ID => {
+                return Ok(Some(Self::of_thread(&own()?, CountedTime::Total)));
+            }
             _ if clock >= 0 => return Ok(None),
             _ => {}
         }
-        let user_only = clock & KIND == USER;
+        let counted = if clock & KIND == USER {
+            CountedTime::User
+        } else {
+            CountedTime::Total
+        };
         if clock & KIND == KIND {
             return Err(Errno::EINVAL);
         }
         match (clock & OF_THREAD != 0, !(clock >> 3)) {
-            (true, 0) => own().map(|own| Some(Self::of_thread(&own, user_only))),
-            (false, 0) => Ok(Some(Self::of_process(task.process(), user_only))),
+            (true, 0) => own().map(|own| Some(Self::of_thread(&own, counted))),
+            (false, 0) => Ok(Some(Self::of_process(task.process(), counted))),
             (true, tid) => {
                 let other = process_table::find_task(Tid::new(tid))
                     .filter(|t| t.pid() == task.pid())
                     .ok_or(Errno::EINVAL)?;
-                Ok(Some(Self::of_thread(&other, user_only)))
+                Ok(Some(Self::of_thread(&other, counted)))
             }
             (false, pid) => {
                 let process = process_table::find(Pid::new(pid)).ok_or(Errno::EINVAL)?;
-                Ok(Some(Self::of_process(&process, user_only)))
+                Ok(Some(Self::of_process(&process, counted)))
             }
         }
     }
@@ -91,10 +105,9 @@ impl CpuClock {
             CpuClockOf::Thread(task) => task.upgrade().map(|task| task.usage()),
         };
         let usage = usage.unwrap_or_default();
-        if self.user_only {
-            usage.user_ns
-        } else {
-            usage.total_ns()
+        match self.counted {
+            CountedTime::User => usage.user_ns,
+            CountedTime::Total => usage.total_ns(),
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::state::rlimit::{Resource, Rlimit};
 use crate::state::timer_queue::{self, Alarm, TimerHandle};
 use crate::uapi::pid::Tid;
 use crate::uapi::siginfo::SigInfo;
-use crate::uapi::time::NS_PER_SEC;
+use crate::uapi::time::{ClockBase, NS_PER_SEC};
 
 /// The most timers of a process.
 pub(crate) const MAX_TIMERS: usize = 1024;
@@ -133,8 +133,8 @@ pub(crate) struct Timer {
     pub(crate) process: Weak<Process>,
     pub(crate) notify: TimerNotify,
     pub(crate) clock: TimerClock,
-    /// Absolute times are the wall clock's.
-    pub(crate) realtime: bool,
+    /// The clock that absolute times belong to.
+    pub(crate) base: ClockBase,
     pub(crate) setting: Mutex<TimerState>,
     pub(crate) overrun: AtomicI32,
     /// Of a clock of processor time: what it showed at the last look, and how long after that the
@@ -144,14 +144,13 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    /// A timer of no process, that counts how often it fires. `realtime`: absolute times are the
-    /// wall clock's.
-    pub(crate) fn counting(expirations: Arc<Expirations>, realtime: bool) -> Arc<Self> {
+    /// A timer of no process, that counts how often it fires; its absolute times are of `base`.
+    pub(crate) fn counting(expirations: Arc<Expirations>, base: ClockBase) -> Arc<Self> {
         Self::new(
             Weak::new(),
             TimerNotify::Count(expirations),
             TimerClock::Time,
-            realtime,
+            base,
         )
     }
 
@@ -159,7 +158,7 @@ impl Timer {
         process: Weak<Process>,
         notify: TimerNotify,
         clock: TimerClock,
-        realtime: bool,
+        base: ClockBase,
     ) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             _counted: census::Timer::default(),
@@ -167,7 +166,7 @@ impl Timer {
             process,
             notify,
             clock,
-            realtime,
+            base,
             setting: Mutex::default(),
             overrun: AtomicI32::new(0),
             seen_ns: AtomicU64::new(0),

@@ -16,7 +16,7 @@ use crate::process::cpu_clock::CpuClock;
 use crate::process::task::RestartBlock;
 use crate::time::wall_clock::AbsoluteDeadline;
 use crate::uaccess::UserPtr;
-use crate::uapi::time::{NS_PER_SEC, TimeSpec, TimeVal};
+use crate::uapi::time::{ClockBase, NS_PER_SEC, TimeSpec, TimeVal, TimerMode};
 use crate::{SysResult, Task};
 
 /// The deadline that is `span` from now.
@@ -93,13 +93,12 @@ pub(crate) fn sleep_span(task: &Task, deadline: Deadline, rest: UserPtr<TimeSpec
 }
 
 /// Sleeps until a clock of processor time, which others let go on, shows something.
-fn sleep_by(clock: &CpuClock, time: u64, absolute: bool, rest: UserPtr<TimeSpec>) -> SysResult {
+fn sleep_by(clock: &CpuClock, time: u64, mode: TimerMode, rest: UserPtr<TimeSpec>) -> SysResult {
     const SOONEST_NS: u64 = 1_000_000;
     // By this clock, so not a `Deadline`.
-    let end_ns = if absolute {
-        time
-    } else {
-        clock.now().saturating_add(time)
+    let end_ns = match mode {
+        TimerMode::Absolute => time,
+        TimerMode::Relative => clock.now().saturating_add(time),
     };
     loop {
         let left = end_ns.saturating_sub(clock.now());
@@ -108,7 +107,7 @@ fn sleep_by(clock: &CpuClock, time: u64, absolute: bool, rest: UserPtr<TimeSpec>
         }
         let pause = (left / ::task::cpu_count() as u64).max(SOONEST_NS);
         if !sleep(Deadline::after_ns(pause)) {
-            if absolute {
+            if mode == TimerMode::Absolute {
                 return Err(Errno::ERESTARTNOHAND);
             }
             rest.write_optional(&TimeSpec::from_ns(left))?;
@@ -153,11 +152,11 @@ pub fn sys_clock_nanosleep(
     time: UserPtr<TimeSpec>,
     rest: UserPtr<TimeSpec>,
 ) -> SysResult {
-    let (realtime, alarm) = match clock.cast_unsigned() {
-        sys::CLOCK_REALTIME | sys::CLOCK_TAI => (Some(true), false),
-        sys::CLOCK_MONOTONIC | sys::CLOCK_BOOTTIME => (Some(false), false),
-        sys::CLOCK_REALTIME_ALARM => (Some(true), true),
-        sys::CLOCK_BOOTTIME_ALARM => (Some(false), true),
+    let (base, alarm) = match clock.cast_unsigned() {
+        sys::CLOCK_REALTIME | sys::CLOCK_TAI => (Some(ClockBase::Realtime), false),
+        sys::CLOCK_MONOTONIC | sys::CLOCK_BOOTTIME => (Some(ClockBase::Monotonic), false),
+        sys::CLOCK_REALTIME_ALARM => (Some(ClockBase::Realtime), true),
+        sys::CLOCK_BOOTTIME_ALARM => (Some(ClockBase::Monotonic), true),
         // A thread that sleeps uses nothing; the others are for reading only.
         sys::CLOCK_THREAD_CPUTIME_ID
         | sys::CLOCK_MONOTONIC_RAW
@@ -172,13 +171,13 @@ pub fn sys_clock_nanosleep(
     };
     let time = time.read()?;
     let ns = time.to_ns()?;
-    let absolute = flags & sys::TIMER_ABSTIME != 0;
-    let Some(realtime) = realtime else {
+    let mode = TimerMode::of_flags(flags);
+    let Some(base) = base else {
         let clock = CpuClock::named(task, clock)?.ok_or(Errno::EINVAL)?;
         if clock.is_of_thread(task.tid()) {
             return Err(Errno::EINVAL);
         }
-        return sleep_by(&clock, ns, absolute, rest);
+        return sleep_by(&clock, ns, mode, rest);
     };
     if alarm {
         if flags & !sys::TIMER_ABSTIME != 0 {
@@ -186,10 +185,10 @@ pub fn sys_clock_nanosleep(
         }
         check_alarm_clock(task, clock)?;
     }
-    if !absolute {
+    if mode == TimerMode::Relative {
         return sleep_span(task, deadline_after(time)?, rest);
     }
-    let until = AbsoluteDeadline::new(task, time, realtime)?;
+    let until = AbsoluteDeadline::new(task, time, base)?;
     if sleep(until.deadline()) {
         Ok(0)
     } else {

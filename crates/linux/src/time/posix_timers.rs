@@ -13,14 +13,14 @@ use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::Process;
-use crate::process::cpu_clock::CpuClock;
+use crate::process::cpu_clock::{CountedTime, CpuClock};
 use crate::process::timer::{BY_WALL_CLOCK, Timer, TimerClock, TimerNotify};
 use crate::state::rlimit::{Resource, UNLIMITED};
 use crate::time::wall_clock::{WallClockGuard, hold, monotonic_of};
 use crate::uaccess::UserPtr;
 use crate::uapi::pid::Tid;
 use crate::uapi::siginfo::COUNT;
-use crate::uapi::time::{NS_PER_SEC, TimeSpec, TimeVal};
+use crate::uapi::time::{ClockBase, NS_PER_SEC, TimeSpec, TimeVal, TimerMode};
 use crate::{SysResult, Task, time};
 
 impl Timer {
@@ -32,11 +32,11 @@ impl Timer {
         &self,
         _still: &WallClockGuard,
         wish: &ITimerSpec,
-        absolute: bool,
+        mode: TimerMode,
     ) -> Result<(u64, u64), Errno> {
-        let (deadline, interval) = self.deadline_of(wish, absolute)?;
+        let (deadline, interval) = self.deadline_of(wish, mode)?;
         let before = self.set(deadline, interval);
-        if absolute && self.realtime {
+        if mode == TimerMode::Absolute && self.base == ClockBase::Realtime {
             let mut setting = self.setting.lock();
             setting.by_wall_clock = true;
             BY_WALL_CLOCK.lock().insert(self.address(), self.me.clone());
@@ -45,11 +45,11 @@ impl Timer {
     }
 
     /// When a setting makes it fire first (`None`: not at all), and its interval.
-    fn deadline_of(&self, new: &ITimerSpec, absolute: bool) -> Result<(Option<u64>, u64), Errno> {
+    fn deadline_of(&self, new: &ITimerSpec, mode: TimerMode) -> Result<(Option<u64>, u64), Errno> {
         let (value, interval) = (new.value.to_ns()?, new.interval.to_ns()?);
         let deadline = match value {
             0 => None,
-            _ if absolute => Some(monotonic_of(new.value, self.realtime)?),
+            _ if mode == TimerMode::Absolute => Some(monotonic_of(new.value, self.base)?),
             value => Some(self.clock.now().saturating_add(value)),
         };
         Ok((deadline, interval))
@@ -87,11 +87,16 @@ pub(crate) fn watch_cpu_limit(process: &Arc<Process>) {
         if !limited && timers.limit.is_none() {
             return;
         }
-        let clock = TimerClock::Cpu(CpuClock::of_process(process, false));
+        let clock = TimerClock::Cpu(CpuClock::of_process(process, CountedTime::Total));
         timers
             .limit
             .get_or_insert_with(|| {
-                Timer::new(Arc::downgrade(process), TimerNotify::Limit, clock, false)
+                Timer::new(
+                    Arc::downgrade(process),
+                    TimerNotify::Limit,
+                    clock,
+                    ClockBase::Monotonic,
+                )
             })
             .clone()
     };
@@ -127,11 +132,11 @@ fn interval_timer(task: &Task, which: u32) -> Result<Arc<Timer>, Errno> {
         sys::ITIMER_REAL => (sys::SIGALRM, TimerClock::Time),
         sys::ITIMER_VIRTUAL => (
             sys::SIGVTALRM,
-            TimerClock::Cpu(CpuClock::of_process(process, true)),
+            TimerClock::Cpu(CpuClock::of_process(process, CountedTime::User)),
         ),
         sys::ITIMER_PROF => (
             sys::SIGPROF,
-            TimerClock::Cpu(CpuClock::of_process(process, false)),
+            TimerClock::Cpu(CpuClock::of_process(process, CountedTime::Total)),
         ),
         _ => return Err(Errno::EINVAL),
     };
@@ -140,7 +145,7 @@ fn interval_timer(task: &Task, which: u32) -> Result<Arc<Timer>, Errno> {
             Arc::downgrade(process),
             TimerNotify::Plain(signo as i32),
             clock,
-            false,
+            ClockBase::Monotonic,
         )
     };
     Ok(process.timers.lock().interval[which as usize]
@@ -209,14 +214,16 @@ impl SigEvent {
     }
 }
 
-/// Whether a timer's clock is the wall clock, rather than the one that only goes forward.
+/// The base of a timer's clock of this number.
 ///
 /// # Errors
 /// `EINVAL` if it is neither.
-pub(crate) fn clock_is_real(clock: i32) -> Result<bool, Errno> {
+pub(crate) fn clock_base(clock: i32) -> Result<ClockBase, Errno> {
     match clock.cast_unsigned() {
-        sys::CLOCK_REALTIME | sys::CLOCK_TAI | sys::CLOCK_REALTIME_ALARM => Ok(true),
-        sys::CLOCK_MONOTONIC | sys::CLOCK_BOOTTIME | sys::CLOCK_BOOTTIME_ALARM => Ok(false),
+        sys::CLOCK_REALTIME | sys::CLOCK_TAI | sys::CLOCK_REALTIME_ALARM => Ok(ClockBase::Realtime),
+        sys::CLOCK_MONOTONIC | sys::CLOCK_BOOTTIME | sys::CLOCK_BOOTTIME_ALARM => {
+            Ok(ClockBase::Monotonic)
+        }
         _ => Err(Errno::EINVAL),
     }
 }
@@ -233,20 +240,20 @@ fn check_timer_clock(clock: i32) -> Result<(), Errno> {
         sys::CLOCK_PROCESS_CPUTIME_ID | sys::CLOCK_THREAD_CPUTIME_ID => Ok(()),
         _ if time::is_clock_of_device(clock) => Err(Errno::EOPNOTSUPP),
         _ if clock < 0 => Ok(()),
-        _ => clock_is_real(clock).map(drop),
+        _ => clock_base(clock).map(drop),
     }
 }
 
-/// What a new timer runs by, and whether its absolute times are the wall clock's.
+/// The clock that a new timer runs by, and the one that its absolute times belong to.
 ///
 /// # Errors
 /// `EPERM` for a clock that wakes the machine up, `EINVAL` for one of a process or thread there is
 /// not.
-fn timer_clock(task: &Task, clock: i32) -> Result<(TimerClock, bool), Errno> {
+fn timer_clock(task: &Task, clock: i32) -> Result<(TimerClock, ClockBase), Errno> {
     time::check_alarm_clock(task, clock)?;
     Ok(match CpuClock::named(task, clock)? {
-        Some(clock) => (TimerClock::Cpu(clock), false),
-        None => (TimerClock::Time, clock_is_real(clock)?),
+        Some(clock) => (TimerClock::Cpu(clock), ClockBase::Monotonic),
+        None => (TimerClock::Time, clock_base(clock)?),
     })
 }
 
@@ -292,8 +299,8 @@ pub fn sys_timer_create(
         },
     };
     id.write(&number)?;
-    let (clock, realtime) = timer_clock(task, clock)?;
-    let timer = Timer::new(Arc::downgrade(process), notify, clock, realtime);
+    let (clock, base) = timer_clock(task, clock)?;
+    let timer = Timer::new(Arc::downgrade(process), notify, clock, base);
     process.timers.lock().created.insert(number, timer);
     Ok(0)
 }
@@ -344,7 +351,7 @@ pub fn sys_timer_settime(
     }
     let new = new.read()?;
     let timer = created(task, id)?;
-    let before = timer.set_to(&hold(), &new, flags & sys::TIMER_ABSTIME != 0)?;
+    let before = timer.set_to(&hold(), &new, TimerMode::of_flags(flags))?;
     timer.fire_if_due();
     old.write_optional(&ITimerSpec::from_ns(before))?;
     Ok(0)

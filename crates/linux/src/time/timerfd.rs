@@ -11,9 +11,10 @@ use linux_raw_sys::general as sys;
 use crate::process::timer::Timer;
 use crate::state::expirations::Expirations;
 use crate::time::check_alarm_clock;
-use crate::time::posix_timers::{ITimerSpec, clock_is_real};
+use crate::time::posix_timers::{ITimerSpec, clock_base};
 use crate::time::wall_clock::hold;
 use crate::uaccess::UserPtr;
+use crate::uapi::time::TimerMode;
 use crate::{SysResult, Task};
 
 /// A descriptor of a timer.
@@ -82,10 +83,10 @@ pub fn sys_timerfd_create(task: &Task, clock: i32, flags: u32) -> SysResult {
     if clock.cast_unsigned() == sys::CLOCK_TAI {
         return Err(Errno::EINVAL);
     }
-    let realtime = clock_is_real(clock)?;
+    let base = clock_base(clock)?;
     check_alarm_clock(task, clock)?;
     let expirations = Arc::<Expirations>::default();
-    let timer = Timer::counting(expirations.clone(), realtime);
+    let timer = Timer::counting(expirations.clone(), base);
     let open = OpenFlags::RDWR | OpenFlags::from_bits_retain(flags & sys::TFD_NONBLOCK);
     let file = File::anonymous(
         "anon_inode:[timerfd]",
@@ -124,7 +125,7 @@ pub fn sys_timerfd_settime(
     );
     timer
         .timer
-        .set_to(&still, &new, flags & sys::TFD_TIMER_ABSTIME != 0)?;
+        .set_to(&still, &new, TimerMode::of_flags(flags))?;
     drop(still);
     timer.timer.fire_if_due();
     old.write_optional(&ITimerSpec::from_ns(before))?;

@@ -17,7 +17,7 @@ use crate::process::process_table;
 use crate::process::timer::wall_clock_was_set;
 use crate::time::vdso;
 use crate::uaccess::UserPtr;
-use crate::uapi::time::{NS_PER_SEC, TimeSpec, TimeVal};
+use crate::uapi::time::{ClockBase, NS_PER_SEC, TimeSpec, TimeVal};
 use crate::{SysResult, Task};
 
 /// `struct timezone`, minutes west of Greenwich and a kind of summer time: remembered, and added to
@@ -51,14 +51,15 @@ pub(crate) struct AbsoluteDeadline<'a> {
 impl<'a> AbsoluteDeadline<'a> {
     /// # Errors
     /// `EINVAL` if it is no time.
-    pub(crate) fn new(task: &'a Task, time: TimeSpec, realtime: bool) -> Result<Self, Errno> {
+    pub(crate) fn new(task: &'a Task, time: TimeSpec, base: ClockBase) -> Result<Self, Errno> {
         // Before the distance is read: who sets it afterwards finds the thread.
-        task.waits_for_wall_clock.store(realtime, Ordering::SeqCst);
+        task.waits_for_wall_clock
+            .store(base == ClockBase::Realtime, Ordering::SeqCst);
         let mut until = Self {
             deadline: Deadline::PASSED,
             task,
         };
-        until.deadline = Deadline::at_ns(monotonic_of(time, realtime)?);
+        until.deadline = Deadline::at_ns(monotonic_of(time, base)?);
         Ok(until)
     }
 
@@ -80,9 +81,12 @@ impl Drop for AbsoluteDeadline<'_> {
 ///
 /// # Errors
 /// `EINVAL` if it is no time.
-pub(crate) fn monotonic_of(time: TimeSpec, realtime: bool) -> Result<u64, Errno> {
+pub(crate) fn monotonic_of(time: TimeSpec, base: ClockBase) -> Result<u64, Errno> {
     let ns = time.to_ns()?;
-    let behind = if realtime { timer::wall_base_ns() } else { 0 };
+    let behind = match base {
+        ClockBase::Realtime => timer::wall_base_ns(),
+        ClockBase::Monotonic => 0,
+    };
     Ok(ns.saturating_sub(behind))
 }
 

@@ -1,10 +1,42 @@
 //! Times as programs pass them: `struct timespec`, `struct timeval`.
 
 use abi::errno::Errno;
+use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Nanoseconds of a second.
 pub(crate) const NS_PER_SEC: u64 = 1_000_000_000;
+
+/// The clock that an absolute time belongs to (Linux: bases of hrtimers).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ClockBase {
+    /// Time since boot, which never jumps (`CLOCK_MONOTONIC`, `CLOCK_BOOTTIME`).
+    Monotonic,
+    /// The wall clock, which can be set (`CLOCK_REALTIME`, `CLOCK_TAI`).
+    Realtime,
+}
+
+/// The meaning of a time that a program passes to a timer or sleep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TimerMode {
+    /// A span from now on.
+    Relative,
+    /// A time of the clock (`TIMER_ABSTIME`).
+    Absolute,
+}
+
+impl TimerMode {
+    /// The mode in the flags of `clock_nanosleep(2)`, `timer_settime(2)` or `timerfd_settime(2)`.
+    pub(crate) const fn of_flags(flags: u32) -> Self {
+        if flags & sys::TIMER_ABSTIME != 0 {
+            Self::Absolute
+        } else {
+            Self::Relative
+        }
+    }
+}
+
+const _: () = assert!(sys::TIMER_ABSTIME == sys::TFD_TIMER_ABSTIME);
 
 /// `struct timespec`.
 #[derive(
