@@ -15,11 +15,13 @@ use guard::user;
 use linux_raw_sys::general as sys;
 use vm::FutexKey;
 
+use crate::futex::pi::LockMode;
 use crate::process::task::RestartBlock;
 use crate::process::{access, process_table};
 use crate::time::deadline_after;
 use crate::time::wall_clock::AbsoluteDeadline;
 use crate::uaccess::UserPtr;
+use crate::uapi::futex::{FutexAccess, FutexScope};
 use crate::uapi::pid::Tid;
 use crate::uapi::time::{ClockBase, TimeSpec};
 use crate::{SysResult, Task};
@@ -48,22 +50,25 @@ fn private_word(task: &Task, addr: usize) -> Result<Word, Errno> {
 
 /// What identifies the word at an address, and, if it may be known to other address spaces, what
 /// keeps that from changing its meaning. Whether such a word can be written is looked at if the
-/// kernel `changes` it.
+/// kernel has write `access`.
 #[inline(always)]
 pub(crate) fn key(
     task: &Task,
     addr: usize,
-    private: bool,
-    changes: bool,
+    scope: FutexScope,
+    access: FutexAccess,
 ) -> Result<(Word, Option<FutexKey>), Errno> {
-    if private {
+    if scope == FutexScope::Private {
         return Ok((private_word(task, addr)?, None));
     }
     check(addr)?;
     // Only of memory that is there can be said what it is: not behind the end of a file, nor where
     // nothing may be read.
     user::load_u32(addr).map_err(fault)?;
-    let key = task.process().memory()?.futex_key(addr, changes)?;
+    let key = task
+        .process()
+        .memory()?
+        .futex_key(addr, access == FutexAccess::Write)?;
     Ok((key.words(), Some(key)))
 }
 
@@ -71,11 +76,11 @@ pub(crate) fn key(
 pub(crate) fn enter_new(
     task: &Task,
     addr: usize,
-    private: bool,
+    scope: FutexScope,
     expected: u32,
 ) -> Result<(Arc<Waiter>, Option<FutexKey>), Errno> {
     let waiter = Waiter::new(task.thread().clone());
-    let (word, key) = key(task, addr, private, false)?;
+    let (word, key) = key(task, addr, scope, FutexAccess::Read)?;
     waiter.enter(word, addr, expected, u32::MAX, || user::load_u32(addr))?;
     Ok((waiter, key))
 }
@@ -97,7 +102,7 @@ fn wait_private(task: &Task, addr: usize, expected: u32) -> SysResult {
 pub(crate) fn wait(
     task: &Task,
     addr: usize,
-    private: bool,
+    scope: FutexScope,
     expected: u32,
     deadline: Option<Deadline>,
     bits: u32,
@@ -105,18 +110,18 @@ pub(crate) fn wait(
     if bits == 0 {
         return Err(Errno::EINVAL);
     }
-    let (word, _key) = key(task, addr, private, false)?;
+    let (word, _key) = key(task, addr, scope, FutexAccess::Read)?;
     let waiter = waiter_of(task);
     waiter.enter(word, addr, expected, bits, || user::load_u32(addr))?;
     let result = waiter.sleep(deadline).map(|()| 0);
-    if !private {
+    if scope == FutexScope::Shared {
         waiter.forget_moves();
     }
     // A deadline is absolute inside; a relative one would begin anew.
     if let (Err(Errno::ERESTART_RESTARTBLOCK), Some(deadline)) = (result, deadline) {
         *task.restart.lock() = Some(RestartBlock::Futex {
             addr,
-            private,
+            scope,
             expected,
             deadline,
             bits,
@@ -130,7 +135,7 @@ pub(crate) fn wait(
 pub(crate) fn wait_until(
     task: &Task,
     addr: usize,
-    private: bool,
+    scope: FutexScope,
     expected: u32,
     until: Option<AbsoluteDeadline<'_>>,
     bits: u32,
@@ -138,7 +143,7 @@ pub(crate) fn wait_until(
     wait(
         task,
         addr,
-        private,
+        scope,
         expected,
         until.as_ref().map(AbsoluteDeadline::deadline),
         bits,
@@ -149,11 +154,17 @@ pub(crate) fn wait_until(
     })
 }
 
-pub(crate) fn wake(task: &Task, addr: usize, private: bool, most: usize, bits: u32) -> SysResult {
+pub(crate) fn wake(
+    task: &Task,
+    addr: usize,
+    scope: FutexScope,
+    most: usize,
+    bits: u32,
+) -> SysResult {
     if bits == 0 {
         return Err(Errno::EINVAL);
     }
-    let (word, _key) = key(task, addr, private, false)?;
+    let (word, _key) = key(task, addr, scope, FutexAccess::Read)?;
     Ok(futex::wake(word, most, bits))
 }
 
@@ -166,24 +177,24 @@ fn wake_private(task: &Task, addr: usize, most: usize) -> SysResult {
 fn requeue(
     task: &Task,
     (from, to): (usize, usize),
-    private: bool,
+    scope: FutexScope,
     counts: (usize, usize),
     expected: Option<u32>,
 ) -> SysResult {
-    requeue_between(task, (from, private), (to, private), counts, expected)
+    requeue_between(task, (from, scope), (to, scope), counts, expected)
 }
 
 /// The same for words of which only one may be private.
 pub(crate) fn requeue_between(
     task: &Task,
-    (from, from_private): (usize, bool),
-    (to, to_private): (usize, bool),
+    (from, from_scope): (usize, FutexScope),
+    (to, to_scope): (usize, FutexScope),
     counts: (usize, usize),
     expected: Option<u32>,
 ) -> SysResult {
     let ((from_word, _from_key), (to_word, to_key)) = (
-        key(task, from, from_private, false)?,
-        key(task, to, to_private, false)?,
+        key(task, from, from_scope, FutexAccess::Read)?,
+        key(task, to, to_scope, FutexAccess::Read)?,
     );
     let check = || match expected {
         Some(expected) if user::load_u32(from).map_err(fault)? != expected => Err(Errno::EAGAIN),
@@ -223,13 +234,13 @@ const fn signed12(value: u32) -> i32 {
 fn wake_op(
     task: &Task,
     (first, second): (usize, usize),
-    private: bool,
+    scope: FutexScope,
     (most, most2): (usize, usize),
     operation: u32,
 ) -> SysResult {
     let ((first_word, _first_key), (second_word, _second_key)) = (
-        key(task, first, private, false)?,
-        key(task, second, private, true)?,
+        key(task, first, scope, FutexAccess::Read)?,
+        key(task, second, scope, FutexAccess::Write)?,
     );
     let (mut argument, compared) = (
         signed12(operation >> 12 & 0xfff).cast_unsigned(),
@@ -306,7 +317,7 @@ fn operate(
     addr2: usize,
     value3: u32,
 ) -> SysResult {
-    let private = operation & sys::FUTEX_PRIVATE_FLAG != 0;
+    let scope = FutexScope::of_flags(operation);
     let base = if operation & sys::FUTEX_CLOCK_REALTIME != 0 {
         ClockBase::Realtime
     } else {
@@ -333,30 +344,30 @@ fn operate(
         return Err(Errno::ENOSYS);
     }
     match command {
-        sys::FUTEX_WAIT => wait(task, addr, private, value, relative()?, u32::MAX),
-        sys::FUTEX_WAIT_BITSET => wait_until(task, addr, private, value, until(base)?, value3),
-        sys::FUTEX_WAKE => wake(task, addr, private, count(value), u32::MAX),
-        sys::FUTEX_WAKE_BITSET => wake(task, addr, private, count(value), value3),
-        sys::FUTEX_REQUEUE => requeue(task, (addr, addr2), private, exact()?, None),
-        sys::FUTEX_CMP_REQUEUE => requeue(task, (addr, addr2), private, exact()?, Some(value3)),
+        sys::FUTEX_WAIT => wait(task, addr, scope, value, relative()?, u32::MAX),
+        sys::FUTEX_WAIT_BITSET => wait_until(task, addr, scope, value, until(base)?, value3),
+        sys::FUTEX_WAKE => wake(task, addr, scope, count(value), u32::MAX),
+        sys::FUTEX_WAKE_BITSET => wake(task, addr, scope, count(value), value3),
+        sys::FUTEX_REQUEUE => requeue(task, (addr, addr2), scope, exact()?, None),
+        sys::FUTEX_CMP_REQUEUE => requeue(task, (addr, addr2), scope, exact()?, Some(value3)),
         sys::FUTEX_LOCK_PI => pi::lock(
             task,
             addr,
-            private,
+            scope,
             deadline(&until(ClockBase::Realtime)?),
-            true,
+            LockMode::Wait,
         ),
-        sys::FUTEX_LOCK_PI2 => pi::lock(task, addr, private, deadline(&until(base)?), true),
-        sys::FUTEX_TRYLOCK_PI => pi::lock(task, addr, private, None, false),
-        sys::FUTEX_UNLOCK_PI => pi::unlock(task, addr, private),
+        sys::FUTEX_LOCK_PI2 => pi::lock(task, addr, scope, deadline(&until(base)?), LockMode::Wait),
+        sys::FUTEX_TRYLOCK_PI => pi::lock(task, addr, scope, None, LockMode::Try),
+        sys::FUTEX_UNLOCK_PI => pi::unlock(task, addr, scope),
         sys::FUTEX_WAIT_REQUEUE_PI => {
-            pi::wait_requeue(task, (addr, addr2), private, value, deadline(&until(base)?))
+            pi::wait_requeue(task, (addr, addr2), scope, value, deadline(&until(base)?))
         }
         sys::FUTEX_CMP_REQUEUE_PI if value == 1 => {
-            pi::requeue(task, (addr, addr2), private, exact()?.1, value3)
+            pi::requeue(task, (addr, addr2), scope, exact()?.1, value3)
         }
         sys::FUTEX_CMP_REQUEUE_PI => Err(Errno::EINVAL),
-        sys::FUTEX_WAKE_OP => wake_op(task, (addr, addr2), private, counts(), value3),
+        sys::FUTEX_WAKE_OP => wake_op(task, (addr, addr2), scope, counts(), value3),
         _ => Err(Errno::ENOSYS),
     }
 }
@@ -411,13 +422,13 @@ fn release_robust(task: &Task, addr: usize, pending: bool) -> Result<(), Errno> 
             }
         };
         if modify(addr, died)? & sys::FUTEX_WAITERS != 0 {
-            wake(task, addr, false, 1, u32::MAX)?;
-            wake(task, addr, true, 1, u32::MAX)?;
+            wake(task, addr, FutexScope::Shared, 1, u32::MAX)?;
+            wake(task, addr, FutexScope::Private, 1, u32::MAX)?;
         }
     } else if pending && old & sys::FUTEX_TID_MASK == 0 {
         // It was being unlocked: whoever should have been woken may not have been.
-        wake(task, addr, false, 1, u32::MAX)?;
-        wake(task, addr, true, 1, u32::MAX)?;
+        wake(task, addr, FutexScope::Shared, 1, u32::MAX)?;
+        wake(task, addr, FutexScope::Private, 1, u32::MAX)?;
     }
     Ok(())
 }
@@ -464,7 +475,7 @@ pub(crate) fn thread_ends(task: &Task) {
     let addr = task.clear_tid.swap(0, Ordering::Relaxed);
     if addr != 0 && user::store_u32(addr, 0).is_ok() {
         // The joining thread may be of this process, or (rarely) of another that shares the memory.
-        let _ = wake(task, addr, true, 1, u32::MAX);
-        let _ = wake(task, addr, false, 1, u32::MAX);
+        let _ = wake(task, addr, FutexScope::Private, 1, u32::MAX);
+        let _ = wake(task, addr, FutexScope::Shared, 1, u32::MAX);
     }
 }

@@ -18,6 +18,7 @@ use vm::FutexKey;
 use crate::futex::{Word, fault, key, modify};
 use crate::process::process_table;
 use crate::uaccess::UserPtr;
+use crate::uapi::futex::{FutexAccess, FutexScope};
 use crate::uapi::pid::Tid;
 use crate::{SysResult, Task, current_task};
 
@@ -30,6 +31,15 @@ const WAITING: u32 = 0;
 const GRANTED: u32 = 1;
 /// The lock is his, because its owner ended; the word does not say so yet.
 const INHERITED: u32 = 2;
+
+/// Whether a caller waits for a lock that another thread holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LockMode {
+    /// The caller waits (`FUTEX_LOCK_PI`).
+    Wait,
+    /// The call fails with `EAGAIN` (`FUTEX_TRYLOCK_PI`).
+    Try,
+}
 
 /// What identifies a lock's word, and what keeps that from changing its meaning.
 type Key = (Word, Option<FutexKey>);
@@ -186,7 +196,7 @@ impl PiTable {
         key: &Key,
         addr: usize,
         waiter: &Arc<PiWaiter>,
-        may_wait: bool,
+        mode: LockMode,
     ) -> Result<bool, Errno> {
         loop {
             let word = load(addr)?;
@@ -214,7 +224,7 @@ impl PiTable {
                     None => continue,
                 },
             };
-            if !may_wait {
+            if mode == LockMode::Try {
                 let is_gone = found.is_none() && owner.locks_released.load(Ordering::SeqCst);
                 return Err(if is_gone && load(addr)? == word | FUTEX_WAITERS {
                     Errno::ESRCH
@@ -364,13 +374,13 @@ fn write_number(waiter: &PiWaiter, key: &Key, addr: usize) -> SysResult {
 pub(crate) fn lock(
     task: &Task,
     addr: usize,
-    private: bool,
+    scope: FutexScope,
     deadline: Option<Deadline>,
-    may_wait: bool,
+    mode: LockMode,
 ) -> SysResult {
-    let key = key(task, addr, private, true)?;
+    let key = key(task, addr, scope, FutexAccess::Write)?;
     let waiter = PiWaiter::new(task)?;
-    let mine = TABLE.lock().enter(&key, addr, &waiter, may_wait)?;
+    let mine = TABLE.lock().enter(&key, addr, &waiter, mode)?;
     if mine {
         Ok(0)
     } else {
@@ -379,7 +389,7 @@ pub(crate) fn lock(
 }
 
 /// `FUTEX_UNLOCK_PI`
-pub(crate) fn unlock(task: &Task, addr: usize, private: bool) -> SysResult {
+pub(crate) fn unlock(task: &Task, addr: usize, scope: FutexScope) -> SysResult {
     // Whose it is comes before whether it can be a lock at all.
     let is_own = |word: u32| {
         if word & FUTEX_TID_MASK == task.tid().as_u32() {
@@ -389,7 +399,7 @@ pub(crate) fn unlock(task: &Task, addr: usize, private: bool) -> SysResult {
         }
     };
     UserPtr::<u32>::new(addr).read().and_then(is_own)?;
-    let key = key(task, addr, private, true)?;
+    let key = key(task, addr, scope, FutexAccess::Write)?;
     let mut table = TABLE.lock();
     loop {
         let word = load(addr).and_then(is_own)?;
@@ -425,15 +435,15 @@ pub(crate) fn unlock(task: &Task, addr: usize, private: bool) -> SysResult {
 pub(crate) fn wait_requeue(
     task: &Task,
     (from, to): (usize, usize),
-    private: bool,
+    scope: FutexScope,
     expected: u32,
     deadline: Option<Deadline>,
 ) -> SysResult {
     if from == to {
         return Err(Errno::EINVAL);
     }
-    let to_key = key(task, to, private, true)?;
-    let from_key = key(task, from, private, false)?;
+    let to_key = key(task, to, scope, FutexAccess::Write)?;
+    let from_key = key(task, from, scope, FutexAccess::Read)?;
     let waiter = PiWaiter::new(task)?;
     {
         let mut table = TABLE.lock();
@@ -457,13 +467,13 @@ pub(crate) fn wait_requeue(
 pub(crate) fn requeue(
     task: &Task,
     (from, to): (usize, usize),
-    private: bool,
+    scope: FutexScope,
     moves: usize,
     expected: u32,
 ) -> SysResult {
     let (from_key, to_key) = (
-        key(task, from, private, false)?,
-        key(task, to, private, true)?,
+        key(task, from, scope, FutexAccess::Read)?,
+        key(task, to, scope, FutexAccess::Write)?,
     );
     if from_key.0 == to_key.0 {
         return Err(Errno::EINVAL);
@@ -487,7 +497,7 @@ pub(crate) fn requeue(
             return Err(Errno::EINVAL);
         }
         let waiter = table.moving[at].waiter.clone();
-        match table.enter(&to_key, to, &waiter, true) {
+        match table.enter(&to_key, to, &waiter, LockMode::Wait) {
             Ok(true) => waiter.tell(GRANTED),
             Ok(false) => {}
             Err(error) if moved == 0 => return Err(error),

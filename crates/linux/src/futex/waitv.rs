@@ -10,6 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::time::wall_clock::AbsoluteDeadline;
 use crate::uaccess::UserPtr;
+use crate::uapi::futex::FutexScope;
 use crate::uapi::time::{ClockBase, TimeSpec};
 use crate::{SysResult, Task, futex};
 
@@ -27,12 +28,15 @@ pub struct FutexWaitv {
     reserved: u32,
 }
 
-/// Whether the flags of a futex say that it is private.
-fn is_private(flags: u32) -> Result<bool, Errno> {
+/// The scope that the flags of a futex name.
+///
+/// # Errors
+/// `EINVAL` for other flags, or another size than 32 bits.
+fn scope_of(flags: u32) -> Result<FutexScope, Errno> {
     if flags & !(SIZE_MASK | PRIVATE) != 0 || flags & SIZE_MASK != sys::FUTEX_32 {
         Err(Errno::EINVAL)
     } else {
-        Ok(flags & PRIVATE != 0)
+        Ok(FutexScope::of_flags(flags))
     }
 }
 
@@ -59,12 +63,12 @@ fn until(
 }
 
 /// One futex of a vector: its address, whether it is private, and the value it is expected to have.
-fn read_entry(entry: UserPtr<FutexWaitv>) -> Result<(usize, bool, u64), Errno> {
+fn read_entry(entry: UserPtr<FutexWaitv>) -> Result<(usize, FutexScope, u64), Errno> {
     let entry = entry.read()?;
     if entry.reserved != 0 {
         return Err(Errno::EINVAL);
     }
-    Ok((entry.addr as usize, is_private(entry.flags)?, entry.value))
+    Ok((entry.addr as usize, scope_of(entry.flags)?, entry.value))
 }
 
 /// `futex_waitv(2)`: waits for any of several words; the result is the index of one that was woken.
@@ -85,9 +89,9 @@ pub fn sys_futex_waitv(
         .map(|i| read_entry(entries.add(i)))
         .collect::<Result<Vec<_>, _>>()?;
     let mut waiters = Vec::new();
-    let result = words.into_iter().try_for_each(|(addr, private, value)| {
+    let result = words.into_iter().try_for_each(|(addr, scope, value)| {
         // As on Linux, no more of the value counts than a word holds.
-        waiters.push(futex::enter_new(task, addr, private, value as u32)?);
+        waiters.push(futex::enter_new(task, addr, scope, value as u32)?);
         Ok(())
     });
     if let Err(error) = result {
@@ -126,11 +130,11 @@ pub fn sys_futex_wait(
     timeout: UserPtr<TimeSpec>,
     clock: i32,
 ) -> SysResult {
-    let private = is_private(flags)?;
+    let scope = scope_of(flags)?;
     futex::wait_until(
         task,
         addr,
-        private,
+        scope,
         word(value)?,
         until(task, timeout, clock)?,
         word(mask)?,
@@ -142,7 +146,7 @@ pub fn sys_futex_wake(task: &Task, addr: usize, mask: u64, count: i32, flags: u3
     futex::wake(
         task,
         addr,
-        is_private(flags)?,
+        scope_of(flags)?,
         usize::try_from(count).map_err(|_| Errno::EINVAL)?,
         word(mask)?,
     )
@@ -160,13 +164,13 @@ pub fn sys_futex_requeue(
         return Err(Errno::EINVAL);
     }
     let count = |count: i32| usize::try_from(count).map_err(|_| Errno::EINVAL);
-    let ((from, private, value), (to, other_private, _)) =
+    let ((from, scope, value), (to, other_scope, _)) =
         (read_entry(entries)?, read_entry(entries.add(1))?);
     let counts = (count(wakes)?, count(moves)?);
     futex::requeue_between(
         task,
-        (from, private),
-        (to, other_private),
+        (from, scope),
+        (to, other_scope),
         counts,
         Some(word(value)?),
     )

@@ -30,6 +30,7 @@ use crate::state::sighand::SigPending;
 use crate::state::syscall_user_dispatch::UserDispatch;
 use crate::state::usage::{IoAccounting, PrevCputime};
 use crate::uaccess::UserPtr;
+use crate::uapi::futex::FutexScope;
 use crate::uapi::pid::{Pid, Tid};
 use crate::uapi::sigframe::{AltStack, LastFault};
 use crate::uapi::siginfo::{SigSet, UNBLOCKABLE};
@@ -58,7 +59,7 @@ pub(crate) enum RestartBlock {
     /// A wait for a word until a time, monotonic.
     Futex {
         addr: usize,
-        private: bool,
+        scope: FutexScope,
         expected: u32,
         deadline: Deadline,
         bits: u32,

@@ -18,11 +18,11 @@ pub fn sys_restart_syscall(task: &Task) -> SysResult {
         }
         Some(RestartBlock::Futex {
             addr,
-            private,
+            scope,
             expected,
             deadline,
             bits,
-        }) => futex::wait(task, addr, private, expected, Some(deadline), bits),
+        }) => futex::wait(task, addr, scope, expected, Some(deadline), bits),
         Some(RestartBlock::Poll {
             fds,
             count,
