@@ -9,6 +9,7 @@
 
 extern crate alloc;
 
+mod context_switches;
 pub mod cpu_stats;
 #[cfg(any(test, target_os = "none"))]
 mod cpu_time;
@@ -31,6 +32,7 @@ use host as platform;
 #[cfg(target_os = "none")]
 use kernel as platform;
 
+pub use context_switches::ContextSwitches;
 pub use deadline::Deadline;
 pub use event::Event;
 pub use fair::{Policy, RR_QUANTUM_NS, RtLimits, SLICE_NS};

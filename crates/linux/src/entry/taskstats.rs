@@ -41,9 +41,8 @@ pub(crate) fn taskstats(id: i32, whole: bool) -> Option<Vec<u8>> {
     put(168, &usage.faults.to_ne_bytes());
     // KiB.
     put(200, &(process.note_resident() / 1024).to_ne_bytes());
-    let [waits, preempted] = usage.switches;
-    put(272, &waits.to_ne_bytes());
-    put(280, &preempted.to_ne_bytes());
+    put(272, &usage.switches.voluntary.to_ne_bytes());
+    put(280, &usage.switches.involuntary.to_ne_bytes());
     put(368, &pid.raw().to_ne_bytes());
     Some(bytes)
 }

@@ -20,7 +20,7 @@ use crate::process::signal_broken_pipe;
 use crate::socket::send_recv::{
     kind_of, probe, signals_broken_pipe, write_message, write_to_socket,
 };
-use crate::state::usage;
+use crate::state::usage::Direction;
 use crate::uaccess::{self, UserPtr};
 use crate::uio::{IoVec, IoVecs, MAX_TRANSFER, SMALL, copy_in, copy_out, in_user_space, total};
 use crate::{SysResult, Task};
@@ -90,7 +90,7 @@ fn read_into(
     offset: Option<u64>,
 ) -> SysResult {
     let result = read_pieces(file, buffers, offset);
-    task.transferred.count(usage::READ, &result, 1);
+    task.transferred.count(Direction::Read, &result, 1);
     result
 }
 
@@ -166,22 +166,22 @@ fn write_from(
     if wanted > CHUNK
         && let Some(result) = write_message(task, file, buffers)
     {
-        task.transferred.count(usage::WRITTEN, &result, 1);
+        task.transferred.count(Direction::Write, &result, 1);
         return result;
     }
     let result = transfer_from(task, file, buffers, wanted, |buf, done| match offset {
         Some(offset) => file.write_at(offset + done as u64, buf),
         None => file.write(buf),
     });
-    task.transferred.count(usage::WRITTEN, &result, 1);
+    task.transferred.count(Direction::Write, &result, 1);
     result
 }
 
 /// A `read(2)` or `write(2)` that is too short to be counted was chosen to stand for `calls` such.
 pub(crate) fn count_sample(task: &Task, regs: &UserRegs, result: &SysResult, calls: u64) {
     let direction = match regs.orig_rax as u32 {
-        sys::__NR_read => usage::READ,
-        sys::__NR_write => usage::WRITTEN,
+        sys::__NR_read => Direction::Read,
+        sys::__NR_write => Direction::Write,
         _ => return,
     };
     if (1..=TINY as u64).contains(&regs.rdx) {

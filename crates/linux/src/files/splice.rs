@@ -14,7 +14,7 @@ use fs::{File, FileType, OpenFlags, Whence};
 use crate::files::read_write::CHUNK;
 use crate::process::rlimit::allowed_of_write;
 use crate::process::signal_broken_pipe;
-use crate::state::usage;
+use crate::state::usage::Direction;
 use crate::uaccess::{self, UserPtr};
 use crate::uio::{IoVec, IoVecs, MAX_TRANSFER, pieces, total};
 use crate::{SysResult, Task};
@@ -345,7 +345,7 @@ pub fn sys_sendfile(
     if let Some(at) = at {
         offset.write(&at)?;
     }
-    for direction in [usage::READ, usage::WRITTEN] {
+    for direction in [Direction::Read, Direction::Write] {
         task.transferred.count(direction, &result, 1);
     }
     broken_pipe(task, result)

@@ -34,7 +34,6 @@ impl Task {
         let Some(thread) = self.started() else {
             return Usage::default();
         };
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut told = self.told_times.lock();
         *told = told.next(thread.cpu_time_ns(), thread.system_time_ns());
         Usage {
@@ -43,8 +42,8 @@ impl Task {
             max_resident: 0,
             faults: self.faults.load(Ordering::Relaxed),
             switches: thread.context_switches(),
-            bytes: self.transferred.bytes.each_ref().map(load),
-            transfers: self.transferred.calls.each_ref().map(load),
+            read: self.transferred.read.load(),
+            written: self.transferred.written.load(),
         }
     }
 }

@@ -8,11 +8,13 @@ use core::ops::Range;
 
 use crate::process::Process;
 use crate::process::process_table::{self, Relations};
-use crate::state::credentials::Capabilities;
+use crate::state::credentials::{Capabilities, Ids};
 use crate::state::rlimit::{LIMIT_NAMES, Rlimit};
 use crate::state::sched_params::SchedParams;
+use crate::state::seccomp::SeccompStatus;
 use crate::state::usage::Usage;
 use crate::uapi::pid::{Pid, Tid};
+use crate::uapi::siginfo::SigSet;
 use crate::{Task, ptrace, sched};
 
 /// The most of its arguments or environment that is shown.
@@ -26,14 +28,11 @@ pub(crate) struct Snapshot {
     pub(crate) name: String,
     /// One letter for what the thread does: `R`, `S`, `T`, `t`, `Z`.
     pub(crate) state: char,
-    /// Real, effective, saved and file system user ids, and group ids.
-    pub(crate) uids: [u32; 4],
-    /// The group ids.
-    pub(crate) gids: [u32; 4],
+    pub(crate) uids: Ids,
+    pub(crate) gids: Ids,
     pub(crate) capabilities: Capabilities,
     pub(crate) no_new_privileges: bool,
-    /// 0, 1 or 2: no limits of system calls, strict ones, filters; and how many of those.
-    pub(crate) seccomp: [usize; 2],
+    pub(crate) seccomp: SeccompStatus,
     /// Supplementary groups.
     pub(crate) groups: Vec<u32>,
     /// Its threads.
@@ -43,15 +42,27 @@ pub(crate) struct Snapshot {
     pub(crate) children_usage: Usage,
     /// When it started, nanoseconds since boot.
     pub(crate) start_ns: u64,
-    /// Address space and resident part, bytes.
-    pub(crate) memory: [u64; 2],
-    /// Signals pending for the thread and for the process, blocked, ignored, caught.
-    pub(crate) signals: [u64; 5],
+    /// Size of the address space, bytes.
+    pub(crate) size_bytes: u64,
+    /// The part of it that is in memory, bytes.
+    pub(crate) resident_bytes: u64,
+    pub(crate) signals: SignalSets,
     /// The CPU it last ran on.
     pub(crate) cpu: u32,
     /// Mask of CPUs it may run on, as words of 64.
     pub(crate) allowed_cpus: Vec<u64>,
     pub(crate) schedule: SchedParams,
+}
+
+/// The signals of a thread and its process, by what becomes of them.
+pub(crate) struct SignalSets {
+    /// Pending for the thread.
+    pub(crate) own_pending: SigSet,
+    /// Pending for the process.
+    pub(crate) pending: SigSet,
+    pub(crate) blocked: SigSet,
+    pub(crate) ignored: SigSet,
+    pub(crate) caught: SigSet,
 }
 
 impl Process {
@@ -121,7 +132,7 @@ impl Process {
         };
         let cred = shown.map_or_else(|| self.credentials(), |task| task.cred());
         let memory = self.space().map(|space| space.stats()).unwrap_or_default();
-        let (own, blocked) = shown.map_or((0, 0), |task| {
+        let (own_pending, blocked) = shown.map_or((0, 0), |task| {
             let signals = task.signals.lock();
             (signals.pending.set(), signals.blocked)
         });
@@ -134,12 +145,12 @@ impl Process {
             relations: process_table::relations(self.pid()),
             name: shown.map_or_else(|| self.name(), |task| task.name()),
             state: self.state(&tasks, tid.unwrap_or(self.pid().leader())),
-            uids: cred.user.list(),
-            gids: cred.group.list(),
+            uids: cred.user,
+            gids: cred.group,
             capabilities: cred.caps,
             no_new_privileges: cred.no_new_privileges,
             seccomp: shown
-                .map(|task| task.seccomp.lock().counts())
+                .map(|task| task.seccomp.lock().status())
                 .unwrap_or_default(),
             groups: cred.groups.to_vec(),
             threads: tasks.iter().map(|t| t.tid()).collect(),
@@ -153,8 +164,15 @@ impl Process {
             } else {
                 self.start_ns
             },
-            memory: [memory.size as u64, memory.resident as u64],
-            signals: [own, self.pending_set(), blocked, ignored, caught],
+            size_bytes: memory.size as u64,
+            resident_bytes: memory.resident as u64,
+            signals: SignalSets {
+                own_pending,
+                pending: self.pending_set(),
+                blocked,
+                ignored,
+                caught,
+            },
             cpu: shown.and_then(|t| t.started()).map_or(0, |t| t.cpu().0),
             allowed_cpus: allowed_cpus.unwrap_or_else(sched::all_cpus),
             schedule: shown.map(|t| t.schedule()).unwrap_or_default(),

@@ -10,13 +10,16 @@ use core::fmt::Write;
 use vm::PAGE_SIZE;
 
 use super::maps;
+use super::snapshot::SignalSets;
 use super::system::NS_PER_TICK;
 use crate::process::image::layout_of;
 use crate::process::process_table::Relations;
 use crate::process::{Process, access};
 use crate::ptrace;
+use crate::state::credentials::Ids;
 use crate::state::rlimit::{Resource, Rlimit, UNLIMITED};
 use crate::state::sched_params::SchedParams;
+use crate::state::seccomp::SeccompStatus;
 use crate::state::usage::Usage;
 use crate::uapi::pid::Tid;
 
@@ -92,8 +95,14 @@ pub(super) fn stat(process: &Arc<Process>, tid: Option<Tid>) -> String {
         .map_or(-1, |g| g as i32);
     let (own, children) = (&s.usage, &s.children_usage);
     let [code, data] = places(process);
-    let [size, resident] = s.memory;
-    let [own_pending, pending, blocked, ignored, caught] = s.signals;
+    let (size, resident) = (s.size_bytes, s.resident_bytes);
+    let SignalSets {
+        own_pending,
+        pending,
+        blocked,
+        ignored,
+        caught,
+    } = s.signals;
     let SchedParams {
         policy,
         priority: rt,
@@ -175,8 +184,14 @@ pub(super) fn status(process: &Process, tid: Option<Tid>) -> String {
         .find_task(|task| task.tid() == own)
         .and_then(|task| ptrace::tracer_of(&task));
     let tracer = tracer.map_or(Tid::default(), |tracer| tracer.tid());
-    let four = |ids: [u32; 4]| ids.map(|id| format!("{id}")).join("\t");
-    let [own_pending, pending, blocked, ignored, caught] = s.signals;
+    let four = |ids: Ids| ids.list().map(|id| format!("{id}")).join("\t");
+    let SignalSets {
+        own_pending,
+        pending,
+        blocked,
+        ignored,
+        caught,
+    } = s.signals;
     let groups: String = s.groups.iter().map(|g| format!("{g} ")).collect();
     let masks: Vec<String> = s
         .allowed_cpus
@@ -185,8 +200,8 @@ pub(super) fn status(process: &Process, tid: Option<Tid>) -> String {
         .flat_map(|w| [w >> 32, w & 0xffff_ffff])
         .map(|w| format!("{w:08x}"))
         .collect();
-    let [seccomp, filters] = s.seccomp;
-    let [switches, evictions] = s.usage.switches;
+    let SeccompStatus { mode, filters } = s.seccomp;
+    let switches = s.usage.switches;
     let queued = {
         let pending = process.pending.lock();
         (0..).take_while(|&at| pending.peek(at).is_some()).count()
@@ -198,10 +213,10 @@ pub(super) fn status(process: &Process, tid: Option<Tid>) -> String {
          Threads:\t{}\nSigQ:\t{queued}/{limit}\n\
          SigPnd:\t{own_pending:016x}\nShdPnd:\t{pending:016x}\nSigBlk:\t{blocked:016x}\nSigIgn:\t{ignored:016x}\nSigCgt:\t{caught:016x}\n\
          CapInh:\t{:016x}\nCapPrm:\t{:016x}\nCapEff:\t{:016x}\nCapBnd:\t{:016x}\nCapAmb:\t{:016x}\n\
-         NoNewPrivs:\t{}\nSeccomp:\t{seccomp}\nSeccomp_filters:\t{filters}\n\
+         NoNewPrivs:\t{}\nSeccomp:\t{mode}\nSeccomp_filters:\t{filters}\n\
          Speculation_Store_Bypass:\tvulnerable\nSpeculationIndirectBranch:\talways enabled\n\
          Cpus_allowed:\t{}\nCpus_allowed_list:\t{}\nMems_allowed:\t1\nMems_allowed_list:\t0\n\
-         voluntary_ctxt_switches:\t{switches}\nnonvoluntary_ctxt_switches:\t{evictions}\n",
+         voluntary_ctxt_switches:\t{}\nnonvoluntary_ctxt_switches:\t{}\n",
         s.name,
         process.fs().map_or(0, |fs| fs.umask()),
         s.state,
@@ -218,18 +233,17 @@ pub(super) fn status(process: &Process, tid: Option<Tid>) -> String {
         u8::from(s.no_new_privileges),
         masks.join(","),
         ranges(&s.allowed_cpus),
+        switches.voluntary,
+        switches.involuntary,
     )
 }
 
 /// What it has read and written. No file is on a device.
 pub(super) fn io(process: &Process, tid: Option<Tid>) -> String {
-    let Usage {
-        bytes: [read, written],
-        transfers: [reads, writes],
-        ..
-    } = process.snapshot_of(tid).usage;
+    let Usage { read, written, .. } = process.snapshot_of(tid).usage;
     format!(
-        "rchar: {read}\nwchar: {written}\nsyscr: {reads}\nsyscw: {writes}\nread_bytes: 0\nwrite_bytes: 0\ncancelled_write_bytes: 0\n"
+        "rchar: {}\nwchar: {}\nsyscr: {}\nsyscw: {}\nread_bytes: 0\nwrite_bytes: 0\ncancelled_write_bytes: 0\n",
+        read.bytes, written.bytes, read.calls, written.calls
     )
 }
 
@@ -238,11 +252,7 @@ pub(super) fn schedstat(process: &Process, tid: Option<Tid>) -> String {
     let usage = process
         .snapshot_of(Some(tid.unwrap_or(process.pid().leader())))
         .usage;
-    format!(
-        "{} 0 {}\n",
-        usage.total_ns(),
-        usage.switches[0] + usage.switches[1]
-    )
+    format!("{} 0 {}\n", usage.total_ns(), usage.switches.total())
 }
 
 /// How it is scheduled.
@@ -260,7 +270,7 @@ pub(super) fn sched(process: &Process, tid: Option<Tid>) -> String {
     } else {
         99 - rt.cast_signed()
     };
-    let (ns, [switches, evictions]) = (s.usage.total_ns(), s.usage.switches);
+    let (ns, switches) = (s.usage.total_ns(), s.usage.switches);
     let mut text = format!(
         "{} ({tid}, #threads: {})\n{:-<67}\n",
         s.name,
@@ -270,9 +280,12 @@ pub(super) fn sched(process: &Process, tid: Option<Tid>) -> String {
     let time = format!("{}.{:06}", ns / 1_000_000, ns % 1_000_000);
     let rows = [
         ("se.sum_exec_runtime", time),
-        ("nr_switches", format!("{}", switches + evictions)),
-        ("nr_voluntary_switches", format!("{switches}")),
-        ("nr_involuntary_switches", format!("{evictions}")),
+        ("nr_switches", format!("{}", switches.total())),
+        ("nr_voluntary_switches", format!("{}", switches.voluntary)),
+        (
+            "nr_involuntary_switches",
+            format!("{}", switches.involuntary),
+        ),
         ("policy", format!("{policy}")),
         ("prio", format!("{priority}")),
     ];

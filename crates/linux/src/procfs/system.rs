@@ -15,7 +15,7 @@ use super::place;
 use crate::files::filesystems;
 use crate::ipc::{msg, sem, shm};
 use crate::process::{accounting, process_table};
-use crate::state::usage;
+use crate::state::usage::CpuTimes;
 use crate::system::sysinfo;
 
 /// A clock tick as `/proc` counts time: 10 ms.
@@ -150,13 +150,20 @@ fn meminfo() -> String {
     text
 }
 
+/// Times of one CPU since boot, in ticks of [`NS_PER_TICK`].
+#[derive(Clone, Copy, Default)]
+struct CpuTicks {
+    busy: CpuTimes,
+    idle: u64,
+}
+
 /// Time of each CPU, in ticks: programs in user mode, the rest of what it did, idle.
-fn cpu_ticks() -> Vec<[u64; 3]> {
+fn cpu_ticks() -> Vec<CpuTicks> {
     /// What was told last: no part ever becomes less.
-    static TOLD: Mutex<Vec<[u64; 3]>> = Mutex::new(Vec::new());
+    static TOLD: Mutex<Vec<CpuTicks>> = Mutex::new(Vec::new());
     let user_ns = accounting::user_of_all();
     let mut told = TOLD.lock();
-    told.resize(cpu::count(), [0; 3]);
+    told.resize(cpu::count(), CpuTicks::default());
     let now = timer::now_ns();
     let idle: Vec<u64> = (0..cpu::count())
         .map(|n| stats::cpu(CpuId(n as u32)).idle_ns.min(now))
@@ -166,24 +173,30 @@ fn cpu_ticks() -> Vec<[u64; 3]> {
         // How user and system time are shared out is known for all CPUs together only.
         let busy = now - idle;
         let user = (u128::from(busy) * u128::from(user_ns) / u128::from(busy_ns.max(1))) as u64;
-        let parts = usage::split(
-            [told[0], told[1]],
-            busy / NS_PER_TICK,
-            user.min(busy) / NS_PER_TICK,
-        );
-        *told = [parts[0], parts[1], (idle / NS_PER_TICK).max(told[2])];
+        let busy_ticks = busy / NS_PER_TICK;
+        told.busy = told
+            .busy
+            .next(busy_ticks, busy_ticks - user.min(busy) / NS_PER_TICK);
+        told.idle = told.idle.max(idle / NS_PER_TICK);
     }
     told.clone()
 }
 
 fn stat() -> String {
     let cpus = cpu_ticks();
-    let [user, system, idle] = cpus
-        .iter()
-        .fold([0; 3], |sum, cpu| [0, 1, 2].map(|n| sum[n] + cpu[n]));
-    let mut text = format!("cpu  {user} 0 {system} {idle} 0 0 0 0 0 0\n");
-    for (index, [user, system, idle]) in cpus.iter().enumerate() {
-        let _ = writeln!(text, "cpu{index} {user} 0 {system} {idle} 0 0 0 0 0 0");
+    let sum = |part: fn(&CpuTicks) -> u64| cpus.iter().map(part).sum::<u64>();
+    let mut text = format!(
+        "cpu  {} 0 {} {} 0 0 0 0 0 0\n",
+        sum(|cpu| cpu.busy.user),
+        sum(|cpu| cpu.busy.system),
+        sum(|cpu| cpu.idle)
+    );
+    for (index, CpuTicks { busy, idle }) in cpus.iter().enumerate() {
+        let _ = writeln!(
+            text,
+            "cpu{index} {} 0 {} {idle} 0 0 0 0 0 0",
+            busy.user, busy.system
+        );
     }
     let switches: u64 = (0..cpu::count())
         .map(|n| stats::cpu(CpuId(n as u32)).switches)

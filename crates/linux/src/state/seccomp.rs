@@ -67,8 +67,17 @@ pub(crate) enum Seccomp {
     Filtered(Arc<SeccompFilter>),
 }
 
+/// The restrictions of a thread's system calls in numbers.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct SeccompStatus {
+    /// `SECCOMP_MODE_*`: 0, 1 or 2.
+    pub(crate) mode: usize,
+    /// The number of filters.
+    pub(crate) filters: usize,
+}
+
 impl Seccomp {
-    /// As `PR_GET_SECCOMP` and `/proc` tell it.
+    /// `SECCOMP_MODE_*` of the thread, as `PR_GET_SECCOMP` and `/proc` tell it.
     pub(crate) fn mode(&self) -> usize {
         match self {
             Self::Off => 0,
@@ -77,9 +86,12 @@ impl Seccomp {
         }
     }
 
-    /// That, and how many filters there are.
-    pub(crate) fn counts(&self) -> [usize; 2] {
-        [self.mode(), self.filters().count()]
+    /// Mode and number of filters, as `/proc/<pid>/status` shows them.
+    pub(crate) fn status(&self) -> SeccompStatus {
+        SeccompStatus {
+            mode: self.mode(),
+            filters: self.filters().count(),
+        }
     }
 
     pub(crate) fn filters(&self) -> impl Iterator<Item = &SeccompFilter> {

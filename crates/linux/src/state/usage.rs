@@ -2,6 +2,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use ::task::ContextSwitches;
+
 use crate::SysResult;
 
 /// What was used.
@@ -16,12 +18,11 @@ pub(crate) struct Usage {
     pub(crate) max_resident: u64,
     /// Page faults.
     pub(crate) faults: u64,
-    /// Switches to another thread: because it had to wait, and because others were to run.
-    pub(crate) switches: [u64; 2],
-    /// Bytes read and written by `read(2)`, `write(2)` and their relatives, and how many such calls
-    /// there were.
-    pub(crate) bytes: [u64; 2],
-    pub(crate) transfers: [u64; 2],
+    pub(crate) switches: ContextSwitches,
+    /// Transfers by `read(2)` and its relatives.
+    pub(crate) read: Transfers,
+    /// Transfers by `write(2)` and its relatives.
+    pub(crate) written: Transfers,
 }
 
 impl Usage {
@@ -36,39 +37,72 @@ impl Usage {
         self.system_ns += other.system_ns;
         self.max_resident = self.max_resident.max(other.max_resident);
         self.faults += other.faults;
-        for (all, more) in [
-            (&mut self.switches, other.switches),
-            (&mut self.bytes, other.bytes),
-            (&mut self.transfers, other.transfers),
-        ] {
-            all[0] += more[0];
-            all[1] += more[1];
+        self.switches.voluntary += other.switches.voluntary;
+        self.switches.involuntary += other.switches.involuntary;
+        self.read.add(other.read);
+        self.written.add(other.written);
+    }
+}
+
+/// Transfers in one direction, between a program and files.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Transfers {
+    pub(crate) bytes: u64,
+    pub(crate) calls: u64,
+}
+
+impl Transfers {
+    fn add(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.calls += other.calls;
+    }
+}
+
+/// The direction of a transfer, as the program sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direction {
+    Read,
+    Write,
+}
+
+/// The counters of [`Transfers`] of one thread.
+#[derive(Default)]
+pub(crate) struct TransferCounters {
+    bytes: AtomicU64,
+    calls: AtomicU64,
+}
+
+impl TransferCounters {
+    /// The counts so far.
+    pub(crate) fn load(&self) -> Transfers {
+        Transfers {
+            bytes: self.bytes.load(Ordering::Relaxed),
+            calls: self.calls.load(Ordering::Relaxed),
         }
     }
 }
 
-/// What a thread has read and written. Transfers of so few bytes that counting would cost more than
+/// The transfers of a thread. Those of so few bytes that counting would cost more than
 /// they do are in it by samples, as their time is.
 #[derive(Default)]
 pub(crate) struct IoAccounting {
-    pub(crate) bytes: [AtomicU64; 2],
-    pub(crate) calls: [AtomicU64; 2],
+    pub(crate) read: TransferCounters,
+    pub(crate) written: TransferCounters,
 }
-
-/// Places in [`IoAccounting`] and [`Usage`].
-pub(crate) const READ: usize = 0;
-
-pub(crate) const WRITTEN: usize = 1;
 
 impl IoAccounting {
     /// Counts transfers that had this result. By the thread itself.
-    pub(crate) fn count(&self, direction: usize, result: &SysResult, calls: u64) {
+    pub(crate) fn count(&self, direction: Direction, result: &SysResult, calls: u64) {
         let add = |counter: &AtomicU64, amount: u64| {
             counter.store(counter.load(Ordering::Relaxed) + amount, Ordering::Relaxed)
         };
-        add(&self.calls[direction], calls);
+        let counters = match direction {
+            Direction::Read => &self.read,
+            Direction::Write => &self.written,
+        };
+        add(&counters.calls, calls);
         if let Ok(bytes) = *result {
-            add(&self.bytes[direction], bytes as u64 * calls);
+            add(&counters.bytes, bytes as u64 * calls);
         }
     }
 }
@@ -85,15 +119,49 @@ impl PrevCputime {
     /// counts for many calls can be more than there is, or than came since: neither part ever
     /// becomes less than it was.
     pub(crate) fn next(self, total_ns: u64, kernel_ns: u64) -> Self {
-        let [system_ns, user_ns] = split([self.system_ns, self.user_ns], total_ns, kernel_ns);
-        Self { user_ns, system_ns }
+        let before = CpuTimes {
+            user: self.user_ns,
+            system: self.system_ns,
+        };
+        let CpuTimes { user, system } = before.next(total_ns, kernel_ns);
+        Self {
+            user_ns: user,
+            system_ns: system,
+        }
     }
 }
 
-/// Splits a total, of which `first` is said to be one part, into two of which neither is less than
-/// `before`.
-pub(crate) fn split(before: [u64; 2], total: u64, first: u64) -> [u64; 2] {
-    let total = total.max(before[0] + before[1]);
-    let first = first.clamp(before[0], total - before[1]);
-    [first, total - first]
+/// Times in user mode and in the kernel, in one unit of the caller's choice.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct CpuTimes {
+    pub(crate) user: u64,
+    pub(crate) system: u64,
+}
+
+impl CpuTimes {
+    /// Splits a total, of which `system` is said to be the kernel's part, so that neither part is
+    /// less than it was.
+    pub(crate) fn next(self, total: u64, system: u64) -> Self {
+        let total = total.max(self.user + self.system);
+        let system = system.clamp(self.system, total - self.user);
+        Self {
+            user: total - system,
+            system,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neither_part_of_a_time_ever_shrinks() {
+        let times = |user, system| CpuTimes { user, system };
+        assert_eq!(times(0, 0).next(10, 3), times(7, 3));
+        assert_eq!(times(7, 3).next(12, 2), times(9, 3));
+        assert_eq!(times(7, 3).next(12, 9), times(7, 5));
+        // A total that went back.
+        assert_eq!(times(7, 3).next(8, 0), times(7, 3));
+    }
 }

@@ -37,8 +37,8 @@ impl RUsage {
             system: TimeVal::from_ns(usage.system_ns),
             max_resident_kib: (usage.max_resident >> 10).cast_signed(),
             minor_faults: usage.faults.cast_signed(),
-            voluntary_switches: usage.switches[0].cast_signed(),
-            involuntary_switches: usage.switches[1].cast_signed(),
+            voluntary_switches: usage.switches.voluntary.cast_signed(),
+            involuntary_switches: usage.switches.involuntary.cast_signed(),
             ..Self::new_zeroed()
         }
     }

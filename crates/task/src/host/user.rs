@@ -7,6 +7,7 @@ use fair::{Policy, RtLimits};
 use guard::fpu::UserFpu;
 
 use super::{CpuId, Thread, UserSpace};
+use crate::ContextSwitches;
 
 const NOTIFY_RESUME: u8 = 1;
 const RSEQ_EVENT: u8 = 2;
@@ -97,8 +98,8 @@ impl Thread {
         self.user.system_ns.load(Ordering::Relaxed)
     }
     /// Zeros: nobody counts.
-    pub fn context_switches(&self) -> [u64; 2] {
-        [0; 2]
+    pub fn context_switches(&self) -> ContextSwitches {
+        ContextSwitches::default()
     }
     /// Does nothing: records name no threads here.
     pub fn set_ids(&self, _process: u32, _thread: u32) {}

@@ -20,7 +20,7 @@ use super::cpu::{CPUS, RunContext};
 use super::slot::{self, Job, Slot};
 use super::{now_ns, switch, trace_events, wake};
 use crate::cpu_time::CpuTime;
-use crate::{NoMemory, WaitQueue};
+use crate::{ContextSwitches, NoMemory, WaitQueue};
 
 /// An address space that is made current on a CPU before a thread's user code runs there.
 pub trait UserSpace: Send + Sync {
@@ -339,17 +339,17 @@ impl Thread {
         }
     }
 
-    /// Context switches away from the thread: because it had to wait, and because others were to
-    /// run.
+    /// Context switches away from the thread so far.
     #[must_use]
-    pub fn context_switches(&self) -> [u64; 2] {
-        let involuntary_switches = self.involuntary_switches.load(Ordering::Relaxed);
-        [
-            self.switches
+    pub fn context_switches(&self) -> ContextSwitches {
+        let involuntary = self.involuntary_switches.load(Ordering::Relaxed);
+        ContextSwitches {
+            voluntary: self
+                .switches
                 .load(Ordering::Relaxed)
-                .saturating_sub(involuntary_switches),
-            involuntary_switches,
-        ]
+                .saturating_sub(involuntary),
+            involuntary,
+        }
     }
 
     /// Counts an involuntary switch: others are to run. Called by the thread's CPU.
