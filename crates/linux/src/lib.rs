@@ -62,6 +62,5 @@ pub use entry::init::{Hooks, InitProgram, init, signal_init, spawn_init};
 pub use entry::object_counts::census;
 pub use process::task::{Task, current_task};
 
-/// What a system call returns: the value for the program, or the error whose negative number it
-/// sees.
+/// Result of a system call: the value for the program, or the error whose negative number it sees.
 pub type SysResult = Result<usize, abi::errno::Errno>;

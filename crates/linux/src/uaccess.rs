@@ -250,7 +250,7 @@ pub fn read_cstr(addr: usize, max: usize) -> Result<Vec<u8>, Errno> {
 
 /// A value as the argument register of a system call holds it.
 pub trait SyscallArg {
-    /// What the register's 64 bits mean.
+    /// The value that the register's 64 bits mean.
     fn from_register(register: u64) -> Self;
 }
 

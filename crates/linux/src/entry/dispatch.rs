@@ -16,7 +16,7 @@ use crate::seccomp::{self, syscall_user_dispatch};
 use crate::uaccess::SyscallArg;
 use crate::{SysResult, Task, ptrace};
 
-/// What an argument is, for tracing.
+/// Kind of an argument, for tracing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ArgKind {
     /// A descriptor.
@@ -40,17 +40,17 @@ pub enum ArgKind {
 /// A system call by what it needs.
 #[derive(Clone, Copy)]
 pub(crate) enum Handler {
-    /// Its arguments.
+    /// The call gets its arguments.
     Quick(FastCall<Task>),
     /// All registers.
     Full(fn(&Task, &mut UserRegs) -> SysResult),
 }
 
-/// One system call.
+/// An entry of the table of system calls.
 pub struct Syscall {
-    /// Its name.
+    /// Name of the call, without `sys_`.
     pub name: &'static str,
-    /// Its arguments.
+    /// Kinds of the arguments.
     pub args: &'static [ArgKind],
     pub(crate) handler: Handler,
 }
@@ -156,7 +156,7 @@ macro_rules! arguments {
     };
 }
 
-/// The same with the registers before the arguments.
+/// Calls the function with the registers and as many arguments as there are kinds.
 macro_rules! full {
     ($task:ident, $r:ident, $f:path,) => {
         $f($task, $r)
@@ -180,7 +180,7 @@ macro_rules! full {
     }};
 }
 
-/// One more than the highest number.
+/// Size of the table: one more than the highest number of a call.
 pub(crate) const SIZE: usize = 470;
 
 /// An argument as the function wants it.
@@ -212,7 +212,7 @@ extern "sysv64" fn not_run(_: &Task, _: &UserRegs) -> SyscallOutcome {
     SyscallOutcome::needs_slow_path(NOT_RUN)
 }
 
-/// What is called right from the entry from ring 3, by number.
+/// Functions that the entry from ring 3 calls itself, by number.
 pub(crate) static QUICK: [FastCall<Task>; SIZE] = {
     let mut table: [FastCall<Task>; SIZE] = [not_run; SIZE];
     let mut number = 0;
@@ -294,7 +294,7 @@ impl Syscall {
     }
 }
 
-/// Says so once for every number, by name.
+/// Fails with `ENOSYS` for a call that is missing, and logs its name once for every number.
 #[cold]
 fn unknown(number: u32) -> SysResult {
     static SAID: [AtomicU64; SIZE / 64 + 1] = [const { AtomicU64::new(0) }; SIZE / 64 + 1];

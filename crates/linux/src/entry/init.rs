@@ -30,7 +30,7 @@ use crate::uapi::sigframe::AltStack;
 use crate::uapi::siginfo::{self, SigInfo};
 use crate::{Task, procfs, socket};
 
-/// What the personality tells the kernel around it.
+/// Functions by which the personality tells the kernel around it of events.
 pub struct Hooks {
     /// Process 1 has ended: the instance's work is done. The status is as shells show it: what the
     /// program returned, or 128 and the signal that ended it.
@@ -39,15 +39,15 @@ pub struct Hooks {
 
 /// The first program.
 pub struct InitProgram {
-    /// Its file.
+    /// Path of the program's file.
     pub path: Vec<u8>,
-    /// Its arguments, the name it sees itself by included.
+    /// Arguments of the program, the name it sees itself by included.
     pub args: Vec<Vec<u8>>,
-    /// Its environment.
+    /// Environment of the program: `NAME=value` each.
     pub env: Vec<Vec<u8>>,
-    /// Its working directory.
+    /// Working directory of the program.
     pub cwd: Vec<u8>,
-    /// What becomes the controlling terminal of its session.
+    /// Terminal that becomes the controlling terminal of its session.
     pub terminal: Option<Arc<Tty>>,
 }
 

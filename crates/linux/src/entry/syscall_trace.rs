@@ -13,7 +13,7 @@ use crate::process::process_table;
 use crate::uapi::siginfo;
 use crate::{SysResult, Task};
 
-/// How much of a string is shown.
+/// Most bytes of a string argument that are shown.
 const SHOWN: usize = 64;
 
 /// Begins or ends the recording of the classes of events in a set (`guard::trace::Class`); none

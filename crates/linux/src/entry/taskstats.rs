@@ -12,7 +12,7 @@ use crate::uapi::pid::{Pid, Tid};
 const SIZE: usize = 416;
 const VERSION: u16 = 13;
 
-/// What a thread or, if `whole`, a process uses, as `struct taskstats`; `None` if there is none
+/// Usage of a thread or, if `whole`, of a process, as `struct taskstats`; `None` if there is none
 /// with that number.
 pub(crate) fn taskstats(id: i32, whole: bool) -> Option<Vec<u8>> {
     let (pid, name, usage): (Pid, String, Usage) = if whole {

@@ -32,10 +32,11 @@ const PAGE_FAULT: u64 = 14;
 /// Lets one instruction pass that has a breakpoint.
 const RESUME_FLAG: u64 = 0x1_0000;
 
-/// Of so many calls that are too short for it one is measured, and stands for all.
+/// Mean number of brief calls of which one is measured, and stands for all.
 const SAMPLED_CALLS: u64 = 1024;
 
-/// How many calls come before the next such: by chance, lest it is always the same one of a loop.
+/// Number of brief calls until the next sample: by chance, lest it is always the same one of a
+/// loop.
 fn until_sample() -> u32 {
     (timer::tsc_unordered() >> 2) as u32 % (2 * SAMPLED_CALLS as u32)
 }

@@ -10,7 +10,7 @@ use crate::{SysResult, Task, uaccess};
 /// The most one call returns.
 const MAX: usize = 65_536;
 
-/// How an entry is laid out: number, cursor of the next, length, then name and type.
+/// Layout of an entry: number, cursor of the next, length, then name and type.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DirentFormat {
     /// `struct linux_dirent`: the type is the last byte of the entry.
@@ -19,7 +19,7 @@ enum DirentFormat {
     New,
 }
 
-/// What an entry of both layouts begins with.
+/// Header of an entry in both layouts.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, Unaligned)]
 #[repr(C, packed)]
 struct Header {
@@ -79,8 +79,8 @@ fn list(task: &Task, fd: i32, buf: usize, size: usize, layout: DirentFormat) -> 
     }
 }
 
-/// How many bytes of a list that was cut short are whole entries, and the cursor behind the last of
-/// them, if there is one.
+/// Counts the bytes of a list that was cut short that are whole entries, and finds the cursor
+/// behind the last of them, if there is one.
 fn whole_entries(list: &[u8]) -> (usize, Option<u64>) {
     let (mut end, mut next) = (0, None);
     while let Ok((header, _)) = Header::read_from_prefix(&list[end..])

@@ -21,7 +21,7 @@ pub struct FileHandle {
 type Body = [u32; 3];
 
 const BYTES: u32 = size_of::<Body>() as u32;
-/// As Linux' `tmpfs` has it.
+/// Type of a handle, as Linux' `tmpfs` has it.
 const KIND: i32 = 1;
 /// More bytes than any handle has.
 const MAX_BYTES: u32 = 128;

@@ -66,7 +66,7 @@ impl UserPath {
     }
 }
 
-/// Where a walk of `name` starts: the directory behind `dirfd`, unless the name is absolute.
+/// Begins a walk of `name`: at the directory behind `dirfd`, unless the name is absolute.
 ///
 /// # Errors
 /// `ENOENT` for no name at all, whatever the descriptor; `EBADF`, `ENOTDIR`.
@@ -82,7 +82,7 @@ pub fn walk_at<'a>(
     Ok(walk)
 }
 
-/// As [`walk_at`], for a walk from the working directory that was just begun and stays where it is.
+/// Checks `dirfd` like [`walk_at`], for a walk from the working directory that was just begun.
 #[inline(always)]
 fn start_at(task: &Task, walk: &mut Walk<'_>, dirfd: i32, name: &[u8]) -> Result<(), Errno> {
     if dirfd != AT_FDCWD && name.first() != Some(&b'/') {
@@ -119,7 +119,7 @@ pub fn lookup_at(task: &Task, dirfd: i32, addr: usize, flags: u32) -> Result<Pat
     lookup_name(task, dirfd, buffer.read(addr)?, flags)
 }
 
-/// The same for a name that is in the kernel already.
+/// Looks up a name that is in the kernel already.
 fn lookup_name(task: &Task, dirfd: i32, name: &[u8], flags: u32) -> Result<Path, Errno> {
     if name.is_empty() && flags & sys::AT_EMPTY_PATH != 0 {
         return if dirfd == AT_FDCWD {

@@ -34,7 +34,7 @@ fn deadline([sec, fraction]: TimeSpan, per_sec: i64) -> Result<Option<Deadline>,
         .map(Deadline::at_ns))
 }
 
-/// As [`deadline`], of a structure that may be null: `None` is no deadline.
+/// Reads a time span and makes a [`deadline`] of it; a null pointer is none.
 fn user_deadline(ptr: UserPtr<TimeSpan>, per_sec: i64) -> Result<Option<Deadline>, Errno> {
     if ptr.is_null() {
         Ok(None)
@@ -141,7 +141,7 @@ pub fn sys_poll(task: &Task, fds: usize, count: usize, timeout_ms: i32) -> SysRe
     poll_until(task, fds, count, deadline_ms(timeout_ms))
 }
 
-/// As `poll(2)`, until a time; taken up again after a signal, it still ends then.
+/// Polls until a deadline; taken up again after a signal, the call still ends then.
 pub(crate) fn poll_until(
     task: &Task,
     fds: usize,

@@ -27,8 +27,8 @@ use crate::{SysResult, Task};
 
 /// The size of the kernel buffer a transfer goes through.
 pub(crate) const CHUNK: usize = 65_536;
-/// And those up to this size, which event descriptors and wake-ups through pipes use, skip
-/// everything that larger ones need.
+/// Largest transfer that skips everything larger ones need; event descriptors and wake-ups through
+/// pipes are this small.
 const TINY: usize = 16;
 
 /// Refuses a transfer that would go beyond the greatest offset.
@@ -38,7 +38,8 @@ fn check_end(offset: Option<u64>, len: usize) -> Result<(), Errno> {
     if beyond { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
-/// One, for a transfer at `offset` or (`None`) at the opening's position.
+/// Checks the one buffer of a transfer at `offset` or (`None`) at the opening's position, and cuts
+/// it to the most that one call transfers.
 fn one_buffer(addr: usize, len: usize, offset: Option<u64>) -> Result<[(usize, usize); 1], Errno> {
     if !in_user_space(addr, len) {
         return Err(Errno::EFAULT);
@@ -47,10 +48,10 @@ fn one_buffer(addr: usize, len: usize, offset: Option<u64>) -> Result<[(usize, u
     Ok([(addr, len.min(MAX_TRANSFER))])
 }
 
-/// What `n` bytes that were read from `file` and did not all reach the caller, but only the first
-/// `delivered`, count for. The others are as unread as before; a pipe gives whole pages only, a
-/// socket that keeps messages apart a whole one, which is lost, and what is read in records of one
-/// size (eventfd, timerfd, signalfd) whole ones.
+/// Result of a read whose `bytes` reached the caller only as far as the first `delivered`. The
+/// others are as unread as before; a pipe gives whole pages only, a socket that keeps messages
+/// apart a whole one, which is lost, and what is read in records of one size (eventfd, timerfd,
+/// signalfd) whole ones.
 fn take_back(file: &File, offset: Option<u64>, bytes: &[u8], delivered: usize) -> usize {
     if kind_of(file).is_some_and(|kind| kind != SocketType::Stream) {
         return 0;
@@ -250,8 +251,8 @@ fn transfer_from(
     }
 }
 
-/// How much is written of bytes behind which the caller's memory ends: of a pipe only whole pages,
-/// of messages nothing.
+/// Number of bytes written of those behind which the caller's memory ends: of a pipe only whole
+/// pages, of messages nothing.
 #[cold]
 fn part_to_write(file: &File, bytes: usize) -> usize {
     match file.inode().kind() {
@@ -304,8 +305,8 @@ fn not_delivered(file: &File, buf: usize, bytes: &[u8]) -> SysResult {
     }
 }
 
-/// As `read(2)` does, for another number of bytes than 1, or of a thread that has other descriptors
-/// than it began with.
+/// Slow path of `read(2)`: for another number of bytes than 1, or for a thread that has other
+/// descriptors than it began with.
 #[inline(never)]
 fn read_more(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
     let file = task.file(fd)?;
@@ -319,8 +320,7 @@ fn read_more(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
     give_few(&file, buf, &bytes, read?)
 }
 
-/// As `read(2)` does, for a few bytes that may have to be waited for and are taken out of
-/// something.
+/// Path of `read(2)` for a few bytes that may have to be waited for and are taken out of something.
 #[inline(never)]
 fn read_few(file: &File, buf: usize, len: usize) -> SysResult {
     if !file.flags().readable() {
@@ -409,7 +409,7 @@ fn positioned(task: &Task, fd: i32, at: i64) -> Result<(Arc<File>, Option<u64>),
     }
 }
 
-/// As [`positioned`]; -1 is the opening's position.
+/// Finds the file and offset of `preadv2(2)` like [`positioned`]; -1 is the opening's position.
 fn positioned_or_not(task: &Task, fd: i32, at: i64) -> Result<(Arc<File>, Option<u64>), Errno> {
     if at == -1 {
         Ok((task.file_io(fd)?, None))

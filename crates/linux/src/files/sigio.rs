@@ -99,7 +99,7 @@ pub(crate) fn set_signal(file: &File, signal: i32) -> SysResult {
 /// The personality's side of [`fs::sigio`].
 pub(crate) struct SigioSender;
 
-/// What `poll(2)` would say of a message.
+/// Events that `poll(2)` would report of a message.
 const MESSAGE: u32 = sys::POLLIN | sys::POLLRDNORM | sys::POLLMSG;
 
 impl Sender for SigioSender {

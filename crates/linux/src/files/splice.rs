@@ -168,7 +168,7 @@ const SPLICE_F_NONBLOCK: u32 = 2;
 /// Move pages, non-blocking, more will come, pages are a gift: all but the second are advice.
 const SPLICE_F_ALL: u32 = 15;
 
-/// Where bytes come from, and where they go.
+/// Source and destination of a transfer.
 type Ends = (Arc<File>, Arc<File>);
 
 fn known_flags(flags: u32) -> Result<(), Errno> {
@@ -392,7 +392,7 @@ fn send(task: &Task, in_fd: i32, out_fd: i32, at: Option<&mut u64>, len: usize) 
     }
 }
 
-/// Where a copy begins.
+/// Offset at which a copy begins: the caller's, or the opening's position.
 fn start(file: &File, offset: UserPtr<u64>) -> Result<u64, Errno> {
     if offset.is_null() {
         Ok(file.with_offset(|o| *o))

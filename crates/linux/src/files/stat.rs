@@ -261,7 +261,7 @@ const _: () = assert!(size_of::<StatFs>() == 120);
 fn statfs(mount: &Mount) -> StatFs {
     /// "The flags are valid", beside the mount's own.
     const ST_VALID: u32 = 0x20;
-    /// Those whose `ST_*` bit is another.
+    /// Flags of mounts whose `ST_*` bit is another.
     const ELSEWHERE: u32 = sys::MS_RELATIME | MS_NOSYMFOLLOW;
     const ST_RELATIME: u32 = 0x1000;
     const ST_NOSYMFOLLOW: u32 = 0x2000;

@@ -41,16 +41,16 @@ fn check(addr: usize) -> Result<(), Errno> {
     }
 }
 
-/// What identifies the word at an address for those who have the same address space.
+/// Key of the word at an address, for threads of the same address space.
 #[inline(always)]
 fn private_word(task: &Task, addr: usize) -> Result<Word, Errno> {
     check(addr)?;
     Ok(FutexKey::private(task.process().space_id(), addr).words())
 }
 
-/// What identifies the word at an address, and, if it may be known to other address spaces, what
-/// keeps that from changing its meaning. Whether such a word can be written is looked at if the
-/// kernel has write `access`.
+/// Key of the word at an address, and, if other address spaces may know it, what keeps that key
+/// from changing its meaning. Whether such a word can be written is looked at if the kernel has
+/// write `access`.
 #[inline(always)]
 pub(crate) fn key(
     task: &Task,
@@ -90,7 +90,7 @@ fn waiter_of(task: &Task) -> &Arc<Waiter> {
     task.futex.call_once(|| Waiter::new(task.thread().clone()))
 }
 
-/// As [`wait`], for a private word and without a deadline.
+/// Waits like [`wait`] for a private word, without a deadline.
 fn wait_private(task: &Task, addr: usize, expected: u32) -> SysResult {
     let word = private_word(task, addr)?;
     let waiter = waiter_of(task);
@@ -130,8 +130,8 @@ pub(crate) fn wait(
     result
 }
 
-/// As [`wait`], until an absolute time. Begun anew it ends at the same time, so that needs no block
-/// to restart from.
+/// Waits like [`wait`] until an absolute time. Begun anew it ends at the same time, so that needs
+/// no block to restart from.
 pub(crate) fn wait_until(
     task: &Task,
     addr: usize,
@@ -168,7 +168,7 @@ pub(crate) fn wake(
     Ok(futex::wake(word, most, bits))
 }
 
-/// As [`wake`], for a private word.
+/// Wakes like [`wake`] waiters of a private word.
 fn wake_private(task: &Task, addr: usize, most: usize) -> SysResult {
     Ok(futex::wake(private_word(task, addr)?, most, u32::MAX))
 }
@@ -184,7 +184,7 @@ fn requeue(
     requeue_between(task, (from, scope), (to, scope), counts, expected)
 }
 
-/// The same for words of which only one may be private.
+/// Requeues like [`requeue`] between words of which each has a scope of its own.
 pub(crate) fn requeue_between(
     task: &Task,
     (from, from_scope): (usize, FutexScope),
@@ -296,12 +296,12 @@ pub fn sys_futex(
     operate(task, addr, operation, value, timeout, addr2, value3)
 }
 
-/// How many waiters are to be woken: as on Linux, who asks for none or fewer gets one.
+/// Number of waiters to wake: as on Linux, who asks for none or fewer gets one.
 fn count(value: u32) -> usize {
     usize::try_from(value.cast_signed()).unwrap_or(0).max(1)
 }
 
-/// How many waiters are to be woken and moved to another word.
+/// Numbers of waiters to wake and to move to another word; `EINVAL` for negative ones.
 fn exact_counts(wakes: u32, moves: u32) -> Result<(usize, usize), Errno> {
     let exact = |value: u32| usize::try_from(value.cast_signed()).map_err(|_| Errno::EINVAL);
     Ok((exact(wakes)?, exact(moves)?))

@@ -22,10 +22,10 @@ use crate::uapi::futex::{FutexAccess, FutexScope};
 use crate::uapi::pid::Tid;
 use crate::{SysResult, Task, current_task};
 
-/// How many locks may wait for each other in a row.
+/// Most locks of which each waits for the next.
 const LONGEST_CHAIN: usize = 64;
 
-/// What became of a waiter.
+/// State of a waiter: the lock is not his yet.
 const WAITING: u32 = 0;
 /// The lock is his, and the word says so.
 const GRANTED: u32 = 1;
@@ -41,7 +41,7 @@ pub(crate) enum LockMode {
     Try,
 }
 
-/// What identifies a lock's word, and what keeps that from changing its meaning.
+/// Key of a lock's word, and what keeps it from changing its meaning.
 type Key = (Word, Option<FutexKey>);
 
 /// A thread that waits.
@@ -98,7 +98,7 @@ static TABLE: Mutex<PiTable> = Mutex::new(PiTable {
     locks: Vec::new(),
     moving: Vec::new(),
 });
-/// How many locks are in it, for threads that end.
+/// Number of locks in the table, for threads that end.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Sizes of the table of locks with priority inheritance.
@@ -118,7 +118,7 @@ pub(crate) fn counts() -> PiCounts {
     }
 }
 
-/// Who goes first: the greater.
+/// Rank of a policy among waiters: the greatest goes first.
 fn rank(policy: Policy) -> i32 {
     match policy {
         Policy::Fifo(priority) | Policy::Rr(priority) => 1000 + i32::from(priority),

@@ -62,7 +62,7 @@ fn until(
     AbsoluteDeadline::new(task, timeout.read()?, base).map(Some)
 }
 
-/// One futex of a vector: its address, whether it is private, and the value it is expected to have.
+/// Reads a futex of a vector: address, scope, and the value it is expected to have.
 fn read_entry(entry: UserPtr<FutexWaitv>) -> Result<(usize, FutexScope, u64), Errno> {
     let entry = entry.read()?;
     if entry.reserved != 0 {

@@ -26,7 +26,7 @@ use crate::uapi::siginfo::{COUNT, SigInfo};
 use crate::uapi::time::{ClockBase, TimeSpec};
 use crate::{SysResult, Task};
 
-/// What a queue has if nothing is said, and the most that a caller without `CAP_SYS_RESOURCE` may
+/// Limits of a queue if nothing is said, and the most that a caller without `CAP_SYS_RESOURCE` may
 /// ask for.
 const DEFAULT_MESSAGES: i64 = 10;
 const DEFAULT_SIZE: i64 = 8192;
@@ -35,7 +35,7 @@ const HARD_MESSAGES: i64 = 65_536;
 const HARD_SIZE: i64 = 16 << 20;
 /// The most queues (`/proc/sys/fs/mqueue/queues_max`).
 const MAX_QUEUES: usize = 256;
-/// What a message takes beside its bytes, as Linux counts it.
+/// Bytes a message is charged beside its own, as Linux counts.
 const MESSAGE_OVERHEAD: u64 = 56;
 /// Priorities are below this.
 const PRIORITIES: u32 = 32_768;
@@ -54,12 +54,11 @@ pub struct MqAttr {
 /// A descriptor of a queue.
 pub(crate) struct Descriptor(pub(crate) Arc<PosixQueue>);
 
-/// How long a queue is as a file.
+/// Size of a queue as a file, in bytes.
 pub(crate) const FILE_SIZE: u64 = 80;
 
 impl PosixQueue {
-    /// What reading it as a file gives: how many bytes are in it, and who is to be told of the next
-    /// message.
+    /// Text of the queue read as a file: its bytes, and who is to be told of the next message.
     fn status(&self) -> String {
         let state = self.state.lock();
         let bytes: usize = state.messages.values().flatten().map(Vec::len).sum();
@@ -292,7 +291,7 @@ fn until(task: &Task, timeout: UserPtr<TimeSpec>) -> Result<Option<AbsoluteDeadl
         .transpose()
 }
 
-/// Does `attempt` until it gives a result.
+/// Waits at `queue` until `attempt` gives a result.
 fn wait<R>(
     queue: &WaitQueue,
     nonblocking: bool,

@@ -64,7 +64,7 @@ struct Root {
 }
 
 impl Root {
-    /// Of which there is one as long as somebody is in it.
+    /// The namespace, as long as somebody is in it.
     fn ipc(&self) -> Result<Arc<IpcNamespace>, Errno> {
         self.ipc.upgrade().ok_or(Errno::ENOENT)
     }

@@ -19,7 +19,7 @@ use crate::state::ipc::{
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 
-/// What does not fit is cut off.
+/// Flag of `msgrcv(2)`: what does not fit is cut off.
 const MSG_NOERROR: u32 = 0o10_000;
 
 const MSG_STAT: u32 = 11;
@@ -64,7 +64,7 @@ pub fn sys_msgget(task: &Task, key: i32, flags: u32) -> SysResult {
         .get(key, flags, &task.cred(), |_| Ok(()), make)
 }
 
-/// Does `attempt` until it gives a result, unless that is not wanted.
+/// Waits at a queue until `attempt` gives a result; `ENOMSG` or `EAGAIN` if waiting is not wanted.
 fn wait(
     queue: &WaitQueue,
     flags: u32,
@@ -181,19 +181,19 @@ pub fn sys_msgrcv(
 pub struct MsgInfo {
     /// Kilobytes of all queues; with `MSG_INFO` how many queues there are.
     pool: i32,
-    /// With `MSG_INFO` how many messages there are.
+    /// Entries of the message map; with `MSG_INFO` the number of messages.
     map: i32,
     message: i32,
     bytes: i32,
     queues: i32,
     segment: i32,
-    /// With `MSG_INFO` how many bytes there are.
+    /// Message headers; with `MSG_INFO` the number of bytes in all queues.
     headers: i32,
     segments: u16,
     padding: u16,
 }
 
-/// What limits there are, or with `MSG_INFO` what there is.
+/// Limits of message queues, or with `MSG_INFO` their usage.
 fn limits(command: u32) -> MsgInfo {
     let bytes = MAX_BYTES as i32;
     let mut limits = MsgInfo {

@@ -168,14 +168,14 @@ pub struct SemInfo {
     of_set: i32,
     operations: i32,
     undos_of_process: i32,
-    /// Of an undo structure; with `SEM_INFO` how many sets there are.
+    /// Size of an undo structure; with `SEM_INFO` the number of sets.
     size: i32,
     value: i32,
-    /// What an undo can add up to; with `SEM_INFO` how many semaphores there are.
+    /// Largest adjustment of an undo; with `SEM_INFO` the number of semaphores.
     adjustment: i32,
 }
 
-/// What limits there are, or with `SEM_INFO` what there is.
+/// Limits of semaphores, or with `SEM_INFO` their usage.
 fn limits(command: u32) -> SemInfo {
     let most = (MAX_SETS * MAX_OF_SET) as i32;
     let mut limits = SemInfo {

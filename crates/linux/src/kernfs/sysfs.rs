@@ -172,7 +172,7 @@ fn choices(names: &[&str], made: usize) -> Vec<u8> {
     line.into_bytes()
 }
 
-/// Which of the names was written.
+/// Index of the name that was written; `EINVAL` for another text.
 fn chosen(names: &[&str], text: &[u8]) -> Result<usize, Errno> {
     names
         .iter()
@@ -188,7 +188,7 @@ fn choice(dev: u64, made: &'static AtomicU8, names: &'static [&'static str]) -> 
     })
 }
 
-/// Who gets large pages.
+/// The file that says who gets large pages (`transparent_hugepage/enabled`).
 fn large_pages(dev: u64) -> Arc<dyn Inode> {
     const NAMES: [&str; 3] = ["always", "madvise", "never"];
     const ALL: [LargePages; 3] = [LargePages::Always, LargePages::Madvise, LargePages::Never];
@@ -205,7 +205,7 @@ fn large_pages(dev: u64) -> Arc<dyn Inode> {
     })
 }
 
-/// One CPU: its place among the instance's, and its caches.
+/// Adds the files of one CPU: its place among the instance's, and its caches.
 fn add_cpu(add: &impl Fn(&str, String), index: usize, count: usize) {
     let cpu = format!("devices/system/cpu/cpu{index}");
     if index > 0 {

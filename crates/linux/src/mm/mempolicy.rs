@@ -25,7 +25,7 @@ const MPOL_F_MEMS_ALLOWED: u32 = 4;
 const MPOL_MF_VALID: u32 = 7;
 const MPOL_MF_MOVE: u32 = 2;
 const MPOL_MF_MOVE_ALL: u32 = 4;
-/// How many nodes a mask may name, as Debian's Linux has it.
+/// Most nodes that a mask may name, as Debian's Linux has it.
 const MAX_NODES: usize = 1024;
 /// The most bits that a mask may have at all: a page of them.
 const MOST_BITS: usize = PAGE_SIZE * 8;
@@ -121,7 +121,7 @@ pub fn sys_get_mempolicy(
     Ok(0)
 }
 
-/// What a question is answered with: a mode or a node, and the mask.
+/// Answer of `get_mempolicy(2)`: a mode or a node, and the mask.
 fn policy_of(task: &Task, addr: usize, flags: u32) -> Result<(u32, u64), Errno> {
     if flags & MPOL_F_MEMS_ALLOWED != 0 {
         return if flags == MPOL_F_MEMS_ALLOWED {

@@ -257,8 +257,8 @@ pub fn sys_mprotect(task: &Task, addr: usize, len: usize, prot: u32) -> SysResul
     protect(task, addr, len, prot, true)
 }
 
-/// What `mprotect(2)` does; `sound` is whether what else was asked for can be had, which is looked
-/// at after the range.
+/// Changes protection as `mprotect(2)` does; `sound` is whether what else was asked for can be had,
+/// which is looked at after the range.
 ///
 /// # Errors
 /// Those of `mprotect(2)`; `EINVAL`.

@@ -18,8 +18,8 @@ use crate::uapi::pid::Pid;
 
 /// Adjusts how likely a process is chosen: never at -1000, first at 1000.
 pub(crate) const ADJUSTMENTS: core::ops::RangeInclusive<i32> = -1000..=1000;
-/// How long a chosen one may take to end before another is chosen, in nanoseconds: it may wait for
-/// what somebody else holds.
+/// Time that a chosen process may take to end before another is chosen, in nanoseconds: it may wait
+/// for what somebody else holds.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
 /// The one that was chosen last, until it has given its memory back; 0 for none.
@@ -38,7 +38,7 @@ pub(crate) fn from_old(value: i32) -> Result<i32, Errno> {
     }
 }
 
-/// And back.
+/// Converts `oom_score_adj` to the old scale of `oom_adj`.
 pub(crate) fn to_old(adjustment: i32) -> i32 {
     if adjustment == 1000 {
         15
@@ -47,7 +47,7 @@ pub(crate) fn to_old(adjustment: i32) -> i32 {
     }
 }
 
-/// How much a process weighs when one is to be chosen, in pages; `None` if it is not to be.
+/// Weight of a process when one is to be chosen, in pages; `None` if it is not to be.
 fn weight(process: &Process, total: u64) -> Option<i64> {
     let adjustment = i64::from(process.oom_adjustment.load(Ordering::Relaxed));
     if process.pid() == Pid::INIT || adjustment == i64::from(*ADJUSTMENTS.start()) {

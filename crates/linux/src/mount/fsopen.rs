@@ -18,12 +18,12 @@ use crate::mount::{check_options, common_options, file_system, propagation, read
 use crate::process_control::namespaces::may_mount;
 use crate::{SysResult, Task, uaccess};
 
-/// How far a context is.
+/// Phase of a context's life.
 #[derive(Clone)]
 enum Phase {
     /// Options come in for a new file system of this type.
     Parameters(&'static str),
-    /// It is made, and mounted nowhere.
+    /// A new file system is made, and mounted nowhere.
     Made(Arc<Super>),
     /// Options come in for one that there is.
     Changes(Arc<Super>),
@@ -34,9 +34,9 @@ enum Phase {
 struct State {
     phase: Phase,
     source: String,
-    /// With commas between them.
+    /// Options so far, with commas between them.
     options: String,
-    /// What was wrong, for who reads the descriptor.
+    /// Reason of the last failure, for who reads the descriptor.
     complaint: Option<String>,
 }
 
@@ -182,7 +182,7 @@ fn reconfigure(task: &Task, state: &mut State) -> Result<(), Errno> {
 }
 
 impl State {
-    /// One more option, which is looked at now.
+    /// Takes one more option, which is looked at now.
     fn set(&mut self, key: &str, value: Option<String>) -> Result<(), Errno> {
         let known = match &self.phase {
             Phase::Parameters(_) if key == "source" => {
@@ -213,12 +213,12 @@ impl State {
     }
 }
 
-/// What tells whether a type knows an option.
+/// Function that tells whether a type knows an option.
 fn mount_options(kind: &str) -> impl Fn(&str) -> Result<(), Errno> + '_ {
     move |option| check_options(kind.as_bytes(), &common_options(option, 0).0)
 }
 
-/// What a mount gets of `MOUNT_ATTR_*`.
+/// Mount flags by their `MOUNT_ATTR_*`.
 const ATTRIBUTES: [(u32, u32); 6] = [
     (sys::MOUNT_ATTR_RDONLY, MS_RDONLY),
     (sys::MOUNT_ATTR_NOSUID, MS_NOSUID),
@@ -243,7 +243,7 @@ fn bits_of(attributes: u32) -> Result<u32, Errno> {
         .fold(0, |bits, (_, bit)| bits | bit))
 }
 
-/// Those of access times.
+/// Mount flags of the access times that attributes ask for.
 fn times_of(attributes: u32) -> Result<u32, Errno> {
     Ok(match attributes & ATIME {
         sys::MOUNT_ATTR_RELATIME => sys::MS_RELATIME,

@@ -16,12 +16,12 @@ pub(crate) struct ProcessImage {
     pub(crate) executable: Option<Arc<DenyWriteAccess>>,
     /// Addresses of the arguments.
     pub(crate) args: Range<usize>,
-    /// Where its environment is.
+    /// Addresses of the environment strings.
     pub(crate) env: Range<usize>,
     /// The auxiliary vector.
     pub(crate) aux: Arc<[u8]>,
-    /// Where its code and its data are, the first byte and the one behind the last, and where its
-    /// stack began: for who asks only.
+    /// Addresses of code and data, from the first byte to the one behind the last, and the address
+    /// where the stack began: for who asks only.
     pub(crate) code: Range<usize>,
     pub(crate) data: Range<usize>,
     pub(crate) stack: usize,

@@ -90,7 +90,7 @@ pub struct Process {
     pub(crate) traced_leader: Mutex<Weak<Task>>,
     /// Woken when something happened to a child.
     pub(crate) children_changed: WaitQueue,
-    /// One of `tasks` has ended.
+    /// Notified when one of `tasks` has ended.
     pub(crate) tasks_changed: Condvar,
     /// Told when a signal was sent.
     pub(crate) signal_sent: PollQueue,
@@ -544,7 +544,7 @@ pub(crate) fn log_end(process: &Process, signal: i32, why: core::fmt::Arguments<
     );
 }
 
-/// How a wait status is told in `siginfo`: code and value.
+/// Code and value of a wait status in `siginfo`.
 #[must_use]
 pub(crate) fn exit_code(status: i32) -> (i32, i32) {
     match status & 0x7f {

@@ -313,7 +313,7 @@ pub fn last_pid() -> i32 {
     TABLE.lock().last
 }
 
-/// How many threads there are.
+/// Number of threads of all processes.
 #[must_use]
 pub fn thread_count() -> usize {
     TABLE.lock().tasks.len()

@@ -42,7 +42,7 @@ pub(crate) enum StopKind {
 /// A stop.
 pub(crate) struct Stop {
     pub(crate) place: StopKind,
-    /// As `wait4` tells it, in bits 8 and above.
+    /// Stop code, which `wait4` tells in bits 8 and above.
     pub(crate) code: i32,
     /// `siginfo_t` of the signal, if it was caused by one.
     pub(crate) info: Option<SigInfo>,
@@ -60,7 +60,7 @@ pub(crate) struct Stop {
     pub(crate) changed: bool,
 }
 
-/// How a thread goes on after a stop.
+/// Way in which a thread goes on after a stop.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct ResumeMode {
     /// `PTRACE_SYSCALL`: it stops before and behind system calls.

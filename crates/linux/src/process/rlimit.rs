@@ -20,8 +20,8 @@ pub(crate) fn apply_memory_limits(limits: &Rlimits, space: &AddressSpace) {
     );
 }
 
-/// How much of a transfer to a file `RLIMIT_FSIZE` allows, at `offset` or (`None`) at the opening's
-/// position.
+/// Number of bytes of a transfer to a file that `RLIMIT_FSIZE` allows, at `offset` or (`None`) at
+/// the opening's position.
 ///
 /// # Errors
 /// `EFBIG` for nothing at all, which `SIGXFSZ` tells, too.

@@ -8,7 +8,7 @@ use crate::Task;
 use crate::state::sched_params::SchedParams;
 
 impl Task {
-    /// How it is scheduled.
+    /// Scheduling parameters of the thread.
     pub(crate) fn schedule(&self) -> SchedParams {
         *self.schedule.lock()
     }

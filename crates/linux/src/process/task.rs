@@ -80,7 +80,7 @@ pub(crate) struct Completion {
 }
 
 impl Completion {
-    /// Says that it has happened, and wakes who waits.
+    /// Marks the event as happened, and wakes who waits.
     pub(crate) fn complete(&self) {
         self.done.store(true, Ordering::Release);
         self.waiters.wake_all();
@@ -119,7 +119,7 @@ pub struct Task {
     pub(crate) signals: Mutex<TaskSignals>,
     /// `exit(2)` was called.
     pub(crate) leaving: AtomicBool,
-    /// With this status.
+    /// Wait status of the `exit(2)` that was called.
     pub(crate) exit_status: AtomicI32,
     /// Somebody traces it, and what is known of that.
     ptraced: AtomicBool,
@@ -146,28 +146,28 @@ pub struct Task {
     pub(crate) start_ns: u64,
     /// `prctl(2)`.
     pub(crate) settings: Mutex<PrctlState>,
-    /// What it may call, and what of that its program does itself.
+    /// Restrictions of its system calls, and the calls that its program does itself.
     pub(crate) seccomp: Mutex<Seccomp>,
     pub(crate) user_dispatch: Mutex<Option<UserDispatch>>,
-    /// One of these two is there.
+    /// Whether `seccomp` or `user_dispatch` looks at its calls.
     pub(crate) filtered: AtomicBool,
-    /// Where its memory should come from.
+    /// Memory policy of its new pages (`set_mempolicy(2)`).
     pub(crate) memory_policy: Mutex<MemoryPolicy>,
     /// Class and level of its input and output; 0 if they were not set.
     pub(crate) io_priority: AtomicU32,
     /// CPUs it may run on, as words of 64; empty for all.
     pub(crate) cpus: Mutex<Vec<u64>>,
-    /// How it is scheduled.
+    /// Scheduling parameters as `sched_setattr(2)` set them.
     pub(crate) schedule: Mutex<SchedParams>,
     /// The policy of a thread that waits for a lock it holds, if that goes first.
     pub(crate) lent: Mutex<Option<Policy>>,
     /// Locks with priority inheritance that it held have been passed on: it has ended.
     pub(crate) locks_released: AtomicBool,
-    /// What stands for it where futexes are waited for.
+    /// Waiter that stands for it where futexes are waited for.
     pub(crate) futex: Once<Arc<Waiter>>,
 }
 
-/// What a new thread takes over from the one that makes it.
+/// State that a new thread takes over from the one that makes it.
 pub(crate) struct NewTask {
     pub(crate) files: Arc<FdTable>,
     pub(crate) fs: Arc<FsStruct>,
@@ -234,7 +234,7 @@ impl Task {
         })
     }
 
-    /// Its number.
+    /// Thread ID, which changes only in `execve(2)`.
     #[must_use]
     pub fn tid(&self) -> Tid {
         Tid::new(self.tid.load(Ordering::Relaxed))
@@ -245,13 +245,13 @@ impl Task {
         self.tid.store(tid.raw(), Ordering::Relaxed);
     }
 
-    /// Its process.
+    /// Process of the thread.
     #[must_use]
     pub fn process(&self) -> &Arc<Process> {
         &self.process
     }
 
-    /// Its process's number.
+    /// Process ID of the thread's process.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.process.pid()
@@ -266,7 +266,7 @@ impl Task {
         self.thread.get().expect("a task that runs has a thread")
     }
 
-    /// Does something of which the time counts as the kernel's.
+    /// Runs `work`, whose time counts as the kernel's.
     #[inline(always)]
     pub(crate) fn measured<R>(&self, work: impl FnOnce() -> R) -> R {
         let thread = self.thread();
@@ -276,8 +276,8 @@ impl Task {
         result
     }
 
-    /// As [`Self::measured`], for one of `calls` calls most of which are not measured, or measure
-    /// themselves.
+    /// Runs `work` like [`Self::measured`], for one of `calls` calls most of which are not
+    /// measured, or measure themselves.
     pub(crate) fn sampled<R>(&self, calls: u64, work: impl FnOnce() -> R) -> R {
         let thread = self.thread();
         thread.begin_system_time();
@@ -319,7 +319,7 @@ impl Task {
         }
     }
 
-    /// It has left its parent's memory: who waits for that in `vfork(2)` goes on.
+    /// Lets the parent in `vfork(2)` go on: the thread has left its memory.
     pub(crate) fn end_vfork(&self) {
         let waiter = self.vfork.lock().take();
         if let Some(waiter) = waiter {
@@ -367,7 +367,7 @@ impl Task {
             .clone()
     }
 
-    /// Its descriptors.
+    /// Table of the thread's descriptors.
     #[must_use]
     pub fn files(&self) -> Arc<FdTable> {
         self.with_files(Arc::clone)
@@ -488,7 +488,7 @@ impl Task {
         }
     }
 
-    /// Its root, working directory and mask.
+    /// Root, working directory and mask of the thread.
     #[must_use]
     pub fn fs(&self) -> Arc<FsStruct> {
         self.fs.lock().clone()
@@ -527,7 +527,7 @@ impl Task {
         drop(old);
     }
 
-    /// Its users and groups.
+    /// Credentials of the thread.
     #[must_use]
     pub fn cred(&self) -> Arc<Credentials> {
         self.cred.lock().all.clone()
@@ -538,7 +538,7 @@ impl Task {
         self.cred.lock().all.user.real
     }
 
-    /// Its users and groups, for a new thread.
+    /// Credentials of the thread in the form that a new thread takes over.
     pub(crate) fn identity(&self) -> TaskCred {
         self.cred.lock().clone()
     }
@@ -564,20 +564,20 @@ impl Task {
         *self.cred.lock() = cred.into();
     }
 
-    /// Who it is to the file system.
+    /// Credentials of the thread as the file system takes them.
     #[inline]
     #[must_use]
     pub fn fs_cred(&self) -> Arc<Cred> {
         self.cred.lock().files.clone()
     }
 
-    /// Who it is to `access(2)`, which asks for the real user.
+    /// Credentials for `access(2)`, which asks for the real user.
     #[must_use]
     pub fn real_fs_cred(&self) -> Arc<Cred> {
         Arc::new(self.cred().for_access())
     }
 
-    /// Its name (`comm`).
+    /// Name of the thread (`comm`).
     #[must_use]
     pub fn name(&self) -> String {
         self.name.lock().clone()
@@ -636,7 +636,7 @@ impl Task {
         self.block(self.signals.lock(), mask)
     }
 
-    /// As [`Self::set_blocked`], with the signals locked already.
+    /// Sets the blocked signals like [`Self::set_blocked`], with `signals` locked already.
     pub(crate) fn block(&self, mut signals: MutexGuard<'_, TaskSignals>, mask: SigSet) -> SigSet {
         let old = core::mem::replace(&mut signals.blocked, mask & !UNBLOCKABLE);
         let own = signals.pending.set();
@@ -648,7 +648,7 @@ impl Task {
     }
 }
 
-/// What a kernel thread knows about the task it runs.
+/// Link from a kernel thread to the task it runs.
 struct Current(Weak<Task>);
 
 /// The calling task; `None` in a kernel thread that is none.

@@ -104,7 +104,7 @@ pub(crate) struct TimerState {
 /// The timers whose deadlines are times of the wall clock, by their addresses.
 pub(crate) static BY_WALL_CLOCK: Mutex<BTreeMap<usize, Weak<Timer>>> = Mutex::new(BTreeMap::new());
 
-/// How many there are of those.
+/// Number of timers whose deadlines are times of the wall clock.
 pub(crate) fn by_wall_clock() -> u64 {
     BY_WALL_CLOCK.lock().len() as u64
 }
@@ -137,8 +137,7 @@ pub(crate) struct Timer {
     pub(crate) base: ClockBase,
     pub(crate) setting: Mutex<TimerState>,
     pub(crate) overrun: AtomicI32,
-    /// Of a clock of processor time: what it showed at the last look, and how long after that the
-    /// next one was to be.
+    /// Processor time at the last look, and how long after that the next one was to be.
     pub(crate) seen_ns: AtomicU64,
     pub(crate) pause_ns: AtomicU64,
 }

@@ -23,7 +23,7 @@ use crate::uapi::sigframe::AltStack;
 use crate::uapi::siginfo;
 use crate::{SysResult, Task, ptrace};
 
-/// What is asked for, whichever call it came by.
+/// Arguments of `clone(2)`, `clone3(2)`, `fork(2)` and `vfork(2)` in one form.
 #[derive(Clone, Copy, Default)]
 struct KernelCloneArgs {
     flags: u32,
@@ -32,7 +32,7 @@ struct KernelCloneArgs {
     /// The child's stack pointer; 0 for the parent's.
     stack: u64,
     parent_tid: usize,
-    /// Where a descriptor of the child is stored, if it is asked for.
+    /// Address where a descriptor of the child is stored, if it is asked for.
     pidfd: usize,
     child_tid: usize,
     tls: u64,
@@ -246,7 +246,7 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &KernelCloneArgs) -> SysR
     Ok(tid.raw() as usize)
 }
 
-/// What of the new thread or process a tracer is told, if it wants to know.
+/// Event that a tracer is told of the new thread or process, if it wants to know.
 fn event(task: &Task, request: &KernelCloneArgs) -> Option<Event> {
     if !task.is_ptraced() || request.has(sys::CLONE_UNTRACED) {
         return None;

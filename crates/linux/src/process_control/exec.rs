@@ -40,35 +40,35 @@ use crate::{SysResult, Task, futex, ptrace};
 const MAX_STRING: usize = 32 * PAGE_SIZE;
 /// The most bytes of all arguments and the environment.
 const MAX_STRINGS: usize = 2 << 20;
-/// How often an interpreter may be a script itself.
+/// Most interpreters in a row that are scripts themselves.
 const MAX_SCRIPTS: usize = 5;
-/// Where relocatable programs go, as on Linux: two thirds up.
+/// Address of relocatable programs, as on Linux: two thirds up.
 const PROGRAM_BASE: usize = USER_END / 3 * 2;
 /// The vDSO is above the stack, at one of so many places.
 const VDSO_BITS: u32 = 9;
-/// What that takes at most.
+/// Most bytes that the vDSO takes with the room for its place.
 const VDSO_ROOM: usize = ((1 << VDSO_BITS) + 1) * PAGE_SIZE + vdso::LEN;
 /// Room kept between the stack and what is mapped below it.
 const STACK_GAP: usize = 16 << 20;
 /// The most a stack takes of the address space.
 const MAX_STACK: usize = 1 << 30;
-/// What a stack has from the beginning.
+/// Bytes of a stack that are mapped from the beginning.
 const FIRST_STACK: usize = 32 * PAGE_SIZE;
 
 /// A program that is ready to run.
 pub(crate) struct LoadedProgram {
     pub(crate) space: Arc<AddressSpace>,
     pub(crate) image: ProcessImage,
-    /// Where it begins, and its stack pointer.
+    /// Address of the first instruction, and the stack pointer.
     entry: usize,
     sp: u64,
     /// The name it shows.
     name: Vec<u8>,
-    /// Whose powers its file gives it.
+    /// Credentials that the file gives the program.
     cred: Credentials,
     /// Whether its user may look into it: it may do no more than before, and its file is no secret.
     dumpable: bool,
-    /// It has got privileges.
+    /// Whether the program gets privileges by its file (`AT_SECURE`).
     secure: bool,
 }
 
@@ -85,7 +85,7 @@ impl LoadedProgram {
     }
 }
 
-/// What of a program is at random addresses.
+/// Parts of a program that are at random addresses.
 #[derive(Clone, Copy)]
 struct Randomization {
     random: bool,
@@ -272,8 +272,7 @@ fn map(
     Ok(())
 }
 
-/// What running the file makes of the caller, and whether the program must not trust its
-/// environment.
+/// Credentials after running the file, and whether the program must not trust its environment.
 fn credentials(task: &Task, file: &File) -> Result<(Credentials, bool), Errno> {
     const SET_UID: u32 = 0o4000;
     const SET_GID: u32 = 0o2010;

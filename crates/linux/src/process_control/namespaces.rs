@@ -21,7 +21,7 @@ pub(crate) const ALL: u32 = sys::CLONE_NEWNS
     | sys::CLONE_NEWPID
     | sys::CLONE_NEWNET
     | sys::CLONE_NEWTIME;
-/// Those of which there can be more than one.
+/// Namespaces of which there can be more than one.
 const MADE: u32 = sys::CLONE_NEWNS | sys::CLONE_NEWUTS | sys::CLONE_NEWIPC;
 
 /// Whether somebody may have the new namespaces that bits ask for.

@@ -226,7 +226,7 @@ fn secure(task: &Task, option: u32, arg: usize) -> SysResult {
     Ok(0)
 }
 
-/// What belongs to the whole process.
+/// Operations of `prctl(2)` that concern the whole process.
 fn process(task: &Task, option: u32, arg: usize) -> SysResult {
     let process = task.process();
     match option {

@@ -13,7 +13,7 @@ use crate::uapi::pid::{Pgid, Pid, PidSelector, Tid};
 use crate::uapi::siginfo::SigInfo;
 use crate::{SysResult, Task, ptrace};
 
-/// Which children.
+/// Children that a call waits for.
 #[derive(Clone, Copy)]
 enum WaitSelector {
     Any,
@@ -32,12 +32,12 @@ impl WaitSelector {
     }
 }
 
-/// What happened to a child.
+/// News of a child.
 struct WaitStatus {
     process: Arc<Process>,
     /// The number of the child, or of a thread that is traced.
     tid: Tid,
-    /// As `wait4` returns it.
+    /// Wait status, as `wait4` returns it.
     status: i32,
     code: i32,
     value: i32,

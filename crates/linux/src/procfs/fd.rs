@@ -13,7 +13,7 @@ use crate::process::process_table;
 use crate::state::fdtable::FdTable;
 use crate::uapi::pid::Pid;
 
-/// Where the numbers of descriptors' files begin.
+/// First inode number of descriptors' files.
 const FD_INO: u64 = 1 << 16;
 
 /// `/proc/<pid>/fd` and `/proc/<pid>/fdinfo`

@@ -9,7 +9,7 @@ use linux_raw_sys::general as sys;
 
 use crate::process::Process;
 
-/// What cannot stand in a field is written in octal.
+/// Escapes in octal what cannot stand in a field.
 fn escaped(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, &b| {
         let _ = match b {

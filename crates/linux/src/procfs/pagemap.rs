@@ -39,7 +39,7 @@ pub(super) struct PageMap {
 }
 
 const PRESENT: u64 = 1 << 63;
-/// Of a file, or shared.
+/// Bit of a page of a file, or of a shared one.
 const FILE: u64 = 1 << 61;
 /// Nobody else shows it.
 const EXCLUSIVE: u64 = 1 << 56;

@@ -75,10 +75,10 @@ const FILES: &[(&str, FileType, u32)] = &[
     ("wchan", FileType::Regular, 0o444),
     ("task", FileType::Directory, 0o555),
 ];
-/// Those that only processes have, and those that only threads have.
+/// Names of files that only processes have, and of those that only threads have.
 const OF_PROCESSES: [&str; 3] = ["task", "map_files", "timerslack_ns"];
 const OF_THREADS: [&str; 1] = ["children"];
-/// Those that only who may trace the process can read.
+/// Names of files that only who may trace the process can read.
 const SECRET: [&str; 9] = [
     "auxv",
     "environ",
@@ -101,7 +101,7 @@ fn is_shown(name: &str, thread: bool) -> bool {
     .contains(&name)
 }
 
-/// Where the numbers of namespaces' files begin.
+/// First inode number of namespaces' files.
 const NS_INO: u64 = 1 << 12;
 
 fn find(pid: Pid) -> Result<Arc<Process>> {
@@ -136,7 +136,7 @@ struct ProcessDir {
     attr: Attr,
     pid: Pid,
     tid: Option<Tid>,
-    /// Which of those that ever had the number.
+    /// Process itself, among those that ever had the number.
     process: Weak<Process>,
 }
 

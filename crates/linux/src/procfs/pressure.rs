@@ -17,7 +17,7 @@ use guard::BootToken;
 use psi::{Pressure, Trigger};
 use task::{CpuId, Deadline, Mutex};
 
-/// What is waited for.
+/// Resource that threads wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resource {
     Cpu,
@@ -110,7 +110,7 @@ impl Inode for PressureFile {
     }
 }
 
-/// What an open file's program wants to be told.
+/// Trigger that an open file's program has set.
 struct PsiTrigger {
     trigger: Mutex<Option<(Resource, Trigger)>>,
     told: AtomicBool,

@@ -20,11 +20,11 @@ use crate::{Task, ptrace, sched};
 /// The most of its arguments or environment that is shown.
 const SHOWN_STRINGS: usize = 1 << 20;
 
-/// What of a process the texts are made of; the personality fills it in.
+/// State of a process of which the texts are made.
 pub(crate) struct Snapshot {
     pub(crate) pid: Pid,
     pub(crate) relations: Relations,
-    /// Its name, at most 15 bytes.
+    /// Name of the thread, at most 15 bytes.
     pub(crate) name: String,
     /// One letter for what the thread does: `R`, `S`, `T`, `t`, `Z`.
     pub(crate) state: char,
@@ -35,9 +35,9 @@ pub(crate) struct Snapshot {
     pub(crate) seccomp: SeccompStatus,
     /// Supplementary groups.
     pub(crate) groups: Vec<u32>,
-    /// Its threads.
+    /// Threads of the process.
     pub(crate) threads: Vec<Tid>,
-    /// What it has used, and the children it waited for.
+    /// Usage of the process, and of the children it waited for.
     pub(crate) usage: Usage,
     pub(crate) children_usage: Usage,
     /// When it started, nanoseconds since boot.
@@ -77,14 +77,14 @@ impl Process {
         bytes
     }
 
-    /// Its arguments as they are in its memory now, each with a NUL (`/proc/<pid>/cmdline`).
+    /// Arguments as they are in the process's memory now, each with a NUL (`/proc/<pid>/cmdline`).
     #[must_use]
     pub fn arguments(&self) -> Vec<u8> {
         let range = self.image.lock().args.clone();
         self.strings(range)
     }
 
-    /// Its environment, likewise.
+    /// Environment as it is in the process's memory now (`/proc/<pid>/environ`).
     #[must_use]
     pub fn environment(&self) -> Vec<u8> {
         let range = self.image.lock().env.clone();
@@ -118,12 +118,12 @@ impl Process {
         }
     }
 
-    /// What `/proc` shows.
+    /// State of the process that `/proc` shows.
     pub(crate) fn snapshot(&self) -> Snapshot {
         self.snapshot_of(None)
     }
 
-    /// What `/proc` shows of it, or of one of its threads.
+    /// State of the process, or of one of its threads, that `/proc` shows.
     pub(crate) fn snapshot_of(&self, tid: Option<Tid>) -> Snapshot {
         let tasks = self.tasks();
         let shown = match tid {

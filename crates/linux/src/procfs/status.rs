@@ -60,8 +60,8 @@ pub(super) fn waits_in(process: &Process, tid: Option<Tid>) -> String {
     found.unwrap_or_else(|| "0".into())
 }
 
-/// Where the parts of its memory are: code (with where the stack begins), and data with heap,
-/// arguments and environment. Nothing that tells somebody who may not look into the process.
+/// Addresses of code (with where the stack begins), and of data with heap, arguments and
+/// environment. Nothing that tells somebody who may not look into the process.
 fn places(process: &Arc<Process>) -> [String; 2] {
     let Ok(l) = layout_of(process) else {
         return ["0 0 0".into(), "0 0 0 0 0 0 0".into()];
@@ -238,7 +238,7 @@ pub(super) fn status(process: &Process, tid: Option<Tid>) -> String {
     )
 }
 
-/// What it has read and written. No file is on a device.
+/// Transfers of the process, or of one thread. No file is on a device.
 pub(super) fn io(process: &Process, tid: Option<Tid>) -> String {
     let Usage { read, written, .. } = process.snapshot_of(tid).usage;
     format!(
@@ -255,7 +255,7 @@ pub(super) fn schedstat(process: &Process, tid: Option<Tid>) -> String {
     format!("{} 0 {}\n", usage.total_ns(), usage.switches.total())
 }
 
-/// How it is scheduled.
+/// Scheduling of a thread (`/proc/<pid>/sched`).
 pub(super) fn sched(process: &Process, tid: Option<Tid>) -> String {
     let tid = tid.unwrap_or(process.pid().leader());
     let s = process.snapshot_of(Some(tid));

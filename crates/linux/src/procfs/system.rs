@@ -159,7 +159,7 @@ struct CpuTicks {
 
 /// Time of each CPU, in ticks: programs in user mode, the rest of what it did, idle.
 fn cpu_ticks() -> Vec<CpuTicks> {
-    /// What was told last: no part ever becomes less.
+    /// Ticks that were told last: no part ever becomes less.
     static TOLD: Mutex<Vec<CpuTicks>> = Mutex::new(Vec::new());
     let user_ns = accounting::user_of_all();
     let mut told = TOLD.lock();

@@ -273,7 +273,7 @@ pub(crate) fn superseded(task: &Task) {
     }
 }
 
-/// What a tracer is told of a thread.
+/// News of a thread for its tracer.
 pub(crate) struct TraceeStatus {
     pub(crate) task: Arc<Task>,
     pub(crate) status: i32,

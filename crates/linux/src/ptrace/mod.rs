@@ -39,7 +39,7 @@ struct PtraceReport {
 }
 
 impl PtraceReport {
-    /// Of something that the kernel tells with a trap.
+    /// Report of something that the kernel tells with a trap.
     fn trap(task: &Task, place: StopKind, code: i32, message: u64) -> Self {
         let info = SigInfo::from_process(SIGTRAP, code, task.pid(), task.uid());
         Self {
@@ -145,8 +145,8 @@ fn stop(task: &Task, regs: &mut UserRegs, report: PtraceReport) -> Option<(i32, 
     Some((signal, stop.info))
 }
 
-/// What a thread that is traced has to do before it goes on, other than to handle signals: it tells
-/// of its process's stop, or stops because its tracer wants it. True: it has.
+/// Does what a traced thread has to do before it goes on, other than to handle signals: it tells of
+/// its process's stop, or stops because its tracer wants it. True if it did.
 pub(crate) fn attend(task: &Task, regs: &mut UserRegs, interrupted: &mut Option<Errno>) -> bool {
     let process = task.process();
     let (signal, seized) = {

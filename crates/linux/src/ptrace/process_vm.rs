@@ -25,7 +25,7 @@ fn peer(task: &Task, tid: Tid) -> Result<(Arc<Process>, Arc<Task>), Errno> {
     Ok((process, target))
 }
 
-/// Where a transfer is in a list of buffers.
+/// Position of a transfer in a list of buffers.
 struct Cursor<'a> {
     buffers: &'a [(usize, usize)],
     at: usize,

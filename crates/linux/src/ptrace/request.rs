@@ -78,7 +78,7 @@ fn attach(tid: Tid, seized: bool, options: u32) -> SysResult {
     Ok(0)
 }
 
-/// Does something with the stop of a thread that the caller traces.
+/// Runs a function on the stop of a thread that the caller traces.
 fn with_stop<R>(
     target: &Task,
     act: impl FnOnce(&mut PtraceState) -> Result<R, Errno>,
@@ -265,7 +265,7 @@ fn peek_signals(target: &Task, args: usize, to: usize) -> SysResult {
     Ok(args.count as usize)
 }
 
-/// How a request lets a thread go on; `None` if it is another one.
+/// Mode in which a request lets a thread go on; `None` if it is another request.
 fn course(request: u32) -> Option<ResumeMode> {
     let course = ResumeMode::default();
     Some(match request {
@@ -304,7 +304,7 @@ fn go_on(target: &Arc<Task>, course: ResumeMode, data: usize) -> SysResult {
     Ok(0)
 }
 
-/// What is asked of a thread that has stopped.
+/// Handles a request to a thread that has stopped.
 fn of_stopped(request: u32, target: &Arc<Task>, addr: usize, data: usize) -> SysResult {
     if let Some(course) = course(request) {
         return go_on(target, course, data);

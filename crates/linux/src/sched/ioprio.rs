@@ -53,7 +53,7 @@ fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> 
         .collect())
 }
 
-/// What a thread has: if nothing was set, it follows from how it is scheduled.
+/// Priority in force of a thread: if nothing was set, it follows from how it is scheduled.
 fn effective(task: &Task) -> u32 {
     let set = task.io_priority.load(Ordering::Relaxed);
     if set >> CLASS_SHIFT != CLASS_NONE {

@@ -36,7 +36,7 @@ fn is_negative(tid: Option<Tid>) -> bool {
     tid.is_some_and(|tid| !tid.is_valid())
 }
 
-/// Does something with the thread a number means: the caller for 0.
+/// Runs a function on the thread of a number; the caller for `None`.
 fn with_task<R>(task: &Task, tid: Option<Tid>, f: impl FnOnce(&Task) -> R) -> Result<R, Errno> {
     let Some(tid) = tid.filter(|&tid| tid != task.tid()) else {
         return Ok(f(task));
@@ -45,7 +45,7 @@ fn with_task<R>(task: &Task, tid: Option<Tid>, f: impl FnOnce(&Task) -> R) -> Re
     Ok(f(&other))
 }
 
-/// The same for calls about policies, which refuse negative numbers.
+/// Runs a function like [`with_task`], for calls about policies, which refuse negative numbers.
 fn with_scheduled<R>(
     task: &Task,
     tid: Option<Tid>,
@@ -117,16 +117,16 @@ pub fn sys_sched_setaffinity(task: &Task, tid: Option<Tid>, size: usize, mask: u
     Ok(0)
 }
 
-/// What a policy and priority are to become; `None` keeps the policy, and what children get.
+/// Change of policy and priority; `None` keeps the policy, and what children get.
 #[derive(Default)]
 struct SchedRequest {
     policy: Option<u32>,
     priority: u32,
     nice: Option<i32>,
     reset_on_fork: bool,
-    /// It is checked, and nothing changes but what children get.
+    /// Whether the request is only checked, and nothing changes but what children get.
     keeps: bool,
-    /// It asks for limits of the processor's speed, which there are not.
+    /// Whether the request asks for limits of the processor's speed, which there are not.
     clamps: bool,
 }
 
@@ -247,7 +247,7 @@ pub struct SchedAttr {
     util_max: u32,
 }
 
-/// Its first size.
+/// First size of `struct sched_attr`.
 const ATTR_SIZE_0: usize = 48;
 /// The largest that is accepted.
 const ATTR_SIZE_MAX: usize = 4096;

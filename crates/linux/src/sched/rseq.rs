@@ -24,7 +24,7 @@ use crate::{SysResult, Task};
 const UNREGISTER: u32 = 1;
 /// `struct rseq` as first published, and its alignment.
 pub(crate) const SIZE: u32 = 32;
-/// What of it is used: up to the number of the memory node.
+/// Bytes of `struct rseq` that are used: up to the number of the memory node.
 pub(crate) const FEATURES: u64 = 24;
 /// Offset of the address of the sequence.
 const SECTION: usize = 8;

@@ -19,14 +19,14 @@ use crate::{SysResult, Task, current_task};
 const RECEIVE: u32 = 0xc050_2100;
 const SEND: u32 = 0xc018_2101;
 const IS_VALID: u32 = 0x4008_2102;
-/// The same with the wrong direction, as the first kernels had it.
+/// `SECCOMP_IOCTL_NOTIF_ID_VALID` with the wrong direction, as the first kernels had it.
 const IS_VALID_OLD: u32 = 0x8008_2102;
 const ADD_DESCRIPTOR: u32 = 0x4018_2103;
 /// The call is to be done after all.
 const CONTINUE: u32 = 1;
 /// The descriptor gets a number that is named.
 const SET_NUMBER: u32 = 1;
-/// And that is the call's result.
+/// Flag: the new descriptor is the call's result, too.
 const AND_SEND: u32 = 2;
 
 /// `struct seccomp_notif`.
@@ -224,7 +224,7 @@ impl Listener {
     }
 }
 
-/// What the descriptor is of. When it is closed, calls that wait fail.
+/// File of a listener's descriptor. When it is closed, calls that wait fail.
 struct Descriptor(Arc<Listener>);
 
 impl Drop for Descriptor {

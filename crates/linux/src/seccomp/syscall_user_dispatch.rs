@@ -66,7 +66,7 @@ pub(crate) fn forget(task: &Task) {
     }
 }
 
-/// What becomes of a call; `None`: it is done.
+/// Result of a call that is not done; `None`: it is done.
 #[cold]
 pub(crate) fn check(task: &Task, regs: &UserRegs) -> Option<SysResult> {
     let dispatch = task.user_dispatch.lock().clone()?;
@@ -97,7 +97,7 @@ pub(crate) fn check(task: &Task, regs: &UserRegs) -> Option<SysResult> {
     Some(Ok(regs.orig_rax as usize))
 }
 
-/// It does not keep to the rules.
+/// Ends a process that does not keep to the rules.
 fn end(task: &Task, signal: u32) -> SysResult {
     process::log_end(
         task.process(),

@@ -151,8 +151,8 @@ pub fn sys_tkill(task: &Task, tid: Tid, signal: i32) -> SysResult {
     to_thread(task, None, tid, info_of(task, signal, sys::SI_TKILL))
 }
 
-/// What the caller may claim; `to` is the number that it names: only a thread's own may seem to be
-/// the kernel's.
+/// Checks what the caller claims about a signal's origin; `to` is the number that it names: only a
+/// thread's own may seem to be the kernel's.
 fn claim(task: &Task, to: Tid, info: SigInfo) -> Result<SigInfo, Errno> {
     let from_kernel = info.code >= 0 || info.code == sys::SI_TKILL;
     if from_kernel && to != task.tid() {

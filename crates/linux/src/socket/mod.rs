@@ -15,12 +15,12 @@ use net::{Address, Caller, Socket, SocketType, Ucred};
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 
-/// What an address may have at most: `struct sockaddr_storage`.
+/// Most bytes of an address: `struct sockaddr_storage`.
 pub(crate) const MAX_ADDRESS: usize = 128;
 /// The flags that `socket(2)` and `accept4(2)` take beside the type.
 const FLAGS: u32 = sys::O_CLOEXEC | sys::O_NONBLOCK;
 
-/// Who runs the calling thread, for what sockets tell their peers.
+/// Credentials of the calling thread that sockets tell their peers.
 pub(crate) fn identity() -> Ucred {
     crate::current_task().map_or(Ucred::OVERFLOW, |task| {
         let cred = task.cred();

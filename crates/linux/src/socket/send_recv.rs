@@ -29,7 +29,7 @@ use crate::{SysResult, Task};
 const CHUNK: usize = 65_536;
 /// No message of the internet's protocols is longer.
 const LONGEST_PACKET: usize = 65_535;
-/// What Linux puts of a stream's bytes into one buffer: as much is sent or not.
+/// Bytes of a stream that Linux puts into one buffer: as much is sent or not.
 const PIECE: usize = 36_544;
 /// The most descriptors in one message (`SCM_MAX_FD`).
 const MAX_RIGHTS: usize = 253;
@@ -83,7 +83,7 @@ fn wait_of(timeout: WaitPolicy, flags: u32) -> WaitPolicy {
     }
 }
 
-/// What goes with a message's bytes.
+/// Control messages that go with a message's bytes.
 #[derive(Default)]
 struct ControlMessages {
     rights: Option<ScmRights>,
@@ -176,7 +176,7 @@ fn read_control(
     Ok(beside)
 }
 
-/// Where a message goes to: an address in user memory, or nowhere in particular.
+/// Destination of a message: an address in user memory, or nowhere in particular.
 struct Destination {
     addr: usize,
     len: u32,
@@ -336,8 +336,8 @@ pub fn sys_sendto(
     )
 }
 
-/// What is written to a socket that keeps messages apart, as one message however long it is.
-/// `None`: to others.
+/// Writes to a socket that keeps messages apart, as one message however long it is. `None`: it is
+/// another file.
 pub(crate) fn write_message(
     task: &Task,
     file: &File,
@@ -348,7 +348,7 @@ pub(crate) fn write_message(
         .and_then(|_| write_to_socket(task, file, buffers))
 }
 
-/// What is written to a socket, sent from where it is. `None`: the file is none.
+/// Writes to a socket right from user memory. `None`: the file is none.
 pub(crate) fn write_to_socket(
     task: &Task,
     file: &File,
@@ -500,8 +500,8 @@ struct MessageResult {
     is_last: bool,
 }
 
-/// That the flags of several messages do not have the one that is the kernel's own, for programs of
-/// 32 bits: that comes before all else.
+/// Refuses the kernel's own flag among those of several messages, for programs of 32 bits: that
+/// comes before all else.
 fn check_several(flags: u32) -> Result<(), Errno> {
     const CMSG_COMPAT: u32 = 0x8000_0000;
     if flags & CMSG_COMPAT == 0 {
@@ -814,7 +814,7 @@ pub fn sys_recvmmsg(
     Ok(received.done)
 }
 
-/// How many bytes a stream has now, as far as the first; 0 at its end.
+/// Number of bytes a stream has now, as far as the first; 0 at its end.
 pub(crate) fn peek(file: &File) -> SysResult {
     let socket = of_file(file)?;
     let (_, got) = socket
@@ -846,8 +846,8 @@ pub(crate) fn probe(file: &File, addr: usize) -> Result<(), Errno> {
     })
 }
 
-/// How many bytes of the buffers come before one that cannot be written to: what is taken out of
-/// something that has it only once must not be lost. It looks at their beginnings.
+/// Number of bytes of the buffers before one that cannot be written to: what is taken out of
+/// something that has it only once must not be lost. Only their beginnings are looked at.
 ///
 /// # Errors
 /// `EFAULT` for none at all.

@@ -293,7 +293,7 @@ pub fn sys_setsockopt(
     })
 }
 
-/// What the socket's queues hold and may, in the order of `SK_MEMINFO_*`.
+/// Memory that the socket's queues hold and may, in the order of `SK_MEMINFO_*`.
 fn memory(protocol: &dyn SocketOps, options: &SocketOptions) -> Vec<u8> {
     let memory = protocol.memory_info();
     let (received, sent) = (memory.receive_bytes as u32, memory.send_bytes as u32);

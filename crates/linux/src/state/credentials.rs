@@ -26,7 +26,7 @@ const fn set(capabilities: &[u32]) -> CapSet {
     set
 }
 
-/// Those that follow the user id the file system sees.
+/// Capabilities that follow the user id the file system sees.
 const FILE_CAPABILITIES: CapSet = set(&[
     sys::CAP_CHOWN,
     sys::CAP_DAC_OVERRIDE,
@@ -53,15 +53,15 @@ const SECURE_BITS: u32 = 0xff;
 /// The five sets of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
-    /// What it may make effective.
+    /// Capabilities that the thread may make effective.
     pub permitted: CapSet,
-    /// What counts.
+    /// Capabilities that permissions are decided by.
     pub effective: CapSet,
-    /// What `execve(2)` keeps if the file says so.
+    /// Capabilities that `execve(2)` keeps if the file says so.
     pub inheritable: CapSet,
-    /// What `execve(2)` can give at most.
+    /// Capabilities that `execve(2)` can give at most.
     pub bounding: CapSet,
-    /// What `execve(2)` keeps of an ordinary file.
+    /// Capabilities that `execve(2)` keeps of an ordinary file.
     pub ambient: CapSet,
 }
 
@@ -79,13 +79,13 @@ impl Capabilities {
 /// Real, effective and saved id, and the one the file system sees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ids {
-    /// Who started it.
+    /// ID of who started the process.
     pub real: u32,
-    /// Who it acts as.
+    /// ID that the process acts as.
     pub effective: u32,
-    /// Who it may become again.
+    /// ID that the process may take on again.
     pub saved: u32,
-    /// Who it is to files; follows `effective`.
+    /// ID that files see; follows `effective`.
     pub fs: u32,
 }
 
@@ -106,7 +106,7 @@ impl Ids {
         [self.real, self.effective, self.saved] == [id; 3]
     }
 
-    /// As an array, in the order of `/proc/<pid>/status`.
+    /// Real, effective, saved and file system id: the order of `/proc/<pid>/status`.
     #[must_use]
     pub fn list(&self) -> [u32; 4] {
         [self.real, self.effective, self.saved, self.fs]
@@ -189,7 +189,7 @@ impl Ids {
     }
 }
 
-/// Who a thread is, and what it may do.
+/// Users, groups and capabilities of a thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Credentials {
     /// User ids.
@@ -243,7 +243,7 @@ impl Credentials {
         }
     }
 
-    /// The same for the real user (`access(2)`).
+    /// Credentials for the file system with the real user's ids (`access(2)`).
     #[must_use]
     pub fn for_access(&self) -> Cred {
         let caps = if self.secure_bits & NO_SETUID_FIXUP != 0 {
@@ -291,7 +291,7 @@ impl Credentials {
         [other.user.real, other.user.effective].contains(&self.user.effective)
     }
 
-    /// With other user ids: capabilities follow, unless a secure bit says otherwise.
+    /// Credentials with other user ids: capabilities follow, unless a secure bit says otherwise.
     #[must_use]
     pub fn with_user(&self, user: Ids) -> Self {
         let mut new = Self {
@@ -316,7 +316,7 @@ impl Credentials {
         new
     }
 
-    /// With another id for the file system.
+    /// Credentials with another user id for the file system.
     #[must_use]
     pub fn with_file_user(&self, id: u32) -> Self {
         let mut new = Self {
@@ -336,7 +336,7 @@ impl Credentials {
         new
     }
 
-    /// With the sets that `capset(2)` asks for.
+    /// Credentials with the sets that `capset(2)` asks for.
     ///
     /// # Errors
     /// `EPERM`.
@@ -372,7 +372,7 @@ impl Credentials {
         })
     }
 
-    /// With other secure bits.
+    /// Credentials with other secure bits.
     ///
     /// # Errors
     /// `EPERM` for bits that are locked or not there, and without `CAP_SETPCAP`.
@@ -393,7 +393,7 @@ impl Credentials {
         }
     }
 
-    /// With permitted capabilities kept over a change of user ids, or not.
+    /// Credentials with permitted capabilities kept over a change of user ids, or not.
     ///
     /// # Errors
     /// `EPERM` if that is locked.

@@ -5,7 +5,7 @@ use guard::user::USER_END;
 
 /// Bits of the status register that say nothing, as they are always read.
 const STATUS_FIXED: u64 = 0xffff_0ff0;
-/// Which addresses were touched, and that a single step was done.
+/// Status bits of the addresses that were touched, and of a single step.
 const STATUS_HITS: u64 = 0xf;
 const STATUS_STEP: u64 = 1 << 14;
 /// Bits of the control register that cannot be set.
@@ -25,7 +25,7 @@ pub(crate) enum Cause {
     Instruction,
 }
 
-/// Those of one thread.
+/// Debug registers of one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DebugRegisters {
     pub(crate) addresses: [u64; 4],

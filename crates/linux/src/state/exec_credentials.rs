@@ -8,7 +8,7 @@ use crate::state::credentials::{
     ALL_CAPABILITIES, CapSet, Capabilities, Credentials, KEEP_CAPS, NOROOT,
 };
 
-/// What a file's set-id bits ask for.
+/// Ids that a file's set-id bits ask for.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct SetIds {
     /// The owner, of a set-user-id file.
@@ -17,12 +17,12 @@ pub struct SetIds {
     pub group: Option<u32>,
 }
 
-/// What a file's extended attribute `security.capability` gives to who runs it.
+/// Capabilities that a file's extended attribute `security.capability` gives to who runs it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileCapabilities {
     /// Whatever the bounding set allows of these.
     permitted: CapSet,
-    /// Those of these that the thread's inheritable set has.
+    /// Capabilities that the file gives if the thread's inheritable set has them, too.
     inheritable: CapSet,
     /// All it gets is effective at once; then it must get all, or the program does not run.
     effective: bool,
@@ -67,7 +67,7 @@ impl FileCapabilities {
 }
 
 impl Credentials {
-    /// What running a file makes of it, and whether the program must not trust its environment
+    /// Credentials after running a file, and whether the program must not trust its environment
     /// (`AT_SECURE`). `set_ids` and `file` are those that the mount allows. The order is Linux'
     /// (`cap_bprm_creds_from_file`).
     ///

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use fs::poll::PollQueue;
 
-/// How often a timer has fired since somebody read it.
+/// Count of a timer's expirations since somebody read it.
 #[derive(Default)]
 pub(crate) struct Expirations {
     pub(crate) count: AtomicU64,

@@ -13,7 +13,7 @@ use task::{Mutex, Once, RcuArc};
 use crate::SysResult;
 use crate::uapi::pid::Pid;
 
-/// How many descriptors a process may have unless `RLIMIT_NOFILE` says otherwise.
+/// Number of descriptors a process may have unless `RLIMIT_NOFILE` says otherwise.
 pub const DEFAULT_LIMIT: usize = 1024;
 /// The highest limit that can be set.
 pub const MAX_LIMIT: usize = 1 << 20;
@@ -45,7 +45,7 @@ impl Files {
         (chunk, start, 7 * start)
     }
 
-    /// Where a number's file is, if the chunk exists.
+    /// Place of a number's file, if the chunk exists.
     #[inline]
     fn place(&self, fd: usize) -> Option<&RcuArc<File>> {
         if fd < FIRST {
@@ -55,7 +55,7 @@ impl Files {
         self.further.get(chunk)?.get()?.get(fd - start)
     }
 
-    /// As [`Self::place`], for a number below [`MAX_LIMIT`]; makes the chunk.
+    /// Place of the file of a number below [`MAX_LIMIT`]; makes the chunk.
     fn make_place(&self, fd: usize) -> &RcuArc<File> {
         if fd < FIRST {
             return &self.first[fd];
@@ -77,7 +77,7 @@ impl Files {
     }
 }
 
-/// One bit for each number.
+/// Bit map of descriptors' numbers.
 #[derive(Clone, Default)]
 struct Bits(Vec<u64>);
 
@@ -122,11 +122,11 @@ impl Bits {
     }
 }
 
-/// Which numbers are taken: what changes are made under.
+/// Numbers that are taken; changes of the table are made under its lock.
 #[derive(Clone, Default)]
 struct FdBitmaps {
     taken: Bits,
-    /// Those of [`ReservedFd`], which are taken, but nobody's descriptors yet.
+    /// Numbers of [`ReservedFd`], which are taken, but nobody's descriptors yet.
     reserved: Bits,
     cloexec: Bits,
     /// Below this every number is taken.
@@ -194,8 +194,8 @@ impl FdTableRef {
         }
     }
 
-    /// What a thread has that has given its descriptors back: a table in which nothing is, nor can
-    /// be put. There is one.
+    /// Reference of a thread that has given its descriptors back: to a table in which nothing is,
+    /// nor can be put. There is one.
     pub(crate) fn in_nothing() -> Arc<Self> {
         static NOTHING: Once<Arc<FdTableRef>> = Once::new();
         NOTHING
@@ -266,7 +266,7 @@ pub struct FdTable {
     /// Held while a number and its place in `files` change.
     numbers: Mutex<FdBitmaps>,
     limit: AtomicUsize,
-    /// How many threads have this table.
+    /// Number of threads that have this table.
     users: AtomicUsize,
     /// Whether a POSIX record lock was ever set through this table; only then does closing have to
     /// look for some.
@@ -383,8 +383,8 @@ impl FdTable {
         }
     }
 
-    /// As [`Self::check_room`], for a table that is or was larger than its first chunk, or has a
-    /// low limit.
+    /// Slow path of [`Self::check_room`]: for a table that is or was larger than its first chunk,
+    /// or has a low limit.
     #[cold]
     fn look_for_room(&self) -> Result<(), Errno> {
         let numbers = self.numbers.lock();
@@ -418,7 +418,7 @@ impl FdTable {
         self.install_lowest(file, cloexec, least)
     }
 
-    /// As [`Self::install_from`]; in line, because mostly any number will do.
+    /// Installs like [`Self::install_from`]; in line, because mostly any number will do.
     #[inline(always)]
     fn install_lowest(&self, file: Arc<File>, cloexec: bool, least: usize) -> SysResult {
         let limit = self.limit();
@@ -589,7 +589,7 @@ impl FdTable {
             .collect()
     }
 
-    /// How many descriptors there is room for now, as `FDSize` of `/proc/<pid>/status` shows it.
+    /// Number of descriptors there is room for now, as `FDSize` of `/proc/<pid>/status` shows it.
     #[must_use]
     pub fn size(&self) -> usize {
         self.numbers.lock().taken.0.len() * 64

@@ -11,16 +11,16 @@ const HEADER: usize = 2 + 4 + 8;
 /// The longest text; the rest is cut off.
 const LONGEST: usize = 1000;
 
-/// One line.
+/// A line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// How many came before it.
+    /// Number of lines that came before it.
     pub number: u64,
-    /// What it was added with.
+    /// Facility and level, as `syslog(2)` encodes them.
     pub priority: u32,
     /// When, in microseconds.
     pub us: u64,
-    /// What it says.
+    /// Text of the line, without its end.
     pub text: String,
 }
 

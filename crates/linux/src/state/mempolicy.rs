@@ -18,7 +18,7 @@ pub(crate) const MODE_FLAGS: u32 =
 /// The policy of a thread or of memory.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct MemoryPolicy {
-    /// With its flags.
+    /// Mode (`MPOL_*`) with its flags.
     pub(crate) mode: u32,
     /// The mask that a question is answered with: of the nodes in force, or with flags of those
     /// asked for, the first ones.
@@ -26,10 +26,10 @@ pub(crate) struct MemoryPolicy {
 }
 
 impl MemoryPolicy {
-    /// How many nodes areas remember.
+    /// Number of nodes that areas remember.
     const REMEMBERED: u32 = 48;
 
-    /// As areas remember it.
+    /// Policy as one word, which areas remember.
     pub(crate) fn word(self) -> u64 {
         u64::from(self.mode) | self.nodes << (u64::BITS - Self::REMEMBERED)
     }
@@ -87,7 +87,7 @@ impl MemoryPolicy {
     }
 }
 
-/// How `numa_maps` tells a policy that memory has.
+/// Name of a policy of memory in `numa_maps`.
 pub(crate) fn shown(word: u64) -> &'static str {
     match MemoryPolicy::of_word(word).kind() {
         MPOL_PREFERRED => "prefer:0",
@@ -102,7 +102,7 @@ pub(crate) fn shown(word: u64) -> &'static str {
 /// A mask of nodes as a program gives it.
 #[derive(Default)]
 pub(crate) struct Nodes {
-    /// Of the first 64.
+    /// Mask of the first 64 nodes.
     pub(crate) first: u64,
     /// Whether others are in it.
     pub(crate) others: bool,

@@ -31,7 +31,7 @@ pub(crate) struct IpcNamespace {
     pub(crate) queue_files: Once<Arc<dyn FileSystem>>,
 }
 
-/// Those a thread is in, beside that of mounts, which it has with its directories.
+/// Namespaces of a thread beside that of mounts, which it has with its directories.
 #[derive(Clone)]
 pub(crate) struct Namespaces {
     pub(crate) uts: Arc<UtsNamespace>,

@@ -2,7 +2,8 @@
 
 use linux_raw_sys::prctl as pr;
 
-/// What only `prctl(2)` and `/proc` know of a thread; nothing but the answers depends on it.
+/// Settings that only `prctl(2)` and `/proc` know of a thread; nothing but the answers depends on
+/// them.
 #[derive(Clone, Copy)]
 pub(crate) struct PrctlState {
     /// By how much the end of a sleep may be late so that several end together, in nanoseconds.
@@ -28,7 +29,7 @@ impl Default for PrctlState {
 }
 
 impl PrctlState {
-    /// Those of a new thread.
+    /// Settings of a new thread.
     pub(crate) fn inherited(self) -> Self {
         Self {
             default_slack: self.timer_slack,

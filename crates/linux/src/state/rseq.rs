@@ -1,11 +1,11 @@
 //! What a thread has registered by `rseq(2)`.
 
-/// What a thread has registered.
+/// Registration of a thread's `struct rseq`.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Registration {
     /// The address of its `struct rseq`; 0 for none.
     pub(crate) addr: usize,
     pub(crate) len: u32,
-    /// What stands before every abort address, so that no other address is taken for one.
+    /// Signature before every abort address, so that no other address is taken for one.
     pub(crate) signature: u32,
 }

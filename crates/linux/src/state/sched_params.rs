@@ -10,7 +10,7 @@ pub(crate) const MAX_PRIORITY: u32 = 99;
 /// Policy, priority and nice level of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SchedParams {
-    /// One of `SCHED_*` that exist here.
+    /// Policy: one of `SCHED_*` that exist here.
     pub(crate) policy: u32,
     /// 1..=99 for `SCHED_FIFO` and `SCHED_RR`, 0 for others.
     pub(crate) priority: u32,
@@ -49,7 +49,7 @@ pub(crate) fn priorities(policy: u32) -> Result<core::ops::RangeInclusive<u32>, 
 }
 
 impl SchedParams {
-    /// The same for the scheduler.
+    /// Policy as the scheduler takes it.
     pub(crate) fn class(self) -> Policy {
         let (priority, nice) = (self.priority as u8, self.nice as i8);
         match self.policy {
@@ -61,7 +61,7 @@ impl SchedParams {
         }
     }
 
-    /// What a child starts with.
+    /// Parameters that a child starts with.
     pub(crate) fn inherited(self) -> Self {
         if !self.reset_on_fork {
             return self;

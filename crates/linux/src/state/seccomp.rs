@@ -20,7 +20,7 @@ pub(crate) struct SeccompData {
     pub(crate) number: i32,
     /// The kind of processor (`AUDIT_ARCH_X86_64`).
     pub(crate) arch: u32,
-    /// Where the call comes from.
+    /// Address of the call's instruction.
     pub(crate) ip: u64,
     pub(crate) args: [u64; 6],
 }
@@ -42,7 +42,7 @@ impl bpf::Data for SeccompData {
 pub(crate) struct SeccompFilter {
     pub(crate) _counted: census::Filter,
     pub(crate) program: Program,
-    /// Whom it has decide.
+    /// Listener that decides for the filter (`SECCOMP_RET_USER_NOTIF`).
     pub(crate) listener: Option<Arc<Listener>>,
     pub(crate) before: Option<Arc<Self>>,
 }
@@ -55,7 +55,7 @@ impl Drop for SeccompFilter {
     }
 }
 
-/// What a thread may call.
+/// System calls that a thread may make.
 #[derive(Clone, Default)]
 pub(crate) enum Seccomp {
     /// Everything.
@@ -63,7 +63,7 @@ pub(crate) enum Seccomp {
     Off,
     /// `read`, `write`, `exit` and `rt_sigreturn`.
     Strict,
-    /// What the filters allow.
+    /// Calls that the filters allow.
     Filtered(Arc<SeccompFilter>),
 }
 
@@ -147,7 +147,7 @@ impl NotificationQueue {
             .ok_or(Errno::ENOENT)
     }
 
-    /// One that the listener was told of and has not answered.
+    /// Notification that the listener was told of and has not answered.
     pub(crate) fn told(&mut self, id: u64) -> Result<&mut PendingNotification, Errno> {
         let waiting = self.find(id)?;
         if let State::Told = waiting.state {
@@ -158,12 +158,12 @@ impl NotificationQueue {
     }
 }
 
-/// What a filter's calls are brought to.
+/// Queue of calls that a filter brings to a descriptor.
 pub(crate) struct Listener {
     pub(crate) calls: Mutex<NotificationQueue>,
     /// Threads wait here for answers.
     pub(crate) answered: WaitQueue,
-    /// And the listener for calls.
+    /// Notified when a call comes in, for the listener.
     pub(crate) changed: PollQueue,
     /// Once told of, a call is given up only by its thread's end.
     pub(crate) killable: bool,

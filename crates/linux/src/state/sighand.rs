@@ -29,7 +29,7 @@ impl SigPending {
         self.queue.get(at).copied()
     }
 
-    /// Those there are.
+    /// Set of the pending signals.
     pub(crate) fn set(&self) -> SigSet {
         self.set
     }
@@ -91,7 +91,7 @@ impl SigPending {
     }
 }
 
-/// What a process does with one signal: `struct sigaction` of the kernel.
+/// Action on one signal: `struct sigaction` of the kernel.
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SigAction {
@@ -107,7 +107,7 @@ impl SigAction {
     }
 }
 
-/// What a process does with signals; processes may share it (`CLONE_SIGHAND`).
+/// Actions on all signals; processes may share them (`CLONE_SIGHAND`).
 pub(crate) struct SigHand(Mutex<[SigAction; COUNT as usize]>);
 
 impl Default for SigHand {

@@ -2,11 +2,11 @@
 
 use core::ops::Range;
 
-/// What a thread asked for.
+/// Settings of `PR_SET_SYSCALL_USER_DISPATCH`.
 #[derive(Clone, Debug)]
 pub(crate) struct UserDispatch {
     /// Calls from here are always done.
     pub(crate) own: Range<u64>,
-    /// Where the byte is that says what becomes of the others; 0: they are not done.
+    /// Address of the byte that says what becomes of the others; 0: they are not done.
     pub(crate) selector: usize,
 }

@@ -31,7 +31,7 @@ impl TimerHandle {
     }
 }
 
-/// How many alarms are set.
+/// Number of alarms that are set.
 pub(crate) fn count() -> u64 {
     ALARMS.lock().len() as u64
 }

@@ -6,7 +6,7 @@ use ::task::ContextSwitches;
 
 use crate::SysResult;
 
-/// What was used.
+/// Resources that a thread or process has used.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Usage {
     /// Processor time in user mode, nanoseconds.

@@ -24,8 +24,7 @@ use crate::{SysResult, Task, current_task, uaccess};
 const KEPT: usize = 128 << 10;
 /// The longest line that a program can write to the log.
 const LONGEST: usize = 976;
-/// What lines of programs are marked with (`LOG_USER`), and their level if they name none
-/// (`LOG_WARNING`).
+/// Facility of lines of programs (`LOG_USER`), and their level if they name none (`LOG_WARNING`).
 const FACILITY: u32 = 1 << 3;
 const WARNING: u32 = 4;
 
@@ -77,7 +76,7 @@ fn add(priority: u32, text: core::fmt::Arguments<'_>) {
     CHANGED.notify_of(Events::READABLE);
 }
 
-/// Does something with the log, which is there since the first process.
+/// Runs a function on the log, which is there since the first process.
 fn with<R>(work: impl FnOnce(&mut Log) -> R) -> Result<R, Errno> {
     LOG.lock().as_mut().map(work).ok_or(Errno::ENXIO)
 }

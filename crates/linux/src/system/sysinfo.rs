@@ -17,13 +17,13 @@ use crate::uaccess::{self, UserPtr};
 use crate::uapi::time::NS_PER_SEC;
 use crate::{SysResult, Task, uio};
 
-/// What the system calls itself; programs decide by the release what they may use.
+/// Release that the system tells; programs decide by it what they may use.
 pub(crate) const RELEASE: &str = "6.1.0-skerry";
 const VERSION: &str = concat!("#1 SMP Skerry ", env!("CARGO_PKG_VERSION"));
 /// The longest name of a machine.
 const NAME_MAX: usize = 64;
 
-/// What `uname(2)` tells.
+/// Names that `uname(2)` tells (`struct utsname`).
 pub(crate) struct UtsName {
     pub(crate) sysname: &'static str,
     pub(crate) nodename: Vec<u8>,
@@ -32,7 +32,7 @@ pub(crate) struct UtsName {
     pub(crate) machine: &'static str,
 }
 
-/// What this system is.
+/// Names of this system, as `uname(2)` tells them.
 pub(crate) fn uname() -> UtsName {
     let nodename = namespaces::current().uts.nodename.lock().clone();
     UtsName {

@@ -59,7 +59,7 @@ impl<T: Copy> User<T> {
         UserPtr::new(self.addr())
     }
 
-    /// What is there now.
+    /// Value that is there now.
     fn get(&self) -> T {
         black_box(&self.0)[0]
     }

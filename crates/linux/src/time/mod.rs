@@ -27,7 +27,7 @@ pub(crate) fn deadline_after(span: TimeSpec) -> Result<Deadline, Errno> {
     Ok(Deadline::after_ns(span.to_ns()?))
 }
 
-/// What a clock shows now.
+/// Time that a clock shows now, in nanoseconds.
 fn read_clock(task: &Task, clock: i32) -> Result<u64, Errno> {
     Ok(match clock.cast_unsigned() {
         sys::CLOCK_REALTIME

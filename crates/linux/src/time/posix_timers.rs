@@ -122,7 +122,7 @@ impl ITimerVal {
     }
 }
 
-/// One of the three interval timers.
+/// Interval timer of a number (`ITIMER_*`).
 ///
 /// # Errors
 /// `EINVAL` if there is no such timer.
@@ -198,7 +198,7 @@ pub struct SigEvent {
 const _: () = assert!(size_of::<SigEvent>() == 64);
 
 impl SigEvent {
-    /// How somebody is told (`SIGEV_*`).
+    /// Kind of the notification (`SIGEV_*`).
     pub(crate) fn kind(&self) -> u32 {
         self.notify
     }

@@ -30,7 +30,7 @@ pub struct RUsage {
 const _: () = assert!(size_of::<RUsage>() == 144);
 
 impl RUsage {
-    /// As programs see it. All pages are in memory, so that every fault is a minor one.
+    /// Usage as programs see it. All pages are in memory, so that every fault is a minor one.
     pub(crate) fn of(usage: &Usage) -> Self {
         Self {
             user: TimeVal::from_ns(usage.user_ns),

@@ -63,7 +63,7 @@ impl FileOps for TimerFd {
         }
     }
 
-    /// It has a position that nothing moves.
+    /// Moves nothing: the descriptor has a position that stays 0.
     fn seek(&self, _: &File, _: Whence, _: i64) -> fs::Result<u64> {
         Ok(0)
     }

@@ -34,7 +34,7 @@ pub struct Timex {
 const _: () = assert!(size_of::<Timex>() == 208);
 
 impl Timex {
-    /// How far `time` is to move the clock, in nanoseconds.
+    /// Distance by which `time` is to move the clock, in nanoseconds.
     fn distance(&self) -> Result<i64, Errno> {
         let (parts, length) = if self.modes & NANO == 0 {
             (1_000_000, 1000)
@@ -57,7 +57,7 @@ const OFFSET_SS_READ: u32 = 0xa001;
 const SETOFFSET: u32 = 0x100;
 const NANO: u32 = 0x2000;
 const STA_UNSYNC: i32 = 0x40;
-/// What the call returns of a clock that nobody disciplines.
+/// Result of the call for a clock that nobody disciplines.
 const TIME_ERROR: usize = 5;
 /// Microseconds that such a clock may be wrong.
 const UNKNOWN_ERROR: i64 = 16_000_000;

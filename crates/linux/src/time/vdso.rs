@@ -66,7 +66,7 @@ pub(crate) fn wall_clock_was_set() {
     sequence(before.wrapping_add(2));
 }
 
-/// What is mapped: the data, and the object.
+/// Objects that are mapped: the data, and the vDSO.
 fn objects() -> Option<&'static [Arc<Object>; 2]> {
     static OBJECTS: Once<[Arc<Object>; 2]> = Once::new();
     if OBJECTS.get().is_none() {

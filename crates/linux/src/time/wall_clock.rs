@@ -24,7 +24,7 @@ use crate::{SysResult, Task};
 /// no time.
 type Zone = [i32; 2];
 
-/// What is told of the zone; `None` until somebody set it. Who holds it may set the clock.
+/// Time zone that is told; `None` until somebody set it. Who holds it may set the clock.
 static ZONE: Mutex<Option<Zone>> = Mutex::new(None);
 
 /// While it is held nobody sets the wall clock.

@@ -18,14 +18,14 @@ const ENTRY: usize = 56;
 /// The longest name of a program interpreter.
 const MAX_INTERPRETER: u64 = 4096;
 
-/// Where the program headers are in the file.
+/// Header of an ELF file: where its program headers are.
 #[derive(Clone, Copy, Debug)]
 pub struct ElfHeader {
     /// Whether it can be loaded anywhere.
     relocatable: bool,
     entry: usize,
     count: u16,
-    /// Their offset in the file, and their length.
+    /// Offset of the program headers in the file, and their length.
     pub table: (u64, usize),
 }
 
@@ -34,7 +34,7 @@ pub struct ElfHeader {
 pub struct Segment {
     /// Addresses of the part that comes from the file.
     pub file: Range<usize>,
-    /// Where all of it ends; what is behind the file's part is zero.
+    /// End of the segment in memory; what is behind the file's part is zero.
     pub end: usize,
     /// The offset of `file.start` in the file; congruent to it by page.
     pub offset: u64,
@@ -55,13 +55,13 @@ impl Segment {
 pub struct ElfProgram {
     /// Whether it can be loaded anywhere (`ET_DYN`).
     pub relocatable: bool,
-    /// Where it begins.
+    /// Address of the first instruction.
     pub entry: usize,
-    /// Its parts, ascending.
+    /// Segments of the program, ascending.
     pub segments: Vec<Segment>,
     /// Offset and length of its interpreter's name in the file.
     pub interpreter: Option<(u64, usize)>,
-    /// Where its program headers are in memory; 0 if they are not.
+    /// Address of the program headers in memory; 0 if they are not.
     pub headers: usize,
     /// Number of program headers.
     pub header_count: usize,
@@ -244,7 +244,7 @@ pub fn script(head: &[u8]) -> Result<(Vec<u8>, Option<Vec<u8>>), Errno> {
     ))
 }
 
-/// How much of a file is looked at to see what it is.
+/// Bytes of a file that are looked at to see what it is.
 pub const SCRIPT_LINE: usize = 256;
 
 #[cfg(test)]

@@ -5,9 +5,9 @@ use linux_raw_sys::general as sys;
 /// The threads that a futex is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FutexScope {
-    /// Those of one address space: the address identifies the word (`FUTEX_PRIVATE_FLAG`).
+    /// Threads of one address space: the address identifies the word (`FUTEX_PRIVATE_FLAG`).
     Private,
-    /// All that map the memory: object and offset identify the word.
+    /// All threads that map the memory: object and offset identify the word.
     Shared,
 }
 

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 /// Keys of the auxiliary vector are `AT_*`.
 pub type AuxEntry = (u32, u64);
 
-/// What of the auxiliary vector points into the stack itself.
+/// Strings and random bytes that the auxiliary vector points to.
 pub struct Strings<'a> {
     /// The arguments, without NULs.
     pub args: &'a [Vec<u8>],
@@ -22,9 +22,9 @@ pub struct Strings<'a> {
 
 /// The top of a new stack.
 pub struct InitialStack {
-    /// Where it begins: the stack pointer.
+    /// Stack pointer: the lowest address of `bytes`.
     pub sp: u64,
-    /// What is there.
+    /// Contents of the stack's top.
     pub bytes: Vec<u8>,
     /// From where to where the argument strings are.
     pub args: core::ops::Range<usize>,

@@ -15,9 +15,9 @@ pub struct RseqCs {
     pub flags: u32,
     /// The first instruction.
     pub start: u64,
-    /// How many bytes there are to the one that is not part of it any more.
+    /// Length of the sequence, in bytes.
     pub len: u64,
-    /// Where the thread goes on if it was interrupted.
+    /// Address at which the thread goes on if it was interrupted.
     pub abort: u64,
 }
 

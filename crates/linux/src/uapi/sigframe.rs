@@ -24,7 +24,7 @@ const UC_STRICT_RESTORE_SS: u64 = 4;
 )]
 #[repr(C)]
 pub struct AltStack {
-    /// Its lowest address.
+    /// Lowest address of the stack.
     pub sp: u64,
     /// `SS_*`.
     pub flags: u32,
@@ -48,7 +48,7 @@ impl AltStack {
         }
     }
 
-    /// The same stack with other flags.
+    /// This stack with other flags.
     #[must_use]
     pub fn with_flags(self, flags: u32) -> Self {
         Self { flags, ..self }
@@ -116,7 +116,7 @@ pub struct UContext {
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Frame {
-    /// Where the handler returns to.
+    /// Address the handler returns to.
     restorer: u64,
     ucontext: UContext,
     info: SigInfo,
@@ -135,7 +135,7 @@ const _: () = {
     assert!(offset_of!(UContext, context) == 40 && offset_of!(UContext, mask) == 296);
 };
 
-/// What the processor said about the last fault; handlers see it.
+/// Registers of the last fault, which handlers see.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct LastFault {
     /// Vector.
@@ -146,7 +146,7 @@ pub struct LastFault {
     pub cr2: u64,
 }
 
-/// Where the parts of a frame go.
+/// Addresses of the parts of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FramePlacement {
     /// The frame, and the handler's stack pointer.
@@ -229,7 +229,7 @@ impl Frame {
         }
     }
 
-    /// Where in a frame the state of the interrupted program is.
+    /// Offset in a frame of the interrupted program's state.
     pub const UCONTEXT: usize = core::mem::offset_of!(Self, ucontext);
 }
 
@@ -273,7 +273,7 @@ impl UContext {
         self.stack
     }
 
-    /// Where the floating-point part is; 0 for none.
+    /// Address of the floating-point part; 0 for none.
     #[must_use]
     pub fn fpu(&self) -> u64 {
         self.context.fpstate

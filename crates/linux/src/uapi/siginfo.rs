@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::uapi::pid::{Pid, Tid};
 
-/// How many signals there are; they are numbered from 1.
+/// Number of signals; they are numbered from 1.
 pub const COUNT: i32 = 64;
 /// The first real-time signal: from here on every one sent arrives.
 pub const FIRST_REAL_TIME: i32 = 32;
@@ -58,14 +58,14 @@ const DUMPING: SigSet = set(&[
     sys::SIGSYS,
 ]);
 
-/// What a signal does to a process that did not ask for anything else.
+/// Default action of a signal (`signal(7)`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DefaultAction {
     /// Nothing.
     Ignore,
-    /// It stops until `SIGCONT`.
+    /// The process stops until `SIGCONT`.
     Stop,
-    /// It ends.
+    /// The process ends.
     End,
 }
 
@@ -141,10 +141,10 @@ pub struct SigInfo {
     pub signo: i32,
     /// An error number; hardly ever set.
     pub errno: i32,
-    /// Where it comes from (`SI_*`), or what happened (`SEGV_*`, `CLD_*`, …).
+    /// Origin of the signal (`SI_*`), or what happened (`SEGV_*`, `CLD_*`, …).
     pub code: i32,
     padding: i32,
-    /// What depends on the code.
+    /// Fields whose meaning depends on the code.
     pub fields: [u32; 28],
 }
 

@@ -8,14 +8,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 const FLAGS: u64 = 0x0005_4dd5;
 /// The flag that makes every instruction trap.
 pub const TRAP_FLAG: u64 = 0x100;
-/// Where in `struct user` the debug registers are.
+/// Offset in `struct user` of the debug registers.
 pub const DEBUG: usize = 848;
 /// The length of `struct user`.
 pub const USER: usize = 928;
 /// Offset in an XSAVE area of the bytes that are software's, and their end.
 const SOFTWARE: usize = 464;
 const LEGACY: usize = 512;
-/// Where a signal frame has the mask of components, among these bytes.
+/// Offset in a signal frame of the mask of components, among these bytes.
 const FRAME_MASK: usize = SOFTWARE + 8;
 
 /// `struct user_regs_struct`.
@@ -32,7 +32,7 @@ impl UserRegsStruct {
     const GS_BASE: usize = 22;
     const DS: usize = 23;
 
-    /// What a thread has; `bases` are those of FS and GS.
+    /// Registers of a thread; `bases` are those of FS and GS.
     #[must_use]
     pub fn of(regs: &UserRegs, bases: [u64; 2]) -> Self {
         let r = regs;

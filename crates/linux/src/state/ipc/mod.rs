@@ -30,7 +30,7 @@ pub(crate) const IPC_STAT: u32 = 2;
 pub(crate) const IPC_INFO: u32 = 3;
 /// A flag of old C libraries' commands.
 pub(crate) const IPC_64: u32 = 0x100;
-/// What somebody wants to do with an object.
+/// Access that somebody wants to an object.
 pub(crate) const READ: u32 = 0o4;
 pub(crate) const WRITE: u32 = 0o2;
 
@@ -141,12 +141,12 @@ pub(crate) fn now() -> i64 {
 
 /// An object that a number means.
 pub(crate) trait IpcObject {
-    /// Its owner and permissions, as they are now.
+    /// Owner and permissions of the object, as they are now.
     fn owner(&self) -> IpcPerm;
 }
 
 impl IpcPerm {
-    /// With what of a number is not the place.
+    /// The permissions with the part of a number that is not the place.
     pub(crate) fn numbered(self, id: i32) -> Self {
         Self {
             sequence: (id >> PLACE_BITS) as u16,
@@ -209,7 +209,7 @@ impl<T> IpcIds<T> {
             .map(|(_, object)| object)
     }
 
-    /// What is at a place, with its number.
+    /// Object at a place, with its number.
     pub(crate) fn at(&self, place: i32) -> Option<(i32, &T)> {
         self.objects.get(&place).map(|(id, object)| (*id, object))
     }

@@ -11,7 +11,7 @@ use fs::poll::PollQueue;
 
 use crate::uapi::pid::Pid;
 
-/// Who is told when a message comes into the empty queue, once.
+/// Notification of a process when a message comes into the empty queue, once.
 pub(crate) struct Notification {
     pub(crate) pid: Pid,
     /// The signal and its value; none for `SIGEV_NONE`.
@@ -32,7 +32,7 @@ pub(crate) struct PosixQueue {
     pub(crate) _counted: census::Mqueue,
     pub(crate) most: usize,
     pub(crate) size: usize,
-    /// What `fstat(2)` shows.
+    /// Metadata that `fstat(2)` shows.
     pub(crate) metadata: Mutex<Metadata>,
     /// The user who made it, and the bytes he is charged for.
     pub(crate) charge: (u32, u64),
@@ -45,7 +45,7 @@ pub(crate) struct PosixQueue {
 /// Bytes that each user's queues can hold (`RLIMIT_MSGQUEUE`).
 pub(crate) static CHARGED: Mutex<BTreeMap<u32, u64>> = Mutex::new(BTreeMap::new());
 
-/// How many bytes all users are charged for.
+/// Number of bytes that all users are charged for.
 pub(crate) fn charged() -> u64 {
     CHARGED.lock().values().sum()
 }

@@ -64,7 +64,7 @@ impl IpcObject for MsgQueue {
 /// All queues of a namespace.
 pub(crate) type Queues = IpcTable<MsgQueue>;
 
-/// Which message is wanted.
+/// Index of the message that a kind and flags of `msgrcv(2)` select.
 pub(crate) fn choose(messages: &VecDeque<Message>, kind: i64, flags: u32) -> Option<usize> {
     if flags & MSG_COPY != 0 {
         return usize::try_from(kind).ok().filter(|&at| at < messages.len());

@@ -58,9 +58,9 @@ pub(crate) struct Semaphore {
 pub(crate) struct State {
     pub(crate) info: SemidDs,
     pub(crate) semaphores: Vec<Semaphore>,
-    /// What is added when a process ends, by process.
+    /// Adjustments that are added when a process ends, by process.
     pub(crate) undo: BTreeMap<Pid, Vec<i32>>,
-    /// What threads wait for: the semaphore, and whether it is to become zero. By thread.
+    /// Semaphore that each thread waits for, and whether it is to become zero.
     pub(crate) waiting: BTreeMap<Tid, (usize, bool)>,
     pub(crate) removed: bool,
 }
@@ -69,7 +69,7 @@ pub(crate) struct State {
 pub(crate) struct Blocked(pub(crate) usize, pub(crate) bool);
 
 impl State {
-    /// Does all operations, or none.
+    /// Carries out all operations, or none.
     pub(crate) fn operate(
         &mut self,
         operations: &[SemBuf],

@@ -126,7 +126,7 @@ impl Segment {
         pages
     }
 
-    /// What `IPC_STAT` tells of the segment with a number.
+    /// State of the segment as `IPC_STAT` tells it, with its number.
     pub(crate) fn now(&self, id: i32) -> ShmidDs {
         let mut info = *self.info.lock();
         info.owner = info.owner.numbered(id);
