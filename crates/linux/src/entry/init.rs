@@ -21,7 +21,7 @@ use crate::process::upcalls::{self, Upcalls};
 use crate::process::{NewProcess, Process, send_signal};
 use crate::process_control::exec;
 use crate::state::credentials::Credentials;
-use crate::state::fdtable::FdTable;
+use crate::state::fdtable::{CloseOnExec, FdTable};
 use crate::state::sched_params::SchedParams;
 use crate::state::{namespaces, rlimit, timer_queue};
 use crate::system::{klog, sysinfo};
@@ -98,7 +98,7 @@ pub fn spawn_init(
     )?;
     let files = Arc::new(FdTable::new());
     for (fd, file) in (0..).zip(stdio) {
-        files.install_at(fd, file, false)?;
+        files.install_at(fd, file, CloseOnExec::No)?;
     }
 
     let tid = process_table::allocate().ok_or(Errno::EAGAIN)?;

@@ -7,6 +7,7 @@ use linux_raw_sys::general as sys;
 
 use crate::mm::mmap;
 use crate::process::rlimit::check_size;
+use crate::state::fdtable::CloseOnExec;
 use crate::{SysResult, Task, uaccess};
 
 /// `sync(2)`: everything is in memory.
@@ -198,6 +199,6 @@ pub fn sys_memfd_create(task: &Task, name: usize, flags: u32) -> SysResult {
     give(task, &**path.inode())?;
     task.files().install(
         File::of_inode(path, OpenFlags::RDWR | OpenFlags::LARGEFILE, None),
-        flags & sys::MFD_CLOEXEC != 0,
+        CloseOnExec::when(flags & sys::MFD_CLOEXEC != 0),
     )
 }

@@ -12,6 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::files::sigio;
 use crate::process::process_table;
+use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task};
 
@@ -43,7 +44,7 @@ pub fn sys_close_range(task: &Task, first: u32, last: u32, flags: u32) -> SysRes
 /// `dup(2)`
 pub fn sys_dup(task: &Task, fd: i32) -> SysResult {
     let files = task.files();
-    files.install(files.get(fd)?, false)
+    files.install(files.get(fd)?, CloseOnExec::No)
 }
 
 /// `dup2(2)`
@@ -53,7 +54,7 @@ pub fn sys_dup2(task: &Task, old: i32, new: i32) -> SysResult {
     if old == new {
         Ok(new as usize)
     } else {
-        files.install_at(new, file, false)
+        files.install_at(new, file, CloseOnExec::No)
     }
 }
 
@@ -63,7 +64,11 @@ pub fn sys_dup3(task: &Task, old: i32, new: i32, flags: u32) -> SysResult {
         return Err(Errno::EINVAL);
     }
     let files = task.files();
-    files.install_at(new, files.get(old)?, flags & sys::O_CLOEXEC != 0)
+    files.install_at(
+        new,
+        files.get(old)?,
+        CloseOnExec::when(flags & sys::O_CLOEXEC != 0),
+    )
 }
 
 /// `struct flock`.
@@ -239,11 +244,17 @@ pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
     match command {
         sys::F_DUPFD | sys::F_DUPFD_CLOEXEC => {
             let least = usize::try_from(arg as i32).map_err(|_| Errno::EINVAL)?;
-            files.install_from(file, command == sys::F_DUPFD_CLOEXEC, least)
+            files.install_from(
+                file,
+                CloseOnExec::when(command == sys::F_DUPFD_CLOEXEC),
+                least,
+            )
         }
-        sys::F_GETFD => files.cloexec(fd).map(usize::from),
+        sys::F_GETFD => files
+            .cloexec(fd)
+            .map(|cloexec| usize::from(cloexec.is_set())),
         sys::F_SETFD => files
-            .set_cloexec(fd, arg as u32 & sys::FD_CLOEXEC != 0)
+            .set_cloexec(fd, CloseOnExec::when(arg as u32 & sys::FD_CLOEXEC != 0))
             .map(|()| 0),
         sys::F_GETFL => Ok(file.flags().bits() as usize),
         sys::F_SETFL => set_status_flags(task, &file, fd, OpenFlags::from_bits_retain(arg as u32)),

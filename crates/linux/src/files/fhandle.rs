@@ -6,6 +6,7 @@ use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::files::namei::lookup_at;
+use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 
@@ -97,6 +98,5 @@ pub fn sys_open_by_handle_at(
         .ok_or(Errno::ESTALE)?;
     let flags = OpenFlags::from_bits_truncate(flags).checked()?;
     let file = ops::open_path(path, flags, &task.fs_cred(), false)?;
-    task.files()
-        .install(file, flags.contains(OpenFlags::CLOEXEC))
+    task.files().install(file, CloseOnExec::of_flags(flags))
 }

@@ -8,6 +8,7 @@ use fs::{Access, File, FileType, OpenFlags};
 use linux_raw_sys::general as sys;
 
 use crate::files::namei::{AT_FDCWD, lookup_at};
+use crate::state::fdtable::CloseOnExec;
 use crate::{SysResult, Task};
 
 /// `inotify_init1(2)`
@@ -16,7 +17,8 @@ pub fn sys_inotify_init1(task: &Task, flags: u32) -> SysResult {
         return Err(Errno::EINVAL);
     }
     let file = inotify::inotify(OpenFlags::from_bits_retain(flags & sys::IN_NONBLOCK));
-    task.files().install(file, flags & sys::IN_CLOEXEC != 0)
+    task.files()
+        .install(file, CloseOnExec::when(flags & sys::IN_CLOEXEC != 0))
 }
 
 /// `inotify_init(2)`

@@ -8,6 +8,7 @@ use fs::{File, FileType, OpenFlags};
 use linux_raw_sys::ioctl;
 
 use crate::files::sigio;
+use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 
@@ -24,7 +25,7 @@ impl Caller for TaskCaller<'_> {
     }
 
     fn install(&self, file: Arc<File>, cloexec: bool) -> SysResult {
-        self.0.files().install(file, cloexec)
+        self.0.files().install(file, CloseOnExec::when(cloexec))
     }
 
     fn privileged(&self) -> bool {
@@ -37,8 +38,8 @@ pub fn sys_ioctl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
     let files = task.files();
     let file = files.get_io(fd)?;
     match command {
-        ioctl::FIOCLEX => files.set_cloexec(fd, true)?,
-        ioctl::FIONCLEX => files.set_cloexec(fd, false)?,
+        ioctl::FIOCLEX => files.set_cloexec(fd, CloseOnExec::Yes)?,
+        ioctl::FIONCLEX => files.set_cloexec(fd, CloseOnExec::No)?,
         ioctl::FIONBIO => set_flag(&file, OpenFlags::NONBLOCK, arg)?,
         ioctl::FIOASYNC => {
             set_flag(&file, OpenFlags::ASYNC, arg)?;

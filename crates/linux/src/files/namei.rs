@@ -17,6 +17,7 @@ use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::rlimit;
+use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 
@@ -179,7 +180,7 @@ pub fn sys_openat(task: &Task, dirfd: i32, name: usize, flags: u32, mode: u32) -
     } else {
         0
     };
-    task.open_at_number(flags.contains(OpenFlags::CLOEXEC), || {
+    task.open_at_number(CloseOnExec::of_flags(flags), || {
         ops::open(&walk, name, flags, mode)
     })
 }
@@ -260,7 +261,7 @@ pub fn sys_openat2(
     };
     walk.restrict(resolve);
     let mode = masked(task, how.mode as u32);
-    task.open_at_number(flags.contains(OpenFlags::CLOEXEC), || {
+    task.open_at_number(CloseOnExec::of_flags(flags), || {
         ops::open(&walk, name, flags, mode)
     })
 }

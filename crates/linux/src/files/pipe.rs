@@ -5,6 +5,7 @@ use fs::{OpenFlags, eventfd, pipe};
 use linux_raw_sys::general as sys;
 
 use crate::files::fallocate;
+use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task};
 
@@ -14,7 +15,7 @@ pub fn sys_pipe2(task: &Task, fds: UserPtr<[i32; 2]>, flags: u32) -> SysResult {
         return Err(Errno::EINVAL);
     }
     let flags = OpenFlags::from_bits_retain(flags);
-    let cloexec = flags.contains(OpenFlags::CLOEXEC);
+    let cloexec = CloseOnExec::of_flags(flags);
     let (reader, writer) = pipe::pipe(flags);
     fallocate::give(task, &**reader.inode())?;
     let files = task.files();
@@ -42,7 +43,8 @@ pub fn sys_eventfd2(task: &Task, initial: u32, flags: u32) -> SysResult {
     }
     let open = OpenFlags::from_bits_retain(flags & sys::EFD_NONBLOCK);
     let file = eventfd::eventfd(initial, flags & sys::EFD_SEMAPHORE != 0, open);
-    task.files().install(file, flags & sys::EFD_CLOEXEC != 0)
+    task.files()
+        .install(file, CloseOnExec::when(flags & sys::EFD_CLOEXEC != 0))
 }
 
 /// `eventfd(2)`

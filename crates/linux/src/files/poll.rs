@@ -13,6 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::personality::{STICKY_TIMEOUTS, persona_has};
 use crate::process::task::RestartBlock;
+use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 
@@ -282,7 +283,7 @@ pub fn sys_epoll_create1(task: &Task, flags: u32) -> SysResult {
     }
     task.files().install(
         epoll::epoll(OpenFlags::empty()),
-        flags & sys::EPOLL_CLOEXEC != 0,
+        CloseOnExec::when(flags & sys::EPOLL_CLOEXEC != 0),
     )
 }
 

@@ -16,6 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::ipc::mqueuefs;
 use crate::process::{process_table, send_signal};
+use crate::state::fdtable::CloseOnExec;
 use crate::state::ipc::mqueue::{Notification, PosixQueue, charge};
 use crate::state::rlimit::Resource;
 use crate::time::posix_timers::SigEvent;
@@ -248,7 +249,7 @@ pub fn sys_mq_open(
         keep,
     );
     file.remember(keep & OpenFlags::CLOEXEC);
-    task.files().install(file, true)
+    task.files().install(file, CloseOnExec::Yes)
 }
 
 /// `mq_unlink(2)`: who has it open keeps it.

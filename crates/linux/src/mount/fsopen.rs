@@ -16,6 +16,7 @@ use crate::files::filesystems::knows_type;
 use crate::files::namei::lookup_at;
 use crate::mount::{check_options, common_options, file_system, propagation, read_text};
 use crate::process_control::namespaces::may_mount;
+use crate::state::fdtable::CloseOnExec;
 use crate::{SysResult, Task, uaccess};
 
 /// Phase of a context's life.
@@ -56,7 +57,7 @@ impl FileOps for MountContext {
     }
 }
 
-fn install_context(task: &Task, phase: Phase, cloexec: bool) -> SysResult {
+fn install_context(task: &Task, phase: Phase, cloexec: CloseOnExec) -> SysResult {
     let state = State {
         phase,
         source: String::new(),
@@ -78,7 +79,7 @@ pub fn sys_fsopen(task: &Task, kind: usize, flags: u32) -> SysResult {
         return Err(Errno::EINVAL);
     }
     let kind = knows_type(&read_text(kind)?).ok_or(Errno::ENODEV)?;
-    install_context(task, Phase::Parameters(kind), flags != 0)
+    install_context(task, Phase::Parameters(kind), CloseOnExec::when(flags != 0))
 }
 
 /// `fspick(2)`
@@ -101,7 +102,7 @@ pub fn sys_fspick(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysResult
     install_context(
         task,
         Phase::Changes(path.mount().shown().clone()),
-        flags & sys::FSPICK_CLOEXEC != 0,
+        CloseOnExec::when(flags & sys::FSPICK_CLOEXEC != 0),
     )
 }
 
@@ -278,12 +279,12 @@ pub fn sys_fsmount(task: &Task, fd: i32, flags: u32, attributes: u32) -> SysResu
         state.phase = Phase::Changes(shown);
         space
     };
-    install_tree(task, space, flags != 0)
+    install_tree(task, space, CloseOnExec::when(flags != 0))
 }
 
 /// A descriptor of a tree that is in no namespace; when it is closed the tree goes, unless it was
 /// mounted.
-fn install_tree(task: &Task, space: Arc<Namespace>, cloexec: bool) -> SysResult {
+fn install_tree(task: &Task, space: Arc<Namespace>, cloexec: CloseOnExec) -> SysResult {
     task.files()
         .install(ops::open_place(space.top(), Some(space)), cloexec)
 }
@@ -305,7 +306,7 @@ pub fn sys_open_tree(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysRes
         may_mount(task)?;
     }
     let path = lookup_at(task, dirfd, name, flags & LOOKUP)?;
-    let cloexec = flags & sys::OPEN_TREE_CLOEXEC != 0;
+    let cloexec = CloseOnExec::when(flags & sys::OPEN_TREE_CLOEXEC != 0);
     if copies {
         return install_tree(
             task,

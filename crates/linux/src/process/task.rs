@@ -19,7 +19,7 @@ use crate::process::Process;
 use crate::process::ptrace_state::PtraceState;
 use crate::state::cred::TaskCred;
 use crate::state::credentials::Credentials;
-use crate::state::fdtable::{FdTable, FdTableRef};
+use crate::state::fdtable::{CloseOnExec, FdTable, FdTableRef};
 use crate::state::mempolicy::MemoryPolicy;
 use crate::state::namespaces::{IpcNamespace, Namespaces};
 use crate::state::prctl::PrctlState;
@@ -410,7 +410,7 @@ impl Task {
     ///
     /// # Errors
     /// `EMFILE`.
-    pub fn install(&self, file: Arc<File>, cloexec: bool) -> SysResult {
+    pub fn install(&self, file: Arc<File>, cloexec: CloseOnExec) -> SysResult {
         self.with_files(|files| files.install(file, cloexec))
     }
 
@@ -422,7 +422,7 @@ impl Task {
     #[inline(always)]
     pub(crate) fn open_at_number(
         &self,
-        cloexec: bool,
+        cloexec: CloseOnExec,
         open: impl FnOnce() -> Result<Arc<File>, Errno>,
     ) -> SysResult {
         // Who is alone with its table sees no other number than the one at the end.

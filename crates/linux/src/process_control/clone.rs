@@ -16,6 +16,7 @@ use crate::process::rlimit::check_threads;
 use crate::process::task::{Completion, NewTask};
 use crate::process::{NewProcess, Process, pidfd, process_table, upcalls};
 use crate::process_control::namespaces;
+use crate::state::fdtable::CloseOnExec;
 use crate::time::posix_timers;
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::pid::Pid;
@@ -262,7 +263,7 @@ fn event(task: &Task, request: &KernelCloneArgs) -> Option<Event> {
 /// Gives the parent a descriptor of its child, and tells it the number.
 fn give_descriptor(task: &Task, child: &Arc<Process>, at: usize) -> Result<i32, Errno> {
     let files = task.files();
-    let fd = files.install(pidfd::open(child.clone(), false), true)? as i32;
+    let fd = files.install(pidfd::open(child.clone(), false), CloseOnExec::Yes)? as i32;
     UserPtr::<i32>::new(at)
         .write(&fd)
         .or_else(|e| files.close(fd).and(Err(e)))?;

@@ -5,6 +5,7 @@ use linux_raw_sys::general as sys;
 
 use crate::process::{access, pidfd, process_table};
 use crate::signal::kill;
+use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::UserPtr;
 use crate::uapi::pid::Pid;
 use crate::uapi::siginfo::SigInfo;
@@ -23,7 +24,8 @@ pub fn sys_pidfd_open(task: &Task, pid: Pid, flags: u32) -> SysResult {
             Errno::ESRCH
         });
     };
-    task.files().install(pidfd::open(process, flags != 0), true)
+    task.files()
+        .install(pidfd::open(process, flags != 0), CloseOnExec::Yes)
 }
 
 /// `pidfd_send_signal(2)`; a descriptor of the directory `/proc/PID` means that process, too.
@@ -54,5 +56,5 @@ pub fn sys_pidfd_getfd(task: &Task, fd: i32, theirs: i32, flags: u32) -> SysResu
     access::check_trace_access(task, &process)?;
     let of = process.tasks().into_iter().next().ok_or(Errno::ESRCH)?;
     let file = of.file(theirs)?;
-    task.files().install(file, true)
+    task.files().install(file, CloseOnExec::Yes)
 }

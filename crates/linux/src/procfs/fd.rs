@@ -73,7 +73,7 @@ impl DynamicDir for FdDir {
             let mut flags = file.flags();
             flags.set(
                 OpenFlags::CLOEXEC,
-                table()?.cloexec(fd).map_err(|_| Errno::ENOENT)?,
+                table()?.cloexec(fd).map_err(|_| Errno::ENOENT)?.is_set(),
             );
             let (mount, position) = (file.path().mount().id(), file.position());
             Ok(format!(

@@ -17,6 +17,7 @@ use crate::process::ptrace_state::Event;
 use crate::process::{self, Process, send_signal};
 use crate::socket::sock_fprog::read_program;
 use crate::state::credentials::Credentials;
+use crate::state::fdtable::CloseOnExec;
 use crate::state::seccomp::{Listener, Seccomp, SeccompData, SeccompFilter};
 use crate::uaccess::UserPtr;
 use crate::uapi::sigframe::LastFault;
@@ -223,9 +224,9 @@ fn add_filter(task: &Task, flags: u32, addr: usize) -> SysResult {
             Ok(strange.tid().raw() as usize)
         };
     }
-    let descriptor = listener
-        .as_ref()
-        .map_or(Ok(0), |listener| task.install(listener.file(), true))?;
+    let descriptor = listener.as_ref().map_or(Ok(0), |listener| {
+        task.install(listener.file(), CloseOnExec::Yes)
+    })?;
     let new = Seccomp::Filtered(Arc::new(SeccompFilter {
         _counted: census::Filter::default(),
         program,

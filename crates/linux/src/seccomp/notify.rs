@@ -13,6 +13,7 @@ use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::process_table;
+use crate::state::fdtable::CloseOnExec;
 use crate::state::seccomp::{Listener, PendingNotification, Response, SeccompData, State};
 use crate::{SysResult, Task, current_task};
 
@@ -206,7 +207,7 @@ impl Listener {
         let file = current_task().ok_or(Errno::ESRCH)?.file(source)?;
         let tid = self.calls.lock().told(id)?.tid;
         let files = process_table::find_task(tid).ok_or(Errno::ENOENT)?.files();
-        let cloexec = number_flags != 0;
+        let cloexec = CloseOnExec::when(number_flags != 0);
         let installed = if named {
             files.install_at(number, file, cloexec)?
         } else {

@@ -9,6 +9,7 @@ use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, OpenFlags, Whence};
 use linux_raw_sys::general as sys;
 
+use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::UserPtr;
 use crate::uapi::siginfo::{SigInfo, SigSet, UNBLOCKABLE};
 use crate::{SysResult, Task, current_task};
@@ -147,7 +148,8 @@ pub fn sys_signalfd4(
         }),
         open,
     );
-    task.files().install(file, flags & sys::O_CLOEXEC != 0)
+    task.files()
+        .install(file, CloseOnExec::when(flags & sys::O_CLOEXEC != 0))
 }
 
 /// `signalfd(2)`

@@ -12,6 +12,7 @@ use fs::{File, OpenFlags};
 use linux_raw_sys::{general as sys, net as consts};
 use net::{Address, Caller, Socket, SocketType, Ucred};
 
+use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 
@@ -164,7 +165,7 @@ fn decode_type(domain: u32, kind: u32, protocol: i32) -> Result<(SocketType, Ope
 fn install(task: &Task, socket: Socket, flags: OpenFlags) -> SysResult {
     task.files().install(
         socket.into_file(flags & OpenFlags::NONBLOCK),
-        flags.contains(OpenFlags::CLOEXEC),
+        CloseOnExec::of_flags(flags),
     )
 }
 
@@ -205,7 +206,7 @@ pub fn sys_socketpair(
     // Files from here on: dropping one closes its socket.
     let [a, b] = [a, b].map(|socket| socket.into_file(flags & OpenFlags::NONBLOCK));
     let files = task.files();
-    let cloexec = flags.contains(OpenFlags::CLOEXEC);
+    let cloexec = CloseOnExec::of_flags(flags);
     let first = files.install(a, cloexec)? as i32;
     let result = files.install(b, cloexec).and_then(|second| {
         let second = second as i32;
@@ -259,7 +260,7 @@ pub fn sys_accept4(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>, flags: 
     let flags = OpenFlags::from_bits_retain(flags);
     with_socket(task, fd, |socket, file| {
         let files = task.files();
-        let number = files.reserve(flags.contains(OpenFlags::CLOEXEC))?;
+        let number = files.reserve(CloseOnExec::of_flags(flags))?;
         let accepted = socket
             .ops()
             .accept(socket.receive_wait(file.nonblocking()))?;

@@ -18,6 +18,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::process::{process_table, signal_broken_pipe};
 use crate::socket::{MAX_ADDRESS, of_file, read_address, with_caller, write_address};
 use crate::state::credentials::Ids;
+use crate::state::fdtable::CloseOnExec;
 use crate::time::deadline_after;
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::pid::Pid;
@@ -691,7 +692,7 @@ impl ControlWriter {
 
     /// Gives the caller descriptors of what arrived: as many as there is room for, and none whose
     /// number he cannot be told.
-    fn put_rights(&mut self, task: &Task, rights: ScmRights, cloexec: bool) {
+    fn put_rights(&mut self, task: &Task, rights: ScmRights, cloexec: CloseOnExec) {
         let files = rights.into_files();
         let count = files.len();
         let room = self.room.saturating_sub(CMSG_HEADER) / size_of::<i32>();
@@ -752,7 +753,11 @@ fn receive_message(
         control.put(*level, *kind, bytes);
     }
     if let Some(rights) = got.rights.take() {
-        control.put_rights(task, rights, flags & consts::MSG_CMSG_CLOEXEC != 0);
+        control.put_rights(
+            task,
+            rights,
+            CloseOnExec::when(flags & consts::MSG_CMSG_CLOEXEC != 0),
+        );
     }
     if control.cut {
         shown |= consts::MSG_CTRUNC;

@@ -13,6 +13,38 @@ use task::{Mutex, Once, RcuArc};
 use crate::SysResult;
 use crate::uapi::pid::Pid;
 
+/// Whether `execve(2)` closes a descriptor (`FD_CLOEXEC`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CloseOnExec {
+    /// The next program has it, too.
+    No,
+    /// `execve(2)` closes it.
+    Yes,
+}
+
+impl CloseOnExec {
+    /// `Yes` if a flag is set.
+    #[must_use]
+    #[inline(always)]
+    pub const fn when(flag: bool) -> Self {
+        if flag { Self::Yes } else { Self::No }
+    }
+
+    /// `Yes` if the flags of a call contain `O_CLOEXEC`.
+    #[must_use]
+    #[inline(always)]
+    pub fn of_flags(flags: OpenFlags) -> Self {
+        Self::when(flags.contains(OpenFlags::CLOEXEC))
+    }
+
+    /// Whether it is `Yes`.
+    #[must_use]
+    #[inline(always)]
+    pub const fn is_set(self) -> bool {
+        matches!(self, Self::Yes)
+    }
+}
+
 /// Number of descriptors a process may have unless `RLIMIT_NOFILE` says otherwise.
 pub const DEFAULT_LIMIT: usize = 1024;
 /// The highest limit that can be set.
@@ -151,16 +183,21 @@ impl FdBitmaps {
     }
 
     #[inline]
-    fn take(&mut self, fd: usize, cloexec: bool) {
+    fn take(&mut self, fd: usize, cloexec: CloseOnExec) {
         self.taken.set(fd, true);
-        if self.cloexec.has(fd) != cloexec {
-            self.cloexec.set(fd, cloexec);
+        if self.cloexec.has(fd) != cloexec.is_set() {
+            self.cloexec.set(fd, cloexec.is_set());
         }
     }
 
     /// Takes the lowest free number from `least` on.
     #[inline(always)]
-    fn take_lowest(&mut self, least: usize, limit: usize, cloexec: bool) -> Result<usize, Errno> {
+    fn take_lowest(
+        &mut self,
+        least: usize,
+        limit: usize,
+        cloexec: CloseOnExec,
+    ) -> Result<usize, Errno> {
         let free = self.taken.lowest_free(least.max(self.lowest_free));
         if free >= limit {
             return Err(Errno::EMFILE);
@@ -365,7 +402,7 @@ impl FdTable {
     ///
     /// # Errors
     /// `EMFILE`.
-    pub fn install(&self, file: Arc<File>, cloexec: bool) -> SysResult {
+    pub fn install(&self, file: Arc<File>, cloexec: CloseOnExec) -> SysResult {
         self.install_lowest(file, cloexec, 0)
     }
 
@@ -414,13 +451,13 @@ impl FdTable {
     ///
     /// # Errors
     /// `EMFILE`; `EINVAL` if `least` is beyond the limit.
-    pub fn install_from(&self, file: Arc<File>, cloexec: bool, least: usize) -> SysResult {
+    pub fn install_from(&self, file: Arc<File>, cloexec: CloseOnExec, least: usize) -> SysResult {
         self.install_lowest(file, cloexec, least)
     }
 
     /// Installs like [`Self::install_from`]; in line, because mostly any number will do.
     #[inline(always)]
-    fn install_lowest(&self, file: Arc<File>, cloexec: bool, least: usize) -> SysResult {
+    fn install_lowest(&self, file: Arc<File>, cloexec: CloseOnExec, least: usize) -> SysResult {
         let limit = self.limit();
         if least >= limit && least > 0 {
             return Err(Errno::EINVAL);
@@ -442,7 +479,7 @@ impl FdTable {
     /// # Errors
     /// `EMFILE`.
     #[inline(never)]
-    pub(crate) fn reserve(&self, cloexec: bool) -> Result<ReservedFd<'_>, Errno> {
+    pub(crate) fn reserve(&self, cloexec: CloseOnExec) -> Result<ReservedFd<'_>, Errno> {
         let mut numbers = self.numbers.lock();
         let fd = numbers.take_lowest(0, self.limit(), cloexec)?;
         numbers.reserved.set(fd, true);
@@ -453,7 +490,7 @@ impl FdTable {
     ///
     /// # Errors
     /// `EBADF` if the number is not allowed, `EBUSY` if it is kept for a file that is being opened.
-    pub fn install_at(&self, fd: i32, file: Arc<File>, cloexec: bool) -> SysResult {
+    pub fn install_at(&self, fd: i32, file: Arc<File>, cloexec: CloseOnExec) -> SysResult {
         let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
         if index >= self.limit() {
             return Err(Errno::EBADF);
@@ -562,19 +599,19 @@ impl FdTable {
     ///
     /// # Errors
     /// `EBADF`.
-    pub fn cloexec(&self, fd: i32) -> Result<bool, Errno> {
+    pub fn cloexec(&self, fd: i32) -> Result<CloseOnExec, Errno> {
         let numbers = self.numbers.lock();
-        Ok(numbers.cloexec.has(numbers.check(fd)?))
+        Ok(CloseOnExec::when(numbers.cloexec.has(numbers.check(fd)?)))
     }
 
     /// Marks a descriptor close-on-exec, or takes the mark away.
     ///
     /// # Errors
     /// `EBADF`.
-    pub fn set_cloexec(&self, fd: i32, cloexec: bool) -> Result<(), Errno> {
+    pub fn set_cloexec(&self, fd: i32, cloexec: CloseOnExec) -> Result<(), Errno> {
         let mut numbers = self.numbers.lock();
         let fd = numbers.check(fd)?;
-        numbers.cloexec.set(fd, cloexec);
+        numbers.cloexec.set(fd, cloexec.is_set());
         Ok(())
     }
 
@@ -603,7 +640,7 @@ impl FdTable {
         let cred = Cred::root();
         let file = ops::open(&context.walk(&cred), name, OpenFlags::RDWR, 0)?;
         for fd in 0..3 {
-            self.install_at(fd, file.clone(), false)?;
+            self.install_at(fd, file.clone(), CloseOnExec::No)?;
         }
         Ok(())
     }

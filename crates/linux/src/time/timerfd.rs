@@ -10,6 +10,7 @@ use linux_raw_sys::general as sys;
 
 use crate::process::timer::Timer;
 use crate::state::expirations::Expirations;
+use crate::state::fdtable::CloseOnExec;
 use crate::time::check_alarm_clock;
 use crate::time::posix_timers::{ITimerSpec, clock_base};
 use crate::time::wall_clock::hold;
@@ -97,7 +98,8 @@ pub fn sys_timerfd_create(task: &Task, clock: i32, flags: u32) -> SysResult {
         }),
         open,
     );
-    task.files().install(file, flags & sys::TFD_CLOEXEC != 0)
+    task.files()
+        .install(file, CloseOnExec::when(flags & sys::TFD_CLOEXEC != 0))
 }
 
 /// `timerfd_settime(2)`
