@@ -3,7 +3,7 @@
 //! systems only.
 
 use crate::mount::{Cover, Mount};
-use crate::names::NameMap;
+use crate::name_map::NameMap;
 use crate::{FileOps, FileType, Inode, Metadata, NAME_MAX, OpenFlags, Result, SetAttr};
 use crate::{dcache, inotify};
 use abi::errno::Errno;

@@ -1,8 +1,8 @@
 //! One opening of a file.
 
+use crate::file_ops::{Directory, Regular};
 pub use crate::flags::OpenFlags;
 use crate::ioctl::Request;
-use crate::opening::{Directory, Regular};
 use crate::poll::{Events, PollObserver, PollTable};
 use crate::sigio::FileOwner;
 use crate::{

@@ -25,6 +25,7 @@ pub mod dnotify;
 pub mod epoll;
 pub mod eventfd;
 mod file;
+mod file_ops;
 mod flags;
 mod inode;
 pub mod inotify;
@@ -32,9 +33,8 @@ pub mod ioctl;
 pub mod lease;
 pub mod lock;
 pub mod mount;
-mod names;
+mod name_map;
 pub mod nsfs;
-mod opening;
 pub mod ops;
 pub mod path;
 pub mod pipe;
@@ -42,22 +42,22 @@ pub mod poll;
 pub mod pseudo;
 pub mod ramfs;
 pub mod sigio;
-mod tables;
+mod statistics;
 pub mod tty;
 mod types;
-mod writers;
+mod write_access;
 pub mod xattr;
 
 pub use dcache::start as start_name_cache;
 pub use dentry::{Dentry, Path};
 pub use file::{File, FileOps, Whence};
+pub use file_ops::seek_position;
 pub use flags::OpenFlags;
 pub use inode::{DirEntry, Inode, Link, NewInode, NewInodeKind, RenameFlags, set_keeps_set_ids};
-pub use opening::seek_position;
 pub use path::FsStruct;
-pub use tables::census;
+pub use statistics::census;
 pub use types::{
     Access, Cred, DeviceId, FileType, Metadata, NAME_MAX, PATH_MAX, Permissions, Result, SetAttr,
     StatFs, Timestamp,
 };
-pub use writers::{DenyWriteAccess, WriteAccess, WriteCount};
+pub use write_access::{DenyWriteAccess, WriteAccess, WriteCount};

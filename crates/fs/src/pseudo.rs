@@ -1,8 +1,8 @@
 //! Building blocks of file systems whose files are generated when they are read: procfs and sysfs.
 
 use crate::file::{FileOps, OpenFlags};
+use crate::file_ops::seek_position;
 use crate::mount::{FileSystem, new_anonymous_device};
-use crate::opening::seek_position;
 use crate::{DirEntry, File, FileType, Inode, Link, Metadata, Result, StatFs, Whence};
 use abi::errno::Errno;
 use alloc::boxed::Box;

@@ -5,16 +5,16 @@
 //! (`tree::Change`); who only looks takes the locks of single mounts for moments.
 
 mod anonymous;
-mod binding;
 mod namespace;
+mod operations;
 mod propagation;
 mod tree;
 mod unmount;
 
 pub(crate) use anonymous::anonymous;
-pub use binding::{bind, copy_tree, mount, move_mount, pivot};
 pub use namespace::Namespace;
 pub(crate) use namespace::apart;
+pub use operations::{bind, copy_tree, mount, move_mount, pivot};
 pub use propagation::{Propagation, copy_sharing, set_propagation};
 pub(crate) use tree::{detach_all, is_point_in};
 pub use unmount::{UnmountFlags, unmount};

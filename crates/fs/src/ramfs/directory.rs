@@ -1,7 +1,7 @@
 //! A directory in memory.
 
 use super::{Body, RamInode};
-use crate::names::NameMap;
+use crate::name_map::NameMap;
 use crate::{FileType, Inode, Result};
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;

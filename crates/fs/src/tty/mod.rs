@@ -5,15 +5,15 @@
 //! through `output.rs` to the line. Locks, in order: `out` before `state`; neither is held while a
 //! signal is sent or a source notified.
 
-mod control;
 pub mod input;
-pub mod job;
+mod ioctl;
+pub mod job_control;
 mod output;
 pub mod pty;
 mod termios;
 
-pub(crate) use job::controlling_count;
-pub use job::{JobControl, Process, controlling, leader_exits, set_job_control};
+pub(crate) use job_control::controlling_count;
+pub use job_control::{JobControl, Process, controlling, leader_exits, set_job_control};
 pub use output::Line;
 pub use termios::{Termios, Termios2, WinSize};
 
@@ -26,7 +26,7 @@ use abi::errno::Errno;
 use alloc::string::String;
 use alloc::sync::Arc;
 use input::Input;
-use job::JobControlState;
+use job_control::JobControlState;
 use linux_raw_sys::general as sys;
 use output::Output;
 use pty::PacketStatus;
@@ -494,7 +494,7 @@ struct CurrentTty;
 
 impl CharDevice for CurrentTty {
     fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Arc<dyn FileOps>> {
-        let session = job::caller().ok_or(Errno::ENXIO)?.session;
+        let session = job_control::caller().ok_or(Errno::ENXIO)?.session;
         controlling(session)
             .ok_or(Errno::ENXIO)?
             .open(flags | OpenFlags::NOCTTY)

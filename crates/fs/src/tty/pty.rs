@@ -5,7 +5,7 @@
 //! editing, signals and job control are the same code. The pair's number is free again when the
 //! master is closed; the slave is hung up then.
 
-use super::{Line, Termios, Tty, job};
+use super::{Line, Termios, Tty, job_control};
 use crate::devfs::{self, CharDevice};
 use crate::file::{FileOps, OpenFlags};
 use crate::ioctl::Request;
@@ -245,7 +245,7 @@ impl Slave {
             FileType::Char,
             0o620,
         );
-        (meta.uid, meta.gid) = job::owner();
+        (meta.uid, meta.gid) = job_control::owner();
         meta.rdev = id.encode();
         meta.blksize = 1024;
         let slave = Arc::new(Self {

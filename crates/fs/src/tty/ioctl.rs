@@ -2,7 +2,7 @@
 
 use super::pty::PacketStatus;
 use super::termios::Termio;
-use super::{Termios, Termios2, Tty, WinSize, job};
+use super::{Termios, Termios2, Tty, WinSize, job_control};
 use crate::Result;
 use crate::ioctl::Request;
 use abi::errno::Errno;
@@ -112,7 +112,7 @@ impl Tty {
 
     /// Refuses a caller whose controlling terminal this is not.
     fn require_own(&self) -> Result<()> {
-        match job::caller() {
+        match job_control::caller() {
             Some(process) if self.session() != Some(process.session) => Err(Errno::ENOTTY),
             _ => Ok(()),
         }

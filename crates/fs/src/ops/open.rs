@@ -1,6 +1,6 @@
 //! Opening.
 
-use super::names::{granted, may_create};
+use super::namei::{granted, may_create};
 use crate::file::{FileOps, OpenFlags};
 use crate::mount::Namespace;
 use crate::path::{LookupFlags, PathWalker, Walk};
