@@ -9,7 +9,7 @@ use core::fmt::Write;
 
 use abi::errno::Errno;
 use fs::Inode;
-use fs::pseudo::{self, Attr, StaticDir};
+use fs::pseudo::{self, PseudoAttr, StaticDir};
 use guard::FaultToken;
 use guard::faults::{self, Fault};
 use task::{Mutex, Once};
@@ -31,28 +31,40 @@ fn fault_token() -> Result<&'static FaultToken, Errno> {
 
 /// Adds the files of the directory.
 fn add(dir: &Arc<StaticDir>, dev: u64) {
-    dir.add("role", pseudo::file(Attr::new(dev, 0o444), || Ok(role())));
-    dir.add("cpus", pseudo::file(Attr::new(dev, 0o444), || Ok(cpus())));
+    dir.add(
+        "role",
+        pseudo::file(PseudoAttr::new(dev, 0o444), || Ok(role())),
+    );
+    dir.add(
+        "cpus",
+        pseudo::file(PseudoAttr::new(dev, 0o444), || Ok(cpus())),
+    );
     dir.add(
         "rcu",
-        pseudo::file(Attr::new(dev, 0o444), || {
+        pseudo::file(PseudoAttr::new(dev, 0o444), || {
             Ok(format!("grace_periods {}\n", guard::rcu::grace_periods()).into_bytes())
         }),
     );
     dir.add(
         "interrupts",
-        pseudo::file(Attr::new(dev, 0o444), || Ok(interrupts())),
+        pseudo::file(PseudoAttr::new(dev, 0o444), || Ok(interrupts())),
     );
-    dir.add("locks", pseudo::file(Attr::new(dev, 0o444), || Ok(locks())));
-    dir.add("calls", pseudo::file(Attr::new(dev, 0o444), || Ok(calls())));
+    dir.add(
+        "locks",
+        pseudo::file(PseudoAttr::new(dev, 0o444), || Ok(locks())),
+    );
+    dir.add(
+        "calls",
+        pseudo::file(PseudoAttr::new(dev, 0o444), || Ok(calls())),
+    );
     dir.add("trace", trace::file(dev));
     dir.add(
         "objects",
-        pseudo::file(Attr::new(dev, 0o444), || Ok(objects())),
+        pseudo::file(PseudoAttr::new(dev, 0o444), || Ok(objects())),
     );
     dir.add(
         "memory",
-        pseudo::file(Attr::new(dev, 0o444), || Ok(memory())),
+        pseudo::file(PseudoAttr::new(dev, 0o444), || Ok(memory())),
     );
     if !guard::role::is_supervisor() {
         let write = |text: &[u8]| {
@@ -64,7 +76,7 @@ fn add(dir: &Arc<StaticDir>, dev: u64) {
         dir.add("search", search(dev));
         dir.add(
             "fault",
-            pseudo::writable_file(Attr::new(dev, 0o200), || Ok(Vec::new()), write),
+            pseudo::writable_file(PseudoAttr::new(dev, 0o200), || Ok(Vec::new()), write),
         );
     }
 }
@@ -88,7 +100,7 @@ fn search(dev: u64) -> Arc<dyn Inode> {
         *last.lock() = result;
         Ok(())
     };
-    pseudo::writable_file(Attr::new(dev, 0o600), show, store)
+    pseudo::writable_file(PseudoAttr::new(dev, 0o600), show, store)
 }
 
 fn role() -> Vec<u8> {

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
 use fs::cpio;
-use fs::mount::{self, FileSystem, Namespace, Super};
+use fs::mount::{self, FileSystem, Namespace, SuperBlock};
 use fs::path::LookupFlags;
 use fs::ramfs::{Options, RamFs};
 use fs::{Cred, FsStruct, Inode, NewInode, NewInodeKind, Path, Result, devfs};
@@ -66,7 +66,7 @@ fn directory(root: &Arc<dyn Inode>, name: &str, mode: u32) -> Result<()> {
 fn hang(context: &FsStruct, fs: Arc<dyn FileSystem>, at: &[u8], source: &str) -> Result<()> {
     mount::mount(
         &context.namespace(),
-        Super::of(fs, 0),
+        SuperBlock::of(fs, 0),
         &find(context, at)?,
         source,
         0,

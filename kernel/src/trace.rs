@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi::errno::Errno;
-use fs::pseudo::Attr;
+use fs::pseudo::PseudoAttr;
 use fs::{File, FileOps, FileType, Inode, Metadata, OpenFlags, Result, Whence};
 use guard::trace::{self, Class, RECORD_BYTES};
 use linux::entry::syscall_trace::record;
@@ -16,7 +16,7 @@ struct Trace(Metadata);
 
 /// The file.
 pub(crate) fn file(dev: u64) -> Arc<dyn Inode> {
-    let attr = Attr::new(dev, 0o600);
+    let attr = PseudoAttr::new(dev, 0o600);
     Arc::new(Trace(Metadata::generated(
         attr.dev,
         attr.ino,

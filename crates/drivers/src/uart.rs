@@ -11,7 +11,7 @@
 use alloc::format;
 use alloc::sync::Arc;
 use fs::poll::{PollQueue, PollTable};
-use fs::tty::{self, Line, Termios, Tty};
+use fs::tty::{self, Termios, Tty, TtyDriver};
 use fs::{DeviceId, Result};
 use guard::irq::{self, IsaIrq};
 use guard::port::Ports;
@@ -240,7 +240,7 @@ impl Uart {
     }
 }
 
-impl Line for Uart {
+impl TtyDriver for Uart {
     fn write(&self, bytes: &[u8]) -> usize {
         let mut sent = 0;
         while sent < bytes.len() {

@@ -17,7 +17,7 @@ use vm::{PAGE_SIZE, Page};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Error {
     /// What is wrong.
-    pub what: What,
+    pub what: ErrorKind,
     /// Where the entry's header begins, in bytes from the start.
     pub offset: usize,
     /// The entry's name, as far as it is known.
@@ -26,7 +26,7 @@ pub struct Error {
 
 /// What can be wrong with an archive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum What {
+pub enum ErrorKind {
     /// No header where one must be.
     BadMagic,
     /// A header field is no hexadecimal number.
@@ -44,12 +44,12 @@ pub enum What {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what: &dyn fmt::Display = match &self.what {
-            What::BadMagic => &"no cpio newc header (compressed archives are not supported)",
-            What::BadNumber => &"bad number in a header",
-            What::Truncated => &"the archive ends early",
-            What::BadName => &"bad file name",
-            What::BadKind => &"unknown kind of file",
-            What::Refused(errno) => errno,
+            ErrorKind::BadMagic => &"no cpio newc header (compressed archives are not supported)",
+            ErrorKind::BadNumber => &"bad number in a header",
+            ErrorKind::Truncated => &"the archive ends early",
+            ErrorKind::BadName => &"bad file name",
+            ErrorKind::BadKind => &"unknown kind of file",
+            ErrorKind::Refused(errno) => errno,
         };
         write!(
             f,
@@ -68,7 +68,7 @@ pub struct Summary {
     pub bytes: u64,
 }
 
-impl From<HeaderError> for What {
+impl From<HeaderError> for ErrorKind {
     fn from(error: HeaderError) -> Self {
         match error {
             HeaderError::Magic => Self::BadMagic,
@@ -92,14 +92,14 @@ fn attributes(header: &Header) -> SetAttr {
 }
 
 /// `len` bytes from `at`, and where the next field begins, four-byte aligned.
-fn take(archive: &[u8], at: usize, len: usize) -> Result<(&[u8], usize), What> {
-    let end = at.checked_add(len).ok_or(What::Truncated)?;
-    let bytes = archive.get(at..end).ok_or(What::Truncated)?;
+fn take(archive: &[u8], at: usize, len: usize) -> Result<(&[u8], usize), ErrorKind> {
+    let end = at.checked_add(len).ok_or(ErrorKind::Truncated)?;
+    let bytes = archive.get(at..end).ok_or(ErrorKind::Truncated)?;
     Ok((bytes, padded(end as u64) as usize))
 }
 
 /// An archive that is read from the front, and forgotten as it is read.
-pub trait Source {
+pub trait ArchiveReader {
     /// What is left of it.
     fn rest(&self) -> &[u8];
 
@@ -112,7 +112,7 @@ pub trait Source {
     }
 }
 
-impl Source for &[u8] {
+impl ArchiveReader for &[u8] {
     fn rest(&self) -> &[u8] {
         self
     }
@@ -123,7 +123,7 @@ impl Source for &[u8] {
 }
 
 #[cfg(target_os = "none")]
-impl Source for guard::mem::Initramfs {
+impl ArchiveReader for guard::mem::Initramfs {
     fn rest(&self) -> &[u8] {
         self.bytes()
     }
@@ -144,8 +144,8 @@ impl Source for guard::mem::Initramfs {
 ///
 /// # Errors
 /// At the first entry that is wrong; what came before it stays unpacked.
-pub fn unpack(archive: &mut impl Source, root: &Arc<dyn Inode>) -> Result<Summary, Error> {
-    let mut links = Links::new();
+pub fn unpack(archive: &mut impl ArchiveReader, root: &Arc<dyn Inode>) -> Result<Summary, Error> {
+    let mut links = HardLinks::new();
     let mut summary = Summary::default();
     let all = archive.rest().len();
     loop {
@@ -176,22 +176,25 @@ pub fn unpack(archive: &mut impl Source, root: &Arc<dyn Inode>) -> Result<Summar
 }
 
 /// Files with several names, by the device they were on and their number.
-type Links = BTreeMap<((u32, u32), u32), Arc<dyn Inode>>;
+type HardLinks = BTreeMap<((u32, u32), u32), Arc<dyn Inode>>;
 
 /// Unpacks the next entry. Returns the bytes of contents, or `None` at the trailer.
 fn unpack_entry(
-    archive: &mut impl Source,
+    archive: &mut impl ArchiveReader,
     root: &Arc<dyn Inode>,
-    links: &mut Links,
+    links: &mut HardLinks,
     shown: &mut String,
-) -> Result<Option<u64>, What> {
+) -> Result<Option<u64>, ErrorKind> {
     let rest = archive.rest();
     let header = Header::parse(rest)?;
     let (name, next) = take(rest, HEADER_SIZE, header.namesize as usize)?;
     // More than one zero at the end aligns the contents, as `gen_init_cpio -a` of Linux does it.
-    let len = name.iter().position(|&b| b == 0).ok_or(What::BadName)?;
+    let len = name
+        .iter()
+        .position(|&b| b == 0)
+        .ok_or(ErrorKind::BadName)?;
     if name[len..].iter().any(|&b| b != 0) {
-        return Err(What::BadName);
+        return Err(ErrorKind::BadName);
     }
     let name = name[..len].to_vec();
     *shown = String::from_utf8_lossy(&name).into_owned();
@@ -205,21 +208,25 @@ fn unpack_entry(
     archive.consume(next);
     match &made {
         Some(inode) if inode.kind() == FileType::Regular && size > 0 => {
-            fill(inode, archive, size).map_err(What::Refused)?
+            fill(inode, archive, size).map_err(ErrorKind::Refused)?
         }
         _ => archive.consume(size),
     }
     if let Some(inode) = made {
         inode
             .set_attr(&attributes(&header))
-            .map_err(What::Refused)?;
+            .map_err(ErrorKind::Refused)?;
     }
     archive.consume(padding);
     Ok(Some(size as u64))
 }
 
 /// Makes the next `size` bytes of the archive the contents of a file.
-fn fill(inode: &Arc<dyn Inode>, archive: &mut impl Source, size: usize) -> Result<(), Errno> {
+fn fill(
+    inode: &Arc<dyn Inode>,
+    archive: &mut impl ArchiveReader,
+    size: usize,
+) -> Result<(), Errno> {
     inode.truncate(0)?;
     let mut done = 0;
     while size - done >= PAGE_SIZE
@@ -243,15 +250,15 @@ fn place(
     name: &[u8],
     header: &Header,
     data: &[u8],
-    links: &mut Links,
-) -> Result<Option<Arc<dyn Inode>>, What> {
+    links: &mut HardLinks,
+) -> Result<Option<Arc<dyn Inode>>, ErrorKind> {
     let mut dir = root.clone();
     let mut leaf: Option<&[u8]> = None;
     for part in name.split(|&b| b == b'/') {
         match part {
             b"" | b"." => continue,
-            b".." => return Err(What::BadName),
-            _ if part.len() > crate::NAME_MAX => return Err(What::BadName),
+            b".." => return Err(ErrorKind::BadName),
+            _ if part.len() > crate::NAME_MAX => return Err(ErrorKind::BadName),
             _ => {}
         }
         if let Some(parent) = leaf.replace(part) {
@@ -260,40 +267,42 @@ fn place(
     }
     let set_directory = |dir: Arc<dyn Inode>| {
         dir.set_attr(&attributes(header))
-            .map_err(What::Refused)
+            .map_err(ErrorKind::Refused)
             .map(|()| None)
     };
-    let kind = FileType::from_mode(header.mode).ok_or(What::BadKind)?;
+    let kind = FileType::from_mode(header.mode).ok_or(ErrorKind::BadKind)?;
     let Some(leaf) = leaf else {
         // The root's own entry: its metadata.
         return if kind == FileType::Directory {
             set_directory(dir)
         } else {
-            Err(What::BadName)
+            Err(ErrorKind::BadName)
         };
     };
     let device = DeviceId::new(header.rdev.0, header.rdev.1);
     let new_kind = match kind {
         FileType::Directory => return set_directory(subdirectory(&dir, leaf)?),
         FileType::Regular => NewInodeKind::Regular,
-        FileType::Symlink if data.is_empty() || data.contains(&0) => return Err(What::BadName),
+        FileType::Symlink if data.is_empty() || data.contains(&0) => {
+            return Err(ErrorKind::BadName);
+        }
         FileType::Symlink => NewInodeKind::Symlink(data),
         FileType::Fifo => NewInodeKind::Fifo,
         FileType::Socket => NewInodeKind::Socket,
         FileType::Char => NewInodeKind::Char(device),
         FileType::Block => NewInodeKind::Block(device),
-        FileType::Anonymous => return Err(What::BadKind),
+        FileType::Anonymous => return Err(ErrorKind::BadKind),
     };
     match dir.unlink(leaf) {
         Ok(()) | Err(Errno::ENOENT) => {}
-        Err(errno) => return Err(What::Refused(errno)),
+        Err(errno) => return Err(ErrorKind::Refused(errno)),
     }
     // Of a file with several names, every name has an entry; the contents come with one of them,
     // usually the last.
     let linked = header.nlink > 1 && kind == FileType::Regular;
     let key = (header.dev, header.ino);
     if linked && let Some(inode) = links.get(&key) {
-        dir.link(leaf, inode).map_err(What::Refused)?;
+        dir.link(leaf, inode).map_err(ErrorKind::Refused)?;
         return Ok(Some(inode.clone()));
     }
     let new = NewInode {
@@ -302,7 +311,7 @@ fn place(
         uid: header.uid,
         gid: header.gid,
     };
-    let inode = dir.create(leaf, &new).map_err(What::Refused)?;
+    let inode = dir.create(leaf, &new).map_err(ErrorKind::Refused)?;
     if linked {
         links.insert(key, inode.clone());
     }
@@ -310,7 +319,7 @@ fn place(
 }
 
 /// The directory `name` in `dir`, made if it is not there.
-fn subdirectory(dir: &Arc<dyn Inode>, name: &[u8]) -> Result<Arc<dyn Inode>, What> {
+fn subdirectory(dir: &Arc<dyn Inode>, name: &[u8]) -> Result<Arc<dyn Inode>, ErrorKind> {
     let found = match dir.lookup(name) {
         Err(Errno::ENOENT) => {
             let new = NewInode {
@@ -319,13 +328,13 @@ fn subdirectory(dir: &Arc<dyn Inode>, name: &[u8]) -> Result<Arc<dyn Inode>, Wha
                 uid: 0,
                 gid: 0,
             };
-            dir.create(name, &new).map_err(What::Refused)?
+            dir.create(name, &new).map_err(ErrorKind::Refused)?
         }
-        found => found.map_err(What::Refused)?,
+        found => found.map_err(ErrorKind::Refused)?,
     };
     if found.kind() == FileType::Directory {
         Ok(found)
     } else {
-        Err(What::Refused(Errno::ENOTDIR))
+        Err(ErrorKind::Refused(Errno::ENOTDIR))
     }
 }

@@ -43,13 +43,13 @@ pub fn start(memory: u64) -> Arc<dyn Shrinker> {
                 .clamp(LEAST, MOST),
         )
     });
-    Arc::new(Names)
+    Arc::new(DentryShrinker)
 }
 
 /// The names that nobody uses but the table.
-struct Names;
+struct DentryShrinker;
 
-impl Names {
+impl DentryShrinker {
     /// Shows each name that goes if the table forgets it, and forgets those of which `take` says
     /// so.
     fn each(&self, mut take: impl FnMut() -> bool) {
@@ -69,7 +69,7 @@ impl Names {
     }
 }
 
-impl Shrinker for Names {
+impl Shrinker for DentryShrinker {
     fn name(&self) -> &'static str {
         "names"
     }
@@ -101,13 +101,13 @@ const WHOLE: usize = 16;
 
 /// A name in three words.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Digest {
+struct NameDigest {
     len: usize,
     head: u64,
     tail: u64,
 }
 
-impl Digest {
+impl NameDigest {
     /// The first and the last bytes, which overlap in names of odd lengths; of longer names, all
     /// but the last in one word.
     #[inline(always)]
@@ -156,7 +156,7 @@ fn mix(hash: u64, word: u64) -> u64 {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
     parent: usize,
-    digest: Digest,
+    digest: NameDigest,
 }
 
 impl Key {
@@ -164,13 +164,13 @@ impl Key {
     fn of(parent: &Arc<Dentry>, name: &[u8]) -> Self {
         Self {
             parent: Arc::as_ptr(parent).addr(),
-            digest: Digest::of(name),
+            digest: NameDigest::of(name),
         }
     }
 
     #[inline(always)]
     fn slot(&self) -> &'static Slot {
-        let Digest { len, head, tail } = self.digest;
+        let NameDigest { len, head, tail } = self.digest;
         let hash = mix(mix(self.parent as u64, head), tail.wrapping_add(len as u64));
         let table = table();
         &table[(hash >> 32) as usize & (table.len() - 1)]
@@ -179,18 +179,18 @@ impl Key {
 
 /// Where a dentry was made. Its address names the directory for as long as the dentry has not
 /// moved: so long it holds it.
-pub(crate) struct Origin {
+pub(crate) struct HashedKey {
     key: Key,
     moved: AtomicBool,
 }
 
-impl Origin {
+impl HashedKey {
     pub(crate) fn new(parent: Option<&Arc<Dentry>>, name: &[u8]) -> Self {
         let parent = parent.map_or(0, |parent| Arc::as_ptr(parent).addr());
         Self {
             key: Key {
                 parent,
-                digest: Digest::of(name),
+                digest: NameDigest::of(name),
             },
             moved: AtomicBool::new(false),
         }
@@ -260,8 +260,8 @@ mod tests {
     #[test]
     fn who_has_moved_is_not_told_by_the_old_name() {
         let root = Dentry::root(RamFs::new("tmpfs", None, 0o755).root());
-        let origin = Origin::new(Some(&root), b"name");
-        let key = |name| Origin::new(Some(&root), name).key;
+        let origin = HashedKey::new(Some(&root), b"name");
+        let key = |name| HashedKey::new(Some(&root), name).key;
         assert_eq!(
             (
                 origin.matches(&key(b"name")),
@@ -289,7 +289,7 @@ mod tests {
         let idle = Arc::downgrade(&root.find(b"idle").unwrap());
         assert!(idle.upgrade().is_some(), "it is remembered");
         let shrinkers = Shrinkers::new();
-        shrinkers.register(Arc::new(Names));
+        shrinkers.register(Arc::new(DentryShrinker));
         let round = Arc::new(Round::default());
         shrinkers.reclaim(&round, 1 << 40, Urgency::Critical);
         assert!(round.wait() >= size_of::<Dentry>() as u64);
@@ -304,7 +304,7 @@ mod tests {
     proptest! {
         #[test]
         fn short_names_are_told_apart_by_their_digests(a in "[ab\0]{0,16}", b in "[ab\0]{0,16}") {
-            prop_assert_eq!(Digest::of(a.as_bytes()) == Digest::of(b.as_bytes()), a == b);
+            prop_assert_eq!(NameDigest::of(a.as_bytes()) == NameDigest::of(b.as_bytes()), a == b);
         }
     }
 }

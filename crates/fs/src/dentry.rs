@@ -2,7 +2,7 @@
 //! working directory, a mount, or the parent of one. Names that nobody uses exist in the file
 //! systems only.
 
-use crate::mount::{Cover, Mount};
+use crate::mount::{CachedMount, Mount};
 use crate::name_map::NameMap;
 use crate::{FileOps, FileType, Inode, Metadata, NAME_MAX, OpenFlags, Result, SetAttr};
 use crate::{dcache, inotify};
@@ -43,7 +43,7 @@ impl Children {
 
 /// Where a dentry hangs. Changed by rename and unlink, under the lock of the parent's children.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct DentryLocation {
     pub(crate) parent: Option<Arc<Dentry>>,
     pub(crate) name: Arc<[u8]>,
     pub(crate) removed: bool,
@@ -58,13 +58,13 @@ pub struct Dentry {
     /// Whether names below it are kept: what they mean does not change by itself, and this one is
     /// found again by the next walk. One below a generated directory is made anew by each walk.
     keeps_names: bool,
-    origin: dcache::Origin,
-    place: Mutex<Place>,
+    origin: dcache::HashedKey,
+    place: Mutex<DentryLocation>,
     children: Mutex<Children>,
     /// How many mounts hang here; spares ordinary lookups the mount table.
     pub(crate) mounts: AtomicUsize,
     /// The mount that was hung here last, which spares crossing to it a search of the mount table.
-    pub(crate) cover: Mutex<Option<Cover>>,
+    pub(crate) cover: Mutex<Option<CachedMount>>,
 }
 
 impl Dentry {
@@ -81,8 +81,8 @@ impl Dentry {
             keeps_names: inode.names_are_stable()
                 && parent.as_ref().is_none_or(|parent| parent.keeps_names),
             inode,
-            origin: dcache::Origin::new(parent.as_ref(), name),
-            place: Mutex::new(Place {
+            origin: dcache::HashedKey::new(parent.as_ref(), name),
+            place: Mutex::new(DentryLocation {
                 parent,
                 name: name.into(),
                 removed: false,
@@ -106,11 +106,11 @@ impl Dentry {
     }
 
     #[inline]
-    pub(crate) fn origin(&self) -> &dcache::Origin {
+    pub(crate) fn origin(&self) -> &dcache::HashedKey {
         &self.origin
     }
 
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> DentryLocation {
         self.place.lock().clone()
     }
 
@@ -119,7 +119,7 @@ impl Dentry {
         // The old parent is dropped after the lock: it may be its last reference.
         let old = core::mem::replace(
             &mut *self.place.lock(),
-            Place {
+            DentryLocation {
                 parent: Some(parent),
                 name: name.into(),
                 removed: false,

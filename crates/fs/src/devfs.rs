@@ -5,7 +5,7 @@
 //! `urandom`) live here.
 
 use crate::file::{FileOps, OpenFlags};
-use crate::ioctl::Request;
+use crate::ioctl::IoctlRequest;
 use crate::mount::FileSystem;
 use crate::ramfs::RamFs;
 use crate::{DeviceId, File, FileType, Inode, NewInode, NewInodeKind, Result, Whence};
@@ -285,7 +285,7 @@ impl FileOps for MemoryDriver {
         }
     }
 
-    fn ioctl(&self, _: &File, request: &Request<'_>) -> Result<usize> {
+    fn ioctl(&self, _: &File, request: &IoctlRequest<'_>) -> Result<usize> {
         match (self.kind, request.command) {
             (MemoryDevice::Random, RNDGETENTCNT) => request.write(&RANDOM_BITS).map(|()| 0),
             (MemoryDevice::Random, _) => Err(Errno::EINVAL),

@@ -20,7 +20,7 @@ const EVENTS: [(u32, u32); 6] = [
 ];
 
 /// What an opening of a directory is watched for.
-pub(crate) struct Watch {
+pub(crate) struct DnotifyMark {
     file: Weak<File>,
     fd: i32,
     group: Arc<File>,
@@ -28,13 +28,13 @@ pub(crate) struct Watch {
     wanted: Mutex<u32>,
 }
 
-impl Watch {
+impl DnotifyMark {
     fn inotify(&self) -> Option<&Arc<Inotify>> {
         self.group.ops_as::<InotifyFile>().map(InotifyFile::group)
     }
 }
 
-impl PollObserver for Watch {
+impl PollObserver for DnotifyMark {
     fn changed(self: Arc<Self>, _: Events) {
         let Some(group) = self.inotify() else { return };
         for _ in 0..group.drain() {
@@ -70,7 +70,7 @@ pub fn set(file: &Arc<File>, fd: i32, wanted: u32) -> Result<()> {
         Some(watch) => watch,
         None => {
             let group = inotify::inotify(OpenFlags::NONBLOCK);
-            let watch = Arc::new(Watch {
+            let watch = Arc::new(DnotifyMark {
                 file: Arc::downgrade(file),
                 fd,
                 group,

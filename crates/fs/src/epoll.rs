@@ -40,14 +40,14 @@ pub struct Interest {
 
 /// One ready file, as `epoll_wait(2)` returns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ready {
+pub struct ReadyEvent {
     /// What is so.
     pub events: u32,
     /// The caller's word.
     pub data: u64,
 }
 
-struct Entry {
+struct EpollItem {
     _counted: census::EpollEntry,
     file: Weak<File>,
     set: Weak<Epoll>,
@@ -62,7 +62,7 @@ struct Entry {
     exclusive: bool,
 }
 
-impl Entry {
+impl EpollItem {
     /// What there is to report now.
     fn ready(&self) -> Option<(Interest, Events)> {
         let interest = (*self.interest.lock())?;
@@ -75,7 +75,7 @@ impl Entry {
     }
 }
 
-impl PollObserver for Entry {
+impl PollObserver for EpollItem {
     fn changed(self: Arc<Self>, what: Events) {
         self.take(what);
     }
@@ -105,8 +105,8 @@ type Key = (i32, usize);
 /// An epoll set.
 pub struct Epoll {
     _counted: census::Epoll,
-    entries: Mutex<BTreeMap<Key, Arc<Entry>>>,
-    ready: Mutex<VecDeque<Arc<Entry>>>,
+    entries: Mutex<BTreeMap<Key, Arc<EpollItem>>>,
+    ready: Mutex<VecDeque<Arc<EpollItem>>>,
     waiters: PollQueue,
     this: Weak<Epoll>,
 }
@@ -157,7 +157,7 @@ impl Epoll {
 
     /// Puts an entry on the ready list, if it is not there yet, and wakes waiters. True if that
     /// woke somebody, who was not woken already for another change.
-    fn enqueue(&self, entry: Arc<Entry>) -> bool {
+    fn enqueue(&self, entry: Arc<EpollItem>) -> bool {
         if entry.queued.swap(true, Ordering::AcqRel) {
             return false;
         }
@@ -182,7 +182,7 @@ impl Epoll {
         {
             return Err(Errno::ELOOP);
         }
-        let entry = Arc::new(Entry {
+        let entry = Arc::new(EpollItem {
             _counted: census::EpollEntry::default(),
             file: Arc::downgrade(file),
             set: self.this.clone(),
@@ -207,7 +207,7 @@ impl Epoll {
 
     /// Looks at a file after its interest changed; leaves the entry at the sources of what was not
     /// of interest before.
-    fn arm(&self, entry: &Arc<Entry>, file: &Arc<File>) {
+    fn arm(&self, entry: &Arc<EpollItem>, file: &Arc<File>) {
         let wanted = (*entry.interest.lock()).map_or(0, |i| i.events);
         let wanted = Events::from_bits_truncate(wanted) | Events::ALWAYS;
         let before =
@@ -261,7 +261,7 @@ impl Epoll {
         &self,
         max: usize,
         deadline: Option<Deadline>,
-        mut take: impl FnMut(usize, Ready) -> Result<()>,
+        mut take: impl FnMut(usize, ReadyEvent) -> Result<()>,
     ) -> Result<usize> {
         loop {
             let found = self.collect(max, &mut take)?;
@@ -279,7 +279,7 @@ impl Epoll {
     fn collect(
         &self,
         max: usize,
-        take: &mut impl FnMut(usize, Ready) -> Result<()>,
+        take: &mut impl FnMut(usize, ReadyEvent) -> Result<()>,
     ) -> Result<usize> {
         let mut found = 0;
         let mut again = false;
@@ -303,7 +303,7 @@ impl Epoll {
             };
             result = take(
                 found,
-                Ready {
+                ReadyEvent {
                     events: events.bits(),
                     data: interest.data,
                 },
@@ -364,7 +364,7 @@ impl FileOps for EpollFile {
         if let Some(table) = table {
             table.watch(&self.0.waiters);
         }
-        let queued: Vec<Arc<Entry>> = self.0.ready.lock().iter().cloned().collect();
+        let queued: Vec<Arc<EpollItem>> = self.0.ready.lock().iter().cloned().collect();
         if queued.iter().any(|entry| entry.ready().is_some()) {
             Events::READABLE
         } else {

@@ -1,8 +1,8 @@
 //! One opening of a file.
 
-use crate::file_ops::{Directory, Regular};
+use crate::file_ops::{DirectoryOps, RegularFileOps};
 pub use crate::flags::OpenFlags;
-use crate::ioctl::Request;
+use crate::ioctl::IoctlRequest;
 use crate::poll::{Events, PollObserver, PollTable};
 use crate::sigio::FileOwner;
 use crate::{
@@ -137,7 +137,7 @@ pub trait FileOps: Any + Send + Sync {
     ///
     /// # Errors
     /// `ENOTTY` for a request it does not know.
-    fn ioctl(&self, file: &File, request: &Request<'_>) -> Result<usize> {
+    fn ioctl(&self, file: &File, request: &IoctlRequest<'_>) -> Result<usize> {
         let _ = (file, request);
         Err(Errno::ENOTTY)
     }
@@ -177,11 +177,11 @@ pub trait FileOps: Any + Send + Sync {
 
 /// What a file with `O_ASYNC` needs.
 #[derive(Default)]
-struct Signals {
+struct AsyncState {
     notice: FileOwner,
     watcher: Option<Arc<dyn PollObserver>>,
     /// What a directory is watched for (`F_NOTIFY`).
-    watch: Option<Arc<dnotify::Watch>>,
+    watch: Option<Arc<dnotify::DnotifyMark>>,
 }
 
 /// An open file: what descriptors refer to, shared by `dup(2)` and `fork(2)`.
@@ -198,7 +198,7 @@ pub struct File {
     offset: AtomicU64,
     moving: Mutex<()>,
     /// Who is signalled, and by what, if that was ever said.
-    signals: Mutex<Option<Box<Signals>>>,
+    signals: Mutex<Option<Box<AsyncState>>>,
     /// Whether the opening was ever locked with `flock`, or by a record lock; spares the others a
     /// look at the lock table.
     locked: AtomicBool,
@@ -272,8 +272,8 @@ impl File {
         static DIRECTORY: Once<Arc<dyn FileOps>> = Once::new();
         static REGULAR: Once<Arc<dyn FileOps>> = Once::new();
         let ops = match path.dentry().kind() {
-            FileType::Directory => DIRECTORY.call_once(|| Arc::new(Directory)),
-            _ => REGULAR.call_once(|| Arc::new(Regular)),
+            FileType::Directory => DIRECTORY.call_once(|| Arc::new(DirectoryOps)),
+            _ => REGULAR.call_once(|| Arc::new(RegularFileOps)),
         };
         Self::with(path, ops.clone(), true, flags, writing)
     }
@@ -360,14 +360,14 @@ impl File {
         drop(old);
     }
 
-    pub(crate) fn watch(&self) -> Option<Arc<dnotify::Watch>> {
+    pub(crate) fn watch(&self) -> Option<Arc<dnotify::DnotifyMark>> {
         self.signals
             .lock()
             .as_ref()
             .and_then(|signals| signals.watch.clone())
     }
 
-    pub(crate) fn set_watch(&self, watch: Option<Arc<dnotify::Watch>>) {
+    pub(crate) fn set_watch(&self, watch: Option<Arc<dnotify::DnotifyMark>>) {
         let old = core::mem::replace(
             &mut self.signals.lock().get_or_insert_default().watch,
             watch,
@@ -524,7 +524,7 @@ impl File {
     ///
     /// # Errors
     /// `ENOTTY` for a request the file does not know.
-    pub fn ioctl(&self, request: &Request<'_>) -> Result<usize> {
+    pub fn ioctl(&self, request: &IoctlRequest<'_>) -> Result<usize> {
         self.ops.ioctl(self, request)
     }
 

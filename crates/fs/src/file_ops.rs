@@ -39,9 +39,9 @@ fn check_end(offset: u64, len: usize) -> Result<()> {
 }
 
 /// An opening of a file with contents.
-pub(crate) struct Regular;
+pub(crate) struct RegularFileOps;
 
-impl FileOps for Regular {
+impl FileOps for RegularFileOps {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
         file.with_offset(|offset| {
             check_end(*offset, buf.len())?;
@@ -109,9 +109,9 @@ impl FileOps for Regular {
 }
 
 /// An opening of a directory. Position 0 is `.`, 1 is `..`, from 2 on the inode's cursor plus 2.
-pub(crate) struct Directory;
+pub(crate) struct DirectoryOps;
 
-impl FileOps for Directory {
+impl FileOps for DirectoryOps {
     fn read(&self, _: &File, _: &mut [u8]) -> Result<usize> {
         Err(Errno::EISDIR)
     }

@@ -59,11 +59,11 @@ pub enum NewInodeKind<'a> {
 }
 
 /// What a symbolic link leads to.
-pub enum Link {
+pub enum LinkTarget {
     /// A name, resolved from the link's directory.
     Text(Vec<u8>),
     /// A file itself, whatever its name is now (the links below `/proc/<pid>`).
-    Jump(Path),
+    MagicLink(Path),
 }
 
 /// One entry of a directory listing.
@@ -226,7 +226,7 @@ pub trait Inode: Any + Send + Sync {
     ///
     /// # Errors
     /// `EINVAL` if this is none.
-    fn follow(&self) -> Result<Link> {
+    fn follow(&self) -> Result<LinkTarget> {
         Err(Errno::EINVAL)
     }
 
@@ -236,8 +236,8 @@ pub trait Inode: Any + Send + Sync {
     /// `EINVAL` if this is none.
     fn readlink(&self) -> Result<Vec<u8>> {
         match self.follow()? {
-            Link::Text(text) => Ok(text),
-            Link::Jump(path) => Ok(path.to_bytes(None)),
+            LinkTarget::Text(text) => Ok(text),
+            LinkTarget::MagicLink(path) => Ok(path.to_bytes(None)),
         }
     }
 

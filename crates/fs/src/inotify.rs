@@ -9,7 +9,7 @@
 //! either held.
 
 use crate::file::{FileOps, OpenFlags, Whence};
-use crate::ioctl::Request;
+use crate::ioctl::IoctlRequest;
 use crate::poll::{Events, PollQueue, PollTable};
 use crate::{Dentry, File, FileType, Inode, Path, Result};
 use abi::errno::Errno;
@@ -301,7 +301,7 @@ impl FileOps for InotifyFile {
         }
     }
 
-    fn ioctl(&self, _: &File, request: &Request<'_>) -> Result<usize> {
+    fn ioctl(&self, _: &File, request: &IoctlRequest<'_>) -> Result<usize> {
         if request.command != linux_raw_sys::ioctl::FIONREAD {
             return Err(Errno::ENOTTY);
         }

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The caller's memory and descriptors, implemented by the Linux personality.
-pub trait Caller {
+pub trait IoctlCaller {
     /// Copies from the caller's memory.
     ///
     /// # Errors
@@ -30,16 +30,16 @@ pub trait Caller {
 }
 
 /// One `ioctl(2)` call.
-pub struct Request<'a> {
+pub struct IoctlRequest<'a> {
     /// The request's number.
     pub command: u32,
     /// Its argument: a number or an address.
     pub arg: usize,
     /// Who calls.
-    pub caller: &'a dyn Caller,
+    pub caller: &'a dyn IoctlCaller,
 }
 
-impl Request<'_> {
+impl IoctlRequest<'_> {
     /// The structure the argument points to.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ impl Request<'_> {
 /// device's `ioctl` directly.
 pub struct KernelCaller;
 
-impl Caller for KernelCaller {
+impl IoctlCaller for KernelCaller {
     fn read_bytes(&self, _: usize, _: &mut [u8]) -> Result<()> {
         Err(Errno::EFAULT)
     }

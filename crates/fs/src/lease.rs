@@ -5,7 +5,7 @@
 //! would break one waits until the holder has given it up, or for [`BREAK_SECONDS`]; then it is
 //! gone. While there is no lease, opening a file costs one load.
 
-use crate::sigio::{self, FileOwner, Target};
+use crate::sigio::{self, FileOwner, OwnerTarget};
 use crate::{Cred, File, FileType, Inode, Result};
 use abi::errno::Errno;
 use alloc::collections::BTreeMap;
@@ -21,7 +21,7 @@ const NS_PER_SEC: u64 = 1_000_000_000;
 
 /// What a lease forbids others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum LeaseKind {
     /// To write.
     Read,
     /// To open at all.
@@ -32,15 +32,15 @@ struct Lease {
     file: Weak<File>,
     /// The descriptor by which it was taken.
     fd: i32,
-    kind: Kind,
+    kind: LeaseKind,
     /// What is left to the holder (`None`: nothing), from when on without asking.
-    breaking: Option<(Option<Kind>, u64)>,
+    breaking: Option<(Option<LeaseKind>, u64)>,
 }
 
 impl Lease {
     /// Whether an opening conflicts.
     fn forbids(&self, writes: bool) -> bool {
-        writes || self.kind == Kind::Write
+        writes || self.kind == LeaseKind::Write
     }
 }
 
@@ -83,7 +83,7 @@ fn with<R>(inode: &Arc<dyn Inode>, change: impl FnOnce(&mut Vec<Lease>) -> R) ->
 pub fn set(
     file: &Arc<File>,
     fd: i32,
-    kind: Option<Kind>,
+    kind: Option<LeaseKind>,
     cred: &Cred,
     has_others: impl FnOnce() -> bool,
 ) -> Result<()> {
@@ -101,8 +101,10 @@ pub fn set(
     COUNT.fetch_add(1, Ordering::SeqCst);
     let free = match kind {
         None => true,
-        Some(Kind::Read) => users.writing() == 0,
-        Some(Kind::Write) => users.writing() == i32::from(file.flags().writable()) && !has_others(),
+        Some(LeaseKind::Read) => users.writing() == 0,
+        Some(LeaseKind::Write) => {
+            users.writing() == i32::from(file.flags().writable()) && !has_others()
+        }
     };
     let result = with(inode, |leases| {
         let Some(kind) = kind else {
@@ -115,7 +117,7 @@ pub fn set(
             };
         };
         let others = leases.iter().any(|lease| {
-            !own(lease) && (kind == Kind::Write || matches!(lease.breaking, Some((None, _))))
+            !own(lease) && (kind == LeaseKind::Write || matches!(lease.breaking, Some((None, _))))
         });
         if !free || others {
             return Err(Errno::EAGAIN);
@@ -143,7 +145,7 @@ pub fn set(
 
 /// The lease an opening has; while it is broken, what is left of it.
 #[must_use]
-pub fn get(file: &Arc<File>) -> Option<Kind> {
+pub fn get(file: &Arc<File>) -> Option<LeaseKind> {
     with(file.inode(), |leases| {
         let own = leases
             .iter()
@@ -187,7 +189,7 @@ fn break_all(inode: &Arc<dyn Inode>, writes: bool, nonblocking: bool) -> Result<
                 }
                 _ => true,
             });
-            let left = (!writes).then_some(Kind::Read);
+            let left = (!writes).then_some(LeaseKind::Read);
             for lease in leases.iter_mut().filter(|lease| lease.forbids(writes)) {
                 if lease
                     .breaking
@@ -228,8 +230,8 @@ fn break_all(inode: &Arc<dyn Inode>, writes: bool, nonblocking: bool) -> Result<
 /// Makes a process the owner of a file's signals, if nobody is.
 pub fn default_owner(file: &File, process: i32, sender: (u32, u32)) {
     file.change_notice(|notice| {
-        if notice.target == Target::Nobody {
-            (notice.target, notice.sender) = (Target::Process(process), sender);
+        if notice.target == OwnerTarget::Nobody {
+            (notice.target, notice.sender) = (OwnerTarget::Process(process), sender);
         }
     });
 }

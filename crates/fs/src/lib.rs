@@ -2,8 +2,8 @@
 //!
 //! A system call reaches a file in three steps, each a type of its own:
 //!
-//! 1. [`path::Walk`] turns a name into a [`Path`] (a mount and a [`Dentry`]); [`ops`] holds the
-//!    calls that change names.
+//! 1. [`path::LookupContext`] turns a name into a [`Path`] (a mount and a [`Dentry`]); [`ops`]
+//!    holds the calls that change names.
 //! 2. [`Inode`] is what a file *is*: a RAM file system's ([`ramfs`]), a generated one ([`pseudo`]),
 //!    a device node ([`devfs`]).
 //! 3. [`File`] is one *opening* of it: flags and offset, over a [`FileOps`] that reads, writes,
@@ -53,7 +53,9 @@ pub use dentry::{Dentry, Path};
 pub use file::{File, FileOps, Whence};
 pub use file_ops::seek_position;
 pub use flags::OpenFlags;
-pub use inode::{DirEntry, Inode, Link, NewInode, NewInodeKind, RenameFlags, set_keeps_set_ids};
+pub use inode::{
+    DirEntry, Inode, LinkTarget, NewInode, NewInodeKind, RenameFlags, set_keeps_set_ids,
+};
 pub use path::FsStruct;
 pub use statistics::census;
 pub use types::{

@@ -16,7 +16,7 @@ use task::Mutex;
 
 /// Who holds a record lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Owner {
+pub enum LockOwner {
     /// A process (its descriptor table, by a number that is not reused while the table lives) —
     /// POSIX locks — and its id for `F_GETLK`.
     Process {
@@ -26,14 +26,14 @@ pub enum Owner {
         pid: i32,
     },
     /// An opening: `F_OFD_SETLK`.
-    Opening(usize),
+    OpenFile(usize),
 }
 
-impl Owner {
+impl LockOwner {
     /// The owner for open-file-description locks.
     #[must_use]
     pub fn opening(file: &File) -> Self {
-        Self::Opening(core::ptr::from_ref(file).addr())
+        Self::OpenFile(core::ptr::from_ref(file).addr())
     }
 
     fn same(self, other: Self) -> bool {
@@ -46,7 +46,7 @@ impl Owner {
 
 /// A lock on the bytes `start..end`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Range {
+pub struct LockRange {
     /// The first byte.
     pub start: u64,
     /// Behind the last byte; `u64::MAX`: to the end, however far it moves.
@@ -54,34 +54,34 @@ pub struct Range {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Record {
-    owner: Owner,
-    range: Range,
+struct RecordLock {
+    owner: LockOwner,
+    range: LockRange,
     exclusive: bool,
 }
 
 #[derive(Default)]
-struct Locks {
+struct LockState {
     /// `flock` holders, by opening; several only if shared.
     openings: Vec<usize>,
     openings_exclusive: bool,
-    records: Vec<Record>,
+    records: Vec<RecordLock>,
 }
 
 #[derive(Default)]
-struct Entry {
-    locks: Mutex<Locks>,
+struct LockContext {
+    locks: Mutex<LockState>,
     changed: PollQueue,
 }
 
 /// Every file that somebody locks, or waits to lock, by (device, inode).
-static TABLE: Mutex<BTreeMap<(u64, u64), Arc<Entry>>> = Mutex::new(BTreeMap::new());
+static TABLE: Mutex<BTreeMap<(u64, u64), Arc<LockContext>>> = Mutex::new(BTreeMap::new());
 
 /// How many files are in the table, how many locks they have, and how many calls wait for a lock of
 /// another process.
 pub(crate) fn counts() -> [u64; 3] {
     let entries: Vec<_> = TABLE.lock().values().cloned().collect();
-    let locks = |entry: &Arc<Entry>| {
+    let locks = |entry: &Arc<LockContext>| {
         let locks = entry.locks.lock();
         (locks.openings.len() + locks.records.len()) as u64
     };
@@ -99,13 +99,13 @@ fn key(file: &File) -> (u64, u64) {
 
 /// A file's entry while a call is at it. Whoever is at it last takes it out of the table if nothing
 /// is locked, however his call ends.
-struct Used {
+struct LockContextRef {
     key: (u64, u64),
     /// `None` while it is dropped.
-    entry: Option<Arc<Entry>>,
+    entry: Option<Arc<LockContext>>,
 }
 
-impl Used {
+impl LockContextRef {
     /// The entry of a file, made if there is none.
     fn of(file: &File) -> Self {
         let key = key(file);
@@ -133,25 +133,25 @@ impl Used {
 
     /// What the entry is known by.
     fn address(&self) -> usize {
-        core::ptr::from_ref::<Entry>(self).addr()
+        core::ptr::from_ref::<LockContext>(self).addr()
     }
 }
 
-impl Deref for Used {
-    type Target = Entry;
+impl Deref for LockContextRef {
+    type Target = LockContext;
 
-    fn deref(&self) -> &Entry {
+    fn deref(&self) -> &LockContext {
         self.entry.as_ref().expect("there until it is dropped")
     }
 }
 
-impl Drop for Used {
+impl Drop for LockContextRef {
     fn drop(&mut self) {
         let mut table = TABLE.lock();
         // References are taken and given back under the table's lock, so the last but the table's
         // own is seen to be.
         self.entry = None;
-        let unused = |entry: &Arc<Entry>| {
+        let unused = |entry: &Arc<LockContext>| {
             let locks = entry.locks.lock();
             Arc::strong_count(entry) == 1 && locks.openings.is_empty() && locks.records.is_empty()
         };
@@ -171,7 +171,7 @@ impl Drop for Used {
 /// `EAGAIN` instead of waiting, `ERESTARTSYS` when interrupted.
 pub fn flock(file: &File, exclusive: bool, nonblocking: bool) -> Result<()> {
     let me = core::ptr::from_ref(file).addr();
-    let entry = Used::of(file);
+    let entry = LockContextRef::of(file);
     let attempt = || {
         let mut locks = entry.locks.lock();
         let others = locks.openings.iter().any(|&o| o != me);
@@ -203,7 +203,7 @@ pub fn flock(file: &File, exclusive: bool, nonblocking: bool) -> Result<()> {
 /// Gives an opening's whole-file lock back.
 pub fn unflock(file: &File) {
     let me = core::ptr::from_ref(file).addr();
-    let Some(entry) = Used::existing(file) else {
+    let Some(entry) = LockContextRef::existing(file) else {
         return;
     };
     entry.locks.lock().openings.retain(|&o| o != me);
@@ -213,11 +213,11 @@ pub fn unflock(file: &File) {
 /// At the end of an opening.
 pub(crate) fn release_opening(file: &File) {
     unflock(file);
-    release(file, Owner::opening(file));
+    release(file, LockOwner::opening(file));
 }
 
-impl Locks {
-    fn conflict(&self, owner: Owner, range: Range, exclusive: bool) -> Option<&Record> {
+impl LockState {
+    fn conflict(&self, owner: LockOwner, range: LockRange, exclusive: bool) -> Option<&RecordLock> {
         self.records.iter().find(|r| {
             !r.owner.same(owner)
                 && r.range.start < range.end
@@ -228,7 +228,7 @@ impl Locks {
 
     /// Replaces whatever the owner holds of the range. The records of an owner stand together and
     /// in order, and those of one kind that touch are one.
-    fn set(&mut self, owner: Owner, range: Range, lock: Option<bool>) {
+    fn set(&mut self, owner: LockOwner, range: LockRange, lock: Option<bool>) {
         let at = self
             .records
             .iter()
@@ -241,8 +241,8 @@ impl Locks {
                 continue;
             }
             if r.range.start < range.start {
-                kept.push(Record {
-                    range: Range {
+                kept.push(RecordLock {
+                    range: LockRange {
                         end: range.start,
                         ..r.range
                     },
@@ -250,8 +250,8 @@ impl Locks {
                 });
             }
             if range.end < r.range.end {
-                kept.push(Record {
-                    range: Range {
+                kept.push(RecordLock {
+                    range: LockRange {
                         start: range.end,
                         ..r.range
                     },
@@ -266,14 +266,14 @@ impl Locks {
                     && r.range.start <= whole.end
                     && whole.start <= r.range.end;
                 if touches {
-                    whole = Range {
+                    whole = LockRange {
                         start: whole.start.min(r.range.start),
                         end: whole.end.max(r.range.end),
                     };
                 }
                 !touches
             });
-            kept.push(Record {
+            kept.push(RecordLock {
                 owner,
                 range: whole,
                 exclusive,
@@ -285,18 +285,18 @@ impl Locks {
 }
 
 /// A process that waits for a record lock of another.
-struct Wait {
+struct BlockedLock {
     /// Which call it is.
     call: u64,
     /// The file, by its entry's address.
     file: usize,
-    waiter: Owner,
-    holder: Owner,
+    waiter: LockOwner,
+    holder: LockOwner,
 }
 
 /// Who waits for whom. Whatever changes about a file's locks takes its waits out: those who wait
 /// look again, and say so again.
-static WAITS: Mutex<Vec<Wait>> = Mutex::new(Vec::new());
+static WAITS: Mutex<Vec<BlockedLock>> = Mutex::new(Vec::new());
 
 /// Through how many processes a ring of waits is looked for.
 const MAX_RING: usize = 10;
@@ -305,7 +305,7 @@ const MAX_RING: usize = 10;
 ///
 /// # Errors
 /// `EDEADLK` if the other waits for the first.
-fn begin_wait(wait: Wait) -> Result<()> {
+fn begin_wait(wait: BlockedLock) -> Result<()> {
     let mut waits = WAITS.lock();
     waits.retain(|other| other.call != wait.call);
     let mut holder = wait.holder;
@@ -328,13 +328,13 @@ fn begin_wait(wait: Wait) -> Result<()> {
 /// `EAGAIN` instead of waiting, `ERESTARTSYS` when interrupted, `EDEADLK`.
 pub fn set_record(
     file: &File,
-    owner: Owner,
-    range: Range,
+    owner: LockOwner,
+    range: LockRange,
     lock: Option<bool>,
     wait: bool,
 ) -> Result<()> {
     static CALLS: AtomicU64 = AtomicU64::new(0);
-    let entry = Used::of(file);
+    let entry = LockContextRef::of(file);
     let call = CALLS.fetch_add(1, Ordering::Relaxed);
     let attempt = || {
         let mut locks = entry.locks.lock();
@@ -342,9 +342,9 @@ pub fn set_record(
             if let Some(found) = locks.conflict(owner, range, exclusive) {
                 let processes = matches!(
                     (owner, found.owner),
-                    (Owner::Process { .. }, Owner::Process { .. })
+                    (LockOwner::Process { .. }, LockOwner::Process { .. })
                 );
-                let wait_for = Wait {
+                let wait_for = BlockedLock {
                     call,
                     file: entry.address(),
                     waiter: owner,
@@ -379,16 +379,16 @@ pub fn set_record(
 #[must_use]
 pub fn conflicting(
     file: &File,
-    owner: Owner,
-    range: Range,
+    owner: LockOwner,
+    range: LockRange,
     exclusive: bool,
-) -> Option<(i32, Range, bool)> {
-    let entry = Used::existing(file)?;
+) -> Option<(i32, LockRange, bool)> {
+    let entry = LockContextRef::existing(file)?;
     let locks = entry.locks.lock();
     locks.conflict(owner, range, exclusive).map(|r| {
         let pid = match r.owner {
-            Owner::Process { pid, .. } => pid,
-            Owner::Opening(_) => -1,
+            LockOwner::Process { pid, .. } => pid,
+            LockOwner::OpenFile(_) => -1,
         };
         (pid, r.range, r.exclusive)
     })
@@ -396,8 +396,8 @@ pub fn conflicting(
 
 /// Releases every record lock of an owner on a file: when a process closes any of its descriptors
 /// for it.
-pub fn release(file: &File, owner: Owner) {
-    let Some(entry) = Used::existing(file) else {
+pub fn release(file: &File, owner: LockOwner) {
+    let Some(entry) = LockContextRef::existing(file) else {
         return;
     };
     entry.locks.lock().records.retain(|r| !r.owner.same(owner));
@@ -408,8 +408,8 @@ pub fn release(file: &File, owner: Owner) {
 mod tests {
     use super::*;
 
-    fn process(n: u64) -> Owner {
-        Owner::Process {
+    fn process(n: u64) -> LockOwner {
+        LockOwner::Process {
             table: n,
             pid: n as i32,
         }
@@ -417,28 +417,28 @@ mod tests {
 
     #[test]
     fn unlocking_the_middle_splits() {
-        let mut locks = Locks::default();
-        locks.set(process(1), Range { start: 0, end: 100 }, Some(true));
-        locks.set(process(1), Range { start: 40, end: 60 }, None);
+        let mut locks = LockState::default();
+        locks.set(process(1), LockRange { start: 0, end: 100 }, Some(true));
+        locks.set(process(1), LockRange { start: 40, end: 60 }, None);
         let hit = |start, end| {
             locks
-                .conflict(process(2), Range { start, end }, false)
+                .conflict(process(2), LockRange { start, end }, false)
                 .is_some()
         };
         assert!(hit(0, 40) && hit(60, 61) && hit(39, 41));
         assert!(!hit(40, 60) && !hit(100, 200));
         assert!(
             locks
-                .conflict(process(1), Range { start: 0, end: 100 }, true)
+                .conflict(process(1), LockRange { start: 0, end: 100 }, true)
                 .is_none()
         );
     }
 
     #[test]
     fn locks_that_touch_are_one() {
-        let mut locks = Locks::default();
+        let mut locks = LockState::default();
         let mut set =
-            |start, end, exclusive| locks.set(process(1), Range { start, end }, exclusive);
+            |start, end, exclusive| locks.set(process(1), LockRange { start, end }, exclusive);
         set(20, 30, Some(true));
         set(0, 10, Some(true));
         set(40, 50, Some(false));
@@ -455,7 +455,7 @@ mod tests {
     #[test]
     fn rings_of_waits_are_refused() {
         let wait = |call, waiter, holder| {
-            begin_wait(Wait {
+            begin_wait(BlockedLock {
                 call,
                 file: 0,
                 waiter: process(waiter),
@@ -478,7 +478,7 @@ mod tests {
         let known = || TABLE.lock().contains_key(&key(&file));
         // Another call begins before the lock is given back, and ends after.
         flock(&file, true, true).unwrap();
-        let other = Used::of(&file);
+        let other = LockContextRef::of(&file);
         unflock(&file);
         assert!(known());
         drop(other);
@@ -487,10 +487,10 @@ mod tests {
 
     #[test]
     fn shared_locks_coexist() {
-        let mut locks = Locks::default();
+        let mut locks = LockState::default();
         locks.set(
             process(1),
-            Range {
+            LockRange {
                 start: 0,
                 end: u64::MAX,
             },
@@ -498,12 +498,12 @@ mod tests {
         );
         assert!(
             locks
-                .conflict(process(2), Range { start: 5, end: 6 }, false)
+                .conflict(process(2), LockRange { start: 5, end: 6 }, false)
                 .is_none()
         );
         assert!(
             locks
-                .conflict(process(2), Range { start: 5, end: 6 }, true)
+                .conflict(process(2), LockRange { start: 5, end: 6 }, true)
                 .is_some()
         );
     }

@@ -2,8 +2,8 @@
 //! and what keeps a namespace while nobody lives in it.
 
 use crate::file::{FileOps, OpenFlags};
-use crate::ioctl::Request;
-use crate::mount::{self, FileSystem, Mount, Namespace, Super, new_anonymous_device};
+use crate::ioctl::IoctlRequest;
+use crate::mount::{self, FileSystem, Mount, Namespace, SuperBlock, new_anonymous_device};
 use crate::{File, FileType, Inode, Metadata, Path, Result, StatFs};
 use abi::errno::Errno;
 use alloc::format;
@@ -15,7 +15,7 @@ use task::Once;
 
 /// A kind of namespaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum NamespaceKind {
     /// Control groups.
     Cgroup,
     /// System V objects and POSIX message queues.
@@ -34,7 +34,7 @@ pub enum Kind {
     Uts,
 }
 
-impl Kind {
+impl NamespaceKind {
     /// Its name in `/proc/<pid>/ns`.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -92,7 +92,7 @@ pub fn new_number() -> u32 {
 
 /// What a namespace's file keeps.
 #[derive(Clone)]
-pub enum Held {
+pub enum NamespaceRef {
     /// The one there is of its kind.
     Only,
     /// A tree of mounts.
@@ -103,14 +103,14 @@ pub enum Held {
 
 /// A namespace as a file.
 pub struct NsInode {
-    kind: Kind,
+    kind: NamespaceKind,
     number: u32,
-    held: Held,
+    held: NamespaceRef,
 }
 
 fn mount() -> &'static Arc<Mount> {
     static MOUNT: Once<Arc<Mount>> = Once::new();
-    MOUNT.call_once(|| mount::apart(Super::of(Arc::new(NsFs), 0), "nsfs"))
+    MOUNT.call_once(|| mount::apart(SuperBlock::of(Arc::new(NsFs), 0), "nsfs"))
 }
 
 fn device() -> u64 {
@@ -120,7 +120,7 @@ fn device() -> u64 {
 
 /// The file of a namespace.
 #[must_use]
-pub fn path(kind: Kind, number: u32, held: Held) -> Path {
+pub fn path(kind: NamespaceKind, number: u32, held: NamespaceRef) -> Path {
     let name = format!("{}:[{number}]", kind.name());
     Path::unnamed_in(
         mount().clone(),
@@ -138,13 +138,13 @@ pub fn of(inode: &Arc<dyn Inode>) -> Option<&NsInode> {
 impl NsInode {
     /// Its kind.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> NamespaceKind {
         self.kind
     }
 
     /// Itself.
     #[must_use]
-    pub fn held(&self) -> &Held {
+    pub fn held(&self) -> &NamespaceRef {
         &self.held
     }
 
@@ -152,7 +152,7 @@ impl NsInode {
     #[must_use]
     pub fn mounts(&self) -> Option<&Arc<Namespace>> {
         match &self.held {
-            Held::Mounts(space) => Some(space),
+            NamespaceRef::Mounts(space) => Some(space),
             _ => None,
         }
     }
@@ -171,7 +171,7 @@ impl Inode for NsInode {
         if flags.writable() {
             Err(Errno::EPERM)
         } else {
-            Ok(Some(Arc::new(Opening(self.kind))))
+            Ok(Some(Arc::new(NsFileOps(self.kind))))
         }
     }
 }
@@ -182,22 +182,30 @@ const NS_GET_PARENT: u32 = 0xb702;
 const NS_GET_NSTYPE: u32 = 0xb703;
 const NS_GET_OWNER_UID: u32 = 0xb704;
 
-struct Opening(Kind);
+struct NsFileOps(NamespaceKind);
 
-impl FileOps for Opening {
-    fn ioctl(&self, _: &File, request: &Request<'_>) -> Result<usize> {
-        let above = self.0 == Kind::User;
+impl FileOps for NsFileOps {
+    fn ioctl(&self, _: &File, request: &IoctlRequest<'_>) -> Result<usize> {
+        let above = self.0 == NamespaceKind::User;
         match request.command {
             // The owner of all of them; there is none above it.
             NS_GET_USERNS if above => Err(Errno::EPERM),
             NS_GET_USERNS => {
-                let user = path(Kind::User, Kind::User.first_number(), Held::Only);
+                let user = path(
+                    NamespaceKind::User,
+                    NamespaceKind::User.first_number(),
+                    NamespaceRef::Only,
+                );
                 request.caller.install(
-                    File::new(user, Arc::new(Opening(Kind::User)), OpenFlags::empty()),
+                    File::new(
+                        user,
+                        Arc::new(NsFileOps(NamespaceKind::User)),
+                        OpenFlags::empty(),
+                    ),
                     true,
                 )
             }
-            NS_GET_PARENT if above || self.0 == Kind::Pid => Err(Errno::EPERM),
+            NS_GET_PARENT if above || self.0 == NamespaceKind::Pid => Err(Errno::EPERM),
             NS_GET_PARENT => Err(Errno::EINVAL),
             NS_GET_NSTYPE => Ok(self.0.flag() as usize),
             NS_GET_OWNER_UID if above => request.write(&0_u32).map(|()| 0),

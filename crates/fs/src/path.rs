@@ -1,7 +1,7 @@
 //! From names to files: the path walk of `path_resolution(7)`.
 
 use crate::mount::{self, MS_NOSYMFOLLOW, Namespace};
-use crate::{Access, Cred, Dentry, FileType, Link, NAME_MAX, PATH_MAX, Path, Result};
+use crate::{Access, Cred, Dentry, FileType, LinkTarget, NAME_MAX, PATH_MAX, Path, Result};
 use abi::errno::Errno;
 use alloc::borrow::Cow;
 use alloc::sync::Arc;
@@ -45,7 +45,7 @@ bitflags::bitflags! {
 
 /// Where a walk starts, where it may not leave, and who walks.
 #[derive(Clone)]
-pub struct Walk<'a> {
+pub struct LookupContext<'a> {
     places: Arc<FsPaths>,
     /// Where a relative name starts; `None` for the working directory.
     base: Option<Path>,
@@ -57,7 +57,7 @@ pub struct Walk<'a> {
 }
 
 /// The directory of a name and the name in it, not looked up yet.
-pub struct Parent {
+pub struct ParentLookup {
     /// The directory. The walker may search it.
     pub dir: Path,
     /// The last component.
@@ -66,7 +66,7 @@ pub struct Parent {
     pub trailing_slash: bool,
 }
 
-impl Walk<'_> {
+impl LookupContext<'_> {
     /// Relative names start at `base` from now on.
     pub fn start_at(&mut self, base: Path) {
         self.base = Some(base);
@@ -127,15 +127,15 @@ impl Walk<'_> {
     /// the name is the root directory.
     ///
     /// # Errors
-    /// As [`Walk::lookup`], for the directory.
-    pub fn parent(&self, name: &[u8]) -> Result<Option<Parent>> {
+    /// As [`LookupContext::lookup`], for the directory.
+    pub fn parent(&self, name: &[u8]) -> Result<Option<ParentLookup>> {
         let mut walker = PathWalker::new(self, name)?;
         let Some((name, trailing_slash)) = walker.walk_to_parent()? else {
             return Ok(None);
         };
         walker.require_search()?;
         let name = walker.text(&name).to_vec();
-        Ok(Some(Parent {
+        Ok(Some(ParentLookup {
             dir: walker.at,
             name,
             trailing_slash,
@@ -154,7 +154,7 @@ struct Component {
 
 /// Path walk in progress (Linux `nameidata`).
 pub(crate) struct PathWalker<'a> {
-    walk: &'a Walk<'a>,
+    walk: &'a LookupContext<'a>,
     pub(crate) at: Path,
     /// What is to be walked, and how far into it the walk is. The caller's name until a link is
     /// followed.
@@ -164,7 +164,7 @@ pub(crate) struct PathWalker<'a> {
 }
 
 impl<'a> PathWalker<'a> {
-    pub(crate) fn new(walk: &'a Walk<'a>, name: &'a [u8]) -> Result<Self> {
+    pub(crate) fn new(walk: &'a LookupContext<'a>, name: &'a [u8]) -> Result<Self> {
         if name.is_empty() {
             return Err(Errno::ENOENT);
         }
@@ -324,15 +324,17 @@ impl<'a> PathWalker<'a> {
             return Err(Errno::ELOOP);
         }
         match link.inode().follow()? {
-            Link::Jump(_) if resolve.contains(Resolve::NO_MAGICLINKS) => return Err(Errno::ELOOP),
-            Link::Jump(_) if resolve.intersects(Resolve::BENEATH | Resolve::IN_ROOT) => {
+            LinkTarget::MagicLink(_) if resolve.contains(Resolve::NO_MAGICLINKS) => {
+                return Err(Errno::ELOOP);
+            }
+            LinkTarget::MagicLink(_) if resolve.intersects(Resolve::BENEATH | Resolve::IN_ROOT) => {
                 return Err(Errno::EXDEV);
             }
-            Link::Jump(path) => {
+            LinkTarget::MagicLink(path) => {
                 self.may_enter(&path)?;
                 self.at = path;
             }
-            Link::Text(mut text) => {
+            LinkTarget::Text(mut text) => {
                 let first = *text.first().ok_or(Errno::ENOENT)?;
                 if first == b'/' {
                     if resolve.contains(Resolve::BENEATH) {
@@ -477,8 +479,8 @@ impl FsStruct {
     /// A walk from the working directory.
     #[inline]
     #[must_use]
-    pub fn walk<'a>(&self, cred: &'a Cred) -> Walk<'a> {
-        Walk {
+    pub fn walk<'a>(&self, cred: &'a Cred) -> LookupContext<'a> {
+        LookupContext {
             places: self.places(),
             base: None,
             cred,

@@ -7,7 +7,7 @@
 mod splice;
 
 use crate::file::{FileOps, OpenFlags};
-use crate::ioctl::Request;
+use crate::ioctl::IoctlRequest;
 use crate::poll::{Events, PollQueue, PollTable};
 use crate::{File, FileType, Path, Result};
 use abi::errno::Errno;
@@ -278,7 +278,7 @@ impl FileOps for PipeEnd {
         events
     }
 
-    fn ioctl(&self, _: &File, request: &Request<'_>) -> Result<usize> {
+    fn ioctl(&self, _: &File, request: &IoctlRequest<'_>) -> Result<usize> {
         match request.command {
             linux_raw_sys::ioctl::FIONREAD => {
                 let n = self.pipe.state.lock().data.len();

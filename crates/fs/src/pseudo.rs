@@ -3,7 +3,7 @@
 use crate::file::{FileOps, OpenFlags};
 use crate::file_ops::seek_position;
 use crate::mount::{FileSystem, new_anonymous_device};
-use crate::{DirEntry, File, FileType, Inode, Link, Metadata, Result, StatFs, Whence};
+use crate::{DirEntry, File, FileType, Inode, LinkTarget, Metadata, Result, StatFs, Whence};
 use abi::errno::Errno;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -16,7 +16,7 @@ use task::{Mutex, Once};
 
 /// What a generated file's `stat` shows.
 #[derive(Clone, Copy, Debug)]
-pub struct Attr {
+pub struct PseudoAttr {
     /// The file system's device number.
     pub dev: u64,
     /// The file's number.
@@ -29,7 +29,7 @@ pub struct Attr {
     pub gid: u32,
 }
 
-impl Attr {
+impl PseudoAttr {
     /// A file of root's with a number of its own.
     #[must_use]
     pub fn new(dev: u64, mode: u32) -> Self {
@@ -59,7 +59,7 @@ impl Attr {
 pub struct PseudoFs {
     name: &'static str,
     magic: u64,
-    root: Arc<Top>,
+    root: Arc<LazyRoot>,
 }
 
 impl PseudoFs {
@@ -68,14 +68,14 @@ impl PseudoFs {
     /// pay for them when it starts.
     #[must_use]
     pub fn new(name: &'static str, magic: u64, build: fn(u64) -> Arc<dyn Inode>) -> Arc<Self> {
-        let attr = Attr {
+        let attr = PseudoAttr {
             ino: 1,
-            ..Attr::new(new_anonymous_device(), 0o555)
+            ..PseudoAttr::new(new_anonymous_device(), 0o555)
         };
         Arc::new(Self {
             name,
             magic,
-            root: Arc::new(Top {
+            root: Arc::new(LazyRoot {
                 attr,
                 build,
                 built: Once::new(),
@@ -85,19 +85,19 @@ impl PseudoFs {
 }
 
 /// The top directory, before and after it is built.
-struct Top {
-    attr: Attr,
+struct LazyRoot {
+    attr: PseudoAttr,
     build: fn(u64) -> Arc<dyn Inode>,
     built: Once<Arc<dyn Inode>>,
 }
 
-impl Top {
+impl LazyRoot {
     fn built(&self) -> &Arc<dyn Inode> {
         self.built.call_once(|| (self.build)(self.attr.dev))
     }
 }
 
-impl Inode for Top {
+impl Inode for LazyRoot {
     fn metadata(&self) -> Metadata {
         self.attr.metadata(FileType::Directory)
     }
@@ -143,17 +143,17 @@ type Store = Box<dyn Fn(&[u8]) -> Result<()> + Send + Sync>;
 /// A file whose text is made when it is read from the start, and stays the same until it is read
 /// from the start again.
 struct GeneratedFile {
-    attr: Attr,
+    attr: PseudoAttr,
     show: Arc<Show>,
     store: Option<Arc<Store>>,
     /// Whether it may be opened, beyond what its mode says.
-    check: Option<fn(&Attr) -> Result<()>>,
+    check: Option<fn(&PseudoAttr) -> Result<()>>,
 }
 
 /// A generated file. `show` makes the text.
 #[must_use]
 pub fn file(
-    attr: Attr,
+    attr: PseudoAttr,
     show: impl Fn() -> Result<Vec<u8>> + Send + Sync + 'static,
 ) -> Arc<dyn Inode> {
     Arc::new(GeneratedFile {
@@ -167,8 +167,8 @@ pub fn file(
 /// A generated file that `check`, which is told its attributes, lets somebody open.
 #[must_use]
 pub fn guarded_file(
-    attr: Attr,
-    check: fn(&Attr) -> Result<()>,
+    attr: PseudoAttr,
+    check: fn(&PseudoAttr) -> Result<()>,
     show: impl Fn() -> Result<Vec<u8>> + Send + Sync + 'static,
 ) -> Arc<dyn Inode> {
     Arc::new(GeneratedFile {
@@ -182,7 +182,7 @@ pub fn guarded_file(
 /// A generated file that can be written: `store` gets each write whole.
 #[must_use]
 pub fn writable_file(
-    attr: Attr,
+    attr: PseudoAttr,
     show: impl Fn() -> Result<Vec<u8>> + Send + Sync + 'static,
     store: impl Fn(&[u8]) -> Result<()> + Send + Sync + 'static,
 ) -> Arc<dyn Inode> {
@@ -198,7 +198,7 @@ pub fn writable_file(
 #[must_use]
 pub fn constant(dev: u64, text: impl Into<Vec<u8>>) -> Arc<dyn Inode> {
     let text = text.into();
-    file(Attr::new(dev, 0o444), move || Ok(text.clone()))
+    file(PseudoAttr::new(dev, 0o444), move || Ok(text.clone()))
 }
 
 impl Inode for GeneratedFile {
@@ -292,21 +292,21 @@ impl FileOps for GeneratedOps {
     }
 }
 
-type Follow = Box<dyn Fn() -> Result<Link> + Send + Sync>;
+type GetLink = Box<dyn Fn() -> Result<LinkTarget> + Send + Sync>;
 type Text = Box<dyn Fn() -> Result<Vec<u8>> + Send + Sync>;
 
 /// A link whose target is found when it is followed.
 struct GeneratedLink {
-    attr: Attr,
-    follow: Follow,
+    attr: PseudoAttr,
+    follow: GetLink,
     text: Option<Text>,
 }
 
 /// A generated symbolic link.
 #[must_use]
 pub fn link(
-    attr: Attr,
-    follow: impl Fn() -> Result<Link> + Send + Sync + 'static,
+    attr: PseudoAttr,
+    follow: impl Fn() -> Result<LinkTarget> + Send + Sync + 'static,
 ) -> Arc<dyn Inode> {
     Arc::new(GeneratedLink {
         attr,
@@ -318,8 +318,8 @@ pub fn link(
 /// A generated symbolic link whose text is not simply where it leads.
 #[must_use]
 pub fn link_with_text(
-    attr: Attr,
-    follow: impl Fn() -> Result<Link> + Send + Sync + 'static,
+    attr: PseudoAttr,
+    follow: impl Fn() -> Result<LinkTarget> + Send + Sync + 'static,
     text: impl Fn() -> Result<Vec<u8>> + Send + Sync + 'static,
 ) -> Arc<dyn Inode> {
     Arc::new(GeneratedLink {
@@ -338,15 +338,15 @@ impl Inode for GeneratedLink {
         FileType::Symlink
     }
 
-    fn follow(&self) -> Result<Link> {
+    fn follow(&self) -> Result<LinkTarget> {
         (self.follow)()
     }
 
     fn readlink(&self) -> Result<Vec<u8>> {
         match (&self.text, self.follow()) {
             (Some(text), _) => text(),
-            (None, Ok(Link::Text(text))) => Ok(text),
-            (None, Ok(Link::Jump(path))) => Ok(path.to_bytes(None)),
+            (None, Ok(LinkTarget::Text(text))) => Ok(text),
+            (None, Ok(LinkTarget::MagicLink(path))) => Ok(path.to_bytes(None)),
             (None, Err(e)) => Err(e),
         }
     }
@@ -354,7 +354,7 @@ impl Inode for GeneratedLink {
 
 /// A directory with fixed entries, filled while the file system is built.
 pub struct StaticDir {
-    attr: Attr,
+    attr: PseudoAttr,
     entries: Mutex<BTreeMap<String, Arc<dyn Inode>>>,
 }
 
@@ -363,7 +363,7 @@ impl StaticDir {
     #[must_use]
     pub fn new(dev: u64) -> Arc<Self> {
         Arc::new(Self {
-            attr: Attr::new(dev, 0o555),
+            attr: PseudoAttr::new(dev, 0o555),
             entries: Mutex::new(BTreeMap::new()),
         })
     }
@@ -433,7 +433,7 @@ impl Inode for StaticDir {
 }
 
 /// One entry that a [`DynamicDir`] lists.
-pub struct Listed {
+pub struct DynamicEntry {
     /// The name.
     pub name: Vec<u8>,
     /// The file's number.
@@ -447,7 +447,7 @@ pub struct Listed {
 /// The contents of a directory that is different at every look.
 pub trait DynamicDir: Send + Sync + 'static {
     /// The directory's own metadata.
-    fn attr(&self) -> Attr;
+    fn attr(&self) -> PseudoAttr;
 
     /// Finds an entry.
     ///
@@ -459,7 +459,7 @@ pub trait DynamicDir: Send + Sync + 'static {
     ///
     /// # Errors
     /// `ENOENT` if what the directory shows is gone.
-    fn list(&self, after: u64) -> Result<Vec<Listed>>;
+    fn list(&self, after: u64) -> Result<Vec<DynamicEntry>>;
 }
 
 struct DynamicInode<D>(D);

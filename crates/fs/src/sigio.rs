@@ -10,7 +10,7 @@ use task::Once;
 
 /// Whom the signals go to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Target {
+pub enum OwnerTarget {
     /// Nobody.
     #[default]
     Nobody,
@@ -26,7 +26,7 @@ pub enum Target {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FileOwner {
     /// Whom they go to.
-    pub target: Target,
+    pub target: OwnerTarget,
     /// Which signal; 0 for `SIGIO` without particulars.
     pub signal: i32,
     /// The user ids, real and effective, of who named the target; only whom these may signal is
@@ -35,7 +35,7 @@ pub struct FileOwner {
 }
 
 /// What files need to send signals; the Linux personality implements it.
-pub trait Sender: Send + Sync {
+pub trait SendSigio: Send + Sync {
     /// Sends what `notice` says: `events` are so at the descriptor `fd`.
     fn send(&self, notice: FileOwner, events: Events, fd: i32);
 
@@ -47,19 +47,19 @@ pub trait Sender: Send + Sync {
     fn send_urgent(&self, notice: FileOwner);
 }
 
-static SENDER: Once<Arc<dyn Sender>> = Once::new();
+static SENDER: Once<Arc<dyn SendSigio>> = Once::new();
 
 /// Installs the personality's side. Only the first call counts.
-pub fn set_sender(sender: Arc<dyn Sender>) {
+pub fn set_sender(sender: Arc<dyn SendSigio>) {
     SENDER.call_once(|| sender);
 }
 
-struct Async {
+struct FasyncEntry {
     file: Weak<File>,
     fd: i32,
 }
 
-impl PollObserver for Async {
+impl PollObserver for FasyncEntry {
     fn changed(self: Arc<Self>, what: Events) {
         let Some(file) = self.file.upgrade() else {
             return;
@@ -71,7 +71,7 @@ impl PollObserver for Async {
         let notice = file.notice();
         if let Some(sender) = SENDER.get()
             && !events.is_empty()
-            && notice.target != Target::Nobody
+            && notice.target != OwnerTarget::Nobody
         {
             sender.send(notice, events, self.fd);
         }
@@ -82,7 +82,7 @@ impl PollObserver for Async {
 pub(crate) fn message(file: &File, fd: i32) {
     let notice = file.notice();
     if let Some(sender) = SENDER.get()
-        && notice.target != Target::Nobody
+        && notice.target != OwnerTarget::Nobody
     {
         sender.send_message(notice, fd);
     }
@@ -92,7 +92,7 @@ pub(crate) fn message(file: &File, fd: i32) {
 pub fn urgent(file: &File) {
     let notice = file.notice();
     if let Some(sender) = SENDER.get()
-        && notice.target != Target::Nobody
+        && notice.target != OwnerTarget::Nobody
     {
         sender.send_urgent(notice);
     }
@@ -104,7 +104,7 @@ pub fn update(file: &Arc<File>, fd: i32) {
         file.set_watcher(None);
         return;
     }
-    let watcher: Arc<dyn PollObserver> = Arc::new(Async {
+    let watcher: Arc<dyn PollObserver> = Arc::new(FasyncEntry {
         file: Arc::downgrade(file),
         fd,
     });

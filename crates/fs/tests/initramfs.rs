@@ -1,9 +1,9 @@
 //! The initramfs: real archives, and hostile ones.
 
-use fs::cpio::{self, What};
+use fs::cpio::{self, ErrorKind};
 use fs::mount::FileSystem as _;
 use fs::ramfs::RamFs;
-use fs::{FileType, Inode, Link};
+use fs::{FileType, Inode, LinkTarget};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -101,7 +101,9 @@ fn everything_arrives() {
         (meta.mode, meta.uid, meta.gid, meta.mtime.sec, meta.size),
         (0o755, 1, 2, 1000, 5)
     );
-    assert!(matches!(find(&root, "bin/bash").unwrap().follow(), Ok(Link::Text(t)) if t == b"sh"));
+    assert!(
+        matches!(find(&root, "bin/bash").unwrap().follow(), Ok(LinkTarget::Text(t)) if t == b"sh")
+    );
     let mut contents = [0; 4];
     assert_eq!(
         (
@@ -151,25 +153,28 @@ fn later_archives_add_and_replace() {
 #[test]
 fn bad_archives_are_refused_by_name() {
     let what = |entries: &[Entry<'_>]| unpack(&archive(entries)).1.unwrap_err().what;
-    assert_eq!(what(&[entry("../x", 0o100_644, b"")]), What::BadName);
-    assert_eq!(what(&[entry("a/../../x", 0o100_644, b"")]), What::BadName);
+    assert_eq!(what(&[entry("../x", 0o100_644, b"")]), ErrorKind::BadName);
+    assert_eq!(
+        what(&[entry("a/../../x", 0o100_644, b"")]),
+        ErrorKind::BadName
+    );
     assert_eq!(
         what(&[entry("a", 0o100_644, b""), entry("a/b", 0o100_644, b"")]),
-        What::Refused(abi::errno::Errno::ENOTDIR)
+        ErrorKind::Refused(abi::errno::Errno::ENOTDIR)
     );
     // A link is not a way out: directories are never looked for through one.
     assert_eq!(
         what(&[entry("l", 0o120_777, b"/etc"), entry("l/x", 0o100_644, b"")]),
-        What::Refused(abi::errno::Errno::ENOTDIR)
+        ErrorKind::Refused(abi::errno::Errno::ENOTDIR)
     );
-    assert_eq!(what(&[entry("x", 0o170_000, b"")]), What::BadKind);
+    assert_eq!(what(&[entry("x", 0o170_000, b"")]), ErrorKind::BadKind);
     assert_eq!(
         unpack(b"\x1f\x8b\x08gzip").1.unwrap_err().what,
-        What::BadMagic
+        ErrorKind::BadMagic
     );
     let good = archive(&[entry("f", 0o100_644, b"some data")]);
     let cut = unpack(&good[..120]).1.unwrap_err();
-    assert_eq!(cut.what, What::Truncated);
+    assert_eq!(cut.what, ErrorKind::Truncated);
     let message = unpack(&archive(&[
         entry("ok", 0o100_644, b""),
         entry("../x", 0o100_644, b""),
@@ -217,7 +222,7 @@ struct Paged<'a> {
     taken: usize,
 }
 
-impl cpio::Source for Paged<'_> {
+impl cpio::ArchiveReader for Paged<'_> {
     fn rest(&self) -> &[u8] {
         &self.bytes[self.at..]
     }
@@ -276,5 +281,5 @@ fn a_name_may_have_zeros_behind_it_and_nowhere_else() {
     assert!(find(&unpack(&bytes).0, "file").is_some());
     let mut bad = bytes.clone();
     bad[110 + 6] = b'x';
-    assert_eq!(unpack(&bad).1.unwrap_err().what, What::BadName);
+    assert_eq!(unpack(&bad).1.unwrap_err().what, ErrorKind::BadName);
 }

@@ -2,7 +2,7 @@
 
 use abi::errno::Errno;
 use fs::inotify::{InotifyFile, MAX_QUEUED, inotify};
-use fs::mount::{self, Super, UnmountFlags};
+use fs::mount::{self, SuperBlock, UnmountFlags};
 use fs::path::LookupFlags;
 use fs::ramfs::RamFs;
 use fs::{Cred, File, FsStruct, NewInodeKind, OpenFlags, Path, RenameFlags, ops};
@@ -137,7 +137,7 @@ fn an_unmounted_file_system_ends_its_marks() {
     .unwrap();
     mount::mount(
         &context.namespace(),
-        Super::of(RamFs::new("tmpfs", None, 0o755), 0),
+        SuperBlock::of(RamFs::new("tmpfs", None, 0o755), 0),
         &lookup(&context, "/mnt"),
         "tmpfs",
         0,

@@ -1,7 +1,7 @@
 //! Leases: who may have which, and what breaks them.
 
 use abi::errno::Errno;
-use fs::lease::{self, Kind};
+use fs::lease::{self, LeaseKind};
 use fs::ramfs::RamFs;
 use fs::{Cred, File, FsStruct, NewInodeKind, OpenFlags, mount, ops};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn open(context: &FsStruct, flags: OpenFlags) -> Result<Arc<File>, Errno> {
     )
 }
 
-fn set(file: &Arc<File>, kind: Option<Kind>, others: bool) -> Result<(), Errno> {
+fn set(file: &Arc<File>, kind: Option<LeaseKind>, others: bool) -> Result<(), Errno> {
     lease::set(file, 3, kind, &Cred::root(), || others)
 }
 
@@ -39,20 +39,29 @@ fn a_lease_goes_together_with_who_has_the_file_open() {
         (None, Err(Errno::EAGAIN))
     );
     // To read: nobody writes. To write: nobody else has it open at all.
-    assert_eq!(set(&reader, Some(Kind::Read), true), Err(Errno::EAGAIN));
     assert_eq!(
-        (set(&writer, Some(Kind::Write), true), lease::get(&writer)),
+        set(&reader, Some(LeaseKind::Read), true),
+        Err(Errno::EAGAIN)
+    );
+    assert_eq!(
+        (
+            set(&writer, Some(LeaseKind::Write), true),
+            lease::get(&writer)
+        ),
         (Err(Errno::EAGAIN), None)
     );
     assert_eq!(
-        set(&reader, Some(Kind::Write), false),
+        set(&reader, Some(LeaseKind::Write), false),
         Err(Errno::EAGAIN),
         "the other one writes"
     );
     drop(reader);
     assert_eq!(
-        (set(&writer, Some(Kind::Write), false), lease::get(&writer)),
-        (Ok(()), Some(Kind::Write))
+        (
+            set(&writer, Some(LeaseKind::Write), false),
+            lease::get(&writer)
+        ),
+        (Ok(()), Some(LeaseKind::Write))
     );
     assert_eq!(
         (
@@ -66,19 +75,19 @@ fn a_lease_goes_together_with_who_has_the_file_open() {
     let readers = [(); 2].map(|()| open(&context, RDONLY).unwrap());
     for reader in &readers {
         assert_eq!(
-            (set(reader, Some(Kind::Read), true), lease::get(reader)),
-            (Ok(()), Some(Kind::Read))
+            (set(reader, Some(LeaseKind::Read), true), lease::get(reader)),
+            (Ok(()), Some(LeaseKind::Read))
         );
     }
     assert_eq!(
-        set(&readers[0], Some(Kind::Write), false),
+        set(&readers[0], Some(LeaseKind::Write), false),
         Err(Errno::EAGAIN),
         "the other one has a lease"
     );
     // Only of regular files, by their owner.
     let user = Cred::user(1000, 1000);
     assert_eq!(
-        lease::set(&readers[0], 3, Some(Kind::Read), &user, || true),
+        lease::set(&readers[0], 3, Some(LeaseKind::Read), &user, || true),
         Err(Errno::EACCES)
     );
     ops::make(
@@ -89,7 +98,10 @@ fn a_lease_goes_together_with_who_has_the_file_open() {
     )
     .unwrap();
     let directory = ops::open(&context.walk(&Cred::root()), b"/d", RDONLY, 0).unwrap();
-    assert_eq!(set(&directory, Some(Kind::Read), false), Err(Errno::EINVAL));
+    assert_eq!(
+        set(&directory, Some(LeaseKind::Read), false),
+        Err(Errno::EINVAL)
+    );
 }
 
 #[test]
@@ -97,9 +109,9 @@ fn who_opens_otherwise_breaks_it() {
     let context = tree();
     drop(open(&context, OpenFlags::CREAT | RDWR).unwrap());
     let holder = open(&context, RDONLY).unwrap();
-    set(&holder, Some(Kind::Read), false).unwrap();
+    set(&holder, Some(LeaseKind::Read), false).unwrap();
     assert!(open(&context, RDONLY).is_ok(), "readers do not matter");
-    assert_eq!(lease::get(&holder), Some(Kind::Read));
+    assert_eq!(lease::get(&holder), Some(LeaseKind::Read));
     assert_eq!(open(&context, RDWR).err(), Some(Errno::EAGAIN));
     // It is being broken, and nothing is left of it.
     assert_eq!(lease::get(&holder), None);
@@ -108,17 +120,17 @@ fn who_opens_otherwise_breaks_it() {
     let writer = open(&context, RDWR).unwrap();
     // Of one to write a reader leaves the right to read.
     drop(holder);
-    set(&writer, Some(Kind::Write), false).unwrap();
+    set(&writer, Some(LeaseKind::Write), false).unwrap();
     assert_eq!(
         (open(&context, RDONLY).err(), lease::get(&writer)),
-        (Some(Errno::EAGAIN), Some(Kind::Read))
+        (Some(Errno::EAGAIN), Some(LeaseKind::Read))
     );
     set(&writer, None, false).unwrap();
     assert!(open(&context, RDONLY).is_ok());
     // It ends with its opening.
     drop(writer);
     let holder = open(&context, RDONLY).unwrap();
-    set(&holder, Some(Kind::Write), false).unwrap();
+    set(&holder, Some(LeaseKind::Write), false).unwrap();
     drop(holder);
     assert!(open(&context, RDWR).is_ok());
 }
@@ -130,7 +142,7 @@ fn who_cuts_the_file_waits_for_the_holder() {
     file.write(b"contents").unwrap();
     drop(file);
     let holder = open(&context, RDONLY).unwrap();
-    set(&holder, Some(Kind::Read), false).unwrap();
+    set(&holder, Some(LeaseKind::Read), false).unwrap();
     let path = holder.path().clone();
     let (begins, begun) = std::sync::mpsc::channel();
     let other = task::spawn("cutter", None, move || {

@@ -1,7 +1,7 @@
 //! Advisory locks between openings and processes.
 
 use abi::errno::Errno;
-use fs::lock::{self, Owner, Range};
+use fs::lock::{self, LockOwner, LockRange};
 use fs::ramfs::RamFs;
 use fs::{File, OpenFlags, Path};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ fn two_openings(name: &str) -> (Path, Arc<File>, Arc<File>) {
     (path, a, b)
 }
 
-fn process(n: u64) -> Owner {
-    Owner::Process {
+fn process(n: u64) -> LockOwner {
+    LockOwner::Process {
         table: n,
         pid: n as i32,
     }
@@ -41,7 +41,7 @@ fn whole_file_locks_belong_to_openings() {
 #[test]
 fn record_locks_belong_to_processes() {
     let (_path, a, b) = two_openings("records");
-    let range = |start, end| Range { start, end };
+    let range = |start, end| LockRange { start, end };
     lock::set_record(&a, process(1), range(0, 10), Some(true), false).unwrap();
     // Another opening of the same process is no obstacle.
     lock::set_record(&b, process(1), range(5, 15), Some(true), false).unwrap();
@@ -62,10 +62,10 @@ fn record_locks_belong_to_processes() {
     lock::release(&a, process(1));
     assert_eq!(waiter.join().unwrap(), Ok(()));
     // Locks of an opening end with it.
-    lock::set_record(&a, Owner::opening(&a), range(50, 60), Some(true), false).unwrap();
-    assert!(lock::conflicting(&b, Owner::opening(&b), range(50, 51), false).is_some());
+    lock::set_record(&a, LockOwner::opening(&a), range(50, 60), Some(true), false).unwrap();
+    assert!(lock::conflicting(&b, LockOwner::opening(&b), range(50, 51), false).is_some());
     drop(a);
-    assert!(lock::conflicting(&b, Owner::opening(&b), range(50, 51), false).is_none());
+    assert!(lock::conflicting(&b, LockOwner::opening(&b), range(50, 51), false).is_none());
 }
 
 /// Waits in a thread of its own until it sleeps for the lock, interrupts it, and says what it was
@@ -92,7 +92,7 @@ fn an_interrupted_wait_takes_nothing() {
         Ok(()),
         "the other one did not get it"
     );
-    let whole = Range {
+    let whole = LockRange {
         start: 0,
         end: u64::MAX,
     };

@@ -1,7 +1,7 @@
 //! Trees of mounts: binding, moving, pivoting, protecting and taking away.
 
 use abi::errno::Errno;
-use fs::mount::{self, MS_RDONLY, Namespace, Super, UnmountFlags};
+use fs::mount::{self, MS_RDONLY, Namespace, SuperBlock, UnmountFlags};
 use fs::path::LookupFlags;
 use fs::ramfs::RamFs;
 use fs::{Cred, FsStruct, NewInodeKind, OpenFlags, Path, ops};
@@ -50,7 +50,7 @@ impl World {
     fn mount(&self, name: &str) {
         mount::mount(
             &self.space(),
-            Super::of(RamFs::new("tmpfs", None, 0o755), 0),
+            SuperBlock::of(RamFs::new("tmpfs", None, 0o755), 0),
             &self.at(name),
             "tmp",
             0,

@@ -1,9 +1,9 @@
 //! Names: walking, making, linking, renaming, removing — on a RAM file system, as a process would.
 
 use abi::errno::Errno;
-use fs::mount::{self, FileSystem as _, Super, UnmountFlags};
+use fs::mount::{self, FileSystem as _, SuperBlock, UnmountFlags};
 use fs::ops::{self, TimeUpdate};
-use fs::path::{LookupFlags, Walk};
+use fs::path::{LookupContext, LookupFlags};
 use fs::ramfs::RamFs;
 use fs::{
     Access, Cred, File, FileType, FsStruct, NewInodeKind, OpenFlags, Path, RenameFlags, Whence,
@@ -37,7 +37,7 @@ impl World {
     fn mount(&self, fs: Arc<RamFs>, point: &Path, flags: u32) -> Result<(), Errno> {
         mount::mount(
             &self.fs.namespace(),
-            Super::of(fs, flags),
+            SuperBlock::of(fs, flags),
             point,
             "tmp",
             flags,
@@ -53,7 +53,7 @@ impl World {
         )
     }
 
-    fn walk(&self) -> Walk<'_> {
+    fn walk(&self) -> LookupContext<'_> {
         self.fs.walk(&self.cred)
     }
 
@@ -774,7 +774,7 @@ fn a_name_that_is_mounted_on_elsewhere_can_be_removed() {
         .unwrap();
     mount::mount(
         &other,
-        Super::of(RamFs::new("tmpfs", None, 0o755), 0),
+        SuperBlock::of(RamFs::new("tmpfs", None, 0o755), 0),
         &point,
         "tmp",
         0,

@@ -1,7 +1,7 @@
 //! Pipes, event counters, polling and epoll, with real threads.
 
 use abi::errno::Errno;
-use fs::epoll::{EpollFile, Interest, Ready, epoll};
+use fs::epoll::{EpollFile, Interest, ReadyEvent, epoll};
 use fs::eventfd::eventfd;
 use fs::mount::{self};
 use fs::pipe::{CAPACITY, PIPE_BUF, PipeEnd, pipe};
@@ -221,7 +221,7 @@ const OUT: u32 = 4;
 const ET: u32 = 1 << 31;
 const ONESHOT: u32 = 1 << 30;
 
-fn wait(set: &EpollFile, max: usize, deadline: Option<Deadline>) -> Vec<Ready> {
+fn wait(set: &EpollFile, max: usize, deadline: Option<Deadline>) -> Vec<ReadyEvent> {
     let mut found = Vec::new();
     let n = set.set().wait(max, deadline, |at, ready| {
         assert_eq!(at, found.len());
@@ -232,7 +232,7 @@ fn wait(set: &EpollFile, max: usize, deadline: Option<Deadline>) -> Vec<Ready> {
     found
 }
 
-fn now(set: &EpollFile) -> Vec<Ready> {
+fn now(set: &EpollFile) -> Vec<ReadyEvent> {
     wait(set, 10, Some(Deadline::PASSED))
 }
 
@@ -248,7 +248,7 @@ fn epoll_level_edge_and_one_shot() {
     set.set().remove(6, &r).unwrap();
     assert!(now(set).is_empty());
     w.write(b"ab").unwrap();
-    let ready = [Ready {
+    let ready = [ReadyEvent {
         events: IN,
         data: 42,
     }];
@@ -297,7 +297,7 @@ fn epoll_hears_of_what_was_asked_for_later() {
     counter.write(&full).unwrap();
     assert_eq!(
         now(set),
-        [Ready {
+        [ReadyEvent {
             events: IN,
             data: 1
         }]
@@ -316,7 +316,7 @@ fn epoll_hears_of_what_was_asked_for_later() {
     counter.read(&mut [0; 8]).unwrap();
     assert_eq!(
         now(set),
-        [Ready {
+        [ReadyEvent {
             events: OUT,
             data: 2
         }]
@@ -335,7 +335,7 @@ fn epoll_hears_of_what_was_asked_for_later() {
     counter.write(&full).unwrap();
     assert_eq!(
         now(set),
-        [Ready {
+        [ReadyEvent {
             events: IN,
             data: 3
         }]
@@ -403,14 +403,14 @@ fn epoll_wakes_and_nests() {
     });
     assert_eq!(
         wait(outer, 4, None),
-        [Ready {
+        [ReadyEvent {
             events: IN,
             data: 2
         }]
     );
     assert_eq!(
         wait(inner, 4, None),
-        [Ready {
+        [ReadyEvent {
             events: IN,
             data: 1
         }]

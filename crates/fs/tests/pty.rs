@@ -2,8 +2,8 @@
 
 use abi::errno::Errno;
 use fs::devfs;
-use fs::ioctl::{Caller, Request};
-use fs::mount::{self, Super};
+use fs::ioctl::{IoctlCaller, IoctlRequest};
+use fs::mount::{self, SuperBlock};
 use fs::poll::Events;
 use fs::ramfs::RamFs;
 use fs::tty::{self, WinSize, pty};
@@ -20,7 +20,7 @@ struct Buffer {
     installed: RefCell<Vec<Arc<File>>>,
 }
 
-impl Caller for Buffer {
+impl IoctlCaller for Buffer {
     fn read_bytes(&self, addr: usize, to: &mut [u8]) -> Result<(), Errno> {
         to.copy_from_slice(
             self.bytes
@@ -51,7 +51,7 @@ fn control(file: &File, command: u32, arg: &[u8]) -> Result<Vec<u8>, Errno> {
         bytes: RefCell::new(arg.to_vec()),
         ..Buffer::default()
     };
-    file.ioctl(&Request {
+    file.ioctl(&IoctlRequest {
         command,
         arg: 0,
         caller: &caller,
@@ -72,7 +72,7 @@ fn tree() -> FsStruct {
     let lookup = |name: &[u8]| walk.lookup(name, fs::path::LookupFlags::empty()).unwrap();
     mount::mount(
         &context.namespace(),
-        Super::of(devfs::filesystem(), 0),
+        SuperBlock::of(devfs::filesystem(), 0),
         &lookup(b"/dev"),
         "devtmpfs",
         0,
@@ -80,7 +80,7 @@ fn tree() -> FsStruct {
     .unwrap();
     mount::mount(
         &context.namespace(),
-        Super::of(pty::filesystem(), 0),
+        SuperBlock::of(pty::filesystem(), 0),
         &lookup(b"/dev/pts"),
         "devpts",
         0,
@@ -230,7 +230,7 @@ fn the_other_side_without_a_name() {
     let master = open(&context, "/dev/pts/ptmx", RDWR).unwrap();
     control(&master, ioctl::TIOCSPTLCK, &0i32.to_ne_bytes()).unwrap();
     let caller = Buffer::default();
-    let request = Request {
+    let request = IoctlRequest {
         command: ioctl::TIOCGPTPEER,
         arg: RDWR.bits() as usize,
         caller: &caller,
@@ -246,7 +246,7 @@ fn what_waits_is_thrown_away_as_asked() {
     let context = tree();
     let (master, slave, _) = pair(&context);
     let flush = |file: &Arc<File>, which: u32| {
-        file.ioctl(&Request {
+        file.ioctl(&IoctlRequest {
             command: ioctl::TCFLSH,
             arg: which as usize,
             caller: &Buffer::default(),

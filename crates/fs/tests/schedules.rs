@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use abi::errno::Errno;
-use fs::epoll::{Epoll, EpollFile, Interest, Ready, epoll};
+use fs::epoll::{Epoll, EpollFile, Interest, ReadyEvent, epoll};
 use fs::eventfd::eventfd;
 use fs::pipe::{PIPE_BUF, PipeEnd, pipe};
 use fs::poll::{Events, PollItem, poll};
@@ -302,7 +302,7 @@ mod sets {
             .unwrap();
     }
 
-    fn wait(set: &File, max: usize, deadline: Option<Deadline>) -> Vec<Ready> {
+    fn wait(set: &File, max: usize, deadline: Option<Deadline>) -> Vec<ReadyEvent> {
         let mut found = Vec::new();
         let count = set_of(set).wait(max, deadline, |_, ready| {
             found.push(ready);
@@ -325,7 +325,7 @@ mod sets {
             add(&set, &counter, EPOLLIN, 7);
             assert_eq!(
                 wait(&set, 4, None),
-                [Ready {
+                [ReadyEvent {
                     events: EPOLLIN,
                     data: 7
                 }]
@@ -385,7 +385,7 @@ mod sets {
             set_of(&set).modify(7, &counter, interest).unwrap();
             assert_eq!(
                 wait(&set, 4, None),
-                [Ready {
+                [ReadyEvent {
                     events: EPOLLIN,
                     data: 8
                 }]
@@ -416,7 +416,7 @@ mod sets {
                 .unwrap();
             let mut found = wait(&set, 4, None);
             if found
-                == [Ready {
+                == [ReadyEvent {
                     events: Events::HUP.bits(),
                     data: 8,
                 }]
@@ -464,14 +464,14 @@ mod sets {
             let writer = spawn("writer", move || give(&theirs));
             assert_eq!(
                 wait(&outer, 4, None),
-                [Ready {
+                [ReadyEvent {
                     events: EPOLLIN,
                     data: 1
                 }]
             );
             assert_eq!(
                 wait(&inner, 4, Some(Deadline::PASSED)),
-                [Ready {
+                [ReadyEvent {
                     events: EPOLLIN,
                     data: 2
                 }]
@@ -520,7 +520,7 @@ mod sets {
             let found = wait(&set, 4, None);
             assert_eq!(
                 found,
-                [Ready {
+                [ReadyEvent {
                     events: EPOLLIN,
                     data: 2
                 }]

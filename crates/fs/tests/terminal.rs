@@ -1,9 +1,9 @@
 //! Terminals as programs see them: openings, settings, job control, a slow line.
 
 use abi::errno::Errno;
-use fs::ioctl::{Caller, KernelCaller, Request};
+use fs::ioctl::{IoctlCaller, IoctlRequest, KernelCaller};
 use fs::poll::{Events, PollQueue};
-use fs::tty::{self, JobControl, Line, Process, Termios, Tty, WinSize};
+use fs::tty::{self, CallerIds, JobControl, Termios, Tty, TtyDriver, WinSize};
 use fs::{DeviceId, File, OpenFlags};
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -41,7 +41,7 @@ impl Wire {
     }
 }
 
-impl Line for Wire {
+impl TtyDriver for Wire {
     fn write(&self, bytes: &[u8]) -> usize {
         let mut sent = self.sent.lock().unwrap();
         let n = bytes.len().min(
@@ -87,7 +87,7 @@ fn read(file: &File) -> Result<String, Errno> {
 /// A caller whose memory is one structure.
 struct Memory(RefCell<Vec<u8>>);
 
-impl Caller for Memory {
+impl IoctlCaller for Memory {
     fn read_bytes(&self, _: usize, to: &mut [u8]) -> fs::Result<()> {
         to.copy_from_slice(self.0.borrow().get(..to.len()).ok_or(Errno::EFAULT)?);
         Ok(())
@@ -109,7 +109,7 @@ impl Caller for Memory {
 
 fn control(file: &File, command: u32, input: &[u8]) -> Result<Vec<u8>, Errno> {
     let memory = Memory(RefCell::new(input.to_vec()));
-    file.ioctl(&Request {
+    file.ioctl(&IoctlRequest {
         command,
         arg: 0,
         caller: &memory,
@@ -171,7 +171,7 @@ fn settings_are_exchanged() {
     assert_eq!(control(&file, TIOCGWINSZ, b"").unwrap(), size.as_bytes());
     assert_eq!(control(&file, 0x1234, b""), Err(Errno::ENOTTY));
     assert_eq!(
-        file.ioctl(&Request {
+        file.ioctl(&IoctlRequest {
             command: TCGETS,
             arg: 0,
             caller: &KernelCaller
@@ -292,14 +292,14 @@ fn a_hang_up_ends_old_openings_only() {
 }
 
 thread_local! {
-    static CALLER: Cell<Option<Process>> = const { Cell::new(None) };
+    static CALLER: Cell<Option<CallerIds>> = const { Cell::new(None) };
     static SIGNALS: RefCell<Vec<(u32, u32)>> = const { RefCell::new(Vec::new()) };
 }
 
 struct FakeJobs;
 
 impl JobControl for FakeJobs {
-    fn caller(&self) -> Option<Process> {
+    fn caller(&self) -> Option<CallerIds> {
         CALLER.get()
     }
 
@@ -332,7 +332,7 @@ fn signals() -> Vec<(u32, u32)> {
 fn job_control() {
     tty::set_job_control(Arc::new(FakeJobs));
     let process = |pid, group| {
-        CALLER.set(Some(Process {
+        CALLER.set(Some(CallerIds {
             pid,
             group,
             session: 50,
@@ -440,7 +440,7 @@ fn a_minimum_of_one_waits_for_it() {
 fn only_who_reads_it_gets_a_controlling_terminal() {
     tty::set_job_control(Arc::new(FakeJobs));
     let (tty, _) = terminal(Termios::default());
-    CALLER.set(Some(Process {
+    CALLER.set(Some(CallerIds {
         pid: 70,
         group: 70,
         session: 70,
@@ -451,7 +451,7 @@ fn only_who_reads_it_gets_a_controlling_terminal() {
     drop(tty.open(OpenFlags::RDONLY).unwrap());
     assert_eq!(tty.session(), Some(70));
     // Another session's leader does not get it, unless it takes it.
-    CALLER.set(Some(Process {
+    CALLER.set(Some(CallerIds {
         pid: 71,
         group: 71,
         session: 71,

@@ -4,7 +4,7 @@
 use alloc::sync::Arc;
 
 use fs::poll::PollTable;
-use fs::tty::{self, Line, Termios, Tty};
+use fs::tty::{self, Termios, Tty, TtyDriver};
 use fs::{DeviceId, Result};
 
 use crate::{CONSOLE, streams};
@@ -14,7 +14,7 @@ const HVC: DeviceId = DeviceId::new(229, 0);
 
 struct Window;
 
-impl Line for Window {
+impl TtyDriver for Window {
     fn write(&self, bytes: &[u8]) -> usize {
         streams::output().push(bytes)
     }

@@ -2,7 +2,7 @@
 //! about interfaces that any socket takes.
 
 use abi::errno::Errno;
-use fs::ioctl::{Caller as Memory, KernelCaller, Request};
+use fs::ioctl::{IoctlCaller as Memory, IoctlRequest, KernelCaller};
 use fs::ramfs::RamFs;
 use fs::{Cred, File, FsStruct, OpenFlags, mount};
 use linux_raw_sys::{ioctl, net as sys};
@@ -326,7 +326,7 @@ impl Memory for One {
 
 fn control(file: &File, command: u32, input: &[u8]) -> fs::Result<Vec<u8>> {
     let memory = One(RefCell::new(input.to_vec()));
-    file.ioctl(&Request {
+    file.ioctl(&IoctlRequest {
         command,
         arg: 0,
         caller: &memory,
@@ -438,7 +438,7 @@ fn bad_memory_is_told() {
         (&datagram, SIOCGSTAMP),
     ] {
         assert_eq!(
-            file.ioctl(&Request {
+            file.ioctl(&IoctlRequest {
                 command,
                 arg: 0,
                 caller: &KernelCaller

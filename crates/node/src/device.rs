@@ -10,7 +10,7 @@ use abi::dev::{self, Attach, Create, Info, List, Load, Status, Target, Wait};
 use abi::errno::Errno;
 use abi::msg::{self, Message};
 use fs::devfs::{self, CharDevice};
-use fs::ioctl::Request;
+use fs::ioctl::IoctlRequest;
 use fs::{File, FileOps, OpenFlags, Result};
 use guard::partition::{self, CreateError, LoadError, Partition, Spec};
 use guard::timer;
@@ -40,7 +40,7 @@ impl CharDevice for SkerryDevice {
 }
 
 impl FileOps for SkerryFile {
-    fn ioctl(&self, _: &File, request: &Request<'_>) -> Result<usize> {
+    fn ioctl(&self, _: &File, request: &IoctlRequest<'_>) -> Result<usize> {
         if !request.caller.privileged() {
             return Err(Errno::EPERM);
         }
@@ -83,7 +83,7 @@ impl FileOps for SkerryFile {
     }
 }
 
-fn read_target(request: &Request<'_>) -> Result<Target> {
+fn read_target(request: &IoctlRequest<'_>) -> Result<Target> {
     request.read()
 }
 
@@ -96,7 +96,7 @@ fn find(id: u32) -> Result<Arc<Instance>> {
         .ok_or(Errno::ENOENT)
 }
 
-fn info(request: &Request<'_>) -> Result<usize> {
+fn info(request: &IoctlRequest<'_>) -> Result<usize> {
     let r = partition::resources();
     let info = Info {
         cpus_total: r.cpus_total,
@@ -112,7 +112,7 @@ fn info(request: &Request<'_>) -> Result<usize> {
     request.write(&info).map(|()| 0)
 }
 
-fn create(request: &Request<'_>) -> Result<usize> {
+fn create(request: &IoctlRequest<'_>) -> Result<usize> {
     let mut call: Create = request.read()?;
     let result = try_create(&mut call);
     request.write(&call)?;
@@ -200,7 +200,7 @@ fn load_error_to_errno(error: LoadError) -> Errno {
     }
 }
 
-fn load(request: &Request<'_>) -> Result<usize> {
+fn load(request: &IoctlRequest<'_>) -> Result<usize> {
     let call: Load = request.read()?;
     let instance = find(call.id)?;
     match call.kind {
@@ -242,7 +242,7 @@ fn load(request: &Request<'_>) -> Result<usize> {
     Ok(0)
 }
 
-fn list(request: &Request<'_>) -> Result<usize> {
+fn list(request: &IoctlRequest<'_>) -> Result<usize> {
     let mut call: List = request.read()?;
     let all = instances();
     for (i, instance) in all.iter().enumerate().take(call.capacity as usize) {
@@ -262,7 +262,7 @@ fn destroy(id: u32) -> Result<usize> {
     Ok(0)
 }
 
-fn attach(request: &Request<'_>) -> Result<usize> {
+fn attach(request: &IoctlRequest<'_>) -> Result<usize> {
     let call: Attach = request.read()?;
     let instance = find(call.id)?;
     let (ops, flags): (Arc<dyn FileOps>, _) = match call.stream {
@@ -282,7 +282,7 @@ fn attach(request: &Request<'_>) -> Result<usize> {
         .install(File::stream("skerry-stream", ops, flags), true)
 }
 
-fn wait(request: &Request<'_>) -> Result<usize> {
+fn wait(request: &IoctlRequest<'_>) -> Result<usize> {
     let mut call: Wait = request.read()?;
     let instance = find(call.id)?;
     let deadline = u64::try_from(call.timeout_ms)

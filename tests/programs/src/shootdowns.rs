@@ -223,8 +223,8 @@ fn wait(child: c_int) -> Result<c_int> {
 
 fn access() -> Result<()> {
     let change = |ground: &Ground| {
-        // SAFETY: the page is the check's own, here and below; nothing but the other thread uses it,
-        // whose end is what is looked at.
+        // SAFETY: the page is the check's own, here and below; nothing but the other thread uses
+        // it, whose end is what is looked at.
         Ok(checked(unsafe { libc::mprotect(ground.address(), PAGE, PROT_NONE) }).map(drop)?)
     };
     ends(

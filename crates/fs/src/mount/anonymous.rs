@@ -1,6 +1,6 @@
 //! The mount of everything that has no place in the tree.
 
-use super::{ANON_DEV, FileSystem, Mount, Super};
+use super::{ANON_DEV, FileSystem, Mount, SuperBlock};
 use crate::{FileType, Inode, Metadata, StatFs};
 use alloc::sync::Arc;
 use task::Once;
@@ -8,7 +8,7 @@ use task::Once;
 /// That mount, which is in no namespace.
 pub(crate) fn anonymous() -> Arc<Mount> {
     static ANON: Once<Arc<Mount>> = Once::new();
-    ANON.call_once(|| super::apart(Super::of(Arc::new(AnonFs), 0), "anon"))
+    ANON.call_once(|| super::apart(SuperBlock::of(Arc::new(AnonFs), 0), "anon"))
         .clone()
 }
 

@@ -1,8 +1,8 @@
 //! Mounts: which file system hangs where.
 //!
-//! A [`Super`] is a file system with its tree of names; a [`Mount`] shows a part of it at a place,
-//! and a [`Namespace`] is a tree of mounts. All changes of such trees are made one at a time
-//! (`tree::Change`); who only looks takes the locks of single mounts for moments.
+//! A [`SuperBlock`] is a file system with its tree of names; a [`Mount`] shows a part of it at a
+//! place, and a [`Namespace`] is a tree of mounts. All changes of such trees are made one at a time
+//! (`tree::TreeChange`); who only looks takes the locks of single mounts for moments.
 
 mod anonymous;
 mod namespace;
@@ -26,8 +26,8 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::general as sys;
-use namespace::Home;
-use propagation::Group;
+use namespace::NamespaceState;
+use propagation::PeerGroup;
 use task::Mutex;
 
 /// A mounted file system, as far as the tree needs to know it.
@@ -115,7 +115,7 @@ pub fn new_anonymous_device() -> u64 {
 }
 
 /// A file system with one tree of names, which all mounts of it show (Linux' super block).
-pub struct Super {
+pub struct SuperBlock {
     _counted: census::Super,
     fs: Arc<dyn FileSystem>,
     root: Arc<Dentry>,
@@ -125,9 +125,9 @@ pub struct Super {
 }
 
 /// Those there are.
-static SUPERS: Mutex<Vec<Weak<Super>>> = Mutex::new(Vec::new());
+static SUPERS: Mutex<Vec<Weak<SuperBlock>>> = Mutex::new(Vec::new());
 
-impl Super {
+impl SuperBlock {
     /// The one of a file system. If the names of a file system are the kernel's to change, each
     /// time a new one.
     #[must_use]
@@ -197,7 +197,7 @@ impl Super {
     }
 }
 
-impl Drop for Super {
+impl Drop for SuperBlock {
     fn drop(&mut self) {
         inotify::unmounted(self.root.inode().metadata().dev);
         dcache::clear();
@@ -208,7 +208,7 @@ impl Drop for Super {
 pub struct Mount {
     _counted: census::Mount,
     id: u64,
-    shown: Arc<Super>,
+    shown: Arc<SuperBlock>,
     root: Arc<Dentry>,
     source: String,
     flags: AtomicU32,
@@ -216,39 +216,39 @@ pub struct Mount {
     writers: AtomicUsize,
     /// It was not used since `MNT_EXPIRE`.
     idle: AtomicBool,
-    links: Mutex<Links>,
+    links: Mutex<MountLinks>,
 }
 
-/// Where a mount hangs and what hangs on it. Changed by a `tree::Change` only.
+/// Where a mount hangs and what hangs on it. Changed by a `tree::TreeChange` only.
 #[derive(Default)]
-struct Links {
+struct MountLinks {
     point: Option<Path>,
-    children: Vec<Child>,
+    children: Vec<ChildMount>,
     /// The namespace it is in; none if it is in no tree.
-    home: Option<Arc<Home>>,
+    home: Option<Arc<NamespaceState>>,
     /// With whom it shares what is mounted below.
-    group: Option<Arc<Group>>,
+    group: Option<Arc<PeerGroup>>,
     /// From whom it gets that.
-    master: Option<Arc<Group>>,
+    master: Option<Arc<PeerGroup>>,
     unbindable: bool,
 }
 
 /// What hangs on a mount: the name, and the mount that covers it. There is one at each name.
 #[derive(Clone)]
-struct Child {
+struct ChildMount {
     at: Arc<Dentry>,
     mount: Arc<Mount>,
 }
 
 /// The mount that was hung on a name last, which spares crossing to it a search.
-pub(crate) struct Cover {
+pub(crate) struct CachedMount {
     /// The address of the mount it hangs on, which it holds.
     on: usize,
     top: Arc<Mount>,
 }
 
 impl Mount {
-    fn new(shown: Arc<Super>, root: Arc<Dentry>, source: &str, flags: u32) -> Arc<Self> {
+    fn new(shown: Arc<SuperBlock>, root: Arc<Dentry>, source: &str, flags: u32) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let new = Arc::new(Self {
             _counted: census::Mount::default(),
@@ -282,7 +282,7 @@ impl Mount {
 
     /// The file system with what all mounts of it have in common.
     #[must_use]
-    pub fn shown(&self) -> &Arc<Super> {
+    pub fn shown(&self) -> &Arc<SuperBlock> {
         &self.shown
     }
 
@@ -401,7 +401,7 @@ impl Mount {
         }
     }
 
-    fn is_in(&self, home: &Arc<Home>) -> bool {
+    fn is_in(&self, home: &Arc<NamespaceState>) -> bool {
         self.links
             .lock()
             .home
@@ -409,7 +409,7 @@ impl Mount {
             .is_some_and(|own| Arc::ptr_eq(own, home))
     }
 
-    fn home(&self) -> Option<Arc<Home>> {
+    fn home(&self) -> Option<Arc<NamespaceState>> {
         self.links.lock().home.clone()
     }
 
@@ -429,7 +429,7 @@ impl Mount {
             .map(|child| child.mount.clone())
     }
 
-    fn children(&self) -> Vec<Child> {
+    fn children(&self) -> Vec<ChildMount> {
         self.links.lock().children.clone()
     }
 

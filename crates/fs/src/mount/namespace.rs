@@ -1,7 +1,7 @@
 //! Namespaces: trees of mounts.
 
-use super::tree::{self, Change};
-use super::{FileSystem, Mount, Super};
+use super::tree::{self, TreeChange};
+use super::{FileSystem, Mount, SuperBlock};
 use crate::poll::PollQueue;
 use crate::ramfs::RamFs;
 use crate::{Path, nsfs};
@@ -14,7 +14,7 @@ use linux_raw_sys::general::MS_RELATIME;
 const MOST: usize = 100_000;
 
 /// What the mounts of a namespace know of it.
-pub(super) struct Home {
+pub(super) struct NamespaceState {
     /// In the order they are made.
     sequence: u64,
     /// As a file.
@@ -27,7 +27,7 @@ pub(super) struct Home {
     changed: PollQueue,
 }
 
-impl Home {
+impl NamespaceState {
     fn new(anonymous: bool) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
@@ -52,14 +52,14 @@ impl Home {
 }
 
 /// The mount of a file system that is in no tree and no namespace.
-pub(crate) fn apart(shown: Arc<Super>, source: &str) -> Arc<Mount> {
+pub(crate) fn apart(shown: Arc<SuperBlock>, source: &str) -> Arc<Mount> {
     let root = shown.root.clone();
     Mount::new(shown, root, source, MS_RELATIME)
 }
 
 /// A tree of mounts. When nobody uses it any more, all in it is unmounted.
 pub struct Namespace {
-    pub(super) home: Arc<Home>,
+    pub(super) home: Arc<NamespaceState>,
     pub(super) root: Arc<Mount>,
 }
 
@@ -67,17 +67,17 @@ impl Namespace {
     /// The first one: `fs`, on an empty file system that can neither be seen nor unmounted.
     #[must_use]
     pub fn new(fs: Arc<dyn FileSystem>, source: &str) -> Arc<Self> {
-        let base = Super::of(RamFs::new("rootfs", None, 0o755), 0);
+        let base = SuperBlock::of(RamFs::new("rootfs", None, 0o755), 0);
         let root = base.root.clone();
         let new = Self::of_tree(
-            &mut Change::begin(),
+            &mut TreeChange::begin(),
             Mount::new(base, root, "rootfs", MS_RELATIME),
             false,
         );
-        let shown = Super::of(fs, 0);
+        let shown = SuperBlock::of(fs, 0);
         let top = shown.root.clone();
         let first = Mount::new(shown, top, source, MS_RELATIME);
-        let mut change = Change::begin();
+        let mut change = TreeChange::begin();
         change.hang(&first, &new.root, &new.root.root);
         change.settle(&first, &new.home);
         drop(change);
@@ -85,18 +85,18 @@ impl Namespace {
     }
 
     /// A namespace of mounts that hang together and nowhere else.
-    pub(super) fn of_tree(change: &mut Change, root: Arc<Mount>, anonymous: bool) -> Arc<Self> {
-        let home = Home::new(anonymous);
+    pub(super) fn of_tree(change: &mut TreeChange, root: Arc<Mount>, anonymous: bool) -> Arc<Self> {
+        let home = NamespaceState::new(anonymous);
         change.settle(&root, &home);
         Arc::new(Self { home, root })
     }
 
     /// One in which nobody lives, of a file system that is mounted nowhere yet (`fsmount(2)`).
     #[must_use]
-    pub fn apart(shown: Arc<Super>, source: &str, flags: u32) -> Arc<Self> {
+    pub fn apart(shown: Arc<SuperBlock>, source: &str, flags: u32) -> Arc<Self> {
         let root = shown.root.clone();
         Self::of_tree(
-            &mut Change::begin(),
+            &mut TreeChange::begin(),
             Mount::new(shown, root, source, flags),
             true,
         )
@@ -149,12 +149,12 @@ impl Namespace {
     /// A copy for somebody else (`CLONE_NEWNS`), and where in it the places are that are given.
     #[must_use]
     pub fn copy<const N: usize>(&self, places: [Path; N]) -> (Arc<Self>, [Path; N]) {
-        let mut change = Change::begin();
+        let mut change = TreeChange::begin();
         let mut pairs = Vec::new();
         let root = change.copy(
             &self.root,
             &self.root.root,
-            tree::Kind::OfNamespace,
+            tree::CloneSharing::OfNamespace,
             &mut |old, new| {
                 pairs.push((Arc::as_ptr(old), new.clone()));
             },
@@ -176,7 +176,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        let mut change = Change::begin();
+        let mut change = TreeChange::begin();
         if self.root.is_in(&self.home) {
             change.dismantle(&tree::below(&self.root));
         }

@@ -1,8 +1,8 @@
 //! Mounting, binding, moving.
 
 use super::namespace::Namespace;
-use super::tree::{self, Change, Kind};
-use super::{Mount, Super, cross, flags_of_mount};
+use super::tree::{self, CloneSharing, TreeChange};
+use super::{Mount, SuperBlock, cross, flags_of_mount};
 use crate::{FileType, Path, Result, nsfs};
 use abi::errno::Errno;
 use alloc::sync::Arc;
@@ -29,7 +29,7 @@ fn is_top(path: &Path) -> bool {
 }
 
 /// Hangs a new tree at a place, or takes it apart.
-fn graft(change: &mut Change, tree: &Arc<Mount>, point: &Path) -> Result<()> {
+fn graft(change: &mut TreeChange, tree: &Arc<Mount>, point: &Path) -> Result<()> {
     let fits = (tree.root().kind() == FileType::Directory) == is_directory(point);
     let done = if fits {
         change.attach(tree, point)
@@ -49,12 +49,12 @@ fn graft(change: &mut Change, tree: &Arc<Mount>, point: &Path) -> Result<()> {
 /// `EINVAL` if the place is in another namespace, `ENOSPC`.
 pub fn mount(
     space: &Namespace,
-    shown: Arc<Super>,
+    shown: Arc<SuperBlock>,
     point: &Path,
     source: &str,
     bits: u32,
 ) -> Result<()> {
-    let mut change = Change::begin();
+    let mut change = TreeChange::begin();
     let point = target(space, point)?;
     let result = if Arc::ptr_eq(point.mount().shown(), &shown) && is_top(&point) {
         Err(Errno::EBUSY)
@@ -71,7 +71,7 @@ pub fn mount(
 
 /// A copy of what is at `from`, with what is mounted below if `recursive`, that hangs nowhere.
 fn copied(
-    change: &mut Change,
+    change: &mut TreeChange,
     space: &Namespace,
     from: &Path,
     recursive: bool,
@@ -86,9 +86,14 @@ fn copied(
         return Err(Errno::EINVAL);
     }
     Ok(if recursive {
-        change.copy(from.mount(), from.dentry(), Kind::Alike, &mut |_, _| {})
+        change.copy(
+            from.mount(),
+            from.dentry(),
+            CloneSharing::Alike,
+            &mut |_, _| {},
+        )
     } else {
-        Change::copy_top(from.mount(), from.dentry())
+        TreeChange::copy_top(from.mount(), from.dentry())
     })
 }
 
@@ -98,7 +103,7 @@ fn copied(
 /// `ENOTDIR` if only one of them is a directory, `EINVAL` if one is in another namespace or `from`
 /// cannot be bound, `ENOSPC`.
 pub fn bind(space: &Namespace, from: &Path, point: &Path, recursive: bool) -> Result<()> {
-    let mut change = Change::begin();
+    let mut change = TreeChange::begin();
     let point = target(space, point)?;
     let result = copied(&mut change, space, from, recursive).and_then(|tree| {
         let done = graft(&mut change, &tree, &point);
@@ -114,7 +119,7 @@ pub fn bind(space: &Namespace, from: &Path, point: &Path, recursive: bool) -> Re
 /// # Errors
 /// As [`bind`].
 pub fn copy_tree(space: &Namespace, from: &Path, recursive: bool) -> Result<Arc<Namespace>> {
-    let mut change = Change::begin();
+    let mut change = TreeChange::begin();
     let tree = copied(&mut change, space, from, recursive)?;
     Ok(Namespace::of_tree(&mut change, tree, true))
 }
@@ -125,7 +130,7 @@ pub fn copy_tree(space: &Namespace, from: &Path, recursive: bool) -> Result<Arc<
 /// `EINVAL` if `from` is no top, hangs in a mount that shares, or either is in another namespace;
 /// `ELOOP` if `point` is below; `ENOSPC`.
 pub fn move_mount(space: &Namespace, from: &Path, point: &Path) -> Result<()> {
-    let mut change = Change::begin();
+    let mut change = TreeChange::begin();
     let point = target(space, point)?;
     let result = may_move(space, from, &point).and_then(|()| change.attach(from.mount(), &point));
     change.leave(point);
@@ -167,7 +172,7 @@ fn may_move(space: &Namespace, from: &Path, point: &Path) -> Result<()> {
 /// # Errors
 /// Those of `pivot_root(2)`.
 pub fn pivot(space: &Namespace, root: &Path, new: &Path, put: &Path) -> Result<()> {
-    let mut change = Change::begin();
+    let mut change = TreeChange::begin();
     let put = cross(put.clone());
     let result = pivot_with(&mut change, space, root, new, &put);
     change.leave(put);
@@ -175,7 +180,7 @@ pub fn pivot(space: &Namespace, root: &Path, new: &Path, put: &Path) -> Result<(
 }
 
 fn pivot_with(
-    change: &mut Change,
+    change: &mut TreeChange,
     space: &Namespace,
     root: &Path,
     new: &Path,

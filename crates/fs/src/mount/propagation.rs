@@ -7,7 +7,7 @@
 
 use super::Mount;
 use super::namespace::Namespace;
-use super::tree::{Change, Kind, below};
+use super::tree::{CloneSharing, TreeChange, below};
 use crate::{Dentry, Path, Result};
 use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use task::Mutex;
 
 /// Mounts that show the same mounts below.
-pub(super) struct Group {
+pub(super) struct PeerGroup {
     id: u32,
     members: Mutex<Vec<Weak<Mount>>>,
     /// Whose master it is.
@@ -34,7 +34,7 @@ fn strike(list: &Mutex<Vec<Weak<Mount>>>, mount: &Arc<Mount>) {
     });
 }
 
-impl Group {
+impl PeerGroup {
     pub(super) fn new() -> Arc<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         Arc::new(Self {
@@ -46,7 +46,11 @@ impl Group {
 }
 
 /// A mount that is in no group and has no master gets them.
-pub(super) fn join(mount: &Arc<Mount>, group: Option<Arc<Group>>, master: Option<Arc<Group>>) {
+pub(super) fn join(
+    mount: &Arc<Mount>,
+    group: Option<Arc<PeerGroup>>,
+    master: Option<Arc<PeerGroup>>,
+) {
     if let Some(group) = &group {
         group.members.lock().push(Arc::downgrade(mount));
     }
@@ -59,7 +63,7 @@ pub(super) fn join(mount: &Arc<Mount>, group: Option<Arc<Group>>, master: Option
 
 /// The mount leaves its group. What the group was the master of gets the group's master if it was
 /// the last one.
-fn leave_group(mount: &Arc<Mount>) -> Option<Arc<Group>> {
+fn leave_group(mount: &Arc<Mount>) -> Option<Arc<PeerGroup>> {
     let (group, master) = {
         let mut links = mount.links.lock();
         (links.group.take()?, links.master.clone())
@@ -109,7 +113,7 @@ fn set_one(mount: &Arc<Mount>, how: Propagation) {
     match how {
         Propagation::Shared => {
             if mount.links.lock().group.is_none() {
-                let group = Group::new();
+                let group = PeerGroup::new();
                 group.members.lock().push(Arc::downgrade(mount));
                 mount.links.lock().group = Some(group);
             }
@@ -137,7 +141,7 @@ pub fn set_propagation(at: &Path, how: Propagation, recursive: bool) -> Result<(
     if !Arc::ptr_eq(at.dentry(), at.mount().root()) {
         return Err(Errno::EINVAL);
     }
-    let mut change = Change::begin();
+    let mut change = TreeChange::begin();
     let mounts = if recursive {
         below(at.mount())
     } else {
@@ -157,7 +161,7 @@ pub fn set_propagation(at: &Path, how: Propagation, recursive: bool) -> Result<(
 /// # Errors
 /// `EINVAL` if they are none such.
 pub fn copy_sharing(space: &Namespace, from: &Path, to: &Path) -> Result<()> {
-    let _change = Change::begin();
+    let _change = TreeChange::begin();
     let is_top =
         |path: &Path| Arc::ptr_eq(path.dentry(), path.mount().root()) && space.holds(path.mount());
     let (source, target) = (from.mount(), to.mount());
@@ -180,7 +184,7 @@ pub fn copy_sharing(space: &Namespace, from: &Path, to: &Path) -> Result<()> {
 }
 
 /// What `mountinfo` shows of a mount.
-pub struct Sharing {
+pub struct PropagationInfo {
     /// The group's number.
     pub shared: Option<u32>,
     /// The master's.
@@ -192,10 +196,10 @@ pub struct Sharing {
 impl Mount {
     /// How it shares what is mounted below.
     #[must_use]
-    pub fn sharing(&self) -> Sharing {
+    pub fn sharing(&self) -> PropagationInfo {
         let links = self.links.lock();
-        let number = |group: &Option<Arc<Group>>| group.as_ref().map(|group| group.id);
-        Sharing {
+        let number = |group: &Option<Arc<PeerGroup>>| group.as_ref().map(|group| group.id);
+        PropagationInfo {
             shared: number(&links.group),
             master: number(&links.master),
             unbindable: links.unbindable,
@@ -210,7 +214,7 @@ impl Mount {
         self.links.lock().unbindable
     }
 
-    fn group(&self) -> Option<Arc<Group>> {
+    fn group(&self) -> Option<Arc<PeerGroup>> {
         self.links.lock().group.clone()
     }
 }
@@ -218,7 +222,7 @@ impl Mount {
 /// The other mounts to which what is mounted in `mount` goes.
 pub(super) fn receivers(mount: &Arc<Mount>) -> Vec<Arc<Mount>> {
     let mut all: Vec<Arc<Mount>> = Vec::new();
-    let mut groups: Vec<Arc<Group>> = mount.group().into_iter().collect();
+    let mut groups: Vec<Arc<PeerGroup>> = mount.group().into_iter().collect();
     let mut next = 0;
     while next < groups.len() {
         let group = groups[next].clone();
@@ -239,7 +243,7 @@ pub(super) fn receivers(mount: &Arc<Mount>) -> Vec<Arc<Mount>> {
     all
 }
 
-impl Change {
+impl TreeChange {
     /// Copies of `tree` (whose mounts are `all`), which is to be mounted at `at` of `on`, for all
     /// that share it, each with the mount it is for. If anybody does, all of the tree is shared
     /// from now on.
@@ -267,20 +271,20 @@ impl Change {
         for peer in living(&group.members) {
             if !Arc::ptr_eq(&peer, on) && shows(&peer) {
                 copies.push((
-                    self.copy(tree, &tree.root, Kind::Peer, &mut |_, _| {}),
+                    self.copy(tree, &tree.root, CloneSharing::Peer, &mut |_, _| {}),
                     peer,
                 ));
             }
         }
         work.push((group, tree.clone()));
         while let Some((group, source)) = work.pop() {
-            let mut groups: Vec<Arc<Group>> = Vec::new();
+            let mut groups: Vec<Arc<PeerGroup>> = Vec::new();
             for slave in living(&group.slaves) {
                 match slave.group() {
                     Some(theirs) if groups.iter().any(|known| Arc::ptr_eq(known, &theirs)) => {}
                     Some(theirs) => groups.push(theirs),
                     None if shows(&slave) => copies.push((
-                        self.copy(&source, &source.root, Kind::Slave, &mut |_, _| {}),
+                        self.copy(&source, &source.root, CloneSharing::Slave, &mut |_, _| {}),
                         slave,
                     )),
                     None => {}
@@ -290,8 +294,15 @@ impl Change {
                 let mut first = None;
                 for member in living(&group.members).into_iter().filter(shows) {
                     let copy = match &first {
-                        None => self.copy(&source, &source.root, Kind::SharedSlave, &mut |_, _| {}),
-                        Some(first) => self.copy(first, &first.root, Kind::Peer, &mut |_, _| {}),
+                        None => self.copy(
+                            &source,
+                            &source.root,
+                            CloneSharing::SharedSlave,
+                            &mut |_, _| {},
+                        ),
+                        Some(first) => {
+                            self.copy(first, &first.root, CloneSharing::Peer, &mut |_, _| {})
+                        }
                     };
                     first.get_or_insert_with(|| copy.clone());
                     copies.push((copy, member));

@@ -1,8 +1,8 @@
 //! Changing trees of mounts.
 
-use super::namespace::{Home, Namespace};
-use super::propagation::{self, Group};
-use super::{Child, Cover, Mount};
+use super::namespace::{Namespace, NamespaceState};
+use super::propagation::{self, PeerGroup};
+use super::{CachedMount, ChildMount, Mount};
 use crate::{Dentry, Path, Result};
 use abi::errno::Errno;
 use alloc::sync::Arc;
@@ -15,7 +15,7 @@ use task::{Mutex, MutexGuard};
 static TREES: Mutex<()> = Mutex::new(());
 
 /// A change of trees under way.
-pub(super) struct Change {
+pub(super) struct TreeChange {
     _alone: MutexGuard<'static, ()>,
     /// What may have been used last by what was changed: it goes when others may change trees
     /// again, because it may be a namespace.
@@ -25,7 +25,7 @@ pub(super) struct Change {
 
 /// How a copy of a mount shares what is mounted below.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum CloneSharing {
     /// As the original does.
     Alike,
     /// As the original, and so does one that cannot be bound.
@@ -50,7 +50,7 @@ pub(super) fn below(mount: &Arc<Mount>) -> Vec<Arc<Mount>> {
     all
 }
 
-impl Change {
+impl TreeChange {
     pub(super) fn begin() -> Self {
         Self {
             _alone: TREES.lock(),
@@ -72,11 +72,11 @@ impl Change {
     /// Hangs a mount on a name of another.
     pub(super) fn hang(&mut self, mount: &Arc<Mount>, on: &Arc<Mount>, at: &Arc<Dentry>) {
         mount.links.lock().point = Some(Path::new(on.clone(), at.clone()));
-        on.links.lock().children.push(Child {
+        on.links.lock().children.push(ChildMount {
             at: at.clone(),
             mount: mount.clone(),
         });
-        let cover = Cover {
+        let cover = CachedMount {
             on: Arc::as_ptr(on).addr(),
             top: mount.clone(),
         };
@@ -112,7 +112,7 @@ impl Change {
     }
 
     /// A mount and all below it are in a namespace from now on.
-    pub(super) fn settle(&mut self, mount: &Arc<Mount>, home: &Arc<Home>) {
+    pub(super) fn settle(&mut self, mount: &Arc<Mount>, home: &Arc<NamespaceState>) {
         for mount in below(mount) {
             let old = mount.links.lock().home.replace(home.clone());
             home.mounts.fetch_add(1, Ordering::Relaxed);
@@ -124,19 +124,19 @@ impl Change {
     }
 
     /// A copy of one mount, whose top is `root`.
-    fn copy_one(old: &Arc<Mount>, root: &Arc<Dentry>, kind: Kind) -> Arc<Mount> {
+    fn copy_one(old: &Arc<Mount>, root: &Arc<Dentry>, kind: CloneSharing) -> Arc<Mount> {
         let new = Mount::new(old.shown.clone(), root.clone(), &old.source, old.flags());
         let (group, master, unbindable) = {
             let links = old.links.lock();
             (links.group.clone(), links.master.clone(), links.unbindable)
         };
         let (group, master) = match kind {
-            Kind::Slave => (None, group),
-            Kind::SharedSlave => (Some(Group::new()), group),
+            CloneSharing::Slave => (None, group),
+            CloneSharing::SharedSlave => (Some(PeerGroup::new()), group),
             _ => (group, master),
         };
         propagation::join(&new, group, master);
-        new.links.lock().unbindable = unbindable && kind == Kind::OfNamespace;
+        new.links.lock().unbindable = unbindable && kind == CloneSharing::OfNamespace;
         new
     }
 
@@ -146,7 +146,7 @@ impl Change {
         &mut self,
         mount: &Arc<Mount>,
         root: &Arc<Dentry>,
-        kind: Kind,
+        kind: CloneSharing,
         each: &mut dyn FnMut(&Arc<Mount>, &Arc<Mount>),
     ) -> Arc<Mount> {
         let top = Self::copy_one(mount, root, kind);
@@ -155,7 +155,8 @@ impl Change {
         while let Some((old, new)) = work.pop() {
             for child in old.children() {
                 let seen = !Arc::ptr_eq(&old, mount) || child.at.is_within(root);
-                let bindable = kind == Kind::OfNamespace || !child.mount.links.lock().unbindable;
+                let bindable =
+                    kind == CloneSharing::OfNamespace || !child.mount.links.lock().unbindable;
                 if seen && bindable {
                     let copied = Self::copy_one(&child.mount, &child.mount.root, kind);
                     self.hang(&copied, &new, &child.at);
@@ -169,7 +170,7 @@ impl Change {
 
     /// A copy of `mount` alone, from its name `root` down.
     pub(super) fn copy_top(mount: &Arc<Mount>, root: &Arc<Dentry>) -> Arc<Mount> {
-        Self::copy_one(mount, root, Kind::Alike)
+        Self::copy_one(mount, root, CloneSharing::Alike)
     }
 
     /// Hangs a tree that is not in a namespace, or hangs elsewhere, on a place that nothing is
@@ -242,7 +243,7 @@ pub(crate) fn is_point_in(space: &Namespace, dentry: &Arc<Dentry>, mount: &Mount
 
 /// Unmounts, in all namespaces, what is mounted on a name that is removed.
 pub(crate) fn detach_all(dentry: &Arc<Dentry>, mount: &Mount) {
-    let mut change = Change::begin();
+    let mut change = TreeChange::begin();
     for on in mount.shown.mounts() {
         if let Some(doomed) = on.child_at(dentry) {
             change.dismantle(&below(&doomed));

@@ -2,7 +2,7 @@
 
 use super::namespace::Namespace;
 use super::propagation::receivers;
-use super::tree::{Change, below};
+use super::tree::{TreeChange, below};
 use super::{MS_RDONLY, Mount};
 use crate::{Path, Result};
 use abi::errno::Errno;
@@ -53,7 +53,7 @@ pub fn unmount(space: &Namespace, at: &Path, root: &Path, how: UnmountFlags) -> 
         if is_root || how.intersects(UnmountFlags::FORCE | UnmountFlags::DETACH) {
             return Err(Errno::EINVAL);
         }
-        let _change = Change::begin();
+        let _change = TreeChange::begin();
         if users(mount, 1) > 0 || !mount.children().is_empty() {
             return Err(Errno::EBUSY);
         }
@@ -67,7 +67,7 @@ pub fn unmount(space: &Namespace, at: &Path, root: &Path, how: UnmountFlags) -> 
             .shown()
             .reconfigure(mount.shown().flags() | MS_RDONLY, "");
     }
-    let mut change = Change::begin();
+    let mut change = TreeChange::begin();
     if !space.holds(mount) || mount.point().is_none() {
         return Err(Errno::EINVAL);
     }

@@ -1,6 +1,6 @@
 //! Making, linking, removing and moving names.
 
-use crate::path::{Parent, Walk};
+use crate::path::{LookupContext, ParentLookup};
 use crate::{
     Access, Cred, Dentry, DeviceId, FileType, Metadata, NewInode, NewInodeKind, Path, RenameFlags,
     Result, dcache, inotify, mount,
@@ -53,8 +53,13 @@ fn may_remove(dir: &Path, victim: &Metadata, cred: &Cred) -> Result<()> {
 ///
 /// # Errors
 /// `EEXIST`, and those of a walk and of permissions; `EPERM` for a device by an ordinary user.
-pub fn make(walk: &Walk<'_>, name: &[u8], kind: NewInodeKind<'_>, mode: u32) -> Result<Path> {
-    let Some(Parent {
+pub fn make(
+    walk: &LookupContext<'_>,
+    name: &[u8],
+    kind: NewInodeKind<'_>,
+    mode: u32,
+) -> Result<Path> {
+    let Some(ParentLookup {
         dir,
         name,
         trailing_slash,
@@ -125,8 +130,8 @@ fn may_link(meta: &Metadata, cred: &Cred) -> Result<()> {
 /// # Errors
 /// `EPERM` for a directory or what is not the caller's to link, `EXDEV` across mounts, `EEXIST`,
 /// and those of a walk.
-pub fn link(old: &Path, walk: &Walk<'_>, name: &[u8]) -> Result<()> {
-    let Some(Parent {
+pub fn link(old: &Path, walk: &LookupContext<'_>, name: &[u8]) -> Result<()> {
+    let Some(ParentLookup {
         dir,
         name,
         trailing_slash,
@@ -171,8 +176,8 @@ pub fn link(old: &Path, walk: &Walk<'_>, name: &[u8]) -> Result<()> {
 ///
 /// # Errors
 /// Those of `unlink(2)` and `rmdir(2)`.
-pub fn remove(walk: &Walk<'_>, name: &[u8], dir_wanted: bool) -> Result<()> {
-    let Some(Parent {
+pub fn remove(walk: &LookupContext<'_>, name: &[u8], dir_wanted: bool) -> Result<()> {
+    let Some(ParentLookup {
         dir,
         name,
         trailing_slash,
@@ -230,7 +235,7 @@ pub fn remove(walk: &Walk<'_>, name: &[u8], dir_wanted: bool) -> Result<()> {
 
 /// Refuses to touch a name on which something is mounted in the caller's namespace. Elsewhere, that
 /// is unmounted when the name is gone: whether there is any is the result.
-fn require_uncovered(dentry: &Arc<Dentry>, dir: &Path, walk: &Walk<'_>) -> Result<bool> {
+fn require_uncovered(dentry: &Arc<Dentry>, dir: &Path, walk: &LookupContext<'_>) -> Result<bool> {
     if dentry.mounts.load(Ordering::Acquire) == 0 {
         return Ok(false);
     }
@@ -241,15 +246,15 @@ fn require_uncovered(dentry: &Arc<Dentry>, dir: &Path, walk: &Walk<'_>) -> Resul
     }
 }
 
-/// Moves a name (`renameat2(2)`): `source` and `target` are what [`Walk::parent`] found of both
-/// names, `walk` tells who moves it, and `flags` go together.
+/// Moves a name (`renameat2(2)`): `source` and `target` are what [`LookupContext::parent`] found of
+/// both names, `walk` tells who moves it, and `flags` go together.
 ///
 /// # Errors
 /// Those of `renameat2(2)`.
 pub fn rename(
-    walk: &Walk<'_>,
-    source: Option<Parent>,
-    target: Option<Parent>,
+    walk: &LookupContext<'_>,
+    source: Option<ParentLookup>,
+    target: Option<ParentLookup>,
     flags: RenameFlags,
 ) -> Result<()> {
     let special = |name: &[u8]| matches!(name, b"." | b"..");

@@ -3,7 +3,7 @@
 use super::namei::{granted, may_create};
 use crate::file::{FileOps, OpenFlags};
 use crate::mount::Namespace;
-use crate::path::{LookupFlags, PathWalker, Walk};
+use crate::path::{LookupContext, LookupFlags, PathWalker};
 use crate::{
     Access, Cred, Dentry, File, FileType, NewInode, NewInodeKind, Path, Result, WriteAccess, devfs,
     inotify, lease, mount, pipe,
@@ -18,7 +18,12 @@ use linux_raw_sys::general as sys;
 /// # Errors
 /// Those of `open(2)`.
 #[inline]
-pub fn open(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Result<Arc<File>> {
+pub fn open(
+    walk: &LookupContext<'_>,
+    name: &[u8],
+    flags: OpenFlags,
+    mode: u32,
+) -> Result<Arc<File>> {
     if flags.intersects(OpenFlags::CREAT.union(OpenFlags::TMPFILE)) {
         if flags.contains(OpenFlags::TMPFILE) {
             return open_unnamed(walk, name, flags, mode);
@@ -33,7 +38,12 @@ pub fn open(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Result
     open_path(walk.lookup(name, lookup)?, flags, walk.cred, false)
 }
 
-fn open_or_create(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Result<Arc<File>> {
+fn open_or_create(
+    walk: &LookupContext<'_>,
+    name: &[u8],
+    flags: OpenFlags,
+    mode: u32,
+) -> Result<Arc<File>> {
     let exclusive = flags.contains(OpenFlags::EXCL);
     let existing = |path: Path| {
         if exclusive {
@@ -119,7 +129,12 @@ fn find_or_make(
     }
 }
 
-fn open_unnamed(walk: &Walk<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Result<Arc<File>> {
+fn open_unnamed(
+    walk: &LookupContext<'_>,
+    name: &[u8],
+    flags: OpenFlags,
+    mode: u32,
+) -> Result<Arc<File>> {
     let dir = walk.lookup(name, LookupFlags::DIRECTORY)?;
     may_create(&dir, walk.cred)?;
     let mode = granted(&dir, mode, walk.cred);
@@ -262,7 +277,7 @@ impl FileOps for OPathOps {
         Err(Errno::EBADF)
     }
 
-    fn ioctl(&self, _: &File, _: &crate::ioctl::Request<'_>) -> Result<usize> {
+    fn ioctl(&self, _: &File, _: &crate::ioctl::IoctlRequest<'_>) -> Result<usize> {
         Err(Errno::EBADF)
     }
 }

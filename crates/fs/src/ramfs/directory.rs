@@ -1,6 +1,6 @@
 //! A directory in memory.
 
-use super::{Body, RamInode};
+use super::{InodeData, RamInode};
 use crate::name_map::NameMap;
 use crate::{FileType, Inode, Result};
 use abi::errno::Errno;
@@ -15,7 +15,7 @@ pub(super) struct Directory {
     pub(super) entries: NameMap<Entry>,
     /// Entries in the order they were made, which listings follow: a listing that goes on while
     /// others make and remove entries then shows every entry that stays exactly once.
-    pub(super) order: BTreeMap<u64, Listed>,
+    pub(super) order: BTreeMap<u64, ListingEntry>,
     pub(super) next_cookie: u64,
     pub(super) subdirs: u32,
     /// Removed: nothing can be made here any more.
@@ -29,7 +29,7 @@ pub(super) struct Entry {
 }
 
 /// What a listing tells of an entry.
-pub(super) struct Listed {
+pub(super) struct ListingEntry {
     pub(super) name: Arc<[u8]>,
     pub(super) ino: u64,
     pub(super) kind: FileType,
@@ -44,7 +44,7 @@ impl Directory {
         let name: Arc<[u8]> = name.into();
         self.order.insert(
             cookie,
-            Listed {
+            ListingEntry {
                 name: name.clone(),
                 ino: inode.ino,
                 kind: inode.kind(),
@@ -71,7 +71,7 @@ impl Directory {
 impl RamInode {
     /// The directories in it, by name.
     pub(super) fn subdirectories(&self) -> Vec<(Arc<[u8]>, Arc<Self>)> {
-        let Body::Directory(dir) = &self.body else {
+        let InodeData::Directory(dir) = &self.body else {
             return Vec::new();
         };
         let dir = dir.lock();
@@ -102,8 +102,8 @@ impl Drop for RamInode {
         // A tree that goes with its file system is taken down in a loop: recursion would need stack
         // for every level.
         let mut doomed: Vec<Arc<RamInode>> = Vec::new();
-        let take = |body: &mut Body, doomed: &mut Vec<Arc<RamInode>>| {
-            if let Body::Directory(dir) = body {
+        let take = |body: &mut InodeData, doomed: &mut Vec<Arc<RamInode>>| {
+            if let InodeData::Directory(dir) = body {
                 let entries = core::mem::take(&mut dir.get_mut().entries);
                 doomed.extend(entries.into_values().map(|e| e.inode));
             }

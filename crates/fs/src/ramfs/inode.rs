@@ -1,11 +1,11 @@
 //! What a file in memory does.
 
-use super::directory::Listed;
-use super::{Attr, Body, MAX_LINKS, MAX_SIZE, PAGE, RamInode, XATTRS_MAX};
+use super::directory::ListingEntry;
+use super::{Attr, InodeData, MAX_LINKS, MAX_SIZE, PAGE, RamInode, XATTRS_MAX};
 use crate::pipe::Pipe;
 use crate::xattr::SetMode;
 use crate::{
-    Access, DeviceId, DirEntry, FileType, Inode, Link, Metadata, NewInode, Permissions,
+    Access, DeviceId, DirEntry, FileType, Inode, LinkTarget, Metadata, NewInode, Permissions,
     RenameFlags, Result, SetAttr, Timestamp, WriteCount,
 };
 use abi::errno::Errno;
@@ -18,11 +18,11 @@ use linux_raw_sys::general as sys;
 impl Inode for RamInode {
     fn metadata(&self) -> Metadata {
         let (size, blocks, subdirs) = match &self.body {
-            Body::Regular(contents) => {
+            InodeData::Regular(contents) => {
                 let (size, pages) = contents.extent();
                 (size, pages * (PAGE / 512), 0)
             }
-            Body::Directory(dir) => {
+            InodeData::Directory(dir) => {
                 let dir = dir.lock();
                 (
                     dir.entries.len() as u64 * 20 + 40,
@@ -30,7 +30,7 @@ impl Inode for RamInode {
                     if dir.dead { 0 } else { dir.subdirs + 1 },
                 )
             }
-            Body::Symlink(target) => (target.len() as u64, 0, 0),
+            InodeData::Symlink(target) => (target.len() as u64, 0, 0),
             _ => (0, 0, 0),
         };
         let rdev = self.device().map_or(0, DeviceId::encode);
@@ -55,7 +55,7 @@ impl Inode for RamInode {
     }
 
     fn permissions(&self) -> Permissions {
-        let directory = matches!(self.body, Body::Directory(_));
+        let directory = matches!(self.body, InodeData::Directory(_));
         let attr = self.attr.lock();
         Permissions {
             directory,
@@ -73,12 +73,12 @@ impl Inode for RamInode {
 
     fn kind(&self) -> FileType {
         match &self.body {
-            Body::Regular(_) => FileType::Regular,
-            Body::Directory(_) => FileType::Directory,
-            Body::Symlink(_) => FileType::Symlink,
-            Body::Fifo(_) => FileType::Fifo,
-            Body::Socket => FileType::Socket,
-            Body::Device(kind, _) => *kind,
+            InodeData::Regular(_) => FileType::Regular,
+            InodeData::Directory(_) => FileType::Directory,
+            InodeData::Symlink(_) => FileType::Symlink,
+            InodeData::Fifo(_) => FileType::Fifo,
+            InodeData::Socket => FileType::Socket,
+            InodeData::Device(kind, _) => *kind,
         }
     }
 
@@ -241,7 +241,7 @@ impl Inode for RamInode {
         let dir = self.directory()?.lock();
         for (
             &next,
-            &Listed {
+            &ListingEntry {
                 ref name,
                 ino,
                 kind,
@@ -272,9 +272,9 @@ impl Inode for RamInode {
         }
     }
 
-    fn follow(&self) -> Result<Link> {
+    fn follow(&self) -> Result<LinkTarget> {
         match &self.body {
-            Body::Symlink(target) => Ok(Link::Text(target.to_vec())),
+            InodeData::Symlink(target) => Ok(LinkTarget::Text(target.to_vec())),
             _ => Err(Errno::EINVAL),
         }
     }
@@ -337,7 +337,7 @@ impl Inode for RamInode {
     }
 
     fn seals(&self) -> u32 {
-        if matches!(self.body, Body::Regular(_)) {
+        if matches!(self.body, InodeData::Regular(_)) {
             self.seals.load(Ordering::SeqCst)
         } else {
             0
@@ -440,14 +440,14 @@ impl Inode for RamInode {
 
     fn device(&self) -> Option<DeviceId> {
         match self.body {
-            Body::Device(_, id) => Some(id),
+            InodeData::Device(_, id) => Some(id),
             _ => None,
         }
     }
 
     fn fifo(&self) -> Option<Arc<Pipe>> {
         match &self.body {
-            Body::Fifo(pipe) => Some(pipe.clone()),
+            InodeData::Fifo(pipe) => Some(pipe.clone()),
             _ => None,
         }
     }

@@ -280,7 +280,7 @@ struct Attr {
     xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,
 }
 
-enum Body {
+enum InodeData {
     Regular(Contents),
     Directory(Mutex<Directory>),
     Symlink(Box<[u8]>),
@@ -303,20 +303,20 @@ pub struct RamInode {
     seals: AtomicU32,
     /// Who writes and who runs a regular file.
     writers: WriteCount,
-    body: Body,
+    body: InodeData,
 }
 
 impl RamInode {
     fn make(shared: &Arc<RamFsInfo>, new: &NewInode<'_>) -> Arc<Self> {
         let now = Timestamp::now();
         let body = match new.kind {
-            NewInodeKind::Regular => Body::Regular(Contents::new(shared.clone())),
-            NewInodeKind::Directory => Body::Directory(Mutex::default()),
-            NewInodeKind::Symlink(target) => Body::Symlink(target.into()),
-            NewInodeKind::Fifo => Body::Fifo(Pipe::new()),
-            NewInodeKind::Socket => Body::Socket,
-            NewInodeKind::Char(id) => Body::Device(FileType::Char, id),
-            NewInodeKind::Block(id) => Body::Device(FileType::Block, id),
+            NewInodeKind::Regular => InodeData::Regular(Contents::new(shared.clone())),
+            NewInodeKind::Directory => InodeData::Directory(Mutex::default()),
+            NewInodeKind::Symlink(target) => InodeData::Symlink(target.into()),
+            NewInodeKind::Fifo => InodeData::Fifo(Pipe::new()),
+            NewInodeKind::Socket => InodeData::Socket,
+            NewInodeKind::Char(id) => InodeData::Device(FileType::Char, id),
+            NewInodeKind::Block(id) => InodeData::Device(FileType::Block, id),
         };
         let attr = Attr {
             mode: new.mode,
@@ -344,15 +344,15 @@ impl RamInode {
 
     fn directory(&self) -> Result<&Mutex<Directory>> {
         match &self.body {
-            Body::Directory(dir) => Ok(dir),
+            InodeData::Directory(dir) => Ok(dir),
             _ => Err(Errno::ENOTDIR),
         }
     }
 
     fn contents(&self) -> Result<&Contents> {
         match &self.body {
-            Body::Regular(contents) => Ok(contents),
-            Body::Directory(_) => Err(Errno::EISDIR),
+            InodeData::Regular(contents) => Ok(contents),
+            InodeData::Directory(_) => Err(Errno::EISDIR),
             _ => Err(Errno::EINVAL),
         }
     }

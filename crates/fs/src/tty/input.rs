@@ -1,7 +1,7 @@
 //! The line discipline's way in: what typed bytes become before a program reads them.
 //!
-//! Pure: [`Input::receive`] takes bytes and settings, and returns what is to be echoed and which
-//! signals are due. In canonical mode a line is edited at the end of the buffer until it is
+//! Pure: [`InputBuffer::receive`] takes bytes and settings, and returns what is to be echoed and
+//! which signals are due. In canonical mode a line is edited at the end of the buffer until it is
 //! complete; everything before it is ready to be read, line by line.
 
 use super::termios::{DISABLED, Termios};
@@ -16,7 +16,7 @@ pub const RAW_MAX: usize = 65_536;
 
 /// What follows from received bytes, beside what can be read.
 #[derive(Default, Debug, PartialEq, Eq)]
-pub struct Effects {
+pub struct ReceiveEffects {
     /// Bytes taken; fewer than offered when the buffer is full.
     pub taken: usize,
     /// To be shown, not yet processed for output.
@@ -31,7 +31,7 @@ pub struct Effects {
 
 /// The input buffer of a terminal.
 #[derive(Default)]
-pub struct Input {
+pub struct InputBuffer {
     data: VecDeque<u8>,
     /// How many bytes were taken out so far: positions below count from the beginning of time.
     base: u64,
@@ -47,7 +47,7 @@ pub struct Input {
     line_column: usize,
 }
 
-impl Input {
+impl InputBuffer {
     fn end(&self) -> u64 {
         self.base + self.data.len() as u64
     }
@@ -66,7 +66,7 @@ impl Input {
         !self.ends.is_empty()
     }
 
-    /// How many bytes [`Input::receive`] would take now.
+    /// How many bytes [`InputBuffer::receive`] would take now.
     pub fn room(&self, canonical: bool) -> usize {
         if !canonical {
             RAW_MAX.saturating_sub(self.data.len())
@@ -120,8 +120,8 @@ impl Input {
     }
 
     /// Takes in what arrived on the line. `column` is where the cursor is.
-    pub fn receive(&mut self, bytes: &[u8], termios: &Termios, column: usize) -> Effects {
-        let mut effects = Effects::default();
+    pub fn receive(&mut self, bytes: &[u8], termios: &Termios, column: usize) -> ReceiveEffects {
+        let mut effects = ReceiveEffects::default();
         let canonical = termios.local(sys::ICANON);
         let plain_input =
             sys::ISTRIP | sys::IGNCR | sys::ICRNL | sys::INLCR | sys::IUCLC | sys::IXON;
@@ -154,7 +154,7 @@ impl Input {
         byte: u8,
         termios: &Termios,
         canonical: bool,
-        effects: &mut Effects,
+        effects: &mut ReceiveEffects,
     ) {
         let mut byte = byte;
         if termios.input(sys::ISTRIP) {
@@ -220,7 +220,7 @@ impl Input {
     }
 
     /// Handles the bytes that edit a canonical line or end it. True if the byte was one.
-    fn edit(&mut self, byte: u8, termios: &Termios, effects: &mut Effects) -> bool {
+    fn edit(&mut self, byte: u8, termios: &Termios, effects: &mut ReceiveEffects) -> bool {
         let extended = termios.local(sys::IEXTEN);
         if termios.is(sys::VERASE, byte) {
             self.erase_char(termios, effects);
@@ -256,14 +256,20 @@ impl Input {
         true
     }
 
-    fn finish_line(&mut self, effects: &mut Effects) {
+    fn finish_line(&mut self, effects: &mut ReceiveEffects) {
         self.ends.push_back(self.end());
         self.line = self.end();
         self.line_column = 0;
         effects.readable = true;
     }
 
-    fn store(&mut self, byte: u8, termios: &Termios, canonical: bool, effects: &mut Effects) {
+    fn store(
+        &mut self,
+        byte: u8,
+        termios: &Termios,
+        canonical: bool,
+        effects: &mut ReceiveEffects,
+    ) {
         if canonical && self.end() - self.line >= LINE_MAX as u64 - 1 {
             // The line is full; one byte is left for its end.
             if termios.input(sys::IMAXBEL) {
@@ -297,13 +303,13 @@ impl Input {
         taken
     }
 
-    fn erase_char(&mut self, termios: &Termios, effects: &mut Effects) {
+    fn erase_char(&mut self, termios: &Termios, effects: &mut ReceiveEffects) {
         if let Some(byte) = self.pop(termios) {
             self.echo_erased(byte, termios, effects);
         }
     }
 
-    fn erase_word(&mut self, termios: &Termios, effects: &mut Effects) {
+    fn erase_word(&mut self, termios: &Termios, effects: &mut ReceiveEffects) {
         let mut in_word = false;
         while let Some(&last) = self.data.back()
             && self.end() > self.line
@@ -317,7 +323,7 @@ impl Input {
         }
     }
 
-    fn kill(&mut self, byte: u8, termios: &Termios, effects: &mut Effects) {
+    fn kill(&mut self, byte: u8, termios: &Termios, effects: &mut ReceiveEffects) {
         if termios.local(sys::ECHO)
             && termios.local(sys::ECHOK)
             && !(termios.local(sys::ECHOKE) && termios.local(sys::ECHOE))
@@ -333,7 +339,7 @@ impl Input {
         }
     }
 
-    fn echo_erased(&self, byte: u8, termios: &Termios, effects: &mut Effects) {
+    fn echo_erased(&self, byte: u8, termios: &Termios, effects: &mut ReceiveEffects) {
         if !termios.local(sys::ECHO) {
             return;
         }
@@ -379,7 +385,7 @@ fn width(byte: u8, column: usize, termios: &Termios) -> usize {
 }
 
 /// Shows a byte; control characters as `^X` if `ECHOCTL`.
-fn echo(byte: u8, termios: &Termios, effects: &mut Effects) {
+fn echo(byte: u8, termios: &Termios, effects: &mut ReceiveEffects) {
     let control = byte.is_ascii_control() && !matches!(byte, b'\n' | b'\t');
     let start_stop = termios.is(sys::VSTART, byte) || termios.is(sys::VSTOP, byte);
     if control && termios.local(sys::ECHOCTL) && !start_stop {
@@ -395,13 +401,13 @@ mod tests {
     use alloc::vec;
     use proptest::prelude::*;
 
-    fn typed(text: &[u8], termios: &Termios) -> (Input, Effects) {
-        let mut input = Input::default();
+    fn typed(text: &[u8], termios: &Termios) -> (InputBuffer, ReceiveEffects) {
+        let mut input = InputBuffer::default();
         let effects = input.receive(text, termios, 0);
         (input, effects)
     }
 
-    fn lines(input: &mut Input) -> Vec<Vec<u8>> {
+    fn lines(input: &mut InputBuffer) -> Vec<Vec<u8>> {
         let mut lines = Vec::new();
         while input.has_line() {
             let mut buf = [0; 5000];
@@ -496,7 +502,7 @@ mod tests {
 
     #[test]
     fn complete_lines_make_it_refuse_instead_of_losing() {
-        let mut input = Input::default();
+        let mut input = InputBuffer::default();
         let text = b"0123456789abcde\n".repeat(1000);
         let mut sent = 0;
         let mut got = Vec::new();
@@ -543,7 +549,7 @@ mod tests {
         fn no_input_breaks_the_buffer(
             chunks in proptest::collection::vec((proptest::collection::vec(any::<u8>(), 0..300), any::<bool>(), 0usize..200), 0..60)
         ) {
-            let mut input = Input::default();
+            let mut input = InputBuffer::default();
             let mut canonical = true;
             for (bytes, switch, read) in chunks {
                 if switch {
@@ -685,7 +691,7 @@ mod tests {
     #[test]
     fn erasing_counts_columns_as_they_were() {
         // From the column where the line began; a control character before the tab took two.
-        let mut input = Input::default();
+        let mut input = InputBuffer::default();
         input.receive(b"a", &Termios::default(), 3);
         assert_eq!(
             input.receive(b"\t\x7f", &Termios::default(), 4).echo,
@@ -739,7 +745,7 @@ mod tests {
     #[test]
     fn stopping_and_starting_by_any_character_or_the_same() {
         let stopped = |text: &[u8], termios: &Termios| {
-            let (mut input, mut seen) = (Input::default(), Vec::new());
+            let (mut input, mut seen) = (InputBuffer::default(), Vec::new());
             for byte in text {
                 seen.push(input.receive(&[*byte], termios, 0).stopped);
             }
@@ -783,7 +789,7 @@ mod tests {
 
     #[test]
     fn room_is_what_would_be_taken() {
-        let mut input = Input::default();
+        let mut input = InputBuffer::default();
         assert_eq!((input.room(true), input.room(false)), (LINE_MAX, RAW_MAX));
         input.receive(&[b'x'; LINE_MAX - 2], &Termios::default(), 0);
         assert_eq!(
@@ -817,7 +823,7 @@ mod tests {
         // A line's last place is for its end; what does not fit rings the bell, if wanted.
         for (iflag, bell) in [(0, vec![]), (sys::IMAXBEL, vec![7])] {
             let termios = with(|t| (t.iflag, t.lflag) = (iflag, sys::ICANON));
-            let mut input = Input::default();
+            let mut input = InputBuffer::default();
             assert_eq!(input.receive(&[b'x'; LINE_MAX - 1], &termios, 0).echo, []);
             assert_eq!(input.receive(b"y", &termios, 0).echo, bell);
             input.receive(b"\n", &termios, 0);
@@ -854,7 +860,7 @@ mod tests {
         );
         assert!(!typed(b"", &Termios::raw()).1.readable);
         // A quote does not outlive the mode.
-        let mut input = Input::default();
+        let mut input = InputBuffer::default();
         input.receive(b"a\x16", &Termios::default(), 0);
         input.change_mode(false);
         input.change_mode(true);

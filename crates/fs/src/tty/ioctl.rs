@@ -4,13 +4,13 @@ use super::pty::PacketStatus;
 use super::termios::Termio;
 use super::{Termios, Termios2, Tty, WinSize, job_control};
 use crate::Result;
-use crate::ioctl::Request;
+use crate::ioctl::IoctlRequest;
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use linux_raw_sys::{general as sys, ioctl};
 
 impl Tty {
-    pub(super) fn control(self: &Arc<Self>, request: &Request<'_>) -> Result<usize> {
+    pub(super) fn control(self: &Arc<Self>, request: &IoctlRequest<'_>) -> Result<usize> {
         match request.command {
             ioctl::TCGETS => request.write(&self.termios())?,
             ioctl::TCGETS2 => {

@@ -11,7 +11,7 @@ use task::{Mutex, Once};
 
 /// The calling process, as a terminal sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Process {
+pub struct CallerIds {
     /// Its id.
     pub pid: u32,
     /// Its process group.
@@ -20,7 +20,7 @@ pub struct Process {
     pub session: u32,
 }
 
-impl Process {
+impl CallerIds {
     fn is_leader(self) -> bool {
         self.pid == self.session
     }
@@ -29,7 +29,7 @@ impl Process {
 /// What terminals need from the processes; the Linux personality implements it.
 pub trait JobControl: Send + Sync {
     /// The process that calls; `None` in a kernel thread.
-    fn caller(&self) -> Option<Process>;
+    fn caller(&self) -> Option<CallerIds>;
 
     /// Whether the calling thread ignores or blocks a signal.
     fn is_ignored(&self, signal: u32) -> bool;
@@ -65,7 +65,7 @@ pub(super) fn hook() -> Option<&'static Arc<dyn JobControl>> {
     JOB_CONTROL.get()
 }
 
-pub(super) fn caller() -> Option<Process> {
+pub(super) fn caller() -> Option<CallerIds> {
     hook()?.caller()
 }
 

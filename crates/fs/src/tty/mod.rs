@@ -1,9 +1,9 @@
 //! Terminals: `termios(3)`, line editing, job control.
 //!
-//! A [`Tty`] stands between a [`Line`] (a serial port, an instance's ring) and the openings of its
-//! device node. What arrives goes through [`input::Input`] to readers; what programs write goes
-//! through `output.rs` to the line. Locks, in order: `out` before `state`; neither is held while a
-//! signal is sent or a source notified.
+//! A [`Tty`] stands between a [`TtyDriver`] (a serial port, an instance's ring) and the openings of
+//! its device node. What arrives goes through [`input::InputBuffer`] to readers; what programs
+//! write goes through `output.rs` to the line. Locks, in order: `out` before `state`; neither is
+//! held while a signal is sent or a source notified.
 
 pub mod input;
 mod ioctl;
@@ -13,22 +13,22 @@ pub mod pty;
 mod termios;
 
 pub(crate) use job_control::controlling_count;
-pub use job_control::{JobControl, Process, controlling, leader_exits, set_job_control};
-pub use output::Line;
+pub use job_control::{CallerIds, JobControl, controlling, leader_exits, set_job_control};
+pub use output::TtyDriver;
 pub use termios::{Termios, Termios2, WinSize};
 
 use crate::devfs::{self, CharDevice};
 use crate::file::{FileOps, OpenFlags};
-use crate::ioctl::Request;
+use crate::ioctl::IoctlRequest;
 use crate::poll::{Events, PollQueue, PollTable};
 use crate::{DeviceId, File, Result};
 use abi::errno::Errno;
 use alloc::string::String;
 use alloc::sync::Arc;
-use input::Input;
+use input::InputBuffer;
 use job_control::JobControlState;
 use linux_raw_sys::general as sys;
-use output::Output;
+use output::OutputState;
 use pty::PacketStatus;
 use task::{Deadline, Mutex, Once};
 
@@ -38,10 +38,10 @@ struct State {
     /// (`TIOCSLCKTRMIOS`).
     locked: Termios,
     winsize: WinSize,
-    input: Input,
+    input: InputBuffer,
     /// Output is stopped, by the stop character or `TCXONC`.
     stopped: bool,
-    /// The driver was told that there is no room, and waits for [`Line::resume`].
+    /// The driver was told that there is no room, and waits for [`TtyDriver::resume`].
     throttled: bool,
     exclusive: bool,
     /// Counts hang-ups: an opening from before the last one is dead.
@@ -73,9 +73,9 @@ pub struct Tty {
     _counted: census::Terminal,
     name: String,
     id: DeviceId,
-    line: Arc<dyn Line>,
+    line: Arc<dyn TtyDriver>,
     state: Mutex<State>,
-    out: Mutex<Output>,
+    out: Mutex<OutputState>,
     jobs: Mutex<JobControlState>,
     /// Notified when there is more to read, and at a hang-up.
     readable: PollQueue,
@@ -86,7 +86,7 @@ pub struct Tty {
 impl Tty {
     /// A terminal on `line`. `name` is its node's name below `/dev`.
     #[must_use]
-    pub fn new(name: &str, id: DeviceId, line: Arc<dyn Line>, termios: Termios) -> Arc<Self> {
+    pub fn new(name: &str, id: DeviceId, line: Arc<dyn TtyDriver>, termios: Termios) -> Arc<Self> {
         Arc::new(Self {
             _counted: census::Terminal::default(),
             name: name.into(),
@@ -96,13 +96,13 @@ impl Tty {
                 termios,
                 locked: Termios::zero(),
                 winsize: WinSize::default(),
-                input: Input::default(),
+                input: InputBuffer::default(),
                 stopped: false,
                 throttled: false,
                 exclusive: false,
                 generation: 0,
             }),
-            out: Mutex::new(Output::default()),
+            out: Mutex::new(OutputState::default()),
             jobs: Mutex::new(JobControlState::default()),
             readable: PollQueue::new(),
             writable: PollQueue::new(),
@@ -142,7 +142,7 @@ impl Tty {
     }
 
     /// Bytes arrived on the line (the driver calls this, in a thread). Returns how many were taken;
-    /// the driver keeps the rest until [`Line::resume`].
+    /// the driver keeps the rest until [`TtyDriver::resume`].
     pub fn input(&self, bytes: &[u8]) -> usize {
         // A line that is not echoed does not care where the cursor is, and need not wait for
         // writers.
@@ -394,7 +394,7 @@ impl FileOps for TtyFile {
         events
     }
 
-    fn ioctl(&self, _: &File, request: &Request<'_>) -> Result<usize> {
+    fn ioctl(&self, _: &File, request: &IoctlRequest<'_>) -> Result<usize> {
         if self.hung_up(&self.tty.state.lock()) {
             return Err(Errno::EIO);
         }

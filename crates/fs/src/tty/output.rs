@@ -11,8 +11,8 @@ use linux_raw_sys::general as sys;
 /// What carries a terminal's bytes: a serial port, an instance's ring.
 ///
 /// The driver passes what arrives to [`super::Tty::input`], which takes only what it has room for;
-/// it then holds the rest back and offers it again after [`Line::resume`].
-pub trait Line: Send + Sync {
+/// it then holds the rest back and offers it again after [`TtyDriver::resume`].
+pub trait TtyDriver: Send + Sync {
     /// Sends what the line takes without waiting, and returns how much that was.
     fn write(&self, bytes: &[u8]) -> usize;
 
@@ -73,14 +73,14 @@ pub trait Line: Send + Sync {
 
 /// Where the output stands.
 #[derive(Default)]
-pub(super) struct Output {
+pub(super) struct OutputState {
     /// The cursor's column, as far as printing characters and the usual controls tell.
     pub(super) column: usize,
     /// What a byte already accepted became, and the line has not taken yet.
     pending: Vec<u8>,
 }
 
-impl Output {
+impl OutputState {
     /// Appends what `byte` becomes on the line.
     fn expand(&mut self, byte: u8, termios: &Termios, to: &mut Vec<u8>) {
         match byte {
@@ -120,7 +120,7 @@ impl Output {
     }
 
     /// Sends what an earlier write left over. False: the line takes nothing more now.
-    pub(super) fn flush(&mut self, line: &dyn Line) -> bool {
+    pub(super) fn flush(&mut self, line: &dyn TtyDriver) -> bool {
         while !self.pending.is_empty() {
             let n = line.write(&self.pending);
             if n == 0 {
@@ -132,8 +132,8 @@ impl Output {
     }
 
     /// Writes bytes through the output settings, without waiting, and returns how many were
-    /// accepted. The last of them may be left over for [`Output::flush`].
-    pub(super) fn write(&mut self, line: &dyn Line, bytes: &[u8], termios: &Termios) -> usize {
+    /// accepted. The last of them may be left over for [`OutputState::flush`].
+    pub(super) fn write(&mut self, line: &dyn TtyDriver, bytes: &[u8], termios: &Termios) -> usize {
         /// How much is expanded at a time.
         const CHUNK: usize = 512;
         if !self.flush(line) {
@@ -154,7 +154,7 @@ impl Output {
 
     /// Shows echoed bytes; what the line does not take now is lost, as it is on Linux: the reader
     /// of the line must not wait for it.
-    pub(super) fn echo(&mut self, line: &dyn Line, bytes: &[u8], termios: &Termios) {
+    pub(super) fn echo(&mut self, line: &dyn TtyDriver, bytes: &[u8], termios: &Termios) {
         let mut rest = bytes;
         while !rest.is_empty() {
             match self.write(line, rest, termios) {
@@ -173,7 +173,7 @@ mod tests {
 
     fn expanded(text: &[u8], termios: &Termios) -> Vec<u8> {
         let mut to = Vec::new();
-        let mut output = Output::default();
+        let mut output = OutputState::default();
         for &byte in text {
             output.expand(byte, termios, &mut to);
         }
@@ -256,7 +256,7 @@ mod tests {
         most: AtomicUsize,
     }
 
-    impl Line for Slow {
+    impl TtyDriver for Slow {
         fn write(&self, bytes: &[u8]) -> usize {
             let n = bytes.len().min(self.most.load(Ordering::Relaxed)).min(100);
             self.most.fetch_sub(n, Ordering::Relaxed);
@@ -275,7 +275,7 @@ mod tests {
             sent: Mutex::default(),
             most: AtomicUsize::new(most),
         };
-        let (line, mut output, termios) = (slow(5), Output::default(), Termios::default());
+        let (line, mut output, termios) = (slow(5), OutputState::default(), Termios::default());
         // All is accepted, and what it became is kept.
         assert_eq!(output.write(&line, b"ab\ncd\n", &termios), 6);
         assert_eq!(*line.sent.lock(), b"ab\r\nc");
@@ -287,14 +287,14 @@ mod tests {
         assert_eq!(output.write(&line, b"e", &termios), 1);
         assert_eq!(*line.sent.lock(), b"ab\r\ncd\r\ne");
         // So much is expanded at once; without processing the line says how much it takes.
-        let (line, mut output) = (slow(10_000), Output::default());
+        let (line, mut output) = (slow(10_000), OutputState::default());
         assert_eq!(output.write(&line, &[b'x'; 600], &termios), 512);
         assert_eq!(output.write(&line, &[b'x'; 512], &termios), 512);
         assert_eq!(line.sent.lock().len(), 1024);
         assert_eq!(output.write(&line, &[b'\n'; 600], &Termios::raw()), 100);
         assert_eq!((line.sent.lock().len(), output.flush(&line)), (1124, true));
         // An echo goes on as long as the line takes something, and then is lost.
-        let (line, mut output) = (slow(700), Output::default());
+        let (line, mut output) = (slow(700), OutputState::default());
         output.echo(&line, &[b'e'; 2000], &termios);
         assert_eq!(line.sent.lock().len(), 700);
     }

@@ -5,10 +5,10 @@
 //! editing, signals and job control are the same code. The pair's number is free again when the
 //! master is closed; the slave is hung up then.
 
-use super::{Line, Termios, Tty, job_control};
+use super::{Termios, Tty, TtyDriver, job_control};
 use crate::devfs::{self, CharDevice};
 use crate::file::{FileOps, OpenFlags};
-use crate::ioctl::Request;
+use crate::ioctl::IoctlRequest;
 use crate::mount::{FileSystem, Mount, new_anonymous_device};
 use crate::pipe::take;
 use crate::poll::{Events, PollQueue, PollTable};
@@ -90,7 +90,7 @@ impl PtyDriver {
     }
 }
 
-impl Line for PtyDriver {
+impl TtyDriver for PtyDriver {
     fn write(&self, bytes: &[u8]) -> usize {
         let n = {
             let mut state = self.state.lock();
@@ -184,7 +184,7 @@ fn pairs() -> &'static PtyTable {
     static PAIRS: Once<PtyTable> = Once::new();
     PAIRS.call_once(|| PtyTable {
         fs: Arc::new(DevPts {
-            root: Arc::new(Root {
+            root: Arc::new(DevPtsRoot {
                 dev: new_anonymous_device(),
             }),
         }),
@@ -374,7 +374,7 @@ impl FileOps for Master {
         events
     }
 
-    fn ioctl(&self, file: &File, request: &Request<'_>) -> Result<usize> {
+    fn ioctl(&self, file: &File, request: &IoctlRequest<'_>) -> Result<usize> {
         let wire = self.wire();
         let switch = |set: fn(&mut State, bool)| -> Result<()> {
             let on = request.read::<i32>()? != 0;
@@ -475,7 +475,7 @@ pub fn register() -> Result<()> {
 
 /// The file system of slaves' nodes.
 pub struct DevPts {
-    root: Arc<Root>,
+    root: Arc<DevPtsRoot>,
 }
 
 impl FileSystem for DevPts {
@@ -501,13 +501,13 @@ impl FileSystem for DevPts {
 }
 
 /// Its directory: `ptmx`, and a node for every pair whose master is open.
-struct Root {
+struct DevPtsRoot {
     dev: u64,
 }
 
 const PTMX: &[u8] = b"ptmx";
 
-impl Inode for Root {
+impl Inode for DevPtsRoot {
     fn metadata(&self) -> Metadata {
         Metadata::generated(self.dev, 1, FileType::Directory, 0o755)
     }

@@ -3,8 +3,8 @@
 use alloc::sync::Arc;
 
 use abi::errno::Errno;
-use fs::lease::{self, Kind};
-use fs::lock::{self, Owner, Range};
+use fs::lease::{self, LeaseKind};
+use fs::lock::{self, LockOwner, LockRange};
 use fs::pipe::PipeEnd;
 use fs::{File, FileType, OpenFlags, dnotify};
 use linux_raw_sys::general as sys;
@@ -87,7 +87,7 @@ pub struct Flock {
 impl Flock {
     /// The bytes meant: relative to start, position or end; a negative length reaches backwards; 0
     /// is "to the end".
-    fn range(&self, file: &File) -> Result<Range, Errno> {
+    fn range(&self, file: &File) -> Result<LockRange, Errno> {
         let base = match self.whence as u32 {
             sys::SEEK_SET => 0,
             sys::SEEK_CUR => file.with_offset(|o| *o) as i64,
@@ -109,7 +109,7 @@ impl Flock {
         } else {
             (start as u64, end)
         };
-        Ok(Range {
+        Ok(LockRange {
             start,
             end: if self.len == 0 { u64::MAX } else { end },
         })
@@ -118,8 +118,8 @@ impl Flock {
 
 impl Flock {
     /// An opening's lock belongs to no process.
-    fn check_owner(&self, owner: Owner) -> Result<(), Errno> {
-        if matches!(owner, Owner::Opening(_)) && self.pid != 0 {
+    fn check_owner(&self, owner: LockOwner) -> Result<(), Errno> {
+        if matches!(owner, LockOwner::OpenFile(_)) && self.pid != 0 {
             Err(Errno::EINVAL)
         } else {
             Ok(())
@@ -131,7 +131,7 @@ const F_RDLCK: i16 = sys::F_RDLCK as i16;
 const F_WRLCK: i16 = sys::F_WRLCK as i16;
 const F_UNLCK: i16 = sys::F_UNLCK as i16;
 
-fn set_lock(file: &Arc<File>, owner: Owner, ptr: UserPtr<Flock>, wait: bool) -> SysResult {
+fn set_lock(file: &Arc<File>, owner: LockOwner, ptr: UserPtr<Flock>, wait: bool) -> SysResult {
     let request = ptr.read()?;
     let range = request.range(file)?;
     let lock = match request.kind {
@@ -145,7 +145,7 @@ fn set_lock(file: &Arc<File>, owner: Owner, ptr: UserPtr<Flock>, wait: bool) -> 
     lock::set_record(file, owner, range, lock, wait).map(|()| 0)
 }
 
-fn get_lock(file: &Arc<File>, owner: Owner, ptr: UserPtr<Flock>) -> SysResult {
+fn get_lock(file: &Arc<File>, owner: LockOwner, ptr: UserPtr<Flock>) -> SysResult {
     let mut request = ptr.read()?;
     let exclusive = match request.kind {
         F_RDLCK => false,
@@ -190,8 +190,8 @@ fn has_others(file: &Arc<File>) -> bool {
 /// `F_SETLEASE`
 fn set_lease(task: &Task, file: &Arc<File>, fd: i32, kind: i16) -> SysResult {
     let kind = match kind {
-        F_RDLCK => Some(Kind::Read),
-        F_WRLCK => Some(Kind::Write),
+        F_RDLCK => Some(LeaseKind::Read),
+        F_WRLCK => Some(LeaseKind::Write),
         F_UNLCK => None,
         _ => return Err(Errno::EINVAL),
     };
@@ -261,9 +261,9 @@ pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
         sys::F_GETLK => get_lock(&file, process(), flock()),
         sys::F_SETLK => set_lock(&file, process(), flock(), false),
         sys::F_SETLKW => set_lock(&file, process(), flock(), true),
-        sys::F_OFD_GETLK => get_lock(&file, Owner::opening(&file), flock()),
-        sys::F_OFD_SETLK => set_lock(&file, Owner::opening(&file), flock(), false),
-        sys::F_OFD_SETLKW => set_lock(&file, Owner::opening(&file), flock(), true),
+        sys::F_OFD_GETLK => get_lock(&file, LockOwner::opening(&file), flock()),
+        sys::F_OFD_SETLK => set_lock(&file, LockOwner::opening(&file), flock(), false),
+        sys::F_OFD_SETLKW => set_lock(&file, LockOwner::opening(&file), flock(), true),
         sys::F_GETOWN => sigio::owner(&file),
         sys::F_SETOWN => sigio::set_owner(task, &file, arg as i32),
         sys::F_GETOWN_EX => sigio::owner_ex(&file, UserPtr::new(arg)),
@@ -272,8 +272,8 @@ pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
         sys::F_SETSIG => sigio::set_signal(&file, arg as i32),
         F_GETLEASE => Ok(match lease::get(&file) {
             None => F_UNLCK,
-            Some(Kind::Read) => F_RDLCK,
-            Some(Kind::Write) => F_WRLCK,
+            Some(LeaseKind::Read) => F_RDLCK,
+            Some(LeaseKind::Write) => F_WRLCK,
         } as usize),
         F_SETLEASE => set_lease(task, &file, fd, arg as i16),
         F_NOTIFY => {

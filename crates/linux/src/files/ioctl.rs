@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use abi::errno::Errno;
-use fs::ioctl::{Caller, Request};
+use fs::ioctl::{IoctlCaller, IoctlRequest};
 use fs::{File, FileType, OpenFlags};
 use linux_raw_sys::ioctl;
 
@@ -15,7 +15,7 @@ use crate::{SysResult, Task};
 /// The calling task, as a device sees it.
 struct TaskCaller<'a>(&'a Task);
 
-impl Caller for TaskCaller<'_> {
+impl IoctlCaller for TaskCaller<'_> {
     fn read_bytes(&self, addr: usize, to: &mut [u8]) -> Result<(), Errno> {
         uaccess::read_bytes(addr, to)
     }
@@ -60,7 +60,7 @@ pub fn sys_ioctl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
         }
         FICLONE => return refuse_clone(&*files.get_io(arg as i32)?, &file),
         _ => {
-            return file.ioctl(&Request {
+            return file.ioctl(&IoctlRequest {
                 command,
                 arg,
                 caller: &TaskCaller(task),

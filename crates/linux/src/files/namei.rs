@@ -7,7 +7,7 @@ use alloc::boxed::Box;
 
 use abi::errno::Errno;
 use fs::ops::{self, TimeUpdate};
-use fs::path::{LookupFlags, Resolve, Walk};
+use fs::path::{LookupContext, LookupFlags, Resolve};
 use fs::{
     Access, Cred, DeviceId, FileType, NewInodeKind, OpenFlags, PATH_MAX, Path, RenameFlags,
     Timestamp,
@@ -77,7 +77,7 @@ pub fn walk_at<'a>(
     cred: &'a Cred,
     dirfd: i32,
     name: &[u8],
-) -> Result<Walk<'a>, Errno> {
+) -> Result<LookupContext<'a>, Errno> {
     let mut walk = task.walk(cred);
     start_at(task, &mut walk, dirfd, name)?;
     Ok(walk)
@@ -85,7 +85,12 @@ pub fn walk_at<'a>(
 
 /// Checks `dirfd` like [`walk_at`], for a walk from the working directory that was just begun.
 #[inline(always)]
-fn start_at(task: &Task, walk: &mut Walk<'_>, dirfd: i32, name: &[u8]) -> Result<(), Errno> {
+fn start_at(
+    task: &Task,
+    walk: &mut LookupContext<'_>,
+    dirfd: i32,
+    name: &[u8],
+) -> Result<(), Errno> {
     if dirfd != AT_FDCWD && name.first() != Some(&b'/') {
         start_at_directory(task, walk, dirfd, name)
     } else {
@@ -95,7 +100,7 @@ fn start_at(task: &Task, walk: &mut Walk<'_>, dirfd: i32, name: &[u8]) -> Result
 
 fn start_at_directory(
     task: &Task,
-    walk: &mut Walk<'_>,
+    walk: &mut LookupContext<'_>,
     dirfd: i32,
     name: &[u8],
 ) -> Result<(), Errno> {

@@ -4,7 +4,7 @@
 use abi::errno::Errno;
 use fs::File;
 use fs::poll::Events;
-use fs::sigio::{FileOwner, Sender, Target};
+use fs::sigio::{FileOwner, OwnerTarget, SendSigio};
 use linux_raw_sys::general as sys;
 
 use crate::process::{Process, process_table, send_signal};
@@ -18,12 +18,12 @@ const OWNER_THREAD: i32 = 0;
 const OWNER_PROCESS: i32 = 1;
 const OWNER_GROUP: i32 = 2;
 
-fn set(task: &Task, file: &File, target: Target) -> SysResult {
+fn set(task: &Task, file: &File, target: OwnerTarget) -> SysResult {
     let there = match target {
-        Target::Nobody => true,
-        Target::Thread(id) => process_table::find_task(Tid::new(id)).is_some(),
-        Target::Process(id) => process_table::find(Pid::new(id)).is_some(),
-        Target::Group(id) => {
+        OwnerTarget::Nobody => true,
+        OwnerTarget::Thread(id) => process_table::find_task(Tid::new(id)).is_some(),
+        OwnerTarget::Process(id) => process_table::find(Pid::new(id)).is_some(),
+        OwnerTarget::Group(id) => {
             !process_table::select(|_, node| node.group == Pgid::new(id)).is_empty()
         }
     };
@@ -44,9 +44,9 @@ pub(crate) fn set_owner(task: &Task, file: &File, owner: i32) -> SysResult {
         task,
         file,
         match owner {
-            0 => Target::Nobody,
-            1.. => Target::Process(owner),
-            _ => Target::Group(owner.checked_neg().ok_or(Errno::EINVAL)?),
+            0 => OwnerTarget::Nobody,
+            1.. => OwnerTarget::Process(owner),
+            _ => OwnerTarget::Group(owner.checked_neg().ok_or(Errno::EINVAL)?),
         },
     )
 }
@@ -54,9 +54,9 @@ pub(crate) fn set_owner(task: &Task, file: &File, owner: i32) -> SysResult {
 /// `F_GETOWN`
 pub(crate) fn owner(file: &File) -> SysResult {
     Ok(match file.notice().target {
-        Target::Nobody => 0,
-        Target::Thread(id) | Target::Process(id) => id as usize,
-        Target::Group(id) => -id as usize,
+        OwnerTarget::Nobody => 0,
+        OwnerTarget::Thread(id) | OwnerTarget::Process(id) => id as usize,
+        OwnerTarget::Group(id) => -id as usize,
     })
 }
 
@@ -67,10 +67,10 @@ pub(crate) fn set_owner_ex(task: &Task, file: &File, owner: UserPtr<[i32; 2]>) -
         task,
         file,
         match kind {
-            OWNER_THREAD | OWNER_PROCESS | OWNER_GROUP if id == 0 => Target::Nobody,
-            OWNER_THREAD => Target::Thread(id),
-            OWNER_PROCESS => Target::Process(id),
-            OWNER_GROUP => Target::Group(id),
+            OWNER_THREAD | OWNER_PROCESS | OWNER_GROUP if id == 0 => OwnerTarget::Nobody,
+            OWNER_THREAD => OwnerTarget::Thread(id),
+            OWNER_PROCESS => OwnerTarget::Process(id),
+            OWNER_GROUP => OwnerTarget::Group(id),
             _ => return Err(Errno::EINVAL),
         },
     )
@@ -79,10 +79,10 @@ pub(crate) fn set_owner_ex(task: &Task, file: &File, owner: UserPtr<[i32; 2]>) -
 /// `F_GETOWN_EX`
 pub(crate) fn owner_ex(file: &File, to: UserPtr<[i32; 2]>) -> SysResult {
     let owner = match file.notice().target {
-        Target::Nobody => [OWNER_PROCESS, 0],
-        Target::Thread(id) => [OWNER_THREAD, id],
-        Target::Process(id) => [OWNER_PROCESS, id],
-        Target::Group(id) => [OWNER_GROUP, id],
+        OwnerTarget::Nobody => [OWNER_PROCESS, 0],
+        OwnerTarget::Thread(id) => [OWNER_THREAD, id],
+        OwnerTarget::Process(id) => [OWNER_PROCESS, id],
+        OwnerTarget::Group(id) => [OWNER_GROUP, id],
     };
     to.write(&owner).map(|()| 0)
 }
@@ -102,7 +102,7 @@ pub(crate) struct SigioSender;
 /// Events that `poll(2)` would report of a message.
 const MESSAGE: u32 = sys::POLLIN | sys::POLLRDNORM | sys::POLLMSG;
 
-impl Sender for SigioSender {
+impl SendSigio for SigioSender {
     fn send_message(&self, notice: FileOwner, fd: i32) {
         let info = match notice.signal {
             0 => SigInfo::kernel(sys::SIGIO as i32),
@@ -144,22 +144,22 @@ fn deliver(notice: FileOwner, info: SigInfo) {
                 .any(|id| *id == owner.real || *id == owner.saved)
     };
     match notice.target {
-        Target::Nobody => {}
-        Target::Thread(id) => {
+        OwnerTarget::Nobody => {}
+        OwnerTarget::Thread(id) => {
             if let Some(task) =
                 process_table::find_task(Tid::new(id)).filter(|task| allowed(task.process()))
             {
                 send_signal::send_task(&task, info);
             }
         }
-        Target::Process(id) => {
+        OwnerTarget::Process(id) => {
             if let Some(process) =
                 process_table::find(Pid::new(id)).filter(|process| allowed(process))
             {
                 send_signal::send(&process, info);
             }
         }
-        Target::Group(id) => {
+        OwnerTarget::Group(id) => {
             for process in
                 process_table::select(|_, node| node.group == Pgid::new(id) && node.ended.is_none())
             {

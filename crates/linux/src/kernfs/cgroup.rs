@@ -10,7 +10,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt::Display;
 
-use fs::pseudo::{self, Attr, PseudoFs, StaticDir};
+use fs::pseudo::{self, PseudoAttr, PseudoFs, StaticDir};
 use guard::{cpu, mem, timer};
 use task::{CpuId, stats};
 
@@ -83,7 +83,7 @@ pub fn new() -> Arc<PseudoFs> {
         for (name, text) in texts {
             root.add(
                 name,
-                pseudo::file(Attr::new(dev, 0o444), move || Ok(text().into_bytes())),
+                pseudo::file(PseudoAttr::new(dev, 0o444), move || Ok(text().into_bytes())),
             );
         }
         for name in ["cpu", "memory", "io"] {

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 use abi::errno::Errno;
 use fs::Inode;
-use fs::pseudo::{self, Attr, PseudoFs, StaticDir};
+use fs::pseudo::{self, PseudoAttr, PseudoFs, StaticDir};
 use guard::{cpu, mem};
 use raw_cpuid::{CacheType, CpuId};
 use vm::LargePages;
@@ -99,7 +99,9 @@ pub fn new() -> Arc<PseudoFs> {
         place(
             &root,
             &format!("{node}/meminfo"),
-            pseudo::file(Attr::new(dev, 0o444), || Ok(node_memory().into_bytes())),
+            pseudo::file(PseudoAttr::new(dev, 0o444), || {
+                Ok(node_memory().into_bytes())
+            }),
         );
         for index in 0..count {
             let _ = root.subdir(&format!("{node}/cpu{index}"));
@@ -183,7 +185,7 @@ fn chosen(names: &[&str], text: &[u8]) -> Result<usize, Errno> {
 /// A file in which one of `names` is chosen.
 fn choice(dev: u64, made: &'static AtomicU8, names: &'static [&'static str]) -> Arc<dyn Inode> {
     let show = || Ok(choices(names, made.load(Ordering::Relaxed).into()));
-    pseudo::writable_file(Attr::new(dev, 0o644), show, |text| {
+    pseudo::writable_file(PseudoAttr::new(dev, 0o644), show, |text| {
         chosen(names, text).map(|n| made.store(n as u8, Ordering::Relaxed))
     })
 }
@@ -200,7 +202,7 @@ fn large_pages(dev: u64) -> Arc<dyn Inode> {
                 .unwrap_or_default(),
         ))
     };
-    pseudo::writable_file(Attr::new(dev, 0o644), show, |text| {
+    pseudo::writable_file(PseudoAttr::new(dev, 0o644), show, |text| {
         chosen(&NAMES, text).map(|n| vm::set_large_pages(ALL[n]))
     })
 }

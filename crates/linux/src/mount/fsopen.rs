@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use ::task::Mutex;
 use abi::errno::Errno;
 use fs::mount::{
-    self, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_NOSYMFOLLOW, MS_RDONLY, Mount, Namespace, Super,
+    self, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_NOSYMFOLLOW, MS_RDONLY, Mount, Namespace, SuperBlock,
 };
 use fs::{File, FileOps, OpenFlags, Path, ops};
 use linux_raw_sys::general as sys;
@@ -25,9 +25,9 @@ enum Phase {
     /// Options come in for a new file system of this type.
     Parameters(&'static str),
     /// A new file system is made, and mounted nowhere.
-    Made(Arc<Super>),
+    Made(Arc<SuperBlock>),
     /// Options come in for one that there is.
-    Changes(Arc<Super>),
+    Changes(Arc<SuperBlock>),
     /// Something failed, or all is done.
     Over,
 }

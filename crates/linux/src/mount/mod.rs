@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use abi::errno::Errno;
-use fs::mount::{self, FileSystem, Namespace, Propagation, Super, UnmountFlags};
+use fs::mount::{self, FileSystem, Namespace, Propagation, SuperBlock, UnmountFlags};
 use fs::path::LookupFlags;
 use fs::ramfs::{Options, RamFs};
 use fs::{FileType, Path, devfs};
@@ -32,7 +32,7 @@ const PROPAGATION: u32 = sys::MS_PRIVATE | sys::MS_SHARED | sys::MS_SLAVE | sys:
 
 /// A file system of a type, with the options of its own, and the bits that are so for all its
 /// mounts.
-pub(crate) fn file_system(kind: &[u8], options: &str, bits: u32) -> Result<Arc<Super>, Errno> {
+pub(crate) fn file_system(kind: &[u8], options: &str, bits: u32) -> Result<Arc<SuperBlock>, Errno> {
     static PROC: Once<Arc<fs::pseudo::PseudoFs>> = Once::new();
     static CGROUP: Once<Arc<fs::pseudo::PseudoFs>> = Once::new();
     static SYS: Once<Arc<fs::pseudo::PseudoFs>> = Once::new();
@@ -52,7 +52,7 @@ pub(crate) fn file_system(kind: &[u8], options: &str, bits: u32) -> Result<Arc<S
         _ => return Err(Errno::ENODEV),
     };
     check_options(kind, &options)?;
-    Ok(Super::of(fs, bits))
+    Ok(SuperBlock::of(fs, bits))
 }
 
 /// `ramfs` knows one option and does not mind others.

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use fs::Path;
-use fs::nsfs::{self, Held, Kind};
+use fs::nsfs::{self, NamespaceKind, NamespaceRef};
 use net::Stack;
 
 use crate::Task;
@@ -20,16 +20,16 @@ pub(crate) fn net() -> Arc<Stack> {
 }
 
 /// The file that a name in `/proc/<pid>/ns` leads to.
-pub(crate) fn file(task: &Task, kind: Kind) -> Path {
+pub(crate) fn file(task: &Task, kind: NamespaceKind) -> Path {
     let own = task.namespaces();
     let (number, held) = match kind {
-        Kind::Mount => {
+        NamespaceKind::Mount => {
             let space = task.fs().namespace();
-            (space.number(), Held::Mounts(space))
+            (space.number(), NamespaceRef::Mounts(space))
         }
-        Kind::Uts => (own.uts.number, Held::Other(own.uts)),
-        Kind::Ipc => (own.ipc.number, Held::Other(own.ipc)),
-        _ => (kind.first_number(), Held::Only),
+        NamespaceKind::Uts => (own.uts.number, NamespaceRef::Other(own.uts)),
+        NamespaceKind::Ipc => (own.ipc.number, NamespaceRef::Other(own.ipc)),
+        _ => (kind.first_number(), NamespaceRef::Only),
     };
     nsfs::path(kind, number, held)
 }

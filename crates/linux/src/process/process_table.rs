@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use ::task::Mutex;
 use abi::errno::Errno;
-use fs::tty::{JobControl, Process as TtyProcess};
+use fs::tty::{CallerIds as TtyProcess, JobControl};
 
 use crate::Task;
 use crate::process::{Process, send_signal};

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsiz
 use ::futex::Waiter;
 use ::task::{Deadline, Mutex, MutexGuard, Once, Policy, Thread, WaitQueue};
 use abi::errno::Errno;
-use fs::path::Walk;
+use fs::path::LookupContext;
 use fs::{Cred, File, FsStruct};
 use net::Stack;
 
@@ -497,7 +497,7 @@ impl Task {
     /// A walk from its working directory.
     #[inline]
     #[must_use]
-    pub fn walk<'a>(&self, cred: &'a Cred) -> Walk<'a> {
+    pub fn walk<'a>(&self, cred: &'a Cred) -> LookupContext<'a> {
         self.fs.lock().walk(cred)
     }
 

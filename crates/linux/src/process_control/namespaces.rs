@@ -5,7 +5,7 @@
 use alloc::sync::Arc;
 
 use abi::errno::Errno;
-use fs::nsfs::{self, Held, Kind};
+use fs::nsfs::{self, NamespaceKind, NamespaceRef};
 use linux_raw_sys::general as sys;
 
 use crate::ipc::sem;
@@ -43,15 +43,15 @@ pub(crate) fn check_new(task: &Task, bits: u32) -> Result<(), Errno> {
 }
 
 /// A thread's files and directories are nobody else's, or it cannot enter a namespace of mounts.
-fn enter(task: &Task, kind: Kind, held: &Held) -> Result<(), Errno> {
+fn enter(task: &Task, kind: NamespaceKind, held: &NamespaceRef) -> Result<(), Errno> {
     let cred = task.cred();
-    if kind == Kind::User {
+    if kind == NamespaceKind::User {
         // It is the caller's already.
         return Err(Errno::EINVAL);
     }
     may_mount(task)?;
     match held {
-        Held::Mounts(space) => {
+        NamespaceRef::Mounts(space) => {
             if !cred.capable(sys::CAP_SYS_CHROOT) {
                 return Err(Errno::EPERM);
             }
@@ -62,10 +62,12 @@ fn enter(task: &Task, kind: Kind, held: &Held) -> Result<(), Errno> {
             }
             context.enter(space.clone());
         }
-        Held::Other(other) => {
+        NamespaceRef::Other(other) => {
             let mut own = task.namespaces();
             match (kind, other.clone()) {
-                (Kind::Uts, other) => own.uts = other.downcast().map_err(|_| Errno::EINVAL)?,
+                (NamespaceKind::Uts, other) => {
+                    own.uts = other.downcast().map_err(|_| Errno::EINVAL)?
+                }
                 (_, other) => {
                     sem::process_ends(task.process(), &own.ipc);
                     own.ipc = other.downcast().map_err(|_| Errno::EINVAL)?;
@@ -73,22 +75,22 @@ fn enter(task: &Task, kind: Kind, held: &Held) -> Result<(), Errno> {
             }
             task.set_namespaces(own);
         }
-        Held::Only => {}
+        NamespaceRef::Only => {}
     }
     Ok(())
 }
 
 /// `setns(2)`: the namespace of a descriptor, or those of a process that bits name.
 pub fn sys_setns(task: &Task, fd: i32, bits: u32) -> SysResult {
-    const ORDER: [Kind; 8] = [
-        Kind::User,
-        Kind::Mount,
-        Kind::Uts,
-        Kind::Ipc,
-        Kind::Pid,
-        Kind::Cgroup,
-        Kind::Net,
-        Kind::Time,
+    const ORDER: [NamespaceKind; 8] = [
+        NamespaceKind::User,
+        NamespaceKind::Mount,
+        NamespaceKind::Uts,
+        NamespaceKind::Ipc,
+        NamespaceKind::Pid,
+        NamespaceKind::Cgroup,
+        NamespaceKind::Net,
+        NamespaceKind::Time,
     ];
     let file = task.file_io(fd)?;
     if let Some(namespace) = nsfs::of(file.inode()) {

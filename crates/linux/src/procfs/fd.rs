@@ -5,8 +5,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use abi::errno::Errno;
-use fs::pseudo::{self, Attr, DynamicDir, Listed};
-use fs::{FileType, Inode, Link, OpenFlags, Result};
+use fs::pseudo::{self, DynamicDir, DynamicEntry, PseudoAttr};
+use fs::{FileType, Inode, LinkTarget, OpenFlags, Result};
 
 use super::number;
 use crate::process::process_table;
@@ -18,7 +18,7 @@ const FD_INO: u64 = 1 << 16;
 
 /// `/proc/<pid>/fd` and `/proc/<pid>/fdinfo`
 pub(super) struct FdDir {
-    pub(super) attr: Attr,
+    pub(super) attr: PseudoAttr,
     pub(super) pid: Pid,
     /// `fdinfo`.
     pub(super) info: bool,
@@ -33,7 +33,7 @@ impl FdDir {
 }
 
 impl DynamicDir for FdDir {
-    fn attr(&self) -> Attr {
+    fn attr(&self) -> PseudoAttr {
         self.attr
     }
 
@@ -46,7 +46,7 @@ impl DynamicDir for FdDir {
         } else {
             (u32::from(flags.readable()) * 0o500) | (u32::from(flags.writable()) * 0o300)
         };
-        let attr = Attr {
+        let attr = PseudoAttr {
             ino: self.attr.ino + FD_INO + fd as u64,
             mode,
             ..self.attr
@@ -61,7 +61,7 @@ impl DynamicDir for FdDir {
         if !self.info {
             return Ok(pseudo::link_with_text(
                 attr,
-                move || Ok(Link::Jump(open()?.path().clone())),
+                move || Ok(LinkTarget::MagicLink(open()?.path().clone())),
                 move || {
                     let root = crate::current_task().map(|task| task.fs().root());
                     Ok(open()?.path().to_bytes(root.as_ref()))
@@ -84,13 +84,13 @@ impl DynamicDir for FdDir {
         }))
     }
 
-    fn list(&self, after: u64) -> Result<Vec<Listed>> {
+    fn list(&self, after: u64) -> Result<Vec<DynamicEntry>> {
         let kind = if self.info {
             FileType::Regular
         } else {
             FileType::Symlink
         };
-        let listed = |(fd, _)| Listed {
+        let listed = |(fd, _)| DynamicEntry {
             name: format!("{fd}").into_bytes(),
             ino: self.attr.ino + FD_INO + fd as u64,
             kind,

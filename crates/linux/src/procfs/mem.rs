@@ -4,7 +4,7 @@
 use alloc::sync::{Arc, Weak};
 
 use abi::errno::Errno;
-use fs::pseudo::Attr;
+use fs::pseudo::PseudoAttr;
 use fs::{File, FileOps, FileType, Inode, Metadata, OpenFlags, Result, Whence};
 use vm::{AddressSpace, PAGE_SIZE};
 
@@ -14,7 +14,7 @@ use crate::uapi::pid::Pid;
 
 /// The file.
 pub(super) struct MemFile {
-    pub(super) attr: Attr,
+    pub(super) attr: PseudoAttr,
     pub(super) pid: Pid,
 }
 

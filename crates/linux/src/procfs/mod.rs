@@ -24,8 +24,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use abi::errno::Errno;
-use fs::pseudo::{self, Attr, DynamicDir, Listed, PseudoFs, StaticDir};
-use fs::{FileType, Inode, Link, Result};
+use fs::pseudo::{self, DynamicDir, DynamicEntry, PseudoAttr, PseudoFs, StaticDir};
+use fs::{FileType, Inode, LinkTarget, Result};
 pub(crate) use pid::of_directory;
 pub(crate) use pressure::{file as resource_pressure, init as init_pressure};
 pub(crate) use sysctl::place;
@@ -60,26 +60,26 @@ pub fn new() -> Arc<PseudoFs> {
         sysctl::add(&fixed.subdir("sys"), dev);
         net::add(&fixed.subdir("net"), dev);
         let own = |suffix: &'static str| {
-            pseudo::link(Attr::new(dev, 0o777), move || {
+            pseudo::link(PseudoAttr::new(dev, 0o777), move || {
                 let task = crate::current_task().ok_or(Errno::ENOENT)?;
                 let text = match suffix {
                     "" => format!("{}", task.pid()),
                     _ => format!("{}/task/{}", task.pid(), task.tid()),
                 };
-                Ok(Link::Text(text.into_bytes()))
+                Ok(LinkTarget::Text(text.into_bytes()))
             })
         };
         fixed.add("self", own(""));
         fixed.add("thread-self", own("task"));
-        let mounts = || Ok(Link::Text(b"self/mounts".to_vec()));
-        fixed.add("mounts", pseudo::link(Attr::new(dev, 0o777), mounts));
+        let mounts = || Ok(LinkTarget::Text(b"self/mounts".to_vec()));
+        fixed.add("mounts", pseudo::link(PseudoAttr::new(dev, 0o777), mounts));
         if let Some(more) = EXTENSION.get() {
             more(&fixed, dev);
         }
         pseudo::dynamic_dir(Root {
-            attr: Attr {
+            attr: PseudoAttr {
                 ino: 1,
-                ..Attr::new(dev, 0o555)
+                ..PseudoAttr::new(dev, 0o555)
             },
             fixed,
         })
@@ -88,7 +88,7 @@ pub fn new() -> Arc<PseudoFs> {
 
 /// The top: the fixed files, then a directory for every process.
 struct Root {
-    attr: Attr,
+    attr: PseudoAttr,
     fixed: Arc<StaticDir>,
 }
 
@@ -96,7 +96,7 @@ struct Root {
 const FIRST_PID_KEY: u64 = 1 << 16;
 
 impl DynamicDir for Root {
-    fn attr(&self) -> Attr {
+    fn attr(&self) -> PseudoAttr {
         self.attr
     }
 
@@ -107,11 +107,11 @@ impl DynamicDir for Root {
         }
     }
 
-    fn list(&self, after: u64) -> Result<Vec<Listed>> {
+    fn list(&self, after: u64) -> Result<Vec<DynamicEntry>> {
         let mut entries = Vec::new();
         if after < FIRST_PID_KEY {
             self.fixed.readdir(after, &mut |e| {
-                entries.push(Listed {
+                entries.push(DynamicEntry {
                     name: e.name.to_vec(),
                     ino: e.ino,
                     kind: e.kind,
@@ -123,7 +123,7 @@ impl DynamicDir for Root {
         for pid in process_table::pids() {
             let key = FIRST_PID_KEY + pid.raw() as u64;
             if key > after {
-                entries.push(Listed {
+                entries.push(DynamicEntry {
                     name: format!("{pid}").into_bytes(),
                     ino: (pid.raw() as u64) << PID_SHIFT,
                     kind: FileType::Directory,

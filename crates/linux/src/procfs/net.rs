@@ -3,7 +3,7 @@
 use alloc::string::String;
 use alloc::sync::Arc;
 
-use fs::pseudo::{self, Attr, StaticDir};
+use fs::pseudo::{self, PseudoAttr, StaticDir};
 use net::Stack;
 use net::inet::{procfs, procfs_host};
 
@@ -42,7 +42,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     for (name, text) in texts {
         dir.add(
             name,
-            pseudo::file(Attr::new(dev, 0o444), move || {
+            pseudo::file(PseudoAttr::new(dev, 0o444), move || {
                 Ok(text(&namespaces::net()).into_bytes())
             }),
         );

@@ -9,8 +9,8 @@ use core::fmt::Write;
 use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
-use fs::pseudo::{self, Attr, DynamicDir, Listed};
-use fs::{File, FileOps, FileType, Inode, Link, Metadata, OpenFlags, Result, Whence};
+use fs::pseudo::{self, DynamicDir, DynamicEntry, PseudoAttr};
+use fs::{File, FileOps, FileType, Inode, LinkTarget, Metadata, OpenFlags, Result, Whence};
 use vm::{AddressSpace, PAGE_SIZE, VmaInfo};
 
 use super::mem;
@@ -34,7 +34,7 @@ fn visible(pid: Pid) -> Result<Arc<Process>> {
 /// `pagemap`: a word for each page. It does not tell where pages are: programs, even privileged
 /// ones, cannot name physical memory.
 pub(super) struct PageMap {
-    pub(super) attr: Attr,
+    pub(super) attr: PseudoAttr,
     pub(super) pid: Pid,
 }
 
@@ -169,7 +169,7 @@ pub(super) fn numa_maps(process: &Process) -> String {
 /// `map_files`: a link for each part of a file that is mapped, by name. One to a file that was
 /// removed leads nowhere.
 pub(super) struct MapFiles {
-    pub(super) attr: Attr,
+    pub(super) attr: PseudoAttr,
     pub(super) pid: Pid,
 }
 
@@ -189,7 +189,7 @@ fn name_of(area: &VmaInfo) -> String {
 }
 
 impl DynamicDir for MapFiles {
-    fn attr(&self) -> Attr {
+    fn attr(&self) -> PseudoAttr {
         self.attr
     }
 
@@ -199,20 +199,20 @@ impl DynamicDir for MapFiles {
             .into_iter()
             .find(|area| name_of(area).as_bytes() == name)
             .ok_or(Errno::ENOENT)?;
-        let attr = Attr {
+        let attr = PseudoAttr {
             ino: self.attr.ino + (area.range.start / PAGE_SIZE) as u64,
             mode: 0o600,
             ..self.attr
         };
         Ok(pseudo::link(attr, move || {
-            Ok(Link::Text(area.name.clone()))
+            Ok(LinkTarget::Text(area.name.clone()))
         }))
     }
 
-    fn list(&self, after: u64) -> Result<Vec<Listed>> {
+    fn list(&self, after: u64) -> Result<Vec<DynamicEntry>> {
         let listed = |area: VmaInfo| {
             let page = (area.range.start / PAGE_SIZE) as u64;
-            Listed {
+            DynamicEntry {
                 name: name_of(&area).into_bytes(),
                 ino: self.attr.ino + page,
                 kind: FileType::Symlink,

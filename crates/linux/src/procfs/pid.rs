@@ -7,9 +7,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
-use fs::nsfs::Kind;
-use fs::pseudo::{self, Attr, DynamicDir, Listed, StaticDir};
-use fs::{FileType, Inode, Link, Path, Result};
+use fs::nsfs::NamespaceKind;
+use fs::pseudo::{self, DynamicDir, DynamicEntry, PseudoAttr, StaticDir};
+use fs::{FileType, Inode, LinkTarget, Path, Result};
 use linux_raw_sys::general::{CAP_SYS_NICE, CAP_SYS_RESOURCE};
 
 use super::fd::FdDir;
@@ -120,9 +120,9 @@ pub(super) fn directory(dev: u64, pid: Pid) -> Result<Arc<dyn Inode>> {
     }))
 }
 
-fn attr(dev: u64, process: &Process, place: u64, mode: u32) -> Attr {
+fn attr(dev: u64, process: &Process, place: u64, mode: u32) -> PseudoAttr {
     let (uid, gid) = process.owner();
-    Attr {
+    PseudoAttr {
         dev,
         ino: ((process.pid().raw() as u64) << PID_SHIFT) + place,
         mode,
@@ -133,7 +133,7 @@ fn attr(dev: u64, process: &Process, place: u64, mode: u32) -> Attr {
 
 /// The directory of a process, or of one thread of it.
 struct ProcessDir {
-    attr: Attr,
+    attr: PseudoAttr,
     pid: Pid,
     tid: Option<Tid>,
     /// Process itself, among those that ever had the number.
@@ -151,7 +151,7 @@ pub(crate) fn of_directory(inode: &Arc<dyn Inode>) -> Option<Result<Arc<Process>
 }
 
 impl DynamicDir for ProcessDir {
-    fn attr(&self) -> Attr {
+    fn attr(&self) -> PseudoAttr {
         self.attr
     }
 
@@ -188,7 +188,7 @@ impl DynamicDir for ProcessDir {
                 move |text| set_oom_adjustment(pid, oom::from_old(parsed(text)?)?),
             ),
             "mem" => Arc::new(MemFile { attr, pid }),
-            "net" => pseudo::link(attr, || Ok(Link::Text(b"/proc/net".to_vec()))),
+            "net" => pseudo::link(attr, || Ok(LinkTarget::Text(b"/proc/net".to_vec()))),
             "ns" => namespaces(attr, pid, tid),
             "exe" => link(attr, pid, |p| p.executable().ok_or(Errno::ENOENT)),
             "cwd" => link(attr, pid, |p| {
@@ -225,11 +225,11 @@ impl DynamicDir for ProcessDir {
         })
     }
 
-    fn list(&self, after: u64) -> Result<Vec<Listed>> {
+    fn list(&self, after: u64) -> Result<Vec<DynamicEntry>> {
         let listed = |(place, &(name, kind, _)): (usize, &(&str, FileType, u32))| {
             let key = place as u64 + 1;
             let shown = key > after && is_shown(name, self.tid.is_some());
-            shown.then(|| Listed {
+            shown.then(|| DynamicEntry {
                 name: name.into(),
                 ino: self.attr.ino + key,
                 kind,
@@ -246,7 +246,7 @@ fn may_look(pid: Pid) -> Result<()> {
     access::check_trace_access(&caller, &find(pid)?).map_err(|_| Errno::EACCES)
 }
 
-fn link(attr: Attr, pid: Pid, target: fn(&Process) -> Result<Path>) -> Arc<dyn Inode> {
+fn link(attr: PseudoAttr, pid: Pid, target: fn(&Process) -> Result<Path>) -> Arc<dyn Inode> {
     let show = move || {
         may_look(pid)?;
         let root = crate::current_task().map(|task| task.fs().root());
@@ -254,28 +254,28 @@ fn link(attr: Attr, pid: Pid, target: fn(&Process) -> Result<Path>) -> Arc<dyn I
     };
     let follow = move || {
         may_look(pid)?;
-        target(&*find(pid)?).map(Link::Jump)
+        target(&*find(pid)?).map(LinkTarget::MagicLink)
     };
     pseudo::link_with_text(attr, follow, show)
 }
 
 /// `/proc/<pid>/ns`: the namespaces that the process is in.
-fn namespaces(attr: Attr, pid: Pid, tid: Option<Tid>) -> Arc<dyn Inode> {
-    const NAMES: [(&str, Kind); 10] = [
-        ("cgroup", Kind::Cgroup),
-        ("ipc", Kind::Ipc),
-        ("mnt", Kind::Mount),
-        ("net", Kind::Net),
-        ("pid", Kind::Pid),
-        ("pid_for_children", Kind::Pid),
-        ("time", Kind::Time),
-        ("time_for_children", Kind::Time),
-        ("user", Kind::User),
-        ("uts", Kind::Uts),
+fn namespaces(attr: PseudoAttr, pid: Pid, tid: Option<Tid>) -> Arc<dyn Inode> {
+    const NAMES: [(&str, NamespaceKind); 10] = [
+        ("cgroup", NamespaceKind::Cgroup),
+        ("ipc", NamespaceKind::Ipc),
+        ("mnt", NamespaceKind::Mount),
+        ("net", NamespaceKind::Net),
+        ("pid", NamespaceKind::Pid),
+        ("pid_for_children", NamespaceKind::Pid),
+        ("time", NamespaceKind::Time),
+        ("time_for_children", NamespaceKind::Time),
+        ("user", NamespaceKind::User),
+        ("uts", NamespaceKind::Uts),
     ];
     let dir = StaticDir::new(attr.dev);
     for (place, (name, kind)) in NAMES.into_iter().enumerate() {
-        let attr = Attr {
+        let attr = PseudoAttr {
             ino: attr.ino + NS_INO + place as u64,
             mode: 0o777,
             ..attr
@@ -292,7 +292,7 @@ fn namespaces(attr: Attr, pid: Pid, tid: Option<Tid>) -> Arc<dyn Inode> {
             name,
             pseudo::link_with_text(
                 attr,
-                move || target().map(Link::Jump),
+                move || target().map(LinkTarget::MagicLink),
                 move || Ok(target()?.to_bytes(None)),
             ),
         );
@@ -302,12 +302,12 @@ fn namespaces(attr: Attr, pid: Pid, tid: Option<Tid>) -> Arc<dyn Inode> {
 
 /// `/proc/<pid>/task`
 struct TaskDir {
-    attr: Attr,
+    attr: PseudoAttr,
     pid: Pid,
 }
 
 impl DynamicDir for TaskDir {
-    fn attr(&self) -> Attr {
+    fn attr(&self) -> PseudoAttr {
         self.attr
     }
 
@@ -317,7 +317,7 @@ impl DynamicDir for TaskDir {
         if !process.snapshot().threads.contains(&tid) {
             return Err(Errno::ENOENT);
         }
-        let attr = Attr {
+        let attr = PseudoAttr {
             ino: (tid.raw() as u64) << PID_SHIFT,
             mode: 0o555,
             ..self.attr
@@ -330,13 +330,13 @@ impl DynamicDir for TaskDir {
         }))
     }
 
-    fn list(&self, after: u64) -> Result<Vec<Listed>> {
+    fn list(&self, after: u64) -> Result<Vec<DynamicEntry>> {
         let mut threads = process_table::find(self.pid)
             .ok_or(Errno::ENOENT)?
             .snapshot()
             .threads;
         threads.sort_unstable();
-        let listed = |tid: Tid| Listed {
+        let listed = |tid: Tid| DynamicEntry {
             name: format!("{tid}").into_bytes(),
             ino: (tid.raw() as u64) << PID_SHIFT,
             kind: FileType::Directory,

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi::errno::Errno;
 use fs::poll::{Events, PollQueue, PollTable};
-use fs::pseudo::{Attr, StaticDir};
+use fs::pseudo::{PseudoAttr, StaticDir};
 use fs::{File, FileOps, FileType, Inode, Metadata, OpenFlags, Result, Whence};
 use guard::BootToken;
 use psi::{Pressure, Trigger};
@@ -69,13 +69,13 @@ pub(crate) fn file(name: &str, dev: u64) -> Arc<dyn Inode> {
         _ => Resource::Io,
     };
     Arc::new(PressureFile {
-        attr: Attr::new(dev, 0o666),
+        attr: PseudoAttr::new(dev, 0o666),
         resource,
     })
 }
 
 struct PressureFile {
-    attr: Attr,
+    attr: PseudoAttr,
     resource: Resource,
 }
 

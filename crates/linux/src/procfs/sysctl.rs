@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 use ::task::RtLimits;
 use abi::errno::Errno;
-use fs::pseudo::{self, Attr, StaticDir};
+use fs::pseudo::{self, PseudoAttr, StaticDir};
 use net::socket::Sysctl;
 
 use super::system::Text;
@@ -161,12 +161,12 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         place(
             dir,
             path,
-            pseudo::file(Attr::new(dev, 0o444), move || Ok(text().into_bytes())),
+            pseudo::file(PseudoAttr::new(dev, 0o444), move || Ok(text().into_bytes())),
         );
     }
     for (number, sysctl) in namespaces::net().sysctls().all().enumerate() {
         let file = pseudo::writable_file(
-            Attr::new(dev, 0o644),
+            PseudoAttr::new(dev, 0o644),
             move || with_net_sysctl(number, |sysctl| Ok(sysctl.text().into_bytes())),
             move |text| with_net_sysctl(number, |sysctl| sysctl.set(text)),
         );
@@ -186,17 +186,17 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         place(
             dir,
             name,
-            pseudo::writable_file(Attr::new(dev, 0o644), show, set),
+            pseudo::writable_file(PseudoAttr::new(dev, 0o644), show, set),
         );
     }
     let hostname = pseudo::writable_file(
-        Attr::new(dev, 0o644),
+        PseudoAttr::new(dev, 0o644),
         || Ok([&sysinfo::uname().nodename[..], b"\n"].concat()),
         |text| sysinfo::set_hostname(text.trim_ascii_end()),
     );
     place(dir, "kernel/hostname", hostname);
     let domainname = pseudo::writable_file(
-        Attr::new(dev, 0o644),
+        PseudoAttr::new(dev, 0o644),
         || Ok([&sysinfo::domain_name()[..], b"\n"].concat()),
         |text| sysinfo::set_domain_name(text.trim_ascii_end()),
     );
@@ -209,7 +209,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     place(
         dir,
         "vm/drop_caches",
-        pseudo::writable_file(Attr::new(dev, 0o200), || Err(Errno::EINVAL), dropped),
+        pseudo::writable_file(PseudoAttr::new(dev, 0o200), || Err(Errno::EINVAL), dropped),
     );
     place(
         dir,
@@ -225,7 +225,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
                 .map(drop)
         };
         let file = pseudo::writable_file(
-            Attr::new(dev, 0o644),
+            PseudoAttr::new(dev, 0o644),
             || Ok(b"0\n".to_vec()),
             move |text| accept(text).ok_or(Errno::EINVAL),
         );
@@ -265,10 +265,9 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     place(
         dir,
         "kernel/random/uuid",
-        pseudo::file(
-            Attr::new(dev, 0o444),
-            move || Ok(random_uuid().into_bytes()),
-        ),
+        pseudo::file(PseudoAttr::new(dev, 0o444), move || {
+            Ok(random_uuid().into_bytes())
+        }),
     );
 }
 
@@ -329,7 +328,7 @@ fn is_valid(
 /// A setting that is a digit, up to `most`.
 fn choice(dev: u64, setting: &'static AtomicU8, most: u8) -> Arc<dyn fs::Inode> {
     pseudo::writable_file(
-        Attr::new(dev, 0o644),
+        PseudoAttr::new(dev, 0o644),
         || Ok(format!("{}\n", setting.load(Ordering::Relaxed)).into_bytes()),
         move |text| match text.trim_ascii() {
             [digit] if (b'0'..=most).contains(digit) => {

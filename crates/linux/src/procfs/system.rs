@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 
 use ::task::Mutex;
-use fs::pseudo::{self, Attr, StaticDir};
+use fs::pseudo::{self, PseudoAttr, StaticDir};
 use guard::{cpu, irq, mem, role, timer};
 use task::{CpuId, stats};
 
@@ -64,7 +64,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         place(
             dir,
             name,
-            pseudo::file(Attr::new(dev, 0o444), move || Ok(text().into_bytes())),
+            pseudo::file(PseudoAttr::new(dev, 0o444), move || Ok(text().into_bytes())),
         );
     }
 }

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
-use fs::ioctl::Request;
+use fs::ioctl::IoctlRequest;
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, OpenFlags};
 use linux_raw_sys::general as sys;
@@ -132,7 +132,7 @@ impl Listener {
     }
 
     /// Tells of a call, when there is one.
-    fn receive(&self, request: &Request<'_>) -> Result<usize, Errno> {
+    fn receive(&self, request: &IoctlRequest<'_>) -> Result<usize, Errno> {
         if request
             .read::<Notification>()?
             .as_bytes()
@@ -236,7 +236,7 @@ impl Drop for Descriptor {
 }
 
 impl FileOps for Descriptor {
-    fn ioctl(&self, _: &File, request: &Request<'_>) -> Result<usize, Errno> {
+    fn ioctl(&self, _: &File, request: &IoctlRequest<'_>) -> Result<usize, Errno> {
         match request.command {
             RECEIVE => self.0.receive(request),
             SEND => self.0.answer(request.read()?),

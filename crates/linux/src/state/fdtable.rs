@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use abi::errno::Errno;
-use fs::lock::{self, Owner};
+use fs::lock::{self, LockOwner};
 use fs::{Cred, File, FsStruct, OpenFlags, ops};
 use task::{Mutex, Once, RcuArc};
 
@@ -539,7 +539,7 @@ impl FdTable {
         if self.has_record_locks.load(Ordering::Relaxed) {
             lock::release(
                 file,
-                Owner::Process {
+                LockOwner::Process {
                     table: self.id,
                     pid: 0,
                 },
@@ -548,9 +548,9 @@ impl FdTable {
     }
 
     /// The owner of POSIX record locks that `pid` sets through this table.
-    pub fn record_lock_owner(&self, pid: Pid) -> Owner {
+    pub fn record_lock_owner(&self, pid: Pid) -> LockOwner {
         self.has_record_locks.store(true, Ordering::Relaxed);
-        Owner::Process {
+        LockOwner::Process {
             table: self.id,
             pid: pid.raw(),
         }

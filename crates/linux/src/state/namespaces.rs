@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use ::task::{Mutex, Once};
 use fs::mount::FileSystem;
-use fs::nsfs::{self, Kind};
+use fs::nsfs::{self, NamespaceKind};
 use linux_raw_sys::general as sys;
 use net::Stack;
 use net::inet::Loopback;
@@ -46,7 +46,7 @@ impl UtsNamespace {
         let names = [&b"skerry"[..], b"(none)"].map(|name| Mutex::new(name.to_vec()));
         let [nodename, domain] = names;
         Self {
-            number: Kind::Uts.first_number(),
+            number: NamespaceKind::Uts.first_number(),
             nodename,
             domain,
         }
@@ -82,7 +82,7 @@ pub(crate) fn first() -> &'static Namespaces {
     static FIRST: Once<Namespaces> = Once::new();
     FIRST.call_once(|| Namespaces {
         uts: Arc::new(UtsNamespace::first()),
-        ipc: Arc::new(IpcNamespace::new(Kind::Ipc.first_number())),
+        ipc: Arc::new(IpcNamespace::new(NamespaceKind::Ipc.first_number())),
         net: Stack::new(Arc::new(Loopback)),
     })
 }

@@ -7,7 +7,7 @@ use abi::errno::Errno;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use fs::Result;
-use fs::ioctl::Request;
+use fs::ioctl::IoctlRequest;
 use linux_raw_sys::ioctl as nr;
 
 /// Requests of wireless interfaces.
@@ -57,7 +57,7 @@ fn encode_ifreq(name: &str, value: &[u8]) -> IfReq {
     bytes
 }
 
-fn get_ifconf(stack: &CoreStack, request: &Request<'_>) -> Result<usize> {
+fn get_ifconf(stack: &CoreStack, request: &IoctlRequest<'_>) -> Result<usize> {
     let [room, padding, low, high] = request.read::<IfConf>()?;
     let at = u64::from(low) | u64::from(high) << 32;
     let mut bytes = Vec::new();
@@ -105,7 +105,7 @@ fn netmask(prefix: u8) -> u32 {
 ///
 /// # Errors
 /// `ENOTTY` for one that is not about interfaces; `ENODEV`, `EADDRNOTAVAIL`, `EPERM`, `EFAULT`.
-pub(super) fn ioctl(stack: &CoreStack, request: &Request<'_>) -> Result<usize> {
+pub(super) fn ioctl(stack: &CoreStack, request: &IoctlRequest<'_>) -> Result<usize> {
     if request.command == nr::SIOCGIFCONF {
         return get_ifconf(stack, request);
     }

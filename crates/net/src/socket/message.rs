@@ -6,7 +6,7 @@ use super::scm::ScmRights;
 use abi::errno::Errno;
 use alloc::vec::Vec;
 use fs::Result;
-use fs::path::Walk;
+use fs::path::LookupContext;
 use fs::poll::PollQueue;
 use linux_raw_sys::net;
 
@@ -16,7 +16,7 @@ pub(crate) type ControlMessage = (u32, u32, Vec<u8>);
 /// The caller that binds, connects or sends to an address, and what names mean to it.
 pub struct Caller<'a> {
     /// The start of path lookups, with the permissions of the caller.
-    pub walk: Walk<'a>,
+    pub walk: LookupContext<'a>,
     /// The file creation mask.
     pub umask: u32,
 }

@@ -34,7 +34,7 @@ pub use timer::{TimerCallback, set_timer_scheduler};
 use abi::errno::Errno;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use fs::ioctl::Request;
+use fs::ioctl::IoctlRequest;
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, FileType, OpenFlags, Path, Result};
 use linux_raw_sys::{ioctl, net};
@@ -367,7 +367,7 @@ impl FileOps for Socket {
         self.ops.poll(file, table)
     }
 
-    fn ioctl(&self, _: &File, request: &Request<'_>) -> Result<usize> {
+    fn ioctl(&self, _: &File, request: &IoctlRequest<'_>) -> Result<usize> {
         const SIOCATMARK: u32 = 0x8905;
         const SIOCGSTAMP: u32 = 0x8906;
         const SIOCGSTAMPNS: u32 = 0x8907;
