@@ -74,6 +74,7 @@ mod signal_masks;
 mod signals;
 mod sockets;
 mod splice;
+mod taskstats;
 mod sysv_info;
 mod text_busy;
 mod threads;
@@ -149,6 +150,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         error_queue::CHECKS,
         af_packet::CHECKS,
         net_admin::CHECKS,
+        taskstats::CHECKS,
         raw_sockets::CHECKS,
         inet::CHECKS,
         datagrams::CHECKS,
