@@ -4,12 +4,13 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::mem;
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use anyhow::{Result, ensure};
 
 use crate::sockets::{errno, pair, recv, send, set_option, socket, with_address};
-use crate::{Check, checked};
+use crate::{Check, checked, inet_sockets};
 
 pub const CHECKS: &[(&str, Check)] = &[
     ("sockets-pass-descriptors", pass_descriptors),
@@ -20,6 +21,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("sockets-pass-credentials", pass_credentials),
     ("sockets-rings-are-freed", rings_are_freed),
     ("sockets-deep-nesting-is-freed", deep_nesting_is_freed),
+    ("sockets-inet-passes-nothing", inet_passes_nothing),
 ];
 
 /// Sends bytes with control messages.
@@ -251,6 +253,37 @@ fn pass_credentials() -> Result<()> {
         )
     })?;
     ensure!(cred == me && len == 12, "SO_PEERCRED is {cred:?}");
+    Ok(())
+}
+
+/// Descriptors and credentials are for `AF_UNIX`: over TCP and UDP nobody looks at them, and
+/// nothing arrives; netlink refuses descriptors.
+fn inet_passes_nothing() -> Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let sender = TcpStream::connect(listener.local_addr()?)?;
+    let (receiver, _) = listener.accept()?;
+    let from = UdpSocket::bind("127.0.0.1:0")?;
+    let to = UdpSocket::bind("127.0.0.1:0")?;
+    from.connect(to.local_addr()?)?;
+    let ends: [(OwnedFd, OwnedFd); 2] = [(sender.into(), receiver.into()), (from.into(), to.into())];
+    for (sender, receiver) in ends {
+        // Neither has to be right.
+        for fd in [sender.as_raw_fd(), -1] {
+            send_with(&sender, b"a", &rights(&[fd]))?;
+            let got = receive_with(&receiver, 64, 64, 0)?;
+            ensure!(got.bytes == b"a" && got.fds.is_empty(), "{:?} came", got.fds);
+        }
+        send_with(&sender, b"b", &control(libc::SCM_CREDENTIALS, &[0xff; 12]))?;
+        let got = receive_with(&receiver, 64, 64, 0)?;
+        ensure!(
+            got.bytes == b"b" && got.credentials.is_none(),
+            "{:?} came",
+            got.credentials
+        );
+    }
+    let netlink = inet_sockets::socket(libc::AF_NETLINK, libc::SOCK_RAW)?;
+    let error = errno(send_with(&netlink, &[0; 16], &rights(&[0])));
+    ensure!(error == libc::EINVAL, "netlink: error {error}");
     Ok(())
 }
 

@@ -137,6 +137,13 @@ fn read_control(
             .ok_or(Errno::EINVAL)?;
         let data = &rest[CMSG_HEADER..len];
         match (header.level, header.kind) {
+            // Linux' `__sock_cmsg_send`: they mean something to `AF_UNIX` only.
+            (consts::SOL_SOCKET, consts::SCM_RIGHTS | consts::SCM_CREDENTIALS) if inet => {}
+            (consts::SOL_SOCKET, consts::SCM_RIGHTS)
+                if socket.ops().family() != consts::AF_UNIX =>
+            {
+                return Err(Errno::EINVAL);
+            }
             (consts::SOL_SOCKET, consts::SCM_RIGHTS) => {
                 if files.len() + data.len() / 4 > MAX_RIGHTS {
                     return Err(Errno::EINVAL);
