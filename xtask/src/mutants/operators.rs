@@ -79,6 +79,8 @@ const WAKES: &[&str] = &[
     "interrupt",
     "post",
     "broadcast",
+    "set_signal_pending",
+    "set_notify_resume",
 ];
 /// Functions that give something back, or take it out of where it was.
 const RELEASES: &[&str] = &[
