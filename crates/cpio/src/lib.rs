@@ -73,7 +73,7 @@ pub struct Header {
 /// Why bytes are no header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeaderError {
-    /// They do not begin with the format's magic.
+    /// The bytes do not begin with the format's magic.
     Magic,
     /// A field is no hexadecimal number.
     Number,

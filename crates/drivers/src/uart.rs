@@ -79,7 +79,7 @@ fn irq4() {
 /// The chip. Its lock keeps the divisor latch, which hides the data register, from everybody else.
 struct Chip {
     ports: Ports,
-    /// What the interrupt enable register holds.
+    /// Value of the interrupt enable register.
     ier: u8,
     speed: u32,
 }

@@ -16,7 +16,7 @@ use vm::{PAGE_SIZE, Page};
 /// Why an archive could not be unpacked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Error {
-    /// What is wrong.
+    /// The kind of error.
     pub what: ErrorKind,
     /// Where the entry's header begins, in bytes from the start.
     pub offset: usize,
@@ -24,7 +24,7 @@ pub struct Error {
     pub name: String,
 }
 
-/// What can be wrong with an archive.
+/// Kinds of errors in an archive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ErrorKind {
     /// No header where one must be.
@@ -59,7 +59,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// What was unpacked.
+/// Counts of an archive that was unpacked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
     /// Entries.
@@ -100,7 +100,7 @@ fn take(archive: &[u8], at: usize, len: usize) -> Result<(&[u8], usize), ErrorKi
 
 /// An archive that is read from the front, and forgotten as it is read.
 pub trait ArchiveReader {
-    /// What is left of it.
+    /// Bytes of the archive that are not consumed yet.
     fn rest(&self) -> &[u8];
 
     /// Forgets the next `count` bytes, or all that are left.

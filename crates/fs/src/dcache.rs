@@ -152,7 +152,7 @@ fn mix(hash: u64, word: u64) -> u64 {
     (hash.rotate_left(5) ^ word).wrapping_mul(FACTOR)
 }
 
-/// What an entry is recognised by: the directory, as a number, and the name.
+/// Key of an entry of the cache: the directory, as a number, and the name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
     parent: usize,

@@ -209,7 +209,7 @@ impl Dentry {
         }
     }
 
-    /// As [`Self::find`], in the file system.
+    /// Finds a name in the file system, past the cache; otherwise as [`Self::find`].
     #[inline(never)]
     fn find_below(self: &Arc<Self>, name: &[u8]) -> Result<Arc<Self>> {
         let displaced;
@@ -321,7 +321,7 @@ impl Path {
         Self::unnamed_in(crate::mount::anonymous(), inode, name)
     }
 
-    /// As [`Self::unnamed`], in a mount that is in no tree.
+    /// Path of an inode without a name, as [`Self::unnamed`], in a mount that is in no tree.
     #[must_use]
     pub fn unnamed_in(mount: Arc<Mount>, inode: Arc<dyn Inode>, name: &str) -> Self {
         Self {

@@ -191,7 +191,7 @@ enum MemoryDevice {
 
 /// `ioctl(2)`: how many random bits the pool of random numbers has.
 const RNDGETENTCNT: u32 = 0x8004_5200;
-/// It is full from the beginning.
+/// Bits of entropy that `RNDGETENTCNT` tells: the pool is full from the beginning.
 const RANDOM_BITS: i32 = 256;
 
 struct MemoryDriver {

@@ -9,7 +9,7 @@ use alloc::sync::{Arc, Weak};
 use linux_raw_sys::general as sys;
 use task::Mutex;
 
-/// What `F_NOTIFY` asks for, as `inotify(7)` calls it.
+/// Events of `F_NOTIFY` (`DN_*`), with what `inotify(7)` calls them.
 const EVENTS: [(u32, u32); 6] = [
     (sys::DN_ACCESS, sys::IN_ACCESS),
     (sys::DN_MODIFY, sys::IN_MODIFY),
@@ -19,7 +19,7 @@ const EVENTS: [(u32, u32); 6] = [
     (sys::DN_ATTRIB, sys::IN_ATTRIB),
 ];
 
-/// What an opening of a directory is watched for.
+/// Events that an opening of a directory is watched for.
 pub(crate) struct DnotifyMark {
     file: Weak<File>,
     fd: i32,

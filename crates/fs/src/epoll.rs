@@ -16,7 +16,7 @@ use linux_raw_sys::general as sys;
 use task::sync::{AtomicBool, AtomicU32, Ordering};
 use task::{Deadline, Mutex};
 
-/// What goes together with `EPOLLEXCLUSIVE`.
+/// Events that may be combined with `EPOLLEXCLUSIVE`.
 const WITH_EXCLUSIVE: u32 = sys::EPOLLEXCLUSIVE
     | sys::EPOLLIN
     | sys::EPOLLOUT
@@ -28,7 +28,7 @@ const WITH_EXCLUSIVE: u32 = sys::EPOLLEXCLUSIVE
 /// How many sets may watch one another in a row.
 const MAX_NESTING: usize = 5;
 
-/// What a caller wants to hear about a file, and the word it gets back with it.
+/// Events that a caller wants to hear of a file, and the word it gets back with them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Interest {
     /// `EPOLLIN` … with the flags `EPOLLET`, `EPOLLONESHOT`, `EPOLLEXCLUSIVE`, `EPOLLWAKEUP`
@@ -41,7 +41,7 @@ pub struct Interest {
 /// One ready file, as `epoll_wait(2)` returns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadyEvent {
-    /// What is so.
+    /// Events that are so.
     pub events: u32,
     /// The caller's word.
     pub data: u64,
@@ -54,7 +54,7 @@ struct EpollItem {
     /// `None` once removed from the set. Without event bits while a one-shot entry waits to be
     /// armed again.
     interest: Mutex<Option<Interest>>,
-    /// What it has been left for at the sources of its file.
+    /// Events that the entry was left for at the sources of its file.
     watched: AtomicU32,
     queued: AtomicBool,
     /// Of several sets that watch the file in this way one is told: the first that somebody waits
@@ -63,7 +63,7 @@ struct EpollItem {
 }
 
 impl EpollItem {
-    /// What there is to report now.
+    /// The events to be reported now.
     fn ready(&self) -> Option<(Interest, Events)> {
         let interest = (*self.interest.lock())?;
         let wanted = Events::from_bits_truncate(interest.events);
@@ -355,7 +355,7 @@ impl Epoll {
 }
 
 impl FileOps for EpollFile {
-    /// It is neither read nor written.
+    /// All: an epoll file is neither read nor written.
     fn least_transfer(&self) -> usize {
         usize::MAX
     }
@@ -372,7 +372,7 @@ impl FileOps for EpollFile {
         }
     }
 
-    /// It has a position that nothing moves.
+    /// Zero: the position of an epoll file does not move.
     fn seek(&self, _: &File, _: Whence, _: i64) -> Result<u64> {
         Ok(0)
     }

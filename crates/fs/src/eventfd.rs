@@ -102,7 +102,7 @@ impl FileOps for EventFd {
         events
     }
 
-    /// It has a position that nothing moves.
+    /// Zero: the position of an eventfd does not move.
     fn seek(&self, _: &File, _: Whence, _: i64) -> Result<u64> {
         Ok(0)
     }

@@ -31,7 +31,7 @@ pub enum Whence {
     Hole,
 }
 
-/// What an opening does when it is read, written, polled and controlled. Pipes, terminals and
+/// Behaviour of an open file when it is read, written, polled and controlled. Pipes, terminals and
 /// devices implement it; files and directories of a file system have one in this module.
 ///
 /// A method may block unless [`File::nonblocking`]. A blocking wait that a signal ends returns
@@ -94,8 +94,8 @@ pub trait FileOps: Any + Send + Sync {
         Err(Errno::ESPIPE)
     }
 
-    /// What the file is ready for now. With a table, names every source the answer depends on
-    /// *before* looking.
+    /// Events that the file is ready for now. With a table, names every source the answer depends
+    /// on *before* looking.
     fn poll(&self, file: &File, table: Option<&mut PollTable>) -> Events {
         let _ = (file, table);
         Events::READABLE | Events::WRITABLE
@@ -175,12 +175,12 @@ pub trait FileOps: Any + Send + Sync {
     }
 }
 
-/// What a file with `O_ASYNC` needs.
+/// State of a file with `O_ASYNC`.
 #[derive(Default)]
 struct AsyncState {
     notice: FileOwner,
     watcher: Option<Arc<dyn PollObserver>>,
-    /// What a directory is watched for (`F_NOTIFY`).
+    /// Events that the directory is watched for (`F_NOTIFY`).
     watch: Option<Arc<dnotify::DnotifyMark>>,
 }
 
@@ -191,20 +191,21 @@ pub struct File {
     ops: Arc<dyn FileOps>,
     /// The operations' answer, which never changes.
     fills_buffers: bool,
-    /// It does, and the opening is for reading, which does not change either.
+    /// Whether reads may be answered at once: the operations allow it, and the opening is for
+    /// reading, which does not change either.
     reads_at_once: bool,
     flags: AtomicU32,
     /// The position. Who holds `moving` changes it.
     offset: AtomicU64,
     moving: Mutex<()>,
-    /// Who is signalled, and by what, if that was ever said.
+    /// Receiver and number of signals, if they were ever set.
     signals: Mutex<Option<Box<AsyncState>>>,
     /// Whether the opening was ever locked with `flock`, or by a record lock; spares the others a
     /// look at the lock table.
     locked: AtomicBool,
     /// Whether it ever had a lease.
     leased: AtomicBool,
-    /// It is counted as one who writes the file.
+    /// Count as a writer of the file, for as long as it is open.
     _writing: Option<WriteAccess>,
 }
 
@@ -290,7 +291,7 @@ impl File {
         self.path.inode()
     }
 
-    /// What it does. Downcast through `Any` to find out what it is.
+    /// The operations of the file. Downcast through `Any` to find out what it is.
     #[must_use]
     pub fn ops(&self) -> &Arc<dyn FileOps> {
         &self.ops
@@ -336,7 +337,7 @@ impl File {
         self.flags().contains(OpenFlags::NONBLOCK)
     }
 
-    /// Who is signalled with `O_ASYNC`, and by what.
+    /// Receiver and number of the signals of `O_ASYNC`.
     #[must_use]
     pub fn notice(&self) -> FileOwner {
         self.signals
@@ -375,7 +376,7 @@ impl File {
         drop(old);
     }
 
-    /// What `fstat(2)` shows.
+    /// Metadata, as `fstat(2)` shows them.
     #[must_use]
     pub fn metadata(&self) -> Metadata {
         self.inode().metadata()
@@ -429,8 +430,8 @@ impl File {
         self.read_some(buf)
     }
 
-    /// As [`Self::read`], if the opening is for reading, and what there is to read is not taken
-    /// from anybody by that; `None` if not. `buf` is not empty.
+    /// Reads without waiting, as [`Self::read`], if the opening is for reading, and what there is
+    /// to read is not taken from anybody by that; `None` if not. `buf` is not empty.
     #[inline(always)]
     pub fn read_at_once(&self, buf: &mut [u8]) -> Option<Result<usize>> {
         self.reads_at_once.then(|| self.read_some(buf))
@@ -514,7 +515,7 @@ impl File {
         self.ops.seek(self, whence, offset)
     }
 
-    /// What the file is ready for; see [`FileOps::poll`].
+    /// Events that the file is ready for; see [`FileOps::poll`].
     #[must_use]
     pub fn poll(&self, table: Option<&mut PollTable>) -> Events {
         self.ops.poll(self, table)

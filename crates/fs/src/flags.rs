@@ -33,7 +33,7 @@ bitflags::bitflags! {
         const DIRECT = sys::O_DIRECT;
         /// Offsets beyond 2 GiB: always so, but only `open(2)` says it.
         const LARGEFILE = sys::O_LARGEFILE;
-        /// It must be a directory.
+        /// Refuse anything but a directory.
         const DIRECTORY = sys::O_DIRECTORY;
         /// The last component must not be a symbolic link.
         const NOFOLLOW = sys::O_NOFOLLOW;
@@ -43,7 +43,7 @@ bitflags::bitflags! {
         const CLOEXEC = sys::O_CLOEXEC;
         /// Only a place in the tree: no reading, no writing.
         const PATH = sys::O_PATH;
-        /// As `DSYNC`, with metadata.
+        /// Write data and metadata through, as `DSYNC` with metadata.
         const SYNC = sys::O_SYNC;
         /// A file without a name, in the directory given.
         const TMPFILE = sys::O_TMPFILE;
@@ -53,20 +53,20 @@ bitflags::bitflags! {
 impl OpenFlags {
     /// Read only, nothing else.
     pub const RDONLY: Self = Self::empty();
-    /// What `fcntl(F_SETFL)` may change.
+    /// Flags that `fcntl(F_SETFL)` may change.
     pub const SETTABLE: Self = Self::APPEND
         .union(Self::NONBLOCK)
         .union(Self::ASYNC)
         .union(Self::DIRECT)
         .union(Self::NOATIME);
-    /// What concerns the call of `open(2)` only and is not remembered.
+    /// Flags that concern the call of `open(2)` only and are not remembered.
     pub(crate) const TRANSIENT: Self = Self::CREAT
         .union(Self::EXCL)
         .union(Self::NOCTTY)
         .union(Self::TRUNC)
         .union(Self::CLOEXEC);
 
-    /// What is left of other flags beside `PATH`.
+    /// Flags that count beside `PATH`.
     const BESIDE_PATH: Self = Self::PATH
         .union(Self::DIRECTORY)
         .union(Self::NOFOLLOW)
@@ -97,8 +97,8 @@ impl OpenFlags {
         Ok(self | Self::LARGEFILE | data)
     }
 
-    /// What the file must permit. The access mode 3, for nothing but `ioctl(2)`, asks for both and
-    /// grants neither.
+    /// Access that the file must permit. The access mode 3, for nothing but `ioctl(2)`, asks for
+    /// both and grants neither.
     #[must_use]
     pub const fn wanted(self) -> Access {
         if self.contains(Self::PATH) {

@@ -29,7 +29,7 @@ pub(crate) fn keeps_set_ids() -> bool {
 /// A file that is to be made in a directory.
 #[derive(Clone, Debug)]
 pub struct NewInode<'a> {
-    /// What kind, with what that kind needs.
+    /// The kind of file, with what that kind needs.
     pub kind: NewInodeKind<'a>,
     /// Permission bits, the caller's umask already taken away.
     pub mode: u32,
@@ -58,7 +58,7 @@ pub enum NewInodeKind<'a> {
     Block(DeviceId),
 }
 
-/// What a symbolic link leads to.
+/// Target of a symbolic link.
 pub enum LinkTarget {
     /// A name, resolved from the link's directory.
     Text(Vec<u8>),
@@ -296,7 +296,7 @@ pub trait Inode: Any + Send + Sync {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// What cannot be done to the file any more (`F_SEAL_*`).
+    /// Seals: operations that the file does not permit any more (`F_SEAL_*`).
     fn seals(&self) -> u32 {
         0
     }
@@ -349,7 +349,7 @@ pub trait Inode: Any + Send + Sync {
         None
     }
 
-    /// Who writes and who runs the file, if that is counted.
+    /// Counts of those who write and of those who execute the file, if it has them.
     fn writers(&self) -> Option<&WriteCount> {
         None
     }
@@ -381,8 +381,7 @@ pub trait Inode: Any + Send + Sync {
         Err(Errno::ENODEV)
     }
 
-    /// What reading and writing an opening of this file does. `None`: the ordinary thing for its
-    /// kind.
+    /// Operations of a new opening of this file. `None`: the ordinary thing for its kind.
     ///
     /// # Errors
     /// Whatever the device says.

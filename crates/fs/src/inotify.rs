@@ -246,7 +246,7 @@ impl Inotify {
             .count()
     }
 
-    /// As many events as fit, in the form of `read(2)`.
+    /// Takes as many events as fit, in the form of `read(2)`.
     fn take(&self, buf: &mut [u8]) -> Option<Result<usize>> {
         let mut state = self.state.lock();
         let mut done = 0;
@@ -317,7 +317,7 @@ impl FileOps for InotifyFile {
         Ok(0)
     }
 
-    /// It has a position that nothing moves.
+    /// Zero: the position of an inotify file does not move.
     fn seek(&self, _: &File, _: Whence, _: i64) -> Result<u64> {
         Ok(0)
     }

@@ -35,7 +35,7 @@ pub struct IoctlRequest<'a> {
     pub command: u32,
     /// Its argument: a number or an address.
     pub arg: usize,
-    /// Who calls.
+    /// The caller.
     pub caller: &'a dyn IoctlCaller,
 }
 

@@ -19,7 +19,7 @@ use task::{Deadline, Mutex, WaitError, WaitQueue, now_ns};
 pub const BREAK_SECONDS: u64 = 45;
 const NS_PER_SEC: u64 = 1_000_000_000;
 
-/// What a lease forbids others.
+/// Kinds of leases: what others may not do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LeaseKind {
     /// To write.
@@ -33,7 +33,7 @@ struct Lease {
     /// The descriptor by which it was taken.
     fd: i32,
     kind: LeaseKind,
-    /// What is left to the holder (`None`: nothing), from when on without asking.
+    /// The lease that is left to the holder (`None`: none), from when on without asking.
     breaking: Option<(Option<LeaseKind>, u64)>,
 }
 

@@ -14,7 +14,7 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering};
 use task::Mutex;
 
-/// Who holds a record lock.
+/// Holder of a record lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LockOwner {
     /// A process (its descriptor table, by a number that is not reused while the table lives) —
@@ -131,7 +131,7 @@ impl LockContextRef {
         self.changed.notify();
     }
 
-    /// What the entry is known by.
+    /// The address by which the entry is known.
     fn address(&self) -> usize {
         core::ptr::from_ref::<LockContext>(self).addr()
     }
@@ -286,7 +286,7 @@ impl LockState {
 
 /// A process that waits for a record lock of another.
 struct BlockedLock {
-    /// Which call it is.
+    /// Number of the call that waits.
     call: u64,
     /// The file, by its entry's address.
     file: usize,
@@ -294,8 +294,8 @@ struct BlockedLock {
     holder: LockOwner,
 }
 
-/// Who waits for whom. Whatever changes about a file's locks takes its waits out: those who wait
-/// look again, and say so again.
+/// Calls that wait for locks, and for whom. Whatever changes about a file's locks takes its waits
+/// out: those who wait look again, and say so again.
 static WAITS: Mutex<Vec<BlockedLock>> = Mutex::new(Vec::new());
 
 /// Through how many processes a ring of waits is looked for.
@@ -374,7 +374,7 @@ pub fn set_record(
     result
 }
 
-/// What stands in the way of a record lock: whose it is (a process id, or -1 for an opening's), its
+/// A record lock that conflicts with another: its holder (a process id, or -1 for an opening), its
 /// range, and whether it is exclusive.
 #[must_use]
 pub fn conflicting(

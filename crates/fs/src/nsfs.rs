@@ -90,7 +90,7 @@ pub fn new_number() -> u32 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What a namespace's file keeps.
+/// Reference that a namespace's file holds.
 #[derive(Clone)]
 pub enum NamespaceRef {
     /// The one there is of its kind.

@@ -49,7 +49,7 @@ pub struct LookupContext<'a> {
     places: Arc<FsPaths>,
     /// Where a relative name starts; `None` for the working directory.
     base: Option<Path>,
-    /// Whose permissions count.
+    /// Credentials that permissions are checked with.
     pub cred: &'a Cred,
     resolve: Resolve,
     /// Mounts on the way do not count as used.
@@ -156,8 +156,7 @@ struct Component {
 pub(crate) struct PathWalker<'a> {
     walk: &'a LookupContext<'a>,
     pub(crate) at: Path,
-    /// What is to be walked, and how far into it the walk is. The caller's name until a link is
-    /// followed.
+    /// The name that is walked: the caller's until a link is followed.
     rest: Cow<'a, [u8]>,
     position: usize,
     links: usize,
@@ -454,7 +453,7 @@ impl FsStruct {
         });
     }
 
-    /// Who stands at `from` stands at `to` from now on (`pivot_root(2)`).
+    /// Moves whoever stands at `from` to `to` (`pivot_root(2)`).
     pub fn exchange(&self, from: &Path, to: &Path) {
         self.change(|places| {
             for place in [&mut places.root, &mut places.cwd] {

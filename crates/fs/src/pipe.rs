@@ -17,7 +17,7 @@ use task::Mutex;
 
 /// Writes up to this size are atomic.
 pub const PIPE_BUF: usize = 4096;
-/// What a new pipe holds.
+/// Bytes that a new pipe holds.
 pub const CAPACITY: usize = 65_536;
 /// The most that `F_SETPIPE_SZ` grants to everybody.
 pub const MAX_CAPACITY: usize = 1 << 20;
@@ -192,7 +192,7 @@ pub struct PipeEnd {
 }
 
 impl PipeEnd {
-    /// What the pipe holds at most.
+    /// Bytes that the pipe holds at most.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.pipe.state.lock().capacity

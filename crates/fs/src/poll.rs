@@ -15,7 +15,7 @@ use task::sync::{AtomicBool, AtomicUsize, Ordering, fence};
 use task::{Deadline, Mutex, MutexGuard, WaitError, WaitQueue};
 
 bitflags::bitflags! {
-    /// What a file is ready for; the bits of `poll(2)` and `epoll_ctl(2)`.
+    /// Events of a file; the bits of `poll(2)` and `epoll_ctl(2)`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Events: u32 {
         /// Data to read, or end of file.
@@ -30,11 +30,11 @@ bitflags::bitflags! {
         const HUP = sys::POLLHUP;
         /// Not an open file (`poll(2)` only).
         const NVAL = sys::POLLNVAL;
-        /// As `IN`.
+        /// Equal to `IN`.
         const RDNORM = sys::POLLRDNORM;
         /// Unused band data.
         const RDBAND = sys::POLLRDBAND;
-        /// As `OUT`.
+        /// Equal to `OUT`.
         const WRNORM = sys::POLLWRNORM;
         /// Unused band data.
         const WRBAND = sys::POLLWRBAND;
@@ -48,7 +48,7 @@ impl Events {
     pub const READABLE: Self = Self::IN.union(Self::RDNORM);
     /// Ready to write.
     pub const WRITABLE: Self = Self::OUT.union(Self::WRNORM);
-    /// What is reported whether asked for or not.
+    /// Events that are reported whether asked for or not.
     pub const ALWAYS: Self = Self::ERR.union(Self::HUP);
 }
 
@@ -215,7 +215,7 @@ impl PollQueue {
 pub struct PollTable {
     watcher: Arc<dyn PollObserver>,
     wanted: Events,
-    /// What the watcher was left for at the same sources before.
+    /// Events that the observer was left for at the same sources before.
     before: Events,
 }
 
@@ -285,9 +285,9 @@ impl PollWaiter {
 pub struct PollItem {
     /// The file. `None`: not to be looked at; what is in `found` then counts.
     pub file: Option<Arc<File>>,
-    /// What ends the wait. `poll(2)` adds [`Events::ALWAYS`], `select(2)` does not.
+    /// Events that end the wait. `poll(2)` adds [`Events::ALWAYS`], `select(2)` does not.
     pub wanted: Events,
-    /// What of that is so.
+    /// Wanted events that are so.
     pub found: Events,
 }
 

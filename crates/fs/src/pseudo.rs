@@ -14,7 +14,7 @@ use core::any::Any;
 use core::sync::atomic::{AtomicU64, Ordering};
 use task::{Mutex, Once};
 
-/// What a generated file's `stat` shows.
+/// Attributes of a generated file for `stat(2)`.
 #[derive(Clone, Copy, Debug)]
 pub struct PseudoAttr {
     /// The file system's device number.
@@ -44,7 +44,7 @@ impl PseudoAttr {
         }
     }
 
-    /// What `stat(2)` tells of a file of this kind.
+    /// Metadata of a file of this kind, for `stat(2)`.
     #[must_use]
     pub fn metadata(&self, kind: FileType) -> Metadata {
         let mut meta = Metadata::generated(self.dev, self.ino, kind, self.mode);
@@ -470,7 +470,7 @@ pub fn dynamic_dir(dir: impl DynamicDir) -> Arc<dyn Inode> {
     Arc::new(DynamicInode(dir))
 }
 
-/// What is behind an inode, if it is a directory of this type.
+/// The directory behind an inode, if it is one of this type.
 #[must_use]
 pub fn as_dynamic<D: DynamicDir>(inode: &Arc<dyn Inode>) -> Option<&D> {
     (&**inode as &dyn Any)

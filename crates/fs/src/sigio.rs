@@ -8,7 +8,7 @@ use crate::{File, OpenFlags};
 use alloc::sync::{Arc, Weak};
 use task::Once;
 
-/// Whom the signals go to.
+/// Receiver of the signals of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OwnerTarget {
     /// Nobody.
@@ -25,16 +25,16 @@ pub enum OwnerTarget {
 /// Receiver and number of the signals a file sends (Linux `fown_struct`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FileOwner {
-    /// Whom they go to.
+    /// The receiver.
     pub target: OwnerTarget,
-    /// Which signal; 0 for `SIGIO` without particulars.
+    /// Number of the signal; 0 for `SIGIO` without particulars.
     pub signal: i32,
     /// The user ids, real and effective, of who named the target; only whom these may signal is
     /// told.
     pub sender: (u32, u32),
 }
 
-/// What files need to send signals; the Linux personality implements it.
+/// Sends the signals of files; the Linux personality implements it.
 pub trait SendSigio: Send + Sync {
     /// Sends what `notice` says: `events` are so at the descriptor `fd`.
     fn send(&self, notice: FileOwner, events: Events, fd: i32);

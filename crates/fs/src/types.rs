@@ -5,7 +5,7 @@ use abi::errno::Errno;
 use alloc::sync::Arc;
 use linux_raw_sys::general as sys;
 
-/// What every file system operation returns; the error is what the system call reports.
+/// Result of a file system operation; the error is that of the system call.
 pub type Result<T> = core::result::Result<T, Errno>;
 
 /// The longest name of one directory entry, in bytes.
@@ -30,7 +30,7 @@ pub enum FileType {
     Symlink,
     /// A socket.
     Socket,
-    /// What has neither a name nor a type: an anonymous inode (epoll, eventfd, timers). `st_mode`
+    /// An anonymous inode (epoll, eventfd, timers), which has neither a name nor a type. `st_mode`
     /// holds permissions only.
     Anonymous,
 }
@@ -144,7 +144,7 @@ impl DeviceId {
     }
 }
 
-/// What `stat(2)` tells about a file.
+/// Metadata of a file, as `stat(2)` tells them.
 #[derive(Clone, Copy, Debug)]
 pub struct Metadata {
     /// The file system's device number, encoded.
@@ -274,7 +274,7 @@ impl SetAttr {
     }
 }
 
-/// What `statfs(2)` tells about a file system.
+/// Figures of a file system, as `statfs(2)` tells them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StatFs {
     /// The file system's magic number.
@@ -291,7 +291,7 @@ pub struct StatFs {
     pub files_free: u64,
 }
 
-/// What somebody wants to do with a file; the bits of `access(2)`.
+/// Access that is asked for; the bits of `access(2)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Access(pub u32);
 
@@ -312,7 +312,7 @@ impl Access {
     }
 }
 
-/// Who acts: what permission checks look at.
+/// Credentials that permission checks look at.
 #[derive(Clone, Debug)]
 pub struct Cred {
     /// The file system user id.
@@ -374,7 +374,7 @@ impl Cred {
         self.check_permissions(&meta.into(), want)
     }
 
-    /// As [`Cred::check`], of a file whose metadata nobody else needs.
+    /// Checks a file, as [`Cred::check`], whose metadata nobody else needs.
     ///
     /// # Errors
     /// `EACCES`.
@@ -387,7 +387,7 @@ impl Cred {
         }
     }
 
-    /// As [`Cred::check`], of anything that has such permissions.
+    /// Checks permissions, as [`Cred::check`], of anything that has them.
     ///
     /// # Errors
     /// `EACCES`.

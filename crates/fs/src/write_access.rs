@@ -94,7 +94,7 @@ impl DenyWriteAccess {
         })
     }
 
-    /// Which file it is.
+    /// The path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.counted.path

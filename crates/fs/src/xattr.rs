@@ -18,7 +18,7 @@ pub const CAPABILITY: &[u8] = b"security.capability";
 const CAPABILITY_2: (u8, usize) = (2, 20);
 const CAPABILITY_3: (u8, usize) = (3, 24);
 
-/// Which revision of capabilities a value is; `None` if it cannot be set.
+/// Revision of a value of `security.capability`; `None` if it cannot be set.
 fn capability_revision(value: &[u8]) -> Option<u8> {
     let revision = (*value.get(3)?, value.len());
     [CAPABILITY_2, CAPABILITY_3]
@@ -26,14 +26,14 @@ fn capability_revision(value: &[u8]) -> Option<u8> {
         .then_some(revision.0)
 }
 
-/// What must be so for an attribute to be set.
+/// Condition for an attribute to be set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetMode {
     /// Nothing.
     Any,
-    /// It is not there yet (`XATTR_CREATE`).
+    /// Only if the attribute is not there yet (`XATTR_CREATE`).
     Create,
-    /// It is there (`XATTR_REPLACE`).
+    /// Only if the attribute is there (`XATTR_REPLACE`).
     Replace,
     /// Both, which cannot be; the error is that of the one that is not so.
     Never,

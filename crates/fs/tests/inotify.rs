@@ -35,7 +35,7 @@ fn watch(group: &File, path: &Path, mask: u32) -> Result<i32, Errno> {
         .add(path.inode(), mask)
 }
 
-/// What there is to read: descriptor, mask, cookie, name.
+/// Events that can be read: descriptor, mask, cookie, name.
 fn events(group: &File) -> Vec<(i32, u32, u32, String)> {
     let mut buf = vec![0; 1 << 20];
     let n = group.read(&mut buf).unwrap_or(0);

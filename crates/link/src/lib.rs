@@ -22,7 +22,7 @@ use task::{Event, NoMemory, Once};
 pub use streams::{stderr, stdin, stdout};
 pub use terminal::console;
 
-/// What control messages ask for, carried out by who knows processes.
+/// Handlers of control messages, set by who knows processes.
 #[derive(Clone, Copy)]
 pub struct Hooks {
     /// Deliver this signal to the first program.

@@ -75,5 +75,5 @@ pub(crate) fn feed() {
     }
 }
 
-/// What the terminal had no room for.
+/// Input that the terminal had no room for.
 static HELD: task::Mutex<alloc::vec::Vec<u8>> = task::Mutex::new(alloc::vec::Vec::new());

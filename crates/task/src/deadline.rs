@@ -28,7 +28,7 @@ impl Deadline {
         Self(now_ns().saturating_add(ns))
     }
 
-    /// What the monotonic clock shows at that time, in nanoseconds.
+    /// The time of the monotonic clock at which the deadline passes, in nanoseconds.
     #[must_use]
     #[inline(always)]
     pub const fn as_ns(self) -> u64 {

@@ -68,7 +68,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..60)
 }
 
-/// What a page is: nothing, or a protection and its first byte.
+/// Pages of the model: nothing, or a protection and the first byte.
 type Model = [Option<(Prot, u8)>; PAGES];
 
 /// Does one operation in the part that begins at `base`, and compares.

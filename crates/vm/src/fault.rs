@@ -43,7 +43,7 @@ impl AccessKind {
 pub enum FaultError {
     /// Nothing is mapped there (`SIGSEGV`, `SEGV_MAPERR`).
     NotMapped,
-    /// It is mapped, but not for this (`SIGSEGV`, `SEGV_ACCERR`).
+    /// The address is mapped, but not for this access (`SIGSEGV`, `SEGV_ACCERR`).
     AccessDenied,
     /// Behind the end of a file (`SIGBUS`).
     BeyondEof,
@@ -53,7 +53,7 @@ pub enum FaultError {
 
 /// Outcome of an attempt to handle a fault (Linux `vm_fault_t`).
 enum FaultOutcome {
-    /// It is there.
+    /// The page is mapped.
     Done,
     /// Something has changed, look again.
     Retry,
@@ -75,7 +75,7 @@ impl From<MapError> for InsertFailure {
     }
 }
 
-/// What of a file is mapped in one fault, if it is at hand.
+/// Bytes of a file that are mapped in one fault, if they are at hand.
 const FAULT_AROUND_BYTES: usize = 16 * PAGE_SIZE;
 
 /// How far below a stack an area may end when the stack grows towards it (Linux'

@@ -39,7 +39,7 @@ impl Page {
         self.0.lock().unwrap()[offset..offset + buf.len()].copy_from_slice(buf);
     }
 
-    /// Which page it is.
+    /// The number of the page.
     pub(crate) fn frame(&self) -> Frame {
         Arc::as_ptr(&self.0).addr()
     }
@@ -51,14 +51,14 @@ impl Page {
     }
 }
 
-/// As `guard::paging::Perm`.
+/// Double of `guard::paging::Perm`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Perm {
     pub(crate) write: bool,
     pub(crate) exec: bool,
 }
 
-/// As `guard::mem::LargePage`.
+/// Double of `guard::mem::LargePage`.
 #[derive(Debug)]
 pub(crate) struct LargePage(Vec<Page>);
 
@@ -89,14 +89,14 @@ impl LargePage {
     }
 }
 
-/// As `guard::paging::Unmapped`.
+/// Double of `guard::paging::Unmapped`.
 #[derive(Debug)]
 pub(crate) enum Unmapped {
     Page(Page),
     Large(LargePage),
 }
 
-/// As `guard::paging::Flags`.
+/// Double of `guard::paging::Flags`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flags {
     pub(crate) accessed: bool,
@@ -104,25 +104,25 @@ pub(crate) struct Flags {
     pub(crate) large: bool,
 }
 
-/// As `guard::paging::MapError`.
+/// Double of `guard::paging::MapError`.
 #[derive(Debug)]
 pub(crate) struct MapError;
 
-/// As `guard::paging::Insert`.
+/// Double of `guard::paging::Insert`.
 #[derive(Debug)]
 pub(crate) enum Insert {
     Done,
     Occupied(Perm),
 }
 
-/// As `guard::paging::Span`.
+/// Double of `guard::paging::Span`.
 pub(crate) struct Span<'a> {
     start: usize,
     map: &'a mut BTreeMap<usize, (Page, Perm)>,
 }
 
-/// What one page table covers, and a large page is: less than there is, so that tests come across
-/// it.
+/// Bytes that one page table covers, and a large page has: less than on hardware, so that tests
+/// come across it.
 const SPAN: usize = 8 * PAGE_SIZE;
 
 impl Span<'_> {
@@ -135,7 +135,7 @@ impl Span<'_> {
     }
 }
 
-/// What is mapped where, and which spans are mapped as large pages.
+/// Mapped pages, and the spans that are mapped as large pages.
 #[derive(Default)]
 struct Tables {
     pages: BTreeMap<usize, (Page, Perm)>,
@@ -163,7 +163,7 @@ impl Tables {
     }
 }
 
-/// As `guard::paging::PageTable`.
+/// Double of `guard::paging::PageTable`.
 #[derive(Default)]
 pub(crate) struct PageTable(Mutex<Tables>);
 

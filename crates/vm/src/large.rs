@@ -9,13 +9,13 @@ use crate::space::{AddressSpace, SpaceState};
 use crate::vma::{Prot, Vma, VmaFlags};
 use crate::{LargePage, PAGE_SIZE, Page, Perm, Unmapped, zero_page};
 
-/// Who gets large pages (`/sys/kernel/mm/transparent_hugepage/enabled`).
+/// Areas that get large pages (`/sys/kernel/mm/transparent_hugepage/enabled`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum LargePages {
     /// Everybody who does not say no.
     Always,
-    /// Who asks for them.
+    /// Areas that ask for them.
     Madvise,
     /// Nobody.
     Never,
@@ -26,7 +26,7 @@ static FAULTED: AtomicU64 = AtomicU64::new(0);
 static FELL_BACK: AtomicU64 = AtomicU64::new(0);
 static COLLAPSED: AtomicU64 = AtomicU64::new(0);
 
-/// What is in force.
+/// The setting in force.
 #[must_use]
 pub fn setting() -> LargePages {
     match SETTING.load(Ordering::Relaxed) {

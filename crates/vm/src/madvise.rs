@@ -11,7 +11,7 @@ use crate::space::{AddressSpace, SpaceState};
 use crate::vma::{Prot, Vma, VmaFlags};
 use crate::{AccessKind, PAGE_SIZE, zero_page};
 
-/// What `madvise` can change. Everything else it says is heard and not needed.
+/// Advice of `madvise(2)` that changes something. Everything else it says is heard and not needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
     /// Give the pages back now; private ones read as zeros (or the file) afterwards.
@@ -25,9 +25,9 @@ pub enum Advice {
 pub enum DontNeedScope {
     /// Everything.
     IncludingLocked,
-    /// What is not locked.
+    /// Memory that is not locked.
     Unlocked,
-    /// What is not locked, and private memory that no file is behind.
+    /// Private memory that is not locked and that no file is behind.
     PrivateAnonymous,
 }
 
@@ -133,7 +133,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Those words in a range, for each area.
+    /// Memory policies in a range, one for each area.
     ///
     /// # Errors
     /// `EINVAL`.

@@ -18,7 +18,7 @@ use crate::{PAGE_SIZE, Page, Perm, Unmapped, page_align_up, zero_page};
 pub struct RemapOptions {
     /// The mapping may be placed elsewhere if there is no room (`MREMAP_MAYMOVE`).
     pub may_move: bool,
-    /// It goes here, whatever is there (`MREMAP_FIXED`).
+    /// The address to move to, whatever is there (`MREMAP_FIXED`).
     pub fixed_address: Option<usize>,
     /// The old place stays mapped, empty (`MREMAP_DONTUNMAP`).
     pub dont_unmap: bool,

@@ -79,9 +79,9 @@ impl PageKind {
 }
 
 impl AddressSpace {
-    /// What is in memory, by kind. The number of all pages is known; looked at are only those of
-    /// files that are mapped privately, and, if there are both kinds, of the smaller one of those
-    /// that are shared.
+    /// Resident memory by kind. The number of all pages is known; looked at are only those of files
+    /// that are mapped privately, and, if there are both kinds, of the smaller one of those that
+    /// are shared.
     #[must_use]
     pub fn resident_by_kind(&self) -> ResidentByKind {
         let areas: Vec<(Range<usize>, PageKind)> = {
@@ -186,7 +186,7 @@ impl AddressSpace {
             .collect()
     }
 
-    /// What of a range is in memory. It is looked at piece by piece, as on Linux.
+    /// Residency of a range. It is looked at piece by piece, as on Linux.
     fn residency_of_range(&self, range: &Range<usize>) -> Residency {
         let mut sum = Residency::default();
         let state = self.read_state(range);

@@ -80,7 +80,7 @@ impl ReverseMap {
         count
     }
 
-    /// What of this file an area maps.
+    /// The part of this file that an area maps.
     fn mapped_part<'a>(&self, area: &'a Vma) -> Option<&'a MappedObject> {
         let own = |source: &&MappedObject| {
             source

@@ -38,7 +38,7 @@ pub struct MapRequest {
     pub placement: Placement,
     /// Bytes; rounded up to pages.
     pub len: usize,
-    /// What the program may do.
+    /// Accesses that the program may make.
     pub prot: Prot,
     /// How it behaves.
     pub flags: VmaFlags,
@@ -65,7 +65,7 @@ pub struct VmaInfo {
     pub name: Vec<u8>,
     /// Whether faults bring in large pages there, as far as there are.
     pub large: bool,
-    /// What was remembered with [`AddressSpace::set_mempolicy`].
+    /// The policy that was set with [`AddressSpace::set_mempolicy`].
     pub policy: u64,
 }
 
@@ -88,7 +88,7 @@ pub struct SpaceStats {
     pub locked: usize,
 }
 
-/// Which word of memory an address means: the same for all who see the same word.
+/// Key of a word of memory: the same for all who see the same word.
 #[derive(Clone)]
 pub struct FutexKey {
     space: u64,
@@ -109,7 +109,7 @@ impl FutexKey {
         }
     }
 
-    /// What tells the key from all others, as long as it exists.
+    /// Words that tell the key from all others, as long as it exists.
     #[inline]
     #[must_use]
     pub fn words(&self) -> [u64; 3] {
@@ -259,7 +259,7 @@ pub struct AddressSpace {
     pub(crate) mlock_future: AtomicBool,
     /// There are to be no large pages (`PR_SET_THP_DISABLE`).
     pub(crate) no_large: AtomicBool,
-    /// What `membarrier(2)` was told to expect.
+    /// Commands that `membarrier(2)` has registered.
     membarrier_state: AtomicU32,
 }
 
@@ -776,7 +776,7 @@ impl AddressSpace {
         private + shared
     }
 
-    /// Those in private areas and those in shared ones.
+    /// Resident bytes of private areas and of shared ones.
     #[must_use]
     pub fn resident_by_sharing(&self) -> [usize; 2] {
         [&self.private_pages, &self.shared_pages]
@@ -854,7 +854,7 @@ impl AddressSpace {
         self.membarrier_state.fetch_or(kind, Ordering::Relaxed);
     }
 
-    /// What kinds of barriers were announced.
+    /// Commands that were registered for `membarrier(2)`.
     #[must_use]
     pub fn registered_membarriers(&self) -> u32 {
         self.membarrier_state.load(Ordering::Relaxed)
@@ -866,7 +866,7 @@ impl AddressSpace {
         self.table.synchronize();
     }
 
-    /// What is mapped at `addr`, if it is the beginning of an area and of what it maps.
+    /// The backing at `addr`, if that is the beginning of an area and of what it maps.
     #[must_use]
     pub fn backing_at(&self, addr: usize) -> Option<Arc<dyn Backing>> {
         let state = self.state.read();

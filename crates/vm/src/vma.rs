@@ -13,7 +13,7 @@ use crate::vma_tree::{TreeCursor, VmaTree};
 use crate::{PAGE_SIZE, USER_END};
 
 bitflags::bitflags! {
-    /// What a program may do with its memory (`PROT_*`).
+    /// Accesses that a program may make to its memory (`PROT_*`).
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Prot: u32 {
         /// Read. The processor cannot grant writing or executing without it.
@@ -94,7 +94,7 @@ pub(crate) struct Vma {
     pub(crate) has_private_pages: StickyFlag,
     /// `None`: anonymous memory.
     pub(crate) mapped: Option<MappedObject>,
-    /// What the program calls it (`PR_SET_VMA`); of anonymous memory only.
+    /// The name that the program gave (`PR_SET_VMA`); of anonymous memory only.
     pub(crate) name: Option<Arc<[u8]>>,
     /// Where its memory is to come from (`mbind(2)`), as a word of the caller's; 0 by default.
     pub(crate) policy: u64,

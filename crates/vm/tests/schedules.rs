@@ -23,7 +23,7 @@ fn map(space: &AddressSpace) {
     space.write(AT, b"x").unwrap();
 }
 
-/// What of the range is mapped, and what of it is in memory.
+/// Mapped and resident memory of the range.
 fn sizes(space: &AddressSpace) -> (usize, usize) {
     (
         space.stats().size / PAGE_SIZE,

@@ -5,7 +5,7 @@ use crate::{FileType, Inode, Metadata, StatFs};
 use alloc::sync::Arc;
 use task::Once;
 
-/// That mount, which is in no namespace.
+/// The mount of files without a name, which is in no namespace.
 pub(crate) fn anonymous() -> Arc<Mount> {
     static ANON: Once<Arc<Mount>> = Once::new();
     ANON.call_once(|| super::apart(SuperBlock::of(Arc::new(AnonFs), 0), "anon"))

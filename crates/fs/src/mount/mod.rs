@@ -38,7 +38,7 @@ pub trait FileSystem: Send + Sync {
     /// The top directory.
     fn root(&self) -> Arc<dyn Inode>;
 
-    /// What `statfs(2)` shows.
+    /// Figures of the file system for `statfs(2)`.
     fn statfs(&self) -> StatFs;
 
     /// The file with this number ([`Inode::handle`]).
@@ -79,14 +79,14 @@ pub const MS_NOSYMFOLLOW: u32 = 256;
 /// The bits of `mount(2)` that each mount has for itself.
 const OF_MOUNT: u32 =
     MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_NOSYMFOLLOW | ATIME | sys::MS_NODIRATIME;
-/// Those of a mount that say how access times are kept.
+/// Mount flags that say how access times are kept.
 const ATIME: u32 = MS_NOATIME | sys::MS_RELATIME;
 /// The bits that all mounts of a file system have in common.
 pub const OF_SUPER: u32 =
     MS_RDONLY | sys::MS_SYNCHRONOUS | sys::MS_DIRSYNC | sys::MS_MANDLOCK | sys::MS_LAZYTIME;
 
-/// What a mount keeps of the bits of `mount(2)`. `old` is what it has, if it is there already: bits
-/// that say nothing of access times leave those.
+/// Mount flags that a mount keeps of the bits of `mount(2)`. `old` is what it has, if it is there
+/// already: bits that say nothing of access times leave those.
 #[must_use]
 pub fn flags_of_mount(bits: u32, old: Option<u32>) -> u32 {
     let mut flags = bits & OF_MOUNT & !sys::MS_RELATIME;
@@ -124,7 +124,7 @@ pub struct SuperBlock {
     mounts: Mutex<Vec<Weak<Mount>>>,
 }
 
-/// Those there are.
+/// All superblocks.
 static SUPERS: Mutex<Vec<Weak<SuperBlock>>> = Mutex::new(Vec::new());
 
 impl SuperBlock {
@@ -212,9 +212,9 @@ pub struct Mount {
     root: Arc<Dentry>,
     source: String,
     flags: AtomicU32,
-    /// Who has a file open for writing through it, or changes one.
+    /// Count of those who have a file open for writing through the mount, or change one.
     writers: AtomicUsize,
-    /// It was not used since `MNT_EXPIRE`.
+    /// Whether the mount was not used since `MNT_EXPIRE`.
     idle: AtomicBool,
     links: Mutex<MountLinks>,
 }
@@ -233,7 +233,8 @@ struct MountLinks {
     unbindable: bool,
 }
 
-/// What hangs on a mount: the name, and the mount that covers it. There is one at each name.
+/// A mount on another one: the name it hangs on, and the mount that covers it. There is one at each
+/// name.
 #[derive(Clone)]
 struct ChildMount {
     at: Arc<Dentry>,
@@ -326,13 +327,13 @@ impl Mount {
         Path::new(self, root)
     }
 
-    /// What it hangs on; `None` for the top of a tree.
+    /// Mount point; `None` for the top of a tree.
     #[must_use]
     pub fn point(&self) -> Option<Path> {
         self.links.lock().point.clone()
     }
 
-    /// What was given as the source.
+    /// Source that was given to `mount(2)`.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source
@@ -419,7 +420,7 @@ impl Mount {
         }
     }
 
-    /// What is mounted on a name of this mount.
+    /// The mount that covers a name of this mount.
     fn child_at(&self, dentry: &Arc<Dentry>) -> Option<Arc<Self>> {
         self.links
             .lock()
@@ -475,7 +476,7 @@ impl Mount {
     }
 }
 
-/// What is mounted on `dentry` of `mount`.
+/// The mount that covers `dentry` of `mount`.
 #[inline(always)]
 pub(crate) fn over(mount: &Arc<Mount>, dentry: &Arc<Dentry>) -> Option<Arc<Mount>> {
     if dentry.mounts.load(Ordering::Acquire) == 0 {

@@ -13,11 +13,11 @@ use linux_raw_sys::general::MS_RELATIME;
 /// The most mounts in a namespace (`/proc/sys/fs/mount-max`).
 const MOST: usize = 100_000;
 
-/// What the mounts of a namespace know of it.
+/// State of a namespace that its mounts refer to.
 pub(super) struct NamespaceState {
     /// In the order they are made.
     sequence: u64,
-    /// As a file.
+    /// Inode number in `/proc/PID/ns`.
     number: u32,
     /// Nobody lives in it: what is in it is on its way to another.
     pub(super) anonymous: bool,
@@ -122,7 +122,7 @@ impl Namespace {
         mount.is_in(&self.home)
     }
 
-    /// Which of all that ever were it is.
+    /// Number of the namespace among all that ever were.
     #[must_use]
     pub fn sequence(&self) -> u64 {
         self.home.sequence

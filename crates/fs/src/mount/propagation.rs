@@ -19,11 +19,11 @@ use task::Mutex;
 pub(super) struct PeerGroup {
     id: u32,
     members: Mutex<Vec<Weak<Mount>>>,
-    /// Whose master it is.
+    /// Mounts of which this group is the master.
     slaves: Mutex<Vec<Weak<Mount>>>,
 }
 
-/// Those of a list that there still are. While trees are changed none of them goes.
+/// Members of a list that still exist. While trees are changed none of them goes.
 fn living(list: &Mutex<Vec<Weak<Mount>>>) -> Vec<Arc<Mount>> {
     list.lock().iter().filter_map(Weak::upgrade).collect()
 }
@@ -103,7 +103,7 @@ pub enum Propagation {
     Shared,
     /// Not at all.
     Private,
-    /// It gets what its former peers get.
+    /// Receives the mounts of its former peers.
     Slave,
     /// Not at all, and it cannot be bound elsewhere.
     Unbindable,
@@ -183,13 +183,13 @@ pub fn copy_sharing(space: &Namespace, from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What `mountinfo` shows of a mount.
+/// Propagation of a mount, as `mountinfo` shows it.
 pub struct PropagationInfo {
     /// The group's number.
     pub shared: Option<u32>,
     /// The master's.
     pub master: Option<u32>,
-    /// It cannot be bound.
+    /// Whether the mount cannot be bound.
     pub unbindable: bool,
 }
 

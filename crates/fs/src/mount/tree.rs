@@ -17,8 +17,8 @@ static TREES: Mutex<()> = Mutex::new(());
 /// A change of trees under way.
 pub(super) struct TreeChange {
     _alone: MutexGuard<'static, ()>,
-    /// What may have been used last by what was changed: it goes when others may change trees
-    /// again, because it may be a namespace.
+    /// Mounts whose last reference may have gone by the change: they are dropped when others may
+    /// change trees again, because one may hold a namespace.
     gone: Vec<Arc<Mount>>,
     left: Vec<Path>,
 }
@@ -26,15 +26,15 @@ pub(super) struct TreeChange {
 /// How a copy of a mount shares what is mounted below.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum CloneSharing {
-    /// As the original does.
+    /// The same group and master as the original.
     Alike,
-    /// As the original, and so does one that cannot be bound.
+    /// The same group and master as the original; one that cannot be bound is copied, too.
     OfNamespace,
-    /// As the original, which shares.
+    /// A peer of the original, which shares.
     Peer,
-    /// It gets what the original, which shares, gets.
+    /// A slave of the original, which shares.
     Slave,
-    /// That, and passes it on.
+    /// A slave of the original, in a group of its own.
     SharedSlave,
 }
 

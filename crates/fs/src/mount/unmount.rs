@@ -16,7 +16,7 @@ bitflags::bitflags! {
     pub struct UnmountFlags: u32 {
         /// Whatever waits for the file system gives up: nothing here does.
         const FORCE = linux_raw_sys::general::MNT_FORCE;
-        /// It may be in use, and have mounts on it.
+        /// Detach now, also if the mount is in use or has mounts on it.
         const DETACH = linux_raw_sys::general::MNT_DETACH;
         /// Only if it was not used since this was asked last.
         const EXPIRE = linux_raw_sys::general::MNT_EXPIRE;
@@ -108,13 +108,13 @@ pub fn unmount(space: &Namespace, at: &Path, root: &Path, how: UnmountFlags) -> 
     Ok(())
 }
 
-/// What is mounted on the top of a mount.
+/// The mount on the top of a mount.
 fn topper(mount: &Arc<Mount>) -> Option<Arc<Mount>> {
     mount.child_at(mount.root())
 }
 
-/// What goes with `doomed` because what it hangs on shares what is mounted below; not what has
-/// other mounts on it that stay.
+/// Mounts that go with `doomed` because their mount points propagate; not those with other mounts
+/// on them that stay.
 fn shown_elsewhere(doomed: &[Arc<Mount>]) -> Vec<Arc<Mount>> {
     let mut found: Vec<Arc<Mount>> = Vec::new();
     for mount in doomed {

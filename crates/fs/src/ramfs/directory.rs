@@ -9,7 +9,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-/// What a directory holds.
+/// Contents of a directory.
 #[derive(Default)]
 pub(super) struct Directory {
     pub(super) entries: NameMap<Entry>,
@@ -28,7 +28,7 @@ pub(super) struct Entry {
     pub(super) cookie: u64,
 }
 
-/// What a listing tells of an entry.
+/// An entry as a listing tells it.
 pub(super) struct ListingEntry {
     pub(super) name: Arc<[u8]>,
     pub(super) ino: u64,

@@ -38,7 +38,7 @@ pub(crate) const PAGE: u64 = 4096;
 /// The largest size of a file: what a signed 64-bit offset reaches.
 const MAX_SIZE: u64 = i64::MAX as u64;
 const MAX_LINKS: u32 = 65_000;
-/// What the extended attributes of one file may take, names and values, in bytes.
+/// Bytes that the extended attributes of one file may take, names and values.
 const XATTRS_MAX: usize = 2 * crate::xattr::SIZE_MAX;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
@@ -123,7 +123,7 @@ impl RamFs {
         )
     }
 
-    /// As [`Self::new`], with all there is to say.
+    /// A file system as of [`Self::new`], with options.
     #[must_use]
     pub fn with(name: &'static str, options: Options) -> Arc<Self> {
         let shared = Arc::new(RamFsInfo {
@@ -297,11 +297,11 @@ pub struct RamInode {
     /// The permission bits of `attr`, to be read without its lock.
     mode: AtomicU32,
     attr: Mutex<Attr>,
-    /// Who has a regular file mapped.
+    /// Address spaces that map a regular file.
     mappings: vm::ReverseMap,
     /// `F_SEAL_*` of a regular file.
     seals: AtomicU32,
-    /// Who writes and who runs a regular file.
+    /// Counts of those who write and of those who execute a regular file.
     writers: WriteCount,
     body: InodeData,
 }

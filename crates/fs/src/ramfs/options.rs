@@ -5,10 +5,10 @@ use abi::errno::Errno;
 use alloc::format;
 use alloc::string::String;
 
-/// What `huge=` may say. Files get large pages by their mappings' advice, whatever it says.
+/// Words that `huge=` takes. Files get large pages by their mappings' advice, whatever it says.
 const HUGE: [&str; 4] = ["never", "always", "within_size", "advise"];
 
-/// What a file system in memory was told.
+/// Mount options of a file system in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// The most pages of all files; 0 for no limit.
@@ -61,7 +61,7 @@ fn whole(text: &str) -> Option<u64> {
 }
 
 impl Options {
-    /// Those of a `tmpfs` of which nothing is said, in a machine of so many pages.
+    /// Options of a `tmpfs` that was given none, in a machine of so many pages.
     #[must_use]
     pub const fn of_tmpfs(memory: u64) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl Options {
         }
     }
 
-    /// Those of a file system without limits.
+    /// Options of a file system without limits.
     #[must_use]
     pub const fn unlimited(mode: u32) -> Self {
         Self {
@@ -130,7 +130,7 @@ impl Options {
         Some(self)
     }
 
-    /// What `/proc/mounts` shows of a `tmpfs`.
+    /// Options of a `tmpfs` as `/proc/mounts` shows them.
     pub(super) fn shown(&self) -> String {
         let usual = Self::of_tmpfs(self.memory);
         let mut text = String::new();

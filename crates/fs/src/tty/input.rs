@@ -9,12 +9,12 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use linux_raw_sys::general as sys;
 
-/// What the buffer holds at most. A longer canonical line is cut, as on Linux.
+/// Bytes that the buffer holds at most. A longer canonical line is cut, as on Linux.
 pub const LINE_MAX: usize = 4096;
-/// What the buffer holds at most when lines do not matter.
+/// Bytes that the buffer holds at most when lines do not matter.
 pub const RAW_MAX: usize = 65_536;
 
-/// What follows from received bytes, beside what can be read.
+/// Results of received bytes beside what can be read.
 #[derive(Default, Debug, PartialEq, Eq)]
 pub struct ReceiveEffects {
     /// Bytes taken; fewer than offered when the buffer is full.

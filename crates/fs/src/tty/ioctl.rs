@@ -190,7 +190,7 @@ impl Tty {
     }
 }
 
-/// What packet mode tells of a change of the settings.
+/// Status that packet mode tells of a change of the settings.
 fn packet_news(old: &Termios, new: &Termios) -> PacketStatus {
     /// Whether the customary characters, Ctrl-S and Ctrl-Q, stop and start output.
     fn stops(termios: &Termios) -> bool {

@@ -26,7 +26,7 @@ impl CallerIds {
     }
 }
 
-/// What terminals need from the processes; the Linux personality implements it.
+/// Process groups and signals as terminals need them; the Linux personality implements it.
 pub trait JobControl: Send + Sync {
     /// The process that calls; `None` in a kernel thread.
     fn caller(&self) -> Option<CallerIds>;
@@ -69,7 +69,7 @@ pub(super) fn caller() -> Option<CallerIds> {
     hook()?.caller()
 }
 
-/// Who owns what the caller makes; root in a kernel thread.
+/// User and group of what the caller makes; root in a kernel thread.
 pub(super) fn owner() -> (u32, u32) {
     hook().map_or((0, 0), |hook| hook.owner())
 }

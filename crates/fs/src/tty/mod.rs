@@ -34,8 +34,7 @@ use task::{Deadline, Mutex, Once};
 
 struct State {
     termios: Termios,
-    /// Which bits of the settings, and which control characters, stay as they are
-    /// (`TIOCSLCKTRMIOS`).
+    /// Locked settings and control characters (`TIOCSLCKTRMIOS`): they stay as they are.
     locked: Termios,
     winsize: WinSize,
     input: InputBuffer,

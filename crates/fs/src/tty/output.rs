@@ -8,7 +8,7 @@ use crate::poll::PollTable;
 use alloc::vec::Vec;
 use linux_raw_sys::general as sys;
 
-/// What carries a terminal's bytes: a serial port, an instance's ring.
+/// Carrier of a terminal's bytes: a serial port, an instance's ring.
 ///
 /// The driver passes what arrives to [`super::Tty::input`], which takes only what it has room for;
 /// it then holds the rest back and offers it again after [`TtyDriver::resume`].
@@ -76,7 +76,7 @@ pub trait TtyDriver: Send + Sync {
 pub(super) struct OutputState {
     /// The cursor's column, as far as printing characters and the usual controls tell.
     pub(super) column: usize,
-    /// What a byte already accepted became, and the line has not taken yet.
+    /// Bytes of an accepted character that the driver has not taken yet.
     pending: Vec<u8>,
 }
 

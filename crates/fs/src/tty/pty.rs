@@ -22,7 +22,7 @@ use alloc::vec::Vec;
 use linux_raw_sys::{general as sys, ioctl};
 use task::{Mutex, Once};
 
-/// What a slave writes and its master has not read, at most.
+/// Bytes at most that a slave has written and its master has not read.
 const CAPACITY: usize = 16_384;
 /// How many pairs there may be.
 const MAX_PAIRS: u32 = 4096;
@@ -32,7 +32,7 @@ const MASTER: DeviceId = DeviceId::new(5, 2);
 const DEVPTS_MAGIC: u64 = 0x1cd1;
 
 bitflags::bitflags! {
-    /// What happened at the slave, as packet mode tells the master (`TIOCPKT(2const)`).
+    /// Events at the slave, as packet mode tells the master (`TIOCPKT(2const)`).
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct PacketStatus: u8 {
         /// Input was thrown away.
@@ -45,7 +45,7 @@ bitflags::bitflags! {
         const START = sys::TIOCPKT_START as u8;
         /// The stop and start characters do not stop any more.
         const NO_STOP = sys::TIOCPKT_NOSTOP as u8;
-        /// They do again.
+        /// `^S` and `^Q` stop output again.
         const DO_STOP = sys::TIOCPKT_DOSTOP as u8;
         /// The settings of a terminal with `EXTPROC` changed.
         const IOCTL = sys::TIOCPKT_IOCTL as u8;
@@ -291,7 +291,7 @@ impl Master {
         &self.slave.wire
     }
 
-    /// What a read finds. With packet mode a byte in front tells whether it is data or news of the
+    /// Tries to read. With packet mode a byte in front tells whether it is data or news of the
     /// slave.
     fn try_read(&self, buf: &mut [u8], nonblocking: bool) -> Option<Result<usize>> {
         let mut state = self.wire().state.lock();

@@ -264,8 +264,8 @@ impl<S: Bindable> BindTable<S> {
     }
 }
 
-/// Which of `count` sockets that share a port gets what comes from `from`: the same one for the
-/// same sender.
+/// The socket, of `count` ones that share a port, that gets what comes from `from`: the same one
+/// for the same sender.
 pub(super) fn reuseport_hash(from: SocketAddr, to: SocketAddr, count: usize) -> usize {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     let mut mix = |bytes: &[u8]| {

@@ -331,8 +331,8 @@ impl SocketOptions {
         })
     }
 
-    /// Which of `count` sockets that share this one's port gets a message, if there is something
-    /// that chooses and it does.
+    /// The socket, of `count` ones that share this one's port, that gets a message, if there is
+    /// something that chooses and it does.
     pub(crate) fn select_reuseport(&self, data: &[u8], count: usize) -> Option<usize> {
         let chooser = self.extended.lock().as_ref()?.reuseport_program.clone()?;
         let chosen = chooser.run(&(&[][..], data)) as usize;

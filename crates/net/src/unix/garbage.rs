@@ -25,7 +25,7 @@ use task::Mutex;
 /// A collection is due at the latest when so many sockets are under way.
 const MIN_GC_THRESHOLD: usize = 64;
 
-/// Which socket: its file's address, kept from being reused by the references that are counted.
+/// Key of a socket: its file's address, kept from being reused by the references that are counted.
 type Key = usize;
 
 struct InflightSocket {
