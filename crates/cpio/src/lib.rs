@@ -164,8 +164,8 @@ pub const fn padded(size: u64) -> u64 {
 
 /// The [`Header::namesize`] of an entry at byte `at` of its archive, whose name has `name` bytes
 /// and which has so many bytes of contents. Zeros behind the name move contents of a page and more
-/// to a page boundary: there Skerry takes pages as they are instead of copying them. (`gen_init_cpio
-/// -a` of Linux does the same for file systems that share blocks.)
+/// to a page boundary: there Skerry takes pages as they are instead of copying them.
+/// (`gen_init_cpio -a` of Linux does the same for file systems that share blocks.)
 #[must_use]
 pub const fn namesize(at: u64, name: usize, contents: u64) -> u32 {
     let plain = name as u64 + 1;

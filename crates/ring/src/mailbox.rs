@@ -87,8 +87,8 @@ impl<'a> Publisher<'a> {
     }
 }
 
-/// Takes the order out of a parked CPU's slot, if there is a new one: copies it, then claims it; the
-/// caller obeys afterwards.
+/// Takes the order out of a parked CPU's slot, if there is a new one: copies it, then claims it;
+/// the caller obeys afterwards.
 pub fn claim(slot: &Slot) -> Option<Order> {
     let ready = slot.ready.load(Ordering::Acquire);
     if ready == EMPTY {

@@ -25,8 +25,8 @@ const VERSION_3: u32 = 0x2008_0522;
 /// Effective, permitted, inheritable: 32 capabilities of each.
 type CapUserData = [u32; 3];
 
-/// Reads the header: which thread, and how many [`CapUserData`] there are. `None`: the caller asks which
-/// version to use, or whether there is the one it named; who it names does not matter then.
+/// Reads the header: which thread, and how many [`CapUserData`] there are. `None`: the caller asks
+/// which version to use, or whether there is the one it named; who it names does not matter then.
 fn read_header(
     header: UserPtr<CapUserHeader>,
     asks: bool,
