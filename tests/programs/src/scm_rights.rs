@@ -265,13 +265,18 @@ fn inet_passes_nothing() -> Result<()> {
     let from = UdpSocket::bind("127.0.0.1:0")?;
     let to = UdpSocket::bind("127.0.0.1:0")?;
     from.connect(to.local_addr()?)?;
-    let ends: [(OwnedFd, OwnedFd); 2] = [(sender.into(), receiver.into()), (from.into(), to.into())];
+    let ends: [(OwnedFd, OwnedFd); 2] =
+        [(sender.into(), receiver.into()), (from.into(), to.into())];
     for (sender, receiver) in ends {
         // Neither has to be right.
         for fd in [sender.as_raw_fd(), -1] {
             send_with(&sender, b"a", &rights(&[fd]))?;
             let got = receive_with(&receiver, 64, 64, 0)?;
-            ensure!(got.bytes == b"a" && got.fds.is_empty(), "{:?} came", got.fds);
+            ensure!(
+                got.bytes == b"a" && got.fds.is_empty(),
+                "{:?} came",
+                got.fds
+            );
         }
         send_with(&sender, b"b", &control(libc::SCM_CREDENTIALS, &[0xff; 12]))?;
         let got = receive_with(&receiver, 64, 64, 0)?;

@@ -34,7 +34,10 @@ pub(crate) fn taskstats(id: i32, whole: bool) -> Option<Vec<u8>> {
     put(120, &user.user.real.to_ne_bytes());
     put(124, &user.group.real.to_ne_bytes());
     put(128, &id.to_ne_bytes());
-    put(132, &process_table::relations(pid).parent.raw().to_ne_bytes());
+    put(
+        132,
+        &process_table::relations(pid).parent.raw().to_ne_bytes(),
+    );
     // Microseconds.
     put(152, &(usage.user_ns / 1000).to_ne_bytes());
     put(160, &(usage.system_ns / 1000).to_ne_bytes());
