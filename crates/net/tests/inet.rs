@@ -1,59 +1,24 @@
 //! `AF_INET` and `AF_INET6` over the loop: what datagrams carry, whom they reach, and what is
 //! refused.
 
+mod common;
+
 use abi::errno::Errno;
 use fs::poll::Events;
-use fs::ramfs::RamFs;
-use fs::{Cred, File, FsStruct, OpenFlags, mount};
+use fs::{Cred, File, OpenFlags};
 use linux_raw_sys::net as sys;
-use net::inet::Loopback;
-use net::{
-    Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketType,
-    Stack, TimerCallback, WaitPolicy,
-};
+use net::{Address, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketType, TimerCallback};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, Mutex};
 
-const NOW: WaitPolicy = WaitPolicy {
-    nonblocking: true,
-    timeout_ns: 0,
-};
-const PATIENT: WaitPolicy = WaitPolicy {
-    nonblocking: false,
-    timeout_ns: 0,
-};
+use common::{NOW, PATIENT, call_as, protocol, stack};
+
 const IP: u32 = sys::IPPROTO_IP as u32;
 const IPV6: u32 = sys::IPPROTO_IPV6 as u32;
 const UDP_LITE: i32 = sys::IPPROTO_UDPLITE as i32;
 
-fn call<R>(cred: &Cred, f: impl FnOnce(&Caller<'_>) -> R) -> R {
-    static CONTEXT: LazyLock<FsStruct> = LazyLock::new(|| {
-        FsStruct::new(mount::Namespace::new(
-            RamFs::new("tmpfs", None, 0o755),
-            "none",
-        ))
-    });
-    f(&Caller {
-        walk: CONTEXT.walk(cred),
-        umask: 0,
-    })
-}
-
 fn socket(file: &File) -> &Socket {
     file.ops_as::<Socket>().unwrap()
-}
-
-fn protocol(file: &File) -> &dyn SocketOps {
-    socket(file).ops()
-}
-
-thread_local! {
-    /// The stack of the test: each runs in a thread of its own.
-    static STACK: Arc<Stack> = Stack::new(Arc::new(Loopback));
-}
-
-fn stack() -> Arc<Stack> {
-    STACK.with(Arc::clone)
 }
 
 fn make(family: u32, kind: SocketType, number: i32) -> Arc<File> {
@@ -72,11 +37,11 @@ fn at(text: &str) -> Address {
 }
 
 fn bind(file: &File, address: &Address) -> fs::Result<()> {
-    call(&Cred::root(), |caller| protocol(file).bind(caller, address))
+    call_as(&Cred::root(), |caller| protocol(file).bind(caller, address))
 }
 
 fn connect(file: &File, address: &Address) -> fs::Result<()> {
-    call(&Cred::root(), |caller| {
+    call_as(&Cred::root(), |caller| {
         protocol(file).connect(caller, address, PATIENT)
     })
 }
@@ -102,7 +67,7 @@ fn send_with(
     to: &Address,
     beside: &[(u32, u32, Vec<u8>)],
 ) -> fs::Result<usize> {
-    call(&Cred::root(), |caller| {
+    call_as(&Cred::root(), |caller| {
         let message = OutgoingMessage {
             to: Some((caller, to)),
             control: beside.to_vec(),
@@ -348,7 +313,7 @@ fn addresses_that_cannot_be_bound() {
     assert_eq!(bind(&udp(), &Address::Unspec), Err(Errno::EAFNOSUPPORT));
     // Ports below 1024 are an administrator's.
     let as_user = |address: &str| {
-        call(&Cred::user(1000, 1000), |caller| {
+        call_as(&Cred::user(1000, 1000), |caller| {
             protocol(&udp()).bind(caller, &at(address))
         })
     };

@@ -1,34 +1,26 @@
 //! Sockets under all schedules with a few pre-emptions (`docs/locks.md`).
 
+mod common;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, LazyLock};
 
 use abi::errno::Errno;
 use fs::poll::{Events, PollItem, poll};
-use fs::ramfs::RamFs;
-use fs::{Cred, File, FsStruct, OpenFlags, mount};
+use fs::{File, OpenFlags};
 use linux_raw_sys::net::{AF_INET, AF_UNIX, SO_SNDBUF};
 use net::inet::Loopback;
-use net::{
-    Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketOps, SocketType, Stack, UnixName,
-    WaitPolicy,
-};
+use net::{Address, MsgFlags, OutgoingMessage, Socket, SocketType, Stack, UnixName, WaitPolicy};
 use task::explore::{Model, spawn};
 
-const PATIENT: WaitPolicy = WaitPolicy {
-    nonblocking: false,
-    timeout_ns: 0,
-};
+use common::{PATIENT, call, protocol};
+
 const HASTY: WaitPolicy = WaitPolicy {
     nonblocking: false,
     timeout_ns: 1000,
 };
 /// The smallest buffer there is.
 const BUFFER: usize = 4608;
-
-fn protocol(file: &File) -> &dyn SocketOps {
-    file.ops_as::<Socket>().unwrap().ops()
-}
 
 fn file(socket: Socket) -> Arc<File> {
     socket
@@ -46,20 +38,6 @@ fn stack() -> &'static Stack {
 fn files(kind: SocketType) -> (Arc<File>, Arc<File>) {
     let (a, b) = stack().socket_pair(kind, 0).unwrap();
     (file(a), file(b))
-}
-
-fn call<R>(f: impl FnOnce(&Caller<'_>) -> R) -> R {
-    static CONTEXT: LazyLock<FsStruct> = LazyLock::new(|| {
-        FsStruct::new(mount::Namespace::new(
-            RamFs::new("tmpfs", None, 0o755),
-            "none",
-        ))
-    });
-    let cred = Cred::root();
-    f(&Caller {
-        walk: CONTEXT.walk(&cred),
-        umask: 0,
-    })
 }
 
 fn name(name: &[u8]) -> Address {

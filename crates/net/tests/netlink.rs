@@ -1,17 +1,16 @@
 //! `AF_NETLINK` as a program uses it: requests, answers in order, and the errors of each protocol.
 
+mod common;
+
 use abi::errno::Errno;
 use fs::poll::Events;
 use fs::{File, OpenFlags};
 use linux_raw_sys::net as sys;
-use net::inet::Loopback;
-use net::{MsgFlags, OutgoingMessage, Socket, SocketOps, SocketType, Stack, WaitPolicy};
+use net::{MsgFlags, OutgoingMessage, SocketType};
 use std::sync::Arc;
 
-const NOW: WaitPolicy = WaitPolicy {
-    nonblocking: true,
-    timeout_ns: 0,
-};
+use common::{NOW, protocol, stack};
+
 const ROUTE: i32 = 0;
 const SOCK_DIAG: i32 = 4;
 const GENERIC: i32 = 16;
@@ -20,24 +19,11 @@ const DUMP: u16 = 0x300;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 
-thread_local! {
-    /// The stack of the test: each runs in a thread of its own.
-    static STACK: Arc<Stack> = Stack::new(Arc::new(Loopback));
-}
-
-fn stack() -> Arc<Stack> {
-    STACK.with(Arc::clone)
-}
-
 fn open(protocol: i32) -> Arc<File> {
     stack()
         .socket(sys::AF_NETLINK, SocketType::Datagram, protocol)
         .unwrap()
         .into_file(OpenFlags::NONBLOCK)
-}
-
-fn protocol(file: &File) -> &dyn SocketOps {
-    file.ops_as::<Socket>().unwrap().ops()
 }
 
 fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {

@@ -1,59 +1,29 @@
 //! Sockets that speak IP itself, and those that ask for an echo, over the loop; and the requests
 //! about interfaces that any socket takes.
 
+mod common;
+
 use abi::errno::Errno;
 use fs::ioctl::{IoctlCaller as Memory, IoctlRequest, KernelCaller};
-use fs::ramfs::RamFs;
-use fs::{Cred, File, FsStruct, OpenFlags, mount};
+use fs::{File, OpenFlags};
 use linux_raw_sys::{ioctl, net as sys};
-use net::inet::{Loopback, procfs};
-use net::{
-    Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketOps, SocketType, Stack, WaitPolicy,
-};
+use net::inet::procfs;
+use net::{Address, MsgFlags, OutgoingMessage, SocketType};
 use std::cell::RefCell;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
-const NOW: WaitPolicy = WaitPolicy {
-    nonblocking: true,
-    timeout_ns: 0,
-};
+use common::{NOW, call, protocol, stack};
+
 const ICMP: i32 = 1;
 const ICMP6: i32 = 58;
 const SOL_RAW: u32 = 255;
 const SOL_ICMPV6: u32 = 58;
-
-thread_local! {
-    /// The stack of the test: each runs in a thread of its own.
-    static STACK: Arc<Stack> = Stack::new(Arc::new(Loopback));
-}
-
-fn stack() -> Arc<Stack> {
-    STACK.with(Arc::clone)
-}
-
-fn call<R>(f: impl FnOnce(&Caller<'_>) -> R) -> R {
-    static CONTEXT: LazyLock<FsStruct> = LazyLock::new(|| {
-        FsStruct::new(mount::Namespace::new(
-            RamFs::new("tmpfs", None, 0o755),
-            "none",
-        ))
-    });
-    let cred = Cred::root();
-    f(&Caller {
-        walk: CONTEXT.walk(&cred),
-        umask: 0,
-    })
-}
 
 fn make(family: u32, kind: SocketType, number: i32) -> Arc<File> {
     stack()
         .socket(family, kind, number)
         .unwrap()
         .into_file(OpenFlags::NONBLOCK)
-}
-
-fn protocol(file: &File) -> &dyn SocketOps {
-    file.ops_as::<Socket>().unwrap().ops()
 }
 
 fn at(text: &str) -> Address {

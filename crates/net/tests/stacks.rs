@@ -1,41 +1,18 @@
 //! Network stacks as a whole: each has its own ports, names, sysctls, taps and files in flight.
 
+mod common;
+
 use abi::errno::Errno;
-use fs::ramfs::RamFs;
-use fs::{Cred, File, FsStruct, OpenFlags, mount};
+use fs::{File, OpenFlags};
 use linux_raw_sys::net as sys;
 use net::inet::{Loopback, procfs};
-use net::{
-    Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketOps, SocketType, Stack, UnixName,
-    WaitPolicy,
-};
-use std::sync::{Arc, LazyLock};
+use net::{Address, MsgFlags, OutgoingMessage, Socket, SocketType, Stack, UnixName};
+use std::sync::Arc;
 
-const PATIENT: WaitPolicy = WaitPolicy {
-    nonblocking: false,
-    timeout_ns: 0,
-};
-
-fn protocol(file: &File) -> &dyn SocketOps {
-    file.ops_as::<Socket>().unwrap().ops()
-}
+use common::{PATIENT, call, protocol};
 
 fn stack() -> Arc<Stack> {
     Stack::new(Arc::new(Loopback))
-}
-
-fn call<R>(f: impl FnOnce(&Caller<'_>) -> R) -> R {
-    static CONTEXT: LazyLock<FsStruct> = LazyLock::new(|| {
-        FsStruct::new(mount::Namespace::new(
-            RamFs::new("tmpfs", None, 0o755),
-            "none",
-        ))
-    });
-    let cred = Cred::root();
-    f(&Caller {
-        walk: CONTEXT.walk(&cred),
-        umask: 0,
-    })
 }
 
 fn make(stack: &Stack, family: u32, kind: SocketType, number: i32) -> Arc<File> {

@@ -1,25 +1,24 @@
 //! A protocol engine below TCP sockets, as one outside the crate is written: it moves bytes in
 //! segments over a wire that loses some of them.
 
+mod common;
+
 use abi::errno::Errno;
 use fs::poll::{Events, PollObserver};
-use fs::ramfs::RamFs;
-use fs::{Cred, File, FsStruct, OpenFlags, mount};
+use fs::{File, OpenFlags};
 use linux_raw_sys::net as sys;
 use net::inet::{
     ConnectRequest, ConnectionEnd, Datagram, InetStack, Initiator, Network, Route, TcpBuffers,
     TcpEngine, TcpState, procfs,
 };
 use net::socket::{Interface, Interfaces};
-use net::{Address, Caller, Socket, SocketOps, SocketType, Stack, WaitPolicy};
+use net::{Address, Socket, SocketType, Stack};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-const PATIENT: WaitPolicy = WaitPolicy {
-    nonblocking: false,
-    timeout_ns: 0,
-};
+use common::{PATIENT, call, protocol};
+
 /// The bytes of a segment, and how many segments are sent before the first is acknowledged.
 const SEGMENT: usize = 1000;
 const IN_FLIGHT: usize = 4;
@@ -99,7 +98,7 @@ struct Engine {
     wire: Arc<Wire>,
     buffers: TcpBuffers,
     peer: OnceLock<Weak<Engine>>,
-    /// Of the side that listens: the one that hears of the connection when it is made.
+    /// The request that the listening side answers, to be told when the connection is made.
     request: Mutex<Option<ConnectRequest>>,
     /// The program sends no more.
     ended: AtomicBool,
@@ -225,24 +224,6 @@ impl Initiator for Engine {
             initiator.connect_failed(error);
         }
     }
-}
-
-fn call<R>(f: impl FnOnce(&Caller<'_>) -> R) -> R {
-    static CONTEXT: LazyLock<FsStruct> = LazyLock::new(|| {
-        FsStruct::new(mount::Namespace::new(
-            RamFs::new("tmpfs", None, 0o755),
-            "none",
-        ))
-    });
-    let cred = Cred::root();
-    f(&Caller {
-        walk: CONTEXT.walk(&cred),
-        umask: 0,
-    })
-}
-
-fn protocol(file: &File) -> &dyn SocketOps {
-    file.ops_as::<Socket>().unwrap().ops()
 }
 
 fn at(port: u16) -> Address {

@@ -1,32 +1,15 @@
 //! `AF_UNIX` on the host: what a machine's program cannot see, or not force.
 
+mod common;
+
 use abi::errno::Errno;
 use fs::poll::Events;
 use fs::{File, OpenFlags};
-use net::inet::Loopback;
-use net::{
-    MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketType, Stack, WaitPolicy,
-};
+use net::{MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketType};
 use proptest::prelude::*;
 use std::sync::{Arc, Weak};
 
-const NOW: WaitPolicy = WaitPolicy {
-    nonblocking: true,
-    timeout_ns: 0,
-};
-const PATIENT: WaitPolicy = WaitPolicy {
-    nonblocking: false,
-    timeout_ns: 0,
-};
-
-thread_local! {
-    /// The stack of the test: each runs in a thread of its own.
-    static STACK: Arc<Stack> = Stack::new(Arc::new(Loopback));
-}
-
-fn stack() -> Arc<Stack> {
-    STACK.with(Arc::clone)
-}
+use common::{NOW, PATIENT, protocol, stack};
 
 fn files(kind: SocketType) -> (Arc<File>, Arc<File>) {
     let (a, b) = stack().socket_pair(kind, 0).unwrap();
@@ -34,10 +17,6 @@ fn files(kind: SocketType) -> (Arc<File>, Arc<File>) {
         a.into_file(OpenFlags::empty()),
         b.into_file(OpenFlags::empty()),
     )
-}
-
-fn protocol(file: &File) -> &dyn SocketOps {
-    file.ops_as::<Socket>().unwrap().ops()
 }
 
 fn send(file: &File, data: &[u8], rights: &[&Arc<File>]) -> fs::Result<usize> {
