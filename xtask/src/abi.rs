@@ -182,7 +182,7 @@ pub fn page() -> Result<String> {
     Ok(text(&calls()?))
 }
 
-/// How many calls there are, some of them in part.
+/// Number of calls that are full, partial or stubs.
 pub fn there() -> Result<usize> {
     let calls = calls()?;
     Ok(calls

@@ -355,7 +355,7 @@ impl Epoll {
 }
 
 impl FileOps for EpollFile {
-    /// All: an epoll file is neither read nor written.
+    /// `usize::MAX`, which no transfer has: an epoll file is neither read nor written.
     fn least_transfer(&self) -> usize {
         usize::MAX
     }

@@ -127,7 +127,8 @@ impl LookupContext<'_> {
     /// the name is the root directory.
     ///
     /// # Errors
-    /// As [`LookupContext::lookup`], for the directory.
+    /// Errors of [`LookupContext::lookup`] for the directory: `ENOENT`, `ENOTDIR`, `EACCES`,
+    /// `ELOOP`, `ENAMETOOLONG`.
     pub fn parent(&self, name: &[u8]) -> Result<Option<ParentLookup>> {
         let mut walker = PathWalker::new(self, name)?;
         let Some((name, trailing_slash)) = walker.walk_to_parent()? else {

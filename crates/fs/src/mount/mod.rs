@@ -219,7 +219,8 @@ pub struct Mount {
     links: Mutex<MountLinks>,
 }
 
-/// Where a mount hangs and what hangs on it. Changed by a `tree::TreeChange` only.
+/// Links of a mount in its tree: the mount point, and the mounts on it. Changed by a
+/// `tree::TreeChange` only.
 #[derive(Default)]
 struct MountLinks {
     point: Option<Path>,

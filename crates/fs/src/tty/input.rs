@@ -66,7 +66,7 @@ impl InputBuffer {
         !self.ends.is_empty()
     }
 
-    /// How many bytes [`InputBuffer::receive`] would take now.
+    /// Bytes that [`InputBuffer::receive`] would take now.
     pub fn room(&self, canonical: bool) -> usize {
         if !canonical {
             RAW_MAX.saturating_sub(self.data.len())

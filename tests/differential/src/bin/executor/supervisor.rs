@@ -247,7 +247,7 @@ struct Run<'a> {
     context: ActorContext<'a>,
     leader: i32,
     ended: Option<i32>,
-    /// Where the state of each actor's thread is read.
+    /// Open `/proc/PID/task/TID/stat` of each actor's thread.
     stats: [RefCell<Option<Stat>>; ACTORS],
     /// The steps that waited for others.
     waited: Vec<bool>,
