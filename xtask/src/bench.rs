@@ -17,12 +17,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-
-use crate::vm::Kernel;
-use crate::{linux, paths};
 use metrics::{How, Metric};
 use micro::{Outcome, Results};
 use table::Table;
+
+use crate::vm::Kernel;
+use crate::{linux, paths};
 
 /// Measure, and print a table with all systems' figures.
 #[derive(Args)]

@@ -147,8 +147,9 @@ pub fn write<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::vec::Vec;
+
+    use super::*;
 
     fn sample() -> Vec<u8> {
         let mut blob = Vec::new();

@@ -633,8 +633,9 @@ fn store_text(field: &mut [u8], text: &str) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::boxed::Box;
+
+    use super::*;
 
     fn sample() -> Box<Descriptor> {
         let mut d = Box::new(Descriptor::empty());

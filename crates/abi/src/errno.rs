@@ -146,8 +146,9 @@ impl core::error::Error for Errno {}
 
 #[cfg(test)]
 mod tests {
-    use super::Errno;
     use std::string::ToString;
+
+    use super::Errno;
 
     #[test]
     fn numbers_names_and_words() {

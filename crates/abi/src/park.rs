@@ -100,8 +100,9 @@ const _: () = {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use core::sync::atomic::Ordering::Relaxed;
+
+    use super::*;
 
     #[test]
     fn a_new_slot_is_empty() {

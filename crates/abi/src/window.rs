@@ -229,9 +229,10 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::boxed::Box;
     use std::vec::Vec;
+
+    use super::*;
 
     #[test]
     fn states_round_trip_and_nonsense_is_refused() {

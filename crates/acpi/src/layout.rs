@@ -142,8 +142,9 @@ pub(crate) fn sum(bytes: &[u8]) -> u8 {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::*;
     use zerocopy::FromZeros;
+
+    use super::*;
 
     /// Memory from 0 on.
     pub(crate) struct Bytes(pub Vec<u8>);

@@ -255,8 +255,9 @@ fn calculate(operation: u16, a: u32, operand: u32) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use alloc::vec;
+
+    use super::*;
 
     fn op(code: u16, k: u32, if_true: u8, if_false: u8) -> Instruction {
         Instruction {

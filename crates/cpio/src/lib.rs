@@ -195,8 +195,9 @@ fn number(digits: &[u8]) -> Result<u32, HeaderError> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn headers() -> impl Strategy<Value = Header> {
         (any::<[u32; 11]>(), 9u32..100).prop_map(|(fields, namesize)| Header {

@@ -10,6 +10,7 @@
 
 use alloc::format;
 use alloc::sync::Arc;
+
 use fs::poll::{PollQueue, PollTable};
 use fs::tty::{self, Termios, Tty, TtyDriver};
 use fs::{DeviceId, Result};

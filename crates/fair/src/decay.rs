@@ -101,8 +101,9 @@ fn scale(value: u64, factor: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     extern crate std;
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     proptest! {
         #[test]

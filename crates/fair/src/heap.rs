@@ -104,8 +104,9 @@ impl<T, O: Order<T>> Heap<T, O> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     struct Less;
     impl Order<u8> for Less {

@@ -2,10 +2,11 @@
 
 extern crate std;
 
-use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::vec;
 use std::vec::Vec;
+
+use proptest::prelude::*;
 
 use crate::{HYSTERESIS_NS, History, Policy, RR_QUANTUM_NS, Room, RtLimits, RunQueue, SLICE_NS};
 

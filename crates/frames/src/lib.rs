@@ -36,11 +36,10 @@ mod model;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use stash::Stash;
-pub use sync::AtomicU64;
-
 use area::{Area, FRAMES_BITS};
 use hints::Hints;
+pub use stash::Stash;
+pub use sync::AtomicU64;
 use sync::Ordering;
 
 /// Frames of an area: 2 MiB.

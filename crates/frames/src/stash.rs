@@ -143,8 +143,9 @@ impl<const N: usize> Stash<N> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::Stash;
     use proptest::prelude::*;
+
+    use super::Stash;
 
     proptest! {
         #[test]

@@ -4,14 +4,16 @@
 //! names cannot lead out of the root (`..` is refused, and directories are walked by lookup without
 //! following links), and an error names the entry.
 
-use crate::{DeviceId, FileType, Inode, NewInode, NewInodeKind, SetAttr, Timestamp};
-use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
+
+use abi::errno::Errno;
 use cpio::{HEADER_SIZE, Header, HeaderError, TRAILER, padded};
 use vm::{PAGE_SIZE, Page};
+
+use crate::{DeviceId, FileType, Inode, NewInode, NewInodeKind, SetAttr, Timestamp};
 
 /// Why an archive could not be unpacked.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -5,12 +5,14 @@
 //! the place. An entry is a reference to the dentry, and is believed only if the dentry says that
 //! it still hangs there, so a rename or removal may clear it after it has let go of the directory.
 
-use crate::Dentry;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
+
 use shrink::{Shrinker, Ticket, Urgency};
 use task::{Mutex, Once};
+
+use crate::Dentry;
 
 /// Bytes of memory for each name that is kept. A slot takes 16 bytes, the dentry that hangs on it
 /// some 300.
@@ -250,12 +252,13 @@ pub(crate) fn clear() {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use shrink::{Round, Shrinkers};
+
     use super::*;
     use crate::mount::FileSystem;
     use crate::ramfs::RamFs;
     use crate::{NewInode, NewInodeKind};
-    use proptest::prelude::*;
-    use shrink::{Round, Shrinkers};
 
     #[test]
     fn who_has_moved_is_not_told_by_the_old_name() {

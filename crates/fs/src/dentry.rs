@@ -2,16 +2,18 @@
 //! working directory, a mount, or the parent of one. Names that nobody uses exist in the file
 //! systems only.
 
-use crate::mount::{CachedMount, Mount};
-use crate::name_map::NameMap;
-use crate::{FileOps, FileType, Inode, Metadata, NAME_MAX, OpenFlags, Result, SetAttr};
-use crate::{dcache, inotify};
-use abi::errno::Errno;
 use alloc::format;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use abi::errno::Errno;
 use task::{Mutex, MutexGuard};
+
+use crate::mount::{CachedMount, Mount};
+use crate::name_map::NameMap;
+use crate::{FileOps, FileType, Inode, Metadata, NAME_MAX, OpenFlags, Result, SetAttr};
+use crate::{dcache, inotify};
 
 /// A directory's names in use. The lock on it is *the* lock of the directory: whoever looks up,
 /// makes, removes or renames an entry holds it, so the names here never disagree with the file

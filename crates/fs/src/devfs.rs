@@ -4,15 +4,17 @@
 //! with the same number, reaches the driver. The memory devices (`null`, `zero`, `full`, `random`,
 //! `urandom`) live here.
 
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+
+use abi::errno::Errno;
+use task::{Mutex, Once};
+
 use crate::file::{FileOps, OpenFlags};
 use crate::ioctl::IoctlRequest;
 use crate::mount::FileSystem;
 use crate::ramfs::RamFs;
 use crate::{DeviceId, File, FileType, Inode, NewInode, NewInodeKind, Result, Whence};
-use abi::errno::Errno;
-use alloc::collections::BTreeMap;
-use alloc::sync::Arc;
-use task::{Mutex, Once};
 
 /// A character device's driver.
 pub trait CharDevice: Send + Sync {

@@ -1,13 +1,15 @@
 //! Signals when a directory changes: `F_NOTIFY` of `fcntl(2)`. Made of a group of
 //! [`crate::inotify`] with one mark, each of whose events is a signal instead of something to read.
 
+use alloc::sync::{Arc, Weak};
+
+use abi::errno::Errno;
+use linux_raw_sys::general as sys;
+use task::Mutex;
+
 use crate::inotify::{self, Inotify, InotifyFile};
 use crate::poll::{Events, PollObserver, PollTable};
 use crate::{File, FileType, OpenFlags, Result, sigio};
-use abi::errno::Errno;
-use alloc::sync::{Arc, Weak};
-use linux_raw_sys::general as sys;
-use task::Mutex;
 
 /// Events of `F_NOTIFY` (`DN_*`), with what `inotify(7)` calls them.
 const EVENTS: [(u32, u32); 6] = [

@@ -5,16 +5,18 @@
 //! polls each for what is really so, and puts level-triggered ones back. The cost of a wait is thus
 //! that of the ready files, not of all.
 
-use crate::file::{FileOps, OpenFlags, Whence};
-use crate::poll::{Events, PollObserver, PollQueue, PollTable};
-use crate::{File, Result};
-use abi::errno::Errno;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+
+use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use task::sync::{AtomicBool, AtomicU32, Ordering};
 use task::{Deadline, Mutex};
+
+use crate::file::{FileOps, OpenFlags, Whence};
+use crate::poll::{Events, PollObserver, PollQueue, PollTable};
+use crate::{File, Result};
 
 /// Events that may be combined with `EPOLLEXCLUSIVE`.
 const WITH_EXCLUSIVE: u32 = sys::EPOLLEXCLUSIVE

@@ -1,11 +1,13 @@
 //! Event counters: `eventfd(2)`.
 
+use alloc::sync::Arc;
+
+use abi::errno::Errno;
+use task::Mutex;
+
 use crate::file::{FileOps, OpenFlags, Whence};
 use crate::poll::{Events, PollQueue, PollTable};
 use crate::{File, Result};
-use abi::errno::Errno;
-use alloc::sync::Arc;
-use task::Mutex;
 
 /// The counter's largest value; a write that would exceed it blocks.
 const MAX: u64 = u64::MAX - 1;

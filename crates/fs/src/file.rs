@@ -1,5 +1,14 @@
 //! One opening of a file.
 
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::any::Any;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use abi::errno::Errno;
+use linux_raw_sys::general as sys;
+use task::{Mutex, Once};
+
 use crate::file_ops::{DirectoryOps, RegularFileOps};
 pub use crate::flags::OpenFlags;
 use crate::ioctl::IoctlRequest;
@@ -8,13 +17,6 @@ use crate::sigio::FileOwner;
 use crate::{
     DirEntry, FileType, Inode, Metadata, Path, Result, WriteAccess, dnotify, inotify, lease, lock,
 };
-use abi::errno::Errno;
-use alloc::boxed::Box;
-use alloc::sync::Arc;
-use core::any::Any;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use linux_raw_sys::general as sys;
-use task::{Mutex, Once};
 
 /// Where `lseek(2)` counts from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

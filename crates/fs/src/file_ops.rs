@@ -1,9 +1,11 @@
 //! What an opening of a regular file or a directory does.
 
+use alloc::sync::Arc;
+
+use abi::errno::Errno;
+
 use crate::file::{File, FileOps, OpenFlags, Whence};
 use crate::{DirEntry, FileType, Result};
-use abi::errno::Errno;
-use alloc::sync::Arc;
 
 /// Applies `whence` and `offset` to a position. `end` is the size where there is one.
 ///

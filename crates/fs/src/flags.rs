@@ -1,8 +1,9 @@
 //! The flags of `open(2)`.
 
-use crate::{Access, Result};
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
+
+use crate::{Access, Result};
 
 bitflags::bitflags! {
     /// Flags of `open(2)`. The two lowest bits are the access mode, see [`OpenFlags::readable`] and

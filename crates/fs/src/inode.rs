@@ -1,17 +1,19 @@
 //! What a file is, whichever file system it lives in.
 
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::any::Any;
+
+use abi::errno::Errno;
+use task::Once;
+use vm::Page;
+
 use crate::pipe::Pipe;
 use crate::xattr::SetMode;
 use crate::{
     Access, DeviceId, FileOps, FileType, Metadata, OpenFlags, Path, Permissions, Result, SetAttr,
     WriteCount,
 };
-use abi::errno::Errno;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::any::Any;
-use task::Once;
-use vm::Page;
 
 static KEEPS_SET_IDS: Once<fn() -> bool> = Once::new();
 

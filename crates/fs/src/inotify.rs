@@ -8,18 +8,20 @@
 //! Locks: the table of marks, then a group's queue; both are innermost, and nobody is woken with
 //! either held.
 
-use crate::file::{FileOps, OpenFlags, Whence};
-use crate::ioctl::IoctlRequest;
-use crate::poll::{Events, PollQueue, PollTable};
-use crate::{Dentry, File, FileType, Inode, Path, Result};
-use abi::errno::Errno;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use task::Mutex;
+
+use crate::file::{FileOps, OpenFlags, Whence};
+use crate::ioctl::IoctlRequest;
+use crate::poll::{Events, PollQueue, PollTable};
+use crate::{Dentry, File, FileType, Inode, Path, Result};
 
 /// How many events a group keeps; then it says that some are lost (`IN_Q_OVERFLOW`).
 pub const MAX_QUEUED: usize = 16_384;

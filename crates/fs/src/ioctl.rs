@@ -1,9 +1,11 @@
 //! What a device sees of the caller of `ioctl(2)`.
 
-use crate::{File, Result};
-use abi::errno::Errno;
 use alloc::sync::Arc;
+
+use abi::errno::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::{File, Result};
 
 /// The caller's memory and descriptors, implemented by the Linux personality.
 pub trait IoctlCaller {

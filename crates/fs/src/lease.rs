@@ -5,15 +5,17 @@
 //! would break one waits until the holder has given it up, or for [`BREAK_SECONDS`]; then it is
 //! gone. While there is no lease, opening a file costs one load.
 
-use crate::sigio::{self, FileOwner, OwnerTarget};
-use crate::{Cred, File, FileType, Inode, Result};
-use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
+
+use abi::errno::Errno;
 use linux_raw_sys::general::CAP_LEASE;
 use task::{Deadline, Mutex, WaitError, WaitQueue, now_ns};
+
+use crate::sigio::{self, FileOwner, OwnerTarget};
+use crate::{Cred, File, FileType, Inode, Result};
 
 /// How long a holder has (`/proc/sys/fs/lease-break-time`).
 pub const BREAK_SECONDS: u64 = 45;

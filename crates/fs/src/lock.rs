@@ -4,15 +4,17 @@
 //! The two families do not see each other, as on Linux. Who would wait for a process that waits for
 //! him, directly or through others, is refused (`EDEADLK`): `WAITS`.
 
-use crate::poll::PollQueue;
-use crate::{File, Result};
-use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering};
+
+use abi::errno::Errno;
 use task::Mutex;
+
+use crate::poll::PollQueue;
+use crate::{File, Result};
 
 /// Holder of a record lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

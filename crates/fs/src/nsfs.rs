@@ -1,17 +1,19 @@
 //! Namespaces as files (`namespaces(7)`): what `/proc/<pid>/ns` leads to, what `setns(2)` takes,
 //! and what keeps a namespace while nobody lives in it.
 
-use crate::file::{FileOps, OpenFlags};
-use crate::ioctl::IoctlRequest;
-use crate::mount::{self, FileSystem, Mount, Namespace, SuperBlock, new_anonymous_device};
-use crate::{File, FileType, Inode, Metadata, Path, Result, StatFs};
-use abi::errno::Errno;
 use alloc::format;
 use alloc::sync::Arc;
 use core::any::Any;
 use core::sync::atomic::{AtomicU32, Ordering};
+
+use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use task::Once;
+
+use crate::file::{FileOps, OpenFlags};
+use crate::ioctl::IoctlRequest;
+use crate::mount::{self, FileSystem, Mount, Namespace, SuperBlock, new_anonymous_device};
+use crate::{File, FileType, Inode, Metadata, Path, Result, StatFs};
 
 /// A kind of namespaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,14 +1,16 @@
 //! From names to files: the path walk of `path_resolution(7)`.
 
-use crate::mount::{self, MS_NOSYMFOLLOW, Namespace};
-use crate::{Access, Cred, Dentry, FileType, LinkTarget, NAME_MAX, PATH_MAX, Path, Result};
-use abi::errno::Errno;
 use alloc::borrow::Cow;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
+
+use abi::errno::Errno;
 use task::Mutex;
+
+use crate::mount::{self, MS_NOSYMFOLLOW, Namespace};
+use crate::{Access, Cred, Dentry, FileType, LinkTarget, NAME_MAX, PATH_MAX, Path, Result};
 
 /// How many symbolic links one walk follows.
 pub const MAX_LINKS: usize = 40;

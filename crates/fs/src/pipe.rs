@@ -6,14 +6,16 @@
 
 mod splice;
 
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+
+use abi::errno::Errno;
+use task::Mutex;
+
 use crate::file::{FileOps, OpenFlags};
 use crate::ioctl::IoctlRequest;
 use crate::poll::{Events, PollQueue, PollTable};
 use crate::{File, FileType, Path, Result};
-use abi::errno::Errno;
-use alloc::collections::VecDeque;
-use alloc::sync::Arc;
-use task::Mutex;
 
 /// Writes up to this size are atomic.
 pub const PIPE_BUF: usize = 4096;

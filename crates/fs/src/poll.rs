@@ -6,13 +6,15 @@
 //! and looks at the state second; the *changer* changes the state first and calls
 //! [`PollQueue::notify`] second.
 
-use crate::{File, Result};
-use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+
+use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use task::sync::{AtomicBool, AtomicUsize, Ordering, fence};
 use task::{Deadline, Mutex, MutexGuard, WaitError, WaitQueue};
+
+use crate::{File, Result};
 
 bitflags::bitflags! {
     /// Events of a file; the bits of `poll(2)` and `epoll_ctl(2)`.

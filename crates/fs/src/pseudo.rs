@@ -1,10 +1,5 @@
 //! Building blocks of file systems whose files are generated when they are read: procfs and sysfs.
 
-use crate::file::{FileOps, OpenFlags};
-use crate::file_ops::seek_position;
-use crate::mount::{FileSystem, new_anonymous_device};
-use crate::{DirEntry, File, FileType, Inode, LinkTarget, Metadata, Result, StatFs, Whence};
-use abi::errno::Errno;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -12,7 +7,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicU64, Ordering};
+
+use abi::errno::Errno;
 use task::{Mutex, Once};
+
+use crate::file::{FileOps, OpenFlags};
+use crate::file_ops::seek_position;
+use crate::mount::{FileSystem, new_anonymous_device};
+use crate::{DirEntry, File, FileType, Inode, LinkTarget, Metadata, Result, StatFs, Whence};
 
 /// Attributes of a generated file for `stat(2)`.
 #[derive(Clone, Copy, Debug)]

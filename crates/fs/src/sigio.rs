@@ -3,10 +3,12 @@
 //! A file with the flag has a watcher at its own sources, as an epoll set would leave one; each
 //! change that finds the file ready sends its owner a signal.
 
+use alloc::sync::{Arc, Weak};
+
+use task::Once;
+
 use crate::poll::{Events, PollObserver, PollTable};
 use crate::{File, OpenFlags};
-use alloc::sync::{Arc, Weak};
-use task::Once;
 
 /// Receiver of the signals of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,9 +1,11 @@
 //! The plain values that file systems and system calls exchange.
 
-use crate::Inode;
-use abi::errno::Errno;
 use alloc::sync::Arc;
+
+use abi::errno::Errno;
 use linux_raw_sys::general as sys;
+
+use crate::Inode;
 
 /// Result of a file system operation; the error is that of the system call.
 pub type Result<T> = core::result::Result<T, Errno>;

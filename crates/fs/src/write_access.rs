@@ -1,8 +1,10 @@
 //! A regular file is written or runs as a program, never both (`ETXTBSY`).
 
-use crate::{Path, Result};
-use abi::errno::Errno;
 use core::sync::atomic::{AtomicI32, Ordering};
+
+use abi::errno::Errno;
+
+use crate::{Path, Result};
 
 /// Count of writers and running programs of an inode (Linux `i_writecount`): openings for writing
 /// count up from zero, programs down.

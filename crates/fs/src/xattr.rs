@@ -1,9 +1,11 @@
 //! Extended attributes: `xattr(7)`. Who may see and change which; the file systems keep them.
 
-use crate::{Access, Cred, FileType, Path, Result, inotify};
-use abi::errno::Errno;
 use alloc::vec::Vec;
+
+use abi::errno::Errno;
 use linux_raw_sys::general as sys;
+
+use crate::{Access, Cred, FileType, Path, Result, inotify};
 
 /// The longest name, in bytes.
 pub const NAME_MAX: usize = 255;

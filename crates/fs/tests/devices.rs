@@ -1,10 +1,11 @@
 //! `/dev`: the memory devices, and what registering a device does.
 
+use std::sync::Arc;
+
 use abi::errno::Errno;
 use fs::devfs::{self, CharDevice};
 use fs::mount::FileSystem;
 use fs::{DeviceId, File, FileOps, OpenFlags};
-use std::sync::Arc;
 
 struct Nothing;
 

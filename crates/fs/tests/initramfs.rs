@@ -1,11 +1,12 @@
 //! The initramfs: real archives, and hostile ones.
 
+use std::sync::Arc;
+
 use fs::cpio::{self, ErrorKind};
 use fs::mount::FileSystem as _;
 use fs::ramfs::RamFs;
 use fs::{FileType, Inode, LinkTarget};
 use proptest::prelude::*;
-use std::sync::Arc;
 
 struct Entry<'a> {
     name: &'a str,

@@ -1,5 +1,7 @@
 //! Watches: what they report, in which order, and when they end.
 
+use std::sync::Arc;
+
 use abi::errno::Errno;
 use fs::inotify::{InotifyFile, MAX_QUEUED, inotify};
 use fs::mount::{self, SuperBlock, UnmountFlags};
@@ -7,7 +9,6 @@ use fs::path::LookupFlags;
 use fs::ramfs::RamFs;
 use fs::{Cred, File, FsStruct, NewInodeKind, OpenFlags, Path, RenameFlags, ops};
 use linux_raw_sys::general::*;
-use std::sync::Arc;
 
 fn tree() -> FsStruct {
     FsStruct::new(mount::Namespace::new(

@@ -1,10 +1,11 @@
 //! Leases: who may have which, and what breaks them.
 
+use std::sync::Arc;
+
 use abi::errno::Errno;
 use fs::lease::{self, LeaseKind};
 use fs::ramfs::RamFs;
 use fs::{Cred, File, FsStruct, NewInodeKind, OpenFlags, mount, ops};
-use std::sync::Arc;
 
 fn tree() -> FsStruct {
     FsStruct::new(mount::Namespace::new(

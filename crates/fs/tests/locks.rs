@@ -1,12 +1,13 @@
 //! Advisory locks between openings and processes.
 
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
 use abi::errno::Errno;
 use fs::lock::{self, LockOwner, LockRange};
 use fs::ramfs::RamFs;
 use fs::{File, OpenFlags, Path};
-use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
 
 fn two_openings(name: &str) -> (Path, Arc<File>, Arc<File>) {
     let path = RamFs::memfd(name, 0o600, 0);

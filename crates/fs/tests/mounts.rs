@@ -1,11 +1,12 @@
 //! Trees of mounts: binding, moving, pivoting, protecting and taking away.
 
+use std::sync::Arc;
+
 use abi::errno::Errno;
 use fs::mount::{self, MS_RDONLY, Namespace, SuperBlock, UnmountFlags};
 use fs::path::LookupFlags;
 use fs::ramfs::RamFs;
 use fs::{Cred, FsStruct, NewInodeKind, OpenFlags, Path, ops};
-use std::sync::Arc;
 
 struct World(FsStruct);
 

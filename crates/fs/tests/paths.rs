@@ -1,5 +1,7 @@
 //! Names: walking, making, linking, renaming, removing — on a RAM file system, as a process would.
 
+use std::sync::Arc;
+
 use abi::errno::Errno;
 use fs::mount::{self, FileSystem as _, SuperBlock, UnmountFlags};
 use fs::ops::{self, TimeUpdate};
@@ -8,7 +10,6 @@ use fs::ramfs::RamFs;
 use fs::{
     Access, Cred, File, FileType, FsStruct, NewInodeKind, OpenFlags, Path, RenameFlags, Whence,
 };
-use std::sync::Arc;
 
 struct World {
     fs: FsStruct,

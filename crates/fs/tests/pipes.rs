@@ -1,5 +1,9 @@
 //! Pipes, event counters, polling and epoll, with real threads.
 
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
 use abi::errno::Errno;
 use fs::epoll::{EpollFile, Interest, ReadyEvent, epoll};
 use fs::eventfd::eventfd;
@@ -8,9 +12,6 @@ use fs::pipe::{CAPACITY, PIPE_BUF, PipeEnd, pipe};
 use fs::poll::{Events, PollItem, poll};
 use fs::ramfs::RamFs;
 use fs::{Cred, File, FsStruct, NewInodeKind, OpenFlags, ops};
-use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
 use task::Deadline;
 
 const NONBLOCK: OpenFlags = OpenFlags::NONBLOCK;

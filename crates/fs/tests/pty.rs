@@ -1,5 +1,9 @@
 //! Pseudo-terminals: what one side does and the other sees.
 
+use std::cell::RefCell;
+use std::sync::{Arc, Once};
+use std::thread;
+
 use abi::errno::Errno;
 use fs::devfs;
 use fs::ioctl::{IoctlCaller, IoctlRequest};
@@ -9,9 +13,6 @@ use fs::ramfs::RamFs;
 use fs::tty::{self, WinSize, pty};
 use fs::{Cred, File, FsStruct, NewInodeKind, OpenFlags, ops};
 use linux_raw_sys::{general as sys, ioctl};
-use std::cell::RefCell;
-use std::sync::{Arc, Once};
-use std::thread;
 
 /// A caller whose memory is one buffer at address 0.
 #[derive(Default)]

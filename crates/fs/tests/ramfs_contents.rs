@@ -1,14 +1,15 @@
 //! Contents of files in memory, beside a model: bytes, which pages there are, and how many there
 //! may be; and what seals leave possible.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use abi::errno::Errno;
 use fs::mount::FileSystem;
 use fs::ramfs::RamFs;
 use fs::{Inode, NewInode, NewInodeKind};
 use linux_raw_sys::general as sys;
 use proptest::prelude::*;
-use std::collections::BTreeSet;
-use std::sync::Arc;
 
 const PAGE: usize = 4096;
 /// Pages that all files may have together.

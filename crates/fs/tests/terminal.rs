@@ -1,15 +1,16 @@
 //! Terminals as programs see them: openings, settings, job control, a slow line.
 
-use abi::errno::Errno;
-use fs::ioctl::{IoctlCaller, IoctlRequest, KernelCaller};
-use fs::poll::{Events, PollQueue};
-use fs::tty::{self, CallerIds, JobControl, Termios, Tty, TtyDriver, WinSize};
-use fs::{DeviceId, File, OpenFlags};
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
+
+use abi::errno::Errno;
+use fs::ioctl::{IoctlCaller, IoctlRequest, KernelCaller};
+use fs::poll::{Events, PollQueue};
+use fs::tty::{self, CallerIds, JobControl, Termios, Tty, TtyDriver, WinSize};
+use fs::{DeviceId, File, OpenFlags};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A line that keeps what is sent, and takes only so much until it is emptied.

@@ -1,8 +1,9 @@
 //! Calls of an instance about itself: its window, its boot blob, its end.
 
+use core::sync::atomic::Ordering;
+
 use abi::Window;
 use abi::window::State;
-use core::sync::atomic::Ordering;
 
 use crate::arch::{self, timer};
 use crate::mem::direct;

@@ -3,10 +3,10 @@
 //! A reader's section runs with interrupts off. So a CPU that switches context or takes an
 //! interrupt is outside of every section: that is where quiescent states are counted.
 
-use ::rcu::{Cpus, Domain, Memory};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
+use ::rcu::{Cpus, Domain, Memory};
 use lfmutex::{Token, scheduler};
 
 use crate::cpu::{self, CpuId};

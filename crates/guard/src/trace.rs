@@ -5,12 +5,11 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use lfmutex::{Mutex, Once};
-use trace::Ring;
-
 pub use ::trace::{
     Class, Kind, Note, RECORD_BYTES, Record, Site, Sites, THREAD_ENDS, THREAD_IS, THREAD_NAME,
 };
+use lfmutex::{Mutex, Once};
+use trace::Ring;
 
 use crate::cpu::{self, CpuId, MAX_CPUS};
 use crate::irq::Hook;

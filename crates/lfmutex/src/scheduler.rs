@@ -108,9 +108,10 @@ mod imp {
 
 #[cfg(any(target_os = "none", loom))]
 mod cell {
-    use super::Scheduler;
     use core::cell::UnsafeCell;
     use core::sync::atomic::{AtomicU8, Ordering};
+
+    use super::Scheduler;
 
     const EMPTY: u8 = 0;
     const WRITING: u8 = 1;
@@ -158,10 +159,11 @@ mod cell {
 
 #[cfg(not(any(target_os = "none", loom)))]
 mod imp {
-    use super::{Scheduler, Token};
     use std::collections::HashMap;
     use std::sync::{LazyLock, Mutex};
     use std::thread::{self, Thread};
+
+    use super::{Scheduler, Token};
 
     /// Host threads, found by a number of ours.
     static THREADS: LazyLock<Mutex<HashMap<usize, Thread>>> = LazyLock::new(Mutex::default);
@@ -228,8 +230,9 @@ mod imp {
 
 #[cfg(loom)]
 pub(crate) mod model {
-    use super::{Scheduler, Token};
     use loom::thread::{self, Thread};
+
+    use super::{Scheduler, Token};
 
     pub(super) struct Loom;
     pub(super) static LOOM: Loom = Loom;

@@ -1,14 +1,14 @@
 //! The atomics used here: the real ones, or loom's when the model checker runs.
 
+#[cfg(not(loom))]
+pub(crate) use core::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence,
+};
+
 #[cfg(loom)]
 pub(crate) use loom::{
     cell::UnsafeCell,
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence},
-};
-
-#[cfg(not(loom))]
-pub(crate) use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence,
 };
 
 /// loom's closure-style cell, over the real one.

@@ -11,15 +11,15 @@ extern crate alloc;
 mod streams;
 mod terminal;
 
+use alloc::sync::Arc;
+
 use abi::msg;
 use abi::window::Window;
-use alloc::sync::Arc;
 use fs::tty::{Tty, WinSize};
 use guard::BootToken;
 use ring::MessageReader;
-use task::{Event, NoMemory, Once};
-
 pub use streams::{stderr, stdin, stdout};
+use task::{Event, NoMemory, Once};
 pub use terminal::console;
 
 /// Handlers of control messages, set by who knows processes.

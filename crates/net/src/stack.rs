@@ -1,15 +1,17 @@
 //! Network stacks: which family makes which socket, and whatever belongs to all of them.
 
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use abi::errno::Errno;
+use fs::{File, Result};
+use linux_raw_sys::net;
+
 use crate::inet::{InetStack, Network};
 use crate::netlink::NetlinkStack;
 use crate::packet::PacketStack;
 use crate::socket::{CoreStack, ScmRights, Socket, SocketType, Sysctls};
 use crate::unix::UnixStack;
-use abi::errno::Errno;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use fs::{File, Result};
-use linux_raw_sys::net;
 
 /// A network stack with all its state (Linux `struct net`): ports, names, lists of sockets, taps,
 /// sysctls. Sockets of one know nothing of those of another.

@@ -3,15 +3,15 @@
 
 mod common;
 
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
 use abi::errno::Errno;
+use common::{NOW, PATIENT, call_as, protocol, stack};
 use fs::poll::Events;
 use fs::{Cred, File, OpenFlags};
 use linux_raw_sys::net as sys;
 use net::{Address, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketType, TimerCallback};
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex};
-
-use common::{NOW, PATIENT, call_as, protocol, stack};
 
 const IP: u32 = sys::IPPROTO_IP as u32;
 const IPV6: u32 = sys::IPPROTO_IPV6 as u32;

@@ -6,14 +6,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, LazyLock};
 
 use abi::errno::Errno;
+use common::{PATIENT, call, protocol};
 use fs::poll::{Events, PollItem, poll};
 use fs::{File, OpenFlags};
 use linux_raw_sys::net::{AF_INET, AF_UNIX, SO_SNDBUF};
 use net::inet::Loopback;
 use net::{Address, MsgFlags, OutgoingMessage, Socket, SocketType, Stack, UnixName, WaitPolicy};
 use task::explore::{Model, spawn};
-
-use common::{PATIENT, call, protocol};
 
 const HASTY: WaitPolicy = WaitPolicy {
     nonblocking: false,
@@ -508,9 +507,10 @@ mod connections {
 }
 
 mod notices {
-    use super::*;
     use linux_raw_sys::net::{AF_INET6, SO_PASSCRED};
     use net::Ucred;
+
+    use super::*;
 
     #[test]
     fn who_waits_for_news_beside_data_hears_that_bytes_were_copied() {

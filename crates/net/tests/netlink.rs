@@ -2,14 +2,14 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use abi::errno::Errno;
+use common::{NOW, protocol, stack};
 use fs::poll::Events;
 use fs::{File, OpenFlags};
 use linux_raw_sys::net as sys;
 use net::{MsgFlags, OutgoingMessage, SocketType};
-use std::sync::Arc;
-
-use common::{NOW, protocol, stack};
 
 const ROUTE: i32 = 0;
 const SOCK_DIAG: i32 = 4;

@@ -3,16 +3,16 @@
 
 mod common;
 
+use std::cell::RefCell;
+use std::sync::Arc;
+
 use abi::errno::Errno;
+use common::{NOW, call, protocol, stack};
 use fs::ioctl::{IoctlCaller as Memory, IoctlRequest, KernelCaller};
 use fs::{File, OpenFlags};
 use linux_raw_sys::{ioctl, net as sys};
 use net::inet::procfs;
 use net::{Address, MsgFlags, OutgoingMessage, SocketType};
-use std::cell::RefCell;
-use std::sync::Arc;
-
-use common::{NOW, call, protocol, stack};
 
 const ICMP: i32 = 1;
 const ICMP6: i32 = 58;

@@ -2,14 +2,14 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use abi::errno::Errno;
+use common::{PATIENT, call, protocol};
 use fs::{File, OpenFlags};
 use linux_raw_sys::net as sys;
 use net::inet::{Loopback, procfs};
 use net::{Address, MsgFlags, OutgoingMessage, Socket, SocketType, Stack, UnixName};
-use std::sync::Arc;
-
-use common::{PATIENT, call, protocol};
 
 fn stack() -> Arc<Stack> {
     Stack::new(Arc::new(Loopback))

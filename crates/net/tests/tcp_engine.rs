@@ -3,7 +3,12 @@
 
 mod common;
 
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
 use abi::errno::Errno;
+use common::{PATIENT, call, protocol};
 use fs::poll::{Events, PollObserver};
 use fs::{File, OpenFlags};
 use linux_raw_sys::net as sys;
@@ -13,11 +18,6 @@ use net::inet::{
 };
 use net::socket::{Interface, Interfaces};
 use net::{Address, Socket, SocketType, Stack};
-use std::net::{IpAddr, Ipv4Addr};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
-
-use common::{PATIENT, call, protocol};
 
 /// The bytes of a segment, and how many segments are sent before the first is acknowledged.
 const SEGMENT: usize = 1000;

@@ -2,14 +2,14 @@
 
 mod common;
 
+use std::sync::{Arc, Weak};
+
 use abi::errno::Errno;
+use common::{NOW, PATIENT, protocol, stack};
 use fs::poll::Events;
 use fs::{File, OpenFlags};
 use net::{MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketType};
 use proptest::prelude::*;
-use std::sync::{Arc, Weak};
-
-use common::{NOW, PATIENT, protocol, stack};
 
 fn files(kind: SocketType) -> (Arc<File>, Arc<File>) {
     let (a, b) = stack().socket_pair(kind, 0).unwrap();

@@ -192,11 +192,13 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Pool, Siblings, prefer, preferred};
     use std::collections::HashSet;
     use std::sync::{Arc, Barrier};
     use std::thread;
+
     use topology::{Levels, Topology};
+
+    use super::{Pool, Siblings, prefer, preferred};
 
     fn pool(cpus: u32) -> Pool {
         Pool::new(&Topology::new(Levels::NONE, 0..cpus), Siblings::Last)

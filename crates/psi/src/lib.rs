@@ -274,8 +274,9 @@ impl Trigger {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     const S: u64 = 1_000_000_000;
 

@@ -151,10 +151,11 @@ impl<T> fmt::Debug for RcuArc<T> {
 mod tests {
     extern crate std;
 
-    use super::*;
-    use crate::{BATCH, LIMIT};
     use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
     use std::thread;
+
+    use super::*;
+    use crate::{BATCH, LIMIT};
 
     /// Readers are threads; a thread's CPU has a counter that is odd within a section.
     struct Threads([AtomicU64; 3]);

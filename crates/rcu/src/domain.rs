@@ -2,14 +2,12 @@
 
 use alloc::vec::Vec;
 use core::mem;
-
-use lfmutex::{Mutex, MutexGuard};
-
-#[cfg(loom)]
-use loom::sync::atomic::{AtomicU64, Ordering, fence};
-
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+use lfmutex::{Mutex, MutexGuard};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Number of retired values that one grace period waits for, at most.
 pub const BATCH: usize = 32;
@@ -172,9 +170,10 @@ impl<C: Cpus, G> Domain<C, G> {
 mod tests {
     extern crate std;
 
-    use super::*;
     use core::sync::atomic::{AtomicBool, AtomicUsize};
     use std::sync::Mutex as StdMutex;
+
+    use super::*;
 
     /// Two CPUs that pass quiescent states when they are told to, and keep what they are asked.
     #[derive(Default)]

@@ -5,8 +5,9 @@
 //! private memory and only publishes it: what the peer does to the shared words can make data
 //! wrong, but never an access out of bounds or a length that is a lie.
 
-use abi::window::RingHeader;
 use core::sync::atomic::{AtomicU8, Ordering, fence};
+
+use abi::window::RingHeader;
 
 use crate::sync::point;
 
@@ -237,9 +238,11 @@ impl<'a> Consumer<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use proptest::prelude::*;
     use std::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
 
     fn area(len: usize) -> Vec<AtomicU8> {
         (0..len).map(|_| AtomicU8::new(0)).collect()

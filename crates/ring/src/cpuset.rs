@@ -138,10 +138,12 @@ impl<const WORDS: usize> Default for CpuSet<WORDS> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::*;
-    use proptest::prelude::*;
     use std::collections::BTreeSet;
     use std::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn finds_round_the_end_and_among_the_allowed() {
@@ -192,9 +194,10 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod model {
-    use super::*;
     use loom::sync::Arc;
     use loom::thread;
+
+    use super::*;
 
     /// One member stays while another of its word comes and goes: when all is quiet, the one that
     /// stayed is found.

@@ -1,8 +1,9 @@
 //! A byte ring whose writer never waits: old bytes are overwritten, and the reader learns how many
 //! it lost.
 
-use abi::window::RingHeader;
 use core::sync::atomic::{AtomicU8, Ordering, fence};
+
+use abi::window::RingHeader;
 
 use crate::bytes::{load_bytes, store_bytes};
 
@@ -97,8 +98,9 @@ impl<'a> LogReader<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::vec::Vec;
+
+    use super::*;
 
     #[test]
     fn keeps_the_newest_and_counts_the_rest() {

@@ -5,12 +5,13 @@
 //! tests run that against the publisher, on real threads and in all interleavings (loom, with a
 //! slot of loom's atomics).
 
-use crate::sync::{AtomicU64, Ordering};
 #[cfg(not(loom))]
 use abi::park::Slot;
 use abi::park::{EMPTY, RIP_STAY, ticket};
 #[cfg(loom)]
 use model::Slot;
+
+use crate::sync::{AtomicU64, Ordering};
 
 /// Order to a parked CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,9 +113,10 @@ pub fn claim(slot: &Slot) -> Option<Order> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::*;
     use std::sync::Arc;
     use std::sync::atomic::AtomicU32;
+
+    use super::*;
 
     #[test]
     fn an_order_is_taken_once_or_revoked() {
@@ -222,9 +224,10 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod tests {
-    use super::*;
     use loom::sync::Arc;
     use loom::thread;
+
+    use super::*;
 
     fn order(arg: u64) -> Order {
         Order {

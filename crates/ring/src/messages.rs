@@ -1,9 +1,10 @@
 //! A ring of 64-byte messages (RainForest's FICM unit, one cache line), one producer and one
 //! consumer.
 
+use core::sync::atomic::Ordering;
+
 use abi::msg::Message;
 use abi::window::{MessageCell, RingHeader};
-use core::sync::atomic::Ordering;
 
 /// The sending end.
 #[derive(Debug)]
@@ -100,8 +101,9 @@ impl<'a> MessageReader<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::vec::Vec;
+
+    use super::*;
 
     #[test]
     fn messages_arrive_in_order_and_a_full_ring_refuses() {

@@ -1,10 +1,10 @@
 //! The atomics of what is model-checked: the real ones, or loom's.
 
-#[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// On the host a decision point of the explorer, before the caller looks at or changes what its
 /// peer changes or looks at. In kernels, and under loom, which decides by itself, nothing.

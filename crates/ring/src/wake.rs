@@ -103,8 +103,9 @@ impl<const SOURCES: usize, const WORDS: usize> Default for WakeQueues<SOURCES, W
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::*;
     use std::vec::Vec;
+
+    use super::*;
 
     fn links() -> Vec<AtomicU32> {
         (0..8).map(|_| AtomicU32::new(NIL)).collect()
@@ -161,10 +162,11 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod model {
-    use super::*;
     use loom::sync::Arc;
     use loom::sync::atomic::fence;
     use loom::thread;
+
+    use super::*;
 
     const OPEN: u32 = 0;
     const LOOK: u32 = 1;

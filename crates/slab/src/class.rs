@@ -53,8 +53,9 @@ const _: () = assert!(SIZES[SMALL - 1] == SMALL_LARGEST && SIZES[CLASSES - 1] ==
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     proptest! {
         #[test]

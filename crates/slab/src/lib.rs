@@ -16,11 +16,10 @@ pub mod poison;
 
 use core::ptr::{self, NonNull};
 
-use frames::Stash;
-use lfmutex::Mutex;
-
 pub use class::{CLASSES, LARGEST, class_of};
 use class::{SIZES, SMALL, order};
+use frames::Stash;
+use lfmutex::Mutex;
 
 const PAGE: usize = 4096;
 /// Objects of a size that a CPU keeps.

@@ -64,8 +64,9 @@ fn at(word: u64, now_ns: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::atomic::AtomicBool;
+
+    use super::*;
 
     #[test]
     fn only_time_on_a_cpu_counts() {

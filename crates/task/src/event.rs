@@ -1,8 +1,8 @@
 //! An event that an interrupt handler may signal.
 
-use crate::Deadline;
 use lfmutex::Token;
 
+use crate::Deadline;
 use crate::platform::{current_token, unpark};
 use crate::sync::{AtomicBool, AtomicUsize, Ordering, fence};
 
@@ -80,8 +80,9 @@ impl Default for Event {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::Arc;
+
+    use super::*;
 
     #[test]
     fn no_signal_is_lost() {

@@ -25,17 +25,18 @@ mod idle_polling;
 mod kernel;
 mod wait;
 
+pub use context_switches::ContextSwitches;
+pub use deadline::Deadline;
+pub use event::Event;
 #[cfg(not(target_os = "none"))]
 pub use explore;
+pub use fair::{Policy, RR_QUANTUM_NS, RtLimits, SLICE_NS};
 #[cfg(not(target_os = "none"))]
 use host as platform;
 #[cfg(target_os = "none")]
 use kernel as platform;
-
-pub use context_switches::ContextSwitches;
-pub use deadline::Deadline;
-pub use event::Event;
-pub use fair::{Policy, RR_QUANTUM_NS, RtLimits, SLICE_NS};
+/// The atomics of the core library; on the host those of the explorer.
+pub use platform::sync;
 pub use platform::{
     Condvar, CpuId, Mutex, MutexGuard, Once, PreemptGuard, RcuArc, ReadGuard, RwLock, Thread,
     UserSpace, WriteGuard, change_rt_limits, cpu_count, current, now_ns, park, park_until,
@@ -44,9 +45,6 @@ pub use platform::{
 #[cfg(target_os = "none")]
 pub use platform::{Site, init, lock_sites, run_cpu};
 pub use wait::{WaitError, WaitQueue};
-
-/// The atomics of the core library; on the host those of the explorer.
-pub use platform::sync;
 
 /// Error: no memory for another thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -240,8 +240,9 @@ impl fmt::Debug for WaitQueue {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::atomic::AtomicU32;
+
+    use super::*;
 
     #[test]
     fn a_semaphore_made_of_it_loses_nothing() {

@@ -1,10 +1,12 @@
 extern crate std;
 
-use super::{Levels, Siblings, Topology};
-use proptest::prelude::*;
 use std::collections::HashSet;
 use std::vec;
 use std::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::{Levels, Siblings, Topology};
 
 const INTEL: u32 = 0x756e_6547;
 const AMD: u32 = 0x6874_7541;

@@ -8,9 +8,9 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU64, Ordering};
+
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering};
 
@@ -122,12 +122,14 @@ impl core::fmt::Debug for Ring {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::*;
-    use crate::{Kind, Note};
-    use proptest::prelude::*;
     use std::collections::VecDeque;
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Kind, Note};
 
     fn record(n: u64) -> Record {
         Record::new(n, 0, 0, Kind::Steal, Note::two(n, !n))
@@ -218,10 +220,11 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod model {
-    use super::*;
-    use crate::{Kind, Note};
     use loom::sync::Arc;
     use loom::thread;
+
+    use super::*;
+    use crate::{Kind, Note};
 
     /// Two writers (a thread and what interrupts it) and a reader, in a ring of two: each record is
     /// read whole, once, or counted as lost.

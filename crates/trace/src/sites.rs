@@ -111,9 +111,10 @@ impl Default for Sites {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::*;
     use std::boxed::Box;
     use std::vec::Vec;
+
+    use super::*;
 
     #[test]
     fn a_place_keeps_its_number_and_adds_up() {

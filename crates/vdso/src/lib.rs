@@ -24,11 +24,12 @@ pub const PAGES: usize = IMAGE.len().div_ceil(4096);
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use elf::ElfBytes;
     use elf::abi;
     use elf::endian::LittleEndian;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn it_is_a_shared_object_as_libraries_expect_it() {

@@ -43,19 +43,18 @@ mod vma;
 mod vma_tree;
 mod zero_page;
 
+pub use abi::layout::{PAGE_SIZE, USER_END, USER_START};
+pub use fault::{AccessKind, FaultError};
 #[cfg(target_os = "none")]
 pub use guard::mem::Page;
-#[cfg(not(target_os = "none"))]
-pub use host::Page;
-
 #[cfg(target_os = "none")]
 pub(crate) use guard::mem::{Frame, LargePage};
 #[cfg(target_os = "none")]
 pub(crate) use guard::paging::{Insert, MapError, PageTable, Perm, Unmapped};
 #[cfg(not(target_os = "none"))]
+pub use host::Page;
+#[cfg(not(target_os = "none"))]
 pub(crate) use host::{Frame, Insert, LargePage, MapError, PageTable, Perm, Unmapped};
-
-pub use fault::{AccessKind, FaultError};
 pub use large::{
     LargePages, counts as large_page_counts, set_setting as set_large_pages, setting as large_pages,
 };
@@ -66,8 +65,6 @@ pub use residency::{Residency, ResidentByKind};
 pub use reverse_map::ReverseMap;
 pub use space::{AddressSpace, FutexKey, MapRequest, Placement, SpaceStats, VmaInfo};
 pub use vma::{Prot, VmaFlags};
-
-pub use abi::layout::{PAGE_SIZE, USER_END, USER_START};
 
 /// The length in bytes rounded up to whole pages; `None` if that is beyond the address range.
 #[must_use]

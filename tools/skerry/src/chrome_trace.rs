@@ -349,8 +349,9 @@ impl Writer<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use ::trace::Note;
+
+    use super::*;
 
     fn name(slot: u32, text: &str) -> Record {
         let mut bytes = [0; 16];

@@ -663,9 +663,10 @@ fn signal_number(text: &str) -> Result<u32> {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
     use crate::mock::Mock;
-    use clap::CommandFactory;
 
     fn call(mock: &Mock, arguments: &[&str]) -> (Result<u8>, String) {
         let (mut out, mut err) = (Vec::new(), Vec::new());

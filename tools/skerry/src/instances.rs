@@ -396,9 +396,10 @@ pub fn remove(device: &dyn Device, status: &Status, force: bool) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use abi::boot::Boot;
+
     use super::*;
     use crate::mock::{Mock, request};
-    use abi::boot::Boot;
 
     #[test]
     fn shortages_name_what_would_help() {

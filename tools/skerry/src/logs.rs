@@ -110,10 +110,11 @@ fn last_lines(text: &[u8], count: usize) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
     use crate::instances::{self, create, start};
     use crate::mock::{Mock, request};
-    use std::time::SystemTime;
 
     #[test]
     fn the_last_lines() {

@@ -3,12 +3,12 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use ::trace::{Class, RECORD_BYTES, Record};
-use std::os::unix::process::ExitStatusExt;
 
 use crate::chrome_trace::{self, Names};
 use crate::counters;

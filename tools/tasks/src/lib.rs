@@ -132,9 +132,10 @@ fn one_for<F: Fn(usize) -> R + Sync, R: Send>(
 
 #[cfg(test)]
 mod tests {
-    use super::run;
     use std::collections::HashSet;
     use std::thread;
+
+    use super::run;
 
     #[test]
     fn each_task_runs_once_and_results_are_in_order() {

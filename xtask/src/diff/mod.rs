@@ -20,12 +20,11 @@ use differential::minimise;
 use differential::program::Program;
 use differential::record::{Difference, difference};
 use differential::spec::Spec;
+use known::Known;
+use machine::Runner;
 
 use crate::vm::{Kernel, Machine};
 use crate::{bench, build, fuzz, paths};
-
-use known::Known;
-use machine::Runner;
 
 /// Programs that are sent at once.
 const BATCH: u64 = 64;

@@ -22,9 +22,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
-use clap::Args;
-
 use cfg::Build;
+use clap::Args;
 use image::Image;
 use places::Place;
 use report::{Fate, Verdict};

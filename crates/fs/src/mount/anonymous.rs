@@ -1,9 +1,11 @@
 //! The mount of everything that has no place in the tree.
 
+use alloc::sync::Arc;
+
+use task::Once;
+
 use super::{ANON_DEV, FileSystem, Mount, SuperBlock};
 use crate::{FileType, Inode, Metadata, StatFs};
-use alloc::sync::Arc;
-use task::Once;
 
 /// The mount of files without a name, which is in no namespace.
 pub(crate) fn anonymous() -> Arc<Mount> {

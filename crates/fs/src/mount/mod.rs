@@ -11,24 +11,25 @@ mod propagation;
 mod tree;
 mod unmount;
 
-pub(crate) use anonymous::anonymous;
-pub use namespace::Namespace;
-pub(crate) use namespace::apart;
-pub use operations::{bind, copy_tree, mount, move_mount, pivot};
-pub use propagation::{Propagation, copy_sharing, set_propagation};
-pub(crate) use tree::{detach_all, is_point_in};
-pub use unmount::{UnmountFlags, unmount};
-
-use crate::{Dentry, FileType, Inode, Path, Result, StatFs, dcache, inotify};
-use abi::errno::Errno;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use abi::errno::Errno;
+pub(crate) use anonymous::anonymous;
 use linux_raw_sys::general as sys;
+pub use namespace::Namespace;
 use namespace::NamespaceState;
+pub(crate) use namespace::apart;
+pub use operations::{bind, copy_tree, mount, move_mount, pivot};
 use propagation::PeerGroup;
+pub use propagation::{Propagation, copy_sharing, set_propagation};
 use task::Mutex;
+pub(crate) use tree::{detach_all, is_point_in};
+pub use unmount::{UnmountFlags, unmount};
+
+use crate::{Dentry, FileType, Inode, Path, Result, StatFs, dcache, inotify};
 
 /// A mounted file system, as far as the tree needs to know it.
 pub trait FileSystem: Send + Sync {

@@ -1,14 +1,16 @@
 //! Namespaces: trees of mounts.
 
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use linux_raw_sys::general::MS_RELATIME;
+
 use super::tree::{self, TreeChange};
 use super::{FileSystem, Mount, SuperBlock};
 use crate::poll::PollQueue;
 use crate::ramfs::RamFs;
 use crate::{Path, nsfs};
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use linux_raw_sys::general::MS_RELATIME;
 
 /// The most mounts in a namespace (`/proc/sys/fs/mount-max`).
 const MOST: usize = 100_000;

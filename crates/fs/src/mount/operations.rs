@@ -1,11 +1,13 @@
 //! Mounting, binding, moving.
 
+use alloc::sync::Arc;
+
+use abi::errno::Errno;
+
 use super::namespace::Namespace;
 use super::tree::{self, CloneSharing, TreeChange};
 use super::{Mount, SuperBlock, cross, flags_of_mount};
 use crate::{FileType, Path, Result, nsfs};
-use abi::errno::Errno;
-use alloc::sync::Arc;
 
 fn is_directory(path: &Path) -> bool {
     path.dentry().kind() == FileType::Directory

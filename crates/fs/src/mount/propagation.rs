@@ -5,15 +5,17 @@
 //! it gets what is mounted there, and nothing goes back. All members of a group have the same
 //! master.
 
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use abi::errno::Errno;
+use task::Mutex;
+
 use super::Mount;
 use super::namespace::Namespace;
 use super::tree::{CloneSharing, TreeChange, below};
 use crate::{Dentry, Path, Result};
-use abi::errno::Errno;
-use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, Ordering};
-use task::Mutex;
 
 /// Mounts that show the same mounts below.
 pub(super) struct PeerGroup {

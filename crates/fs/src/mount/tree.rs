@@ -1,14 +1,16 @@
 //! Changing trees of mounts.
 
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+use task::{Mutex, MutexGuard};
+
 use super::namespace::{Namespace, NamespaceState};
 use super::propagation::{self, PeerGroup};
 use super::{CachedMount, ChildMount, Mount};
 use crate::{Dentry, Path, Result};
-use abi::errno::Errno;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
-use task::{Mutex, MutexGuard};
 
 /// Held by whoever changes a tree; before the locks of single mounts. What it keeps alive in them
 /// cannot go meanwhile.

@@ -1,14 +1,16 @@
 //! Unmounting.
 
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+
 use super::namespace::Namespace;
 use super::propagation::receivers;
 use super::tree::{TreeChange, below};
 use super::{MS_RDONLY, Mount};
 use crate::{Path, Result};
-use abi::errno::Errno;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 
 bitflags::bitflags! {
     /// Flags of `umount2(2)`.

@@ -1,15 +1,17 @@
 //! Making, linking, removing and moving names.
 
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+use linux_raw_sys::general::{self as sys, CAP_MKNOD, S_ISGID, S_ISVTX};
+use task::Mutex;
+
 use crate::path::{LookupContext, ParentLookup};
 use crate::{
     Access, Cred, Dentry, DeviceId, FileType, Metadata, NewInode, NewInodeKind, Path, RenameFlags,
     Result, dcache, inotify, mount,
 };
-use abi::errno::Errno;
-use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
-use linux_raw_sys::general::{self as sys, CAP_MKNOD, S_ISGID, S_ISVTX};
-use task::Mutex;
 
 /// Held by every rename, before the directories' locks: only a rename locks two of them, and only a
 /// rename changes who is above whom.

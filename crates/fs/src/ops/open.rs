@@ -1,5 +1,10 @@
 //! Opening.
 
+use alloc::sync::Arc;
+
+use abi::errno::Errno;
+use linux_raw_sys::general as sys;
+
 use super::namei::{granted, may_create};
 use crate::file::{FileOps, OpenFlags};
 use crate::mount::Namespace;
@@ -8,9 +13,6 @@ use crate::{
     Access, Cred, Dentry, File, FileType, NewInode, NewInodeKind, Path, Result, WriteAccess, devfs,
     inotify, lease, mount, pipe,
 };
-use abi::errno::Errno;
-use alloc::sync::Arc;
-use linux_raw_sys::general as sys;
 
 /// Opens `name` with flags that go together ([`OpenFlags::checked`]); with `CREAT` makes it, with
 /// permissions `mode` (the umask already taken away).

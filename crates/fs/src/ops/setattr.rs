@@ -1,10 +1,11 @@
 //! Changing what is known of a file, and its size.
 
+use abi::errno::Errno;
+use linux_raw_sys::general::{self as sys, CAP_CHOWN, CAP_FSETID, S_ISGID, S_ISUID};
+
 use crate::{
     Access, Cred, FileType, Path, Result, SetAttr, Timestamp, WriteAccess, inotify, lease, xattr,
 };
-use abi::errno::Errno;
-use linux_raw_sys::general::{self as sys, CAP_CHOWN, CAP_FSETID, S_ISGID, S_ISUID};
 
 /// Changes permission bits (`chmod(2)`).
 ///

@@ -1,12 +1,14 @@
 //! Moving bytes between a pipe and something else without a program's buffer: what `splice(2)`,
 //! `tee(2)` and `vmsplice(2)` are made of.
 
+use alloc::sync::Arc;
+use alloc::vec;
+
+use abi::errno::Errno;
+
 use super::{Pipe, PipeEnd};
 use crate::Result;
 use crate::poll::Events;
-use abi::errno::Errno;
-use alloc::sync::Arc;
-use alloc::vec;
 
 impl Pipe {
     /// Waits until there is something to read, and looks at the front of it with `look`. `None`:

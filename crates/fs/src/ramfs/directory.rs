@@ -1,13 +1,15 @@
 //! A directory in memory.
 
-use super::{InodeData, RamInode};
-use crate::name_map::NameMap;
-use crate::{FileType, Inode, Result};
-use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+
+use super::{InodeData, RamInode};
+use crate::name_map::NameMap;
+use crate::{FileType, Inode, Result};
 
 /// Contents of a directory.
 #[derive(Default)]

@@ -1,5 +1,13 @@
 //! What a file in memory does.
 
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+use linux_raw_sys::general as sys;
+
 use super::directory::ListingEntry;
 use super::{Attr, InodeData, MAX_LINKS, MAX_SIZE, PAGE, RamInode, XATTRS_MAX};
 use crate::pipe::Pipe;
@@ -8,12 +16,6 @@ use crate::{
     Access, DeviceId, DirEntry, FileType, Inode, LinkTarget, Metadata, NewInode, Permissions,
     RenameFlags, Result, SetAttr, Timestamp, WriteCount,
 };
-use abi::errno::Errno;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::ops::Range;
-use core::sync::atomic::Ordering;
-use linux_raw_sys::general as sys;
 
 impl Inode for RamInode {
     fn metadata(&self) -> Metadata {

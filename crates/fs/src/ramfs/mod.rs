@@ -10,16 +10,6 @@ mod inode;
 mod options;
 mod pages;
 
-pub use options::Options;
-
-use crate::inode::keeps_set_ids;
-use crate::mount::{FileSystem, new_anonymous_device};
-use crate::pipe::Pipe;
-use crate::{
-    DeviceId, FileType, Inode, NewInode, NewInodeKind, Path, Result, StatFs, Timestamp, WriteCount,
-    xattr,
-};
-use abi::errno::Errno;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -28,10 +18,21 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use abi::errno::Errno;
 use directory::Directory;
 use linux_raw_sys::general::{self as sys, S_ISGID, S_ISUID};
+pub use options::Options;
 use pages::Contents;
 use task::{Mutex, Once};
+
+use crate::inode::keeps_set_ids;
+use crate::mount::{FileSystem, new_anonymous_device};
+use crate::pipe::Pipe;
+use crate::{
+    DeviceId, FileType, Inode, NewInode, NewInodeKind, Path, Result, StatFs, Timestamp, WriteCount,
+    xattr,
+};
 
 /// Bytes per page of a file.
 pub(crate) const PAGE: u64 = 4096;

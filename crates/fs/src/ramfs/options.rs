@@ -1,9 +1,11 @@
 //! Options of `tmpfs` (`tmpfs(5)`).
 
-use crate::Result;
-use abi::errno::Errno;
 use alloc::format;
 use alloc::string::String;
+
+use abi::errno::Errno;
+
+use crate::Result;
 
 /// Words that `huge=` takes. Files get large pages by their mappings' advice, whatever it says.
 const HUGE: [&str; 4] = ["never", "always", "within_size", "advise"];
@@ -158,8 +160,9 @@ impl Options {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use alloc::string::ToString;
+
+    use super::*;
 
     const USUAL: Options = Options::of_tmpfs(1000);
 

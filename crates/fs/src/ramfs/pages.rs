@@ -1,15 +1,17 @@
 //! The contents of one file: pages where something was written, nothing where nothing was.
 
-use super::{MAX_SIZE, PAGE, RamFsInfo};
-use crate::Result;
-use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
 use alloc::sync::Arc;
 use core::ops::Range;
+
+use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use task::Mutex;
 use vm::Page;
+
+use super::{MAX_SIZE, PAGE, RamFsInfo};
+use crate::Result;
 
 pub(super) struct Contents {
     shared: Arc<RamFsInfo>,

@@ -4,10 +4,12 @@
 //! which signals are due. In canonical mode a line is edited at the end of the buffer until it is
 //! complete; everything before it is ready to be read, line by line.
 
-use super::termios::{DISABLED, Termios};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+
 use linux_raw_sys::general as sys;
+
+use super::termios::{DISABLED, Termios};
 
 /// Bytes that the buffer holds at most. A longer canonical line is cut, as on Linux.
 pub const LINE_MAX: usize = 4096;
@@ -397,9 +399,11 @@ fn echo(byte: u8, termios: &Termios, effects: &mut ReceiveEffects) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use alloc::vec;
+
     use proptest::prelude::*;
+
+    use super::*;
 
     fn typed(text: &[u8], termios: &Termios) -> (InputBuffer, ReceiveEffects) {
         let mut input = InputBuffer::default();

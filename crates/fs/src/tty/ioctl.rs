@@ -1,13 +1,15 @@
 //! What `ioctl(2)` does with a terminal: `ioctl_tty(2)`.
 
+use alloc::sync::Arc;
+
+use abi::errno::Errno;
+use linux_raw_sys::{general as sys, ioctl};
+
 use super::pty::PacketStatus;
 use super::termios::Termio;
 use super::{Termios, Termios2, Tty, WinSize, job_control};
 use crate::Result;
 use crate::ioctl::IoctlRequest;
-use abi::errno::Errno;
-use alloc::sync::Arc;
-use linux_raw_sys::{general as sys, ioctl};
 
 impl Tty {
     pub(super) fn control(self: &Arc<Self>, request: &IoctlRequest<'_>) -> Result<usize> {

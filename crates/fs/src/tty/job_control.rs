@@ -1,13 +1,15 @@
 //! Job control: which session a terminal belongs to, which group of processes may use it, and who
 //! is told what.
 
-use super::Tty;
-use crate::Result;
-use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
+
+use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use task::{Mutex, Once};
+
+use super::Tty;
+use crate::Result;
 
 /// The calling process, as a terminal sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

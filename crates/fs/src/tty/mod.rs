@@ -12,9 +12,19 @@ mod output;
 pub mod pty;
 mod termios;
 
+use alloc::string::String;
+use alloc::sync::Arc;
+
+use abi::errno::Errno;
+use input::InputBuffer;
+use job_control::JobControlState;
 pub(crate) use job_control::controlling_count;
 pub use job_control::{CallerIds, JobControl, controlling, leader_exits, set_job_control};
+use linux_raw_sys::general as sys;
+use output::OutputState;
 pub use output::TtyDriver;
+use pty::PacketStatus;
+use task::{Deadline, Mutex, Once};
 pub use termios::{Termios, Termios2, WinSize};
 
 use crate::devfs::{self, CharDevice};
@@ -22,15 +32,6 @@ use crate::file::{FileOps, OpenFlags};
 use crate::ioctl::IoctlRequest;
 use crate::poll::{Events, PollQueue, PollTable};
 use crate::{DeviceId, File, Result};
-use abi::errno::Errno;
-use alloc::string::String;
-use alloc::sync::Arc;
-use input::InputBuffer;
-use job_control::JobControlState;
-use linux_raw_sys::general as sys;
-use output::OutputState;
-use pty::PacketStatus;
-use task::{Deadline, Mutex, Once};
 
 struct State {
     termios: Termios,

@@ -1,12 +1,14 @@
 //! The line discipline's way out: what a program's bytes become on the line (`OPOST`), and the
 //! terminal's driver.
 
+use alloc::vec::Vec;
+
+use linux_raw_sys::general as sys;
+
 use super::pty::PacketStatus;
 use super::termios::Termios;
 use crate::Result;
 use crate::poll::PollTable;
-use alloc::vec::Vec;
-use linux_raw_sys::general as sys;
 
 /// Carrier of a terminal's bytes: a serial port, an instance's ring.
 ///
@@ -167,9 +169,11 @@ impl OutputState {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use core::sync::atomic::{AtomicUsize, Ordering};
+
     use task::Mutex;
+
+    use super::*;
 
     fn expanded(text: &[u8], termios: &Termios) -> Vec<u8> {
         let mut to = Vec::new();

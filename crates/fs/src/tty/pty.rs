@@ -5,6 +5,16 @@
 //! editing, signals and job control are the same code. The pair's number is free again when the
 //! master is closed; the slave is hung up then.
 
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use abi::errno::Errno;
+use linux_raw_sys::{general as sys, ioctl};
+use task::{Mutex, Once};
+
 use super::{Termios, Tty, TtyDriver, job_control};
 use crate::devfs::{self, CharDevice};
 use crate::file::{FileOps, OpenFlags};
@@ -13,14 +23,6 @@ use crate::mount::{FileSystem, Mount, new_anonymous_device};
 use crate::pipe::take;
 use crate::poll::{Events, PollQueue, PollTable};
 use crate::{DeviceId, DirEntry, File, FileType, Inode, Metadata, Path, Result, SetAttr, StatFs};
-use abi::errno::Errno;
-use alloc::collections::{BTreeMap, VecDeque};
-use alloc::format;
-use alloc::string::String;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use linux_raw_sys::{general as sys, ioctl};
-use task::{Mutex, Once};
 
 /// Bytes at most that a slave has written and its master has not read.
 const CAPACITY: usize = 16_384;

@@ -27,13 +27,13 @@ pub(crate) mod trap;
 pub mod user;
 mod usercopy;
 
-pub(crate) use usercopy::probe;
-
-use abi::descriptor::FLAG_X2APIC;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::{paging, role};
+use abi::descriptor::FLAG_X2APIC;
 use cpu::CpuId;
+pub(crate) use usercopy::probe;
+
+use crate::{paging, role};
 
 /// Makes room for a further CPU; done by a running CPU before it starts that one. `false` if memory
 /// is short.

@@ -21,14 +21,13 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use x86_spec::control::rflags;
 use x86_spec::interrupt::{DEBUG, GENERAL_PROTECTION, PAGE_FAULT};
 
-use super::{cpu, gdt, msr, trap};
-use crate::BootToken;
-use crate::irq::{self, Hook};
-
 pub use super::usercopy::{
     ShortString, UserFault, cmpxchg_u32, load_u32, load_u64, read_bytes, read_cstr, store_u8,
     store_u32, store_u64, with_value, write_bytes, zero,
 };
+use super::{cpu, gdt, msr, trap};
+use crate::BootToken;
+use crate::irq::{self, Hook};
 
 /// One past the highest address of a program.
 pub const USER_END: usize = abi::layout::USER_END;

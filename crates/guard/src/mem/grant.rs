@@ -13,9 +13,9 @@
 //! Granted memory that is dropped is leaked and counted: whoever loses track of its owner must not
 //! reuse it.
 
-use ::alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use ::alloc::vec::Vec;
 use abi::descriptor::MAX_RANGES;
 use abi::layout::{GRANULE_FRAMES, GRANULE_SIZE, PAGE_SIZE};
 use arrayvec::ArrayVec;

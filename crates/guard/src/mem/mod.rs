@@ -28,26 +28,25 @@ pub(crate) mod phys;
 mod reclaim;
 mod refcount;
 
+pub use alloc::zero_page_ahead;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ::frames::{AtomicU64 as Word, Frames};
 use abi::Descriptor;
 use abi::descriptor::FLAG_X2APIC;
 use abi::layout::PAGE_SIZE;
-
-use crate::paging::build::{self, ImageLayout, Plan, Run, Shared};
-use crate::paging::{TableView, kernel};
-use crate::role;
 use early::{Bump, Holes};
-use phys::PhysAddr;
-
-pub use alloc::zero_page_ahead;
 pub use frame::Frame;
 pub use grant::{Scrub, Scrubbing};
 pub use heap::heap_objects;
 pub use large::LargePage;
 pub use page::Page;
+use phys::PhysAddr;
 pub use reclaim::{calls as reclaim_calls, pressure, set_others_run, shrinkers};
+
+use crate::paging::build::{self, ImageLayout, Plan, Run, Shared};
+use crate::paging::{TableView, kernel};
+use crate::role;
 
 /// Page tables in force when `init` is called.
 #[derive(Clone, Copy, Debug)]

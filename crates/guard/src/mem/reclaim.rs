@@ -5,9 +5,9 @@
 //! no lock under which memory is allocated, and allocates nothing itself. If it does all the same,
 //! that allocation is refused instead of asking again.
 
-use ::alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use ::alloc::sync::Arc;
 use abi::layout::PAGE_SIZE;
 use lfmutex::{Mutex, scheduler};
 use psi::Pressure;

@@ -87,8 +87,9 @@ impl Asids {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     /// A CPU as the manual describes it: per identifier, the change as of which each table's entry
     /// was cached.

@@ -18,11 +18,11 @@
 use core::ops::Range;
 
 use abi::layout::{DIRECT, GRANULE_SIZE, MMIO, PAGE_SIZE, STACKS};
+use x86_spec::paging::{Entry, Flags};
 
 use super::table::{self, Table, TableView, index};
 use crate::mem::frame::Frame;
 use crate::mem::phys::{self, PhysAddr};
-use x86_spec::paging::{Entry, Flags};
 
 /// A run of the target's frames: its frames `first..first + count` are the builder's
 /// `at..at + count`.
@@ -304,9 +304,10 @@ impl Builder<'_> {
 
 #[cfg(test)]
 mod tests {
+    use abi::layout::{DESCRIPTOR, GRANULE_FRAMES, IMAGE, PARK, WINDOW};
+
     use super::*;
     use crate::mem::host::{self, FRAMES, PHYS};
-    use abi::layout::{DESCRIPTOR, GRANULE_FRAMES, IMAGE, PARK, WINDOW};
 
     /// The translation of `va` that the processor would find.
     fn translate(root: Frame, view: TableView, va: usize) -> Option<(u64, Flags)> {

@@ -10,13 +10,13 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi::layout::{DIRECT, GRANULE_SIZE, LAPIC_MMIO, MMIO, PAGE_SIZE};
 use lfmutex::Mutex;
+use x86_spec::paging::{Entry, Flags};
 
 use super::table::{self, KERNEL_HALF, Table, TableView, index};
 use super::tlb;
 use crate::mem::alloc::Block;
 use crate::mem::frame::Frame;
 use crate::mem::phys::{self, PhysAddr};
-use x86_spec::paging::{Entry, Flags};
 
 /// Physical address of the root in use by the kernel alone.
 static ROOT: AtomicU64 = AtomicU64::new(0);

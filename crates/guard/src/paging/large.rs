@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi::layout::{PAGE_SIZE, USER_END, USER_START};
 use lfmutex::Mutex;
+use x86_spec::paging::{Entry, Flags as Bits};
 
 use super::table::{ENTRIES, Table, TableView, index, span};
 use super::user::{HARDWARE_BITS, PRESERVED_BITS, PageTable, Perm, mapped};
@@ -17,7 +18,6 @@ use crate::mem::frame::Frame;
 use crate::mem::page::Page;
 use crate::mem::phys::{self, PhysAddr};
 use crate::mem::{LargePage, large};
-use x86_spec::paging::{Entry, Flags as Bits};
 
 static MAPPED: AtomicU64 = AtomicU64::new(0);
 static SPLITS: AtomicU64 = AtomicU64::new(0);

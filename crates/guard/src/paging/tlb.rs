@@ -92,12 +92,10 @@ impl ActiveTable {
 mod cpu {
     use core::arch::asm;
 
-    use crate::mem::phys::PhysAddr;
-
+    use crate::arch::features::{self, Features};
     pub(super) use crate::cpu::{current, without_irqs};
     pub(super) use crate::ipi::tlb as interrupt;
-
-    use crate::arch::features::{self, Features};
+    use crate::mem::phys::PhysAddr;
 
     /// Whether translations are told apart by identifiers.
     pub(super) fn has_asids() -> bool {

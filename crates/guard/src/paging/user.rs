@@ -13,6 +13,7 @@ use core::ops::Range;
 use abi::layout::{PAGE_SIZE, USER_END, USER_START};
 use arrayvec::ArrayVec;
 use lfmutex::{Mutex, MutexGuard};
+use x86_spec::paging::{Entry, Flags as Bits};
 
 use super::large::SpareTables;
 use super::table::{ENTRIES, KERNEL_HALF, Table, TableView, index, span};
@@ -23,7 +24,6 @@ use crate::mem::alloc::Block;
 use crate::mem::frame::Frame;
 use crate::mem::page::Page;
 use crate::mem::phys::{self, PhysAddr};
-use x86_spec::paging::{Entry, Flags as Bits};
 
 /// Rights of a program to a page, besides reading it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -18,7 +18,9 @@ use abi::descriptor::{self, CpuEntry, Descriptor};
 use abi::layout::{GRANULE_SIZE, PAGE_SIZE};
 use abi::{Window, window};
 use arrayvec::ArrayVec;
+pub use halt::{HaltProgress, HaltReport};
 use lfmutex::{Mutex, Once};
+pub use load::LoadError;
 use ring::mailbox::{Order, Publisher};
 
 use crate::arch::apic;
@@ -26,9 +28,6 @@ use crate::mem::alloc::Block;
 use crate::mem::grant::{Granules, NoGranules};
 use crate::mem::{self};
 use crate::{irq, park, role, smp};
-
-pub use halt::{HaltProgress, HaltReport};
-pub use load::LoadError;
 
 /// Owner of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,15 +1,17 @@
 //! Sockets by the port they are bound to: one table per transport.
 
-use crate::socket::core_stack::CoreStack;
-use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicU32, Ordering};
+
+use abi::errno::Errno;
 use fs::Result;
 use task::Mutex;
+
+use crate::socket::core_stack::CoreStack;
 
 /// The ports that are given to who asks for none.
 fn ephemeral_ports(stack: &CoreStack) -> RangeInclusive<u16> {
@@ -285,9 +287,11 @@ pub(super) fn reuseport_hash(from: SocketAddr, to: SocketAddr, count: usize) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use core::net::{Ipv4Addr, Ipv6Addr};
+
     use proptest::prelude::*;
+
+    use super::*;
 
     struct Fake(ReusePolicy);
 

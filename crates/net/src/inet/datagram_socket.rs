@@ -1,6 +1,17 @@
 //! Sockets of datagrams: where datagrams wait to be received, and what is said beside their bytes.
 //! The same for UDP and for what speaks IP itself.
 
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use abi::errno::Errno;
+use fs::poll::{Events, PollTable};
+use fs::{File, FileOps, Result};
+use linux_raw_sys::net;
+
 use super::datagram::Datagram;
 use super::inet_socket::{Family, InetSocket};
 use super::option_table::{IP, IPV6};
@@ -12,15 +23,6 @@ use crate::{
     Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketMemory, SocketOps,
     SocketOptions, SocketType, WaitPolicy,
 };
-use abi::errno::Errno;
-use alloc::collections::VecDeque;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::{AtomicU64, Ordering};
-use fs::poll::{Events, PollTable};
-use fs::{File, FileOps, Result};
-use linux_raw_sys::net;
 
 /// The bytes of the receiver's buffer that a datagram takes up besides its own.
 const DATAGRAM_OVERHEAD: usize = 256;

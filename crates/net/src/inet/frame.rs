@@ -3,11 +3,13 @@
 //!
 //! Facts: RFC 791 (IPv4), RFC 8200 (IPv6), RFC 768 (UDP), RFC 9293 (TCP).
 
-use super::datagram::Datagram;
-use super::ip::{self, UDP_HEADER, V4_HEADER};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
+
 use linux_raw_sys::net;
+
+use super::datagram::Datagram;
+use super::ip::{self, UDP_HEADER, V4_HEADER};
 
 /// Bytes of an Ethernet header, which the loop's packets have, too.
 pub(crate) const ETHERNET_HEADER_LEN: usize = 14;

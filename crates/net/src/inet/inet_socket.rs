@@ -1,17 +1,19 @@
 //! The state that internet sockets of all transports have.
 
-use super::options::InetOptions;
-use super::stack::InetStack;
-use crate::socket::caller_ucred;
-use crate::{Address, Caller, ReceivedMessage, SocketOptions};
-use abi::errno::Errno;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use abi::errno::Errno;
 use fs::{File, Result};
 use linux_raw_sys::general::CAP_NET_BIND_SERVICE;
 use linux_raw_sys::net;
+
+use super::options::InetOptions;
+use super::stack::InetStack;
+use crate::socket::caller_ucred;
+use crate::{Address, Caller, ReceivedMessage, SocketOptions};
 
 /// The family of an internet socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

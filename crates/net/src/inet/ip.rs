@@ -2,10 +2,12 @@
 //!
 //! Facts: RFC 791 (IPv4), RFC 792 (ICMP), RFC 1071 (the checksum), RFC 4443 (ICMPv6).
 
-use super::datagram::Datagram;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
+
 use linux_raw_sys::net;
+
+use super::datagram::Datagram;
 
 pub(super) const ICMP: u8 = net::IPPROTO_ICMP as u8;
 pub(super) const ICMP6: u8 = net::IPPROTO_ICMPV6 as u8;

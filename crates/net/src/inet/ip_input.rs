@@ -1,10 +1,11 @@
 //! Packets of other protocols than TCP that arrive at this host: who gets them, and the answers to
 //! echo requests (RFC 792, RFC 4443).
 
+use fs::Result;
+
 use super::datagram::Datagram;
 use super::ip::{self, ECHO, ECHO6, ICMP, ICMP6, UDP, UDP_LITE};
 use super::stack::InetStack;
-use fs::Result;
 
 /// The hop limit of an answer.
 const HOPS: u8 = 64;

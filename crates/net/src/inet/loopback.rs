@@ -1,18 +1,20 @@
 //! The loop: the network that every instance has, and that reaches nobody else. It carries no
 //! packets: a connection is a pair of queues, a datagram goes into its receiver's queue at once.
 
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use abi::errno::Errno;
+use fs::Result;
+use linux_raw_sys::net;
+
 use super::datagram::Datagram;
 use super::frame;
 use super::network::{Network, Route};
 use super::stack::InetStack;
 use super::tcp::ConnectRequest;
 use crate::socket::{Interface, Interfaces};
-use abi::errno::Errno;
-use alloc::vec;
-use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use fs::Result;
-use linux_raw_sys::net;
 
 /// The loopback network: the instance itself, and nobody else.
 pub struct Loopback;

@@ -1,16 +1,18 @@
 //! Groups: which a socket is in, on which interface, from whom (`ip(7)`, `ipv6(7)`, RFC 3678), and
 //! through which interface it sends to them.
 
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use abi::errno::Errno;
+use fs::Result;
+use linux_raw_sys::net;
+
 use super::inet_socket::InetSocket;
 use super::option_table::{IP, IPV6};
 use super::stack::InetStack;
 use crate::Address;
 use crate::socket::Interface;
-use abi::errno::Errno;
-use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use fs::Result;
-use linux_raw_sys::net;
 
 /// The most sources that one membership names (`net.ipv4.igmp_max_msf`).
 const MAX_SOURCES: usize = 10;

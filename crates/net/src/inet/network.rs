@@ -1,11 +1,13 @@
 //! The trait of a network, which carries between hosts.
 
+use core::net::IpAddr;
+
+use fs::Result;
+
 use super::datagram::Datagram;
 use super::stack::InetStack;
 use super::tcp::ConnectRequest;
 use crate::socket::Interfaces;
-use core::net::IpAddr;
-use fs::Result;
 
 /// The way to an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,10 +1,11 @@
 //! Options of internet sockets that are numbers: which there are, what they are at first, and
 //! between what they may be.
 
-use crate::socket::{Sysctl, Sysctls};
 use abi::errno::Errno;
 use fs::Result;
 use linux_raw_sys::net;
+
+use crate::socket::{Sysctl, Sysctls};
 
 pub(super) const IP: u32 = net::IPPROTO_IP as u32;
 pub(super) const IPV6: u32 = net::IPPROTO_IPV6 as u32;

@@ -2,6 +2,17 @@
 //! checked, remembered and given back. Which there are is in `option_table.rs`, groups are in
 //! `multicast.rs`.
 
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use abi::errno::Errno;
+use fs::Result;
+use linux_raw_sys::net;
+use task::Mutex;
+
 use super::inet_socket::{Family, InetSocket};
 use super::multicast::{self, Membership};
 use super::option_table::{
@@ -10,15 +21,6 @@ use super::option_table::{
 use super::stack::InetStack;
 use super::tcp::TcpSocket;
 use super::tcp_info::tcp_info;
-use abi::errno::Errno;
-use alloc::sync::Arc;
-use alloc::vec;
-use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr};
-use core::sync::atomic::{AtomicBool, Ordering};
-use fs::Result;
-use linux_raw_sys::net;
-use task::Mutex;
 
 #[derive(Default)]
 struct InetOptionValues {

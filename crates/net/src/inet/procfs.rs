@@ -1,5 +1,15 @@
 //! The texts of `/proc/net` (`proc(5)`).
 
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt::Write;
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::Ordering;
+
+use linux_raw_sys::net;
+
 use super::datagram_socket::DatagramProtocol;
 use super::inet_socket::{Family, InetSocket};
 use super::raw::RawSocket;
@@ -8,14 +18,6 @@ use super::tcp::{TcpSocket, TcpState};
 use super::tcp_info::tcp_info;
 use super::udp::UdpSocket;
 use crate::SocketOps;
-use alloc::format;
-use alloc::string::String;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::fmt::Write;
-use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::Ordering;
-use linux_raw_sys::net;
 
 const TCP: i32 = net::IPPROTO_TCP as i32;
 const UDP: i32 = net::IPPROTO_UDP as i32;
@@ -393,8 +395,9 @@ pub fn sockstat(stack: &InetStack) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use core::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
 
     #[test]
     fn addresses_look_as_on_linux() {

@@ -1,6 +1,17 @@
 //! Sockets that speak IP itself (`raw(7)`), and those that may send nothing but echo requests
 //! (`icmp(7)`).
 
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicI32, AtomicU16, AtomicUsize, Ordering};
+
+use abi::errno::Errno;
+use fs::Result;
+use linux_raw_sys::net;
+use task::Mutex;
+
 use super::datagram::Datagram;
 use super::datagram_socket::{DatagramProtocol, DatagramReceiver, DatagramSocket, SendParameters};
 use super::frame;
@@ -13,15 +24,6 @@ use crate::socket::endpoint::SEND_SHUTDOWN;
 use crate::socket::socket_list::SocketList;
 use crate::socket::{caller_groups, caller_ucred};
 use crate::{Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketType};
-use abi::errno::Errno;
-use alloc::collections::BTreeMap;
-use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
-use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::{AtomicI32, AtomicU16, AtomicUsize, Ordering};
-use fs::Result;
-use linux_raw_sys::net;
-use task::Mutex;
 
 const LONGEST: usize = 65_535;
 /// `IPPROTO_RAW`: programs make the headers, and nothing is received.

@@ -1,5 +1,13 @@
 //! The part of a network stack that `AF_INET` and `AF_INET6` sockets have.
 
+use alloc::sync::Arc;
+use core::net::IpAddr;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use abi::errno::Errno;
+use fs::Result;
+use linux_raw_sys::net;
+
 use super::inet_socket::Family;
 use super::network::{Network, Route};
 use super::raw::{RawSocket, RawTables};
@@ -7,12 +15,6 @@ use super::tcp::{TcpSocket, TcpTables};
 use super::udp::{UdpSocket, UdpTables};
 use crate::socket::core_stack::CoreStack;
 use crate::{Socket, SocketType};
-use abi::errno::Errno;
-use alloc::sync::Arc;
-use core::net::IpAddr;
-use core::sync::atomic::{AtomicU64, Ordering};
-use fs::Result;
-use linux_raw_sys::net;
 
 /// The state of the internet sockets of a network stack (Linux `struct netns_ipv4`), and the
 /// network that they are over.

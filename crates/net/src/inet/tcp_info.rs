@@ -1,9 +1,10 @@
 //! `struct tcp_info` (`tcp(7)`).
 
-use super::option_table::LOOPBACK_MSS;
-use super::tcp::TcpSocket;
 use alloc::vec;
 use alloc::vec::Vec;
+
+use super::option_table::LOOPBACK_MSS;
+use super::tcp::TcpSocket;
 
 /// `struct tcp_info` as far as it has a meaning without packets.
 pub(super) fn tcp_info(socket: &TcpSocket) -> Vec<u8> {

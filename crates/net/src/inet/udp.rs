@@ -1,6 +1,14 @@
 //! UDP sockets: queues of datagrams. UDP-Lite is the same with ports of its own: without packets
 //! there is no checksum to cover less.
 
+use alloc::sync::{Arc, Weak};
+use core::net::{IpAddr, SocketAddr};
+
+use abi::errno::Errno;
+use fs::Result;
+use linux_raw_sys::net;
+use task::Mutex;
+
 use super::bind_table::{
     BindAddress, BindTable, Bindable, PortBinding, ReusePolicy, reuseport_hash,
 };
@@ -16,12 +24,6 @@ use crate::socket::endpoint::SEND_SHUTDOWN;
 use crate::socket::error_queue::{ErrorQueueEntry, ExtendedError};
 use crate::socket::socket_list::SocketList;
 use crate::{Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketType};
-use abi::errno::Errno;
-use alloc::sync::{Arc, Weak};
-use core::net::{IpAddr, SocketAddr};
-use fs::Result;
-use linux_raw_sys::net;
-use task::Mutex;
 
 /// The longest datagram over IPv4, bytes; over IPv6 it is 20 more.
 const LONGEST_V4: usize = 65_507;

@@ -1,14 +1,16 @@
 //! `NETLINK_SOCK_DIAG`: lists of sockets, which `ss` asks for (`sock_diag(7)`).
 
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+
+use abi::errno::Errno;
+use fs::Result;
+use linux_raw_sys::net;
+
 use super::message::{NLM_F_DUMP, NLM_F_MULTI, Reply};
 use crate::inet::InetStack;
 use crate::inet::procfs::{self, InetDiagEntry};
 use crate::unix::{UnixDiagEntry, UnixStack};
-use abi::errno::Errno;
-use alloc::vec::Vec;
-use core::net::{IpAddr, SocketAddr};
-use fs::Result;
-use linux_raw_sys::net;
 
 /// The only request.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;

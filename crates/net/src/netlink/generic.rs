@@ -1,12 +1,14 @@
 //! `NETLINK_GENERIC`: families that are found by name (`genl(8)`): the one that finds them, and the
 //! one that tells what processes use (`Documentation/accounting/taskstats.rst`).
 
-use super::message::{NLM_F_DUMP, NLM_F_MULTI, Reply};
-use crate::socket::caller_ucred;
-use abi::errno::Errno;
 use alloc::vec::Vec;
+
+use abi::errno::Errno;
 use fs::Result;
 use task::Once;
+
+use super::message::{NLM_F_DUMP, NLM_F_MULTI, Reply};
+use crate::socket::caller_ucred;
 
 /// The family that finds families, and the one of what processes use.
 const GENL_ID_CTRL: u16 = 0x10;

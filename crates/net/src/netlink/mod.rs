@@ -8,7 +8,17 @@ mod generic;
 mod message;
 mod route;
 
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use abi::errno::Errno;
+use fs::poll::{Events, PollTable};
+use fs::{File, FileOps, Result};
 pub use generic::set_taskstats_provider;
+use linux_raw_sys::net;
+use message::{NLM_F_ACK, NLM_F_REQUEST, NLMSG_HDRLEN, NlmsgHeader, Reply};
 
 use crate::inet::InetStack;
 use crate::socket::caller_ucred;
@@ -18,15 +28,6 @@ use crate::{
     Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketOptions,
     SocketType, WaitPolicy,
 };
-use abi::errno::Errno;
-use alloc::collections::VecDeque;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, Ordering};
-use fs::poll::{Events, PollTable};
-use fs::{File, FileOps, Result};
-use linux_raw_sys::net;
-use message::{NLM_F_ACK, NLM_F_REQUEST, NLMSG_HDRLEN, NlmsgHeader, Reply};
 
 /// The protocol of routes (`NETLINK_ROUTE`).
 const NETLINK_ROUTE: i32 = 0;

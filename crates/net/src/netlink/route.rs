@@ -1,13 +1,15 @@
 //! `NETLINK_ROUTE`: interfaces, addresses, routes and rules (`rtnetlink(7)`).
 
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use abi::errno::Errno;
+use fs::Result;
+use linux_raw_sys::net;
+
 use super::message::{NLM_F_DUMP, NLM_F_MULTI, NlmsgHeader, Reply};
 use crate::inet::InetStack;
 use crate::socket::{Interface, caller_ucred};
-use abi::errno::Errno;
-use alloc::vec::Vec;
-use core::net::IpAddr;
-use fs::Result;
-use linux_raw_sys::net;
 
 /// Messages about links, addresses, routes and rules come in fours: new, delete, get, set.
 const RTM_NEWLINK: u16 = 16;
@@ -318,6 +320,9 @@ pub(super) fn handle_message(stack: &InetStack, reply: &mut Reply, body: &[u8]) 
 
 #[cfg(test)]
 mod tests {
+    use alloc::sync::Arc;
+    use alloc::vec;
+
     use super::*;
     use crate::inet::Loopback;
     use crate::netlink::NetlinkStack;
@@ -327,8 +332,6 @@ mod tests {
     use crate::netlink::{NETLINK_ROUTE, handle_request};
     use crate::socket::CoreStack;
     use crate::unix::UnixStack;
-    use alloc::sync::Arc;
-    use alloc::vec;
 
     /// The messages of an answer: kind and body.
     fn messages(answers: &[Vec<u8>]) -> Vec<(u16, Vec<u8>)> {

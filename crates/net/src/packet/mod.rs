@@ -6,6 +6,20 @@
 
 mod ring;
 
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::fmt::Write;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use abi::errno::Errno;
+use fs::poll::{Events, PollTable};
+use fs::{File, FileOps, Result};
+use linux_raw_sys::net;
+use ring::{Ring, RingPacket, RingRequest};
+use task::Mutex;
+
 use crate::inet::{InetStack, frame};
 use crate::socket::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::socket::extended_options::realtime_ns;
@@ -15,18 +29,6 @@ use crate::{
     Address, Caller, LinkAddress, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps,
     SocketOptions, SocketType, WaitPolicy,
 };
-use abi::errno::Errno;
-use alloc::collections::VecDeque;
-use alloc::string::String;
-use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
-use core::fmt::Write;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use fs::poll::{Events, PollTable};
-use fs::{File, FileOps, Result};
-use linux_raw_sys::net;
-use ring::{Ring, RingPacket, RingRequest};
-use task::Mutex;
 
 /// The level of the options, and those there are.
 const SOL_PACKET: u32 = 263;

@@ -3,9 +3,10 @@
 //!
 //! Facts: Linux, `Documentation/networking/packet_mmap.rst` and `include/uapi/linux/if_packet.h`.
 
-use abi::errno::Errno;
 use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, fence};
+
+use abi::errno::Errno;
 use fs::Result;
 use vm::{PAGE_SIZE, Page};
 

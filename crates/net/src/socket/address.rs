@@ -1,9 +1,10 @@
 //! Socket addresses, as values and as the bytes of `struct sockaddr`.
 
-use abi::errno::Errno;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+use abi::errno::Errno;
 use fs::Result;
 use linux_raw_sys::net;
 

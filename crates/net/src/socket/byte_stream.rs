@@ -1,16 +1,18 @@
 //! Streams of bytes between two endpoints: what sockets of all families that are connected pairs of
 //! streams have in common.
 
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use abi::errno::Errno;
+use fs::Result;
+use fs::poll::Events;
+
 use super::credentials::Ucred;
 use super::endpoint::{Endpoint, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use super::message::{MsgFlags, OutgoingMessage, ReceivedMessage, WaitPolicy};
 use super::scm::{PeekedRights, ScmRights};
-use abi::errno::Errno;
-use alloc::collections::VecDeque;
-use alloc::vec;
-use alloc::vec::Vec;
-use fs::Result;
-use fs::poll::Events;
 
 /// The buffer that a `MSG_WAITALL` read is given at once.
 const WAITALL_CHUNK: usize = 1 << 20;
@@ -581,10 +583,11 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Barrier};
+
     use super::*;
     use crate::SocketOptions;
     use crate::socket::core_stack::CoreStack;
-    use std::sync::{Arc, Barrier};
 
     #[test]
     fn what_was_sent_is_seen_by_offset_until_it_is_acknowledged() {

@@ -1,10 +1,11 @@
 //! The part of a network stack that the sockets of all families share.
 
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+
 use super::interface::{Interface, Interfaces};
 use super::sysctl::Sysctls;
 use super::tap::{PacketTap, PacketTaps};
-use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
 
 /// The state that sockets of all families of a stack share: interfaces, sysctls, taps.
 pub struct CoreStack {

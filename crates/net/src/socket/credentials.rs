@@ -1,6 +1,7 @@
 //! Credentials: those that sockets tell their peers, and where the caller's come from.
 
 use alloc::sync::Arc;
+
 use task::Once;
 
 /// The identity of a process: `struct ucred`.

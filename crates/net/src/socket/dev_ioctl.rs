@@ -1,14 +1,16 @@
 //! `ioctl(2)`s about interfaces (`netdevice(7)`).
 
-use super::address::Address;
-use super::core_stack::CoreStack;
-use super::interface::Interface;
-use abi::errno::Errno;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use abi::errno::Errno;
 use fs::Result;
 use fs::ioctl::IoctlRequest;
 use linux_raw_sys::ioctl as nr;
+
+use super::address::Address;
+use super::core_stack::CoreStack;
+use super::interface::Interface;
 
 /// Requests of wireless interfaces.
 const WIRELESS_FIRST: u32 = 0x8b00;

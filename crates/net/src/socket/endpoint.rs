@@ -1,14 +1,16 @@
 //! The receiving side of a socket: its queue, and what others need to know of it. The same for all
 //! families; what the queue holds is theirs.
 
-use super::options::SocketOptions;
-use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
+
+use abi::errno::Errno;
 use fs::File;
 use fs::poll::{Events, PollQueue};
 use linux_raw_sys::net;
 use task::sync::{AtomicBool, AtomicI32, AtomicU8, Ordering};
 use task::{Mutex, MutexGuard, Once};
+
+use super::options::SocketOptions;
 
 /// Receiving has ended (`SHUT_RD`).
 pub(crate) const RCV_SHUTDOWN: u8 = 1;

@@ -1,16 +1,18 @@
 //! The error queue of a socket (`MSG_ERRQUEUE`): why what it sent was refused, when it went out,
 //! that its bytes were copied.
 
-use super::address::Address;
-use super::message::ControlMessage;
-use super::message::ReceivedMessage;
-use abi::errno::Errno;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use abi::errno::Errno;
 use linux_raw_sys::net;
 use task::Mutex;
+
+use super::address::Address;
+use super::message::ControlMessage;
+use super::message::ReceivedMessage;
 
 /// The origin of an entry (`SO_EE_ORIGIN_*`).
 const ORIGIN_ICMP: u8 = 2;

@@ -1,17 +1,19 @@
 //! Options that few sockets have: filters, the time of arrival, and numbers that are remembered and
 //! have no meaning here.
 
-use super::error_queue::{ErrorQueueEntry, ExtendedError};
-use super::message::ControlMessage;
-use super::options::SocketOptions;
-use abi::errno::Errno;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use bpf::Program;
 use core::sync::atomic::{AtomicU64, Ordering};
+
+use abi::errno::Errno;
+use bpf::Program;
 use fs::{Result, Timestamp};
 use linux_raw_sys::net;
+
+use super::error_queue::{ErrorQueueEntry, ExtendedError};
+use super::message::ControlMessage;
+use super::options::SocketOptions;
 
 /// The options that few sockets have, allocated on demand.
 #[derive(Clone, Default)]
@@ -479,9 +481,10 @@ pub(crate) fn realtime_ns() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use bpf::{Instruction, Purpose};
+
     use super::*;
     use crate::socket::core_stack::CoreStack;
-    use bpf::{Instruction, Purpose};
 
     /// A program that returns a number.
     fn constant(k: u32) -> Program {

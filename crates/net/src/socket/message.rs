@@ -1,14 +1,16 @@
 //! Messages: what one call sends or receives, and the terms on which it waits.
 
-use super::address::Address;
-use super::credentials::Ucred;
-use super::scm::ScmRights;
-use abi::errno::Errno;
 use alloc::vec::Vec;
+
+use abi::errno::Errno;
 use fs::Result;
 use fs::path::LookupContext;
 use fs::poll::PollQueue;
 use linux_raw_sys::net;
+
+use super::address::Address;
+use super::credentials::Ucred;
+use super::scm::ScmRights;
 
 /// A control message: level, kind, bytes.
 pub(crate) type ControlMessage = (u32, u32, Vec<u8>);

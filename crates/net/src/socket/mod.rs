@@ -18,11 +18,19 @@ mod sysctl;
 pub(crate) mod tap;
 pub(crate) mod timer;
 
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use abi::errno::Errno;
 pub use address::{Address, LinkAddress, UnixName};
 pub use core_stack::CoreStack;
 pub use credentials::{SupplementaryGroups, Ucred, set_credentials_provider};
 pub(crate) use credentials::{caller_groups, caller_ucred};
+use fs::ioctl::IoctlRequest;
+use fs::poll::{Events, PollTable};
+use fs::{File, FileOps, FileType, OpenFlags, Path, Result};
 pub use interface::{Interface, Interfaces};
+use linux_raw_sys::{ioctl, net};
 pub(crate) use message::ControlMessage;
 pub use message::{Caller, MsgFlags, OutgoingMessage, ReceivedMessage, WaitPolicy};
 pub use options::{Linger, SocketOptions};
@@ -30,14 +38,6 @@ pub(crate) use scm::PeekedRights;
 pub use scm::{InflightTable, ScmRights};
 pub use sysctl::{Sysctl, Sysctls};
 pub use timer::{TimerCallback, set_timer_scheduler};
-
-use abi::errno::Errno;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use fs::ioctl::IoctlRequest;
-use fs::poll::{Events, PollTable};
-use fs::{File, FileOps, FileType, OpenFlags, Path, Result};
-use linux_raw_sys::{ioctl, net};
 
 /// The type of a socket (`SOCK_*`): what travels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

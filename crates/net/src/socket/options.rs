@@ -1,16 +1,18 @@
 //! Options that `setsockopt(2)` sets on any socket (`socket(7)`).
 
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use abi::errno::Errno;
+use fs::Result;
+use linux_raw_sys::net;
+use task::Mutex;
+
 use super::core_stack::CoreStack;
 use super::error_queue::{ErrorQueue, ErrorQueueEntry};
 use super::extended_options::ExtendedOptions;
 use super::message::{MsgFlags, WaitPolicy};
-use abi::errno::Errno;
-use alloc::boxed::Box;
-use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use fs::Result;
-use linux_raw_sys::net;
-use task::Mutex;
 
 const MIN_SEND_BUFFER: usize = 4608;
 const MIN_RECEIVE_BUFFER: usize = 2304;

@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+
 use fs::File;
 
 /// The account of the open files in flight: sent over a socket and not received yet. The family

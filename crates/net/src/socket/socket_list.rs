@@ -3,6 +3,7 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+
 use task::Mutex;
 
 /// The open sockets of one kind by their number, for listings.

@@ -1,11 +1,12 @@
 //! The sysctls of sockets (`/proc/sys/net`): numbers within bounds. Those that nothing here depends
 //! on are remembered.
 
-use abi::errno::Errno;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicI64, Ordering};
+
+use abi::errno::Errno;
 use fs::Result;
 use task::Mutex;
 

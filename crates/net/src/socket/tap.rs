@@ -1,10 +1,12 @@
 //! Taps: who sees the packets of interfaces.
 
-use super::interface::Interface;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
+
 use task::Mutex;
+
+use super::interface::Interface;
 
 /// The direction of a packet: to this host.
 pub(crate) const PACKET_HOST: u8 = 0;

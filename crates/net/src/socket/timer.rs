@@ -1,6 +1,7 @@
 //! Timers of sockets: the personality's clock runs them.
 
 use alloc::sync::Arc;
+
 use task::Once;
 
 /// A callback that a timer runs.

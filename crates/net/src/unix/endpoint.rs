@@ -1,17 +1,19 @@
 //! The endpoint of this family, which has beside its queue: a name, credentials, and whom its
 //! datagrams go to.
 
+use alloc::collections::VecDeque;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::ops::{Deref, DerefMut};
+
+use task::Mutex;
+use task::sync::{AtomicUsize, Ordering};
+
 use super::stack::UnixStack;
 use crate::socket::ScmRights;
 use crate::socket::byte_stream::ByteStream;
 use crate::socket::endpoint::{self, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::{SocketOptions, SocketType, SupplementaryGroups, Ucred, UnixName};
-use alloc::collections::VecDeque;
-use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
-use core::ops::{Deref, DerefMut};
-use task::Mutex;
-use task::sync::{AtomicUsize, Ordering};
 
 /// The bytes that a message costs its sender besides its own.
 pub(super) const MESSAGE_OVERHEAD: usize = 256;

@@ -13,14 +13,16 @@
 //! Order of locks: `InflightSockets::sockets` before any socket's. A `ScmRights` is made, opened
 //! and dropped with no lock of a socket held.
 
-use super::UnixSocket;
-use crate::socket::{InflightTable, ScmRights};
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
 use fs::File;
 use task::Mutex;
+
+use super::UnixSocket;
+use crate::socket::{InflightTable, ScmRights};
 
 /// A collection is due at the latest when so many sockets are under way.
 const MIN_GC_THRESHOLD: usize = 64;

@@ -12,8 +12,20 @@ mod procfs;
 mod send_recv;
 mod stack;
 
+use alloc::collections::VecDeque;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use abi::errno::Errno;
+use endpoint::UnixEndpoint;
+use fs::poll::{Events, PollTable};
+use fs::{File, FileOps, Result, ops};
+use linux_raw_sys::net;
+use name_table::Binding;
 pub(crate) use procfs::UnixDiagEntry;
 pub use stack::UnixStack;
+use task::{Mutex, Once};
 
 use crate::socket::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::socket::{caller_groups, caller_ucred};
@@ -21,17 +33,6 @@ use crate::{
     Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketOptions,
     SocketType, SupplementaryGroups, Ucred, UnixName, WaitPolicy,
 };
-use abi::errno::Errno;
-use alloc::collections::VecDeque;
-use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
-use endpoint::UnixEndpoint;
-use fs::poll::{Events, PollTable};
-use fs::{File, FileOps, Result, ops};
-use linux_raw_sys::net;
-use name_table::Binding;
-use task::{Mutex, Once};
 
 /// Connections nobody has accepted yet.
 struct Backlog {

@@ -1,17 +1,19 @@
 //! Bound sockets by name: those in the file system by the number of their file, abstract ones by
 //! name.
 
-use super::UnixSocket;
-use super::stack::UnixStack;
-use crate::{Caller, SocketType, UnixName};
-use abi::errno::Errno;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicU32, Ordering};
+
+use abi::errno::Errno;
 use fs::path::LookupFlags;
 use fs::{Access, FileType, Metadata, NewInodeKind, Path, Result, ops};
 use task::Mutex;
+
+use super::UnixSocket;
+use super::stack::UnixStack;
+use crate::{Caller, SocketType, UnixName};
 
 /// Device and number of the file.
 type FileKey = (u64, u64);

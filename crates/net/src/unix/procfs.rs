@@ -1,14 +1,15 @@
 //! Lists of the sockets of this family.
 
-use super::{UnixSocket, UnixStack};
-use crate::socket::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
-use crate::{SocketOps as _, SocketType, UnixName};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::Ordering;
+
+use super::{UnixSocket, UnixStack};
+use crate::socket::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
+use crate::{SocketOps as _, SocketType, UnixName};
 
 /// A socket as lists of sockets tell of it.
 pub(crate) struct UnixDiagEntry {

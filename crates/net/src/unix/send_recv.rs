@@ -1,5 +1,13 @@
 //! Sending and receiving.
 
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+use fs::Result;
+use fs::poll::Events;
+
 use super::UnixSocket;
 use super::endpoint::{UnixEndpoint, UnixMessage, UnixQueue};
 use crate::socket::byte_stream::ConnectedStream;
@@ -8,12 +16,6 @@ use crate::socket::{PeekedRights, ScmRights, caller_ucred};
 use crate::{
     Address, MsgFlags, OutgoingMessage, ReceivedMessage, SocketType, Ucred, UnixName, WaitPolicy,
 };
-use abi::errno::Errno;
-use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
-use fs::Result;
-use fs::poll::Events;
 
 /// The bytes of the buffer that a message may not take.
 const OVERHEAD: usize = 32;

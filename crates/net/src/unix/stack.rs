@@ -1,14 +1,16 @@
 //! The part of a network stack that `AF_UNIX` sockets have.
 
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use fs::Result;
+
 use super::garbage::InflightSockets;
 use super::name_table::NameTable;
 use super::{UnixSocket, caller_peer_credentials, check_protocol};
 use crate::socket::core_stack::CoreStack;
 use crate::socket::socket_list::SocketList;
 use crate::{Socket, SocketType};
-use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU64, Ordering};
-use fs::Result;
 
 /// The state of the `AF_UNIX` sockets of a network stack (Linux `struct netns_unix`).
 pub struct UnixStack {

@@ -2,11 +2,12 @@
 
 #![allow(dead_code, reason = "each program of tests uses some of them")]
 
+use std::sync::{Arc, LazyLock};
+
 use fs::ramfs::RamFs;
 use fs::{Cred, File, FsStruct, mount};
 use net::inet::Loopback;
 use net::{Caller, Socket, SocketOps, Stack, WaitPolicy};
-use std::sync::{Arc, LazyLock};
 
 /// Terms of a call that does not wait.
 pub const NOW: WaitPolicy = WaitPolicy {

@@ -32,7 +32,6 @@ use core::panic::Location;
 pub use core::sync::atomic as sync;
 use core::sync::atomic::Ordering;
 
-use crate::Deadline;
 use guard::BootToken;
 pub use guard::cpu::CpuId;
 pub use guard::rcu::RcuArc;
@@ -46,6 +45,8 @@ pub use switch::{PreemptGuard, preempt_disable, yield_now};
 pub use thread::{Thread, UserSpace, current, spawn};
 use topology::Topology;
 pub use trace_events::{Site, lock_sites, start_recording};
+
+use crate::Deadline;
 
 /// Number of CPUs of this instance.
 #[must_use]

@@ -5,10 +5,9 @@ use core::panic::Location;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use guard::cpu::CpuId;
+pub use guard::trace::Site;
 use guard::trace::{self, Kind, Note, Sites, THREAD_ENDS, THREAD_IS, THREAD_NAME};
 use lfmutex::Wait;
-
-pub use guard::trace::Site;
 
 use super::now_ns;
 use super::slot::{self, Slot};

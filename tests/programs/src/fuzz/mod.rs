@@ -20,7 +20,6 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-
 use program::{Shown, Signature};
 use round::Counters;
 

@@ -11,8 +11,9 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use crate::failure::{Context, Failure, Result};
 pub use cpio::{Archive, Content, Entry, Kind};
+
+use crate::failure::{Context, Failure, Result};
 
 /// Directories of `/` that the default root file system leaves out: other file systems, and those
 /// of the running system.
@@ -121,9 +122,10 @@ fn recognise(start: &[u8]) -> Option<Format> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
 
     /// An archive's entries: name, mode, links, contents.
     pub(super) fn unpack(bytes: &[u8]) -> Vec<(String, u32, u32, Vec<u8>)> {

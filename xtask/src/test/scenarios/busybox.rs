@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
+use Expect::{Accepted, SameAsHost, Text};
 use anyhow::{Context, Result, ensure};
 
 use crate::test::batch::{self, Expect, Step};
 use crate::test::{Check, Setting};
-
-use Expect::{Accepted, SameAsHost, Text};
 
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let mut machine = setting.machine("all");

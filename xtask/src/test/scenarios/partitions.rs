@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use Expect::{Accepted, Text};
 use anyhow::{Context, Result, ensure};
 
 use super::json::{self, part};
@@ -9,8 +10,6 @@ use crate::build;
 use crate::test::batch::{self, Expect, Step};
 use crate::test::{Check, Setting};
 use crate::vm::{Addition, Machine};
-
-use Expect::{Accepted, Text};
 
 /// A machine of `cpus` processors with the test program in it.
 fn machine(setting: &Setting, name: &str, cpus: u32, seconds: u64) -> Result<Machine> {

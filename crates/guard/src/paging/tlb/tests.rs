@@ -15,10 +15,11 @@ pub(in super::super) mod cpu {
     use std::sync::Mutex;
     use std::{format, thread_local};
 
+    use x86_spec::paging::{Entry, Flags};
+
     use crate::cpu::CpuId;
     use crate::mem::phys::{self, PhysAddr};
     use crate::paging::table::{ENTRIES, TableView, index, span};
-    use x86_spec::paging::{Entry, Flags};
 
     /// CPUs that cache: 1 and up.
     pub(in super::super::super) const CPUS: u32 = 5;

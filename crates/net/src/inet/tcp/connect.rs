@@ -1,12 +1,14 @@
 //! Beginning a connection, and what becomes of it.
 
+use alloc::sync::{Arc, Weak};
+use core::net::SocketAddr;
+
+use abi::errno::Errno;
+use fs::Result;
+
 use super::{Connection, ConnectionEnd, State, TcpSocket};
 use crate::inet::bind_table::{BindAddress, PortBinding};
 use crate::{Address, WaitPolicy};
-use abi::errno::Errno;
-use alloc::sync::{Arc, Weak};
-use core::net::SocketAddr;
-use fs::Result;
 
 /// The one who began a connection, and hears what becomes of it.
 pub trait Initiator: Send + Sync {

@@ -1,11 +1,13 @@
 //! Connections that are accepted only when data has come (`TCP_DEFER_ACCEPT`, `tcp(7)`).
 
+use alloc::sync::{Arc, Weak};
+use core::sync::atomic::Ordering;
+
+use fs::poll::{Events, PollObserver};
+
 use super::TcpSocket;
 use crate::socket::endpoint::{FIN_RECEIVED, SEND_SHUTDOWN};
 use crate::socket::timer::{self, TimerCallback};
-use alloc::sync::{Arc, Weak};
-use core::sync::atomic::Ordering;
-use fs::poll::{Events, PollObserver};
 
 /// A connection that waits for its first byte.
 pub(super) struct DeferredConnection {

@@ -6,15 +6,17 @@
 //! socket, so a byte that is sent is a byte that has arrived. Over a network it belongs to an
 //! engine: what is in it waits to be acknowledged.
 
+use alloc::sync::Arc;
+
+use abi::errno::Errno;
+use fs::Result;
+use fs::poll::{Events, PollObserver};
+use task::Once;
+
 use super::{TcpEndpoint, reset_by_peer};
 use crate::inet::stack::InetStack;
 use crate::socket::SocketOptions;
 use crate::socket::endpoint::{FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
-use abi::errno::Errno;
-use alloc::sync::Arc;
-use fs::Result;
-use fs::poll::{Events, PollObserver};
-use task::Once;
 
 /// The state of a connection (RFC 9293, section 3.3.2), with its number in Linux' `tcp_states.h`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,5 +1,13 @@
 //! A TCP socket as a file, and what system calls do with it.
 
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use abi::errno::Errno;
+use fs::poll::{Events, PollTable};
+use fs::{File, FileOps, Result};
+use linux_raw_sys::net;
+
 use super::{Connection, TcpSocket, reset_as_eof, reset_by_peer};
 use crate::inet::bind_table::BindAddress;
 use crate::inet::options;
@@ -8,12 +16,6 @@ use crate::{
     Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketType,
     WaitPolicy,
 };
-use abi::errno::Errno;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use fs::poll::{Events, PollTable};
-use fs::{File, FileOps, Result};
-use linux_raw_sys::net;
 
 impl FileOps for TcpSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {

@@ -1,5 +1,14 @@
 //! Waiting for connections.
 
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+use fs::Result;
+use fs::poll::Events;
+
 use super::connect::ConnectRequest;
 use super::defer_accept::DeferredConnection;
 use super::{Connection, TcpEndpoint, TcpSocket, tap};
@@ -8,13 +17,6 @@ use crate::inet::inet_socket::InetSocket;
 use crate::inet::stack::InetStack;
 use crate::socket::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::{Socket, WaitPolicy};
-use abi::errno::Errno;
-use alloc::collections::VecDeque;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
-use fs::Result;
-use fs::poll::Events;
 
 impl InetStack {
     /// A connection has arrived at this host: it is put into the backlog of a listener, or fails.

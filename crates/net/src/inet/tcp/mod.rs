@@ -8,8 +8,19 @@ mod listen;
 mod tap;
 mod user_timeout;
 
+use alloc::collections::BTreeSet;
+use alloc::sync::{Arc, Weak};
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use abi::errno::Errno;
 pub use connect::{ConnectRequest, Initiator};
 pub use engine::{ConnectionEnd, TcpBuffers, TcpEngine, TcpState};
+use fs::Result;
+use fs::poll::Events;
+use linux_raw_sys::net;
+use listen::Backlog;
+use task::{Mutex, Once};
 
 use super::bind_table::{BindAddress, BindTable, Bindable, PortBinding, ReusePolicy};
 use super::inet_socket::{Family, InetSocket};
@@ -20,16 +31,6 @@ use crate::socket::core_stack::CoreStack;
 use crate::socket::endpoint::{self, FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::socket::socket_list::SocketList;
 use crate::{MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOptions, WaitPolicy};
-use abi::errno::Errno;
-use alloc::collections::BTreeSet;
-use alloc::sync::{Arc, Weak};
-use core::net::SocketAddr;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use fs::Result;
-use fs::poll::Events;
-use linux_raw_sys::net;
-use listen::Backlog;
-use task::{Mutex, Once};
 
 /// The bytes a connection may have under way: Linux lets them become more with the traffic,
 /// beginning with less.

@@ -1,11 +1,12 @@
 //! The segments that a connection would send, for who listens to the interface. Sequence numbers
 //! begin at 0.
 
+use core::net::SocketAddr;
+
 use super::{ConnectRequest, Connection, TcpSocket};
 use crate::inet::frame::{ACK, FIN, PSH, RST, SYN, Segment};
 use crate::inet::stack::InetStack;
 use crate::socket::endpoint::SEND_SHUTDOWN;
-use core::net::SocketAddr;
 
 /// The most bytes of one segment.
 const MAX_SEGMENT: usize = 65_483;

@@ -5,11 +5,13 @@
 //! While there are such, and the socket was told how long they may wait, a timer looks whether they
 //! have moved; at any other time there is none.
 
-use super::{Connection, TcpSocket};
-use crate::socket::timer::{self, TimerCallback};
-use abi::errno::Errno;
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+
+use super::{Connection, TcpSocket};
+use crate::socket::timer::{self, TimerCallback};
 
 /// Looks at a socket when its patience may be at an end.
 struct UserTimeoutTimer {

@@ -28,7 +28,6 @@ use differential::layout::{self, PAGE};
 use differential::program::Program;
 use differential::spec::Spec;
 use differential::{coverage, directed, generate};
-
 use supervisor::Supervisor;
 
 fn main() -> ExitCode {
