@@ -643,10 +643,11 @@ impl PageTable {
 
 /// The table that `slot` of `upper` leads to, made if need be.
 fn below(upper: &Table, slot: usize) -> Result<&'static Table, MapError> {
-    upper
-        .get(slot)
-        .table()
-        .map_or_else(|| new_table(upper, slot), |next| Ok(table(next)))
+    let entry = upper.get(slot);
+    match entry.table() {
+        Some(next) => Ok(table(next)),
+        None => new_table(upper, slot, entry),
+    }
 }
 
 /// A table of the user half, by its address from the entry above it.
@@ -658,10 +659,14 @@ pub(super) fn table(at: PhysAddr) -> &'static Table {
 }
 
 /// Makes the table that `slot` of `upper` leads to, or finds the one that another thread has made
-/// meanwhile for another span.
+/// for another span since the slot held `entry`.
+///
+/// `entry` is what the caller has read: a second look could meet the other thread's table, which
+/// once passed for a large page, was taken for a lack of memory, and had the OOM killer end the
+/// largest process.
 #[cold]
-fn new_table(upper: &Table, slot: usize) -> Result<&'static Table, MapError> {
-    if upper.get(slot).present() {
+fn new_table(upper: &Table, slot: usize, entry: Entry) -> Result<&'static Table, MapError> {
+    if entry.present() {
         // A large page.
         return Err(MapError::Occupied);
     }

@@ -1,5 +1,7 @@
 //! Page tables, without a processor.
 
+use core::sync::atomic::{AtomicUsize, Ordering};
+
 use super::*;
 use crate::mem::host;
 
@@ -56,6 +58,38 @@ fn an_entry_holds_one_reference() {
     let second = table.unmap(VA).unwrap();
     assert_eq!((mark(&second), second.refs()), (2, 1));
     assert!(table.unmap(VA).is_none() && table.get(VA).is_none());
+}
+
+#[test]
+fn a_table_that_another_thread_makes_meanwhile_is_taken() {
+    let table = empty();
+    let upper = table.root_table();
+    let slot = index(VA, 4);
+    let seen_before = upper.get(slot);
+    // The other thread's first page in these 512 GiB.
+    assert!(table.map(VA, page(1), RW).unwrap().is_none());
+    let taken = new_table(upper, slot, seen_before).unwrap();
+    assert!(core::ptr::eq(taken, below(upper, slot).unwrap()));
+}
+
+#[test]
+fn first_faults_of_two_threads_in_a_region_both_succeed() {
+    for round in 0..2000 {
+        let (table, ready) = (&empty(), &AtomicUsize::new(0));
+        let fault = move |va| {
+            let page = page(1);
+            ready.fetch_add(1, Ordering::SeqCst);
+            while ready.load(Ordering::SeqCst) < 2 {
+                std::thread::yield_now();
+            }
+            table.insert_with(va, || Ok::<_, MapError>((page, RW)))
+        };
+        let both = std::thread::scope(|scope| {
+            let other = scope.spawn(move || fault(VA));
+            (fault(VA + span(2)), other.join().unwrap())
+        });
+        assert_eq!(both, (Ok(Insert::Done), Ok(Insert::Done)), "round {round}");
+    }
 }
 
 #[test]
