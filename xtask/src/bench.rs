@@ -27,7 +27,7 @@ use crate::{linux, paths};
 /// Measure, and print a table with all systems' figures.
 #[derive(Args)]
 pub struct Arguments {
-    /// What to measure: names of metrics, or how they begin, or `boot` for all about boots and
+    /// Metrics to measure: their names, or how they begin, or `boot` for all about boots and
     /// instances [default: all metrics]
     #[arg(value_name = "NAME")]
     names: Vec<String>,

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::source::{self, Counts};
 use crate::trusted::{self, Source};
-use crate::{build, dependencies, generated, layers, pages, paths, retired};
+use crate::{build, dependencies, generated, layers, pages, paths, retired, style};
 
 /// Packages that only build for bare metal: everything that calls the guard.
 pub const KERNEL_ONLY: &[&str] = &["guard", "drivers", "link", "node", "skerry-kernel"];
@@ -74,6 +74,10 @@ pub fn all() -> Vec<Outcome> {
         ),
         ("what the pages name, exists", pages::check()),
         ("every dependency is used and explained", dependencies()),
+        (
+            "imports, comments and first lines have the house's form",
+            every_source().and_then(|sources| style::check(&sources)),
+        ),
         (
             "no name comes back that was given up",
             every_source().and_then(|sources| retired::check(&sources)),

@@ -26,6 +26,7 @@ mod retired;
 mod rootfs;
 mod soak;
 mod source;
+mod style;
 mod test;
 mod trusted;
 mod vm;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{paths, source};
+use crate::{paths, source, style};
 
 /// Folders that hold no sources of ours.
 const SKIPPED: [&str; 3] = ["target", ".git", ".toolchain"];
@@ -40,6 +40,8 @@ pub fn check() -> Result<String> {
     for page in pages {
         let text = fs::read_to_string(paths::root().join(page))
             .with_context(|| format!("cannot read {page}"))?;
+        let wide = style::wide_prose(prose(&text));
+        wrong.extend(wide.map(|number| format!("{page}:{number}: a line that is too wide")));
         for (number, line) in prose(&text) {
             for span in spans(line) {
                 names += 1;

@@ -32,7 +32,7 @@ pub struct Arguments {
         value_name = "LIST"
     )]
     cpus: Vec<u32>,
-    /// Which tasks in which order
+    /// Seed of the order in which tasks run
     #[arg(long, default_value_t = 1, value_name = "S")]
     seed: u64,
 }

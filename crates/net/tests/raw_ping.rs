@@ -361,7 +361,7 @@ fn the_loop_can_be_set_to_what_it_is() {
     );
 }
 
-/// What cannot be stored in the caller's memory is an error, of each request.
+/// Each request fails when the caller's memory cannot be written.
 #[test]
 fn bad_memory_is_told() {
     const SIOCATMARK: u32 = 0x8905;

@@ -2,7 +2,8 @@
 //! run again.
 //!
 //! ```
-//! let text = "area files\nactor root\nactor nobody thread\n0 open(\"a\", 66, 420)\n1 write($0, &300~7, 300)\n";
+//! let text = "area files\nactor root\nactor nobody thread\n\
+//!             0 open(\"a\", 66, 420)\n1 write($0, &300~7, 300)\n";
 //! let program: differential::program::Program = text.parse().unwrap();
 //! assert_eq!(program.steps.len(), 2);
 //! assert_eq!(program.to_string(), text);

@@ -5,17 +5,22 @@
 //! ```text
 //! # remark
 //! use CALL …                       calls of other areas that belong here, too
-//! surroundings WORD …              what a program of the area needs, a namespace of its own (`ipc`, `uts`, `mounts`),
-//!                                  or has told of its end: `maps`, `status`, `limits`
+//! surroundings WORD …              what a program of the area needs, a namespace of its own
+//!                                  (`ipc`, `uts`, `mounts`), or has told of its end: `maps`,
+//!                                  `status`, `limits`
 //! flags NAME = LABEL:NUMBER …      any of them together
 //! enum NAME = LABEL:NUMBER …       one of them
 //! values NAME = NUMBER …           one of them
-//! only NAME = LABEL:NUMBER …       one of them, and never any other number (the others are now and then replaced by an odd one)
+//! only NAME = LABEL:NUMBER …       one of them, and never any other number (the others are now
+//!                                  and then replaced by an odd one)
 //! struct NAME SIZE: FIELD, …       FIELD is `OFFSET:WIDTH NAME TYPE [~COMPARE]`
 //! NUMBER CALL(NAME: TYPE, …) [-> RESULT] [! ERROR …] [~ LABEL …]
-//! good [ACTOR, …:] STEP; …         a program whose last step succeeds, which directed programs vary
+//! good [ACTOR, …:] STEP; …         a program whose last step succeeds, which directed programs
+//!                                  vary
 //! case [ACTOR, …:] STEP; …         a program that shows something else of the calls in it
-//! wait [ACTOR, …:] STEP; … [=> STEP; …]  a program in which the last step before `=>` waits, and what comes behind it ends the wait
+//! wait [ACTOR, …:] STEP; … [=> STEP; …]
+//!                                  a program in which the last step before `=>` waits, and what
+//!                                  comes behind it ends the wait
 //! ```
 //!
 //! Behind `!` are the errors of the manual, behind `~` members of sets with which this call never

@@ -39,7 +39,7 @@ enum AnyCommand {
     Observe(ObserveCommand),
 }
 
-/// What an instance can tell of itself, too.
+/// Figures that an instance can tell of itself, too.
 #[derive(Debug, Subcommand)]
 enum ObserveCommand {
     /// Show what the CPUs do, who has them, and which locks are waited for
@@ -270,7 +270,7 @@ struct Top {
 
 #[derive(Args, Debug)]
 struct Trace {
-    /// What to record: `all`, or a list of switch, wake, steal, irq, call, fault, shootdown, lock
+    /// Events to record: `all`, or a list of switch, wake, steal, irq, call, fault, shootdown, lock
     #[arg(short = 'e', long, value_name = "LIST", default_value = "all")]
     events: String,
     /// End after so many seconds [default: with the program, or when interrupted]

@@ -64,10 +64,10 @@ pub struct Arguments {
     /// Only in these crates, or in files whose path contains this
     #[arg(long = "crate", value_name = "X")]
     only: Vec<String>,
-    /// How many mutants
+    /// Number of mutants
     #[arg(long, default_value_t = 60, value_name = "N")]
     sample: usize,
-    /// Which mutants
+    /// Seed of the sample
     #[arg(long, default_value_t = 1, value_name = "S")]
     seed: u64,
     /// Only this one of the sample; may be repeated
