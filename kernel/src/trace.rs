@@ -9,7 +9,7 @@ use abi::errno::Errno;
 use fs::pseudo::PseudoAttr;
 use fs::{File, FileOps, FileType, Inode, Metadata, OpenFlags, Result, Whence};
 use guard::trace::{self, Class, RECORD_BYTES};
-use linux::entry::syscall_trace::record;
+use linux::entry::syscall_trace::set_recording;
 use task::CpuId;
 
 struct Trace(Metadata);
@@ -55,7 +55,7 @@ struct Recording;
 impl Drop for Recording {
     fn drop(&mut self) {
         // Ending it takes no memory, so it succeeds.
-        let _ = record(0);
+        let _ = set_recording(0);
         OPEN.store(false, Ordering::Release);
     }
 }
@@ -95,7 +95,7 @@ impl FileOps for Recording {
         } else {
             Class::parse(text).ok_or(Errno::EINVAL)?
         };
-        record(classes).map_err(|_| Errno::ENOMEM)?;
+        set_recording(classes).map_err(|_| Errno::ENOMEM)?;
         Ok(buf.len())
     }
 

@@ -3,14 +3,14 @@
 //! The function's own signature says what types the arguments have; [`SyscallArg`] turns registers
 //! into them. A call marked `regs` also gets the program's registers, because it changes more of
 //! them than the result, or copies all of them; all others are called right from the entry from
-//! ring 3 (`QUICK`).
+//! ring 3 (`FAST_PATHS`).
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi::errno::Errno;
 use guard::user::{FastCall, SyscallOutcome, UserRegs};
 
-use crate::entry::syscall_table::{CALLS, MISSING};
+use crate::entry::syscall_table::{SYSCALLS, UNIMPLEMENTED};
 use crate::entry::syscall_trace;
 use crate::seccomp::{self, syscall_user_dispatch};
 use crate::uaccess::SyscallArg;
@@ -40,10 +40,10 @@ pub enum ArgKind {
 /// A system call by what it needs.
 #[derive(Clone, Copy)]
 pub(crate) enum Handler {
-    /// The call gets its arguments.
-    Quick(FastCall<Task>),
-    /// All registers.
-    Full(fn(&Task, &mut UserRegs) -> SysResult),
+    /// A function that gets the call's arguments only, and can run before all registers are saved.
+    FastPath(FastCall<Task>),
+    /// A function that gets all registers of the program.
+    FullFrame(fn(&Task, &mut UserRegs) -> SysResult),
 }
 
 /// An entry of the table of system calls.
@@ -55,9 +55,10 @@ pub struct Syscall {
     pub(crate) handler: Handler,
 }
 
-/// Calls so short that measuring each would cost more than it tells: one of many is, and stands for
-/// the others (`entry::user_loop`). `read` and `write` measure themselves when there is much to do.
-const BRIEF: &[&str] = &[
+/// Calls whose system time is sampled, as measuring each would cost more than it tells: one of many
+/// is measured, and stands for the others (`entry::user_loop`). `read` and `write` measure
+/// themselves when there is much to do.
+const TIME_SAMPLED: &[&str] = &[
     "getpid",
     "gettid",
     "getppid",
@@ -81,11 +82,11 @@ const BRIEF: &[&str] = &[
     "write",
 ];
 
-/// Whether a call is one of those.
-pub(crate) const fn is_brief(name: &str) -> bool {
+/// Whether a call is one of [`TIME_SAMPLED`].
+pub(crate) const fn is_time_sampled(name: &str) -> bool {
     let mut at = 0;
-    while at < BRIEF.len() {
-        let (a, b) = (BRIEF[at].as_bytes(), name.as_bytes());
+    while at < TIME_SAMPLED.len() {
+        let (a, b) = (TIME_SAMPLED[at].as_bytes(), name.as_bytes());
         let mut i = 0;
         while i < a.len() && i < b.len() && a[i] == b[i] {
             i += 1;
@@ -100,18 +101,18 @@ pub(crate) const fn is_brief(name: &str) -> bool {
 
 macro_rules! handler {
     ($name:ident ($($a:ident),*) regs $f:path) => {
-        Handler::Full(|task, regs| full!(task, regs, $f, $($a)*))
+        Handler::FullFrame(|task, regs| full!(task, regs, $f, $($a)*))
     };
     ($name:ident ($($a:ident),*) $f:path) => {{
         extern "sysv64" fn call(task: &Task, regs: &UserRegs) -> SyscallOutcome {
-            const MEASURED: bool = !is_brief(stringify!($name));
+            const MEASURED: bool = !is_time_sampled(stringify!($name));
             if MEASURED {
-                task.measured(|| answer(arguments!(task, regs, $f, $($a)*)))
+                task.account_system_time(|| syscall_outcome(arguments!(task, regs, $f, $($a)*)))
             } else {
-                answer(arguments!(task, regs, $f, $($a)*))
+                syscall_outcome(arguments!(task, regs, $f, $($a)*))
             }
         }
-        Handler::Quick(call)
+        Handler::FastPath(call)
     }};
 }
 
@@ -180,21 +181,21 @@ macro_rules! full {
     }};
 }
 
-/// Size of the table: one more than the highest number of a call.
-pub(crate) const SIZE: usize = 470;
+/// Size of the table of system calls: one more than the highest number of a call.
+pub(crate) const SYSCALL_COUNT: usize = 470;
 
 /// An argument as the function wants it.
 pub(crate) fn arg<T: SyscallArg>(register: u64) -> T {
     T::from_register(register)
 }
 
-/// The word of an answer whose call has not been run.
-const NOT_RUN: u64 = 0;
+/// Word of an outcome whose call has not been run.
+const NOT_DISPATCHED: u64 = 0;
 
-/// A result as the program gets it. The codes that say how to go on after a signal are for
+/// Result of a call as the program gets it. The codes that say how to go on after a signal are for
 /// [`crate::entry::user_loop`].
 #[inline(always)]
-pub(crate) fn answer(result: SysResult) -> SyscallOutcome {
+pub(crate) fn syscall_outcome(result: SysResult) -> SyscallOutcome {
     match result {
         Ok(value) => SyscallOutcome::done(value as u64),
         Err(e) => {
@@ -208,19 +209,20 @@ pub(crate) fn answer(result: SysResult) -> SyscallOutcome {
     }
 }
 
-extern "sysv64" fn not_run(_: &Task, _: &UserRegs) -> SyscallOutcome {
-    SyscallOutcome::needs_slow_path(NOT_RUN)
+/// Fast path of a call that has none: the slow path runs it.
+extern "sysv64" fn not_dispatched(_: &Task, _: &UserRegs) -> SyscallOutcome {
+    SyscallOutcome::needs_slow_path(NOT_DISPATCHED)
 }
 
 /// Functions that the entry from ring 3 calls itself, by number.
-pub(crate) static QUICK: [FastCall<Task>; SIZE] = {
-    let mut table: [FastCall<Task>; SIZE] = [not_run; SIZE];
+pub(crate) static FAST_PATHS: [FastCall<Task>; SYSCALL_COUNT] = {
+    let mut table: [FastCall<Task>; SYSCALL_COUNT] = [not_dispatched; SYSCALL_COUNT];
     let mut number = 0;
-    while number < SIZE {
+    while number < SYSCALL_COUNT {
         if let Some(Syscall {
-            handler: Handler::Quick(call),
+            handler: Handler::FastPath(call),
             ..
-        }) = &CALLS[number]
+        }) = &SYSCALLS[number]
         {
             table[number] = *call;
         }
@@ -229,61 +231,62 @@ pub(crate) static QUICK: [FastCall<Task>; SIZE] = {
     table
 };
 
-/// The number of a call: what is in the upper half of the register means nothing.
-pub(crate) const fn number(regs: &UserRegs) -> u32 {
+/// Number of the call that a thread makes: the upper half of the register means nothing.
+pub(crate) const fn syscall_number(regs: &UserRegs) -> u32 {
     regs.orig_rax as u32
 }
 
-/// Whether a call has a function that may be brief: then measuring those that are chosen by chance
-/// tells the time of all.
-pub(crate) fn is_sampled(regs: &UserRegs) -> bool {
+/// Whether a call has a fast path, whose time may be sampled: then measuring those that are chosen
+/// by chance tells the time of all.
+pub(crate) fn has_fast_path(regs: &UserRegs) -> bool {
     matches!(
-        CALLS.get(number(regs) as usize),
+        SYSCALLS.get(syscall_number(regs) as usize),
         Some(Some(Syscall {
-            handler: Handler::Quick(_),
+            handler: Handler::FastPath(_),
             ..
         }))
     )
 }
 
-/// Runs the rest of a system call whose quick part left its word in `rax`. The result is not yet in
+/// Runs the rest of a system call whose fast path left its word in `rax`. The result is not yet in
 /// the registers.
-pub(crate) fn finish(task: &Task, regs: &mut UserRegs) -> SysResult {
-    if regs.rax != NOT_RUN {
+pub(crate) fn slow_path(task: &Task, regs: &mut UserRegs) -> SysResult {
+    if regs.rax != NOT_DISPATCHED {
         return Err(Errno::from_raw(-(regs.rax as i32)));
     }
-    if task.filtered.load(Ordering::Relaxed)
+    if task.has_syscall_work.load(Ordering::Relaxed)
         && let Some(result) = syscall_user_dispatch::check(task, regs)
     {
         return result;
     }
     if task.is_ptraced() {
-        ptrace::system_call(task, regs, long_way)
+        ptrace::system_call(task, regs, filter_and_call)
     } else {
-        long_way(task, regs)
+        filter_and_call(task, regs)
     }
 }
 
-fn long_way(task: &Task, regs: &mut UserRegs) -> SysResult {
-    if task.filtered.load(Ordering::Relaxed)
+/// Runs a call that seccomp filters, a tracer or a recording looks at.
+fn filter_and_call(task: &Task, regs: &mut UserRegs) -> SysResult {
+    if task.has_syscall_work.load(Ordering::Relaxed)
         && let Some(refusal) = seccomp::check(task, regs)
     {
         return refusal;
     }
-    match CALLS.get(number(regs) as usize) {
-        Some(Some(call)) if task.process().is_watched() => {
-            syscall_trace::watched(task, regs, call, |task, regs| call.run(task, regs))
+    match SYSCALLS.get(syscall_number(regs) as usize) {
+        Some(Some(call)) if task.process().has_syscall_trace() => {
+            syscall_trace::trace_syscall(task, regs, call, |task, regs| call.run(task, regs))
         }
         Some(Some(call)) => call.run(task, regs),
-        _ => unknown(number(regs)),
+        _ => not_implemented(syscall_number(regs)),
     }
 }
 
 impl Syscall {
     fn run(&self, task: &Task, regs: &mut UserRegs) -> SysResult {
         match self.handler {
-            Handler::Full(call) => call(task, regs),
-            Handler::Quick(call) => match call(task, regs).parts() {
+            Handler::FullFrame(call) => call(task, regs),
+            Handler::FastPath(call) => match call(task, regs).parts() {
                 (value, false) if value.cast_signed() >= -4095 && value.cast_signed() < 0 => {
                     Err(Errno::from_raw(-(value as i32)))
                 }
@@ -296,12 +299,13 @@ impl Syscall {
 
 /// Fails with `ENOSYS` for a call that is missing, and logs its name once for every number.
 #[cold]
-fn unknown(number: u32) -> SysResult {
-    static SAID: [AtomicU64; SIZE / 64 + 1] = [const { AtomicU64::new(0) }; SIZE / 64 + 1];
+fn not_implemented(number: u32) -> SysResult {
+    static SAID: [AtomicU64; SYSCALL_COUNT / 64 + 1] =
+        [const { AtomicU64::new(0) }; SYSCALL_COUNT / 64 + 1];
     let bit = 1 << (number % 64);
     let word = SAID.get(number as usize / 64);
     if word.is_none_or(|word| word.fetch_or(bit, Ordering::Relaxed) & bit == 0) {
-        let name = MISSING
+        let name = UNIMPLEMENTED
             .iter()
             .find(|m| u32::from(m.0) == number)
             .map_or("?", |m| m.1);

@@ -64,7 +64,7 @@ pub fn init(boot: &BootToken, power: PowerToken, hooks: Hooks) {
         init_ended,
     });
     klog::init(boot);
-    user::set_fault_handler(boot, user_loop::kernel_fault);
+    user::set_fault_handler(boot, user_loop::handle_kernel_fault);
     fs::tty::set_job_control(Arc::new(TtyJobControl));
     fs::set_keeps_set_ids(setuid::keeps_set_ids);
     fs::sigio::set_sender(Arc::new(SigioSender));
@@ -116,7 +116,7 @@ pub fn spawn_init(
         image: ProcessImage::default(),
         oom_adjustment: 0,
         persona: 0,
-        traced: guard::role::cmdline_has("trace"),
+        logs_syscalls: guard::role::cmdline_has("trace"),
     });
     let inherited = NewTask {
         files,
@@ -150,7 +150,7 @@ pub fn spawn_init(
     process_table::add_task(&task);
     let terminal = program.terminal.clone();
     let body = move || {
-        task.attach();
+        task.bind_thread();
         if let Some(tty) = terminal
             && let Err(error) = tty.set_controlling(false)
         {

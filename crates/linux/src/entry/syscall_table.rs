@@ -4,7 +4,9 @@
 use guard::user::{SyscallOutcome, UserRegs};
 
 use crate::cred::{capability, setuid};
-use crate::entry::dispatch::{ArgKind, Handler, SIZE, Syscall, answer, arg, is_brief};
+use crate::entry::dispatch::{
+    ArgKind, Handler, SYSCALL_COUNT, Syscall, arg, is_time_sampled, syscall_outcome,
+};
 use crate::files::{
     dirent, fallocate, fcntl, fhandle, inotify, ioctl, namei, pipe, poll, read_write, splice, stat,
     xattr,
@@ -24,9 +26,9 @@ use crate::{Task, seccomp};
 
 macro_rules! calls {
     ($($number:literal $name:ident($($kind:ident),*) = [$($function:tt)+]);+ ;) => {
-        /// All system calls there are, by number.
-        pub static CALLS: [Option<Syscall>; SIZE] = {
-            let mut table = [const { None }; SIZE];
+        /// All system calls that are implemented, by number.
+        pub static SYSCALLS: [Option<Syscall>; SYSCALL_COUNT] = {
+            let mut table = [const { None }; SYSCALL_COUNT];
             $(table[$number] = Some(Syscall {
                 name: stringify!($name),
                 args: &[$(ArgKind::$kind),*],
@@ -359,9 +361,9 @@ calls! {
     462 mseal(Ptr, Num, Hex) = [mmap::sys_mseal];
 }
 
-/// The names of the calls there are not.
+/// Numbers and names of the calls that fail with `ENOSYS`.
 #[rustfmt::skip]
-pub static MISSING: &[(u16, &str)] = &[
+pub static UNIMPLEMENTED: &[(u16, &str)] = &[
     (134, "uselib"), (154, "modify_ldt"), (156, "_sysctl"), (163, "acct"),
     (167, "swapon"), (168, "swapoff"), (172, "iopl"), (173, "ioperm"), (174, "create_module"), (175, "init_module"),
     (176, "delete_module"), (177, "get_kernel_syms"), (178, "query_module"), (179, "quotactl"), (180, "nfsservctl"),

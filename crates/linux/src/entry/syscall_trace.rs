@@ -8,7 +8,7 @@ use guard::trace::{Kind, NoRings, Note, event};
 use guard::user::{self, UserRegs};
 
 use crate::entry::dispatch::{self, ArgKind as Argument, Syscall};
-use crate::entry::syscall_table::CALLS;
+use crate::entry::syscall_table::SYSCALLS;
 use crate::process::process_table;
 use crate::uapi::siginfo;
 use crate::{SysResult, Task};
@@ -21,14 +21,14 @@ const SHOWN: usize = 64;
 ///
 /// # Errors
 /// There is no memory for the records.
-pub fn record(classes: u32) -> Result<(), NoRings> {
+pub fn set_recording(classes: u32) -> Result<(), NoRings> {
     match classes {
         0 => guard::trace::stop(),
         _ => ::task::start_recording(classes)?,
     }
     for process in process_table::select(|_, _| true) {
         for task in process.tasks() {
-            if let Some(thread) = task.started() {
+            if let Some(thread) = task.started_thread() {
                 thread.set_notify_resume();
             }
         }
@@ -38,25 +38,25 @@ pub fn record(classes: u32) -> Result<(), NoRings> {
 
 /// Number and name of every system call there is.
 pub fn names() -> impl Iterator<Item = (usize, &'static str)> {
-    CALLS
+    SYSCALLS
         .iter()
         .enumerate()
         .filter_map(|(number, call)| Some((number, call.as_ref()?.name)))
 }
 
-/// Runs a call with somebody looking on.
+/// Runs a call that is logged or recorded.
 #[cold]
-pub(crate) fn watched(
+pub(crate) fn trace_syscall(
     task: &Task,
     regs: &mut UserRegs,
     call: &Syscall,
     handler: impl Fn(&Task, &mut UserRegs) -> SysResult,
 ) -> SysResult {
     event(Kind::CallBegin, || {
-        Note::two(u64::from(dispatch::number(regs)), 0)
+        Note::two(u64::from(dispatch::syscall_number(regs)), 0)
     });
-    let result = if task.process().is_traced() {
-        traced(task, regs, call, handler)
+    let result = if task.process().logs_syscalls() {
+        log_syscall(task, regs, call, handler)
     } else {
         handler(task, regs)
     };
@@ -70,14 +70,14 @@ pub(crate) fn watched(
     result
 }
 
-/// Runs a call and writes what it was and what came of it.
-fn traced(
+/// Runs a call and writes its name, arguments and result to the kernel log.
+fn log_syscall(
     task: &Task,
     regs: &mut UserRegs,
     call: &Syscall,
     handler: impl Fn(&Task, &mut UserRegs) -> SysResult,
 ) -> SysResult {
-    let text = describe(regs, call);
+    let text = format_call(regs, call);
     let tid = task.tid();
     // These may not come back.
     if matches!(call.name, "exit" | "exit_group" | "execve" | "rt_sigreturn") {
@@ -94,7 +94,8 @@ fn traced(
     result
 }
 
-fn describe(regs: &UserRegs, call: &Syscall) -> String {
+/// Name and arguments of a call as `strace` shows them.
+fn format_call(regs: &UserRegs, call: &Syscall) -> String {
     let values = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
     let mut text = String::from(call.name);
     text.push('(');
@@ -102,13 +103,14 @@ fn describe(regs: &UserRegs, call: &Syscall) -> String {
         if i > 0 {
             text.push_str(", ");
         }
-        show(&mut text, kind, value);
+        format_argument(&mut text, kind, value);
     }
     text.push(')');
     text
 }
 
-fn show(text: &mut String, kind: Argument, value: u64) {
+/// Appends an argument as `strace` shows it.
+fn format_argument(text: &mut String, kind: Argument, value: u64) {
     // Writing to a string does not fail.
     let _ = match kind {
         Argument::Fd if value as i32 == linux_raw_sys::general::AT_FDCWD => {

@@ -32,13 +32,13 @@ const PAGE_FAULT: u64 = 14;
 /// Lets one instruction pass that has a breakpoint.
 const RESUME_FLAG: u64 = 0x1_0000;
 
-/// Mean number of brief calls of which one is measured, and stands for all.
-const SAMPLED_CALLS: u64 = 1024;
+/// Mean number of short calls of which one is measured, and stands for all.
+const SAMPLE_PERIOD: u64 = 1024;
 
-/// Number of brief calls until the next sample: by chance, lest it is always the same one of a
+/// Number of short calls until the next sample: by chance, lest it is always the same one of a
 /// loop.
-fn until_sample() -> u32 {
-    (timer::tsc_unordered() >> 2) as u32 % (2 * SAMPLED_CALLS as u32)
+fn random_sample_gap() -> u32 {
+    (timer::tsc_unordered() >> 2) as u32 % (2 * SAMPLE_PERIOD as u32)
 }
 
 /// Runs a task in the calling kernel thread until it ends. Its address space and the registers are
@@ -53,24 +53,24 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
         calls: &[],
         context: &**task,
         stop: thread.pending_work(),
-        left: Cell::new(until_sample()),
+        left: Cell::new(random_sample_gap()),
     };
     loop {
         let attends = interrupted.is_some() || thread.is_signal_pending();
-        if attends && signal::attend(task, &mut regs, interrupted.take()) {
+        if attends && signal::handle_pending_work(task, &mut regs, interrupted.take()) {
             break;
         }
         if thread.take_notify_resume() || attends {
             // Calls that somebody looks at go the long way. Whoever begins or ends that makes all
             // threads come by here, so that nobody asks on the way of a call.
-            task.process().follow_recording();
-            quick.calls = if task.process().is_watched()
-                || task.filtered.load(Ordering::Relaxed)
+            task.process().update_recording();
+            quick.calls = if task.process().has_syscall_trace()
+                || task.has_syscall_work.load(Ordering::Relaxed)
                 || task.is_ptraced()
             {
                 &[]
             } else {
-                &dispatch::QUICK
+                &dispatch::FAST_PATHS
             };
         }
         if thread.take_rseq_event() {
@@ -80,17 +80,19 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
         match user::enter(&mut regs, &quick) {
             Trap::Syscall => {
                 let result = if quick.left.get() == u32::MAX {
-                    let calls = if dispatch::is_sampled(&regs) {
-                        SAMPLED_CALLS
+                    let calls = if dispatch::has_fast_path(&regs) {
+                        SAMPLE_PERIOD
                     } else {
                         1
                     };
-                    quick.left.set(until_sample());
-                    let result = task.sampled(calls, || dispatch::finish(task, &mut regs));
+                    quick.left.set(random_sample_gap());
+                    let result = task.account_sampled_system_time(calls, || {
+                        dispatch::slow_path(task, &mut regs)
+                    });
                     read_write::count_sample(task, &regs, &result, calls);
                     result
                 } else {
-                    task.measured(|| dispatch::finish(task, &mut regs))
+                    task.account_system_time(|| dispatch::slow_path(task, &mut regs))
                 };
                 regs.rax = match result {
                     Ok(value) => value as u64,
@@ -112,19 +114,19 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
                     .store(task.faults.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 thread.take_descheduled();
                 thread.begin_system_time();
-                page_fault(task, &regs, addr, write, exec, present);
+                handle_page_fault(task, &regs, addr, write, exec, present);
                 thread.end_system_time();
                 // Others may have run here while the page was fetched.
                 if thread.take_descheduled() {
                     thread.set_rseq_event();
                 }
             }
-            Trap::Exception { vector, code } => exception(task, &mut regs, vector, code),
+            Trap::Exception { vector, code } => handle_exception(task, &mut regs, vector, code),
             Trap::Interrupt => {}
         }
     }
-    ptrace::event(task, &mut regs, Event::Exit, exit::status_of(task) as u64);
-    exit::leave(task);
+    ptrace::event(task, &mut regs, Event::Exit, exit::exit_status(task) as u64);
+    exit::do_exit(task);
 }
 
 fn handle_fault(space: &AddressSpace, addr: usize, access: AccessKind) -> Result<(), FaultError> {
@@ -143,7 +145,8 @@ fn handle_fault(space: &AddressSpace, addr: usize, access: AccessKind) -> Result
     result
 }
 
-fn page_fault(
+/// Handles a page fault in user mode: fetches the page or sends a signal.
+fn handle_page_fault(
     task: &Arc<Task>,
     regs: &UserRegs,
     addr: usize,
@@ -229,9 +232,11 @@ fn debug_exception(task: &Task, regs: &mut UserRegs, status: u64) -> Option<u32>
     })
 }
 
+/// Handles an exception in user mode: fetches the page, runs the debugger's stop, or sends a
+/// signal.
 #[cold]
 #[inline(never)]
-fn exception(task: &Arc<Task>, regs: &mut UserRegs, vector: u8, mut code: u64) {
+fn handle_exception(task: &Arc<Task>, regs: &mut UserRegs, vector: u8, mut code: u64) {
     let (signo, si_code, addr) = match vector {
         0 => (sys::SIGFPE, sys::FPE_INTDIV, regs.rip),
         1 => {
@@ -265,8 +270,8 @@ fn exception(task: &Arc<Task>, regs: &mut UserRegs, vector: u8, mut code: u64) {
     );
 }
 
-/// The kernel itself touched user memory that is not there. True: it is now.
-pub(crate) fn kernel_fault(addr: usize, write: bool) -> bool {
+/// Handles a page fault of the kernel itself at a user address. True: the page is there now.
+pub(crate) fn handle_kernel_fault(addr: usize, write: bool) -> bool {
     let Some(task) = current_task() else {
         return false;
     };

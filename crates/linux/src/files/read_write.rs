@@ -311,7 +311,7 @@ fn not_delivered(file: &File, buf: usize, bytes: &[u8]) -> SysResult {
 fn read_more(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
     let file = task.file(fd)?;
     if !(1..=TINY).contains(&len) {
-        return task.measured(|| read_one(task, &file, buf, len, None));
+        return task.account_system_time(|| read_one(task, &file, buf, len, None));
     }
     let mut bytes = [0; TINY];
     let Some(read) = file.read_at_once(&mut bytes[..len]) else {
@@ -386,7 +386,7 @@ pub fn sys_write(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
 
 #[inline(never)]
 fn write_many(task: &Task, file: &File, buf: usize, len: usize) -> SysResult {
-    task.measured(|| write_one(task, file, buf, len, None))
+    task.account_system_time(|| write_one(task, file, buf, len, None))
 }
 
 fn write_one(task: &Task, file: &File, buf: usize, len: usize, offset: Option<u64>) -> SysResult {

@@ -48,7 +48,7 @@ pub fn sys_membarrier(task: &Task, command: u32, flags: u32, _cpu: i32) -> SysRe
                 task.process()
                     .tasks()
                     .iter()
-                    .filter_map(|task| task.started())
+                    .filter_map(|task| task.started_thread())
                     .for_each(|thread| thread.set_rseq_event());
             }
             space.membarrier();

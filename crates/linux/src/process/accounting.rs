@@ -31,7 +31,7 @@ pub(crate) fn user_of_all() -> u64 {
 impl Task {
     /// Usage of this thread.
     pub(crate) fn usage(&self) -> Usage {
-        let Some(thread) = self.started() else {
+        let Some(thread) = self.started_thread() else {
             return Usage::default();
         };
         let mut told = self.told_times.lock();

@@ -69,12 +69,12 @@ pub struct Process {
     pub(crate) tasks: Mutex<Vec<Arc<Task>>>,
     actions: Mutex<Arc<SigHand>>,
     pub(crate) pending: Mutex<SigPending>,
-    /// The status its end was announced with, by `exit_group(2)` or a signal.
-    pub(crate) status: Mutex<Option<i32>>,
-    /// There is a status: its threads end.
-    ending: AtomicBool,
-    /// The status of the thread that called `exit(2)` last.
-    pub(crate) last_status: AtomicI32,
+    /// Wait status that `exit_group(2)` or a signal ended the process with.
+    pub(crate) group_exit_status: Mutex<Option<i32>>,
+    /// Whether it has a group exit status: its threads end.
+    exiting: AtomicBool,
+    /// Wait status of the thread that called `exit(2)` last.
+    pub(crate) last_exit_status: AtomicI32,
     /// The thread that ends all others to run another program; 0 for none.
     group_exec_tid: AtomicI32,
     stopped: AtomicBool,
@@ -88,14 +88,14 @@ pub struct Process {
     pub(crate) tracees: Mutex<Vec<Arc<Task>>>,
     /// The first thread of the process, if that is traced.
     pub(crate) traced_leader: Mutex<Weak<Task>>,
-    /// Woken when something happened to a child.
-    pub(crate) children_changed: WaitQueue,
+    /// Threads in `wait(2)`, woken when something happened to a child.
+    pub(crate) wait_chldexit: WaitQueue,
     /// Notified when one of `tasks` has ended.
     pub(crate) tasks_changed: Condvar,
     /// Told when a signal was sent.
     pub(crate) signal_sent: PollQueue,
-    /// Told when it has ended and can be waited for.
-    pub(crate) has_ended: PollQueue,
+    /// Pollers and threads that wait for its end, when it can be waited for.
+    pub(crate) exit_waiters: PollQueue,
     pub(crate) limits: Mutex<Rlimits>,
     owner: Mutex<Arc<Credentials>>,
     pub(crate) image: Mutex<ProcessImage>,
@@ -121,9 +121,9 @@ pub struct Process {
     pub(crate) undoes_semaphores: AtomicBool,
     pub(crate) timers: Mutex<timer::Timers>,
     /// Whether its calls are written to the kernel log.
-    traced: AtomicBool,
-    /// Whether its calls are recorded.
-    recorded: AtomicBool,
+    logs_syscalls: AtomicBool,
+    /// Whether its calls are recorded as events.
+    records_syscalls: AtomicBool,
 }
 
 /// Arguments of [`Process::new`].
@@ -138,7 +138,7 @@ pub(crate) struct NewProcess {
     pub(crate) image: ProcessImage,
     pub(crate) oom_adjustment: i32,
     pub(crate) persona: u32,
-    pub(crate) traced: bool,
+    pub(crate) logs_syscalls: bool,
 }
 
 impl Process {
@@ -153,9 +153,9 @@ impl Process {
             tasks: Mutex::default(),
             actions: Mutex::new(new.actions),
             pending: Mutex::default(),
-            status: Mutex::new(None),
-            ending: AtomicBool::new(false),
-            last_status: AtomicI32::new(0),
+            group_exit_status: Mutex::new(None),
+            exiting: AtomicBool::new(false),
+            last_exit_status: AtomicI32::new(0),
             group_exec_tid: AtomicI32::new(0),
             stopped: AtomicBool::new(false),
             stops: AtomicU32::new(0),
@@ -163,10 +163,10 @@ impl Process {
             tracees: Mutex::default(),
             traced_leader: Mutex::default(),
             resumed: WaitQueue::new(),
-            children_changed: WaitQueue::new(),
+            wait_chldexit: WaitQueue::new(),
             tasks_changed: Condvar::new(),
             signal_sent: PollQueue::new(),
-            has_ended: PollQueue::new(),
+            exit_waiters: PollQueue::new(),
             limits: Mutex::new(new.limits),
             owner: Mutex::new(new.owner),
             image: Mutex::new(new.image),
@@ -182,8 +182,8 @@ impl Process {
             dumpable: AtomicI32::new(1),
             undoes_semaphores: AtomicBool::new(false),
             timers: Mutex::default(),
-            traced: AtomicBool::new(new.traced),
-            recorded: AtomicBool::new(false),
+            logs_syscalls: AtomicBool::new(new.logs_syscalls),
+            records_syscalls: AtomicBool::new(false),
         })
     }
 
@@ -205,18 +205,18 @@ impl Process {
 
     /// Whether its system calls are written to the kernel log.
     #[must_use]
-    pub fn is_traced(&self) -> bool {
-        self.traced.load(Ordering::Relaxed)
+    pub fn logs_syscalls(&self) -> bool {
+        self.logs_syscalls.load(Ordering::Relaxed)
     }
 
-    /// Whether its system calls go the long way, because somebody looks on.
-    pub(crate) fn is_watched(&self) -> bool {
-        self.is_traced() || self.recorded.load(Ordering::Relaxed)
+    /// Whether its system calls take the slow path because they are logged or recorded.
+    pub(crate) fn has_syscall_trace(&self) -> bool {
+        self.logs_syscalls() || self.records_syscalls.load(Ordering::Relaxed)
     }
 
-    /// Takes over whether system calls are recorded at the moment.
-    pub(crate) fn follow_recording(&self) {
-        self.recorded
+    /// Updates whether its system calls are recorded, as `guard::trace` has it at the moment.
+    pub(crate) fn update_recording(&self) {
+        self.records_syscalls
             .store(guard::trace::wants(Kind::CallBegin), Ordering::Relaxed);
     }
 
@@ -280,7 +280,7 @@ impl Process {
     /// Adds a thread; not if the process is about to end.
     pub(crate) fn add_task(&self, task: Arc<Task>) -> Result<(), Errno> {
         let mut tasks = self.tasks.lock();
-        if self.ending.load(Ordering::SeqCst) || self.group_exec_tid.load(Ordering::SeqCst) != 0 {
+        if self.exiting.load(Ordering::SeqCst) || self.group_exec_tid.load(Ordering::SeqCst) != 0 {
             return Err(Errno::EAGAIN);
         }
         tasks.push(task);
@@ -306,31 +306,31 @@ impl Process {
     /// Whether the thread `tid` has to end.
     pub(crate) fn must_exit(&self, tid: Tid) -> bool {
         let group_exec_tid = self.group_exec_tid.load(Ordering::SeqCst);
-        self.ending.load(Ordering::SeqCst) || (group_exec_tid != 0 && group_exec_tid != tid.raw())
+        self.exiting.load(Ordering::SeqCst) || (group_exec_tid != 0 && group_exec_tid != tid.raw())
     }
 
     /// Whether its end has been announced.
     pub(crate) fn is_exiting(&self) -> bool {
-        self.ending.load(Ordering::SeqCst)
+        self.exiting.load(Ordering::SeqCst)
     }
 
     fn interrupt_all(&self) {
         for task in self.tasks() {
-            task.interrupt();
+            task.signal_wake_up();
         }
     }
 
-    /// Ends the process: its threads leave as soon as they come by. The first status counts.
-    pub(crate) fn end(&self, status: i32) {
-        self.status.lock().get_or_insert(status);
-        self.ending.store(true, Ordering::SeqCst);
+    /// Ends the process: its threads exit as soon as they come by. The first status counts.
+    pub(crate) fn group_exit(&self, status: i32) {
+        self.group_exit_status.lock().get_or_insert(status);
+        self.exiting.store(true, Ordering::SeqCst);
         self.interrupt_all();
         self.resumed.wake_all();
     }
 
     /// Ends it by a signal.
     pub(crate) fn kill(&self, signal: i32) {
-        self.end(signal);
+        self.group_exit(signal);
     }
 
     /// Leaves `task` as its only thread, under the process's number. `EAGAIN` if somebody else was
@@ -343,7 +343,7 @@ impl Process {
             .group_exec_tid
             .compare_exchange(0, mine.raw(), Ordering::SeqCst, Ordering::SeqCst)
             .is_ok();
-        if !won || self.ending.load(Ordering::SeqCst) {
+        if !won || self.exiting.load(Ordering::SeqCst) {
             if won {
                 self.group_exec_tid.store(0, Ordering::SeqCst);
             }
@@ -351,7 +351,7 @@ impl Process {
         }
         for other in self.tasks() {
             if other.tid() != mine {
-                other.interrupt();
+                other.signal_wake_up();
             }
         }
         // Those that are stopped must come by, too.
@@ -371,7 +371,7 @@ impl Process {
 
     /// Stops the process, as `signal` asked for.
     pub(crate) fn stop(self: &Arc<Self>, signal: i32) {
-        if self.ending.load(Ordering::SeqCst) || self.is_stopped() {
+        if self.exiting.load(Ordering::SeqCst) || self.is_stopped() {
             return;
         }
         let count = (self.stops.load(Ordering::Relaxed) >> 8) + 1;
@@ -518,7 +518,7 @@ pub(crate) fn notify_parent(
         info.signo = signo;
         send_signal::send(&parent, info);
     }
-    parent.children_changed.wake_all();
+    parent.wait_chldexit.wake_all();
 }
 
 /// `SIGPIPE` to a thread that wrote to something nobody reads.
@@ -544,9 +544,9 @@ pub(crate) fn log_end(process: &Process, signal: i32, why: core::fmt::Arguments<
     );
 }
 
-/// Code and value of a wait status in `siginfo`.
+/// Values of `si_code` and `si_status` for a wait status.
 #[must_use]
-pub(crate) fn exit_code(status: i32) -> (i32, i32) {
+pub(crate) fn sigchld_code_and_status(status: i32) -> (i32, i32) {
     match status & 0x7f {
         0 => (sys::CLD_EXITED as i32, status >> 8 & 0xff),
         signal => (sys::CLD_KILLED as i32, signal),

@@ -130,7 +130,7 @@ pub(crate) fn continues(process: &Process) {
         if let Some(stop) = trace.stopped().filter(|stop| stop.listening) {
             stop.over = true;
         }
-        task.interrupt();
+        task.signal_wake_up();
     }
 }
 

@@ -45,7 +45,7 @@ impl Task {
     }
 
     fn apply(&self, schedule: SchedParams, lent: Option<Policy>) {
-        if let Some(thread) = self.started() {
+        if let Some(thread) = self.started_thread() {
             thread.set_policy(lent.unwrap_or_else(|| schedule.class()));
         }
     }

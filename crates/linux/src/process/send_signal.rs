@@ -69,7 +69,7 @@ pub(crate) fn post(
             task.signals.lock().pending.add(info, most)?;
             if !held {
                 end_at_once(process, signo);
-                task.interrupt();
+                task.signal_wake_up();
             }
         }
         SignalTarget::Process(named) => {
@@ -84,7 +84,7 @@ pub(crate) fn post(
             process.pending.lock().add(info, most)?;
             if let Some(task) = receiver {
                 end_at_once(process, signo);
-                task.interrupt();
+                task.signal_wake_up();
             }
         }
     }

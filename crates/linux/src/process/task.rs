@@ -96,7 +96,7 @@ impl Completion {
             postponed = true;
         }
         if postponed {
-            task.interrupt();
+            task.signal_wake_up();
         }
     }
 }
@@ -118,7 +118,7 @@ pub struct Task {
     namespaces: Mutex<Namespaces>,
     pub(crate) signals: Mutex<TaskSignals>,
     /// `exit(2)` was called.
-    pub(crate) leaving: AtomicBool,
+    pub(crate) exiting: AtomicBool,
     /// Wait status of the `exit(2)` that was called.
     pub(crate) exit_status: AtomicI32,
     /// Somebody traces it, and what is known of that.
@@ -149,8 +149,8 @@ pub struct Task {
     /// Restrictions of its system calls, and the calls that its program does itself.
     pub(crate) seccomp: Mutex<Seccomp>,
     pub(crate) user_dispatch: Mutex<Option<UserDispatch>>,
-    /// Whether `seccomp` or `user_dispatch` looks at its calls.
-    pub(crate) filtered: AtomicBool,
+    /// Whether seccomp or syscall user dispatch looks at its calls.
+    pub(crate) has_syscall_work: AtomicBool,
     /// Memory policy of its new pages (`set_mempolicy(2)`).
     pub(crate) memory_policy: Mutex<MemoryPolicy>,
     /// Class and level of its input and output; 0 if they were not set.
@@ -206,7 +206,7 @@ impl Task {
             cred: Mutex::new(from.cred),
             name: Mutex::new(from.name),
             signals: Mutex::new(signals),
-            leaving: AtomicBool::new(false),
+            exiting: AtomicBool::new(false),
             exit_status: AtomicI32::new(0),
             ptraced: AtomicBool::new(false),
             trace: Mutex::new(None),
@@ -222,7 +222,7 @@ impl Task {
             start_ns: ::task::now_ns(),
             settings: Mutex::new(from.settings),
             user_dispatch: Mutex::default(),
-            filtered: AtomicBool::new(from.seccomp.mode() != 0),
+            has_syscall_work: AtomicBool::new(from.seccomp.mode() != 0),
             seccomp: Mutex::new(from.seccomp),
             memory_policy: Mutex::new(from.memory_policy),
             io_priority: AtomicU32::new(from.io_priority),
@@ -266,9 +266,9 @@ impl Task {
         self.thread.get().expect("a task that runs has a thread")
     }
 
-    /// Runs `work`, whose time counts as the kernel's.
+    /// Runs `work`, whose time counts as system time.
     #[inline(always)]
-    pub(crate) fn measured<R>(&self, work: impl FnOnce() -> R) -> R {
+    pub(crate) fn account_system_time<R>(&self, work: impl FnOnce() -> R) -> R {
         let thread = self.thread();
         thread.begin_system_time();
         let result = work();
@@ -276,9 +276,9 @@ impl Task {
         result
     }
 
-    /// Runs `work` like [`Self::measured`], for one of `calls` calls most of which are not
+    /// Runs `work` like [`Self::account_system_time`], for one of `calls` calls most of which are not
     /// measured, or measure themselves.
-    pub(crate) fn sampled<R>(&self, calls: u64, work: impl FnOnce() -> R) -> R {
+    pub(crate) fn account_sampled_system_time<R>(&self, calls: u64, work: impl FnOnce() -> R) -> R {
         let thread = self.thread();
         thread.begin_system_time();
         let result = work();
@@ -286,13 +286,13 @@ impl Task {
         result
     }
 
-    /// The kernel thread, if it runs already.
-    pub(crate) fn started(&self) -> Option<&Arc<Thread>> {
+    /// Kernel thread of the task, if it has been started.
+    pub(crate) fn started_thread(&self) -> Option<&Arc<Thread>> {
         self.thread.get()
     }
 
-    /// The calling kernel thread is this task's.
-    pub(crate) fn attach(self: &Arc<Self>) {
+    /// Binds the task to the calling kernel thread.
+    pub(crate) fn bind_thread(self: &Arc<Self>) {
         let thread = ::task::current();
         // A weak reference: the task holds its thread.
         let me: Arc<dyn Any + Send + Sync> = Arc::new(Current(Arc::downgrade(self)));
@@ -313,8 +313,8 @@ impl Task {
     }
 
     /// Makes the thread look at signals and at whether it must end, soon.
-    pub(crate) fn interrupt(&self) {
-        if let Some(thread) = self.started() {
+    pub(crate) fn signal_wake_up(&self) {
+        if let Some(thread) = self.started_thread() {
             thread.set_signal_pending();
         }
     }
@@ -329,7 +329,7 @@ impl Task {
 
     /// Whether the thread has to end, and may start nothing more.
     pub(crate) fn must_exit(&self) -> bool {
-        self.leaving.load(Ordering::Relaxed) || self.process.must_exit(self.tid())
+        self.exiting.load(Ordering::Relaxed) || self.process.must_exit(self.tid())
     }
 
     /// Whether somebody traces it (`ptrace(2)`).
@@ -586,7 +586,7 @@ impl Task {
     /// Changes its name; 15 bytes count.
     pub fn set_name(&self, name: &[u8]) {
         let name = String::from_utf8_lossy(&name[..name.len().min(15)]).into_owned();
-        if let Some(thread) = self.started() {
+        if let Some(thread) = self.started_thread() {
             thread.set_name(&name);
         }
         *self.name.lock() = name;
@@ -621,7 +621,7 @@ impl Task {
             // Delivery takes the mask back after it has chosen the signal.
             Err(e) if e == Errno::EINTR || e.is_restart() => {
                 self.signals.lock().saved = Some(old);
-                self.interrupt();
+                self.signal_wake_up();
             }
             _ => {
                 self.set_blocked(old);
@@ -642,7 +642,7 @@ impl Task {
         let own = signals.pending.set();
         drop(signals);
         if (own | self.process.pending_set()) & !mask != 0 {
-            self.interrupt();
+            self.signal_wake_up();
         }
         old
     }

@@ -149,7 +149,7 @@ fn new_process(task: &Task, request: &KernelCloneArgs, pid: Pid) -> Result<Arc<P
         image: old.image.lock().clone(),
         oom_adjustment: old.oom_adjustment.load(Ordering::Relaxed),
         persona: old.persona.load(Ordering::Relaxed),
-        traced: old.is_traced(),
+        logs_syscalls: old.logs_syscalls(),
     };
     let process = Process::new(new);
     // What its parent has in memory and others may not see it has, too.
@@ -286,7 +286,7 @@ pub(crate) fn start(
 ) -> Result<(), Errno> {
     let name = task.name();
     let body = move || {
-        task.attach();
+        task.bind_thread();
         let thread = task.thread();
         if let Some(space) = task.process().space() {
             thread.set_user(Some(space));

@@ -553,7 +553,7 @@ fn exec(
         .de_thread(task, || ptrace::superseded(task))?;
     *regs = loaded.registers();
     take_over(task, loaded);
-    if !fresh_fpu(task) {
+    if !reset_fpu(task) {
         log::warn!(
             "process {}: no memory for registers: it keeps those of the program before",
             task.pid()
@@ -599,7 +599,7 @@ pub fn sys_execveat(
 
 /// Gives the calling thread floating-point registers in their initial state, or false if memory is
 /// short.
-fn fresh_fpu(task: &Task) -> bool {
+fn reset_fpu(task: &Task) -> bool {
     let fpu = UserFpu::new();
     let there = fpu.is_some();
     if there {

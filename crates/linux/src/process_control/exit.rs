@@ -9,16 +9,17 @@ use linux_raw_sys::general as sys;
 use crate::ipc::sem;
 use crate::mm::oom;
 use crate::process::{
-    Process, accounting, exit_code, namespaces, notify_parent, process_table, send_signal, upcalls,
+    Process, accounting, namespaces, notify_parent, process_table, send_signal,
+    sigchld_code_and_status, upcalls,
 };
 use crate::time::posix_timers;
 use crate::uapi::pid::Pid;
 use crate::uapi::siginfo::SigInfo;
 use crate::{SysResult, Task, futex, ptrace};
 
-/// A thread has left user mode for good: gives back what it has, and ends the process if it was the
-/// last.
-pub(crate) fn leave(task: &Arc<Task>) {
+/// Ends a thread that has left user mode for good: gives back what it has, and ends the process if
+/// it was the last.
+pub(crate) fn do_exit(task: &Arc<Task>) {
     let process = task.process().clone();
     ptrace::tracer_ends(task);
     futex::thread_ends(task);
@@ -38,26 +39,26 @@ pub(crate) fn leave(task: &Arc<Task>) {
         tasks.is_empty()
     };
     if task.is_ptraced() {
-        ptrace::thread_ended(task, status_of(task));
+        ptrace::thread_ended(task, exit_status(task));
     }
     if last {
-        finish(&process);
+        exit_process(&process);
     }
 }
 
-/// The wait status of a thread that ends: its own, or that of its whole process.
-pub(crate) fn status_of(task: &Task) -> i32 {
+/// Wait status of a thread that ends: its own, or that of its whole process.
+pub(crate) fn exit_status(task: &Task) -> i32 {
     let own = task.exit_status.load(Ordering::Relaxed);
-    let whole = *task.process().status.lock();
-    if task.leaving.load(Ordering::Relaxed) {
+    let whole = *task.process().group_exit_status.lock();
+    if task.exiting.load(Ordering::Relaxed) {
         own
     } else {
         whole.unwrap_or(own)
     }
 }
 
-/// The last thread is gone.
-fn finish(process: &Arc<Process>) {
+/// Ends a process whose last thread is gone.
+fn exit_process(process: &Arc<Process>) {
     process.note_resident();
     let space = process.space.lock().take();
     accounting::note_end(process);
@@ -68,9 +69,9 @@ fn finish(process: &Arc<Process>) {
     posix_timers::process_ends(process);
     sem::process_ends(process, &namespaces::current().ipc);
     let status = *process
-        .status
+        .group_exit_status
         .lock()
-        .get_or_insert(process.last_status.load(Ordering::Relaxed));
+        .get_or_insert(process.last_exit_status.load(Ordering::Relaxed));
     if process.pid() == Pid::INIT {
         (upcalls::get().init_ended)(status);
     }
@@ -80,7 +81,7 @@ fn finish(process: &Arc<Process>) {
     }
     let tracer = ptrace::process_ends(process);
     let aftermath = process_table::end(process, status, tracer.is_some());
-    process.has_ended.notify();
+    process.exit_waiters.notify();
     for orphan in aftermath.reparented {
         let signo = orphan.parent_death_signal.load(Ordering::Relaxed);
         if signo != 0 {
@@ -91,14 +92,14 @@ fn finish(process: &Arc<Process>) {
         send_signal::send_orphans(group);
     }
     if let Some(init) = aftermath.new_reaper {
-        init.children_changed.wake_all();
+        init.wait_chldexit.wake_all();
         send_signal::send(&init, SigInfo::kernel(sys::SIGCHLD as i32));
     }
     match tracer {
         // The parent is told when the tracer has been.
         Some(tell) => tell(status),
         None => {
-            let (code, value) = exit_code(status);
+            let (code, value) = sigchld_code_and_status(status);
             notify_parent(aftermath.parent, process, code, value);
         }
     }
@@ -107,17 +108,17 @@ fn finish(process: &Arc<Process>) {
 /// `exit(2)`
 pub fn sys_exit(task: &Task, status: i32) -> SysResult {
     task.process()
-        .last_status
+        .last_exit_status
         .store((status & 0xff) << 8, Ordering::Relaxed);
     task.exit_status
         .store((status & 0xff) << 8, Ordering::Relaxed);
-    task.leaving.store(true, Ordering::Relaxed);
-    task.interrupt();
+    task.exiting.store(true, Ordering::Relaxed);
+    task.signal_wake_up();
     Ok(0)
 }
 
 /// `exit_group(2)`
 pub fn sys_exit_group(task: &Task, status: i32) -> SysResult {
-    task.process().end((status & 0xff) << 8);
+    task.process().group_exit((status & 0xff) << 8);
     Ok(0)
 }

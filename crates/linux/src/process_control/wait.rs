@@ -6,7 +6,7 @@ use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
 use crate::process::process_table::{self, ProcessEntry, ProcessTable, TABLE};
-use crate::process::{Process, accounting, exit_code, pidfd};
+use crate::process::{Process, accounting, pidfd, sigchld_code_and_status};
 use crate::time::rusage::RUsage;
 use crate::uaccess::UserPtr;
 use crate::uapi::pid::{Pgid, Pid, PidSelector, Tid};
@@ -89,7 +89,7 @@ impl ProcessTable {
                 if !keep {
                     self.reap(pid);
                 }
-                let (code, value) = exit_code(status);
+                let (code, value) = sigchld_code_and_status(status);
                 return Ok(Some(WaitStatus {
                     process,
                     tid: pid.leader(),
@@ -187,7 +187,7 @@ fn wait(task: &Task, which: WaitSelector, options: u32) -> Result<Option<WaitSta
         (options & sys::WNOHANG != 0 || !matches!(news, Ok(None))).then_some(news)
     };
     let report = process
-        .children_changed
+        .wait_chldexit
         .wait_interruptible(None, look)
         .map_err(|_| Errno::ERESTARTSYS)??;
     if let Some(report) = &report

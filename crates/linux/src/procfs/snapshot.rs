@@ -108,12 +108,18 @@ impl Process {
             Some(_) if self.is_stopped() => 'T',
             Some(task)
                 if task
-                    .started()
+                    .started_thread()
                     .is_some_and(|thread| thread.is_blocked_on_lock()) =>
             {
                 'D'
             }
-            Some(task) if task.started().is_some_and(|thread| thread.is_sleeping()) => 'S',
+            Some(task)
+                if task
+                    .started_thread()
+                    .is_some_and(|thread| thread.is_sleeping()) =>
+            {
+                'S'
+            }
             Some(_) => 'R',
         }
     }
@@ -173,7 +179,9 @@ impl Process {
                 ignored,
                 caught,
             },
-            cpu: shown.and_then(|t| t.started()).map_or(0, |t| t.cpu().0),
+            cpu: shown
+                .and_then(|t| t.started_thread())
+                .map_or(0, |t| t.cpu().0),
             allowed_cpus: allowed_cpus.unwrap_or_else(sched::all_cpus),
             schedule: shown.map(|t| t.schedule()).unwrap_or_default(),
         }

@@ -30,7 +30,7 @@ fn calls(process: &Process, tid: Option<Tid>, show: impl FnMut(&str, u32)) {
         .tasks()
         .iter()
         .find(|task| task.tid() == tid)
-        .and_then(|task| task.started())
+        .and_then(|task| task.started_thread())
     {
         thread.backtrace(show);
     }

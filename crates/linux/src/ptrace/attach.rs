@@ -14,7 +14,7 @@ use linux_raw_sys::{general as sys, ptrace as api};
 use super::SIGKILL;
 use crate::Task;
 use crate::process::ptrace_state::{PtraceState, ResumeMode};
-use crate::process::{Process, exit_code, notify_parent, process_table, send_signal};
+use crate::process::{Process, notify_parent, process_table, send_signal, sigchld_code_and_status};
 use crate::uapi::siginfo::SigInfo;
 
 const SIGSTOP: i32 = sys::SIGSTOP as i32;
@@ -30,7 +30,7 @@ pub(super) fn tell(tracer: &Task, task: &Task, code: i32, status: i32) {
             SigInfo::child(code, task.tid(), task.uid(), status, ticks),
         );
     }
-    process.children_changed.wake_all();
+    process.wait_chldexit.wake_all();
 }
 
 /// The thread that traces `task`.
@@ -84,7 +84,7 @@ pub(super) fn begin(
     }
     // It may be in ring 3, on the short way of system calls, or in a stop with its process.
     process.resumed.wake_all();
-    task.interrupt();
+    task.signal_wake_up();
     Ok(())
 }
 
@@ -123,7 +123,7 @@ pub(super) fn want(task: &Task) {
         }
     }
     task.process().resumed.wake_all();
-    task.interrupt();
+    task.signal_wake_up();
 }
 
 /// Ends the tracing of a thread, which goes on with a signal, or without (0).
@@ -138,7 +138,7 @@ pub(super) fn detach(task: &Arc<Task>, signal: i32) {
     task.set_ptraced(false);
     let process = task.process();
     process.resumed.wake_all();
-    task.interrupt();
+    task.signal_wake_up();
     if let Some(status) = ended {
         tell_parent(task, status);
     }
@@ -150,7 +150,7 @@ fn tell_parent(task: &Task, status: i32) {
     if task.tid() == process.pid().leader()
         && let Some(parent) = process_table::release(process.pid())
     {
-        let (code, value) = exit_code(status);
+        let (code, value) = sigchld_code_and_status(status);
         notify_parent(Some(parent), process, code, value);
     }
 }
@@ -235,7 +235,7 @@ fn tell_end(task: &Arc<Task>, status: i32) {
     let Some(tracer) = tracer else {
         return tell_parent(task, status);
     };
-    let (code, value) = exit_code(status);
+    let (code, value) = sigchld_code_and_status(status);
     tell(&tracer, task, code, value);
 }
 
@@ -310,7 +310,7 @@ impl TraceeStatus {
                 }
                 any = true;
                 if let Some(status) = trace.ended.filter(|_| ends) {
-                    let (code, value) = exit_code(status);
+                    let (code, value) = sigchld_code_and_status(status);
                     found = Some(Self {
                         task: task.clone(),
                         status,

@@ -140,14 +140,18 @@ fn stop(task: &Task, regs: &mut UserRegs, report: PtraceReport) -> Option<(i32, 
     }
     if steps {
         // The flag is set where the thread looks at signals, on its way out.
-        task.interrupt();
+        task.signal_wake_up();
     }
     Some((signal, stop.info))
 }
 
-/// Does what a traced thread has to do before it goes on, other than to handle signals: it tells of
-/// its process's stop, or stops because its tracer wants it. True if it did.
-pub(crate) fn attend(task: &Task, regs: &mut UserRegs, interrupted: &mut Option<Errno>) -> bool {
+/// Does what a traced thread has to do before it goes on, other than to handle signals: reports the
+/// stop of its process, or stops because its tracer wants it. True if it did.
+pub(crate) fn handle_jobctl_trap(
+    task: &Task,
+    regs: &mut UserRegs,
+    interrupted: &mut Option<Errno>,
+) -> bool {
     let process = task.process();
     let (signal, seized) = {
         let mut trace = task.trace.lock();

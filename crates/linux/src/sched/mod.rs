@@ -108,7 +108,7 @@ pub fn sys_sched_setaffinity(task: &Task, tid: Option<Tid>, size: usize, mask: u
         if allowed.iter().all(|&word| word == 0) {
             return Err(Errno::EINVAL);
         }
-        if let Some(thread) = target.started() {
+        if let Some(thread) = target.started_thread() {
             thread.set_affinity(&allowed);
         }
         *target.cpus.lock() = allowed;

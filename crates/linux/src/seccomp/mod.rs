@@ -144,8 +144,8 @@ fn end(task: &Task, signal: u32, whole: bool) -> SysResult {
         task.process().kill(signal as i32);
     } else {
         task.exit_status.store(signal as i32, Ordering::Relaxed);
-        task.leaving.store(true, Ordering::Relaxed);
-        task.interrupt();
+        task.exiting.store(true, Ordering::Relaxed);
+        task.signal_wake_up();
     }
     Ok(0)
 }
@@ -153,8 +153,8 @@ fn end(task: &Task, signal: u32, whole: bool) -> SysResult {
 /// Makes a thread go the long way from now on.
 fn set(task: &Task, seccomp: Seccomp) {
     *task.seccomp.lock() = seccomp;
-    task.filtered.store(true, Ordering::Relaxed);
-    task.interrupt();
+    task.has_syscall_work.store(true, Ordering::Relaxed);
+    task.signal_wake_up();
 }
 
 /// Whether a thread's filters are among, or the same as, those of another.

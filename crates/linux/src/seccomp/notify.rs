@@ -126,7 +126,7 @@ impl Listener {
             postponed = true;
         };
         if postponed {
-            task.interrupt();
+            task.signal_wake_up();
         }
         answer
     }

@@ -51,11 +51,11 @@ fn put(task: &Task, new: Option<UserDispatch>) {
     {
         // Held, so that a filter that another thread puts there meanwhile is not overlooked.
         let seccomp = task.seccomp.lock();
-        task.filtered
+        task.has_syscall_work
             .store(there || seccomp.mode() != 0, Ordering::Relaxed);
     }
     // Whether calls go the long way is decided anew.
-    task.interrupt();
+    task.signal_wake_up();
 }
 
 /// The program that asked for it is gone.

@@ -36,9 +36,10 @@ const KNOWN_FLAGS: u64 = (sys::SA_NOCLDSTOP
     | sys::SA_NODEFER
     | sys::SA_RESETHAND) as u64;
 
-/// Looks at what a thread has to do before it goes on in user mode: end, stop, handle signals.
-/// `interrupted` is the result of a system call that a signal interrupted. True: the thread ends.
-pub(crate) fn attend(
+/// Does the pending work of a thread before it goes on in user mode: it ends, stops, or handles
+/// signals. `interrupted` is the result of a system call that a signal interrupted. True: the
+/// thread ends.
+pub(crate) fn handle_pending_work(
     task: &Arc<Task>,
     regs: &mut UserRegs,
     mut interrupted: Option<Errno>,
@@ -55,7 +56,7 @@ pub(crate) fn attend(
         if task.must_exit() {
             return true;
         }
-        if task.is_ptraced() && ptrace::attend(task, regs, &mut interrupted) {
+        if task.is_ptraced() && ptrace::handle_jobctl_trap(task, regs, &mut interrupted) {
             continue;
         }
         // Looked at where it is: it is large.

@@ -95,7 +95,7 @@ fn new_task(parent: Pid, maker: Weak<Task>, cred: Credentials) -> Arc<Task> {
         image: Default::default(),
         oom_adjustment: 0,
         persona: 0,
-        traced: false,
+        logs_syscalls: false,
     });
     let inherited = NewTask {
         files: Arc::new(FdTable::new()),
@@ -133,7 +133,7 @@ fn task() -> Arc<Task> {
         )
     });
     let task = new_task(Pid::INIT, Weak::new(), Credentials::root());
-    task.attach();
+    task.bind_thread();
     task
 }
 

@@ -31,7 +31,7 @@ const FSIZE: u32 = 1;
 
 /// The task's process ends with a wait status, as if its last thread had left.
 fn end(task: &Arc<Task>, status: i32) {
-    task.process().end(status);
+    task.process().group_exit(status);
     task.process().tasks.lock().clear();
     let _ = process_table::end(task.process(), status, false);
 }

@@ -106,7 +106,7 @@ fn set(_still: &WallClockGuard, ns: u64) -> Result<(), Errno> {
     for process in process_table::select(|_, _| true) {
         for task in process.tasks() {
             if task.waits_for_wall_clock.load(Ordering::SeqCst) {
-                task.interrupt();
+                task.signal_wake_up();
             }
         }
     }
