@@ -260,7 +260,7 @@ pub(crate) fn slow_path(task: &Task, regs: &mut UserRegs) -> SysResult {
         return result;
     }
     if task.is_ptraced() {
-        ptrace::system_call(task, regs, filter_and_call)
+        ptrace::run_traced_syscall(task, regs, filter_and_call)
     } else {
         filter_and_call(task, regs)
     }

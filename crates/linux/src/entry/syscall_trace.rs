@@ -26,7 +26,7 @@ pub fn set_recording(classes: u32) -> Result<(), NoRings> {
         0 => guard::trace::stop(),
         _ => ::task::start_recording(classes)?,
     }
-    for process in process_table::select(|_, _| true) {
+    for process in process_table::processes_where(|_, _| true) {
         for task in process.tasks() {
             if let Some(thread) = task.started_thread() {
                 thread.set_notify_resume();

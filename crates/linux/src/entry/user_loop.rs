@@ -61,7 +61,7 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
             break;
         }
         if thread.take_notify_resume() || attends {
-            // Calls that somebody looks at go the long way. Whoever begins or ends that makes all
+            // Calls that somebody looks at take the slow path. Whoever begins or ends that makes all
             // threads come by here, so that nobody asks on the way of a call.
             task.process().update_recording();
             quick.calls = if task.process().has_syscall_trace()
@@ -125,7 +125,7 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
             Trap::Interrupt => {}
         }
     }
-    ptrace::event(task, &mut regs, Event::Exit, exit::exit_status(task) as u64);
+    ptrace::report_event(task, &mut regs, Event::Exit, exit::exit_status(task) as u64);
     exit::do_exit(task);
 }
 
@@ -232,8 +232,7 @@ fn debug_exception(task: &Task, regs: &mut UserRegs, status: u64) -> Option<u32>
     })
 }
 
-/// Handles an exception in user mode: fetches the page, runs the debugger's stop, or sends a
-/// signal.
+/// Handles an exception in user mode other than a page fault: sends the signal it stands for.
 #[cold]
 #[inline(never)]
 fn handle_exception(task: &Arc<Task>, regs: &mut UserRegs, vector: u8, mut code: u64) {

@@ -179,7 +179,7 @@ fn has_others(file: &Arc<File>) -> bool {
             && !opened.flags().contains(OpenFlags::PATH)
             && Arc::ptr_eq(opened.inode(), file.inode())
     };
-    let tasks = process_table::select(|_, _| true)
+    let tasks = process_table::processes_where(|_, _| true)
         .into_iter()
         .flat_map(|process| process.tasks());
     tasks

@@ -24,7 +24,7 @@ fn set(task: &Task, file: &File, target: OwnerTarget) -> SysResult {
         OwnerTarget::Thread(id) => process_table::find_task(Tid::new(id)).is_some(),
         OwnerTarget::Process(id) => process_table::find(Pid::new(id)).is_some(),
         OwnerTarget::Group(id) => {
-            !process_table::select(|_, node| node.group == Pgid::new(id)).is_empty()
+            !process_table::processes_where(|_, node| node.group == Pgid::new(id)).is_empty()
         }
     };
     if !there {
@@ -160,9 +160,9 @@ fn deliver(notice: FileOwner, info: SigInfo) {
             }
         }
         OwnerTarget::Group(id) => {
-            for process in
-                process_table::select(|_, node| node.group == Pgid::new(id) && node.ended.is_none())
-            {
+            for process in process_table::processes_where(|_, node| {
+                node.group == Pgid::new(id) && node.exit_status.is_none()
+            }) {
                 if allowed(&process) {
                     send_signal::send(&process, info);
                 }

@@ -32,7 +32,7 @@ pub fn sys_membarrier(task: &Task, command: u32, flags: u32, _cpu: i32) -> SysRe
             let asked = |space: &vm::AddressSpace| {
                 command == GLOBAL || space.registered_membarriers() & (GLOBAL_EXPEDITED << 1) != 0
             };
-            let spaces = process_table::select(|_, _| true)
+            let spaces = process_table::processes_where(|_, _| true)
                 .into_iter()
                 .filter_map(|process| process.space());
             spaces

@@ -237,7 +237,7 @@ pub fn sys_set_mempolicy_home_node(
 fn peer(task: &Task, pid: Option<Tid>) -> Result<Arc<Process>, Errno> {
     let process = match pid {
         None => task.process().clone(),
-        Some(tid) => process_table::find_any(tid)?,
+        Some(tid) => process_table::find_by_tid(tid)?,
     };
     access::check_trace_access(task, &process)?;
     Ok(process)

@@ -88,7 +88,7 @@ fn choose(task: &Task) -> Option<Deadline> {
     if !deadline.has_passed() && (CHOSEN.load(Ordering::SeqCst) != 0 || free > total / 32) {
         return Some(*deadline);
     }
-    let candidates = process_table::select(|_, _| true)
+    let candidates = process_table::processes_where(|_, _| true)
         .into_iter()
         .filter(|process| !process.is_exiting());
     let heaviest = candidates

@@ -278,7 +278,7 @@ pub fn sys_pivot_root(task: &Task, new: usize, put: usize) -> SysResult {
     let root = fs.root();
     mount::pivot(&fs.namespace(), &root, &new, &put)?;
     // Who stood at the old root stands at the new one.
-    for process in process_table::select(|_, _| true) {
+    for process in process_table::processes_where(|_, _| true) {
         for other in process.tasks() {
             other.fs().exchange(&root, &new);
         }

@@ -381,14 +381,14 @@ impl Process {
             return;
         }
         self.interrupt_all();
-        let parent = process_table::note_stop(self.pid, Some(signal));
+        let parent = process_table::record_stop(self.pid, Some(signal));
         notify_parent(parent, self, sys::CLD_STOPPED as i32, signal);
     }
 
     /// Lets it go on after a stop.
     pub(crate) fn resume(self: &Arc<Self>) {
         if self.stopped.swap(false, Ordering::SeqCst) {
-            let parent = process_table::note_stop(self.pid, None);
+            let parent = process_table::record_stop(self.pid, None);
             self.resumed.wake_all();
             notify_parent(parent, self, sys::CLD_CONTINUED as i32, sys::SIGCONT as i32);
         }

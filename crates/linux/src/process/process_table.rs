@@ -14,10 +14,10 @@ use crate::process::{Process, send_signal};
 use crate::uapi::pid::{Pgid, Pid, Sid, Tid};
 use crate::uapi::siginfo::{SigInfo, bit};
 
-/// Numbers begin again after this one (`/proc/sys/kernel/pid_max`).
-const LAST_NUMBER: i32 = 32_767;
-/// Numbers below are used once only.
-const FIRST_RECYCLED: i32 = 300;
+/// The highest number, one less than `/proc/sys/kernel/pid_max`; the next begins again below.
+const LAST_PID: i32 = 32_767;
+/// Numbers below this one are given once only.
+const RESERVED_PIDS: i32 = 300;
 
 /// A process and its relations.
 pub(crate) struct ProcessEntry {
@@ -26,14 +26,15 @@ pub(crate) struct ProcessEntry {
     pub(crate) group: Pgid,
     pub(crate) session: Sid,
     /// Wait status, once the process has ended.
-    pub(crate) ended: Option<i32>,
-    /// Whether it has ended and its tracer, who is not its parent, is told first.
-    pub(crate) held: bool,
+    pub(crate) exit_status: Option<i32>,
+    /// Whether it has ended and its tracer, which is not its parent, is told first.
+    pub(crate) awaits_tracer: bool,
     /// The signal that stopped it, until the parent has been told.
     pub(crate) stop_report: Option<i32>,
     /// Whether it went on after a stop and the parent has not been told.
     pub(crate) continue_report: bool,
-    pub(crate) has_run_exec: bool,
+    /// Whether it has called `execve(2)` since it was made: its parent cannot move it any more.
+    pub(crate) did_exec: bool,
     /// Descendants whose parents end become its children (`PR_SET_CHILD_SUBREAPER`).
     pub(crate) subreaper: bool,
 }
@@ -63,47 +64,49 @@ pub(crate) struct TableCounts {
 /// All processes and threads.
 #[derive(Default)]
 pub(crate) struct ProcessTable {
-    nodes: BTreeMap<Pid, ProcessEntry>,
+    entries: BTreeMap<Pid, ProcessEntry>,
     tasks: BTreeMap<Tid, Weak<Task>>,
     last: i32,
 }
 
 /// The one table.
 pub(crate) static TABLE: Mutex<ProcessTable> = Mutex::new(ProcessTable {
-    nodes: BTreeMap::new(),
+    entries: BTreeMap::new(),
     tasks: BTreeMap::new(),
     last: 0,
 });
 
 impl ProcessTable {
-    pub(crate) fn node(&self, pid: Pid) -> Option<&ProcessEntry> {
-        self.nodes.get(&pid)
+    /// Entry of a process.
+    pub(crate) fn entry(&self, pid: Pid) -> Option<&ProcessEntry> {
+        self.entries.get(&pid)
     }
 
-    /// The process that a number means, which may be any of its threads'.
-    pub(crate) fn node_of_any(&self, tid: Tid) -> Option<&ProcessEntry> {
-        self.node(tid.led_process())
-            .or_else(|| self.node(self.tasks.get(&tid)?.upgrade()?.pid()))
+    /// Entry of the process of a thread, by the thread's number.
+    pub(crate) fn entry_by_tid(&self, tid: Tid) -> Option<&ProcessEntry> {
+        self.entry(tid.led_process())
+            .or_else(|| self.entry(self.tasks.get(&tid)?.upgrade()?.pid()))
     }
 
-    pub(crate) fn node_mut(&mut self, pid: Pid) -> Option<&mut ProcessEntry> {
-        self.nodes.get_mut(&pid)
+    /// Entry of a process, to be changed.
+    pub(crate) fn entry_mut(&mut self, pid: Pid) -> Option<&mut ProcessEntry> {
+        self.entries.get_mut(&pid)
     }
 
     /// Whether a number is neither a process's, a thread's, a group's nor a session's.
     fn is_free(&self, number: i32) -> bool {
-        !self.nodes.contains_key(&Pid::new(number))
+        !self.entries.contains_key(&Pid::new(number))
             && !self.tasks.contains_key(&Tid::new(number))
             && !self
-                .nodes
+                .entries
                 .values()
                 .any(|n| n.group == Pgid::new(number) || n.session == Sid::new(number))
     }
 
     fn allocate(&mut self) -> Option<Tid> {
-        for _ in 0..LAST_NUMBER {
-            self.last = if self.last == LAST_NUMBER {
-                FIRST_RECYCLED
+        for _ in 0..LAST_PID {
+            self.last = if self.last == LAST_PID {
+                RESERVED_PIDS
             } else {
                 self.last + 1
             };
@@ -116,11 +119,11 @@ impl ProcessTable {
     }
 
     pub(crate) fn group_exists(&self, group: Pgid) -> bool {
-        self.nodes.values().any(|n| n.group == group)
+        self.entries.values().any(|n| n.group == group)
     }
 
     pub(crate) fn session_of(&self, group: Pgid) -> Option<Sid> {
-        self.nodes
+        self.entries
             .values()
             .find(|n| n.group == group)
             .map(|n| n.session)
@@ -129,28 +132,28 @@ impl ProcessTable {
     /// Whether no member of a group has a parent in another group of the same session.
     fn is_orphaned(&self, group: Pgid) -> bool {
         !self
-            .nodes
+            .entries
             .values()
-            .filter(|n| n.group == group && n.ended.is_none())
+            .filter(|n| n.group == group && n.exit_status.is_none())
             .any(|n| {
-                self.nodes
+                self.entries
                     .get(&n.parent())
                     .is_some_and(|parent| parent.group != group && parent.session == n.session)
             })
     }
 
     fn has_stopped(&self, group: Pgid) -> bool {
-        self.nodes
+        self.entries
             .values()
-            .any(|n| n.group == group && n.ended.is_none() && n.process.is_stopped())
+            .any(|n| n.group == group && n.exit_status.is_none() && n.process.is_stopped())
     }
 
     /// Number of the process that gets the children of one that has ended: the nearest living
     /// ancestor, `parent` or above, that asked for it (`PR_SET_CHILD_SUBREAPER`), or 1.
     fn find_new_reaper(&self, parent: Pid) -> Pid {
         let mut pid = parent;
-        while let Some(node) = self.nodes.get(&pid) {
-            if node.subreaper && node.ended.is_none() {
+        while let Some(node) = self.entries.get(&pid) {
+            if node.subreaper && node.exit_status.is_none() {
                 return pid;
             }
             pid = node.parent();
@@ -160,8 +163,8 @@ impl ProcessTable {
 
     /// Takes a process that has ended out of the table.
     pub(crate) fn reap(&mut self, pid: Pid) -> Option<ProcessEntry> {
-        let node = self.nodes.remove(&pid)?;
-        if let Some(parent) = self.nodes.get_mut(&node.parent()) {
+        let node = self.entries.remove(&pid)?;
+        if let Some(parent) = self.entries.get_mut(&node.parent()) {
             parent.children.retain(|&child| child != pid);
         }
         Some(node)
@@ -173,12 +176,12 @@ pub(crate) fn allocate() -> Option<Tid> {
     TABLE.lock().allocate()
 }
 
-/// Takes a number that was asked for.
+/// Takes the number that was asked for (`set_tid` of `clone3(2)`).
 ///
 /// # Errors
 /// `EEXIST` if somebody has it, `EINVAL` if it is none.
-pub(crate) fn claim(number: i32) -> Result<Tid, Errno> {
-    if !(1..=LAST_NUMBER).contains(&number) {
+pub(crate) fn allocate_exact(number: i32) -> Result<Tid, Errno> {
+    if !(1..=LAST_PID).contains(&number) {
         return Err(Errno::EINVAL);
     }
     if TABLE.lock().is_free(number) {
@@ -194,7 +197,7 @@ pub(crate) fn add_process(parent: Pid, process: Arc<Process>) {
     let pid = process.pid();
     let mut table = TABLE.lock();
     let (mut group, mut session) = (pid.own_group(), pid.own_session());
-    if let Some(node) = table.nodes.get_mut(&parent) {
+    if let Some(node) = table.entries.get_mut(&parent) {
         node.children.push(pid);
         (group, session) = (node.group, node.session);
     }
@@ -204,18 +207,18 @@ pub(crate) fn add_process(parent: Pid, process: Arc<Process>) {
         children: Vec::new(),
         group,
         session,
-        ended: None,
-        held: false,
+        exit_status: None,
+        awaits_tracer: false,
         stop_report: None,
         continue_report: false,
-        has_run_exec: false,
+        did_exec: false,
         subreaper: false,
     };
-    table.nodes.insert(pid, node);
+    table.entries.insert(pid, node);
 }
 
-/// Takes a process out again that never ran.
-pub(crate) fn forget_process(pid: Pid) {
+/// Removes a process that never ran.
+pub(crate) fn remove_unstarted_process(pid: Pid) {
     let node = TABLE.lock().reap(pid);
     drop(node);
 }
@@ -245,25 +248,25 @@ pub(crate) fn rename_task(task: &Task, pid: Pid) {
 pub(crate) fn counts() -> TableCounts {
     let table = TABLE.lock();
     TableCounts {
-        processes: table.nodes.len(),
+        processes: table.entries.len(),
         threads: table.tasks.len(),
-        children: table.nodes.values().map(|node| node.children.len()).sum(),
+        children: table.entries.values().map(|node| node.children.len()).sum(),
     }
 }
 
 /// The process with this number, living or not waited for yet.
 #[must_use]
 pub fn find(pid: Pid) -> Option<Arc<Process>> {
-    TABLE.lock().nodes.get(&pid).map(|n| n.process.clone())
+    TABLE.lock().entries.get(&pid).map(|n| n.process.clone())
 }
 
 /// Whether a process has ended, waited for or not.
 pub(crate) fn has_ended(process: &Arc<Process>) -> bool {
     let table = TABLE.lock();
     table
-        .nodes
+        .entries
         .get(&process.pid())
-        .is_none_or(|node| node.ended.is_some() || !Arc::ptr_eq(&node.process, process))
+        .is_none_or(|node| node.exit_status.is_some() || !Arc::ptr_eq(&node.process, process))
 }
 
 /// The thread with this number.
@@ -272,11 +275,11 @@ pub fn find_task(tid: Tid) -> Option<Arc<Task>> {
     TABLE.lock().tasks.get(&tid)?.upgrade()
 }
 
-/// The process that a number means which may be any of its threads'.
+/// Process of a thread, by the thread's number.
 ///
 /// # Errors
 /// `ESRCH`.
-pub(crate) fn find_any(tid: Tid) -> Result<Arc<Process>, Errno> {
+pub(crate) fn find_by_tid(tid: Tid) -> Result<Arc<Process>, Errno> {
     find(tid.led_process())
         .or_else(|| find_task(tid).map(|task| task.process().clone()))
         .ok_or(Errno::ESRCH)
@@ -285,24 +288,24 @@ pub(crate) fn find_any(tid: Tid) -> Result<Arc<Process>, Errno> {
 /// The numbers of all processes, ascending.
 #[must_use]
 pub fn pids() -> Vec<Pid> {
-    TABLE.lock().nodes.keys().copied().collect()
+    TABLE.lock().entries.keys().copied().collect()
 }
 
 /// All processes for which `which` holds.
-pub(crate) fn select(which: impl Fn(Pid, &ProcessEntry) -> bool) -> Vec<Arc<Process>> {
+pub(crate) fn processes_where(which: impl Fn(Pid, &ProcessEntry) -> bool) -> Vec<Arc<Process>> {
     TABLE
         .lock()
-        .nodes
+        .entries
         .iter()
         .filter(|(pid, node)| which(**pid, node))
         .map(|(_, node)| node.process.clone())
         .collect()
 }
 
-/// The processes of a group, the youngest first: in this order Linux goes through them, and which
-/// error is told depends on it.
-pub(crate) fn of_group(group: Pgid) -> Vec<Arc<Process>> {
-    let mut members = select(|_, node| node.group == group);
+/// Processes of a group, the youngest first: in this order Linux goes through them, and which error
+/// is told depends on it.
+pub(crate) fn group_members(group: Pgid) -> Vec<Arc<Process>> {
+    let mut members = processes_where(|_, node| node.group == group);
     members.reverse();
     members
 }
@@ -323,7 +326,7 @@ pub fn thread_count() -> usize {
 pub(crate) fn relations(pid: Pid) -> Relations {
     TABLE
         .lock()
-        .nodes
+        .entries
         .get(&pid)
         .map_or_else(Relations::default, |n| Relations {
             parent: n.parent(),
@@ -332,28 +335,28 @@ pub(crate) fn relations(pid: Pid) -> Relations {
         })
 }
 
-/// Remembers for the parent that a process was stopped by a signal, or (`None`) goes on. Returns
-/// the parent.
-pub(crate) fn note_stop(pid: Pid, signal: Option<i32>) -> Option<Arc<Process>> {
+/// Records for the parent that a process was stopped by a signal, or (`None`) goes on. Returns the
+/// parent.
+pub(crate) fn record_stop(pid: Pid, signal: Option<i32>) -> Option<Arc<Process>> {
     let mut table = TABLE.lock();
-    let node = table.nodes.get_mut(&pid)?;
+    let node = table.entries.get_mut(&pid)?;
     node.stop_report = signal;
     node.continue_report = signal.is_none();
     let parent = node.parent();
-    table.nodes.get(&parent).map(|n| n.process.clone())
+    table.entries.get(&parent).map(|n| n.process.clone())
 }
 
-/// Remembers that a process has run another program, after which its parent cannot move it to
-/// another group.
-pub(crate) fn note_exec(pid: Pid) {
-    if let Some(node) = TABLE.lock().nodes.get_mut(&pid) {
-        node.has_run_exec = true;
+/// Records that a process has called `execve(2)`, after which its parent cannot move it to another
+/// group.
+pub(crate) fn set_did_exec(pid: Pid) {
+    if let Some(node) = TABLE.lock().entries.get_mut(&pid) {
+        node.did_exec = true;
     }
 }
 
 /// Makes a process the one that orphans among its descendants go to, or not.
 pub(crate) fn set_subreaper(pid: Pid, on: bool) {
-    if let Some(node) = TABLE.lock().nodes.get_mut(&pid) {
+    if let Some(node) = TABLE.lock().entries.get_mut(&pid) {
         node.subreaper = on;
     }
 }
@@ -362,7 +365,7 @@ pub(crate) fn set_subreaper(pid: Pid, on: bool) {
 pub(crate) fn is_subreaper(pid: Pid) -> bool {
     TABLE
         .lock()
-        .nodes
+        .entries
         .get(&pid)
         .is_some_and(|node| node.subreaper)
 }
@@ -379,26 +382,26 @@ pub(crate) struct ExitEffects {
     pub(crate) new_reaper: Option<Arc<Process>>,
 }
 
-/// A process has ended: its children become those of the nearest ancestor that wants them, or
-/// process 1's, and it waits to be waited for, unless its parent does not want to know.
-pub(crate) fn end(process: &Process, status: i32, held: bool) -> ExitEffects {
+/// Makes a process that has ended a zombie, which waits for its parent unless that does not want to
+/// know; its children become those of the nearest subreaper, or of process 1.
+pub(crate) fn exit_notify(process: &Process, status: i32, held: bool) -> ExitEffects {
     let mut aftermath = ExitEffects::default();
     let pid = process.pid();
     let mut reaped = Vec::new();
     let mut table = TABLE.lock();
     let table = &mut *table;
-    let Some(node) = table.nodes.get_mut(&pid) else {
+    let Some(node) = table.entries.get_mut(&pid) else {
         return aftermath;
     };
-    node.ended = Some(status);
-    node.held = held;
+    node.exit_status = Some(status);
+    node.awaits_tracer = held;
     let (parent, own_group, own_session) = (node.parent(), node.group, node.session);
     let children = core::mem::take(&mut node.children);
     // A group is orphaned by this end only if it loses a tie to another group of its session: one
     // that had none before hears nothing.
     let other = |pid: &Pid| {
         table
-            .nodes
+            .entries
             .get(pid)
             .filter(|n| n.group != own_group && n.session == own_session)
             .map(|n| n.group)
@@ -408,12 +411,12 @@ pub(crate) fn end(process: &Process, status: i32, held: bool) -> ExitEffects {
     groups.sort_unstable();
     groups.dedup();
     let heir = table.find_new_reaper(parent);
-    let heirs_process = table.nodes.get(&heir).map(|n| n.process.clone());
+    let heirs_process = table.entries.get(&heir).map(|n| n.process.clone());
     let heir_waits = heirs_process
         .as_ref()
         .is_some_and(|heir| !heir.actions().reaps_children());
     for &child in &children {
-        let Some(node) = table.nodes.get_mut(&child) else {
+        let Some(node) = table.entries.get_mut(&child) else {
             continue;
         };
         node.process.set_parent(heir);
@@ -422,14 +425,14 @@ pub(crate) fn end(process: &Process, status: i32, held: bool) -> ExitEffects {
         node.process
             .set_exit_signal(linux_raw_sys::general::SIGCHLD as i32);
         aftermath.reparented.push(node.process.clone());
-        if node.ended.is_some() && !node.held {
+        if node.exit_status.is_some() && !node.awaits_tracer {
             aftermath.new_reaper.clone_from(&heirs_process);
             if !heir_waits {
-                reaped.extend(table.nodes.remove(&child));
+                reaped.extend(table.entries.remove(&child));
                 continue;
             }
         }
-        if let Some(node) = table.nodes.get_mut(&heir) {
+        if let Some(node) = table.entries.get_mut(&heir) {
             node.children.push(child);
         }
     }
@@ -437,7 +440,7 @@ pub(crate) fn end(process: &Process, status: i32, held: bool) -> ExitEffects {
         .into_iter()
         .filter(|&g| table.has_stopped(g) && table.is_orphaned(g))
         .collect();
-    aftermath.parent = table.nodes.get(&parent).map(|n| n.process.clone());
+    aftermath.parent = table.entries.get(&parent).map(|n| n.process.clone());
     let unwanted = aftermath
         .parent
         .as_ref()
@@ -448,13 +451,16 @@ pub(crate) fn end(process: &Process, status: i32, held: bool) -> ExitEffects {
     aftermath
 }
 
-/// The tracer of a process that has ended was told: its parent, who is returned, may be now.
-pub(crate) fn release(pid: Pid) -> Option<Arc<Process>> {
+/// Lets the parent, which is returned, wait for a process whose tracer has been told of its end.
+pub(crate) fn release_to_parent(pid: Pid) -> Option<Arc<Process>> {
     let mut table = TABLE.lock();
-    let node = table.nodes.get_mut(&pid).filter(|node| node.held)?;
-    node.held = false;
+    let node = table
+        .entries
+        .get_mut(&pid)
+        .filter(|node| node.awaits_tracer)?;
+    node.awaits_tracer = false;
     let parent = node.parent();
-    let parent = table.nodes.get(&parent).map(|n| n.process.clone());
+    let parent = table.entries.get(&parent).map(|n| n.process.clone());
     // Dropped when the lock is open.
     let _reaped = if parent
         .as_ref()

@@ -41,17 +41,17 @@ pub(crate) enum StopKind {
 
 /// A stop.
 pub(crate) struct Stop {
-    pub(crate) place: StopKind,
+    pub(crate) kind: StopKind,
     /// Stop code, which `wait4` tells in bits 8 and above.
     pub(crate) code: i32,
     /// `siginfo_t` of the signal, if it was caused by one.
     pub(crate) info: Option<SigInfo>,
     /// Whether the tracer has been told.
-    pub(crate) told: bool,
+    pub(crate) reported: bool,
     /// `PTRACE_LISTEN`: it stays, but tells when its process goes on.
     pub(crate) listening: bool,
-    /// Whether it is over: the thread goes on, and its tracer has no say any more.
-    pub(crate) over: bool,
+    /// Whether it is over: the thread goes on, and its tracer can do no more with it.
+    pub(crate) resumed: bool,
     pub(crate) regs: UserRegs,
     /// Floating-point registers as in a signal frame, and the bases of FS and GS.
     pub(crate) frame: Vec<u8>,
@@ -63,12 +63,12 @@ pub(crate) struct Stop {
 /// Way in which a thread goes on after a stop.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct ResumeMode {
-    /// `PTRACE_SYSCALL`: it stops before and behind system calls.
-    pub(crate) calls: bool,
+    /// `PTRACE_SYSCALL`: it stops before and after system calls.
+    pub(crate) syscall: bool,
     /// `PTRACE_SYSEMU`: it stops before system calls, which are not done.
-    pub(crate) emulates: bool,
+    pub(crate) sysemu: bool,
     /// `PTRACE_SINGLESTEP`: it stops after an instruction.
-    pub(crate) steps: bool,
+    pub(crate) single_step: bool,
 }
 
 /// State of a thread that is, or was, traced.
@@ -80,11 +80,12 @@ pub(crate) struct PtraceState {
     pub(crate) seized: bool,
     /// `PTRACE_O_*`
     pub(crate) options: u32,
-    pub(crate) course: ResumeMode,
-    /// Whether it is to stop as soon as it comes into the kernel.
-    pub(crate) wanted: bool,
-    /// The stop of its process that its tracer knows of.
-    pub(crate) stop_told: u32,
+    /// How the tracer let it go on.
+    pub(crate) resume_mode: ResumeMode,
+    /// Whether it is to stop as soon as it enters the kernel.
+    pub(crate) trap_pending: bool,
+    /// Number of its process's stop that the tracer has been told of.
+    pub(crate) reported_stop: u32,
     /// The trap flag is the tracer's, not the program's.
     pub(crate) trap_flag: bool,
     /// Debug registers of the thread, also when nobody traces it any more, and whether the
@@ -97,48 +98,48 @@ pub(crate) struct PtraceState {
     pub(crate) signal: i32,
     pub(crate) stop: Option<Box<Stop>>,
     /// Wait status, once the thread has ended and until its tracer has been told.
-    pub(crate) ended: Option<i32>,
+    pub(crate) exit_status: Option<i32>,
 }
 
 impl PtraceState {
     /// The stop in which its tracer finds it.
     pub(crate) fn stopped(&mut self) -> Option<&mut Stop> {
-        self.stop.as_deref_mut().filter(|stop| !stop.over)
+        self.stop.as_deref_mut().filter(|stop| !stop.resumed)
     }
 
     pub(crate) fn has(&self, event: Event) -> bool {
         self.options & 1 << event as u32 != 0
     }
 
-    /// Lets it go on, with a signal or without (0).
-    pub(crate) fn go_on(&mut self, course: ResumeMode, signal: i32) {
-        (self.course, self.signal) = (course, signal);
+    /// Resumes the thread, with a signal or without (0).
+    pub(crate) fn resume(&mut self, course: ResumeMode, signal: i32) {
+        (self.resume_mode, self.signal) = (course, signal);
         if let Some(stop) = &mut self.stop {
-            stop.over = true;
+            stop.resumed = true;
         }
     }
 }
 
-/// `SIGCONT` was sent to a process, or it goes on: tracers that wait for it are told.
-pub(crate) fn continues(process: &Process) {
+/// Tells tracers that wait for it that `SIGCONT` was sent to a process, or that it goes on.
+pub(crate) fn on_sigcont(process: &Process) {
     for task in process.tasks().iter().filter(|task| task.is_ptraced()) {
-        let mut trace = task.trace.lock();
+        let mut trace = task.ptrace.lock();
         let Some(trace) = trace.as_mut().filter(|trace| trace.seized) else {
             continue;
         };
-        trace.wanted = true;
+        trace.trap_pending = true;
         if let Some(stop) = trace.stopped().filter(|stop| stop.listening) {
-            stop.over = true;
+            stop.resumed = true;
         }
         task.signal_wake_up();
     }
 }
 
-/// `SIGKILL` was sent to a process: whatever its threads stopped for is over.
-pub(crate) fn killed(process: &Process) {
+/// Ends the stops of the threads of a process that `SIGKILL` was sent to.
+pub(crate) fn on_sigkill(process: &Process) {
     for task in process.tasks().iter().filter(|task| task.is_ptraced()) {
-        if let Some(trace) = task.trace.lock().as_mut() {
-            trace.go_on(ResumeMode::default(), 0);
+        if let Some(trace) = task.ptrace.lock().as_mut() {
+            trace.resume(ResumeMode::default(), 0);
         }
     }
 }

@@ -92,8 +92,9 @@ pub(crate) fn check_threads(task: &Task) -> Result<(), Errno> {
     if limit >= DEFAULT_THREADS || free {
         return Ok(());
     }
-    let own =
-        process_table::select(|_, node| node.process.credentials().user.real == cred.user.real);
+    let own = process_table::processes_where(|_, node| {
+        node.process.credentials().user.real == cred.user.real
+    });
     // Those that have ended count until they are waited for.
     let threads: usize = own.iter().map(|process| process.tasks().len().max(1)).sum();
     if (threads as u64) < limit {

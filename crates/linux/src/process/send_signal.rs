@@ -35,7 +35,7 @@ pub(crate) fn post(
 ) -> Result<(), Errno> {
     let signo = info.signo;
     if signo == SIGKILL {
-        ptrace_state::killed(process);
+        ptrace_state::on_sigkill(process);
         process.kill(SIGKILL);
         return Ok(());
     }
@@ -48,7 +48,7 @@ pub(crate) fn post(
     if signo == SIGCONT {
         discard(STOPPING);
         process.resume();
-        ptrace_state::continues(process);
+        ptrace_state::on_sigcont(process);
     } else if bit(signo) & STOPPING != 0 {
         discard(bit(SIGCONT));
     }
@@ -119,14 +119,18 @@ pub(crate) fn send_task(task: &Task, info: SigInfo) {
 
 /// Sends a signal to all processes of a group, from the kernel.
 pub(crate) fn send_group(group: Pgid, info: SigInfo) {
-    for process in process_table::select(|_, node| node.group == group && node.ended.is_none()) {
+    for process in
+        process_table::processes_where(|_, node| node.group == group && node.exit_status.is_none())
+    {
         send(&process, info);
     }
 }
 
 /// Nobody can continue the stopped members of a group any more: `SIGHUP` and `SIGCONT`.
 pub(crate) fn send_orphans(group: Pgid) {
-    for process in process_table::select(|_, node| node.group == group && node.ended.is_none()) {
+    for process in
+        process_table::processes_where(|_, node| node.group == group && node.exit_status.is_none())
+    {
         for signo in [sys::SIGHUP as i32, SIGCONT]
             .into_iter()
             .filter(|&signo| !is_spared(&process, signo))

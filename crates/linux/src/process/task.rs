@@ -123,7 +123,8 @@ pub struct Task {
     pub(crate) exit_status: AtomicI32,
     /// Somebody traces it, and what is known of that.
     ptraced: AtomicBool,
-    pub(crate) trace: Mutex<Option<Box<PtraceState>>>,
+    /// State of tracing, if the thread is traced.
+    pub(crate) ptrace: Mutex<Option<Box<PtraceState>>>,
     /// The word that is cleared and woken when the thread ends.
     pub(crate) clear_tid: AtomicUsize,
     /// Head of the list of robust futexes.
@@ -209,7 +210,7 @@ impl Task {
             exiting: AtomicBool::new(false),
             exit_status: AtomicI32::new(0),
             ptraced: AtomicBool::new(false),
-            trace: Mutex::new(None),
+            ptrace: Mutex::new(None),
             clear_tid: AtomicUsize::new(0),
             robust: AtomicUsize::new(0),
             vfork: Mutex::new(None),

@@ -170,7 +170,7 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &KernelCloneArgs) -> SysR
     check_threads(task)?;
     let fpu = copy_fpu(task, request)?;
     let tid = match request.number {
-        Some(number) => process_table::claim(number)?,
+        Some(number) => process_table::allocate_exact(number)?,
         None => process_table::allocate().ok_or(Errno::EAGAIN)?,
     };
     let process = if is_thread {
@@ -221,16 +221,16 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &KernelCloneArgs) -> SysR
     let event = event(task, request);
     let started = enter(&process, &child).and_then(|()| {
         if task.is_ptraced() && (event.is_some() || request.has(sys::CLONE_PTRACE)) {
-            ptrace::born(task, &child);
+            ptrace::link_child(task, &child);
         }
         start(child.clone(), child_regs, fpu, set_tid)
     });
     if let Err(e) = started {
-        ptrace::forget(&child);
+        ptrace::untrace(&child);
         process_table::remove_task(tid);
         process.remove_unstarted(&child);
         if !is_thread {
-            process_table::forget_process(tid.led_process());
+            process_table::remove_unstarted_process(tid.led_process());
         }
         if let Some(fd) = pidfd {
             task.files().close(fd)?;
@@ -238,11 +238,11 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &KernelCloneArgs) -> SysR
         return Err(e);
     }
     if let Some(event) = event {
-        ptrace::event(task, regs, event, tid.raw() as u64);
+        ptrace::report_event(task, regs, event, tid.raw() as u64);
     }
     if let Some(vfork) = vfork {
         vfork.wait(task);
-        ptrace::event(task, regs, Event::VforkDone, tid.raw() as u64);
+        ptrace::report_event(task, regs, Event::VforkDone, tid.raw() as u64);
     }
     Ok(tid.raw() as usize)
 }
@@ -257,7 +257,7 @@ fn event(task: &Task, request: &KernelCloneArgs) -> Option<Event> {
         signal if signal == sys::SIGCHLD as i32 => Event::Fork,
         _ => Event::Clone,
     };
-    ptrace::is_told(task, event).then_some(event)
+    ptrace::event_enabled(task, event).then_some(event)
 }
 
 /// Gives the parent a descriptor of its child, and tells it the number.

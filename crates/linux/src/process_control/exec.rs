@@ -522,7 +522,7 @@ pub(crate) fn take_over(task: &Task, loaded: LoadedProgram) {
     if loaded.secure {
         process.parent_death_signal.store(0, Ordering::Relaxed);
     }
-    process_table::note_exec(process.pid());
+    process_table::set_did_exec(process.pid());
     task.end_vfork();
 }
 
@@ -550,7 +550,7 @@ fn exec(
     let loaded = load(task, file, name, args, &env)?;
     let former = task.tid();
     task.process()
-        .de_thread(task, || ptrace::superseded(task))?;
+        .de_thread(task, || ptrace::replace_leader(task))?;
     *regs = loaded.registers();
     take_over(task, loaded);
     if !reset_fpu(task) {
@@ -559,7 +559,7 @@ fn exec(
             task.pid()
         );
     }
-    ptrace::runs_program(task, regs, former);
+    ptrace::on_exec(task, regs, former);
     Ok(0)
 }
 

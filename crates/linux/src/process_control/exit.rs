@@ -21,7 +21,7 @@ use crate::{SysResult, Task, futex, ptrace};
 /// it was the last.
 pub(crate) fn do_exit(task: &Arc<Task>) {
     let process = task.process().clone();
-    ptrace::tracer_ends(task);
+    ptrace::exit_ptrace(task);
     futex::thread_ends(task);
     task.end_vfork();
     task.give_files_back();
@@ -39,7 +39,7 @@ pub(crate) fn do_exit(task: &Arc<Task>) {
         tasks.is_empty()
     };
     if task.is_ptraced() {
-        ptrace::thread_ended(task, exit_status(task));
+        ptrace::on_tracee_exit(task, exit_status(task));
     }
     if last {
         exit_process(&process);
@@ -79,8 +79,8 @@ fn exit_process(process: &Arc<Process>) {
     if session == process.pid().own_session() {
         fs::tty::leader_exits(session.as_u32());
     }
-    let tracer = ptrace::process_ends(process);
-    let aftermath = process_table::end(process, status, tracer.is_some());
+    let tracer = ptrace::defer_exit_report(process);
+    let aftermath = process_table::exit_notify(process, status, tracer.is_some());
     process.exit_waiters.notify();
     for orphan in aftermath.reparented {
         let signo = orphan.parent_death_signal.load(Ordering::Relaxed);

@@ -34,7 +34,7 @@ pub fn sys_set_tid_address(task: &Task, addr: UserPtr<i32>) -> SysResult {
 pub fn sys_getpgid(task: &Task, pid: Option<Tid>) -> SysResult {
     TABLE
         .lock()
-        .node_of_any(pid.unwrap_or(task.pid().leader()))
+        .entry_by_tid(pid.unwrap_or(task.pid().leader()))
         .map(|node| node.group.raw() as usize)
         .ok_or(Errno::ESRCH)
 }
@@ -48,7 +48,7 @@ pub fn sys_getpgrp(task: &Task) -> SysResult {
 pub fn sys_getsid(task: &Task, pid: Option<Tid>) -> SysResult {
     TABLE
         .lock()
-        .node_of_any(pid.unwrap_or(task.pid().leader()))
+        .entry_by_tid(pid.unwrap_or(task.pid().leader()))
         .map(|node| node.session.raw() as usize)
         .ok_or(Errno::ESRCH)
 }
@@ -60,7 +60,7 @@ pub fn sys_setsid(task: &Task) -> SysResult {
     if table.group_exists(pid.own_group()) {
         return Err(Errno::EPERM);
     }
-    let node = table.node_mut(pid).ok_or(Errno::ESRCH)?;
+    let node = table.entry_mut(pid).ok_or(Errno::ESRCH)?;
     (node.group, node.session) = (pid.own_group(), pid.own_session());
     Ok(pid.raw() as usize)
 }
@@ -75,18 +75,18 @@ pub fn sys_setpgid(task: &Task, pid: Option<Pid>, group: Option<Pgid>) -> SysRes
     }
     let mut table = TABLE.lock();
     let session = table
-        .node(own)
+        .entry(own)
         .map(|node| node.session)
         .ok_or(Errno::ESRCH)?;
     // Only whole processes have a group.
     let missing = || {
-        if table.node_of_any(pid.leader()).is_some() {
+        if table.entry_by_tid(pid.leader()).is_some() {
             Errno::EINVAL
         } else {
             Errno::ESRCH
         }
     };
-    let node = table.node(pid).ok_or_else(missing)?;
+    let node = table.entry(pid).ok_or_else(missing)?;
     if pid != own {
         if node.parent() != own {
             return Err(Errno::ESRCH);
@@ -94,7 +94,7 @@ pub fn sys_setpgid(task: &Task, pid: Option<Pid>, group: Option<Pgid>) -> SysRes
         if node.session != session {
             return Err(Errno::EPERM);
         }
-        if node.has_run_exec {
+        if node.did_exec {
             return Err(Errno::EACCES);
         }
     }
@@ -103,6 +103,6 @@ pub fn sys_setpgid(task: &Task, pid: Option<Pid>, group: Option<Pgid>) -> SysRes
     {
         return Err(Errno::EPERM);
     }
-    table.node_mut(pid).ok_or(Errno::ESRCH)?.group = group;
+    table.entry_mut(pid).ok_or(Errno::ESRCH)?.group = group;
     Ok(0)
 }

@@ -26,7 +26,7 @@ pub fn sys_prlimit64(
     let new = new.read_optional()?;
     let process = match pid {
         None => task.process().clone(),
-        Some(tid) => process_table::find_any(tid)?,
+        Some(tid) => process_table::find_by_tid(tid)?,
     };
     let cred = task.cred();
     if !Arc::ptr_eq(&process, task.process()) && !cred.may_limit(&process.credentials()) {

@@ -67,7 +67,7 @@ impl ProcessTable {
         options: u32,
     ) -> Result<Option<WaitStatus>, Errno> {
         let children = self
-            .node(parent)
+            .entry(parent)
             .map(|n| n.children.clone())
             .unwrap_or_default();
         let keep = options & sys::WNOWAIT != 0;
@@ -75,15 +75,15 @@ impl ProcessTable {
         for pid in children {
             let wanted =
                 |node: &ProcessEntry| which.matches(pid, node) && of_kind(&node.process, options);
-            let Some(node) = self.node_mut(pid).filter(|node| wanted(node)) else {
+            let Some(node) = self.entry_mut(pid).filter(|node| wanted(node)) else {
                 continue;
             };
             // One that has ended is no child for who asks for other news only, unless its tracer
             // has it first.
-            any |= node.ended.is_none() || node.held || options & sys::WEXITED != 0;
+            any |= node.exit_status.is_none() || node.awaits_tracer || options & sys::WEXITED != 0;
             let process = node.process.clone();
-            if let Some(status) = node.ended {
-                if options & sys::WEXITED == 0 || node.held {
+            if let Some(status) = node.exit_status {
+                if options & sys::WEXITED == 0 || node.awaits_tracer {
                     continue;
                 }
                 if !keep {

@@ -438,7 +438,7 @@ fn children(process: &Arc<Process>, tid: Option<Tid>) -> String {
             .filter(|maker| Arc::ptr_eq(maker.process(), process))
             .map(|m| m.tid())
     };
-    let children = process_table::select(|_, node| node.parent() == process.pid());
+    let children = process_table::processes_where(|_, node| node.parent() == process.pid());
     let of_thread = |child: &&Arc<Process>| {
         made_here(child).unwrap_or(process.pid().leader()) == tid.unwrap_or(process.pid().leader())
     };

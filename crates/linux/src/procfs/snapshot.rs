@@ -104,7 +104,7 @@ impl Process {
     fn state(&self, tasks: &[Arc<Task>], tid: Tid) -> char {
         match tasks.iter().find(|task| task.tid() == tid) {
             None => 'Z',
-            Some(task) if ptrace::has_stopped(task) => 't',
+            Some(task) if ptrace::is_in_ptrace_stop(task) => 't',
             Some(_) if self.is_stopped() => 'T',
             Some(task)
                 if task

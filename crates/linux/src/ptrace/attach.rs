@@ -19,8 +19,8 @@ use crate::uapi::siginfo::SigInfo;
 
 const SIGSTOP: i32 = sys::SIGSTOP as i32;
 
-/// Tells a tracer that something happened to a thread.
-pub(super) fn tell(tracer: &Task, task: &Task, code: i32, status: i32) {
+/// Sends `SIGCHLD` to a tracer because something happened to a thread, and wakes its `wait(2)`.
+pub(super) fn notify_tracer(tracer: &Task, task: &Task, code: i32, status: i32) {
     let process = tracer.process();
     let actions = process.actions();
     if actions.wants_child_stops() && !actions.is_set_to_ignore(sys::SIGCHLD as i32) {
@@ -38,14 +38,14 @@ pub(crate) fn tracer_of(task: &Task) -> Option<Arc<Task>> {
     if !task.is_ptraced() {
         return None;
     }
-    task.trace.lock().as_ref()?.tracer.as_ref()?.upgrade()
+    task.ptrace.lock().as_ref()?.tracer.as_ref()?.upgrade()
 }
 
 /// Makes `tracer` trace `task`.
 ///
 /// # Errors
 /// `EPERM` if somebody else does, or it has ended.
-pub(super) fn begin(
+pub(super) fn link(
     tracer: &Arc<Task>,
     task: &Arc<Task>,
     seized: bool,
@@ -54,7 +54,7 @@ pub(super) fn begin(
     let process = task.process();
     {
         let mut tracees = tracer.process().tracees.lock();
-        let mut trace = task.trace.lock();
+        let mut trace = task.ptrace.lock();
         // What is left of a stop that has just ended stays, until the thread has seen that; so do
         // debug registers.
         let (stop, debug, debug_changed) = match trace.take() {
@@ -88,21 +88,21 @@ pub(super) fn begin(
     Ok(())
 }
 
-/// A new thread or process, not running yet, is traced as its maker is, if that asked for it. It
-/// begins with a stop.
-pub(crate) fn born(maker: &Task, child: &Arc<Task>) {
-    let inherited = maker.trace.lock().as_ref().and_then(|trace| {
+/// Makes the tracer of a thread trace its new thread or process, not running yet, if it asked for
+/// that. The child begins with a stop.
+pub(crate) fn link_child(maker: &Task, child: &Arc<Task>) {
+    let inherited = maker.ptrace.lock().as_ref().and_then(|trace| {
         let tracer = trace.tracer.as_ref()?.upgrade()?;
         Some((tracer, trace.seized, trace.options))
     });
     let Some((tracer, seized, options)) = inherited else {
         return;
     };
-    if begin(&tracer, child, seized, options).is_err() {
+    if link(&tracer, child, seized, options).is_err() {
         return;
     }
     match seized {
-        true => want(child),
+        true => request_trap(child),
         false => {
             // A thread that has not run has no signals yet.
             let _ = child
@@ -114,12 +114,12 @@ pub(crate) fn born(maker: &Task, child: &Arc<Task>) {
     }
 }
 
-/// Makes a thread stop as soon as it comes by.
-pub(super) fn want(task: &Task) {
-    if let Some(trace) = task.trace.lock().as_mut() {
-        trace.wanted = true;
+/// Makes a traced thread stop as soon as it enters the kernel.
+pub(super) fn request_trap(task: &Task) {
+    if let Some(trace) = task.ptrace.lock().as_mut() {
+        trace.trap_pending = true;
         if let Some(stop) = trace.stopped().filter(|stop| stop.listening) {
-            stop.over = true;
+            stop.resumed = true;
         }
     }
     task.process().resumed.wake_all();
@@ -129,26 +129,26 @@ pub(super) fn want(task: &Task) {
 /// Ends the tracing of a thread, which goes on with a signal, or without (0).
 pub(super) fn detach(task: &Arc<Task>, signal: i32) {
     let ended = {
-        let mut trace = task.trace.lock();
+        let mut trace = task.ptrace.lock();
         let Some(trace) = trace.as_mut() else { return };
         trace.tracer = None;
-        trace.go_on(ResumeMode::default(), signal);
-        trace.ended.take()
+        trace.resume(ResumeMode::default(), signal);
+        trace.exit_status.take()
     };
     task.set_ptraced(false);
     let process = task.process();
     process.resumed.wake_all();
     task.signal_wake_up();
     if let Some(status) = ended {
-        tell_parent(task, status);
+        notify_real_parent(task, status);
     }
 }
 
-/// A process that has ended is now its parent's, who has heard nothing of it.
-fn tell_parent(task: &Task, status: i32) {
+/// Tells the parent of a process that has ended, which has heard nothing of it.
+fn notify_real_parent(task: &Task, status: i32) {
     let process = task.process();
     if task.tid() == process.pid().leader()
-        && let Some(parent) = process_table::release(process.pid())
+        && let Some(parent) = process_table::release_to_parent(process.pid())
     {
         let (code, value) = sigchld_code_and_status(status);
         notify_parent(Some(parent), process, code, value);
@@ -166,18 +166,18 @@ pub(super) fn unlink(task: &Arc<Task>) {
     }
 }
 
-/// A thread that was to be traced could not be started.
-pub(crate) fn forget(task: &Arc<Task>) {
+/// Ends the tracing of a thread that was to be traced and could not be started.
+pub(crate) fn untrace(task: &Arc<Task>) {
     unlink(task);
     detach(task, 0);
 }
 
-/// A thread ends: those that it traces are free.
-pub(crate) fn tracer_ends(tracer: &Arc<Task>) {
+/// Frees all that a thread traces, which ends.
+pub(crate) fn exit_ptrace(tracer: &Arc<Task>) {
     let mut mine = Vec::new();
     tracer.process().tracees.lock().retain(|task| {
         let traced_by_me = task
-            .trace
+            .ptrace
             .lock()
             .as_ref()
             .is_some_and(|trace| traces(trace, tracer));
@@ -188,7 +188,7 @@ pub(crate) fn tracer_ends(tracer: &Arc<Task>) {
     });
     for task in mine {
         if task
-            .trace
+            .ptrace
             .lock()
             .as_ref()
             .is_some_and(|trace| trace.options & api::PTRACE_O_EXITKILL != 0)
@@ -206,19 +206,18 @@ pub(super) fn traces(trace: &PtraceState, tracer: &Task) -> bool {
         .is_some_and(|weak| core::ptr::eq(weak.as_ptr(), tracer))
 }
 
-/// A thread that is traced has ended. If it is its process's first, its tracer is told when the
-/// whole process has.
-pub(crate) fn thread_ended(task: &Arc<Task>, status: i32) {
+/// Reports the end of a thread that is traced. If it is its process's first, its tracer is told
+/// when the whole process has ended.
+pub(crate) fn on_tracee_exit(task: &Arc<Task>, status: i32) {
     if task.tid() != task.pid().leader() {
-        tell_end(task, status);
+        report_exit(task, status);
     }
 }
 
-/// Tells the tracer of an end; the parent, if the tracer has ended or let go since it was looked
-/// for.
-fn tell_end(task: &Arc<Task>, status: i32) {
+/// Reports an end to the tracer; to the parent, if the tracer has ended or detached meanwhile.
+fn report_exit(task: &Arc<Task>, status: i32) {
     let tracer = {
-        let mut trace = task.trace.lock();
+        let mut trace = task.ptrace.lock();
         let trace = trace.as_mut().and_then(|trace| {
             trace
                 .tracer
@@ -228,38 +227,39 @@ fn tell_end(task: &Arc<Task>, status: i32) {
         });
         // Whoever detaches from now on finds it here, and tells the parent.
         trace.map(|(trace, tracer)| {
-            trace.ended = Some(status);
+            trace.exit_status = Some(status);
             tracer
         })
     };
     let Some(tracer) = tracer else {
-        return tell_parent(task, status);
+        return notify_real_parent(task, status);
     };
     let (code, value) = sigchld_code_and_status(status);
-    tell(&tracer, task, code, value);
+    notify_tracer(&tracer, task, code, value);
 }
 
-/// A process has ended. True: its tracer, who is not its parent, is told first.
-pub(crate) fn process_ends(process: &Arc<Process>) -> Option<impl FnOnce(i32) + use<>> {
+/// Returns what reports the end of a process to its tracer, if that is not its parent and so is
+/// told first.
+pub(crate) fn defer_exit_report(process: &Arc<Process>) -> Option<impl FnOnce(i32) + use<>> {
     let leader = process.traced_leader.lock().upgrade()?;
     let tracer = tracer_of(&leader)?;
     if tracer.pid() == process.parent() {
-        forget(&leader);
+        untrace(&leader);
         return None;
     }
-    Some(move |status| tell_end(&leader, status))
+    Some(move |status| report_exit(&leader, status))
 }
 
-/// A thread has taken its process's number over, because it runs another program: the one that had
-/// it is gone without a word.
-pub(crate) fn superseded(task: &Task) {
+/// Ends the tracing of the thread whose number the calling thread has taken over, because it runs
+/// another program: no end is reported.
+pub(crate) fn replace_leader(task: &Task) {
     let process = task.process();
     let leader = core::mem::take(&mut *process.traced_leader.lock());
     if let Some(leader) = leader
         .upgrade()
         .filter(|leader| !core::ptr::eq(&**leader, task))
     {
-        forget(&leader);
+        untrace(&leader);
     }
     if let Some(tracer) = tracer_of(task)
         && let Some(me) = tracer
@@ -301,7 +301,7 @@ impl TraceeStatus {
                 if !which(&task) {
                     continue;
                 }
-                let mut trace = task.trace.lock();
+                let mut trace = task.ptrace.lock();
                 let Some(trace) = trace.as_mut() else {
                     continue;
                 };
@@ -309,7 +309,7 @@ impl TraceeStatus {
                     continue;
                 }
                 any = true;
-                if let Some(status) = trace.ended.filter(|_| ends) {
+                if let Some(status) = trace.exit_status.filter(|_| ends) {
                     let (code, value) = sigchld_code_and_status(status);
                     found = Some(Self {
                         task: task.clone(),
@@ -318,14 +318,14 @@ impl TraceeStatus {
                         value,
                     });
                     if !keep {
-                        (trace.ended, trace.tracer) = (None, None);
+                        (trace.exit_status, trace.tracer) = (None, None);
                         task.set_ptraced(false);
                         tracees.remove(at);
                     }
                     break;
                 }
-                if let Some(stop) = trace.stopped().filter(|stop| !stop.told) {
-                    stop.told = !keep;
+                if let Some(stop) = trace.stopped().filter(|stop| !stop.reported) {
+                    stop.reported = !keep;
                     let (status, code) = (stop.code << 8 | 0x7f, sys::CLD_TRAPPED as i32);
                     found = Some(Self {
                         task: task.clone(),
@@ -340,7 +340,7 @@ impl TraceeStatus {
         match found {
             Some(told) => {
                 if told.code != sys::CLD_TRAPPED as i32 && !keep {
-                    tell_parent(&told.task, told.status);
+                    notify_real_parent(&told.task, told.status);
                 }
                 Ok(Some(told))
             }

@@ -11,7 +11,8 @@ use alloc::vec;
 
 use abi::errno::Errno;
 pub(crate) use attach::{
-    TraceeStatus, born, forget, process_ends, superseded, thread_ended, tracer_ends, tracer_of,
+    TraceeStatus, defer_exit_report, exit_ptrace, link_child, on_tracee_exit, replace_leader,
+    tracer_of, untrace,
 };
 use guard::fpu;
 use guard::user::UserRegs;
@@ -66,10 +67,14 @@ fn restart_wanted(regs: &UserRegs) -> Option<Errno> {
     (regs.orig_rax.cast_signed() >= 0 && codes.contains(&code)).then_some(code)
 }
 
-/// Stops the calling thread until its tracer, or the end of that, or its own, lets it go on. The
-/// registers are what the tracer leaves. Returns the signal it may have and what is known of that.
-/// `None`: nobody traces it, or it has to end.
-fn stop(task: &Task, regs: &mut UserRegs, report: PtraceReport) -> Option<(i32, Option<SigInfo>)> {
+/// Stops the calling thread until its tracer resumes it, or the tracer or the thread itself ends.
+/// The registers are what the tracer leaves. Returns the signal it may have and what is known of
+/// that. `None`: nobody traces it, or it has to end.
+fn ptrace_stop(
+    task: &Task,
+    regs: &mut UserRegs,
+    report: PtraceReport,
+) -> Option<(i32, Option<SigInfo>)> {
     let thread = task.thread();
     let mut frame = vec![0; fpu::signal_frame_size()];
     let bases = thread.with_fpu(|state| {
@@ -79,20 +84,21 @@ fn stop(task: &Task, regs: &mut UserRegs, report: PtraceReport) -> Option<(i32, 
     let (at_end, code) = (report.place == StopKind::ThreadExit, report.code);
     let released = || !at_end && task.must_exit();
     let tracer = {
-        let mut trace = task.trace.lock();
+        let mut trace = task.ptrace.lock();
         let trace = trace.as_mut().filter(|_| !released())?;
         let tracer = trace.tracer.as_ref()?.upgrade()?;
         if core::mem::take(&mut trace.trap_flag) {
             regs.rflags &= !TRAP_FLAG;
         }
-        (trace.signal, trace.message, trace.course) = (0, report.message, ResumeMode::default());
+        (trace.signal, trace.message, trace.resume_mode) =
+            (0, report.message, ResumeMode::default());
         trace.stop = Some(Box::new(Stop {
-            place: report.place,
+            kind: report.place,
             code,
             info: report.info,
-            told: false,
+            reported: false,
             listening: false,
-            over: false,
+            resumed: false,
             regs: *regs,
             frame,
             bases: bases.unwrap_or_default(),
@@ -100,23 +106,28 @@ fn stop(task: &Task, regs: &mut UserRegs, report: PtraceReport) -> Option<(i32, 
         }));
         tracer
     };
-    attach::tell(&tracer, task, sys::CLD_TRAPPED as i32, code & 0x7f);
+    attach::notify_tracer(&tracer, task, sys::CLD_TRAPPED as i32, code & 0x7f);
     drop(tracer);
     let over = || {
-        task.trace
+        task.ptrace
             .lock()
             .as_ref()
             .and_then(|trace| trace.stop.as_ref())
-            .is_none_or(|stop| stop.over)
+            .is_none_or(|stop| stop.resumed)
     };
     task.process()
         .resumed
         .wait(|| (over() || released()).then_some(()));
     let (stop, signal, steps, debug) = {
-        let mut trace = task.trace.lock();
+        let mut trace = task.ptrace.lock();
         let trace = trace.as_mut()?;
         let debug = core::mem::take(&mut trace.debug_changed).then_some(trace.debug);
-        (trace.stop.take()?, trace.signal, trace.course.steps, debug)
+        (
+            trace.stop.take()?,
+            trace.signal,
+            trace.resume_mode.single_step,
+            debug,
+        )
     };
     *regs = stop.regs;
     if let Some(debug) = debug {
@@ -154,17 +165,17 @@ pub(crate) fn handle_jobctl_trap(
 ) -> bool {
     let process = task.process();
     let (signal, seized) = {
-        let mut trace = task.trace.lock();
+        let mut trace = task.ptrace.lock();
         let Some(trace) = trace.as_mut() else {
             return false;
         };
         let stop = process.stop_in_force();
-        let news = stop.is_some_and(|stop| stop != trace.stop_told);
-        if !news && !trace.wanted {
+        let news = stop.is_some_and(|stop| stop != trace.reported_stop);
+        if !news && !trace.trap_pending {
             return false;
         }
-        trace.wanted = false;
-        trace.stop_told = stop.unwrap_or(trace.stop_told);
+        trace.trap_pending = false;
+        trace.reported_stop = stop.unwrap_or(trace.reported_stop);
         (stop.map_or(SIGTRAP, Process::signal_of_stop), trace.seized)
     };
     let report = match seized {
@@ -186,14 +197,15 @@ pub(crate) fn handle_jobctl_trap(
             message: 0,
         },
     };
-    if stop(task, regs, report).is_some() {
+    if ptrace_stop(task, regs, report).is_some() {
         *interrupted = restart_wanted(regs);
     }
     true
 }
 
-/// Stops before a signal. What the thread is to handle instead: this one, another, or none.
-pub(crate) fn deliver(
+/// Stops before a signal is delivered. Returns what the thread is to handle instead: this one,
+/// another, or none.
+pub(crate) fn signal_delivery_stop(
     task: &Task,
     regs: &mut UserRegs,
     info: SigInfo,
@@ -205,7 +217,7 @@ pub(crate) fn deliver(
         info: Some(info),
         message: 0,
     };
-    let Some((signal, changed)) = stop(task, regs, report) else {
+    let Some((signal, changed)) = ptrace_stop(task, regs, report) else {
         return Some(info);
     };
     *interrupted = restart_wanted(regs);
@@ -230,15 +242,15 @@ pub(crate) fn deliver(
     Some(info)
 }
 
-/// A handler is about to run: who steps stops before its first instruction.
-pub(crate) fn enters_handler(task: &Task, regs: &mut UserRegs) {
+/// Stops a thread that is single-stepped before the first instruction of a handler.
+pub(crate) fn stop_before_handler(task: &Task, regs: &mut UserRegs) {
     if task
-        .trace
+        .ptrace
         .lock()
         .as_ref()
-        .is_some_and(|trace| trace.course.steps)
+        .is_some_and(|trace| trace.resume_mode.single_step)
     {
-        stop(
+        ptrace_stop(
             task,
             regs,
             PtraceReport::trap(task, StopKind::Other, SIGTRAP, 0),
@@ -246,11 +258,11 @@ pub(crate) fn enters_handler(task: &Task, regs: &mut UserRegs) {
     }
 }
 
-/// The last thing before the thread is in ring 3 again: who steps gets the trap flag.
-pub(crate) fn goes_out(task: &Task, regs: &mut UserRegs) {
-    let mut trace = task.trace.lock();
+/// Sets the trap flag of a thread that is single-stepped, the last thing before ring 3.
+pub(crate) fn arm_single_step(task: &Task, regs: &mut UserRegs) {
+    let mut trace = task.ptrace.lock();
     if let Some(trace) = trace.as_mut()
-        && trace.course.steps
+        && trace.resume_mode.single_step
         && regs.rflags & TRAP_FLAG == 0
     {
         regs.rflags |= TRAP_FLAG;
@@ -265,17 +277,18 @@ fn value(result: SysResult) -> u64 {
     )
 }
 
-fn course(task: &Task) -> ResumeMode {
-    task.trace
+/// How the tracer of a thread let it go on; freely, if it is not traced.
+fn resume_mode(task: &Task) -> ResumeMode {
+    task.ptrace
         .lock()
         .as_ref()
-        .map_or(ResumeMode::default(), |trace| trace.course)
+        .map_or(ResumeMode::default(), |trace| trace.resume_mode)
 }
 
-/// A stop before or behind a system call.
-fn call_stop(task: &Task, regs: &mut UserRegs, place: StopKind) {
+/// Stops a thread before or after a system call.
+fn syscall_stop(task: &Task, regs: &mut UserRegs, place: StopKind) {
     let marked = task
-        .trace
+        .ptrace
         .lock()
         .as_ref()
         .is_some_and(|trace| trace.options & api::PTRACE_O_TRACESYSGOOD != 0);
@@ -285,7 +298,7 @@ fn call_stop(task: &Task, regs: &mut UserRegs, place: StopKind) {
     } else {
         api::PTRACE_EVENTMSG_SYSCALL_EXIT
     };
-    if let Some((signal @ 1.., _)) = stop(
+    if let Some((signal @ 1.., _)) = ptrace_stop(
         task,
         regs,
         PtraceReport::trap(task, place, code, message.into()),
@@ -294,23 +307,23 @@ fn call_stop(task: &Task, regs: &mut UserRegs, place: StopKind) {
     }
 }
 
-/// Runs a system call of a thread that is traced.
+/// Runs a system call of a thread that is traced, with its syscall-stops.
 #[cold]
-pub(crate) fn system_call(
+pub(crate) fn run_traced_syscall(
     task: &Task,
     regs: &mut UserRegs,
     run: impl FnOnce(&Task, &mut UserRegs) -> SysResult,
 ) -> SysResult {
-    let before = course(task);
+    let before = resume_mode(task);
     regs.rax = value(Err(Errno::ENOSYS));
-    if before.calls || before.emulates {
-        call_stop(task, regs, StopKind::SyscallEntry);
+    if before.syscall || before.sysemu {
+        syscall_stop(task, regs, StopKind::SyscallEntry);
         if task.must_exit() {
             return Ok(0);
         }
     }
     let number = regs.orig_rax;
-    if !before.emulates && number.cast_signed() >= 0 {
+    if !before.sysemu && number.cast_signed() >= 0 {
         regs.rax = value(run(task, regs));
         regs.orig_rax = match number as u32 {
             sys::__NR_rt_sigreturn => u64::MAX,
@@ -321,16 +334,16 @@ pub(crate) fn system_call(
     if task.must_exit() {
         return Ok(0);
     }
-    let after = course(task);
-    if after.steps && !before.emulates {
+    let after = resume_mode(task);
+    if after.single_step && !before.sysemu {
         // The instruction does not trap by itself: the flag is not in force in the kernel.
         send_signal::force(
             task,
             SigInfo::fault(SIGTRAP, sys::TRAP_BRKPT as i32, regs.rip),
             LastFault::default(),
         );
-    } else if after.calls {
-        call_stop(task, regs, StopKind::SyscallExit);
+    } else if after.syscall {
+        syscall_stop(task, regs, StopKind::SyscallExit);
     }
     match restart_wanted(regs) {
         Some(code) => Err(code),
@@ -338,19 +351,19 @@ pub(crate) fn system_call(
     }
 }
 
-/// Whether a thread's tracer wants to know of an event.
-pub(crate) fn is_told(task: &Task, event: Event) -> bool {
+/// Whether the tracer of a thread asked for stops at an event (`PTRACE_O_*`).
+pub(crate) fn event_enabled(task: &Task, event: Event) -> bool {
     task.is_ptraced()
         && task
-            .trace
+            .ptrace
             .lock()
             .as_ref()
             .is_some_and(|trace| trace.has(event))
 }
 
-/// Tells of an event, if the thread's tracer wants to know.
-pub(crate) fn event(task: &Task, regs: &mut UserRegs, event: Event, message: u64) {
-    if !is_told(task, event) {
+/// Reports an event to the thread's tracer, if that asked for it.
+pub(crate) fn report_event(task: &Task, regs: &mut UserRegs, event: Event, message: u64) {
+    if !event_enabled(task, event) {
         return;
     }
     let place = match event {
@@ -358,7 +371,7 @@ pub(crate) fn event(task: &Task, regs: &mut UserRegs, event: Event, message: u64
         Event::Seccomp => StopKind::Seccomp,
         _ => StopKind::Other,
     };
-    stop(
+    ptrace_stop(
         task,
         regs,
         PtraceReport::trap(task, place, SIGTRAP | (event as i32) << 8, message),
@@ -367,24 +380,24 @@ pub(crate) fn event(task: &Task, regs: &mut UserRegs, event: Event, message: u64
 
 /// There was a debug exception in the thread's program, about which the processor says `status`.
 pub(crate) fn debug_exception(task: &Task, status: u64) -> Option<Cause> {
-    let mut trace = task.trace.lock();
+    let mut trace = task.ptrace.lock();
     trace
         .as_mut()
         .map_or(&mut DebugRegisters::default(), |trace| &mut trace.debug)
-        .happened(status)
+        .take_cause(status)
 }
 
-/// The thread runs another program, with new registers. `former` is the number it had.
-pub(crate) fn runs_program(task: &Task, regs: &mut UserRegs, former: Tid) {
-    if let Some(trace) = task.trace.lock().as_mut() {
+/// Reports that the thread runs another program, with new registers. `former` is the number it had.
+pub(crate) fn on_exec(task: &Task, regs: &mut UserRegs, former: Tid) {
+    if let Some(trace) = task.ptrace.lock().as_mut() {
         trace.debug = DebugRegisters::default();
     }
     if !task.is_ptraced() {
         return;
     }
-    let seized = task.trace.lock().as_ref().is_none_or(|trace| trace.seized);
-    if is_told(task, Event::Exec) {
-        event(task, regs, Event::Exec, former.raw() as u64);
+    let seized = task.ptrace.lock().as_ref().is_none_or(|trace| trace.seized);
+    if event_enabled(task, Event::Exec) {
+        report_event(task, regs, Event::Exec, former.raw() as u64);
     } else if !seized {
         send_signal::send_task(
             task,
@@ -394,10 +407,10 @@ pub(crate) fn runs_program(task: &Task, regs: &mut UserRegs, former: Tid) {
 }
 
 /// Whether a thread is in a stop for its tracer.
-pub(crate) fn has_stopped(task: &Task) -> bool {
+pub(crate) fn is_in_ptrace_stop(task: &Task) -> bool {
     task.is_ptraced()
         && task
-            .trace
+            .ptrace
             .lock()
             .as_mut()
             .is_some_and(|trace| trace.stopped().is_some())

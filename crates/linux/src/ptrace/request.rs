@@ -57,7 +57,7 @@ fn trace_me(task: &Task) -> SysResult {
     {
         return Err(Errno::EPERM);
     }
-    attach::begin(&tracer, &me, false, 0).map(|()| 0)
+    attach::link(&tracer, &me, false, 0).map(|()| 0)
 }
 
 fn attach(tid: Tid, seized: bool, options: u32) -> SysResult {
@@ -71,7 +71,7 @@ fn attach(tid: Tid, seized: bool, options: u32) -> SysResult {
     if !allowed || process.is_exiting() {
         return Err(Errno::EPERM);
     }
-    attach::begin(&me, &target, seized, options)?;
+    attach::link(&me, &target, seized, options)?;
     if !seized {
         send_signal::send_task(&target, SigInfo::kernel(sys::SIGSTOP as i32));
     }
@@ -84,7 +84,7 @@ fn with_stop<R>(
     act: impl FnOnce(&mut PtraceState) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
     let me = current_task().ok_or(Errno::ESRCH)?;
-    let mut trace = target.trace.lock();
+    let mut trace = target.ptrace.lock();
     let trace = trace
         .as_mut()
         .filter(|trace| attach::traces(trace, &me))
@@ -196,7 +196,7 @@ fn user_word(target: &Task, at: usize, new: Option<u64>) -> Result<u64, Errno> {
 fn syscall_info(trace: &mut PtraceState) -> Result<vec::Vec<u8>, Errno> {
     let message = trace.message;
     let stop = stop(trace)?;
-    let (op, regs) = match stop.place {
+    let (op, regs) = match stop.kind {
         StopKind::Other | StopKind::ThreadExit => (api::PTRACE_SYSCALL_INFO_NONE, &stop.regs),
         StopKind::SyscallEntry => (api::PTRACE_SYSCALL_INFO_ENTRY, &stop.regs),
         StopKind::SyscallExit => (api::PTRACE_SYSCALL_INFO_EXIT, &stop.regs),
@@ -205,7 +205,7 @@ fn syscall_info(trace: &mut PtraceState) -> Result<vec::Vec<u8>, Errno> {
     let mut info = vec![op as u8, 0, 0, 0];
     info.extend(AUDIT_ARCH_X86_64.to_ne_bytes());
     info.extend([regs.rip, regs.rsp].as_bytes());
-    match stop.place {
+    match stop.kind {
         StopKind::SyscallEntry | StopKind::Seccomp => {
             info.extend(
                 [
@@ -227,7 +227,7 @@ fn syscall_info(trace: &mut PtraceState) -> Result<vec::Vec<u8>, Errno> {
         }
         StopKind::Other | StopKind::ThreadExit => {}
     }
-    if stop.place == StopKind::Seccomp {
+    if stop.kind == StopKind::Seccomp {
         info.extend((message as u32).to_ne_bytes());
     }
     Ok(info)
@@ -266,38 +266,39 @@ fn peek_signals(target: &Task, args: usize, to: usize) -> SysResult {
 }
 
 /// Mode in which a request lets a thread go on; `None` if it is another request.
-fn course(request: u32) -> Option<ResumeMode> {
+fn resume_mode_of(request: u32) -> Option<ResumeMode> {
     let course = ResumeMode::default();
     Some(match request {
         api::PTRACE_CONT => course,
         api::PTRACE_SYSCALL => ResumeMode {
-            calls: true,
+            syscall: true,
             ..course
         },
         api::PTRACE_SINGLESTEP => ResumeMode {
-            steps: true,
+            single_step: true,
             ..course
         },
         api::PTRACE_SYSEMU => ResumeMode {
-            emulates: true,
+            sysemu: true,
             ..course
         },
         api::PTRACE_SYSEMU_SINGLESTEP => ResumeMode {
-            emulates: true,
-            steps: true,
+            sysemu: true,
+            single_step: true,
             ..course
         },
         _ => return None,
     })
 }
 
-fn go_on(target: &Arc<Task>, course: ResumeMode, data: usize) -> SysResult {
+/// Resumes a stopped thread, with the signal that `data` is or without (0).
+fn resume(target: &Arc<Task>, course: ResumeMode, data: usize) -> SysResult {
     let signal = i32::try_from(data)
         .ok()
         .filter(|signal| (0..=COUNT).contains(signal))
         .ok_or(Errno::EIO)?;
     with_stop(target, |trace| {
-        trace.go_on(course, signal);
+        trace.resume(course, signal);
         Ok(())
     })?;
     target.process().resumed.wake_all();
@@ -305,9 +306,9 @@ fn go_on(target: &Arc<Task>, course: ResumeMode, data: usize) -> SysResult {
 }
 
 /// Handles a request to a thread that has stopped.
-fn of_stopped(request: u32, target: &Arc<Task>, addr: usize, data: usize) -> SysResult {
-    if let Some(course) = course(request) {
-        return go_on(target, course, data);
+fn stopped_request(request: u32, target: &Arc<Task>, addr: usize, data: usize) -> SysResult {
+    if let Some(course) = resume_mode_of(request) {
+        return resume(target, course, data);
     }
     with_stop(target, |_| Ok(()))?;
     let word = UserPtr::<u64>::new(data);
@@ -439,7 +440,7 @@ pub fn sys_ptrace(task: &Task, request: u32, tid: Tid, addr: usize, data: usize)
     let target = process_table::find_task(tid).ok_or(Errno::ESRCH)?;
     let me = current_task().ok_or(Errno::ESRCH)?;
     let seized = target
-        .trace
+        .ptrace
         .lock()
         .as_ref()
         .filter(|trace| attach::traces(trace, &me))
@@ -450,10 +451,10 @@ pub fn sys_ptrace(task: &Task, request: u32, tid: Tid, addr: usize, data: usize)
             Ok(0)
         }
         (api::PTRACE_INTERRUPT, true) => {
-            attach::want(&target);
+            attach::request_trap(&target);
             Ok(0)
         }
         (api::PTRACE_INTERRUPT, false) => Err(Errno::EIO),
-        _ => of_stopped(request, &target, addr, data),
+        _ => stopped_request(request, &target, addr, data),
     }
 }

@@ -380,7 +380,7 @@ fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> 
         }
         sys::PRIO_PGRP => {
             let own = || process_table::relations(task.pid()).group;
-            process_table::of_group(Pgid::of_argument(who).unwrap_or_else(own))
+            process_table::group_members(Pgid::of_argument(who).unwrap_or_else(own))
         }
         sys::PRIO_USER => {
             let user = if who == 0 {
@@ -388,7 +388,7 @@ fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> 
             } else {
                 who.cast_unsigned()
             };
-            process_table::select(|_, node| node.process.credentials().user.real == user)
+            process_table::processes_where(|_, node| node.process.credentials().user.real == user)
         }
         _ => return Err(Errno::EINVAL),
     };

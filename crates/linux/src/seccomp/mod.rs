@@ -1,4 +1,4 @@
-//! Filters of system calls: `seccomp(2)`. A thread that has one goes the long way for every call;
+//! Filters of system calls: `seccomp(2)`. A thread that has one takes the slow path for every call;
 //! others pay nothing.
 
 pub(crate) mod notify;
@@ -114,8 +114,8 @@ fn check_again(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<SysResul
             Some(Ok(regs.orig_rax as usize))
         }
         TRACE if asked => None,
-        TRACE if ptrace::is_told(task, Event::Seccomp) => {
-            ptrace::event(task, regs, Event::Seccomp, detail as u64);
+        TRACE if ptrace::event_enabled(task, Event::Seccomp) => {
+            ptrace::report_event(task, regs, Event::Seccomp, detail as u64);
             match regs.orig_rax.cast_signed() {
                 // It is not to be done, and has this result.
                 ..0 => Some(Ok(regs.rax as usize)),
@@ -150,7 +150,7 @@ fn end(task: &Task, signal: u32, whole: bool) -> SysResult {
     Ok(0)
 }
 
-/// Makes a thread go the long way from now on.
+/// Sets the filters of a thread, whose calls take the slow path from now on.
 fn set(task: &Task, seccomp: Seccomp) {
     *task.seccomp.lock() = seccomp;
     task.has_syscall_work.store(true, Ordering::Relaxed);

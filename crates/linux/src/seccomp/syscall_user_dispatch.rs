@@ -1,5 +1,5 @@
 //! System calls that a program's own handler does (`PR_SET_SYSCALL_USER_DISPATCH`): those of
-//! foreign code, for who emulates another system. A thread with it goes the long way for each call.
+//! foreign code, for who emulates another system. A thread with it takes the slow path for each call.
 
 use core::sync::atomic::Ordering;
 
@@ -54,7 +54,7 @@ fn put(task: &Task, new: Option<UserDispatch>) {
         task.has_syscall_work
             .store(there || seccomp.mode() != 0, Ordering::Relaxed);
     }
-    // Whether calls go the long way is decided anew.
+    // Whether calls take the slow path is decided anew.
     task.signal_wake_up();
 }
 

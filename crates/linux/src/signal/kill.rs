@@ -53,7 +53,7 @@ fn info_of(task: &Task, signal: i32, code: i32) -> SigInfo {
 
 /// Sends to the process that a number means, which may be that of any of its threads.
 fn send_by_number(task: &Task, tid: Tid, info: &SigInfo) -> SysResult {
-    let process = process_table::find_any(tid)?;
+    let process = process_table::find_by_tid(tid)?;
     let named = process_table::find_task(tid);
     send_from(
         task,
@@ -76,14 +76,14 @@ pub fn sys_kill(task: &Task, pid: i32, signal: i32) -> SysResult {
             return send_by_number(task, tid, &info);
         }
         // Everybody else.
-        PidSelector::All => process_table::select(|pid, node| {
-            pid != Pid::INIT && pid != own && node.ended.is_none()
+        PidSelector::All => process_table::processes_where(|pid, node| {
+            pid != Pid::INIT && pid != own && node.exit_status.is_none()
         }),
         PidSelector::OwnGroup => {
             let group = process_table::relations(own).group;
-            process_table::select(|_, node| node.group == group)
+            process_table::processes_where(|_, node| node.group == group)
         }
-        PidSelector::Group(group) => process_table::select(|_, node| node.group == group),
+        PidSelector::Group(group) => process_table::processes_where(|_, node| node.group == group),
     };
     let mut result = Err(Errno::ESRCH);
     for process in receivers {

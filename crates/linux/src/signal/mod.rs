@@ -64,7 +64,7 @@ pub(crate) fn handle_pending_work(
         if task.is_ptraced()
             && let Some(arrived) = info
         {
-            info = ptrace::deliver(task, regs, arrived, &mut interrupted);
+            info = ptrace::signal_delivery_stop(task, regs, arrived, &mut interrupted);
             if info.is_none() {
                 continue;
             }
@@ -115,7 +115,7 @@ pub(crate) fn handle_pending_work(
                 if handle(task, regs, info, &action).is_err() {
                     no_frame(task, signo);
                 } else if task.is_ptraced() {
-                    ptrace::enters_handler(task, regs);
+                    ptrace::stop_before_handler(task, regs);
                 }
             }
         }
@@ -135,7 +135,7 @@ pub(crate) fn handle_pending_work(
         drop(signals);
     }
     if task.is_ptraced() {
-        ptrace::goes_out(task, regs);
+        ptrace::arm_single_step(task, regs);
     }
     false
 }

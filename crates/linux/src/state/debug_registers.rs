@@ -86,9 +86,8 @@ impl DebugRegisters {
         }
     }
 
-    /// There was a debug exception, about which the processor says `status`. `None`: for nothing
-    /// that anybody asked for.
-    pub(crate) fn happened(&mut self, status: u64) -> Option<Cause> {
+    /// Cause of a debug exception with the value `status` of DR6. `None`: nobody asked for it.
+    pub(crate) fn take_cause(&mut self, status: u64) -> Option<Cause> {
         let hits = (0..4).filter(|&at| status >> at & 1 != 0 && self.is_on(at));
         let (mut touched, mut breakpoint) = (0, false);
         for at in hits {
@@ -134,13 +133,13 @@ mod tests {
         let mut debug = DebugRegisters::default();
         debug.set(0, 0x1000).unwrap();
         debug.set(7, 0xd_0001).unwrap();
-        assert_eq!(debug.happened(1), Some(Cause::Hit { breakpoint: false }));
+        assert_eq!(debug.take_cause(1), Some(Cause::Hit { breakpoint: false }));
         assert_eq!(debug.get(6), STATUS_FIXED | 1);
-        assert_eq!(debug.happened(2), None);
-        assert_eq!(debug.happened(0), Some(Cause::Instruction));
-        assert_eq!(debug.happened(STATUS_STEP | 3), Some(Cause::Step));
+        assert_eq!(debug.take_cause(2), None);
+        assert_eq!(debug.take_cause(0), Some(Cause::Instruction));
+        assert_eq!(debug.take_cause(STATUS_STEP | 3), Some(Cause::Step));
         assert_eq!(debug.get(6), STATUS_FIXED | STATUS_STEP | 1);
         debug.set(7, 2).unwrap();
-        assert_eq!(debug.happened(1), Some(Cause::Hit { breakpoint: true }));
+        assert_eq!(debug.take_cause(1), Some(Cause::Hit { breakpoint: true }));
     }
 }

@@ -33,7 +33,7 @@ const FSIZE: u32 = 1;
 fn end(task: &Arc<Task>, status: i32) {
     task.process().group_exit(status);
     task.process().tasks.lock().clear();
-    let _ = process_table::end(task.process(), status, false);
+    let _ = process_table::exit_notify(task.process(), status, false);
 }
 
 fn wait(task: &Task, pid: i32, options: u32) -> (Result<usize, i32>, i32) {
@@ -206,7 +206,7 @@ fn groups_and_sessions_follow_posix() {
         Err(ESRCH)
     );
     assert_eq!(outcome(sys_setpgid(&task, None, pid_arg(-1))), Err(EINVAL));
-    process_table::note_exec(other.pid());
+    process_table::set_did_exec(other.pid());
     assert_eq!(
         outcome(sys_setpgid(&task, Some(other.pid()), Some(pid.own_group()))),
         Err(EACCES),

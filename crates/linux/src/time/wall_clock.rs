@@ -103,7 +103,7 @@ fn set(_still: &WallClockGuard, ns: u64) -> Result<(), Errno> {
     timer::set_wall_base(base);
     vdso::wall_clock_was_set();
     wall_clock_was_set(base.wrapping_sub(before).cast_signed());
-    for process in process_table::select(|_, _| true) {
+    for process in process_table::processes_where(|_, _| true) {
         for task in process.tasks() {
             if task.waits_for_wall_clock.load(Ordering::SeqCst) {
                 task.signal_wake_up();
