@@ -107,15 +107,15 @@ pub fn spawn_init(
     let space = AddressSpace::new(vm::USER_END).ok_or(Errno::ENOMEM)?;
     let process = Process::new(NewProcess {
         pid: tid.led_process(),
-        maker: Weak::new(),
+        creator: Weak::new(),
         exit_signal: 0,
         space,
-        actions: Arc::default(),
+        sighand: Arc::default(),
         limits: rlimit::default_limits(),
-        owner: cred.clone(),
+        cred: cred.clone(),
         image: ProcessImage::default(),
-        oom_adjustment: 0,
-        persona: 0,
+        oom_score_adj: 0,
+        personality: 0,
         logs_syscalls: guard::role::cmdline_has("trace"),
     });
     let inherited = NewTask {
@@ -126,12 +126,12 @@ pub fn spawn_init(
         name: "init".into(),
         blocked: 0,
         stack: AltStack::none(),
-        cpus: Vec::new(),
+        cpus_allowed: Vec::new(),
         schedule: SchedParams::default(),
         seccomp: Default::default(),
         memory_policy: Default::default(),
         io_priority: 0,
-        settings: Default::default(),
+        prctl: Default::default(),
     };
     let task = Task::new(tid, process.clone(), inherited);
 
@@ -191,7 +191,7 @@ fn init_ended(status: i32) {
 /// handle.
 pub fn signal_init(signo: i32) {
     if let Some(process) = process_table::find(Pid::INIT)
-        && (1..=siginfo::COUNT).contains(&signo)
+        && (1..=siginfo::NSIG).contains(&signo)
     {
         send_signal::send(&process, SigInfo::kernel(signo));
     }

@@ -43,7 +43,7 @@ pub(crate) fn taskstats(id: i32, whole: bool) -> Option<Vec<u8>> {
     put(160, &(usage.system_ns / 1000).to_ne_bytes());
     put(168, &usage.faults.to_ne_bytes());
     // KiB.
-    put(200, &(process.note_resident() / 1024).to_ne_bytes());
+    put(200, &(process.update_max_rss() / 1024).to_ne_bytes());
     put(272, &usage.switches.voluntary.to_ne_bytes());
     put(280, &usage.switches.involuntary.to_ne_bytes());
     put(368, &pid.raw().to_ne_bytes());

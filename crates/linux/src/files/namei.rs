@@ -639,7 +639,8 @@ pub fn sys_getcwd(task: &Task, buf: usize, size: usize) -> SysResult {
     Ok(text.len())
 }
 
-fn enter(task: &Task, path: Path) -> SysResult {
+/// Makes a directory the working directory, if the caller may search it.
+fn set_cwd(task: &Task, path: Path) -> SysResult {
     if path.inode().kind() != FileType::Directory {
         return Err(Errno::ENOTDIR);
     }
@@ -650,12 +651,12 @@ fn enter(task: &Task, path: Path) -> SysResult {
 
 /// `chdir(2)`
 pub fn sys_chdir(task: &Task, name: usize) -> SysResult {
-    enter(task, lookup_at(task, AT_FDCWD, name, 0)?)
+    set_cwd(task, lookup_at(task, AT_FDCWD, name, 0)?)
 }
 
 /// `fchdir(2)`
 pub fn sys_fchdir(task: &Task, fd: i32) -> SysResult {
-    enter(task, task.files().get(fd)?.path().clone())
+    set_cwd(task, task.files().get(fd)?.path().clone())
 }
 
 /// `chroot(2)`

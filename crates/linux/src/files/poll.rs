@@ -11,7 +11,7 @@ use fs::poll::{self, Events, PollItem};
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::process::personality::{STICKY_TIMEOUTS, persona_has};
+use crate::process::personality::{STICKY_TIMEOUTS, has_personality_bit};
 use crate::process::task::RestartBlock;
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
@@ -70,7 +70,7 @@ fn with_rest(
         rest / 1_000_000_000,
         rest % 1_000_000_000 / (1_000_000_000 / per_sec),
     ];
-    let stored = !persona_has(task, STICKY_TIMEOUTS) && ptr.write(&rest).is_ok();
+    let stored = !has_personality_bit(task, STICKY_TIMEOUTS) && ptr.write(&rest).is_ok();
     result.map_err(|e| {
         if e == Errno::ERESTARTNOHAND && !stored {
             Errno::EINTR
@@ -151,7 +151,7 @@ pub(crate) fn poll_until(
 ) -> SysResult {
     do_poll(task, fds, count, deadline).map_err(|e| match e {
         Errno::EINTR => {
-            *task.restart.lock() = Some(RestartBlock::Poll {
+            *task.restart_block.lock() = Some(RestartBlock::Poll {
                 fds,
                 count,
                 deadline,

@@ -91,7 +91,7 @@ fn read_into(
     offset: Option<u64>,
 ) -> SysResult {
     let result = read_pieces(file, buffers, offset);
-    task.transferred.count(Direction::Read, &result, 1);
+    task.io_accounting.count(Direction::Read, &result, 1);
     result
 }
 
@@ -167,14 +167,14 @@ fn write_from(
     if wanted > CHUNK
         && let Some(result) = write_message(task, file, buffers)
     {
-        task.transferred.count(Direction::Write, &result, 1);
+        task.io_accounting.count(Direction::Write, &result, 1);
         return result;
     }
     let result = transfer_from(task, file, buffers, wanted, |buf, done| match offset {
         Some(offset) => file.write_at(offset + done as u64, buf),
         None => file.write(buf),
     });
-    task.transferred.count(Direction::Write, &result, 1);
+    task.io_accounting.count(Direction::Write, &result, 1);
     result
 }
 
@@ -186,7 +186,7 @@ pub(crate) fn count_sample(task: &Task, regs: &UserRegs, result: &SysResult, cal
         _ => return,
     };
     if (1..=TINY as u64).contains(&regs.rdx) {
-        task.transferred.count(direction, result, calls);
+        task.io_accounting.count(direction, result, calls);
     }
 }
 

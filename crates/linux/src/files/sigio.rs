@@ -10,7 +10,7 @@ use linux_raw_sys::general as sys;
 use crate::process::{Process, process_table, send_signal};
 use crate::uaccess::UserPtr;
 use crate::uapi::pid::{Pgid, Pid, Tid};
-use crate::uapi::siginfo::{COUNT, SigInfo};
+use crate::uapi::siginfo::{NSIG, SigInfo};
 use crate::{SysResult, Task};
 
 /// Kinds of owners (`F_OWNER_*`).
@@ -89,7 +89,7 @@ pub(crate) fn owner_ex(file: &File, to: UserPtr<[i32; 2]>) -> SysResult {
 
 /// `F_SETSIG`
 pub(crate) fn set_signal(file: &File, signal: i32) -> SysResult {
-    if !(0..=COUNT).contains(&signal) {
+    if !(0..=NSIG).contains(&signal) {
         return Err(Errno::EINVAL);
     }
     file.change_notice(|notice| notice.signal = signal);

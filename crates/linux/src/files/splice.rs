@@ -346,7 +346,7 @@ pub fn sys_sendfile(
         offset.write(&at)?;
     }
     for direction in [Direction::Read, Direction::Write] {
-        task.transferred.count(direction, &result, 1);
+        task.io_accounting.count(direction, &result, 1);
     }
     broken_pipe(task, result)
 }

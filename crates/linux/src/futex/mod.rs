@@ -26,7 +26,8 @@ use crate::uapi::pid::Tid;
 use crate::uapi::time::{ClockBase, TimeSpec};
 use crate::{SysResult, Task};
 
-pub(crate) fn fault<T>(_: T) -> Errno {
+/// Converts any error to `EFAULT`.
+pub(crate) fn efault<T>(_: T) -> Errno {
     Errno::EFAULT
 }
 
@@ -52,7 +53,7 @@ fn private_word(task: &Task, addr: usize) -> Result<Word, Errno> {
 /// from changing its meaning. Whether such a word can be written is looked at if the kernel has
 /// write `access`.
 #[inline(always)]
-pub(crate) fn key(
+pub(crate) fn futex_key(
     task: &Task,
     addr: usize,
     scope: FutexScope,
@@ -64,23 +65,23 @@ pub(crate) fn key(
     check(addr)?;
     // Only of memory that is there can be said what it is: not behind the end of a file, nor where
     // nothing may be read.
-    user::load_u32(addr).map_err(fault)?;
+    user::load_u32(addr).map_err(efault)?;
     let key = task
         .process()
-        .memory()?
+        .require_space()?
         .futex_key(addr, access == FutexAccess::Write)?;
     Ok((key.words(), Some(key)))
 }
 
-/// Enters a waiter of its own for one of several words; the key is to be kept as long.
-pub(crate) fn enter_new(
+/// Enqueues a new waiter for one of several words; the key is to be kept as long.
+pub(crate) fn enqueue_new_waiter(
     task: &Task,
     addr: usize,
     scope: FutexScope,
     expected: u32,
 ) -> Result<(Arc<Waiter>, Option<FutexKey>), Errno> {
     let waiter = Waiter::new(task.thread().clone());
-    let (word, key) = key(task, addr, scope, FutexAccess::Read)?;
+    let (word, key) = futex_key(task, addr, scope, FutexAccess::Read)?;
     waiter.enter(word, addr, expected, u32::MAX, || user::load_u32(addr))?;
     Ok((waiter, key))
 }
@@ -110,7 +111,7 @@ pub(crate) fn wait(
     if bits == 0 {
         return Err(Errno::EINVAL);
     }
-    let (word, _key) = key(task, addr, scope, FutexAccess::Read)?;
+    let (word, _key) = futex_key(task, addr, scope, FutexAccess::Read)?;
     let waiter = waiter_of(task);
     waiter.enter(word, addr, expected, bits, || user::load_u32(addr))?;
     let result = waiter.sleep(deadline).map(|()| 0);
@@ -119,7 +120,7 @@ pub(crate) fn wait(
     }
     // A deadline is absolute inside; a relative one would begin anew.
     if let (Err(Errno::ERESTART_RESTARTBLOCK), Some(deadline)) = (result, deadline) {
-        *task.restart.lock() = Some(RestartBlock::Futex {
+        *task.restart_block.lock() = Some(RestartBlock::Futex {
             addr,
             scope,
             expected,
@@ -164,7 +165,7 @@ pub(crate) fn wake(
     if bits == 0 {
         return Err(Errno::EINVAL);
     }
-    let (word, _key) = key(task, addr, scope, FutexAccess::Read)?;
+    let (word, _key) = futex_key(task, addr, scope, FutexAccess::Read)?;
     Ok(futex::wake(word, most, bits))
 }
 
@@ -193,11 +194,11 @@ pub(crate) fn requeue_between(
     expected: Option<u32>,
 ) -> SysResult {
     let ((from_word, _from_key), (to_word, to_key)) = (
-        key(task, from, from_scope, FutexAccess::Read)?,
-        key(task, to, to_scope, FutexAccess::Read)?,
+        futex_key(task, from, from_scope, FutexAccess::Read)?,
+        futex_key(task, to, to_scope, FutexAccess::Read)?,
     );
     let check = || match expected {
-        Some(expected) if user::load_u32(from).map_err(fault)? != expected => Err(Errno::EAGAIN),
+        Some(expected) if user::load_u32(from).map_err(efault)? != expected => Err(Errno::EAGAIN),
         _ => Ok(()),
     };
     futex::requeue(
@@ -212,11 +213,11 @@ pub(crate) fn requeue_between(
     )
 }
 
-/// Changes a word atomically by `change` and returns what it was.
-pub(crate) fn modify(addr: usize, change: impl Fn(u32) -> u32) -> Result<u32, Errno> {
-    let mut old = user::load_u32(addr).map_err(fault)?;
+/// Changes a word of user memory atomically by `change` and returns what it was.
+pub(crate) fn modify_user_word(addr: usize, change: impl Fn(u32) -> u32) -> Result<u32, Errno> {
+    let mut old = user::load_u32(addr).map_err(efault)?;
     loop {
-        let found = user::cmpxchg_u32(addr, old, change(old)).map_err(fault)?;
+        let found = user::cmpxchg_u32(addr, old, change(old)).map_err(efault)?;
         if found == old {
             return Ok(old);
         }
@@ -239,8 +240,8 @@ fn wake_op(
     operation: u32,
 ) -> SysResult {
     let ((first_word, _first_key), (second_word, _second_key)) = (
-        key(task, first, scope, FutexAccess::Read)?,
-        key(task, second, scope, FutexAccess::Write)?,
+        futex_key(task, first, scope, FutexAccess::Read)?,
+        futex_key(task, second, scope, FutexAccess::Write)?,
     );
     let (mut argument, compared) = (
         signed12(operation >> 12 & 0xfff).cast_unsigned(),
@@ -258,7 +259,7 @@ fn wake_op(
         _ => return Err(Errno::ENOSYS),
     };
     let change = || {
-        let old = modify(second, |old| change(old, argument))?.cast_signed();
+        let old = modify_user_word(second, |old| change(old, argument))?.cast_signed();
         Ok(match operation >> 24 & 0xf {
             sys::FUTEX_OP_CMP_EQ => old == compared,
             sys::FUTEX_OP_CMP_NE => old != compared,
@@ -293,7 +294,7 @@ pub fn sys_futex(
     if operation == sys::FUTEX_WAIT | sys::FUTEX_PRIVATE_FLAG && timeout == 0 {
         return wait_private(task, addr, value);
     }
-    operate(task, addr, operation, value, timeout, addr2, value3)
+    do_futex(task, addr, operation, value, timeout, addr2, value3)
 }
 
 /// Number of waiters to wake: as on Linux, who asks for none or fewer gets one.
@@ -307,8 +308,9 @@ fn exact_counts(wakes: u32, moves: u32) -> Result<(usize, usize), Errno> {
     Ok((exact(wakes)?, exact(moves)?))
 }
 
+/// Carries out a command of `futex(2)`.
 #[inline(never)]
-fn operate(
+fn do_futex(
     task: &Task,
     addr: usize,
     operation: u32,
@@ -377,7 +379,7 @@ pub fn sys_set_robust_list(task: &Task, head: usize, len: usize) -> SysResult {
     if len != ROBUST_HEAD {
         return Err(Errno::EINVAL);
     }
-    task.robust.store(head, Ordering::Relaxed);
+    task.robust_list.store(head, Ordering::Relaxed);
     Ok(0)
 }
 
@@ -391,9 +393,9 @@ pub fn sys_get_robust_list(
     let list = if let Some(tid) = tid {
         let other = process_table::find_task(tid).ok_or(Errno::ESRCH)?;
         access::check_trace_access(task, other.process())?;
-        other.robust.load(Ordering::Relaxed)
+        other.robust_list.load(Ordering::Relaxed)
     } else {
-        task.robust.load(Ordering::Relaxed)
+        task.robust_list.load(Ordering::Relaxed)
     };
     len.write(&(ROBUST_HEAD as u64))?;
     head.write(&(list as u64))?;
@@ -405,13 +407,13 @@ const ROBUST_HEAD: usize = 24;
 /// The most entries of a robust list that are followed.
 const ROBUST_LIMIT: usize = 2048;
 
-/// Passes a robust futex on that the thread may hold.
-fn release_robust(task: &Task, addr: usize, pending: bool) -> Result<(), Errno> {
+/// Passes on a robust futex that the thread may hold.
+fn handle_futex_death(task: &Task, addr: usize, pending: bool) -> Result<(), Errno> {
     if !addr.is_multiple_of(4) {
         return Ok(());
     }
     let tid = task.tid().as_u32();
-    let old = user::load_u32(addr).map_err(fault)?;
+    let old = user::load_u32(addr).map_err(efault)?;
     if old & sys::FUTEX_TID_MASK == tid {
         let died = |old: u32| {
             let mine = old & sys::FUTEX_TID_MASK == tid;
@@ -421,7 +423,7 @@ fn release_robust(task: &Task, addr: usize, pending: bool) -> Result<(), Errno> 
                 old
             }
         };
-        if modify(addr, died)? & sys::FUTEX_WAITERS != 0 {
+        if modify_user_word(addr, died)? & sys::FUTEX_WAITERS != 0 {
             wake(task, addr, FutexScope::Shared, 1, u32::MAX)?;
             wake(task, addr, FutexScope::Private, 1, u32::MAX)?;
         }
@@ -433,9 +435,9 @@ fn release_robust(task: &Task, addr: usize, pending: bool) -> Result<(), Errno> 
     Ok(())
 }
 
-/// Follows the list of robust futexes. What is not there ends it: it is the program's own.
-fn walk_robust(task: &Task, head: usize) -> Result<(), Errno> {
-    let word = |addr: usize| user::load_u64(addr).map(|w| w as usize).map_err(fault);
+/// Walks the list of robust futexes. Memory that is missing ends it: it is the program's own.
+fn exit_robust_list(task: &Task, head: usize) -> Result<(), Errno> {
+    let word = |addr: usize| user::load_u64(addr).map(|w| w as usize).map_err(efault);
     let offset = word(head + 8)?;
     let pending = word(head + 16)?;
     // The lowest bit marks futexes with priority inheritance.
@@ -448,31 +450,31 @@ fn walk_robust(task: &Task, head: usize) -> Result<(), Errno> {
         // Looked up first: once released, the memory may be somebody else's.
         let next = word(entry & !1);
         if entry != pending {
-            release_robust(task, lock(entry), false)?;
+            handle_futex_death(task, lock(entry), false)?;
         }
         entry = next?;
     }
     if pending != 0 {
-        release_robust(task, lock(pending), true)?;
+        handle_futex_death(task, lock(pending), true)?;
     }
     Ok(())
 }
 
-/// A thread is about to leave its memory, by ending or by `execve(2)`: futexes it holds are passed
-/// on.
-pub(crate) fn leaves_memory(task: &Task) {
-    let head = task.robust.swap(0, Ordering::Relaxed);
+/// Passes on the futexes of a thread that is about to leave its memory, by ending or by
+/// `execve(2)`.
+pub(crate) fn exec_release(task: &Task) {
+    let head = task.robust_list.swap(0, Ordering::Relaxed);
     if head != 0 && head < user::USER_END {
         // A bad list is the program's loss, not ours.
-        let _ = walk_robust(task, head);
+        let _ = exit_robust_list(task, head);
     }
-    pi::release(task);
+    pi::exit_pi_state_list(task);
 }
 
-/// A thread ends: futexes it holds are passed on, and whoever joins it is woken.
-pub(crate) fn thread_ends(task: &Task) {
-    leaves_memory(task);
-    let addr = task.clear_tid.swap(0, Ordering::Relaxed);
+/// Passes on the futexes of a thread that ends, and wakes what joins it (`CLONE_CHILD_CLEARTID`).
+pub(crate) fn exit_release(task: &Task) {
+    exec_release(task);
+    let addr = task.clear_child_tid.swap(0, Ordering::Relaxed);
     if addr != 0 && user::store_u32(addr, 0).is_ok() {
         // The joining thread may be of this process, or (rarely) of another that shares the memory.
         let _ = wake(task, addr, FutexScope::Private, 1, u32::MAX);

@@ -15,22 +15,22 @@ use guard::user;
 use linux_raw_sys::general::{FUTEX_OWNER_DIED, FUTEX_TID_MASK, FUTEX_WAITERS};
 use vm::FutexKey;
 
-use crate::futex::{Word, fault, key, modify};
+use crate::futex::{Word, efault, futex_key, modify_user_word};
 use crate::process::process_table;
 use crate::uaccess::UserPtr;
 use crate::uapi::futex::{FutexAccess, FutexScope};
 use crate::uapi::pid::Tid;
 use crate::{SysResult, Task, current_task};
 
-/// Most locks of which each waits for the next.
-const LONGEST_CHAIN: usize = 64;
+/// Longest chain of locks of which the owner of each waits for the next.
+const MAX_LOCK_DEPTH: usize = 64;
 
 /// State of a waiter: the lock is not his yet.
 const WAITING: u32 = 0;
 /// The lock is his, and the word says so.
 const GRANTED: u32 = 1;
-/// The lock is his, because its owner ended; the word does not say so yet.
-const INHERITED: u32 = 2;
+/// State of a waiter that got the lock because its owner ended; the word does not say so yet.
+const GRANTED_OWNER_DIED: u32 = 2;
 
 /// Whether a caller waits for a lock that another thread holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,7 +65,8 @@ impl PiWaiter {
         self.task.tid().as_u32()
     }
 
-    fn tell(&self, state: u32) {
+    /// Sets the state of the waiter and wakes it.
+    fn wake_as(&self, state: u32) {
         self.state.store(state, Ordering::Release);
         self.thread.unpark();
     }
@@ -76,8 +77,8 @@ struct PiState {
     key: Key,
     owner: Arc<Task>,
     waiters: Vec<Arc<PiWaiter>>,
-    /// The owner has not written his number into the word yet ([`INHERITED`]).
-    unwritten: bool,
+    /// Whether the owner has yet to write its number into the word ([`GRANTED_OWNER_DIED`]).
+    needs_fixup: bool,
 }
 
 /// A thread that waits for a word until it is moved to a lock (`FUTEX_WAIT_REQUEUE_PI`).
@@ -128,12 +129,12 @@ fn rank(policy: Policy) -> i32 {
 }
 
 fn load(addr: usize) -> Result<u32, Errno> {
-    user::load_u32(addr).map_err(fault)
+    user::load_u32(addr).map_err(efault)
 }
 
 /// Whether the word was `old`, and is `new` now.
 fn exchange(addr: usize, old: u32, new: u32) -> Result<bool, Errno> {
-    Ok(user::cmpxchg_u32(addr, old, new).map_err(fault)? == old)
+    Ok(user::cmpxchg_u32(addr, old, new).map_err(efault)? == old)
 }
 
 impl PiTable {
@@ -154,10 +155,10 @@ impl PiTable {
         })
     }
 
-    /// Whether `owner`, or somebody he waits for, waits for `task`.
-    fn leads_to(&self, owner: &Arc<Task>, task: &Arc<Task>) -> bool {
+    /// Whether `owner` waits for `task`, itself or by a chain of owners.
+    fn would_deadlock(&self, owner: &Arc<Task>, task: &Arc<Task>) -> bool {
         let mut owner = owner;
-        for _ in 0..LONGEST_CHAIN {
+        for _ in 0..MAX_LOCK_DEPTH {
             if Arc::ptr_eq(owner, task) {
                 return true;
             }
@@ -169,14 +170,14 @@ impl PiTable {
         true
     }
 
-    /// Gives an owner the priority of those that wait for him, and the owner of what he waits for
-    /// his, and so on.
-    fn lend(&self, owner: &Arc<Task>) {
+    /// Gives an owner the priority of its waiters, and the owner of what it waits for its own, and
+    /// so on.
+    fn propagate_priority(&self, owner: &Arc<Task>) {
         let mut owner = owner;
-        for _ in 0..LONGEST_CHAIN {
+        for _ in 0..MAX_LOCK_DEPTH {
             let own = |lock: &&PiState| Arc::ptr_eq(&lock.owner, owner);
             let waiters = self.locks.iter().filter(own).flat_map(|lock| &lock.waiters);
-            owner.lend(
+            owner.set_pi_boost(
                 waiters
                     .map(|waiter| waiter.task.effective_policy())
                     .max_by_key(|&policy| rank(policy)),
@@ -189,9 +190,9 @@ impl PiTable {
         }
     }
 
-    /// Takes the lock for `waiter` (true), or lets him wait for it. `addr` is the word's address
-    /// for the caller.
-    fn enter(
+    /// Takes the lock for `waiter` (true), or enqueues it. `addr` is the word's address for the
+    /// caller.
+    fn lock_or_enqueue(
         &mut self,
         key: &Key,
         addr: usize,
@@ -225,14 +226,14 @@ impl PiTable {
                 },
             };
             if mode == LockMode::Try {
-                let is_gone = found.is_none() && owner.locks_released.load(Ordering::SeqCst);
+                let is_gone = found.is_none() && owner.pi_locks_released.load(Ordering::SeqCst);
                 return Err(if is_gone && load(addr)? == word | FUTEX_WAITERS {
                     Errno::ESRCH
                 } else {
                     Errno::EAGAIN
                 });
             }
-            if self.leads_to(&owner, &waiter.task) {
+            if self.would_deadlock(&owner, &waiter.task) {
                 return Err(Errno::EDEADLK);
             }
             match found {
@@ -243,11 +244,11 @@ impl PiTable {
                         key: key.clone(),
                         owner: owner.clone(),
                         waiters,
-                        unwritten: false,
+                        needs_fixup: false,
                     });
                     self.count();
                     // Either the owner, who ends, sees the lock, or this sees that he has ended.
-                    if owner.locks_released.load(Ordering::SeqCst) {
+                    if owner.pi_locks_released.load(Ordering::SeqCst) {
                         self.locks.pop();
                         self.count();
                         if load(addr)? & FUTEX_TID_MASK == tid {
@@ -257,7 +258,7 @@ impl PiTable {
                     }
                 }
             }
-            self.lend(&owner);
+            self.propagate_priority(&owner);
             return Ok(false);
         }
     }
@@ -280,7 +281,7 @@ impl PiTable {
     }
 
     fn remove_if_idle(&mut self, at: usize) {
-        if self.locks[at].waiters.is_empty() && !self.locks[at].unwritten {
+        if self.locks[at].waiters.is_empty() && !self.locks[at].needs_fixup {
             self.locks.swap_remove(at);
             self.count();
         }
@@ -307,7 +308,7 @@ impl PiTable {
                 lock.waiters.remove(place);
                 let owner = lock.owner.clone();
                 self.remove_if_idle(at);
-                self.lend(&owner);
+                self.propagate_priority(&owner);
                 return Some(true);
             }
         }
@@ -328,7 +329,7 @@ fn sleep(
         match waiter.state.load(Ordering::Acquire) {
             WAITING => {}
             GRANTED => return Ok(0),
-            _ => return write_number(waiter, key, addr),
+            _ => return fixup_owner(waiter, key, addr),
         }
         let error = if waiter.thread.is_signal_pending() {
             Errno::ERESTARTNOINTR
@@ -353,8 +354,8 @@ fn sleep(
     }
 }
 
-/// The heir of an owner that ended tells so by the word.
-fn write_number(waiter: &PiWaiter, key: &Key, addr: usize) -> SysResult {
+/// Writes the number of a waiter into the word whose owner ended.
+fn fixup_owner(waiter: &PiWaiter, key: &Key, addr: usize) -> SysResult {
     let mut table = TABLE.lock();
     let Some(at) = table.find(key) else {
         return Ok(0);
@@ -364,8 +365,8 @@ fn write_number(waiter: &PiWaiter, key: &Key, addr: usize) -> SysResult {
     } else {
         FUTEX_WAITERS
     };
-    let written = modify(addr, |_| waiter.tid() | FUTEX_OWNER_DIED | waiters);
-    table.locks[at].unwritten = false;
+    let written = modify_user_word(addr, |_| waiter.tid() | FUTEX_OWNER_DIED | waiters);
+    table.locks[at].needs_fixup = false;
     table.remove_if_idle(at);
     written.map(|_| 0)
 }
@@ -378,9 +379,9 @@ pub(crate) fn lock(
     deadline: Option<Deadline>,
     mode: LockMode,
 ) -> SysResult {
-    let key = key(task, addr, scope, FutexAccess::Write)?;
+    let key = futex_key(task, addr, scope, FutexAccess::Write)?;
     let waiter = PiWaiter::new(task)?;
-    let mine = TABLE.lock().enter(&key, addr, &waiter, mode)?;
+    let mine = TABLE.lock().lock_or_enqueue(&key, addr, &waiter, mode)?;
     if mine {
         Ok(0)
     } else {
@@ -399,7 +400,7 @@ pub(crate) fn unlock(task: &Task, addr: usize, scope: FutexScope) -> SysResult {
         }
     };
     UserPtr::<u32>::new(addr).read().and_then(is_own)?;
-    let key = key(task, addr, scope, FutexAccess::Write)?;
+    let key = futex_key(task, addr, scope, FutexAccess::Write)?;
     let mut table = TABLE.lock();
     loop {
         let word = load(addr).and_then(is_own)?;
@@ -422,11 +423,11 @@ pub(crate) fn unlock(task: &Task, addr: usize, scope: FutexScope) -> SysResult {
         } else {
             FUTEX_WAITERS
         };
-        let written = modify(addr, |_| waiter.tid() | waiters);
+        let written = modify_user_word(addr, |_| waiter.tid() | waiters);
         table.remove_if_idle(at);
-        waiter.tell(GRANTED);
-        table.lend(&old_owner);
-        table.lend(&waiter.task);
+        waiter.wake_as(GRANTED);
+        table.propagate_priority(&old_owner);
+        table.propagate_priority(&waiter.task);
         return written.map(|_| 0);
     }
 }
@@ -442,8 +443,8 @@ pub(crate) fn wait_requeue(
     if from == to {
         return Err(Errno::EINVAL);
     }
-    let to_key = key(task, to, scope, FutexAccess::Write)?;
-    let from_key = key(task, from, scope, FutexAccess::Read)?;
+    let to_key = futex_key(task, to, scope, FutexAccess::Write)?;
+    let from_key = futex_key(task, from, scope, FutexAccess::Read)?;
     let waiter = PiWaiter::new(task)?;
     {
         let mut table = TABLE.lock();
@@ -472,8 +473,8 @@ pub(crate) fn requeue(
     expected: u32,
 ) -> SysResult {
     let (from_key, to_key) = (
-        key(task, from, scope, FutexAccess::Read)?,
-        key(task, to, scope, FutexAccess::Write)?,
+        futex_key(task, from, scope, FutexAccess::Read)?,
+        futex_key(task, to, scope, FutexAccess::Write)?,
     );
     if from_key.0 == to_key.0 {
         return Err(Errno::EINVAL);
@@ -497,8 +498,8 @@ pub(crate) fn requeue(
             return Err(Errno::EINVAL);
         }
         let waiter = table.moving[at].waiter.clone();
-        match table.enter(&to_key, to, &waiter, LockMode::Wait) {
-            Ok(true) => waiter.tell(GRANTED),
+        match table.lock_or_enqueue(&to_key, to, &waiter, LockMode::Wait) {
+            Ok(true) => waiter.wake_as(GRANTED),
             Ok(false) => {}
             Err(error) if moved == 0 => return Err(error),
             Err(_) => break,
@@ -509,9 +510,9 @@ pub(crate) fn requeue(
     Ok(moved)
 }
 
-/// A thread ends, or leaves its memory: the locks it holds go to those who wait for them.
-pub(crate) fn release(task: &Task) {
-    task.locks_released.store(true, Ordering::SeqCst);
+/// Passes on the locks of a thread that ends, or leaves its memory, to their waiters.
+pub(crate) fn exit_pi_state_list(task: &Task) {
+    task.pi_locks_released.store(true, Ordering::SeqCst);
     if COUNT.load(Ordering::SeqCst) == 0 {
         return;
     }
@@ -521,10 +522,10 @@ pub(crate) fn release(task: &Task) {
             continue;
         }
         if let Some(waiter) = table.hand_over(at) {
-            table.locks[at].unwritten = true;
-            waiter.tell(INHERITED);
+            table.locks[at].needs_fixup = true;
+            waiter.wake_as(GRANTED_OWNER_DIED);
             let heir = waiter.task.clone();
-            table.lend(&heir);
+            table.propagate_priority(&heir);
         }
     }
 }

@@ -91,7 +91,7 @@ pub fn sys_futex_waitv(
     let mut waiters = Vec::new();
     let result = words.into_iter().try_for_each(|(addr, scope, value)| {
         // As on Linux, no more of the value counts than a word holds.
-        waiters.push(futex::enter_new(task, addr, scope, value as u32)?);
+        waiters.push(futex::enqueue_new_waiter(task, addr, scope, value as u32)?);
         Ok(())
     });
     if let Err(error) = result {

@@ -23,7 +23,7 @@ use crate::time::posix_timers::SigEvent;
 use crate::time::wall_clock::AbsoluteDeadline;
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::pid::Pid;
-use crate::uapi::siginfo::{COUNT, SigInfo};
+use crate::uapi::siginfo::{NSIG, SigInfo};
 use crate::uapi::time::{ClockBase, TimeSpec};
 use crate::{SysResult, Task};
 
@@ -415,7 +415,7 @@ pub fn sys_mq_notify(task: &Task, fd: i32, event: UserPtr<SigEvent>) -> SysResul
     };
     let signal = match event.kind() {
         sys::SIGEV_NONE => None,
-        sys::SIGEV_SIGNAL if (1..=COUNT).contains(&event.signo()) => {
+        sys::SIGEV_SIGNAL if (1..=NSIG).contains(&event.signo()) => {
             Some((event.signo(), event.value()))
         }
         _ => return Err(Errno::EINVAL),

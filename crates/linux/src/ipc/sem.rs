@@ -120,9 +120,7 @@ pub fn sys_semtimedop(
             .check(&task.cred(), if changes { WRITE } else { READ })?;
     }
     if operations.iter().any(|operation| operation.has(SEM_UNDO)) {
-        task.process()
-            .undoes_semaphores
-            .store(true, Ordering::Relaxed);
+        task.process().has_sem_undo.store(true, Ordering::Relaxed);
     }
     let (pid, tid) = (task.pid(), task.tid());
     let attempt = || {
@@ -386,7 +384,7 @@ fn all_values(task: &Task, set: &SemArray, command: u32, values: UserPtr<u16>) -
 /// A process has ended, or leaves the namespace `of`: what it wanted undone is undone, as far as it
 /// goes.
 pub(crate) fn process_ends(process: &Process, of: &IpcNamespace) {
-    if !process.undoes_semaphores.load(Ordering::Relaxed) {
+    if !process.has_sem_undo.load(Ordering::Relaxed) {
         return;
     }
     for (_, set) in of.semaphores.all() {

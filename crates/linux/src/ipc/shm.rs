@@ -146,7 +146,7 @@ pub fn sys_shmat(task: &Task, id: i32, addr: usize, flags: u32) -> SysResult {
     };
     let at = task
         .process()
-        .memory()?
+        .require_space()?
         .mmap(request)
         .map_err(|e| if e == Errno::EEXIST { Errno::EINVAL } else { e })?;
     let mut info = segment.info.lock();
@@ -156,7 +156,7 @@ pub fn sys_shmat(task: &Task, id: i32, addr: usize, flags: u32) -> SysResult {
 
 /// `shmdt(2)`
 pub fn sys_shmdt(task: &Task, addr: usize) -> SysResult {
-    let space = task.process().memory()?;
+    let space = task.process().require_space()?;
     let backing = space.backing_at(addr).ok_or(Errno::EINVAL)?;
     let known =
         |segment: &Arc<Segment>| core::ptr::addr_eq(Arc::as_ptr(segment), Arc::as_ptr(&backing));

@@ -25,7 +25,7 @@ pub fn sys_membarrier(task: &Task, command: u32, flags: u32, _cpu: i32) -> SysRe
     if flags != 0 && (command != RSEQ || flags != FLAG_CPU) {
         return Err(Errno::EINVAL);
     }
-    let space = task.process().memory()?;
+    let space = task.process().require_space()?;
     match command {
         QUERY => return Ok((GLOBAL | ANNOUNCED | ANNOUNCED << 1) as usize),
         GLOBAL | GLOBAL_EXPEDITED => {

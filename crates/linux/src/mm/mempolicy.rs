@@ -139,7 +139,7 @@ fn policy_of(task: &Task, addr: usize, flags: u32) -> Result<(u32, u64), Errno> 
         }
         return Ok((if node { 0 } else { policy.mode }, policy.nodes));
     }
-    let space = task.process().memory()?;
+    let space = task.process().require_space()?;
     let page = addr - addr % PAGE_SIZE;
     let policies = space
         .mempolicies(page, PAGE_SIZE)
@@ -193,7 +193,7 @@ pub fn sys_mbind(
     if len > 0 {
         let policy = MemoryPolicy::new(mode, &nodes)?;
         // What goes back to the default may have holes.
-        task.process().memory()?.set_mempolicy(
+        task.process().require_space()?.set_mempolicy(
             addr,
             len,
             policy.word(),
@@ -218,7 +218,7 @@ pub fn sys_set_mempolicy_home_node(
     if len == 0 {
         return Ok(0);
     }
-    let policies = task.process().memory()?.mempolicies(addr, len)?;
+    let policies = task.process().require_space()?.mempolicies(addr, len)?;
     let kinds = policies
         .iter()
         .map(|&word| MemoryPolicy::of_word(word).kind())
@@ -257,7 +257,7 @@ pub fn sys_migrate_pages(
     if (to.others || to.first & !1 != 0) && !task.cred().capable(sys::CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }
-    if to.first & 1 != 0 && process.memory().is_ok() {
+    if to.first & 1 != 0 && process.require_space().is_ok() {
         Ok(0)
     } else {
         Err(Errno::EINVAL)
@@ -280,7 +280,9 @@ pub fn sys_move_pages(
     if flags & MPOL_MF_MOVE_ALL != 0 && !task.cred().capable(sys::CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }
-    let space = peer(task, pid)?.memory().map_err(|_| Errno::EINVAL)?;
+    let space = peer(task, pid)?
+        .require_space()
+        .map_err(|_| Errno::EINVAL)?;
     for i in 0..count {
         if task.must_exit() {
             return Err(Errno::EINTR);

@@ -11,7 +11,7 @@ use vm::{
     Prot, RemapOptions, VmaFlags, page_align_up,
 };
 
-use crate::process::personality::{READ_IMPLIES_EXEC, persona_has};
+use crate::process::personality::{READ_IMPLIES_EXEC, has_personality_bit};
 use crate::state::rlimit::Resource;
 use crate::uio::in_user_space;
 use crate::{SysResult, Task, uaccess};
@@ -19,14 +19,14 @@ use crate::{SysResult, Task, uaccess};
 /// The `PROT_*` bits that have a meaning for memory, of those that were asked for.
 fn protection(task: &Task, prot: u32) -> Prot {
     let mut prot = Prot::from_bits_truncate(prot);
-    if prot.contains(Prot::READ) && persona_has(task, READ_IMPLIES_EXEC) {
+    if prot.contains(Prot::READ) && has_personality_bit(task, READ_IMPLIES_EXEC) {
         prot |= Prot::EXEC;
     }
     prot
 }
 
 fn space(task: &Task) -> Result<Arc<AddressSpace>, Errno> {
-    task.process().memory()
+    task.process().require_space()
 }
 
 /// The object of a mapping of a file, if the descriptor allows what is asked for.
@@ -248,7 +248,7 @@ pub fn sys_mmap(
 /// `munmap(2)`
 pub fn sys_munmap(task: &Task, addr: usize, len: usize) -> SysResult {
     let space = space(task)?;
-    task.process().note_peak(&space);
+    task.process().update_hiwater_rss(&space);
     space.munmap(addr, len).map(|()| 0)
 }
 

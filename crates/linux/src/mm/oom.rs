@@ -49,7 +49,7 @@ pub(crate) fn to_old(adjustment: i32) -> i32 {
 
 /// Weight of a process when one is to be chosen, in pages; `None` if it is not to be.
 fn weight(process: &Process, total: u64) -> Option<i64> {
-    let adjustment = i64::from(process.oom_adjustment.load(Ordering::Relaxed));
+    let adjustment = i64::from(process.oom_score_adj.load(Ordering::Relaxed));
     if process.pid() == Pid::INIT || adjustment == i64::from(*ADJUSTMENTS.start()) {
         return None;
     }
@@ -103,7 +103,7 @@ fn choose(task: &Task) -> Option<Deadline> {
 
 /// Ends a process, in the words that Linux has for it.
 fn end(victim: &Process, task: &Task) {
-    let adjustment = |process: &Process| process.oom_adjustment.load(Ordering::Relaxed);
+    let adjustment = |process: &Process| process.oom_score_adj.load(Ordering::Relaxed);
     log::warn!(
         "{} invoked oom-killer: gfp_mask=0x0(), order=0, oom_score_adj={}",
         task.name(),

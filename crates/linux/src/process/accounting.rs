@@ -12,14 +12,14 @@ use crate::state::usage::Usage;
 /// User time of processes that have ended.
 static ENDED_USER_NS: AtomicU64 = AtomicU64::new(0);
 
-/// A process has ended: its threads and its memory are gone.
-pub(crate) fn note_end(process: &Process) {
-    ENDED_USER_NS.fetch_add(process.ended_usage.lock().user_ns, Ordering::Relaxed);
+/// Adds the user time of a process that has ended to [`total_user_ns`].
+pub(crate) fn account_exited_process(process: &Process) {
+    ENDED_USER_NS.fetch_add(process.exited_usage.lock().user_ns, Ordering::Relaxed);
 }
 
 /// Time that all programs there are and were had in user mode, nanoseconds. One that ends at this
 /// moment may be missing.
-pub(crate) fn user_of_all() -> u64 {
+pub(crate) fn total_user_ns() -> u64 {
     let living = process_table::processes_where(|_, node| node.process.space().is_some());
     living
         .iter()
@@ -34,16 +34,16 @@ impl Task {
         let Some(thread) = self.started_thread() else {
             return Usage::default();
         };
-        let mut told = self.told_times.lock();
-        *told = told.next(thread.cpu_time_ns(), thread.system_time_ns());
+        let mut told = self.prev_cputime.lock();
+        *told = told.adjust(thread.cpu_time_ns(), thread.system_time_ns());
         Usage {
             user_ns: told.user_ns,
             system_ns: told.system_ns,
-            max_resident: 0,
+            max_rss: 0,
             faults: self.faults.load(Ordering::Relaxed),
             switches: thread.context_switches(),
-            read: self.transferred.read.load(),
-            written: self.transferred.written.load(),
+            read: self.io_accounting.read.load(),
+            written: self.io_accounting.written.load(),
         }
     }
 }
@@ -51,26 +51,26 @@ impl Task {
 impl Process {
     /// Usage of all threads, those that have ended included.
     pub(crate) fn usage(&self) -> Usage {
-        let mut usage = *self.ended_usage.lock();
+        let mut usage = *self.exited_usage.lock();
         for task in self.tasks() {
             usage.add(&task.usage());
         }
-        usage.max_resident = self.note_resident();
+        usage.max_rss = self.update_max_rss();
         usage
     }
 
-    /// Looks how much memory is present before some is given back.
-    pub(crate) fn note_peak(&self, space: &AddressSpace) {
+    /// Records how much memory is present, before some is given back.
+    pub(crate) fn update_hiwater_rss(&self, space: &AddressSpace) {
         let now = space.resident() as u64;
-        if now > self.max_resident.load(Ordering::Relaxed) {
-            self.max_resident.fetch_max(now, Ordering::Relaxed);
+        if now > self.max_rss.load(Ordering::Relaxed) {
+            self.max_rss.fetch_max(now, Ordering::Relaxed);
         }
     }
 
-    /// Looks how much memory is present now; returns the most that was seen, in bytes.
-    pub(crate) fn note_resident(&self) -> u64 {
+    /// Records how much memory is present now; returns the most that was seen, in bytes.
+    pub(crate) fn update_max_rss(&self) -> u64 {
         let now = self.space().map_or(0, |space| space.resident() as u64);
-        self.max_resident.fetch_max(now, Ordering::Relaxed).max(now)
+        self.max_rss.fetch_max(now, Ordering::Relaxed).max(now)
     }
 
     /// Usage of the process and the children it waited for, as its parent counts it.
@@ -87,8 +87,8 @@ impl Process {
     }
 }
 
-/// A child has been waited for.
-pub(crate) fn add_child(parent: &Process, child: &Arc<Process>) {
+/// Adds the usage of a child that was waited for to its parent's.
+pub(crate) fn account_reaped_child(parent: &Process, child: &Arc<Process>) {
     let usage = child.usage_with_children();
     parent.children_usage.lock().add(&usage);
 }

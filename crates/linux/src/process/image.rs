@@ -32,7 +32,7 @@ pub(crate) struct ProcessImage {
 /// # Errors
 /// `ESRCH`: it has ended.
 pub(crate) fn layout_of(process: &Process) -> Result<PrctlMmMap, Errno> {
-    let heap = process.memory()?.heap();
+    let heap = process.require_space()?.heap();
     let image = process.image.lock();
     let [
         start_code,

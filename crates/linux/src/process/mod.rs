@@ -67,7 +67,7 @@ pub struct Process {
     /// The number of that, for who needs no more.
     space_id: AtomicU64,
     pub(crate) tasks: Mutex<Vec<Arc<Task>>>,
-    actions: Mutex<Arc<SigHand>>,
+    sighand: Mutex<Arc<SigHand>>,
     pub(crate) pending: Mutex<SigPending>,
     /// Wait status that `exit_group(2)` or a signal ended the process with.
     pub(crate) group_exit_status: Mutex<Option<i32>>,
@@ -82,8 +82,8 @@ pub struct Process {
     stops: AtomicU32,
     /// Woken when it, or a thread of it that is traced, goes on after a stop, or ends.
     pub(crate) resumed: WaitQueue,
-    /// The thread that made it.
-    pub(crate) maker: Weak<Task>,
+    /// Thread that made the process.
+    pub(crate) creator: Weak<Task>,
     /// The threads that its threads trace.
     pub(crate) tracees: Mutex<Vec<Arc<Task>>>,
     /// The first thread of the process, if that is traced.
@@ -97,20 +97,20 @@ pub struct Process {
     /// Pollers and threads that wait for its end, when it can be waited for.
     pub(crate) exit_waiters: PollQueue,
     pub(crate) limits: Mutex<Rlimits>,
-    owner: Mutex<Arc<Credentials>>,
+    cred: Mutex<Arc<Credentials>>,
     pub(crate) image: Mutex<ProcessImage>,
     /// `/proc/<pid>/oom_score_adj`.
-    pub(crate) oom_adjustment: AtomicI32,
+    pub(crate) oom_score_adj: AtomicI32,
     /// `personality(2)`.
-    pub(crate) persona: AtomicU32,
+    pub(crate) personality: AtomicU32,
     pub(crate) name: Mutex<String>,
     /// Number of the parent; changed under the lock of the table of processes.
     parent: AtomicI32,
     /// Usage of threads that have ended, and (below) of children that were waited for.
-    pub(crate) ended_usage: Mutex<Usage>,
+    pub(crate) exited_usage: Mutex<Usage>,
     pub(crate) children_usage: Mutex<Usage>,
     /// The most memory that was seen to be present, bytes.
-    pub(crate) max_resident: AtomicU64,
+    pub(crate) max_rss: AtomicU64,
     /// `RLIMIT_FSIZE`, which each write asks for.
     pub(crate) file_size_limit: AtomicU64,
     /// The signal it gets when its parent ends.
@@ -118,7 +118,7 @@ pub struct Process {
     /// `PR_SET_DUMPABLE`: whether others of the same user may look into it.
     pub(crate) dumpable: AtomicI32,
     /// Whether semaphores were operated with `SEM_UNDO`.
-    pub(crate) undoes_semaphores: AtomicBool,
+    pub(crate) has_sem_undo: AtomicBool,
     pub(crate) timers: Mutex<timer::Timers>,
     /// Whether its calls are written to the kernel log.
     logs_syscalls: AtomicBool,
@@ -129,15 +129,15 @@ pub struct Process {
 /// Arguments of [`Process::new`].
 pub(crate) struct NewProcess {
     pub(crate) pid: Pid,
-    pub(crate) maker: Weak<Task>,
+    pub(crate) creator: Weak<Task>,
     pub(crate) exit_signal: i32,
     pub(crate) space: Arc<AddressSpace>,
-    pub(crate) actions: Arc<SigHand>,
+    pub(crate) sighand: Arc<SigHand>,
     pub(crate) limits: Rlimits,
-    pub(crate) owner: Arc<Credentials>,
+    pub(crate) cred: Arc<Credentials>,
     pub(crate) image: ProcessImage,
-    pub(crate) oom_adjustment: i32,
-    pub(crate) persona: u32,
+    pub(crate) oom_score_adj: i32,
+    pub(crate) personality: u32,
     pub(crate) logs_syscalls: bool,
 }
 
@@ -151,7 +151,7 @@ impl Process {
             space_id: AtomicU64::new(new.space.id()),
             space: Mutex::new(Some(new.space)),
             tasks: Mutex::default(),
-            actions: Mutex::new(new.actions),
+            sighand: Mutex::new(new.sighand),
             pending: Mutex::default(),
             group_exit_status: Mutex::new(None),
             exiting: AtomicBool::new(false),
@@ -159,7 +159,7 @@ impl Process {
             group_exec_tid: AtomicI32::new(0),
             stopped: AtomicBool::new(false),
             stops: AtomicU32::new(0),
-            maker: new.maker,
+            creator: new.creator,
             tracees: Mutex::default(),
             traced_leader: Mutex::default(),
             resumed: WaitQueue::new(),
@@ -168,19 +168,19 @@ impl Process {
             signal_sent: PollQueue::new(),
             exit_waiters: PollQueue::new(),
             limits: Mutex::new(new.limits),
-            owner: Mutex::new(new.owner),
+            cred: Mutex::new(new.cred),
             image: Mutex::new(new.image),
-            oom_adjustment: AtomicI32::new(new.oom_adjustment),
-            persona: AtomicU32::new(new.persona),
+            oom_score_adj: AtomicI32::new(new.oom_score_adj),
+            personality: AtomicU32::new(new.personality),
             name: Mutex::default(),
             parent: AtomicI32::new(0),
-            ended_usage: Mutex::default(),
+            exited_usage: Mutex::default(),
             children_usage: Mutex::default(),
-            max_resident: AtomicU64::new(0),
+            max_rss: AtomicU64::new(0),
             file_size_limit: AtomicU64::new(new.limits[Resource::FileSize].soft),
             parent_death_signal: AtomicI32::new(0),
             dumpable: AtomicI32::new(1),
-            undoes_semaphores: AtomicBool::new(false),
+            has_sem_undo: AtomicBool::new(false),
             timers: Mutex::default(),
             logs_syscalls: AtomicBool::new(new.logs_syscalls),
             records_syscalls: AtomicBool::new(false),
@@ -230,7 +230,7 @@ impl Process {
     ///
     /// # Errors
     /// `ESRCH` if it has ended.
-    pub(crate) fn memory(&self) -> Result<Arc<AddressSpace>, Errno> {
+    pub(crate) fn require_space(&self) -> Result<Arc<AddressSpace>, Errno> {
         self.space().ok_or(Errno::ESRCH)
     }
 
@@ -241,29 +241,30 @@ impl Process {
     }
 
     pub(crate) fn replace_space(&self, space: Arc<AddressSpace>) {
-        self.note_resident();
+        self.update_max_rss();
         self.space_id.store(space.id(), Ordering::Relaxed);
         let old = self.space.lock().replace(space);
         drop(old);
     }
 
     /// Actions on signals, which processes may share (`CLONE_SIGHAND`).
-    pub(crate) fn actions(&self) -> Arc<SigHand> {
-        self.actions.lock().clone()
+    pub(crate) fn sighand(&self) -> Arc<SigHand> {
+        self.sighand.lock().clone()
     }
 
     /// Action on one signal.
     pub(crate) fn action(&self, signal: i32) -> SigAction {
-        self.actions.lock().get(signal)
+        self.sighand.lock().get(signal)
     }
 
     /// Whether a signal has no effect on it.
     pub(crate) fn ignores(&self, signal: i32) -> bool {
-        self.actions.lock().is_ignored(signal)
+        self.sighand.lock().is_ignored(signal)
     }
 
-    pub(crate) fn replace_actions(&self, actions: Arc<SigHand>) {
-        *self.actions.lock() = actions;
+    /// Replaces the actions on signals.
+    pub(crate) fn replace_sighand(&self, actions: Arc<SigHand>) {
+        *self.sighand.lock() = actions;
     }
 
     /// Signals sent to it and not to one of its threads.
@@ -400,7 +401,7 @@ impl Process {
 
     /// Number of the stop in force, which no other stop of the process has; `None` if it is not
     /// stopped.
-    pub(crate) fn stop_in_force(&self) -> Option<u32> {
+    pub(crate) fn current_stop(&self) -> Option<u32> {
         self.is_stopped().then(|| self.stops.load(Ordering::SeqCst))
     }
 
@@ -444,11 +445,11 @@ impl Process {
     /// Credentials of the process, as others find them.
     #[must_use]
     pub fn credentials(&self) -> Arc<Credentials> {
-        self.owner.lock().clone()
+        self.cred.lock().clone()
     }
 
     pub(crate) fn set_owner(&self, owner: Arc<Credentials>) {
-        *self.owner.lock() = owner;
+        *self.cred.lock() = owner;
     }
 
     /// The file it runs.
@@ -503,10 +504,10 @@ pub(crate) fn notify_parent(
     } else {
         sys::SIGCHLD as i32
     };
-    let told = (1..=siginfo::COUNT).contains(&signo);
+    let told = (1..=siginfo::NSIG).contains(&signo);
     if told
-        && !send_signal::is_spared(&parent, signo)
-        && (ended || parent.actions().wants_child_stops())
+        && !send_signal::is_unkillable(&parent, signo)
+        && (ended || parent.sighand().wants_child_stops())
     {
         let mut info = SigInfo::child(
             code,
@@ -534,8 +535,8 @@ pub(crate) fn signal_broken_pipe(task: &Task) {
     );
 }
 
-/// For messages about a process that is ended by the kernel.
-pub(crate) fn log_end(process: &Process, signal: i32, why: core::fmt::Arguments<'_>) {
+/// Logs why the kernel ends a process by a signal.
+pub(crate) fn log_fatal_signal(process: &Process, signal: i32, why: core::fmt::Arguments<'_>) {
     log::warn!(
         "process {} ({}) ends by {}: {why}",
         process.pid(),

@@ -20,8 +20,8 @@ pub(crate) const CLEARED_WITH_POWER: u32 =
     ADDR_NO_RANDOMIZE | ADDR_COMPAT_LAYOUT | MMAP_PAGE_ZERO | READ_IMPLIES_EXEC;
 
 /// Whether a bit of the caller's personality is set.
-pub(crate) fn persona_has(task: &Task, bit: u32) -> bool {
-    task.process().persona.load(Ordering::Relaxed) & bit != 0
+pub(crate) fn has_personality_bit(task: &Task, bit: u32) -> bool {
+    task.process().personality.load(Ordering::Relaxed) & bit != 0
 }
 
 /// `/proc/sys/kernel/randomize_va_space`: 0, programs are where they always are; 1, all is at

@@ -12,7 +12,7 @@ use fs::tty::{CallerIds as TtyProcess, JobControl};
 use crate::Task;
 use crate::process::{Process, send_signal};
 use crate::uapi::pid::{Pgid, Pid, Sid, Tid};
-use crate::uapi::siginfo::{SigInfo, bit};
+use crate::uapi::siginfo::{SigInfo, sigmask};
 
 /// The highest number, one less than `/proc/sys/kernel/pid_max`; the next begins again below.
 const LAST_PID: i32 = 32_767;
@@ -414,7 +414,7 @@ pub(crate) fn exit_notify(process: &Process, status: i32, held: bool) -> ExitEff
     let heirs_process = table.entries.get(&heir).map(|n| n.process.clone());
     let heir_waits = heirs_process
         .as_ref()
-        .is_some_and(|heir| !heir.actions().reaps_children());
+        .is_some_and(|heir| !heir.sighand().reaps_children());
     for &child in &children {
         let Some(node) = table.entries.get_mut(&child) else {
             continue;
@@ -444,7 +444,7 @@ pub(crate) fn exit_notify(process: &Process, status: i32, held: bool) -> ExitEff
     let unwanted = aftermath
         .parent
         .as_ref()
-        .is_none_or(|parent| parent.actions().reaps_children());
+        .is_none_or(|parent| parent.sighand().reaps_children());
     if unwanted && !held {
         reaped.extend(table.reap(pid));
     }
@@ -464,7 +464,7 @@ pub(crate) fn release_to_parent(pid: Pid) -> Option<Arc<Process>> {
     // Dropped when the lock is open.
     let _reaped = if parent
         .as_ref()
-        .is_none_or(|parent| parent.actions().reaps_children())
+        .is_none_or(|parent| parent.sighand().reaps_children())
     {
         table.reap(pid)
     } else {
@@ -494,7 +494,7 @@ impl JobControl for TtyJobControl {
         };
         let signal = signal.cast_signed();
         let blocked = task.signals.lock().blocked;
-        blocked & bit(signal) != 0 || task.process().actions().is_ignored(signal)
+        blocked & sigmask(signal) != 0 || task.process().sighand().is_ignored(signal)
     }
 
     fn signal_group(&self, group: u32, signal: u32) {

@@ -23,20 +23,21 @@ impl Task {
         let mut new = *schedule;
         change(&mut new)?;
         *schedule = new;
-        self.apply(new, *self.lent.lock());
+        self.apply(new, *self.pi_boost.lock());
         Ok(())
     }
 
     /// The policy it runs with: its own, or one that was lent to it.
     pub(crate) fn effective_policy(&self) -> Policy {
         let own = self.schedule.lock().class();
-        self.lent.lock().unwrap_or(own)
+        self.pi_boost.lock().unwrap_or(own)
     }
 
-    /// Lends it a policy, if that goes before its own by `rank`, or takes that back (`None`).
-    pub(crate) fn lend(&self, policy: Option<Policy>, rank: impl Fn(Policy) -> i32) {
+    /// Boosts the thread to a policy, if that goes before its own by `rank`, or ends the boost
+    /// (`None`).
+    pub(crate) fn set_pi_boost(&self, policy: Option<Policy>, rank: impl Fn(Policy) -> i32) {
         let schedule = self.schedule.lock();
-        let mut lent = self.lent.lock();
+        let mut lent = self.pi_boost.lock();
         let new = policy.filter(|&policy| rank(policy) > rank(schedule.class()));
         if *lent != new {
             *lent = new;

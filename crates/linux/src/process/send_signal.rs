@@ -12,7 +12,7 @@ use crate::state::sighand::{SIG_DFL, SIG_IGN, SigAction};
 use crate::uapi::pid::{Pgid, Pid};
 use crate::uapi::sigframe::LastFault;
 use crate::uapi::siginfo::{
-    DefaultAction, FIRST_REAL_TIME, STOPPING, SigInfo, SigSet, bit, default_action, dumps,
+    DefaultAction, SIGRTMIN, STOPPING, SigInfo, SigSet, default_action, dumps_core, sigmask,
 };
 
 const SIGKILL: i32 = sys::SIGKILL as i32;
@@ -27,8 +27,8 @@ pub(crate) enum SignalTarget<'a> {
     Process(Option<&'a Task>),
 }
 
-/// Puts a signal where its receiver finds it: with the thread, or with the process.
-pub(crate) fn post(
+/// Queues a signal where its receiver finds it: with the thread, or with the process.
+pub(crate) fn queue_signal(
     process: &Arc<Process>,
     to: SignalTarget<'_>,
     info: &SigInfo,
@@ -49,13 +49,13 @@ pub(crate) fn post(
         discard(STOPPING);
         process.resume();
         ptrace_state::on_sigcont(process);
-    } else if bit(signo) & STOPPING != 0 {
-        discard(bit(SIGCONT));
+    } else if sigmask(signo) & STOPPING != 0 {
+        discard(sigmask(SIGCONT));
     }
-    let blocked = |task: &Task| task.signals.lock().blocked & bit(signo) != 0;
+    let blocked = |task: &Task| task.signals.lock().blocked & sigmask(signo) != 0;
     // A tracer hears of all.
     let ignored = process.ignores(signo) && process.find_task(Task::is_ptraced).is_none();
-    let most = if signo < FIRST_REAL_TIME {
+    let most = if signo < SIGRTMIN {
         0
     } else {
         process.limits.lock()[Resource::PendingSignals].soft_size()
@@ -68,7 +68,7 @@ pub(crate) fn post(
             }
             task.signals.lock().pending.add(info, most)?;
             if !held {
-                end_at_once(process, signo);
+                complete_fatal_signal(process, signo);
                 task.signal_wake_up();
             }
         }
@@ -83,7 +83,7 @@ pub(crate) fn post(
             }
             process.pending.lock().add(info, most)?;
             if let Some(task) = receiver {
-                end_at_once(process, signo);
+                complete_fatal_signal(process, signo);
                 task.signal_wake_up();
             }
         }
@@ -92,11 +92,11 @@ pub(crate) fn post(
     Ok(())
 }
 
-/// Ends a process by a signal of which that is all it would do, before whoever sends it goes on: a
-/// thread that ends its own process so never returns. Not where a tracer hears of it first, the
-/// process is stopped, or the place where it happened is told.
-fn end_at_once(process: &Arc<Process>, signo: i32) {
-    let ends = matches!(default_action(signo), DefaultAction::End) && !dumps(signo);
+/// Ends a process by a signal that does nothing else, before the sender goes on: a thread that ends
+/// its own process so never returns. Not where a tracer hears of it first, the process is stopped,
+/// or the address where it happened is told.
+fn complete_fatal_signal(process: &Arc<Process>, signo: i32) {
+    let ends = matches!(default_action(signo), DefaultAction::Terminate) && !dumps_core(signo);
     if ends
         && process.action(signo).handler == SIG_DFL
         && !process.is_stopped()
@@ -109,12 +109,12 @@ fn end_at_once(process: &Arc<Process>, signo: i32) {
 /// Sends a signal to a process, from the kernel.
 pub(crate) fn send(process: &Arc<Process>, info: SigInfo) {
     // A full queue loses real-time signals only, and the kernel sends none.
-    let _ = post(process, SignalTarget::Process(None), &info);
+    let _ = queue_signal(process, SignalTarget::Process(None), &info);
 }
 
 /// Sends a signal to a thread, from the kernel.
 pub(crate) fn send_task(task: &Task, info: SigInfo) {
-    let _ = post(task.process(), SignalTarget::Thread(task), &info);
+    let _ = queue_signal(task.process(), SignalTarget::Thread(task), &info);
 }
 
 /// Sends a signal to all processes of a group, from the kernel.
@@ -126,14 +126,14 @@ pub(crate) fn send_group(group: Pgid, info: SigInfo) {
     }
 }
 
-/// Nobody can continue the stopped members of a group any more: `SIGHUP` and `SIGCONT`.
-pub(crate) fn send_orphans(group: Pgid) {
+/// Sends `SIGHUP` and `SIGCONT` to a group whose stopped members nobody can continue any more.
+pub(crate) fn signal_orphaned_group(group: Pgid) {
     for process in
         process_table::processes_where(|_, node| node.group == group && node.exit_status.is_none())
     {
         for signo in [sys::SIGHUP as i32, SIGCONT]
             .into_iter()
-            .filter(|&signo| !is_spared(&process, signo))
+            .filter(|&signo| !is_unkillable(&process, signo))
         {
             send(&process, SigInfo::kernel(signo));
         }
@@ -142,12 +142,12 @@ pub(crate) fn send_orphans(group: Pgid) {
 
 /// A signal that an instruction of the thread caused: it cannot be blocked or ignored.
 pub(crate) fn force(task: &Task, info: SigInfo, fault: LastFault) {
-    let actions = task.process().actions();
-    let mask = bit(info.signo);
+    let actions = task.process().sighand();
+    let mask = sigmask(info.signo);
     let ignored = actions.get(info.signo).handler == SIG_IGN;
     let blocked = {
         let mut signals = task.signals.lock();
-        signals.fault = fault;
+        signals.last_fault = fault;
         let blocked = signals.blocked & mask != 0;
         signals.blocked &= !mask;
         blocked
@@ -158,13 +158,13 @@ pub(crate) fn force(task: &Task, info: SigInfo, fault: LastFault) {
     send_task(task, info);
 }
 
-/// Process 1 is not ended or stopped by those it looks after; it gets what it handles, and what it
-/// has blocked to wait for it.
-pub(crate) fn is_spared(process: &Process, signal: i32) -> bool {
+/// Whether a signal does nothing to a process because that is process 1, which gets what it
+/// handles, and what it has blocked to wait for it.
+pub(crate) fn is_unkillable(process: &Process, signal: i32) -> bool {
     process.pid() == Pid::INIT
-        && process.actions().get(signal).handler == SIG_DFL
+        && process.sighand().get(signal).handler == SIG_DFL
         && !process
             .tasks()
             .iter()
-            .any(|task| task.signals.lock().blocked & bit(signal) != 0)
+            .any(|task| task.signals.lock().blocked & sigmask(signal) != 0)
 }

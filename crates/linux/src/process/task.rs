@@ -41,13 +41,13 @@ pub(crate) struct TaskSignals {
     pub(crate) blocked: SigSet,
     /// Mask that `blocked` goes back to once the signal that ended a wait was handled
     /// (`sigsuspend`, `ppoll`, …).
-    pub(crate) saved: Option<SigSet>,
+    pub(crate) saved_sigmask: Option<SigSet>,
     /// Signals that were sent to this thread and not delivered.
     pub(crate) pending: SigPending,
-    /// The alternate stack.
-    pub(crate) stack: AltStack,
-    /// The last fault.
-    pub(crate) fault: LastFault,
+    /// The alternate stack (`sigaltstack(2)`).
+    pub(crate) alt_stack: AltStack,
+    /// The last fault, for the frame of its signal's handler.
+    pub(crate) last_fault: LastFault,
 }
 
 /// A call that a signal interrupted and that goes on by `restart_syscall(2)`.
@@ -125,28 +125,28 @@ pub struct Task {
     ptraced: AtomicBool,
     /// State of tracing, if the thread is traced.
     pub(crate) ptrace: Mutex<Option<Box<PtraceState>>>,
-    /// The word that is cleared and woken when the thread ends.
-    pub(crate) clear_tid: AtomicUsize,
-    /// Head of the list of robust futexes.
-    pub(crate) robust: AtomicUsize,
+    /// Address of the word that is cleared and woken when the thread ends; 0 for none.
+    pub(crate) clear_child_tid: AtomicUsize,
+    /// Address of the head of the list of robust futexes; 0 for none.
+    pub(crate) robust_list: AtomicUsize,
     /// Completion for the parent that waits for this thread to leave its parent's memory
     /// (`vfork(2)`).
-    pub(crate) vfork: Mutex<Option<Arc<Completion>>>,
-    pub(crate) restart: Mutex<Option<RestartBlock>>,
+    pub(crate) vfork_done: Mutex<Option<Arc<Completion>>>,
+    pub(crate) restart_block: Mutex<Option<RestartBlock>>,
     /// Whether it is in a call that ends at a time of the wall clock.
     pub(crate) waits_for_wall_clock: AtomicBool,
     /// `rseq(2)`.
     pub(crate) rseq: Mutex<Registration>,
     /// Page faults of its program.
     pub(crate) faults: AtomicU64,
-    /// Processor time that was told last, which never goes back.
-    pub(crate) told_times: Mutex<PrevCputime>,
+    /// Processor times that were reported last, which never go back.
+    pub(crate) prev_cputime: Mutex<PrevCputime>,
     /// Bytes read and written, and calls that did.
-    pub(crate) transferred: IoAccounting,
+    pub(crate) io_accounting: IoAccounting,
     /// Time of its start, in nanoseconds since boot.
     pub(crate) start_ns: u64,
-    /// `prctl(2)`.
-    pub(crate) settings: Mutex<PrctlState>,
+    /// Values that `prctl(2)` sets.
+    pub(crate) prctl: Mutex<PrctlState>,
     /// Restrictions of its system calls, and the calls that its program does itself.
     pub(crate) seccomp: Mutex<Seccomp>,
     pub(crate) user_dispatch: Mutex<Option<UserDispatch>>,
@@ -157,13 +157,13 @@ pub struct Task {
     /// Class and level of its input and output; 0 if they were not set.
     pub(crate) io_priority: AtomicU32,
     /// CPUs it may run on, as words of 64; empty for all.
-    pub(crate) cpus: Mutex<Vec<u64>>,
+    pub(crate) cpus_allowed: Mutex<Vec<u64>>,
     /// Scheduling parameters as `sched_setattr(2)` set them.
     pub(crate) schedule: Mutex<SchedParams>,
-    /// The policy of a thread that waits for a lock it holds, if that goes first.
-    pub(crate) lent: Mutex<Option<Policy>>,
-    /// Locks with priority inheritance that it held have been passed on: it has ended.
-    pub(crate) locks_released: AtomicBool,
+    /// Policy of a thread that waits for a lock this one holds, if that policy goes first.
+    pub(crate) pi_boost: Mutex<Option<Policy>>,
+    /// Whether its locks with priority inheritance have been passed on: it has ended.
+    pub(crate) pi_locks_released: AtomicBool,
     /// Waiter that stands for it where futexes are waited for.
     pub(crate) futex: Once<Arc<Waiter>>,
 }
@@ -177,22 +177,22 @@ pub(crate) struct NewTask {
     pub(crate) name: String,
     pub(crate) blocked: SigSet,
     pub(crate) stack: AltStack,
-    pub(crate) cpus: Vec<u64>,
+    pub(crate) cpus_allowed: Vec<u64>,
     pub(crate) schedule: SchedParams,
     pub(crate) seccomp: Seccomp,
     pub(crate) memory_policy: MemoryPolicy,
     pub(crate) io_priority: u32,
-    pub(crate) settings: PrctlState,
+    pub(crate) prctl: PrctlState,
 }
 
 impl Task {
     pub(crate) fn new(tid: Tid, process: Arc<Process>, from: NewTask) -> Arc<Self> {
         let signals = TaskSignals {
             blocked: from.blocked,
-            saved: None,
+            saved_sigmask: None,
             pending: SigPending::default(),
-            stack: from.stack,
-            fault: LastFault::default(),
+            alt_stack: from.stack,
+            last_fault: LastFault::default(),
         };
         Arc::new(Self {
             _counted: census::Task::default(),
@@ -211,26 +211,26 @@ impl Task {
             exit_status: AtomicI32::new(0),
             ptraced: AtomicBool::new(false),
             ptrace: Mutex::new(None),
-            clear_tid: AtomicUsize::new(0),
-            robust: AtomicUsize::new(0),
-            vfork: Mutex::new(None),
-            restart: Mutex::new(None),
+            clear_child_tid: AtomicUsize::new(0),
+            robust_list: AtomicUsize::new(0),
+            vfork_done: Mutex::new(None),
+            restart_block: Mutex::new(None),
             waits_for_wall_clock: AtomicBool::new(false),
             rseq: Mutex::default(),
             faults: AtomicU64::new(0),
-            told_times: Mutex::default(),
-            transferred: IoAccounting::default(),
+            prev_cputime: Mutex::default(),
+            io_accounting: IoAccounting::default(),
             start_ns: ::task::now_ns(),
-            settings: Mutex::new(from.settings),
+            prctl: Mutex::new(from.prctl),
             user_dispatch: Mutex::default(),
             has_syscall_work: AtomicBool::new(from.seccomp.mode() != 0),
             seccomp: Mutex::new(from.seccomp),
             memory_policy: Mutex::new(from.memory_policy),
             io_priority: AtomicU32::new(from.io_priority),
-            cpus: Mutex::new(from.cpus),
+            cpus_allowed: Mutex::new(from.cpus_allowed),
             schedule: Mutex::new(from.schedule),
-            lent: Mutex::new(None),
-            locks_released: AtomicBool::new(false),
+            pi_boost: Mutex::new(None),
+            pi_locks_released: AtomicBool::new(false),
             futex: Once::new(),
         })
     }
@@ -303,7 +303,7 @@ impl Task {
         // Known to others first: what they change from now on reaches the thread, and what they
         // changed before is done here.
         self.thread.call_once(|| thread);
-        let cpus = self.cpus.lock().clone();
+        let cpus = self.cpus_allowed.lock().clone();
         if !cpus.is_empty() {
             self.thread().set_affinity(&cpus);
         }
@@ -321,8 +321,8 @@ impl Task {
     }
 
     /// Lets the parent in `vfork(2)` go on: the thread has left its memory.
-    pub(crate) fn end_vfork(&self) {
-        let waiter = self.vfork.lock().take();
+    pub(crate) fn complete_vfork_done(&self) {
+        let waiter = self.vfork_done.lock().take();
         if let Some(waiter) = waiter {
             waiter.complete();
         }
@@ -612,16 +612,21 @@ impl Task {
             return Err(Errno::EINVAL);
         }
         let mask = mask.read()?;
-        self.with_mask(mask, wait)
+        self.with_temporary_sigmask(mask, wait)
     }
 
-    pub(crate) fn with_mask(&self, mask: SigSet, wait: impl FnOnce() -> SysResult) -> SysResult {
+    /// Runs `wait` with another mask of blocked signals; a handler that ends the wait runs with it.
+    pub(crate) fn with_temporary_sigmask(
+        &self,
+        mask: SigSet,
+        wait: impl FnOnce() -> SysResult,
+    ) -> SysResult {
         let old = self.set_blocked(mask);
         let result = wait();
         match result {
             // Delivery takes the mask back after it has chosen the signal.
             Err(e) if e == Errno::EINTR || e.is_restart() => {
-                self.signals.lock().saved = Some(old);
+                self.signals.lock().saved_sigmask = Some(old);
                 self.signal_wake_up();
             }
             _ => {

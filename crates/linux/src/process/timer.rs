@@ -344,7 +344,7 @@ pub(crate) fn check_cpu_limit(process: &Arc<Process>) {
     let Rlimit { soft, hard } = process.limits.lock()[Resource::Cpu];
     let used = process.cpu_ns() / NS_PER_SEC;
     if used >= hard {
-        process::log_end(
+        process::log_fatal_signal(
             process,
             sys::SIGKILL as i32,
             format_args!("it used its {hard} s of processor time"),

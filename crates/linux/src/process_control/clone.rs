@@ -37,10 +37,10 @@ struct KernelCloneArgs {
     pidfd: usize,
     child_tid: usize,
     tls: u64,
-    /// The number the child should have.
-    number: Option<i32>,
-    /// Signals that the parent handles have their default action in the child.
-    clear_handlers: bool,
+    /// Number that the child is to have.
+    set_tid: Option<i32>,
+    /// Whether signals that the parent handles have their default action in the child.
+    clear_sighand: bool,
 }
 
 impl KernelCloneArgs {
@@ -54,7 +54,7 @@ impl KernelCloneArgs {
             && needs(sys::CLONE_SIGHAND, sys::CLONE_VM)
             && !(self.has(sys::CLONE_PIDFD)
                 && (self.has(sys::CLONE_THREAD) || self.has(sys::CLONE_DETACHED)))
-            && !(self.clear_handlers && self.has(sys::CLONE_SIGHAND))
+            && !(self.clear_sighand && self.has(sys::CLONE_SIGHAND))
             && !(self.has(sys::CLONE_NEWNS) && self.has(sys::CLONE_FS))
             && !(self.has(sys::CLONE_NEWIPC) && self.has(sys::CLONE_SYSVSEM));
         if sound { Ok(()) } else { Err(Errno::EINVAL) }
@@ -74,10 +74,14 @@ fn copy_fpu(task: &Task, request: &KernelCloneArgs) -> Result<UserFpu, Errno> {
     Ok(copy)
 }
 
-fn inherited(task: &Task, request: &KernelCloneArgs) -> NewTask {
+/// What the new thread takes over from the caller.
+fn copy_task(task: &Task, request: &KernelCloneArgs) -> NewTask {
     let (blocked, stack) = {
         let signals = task.signals.lock();
-        (signals.saved.unwrap_or(signals.blocked), signals.stack)
+        (
+            signals.saved_sigmask.unwrap_or(signals.blocked),
+            signals.alt_stack,
+        )
     };
     // A thread in the same memory needs an alternate stack of its own; vfork's child borrows
     // everything.
@@ -88,22 +92,23 @@ fn inherited(task: &Task, request: &KernelCloneArgs) -> NewTask {
         } else {
             task.files().fork()
         },
-        fs: directories(task, request),
+        fs: copy_fs(task, request),
         namespaces: task.namespaces().with_new(request.flags),
         cred: task.identity(),
         name: task.name(),
         blocked,
         stack: if keeps_stack { stack } else { AltStack::none() },
-        cpus: task.cpus.lock().clone(),
+        cpus_allowed: task.cpus_allowed.lock().clone(),
         schedule: task.schedule().inherited(),
         seccomp: task.seccomp.lock().clone(),
         memory_policy: *task.memory_policy.lock(),
         io_priority: task.io_priority.load(Ordering::Relaxed),
-        settings: task.settings.lock().inherited(),
+        prctl: task.prctl.lock().inherited(),
     }
 }
 
-fn directories(task: &Task, request: &KernelCloneArgs) -> Arc<FsStruct> {
+/// Directories and file creation mask of the child: the caller's own (`CLONE_FS`) or a copy.
+fn copy_fs(task: &Task, request: &KernelCloneArgs) -> Arc<FsStruct> {
     if request.has(sys::CLONE_FS) {
         return task.fs();
     }
@@ -114,18 +119,19 @@ fn directories(task: &Task, request: &KernelCloneArgs) -> Arc<FsStruct> {
     own
 }
 
-fn new_process(task: &Task, request: &KernelCloneArgs, pid: Pid) -> Result<Arc<Process>, Errno> {
+/// Makes the process that a call asks for, with what the caller's leaves to it.
+fn copy_process(task: &Task, request: &KernelCloneArgs, pid: Pid) -> Result<Arc<Process>, Errno> {
     let old = task.process();
-    let memory = old.memory()?;
+    let memory = old.require_space()?;
     let space = if request.has(sys::CLONE_VM) {
         memory
     } else {
         memory.fork()?
     };
-    let actions = old.actions();
+    let actions = old.sighand();
     let new = NewProcess {
         pid,
-        maker: crate::current_task()
+        creator: crate::current_task()
             .as_ref()
             .map(Arc::downgrade)
             .unwrap_or_default(),
@@ -137,18 +143,18 @@ fn new_process(task: &Task, request: &KernelCloneArgs, pid: Pid) -> Result<Arc<P
             request.exit_signal
         },
         space,
-        actions: if request.has(sys::CLONE_SIGHAND) {
+        sighand: if request.has(sys::CLONE_SIGHAND) {
             actions
-        } else if request.clear_handlers {
+        } else if request.clear_sighand {
             actions.after_exec()
         } else {
             actions.fork()
         },
         limits: *old.limits.lock(),
-        owner: task.cred(),
+        cred: task.cred(),
         image: old.image.lock().clone(),
-        oom_adjustment: old.oom_adjustment.load(Ordering::Relaxed),
-        persona: old.persona.load(Ordering::Relaxed),
+        oom_score_adj: old.oom_score_adj.load(Ordering::Relaxed),
+        personality: old.personality.load(Ordering::Relaxed),
         logs_syscalls: old.logs_syscalls(),
     };
     let process = Process::new(new);
@@ -169,16 +175,16 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &KernelCloneArgs) -> SysR
     let is_thread = request.has(sys::CLONE_THREAD);
     check_threads(task)?;
     let fpu = copy_fpu(task, request)?;
-    let tid = match request.number {
+    let tid = match request.set_tid {
         Some(number) => process_table::allocate_exact(number)?,
         None => process_table::allocate().ok_or(Errno::EAGAIN)?,
     };
     let process = if is_thread {
         task.process().clone()
     } else {
-        new_process(task, request, tid.led_process())?
+        copy_process(task, request, tid.led_process())?
     };
-    let child = Task::new(tid, process.clone(), inherited(task, request));
+    let child = Task::new(tid, process.clone(), copy_task(task, request));
     let mut child_regs = UserRegs {
         rax: 0,
         orig_rax: u64::MAX,
@@ -192,11 +198,13 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &KernelCloneArgs) -> SysR
         let _ = UserPtr::<i32>::new(request.parent_tid).write(&tid.raw());
     }
     let pidfd = match request.has(sys::CLONE_PIDFD) {
-        true => Some(give_descriptor(task, &process, request.pidfd)?),
+        true => Some(install_pidfd(task, &process, request.pidfd)?),
         false => None,
     };
     if request.has(sys::CLONE_CHILD_CLEARTID) {
-        child.clear_tid.store(request.child_tid, Ordering::Relaxed);
+        child
+            .clear_child_tid
+            .store(request.child_tid, Ordering::Relaxed);
     }
     if !request.has(sys::CLONE_VM) {
         *child.rseq.lock() = *task.rseq.lock();
@@ -204,7 +212,7 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &KernelCloneArgs) -> SysR
     let vfork = request
         .has(sys::CLONE_VFORK)
         .then(Arc::<Completion>::default);
-    child.vfork.lock().clone_from(&vfork);
+    child.vfork_done.lock().clone_from(&vfork);
 
     // From here on others see the child.
     if !is_thread {
@@ -218,12 +226,12 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &KernelCloneArgs) -> SysR
     let set_tid = request
         .has(sys::CLONE_CHILD_SETTID)
         .then(|| UserPtr::<i32>::new(request.child_tid));
-    let event = event(task, request);
-    let started = enter(&process, &child).and_then(|()| {
+    let event = ptrace_event_of(task, request);
+    let started = register_child(&process, &child).and_then(|()| {
         if task.is_ptraced() && (event.is_some() || request.has(sys::CLONE_PTRACE)) {
             ptrace::link_child(task, &child);
         }
-        start(child.clone(), child_regs, fpu, set_tid)
+        wake_up_new_task(child.clone(), child_regs, fpu, set_tid)
     });
     if let Err(e) = started {
         ptrace::untrace(&child);
@@ -247,8 +255,8 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &KernelCloneArgs) -> SysR
     Ok(tid.raw() as usize)
 }
 
-/// Event that a tracer is told of the new thread or process, if it wants to know.
-fn event(task: &Task, request: &KernelCloneArgs) -> Option<Event> {
+/// Event that a tracer of the caller gets for the new thread or process, if any.
+fn ptrace_event_of(task: &Task, request: &KernelCloneArgs) -> Option<Event> {
     if !task.is_ptraced() || request.has(sys::CLONE_UNTRACED) {
         return None;
     }
@@ -260,8 +268,8 @@ fn event(task: &Task, request: &KernelCloneArgs) -> Option<Event> {
     ptrace::event_enabled(task, event).then_some(event)
 }
 
-/// Gives the parent a descriptor of its child, and tells it the number.
-fn give_descriptor(task: &Task, child: &Arc<Process>, at: usize) -> Result<i32, Errno> {
+/// Gives the parent a pidfd of its child, and stores its number at `at`.
+fn install_pidfd(task: &Task, child: &Arc<Process>, at: usize) -> Result<i32, Errno> {
     let files = task.files();
     let fd = files.install(pidfd::open(child.clone(), false), CloseOnExec::Yes)? as i32;
     UserPtr::<i32>::new(at)
@@ -270,15 +278,15 @@ fn give_descriptor(task: &Task, child: &Arc<Process>, at: usize) -> Result<i32, 
     Ok(fd)
 }
 
-/// Makes a new task known.
-fn enter(process: &Process, child: &Arc<Task>) -> Result<(), Errno> {
+/// Adds a new process or thread to the process table.
+fn register_child(process: &Process, child: &Arc<Task>) -> Result<(), Errno> {
     process.add_task(child.clone())?;
     process_table::add_task(child);
     Ok(())
 }
 
 /// Starts a task in a kernel thread of its own.
-pub(crate) fn start(
+pub(crate) fn wake_up_new_task(
     task: Arc<Task>,
     regs: UserRegs,
     fpu: UserFpu,
@@ -327,8 +335,8 @@ pub fn sys_clone(
         pidfd: parent_tid,
         child_tid,
         tls,
-        number: None,
-        clear_handlers: false,
+        set_tid: None,
+        clear_sighand: false,
     };
     do_clone(task, regs, &request)
 }
@@ -356,8 +364,8 @@ const CLONE_ARGS_V0: usize = 64;
 /// `CLONE_CLEAR_SIGHAND`
 const CLEAR_SIGHAND: u64 = 1 << 32;
 
-/// The number that the child should have: there is one namespace of processes, so at most one.
-fn chosen_number(task: &Task, args: &CloneArgs) -> Result<Option<i32>, Errno> {
+/// Number that the child is to have (`set_tid`): there is one pid namespace, so at most one.
+fn requested_tid(task: &Task, args: &CloneArgs) -> Result<Option<i32>, Errno> {
     match (args.set_tid_size, args.set_tid) {
         (0, 0) => Ok(None),
         (1, addr @ 1..) => {
@@ -396,7 +404,7 @@ pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: usize, size: usize) ->
     if high & !CLEAR_SIGHAND != 0
         || args.flags & u64::from(sys::CSIGNAL & !sys::CLONE_NEWTIME) != 0
         || (args.stack == 0) != (args.stack_size == 0)
-        || args.exit_signal > siginfo::COUNT as u64
+        || args.exit_signal > siginfo::NSIG as u64
     {
         return Err(Errno::EINVAL);
     }
@@ -408,8 +416,8 @@ pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: usize, size: usize) ->
         pidfd: args.pidfd as usize,
         child_tid: args.child_tid as usize,
         tls: args.tls,
-        number: chosen_number(task, &args)?,
-        clear_handlers: high & CLEAR_SIGHAND != 0,
+        set_tid: requested_tid(task, &args)?,
+        clear_sighand: high & CLEAR_SIGHAND != 0,
     };
     do_clone(task, regs, &request)
 }

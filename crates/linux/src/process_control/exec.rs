@@ -21,7 +21,7 @@ use vm::{
 use crate::files::namei::{self, AT_FDCWD};
 use crate::process::image::ProcessImage;
 use crate::process::personality::{
-    self, ADDR_COMPAT_LAYOUT, CLEARED_WITH_POWER, RANDOMIZE, READ_IMPLIES_EXEC, persona_has,
+    self, ADDR_COMPAT_LAYOUT, CLEARED_WITH_POWER, RANDOMIZE, READ_IMPLIES_EXEC, has_personality_bit,
 };
 use crate::process::{process_table, rlimit};
 use crate::sched::rseq;
@@ -96,7 +96,8 @@ impl Randomization {
     fn of(task: &Task) -> Self {
         let setting = RANDOMIZE.load(Ordering::Relaxed);
         let random = setting > 0
-            && task.process().persona.load(Ordering::Relaxed) & personality::ADDR_NO_RANDOMIZE == 0;
+            && task.process().personality.load(Ordering::Relaxed) & personality::ADDR_NO_RANDOMIZE
+                == 0;
         Self {
             random,
             heap: random && setting > 1,
@@ -361,7 +362,7 @@ pub(crate) fn load(
     let top =
         page_align_down(stack_top - stack_limit.max(FIRST_STACK) - STACK_GAP - layout.offset(28));
     let space = AddressSpace::new(top).ok_or(Errno::ENOMEM)?;
-    if !secure && persona_has(task, ADDR_COMPAT_LAYOUT) {
+    if !secure && has_personality_bit(task, ADDR_COMPAT_LAYOUT) {
         space.set_legacy_base(page_align_down(USER_END / 3) + layout.offset(28));
     }
     rlimit::apply_memory_limits(&limits, &space);
@@ -486,9 +487,9 @@ pub(crate) fn load(
 pub(crate) fn take_over(task: &Task, loaded: LoadedProgram) {
     let process = task.process();
     // The old memory's last words.
-    futex::leaves_memory(task);
-    task.locks_released.store(false, Ordering::SeqCst);
-    task.clear_tid.store(0, Ordering::Relaxed);
+    futex::exec_release(task);
+    task.pi_locks_released.store(false, Ordering::SeqCst);
+    task.clear_child_tid.store(0, Ordering::Relaxed);
     rseq::forget(task);
     syscall_user_dispatch::forget(task);
     task.thread().set_user(Some(loaded.space.clone()));
@@ -496,12 +497,12 @@ pub(crate) fn take_over(task: &Task, loaded: LoadedProgram) {
     *process.image.lock() = loaded.image;
     task.unshare_files();
     task.files().close_on_exec();
-    process.replace_actions(process.actions().after_exec());
+    process.replace_sighand(process.sighand().after_exec());
     posix_timers::exec(process);
     {
         let mut signals = task.signals.lock();
-        signals.stack = AltStack::none();
-        signals.saved = None;
+        signals.alt_stack = AltStack::none();
+        signals.saved_sigmask = None;
     }
     if process.exit_signal() != 0 {
         process.set_exit_signal(sys::SIGCHLD as i32);
@@ -511,7 +512,7 @@ pub(crate) fn take_over(task: &Task, loaded: LoadedProgram) {
     process
         .dumpable
         .store(i32::from(loaded.dumpable), Ordering::Relaxed);
-    process.persona.fetch_and(
+    process.personality.fetch_and(
         !(if loaded.secure {
             CLEARED_WITH_POWER
         } else {
@@ -523,7 +524,7 @@ pub(crate) fn take_over(task: &Task, loaded: LoadedProgram) {
         process.parent_death_signal.store(0, Ordering::Relaxed);
     }
     process_table::set_did_exec(process.pid());
-    task.end_vfork();
+    task.complete_vfork_done();
 }
 
 fn exec(

@@ -22,8 +22,8 @@ use crate::{SysResult, Task, futex, ptrace};
 pub(crate) fn do_exit(task: &Arc<Task>) {
     let process = task.process().clone();
     ptrace::exit_ptrace(task);
-    futex::thread_ends(task);
-    task.end_vfork();
+    futex::exit_release(task);
+    task.complete_vfork_done();
     task.give_files_back();
     let thread = task.thread();
     thread.set_user(None);
@@ -33,7 +33,7 @@ pub(crate) fn do_exit(task: &Arc<Task>) {
     let last = {
         let mut tasks = process.tasks.lock();
         *process.name.lock() = task.name();
-        process.ended_usage.lock().add(&task.usage());
+        process.exited_usage.lock().add(&task.usage());
         tasks.retain(|t| !Arc::ptr_eq(t, task));
         process.tasks_changed.notify_all(&tasks);
         tasks.is_empty()
@@ -59,9 +59,9 @@ pub(crate) fn exit_status(task: &Task) -> i32 {
 
 /// Ends a process whose last thread is gone.
 fn exit_process(process: &Arc<Process>) {
-    process.note_resident();
+    process.update_max_rss();
     let space = process.space.lock().take();
-    accounting::note_end(process);
+    accounting::account_exited_process(process);
     drop(space);
     let image = core::mem::take(&mut *process.image.lock());
     drop(image);
@@ -89,7 +89,7 @@ fn exit_process(process: &Arc<Process>) {
         }
     }
     for group in aftermath.orphaned_groups {
-        send_signal::send_orphans(group);
+        send_signal::signal_orphaned_group(group);
     }
     if let Some(init) = aftermath.new_reaper {
         init.wait_chldexit.wake_all();

@@ -42,8 +42,8 @@ pub(crate) fn check_new(task: &Task, bits: u32) -> Result<(), Errno> {
     }
 }
 
-/// A thread's files and directories are nobody else's, or it cannot enter a namespace of mounts.
-fn enter(task: &Task, kind: NamespaceKind, held: &NamespaceRef) -> Result<(), Errno> {
+/// Moves the calling thread into a namespace (`setns(2)`).
+fn install_namespace(task: &Task, kind: NamespaceKind, held: &NamespaceRef) -> Result<(), Errno> {
     let cred = task.cred();
     if kind == NamespaceKind::User {
         // It is the caller's already.
@@ -97,7 +97,7 @@ pub fn sys_setns(task: &Task, fd: i32, bits: u32) -> SysResult {
         if bits != 0 && bits != namespace.kind().flag() {
             return Err(Errno::EINVAL);
         }
-        return enter(task, namespace.kind(), namespace.held()).map(|()| 0);
+        return install_namespace(task, namespace.kind(), namespace.held()).map(|()| 0);
     }
     let (process, _) = pidfd::process_of(task, fd).map_err(|_| Errno::EINVAL)?;
     if bits == 0 || bits & !ALL != 0 {
@@ -108,7 +108,7 @@ pub fn sys_setns(task: &Task, fd: i32, bits: u32) -> SysResult {
     for kind in ORDER.into_iter().filter(|kind| bits & kind.flag() != 0) {
         let path = namespaces::file(&other, kind);
         let namespace = nsfs::of(path.inode()).ok_or(Errno::EINVAL)?;
-        enter(task, kind, namespace.held())?;
+        install_namespace(task, kind, namespace.held())?;
     }
     Ok(0)
 }

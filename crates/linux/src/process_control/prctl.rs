@@ -17,8 +17,8 @@ use crate::uaccess::{self, UserPtr};
 use crate::uapi::siginfo;
 use crate::{SysResult, Task};
 
-/// The length of a thread's name with its NUL.
-const COMM: usize = 16;
+/// Length of a thread's name with its NUL.
+const TASK_COMM_LEN: usize = 16;
 /// The most bytes of a name of memory, with its NUL.
 const MEMORY_NAME: usize = 80;
 
@@ -57,18 +57,16 @@ pub fn sys_prctl(
         | pr::PR_GET_DUMPABLE
         | pr::PR_SET_CHILD_SUBREAPER
         | pr::PR_GET_CHILD_SUBREAPER => process(task, option, arg),
-        pr::PR_GET_TIMERSLACK => Ok(task.settings.lock().timer_slack),
+        pr::PR_GET_TIMERSLACK => Ok(task.prctl.lock().timer_slack),
         pr::PR_SET_TIMERSLACK => {
-            task.settings.lock().set_timer_slack(arg);
+            task.prctl.lock().set_timer_slack(arg);
             Ok(0)
         }
         // Times are measured, which is at least as good as what this is about.
         pr::PR_GET_TIMING => Ok(pr::PR_TIMING_STATISTICAL as usize),
         pr::PR_SET_TIMING if arg == pr::PR_TIMING_STATISTICAL as usize => Ok(0),
         pr::PR_MCE_KILL if arg4 == 0 && arg5 == 0 => set_machine_checks(task, arg, arg3),
-        pr::PR_MCE_KILL_GET if arg == 0 && rest_is_zero => {
-            Ok(task.settings.lock().machine_checks as usize)
-        }
+        pr::PR_MCE_KILL_GET if arg == 0 && rest_is_zero => Ok(task.prctl.lock().mce_kill as usize),
         pr::PR_SET_IO_FLUSHER | pr::PR_GET_IO_FLUSHER => flushes(task, option, arg, rest_is_zero),
         pr::PR_GET_SPECULATION_CTRL if rest_is_zero => speculation(arg),
         pr::PR_SET_SPECULATION_CTRL if arg4 == 0 && arg5 == 0 => set_speculation(arg, arg3),
@@ -78,7 +76,8 @@ pub fn sys_prctl(
         }
         pr::PR_SET_SYSCALL_USER_DISPATCH => syscall_user_dispatch::set(task, arg, arg3, arg4, arg5),
         pr::PR_GET_TID_ADDRESS => {
-            UserPtr::<u64>::new(arg).write(&(task.clear_tid.load(Ordering::Relaxed) as u64))?;
+            UserPtr::<u64>::new(arg)
+                .write(&(task.clear_child_tid.load(Ordering::Relaxed) as u64))?;
             Ok(0)
         }
         pr::PR_GET_TSC => {
@@ -102,11 +101,11 @@ pub fn sys_prctl(
         pr::PR_GET_SECCOMP => Ok(task.seccomp.lock().mode()),
         pr::PR_SET_SECCOMP => seccomp::set_by_prctl(task, arg, arg3),
         pr::PR_SET_THP_DISABLE if rest_is_zero => {
-            task.process().memory()?.forbid_large_pages(arg != 0);
+            task.process().require_space()?.forbid_large_pages(arg != 0);
             Ok(0)
         }
         pr::PR_GET_THP_DISABLE if arg == 0 && rest_is_zero => Ok(usize::from(
-            !task.process().memory()?.may_have_large_pages(),
+            !task.process().require_space()?.may_have_large_pages(),
         )),
         _ => Err(Errno::EINVAL),
     }
@@ -114,13 +113,13 @@ pub fn sys_prctl(
 
 fn name(task: &Task, option: u32, at: usize) -> SysResult {
     if option == pr::PR_SET_NAME {
-        let mut name = [0; COMM - 1];
+        let mut name = [0; TASK_COMM_LEN - 1];
         let len = guard::user::read_cstr(at, &mut name).map_err(|_| Errno::EFAULT)?;
         task.set_name(&name[..len]);
     } else {
-        let mut bytes = [0; COMM];
+        let mut bytes = [0; TASK_COMM_LEN];
         let name = task.name();
-        let len = name.len().min(COMM - 1);
+        let len = name.len().min(TASK_COMM_LEN - 1);
         bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
         uaccess::write_bytes(at, &bytes)?;
     }
@@ -137,7 +136,7 @@ fn set_machine_checks(task: &Task, operation: usize, kind: usize) -> SysResult {
         ) => kind,
         _ => return Err(Errno::EINVAL),
     };
-    task.settings.lock().machine_checks = new;
+    task.prctl.lock().mce_kill = new;
     Ok(0)
 }
 
@@ -145,11 +144,11 @@ fn flushes(task: &Task, option: u32, arg: usize, rest_is_zero: bool) -> SysResul
     if !task.cred().capable(sys::CAP_SYS_RESOURCE) {
         return Err(Errno::EPERM);
     }
-    let mut settings = task.settings.lock();
+    let mut settings = task.prctl.lock();
     match (option, arg) {
         _ if !rest_is_zero => return Err(Errno::EINVAL),
-        (pr::PR_GET_IO_FLUSHER, 0) => return Ok(usize::from(settings.flushes)),
-        (pr::PR_SET_IO_FLUSHER, 0 | 1) => settings.flushes = arg == 1,
+        (pr::PR_GET_IO_FLUSHER, 0) => return Ok(usize::from(settings.io_flusher)),
+        (pr::PR_SET_IO_FLUSHER, 0 | 1) => settings.io_flusher = arg == 1,
         _ => return Err(Errno::EINVAL),
     }
     Ok(0)
@@ -203,7 +202,7 @@ fn name_memory(task: &Task, addr: usize, len: usize, name: usize) -> SysResult {
             Some(name.into())
         }
     };
-    let space = task.process().memory()?;
+    let space = task.process().require_space()?;
     if len == 0 && addr.is_multiple_of(vm::PAGE_SIZE) {
         return Ok(0);
     }
@@ -233,7 +232,7 @@ fn process(task: &Task, option: u32, arg: usize) -> SysResult {
         pr::PR_SET_PDEATHSIG => {
             let signal = i32::try_from(arg)
                 .ok()
-                .filter(|s| (0..=siginfo::COUNT).contains(s))
+                .filter(|s| (0..=siginfo::NSIG).contains(s))
                 .ok_or(Errno::EINVAL)?;
             process.parent_death_signal.store(signal, Ordering::Relaxed);
         }

@@ -21,7 +21,7 @@ const AUX: usize = 48 * size_of::<u64>();
 fn apply(layout: &PrctlMmMap, process: &Process) -> Result<(), Errno> {
     let range = |start: u64, end: u64| -> Range<usize> { start as usize..end as usize };
     process
-        .memory()?
+        .require_space()?
         .set_brk_bounds(range(layout.start_brk, layout.brk));
     let mut image = process.image.lock();
     image.code = range(layout.start_code, layout.end_code);
@@ -74,7 +74,7 @@ pub(crate) fn set(task: &Task, what: u32, at: usize, len: usize, zero: usize) ->
     let strings = pr::PR_SET_MM_ARG_START..=pr::PR_SET_MM_ENV_END;
     if (what == pr::PR_SET_MM_START_STACK || strings.contains(&what))
         && !process
-            .memory()?
+            .require_space()?
             .vma_infos()
             .iter()
             .any(|area| area.range.end > at)
@@ -147,7 +147,7 @@ fn set_executable(task: &Task, fd: u32) -> SysResult {
     if let Some(old) = process.executable() {
         let old = old.inode().metadata();
         if process
-            .memory()?
+            .require_space()?
             .vma_infos()
             .iter()
             .any(|area| (area.dev, area.ino) == (old.dev, old.ino))

@@ -195,7 +195,7 @@ fn wait(task: &Task, which: WaitSelector, options: u32) -> Result<Option<WaitSta
         && report.process.space().is_none()
         && report.process.parent() == process.pid()
     {
-        accounting::add_child(process, &report.process);
+        accounting::account_reaped_child(process, &report.process);
     }
     Ok(report)
 }

@@ -135,7 +135,7 @@ pub(super) fn status(process: &Process) -> String {
         ("VmSize", stats.size),
         ("VmLck", stats.locked),
         ("VmPin", 0),
-        ("VmHWM", process.note_resident() as usize),
+        ("VmHWM", process.update_max_rss() as usize),
         ("VmRSS", stats.resident),
         ("RssAnon", kinds.anonymous),
         ("RssFile", kinds.file),

@@ -122,7 +122,7 @@ pub(super) fn clear(pid: Pid, what: u32) -> Result<()> {
         return Err(Errno::EINVAL);
     }
     let now = process.space().map_or(0, |space| space.resident() as u64);
-    process.max_resident.store(now, Ordering::Relaxed);
+    process.max_rss.store(now, Ordering::Relaxed);
     Ok(())
 }
 

@@ -381,10 +381,10 @@ fn text(name: &str, pid: Pid, tid: Option<Tid>) -> Result<Vec<u8>> {
         "oom_adj" => format!(
             "{}
 ",
-            oom::to_old(process.oom_adjustment.load(Ordering::Relaxed))
+            oom::to_old(process.oom_score_adj.load(Ordering::Relaxed))
         ),
         "oom_score" => format!("{}\n", oom::score(&process)),
-        "oom_score_adj" => format!("{}\n", process.oom_adjustment.load(Ordering::Relaxed)),
+        "oom_score_adj" => format!("{}\n", process.oom_score_adj.load(Ordering::Relaxed)),
         "smaps" => maps::smaps(&process),
         "smaps_rollup" => maps::smaps_rollup(&process),
         // All users and groups are those of the one namespace.
@@ -392,7 +392,7 @@ fn text(name: &str, pid: Pid, tid: Option<Tid>) -> Result<Vec<u8>> {
         "setgroups" => "allow\n".into(),
         // Nobody logs in through the kernel.
         "loginuid" | "sessionid" => format!("{}\n", u32::MAX),
-        "personality" => format!("{:08x}\n", process.persona.load(Ordering::Relaxed)),
+        "personality" => format!("{:08x}\n", process.personality.load(Ordering::Relaxed)),
         "sched" => status::sched(&process, tid),
         "schedstat" => status::schedstat(&process, tid),
         "syscall" => "running\n".into(),
@@ -433,7 +433,7 @@ fn parsed<T: core::str::FromStr>(text: &[u8]) -> Result<T> {
 fn children(process: &Arc<Process>, tid: Option<Tid>) -> String {
     let made_here = |child: &Process| {
         child
-            .maker
+            .creator
             .upgrade()
             .filter(|maker| Arc::ptr_eq(maker.process(), process))
             .map(|m| m.tid())
@@ -475,7 +475,7 @@ fn timer_slack(pid: Pid, tid: Option<Tid>, new: Option<usize>) -> Result<Vec<u8>
     if !Arc::ptr_eq(&caller, &task) && !caller.cred().capable(CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }
-    let mut settings = task.settings.lock();
+    let mut settings = task.prctl.lock();
     if let Some(new) = new {
         settings.set_timer_slack(new);
     }
@@ -487,7 +487,7 @@ fn set_oom_adjustment(pid: Pid, value: i32) -> Result<()> {
     if !oom::ADJUSTMENTS.contains(&value) {
         return Err(Errno::EINVAL);
     }
-    let own = &find(pid)?.oom_adjustment;
+    let own = &find(pid)?.oom_score_adj;
     let caller = crate::current_task().ok_or(Errno::ESRCH)?;
     if value < own.load(Ordering::Relaxed) && !caller.cred().capable(CAP_SYS_RESOURCE) {
         return Err(Errno::EACCES);

@@ -142,9 +142,9 @@ impl Process {
             let signals = task.signals.lock();
             (signals.pending.set(), signals.blocked)
         });
-        let (ignored, caught) = self.actions().sets();
+        let (ignored, caught) = self.sighand().sets();
         let allowed_cpus = shown
-            .map(|t| t.cpus.lock().clone())
+            .map(|t| t.cpus_allowed.lock().clone())
             .filter(|c| !c.is_empty());
         Snapshot {
             pid: self.pid(),

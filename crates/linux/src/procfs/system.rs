@@ -161,7 +161,7 @@ struct CpuTicks {
 fn cpu_ticks() -> Vec<CpuTicks> {
     /// Ticks that were told last: no part ever becomes less.
     static TOLD: Mutex<Vec<CpuTicks>> = Mutex::new(Vec::new());
-    let user_ns = accounting::user_of_all();
+    let user_ns = accounting::total_user_ns();
     let mut told = TOLD.lock();
     told.resize(cpu::count(), CpuTicks::default());
     let now = timer::now_ns();

@@ -22,7 +22,7 @@ const SIGSTOP: i32 = sys::SIGSTOP as i32;
 /// Sends `SIGCHLD` to a tracer because something happened to a thread, and wakes its `wait(2)`.
 pub(super) fn notify_tracer(tracer: &Task, task: &Task, code: i32, status: i32) {
     let process = tracer.process();
-    let actions = process.actions();
+    let actions = process.sighand();
     if actions.wants_child_stops() && !actions.is_set_to_ignore(sys::SIGCHLD as i32) {
         let ticks = task.process().cpu_ns() / 10_000_000;
         send_signal::send(
@@ -356,7 +356,7 @@ pub(super) fn parent_thread(task: &Task) -> Option<Arc<Task>> {
     let process = task.process();
     let parent = process_table::find(process.parent())?;
     let maker = process
-        .maker
+        .creator
         .upgrade()
         .filter(|maker| Arc::ptr_eq(maker.process(), &parent) && !maker.must_exit());
     maker.or_else(|| parent.find_task(|_| true))

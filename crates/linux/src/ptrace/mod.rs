@@ -24,7 +24,7 @@ use crate::process::{Process, process_table, send_signal};
 use crate::state::debug_registers::{Cause, DebugRegisters};
 use crate::uapi::pid::Tid;
 use crate::uapi::sigframe::LastFault;
-use crate::uapi::siginfo::{SigInfo, bit};
+use crate::uapi::siginfo::{SigInfo, sigmask};
 use crate::uapi::user_regs::TRAP_FLAG;
 use crate::{SysResult, Task};
 
@@ -33,7 +33,7 @@ const SIGKILL: i32 = sys::SIGKILL as i32;
 
 /// A thread's news for its tracer.
 struct PtraceReport {
-    place: StopKind,
+    kind: StopKind,
     code: i32,
     info: Option<SigInfo>,
     message: u64,
@@ -44,7 +44,7 @@ impl PtraceReport {
     fn trap(task: &Task, place: StopKind, code: i32, message: u64) -> Self {
         let info = SigInfo::from_process(SIGTRAP, code, task.pid(), task.uid());
         Self {
-            place,
+            kind: place,
             code,
             info: Some(info),
             message,
@@ -81,7 +81,7 @@ fn ptrace_stop(
         frame.copy_from_slice(state.signal_frame());
         state.bases()
     });
-    let (at_end, code) = (report.place == StopKind::ThreadExit, report.code);
+    let (at_end, code) = (report.kind == StopKind::ThreadExit, report.code);
     let released = || !at_end && task.must_exit();
     let tracer = {
         let mut trace = task.ptrace.lock();
@@ -93,7 +93,7 @@ fn ptrace_stop(
         (trace.signal, trace.message, trace.resume_mode) =
             (0, report.message, ResumeMode::default());
         trace.stop = Some(Box::new(Stop {
-            kind: report.place,
+            kind: report.kind,
             code,
             info: report.info,
             reported: false,
@@ -169,7 +169,7 @@ pub(crate) fn handle_jobctl_trap(
         let Some(trace) = trace.as_mut() else {
             return false;
         };
-        let stop = process.stop_in_force();
+        let stop = process.current_stop();
         let news = stop.is_some_and(|stop| stop != trace.reported_stop);
         if !news && !trace.trap_pending {
             return false;
@@ -183,7 +183,7 @@ pub(crate) fn handle_jobctl_trap(
             let code = signal | (api::PTRACE_EVENT_STOP as i32) << 8;
             let info = SigInfo::from_process(signal, code, task.pid(), task.uid());
             PtraceReport {
-                place: StopKind::Other,
+                kind: StopKind::Other,
                 code,
                 info: Some(info),
                 message: 0,
@@ -191,7 +191,7 @@ pub(crate) fn handle_jobctl_trap(
         }
         // Nothing is known of a signal: that is how tracers tell it from the stop before one.
         false => PtraceReport {
-            place: StopKind::Other,
+            kind: StopKind::Other,
             code: signal,
             info: None,
             message: 0,
@@ -212,7 +212,7 @@ pub(crate) fn signal_delivery_stop(
     interrupted: &mut Option<Errno>,
 ) -> Option<SigInfo> {
     let report = PtraceReport {
-        place: StopKind::Other,
+        kind: StopKind::Other,
         code: info.signo,
         info: Some(info),
         message: 0,
@@ -234,7 +234,7 @@ pub(crate) fn signal_delivery_stop(
         }
     };
     let mut signals = task.signals.lock();
-    if signals.blocked & bit(signal) != 0 {
+    if signals.blocked & sigmask(signal) != 0 {
         // It has come this far, so there is room for it.
         let _ = signals.pending.add(&info, usize::MAX);
         return None;

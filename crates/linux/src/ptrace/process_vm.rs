@@ -106,7 +106,7 @@ fn process_vm(
     if is_nothing(&theirs) {
         return Ok(0);
     }
-    let space = peer(task, pid)?.0.memory()?;
+    let space = peer(task, pid)?.0.require_space()?;
     transfer(&space, &own, &theirs, to_them)
 }
 
@@ -172,7 +172,7 @@ pub fn sys_process_madvise(
         return Err(Errno::EINVAL);
     }
     // Of what has ended nothing is asked any more.
-    let space = process.memory()?;
+    let space = process.require_space()?;
     check_trace_access(task, &process).map_err(|_| Errno::EACCES)?;
     if !task.cred().capable(sys::CAP_SYS_NICE) {
         return Err(Errno::EPERM);
@@ -253,10 +253,13 @@ pub fn sys_kcmp(
             address(&task1.file(descriptor(index1)?)?),
             address(&task2.file(descriptor(index2)?)?),
         ),
-        KCMP_VM => (address(&process1.memory()?), address(&process2.memory()?)),
+        KCMP_VM => (
+            address(&process1.require_space()?),
+            address(&process2.require_space()?),
+        ),
         KCMP_FILES => (address(&task1.files()), address(&task2.files())),
         KCMP_FS => (address(&task1.fs()), address(&task2.fs())),
-        KCMP_SIGHAND => (address(&process1.actions()), address(&process2.actions())),
+        KCMP_SIGHAND => (address(&process1.sighand()), address(&process2.sighand())),
         // One of each for every process.
         KCMP_IO | KCMP_SYSVSEM => (address(&process1), address(&process2)),
         KCMP_EPOLL_TFD => {

@@ -12,7 +12,7 @@ use crate::process::ptrace_state::{PtraceState, ResumeMode, Stop, StopKind};
 use crate::process::{process_table, send_signal};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::pid::Tid;
-use crate::uapi::siginfo::{COUNT, SigInfo, UNBLOCKABLE};
+use crate::uapi::siginfo::{NSIG, SigInfo, UNBLOCKABLE};
 use crate::uapi::user_regs::{self, UserRegsStruct};
 use crate::uio::IoVec;
 use crate::{SysResult, Task, current_task};
@@ -295,7 +295,7 @@ fn resume_mode_of(request: u32) -> Option<ResumeMode> {
 fn resume(target: &Arc<Task>, course: ResumeMode, data: usize) -> SysResult {
     let signal = i32::try_from(data)
         .ok()
-        .filter(|signal| (0..=COUNT).contains(signal))
+        .filter(|signal| (0..=NSIG).contains(signal))
         .ok_or(Errno::EIO)?;
     with_stop(target, |trace| {
         trace.resume(course, signal);
@@ -317,7 +317,7 @@ fn stopped_request(request: u32, target: &Arc<Task>, addr: usize, data: usize) -
             let mut bytes = [0; WORD];
             target
                 .process()
-                .memory()?
+                .require_space()?
                 .read(addr, &mut bytes)
                 .map_err(|_| Errno::EIO)?;
             word.write(&u64::from_ne_bytes(bytes))?;
@@ -325,7 +325,7 @@ fn stopped_request(request: u32, target: &Arc<Task>, addr: usize, data: usize) -
         api::PTRACE_POKETEXT | api::PTRACE_POKEDATA => {
             target
                 .process()
-                .memory()?
+                .require_space()?
                 .write_forced(addr, &(data as u64).to_ne_bytes())
                 .map_err(|_| Errno::EIO)?;
         }
@@ -366,14 +366,14 @@ fn stopped_request(request: u32, target: &Arc<Task>, addr: usize, data: usize) -
         }
         api::PTRACE_GETSIGMASK => {
             let signals = target.signals.lock();
-            let mask = signals.saved.unwrap_or(signals.blocked);
+            let mask = signals.saved_sigmask.unwrap_or(signals.blocked);
             drop(signals);
             word.write(&mask)?;
         }
         api::PTRACE_SETSIGMASK => {
             let mask = word.read()?;
             let mut signals = target.signals.lock();
-            signals.saved = None;
+            signals.saved_sigmask = None;
             signals.blocked = mask & !UNBLOCKABLE;
         }
         api::PTRACE_GETEVENTMSG => word.write(&with_stop(target, |trace| Ok(trace.message))?)?,
@@ -418,7 +418,7 @@ fn stopped_request(request: u32, target: &Arc<Task>, addr: usize, data: usize) -
         api::PTRACE_DETACH => {
             let signal = i32::try_from(data)
                 .ok()
-                .filter(|signal| (0..=COUNT).contains(signal))
+                .filter(|signal| (0..=NSIG).contains(signal))
                 .ok_or(Errno::EIO)?;
             attach::unlink(target);
             attach::detach(target, signal);

@@ -80,7 +80,7 @@ pub fn sys_sched_getaffinity(task: &Task, tid: Option<Tid>, size: usize, mask: u
     if size < len || !size.is_multiple_of(8) {
         return Err(Errno::EINVAL);
     }
-    let own = with_task(task, tid, |t| t.cpus.lock().clone())?;
+    let own = with_task(task, tid, |t| t.cpus_allowed.lock().clone())?;
     let shown: Vec<u64> = if own.is_empty() {
         all
     } else {
@@ -111,7 +111,7 @@ pub fn sys_sched_setaffinity(task: &Task, tid: Option<Tid>, size: usize, mask: u
         if let Some(thread) = target.started_thread() {
             thread.set_affinity(&allowed);
         }
-        *target.cpus.lock() = allowed;
+        *target.cpus_allowed.lock() = allowed;
         Ok(())
     })??;
     Ok(0)

@@ -136,7 +136,7 @@ fn check_again(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<SysResul
 /// Ends the thread; with `whole`, or if it is the only one, its process, by a signal.
 fn end(task: &Task, signal: u32, whole: bool) -> SysResult {
     if whole || task.process().tasks().len() == 1 {
-        process::log_end(
+        process::log_fatal_signal(
             task.process(),
             signal as i32,
             format_args!("of its filter of system calls"),

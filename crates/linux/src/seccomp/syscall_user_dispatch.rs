@@ -99,7 +99,7 @@ pub(crate) fn check(task: &Task, regs: &UserRegs) -> Option<SysResult> {
 
 /// Ends a process that does not keep to the rules.
 fn end(task: &Task, signal: u32) -> SysResult {
-    process::log_end(
+    process::log_fatal_signal(
         task.process(),
         signal as i32,
         format_args!("its dispatch of system calls is not sound"),

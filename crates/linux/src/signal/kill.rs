@@ -6,17 +6,17 @@ use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use zerocopy::IntoBytes;
 
-use crate::process::send_signal::{SIGCONT, SignalTarget, is_spared, post};
+use crate::process::send_signal::{SIGCONT, SignalTarget, is_unkillable, queue_signal};
 use crate::process::{Process, process_table};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::pid::{Pid, PidSelector, Tid};
-use crate::uapi::siginfo::{COUNT, SigInfo};
+use crate::uapi::siginfo::{NSIG, SigInfo};
 use crate::{SysResult, Task};
 
 /// Whether there is such a signal and the caller may send it to a process. Whether there is the
 /// process comes before either.
 fn check_permission(task: &Task, process: &Process, signal: i32) -> Result<(), Errno> {
-    if !(0..=COUNT).contains(&signal) {
+    if !(0..=NSIG).contains(&signal) {
         return Err(Errno::EINVAL);
     }
     if core::ptr::eq(&**task.process(), process) || task.cred().may_signal(&process.credentials()) {
@@ -41,10 +41,10 @@ fn send_from(
     if info.signo == 0 {
         return Ok(());
     }
-    if is_spared(process, info.signo) {
+    if is_unkillable(process, info.signo) {
         return Ok(());
     }
-    post(process, to, info)
+    queue_signal(process, to, info)
 }
 
 fn info_of(task: &Task, signal: i32, code: i32) -> SigInfo {

@@ -19,7 +19,7 @@ use crate::state::sighand::{SIG_DFL, SIG_IGN, SigAction};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::sigframe::{self, AltStack, Frame, LastFault, UContext};
 use crate::uapi::siginfo::{
-    self, COUNT, DefaultAction, SigInfo, SigSet, UNBLOCKABLE, bit, default_action,
+    self, DefaultAction, NSIG, SigInfo, SigSet, UNBLOCKABLE, default_action, sigmask,
 };
 use crate::{SysResult, Task, ptrace};
 
@@ -60,7 +60,7 @@ pub(crate) fn handle_pending_work(
             continue;
         }
         // Looked at where it is: it is large.
-        let mut info = next(task);
+        let mut info = dequeue_next(task);
         if task.is_ptraced()
             && let Some(arrived) = info
         {
@@ -83,11 +83,11 @@ pub(crate) fn handle_pending_work(
                         process.stop(signo);
                     }
                 }
-                DefaultAction::End => {
-                    if siginfo::dumps(signo) {
-                        let fault = task.signals.lock().fault;
+                DefaultAction::Terminate => {
+                    if siginfo::dumps_core(signo) {
+                        let fault = task.signals.lock().last_fault;
                         let place = format_args!("at {:#x}, address {:#x}", regs.rip, fault.cr2);
-                        process::log_end(process, signo, place);
+                        process::log_fatal_signal(process, signo, place);
                     }
                     process.kill(signo);
                 }
@@ -97,13 +97,13 @@ pub(crate) fn handle_pending_work(
                     let again = code == Errno::ERESTARTNOINTR
                         || code == Errno::ERESTARTSYS && action.has(sys::SA_RESTART);
                     if again {
-                        restart(regs, regs.orig_rax);
+                        rewind_to_syscall(regs, regs.orig_rax);
                     } else {
                         regs.rax = i64::from(-Errno::EINTR.raw()).cast_unsigned();
                     }
                 }
                 if action.has(sys::SA_RESETHAND) {
-                    process.actions().set(
+                    process.sighand().set(
                         signo,
                         SigAction {
                             handler: SIG_DFL,
@@ -112,8 +112,8 @@ pub(crate) fn handle_pending_work(
                     );
                 }
                 rseq::resume(task, regs);
-                if handle(task, regs, info, &action).is_err() {
-                    no_frame(task, signo);
+                if setup_handler_frame(task, regs, info, &action).is_err() {
+                    force_sigsegv(task, signo);
                 } else if task.is_ptraced() {
                     ptrace::stop_before_handler(task, regs);
                 }
@@ -126,10 +126,10 @@ pub(crate) fn handle_pending_work(
         } else {
             regs.orig_rax
         };
-        restart(regs, number);
+        rewind_to_syscall(regs, number);
     }
     let mut signals = task.signals.lock();
-    if let Some(mask) = signals.saved.take() {
+    if let Some(mask) = signals.saved_sigmask.take() {
         task.block(signals, mask);
     } else {
         drop(signals);
@@ -141,30 +141,30 @@ pub(crate) fn handle_pending_work(
 }
 
 /// Makes the program execute its SYSCALL instruction, which is two bytes long, again.
-fn restart(regs: &mut UserRegs, number: u64) {
+fn rewind_to_syscall(regs: &mut UserRegs, number: u64) {
     regs.rax = number;
     regs.rip -= 2;
 }
 
-/// The next signal the thread has to handle.
-fn next(task: &Task) -> Option<SigInfo> {
+/// Removes the next signal that the thread has to handle.
+fn dequeue_next(task: &Task) -> Option<SigInfo> {
     let wanted = {
         let mut signals = task.signals.lock();
         let wanted = !signals.blocked;
-        if let Some(info) = signals.pending.take(wanted) {
+        if let Some(info) = signals.pending.dequeue(wanted) {
             return Some(info);
         }
         wanted
     };
-    task.process().pending.lock().take(wanted)
+    task.process().pending.lock().dequeue(wanted)
 }
 
-/// There was no room for a handler's frame: the thread gets `SIGSEGV`, whose handler may have a
-/// stack of its own, and no second chance.
+/// Sends `SIGSEGV` to a thread without room for a handler's frame; its handler may have a stack of
+/// its own, and no second chance.
 #[cold]
-fn no_frame(task: &Task, signo: i32) {
+fn force_sigsegv(task: &Task, signo: i32) {
     if signo == SIGSEGV {
-        process::log_end(
+        process::log_fatal_signal(
             task.process(),
             SIGSEGV,
             format_args!("no room for the frame of {}", siginfo::name(signo)),
@@ -177,7 +177,7 @@ fn no_frame(task: &Task, signo: i32) {
 
 /// Makes the thread run a handler. After an error nothing has changed.
 #[inline(never)]
-fn handle(
+fn setup_handler_frame(
     task: &Task,
     regs: &mut UserRegs,
     info: &SigInfo,
@@ -189,14 +189,14 @@ fn handle(
     let own = if action.has(sys::SA_NODEFER) {
         0
     } else {
-        bit(info.signo)
+        sigmask(info.signo)
     };
     let (stack, mask, fault) = {
         let signals = task.signals.lock();
         (
-            signals.stack,
-            signals.saved.unwrap_or(signals.blocked),
-            signals.fault,
+            signals.alt_stack,
+            signals.saved_sigmask.unwrap_or(signals.blocked),
+            signals.last_fault,
         )
     };
     let on_stack = stack.contains(regs.rsp);
@@ -204,7 +204,7 @@ fn handle(
     let mut shown = stack;
     shown.flags |= if on_stack { AltStack::ONSTACK } else { 0 };
     let size = fpu::signal_frame_size();
-    let place = sigframe::place(regs.rsp, alternate, size).ok_or(Errno::EFAULT)?;
+    let place = sigframe::place_frame(regs.rsp, alternate, size).ok_or(Errno::EFAULT)?;
     let fpu = place.fpu as usize;
     while let Some(Err(_)) = task
         .thread()
@@ -215,11 +215,11 @@ fn handle(
     let frame = Frame::new(regs, place, action.restorer, info, shown, mask, fault);
     UserPtr::new(place.frame as usize).write(&frame)?;
     let mut signals = task.signals.lock();
-    signals.saved = None;
+    signals.saved_sigmask = None;
     signals.blocked |= (action.mask | own) & !UNBLOCKABLE;
     // Handlers that jump out never come back to the alternate stack.
     if stack.flags & sys::SS_AUTODISARM != 0 {
-        signals.stack = AltStack::none();
+        signals.alt_stack = AltStack::none();
     }
     drop(signals);
     sigframe::enter_handler(regs, place, action.handler, info.signo);
@@ -258,7 +258,7 @@ fn restore_frame(task: &Task, regs: &mut UserRegs, frame: &UContext) -> Result<(
     frame.restore(regs);
     let stack = frame.stack();
     let mut signals = task.signals.lock();
-    signals.stack = stack.with_flags(stack.flags & !AltStack::ONSTACK);
+    signals.alt_stack = stack.with_flags(stack.flags & !AltStack::ONSTACK);
     task.block(signals, frame.mask());
     Ok(())
 }
@@ -271,7 +271,7 @@ pub fn sys_sigaltstack(
     old: UserPtr<AltStack>,
 ) -> SysResult {
     let new = new.read_optional()?;
-    let mut current = task.signals.lock().stack;
+    let mut current = task.signals.lock().alt_stack;
     let on_stack = current.contains(regs.rsp);
     if let Some(stack) = new {
         if on_stack {
@@ -285,7 +285,7 @@ pub fn sys_sigaltstack(
             AltStack::DISABLE => AltStack::none(),
             _ => return Err(Errno::EINVAL),
         };
-        task.signals.lock().stack = stack;
+        task.signals.lock().alt_stack = stack;
     }
     if on_stack {
         current.flags |= AltStack::ONSTACK;
@@ -306,11 +306,11 @@ pub fn sys_rt_sigaction(
         return Err(Errno::EINVAL);
     }
     let new = new.read_optional()?;
-    if !(1..=COUNT).contains(&signal) || new.is_some() && bit(signal) & UNBLOCKABLE != 0 {
+    if !(1..=NSIG).contains(&signal) || new.is_some() && sigmask(signal) & UNBLOCKABLE != 0 {
         return Err(Errno::EINVAL);
     }
     let process = task.process();
-    let actions = process.actions();
+    let actions = process.sighand();
     let before = actions.get(signal);
     if let Some(action) = new {
         // Flags that nobody knows are taken out, so that a program that asks sees it.
@@ -324,9 +324,9 @@ pub fn sys_rt_sigaction(
         );
         if actions.is_ignored(signal) {
             // What waits is forgotten, blocked or not (POSIX).
-            process.pending.lock().discard(bit(signal));
+            process.pending.lock().discard(sigmask(signal));
             for task in process.tasks() {
-                task.signals.lock().pending.discard(bit(signal));
+                task.signals.lock().pending.discard(sigmask(signal));
             }
         }
     }

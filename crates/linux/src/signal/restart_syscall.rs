@@ -11,7 +11,7 @@ use crate::{SysResult, Task, futex};
 /// `restart_syscall(2)`: a wait with a deadline goes on.
 pub fn sys_restart_syscall(task: &Task) -> SysResult {
     // Out of the lock: a guard in the match's head would be held while the thread sleeps.
-    let call = task.restart.lock().take();
+    let call = task.restart_block.lock().take();
     match call {
         Some(RestartBlock::Sleep { deadline, rest }) => {
             sleep_span(task, deadline, UserPtr::new(rest))

@@ -72,7 +72,7 @@ impl SignalFd {
 impl FileOps for SignalFd {
     fn read(&self, file: &File, buf: &mut [u8]) -> fs::Result<usize> {
         let task = current_task().ok_or(Errno::EAGAIN)?;
-        let attempt = || task.take_signal(self.wanted());
+        let attempt = || task.dequeue_signal(self.wanted());
         let mut done = 0;
         for room in buf.as_chunks_mut::<RECORD>().0 {
             let info = match attempt() {

@@ -72,7 +72,7 @@ pub fn sys_pause(_: &Task) -> SysResult {
 pub fn sys_rt_sigsuspend(task: &Task, mask: UserPtr<SigSet>, size: usize) -> SysResult {
     check_size(size)?;
     let mask = mask.read()?;
-    task.with_mask(mask, sleep)
+    task.with_temporary_sigmask(mask, sleep)
 }
 
 /// `rt_sigtimedwait(2)`
@@ -94,7 +94,7 @@ pub fn sys_rt_sigtimedwait(
     // it is looked at.
     match process
         .signal_sent
-        .wait_until(deadline, || task.take_signal(wanted))
+        .wait_until(deadline, || task.dequeue_signal(wanted))
     {
         Ok(Some(found)) => {
             info.write_optional(&found)?;
@@ -112,9 +112,9 @@ impl Task {
         own | self.process().pending_set()
     }
 
-    /// Takes one of those that are in `wanted`.
-    pub(crate) fn take_signal(&self, wanted: SigSet) -> Option<SigInfo> {
-        let own = self.signals.lock().pending.take(wanted);
-        own.or_else(|| self.process().pending.lock().take(wanted))
+    /// Removes a pending signal of the thread or its process that is in `wanted`.
+    pub(crate) fn dequeue_signal(&self, wanted: SigSet) -> Option<SigInfo> {
+        let own = self.signals.lock().pending.dequeue(wanted);
+        own.or_else(|| self.process().pending.lock().dequeue(wanted))
     }
 }

@@ -11,9 +11,9 @@ pub(crate) struct PrctlState {
     /// The one it had at its beginning.
     pub(crate) default_slack: usize,
     /// `PR_MCE_KILL`: what happens when memory fails.
-    pub(crate) machine_checks: u32,
-    /// `PR_SET_IO_FLUSHER`
-    pub(crate) flushes: bool,
+    pub(crate) mce_kill: u32,
+    /// `PR_SET_IO_FLUSHER`: the thread writes back memory for others.
+    pub(crate) io_flusher: bool,
 }
 
 impl Default for PrctlState {
@@ -22,8 +22,8 @@ impl Default for PrctlState {
         Self {
             timer_slack: slack,
             default_slack: slack,
-            machine_checks: pr::PR_MCE_KILL_DEFAULT,
-            flushes: false,
+            mce_kill: pr::PR_MCE_KILL_DEFAULT,
+            io_flusher: false,
         }
     }
 }

@@ -9,7 +9,7 @@ use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::uapi::siginfo::{
-    COUNT, DefaultAction, FIRST_REAL_TIME, SYNCHRONOUS, SigInfo, SigSet, bit, default_action,
+    DefaultAction, NSIG, SIGRTMIN, SYNCHRONOUS, SigInfo, SigSet, default_action, sigmask,
 };
 
 pub(crate) const SIG_DFL: u64 = 0;
@@ -37,21 +37,22 @@ impl SigPending {
     /// Adds one. An ordinary signal that is there already is not added again; of real-time signals
     /// there are `most`.
     pub(crate) fn add(&mut self, info: &SigInfo, most: usize) -> Result<(), Errno> {
-        let there = self.set & bit(info.signo) != 0;
-        if there && info.signo < FIRST_REAL_TIME {
+        let there = self.set & sigmask(info.signo) != 0;
+        if there && info.signo < SIGRTMIN {
             return Ok(());
         }
-        if info.signo >= FIRST_REAL_TIME && self.queue.len() >= most {
+        if info.signo >= SIGRTMIN && self.queue.len() >= most {
             return Err(Errno::EAGAIN);
         }
-        self.set |= bit(info.signo);
+        self.set |= sigmask(info.signo);
         self.queue.push_back(*info);
         Ok(())
     }
 
-    /// Takes the next one that is in `wanted`: those that instructions caused, then by number.
+    /// Removes the next signal that is in `wanted`: those that instructions caused first, then by
+    /// number.
     #[inline]
-    pub(crate) fn take(&mut self, wanted: SigSet) -> Option<SigInfo> {
+    pub(crate) fn dequeue(&mut self, wanted: SigSet) -> Option<SigInfo> {
         if self.set & wanted == 0 {
             None
         } else {
@@ -78,14 +79,15 @@ impl SigPending {
             }
         };
         if !self.queue.iter().any(|info| info.signo == signo) {
-            self.set &= !bit(signo);
+            self.set &= !sigmask(signo);
         }
         Some(info)
     }
 
     pub(crate) fn discard(&mut self, unwanted: SigSet) {
         if self.set & unwanted != 0 {
-            self.queue.retain(|info| bit(info.signo) & unwanted == 0);
+            self.queue
+                .retain(|info| sigmask(info.signo) & unwanted == 0);
             self.set &= !unwanted;
         }
     }
@@ -108,11 +110,11 @@ impl SigAction {
 }
 
 /// Actions on all signals; processes may share them (`CLONE_SIGHAND`).
-pub(crate) struct SigHand(Mutex<[SigAction; COUNT as usize]>);
+pub(crate) struct SigHand(Mutex<[SigAction; NSIG as usize]>);
 
 impl Default for SigHand {
     fn default() -> Self {
-        Self(Mutex::new([SigAction::default(); COUNT as usize]))
+        Self(Mutex::new([SigAction::default(); NSIG as usize]))
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct Usage {
     /// the long run.
     pub(crate) system_ns: u64,
     /// The most memory that was seen to be present, bytes.
-    pub(crate) max_resident: u64,
+    pub(crate) max_rss: u64,
     /// Page faults.
     pub(crate) faults: u64,
     pub(crate) switches: ContextSwitches,
@@ -35,7 +35,7 @@ impl Usage {
     pub(crate) fn add(&mut self, other: &Self) {
         self.user_ns += other.user_ns;
         self.system_ns += other.system_ns;
-        self.max_resident = self.max_resident.max(other.max_resident);
+        self.max_rss = self.max_rss.max(other.max_rss);
         self.faults += other.faults;
         self.switches.voluntary += other.switches.voluntary;
         self.switches.involuntary += other.switches.involuntary;
@@ -118,7 +118,7 @@ impl PrevCputime {
     /// Splits the processor time into the kernel's, as it was measured, and the rest. A sample that
     /// counts for many calls can be more than there is, or than came since: neither part ever
     /// becomes less than it was.
-    pub(crate) fn next(self, total_ns: u64, kernel_ns: u64) -> Self {
+    pub(crate) fn adjust(self, total_ns: u64, kernel_ns: u64) -> Self {
         let before = CpuTimes {
             user: self.user_ns,
             system: self.system_ns,

@@ -11,7 +11,7 @@ use linux_raw_sys::general as sys;
 use psi::{Load, Work};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use crate::process::personality::{UNAME26, persona_has};
+use crate::process::personality::{UNAME26, has_personality_bit};
 use crate::process::{namespaces, process_table};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::time::NS_PER_SEC;
@@ -112,12 +112,12 @@ fn release_26(release: &str) -> String {
 /// `uname(2)`
 pub fn sys_uname(task: &Task, to: usize) -> SysResult {
     let names = uname();
-    let machine = if task.process().persona.load(Ordering::Relaxed) & KIND == LINUX32 {
+    let machine = if task.process().personality.load(Ordering::Relaxed) & KIND == LINUX32 {
         "i686"
     } else {
         names.machine
     };
-    let release = if persona_has(task, UNAME26) {
+    let release = if has_personality_bit(task, UNAME26) {
         release_26(names.release)
     } else {
         names.release.into()
@@ -264,7 +264,7 @@ const LINUX32: u32 = 8;
 /// say.
 pub fn sys_personality(task: &Task, persona: u32) -> SysResult {
     const QUERY: u32 = u32::MAX;
-    let own = &task.process().persona;
+    let own = &task.process().personality;
     Ok(if persona == QUERY {
         own.load(Ordering::Relaxed)
     } else {

@@ -86,15 +86,15 @@ fn new_task(parent: Pid, maker: Weak<Task>, cred: Credentials) -> Arc<Task> {
     let cred = Arc::new(cred);
     let process = Process::new(NewProcess {
         pid: tid.led_process(),
-        maker,
+        creator: maker,
         exit_signal: 17,
         space: AddressSpace::new(vm::USER_END).unwrap(),
-        actions: Arc::default(),
+        sighand: Arc::default(),
         limits: rlimit::default_limits(),
-        owner: cred.clone(),
+        cred: cred.clone(),
         image: Default::default(),
-        oom_adjustment: 0,
-        persona: 0,
+        oom_score_adj: 0,
+        personality: 0,
         logs_syscalls: false,
     });
     let inherited = NewTask {
@@ -108,12 +108,12 @@ fn new_task(parent: Pid, maker: Weak<Task>, cred: Credentials) -> Arc<Task> {
         name: "test".into(),
         blocked: 0,
         stack: AltStack::none(),
-        cpus: Vec::new(),
+        cpus_allowed: Vec::new(),
         schedule: SchedParams::default(),
         seccomp: Default::default(),
         memory_policy: Default::default(),
         io_priority: 0,
-        settings: Default::default(),
+        prctl: Default::default(),
     };
     let task = Task::new(tid, process.clone(), inherited);
     process.add_task(task.clone()).unwrap();

@@ -123,7 +123,7 @@ fn who_ignores_the_end_of_children_need_not_wait() {
         handler: sighand::SIG_IGN,
         ..Default::default()
     };
-    task.process().actions().set(17, ignore);
+    task.process().sighand().set(17, ignore);
     let child = child_of(&task);
     end(&child, 0);
     assert_eq!(wait(&task, child.pid().raw(), 0), (Err(ECHILD), -1));

@@ -8,7 +8,7 @@ use crate::signal::{sys_rt_sigaction, sys_sigaltstack};
 use crate::state::sighand::{SIG_IGN, SigAction};
 use crate::uaccess::UserPtr;
 use crate::uapi::sigframe::AltStack;
-use crate::uapi::siginfo::{SigInfo, SigSet, UNBLOCKABLE, bit};
+use crate::uapi::siginfo::{SigInfo, SigSet, UNBLOCKABLE, sigmask};
 use crate::uapi::time::TimeSpec;
 
 const SIZE: usize = size_of::<SigSet>();
@@ -60,7 +60,7 @@ fn masks_are_changed_three_ways_and_never_hold_kill_and_stop() {
         outcome(sys_rt_sigprocmask(
             &task,
             1,
-            User::new(bit(SIGUSR1)).ptr(),
+            User::new(sigmask(SIGUSR1)).ptr(),
             old.ptr(),
             SIZE
         )),
@@ -77,7 +77,7 @@ fn masks_are_changed_three_ways_and_never_hold_kill_and_stop() {
         )),
         Ok(0)
     );
-    assert_eq!(old.get(), !UNBLOCKABLE & !bit(SIGUSR1));
+    assert_eq!(old.get(), !UNBLOCKABLE & !sigmask(SIGUSR1));
     assert_eq!(
         outcome(sys_rt_sigprocmask(&task, 99, null(), old.ptr(), SIZE)),
         Ok(0),
@@ -101,14 +101,14 @@ fn masks_are_changed_three_ways_and_never_hold_kill_and_stop() {
 #[test]
 fn ordinary_signals_wait_once_and_real_time_ones_each() {
     let task = task();
-    block(&task, bit(SIGUSR1) | bit(REAL_TIME));
+    block(&task, sigmask(SIGUSR1) | sigmask(REAL_TIME));
     for _ in 0..3 {
         assert_eq!(outcome(sys_kill(&task, task.pid().raw(), SIGUSR1)), Ok(0));
         assert_eq!(outcome(sys_tkill(&task, task.tid(), REAL_TIME)), Ok(0));
     }
-    assert_eq!(pending(&task), bit(SIGUSR1) | bit(REAL_TIME));
+    assert_eq!(pending(&task), sigmask(SIGUSR1) | sigmask(REAL_TIME));
     let now = User::new(TimeSpec::default());
-    let wanted = User::new(bit(SIGUSR1) | bit(REAL_TIME));
+    let wanted = User::new(sigmask(SIGUSR1) | sigmask(REAL_TIME));
     let mut taken = Vec::new();
     while let Ok(signal) = sys_rt_sigtimedwait(&task, wanted.ptr(), null(), now.ptr(), SIZE) {
         taken.push(signal as i32);
@@ -134,7 +134,7 @@ fn ordinary_signals_wait_once_and_real_time_ones_each() {
 #[test]
 fn what_is_told_with_a_signal_names_the_sender() {
     let task = task();
-    block(&task, bit(SIGUSR2));
+    block(&task, sigmask(SIGUSR2));
     assert_eq!(
         outcome(sys_tgkill(&task, task.pid(), task.tid(), SIGUSR2)),
         Ok(0)
@@ -142,7 +142,7 @@ fn what_is_told_with_a_signal_names_the_sender() {
     let info = User::new(SigInfo::kernel(0));
     let taken = sys_rt_sigtimedwait(
         &task,
-        User::new(bit(SIGUSR2)).ptr(),
+        User::new(sigmask(SIGUSR2)).ptr(),
         info.ptr(),
         null(),
         SIZE,
@@ -166,9 +166,9 @@ fn an_ignored_signal_is_not_kept_unless_it_is_blocked() {
     );
     assert_eq!(outcome(sys_kill(&task, task.pid().raw(), SIGUSR1)), Ok(0));
     assert_eq!(pending(&task), 0);
-    block(&task, bit(SIGUSR1));
+    block(&task, sigmask(SIGUSR1));
     assert_eq!(outcome(sys_kill(&task, task.pid().raw(), SIGUSR1)), Ok(0));
-    assert_eq!(pending(&task), bit(SIGUSR1));
+    assert_eq!(pending(&task), sigmask(SIGUSR1));
     // Setting it to be ignored forgets what waits (POSIX).
     assert_eq!(
         outcome(sys_rt_sigaction(&task, SIGUSR1, ignore.ptr(), null(), SIZE)),
@@ -229,13 +229,13 @@ fn actions_keep_known_flags_only_and_kill_and_stop_have_none() {
 #[test]
 fn stop_signals_and_continue_take_each_other_back() {
     let task = task();
-    block(&task, bit(SIGCONT) | bit(SIGTSTP));
+    block(&task, sigmask(SIGCONT) | sigmask(SIGTSTP));
     assert_eq!(outcome(sys_kill(&task, task.pid().raw(), SIGTSTP)), Ok(0));
-    assert_eq!(pending(&task), bit(SIGTSTP));
+    assert_eq!(pending(&task), sigmask(SIGTSTP));
     assert_eq!(outcome(sys_kill(&task, task.pid().raw(), SIGCONT)), Ok(0));
-    assert_eq!(pending(&task), bit(SIGCONT));
+    assert_eq!(pending(&task), sigmask(SIGCONT));
     assert_eq!(outcome(sys_kill(&task, task.pid().raw(), SIGTSTP)), Ok(0));
-    assert_eq!(pending(&task), bit(SIGTSTP));
+    assert_eq!(pending(&task), sigmask(SIGTSTP));
 }
 
 #[test]
@@ -279,12 +279,12 @@ fn only_the_owner_and_the_superuser_send_signals() {
 #[test]
 fn a_forced_signal_cannot_be_blocked() {
     let task = task();
-    block(&task, bit(11));
+    block(&task, sigmask(11));
     send_signal::force(&task, SigInfo::fault(11, 1, 0x1234), Default::default());
     assert_eq!(task.signals.lock().blocked, 0);
     assert_eq!(
         task.signals.lock().pending.set(),
-        bit(11),
+        sigmask(11),
         "which ends the process when the thread looks"
     );
 }
@@ -323,12 +323,12 @@ fn alternate_stacks_have_a_least_size() {
 #[test]
 fn a_child_that_stops_and_goes_on_is_told_to_its_parent() {
     let task = task();
-    block(&task, bit(SIGCHLD));
+    block(&task, sigmask(SIGCHLD));
     let child = child_of(&task);
     child.process().stop(SIGSTOP);
     assert!(child.process().is_stopped());
     let info = User::new(SigInfo::kernel(0));
-    let wanted = User::new(bit(SIGCHLD));
+    let wanted = User::new(sigmask(SIGCHLD));
     assert_eq!(
         outcome(sys_rt_sigtimedwait(
             &task,

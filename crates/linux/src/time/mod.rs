@@ -85,7 +85,7 @@ pub(crate) fn sleep_span(task: &Task, deadline: Deadline, rest: UserPtr<TimeSpec
         return Ok(0);
     }
     rest.write_optional(&TimeSpec::from_ns(deadline.remaining_ns()))?;
-    *task.restart.lock() = Some(RestartBlock::Sleep {
+    *task.restart_block.lock() = Some(RestartBlock::Sleep {
         deadline,
         rest: rest.addr(),
     });

@@ -19,7 +19,7 @@ use crate::state::rlimit::{Resource, UNLIMITED};
 use crate::time::wall_clock::{WallClockGuard, hold, monotonic_of};
 use crate::uaccess::UserPtr;
 use crate::uapi::pid::Tid;
-use crate::uapi::siginfo::COUNT;
+use crate::uapi::siginfo::NSIG;
 use crate::uapi::time::{ClockBase, NS_PER_SEC, TimeSpec, TimeVal, TimerMode};
 use crate::{SysResult, Task, time};
 
@@ -282,7 +282,7 @@ pub fn sys_timer_create(
             sys::SIGEV_NONE => TimerNotify::Nothing,
             // That a thread is to be started is between the program and its library.
             sys::SIGEV_SIGNAL | sys::SIGEV_THREAD | sys::SIGEV_THREAD_ID
-                if (1..=COUNT).contains(&event.signo) =>
+                if (1..=NSIG).contains(&event.signo) =>
             {
                 let tid = (event.notify == sys::SIGEV_THREAD_ID).then_some(Tid::new(event.tid));
                 if tid.is_some_and(|tid| !process.tasks().iter().any(|t| t.tid() == tid)) {

@@ -35,7 +35,7 @@ impl RUsage {
         Self {
             user: TimeVal::from_ns(usage.user_ns),
             system: TimeVal::from_ns(usage.system_ns),
-            max_resident_kib: (usage.max_resident >> 10).cast_signed(),
+            max_resident_kib: (usage.max_rss >> 10).cast_signed(),
             minor_faults: usage.faults.cast_signed(),
             voluntary_switches: usage.switches.voluntary.cast_signed(),
             involuntary_switches: usage.switches.involuntary.cast_signed(),
@@ -53,7 +53,7 @@ pub fn sys_getrusage(task: &Task, who: i32, to: UserPtr<RUsage>) -> SysResult {
         sys::RUSAGE_CHILDREN => *process.children_usage.lock(),
         SELF => process.usage(),
         THREAD => Usage {
-            max_resident: process.note_resident(),
+            max_rss: process.update_max_rss(),
             ..task.usage()
         },
         _ => return Err(Errno::EINVAL),

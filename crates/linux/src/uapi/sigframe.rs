@@ -158,7 +158,11 @@ pub struct FramePlacement {
 /// Finds the place for a frame below `sp`, or on the alternate stack. `None` if it does not fit
 /// there.
 #[must_use]
-pub fn place(sp: u64, alternate: Option<&AltStack>, fpu_size: usize) -> Option<FramePlacement> {
+pub fn place_frame(
+    sp: u64,
+    alternate: Option<&AltStack>,
+    fpu_size: usize,
+) -> Option<FramePlacement> {
     let top = match alternate {
         Some(stack) => stack.sp.checked_add(stack.size)?,
         None => sp.checked_sub(RED_ZONE)?,
@@ -313,7 +317,7 @@ mod tests {
 
     #[test]
     fn the_frame_keeps_out_of_the_red_zone_and_is_aligned() {
-        let place = place(regs().rsp, None, 836).unwrap();
+        let place = place_frame(regs().rsp, None, 836).unwrap();
         assert!(place.fpu + 836 <= regs().rsp - 128);
         assert_eq!((place.fpu % 64, place.frame % 16), (0, 8));
         assert!(place.frame + 440 <= place.fpu);
@@ -326,8 +330,8 @@ mod tests {
             size: 0x800,
             ..AltStack::default()
         };
-        assert_eq!(place(regs().rsp, Some(&stack), 2048), None);
-        let place = place(regs().rsp, Some(&stack), 512).unwrap();
+        assert_eq!(place_frame(regs().rsp, Some(&stack), 2048), None);
+        let place = place_frame(regs().rsp, Some(&stack), 512).unwrap();
         assert!(place.frame >= 0x1000 && place.fpu + 512 <= 0x1800);
         assert!(
             stack.contains(0x1800)
@@ -340,7 +344,7 @@ mod tests {
     #[test]
     fn registers_come_back() {
         let before = regs();
-        let place = place(before.rsp, None, 512).unwrap();
+        let place = place_frame(before.rsp, None, 512).unwrap();
         let frame = Frame::new(
             &before,
             place,

@@ -6,16 +6,16 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::uapi::pid::{Pid, Tid};
 
 /// Number of signals; they are numbered from 1.
-pub const COUNT: i32 = 64;
-/// The first real-time signal: from here on every one sent arrives.
-pub const FIRST_REAL_TIME: i32 = 32;
+pub const NSIG: i32 = 64;
+/// Number of the first real-time signal: from here on every signal that is sent arrives.
+pub const SIGRTMIN: i32 = 32;
 
 /// A set of signals: bit `n - 1` is signal `n`.
 pub type SigSet = u64;
 
 /// The set of one signal.
 #[must_use]
-pub const fn bit(signal: i32) -> SigSet {
+pub const fn sigmask(signal: i32) -> SigSet {
     1 << (signal - 1)
 }
 
@@ -23,7 +23,7 @@ pub const fn bit(signal: i32) -> SigSet {
 const fn set(signals: &[u32]) -> SigSet {
     let (mut set, mut i) = (0, 0);
     while i < signals.len() {
-        set |= bit(signals[i] as i32);
+        set |= sigmask(signals[i] as i32);
         i += 1;
     }
     set
@@ -45,7 +45,7 @@ pub const SYNCHRONOUS: SigSet = set(&[
 /// Signals that do nothing unless caught.
 const IGNORED: SigSet = set(&[sys::SIGCHLD, sys::SIGCONT, sys::SIGURG, sys::SIGWINCH]);
 /// Signals whose default would also write a core file; a process's status tells.
-const DUMPING: SigSet = set(&[
+const CORE_DUMPING: SigSet = set(&[
     sys::SIGQUIT,
     sys::SIGILL,
     sys::SIGTRAP,
@@ -66,26 +66,26 @@ pub enum DefaultAction {
     /// The process stops until `SIGCONT`.
     Stop,
     /// The process ends.
-    End,
+    Terminate,
 }
 
 /// The default action of a signal.
 #[must_use]
 pub const fn default_action(signal: i32) -> DefaultAction {
-    let bit = bit(signal);
+    let bit = sigmask(signal);
     if bit & IGNORED != 0 {
         DefaultAction::Ignore
     } else if bit & STOPPING != 0 {
         DefaultAction::Stop
     } else {
-        DefaultAction::End
+        DefaultAction::Terminate
     }
 }
 
 /// Whether the default action of a signal writes a core file.
 #[must_use]
-pub const fn dumps(signal: i32) -> bool {
-    bit(signal) & DUMPING != 0
+pub const fn dumps_core(signal: i32) -> bool {
+    sigmask(signal) & CORE_DUMPING != 0
 }
 
 const NAMES: [&str; 32] = [
@@ -130,7 +130,7 @@ pub fn name(signal: i32) -> &'static str {
         .ok()
         .and_then(|n| NAMES.get(n))
         .copied()
-        .unwrap_or(if signal <= COUNT { "SIGRT" } else { "SIG?" })
+        .unwrap_or(if signal <= NSIG { "SIGRT" } else { "SIG?" })
 }
 
 /// `siginfo_t`.
@@ -281,9 +281,12 @@ mod tests {
     fn defaults() {
         assert_eq!(default_action(sys::SIGCHLD as i32), DefaultAction::Ignore);
         assert_eq!(default_action(sys::SIGTSTP as i32), DefaultAction::Stop);
-        assert_eq!(default_action(sys::SIGTERM as i32), DefaultAction::End);
-        assert_eq!(default_action(COUNT), DefaultAction::End);
-        assert!(dumps(sys::SIGSEGV as i32) && !dumps(sys::SIGKILL as i32));
+        assert_eq!(
+            default_action(sys::SIGTERM as i32),
+            DefaultAction::Terminate
+        );
+        assert_eq!(default_action(NSIG), DefaultAction::Terminate);
+        assert!(dumps_core(sys::SIGSEGV as i32) && !dumps_core(sys::SIGKILL as i32));
         assert_eq!((name(11), name(40), name(0)), ("SIGSEGV", "SIGRT", "0"));
     }
 }
