@@ -136,8 +136,8 @@ pub fn write_bytes(addr: usize, from: &[u8]) -> Result<(), Errno> {
     user::write_bytes(addr, from).map_err(|_| Errno::EFAULT)
 }
 
-/// Reads bytes up to the page that cannot be read: how many.
-pub(crate) fn read_some(addr: usize, to: &mut [u8]) -> usize {
+/// Reads bytes up to the first page that cannot be read; returns how many.
+pub(crate) fn read_partial(addr: usize, to: &mut [u8]) -> usize {
     if read_bytes(addr, to).is_ok() {
         to.len()
     } else {
@@ -145,8 +145,8 @@ pub(crate) fn read_some(addr: usize, to: &mut [u8]) -> usize {
     }
 }
 
-/// Writes bytes up to the page that cannot be written to: how many.
-pub(crate) fn write_some(addr: usize, from: &[u8]) -> usize {
+/// Writes bytes up to the first page that cannot be written to; returns how many.
+pub(crate) fn write_partial(addr: usize, from: &[u8]) -> usize {
     if write_bytes(addr, from).is_ok() {
         from.len()
     } else {
@@ -178,7 +178,7 @@ fn by_pages(
 /// # Errors
 /// `EFAULT`; a part may have been written.
 #[inline(always)]
-pub(crate) fn write_few(addr: usize, from: &[u8; 16], len: usize) -> Result<(), Errno> {
+pub(crate) fn write_small(addr: usize, from: &[u8; 16], len: usize) -> Result<(), Errno> {
     let written = match len {
         1 => user::store_u8(addr, from[0]),
         8 => user::store_u64(
@@ -206,12 +206,12 @@ pub fn probe_write(addr: usize) -> Result<(), Errno> {
         .map_err(|_| Errno::EFAULT)
 }
 
-/// Makes sure that what a copy with interrupts off found missing in `len` bytes at `addr` is there,
-/// to be read and, if `write`, written. It may be gone again when the copy is tried again.
+/// Makes the `len` bytes at `addr` present that a copy with interrupts off found missing, to be
+/// read and, if `write`, written. They may be gone again when the copy is tried again.
 ///
 /// # Errors
 /// `EFAULT`.
-pub(crate) fn fetch(addr: usize, len: usize, write: bool) -> Result<(), Errno> {
+pub(crate) fn fault_in(addr: usize, len: usize, write: bool) -> Result<(), Errno> {
     let end = addr
         .checked_add(len)
         .filter(|&end| end <= user::USER_END)

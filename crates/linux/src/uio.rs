@@ -11,8 +11,8 @@ use crate::uaccess::{self, UserPtr};
 /// The most that one call transfers, as on Linux.
 pub(crate) const MAX_TRANSFER: usize = 0x7fff_f000;
 
-/// Transfers up to this size go through a buffer on the stack.
-pub(crate) const SMALL: usize = 256;
+/// Largest transfer that goes through a buffer on the stack, in bytes.
+pub(crate) const STACK_BUFFER_LEN: usize = 256;
 
 /// The most buffers a vectored call takes.
 pub(crate) const IOV_MAX: usize = 1024;
@@ -34,11 +34,12 @@ pub(crate) fn in_user_space(addr: usize, len: usize) -> bool {
 }
 
 impl IoVecs {
-    /// Buffers in another's memory, of which only the lengths can be wrong yet.
+    /// Reads the vector of buffers in another process's memory, of which only the lengths are
+    /// checked yet.
     ///
     /// # Errors
     /// `EFAULT`, `EINVAL`.
-    pub(crate) fn read_foreign(iov: UserPtr<IoVec>, count: usize) -> Result<Self, Errno> {
+    pub(crate) fn read_remote(iov: UserPtr<IoVec>, count: usize) -> Result<Self, Errno> {
         if count > IOV_MAX {
             return Err(Errno::EINVAL);
         }
@@ -59,7 +60,7 @@ impl IoVecs {
     }
 
     pub(crate) fn read(iov: UserPtr<IoVec>, count: usize) -> Result<Self, Errno> {
-        let Self(mut buffers) = Self::read_foreign(iov, count)?;
+        let Self(mut buffers) = Self::read_remote(iov, count)?;
         let mut total = 0usize;
         for (addr, len) in &mut buffers {
             if !in_user_space(*addr, *len) {
@@ -81,9 +82,9 @@ pub(crate) fn total(buffers: &[(usize, usize)]) -> usize {
     buffers.iter().map(|b| b.1).sum()
 }
 
-/// Runs `f` on the pieces of the buffers that make up `offset..offset + len`: address and range
+/// Runs `f` on the segments of the buffers that make up `offset..offset + len`: address and range
 /// within the piece of the kernel's buffer.
-pub(crate) fn pieces(
+pub(crate) fn for_each_segment(
     buffers: &[(usize, usize)],
     offset: usize,
     len: usize,
@@ -111,8 +112,8 @@ pub(crate) fn pieces(
 /// how much that is.
 pub(crate) fn copy_out(buffers: &[(usize, usize)], offset: usize, from: &[u8]) -> usize {
     let mut copied = 0;
-    let whole = pieces(buffers, offset, from.len(), |addr, range| {
-        let n = uaccess::write_some(addr, &from[range.clone()]);
+    let whole = for_each_segment(buffers, offset, from.len(), |addr, range| {
+        let n = uaccess::write_partial(addr, &from[range.clone()]);
         copied += n;
         if n == range.len() {
             Ok(())
@@ -127,9 +128,9 @@ pub(crate) fn copy_out(buffers: &[(usize, usize)], offset: usize, from: &[u8]) -
 /// much that is.
 pub(crate) fn copy_in(buffers: &[(usize, usize)], offset: usize, to: &mut [u8]) -> usize {
     let mut copied = 0;
-    let whole = pieces(buffers, offset, to.len(), |addr, range| {
+    let whole = for_each_segment(buffers, offset, to.len(), |addr, range| {
         let len = range.len();
-        let n = uaccess::read_some(addr, &mut to[range]);
+        let n = uaccess::read_partial(addr, &mut to[range]);
         copied += n;
         if n == len { Ok(()) } else { Err(Errno::EFAULT) }
     });

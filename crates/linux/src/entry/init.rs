@@ -70,7 +70,7 @@ pub fn init(boot: &BootToken, power: PowerToken, hooks: Hooks) {
     fs::sigio::set_sender(Arc::new(SigioSender));
     net::set_credentials_provider(socket::identity, socket::groups);
     net::netlink::set_taskstats_provider(taskstats::taskstats);
-    net::set_timer_scheduler(timer_queue::set_for_sockets);
+    net::set_timer_scheduler(timer_queue::schedule_for_socket);
     timer_queue::start();
 }
 

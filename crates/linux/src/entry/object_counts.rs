@@ -19,7 +19,7 @@ pub fn census(each: &mut dyn FnMut(&'static str, u64)) {
     each("inheriting_locks", inheriting.locks as u64);
     each("inheriting_moves", inheriting.requeues as u64);
     each("alarms", timer_queue::count());
-    each("wall_clock_timers", timer::by_wall_clock());
+    each("wall_clock_timers", timer::realtime_timer_count());
     each("posix_queue_bytes", mqueue::charged());
     fs::census(each);
     namespaces::net().object_counts(each);

@@ -89,7 +89,7 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
                     let result = task.account_sampled_system_time(calls, || {
                         dispatch::slow_path(task, &mut regs)
                     });
-                    read_write::count_sample(task, &regs, &result, calls);
+                    read_write::account_sampled_io(task, &regs, &result, calls);
                     result
                 } else {
                     task.account_system_time(|| dispatch::slow_path(task, &mut regs))

@@ -65,7 +65,7 @@ fn list(task: &Task, fd: i32, buf: usize, size: usize, layout: DirentFormat) -> 
     if too_small {
         return Err(Errno::EINVAL);
     }
-    let written = uaccess::write_some(buf, &out);
+    let written = uaccess::write_partial(buf, &out);
     if written == out.len() {
         return Ok(written);
     }

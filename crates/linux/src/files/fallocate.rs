@@ -135,11 +135,11 @@ pub fn sys_fallocate(task: &Task, fd: i32, mode: u32, offset: i64, len: i64) -> 
     }
 }
 
-/// Gives the caller a file that has no name, as one has what one makes.
+/// Makes the caller the owner of a new file without a name.
 ///
 /// # Errors
 /// None that there is.
-pub(crate) fn give(task: &Task, inode: &dyn fs::Inode) -> Result<(), Errno> {
+pub(crate) fn chown_to_caller(task: &Task, inode: &dyn fs::Inode) -> Result<(), Errno> {
     let cred = task.fs_cred();
     inode.set_attr(&SetAttr {
         uid: Some(cred.uid),
@@ -196,7 +196,7 @@ pub fn sys_memfd_create(task: &Task, name: usize, flags: u32) -> SysResult {
     };
     // As on Linux the descriptor does not keep the file from being run.
     let path = fs::ramfs::RamFs::memfd(&alloc::string::String::from_utf8_lossy(&name), mode, seals);
-    give(task, &**path.inode())?;
+    chown_to_caller(task, &**path.inode())?;
     task.files().install(
         File::of_inode(path, OpenFlags::RDWR | OpenFlags::LARGEFILE, None),
         CloseOnExec::when(flags & sys::MFD_CLOEXEC != 0),

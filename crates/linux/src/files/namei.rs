@@ -148,7 +148,8 @@ fn lookup_name(task: &Task, dirfd: i32, name: &[u8], flags: u32) -> Result<Path,
     )
 }
 
-fn known_flags(flags: u32, known: u32) -> Result<(), Errno> {
+/// Fails with `EINVAL` for flags that are not among `known`.
+fn check_flags(flags: u32, known: u32) -> Result<(), Errno> {
     if flags & !known == 0 {
         Ok(())
     } else {
@@ -156,18 +157,18 @@ fn known_flags(flags: u32, known: u32) -> Result<(), Errno> {
     }
 }
 
-/// Permission bits of a new file, by the caller's mask.
-fn masked(task: &Task, mode: u32) -> u32 {
+/// Permission bits of a new file, without those of the caller's umask.
+fn apply_umask(task: &Task, mode: u32) -> u32 {
     mode & 0o7777 & !task.fs().umask()
 }
 
-/// Whether something may be opened: by who has a number left for it, which is asked before the walk
-/// of any name.
-fn may_open(task: &Task, name: &[u8]) -> Result<(), Errno> {
+/// Checks that the caller may open a file at all: that it has a descriptor left is asked before the
+/// path is walked.
+fn check_open(task: &Task, name: &[u8]) -> Result<(), Errno> {
     if name.is_empty() {
         Err(Errno::ENOENT)
     } else {
-        task.check_room()
+        task.check_fd_available()
     }
 }
 
@@ -176,16 +177,16 @@ pub fn sys_openat(task: &Task, dirfd: i32, name: usize, flags: u32, mode: u32) -
     let flags = OpenFlags::from_bits_truncate(flags).checked()?;
     let mut buffer = UserPath::new();
     let name = buffer.read(name)?;
-    may_open(task, name)?;
+    check_open(task, name)?;
     let cred = task.fs_cred();
     let mut walk = task.walk(&cred);
     start_at(task, &mut walk, dirfd, name)?;
     let mode = if flags.intersects(OpenFlags::CREAT.union(OpenFlags::TMPFILE)) {
-        masked(task, mode)
+        apply_umask(task, mode)
     } else {
         0
     };
-    task.open_at_number(CloseOnExec::of_flags(flags), || {
+    task.open_with_reserved_fd(CloseOnExec::of_flags(flags), || {
         ops::open(&walk, name, flags, mode)
     })
 }
@@ -256,7 +257,7 @@ pub fn sys_openat2(
     }
     let mut buffer = UserPath::new();
     let name = buffer.read(name)?;
-    may_open(task, name)?;
+    check_open(task, name)?;
     let cred = task.fs_cred();
     let mut walk = if resolve.contains(Resolve::IN_ROOT) {
         // An absolute name begins at the directory, too.
@@ -265,13 +266,14 @@ pub fn sys_openat2(
         walk_at(task, &cred, dirfd, name)?
     };
     walk.restrict(resolve);
-    let mode = masked(task, how.mode as u32);
-    task.open_at_number(CloseOnExec::of_flags(flags), || {
+    let mode = apply_umask(task, how.mode as u32);
+    task.open_with_reserved_fd(CloseOnExec::of_flags(flags), || {
         ops::open(&walk, name, flags, mode)
     })
 }
 
-fn make(task: &Task, dirfd: i32, name: usize, kind: NewInodeKind<'_>, mode: u32) -> SysResult {
+/// Makes a file, directory, device, fifo or symbolic link at a path.
+fn mknod_at(task: &Task, dirfd: i32, name: usize, kind: NewInodeKind<'_>, mode: u32) -> SysResult {
     let mut buffer = UserPath::new();
     let name = buffer.read(name)?;
     let cred = task.fs_cred();
@@ -281,12 +283,12 @@ fn make(task: &Task, dirfd: i32, name: usize, kind: NewInodeKind<'_>, mode: u32)
 
 /// `mkdirat(2)`
 pub fn sys_mkdirat(task: &Task, dirfd: i32, name: usize, mode: u32) -> SysResult {
-    make(
+    mknod_at(
         task,
         dirfd,
         name,
         NewInodeKind::Directory,
-        masked(task, mode) & 0o1777,
+        apply_umask(task, mode) & 0o1777,
     )
 }
 
@@ -308,7 +310,7 @@ pub fn sys_mknodat(task: &Task, dirfd: i32, name: usize, mode: u32, device: u32)
         Some(FileType::Directory) => return Err(Errno::EPERM),
         _ => return Err(Errno::EINVAL),
     };
-    make(task, dirfd, name, kind, masked(task, mode))
+    mknod_at(task, dirfd, name, kind, apply_umask(task, mode))
 }
 
 /// `mknod(2)`
@@ -323,7 +325,7 @@ pub fn sys_symlinkat(task: &Task, target: usize, dirfd: i32, name: usize) -> Sys
     if target.is_empty() {
         return Err(Errno::ENOENT);
     }
-    make(task, dirfd, name, NewInodeKind::Symlink(target), 0o777)
+    mknod_at(task, dirfd, name, NewInodeKind::Symlink(target), 0o777)
 }
 
 /// `symlink(2)`
@@ -340,7 +342,7 @@ pub fn sys_linkat(
     new: usize,
     flags: u32,
 ) -> SysResult {
-    known_flags(flags, sys::AT_SYMLINK_FOLLOW | sys::AT_EMPTY_PATH)?;
+    check_flags(flags, sys::AT_SYMLINK_FOLLOW | sys::AT_EMPTY_PATH)?;
     // A descriptor that was handed over is not enough to name its file.
     if flags & sys::AT_EMPTY_PATH != 0 && !task.fs_cred().has(sys::CAP_DAC_READ_SEARCH) {
         return Err(Errno::ENOENT);
@@ -364,7 +366,7 @@ pub fn sys_link(task: &Task, old: usize, new: usize) -> SysResult {
 
 /// `unlinkat(2)`
 pub fn sys_unlinkat(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysResult {
-    known_flags(flags, sys::AT_REMOVEDIR)?;
+    check_flags(flags, sys::AT_REMOVEDIR)?;
     let mut buffer = UserPath::new();
     let name = buffer.read(name)?;
     let cred = task.fs_cred();
@@ -463,7 +465,7 @@ pub fn sys_truncate(task: &Task, name: usize, size: i64) -> SysResult {
 
 /// `fchmodat2(2)`
 pub fn sys_fchmodat2(task: &Task, dirfd: i32, name: usize, mode: u32, flags: u32) -> SysResult {
-    known_flags(flags, sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH)?;
+    check_flags(flags, sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH)?;
     let path = lookup_at(task, dirfd, name, flags)?;
     if path.inode().kind() == FileType::Symlink {
         return Err(Errno::EOPNOTSUPP);
@@ -500,7 +502,7 @@ pub fn sys_fchownat(
     gid: u32,
     flags: u32,
 ) -> SysResult {
-    known_flags(flags, sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH)?;
+    check_flags(flags, sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH)?;
     chown(task, &lookup_at(task, dirfd, name, flags)?, uid, gid)
 }
 
@@ -554,10 +556,10 @@ fn set_times_at(
 ) -> SysResult {
     // Without a name it is the descriptor's file, as futimens(3) has it.
     let path = if name == 0 && dirfd != AT_FDCWD {
-        known_flags(flags, 0)?;
+        check_flags(flags, 0)?;
         task.files().get_io(dirfd)?.path().clone()
     } else {
-        known_flags(flags, sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH)?;
+        check_flags(flags, sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH)?;
         lookup_at(task, dirfd, name, flags)?
     };
     set_times(task, &path, times)
@@ -674,11 +676,16 @@ pub fn sys_chroot(task: &Task, name: usize) -> SysResult {
     Ok(0)
 }
 
-/// The file of a name that is in the kernel already, for `execve(2)`.
+/// Looks up a path that is in the kernel already, for `execve(2)`.
 ///
 /// # Errors
 /// Those of a walk.
-pub(crate) fn find_at(task: &Task, dirfd: i32, name: &[u8], nofollow: bool) -> Result<Path, Errno> {
+pub(crate) fn lookup_exec(
+    task: &Task,
+    dirfd: i32,
+    name: &[u8],
+    nofollow: bool,
+) -> Result<Path, Errno> {
     let cred = task.fs_cred();
     let flags = if nofollow {
         LookupFlags::NOFOLLOW

@@ -17,7 +17,7 @@ pub fn sys_pipe2(task: &Task, fds: UserPtr<[i32; 2]>, flags: u32) -> SysResult {
     let flags = OpenFlags::from_bits_retain(flags);
     let cloexec = CloseOnExec::of_flags(flags);
     let (reader, writer) = pipe::pipe(flags);
-    fallocate::give(task, &**reader.inode())?;
+    fallocate::chown_to_caller(task, &**reader.inode())?;
     let files = task.files();
     let read_fd = files.install(reader, cloexec)? as i32;
     let result = files.install(writer, cloexec).and_then(|write_fd| {

@@ -15,21 +15,23 @@ use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
 use net::SocketType;
 
-use crate::process::rlimit::allowed_of_write;
+use crate::process::rlimit::write_limit;
 use crate::process::signal_broken_pipe;
 use crate::socket::send_recv::{
     kind_of, probe, signals_broken_pipe, write_message, write_to_socket,
 };
 use crate::state::usage::Direction;
 use crate::uaccess::{self, UserPtr};
-use crate::uio::{IoVec, IoVecs, MAX_TRANSFER, SMALL, copy_in, copy_out, in_user_space, total};
+use crate::uio::{
+    IoVec, IoVecs, MAX_TRANSFER, STACK_BUFFER_LEN, copy_in, copy_out, in_user_space, total,
+};
 use crate::{SysResult, Task};
 
-/// The size of the kernel buffer a transfer goes through.
-pub(crate) const CHUNK: usize = 65_536;
-/// Largest transfer that skips everything larger ones need; event descriptors and wake-ups through
-/// pipes are this small.
-const TINY: usize = 16;
+/// Size of the kernel buffer that a transfer goes through, in bytes.
+pub(crate) const BOUNCE_BUFFER_LEN: usize = 65_536;
+/// Largest transfer of the fast path, in bytes; event descriptors and wake-ups through pipes are
+/// this small.
+const FAST_PATH_LEN: usize = 16;
 
 /// Refuses a transfer that would go beyond the greatest offset.
 fn check_end(offset: Option<u64>, len: usize) -> Result<(), Errno> {
@@ -52,7 +54,7 @@ fn one_buffer(addr: usize, len: usize, offset: Option<u64>) -> Result<[(usize, u
 /// others are as unread as before; a pipe gives whole pages only, a socket that keeps messages
 /// apart a whole one, which is lost, and what is read in records of one size (eventfd, timerfd,
 /// signalfd) whole ones.
-fn take_back(file: &File, offset: Option<u64>, bytes: &[u8], delivered: usize) -> usize {
+fn unread_undelivered(file: &File, offset: Option<u64>, bytes: &[u8], delivered: usize) -> usize {
     if kind_of(file).is_some_and(|kind| kind != SocketType::Stream) {
         return 0;
     }
@@ -68,34 +70,36 @@ fn take_back(file: &File, offset: Option<u64>, bytes: &[u8], delivered: usize) -
 }
 
 /// Kernel buffer for a transfer of `wanted` bytes: on the caller's stack if they are few, else of
-/// up to [`CHUNK`] bytes, through which they go piece by piece.
+/// up to [`BOUNCE_BUFFER_LEN`] bytes, through which they go piece by piece.
 #[inline(always)]
 fn bounce_buffer<'a>(
     wanted: usize,
-    small: &'a mut [u8; SMALL],
+    small: &'a mut [u8; STACK_BUFFER_LEN],
     large: &'a mut Vec<u8>,
 ) -> &'a mut [u8] {
-    if wanted <= SMALL {
+    if wanted <= STACK_BUFFER_LEN {
         &mut small[..wanted]
     } else {
-        large.resize(wanted.min(CHUNK), 0);
+        large.resize(wanted.min(BOUNCE_BUFFER_LEN), 0);
         large
     }
 }
 
-/// Reads into the caller's buffers, from `offset` or (`None`) from the opening's position.
-fn read_into(
+/// Reads into the caller's buffers, from `offset` or (`None`) from the file position, and accounts
+/// for it.
+fn read_accounted(
     task: &Task,
     file: &File,
     buffers: &[(usize, usize)],
     offset: Option<u64>,
 ) -> SysResult {
-    let result = read_pieces(file, buffers, offset);
+    let result = read_iov(file, buffers, offset);
     task.io_accounting.count(Direction::Read, &result, 1);
     result
 }
 
-fn read_pieces(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> SysResult {
+/// Reads into buffers one after the other.
+fn read_iov(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> SysResult {
     if !file.flags().readable() {
         return Err(Errno::EBADF);
     }
@@ -119,7 +123,7 @@ fn read_pieces(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> 
     {
         probe(file, *addr)?;
     }
-    let (mut small, mut large) = ([0; SMALL], Vec::new());
+    let (mut small, mut large) = ([0; STACK_BUFFER_LEN], Vec::new());
     let buf = bounce_buffer(wanted, &mut small, &mut large);
     let mut done = 0;
     loop {
@@ -131,7 +135,7 @@ fn read_pieces(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> 
         };
         let delivered = copy_out(buffers, done, &buf[..n]);
         if delivered < n {
-            done += take_back(file, offset, &buf[..n], delivered);
+            done += unread_undelivered(file, offset, &buf[..n], delivered);
             return if done > 0 {
                 Ok(done)
             } else {
@@ -145,8 +149,8 @@ fn read_pieces(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> 
     }
 }
 
-/// Writes the caller's buffers, at `offset` or (`None`) at the opening's position.
-fn write_from(
+/// Writes the caller's buffers, at `offset` or (`None`) at the file position.
+fn write_iov(
     task: &Task,
     file: &File,
     buffers: &[(usize, usize)],
@@ -158,19 +162,19 @@ fn write_from(
     if total(buffers) < file.ops().least_transfer() {
         return Err(Errno::EINVAL);
     }
-    let wanted = allowed_of_write(
+    let wanted = write_limit(
         task,
         file,
         offset,
         total(buffers).min(file.ops().most_written()),
     )?;
-    if wanted > CHUNK
+    if wanted > BOUNCE_BUFFER_LEN
         && let Some(result) = write_message(task, file, buffers)
     {
         task.io_accounting.count(Direction::Write, &result, 1);
         return result;
     }
-    let result = transfer_from(task, file, buffers, wanted, |buf, done| match offset {
+    let result = write_in_chunks(task, file, buffers, wanted, |buf, done| match offset {
         Some(offset) => file.write_at(offset + done as u64, buf),
         None => file.write(buf),
     });
@@ -178,21 +182,22 @@ fn write_from(
     result
 }
 
-/// A `read(2)` or `write(2)` that is too short to be counted was chosen to stand for `calls` such.
-pub(crate) fn count_sample(task: &Task, regs: &UserRegs, result: &SysResult, calls: u64) {
+/// Accounts for `calls` short transfers by one `read(2)` or `write(2)` that was chosen to stand for
+/// them.
+pub(crate) fn account_sampled_io(task: &Task, regs: &UserRegs, result: &SysResult, calls: u64) {
     let direction = match regs.orig_rax as u32 {
         sys::__NR_read => Direction::Read,
         sys::__NR_write => Direction::Write,
         _ => return,
     };
-    if (1..=TINY as u64).contains(&regs.rdx) {
+    if (1..=FAST_PATH_LEN as u64).contains(&regs.rdx) {
         task.io_accounting.count(direction, result, calls);
     }
 }
 
 /// Fills `buf` with the caller's bytes from `done` on, as far as the program has them and the file
 /// takes a part; returns how many.
-fn collect(file: &File, buffers: &[(usize, usize)], done: usize, buf: &mut [u8]) -> usize {
+fn copy_in_part(file: &File, buffers: &[(usize, usize)], done: usize, buf: &mut [u8]) -> usize {
     let copied = copy_in(buffers, done, buf);
     if copied == buf.len() || !file.ops().looks_at_data() {
         buf.len()
@@ -201,21 +206,21 @@ fn collect(file: &File, buffers: &[(usize, usize)], done: usize, buf: &mut [u8])
     }
 }
 
-/// Passes the first `wanted` bytes of the caller's buffers to `once`, piece by piece, with how much
+/// Passes the first `wanted` bytes of the caller's buffers to `once`, chunk by chunk, with how much
 /// came before.
-fn transfer_from(
+fn write_in_chunks(
     task: &Task,
     file: &File,
     buffers: &[(usize, usize)],
     wanted: usize,
     once: impl Fn(&[u8], usize) -> Result<usize, Errno>,
 ) -> SysResult {
-    let (mut small, mut large) = ([0; SMALL], Vec::new());
+    let (mut small, mut large) = ([0; STACK_BUFFER_LEN], Vec::new());
     let buf = bounce_buffer(wanted, &mut small, &mut large);
     let mut done = 0;
     loop {
         let len = (wanted - done).min(buf.len());
-        let have = collect(file, buffers, done, &mut buf[..len]);
+        let have = copy_in_part(file, buffers, done, &mut buf[..len]);
         // Whether a socket takes anything comes before whether that can be read.
         if have == 0
             && len > 0
@@ -273,24 +278,24 @@ fn write_failed(task: &Task, file: &File, error: Errno) {
 /// `read(2)`
 #[inline(always)]
 pub fn sys_read(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
-    let Some(files) = task.first_files().filter(|_| len == 1) else {
-        return read_more(task, fd, buf, len);
+    let Some(files) = task.initial_files().filter(|_| len == 1) else {
+        return read_slow(task, fd, buf, len);
     };
     let file = files.get(fd)?;
     let mut byte = [0];
     let Some(read) = file.read_at_once(&mut byte) else {
-        return read_few(&file, buf, len);
+        return read_blocking_small(&file, buf, len);
     };
     match read? {
         1 if guard::user::store_u8(buf, byte[0]).is_ok() => Ok(1),
-        n => not_delivered(&file, buf, &byte[..n]),
+        n => copy_out_partial(&file, buf, &byte[..n]),
     }
 }
 
-/// Some bytes were read and could not be copied to the caller as a whole, or there were none.
+/// Copies what was read as far as the caller's memory goes; the rest is unread again.
 #[cold]
 #[inline(never)]
-fn not_delivered(file: &File, buf: usize, bytes: &[u8]) -> SysResult {
+fn copy_out_partial(file: &File, buf: usize, bytes: &[u8]) -> SysResult {
     if bytes.is_empty() {
         return if in_user_space(buf, 1) {
             Ok(0)
@@ -299,7 +304,7 @@ fn not_delivered(file: &File, buf: usize, bytes: &[u8]) -> SysResult {
         };
     }
     let delivered = copy_out(&[(buf, bytes.len())], 0, bytes);
-    match take_back(file, None, bytes, delivered) {
+    match unread_undelivered(file, None, bytes, delivered) {
         0 => Err(Errno::EFAULT),
         n => Ok(n),
     }
@@ -308,42 +313,43 @@ fn not_delivered(file: &File, buf: usize, bytes: &[u8]) -> SysResult {
 /// Slow path of `read(2)`: for another number of bytes than 1, or for a thread that has other
 /// descriptors than it began with.
 #[inline(never)]
-fn read_more(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
+fn read_slow(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
     let file = task.file(fd)?;
-    if !(1..=TINY).contains(&len) {
-        return task.account_system_time(|| read_one(task, &file, buf, len, None));
+    if !(1..=FAST_PATH_LEN).contains(&len) {
+        return task.account_system_time(|| read_single(task, &file, buf, len, None));
     }
-    let mut bytes = [0; TINY];
+    let mut bytes = [0; FAST_PATH_LEN];
     let Some(read) = file.read_at_once(&mut bytes[..len]) else {
-        return read_few(&file, buf, len);
+        return read_blocking_small(&file, buf, len);
     };
-    give_few(&file, buf, &bytes, read?)
+    copy_out_small(&file, buf, &bytes, read?)
 }
 
-/// Path of `read(2)` for a few bytes that may have to be waited for and are taken out of something.
+/// Reads a few bytes that may have to be waited for and are removed from where they are.
 #[inline(never)]
-fn read_few(file: &File, buf: usize, len: usize) -> SysResult {
+fn read_blocking_small(file: &File, buf: usize, len: usize) -> SysResult {
     if !file.flags().readable() {
         return Err(Errno::EBADF);
     }
     if !in_user_space(buf, len) {
         return Err(Errno::EFAULT);
     }
-    // As in `read_pieces`.
+    // As in `read_iov`.
     if kind_of(file) == Some(SocketType::Stream) {
         probe(file, buf)?;
     }
-    let mut bytes = [0; TINY];
+    let mut bytes = [0; FAST_PATH_LEN];
     let n = file.read(&mut bytes[..len])?;
-    give_few(file, buf, &bytes, n)
+    copy_out_small(file, buf, &bytes, n)
 }
 
+/// Copies the first `n` bytes that were read to the caller.
 #[inline(always)]
-fn give_few(file: &File, buf: usize, bytes: &[u8; TINY], n: usize) -> SysResult {
-    if n > 0 && uaccess::write_few(buf, bytes, n).is_ok() {
+fn copy_out_small(file: &File, buf: usize, bytes: &[u8; FAST_PATH_LEN], n: usize) -> SysResult {
+    if n > 0 && uaccess::write_small(buf, bytes, n).is_ok() {
         Ok(n)
     } else {
-        not_delivered(file, buf, &bytes[..n])
+        copy_out_partial(file, buf, &bytes[..n])
     }
 }
 
@@ -356,50 +362,59 @@ fn check_transfers(file: &File) -> Result<(), Errno> {
     }
 }
 
-fn read_one(task: &Task, file: &File, buf: usize, len: usize, offset: Option<u64>) -> SysResult {
+/// Reads into one buffer of any size.
+fn read_single(task: &Task, file: &File, buf: usize, len: usize, offset: Option<u64>) -> SysResult {
     if !file.flags().readable() {
         return Err(Errno::EBADF);
     }
     check_transfers(file)?;
-    read_into(task, file, &one_buffer(buf, len, offset)?, offset)
+    read_accounted(task, file, &one_buffer(buf, len, offset)?, offset)
 }
 
 /// `write(2)`
 #[inline(always)]
 pub fn sys_write(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
     let file = task.file(fd)?;
-    if !(1..=TINY).contains(&len) {
-        return write_many(task, &file, buf, len);
+    if !(1..=FAST_PATH_LEN).contains(&len) {
+        return write_slow(task, &file, buf, len);
     }
     if !file.flags().writable() {
         return Err(Errno::EBADF);
     }
-    let mut bytes = [0; TINY];
+    let mut bytes = [0; FAST_PATH_LEN];
     let bytes = &mut bytes[..len];
     if uaccess::read_bytes(buf, bytes).is_err() {
-        return write_many(task, &file, buf, len);
+        return write_slow(task, &file, buf, len);
     }
-    let len = allowed_of_write(task, &file, None, len)?;
+    let len = write_limit(task, &file, None, len)?;
     file.write(&bytes[..len])
         .inspect_err(|&error| write_failed(task, &file, error))
 }
 
+/// Slow path of `write(2)`: for more than a few bytes.
 #[inline(never)]
-fn write_many(task: &Task, file: &File, buf: usize, len: usize) -> SysResult {
-    task.account_system_time(|| write_one(task, file, buf, len, None))
+fn write_slow(task: &Task, file: &File, buf: usize, len: usize) -> SysResult {
+    task.account_system_time(|| write_single(task, file, buf, len, None))
 }
 
-fn write_one(task: &Task, file: &File, buf: usize, len: usize, offset: Option<u64>) -> SysResult {
+/// Writes one buffer of any size.
+fn write_single(
+    task: &Task,
+    file: &File,
+    buf: usize,
+    len: usize,
+    offset: Option<u64>,
+) -> SysResult {
     if !file.flags().writable() {
         return Err(Errno::EBADF);
     }
     check_transfers(file)?;
-    write_from(task, file, &one_buffer(buf, len, offset)?, offset)
+    write_iov(task, file, &one_buffer(buf, len, offset)?, offset)
 }
 
 /// The file of a transfer at an offset, which says `ESPIPE` even to who may not read or write it,
 /// and the offset.
-fn positioned(task: &Task, fd: i32, at: i64) -> Result<(Arc<File>, Option<u64>), Errno> {
+fn file_at_offset(task: &Task, fd: i32, at: i64) -> Result<(Arc<File>, Option<u64>), Errno> {
     let at = u64::try_from(at).map_err(|_| Errno::EINVAL)?;
     let file = task.file_io(fd)?;
     if file.ops().has_offsets() {
@@ -409,29 +424,33 @@ fn positioned(task: &Task, fd: i32, at: i64) -> Result<(Arc<File>, Option<u64>),
     }
 }
 
-/// Finds the file and offset of `preadv2(2)` like [`positioned`]; -1 is the opening's position.
-fn positioned_or_not(task: &Task, fd: i32, at: i64) -> Result<(Arc<File>, Option<u64>), Errno> {
+/// Finds the file and offset of `preadv2(2)` like [`file_at_offset`]; -1 is the file position.
+fn file_at_optional_offset(
+    task: &Task,
+    fd: i32,
+    at: i64,
+) -> Result<(Arc<File>, Option<u64>), Errno> {
     if at == -1 {
         Ok((task.file_io(fd)?, None))
     } else {
-        positioned(task, fd, at)
+        file_at_offset(task, fd, at)
     }
 }
 
 /// `pread64(2)`
 pub fn sys_pread64(task: &Task, fd: i32, buf: usize, len: usize, at: i64) -> SysResult {
-    let (file, at) = positioned(task, fd, at)?;
-    read_one(task, &file, buf, len, at)
+    let (file, at) = file_at_offset(task, fd, at)?;
+    read_single(task, &file, buf, len, at)
 }
 
 /// `pwrite64(2)`
 pub fn sys_pwrite64(task: &Task, fd: i32, buf: usize, len: usize, at: i64) -> SysResult {
-    let (file, at) = positioned(task, fd, at)?;
-    write_one(task, &file, buf, len, at)
+    let (file, at) = file_at_offset(task, fd, at)?;
+    write_single(task, &file, buf, len, at)
 }
 
-/// Reads into buffers that the caller lists.
-fn read_listed(
+/// Reads into the caller's vector of buffers.
+fn do_readv(
     task: &Task,
     file: &File,
     iov: UserPtr<IoVec>,
@@ -448,12 +467,12 @@ fn read_listed(
     if len == 0 {
         Ok(0)
     } else {
-        read_into(task, file, buffers.as_slice(), offset)
+        read_accounted(task, file, buffers.as_slice(), offset)
     }
 }
 
-/// Writes buffers that the caller lists.
-fn write_listed(
+/// Writes the caller's vector of buffers.
+fn do_writev(
     task: &Task,
     file: &File,
     iov: UserPtr<IoVec>,
@@ -465,30 +484,30 @@ fn write_listed(
         return Err(Errno::EBADF);
     }
     check_end(offset, total(buffers.as_slice()))?;
-    write_from(task, file, buffers.as_slice(), offset)
+    write_iov(task, file, buffers.as_slice(), offset)
 }
 
 /// `readv(2)`
 pub fn sys_readv(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize) -> SysResult {
-    read_listed(task, &*task.file_io(fd)?, iov, count, None)
+    do_readv(task, &*task.file_io(fd)?, iov, count, None)
 }
 
 /// `writev(2)`
 pub fn sys_writev(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize) -> SysResult {
-    write_listed(task, &*task.file_io(fd)?, iov, count, None)
+    do_writev(task, &*task.file_io(fd)?, iov, count, None)
 }
 
 /// `preadv(2)`; the offset's upper half, an argument of its own, means nothing where a long has 64
 /// bits.
 pub fn sys_preadv(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64) -> SysResult {
-    let (file, at) = positioned(task, fd, at)?;
-    read_listed(task, &file, iov, count, at)
+    let (file, at) = file_at_offset(task, fd, at)?;
+    do_readv(task, &file, iov, count, at)
 }
 
 /// `pwritev(2)`
 pub fn sys_pwritev(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64) -> SysResult {
-    let (file, at) = positioned(task, fd, at)?;
-    write_listed(task, &file, iov, count, at)
+    let (file, at) = file_at_offset(task, fd, at)?;
+    do_writev(task, &file, iov, count, at)
 }
 
 /// The flags of `preadv2(2)` and `pwritev2(2)` that change nothing for files in memory.
@@ -515,11 +534,11 @@ pub fn sys_preadv2(
     _high: usize,
     flags: u32,
 ) -> SysResult {
-    let (file, at) = positioned_or_not(task, fd, at)?;
+    let (file, at) = file_at_optional_offset(task, fd, at)?;
     if flags != 0 && file.flags().readable() && total(IoVecs::read(iov, count)?.as_slice()) > 0 {
         check_rwf(&file, flags)?;
     }
-    read_listed(task, &file, iov, count, at)
+    do_readv(task, &file, iov, count, at)
 }
 
 /// `pwritev2(2)`; with `RWF_APPEND` the offset says only whether the position moves.
@@ -532,9 +551,9 @@ pub fn sys_pwritev2(
     _high: usize,
     flags: u32,
 ) -> SysResult {
-    let (file, at) = positioned_or_not(task, fd, at)?;
+    let (file, at) = file_at_optional_offset(task, fd, at)?;
     if flags == 0 || !file.flags().writable() {
-        return write_listed(task, &file, iov, count, at);
+        return do_writev(task, &file, iov, count, at);
     }
     let buffers = IoVecs::read(iov, count)?;
     if total(buffers.as_slice()) > 0 {
@@ -542,15 +561,15 @@ pub fn sys_pwritev2(
     }
     if flags & sys::RWF_APPEND == 0 {
         check_end(at, total(buffers.as_slice()))?;
-        return write_from(task, &file, buffers.as_slice(), at);
+        return write_iov(task, &file, buffers.as_slice(), at);
     }
-    let wanted = allowed_of_write(
+    let wanted = write_limit(
         task,
         &file,
         Some(file.metadata().size),
         total(buffers.as_slice()),
     )?;
-    transfer_from(task, &file, buffers.as_slice(), wanted, |buf, _| {
+    write_in_chunks(task, &file, buffers.as_slice(), wanted, |buf, _| {
         file.append(buf, at.is_none())
     })
 }

@@ -11,12 +11,12 @@ use abi::errno::Errno;
 use fs::pipe::PipeEnd;
 use fs::{File, FileType, OpenFlags, Whence};
 
-use crate::files::read_write::CHUNK;
-use crate::process::rlimit::allowed_of_write;
+use crate::files::read_write::BOUNCE_BUFFER_LEN;
+use crate::process::rlimit::write_limit;
 use crate::process::signal_broken_pipe;
 use crate::state::usage::Direction;
 use crate::uaccess::{self, UserPtr};
-use crate::uio::{IoVec, IoVecs, MAX_TRANSFER, pieces, total};
+use crate::uio::{IoVec, IoVecs, MAX_TRANSFER, for_each_segment, total};
 use crate::{SysResult, Task};
 
 /// Copies between two files inside the kernel, from given offsets or the openings' positions. Stops
@@ -27,8 +27,8 @@ fn copy(
     (to, mut to_at): (&File, Option<&mut u64>),
     len: usize,
 ) -> SysResult {
-    let len = allowed_of_write(task, to, to_at.as_deref().copied(), len.min(MAX_TRANSFER))?;
-    let mut buf = vec![0; len.min(CHUNK)];
+    let len = write_limit(task, to, to_at.as_deref().copied(), len.min(MAX_TRANSFER))?;
+    let mut buf = vec![0; len.min(BOUNCE_BUFFER_LEN)];
     let mut done = 0;
     while done < len {
         let want = (len - done).min(buf.len());
@@ -143,7 +143,7 @@ fn pipe_to_file(
     len: usize,
     nonblocking: bool,
 ) -> SysResult {
-    let len = allowed_of_write(task, to, at.as_deref().copied(), len)?;
+    let len = write_limit(task, to, at.as_deref().copied(), len)?;
     let mut done = 0;
     while done < len {
         let moved = pipe.drain(len - done, nonblocking || done > 0, |bytes| match &mut at {
@@ -171,7 +171,8 @@ const SPLICE_F_ALL: u32 = 15;
 /// Source and destination of a transfer.
 type Ends = (Arc<File>, Arc<File>);
 
-fn known_flags(flags: u32) -> Result<(), Errno> {
+/// Fails with `EINVAL` for unknown flags of `splice(2)`, `tee(2)` and `vmsplice(2)`.
+fn check_splice_flags(flags: u32) -> Result<(), Errno> {
     if flags & !SPLICE_F_ALL == 0 {
         Ok(())
     } else {
@@ -217,7 +218,7 @@ pub fn sys_splice(
     if len == 0 {
         return Ok(0);
     }
-    known_flags(flags)?;
+    check_splice_flags(flags)?;
     let (from, to) = ends(task, in_fd, out_fd)?;
     let (asked, len) = (len, len.min(MAX_TRANSFER));
     let nonblocking = |pipe: &File| flags & SPLICE_F_NONBLOCK != 0 || pipe.nonblocking();
@@ -261,7 +262,7 @@ pub fn sys_splice(
 
 /// `tee(2)`
 pub fn sys_tee(task: &Task, in_fd: i32, out_fd: i32, len: usize, flags: u32) -> SysResult {
-    known_flags(flags)?;
+    check_splice_flags(flags)?;
     if len == 0 {
         return Ok(0);
     }
@@ -288,7 +289,7 @@ pub fn sys_vmsplice(
     count: usize,
     flags: u32,
 ) -> SysResult {
-    known_flags(flags)?;
+    check_splice_flags(flags)?;
     let file = task.file_io(fd)?;
     if !file.flags().readable() && !file.flags().writable() {
         return Err(Errno::EBADF);
@@ -302,7 +303,7 @@ pub fn sys_vmsplice(
     let nonblocking = flags & SPLICE_F_NONBLOCK != 0 || file.nonblocking();
     if !file.flags().writable() {
         return pipe.drain(len, nonblocking, |bytes| {
-            pieces(buffers, 0, bytes.len(), |addr, range| {
+            for_each_segment(buffers, 0, bytes.len(), |addr, range| {
                 uaccess::write_bytes(addr, &bytes[range])
             })?;
             Ok(bytes.len())
@@ -313,9 +314,9 @@ pub fn sys_vmsplice(
         pipe.fill(len, nonblocking, |buf| {
             // What can be read counts, up to a page that cannot.
             let mut there = 0;
-            let all = pieces(buffers, 0, buf.len(), |addr, range| {
+            let all = for_each_segment(buffers, 0, buf.len(), |addr, range| {
                 let (start, wanted) = (range.start, range.len());
-                let read = uaccess::read_some(addr, &mut buf[range]);
+                let read = uaccess::read_partial(addr, &mut buf[range]);
                 there = start + read;
                 if read == wanted {
                     Ok(())

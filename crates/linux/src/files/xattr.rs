@@ -27,8 +27,8 @@ fn read_name(addr: usize) -> Result<Vec<u8>, Errno> {
     }
 }
 
-/// Gives the caller bytes; with no room at all only how many they are.
-fn give(bytes: &[u8], to: usize, size: usize) -> SysResult {
+/// Writes bytes to a buffer of `size` bytes; for size 0 only returns how many they are.
+fn write_sized(bytes: &[u8], to: usize, size: usize) -> SysResult {
     if size != 0 && !bytes.is_empty() {
         if bytes.len() > size {
             return Err(Errno::ERANGE);
@@ -51,7 +51,7 @@ fn opened(task: &Task, fd: i32) -> Result<Path, Errno> {
 }
 
 fn get(task: &Task, path: &Path, attribute: usize, value: usize, size: usize) -> SysResult {
-    give(
+    write_sized(
         &xattr::get(path, &read_name(attribute)?, &task.fs_cred())?,
         value,
         size,
@@ -92,7 +92,7 @@ pub fn sys_fgetxattr(
 }
 
 fn list(task: &Task, path: &Path, to: usize, size: usize) -> SysResult {
-    give(&xattr::list(path, &task.fs_cred()), to, size)
+    write_sized(&xattr::list(path, &task.fs_cred()), to, size)
 }
 
 /// `listxattr(2)`

@@ -126,7 +126,7 @@ impl FileOps for Descriptor {
         let count = self.0.state.lock().count;
         let mut events = Events::empty();
         events.set(Events::READABLE, count > 0);
-        events.set(Events::WRITABLE, count < self.0.most);
+        events.set(Events::WRITABLE, count < self.0.max_messages);
         events
     }
 }
@@ -185,8 +185,8 @@ fn make(task: &Task, mode: u32, attributes: Option<MqAttr>) -> Result<Arc<PosixQ
     )?;
     Ok(Arc::new(PosixQueue {
         _counted: census::Mqueue::default(),
-        most: most as usize,
-        size: size as usize,
+        max_messages: most as usize,
+        max_message_size: size as usize,
         metadata: Mutex::new(metadata),
         charge: (cred.user.fs, bytes),
         state: Mutex::default(),
@@ -206,7 +206,7 @@ pub fn sys_mq_open(
 ) -> SysResult {
     let attributes = attributes.read_optional()?;
     let name = read_name(name)?;
-    task.check_room()?;
+    task.check_fd_available()?;
     let flags = OpenFlags::from_bits_retain(flags);
     let queue = {
         let ipc = task.ipc();
@@ -325,7 +325,7 @@ pub fn sys_mq_timedsend(
         return Err(Errno::EINVAL);
     }
     let (queue, nonblocking) = open_queue(task, fd, OpenFlags::writable)?;
-    if len > queue.size {
+    if len > queue.max_message_size {
         return Err(Errno::EMSGSIZE);
     }
     let mut bytes = vec![0; len];
@@ -333,7 +333,7 @@ pub fn sys_mq_timedsend(
     let mut message = Some(bytes);
     let attempt = || {
         let mut state = queue.state.lock();
-        if state.count >= queue.most {
+        if state.count >= queue.max_messages {
             return None;
         }
         state
@@ -373,7 +373,7 @@ pub fn sys_mq_timedreceive(
 ) -> SysResult {
     let until = until(task, timeout)?;
     let (queue, nonblocking) = open_queue(task, fd, OpenFlags::readable)?;
-    if len < queue.size {
+    if len < queue.max_message_size {
         return Err(Errno::EMSGSIZE);
     }
     let attempt = || {
@@ -446,8 +446,8 @@ pub fn sys_mq_getsetattr(
     let (queue, nonblocking) = open_queue(task, fd, |_| true)?;
     let before = MqAttr {
         flags: if nonblocking { nonblock } else { 0 },
-        most: queue.most as i64,
-        size: queue.size as i64,
+        most: queue.max_messages as i64,
+        size: queue.max_message_size as i64,
         now: queue.state.lock().count as i64,
         reserved: [0; 4],
     };

@@ -219,8 +219,8 @@ fn limits(command: u32) -> MsgInfo {
     limits
 }
 
-/// `/proc/sysvipc/msg`
-pub(crate) fn listing() -> String {
+/// Contents of `/proc/sysvipc/msg`.
+pub(crate) fn proc_text() -> String {
     let mut text = String::from(
         "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      stime      rtime      ctime\n",
     );
@@ -255,13 +255,13 @@ pub(crate) fn listing() -> String {
     text
 }
 
-/// The calls of `msgctl(2)` that name no queue by its number.
-fn survey(task: &Task, place: i32, command: u32, arg: UserPtr<MsqidDs>) -> SysResult {
+/// Commands of `msgctl(2)` that name no queue by its identifier.
+fn msgctl_by_index(task: &Task, place: i32, command: u32, arg: UserPtr<MsqidDs>) -> SysResult {
     if matches!(command, IPC_INFO | MSG_INFO) {
         UserPtr::new(arg.addr()).write(&limits(command))?;
-        return Ok(task.ipc().messages.highest());
+        return Ok(task.ipc().messages.max_index());
     }
-    let (id, queue) = task.ipc().messages.at(place)?;
+    let (id, queue) = task.ipc().messages.by_index(place)?;
     let mut info = queue.state.lock().info;
     info.owner = if command == MSG_STAT {
         info.owner.stat(id, &task.cred())?
@@ -276,7 +276,7 @@ fn survey(task: &Task, place: i32, command: u32, arg: UserPtr<MsqidDs>) -> SysRe
 pub fn sys_msgctl(task: &Task, id: i32, command: u32, arg: UserPtr<MsqidDs>) -> SysResult {
     let command = command & !IPC_64;
     if matches!(command, IPC_INFO | MSG_INFO | MSG_STAT | MSG_STAT_ANY) {
-        return survey(task, id, command, arg);
+        return msgctl_by_index(task, id, command, arg);
     }
     if id < 0 {
         return Err(Errno::EINVAL);

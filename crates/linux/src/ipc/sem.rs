@@ -128,7 +128,7 @@ pub fn sys_semtimedop(
         if state.removed {
             return Some(Err(Errno::EIDRM));
         }
-        match state.operate(&operations, pid) {
+        match state.perform_operations(&operations, pid) {
             Ok(Some(Blocked(number, zero))) => {
                 state.waiting.insert(tid, (number, zero));
                 None
@@ -199,8 +199,8 @@ fn limits(command: u32) -> SemInfo {
     limits
 }
 
-/// `/proc/sys/kernel/sem`
-pub(crate) fn settings() -> String {
+/// Contents of `/proc/sys/kernel/sem`.
+pub(crate) fn sysctl_text() -> String {
     let limits = limits(IPC_INFO);
     format!(
         "{}\t{}\t{}\t{}\n",
@@ -208,8 +208,8 @@ pub(crate) fn settings() -> String {
     )
 }
 
-/// `/proc/sysvipc/sem`
-pub(crate) fn listing() -> String {
+/// Contents of `/proc/sysvipc/sem`.
+pub(crate) fn proc_text() -> String {
     let mut text = String::from(
         "       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n",
     );
@@ -239,13 +239,13 @@ pub(crate) fn listing() -> String {
     text
 }
 
-/// The calls of `semctl(2)` that name no set by its number.
-fn survey(task: &Task, place: i32, command: u32, arg: usize) -> SysResult {
+/// Commands of `semctl(2)` that name no set by its identifier.
+fn semctl_by_index(task: &Task, place: i32, command: u32, arg: usize) -> SysResult {
     if matches!(command, IPC_INFO | SEM_INFO) {
         UserPtr::new(arg).write(&limits(command))?;
-        return Ok(task.ipc().semaphores.highest());
+        return Ok(task.ipc().semaphores.max_index());
     }
-    let (id, set) = task.ipc().semaphores.at(place)?;
+    let (id, set) = task.ipc().semaphores.by_index(place)?;
     let mut info = set.state.lock().info;
     info.owner = if command == SEM_STAT {
         info.owner.stat(id, &task.cred())?
@@ -260,7 +260,7 @@ fn survey(task: &Task, place: i32, command: u32, arg: usize) -> SysResult {
 pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -> SysResult {
     let command = command & !IPC_64;
     if matches!(command, IPC_INFO | SEM_INFO | SEM_STAT | SEM_STAT_ANY) {
-        return survey(task, id, command, arg);
+        return semctl_by_index(task, id, command, arg);
     }
     if id < 0 {
         return Err(Errno::EINVAL);
@@ -381,9 +381,9 @@ fn all_values(task: &Task, set: &SemArray, command: u32, values: UserPtr<u16>) -
     Ok(0)
 }
 
-/// A process has ended, or leaves the namespace `of`: what it wanted undone is undone, as far as it
-/// goes.
-pub(crate) fn process_ends(process: &Process, of: &IpcNamespace) {
+/// Undoes the operations with `SEM_UNDO` of a process that has ended, or leaves the namespace `of`,
+/// as far as they can be.
+pub(crate) fn exit_sem(process: &Process, of: &IpcNamespace) {
     if !process.has_sem_undo.load(Ordering::Relaxed) {
         return;
     }

@@ -199,8 +199,8 @@ pub struct ShmInfo {
     successes: u64,
 }
 
-/// `/proc/sysvipc/shm`
-pub(crate) fn listing() -> String {
+/// Contents of `/proc/sysvipc/shm`.
+pub(crate) fn proc_text() -> String {
     let mut text = String::from(
         "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      atime      dtime      ctime\
          \x20                  rss                  swap\n",
@@ -216,7 +216,7 @@ pub(crate) fn listing() -> String {
             last,
             attachments,
             ..
-        } = segment.now(id);
+        } = segment.stat(id);
         let IpcPerm {
             key,
             uid,
@@ -238,8 +238,8 @@ pub(crate) fn listing() -> String {
     text
 }
 
-/// The calls of `shmctl(2)` that name no segment by its number.
-fn survey(task: &Task, place: i32, command: u32, to: UserPtr<ShmidDs>) -> SysResult {
+/// Commands of `shmctl(2)` that name no segment by its identifier.
+fn shmctl_by_index(task: &Task, place: i32, command: u32, to: UserPtr<ShmidDs>) -> SysResult {
     match command {
         IPC_INFO => {
             let segments = MAX_SEGMENTS as u64;
@@ -273,23 +273,23 @@ fn survey(task: &Task, place: i32, command: u32, to: UserPtr<ShmidDs>) -> SysRes
             let (id, segment) = {
                 let ipc = task.ipc();
                 let table = ipc.segments.0.lock();
-                let (id, entry) = table.at(place).ok_or(Errno::EINVAL)?;
+                let (id, entry) = table.by_index(place).ok_or(Errno::EINVAL)?;
                 (id, entry.segment().ok_or(Errno::EINVAL)?)
             };
             if command == SHM_STAT {
                 segment.check(&task.cred(), READ)?;
             }
-            to.write(&segment.now(id))?;
+            to.write(&segment.stat(id))?;
             return Ok(id as usize);
         }
     }
-    Ok(task.ipc().segments.0.lock().highest())
+    Ok(task.ipc().segments.0.lock().max_index())
 }
 
 /// `shmctl(2)`.
 pub fn sys_shmctl(task: &Task, id: i32, command: u32, to: UserPtr<ShmidDs>) -> SysResult {
     if matches!(command, IPC_INFO | SHM_INFO | SHM_STAT | SHM_STAT_ANY) {
-        return survey(task, id, command, to);
+        return shmctl_by_index(task, id, command, to);
     }
     if id < 0 {
         return Err(Errno::EINVAL);
@@ -302,7 +302,7 @@ pub fn sys_shmctl(task: &Task, id: i32, command: u32, to: UserPtr<ShmidDs>) -> S
     match command {
         IPC_STAT => {
             segment.check(&cred, READ)?;
-            to.write(&segment.now(id))?;
+            to.write(&segment.stat(id))?;
         }
         IPC_SET => {
             owns()?;

@@ -233,8 +233,8 @@ pub fn sys_set_mempolicy_home_node(
     result
 }
 
-/// The process that a number means, 0 the caller's, if the caller may ask about its memory.
-fn peer(task: &Task, pid: Option<Tid>) -> Result<Arc<Process>, Errno> {
+/// Process of a number, the caller's for `None`, if the caller may ask about its memory.
+fn target_process(task: &Task, pid: Option<Tid>) -> Result<Arc<Process>, Errno> {
     let process = match pid {
         None => task.process().clone(),
         Some(tid) => process_table::find_by_tid(tid)?,
@@ -253,7 +253,7 @@ pub fn sys_migrate_pages(
 ) -> SysResult {
     Nodes::read(from, bits)?;
     let to = Nodes::read(to, bits)?;
-    let process = peer(task, pid)?;
+    let process = target_process(task, pid)?;
     if (to.others || to.first & !1 != 0) && !task.cred().capable(sys::CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }
@@ -280,7 +280,7 @@ pub fn sys_move_pages(
     if flags & MPOL_MF_MOVE_ALL != 0 && !task.cred().capable(sys::CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }
-    let space = peer(task, pid)?
+    let space = target_process(task, pid)?
         .require_space()
         .map_err(|_| Errno::EINVAL)?;
     for i in 0..count {

@@ -48,11 +48,11 @@ impl CpuClock {
         }
     }
 
-    /// The clock that a number names; `None` if it names one of another kind.
+    /// Clock of processor time that a `clockid_t` names; `None` if it names one of another kind.
     ///
     /// # Errors
     /// `EINVAL` if there is no such process or thread.
-    pub(crate) fn named(task: &Task, clock: i32) -> Result<Option<Self>, Errno> {
+    pub(crate) fn from_clockid(task: &Task, clock: i32) -> Result<Option<Self>, Errno> {
         /// Low bits of a negative number; all of them set is no clock of this kind, 1 is that of
         /// user mode.
         const KIND: i32 = 3;

@@ -6,8 +6,8 @@
 //! 1. the futex buckets (crate `futex`), or the table of locks with priority inheritance
 //!    (`futex::pi`);
 //! 2. the process table (`process_table::TABLE`);
-//! 3. of a process: `tasks`, then `actions`, then `pending`;
-//! 4. of a task: `schedule`, `lent`; `signals`, then the small ones (`files`, `fs`, `cred`,
+//! 3. of a process: `tasks`, then `sighand`, then `pending`;
+//! 4. of a task: `sched_params`, `pi_boost`; `signals`, then the small ones (`files`, `fs`, `cred`,
 //!    `name`), which are held for a copy only;
 //! 5. the queue of timers (`state::timer_queue`).
 //!

@@ -21,12 +21,12 @@ pub(crate) fn apply_memory_limits(limits: &Rlimits, space: &AddressSpace) {
 }
 
 /// Number of bytes of a transfer to a file that `RLIMIT_FSIZE` allows, at `offset` or (`None`) at
-/// the opening's position.
+/// the file position.
 ///
 /// # Errors
 /// `EFBIG` for nothing at all, which `SIGXFSZ` tells, too.
 #[inline(always)]
-pub(crate) fn allowed_of_write(
+pub(crate) fn write_limit(
     task: &Task,
     file: &File,
     offset: Option<u64>,

@@ -110,8 +110,10 @@ pub struct Task {
     /// The descriptors it began with, and those that it has instead once it unshared or gave back
     /// the first ones. Most never do: looking one up takes no lock.
     files: FdTableRef,
-    other_files: Mutex<Option<Arc<FdTableRef>>>,
-    has_other_files: AtomicBool,
+    /// Descriptors that took the place of those the thread began with (`unshare(2)`, `execve(2)`).
+    unshared_files: Mutex<Option<Arc<FdTableRef>>>,
+    /// Whether `unshared_files` are the thread's descriptors.
+    has_unshared_files: AtomicBool,
     fs: Mutex<Arc<FsStruct>>,
     cred: Mutex<TaskCred>,
     name: Mutex<String>,
@@ -133,8 +135,8 @@ pub struct Task {
     /// (`vfork(2)`).
     pub(crate) vfork_done: Mutex<Option<Arc<Completion>>>,
     pub(crate) restart_block: Mutex<Option<RestartBlock>>,
-    /// Whether it is in a call that ends at a time of the wall clock.
-    pub(crate) waits_for_wall_clock: AtomicBool,
+    /// Whether the thread is in a call that ends at a time of the wall clock.
+    pub(crate) waits_on_realtime: AtomicBool,
     /// `rseq(2)`.
     pub(crate) rseq: Mutex<Registration>,
     /// Page faults of its program.
@@ -200,8 +202,8 @@ impl Task {
             process,
             thread: Once::new(),
             files: FdTableRef::new(from.files),
-            other_files: Mutex::new(None),
-            has_other_files: AtomicBool::new(false),
+            unshared_files: Mutex::new(None),
+            has_unshared_files: AtomicBool::new(false),
             fs: Mutex::new(from.fs),
             namespaces: Mutex::new(from.namespaces),
             cred: Mutex::new(from.cred),
@@ -215,7 +217,7 @@ impl Task {
             robust_list: AtomicUsize::new(0),
             vfork_done: Mutex::new(None),
             restart_block: Mutex::new(None),
-            waits_for_wall_clock: AtomicBool::new(false),
+            waits_on_realtime: AtomicBool::new(false),
             rseq: Mutex::default(),
             faults: AtomicU64::new(0),
             prev_cputime: Mutex::default(),
@@ -343,25 +345,26 @@ impl Task {
         self.ptraced.store(on, Ordering::Relaxed);
     }
 
-    /// The descriptors it began with, unless it has others by now.
+    /// Descriptors that the thread began with, unless it has others by now.
     #[inline(always)]
-    pub(crate) fn first_files(&self) -> Option<&Arc<FdTable>> {
-        (!self.has_other_files.load(Ordering::Acquire)).then(|| self.files.table())
+    pub(crate) fn initial_files(&self) -> Option<&Arc<FdTable>> {
+        (!self.has_unshared_files.load(Ordering::Acquire)).then(|| self.files.table())
     }
 
     #[inline(always)]
     fn with_files<R>(&self, act: impl FnOnce(&Arc<FdTable>) -> R) -> R {
-        if let Some(files) = self.first_files() {
+        if let Some(files) = self.initial_files() {
             act(files)
         } else {
-            act(&self.later_files())
+            act(&self.current_files_slow())
         }
     }
 
+    /// Descriptors of a thread that no longer has those it began with.
     #[cold]
     #[inline(never)]
-    fn later_files(&self) -> Arc<FdTable> {
-        self.other_files
+    fn current_files_slow(&self) -> Arc<FdTable> {
+        self.unshared_files
             .lock()
             .as_ref()
             .map_or_else(|| self.files.table(), |share| share.table())
@@ -385,7 +388,7 @@ impl Task {
 
     #[inline(always)]
     fn find_file(&self, fd: i32) -> Option<Arc<File>> {
-        if let Some(files) = self.first_files() {
+        if let Some(files) = self.initial_files() {
             files.find(fd)
         } else {
             self.find_later(fd)
@@ -395,7 +398,7 @@ impl Task {
     #[cold]
     #[inline(never)]
     fn find_later(&self, fd: i32) -> Option<Arc<File>> {
-        self.later_files().find(fd)
+        self.current_files_slow().find(fd)
     }
 
     /// The open file behind a descriptor that was not opened with `O_PATH`.
@@ -415,13 +418,13 @@ impl Task {
         self.with_files(|files| files.install(file, cloexec))
     }
 
-    /// Opens a file and gives it the number that is the lowest free one before: to open may mean to
-    /// wait, while other threads open theirs.
+    /// Opens a file and installs it at the descriptor that is the lowest free one before: to open
+    /// may mean to wait, while other threads open theirs.
     ///
     /// # Errors
     /// `EMFILE`, and those of `open`.
     #[inline(always)]
-    pub(crate) fn open_at_number(
+    pub(crate) fn open_with_reserved_fd(
         &self,
         cloexec: CloseOnExec,
         open: impl FnOnce() -> Result<Arc<File>, Errno>,
@@ -435,17 +438,17 @@ impl Task {
         let file = open()?;
         match number {
             None => self.install(file, cloexec),
-            Some(number) => Ok(number.fill(file)),
+            Some(number) => Ok(number.install(file)),
         }
     }
 
-    /// Whether there is a descriptor's number left for one more open file.
+    /// Checks that there is a descriptor for one more open file.
     ///
     /// # Errors
     /// `EMFILE`.
     #[inline]
-    pub(crate) fn check_room(&self) -> Result<(), Errno> {
-        self.with_files(|files| files.check_room())
+    pub(crate) fn check_fd_available(&self) -> Result<(), Errno> {
+        self.with_files(|files| files.check_fd_available())
     }
 
     /// Frees a descriptor's number.
@@ -458,24 +461,24 @@ impl Task {
     }
 
     fn replace_files(&self, share: Arc<FdTableRef>) {
-        let old = self.other_files.lock().replace(share);
-        self.has_other_files.store(true, Ordering::Release);
-        self.files.give_back();
+        let old = self.unshared_files.lock().replace(share);
+        self.has_unshared_files.store(true, Ordering::Release);
+        self.files.release();
         drop(old);
     }
 
-    /// Gives its descriptors back: what no other thread has is closed.
-    pub(crate) fn give_files_back(&self) {
-        self.replace_files(FdTableRef::in_nothing());
+    /// Gives the thread's descriptors back: those that no other thread has are closed.
+    pub(crate) fn exit_files(&self) {
+        self.replace_files(FdTableRef::empty());
     }
 
     /// Whether other threads have its descriptors, too.
     #[inline]
     fn shares_files(&self) -> bool {
-        if self.first_files().is_some() {
+        if self.initial_files().is_some() {
             return self.files.has_others();
         }
-        self.other_files
+        self.unshared_files
             .lock()
             .as_deref()
             .unwrap_or(&self.files)

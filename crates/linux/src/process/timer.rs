@@ -15,7 +15,7 @@ use crate::process::cpu_clock::CpuClock;
 use crate::process::{self, Process, process_table, send_signal};
 use crate::state::expirations::Expirations;
 use crate::state::rlimit::{Resource, Rlimit};
-use crate::state::timer_queue::{self, Alarm, TimerHandle};
+use crate::state::timer_queue::{self, TimerCallback, TimerHandle};
 use crate::uapi::pid::Tid;
 use crate::uapi::siginfo::SigInfo;
 use crate::uapi::time::{ClockBase, NS_PER_SEC};
@@ -55,8 +55,8 @@ impl Timers {
 
 /// Action of a timer that fires.
 pub(crate) enum TimerNotify {
-    /// Sends a signal to the process, as the kernel does.
-    Plain(i32),
+    /// Sends a signal to the process, with `SI_KERNEL`, as `setitimer(2)` does.
+    KernelSignal(i32),
     /// Sends a signal to the process, with a value, or to one thread of it.
     Signal {
         signo: i32,
@@ -64,20 +64,19 @@ pub(crate) enum TimerNotify {
         value: u64,
         tid: Option<Tid>,
     },
-    /// Counts, for whoever reads a descriptor.
-    Count(Arc<Expirations>),
-    /// Looks at the limit of processor time.
-    Limit,
-    /// Nothing: somebody asks how much is left.
-    Nothing,
+    /// Counts expirations for the readers of a descriptor (`timerfd_create(2)`).
+    Timerfd(Arc<Expirations>),
+    /// Checks `RLIMIT_CPU`.
+    CpuLimit,
+    /// Does nothing (`SIGEV_NONE`): programs ask how much time remains.
+    Silent,
 }
 
 /// The clock that a timer runs by.
 #[derive(Clone)]
 pub(crate) enum TimerClock {
-    /// The one that only goes forward. The wall clock's times are turned into its: both go at the
-    /// same rate.
-    Time,
+    /// The monotonic clock. Times of the wall clock are converted to its: both go at the same rate.
+    Monotonic,
     /// Processor time.
     Cpu(CpuClock),
 }
@@ -85,7 +84,7 @@ pub(crate) enum TimerClock {
 impl TimerClock {
     pub(crate) fn now(&self) -> u64 {
         match self {
-            Self::Time => now_ns(),
+            Self::Monotonic => now_ns(),
             Self::Cpu(clock) => clock.now(),
         }
     }
@@ -97,34 +96,37 @@ pub(crate) struct TimerState {
     /// By the timer's clock.
     pub(crate) deadline_ns: u64,
     pub(crate) interval_ns: u64,
-    /// The deadline was a time of the wall clock, and the timer is one of [`BY_WALL_CLOCK`].
-    pub(crate) by_wall_clock: bool,
+    /// Whether the deadline was a time of the wall clock, and the timer is one of
+    /// [`REALTIME_TIMERS`].
+    pub(crate) is_realtime: bool,
 }
 
-/// The timers whose deadlines are times of the wall clock, by their addresses.
-pub(crate) static BY_WALL_CLOCK: Mutex<BTreeMap<usize, Weak<Timer>>> = Mutex::new(BTreeMap::new());
+/// Timers whose deadlines are times of the wall clock, by their addresses.
+pub(crate) static REALTIME_TIMERS: Mutex<BTreeMap<usize, Weak<Timer>>> =
+    Mutex::new(BTreeMap::new());
 
 /// Number of timers whose deadlines are times of the wall clock.
-pub(crate) fn by_wall_clock() -> u64 {
-    BY_WALL_CLOCK.lock().len() as u64
+pub(crate) fn realtime_timer_count() -> u64 {
+    REALTIME_TIMERS.lock().len() as u64
 }
 
-/// The wall clock was set this much forward: what was to be at one of its times is still at that.
-pub(crate) fn wall_clock_was_set(forward_ns: i64) {
-    let timers: Vec<_> = BY_WALL_CLOCK
+/// Moves the deadlines of [`REALTIME_TIMERS`] after the wall clock was set forward by so much.
+pub(crate) fn clock_was_set(forward_ns: i64) {
+    let timers: Vec<_> = REALTIME_TIMERS
         .lock()
         .values()
         .filter_map(Weak::upgrade)
         .collect();
     for timer in timers {
-        timer.wall_clock_was_set(forward_ns);
+        timer.clock_was_set(forward_ns);
     }
 }
 
-/// The shortest time between two looks at processor time, and the longest.
-pub(crate) const SOONEST_NS: u64 = 500_000;
+/// Shortest time between two checks of processor time, nanoseconds.
+pub(crate) const MIN_POLL_NS: u64 = 500_000;
 
-pub(crate) const LATEST_NS: u64 = 100_000_000;
+/// Longest time between two checks of processor time, nanoseconds.
+pub(crate) const MAX_POLL_NS: u64 = 100_000_000;
 
 /// A timer. Its alarm holds it while it is set; the process holds it until it is deleted.
 pub(crate) struct Timer {
@@ -143,12 +145,13 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    /// A timer of no process, that counts how often it fires; its absolute times are of `base`.
-    pub(crate) fn counting(expirations: Arc<Expirations>, base: ClockBase) -> Arc<Self> {
+    /// Makes the timer of a timerfd, which counts how often it fires; its absolute times are of
+    /// `base`.
+    pub(crate) fn for_timerfd(expirations: Arc<Expirations>, base: ClockBase) -> Arc<Self> {
         Self::new(
             Weak::new(),
-            TimerNotify::Count(expirations),
-            TimerClock::Time,
+            TimerNotify::Timerfd(expirations),
+            TimerClock::Monotonic,
             base,
         )
     }
@@ -178,23 +181,23 @@ impl Timer {
     pub(crate) fn set(&self, deadline_ns: Option<u64>, interval_ns: u64) -> (u64, u64) {
         let now = self.clock.now();
         let mut setting = self.setting.lock();
-        let left = Self::left(&setting, now);
+        let left = Self::remaining_ns(&setting, now);
         let old = core::mem::take(&mut *setting);
         if let Some(ticket) = old.ticket {
             timer_queue::cancel(ticket);
         }
-        if old.by_wall_clock {
-            BY_WALL_CLOCK.lock().remove(&self.address());
+        if old.is_realtime {
+            REALTIME_TIMERS.lock().remove(&self.address());
         }
         if let Some(deadline_ns) = deadline_ns {
             self.pause_ns.store(0, Ordering::Relaxed);
             *setting = TimerState {
-                ticket: self.alarm(deadline_ns, now),
+                ticket: self.arm(deadline_ns, now),
                 deadline_ns,
                 interval_ns,
-                by_wall_clock: false,
+                is_realtime: false,
             };
-        } else if matches!(self.notify, TimerNotify::Count(_)) {
+        } else if matches!(self.notify, TimerNotify::Timerfd(_)) {
             // That of a descriptor is remembered even if it does not run.
             setting.interval_ns = interval_ns;
         }
@@ -204,7 +207,7 @@ impl Timer {
     /// Fires now if it was set to a time that is past, rather than a moment later.
     pub(crate) fn fire_if_due(&self) {
         let is_due = |setting: &TimerState| {
-            matches!(self.clock, TimerClock::Time) && setting.deadline_ns <= now_ns()
+            matches!(self.clock, TimerClock::Monotonic) && setting.deadline_ns <= now_ns()
         };
         let ticket = {
             let setting = self.setting.lock();
@@ -220,25 +223,26 @@ impl Timer {
         core::ptr::from_ref(self).addr()
     }
 
-    pub(crate) fn wall_clock_was_set(&self, forward_ns: i64) {
+    /// Moves the deadline after the wall clock was set.
+    pub(crate) fn clock_was_set(&self, forward_ns: i64) {
         let mut setting = self.setting.lock();
         if let Some(ticket) = setting.ticket.take() {
             timer_queue::cancel(ticket);
             setting.deadline_ns = setting
                 .deadline_ns
                 .saturating_add_signed(forward_ns.saturating_neg());
-            setting.ticket = self.alarm(setting.deadline_ns, now_ns());
+            setting.ticket = self.arm(setting.deadline_ns, now_ns());
         }
-        if let TimerNotify::Count(expirations) = &self.notify {
-            expirations.wall_clock_was_set();
+        if let TimerNotify::Timerfd(expirations) = &self.notify {
+            expirations.clock_was_set();
         }
     }
 
-    /// Has the timer looked at when the clock, which shows `now`, can have reached a time.
-    pub(crate) fn alarm(&self, deadline_ns: u64, now: u64) -> Option<TimerHandle> {
+    /// Schedules a callback for when the clock, which shows `now`, can have reached a time.
+    pub(crate) fn arm(&self, deadline_ns: u64, now: u64) -> Option<TimerHandle> {
         let me = self.me.upgrade()?;
         let TimerClock::Cpu(_) = self.clock else {
-            return Some(timer_queue::set(Deadline::at_ns(deadline_ns), me));
+            return Some(timer_queue::schedule(Deadline::at_ns(deadline_ns), me));
         };
         // Each processor can bring it nearer. A clock that stands is looked at more and more
         // seldom.
@@ -249,12 +253,13 @@ impl Timer {
         } else {
             0
         };
-        let pause = nearest.max(longer.min(LATEST_NS)).max(SOONEST_NS);
+        let pause = nearest.max(longer.min(MAX_POLL_NS)).max(MIN_POLL_NS);
         self.pause_ns.store(pause, Ordering::Relaxed);
-        Some(timer_queue::set(Deadline::after_ns(pause), me))
+        Some(timer_queue::schedule(Deadline::after_ns(pause), me))
     }
 
-    pub(crate) fn left(setting: &TimerState, now: u64) -> u64 {
+    /// Nanoseconds until the timer fires; 0 if it is not armed.
+    pub(crate) fn remaining_ns(setting: &TimerState, now: u64) -> u64 {
         // A set timer always has something left.
         setting
             .ticket
@@ -264,21 +269,21 @@ impl Timer {
     pub(crate) fn get(&self) -> (u64, u64) {
         let now = self.clock.now();
         let setting = self.setting.lock();
-        (Self::left(&setting, now), setting.interval_ns)
+        (Self::remaining_ns(&setting, now), setting.interval_ns)
     }
 
-    /// Tells whoever is to be told that it fired `times` times.
-    pub(crate) fn tell(&self, times: u64) {
-        if let TimerNotify::Count(expirations) = &self.notify {
+    /// Notifies programs that the timer fired `times` times.
+    pub(crate) fn notify_expired(&self, times: u64) {
+        if let TimerNotify::Timerfd(expirations) = &self.notify {
             return expirations.add(times);
         }
         let Some(process) = self.process.upgrade() else {
             return;
         };
         match self.notify {
-            TimerNotify::Plain(signo) => send_signal::send(&process, SigInfo::kernel(signo)),
-            TimerNotify::Limit => check_cpu_limit(&process),
-            TimerNotify::Nothing | TimerNotify::Count(_) => {}
+            TimerNotify::KernelSignal(signo) => send_signal::send(&process, SigInfo::kernel(signo)),
+            TimerNotify::CpuLimit => check_cpu_limit(&process),
+            TimerNotify::Silent | TimerNotify::Timerfd(_) => {}
             TimerNotify::Signal {
                 signo,
                 id,
@@ -301,13 +306,13 @@ impl Timer {
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        if self.setting.get_mut().by_wall_clock {
-            BY_WALL_CLOCK.lock().remove(&self.address());
+        if self.setting.get_mut().is_realtime {
+            REALTIME_TIMERS.lock().remove(&self.address());
         }
     }
 }
 
-impl Alarm for Timer {
+impl TimerCallback for Timer {
     fn fire(&self) {
         let mut times = 1;
         let now = self.clock.now();
@@ -322,7 +327,7 @@ impl Alarm for Timer {
                 return;
             }
             if setting.deadline_ns > now {
-                setting.ticket = self.alarm(setting.deadline_ns, now);
+                setting.ticket = self.arm(setting.deadline_ns, now);
                 return;
             }
             // Intervals that have passed already are counted, not made up for.
@@ -331,10 +336,10 @@ impl Alarm for Timer {
                 self.overrun
                     .store(i32::try_from(missed).unwrap_or(i32::MAX), Ordering::Relaxed);
                 setting.deadline_ns += (missed + 1) * setting.interval_ns;
-                setting.ticket = self.alarm(setting.deadline_ns, now);
+                setting.ticket = self.arm(setting.deadline_ns, now);
             }
         }
-        self.tell(times);
+        self.notify_expired(times);
     }
 }
 

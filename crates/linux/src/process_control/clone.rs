@@ -162,7 +162,7 @@ fn copy_process(task: &Task, request: &KernelCloneArgs, pid: Pid) -> Result<Arc<
     process
         .dumpable
         .store(old.dumpable.load(Ordering::Relaxed), Ordering::Relaxed);
-    posix_timers::watch_cpu_limit(&process);
+    posix_timers::update_rlimit_cpu(&process);
     Ok(process)
 }
 

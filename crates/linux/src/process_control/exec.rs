@@ -167,7 +167,7 @@ fn open(task: &Task, dirfd: i32, name: &[u8], nofollow: bool) -> Result<ExecFile
     let path = match (name, dirfd) {
         ([], AT_FDCWD) => task.fs().cwd(),
         ([], _) => task.files().get(dirfd)?.path().clone(),
-        _ => namei::find_at(task, dirfd, name, nofollow)?,
+        _ => namei::lookup_exec(task, dirfd, name, nofollow)?,
     };
     if path.inode().kind() == FileType::Symlink {
         return Err(Errno::ELOOP);
@@ -498,7 +498,7 @@ pub(crate) fn take_over(task: &Task, loaded: LoadedProgram) {
     task.unshare_files();
     task.files().close_on_exec();
     process.replace_sighand(process.sighand().after_exec());
-    posix_timers::exec(process);
+    posix_timers::on_exec(process);
     {
         let mut signals = task.signals.lock();
         signals.alt_stack = AltStack::none();

@@ -24,7 +24,7 @@ pub(crate) fn do_exit(task: &Arc<Task>) {
     ptrace::exit_ptrace(task);
     futex::exit_release(task);
     task.complete_vfork_done();
-    task.give_files_back();
+    task.exit_files();
     let thread = task.thread();
     thread.set_user(None);
     thread.end_system_time();
@@ -66,8 +66,8 @@ fn exit_process(process: &Arc<Process>) {
     let image = core::mem::take(&mut *process.image.lock());
     drop(image);
     oom::given_back(process);
-    posix_timers::process_ends(process);
-    sem::process_ends(process, &namespaces::current().ipc);
+    posix_timers::exit_itimers(process);
+    sem::exit_sem(process, &namespaces::current().ipc);
     let status = *process
         .group_exit_status
         .lock()

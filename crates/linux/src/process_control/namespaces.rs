@@ -69,7 +69,7 @@ fn install_namespace(task: &Task, kind: NamespaceKind, held: &NamespaceRef) -> R
                     own.uts = other.downcast().map_err(|_| Errno::EINVAL)?
                 }
                 (_, other) => {
-                    sem::process_ends(task.process(), &own.ipc);
+                    sem::exit_sem(task.process(), &own.ipc);
                     own.ipc = other.downcast().map_err(|_| Errno::EINVAL)?;
                 }
             }
@@ -134,7 +134,7 @@ pub fn sys_unshare(task: &Task, bits: u64) -> SysResult {
         task.fs().copy_namespace();
     }
     if bits & (sys::CLONE_NEWIPC | sys::CLONE_SYSVSEM) != 0 {
-        sem::process_ends(task.process(), &task.ipc());
+        sem::exit_sem(task.process(), &task.ipc());
     }
     task.set_namespaces(task.namespaces().with_new(bits));
     Ok(0)

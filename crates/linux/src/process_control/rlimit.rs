@@ -58,7 +58,7 @@ pub fn sys_prlimit64(
             process.file_size_limit.store(soft, Ordering::Relaxed);
         }
         if resource == Resource::Cpu {
-            posix_timers::watch_cpu_limit(&process);
+            posix_timers::update_rlimit_cpu(&process);
         }
         if let Some(space) = process.space() {
             apply_memory_limits(&limits, &space);

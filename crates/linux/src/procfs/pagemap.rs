@@ -23,8 +23,8 @@ fn find(pid: Pid) -> Result<Arc<Process>> {
     process_table::find(pid).ok_or(Errno::ESRCH)
 }
 
-/// The process, if the caller may look into it.
-fn visible(pid: Pid) -> Result<Arc<Process>> {
+/// Finds a process, if the caller may look into it.
+fn find_accessible(pid: Pid) -> Result<Arc<Process>> {
     let process = find(pid)?;
     let caller = current_task().ok_or(Errno::ESRCH)?;
     access::check_trace_access(&caller, &process).map_err(|_| Errno::EACCES)?;
@@ -55,7 +55,7 @@ impl Inode for PageMap {
     }
 
     fn open(self: Arc<Self>, _: OpenFlags) -> Result<Option<Arc<dyn FileOps>>> {
-        let space = visible(self.pid)?
+        let space = find_accessible(self.pid)?
             .space()
             .map(|space| Arc::downgrade(&space))
             .unwrap_or_default();
@@ -175,7 +175,7 @@ pub(super) struct MapFiles {
 
 impl MapFiles {
     fn areas(&self) -> Result<Vec<VmaInfo>> {
-        let space = visible(self.pid)?.space().ok_or(Errno::ENOENT)?;
+        let space = find_accessible(self.pid)?.space().ok_or(Errno::ENOENT)?;
         Ok(space
             .vma_infos()
             .into_iter()

@@ -218,7 +218,7 @@ impl DynamicDir for ProcessDir {
             }
             "maps" | "numa_maps" | "smaps" | "smaps_rollup" => pseudo::guarded_file(
                 attr,
-                |attr| may_look(Pid::new((attr.ino >> PID_SHIFT) as i32)),
+                |attr| check_ptrace_access_pid(Pid::new((attr.ino >> PID_SHIFT) as i32)),
                 move || text(name, pid, tid),
             ),
             _ => pseudo::file(attr, move || text(name, pid, tid)),
@@ -240,20 +240,20 @@ impl DynamicDir for ProcessDir {
     }
 }
 
-/// Whether the caller may look into a process.
-fn may_look(pid: Pid) -> Result<()> {
+/// Checks that the caller may look into a process.
+fn check_ptrace_access_pid(pid: Pid) -> Result<()> {
     let caller = crate::current_task().ok_or(Errno::ESRCH)?;
     access::check_trace_access(&caller, &find(pid)?).map_err(|_| Errno::EACCES)
 }
 
 fn link(attr: PseudoAttr, pid: Pid, target: fn(&Process) -> Result<Path>) -> Arc<dyn Inode> {
     let show = move || {
-        may_look(pid)?;
+        check_ptrace_access_pid(pid)?;
         let root = crate::current_task().map(|task| task.fs().root());
         Ok(target(&*find(pid)?)?.to_bytes(root.as_ref()))
     };
     let follow = move || {
-        may_look(pid)?;
+        check_ptrace_access_pid(pid)?;
         target(&*find(pid)?).map(LinkTarget::MagicLink)
     };
     pseudo::link_with_text(attr, follow, show)
@@ -281,7 +281,7 @@ fn namespaces(attr: PseudoAttr, pid: Pid, tid: Option<Tid>) -> Arc<dyn Inode> {
             ..attr
         };
         let target = move || {
-            may_look(pid)?;
+            check_ptrace_access_pid(pid)?;
             let process = find(pid)?;
             let task = process
                 .find_task(|task| task.tid() == tid.unwrap_or(pid.leader()))
@@ -360,7 +360,7 @@ fn text(name: &str, pid: Pid, tid: Option<Tid>) -> Result<Vec<u8>> {
         return Err(Errno::ESRCH);
     }
     if SECRET.contains(&name) {
-        may_look(pid)?;
+        check_ptrace_access_pid(pid)?;
     }
     let text = match name {
         "arch_status" => String::new(),

@@ -146,7 +146,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("kernel/ns_last_pid", || {
             format!("{}\n", process_table::last_pid())
         }),
-        ("kernel/sem", sem::settings),
+        ("kernel/sem", sem::sysctl_text),
         ("kernel/ostype", || {
             format!("{}\n", sysinfo::uname().sysname)
         }),

@@ -50,9 +50,9 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("misc", String::new),
         ("locks", String::new),
         ("tty/drivers", terminals),
-        ("sysvipc/msg", msg::listing),
-        ("sysvipc/sem", sem::listing),
-        ("sysvipc/shm", shm::listing),
+        ("sysvipc/msg", msg::proc_text),
+        ("sysvipc/sem", sem::proc_text),
+        ("sysvipc/shm", shm::proc_text),
         ("cgroups", || {
             ["cpuset", "cpu", "memory", "pids"].iter().fold(
                 "#subsys_name\thierarchy\tnum_cgroups\tenabled\n".into(),

@@ -16,9 +16,8 @@ use crate::uapi::pid::Tid;
 use crate::uio::{self, IoVec, IoVecs};
 use crate::{SysResult, Task};
 
-/// The process that a number, of it or of one of its threads, means, if the caller may look into
-/// it.
-fn peer(task: &Task, tid: Tid) -> Result<(Arc<Process>, Arc<Task>), Errno> {
+/// Process and thread of a number, if the caller may look into them.
+fn target_process(task: &Task, tid: Tid) -> Result<(Arc<Process>, Arc<Task>), Errno> {
     let target = process_table::find_task(tid).ok_or(Errno::ESRCH)?;
     let process = target.process().clone();
     check_trace_access(task, &process)?;
@@ -61,12 +60,12 @@ fn transfer(space: &AddressSpace, own: &IoVecs, theirs: &IoVecs, to_them: bool) 
         let len = my_len.min(their_len).min(PAGE_SIZE - other % PAGE_SIZE);
         let bytes = &mut bytes[..len];
         let moved = if to_them {
-            let have = uaccess::read_some(mine, bytes);
+            let have = uaccess::read_partial(mine, bytes);
             space.write(other, &bytes[..have]).map(|()| have)
         } else {
             space
                 .read(other, bytes)
-                .map(|()| uaccess::write_some(mine, bytes))
+                .map(|()| uaccess::write_partial(mine, bytes))
         };
         let moved = moved.unwrap_or(0);
         done += moved;
@@ -102,11 +101,11 @@ fn process_vm(
     if is_nothing(&own) {
         return Ok(0);
     }
-    let theirs = IoVecs::read_foreign(theirs.0, theirs.1)?;
+    let theirs = IoVecs::read_remote(theirs.0, theirs.1)?;
     if is_nothing(&theirs) {
         return Ok(0);
     }
-    let space = peer(task, pid)?.0.require_space()?;
+    let space = target_process(task, pid)?.0.require_space()?;
     transfer(&space, &own, &theirs, to_them)
 }
 

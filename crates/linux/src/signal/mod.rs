@@ -210,7 +210,7 @@ fn setup_handler_frame(
         .thread()
         .with_loaded_fpu(|state| state.store_signal_frame(fpu))
     {
-        uaccess::fetch(fpu, size, true)?;
+        uaccess::fault_in(fpu, size, true)?;
     }
     let frame = Frame::new(regs, place, action.restorer, info, shown, mask, fault);
     UserPtr::new(place.frame as usize).write(&frame)?;
@@ -252,7 +252,7 @@ fn restore_frame(task: &Task, regs: &mut UserRegs, frame: &UContext) -> Result<(
             .thread()
             .with_loaded_fpu(|state| state.take_signal_frame(from))
         {
-            uaccess::fetch(from, fpu::signal_frame_size(), false)?;
+            uaccess::fault_in(from, fpu::signal_frame_size(), false)?;
         }
     }
     frame.restore(regs);

@@ -272,7 +272,7 @@ pub fn sys_accept4(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>, flags: 
                 len,
             )?;
         }
-        Ok(number.fill(accepted))
+        Ok(number.install(accepted))
     })
 }
 

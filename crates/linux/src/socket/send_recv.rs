@@ -23,7 +23,9 @@ use crate::time::deadline_after;
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::pid::Pid;
 use crate::uapi::time::TimeSpec;
-use crate::uio::{IoVec, IoVecs, MAX_TRANSFER, SMALL, in_user_space, pieces, total};
+use crate::uio::{
+    IoVec, IoVecs, MAX_TRANSFER, STACK_BUFFER_LEN, for_each_segment, in_user_space, total,
+};
 use crate::{SysResult, Task};
 
 /// The most that is sent of a stream in one step.
@@ -251,9 +253,9 @@ fn send(
     if !stream && wanted > LONGEST_PACKET.max(socket.options().send_buffer()) {
         return check().and(Err(Errno::EMSGSIZE));
     }
-    let mut small = [0; SMALL];
+    let mut small = [0; STACK_BUFFER_LEN];
     let mut large = Vec::new();
-    let buf = if wanted <= SMALL {
+    let buf = if wanted <= STACK_BUFFER_LEN {
         &mut small[..wanted]
     } else {
         large.resize(if stream { wanted.min(CHUNK) } else { wanted }, 0);
@@ -262,7 +264,7 @@ fn send(
     let (mut done, mut step) = (0, buf.len());
     let sent = loop {
         let len = (wanted - done).min(step);
-        let copied = pieces(buffers, done, len, |addr, range| {
+        let copied = for_each_segment(buffers, done, len, |addr, range| {
             uaccess::read_bytes(addr, &mut buf[range])
         });
         let sent = match copied {
@@ -550,7 +552,7 @@ fn receive(
     let wanted = total(buffers);
     if flags & consts::MSG_ERRQUEUE != 0 && is_inet(socket) {
         let (data, got) = protocol.receive_error_queue(wanted)?;
-        pieces(buffers, 0, data.len(), |addr, range| {
+        for_each_segment(buffers, 0, data.len(), |addr, range| {
             uaccess::write_bytes(addr, &data[range])
         })?;
         let cut = if got.message_len > got.copied {
@@ -569,20 +571,20 @@ fn receive(
     }
     // Bytes must not be lost because they cannot be delivered; a message is.
     let wanted = if bytes {
-        writable(file, buffers)?
+        writable_prefix(file, buffers)?
     } else {
         wanted
     };
-    let got = if wanted <= SMALL {
-        let mut buf = [0; SMALL];
+    let got = if wanted <= STACK_BUFFER_LEN {
+        let mut buf = [0; STACK_BUFFER_LEN];
         let got = protocol.receive(&mut buf[..wanted], message_flags, wait)?;
-        pieces(buffers, 0, got.copied, |addr, range| {
+        for_each_segment(buffers, 0, got.copied, |addr, range| {
             uaccess::write_bytes(addr, &buf[range])
         })?;
         got
     } else {
         let (data, mut got) = protocol.receive_to_vec(wanted, message_flags, wait)?;
-        pieces(buffers, 0, data.len(), |addr, range| {
+        for_each_segment(buffers, 0, data.len(), |addr, range| {
             uaccess::write_bytes(addr, &data[range])
         })?;
         // One turn takes no more than the kernel wants to hold at once; `MSG_WAITALL` ends with the
@@ -600,7 +602,7 @@ fn receive(
             if data.is_empty() {
                 break;
             }
-            pieces(buffers, got.copied, data.len(), |addr, range| {
+            for_each_segment(buffers, got.copied, data.len(), |addr, range| {
                 uaccess::write_bytes(addr, &data[range])
             })?;
             got.copied += data.len();
@@ -863,7 +865,7 @@ pub(crate) fn probe(file: &File, addr: usize) -> Result<(), Errno> {
 ///
 /// # Errors
 /// `EFAULT` for none at all.
-pub(crate) fn writable(file: &File, buffers: &[(usize, usize)]) -> Result<usize, Errno> {
+pub(crate) fn writable_prefix(file: &File, buffers: &[(usize, usize)]) -> Result<usize, Errno> {
     let mut sound = 0;
     for &(addr, len) in buffers.iter().filter(|(_, len)| *len > 0) {
         match if sound == 0 {

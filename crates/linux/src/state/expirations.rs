@@ -21,8 +21,8 @@ impl Expirations {
         self.readable.notify();
     }
 
-    /// The wall clock was set.
-    pub(crate) fn wall_clock_was_set(&self) {
+    /// Notes that the wall clock was set, which ends waits with `TFD_TIMER_CANCEL_ON_SET`.
+    pub(crate) fn clock_was_set(&self) {
         if self.cancellable.load(Ordering::Acquire) {
             self.cancelled.store(true, Ordering::Release);
             self.readable.notify();

@@ -157,7 +157,8 @@ impl Bits {
 /// Numbers that are taken; changes of the table are made under its lock.
 #[derive(Clone, Default)]
 struct FdBitmaps {
-    taken: Bits,
+    /// Descriptors in use, a bit each.
+    open_fds: Bits,
     /// Numbers of [`ReservedFd`], which are taken, but nobody's descriptors yet.
     reserved: Bits,
     cloexec: Bits,
@@ -174,35 +175,36 @@ impl FdBitmaps {
     }
 
     fn is_open(&self, fd: usize) -> bool {
-        self.taken.has(fd) && !self.reserved.has(fd)
+        self.open_fds.has(fd) && !self.reserved.has(fd)
     }
 
     /// The numbers of open files.
     fn open(&self) -> impl Iterator<Item = usize> {
-        self.taken.iter().filter(|&fd| !self.reserved.has(fd))
+        self.open_fds.iter().filter(|&fd| !self.reserved.has(fd))
     }
 
+    /// Marks a descriptor as in use.
     #[inline]
-    fn take(&mut self, fd: usize, cloexec: CloseOnExec) {
-        self.taken.set(fd, true);
+    fn allocate(&mut self, fd: usize, cloexec: CloseOnExec) {
+        self.open_fds.set(fd, true);
         if self.cloexec.has(fd) != cloexec.is_set() {
             self.cloexec.set(fd, cloexec.is_set());
         }
     }
 
-    /// Takes the lowest free number from `least` on.
+    /// Allocates the lowest free descriptor from `least` on.
     #[inline(always)]
-    fn take_lowest(
+    fn allocate_lowest(
         &mut self,
         least: usize,
         limit: usize,
         cloexec: CloseOnExec,
     ) -> Result<usize, Errno> {
-        let free = self.taken.lowest_free(least.max(self.lowest_free));
+        let free = self.open_fds.lowest_free(least.max(self.lowest_free));
         if free >= limit {
             return Err(Errno::EMFILE);
         }
-        self.take(free, cloexec);
+        self.allocate(free, cloexec);
         if least <= self.lowest_free {
             self.lowest_free = free + 1;
         }
@@ -210,7 +212,7 @@ impl FdBitmaps {
     }
 
     fn free(&mut self, fd: usize) {
-        self.taken.set(fd, false);
+        self.open_fds.set(fd, false);
         self.lowest_free = self.lowest_free.min(fd);
     }
 }
@@ -231,9 +233,9 @@ impl FdTableRef {
         }
     }
 
-    /// Reference of a thread that has given its descriptors back: to a table in which nothing is,
-    /// nor can be put. There is one.
-    pub(crate) fn in_nothing() -> Arc<Self> {
+    /// Reference of a thread that has given its descriptors back: to the one table that is empty,
+    /// and that nothing can be put in.
+    pub(crate) fn empty() -> Arc<Self> {
         static NOTHING: Once<Arc<FdTableRef>> = Once::new();
         NOTHING
             .call_once(|| Arc::new(Self::new(Arc::new(FdTable::with(FdBitmaps::default(), 0)))))
@@ -250,7 +252,8 @@ impl FdTableRef {
         self.table.users.load(Ordering::Acquire) > 1
     }
 
-    pub(crate) fn give_back(&self) {
+    /// Drops a thread's use of the table; what nobody else uses is closed.
+    pub(crate) fn release(&self) {
         if !self.given_back.swap(true, Ordering::AcqRel)
             && census::released(self.table.users.fetch_sub(1, Ordering::AcqRel), 1) == 1
         {
@@ -261,7 +264,7 @@ impl FdTableRef {
 
 impl Drop for FdTableRef {
     fn drop(&mut self) {
-        self.give_back();
+        self.release();
     }
 }
 
@@ -272,9 +275,9 @@ pub(crate) struct ReservedFd<'a> {
 }
 
 impl ReservedFd<'_> {
-    /// Gives the number to an open file.
+    /// Installs an open file at the reserved descriptor.
     #[inline(never)]
-    pub(crate) fn fill(self, file: Arc<File>) -> usize {
+    pub(crate) fn install(self, file: Arc<File>) -> usize {
         let (table, fd) = (self.table, self.fd);
         core::mem::forget(self);
         let mut numbers = table.numbers.lock();
@@ -290,7 +293,7 @@ impl Drop for ReservedFd<'_> {
     fn drop(&mut self) {
         let mut numbers = self.table.numbers.lock();
         numbers.reserved.set(self.fd, false);
-        self.table.take_out(&mut numbers, self.fd);
+        self.table.remove(&mut numbers, self.fd);
     }
 }
 
@@ -406,26 +409,26 @@ impl FdTable {
         self.install_lowest(file, cloexec, 0)
     }
 
-    /// Whether there is a number for one more open file, if nobody else takes it: what could not be
-    /// undone is not done without.
+    /// Checks that there is a descriptor for one more open file, unless another thread takes it:
+    /// what could not be undone is not done without.
     ///
     /// # Errors
     /// `EMFILE`.
     #[inline]
-    pub(crate) fn check_room(&self) -> Result<(), Errno> {
+    pub(crate) fn check_fd_available(&self) -> Result<(), Errno> {
         if self.files.further_are_free() && FIRST < self.limit() {
             Ok(())
         } else {
-            self.look_for_room()
+            self.check_fd_available_slow()
         }
     }
 
-    /// Slow path of [`Self::check_room`]: for a table that is or was larger than its first chunk,
+    /// Slow path of [`Self::check_fd_available`]: for a table that is or was larger than its first chunk,
     /// or has a low limit.
     #[cold]
-    fn look_for_room(&self) -> Result<(), Errno> {
+    fn check_fd_available_slow(&self) -> Result<(), Errno> {
         let numbers = self.numbers.lock();
-        if numbers.taken.lowest_free(numbers.lowest_free) < self.limit() {
+        if numbers.open_fds.lowest_free(numbers.lowest_free) < self.limit() {
             Ok(())
         } else {
             Err(Errno::EMFILE)
@@ -438,8 +441,8 @@ impl FdTable {
     /// `EMFILE`.
     pub(crate) fn next_two(&self) -> Result<[i32; 2], Errno> {
         let numbers = self.numbers.lock();
-        let first = numbers.taken.lowest_free(numbers.lowest_free);
-        let second = numbers.taken.lowest_free(first + 1);
+        let first = numbers.open_fds.lowest_free(numbers.lowest_free);
+        let second = numbers.open_fds.lowest_free(first + 1);
         if second < self.limit() {
             Ok([first as i32, second as i32])
         } else {
@@ -463,7 +466,7 @@ impl FdTable {
             return Err(Errno::EINVAL);
         }
         let mut numbers = self.numbers.lock();
-        let fd = numbers.take_lowest(least, limit, cloexec);
+        let fd = numbers.allocate_lowest(least, limit, cloexec);
         if let Ok(fd) = fd {
             self.files.make_place(fd).swap(Some(file));
         } else {
@@ -481,7 +484,7 @@ impl FdTable {
     #[inline(never)]
     pub(crate) fn reserve(&self, cloexec: CloseOnExec) -> Result<ReservedFd<'_>, Errno> {
         let mut numbers = self.numbers.lock();
-        let fd = numbers.take_lowest(0, self.limit(), cloexec)?;
+        let fd = numbers.allocate_lowest(0, self.limit(), cloexec)?;
         numbers.reserved.set(fd, true);
         Ok(ReservedFd { table: self, fd })
     }
@@ -499,7 +502,7 @@ impl FdTable {
         if numbers.reserved.has(index) {
             return Err(Errno::EBUSY);
         }
-        numbers.take(index, cloexec);
+        numbers.allocate(index, cloexec);
         let old = self.files.make_place(index).swap(Some(file));
         drop(numbers);
         if let Some(old) = old {
@@ -524,12 +527,13 @@ impl FdTable {
     pub(crate) fn free(&self, fd: i32) -> Result<Option<Arc<File>>, Errno> {
         let mut numbers = self.numbers.lock();
         let fd = numbers.check(fd)?;
-        let file = self.take_out(&mut numbers, fd);
+        let file = self.remove(&mut numbers, fd);
         drop(numbers);
         Ok(file.inspect(|file| self.closed(file)))
     }
 
-    fn take_out(&self, numbers: &mut FdBitmaps, fd: usize) -> Option<Arc<File>> {
+    /// Removes a descriptor and returns its file.
+    fn remove(&self, numbers: &mut FdBitmaps, fd: usize) -> Option<Arc<File>> {
         numbers.free(fd);
         self.files.place(fd)?.swap(None)
     }
@@ -566,7 +570,7 @@ impl FdTable {
                 .collect();
             doomed
                 .into_iter()
-                .filter_map(|fd| self.take_out(&mut numbers, fd))
+                .filter_map(|fd| self.remove(&mut numbers, fd))
                 .collect()
         };
         for file in closed {
@@ -620,7 +624,7 @@ impl FdTable {
     pub fn list(&self) -> Vec<(i32, Arc<File>)> {
         let numbers = self.numbers.lock();
         numbers
-            .taken
+            .open_fds
             .iter()
             .filter_map(|fd| Some((i32::try_from(fd).ok()?, self.files.get(fd)?)))
             .collect()
@@ -629,7 +633,7 @@ impl FdTable {
     /// Number of descriptors there is room for now, as `FDSize` of `/proc/<pid>/status` shows it.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.numbers.lock().taken.0.len() * 64
+        self.numbers.lock().open_fds.0.len() * 64
     }
 
     /// Opens `name` as descriptors 0, 1 and 2, for a program the kernel starts.

@@ -6,14 +6,15 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use ::task::{Deadline, Mutex, Once, Thread};
 
-/// Something to be done at a time.
-pub(crate) trait Alarm: Send + Sync {
+/// A callback that runs at a time.
+pub(crate) trait TimerCallback: Send + Sync {
     /// The time has come. Runs in the timers' thread, without locks; may set alarms.
     fn fire(&self);
 }
 
-/// The alarms that are set.
-static ALARMS: Mutex<BTreeMap<TimerHandle, Arc<dyn Alarm>>> = Mutex::new(BTreeMap::new());
+/// Timers that are scheduled.
+static PENDING_TIMERS: Mutex<BTreeMap<TimerHandle, Arc<dyn TimerCallback>>> =
+    Mutex::new(BTreeMap::new());
 static THREAD: Once<Arc<Thread>> = Once::new();
 
 /// An alarm that has been set, for cancelling it.
@@ -33,18 +34,18 @@ impl TimerHandle {
 
 /// Number of alarms that are set.
 pub(crate) fn count() -> u64 {
-    ALARMS.lock().len() as u64
+    PENDING_TIMERS.lock().len() as u64
 }
 
 /// Sets an alarm.
-pub(crate) fn set(deadline: Deadline, alarm: Arc<dyn Alarm>) -> TimerHandle {
+pub(crate) fn schedule(deadline: Deadline, alarm: Arc<dyn TimerCallback>) -> TimerHandle {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let ticket = TimerHandle {
         deadline,
         number: NEXT.fetch_add(1, Ordering::Relaxed),
     };
     let first = {
-        let mut alarms = ALARMS.lock();
+        let mut alarms = PENDING_TIMERS.lock();
         alarms.insert(ticket, alarm);
         alarms
             .first_key_value()
@@ -59,15 +60,15 @@ pub(crate) fn set(deadline: Deadline, alarm: Arc<dyn Alarm>) -> TimerHandle {
 /// An alarm of a socket.
 struct SocketTimerCallback(Arc<dyn net::TimerCallback>);
 
-impl Alarm for SocketTimerCallback {
+impl TimerCallback for SocketTimerCallback {
     fn fire(&self) {
         self.0.on_expiry();
     }
 }
 
-/// Sets an alarm of a socket.
-pub(crate) fn set_for_sockets(deadline_ns: u64, alarm: Arc<dyn net::TimerCallback>) {
-    set(
+/// Schedules a timer of a socket.
+pub(crate) fn schedule_for_socket(deadline_ns: u64, alarm: Arc<dyn net::TimerCallback>) {
+    schedule(
         Deadline::at_ns(deadline_ns),
         Arc::new(SocketTimerCallback(alarm)),
     );
@@ -75,7 +76,7 @@ pub(crate) fn set_for_sockets(deadline_ns: u64, alarm: Arc<dyn net::TimerCallbac
 
 /// Takes an alarm back. It may be firing at this moment.
 pub(crate) fn cancel(ticket: TimerHandle) {
-    let alarm = ALARMS.lock().remove(&ticket);
+    let alarm = PENDING_TIMERS.lock().remove(&ticket);
     drop(alarm);
 }
 
@@ -92,7 +93,7 @@ fn run() {
     loop {
         let mut next = None;
         let due = {
-            let mut alarms = ALARMS.lock();
+            let mut alarms = PENDING_TIMERS.lock();
             match alarms.first_entry() {
                 Some(entry) if entry.key().deadline.has_passed() => Some(entry.remove()),
                 Some(entry) => {

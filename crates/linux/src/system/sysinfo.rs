@@ -212,7 +212,7 @@ pub fn sys_getrandom(task: &Task, to: usize, len: usize, flags: u32) -> SysResul
         let chunk = &mut bytes[..(len - done).min(256)];
         guard::random::fill(chunk);
         // What lies before memory that cannot be written counts.
-        let written = uaccess::write_some(to.wrapping_add(done), chunk);
+        let written = uaccess::write_partial(to.wrapping_add(done), chunk);
         done += written;
         if written < chunk.len() {
             break;

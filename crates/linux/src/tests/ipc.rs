@@ -2,7 +2,7 @@
 
 use super::{User, bad, child_of, outcome, task};
 use crate::ipc::msg::{sys_msgctl, sys_msgget, sys_msgrcv, sys_msgsnd};
-use crate::ipc::sem::{process_ends, sys_semctl, sys_semget, sys_semop};
+use crate::ipc::sem::{exit_sem, sys_semctl, sys_semget, sys_semop};
 use crate::uaccess::UserPtr;
 
 const EPERM: i32 = 1;
@@ -67,7 +67,7 @@ fn what_a_process_wants_undone_is_undone_at_its_end() {
     let child = child_of(&task);
     assert_eq!(operate(&child, id, &[[0, 5, 0], [0, 2, 0x1000]]), Ok(0));
     assert_eq!(outcome(sys_semctl(&task, id as i32, 0, GETVAL, 0)), Ok(7));
-    process_ends(child.process(), &child.ipc());
+    exit_sem(child.process(), &child.ipc());
     assert_eq!(outcome(sys_semctl(&task, id as i32, 0, GETVAL, 0)), Ok(5));
 }
 

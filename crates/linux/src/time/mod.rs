@@ -40,7 +40,9 @@ fn read_clock(task: &Task, clock: i32) -> Result<u64, Errno> {
         | sys::CLOCK_BOOTTIME
         | sys::CLOCK_BOOTTIME_ALARM => now_ns(),
         sys::CLOCK_THREAD_CPUTIME_ID => task.thread().cpu_time_ns(),
-        _ => CpuClock::named(task, clock)?.ok_or(Errno::EINVAL)?.now(),
+        _ => CpuClock::from_clockid(task, clock)?
+            .ok_or(Errno::EINVAL)?
+            .now(),
     })
 }
 
@@ -92,8 +94,13 @@ pub(crate) fn sleep_span(task: &Task, deadline: Deadline, rest: UserPtr<TimeSpec
     Err(Errno::ERESTART_RESTARTBLOCK)
 }
 
-/// Sleeps until a clock of processor time, which others let go on, shows something.
-fn sleep_by(clock: &CpuClock, time: u64, mode: TimerMode, rest: UserPtr<TimeSpec>) -> SysResult {
+/// Sleeps until a clock of processor time shows a time; other threads make it go on.
+fn sleep_cpu_clock(
+    clock: &CpuClock,
+    time: u64,
+    mode: TimerMode,
+    rest: UserPtr<TimeSpec>,
+) -> SysResult {
     const SOONEST_NS: u64 = 1_000_000;
     // By this clock, so not a `Deadline`.
     let end_ns = match mode {
@@ -173,11 +180,11 @@ pub fn sys_clock_nanosleep(
     let ns = time.to_ns()?;
     let mode = TimerMode::of_flags(flags);
     let Some(base) = base else {
-        let clock = CpuClock::named(task, clock)?.ok_or(Errno::EINVAL)?;
+        let clock = CpuClock::from_clockid(task, clock)?.ok_or(Errno::EINVAL)?;
         if clock.is_of_thread(task.tid()) {
             return Err(Errno::EINVAL);
         }
-        return sleep_by(&clock, ns, mode, rest);
+        return sleep_cpu_clock(&clock, ns, mode, rest);
     };
     if alarm {
         if flags & !sys::TIMER_ABSTIME != 0 {

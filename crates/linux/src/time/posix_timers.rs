@@ -14,9 +14,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::Process;
 use crate::process::cpu_clock::{CountedTime, CpuClock};
-use crate::process::timer::{BY_WALL_CLOCK, Timer, TimerClock, TimerNotify};
+use crate::process::timer::{REALTIME_TIMERS, Timer, TimerClock, TimerNotify};
 use crate::state::rlimit::{Resource, UNLIMITED};
-use crate::time::wall_clock::{WallClockGuard, hold, monotonic_of};
+use crate::time::wall_clock::{WallClockGuard, lock_wall_clock, monotonic_of};
 use crate::uaccess::UserPtr;
 use crate::uapi::pid::Tid;
 use crate::uapi::siginfo::NSIG;
@@ -38,8 +38,10 @@ impl Timer {
         let before = self.set(deadline, interval);
         if mode == TimerMode::Absolute && self.base == ClockBase::Realtime {
             let mut setting = self.setting.lock();
-            setting.by_wall_clock = true;
-            BY_WALL_CLOCK.lock().insert(self.address(), self.me.clone());
+            setting.is_realtime = true;
+            REALTIME_TIMERS
+                .lock()
+                .insert(self.address(), self.me.clone());
         }
         Ok(before)
     }
@@ -56,8 +58,8 @@ impl Timer {
     }
 }
 
-/// A process has ended.
-pub(crate) fn process_ends(process: &Process) {
+/// Deletes the timers of a process that has ended.
+pub(crate) fn exit_itimers(process: &Process) {
     let timers = core::mem::take(&mut *process.timers.lock());
     for timer in timers
         .created
@@ -69,17 +71,16 @@ pub(crate) fn process_ends(process: &Process) {
     }
 }
 
-/// A process runs another program: only its interval timers go on.
-pub(crate) fn exec(process: &Process) {
+/// Deletes the timers of a process that runs another program, but for the interval timers.
+pub(crate) fn on_exec(process: &Process) {
     let created = core::mem::take(&mut process.timers.lock().created);
     for timer in created.values() {
         timer.set(None, 0);
     }
 }
 
-/// The limit of a process's processor time was set, or its memory of it copied: somebody has to
-/// look.
-pub(crate) fn watch_cpu_limit(process: &Arc<Process>) {
+/// Arms the check of a process's `RLIMIT_CPU`, which was set or inherited.
+pub(crate) fn update_rlimit_cpu(process: &Arc<Process>) {
     let soft = process.limits.lock()[Resource::Cpu].soft;
     let limited = soft != UNLIMITED;
     let timer = {
@@ -93,7 +94,7 @@ pub(crate) fn watch_cpu_limit(process: &Arc<Process>) {
             .get_or_insert_with(|| {
                 Timer::new(
                     Arc::downgrade(process),
-                    TimerNotify::Limit,
+                    TimerNotify::CpuLimit,
                     clock,
                     ClockBase::Monotonic,
                 )
@@ -129,7 +130,7 @@ impl ITimerVal {
 fn interval_timer(task: &Task, which: u32) -> Result<Arc<Timer>, Errno> {
     let process = task.process();
     let (signo, clock) = match which {
-        sys::ITIMER_REAL => (sys::SIGALRM, TimerClock::Time),
+        sys::ITIMER_REAL => (sys::SIGALRM, TimerClock::Monotonic),
         sys::ITIMER_VIRTUAL => (
             sys::SIGVTALRM,
             TimerClock::Cpu(CpuClock::of_process(process, CountedTime::User)),
@@ -143,7 +144,7 @@ fn interval_timer(task: &Task, which: u32) -> Result<Arc<Timer>, Errno> {
     let new = || {
         Timer::new(
             Arc::downgrade(process),
-            TimerNotify::Plain(signo as i32),
+            TimerNotify::KernelSignal(signo as i32),
             clock,
             ClockBase::Monotonic,
         )
@@ -251,9 +252,9 @@ fn check_timer_clock(clock: i32) -> Result<(), Errno> {
 /// not.
 fn timer_clock(task: &Task, clock: i32) -> Result<(TimerClock, ClockBase), Errno> {
     time::check_alarm_clock(task, clock)?;
-    Ok(match CpuClock::named(task, clock)? {
+    Ok(match CpuClock::from_clockid(task, clock)? {
         Some(clock) => (TimerClock::Cpu(clock), ClockBase::Monotonic),
-        None => (TimerClock::Time, clock_base(clock)?),
+        None => (TimerClock::Monotonic, clock_base(clock)?),
     })
 }
 
@@ -279,7 +280,7 @@ pub fn sys_timer_create(
             tid: None,
         },
         Some(event) => match event.notify {
-            sys::SIGEV_NONE => TimerNotify::Nothing,
+            sys::SIGEV_NONE => TimerNotify::Silent,
             // That a thread is to be started is between the program and its library.
             sys::SIGEV_SIGNAL | sys::SIGEV_THREAD | sys::SIGEV_THREAD_ID
                 if (1..=NSIG).contains(&event.signo) =>
@@ -351,7 +352,7 @@ pub fn sys_timer_settime(
     }
     let new = new.read()?;
     let timer = created(task, id)?;
-    let before = timer.set_to(&hold(), &new, TimerMode::of_flags(flags))?;
+    let before = timer.set_to(&lock_wall_clock(), &new, TimerMode::of_flags(flags))?;
     timer.fire_if_due();
     old.write_optional(&ITimerSpec::from_ns(before))?;
     Ok(0)

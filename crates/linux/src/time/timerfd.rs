@@ -13,7 +13,7 @@ use crate::state::expirations::Expirations;
 use crate::state::fdtable::CloseOnExec;
 use crate::time::check_alarm_clock;
 use crate::time::posix_timers::{ITimerSpec, clock_base};
-use crate::time::wall_clock::hold;
+use crate::time::wall_clock::lock_wall_clock;
 use crate::uaccess::UserPtr;
 use crate::uapi::time::TimerMode;
 use crate::{SysResult, Task};
@@ -87,7 +87,7 @@ pub fn sys_timerfd_create(task: &Task, clock: i32, flags: u32) -> SysResult {
     let base = clock_base(clock)?;
     check_alarm_clock(task, clock)?;
     let expirations = Arc::<Expirations>::default();
-    let timer = Timer::counting(expirations.clone(), base);
+    let timer = Timer::for_timerfd(expirations.clone(), base);
     let open = OpenFlags::RDWR | OpenFlags::from_bits_retain(flags & sys::TFD_NONBLOCK);
     let file = File::anonymous(
         "anon_inode:[timerfd]",
@@ -117,7 +117,7 @@ pub fn sys_timerfd_settime(
     new.check()?;
     let file = task.file_io(fd)?;
     let timer = file.ops_as::<TimerFd>().ok_or(Errno::EINVAL)?;
-    let still = hold();
+    let still = lock_wall_clock();
     let before = timer.timer.set(None, 0);
     let expirations = &timer.expirations;
     expirations.count.store(0, Ordering::Release);

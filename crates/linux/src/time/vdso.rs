@@ -46,8 +46,9 @@ impl Backing for PinnedPages {
 /// The page of data.
 static DATA: Once<Arc<PinnedPages>> = Once::new();
 
-/// Tells programs what the wall clock shows now. Only whoever holds the clock calls it.
-pub(crate) fn wall_clock_was_set() {
+/// Updates the page from which programs read the wall clock. Called by the holder of the clock
+/// only.
+pub(crate) fn update_data_page() {
     let Some(page) = DATA.get().and_then(|data| data.0.first()) else {
         return;
     };

@@ -14,7 +14,7 @@ use guard::timer;
 use linux_raw_sys::general as sys;
 
 use crate::process::process_table;
-use crate::process::timer::wall_clock_was_set;
+use crate::process::timer::clock_was_set;
 use crate::time::vdso;
 use crate::uaccess::UserPtr;
 use crate::uapi::time::{ClockBase, NS_PER_SEC, TimeSpec, TimeVal};
@@ -30,8 +30,8 @@ static ZONE: Mutex<Option<Zone>> = Mutex::new(None);
 /// While it is held nobody sets the wall clock.
 pub(crate) type WallClockGuard = MutexGuard<'static, Option<Zone>>;
 
-/// Holds the wall clock's distance from the monotonic one as it is.
-pub(crate) fn hold() -> WallClockGuard {
+/// Locks the wall clock: its distance from the monotonic clock stays as it is.
+pub(crate) fn lock_wall_clock() -> WallClockGuard {
     ZONE.lock()
 }
 
@@ -53,7 +53,7 @@ impl<'a> AbsoluteDeadline<'a> {
     /// `EINVAL` if it is no time.
     pub(crate) fn new(task: &'a Task, time: TimeSpec, base: ClockBase) -> Result<Self, Errno> {
         // Before the distance is read: who sets it afterwards finds the thread.
-        task.waits_for_wall_clock
+        task.waits_on_realtime
             .store(base == ClockBase::Realtime, Ordering::SeqCst);
         let mut until = Self {
             deadline: Deadline::PASSED,
@@ -71,9 +71,7 @@ impl<'a> AbsoluteDeadline<'a> {
 
 impl Drop for AbsoluteDeadline<'_> {
     fn drop(&mut self) {
-        self.task
-            .waits_for_wall_clock
-            .store(false, Ordering::Relaxed);
+        self.task.waits_on_realtime.store(false, Ordering::Relaxed);
     }
 }
 
@@ -101,11 +99,11 @@ fn set(_still: &WallClockGuard, ns: u64) -> Result<(), Errno> {
         .ok_or(Errno::EINVAL)?;
     let before = timer::wall_base_ns();
     timer::set_wall_base(base);
-    vdso::wall_clock_was_set();
-    wall_clock_was_set(base.wrapping_sub(before).cast_signed());
+    vdso::update_data_page();
+    clock_was_set(base.wrapping_sub(before).cast_signed());
     for process in process_table::processes_where(|_, _| true) {
         for task in process.tasks() {
-            if task.waits_for_wall_clock.load(Ordering::SeqCst) {
+            if task.waits_on_realtime.load(Ordering::SeqCst) {
                 task.signal_wake_up();
             }
         }
@@ -114,7 +112,7 @@ fn set(_still: &WallClockGuard, ns: u64) -> Result<(), Errno> {
 }
 
 /// Whether the caller may set the clock.
-fn check(task: &Task) -> Result<(), Errno> {
+fn check_sys_time(task: &Task) -> Result<(), Errno> {
     if task.cred().capable(sys::CAP_SYS_TIME) {
         Ok(())
     } else {
@@ -124,8 +122,8 @@ fn check(task: &Task) -> Result<(), Errno> {
 
 /// Moves the wall clock by a distance, for a caller who may.
 pub(crate) fn step(task: &Task, forward_ns: i64) -> Result<(), Errno> {
-    check(task)?;
-    let still = hold();
+    check_sys_time(task)?;
+    let still = lock_wall_clock();
     set(
         &still,
         timer::wall_ns()
@@ -140,8 +138,8 @@ pub fn sys_clock_settime(task: &Task, clock: i32, time: UserPtr<TimeSpec>) -> Sy
         return Err(Errno::EINVAL);
     }
     let ns = time.read()?.to_ns()?;
-    check(task)?;
-    set(&hold(), ns).map(|()| 0)
+    check_sys_time(task)?;
+    set(&lock_wall_clock(), ns).map(|()| 0)
 }
 
 /// `settimeofday(2)`: the time, the zone, or both. The first to tell a zone but no time says that
@@ -150,11 +148,11 @@ pub fn sys_settimeofday(task: &Task, time: UserPtr<TimeVal>, zone: UserPtr<Zone>
     const MOST_MINUTES: i32 = 15 * 60;
     let ns = time.read_optional()?.map(TimeVal::to_ns).transpose()?;
     let zone = zone.read_optional()?;
-    check(task)?;
+    check_sys_time(task)?;
     if zone.is_some_and(|[west, _]| west.abs() > MOST_MINUTES) {
         return Err(Errno::EINVAL);
     }
-    let mut still = hold();
+    let mut still = lock_wall_clock();
     let ns = match zone {
         Some([west, _]) if still.is_none() && west != 0 && ns.is_none() => Some(
             timer::wall_ns().saturating_add_signed(i64::from(west) * 60 * NS_PER_SEC.cast_signed()),

@@ -149,14 +149,15 @@ impl IpcPerm {
     /// The permissions with the part of a number that is not the place.
     pub(crate) fn numbered(self, id: i32) -> Self {
         Self {
-            sequence: (id >> PLACE_BITS) as u16,
+            sequence: (id >> INDEX_BITS) as u16,
             ..self
         }
     }
 }
 
-/// The lower bits of a number are a place, by which `*_STAT` commands find what there is.
-const PLACE_BITS: u32 = 15;
+/// Number of lower bits of an identifier that are its index, by which `*_STAT` commands find
+/// objects.
+const INDEX_BITS: u32 = 15;
 
 /// Objects by number: the lowest free place, and above it how often one of a lower place was made
 /// after one of a higher, so that a number is not soon another object's.
@@ -186,38 +187,39 @@ impl<T> IpcIds<T> {
             self.sequence = (self.sequence + 1) & i32::from(u16::MAX);
         }
         self.last_place = place;
-        let id = (self.sequence << PLACE_BITS | place) & i32::MAX;
+        let id = (self.sequence << INDEX_BITS | place) & i32::MAX;
         self.objects.insert(place, (id, object));
         id
     }
 
-    const fn place(id: i32) -> i32 {
-        id & ((1 << PLACE_BITS) - 1)
+    /// Index of an identifier.
+    const fn index(id: i32) -> i32 {
+        id & ((1 << INDEX_BITS) - 1)
     }
 
     pub(crate) fn get(&self, id: i32) -> Option<&T> {
         self.objects
-            .get(&Self::place(id))
+            .get(&Self::index(id))
             .filter(|(own, _)| *own == id)
             .map(|(_, object)| object)
     }
 
     pub(crate) fn get_mut(&mut self, id: i32) -> Option<&mut T> {
         self.objects
-            .get_mut(&Self::place(id))
+            .get_mut(&Self::index(id))
             .filter(|(own, _)| *own == id)
             .map(|(_, object)| object)
     }
 
-    /// Object at a place, with its number.
-    pub(crate) fn at(&self, place: i32) -> Option<(i32, &T)> {
+    /// Object at an index, with its identifier.
+    pub(crate) fn by_index(&self, place: i32) -> Option<(i32, &T)> {
         self.objects.get(&place).map(|(id, object)| (*id, object))
     }
 
     pub(crate) fn remove(&mut self, id: i32) -> Option<T> {
         self.get(id)?;
         self.objects
-            .remove(&Self::place(id))
+            .remove(&Self::index(id))
             .map(|(_, object)| object)
     }
 
@@ -233,8 +235,8 @@ impl<T> IpcIds<T> {
         self.objects.values().map(|(id, object)| (*id, object))
     }
 
-    /// The highest place in use; 0 if there is none, as `IPC_INFO` returns it.
-    pub(crate) fn highest(&self) -> usize {
+    /// Highest index in use; 0 if there is none, as `IPC_INFO` returns it.
+    pub(crate) fn max_index(&self) -> usize {
         self.objects
             .last_key_value()
             .map_or(0, |(&place, _)| place as usize)
@@ -299,21 +301,21 @@ impl<T: IpcObject> IpcTable<T> {
         self.objects.lock().get(id).cloned().ok_or(Errno::EINVAL)
     }
 
-    /// The object at a place (`SEM_STAT` and its fellows), with its number.
+    /// Object at an index (`SEM_STAT` and its like), with its identifier.
     ///
     /// # Errors
     /// `EINVAL`.
-    pub(crate) fn at(&self, place: i32) -> Result<(i32, Arc<T>), Errno> {
+    pub(crate) fn by_index(&self, place: i32) -> Result<(i32, Arc<T>), Errno> {
         self.objects
             .lock()
-            .at(place)
+            .by_index(place)
             .map(|(id, object)| (id, object.clone()))
             .ok_or(Errno::EINVAL)
     }
 
-    /// The highest place in use.
-    pub(crate) fn highest(&self) -> usize {
-        self.objects.lock().highest()
+    /// Highest index in use; 0 if there is none.
+    pub(crate) fn max_index(&self) -> usize {
+        self.objects.lock().max_index()
     }
 
     /// Takes an object out.

@@ -30,8 +30,10 @@ pub(crate) struct State {
 /// A queue.
 pub(crate) struct PosixQueue {
     pub(crate) _counted: census::Mqueue,
-    pub(crate) most: usize,
-    pub(crate) size: usize,
+    /// Most messages in the queue (`mq_maxmsg`).
+    pub(crate) max_messages: usize,
+    /// Largest message, in bytes (`mq_msgsize`).
+    pub(crate) max_message_size: usize,
     /// Metadata that `fstat(2)` shows.
     pub(crate) metadata: Mutex<Metadata>,
     /// The user who made it, and the bytes he is charged for.

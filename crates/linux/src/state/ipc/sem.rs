@@ -69,8 +69,8 @@ pub(crate) struct State {
 pub(crate) struct Blocked(pub(crate) usize, pub(crate) bool);
 
 impl State {
-    /// Carries out all operations, or none.
-    pub(crate) fn operate(
+    /// Performs all operations of `semop(2)`, or none.
+    pub(crate) fn perform_operations(
         &mut self,
         operations: &[SemBuf],
         pid: Pid,

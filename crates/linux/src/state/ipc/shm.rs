@@ -127,7 +127,7 @@ impl Segment {
     }
 
     /// State of the segment as `IPC_STAT` tells it, with its number.
-    pub(crate) fn now(&self, id: i32) -> ShmidDs {
+    pub(crate) fn stat(&self, id: i32) -> ShmidDs {
         let mut info = *self.info.lock();
         info.owner = info.owner.numbered(id);
         info.attachments = self.attachments() as u64;
