@@ -105,7 +105,7 @@ fn parse(table: &str) -> Result<BTreeMap<u32, Call>> {
     }
     let missing = there
         .1
-        .split_once("MISSING")
+        .split_once("UNIMPLEMENTED")
         .and_then(|(_, rest)| rest.split_once("&[\n"))
         .context("no list of missing calls")?;
     for pair in missing.1.split('(').skip(1) {
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     const TABLE: &str = "\ncalls! {\n    0 read(Fd) = [file::sys_read];\n    56 clone(Hex) = [regs clone::sys_clone]; // partial: no namespaces\n}\n\
-                         \npub static MISSING: &[(u16, &str)] = &[\n    (1, \"write\"), (2, \"open\"),\n];\n";
+                         \npub static UNIMPLEMENTED: &[(u16, &str)] = &[\n    (1, \"write\"), (2, \"open\"),\n];\n";
 
     #[test]
     fn a_table_is_read_and_shown() {

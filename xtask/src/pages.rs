@@ -1,5 +1,5 @@
 //! Names in pages: each file, function, type and module between backquotes exists, and so does each
-//! link's target.
+//! link's target. Rust code in pages is a piece of a source, which the compiler has seen.
 //!
 //! A page is read by who does not know the code yet; a name in it that was changed or removed sends
 //! him looking for nothing.
@@ -26,6 +26,8 @@ struct Tree {
     files: Vec<String>,
     /// The identifiers of each Rust source, by its path.
     words: BTreeMap<String, BTreeSet<String>>,
+    /// The code of all Rust sources, as [`squeezed`] leaves it.
+    code: String,
 }
 
 /// Checks every page.
@@ -42,6 +44,12 @@ pub fn check() -> Result<String> {
             .with_context(|| format!("cannot read {page}"))?;
         let wide = style::wide_prose(prose(&text));
         wrong.extend(wide.map(|number| format!("{page}:{number}: a line that is too wide")));
+        for (number, piece) in rust_pieces(&text) {
+            names += 1;
+            if !tree.code.contains(&squeezed(&piece)) {
+                wrong.push(format!("{page}:{number}: this code is in no source"));
+            }
+        }
         for (number, line) in prose(&text) {
             for span in spans(line) {
                 names += 1;
@@ -67,14 +75,55 @@ pub fn check() -> Result<String> {
     }
 }
 
-/// The lines that are not in a block of code, with their numbers.
+/// The lines that are neither in a block of code nor written from a measurement, with their
+/// numbers. A measured profile names the functions of the kernel that was measured.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let mut in_code = false;
+    let (mut in_code, mut in_profiles) = (false, false);
     text.lines().enumerate().filter_map(move |(index, line)| {
         let fence = line.trim_start().starts_with("```");
         in_code ^= fence;
-        (!in_code && !fence).then_some((index + 1, line))
+        in_profiles = !line.contains("<!-- end profiles -->")
+            && (in_profiles || line.contains("<!-- begin profiles -->"));
+        (!in_code && !fence && !in_profiles).then_some((index + 1, line))
     })
+}
+
+/// The pieces of the blocks of Rust code, each with the number of its first line. Lines that hold
+/// `…` alone stand for what is left out between two pieces.
+fn rust_pieces(text: &str) -> Vec<(usize, String)> {
+    let mut pieces: Vec<(usize, String)> = Vec::new();
+    let (mut inside, mut goes_on) = (false, false);
+    for (index, line) in text.lines().enumerate() {
+        let words = line.trim();
+        if words.starts_with("```") {
+            inside = words == "```rust";
+            goes_on = false;
+        } else if inside && words == "…" {
+            goes_on = false;
+        } else if inside {
+            if !goes_on {
+                pieces.push((index + 1, String::new()));
+            }
+            let (_, piece) = pieces.last_mut().expect("one was added");
+            piece.push_str(line);
+            piece.push('\n');
+            goes_on = true;
+        }
+    }
+    pieces
+}
+
+/// Code without white space, and without what makes a line one of a comment: a piece of a page is
+/// found whatever its indentation, in examples of the documentation, too.
+fn squeezed(code: &str) -> String {
+    let lines = code.lines().map(|line| {
+        let line = line.trim_start();
+        let plain = line.strip_prefix("//!").or(line.strip_prefix("///"));
+        plain.unwrap_or(line)
+    });
+    lines
+        .flat_map(|line| line.chars().filter(|char| !char.is_whitespace()))
+        .collect()
 }
 
 /// Texts between backquotes.
@@ -107,6 +156,7 @@ impl Tree {
         let mut tree = Self {
             files: Vec::new(),
             words: BTreeMap::new(),
+            code: String::new(),
         };
         let mut waiting = vec![PathBuf::new()];
         while let Some(folder) = waiting.pop() {
@@ -134,6 +184,8 @@ impl Tree {
         if name.ends_with(".rs") {
             let text = fs::read_to_string(root.join(&file))
                 .with_context(|| format!("cannot read {name}"))?;
+            self.code.push_str(&squeezed(&text));
+            self.code.push('\n');
             self.words.insert(
                 name.clone(),
                 source::words(&text).map(str::to_owned).collect(),
@@ -197,6 +249,7 @@ mod tests {
                 "crates/net/src/unix/mod.rs".into(),
                 words("Stream connect send"),
             )]),
+            code: squeezed("fn connect() {\n    send(1);\n    //! send(2);\n}"),
         }
     }
 
@@ -225,6 +278,20 @@ mod tests {
         ] {
             assert!(!tree.has(bad), "{bad}");
         }
+    }
+
+    #[test]
+    fn rust_code_is_taken_from_a_source() {
+        let text = "```rust\nfn connect() {\n  send(1);\n…\n  send(2);\n```\n```sh\nno\n```\n";
+        let pieces = rust_pieces(text);
+        assert_eq!(pieces.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [2, 5]);
+        let code = tree().code;
+        assert!(
+            pieces
+                .iter()
+                .all(|(_, piece)| code.contains(&squeezed(piece)))
+        );
+        assert!(!code.contains(&squeezed("send(3);")));
     }
 
     #[test]

@@ -61,8 +61,8 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
             break;
         }
         if thread.take_notify_resume() || attends {
-            // Calls that somebody looks at take the slow path. Whoever begins or ends that makes all
-            // threads come by here, so that nobody asks on the way of a call.
+            // Calls that somebody looks at take the slow path. Whoever begins or ends that makes
+            // all threads come by here, so that nobody asks on the way of a call.
             task.process().update_recording();
             quick.calls = if task.process().has_syscall_trace()
                 || task.has_syscall_work.load(Ordering::Relaxed)

@@ -279,8 +279,8 @@ impl Task {
         result
     }
 
-    /// Runs `work` like [`Self::account_system_time`], for one of `calls` calls most of which are not
-    /// measured, or measure themselves.
+    /// Runs `work` like [`Self::account_system_time`], for one of `calls` calls most of which are
+    /// not measured, or measure themselves.
     pub(crate) fn account_sampled_system_time<R>(&self, calls: u64, work: impl FnOnce() -> R) -> R {
         let thread = self.thread();
         thread.begin_system_time();

@@ -74,7 +74,7 @@ fn copy_fpu(task: &Task, request: &KernelCloneArgs) -> Result<UserFpu, Errno> {
     Ok(copy)
 }
 
-/// What the new thread takes over from the caller.
+/// Copies of what the new thread takes over from the caller.
 fn copy_task(task: &Task, request: &KernelCloneArgs) -> NewTask {
     let (blocked, stack) = {
         let signals = task.signals.lock();

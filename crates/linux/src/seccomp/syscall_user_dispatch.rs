@@ -1,5 +1,6 @@
 //! System calls that a program's own handler does (`PR_SET_SYSCALL_USER_DISPATCH`): those of
-//! foreign code, for who emulates another system. A thread with it takes the slow path for each call.
+//! foreign code, for who emulates another system. A thread with it takes the slow path for each
+//! call.
 
 use core::sync::atomic::Ordering;
 

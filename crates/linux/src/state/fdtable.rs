@@ -423,8 +423,8 @@ impl FdTable {
         }
     }
 
-    /// Slow path of [`Self::check_fd_available`]: for a table that is or was larger than its first chunk,
-    /// or has a low limit.
+    /// Slow path of [`Self::check_fd_available`]: for a table that is or was larger than its first
+    /// chunk, or has a low limit.
     #[cold]
     fn check_fd_available_slow(&self) -> Result<(), Errno> {
         let numbers = self.numbers.lock();
