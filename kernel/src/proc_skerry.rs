@@ -186,7 +186,7 @@ fn objects() -> Vec<u8> {
         let _ = writeln!(text, "{name} {count}");
     };
     census::counts().for_each(|(name, count)| line(name, count));
-    linux::census(&mut line);
+    linux::object_counts(&mut line);
     guard::mem::heap_objects()
         .for_each(|(size, count)| line(&format!("heap_{size}"), count as u64));
     let m = guard::mem::stats();

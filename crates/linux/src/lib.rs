@@ -59,7 +59,7 @@ pub mod uaccess;
 pub(crate) mod uio;
 
 pub use entry::init::{Hooks, InitProgram, init, signal_init, spawn_init};
-pub use entry::object_counts::census;
+pub use entry::object_counts::object_counts;
 pub use process::task::{Task, current_task};
 
 /// Result of a system call: the value for the program, or the error whose negative number it sees.

@@ -158,7 +158,7 @@ pub(crate) fn ambient(task: &Task, action: usize, capability: usize) -> SysResul
         pr::PR_CAP_AMBIENT_RAISE => {
             let bit = bit(capability)?;
             if caps.permitted & caps.inheritable & bit == 0
-                || cred.secure_bits & NO_CAP_AMBIENT_RAISE != 0
+                || cred.securebits & NO_CAP_AMBIENT_RAISE != 0
             {
                 return Err(Errno::EPERM);
             }

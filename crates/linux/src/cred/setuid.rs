@@ -12,8 +12,8 @@ use crate::{SysResult, Task, current_task};
 /// The most supplementary groups.
 const MAX_GROUPS: usize = 65_536;
 
-/// Whether the set-id bits of files that the calling thread writes to stay.
-pub(crate) fn keeps_set_ids() -> bool {
+/// Whether files that the calling thread writes to keep their set-id bits (`CAP_FSETID`).
+pub(crate) fn keeps_setid_bits() -> bool {
     current_task().is_some_and(|task| task.fs_cred().has(sys::CAP_FSETID))
 }
 
@@ -56,39 +56,39 @@ pub fn sys_getegid(task: &Task) -> SysResult {
 
 /// `setuid(2)`
 pub fn sys_setuid(task: &Task, id: u32) -> SysResult {
-    change_user(task, |ids, privileged| ids.set_all(privileged, id))
+    change_user(task, |ids, privileged| ids.setuid(privileged, id))
 }
 
 /// `setgid(2)`
 pub fn sys_setgid(task: &Task, id: u32) -> SysResult {
-    change_group(task, |ids, privileged| ids.set_all(privileged, id))
+    change_group(task, |ids, privileged| ids.setuid(privileged, id))
 }
 
 /// `setreuid(2)`
 pub fn sys_setreuid(task: &Task, real: u32, effective: u32) -> SysResult {
     change_user(task, |ids, privileged| {
-        ids.set_two(privileged, real, effective)
+        ids.setreuid(privileged, real, effective)
     })
 }
 
 /// `setregid(2)`
 pub fn sys_setregid(task: &Task, real: u32, effective: u32) -> SysResult {
     change_group(task, |ids, privileged| {
-        ids.set_two(privileged, real, effective)
+        ids.setreuid(privileged, real, effective)
     })
 }
 
 /// `setresuid(2)`
 pub fn sys_setresuid(task: &Task, real: u32, effective: u32, saved: u32) -> SysResult {
     change_user(task, |ids, privileged| {
-        ids.set_three(privileged, [real, effective, saved])
+        ids.setresuid(privileged, [real, effective, saved])
     })
 }
 
 /// `setresgid(2)`
 pub fn sys_setresgid(task: &Task, real: u32, effective: u32, saved: u32) -> SysResult {
     change_group(task, |ids, privileged| {
-        ids.set_three(privileged, [real, effective, saved])
+        ids.setresuid(privileged, [real, effective, saved])
     })
 }
 

@@ -269,7 +269,7 @@ pub(crate) fn slow_path(task: &Task, regs: &mut UserRegs) -> SysResult {
 /// Runs a call that seccomp filters, a tracer or a recording looks at.
 fn filter_and_call(task: &Task, regs: &mut UserRegs) -> SysResult {
     if task.has_syscall_work.load(Ordering::Relaxed)
-        && let Some(refusal) = seccomp::check(task, regs)
+        && let Some(refusal) = seccomp::run_filters(task, regs)
     {
         return refusal;
     }

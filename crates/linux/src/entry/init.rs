@@ -61,14 +61,14 @@ pub fn init(boot: &BootToken, power: PowerToken, hooks: Hooks) {
     procfs::init_pressure(boot);
     upcalls::set(Upcalls {
         run_user: user_loop::run,
-        init_ended,
+        on_init_exit,
     });
     klog::init(boot);
     user::set_fault_handler(boot, user_loop::handle_kernel_fault);
     fs::tty::set_job_control(Arc::new(TtyJobControl));
-    fs::set_keeps_set_ids(setuid::keeps_set_ids);
+    fs::set_keeps_set_ids(setuid::keeps_setid_bits);
     fs::sigio::set_sender(Arc::new(SigioSender));
-    net::set_credentials_provider(socket::identity, socket::groups);
+    net::set_credentials_provider(socket::caller_ucred, socket::groups);
     net::netlink::set_taskstats_provider(taskstats::taskstats);
     net::set_timer_scheduler(timer_queue::schedule_for_socket);
     timer_queue::start();
@@ -121,13 +121,13 @@ pub fn spawn_init(
     let inherited = NewTask {
         files,
         fs: context,
-        namespaces: namespaces::first().clone(),
+        namespaces: namespaces::initial().clone(),
         cred: cred.into(),
         name: "init".into(),
         blocked: 0,
         stack: AltStack::none(),
         cpus_allowed: Vec::new(),
-        schedule: SchedParams::default(),
+        sched_params: SchedParams::default(),
         seccomp: Default::default(),
         memory_policy: Default::default(),
         io_priority: 0,
@@ -157,7 +157,7 @@ pub fn spawn_init(
             log::warn!("no controlling terminal: {error}");
         }
         let regs = loaded.registers();
-        exec::take_over(&task, loaded);
+        exec::begin_new_exec(&task, loaded);
         task.thread().set_fpu(Some(fpu));
 
         let ticks = guard::timer::tsc().wrapping_sub(guard::role::boot_tsc());
@@ -175,8 +175,8 @@ pub fn spawn_init(
     Ok(())
 }
 
-/// Process 1 has ended, with this wait status.
-fn init_ended(status: i32) {
+/// Stops the machine or instance because process 1 has ended, with this wait status.
+fn on_init_exit(status: i32) {
     let shown = if status & 0x7f == 0 {
         status >> 8 & 0xff
     } else {

@@ -7,7 +7,7 @@ use crate::state::ipc::mqueue;
 use crate::state::timer_queue;
 
 /// Calls `each` with the name and the number of what each table holds.
-pub fn census(each: &mut dyn FnMut(&'static str, u64)) {
+pub fn object_counts(each: &mut dyn FnMut(&'static str, u64)) {
     let processes = process_table::counts();
     each("process_numbers", processes.processes as u64);
     each("thread_numbers", processes.threads as u64);
@@ -20,7 +20,7 @@ pub fn census(each: &mut dyn FnMut(&'static str, u64)) {
     each("inheriting_moves", inheriting.requeues as u64);
     each("alarms", timer_queue::count());
     each("wall_clock_timers", timer::realtime_timer_count());
-    each("posix_queue_bytes", mqueue::charged());
+    each("posix_queue_bytes", mqueue::charged_bytes());
     fs::census(each);
     namespaces::net().object_counts(each);
 }

@@ -47,7 +47,7 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
     let thread = task.thread().clone();
     // Whatever was sent before the thread could be interrupted is looked at first.
     thread.set_signal_pending();
-    rseq::begin(task);
+    rseq::start_program(task);
     let mut interrupted = None;
     let mut quick = FastPath {
         calls: &[],
@@ -74,7 +74,7 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
             };
         }
         if thread.take_rseq_event() {
-            rseq::resume(task, &mut regs);
+            rseq::handle_notify_resume(task, &mut regs);
             continue;
         }
         match user::enter(&mut regs, &quick) {
@@ -171,7 +171,7 @@ fn handle_page_fault(
         FaultError::NotMapped => (sys::SIGSEGV, sys::SEGV_MAPERR),
         FaultError::AccessDenied => (sys::SIGSEGV, sys::SEGV_ACCERR),
         FaultError::BeyondEof => (sys::SIGBUS, sys::BUS_ADRERR),
-        FaultError::NoMemory => return oom::make_room(task),
+        FaultError::NoMemory => return oom::out_of_memory(task),
     };
     let bits = [(present, PRESENT), (write, WRITE), (exec, EXEC)];
     let err = bits.iter().filter(|b| b.0).fold(USER, |all, b| all | b.1);
@@ -288,7 +288,7 @@ pub(crate) fn handle_kernel_fault(addr: usize, write: bool) -> bool {
     ) {
         Ok(()) => true,
         Err(FaultError::NoMemory) => {
-            oom::make_room(&task);
+            oom::out_of_memory(&task);
             !task.must_exit()
         }
         Err(_) => false,

@@ -14,9 +14,9 @@ const MAX: usize = 65_536;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DirentFormat {
     /// `struct linux_dirent`: the type is the last byte of the entry.
-    Old,
+    Dirent,
     /// `struct linux_dirent64`: the type is before the name.
-    New,
+    Dirent64,
 }
 
 /// Header of an entry in both layouts.
@@ -52,12 +52,12 @@ fn list(task: &Task, fd: i32, buf: usize, size: usize, layout: DirentFormat) -> 
             }
             .as_bytes(),
         );
-        if layout == DirentFormat::New {
+        if layout == DirentFormat::Dirent64 {
             out.push(entry.kind.dirent_type());
         }
         out.extend_from_slice(entry.name);
         out.resize(end, 0);
-        if layout == DirentFormat::Old {
+        if layout == DirentFormat::Dirent {
             out[end - 1] = entry.kind.dirent_type();
         }
         true
@@ -93,10 +93,10 @@ fn whole_entries(list: &[u8]) -> (usize, Option<u64>) {
 
 /// `getdents64(2)`
 pub fn sys_getdents64(task: &Task, fd: i32, buf: usize, size: usize) -> SysResult {
-    list(task, fd, buf, size, DirentFormat::New)
+    list(task, fd, buf, size, DirentFormat::Dirent64)
 }
 
 /// `getdents(2)`
 pub fn sys_getdents(task: &Task, fd: i32, buf: usize, size: usize) -> SysResult {
-    list(task, fd, buf, size, DirentFormat::Old)
+    list(task, fd, buf, size, DirentFormat::Dirent)
 }

@@ -29,7 +29,7 @@ impl IoctlCaller for TaskCaller<'_> {
     }
 
     fn privileged(&self) -> bool {
-        self.0.cred().privileged()
+        self.0.cred().has_sys_admin()
     }
 }
 

@@ -55,7 +55,7 @@ fn deadline_ms(ms: i32) -> Option<Deadline> {
 /// Stores what is left until the deadline, where the caller gave one. Where that cannot be, the
 /// call has succeeded all the same, but one that a signal ended cannot be taken up again: it would
 /// wait for the whole time.
-fn with_rest(
+fn with_remaining(
     result: SysResult,
     task: &Task,
     ptr: UserPtr<TimeSpan>,
@@ -174,7 +174,7 @@ pub fn sys_ppoll(
     let deadline = user_deadline(timeout, 1_000_000_000)?;
     task.with_signal_mask(mask, size, || {
         let result = restartable(do_poll(task, fds, count, deadline));
-        with_rest(result, task, timeout, deadline, 1_000_000_000)
+        with_remaining(result, task, timeout, deadline, 1_000_000_000)
     })
 }
 
@@ -254,7 +254,7 @@ pub fn sys_select(
         )?
     };
     let result = restartable(do_select(task, count, [read, write, except], deadline));
-    with_rest(result, task, timeout, deadline, 1_000_000)
+    with_remaining(result, task, timeout, deadline, 1_000_000)
 }
 
 /// `pselect6(2)`; the last argument points to the mask's address and size.
@@ -272,7 +272,7 @@ pub fn sys_pselect6(
     let mask = UserPtr::<u64>::new(mask as usize);
     task.with_signal_mask(mask, size as usize, || {
         let result = restartable(do_select(task, count, [read, write, except], deadline));
-        with_rest(result, task, timeout, deadline, 1_000_000_000)
+        with_remaining(result, task, timeout, deadline, 1_000_000_000)
     })
 }
 

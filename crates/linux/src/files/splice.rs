@@ -19,9 +19,9 @@ use crate::uaccess::{self, UserPtr};
 use crate::uio::{IoVec, IoVecs, MAX_TRANSFER, for_each_segment, total};
 use crate::{SysResult, Task};
 
-/// Copies between two files inside the kernel, from given offsets or the openings' positions. Stops
-/// at the end of the input.
-fn copy(
+/// Copies between two files inside the kernel, from given offsets or the file positions. Stops at
+/// the end of the input.
+fn copy_range(
     task: &Task,
     (from, mut from_at): (&File, Option<&mut u64>),
     (to, mut to_at): (&File, Option<&mut u64>),
@@ -97,9 +97,9 @@ fn seekable(file: &File) -> bool {
     file.seek(Whence::Current, 0).is_ok()
 }
 
-/// Whether it can be read in another way than by `read(2)`: neither directories nor pipes can, nor
-/// counters and sets that only look like files.
-fn gives_pages(file: &File) -> bool {
+/// Whether a file can be read in another way than by `read(2)`: neither directories nor pipes can,
+/// nor event descriptors and the like.
+fn is_spliceable(file: &File) -> bool {
     matches!(
         file.inode().kind(),
         FileType::Regular | FileType::Char | FileType::Socket
@@ -109,7 +109,7 @@ fn gives_pages(file: &File) -> bool {
 /// Refuses what `splice(2)` cannot read or write: directories, and counters and sets that only look
 /// like pipes.
 fn check_spliceable(file: &File, offset: UserPtr<u64>) -> Result<(), Errno> {
-    if !gives_pages(file) || (!offset.is_null() && !seekable(file)) {
+    if !is_spliceable(file) || (!offset.is_null() && !seekable(file)) {
         Err(Errno::EINVAL)
     } else {
         Ok(())
@@ -196,7 +196,7 @@ fn check_access((from, to): (&File, &File)) -> Result<(), Errno> {
 
 /// Refuses a transfer from an offset, or the opening's position, to behind the end of all files.
 fn check_end(file: &File, offset: UserPtr<u64>, len: usize) -> Result<(), Errno> {
-    let end = start(file, offset)?.checked_add(len as u64);
+    let end = start_offset(file, offset)?.checked_add(len as u64);
     if end.is_some_and(|end| i64::try_from(end).is_ok()) {
         Ok(())
     } else {
@@ -342,7 +342,7 @@ pub fn sys_sendfile(
     len: usize,
 ) -> SysResult {
     let mut at = offset.read_optional()?;
-    let result = send(task, in_fd, out_fd, at.as_mut(), len);
+    let result = sendfile(task, in_fd, out_fd, at.as_mut(), len);
     if let Some(at) = at {
         offset.write(&at)?;
     }
@@ -352,9 +352,9 @@ pub fn sys_sendfile(
     broken_pipe(task, result)
 }
 
-/// From whatever has positions, to anything that can be written. Into a pipe it is a `splice(2)`:
-/// as much as there is room for, and from sockets, too.
-fn send(task: &Task, in_fd: i32, out_fd: i32, at: Option<&mut u64>, len: usize) -> SysResult {
+/// Copies from a file with positions to anything that can be written. Into a pipe it is a
+/// `splice(2)`: as much as there is room for, and from sockets, too.
+fn sendfile(task: &Task, in_fd: i32, out_fd: i32, at: Option<&mut u64>, len: usize) -> SysResult {
     let files = task.files();
     let from = files.get_io(in_fd)?;
     if !from.flags().readable() {
@@ -379,7 +379,7 @@ fn send(task: &Task, in_fd: i32, out_fd: i32, at: Option<&mut u64>, len: usize) 
         return Err(Errno::EBADF);
     }
     let pipe = to.ops_as::<PipeEnd>();
-    if !gives_pages(&from)
+    if !is_spliceable(&from)
         || !from.ops().can_be_spliced()
         || (pipe.is_none() && !seekable(&from))
         || to.flags().contains(OpenFlags::APPEND)
@@ -389,12 +389,12 @@ fn send(task: &Task, in_fd: i32, out_fd: i32, at: Option<&mut u64>, len: usize) 
     match pipe {
         Some(_) if len == 0 => Ok(0),
         Some(pipe) => file_to_pipe(&from, at, pipe, len.min(MAX_TRANSFER), to.nonblocking()),
-        None => copy(task, (&from, at), (&to, None), len),
+        None => copy_range(task, (&from, at), (&to, None), len),
     }
 }
 
-/// Offset at which a copy begins: the caller's, or the opening's position.
-fn start(file: &File, offset: UserPtr<u64>) -> Result<u64, Errno> {
+/// Offset at which a copy begins: the caller's, or the file position.
+fn start_offset(file: &File, offset: UserPtr<u64>) -> Result<u64, Errno> {
     if offset.is_null() {
         Ok(file.with_offset(|o| *o))
     } else {
@@ -414,7 +414,10 @@ pub fn sys_copy_file_range(
 ) -> SysResult {
     let files = task.files();
     let (from, to) = (files.get_io(in_fd)?, files.get_io(out_fd)?);
-    let (a, b) = (start(&from, in_offset)?, start(&to, out_offset)?);
+    let (a, b) = (
+        start_offset(&from, in_offset)?,
+        start_offset(&to, out_offset)?,
+    );
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
@@ -443,7 +446,7 @@ pub fn sys_copy_file_range(
     }
     with_user_offset(in_offset, |from_at| {
         with_user_offset(out_offset, |to_at| {
-            copy(task, (&from, from_at), (&to, to_at), len)
+            copy_range(task, (&from, from_at), (&to, to_at), len)
         })
     })
 }

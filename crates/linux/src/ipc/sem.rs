@@ -65,7 +65,7 @@ pub fn sys_semget(task: &Task, key: i32, count: i32, flags: u32) -> SysResult {
         let state = State {
             info,
             semaphores: vec![Semaphore::default(); count],
-            undo: BTreeMap::new(),
+            sem_adj: BTreeMap::new(),
             waiting: BTreeMap::new(),
             removed: false,
         };
@@ -331,7 +331,7 @@ pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -
                 value: arg as i32,
                 pid: task.pid(),
             };
-            state.undo.values_mut().for_each(|undo| undo[number] = 0);
+            state.sem_adj.values_mut().for_each(|undo| undo[number] = 0);
             state.info.changed = now();
             drop(state);
             set.changed.wake_all();
@@ -374,7 +374,7 @@ fn all_values(task: &Task, set: &SemArray, command: u32, values: UserPtr<u16>) -
                 pid: task.pid(),
             })
             .collect();
-        state.undo.clear();
+        state.sem_adj.clear();
         state.info.changed = now();
     }
     set.changed.wake_all();
@@ -390,7 +390,7 @@ pub(crate) fn exit_sem(process: &Process, of: &IpcNamespace) {
     for (_, set) in of.semaphores.all() {
         let changed = {
             let mut state = set.state.lock();
-            let undo = state.undo.remove(&process.pid());
+            let undo = state.sem_adj.remove(&process.pid());
             for (semaphore, change) in state
                 .semaphores
                 .iter_mut()

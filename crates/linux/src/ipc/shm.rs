@@ -88,7 +88,7 @@ pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
     if table.len() >= MAX_SEGMENTS {
         return Err(Errno::ENOSPC);
     }
-    mmap::may_commit(size)?;
+    mmap::check_commit(size)?;
     let info = ShmidDs {
         owner: IpcPerm::new(key, flags, &cred),
         size: size as u64,

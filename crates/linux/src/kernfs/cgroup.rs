@@ -16,7 +16,7 @@ use task::{CpuId, stats};
 
 use crate::kernfs::sysfs::cpu_list;
 use crate::process::process_table;
-use crate::procfs::{place, resource_pressure};
+use crate::procfs::{add_at_path, resource_pressure};
 
 const MAGIC: u64 = 0x6367_7270;
 /// The period of `cpu.max`, in microseconds.
@@ -87,7 +87,7 @@ pub fn new() -> Arc<PseudoFs> {
             );
         }
         for name in ["cpu", "memory", "io"] {
-            place(
+            add_at_path(
                 &root,
                 &format!("{name}.pressure"),
                 resource_pressure(name, dev),

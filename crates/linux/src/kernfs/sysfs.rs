@@ -15,7 +15,7 @@ use guard::{cpu, mem};
 use raw_cpuid::{CacheType, CpuId};
 use vm::LargePages;
 
-use crate::procfs::place;
+use crate::procfs::add_at_path;
 
 const MAGIC: u64 = 0x6265_6572;
 
@@ -58,7 +58,7 @@ pub fn new() -> Arc<PseudoFs> {
     PseudoFs::new("sysfs", MAGIC, |dev| {
         let root = StaticDir::new(dev);
         let count = cpu::count();
-        let add = |path: &str, text: String| place(&root, path, pseudo::constant(dev, text));
+        let add = |path: &str, text: String| add_at_path(&root, path, pseudo::constant(dev, text));
         let all = format!("{}\n", cpu_list(0..count));
         for name in ["online", "possible", "present"] {
             add(&format!("devices/system/cpu/{name}"), all.clone());
@@ -96,7 +96,7 @@ pub fn new() -> Arc<PseudoFs> {
             format!("{}\n", cpu_mask(0..count, count)),
         );
         add(&format!("{node}/distance"), "10\n".into());
-        place(
+        add_at_path(
             &root,
             &format!("{node}/meminfo"),
             pseudo::file(PseudoAttr::new(dev, 0o444), || {
@@ -115,21 +115,21 @@ pub fn new() -> Arc<PseudoFs> {
             "tsc\n".into(),
         );
         let huge = "kernel/mm/transparent_hugepage";
-        place(&root, &format!("{huge}/enabled"), large_pages(dev));
-        place(
+        add_at_path(&root, &format!("{huge}/enabled"), transparent_hugepage(dev));
+        add_at_path(
             &root,
             &format!("{huge}/defrag"),
-            choice(
+            choice_setting(
                 dev,
                 &DEFRAG,
                 &["always", "defer", "defer+madvise", "madvise", "never"],
             ),
         );
         // No file has any: of the choices there are on Linux, only those that say so can be made.
-        place(
+        add_at_path(
             &root,
             &format!("{huge}/shmem_enabled"),
-            choice(dev, &SHMEM, &["never", "deny"]),
+            choice_setting(dev, &SHMEM, &["never", "deny"]),
         );
         add(&format!("{huge}/use_zero_page"), "0\n".into());
         add(&format!("{huge}/hpage_pmd_size"), "2097152\n".into());
@@ -183,15 +183,19 @@ fn chosen(names: &[&str], text: &[u8]) -> Result<usize, Errno> {
 }
 
 /// A file in which one of `names` is chosen.
-fn choice(dev: u64, made: &'static AtomicU8, names: &'static [&'static str]) -> Arc<dyn Inode> {
+fn choice_setting(
+    dev: u64,
+    made: &'static AtomicU8,
+    names: &'static [&'static str],
+) -> Arc<dyn Inode> {
     let show = || Ok(choices(names, made.load(Ordering::Relaxed).into()));
     pseudo::writable_file(PseudoAttr::new(dev, 0o644), show, |text| {
         chosen(names, text).map(|n| made.store(n as u8, Ordering::Relaxed))
     })
 }
 
-/// The file that says who gets large pages (`transparent_hugepage/enabled`).
-fn large_pages(dev: u64) -> Arc<dyn Inode> {
+/// File that says what memory gets large pages (`transparent_hugepage/enabled`).
+fn transparent_hugepage(dev: u64) -> Arc<dyn Inode> {
     const NAMES: [&str; 3] = ["always", "madvise", "never"];
     const ALL: [LargePages; 3] = [LargePages::Always, LargePages::Madvise, LargePages::Never];
     let show = || {

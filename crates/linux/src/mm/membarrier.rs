@@ -15,8 +15,8 @@ const GLOBAL_EXPEDITED: u32 = cmd::MEMBARRIER_CMD_GLOBAL_EXPEDITED as u32;
 const PRIVATE: u32 = cmd::MEMBARRIER_CMD_PRIVATE_EXPEDITED as u32;
 const CORE: u32 = cmd::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE as u32;
 const RSEQ: u32 = cmd::MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ as u32;
-/// The announcement of each of these is the next bit.
-const ANNOUNCED: u32 = GLOBAL_EXPEDITED | PRIVATE | CORE | RSEQ;
+/// Commands that need a registration, each of which is the next bit.
+const REGISTERED: u32 = GLOBAL_EXPEDITED | PRIVATE | CORE | RSEQ;
 /// Only threads on this processor: more is done than that.
 const FLAG_CPU: u32 = 1;
 
@@ -27,7 +27,7 @@ pub fn sys_membarrier(task: &Task, command: u32, flags: u32, _cpu: i32) -> SysRe
     }
     let space = task.process().require_space()?;
     match command {
-        QUERY => return Ok((GLOBAL | ANNOUNCED | ANNOUNCED << 1) as usize),
+        QUERY => return Ok((GLOBAL | REGISTERED | REGISTERED << 1) as usize),
         GLOBAL | GLOBAL_EXPEDITED => {
             let asked = |space: &vm::AddressSpace| {
                 command == GLOBAL || space.registered_membarriers() & (GLOBAL_EXPEDITED << 1) != 0
@@ -53,7 +53,7 @@ pub fn sys_membarrier(task: &Task, command: u32, flags: u32, _cpu: i32) -> SysRe
             }
             space.membarrier();
         }
-        _ if (ANNOUNCED << 1) & command == command && command.is_power_of_two() => {
+        _ if (REGISTERED << 1) & command == command && command.is_power_of_two() => {
             space.register_membarrier(command)
         }
         _ => return Err(Errno::EINVAL),

@@ -59,17 +59,17 @@ fn file_object(file: &File, shared: bool, prot: Prot) -> Result<Arc<Object>, Err
 /// has; 1, for whatever it likes.
 pub(crate) static OVERCOMMIT: AtomicU8 = AtomicU8::new(0);
 
-/// Whether a program may ask for so much memory of its own.
-pub(crate) fn may_commit(len: usize) -> Result<(), Errno> {
-    if len > most_to_commit() {
+/// Checks that a program may ask for `len` bytes of private memory.
+pub(crate) fn check_commit(len: usize) -> Result<(), Errno> {
+    if len > commit_limit() {
         Err(Errno::ENOMEM)
     } else {
         Ok(())
     }
 }
 
-/// The most memory of its own that a program may ask for at once.
-fn most_to_commit() -> usize {
+/// Most private memory that a program may ask for at once, in bytes.
+fn commit_limit() -> usize {
     let all = || {
         usize::try_from(guard::mem::stats().total + 1)
             .map_or(usize::MAX, |pages| pages.saturating_mul(PAGE_SIZE) - 1)
@@ -217,7 +217,7 @@ pub fn sys_mmap(
         None => shared.then(|| (Object::anonymous(), 0)),
     };
     if !shared && prot.contains(Prot::WRITE) && flags & sys::MAP_NORESERVE == 0 {
-        may_commit(len)?;
+        check_commit(len)?;
     }
     let mut area = VmaFlags::empty();
     area.set(VmaFlags::SHARED, shared);
@@ -318,7 +318,7 @@ pub fn sys_mremap(
         may_move: has(sys::MREMAP_MAYMOVE),
         fixed_address: to,
         dont_unmap: keep,
-        max_growth: most_to_commit(),
+        max_growth: commit_limit(),
         lock_limit: lock_limit(task),
     };
     space(task)?.mremap(old, old_len, new_len, how)
@@ -329,7 +329,7 @@ pub fn sys_brk(task: &Task, end: usize) -> SysResult {
     let limit = task.process().limits.lock()[Resource::Data].soft;
     let space = space(task)?;
     let now = space.brk(0);
-    if end > now && ((end - now) as u64 > limit || may_commit(end - now).is_err()) {
+    if end > now && ((end - now) as u64 > limit || check_commit(end - now).is_err()) {
         return Ok(now);
     }
     let new = space.brk(end);

@@ -16,21 +16,21 @@ use crate::Task;
 use crate::process::{Process, process_table};
 use crate::uapi::pid::Pid;
 
-/// Adjusts how likely a process is chosen: never at -1000, first at 1000.
-pub(crate) const ADJUSTMENTS: core::ops::RangeInclusive<i32> = -1000..=1000;
-/// Time that a chosen process may take to end before another is chosen, in nanoseconds: it may wait
-/// for what somebody else holds.
-const PATIENCE_NS: u64 = 2_000_000_000;
+/// Range of `oom_score_adj`: a process is never selected at -1000, first at 1000.
+pub(crate) const OOM_SCORE_ADJ_RANGE: core::ops::RangeInclusive<i32> = -1000..=1000;
+/// Time that a victim may take to end before another is selected, in nanoseconds: it may wait for
+/// what another holds.
+const VICTIM_TIMEOUT_NS: u64 = 2_000_000_000;
 
-/// The one that was chosen last, until it has given its memory back; 0 for none.
-static CHOSEN: AtomicI32 = AtomicI32::new(0);
+/// Number of the victim that was selected last, until it has given its memory back; 0 for none.
+static VICTIM: AtomicI32 = AtomicI32::new(0);
 /// Held to choose; until when the last one is waited for.
 static DEADLINE: Mutex<Deadline> = Mutex::new(Deadline::PASSED);
 /// Woken when a process has given its memory back.
-static GIVEN_BACK: WaitQueue = WaitQueue::new();
+static VICTIM_EXITED: WaitQueue = WaitQueue::new();
 
-/// The adjustment as `oom_adj` has it, which was before: from -17, never, to 15.
-pub(crate) fn from_old(value: i32) -> Result<i32, Errno> {
+/// Converts the older scale `oom_adj`, from -17 for never to 15, to `oom_score_adj`.
+pub(crate) fn from_oom_adj(value: i32) -> Result<i32, Errno> {
     match value {
         15 => Ok(1000),
         -17..15 => Ok(value * 1000 / 17),
@@ -38,8 +38,8 @@ pub(crate) fn from_old(value: i32) -> Result<i32, Errno> {
     }
 }
 
-/// Converts `oom_score_adj` to the old scale of `oom_adj`.
-pub(crate) fn to_old(adjustment: i32) -> i32 {
+/// Converts `oom_score_adj` to the older scale `oom_adj`.
+pub(crate) fn to_oom_adj(adjustment: i32) -> i32 {
     if adjustment == 1000 {
         15
     } else {
@@ -47,10 +47,10 @@ pub(crate) fn to_old(adjustment: i32) -> i32 {
     }
 }
 
-/// Weight of a process when one is to be chosen, in pages; `None` if it is not to be.
-fn weight(process: &Process, total: u64) -> Option<i64> {
+/// Score of a process as a victim, in pages; `None` if it is never to be one.
+fn badness(process: &Process, total: u64) -> Option<i64> {
     let adjustment = i64::from(process.oom_score_adj.load(Ordering::Relaxed));
-    if process.pid() == Pid::INIT || adjustment == i64::from(*ADJUSTMENTS.start()) {
+    if process.pid() == Pid::INIT || adjustment == i64::from(*OOM_SCORE_ADJ_RANGE.start()) {
         return None;
     }
     let resident = process.space()?.stats().resident / PAGE_SIZE;
@@ -61,48 +61,49 @@ fn weight(process: &Process, total: u64) -> Option<i64> {
 /// 666 without memory).
 pub(crate) fn score(process: &Process) -> i64 {
     let total = guard::mem::stats().total.max(1);
-    let points = weight(process, total).map_or(-1000, |weight| weight * 1000 / total.cast_signed());
+    let points =
+        badness(process, total).map_or(-1000, |weight| weight * 1000 / total.cast_signed());
     ((1000 + points) * 2 / 3).max(0)
 }
 
-/// Memory is short for `task`. Sees to it that some comes back, and waits for that; or ends
+/// Frees memory when it is short for `task`: kills a process and waits for its end, or ends
 /// `task`'s process.
 #[cold]
-pub(crate) fn make_room(task: &Task) {
-    let Some(deadline) = choose(task) else {
-        end(task.process(), task);
+pub(crate) fn out_of_memory(task: &Task) {
+    let Some(deadline) = select_victim(task) else {
+        kill_victim(task.process(), task);
         return;
     };
     // A signal ends this too: the one that waits may be the one that was chosen.
-    let _ = GIVEN_BACK.wait_interruptible(Some(deadline), || {
-        (CHOSEN.load(Ordering::SeqCst) == 0).then_some(())
+    let _ = VICTIM_EXITED.wait_interruptible(Some(deadline), || {
+        (VICTIM.load(Ordering::SeqCst) == 0).then_some(())
     });
 }
 
-/// Ends the heaviest process, unless one is ending. Returns until when to wait for that; `None` if
-/// there is nobody.
-fn choose(task: &Task) -> Option<Deadline> {
+/// Kills the process with the highest score, unless one is ending. Returns until when to wait for
+/// that; `None` if there is none.
+fn select_victim(task: &Task) -> Option<Deadline> {
     let mut deadline = DEADLINE.lock();
     let guard::mem::MemStats { total, free, .. } = guard::mem::stats();
     // The one that was chosen may have ended since `task` found nothing, or is still about to.
-    if !deadline.has_passed() && (CHOSEN.load(Ordering::SeqCst) != 0 || free > total / 32) {
+    if !deadline.has_passed() && (VICTIM.load(Ordering::SeqCst) != 0 || free > total / 32) {
         return Some(*deadline);
     }
     let candidates = process_table::processes_where(|_, _| true)
         .into_iter()
         .filter(|process| !process.is_exiting());
     let heaviest = candidates
-        .filter_map(|process| Some((weight(&process, total)?, process)))
+        .filter_map(|process| Some((badness(&process, total)?, process)))
         .max_by_key(|(weight, _)| *weight);
     let (_, victim) = heaviest?;
-    *deadline = Deadline::after_ns(PATIENCE_NS);
-    CHOSEN.store(victim.pid().raw(), Ordering::SeqCst);
-    end(&victim, task);
+    *deadline = Deadline::after_ns(VICTIM_TIMEOUT_NS);
+    VICTIM.store(victim.pid().raw(), Ordering::SeqCst);
+    kill_victim(&victim, task);
     Some(*deadline)
 }
 
-/// Ends a process, in the words that Linux has for it.
-fn end(victim: &Process, task: &Task) {
+/// Kills a process and logs it, in Linux's words.
+fn kill_victim(victim: &Process, task: &Task) {
     let adjustment = |process: &Process| process.oom_score_adj.load(Ordering::Relaxed);
     log::warn!(
         "{} invoked oom-killer: gfp_mask=0x0(), order=0, oom_score_adj={}",
@@ -130,12 +131,12 @@ fn end(victim: &Process, task: &Task) {
     victim.kill(sys::SIGKILL as i32);
 }
 
-/// A process has given its memory back.
-pub(crate) fn given_back(process: &Process) {
-    if CHOSEN
+/// Notes that a process has given its memory back.
+pub(crate) fn exit_victim(process: &Process) {
+    if VICTIM
         .compare_exchange(process.pid().raw(), 0, Ordering::SeqCst, Ordering::Relaxed)
         .is_ok()
     {
-        GIVEN_BACK.wake_all();
+        VICTIM_EXITED.wake_all();
     }
 }

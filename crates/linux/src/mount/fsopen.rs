@@ -14,7 +14,9 @@ use linux_raw_sys::general as sys;
 
 use crate::files::filesystems::knows_type;
 use crate::files::namei::lookup_at;
-use crate::mount::{check_options, common_options, file_system, propagation, read_text};
+use crate::mount::{
+    check_options, common_options, create_file_system, propagation_type, read_text,
+};
 use crate::process_control::namespaces::may_mount;
 use crate::state::fdtable::CloseOnExec;
 use crate::{SysResult, Task, uaccess};
@@ -22,14 +24,14 @@ use crate::{SysResult, Task, uaccess};
 /// Phase of a context's life.
 #[derive(Clone)]
 enum Phase {
-    /// Options come in for a new file system of this type.
-    Parameters(&'static str),
-    /// A new file system is made, and mounted nowhere.
-    Made(Arc<SuperBlock>),
-    /// Options come in for one that there is.
-    Changes(Arc<SuperBlock>),
-    /// Something failed, or all is done.
-    Over,
+    /// Takes the options of a new file system of this type.
+    CreateParams(&'static str),
+    /// Holds a new file system, which is mounted nowhere.
+    AwaitingMount(Arc<SuperBlock>),
+    /// Takes options for a file system that exists.
+    ReconfigureParams(Arc<SuperBlock>),
+    /// Does nothing more: something failed, or all is done.
+    Failed,
 }
 
 struct State {
@@ -38,7 +40,7 @@ struct State {
     /// Options so far, with commas between them.
     options: String,
     /// Reason of the last failure, for who reads the descriptor.
-    complaint: Option<String>,
+    error_log: Option<String>,
 }
 
 /// A descriptor of `fsopen(2)` or `fspick(2)`.
@@ -46,7 +48,7 @@ struct MountContext(Mutex<State>);
 
 impl FileOps for MountContext {
     fn read(&self, _: &File, buf: &mut [u8]) -> Result<usize, Errno> {
-        let complaint = self.0.lock().complaint.take().ok_or(Errno::ENODATA)?;
+        let complaint = self.0.lock().error_log.take().ok_or(Errno::ENODATA)?;
         let n = complaint.len().min(buf.len());
         buf[..n].copy_from_slice(&complaint.as_bytes()[..n]);
         Ok(n)
@@ -62,7 +64,7 @@ fn install_context(task: &Task, phase: Phase, cloexec: CloseOnExec) -> SysResult
         phase,
         source: String::new(),
         options: String::new(),
-        complaint: None,
+        error_log: None,
     };
     let file = File::anonymous(
         "anon_inode:[fscontext]",
@@ -79,7 +81,11 @@ pub fn sys_fsopen(task: &Task, kind: usize, flags: u32) -> SysResult {
         return Err(Errno::EINVAL);
     }
     let kind = knows_type(&read_text(kind)?).ok_or(Errno::ENODEV)?;
-    install_context(task, Phase::Parameters(kind), CloseOnExec::when(flags != 0))
+    install_context(
+        task,
+        Phase::CreateParams(kind),
+        CloseOnExec::when(flags != 0),
+    )
 }
 
 /// `fspick(2)`
@@ -101,7 +107,7 @@ pub fn sys_fspick(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysResult
     require_top(&path)?;
     install_context(
         task,
-        Phase::Changes(path.mount().shown().clone()),
+        Phase::ReconfigureParams(path.mount().shown().clone()),
         CloseOnExec::when(flags & sys::FSPICK_CLOEXEC != 0),
     )
 }
@@ -162,19 +168,19 @@ pub fn sys_fsconfig(
 }
 
 fn create(task: &Task, state: &mut State) -> Result<(), Errno> {
-    let Phase::Parameters(kind) = state.phase else {
+    let Phase::CreateParams(kind) = state.phase else {
         return Err(Errno::EBUSY);
     };
     may_mount(task)?;
-    let made = file_system(kind.as_bytes(), &core::mem::take(&mut state.options), 0);
+    let made = create_file_system(kind.as_bytes(), &core::mem::take(&mut state.options), 0);
     state.phase = made
         .as_ref()
-        .map_or(Phase::Over, |shown| Phase::Made(shown.clone()));
+        .map_or(Phase::Failed, |shown| Phase::AwaitingMount(shown.clone()));
     made.map(drop)
 }
 
 fn reconfigure(task: &Task, state: &mut State) -> Result<(), Errno> {
-    let Phase::Changes(shown) = state.phase.clone() else {
+    let Phase::ReconfigureParams(shown) = state.phase.clone() else {
         return Err(Errno::EBUSY);
     };
     may_mount(task)?;
@@ -186,15 +192,15 @@ impl State {
     /// Takes one more option, which is looked at now.
     fn set(&mut self, key: &str, value: Option<String>) -> Result<(), Errno> {
         let known = match &self.phase {
-            Phase::Parameters(_) if key == "source" => {
+            Phase::CreateParams(_) if key == "source" => {
                 let given = value
                     .filter(|_| self.source.is_empty())
                     .ok_or(Errno::EINVAL)?;
                 self.source = given;
                 return Ok(());
             }
-            Phase::Parameters(kind) => mount_options(kind),
-            Phase::Changes(shown) => mount_options(shown.fs().name()),
+            Phase::CreateParams(kind) => mount_options(kind),
+            Phase::ReconfigureParams(shown) => mount_options(shown.fs().name()),
             _ => return Err(Errno::EBUSY),
         };
         // Of what all types know only the name counts.
@@ -203,7 +209,7 @@ impl State {
             .filter(|_| !common)
             .map_or_else(|| key.into(), |value| alloc::format!("{key}={value}"));
         if option.contains(',') || known(&option).is_err() {
-            self.complaint = Some(alloc::format!("e Unknown parameter '{key}'"));
+            self.error_log = Some(alloc::format!("e Unknown parameter '{key}'"));
             return Err(Errno::EINVAL);
         }
         if !self.options.is_empty() {
@@ -266,9 +272,9 @@ pub fn sys_fsmount(task: &Task, fd: i32, flags: u32, attributes: u32) -> SysResu
     let space = {
         let mut state = context.0.lock();
         let shown = match &state.phase {
-            Phase::Made(shown) => shown.clone(),
-            Phase::Changes(_) | Phase::Over => return Err(Errno::EBUSY),
-            Phase::Parameters(_) => return Err(Errno::EINVAL),
+            Phase::AwaitingMount(shown) => shown.clone(),
+            Phase::ReconfigureParams(_) | Phase::Failed => return Err(Errno::EBUSY),
+            Phase::CreateParams(_) => return Err(Errno::EINVAL),
         };
         let source = if state.source.is_empty() {
             "none"
@@ -276,7 +282,7 @@ pub fn sys_fsmount(task: &Task, fd: i32, flags: u32, attributes: u32) -> SysResu
             &state.source
         };
         let space = Namespace::apart(shown.clone(), source, bits);
-        state.phase = Phase::Changes(shown);
+        state.phase = Phase::ReconfigureParams(shown);
         space
     };
     install_tree(task, space, CloseOnExec::when(flags != 0))
@@ -414,7 +420,7 @@ pub fn sys_mount_setattr(
     let sharing = if sharing == 0 {
         None
     } else {
-        Some(propagation(narrow(sharing)?)?)
+        Some(propagation_type(narrow(sharing)?)?)
     };
     let (set_bits, mut clear_bits) = (bits_of(set)?, bits_of(clear)?);
     let mut times = 0;

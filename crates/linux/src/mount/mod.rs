@@ -15,7 +15,7 @@ use guard::mem;
 use linux_raw_sys::general as sys;
 use task::Once;
 
-use crate::files::filesystems::TYPES;
+use crate::files::filesystems::FILE_SYSTEM_TYPES;
 use crate::files::namei::{UserPath, lookup_at};
 use crate::ipc::mqueuefs;
 use crate::kernfs::{cgroup, sysfs};
@@ -30,9 +30,13 @@ const MS_MGC_MSK: u32 = 0xffff_0000;
 const MS_NOUSER: u32 = 1 << 31;
 const PROPAGATION: u32 = sys::MS_PRIVATE | sys::MS_SHARED | sys::MS_SLAVE | sys::MS_UNBINDABLE;
 
-/// A file system of a type, with the options of its own, and the bits that are so for all its
+/// Makes a file system of a type, with its own options, and the bits that are so for all its
 /// mounts.
-pub(crate) fn file_system(kind: &[u8], options: &str, bits: u32) -> Result<Arc<SuperBlock>, Errno> {
+pub(crate) fn create_file_system(
+    kind: &[u8],
+    options: &str,
+    bits: u32,
+) -> Result<Arc<SuperBlock>, Errno> {
     static PROC: Once<Arc<fs::pseudo::PseudoFs>> = Once::new();
     static CGROUP: Once<Arc<fs::pseudo::PseudoFs>> = Once::new();
     static SYS: Once<Arc<fs::pseudo::PseudoFs>> = Once::new();
@@ -144,8 +148,9 @@ fn optional_text(addr: usize) -> Result<String, Errno> {
     Ok(String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// `MS_SHARED` and its fellows, of which one is to be there, and nothing else but `MS_REC`.
-pub(crate) fn propagation(bits: u32) -> Result<Propagation, Errno> {
+/// Propagation type of `MS_SHARED` and its like, of which one is to be there, and nothing else but
+/// `MS_REC`.
+pub(crate) fn propagation_type(bits: u32) -> Result<Propagation, Errno> {
     Ok(match bits & !(sys::MS_REC | sys::MS_SILENT) {
         sys::MS_SHARED => Propagation::Shared,
         sys::MS_PRIVATE => Propagation::Private,
@@ -206,11 +211,11 @@ pub fn sys_mount(
     } else if bits & sys::MS_BIND != 0 {
         mount::bind(&space, &from()?, &point, bits & sys::MS_REC != 0)?;
     } else if bits & PROPAGATION != 0 {
-        mount::set_propagation(&point, propagation(bits)?, bits & sys::MS_REC != 0)?;
+        mount::set_propagation(&point, propagation_type(bits)?, bits & sys::MS_REC != 0)?;
     } else if bits & sys::MS_MOVE != 0 {
         mount::move_mount(&space, &from()?, &point)?;
     } else {
-        let shown = file_system(&kind.ok_or(Errno::EINVAL)?, &options, bits)?;
+        let shown = create_file_system(&kind.ok_or(Errno::EINVAL)?, &options, bits)?;
         let source = source.map_or_else(
             || String::from("none"),
             |source| String::from_utf8_lossy(&source).into_owned(),
@@ -295,17 +300,17 @@ pub fn sys_sysfs(_: &Task, option: u32, argument: usize, buf: usize) -> SysResul
             if name.is_empty() {
                 return Err(Errno::ENOENT);
             }
-            TYPES
+            FILE_SYSTEM_TYPES
                 .iter()
                 .position(|t| t.as_bytes() == name)
                 .ok_or(Errno::EINVAL)
         }
         2 => {
-            let name = TYPES.get(argument).ok_or(Errno::EINVAL)?;
+            let name = FILE_SYSTEM_TYPES.get(argument).ok_or(Errno::EINVAL)?;
             uaccess::write_bytes(buf, name.as_bytes())?;
             uaccess::write_bytes(buf.wrapping_add(name.len()), &[0]).map(|()| 0)
         }
-        3 => Ok(TYPES.len()),
+        3 => Ok(FILE_SYSTEM_TYPES.len()),
         _ => Err(Errno::EINVAL),
     }
 }

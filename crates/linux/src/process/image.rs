@@ -31,7 +31,7 @@ pub(crate) struct ProcessImage {
 ///
 /// # Errors
 /// `ESRCH`: it has ended.
-pub(crate) fn layout_of(process: &Process) -> Result<PrctlMmMap, Errno> {
+pub(crate) fn mm_map_of(process: &Process) -> Result<PrctlMmMap, Errno> {
     let heap = process.require_space()?.heap();
     let image = process.image.lock();
     let [

@@ -7,16 +7,16 @@ use fs::nsfs::{self, NamespaceKind, NamespaceRef};
 use net::Stack;
 
 use crate::Task;
-use crate::state::namespaces::{Namespaces, first};
+use crate::state::namespaces::{Namespaces, initial};
 
 /// Namespaces of the calling thread; the first ones in a thread of the kernel.
 pub(crate) fn current() -> Namespaces {
-    crate::current_task().map_or_else(|| first().clone(), |task| task.namespaces())
+    crate::current_task().map_or_else(|| initial().clone(), |task| task.namespaces())
 }
 
 /// The network stack of the calling thread; the first one in a thread of the kernel.
 pub(crate) fn net() -> Arc<Stack> {
-    crate::current_task().map_or_else(|| first().net.clone(), |task| task.net())
+    crate::current_task().map_or_else(|| initial().net.clone(), |task| task.net())
 }
 
 /// The file that a name in `/proc/<pid>/ns` leads to.

@@ -16,7 +16,7 @@ pub(crate) const MMAP_PAGE_ZERO: u32 = 0x010_0000;
 /// Memory is laid out from below.
 pub(crate) const ADDR_COMPAT_LAYOUT: u32 = 0x020_0000;
 /// Bits that are cleared when a program gets more privileges than its caller has.
-pub(crate) const CLEARED_WITH_POWER: u32 =
+pub(crate) const PER_CLEAR_ON_SETID: u32 =
     ADDR_NO_RANDOMIZE | ADDR_COMPAT_LAYOUT | MMAP_PAGE_ZERO | READ_IMPLIES_EXEC;
 
 /// Whether a bit of the caller's personality is set.
@@ -26,4 +26,4 @@ pub(crate) fn has_personality_bit(task: &Task, bit: u32) -> bool {
 
 /// `/proc/sys/kernel/randomize_va_space`: 0, programs are where they always are; 1, all is at
 /// random addresses but the heap, which follows the program; 2, the heap too.
-pub(crate) static RANDOMIZE: AtomicU8 = AtomicU8::new(2);
+pub(crate) static RANDOMIZE_VA_SPACE: AtomicU8 = AtomicU8::new(2);

@@ -88,7 +88,7 @@ pub(crate) fn check_size(task: &Task, inode: &dyn Inode, size: u64) -> Result<()
 pub(crate) fn check_threads(task: &Task) -> Result<(), Errno> {
     let limit = task.process().limits.lock()[Resource::Processes].soft;
     let cred = task.cred();
-    let free = cred.user.real == 0 || cred.privileged() || cred.capable(sys::CAP_SYS_RESOURCE);
+    let free = cred.user.real == 0 || cred.has_sys_admin() || cred.capable(sys::CAP_SYS_RESOURCE);
     if limit >= DEFAULT_THREADS || free {
         return Ok(());
     }

@@ -9,17 +9,17 @@ use crate::state::sched_params::SchedParams;
 
 impl Task {
     /// Scheduling parameters of the thread.
-    pub(crate) fn schedule(&self) -> SchedParams {
-        *self.schedule.lock()
+    pub(crate) fn sched_params(&self) -> SchedParams {
+        *self.sched_params.lock()
     }
 
-    /// Changes how it is scheduled as `change` says, or not at all if that fails.
-    pub(crate) fn reschedule(
+    /// Changes the thread's scheduling parameters as `change` says, or not at all if that fails.
+    pub(crate) fn set_sched_params(
         &self,
         change: impl FnOnce(&mut SchedParams) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         // Held to the end, so that the thread gets what was set last.
-        let mut schedule = self.schedule.lock();
+        let mut schedule = self.sched_params.lock();
         let mut new = *schedule;
         change(&mut new)?;
         *schedule = new;
@@ -29,14 +29,14 @@ impl Task {
 
     /// The policy it runs with: its own, or one that was lent to it.
     pub(crate) fn effective_policy(&self) -> Policy {
-        let own = self.schedule.lock().class();
+        let own = self.sched_params.lock().class();
         self.pi_boost.lock().unwrap_or(own)
     }
 
     /// Boosts the thread to a policy, if that goes before its own by `rank`, or ends the boost
     /// (`None`).
     pub(crate) fn set_pi_boost(&self, policy: Option<Policy>, rank: impl Fn(Policy) -> i32) {
-        let schedule = self.schedule.lock();
+        let schedule = self.sched_params.lock();
         let mut lent = self.pi_boost.lock();
         let new = policy.filter(|&policy| rank(policy) > rank(schedule.class()));
         if *lent != new {

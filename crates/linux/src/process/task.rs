@@ -161,7 +161,7 @@ pub struct Task {
     /// CPUs it may run on, as words of 64; empty for all.
     pub(crate) cpus_allowed: Mutex<Vec<u64>>,
     /// Scheduling parameters as `sched_setattr(2)` set them.
-    pub(crate) schedule: Mutex<SchedParams>,
+    pub(crate) sched_params: Mutex<SchedParams>,
     /// Policy of a thread that waits for a lock this one holds, if that policy goes first.
     pub(crate) pi_boost: Mutex<Option<Policy>>,
     /// Whether its locks with priority inheritance have been passed on: it has ended.
@@ -180,7 +180,7 @@ pub(crate) struct NewTask {
     pub(crate) blocked: SigSet,
     pub(crate) stack: AltStack,
     pub(crate) cpus_allowed: Vec<u64>,
-    pub(crate) schedule: SchedParams,
+    pub(crate) sched_params: SchedParams,
     pub(crate) seccomp: Seccomp,
     pub(crate) memory_policy: MemoryPolicy,
     pub(crate) io_priority: u32,
@@ -230,7 +230,7 @@ impl Task {
             memory_policy: Mutex::new(from.memory_policy),
             io_priority: AtomicU32::new(from.io_priority),
             cpus_allowed: Mutex::new(from.cpus_allowed),
-            schedule: Mutex::new(from.schedule),
+            sched_params: Mutex::new(from.sched_params),
             pi_boost: Mutex::new(None),
             pi_locks_released: AtomicBool::new(false),
             futex: Once::new(),
@@ -309,9 +309,9 @@ impl Task {
         if !cpus.is_empty() {
             self.thread().set_affinity(&cpus);
         }
-        if self.schedule() != SchedParams::default() {
+        if self.sched_params() != SchedParams::default() {
             // Nothing is changed, so nothing fails; the thread gets it.
-            let _ = self.reschedule(|_| Ok(()));
+            let _ = self.set_sched_params(|_| Ok(()));
         }
     }
 
@@ -578,7 +578,7 @@ impl Task {
     /// Credentials for `access(2)`, which asks for the real user.
     #[must_use]
     pub fn real_fs_cred(&self) -> Arc<Cred> {
-        Arc::new(self.cred().for_access())
+        Arc::new(self.cred().real_fs_cred())
     }
 
     /// Name of the thread (`comm`).

@@ -12,8 +12,8 @@ use crate::Task;
 pub(crate) struct Upcalls {
     /// Runs a task's program in the calling kernel thread, which is its own, until the task ends.
     pub(crate) run_user: fn(&Arc<Task>, UserRegs),
-    /// Process 1 has ended, with this wait status.
-    pub(crate) init_ended: fn(i32),
+    /// Called when process 1 has ended, with its wait status.
+    pub(crate) on_init_exit: fn(i32),
 }
 
 static UPCALLS: Once<Upcalls> = Once::new();

@@ -99,7 +99,7 @@ fn copy_task(task: &Task, request: &KernelCloneArgs) -> NewTask {
         blocked,
         stack: if keeps_stack { stack } else { AltStack::none() },
         cpus_allowed: task.cpus_allowed.lock().clone(),
-        schedule: task.schedule().inherited(),
+        sched_params: task.sched_params().inherited(),
         seccomp: task.seccomp.lock().clone(),
         memory_policy: *task.memory_policy.lock(),
         io_priority: task.io_priority.load(Ordering::Relaxed),
@@ -370,7 +370,7 @@ fn requested_tid(task: &Task, args: &CloneArgs) -> Result<Option<i32>, Errno> {
         (0, 0) => Ok(None),
         (1, addr @ 1..) => {
             let cred = task.cred();
-            if !cred.privileged() && !cred.capable(sys::CAP_CHECKPOINT_RESTORE) {
+            if !cred.has_sys_admin() && !cred.capable(sys::CAP_CHECKPOINT_RESTORE) {
                 return Err(Errno::EPERM);
             }
             UserPtr::<i32>::new(addr as usize).read().map(Some)

@@ -21,7 +21,8 @@ use vm::{
 use crate::files::namei::{self, AT_FDCWD};
 use crate::process::image::ProcessImage;
 use crate::process::personality::{
-    self, ADDR_COMPAT_LAYOUT, CLEARED_WITH_POWER, RANDOMIZE, READ_IMPLIES_EXEC, has_personality_bit,
+    self, ADDR_COMPAT_LAYOUT, PER_CLEAR_ON_SETID, RANDOMIZE_VA_SPACE, READ_IMPLIES_EXEC,
+    has_personality_bit,
 };
 use crate::process::{process_table, rlimit};
 use crate::sched::rseq;
@@ -94,7 +95,7 @@ struct Randomization {
 
 impl Randomization {
     fn of(task: &Task) -> Self {
-        let setting = RANDOMIZE.load(Ordering::Relaxed);
+        let setting = RANDOMIZE_VA_SPACE.load(Ordering::Relaxed);
         let random = setting > 0
             && task.process().personality.load(Ordering::Relaxed) & personality::ADDR_NO_RANDOMIZE
                 == 0;
@@ -152,7 +153,7 @@ impl ExecFile {
     /// `EACCES`; `ETXTBSY`.
     pub(crate) fn new(task: &Task, file: Arc<File>) -> Result<Self, Errno> {
         check_executable(task, file.path())?;
-        begin(file)
+        deny_write(file)
     }
 
     /// The file, as what a process runs.
@@ -173,10 +174,11 @@ fn open(task: &Task, dirfd: i32, name: &[u8], nofollow: bool) -> Result<ExecFile
         return Err(Errno::ELOOP);
     }
     check_executable(task, &path)?;
-    begin(fs::ops::open_program(path)?)
+    deny_write(fs::ops::open_program(path)?)
 }
 
-fn begin(file: Arc<File>) -> Result<ExecFile, Errno> {
+/// Denies writing to the file for as long as it is run.
+fn deny_write(file: Arc<File>) -> Result<ExecFile, Errno> {
     let running = Arc::new(DenyWriteAccess::begin(file.path())?);
     Ok(ExecFile { file, running })
 }
@@ -189,8 +191,8 @@ fn check_executable(task: &Task, path: &Path) -> Result<(), Errno> {
     task.fs_cred().check(&meta, FileAccess::EXEC)
 }
 
-/// The first bytes of a file, up to `len`.
-fn head(file: &File, at: u64, len: usize) -> Result<Vec<u8>, Errno> {
+/// Reads up to `len` bytes of a file from `at` on.
+fn read_at_most(file: &File, at: u64, len: usize) -> Result<Vec<u8>, Errno> {
     let mut bytes = vec![0; len];
     let mut done = 0;
     while done < len {
@@ -204,9 +206,9 @@ fn head(file: &File, at: u64, len: usize) -> Result<Vec<u8>, Errno> {
 }
 
 fn parse(file: &File) -> Result<elf::ElfProgram, Errno> {
-    let header = elf::header(&head(file, 0, elf::HEADER)?)?;
+    let header = elf::header(&read_at_most(file, 0, elf::HEADER)?)?;
     let (at, len) = header.table;
-    elf::program(&header, &head(file, at, len)?)
+    elf::program(&header, &read_at_most(file, at, len)?)
 }
 
 /// The mappable object of a file.
@@ -222,7 +224,7 @@ fn object(file: &File) -> Result<Arc<Object>, Errno> {
 }
 
 /// Maps a program's segments at `base` beyond their addresses.
-fn map(
+fn map_segments(
     space: &AddressSpace,
     file: &File,
     program: &elf::ElfProgram,
@@ -274,7 +276,7 @@ fn map(
 }
 
 /// Credentials after running the file, and whether the program must not trust its environment.
-fn credentials(task: &Task, file: &File) -> Result<(Credentials, bool), Errno> {
+fn exec_credentials(task: &Task, file: &File) -> Result<(Credentials, bool), Errno> {
     const SET_UID: u32 = 0o4000;
     const SET_GID: u32 = 0o2010;
     let meta = file.metadata();
@@ -314,7 +316,7 @@ pub(crate) fn load(
     } = program;
     let mut depth = 0;
     loop {
-        let beginning = head(&file, 0, elf::SCRIPT_LINE)?;
+        let beginning = read_at_most(&file, 0, elf::SCRIPT_LINE)?;
         if !beginning.starts_with(b"#!") {
             break;
         }
@@ -331,7 +333,7 @@ pub(crate) fn load(
         ExecFile { file, running } = open(task, AT_FDCWD, &interpreter, false)?;
         exec_name = interpreter;
     }
-    let (cred, secure) = credentials(task, &file)?;
+    let (cred, secure) = exec_credentials(task, &file)?;
     let readable = task
         .fs_cred()
         .check(&file.metadata(), FileAccess::READ)
@@ -340,7 +342,7 @@ pub(crate) fn load(
     let interpreter = match program.interpreter {
         None => None,
         Some((at, len)) => {
-            let mut name = head(&file, at, len)?;
+            let mut name = read_at_most(&file, at, len)?;
             name.truncate(name.iter().position(|&b| b == 0).ok_or(Errno::ENOEXEC)?);
             let interpreter = open(task, AT_FDCWD, &name, false)?;
             let program = parse(&interpreter.file)?;
@@ -378,7 +380,7 @@ pub(crate) fn load(
     } else {
         0
     };
-    map(&space, &file, &program, base)?;
+    map_segments(&space, &file, &program, base)?;
     let heap_gap = if layout.heap { layout.offset(13) } else { 0 };
     space.set_brk_start(base + program.span().end + heap_gap);
     let program_entry = base + program.entry;
@@ -391,7 +393,7 @@ pub(crate) fn load(
             } else {
                 0
             };
-            map(&space, file, interpreter, at)?;
+            map_segments(&space, file, interpreter, at)?;
             (at + interpreter.entry, at)
         }
     };
@@ -484,14 +486,14 @@ pub(crate) fn load(
 }
 
 /// Makes the calling thread, the last of its process, run what was loaded.
-pub(crate) fn take_over(task: &Task, loaded: LoadedProgram) {
+pub(crate) fn begin_new_exec(task: &Task, loaded: LoadedProgram) {
     let process = task.process();
     // The old memory's last words.
     futex::exec_release(task);
     task.pi_locks_released.store(false, Ordering::SeqCst);
     task.clear_child_tid.store(0, Ordering::Relaxed);
-    rseq::forget(task);
-    syscall_user_dispatch::forget(task);
+    rseq::on_exec(task);
+    syscall_user_dispatch::on_exec(task);
     task.thread().set_user(Some(loaded.space.clone()));
     process.replace_space(loaded.space);
     *process.image.lock() = loaded.image;
@@ -514,7 +516,7 @@ pub(crate) fn take_over(task: &Task, loaded: LoadedProgram) {
         .store(i32::from(loaded.dumpable), Ordering::Relaxed);
     process.personality.fetch_and(
         !(if loaded.secure {
-            CLEARED_WITH_POWER
+            PER_CLEAR_ON_SETID
         } else {
             READ_IMPLIES_EXEC
         }),
@@ -553,7 +555,7 @@ fn exec(
     task.process()
         .de_thread(task, || ptrace::replace_leader(task))?;
     *regs = loaded.registers();
-    take_over(task, loaded);
+    begin_new_exec(task, loaded);
     if !reset_fpu(task) {
         log::warn!(
             "process {}: no memory for registers: it keeps those of the program before",

@@ -65,7 +65,7 @@ fn exit_process(process: &Arc<Process>) {
     drop(space);
     let image = core::mem::take(&mut *process.image.lock());
     drop(image);
-    oom::given_back(process);
+    oom::exit_victim(process);
     posix_timers::exit_itimers(process);
     sem::exit_sem(process, &namespaces::current().ipc);
     let status = *process
@@ -73,7 +73,7 @@ fn exit_process(process: &Arc<Process>) {
         .lock()
         .get_or_insert(process.last_exit_status.load(Ordering::Relaxed));
     if process.pid() == Pid::INIT {
-        (upcalls::get().init_ended)(status);
+        (upcalls::get().on_init_exit)(status);
     }
     let session = process_table::relations(process.pid()).session;
     if session == process.pid().own_session() {

@@ -12,8 +12,8 @@ use crate::ipc::sem;
 use crate::process::{access, namespaces, pidfd};
 use crate::{SysResult, Task};
 
-/// All bits that mean a namespace.
-pub(crate) const ALL: u32 = sys::CLONE_NEWNS
+/// Flags of `clone(2)` and `unshare(2)` that make a namespace.
+pub(crate) const CLONE_NEW_FLAGS: u32 = sys::CLONE_NEWNS
     | sys::CLONE_NEWCGROUP
     | sys::CLONE_NEWUTS
     | sys::CLONE_NEWIPC
@@ -21,8 +21,8 @@ pub(crate) const ALL: u32 = sys::CLONE_NEWNS
     | sys::CLONE_NEWPID
     | sys::CLONE_NEWNET
     | sys::CLONE_NEWTIME;
-/// Namespaces of which there can be more than one.
-const MADE: u32 = sys::CLONE_NEWNS | sys::CLONE_NEWUTS | sys::CLONE_NEWIPC;
+/// Flags of the kinds of namespaces that can be made.
+const SUPPORTED: u32 = sys::CLONE_NEWNS | sys::CLONE_NEWUTS | sys::CLONE_NEWIPC;
 
 /// Whether somebody may have the new namespaces that bits ask for.
 ///
@@ -32,10 +32,10 @@ pub(crate) fn check_new(task: &Task, bits: u32) -> Result<(), Errno> {
     if bits & sys::CLONE_NEWUSER != 0 {
         return Err(Errno::EINVAL);
     }
-    if bits & ALL != 0 {
+    if bits & CLONE_NEW_FLAGS != 0 {
         may_mount(task)?;
     }
-    if bits & ALL & !MADE != 0 {
+    if bits & CLONE_NEW_FLAGS & !SUPPORTED != 0 {
         Err(Errno::EINVAL)
     } else {
         Ok(())
@@ -100,7 +100,7 @@ pub fn sys_setns(task: &Task, fd: i32, bits: u32) -> SysResult {
         return install_namespace(task, namespace.kind(), namespace.held()).map(|()| 0);
     }
     let (process, _) = pidfd::process_of(task, fd).map_err(|_| Errno::EINVAL)?;
-    if bits == 0 || bits & !ALL != 0 {
+    if bits == 0 || bits & !CLONE_NEW_FLAGS != 0 {
         return Err(Errno::EINVAL);
     }
     let other = process.tasks().into_iter().next().ok_or(Errno::ESRCH)?;
@@ -117,7 +117,9 @@ pub fn sys_setns(task: &Task, fd: i32, bits: u32) -> SysResult {
 pub fn sys_unshare(task: &Task, bits: u64) -> SysResult {
     const ALONE: u32 = sys::CLONE_THREAD | sys::CLONE_SIGHAND | sys::CLONE_VM;
     let bits = u32::try_from(bits).map_err(|_| Errno::EINVAL)?;
-    if bits & !(ALL | ALONE | sys::CLONE_FILES | sys::CLONE_FS | sys::CLONE_SYSVSEM) != 0 {
+    if bits & !(CLONE_NEW_FLAGS | ALONE | sys::CLONE_FILES | sys::CLONE_FS | sys::CLONE_SYSVSEM)
+        != 0
+    {
         return Err(Errno::EINVAL);
     }
     if bits & (ALONE | sys::CLONE_NEWUSER) != 0 && task.process().tasks().len() > 1 {

@@ -42,7 +42,7 @@ pub fn sys_pidfd_send_signal(
     let file = task.file_io(fd)?;
     let process = match file.ops_as::<pidfd::PidFd>() {
         Some(pidfd) => pidfd.process.clone(),
-        None => procfs::of_directory(file.inode()).ok_or(Errno::EBADF)??,
+        None => procfs::process_of_pid_dir(file.inode()).ok_or(Errno::EBADF)??,
     };
     kill::send_by_descriptor(task, &process, signo, info)
 }

@@ -43,13 +43,13 @@ pub fn sys_prctl(
         | pr::PR_SET_SECUREBITS => secure(task, option, arg),
         pr::PR_SET_NO_NEW_PRIVS if arg == 1 && rest_is_zero => {
             task.set_cred(Credentials {
-                no_new_privileges: true,
+                no_new_privs: true,
                 ..(*task.cred()).clone()
             });
             Ok(0)
         }
         pr::PR_GET_NO_NEW_PRIVS if arg == 0 && rest_is_zero => {
-            Ok(usize::from(task.cred().no_new_privileges))
+            Ok(usize::from(task.cred().no_new_privs))
         }
         pr::PR_SET_PDEATHSIG
         | pr::PR_GET_PDEATHSIG
@@ -213,8 +213,8 @@ fn name_memory(task: &Task, addr: usize, len: usize, name: usize) -> SysResult {
 fn secure(task: &Task, option: u32, arg: usize) -> SysResult {
     let cred = task.cred();
     let new = match option {
-        pr::PR_GET_KEEPCAPS => return Ok(usize::from(cred.secure_bits & KEEP_CAPS != 0)),
-        pr::PR_GET_SECUREBITS => return Ok(cred.secure_bits as usize),
+        pr::PR_GET_KEEPCAPS => return Ok(usize::from(cred.securebits & KEEP_CAPS != 0)),
+        pr::PR_GET_SECUREBITS => return Ok(cred.securebits as usize),
         pr::PR_SET_KEEPCAPS if arg <= 1 => cred.with_keep_caps(arg == 1)?,
         pr::PR_SET_SECUREBITS => {
             cred.with_secure_bits(u32::try_from(arg).map_err(|_| Errno::EPERM)?)?

@@ -7,7 +7,7 @@ use abi::errno::Errno;
 use linux_raw_sys::{general as sys, prctl as pr};
 
 use crate::process::Process;
-use crate::process::image::layout_of;
+use crate::process::image::mm_map_of;
 use crate::process_control::exec;
 use crate::state::rlimit::Resource;
 use crate::uaccess::{self, UserPtr};
@@ -53,7 +53,7 @@ pub(crate) fn set(task: &Task, what: u32, at: usize, len: usize, zero: usize) ->
         _ => {}
     }
     let process = task.process();
-    let mut layout = layout_of(process)?;
+    let mut layout = mm_map_of(process)?;
     let field = match what {
         pr::PR_SET_MM_START_CODE => &mut layout.start_code,
         pr::PR_SET_MM_END_CODE => &mut layout.end_code,
@@ -103,7 +103,7 @@ fn set_all(task: &Task, at: usize, len: usize) -> SysResult {
     };
     if layout.exe_fd != NO_FILE {
         let cred = task.cred();
-        if !cred.privileged() && !cred.capable(sys::CAP_CHECKPOINT_RESTORE) {
+        if !cred.has_sys_admin() && !cred.capable(sys::CAP_CHECKPOINT_RESTORE) {
             return Err(Errno::EPERM);
         }
         set_executable(task, layout.exe_fd)?;

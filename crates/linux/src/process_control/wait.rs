@@ -51,16 +51,16 @@ const fn stopped_status(signal: i32) -> i32 {
 /// The wait status of a child that goes on.
 const CONTINUED: i32 = 0xffff;
 
-/// Whether a call with these options waits for such a child: mostly for those whose end is told by
-/// `SIGCHLD`.
-fn of_kind(child: &Process, options: u32) -> bool {
+/// Whether a call with these options waits for such a child: by default for those whose end
+/// `SIGCHLD` tells.
+fn is_eligible_child(child: &Process, options: u32) -> bool {
     let usual = child.exit_signal() == sys::SIGCHLD as i32;
     options & sys::__WALL != 0 || usual == (options & sys::__WCLONE == 0)
 }
 
 impl ProcessTable {
     /// Finds news of a child. `Err`: there is no such child. `Ok(None)`: there is no news.
-    fn news(
+    fn find_waitable_child(
         &mut self,
         parent: Pid,
         which: WaitSelector,
@@ -73,8 +73,9 @@ impl ProcessTable {
         let keep = options & sys::WNOWAIT != 0;
         let mut any = false;
         for pid in children {
-            let wanted =
-                |node: &ProcessEntry| which.matches(pid, node) && of_kind(&node.process, options);
+            let wanted = |node: &ProcessEntry| {
+                which.matches(pid, node) && is_eligible_child(&node.process, options)
+            };
             let Some(node) = self.entry_mut(pid).filter(|node| wanted(node)) else {
                 continue;
             };
@@ -140,7 +141,7 @@ impl ProcessTable {
 }
 
 /// News of threads that the caller's process, or only its thread, traces.
-fn traced_news(
+fn find_waitable_tracee(
     task: &Task,
     which: WaitSelector,
     options: u32,
@@ -173,11 +174,13 @@ fn traced_news(
 fn wait(task: &Task, which: WaitSelector, options: u32) -> Result<Option<WaitStatus>, Errno> {
     let process = task.process();
     let look = || {
-        let traced = traced_news(task, which, options);
+        let traced = find_waitable_tracee(task, which, options);
         if let Ok(Some(_)) = traced {
             return Some(traced);
         }
-        let news = TABLE.lock().news(process.pid(), which, options);
+        let news = TABLE
+            .lock()
+            .find_waitable_child(process.pid(), which, options);
         // Whoever has no children may have threads to wait for.
         let news = if traced.is_ok() && news.is_err() {
             Ok(None)
@@ -249,14 +252,14 @@ pub fn sys_waitid(
         usage.write(&RUsage::of(&report.process.usage_with_children()))?;
     }
     if !info.is_null() {
-        tell(info.addr(), result.as_ref().ok().and_then(Option::as_ref))?;
+        write_siginfo(info.addr(), result.as_ref().ok().and_then(Option::as_ref))?;
     }
     result.map(|_| 0)
 }
 
-/// The fields of a `siginfo_t` that `waitid(2)` writes, zeros without news, also after an error; it
-/// leaves the others as they are.
-fn tell(at: usize, news: Option<&WaitStatus>) -> Result<(), Errno> {
+/// Writes the fields of a `siginfo_t` that `waitid(2)` sets: zeros without a child, also after an
+/// error. The others stay as they are.
+fn write_siginfo(at: usize, news: Option<&WaitStatus>) -> Result<(), Errno> {
     let (signal, person) = match news {
         Some(report) => {
             let user = report.process.credentials().user.real;

@@ -8,7 +8,7 @@ use abi::errno::Errno;
 use fs::pseudo::{self, DynamicDir, DynamicEntry, PseudoAttr};
 use fs::{FileType, Inode, LinkTarget, OpenFlags, Result};
 
-use super::number;
+use super::parse_pid;
 use crate::process::process_table;
 use crate::state::fdtable::FdTable;
 use crate::uapi::pid::Pid;
@@ -38,7 +38,7 @@ impl DynamicDir for FdDir {
     }
 
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
-        let fd = number(name).ok_or(Errno::ENOENT)?;
+        let fd = parse_pid(name).ok_or(Errno::ENOENT)?;
         let file = self.files()?.get(fd).map_err(|_| Errno::ENOENT)?;
         let flags = file.flags();
         let mode = if self.info {

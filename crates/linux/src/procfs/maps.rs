@@ -129,7 +129,7 @@ pub(super) fn status(process: &Process) -> String {
         return String::new();
     };
     let (stats, kinds) = (space.stats(), space.resident_by_kind());
-    let program = program(process);
+    let program = text_size(process);
     let rows = [
         ("VmPeak", stats.peak),
         ("VmSize", stats.size),
@@ -161,8 +161,8 @@ pub(super) fn status(process: &Process) -> String {
     text
 }
 
-/// Bytes of the program's own code.
-fn program(process: &Process) -> usize {
+/// Size of the program's own code, in bytes.
+fn text_size(process: &Process) -> usize {
     let code = process.image.lock().code.clone();
     vm::page_align_up(code.end)
         .unwrap_or(0)
@@ -186,7 +186,7 @@ pub(super) fn statm(process: &Process) -> String {
         size,
         resident,
         kinds.file + kinds.shared,
-        program(process),
+        text_size(process),
         data + stack,
     ]
     .map(|bytes| bytes / PAGE_SIZE);

@@ -26,9 +26,9 @@ use alloc::vec::Vec;
 use abi::errno::Errno;
 use fs::pseudo::{self, DynamicDir, DynamicEntry, PseudoAttr, PseudoFs, StaticDir};
 use fs::{FileType, Inode, LinkTarget, Result};
-pub(crate) use pid::of_directory;
+pub(crate) use pid::process_of_pid_dir;
 pub(crate) use pressure::{file as resource_pressure, init as init_pressure};
-pub(crate) use sysctl::place;
+pub(crate) use sysctl::add_at_path;
 
 use crate::process::process_table;
 use crate::uapi::pid::Pid;
@@ -101,7 +101,7 @@ impl DynamicDir for Root {
     }
 
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
-        match number(name) {
+        match parse_pid(name) {
             Some(pid) => pid::directory(self.attr.dev, Pid::new(pid)),
             None => self.fixed.lookup(name),
         }
@@ -135,8 +135,8 @@ impl DynamicDir for Root {
     }
 }
 
-/// A name that is a number as the kernel writes it: digits, no leading zero.
-fn number(name: &[u8]) -> Option<i32> {
+/// Number of a process or thread whose directory has this name: digits, no leading zero.
+fn parse_pid(name: &[u8]) -> Option<i32> {
     if name.first() == Some(&b'0') && name.len() > 1 || !name.iter().all(u8::is_ascii_digit) {
         return None;
     }

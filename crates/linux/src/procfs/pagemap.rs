@@ -114,8 +114,9 @@ impl FileOps for PageMapOps {
     }
 }
 
-/// `clear_refs`: the most memory that was seen is forgotten. What pages were used is not.
-pub(super) fn clear(pid: Pid, what: u32) -> Result<()> {
+/// Carries out a write to `clear_refs`: resets the peak of memory. What pages were used is not
+/// recorded.
+pub(super) fn clear_refs(pid: Pid, what: u32) -> Result<()> {
     const PEAK: u32 = 5;
     let process = find(pid)?;
     if what != PEAK {

@@ -15,7 +15,7 @@ use linux_raw_sys::general::{CAP_SYS_NICE, CAP_SYS_RESOURCE};
 use super::fd::FdDir;
 use super::mem::MemFile;
 use super::pagemap::{self, MapFiles, PageMap};
-use super::{PID_SHIFT, maps, mounts, number, status};
+use super::{PID_SHIFT, maps, mounts, parse_pid, status};
 use crate::Task;
 use crate::mm::oom;
 use crate::process::{Process, access, namespaces, process_table};
@@ -75,11 +75,12 @@ const FILES: &[(&str, FileType, u32)] = &[
     ("wchan", FileType::Regular, 0o444),
     ("task", FileType::Directory, 0o555),
 ];
-/// Names of files that only processes have, and of those that only threads have.
-const OF_PROCESSES: [&str; 3] = ["task", "map_files", "timerslack_ns"];
-const OF_THREADS: [&str; 1] = ["children"];
-/// Names of files that only who may trace the process can read.
-const SECRET: [&str; 9] = [
+/// Names of files that only processes have.
+const PROCESS_ONLY: [&str; 3] = ["task", "map_files", "timerslack_ns"];
+/// Names of files that only threads have.
+const THREAD_ONLY: [&str; 1] = ["children"];
+/// Names of files that only those may read who may trace the process.
+const PTRACE_PROTECTED: [&str; 9] = [
     "auxv",
     "environ",
     "io",
@@ -94,9 +95,9 @@ const SECRET: [&str; 9] = [
 /// Whether a file is in the directory of a process, or of a thread.
 fn is_shown(name: &str, thread: bool) -> bool {
     !(if thread {
-        &OF_PROCESSES[..]
+        &PROCESS_ONLY[..]
     } else {
-        &OF_THREADS[..]
+        &THREAD_ONLY[..]
     })
     .contains(&name)
 }
@@ -140,12 +141,12 @@ struct ProcessDir {
     process: Weak<Process>,
 }
 
-/// The process whose directory in `/proc` this is; none if it is another file, an error if that
+/// Process whose directory in `/proc` this is; `None` if it is another file, an error if that
 /// process is gone.
 ///
 /// # Errors
 /// `ESRCH`.
-pub(crate) fn of_directory(inode: &Arc<dyn Inode>) -> Option<Result<Arc<Process>>> {
+pub(crate) fn process_of_pid_dir(inode: &Arc<dyn Inode>) -> Option<Result<Arc<Process>>> {
     let dir = pseudo::as_dynamic::<ProcessDir>(inode).filter(|dir| dir.tid.is_none())?;
     Some(dir.process.upgrade().ok_or(Errno::ESRCH))
 }
@@ -180,12 +181,12 @@ impl DynamicDir for ProcessDir {
             "clear_refs" => pseudo::writable_file(
                 attr,
                 || Err(Errno::EINVAL),
-                move |text| pagemap::clear(pid, parsed(text)?),
+                move |text| pagemap::clear_refs(pid, parsed(text)?),
             ),
             "oom_adj" => pseudo::writable_file(
                 attr,
                 move || text(name, pid, tid),
-                move |text| set_oom_adjustment(pid, oom::from_old(parsed(text)?)?),
+                move |text| set_oom_adjustment(pid, oom::from_oom_adj(parsed(text)?)?),
             ),
             "mem" => Arc::new(MemFile { attr, pid }),
             "net" => pseudo::link(attr, || Ok(LinkTarget::Text(b"/proc/net".to_vec()))),
@@ -312,7 +313,7 @@ impl DynamicDir for TaskDir {
     }
 
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
-        let tid = number(name).map(Tid::new).ok_or(Errno::ENOENT)?;
+        let tid = parse_pid(name).map(Tid::new).ok_or(Errno::ENOENT)?;
         let process = process_table::find(self.pid).ok_or(Errno::ENOENT)?;
         if !process.snapshot().threads.contains(&tid) {
             return Err(Errno::ENOENT);
@@ -359,7 +360,7 @@ fn text(name: &str, pid: Pid, tid: Option<Tid>) -> Result<Vec<u8>> {
     }) {
         return Err(Errno::ESRCH);
     }
-    if SECRET.contains(&name) {
+    if PTRACE_PROTECTED.contains(&name) {
         check_ptrace_access_pid(pid)?;
     }
     let text = match name {
@@ -381,7 +382,7 @@ fn text(name: &str, pid: Pid, tid: Option<Tid>) -> Result<Vec<u8>> {
         "oom_adj" => format!(
             "{}
 ",
-            oom::to_old(process.oom_score_adj.load(Ordering::Relaxed))
+            oom::to_oom_adj(process.oom_score_adj.load(Ordering::Relaxed))
         ),
         "oom_score" => format!("{}\n", oom::score(&process)),
         "oom_score_adj" => format!("{}\n", process.oom_score_adj.load(Ordering::Relaxed)),
@@ -404,7 +405,7 @@ fn text(name: &str, pid: Pid, tid: Option<Tid>) -> Result<Vec<u8>> {
             "{:<10} {:>10} {:>9}\n{:<10} {:>10} {:>9}\n",
             "monotonic", 0, 0, "boottime", 0, 0
         ),
-        "wchan" => status::waits_in(&process, tid),
+        "wchan" => status::wchan(&process, tid),
         _ => return Err(Errno::ENOENT),
     };
     Ok(text.into_bytes())
@@ -484,7 +485,7 @@ fn timer_slack(pid: Pid, tid: Option<Tid>, new: Option<usize>) -> Result<Vec<u8>
 
 /// Only who may use more of the machine than others makes a process less likely to be chosen.
 fn set_oom_adjustment(pid: Pid, value: i32) -> Result<()> {
-    if !oom::ADJUSTMENTS.contains(&value) {
+    if !oom::OOM_SCORE_ADJ_RANGE.contains(&value) {
         return Err(Errno::EINVAL);
     }
     let own = &find(pid)?.oom_score_adj;

@@ -30,7 +30,8 @@ static CPU: Mutex<Pressure> = Mutex::new(Pressure::new());
 static IO: Mutex<Pressure> = Mutex::new(Pressure::new());
 
 impl Resource {
-    fn look<R>(self, look: impl FnOnce(&mut Pressure, u64) -> R) -> R {
+    /// Runs `look` on the pressure of the resource at the present time.
+    fn with_pressure<R>(self, look: impl FnOnce(&mut Pressure, u64) -> R) -> R {
         match self {
             Self::Memory => guard::mem::pressure(look),
             Self::Cpu => {
@@ -100,7 +101,7 @@ impl Inode for PressureFile {
     fn open(self: Arc<Self>, _: OpenFlags) -> Result<Option<Arc<dyn FileOps>>> {
         let watch = PsiTrigger {
             trigger: Mutex::new(None),
-            told: AtomicBool::new(false),
+            event_pending: AtomicBool::new(false),
             source: PollQueue::new(),
         };
         Ok(Some(Arc::new(OpenPressure {
@@ -113,7 +114,7 @@ impl Inode for PressureFile {
 /// Trigger that an open file's program has set.
 struct PsiTrigger {
     trigger: Mutex<Option<(Resource, Trigger)>>,
-    told: AtomicBool,
+    event_pending: AtomicBool,
     source: PollQueue,
 }
 
@@ -138,7 +139,7 @@ impl FileOps for OpenPressure {
     fn read_at(&self, _: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let text = self
             .resource
-            .look(|pressure, now| pressure.show(now))
+            .with_pressure(|pressure, now| pressure.show(now))
             .to_string();
         let rest = usize::try_from(offset)
             .ok()
@@ -153,7 +154,7 @@ impl FileOps for OpenPressure {
         let text = core::str::from_utf8(buf).map_err(|_| Errno::EINVAL)?;
         let trigger = self
             .resource
-            .look(|pressure, now| Trigger::parse(text, now, pressure))
+            .with_pressure(|pressure, now| Trigger::parse(text, now, pressure))
             .ok_or(Errno::EINVAL)?;
         {
             let mut slot = self.watch.trigger.lock();
@@ -185,7 +186,7 @@ impl FileOps for OpenPressure {
         let armed = self.watch.trigger.lock().is_some();
         if !armed {
             events |= Events::ERR | Events::PRI;
-        } else if self.watch.told.swap(false, Ordering::AcqRel) {
+        } else if self.watch.event_pending.swap(false, Ordering::AcqRel) {
             events |= Events::PRI;
         }
         events
@@ -231,11 +232,11 @@ fn run() {
             let Some((resource, mut trigger)) = *watch.trigger.lock() else {
                 continue;
             };
-            let tell = resource.look(|pressure, now| trigger.check(now, pressure));
+            let tell = resource.with_pressure(|pressure, now| trigger.check(now, pressure));
             *watch.trigger.lock() = Some((resource, trigger));
             next = next.min(trigger.window_ns() / 10);
             if tell {
-                watch.told.store(true, Ordering::Release);
+                watch.event_pending.store(true, Ordering::Release);
                 watch.source.notify();
             }
         }

@@ -154,7 +154,7 @@ impl Process {
             uids: cred.user,
             gids: cred.group,
             capabilities: cred.caps,
-            no_new_privileges: cred.no_new_privileges,
+            no_new_privileges: cred.no_new_privs,
             seccomp: shown
                 .map(|task| task.seccomp.lock().status())
                 .unwrap_or_default(),
@@ -183,7 +183,7 @@ impl Process {
                 .and_then(|t| t.started_thread())
                 .map_or(0, |t| t.cpu().0),
             allowed_cpus: allowed_cpus.unwrap_or_else(sched::all_cpus),
-            schedule: shown.map(|t| t.schedule()).unwrap_or_default(),
+            schedule: shown.map(|t| t.sched_params()).unwrap_or_default(),
         }
     }
 }

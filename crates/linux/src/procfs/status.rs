@@ -12,7 +12,7 @@ use vm::PAGE_SIZE;
 use super::maps;
 use super::snapshot::SignalSets;
 use super::system::NS_PER_TICK;
-use crate::process::image::layout_of;
+use crate::process::image::mm_map_of;
 use crate::process::process_table::Relations;
 use crate::process::{Process, access};
 use crate::ptrace;
@@ -23,8 +23,8 @@ use crate::state::seccomp::SeccompStatus;
 use crate::state::usage::Usage;
 use crate::uapi::pid::Tid;
 
-/// Shows the functions in which a thread waits, from the innermost outwards.
-fn calls(process: &Process, tid: Option<Tid>, show: impl FnMut(&str, u32)) {
+/// Passes the functions in which a thread waits to `show`, from the innermost outwards.
+fn for_each_stack_frame(process: &Process, tid: Option<Tid>, show: impl FnMut(&str, u32)) {
     let tid = tid.unwrap_or(process.pid().leader());
     if let Some(thread) = process
         .tasks()
@@ -38,17 +38,17 @@ fn calls(process: &Process, tid: Option<Tid>, show: impl FnMut(&str, u32)) {
 
 pub(super) fn stack(process: &Process, tid: Option<Tid>) -> String {
     let mut text = String::new();
-    calls(process, tid, |name, distance| {
+    for_each_stack_frame(process, tid, |name, distance| {
         text += &format!("[<0>] {name}+{distance:#x}\n")
     });
     text
 }
 
-/// The innermost function that is not a means of waiting itself.
-pub(super) fn waits_in(process: &Process, tid: Option<Tid>) -> String {
+/// Innermost function in which a thread waits that is not a means of waiting itself.
+pub(super) fn wchan(process: &Process, tid: Option<Tid>) -> String {
     const MEANS: [&str; 5] = ["guard::", "task::", "lfmutex::", "core::", "alloc::"];
     let mut found = None;
-    calls(process, tid, |name, _| {
+    for_each_stack_frame(process, tid, |name, _| {
         if found.is_none()
             && !MEANS
                 .iter()
@@ -60,10 +60,10 @@ pub(super) fn waits_in(process: &Process, tid: Option<Tid>) -> String {
     found.unwrap_or_else(|| "0".into())
 }
 
-/// Addresses of code (with where the stack begins), and of data with heap, arguments and
-/// environment. Nothing that tells somebody who may not look into the process.
-fn places(process: &Arc<Process>) -> [String; 2] {
-    let Ok(l) = layout_of(process) else {
+/// Fields of `stat` that are addresses: of code and stack; of data, heap, arguments and
+/// environment. Without addresses for a caller that may not look into the process.
+fn address_fields(process: &Arc<Process>) -> [String; 2] {
+    let Ok(l) = mm_map_of(process) else {
         return ["0 0 0".into(), "0 0 0 0 0 0 0".into()];
     };
     if crate::current_task()
@@ -94,7 +94,7 @@ pub(super) fn stat(process: &Arc<Process>, tid: Option<Tid>) -> String {
         .and_then(|t| t.foreground())
         .map_or(-1, |g| g as i32);
     let (own, children) = (&s.usage, &s.children_usage);
-    let [code, data] = places(process);
+    let [code, data] = address_fields(process);
     let (size, resident) = (s.size_bytes, s.resident_bytes);
     let SignalSets {
         own_pending,

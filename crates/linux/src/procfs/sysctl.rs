@@ -14,7 +14,7 @@ use super::system::Text;
 use crate::ipc::sem;
 use crate::mm::mmap::OVERCOMMIT;
 use crate::process::namespaces;
-use crate::process::personality::RANDOMIZE;
+use crate::process::personality::RANDOMIZE_VA_SPACE;
 use crate::process::process_table;
 use crate::system::sysinfo;
 
@@ -140,7 +140,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("net/ipv6/conf/lo/disable_ipv6", "0\n"),
     ];
     for (path, text) in constants {
-        place(dir, path, pseudo::constant(dev, text));
+        add_at_path(dir, path, pseudo::constant(dev, text));
     }
     let texts: [(&str, Text); 5] = [
         ("kernel/ns_last_pid", || {
@@ -158,7 +158,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         }),
     ];
     for (path, text) in texts {
-        place(
+        add_at_path(
             dir,
             path,
             pseudo::file(PseudoAttr::new(dev, 0o444), move || Ok(text().into_bytes())),
@@ -170,7 +170,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
             move || with_net_sysctl(number, |sysctl| Ok(sysctl.text().into_bytes())),
             move |text| with_net_sysctl(number, |sysctl| sysctl.set(text)),
         );
-        place(dir, &format!("net/{}", sysctl.path()), file);
+        add_at_path(dir, &format!("net/{}", sysctl.path()), file);
     }
     for (name, show, set) in [RT_PERIOD, RT_RUNTIME] {
         let set = move |text: &[u8]| {
@@ -183,7 +183,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
             })
         };
         let show = move || Ok(format!("{}\n", show(::task::rt_limits())).into_bytes());
-        place(
+        add_at_path(
             dir,
             name,
             pseudo::writable_file(PseudoAttr::new(dev, 0o644), show, set),
@@ -194,27 +194,27 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         || Ok([&sysinfo::uname().nodename[..], b"\n"].concat()),
         |text| sysinfo::set_hostname(text.trim_ascii_end()),
     );
-    place(dir, "kernel/hostname", hostname);
+    add_at_path(dir, "kernel/hostname", hostname);
     let domainname = pseudo::writable_file(
         PseudoAttr::new(dev, 0o644),
         || Ok([&sysinfo::domain_name()[..], b"\n"].concat()),
         |text| sysinfo::set_domain_name(text.trim_ascii_end()),
     );
-    place(dir, "kernel/domainname", domainname);
+    add_at_path(dir, "kernel/domainname", domainname);
     // There is nothing that could be dropped: files are not copies of what is elsewhere.
     let dropped = |text: &[u8]| match text.trim_ascii() {
         [b'1'..=b'4'] => Ok(()),
         _ => Err(Errno::EINVAL),
     };
-    place(
+    add_at_path(
         dir,
         "vm/drop_caches",
         pseudo::writable_file(PseudoAttr::new(dev, 0o200), || Err(Errno::EINVAL), dropped),
     );
-    place(
+    add_at_path(
         dir,
         "kernel/randomize_va_space",
-        choice(dev, &RANDOMIZE, b'2'),
+        digit_setting(dev, &RANDOMIZE_VA_SPACE, b'2'),
     );
     // As on a Linux that cannot set any aside: it takes the number, and has fewer.
     for name in ["nr_hugepages", "nr_overcommit_hugepages"] {
@@ -229,10 +229,14 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
             || Ok(b"0\n".to_vec()),
             move |text| accept(text).ok_or(Errno::EINVAL),
         );
-        place(dir, &format!("vm/{name}"), file);
+        add_at_path(dir, &format!("vm/{name}"), file);
     }
     // Nobody counts what was promised, so there is no strict mode.
-    place(dir, "vm/overcommit_memory", choice(dev, &OVERCOMMIT, b'1'));
+    add_at_path(
+        dir,
+        "vm/overcommit_memory",
+        digit_setting(dev, &OVERCOMMIT, b'1'),
+    );
     let uuid = |random: [u8; 16]| {
         let hex = |range: core::ops::Range<usize>| {
             random[range]
@@ -257,12 +261,12 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         random[8] = random[8] & 0x3f | 0x80;
         uuid(random)
     };
-    place(
+    add_at_path(
         dir,
         "kernel/random/boot_id",
         pseudo::constant(dev, random_uuid()),
     );
-    place(
+    add_at_path(
         dir,
         "kernel/random/uuid",
         pseudo::file(PseudoAttr::new(dev, 0o444), move || {
@@ -326,7 +330,7 @@ fn is_valid(
 }
 
 /// A setting that is a digit, up to `most`.
-fn choice(dev: u64, setting: &'static AtomicU8, most: u8) -> Arc<dyn fs::Inode> {
+fn digit_setting(dev: u64, setting: &'static AtomicU8, most: u8) -> Arc<dyn fs::Inode> {
     pseudo::writable_file(
         PseudoAttr::new(dev, 0o644),
         || Ok(format!("{}\n", setting.load(Ordering::Relaxed)).into_bytes()),
@@ -341,7 +345,7 @@ fn choice(dev: u64, setting: &'static AtomicU8, most: u8) -> Arc<dyn fs::Inode> 
 }
 
 /// Adds a file below directories that are made as needed.
-pub(crate) fn place(dir: &Arc<StaticDir>, path: &str, file: Arc<dyn fs::Inode>) {
+pub(crate) fn add_at_path(dir: &Arc<StaticDir>, path: &str, file: Arc<dyn fs::Inode>) {
     match path.rsplit_once('/') {
         Some((above, name)) => dir.subdir(above).add(name, file),
         None => dir.add(path, file),

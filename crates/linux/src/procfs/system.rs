@@ -11,7 +11,7 @@ use fs::pseudo::{self, PseudoAttr, StaticDir};
 use guard::{cpu, irq, mem, role, timer};
 use task::{CpuId, stats};
 
-use super::place;
+use super::add_at_path;
 use crate::files::filesystems;
 use crate::ipc::{msg, sem, shm};
 use crate::process::{accounting, process_table};
@@ -49,7 +49,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("modules", String::new),
         ("misc", String::new),
         ("locks", String::new),
-        ("tty/drivers", terminals),
+        ("tty/drivers", tty_drivers),
         ("sysvipc/msg", msg::proc_text),
         ("sysvipc/sem", sem::proc_text),
         ("sysvipc/shm", shm::proc_text),
@@ -61,7 +61,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         }),
     ];
     for (name, text) in texts {
-        place(
+        add_at_path(
             dir,
             name,
             pseudo::file(PseudoAttr::new(dev, 0o444), move || Ok(text().into_bytes())),
@@ -159,10 +159,10 @@ struct CpuTicks {
 
 /// Time of each CPU, in ticks: programs in user mode, the rest of what it did, idle.
 fn cpu_ticks() -> Vec<CpuTicks> {
-    /// Ticks that were told last: no part ever becomes less.
-    static TOLD: Mutex<Vec<CpuTicks>> = Mutex::new(Vec::new());
+    /// Ticks that were reported last: no part ever becomes less.
+    static LAST_REPORTED: Mutex<Vec<CpuTicks>> = Mutex::new(Vec::new());
     let user_ns = accounting::total_user_ns();
-    let mut told = TOLD.lock();
+    let mut told = LAST_REPORTED.lock();
     told.resize(cpu::count(), CpuTicks::default());
     let now = timer::now_ns();
     let idle: Vec<u64> = (0..cpu::count())
@@ -240,7 +240,7 @@ fn version() -> String {
 }
 
 fn filesystems() -> String {
-    filesystems::TYPES
+    filesystems::FILE_SYSTEM_TYPES
         .iter()
         .map(|name| format!("nodev\t{name}\n"))
         .collect()
@@ -296,8 +296,8 @@ fn vmstat() -> String {
     )
 }
 
-/// The drivers of terminals, by which `ps` names those of processes.
-fn terminals() -> String {
+/// Contents of `/proc/tty/drivers`, by which `ps` names the terminals of processes.
+fn tty_drivers() -> String {
     "/dev/tty             /dev/tty        5       0 system:/dev/tty\n\
      /dev/console         /dev/console    5       1 system:console\n\
      /dev/ptmx            /dev/ptmx       5       2 system\n\

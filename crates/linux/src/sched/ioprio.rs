@@ -59,7 +59,7 @@ fn effective(task: &Task) -> u32 {
     if set >> CLASS_SHIFT != CLASS_NONE {
         return set;
     }
-    let schedule = task.schedule();
+    let schedule = task.sched_params();
     let class = match schedule.policy {
         sys::SCHED_IDLE => CLASS_IDLE,
         policy if is_realtime(policy) => CLASS_REAL_TIME,
@@ -74,7 +74,7 @@ pub fn sys_ioprio_set(task: &Task, which: u32, who: i32, priority: u32) -> SysRe
     let (class, level) = (priority >> CLASS_SHIFT, priority & (LEVELS - 1));
     let cred = task.cred();
     match class {
-        CLASS_REAL_TIME if !cred.privileged() && !cred.capable(sys::CAP_SYS_NICE) => {
+        CLASS_REAL_TIME if !cred.has_sys_admin() && !cred.capable(sys::CAP_SYS_NICE) => {
             return Err(Errno::EPERM);
         }
         CLASS_REAL_TIME | CLASS_BEST_EFFORT | CLASS_IDLE => {}

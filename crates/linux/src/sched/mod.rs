@@ -36,8 +36,8 @@ fn is_negative(tid: Option<Tid>) -> bool {
     tid.is_some_and(|tid| !tid.is_valid())
 }
 
-/// Runs a function on the thread of a number; the caller for `None`.
-fn with_task<R>(task: &Task, tid: Option<Tid>, f: impl FnOnce(&Task) -> R) -> Result<R, Errno> {
+/// Runs a function on the thread of a number; on the caller for `None`.
+fn with_target<R>(task: &Task, tid: Option<Tid>, f: impl FnOnce(&Task) -> R) -> Result<R, Errno> {
     let Some(tid) = tid.filter(|&tid| tid != task.tid()) else {
         return Ok(f(task));
     };
@@ -45,7 +45,7 @@ fn with_task<R>(task: &Task, tid: Option<Tid>, f: impl FnOnce(&Task) -> R) -> Re
     Ok(f(&other))
 }
 
-/// Runs a function like [`with_task`], for calls about policies, which refuse negative numbers.
+/// Runs a function like [`with_target`], for calls about policies, which refuse negative numbers.
 fn with_scheduled<R>(
     task: &Task,
     tid: Option<Tid>,
@@ -54,7 +54,7 @@ fn with_scheduled<R>(
     if is_negative(tid) {
         Err(Errno::EINVAL)
     } else {
-        with_task(task, tid, f)
+        with_target(task, tid, f)
     }
 }
 
@@ -80,7 +80,7 @@ pub fn sys_sched_getaffinity(task: &Task, tid: Option<Tid>, size: usize, mask: u
     if size < len || !size.is_multiple_of(8) {
         return Err(Errno::EINVAL);
     }
-    let own = with_task(task, tid, |t| t.cpus_allowed.lock().clone())?;
+    let own = with_target(task, tid, |t| t.cpus_allowed.lock().clone())?;
     let shown: Vec<u64> = if own.is_empty() {
         all
     } else {
@@ -101,7 +101,7 @@ pub fn sys_sched_setaffinity(task: &Task, tid: Option<Tid>, size: usize, mask: u
     uaccess::read_bytes(mask, &mut new.as_mut_slice().as_mut_bytes()[..len])?;
     let allowed: Vec<u64> = new.iter().zip(&all).map(|(new, all)| new & all).collect();
     let cred = task.cred();
-    with_task(task, tid, |target| {
+    with_target(task, tid, |target| {
         if !cred.capable(sys::CAP_SYS_NICE) && !cred.owns_schedule_of(&target.cred()) {
             return Err(Errno::EPERM);
         }
@@ -124,15 +124,16 @@ struct SchedRequest {
     priority: u32,
     nice: Option<i32>,
     reset_on_fork: bool,
-    /// Whether the request is only checked, and nothing changes but what children get.
-    keeps: bool,
+    /// Whether policy and parameters stay as they are, and only what children get changes
+    /// (`SCHED_FLAG_KEEP_ALL`).
+    keep_all: bool,
     /// Whether the request asks for limits of the processor's speed, which there are not.
-    clamps: bool,
+    util_clamp: bool,
 }
 
 fn apply(task: &Task, tid: Option<Tid>, wish: &SchedRequest) -> SysResult {
     with_scheduled(task, tid, |target| {
-        target.reschedule(|schedule| {
+        target.set_sched_params(|schedule| {
             let policy = wish.policy.unwrap_or(schedule.policy);
             if !priorities(policy)?.contains(&wish.priority) {
                 return Err(Errno::EINVAL);
@@ -153,10 +154,10 @@ fn apply(task: &Task, tid: Option<Tid>, wish: &SchedRequest) -> SysResult {
                 reset_on_fork,
             };
             check_change(task, target, *schedule, new)?;
-            if wish.clamps {
+            if wish.util_clamp {
                 return Err(Errno::EOPNOTSUPP);
             }
-            *schedule = if wish.keeps {
+            *schedule = if wish.keep_all {
                 SchedParams {
                     reset_on_fork,
                     ..*schedule
@@ -212,7 +213,7 @@ pub fn sys_sched_setparam(task: &Task, tid: Option<Tid>, parameters: UserPtr<i32
 
 /// `sched_getscheduler(2)`
 pub fn sys_sched_getscheduler(task: &Task, tid: Option<Tid>) -> SysResult {
-    let schedule = with_scheduled(task, tid, Task::schedule)?;
+    let schedule = with_scheduled(task, tid, Task::sched_params)?;
     let flag = if schedule.reset_on_fork {
         sys::SCHED_RESET_ON_FORK
     } else {
@@ -226,7 +227,7 @@ pub fn sys_sched_getparam(task: &Task, tid: Option<Tid>, parameters: UserPtr<i32
     if parameters.is_null() {
         return Err(Errno::EINVAL);
     }
-    let schedule = with_scheduled(task, tid, Task::schedule)?;
+    let schedule = with_scheduled(task, tid, Task::sched_params)?;
     parameters.write(&schedule.priority.cast_signed())?;
     Ok(0)
 }
@@ -287,7 +288,7 @@ pub fn sys_sched_setattr(task: &Task, tid: Option<Tid>, attr: usize, flags: u32)
     if clamps && (attr.size as usize) < size_of::<SchedAttr>() {
         return Err(Errno::EINVAL);
     }
-    let now = with_scheduled(task, tid, Task::schedule)?;
+    let now = with_scheduled(task, tid, Task::sched_params)?;
     if attr.flags & !u64::from(sys::SCHED_FLAG_ALL) != 0 {
         return Err(Errno::EINVAL);
     }
@@ -302,8 +303,8 @@ pub fn sys_sched_setattr(task: &Task, tid: Option<Tid>, attr: usize, flags: u32)
         },
         nice: (!keeps || is_realtime(now.policy)).then_some(attr.nice.clamp(-20, 19)),
         reset_on_fork: flag(sys::SCHED_FLAG_RESET_ON_FORK),
-        keeps,
-        clamps,
+        keep_all: keeps,
+        util_clamp: clamps,
     };
     apply(task, tid, &wish)
 }
@@ -321,7 +322,7 @@ pub fn sys_sched_getattr(
     {
         return Err(Errno::EINVAL);
     }
-    let schedule = with_scheduled(task, tid, Task::schedule)?;
+    let schedule = with_scheduled(task, tid, Task::sched_params)?;
     let len = size.min(size_of::<SchedAttr>());
     let known = SchedAttr {
         size: len as u32,
@@ -359,7 +360,7 @@ pub fn sys_sched_rr_get_interval(
     tid: Option<Tid>,
     interval: UserPtr<TimeSpec>,
 ) -> SysResult {
-    let ns = match with_scheduled(task, tid, Task::schedule)?.policy {
+    let ns = match with_scheduled(task, tid, Task::sched_params)?.policy {
         sys::SCHED_RR => ::task::RR_QUANTUM_NS,
         sys::SCHED_FIFO => 0,
         _ => ::task::SLICE_NS,
@@ -399,7 +400,7 @@ fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> 
 pub fn sys_getpriority(task: &Task, which: u32, who: i32) -> SysResult {
     let best = selected(task, which, who)?
         .iter()
-        .map(|target| 20 - target.schedule().nice)
+        .map(|target| 20 - target.sched_params().nice)
         .max();
     best.map(|value| value as usize).ok_or(Errno::ESRCH)
 }
@@ -411,7 +412,7 @@ pub fn sys_setpriority(task: &Task, which: u32, who: i32, nice: i32) -> SysResul
     let mut result = Err(Errno::ESRCH);
     for target in selected(task, which, who)? {
         let changed = if cred.capable(sys::CAP_SYS_NICE) || cred.owns_schedule_of(&target.cred()) {
-            target.reschedule(|schedule| {
+            target.set_sched_params(|schedule| {
                 check_nice(task, target.process(), schedule.nice, nice)?;
                 schedule.nice = nice;
                 Ok(())

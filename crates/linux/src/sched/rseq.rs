@@ -26,8 +26,8 @@ const UNREGISTER: u32 = 1;
 pub(crate) const SIZE: u32 = 32;
 /// Bytes of `struct rseq` that are used: up to the number of the memory node.
 pub(crate) const FEATURES: u64 = 24;
-/// Offset of the address of the sequence.
-const SECTION: usize = 8;
+/// Offset of the field `rseq_cs` in `struct rseq`.
+const RSEQ_CS_OFFSET: usize = 8;
 /// Offset of the number of the memory node.
 const NODE: usize = 20;
 /// `RSEQ_CPU_ID_UNINITIALIZED`.
@@ -86,22 +86,22 @@ fn write(addr: usize, start: u32, cpu: u32) -> Result<(), Errno> {
     UserPtr::<u32>::new(addr + NODE).write(&0)
 }
 
-/// A thread begins to run a program, with what it took over.
-pub(crate) fn begin(task: &Task) {
+/// Begins a thread's tracking with the registration that it inherited.
+pub(crate) fn start_program(task: &Task) {
     let registered = task.rseq.lock().addr != 0;
     task.thread().set_rseq_tracking(registered);
 }
 
-/// The thread has nothing registered any more: its memory is another.
-pub(crate) fn forget(task: &Task) {
+/// Ends the registration of a thread whose memory is another.
+pub(crate) fn on_exec(task: &Task) {
     *task.rseq.lock() = Registration::default();
     task.thread().set_rseq_tracking(false);
 }
 
-/// The thread, on its way back to ring 3, was elsewhere, or somebody else was here. In a sequence
-/// it is sent to its abort address.
+/// Sends a thread that was preempted or migrated in a restartable sequence to the sequence's abort
+/// address, on its way back to ring 3.
 #[cold]
-pub(crate) fn resume(task: &Task, regs: &mut UserRegs) {
+pub(crate) fn handle_notify_resume(task: &Task, regs: &mut UserRegs) {
     let own = *task.rseq.lock();
     if own.addr == 0 {
         return;
@@ -118,7 +118,7 @@ pub(crate) fn resume(task: &Task, regs: &mut UserRegs) {
 
 /// Sends a thread that is in a sequence to its abort address.
 fn abort(own: &Registration, regs: &mut UserRegs) -> Result<(), Errno> {
-    let place = UserPtr::<u64>::new(own.addr + SECTION);
+    let place = UserPtr::<u64>::new(own.addr + RSEQ_CS_OFFSET);
     let at = place.read()?;
     if at == 0 {
         return Ok(());

@@ -46,18 +46,18 @@ const LOG: u32 = 0x7ffc_0000;
 const ALLOW: u32 = 0x7fff_0000;
 pub(crate) const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 const SYS_SECCOMP: i32 = 1;
-/// The most instructions of all of a thread's filters, with a few for each filter.
-const MOST_INSTRUCTIONS: usize = 32_768;
+/// Most instructions of all filters of a thread, with a few added for each filter.
+const MAX_INSNS_PER_PATH: usize = 32_768;
 const PER_FILTER: usize = 4;
 
-/// Asks a thread's filters about a call. `None`: it may be done.
+/// Runs a thread's filters on a call. `None`: it may be done.
 #[cold]
-pub(crate) fn check(task: &Task, regs: &mut UserRegs) -> Option<SysResult> {
-    check_again(task, regs, false)
+pub(crate) fn run_filters(task: &Task, regs: &mut UserRegs) -> Option<SysResult> {
+    run_filters_after(task, regs, false)
 }
 
-/// `asked`: the tracer has had its say.
-fn check_again(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<SysResult> {
+/// Runs the filters; `asked`: the tracer has been asked, so `RET_TRACE` lets the call through.
+fn run_filters_after(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<SysResult> {
     let seccomp = task.seccomp.lock().clone();
     let number = regs.orig_rax as u32;
     if let Seccomp::Strict = seccomp {
@@ -68,7 +68,7 @@ fn check_again(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<SysResul
         return if allowed {
             None
         } else {
-            Some(end(task, sys::SIGKILL, false))
+            Some(kill(task, sys::SIGKILL, false))
         };
     }
     let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
@@ -120,21 +120,21 @@ fn check_again(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<SysResul
                 // It is not to be done, and has this result.
                 ..0 => Some(Ok(regs.rax as usize)),
                 _ if task.must_exit() => Some(Ok(0)),
-                _ => check_again(task, regs, true),
+                _ => run_filters_after(task, regs, true),
             }
         }
         USER_NOTIF => listener.map_or(Some(Err(Errno::ENOSYS)), |listener| {
-            listener.ask(task, data)
+            listener.notify_and_wait(task, data)
         }),
         // Nobody traces.
         TRACE => Some(Err(Errno::ENOSYS)),
-        KILL_THREAD => Some(end(task, sys::SIGSYS, false)),
-        _ => Some(end(task, sys::SIGSYS, true)),
+        KILL_THREAD => Some(kill(task, sys::SIGSYS, false)),
+        _ => Some(kill(task, sys::SIGSYS, true)),
     }
 }
 
 /// Ends the thread; with `whole`, or if it is the only one, its process, by a signal.
-fn end(task: &Task, signal: u32, whole: bool) -> SysResult {
+fn kill(task: &Task, signal: u32, whole: bool) -> SysResult {
     if whole || task.process().tasks().len() == 1 {
         process::log_fatal_signal(
             task.process(),
@@ -151,7 +151,7 @@ fn end(task: &Task, signal: u32, whole: bool) -> SysResult {
 }
 
 /// Sets the filters of a thread, whose calls take the slow path from now on.
-fn set(task: &Task, seccomp: Seccomp) {
+fn set_filters(task: &Task, seccomp: Seccomp) {
     *task.seccomp.lock() = seccomp;
     task.has_syscall_work.store(true, Ordering::Relaxed);
     task.signal_wake_up();
@@ -181,7 +181,7 @@ fn add_filter(task: &Task, flags: u32, addr: usize) -> SysResult {
     }
     let cred = task.cred();
     let allowed = || {
-        if cred.no_new_privileges || cred.privileged() {
+        if cred.no_new_privs || cred.has_sys_admin() {
             Ok(())
         } else {
             Err(Errno::EACCES)
@@ -197,7 +197,7 @@ fn add_filter(task: &Task, flags: u32, addr: usize) -> SysResult {
         .filters()
         .map(|filter| filter.program.length() + PER_FILTER)
         .sum();
-    if length + program.length() > MOST_INSTRUCTIONS {
+    if length + program.length() > MAX_INSNS_PER_PATH {
         return Err(Errno::ENOMEM);
     }
     let before = match &old {
@@ -210,7 +210,7 @@ fn add_filter(task: &Task, flags: u32, addr: usize) -> SysResult {
         return Err(Errno::EBUSY);
     }
     let others = if has(FLAG_TSYNC) {
-        others(task.process(), task)
+        sibling_threads(task.process(), task)
     } else {
         Vec::new()
     };
@@ -231,23 +231,24 @@ fn add_filter(task: &Task, flags: u32, addr: usize) -> SysResult {
         _counted: census::Filter::default(),
         program,
         listener,
-        before,
+        prev: before,
     }));
     for other in others {
-        if cred.no_new_privileges && !other.cred().no_new_privileges {
+        if cred.no_new_privs && !other.cred().no_new_privs {
             let theirs = Credentials {
-                no_new_privileges: true,
+                no_new_privs: true,
                 ..(*other.cred()).clone()
             };
             other.set_cred(theirs);
         }
-        set(&other, new.clone());
+        set_filters(&other, new.clone());
     }
-    set(task, new);
+    set_filters(task, new);
     Ok(descriptor)
 }
 
-fn others(process: &Process, task: &Task) -> Vec<Arc<Task>> {
+/// Threads of the process other than `task`.
+fn sibling_threads(process: &Process, task: &Task) -> Vec<Arc<Task>> {
     process
         .tasks()
         .into_iter()
@@ -259,7 +260,7 @@ fn set_strict(task: &Task) -> SysResult {
     if let Seccomp::Filtered(_) = *task.seccomp.lock() {
         return Err(Errno::EINVAL);
     }
-    set(task, Seccomp::Strict);
+    set_filters(task, Seccomp::Strict);
     Ok(0)
 }
 

@@ -22,13 +22,14 @@ const SEND: u32 = 0xc018_2101;
 const IS_VALID: u32 = 0x4008_2102;
 /// `SECCOMP_IOCTL_NOTIF_ID_VALID` with the wrong direction, as the first kernels had it.
 const IS_VALID_OLD: u32 = 0x8008_2102;
-const ADD_DESCRIPTOR: u32 = 0x4018_2103;
+/// `SECCOMP_IOCTL_NOTIF_ADDFD`
+const ADDFD: u32 = 0x4018_2103;
 /// The call is to be done after all.
 const CONTINUE: u32 = 1;
 /// The descriptor gets a number that is named.
-const SET_NUMBER: u32 = 1;
+const ADDFD_FLAG_SETFD: u32 = 1;
 /// Flag: the new descriptor is the call's result, too.
-const AND_SEND: u32 = 2;
+const ADDFD_FLAG_SEND: u32 = 2;
 
 /// `struct seccomp_notif`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -73,8 +74,9 @@ impl Listener {
         )
     }
 
-    /// Has somebody decide about a call of the calling thread. `None`: it is to be done.
-    pub(crate) fn ask(&self, task: &Task, data: SeccompData) -> Option<SysResult> {
+    /// Notifies the listener of a call of the calling thread and waits for the reply. `None`: the
+    /// call is to be done.
+    pub(crate) fn notify_and_wait(&self, task: &Task, data: SeccompData) -> Option<SysResult> {
         let id = {
             let mut calls = self.calls.lock();
             calls.last += 1;
@@ -83,7 +85,7 @@ impl Listener {
                 id,
                 tid: task.tid(),
                 data,
-                state: State::New,
+                state: State::Init,
             });
             id
         };
@@ -107,7 +109,7 @@ impl Listener {
         let answer = || {
             let mut calls = self.calls.lock();
             match calls.find(id).map(|waiting| waiting.state) {
-                Ok(State::Answered(response)) => Some(Ok(response)),
+                Ok(State::Replied(response)) => Some(Ok(response)),
                 _ if calls.closed => Some(Err(Errno::ENOSYS)),
                 _ => None,
             }
@@ -117,7 +119,7 @@ impl Listener {
             if let Ok(answer) = self.answered.wait_interruptible(None, answer) {
                 break answer;
             }
-            let told = self.calls.lock().told(id).is_ok();
+            let told = self.calls.lock().sent(id).is_ok();
             if !self.killable || !told || task.must_exit() {
                 break Err(Errno::ERESTARTSYS);
             }
@@ -146,10 +148,10 @@ impl Listener {
             match calls
                 .waiting
                 .iter_mut()
-                .find(|waiting| matches!(waiting.state, State::New))
+                .find(|waiting| matches!(waiting.state, State::Init))
             {
                 Some(waiting) => {
-                    waiting.state = State::Told;
+                    waiting.state = State::Sent;
                     let PendingNotification { id, tid, data, .. } = *waiting;
                     Some(Ok(Notification {
                         id,
@@ -166,8 +168,8 @@ impl Listener {
         };
         let notification = self.changed.wait(next).map_err(|_| Errno::EINTR)??;
         if let Err(error) = request.write(&notification) {
-            if let Ok(waiting) = self.calls.lock().told(notification.id) {
-                waiting.state = State::New;
+            if let Ok(waiting) = self.calls.lock().sent(notification.id) {
+                waiting.state = State::Init;
             }
             self.changed.notify_of(Events::READABLE);
             return Err(error);
@@ -176,20 +178,22 @@ impl Listener {
         Ok(0)
     }
 
-    fn answer(&self, response: Response) -> Result<usize, Errno> {
+    /// Replies to a notification (`SECCOMP_IOCTL_NOTIF_SEND`).
+    fn reply(&self, response: Response) -> Result<usize, Errno> {
         let continues = response.flags & CONTINUE != 0;
         if response.flags & !CONTINUE != 0
             || (continues && (response.error != 0 || response.value != 0))
         {
             return Err(Errno::EINVAL);
         }
-        self.calls.lock().told(response.id)?.state = State::Answered(response);
+        self.calls.lock().sent(response.id)?.state = State::Replied(response);
         self.answered.wake_all();
         Ok(0)
     }
 
-    /// Gives the thread that waits a descriptor of the listener's.
-    fn add(&self, addition: AddFd) -> Result<usize, Errno> {
+    /// Installs a file of the listener's as a descriptor of the thread that waits
+    /// (`SECCOMP_IOCTL_NOTIF_ADDFD`).
+    fn add_fd(&self, addition: AddFd) -> Result<usize, Errno> {
         let AddFd {
             id,
             flags,
@@ -197,15 +201,15 @@ impl Listener {
             number,
             number_flags,
         } = addition;
-        let named = flags & SET_NUMBER != 0;
-        if flags & !(SET_NUMBER | AND_SEND) != 0
+        let named = flags & ADDFD_FLAG_SETFD != 0;
+        if flags & !(ADDFD_FLAG_SETFD | ADDFD_FLAG_SEND) != 0
             || number_flags & !sys::O_CLOEXEC != 0
             || (number != 0 && !named)
         {
             return Err(Errno::EINVAL);
         }
         let file = current_task().ok_or(Errno::ESRCH)?.file(source)?;
-        let tid = self.calls.lock().told(id)?.tid;
+        let tid = self.calls.lock().sent(id)?.tid;
         let files = process_table::find_task(tid).ok_or(Errno::ENOENT)?.files();
         let cloexec = CloseOnExec::when(number_flags != 0);
         let installed = if named {
@@ -213,8 +217,8 @@ impl Listener {
         } else {
             files.install(file, cloexec)?
         };
-        if flags & AND_SEND != 0 {
-            self.answer(Response {
+        if flags & ADDFD_FLAG_SEND != 0 {
+            self.reply(Response {
                 id,
                 value: installed as i64,
                 error: 0,
@@ -239,17 +243,17 @@ impl FileOps for Descriptor {
     fn ioctl(&self, _: &File, request: &IoctlRequest<'_>) -> Result<usize, Errno> {
         match request.command {
             RECEIVE => self.0.receive(request),
-            SEND => self.0.answer(request.read()?),
+            SEND => self.0.reply(request.read()?),
             IS_VALID | IS_VALID_OLD => {
                 let id = request.read::<u64>()?;
                 self.0
                     .calls
                     .lock()
-                    .told(id)
+                    .sent(id)
                     .map(|_| 0)
                     .map_err(|_| Errno::ENOENT)
             }
-            ADD_DESCRIPTOR => self.0.add(request.read()?),
+            ADDFD => self.0.add_fd(request.read()?),
             _ => Err(Errno::EINVAL),
         }
     }
@@ -263,7 +267,7 @@ impl FileOps for Descriptor {
             calls
                 .waiting
                 .iter()
-                .any(|w| matches!((w.state, told), (State::New, false) | (State::Told, true)))
+                .any(|w| matches!((w.state, told), (State::Init, false) | (State::Sent, true)))
         };
         let mut events = Events::empty();
         events.set(Events::READABLE, any(false));

@@ -37,16 +37,17 @@ pub(crate) fn set(
         }
         ON if selector >= user::USER_END => return Err(Errno::EFAULT),
         ON => Some(UserDispatch {
-            own: start as u64..(start as u64).wrapping_add(len as u64),
+            allowed_range: start as u64..(start as u64).wrapping_add(len as u64),
             selector,
         }),
         _ => return Err(Errno::EINVAL),
     };
-    put(task, new);
+    install(task, new);
     Ok(0)
 }
 
-fn put(task: &Task, new: Option<UserDispatch>) {
+/// Sets the dispatch of the calling thread, or ends it (`None`).
+fn install(task: &Task, new: Option<UserDispatch>) {
     let there = new.is_some();
     *task.user_dispatch.lock() = new;
     {
@@ -59,11 +60,11 @@ fn put(task: &Task, new: Option<UserDispatch>) {
     task.signal_wake_up();
 }
 
-/// The program that asked for it is gone.
-pub(crate) fn forget(task: &Task) {
+/// Ends the dispatch of a thread that runs another program.
+pub(crate) fn on_exec(task: &Task) {
     let there = task.user_dispatch.lock().is_some();
     if there {
-        put(task, None);
+        install(task, None);
     }
 }
 
@@ -71,18 +72,18 @@ pub(crate) fn forget(task: &Task) {
 #[cold]
 pub(crate) fn check(task: &Task, regs: &UserRegs) -> Option<SysResult> {
     let dispatch = task.user_dispatch.lock().clone()?;
-    if dispatch.own.contains(&regs.rip) {
+    if dispatch.allowed_range.contains(&regs.rip) {
         return None;
     }
     if dispatch.selector != 0 {
         let mut byte = [0];
         if uaccess::read_bytes(dispatch.selector, &mut byte).is_err() {
-            return Some(end(task, sys::SIGSEGV));
+            return Some(kill(task, sys::SIGSEGV));
         }
         match byte[0] {
             ALLOW => return None,
             BLOCK => {}
-            _ => return Some(end(task, sys::SIGSYS)),
+            _ => return Some(kill(task, sys::SIGSYS)),
         }
     }
     let number = regs.orig_rax as u32;
@@ -98,8 +99,8 @@ pub(crate) fn check(task: &Task, regs: &UserRegs) -> Option<SysResult> {
     Some(Ok(regs.orig_rax as usize))
 }
 
-/// Ends a process that does not keep to the rules.
-fn end(task: &Task, signal: u32) -> SysResult {
+/// Ends the process by a signal because its selector cannot be read or makes no sense.
+fn kill(task: &Task, signal: u32) -> SysResult {
     process::log_fatal_signal(
         task.process(),
         signal as i32,

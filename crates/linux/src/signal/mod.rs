@@ -111,7 +111,7 @@ pub(crate) fn handle_pending_work(
                         },
                     );
                 }
-                rseq::resume(task, regs);
+                rseq::handle_notify_resume(task, regs);
                 if setup_handler_frame(task, regs, info, &action).is_err() {
                     force_sigsegv(task, signo);
                 } else if task.is_ptraced() {

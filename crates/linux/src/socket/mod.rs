@@ -21,8 +21,8 @@ pub(crate) const MAX_ADDRESS: usize = 128;
 /// The flags that `socket(2)` and `accept4(2)` take beside the type.
 const FLAGS: u32 = sys::O_CLOEXEC | sys::O_NONBLOCK;
 
-/// Credentials of the calling thread that sockets tell their peers.
-pub(crate) fn identity() -> Ucred {
+/// Credentials of the calling thread as sockets show them to their peers.
+pub(crate) fn caller_ucred() -> Ucred {
     crate::current_task().map_or(Ucred::OVERFLOW, |task| {
         let cred = task.cred();
         Ucred {

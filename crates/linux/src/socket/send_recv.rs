@@ -79,7 +79,8 @@ struct CmsgHdr {
 
 const CMSG_HEADER: usize = size_of::<CmsgHdr>();
 
-fn wait_of(timeout: WaitPolicy, flags: u32) -> WaitPolicy {
+/// How long a call waits: not at all with `MSG_DONTWAIT`.
+fn wait_mode(timeout: WaitPolicy, flags: u32) -> WaitPolicy {
     WaitPolicy {
         nonblocking: timeout.nonblocking || flags & consts::MSG_DONTWAIT != 0,
         ..timeout
@@ -103,7 +104,7 @@ fn is_inet(socket: &Socket) -> bool {
 fn check_credentials(task: &Task, who: Ucred) -> Result<(), Errno> {
     let cred = task.cred();
     let is = |ids: &Ids, id: u32| [ids.real, ids.effective, ids.saved].contains(&id);
-    if !cred.privileged()
+    if !cred.has_sys_admin()
         && (who.pid != task.pid().raw() || !is(&cred.user, who.uid) || !is(&cred.group, who.gid))
     {
         return Err(Errno::EPERM);
@@ -203,7 +204,7 @@ fn send(
     let socket = of_file(file)?;
     let wanted = total(buffers);
     let protocol = socket.ops();
-    let wait = wait_of(socket.send_wait(file.nonblocking()), flags);
+    let wait = wait_mode(socket.send_wait(file.nonblocking()), flags);
     let message_flags = MsgFlags::from_bits_truncate(flags);
     let stream = protocol.socket_type() == SocketType::Stream;
     let address = match to.addr {
@@ -466,7 +467,7 @@ struct BatchResult {
 
 /// Runs `each` on up to `count` messages one after the other, stores the length of each, and ends
 /// with the first that `is_last`.
-fn several(
+fn for_each_message(
     messages: UserPtr<MMsgHdr>,
     count: u32,
     mut each: impl FnMut(usize, UserPtr<MsgHdr>) -> Result<MessageResult, Errno>,
@@ -510,9 +511,9 @@ struct MessageResult {
     is_last: bool,
 }
 
-/// Refuses the kernel's own flag among those of several messages, for programs of 32 bits: that
-/// comes before all else.
-fn check_several(flags: u32) -> Result<(), Errno> {
+/// Refuses `MSG_CMSG_COMPAT` in calls with several messages, which is the kernel's own: before all
+/// other checks.
+fn check_mmsg_flags(flags: u32) -> Result<(), Errno> {
     const CMSG_COMPAT: u32 = 0x8000_0000;
     if flags & CMSG_COMPAT == 0 {
         Ok(())
@@ -529,10 +530,10 @@ pub fn sys_sendmmsg(
     count: u32,
     flags: u32,
 ) -> SysResult {
-    check_several(flags)?;
+    check_mmsg_flags(flags)?;
     let file = task.file_io(fd)?;
     of_file(&file)?;
-    several(messages, count, |_, message| {
+    for_each_message(messages, count, |_, message| {
         send_message(task, &file, &read_header(message)?, flags)
     })
     .map(|sent| sent.done)
@@ -547,7 +548,7 @@ fn receive(
     flags: u32,
 ) -> Result<(usize, u32, ReceivedMessage), Errno> {
     let protocol = socket.ops();
-    let wait = wait_of(socket.receive_wait(file.nonblocking()), flags);
+    let wait = wait_mode(socket.receive_wait(file.nonblocking()), flags);
     let message_flags = MsgFlags::from_bits_truncate(flags);
     let wanted = total(buffers);
     if flags & consts::MSG_ERRQUEUE != 0 && is_inet(socket) {
@@ -797,13 +798,13 @@ pub fn sys_recvmmsg(
     timeout: UserPtr<TimeSpec>,
 ) -> SysResult {
     const WAITFORONE: u32 = 0x1_0000;
-    check_several(flags)?;
+    check_mmsg_flags(flags)?;
     let deadline = timeout.read_optional()?.map(deadline_after).transpose()?;
     let file = task.file_io(fd)?;
     let socket = of_file(&file)?;
     // What was left when the last message had come.
     let mut left = None;
-    let received = several(messages, count, |i, message| {
+    let received = for_each_message(messages, count, |i, message| {
         if left == Some(0) {
             return Err(Errno::EAGAIN);
         }
@@ -828,8 +829,8 @@ pub fn sys_recvmmsg(
     Ok(received.done)
 }
 
-/// Number of bytes a stream has now, as far as the first; 0 at its end.
-pub(crate) fn peek(file: &File) -> SysResult {
+/// Number of bytes that can be read from a stream now, as far as the first; 0 at its end.
+pub(crate) fn readable_bytes(file: &File) -> SysResult {
     let socket = of_file(file)?;
     let (_, got) = socket
         .ops()
@@ -855,7 +856,7 @@ pub(crate) fn probe(file: &File, addr: usize) -> Result<(), Errno> {
         return Ok(());
     }
     uaccess::probe_write(addr).or_else(|fault| {
-        let has_bytes = file.poll(None).intersects(Events::READABLE) && peek(file)? > 0;
+        let has_bytes = file.poll(None).intersects(Events::READABLE) && readable_bytes(file)? > 0;
         if has_bytes { Err(fault) } else { Ok(()) }
     })
 }

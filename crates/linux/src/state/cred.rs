@@ -16,7 +16,7 @@ pub(crate) struct TaskCred {
 impl From<Arc<Credentials>> for TaskCred {
     fn from(all: Arc<Credentials>) -> Self {
         Self {
-            files: Arc::new(all.for_files()),
+            files: Arc::new(all.fs_cred()),
             all,
         }
     }

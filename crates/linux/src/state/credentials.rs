@@ -116,7 +116,7 @@ impl Ids {
     ///
     /// # Errors
     /// `EINVAL`; `EPERM`.
-    pub fn set_all(self, privileged: bool, id: u32) -> Result<Self, Errno> {
+    pub fn setuid(self, privileged: bool, id: u32) -> Result<Self, Errno> {
         if id == u32::MAX {
             return Err(Errno::EINVAL);
         }
@@ -143,7 +143,7 @@ impl Ids {
     ///
     /// # Errors
     /// `EPERM`.
-    pub fn set_two(self, privileged: bool, real: u32, effective: u32) -> Result<Self, Errno> {
+    pub fn setreuid(self, privileged: bool, real: u32, effective: u32) -> Result<Self, Errno> {
         let (real, effective) = (given(real), given(effective));
         let real_allowed = real.is_none_or(|id| id == self.real || id == self.effective);
         let allowed = privileged || real_allowed && effective.is_none_or(|id| self.has(id));
@@ -169,7 +169,7 @@ impl Ids {
     ///
     /// # Errors
     /// `EPERM`.
-    pub fn set_three(self, privileged: bool, new: [u32; 3]) -> Result<Self, Errno> {
+    pub fn setresuid(self, privileged: bool, new: [u32; 3]) -> Result<Self, Errno> {
         let [real, effective, saved] = new.map(given);
         if !privileged
             && ![real, effective, saved]
@@ -200,10 +200,10 @@ pub struct Credentials {
     pub groups: Arc<[u32]>,
     /// Capabilities.
     pub caps: Capabilities,
-    /// Secure bits.
-    pub secure_bits: u32,
+    /// Secure bits (`SECBIT_*`), which limit what user 0 gets.
+    pub securebits: u32,
     /// `execve(2)` gives nothing that was not there before.
-    pub no_new_privileges: bool,
+    pub no_new_privs: bool,
 }
 
 impl Credentials {
@@ -215,8 +215,8 @@ impl Credentials {
             group: Ids::default(),
             groups: Arc::from([]),
             caps: Capabilities::ALL,
-            secure_bits: 0,
-            no_new_privileges: false,
+            securebits: 0,
+            no_new_privs: false,
         }
     }
 
@@ -228,13 +228,13 @@ impl Credentials {
 
     /// Whether it may administrate the system (`CAP_SYS_ADMIN`).
     #[must_use]
-    pub fn privileged(&self) -> bool {
+    pub fn has_sys_admin(&self) -> bool {
         self.capable(sys::CAP_SYS_ADMIN)
     }
 
-    /// For checks of permission on files.
+    /// Credentials for the file system: `fsuid`, `fsgid`, groups.
     #[must_use]
-    pub fn for_files(&self) -> Cred {
+    pub fn fs_cred(&self) -> Cred {
         Cred {
             uid: self.user.fs,
             gid: self.group.fs,
@@ -245,8 +245,8 @@ impl Credentials {
 
     /// Credentials for the file system with the real user's ids (`access(2)`).
     #[must_use]
-    pub fn for_access(&self) -> Cred {
-        let caps = if self.secure_bits & NO_SETUID_FIXUP != 0 {
+    pub fn real_fs_cred(&self) -> Cred {
+        let caps = if self.securebits & NO_SETUID_FIXUP != 0 {
             self.caps.effective
         } else if self.user.real == 0 {
             self.caps.permitted
@@ -298,12 +298,12 @@ impl Credentials {
             user,
             ..self.clone()
         };
-        if self.secure_bits & NO_SETUID_FIXUP != 0 {
+        if self.securebits & NO_SETUID_FIXUP != 0 {
             return new;
         }
         let caps = &mut new.caps;
         if self.user.has(0) && !user.has(0) {
-            if self.secure_bits & KEEP_CAPS == 0 {
+            if self.securebits & KEEP_CAPS == 0 {
                 (caps.permitted, caps.effective) = (0, 0);
             }
             caps.ambient = 0;
@@ -326,7 +326,7 @@ impl Credentials {
             },
             ..self.clone()
         };
-        if self.secure_bits & NO_SETUID_FIXUP == 0 {
+        if self.securebits & NO_SETUID_FIXUP == 0 {
             if self.user.fs == 0 && id != 0 {
                 new.caps.effective &= !FILE_CAPABILITIES;
             } else if self.user.fs != 0 && id == 0 {
@@ -377,7 +377,7 @@ impl Credentials {
     /// # Errors
     /// `EPERM` for bits that are locked or not there, and without `CAP_SETPCAP`.
     pub fn with_secure_bits(&self, bits: u32) -> Result<Self, Errno> {
-        let old = self.secure_bits;
+        let old = self.securebits;
         let locked = (old & LOCKS) >> 1;
         let allowed = (old ^ bits) & locked == 0
             && old & LOCKS & !bits == 0
@@ -385,7 +385,7 @@ impl Credentials {
             && self.capable(sys::CAP_SETPCAP);
         if allowed {
             Ok(Self {
-                secure_bits: bits,
+                securebits: bits,
                 ..self.clone()
             })
         } else {
@@ -398,12 +398,12 @@ impl Credentials {
     /// # Errors
     /// `EPERM` if that is locked.
     pub fn with_keep_caps(&self, keep: bool) -> Result<Self, Errno> {
-        if self.secure_bits & KEEP_CAPS << 1 != 0 {
+        if self.securebits & KEEP_CAPS << 1 != 0 {
             return Err(Errno::EPERM);
         }
-        let others = self.secure_bits & !KEEP_CAPS;
+        let others = self.securebits & !KEEP_CAPS;
         Ok(Self {
-            secure_bits: if keep { others | KEEP_CAPS } else { others },
+            securebits: if keep { others | KEEP_CAPS } else { others },
             ..self.clone()
         })
     }
@@ -415,10 +415,10 @@ pub(crate) mod tests {
 
     pub(crate) fn user(id: u32) -> Credentials {
         let root = Credentials::root();
-        let group = root.group.set_all(true, id).unwrap();
+        let group = root.group.setuid(true, id).unwrap();
         Credentials {
             group,
-            ..root.with_user(root.user.set_all(true, id).unwrap())
+            ..root.with_user(root.user.setuid(true, id).unwrap())
         }
     }
 
@@ -429,7 +429,7 @@ pub(crate) mod tests {
         assert_eq!((ordinary.caps.permitted, ordinary.caps.effective), (0, 0));
         assert_eq!(ordinary.caps.bounding, ALL_CAPABILITIES);
         // Effective only: they come back.
-        let acting = root.with_user(root.user.set_three(true, [u32::MAX, 7, u32::MAX]).unwrap());
+        let acting = root.with_user(root.user.setresuid(true, [u32::MAX, 7, u32::MAX]).unwrap());
         assert_eq!(
             (acting.caps.permitted, acting.caps.effective),
             (ALL_CAPABILITIES, 0)
@@ -437,12 +437,12 @@ pub(crate) mod tests {
         let back = acting.with_user(
             acting
                 .user
-                .set_three(false, [u32::MAX, 0, u32::MAX])
+                .setresuid(false, [u32::MAX, 0, u32::MAX])
                 .unwrap(),
         );
         assert_eq!(back, root);
         let kept = root.with_keep_caps(true).unwrap();
-        let kept = kept.with_user(kept.user.set_all(true, 7).unwrap());
+        let kept = kept.with_user(kept.user.setuid(true, 7).unwrap());
         assert_eq!(
             (kept.caps.permitted, kept.caps.effective),
             (ALL_CAPABILITIES, 0)

@@ -80,7 +80,7 @@ impl Credentials {
     ) -> Result<(Self, bool), Errno> {
         let mut new = self.clone();
         let old = self.caps;
-        if !self.no_new_privileges {
+        if !self.no_new_privs {
             new.user.effective = set_ids.user.unwrap_or(new.user.effective);
             new.group.effective = set_ids.group.unwrap_or(new.group.effective);
         }
@@ -96,7 +96,7 @@ impl Credentials {
         // any.
         let acts_as_root = new.user.effective == 0;
         let limited = file.is_some() && acts_as_root && new.user.real != 0;
-        if self.secure_bits & NOROOT == 0 && !limited {
+        if self.securebits & NOROOT == 0 && !limited {
             if acts_as_root || new.user.real == 0 {
                 permitted = old.bounding | old.inheritable;
             }
@@ -104,7 +104,7 @@ impl Credentials {
         }
         let switched =
             new.user.effective != self.user.real || new.group.effective != self.group.real;
-        if self.no_new_privileges && (switched || permitted & !old.permitted != 0) {
+        if self.no_new_privs && (switched || permitted & !old.permitted != 0) {
             (new.user.effective, new.group.effective) = (new.user.real, new.group.real);
             permitted &= old.permitted;
         }
@@ -122,7 +122,7 @@ impl Credentials {
         };
         (new.user.saved, new.user.fs) = (new.user.effective, new.user.effective);
         (new.group.saved, new.group.fs) = (new.group.effective, new.group.effective);
-        new.secure_bits &= !KEEP_CAPS;
+        new.securebits &= !KEEP_CAPS;
         let gained = new.user.real != 0 && (effective || permitted & !ambient != 0);
         Ok((new, switched || gained))
     }
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(powerful.user.list(), [7, 0, 0, 0]);
         assert_eq!(powerful.caps.effective, ALL_CAPABILITIES);
         let bound = Credentials {
-            no_new_privileges: true,
+            no_new_privs: true,
             ..ordinary.clone()
         };
         assert_eq!(
@@ -313,7 +313,7 @@ mod tests {
         );
         // Nothing new.
         let bound = Credentials {
-            no_new_privileges: true,
+            no_new_privs: true,
             ..one.clone()
         };
         assert_eq!(
@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn a_superuser_with_less_gains_nothing_new() {
         let mut less = Credentials {
-            no_new_privileges: true,
+            no_new_privs: true,
             ..Credentials::root()
         };
         less.caps.permitted = BIND;
@@ -395,7 +395,7 @@ mod tests {
                 .permitted,
             BIND
         );
-        less.no_new_privileges = false;
+        less.no_new_privs = false;
         assert_eq!(
             less.after_exec(SetIds::default(), None)
                 .unwrap()

@@ -8,8 +8,8 @@ use core::fmt::{self, Write};
 
 /// Before each line: the length of its text, its priority, its time in microseconds.
 const HEADER: usize = 2 + 4 + 8;
-/// The longest text; the rest is cut off.
-const LONGEST: usize = 1000;
+/// Longest text of a line, in bytes; the rest is cut off.
+const LINE_MAX: usize = 1000;
 
 /// A line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,13 +34,13 @@ pub struct LogRing {
 
 /// Text that is cut off at its end.
 struct Text {
-    bytes: [u8; LONGEST],
+    bytes: [u8; LINE_MAX],
     length: usize,
 }
 
 impl Write for Text {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let take = text.floor_char_boundary(LONGEST - self.length);
+        let take = text.floor_char_boundary(LINE_MAX - self.length);
         let to = &mut self.bytes[self.length..self.length + take];
         // A line is one line, whatever is written.
         to.iter_mut()
@@ -56,7 +56,7 @@ impl LogRing {
     #[must_use]
     pub fn new(bytes: usize) -> Self {
         Self {
-            bytes: VecDeque::with_capacity(bytes.max(HEADER + LONGEST)),
+            bytes: VecDeque::with_capacity(bytes.max(HEADER + LINE_MAX)),
             first: 0,
             next: 0,
         }
@@ -65,7 +65,7 @@ impl LogRing {
     /// Adds a line.
     pub fn push(&mut self, priority: u32, us: u64, text: fmt::Arguments<'_>) {
         let mut line = Text {
-            bytes: [0; LONGEST],
+            bytes: [0; LINE_MAX],
             length: 0,
         };
         // It never fails.
@@ -146,13 +146,13 @@ mod tests {
         }
         assert!(ring.first() > 0 && ring.next() == 500);
         let capacity = ring.bytes.capacity();
-        ring.push(0, 0, format_args!("{}", "\u{e9}".repeat(LONGEST)));
+        ring.push(0, 0, format_args!("{}", "\u{e9}".repeat(LINE_MAX)));
         assert_eq!(
             (
                 ring.bytes.capacity(),
                 ring.from(500).next().unwrap().text.len()
             ),
-            (capacity, LONGEST)
+            (capacity, LINE_MAX)
         );
         assert_eq!(
             (ring.from(499).count(), ring.from(501).count()),

@@ -41,8 +41,8 @@ pub(crate) struct Namespaces {
 }
 
 impl UtsNamespace {
-    /// The first one, in which nobody has named anything.
-    fn first() -> Self {
+    /// Names of the machine before any program sets them.
+    fn initial() -> Self {
         let names = [&b"skerry"[..], b"(none)"].map(|name| Mutex::new(name.to_vec()));
         let [nodename, domain] = names;
         Self {
@@ -77,11 +77,11 @@ impl IpcNamespace {
     }
 }
 
-/// The first ones.
-pub(crate) fn first() -> &'static Namespaces {
+/// Namespaces of process 1.
+pub(crate) fn initial() -> &'static Namespaces {
     static FIRST: Once<Namespaces> = Once::new();
     FIRST.call_once(|| Namespaces {
-        uts: Arc::new(UtsNamespace::first()),
+        uts: Arc::new(UtsNamespace::initial()),
         ipc: Arc::new(IpcNamespace::new(NamespaceKind::Ipc.first_number())),
         net: Stack::new(Arc::new(Loopback)),
     })

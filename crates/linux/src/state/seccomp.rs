@@ -44,7 +44,8 @@ pub(crate) struct SeccompFilter {
     pub(crate) program: Program,
     /// Listener that decides for the filter (`SECCOMP_RET_USER_NOTIF`).
     pub(crate) listener: Option<Arc<Listener>>,
-    pub(crate) before: Option<Arc<Self>>,
+    /// Filter installed before this one.
+    pub(crate) prev: Option<Arc<Self>>,
 }
 
 impl Drop for SeccompFilter {
@@ -100,7 +101,7 @@ impl Seccomp {
         } else {
             None
         };
-        core::iter::successors(first, |filter| filter.before.as_deref())
+        core::iter::successors(first, |filter| filter.prev.as_deref())
     }
 }
 
@@ -116,11 +117,12 @@ pub(crate) struct Response {
 
 #[derive(Clone, Copy)]
 pub(crate) enum State {
-    /// Nobody has been told.
-    New,
-    /// The listener knows of it.
-    Told,
-    Answered(Response),
+    /// The listener has not received it.
+    Init,
+    /// The listener has received it.
+    Sent,
+    /// The listener has replied.
+    Replied(Response),
 }
 
 /// A thread that waits.
@@ -147,10 +149,10 @@ impl NotificationQueue {
             .ok_or(Errno::ENOENT)
     }
 
-    /// Notification that the listener was told of and has not answered.
-    pub(crate) fn told(&mut self, id: u64) -> Result<&mut PendingNotification, Errno> {
+    /// Notification that the listener has received and not replied to.
+    pub(crate) fn sent(&mut self, id: u64) -> Result<&mut PendingNotification, Errno> {
         let waiting = self.find(id)?;
-        if let State::Told = waiting.state {
+        if let State::Sent = waiting.state {
             Ok(waiting)
         } else {
             Err(Errno::EINPROGRESS)

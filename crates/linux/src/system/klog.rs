@@ -20,10 +20,10 @@ use log::{Level, Record};
 use crate::state::log_ring::{Line, LogRing};
 use crate::{SysResult, Task, current_task, uaccess};
 
-/// Bytes that are kept.
-const KEPT: usize = 128 << 10;
-/// The longest line that a program can write to the log.
-const LONGEST: usize = 976;
+/// Size of the log, in bytes of text.
+const LOG_BUFFER_LEN: usize = 128 << 10;
+/// Longest line that a program can write to the log, in bytes.
+const LINE_MAX: usize = 976;
 /// Facility of lines of programs (`LOG_USER`), and their level if they name none (`LOG_WARNING`).
 const FACILITY: u32 = 1 << 3;
 const WARNING: u32 = 4;
@@ -42,18 +42,18 @@ static CHANGED: PollQueue = PollQueue::new();
 /// Keeps the log from now on, and makes it readable.
 pub(crate) fn init(boot: &BootToken) {
     *LOG.lock() = Some(Log {
-        ring: LogRing::new(KEPT),
+        ring: LogRing::new(LOG_BUFFER_LEN),
         unread: 0,
         uncleared: 0,
     });
-    guard::log::keep(boot, keep);
+    guard::log::keep(boot, record);
     if let Err(error) = devfs::register("kmsg", Arc::new(KmsgDevice)) {
         log::warn!("no /dev/kmsg: {error}");
     }
 }
 
-/// Takes a line over. Where nobody may sleep it is only on the console.
-fn keep(record: &Record<'_>) {
+/// Adds a line to the log. Where the caller must not sleep it is only on the console.
+fn record(record: &Record<'_>) {
     let level = match record.level() {
         Level::Error => 3,
         Level::Warn => WARNING,
@@ -137,7 +137,7 @@ pub fn sys_syslog(task: &Task, action: u32, to: usize, len: i32) -> SysResult {
     const SIZE_BUFFER: u32 = 10;
     if !matches!(action, READ_ALL | SIZE_BUFFER)
         && !task.cred().capable(sys::CAP_SYSLOG)
-        && !task.cred().privileged()
+        && !task.cred().has_sys_admin()
     {
         return Err(Errno::EPERM);
     }
@@ -184,7 +184,7 @@ pub fn sys_syslog(task: &Task, action: u32, to: usize, len: i32) -> SysResult {
                 .map(|line| shown(&line).len())
                 .sum()
         }),
-        SIZE_BUFFER => Ok(KEPT),
+        SIZE_BUFFER => Ok(LOG_BUFFER_LEN),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -195,7 +195,7 @@ struct KmsgDevice;
 impl CharDevice for KmsgDevice {
     fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Arc<dyn FileOps>, Errno> {
         let may = |caller: Arc<Task>| {
-            caller.cred().capable(sys::CAP_SYSLOG) || caller.cred().privileged()
+            caller.cred().capable(sys::CAP_SYSLOG) || caller.cred().has_sys_admin()
         };
         if flags.readable() && !current_task().is_none_or(may) {
             return Err(Errno::EPERM);
@@ -221,8 +221,8 @@ struct Reader {
 }
 
 impl Reader {
-    /// The next line, `EPIPE` if that is gone already.
-    fn take(&self) -> Option<Result<Vec<u8>, Errno>> {
+    /// Next line of the log; `EPIPE` if it has been overwritten.
+    fn next_record(&self) -> Option<Result<Vec<u8>, Errno>> {
         let mut next = self.next.lock();
         let line = with(|log| {
             if *next < log.ring.first() {
@@ -248,10 +248,10 @@ impl Reader {
 
 impl FileOps for Reader {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize, Errno> {
-        let line = match self.take() {
+        let line = match self.next_record() {
             Some(line) => line?,
             None if file.nonblocking() => return Err(Errno::EAGAIN),
-            None => CHANGED.wait(|| self.take())??,
+            None => CHANGED.wait(|| self.next_record())??,
         };
         buf.get_mut(..line.len())
             .ok_or(Errno::EINVAL)?
@@ -261,7 +261,7 @@ impl FileOps for Reader {
 
     /// A program's line; `<N>` at its beginning is its priority.
     fn write(&self, _: &File, buf: &[u8]) -> Result<usize, Errno> {
-        if buf.len() > LONGEST {
+        if buf.len() > LINE_MAX {
             return Err(Errno::EINVAL);
         }
         let text = String::from_utf8_lossy(buf);

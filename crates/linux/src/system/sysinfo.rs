@@ -74,7 +74,7 @@ fn set_name(which: &Mutex<Vec<u8>>, name: &[u8]) -> Result<(), Errno> {
 }
 
 fn set_name_from(task: &Task, which: &Mutex<Vec<u8>>, addr: usize, len: usize) -> SysResult {
-    if !task.cred().privileged() {
+    if !task.cred().has_sys_admin() {
         return Err(Errno::EPERM);
     }
     let mut name = [0; NAME_MAX];
@@ -139,8 +139,8 @@ pub fn sys_uname(task: &Task, to: usize) -> SysResult {
     Ok(0)
 }
 
-/// The load of the last 1, 5 and 15 minutes, in 2^-16.
-fn load() -> [u64; 3] {
+/// Load averages of 1, 5 and 15 minutes, in units of 2^-16.
+fn load_fixed_point() -> [u64; 3] {
     static LOAD: Mutex<Load> = Mutex::new(Load::new());
     let now = now_ns();
     let (mut work, mut waiting, mut crowded) = (Work::default(), 0, 0);
@@ -157,7 +157,8 @@ fn load() -> [u64; 3] {
 
 /// The load of the last 1, 5 and 15 minutes, as `/proc/loadavg` shows it.
 pub(crate) fn load_average() -> [String; 3] {
-    load().map(|load| alloc::format!("{}.{:02}", load >> 16, ((load & 0xffff) * 100) >> 16))
+    load_fixed_point()
+        .map(|load| alloc::format!("{}.{:02}", load >> 16, ((load & 0xffff) * 100) >> 16))
 }
 
 /// `struct sysinfo`.
@@ -187,7 +188,7 @@ pub fn sys_sysinfo(_: &Task, to: UserPtr<SysInfo>) -> SysResult {
     let memory = guard::mem::stats();
     let mut info = SysInfo::new_zeroed();
     info.uptime = (now_ns() / NS_PER_SEC).cast_signed();
-    info.loads = load();
+    info.loads = load_fixed_point();
     info.total_ram = (memory.total - memory.granted - memory.leaked) * vm::PAGE_SIZE as u64;
     info.free_ram = memory.free * vm::PAGE_SIZE as u64;
     info.processes = u16::try_from(process_table::thread_count()).unwrap_or(u16::MAX);

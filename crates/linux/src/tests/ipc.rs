@@ -91,7 +91,7 @@ fn sets_are_found_by_key_and_guarded_by_mode() {
     child.set_cred(
         child
             .cred()
-            .with_user(child.cred().user.set_all(true, 1000).unwrap()),
+            .with_user(child.cred().user.setuid(true, 1000).unwrap()),
     );
     assert_eq!(outcome(sys_semget(&child, KEY, 0, 0o600)), Err(EACCES));
     assert_eq!(operate(&child, id, &[[0, 1, 0]]), Err(EACCES));

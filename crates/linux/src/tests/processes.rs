@@ -233,7 +233,7 @@ fn limits_are_lowered_by_anybody_and_raised_by_few() {
     assert_eq!(outcome(sys_getrlimit(&task, NOFILE, old.ptr())), Ok(0));
     assert_eq!(old.get(), rlimit(100, 200));
     let cred = task.cred();
-    task.set_cred(cred.with_user(cred.user.set_all(true, 1000).unwrap()));
+    task.set_cred(cred.with_user(cred.user.setuid(true, 1000).unwrap()));
     assert_eq!(
         outcome(sys_setrlimit(
             &task,

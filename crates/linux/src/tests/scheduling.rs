@@ -31,7 +31,7 @@ fn set(task: &Task, of: &Task, policy: u32, priority: i32) -> Result<usize, i32>
 
 fn become_user(task: &Task, id: u32) {
     let cred = task.cred();
-    task.set_cred(cred.with_user(cred.user.set_all(true, id).unwrap()));
+    task.set_cred(cred.with_user(cred.user.setuid(true, id).unwrap()));
 }
 
 #[test]
@@ -112,9 +112,15 @@ fn nice_levels_are_cut_and_reach_groups() {
     let child = child_of(&task);
     assert_eq!(process_table::relations(child.pid()).group.raw(), group);
     assert_eq!(outcome(sys_setpriority(&task, 1, 0, 100)), Ok(0));
-    assert_eq!((task.schedule().nice, child.schedule().nice), (19, 19));
+    assert_eq!(
+        (task.sched_params().nice, child.sched_params().nice),
+        (19, 19)
+    );
     assert_eq!(outcome(sys_setpriority(&task, 1, group, -100)), Ok(0));
-    assert_eq!((task.schedule().nice, child.schedule().nice), (-20, -20));
+    assert_eq!(
+        (task.sched_params().nice, child.sched_params().nice),
+        (-20, -20)
+    );
     assert_eq!(outcome(sys_getpriority(&task, 1, group)), Ok(40));
 }
 

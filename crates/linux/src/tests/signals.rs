@@ -244,7 +244,7 @@ fn only_the_owner_and_the_superuser_send_signals() {
     let child = child_of(&task);
     let user = |id| {
         let cred = child.cred();
-        cred.with_user(cred.user.set_all(true, id).unwrap())
+        cred.with_user(cred.user.setuid(true, id).unwrap())
     };
     child.set_cred(user(1000));
     assert_eq!(

@@ -35,7 +35,7 @@ const _: () = assert!(size_of::<Timex>() == 208);
 
 impl Timex {
     /// Distance by which `time` is to move the clock, in nanoseconds.
-    fn distance(&self) -> Result<i64, Errno> {
+    fn delta_ns(&self) -> Result<i64, Errno> {
         let (parts, length) = if self.modes & NANO == 0 {
             (1_000_000, 1000)
         } else {
@@ -67,7 +67,7 @@ pub fn sys_adjtimex(task: &Task, state: UserPtr<Timex>) -> SysResult {
     let asked = state.read()?;
     let modes = asked.modes;
     if modes & !NANO == SETOFFSET {
-        wall_clock::step(task, asked.distance()?)?;
+        wall_clock::step(task, asked.delta_ns()?)?;
     } else if modes != 0 && modes != OFFSET_SS_READ {
         return Err(Errno::EPERM);
     }

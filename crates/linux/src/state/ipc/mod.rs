@@ -91,7 +91,7 @@ impl IpcPerm {
     /// # Errors
     /// `EPERM`.
     pub(crate) fn check_owner(&self, cred: &Credentials) -> Result<(), Errno> {
-        if cred.privileged() {
+        if cred.has_sys_admin() {
             Ok(())
         } else {
             self.check_created(cred)

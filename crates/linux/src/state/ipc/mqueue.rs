@@ -48,7 +48,7 @@ pub(crate) struct PosixQueue {
 pub(crate) static CHARGED: Mutex<BTreeMap<u32, u64>> = Mutex::new(BTreeMap::new());
 
 /// Number of bytes that all users are charged for.
-pub(crate) fn charged() -> u64 {
+pub(crate) fn charged_bytes() -> u64 {
     CHARGED.lock().values().sum()
 }
 

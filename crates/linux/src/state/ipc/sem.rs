@@ -59,7 +59,7 @@ pub(crate) struct State {
     pub(crate) info: SemidDs,
     pub(crate) semaphores: Vec<Semaphore>,
     /// Adjustments that are added when a process ends, by process.
-    pub(crate) undo: BTreeMap<Pid, Vec<i32>>,
+    pub(crate) sem_adj: BTreeMap<Pid, Vec<i32>>,
     /// Semaphore that each thread waits for, and whether it is to become zero.
     pub(crate) waiting: BTreeMap<Tid, (usize, bool)>,
     pub(crate) removed: bool,
@@ -102,7 +102,7 @@ impl State {
             .iter()
             .filter(|operation| operation.has(SEM_UNDO) && operation.change != 0)
         {
-            let undo = self.undo.entry(pid).or_insert_with(|| vec![0; count]);
+            let undo = self.sem_adj.entry(pid).or_insert_with(|| vec![0; count]);
             undo[usize::from(operation.number)] -= i32::from(operation.change);
         }
         self.info.operated = ipc::now();
