@@ -256,12 +256,12 @@ pub(crate) fn proc_text() -> String {
 }
 
 /// Commands of `msgctl(2)` that name no queue by its identifier.
-fn msgctl_by_index(task: &Task, place: i32, command: u32, arg: UserPtr<MsqidDs>) -> SysResult {
+fn msgctl_by_index(task: &Task, index: i32, command: u32, arg: UserPtr<MsqidDs>) -> SysResult {
     if matches!(command, IPC_INFO | MSG_INFO) {
         UserPtr::new(arg.addr()).write(&limits(command))?;
         return Ok(task.ipc().messages.max_index());
     }
-    let (id, queue) = task.ipc().messages.by_index(place)?;
+    let (id, queue) = task.ipc().messages.by_index(index)?;
     let mut info = queue.state.lock().info;
     info.owner = if command == MSG_STAT {
         info.owner.stat(id, &task.cred())?

@@ -240,12 +240,12 @@ pub(crate) fn proc_text() -> String {
 }
 
 /// Commands of `semctl(2)` that name no set by its identifier.
-fn semctl_by_index(task: &Task, place: i32, command: u32, arg: usize) -> SysResult {
+fn semctl_by_index(task: &Task, index: i32, command: u32, arg: usize) -> SysResult {
     if matches!(command, IPC_INFO | SEM_INFO) {
         UserPtr::new(arg).write(&limits(command))?;
         return Ok(task.ipc().semaphores.max_index());
     }
-    let (id, set) = task.ipc().semaphores.by_index(place)?;
+    let (id, set) = task.ipc().semaphores.by_index(index)?;
     let mut info = set.state.lock().info;
     info.owner = if command == SEM_STAT {
         info.owner.stat(id, &task.cred())?

@@ -125,7 +125,7 @@ pub fn sys_shmat(task: &Task, id: i32, addr: usize, flags: u32) -> SysResult {
     } else {
         addr
     };
-    let place = match at {
+    let placement = match at {
         0 if flags & SHM_REMAP != 0 => return Err(Errno::EINVAL),
         0 => Placement::Anywhere(0),
         at if !at.is_multiple_of(PAGE_SIZE) => return Err(Errno::EINVAL),
@@ -138,7 +138,7 @@ pub fn sys_shmat(task: &Task, id: i32, addr: usize, flags: u32) -> SysResult {
     let name = format!("/SYSV{:08x} (deleted)", segment.key).into_bytes();
     let object = Object::file(segment.clone(), !readonly, name, 0, id as u64);
     let request = MapRequest {
-        placement: place,
+        placement,
         len: segment.size,
         prot,
         flags: VmaFlags::SHARED,
@@ -239,7 +239,7 @@ pub(crate) fn proc_text() -> String {
 }
 
 /// Commands of `shmctl(2)` that name no segment by its identifier.
-fn shmctl_by_index(task: &Task, place: i32, command: u32, to: UserPtr<ShmidDs>) -> SysResult {
+fn shmctl_by_index(task: &Task, index: i32, command: u32, to: UserPtr<ShmidDs>) -> SysResult {
     match command {
         IPC_INFO => {
             let segments = MAX_SEGMENTS as u64;
@@ -273,7 +273,7 @@ fn shmctl_by_index(task: &Task, place: i32, command: u32, to: UserPtr<ShmidDs>) 
             let (id, segment) = {
                 let ipc = task.ipc();
                 let table = ipc.segments.0.lock();
-                let (id, entry) = table.by_index(place).ok_or(Errno::EINVAL)?;
+                let (id, entry) = table.by_index(index).ok_or(Errno::EINVAL)?;
                 (id, entry.segment().ok_or(Errno::EINVAL)?)
             };
             if command == SHM_STAT {

@@ -20,7 +20,7 @@ pub(crate) fn account_exited_process(process: &Process) {
 /// Time that all programs there are and were had in user mode, nanoseconds. One that ends at this
 /// moment may be missing.
 pub(crate) fn total_user_ns() -> u64 {
-    let living = process_table::processes_where(|_, node| node.process.space().is_some());
+    let living = process_table::processes_where(|_, entry| entry.process.space().is_some());
     living
         .iter()
         .map(|process| process.usage().user_ns)

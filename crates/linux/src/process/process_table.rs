@@ -152,22 +152,22 @@ impl ProcessTable {
     /// ancestor, `parent` or above, that asked for it (`PR_SET_CHILD_SUBREAPER`), or 1.
     fn find_new_reaper(&self, parent: Pid) -> Pid {
         let mut pid = parent;
-        while let Some(node) = self.entries.get(&pid) {
-            if node.subreaper && node.exit_status.is_none() {
+        while let Some(entry) = self.entries.get(&pid) {
+            if entry.subreaper && entry.exit_status.is_none() {
                 return pid;
             }
-            pid = node.parent();
+            pid = entry.parent();
         }
         Pid::INIT
     }
 
     /// Takes a process that has ended out of the table.
     pub(crate) fn reap(&mut self, pid: Pid) -> Option<ProcessEntry> {
-        let node = self.entries.remove(&pid)?;
-        if let Some(parent) = self.entries.get_mut(&node.parent()) {
+        let entry = self.entries.remove(&pid)?;
+        if let Some(parent) = self.entries.get_mut(&entry.parent()) {
             parent.children.retain(|&child| child != pid);
         }
-        Some(node)
+        Some(entry)
     }
 }
 
@@ -197,12 +197,12 @@ pub(crate) fn add_process(parent: Pid, process: Arc<Process>) {
     let pid = process.pid();
     let mut table = TABLE.lock();
     let (mut group, mut session) = (pid.own_group(), pid.own_session());
-    if let Some(node) = table.entries.get_mut(&parent) {
-        node.children.push(pid);
-        (group, session) = (node.group, node.session);
+    if let Some(entry) = table.entries.get_mut(&parent) {
+        entry.children.push(pid);
+        (group, session) = (entry.group, entry.session);
     }
     process.set_parent(parent);
-    let node = ProcessEntry {
+    let entry = ProcessEntry {
         process,
         children: Vec::new(),
         group,
@@ -214,13 +214,13 @@ pub(crate) fn add_process(parent: Pid, process: Arc<Process>) {
         did_exec: false,
         subreaper: false,
     };
-    table.entries.insert(pid, node);
+    table.entries.insert(pid, entry);
 }
 
 /// Removes a process that never ran.
 pub(crate) fn remove_unstarted_process(pid: Pid) {
-    let node = TABLE.lock().reap(pid);
-    drop(node);
+    let entry = TABLE.lock().reap(pid);
+    drop(entry);
 }
 
 /// Enters a thread.
@@ -250,7 +250,11 @@ pub(crate) fn counts() -> TableCounts {
     TableCounts {
         processes: table.entries.len(),
         threads: table.tasks.len(),
-        children: table.entries.values().map(|node| node.children.len()).sum(),
+        children: table
+            .entries
+            .values()
+            .map(|entry| entry.children.len())
+            .sum(),
     }
 }
 
@@ -266,7 +270,7 @@ pub(crate) fn has_ended(process: &Arc<Process>) -> bool {
     table
         .entries
         .get(&process.pid())
-        .is_none_or(|node| node.exit_status.is_some() || !Arc::ptr_eq(&node.process, process))
+        .is_none_or(|entry| entry.exit_status.is_some() || !Arc::ptr_eq(&entry.process, process))
 }
 
 /// The thread with this number.
@@ -297,15 +301,15 @@ pub(crate) fn processes_where(which: impl Fn(Pid, &ProcessEntry) -> bool) -> Vec
         .lock()
         .entries
         .iter()
-        .filter(|(pid, node)| which(**pid, node))
-        .map(|(_, node)| node.process.clone())
+        .filter(|(pid, entry)| which(**pid, entry))
+        .map(|(_, entry)| entry.process.clone())
         .collect()
 }
 
 /// Processes of a group, the youngest first: in this order Linux goes through them, and which error
 /// is told depends on it.
 pub(crate) fn group_members(group: Pgid) -> Vec<Arc<Process>> {
-    let mut members = processes_where(|_, node| node.group == group);
+    let mut members = processes_where(|_, entry| entry.group == group);
     members.reverse();
     members
 }
@@ -339,25 +343,25 @@ pub(crate) fn relations(pid: Pid) -> Relations {
 /// parent.
 pub(crate) fn record_stop(pid: Pid, signal: Option<i32>) -> Option<Arc<Process>> {
     let mut table = TABLE.lock();
-    let node = table.entries.get_mut(&pid)?;
-    node.stop_report = signal;
-    node.continue_report = signal.is_none();
-    let parent = node.parent();
+    let entry = table.entries.get_mut(&pid)?;
+    entry.stop_report = signal;
+    entry.continue_report = signal.is_none();
+    let parent = entry.parent();
     table.entries.get(&parent).map(|n| n.process.clone())
 }
 
 /// Records that a process has called `execve(2)`, after which its parent cannot move it to another
 /// group.
 pub(crate) fn set_did_exec(pid: Pid) {
-    if let Some(node) = TABLE.lock().entries.get_mut(&pid) {
-        node.did_exec = true;
+    if let Some(entry) = TABLE.lock().entries.get_mut(&pid) {
+        entry.did_exec = true;
     }
 }
 
 /// Makes a process the one that orphans among its descendants go to, or not.
 pub(crate) fn set_subreaper(pid: Pid, on: bool) {
-    if let Some(node) = TABLE.lock().entries.get_mut(&pid) {
-        node.subreaper = on;
+    if let Some(entry) = TABLE.lock().entries.get_mut(&pid) {
+        entry.subreaper = on;
     }
 }
 
@@ -367,7 +371,7 @@ pub(crate) fn is_subreaper(pid: Pid) -> bool {
         .lock()
         .entries
         .get(&pid)
-        .is_some_and(|node| node.subreaper)
+        .is_some_and(|entry| entry.subreaper)
 }
 
 /// Processes and groups that have to be told about the end of a process.
@@ -385,18 +389,18 @@ pub(crate) struct ExitEffects {
 /// Makes a process that has ended a zombie, which waits for its parent unless that does not want to
 /// know; its children become those of the nearest subreaper, or of process 1.
 pub(crate) fn exit_notify(process: &Process, status: i32, held: bool) -> ExitEffects {
-    let mut aftermath = ExitEffects::default();
+    let mut effects = ExitEffects::default();
     let pid = process.pid();
     let mut reaped = Vec::new();
     let mut table = TABLE.lock();
     let table = &mut *table;
-    let Some(node) = table.entries.get_mut(&pid) else {
-        return aftermath;
+    let Some(entry) = table.entries.get_mut(&pid) else {
+        return effects;
     };
-    node.exit_status = Some(status);
-    node.awaits_tracer = held;
-    let (parent, own_group, own_session) = (node.parent(), node.group, node.session);
-    let children = core::mem::take(&mut node.children);
+    entry.exit_status = Some(status);
+    entry.awaits_tracer = held;
+    let (parent, own_group, own_session) = (entry.parent(), entry.group, entry.session);
+    let children = core::mem::take(&mut entry.children);
     // A group is orphaned by this end only if it loses a tie to another group of its session: one
     // that had none before hears nothing.
     let other = |pid: &Pid| {
@@ -410,56 +414,57 @@ pub(crate) fn exit_notify(process: &Process, status: i32, held: bool) -> ExitEff
     groups.extend(other(&parent).map(|_| own_group));
     groups.sort_unstable();
     groups.dedup();
-    let heir = table.find_new_reaper(parent);
-    let heirs_process = table.entries.get(&heir).map(|n| n.process.clone());
-    let heir_waits = heirs_process
+    let reaper = table.find_new_reaper(parent);
+    let reaper_process = table.entries.get(&reaper).map(|n| n.process.clone());
+    let heir_waits = reaper_process
         .as_ref()
-        .is_some_and(|heir| !heir.sighand().reaps_children());
+        .is_some_and(|reaper| !reaper.sighand().reaps_children());
     for &child in &children {
-        let Some(node) = table.entries.get_mut(&child) else {
+        let Some(entry) = table.entries.get_mut(&child) else {
             continue;
         };
-        node.process.set_parent(heir);
+        entry.process.set_parent(reaper);
         // Who gets it waits for ordinary children only, and would never hear of one whose end was
         // to be told by another signal.
-        node.process
+        entry
+            .process
             .set_exit_signal(linux_raw_sys::general::SIGCHLD as i32);
-        aftermath.reparented.push(node.process.clone());
-        if node.exit_status.is_some() && !node.awaits_tracer {
-            aftermath.new_reaper.clone_from(&heirs_process);
+        effects.reparented.push(entry.process.clone());
+        if entry.exit_status.is_some() && !entry.awaits_tracer {
+            effects.new_reaper.clone_from(&reaper_process);
             if !heir_waits {
                 reaped.extend(table.entries.remove(&child));
                 continue;
             }
         }
-        if let Some(node) = table.entries.get_mut(&heir) {
-            node.children.push(child);
+        if let Some(entry) = table.entries.get_mut(&reaper) {
+            entry.children.push(child);
         }
     }
-    aftermath.orphaned_groups = groups
+    effects.orphaned_groups = groups
         .into_iter()
         .filter(|&g| table.has_stopped(g) && table.is_orphaned(g))
         .collect();
-    aftermath.parent = table.entries.get(&parent).map(|n| n.process.clone());
-    let unwanted = aftermath
+    effects.parent = table.entries.get(&parent).map(|n| n.process.clone());
+    let unwanted = effects
         .parent
         .as_ref()
         .is_none_or(|parent| parent.sighand().reaps_children());
     if unwanted && !held {
         reaped.extend(table.reap(pid));
     }
-    aftermath
+    effects
 }
 
 /// Lets the parent, which is returned, wait for a process whose tracer has been told of its end.
 pub(crate) fn release_to_parent(pid: Pid) -> Option<Arc<Process>> {
     let mut table = TABLE.lock();
-    let node = table
+    let entry = table
         .entries
         .get_mut(&pid)
-        .filter(|node| node.awaits_tracer)?;
-    node.awaits_tracer = false;
-    let parent = node.parent();
+        .filter(|entry| entry.awaits_tracer)?;
+    entry.awaits_tracer = false;
+    let parent = entry.parent();
     let parent = table.entries.get(&parent).map(|n| n.process.clone());
     // Dropped when the lock is open.
     let _reaped = if parent

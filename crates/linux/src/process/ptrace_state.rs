@@ -112,8 +112,8 @@ impl PtraceState {
     }
 
     /// Resumes the thread, with a signal or without (0).
-    pub(crate) fn resume(&mut self, course: ResumeMode, signal: i32) {
-        (self.resume_mode, self.signal) = (course, signal);
+    pub(crate) fn resume(&mut self, mode: ResumeMode, signal: i32) {
+        (self.resume_mode, self.signal) = (mode, signal);
         if let Some(stop) = &mut self.stop {
             stop.resumed = true;
         }

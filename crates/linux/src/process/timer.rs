@@ -92,7 +92,7 @@ impl TimerClock {
 
 #[derive(Default)]
 pub(crate) struct TimerState {
-    pub(crate) ticket: Option<TimerHandle>,
+    pub(crate) handle: Option<TimerHandle>,
     /// By the timer's clock.
     pub(crate) deadline_ns: u64,
     pub(crate) interval_ns: u64,
@@ -183,8 +183,8 @@ impl Timer {
         let mut setting = self.setting.lock();
         let left = Self::remaining_ns(&setting, now);
         let old = core::mem::take(&mut *setting);
-        if let Some(ticket) = old.ticket {
-            timer_queue::cancel(ticket);
+        if let Some(handle) = old.handle {
+            timer_queue::cancel(handle);
         }
         if old.is_realtime {
             REALTIME_TIMERS.lock().remove(&self.address());
@@ -192,7 +192,7 @@ impl Timer {
         if let Some(deadline_ns) = deadline_ns {
             self.pause_ns.store(0, Ordering::Relaxed);
             *setting = TimerState {
-                ticket: self.arm(deadline_ns, now),
+                handle: self.arm(deadline_ns, now),
                 deadline_ns,
                 interval_ns,
                 is_realtime: false,
@@ -209,12 +209,12 @@ impl Timer {
         let is_due = |setting: &TimerState| {
             matches!(self.clock, TimerClock::Monotonic) && setting.deadline_ns <= now_ns()
         };
-        let ticket = {
+        let handle = {
             let setting = self.setting.lock();
-            setting.ticket.filter(|_| is_due(&setting))
+            setting.handle.filter(|_| is_due(&setting))
         };
-        if let Some(ticket) = ticket {
-            timer_queue::cancel(ticket);
+        if let Some(handle) = handle {
+            timer_queue::cancel(handle);
             self.fire();
         }
     }
@@ -226,12 +226,12 @@ impl Timer {
     /// Moves the deadline after the wall clock was set.
     pub(crate) fn clock_was_set(&self, forward_ns: i64) {
         let mut setting = self.setting.lock();
-        if let Some(ticket) = setting.ticket.take() {
-            timer_queue::cancel(ticket);
+        if let Some(handle) = setting.handle.take() {
+            timer_queue::cancel(handle);
             setting.deadline_ns = setting
                 .deadline_ns
                 .saturating_add_signed(forward_ns.saturating_neg());
-            setting.ticket = self.arm(setting.deadline_ns, now_ns());
+            setting.handle = self.arm(setting.deadline_ns, now_ns());
         }
         if let TimerNotify::Timerfd(expirations) = &self.notify {
             expirations.clock_was_set();
@@ -262,7 +262,7 @@ impl Timer {
     pub(crate) fn remaining_ns(setting: &TimerState, now: u64) -> u64 {
         // A set timer always has something left.
         setting
-            .ticket
+            .handle
             .map_or(0, |_| setting.deadline_ns.saturating_sub(now).max(1))
     }
 
@@ -318,16 +318,16 @@ impl TimerCallback for Timer {
         let now = self.clock.now();
         {
             let mut setting = self.setting.lock();
-            let Some(ticket) = setting.ticket.take() else {
+            let Some(handle) = setting.handle.take() else {
                 return;
             };
-            if !ticket.deadline().has_passed() {
+            if !handle.deadline().has_passed() {
                 // It was set anew while this was on its way.
-                setting.ticket = Some(ticket);
+                setting.handle = Some(handle);
                 return;
             }
             if setting.deadline_ns > now {
-                setting.ticket = self.arm(setting.deadline_ns, now);
+                setting.handle = self.arm(setting.deadline_ns, now);
                 return;
             }
             // Intervals that have passed already are counted, not made up for.
@@ -336,7 +336,7 @@ impl TimerCallback for Timer {
                 self.overrun
                     .store(i32::try_from(missed).unwrap_or(i32::MAX), Ordering::Relaxed);
                 setting.deadline_ns += (missed + 1) * setting.interval_ns;
-                setting.ticket = self.arm(setting.deadline_ns, now);
+                setting.handle = self.arm(setting.deadline_ns, now);
             }
         }
         self.notify_expired(times);

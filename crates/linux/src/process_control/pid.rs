@@ -35,7 +35,7 @@ pub fn sys_getpgid(task: &Task, pid: Option<Tid>) -> SysResult {
     TABLE
         .lock()
         .entry_by_tid(pid.unwrap_or(task.pid().leader()))
-        .map(|node| node.group.raw() as usize)
+        .map(|entry| entry.group.raw() as usize)
         .ok_or(Errno::ESRCH)
 }
 
@@ -49,7 +49,7 @@ pub fn sys_getsid(task: &Task, pid: Option<Tid>) -> SysResult {
     TABLE
         .lock()
         .entry_by_tid(pid.unwrap_or(task.pid().leader()))
-        .map(|node| node.session.raw() as usize)
+        .map(|entry| entry.session.raw() as usize)
         .ok_or(Errno::ESRCH)
 }
 
@@ -60,8 +60,8 @@ pub fn sys_setsid(task: &Task) -> SysResult {
     if table.group_exists(pid.own_group()) {
         return Err(Errno::EPERM);
     }
-    let node = table.entry_mut(pid).ok_or(Errno::ESRCH)?;
-    (node.group, node.session) = (pid.own_group(), pid.own_session());
+    let entry = table.entry_mut(pid).ok_or(Errno::ESRCH)?;
+    (entry.group, entry.session) = (pid.own_group(), pid.own_session());
     Ok(pid.raw() as usize)
 }
 
@@ -76,7 +76,7 @@ pub fn sys_setpgid(task: &Task, pid: Option<Pid>, group: Option<Pgid>) -> SysRes
     let mut table = TABLE.lock();
     let session = table
         .entry(own)
-        .map(|node| node.session)
+        .map(|entry| entry.session)
         .ok_or(Errno::ESRCH)?;
     // Only whole processes have a group.
     let missing = || {
@@ -86,19 +86,19 @@ pub fn sys_setpgid(task: &Task, pid: Option<Pid>, group: Option<Pgid>) -> SysRes
             Errno::ESRCH
         }
     };
-    let node = table.entry(pid).ok_or_else(missing)?;
+    let entry = table.entry(pid).ok_or_else(missing)?;
     if pid != own {
-        if node.parent() != own {
+        if entry.parent() != own {
             return Err(Errno::ESRCH);
         }
-        if node.session != session {
+        if entry.session != session {
             return Err(Errno::EPERM);
         }
-        if node.did_exec {
+        if entry.did_exec {
             return Err(Errno::EACCES);
         }
     }
-    if node.session == pid.own_session()
+    if entry.session == pid.own_session()
         || (group != pid.own_group() && table.session_of(group) != Some(session))
     {
         return Err(Errno::EPERM);

@@ -23,11 +23,11 @@ enum WaitSelector {
 }
 
 impl WaitSelector {
-    fn matches(self, pid: Pid, node: &ProcessEntry) -> bool {
+    fn matches(self, pid: Pid, entry: &ProcessEntry) -> bool {
         match self {
             Self::Any => true,
             Self::Tid(wanted) => pid.leader() == wanted,
-            Self::Group(group) => node.group == group,
+            Self::Group(group) => entry.group == group,
         }
     }
 }
@@ -73,18 +73,19 @@ impl ProcessTable {
         let keep = options & sys::WNOWAIT != 0;
         let mut any = false;
         for pid in children {
-            let wanted = |node: &ProcessEntry| {
-                which.matches(pid, node) && is_eligible_child(&node.process, options)
+            let wanted = |entry: &ProcessEntry| {
+                which.matches(pid, entry) && is_eligible_child(&entry.process, options)
             };
-            let Some(node) = self.entry_mut(pid).filter(|node| wanted(node)) else {
+            let Some(entry) = self.entry_mut(pid).filter(|entry| wanted(entry)) else {
                 continue;
             };
             // One that has ended is no child for who asks for other news only, unless its tracer
             // has it first.
-            any |= node.exit_status.is_none() || node.awaits_tracer || options & sys::WEXITED != 0;
-            let process = node.process.clone();
-            if let Some(status) = node.exit_status {
-                if options & sys::WEXITED == 0 || node.awaits_tracer {
+            any |=
+                entry.exit_status.is_none() || entry.awaits_tracer || options & sys::WEXITED != 0;
+            let process = entry.process.clone();
+            if let Some(status) = entry.exit_status {
+                if options & sys::WEXITED == 0 || entry.awaits_tracer {
                     continue;
                 }
                 if !keep {
@@ -109,11 +110,11 @@ impl ProcessTable {
             {
                 continue;
             }
-            if let Some(signal) = node.stop_report
+            if let Some(signal) = entry.stop_report
                 && options & sys::WSTOPPED != 0
             {
                 if !keep {
-                    node.stop_report = None;
+                    entry.stop_report = None;
                 }
                 let (status, code) = (stopped_status(signal), sys::CLD_STOPPED as i32);
                 return Ok(Some(WaitStatus {
@@ -124,8 +125,8 @@ impl ProcessTable {
                     value: signal,
                 }));
             }
-            if node.continue_report && options & sys::WCONTINUED != 0 {
-                node.continue_report = keep;
+            if entry.continue_report && options & sys::WCONTINUED != 0 {
+                entry.continue_report = keep;
                 let (code, value) = (sys::CLD_CONTINUED as i32, sys::SIGCONT as i32);
                 return Ok(Some(WaitStatus {
                     process,

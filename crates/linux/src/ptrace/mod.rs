@@ -41,10 +41,10 @@ struct PtraceReport {
 
 impl PtraceReport {
     /// Report of something that the kernel tells with a trap.
-    fn trap(task: &Task, place: StopKind, code: i32, message: u64) -> Self {
+    fn trap(task: &Task, kind: StopKind, code: i32, message: u64) -> Self {
         let info = SigInfo::from_process(SIGTRAP, code, task.pid(), task.uid());
         Self {
-            kind: place,
+            kind,
             code,
             info: Some(info),
             message,
@@ -286,14 +286,14 @@ fn resume_mode(task: &Task) -> ResumeMode {
 }
 
 /// Stops a thread before or after a system call.
-fn syscall_stop(task: &Task, regs: &mut UserRegs, place: StopKind) {
+fn syscall_stop(task: &Task, regs: &mut UserRegs, kind: StopKind) {
     let marked = task
         .ptrace
         .lock()
         .as_ref()
         .is_some_and(|trace| trace.options & api::PTRACE_O_TRACESYSGOOD != 0);
     let code = if marked { SIGTRAP | 0x80 } else { SIGTRAP };
-    let message = if place == StopKind::SyscallEntry {
+    let message = if kind == StopKind::SyscallEntry {
         api::PTRACE_EVENTMSG_SYSCALL_ENTRY
     } else {
         api::PTRACE_EVENTMSG_SYSCALL_EXIT
@@ -301,7 +301,7 @@ fn syscall_stop(task: &Task, regs: &mut UserRegs, place: StopKind) {
     if let Some((signal @ 1.., _)) = ptrace_stop(
         task,
         regs,
-        PtraceReport::trap(task, place, code, message.into()),
+        PtraceReport::trap(task, kind, code, message.into()),
     ) {
         send_signal::send_task(task, SigInfo::kernel(signal));
     }
@@ -366,7 +366,7 @@ pub(crate) fn report_event(task: &Task, regs: &mut UserRegs, event: Event, messa
     if !event_enabled(task, event) {
         return;
     }
-    let place = match event {
+    let kind = match event {
         Event::Exit => StopKind::ThreadExit,
         Event::Seccomp => StopKind::Seccomp,
         _ => StopKind::Other,
@@ -374,7 +374,7 @@ pub(crate) fn report_event(task: &Task, regs: &mut UserRegs, event: Event, messa
     ptrace_stop(
         task,
         regs,
-        PtraceReport::trap(task, place, SIGTRAP | (event as i32) << 8, message),
+        PtraceReport::trap(task, kind, SIGTRAP | (event as i32) << 8, message),
     );
 }
 

@@ -267,38 +267,38 @@ fn peek_signals(target: &Task, args: usize, to: usize) -> SysResult {
 
 /// Mode in which a request lets a thread go on; `None` if it is another request.
 fn resume_mode_of(request: u32) -> Option<ResumeMode> {
-    let course = ResumeMode::default();
+    let mode = ResumeMode::default();
     Some(match request {
-        api::PTRACE_CONT => course,
+        api::PTRACE_CONT => mode,
         api::PTRACE_SYSCALL => ResumeMode {
             syscall: true,
-            ..course
+            ..mode
         },
         api::PTRACE_SINGLESTEP => ResumeMode {
             single_step: true,
-            ..course
+            ..mode
         },
         api::PTRACE_SYSEMU => ResumeMode {
             sysemu: true,
-            ..course
+            ..mode
         },
         api::PTRACE_SYSEMU_SINGLESTEP => ResumeMode {
             sysemu: true,
             single_step: true,
-            ..course
+            ..mode
         },
         _ => return None,
     })
 }
 
 /// Resumes a stopped thread, with the signal that `data` is or without (0).
-fn resume(target: &Arc<Task>, course: ResumeMode, data: usize) -> SysResult {
+fn resume(target: &Arc<Task>, mode: ResumeMode, data: usize) -> SysResult {
     let signal = i32::try_from(data)
         .ok()
         .filter(|signal| (0..=NSIG).contains(signal))
         .ok_or(Errno::EIO)?;
     with_stop(target, |trace| {
-        trace.resume(course, signal);
+        trace.resume(mode, signal);
         Ok(())
     })?;
     target.process().resumed.wake_all();
@@ -307,8 +307,8 @@ fn resume(target: &Arc<Task>, course: ResumeMode, data: usize) -> SysResult {
 
 /// Handles a request to a thread that has stopped.
 fn stopped_request(request: u32, target: &Arc<Task>, addr: usize, data: usize) -> SysResult {
-    if let Some(course) = resume_mode_of(request) {
-        return resume(target, course, data);
+    if let Some(mode) = resume_mode_of(request) {
+        return resume(target, mode, data);
     }
     with_stop(target, |_| Ok(()))?;
     let word = UserPtr::<u64>::new(data);

@@ -389,7 +389,7 @@ fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> 
             } else {
                 who.cast_unsigned()
             };
-            process_table::processes_where(|_, node| node.process.credentials().user.real == user)
+            process_table::processes_where(|_, entry| entry.process.credentials().user.real == user)
         }
         _ => return Err(Errno::EINVAL),
     };

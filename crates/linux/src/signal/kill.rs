@@ -76,14 +76,16 @@ pub fn sys_kill(task: &Task, pid: i32, signal: i32) -> SysResult {
             return send_by_number(task, tid, &info);
         }
         // Everybody else.
-        PidSelector::All => process_table::processes_where(|pid, node| {
-            pid != Pid::INIT && pid != own && node.exit_status.is_none()
+        PidSelector::All => process_table::processes_where(|pid, entry| {
+            pid != Pid::INIT && pid != own && entry.exit_status.is_none()
         }),
         PidSelector::OwnGroup => {
             let group = process_table::relations(own).group;
-            process_table::processes_where(|_, node| node.group == group)
+            process_table::processes_where(|_, entry| entry.group == group)
         }
-        PidSelector::Group(group) => process_table::processes_where(|_, node| node.group == group),
+        PidSelector::Group(group) => {
+            process_table::processes_where(|_, entry| entry.group == group)
+        }
     };
     let mut result = Err(Errno::ESRCH);
     for process in receivers {

@@ -86,8 +86,8 @@ pub(crate) fn handle_pending_work(
                 DefaultAction::Terminate => {
                     if siginfo::dumps_core(signo) {
                         let fault = task.signals.lock().last_fault;
-                        let place = format_args!("at {:#x}, address {:#x}", regs.rip, fault.cr2);
-                        process::log_fatal_signal(process, signo, place);
+                        let origin = format_args!("at {:#x}, address {:#x}", regs.rip, fault.cr2);
+                        process::log_fatal_signal(process, signo, origin);
                     }
                     process.kill(signo);
                 }
@@ -204,16 +204,16 @@ fn setup_handler_frame(
     let mut shown = stack;
     shown.flags |= if on_stack { AltStack::ONSTACK } else { 0 };
     let size = fpu::signal_frame_size();
-    let place = sigframe::place_frame(regs.rsp, alternate, size).ok_or(Errno::EFAULT)?;
-    let fpu = place.fpu as usize;
+    let placement = sigframe::place_frame(regs.rsp, alternate, size).ok_or(Errno::EFAULT)?;
+    let fpu = placement.fpu as usize;
     while let Some(Err(_)) = task
         .thread()
         .with_loaded_fpu(|state| state.store_signal_frame(fpu))
     {
         uaccess::fault_in(fpu, size, true)?;
     }
-    let frame = Frame::new(regs, place, action.restorer, info, shown, mask, fault);
-    UserPtr::new(place.frame as usize).write(&frame)?;
+    let frame = Frame::new(regs, placement, action.restorer, info, shown, mask, fault);
+    UserPtr::new(placement.frame as usize).write(&frame)?;
     let mut signals = task.signals.lock();
     signals.saved_sigmask = None;
     signals.blocked |= (action.mask | own) & !UNBLOCKABLE;
@@ -222,7 +222,7 @@ fn setup_handler_frame(
         signals.alt_stack = AltStack::none();
     }
     drop(signals);
-    sigframe::enter_handler(regs, place, action.handler, info.signo);
+    sigframe::enter_handler(regs, placement, action.handler, info.signo);
     Ok(())
 }
 

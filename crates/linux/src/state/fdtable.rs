@@ -69,7 +69,7 @@ impl Files {
         }
     }
 
-    /// The place of a number beyond the first chunk: which further chunk, where it starts, how many
+    /// Position of a descriptor beyond the first chunk: which further chunk, where it starts, how many
     /// it has.
     fn chunk(fd: usize) -> (usize, usize, usize) {
         let chunk = ((fd / FIRST).ilog2() / 3) as usize;
@@ -77,9 +77,9 @@ impl Files {
         (chunk, start, 7 * start)
     }
 
-    /// Place of a number's file, if the chunk exists.
+    /// Slot of a descriptor, if its chunk exists.
     #[inline]
-    fn place(&self, fd: usize) -> Option<&RcuArc<File>> {
+    fn slot(&self, fd: usize) -> Option<&RcuArc<File>> {
         if fd < FIRST {
             return Some(&self.first[fd]);
         }
@@ -87,8 +87,8 @@ impl Files {
         self.further.get(chunk)?.get()?.get(fd - start)
     }
 
-    /// Place of the file of a number below [`MAX_LIMIT`]; makes the chunk.
-    fn make_place(&self, fd: usize) -> &RcuArc<File> {
+    /// Slot of a descriptor below [`MAX_LIMIT`]; makes the chunk.
+    fn make_slot(&self, fd: usize) -> &RcuArc<File> {
         if fd < FIRST {
             return &self.first[fd];
         }
@@ -105,7 +105,7 @@ impl Files {
 
     #[inline(always)]
     fn get(&self, fd: usize) -> Option<Arc<File>> {
-        self.place(fd)?.load()
+        self.slot(fd)?.load()
     }
 }
 
@@ -282,7 +282,7 @@ impl ReservedFd<'_> {
         core::mem::forget(self);
         let mut numbers = table.numbers.lock();
         numbers.reserved.set(fd, false);
-        table.files.make_place(fd).swap(Some(file));
+        table.files.make_slot(fd).swap(Some(file));
         fd
     }
 }
@@ -303,7 +303,7 @@ pub struct FdTable {
     /// The owner of POSIX record locks; never reused.
     id: u64,
     files: Files,
-    /// Held while a number and its place in `files` change.
+    /// Held while a descriptor and its slot in `files` change.
     numbers: Mutex<FdBitmaps>,
     limit: AtomicUsize,
     /// Number of threads that have this table.
@@ -350,7 +350,7 @@ impl FdTable {
             .for_each(|fd| open.free(fd));
         let copy = Self::with(open, self.limit());
         for fd in numbers.open() {
-            copy.files.make_place(fd).swap(self.files.get(fd));
+            copy.files.make_slot(fd).swap(self.files.get(fd));
         }
         Arc::new(copy)
     }
@@ -468,7 +468,7 @@ impl FdTable {
         let mut numbers = self.numbers.lock();
         let fd = numbers.allocate_lowest(least, limit, cloexec);
         if let Ok(fd) = fd {
-            self.files.make_place(fd).swap(Some(file));
+            self.files.make_slot(fd).swap(Some(file));
         } else {
             // The file is dropped after the lock.
             drop(numbers);
@@ -503,7 +503,7 @@ impl FdTable {
             return Err(Errno::EBUSY);
         }
         numbers.allocate(index, cloexec);
-        let old = self.files.make_place(index).swap(Some(file));
+        let old = self.files.make_slot(index).swap(Some(file));
         drop(numbers);
         if let Some(old) = old {
             self.closed(&old);
@@ -535,7 +535,7 @@ impl FdTable {
     /// Removes a descriptor and returns its file.
     fn remove(&self, numbers: &mut FdBitmaps, fd: usize) -> Option<Arc<File>> {
         numbers.free(fd);
-        self.files.place(fd)?.swap(None)
+        self.files.slot(fd)?.swap(None)
     }
 
     /// POSIX: closing any descriptor of a file gives back all the process's record locks on it.

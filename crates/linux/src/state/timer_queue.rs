@@ -8,7 +8,7 @@ use ::task::{Deadline, Mutex, Once, Thread};
 
 /// A callback that runs at a time.
 pub(crate) trait TimerCallback: Send + Sync {
-    /// The time has come. Runs in the timers' thread, without locks; may set alarms.
+    /// The time has come. Runs in the timers' thread, without locks; may schedule timers.
     fn fire(&self);
 }
 
@@ -17,7 +17,7 @@ static PENDING_TIMERS: Mutex<BTreeMap<TimerHandle, Arc<dyn TimerCallback>>> =
     Mutex::new(BTreeMap::new());
 static THREAD: Once<Arc<Thread>> = Once::new();
 
-/// An alarm that has been set, for cancelling it.
+/// Handle of a scheduled timer, to cancel it.
 /// Ordered by time, then by number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct TimerHandle {
@@ -26,38 +26,38 @@ pub(crate) struct TimerHandle {
 }
 
 impl TimerHandle {
-    /// The time when the alarm fires.
+    /// The time when the timer expires.
     pub(crate) fn deadline(self) -> Deadline {
         self.deadline
     }
 }
 
-/// Number of alarms that are set.
+/// Number of timers that are scheduled.
 pub(crate) fn count() -> u64 {
     PENDING_TIMERS.lock().len() as u64
 }
 
-/// Sets an alarm.
-pub(crate) fn schedule(deadline: Deadline, alarm: Arc<dyn TimerCallback>) -> TimerHandle {
+/// Schedules a callback.
+pub(crate) fn schedule(deadline: Deadline, callback: Arc<dyn TimerCallback>) -> TimerHandle {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    let ticket = TimerHandle {
+    let handle = TimerHandle {
         deadline,
         number: NEXT.fetch_add(1, Ordering::Relaxed),
     };
     let first = {
-        let mut alarms = PENDING_TIMERS.lock();
-        alarms.insert(ticket, alarm);
-        alarms
+        let mut timers = PENDING_TIMERS.lock();
+        timers.insert(handle, callback);
+        timers
             .first_key_value()
-            .is_some_and(|(&first, _)| first == ticket)
+            .is_some_and(|(&first, _)| first == handle)
     };
     if first && let Some(thread) = THREAD.get() {
         thread.unpark();
     }
-    ticket
+    handle
 }
 
-/// An alarm of a socket.
+/// Callback of a timer of a socket.
 struct SocketTimerCallback(Arc<dyn net::TimerCallback>);
 
 impl TimerCallback for SocketTimerCallback {
@@ -67,17 +67,17 @@ impl TimerCallback for SocketTimerCallback {
 }
 
 /// Schedules a timer of a socket.
-pub(crate) fn schedule_for_socket(deadline_ns: u64, alarm: Arc<dyn net::TimerCallback>) {
+pub(crate) fn schedule_for_socket(deadline_ns: u64, callback: Arc<dyn net::TimerCallback>) {
     schedule(
         Deadline::at_ns(deadline_ns),
-        Arc::new(SocketTimerCallback(alarm)),
+        Arc::new(SocketTimerCallback(callback)),
     );
 }
 
-/// Takes an alarm back. It may be firing at this moment.
-pub(crate) fn cancel(ticket: TimerHandle) {
-    let alarm = PENDING_TIMERS.lock().remove(&ticket);
-    drop(alarm);
+/// Cancels a timer. Its callback may be running at this moment.
+pub(crate) fn cancel(handle: TimerHandle) {
+    let callback = PENDING_TIMERS.lock().remove(&handle);
+    drop(callback);
 }
 
 /// Starts the thread.
@@ -93,8 +93,8 @@ fn run() {
     loop {
         let mut next = None;
         let due = {
-            let mut alarms = PENDING_TIMERS.lock();
-            match alarms.first_entry() {
+            let mut timers = PENDING_TIMERS.lock();
+            match timers.first_entry() {
                 Some(entry) if entry.key().deadline.has_passed() => Some(entry.remove()),
                 Some(entry) => {
                     next = Some(entry.key().deadline);
@@ -104,7 +104,7 @@ fn run() {
             }
         };
         match (due, next) {
-            (Some(alarm), _) => alarm.fire(),
+            (Some(callback), _) => callback.fire(),
             (None, Some(deadline)) => {
                 ::task::park_until(deadline);
             }

@@ -123,9 +123,9 @@ fn check_sys_time(task: &Task) -> Result<(), Errno> {
 /// Moves the wall clock by a distance, for a caller who may.
 pub(crate) fn step(task: &Task, forward_ns: i64) -> Result<(), Errno> {
     check_sys_time(task)?;
-    let still = lock_wall_clock();
+    let guard = lock_wall_clock();
     set(
-        &still,
+        &guard,
         timer::wall_ns()
             .checked_add_signed(forward_ns)
             .ok_or(Errno::EINVAL)?,
@@ -152,16 +152,16 @@ pub fn sys_settimeofday(task: &Task, time: UserPtr<TimeVal>, zone: UserPtr<Zone>
     if zone.is_some_and(|[west, _]| west.abs() > MOST_MINUTES) {
         return Err(Errno::EINVAL);
     }
-    let mut still = lock_wall_clock();
+    let mut guard = lock_wall_clock();
     let ns = match zone {
-        Some([west, _]) if still.is_none() && west != 0 && ns.is_none() => Some(
+        Some([west, _]) if guard.is_none() && west != 0 && ns.is_none() => Some(
             timer::wall_ns().saturating_add_signed(i64::from(west) * 60 * NS_PER_SEC.cast_signed()),
         ),
         _ => ns,
     };
     if let Some(ns) = ns {
-        set(&still, ns)?;
+        set(&guard, ns)?;
     }
-    *still = zone.or(*still);
+    *guard = zone.or(*guard);
     Ok(0)
 }

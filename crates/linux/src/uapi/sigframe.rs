@@ -183,7 +183,7 @@ impl Frame {
     #[must_use]
     pub fn new(
         regs: &UserRegs,
-        place: FramePlacement,
+        placement: FramePlacement,
         restorer: u64,
         info: &SigInfo,
         stack: AltStack,
@@ -224,7 +224,7 @@ impl Frame {
                     trapno: fault.trapno,
                     oldmask: mask,
                     cr2: fault.cr2,
-                    fpstate: place.fpu,
+                    fpstate: placement.fpu,
                     reserved: [0; 8],
                 },
                 mask,
@@ -285,15 +285,15 @@ impl UContext {
 }
 
 /// Sets registers so that the handler runs with the frame at `place`.
-pub fn enter_handler(regs: &mut UserRegs, place: FramePlacement, handler: u64, signal: i32) {
+pub fn enter_handler(regs: &mut UserRegs, placement: FramePlacement, handler: u64, signal: i32) {
     use core::mem::offset_of;
     /// Flags that a function may rely on being clear: direction, and those that trap.
     const CLEARED: u64 = 0x400 | 0x100 | 0x1_0000;
     regs.rdi = signal as u64;
-    regs.rsi = place.frame + offset_of!(Frame, info) as u64;
-    regs.rdx = place.frame + offset_of!(Frame, ucontext) as u64;
+    regs.rsi = placement.frame + offset_of!(Frame, info) as u64;
+    regs.rdx = placement.frame + offset_of!(Frame, ucontext) as u64;
     regs.rax = 0;
-    regs.rsp = place.frame;
+    regs.rsp = placement.frame;
     regs.rip = handler;
     regs.rflags &= !CLEARED;
     regs.orig_rax = u64::MAX;
@@ -317,10 +317,10 @@ mod tests {
 
     #[test]
     fn the_frame_keeps_out_of_the_red_zone_and_is_aligned() {
-        let place = place_frame(regs().rsp, None, 836).unwrap();
-        assert!(place.fpu + 836 <= regs().rsp - 128);
-        assert_eq!((place.fpu % 64, place.frame % 16), (0, 8));
-        assert!(place.frame + 440 <= place.fpu);
+        let placement = place_frame(regs().rsp, None, 836).unwrap();
+        assert!(placement.fpu + 836 <= regs().rsp - 128);
+        assert_eq!((placement.fpu % 64, placement.frame % 16), (0, 8));
+        assert!(placement.frame + 440 <= placement.fpu);
     }
 
     #[test]
@@ -331,8 +331,8 @@ mod tests {
             ..AltStack::default()
         };
         assert_eq!(place_frame(regs().rsp, Some(&stack), 2048), None);
-        let place = place_frame(regs().rsp, Some(&stack), 512).unwrap();
-        assert!(place.frame >= 0x1000 && place.fpu + 512 <= 0x1800);
+        let placement = place_frame(regs().rsp, Some(&stack), 512).unwrap();
+        assert!(placement.frame >= 0x1000 && placement.fpu + 512 <= 0x1800);
         assert!(
             stack.contains(0x1800)
                 && stack.contains(0x1001)
@@ -344,10 +344,10 @@ mod tests {
     #[test]
     fn registers_come_back() {
         let before = regs();
-        let place = place_frame(before.rsp, None, 512).unwrap();
+        let placement = place_frame(before.rsp, None, 512).unwrap();
         let frame = Frame::new(
             &before,
-            place,
+            placement,
             0x40_2000,
             &SigInfo::kernel(10),
             AltStack::none(),
@@ -355,12 +355,15 @@ mod tests {
             LastFault::default(),
         );
         let mut now = before;
-        enter_handler(&mut now, place, 0x40_3000, 10);
+        enter_handler(&mut now, placement, 0x40_3000, 10);
         assert_eq!(
             (now.rdi, now.rip, now.rsp, now.rflags & 0x400),
-            (10, 0x40_3000, place.frame, 0)
+            (10, 0x40_3000, placement.frame, 0)
         );
-        assert_eq!((now.rsi - place.frame, now.rdx - place.frame), (312, 8));
+        assert_eq!(
+            (now.rsi - placement.frame, now.rdx - placement.frame),
+            (312, 8)
+        );
         let bytes = frame.as_bytes();
         assert_eq!(bytes[..8], 0x40_2000u64.to_ne_bytes());
         assert_eq!(bytes[8 + 40 + 128..][..8], before.rip.to_ne_bytes());
@@ -376,7 +379,7 @@ mod tests {
         );
         assert_eq!(
             (frame.ucontext.mask(), frame.ucontext.fpu()),
-            (0x55, place.fpu)
+            (0x55, placement.fpu)
         );
     }
 }

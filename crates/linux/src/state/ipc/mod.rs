@@ -146,7 +146,7 @@ pub(crate) trait IpcObject {
 }
 
 impl IpcPerm {
-    /// The permissions with the part of a number that is not the place.
+    /// The permissions with the part of a number that is not the index.
     pub(crate) fn numbered(self, id: i32) -> Self {
         Self {
             sequence: (id >> INDEX_BITS) as u16,
@@ -159,12 +159,12 @@ impl IpcPerm {
 /// objects.
 const INDEX_BITS: u32 = 15;
 
-/// Objects by number: the lowest free place, and above it how often one of a lower place was made
+/// Objects by number: the lowest free index, and above it how often one of a lower index was made
 /// after one of a higher, so that a number is not soon another object's.
 pub(crate) struct IpcIds<T> {
     sequence: i32,
-    last_place: i32,
-    /// By place, with the whole number.
+    last_index: i32,
+    /// By index, with the whole number.
     objects: BTreeMap<i32, (i32, T)>,
 }
 
@@ -172,23 +172,23 @@ impl<T> IpcIds<T> {
     pub(crate) const fn new() -> Self {
         Self {
             sequence: 0,
-            last_place: -1,
+            last_index: -1,
             objects: BTreeMap::new(),
         }
     }
 
     /// Gives an object a number.
     pub(crate) fn insert(&mut self, object: T) -> i32 {
-        let place = (0..)
+        let index = (0..)
             .zip(self.objects.keys())
             .find(|(free, used)| free != *used)
             .map_or(self.objects.len() as i32, |(free, _)| free);
-        if place <= self.last_place {
+        if index <= self.last_index {
             self.sequence = (self.sequence + 1) & i32::from(u16::MAX);
         }
-        self.last_place = place;
-        let id = (self.sequence << INDEX_BITS | place) & i32::MAX;
-        self.objects.insert(place, (id, object));
+        self.last_index = index;
+        let id = (self.sequence << INDEX_BITS | index) & i32::MAX;
+        self.objects.insert(index, (id, object));
         id
     }
 
@@ -212,8 +212,8 @@ impl<T> IpcIds<T> {
     }
 
     /// Object at an index, with its identifier.
-    pub(crate) fn by_index(&self, place: i32) -> Option<(i32, &T)> {
-        self.objects.get(&place).map(|(id, object)| (*id, object))
+    pub(crate) fn by_index(&self, index: i32) -> Option<(i32, &T)> {
+        self.objects.get(&index).map(|(id, object)| (*id, object))
     }
 
     pub(crate) fn remove(&mut self, id: i32) -> Option<T> {
@@ -239,7 +239,7 @@ impl<T> IpcIds<T> {
     pub(crate) fn max_index(&self) -> usize {
         self.objects
             .last_key_value()
-            .map_or(0, |(&place, _)| place as usize)
+            .map_or(0, |(&index, _)| index as usize)
     }
 }
 
@@ -305,10 +305,10 @@ impl<T: IpcObject> IpcTable<T> {
     ///
     /// # Errors
     /// `EINVAL`.
-    pub(crate) fn by_index(&self, place: i32) -> Result<(i32, Arc<T>), Errno> {
+    pub(crate) fn by_index(&self, index: i32) -> Result<(i32, Arc<T>), Errno> {
         self.objects
             .lock()
-            .by_index(place)
+            .by_index(index)
             .map(|(id, object)| (id, object.clone()))
             .ok_or(Errno::EINVAL)
     }

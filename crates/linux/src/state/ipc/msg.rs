@@ -11,7 +11,7 @@ use crate::state::ipc::{IpcObject, IpcPerm, IpcTable};
 /// The first message of another type.
 pub(crate) const MSG_EXCEPT: u32 = 0o20_000;
 
-/// A copy of a message by its place.
+/// A copy of a message by its index.
 pub(crate) const MSG_COPY: u32 = 0o40_000;
 
 /// Most bytes of a message, and bytes in a queue (Linux' `MSGMAX`, `MSGMNB`). There are fewer
