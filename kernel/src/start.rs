@@ -134,7 +134,7 @@ fn instance(token: BootToken, context: &FsStruct) -> First {
     let path = search(context, &args[0], &env);
     // Before the supervisor is listened to: its first word may be the terminal's size.
     let terminal = (boot.flags & boot::FLAG_TERMINAL != 0).then(|| link::console().clone());
-    let hooks = link::Hooks {
+    let hooks = link::ControlHandlers {
         signal: |signal| linux::signal_init(signal as i32),
         shutdown: || linux::signal_init(15),
     };

@@ -36,33 +36,33 @@ const MCR: u16 = 4;
 const LSR: u16 = 5;
 /// Modem status.
 const MSR: u16 = 6;
-/// A byte without a meaning: its presence shows a 16450 or better.
-const SCRATCH: u16 = 7;
+/// Scratch register, a byte without a meaning: its presence shows a 16450 or better.
+const SCR: u16 = 7;
 
-const IER_RECEIVED: u8 = 1;
-const IER_TRANSMIT_EMPTY: u8 = 2;
-const IER_LINE_STATUS: u8 = 4;
-const IIR_NONE: u8 = 1;
-const IIR_CAUSE: u8 = 0x0e;
-const CAUSE_TRANSMIT_EMPTY: u8 = 2;
-const CAUSE_RECEIVED: u8 = 4;
-const CAUSE_LINE_STATUS: u8 = 6;
-const CAUSE_RECEIVE_TIMEOUT: u8 = 0x0c;
+const IER_RDI: u8 = 1;
+const IER_THRI: u8 = 2;
+const IER_RLSI: u8 = 4;
+const IIR_NO_INT: u8 = 1;
+const IIR_ID: u8 = 0x0e;
+const IIR_THRI: u8 = 2;
+const IIR_RDI: u8 = 4;
+const IIR_RLSI: u8 = 6;
+const IIR_RX_TIMEOUT: u8 = 0x0c;
 /// FIFOs on and cleared, interrupt at 14 received bytes.
 const FCR_SETUP: u8 = 0xc7;
 const FIFO_TRIGGER: usize = 14;
 const FIFO_SIZE: usize = 16;
 const LCR_8N1: u8 = 3;
-const LCR_DIVISOR: u8 = 0x80;
+const LCR_DLAB: u8 = 0x80;
 /// Ready to send and receive; interrupts reach the line.
 const MCR_SETUP: u8 = 0x0b;
-const LSR_DATA: u8 = 1;
-const LSR_TRANSMIT_EMPTY: u8 = 0x20;
-const LSR_IDLE: u8 = 0x40;
+const LSR_DR: u8 = 1;
+const LSR_THRE: u8 = 0x20;
+const LSR_TEMT: u8 = 0x40;
 /// Speed at divisor 1, bits per second.
 const BASE_SPEED: u32 = 115_200;
-/// How much a writer sends before it lets others have the registers.
-const TURN: usize = 256;
+/// Most bytes that a writer sends before it lets others have the registers.
+const TRANSMIT_BURST: usize = 256;
 
 /// Signalled by the interrupt of the port with the same index. Two ports share a line; both look.
 static EVENTS: [Event; 4] = [const { Event::new() }; 4];
@@ -89,8 +89,8 @@ impl Chip {
     /// Sets the chip up, if there is one.
     fn probe(ports: Ports) -> Option<Self> {
         for pattern in [0x5a, 0xa5] {
-            ports.write8(SCRATCH, pattern);
-            if ports.read8(SCRATCH) != pattern {
+            ports.write8(SCR, pattern);
+            if ports.read8(SCR) != pattern {
                 return None;
             }
         }
@@ -107,7 +107,7 @@ impl Chip {
         for register in [LSR, DATA, IIR, MSR] {
             let _ = chip.ports.read8(register);
         }
-        chip.set_interrupts(IER_RECEIVED | IER_LINE_STATUS);
+        chip.set_interrupts(IER_RDI | IER_RLSI);
         Some(chip)
     }
 
@@ -125,7 +125,7 @@ impl Chip {
         let [high, low] = u16::try_from((BASE_SPEED / speed).max(1))
             .unwrap_or(u16::MAX)
             .to_be_bytes();
-        self.ports.write8(LCR, LCR_8N1 | LCR_DIVISOR);
+        self.ports.write8(LCR, LCR_8N1 | LCR_DLAB);
         self.ports.write8(DATA, low);
         self.ports.write8(IER, high);
         self.ports.write8(LCR, LCR_8N1);
@@ -140,7 +140,7 @@ impl Chip {
     /// look at the status.
     fn receive(&self, buf: &mut [u8], certain: usize) -> usize {
         let mut n = 0;
-        while n < buf.len() && (n < certain || self.status() & LSR_DATA != 0) {
+        while n < buf.len() && (n < certain || self.status() & LSR_DR != 0) {
             buf[n] = self.ports.read8(DATA);
             n += 1;
         }
@@ -153,12 +153,12 @@ impl Chip {
         let mut sent = 0;
         for burst in bytes.chunks(FIFO_SIZE) {
             let status = self.status();
-            if status & LSR_TRANSMIT_EMPTY == 0 {
+            if status & LSR_THRE == 0 {
                 break;
             }
             burst.iter().for_each(|&byte| self.ports.write8(DATA, byte));
             sent += burst.len();
-            if status & LSR_DATA != 0 && self.ier & IER_RECEIVED != 0 {
+            if status & LSR_DR != 0 && self.ier & IER_RDI != 0 {
                 return (sent, true);
             }
         }
@@ -171,23 +171,23 @@ struct Uart {
     chip: Mutex<Chip>,
     event: &'static Event,
     /// Notified when the transmitter is free.
-    room: PollQueue,
+    transmit_ready: PollQueue,
 }
 
 impl Uart {
-    /// Whether the transmitter is free; if not, it will tell.
+    /// Whether the transmitter is free; if not, it interrupts when it is.
     fn transmitter_free(&self, mask: u8) -> bool {
         let mut chip = self.chip.lock();
         if chip.status() & mask == mask {
             return true;
         }
-        let ier = chip.ier | IER_TRANSMIT_EMPTY;
+        let ier = chip.ier | IER_THRI;
         chip.set_interrupts(ier);
         false
     }
 
-    /// The port's thread.
-    fn serve(&self, tty: &Tty) -> ! {
+    /// Main function of the port's thread.
+    fn run(&self, tty: &Tty) -> ! {
         let mut buf = [0; 256];
         // Received bytes that the terminal had no room for: buf[held.start..held.end].
         let mut held = 0..0;
@@ -200,37 +200,29 @@ impl Uart {
             // While there is no room the chip does not interrupt for received bytes: the line must
             // fall for the next interrupt of the transmitter to be seen, as it is the edge that
             // counts.
-            let receive = if full {
-                0
-            } else {
-                IER_RECEIVED | IER_LINE_STATUS
-            };
-            let ier = chip.ier & IER_TRANSMIT_EMPTY | receive;
+            let receive = if full { 0 } else { IER_RDI | IER_RLSI };
+            let ier = chip.ier & IER_THRI | receive;
             if ier != chip.ier {
                 chip.set_interrupts(ier);
             }
             let cause = chip.ports.read8(IIR);
-            if cause & IIR_NONE != 0 {
+            if cause & IIR_NO_INT != 0 {
                 drop(chip);
                 self.event.wait();
                 continue;
             }
-            match cause & IIR_CAUSE {
-                reason @ (CAUSE_RECEIVED | CAUSE_RECEIVE_TIMEOUT) => {
-                    let certain = if reason == CAUSE_RECEIVED {
-                        FIFO_TRIGGER
-                    } else {
-                        1
-                    };
+            match cause & IIR_ID {
+                reason @ (IIR_RDI | IIR_RX_TIMEOUT) => {
+                    let certain = if reason == IIR_RDI { FIFO_TRIGGER } else { 1 };
                     held = 0..chip.receive(&mut buf, certain);
                 }
-                CAUSE_TRANSMIT_EMPTY => {
-                    let ier = chip.ier & !IER_TRANSMIT_EMPTY;
+                IIR_THRI => {
+                    let ier = chip.ier & !IER_THRI;
                     chip.set_interrupts(ier);
                     drop(chip);
-                    self.room.notify();
+                    self.transmit_ready.notify();
                 }
-                CAUSE_LINE_STATUS => {
+                IIR_RLSI => {
                     let _ = chip.status();
                 }
                 _ => {
@@ -245,14 +237,14 @@ impl TtyDriver for Uart {
     fn write(&self, bytes: &[u8]) -> usize {
         let mut sent = 0;
         while sent < bytes.len() {
-            let turn = (bytes.len() - sent).min(TURN);
-            let (n, received) = self.chip.lock().transmit(&bytes[sent..][..turn]);
+            let burst = (bytes.len() - sent).min(TRANSMIT_BURST);
+            let (n, received) = self.chip.lock().transmit(&bytes[sent..][..burst]);
             sent += n;
             if received {
                 // The port's thread was woken, and may be waiting for this CPU. (QEMU repeats its
                 // interrupt at every access to a register until the bytes are fetched.)
                 task::yield_now();
-            } else if n < turn {
+            } else if n < burst {
                 break;
             }
         }
@@ -260,22 +252,22 @@ impl TtyDriver for Uart {
     }
 
     fn wait_writable(&self) -> Result<()> {
-        self.room
-            .wait(|| self.transmitter_free(LSR_TRANSMIT_EMPTY).then_some(()))
+        self.transmit_ready
+            .wait(|| self.transmitter_free(LSR_THRE).then_some(()))
     }
 
     fn writable(&self, table: Option<&mut PollTable>) -> bool {
         if let Some(table) = table {
-            table.watch(&self.room);
+            table.watch(&self.transmit_ready);
         }
-        self.transmitter_free(LSR_TRANSMIT_EMPTY)
+        self.transmitter_free(LSR_THRE)
     }
 
     fn drain(&self) -> Result<()> {
         // The last byte leaves after the buffer is empty, and no interrupt tells: that wait is
         // bounded by one byte's time.
         self.wait_writable()?;
-        while self.chip.lock().status() & LSR_IDLE == 0 {
+        while self.chip.lock().status() & LSR_TEMT == 0 {
             task::sleep_until(task::Deadline::after_ns(1_000_000));
         }
         Ok(())
@@ -304,14 +296,14 @@ pub fn init() -> alloc::vec::Vec<(usize, Arc<Tty>)> {
             let uart = Arc::new(Uart {
                 chip: Mutex::new(chip),
                 event: &EVENTS[index],
-                room: PollQueue::new(),
+                transmit_ready: PollQueue::new(),
             });
             let id = DeviceId::new(4, 64 + index as u32);
             let mut termios = Termios::default();
             termios.set_speed_115200();
             let tty = Tty::new(&format!("ttyS{index}"), id, uart.clone(), termios);
             let served = tty.clone();
-            let started = task::spawn(&format!("ttyS{index}"), None, move || uart.serve(&served));
+            let started = task::spawn(&format!("ttyS{index}"), None, move || uart.run(&served));
             if started.is_err() || tty::register(&tty).is_err() {
                 log::error!("ttyS{index}: no memory or name for it");
                 return None;

@@ -22,9 +22,9 @@ pub use streams::{stderr, stdin, stdout};
 use task::{Event, NoMemory, Once};
 pub use terminal::console;
 
-/// Handlers of control messages, set by who knows processes.
+/// Handlers of the supervisor's control messages, set by the crate that knows processes.
 #[derive(Clone, Copy)]
-pub struct Hooks {
+pub struct ControlHandlers {
     /// Deliver this signal to the first program.
     pub signal: fn(u32),
     /// End all programs.
@@ -43,30 +43,33 @@ fn on_doorbell() {
 ///
 /// # Errors
 /// There is no memory for it.
-pub fn start(boot: &BootToken, hooks: Hooks) -> Result<(), NoMemory> {
+pub fn start(boot: &BootToken, hooks: ControlHandlers) -> Result<(), NoMemory> {
     guard::irq::set_doorbell_handler(boot, on_doorbell);
     let window = guard::instance::window();
     let mut messages = MessageReader::new(&window.control_in, &window.control_in_area);
-    obey_all(&mut messages, &hooks);
-    task::spawn("link", None, move || listen(&mut messages, &hooks)).map(drop)
+    handle_messages(&mut messages, &hooks);
+    task::spawn("link", None, move || control_thread(&mut messages, &hooks)).map(drop)
 }
 
-fn obey_all(messages: &mut MessageReader<'_>, hooks: &Hooks) {
+/// Handles all control messages that have come.
+fn handle_messages(messages: &mut MessageReader<'_>, hooks: &ControlHandlers) {
     while let Some(message) = messages.receive() {
-        obey(&message, hooks);
+        handle_message(&message, hooks);
     }
 }
 
-fn listen(messages: &mut MessageReader<'_>, hooks: &Hooks) {
+/// Main function of the thread that the doorbell wakes: messages, streams, terminal.
+fn control_thread(messages: &mut MessageReader<'_>, hooks: &ControlHandlers) {
     loop {
-        obey_all(messages, hooks);
-        streams::look_again();
-        terminal::feed();
+        handle_messages(messages, hooks);
+        streams::notify_streams();
+        terminal::receive_input();
         DOORBELL.wait();
     }
 }
 
-fn obey(message: &abi::Message, hooks: &Hooks) {
+/// Handles a control message of the supervisor.
+fn handle_message(message: &abi::Message, hooks: &ControlHandlers) {
     match message.kind {
         msg::SIGNAL => (hooks.signal)(message.args[0] as u32),
         msg::SHUTDOWN => (hooks.shutdown)(),

@@ -11,48 +11,49 @@ use task::{Mutex, Once};
 use crate::window;
 
 /// A ring that this instance writes.
-pub(crate) struct Output {
+pub(crate) struct OutputStream {
     ring: Mutex<Producer<'static>>,
     /// Notified when the supervisor has read.
-    pub(crate) room: PollQueue,
+    pub(crate) writable: PollQueue,
 }
 
 /// The ring that this instance reads.
-pub(crate) struct Input {
+pub(crate) struct InputStream {
     pub(crate) ring: Mutex<Consumer<'static>>,
-    data: PollQueue,
+    /// Notified when the supervisor has written.
+    readable: PollQueue,
 }
 
-static STDIN: Once<Arc<Input>> = Once::new();
-static STDOUT: Once<Arc<Output>> = Once::new();
-static STDERR: Once<Arc<Output>> = Once::new();
+static STDIN: Once<Arc<InputStream>> = Once::new();
+static STDOUT: Once<Arc<OutputStream>> = Once::new();
+static STDERR: Once<Arc<OutputStream>> = Once::new();
 
-pub(crate) fn input() -> &'static Arc<Input> {
+pub(crate) fn input() -> &'static Arc<InputStream> {
     STDIN.call_once(|| {
         let window = window();
         let ring = Consumer::new(&window.stdin, &window.stdin_area);
         ring.want_doorbell();
-        Arc::new(Input {
+        Arc::new(InputStream {
             ring: Mutex::new(ring),
-            data: PollQueue::new(),
+            readable: PollQueue::new(),
         })
     })
 }
 
-pub(crate) fn output() -> &'static Arc<Output> {
+pub(crate) fn output() -> &'static Arc<OutputStream> {
     STDOUT.call_once(|| {
         let window = window();
-        Arc::new(Output::new(Producer::new(
+        Arc::new(OutputStream::new(Producer::new(
             &window.stdout,
             &window.stdout_area,
         )))
     })
 }
 
-fn error_output() -> &'static Arc<Output> {
+fn error_output() -> &'static Arc<OutputStream> {
     STDERR.call_once(|| {
         let window = window();
-        Arc::new(Output::new(Producer::new(
+        Arc::new(OutputStream::new(Producer::new(
             &window.stderr,
             &window.stderr_area,
         )))
@@ -77,21 +78,21 @@ pub fn stderr() -> Arc<File> {
     File::stream("stderr", error_output().clone(), OpenFlags::WRONLY)
 }
 
-/// The supervisor rang: what readers and writers wait for may have come.
-pub(crate) fn look_again() {
+/// Notifies readers and writers of the streams that the supervisor rang.
+pub(crate) fn notify_streams() {
     if let Some(input) = STDIN.get() {
-        input.data.notify();
+        input.readable.notify();
     }
     for output in [STDOUT.get(), STDERR.get()].into_iter().flatten() {
-        output.room.notify();
+        output.writable.notify();
     }
 }
 
-impl Output {
+impl OutputStream {
     fn new(ring: Producer<'static>) -> Self {
         Self {
             ring: Mutex::new(ring),
-            room: PollQueue::new(),
+            writable: PollQueue::new(),
         }
     }
 
@@ -110,7 +111,7 @@ impl Output {
     }
 }
 
-impl Input {
+impl InputStream {
     /// Takes what is there; rings if the supervisor may wait for room. `None`: nothing yet.
     pub(crate) fn pop(&self, buf: &mut [u8]) -> Option<usize> {
         let mut ring = self.ring.lock();
@@ -134,7 +135,7 @@ impl Input {
     }
 }
 
-impl FileOps for Input {
+impl FileOps for InputStream {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
         if buf.is_empty() {
             return Ok(0);
@@ -142,12 +143,12 @@ impl FileOps for Input {
         if file.nonblocking() {
             return self.pop(buf).ok_or(Errno::EAGAIN);
         }
-        self.data.wait(|| self.pop(buf))
+        self.readable.wait(|| self.pop(buf))
     }
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.data);
+            table.watch(&self.readable);
         }
         let ring = self.ring.lock();
         ring.want_doorbell();
@@ -166,7 +167,7 @@ impl FileOps for Input {
     }
 }
 
-impl FileOps for Output {
+impl FileOps for OutputStream {
     fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
         let mut done = 0;
         while done < buf.len() {
@@ -182,7 +183,7 @@ impl FileOps for Output {
                     Err(Errno::EAGAIN)
                 };
             }
-            match self.room.wait(|| self.has_room().then_some(())) {
+            match self.writable.wait(|| self.has_room().then_some(())) {
                 Ok(()) => {}
                 Err(_) if done > 0 => return Ok(done),
                 Err(error) => return Err(error),
@@ -193,7 +194,7 @@ impl FileOps for Output {
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.room);
+            table.watch(&self.writable);
         }
         if self.has_room() {
             Events::WRITABLE

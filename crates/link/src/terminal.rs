@@ -12,35 +12,36 @@ use crate::{CONSOLE, streams};
 /// `/dev/hvc0`, the number Linux gives hypervisor consoles.
 const HVC: DeviceId = DeviceId::new(229, 0);
 
-struct Window;
+/// The driver of `/dev/hvc0`: its line is the standard streams' rings.
+struct HvcDriver;
 
-impl TtyDriver for Window {
+impl TtyDriver for HvcDriver {
     fn write(&self, bytes: &[u8]) -> usize {
         streams::output().push(bytes)
     }
 
     fn wait_writable(&self) -> Result<()> {
         let output = streams::output();
-        output.room.wait(|| output.has_room().then_some(()))
+        output.writable.wait(|| output.has_room().then_some(()))
     }
 
     fn writable(&self, table: Option<&mut PollTable>) -> bool {
         let output = streams::output();
         if let Some(table) = table {
-            table.watch(&output.room);
+            table.watch(&output.writable);
         }
         output.has_room()
     }
 
     fn resume(&self) {
-        feed();
+        receive_input();
     }
 }
 
 /// The terminal of this instance, made at the first call.
 pub fn console() -> &'static Arc<Tty> {
     let tty = CONSOLE.call_once(|| {
-        let tty = Tty::new("hvc0", HVC, Arc::new(Window), Termios::default());
+        let tty = Tty::new("hvc0", HVC, Arc::new(HvcDriver), Termios::default());
         if let Err(error) = tty::register(&tty) {
             log::error!("no /dev/hvc0: {error}");
         }
@@ -53,14 +54,14 @@ pub fn console() -> &'static Arc<Tty> {
     tty
 }
 
-/// Passes what has come on standard input to the terminal, if there is one, as far as it has room.
-pub(crate) fn feed() {
+/// Passes standard input to the terminal, if there is one, as far as it has room.
+pub(crate) fn receive_input() {
     let Some(tty) = CONSOLE.get() else { return };
-    let mut held = HELD.lock();
+    let mut pending = PENDING_INPUT.lock();
     loop {
-        while !held.is_empty() {
-            let taken = tty.input(&held);
-            held.drain(..taken);
+        while !pending.is_empty() {
+            let taken = tty.input(&pending);
+            pending.drain(..taken);
             if taken == 0 {
                 // It calls `resume` when there is room.
                 return;
@@ -69,11 +70,11 @@ pub(crate) fn feed() {
         let mut buf = [0; 256];
         match streams::input().pop(&mut buf) {
             Some(0) => return tty.hang_up(),
-            Some(count) => held.extend_from_slice(&buf[..count]),
+            Some(count) => pending.extend_from_slice(&buf[..count]),
             None => return,
         }
     }
 }
 
 /// Input that the terminal had no room for.
-static HELD: task::Mutex<alloc::vec::Vec<u8>> = task::Mutex::new(alloc::vec::Vec::new());
+static PENDING_INPUT: task::Mutex<alloc::vec::Vec<u8>> = task::Mutex::new(alloc::vec::Vec::new());
