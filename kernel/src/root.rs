@@ -13,7 +13,7 @@ use fs::{Cred, FsStruct, Inode, NewInode, NewInodeKind, Path, Result, devfs};
 
 /// Makes the root file system. An archive that is broken gives what came before the broken entry,
 /// and a message.
-pub(crate) fn make() -> Result<FsStruct> {
+pub(crate) fn make_root_fs() -> Result<FsStruct> {
     let frames = guard::mem::stats().total;
     // The limit is one that cannot be reached; `df` shows what is used of it.
     let mut options = Options::of_tmpfs(frames);
@@ -22,7 +22,7 @@ pub(crate) fn make() -> Result<FsStruct> {
     let space = Namespace::new(ram.clone(), "tmpfs");
     guard::mem::shrinkers().register(fs::start_name_cache(frames * PAGE_SIZE as u64));
 
-    unpack(&ram.root());
+    unpack_initramfs(&ram.root());
 
     for (name, mode) in [
         ("proc", 0o555),
@@ -31,26 +31,26 @@ pub(crate) fn make() -> Result<FsStruct> {
         ("tmp", 0o1777),
         ("run", 0o755),
     ] {
-        directory(&ram.root(), name, mode)?;
+        make_directory(&ram.root(), name, mode)?;
     }
     devfs::register_standard()?;
     fs::tty::register_standard()?;
     let context = FsStruct::new(space);
     let proc = linux::procfs::new();
-    hang(&context, proc, b"/proc", "proc")?;
-    hang(&context, linux::kernfs::sysfs::new(), b"/sys", "sysfs")?;
-    hang(
+    mount(&context, proc, b"/proc", "proc")?;
+    mount(&context, linux::kernfs::sysfs::new(), b"/sys", "sysfs")?;
+    mount(
         &context,
         linux::kernfs::cgroup::new(),
         b"/sys/fs/cgroup",
         "cgroup2",
     )?;
-    hang(&context, devfs::filesystem(), b"/dev", "devtmpfs")?;
-    hang(&context, fs::tty::pty::filesystem(), b"/dev/pts", "devpts")?;
+    mount(&context, devfs::filesystem(), b"/dev", "devtmpfs")?;
+    mount(&context, fs::tty::pty::filesystem(), b"/dev/pts", "devpts")?;
     Ok(context)
 }
 
-fn directory(root: &Arc<dyn Inode>, name: &str, mode: u32) -> Result<()> {
+fn make_directory(root: &Arc<dyn Inode>, name: &str, mode: u32) -> Result<()> {
     let new = NewInode {
         kind: NewInodeKind::Directory,
         mode,
@@ -63,7 +63,8 @@ fn directory(root: &Arc<dyn Inode>, name: &str, mode: u32) -> Result<()> {
     }
 }
 
-fn hang(context: &FsStruct, fs: Arc<dyn FileSystem>, at: &[u8], source: &str) -> Result<()> {
+/// Mounts a file system at a directory.
+fn mount(context: &FsStruct, fs: Arc<dyn FileSystem>, at: &[u8], source: &str) -> Result<()> {
     mount::mount(
         &context.namespace(),
         SuperBlock::of(fs, 0),
@@ -79,8 +80,9 @@ fn find(context: &FsStruct, name: &[u8]) -> Result<Path> {
         .lookup(name, LookupFlags::empty())
 }
 
-/// The archive's memory is free again as its files are made, or theirs.
-fn unpack(root: &Arc<dyn Inode>) {
+/// Unpacks the archive that the machine or instance was started with. Its memory is freed, or
+/// becomes that of its files, as they are made.
+fn unpack_initramfs(root: &Arc<dyn Inode>) {
     let Some(mut archive) = guard::mem::take_initramfs() else {
         log::warn!("no initial file system was given");
         return;

@@ -14,8 +14,8 @@ use linux::{Hooks, InitProgram};
 
 use crate::proc_skerry;
 
-/// The first program, and its standard streams.
-struct First {
+/// The first program (process 1) with its standard streams.
+struct InitProcess {
     program: InitProgram,
     stdio: [Arc<File>; 3],
 }
@@ -30,7 +30,7 @@ pub(crate) fn main(authority: Authority) {
     guard::boot::start_further_cpus(&boot);
 
     proc_skerry::init(faults);
-    let context = match crate::root::make() {
+    let context = match crate::root::make_root_fs() {
         Ok(context) => context,
         Err(error) => panic!("no root file system: {error}"),
     };
@@ -38,11 +38,17 @@ pub(crate) fn main(authority: Authority) {
     if role::cmdline_value("tasks") == Some("siblings-first") {
         parallel::prefer(parallel::Siblings::First);
     }
-    linux::init(&boot, power, Hooks { init_exited });
-    let First { program, stdio } = if role::is_supervisor() {
-        supervisor(boot, &context)
+    linux::init(
+        &boot,
+        power,
+        Hooks {
+            init_exited: on_init_exit,
+        },
+    );
+    let InitProcess { program, stdio } = if role::is_supervisor() {
+        init_supervisor(boot, &context)
     } else {
-        instance(boot, &context)
+        init_instance(boot, &context)
     };
 
     if let Err(error) = linux::spawn_init(&program, Arc::new(context), stdio) {
@@ -57,15 +63,17 @@ pub(crate) fn main(authority: Authority) {
     }
 }
 
-/// The first program has ended, with a status as shells show it.
-fn init_exited(status: i32) {
+/// Ends the instance, or panics on the supervisor, as process 1 ended with a status as shells show
+/// it.
+fn on_init_exit(status: i32) {
     if role::is_supervisor() {
         panic!("the first program ended, with status {status}");
     }
     guard::instance::exit(status as u32);
 }
 
-fn supervisor(boot: BootToken, context: &FsStruct) -> First {
+/// Registers the serial ports and `/dev/skerry`; returns the supervisor's first program.
+fn init_supervisor(boot: BootToken, context: &FsStruct) -> InitProcess {
     const FRAMES_PER_MIB: u64 = (1 << 20) / PAGE_SIZE as u64;
     let memory = guard::mem::stats();
     log::info!(
@@ -89,8 +97,8 @@ fn supervisor(boot: BootToken, context: &FsStruct) -> First {
     }
 
     let path = role::cmdline_value("init").unwrap_or("/init");
-    let console = open(context, b"/dev/console")
-        .unwrap_or_else(|| open(context, b"/dev/null").expect("made at start"));
+    let console = open_file(context, b"/dev/console")
+        .unwrap_or_else(|| open_file(context, b"/dev/null").expect("made at start"));
     let program = InitProgram {
         path: path.into(),
         args: vec![path.into()],
@@ -102,13 +110,13 @@ fn supervisor(boot: BootToken, context: &FsStruct) -> First {
         cwd: b"/".to_vec(),
         terminal: None,
     };
-    First {
+    InitProcess {
         program,
         stdio: [console.clone(), console.clone(), console],
     }
 }
 
-fn open(context: &FsStruct, name: &[u8]) -> Option<Arc<File>> {
+fn open_file(context: &FsStruct, name: &[u8]) -> Option<Arc<File>> {
     fs::ops::open(
         &context.walk(&Cred::root()),
         name,
@@ -118,7 +126,8 @@ fn open(context: &FsStruct, name: &[u8]) -> Option<Arc<File>> {
     .ok()
 }
 
-fn instance(token: BootToken, context: &FsStruct) -> First {
+/// Starts an instance's streams; returns the first program that it was created with.
+fn init_instance(token: BootToken, context: &FsStruct) -> InitProcess {
     let boot = match Boot::parse(guard::instance::boot_blob()) {
         Ok(boot) => boot,
         Err(error) => {
@@ -131,7 +140,7 @@ fn instance(token: BootToken, context: &FsStruct) -> First {
     }
     let args: Vec<Vec<u8>> = boot.arguments().map(<[u8]>::to_vec).collect();
     let env: Vec<Vec<u8>> = boot.variables().map(<[u8]>::to_vec).collect();
-    let path = search(context, &args[0], &env);
+    let path = search_path(context, &args[0], &env);
     // Before the supervisor is listened to: its first word may be the terminal's size.
     let terminal = (boot.flags & boot::FLAG_TERMINAL != 0).then(|| link::console().clone());
     let hooks = link::ControlHandlers {
@@ -143,12 +152,12 @@ fn instance(token: BootToken, context: &FsStruct) -> First {
         panic!("no memory to listen to the supervisor");
     }
     let stdio = if terminal.is_some() {
-        let console = open(context, b"/dev/console").expect("the console was just made");
+        let console = open_file(context, b"/dev/console").expect("the console was just made");
         [console.clone(), console.clone(), console]
     } else {
         [link::stdin(), link::stdout(), link::stderr()]
     };
-    First {
+    InitProcess {
         program: InitProgram {
             path,
             args,
@@ -160,8 +169,8 @@ fn instance(token: BootToken, context: &FsStruct) -> First {
     }
 }
 
-/// The program's file, looked for as a shell does.
-fn search(context: &FsStruct, name: &[u8], env: &[Vec<u8>]) -> Vec<u8> {
+/// Looks for the program's file in `PATH`, as a shell does.
+fn search_path(context: &FsStruct, name: &[u8], env: &[Vec<u8>]) -> Vec<u8> {
     if name.contains(&b'/') {
         return name.to_vec();
     }
