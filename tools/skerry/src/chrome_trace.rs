@@ -31,9 +31,9 @@ pub struct Names {
 /// A track: number of its process, and its own.
 type Track = (u64, u64);
 
-/// Identity of the thread that is in a thread slot at the moment.
+/// Identity of the thread that has a thread slot at the moment.
 #[derive(Clone, Debug)]
-struct Tenant {
+struct SlotThread {
     track: Track,
     name: String,
 }
@@ -44,7 +44,7 @@ struct Writer<'a> {
     /// The records' first moment.
     start: u64,
     any: bool,
-    tenants: BTreeMap<u32, Tenant>,
+    tenants: BTreeMap<u32, SlotThread>,
     /// Events that have begun and not ended, by track, the innermost last.
     open: BTreeMap<Track, Vec<Kind>>,
     /// Thread that runs on each CPU, and since when.
@@ -95,8 +95,8 @@ impl Writer<'_> {
         serde_json::to_writer(&mut *self.out, event).map_err(io::Error::from)
     }
 
-    fn tenant(&self, slot: u32) -> Tenant {
-        let unknown = || Tenant {
+    fn slot_thread(&self, slot: u32) -> SlotThread {
+        let unknown = || SlotThread {
             track: (KERNEL, FIRST_SLOT + u64::from(slot)),
             name: format!("slot {slot}"),
         };
@@ -112,7 +112,7 @@ impl Writer<'_> {
     }
 
     fn thread(&mut self, slot: u32) -> Track {
-        let tenant = self.tenant(slot);
+        let tenant = self.slot_thread(slot);
         self.titles.entry(tenant.track).or_insert(tenant.name);
         tenant.track
     }
@@ -137,10 +137,16 @@ impl Writer<'_> {
             .open
             .get(&track)
             .and_then(|open| open.iter().rposition(|begun| *begun == kind));
-        depth.map_or(Ok(()), |depth| self.unwind(track, depth, time, args))
+        depth.map_or(Ok(()), |depth| self.close_spans(track, depth, time, args))
     }
 
-    fn unwind(&mut self, track: Track, depth: usize, time: u64, args: &Value) -> io::Result<()> {
+    fn close_spans(
+        &mut self,
+        track: Track,
+        depth: usize,
+        time: u64,
+        args: &Value,
+    ) -> io::Result<()> {
         let ts = self.time(time);
         while self.open.get(&track).is_some_and(|open| open.len() > depth) {
             self.open.entry(track).or_default().pop();
@@ -158,12 +164,12 @@ impl Writer<'_> {
         let nothing = json!({});
         match r.kind {
             Kind::Switch => {
-                self.ran(r.cpu, r.thread, r.time)?;
+                self.end_run(r.cpu, r.thread, r.time)?;
                 self.running.insert(r.cpu, (r.a as u32, r.time));
                 Ok(())
             }
             Kind::Wake => {
-                let (waker, woken) = (self.thread(r.thread), self.tenant(r.a as u32));
+                let (waker, woken) = (self.thread(r.thread), self.slot_thread(r.a as u32));
                 let how = WAKE_DETAILS
                     .get(usize::from(r.detail))
                     .copied()
@@ -176,7 +182,7 @@ impl Writer<'_> {
                 )
             }
             Kind::Steal => {
-                let (track, thread) = (self.cpu(r.cpu), self.tenant(r.a as u32));
+                let (track, thread) = (self.cpu(r.cpu), self.slot_thread(r.a as u32));
                 self.instant(
                     track,
                     &format!("give {}", thread.name),
@@ -267,15 +273,15 @@ impl Writer<'_> {
         }
     }
 
-    /// `slot` has run on a CPU until now.
-    fn ran(&mut self, cpu: u16, slot: u32, time: u64) -> io::Result<()> {
+    /// Writes the span in which `slot` has run on a CPU until now.
+    fn end_run(&mut self, cpu: u16, slot: u32, time: u64) -> io::Result<()> {
         let since = match self.running.remove(&cpu) {
             // Otherwise records of switches in between are lost.
             Some((running, since)) if running == slot => since,
             Some(_) => return Ok(()),
             None => self.start,
         };
-        let (track, thread) = (self.cpu(cpu), self.tenant(slot));
+        let (track, thread) = (self.cpu(cpu), self.slot_thread(slot));
         let (ts, dur) = (self.time(since), time.saturating_sub(since) as f64 / 1e3);
         self.emit(&json!({
             "ph": "X", "name": thread.name, "pid": track.0, "tid": track.1, "ts": ts, "dur": dur,
@@ -284,7 +290,7 @@ impl Writer<'_> {
     }
 
     fn about_thread(&mut self, r: &Record) -> io::Result<()> {
-        let mut tenant = self.tenant(r.thread);
+        let mut tenant = self.slot_thread(r.thread);
         match r.detail {
             THREAD_IS => {
                 let track = if r.b == 0 {
@@ -293,7 +299,7 @@ impl Writer<'_> {
                     (r.b, r.a)
                 };
                 if track != tenant.track {
-                    self.unwind(tenant.track, 0, r.time, &json!({}))?;
+                    self.close_spans(tenant.track, 0, r.time, &json!({}))?;
                     tenant.track = track;
                 }
             }
@@ -309,7 +315,7 @@ impl Writer<'_> {
                     .entry(tenant.track)
                     .and_modify(|title| title.clone_from(&tenant.name));
             }
-            THREAD_ENDS => self.unwind(tenant.track, 0, r.time, &json!({}))?,
+            THREAD_ENDS => self.close_spans(tenant.track, 0, r.time, &json!({}))?,
             _ => {}
         }
         self.tenants.insert(r.thread, tenant);
@@ -319,10 +325,10 @@ impl Writer<'_> {
     /// Ends what has begun, and names the tracks.
     fn end(&mut self, time: u64) -> io::Result<()> {
         for (cpu, (slot, _)) in self.running.clone() {
-            self.ran(cpu, slot, time)?;
+            self.end_run(cpu, slot, time)?;
         }
         for track in self.open.keys().copied().collect::<Vec<_>>() {
-            self.unwind(track, 0, time, &json!({}))?;
+            self.close_spans(track, 0, time, &json!({}))?;
         }
         let titles = std::mem::take(&mut self.titles);
         for (&(pid, tid), title) in &titles {

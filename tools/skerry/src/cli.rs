@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::device::Device;
 use crate::failure::{Context, Failure, Result, STATUS_TOOL_FAILED};
-use crate::instances::{self, Request, has_ended, label};
+use crate::instances::{self, CreateOptions, has_ended, label};
 use crate::kernel::Kernel;
 use crate::run::{self, Stdio};
 use crate::show::{self, Inspected, Instance, Resources};
@@ -323,14 +323,16 @@ pub fn main() -> ExitCode {
         signals: true,
     };
     let result = match (cli.command, Kernel::open()) {
-        (AnyCommand::Observe(look), kernel) => look_on(
+        (AnyCommand::Observe(look), kernel) => observe(
             look,
             kernel.as_ref().ok().map(|kernel| kernel as &dyn Device),
             here,
         ),
-        (AnyCommand::Manage(command), Ok(kernel)) => carry_out(command, Some(&kernel), asked, here),
+        (AnyCommand::Manage(command), Ok(kernel)) => {
+            run_command(command, Some(&kernel), asked, here)
+        }
         (AnyCommand::Manage(command @ Command::Version(_)), Err(_)) => {
-            carry_out(command, None, asked, here)
+            run_command(command, None, asked, here)
         }
         (_, Err(failure)) => Err(if runs { failure.ours() } else { failure }),
     };
@@ -345,7 +347,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn look_on(look: ObserveCommand, device: Option<&dyn Device>, here: Stdio<'_>) -> Result<u8> {
+/// Carries out `top` or `trace`.
+fn observe(look: ObserveCommand, device: Option<&dyn Device>, here: Stdio<'_>) -> Result<u8> {
     match look {
         ObserveCommand::Top(Top {
             delay,
@@ -369,7 +372,7 @@ fn look_on(look: ObserveCommand, device: Option<&dyn Device>, here: Stdio<'_>) -
             output,
             command,
         }) => trace::run(
-            &trace::Request {
+            &trace::Options {
                 events,
                 limit: seconds,
                 output,
@@ -380,8 +383,8 @@ fn look_on(look: ObserveCommand, device: Option<&dyn Device>, here: Stdio<'_>) -
     }
 }
 
-fn request(what: What) -> Result<Request> {
-    Ok(Request {
+fn request(what: What) -> Result<CreateOptions> {
+    Ok(CreateOptions {
         memory: size::parse(&what.memory)?,
         name: what.name,
         cpus: what.cpus,
@@ -396,7 +399,8 @@ fn request(what: What) -> Result<Request> {
     })
 }
 
-fn carry_out(
+/// Carries out a command on the supervisor's device.
+fn run_command(
     command: Command,
     device: Option<&dyn Device>,
     asked: SystemTime,
@@ -436,19 +440,23 @@ fn carry_out(
             output(writeln!(here.out, "{}", label(&created)))
         }
         Command::Start(start) => start_all(device, &start, here),
-        Command::Stop(Stop { force, time, names }) => each(device, &names, here.out, |status| {
-            instances::stop(device, status, force, Duration::from_secs(time.into()))
-        }),
-        Command::Rm(Remove { force, names }) => each(device, &names, here.out, |status| {
-            instances::remove(device, status, force)
-        }),
+        Command::Stop(Stop { force, time, names }) => {
+            for_each_instance(device, &names, here.out, |status| {
+                instances::stop(device, status, force, Duration::from_secs(time.into()))
+            })
+        }
+        Command::Rm(Remove { force, names }) => {
+            for_each_instance(device, &names, here.out, |status| {
+                instances::remove(device, status, force)
+            })
+        }
         Command::Prune => {
             let ended: Vec<_> = instances::all(device)?
                 .iter()
                 .filter(|s| has_ended(s))
                 .map(|s| label(s).to_owned())
                 .collect();
-            each(device, &Names { names: ended }, here.out, |status| {
+            for_each_instance(device, &Names { names: ended }, here.out, |status| {
                 instances::remove(device, status, false)
             })
         }
@@ -548,9 +556,9 @@ fn carry_out(
         }
         Command::Kill(Kill { signal, names }) => {
             let signal = signal_number(&signal)?;
-            each(device, &names, here.out, |status| {
+            for_each_instance(device, &names, here.out, |status| {
                 device
-                    .order(dev::SIGNAL, status.id, signal)
+                    .control(dev::SIGNAL, status.id, signal)
                     .map_err(|error| match error.raw_os_error() {
                         Some(libc::ESRCH) => {
                             Failure::new(format!("{} does not run", label(status)))
@@ -567,7 +575,7 @@ fn carry_out(
 }
 
 /// Does something to each of the instances, and prints the names of those it was done to.
-fn each(
+fn for_each_instance(
     device: &dyn Device,
     names: &Names,
     out: &mut dyn Write,
@@ -595,7 +603,7 @@ fn each(
 
 fn start_all(device: &dyn Device, start: &Start, mut here: Stdio<'_>) -> Result<u8> {
     if !start.attach && !start.interactive {
-        return each(device, &start.names, here.out, |status| {
+        return for_each_instance(device, &start.names, here.out, |status| {
             instances::start(device, status)
         });
     }
@@ -606,7 +614,7 @@ fn start_all(device: &dyn Device, start: &Start, mut here: Stdio<'_>) -> Result<
     if !start.interactive {
         here.input = None;
     }
-    run::accompany(device, &status, run::Options::default(), true, &mut here)
+    run::attach_until_end(device, &status, run::Options::default(), true, &mut here)
 }
 
 fn version(device: Option<&dyn Device>, command: &Command, out: &mut dyn Write) -> Result<u8> {
@@ -680,7 +688,7 @@ mod tests {
         let AnyCommand::Manage(command) = cli.command else {
             panic!("not a command about instances")
         };
-        let result = carry_out(command, Some(mock), SystemTime::now(), here);
+        let result = run_command(command, Some(mock), SystemTime::now(), here);
         (result, String::from_utf8(out).unwrap())
     }
 

@@ -100,7 +100,7 @@ pub trait Device {
     ///
     /// # Errors
     /// The call's.
-    fn order(&self, call: u32, id: u32, value: u32) -> io::Result<()>;
+    fn control(&self, call: u32, id: u32, value: u32) -> io::Result<()>;
 
     /// A descriptor for one of an instance's streams; `flags` are `dev::ATTACH_*`.
     ///

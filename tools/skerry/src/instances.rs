@@ -28,9 +28,9 @@ const NAME_TRIES: usize = 64;
 /// given up.
 const HALT_LIMIT: Duration = Duration::from_secs(10);
 
-/// An instance to be created.
+/// Options of an instance to be created.
 #[derive(Clone, Debug, Default)]
-pub struct Request {
+pub struct CreateOptions {
     /// Name of the instance; one is made up without.
     pub name: Option<String>,
     /// Number of CPUs.
@@ -110,7 +110,7 @@ pub fn has_ended(status: &Status) -> bool {
 
 /// Message for an instance that is not created: the reason and the remedy.
 #[must_use]
-pub fn refusal(refused: &CreateError, request: &Request, name: &str) -> String {
+pub fn creation_error(refused: &CreateError, request: &CreateOptions, name: &str) -> String {
     match refused {
         CreateError::Cpus { free } => {
             let asked = request.cpus;
@@ -149,7 +149,7 @@ pub fn refusal(refused: &CreateError, request: &Request, name: &str) -> String {
 ///
 /// # Errors
 /// What is short or wrong, and what would help.
-pub fn create(device: &dyn Device, request: &Request, asked: SystemTime) -> Result<Status> {
+pub fn create(device: &dyn Device, request: &CreateOptions, asked: SystemTime) -> Result<Status> {
     if request.cpus == 0 {
         return Err(Failure::new(
             "an instance needs a CPU: give --cpus 1 or more",
@@ -161,11 +161,11 @@ pub fn create(device: &dyn Device, request: &Request, asked: SystemTime) -> Resu
     let kernel = dev::field(&request.kernel)
         .ok_or_else(|| Failure::new("the kernel command line is longer than 255 bytes"))?;
     let rootfs = RootFs::open(request.rootfs.as_deref())?;
-    let (id, name) = take(device, request, kernel, asked)?;
+    let (id, name) = allocate(device, request, kernel, asked)?;
     let loaded = load(device, id, request, &name, &rootfs);
     if let Err(failure) = loaded {
         // What was begun must not stay.
-        let _ = device.order(dev::DESTROY, id, 0);
+        let _ = device.control(dev::DESTROY, id, 0);
         return Err(failure);
     }
     device
@@ -173,10 +173,10 @@ pub fn create(device: &dyn Device, request: &Request, asked: SystemTime) -> Resu
         .context(|| format!("cannot look at {name}"))
 }
 
-/// Takes CPUs and memory; returns number and name.
-fn take(
+/// Allocates CPUs and memory to a new instance; returns its number and name.
+fn allocate(
     device: &dyn Device,
-    request: &Request,
+    request: &CreateOptions,
     kernel: [u8; 256],
     asked: SystemTime,
 ) -> Result<(u32, String)> {
@@ -194,7 +194,7 @@ fn take(
         match device.create(&mut call) {
             Ok(id) => return Ok((id, name)),
             Err(CreateError::Taken) if request.name.is_none() => {}
-            Err(refused) => return Err(Failure::new(refusal(&refused, request, &name))),
+            Err(refused) => return Err(Failure::new(creation_error(&refused, request, &name))),
         }
     }
     Err(Failure::new("no name was free: give one with --name"))
@@ -203,7 +203,7 @@ fn take(
 fn load(
     device: &dyn Device,
     id: u32,
-    request: &Request,
+    request: &CreateOptions,
     name: &str,
     rootfs: &RootFs,
 ) -> Result<()> {
@@ -211,7 +211,7 @@ fn load(
     device
         .load(id, dev::LOAD_BOOT_BLOB, blob.len() as u64, 0, &blob)
         .map_err(|error| match error.kind() {
-            ErrorKind::OutOfMemory => no_room(
+            ErrorKind::OutOfMemory => too_little_memory(
                 request,
                 "the command and its environment",
                 blob.len() as u64,
@@ -225,7 +225,7 @@ fn load(
         device
             .load(id, dev::LOAD_INITRAMFS, total, sent, bytes)
             .map_err(|error| match error.kind() {
-                ErrorKind::OutOfMemory => no_room(request, "the root file system", total),
+                ErrorKind::OutOfMemory => too_little_memory(request, "the root file system", total),
                 _ => Failure::new(format!(
                     "cannot load the root file system: {}",
                     plain(&error)
@@ -237,7 +237,8 @@ fn load(
     })
 }
 
-fn no_room(request: &Request, what: &str, len: u64) -> Failure {
+/// Failure for a root file system or a program that does not fit into the instance's memory.
+fn too_little_memory(request: &CreateOptions, what: &str, len: u64) -> Failure {
     Failure::new(format!(
         "{what} ({}) does not fit into {} of memory: raise --mem, or give a smaller --rootfs",
         size::format(len),
@@ -246,7 +247,11 @@ fn no_room(request: &Request, what: &str, len: u64) -> Failure {
 }
 
 /// Boot blob: the command that the instance's kernel is to run (`abi::boot`).
-fn boot_blob(request: &Request, name: &str, inherited: impl Fn(&str) -> Option<String>) -> Vec<u8> {
+fn boot_blob(
+    request: &CreateOptions,
+    name: &str,
+    inherited: impl Fn(&str) -> Option<String>,
+) -> Vec<u8> {
     let hostname = request.hostname.as_deref().unwrap_or(name);
     let mut variables: Vec<(String, String)> = ENVIRONMENT
         .map(|(key, value)| (key.into(), value.into()))
@@ -330,7 +335,7 @@ impl Progress {
 /// If it was started before, or its memory is too small.
 pub fn start(device: &dyn Device, status: &Status) -> Result<()> {
     let name = label(status);
-    device.order(dev::START, status.id, 0).map_err(|error| match error.raw_os_error() {
+    device.control(dev::START, status.id, 0).map_err(|error| match error.raw_os_error() {
         Some(libc::EBUSY) => {
             let now = device.status(status.id).map_or("started", |now| dev::state_name(now.state));
             Failure::new(format!("{name} cannot be started: it is {now} (an instance is started once)"))
@@ -353,13 +358,13 @@ pub fn stop(device: &dyn Device, status: &Status, force: bool, grace: Duration) 
         return Ok(());
     }
     let (id, name) = (status.id, label(status));
-    if !force && device.order(dev::SHUTDOWN, id, 0).is_ok() {
+    if !force && device.control(dev::SHUTDOWN, id, 0).is_ok() {
         match device.wait(id, Some(grace)) {
             Err(error) if error.kind() == ErrorKind::TimedOut => {}
             other => return other.context(|| format!("cannot wait for {name}")),
         }
     }
-    match device.order(dev::HALT, id, 0) {
+    match device.control(dev::HALT, id, 0) {
         // It has ended by itself in this moment.
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
         other => other.context(|| format!("cannot halt {name}"))?,
@@ -385,7 +390,7 @@ pub fn remove(device: &dyn Device, status: &Status, force: bool) -> Result<()> {
         stop(device, status, true, Duration::ZERO)?;
     }
     device
-        .order(dev::DESTROY, status.id, 0)
+        .control(dev::DESTROY, status.id, 0)
         .map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY) => Failure::new(format!(
                 "{name} is running: stop it first, or use `skerry rm --force {name}`"
@@ -403,12 +408,12 @@ mod tests {
 
     #[test]
     fn shortages_name_what_would_help() {
-        let request = Request {
+        let request = CreateOptions {
             cpus: 3,
             memory: 1 << 30,
-            ..Request::default()
+            ..CreateOptions::default()
         };
-        let say = |refused| refusal(&refused, &request, "a");
+        let say = |refused| creation_error(&refused, &request, "a");
         assert_eq!(
             say(CreateError::Cpus { free: 1 }),
             "only 1 CPU is free (asked for 3): stop an instance or lower --cpus"

@@ -119,7 +119,7 @@ impl Device for Kernel {
         self.call(dev::LOAD, &mut call).map(drop)
     }
 
-    fn order(&self, call: u32, id: u32, value: u32) -> io::Result<()> {
+    fn control(&self, call: u32, id: u32, value: u32) -> io::Result<()> {
         self.call(call, &mut Target { id, value }).map(drop)
     }
 

@@ -14,17 +14,17 @@ use abi::dev::{self, Create, Info, Status};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::device::{CreateError, Device, Stream};
-use crate::instances::Request;
+use crate::instances::CreateOptions;
 
 /// A request for an instance with an empty root file system.
-pub fn request(name: &str, command: &[&str]) -> Request {
-    Request {
+pub fn request(name: &str, command: &[&str]) -> CreateOptions {
+    CreateOptions {
         name: Some(name.into()),
         cpus: 1,
         memory: 64 << 20,
         rootfs: Some(rootfs().into()),
         command: command.iter().map(|word| (*word).into()).collect(),
-        ..Request::default()
+        ..CreateOptions::default()
     }
 }
 
@@ -201,7 +201,7 @@ impl Device for Mock {
         })
     }
 
-    fn order(&self, call: u32, id: u32, _: u32) -> io::Result<()> {
+    fn control(&self, call: u32, id: u32, _: u32) -> io::Result<()> {
         let refused = |errno| Err(io::Error::from_raw_os_error(errno));
         if call == dev::DESTROY {
             self.with(id, |record| {

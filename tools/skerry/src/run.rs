@@ -9,15 +9,16 @@ use signal_hook::consts::signal::{SIGINT, SIGTERM, SIGWINCH};
 
 use crate::device::{Device, Stream};
 use crate::failure::{Context, Failure, Result, STATUS_TOOL_FAILED};
-use crate::instances::{self, Request, label};
+use crate::instances::{self, CreateOptions, label};
 use crate::logs;
 use crate::streams::{Signals, Sink, Streams};
-use crate::terminal::{self, Raw};
+use crate::terminal::{self, RawMode};
 
-/// After so many `SIGINT` or `SIGTERM` the instance is halted, whatever its program makes of them.
-const PATIENCE: u32 = 3;
+/// Number of `SIGINT` or `SIGTERM` after which the instance is halted, whatever its program makes
+/// of them.
+const SIGNALS_TO_HALT: u32 = 3;
 /// Lines of the kernel log shown when an instance panics.
-const LAST_WORDS: usize = 12;
+const PANIC_LOG_LINES: usize = 12;
 /// Text with which an instance's kernel logs that a program could not be executed, before the
 /// program's name and the reason.
 const COULD_NOT_RUN: &str = ": cannot run ";
@@ -55,7 +56,7 @@ pub struct Options {
 /// If Skerry fails; its own status is then 125.
 pub fn run(
     device: &dyn Device,
-    request: &Request,
+    request: &CreateOptions,
     options: Options,
     asked: SystemTime,
     mut here: Stdio<'_>,
@@ -68,7 +69,7 @@ pub fn run(
                 .map(|()| 0)
         })
     } else {
-        accompany(device, &created, options, true, &mut here)
+        attach_until_end(device, &created, options, true, &mut here)
     };
     let remove = options.remove && !options.detach;
     let never_ran = started.is_err()
@@ -77,7 +78,7 @@ pub fn run(
             .is_ok_and(|now| now.state == dev::STATE_CREATED);
     if remove || never_ran {
         // Its end is known by now; what cannot be removed is shown by `ls`.
-        let _ = device.order(dev::DESTROY, created.id, 0);
+        let _ = device.control(dev::DESTROY, created.id, 0);
     }
     started.map_err(Failure::ours)
 }
@@ -93,7 +94,7 @@ pub fn attach(
     mut here: Stdio<'_>,
 ) -> Result<u8> {
     match status.state {
-        dev::STATE_RUNNING => accompany(device, status, options, false, &mut here),
+        dev::STATE_RUNNING => attach_until_end(device, status, options, false, &mut here),
         dev::STATE_CREATED => Err(Failure::new(format!(
             "{0} was not started: use `skerry start {0}`",
             label(status)
@@ -110,7 +111,7 @@ pub fn attach(
 ///
 /// # Errors
 /// If Skerry fails.
-pub fn accompany(
+pub fn attach_until_end(
     device: &dyn Device,
     status: &Status,
     options: Options,
@@ -156,7 +157,7 @@ pub fn accompany(
     }
     let raw = match here.input {
         Some(input) if here.signals && options.terminal => {
-            Raw::enter(input).context(|| "the terminal")?
+            RawMode::enter(input).context(|| "the terminal")?
         }
         _ => None,
     };
@@ -165,7 +166,7 @@ pub fn accompany(
             && let Some(size) = terminal::size(io::stdout().as_fd())
         {
             // Its terminal keeps the size it has: nothing else depends on it.
-            let _ = device.order(dev::WINSIZE, id, size);
+            let _ = device.control(dev::WINSIZE, id, size);
         }
     };
     // First, so that the program finds it whenever it looks.
@@ -181,8 +182,8 @@ pub fn accompany(
         }
         impatience += u32::from(matches!(signal, SIGINT | SIGTERM));
         let passed = match impatience {
-            PATIENCE.. => device.order(dev::HALT, id, 0),
-            _ => device.order(dev::SIGNAL, id, signal as u32),
+            SIGNALS_TO_HALT.. => device.control(dev::HALT, id, 0),
+            _ => device.control(dev::SIGNAL, id, signal as u32),
         };
         match passed {
             // It has ended in this moment, or does not listen: the next signal may be the last.
@@ -203,12 +204,12 @@ pub fn accompany(
     let ended = device
         .status(id)
         .context(|| format!("cannot look at {name}"))?;
-    conclude(device, &ended, here.err)
+    exit_status(device, &ended, here.err)
 }
 
-/// The exit status that stands for how an instance ended; explains anything but its program's own
+/// Exit status of the tool for the way an instance ended; explains anything but its program's own
 /// end.
-fn conclude(device: &dyn Device, ended: &Status, err: &mut dyn Write) -> Result<u8> {
+fn exit_status(device: &dyn Device, ended: &Status, err: &mut dyn Write) -> Result<u8> {
     let name = label(ended);
     match ended.state {
         dev::STATE_EXITED
@@ -234,7 +235,7 @@ fn conclude(device: &dyn Device, ended: &Status, err: &mut dyn Write) -> Result<
             let log = logs::read(device, ended.id, Stream::Klog).unwrap_or_default();
             let log = String::from_utf8_lossy(&log).into_owned();
             let lines: Vec<_> = log.lines().collect();
-            for line in &lines[lines.len().saturating_sub(LAST_WORDS)..] {
+            for line in &lines[lines.len().saturating_sub(PANIC_LOG_LINES)..] {
                 let _ = writeln!(err, "{line}");
             }
             Err(Failure {

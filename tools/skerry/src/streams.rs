@@ -19,7 +19,8 @@ use crate::terminal;
 
 /// Signals that are passed on; `SIGWINCH` tells of the terminal's size.
 const SIGNALS: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
-const PIECE: usize = 32 << 10;
+/// Size of the buffer between two descriptors, in bytes.
+const BUFFER_LEN: usize = 32 << 10;
 
 /// Signals the tool has received, as a descriptor that becomes readable.
 pub struct Signals {
@@ -160,7 +161,7 @@ impl<'a> Streams<'a> {
                 if !readable.next().unwrap_or(false) {
                     return true;
                 }
-                match copy_once(
+                match copy_available(
                     from,
                     if *sink == Sink::Out {
                         &mut *out
@@ -201,7 +202,7 @@ impl<'a> Streams<'a> {
         if let Some(input) = &self.input {
             if !input.held.is_empty() {
                 fds.push(PollFd::new(&input.to, PollFlags::OUT));
-            } else if !terminal::is_others(input.from) {
+            } else if !terminal::is_background(input.from) {
                 fds.push(PollFd::from_borrowed_fd(input.from, PollFlags::IN));
             }
         }
@@ -225,11 +226,11 @@ impl<'a> Streams<'a> {
     fn move_input(&mut self) {
         let Some(input) = &mut self.input else { return };
         if input.held.is_empty() {
-            let mut piece = vec![0; PIECE];
-            match rustix::io::read(input.from, &mut piece) {
+            let mut buffer = vec![0; BUFFER_LEN];
+            match rustix::io::read(input.from, &mut buffer) {
                 Ok(count) if count > 0 => {
-                    piece.truncate(count);
-                    input.held = piece;
+                    buffer.truncate(count);
+                    input.held = buffer;
                 }
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => return,
                 // Its end, or ours to it: dropping the descriptor tells the instance.
@@ -256,13 +257,13 @@ struct Ready {
     input: bool,
 }
 
-/// Copies what is there; false at the end.
-fn copy_once(from: &mut File, to: &mut dyn Write) -> io::Result<bool> {
-    let mut piece = [0; PIECE];
-    match from.read(&mut piece) {
+/// Copies what can be read now; false at the end.
+fn copy_available(from: &mut File, to: &mut dyn Write) -> io::Result<bool> {
+    let mut buffer = [0; BUFFER_LEN];
+    match from.read(&mut buffer) {
         Ok(0) => Ok(false),
         Ok(count) => {
-            to.write_all(&piece[..count])?;
+            to.write_all(&buffer[..count])?;
             to.flush()?;
             Ok(true)
         }

@@ -6,13 +6,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::process::getpgrp;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr};
 
-/// A terminal in raw mode until this is dropped.
-pub struct Raw<'a> {
+/// Raw mode of a terminal, which ends when this is dropped.
+pub struct RawMode<'a> {
     terminal: BorrowedFd<'a>,
     before: Termios,
 }
 
-impl<'a> Raw<'a> {
+impl<'a> RawMode<'a> {
     /// Makes `terminal` raw, if it is one.
     pub fn enter(terminal: BorrowedFd<'a>) -> io::Result<Option<Self>> {
         if !terminal.is_terminal() {
@@ -26,7 +26,7 @@ impl<'a> Raw<'a> {
     }
 }
 
-impl Drop for Raw<'_> {
+impl Drop for RawMode<'_> {
     fn drop(&mut self) {
         // Nobody is left to tell.
         let _ = tcsetattr(self.terminal, OptionalActions::Drain, &self.before);
@@ -41,6 +41,6 @@ pub fn size(terminal: impl AsFd) -> Option<u32> {
 }
 
 /// Whether reading would stop the tool: it is a terminal, and another group has the foreground.
-pub fn is_others(input: BorrowedFd<'_>) -> bool {
+pub fn is_background(input: BorrowedFd<'_>) -> bool {
     input.is_terminal() && tcgetpgrp(input).is_ok_and(|group| group != getpgrp())
 }

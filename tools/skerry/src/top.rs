@@ -63,9 +63,9 @@ struct Instance {
     memory: u64,
 }
 
-/// One picture.
+/// What `top` shows at one moment: rates since the moment before.
 #[derive(Debug, Serialize)]
-struct Picture {
+struct Snapshot {
     seconds: f64,
     cpus: Vec<Cpu>,
     locks: Vec<Site>,
@@ -73,7 +73,7 @@ struct Picture {
     instances: Option<Vec<Instance>>,
 }
 
-impl Picture {
+impl Snapshot {
     /// Rates over so many seconds; `now` for figures that are no rates.
     fn new(since: &Counters, now: &Counters, seconds: f64, statuses: Option<&[Status]>) -> Self {
         let rate = |count: u64| (count as f64 / seconds * 10.0).round() / 10.0;
@@ -227,7 +227,7 @@ pub fn run(device: Option<&dyn Device>, options: Options, out: &mut dyn Write) -
         let (now, seconds) = (read()?, at.elapsed().as_secs_f64());
         at = Instant::now();
         let statuses = device.map(instances::all).transpose()?;
-        let picture = Picture::new(&now.since(&before), &now, seconds, statuses.as_deref());
+        let picture = Snapshot::new(&now.since(&before), &now, seconds, statuses.as_deref());
         before = now;
         let shown = if options.json {
             serde_json::to_writer(&mut *out, &picture)
@@ -280,7 +280,7 @@ mod tests {
             cpus: [(0, counts(&[("runnable", 3)]))].into(),
             ..Counters::default()
         };
-        let picture = Picture::new(&since, &now, 2.0, Some(&[]));
+        let picture = Snapshot::new(&since, &now, 2.0, Some(&[]));
         let mut text = Vec::new();
         picture.show(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();

@@ -15,15 +15,14 @@ use crate::counters;
 use crate::failure::{Context, Failure, Result, plain};
 use crate::streams::Signals;
 
-/// Sleep of the tool when it has taken all records there were. A ring holds the records of that
-/// time.
-const PAUSE: Duration = Duration::from_millis(2);
-/// Bytes taken at a time.
-const PIECE: usize = RECORD_BYTES << 13;
+/// Sleep of the tool when it has read all records. A ring holds the records of that time.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// Size of the buffer for records, in bytes.
+const BUFFER_LEN: usize = RECORD_BYTES << 13;
 
 /// Options of `skerry trace`.
 #[derive(Debug)]
-pub struct Request {
+pub struct Options {
     /// Classes of events, by name.
     pub events: String,
     /// Not longer than this.
@@ -38,7 +37,7 @@ pub struct Request {
 ///
 /// # Errors
 /// What is missing.
-pub fn run(request: &Request, err: &mut dyn Write) -> Result<u8> {
+pub fn run(request: &Options, err: &mut dyn Write) -> Result<u8> {
     if Class::parse(&request.events).is_none() {
         let known: Vec<_> = Class::ALL.iter().map(|(_, name)| *name).collect();
         return Err(Failure {
@@ -59,8 +58,8 @@ pub fn run(request: &Request, err: &mut dyn Write) -> Result<u8> {
         ),
     };
     let mut signals = Signals::new().context(|| "cannot catch signals")?;
-    let mut recording = Recording::begin(&request.events)?;
-    let status = recording.accompany(request, &mut signals)?;
+    let mut recording = Recording::start(&request.events)?;
+    let status = recording.follow(request, &mut signals)?;
     let records = recording.end()?;
     let mut output = BufWriter::new(output);
     let lost = chrome_trace::write(&records, &names()?, &mut output)
@@ -72,12 +71,13 @@ pub fn run(request: &Request, err: &mut dyn Write) -> Result<u8> {
         "skerry: {} events in {}{}",
         records.len(),
         request.output.display(),
-        about(lost)
+        lost_notice(lost)
     );
     Ok(status)
 }
 
-fn about(lost: u64) -> String {
+/// Sentence about records that were lost.
+fn lost_notice(lost: u64) -> String {
     match lost {
         0 => String::new(),
         lost => format!(
@@ -105,11 +105,11 @@ fn names() -> Result<Names> {
 struct Recording {
     file: File,
     records: Vec<Record>,
-    piece: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 impl Recording {
-    fn begin(events: &str) -> Result<Self> {
+    fn start(events: &str) -> Result<Self> {
         let path = Path::new(counters::DIRECTORY).join("trace");
         let failure = |error: io::Error| {
             let remedy = match error.kind() {
@@ -130,31 +130,31 @@ impl Recording {
         Ok(Self {
             file,
             records: Vec::new(),
-            piece: vec![0; PIECE],
+            buffer: vec![0; BUFFER_LEN],
         })
     }
 
-    /// Takes what there is.
-    fn take(&mut self) -> Result<()> {
+    /// Reads all records that there are.
+    fn drain(&mut self) -> Result<()> {
         loop {
             let count = self
                 .file
-                .read(&mut self.piece)
+                .read(&mut self.buffer)
                 .context(|| "cannot read the records")?;
-            let whole = self.piece[..count].as_chunks::<RECORD_BYTES>().0;
+            let whole = self.buffer[..count].as_chunks::<RECORD_BYTES>().0;
             self.records
                 .extend(whole.iter().filter_map(Record::from_bytes));
             // Less than fits is all there was. What reading itself adds to the records is for the
             // next time.
-            if count < self.piece.len() / 2 {
+            if count < self.buffer.len() / 2 {
                 return Ok(());
             }
         }
     }
 
-    /// Takes records while the program runs, for as long as is asked, or until a signal comes,
+    /// Reads records while the program runs, for as long as was asked, or until a signal comes,
     /// which goes to the program too.
-    fn accompany(&mut self, request: &Request, signals: &mut Signals) -> Result<u8> {
+    fn follow(&mut self, request: &Options, signals: &mut Signals) -> Result<u8> {
         let mut child: Option<Child> = match request.command.split_first() {
             None => None,
             Some((program, arguments)) => Some(
@@ -173,7 +173,7 @@ impl Recording {
         };
         let end = request.limit.map(|limit| Instant::now() + limit);
         loop {
-            self.take()?;
+            self.drain()?;
             if let Some(child) = &mut child
                 && let Some(status) = child.try_wait().context(|| "cannot wait for the program")?
             {
@@ -186,7 +186,7 @@ impl Recording {
             {
                 return Ok(0);
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -195,7 +195,7 @@ impl Recording {
         self.file
             .write_all(b"off")
             .context(|| "cannot end the recording")?;
-        self.take()?;
+        self.drain()?;
         // Stable: those of one CPU stay as they are.
         self.records.sort_by_key(|record| record.time);
         Ok(self.records)

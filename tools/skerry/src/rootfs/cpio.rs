@@ -13,7 +13,7 @@ use cpio::{
 use crate::failure::{Context, Failure, Result};
 
 /// Bytes sent at a time.
-const PIECE: usize = 128 << 10;
+const BUFFER_LEN: usize = 128 << 10;
 
 /// The kind of a file, as in `st_mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,8 +193,8 @@ impl Archive {
     /// # Errors
     /// If a file cannot be read or has become shorter; the sink's.
     pub fn send(&self, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let mut pieces = Pieces {
-            held: Vec::with_capacity(PIECE),
+        let mut pieces = ChunkWriter {
+            held: Vec::with_capacity(BUFFER_LEN),
             sink,
         };
         let mut at = 0;
@@ -222,18 +222,18 @@ impl Archive {
 }
 
 /// Collects small writes into large ones.
-struct Pieces<'a> {
+struct ChunkWriter<'a> {
     held: Vec<u8>,
     sink: &'a mut dyn FnMut(&[u8]) -> Result<()>,
 }
 
-impl Pieces<'_> {
+impl ChunkWriter<'_> {
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        if self.held.len() + bytes.len() > PIECE {
+        if self.held.len() + bytes.len() > BUFFER_LEN {
             (self.sink)(&self.held)?;
             self.held.clear();
         }
-        if bytes.len() >= PIECE {
+        if bytes.len() >= BUFFER_LEN {
             return (self.sink)(bytes);
         }
         self.held.extend_from_slice(bytes);
@@ -265,7 +265,12 @@ pub fn copy(
         file.seek(SeekFrom::Start(offset)).context(what)?;
     }
     let mut left = len;
-    let mut buf = vec![0; PIECE.min(usize::try_from(len).unwrap_or(PIECE)).max(1)];
+    let mut buf = vec![
+        0;
+        BUFFER_LEN
+            .min(usize::try_from(len).unwrap_or(BUFFER_LEN))
+            .max(1)
+    ];
     while left > 0 {
         let most = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let count = file.read(&mut buf[..most]).context(what)?;

@@ -16,7 +16,7 @@ use crate::failure::{Context, Result};
 /// # Errors
 /// If something cannot be read.
 pub fn plan(root: &Path, empty: &[&str]) -> Result<Archive> {
-    let mut plan = Plan {
+    let mut plan = FolderWalk {
         archive: Archive::default(),
         linked: HashMap::new(),
     };
@@ -26,13 +26,13 @@ pub fn plan(root: &Path, empty: &[&str]) -> Result<Archive> {
     Ok(plan.archive)
 }
 
-struct Plan {
+struct FolderWalk {
     archive: Archive,
     /// The archive's numbers of files with several names, by device and number on the host.
     linked: HashMap<(u64, u64), u32>,
 }
 
-impl Plan {
+impl FolderWalk {
     fn walk(&mut self, folder: &Path, prefix: &OsString, empty: &[&str]) -> Result<()> {
         let what = || folder.display().to_string();
         let mut names: Vec<OsString> = fs::read_dir(folder)

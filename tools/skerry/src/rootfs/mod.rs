@@ -54,7 +54,7 @@ impl RootFs {
             .take(512)
             .read_to_end(&mut start)
             .context(what)?;
-        match recognise(&start) {
+        match detect_format(&start) {
             Some(Format::Cpio) => Ok(Self::Ready {
                 path: source.to_owned(),
                 len: metadata.len(),
@@ -107,8 +107,8 @@ enum Format {
     Compressed(&'static str),
 }
 
-/// Format of an archive, by the bytes it begins with.
-fn recognise(start: &[u8]) -> Option<Format> {
+/// Format of an archive, by its first bytes.
+fn detect_format(start: &[u8]) -> Option<Format> {
     let begins = |magic: &[u8]| start.starts_with(magic);
     match () {
         () if begins(b"070701") || begins(b"070702") => Some(Format::Cpio),

@@ -24,11 +24,11 @@ pub fn plan(path: &Path, file: File) -> Result<Archive> {
     for entry in tar.entries_with_seek().context(what)? {
         let entry = entry.context(what)?;
         let header = entry.header();
-        let name = clean(&entry.path_bytes()).ok_or_else(|| {
+        let name = normalize(&entry.path_bytes()).ok_or_else(|| {
             Failure::new(format!(
                 "{}: the name {:?} leads out of the archive",
                 path.display(),
-                shown(&entry.path_bytes())
+                printable(&entry.path_bytes())
             ))
         })?;
         let number = |field: std::io::Result<u64>| {
@@ -52,7 +52,7 @@ pub fn plan(path: &Path, file: File) -> Result<Archive> {
             return Err(Failure::new(format!(
                 "{}: {} is sparse: pack it without --sparse",
                 path.display(),
-                shown(&name)
+                printable(&name)
             )));
         }
         if name == b"." && archive.entries_mut().iter().any(|entry| entry.name == name) {
@@ -81,13 +81,13 @@ pub fn plan(path: &Path, file: File) -> Result<Archive> {
             EntryType::Link => {
                 let to = target
                     .as_deref()
-                    .and_then(clean)
+                    .and_then(normalize)
                     .and_then(|to| files.get(&to).copied());
                 let Some(to) = to else {
                     return Err(Failure::new(format!(
                         "{}: {} is a link to a file that does not come before it",
                         path.display(),
-                        shown(&name)
+                        printable(&name)
                     )));
                 };
                 let first = &mut archive.entries_mut()[to];
@@ -106,7 +106,7 @@ pub fn plan(path: &Path, file: File) -> Result<Archive> {
                     return Err(Failure::new(format!(
                         "{}: cut short: it ends within {}",
                         path.display(),
-                        shown(&name)
+                        printable(&name)
                     )));
                 }
                 new.content = Content::Part {
@@ -132,13 +132,14 @@ pub fn plan(path: &Path, file: File) -> Result<Archive> {
     Ok(archive)
 }
 
-fn shown(name: &[u8]) -> String {
+/// A name as text: bytes that are not UTF-8 are replaced.
+fn printable(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
 /// The name without `./`, slashes at the ends and doubled ones; `.` for the root. `None` if it has
 /// a `..` or a NUL.
-fn clean(name: &[u8]) -> Option<Vec<u8>> {
+fn normalize(name: &[u8]) -> Option<Vec<u8>> {
     let parts: Vec<&[u8]> = name
         .split(|byte| *byte == b'/')
         .filter(|part| !part.is_empty() && *part != b".")
@@ -205,9 +206,9 @@ mod tests {
 
     #[test]
     fn names_stay_inside() {
-        assert_eq!(clean(b"./a//b/").unwrap(), b"a/b");
-        assert_eq!(clean(b"/etc").unwrap(), b"etc");
-        assert_eq!(clean(b"./").unwrap(), b".");
-        assert_eq!(clean(b"a/../b"), None);
+        assert_eq!(normalize(b"./a//b/").unwrap(), b"a/b");
+        assert_eq!(normalize(b"/etc").unwrap(), b"etc");
+        assert_eq!(normalize(b"./").unwrap(), b".");
+        assert_eq!(normalize(b"a/../b"), None);
     }
 }
