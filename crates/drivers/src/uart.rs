@@ -28,13 +28,13 @@ const IER: u16 = 1;
 /// Interrupt identification (read), FIFO control (write).
 const IIR: u16 = 2;
 const FCR: u16 = 2;
-/// Line control.
+/// Line control register: word length, parity, divisor latch.
 const LCR: u16 = 3;
-/// Modem control.
+/// Modem control register: outputs, among them the interrupt gate.
 const MCR: u16 = 4;
-/// Line status.
+/// Line status register: data received, transmitter empty, errors.
 const LSR: u16 = 5;
-/// Modem status.
+/// Modem status register: inputs and their changes.
 const MSR: u16 = 6;
 /// Scratch register, a byte without a meaning: its presence shows a 16450 or better.
 const SCR: u16 = 7;
@@ -166,7 +166,7 @@ impl Chip {
     }
 }
 
-/// One serial port.
+/// A serial port, as its terminal sees it.
 struct Uart {
     chip: Mutex<Chip>,
     event: &'static Event,

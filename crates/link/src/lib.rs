@@ -27,7 +27,7 @@ pub use terminal::console;
 pub struct ControlHandlers {
     /// Deliver this signal to the first program.
     pub signal: fn(u32),
-    /// End all programs.
+    /// Ends all programs of the instance.
     pub shutdown: fn(),
 }
 

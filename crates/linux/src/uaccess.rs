@@ -36,7 +36,7 @@ impl<T> UserPtr<T> {
         }
     }
 
-    /// The address.
+    /// The address in user memory.
     #[must_use]
     pub const fn addr(self) -> usize {
         self.addr
@@ -56,7 +56,7 @@ impl<T> UserPtr<T> {
 }
 
 impl<T: FromBytes + IntoBytes + Immutable> UserPtr<T> {
-    /// Reads it.
+    /// Reads the value from user memory.
     ///
     /// # Errors
     /// `EFAULT`.
@@ -87,7 +87,7 @@ impl<T: FromBytes + IntoBytes + Immutable> UserPtr<T> {
         }
     }
 
-    /// Writes it.
+    /// Writes the value to user memory.
     ///
     /// # Errors
     /// `EFAULT`.
@@ -120,7 +120,7 @@ pub(crate) fn check_range(addr: usize, len: usize) -> Result<(), Errno> {
         .ok_or(Errno::EFAULT)
 }
 
-/// Reads `to.len()` bytes.
+/// Reads `to.len()` bytes of user memory from `addr` on.
 ///
 /// # Errors
 /// `EFAULT`.
@@ -128,7 +128,7 @@ pub fn read_bytes(addr: usize, to: &mut [u8]) -> Result<(), Errno> {
     user::read_bytes(to, addr).map_err(|_| Errno::EFAULT)
 }
 
-/// Writes bytes.
+/// Writes all bytes of `from` to user memory from `addr` on.
 ///
 /// # Errors
 /// `EFAULT`; a part may have been written.

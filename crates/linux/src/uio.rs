@@ -17,7 +17,7 @@ pub(crate) const STACK_BUFFER_LEN: usize = 256;
 /// The most buffers a vectored call takes.
 pub(crate) const IOV_MAX: usize = 1024;
 
-/// `struct iovec`.
+/// A buffer of a program, address and length in bytes: `struct iovec`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct IoVec {

@@ -118,7 +118,7 @@ impl Instance {
         f(record.partition.as_mut().ok_or(Errno::EBUSY)?)
     }
 
-    /// Starts it.
+    /// Starts the instance's CPUs.
     pub(crate) fn start(&self) -> Result<()> {
         {
             let mut record = self.record.lock();

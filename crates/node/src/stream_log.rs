@@ -10,10 +10,10 @@ use alloc::collections::{BTreeMap, VecDeque};
 use ring::Consumer;
 use task::Mutex;
 
-/// Bytes kept.
+/// Number of bytes of a stream that are kept.
 pub(crate) const CAPACITY: usize = 256 << 10;
 
-/// See the module.
+/// Last bytes of an instance's output stream, with its readers.
 #[derive(Debug, Default)]
 pub(crate) struct StreamLog {
     bytes: VecDeque<u8>,
@@ -118,7 +118,7 @@ impl StreamLog {
 /// Outcome of draining a ring.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DrainOutcome {
-    /// The log grew.
+    /// Whether bytes were added to the log.
     pub(crate) grown: bool,
     /// The ring may hold more, and nobody will ring for it.
     pub(crate) more: bool,

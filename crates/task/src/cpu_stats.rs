@@ -3,9 +3,9 @@
 /// Statistics of one CPU since the instance started.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuStats {
-    /// Context switches.
+    /// Number of context switches.
     pub switches: u64,
-    /// Threads it woke.
+    /// Number of threads that the CPU woke.
     pub wakes: u64,
     /// Threads it put into another CPU's wake queue.
     pub remote_wakes: u64,

@@ -13,7 +13,7 @@ use crate::{Deadline, Mutex, Thread, current, park, park_until};
 pub enum WaitError {
     /// A signal is pending: [`Thread::set_signal_pending`] was called.
     Interrupted,
-    /// The deadline passed.
+    /// The deadline passed before the condition held.
     TimedOut,
 }
 

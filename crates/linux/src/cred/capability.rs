@@ -117,14 +117,14 @@ fn change(task: &Task, caps: Capabilities) -> SysResult {
     Ok(0)
 }
 
-/// `PR_CAPBSET_READ`
+/// Whether a capability is in the bounding set (`PR_CAPBSET_READ`): 1 or 0.
 pub(crate) fn is_in_bounding(task: &Task, capability: usize) -> SysResult {
     Ok(usize::from(
         task.cred().caps.bounding & bit(capability)? != 0,
     ))
 }
 
-/// `PR_CAPBSET_DROP`
+/// Removes a capability from the bounding set (`PR_CAPBSET_DROP`).
 pub(crate) fn drop_from_bounding(task: &Task, capability: usize) -> SysResult {
     let cred = task.cred();
     if !cred.capable(sys::CAP_SETPCAP) {
@@ -139,7 +139,7 @@ pub(crate) fn drop_from_bounding(task: &Task, capability: usize) -> SysResult {
     )
 }
 
-/// `PR_CAP_AMBIENT`
+/// Reads, raises, lowers or clears ambient capabilities (`PR_CAP_AMBIENT`).
 pub(crate) fn ambient(task: &Task, action: usize, capability: usize) -> SysResult {
     let cred = task.cred();
     let caps = cred.caps;

@@ -19,21 +19,21 @@ use crate::{SysResult, Task, ptrace};
 /// Kind of an argument, for tracing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ArgKind {
-    /// A descriptor.
+    /// A file descriptor, shown as a signed number.
     Fd,
-    /// A signed number.
+    /// A signed number, shown in decimal.
     Int,
-    /// An unsigned number.
+    /// An unsigned number, shown in decimal.
     Num,
-    /// Flags.
+    /// Flags, shown in hexadecimal.
     Hex,
-    /// A file mode.
+    /// A file mode, shown in octal.
     Oct,
-    /// An address.
+    /// An address of the program's, shown in hexadecimal.
     Ptr,
     /// The address of a string.
     Str,
-    /// A signal.
+    /// A signal, shown by its name.
     Sig,
 }
 

@@ -37,7 +37,7 @@ pub struct Hooks {
     pub init_exited: fn(status: i32),
 }
 
-/// The first program.
+/// The program that process 1 runs, with its arguments, environment and terminal.
 pub struct InitProgram {
     /// Path of the program's file.
     pub path: Vec<u8>,

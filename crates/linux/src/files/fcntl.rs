@@ -71,7 +71,7 @@ pub fn sys_dup3(task: &Task, old: i32, new: i32, flags: u32) -> SysResult {
     )
 }
 
-/// `struct flock`.
+/// A record lock as programs pass it: `struct flock`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Flock {
@@ -187,7 +187,7 @@ fn has_others(file: &Arc<File>) -> bool {
         .any(|task| task.files().list().iter().any(|(_, opened)| other(opened)))
 }
 
-/// `F_SETLEASE`
+/// Sets, changes or removes a lease of the caller's on a file (`F_SETLEASE`).
 fn set_lease(task: &Task, file: &Arc<File>, fd: i32, kind: i16) -> SysResult {
     let kind = match kind {
         F_RDLCK => Some(LeaseKind::Read),
@@ -203,7 +203,7 @@ fn set_lease(task: &Task, file: &Arc<File>, fd: i32, kind: i16) -> SysResult {
     Ok(0)
 }
 
-/// `F_SETFL`
+/// Sets the status flags of an open file, `O_APPEND` for example (`F_SETFL`).
 fn set_status_flags(task: &Task, file: &Arc<File>, fd: i32, mut flags: OpenFlags) -> SysResult {
     let before = file.flags();
     if (flags - before).contains(OpenFlags::NOATIME) && !task.fs_cred().owns(&file.metadata()) {

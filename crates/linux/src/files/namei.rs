@@ -41,7 +41,7 @@ impl Default for UserPath {
 }
 
 impl UserPath {
-    /// Nothing read yet.
+    /// A path buffer that nothing has been read into.
     #[inline(always)]
     #[must_use]
     pub const fn new() -> Self {
@@ -207,7 +207,7 @@ pub fn sys_creat(task: &Task, name: usize, mode: u32) -> SysResult {
     )
 }
 
-/// `struct open_how`.
+/// Flags, mode and limits of the walk of `openat2(2)`: `struct open_how`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct OpenHow {

@@ -91,7 +91,7 @@ fn restartable(result: Result<usize, Errno>) -> SysResult {
     })
 }
 
-/// `struct pollfd`.
+/// A descriptor with the events that are asked for and those that are there: `struct pollfd`.
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct PollFd {

@@ -51,7 +51,7 @@ pub(crate) fn set_owner(task: &Task, file: &File, owner: i32) -> SysResult {
     )
 }
 
-/// `F_GETOWN`
+/// Number of the process, or the group's negated, that gets the file's signals (`F_GETOWN`).
 pub(crate) fn owner(file: &File) -> SysResult {
     Ok(match file.notice().target {
         OwnerTarget::Nobody => 0,
@@ -60,7 +60,7 @@ pub(crate) fn owner(file: &File) -> SysResult {
     })
 }
 
-/// `F_SETOWN_EX`
+/// Makes a thread, process or group the receiver of the file's signals (`F_SETOWN_EX`).
 pub(crate) fn set_owner_ex(task: &Task, file: &File, owner: UserPtr<[i32; 2]>) -> SysResult {
     let [kind, id] = owner.read()?;
     set(
@@ -76,7 +76,7 @@ pub(crate) fn set_owner_ex(task: &Task, file: &File, owner: UserPtr<[i32; 2]>) -
     )
 }
 
-/// `F_GETOWN_EX`
+/// Stores type and number of the receiver of the file's signals (`F_GETOWN_EX`).
 pub(crate) fn owner_ex(file: &File, to: UserPtr<[i32; 2]>) -> SysResult {
     let owner = match file.notice().target {
         OwnerTarget::Nobody => [OWNER_PROCESS, 0],
@@ -87,7 +87,7 @@ pub(crate) fn owner_ex(file: &File, to: UserPtr<[i32; 2]>) -> SysResult {
     to.write(&owner).map(|()| 0)
 }
 
-/// `F_SETSIG`
+/// Sets the signal that the file sends, 0 for `SIGIO` (`F_SETSIG`).
 pub(crate) fn set_signal(file: &File, signal: i32) -> SysResult {
     if !(0..=NSIG).contains(&signal) {
         return Err(Errno::EINVAL);

@@ -122,7 +122,7 @@ impl From<Timestamp> for StatxTime {
     }
 }
 
-/// `struct statx`.
+/// Attributes of a file as `statx(2)` stores them: `struct statx`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Statx {
@@ -315,7 +315,7 @@ pub fn sys_fstatfs(task: &Task, fd: i32, to: UserPtr<StatFs>) -> SysResult {
     Ok(0)
 }
 
-/// `struct ustat`.
+/// Free blocks and inodes of a file system as `ustat(2)` stores them: `struct ustat`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Ustat {

@@ -389,7 +389,7 @@ pub(crate) fn lock(
     }
 }
 
-/// `FUTEX_UNLOCK_PI`
+/// Passes a lock with priority inheritance to its first waiter (`FUTEX_UNLOCK_PI`).
 pub(crate) fn unlock(task: &Task, addr: usize, scope: FutexScope) -> SysResult {
     // Whose it is comes before whether it can be a lock at all.
     let is_own = |word: u32| {

@@ -18,7 +18,7 @@ use crate::{SysResult, Task, futex};
 const SIZE_MASK: u32 = 3;
 const PRIVATE: u32 = sys::FUTEX_PRIVATE_FLAG;
 
-/// `struct futex_waitv`.
+/// A futex that `futex_waitv(2)` waits for: `struct futex_waitv`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct FutexWaitv {

@@ -41,7 +41,7 @@ const MESSAGE_OVERHEAD: u64 = 56;
 /// Priorities are below this.
 const PRIORITIES: u32 = 32_768;
 
-/// `struct mq_attr`.
+/// Flags, limits and number of messages of a queue: `struct mq_attr`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct MqAttr {

@@ -175,7 +175,7 @@ pub fn sys_msgrcv(
     Ok(len)
 }
 
-/// `struct msginfo`.
+/// Limits and use of message queues as `MSG_INFO` stores them: `struct msginfo`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct MsgInfo {
@@ -219,7 +219,7 @@ fn limits(command: u32) -> MsgInfo {
     limits
 }
 
-/// Contents of `/proc/sysvipc/msg`.
+/// Contents of `/proc/sysvipc/msg`, a line for each queue.
 pub(crate) fn proc_text() -> String {
     let mut text = String::from(
         "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      stime      rtime      ctime\n",

@@ -155,7 +155,7 @@ pub fn sys_semop(task: &Task, id: i32, operations: UserPtr<SemBuf>, count: usize
     sys_semtimedop(task, id, operations, count, UserPtr::new(0))
 }
 
-/// `struct seminfo`.
+/// Limits and use of semaphores as `SEM_INFO` stores them: `struct seminfo`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SemInfo {
@@ -199,7 +199,7 @@ fn limits(command: u32) -> SemInfo {
     limits
 }
 
-/// Contents of `/proc/sys/kernel/sem`.
+/// Contents of `/proc/sys/kernel/sem`: the four limits of semaphores.
 pub(crate) fn sysctl_text() -> String {
     let limits = limits(IPC_INFO);
     format!(
@@ -208,7 +208,7 @@ pub(crate) fn sysctl_text() -> String {
     )
 }
 
-/// Contents of `/proc/sysvipc/sem`.
+/// Contents of `/proc/sysvipc/sem`, a line for each set.
 pub(crate) fn proc_text() -> String {
     let mut text = String::from(
         "       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n",

@@ -174,7 +174,7 @@ pub fn sys_shmdt(task: &Task, addr: usize) -> SysResult {
     Ok(0)
 }
 
-/// `struct shminfo64`.
+/// Limits of shared memory as `IPC_INFO` stores them: `struct shminfo64`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ShmInfo64 {
@@ -186,7 +186,7 @@ pub struct ShmInfo64 {
     unused: [u64; 4],
 }
 
-/// `struct shm_info`.
+/// Use of shared memory, in pages, as `SHM_INFO` stores it: `struct shm_info`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ShmInfo {
@@ -199,7 +199,7 @@ pub struct ShmInfo {
     successes: u64,
 }
 
-/// Contents of `/proc/sysvipc/shm`.
+/// Contents of `/proc/sysvipc/shm`, a line for each segment.
 pub(crate) fn proc_text() -> String {
     let mut text = String::from(
         "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      atime      dtime      ctime\

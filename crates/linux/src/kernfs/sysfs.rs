@@ -52,7 +52,7 @@ fn cpu_mask(cpus: impl IntoIterator<Item = usize>, count: usize) -> String {
         .join(",")
 }
 
-/// A new sysfs.
+/// Makes a sysfs with its directories and files.
 #[must_use]
 pub fn new() -> Arc<PseudoFs> {
     PseudoFs::new("sysfs", MAGIC, |dev| {

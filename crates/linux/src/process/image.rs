@@ -18,7 +18,7 @@ pub(crate) struct ProcessImage {
     pub(crate) args: Range<usize>,
     /// Addresses of the environment strings.
     pub(crate) env: Range<usize>,
-    /// The auxiliary vector.
+    /// The auxiliary vector (`/proc/<pid>/auxv`).
     pub(crate) aux: Arc<[u8]>,
     /// Addresses of code and data, from the first byte to the one behind the last, and the address
     /// where the stack began: for who asks only.

@@ -55,7 +55,7 @@ use crate::state::usage::Usage;
 use crate::uapi::pid::{Pid, Tid};
 use crate::uapi::siginfo::{self, SigInfo, SigSet};
 
-/// A process.
+/// A process: what its threads share.
 pub struct Process {
     _counted: census::Process,
     pid: Pid,
@@ -99,9 +99,9 @@ pub struct Process {
     pub(crate) limits: Mutex<Rlimits>,
     cred: Mutex<Arc<Credentials>>,
     pub(crate) image: Mutex<ProcessImage>,
-    /// `/proc/<pid>/oom_score_adj`.
+    /// Adjustment of its score as a victim (`/proc/<pid>/oom_score_adj`), from -1000 to 1000.
     pub(crate) oom_score_adj: AtomicI32,
-    /// `personality(2)`.
+    /// Bits of `personality(2)`, which programs inherit.
     pub(crate) personality: AtomicU32,
     pub(crate) name: Mutex<String>,
     /// Number of the parent; changed under the lock of the table of processes.
@@ -126,7 +126,7 @@ pub struct Process {
     records_syscalls: AtomicBool,
 }
 
-/// Arguments of [`Process::new`].
+/// Arguments of [`Process::new`]: what a process has from its beginning.
 pub(crate) struct NewProcess {
     pub(crate) pid: Pid,
     pub(crate) creator: Weak<Task>,
@@ -481,7 +481,7 @@ impl Process {
             .map_or_else(|| self.name.lock().clone(), |task| task.name())
     }
 
-    /// Changes its name.
+    /// Changes the name of the process's first thread.
     pub fn set_name(&self, name: &[u8]) {
         if let Some(task) = self.first_task() {
             task.set_name(name);

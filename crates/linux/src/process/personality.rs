@@ -10,7 +10,7 @@ pub(crate) const ADDR_NO_RANDOMIZE: u32 = 0x004_0000;
 pub(crate) const UNAME26: u32 = 0x002_0000;
 /// `select(2)` and its fellows leave the time that was given.
 pub(crate) const STICKY_TIMEOUTS: u32 = 0x400_0000;
-/// `PROT_READ` implies `PROT_EXEC`.
+/// Bit of `personality(2)`: memory that can be read can be executed, too.
 pub(crate) const READ_IMPLIES_EXEC: u32 = 0x040_0000;
 pub(crate) const MMAP_PAGE_ZERO: u32 = 0x010_0000;
 /// Memory is laid out from below.

@@ -69,7 +69,7 @@ pub(crate) struct ProcessTable {
     last: i32,
 }
 
-/// The one table.
+/// The table of all processes.
 pub(crate) static TABLE: Mutex<ProcessTable> = Mutex::new(ProcessTable {
     entries: BTreeMap::new(),
     tasks: BTreeMap::new(),
@@ -223,7 +223,7 @@ pub(crate) fn remove_unstarted_process(pid: Pid) {
     drop(entry);
 }
 
-/// Enters a thread.
+/// Adds a thread to the table by its number.
 pub(crate) fn add_task(task: &Arc<Task>) {
     TABLE.lock().tasks.insert(task.tid(), Arc::downgrade(task));
 }

@@ -31,7 +31,7 @@ pub(crate) enum StopKind {
     Other,
     /// Before a system call.
     SyscallEntry,
-    /// Behind one.
+    /// A stop after a system call (`PTRACE_SYSCALL`).
     SyscallExit,
     /// Before one, because of a filter.
     Seccomp,
@@ -39,7 +39,7 @@ pub(crate) enum StopKind {
     ThreadExit,
 }
 
-/// A stop.
+/// A ptrace-stop of a thread, from its report to its end.
 pub(crate) struct Stop {
     pub(crate) kind: StopKind,
     /// Stop code, which `wait4` tells in bits 8 and above.
@@ -76,9 +76,9 @@ pub(crate) struct ResumeMode {
 pub(crate) struct PtraceState {
     /// `None` if nobody traces it any more.
     pub(crate) tracer: Option<Weak<Task>>,
-    /// By `PTRACE_SEIZE`.
+    /// Whether it is traced by `PTRACE_SEIZE`, and not by `PTRACE_ATTACH` or `PTRACE_TRACEME`.
     pub(crate) seized: bool,
-    /// `PTRACE_O_*`
+    /// Options that the tracer has set (`PTRACE_O_*`).
     pub(crate) options: u32,
     /// How the tracer let it go on.
     pub(crate) resume_mode: ResumeMode,
@@ -92,7 +92,7 @@ pub(crate) struct PtraceState {
     /// tracer has changed that in this stop.
     pub(crate) debug: DebugRegisters,
     pub(crate) debug_changed: bool,
-    /// Result of `PTRACE_GETEVENTMSG`.
+    /// Value of the last event, which `PTRACE_GETEVENTMSG` returns.
     pub(crate) message: u64,
     /// The signal that its tracer lets it have after the stop.
     pub(crate) signal: i32,

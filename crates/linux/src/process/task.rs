@@ -37,7 +37,7 @@ use crate::uapi::siginfo::{SigSet, UNBLOCKABLE};
 
 /// Signal state of a thread.
 pub(crate) struct TaskSignals {
-    /// Blocked signals.
+    /// Signals that are blocked (`rt_sigprocmask(2)`).
     pub(crate) blocked: SigSet,
     /// Mask that `blocked` goes back to once the signal that ended a wait was handled
     /// (`sigsuspend`, `ppoll`, …).
@@ -119,7 +119,7 @@ pub struct Task {
     name: Mutex<String>,
     namespaces: Mutex<Namespaces>,
     pub(crate) signals: Mutex<TaskSignals>,
-    /// `exit(2)` was called.
+    /// Whether the thread called `exit(2)`.
     pub(crate) exiting: AtomicBool,
     /// Wait status of the `exit(2)` that was called.
     pub(crate) exit_status: AtomicI32,
@@ -137,7 +137,7 @@ pub struct Task {
     pub(crate) restart_block: Mutex<Option<RestartBlock>>,
     /// Whether the thread is in a call that ends at a time of the wall clock.
     pub(crate) waits_on_realtime: AtomicBool,
-    /// `rseq(2)`.
+    /// Registration of `rseq(2)`.
     pub(crate) rseq: Mutex<Registration>,
     /// Page faults of its program.
     pub(crate) faults: AtomicU64,
@@ -537,7 +537,7 @@ impl Task {
         self.cred.lock().all.clone()
     }
 
-    /// The real user.
+    /// Real user id of the thread.
     pub(crate) fn uid(&self) -> u32 {
         self.cred.lock().all.user.real
     }

@@ -26,9 +26,9 @@ pub(crate) const MAX_TIMERS: usize = 1024;
 /// The timers of a process.
 #[derive(Default)]
 pub(crate) struct Timers {
-    /// `ITIMER_REAL`, `ITIMER_VIRTUAL`, `ITIMER_PROF`.
+    /// Interval timers: `ITIMER_REAL`, `ITIMER_VIRTUAL`, `ITIMER_PROF`.
     pub(crate) interval: [Option<Arc<Timer>>; 3],
-    /// `RLIMIT_CPU`.
+    /// Timer that checks `RLIMIT_CPU`, if there is a limit.
     pub(crate) limit: Option<Arc<Timer>>,
     pub(crate) created: BTreeMap<i32, Arc<Timer>>,
     pub(crate) next: i32,
@@ -66,7 +66,7 @@ pub(crate) enum TimerNotify {
     },
     /// Counts expirations for the readers of a descriptor (`timerfd_create(2)`).
     Timerfd(Arc<Expirations>),
-    /// Checks `RLIMIT_CPU`.
+    /// Checks `RLIMIT_CPU` of the process.
     CpuLimit,
     /// Does nothing (`SIGEV_NONE`): programs ask how much time remains.
     Silent,
@@ -77,7 +77,7 @@ pub(crate) enum TimerNotify {
 pub(crate) enum TimerClock {
     /// The monotonic clock. Times of the wall clock are converted to its: both go at the same rate.
     Monotonic,
-    /// Processor time.
+    /// A clock of a process's or thread's processor time.
     Cpu(CpuClock),
 }
 

@@ -18,12 +18,12 @@ pub(crate) struct Upcalls {
 
 static UPCALLS: Once<Upcalls> = Once::new();
 
-/// Sets the functions.
+/// Sets the functions, once, when the system starts.
 pub(crate) fn set(upcalls: Upcalls) {
     UPCALLS.call_once(|| upcalls);
 }
 
-/// The functions.
+/// Functions of the layer `entry` that were set.
 ///
 /// # Panics
 /// Before they are set.

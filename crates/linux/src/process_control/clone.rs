@@ -341,7 +341,7 @@ pub fn sys_clone(
     do_clone(task, regs, &request)
 }
 
-/// `struct clone_args`.
+/// Arguments of `clone3(2)`: `struct clone_args`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct CloneArgs {
@@ -361,7 +361,7 @@ pub struct CloneArgs {
 /// The length of the structure's first version.
 const CLONE_ARGS_V0: usize = 64;
 
-/// `CLONE_CLEAR_SIGHAND`
+/// Flag of `clone3(2)`: the child handles no signals (`CLONE_CLEAR_SIGHAND`).
 const CLEAR_SIGHAND: u64 = 1 << 32;
 
 /// Number that the child is to have (`set_tid`): there is one pid namespace, so at most one.

@@ -32,7 +32,7 @@ fn apply(layout: &PrctlMmMap, process: &Process) -> Result<(), Errno> {
     Ok(())
 }
 
-/// `PR_SET_MM`
+/// Sets one address of the memory layout, the auxiliary vector or the program file (`PR_SET_MM`).
 pub(crate) fn set(task: &Task, what: u32, at: usize, len: usize, zero: usize) -> SysResult {
     let has_length = matches!(
         what,

@@ -16,11 +16,11 @@ use crate::uapi::pid::Pid;
 /// First inode number of descriptors' files.
 const FD_INO: u64 = 1 << 16;
 
-/// `/proc/<pid>/fd` and `/proc/<pid>/fdinfo`
+/// The directory `/proc/<pid>/fd` or `/proc/<pid>/fdinfo`.
 pub(super) struct FdDir {
     pub(super) attr: PseudoAttr,
     pub(super) pid: Pid,
-    /// `fdinfo`.
+    /// Whether it is `fdinfo`, and not `fd`.
     pub(super) info: bool,
 }
 

@@ -38,7 +38,7 @@ fn line(area: &VmaInfo) -> String {
     line
 }
 
-/// `maps`
+/// Contents of `/proc/<pid>/maps`, a line for each area.
 pub(super) fn maps(process: &Process) -> String {
     process
         .space()
@@ -89,7 +89,7 @@ fn residency(process: &Process) -> Vec<(VmaInfo, Residency)> {
         .unwrap_or_default()
 }
 
-/// `smaps`
+/// Contents of `/proc/<pid>/smaps`: the areas with what of them is in memory, in KiB.
 pub(super) fn smaps(process: &Process) -> String {
     residency(process)
         .iter()
@@ -104,7 +104,7 @@ pub(super) fn smaps(process: &Process) -> String {
         })
 }
 
-/// `smaps_rollup`
+/// Contents of `/proc/<pid>/smaps_rollup`: the sums over all areas, in KiB.
 pub(super) fn smaps_rollup(process: &Process) -> String {
     let areas = residency(process);
     let (Some((first, _)), Some((last, _))) = (areas.first(), areas.last()) else {
@@ -169,7 +169,7 @@ fn text_size(process: &Process) -> usize {
         .saturating_sub(vm::page_align_down(code.start))
 }
 
-/// `statm`
+/// Contents of `/proc/<pid>/statm`, in pages.
 pub(super) fn statm(process: &Process) -> String {
     let Some(space) = process.space() else {
         return "0 0 0 0 0 0 0\n".into();

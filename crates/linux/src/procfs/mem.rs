@@ -12,7 +12,7 @@ use crate::current_task;
 use crate::process::{access, process_table};
 use crate::uapi::pid::Pid;
 
-/// The file.
+/// The file `/proc/<pid>/mem`: a process's memory by addresses.
 pub(super) struct MemFile {
     pub(super) attr: PseudoAttr,
     pub(super) pid: Pid,

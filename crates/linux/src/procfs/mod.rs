@@ -50,7 +50,7 @@ pub fn extend(more: Extension) {
     EXTENSION.call_once(|| more);
 }
 
-/// A new procfs.
+/// Makes a procfs with its directories and files.
 #[must_use]
 pub fn new() -> Arc<PseudoFs> {
     PseudoFs::new("proc", MAGIC, |dev| {

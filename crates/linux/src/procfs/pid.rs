@@ -301,7 +301,7 @@ fn namespaces(attr: PseudoAttr, pid: Pid, tid: Option<Tid>) -> Arc<dyn Inode> {
     dir
 }
 
-/// `/proc/<pid>/task`
+/// The directory `/proc/<pid>/task`: one for each thread.
 struct TaskDir {
     attr: PseudoAttr,
     pid: Pid,

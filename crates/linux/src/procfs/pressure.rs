@@ -55,7 +55,7 @@ pub(crate) fn init(boot: &BootToken) {
     guard::mem::set_others_run(boot, || task::stats::runnable() > 1);
 }
 
-/// Adds the files.
+/// Adds the files of `/proc/pressure`.
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     for name in ["cpu", "memory", "io"] {
         dir.add(name, file(name, dev));

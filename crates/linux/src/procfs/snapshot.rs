@@ -33,7 +33,7 @@ pub(crate) struct Snapshot {
     pub(crate) capabilities: Capabilities,
     pub(crate) no_new_privileges: bool,
     pub(crate) seccomp: SeccompStatus,
-    /// Supplementary groups.
+    /// Ids of the supplementary groups.
     pub(crate) groups: Vec<u32>,
     /// Threads of the process.
     pub(crate) threads: Vec<Tid>,

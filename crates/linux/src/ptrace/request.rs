@@ -30,7 +30,7 @@ const OPTIONS: usize = (api::PTRACE_O_TRACESYSGOOD
 const NT_PRSTATUS: usize = 1;
 const NT_PRFPREG: usize = 2;
 const NT_X86_XSTATE: usize = 0x202;
-/// `struct user_fpregs_struct`.
+/// Size of `struct user_fpregs_struct`, in bytes.
 const FPREGS: usize = 512;
 const ARCH_SET_GS: usize = 0x1001;
 const ARCH_SET_FS: usize = 0x1002;
@@ -233,7 +233,7 @@ fn syscall_info(trace: &mut PtraceState) -> Result<vec::Vec<u8>, Errno> {
     Ok(info)
 }
 
-/// `struct ptrace_peeksiginfo_args`.
+/// Queue, first index and number of `PTRACE_PEEKSIGINFO`: `struct ptrace_peeksiginfo_args`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct PeekSignals {

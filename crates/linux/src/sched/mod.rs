@@ -232,7 +232,7 @@ pub fn sys_sched_getparam(task: &Task, tid: Option<Tid>, parameters: UserPtr<i32
     Ok(0)
 }
 
-/// `struct sched_attr`.
+/// Policy and parameters as `sched_setattr(2)` takes them: `struct sched_attr`.
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SchedAttr {

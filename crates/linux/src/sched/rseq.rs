@@ -20,7 +20,7 @@ use crate::uapi::sigframe::LastFault;
 use crate::uapi::siginfo::SigInfo;
 use crate::{SysResult, Task};
 
-/// `RSEQ_FLAG_UNREGISTER`.
+/// Flag of `rseq(2)` that ends a registration (`RSEQ_FLAG_UNREGISTER`).
 const UNREGISTER: u32 = 1;
 /// `struct rseq` as first published, and its alignment.
 pub(crate) const SIZE: u32 = 32;
@@ -30,7 +30,7 @@ pub(crate) const FEATURES: u64 = 24;
 const RSEQ_CS_OFFSET: usize = 8;
 /// Offset of the number of the memory node.
 const NODE: usize = 20;
-/// `RSEQ_CPU_ID_UNINITIALIZED`.
+/// Processor's number without a registration (`RSEQ_CPU_ID_UNINITIALIZED`).
 const NOWHERE: u32 = u32::MAX;
 
 /// `rseq(2)`

@@ -264,7 +264,7 @@ fn set_strict(task: &Task) -> SysResult {
     Ok(0)
 }
 
-/// `PR_SET_SECCOMP`
+/// Installs a filter, or the strict mode, for the calling thread (`PR_SET_SECCOMP`).
 pub(crate) fn set_by_prctl(task: &Task, mode: usize, addr: usize) -> SysResult {
     match mode {
         1 => set_strict(task),

@@ -22,7 +22,7 @@ const SEND: u32 = 0xc018_2101;
 const IS_VALID: u32 = 0x4008_2102;
 /// `SECCOMP_IOCTL_NOTIF_ID_VALID` with the wrong direction, as the first kernels had it.
 const IS_VALID_OLD: u32 = 0x8008_2102;
-/// `SECCOMP_IOCTL_NOTIF_ADDFD`
+/// Installs a descriptor in the thread that waits (`SECCOMP_IOCTL_NOTIF_ADDFD`).
 const ADDFD: u32 = 0x4018_2103;
 /// The call is to be done after all.
 const CONTINUE: u32 = 1;
@@ -31,7 +31,7 @@ const ADDFD_FLAG_SETFD: u32 = 1;
 /// Flag: the new descriptor is the call's result, too.
 const ADDFD_FLAG_SEND: u32 = 2;
 
-/// `struct seccomp_notif`.
+/// A call that a listener is to decide about: `struct seccomp_notif`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Notification {
@@ -41,7 +41,7 @@ pub(crate) struct Notification {
     data: SeccompData,
 }
 
-/// `struct seccomp_notif_addfd`.
+/// A descriptor to be installed: `struct seccomp_notif_addfd`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct AddFd {
@@ -65,7 +65,7 @@ pub(crate) const SIZES: [u16; 3] = [
 ];
 
 impl Listener {
-    /// The descriptor's file.
+    /// Open file by which a program receives and answers notifications.
     pub(crate) fn file(self: &Arc<Self>) -> Arc<File> {
         File::anonymous(
             "anon_inode:seccomp notify",

@@ -20,7 +20,7 @@ const SYS_USER_DISPATCH: i32 = 2;
 const ALLOW: u8 = 0;
 const BLOCK: u8 = 1;
 
-/// `PR_SET_SYSCALL_USER_DISPATCH`
+/// Sets or ends the caller's dispatch (`PR_SET_SYSCALL_USER_DISPATCH`).
 pub(crate) fn set(
     task: &Task,
     mode: usize,

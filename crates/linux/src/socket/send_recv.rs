@@ -44,7 +44,7 @@ const MAX_MESSAGES: usize = 1024;
 /// The sender does not want its bytes copied, and hears when it may use their memory again.
 const MSG_ZEROCOPY: u32 = 0x400_0000;
 
-/// `struct msghdr`.
+/// Address, buffers and control messages of a message: `struct msghdr`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct MsgHdr {
@@ -59,7 +59,7 @@ pub struct MsgHdr {
     padding2: u32,
 }
 
-/// `struct mmsghdr`.
+/// One message of `sendmmsg(2)` or `recvmmsg(2)` with its length: `struct mmsghdr`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct MMsgHdr {
@@ -68,7 +68,7 @@ pub struct MMsgHdr {
     padding: u32,
 }
 
-/// `struct cmsghdr`.
+/// Length, level and type of a control message: `struct cmsghdr`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct CmsgHdr {

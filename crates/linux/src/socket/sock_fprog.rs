@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::uaccess::UserPtr;
 
-/// `struct sock_fprog`.
+/// Length and address of a filter program: `struct sock_fprog`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct ProgramPtr {

@@ -139,7 +139,7 @@ impl Ids {
         }
     }
 
-    /// `setreuid(2)`
+    /// Ids after `setreuid(2)`; [`u32::MAX`] leaves one as it is.
     ///
     /// # Errors
     /// `EPERM`.
@@ -165,7 +165,7 @@ impl Ids {
         })
     }
 
-    /// `setresuid(2)`
+    /// Ids after `setresuid(2)`: real, effective, saved; [`u32::MAX`] leaves one as it is.
     ///
     /// # Errors
     /// `EPERM`.
@@ -192,13 +192,13 @@ impl Ids {
 /// Users, groups and capabilities of a thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Credentials {
-    /// User ids.
+    /// User ids: real, effective, saved, of the file system.
     pub user: Ids,
-    /// Group ids.
+    /// Group ids: real, effective, saved, of the file system.
     pub group: Ids,
-    /// Supplementary groups.
+    /// Ids of the supplementary groups (`setgroups(2)`).
     pub groups: Arc<[u32]>,
-    /// Capabilities.
+    /// Sets of capabilities (`capabilities(7)`).
     pub caps: Capabilities,
     /// Secure bits (`SECBIT_*`), which limit what user 0 gets.
     pub securebits: u32,
@@ -207,7 +207,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// The superuser.
+    /// Credentials of the superuser: all ids 0, all capabilities.
     #[must_use]
     pub fn root() -> Self {
         Self {

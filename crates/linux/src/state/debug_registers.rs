@@ -17,7 +17,7 @@ const PORT: u64 = 2;
 /// Why there was a debug exception.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// The trap flag.
+    /// The trap flag: one instruction was run.
     Step,
     /// A watchpoint, or a breakpoint (which has to be passed over, once).
     Hit { breakpoint: bool },
@@ -45,7 +45,7 @@ impl DebugRegisters {
         }
     }
 
-    /// Changes a register.
+    /// Sets a debug register (0 to 3, 6 or 7) after a check of what it asks for.
     ///
     /// # Errors
     /// `EINVAL` for what cannot be watched, `EPERM` for addresses of the kernel, `EIO` if there is

@@ -18,7 +18,7 @@ use crate::uapi::pid::Pid;
 pub enum CloseOnExec {
     /// The next program has it, too.
     No,
-    /// `execve(2)` closes it.
+    /// `execve(2)` closes the descriptor.
     Yes,
 }
 
@@ -333,7 +333,7 @@ impl FdTable {
         }
     }
 
-    /// An empty table.
+    /// A table without descriptors.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -511,7 +511,7 @@ impl FdTable {
         Ok(index)
     }
 
-    /// Frees a number.
+    /// Closes a descriptor.
     ///
     /// # Errors
     /// `EBADF`.
@@ -619,7 +619,7 @@ impl FdTable {
         Ok(())
     }
 
-    /// All descriptors, ascending.
+    /// All descriptors with their files, ascending.
     #[must_use]
     pub fn list(&self) -> Vec<(i32, Arc<File>)> {
         let numbers = self.numbers.lock();

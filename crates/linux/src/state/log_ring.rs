@@ -18,13 +18,13 @@ pub struct Line {
     pub number: u64,
     /// Facility and level, as `syslog(2)` encodes them.
     pub priority: u32,
-    /// When, in microseconds.
+    /// Time of the line, in microseconds since the start.
     pub us: u64,
     /// Text of the line, without its end.
     pub text: String,
 }
 
-/// The lines.
+/// The last lines of the kernel log, each with its number.
 #[derive(Debug)]
 pub struct LogRing {
     bytes: VecDeque<u8>,
@@ -62,7 +62,7 @@ impl LogRing {
         }
     }
 
-    /// Adds a line.
+    /// Adds a line; the oldest make room for it.
     pub fn push(&mut self, priority: u32, us: u64, text: fmt::Arguments<'_>) {
         let mut line = Text {
             bytes: [0; LINE_MAX],

@@ -59,7 +59,7 @@ impl Drop for SeccompFilter {
 /// System calls that a thread may make.
 #[derive(Clone, Default)]
 pub(crate) enum Seccomp {
-    /// Everything.
+    /// No filter: all calls are allowed.
     #[default]
     Off,
     /// `read`, `write`, `exit` and `rt_sigreturn`.
@@ -105,7 +105,7 @@ impl Seccomp {
     }
 }
 
-/// `struct seccomp_notif_resp`.
+/// A listener's decision about a call: `struct seccomp_notif_resp`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Response {

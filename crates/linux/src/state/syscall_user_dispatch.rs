@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-/// Settings of `PR_SET_SYSCALL_USER_DISPATCH`.
+/// Range and selector of a thread's `PR_SET_SYSCALL_USER_DISPATCH`.
 #[derive(Clone, Debug)]
 pub(crate) struct UserDispatch {
     /// Addresses from which calls are always done.

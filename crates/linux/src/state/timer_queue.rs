@@ -37,7 +37,7 @@ pub(crate) fn count() -> u64 {
     PENDING_TIMERS.lock().len() as u64
 }
 
-/// Schedules a callback.
+/// Schedules a callback to run at a time, in the timers' thread.
 pub(crate) fn schedule(deadline: Deadline, callback: Arc<dyn TimerCallback>) -> TimerHandle {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let handle = TimerHandle {
@@ -80,7 +80,7 @@ pub(crate) fn cancel(handle: TimerHandle) {
     drop(callback);
 }
 
-/// Starts the thread.
+/// Starts the thread that runs callbacks.
 ///
 /// # Panics
 /// If there is no memory for it: it is among the first.

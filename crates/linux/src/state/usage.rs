@@ -16,7 +16,7 @@ pub(crate) struct Usage {
     pub(crate) system_ns: u64,
     /// The most memory that was seen to be present, bytes.
     pub(crate) max_rss: u64,
-    /// Page faults.
+    /// Number of page faults.
     pub(crate) faults: u64,
     pub(crate) switches: ContextSwitches,
     /// Transfers by `read(2)` and its relatives.
@@ -26,7 +26,7 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Processor time, nanoseconds.
+    /// Processor time in user and kernel mode, in nanoseconds.
     pub(crate) fn total_ns(&self) -> u64 {
         self.user_ns + self.system_ns
     }

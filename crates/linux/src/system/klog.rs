@@ -189,7 +189,7 @@ pub fn sys_syslog(task: &Task, action: u32, to: usize, len: i32) -> SysResult {
     }
 }
 
-/// `/dev/kmsg`
+/// The device `/dev/kmsg`: the log's lines, one a read.
 struct KmsgDevice;
 
 impl CharDevice for KmsgDevice {

@@ -57,7 +57,7 @@ pub(crate) fn domain_name() -> Vec<u8> {
     namespaces::current().uts.domain.lock().clone()
 }
 
-/// Sets it.
+/// Sets the NIS domain name of the caller's namespace.
 ///
 /// # Errors
 /// `EINVAL` if it is too long.
@@ -161,7 +161,7 @@ pub(crate) fn load_average() -> [String; 3] {
         .map(|load| alloc::format!("{}.{:02}", load >> 16, ((load & 0xffff) * 100) >> 16))
 }
 
-/// `struct sysinfo`.
+/// Memory, load and time since the start as `sysinfo(2)` stores them: `struct sysinfo`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SysInfo {

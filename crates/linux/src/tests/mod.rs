@@ -65,7 +65,7 @@ impl<T: Copy> User<T> {
     }
 }
 
-/// A null pointer.
+/// A null pointer to a `T` in user memory.
 fn null<T>() -> UserPtr<T> {
     UserPtr::new(0)
 }

@@ -104,7 +104,7 @@ pub(crate) fn update_rlimit_cpu(process: &Arc<Process>) {
     timer.set(limited.then(|| soft.saturating_mul(NS_PER_SEC)), 0);
 }
 
-/// `struct itimerval`.
+/// Time left and interval of `setitimer(2)`, in microseconds: `struct itimerval`.
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ITimerVal {
@@ -185,7 +185,7 @@ pub fn sys_alarm(task: &Task, seconds: u32) -> SysResult {
     Ok(if left > 0 { rest.max(1) } else { 0 } as usize)
 }
 
-/// `struct sigevent`.
+/// Notification that a timer or queue sends: `struct sigevent`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SigEvent {
@@ -204,7 +204,7 @@ impl SigEvent {
         self.notify
     }
 
-    /// The signal.
+    /// Number of the signal to be sent.
     pub(crate) fn signo(&self) -> i32 {
         self.signo
     }
@@ -316,7 +316,7 @@ fn created(task: &Task, id: i32) -> Result<Arc<Timer>, Errno> {
         .ok_or(Errno::EINVAL)
 }
 
-/// `struct itimerspec`.
+/// Time left and interval of a timer, in nanoseconds: `struct itimerspec`.
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ITimerSpec {

@@ -12,7 +12,7 @@ use crate::{SysResult, Task};
 /// Clock ticks per second, as programs count them (`sysconf(_SC_CLK_TCK)`).
 const TICKS: u64 = 100;
 
-/// `struct rusage`.
+/// Resources used as `getrusage(2)` stores them: `struct rusage`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct RUsage {

@@ -11,7 +11,7 @@ use crate::uaccess::UserPtr;
 use crate::uapi::time::{NS_PER_SEC, TimeVal};
 use crate::{SysResult, Task};
 
-/// `struct timex`.
+/// Parameters of the clock's adjustment: `struct timex`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Timex {

@@ -38,7 +38,7 @@ pub struct Segment {
     pub end: usize,
     /// The offset of `file.start` in the file; congruent to it by page.
     pub offset: u64,
-    /// Protection.
+    /// Protection of the segment's memory.
     pub prot: Prot,
 }
 

@@ -10,13 +10,13 @@ pub type AuxEntry = (u32, u64);
 pub struct Strings<'a> {
     /// The arguments, without NULs.
     pub args: &'a [Vec<u8>],
-    /// The environment.
+    /// Strings of the environment, `NAME=value`.
     pub env: &'a [Vec<u8>],
     /// The name the program was started by (`AT_EXECFN`).
     pub name: &'a [u8],
-    /// `AT_PLATFORM`.
+    /// Name of the platform (`AT_PLATFORM`).
     pub platform: &'a [u8],
-    /// `AT_RANDOM`.
+    /// Random bytes for the program (`AT_RANDOM`).
     pub random: [u8; 16],
 }
 
@@ -30,7 +30,7 @@ pub struct InitialStack {
     pub args: core::ops::Range<usize>,
     /// From where to where the environment strings are.
     pub env: core::ops::Range<usize>,
-    /// The auxiliary vector.
+    /// The auxiliary vector: pairs of type and value, 16 bytes each.
     pub aux: Vec<u8>,
 }
 

@@ -72,7 +72,7 @@ pid_number! {
 impl Pid {
     /// No process: the parent of process 1.
     pub const NONE: Self = Self(0);
-    /// Process 1.
+    /// Number of process 1.
     pub const INIT: Self = Self(1);
 
     /// Number of the process's first thread, and of the one that `execve(2)` leaves.

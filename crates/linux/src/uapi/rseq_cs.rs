@@ -9,11 +9,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct RseqCs {
-    /// 0.
+    /// Version of the structure: 0.
     pub version: u32,
     /// 0: when it is not to be restarted, which is not to be chosen any more.
     pub flags: u32,
-    /// The first instruction.
+    /// Address of the sequence's first instruction.
     pub start: u64,
     /// Length of the sequence, in bytes.
     pub len: u64,

@@ -18,7 +18,7 @@ const UC_SIGCONTEXT_SS: u64 = 2;
 /// `uc_flags`: and it is restored as it is.
 const UC_STRICT_RESTORE_SS: u64 = 4;
 
-/// `stack_t`.
+/// An alternate signal stack as `sigaltstack(2)` takes it: `stack_t`.
 #[derive(
     Clone, Copy, Default, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -26,10 +26,10 @@ const UC_STRICT_RESTORE_SS: u64 = 4;
 pub struct AltStack {
     /// Lowest address of the stack.
     pub sp: u64,
-    /// `SS_*`.
+    /// State of the stack (`SS_*`).
     pub flags: u32,
     padding: u32,
-    /// Bytes.
+    /// Size of the stack, in bytes.
     pub size: u64,
 }
 
@@ -39,7 +39,7 @@ impl AltStack {
     /// The flag of a stack that is being used.
     pub const ONSTACK: u32 = linux_raw_sys::general::SS_ONSTACK;
 
-    /// No stack.
+    /// No alternate stack (`SS_DISABLE`).
     #[must_use]
     pub fn none() -> Self {
         Self {
@@ -67,7 +67,7 @@ impl AltStack {
     }
 }
 
-/// `struct sigcontext`.
+/// Registers of the interrupted program: `struct sigcontext`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SigContext {
@@ -101,7 +101,7 @@ pub struct SigContext {
     reserved: [u64; 8],
 }
 
-/// `struct ucontext`.
+/// State of the interrupted program that a handler sees: `struct ucontext`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct UContext {
@@ -112,7 +112,7 @@ pub struct UContext {
     mask: u64,
 }
 
-/// `struct rt_sigframe`.
+/// Frame of a handler on the program's stack: `struct rt_sigframe`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Frame {
@@ -138,11 +138,11 @@ const _: () = {
 /// Registers of the last fault, which handlers see.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct LastFault {
-    /// Vector.
+    /// Vector of the exception.
     pub trapno: u64,
-    /// Error code.
+    /// Error code of the exception.
     pub err: u64,
-    /// Address.
+    /// Address of the page fault.
     pub cr2: u64,
 }
 
@@ -151,7 +151,7 @@ pub struct LastFault {
 pub struct FramePlacement {
     /// The frame, and the handler's stack pointer.
     pub frame: u64,
-    /// The floating-point part.
+    /// Address of the floating-point part, a multiple of 64.
     pub fpu: u64,
 }
 

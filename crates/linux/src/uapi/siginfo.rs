@@ -61,11 +61,11 @@ const CORE_DUMPING: SigSet = set(&[
 /// Default action of a signal (`signal(7)`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DefaultAction {
-    /// Nothing.
+    /// The signal is ignored.
     Ignore,
     /// The process stops until `SIGCONT`.
     Stop,
-    /// The process ends.
+    /// The process is terminated.
     Terminate,
 }
 
@@ -133,11 +133,11 @@ pub fn name(signal: i32) -> &'static str {
         .unwrap_or(if signal <= NSIG { "SIGRT" } else { "SIG?" })
 }
 
-/// `siginfo_t`.
+/// A signal with its origin: `siginfo_t`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(8))]
 pub struct SigInfo {
-    /// The signal.
+    /// Number of the signal, from 1 to [`NSIG`].
     pub signo: i32,
     /// An error number; hardly ever set.
     pub errno: i32,

@@ -38,27 +38,27 @@ impl TimerMode {
 
 const _: () = assert!(sys::TIMER_ABSTIME == sys::TFD_TIMER_ABSTIME);
 
-/// `struct timespec`.
+/// A time or duration in nanoseconds: `struct timespec`.
 #[derive(
     Clone, Copy, Default, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(C)]
 pub struct TimeSpec {
-    /// Seconds.
+    /// Whole seconds.
     pub sec: i64,
-    /// Nanoseconds, below 10^9.
+    /// Nanoseconds of the second, below 10^9.
     pub nsec: i64,
 }
 
-/// `struct timeval`.
+/// A time or duration in microseconds: `struct timeval`.
 #[derive(
     Clone, Copy, Default, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(C)]
 pub struct TimeVal {
-    /// Seconds.
+    /// Whole seconds.
     pub sec: i64,
-    /// Microseconds, below 10^6.
+    /// Microseconds of the second, below 10^6.
     pub usec: i64,
 }
 
@@ -97,7 +97,7 @@ impl TimeVal {
         }
     }
 
-    /// In nanoseconds.
+    /// Converts to nanoseconds.
     ///
     /// # Errors
     /// `EINVAL` if it is no time.

@@ -18,7 +18,7 @@ const LEGACY: usize = 512;
 /// Offset in a signal frame of the mask of components, among these bytes.
 const FRAME_MASK: usize = SOFTWARE + 8;
 
-/// `struct user_regs_struct`.
+/// Registers of a tracee as debuggers see them: `struct user_regs_struct`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct UserRegsStruct([u64; 27]);

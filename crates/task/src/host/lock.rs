@@ -271,7 +271,7 @@ impl fmt::Debug for Condvar {
 pub struct Once<T>(lfmutex::Once<T>);
 
 impl<T> Once<T> {
-    /// An empty cell.
+    /// A cell without a value.
     #[must_use]
     pub const fn new() -> Self {
         Self(lfmutex::Once::new())

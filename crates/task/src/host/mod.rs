@@ -134,7 +134,7 @@ impl Thread {
     }
     /// Shows nothing: its stack is not ours.
     pub fn backtrace(&self, _: impl FnMut(&str, u32)) {}
-    /// Changes its name.
+    /// Changes the thread's name.
     pub fn set_name(&self, name: &str) {
         *self.name.lock().expect("not poisoned") = name.into();
     }
@@ -172,7 +172,7 @@ impl Thread {
     pub fn ext(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
         self.ext.get()
     }
-    /// Sets [`Self::ext`], once.
+    /// Sets [`Self::ext`]; a second call panics.
     pub fn set_ext(&self, ext: Arc<dyn Any + Send + Sync>) {
         assert!(
             self.ext.set(ext).is_ok(),
@@ -187,7 +187,7 @@ impl fmt::Debug for Thread {
     }
 }
 
-/// Starts a thread.
+/// Starts a thread that runs `body`.
 ///
 /// # Errors
 /// Never on the host.
@@ -221,7 +221,7 @@ pub fn spawn(
     Ok(take.recv().expect("the thread sends first"))
 }
 
-/// The calling thread.
+/// Handle of the calling thread.
 pub fn current() -> Arc<Thread> {
     if explore::is_active() {
         let kept = explore::kept(|number| new_thread("model", Token::from_raw(number)));
@@ -258,7 +258,7 @@ pub fn park_until(deadline: Deadline) -> bool {
     !deadline.has_passed()
 }
 
-/// Lets others run.
+/// Lets other threads run first.
 pub fn yield_now() {
     if explore::is_active() {
         explore::yield_now()
@@ -281,7 +281,7 @@ pub fn now_ns() -> u64 {
     }
 }
 
-/// Number of CPUs.
+/// Number of CPUs that threads run on.
 pub fn cpu_count() -> usize {
     1
 }
@@ -297,7 +297,7 @@ pub fn topology() -> &'static Topology {
 #[derive(Debug)]
 pub struct PreemptGuard(());
 
-/// See [`PreemptGuard`].
+/// Forbids preemption until the [`PreemptGuard`] is dropped.
 pub fn preempt_disable() -> PreemptGuard {
     PreemptGuard(())
 }

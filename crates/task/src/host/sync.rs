@@ -16,13 +16,13 @@ macro_rules! atomics {
             pub const fn new(value: $value) -> Self {
                 Self(atomic::$name::new(value))
             }
-            /// The value.
+            /// Reads the value atomically.
             #[track_caller]
             pub fn load(&self, order: Ordering) -> $value {
                 explore::point("load");
                 self.0.load(order)
             }
-            /// Changes the value.
+            /// Writes the value atomically.
             #[track_caller]
             pub fn store(&self, value: $value, order: Ordering) {
                 explore::point("store");

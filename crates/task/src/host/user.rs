@@ -75,17 +75,17 @@ impl Thread {
     pub fn is_sleeping(&self) -> bool {
         false
     }
-    /// False, as [`Self::is_sleeping`].
+    /// Always false, as [`Self::is_sleeping`].
     pub fn is_blocked_on_lock(&self) -> bool {
         false
     }
-    /// The only one.
+    /// Number of the only CPU, 0.
     pub fn cpu(&self) -> CpuId {
         CpuId(0)
     }
-    /// Counts nothing.
+    /// Does nothing: system time is counted by calls.
     pub fn begin_system_time(&self) {}
-    /// Counts a nanosecond.
+    /// Adds a nanosecond of system time.
     pub fn end_system_time(&self) {
         self.end_sampled_system_time(1);
     }
@@ -97,7 +97,7 @@ impl Thread {
     pub fn system_time_ns(&self) -> u64 {
         self.user.system_ns.load(Ordering::Relaxed)
     }
-    /// Zeros: nobody counts.
+    /// Always zeros: the host counts no context switches.
     pub fn context_switches(&self) -> ContextSwitches {
         ContextSwitches::default()
     }
@@ -107,7 +107,7 @@ impl Thread {
     pub fn set_affinity(&self, mask: &[u64]) -> bool {
         mask.first().is_some_and(|word| word & 1 != 0)
     }
-    /// Keeps its policy.
+    /// Keeps the policy, which changes nothing on the host.
     pub fn set_policy(&self, policy: Policy) {
         *self.user.policy.lock().expect("not poisoned") = policy;
     }
@@ -150,7 +150,7 @@ pub fn change_rt_limits<E>(change: impl FnOnce(RtLimits) -> Result<RtLimits, E>)
     Ok(())
 }
 
-/// Records nothing.
+/// Does nothing: the host records no events.
 ///
 /// # Errors
 /// Never on the host.

@@ -15,7 +15,7 @@ use super::wake;
 const POLL_NS: u64 = 20_000;
 const POLL_IN_GUEST_NS: u64 = 200_000;
 
-/// See [`POLL_NS`].
+/// Time for which an idle CPU polls, in nanoseconds ([`POLL_NS`]).
 pub(super) fn poll_ns() -> u64 {
     if cpu::is_guest() {
         POLL_IN_GUEST_NS

@@ -183,7 +183,7 @@ fn run_context_leaked() {
 #[must_use = "preemption is allowed again as soon as the guard is dropped"]
 pub struct PreemptGuard(core::marker::PhantomData<*mut ()>);
 
-/// See [`PreemptGuard`].
+/// Forbids preemption of the calling thread until the [`PreemptGuard`] is dropped.
 pub fn preempt_disable() -> PreemptGuard {
     CPUS.with(|c| c.preempt_depth.set(c.preempt_depth.get() + 1));
     PreemptGuard(core::marker::PhantomData)

@@ -115,7 +115,7 @@ impl Thread {
         self.name.lock().clone()
     }
 
-    /// Changes its name.
+    /// Changes the thread's name.
     pub fn set_name(&self, name: &str) {
         trace_events::trace_rename(self.slot, name);
         *self.name.lock() = name.into();
@@ -473,7 +473,7 @@ impl Thread {
         self.ext.get()
     }
 
-    /// Sets [`Self::ext`].
+    /// Sets [`Self::ext`]; a second call panics.
     ///
     /// # Panics
     /// The second time.
@@ -491,7 +491,7 @@ impl fmt::Debug for Thread {
     }
 }
 
-/// The calling thread.
+/// Handle of the calling thread.
 ///
 /// # Panics
 /// On a CPU's idle thread, which is none.

@@ -34,7 +34,7 @@ pub(crate) const IPC_64: u32 = 0x100;
 pub(crate) const READ: u32 = 0o4;
 pub(crate) const WRITE: u32 = 0o2;
 
-/// Linux' `struct ipc64_perm`.
+/// Owner, creator and mode of an object: Linux' `struct ipc64_perm`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct IpcPerm {
@@ -134,7 +134,7 @@ impl IpcPerm {
     }
 }
 
-/// Seconds since 1970.
+/// Present time of the wall clock, in seconds since 1970.
 pub(crate) fn now() -> i64 {
     (guard::timer::wall_ns() / NS_PER_SEC).cast_signed()
 }

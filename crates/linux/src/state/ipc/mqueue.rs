@@ -27,7 +27,7 @@ pub(crate) struct State {
     pub(crate) notice: Option<Notification>,
 }
 
-/// A queue.
+/// A message queue of POSIX (`mq_overview(7)`).
 pub(crate) struct PosixQueue {
     pub(crate) _counted: census::Mqueue,
     /// Most messages in the queue (`mq_maxmsg`).

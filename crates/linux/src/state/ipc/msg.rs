@@ -18,7 +18,7 @@ pub(crate) const MSG_COPY: u32 = 0o40_000;
 /// queues than on Linux: what is in them is the kernel's memory.
 pub(crate) const MAX_QUEUES: usize = 1024;
 
-/// Linux' `struct msqid64_ds`.
+/// State of a queue as `IPC_STAT` stores it: Linux' `struct msqid64_ds`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct MsqidDs {
@@ -45,7 +45,7 @@ pub(crate) struct State {
     pub(crate) removed: bool,
 }
 
-/// A queue.
+/// A message queue of System V (`sysvipc(7)`).
 pub(crate) struct MsgQueue {
     pub(crate) _counted: census::Messages,
     pub(crate) state: Mutex<State>,

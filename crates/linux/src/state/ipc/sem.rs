@@ -20,7 +20,7 @@ pub(crate) const MAX_SETS: usize = 512;
 
 pub(crate) const MAX_VALUE: i32 = 32_767;
 
-/// Linux' `struct semid64_ds`.
+/// State of a set as `IPC_STAT` stores it: Linux' `struct semid64_ds`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SemidDs {
@@ -33,7 +33,7 @@ pub struct SemidDs {
     pub(crate) unused_last: [u64; 2],
 }
 
-/// `struct sembuf`.
+/// An operation of `semop(2)`: `struct sembuf`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SemBuf {

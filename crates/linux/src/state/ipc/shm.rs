@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::state::credentials::Credentials;
 use crate::state::ipc::{IpcIds, IpcPerm};
 
-/// Linux' `struct shmid64_ds`.
+/// State of a segment as `IPC_STAT` stores it: Linux' `struct shmid64_ds`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ShmidDs {
