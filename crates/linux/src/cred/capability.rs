@@ -49,7 +49,7 @@ fn read_header(
     }
 }
 
-/// `capget(2)`
+/// `capget(2)`: stores the capabilities of a thread, the caller's for number 0.
 pub fn sys_capget(
     task: &Task,
     header: UserPtr<CapUserHeader>,

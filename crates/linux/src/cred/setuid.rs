@@ -34,58 +34,58 @@ fn change_group(task: &Task, change: impl FnOnce(Ids, bool) -> Result<Ids, Errno
     Ok(0)
 }
 
-/// `getuid(2)`
+/// `getuid(2)`: the caller's real user id.
 pub fn sys_getuid(task: &Task) -> SysResult {
     Ok(task.cred().user.real as usize)
 }
 
-/// `geteuid(2)`
+/// `geteuid(2)`: the caller's effective user id.
 pub fn sys_geteuid(task: &Task) -> SysResult {
     Ok(task.cred().user.effective as usize)
 }
 
-/// `getgid(2)`
+/// `getgid(2)`: the caller's real group id.
 pub fn sys_getgid(task: &Task) -> SysResult {
     Ok(task.cred().group.real as usize)
 }
 
-/// `getegid(2)`
+/// `getegid(2)`: the caller's effective group id.
 pub fn sys_getegid(task: &Task) -> SysResult {
     Ok(task.cred().group.effective as usize)
 }
 
-/// `setuid(2)`
+/// `setuid(2)`: sets the effective user id; with `CAP_SETUID` all of them.
 pub fn sys_setuid(task: &Task, id: u32) -> SysResult {
     change_user(task, |ids, privileged| ids.setuid(privileged, id))
 }
 
-/// `setgid(2)`
+/// `setgid(2)`: sets the effective group id; with `CAP_SETGID` all of them.
 pub fn sys_setgid(task: &Task, id: u32) -> SysResult {
     change_group(task, |ids, privileged| ids.setuid(privileged, id))
 }
 
-/// `setreuid(2)`
+/// `setreuid(2)`: sets real and effective user id.
 pub fn sys_setreuid(task: &Task, real: u32, effective: u32) -> SysResult {
     change_user(task, |ids, privileged| {
         ids.setreuid(privileged, real, effective)
     })
 }
 
-/// `setregid(2)`
+/// `setregid(2)`: sets real and effective group id.
 pub fn sys_setregid(task: &Task, real: u32, effective: u32) -> SysResult {
     change_group(task, |ids, privileged| {
         ids.setreuid(privileged, real, effective)
     })
 }
 
-/// `setresuid(2)`
+/// `setresuid(2)`: sets real, effective and saved user id.
 pub fn sys_setresuid(task: &Task, real: u32, effective: u32, saved: u32) -> SysResult {
     change_user(task, |ids, privileged| {
         ids.setresuid(privileged, [real, effective, saved])
     })
 }
 
-/// `setresgid(2)`
+/// `setresgid(2)`: sets real, effective and saved group id.
 pub fn sys_setresgid(task: &Task, real: u32, effective: u32, saved: u32) -> SysResult {
     change_group(task, |ids, privileged| {
         ids.setresuid(privileged, [real, effective, saved])
@@ -104,7 +104,7 @@ fn store_three(
     Ok(0)
 }
 
-/// `getresuid(2)`
+/// `getresuid(2)`: stores real, effective and saved user id.
 pub fn sys_getresuid(
     task: &Task,
     real: UserPtr<u32>,
@@ -114,7 +114,7 @@ pub fn sys_getresuid(
     store_three(task.cred().user, real, effective, saved)
 }
 
-/// `getresgid(2)`
+/// `getresgid(2)`: stores real, effective and saved group id.
 pub fn sys_getresgid(
     task: &Task,
     real: UserPtr<u32>,
@@ -134,7 +134,7 @@ pub fn sys_setfsuid(task: &Task, id: u32) -> SysResult {
     Ok(old.fs as usize)
 }
 
-/// `setfsgid(2)`
+/// `setfsgid(2)`: sets the group id for the file system; returns the one before.
 pub fn sys_setfsgid(task: &Task, id: u32) -> SysResult {
     let cred = task.cred();
     let old = cred.group;
@@ -147,7 +147,7 @@ pub fn sys_setfsgid(task: &Task, id: u32) -> SysResult {
     Ok(old.fs as usize)
 }
 
-/// `getgroups(2)`
+/// `getgroups(2)`: stores the supplementary groups; returns their number.
 pub fn sys_getgroups(task: &Task, size: i32, list: UserPtr<u32>) -> SysResult {
     let groups = task.cred().groups.clone();
     let size = usize::try_from(size).map_err(|_| Errno::EINVAL)?;
@@ -162,7 +162,7 @@ pub fn sys_getgroups(task: &Task, size: i32, list: UserPtr<u32>) -> SysResult {
     Ok(groups.len())
 }
 
-/// `setgroups(2)`
+/// `setgroups(2)`: sets the supplementary groups.
 pub fn sys_setgroups(task: &Task, size: usize, list: UserPtr<u32>) -> SysResult {
     let cred = task.cred();
     if !cred.capable(sys::CAP_SETGID) {

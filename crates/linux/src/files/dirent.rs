@@ -91,12 +91,12 @@ fn whole_entries(list: &[u8]) -> (usize, Option<u64>) {
     (end, next)
 }
 
-/// `getdents64(2)`
+/// `getdents64(2)`: reads entries of a directory as `struct linux_dirent64`.
 pub fn sys_getdents64(task: &Task, fd: i32, buf: usize, size: usize) -> SysResult {
     list(task, fd, buf, size, DirentFormat::Dirent64)
 }
 
-/// `getdents(2)`
+/// `getdents(2)`: reads entries of a directory as `struct linux_dirent`.
 pub fn sys_getdents(task: &Task, fd: i32, buf: usize, size: usize) -> SysResult {
     list(task, fd, buf, size, DirentFormat::Dirent)
 }

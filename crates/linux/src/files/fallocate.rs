@@ -15,22 +15,22 @@ pub fn sys_sync(_: &Task) -> SysResult {
     Ok(0)
 }
 
-/// `fsync(2)`
+/// `fsync(2)`: writes a file's contents and attributes back.
 pub fn sys_fsync(task: &Task, fd: i32) -> SysResult {
     task.file_io(fd)?.ops().sync().map(|()| 0)
 }
 
-/// `fdatasync(2)`
+/// `fdatasync(2)`: writes a file's contents back.
 pub fn sys_fdatasync(task: &Task, fd: i32) -> SysResult {
     sys_fsync(task, fd)
 }
 
-/// `syncfs(2)`
+/// `syncfs(2)`: writes the file system of a file back.
 pub fn sys_syncfs(task: &Task, fd: i32) -> SysResult {
     task.file_io(fd).map(|_| 0)
 }
 
-/// `sync_file_range(2)`
+/// `sync_file_range(2)`: writes a range of a file back.
 pub fn sys_sync_file_range(task: &Task, fd: i32, from: i64, len: i64, flags: u32) -> SysResult {
     const KNOWN: u32 = sys::SYNC_FILE_RANGE_WAIT_BEFORE
         | sys::SYNC_FILE_RANGE_WRITE
@@ -72,7 +72,7 @@ pub fn sys_readahead(task: &Task, fd: i32, _offset: i64, len: i64) -> SysResult 
     }
 }
 
-/// `ftruncate(2)`
+/// `ftruncate(2)`: sets the length of an open file, in bytes.
 pub fn sys_ftruncate(task: &Task, fd: i32, size: i64) -> SysResult {
     let size = u64::try_from(size).map_err(|_| Errno::EINVAL)?;
     let file = task.file_io(fd)?;
@@ -107,7 +107,7 @@ fn check_fallocate_mode(mode: u32) -> Result<(), Errno> {
     if fits { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
-/// `fallocate(2)`
+/// `fallocate(2)`: allocates, frees or zeroes a range of a file.
 pub fn sys_fallocate(task: &Task, fd: i32, mode: u32, offset: i64, len: i64) -> SysResult {
     let file = task.file_io(fd)?;
     let (Ok(offset), Ok(len @ 1..)) = (u64::try_from(offset), u64::try_from(len)) else {
@@ -152,7 +152,7 @@ pub(crate) fn chown_to_caller(task: &Task, inode: &dyn fs::Inode) -> Result<(), 
 /// as a name can be.
 const MAX_NAME: usize = 249;
 
-/// `memfd_create(2)`
+/// `memfd_create(2)`: makes a file in memory that has no path.
 pub fn sys_memfd_create(task: &Task, name: usize, flags: u32) -> SysResult {
     let known = sys::MFD_CLOEXEC | sys::MFD_ALLOW_SEALING | sys::MFD_NOEXEC_SEAL | sys::MFD_EXEC;
     let large = if flags & sys::MFD_HUGETLB == 0 {

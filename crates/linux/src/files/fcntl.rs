@@ -16,7 +16,7 @@ use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task};
 
-/// `close(2)`
+/// `close(2)`: closes a descriptor.
 pub fn sys_close(task: &Task, fd: i32) -> SysResult {
     task.close(fd).map(|()| 0)
 }
@@ -25,7 +25,7 @@ pub fn sys_close(task: &Task, fd: i32) -> SysResult {
 const CLOSE_RANGE_UNSHARE: u32 = 2;
 const CLOSE_RANGE_CLOEXEC: u32 = 4;
 
-/// `close_range(2)`
+/// `close_range(2)`: closes the descriptors from `first` to `last`, or marks them close-on-exec.
 pub fn sys_close_range(task: &Task, first: u32, last: u32, flags: u32) -> SysResult {
     if first > last || flags & !(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE) != 0 {
         return Err(Errno::EINVAL);
@@ -41,13 +41,13 @@ pub fn sys_close_range(task: &Task, first: u32, last: u32, flags: u32) -> SysRes
     Ok(0)
 }
 
-/// `dup(2)`
+/// `dup(2)`: duplicates a descriptor to the lowest free one.
 pub fn sys_dup(task: &Task, fd: i32) -> SysResult {
     let files = task.files();
     files.install(files.get(fd)?, CloseOnExec::No)
 }
 
-/// `dup2(2)`
+/// `dup2(2)`: duplicates a descriptor to a given one, which is closed before.
 pub fn sys_dup2(task: &Task, old: i32, new: i32) -> SysResult {
     let files = task.files();
     let file = files.get(old)?;
@@ -58,7 +58,7 @@ pub fn sys_dup2(task: &Task, old: i32, new: i32) -> SysResult {
     }
 }
 
-/// `dup3(2)`
+/// `dup3(2)`: duplicates a descriptor to a given other one, with flags.
 pub fn sys_dup3(task: &Task, old: i32, new: i32, flags: u32) -> SysResult {
     if old == new || flags & !sys::O_CLOEXEC != 0 {
         return Err(Errno::EINVAL);
@@ -227,7 +227,7 @@ fn set_status_flags(task: &Task, file: &Arc<File>, fd: i32, mut flags: OpenFlags
     Ok(0)
 }
 
-/// `fcntl(2)`
+/// `fcntl(2)`: changes or asks for properties of a descriptor or file, by `F_*`.
 pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
     let files = task.files();
     let file = files.get(fd)?;
@@ -307,7 +307,7 @@ const F_GETPIPE_SZ: u32 = F_LINUX_SPECIFIC_BASE + 8;
 const F_ADD_SEALS: u32 = F_LINUX_SPECIFIC_BASE + 9;
 const F_GET_SEALS: u32 = F_LINUX_SPECIFIC_BASE + 10;
 
-/// `flock(2)`
+/// `flock(2)`: locks or unlocks a whole file for an open file.
 pub fn sys_flock(task: &Task, fd: i32, operation: u32) -> SysResult {
     let exclusive = match operation & !sys::LOCK_NB {
         sys::LOCK_SH => Some(false),

@@ -31,7 +31,7 @@ fn body(handle: UserPtr<FileHandle>) -> UserPtr<Body> {
     UserPtr::new(handle.addr() + size_of::<FileHandle>())
 }
 
-/// `name_to_handle_at(2)`
+/// `name_to_handle_at(2)`: stores a handle of a file, which does not depend on its path.
 pub fn sys_name_to_handle_at(
     task: &Task,
     dirfd: i32,

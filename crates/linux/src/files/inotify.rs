@@ -11,7 +11,7 @@ use crate::files::namei::{AT_FDCWD, lookup_at};
 use crate::state::fdtable::CloseOnExec;
 use crate::{SysResult, Task};
 
-/// `inotify_init1(2)`
+/// `inotify_init1(2)`: makes an inotify descriptor, with flags.
 pub fn sys_inotify_init1(task: &Task, flags: u32) -> SysResult {
     if flags & !(sys::IN_CLOEXEC | sys::IN_NONBLOCK) != 0 {
         return Err(Errno::EINVAL);
@@ -21,7 +21,7 @@ pub fn sys_inotify_init1(task: &Task, flags: u32) -> SysResult {
         .install(file, CloseOnExec::when(flags & sys::IN_CLOEXEC != 0))
 }
 
-/// `inotify_init(2)`
+/// `inotify_init(2)`: makes an inotify descriptor.
 pub fn sys_inotify_init(task: &Task) -> SysResult {
     sys_inotify_init1(task, 0)
 }
@@ -32,7 +32,7 @@ fn group(file: &Arc<File>) -> Result<&Arc<inotify::Inotify>, Errno> {
         .ok_or(Errno::EINVAL)
 }
 
-/// `inotify_add_watch(2)`
+/// `inotify_add_watch(2)`: watches a path for events; returns the watch's number.
 pub fn sys_inotify_add_watch(task: &Task, fd: i32, name: usize, mask: u32) -> SysResult {
     inotify::check_mask(mask)?;
     let file = task.file_io(fd)?;
@@ -53,7 +53,7 @@ pub fn sys_inotify_add_watch(task: &Task, fd: i32, name: usize, mask: u32) -> Sy
     group.add(path.inode(), mask).map(|wd| wd as usize)
 }
 
-/// `inotify_rm_watch(2)`
+/// `inotify_rm_watch(2)`: removes a watch.
 pub fn sys_inotify_rm_watch(task: &Task, fd: i32, wd: i32) -> SysResult {
     let file = task.file_io(fd)?;
     group(&file)?.remove(wd).map(|()| 0)

@@ -33,7 +33,7 @@ impl IoctlCaller for TaskCaller<'_> {
     }
 }
 
-/// `ioctl(2)`
+/// `ioctl(2)`: controls a device, socket or file by request numbers.
 pub fn sys_ioctl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
     let files = task.files();
     let file = files.get_io(fd)?;

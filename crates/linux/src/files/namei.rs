@@ -172,7 +172,7 @@ fn check_open(task: &Task, name: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// `openat(2)`
+/// `openat(2)`: opens a path, from a directory on.
 pub fn sys_openat(task: &Task, dirfd: i32, name: usize, flags: u32, mode: u32) -> SysResult {
     let flags = OpenFlags::from_bits_truncate(flags).checked()?;
     let mut buffer = UserPath::new();
@@ -191,12 +191,12 @@ pub fn sys_openat(task: &Task, dirfd: i32, name: usize, flags: u32, mode: u32) -
     })
 }
 
-/// `open(2)`
+/// `open(2)`: opens a path.
 pub fn sys_open(task: &Task, name: usize, flags: u32, mode: u32) -> SysResult {
     sys_openat(task, AT_FDCWD, name, flags, mode)
 }
 
-/// `creat(2)`
+/// `creat(2)`: makes or truncates a file and opens it for writing.
 pub fn sys_creat(task: &Task, name: usize, mode: u32) -> SysResult {
     sys_openat(
         task,
@@ -216,7 +216,7 @@ pub struct OpenHow {
     resolve: u64,
 }
 
-/// `openat2(2)`
+/// `openat2(2)`: opens a path as `struct open_how` says.
 pub fn sys_openat2(
     task: &Task,
     dirfd: i32,
@@ -281,7 +281,7 @@ fn mknod_at(task: &Task, dirfd: i32, name: usize, kind: NewInodeKind<'_>, mode: 
     ops::make(&walk, name, kind, mode).map(|_| 0)
 }
 
-/// `mkdirat(2)`
+/// `mkdirat(2)`: makes a directory, from a directory on.
 pub fn sys_mkdirat(task: &Task, dirfd: i32, name: usize, mode: u32) -> SysResult {
     mknod_at(
         task,
@@ -292,12 +292,12 @@ pub fn sys_mkdirat(task: &Task, dirfd: i32, name: usize, mode: u32) -> SysResult
     )
 }
 
-/// `mkdir(2)`
+/// `mkdir(2)`: makes a directory.
 pub fn sys_mkdir(task: &Task, name: usize, mode: u32) -> SysResult {
     sys_mkdirat(task, AT_FDCWD, name, mode)
 }
 
-/// `mknodat(2)`
+/// `mknodat(2)`: makes a file, device, fifo or socket, from a directory on.
 pub fn sys_mknodat(task: &Task, dirfd: i32, name: usize, mode: u32, device: u32) -> SysResult {
     let device = DeviceId::decode(u64::from(device));
     let kind = match FileType::from_mode(mode) {
@@ -313,12 +313,12 @@ pub fn sys_mknodat(task: &Task, dirfd: i32, name: usize, mode: u32, device: u32)
     mknod_at(task, dirfd, name, kind, apply_umask(task, mode))
 }
 
-/// `mknod(2)`
+/// `mknod(2)`: makes a file, device, fifo or socket.
 pub fn sys_mknod(task: &Task, name: usize, mode: u32, device: u32) -> SysResult {
     sys_mknodat(task, AT_FDCWD, name, mode, device)
 }
 
-/// `symlinkat(2)`
+/// `symlinkat(2)`: makes a symbolic link, from a directory on.
 pub fn sys_symlinkat(task: &Task, target: usize, dirfd: i32, name: usize) -> SysResult {
     let mut buffer = UserPath::new();
     let target = buffer.read(target)?;
@@ -328,12 +328,12 @@ pub fn sys_symlinkat(task: &Task, target: usize, dirfd: i32, name: usize) -> Sys
     mknod_at(task, dirfd, name, NewInodeKind::Symlink(target), 0o777)
 }
 
-/// `symlink(2)`
+/// `symlink(2)`: makes a symbolic link.
 pub fn sys_symlink(task: &Task, target: usize, name: usize) -> SysResult {
     sys_symlinkat(task, target, AT_FDCWD, name)
 }
 
-/// `linkat(2)`
+/// `linkat(2)`: makes a hard link, from directories on.
 pub fn sys_linkat(
     task: &Task,
     old_fd: i32,
@@ -359,12 +359,12 @@ pub fn sys_linkat(
     ops::link(&old, &walk_at(task, &cred, new_fd, new)?, new).map(|()| 0)
 }
 
-/// `link(2)`
+/// `link(2)`: makes a hard link.
 pub fn sys_link(task: &Task, old: usize, new: usize) -> SysResult {
     sys_linkat(task, AT_FDCWD, old, AT_FDCWD, new, 0)
 }
 
-/// `unlinkat(2)`
+/// `unlinkat(2)`: removes a name or an empty directory, from a directory on.
 pub fn sys_unlinkat(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysResult {
     check_flags(flags, sys::AT_REMOVEDIR)?;
     let mut buffer = UserPath::new();
@@ -378,17 +378,17 @@ pub fn sys_unlinkat(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysResu
     .map(|()| 0)
 }
 
-/// `unlink(2)`
+/// `unlink(2)`: removes a name of a file.
 pub fn sys_unlink(task: &Task, name: usize) -> SysResult {
     sys_unlinkat(task, AT_FDCWD, name, 0)
 }
 
-/// `rmdir(2)`
+/// `rmdir(2)`: removes an empty directory.
 pub fn sys_rmdir(task: &Task, name: usize) -> SysResult {
     sys_unlinkat(task, AT_FDCWD, name, sys::AT_REMOVEDIR)
 }
 
-/// `renameat2(2)`
+/// `renameat2(2)`: renames or exchanges files, from directories on, with flags.
 pub fn sys_renameat2(
     task: &Task,
     old_fd: i32,
@@ -411,17 +411,17 @@ pub fn sys_renameat2(
     ops::rename(&walk, source, target, flags).map(|()| 0)
 }
 
-/// `renameat(2)`
+/// `renameat(2)`: renames a file, from directories on.
 pub fn sys_renameat(task: &Task, old_fd: i32, old: usize, new_fd: i32, new: usize) -> SysResult {
     sys_renameat2(task, old_fd, old, new_fd, new, 0)
 }
 
-/// `rename(2)`
+/// `rename(2)`: renames a file.
 pub fn sys_rename(task: &Task, old: usize, new: usize) -> SysResult {
     sys_renameat2(task, AT_FDCWD, old, AT_FDCWD, new, 0)
 }
 
-/// `readlinkat(2)`
+/// `readlinkat(2)`: reads the target of a symbolic link, from a directory on.
 pub fn sys_readlinkat(task: &Task, dirfd: i32, name: usize, buf: usize, size: i32) -> SysResult {
     let size = usize::try_from(size)
         .ok()
@@ -448,12 +448,12 @@ pub fn sys_readlinkat(task: &Task, dirfd: i32, name: usize, buf: usize, size: i3
     Ok(n)
 }
 
-/// `readlink(2)`
+/// `readlink(2)`: reads the target of a symbolic link.
 pub fn sys_readlink(task: &Task, name: usize, buf: usize, size: i32) -> SysResult {
     sys_readlinkat(task, AT_FDCWD, name, buf, size)
 }
 
-/// `truncate(2)`
+/// `truncate(2)`: sets the length of a file, in bytes.
 pub fn sys_truncate(task: &Task, name: usize, size: i64) -> SysResult {
     let size = u64::try_from(size).map_err(|_| Errno::EINVAL)?;
     let path = lookup_at(task, AT_FDCWD, name, 0)?;
@@ -463,7 +463,7 @@ pub fn sys_truncate(task: &Task, name: usize, size: i64) -> SysResult {
     ops::truncate(&path, size, &task.fs_cred()).map(|()| 0)
 }
 
-/// `fchmodat2(2)`
+/// `fchmodat2(2)`: changes permissions, from a directory on, with flags.
 pub fn sys_fchmodat2(task: &Task, dirfd: i32, name: usize, mode: u32, flags: u32) -> SysResult {
     check_flags(flags, sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH)?;
     let path = lookup_at(task, dirfd, name, flags)?;
@@ -473,17 +473,17 @@ pub fn sys_fchmodat2(task: &Task, dirfd: i32, name: usize, mode: u32, flags: u32
     ops::chmod(&path, mode, &task.fs_cred()).map(|()| 0)
 }
 
-/// `fchmodat(2)`
+/// `fchmodat(2)`: changes permissions, from a directory on.
 pub fn sys_fchmodat(task: &Task, dirfd: i32, name: usize, mode: u32) -> SysResult {
     sys_fchmodat2(task, dirfd, name, mode, 0)
 }
 
-/// `chmod(2)`
+/// `chmod(2)`: changes the permissions of a path.
 pub fn sys_chmod(task: &Task, name: usize, mode: u32) -> SysResult {
     sys_fchmodat2(task, AT_FDCWD, name, mode, 0)
 }
 
-/// `fchmod(2)`
+/// `fchmod(2)`: changes the permissions of an open file.
 pub fn sys_fchmod(task: &Task, fd: i32, mode: u32) -> SysResult {
     ops::chmod(task.files().get_io(fd)?.path(), mode, &task.fs_cred()).map(|()| 0)
 }
@@ -493,7 +493,7 @@ fn chown(task: &Task, path: &Path, uid: u32, gid: u32) -> SysResult {
     ops::chown(path, given(uid), given(gid), &task.fs_cred()).map(|()| 0)
 }
 
-/// `fchownat(2)`
+/// `fchownat(2)`: changes owner and group, from a directory on, with flags.
 pub fn sys_fchownat(
     task: &Task,
     dirfd: i32,
@@ -506,17 +506,17 @@ pub fn sys_fchownat(
     chown(task, &lookup_at(task, dirfd, name, flags)?, uid, gid)
 }
 
-/// `chown(2)`
+/// `chown(2)`: changes owner and group of a path.
 pub fn sys_chown(task: &Task, name: usize, uid: u32, gid: u32) -> SysResult {
     sys_fchownat(task, AT_FDCWD, name, uid, gid, 0)
 }
 
-/// `lchown(2)`
+/// `lchown(2)`: changes owner and group of a path; a symbolic link's own.
 pub fn sys_lchown(task: &Task, name: usize, uid: u32, gid: u32) -> SysResult {
     sys_fchownat(task, AT_FDCWD, name, uid, gid, sys::AT_SYMLINK_NOFOLLOW)
 }
 
-/// `fchown(2)`
+/// `fchown(2)`: changes owner and group of an open file.
 pub fn sys_fchown(task: &Task, fd: i32, uid: u32, gid: u32) -> SysResult {
     chown(task, task.files().get_io(fd)?.path(), uid, gid)
 }
@@ -573,7 +573,7 @@ fn optional<T: FromBytes + IntoBytes + Immutable>(ptr: UserPtr<T>) -> Result<Opt
     }
 }
 
-/// `utimensat(2)`
+/// `utimensat(2)`: sets the times of a file in nanoseconds, from a directory on.
 pub fn sys_utimensat(
     task: &Task,
     dirfd: i32,
@@ -603,29 +603,29 @@ fn from_timeval(times: Option<TimePair>) -> Result<Option<TimePair>, Errno> {
     Ok(Some([a_sec, a_usec * 1000, m_sec, m_usec * 1000]))
 }
 
-/// `futimesat(2)`
+/// `futimesat(2)`: sets the times of a file in microseconds, from a directory on.
 pub fn sys_futimesat(task: &Task, dirfd: i32, name: usize, times: UserPtr<TimePair>) -> SysResult {
     let times = from_timeval(optional(times)?)?;
     set_times_at(task, dirfd, name, 0, times)
 }
 
-/// `utimes(2)`
+/// `utimes(2)`: sets the times of a path in microseconds.
 pub fn sys_utimes(task: &Task, name: usize, times: UserPtr<TimePair>) -> SysResult {
     sys_futimesat(task, AT_FDCWD, name, times)
 }
 
-/// `utime(2)`
+/// `utime(2)`: sets the times of a path in seconds.
 pub fn sys_utime(task: &Task, name: usize, times: UserPtr<[i64; 2]>) -> SysResult {
     let times = optional(times)?.map(|[atime, mtime]| [atime, 0, mtime, 0]);
     set_times(task, &lookup_at(task, AT_FDCWD, name, 0)?, times)
 }
 
-/// `umask(2)`
+/// `umask(2)`: sets the file creation mask; returns the one before.
 pub fn sys_umask(task: &Task, mask: u32) -> SysResult {
     Ok(task.fs().set_umask(mask) as usize)
 }
 
-/// `getcwd(2)`
+/// `getcwd(2)`: stores the path of the working directory; returns its length with NUL.
 pub fn sys_getcwd(task: &Task, buf: usize, size: usize) -> SysResult {
     let context = task.fs();
     let cwd = context.cwd();
@@ -651,17 +651,17 @@ fn set_cwd(task: &Task, path: Path) -> SysResult {
     Ok(0)
 }
 
-/// `chdir(2)`
+/// `chdir(2)`: changes the working directory to a path.
 pub fn sys_chdir(task: &Task, name: usize) -> SysResult {
     set_cwd(task, lookup_at(task, AT_FDCWD, name, 0)?)
 }
 
-/// `fchdir(2)`
+/// `fchdir(2)`: changes the working directory to an open directory.
 pub fn sys_fchdir(task: &Task, fd: i32) -> SysResult {
     set_cwd(task, task.files().get(fd)?.path().clone())
 }
 
-/// `chroot(2)`
+/// `chroot(2)`: changes the root directory.
 pub fn sys_chroot(task: &Task, name: usize) -> SysResult {
     let path = lookup_at(task, AT_FDCWD, name, 0)?;
     if path.inode().kind() != FileType::Directory {

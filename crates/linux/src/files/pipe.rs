@@ -9,7 +9,7 @@ use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task};
 
-/// `pipe2(2)`
+/// `pipe2(2)`: makes a pipe with flags; stores its two descriptors.
 pub fn sys_pipe2(task: &Task, fds: UserPtr<[i32; 2]>, flags: u32) -> SysResult {
     if flags & !(sys::O_CLOEXEC | sys::O_NONBLOCK | sys::O_DIRECT) != 0 {
         return Err(Errno::EINVAL);
@@ -31,12 +31,12 @@ pub fn sys_pipe2(task: &Task, fds: UserPtr<[i32; 2]>, flags: u32) -> SysResult {
         .map(|()| 0)
 }
 
-/// `pipe(2)`
+/// `pipe(2)`: makes a pipe; stores its two descriptors.
 pub fn sys_pipe(task: &Task, fds: UserPtr<[i32; 2]>) -> SysResult {
     sys_pipe2(task, fds, 0)
 }
 
-/// `eventfd2(2)`
+/// `eventfd2(2)`: makes an event counter, with flags.
 pub fn sys_eventfd2(task: &Task, initial: u32, flags: u32) -> SysResult {
     if flags & !(sys::EFD_SEMAPHORE | sys::EFD_CLOEXEC | sys::EFD_NONBLOCK) != 0 {
         return Err(Errno::EINVAL);
@@ -47,7 +47,7 @@ pub fn sys_eventfd2(task: &Task, initial: u32, flags: u32) -> SysResult {
         .install(file, CloseOnExec::when(flags & sys::EFD_CLOEXEC != 0))
 }
 
-/// `eventfd(2)`
+/// `eventfd(2)`: makes an event counter.
 pub fn sys_eventfd(task: &Task, initial: u32) -> SysResult {
     sys_eventfd2(task, initial, 0)
 }

@@ -137,7 +137,7 @@ fn do_poll(task: &Task, fds: usize, count: usize, deadline: Option<Deadline>) ->
     ready
 }
 
-/// `poll(2)`
+/// `poll(2)`: waits for events on descriptors; the timeout is in milliseconds.
 pub fn sys_poll(task: &Task, fds: usize, count: usize, timeout_ms: i32) -> SysResult {
     poll_until(task, fds, count, deadline_ms(timeout_ms))
 }
@@ -162,7 +162,7 @@ pub(crate) fn poll_until(
     })
 }
 
-/// `ppoll(2)`
+/// `ppoll(2)`: waits for events on descriptors, with a mask of signals.
 pub fn sys_ppoll(
     task: &Task,
     fds: usize,
@@ -234,7 +234,7 @@ fn do_select(task: &Task, count: i32, sets: [usize; 3], deadline: Option<Deadlin
     Ok(ready)
 }
 
-/// `select(2)`
+/// `select(2)`: waits for descriptors in three sets.
 pub fn sys_select(
     task: &Task,
     count: i32,
@@ -276,7 +276,7 @@ pub fn sys_pselect6(
     })
 }
 
-/// `epoll_create1(2)`
+/// `epoll_create1(2)`: makes an epoll descriptor, with flags.
 pub fn sys_epoll_create1(task: &Task, flags: u32) -> SysResult {
     if flags & !sys::EPOLL_CLOEXEC != 0 {
         return Err(Errno::EINVAL);
@@ -287,7 +287,7 @@ pub fn sys_epoll_create1(task: &Task, flags: u32) -> SysResult {
     )
 }
 
-/// `epoll_create(2)`
+/// `epoll_create(2)`: makes an epoll descriptor.
 pub fn sys_epoll_create(task: &Task, size: i32) -> SysResult {
     if size <= 0 {
         Err(Errno::EINVAL)
@@ -304,7 +304,7 @@ pub struct EpollEvent {
     data: u64,
 }
 
-/// `epoll_ctl(2)`
+/// `epoll_ctl(2)`: adds, changes or removes a descriptor of an epoll set.
 pub fn sys_epoll_ctl(
     task: &Task,
     set_fd: i32,
@@ -368,7 +368,7 @@ fn do_epoll_wait(
     })
 }
 
-/// `epoll_wait(2)`
+/// `epoll_wait(2)`: waits for events; the timeout is in milliseconds.
 pub fn sys_epoll_wait(
     task: &Task,
     set: i32,
@@ -379,7 +379,7 @@ pub fn sys_epoll_wait(
     do_epoll_wait(task, set, events, max, deadline_ms(timeout_ms))
 }
 
-/// `epoll_pwait(2)`
+/// `epoll_pwait(2)`: waits for events, with a mask of signals.
 pub fn sys_epoll_pwait(
     task: &Task,
     set: i32,
@@ -394,7 +394,7 @@ pub fn sys_epoll_pwait(
     })
 }
 
-/// `epoll_pwait2(2)`
+/// `epoll_pwait2(2)`: waits for events, with a mask of signals and a timeout in nanoseconds.
 pub fn sys_epoll_pwait2(
     task: &Task,
     set: i32,

@@ -275,7 +275,7 @@ fn write_failed(task: &Task, file: &File, error: Errno) {
     }
 }
 
-/// `read(2)`
+/// `read(2)`: reads from the file position into a buffer.
 #[inline(always)]
 pub fn sys_read(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
     let Some(files) = task.initial_files().filter(|_| len == 1) else {
@@ -371,7 +371,7 @@ fn read_single(task: &Task, file: &File, buf: usize, len: usize, offset: Option<
     read_accounted(task, file, &one_buffer(buf, len, offset)?, offset)
 }
 
-/// `write(2)`
+/// `write(2)`: writes a buffer at the file position.
 #[inline(always)]
 pub fn sys_write(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
     let file = task.file(fd)?;
@@ -437,13 +437,13 @@ fn file_at_optional_offset(
     }
 }
 
-/// `pread64(2)`
+/// `pread64(2)`: reads from an offset into a buffer.
 pub fn sys_pread64(task: &Task, fd: i32, buf: usize, len: usize, at: i64) -> SysResult {
     let (file, at) = file_at_offset(task, fd, at)?;
     read_single(task, &file, buf, len, at)
 }
 
-/// `pwrite64(2)`
+/// `pwrite64(2)`: writes a buffer at an offset.
 pub fn sys_pwrite64(task: &Task, fd: i32, buf: usize, len: usize, at: i64) -> SysResult {
     let (file, at) = file_at_offset(task, fd, at)?;
     write_single(task, &file, buf, len, at)
@@ -487,12 +487,12 @@ fn do_writev(
     write_iov(task, file, buffers.as_slice(), offset)
 }
 
-/// `readv(2)`
+/// `readv(2)`: reads from the file position into a vector of buffers.
 pub fn sys_readv(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize) -> SysResult {
     do_readv(task, &*task.file_io(fd)?, iov, count, None)
 }
 
-/// `writev(2)`
+/// `writev(2)`: writes a vector of buffers at the file position.
 pub fn sys_writev(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize) -> SysResult {
     do_writev(task, &*task.file_io(fd)?, iov, count, None)
 }
@@ -504,7 +504,7 @@ pub fn sys_preadv(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i
     do_readv(task, &file, iov, count, at)
 }
 
-/// `pwritev(2)`
+/// `pwritev(2)`: writes a vector of buffers at an offset.
 pub fn sys_pwritev(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64) -> SysResult {
     let (file, at) = file_at_offset(task, fd, at)?;
     do_writev(task, &file, iov, count, at)
@@ -524,7 +524,7 @@ fn check_rwf(file: &File, flags: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// `preadv2(2)`
+/// `preadv2(2)`: reads from an offset, or the file position for -1, with flags.
 pub fn sys_preadv2(
     task: &Task,
     fd: i32,
@@ -574,7 +574,7 @@ pub fn sys_pwritev2(
     })
 }
 
-/// `lseek(2)`
+/// `lseek(2)`: sets the file position; returns it.
 pub fn sys_lseek(task: &Task, fd: i32, offset: i64, whence: u32) -> SysResult {
     let file = task.file_io(fd)?;
     let whence = match whence {

@@ -204,7 +204,7 @@ fn check_end(file: &File, offset: UserPtr<u64>, len: usize) -> Result<(), Errno>
     }
 }
 
-/// `splice(2)`
+/// `splice(2)`: moves bytes between a pipe and a file.
 pub fn sys_splice(
     task: &Task,
     in_fd: i32,
@@ -260,7 +260,7 @@ pub fn sys_splice(
     broken_pipe(task, result)
 }
 
-/// `tee(2)`
+/// `tee(2)`: copies bytes from a pipe to another; both keep them.
 pub fn sys_tee(task: &Task, in_fd: i32, out_fd: i32, len: usize, flags: u32) -> SysResult {
     check_splice_flags(flags)?;
     if len == 0 {

@@ -73,7 +73,7 @@ impl From<Metadata> for Stat {
 
 const AT_STAT_FLAGS: u32 = sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH | sys::AT_NO_AUTOMOUNT;
 
-/// `newfstatat(2)`
+/// `newfstatat(2)`: stores a file's attributes, from a directory on.
 pub fn sys_newfstatat(
     task: &Task,
     dirfd: i32,
@@ -88,17 +88,17 @@ pub fn sys_newfstatat(
     Ok(0)
 }
 
-/// `stat(2)`
+/// `stat(2)`: stores the attributes of a path.
 pub fn sys_stat(task: &Task, name: usize, to: UserPtr<Stat>) -> SysResult {
     sys_newfstatat(task, AT_FDCWD, name, to, 0)
 }
 
-/// `lstat(2)`
+/// `lstat(2)`: stores the attributes of a path; a symbolic link's own.
 pub fn sys_lstat(task: &Task, name: usize, to: UserPtr<Stat>) -> SysResult {
     sys_newfstatat(task, AT_FDCWD, name, to, sys::AT_SYMLINK_NOFOLLOW)
 }
 
-/// `fstat(2)`
+/// `fstat(2)`: stores the attributes of an open file.
 pub fn sys_fstat(task: &Task, fd: i32, to: UserPtr<Stat>) -> SysResult {
     to.write(&task.files().get(fd)?.metadata().into())?;
     Ok(0)
@@ -154,7 +154,7 @@ pub struct Statx {
 
 const _: () = assert!(size_of::<Statx>() == 256);
 
-/// `statx(2)`
+/// `statx(2)`: stores the attributes that a mask asks for.
 pub fn sys_statx(
     task: &Task,
     dirfd: i32,
@@ -202,7 +202,7 @@ pub fn sys_statx(
     Ok(0)
 }
 
-/// `faccessat2(2)`
+/// `faccessat2(2)`: checks access to a path, from a directory on, with flags.
 pub fn sys_faccessat2(task: &Task, dirfd: i32, name: usize, mode: u32, flags: u32) -> SysResult {
     if mode & !7 != 0
         || flags & !(sys::AT_EACCESS | sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH) != 0
@@ -228,12 +228,12 @@ pub fn sys_faccessat2(task: &Task, dirfd: i32, name: usize, mode: u32, flags: u3
     Ok(0)
 }
 
-/// `faccessat(2)`
+/// `faccessat(2)`: checks access to a path, from a directory on, by the real ids.
 pub fn sys_faccessat(task: &Task, dirfd: i32, name: usize, mode: u32) -> SysResult {
     sys_faccessat2(task, dirfd, name, mode, 0)
 }
 
-/// `access(2)`
+/// `access(2)`: checks access to a path by the real ids.
 pub fn sys_access(task: &Task, name: usize, mode: u32) -> SysResult {
     sys_faccessat2(task, AT_FDCWD, name, mode, 0)
 }
@@ -292,13 +292,13 @@ fn statfs(mount: &Mount) -> StatFs {
     }
 }
 
-/// `statfs(2)`
+/// `statfs(2)`: stores the figures of the file system of a path.
 pub fn sys_statfs(task: &Task, name: usize, to: UserPtr<StatFs>) -> SysResult {
     to.write(&statfs(lookup_at(task, AT_FDCWD, name, 0)?.mount()))?;
     Ok(0)
 }
 
-/// `fstatfs(2)`
+/// `fstatfs(2)`: stores the figures of the file system of an open file.
 pub fn sys_fstatfs(task: &Task, fd: i32, to: UserPtr<StatFs>) -> SysResult {
     /// All that has no name is in one file system here.
     const ANONYMOUS: i64 = 0x0904_1934;
@@ -327,7 +327,7 @@ pub struct Ustat {
     padding2: u32,
 }
 
-/// `ustat(2)`
+/// `ustat(2)`: stores free blocks and inodes of a device's file system.
 pub fn sys_ustat(task: &Task, device: u32, to: UserPtr<Ustat>) -> SysResult {
     let device = u64::from(device);
     let mounts = task.fs().namespace().mounts();

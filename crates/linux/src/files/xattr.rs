@@ -58,7 +58,7 @@ fn get(task: &Task, path: &Path, attribute: usize, value: usize, size: usize) ->
     )
 }
 
-/// `getxattr(2)`
+/// `getxattr(2)`: reads an extended attribute of a path.
 pub fn sys_getxattr(
     task: &Task,
     name: usize,
@@ -69,7 +69,7 @@ pub fn sys_getxattr(
     get(task, &follow(task, name)?, attribute, value, size)
 }
 
-/// `lgetxattr(2)`
+/// `lgetxattr(2)`: reads an extended attribute of a path; a symbolic link's own.
 pub fn sys_lgetxattr(
     task: &Task,
     name: usize,
@@ -80,7 +80,7 @@ pub fn sys_lgetxattr(
     get(task, &no_follow(task, name)?, attribute, value, size)
 }
 
-/// `fgetxattr(2)`
+/// `fgetxattr(2)`: reads an extended attribute of an open file.
 pub fn sys_fgetxattr(
     task: &Task,
     fd: i32,
@@ -95,17 +95,17 @@ fn list(task: &Task, path: &Path, to: usize, size: usize) -> SysResult {
     write_sized(&xattr::list(path, &task.fs_cred()), to, size)
 }
 
-/// `listxattr(2)`
+/// `listxattr(2)`: lists the extended attributes of a path.
 pub fn sys_listxattr(task: &Task, name: usize, to: usize, size: usize) -> SysResult {
     list(task, &follow(task, name)?, to, size)
 }
 
-/// `llistxattr(2)`
+/// `llistxattr(2)`: lists the extended attributes of a path; a symbolic link's own.
 pub fn sys_llistxattr(task: &Task, name: usize, to: usize, size: usize) -> SysResult {
     list(task, &no_follow(task, name)?, to, size)
 }
 
-/// `flistxattr(2)`
+/// `flistxattr(2)`: lists the extended attributes of an open file.
 pub fn sys_flistxattr(task: &Task, fd: i32, to: usize, size: usize) -> SysResult {
     list(task, &opened(task, fd)?, to, size)
 }
@@ -136,7 +136,7 @@ fn set(
     xattr::set(path, &name, &bytes, mode, &task.fs_cred()).map(|()| 0)
 }
 
-/// `setxattr(2)`
+/// `setxattr(2)`: sets an extended attribute of a path.
 pub fn sys_setxattr(
     task: &Task,
     name: usize,
@@ -148,7 +148,7 @@ pub fn sys_setxattr(
     set(task, &follow(task, name)?, attribute, value, size, flags)
 }
 
-/// `lsetxattr(2)`
+/// `lsetxattr(2)`: sets an extended attribute of a path; a symbolic link's own.
 pub fn sys_lsetxattr(
     task: &Task,
     name: usize,
@@ -160,7 +160,7 @@ pub fn sys_lsetxattr(
     set(task, &no_follow(task, name)?, attribute, value, size, flags)
 }
 
-/// `fsetxattr(2)`
+/// `fsetxattr(2)`: sets an extended attribute of an open file.
 pub fn sys_fsetxattr(
     task: &Task,
     fd: i32,
@@ -177,17 +177,17 @@ fn remove(task: &Task, path: &Path, attribute: usize) -> SysResult {
     xattr::remove(path, &read_name(attribute)?, &task.fs_cred()).map(|()| 0)
 }
 
-/// `removexattr(2)`
+/// `removexattr(2)`: removes an extended attribute of a path.
 pub fn sys_removexattr(task: &Task, name: usize, attribute: usize) -> SysResult {
     remove(task, &follow(task, name)?, attribute)
 }
 
-/// `lremovexattr(2)`
+/// `lremovexattr(2)`: removes an extended attribute of a path; a symbolic link's own.
 pub fn sys_lremovexattr(task: &Task, name: usize, attribute: usize) -> SysResult {
     remove(task, &no_follow(task, name)?, attribute)
 }
 
-/// `fremovexattr(2)`
+/// `fremovexattr(2)`: removes an extended attribute of an open file.
 pub fn sys_fremovexattr(task: &Task, fd: i32, attribute: usize) -> SysResult {
     remove(task, &opened(task, fd)?, attribute)
 }

@@ -374,7 +374,7 @@ fn do_futex(
     }
 }
 
-/// `set_robust_list(2)`
+/// `set_robust_list(2)`: sets the head of the caller's list of robust futexes.
 pub fn sys_set_robust_list(task: &Task, head: usize, len: usize) -> SysResult {
     if len != ROBUST_HEAD {
         return Err(Errno::EINVAL);
@@ -383,7 +383,7 @@ pub fn sys_set_robust_list(task: &Task, head: usize, len: usize) -> SysResult {
     Ok(0)
 }
 
-/// `get_robust_list(2)`
+/// `get_robust_list(2)`: stores the head of a thread's list of robust futexes.
 pub fn sys_get_robust_list(
     task: &Task,
     tid: Option<Tid>,

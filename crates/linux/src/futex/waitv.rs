@@ -120,7 +120,7 @@ pub fn sys_futex_waitv(
     woken.ok_or(error)
 }
 
-/// `futex_wait(2)`
+/// `futex_wait(2)`: waits while a word has a value.
 pub fn sys_futex_wait(
     task: &Task,
     addr: usize,
@@ -141,7 +141,7 @@ pub fn sys_futex_wait(
     )
 }
 
-/// `futex_wake(2)`
+/// `futex_wake(2)`: wakes waiters of a word; returns their number.
 pub fn sys_futex_wake(task: &Task, addr: usize, mask: u64, count: i32, flags: u32) -> SysResult {
     futex::wake(
         task,
@@ -152,7 +152,7 @@ pub fn sys_futex_wake(task: &Task, addr: usize, mask: u64, count: i32, flags: u3
     )
 }
 
-/// `futex_requeue(2)`
+/// `futex_requeue(2)`: wakes waiters of a word and moves others to another word.
 pub fn sys_futex_requeue(
     task: &Task,
     entries: UserPtr<FutexWaitv>,

@@ -196,7 +196,7 @@ fn make(task: &Task, mode: u32, attributes: Option<MqAttr>) -> Result<Arc<PosixQ
     }))
 }
 
-/// `mq_open(2)`
+/// `mq_open(2)`: opens or makes a message queue.
 pub fn sys_mq_open(
     task: &Task,
     name: usize,
@@ -311,7 +311,7 @@ fn wait<R>(
     }
 }
 
-/// `mq_timedsend(2)`
+/// `mq_timedsend(2)`: sends a message; waits for room until a time.
 pub fn sys_mq_timedsend(
     task: &Task,
     fd: i32,
@@ -362,7 +362,7 @@ pub fn sys_mq_timedsend(
     Ok(0)
 }
 
-/// `mq_timedreceive(2)`
+/// `mq_timedreceive(2)`: receives the first message of the highest priority; waits until a time.
 pub fn sys_mq_timedreceive(
     task: &Task,
     fd: i32,

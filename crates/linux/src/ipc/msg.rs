@@ -32,7 +32,7 @@ pub(crate) const MAX_BYTES: u64 = 16_384;
 /// such bound.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// `msgget(2)`
+/// `msgget(2)`: finds or makes a message queue; returns its identifier.
 pub fn sys_msgget(task: &Task, key: i32, flags: u32) -> SysResult {
     let make = |owner| {
         let info = MsqidDs {
@@ -80,7 +80,7 @@ fn wait(
     }
 }
 
-/// `msgsnd(2)`
+/// `msgsnd(2)`: sends a message.
 pub fn sys_msgsnd(task: &Task, id: i32, from: usize, size: usize, flags: u32) -> SysResult {
     let kind = UserPtr::<i64>::new(from).read()?;
     if id < 0 || kind < 1 || size > MAX_MESSAGE {
@@ -115,7 +115,7 @@ pub fn sys_msgsnd(task: &Task, id: i32, from: usize, size: usize, flags: u32) ->
     Ok(0)
 }
 
-/// `msgrcv(2)`
+/// `msgrcv(2)`: receives a message of a type; returns its length.
 pub fn sys_msgrcv(
     task: &Task,
     id: i32,

@@ -36,7 +36,7 @@ const SEM_STAT_ANY: u32 = 20;
 const MAX_OF_SET: usize = 32_000;
 const MAX_OPERATIONS: usize = 500;
 
-/// `semget(2)`
+/// `semget(2)`: finds or makes a set of semaphores; returns its identifier.
 pub fn sys_semget(task: &Task, key: i32, count: i32, flags: u32) -> SysResult {
     let count = usize::try_from(count)
         .ok()
@@ -80,7 +80,7 @@ pub fn sys_semget(task: &Task, key: i32, count: i32, flags: u32) -> SysResult {
         .get(key, flags, &task.cred(), fits, make)
 }
 
-/// `semtimedop(2)`
+/// `semtimedop(2)`: performs operations on semaphores; waits at most for a timeout.
 pub fn sys_semtimedop(
     task: &Task,
     id: i32,
@@ -150,7 +150,7 @@ pub fn sys_semtimedop(
     Ok(0)
 }
 
-/// `semop(2)`
+/// `semop(2)`: performs operations on semaphores.
 pub fn sys_semop(task: &Task, id: i32, operations: UserPtr<SemBuf>, count: usize) -> SysResult {
     sys_semtimedop(task, id, operations, count, UserPtr::new(0))
 }
@@ -256,7 +256,7 @@ fn semctl_by_index(task: &Task, index: i32, command: u32, arg: usize) -> SysResu
     Ok(id as usize)
 }
 
-/// `semctl(2)`
+/// `semctl(2)`: reads, sets or removes a set of semaphores.
 pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -> SysResult {
     let command = command & !IPC_64;
     if matches!(command, IPC_INFO | SEM_INFO | SEM_STAT | SEM_STAT_ANY) {

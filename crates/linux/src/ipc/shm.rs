@@ -58,7 +58,7 @@ fn no_huge_pages(task: &Task, size: usize, flags: u32) -> Errno {
     }
 }
 
-/// `shmget(2)`
+/// `shmget(2)`: finds or makes a segment; returns its identifier.
 pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
     let cred = task.cred();
     let ipc = task.ipc();
@@ -115,7 +115,7 @@ pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
     }))) as usize)
 }
 
-/// `shmat(2)`
+/// `shmat(2)`: maps a segment; returns its address.
 pub fn sys_shmat(task: &Task, id: i32, addr: usize, flags: u32) -> SysResult {
     let segment = task.ipc().segments.find(id)?;
     let readonly = flags & SHM_RDONLY != 0;
@@ -154,7 +154,7 @@ pub fn sys_shmat(task: &Task, id: i32, addr: usize, flags: u32) -> SysResult {
     Ok(at)
 }
 
-/// `shmdt(2)`
+/// `shmdt(2)`: unmaps a segment.
 pub fn sys_shmdt(task: &Task, addr: usize) -> SysResult {
     let space = task.process().require_space()?;
     let backing = space.backing_at(addr).ok_or(Errno::EINVAL)?;
@@ -286,7 +286,7 @@ fn shmctl_by_index(task: &Task, index: i32, command: u32, to: UserPtr<ShmidDs>) 
     Ok(task.ipc().segments.0.lock().max_index())
 }
 
-/// `shmctl(2)`.
+/// `shmctl(2)`: reads, changes or removes a segment.
 pub fn sys_shmctl(task: &Task, id: i32, command: u32, to: UserPtr<ShmidDs>) -> SysResult {
     if matches!(command, IPC_INFO | SHM_INFO | SHM_STAT | SHM_STAT_ANY) {
         return shmctl_by_index(task, id, command, to);

@@ -20,7 +20,7 @@ const REGISTERED: u32 = GLOBAL_EXPEDITED | PRIVATE | CORE | RSEQ;
 /// Only threads on this processor: more is done than that.
 const FLAG_CPU: u32 = 1;
 
-/// `membarrier(2)`
+/// `membarrier(2)`: runs a memory barrier on all CPUs that need one.
 pub fn sys_membarrier(task: &Task, command: u32, flags: u32, _cpu: i32) -> SysResult {
     if flags != 0 && (command != RSEQ || flags != FLAG_CPU) {
         return Err(Errno::EINVAL);

@@ -89,14 +89,14 @@ fn check_mode(mode: u32) -> Result<(), Errno> {
     if wrong { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
-/// `set_mempolicy(2)`
+/// `set_mempolicy(2)`: sets the caller's memory policy.
 pub fn sys_set_mempolicy(task: &Task, mode: u32, mask: usize, bits: usize) -> SysResult {
     check_mode(mode)?;
     *task.memory_policy.lock() = MemoryPolicy::new(mode, &Nodes::read(mask, bits)?)?;
     Ok(0)
 }
 
-/// `get_mempolicy(2)`
+/// `get_mempolicy(2)`: stores the memory policy of the caller or of an address.
 pub fn sys_get_mempolicy(
     task: &Task,
     mode: UserPtr<u32>,
@@ -171,7 +171,7 @@ fn pages(addr: usize, len: usize) -> Result<(usize, usize), Errno> {
     }
 }
 
-/// `mbind(2)`
+/// `mbind(2)`: sets the memory policy of a range.
 pub fn sys_mbind(
     task: &Task,
     addr: usize,

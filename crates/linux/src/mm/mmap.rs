@@ -245,14 +245,14 @@ pub fn sys_mmap(
     Ok(at)
 }
 
-/// `munmap(2)`
+/// `munmap(2)`: unmaps a range.
 pub fn sys_munmap(task: &Task, addr: usize, len: usize) -> SysResult {
     let space = space(task)?;
     task.process().update_hiwater_rss(&space);
     space.munmap(addr, len).map(|()| 0)
 }
 
-/// `mprotect(2)`
+/// `mprotect(2)`: changes the protection of a range.
 pub fn sys_mprotect(task: &Task, addr: usize, len: usize, prot: u32) -> SysResult {
     protect(task, addr, len, prot, true)
 }
@@ -291,7 +291,7 @@ pub(crate) fn protect(task: &Task, addr: usize, len: usize, prot: u32, sound: bo
         .map(|()| 0)
 }
 
-/// `mremap(2)`
+/// `mremap(2)`: changes size or address of a mapping; returns the address.
 pub fn sys_mremap(
     task: &Task,
     old: usize,
@@ -324,7 +324,7 @@ pub fn sys_mremap(
     space(task)?.mremap(old, old_len, new_len, how)
 }
 
-/// `brk(2)`
+/// `brk(2)`: sets the end of the heap; returns the end in force.
 pub fn sys_brk(task: &Task, end: usize) -> SysResult {
     let limit = task.process().limits.lock()[Resource::Data].soft;
     let space = space(task)?;
@@ -339,7 +339,7 @@ pub fn sys_brk(task: &Task, end: usize) -> SysResult {
     Ok(new)
 }
 
-/// `madvise(2)`
+/// `madvise(2)`: advises on, or empties, a range.
 pub fn sys_madvise(task: &Task, addr: usize, len: usize, advice: u32) -> SysResult {
     let space = space(task)?;
     let none = VmaFlags::empty();
@@ -405,7 +405,7 @@ fn populate(
     space.populate(addr, page_align_up(len).ok_or(Errno::EINVAL)?, access)
 }
 
-/// `mseal(2)`
+/// `mseal(2)`: forbids changes of a range's mappings.
 pub fn sys_mseal(task: &Task, addr: usize, len: usize, flags: u64) -> SysResult {
     if flags != 0 {
         return Err(Errno::EINVAL);
@@ -435,7 +435,7 @@ pub fn sys_remap_file_pages(
         .map(|()| 0)
 }
 
-/// `mincore(2)`
+/// `mincore(2)`: stores which pages of a range are in memory, a byte each.
 pub fn sys_mincore(task: &Task, addr: usize, len: usize, to: usize) -> SysResult {
     if addr.is_multiple_of(PAGE_SIZE) && !in_user_space(addr, len) {
         return Err(Errno::ENOMEM);
@@ -507,12 +507,12 @@ pub fn sys_mlock2(task: &Task, addr: usize, len: usize, flags: u32) -> SysResult
         .map(|()| 0)
 }
 
-/// `mlock(2)`
+/// `mlock(2)`: keeps a range in memory.
 pub fn sys_mlock(task: &Task, addr: usize, len: usize) -> SysResult {
     sys_mlock2(task, addr, len, 0)
 }
 
-/// `munlock(2)`
+/// `munlock(2)`: ends the lock of a range.
 pub fn sys_munlock(task: &Task, addr: usize, len: usize) -> SysResult {
     let (start, len) = lock_range(addr, len)?;
     space(task)?
@@ -524,7 +524,7 @@ pub fn sys_munlock(task: &Task, addr: usize, len: usize) -> SysResult {
         .map(|()| 0)
 }
 
-/// `mlockall(2)`
+/// `mlockall(2)`: keeps all present or future mappings in memory.
 pub fn sys_mlockall(task: &Task, flags: u32) -> SysResult {
     let known = sys::MCL_CURRENT | sys::MCL_FUTURE | sys::MCL_ONFAULT;
     if flags == 0 || flags & !known != 0 || flags == sys::MCL_ONFAULT {
@@ -545,7 +545,7 @@ pub fn sys_mlockall(task: &Task, flags: u32) -> SysResult {
         .map(|()| 0)
 }
 
-/// `munlockall(2)`
+/// `munlockall(2)`: ends the locks of all mappings.
 pub fn sys_munlockall(task: &Task) -> SysResult {
     space(task)?.munlockall();
     Ok(0)

@@ -74,7 +74,7 @@ fn install_context(task: &Task, phase: Phase, cloexec: CloseOnExec) -> SysResult
     task.files().install(file, cloexec)
 }
 
-/// `fsopen(2)`
+/// `fsopen(2)`: makes a context for a new file system of a type.
 pub fn sys_fsopen(task: &Task, kind: usize, flags: u32) -> SysResult {
     may_mount(task)?;
     if flags & !sys::FSOPEN_CLOEXEC != 0 {
@@ -88,7 +88,7 @@ pub fn sys_fsopen(task: &Task, kind: usize, flags: u32) -> SysResult {
     )
 }
 
-/// `fspick(2)`
+/// `fspick(2)`: makes a context to reconfigure a mounted file system.
 pub fn sys_fspick(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysResult {
     may_mount(task)?;
     if flags
@@ -129,7 +129,7 @@ const RECONFIGURE: u32 = 7;
 /// The longest key and value.
 const TEXT_MAX: usize = 256;
 
-/// `fsconfig(2)`
+/// `fsconfig(2)`: sets an option of a context, or carries it out.
 pub fn sys_fsconfig(
     task: &Task,
     fd: i32,
@@ -260,7 +260,7 @@ fn times_of(attributes: u32) -> Result<u32, Errno> {
     })
 }
 
-/// `fsmount(2)`
+/// `fsmount(2)`: makes a mount of a context's file system; returns its descriptor.
 pub fn sys_fsmount(task: &Task, fd: i32, flags: u32, attributes: u32) -> SysResult {
     may_mount(task)?;
     if flags & !sys::FSMOUNT_CLOEXEC != 0 {
@@ -295,7 +295,7 @@ fn install_tree(task: &Task, space: Arc<Namespace>, cloexec: CloseOnExec) -> Sys
         .install(ops::open_place(space.top(), Some(space)), cloexec)
 }
 
-/// `open_tree(2)`
+/// `open_tree(2)`: opens a mount, or a copy of it with `OPEN_TREE_CLONE`.
 pub fn sys_open_tree(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysResult {
     const LOOKUP: u32 = sys::AT_EMPTY_PATH | sys::AT_SYMLINK_NOFOLLOW;
     let copies = flags & sys::OPEN_TREE_CLONE != 0;
@@ -323,7 +323,7 @@ pub fn sys_open_tree(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysRes
     task.files().install(ops::open_place(path, None), cloexec)
 }
 
-/// `move_mount(2)`
+/// `move_mount(2)`: moves or attaches a mount.
 pub fn sys_move_mount(
     task: &Task,
     from_fd: i32,
@@ -377,7 +377,7 @@ pub fn sys_move_mount(
 /// which there is one.
 type MountAttr = [u64; 4];
 
-/// `mount_setattr(2)`
+/// `mount_setattr(2)`: changes the attributes of a mount or of all below it.
 pub fn sys_mount_setattr(
     task: &Task,
     dirfd: i32,

@@ -176,7 +176,7 @@ fn remount(space: &Namespace, point: &Path, bits: u32, options: &str) -> Result<
     mount.set_flags(own)
 }
 
-/// `mount(2)`
+/// `mount(2)`: mounts, remounts, binds or moves a file system.
 pub fn sys_mount(
     task: &Task,
     source: usize,
@@ -247,7 +247,7 @@ fn optional_name(addr: usize) -> Result<Option<Vec<u8>>, Errno> {
     }
 }
 
-/// `umount2(2)`
+/// `umount2(2)`: unmounts a file system, with flags.
 pub fn sys_umount2(task: &Task, target: usize, flags: u32) -> SysResult {
     let how = UnmountFlags::from_bits(flags & !sys::UMOUNT_NOFOLLOW).ok_or(Errno::EINVAL)?;
     let follows = if flags & sys::UMOUNT_NOFOLLOW != 0 {
@@ -267,7 +267,7 @@ pub fn sys_umount2(task: &Task, target: usize, flags: u32) -> SysResult {
     mount::unmount(&fs.namespace(), &top, &fs.root(), how).map(|()| 0)
 }
 
-/// `pivot_root(2)`
+/// `pivot_root(2)`: moves the root mount and puts another in its place.
 pub fn sys_pivot_root(task: &Task, new: usize, put: usize) -> SysResult {
     may_mount(task)?;
     let directory = |name| {

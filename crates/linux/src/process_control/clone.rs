@@ -311,7 +311,7 @@ pub(crate) fn wake_up_new_task(
         .map_err(|_| Errno::EAGAIN)
 }
 
-/// `clone(2)`
+/// `clone(2)`: makes a process or thread that shares what flags say.
 pub fn sys_clone(
     task: &Task,
     regs: &mut UserRegs,
@@ -379,7 +379,7 @@ fn requested_tid(task: &Task, args: &CloneArgs) -> Result<Option<i32>, Errno> {
     }
 }
 
-/// `clone3(2)`
+/// `clone3(2)`: makes a process or thread as `struct clone_args` says.
 pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: usize, size: usize) -> SysResult {
     if size < CLONE_ARGS_V0 {
         return Err(Errno::EINVAL);
@@ -422,7 +422,7 @@ pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: usize, size: usize) ->
     do_clone(task, regs, &request)
 }
 
-/// `fork(2)`
+/// `fork(2)`: makes a copy of the process.
 pub fn sys_fork(task: &Task, regs: &mut UserRegs) -> SysResult {
     do_clone(
         task,
@@ -434,7 +434,7 @@ pub fn sys_fork(task: &Task, regs: &mut UserRegs) -> SysResult {
     )
 }
 
-/// `vfork(2)`
+/// `vfork(2)`: makes a process on the same memory; waits until it leaves that.
 pub fn sys_vfork(task: &Task, regs: &mut UserRegs) -> SysResult {
     let flags = sys::CLONE_VM | sys::CLONE_VFORK;
     do_clone(

@@ -566,7 +566,7 @@ fn exec(
     Ok(0)
 }
 
-/// `execve(2)`
+/// `execve(2)`: runs another program in this process.
 pub fn sys_execve(
     task: &Task,
     regs: &mut UserRegs,
@@ -582,7 +582,7 @@ pub fn sys_execve(
     exec(task, regs, AT_FDCWD, name, 0, args, env)
 }
 
-/// `execveat(2)`
+/// `execveat(2)`: runs another program, from a directory on or by descriptor.
 pub fn sys_execveat(
     task: &Task,
     regs: &mut UserRegs,

@@ -105,7 +105,7 @@ fn exit_process(process: &Arc<Process>) {
     }
 }
 
-/// `exit(2)`
+/// `exit(2)`: ends the calling thread.
 pub fn sys_exit(task: &Task, status: i32) -> SysResult {
     task.process()
         .last_exit_status
@@ -117,7 +117,7 @@ pub fn sys_exit(task: &Task, status: i32) -> SysResult {
     Ok(0)
 }
 
-/// `exit_group(2)`
+/// `exit_group(2)`: ends the process.
 pub fn sys_exit_group(task: &Task, status: i32) -> SysResult {
     task.process().group_exit((status & 0xff) << 8);
     Ok(0)

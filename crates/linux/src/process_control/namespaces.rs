@@ -113,7 +113,7 @@ pub fn sys_setns(task: &Task, fd: i32, bits: u32) -> SysResult {
     Ok(0)
 }
 
-/// `unshare(2)`
+/// `unshare(2)`: stops sharing what flags say, or makes namespaces.
 pub fn sys_unshare(task: &Task, bits: u64) -> SysResult {
     const ALONE: u32 = sys::CLONE_THREAD | sys::CLONE_SIGHAND | sys::CLONE_VM;
     let bits = u32::try_from(bits).map_err(|_| Errno::EINVAL)?;

@@ -9,28 +9,28 @@ use crate::uaccess::UserPtr;
 use crate::uapi::pid::{Pgid, Pid, Tid};
 use crate::{SysResult, Task};
 
-/// `getpid(2)`
+/// `getpid(2)`: the caller's process number.
 pub fn sys_getpid(task: &Task) -> SysResult {
     Ok(task.pid().raw() as usize)
 }
 
-/// `gettid(2)`
+/// `gettid(2)`: the caller's thread number.
 pub fn sys_gettid(task: &Task) -> SysResult {
     Ok(task.tid().raw() as usize)
 }
 
-/// `getppid(2)`
+/// `getppid(2)`: number of the parent, 0 if that is outside.
 pub fn sys_getppid(task: &Task) -> SysResult {
     Ok(task.process().parent().raw() as usize)
 }
 
-/// `set_tid_address(2)`
+/// `set_tid_address(2)`: sets the word that is cleared at the thread's end; returns its number.
 pub fn sys_set_tid_address(task: &Task, addr: UserPtr<i32>) -> SysResult {
     task.clear_child_tid.store(addr.addr(), Ordering::Relaxed);
     Ok(task.tid().raw() as usize)
 }
 
-/// `getpgid(2)`
+/// `getpgid(2)`: process group of a process, the caller's for 0.
 pub fn sys_getpgid(task: &Task, pid: Option<Tid>) -> SysResult {
     TABLE
         .lock()
@@ -39,12 +39,12 @@ pub fn sys_getpgid(task: &Task, pid: Option<Tid>) -> SysResult {
         .ok_or(Errno::ESRCH)
 }
 
-/// `getpgrp(2)`
+/// `getpgrp(2)`: the caller's process group.
 pub fn sys_getpgrp(task: &Task) -> SysResult {
     sys_getpgid(task, None)
 }
 
-/// `getsid(2)`
+/// `getsid(2)`: session of a process, the caller's for 0.
 pub fn sys_getsid(task: &Task, pid: Option<Tid>) -> SysResult {
     TABLE
         .lock()
@@ -53,7 +53,7 @@ pub fn sys_getsid(task: &Task, pid: Option<Tid>) -> SysResult {
         .ok_or(Errno::ESRCH)
 }
 
-/// `setsid(2)`
+/// `setsid(2)`: makes a session and group of the caller; returns the session.
 pub fn sys_setsid(task: &Task) -> SysResult {
     let pid = task.pid();
     let mut table = TABLE.lock();
@@ -65,7 +65,7 @@ pub fn sys_setsid(task: &Task) -> SysResult {
     Ok(pid.raw() as usize)
 }
 
-/// `setpgid(2)`
+/// `setpgid(2)`: moves a process to a process group.
 pub fn sys_setpgid(task: &Task, pid: Option<Pid>, group: Option<Pgid>) -> SysResult {
     let own = task.pid();
     let pid = pid.unwrap_or(own);

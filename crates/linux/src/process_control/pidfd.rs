@@ -11,7 +11,7 @@ use crate::uapi::pid::Pid;
 use crate::uapi::siginfo::SigInfo;
 use crate::{SysResult, Task, procfs};
 
-/// `pidfd_open(2)`
+/// `pidfd_open(2)`: makes a descriptor of a process or thread.
 pub fn sys_pidfd_open(task: &Task, pid: Pid, flags: u32) -> SysResult {
     if flags & !sys::O_NONBLOCK != 0 || !pid.is_valid() {
         return Err(Errno::EINVAL);
@@ -47,7 +47,7 @@ pub fn sys_pidfd_send_signal(
     kill::send_by_descriptor(task, &process, signo, info)
 }
 
-/// `pidfd_getfd(2)`
+/// `pidfd_getfd(2)`: duplicates a descriptor of another process.
 pub fn sys_pidfd_getfd(task: &Task, fd: i32, theirs: i32, flags: u32) -> SysResult {
     if flags != 0 {
         return Err(Errno::EINVAL);

@@ -22,7 +22,7 @@ const TASK_COMM_LEN: usize = 16;
 /// The most bytes of a name of memory, with its NUL.
 const MEMORY_NAME: usize = 80;
 
-/// `prctl(2)`
+/// `prctl(2)`: changes or asks for properties of thread and process, by `PR_*`.
 pub fn sys_prctl(
     task: &Task,
     option: u32,

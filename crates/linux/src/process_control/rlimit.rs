@@ -15,7 +15,7 @@ use crate::uaccess::UserPtr;
 use crate::uapi::pid::Tid;
 use crate::{SysResult, Task};
 
-/// `prlimit64(2)`
+/// `prlimit64(2)`: sets and stores a resource limit of a process.
 pub fn sys_prlimit64(
     task: &Task,
     pid: Option<Tid>,
@@ -68,14 +68,14 @@ pub fn sys_prlimit64(
     Ok(0)
 }
 
-/// `getrlimit(2)`
+/// `getrlimit(2)`: stores a resource limit of the caller.
 pub fn sys_getrlimit(task: &Task, resource: u32, to: UserPtr<Rlimit>) -> SysResult {
     let limits = *task.process().limits.lock();
     to.write(&limits[Resource::new(resource)?])?;
     Ok(0)
 }
 
-/// `setrlimit(2)`
+/// `setrlimit(2)`: sets a resource limit of the caller.
 pub fn sys_setrlimit(task: &Task, resource: u32, new: UserPtr<Rlimit>) -> SysResult {
     new.read()?;
     sys_prlimit64(task, None, resource, new, UserPtr::new(0))

@@ -204,7 +204,7 @@ fn wait(task: &Task, which: WaitSelector, options: u32) -> Result<Option<WaitSta
     Ok(report)
 }
 
-/// `wait4(2)`
+/// `wait4(2)`: waits for a child; stores its status and usage.
 pub fn sys_wait4(
     task: &Task,
     pid: i32,
@@ -237,7 +237,7 @@ pub fn sys_wait4(
     Ok(report.tid.raw() as usize)
 }
 
-/// `waitid(2)`
+/// `waitid(2)`: waits for a child; stores a `siginfo_t`.
 pub fn sys_waitid(
     task: &Task,
     kind: u32,

@@ -109,7 +109,7 @@ fn process_vm(
     transfer(&space, &own, &theirs, to_them)
 }
 
-/// `process_vm_readv(2)`
+/// `process_vm_readv(2)`: reads the memory of another process.
 pub fn sys_process_vm_readv(
     task: &Task,
     pid: Tid,
@@ -129,7 +129,7 @@ pub fn sys_process_vm_readv(
     )
 }
 
-/// `process_vm_writev(2)`
+/// `process_vm_writev(2)`: writes the memory of another process.
 pub fn sys_process_vm_writev(
     task: &Task,
     pid: Tid,

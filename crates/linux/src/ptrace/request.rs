@@ -428,7 +428,7 @@ fn stopped_request(request: u32, target: &Arc<Task>, addr: usize, data: usize) -
     Ok(0)
 }
 
-/// `ptrace(2)`
+/// `ptrace(2)`: traces a thread, by `PTRACE_*`.
 pub fn sys_ptrace(task: &Task, request: u32, tid: Tid, addr: usize, data: usize) -> SysResult {
     match request {
         api::PTRACE_TRACEME => return trace_me(task),

@@ -68,7 +68,7 @@ fn effective(task: &Task) -> u32 {
     class << CLASS_SHIFT | ((schedule.nice + 20) / 5).cast_unsigned()
 }
 
-/// `ioprio_set(2)`
+/// `ioprio_set(2)`: sets the I/O priority of a thread, group or user.
 pub fn sys_ioprio_set(task: &Task, which: u32, who: i32, priority: u32) -> SysResult {
     // Between the two there are hints for devices, any of which is fine.
     let (class, level) = (priority >> CLASS_SHIFT, priority & (LEVELS - 1));

@@ -58,13 +58,13 @@ fn with_scheduled<R>(
     }
 }
 
-/// `sched_yield(2)`
+/// `sched_yield(2)`: lets other threads run first.
 pub fn sys_sched_yield(_: &Task) -> SysResult {
     ::task::yield_now();
     Ok(0)
 }
 
-/// `getcpu(2)`
+/// `getcpu(2)`: stores the number of the CPU, and of its node.
 pub fn sys_getcpu(_: &Task, cpu: UserPtr<u32>, node: UserPtr<u32>, _cache: usize) -> SysResult {
     cpu.write_optional(&guard::cpu::current().0)?;
     node.write_optional(&0)?;
@@ -93,7 +93,7 @@ pub fn sys_sched_getaffinity(task: &Task, tid: Option<Tid>, size: usize, mask: u
     Ok(len)
 }
 
-/// `sched_setaffinity(2)`
+/// `sched_setaffinity(2)`: sets the CPUs that a thread may run on.
 pub fn sys_sched_setaffinity(task: &Task, tid: Option<Tid>, size: usize, mask: usize) -> SysResult {
     let all = all_cpus();
     let mut new = vec![0u64; all.len()];
@@ -171,7 +171,7 @@ fn apply(task: &Task, tid: Option<Tid>, wish: &SchedRequest) -> SysResult {
     .map(|()| 0)
 }
 
-/// `sched_setscheduler(2)`
+/// `sched_setscheduler(2)`: sets policy and parameters of a thread.
 pub fn sys_sched_setscheduler(
     task: &Task,
     tid: Option<Tid>,
@@ -195,7 +195,7 @@ pub fn sys_sched_setscheduler(
     )
 }
 
-/// `sched_setparam(2)`
+/// `sched_setparam(2)`: sets the parameters of a thread.
 pub fn sys_sched_setparam(task: &Task, tid: Option<Tid>, parameters: UserPtr<i32>) -> SysResult {
     if parameters.is_null() || is_negative(tid) {
         return Err(Errno::EINVAL);
@@ -211,7 +211,7 @@ pub fn sys_sched_setparam(task: &Task, tid: Option<Tid>, parameters: UserPtr<i32
     )
 }
 
-/// `sched_getscheduler(2)`
+/// `sched_getscheduler(2)`: policy of a thread.
 pub fn sys_sched_getscheduler(task: &Task, tid: Option<Tid>) -> SysResult {
     let schedule = with_scheduled(task, tid, Task::sched_params)?;
     let flag = if schedule.reset_on_fork {
@@ -222,7 +222,7 @@ pub fn sys_sched_getscheduler(task: &Task, tid: Option<Tid>) -> SysResult {
     Ok((schedule.policy | flag) as usize)
 }
 
-/// `sched_getparam(2)`
+/// `sched_getparam(2)`: stores the parameters of a thread.
 pub fn sys_sched_getparam(task: &Task, tid: Option<Tid>, parameters: UserPtr<i32>) -> SysResult {
     if parameters.is_null() {
         return Err(Errno::EINVAL);
@@ -274,7 +274,7 @@ fn read_attr(addr: usize) -> Result<SchedAttr, Errno> {
     SchedAttr::read_from_bytes(&bytes).map_err(|_| Errno::EINVAL)
 }
 
-/// `sched_setattr(2)`
+/// `sched_setattr(2)`: sets policy and attributes of a thread.
 pub fn sys_sched_setattr(task: &Task, tid: Option<Tid>, attr: usize, flags: u32) -> SysResult {
     if attr == 0 || is_negative(tid) || flags != 0 {
         return Err(Errno::EINVAL);
@@ -309,7 +309,7 @@ pub fn sys_sched_setattr(task: &Task, tid: Option<Tid>, attr: usize, flags: u32)
     apply(task, tid, &wish)
 }
 
-/// `sched_getattr(2)`
+/// `sched_getattr(2)`: stores policy and attributes of a thread.
 pub fn sys_sched_getattr(
     task: &Task,
     tid: Option<Tid>,
@@ -344,17 +344,17 @@ pub fn sys_sched_getattr(
     Ok(0)
 }
 
-/// `sched_get_priority_max(2)`
+/// `sched_get_priority_max(2)`: highest priority of a policy.
 pub fn sys_sched_get_priority_max(_: &Task, policy: u32) -> SysResult {
     priorities(policy).map(|range| *range.end() as usize)
 }
 
-/// `sched_get_priority_min(2)`
+/// `sched_get_priority_min(2)`: lowest priority of a policy.
 pub fn sys_sched_get_priority_min(_: &Task, policy: u32) -> SysResult {
     priorities(policy).map(|range| *range.start() as usize)
 }
 
-/// `sched_rr_get_interval(2)`
+/// `sched_rr_get_interval(2)`: stores the time slice of a thread.
 pub fn sys_sched_rr_get_interval(
     task: &Task,
     tid: Option<Tid>,
@@ -405,7 +405,7 @@ pub fn sys_getpriority(task: &Task, which: u32, who: i32) -> SysResult {
     best.map(|value| value as usize).ok_or(Errno::ESRCH)
 }
 
-/// `setpriority(2)`
+/// `setpriority(2)`: sets the nice level, from -20 to 19, of threads.
 pub fn sys_setpriority(task: &Task, which: u32, who: i32, nice: i32) -> SysResult {
     let nice = nice.clamp(-20, 19);
     let cred = task.cred();

@@ -33,7 +33,7 @@ const NODE: usize = 20;
 /// Processor's number without a registration (`RSEQ_CPU_ID_UNINITIALIZED`).
 const NOWHERE: u32 = u32::MAX;
 
-/// `rseq(2)`
+/// `rseq(2)`: registers or unregisters restartable sequences of the thread.
 pub fn sys_rseq(task: &Task, addr: usize, len: u32, flags: u32, signature: u32) -> SysResult {
     let mut own = task.rseq.lock();
     let same = own.addr == addr && own.len == len;

@@ -273,7 +273,7 @@ pub(crate) fn set_by_prctl(task: &Task, mode: usize, addr: usize) -> SysResult {
     }
 }
 
-/// `seccomp(2)`
+/// `seccomp(2)`: installs filters of system calls, or asks what there is.
 pub fn sys_seccomp(task: &Task, operation: u32, flags: u32, addr: usize) -> SysResult {
     match operation {
         SET_MODE_STRICT if flags == 0 && addr == 0 => set_strict(task),

@@ -64,7 +64,7 @@ fn send_by_number(task: &Task, tid: Tid, info: &SigInfo) -> SysResult {
     .map(|()| 0)
 }
 
-/// `kill(2)`
+/// `kill(2)`: sends a signal to a process, a group or all.
 pub fn sys_kill(task: &Task, pid: i32, signal: i32) -> SysResult {
     let info = info_of(task, signal, sys::SI_USER as i32);
     let own = task.pid();
@@ -143,12 +143,12 @@ pub(crate) fn send_by_descriptor(
     send_from(task, process, SignalTarget::Process(None), &info).map(|()| 0)
 }
 
-/// `tgkill(2)`
+/// `tgkill(2)`: sends a signal to a thread of a process.
 pub fn sys_tgkill(task: &Task, pid: Pid, tid: Tid, signal: i32) -> SysResult {
     to_thread(task, Some(pid), tid, info_of(task, signal, sys::SI_TKILL))
 }
 
-/// `tkill(2)`
+/// `tkill(2)`: sends a signal to a thread.
 pub fn sys_tkill(task: &Task, tid: Tid, signal: i32) -> SysResult {
     to_thread(task, None, tid, info_of(task, signal, sys::SI_TKILL))
 }
@@ -164,7 +164,7 @@ fn claim(task: &Task, to: Tid, info: SigInfo) -> Result<SigInfo, Errno> {
     }
 }
 
-/// `rt_sigqueueinfo(2)`
+/// `rt_sigqueueinfo(2)`: sends a signal with information to a process.
 pub fn sys_rt_sigqueueinfo(
     task: &Task,
     pid: Tid,
@@ -175,7 +175,7 @@ pub fn sys_rt_sigqueueinfo(
     send_by_number(task, pid, &info)
 }
 
-/// `rt_tgsigqueueinfo(2)`
+/// `rt_tgsigqueueinfo(2)`: sends a signal with information to a thread.
 pub fn sys_rt_tgsigqueueinfo(
     task: &Task,
     pid: Pid,

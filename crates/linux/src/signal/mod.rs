@@ -263,7 +263,7 @@ fn restore_frame(task: &Task, regs: &mut UserRegs, frame: &UContext) -> Result<(
     Ok(())
 }
 
-/// `sigaltstack(2)`
+/// `sigaltstack(2)`: sets and stores the alternate signal stack.
 pub fn sys_sigaltstack(
     task: &Task,
     regs: &mut UserRegs,
@@ -294,7 +294,7 @@ pub fn sys_sigaltstack(
     Ok(0)
 }
 
-/// `rt_sigaction(2)`
+/// `rt_sigaction(2)`: sets and stores the action on a signal.
 pub fn sys_rt_sigaction(
     task: &Task,
     signal: i32,

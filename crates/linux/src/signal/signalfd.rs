@@ -115,7 +115,7 @@ impl FileOps for SignalFd {
     }
 }
 
-/// `signalfd4(2)`
+/// `signalfd4(2)`: makes or changes a descriptor of signals, with flags.
 pub fn sys_signalfd4(
     task: &Task,
     fd: i32,
@@ -152,7 +152,7 @@ pub fn sys_signalfd4(
         .install(file, CloseOnExec::when(flags & sys::O_CLOEXEC != 0))
 }
 
-/// `signalfd(2)`
+/// `signalfd(2)`: makes or changes a descriptor of signals.
 pub fn sys_signalfd(task: &Task, fd: i32, mask: UserPtr<SigSet>, size: usize) -> SysResult {
     sys_signalfd4(task, fd, mask, size, 0)
 }

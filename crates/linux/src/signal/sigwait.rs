@@ -18,7 +18,7 @@ fn check_size(size: usize) -> Result<(), Errno> {
     }
 }
 
-/// `rt_sigprocmask(2)`
+/// `rt_sigprocmask(2)`: changes and stores the mask of blocked signals.
 pub fn sys_rt_sigprocmask(
     task: &Task,
     how: u32,
@@ -42,7 +42,7 @@ pub fn sys_rt_sigprocmask(
     Ok(0)
 }
 
-/// `rt_sigpending(2)`
+/// `rt_sigpending(2)`: stores the pending signals that are blocked.
 pub fn sys_rt_sigpending(task: &Task, set: UserPtr<SigSet>, size: usize) -> SysResult {
     // As many bytes of the set as the caller has room for.
     if size > size_of::<SigSet>() {
@@ -63,19 +63,19 @@ fn sleep() -> SysResult {
     }
 }
 
-/// `pause(2)`
+/// `pause(2)`: waits for a signal that runs a handler.
 pub fn sys_pause(_: &Task) -> SysResult {
     sleep()
 }
 
-/// `rt_sigsuspend(2)`
+/// `rt_sigsuspend(2)`: waits for a signal with another mask.
 pub fn sys_rt_sigsuspend(task: &Task, mask: UserPtr<SigSet>, size: usize) -> SysResult {
     check_size(size)?;
     let mask = mask.read()?;
     task.with_temporary_sigmask(mask, sleep)
 }
 
-/// `rt_sigtimedwait(2)`
+/// `rt_sigtimedwait(2)`: takes a pending signal of a set; waits until a timeout.
 pub fn sys_rt_sigtimedwait(
     task: &Task,
     set: UserPtr<SigSet>,

@@ -169,7 +169,7 @@ fn install(task: &Task, socket: Socket, flags: OpenFlags) -> SysResult {
     )
 }
 
-/// `socket(2)`
+/// `socket(2)`: makes a socket.
 pub fn sys_socket(task: &Task, domain: u32, kind: u32, protocol: i32) -> SysResult {
     let (kind, flags) = decode_type(domain, kind, protocol)?;
     install(task, make(task, domain, kind, protocol)?, flags)
@@ -184,7 +184,7 @@ fn make(task: &Task, domain: u32, kind: SocketType, protocol: i32) -> Result<Soc
     task.net().socket(domain, kind, protocol)
 }
 
-/// `socketpair(2)`
+/// `socketpair(2)`: makes two connected sockets.
 pub fn sys_socketpair(
     task: &Task,
     domain: u32,
@@ -219,7 +219,7 @@ pub fn sys_socketpair(
         .map(|()| 0)
 }
 
-/// `bind(2)`
+/// `bind(2)`: gives a socket its address.
 pub fn sys_bind(task: &Task, fd: i32, addr: usize, len: u32) -> SysResult {
     with_socket(task, fd, |socket, _| {
         let address = read_address(socket, addr, len, true)?;
@@ -227,7 +227,7 @@ pub fn sys_bind(task: &Task, fd: i32, addr: usize, len: u32) -> SysResult {
     })
 }
 
-/// `connect(2)`
+/// `connect(2)`: connects a socket to an address.
 pub fn sys_connect(task: &Task, fd: i32, addr: usize, len: u32) -> SysResult {
     let file = task.file_io(fd)?;
     // As on Linux: the address comes before whether it is a socket, what it means after that.
@@ -241,7 +241,7 @@ pub fn sys_connect(task: &Task, fd: i32, addr: usize, len: u32) -> SysResult {
     with_caller(task, |caller| socket.ops().connect(caller, &address, wait)).map(|()| 0)
 }
 
-/// `listen(2)`
+/// `listen(2)`: lets a socket accept connections.
 pub fn sys_listen(task: &Task, fd: i32, backlog: i32) -> SysResult {
     // A negative number is a very large one.
     with_socket(task, fd, |socket, _| {
@@ -252,7 +252,7 @@ pub fn sys_listen(task: &Task, fd: i32, backlog: i32) -> SysResult {
     })
 }
 
-/// `accept4(2)`
+/// `accept4(2)`: accepts a connection, with flags; returns its descriptor.
 pub fn sys_accept4(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>, flags: u32) -> SysResult {
     if flags & !FLAGS != 0 {
         return Err(Errno::EINVAL);
@@ -276,26 +276,26 @@ pub fn sys_accept4(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>, flags: 
     })
 }
 
-/// `accept(2)`
+/// `accept(2)`: accepts a connection; returns its descriptor.
 pub fn sys_accept(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>) -> SysResult {
     sys_accept4(task, fd, addr, len, 0)
 }
 
-/// `getsockname(2)`
+/// `getsockname(2)`: stores the address of a socket.
 pub fn sys_getsockname(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>) -> SysResult {
     with_socket(task, fd, |socket, _| {
         write_address(&socket.ops().local_address().encode(), addr, len).map(|()| 0)
     })
 }
 
-/// `getpeername(2)`
+/// `getpeername(2)`: stores the address of a socket's peer.
 pub fn sys_getpeername(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>) -> SysResult {
     with_socket(task, fd, |socket, _| {
         write_address(&socket.ops().peer_address()?.encode(), addr, len).map(|()| 0)
     })
 }
 
-/// `shutdown(2)`
+/// `shutdown(2)`: ends sending or receiving of a connection.
 pub fn sys_shutdown(task: &Task, fd: i32, how: u32) -> SysResult {
     const READ: u32 = 0;
     const WRITE: u32 = 1;

@@ -322,7 +322,7 @@ fn one_buffer(addr: usize, len: usize) -> Result<(usize, usize), Errno> {
     }
 }
 
-/// `sendto(2)`
+/// `sendto(2)`: sends a buffer, to an address if one is given.
 pub fn sys_sendto(
     task: &Task,
     fd: i32,
@@ -451,7 +451,7 @@ fn send_message(
     })
 }
 
-/// `sendmsg(2)`
+/// `sendmsg(2)`: sends buffers with control messages.
 pub fn sys_sendmsg(task: &Task, fd: i32, message: UserPtr<MsgHdr>, flags: u32) -> SysResult {
     let file = task.file_io(fd)?;
     send_message(task, &file, &read_header(message)?, flags).map(|message| message.len)
@@ -522,7 +522,7 @@ fn check_mmsg_flags(flags: u32) -> Result<(), Errno> {
     }
 }
 
-/// `sendmmsg(2)`
+/// `sendmmsg(2)`: sends several messages; returns their number.
 pub fn sys_sendmmsg(
     task: &Task,
     fd: i32,
@@ -640,7 +640,7 @@ fn sender_address(socket: &Socket, got: &ReceivedMessage) -> Vec<u8> {
     }
 }
 
-/// `recvfrom(2)`
+/// `recvfrom(2)`: receives into a buffer; stores the sender's address.
 pub fn sys_recvfrom(
     task: &Task,
     fd: i32,
@@ -781,7 +781,7 @@ fn receive_message(
     })
 }
 
-/// `recvmsg(2)`
+/// `recvmsg(2)`: receives into buffers, with control messages.
 pub fn sys_recvmsg(task: &Task, fd: i32, message: UserPtr<MsgHdr>, flags: u32) -> SysResult {
     let file = task.file_io(fd)?;
     receive_message(task, &file, message, flags).map(|message| message.len)

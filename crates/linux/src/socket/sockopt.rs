@@ -27,7 +27,7 @@ const SOL_PACKET: u32 = 263;
 /// The first number behind those of what filters can load beside a packet.
 const BPF_EXTENSIONS: u32 = 64;
 
-/// `getsockopt(2)`
+/// `getsockopt(2)`: stores an option of a socket.
 pub fn sys_getsockopt(
     task: &Task,
     fd: i32,
@@ -143,7 +143,7 @@ pub fn sys_getsockopt(
     })
 }
 
-/// `setsockopt(2)`
+/// `setsockopt(2)`: sets an option of a socket.
 pub fn sys_setsockopt(
     task: &Task,
     fd: i32,

@@ -122,7 +122,7 @@ fn last_lines(ring: &LogRing, first: u64, room: usize) -> String {
     all.iter().map(String::as_str).collect()
 }
 
-/// `syslog(2)`
+/// `syslog(2)`: reads or controls the kernel log.
 pub fn sys_syslog(task: &Task, action: u32, to: usize, len: i32) -> SysResult {
     const CLOSE: u32 = 0;
     const OPEN: u32 = 1;

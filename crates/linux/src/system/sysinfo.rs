@@ -83,12 +83,12 @@ fn set_name_from(task: &Task, which: &Mutex<Vec<u8>>, addr: usize, len: usize) -
     set_name(which, name).map(|()| 0)
 }
 
-/// `sethostname(2)`
+/// `sethostname(2)`: sets the host name, in bytes without NUL.
 pub fn sys_sethostname(task: &Task, name: usize, len: usize) -> SysResult {
     set_name_from(task, &task.namespaces().uts.nodename, name, len)
 }
 
-/// `setdomainname(2)`
+/// `setdomainname(2)`: sets the NIS domain name, in bytes without NUL.
 pub fn sys_setdomainname(task: &Task, name: usize, len: usize) -> SysResult {
     set_name_from(task, &task.namespaces().uts.domain, name, len)
 }
@@ -109,7 +109,7 @@ fn release_26(release: &str) -> String {
     alloc::format!("2.6.{}{rest}", minor + 60)
 }
 
-/// `uname(2)`
+/// `uname(2)`: stores names and version of the system.
 pub fn sys_uname(task: &Task, to: usize) -> SysResult {
     let names = uname();
     let machine = if task.process().personality.load(Ordering::Relaxed) & KIND == LINUX32 {
@@ -183,7 +183,7 @@ pub struct SysInfo {
 
 const _: () = assert!(size_of::<SysInfo>() == 112);
 
-/// `sysinfo(2)`
+/// `sysinfo(2)`: stores memory, load and time since the start.
 pub fn sys_sysinfo(_: &Task, to: UserPtr<SysInfo>) -> SysResult {
     let memory = guard::mem::stats();
     let mut info = SysInfo::new_zeroed();
@@ -197,7 +197,7 @@ pub fn sys_sysinfo(_: &Task, to: UserPtr<SysInfo>) -> SysResult {
     Ok(0)
 }
 
-/// `getrandom(2)`
+/// `getrandom(2)`: fills a buffer with random bytes.
 pub fn sys_getrandom(task: &Task, to: usize, len: usize, flags: u32) -> SysResult {
     let both = sys::GRND_RANDOM | sys::GRND_INSECURE;
     if flags & !(sys::GRND_NONBLOCK | both) != 0 || flags & both == both {
@@ -233,7 +233,7 @@ const ARCH_GET_GS: u32 = 0x1004;
 const ARCH_GET_CPUID: u32 = 0x1011;
 const ARCH_SET_CPUID: u32 = 0x1012;
 
-/// `arch_prctl(2)`
+/// `arch_prctl(2)`: sets or stores the bases of the FS and GS segments.
 pub fn sys_arch_prctl(task: &Task, code: u32, addr: u64) -> SysResult {
     let thread = task.thread();
     let bases = || thread.with_fpu(|fpu| fpu.bases()).ok_or(Errno::EPERM);
@@ -273,7 +273,7 @@ pub fn sys_personality(task: &Task, persona: u32) -> SysResult {
     } as usize)
 }
 
-/// `vhangup(2)`
+/// `vhangup(2)`: hangs up the caller's terminal.
 pub fn sys_vhangup(task: &Task) -> SysResult {
     if !task.cred().capable(sys::CAP_SYS_TTY_CONFIG) {
         return Err(Errno::EPERM);
@@ -305,7 +305,7 @@ fn power() -> Result<&'static PowerToken, Errno> {
     POWER.get().ok_or(Errno::EPERM)
 }
 
-/// `reboot(2)`
+/// `reboot(2)`: restarts or stops the machine.
 pub fn sys_reboot(task: &Task, magic1: u32, magic2: u32, command: u32, _arg: usize) -> SysResult {
     if !task.cred().capable(sys::CAP_SYS_BOOT) {
         return Err(Errno::EPERM);

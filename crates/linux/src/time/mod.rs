@@ -46,7 +46,7 @@ fn read_clock(task: &Task, clock: i32) -> Result<u64, Errno> {
     })
 }
 
-/// `clock_gettime(2)`
+/// `clock_gettime(2)`: stores the time of a clock, in nanoseconds.
 pub fn sys_clock_gettime(task: &Task, clock: i32, time: UserPtr<TimeSpec>) -> SysResult {
     time.write(&TimeSpec::from_ns(read_clock(task, clock)?))?;
     Ok(0)
@@ -59,7 +59,7 @@ pub fn sys_clock_getres(task: &Task, clock: i32, resolution: UserPtr<TimeSpec>) 
     Ok(0)
 }
 
-/// `gettimeofday(2)`
+/// `gettimeofday(2)`: stores the wall clock's time, in microseconds, and the time zone.
 pub fn sys_gettimeofday(_: &Task, time: UserPtr<TimeVal>, zone: UserPtr<[i32; 2]>) -> SysResult {
     time.write_optional(&TimeVal::from_ns(timer::wall_ns()))?;
     if !zone.is_null() {
@@ -68,7 +68,7 @@ pub fn sys_gettimeofday(_: &Task, time: UserPtr<TimeVal>, zone: UserPtr<[i32; 2]
     Ok(0)
 }
 
-/// `time(2)`
+/// `time(2)`: the wall clock's time, in seconds since 1970.
 pub fn sys_time(_: &Task, time: UserPtr<i64>) -> SysResult {
     let now = timer::wall_ns() / NS_PER_SEC;
     time.write_optional(&now.cast_signed())?;
@@ -123,7 +123,7 @@ fn sleep_cpu_clock(
     }
 }
 
-/// `nanosleep(2)`
+/// `nanosleep(2)`: sleeps for a time; stores the rest if a signal ends it.
 pub fn sys_nanosleep(task: &Task, span: UserPtr<TimeSpec>, rest: UserPtr<TimeSpec>) -> SysResult {
     sleep_span(task, deadline_after(span.read()?)?, rest)
 }
@@ -151,7 +151,7 @@ pub(crate) fn check_alarm_clock(task: &Task, clock: i32) -> Result<(), Errno> {
     }
 }
 
-/// `clock_nanosleep(2)`
+/// `clock_nanosleep(2)`: sleeps by a clock for a time or until one.
 pub fn sys_clock_nanosleep(
     task: &Task,
     clock: i32,

@@ -154,7 +154,7 @@ fn interval_timer(task: &Task, which: u32) -> Result<Arc<Timer>, Errno> {
         .clone())
 }
 
-/// `setitimer(2)`
+/// `setitimer(2)`: sets an interval timer; stores what it was.
 pub fn sys_setitimer(
     task: &Task,
     which: u32,
@@ -170,13 +170,13 @@ pub fn sys_setitimer(
     Ok(0)
 }
 
-/// `getitimer(2)`
+/// `getitimer(2)`: stores an interval timer's time left and interval.
 pub fn sys_getitimer(task: &Task, which: u32, value: UserPtr<ITimerVal>) -> SysResult {
     value.write(&ITimerVal::from_ns(interval_timer(task, which)?.get()))?;
     Ok(0)
 }
 
-/// `alarm(2)`
+/// `alarm(2)`: sets a timer in seconds that sends `SIGALRM`; returns the seconds that were left.
 pub fn sys_alarm(task: &Task, seconds: u32) -> SysResult {
     let deadline = (seconds != 0).then(|| now_ns() + u64::from(seconds) * NS_PER_SEC);
     let (left, _) = interval_timer(task, sys::ITIMER_REAL)?.set(deadline, 0);
@@ -339,7 +339,7 @@ impl ITimerSpec {
     }
 }
 
-/// `timer_settime(2)`
+/// `timer_settime(2)`: arms or disarms a timer; stores what it was.
 pub fn sys_timer_settime(
     task: &Task,
     id: i32,
@@ -358,18 +358,18 @@ pub fn sys_timer_settime(
     Ok(0)
 }
 
-/// `timer_gettime(2)`
+/// `timer_gettime(2)`: stores a timer's time left and interval.
 pub fn sys_timer_gettime(task: &Task, id: i32, value: UserPtr<ITimerSpec>) -> SysResult {
     value.write(&ITimerSpec::from_ns(created(task, id)?.get()))?;
     Ok(0)
 }
 
-/// `timer_getoverrun(2)`
+/// `timer_getoverrun(2)`: number of expirations beside the signal's.
 pub fn sys_timer_getoverrun(task: &Task, id: i32) -> SysResult {
     Ok(created(task, id)?.overrun.load(Ordering::Relaxed) as usize)
 }
 
-/// `timer_delete(2)`
+/// `timer_delete(2)`: deletes a timer.
 pub fn sys_timer_delete(task: &Task, id: i32) -> SysResult {
     let timer = task
         .process()

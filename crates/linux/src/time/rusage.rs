@@ -44,7 +44,7 @@ impl RUsage {
     }
 }
 
-/// `getrusage(2)`
+/// `getrusage(2)`: stores the usage of the process, its children or the thread.
 pub fn sys_getrusage(task: &Task, who: i32, to: UserPtr<RUsage>) -> SysResult {
     const SELF: i32 = sys::RUSAGE_SELF as i32;
     const THREAD: i32 = sys::RUSAGE_THREAD as i32;
@@ -62,7 +62,7 @@ pub fn sys_getrusage(task: &Task, who: i32, to: UserPtr<RUsage>) -> SysResult {
     Ok(0)
 }
 
-/// `times(2)`
+/// `times(2)`: stores processor times in ticks; returns the ticks since the start.
 pub fn sys_times(task: &Task, times: UserPtr<[u64; 4]>) -> SysResult {
     let ticks = |ns: u64| ns / (NS_PER_SEC / TICKS);
     let process = task.process();

@@ -76,7 +76,7 @@ impl Drop for TimerFd {
     }
 }
 
-/// `timerfd_create(2)`
+/// `timerfd_create(2)`: makes a descriptor of a timer.
 pub fn sys_timerfd_create(task: &Task, clock: i32, flags: u32) -> SysResult {
     if flags & !(sys::TFD_CLOEXEC | sys::TFD_NONBLOCK) != 0 {
         return Err(Errno::EINVAL);
@@ -102,7 +102,7 @@ pub fn sys_timerfd_create(task: &Task, clock: i32, flags: u32) -> SysResult {
         .install(file, CloseOnExec::when(flags & sys::TFD_CLOEXEC != 0))
 }
 
-/// `timerfd_settime(2)`
+/// `timerfd_settime(2)`: arms or disarms a timer; stores what it was.
 pub fn sys_timerfd_settime(
     task: &Task,
     fd: i32,
@@ -138,7 +138,7 @@ pub fn sys_timerfd_settime(
     }
 }
 
-/// `timerfd_gettime(2)`
+/// `timerfd_gettime(2)`: stores a timer's time left and interval.
 pub fn sys_timerfd_gettime(task: &Task, fd: i32, value: UserPtr<ITimerSpec>) -> SysResult {
     let file = task.file_io(fd)?;
     let timer = file.ops_as::<TimerFd>().ok_or(Errno::EINVAL)?;

@@ -62,7 +62,7 @@ const TIME_ERROR: usize = 5;
 /// Microseconds that such a clock may be wrong.
 const UNKNOWN_ERROR: i64 = 16_000_000;
 
-/// `adjtimex(2)`
+/// `adjtimex(2)`: reads and adjusts the wall clock.
 pub fn sys_adjtimex(task: &Task, state: UserPtr<Timex>) -> SysResult {
     let asked = state.read()?;
     let modes = asked.modes;
@@ -80,7 +80,7 @@ pub fn sys_adjtimex(task: &Task, state: UserPtr<Timex>) -> SysResult {
     Ok(TIME_ERROR)
 }
 
-/// `clock_adjtime(2)`
+/// `clock_adjtime(2)`: reads and adjusts a clock.
 pub fn sys_clock_adjtime(task: &Task, clock: i32, state: UserPtr<Timex>) -> SysResult {
     match clock.cast_unsigned() {
         sys::CLOCK_REALTIME => sys_adjtimex(task, state),
