@@ -182,7 +182,12 @@ pub(crate) fn take(data: &mut VecDeque<u8>, buf: &mut [u8]) -> usize {
         buf[..front.len()].copy_from_slice(front);
         buf[front.len()..n].copy_from_slice(&back[..n - front.len()]);
     }
-    data.drain(..n);
+    if n == data.len() {
+        // The ordinary case, and a fraction of the work.
+        data.clear();
+    } else {
+        data.drain(..n);
+    }
     n
 }
 

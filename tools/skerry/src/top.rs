@@ -63,7 +63,7 @@ struct Instance {
     memory: u64,
 }
 
-/// What `top` shows at one moment: rates since the moment before.
+/// Figures that `top` shows at one moment: rates since the moment before.
 #[derive(Debug, Serialize)]
 struct Snapshot {
     seconds: f64,

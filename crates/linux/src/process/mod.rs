@@ -257,11 +257,6 @@ impl Process {
         self.sighand.lock().get(signal)
     }
 
-    /// Whether a signal has no effect on it.
-    pub(crate) fn ignores(&self, signal: i32) -> bool {
-        self.sighand.lock().is_ignored(signal)
-    }
-
     /// Replaces the actions on signals.
     pub(crate) fn replace_sighand(&self, actions: Arc<SigHand>) {
         *self.sighand.lock() = actions;

@@ -53,8 +53,9 @@ pub(crate) fn queue_signal(
         discard(sigmask(SIGCONT));
     }
     let blocked = |task: &Task| task.signals.lock().blocked & sigmask(signo) != 0;
+    let action = process.action(signo);
     // A tracer hears of all.
-    let ignored = process.ignores(signo) && process.find_task(Task::is_ptraced).is_none();
+    let ignored = action.ignores(signo) && process.find_task(Task::is_ptraced).is_none();
     let most = if signo < SIGRTMIN {
         0
     } else {
@@ -68,7 +69,7 @@ pub(crate) fn queue_signal(
             }
             task.signals.lock().pending.add(info, most)?;
             if !held {
-                complete_fatal_signal(process, signo);
+                complete_fatal_signal(process, signo, &action);
                 task.signal_wake_up();
             }
         }
@@ -83,7 +84,7 @@ pub(crate) fn queue_signal(
             }
             process.pending.lock().add(info, most)?;
             if let Some(task) = receiver {
-                complete_fatal_signal(process, signo);
+                complete_fatal_signal(process, signo, &action);
                 task.signal_wake_up();
             }
         }
@@ -95,10 +96,10 @@ pub(crate) fn queue_signal(
 /// Ends a process by a signal that does nothing else, before the sender goes on: a thread that ends
 /// its own process so never returns. Not where a tracer hears of it first, the process is stopped,
 /// or the address where it happened is told.
-fn complete_fatal_signal(process: &Arc<Process>, signo: i32) {
+fn complete_fatal_signal(process: &Arc<Process>, signo: i32, action: &SigAction) {
     let ends = matches!(default_action(signo), DefaultAction::Terminate) && !dumps_core(signo);
     if ends
-        && process.action(signo).handler == SIG_DFL
+        && action.handler == SIG_DFL
         && !process.is_stopped()
         && process.find_task(Task::is_ptraced).is_none()
     {

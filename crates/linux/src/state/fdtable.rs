@@ -69,8 +69,8 @@ impl Files {
         }
     }
 
-    /// Position of a descriptor beyond the first chunk: which further chunk, where it starts, how many
-    /// it has.
+    /// Position of a descriptor beyond the first chunk: which further chunk, where it starts, how
+    /// many it has.
     fn chunk(fd: usize) -> (usize, usize, usize) {
         let chunk = ((fd / FIRST).ilog2() / 3) as usize;
         let start = FIRST << (3 * chunk);

@@ -107,6 +107,14 @@ impl SigAction {
     pub(crate) fn has(&self, flag: u32) -> bool {
         self.flags & u64::from(flag) != 0
     }
+
+    /// Whether it gives `signal` no effect.
+    pub(crate) fn ignores(&self, signal: i32) -> bool {
+        match self.handler {
+            SIG_DFL => default_action(signal) == DefaultAction::Ignore,
+            handler => handler == SIG_IGN,
+        }
+    }
 }
 
 /// Actions on all signals; processes may share them (`CLONE_SIGHAND`).
@@ -150,10 +158,7 @@ impl SigHand {
 
     /// Whether a signal has no effect.
     pub(crate) fn is_ignored(&self, signal: i32) -> bool {
-        match self.get(signal).handler {
-            SIG_DFL => default_action(signal) == DefaultAction::Ignore,
-            handler => handler == SIG_IGN,
-        }
+        self.get(signal).ignores(signal)
     }
 
     /// Whether it was said that a signal is to have no effect.
