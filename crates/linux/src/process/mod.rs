@@ -291,6 +291,7 @@ impl Process {
     }
 
     /// The first thread for which `which` holds.
+    #[inline]
     pub(crate) fn find_task(&self, which: impl Fn(&Task) -> bool) -> Option<Arc<Task>> {
         self.tasks.lock().iter().find(|task| which(task)).cloned()
     }
