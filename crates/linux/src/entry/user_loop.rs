@@ -49,7 +49,7 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
     thread.set_signal_pending();
     rseq::start_program(task);
     let mut interrupted = None;
-    let mut quick = FastPath {
+    let mut fast_path = FastPath {
         calls: &[],
         context: &**task,
         stop: thread.pending_work(),
@@ -64,7 +64,7 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
             // Calls that somebody looks at take the slow path. Whoever begins or ends that makes
             // all threads come by here, so that nobody asks on the way of a call.
             task.process().update_recording();
-            quick.calls = if task.process().has_syscall_trace()
+            fast_path.calls = if task.process().has_syscall_trace()
                 || task.has_syscall_work.load(Ordering::Relaxed)
                 || task.is_ptraced()
             {
@@ -77,15 +77,15 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
             rseq::handle_notify_resume(task, &mut regs);
             continue;
         }
-        match user::enter(&mut regs, &quick) {
+        match user::enter(&mut regs, &fast_path) {
             Trap::Syscall => {
-                let result = if quick.left.get() == u32::MAX {
+                let result = if fast_path.left.get() == u32::MAX {
                     let calls = if dispatch::has_fast_path(&regs) {
                         SAMPLE_PERIOD
                     } else {
                         1
                     };
-                    quick.left.set(random_sample_gap());
+                    fast_path.left.set(random_sample_gap());
                     let result = task.account_sampled_system_time(calls, || {
                         dispatch::slow_path(task, &mut regs)
                     });
