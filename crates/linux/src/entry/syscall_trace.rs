@@ -14,7 +14,7 @@ use crate::uapi::siginfo;
 use crate::{SysResult, Task};
 
 /// Most bytes of a string argument that are shown.
-const SHOWN: usize = 64;
+const MAX_STRING_SHOWN: usize = 64;
 
 /// Begins or ends the recording of the classes of events in a set (`guard::trace::Class`); none
 /// ends it.
@@ -125,13 +125,13 @@ fn format_argument(text: &mut String, kind: Argument, value: u64) {
         Argument::Ptr => write!(text, "{value:#x}"),
         Argument::Sig => write!(text, "{}", siginfo::name(value as i32)),
         Argument::Str => {
-            let mut buf = [0; SHOWN];
+            let mut buf = [0; MAX_STRING_SHOWN];
             match user::read_cstr(value as usize, &mut buf) {
                 Ok(len) => write!(
                     text,
                     "\"{}\"{}",
                     buf[..len].escape_ascii(),
-                    if len == SHOWN { "..." } else { "" }
+                    if len == MAX_STRING_SHOWN { "..." } else { "" }
                 ),
                 Err(_) => write!(text, "{value:#x}"),
             }

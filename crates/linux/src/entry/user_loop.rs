@@ -56,11 +56,11 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
         left: Cell::new(random_sample_gap()),
     };
     loop {
-        let attends = interrupted.is_some() || thread.is_signal_pending();
-        if attends && signal::handle_pending_work(task, &mut regs, interrupted.take()) {
+        let has_pending_work = interrupted.is_some() || thread.is_signal_pending();
+        if has_pending_work && signal::handle_pending_work(task, &mut regs, interrupted.take()) {
             break;
         }
-        if thread.take_notify_resume() || attends {
+        if thread.take_notify_resume() || has_pending_work {
             // Calls that somebody looks at take the slow path. Whoever begins or ends that makes
             // all threads come by here, so that nobody asks on the way of a call.
             task.process().update_recording();

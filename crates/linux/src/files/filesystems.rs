@@ -5,8 +5,8 @@ pub(crate) const FILE_SYSTEM_TYPES: [&str; 8] = [
     "sysfs", "tmpfs", "proc", "cgroup2", "devtmpfs", "devpts", "ramfs", "mqueue",
 ];
 
-/// The type of this name, if there is one.
-pub(crate) fn knows_type(name: &[u8]) -> Option<&'static str> {
+/// Type of file system with this name, if there is one.
+pub(crate) fn find_type(name: &[u8]) -> Option<&'static str> {
     FILE_SYSTEM_TYPES
         .into_iter()
         .find(|known| known.as_bytes() == name)

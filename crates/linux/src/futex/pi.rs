@@ -91,16 +91,16 @@ struct RequeueWaiter {
 #[derive(Default)]
 struct PiTable {
     locks: Vec<PiState>,
-    moving: Vec<RequeueWaiter>,
+    requeue_waiters: Vec<RequeueWaiter>,
 }
 
 /// Held while the words of its locks are read and written.
 static TABLE: Mutex<PiTable> = Mutex::new(PiTable {
     locks: Vec::new(),
-    moving: Vec::new(),
+    requeue_waiters: Vec::new(),
 });
 /// Number of locks in the table, for threads that end.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
+static PI_STATE_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Sizes of the table of locks with priority inheritance.
 pub(crate) struct PiCounts {
@@ -115,7 +115,7 @@ pub(crate) fn counts() -> PiCounts {
     let table = TABLE.lock();
     PiCounts {
         locks: table.locks.len(),
-        requeues: table.moving.len(),
+        requeues: table.requeue_waiters.len(),
     }
 }
 
@@ -132,8 +132,8 @@ fn load(addr: usize) -> Result<u32, Errno> {
     user::load_u32(addr).map_err(efault)
 }
 
-/// Whether the word was `old`, and is `new` now.
-fn exchange(addr: usize, old: u32, new: u32) -> Result<bool, Errno> {
+/// Replaces the word if it is `old`; returns whether it was.
+fn compare_exchange(addr: usize, old: u32, new: u32) -> Result<bool, Errno> {
     Ok(user::cmpxchg_u32(addr, old, new).map_err(efault)? == old)
 }
 
@@ -143,11 +143,11 @@ impl PiTable {
     }
 
     fn count(&self) {
-        COUNT.store(self.locks.len(), Ordering::SeqCst);
+        PI_STATE_COUNT.store(self.locks.len(), Ordering::SeqCst);
     }
 
-    /// The lock that a thread waits for.
-    fn waited_for_by(&self, task: &Arc<Task>) -> Option<&PiState> {
+    /// Lock that a thread waits for.
+    fn blocked_on(&self, task: &Arc<Task>) -> Option<&PiState> {
         self.locks.iter().find(|lock| {
             lock.waiters
                 .iter()
@@ -162,7 +162,7 @@ impl PiTable {
             if Arc::ptr_eq(owner, task) {
                 return true;
             }
-            match self.waited_for_by(owner) {
+            match self.blocked_on(owner) {
                 Some(lock) => owner = &lock.owner,
                 None => return false,
             }
@@ -183,7 +183,7 @@ impl PiTable {
                     .max_by_key(|&policy| rank(policy)),
                 rank,
             );
-            match self.waited_for_by(owner) {
+            match self.blocked_on(owner) {
                 Some(lock) => owner = &lock.owner,
                 None => return,
             }
@@ -207,12 +207,12 @@ impl PiTable {
             }
             let found = self.find(key);
             if found.is_none() && tid == 0 {
-                if exchange(addr, word, word & FUTEX_OWNER_DIED | waiter.tid())? {
+                if compare_exchange(addr, word, word & FUTEX_OWNER_DIED | waiter.tid())? {
                     return Ok(true);
                 }
                 continue;
             }
-            if word & FUTEX_WAITERS == 0 && !exchange(addr, word, word | FUTEX_WAITERS)? {
+            if word & FUTEX_WAITERS == 0 && !compare_exchange(addr, word, word | FUTEX_WAITERS)? {
                 continue;
             }
             let owner = match found {
@@ -263,8 +263,8 @@ impl PiTable {
         }
     }
 
-    /// Makes the waiter that goes first the owner; returns him. There is one.
-    fn hand_over(&mut self, at: usize) -> Option<Arc<PiWaiter>> {
+    /// Makes the waiter that goes first the owner and returns it. There is one.
+    fn pass_to_top_waiter(&mut self, at: usize) -> Option<Arc<PiWaiter>> {
         let lock = &mut self.locks[at];
         let best = lock
             .waiters
@@ -287,15 +287,15 @@ impl PiTable {
         }
     }
 
-    /// Takes a waiter out. `None`: he has the lock, or is about to. Otherwise whether he had been
+    /// Removes a waiter. `None`: it has the lock, or is about to. Otherwise whether it had been
     /// moved to a lock.
-    fn withdraw(&mut self, waiter: &Arc<PiWaiter>) -> Option<bool> {
+    fn remove_waiter(&mut self, waiter: &Arc<PiWaiter>) -> Option<bool> {
         if let Some(at) = self
-            .moving
+            .requeue_waiters
             .iter()
             .position(|moving| Arc::ptr_eq(&moving.waiter, waiter))
         {
-            self.moving.swap_remove(at);
+            self.requeue_waiters.swap_remove(at);
             return Some(false);
         }
         for at in 0..self.locks.len() {
@@ -344,7 +344,7 @@ fn sleep(
             }
             continue;
         };
-        let withdrawn = TABLE.lock().withdraw(waiter);
+        let withdrawn = TABLE.lock().remove_waiter(waiter);
         match withdrawn {
             // The call cannot be begun again: the first word has changed.
             Some(true) if moved && error == Errno::ERESTARTNOINTR => return Err(Errno::EAGAIN),
@@ -408,14 +408,14 @@ pub(crate) fn unlock(task: &Task, addr: usize, scope: FutexScope) -> SysResult {
             .find(&key)
             .filter(|&at| !table.locks[at].waiters.is_empty())
         else {
-            if exchange(addr, word, 0)? {
+            if compare_exchange(addr, word, 0)? {
                 return Ok(0);
             }
             continue;
         };
         // Nobody else changes the word now: it has waiters.
         let old_owner = table.locks[at].owner.clone();
-        let Some(waiter) = table.hand_over(at) else {
+        let Some(waiter) = table.pass_to_top_waiter(at) else {
             return Err(Errno::EINVAL);
         };
         let waiters = if table.locks[at].waiters.is_empty() {
@@ -454,7 +454,7 @@ pub(crate) fn wait_requeue(
         if from_key.0 == to_key.0 {
             return Err(Errno::EINVAL);
         }
-        table.moving.push(RequeueWaiter {
+        table.requeue_waiters.push(RequeueWaiter {
             from: from_key,
             to: to_key.clone(),
             waiter: waiter.clone(),
@@ -488,23 +488,23 @@ pub(crate) fn requeue(
     let mut moved = 0;
     while moved <= moves {
         let Some(at) = table
-            .moving
+            .requeue_waiters
             .iter()
             .position(|moving| moving.from.0 == from_key.0)
         else {
             break;
         };
-        if table.moving[at].to.0 != to_key.0 {
+        if table.requeue_waiters[at].to.0 != to_key.0 {
             return Err(Errno::EINVAL);
         }
-        let waiter = table.moving[at].waiter.clone();
+        let waiter = table.requeue_waiters[at].waiter.clone();
         match table.lock_or_enqueue(&to_key, to, &waiter, LockMode::Wait) {
             Ok(true) => waiter.wake_as(GRANTED),
             Ok(false) => {}
             Err(error) if moved == 0 => return Err(error),
             Err(_) => break,
         }
-        table.moving.remove(at);
+        table.requeue_waiters.remove(at);
         moved += 1;
     }
     Ok(moved)
@@ -513,7 +513,7 @@ pub(crate) fn requeue(
 /// Passes on the locks of a thread that ends, or leaves its memory, to their waiters.
 pub(crate) fn exit_pi_state_list(task: &Task) {
     task.pi_locks_released.store(true, Ordering::SeqCst);
-    if COUNT.load(Ordering::SeqCst) == 0 {
+    if PI_STATE_COUNT.load(Ordering::SeqCst) == 0 {
         return;
     }
     let mut table = TABLE.lock();
@@ -521,7 +521,7 @@ pub(crate) fn exit_pi_state_list(task: &Task) {
         if !core::ptr::eq(&*table.locks[at].owner, task) {
             continue;
         }
-        if let Some(waiter) = table.hand_over(at) {
+        if let Some(waiter) = table.pass_to_top_waiter(at) {
             table.locks[at].needs_fixup = true;
             waiter.wake_as(GRANTED_OWNER_DIED);
             let heir = waiter.task.clone();

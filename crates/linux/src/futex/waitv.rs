@@ -45,8 +45,8 @@ fn word(value: u64) -> Result<u32, Errno> {
     u32::try_from(value).map_err(|_| Errno::EINVAL)
 }
 
-/// An absolute time of one of two clocks.
-fn until(
+/// Deadline that an absolute time of one of two clocks means.
+fn absolute_timeout(
     task: &Task,
     timeout: UserPtr<TimeSpec>,
     clock: i32,
@@ -83,7 +83,7 @@ pub fn sys_futex_waitv(
     if flags != 0 || count == 0 || count > sys::FUTEX_WAITV_MAX || entries.is_null() {
         return Err(Errno::EINVAL);
     }
-    let until = until(task, timeout, clock)?;
+    let until = absolute_timeout(task, timeout, clock)?;
     let deadline = until.as_ref().map(AbsoluteDeadline::deadline);
     let words = (0..count as usize)
         .map(|i| read_entry(entries.add(i)))
@@ -136,7 +136,7 @@ pub fn sys_futex_wait(
         addr,
         scope,
         word(value)?,
-        until(task, timeout, clock)?,
+        absolute_timeout(task, timeout, clock)?,
         word(mask)?,
     )
 }

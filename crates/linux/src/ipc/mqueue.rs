@@ -190,8 +190,8 @@ fn make(task: &Task, mode: u32, attributes: Option<MqAttr>) -> Result<Arc<PosixQ
         metadata: Mutex::new(metadata),
         charge: (cred.user.fs, bytes),
         state: Mutex::default(),
-        filled: WaitQueue::new(),
-        drained: WaitQueue::new(),
+        receivers: WaitQueue::new(),
+        senders: WaitQueue::new(),
         source: PollQueue::new(),
     }))
 }
@@ -284,8 +284,11 @@ fn open_queue(
     }
 }
 
-/// An absolute time of the wall clock.
-fn until(task: &Task, timeout: UserPtr<TimeSpec>) -> Result<Option<AbsoluteDeadline<'_>>, Errno> {
+/// Deadline that a timeout, a time of the wall clock, means; `None` for a null pointer.
+fn absolute_timeout(
+    task: &Task,
+    timeout: UserPtr<TimeSpec>,
+) -> Result<Option<AbsoluteDeadline<'_>>, Errno> {
     timeout
         .read_optional()?
         .map(|time| AbsoluteDeadline::new(task, time, ClockBase::Realtime))
@@ -320,7 +323,7 @@ pub fn sys_mq_timedsend(
     priority: u32,
     timeout: UserPtr<TimeSpec>,
 ) -> SysResult {
-    let until = until(task, timeout)?;
+    let until = absolute_timeout(task, timeout)?;
     if priority >= PRIORITIES {
         return Err(Errno::EINVAL);
     }
@@ -345,8 +348,8 @@ pub fn sys_mq_timedsend(
         let tells = state.count == 1 && state.receivers == 0;
         Some(if tells { state.notice.take() } else { None })
     };
-    let notice = wait(&queue.drained, nonblocking, until, attempt)?;
-    queue.filled.wake_one();
+    let notice = wait(&queue.senders, nonblocking, until, attempt)?;
+    queue.receivers.wake_one();
     queue.source.notify();
     if let Some(Notification {
         pid,
@@ -371,7 +374,7 @@ pub fn sys_mq_timedreceive(
     priority: UserPtr<u32>,
     timeout: UserPtr<TimeSpec>,
 ) -> SysResult {
-    let until = until(task, timeout)?;
+    let until = absolute_timeout(task, timeout)?;
     let (queue, nonblocking) = open_queue(task, fd, OpenFlags::readable)?;
     if len < queue.max_message_size {
         return Err(Errno::EMSGSIZE);
@@ -387,10 +390,10 @@ pub fn sys_mq_timedreceive(
         Some(found)
     };
     queue.state.lock().receivers += 1;
-    let received = wait(&queue.filled, nonblocking, until, attempt);
+    let received = wait(&queue.receivers, nonblocking, until, attempt);
     queue.state.lock().receivers -= 1;
     let (found, bytes) = received?;
-    queue.drained.wake_one();
+    queue.senders.wake_one();
     queue.source.notify();
     uaccess::write_bytes(to, &bytes)?;
     priority.write_optional(&found)?;

@@ -30,7 +30,7 @@ pub(crate) const MAX_MESSAGE: usize = 8192;
 pub(crate) const MAX_BYTES: u64 = 16_384;
 /// Most bytes and messages in a queue, whatever limit a privileged caller has set: Linux has no
 /// such bound.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_QUEUE_BYTES: u64 = 1 << 20;
 
 /// `msgget(2)`: finds or makes a message queue; returns its identifier.
 pub fn sys_msgget(task: &Task, key: i32, flags: u32) -> SysResult {
@@ -55,8 +55,8 @@ pub fn sys_msgget(task: &Task, key: i32, flags: u32) -> SysResult {
         Ok(MsgQueue {
             _counted: census::Messages::default(),
             state: Mutex::new(state),
-            filled: WaitQueue::new(),
-            drained: WaitQueue::new(),
+            receivers: WaitQueue::new(),
+            senders: WaitQueue::new(),
         })
     };
     task.ipc()
@@ -100,7 +100,7 @@ pub fn sys_msgsnd(task: &Task, id: i32, from: usize, size: usize, flags: u32) ->
             return Some(Err(error));
         }
         let info = &mut state.info;
-        let limit = info.limit.min(MOST_BYTES);
+        let limit = info.limit.min(MAX_QUEUE_BYTES);
         if info.bytes + size as u64 > limit || info.count + 1 > limit {
             return None;
         }
@@ -110,8 +110,8 @@ pub fn sys_msgsnd(task: &Task, id: i32, from: usize, size: usize, flags: u32) ->
         state.messages.extend(message.take());
         Some(Ok(0))
     };
-    wait(&queue.drained, flags, Errno::EAGAIN, attempt)?;
-    queue.filled.wake_all();
+    wait(&queue.senders, flags, Errno::EAGAIN, attempt)?;
+    queue.receivers.wake_all();
     Ok(0)
 }
 
@@ -164,8 +164,8 @@ pub fn sys_msgrcv(
         (info.received, info.last_receiver) = (now(), task.pid().raw());
         Some(Ok(0))
     };
-    wait(&queue.filled, flags, Errno::ENOMSG, attempt)?;
-    queue.drained.wake_all();
+    wait(&queue.receivers, flags, Errno::ENOMSG, attempt)?;
+    queue.senders.wake_all();
     let Some(message) = received else {
         return Err(Errno::ENOMSG);
     };
@@ -302,7 +302,7 @@ pub fn sys_msgctl(task: &Task, id: i32, command: u32, arg: UserPtr<MsqidDs>) -> 
                 state.info.owner.set(&new.owner)?;
                 (state.info.limit, state.info.changed) = (new.limit, now());
             }
-            queue.drained.wake_all();
+            queue.senders.wake_all();
         }
         IPC_RMID => {
             {
@@ -311,8 +311,8 @@ pub fn sys_msgctl(task: &Task, id: i32, command: u32, arg: UserPtr<MsqidDs>) -> 
                 state.removed = true;
             }
             task.ipc().messages.remove(id);
-            queue.filled.wake_all();
-            queue.drained.wake_all();
+            queue.receivers.wake_all();
+            queue.senders.wake_all();
         }
         _ => return Err(Errno::EINVAL),
     }

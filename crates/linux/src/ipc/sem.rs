@@ -55,7 +55,7 @@ pub fn sys_semget(task: &Task, key: i32, count: i32, flags: u32) -> SysResult {
         }
         let info = SemidDs {
             owner,
-            operated: 0,
+            otime: 0,
             unused: 0,
             changed: now(),
             unused_too: 0,
@@ -216,7 +216,7 @@ pub(crate) fn proc_text() -> String {
     for (id, set) in namespaces::current().ipc.semaphores.all() {
         let SemidDs {
             owner,
-            operated,
+            otime: operated,
             changed,
             count,
             ..

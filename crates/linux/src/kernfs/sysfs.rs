@@ -175,7 +175,7 @@ fn choices(names: &[&str], made: usize) -> Vec<u8> {
 }
 
 /// Index of the name that was written; `EINVAL` for another text.
-fn chosen(names: &[&str], text: &[u8]) -> Result<usize, Errno> {
+fn index_of_choice(names: &[&str], text: &[u8]) -> Result<usize, Errno> {
     names
         .iter()
         .position(|name| name.as_bytes() == text.trim_ascii())
@@ -190,7 +190,7 @@ fn choice_setting(
 ) -> Arc<dyn Inode> {
     let show = || Ok(choices(names, made.load(Ordering::Relaxed).into()));
     pseudo::writable_file(PseudoAttr::new(dev, 0o644), show, |text| {
-        chosen(names, text).map(|n| made.store(n as u8, Ordering::Relaxed))
+        index_of_choice(names, text).map(|n| made.store(n as u8, Ordering::Relaxed))
     })
 }
 
@@ -207,7 +207,7 @@ fn transparent_hugepage(dev: u64) -> Arc<dyn Inode> {
         ))
     };
     pseudo::writable_file(PseudoAttr::new(dev, 0o644), show, |text| {
-        chosen(&NAMES, text).map(|n| vm::set_large_pages(ALL[n]))
+        index_of_choice(&NAMES, text).map(|n| vm::set_large_pages(ALL[n]))
     })
 }
 

@@ -27,8 +27,8 @@ const MPOL_MF_MOVE: u32 = 2;
 const MPOL_MF_MOVE_ALL: u32 = 4;
 /// Most nodes that a mask may name, as Debian's Linux has it.
 const MAX_NODES: usize = 1024;
-/// The most bits that a mask may have at all: a page of them.
-const MOST_BITS: usize = PAGE_SIZE * 8;
+/// Most bits of a mask of nodes: a page of them.
+const MAX_MASK_BITS: usize = PAGE_SIZE * 8;
 
 impl Nodes {
     /// Reads a mask with so many bits and one; those that no node can have must be 0.
@@ -41,7 +41,7 @@ impl Nodes {
         if bits == 0 || mask == 0 {
             return Ok(nodes);
         }
-        if bits > MOST_BITS {
+        if bits > MAX_MASK_BITS {
             return Err(Errno::EINVAL);
         }
         // What is too much is looked at first, from the end.

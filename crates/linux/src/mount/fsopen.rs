@@ -12,7 +12,7 @@ use fs::mount::{
 use fs::{File, FileOps, OpenFlags, Path, ops};
 use linux_raw_sys::general as sys;
 
-use crate::files::filesystems::knows_type;
+use crate::files::filesystems::find_type;
 use crate::files::namei::lookup_at;
 use crate::mount::{
     check_options, common_options, create_file_system, propagation_type, read_text,
@@ -80,7 +80,7 @@ pub fn sys_fsopen(task: &Task, kind: usize, flags: u32) -> SysResult {
     if flags & !sys::FSOPEN_CLOEXEC != 0 {
         return Err(Errno::EINVAL);
     }
-    let kind = knows_type(&read_text(kind)?).ok_or(Errno::ENODEV)?;
+    let kind = find_type(&read_text(kind)?).ok_or(Errno::ENODEV)?;
     install_context(
         task,
         Phase::CreateParams(kind),

@@ -57,12 +57,13 @@ fn limited_write(
         None => file.seek(Whence::Current, 0)?,
     };
     if at >= limit {
-        return Err(too_large(task));
+        return Err(efbig(task));
     }
     Ok(usize::try_from(limit - at).map_or(len, |room| room.min(len)))
 }
 
-fn too_large(task: &Task) -> Errno {
+/// Sends `SIGXFSZ` to the caller and returns `EFBIG`.
+fn efbig(task: &Task) -> Errno {
     send_signal::send_task(task, SigInfo::kernel(sys::SIGXFSZ as i32));
     Errno::EFBIG
 }
@@ -77,7 +78,7 @@ pub(crate) fn check_size(task: &Task, inode: &dyn Inode, size: u64) -> Result<()
     if size <= limit || size <= inode.metadata().size {
         Ok(())
     } else {
-        Err(too_large(task))
+        Err(efbig(task))
     }
 }
 

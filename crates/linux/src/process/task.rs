@@ -391,13 +391,14 @@ impl Task {
         if let Some(files) = self.initial_files() {
             files.find(fd)
         } else {
-            self.find_later(fd)
+            self.find_file_slow(fd)
         }
     }
 
+    /// File of a descriptor of a thread that no longer has the table it began with.
     #[cold]
     #[inline(never)]
-    fn find_later(&self, fd: i32) -> Option<Arc<File>> {
+    fn find_file_slow(&self, fd: i32) -> Option<Arc<File>> {
         self.current_files_slow().find(fd)
     }
 

@@ -35,11 +35,11 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// A number for one more timer of `most`.
+    /// Allocates the identifier of one more timer of `most`.
     ///
     /// # Errors
     /// `EAGAIN` if there are too many.
-    pub(crate) fn take_number(&mut self, most: usize) -> Result<i32, Errno> {
+    pub(crate) fn allocate_id(&mut self, most: usize) -> Result<i32, Errno> {
         if self.created.len() >= most.min(MAX_TIMERS) {
             return Err(Errno::EAGAIN);
         }

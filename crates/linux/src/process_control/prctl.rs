@@ -67,7 +67,9 @@ pub fn sys_prctl(
         pr::PR_SET_TIMING if arg == pr::PR_TIMING_STATISTICAL as usize => Ok(0),
         pr::PR_MCE_KILL if arg4 == 0 && arg5 == 0 => set_machine_checks(task, arg, arg3),
         pr::PR_MCE_KILL_GET if arg == 0 && rest_is_zero => Ok(task.prctl.lock().mce_kill as usize),
-        pr::PR_SET_IO_FLUSHER | pr::PR_GET_IO_FLUSHER => flushes(task, option, arg, rest_is_zero),
+        pr::PR_SET_IO_FLUSHER | pr::PR_GET_IO_FLUSHER => {
+            io_flusher(task, option, arg, rest_is_zero)
+        }
         pr::PR_GET_SPECULATION_CTRL if rest_is_zero => speculation(arg),
         pr::PR_SET_SPECULATION_CTRL if arg4 == 0 && arg5 == 0 => set_speculation(arg, arg3),
         pr::PR_SET_MM => prctl_mm::set(task, arg as u32, arg3, arg4, arg5),
@@ -140,7 +142,8 @@ fn set_machine_checks(task: &Task, operation: usize, kind: usize) -> SysResult {
     Ok(0)
 }
 
-fn flushes(task: &Task, option: u32, arg: usize, rest_is_zero: bool) -> SysResult {
+/// `PR_SET_IO_FLUSHER` and `PR_GET_IO_FLUSHER`: whether the thread writes memory back for others.
+fn io_flusher(task: &Task, option: u32, arg: usize, rest_is_zero: bool) -> SysResult {
     if !task.cred().capable(sys::CAP_SYS_RESOURCE) {
         return Err(Errno::EPERM);
     }

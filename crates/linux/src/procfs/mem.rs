@@ -50,7 +50,7 @@ struct MemOps {
 impl MemOps {
     /// Goes through `len` bytes page by page. What was done before the first one that is not there
     /// counts.
-    fn each(
+    fn for_each_page(
         &self,
         at: u64,
         len: usize,
@@ -96,13 +96,13 @@ impl FileOps for MemOps {
     }
 
     fn read_at(&self, _: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.each(offset, buf.len(), |space, addr, range| {
+        self.for_each_page(offset, buf.len(), |space, addr, range| {
             space.read(addr, &mut buf[range])
         })
     }
 
     fn write_at(&self, _: &File, offset: u64, buf: &[u8]) -> Result<usize> {
-        self.each(offset, buf.len(), |space, addr, range| {
+        self.for_each_page(offset, buf.len(), |space, addr, range| {
             space.write_forced(addr, &buf[range])
         })
     }

@@ -138,7 +138,7 @@ pub(super) fn numa_maps(process: &Process) -> String {
             text,
             "{:08x} {}",
             area.range.start,
-            mempolicy::shown(area.policy)
+            mempolicy::policy_name(area.policy)
         );
         match &area.name[..] {
             b"[heap]" => text += " heap",

@@ -181,12 +181,12 @@ impl DynamicDir for ProcessDir {
             "clear_refs" => pseudo::writable_file(
                 attr,
                 || Err(Errno::EINVAL),
-                move |text| pagemap::clear_refs(pid, parsed(text)?),
+                move |text| pagemap::clear_refs(pid, parse_number(text)?),
             ),
             "oom_adj" => pseudo::writable_file(
                 attr,
                 move || text(name, pid, tid),
-                move |text| set_oom_adjustment(pid, oom::from_oom_adj(parsed(text)?)?),
+                move |text| set_oom_adjustment(pid, oom::from_oom_adj(parse_number(text)?)?),
             ),
             "mem" => Arc::new(MemFile { attr, pid }),
             "net" => pseudo::link(attr, || Ok(LinkTarget::Text(b"/proc/net".to_vec()))),
@@ -206,12 +206,12 @@ impl DynamicDir for ProcessDir {
             "oom_score_adj" => pseudo::writable_file(
                 attr,
                 move || text(name, pid, tid),
-                move |text| set_oom_adjustment(pid, parsed(text)?),
+                move |text| set_oom_adjustment(pid, parse_number(text)?),
             ),
             "timerslack_ns" => pseudo::writable_file(
                 attr,
                 move || timer_slack(pid, tid, None),
-                move |text| timer_slack(pid, tid, Some(parsed(text)?)).map(drop),
+                move |text| timer_slack(pid, tid, Some(parse_number(text)?)).map(drop),
             ),
             // Accepted and without effect: there is no core dump.
             "coredump_filter" => {
@@ -421,8 +421,8 @@ fn auxiliary(process: &Process) -> Vec<u8> {
     all[..end].to_vec()
 }
 
-/// A number that was written to a file.
-fn parsed<T: core::str::FromStr>(text: &[u8]) -> Result<T> {
+/// Number that was written to a file.
+fn parse_number<T: core::str::FromStr>(text: &[u8]) -> Result<T> {
     core::str::from_utf8(text)
         .ok()
         .and_then(|text| text.trim().parse().ok())

@@ -52,11 +52,11 @@ impl<'a> Cursor<'a> {
 
 /// Copies between the caller's memory and another's, page by page: what was copied before a fault
 /// counts. Both have something.
-fn transfer(space: &AddressSpace, own: &IoVecs, theirs: &IoVecs, to_them: bool) -> SysResult {
-    let (mut own, mut theirs) = (Cursor::new(own), Cursor::new(theirs));
+fn transfer(space: &AddressSpace, local: &IoVecs, remote: &IoVecs, to_them: bool) -> SysResult {
+    let (mut local, mut remote) = (Cursor::new(local), Cursor::new(remote));
     let mut bytes = vec![0; PAGE_SIZE];
     let mut done = 0;
-    while let (Some((mine, my_len)), Some((other, their_len))) = (own.piece(), theirs.piece()) {
+    while let (Some((mine, my_len)), Some((other, their_len))) = (local.piece(), remote.piece()) {
         let len = my_len.min(their_len).min(PAGE_SIZE - other % PAGE_SIZE);
         let bytes = &mut bytes[..len];
         let moved = if to_them {
@@ -72,8 +72,8 @@ fn transfer(space: &AddressSpace, own: &IoVecs, theirs: &IoVecs, to_them: bool) 
         if moved < len {
             break;
         }
-        own.at += len;
-        theirs.at += len;
+        local.at += len;
+        remote.at += len;
     }
     if done > 0 {
         Ok(done)
@@ -85,8 +85,8 @@ fn transfer(space: &AddressSpace, own: &IoVecs, theirs: &IoVecs, to_them: bool) 
 fn process_vm(
     task: &Task,
     pid: Tid,
-    own: (UserPtr<IoVec>, usize),
-    theirs: (UserPtr<IoVec>, usize),
+    local: (UserPtr<IoVec>, usize),
+    remote: (UserPtr<IoVec>, usize),
     flags: usize,
     to_them: bool,
 ) -> SysResult {
@@ -94,36 +94,36 @@ fn process_vm(
         return Err(Errno::EINVAL);
     }
     // Of the count of one's own Linux takes 32 bits, and all of the others'.
-    let own = IoVecs::read(own.0, own.1 as u32 as usize)?;
+    let local = IoVecs::read(local.0, local.1 as u32 as usize)?;
     // Who moves nothing asks for nobody, and whose own buffers are empty is not even asked for the
     // others.
     let is_nothing = |buffers: &IoVecs| buffers.as_slice().iter().all(|&(_, len)| len == 0);
-    if is_nothing(&own) {
+    if is_nothing(&local) {
         return Ok(0);
     }
-    let theirs = IoVecs::read_remote(theirs.0, theirs.1)?;
-    if is_nothing(&theirs) {
+    let remote = IoVecs::read_remote(remote.0, remote.1)?;
+    if is_nothing(&remote) {
         return Ok(0);
     }
     let space = target_process(task, pid)?.0.require_space()?;
-    transfer(&space, &own, &theirs, to_them)
+    transfer(&space, &local, &remote, to_them)
 }
 
 /// `process_vm_readv(2)`: reads the memory of another process.
 pub fn sys_process_vm_readv(
     task: &Task,
     pid: Tid,
-    own: UserPtr<IoVec>,
-    own_count: usize,
-    theirs: UserPtr<IoVec>,
-    their_count: usize,
+    local: UserPtr<IoVec>,
+    local_count: usize,
+    remote: UserPtr<IoVec>,
+    remote_count: usize,
     flags: usize,
 ) -> SysResult {
     process_vm(
         task,
         pid,
-        (own, own_count),
-        (theirs, their_count),
+        (local, local_count),
+        (remote, remote_count),
         flags,
         false,
     )
@@ -133,17 +133,17 @@ pub fn sys_process_vm_readv(
 pub fn sys_process_vm_writev(
     task: &Task,
     pid: Tid,
-    own: UserPtr<IoVec>,
-    own_count: usize,
-    theirs: UserPtr<IoVec>,
-    their_count: usize,
+    local: UserPtr<IoVec>,
+    local_count: usize,
+    remote: UserPtr<IoVec>,
+    remote_count: usize,
     flags: usize,
 ) -> SysResult {
     process_vm(
         task,
         pid,
-        (own, own_count),
-        (theirs, their_count),
+        (local, local_count),
+        (remote, remote_count),
         flags,
         true,
     )

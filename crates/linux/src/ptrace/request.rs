@@ -119,9 +119,11 @@ fn register_set(target: &Task, kind: usize) -> Result<vec::Vec<u8>, Errno> {
     match kind {
         NT_PRSTATUS => with_registers(target, |seen| seen.as_bytes().to_vec()),
         NT_PRFPREG => with_stop(target, |trace| {
-            Ok(user_regs::extended(&stop(trace)?.frame)[..FPREGS].to_vec())
+            Ok(user_regs::xstate_regset(&stop(trace)?.frame)[..FPREGS].to_vec())
         }),
-        NT_X86_XSTATE => with_stop(target, |trace| Ok(user_regs::extended(&stop(trace)?.frame))),
+        NT_X86_XSTATE => with_stop(target, |trace| {
+            Ok(user_regs::xstate_regset(&stop(trace)?.frame))
+        }),
         _ => Err(Errno::EINVAL),
     }
 }

@@ -31,7 +31,7 @@ const RSEQ_CS_OFFSET: usize = 8;
 /// Offset of the number of the memory node.
 const NODE: usize = 20;
 /// Processor's number without a registration (`RSEQ_CPU_ID_UNINITIALIZED`).
-const NOWHERE: u32 = u32::MAX;
+const CPU_ID_UNINITIALIZED: u32 = u32::MAX;
 
 /// `rseq(2)`: registers or unregisters restartable sequences of the thread.
 pub fn sys_rseq(task: &Task, addr: usize, len: u32, flags: u32, signature: u32) -> SysResult {
@@ -47,7 +47,7 @@ pub fn sys_rseq(task: &Task, addr: usize, len: u32, flags: u32, signature: u32) 
         *own = Registration::default();
         drop(own);
         task.thread().set_rseq_tracking(false);
-        return write(addr, 0, NOWHERE).map(|()| 0);
+        return write(addr, 0, CPU_ID_UNINITIALIZED).map(|()| 0);
     }
     if flags != 0 {
         return Err(Errno::EINVAL);

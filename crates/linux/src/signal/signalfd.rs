@@ -64,7 +64,8 @@ fn record(info: &SigInfo) -> [u8; RECORD] {
 }
 
 impl SignalFd {
-    fn wanted(&self) -> SigSet {
+    /// Signals that the descriptor reads.
+    fn mask(&self) -> SigSet {
         self.wanted.load(Ordering::Relaxed)
     }
 }
@@ -72,7 +73,7 @@ impl SignalFd {
 impl FileOps for SignalFd {
     fn read(&self, file: &File, buf: &mut [u8]) -> fs::Result<usize> {
         let task = current_task().ok_or(Errno::EAGAIN)?;
-        let attempt = || task.dequeue_signal(self.wanted());
+        let attempt = || task.dequeue_signal(self.mask());
         let mut done = 0;
         for room in buf.as_chunks_mut::<RECORD>().0 {
             let info = match attempt() {
@@ -102,7 +103,7 @@ impl FileOps for SignalFd {
         if let Some(table) = table {
             table.watch(&task.process().signal_sent);
         }
-        if task.pending_signals() & self.wanted() != 0 {
+        if task.pending_signals() & self.mask() != 0 {
             Events::IN
         } else {
             Events::empty()

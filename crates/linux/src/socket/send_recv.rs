@@ -30,8 +30,8 @@ use crate::{SysResult, Task};
 
 /// The most that is sent of a stream in one step.
 const CHUNK: usize = 65_536;
-/// No message of the internet's protocols is longer.
-const LONGEST_PACKET: usize = 65_535;
+/// Longest message of the internet's protocols, in bytes.
+const MAX_DATAGRAM: usize = 65_535;
 /// Bytes of a stream that Linux puts into one buffer: as much is sent or not.
 const PIECE: usize = 36_544;
 /// The most descriptors in one message (`SCM_MAX_FD`).
@@ -251,7 +251,7 @@ fn send(
     };
     // Where it goes and how long it is come before whether it can be read.
     let check = || protocol.check_message(address.as_ref(), wanted, message_flags);
-    if !stream && wanted > LONGEST_PACKET.max(socket.options().send_buffer()) {
+    if !stream && wanted > MAX_DATAGRAM.max(socket.options().send_buffer()) {
         return check().and(Err(Errno::EMSGSIZE));
     }
     let mut small = [0; STACK_BUFFER_LEN];

@@ -89,8 +89,8 @@ pub struct Ids {
     pub fs: u32,
 }
 
-/// Ids that are `u32::MAX` in a call stay as they are.
-fn given(id: u32) -> Option<u32> {
+/// Id that a call sets; `None` for `u32::MAX`, which leaves it as it is.
+fn id_to_set(id: u32) -> Option<u32> {
     (id != u32::MAX).then_some(id)
 }
 
@@ -144,7 +144,7 @@ impl Ids {
     /// # Errors
     /// `EPERM`.
     pub fn setreuid(self, privileged: bool, real: u32, effective: u32) -> Result<Self, Errno> {
-        let (real, effective) = (given(real), given(effective));
+        let (real, effective) = (id_to_set(real), id_to_set(effective));
         let real_allowed = real.is_none_or(|id| id == self.real || id == self.effective);
         let allowed = privileged || real_allowed && effective.is_none_or(|id| self.has(id));
         if !allowed {
@@ -170,7 +170,7 @@ impl Ids {
     /// # Errors
     /// `EPERM`.
     pub fn setresuid(self, privileged: bool, new: [u32; 3]) -> Result<Self, Errno> {
-        let [real, effective, saved] = new.map(given);
+        let [real, effective, saved] = new.map(id_to_set);
         if !privileged
             && ![real, effective, saved]
                 .into_iter()

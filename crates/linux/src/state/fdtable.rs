@@ -53,19 +53,19 @@ pub const MAX_LIMIT: usize = 1 << 20;
 /// Numbers in the first chunk; each further one makes the table eight times as large.
 const FIRST: usize = 64;
 /// Chunks after the first, up to [`MAX_LIMIT`].
-const FURTHER: usize = 5;
+const FURTHER_CHUNKS: usize = 5;
 
 /// Open files by number. Looking one up takes no lock (RCU), and chunks never move.
 struct Files {
     first: [RcuArc<File>; FIRST],
-    further: [Once<Box<[RcuArc<File>]>>; FURTHER],
+    further: [Once<Box<[RcuArc<File>]>>; FURTHER_CHUNKS],
 }
 
 impl Files {
     const fn new() -> Self {
         Self {
             first: [const { RcuArc::empty() }; FIRST],
-            further: [const { Once::new() }; FURTHER],
+            further: [const { Once::new() }; FURTHER_CHUNKS],
         }
     }
 
@@ -221,7 +221,7 @@ impl FdBitmaps {
 /// table is closed, whoever looks at it at that moment.
 pub(crate) struct FdTableRef {
     table: Arc<FdTable>,
-    given_back: AtomicBool,
+    released: AtomicBool,
 }
 
 impl FdTableRef {
@@ -229,7 +229,7 @@ impl FdTableRef {
         table.users.fetch_add(1, Ordering::Relaxed);
         Self {
             table,
-            given_back: AtomicBool::new(false),
+            released: AtomicBool::new(false),
         }
     }
 
@@ -254,7 +254,7 @@ impl FdTableRef {
 
     /// Drops a thread's use of the table; what nobody else uses is closed.
     pub(crate) fn release(&self) {
-        if !self.given_back.swap(true, Ordering::AcqRel)
+        if !self.released.swap(true, Ordering::AcqRel)
             && census::released(self.table.users.fetch_sub(1, Ordering::AcqRel), 1) == 1
         {
             self.table.close_where(|_, _| true);

@@ -87,8 +87,8 @@ impl MemoryPolicy {
     }
 }
 
-/// Name of a policy of memory in `numa_maps`.
-pub(crate) fn shown(word: u64) -> &'static str {
+/// Text of a policy in `/proc/<pid>/numa_maps`.
+pub(crate) fn policy_name(word: u64) -> &'static str {
     match MemoryPolicy::of_word(word).kind() {
         MPOL_PREFERRED => "prefer:0",
         MPOL_BIND => "bind:0",

@@ -36,8 +36,8 @@ struct Log {
 }
 
 static LOG: Mutex<Option<Log>> = Mutex::new(None);
-/// Told when there is a new line.
-static CHANGED: PollQueue = PollQueue::new();
+/// Notified when there is a new line.
+static LOG_WAIT: PollQueue = PollQueue::new();
 
 /// Keeps the log from now on, and makes it readable.
 pub(crate) fn init(boot: &BootToken) {
@@ -73,7 +73,7 @@ fn add(priority: u32, text: core::fmt::Arguments<'_>) {
     if let Some(log) = &mut *LOG.lock() {
         log.ring.push(priority, us, text);
     }
-    CHANGED.notify_of(Events::READABLE);
+    LOG_WAIT.notify_of(Events::READABLE);
 }
 
 /// Runs a function on the log, which is there since the first process.
@@ -82,7 +82,7 @@ fn with<R>(work: impl FnOnce(&mut Log) -> R) -> Result<R, Errno> {
 }
 
 /// A line as `dmesg(1)` gets it from `syslog(2)`.
-fn shown(line: &Line) -> String {
+fn syslog_line(line: &Line) -> String {
     format!(
         "<{}>[{:5}.{:06}] {}\n",
         line.priority,
@@ -97,7 +97,7 @@ fn lines(ring: &LogRing, first: u64, room: usize) -> (String, u64) {
     let mut all = String::new();
     let mut next = first.max(ring.first());
     for line in ring.from(next) {
-        let text = shown(&line);
+        let text = syslog_line(&line);
         if all.len() + text.len() > room {
             break;
         }
@@ -112,7 +112,7 @@ fn last_lines(ring: &LogRing, first: u64, room: usize) -> String {
     let mut all: VecDeque<String> = VecDeque::new();
     let mut bytes = 0;
     for line in ring.from(first) {
-        let text = shown(&line);
+        let text = syslog_line(&line);
         bytes += text.len();
         all.push_back(text);
         while bytes > room {
@@ -159,7 +159,7 @@ pub fn sys_syslog(task: &Task, action: u32, to: usize, len: i32) -> SysResult {
                     (!text.is_empty()).then_some(text)
                 })
             };
-            let text = CHANGED.wait(|| next().transpose())??;
+            let text = LOG_WAIT.wait(|| next().transpose())??;
             uaccess::write_bytes(to, text.as_bytes())?;
             Ok(text.len())
         }
@@ -181,7 +181,7 @@ pub fn sys_syslog(task: &Task, action: u32, to: usize, len: i32) -> SysResult {
         SIZE_UNREAD => with(|log| {
             log.ring
                 .from(log.unread)
-                .map(|line| shown(&line).len())
+                .map(|line| syslog_line(&line).len())
                 .sum()
         }),
         SIZE_BUFFER => Ok(LOG_BUFFER_LEN),
@@ -251,7 +251,7 @@ impl FileOps for Reader {
         let line = match self.next_record() {
             Some(line) => line?,
             None if file.nonblocking() => return Err(Errno::EAGAIN),
-            None => CHANGED.wait(|| self.next_record())??,
+            None => LOG_WAIT.wait(|| self.next_record())??,
         };
         buf.get_mut(..line.len())
             .ok_or(Errno::EINVAL)?
@@ -296,7 +296,7 @@ impl FileOps for Reader {
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch_for(&CHANGED, Events::READABLE);
+            table.watch_for(&LOG_WAIT, Events::READABLE);
         }
         let next = *self.next.lock();
         let newer = with(|log| next < log.ring.next()).unwrap_or(false);

@@ -101,7 +101,7 @@ fn sleep_cpu_clock(
     mode: TimerMode,
     rest: UserPtr<TimeSpec>,
 ) -> SysResult {
-    const SOONEST_NS: u64 = 1_000_000;
+    const MIN_POLL_NS: u64 = 1_000_000;
     // By this clock, so not a `Deadline`.
     let end_ns = match mode {
         TimerMode::Absolute => time,
@@ -112,7 +112,7 @@ fn sleep_cpu_clock(
         if left == 0 {
             return Ok(0);
         }
-        let pause = (left / ::task::cpu_count() as u64).max(SOONEST_NS);
+        let pause = (left / ::task::cpu_count() as u64).max(MIN_POLL_NS);
         if !sleep(Deadline::after_ns(pause)) {
             if mode == TimerMode::Absolute {
                 return Err(Errno::ERESTARTNOHAND);

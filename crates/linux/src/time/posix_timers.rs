@@ -271,7 +271,7 @@ pub fn sys_timer_create(
     let process = task.process();
     // Room for the signal of each is set aside.
     let most = process.limits.lock()[Resource::PendingSignals].soft_size();
-    let number = process.timers.lock().take_number(most)?;
+    let number = process.timers.lock().allocate_id(most)?;
     let notify = match event {
         None => TimerNotify::Signal {
             signo: sys::SIGALRM as i32,

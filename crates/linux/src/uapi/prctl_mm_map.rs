@@ -5,7 +5,7 @@ use abi::layout::{USER_END, USER_START};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The lowest address that can be meant (`/proc/sys/vm/mmap_min_addr`).
-const LOWEST: u64 = USER_START as u64;
+const MMAP_MIN_ADDR: u64 = USER_START as u64;
 /// There is no such descriptor: the program stays the same.
 pub const NO_FILE: u32 = u32::MAX;
 
@@ -50,7 +50,7 @@ impl PrctlMmMap {
             .iter()
             .flat_map(|range| [range.start, range.end])
             .chain(all);
-        let sound = all.all(|at| (LOWEST..USER_END as u64).contains(&at))
+        let sound = all.all(|at| (MMAP_MIN_ADDR..USER_END as u64).contains(&at))
             && self.start_code < self.end_code
             && ranges.iter().all(|range| range.start <= range.end);
         let data = || (self.brk - self.start_brk).saturating_add(self.end_data - self.start_data);

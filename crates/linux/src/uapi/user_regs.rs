@@ -122,7 +122,7 @@ impl UserRegsStruct {
 /// The register set `NT_X86_XSTATE` from the floating-point part of a signal frame: it has the mask
 /// of components where software's bytes begin, and ends with the processor's area.
 #[must_use]
-pub fn extended(frame: &[u8]) -> alloc::vec::Vec<u8> {
+pub fn xstate_regset(frame: &[u8]) -> alloc::vec::Vec<u8> {
     // A frame without XSAVE is the set as it is.
     let mut set = frame[..(frame.len() & !63).max(LEGACY)].to_vec();
     if frame.len() > LEGACY {
@@ -182,7 +182,7 @@ mod tests {
     fn a_frame_keeps_its_description() {
         let mut frame: alloc::vec::Vec<u8> = (0..836).map(|i| (i % 251) as u8).collect();
         let before = frame.clone();
-        let mut set = extended(&frame);
+        let mut set = xstate_regset(&frame);
         assert_eq!((set.len(), &set[464..472]), (832, &before[472..480]));
         set.fill(9);
         put_extended(&mut frame, &set);

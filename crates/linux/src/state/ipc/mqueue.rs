@@ -39,8 +39,10 @@ pub(crate) struct PosixQueue {
     /// The user who made it, and the bytes he is charged for.
     pub(crate) charge: (u32, u64),
     pub(crate) state: Mutex<State>,
-    pub(crate) filled: WaitQueue,
-    pub(crate) drained: WaitQueue,
+    /// Threads that wait for a message.
+    pub(crate) receivers: WaitQueue,
+    /// Threads that wait for room.
+    pub(crate) senders: WaitQueue,
     pub(crate) source: PollQueue,
 }
 

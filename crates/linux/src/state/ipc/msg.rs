@@ -49,10 +49,10 @@ pub(crate) struct State {
 pub(crate) struct MsgQueue {
     pub(crate) _counted: census::Messages,
     pub(crate) state: Mutex<State>,
-    /// Told when a message came, or the queue is removed.
-    pub(crate) filled: WaitQueue,
-    /// Told when there is more room, or the queue is removed.
-    pub(crate) drained: WaitQueue,
+    /// Threads that wait for a message, woken too when the queue is removed.
+    pub(crate) receivers: WaitQueue,
+    /// Threads that wait for room, woken too when the queue is removed.
+    pub(crate) senders: WaitQueue,
 }
 
 impl IpcObject for MsgQueue {

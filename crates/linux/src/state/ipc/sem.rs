@@ -25,7 +25,7 @@ pub(crate) const MAX_VALUE: i32 = 32_767;
 #[repr(C)]
 pub struct SemidDs {
     pub(crate) owner: IpcPerm,
-    pub(crate) operated: i64,
+    pub(crate) otime: i64,
     pub(crate) unused: u64,
     pub(crate) changed: i64,
     pub(crate) unused_too: u64,
@@ -105,7 +105,7 @@ impl State {
             let undo = self.sem_adj.entry(pid).or_insert_with(|| vec![0; count]);
             undo[usize::from(operation.number)] -= i32::from(operation.change);
         }
-        self.info.operated = ipc::now();
+        self.info.otime = ipc::now();
         Ok(None)
     }
 }
