@@ -286,7 +286,7 @@ fn measure(
             let whole = if metric.clears { None } else { goal };
             match reason {
                 Some(reason) if values.is_empty() => {
-                    table.add_not_available(metric.name, &system.name, unit, whole, reason)
+                    table.add_not_available(metric.name, &system.name, unit, whole, reason);
                 }
                 _ => table.add(metric.name, &system.name, unit, whole, values.clone()),
             }

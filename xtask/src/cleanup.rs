@@ -27,7 +27,11 @@ static OPEN: Mutex<Open> = Mutex::new(Open {
 });
 
 fn with_open<R>(work: impl FnOnce(&mut Open) -> R) -> R {
-    work(&mut OPEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    work(
+        &mut OPEN
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner),
+    )
 }
 
 /// Starts watching for the signals that end xtask.

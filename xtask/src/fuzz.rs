@@ -288,7 +288,7 @@ impl Fuzz {
                         break;
                     }
                     Err(error) => {
-                        text += &format!("\nround {round} could not be run by itself: {error:#}")
+                        text += &format!("\nround {round} could not be run by itself: {error:#}");
                     }
                 }
             }

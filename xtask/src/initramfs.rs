@@ -163,7 +163,7 @@ impl Archive {
             match (entry.header().entry_type(), target) {
                 (EntryType::Directory, _) => self.directory(name, mode),
                 (EntryType::Symlink, Some(target)) => {
-                    self.symlink(name, target.as_os_str().as_bytes())
+                    self.symlink(name, target.as_os_str().as_bytes());
                 }
                 (EntryType::Link, Some(target)) => {
                     let contents = files

@@ -152,7 +152,7 @@ fn end_of_item(tokens: &[(usize, usize, Token<'_>)]) -> Option<usize> {
                 started = true;
             }
             Token::Mark(b'}') if !wants_parentheses && nested == 0 => {
-                depth = depth.saturating_sub(1)
+                depth = depth.saturating_sub(1);
             }
             Token::Mark(b'(') if wants_parentheses => {
                 depth += 1;

@@ -775,7 +775,7 @@ mod tests {
                     first_frame: 1023,
                     count: 1,
                     kind: 0
-                }))
+                }));
             },
             // Beside the other one, on either side, and at the end of the address space.
             &|d| d.ranges[1].phys = 0x40_0000,
@@ -849,7 +849,7 @@ mod tests {
                         first_frame: 1023,
                         count: 2,
                         kind: 0
-                    }))
+                    }));
                 },
                 Invalid::Outside("reservation"),
             ),

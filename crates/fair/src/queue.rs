@@ -413,7 +413,7 @@ impl RunQueue {
             Some(current)
                 if current.policy.realtime() == policy.realtime() && first < policy.realtime() =>
             {
-                Self::renew(current)
+                Self::renew(current);
             }
             _ => {}
         }

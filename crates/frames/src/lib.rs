@@ -131,7 +131,7 @@ impl<'a> Frames<'a> {
         (0..self.entries.len())
             .map(|index| self.area(index).load())
             .filter(|e| e.node() == node)
-            .map(|e| e.free())
+            .map(area::Entry::free)
             .sum()
     }
 

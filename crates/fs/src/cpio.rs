@@ -210,7 +210,7 @@ fn unpack_entry(
     archive.consume(next);
     match &made {
         Some(inode) if inode.kind() == FileType::Regular && size > 0 => {
-            fill(inode, archive, size).map_err(ErrorKind::Refused)?
+            fill(inode, archive, size).map_err(ErrorKind::Refused)?;
         }
         _ => archive.consume(size),
     }

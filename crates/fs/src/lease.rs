@@ -159,7 +159,7 @@ pub fn get(file: &Arc<File>) -> Option<LeaseKind> {
 /// The opening is over, and its lease.
 pub(crate) fn release(file: &File) {
     with(file.inode(), |leases| {
-        leases.retain(|lease| !core::ptr::eq(lease.file.as_ptr(), file))
+        leases.retain(|lease| !core::ptr::eq(lease.file.as_ptr(), file));
     });
     CHANGED.wake_all();
 }
@@ -221,8 +221,8 @@ fn break_all(inode: &Arc<dyn Inode>, writes: bool, nonblocking: bool) -> Result<
             })
             .then_some(())
         };
-        if let Err(WaitError::Interrupted) =
-            CHANGED.wait_interruptible(Some(Deadline::at_ns(until)), free)
+        if CHANGED.wait_interruptible(Some(Deadline::at_ns(until)), free)
+            == Err(WaitError::Interrupted)
         {
             return Err(Errno::ERESTARTSYS);
         }

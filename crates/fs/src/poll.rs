@@ -323,9 +323,7 @@ pub fn poll(entries: &mut [PollItem], deadline: Option<Deadline>) -> Result<usiz
             return Ok(ready);
         }
         table = None;
-        if !waiter.wait(deadline)? {
-            // One last look: a change may have come together with the deadline.
-            continue;
-        }
+        // One last look follows in any case: a change may have come together with the deadline.
+        waiter.wait(deadline)?;
     }
 }

@@ -54,7 +54,7 @@ fn small_writes_of_many_writers_do_not_mix() {
         .map(|id| {
             let writer = writer.clone();
             thread::spawn(move || {
-                (0..500).for_each(|_| assert_eq!(writer.write(&[id; 1000]), Ok(1000)))
+                (0..500).for_each(|_| assert_eq!(writer.write(&[id; 1000]), Ok(1000)));
             })
         })
         .collect();
@@ -157,7 +157,7 @@ fn a_named_pipe_joins_two_openers() {
             writer.write(b"met").unwrap();
             drop(writer);
             assert_eq!(reader.join().unwrap(), b"met");
-        })
+        });
     });
     // Without a writer ever: empty, not hung up.
     let lone = open(OpenFlags::RDONLY | NONBLOCK).unwrap();

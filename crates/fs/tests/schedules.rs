@@ -67,7 +67,7 @@ mod pipes {
         Model::new().preemptions(2).check(|| {
             let (reader, writer) = small_pipe(10);
             let other = spawn("writer", move || {
-                assert_eq!(writer.write(&vec![1; PIPE_BUF + 1]), Ok(PIPE_BUF + 1))
+                assert_eq!(writer.write(&vec![1; PIPE_BUF + 1]), Ok(PIPE_BUF + 1));
             });
             let got = read_all(&reader, usize::MAX);
             assert_eq!(got.len(), 2 * PIPE_BUF - 10 + 1);
@@ -84,7 +84,7 @@ mod pipes {
         Model::new().preemptions(3).check(|| {
             let (reader, writer) = small_pipe(0);
             let other = spawn("writer", move || {
-                assert_eq!(writer.write(b"x"), Err(Errno::EPIPE))
+                assert_eq!(writer.write(b"x"), Err(Errno::EPIPE));
             });
             drop(reader);
             other.join();
@@ -114,7 +114,7 @@ mod pipes {
             let [large, small] = [PIPE_BUF, 10].map(|size| {
                 let writer = writer.clone();
                 spawn("writer", move || {
-                    assert_eq!(writer.write(&vec![1; size]), Ok(size))
+                    assert_eq!(writer.write(&vec![1; size]), Ok(size));
                 })
             });
             assert_eq!(reader.read(&mut [0; 10]), Ok(10));
@@ -132,7 +132,7 @@ mod pipes {
             let writers = [1, 2].map(|byte| {
                 let writer = writer.clone();
                 spawn("writer", move || {
-                    assert_eq!(writer.write(&[byte; 3]), Ok(3))
+                    assert_eq!(writer.write(&[byte; 3]), Ok(3));
                 })
             });
             drop(writer);
@@ -153,7 +153,7 @@ mod pipes {
             let readers = [(); 2].map(|()| {
                 let reader = reader.clone();
                 spawn("reader", move || {
-                    assert!(reader.read(&mut [0; 1]).unwrap() <= 1)
+                    assert!(reader.read(&mut [0; 1]).unwrap() <= 1);
                 })
             });
             writer.write(b"x").unwrap();
@@ -194,7 +194,7 @@ mod counters {
             let readers = [(); 2].map(|()| {
                 let counter = counter.clone();
                 spawn("reader", move || {
-                    assert_eq!(counter.read(&mut [0; 8]), Ok(8))
+                    assert_eq!(counter.read(&mut [0; 8]), Ok(8));
                 })
             });
             counter.write(&2u64.to_ne_bytes()).unwrap();
@@ -210,7 +210,7 @@ mod counters {
             counter.write(&(u64::MAX - 1).to_ne_bytes()).unwrap();
             let theirs = counter.clone();
             let writer = spawn("writer", move || {
-                assert_eq!(theirs.write(&5u64.to_ne_bytes()), Ok(8))
+                assert_eq!(theirs.write(&5u64.to_ne_bytes()), Ok(8));
             });
             let mut value = [0; 8];
             counter.read(&mut value).unwrap();
@@ -242,7 +242,7 @@ mod polling {
                 .cloned()
                 .map(|counter| {
                     spawn("writer", move || {
-                        assert_eq!(counter.write(&1u64.to_ne_bytes()), Ok(8))
+                        assert_eq!(counter.write(&1u64.to_ne_bytes()), Ok(8));
                     })
                 })
                 .collect();
@@ -263,7 +263,7 @@ mod polling {
             let counter = eventfd(0, false, OpenFlags::empty());
             let theirs = counter.clone();
             let writer = spawn("writer", move || {
-                assert_eq!(theirs.write(&1u64.to_ne_bytes()), Ok(8))
+                assert_eq!(theirs.write(&1u64.to_ne_bytes()), Ok(8));
             });
             let mut entries = [entry(&counter, Events::IN)];
             let ready = poll(&mut entries, Some(Deadline::at_ns(1000))).unwrap();

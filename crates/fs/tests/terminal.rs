@@ -337,7 +337,7 @@ fn job_control() {
             pid,
             group,
             session: 50,
-        }))
+        }));
     };
     let (tty, _) = terminal(Termios::default());
     // A process that leads no session gets no terminal by opening one.

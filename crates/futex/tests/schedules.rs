@@ -59,13 +59,10 @@ impl Memory {
 
     /// A mutex as in Drepper, "Futexes are tricky", 2011: 0 is free, 1 is taken, 2 is waited for.
     fn lock(&self) {
-        let mut found = match self
+        let taken = self
             .value
-            .compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst)
-        {
-            Ok(_) => return,
-            Err(found) => found,
-        };
+            .compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst);
+        let Err(mut found) = taken else { return };
         if found != 2 {
             found = self.value.swap(2, Ordering::SeqCst);
         }
@@ -249,7 +246,7 @@ fn words_moved_to_and_fro_do_not_lock_each_other_out() {
             assert_eq!(
                 theirs[0].wait(0, Some(Deadline::at_ns(1000))),
                 Err(Errno::ETIMEDOUT)
-            )
+            );
         });
         let theirs = words.clone();
         let other = spawn("other", move || swap(&theirs[1], &theirs[0]));
@@ -407,7 +404,7 @@ fn an_operation_that_says_no_wakes_nobody_of_the_second_word() {
             assert_eq!(
                 theirs[1].wait(0, Some(Deadline::at_ns(1000))),
                 Err(Errno::ETIMEDOUT)
-            )
+            );
         });
         assert_eq!(
             wake_two((words[0].word(), 1), (words[1].word(), 1), || Ok(false)),

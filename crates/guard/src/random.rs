@@ -80,7 +80,7 @@ fn mix_in_hardware(key: &mut [u8; KEY_BYTES]) {
         let (value, valid): (u64, u8);
         // SAFETY: the instruction exists; it writes a register and the flags.
         unsafe {
-            asm!("rdrand {}", "setc {}", out(reg) value, out(reg_byte) valid, options(nostack, nomem))
+            asm!("rdrand {}", "setc {}", out(reg) value, out(reg_byte) valid, options(nostack, nomem));
         };
         if valid != 0 {
             for (byte, random) in word.iter_mut().zip(value.to_le_bytes()) {

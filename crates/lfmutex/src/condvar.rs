@@ -137,7 +137,7 @@ impl Condvar {
         // the waiter is granted.
         unsafe {
             held.raw()
-                .queue_for(NonNull::new_unchecked(&raw mut (*entry.as_ptr()).waiter))
+                .queue_for(NonNull::new_unchecked(&raw mut (*entry.as_ptr()).waiter));
         };
         true
     }

@@ -116,7 +116,7 @@ mod streams {
             let (a, b) = files(SocketType::Stream);
             let theirs = a.clone();
             let sender = spawn("sender", move || {
-                assert_eq!(theirs.write(&vec![7; 2 * BUFFER]), Ok(2 * BUFFER))
+                assert_eq!(theirs.write(&vec![7; 2 * BUFFER]), Ok(2 * BUFFER));
             });
             let mut got = vec![0; 2 * BUFFER];
             assert_eq!(
@@ -263,7 +263,7 @@ mod messages {
             Model::new().preemptions(2).check(move || {
                 let (a, b) = files(kind);
                 let sender = spawn("sender", move || {
-                    (0..3u8).for_each(|n| assert_eq!(a.write(&[n; 3000]), Ok(3000)))
+                    (0..3u8).for_each(|n| assert_eq!(a.write(&[n; 3000]), Ok(3000)));
                 });
                 let mut buf = [0; 4000];
                 for n in 0..3 {
@@ -322,7 +322,7 @@ mod messages {
             }
             (0..11).for_each(|_| assert_eq!(filler.write(b"x"), Ok(1)));
             let sender = spawn("sender", move || {
-                assert_eq!(sender.write(b"y"), Err(Errno::ECONNREFUSED))
+                assert_eq!(sender.write(b"y"), Err(Errno::ECONNREFUSED));
             });
             drop(receiver);
             sender.join();
@@ -446,7 +446,7 @@ mod connections {
                 let (listener, _) = listener(inet, 1);
                 let theirs = listener.clone();
                 let other = spawn("other", move || {
-                    protocol(&theirs).shutdown(true, true).unwrap()
+                    protocol(&theirs).shutdown(true, true).unwrap();
                 });
                 assert_eq!(
                     protocol(&listener).accept(PATIENT).err(),
@@ -497,7 +497,7 @@ mod connections {
             );
             let theirs = other.clone();
             let waits = spawn("client", move || {
-                connect(&theirs, &address, PATIENT).unwrap()
+                connect(&theirs, &address, PATIENT).unwrap();
             });
             protocol(&listener).listen(1).unwrap();
             waits.join();

@@ -66,6 +66,10 @@ struct DrainSummary {
 
 impl Instance {
     /// A record around a partition just created.
+    #[expect(
+        clippy::large_types_passed_by_value,
+        reason = "once an instance; it moves into the record"
+    )]
     pub(crate) fn new(label: String, partition: Partition, status: Status) -> Arc<Self> {
         Arc::new(Self {
             id: partition.id(),

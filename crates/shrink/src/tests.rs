@@ -246,7 +246,7 @@ fn there_is_room_for_so_many_caches() {
         (10 * MOST as u64, MOST)
     );
     let one_more = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        shrinkers.register(caches[0].clone())
+        shrinkers.register(caches[0].clone());
     }));
     assert!(one_more.is_err());
 }

@@ -61,9 +61,8 @@ impl WaitQueue {
             return result;
         }
         loop {
-            match self.wait_inner(None, false, &mut condition) {
-                Ok(result) => return result,
-                Err(_) => continue,
+            if let Ok(result) = self.wait_inner(None, false, &mut condition) {
+                return result;
             }
         }
     }

@@ -156,7 +156,7 @@ fn all_that_wait_are_woken_by_wake_all() {
         let waiters = [(); 2].map(|()| {
             let theirs = shared.clone();
             spawn("waiter", move || {
-                theirs.1.wait(|| theirs.0.lock().then_some(()))
+                theirs.1.wait(|| theirs.0.lock().then_some(()));
             })
         });
         *shared.0.lock() = true;

@@ -127,7 +127,10 @@ mod tests {
         sites.add(number, 7);
         let all: Vec<_> = sites.all().collect();
         assert_eq!((all.len(), all[0].waits, all[0].ns), (1, 2, 12));
-        assert_eq!(all[0].location.map(|l| l.line()), Some(here.line()));
+        assert_eq!(
+            all[0].location.map(std::panic::Location::line),
+            Some(here.line())
+        );
     }
 
     #[test]

@@ -233,7 +233,7 @@ proptest! {
                     model
                 })
             }).collect();
-            let models: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+            let models: Vec<_> = threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
             // Before a thread's failure is passed on: the scope waits for whoever forks.
             over.store(true, Ordering::Relaxed);
             forks.join().unwrap();

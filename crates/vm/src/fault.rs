@@ -373,7 +373,7 @@ impl AddressSpace {
     pub fn read(&self, addr: usize, bytes: &mut [u8]) -> Result<(), Errno> {
         let len = bytes.len();
         self.for_each_page(addr, len, AccessKind::Read, |page, offset, range| {
-            page.read(offset, &mut bytes[range])
+            page.read(offset, &mut bytes[range]);
         })
     }
 

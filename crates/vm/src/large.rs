@@ -182,7 +182,7 @@ impl AddressSpace {
             .unmap_range(range.clone(), &mut |va, gone| match gone {
                 Unmapped::Page(page) => copy(va, &page),
                 Unmapped::Large(pages) => {
-                    pages.into_pages(|n, page| copy(va + n * PAGE_SIZE, &page))
+                    pages.into_pages(|n, page| copy(va + n * PAGE_SIZE, &page));
                 }
             });
         self.present_counter(false)

@@ -61,7 +61,7 @@ fn a_mapping_is_replaced_while_its_pages_are_dropped() {
                     PAGE_SIZE,
                     Advice::DontNeed(DontNeedScope::IncludingLocked),
                 )
-                .unwrap()
+                .unwrap();
         });
         map(&space);
         other.join();

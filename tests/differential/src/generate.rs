@@ -188,7 +188,7 @@ impl Generator<'_> {
             };
             match &call.answer {
                 ResultKind::Descriptor(sort) if sorts.is_empty() || sorts.contains(sort) => {
-                    found.push(Value::Result(index, 0))
+                    found.push(Value::Result(index, 0));
                 }
                 ResultKind::Descriptors(sort) if sorts.is_empty() || sorts.contains(sort) => {
                     found.extend([Value::Result(index, 1), Value::Result(index, 2)]);

@@ -839,7 +839,10 @@ mod tests {
         let text = "1 f(a: fd) -> fd file ! EPERM ~ A\ngood f(1)\ncase root, nobody thread: 0 f(2); 1 f($0)";
         let spec = Spec::parse(&[("area", text)]).expect("it is right");
         assert_eq!(
-            spec.calls[0].good.as_ref().map(|good| good.to_string()),
+            spec.calls[0]
+                .good
+                .as_ref()
+                .map(std::string::ToString::to_string),
             Some("area area\nactor root\n0 f(1)\n".into())
         );
         assert_eq!(

@@ -363,7 +363,7 @@ impl Model {
             let (cpus, memory) = (u64::from(instance.cpus), instance.memory);
             match &instance.phase {
                 Phase::Created => {
-                    (held.cpus, held.staged) = (held.cpus + cpus, held.staged + memory)
+                    (held.cpus, held.staged) = (held.cpus + cpus, held.staged + memory);
                 }
                 Phase::Running { .. } if instance.surely_runs() => {
                     (held.cpus, held.granted) = (held.cpus + cpus, held.granted + memory);
@@ -557,7 +557,7 @@ impl Model {
         instance.phase = Phase::Ended(vec![end]);
         match (end, &spec.program) {
             (_, Program::File { .. }) if end != End::Any => {
-                refused(seen, seen.status, "cannot run")?
+                refused(seen, seen.status, "cannot run")?;
             }
             // Its kernel's last words are in the error output.
             (End::Panicked, _) if whole => instance.check(&seen.out, b"", true)?,
@@ -877,7 +877,7 @@ impl Model {
         };
         match End::shown(entry).filter(|end| is_among(possible, *end)) {
             Some(_) if possible.contains(&End::Any) => {
-                instance.phase = Phase::Ended(vec![End::Any])
+                instance.phase = Phase::Ended(vec![End::Any]);
             }
             Some(end) => instance.phase = Phase::Ended(vec![end]),
             None => return wrong(),

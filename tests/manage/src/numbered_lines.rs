@@ -97,7 +97,7 @@ pub(crate) fn place(seed: u32, piece: &[u8], gaps: bool) -> Result<(u64, u64), S
             None => {
                 start = (index * LINE as u64)
                     .checked_sub((first_end + 1) as u64)
-                    .ok_or("bytes before the first")?
+                    .ok_or("bytes before the first")?;
             }
             Some(expected) if index == expected || gaps && index > expected => {}
             Some(expected) => return Err(format!("line {index} follows line {}", expected - 1)),

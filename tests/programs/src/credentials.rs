@@ -319,7 +319,7 @@ pub fn child(what: &[&str]) -> ExitCode {
         }
         ["caps"] => match caps() {
             Ok([effective, permitted, inheritable]) => {
-                print!("{effective:x} {permitted:x} {inheritable:x}")
+                print!("{effective:x} {permitted:x} {inheritable:x}");
             }
             Err(_) => return ExitCode::FAILURE,
         },
@@ -677,7 +677,7 @@ fn subreaper() -> Result<()> {
                     }
                     libc::_exit(if libc::getppid() == own { 7 } else { 1 });
                 }
-                libc::_exit(if grandchild > 0 { 0 } else { 1 });
+                libc::_exit(i32::from(grandchild <= 0));
             }
             let mut statuses = Vec::new();
             for _ in 0..2 {

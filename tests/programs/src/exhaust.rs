@@ -105,7 +105,7 @@ fn in_children(processes: u64, what: fn() -> Result<()>, signal: Option<i32>) ->
                 ensure!(
                     libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == signal,
                     "a child ended with {status:#x}"
-                )
+                );
             }
             None => ensure!(
                 libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,

@@ -262,7 +262,7 @@ fn in_child(work: impl FnOnce() -> bool) -> Result<c_int> {
     // SAFETY: this program has one thread here, and the child leaves by `_exit`.
     let child = checked(unsafe { libc::fork() }).context("fork")?;
     if child == 0 {
-        let status = if work() { 0 } else { 1 };
+        let status = i32::from(!work());
         // SAFETY: the call does not return.
         unsafe { libc::_exit(status) };
     }

@@ -214,7 +214,7 @@ fn faults_on_the_same_pages() -> Result<()> {
                 unsafe {
                     part.word(page)
                         .add(number)
-                        .write_volatile(number as u64 + 1)
+                        .write_volatile(number as u64 + 1);
                 };
             }
             Ok(())

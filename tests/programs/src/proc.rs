@@ -74,9 +74,9 @@ fn touch(at: *mut u8, pages: usize, write: bool) {
         unsafe {
             let byte = at.add(page * PAGE);
             if write {
-                byte.write_volatile(1)
+                byte.write_volatile(1);
             } else {
-                _ = byte.read_volatile()
+                _ = byte.read_volatile();
             }
         }
     }

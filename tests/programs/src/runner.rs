@@ -122,7 +122,7 @@ fn parse(line: &str) -> Result<Job> {
 
 fn next(jobs: &Mutex<Vec<Job>>) -> Option<Job> {
     jobs.lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
         .pop()
 }
 

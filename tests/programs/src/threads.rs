@@ -139,7 +139,7 @@ fn channel_keeps_order() -> Result<()> {
     for producer in 0..4u32 {
         let sender = sender.clone();
         thread::spawn(move || {
-            (0..500u32).for_each(|n| sender.send((producer, n)).expect("the receiver lives"))
+            (0..500u32).for_each(|n| sender.send((producer, n)).expect("the receiver lives"));
         });
     }
     drop(sender);

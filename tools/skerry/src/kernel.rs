@@ -56,7 +56,7 @@ impl Kernel {
         let result = unsafe {
             libc::ioctl(
                 self.0.as_raw_fd(),
-                number as libc::c_ulong as _,
+                libc::c_ulong::from(number) as _,
                 std::ptr::from_mut(structure),
             )
         };

@@ -56,7 +56,7 @@ unsafe extern "C" fn one<F: Fn(usize) -> R + Sync, R: Send>(
         Err(panic) => {
             *run.panic
                 .lock()
-                .unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(panic)
+                .unwrap_or_else(std::sync::PoisonError::into_inner) = Some(panic);
         }
     }
 }
@@ -111,7 +111,7 @@ pub fn run<R: Send>(n: usize, task: impl Fn(usize) -> R + Sync) -> Vec<R> {
     assert!(error == 0, "no worker could be made (errno {error})");
     if let Some(panic) = panic
         .into_inner()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
     {
         resume_unwind(panic);
     }

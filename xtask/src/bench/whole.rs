@@ -74,9 +74,9 @@ pub fn least_memory(kernel: &Kernel) -> Result<Outcome> {
     while works - fails > 1 {
         let middle = fails.midpoint(works);
         if boots(middle, limit)? {
-            works = middle
+            works = middle;
         } else {
-            fails = middle
+            fails = middle;
         }
     }
     Ok(Outcome::Value {

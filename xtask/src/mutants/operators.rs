@@ -219,10 +219,10 @@ impl Finder<'_> {
         let zero = self.text(right) == "0";
         match (&expression.op, other) {
             (BinOp::Ne(_), _) if zero && masked(left) => {
-                self.expression(Operator::FlagIgnored, whole, "false".into())
+                self.expression(Operator::FlagIgnored, whole, "false".into());
             }
             (BinOp::Eq(_), _) if zero && masked(left) => {
-                self.expression(Operator::FlagIgnored, whole, "true".into())
+                self.expression(Operator::FlagIgnored, whole, "true".into());
             }
             (_, Some(other)) => {
                 let text = with(other);
@@ -237,7 +237,7 @@ impl Finder<'_> {
                 });
             }
             (BinOp::And(_), _) if !has_let(left) && !has_let(right) => {
-                self.half(expression, "||", IS)
+                self.half(expression, "||", IS);
             }
             (BinOp::Or(_), _) => self.half(expression, "&&", "!mutant::is({})"),
             _ => {}
@@ -330,10 +330,10 @@ impl Finder<'_> {
             }
             Stmt::Expr(expression, Some(_)) => match called(expression) {
                 Some(name) if starts(&name, WAKES) => {
-                    self.dropped(Operator::DroppedWake, at(statement))
+                    self.dropped(Operator::DroppedWake, at(statement));
                 }
                 Some(name) if starts(&name, RELEASES) => {
-                    self.dropped(Operator::DroppedRelease, at(statement))
+                    self.dropped(Operator::DroppedRelease, at(statement));
                 }
                 _ => {}
             },

@@ -283,7 +283,7 @@ fn applets() -> Result<&'static Path> {
     static APPLETS: Mutex<Option<&'static Path>> = Mutex::new(None);
     let mut applets = APPLETS
         .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
     if let Some(applets) = *applets {
         return Ok(applets);
     }

@@ -144,7 +144,7 @@ fn flatten(name: &str, value: &serde_json::Value, counts: &mut BTreeMap<String, 
         value => {
             _ = value
                 .as_i64()
-                .map(|number| counts.insert(name.to_owned(), number))
+                .map(|number| counts.insert(name.to_owned(), number));
         }
     }
 }

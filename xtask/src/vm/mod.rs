@@ -288,15 +288,12 @@ impl Machine {
             Ending::Died(_) => Duration::from_secs(2),
             Ending::TimedOut | Ending::Stopped => Duration::ZERO,
         };
-        let status = match qemu.wait(stops)? {
-            Some(status) => status,
-            None => {
-                qemu.end()?;
-                return Ok(Outcome {
-                    ending,
-                    powered_off: false,
-                });
-            }
+        let Some(status) = qemu.wait(stops)? else {
+            qemu.end()?;
+            return Ok(Outcome {
+                ending,
+                powered_off: false,
+            });
         };
         let Ending::Died(mut reason) = ending else {
             return Ok(Outcome {
@@ -464,7 +461,7 @@ impl HostLine {
     fn lock(&self) -> std::sync::MutexGuard<'_, LineState> {
         self.state
             .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn send(&self, frame: &Frame) -> io::Result<()> {
@@ -502,7 +499,7 @@ impl HostLine {
                 .wait_while(state, |state| {
                     !state.closed && state.under_way + read > STDIN_WINDOW
                 })
-                .unwrap_or_else(|poisoned| poisoned.into_inner());
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
             if state.closed {
                 return;
             }

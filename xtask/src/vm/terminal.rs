@@ -48,7 +48,7 @@ impl Line {
     fn send(&self, bytes: &[u8]) -> io::Result<()> {
         self.0
             .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
             .write_all(bytes)
     }
 }
@@ -224,7 +224,7 @@ const ESCAPE: u8 = 0x01;
 fn type_in(line: &Line) -> bool {
     let mut escaped = false;
     let mut key = [0];
-    while let Ok(1) = io::stdin().read(&mut key) {
+    while matches!(io::stdin().read(&mut key), Ok(1)) {
         if escaped && key[0] == b'x' {
             return true;
         }

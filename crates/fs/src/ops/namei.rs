@@ -217,9 +217,9 @@ pub fn remove(walk: &LookupContext<'_>, name: &[u8], dir_wanted: bool) -> Result
     }
     let covered = require_uncovered(&victim, &dir, walk)?;
     if is_dir {
-        dir.inode().rmdir(&name)?
+        dir.inode().rmdir(&name)?;
     } else {
-        dir.inode().unlink(&name)?
+        dir.inode().unlink(&name)?;
     }
     names.remove(&name);
     victim.set_removed();
@@ -400,7 +400,7 @@ pub fn rename(
     inotify::moved(moved.inode(), (from, &source.name), (to, &target.name));
     match replaced {
         Some(swapped) if exchange => {
-            inotify::moved(swapped.inode(), (to, &target.name), (from, &source.name))
+            inotify::moved(swapped.inode(), (to, &target.name), (from, &source.name));
         }
         Some(gone) => inotify::links_changed(gone.inode()),
         None => {}

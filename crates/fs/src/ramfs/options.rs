@@ -117,7 +117,7 @@ impl Options {
                 };
             }
             ("nr_blocks", Some(value)) => {
-                self.pages = whole(value).filter(|pages| i64::try_from(*pages).is_ok())?
+                self.pages = whole(value).filter(|pages| i64::try_from(*pages).is_ok())?;
             }
             ("nr_inodes", Some(value)) => self.inodes = whole(value)?,
             ("mode", Some(value)) => self.mode = u32::from_str_radix(value, 8).ok()? & 0o7777,
@@ -160,8 +160,6 @@ impl Options {
 
 #[cfg(test)]
 mod tests {
-    use alloc::string::ToString;
-
     use super::*;
 
     const USUAL: Options = Options::of_tmpfs(1000);
@@ -201,7 +199,7 @@ mod tests {
             text,
             ",size=1024k,nr_inodes=5,mode=755,uid=1,gid=2,inode64,huge=advise"
         );
-        let again = USUAL.with(&text.to_string()).unwrap();
+        let again = USUAL.with(&text).unwrap();
         assert_eq!(again.shown(), text);
     }
 }

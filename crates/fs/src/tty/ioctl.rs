@@ -35,7 +35,7 @@ impl Tty {
                 false,
             )?,
             ioctl::TCSETAF => {
-                self.change(request.read::<Termio>()?.change(self.termios()), true, true)?
+                self.change(request.read::<Termio>()?.change(self.termios()), true, true)?;
             }
             ioctl::TIOCGLCKTRMIOS => request.write(&self.state.lock().locked)?,
             ioctl::TIOCSLCKTRMIOS if request.caller.privileged() => {
@@ -64,7 +64,7 @@ impl Tty {
                 request.write(&self.session().ok_or(Errno::ENOTTY)?.cast_signed())?;
             }
             ioctl::TIOCSCTTY => {
-                self.set_controlling(request.arg == 1 && request.caller.privileged())?
+                self.set_controlling(request.arg == 1 && request.caller.privileged())?;
             }
             ioctl::TIOCNOTTY => self.give_up()?,
             ioctl::FIONREAD => {

@@ -424,10 +424,10 @@ impl FileOps for Master {
             },
             // The master is in the foreground of nothing: it is asked about the slave's.
             ioctl::TIOCGPGRP => {
-                request.write(&self.slave.tty.foreground().map_or(0, u32::cast_signed))?
+                request.write(&self.slave.tty.foreground().map_or(0, u32::cast_signed))?;
             }
             ioctl::TIOCGSID => {
-                request.write(&self.slave.tty.session().ok_or(Errno::ENOTTY)?.cast_signed())?
+                request.write(&self.slave.tty.session().ok_or(Errno::ENOTTY)?.cast_signed())?;
             }
             ioctl::TIOCSCTTY | ioctl::TIOCNOTTY => return Err(Errno::ENOTTY),
             _ => return self.slave.tty.control(request),

@@ -48,7 +48,7 @@ fn write(register: u32, value: u32) {
             ptr::write_volatile(
                 (abi::layout::LAPIC_MMIO + spec::offset(register)) as *mut u32,
                 value,
-            )
+            );
         };
     }
 }

@@ -50,6 +50,6 @@ pub fn load() {
     // SAFETY: the table is static and complete, and every handler in it saves and restores what it
     // must.
     unsafe {
-        asm!("lidt [{}]", in(reg) &raw const pointer, options(readonly, nostack, preserves_flags))
+        asm!("lidt [{}]", in(reg) &raw const pointer, options(readonly, nostack, preserves_flags));
     };
 }

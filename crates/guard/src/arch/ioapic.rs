@@ -114,7 +114,7 @@ pub fn enable(line: IrqLine, vector: u8, apic_id: u32) -> bool {
         low |= ACTIVE_LOW;
     }
     with_input(line.gsi, |controller, input| {
-        controller.route(input, low, apic_id)
+        controller.route(input, low, apic_id);
     })
     .is_some()
 }
@@ -122,6 +122,6 @@ pub fn enable(line: IrqLine, vector: u8, apic_id: u32) -> bool {
 /// Masks a line.
 pub fn disable(line: IrqLine) {
     with_input(line.gsi, |controller, input| {
-        controller.write(entry_low(input), MASKED)
+        controller.write(entry_low(input), MASKED);
     });
 }

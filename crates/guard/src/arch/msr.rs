@@ -13,7 +13,7 @@ pub unsafe fn read(msr: u32) -> u64 {
     let (low, high): (u32, u32);
     // SAFETY: the caller vouches for the register.
     unsafe {
-        asm!("rdmsr", in("ecx") msr, out("eax") low, out("edx") high, options(nostack, preserves_flags))
+        asm!("rdmsr", in("ecx") msr, out("eax") low, out("edx") high, options(nostack, preserves_flags));
     };
     u64::from(high) << 32 | u64::from(low)
 }
@@ -43,7 +43,7 @@ pub fn take_dr6() -> u64 {
     let value: u64;
     // SAFETY: the register only tells; the value written leaves its reserved bits as they are.
     unsafe {
-        asm!("mov {0}, dr6", "mov dr6, {1}", out(reg) value, in(reg) u64::from(DR6_CLEAR), options(nostack, nomem))
+        asm!("mov {0}, dr6", "mov dr6, {1}", out(reg) value, in(reg) u64::from(DR6_CLEAR), options(nostack, nomem));
     };
     value ^ u64::from(DR6_CLEAR)
 }

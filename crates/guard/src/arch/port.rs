@@ -58,7 +58,7 @@ pub(crate) unsafe fn inl(port: u16) -> u32 {
     let value;
     // SAFETY: the caller vouches for the port.
     unsafe {
-        asm!("in eax, dx", in("dx") port, out("eax") value, options(nostack, preserves_flags))
+        asm!("in eax, dx", in("dx") port, out("eax") value, options(nostack, preserves_flags));
     };
     value
 }
@@ -71,7 +71,7 @@ pub(crate) unsafe fn inl(port: u16) -> u32 {
 pub(crate) unsafe fn outl(port: u16, value: u32) {
     // SAFETY: the caller vouches for port and value.
     unsafe {
-        asm!("out dx, eax", in("dx") port, in("eax") value, options(nostack, preserves_flags))
+        asm!("out dx, eax", in("dx") port, in("eax") value, options(nostack, preserves_flags));
     };
 }
 

@@ -54,7 +54,7 @@ pub fn tsc() -> u64 {
     // SAFETY: reading the counter has no effect. The fence keeps it from being read before earlier
     // loads are done.
     unsafe {
-        asm!("lfence", "rdtsc", out("eax") low, out("edx") high, options(nostack, preserves_flags))
+        asm!("lfence", "rdtsc", out("eax") low, out("edx") high, options(nostack, preserves_flags));
     };
     u64::from(high) << 32 | u64::from(low)
 }
@@ -66,7 +66,7 @@ pub fn tsc_unordered() -> u64 {
     let (low, high): (u32, u32);
     // SAFETY: reading the counter has no effect.
     unsafe {
-        asm!("rdtsc", out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags))
+        asm!("rdtsc", out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags));
     };
     u64::from(high) << 32 | u64::from(low)
 }

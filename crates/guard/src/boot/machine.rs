@@ -39,8 +39,10 @@ struct Cell(UnsafeCell<Descriptor>);
 // SAFETY: written by `build_descriptor` only, which runs once, before anybody else exists.
 unsafe impl Sync for Cell {}
 
-// SAFETY: a descriptor is integers and bytes; all zeroes is a value of it.
-static DESCRIPTOR: Cell = Cell(UnsafeCell::new(unsafe { core::mem::zeroed() }));
+static DESCRIPTOR: Cell = Cell(UnsafeCell::new(
+    // SAFETY: a descriptor is integers and bytes; all zeroes is a value of it.
+    unsafe { core::mem::zeroed() },
+));
 
 /// Physical memory below 4 GiB, seen at its own addresses on the boot tables.
 struct LowMemory;
@@ -61,7 +63,7 @@ impl Memory for LowMemory {
                 core::ptr::with_exposed_provenance(at as usize),
                 to.as_mut_ptr(),
                 to.len(),
-            )
+            );
         };
         true
     }

@@ -140,7 +140,7 @@ extern "C" fn start_machine(kind: u32, info: u32) -> ! {
             },
             &image(),
             &shared,
-        )
+        );
     };
     // SAFETY: the tables just loaded map it there.
     unsafe { role::adopt_mapped() };

@@ -307,7 +307,7 @@ pub(super) unsafe fn donate(frames: core::ops::Range<u64>) {
         poison::fill(
             direct::ptr(Frame(frames.start)),
             (frames.end - frames.start) as usize * PAGE_SIZE,
-        )
+        );
     };
     allocator().add(frames.start, frames.end - frames.start, 0);
 }

@@ -124,7 +124,7 @@ unsafe impl GlobalAlloc for Heap {
             // SAFETY: allocated by `alloc` with the same layout, as `GlobalAlloc`'s caller
             // promises; otherwise as there.
             (Some(class), Some(object)) => unsafe {
-                self.small.free(&percpu::mine().magazines, object, class)
+                self.small.free(&percpu::mine().magazines, object, class);
             },
             // SAFETY: `alloc` got this for the same layout.
             _ => unsafe { give_pages(ptr, layout) },

@@ -42,7 +42,7 @@ impl LargePage {
                 direct::ptr(self.first.add(n as u64)),
                 direct::ptr(page.frame()),
                 PAGE_SIZE,
-            )
+            );
         };
     }
 

@@ -216,7 +216,7 @@ pub(crate) unsafe fn init(
                 slab::poison::fill(
                     direct::ptr(Frame(run.start)),
                     (run.end - run.start) as usize * PAGE_SIZE,
-                )
+                );
             };
             frames.add(run.start, run.end - run.start, 0);
         });

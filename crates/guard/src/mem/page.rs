@@ -56,7 +56,7 @@ impl Page {
                 buf.as_mut_ptr(),
                 direct::ptr(self.frame).add(offset),
                 buf.len(),
-            )
+            );
         };
     }
 

@@ -119,7 +119,7 @@ mod cpu {
     pub(super) fn flush_user() {
         // SAFETY: loading CR3 with its own value, whose highest bit reads as 0, changes no mapping.
         unsafe {
-            asm!("mov {0}, cr3", "mov cr3, {0}", out(reg) _, options(nostack, preserves_flags))
+            asm!("mov {0}, cr3", "mov cr3, {0}", out(reg) _, options(nostack, preserves_flags));
         };
     }
 
@@ -345,9 +345,9 @@ fn alone(cpus: &CpuMask, work: impl FnOnce()) -> bool {
         let (mut here, mut others) = (false, false);
         cpus.for_each(|cpu| {
             if cpu == me {
-                here = true
+                here = true;
             } else {
-                others = true
+                others = true;
             }
         });
         if here && !others {

@@ -306,11 +306,11 @@ impl PageTable {
                 match removed {
                     Removed::Page(va, frame) => {
                         // SAFETY: the entry held this reference and is gone.
-                        each(va, Unmapped::Page(unsafe { Page::from_frame(frame) }))
+                        each(va, Unmapped::Page(unsafe { Page::from_frame(frame) }));
                     }
                     Removed::Large(va, first) => {
                         // SAFETY: the entry held one reference to each frame and is gone.
-                        each(va, Unmapped::Large(unsafe { LargePage::from_frame(first) }))
+                        each(va, Unmapped::Large(unsafe { LargePage::from_frame(first) }));
                     }
                     // SAFETY: `page_table` made it from a block of order 0; no entry leads to it
                     // any more, and no CPU remembers one.

@@ -203,7 +203,7 @@ impl Partition {
                 core::ptr::from_ref::<Descriptor>(&self.staged).cast::<u8>(),
                 to,
                 descriptor::SIZE,
-            )
+            );
         };
         self.granules_mut().grant();
         Ok(root)

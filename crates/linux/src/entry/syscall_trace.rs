@@ -86,7 +86,7 @@ fn log_syscall(
     let result = handler(task, regs);
     match result {
         Ok(value) if matches!(call.name, "mmap" | "brk" | "mremap") => {
-            log::info!("{tid} {text} = {value:#x}")
+            log::info!("{tid} {text} = {value:#x}");
         }
         Ok(value) => log::info!("{tid} {text} = {}", value.cast_signed()),
         Err(e) => log::info!("{tid} {text} = -{} {} ({e})", e.raw(), e.name()),

@@ -54,7 +54,7 @@ pub fn sys_membarrier(task: &Task, command: u32, flags: u32, _cpu: i32) -> SysRe
             space.membarrier();
         }
         _ if (REGISTERED << 1) & command == command && command.is_power_of_two() => {
-            space.register_membarrier(command)
+            space.register_membarrier(command);
         }
         _ => return Err(Errno::EINVAL),
     }

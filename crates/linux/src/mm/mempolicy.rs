@@ -57,9 +57,9 @@ impl Nodes {
                 value &= (1 << (bits - word * 64)) - 1;
             }
             if word == 0 {
-                nodes.first = value
+                nodes.first = value;
             } else {
-                nodes.others |= value != 0
+                nodes.others |= value != 0;
             }
         }
         Ok(nodes)

@@ -346,21 +346,21 @@ pub fn sys_madvise(task: &Task, addr: usize, len: usize, advice: u32) -> SysResu
     match advice {
         // Giving pages back at once is one of the things it may do.
         sys::MADV_FREE => {
-            space.madvise(addr, len, Advice::DontNeed(DontNeedScope::PrivateAnonymous))?
+            space.madvise(addr, len, Advice::DontNeed(DontNeedScope::PrivateAnonymous))?;
         }
         sys::MADV_DONTNEED => {
-            space.madvise(addr, len, Advice::DontNeed(DontNeedScope::Unlocked))?
+            space.madvise(addr, len, Advice::DontNeed(DontNeedScope::Unlocked))?;
         }
         sys::MADV_DONTNEED_LOCKED => {
-            space.madvise(addr, len, Advice::DontNeed(DontNeedScope::IncludingLocked))?
+            space.madvise(addr, len, Advice::DontNeed(DontNeedScope::IncludingLocked))?;
         }
         sys::MADV_DONTFORK => space.madvise(addr, len, Advice::Flags(VmaFlags::DONTFORK, none))?,
         sys::MADV_DOFORK => space.madvise(addr, len, Advice::Flags(none, VmaFlags::DONTFORK))?,
         sys::MADV_WIPEONFORK => {
-            space.madvise(addr, len, Advice::Flags(VmaFlags::WIPEONFORK, none))?
+            space.madvise(addr, len, Advice::Flags(VmaFlags::WIPEONFORK, none))?;
         }
         sys::MADV_KEEPONFORK => {
-            space.madvise(addr, len, Advice::Flags(none, VmaFlags::WIPEONFORK))?
+            space.madvise(addr, len, Advice::Flags(none, VmaFlags::WIPEONFORK))?;
         }
         sys::MADV_HUGEPAGE => space.madvise(
             addr,

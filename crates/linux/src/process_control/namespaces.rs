@@ -66,7 +66,7 @@ fn install_namespace(task: &Task, kind: NamespaceKind, held: &NamespaceRef) -> R
             let mut own = task.namespaces();
             match (kind, other.clone()) {
                 (NamespaceKind::Uts, other) => {
-                    own.uts = other.downcast().map_err(|_| Errno::EINVAL)?
+                    own.uts = other.downcast().map_err(|_| Errno::EINVAL)?;
                 }
                 (_, other) => {
                     sem::exit_sem(task.process(), &own.ipc);

@@ -240,7 +240,7 @@ fn process(task: &Task, option: u32, arg: usize) -> SysResult {
             process.parent_death_signal.store(signal, Ordering::Relaxed);
         }
         pr::PR_GET_PDEATHSIG => {
-            UserPtr::<i32>::new(arg).write(&process.parent_death_signal.load(Ordering::Relaxed))?
+            UserPtr::<i32>::new(arg).write(&process.parent_death_signal.load(Ordering::Relaxed))?;
         }
         pr::PR_GET_DUMPABLE => return Ok(process.dumpable.load(Ordering::Relaxed) as usize),
         pr::PR_SET_DUMPABLE if arg <= 1 => process.dumpable.store(arg as i32, Ordering::Relaxed),

@@ -137,10 +137,7 @@ impl FileOps for OpenPressure {
     }
 
     fn read_at(&self, _: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let text = self
-            .resource
-            .with_pressure(|pressure, now| pressure.show(now))
-            .to_string();
+        let text = self.resource.with_pressure(psi::Pressure::show).to_string();
         let rest = usize::try_from(offset)
             .ok()
             .and_then(|offset| text.as_bytes().get(offset..))

@@ -39,7 +39,7 @@ fn for_each_stack_frame(process: &Process, tid: Option<Tid>, show: impl FnMut(&s
 pub(super) fn stack(process: &Process, tid: Option<Tid>) -> String {
     let mut text = String::new();
     for_each_stack_frame(process, tid, |name, distance| {
-        text += &format!("[<0>] {name}+{distance:#x}\n")
+        text += &format!("[<0>] {name}+{distance:#x}\n");
     });
     text
 }

@@ -403,7 +403,7 @@ fn stopped_request(request: u32, target: &Arc<Task>, addr: usize, data: usize) -
                     .map_err(|_| Errno::EPERM)
                     .map(drop)?,
                 ARCH_GET_FS | ARCH_GET_GS => {
-                    UserPtr::new(addr).write(&user_word(target, at, None)?)?
+                    UserPtr::new(addr).write(&user_word(target, at, None)?)?;
                 }
                 _ => return Err(Errno::EINVAL),
             }

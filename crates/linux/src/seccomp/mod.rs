@@ -60,7 +60,7 @@ pub(crate) fn run_filters(task: &Task, regs: &mut UserRegs) -> Option<SysResult>
 fn run_filters_after(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<SysResult> {
     let seccomp = task.seccomp.lock().clone();
     let number = regs.orig_rax as u32;
-    if let Seccomp::Strict = seccomp {
+    if matches!(seccomp, Seccomp::Strict) {
         let allowed = matches!(
             number,
             sys::__NR_read | sys::__NR_write | sys::__NR_exit | sys::__NR_rt_sigreturn

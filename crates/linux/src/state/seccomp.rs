@@ -152,7 +152,7 @@ impl NotificationQueue {
     /// Notification that the listener has received and not replied to.
     pub(crate) fn sent(&mut self, id: u64) -> Result<&mut PendingNotification, Errno> {
         let waiting = self.find(id)?;
-        if let State::Sent = waiting.state {
+        if matches!(waiting.state, State::Sent) {
             Ok(waiting)
         } else {
             Err(Errno::EINPROGRESS)

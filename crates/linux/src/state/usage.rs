@@ -94,7 +94,7 @@ impl IoAccounting {
     /// Counts transfers that had this result. By the thread itself.
     pub(crate) fn count(&self, direction: Direction, result: &SysResult, calls: u64) {
         let add = |counter: &AtomicU64, amount: u64| {
-            counter.store(counter.load(Ordering::Relaxed) + amount, Ordering::Relaxed)
+            counter.store(counter.load(Ordering::Relaxed) + amount, Ordering::Relaxed);
         };
         let counters = match direction {
             Direction::Read => &self.read,

@@ -130,7 +130,7 @@ fn task() -> Arc<Task> {
         assert_eq!(
             new_task(Pid::NONE, Weak::new(), Credentials::root()).pid(),
             Pid::INIT
-        )
+        );
     });
     let task = new_task(Pid::INIT, Weak::new(), Credentials::root());
     task.bind_thread();

@@ -206,7 +206,7 @@ pub fn program(header: &ElfHeader, table: &[u8]) -> Result<ElfProgram, Errno> {
                 program.interpreter = Some((entry.p_offset, entry.p_filesz as usize));
             }
             elf::abi::PT_GNU_STACK => {
-                program.executable_stack = entry.p_flags & elf::abi::PF_X != 0
+                program.executable_stack = entry.p_flags & elf::abi::PF_X != 0;
             }
             _ => {}
         }

@@ -378,7 +378,7 @@ impl SocketOptions {
         match stamp {
             0 => {}
             net::SO_TIMESTAMP_OLD | net::SO_TIMESTAMP_NEW => {
-                told.push((net::SOL_SOCKET, stamp, pair(time.nsec / 1000)))
+                told.push((net::SOL_SOCKET, stamp, pair(time.nsec / 1000)));
             }
             _ => told.push((net::SOL_SOCKET, stamp, pair(time.nsec))),
         }

@@ -247,7 +247,7 @@ fn queued_sockets(file: &File) -> Vec<Key> {
                     .iter()
                     .filter(|file| is_socket(file))
                     .map(file_address),
-            )
+            );
         };
         socket.for_each_endpoint(|endpoint| endpoint.for_each_right(&mut note));
     }

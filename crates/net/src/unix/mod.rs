@@ -338,7 +338,7 @@ impl SocketOps for UnixSocket {
                     *none = Some(Backlog {
                         accept_queue: VecDeque::new(),
                         limit,
-                    })
+                    });
                 }
             }
             self.endpoint.set_credentials(caller_peer_credentials());

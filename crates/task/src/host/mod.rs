@@ -98,9 +98,9 @@ pub(crate) fn current_token() -> Token {
 #[track_caller]
 pub(crate) fn unpark(thread: Token) {
     if explore::is_active() {
-        explore::unpark(thread.into_raw())
+        explore::unpark(thread.into_raw());
     } else {
-        scheduler().unpark(thread)
+        scheduler().unpark(thread);
     }
 }
 
@@ -238,9 +238,9 @@ pub fn current() -> Arc<Thread> {
 #[track_caller]
 pub fn park() {
     if explore::is_active() {
-        explore::park(None)
+        explore::park(None);
     } else {
-        scheduler().park()
+        scheduler().park();
     }
 }
 
@@ -261,9 +261,9 @@ pub fn park_until(deadline: Deadline) -> bool {
 /// Lets other threads run first.
 pub fn yield_now() {
     if explore::is_active() {
-        explore::yield_now()
+        explore::yield_now();
     } else {
-        std::thread::yield_now()
+        std::thread::yield_now();
     }
 }
 

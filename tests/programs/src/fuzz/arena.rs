@@ -175,7 +175,7 @@ fn map_paths() {
         // SAFETY: the place has 64 bytes of the mapping that was just made, zeroed; no name is
         // longer than 63.
         unsafe {
-            std::ptr::copy_nonoverlapping(name.as_ptr(), path(index as u64) as *mut u8, name.len())
+            std::ptr::copy_nonoverlapping(name.as_ptr(), path(index as u64) as *mut u8, name.len());
         };
     }
 }
@@ -234,7 +234,10 @@ pub enum Sort {
 const FIRST_FD: i32 = 3;
 /// Sorts of the descriptors, in their order.
 const SORTS: [Sort; 57] = {
-    use Sort::*;
+    use Sort::{
+        Directory, Epoll, File, Inet, Listener, Memory, Netlink, Other, Pipe, Proc, Process, Queue,
+        Signal, Timer, Unix, Watch,
+    };
     [
         Pipe, Pipe, Pipe, Pipe, Unix, Unix, Unix, Unix, Unix, Unix, Other, Epoll, Epoll, Timer,
         Signal, Memory, Process, Watch, Unix, Inet, Inet, Inet, Netlink, File, Directory,

@@ -120,7 +120,7 @@ pub fn run(
         .map(|(list, lines)| {
             thread::Builder::new().spawn(move || {
                 interrupt_often();
-                make(&list, &lines, counters, child, true)
+                make(&list, &lines, counters, child, true);
             })
         })
         .collect();

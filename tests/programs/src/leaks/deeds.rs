@@ -203,7 +203,7 @@ pub const THREADS: &[Deed] = &[
         let threads: Vec<_> = (0..4).map(|_| thread::spawn(thread::yield_now)).collect();
         threads
             .into_iter()
-            .try_for_each(|thread| thread.join())
+            .try_for_each(std::thread::JoinHandle::join)
             .map_err(|_| anyhow::anyhow!("a thread panicked"))
     }),
     ("a process that ends while its threads wait", || {
@@ -600,7 +600,7 @@ pub const TIMERS: &[Deed] = &[
                 0,
                 &raw const long,
                 0
-            )
+            );
         })?)?;
         let mut polled = libc::pollfd {
             fd: -1,
@@ -608,7 +608,7 @@ pub const TIMERS: &[Deed] = &[
             revents: 0,
         };
         kill_waiting(child(|| {
-            _ = call!(SYS_ppoll, &raw mut polled, 1, &raw const long, 0, 8)
+            _ = call!(SYS_ppoll, &raw mut polled, 1, &raw const long, 0, 8);
         })?)
     }),
 ];

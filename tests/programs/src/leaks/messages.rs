@@ -45,10 +45,10 @@ fn bind(fd: &Fd) -> Result<libc::sockaddr_in> {
 
 pub const SOCKETS: &[Deed] = &[
     ("pipes with bytes in them", || {
-        let [_reader, writer] = pipe(0)?;
+        let [reader, writer] = pipe(0)?;
         write(&writer, 5000)?;
         let [_other, into] = pipe(0)?;
-        is(call!(SYS_tee, _reader.0, into.0, 4096, 0), 4096, "tee")?;
+        is(call!(SYS_tee, reader.0, into.0, 4096, 0), 4096, "tee")?;
         is(
             call!(SYS_fcntl, writer.0, libc::F_SETPIPE_SZ, 1 << 20),
             1 << 20,
@@ -201,7 +201,7 @@ pub const SOCKETS: &[Deed] = &[
 /// A message with descriptors, and room for one.
 struct Message {
     header: libc::msghdr,
-    _vector: Box<libc::iovec>,
+    vector: Box<libc::iovec>,
     _byte: Box<u8>,
     control: Box<[u64; 8]>,
 }
@@ -232,7 +232,7 @@ impl Message {
         };
         Self {
             header,
-            _vector: vector,
+            vector,
             _byte: byte,
             control,
         }
@@ -365,7 +365,7 @@ pub const RIGHTS: &[Deed] = &[
                 "a bad vector",
             )?;
             message = Message::new(&[cargo[0].0, cargo[1].0]);
-            message._vector.iov_base = ptr::without_provenance_mut(NOWHERE);
+            message.vector.iov_base = ptr::without_provenance_mut(NOWHERE);
             fails(
                 call!(SYS_sendmsg, near.0, &raw const message.header, 0),
                 libc::EFAULT,

@@ -207,7 +207,7 @@ impl Archive {
                 Content::Empty => {}
                 Content::Bytes(bytes) => pieces.put(bytes)?,
                 Content::Part { path, offset, len } => {
-                    copy(path, *offset, *len, &mut |bytes| pieces.put(bytes))?
+                    copy(path, *offset, *len, &mut |bytes| pieces.put(bytes))?;
                 }
             }
             pieces.put(&[0; 3][..(padded(len) - len) as usize])?;

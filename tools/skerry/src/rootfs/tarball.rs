@@ -76,7 +76,7 @@ pub fn plan(path: &Path, file: File) -> Result<Archive> {
         if !matches!(kind, Kind::Char | Kind::Block) {
             new.device = (0, 0);
         }
-        let target = entry.link_name_bytes().map(|bytes| bytes.into_owned());
+        let target = entry.link_name_bytes().map(std::borrow::Cow::into_owned);
         match header.entry_type() {
             EntryType::Link => {
                 let to = target

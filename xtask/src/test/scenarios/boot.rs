@@ -22,7 +22,7 @@ const SMALL: &[Variant] = &[
             .extend(["-cpu", "max,x2apic=off"].map(OsString::from));
     }),
     ("the microvm board", 4, |machine| {
-        machine.hardware.board = Board::Microvm
+        machine.hardware.board = Board::Microvm;
     }),
     (
         "6 GiB, with the hole below 4 GiB in between",
@@ -30,10 +30,10 @@ const SMALL: &[Variant] = &[
         |machine| machine.hardware.memory = "6G".into(),
     ),
     ("64 MiB", 1, |machine| {
-        machine.hardware.memory = "64M".into()
+        machine.hardware.memory = "64M".into();
     }),
     ("counting instructions on one thread", 2, |machine| {
-        machine.hardware.icount = true
+        machine.hardware.icount = true;
     }),
 ];
 
@@ -48,10 +48,10 @@ pub fn iso(setting: &Setting) -> Result<Vec<Check>> {
         setting,
         &[
             ("an ISO image under a BIOS", 4, |machine| {
-                machine.firmware = Some(Firmware::Bios)
+                machine.firmware = Some(Firmware::Bios);
             }),
             ("an ISO image under UEFI", 4, |machine| {
-                machine.firmware = Some(Firmware::Uefi)
+                machine.firmware = Some(Firmware::Uefi);
             }),
         ],
     ))
@@ -62,7 +62,7 @@ pub fn large(setting: &Setting) -> Result<Vec<Check>> {
     Ok(boot_all(
         setting,
         &[("64 processors", 64, |machine| {
-            machine.timeout = Some(Duration::from_secs(240))
+            machine.timeout = Some(Duration::from_secs(240));
         })],
     ))
 }

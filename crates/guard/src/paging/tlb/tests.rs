@@ -128,7 +128,7 @@ pub(in super::super) mod cpu {
         with(|cpu| {
             [&mut cpu.small, &mut cpu.large, &mut cpu.tables]
                 .into_iter()
-                .for_each(BTreeMap::clear)
+                .for_each(BTreeMap::clear);
         });
     }
 
@@ -362,8 +362,8 @@ mod model {
         let step = prop_oneof![
             6 => table.clone().prop_map(|table| Step::Run { table }),
             1 => Just(Step::Rest),
-            12 => (page.clone(), write.clone()).prop_map(|(page, write)| Step::Touch { page, write }),
-            6 => (table.clone(), page.clone(), write.clone()).prop_map(|(table, page, write)| Step::Map { table, page, write }),
+            12 => (page.clone(), write).prop_map(|(page, write)| Step::Touch { page, write }),
+            6 => (table.clone(), page.clone(), write).prop_map(|(table, page, write)| Step::Map { table, page, write }),
             3 => (table.clone(), any::<bool>()).prop_map(|(table, second)| Step::MapLarge { table, second }),
             2 => (table.clone(), page.clone()).prop_map(|(table, page)| Step::Unmap { table, page }),
             3 => (table.clone(), range.clone()).prop_map(|(table, (from, to))| Step::UnmapRange { table, from, to }),

@@ -146,7 +146,7 @@ fn spans_are_changed_by_several_threads() {
                     let mut marks = Vec::new();
                     let start = va & !(span(2) - 1);
                     table.unmap_range(start..start + span(2), &mut |_, gone| {
-                        marks.push(mark(&single(gone)))
+                        marks.push(mark(&single(gone)));
                     });
                     assert_eq!(marks, [thread as u8]);
                 }

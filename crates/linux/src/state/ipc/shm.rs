@@ -121,7 +121,7 @@ impl Segment {
         let mut pages = 0;
         self.memory
             .for_each_cached(0..self.size.div_ceil(PAGE_SIZE) as u64, &mut |_, _| {
-                pages += 1
+                pages += 1;
             });
         pages
     }

@@ -128,7 +128,7 @@ impl TcpSocket {
         }
         for initiator in pending_requests
             .iter()
-            .filter_map(|request| request.initiator())
+            .filter_map(super::connect::ConnectRequest::initiator)
         {
             initiator.connect_failed(Errno::ECONNREFUSED);
         }

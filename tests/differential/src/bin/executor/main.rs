@@ -201,7 +201,7 @@ impl Server {
                     };
                     match text.parse() {
                         Ok(program) if !known(&program) => {
-                            writeln!(output, "! a step makes a call that there is not")?
+                            writeln!(output, "! a step makes a call that there is not")?;
                         }
                         Ok(program) => write!(output, "{}", self.run(&program))?,
                         Err(why) => writeln!(output, "! {why}")?,

@@ -64,7 +64,7 @@ fn spawn(what: u64) -> i64 {
             [sys::simple(libc::SYS_getpid, [0; 3]) as u64, what >> 8, 0],
         );
     }
-    sys::exit(what as u8 as i32)
+    sys::exit(i32::from(what as u8))
 }
 
 /// Waits until a child sleeps, is stopped, or has ended, so that no later step finds it in between.

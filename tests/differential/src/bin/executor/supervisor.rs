@@ -82,10 +82,10 @@ impl Supervisor {
         let mut record = run.record();
         match ended {
             Some(status) if libc::WIFSIGNALED(status) => {
-                record.push_str(&format!("left end: signal {}\n", libc::WTERMSIG(status)))
+                record.push_str(&format!("left end: signal {}\n", libc::WTERMSIG(status)));
             }
             Some(status) => {
-                record.push_str(&format!("left end: status {}\n", libc::WEXITSTATUS(status)))
+                record.push_str(&format!("left end: status {}\n", libc::WEXITSTATUS(status)));
             }
             None => record.push_str("left end: it did not end\n"),
         }
