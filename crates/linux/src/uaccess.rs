@@ -11,10 +11,11 @@ use guard::user;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::uapi::pid::{Pgid, Pid, Tid};
+use crate::uapi::user_addr::UserAddr;
 
 /// The address of a `T` in the calling program's memory, not checked.
 pub struct UserPtr<T> {
-    addr: usize,
+    addr: UserAddr,
     what: PhantomData<fn() -> T>,
 }
 
@@ -27,9 +28,12 @@ impl<T> Clone for UserPtr<T> {
 impl<T> Copy for UserPtr<T> {}
 
 impl<T> UserPtr<T> {
+    /// The null pointer.
+    pub const NULL: Self = Self::new(UserAddr::NULL);
+
     /// The `T` at this address.
     #[must_use]
-    pub const fn new(addr: usize) -> Self {
+    pub const fn new(addr: UserAddr) -> Self {
         Self {
             addr,
             what: PhantomData,
@@ -38,14 +42,14 @@ impl<T> UserPtr<T> {
 
     /// The address in user memory.
     #[must_use]
-    pub const fn addr(self) -> usize {
+    pub const fn addr(self) -> UserAddr {
         self.addr
     }
 
     /// Whether it is the null pointer.
     #[must_use]
     pub const fn is_null(self) -> bool {
-        self.addr == 0
+        self.addr.is_null()
     }
 
     /// The `T` that comes `index` places later.
@@ -72,7 +76,7 @@ impl<T: FromBytes + IntoBytes + Immutable> UserPtr<T> {
     /// `EFAULT`.
     #[inline]
     pub fn with<R>(self, see: impl FnOnce(&T) -> R) -> Result<R, Errno> {
-        user::with_value(self.addr, see).map_err(|_| Errno::EFAULT)
+        user::with_value(self.addr.raw(), see).map_err(|_| Errno::EFAULT)
     }
 
     /// Reads it if the pointer is not null.
@@ -108,36 +112,24 @@ impl<T: FromBytes + IntoBytes + Immutable> UserPtr<T> {
     }
 }
 
-/// Whether `len` bytes at `addr` are in the half of the address space that programs have, mapped or
-/// not (Linux' `access_ok`).
-///
-/// # Errors
-/// `EFAULT`.
-pub(crate) fn check_range(addr: usize, len: usize) -> Result<(), Errno> {
-    addr.checked_add(len)
-        .filter(|&end| end <= user::USER_END)
-        .map(drop)
-        .ok_or(Errno::EFAULT)
-}
-
 /// Reads `to.len()` bytes of user memory from `addr` on.
 ///
 /// # Errors
 /// `EFAULT`.
-pub fn read_bytes(addr: usize, to: &mut [u8]) -> Result<(), Errno> {
-    user::read_bytes(to, addr).map_err(|_| Errno::EFAULT)
+pub fn read_bytes(addr: UserAddr, to: &mut [u8]) -> Result<(), Errno> {
+    user::read_bytes(to, addr.raw()).map_err(|_| Errno::EFAULT)
 }
 
 /// Writes all bytes of `from` to user memory from `addr` on.
 ///
 /// # Errors
 /// `EFAULT`; a part may have been written.
-pub fn write_bytes(addr: usize, from: &[u8]) -> Result<(), Errno> {
-    user::write_bytes(addr, from).map_err(|_| Errno::EFAULT)
+pub fn write_bytes(addr: UserAddr, from: &[u8]) -> Result<(), Errno> {
+    user::write_bytes(addr.raw(), from).map_err(|_| Errno::EFAULT)
 }
 
 /// Reads bytes up to the first page that cannot be read; returns how many.
-pub(crate) fn read_partial(addr: usize, to: &mut [u8]) -> usize {
+pub(crate) fn read_partial(addr: UserAddr, to: &mut [u8]) -> usize {
     if read_bytes(addr, to).is_ok() {
         to.len()
     } else {
@@ -146,7 +138,7 @@ pub(crate) fn read_partial(addr: usize, to: &mut [u8]) -> usize {
 }
 
 /// Writes bytes up to the first page that cannot be written to; returns how many.
-pub(crate) fn write_partial(addr: usize, from: &[u8]) -> usize {
+pub(crate) fn write_partial(addr: UserAddr, from: &[u8]) -> usize {
     if write_bytes(addr, from).is_ok() {
         from.len()
     } else {
@@ -157,14 +149,14 @@ pub(crate) fn write_partial(addr: usize, from: &[u8]) -> usize {
 /// Copies page by page until there is an error: how many bytes.
 #[cold]
 fn by_pages(
-    addr: usize,
+    addr: UserAddr,
     len: usize,
-    mut copy: impl FnMut(usize, Range<usize>) -> Result<(), Errno>,
+    mut copy: impl FnMut(UserAddr, Range<usize>) -> Result<(), Errno>,
 ) -> usize {
     let mut done = 0;
     while done < len {
         let at = addr.wrapping_add(done);
-        let n = (PAGE_SIZE - at % PAGE_SIZE).min(len - done);
+        let n = (PAGE_SIZE - at.page_offset()).min(len - done);
         if copy(at, done..done + n).is_err() {
             break;
         }
@@ -178,15 +170,15 @@ fn by_pages(
 /// # Errors
 /// `EFAULT`; a part may have been written.
 #[inline(always)]
-pub(crate) fn write_small(addr: usize, from: &[u8; 16], len: usize) -> Result<(), Errno> {
+pub(crate) fn write_small(addr: UserAddr, from: &[u8; 16], len: usize) -> Result<(), Errno> {
     let written = match len {
-        1 => user::store_u8(addr, from[0]),
+        1 => user::store_u8(addr.raw(), from[0]),
         8 => user::store_u64(
-            addr,
+            addr.raw(),
             from.first_chunk()
                 .map_or(0, |bytes| u64::from_ne_bytes(*bytes)),
         ),
-        _ => user::write_bytes(addr, from.get(..len).unwrap_or_default()),
+        _ => user::write_bytes(addr.raw(), from.get(..len).unwrap_or_default()),
     };
     written.map_err(|_| Errno::EFAULT)
 }
@@ -196,8 +188,8 @@ pub(crate) fn write_small(addr: usize, from: &[u8; 16], len: usize) -> Result<()
 ///
 /// # Errors
 /// `EFAULT`.
-pub fn probe_write(addr: usize) -> Result<(), Errno> {
-    let word = addr & !3;
+pub fn probe_write(addr: UserAddr) -> Result<(), Errno> {
+    let word = addr.raw() & !3;
     let value = user::load_u32(word).map_err(|_| Errno::EFAULT)?;
     // Stores the value that is there; if another thread has changed it in between, it was writable
     // to that one.
@@ -207,21 +199,54 @@ pub fn probe_write(addr: usize) -> Result<(), Errno> {
 }
 
 /// Makes the `len` bytes at `addr` present that a copy with interrupts off found missing, to be
-/// read and, if `write`, written. They may be gone again when the copy is tried again.
+/// read. They may be gone again when the copy is tried again.
 ///
 /// # Errors
 /// `EFAULT`.
-pub(crate) fn fault_in(addr: usize, len: usize, write: bool) -> Result<(), Errno> {
-    let end = addr
-        .checked_add(len)
-        .filter(|&end| end <= user::USER_END)
-        .ok_or(Errno::EFAULT)?;
-    let pages = (addr..end).step_by(PAGE_SIZE).chain([end - 1]);
-    for at in pages {
-        if write {
-            probe_write(at)?;
-        } else {
-            user::load_u32(at & !3).map_err(|_| Errno::EFAULT)?;
+pub(crate) fn fault_in_readable(addr: UserAddr, len: usize) -> Result<(), Errno> {
+    fault_in(addr, len, |at| {
+        user::load_u32(at.raw() & !3)
+            .map(drop)
+            .map_err(|_| Errno::EFAULT)
+    })
+}
+
+/// Makes the `len` bytes at `addr` present that a copy with interrupts off found missing, to be
+/// written. They may be gone again when the copy is tried again.
+///
+/// # Errors
+/// `EFAULT`.
+pub(crate) fn fault_in_writeable(addr: UserAddr, len: usize) -> Result<(), Errno> {
+    fault_in(addr, len, probe_write)
+}
+
+/// Calls `touch` with an address of each page of `len` bytes at `addr`.
+fn fault_in(
+    addr: UserAddr,
+    len: usize,
+    touch: impl FnMut(UserAddr) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    if !addr.access_ok(len) {
+        return Err(Errno::EFAULT);
+    }
+    let (start, end) = (addr.raw(), addr.raw() + len);
+    (start..end)
+        .step_by(PAGE_SIZE)
+        .chain([end - 1])
+        .map(UserAddr::new)
+        .try_for_each(touch)
+}
+
+/// Makes sure that the bytes in a `range` behind `addr`, of which only a later kernel would know the
+/// meaning, are zero (Linux: `check_zeroed_user`).
+///
+/// # Errors
+/// `E2BIG` if one is not zero; `EFAULT`.
+pub(crate) fn check_zeroed(addr: UserAddr, range: Range<usize>) -> Result<(), Errno> {
+    let at = |offset| addr.raw().saturating_add(offset);
+    for addr in at(range.start)..at(range.end) {
+        if UserPtr::<u8>::new(addr.into()).read()? != 0 {
+            return Err(Errno::E2BIG);
         }
     }
     Ok(())
@@ -231,12 +256,12 @@ pub(crate) fn fault_in(addr: usize, len: usize, write: bool) -> Result<(), Errno
 ///
 /// # Errors
 /// `EFAULT`; `ENAMETOOLONG` if there is no NUL in `max` bytes.
-pub fn read_cstr(addr: usize, max: usize) -> Result<Vec<u8>, Errno> {
+pub fn read_cstr(addr: UserAddr, max: usize) -> Result<Vec<u8>, Errno> {
     // Most strings are short.
     let mut size = max.min(256);
     loop {
         let mut buf = vec![0; size];
-        let len = user::read_cstr(addr, &mut buf).map_err(|_| Errno::EFAULT)?;
+        let len = user::read_cstr(addr.raw(), &mut buf).map_err(|_| Errno::EFAULT)?;
         if len < size {
             buf.truncate(len);
             return Ok(buf);
@@ -284,6 +309,12 @@ impl SyscallArg for i32 {
     }
 }
 
+impl SyscallArg for UserAddr {
+    fn from_register(register: u64) -> Self {
+        Self::from(register)
+    }
+}
+
 impl SyscallArg for Pid {
     fn from_register(register: u64) -> Self {
         Self::new(register as i32)
@@ -316,6 +347,6 @@ impl SyscallArg for Option<Pgid> {
 
 impl<T> SyscallArg for UserPtr<T> {
     fn from_register(register: u64) -> Self {
-        Self::new(register as usize)
+        Self::new(UserAddr::from(register))
     }
 }

@@ -1,12 +1,13 @@
 //! Buffers of programs: `struct iovec`, and copies to and from several of them.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use abi::errno::Errno;
-use abi::layout::USER_END;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::user_addr::UserAddr;
 
 /// The most that one call transfers, as on Linux.
 pub(crate) const MAX_TRANSFER: usize = 0x7fff_f000;
@@ -25,13 +26,16 @@ pub struct IoVec {
     pub(crate) len: u64,
 }
 
-/// The caller's buffers of one transfer: address and length each.
-pub(crate) struct IoVecs(Vec<(usize, usize)>);
-
-/// Whether memory of a program can be there at all.
-pub(crate) fn in_user_space(addr: usize, len: usize) -> bool {
-    addr.checked_add(len).is_some_and(|end| end <= USER_END)
+/// A buffer in the caller's memory.
+#[derive(Clone, Copy)]
+pub(crate) struct UserBuf {
+    pub(crate) addr: UserAddr,
+    /// Number of bytes.
+    pub(crate) len: usize,
 }
+
+/// The caller's buffers of one transfer.
+pub(crate) struct IoVecs(Vec<UserBuf>);
 
 impl IoVecs {
     /// Reads the vector of buffers in another process's memory, of which only the lengths are
@@ -46,13 +50,16 @@ impl IoVecs {
         let mut buffers = Vec::with_capacity(count);
         for i in 0..count {
             let entry = iov.add(i).read()?;
-            buffers.push((entry.base as usize, entry.len as usize));
+            buffers.push(UserBuf {
+                addr: entry.base.into(),
+                len: entry.len as usize,
+            });
         }
         // All are read, then all lengths are looked at, then all addresses: that decides which
         // error it is.
         if buffers
             .iter()
-            .any(|(_, len)| isize::try_from(*len).is_err())
+            .any(|buffer| isize::try_from(buffer.len).is_err())
         {
             return Err(Errno::EINVAL);
         }
@@ -62,8 +69,8 @@ impl IoVecs {
     pub(crate) fn read(iov: UserPtr<IoVec>, count: usize) -> Result<Self, Errno> {
         let Self(mut buffers) = Self::read_remote(iov, count)?;
         let mut total = 0usize;
-        for (addr, len) in &mut buffers {
-            if !in_user_space(*addr, *len) {
+        for UserBuf { addr, len } in &mut buffers {
+            if !addr.access_ok(*len) {
                 return Err(Errno::EFAULT);
             }
             *len = (*len).min(MAX_TRANSFER - total);
@@ -72,27 +79,27 @@ impl IoVecs {
         Ok(Self(buffers))
     }
 
-    pub(crate) fn as_slice(&self) -> &[(usize, usize)] {
+    pub(crate) fn as_slice(&self) -> &[UserBuf] {
         &self.0
     }
 }
 
 /// Number of bytes of all buffers.
-pub(crate) fn total(buffers: &[(usize, usize)]) -> usize {
-    buffers.iter().map(|b| b.1).sum()
+pub(crate) fn total(buffers: &[UserBuf]) -> usize {
+    buffers.iter().map(|buffer| buffer.len).sum()
 }
 
 /// Runs `f` on the segments of the buffers that make up `offset..offset + len`: address and range
 /// within the piece of the kernel's buffer.
 pub(crate) fn for_each_segment(
-    buffers: &[(usize, usize)],
+    buffers: &[UserBuf],
     offset: usize,
     len: usize,
-    mut f: impl FnMut(usize, core::ops::Range<usize>) -> Result<(), Errno>,
+    mut f: impl FnMut(UserAddr, Range<usize>) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
     let mut skip = offset;
     let mut done = 0;
-    for &(addr, size) in buffers {
+    for &UserBuf { addr, len: size } in buffers {
         if skip >= size {
             skip -= size;
             continue;
@@ -110,7 +117,7 @@ pub(crate) fn for_each_segment(
 
 /// Copies to the caller's buffers, from byte `offset` of them on, until one cannot be written to:
 /// how much that is.
-pub(crate) fn copy_out(buffers: &[(usize, usize)], offset: usize, from: &[u8]) -> usize {
+pub(crate) fn copy_out(buffers: &[UserBuf], offset: usize, from: &[u8]) -> usize {
     let mut copied = 0;
     let whole = for_each_segment(buffers, offset, from.len(), |addr, range| {
         let n = uaccess::write_partial(addr, &from[range.clone()]);
@@ -126,7 +133,7 @@ pub(crate) fn copy_out(buffers: &[(usize, usize)], offset: usize, from: &[u8]) -
 
 /// Copies from the caller's buffers, from byte `offset` of them on, until one cannot be read: how
 /// much that is.
-pub(crate) fn copy_in(buffers: &[(usize, usize)], offset: usize, to: &mut [u8]) -> usize {
+pub(crate) fn copy_in(buffers: &[UserBuf], offset: usize, to: &mut [u8]) -> usize {
     let mut copied = 0;
     let whole = for_each_segment(buffers, offset, to.len(), |addr, range| {
         let len = range.len();

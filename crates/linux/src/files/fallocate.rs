@@ -8,6 +8,7 @@ use linux_raw_sys::general as sys;
 use crate::mm::mmap;
 use crate::process::rlimit::check_size;
 use crate::state::fdtable::CloseOnExec;
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, uaccess};
 
 /// `sync(2)`: everything is in memory.
@@ -153,7 +154,7 @@ pub(crate) fn chown_to_caller(task: &Task, inode: &dyn fs::Inode) -> Result<(), 
 const MAX_NAME: usize = 249;
 
 /// `memfd_create(2)`: makes a file in memory that has no path.
-pub fn sys_memfd_create(task: &Task, name: usize, flags: u32) -> SysResult {
+pub fn sys_memfd_create(task: &Task, name: UserAddr, flags: u32) -> SysResult {
     let known = sys::MFD_CLOEXEC | sys::MFD_ALLOW_SEALING | sys::MFD_NOEXEC_SEAL | sys::MFD_EXEC;
     let large = if flags & sys::MFD_HUGETLB == 0 {
         0

@@ -231,7 +231,7 @@ fn set_status_flags(task: &Task, file: &Arc<File>, fd: i32, mut flags: OpenFlags
 pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
     let files = task.files();
     let file = files.get(fd)?;
-    let flock = || UserPtr::<Flock>::new(arg);
+    let flock = || UserPtr::<Flock>::new(arg.into());
     let process = || files.record_lock_owner(task.pid());
     // With O_PATH only the descriptor itself can be handled.
     let on_descriptor = matches!(
@@ -266,8 +266,8 @@ pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
         sys::F_OFD_SETLKW => set_lock(&file, LockOwner::opening(&file), flock(), true),
         sys::F_GETOWN => sigio::owner(&file),
         sys::F_SETOWN => sigio::set_owner(task, &file, arg as i32),
-        sys::F_GETOWN_EX => sigio::owner_ex(&file, UserPtr::new(arg)),
-        sys::F_SETOWN_EX => sigio::set_owner_ex(task, &file, UserPtr::new(arg)),
+        sys::F_GETOWN_EX => sigio::owner_ex(&file, UserPtr::new(arg.into())),
+        sys::F_SETOWN_EX => sigio::set_owner_ex(task, &file, UserPtr::new(arg.into())),
         sys::F_GETSIG => Ok(file.notice().signal as usize),
         sys::F_SETSIG => sigio::set_signal(&file, arg as i32),
         F_GETLEASE => Ok(match lease::get(&file) {

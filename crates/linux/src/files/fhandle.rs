@@ -8,6 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::files::namei::lookup_at;
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// `struct file_handle` up to its bytes.
@@ -28,14 +29,14 @@ const KIND: i32 = 1;
 const MAX_BYTES: u32 = 128;
 
 fn body(handle: UserPtr<FileHandle>) -> UserPtr<Body> {
-    UserPtr::new(handle.addr() + size_of::<FileHandle>())
+    UserPtr::new(handle.addr().wrapping_add(size_of::<FileHandle>()))
 }
 
 /// `name_to_handle_at(2)`: stores a handle of a file, which does not depend on its path.
 pub fn sys_name_to_handle_at(
     task: &Task,
     dirfd: i32,
-    name: usize,
+    name: UserAddr,
     handle: UserPtr<FileHandle>,
     mount: UserPtr<i32>,
     flags: u32,

@@ -9,6 +9,7 @@ use linux_raw_sys::general as sys;
 
 use crate::files::namei::{AT_FDCWD, lookup_at};
 use crate::state::fdtable::CloseOnExec;
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// `inotify_init1(2)`: makes an inotify descriptor, with flags.
@@ -33,7 +34,7 @@ fn group(file: &Arc<File>) -> Result<&Arc<inotify::Inotify>, Errno> {
 }
 
 /// `inotify_add_watch(2)`: watches a path for events; returns the watch's number.
-pub fn sys_inotify_add_watch(task: &Task, fd: i32, name: usize, mask: u32) -> SysResult {
+pub fn sys_inotify_add_watch(task: &Task, fd: i32, name: UserAddr, mask: u32) -> SysResult {
     inotify::check_mask(mask)?;
     let file = task.file_io(fd)?;
     if mask & sys::IN_MASK_ADD != 0 && mask & sys::IN_MASK_CREATE != 0 {

@@ -17,11 +17,11 @@ struct TaskCaller<'a>(&'a Task);
 
 impl IoctlCaller for TaskCaller<'_> {
     fn read_bytes(&self, addr: usize, to: &mut [u8]) -> Result<(), Errno> {
-        uaccess::read_bytes(addr, to)
+        uaccess::read_bytes(addr.into(), to)
     }
 
     fn write_bytes(&self, addr: usize, from: &[u8]) -> Result<(), Errno> {
-        uaccess::write_bytes(addr, from)
+        uaccess::write_bytes(addr.into(), from)
     }
 
     fn install(&self, file: Arc<File>, cloexec: bool) -> SysResult {
@@ -46,17 +46,17 @@ pub fn sys_ioctl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
             fs::sigio::update(&file, fd);
         }
         ioctl::FIOSETOWN | ioctl::SIOCSPGRP if file.inode().kind() == FileType::Socket => {
-            sigio::set_owner(task, &file, UserPtr::<i32>::new(arg).read()?)?;
+            sigio::set_owner(task, &file, UserPtr::<i32>::new(arg.into()).read()?)?;
         }
         ioctl::FIOGETOWN | ioctl::SIOCGPGRP if file.inode().kind() == FileType::Socket => {
-            UserPtr::<i32>::new(arg).write(&(sigio::owner(&file)? as i32))?;
+            UserPtr::<i32>::new(arg.into()).write(&(sigio::owner(&file)? as i32))?;
         }
         ioctl::FIONREAD if file.inode().kind() == FileType::Regular => {
             let rest = file
                 .metadata()
                 .size
                 .saturating_sub(file.with_offset(|o| *o));
-            UserPtr::<i32>::new(arg).write(&i32::try_from(rest).unwrap_or(i32::MAX))?;
+            UserPtr::<i32>::new(arg.into()).write(&i32::try_from(rest).unwrap_or(i32::MAX))?;
         }
         FICLONE => return refuse_clone(&*files.get_io(arg as i32)?, &file),
         _ => {
@@ -91,7 +91,7 @@ fn refuse_clone(from: &File, to: &File) -> SysResult {
 }
 
 fn set_flag(file: &File, flag: OpenFlags, arg: usize) -> Result<(), Errno> {
-    let on = UserPtr::<i32>::new(arg).read()? != 0;
+    let on = UserPtr::<i32>::new(arg.into()).read()? != 0;
     let mut flags = file.flags();
     flags.set(flag, on);
     file.set_flags(flags);

@@ -19,6 +19,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::process::rlimit;
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// The descriptor that means the working directory.
@@ -56,8 +57,8 @@ impl UserPath {
     /// # Errors
     /// `EFAULT`, `ENAMETOOLONG`.
     #[inline(always)]
-    pub fn read(&mut self, addr: usize) -> Result<&[u8], Errno> {
-        match self.short.read(addr) {
+    pub fn read(&mut self, addr: UserAddr) -> Result<&[u8], Errno> {
+        match self.short.read(addr.raw()) {
             Ok(Some(name)) => Ok(name),
             Ok(None) => Ok(self
                 .long
@@ -120,7 +121,7 @@ fn start_at_directory(
 ///
 /// # Errors
 /// Those of a walk.
-pub fn lookup_at(task: &Task, dirfd: i32, addr: usize, flags: u32) -> Result<Path, Errno> {
+pub fn lookup_at(task: &Task, dirfd: i32, addr: UserAddr, flags: u32) -> Result<Path, Errno> {
     let mut buffer = UserPath::new();
     lookup_name(task, dirfd, buffer.read(addr)?, flags)
 }
@@ -173,7 +174,7 @@ fn check_open(task: &Task, name: &[u8]) -> Result<(), Errno> {
 }
 
 /// `openat(2)`: opens a path, from a directory on.
-pub fn sys_openat(task: &Task, dirfd: i32, name: usize, flags: u32, mode: u32) -> SysResult {
+pub fn sys_openat(task: &Task, dirfd: i32, name: UserAddr, flags: u32, mode: u32) -> SysResult {
     let flags = OpenFlags::from_bits_truncate(flags).checked()?;
     let mut buffer = UserPath::new();
     let name = buffer.read(name)?;
@@ -192,12 +193,12 @@ pub fn sys_openat(task: &Task, dirfd: i32, name: usize, flags: u32, mode: u32) -
 }
 
 /// `open(2)`: opens a path.
-pub fn sys_open(task: &Task, name: usize, flags: u32, mode: u32) -> SysResult {
+pub fn sys_open(task: &Task, name: UserAddr, flags: u32, mode: u32) -> SysResult {
     sys_openat(task, AT_FDCWD, name, flags, mode)
 }
 
 /// `creat(2)`: makes or truncates a file and opens it for writing.
-pub fn sys_creat(task: &Task, name: usize, mode: u32) -> SysResult {
+pub fn sys_creat(task: &Task, name: UserAddr, mode: u32) -> SysResult {
     sys_openat(
         task,
         AT_FDCWD,
@@ -220,7 +221,7 @@ pub struct OpenHow {
 pub fn sys_openat2(
     task: &Task,
     dirfd: i32,
-    name: usize,
+    name: UserAddr,
     how: UserPtr<OpenHow>,
     size: usize,
 ) -> SysResult {
@@ -231,11 +232,7 @@ pub fn sys_openat2(
         return Err(Errno::E2BIG);
     }
     // What a later kernel would know must be zero.
-    for addr in how.addr() + size_of::<OpenHow>()..how.addr().saturating_add(size) {
-        if UserPtr::<u8>::new(addr).read()? != 0 {
-            return Err(Errno::E2BIG);
-        }
-    }
+    uaccess::check_zeroed(how.addr(), size_of::<OpenHow>()..size)?;
     let how = how.read()?;
     let flags = u32::try_from(how.flags).map_err(|_| Errno::EINVAL)?;
     let makes = flags & (sys::O_CREAT | sys::O_TMPFILE & !sys::O_DIRECTORY) != 0;
@@ -273,7 +270,13 @@ pub fn sys_openat2(
 }
 
 /// Makes a file, directory, device, fifo or symbolic link at a path.
-fn mknod_at(task: &Task, dirfd: i32, name: usize, kind: NewInodeKind<'_>, mode: u32) -> SysResult {
+fn mknod_at(
+    task: &Task,
+    dirfd: i32,
+    name: UserAddr,
+    kind: NewInodeKind<'_>,
+    mode: u32,
+) -> SysResult {
     let mut buffer = UserPath::new();
     let name = buffer.read(name)?;
     let cred = task.fs_cred();
@@ -282,7 +285,7 @@ fn mknod_at(task: &Task, dirfd: i32, name: usize, kind: NewInodeKind<'_>, mode: 
 }
 
 /// `mkdirat(2)`: makes a directory, from a directory on.
-pub fn sys_mkdirat(task: &Task, dirfd: i32, name: usize, mode: u32) -> SysResult {
+pub fn sys_mkdirat(task: &Task, dirfd: i32, name: UserAddr, mode: u32) -> SysResult {
     mknod_at(
         task,
         dirfd,
@@ -293,12 +296,12 @@ pub fn sys_mkdirat(task: &Task, dirfd: i32, name: usize, mode: u32) -> SysResult
 }
 
 /// `mkdir(2)`: makes a directory.
-pub fn sys_mkdir(task: &Task, name: usize, mode: u32) -> SysResult {
+pub fn sys_mkdir(task: &Task, name: UserAddr, mode: u32) -> SysResult {
     sys_mkdirat(task, AT_FDCWD, name, mode)
 }
 
 /// `mknodat(2)`: makes a file, device, fifo or socket, from a directory on.
-pub fn sys_mknodat(task: &Task, dirfd: i32, name: usize, mode: u32, device: u32) -> SysResult {
+pub fn sys_mknodat(task: &Task, dirfd: i32, name: UserAddr, mode: u32, device: u32) -> SysResult {
     let device = DeviceId::decode(u64::from(device));
     let kind = match FileType::from_mode(mode) {
         None if mode & sys::S_IFMT == 0 => NewInodeKind::Regular,
@@ -314,12 +317,12 @@ pub fn sys_mknodat(task: &Task, dirfd: i32, name: usize, mode: u32, device: u32)
 }
 
 /// `mknod(2)`: makes a file, device, fifo or socket.
-pub fn sys_mknod(task: &Task, name: usize, mode: u32, device: u32) -> SysResult {
+pub fn sys_mknod(task: &Task, name: UserAddr, mode: u32, device: u32) -> SysResult {
     sys_mknodat(task, AT_FDCWD, name, mode, device)
 }
 
 /// `symlinkat(2)`: makes a symbolic link, from a directory on.
-pub fn sys_symlinkat(task: &Task, target: usize, dirfd: i32, name: usize) -> SysResult {
+pub fn sys_symlinkat(task: &Task, target: UserAddr, dirfd: i32, name: UserAddr) -> SysResult {
     let mut buffer = UserPath::new();
     let target = buffer.read(target)?;
     if target.is_empty() {
@@ -329,7 +332,7 @@ pub fn sys_symlinkat(task: &Task, target: usize, dirfd: i32, name: usize) -> Sys
 }
 
 /// `symlink(2)`: makes a symbolic link.
-pub fn sys_symlink(task: &Task, target: usize, name: usize) -> SysResult {
+pub fn sys_symlink(task: &Task, target: UserAddr, name: UserAddr) -> SysResult {
     sys_symlinkat(task, target, AT_FDCWD, name)
 }
 
@@ -337,9 +340,9 @@ pub fn sys_symlink(task: &Task, target: usize, name: usize) -> SysResult {
 pub fn sys_linkat(
     task: &Task,
     old_fd: i32,
-    old: usize,
+    old: UserAddr,
     new_fd: i32,
-    new: usize,
+    new: UserAddr,
     flags: u32,
 ) -> SysResult {
     check_flags(flags, sys::AT_SYMLINK_FOLLOW | sys::AT_EMPTY_PATH)?;
@@ -360,12 +363,12 @@ pub fn sys_linkat(
 }
 
 /// `link(2)`: makes a hard link.
-pub fn sys_link(task: &Task, old: usize, new: usize) -> SysResult {
+pub fn sys_link(task: &Task, old: UserAddr, new: UserAddr) -> SysResult {
     sys_linkat(task, AT_FDCWD, old, AT_FDCWD, new, 0)
 }
 
 /// `unlinkat(2)`: removes a name or an empty directory, from a directory on.
-pub fn sys_unlinkat(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysResult {
+pub fn sys_unlinkat(task: &Task, dirfd: i32, name: UserAddr, flags: u32) -> SysResult {
     check_flags(flags, sys::AT_REMOVEDIR)?;
     let mut buffer = UserPath::new();
     let name = buffer.read(name)?;
@@ -379,12 +382,12 @@ pub fn sys_unlinkat(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysResu
 }
 
 /// `unlink(2)`: removes a name of a file.
-pub fn sys_unlink(task: &Task, name: usize) -> SysResult {
+pub fn sys_unlink(task: &Task, name: UserAddr) -> SysResult {
     sys_unlinkat(task, AT_FDCWD, name, 0)
 }
 
 /// `rmdir(2)`: removes an empty directory.
-pub fn sys_rmdir(task: &Task, name: usize) -> SysResult {
+pub fn sys_rmdir(task: &Task, name: UserAddr) -> SysResult {
     sys_unlinkat(task, AT_FDCWD, name, sys::AT_REMOVEDIR)
 }
 
@@ -392,9 +395,9 @@ pub fn sys_rmdir(task: &Task, name: usize) -> SysResult {
 pub fn sys_renameat2(
     task: &Task,
     old_fd: i32,
-    old: usize,
+    old: UserAddr,
     new_fd: i32,
-    new: usize,
+    new: UserAddr,
     flags: u32,
 ) -> SysResult {
     let flags = RenameFlags::from_bits(flags)
@@ -412,17 +415,29 @@ pub fn sys_renameat2(
 }
 
 /// `renameat(2)`: renames a file, from directories on.
-pub fn sys_renameat(task: &Task, old_fd: i32, old: usize, new_fd: i32, new: usize) -> SysResult {
+pub fn sys_renameat(
+    task: &Task,
+    old_fd: i32,
+    old: UserAddr,
+    new_fd: i32,
+    new: UserAddr,
+) -> SysResult {
     sys_renameat2(task, old_fd, old, new_fd, new, 0)
 }
 
 /// `rename(2)`: renames a file.
-pub fn sys_rename(task: &Task, old: usize, new: usize) -> SysResult {
+pub fn sys_rename(task: &Task, old: UserAddr, new: UserAddr) -> SysResult {
     sys_renameat2(task, AT_FDCWD, old, AT_FDCWD, new, 0)
 }
 
 /// `readlinkat(2)`: reads the target of a symbolic link, from a directory on.
-pub fn sys_readlinkat(task: &Task, dirfd: i32, name: usize, buf: usize, size: i32) -> SysResult {
+pub fn sys_readlinkat(
+    task: &Task,
+    dirfd: i32,
+    name: UserAddr,
+    buf: UserAddr,
+    size: i32,
+) -> SysResult {
     let size = usize::try_from(size)
         .ok()
         .filter(|&size| size > 0)
@@ -449,12 +464,12 @@ pub fn sys_readlinkat(task: &Task, dirfd: i32, name: usize, buf: usize, size: i3
 }
 
 /// `readlink(2)`: reads the target of a symbolic link.
-pub fn sys_readlink(task: &Task, name: usize, buf: usize, size: i32) -> SysResult {
+pub fn sys_readlink(task: &Task, name: UserAddr, buf: UserAddr, size: i32) -> SysResult {
     sys_readlinkat(task, AT_FDCWD, name, buf, size)
 }
 
 /// `truncate(2)`: sets the length of a file, in bytes.
-pub fn sys_truncate(task: &Task, name: usize, size: i64) -> SysResult {
+pub fn sys_truncate(task: &Task, name: UserAddr, size: i64) -> SysResult {
     let size = u64::try_from(size).map_err(|_| Errno::EINVAL)?;
     let path = lookup_at(task, AT_FDCWD, name, 0)?;
     if path.inode().kind() == FileType::Regular {
@@ -464,7 +479,7 @@ pub fn sys_truncate(task: &Task, name: usize, size: i64) -> SysResult {
 }
 
 /// `fchmodat2(2)`: changes permissions, from a directory on, with flags.
-pub fn sys_fchmodat2(task: &Task, dirfd: i32, name: usize, mode: u32, flags: u32) -> SysResult {
+pub fn sys_fchmodat2(task: &Task, dirfd: i32, name: UserAddr, mode: u32, flags: u32) -> SysResult {
     check_flags(flags, sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH)?;
     let path = lookup_at(task, dirfd, name, flags)?;
     if path.inode().kind() == FileType::Symlink {
@@ -474,12 +489,12 @@ pub fn sys_fchmodat2(task: &Task, dirfd: i32, name: usize, mode: u32, flags: u32
 }
 
 /// `fchmodat(2)`: changes permissions, from a directory on.
-pub fn sys_fchmodat(task: &Task, dirfd: i32, name: usize, mode: u32) -> SysResult {
+pub fn sys_fchmodat(task: &Task, dirfd: i32, name: UserAddr, mode: u32) -> SysResult {
     sys_fchmodat2(task, dirfd, name, mode, 0)
 }
 
 /// `chmod(2)`: changes the permissions of a path.
-pub fn sys_chmod(task: &Task, name: usize, mode: u32) -> SysResult {
+pub fn sys_chmod(task: &Task, name: UserAddr, mode: u32) -> SysResult {
     sys_fchmodat2(task, AT_FDCWD, name, mode, 0)
 }
 
@@ -497,7 +512,7 @@ fn chown(task: &Task, path: &Path, uid: u32, gid: u32) -> SysResult {
 pub fn sys_fchownat(
     task: &Task,
     dirfd: i32,
-    name: usize,
+    name: UserAddr,
     uid: u32,
     gid: u32,
     flags: u32,
@@ -507,12 +522,12 @@ pub fn sys_fchownat(
 }
 
 /// `chown(2)`: changes owner and group of a path.
-pub fn sys_chown(task: &Task, name: usize, uid: u32, gid: u32) -> SysResult {
+pub fn sys_chown(task: &Task, name: UserAddr, uid: u32, gid: u32) -> SysResult {
     sys_fchownat(task, AT_FDCWD, name, uid, gid, 0)
 }
 
 /// `lchown(2)`: changes owner and group of a path; a symbolic link's own.
-pub fn sys_lchown(task: &Task, name: usize, uid: u32, gid: u32) -> SysResult {
+pub fn sys_lchown(task: &Task, name: UserAddr, uid: u32, gid: u32) -> SysResult {
     sys_fchownat(task, AT_FDCWD, name, uid, gid, sys::AT_SYMLINK_NOFOLLOW)
 }
 
@@ -550,12 +565,12 @@ fn set_times(task: &Task, path: &Path, times: Option<TimePair>) -> SysResult {
 fn set_times_at(
     task: &Task,
     dirfd: i32,
-    name: usize,
+    name: UserAddr,
     flags: u32,
     times: Option<TimePair>,
 ) -> SysResult {
     // Without a name it is the descriptor's file, as futimens(3) has it.
-    let path = if name == 0 && dirfd != AT_FDCWD {
+    let path = if name.is_null() && dirfd != AT_FDCWD {
         check_flags(flags, 0)?;
         task.files().get_io(dirfd)?.path().clone()
     } else {
@@ -577,7 +592,7 @@ fn optional<T: FromBytes + IntoBytes + Immutable>(ptr: UserPtr<T>) -> Result<Opt
 pub fn sys_utimensat(
     task: &Task,
     dirfd: i32,
-    name: usize,
+    name: UserAddr,
     times: UserPtr<TimePair>,
     flags: u32,
 ) -> SysResult {
@@ -604,18 +619,23 @@ fn from_timeval(times: Option<TimePair>) -> Result<Option<TimePair>, Errno> {
 }
 
 /// `futimesat(2)`: sets the times of a file in microseconds, from a directory on.
-pub fn sys_futimesat(task: &Task, dirfd: i32, name: usize, times: UserPtr<TimePair>) -> SysResult {
+pub fn sys_futimesat(
+    task: &Task,
+    dirfd: i32,
+    name: UserAddr,
+    times: UserPtr<TimePair>,
+) -> SysResult {
     let times = from_timeval(optional(times)?)?;
     set_times_at(task, dirfd, name, 0, times)
 }
 
 /// `utimes(2)`: sets the times of a path in microseconds.
-pub fn sys_utimes(task: &Task, name: usize, times: UserPtr<TimePair>) -> SysResult {
+pub fn sys_utimes(task: &Task, name: UserAddr, times: UserPtr<TimePair>) -> SysResult {
     sys_futimesat(task, AT_FDCWD, name, times)
 }
 
 /// `utime(2)`: sets the times of a path in seconds.
-pub fn sys_utime(task: &Task, name: usize, times: UserPtr<[i64; 2]>) -> SysResult {
+pub fn sys_utime(task: &Task, name: UserAddr, times: UserPtr<[i64; 2]>) -> SysResult {
     let times = optional(times)?.map(|[atime, mtime]| [atime, 0, mtime, 0]);
     set_times(task, &lookup_at(task, AT_FDCWD, name, 0)?, times)
 }
@@ -626,7 +646,7 @@ pub fn sys_umask(task: &Task, mask: u32) -> SysResult {
 }
 
 /// `getcwd(2)`: stores the path of the working directory; returns its length with NUL.
-pub fn sys_getcwd(task: &Task, buf: usize, size: usize) -> SysResult {
+pub fn sys_getcwd(task: &Task, buf: UserAddr, size: usize) -> SysResult {
     let context = task.fs();
     let cwd = context.cwd();
     if cwd.dentry().removed() {
@@ -652,7 +672,7 @@ fn set_cwd(task: &Task, path: Path) -> SysResult {
 }
 
 /// `chdir(2)`: changes the working directory to a path.
-pub fn sys_chdir(task: &Task, name: usize) -> SysResult {
+pub fn sys_chdir(task: &Task, name: UserAddr) -> SysResult {
     set_cwd(task, lookup_at(task, AT_FDCWD, name, 0)?)
 }
 
@@ -662,7 +682,7 @@ pub fn sys_fchdir(task: &Task, fd: i32) -> SysResult {
 }
 
 /// `chroot(2)`: changes the root directory.
-pub fn sys_chroot(task: &Task, name: usize) -> SysResult {
+pub fn sys_chroot(task: &Task, name: UserAddr) -> SysResult {
     let path = lookup_at(task, AT_FDCWD, name, 0)?;
     if path.inode().kind() != FileType::Directory {
         return Err(Errno::ENOTDIR);

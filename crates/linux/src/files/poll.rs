@@ -15,6 +15,7 @@ use crate::process::personality::{STICKY_TIMEOUTS, has_personality_bit};
 use crate::process::task::RestartBlock;
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// A time span as the caller gives it: seconds and nanoseconds (`struct timespec`) or microseconds
@@ -100,7 +101,7 @@ pub struct PollFd {
     revents: u16,
 }
 
-fn do_poll(task: &Task, fds: usize, count: usize, deadline: Option<Deadline>) -> SysResult {
+fn do_poll(task: &Task, fds: UserAddr, count: usize, deadline: Option<Deadline>) -> SysResult {
     let files = task.files();
     if count > files.limit() {
         return Err(Errno::EINVAL);
@@ -138,14 +139,14 @@ fn do_poll(task: &Task, fds: usize, count: usize, deadline: Option<Deadline>) ->
 }
 
 /// `poll(2)`: waits for events on descriptors; the timeout is in milliseconds.
-pub fn sys_poll(task: &Task, fds: usize, count: usize, timeout_ms: i32) -> SysResult {
+pub fn sys_poll(task: &Task, fds: UserAddr, count: usize, timeout_ms: i32) -> SysResult {
     poll_until(task, fds, count, deadline_ms(timeout_ms))
 }
 
 /// Polls until a deadline; taken up again after a signal, the call still ends then.
 pub(crate) fn poll_until(
     task: &Task,
-    fds: usize,
+    fds: UserAddr,
     count: usize,
     deadline: Option<Deadline>,
 ) -> SysResult {
@@ -165,7 +166,7 @@ pub(crate) fn poll_until(
 /// `ppoll(2)`: waits for events on descriptors, with a mask of signals.
 pub fn sys_ppoll(
     task: &Task,
-    fds: usize,
+    fds: UserAddr,
     count: usize,
     timeout: UserPtr<TimeSpan>,
     mask: UserPtr<u64>,
@@ -183,7 +184,12 @@ const IN_SET: Events = Events::READABLE.union(Events::RDBAND).union(Events::ALWA
 const OUT_SET: Events = Events::WRITABLE.union(Events::WRBAND).union(Events::ERR);
 const EXCEPT_SET: Events = Events::PRI;
 
-fn do_select(task: &Task, count: i32, sets: [usize; 3], deadline: Option<Deadline>) -> SysResult {
+fn do_select(
+    task: &Task,
+    count: i32,
+    sets: [UserAddr; 3],
+    deadline: Option<Deadline>,
+) -> SysResult {
     let files = task.files();
     let count = usize::try_from(count)
         .map_err(|_| Errno::EINVAL)?
@@ -193,7 +199,7 @@ fn do_select(task: &Task, count: i32, sets: [usize; 3], deadline: Option<Deadlin
     for (words_of, &addr) in bits.iter_mut().zip(&sets) {
         words_of.resize(words, 0u64);
         // Of no descriptors nothing is read or written, wherever that is.
-        if addr != 0 && words > 0 {
+        if !addr.is_null() && words > 0 {
             uaccess::read_bytes(addr, words_of.as_mut_slice().as_mut_bytes())?;
         }
     }
@@ -227,7 +233,7 @@ fn do_select(task: &Task, count: i32, sets: [usize; 3], deadline: Option<Deadlin
                 ready += 1;
             }
         }
-        if addr != 0 && words > 0 {
+        if !addr.is_null() && words > 0 {
             uaccess::write_bytes(addr, set.as_slice().as_bytes())?;
         }
     }
@@ -238,9 +244,9 @@ fn do_select(task: &Task, count: i32, sets: [usize; 3], deadline: Option<Deadlin
 pub fn sys_select(
     task: &Task,
     count: i32,
-    read: usize,
-    write: usize,
-    except: usize,
+    read: UserAddr,
+    write: UserAddr,
+    except: UserAddr,
     timeout: UserPtr<TimeSpan>,
 ) -> SysResult {
     let deadline = if timeout.is_null() {
@@ -261,15 +267,15 @@ pub fn sys_select(
 pub fn sys_pselect6(
     task: &Task,
     count: i32,
-    read: usize,
-    write: usize,
-    except: usize,
+    read: UserAddr,
+    write: UserAddr,
+    except: UserAddr,
     timeout: UserPtr<TimeSpan>,
     mask: UserPtr<[u64; 2]>,
 ) -> SysResult {
     let [mask, size] = if mask.is_null() { [0, 8] } else { mask.read()? };
     let deadline = user_deadline(timeout, 1_000_000_000)?;
-    let mask = UserPtr::<u64>::new(mask as usize);
+    let mask = UserPtr::<u64>::new(mask.into());
     task.with_signal_mask(mask, size as usize, || {
         let result = restartable(do_select(task, count, [read, write, except], deadline));
         with_remaining(result, task, timeout, deadline, 1_000_000_000)
@@ -348,7 +354,7 @@ const MAX_EVENTS: usize = i32::MAX as usize / size_of::<EpollEvent>();
 fn do_epoll_wait(
     task: &Task,
     set_fd: i32,
-    events: usize,
+    events: UserAddr,
     max: i32,
     deadline: Option<Deadline>,
 ) -> SysResult {
@@ -356,7 +362,9 @@ fn do_epoll_wait(
         .ok()
         .filter(|&m| m > 0 && m <= MAX_EVENTS)
         .ok_or(Errno::EINVAL)?;
-    uaccess::check_range(events, max * size_of::<EpollEvent>())?;
+    if !events.access_ok(max * size_of::<EpollEvent>()) {
+        return Err(Errno::EFAULT);
+    }
     let file = task.file_io(set_fd)?;
     let set = file.ops_as::<EpollFile>().ok_or(Errno::EINVAL)?.set();
     let events = UserPtr::<EpollEvent>::new(events);
@@ -372,7 +380,7 @@ fn do_epoll_wait(
 pub fn sys_epoll_wait(
     task: &Task,
     set: i32,
-    events: usize,
+    events: UserAddr,
     max: i32,
     timeout_ms: i32,
 ) -> SysResult {
@@ -383,7 +391,7 @@ pub fn sys_epoll_wait(
 pub fn sys_epoll_pwait(
     task: &Task,
     set: i32,
-    events: usize,
+    events: UserAddr,
     max: i32,
     timeout_ms: i32,
     mask: UserPtr<u64>,
@@ -398,7 +406,7 @@ pub fn sys_epoll_pwait(
 pub fn sys_epoll_pwait2(
     task: &Task,
     set: i32,
-    events: usize,
+    events: UserAddr,
     max: i32,
     timeout: UserPtr<TimeSpan>,
     mask: UserPtr<u64>,

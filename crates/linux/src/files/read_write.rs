@@ -22,8 +22,9 @@ use crate::socket::send_recv::{
 };
 use crate::state::usage::Direction;
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::user_addr::UserAddr;
 use crate::uio::{
-    IoVec, IoVecs, MAX_TRANSFER, STACK_BUFFER_LEN, copy_in, copy_out, in_user_space, total,
+    IoVec, IoVecs, MAX_TRANSFER, STACK_BUFFER_LEN, UserBuf, copy_in, copy_out, total,
 };
 use crate::{SysResult, Task};
 
@@ -42,12 +43,15 @@ fn check_end(offset: Option<u64>, len: usize) -> Result<(), Errno> {
 
 /// Checks the one buffer of a transfer at `offset` or (`None`) at the opening's position, and cuts
 /// it to the most that one call transfers.
-fn one_buffer(addr: usize, len: usize, offset: Option<u64>) -> Result<[(usize, usize); 1], Errno> {
-    if !in_user_space(addr, len) {
+fn one_buffer(addr: UserAddr, len: usize, offset: Option<u64>) -> Result<[UserBuf; 1], Errno> {
+    if !addr.access_ok(len) {
         return Err(Errno::EFAULT);
     }
     check_end(offset, len)?;
-    Ok([(addr, len.min(MAX_TRANSFER))])
+    Ok([UserBuf {
+        addr,
+        len: len.min(MAX_TRANSFER),
+    }])
 }
 
 /// Result of a read whose `bytes` reached the caller only as far as the first `delivered`. The
@@ -87,19 +91,14 @@ fn bounce_buffer<'a>(
 
 /// Reads into the caller's buffers, from `offset` or (`None`) from the file position, and accounts
 /// for it.
-fn read_accounted(
-    task: &Task,
-    file: &File,
-    buffers: &[(usize, usize)],
-    offset: Option<u64>,
-) -> SysResult {
+fn read_accounted(task: &Task, file: &File, buffers: &[UserBuf], offset: Option<u64>) -> SysResult {
     let result = read_iov(file, buffers, offset);
     task.io_accounting.count(Direction::Read, &result, 1);
     result
 }
 
 /// Reads into buffers one after the other.
-fn read_iov(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> SysResult {
+fn read_iov(file: &File, buffers: &[UserBuf], offset: Option<u64>) -> SysResult {
     if !file.flags().readable() {
         return Err(Errno::EBADF);
     }
@@ -119,9 +118,9 @@ fn read_iov(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> Sys
     // Bytes on their way through sockets must not be lost because they cannot be delivered. A
     // message, a signal, an event is, as on Linux.
     if kind_of(file) == Some(SocketType::Stream)
-        && let Some((addr, _)) = buffers.iter().find(|(_, len)| *len > 0)
+        && let Some(first) = buffers.iter().find(|buffer| buffer.len > 0)
     {
-        probe(file, *addr)?;
+        probe(file, first.addr)?;
     }
     let (mut small, mut large) = ([0; STACK_BUFFER_LEN], Vec::new());
     let buf = bounce_buffer(wanted, &mut small, &mut large);
@@ -150,12 +149,7 @@ fn read_iov(file: &File, buffers: &[(usize, usize)], offset: Option<u64>) -> Sys
 }
 
 /// Writes the caller's buffers, at `offset` or (`None`) at the file position.
-fn write_iov(
-    task: &Task,
-    file: &File,
-    buffers: &[(usize, usize)],
-    offset: Option<u64>,
-) -> SysResult {
+fn write_iov(task: &Task, file: &File, buffers: &[UserBuf], offset: Option<u64>) -> SysResult {
     if !file.flags().writable() {
         return Err(Errno::EBADF);
     }
@@ -197,7 +191,7 @@ pub(crate) fn account_sampled_io(task: &Task, regs: &UserRegs, result: &SysResul
 
 /// Fills `buf` with the caller's bytes from `done` on, as far as the program has them and the file
 /// takes a part; returns how many.
-fn copy_in_part(file: &File, buffers: &[(usize, usize)], done: usize, buf: &mut [u8]) -> usize {
+fn copy_in_part(file: &File, buffers: &[UserBuf], done: usize, buf: &mut [u8]) -> usize {
     let copied = copy_in(buffers, done, buf);
     if copied == buf.len() || !file.ops().looks_at_data() {
         buf.len()
@@ -211,7 +205,7 @@ fn copy_in_part(file: &File, buffers: &[(usize, usize)], done: usize, buf: &mut 
 fn write_in_chunks(
     task: &Task,
     file: &File,
-    buffers: &[(usize, usize)],
+    buffers: &[UserBuf],
     wanted: usize,
     once: impl Fn(&[u8], usize) -> Result<usize, Errno>,
 ) -> SysResult {
@@ -277,7 +271,7 @@ fn write_failed(task: &Task, file: &File, error: Errno) {
 
 /// `read(2)`: reads from the file position into a buffer.
 #[inline(always)]
-pub fn sys_read(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
+pub fn sys_read(task: &Task, fd: i32, buf: UserAddr, len: usize) -> SysResult {
     let Some(files) = task.initial_files().filter(|_| len == 1) else {
         return read_slow(task, fd, buf, len);
     };
@@ -287,7 +281,7 @@ pub fn sys_read(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
         return read_blocking_small(&file, buf, len);
     };
     match read? {
-        1 if guard::user::store_u8(buf, byte[0]).is_ok() => Ok(1),
+        1 if guard::user::store_u8(buf.raw(), byte[0]).is_ok() => Ok(1),
         n => copy_out_partial(&file, buf, &byte[..n]),
     }
 }
@@ -295,15 +289,19 @@ pub fn sys_read(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
 /// Copies what was read as far as the caller's memory goes; the rest is unread again.
 #[cold]
 #[inline(never)]
-fn copy_out_partial(file: &File, buf: usize, bytes: &[u8]) -> SysResult {
+fn copy_out_partial(file: &File, buf: UserAddr, bytes: &[u8]) -> SysResult {
     if bytes.is_empty() {
-        return if in_user_space(buf, 1) {
+        return if buf.access_ok(1) {
             Ok(0)
         } else {
             Err(Errno::EFAULT)
         };
     }
-    let delivered = copy_out(&[(buf, bytes.len())], 0, bytes);
+    let whole = UserBuf {
+        addr: buf,
+        len: bytes.len(),
+    };
+    let delivered = copy_out(&[whole], 0, bytes);
     match unread_undelivered(file, None, bytes, delivered) {
         0 => Err(Errno::EFAULT),
         n => Ok(n),
@@ -313,7 +311,7 @@ fn copy_out_partial(file: &File, buf: usize, bytes: &[u8]) -> SysResult {
 /// Slow path of `read(2)`: for another number of bytes than 1, or for a thread that has other
 /// descriptors than it began with.
 #[inline(never)]
-fn read_slow(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
+fn read_slow(task: &Task, fd: i32, buf: UserAddr, len: usize) -> SysResult {
     let file = task.file(fd)?;
     if !(1..=FAST_PATH_LEN).contains(&len) {
         return task.account_system_time(|| read_single(task, &file, buf, len, None));
@@ -327,11 +325,11 @@ fn read_slow(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
 
 /// Reads a few bytes that may have to be waited for and are removed from where they are.
 #[inline(never)]
-fn read_blocking_small(file: &File, buf: usize, len: usize) -> SysResult {
+fn read_blocking_small(file: &File, buf: UserAddr, len: usize) -> SysResult {
     if !file.flags().readable() {
         return Err(Errno::EBADF);
     }
-    if !in_user_space(buf, len) {
+    if !buf.access_ok(len) {
         return Err(Errno::EFAULT);
     }
     // As in `read_iov`.
@@ -345,7 +343,7 @@ fn read_blocking_small(file: &File, buf: usize, len: usize) -> SysResult {
 
 /// Copies the first `n` bytes that were read to the caller.
 #[inline(always)]
-fn copy_out_small(file: &File, buf: usize, bytes: &[u8; FAST_PATH_LEN], n: usize) -> SysResult {
+fn copy_out_small(file: &File, buf: UserAddr, bytes: &[u8; FAST_PATH_LEN], n: usize) -> SysResult {
     if n > 0 && uaccess::write_small(buf, bytes, n).is_ok() {
         Ok(n)
     } else {
@@ -363,7 +361,13 @@ fn check_transfers(file: &File) -> Result<(), Errno> {
 }
 
 /// Reads into one buffer of any size.
-fn read_single(task: &Task, file: &File, buf: usize, len: usize, offset: Option<u64>) -> SysResult {
+fn read_single(
+    task: &Task,
+    file: &File,
+    buf: UserAddr,
+    len: usize,
+    offset: Option<u64>,
+) -> SysResult {
     if !file.flags().readable() {
         return Err(Errno::EBADF);
     }
@@ -373,7 +377,7 @@ fn read_single(task: &Task, file: &File, buf: usize, len: usize, offset: Option<
 
 /// `write(2)`: writes a buffer at the file position.
 #[inline(always)]
-pub fn sys_write(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
+pub fn sys_write(task: &Task, fd: i32, buf: UserAddr, len: usize) -> SysResult {
     let file = task.file(fd)?;
     if !(1..=FAST_PATH_LEN).contains(&len) {
         return write_slow(task, &file, buf, len);
@@ -393,7 +397,7 @@ pub fn sys_write(task: &Task, fd: i32, buf: usize, len: usize) -> SysResult {
 
 /// Slow path of `write(2)`: for more than a few bytes.
 #[inline(never)]
-fn write_slow(task: &Task, file: &File, buf: usize, len: usize) -> SysResult {
+fn write_slow(task: &Task, file: &File, buf: UserAddr, len: usize) -> SysResult {
     task.account_system_time(|| write_single(task, file, buf, len, None))
 }
 
@@ -401,7 +405,7 @@ fn write_slow(task: &Task, file: &File, buf: usize, len: usize) -> SysResult {
 fn write_single(
     task: &Task,
     file: &File,
-    buf: usize,
+    buf: UserAddr,
     len: usize,
     offset: Option<u64>,
 ) -> SysResult {
@@ -438,13 +442,13 @@ fn file_at_optional_offset(
 }
 
 /// `pread64(2)`: reads from an offset into a buffer.
-pub fn sys_pread64(task: &Task, fd: i32, buf: usize, len: usize, at: i64) -> SysResult {
+pub fn sys_pread64(task: &Task, fd: i32, buf: UserAddr, len: usize, at: i64) -> SysResult {
     let (file, at) = file_at_offset(task, fd, at)?;
     read_single(task, &file, buf, len, at)
 }
 
 /// `pwrite64(2)`: writes a buffer at an offset.
-pub fn sys_pwrite64(task: &Task, fd: i32, buf: usize, len: usize, at: i64) -> SysResult {
+pub fn sys_pwrite64(task: &Task, fd: i32, buf: UserAddr, len: usize, at: i64) -> SysResult {
     let (file, at) = file_at_offset(task, fd, at)?;
     write_single(task, &file, buf, len, at)
 }

@@ -8,6 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::files::namei::{AT_FDCWD, lookup_at};
 use crate::uaccess::UserPtr;
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -77,7 +78,7 @@ const AT_STAT_FLAGS: u32 = sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH | sys::
 pub fn sys_newfstatat(
     task: &Task,
     dirfd: i32,
-    name: usize,
+    name: UserAddr,
     to: UserPtr<Stat>,
     flags: u32,
 ) -> SysResult {
@@ -89,12 +90,12 @@ pub fn sys_newfstatat(
 }
 
 /// `stat(2)`: stores the attributes of a path.
-pub fn sys_stat(task: &Task, name: usize, to: UserPtr<Stat>) -> SysResult {
+pub fn sys_stat(task: &Task, name: UserAddr, to: UserPtr<Stat>) -> SysResult {
     sys_newfstatat(task, AT_FDCWD, name, to, 0)
 }
 
 /// `lstat(2)`: stores the attributes of a path; a symbolic link's own.
-pub fn sys_lstat(task: &Task, name: usize, to: UserPtr<Stat>) -> SysResult {
+pub fn sys_lstat(task: &Task, name: UserAddr, to: UserPtr<Stat>) -> SysResult {
     sys_newfstatat(task, AT_FDCWD, name, to, sys::AT_SYMLINK_NOFOLLOW)
 }
 
@@ -158,7 +159,7 @@ const _: () = assert!(size_of::<Statx>() == 256);
 pub fn sys_statx(
     task: &Task,
     dirfd: i32,
-    name: usize,
+    name: UserAddr,
     flags: u32,
     mask: u32,
     to: UserPtr<Statx>,
@@ -203,7 +204,7 @@ pub fn sys_statx(
 }
 
 /// `faccessat2(2)`: checks access to a path, from a directory on, with flags.
-pub fn sys_faccessat2(task: &Task, dirfd: i32, name: usize, mode: u32, flags: u32) -> SysResult {
+pub fn sys_faccessat2(task: &Task, dirfd: i32, name: UserAddr, mode: u32, flags: u32) -> SysResult {
     if mode & !7 != 0
         || flags & !(sys::AT_EACCESS | sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH) != 0
     {
@@ -229,12 +230,12 @@ pub fn sys_faccessat2(task: &Task, dirfd: i32, name: usize, mode: u32, flags: u3
 }
 
 /// `faccessat(2)`: checks access to a path, from a directory on, by the real ids.
-pub fn sys_faccessat(task: &Task, dirfd: i32, name: usize, mode: u32) -> SysResult {
+pub fn sys_faccessat(task: &Task, dirfd: i32, name: UserAddr, mode: u32) -> SysResult {
     sys_faccessat2(task, dirfd, name, mode, 0)
 }
 
 /// `access(2)`: checks access to a path by the real ids.
-pub fn sys_access(task: &Task, name: usize, mode: u32) -> SysResult {
+pub fn sys_access(task: &Task, name: UserAddr, mode: u32) -> SysResult {
     sys_faccessat2(task, AT_FDCWD, name, mode, 0)
 }
 
@@ -293,7 +294,7 @@ fn statfs(mount: &Mount) -> StatFs {
 }
 
 /// `statfs(2)`: stores the figures of the file system of a path.
-pub fn sys_statfs(task: &Task, name: usize, to: UserPtr<StatFs>) -> SysResult {
+pub fn sys_statfs(task: &Task, name: UserAddr, to: UserPtr<StatFs>) -> SysResult {
     to.write(&statfs(lookup_at(task, AT_FDCWD, name, 0)?.mount()))?;
     Ok(0)
 }

@@ -9,10 +9,11 @@ use fs::xattr::{self, NAME_MAX, SIZE_MAX, SetMode};
 use linux_raw_sys::general as sys;
 
 use crate::files::namei::{AT_FDCWD, lookup_at};
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, uaccess};
 
 /// An attribute's name from user memory.
-fn read_name(addr: usize) -> Result<Vec<u8>, Errno> {
+fn read_name(addr: UserAddr) -> Result<Vec<u8>, Errno> {
     let name = uaccess::read_cstr(addr, NAME_MAX + 1).map_err(|e| {
         if e == Errno::ENAMETOOLONG {
             Errno::ERANGE
@@ -28,7 +29,7 @@ fn read_name(addr: usize) -> Result<Vec<u8>, Errno> {
 }
 
 /// Writes bytes to a buffer of `size` bytes; for size 0 only returns how many they are.
-fn write_sized(bytes: &[u8], to: usize, size: usize) -> SysResult {
+fn write_sized(bytes: &[u8], to: UserAddr, size: usize) -> SysResult {
     if size != 0 && !bytes.is_empty() {
         if bytes.len() > size {
             return Err(Errno::ERANGE);
@@ -38,11 +39,11 @@ fn write_sized(bytes: &[u8], to: usize, size: usize) -> SysResult {
     Ok(bytes.len())
 }
 
-fn follow(task: &Task, name: usize) -> Result<Path, Errno> {
+fn follow(task: &Task, name: UserAddr) -> Result<Path, Errno> {
     lookup_at(task, AT_FDCWD, name, 0)
 }
 
-fn no_follow(task: &Task, name: usize) -> Result<Path, Errno> {
+fn no_follow(task: &Task, name: UserAddr) -> Result<Path, Errno> {
     lookup_at(task, AT_FDCWD, name, sys::AT_SYMLINK_NOFOLLOW)
 }
 
@@ -50,7 +51,7 @@ fn opened(task: &Task, fd: i32) -> Result<Path, Errno> {
     task.file_io(fd).map(|f| f.path().clone())
 }
 
-fn get(task: &Task, path: &Path, attribute: usize, value: usize, size: usize) -> SysResult {
+fn get(task: &Task, path: &Path, attribute: UserAddr, value: UserAddr, size: usize) -> SysResult {
     write_sized(
         &xattr::get(path, &read_name(attribute)?, &task.fs_cred())?,
         value,
@@ -61,9 +62,9 @@ fn get(task: &Task, path: &Path, attribute: usize, value: usize, size: usize) ->
 /// `getxattr(2)`: reads an extended attribute of a path.
 pub fn sys_getxattr(
     task: &Task,
-    name: usize,
-    attribute: usize,
-    value: usize,
+    name: UserAddr,
+    attribute: UserAddr,
+    value: UserAddr,
     size: usize,
 ) -> SysResult {
     get(task, &follow(task, name)?, attribute, value, size)
@@ -72,9 +73,9 @@ pub fn sys_getxattr(
 /// `lgetxattr(2)`: reads an extended attribute of a path; a symbolic link's own.
 pub fn sys_lgetxattr(
     task: &Task,
-    name: usize,
-    attribute: usize,
-    value: usize,
+    name: UserAddr,
+    attribute: UserAddr,
+    value: UserAddr,
     size: usize,
 ) -> SysResult {
     get(task, &no_follow(task, name)?, attribute, value, size)
@@ -84,37 +85,37 @@ pub fn sys_lgetxattr(
 pub fn sys_fgetxattr(
     task: &Task,
     fd: i32,
-    attribute: usize,
-    value: usize,
+    attribute: UserAddr,
+    value: UserAddr,
     size: usize,
 ) -> SysResult {
     get(task, &opened(task, fd)?, attribute, value, size)
 }
 
-fn list(task: &Task, path: &Path, to: usize, size: usize) -> SysResult {
+fn list(task: &Task, path: &Path, to: UserAddr, size: usize) -> SysResult {
     write_sized(&xattr::list(path, &task.fs_cred()), to, size)
 }
 
 /// `listxattr(2)`: lists the extended attributes of a path.
-pub fn sys_listxattr(task: &Task, name: usize, to: usize, size: usize) -> SysResult {
+pub fn sys_listxattr(task: &Task, name: UserAddr, to: UserAddr, size: usize) -> SysResult {
     list(task, &follow(task, name)?, to, size)
 }
 
 /// `llistxattr(2)`: lists the extended attributes of a path; a symbolic link's own.
-pub fn sys_llistxattr(task: &Task, name: usize, to: usize, size: usize) -> SysResult {
+pub fn sys_llistxattr(task: &Task, name: UserAddr, to: UserAddr, size: usize) -> SysResult {
     list(task, &no_follow(task, name)?, to, size)
 }
 
 /// `flistxattr(2)`: lists the extended attributes of an open file.
-pub fn sys_flistxattr(task: &Task, fd: i32, to: usize, size: usize) -> SysResult {
+pub fn sys_flistxattr(task: &Task, fd: i32, to: UserAddr, size: usize) -> SysResult {
     list(task, &opened(task, fd)?, to, size)
 }
 
 fn set(
     task: &Task,
     path: &Path,
-    attribute: usize,
-    value: usize,
+    attribute: UserAddr,
+    value: UserAddr,
     size: usize,
     flags: u32,
 ) -> SysResult {
@@ -139,9 +140,9 @@ fn set(
 /// `setxattr(2)`: sets an extended attribute of a path.
 pub fn sys_setxattr(
     task: &Task,
-    name: usize,
-    attribute: usize,
-    value: usize,
+    name: UserAddr,
+    attribute: UserAddr,
+    value: UserAddr,
     size: usize,
     flags: u32,
 ) -> SysResult {
@@ -151,9 +152,9 @@ pub fn sys_setxattr(
 /// `lsetxattr(2)`: sets an extended attribute of a path; a symbolic link's own.
 pub fn sys_lsetxattr(
     task: &Task,
-    name: usize,
-    attribute: usize,
-    value: usize,
+    name: UserAddr,
+    attribute: UserAddr,
+    value: UserAddr,
     size: usize,
     flags: u32,
 ) -> SysResult {
@@ -164,30 +165,30 @@ pub fn sys_lsetxattr(
 pub fn sys_fsetxattr(
     task: &Task,
     fd: i32,
-    attribute: usize,
-    value: usize,
+    attribute: UserAddr,
+    value: UserAddr,
     size: usize,
     flags: u32,
 ) -> SysResult {
     set(task, &opened(task, fd)?, attribute, value, size, flags)
 }
 
-fn remove(task: &Task, path: &Path, attribute: usize) -> SysResult {
+fn remove(task: &Task, path: &Path, attribute: UserAddr) -> SysResult {
     path.require_writable()?;
     xattr::remove(path, &read_name(attribute)?, &task.fs_cred()).map(|()| 0)
 }
 
 /// `removexattr(2)`: removes an extended attribute of a path.
-pub fn sys_removexattr(task: &Task, name: usize, attribute: usize) -> SysResult {
+pub fn sys_removexattr(task: &Task, name: UserAddr, attribute: UserAddr) -> SysResult {
     remove(task, &follow(task, name)?, attribute)
 }
 
 /// `lremovexattr(2)`: removes an extended attribute of a path; a symbolic link's own.
-pub fn sys_lremovexattr(task: &Task, name: usize, attribute: usize) -> SysResult {
+pub fn sys_lremovexattr(task: &Task, name: UserAddr, attribute: UserAddr) -> SysResult {
     remove(task, &no_follow(task, name)?, attribute)
 }
 
 /// `fremovexattr(2)`: removes an extended attribute of an open file.
-pub fn sys_fremovexattr(task: &Task, fd: i32, attribute: usize) -> SysResult {
+pub fn sys_fremovexattr(task: &Task, fd: i32, attribute: UserAddr) -> SysResult {
     remove(task, &opened(task, fd)?, attribute)
 }

@@ -24,6 +24,7 @@ use crate::uaccess::UserPtr;
 use crate::uapi::futex::{FutexAccess, FutexScope};
 use crate::uapi::pid::Tid;
 use crate::uapi::time::{ClockBase, TimeSpec};
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// Converts any error to `EFAULT`.
@@ -31,11 +32,11 @@ pub(crate) fn efault<T>(_: T) -> Errno {
     Errno::EFAULT
 }
 
-fn check(addr: usize) -> Result<(), Errno> {
-    if !addr.is_multiple_of(4) {
+fn check(addr: UserAddr) -> Result<(), Errno> {
+    if !addr.is_aligned(4) {
         return Err(Errno::EINVAL);
     }
-    if addr < user::USER_END {
+    if addr.raw() < user::USER_END {
         Ok(())
     } else {
         Err(Errno::EFAULT)
@@ -44,9 +45,9 @@ fn check(addr: usize) -> Result<(), Errno> {
 
 /// Key of the word at an address, for threads of the same address space.
 #[inline(always)]
-fn private_word(task: &Task, addr: usize) -> Result<Word, Errno> {
+fn private_word(task: &Task, addr: UserAddr) -> Result<Word, Errno> {
     check(addr)?;
-    Ok(FutexKey::private(task.process().space_id(), addr).words())
+    Ok(FutexKey::private(task.process().space_id(), addr.raw()).words())
 }
 
 /// Key of the word at an address, and, if other address spaces may know it, what keeps that key
@@ -55,7 +56,7 @@ fn private_word(task: &Task, addr: usize) -> Result<Word, Errno> {
 #[inline(always)]
 pub(crate) fn futex_key(
     task: &Task,
-    addr: usize,
+    addr: UserAddr,
     scope: FutexScope,
     access: FutexAccess,
 ) -> Result<(Word, Option<FutexKey>), Errno> {
@@ -65,24 +66,26 @@ pub(crate) fn futex_key(
     check(addr)?;
     // Only of memory that is there can be said what it is: not behind the end of a file, nor where
     // nothing may be read.
-    user::load_u32(addr).map_err(efault)?;
+    user::load_u32(addr.raw()).map_err(efault)?;
     let key = task
         .process()
         .require_space()?
-        .futex_key(addr, access == FutexAccess::Write)?;
+        .futex_key(addr.raw(), access == FutexAccess::Write)?;
     Ok((key.words(), Some(key)))
 }
 
 /// Enqueues a new waiter for one of several words; the key is to be kept as long.
 pub(crate) fn enqueue_new_waiter(
     task: &Task,
-    addr: usize,
+    addr: UserAddr,
     scope: FutexScope,
     expected: u32,
 ) -> Result<(Arc<Waiter>, Option<FutexKey>), Errno> {
     let waiter = Waiter::new(task.thread().clone());
     let (word, key) = futex_key(task, addr, scope, FutexAccess::Read)?;
-    waiter.enter(word, addr, expected, u32::MAX, || user::load_u32(addr))?;
+    waiter.enter(word, addr.raw(), expected, u32::MAX, || {
+        user::load_u32(addr.raw())
+    })?;
     Ok((waiter, key))
 }
 
@@ -92,17 +95,19 @@ fn waiter_of(task: &Task) -> &Arc<Waiter> {
 }
 
 /// Waits like [`wait`] for a private word, without a deadline.
-fn wait_private(task: &Task, addr: usize, expected: u32) -> SysResult {
+fn wait_private(task: &Task, addr: UserAddr, expected: u32) -> SysResult {
     let word = private_word(task, addr)?;
     let waiter = waiter_of(task);
-    waiter.enter(word, addr, expected, u32::MAX, || user::load_u32(addr))?;
+    waiter.enter(word, addr.raw(), expected, u32::MAX, || {
+        user::load_u32(addr.raw())
+    })?;
     waiter.sleep(None).map(|()| 0)
 }
 
 /// Waits until the word is woken, unless it is not `expected`.
 pub(crate) fn wait(
     task: &Task,
-    addr: usize,
+    addr: UserAddr,
     scope: FutexScope,
     expected: u32,
     deadline: Option<Deadline>,
@@ -113,7 +118,9 @@ pub(crate) fn wait(
     }
     let (word, _key) = futex_key(task, addr, scope, FutexAccess::Read)?;
     let waiter = waiter_of(task);
-    waiter.enter(word, addr, expected, bits, || user::load_u32(addr))?;
+    waiter.enter(word, addr.raw(), expected, bits, || {
+        user::load_u32(addr.raw())
+    })?;
     let result = waiter.sleep(deadline).map(|()| 0);
     if scope == FutexScope::Shared {
         waiter.forget_moves();
@@ -135,7 +142,7 @@ pub(crate) fn wait(
 /// no block to restart from.
 pub(crate) fn wait_until(
     task: &Task,
-    addr: usize,
+    addr: UserAddr,
     scope: FutexScope,
     expected: u32,
     until: Option<AbsoluteDeadline<'_>>,
@@ -157,7 +164,7 @@ pub(crate) fn wait_until(
 
 pub(crate) fn wake(
     task: &Task,
-    addr: usize,
+    addr: UserAddr,
     scope: FutexScope,
     most: usize,
     bits: u32,
@@ -170,14 +177,14 @@ pub(crate) fn wake(
 }
 
 /// Wakes like [`wake`] waiters of a private word.
-fn wake_private(task: &Task, addr: usize, most: usize) -> SysResult {
+fn wake_private(task: &Task, addr: UserAddr, most: usize) -> SysResult {
     Ok(futex::wake(private_word(task, addr)?, most, u32::MAX))
 }
 
 /// Wakes some and moves others to another word. `expected`: only if the word is this.
 fn requeue(
     task: &Task,
-    (from, to): (usize, usize),
+    (from, to): (UserAddr, UserAddr),
     scope: FutexScope,
     counts: (usize, usize),
     expected: Option<u32>,
@@ -188,8 +195,8 @@ fn requeue(
 /// Requeues like [`requeue`] between words of which each has a scope of its own.
 pub(crate) fn requeue_between(
     task: &Task,
-    (from, from_scope): (usize, FutexScope),
-    (to, to_scope): (usize, FutexScope),
+    (from, from_scope): (UserAddr, FutexScope),
+    (to, to_scope): (UserAddr, FutexScope),
     counts: (usize, usize),
     expected: Option<u32>,
 ) -> SysResult {
@@ -198,14 +205,16 @@ pub(crate) fn requeue_between(
         futex_key(task, to, to_scope, FutexAccess::Read)?,
     );
     let check = || match expected {
-        Some(expected) if user::load_u32(from).map_err(efault)? != expected => Err(Errno::EAGAIN),
+        Some(expected) if user::load_u32(from.raw()).map_err(efault)? != expected => {
+            Err(Errno::EAGAIN)
+        }
         _ => Ok(()),
     };
     futex::requeue(
         from_word,
         &Target {
             word: to_word,
-            addr: to,
+            addr: to.raw(),
             key: to_key,
         },
         counts,
@@ -214,10 +223,10 @@ pub(crate) fn requeue_between(
 }
 
 /// Changes a word of user memory atomically by `change` and returns what it was.
-pub(crate) fn modify_user_word(addr: usize, change: impl Fn(u32) -> u32) -> Result<u32, Errno> {
-    let mut old = user::load_u32(addr).map_err(efault)?;
+pub(crate) fn modify_user_word(addr: UserAddr, change: impl Fn(u32) -> u32) -> Result<u32, Errno> {
+    let mut old = user::load_u32(addr.raw()).map_err(efault)?;
     loop {
-        let found = user::cmpxchg_u32(addr, old, change(old)).map_err(efault)?;
+        let found = user::cmpxchg_u32(addr.raw(), old, change(old)).map_err(efault)?;
         if found == old {
             return Ok(old);
         }
@@ -234,7 +243,7 @@ const fn signed12(value: u32) -> i32 {
 /// it was says so.
 fn wake_op(
     task: &Task,
-    (first, second): (usize, usize),
+    (first, second): (UserAddr, UserAddr),
     scope: FutexScope,
     (most, most2): (usize, usize),
     operation: u32,
@@ -277,16 +286,16 @@ fn wake_op(
 #[inline(always)]
 pub fn sys_futex(
     task: &Task,
-    addr: usize,
+    addr: UserAddr,
     operation: u32,
     value: u32,
     timeout: usize,
-    addr2: usize,
+    addr2: UserAddr,
     value3: u32,
 ) -> SysResult {
     // The two that programs use most.
     if operation == sys::FUTEX_WAKE | sys::FUTEX_PRIVATE_FLAG {
-        if addr.is_multiple_of(4) && addr < user::USER_END && nobody_at(addr) {
+        if addr.is_aligned(4) && addr.raw() < user::USER_END && nobody_at(addr.raw()) {
             return Ok(0);
         }
         return wake_private(task, addr, count(value));
@@ -312,11 +321,11 @@ fn exact_counts(wakes: u32, moves: u32) -> Result<(usize, usize), Errno> {
 #[inline(never)]
 fn do_futex(
     task: &Task,
-    addr: usize,
+    addr: UserAddr,
     operation: u32,
     value: u32,
     timeout: usize,
-    addr2: usize,
+    addr2: UserAddr,
     value3: u32,
 ) -> SysResult {
     let scope = FutexScope::of_flags(operation);
@@ -327,7 +336,7 @@ fn do_futex(
     };
     let counts = || (count(value), count(timeout as u32));
     let exact = || exact_counts(value, timeout as u32);
-    let time = || UserPtr::<TimeSpec>::new(timeout).read_optional();
+    let time = || UserPtr::<TimeSpec>::new(timeout.into()).read_optional();
     let until = |base: ClockBase| {
         time()?
             .map(|time| AbsoluteDeadline::new(task, time, base))
@@ -375,11 +384,11 @@ fn do_futex(
 }
 
 /// `set_robust_list(2)`: sets the head of the caller's list of robust futexes.
-pub fn sys_set_robust_list(task: &Task, head: usize, len: usize) -> SysResult {
+pub fn sys_set_robust_list(task: &Task, head: UserAddr, len: usize) -> SysResult {
     if len != ROBUST_HEAD {
         return Err(Errno::EINVAL);
     }
-    task.robust_list.store(head, Ordering::Relaxed);
+    task.robust_list.store(head.raw(), Ordering::Relaxed);
     Ok(0)
 }
 
@@ -408,12 +417,12 @@ const ROBUST_HEAD: usize = 24;
 const ROBUST_LIMIT: usize = 2048;
 
 /// Passes on a robust futex that the thread may hold.
-fn handle_futex_death(task: &Task, addr: usize, pending: bool) -> Result<(), Errno> {
-    if !addr.is_multiple_of(4) {
+fn handle_futex_death(task: &Task, addr: UserAddr, pending: bool) -> Result<(), Errno> {
+    if !addr.is_aligned(4) {
         return Ok(());
     }
     let tid = task.tid().as_u32();
-    let old = user::load_u32(addr).map_err(efault)?;
+    let old = user::load_u32(addr.raw()).map_err(efault)?;
     if old & sys::FUTEX_TID_MASK == tid {
         let died = |old: u32| {
             let mine = old & sys::FUTEX_TID_MASK == tid;
@@ -436,8 +445,9 @@ fn handle_futex_death(task: &Task, addr: usize, pending: bool) -> Result<(), Err
 }
 
 /// Walks the list of robust futexes. Memory that is missing ends it: it is the program's own.
-fn exit_robust_list(task: &Task, head: usize) -> Result<(), Errno> {
+fn exit_robust_list(task: &Task, head: UserAddr) -> Result<(), Errno> {
     let word = |addr: usize| user::load_u64(addr).map(|w| w as usize).map_err(efault);
+    let head = head.raw();
     let offset = word(head + 8)?;
     let pending = word(head + 16)?;
     // The lowest bit marks futexes with priority inheritance.
@@ -450,12 +460,12 @@ fn exit_robust_list(task: &Task, head: usize) -> Result<(), Errno> {
         // Looked up first: once released, the memory may be somebody else's.
         let next = word(entry & !1);
         if entry != pending {
-            handle_futex_death(task, lock(entry), false)?;
+            handle_futex_death(task, lock(entry).into(), false)?;
         }
         entry = next?;
     }
     if pending != 0 {
-        handle_futex_death(task, lock(pending), true)?;
+        handle_futex_death(task, lock(pending).into(), true)?;
     }
     Ok(())
 }
@@ -466,7 +476,7 @@ pub(crate) fn exec_release(task: &Task) {
     let head = task.robust_list.swap(0, Ordering::Relaxed);
     if head != 0 && head < user::USER_END {
         // A bad list is the program's loss, not ours.
-        let _ = exit_robust_list(task, head);
+        let _ = exit_robust_list(task, head.into());
     }
     pi::exit_pi_state_list(task);
 }
@@ -474,8 +484,8 @@ pub(crate) fn exec_release(task: &Task) {
 /// Passes on the futexes of a thread that ends, and wakes what joins it (`CLONE_CHILD_CLEARTID`).
 pub(crate) fn exit_release(task: &Task) {
     exec_release(task);
-    let addr = task.clear_child_tid.swap(0, Ordering::Relaxed);
-    if addr != 0 && user::store_u32(addr, 0).is_ok() {
+    let addr = UserAddr::new(task.clear_child_tid.swap(0, Ordering::Relaxed));
+    if !addr.is_null() && user::store_u32(addr.raw(), 0).is_ok() {
         // The joining thread may be of this process, or (rarely) of another that shares the memory.
         let _ = wake(task, addr, FutexScope::Private, 1, u32::MAX);
         let _ = wake(task, addr, FutexScope::Shared, 1, u32::MAX);

@@ -20,6 +20,7 @@ use crate::process::process_table;
 use crate::uaccess::UserPtr;
 use crate::uapi::futex::{FutexAccess, FutexScope};
 use crate::uapi::pid::Tid;
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, current_task};
 
 /// Longest chain of locks of which the owner of each waits for the next.
@@ -128,13 +129,13 @@ fn rank(policy: Policy) -> i32 {
     }
 }
 
-fn load(addr: usize) -> Result<u32, Errno> {
-    user::load_u32(addr).map_err(efault)
+fn load(addr: UserAddr) -> Result<u32, Errno> {
+    user::load_u32(addr.raw()).map_err(efault)
 }
 
 /// Replaces the word if it is `old`; returns whether it was.
-fn compare_exchange(addr: usize, old: u32, new: u32) -> Result<bool, Errno> {
-    Ok(user::cmpxchg_u32(addr, old, new).map_err(efault)? == old)
+fn compare_exchange(addr: UserAddr, old: u32, new: u32) -> Result<bool, Errno> {
+    Ok(user::cmpxchg_u32(addr.raw(), old, new).map_err(efault)? == old)
 }
 
 impl PiTable {
@@ -195,7 +196,7 @@ impl PiTable {
     fn lock_or_enqueue(
         &mut self,
         key: &Key,
-        addr: usize,
+        addr: UserAddr,
         waiter: &Arc<PiWaiter>,
         mode: LockMode,
     ) -> Result<bool, Errno> {
@@ -321,7 +322,7 @@ impl PiTable {
 fn sleep(
     waiter: &Arc<PiWaiter>,
     key: &Key,
-    addr: usize,
+    addr: UserAddr,
     deadline: Option<Deadline>,
     moved: bool,
 ) -> SysResult {
@@ -355,7 +356,7 @@ fn sleep(
 }
 
 /// Writes the number of a waiter into the word whose owner ended.
-fn fixup_owner(waiter: &PiWaiter, key: &Key, addr: usize) -> SysResult {
+fn fixup_owner(waiter: &PiWaiter, key: &Key, addr: UserAddr) -> SysResult {
     let mut table = TABLE.lock();
     let Some(at) = table.find(key) else {
         return Ok(0);
@@ -374,7 +375,7 @@ fn fixup_owner(waiter: &PiWaiter, key: &Key, addr: usize) -> SysResult {
 /// `FUTEX_LOCK_PI`, `FUTEX_LOCK_PI2`, and without waiting `FUTEX_TRYLOCK_PI`.
 pub(crate) fn lock(
     task: &Task,
-    addr: usize,
+    addr: UserAddr,
     scope: FutexScope,
     deadline: Option<Deadline>,
     mode: LockMode,
@@ -390,7 +391,7 @@ pub(crate) fn lock(
 }
 
 /// Passes a lock with priority inheritance to its first waiter (`FUTEX_UNLOCK_PI`).
-pub(crate) fn unlock(task: &Task, addr: usize, scope: FutexScope) -> SysResult {
+pub(crate) fn unlock(task: &Task, addr: UserAddr, scope: FutexScope) -> SysResult {
     // Whose it is comes before whether it can be a lock at all.
     let is_own = |word: u32| {
         if word & FUTEX_TID_MASK == task.tid().as_u32() {
@@ -435,7 +436,7 @@ pub(crate) fn unlock(task: &Task, addr: usize, scope: FutexScope) -> SysResult {
 /// `FUTEX_WAIT_REQUEUE_PI`: waits for one word, and then for the lock at another.
 pub(crate) fn wait_requeue(
     task: &Task,
-    (from, to): (usize, usize),
+    (from, to): (UserAddr, UserAddr),
     scope: FutexScope,
     expected: u32,
     deadline: Option<Deadline>,
@@ -467,7 +468,7 @@ pub(crate) fn wait_requeue(
 /// get it at once.
 pub(crate) fn requeue(
     task: &Task,
-    (from, to): (usize, usize),
+    (from, to): (UserAddr, UserAddr),
     scope: FutexScope,
     moves: usize,
     expected: u32,

@@ -12,6 +12,7 @@ use crate::time::wall_clock::AbsoluteDeadline;
 use crate::uaccess::UserPtr;
 use crate::uapi::futex::FutexScope;
 use crate::uapi::time::{ClockBase, TimeSpec};
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, futex};
 
 /// The size of a futex in its flags: 32 bits, the only one.
@@ -63,12 +64,12 @@ fn absolute_timeout(
 }
 
 /// Reads a futex of a vector: address, scope, and the value it is expected to have.
-fn read_entry(entry: UserPtr<FutexWaitv>) -> Result<(usize, FutexScope, u64), Errno> {
+fn read_entry(entry: UserPtr<FutexWaitv>) -> Result<(UserAddr, FutexScope, u64), Errno> {
     let entry = entry.read()?;
     if entry.reserved != 0 {
         return Err(Errno::EINVAL);
     }
-    Ok((entry.addr as usize, scope_of(entry.flags)?, entry.value))
+    Ok((entry.addr.into(), scope_of(entry.flags)?, entry.value))
 }
 
 /// `futex_waitv(2)`: waits for any of several words; the result is the index of one that was woken.
@@ -123,7 +124,7 @@ pub fn sys_futex_waitv(
 /// `futex_wait(2)`: waits while a word has a value.
 pub fn sys_futex_wait(
     task: &Task,
-    addr: usize,
+    addr: UserAddr,
     value: u64,
     mask: u64,
     flags: u32,
@@ -142,7 +143,7 @@ pub fn sys_futex_wait(
 }
 
 /// `futex_wake(2)`: wakes waiters of a word; returns their number.
-pub fn sys_futex_wake(task: &Task, addr: usize, mask: u64, count: i32, flags: u32) -> SysResult {
+pub fn sys_futex_wake(task: &Task, addr: UserAddr, mask: u64, count: i32, flags: u32) -> SysResult {
     futex::wake(
         task,
         addr,

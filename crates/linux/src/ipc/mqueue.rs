@@ -25,6 +25,7 @@ use crate::uaccess::{self, UserPtr};
 use crate::uapi::pid::Pid;
 use crate::uapi::siginfo::{NSIG, SigInfo};
 use crate::uapi::time::{ClockBase, TimeSpec};
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// Limits of a queue if nothing is said, and the most that a caller without `CAP_SYS_RESOURCE` may
@@ -132,7 +133,7 @@ impl FileOps for Descriptor {
 }
 
 /// A name as the C library passes it, without the slash.
-fn read_name(addr: usize) -> Result<Vec<u8>, Errno> {
+fn read_name(addr: UserAddr) -> Result<Vec<u8>, Errno> {
     let name = uaccess::read_cstr(addr, fs::PATH_MAX)?;
     if name.is_empty() {
         return Err(Errno::ENOENT);
@@ -199,7 +200,7 @@ fn make(task: &Task, mode: u32, attributes: Option<MqAttr>) -> Result<Arc<PosixQ
 /// `mq_open(2)`: opens or makes a message queue.
 pub fn sys_mq_open(
     task: &Task,
-    name: usize,
+    name: UserAddr,
     flags: u32,
     mode: u32,
     attributes: UserPtr<MqAttr>,
@@ -253,7 +254,7 @@ pub fn sys_mq_open(
 }
 
 /// `mq_unlink(2)`: who has it open keeps it.
-pub fn sys_mq_unlink(task: &Task, name: usize) -> SysResult {
+pub fn sys_mq_unlink(task: &Task, name: UserAddr) -> SysResult {
     let name = read_name(name)?;
     let ipc = task.ipc();
     let mut queues = ipc.queues.lock();
@@ -318,7 +319,7 @@ fn wait<R>(
 pub fn sys_mq_timedsend(
     task: &Task,
     fd: i32,
-    from: usize,
+    from: UserAddr,
     len: usize,
     priority: u32,
     timeout: UserPtr<TimeSpec>,
@@ -369,7 +370,7 @@ pub fn sys_mq_timedsend(
 pub fn sys_mq_timedreceive(
     task: &Task,
     fd: i32,
-    to: usize,
+    to: UserAddr,
     len: usize,
     priority: UserPtr<u32>,
     timeout: UserPtr<TimeSpec>,

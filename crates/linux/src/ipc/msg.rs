@@ -17,6 +17,7 @@ use crate::state::ipc::{
     IPC_64, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcPerm, READ, WRITE, now,
 };
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// Flag of `msgrcv(2)`: what does not fit is cut off.
@@ -81,7 +82,7 @@ fn wait(
 }
 
 /// `msgsnd(2)`: sends a message.
-pub fn sys_msgsnd(task: &Task, id: i32, from: usize, size: usize, flags: u32) -> SysResult {
+pub fn sys_msgsnd(task: &Task, id: i32, from: UserAddr, size: usize, flags: u32) -> SysResult {
     let kind = UserPtr::<i64>::new(from).read()?;
     if id < 0 || kind < 1 || size > MAX_MESSAGE {
         return Err(Errno::EINVAL);
@@ -119,7 +120,7 @@ pub fn sys_msgsnd(task: &Task, id: i32, from: usize, size: usize, flags: u32) ->
 pub fn sys_msgrcv(
     task: &Task,
     id: i32,
-    to: usize,
+    to: UserAddr,
     size: usize,
     kind: i64,
     flags: u32,

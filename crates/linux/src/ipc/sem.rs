@@ -152,7 +152,7 @@ pub fn sys_semtimedop(
 
 /// `semop(2)`: performs operations on semaphores.
 pub fn sys_semop(task: &Task, id: i32, operations: UserPtr<SemBuf>, count: usize) -> SysResult {
-    sys_semtimedop(task, id, operations, count, UserPtr::new(0))
+    sys_semtimedop(task, id, operations, count, UserPtr::NULL)
 }
 
 /// Limits and use of semaphores as `SEM_INFO` stores them: `struct seminfo`.
@@ -242,7 +242,7 @@ pub(crate) fn proc_text() -> String {
 /// Commands of `semctl(2)` that name no set by its identifier.
 fn semctl_by_index(task: &Task, index: i32, command: u32, arg: usize) -> SysResult {
     if matches!(command, IPC_INFO | SEM_INFO) {
-        UserPtr::new(arg).write(&limits(command))?;
+        UserPtr::new(arg.into()).write(&limits(command))?;
         return Ok(task.ipc().semaphores.max_index());
     }
     let (id, set) = task.ipc().semaphores.by_index(index)?;
@@ -252,7 +252,7 @@ fn semctl_by_index(task: &Task, index: i32, command: u32, arg: usize) -> SysResu
     } else {
         info.owner.numbered(id)
     };
-    UserPtr::<SemidDs>::new(arg).write(&info)?;
+    UserPtr::<SemidDs>::new(arg.into()).write(&info)?;
     Ok(id as usize)
 }
 
@@ -267,7 +267,7 @@ pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -
     }
     // As Linux: what is to be set is looked at before the set is looked for.
     let new = (command == IPC_SET)
-        .then(|| UserPtr::<SemidDs>::new(arg).read())
+        .then(|| UserPtr::<SemidDs>::new(arg.into()).read())
         .transpose()?;
     if command == SETVAL && !(0..=MAX_VALUE).contains(&(arg as i32)) {
         return Err(Errno::ERANGE);
@@ -278,7 +278,7 @@ pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -
         IPC_STAT => {
             let mut info = set.state.lock().info;
             info.owner = info.owner.stat(id, &cred)?;
-            UserPtr::<SemidDs>::new(arg).write(&info)?;
+            UserPtr::<SemidDs>::new(arg.into()).write(&info)?;
             return Ok(0);
         }
         IPC_SET => {
@@ -300,7 +300,7 @@ pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -
             set.changed.wake_all();
             return Ok(0);
         }
-        GETALL | SETALL => return all_values(task, &set, command, UserPtr::new(arg)),
+        GETALL | SETALL => return all_values(task, &set, command, UserPtr::new(arg.into())),
         GETPID | GETVAL | GETNCNT | GETZCNT | SETVAL => {}
         _ => return Err(Errno::EINVAL),
     }

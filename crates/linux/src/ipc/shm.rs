@@ -24,6 +24,7 @@ use crate::state::ipc::{
     now,
 };
 use crate::uaccess::UserPtr;
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 const SHM_HUGETLB: u32 = 0o4000;
@@ -116,16 +117,16 @@ pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
 }
 
 /// `shmat(2)`: maps a segment; returns its address.
-pub fn sys_shmat(task: &Task, id: i32, addr: usize, flags: u32) -> SysResult {
+pub fn sys_shmat(task: &Task, id: i32, addr: UserAddr, flags: u32) -> SysResult {
     let segment = task.ipc().segments.find(id)?;
     let readonly = flags & SHM_RDONLY != 0;
     segment.check(&task.cred(), if readonly { READ } else { READ | WRITE })?;
     let at = if flags & SHM_RND != 0 {
-        vm::page_align_down(addr)
+        addr.page_align_down()
     } else {
         addr
     };
-    let placement = match at {
+    let placement = match at.raw() {
         0 if flags & SHM_REMAP != 0 => return Err(Errno::EINVAL),
         0 => Placement::Anywhere(0),
         at if !at.is_multiple_of(PAGE_SIZE) => return Err(Errno::EINVAL),
@@ -155,9 +156,9 @@ pub fn sys_shmat(task: &Task, id: i32, addr: usize, flags: u32) -> SysResult {
 }
 
 /// `shmdt(2)`: unmaps a segment.
-pub fn sys_shmdt(task: &Task, addr: usize) -> SysResult {
+pub fn sys_shmdt(task: &Task, addr: UserAddr) -> SysResult {
     let space = task.process().require_space()?;
-    let backing = space.backing_at(addr).ok_or(Errno::EINVAL)?;
+    let backing = space.backing_at(addr.raw()).ok_or(Errno::EINVAL)?;
     let known =
         |segment: &Arc<Segment>| core::ptr::addr_eq(Arc::as_ptr(segment), Arc::as_ptr(&backing));
     let segment = task
@@ -168,7 +169,7 @@ pub fn sys_shmdt(task: &Task, addr: usize) -> SysResult {
         .map(|(_, segment)| segment)
         .find(known)
         .ok_or(Errno::EINVAL)?;
-    space.munmap(addr, segment.size)?;
+    space.munmap(addr.raw(), segment.size)?;
     let mut info = segment.info.lock();
     (info.detached, info.last) = (now(), task.pid().raw());
     Ok(0)

@@ -16,6 +16,7 @@ use crate::state::mempolicy::{
 };
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::pid::Tid;
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 const MPOL_F_NODE: u32 = 1;
@@ -35,10 +36,10 @@ impl Nodes {
     ///
     /// # Errors
     /// `EFAULT`, `EINVAL`.
-    fn read(mask: usize, bits: usize) -> Result<Self, Errno> {
+    fn read(mask: UserAddr, bits: usize) -> Result<Self, Errno> {
         let bits = bits.wrapping_sub(1);
         let mut nodes = Self::default();
-        if bits == 0 || mask == 0 {
+        if bits == 0 || mask.is_null() {
             return Ok(nodes);
         }
         if bits > MAX_MASK_BITS {
@@ -67,7 +68,7 @@ impl Nodes {
 }
 
 /// Gives a program a mask of so many bits and one; behind the first ones there is nothing in it.
-fn write_mask(mask: usize, bits: usize, nodes: u64) -> Result<(), Errno> {
+fn write_mask(mask: UserAddr, bits: usize, nodes: u64) -> Result<(), Errno> {
     let bytes = bits.wrapping_sub(1).div_ceil(64) * 8;
     if bytes > PAGE_SIZE {
         return Err(Errno::EINVAL);
@@ -90,7 +91,7 @@ fn check_mode(mode: u32) -> Result<(), Errno> {
 }
 
 /// `set_mempolicy(2)`: sets the caller's memory policy.
-pub fn sys_set_mempolicy(task: &Task, mode: u32, mask: usize, bits: usize) -> SysResult {
+pub fn sys_set_mempolicy(task: &Task, mode: u32, mask: UserAddr, bits: usize) -> SysResult {
     check_mode(mode)?;
     *task.memory_policy.lock() = MemoryPolicy::new(mode, &Nodes::read(mask, bits)?)?;
     Ok(0)
@@ -100,12 +101,12 @@ pub fn sys_set_mempolicy(task: &Task, mode: u32, mask: usize, bits: usize) -> Sy
 pub fn sys_get_mempolicy(
     task: &Task,
     mode: UserPtr<u32>,
-    mask: usize,
+    mask: UserAddr,
     bits: usize,
-    addr: usize,
+    addr: UserAddr,
     flags: u64,
 ) -> SysResult {
-    if mask != 0 && bits == 0 {
+    if !mask.is_null() && bits == 0 {
         return Err(Errno::EINVAL);
     }
     let known = MPOL_F_NODE | MPOL_F_ADDR | MPOL_F_MEMS_ALLOWED;
@@ -115,14 +116,14 @@ pub fn sys_get_mempolicy(
         .ok_or(Errno::EINVAL)?;
     let (told, nodes) = policy_of(task, addr, flags)?;
     mode.write_optional(&told)?;
-    if mask != 0 {
+    if !mask.is_null() {
         write_mask(mask, bits, nodes)?;
     }
     Ok(0)
 }
 
 /// Answer of `get_mempolicy(2)`: a mode or a node, and the mask.
-fn policy_of(task: &Task, addr: usize, flags: u32) -> Result<(u32, u64), Errno> {
+fn policy_of(task: &Task, addr: UserAddr, flags: u32) -> Result<(u32, u64), Errno> {
     if flags & MPOL_F_MEMS_ALLOWED != 0 {
         return if flags == MPOL_F_MEMS_ALLOWED {
             Ok((0, 1))
@@ -134,13 +135,13 @@ fn policy_of(task: &Task, addr: usize, flags: u32) -> Result<(u32, u64), Errno> 
     if flags & MPOL_F_ADDR == 0 {
         let policy = *task.memory_policy.lock();
         // Where the next page will be from is known of those that take turns.
-        if addr != 0 || node && policy.kind() != MPOL_INTERLEAVE {
+        if !addr.is_null() || node && policy.kind() != MPOL_INTERLEAVE {
             return Err(Errno::EINVAL);
         }
         return Ok((if node { 0 } else { policy.mode }, policy.nodes));
     }
     let space = task.process().require_space()?;
-    let page = addr - addr % PAGE_SIZE;
+    let page = addr.page_align_down().raw();
     let policies = space
         .mempolicies(page, PAGE_SIZE)
         .map_err(|_| Errno::EFAULT)?;
@@ -161,11 +162,11 @@ fn policy_of(task: &Task, addr: usize, flags: u32) -> Result<(u32, u64), Errno> 
 ///
 /// # Errors
 /// `EINVAL` if it does not begin with a page or goes round.
-fn pages(addr: usize, len: usize) -> Result<(usize, usize), Errno> {
+fn pages(addr: UserAddr, len: usize) -> Result<(usize, usize), Errno> {
     let len = vm::page_align_up(len).unwrap_or(0);
-    let sound = addr.is_multiple_of(PAGE_SIZE) && addr.checked_add(len).is_some();
+    let sound = addr.is_aligned(PAGE_SIZE) && addr.checked_add(len).is_some();
     if sound {
-        Ok((addr, len))
+        Ok((addr.raw(), len))
     } else {
         Err(Errno::EINVAL)
     }
@@ -174,10 +175,10 @@ fn pages(addr: usize, len: usize) -> Result<(usize, usize), Errno> {
 /// `mbind(2)`: sets the memory policy of a range.
 pub fn sys_mbind(
     task: &Task,
-    addr: usize,
+    addr: UserAddr,
     len: usize,
     mode: u32,
-    mask: usize,
+    mask: UserAddr,
     bits: usize,
     flags: u32,
 ) -> SysResult {
@@ -206,7 +207,7 @@ pub fn sys_mbind(
 /// `set_mempolicy_home_node(2)`: it is the one there is.
 pub fn sys_set_mempolicy_home_node(
     task: &Task,
-    addr: usize,
+    addr: UserAddr,
     len: usize,
     node: usize,
     flags: usize,
@@ -248,8 +249,8 @@ pub fn sys_migrate_pages(
     task: &Task,
     pid: Option<Tid>,
     bits: usize,
-    from: usize,
-    to: usize,
+    from: UserAddr,
+    to: UserAddr,
 ) -> SysResult {
     Nodes::read(from, bits)?;
     let to = Nodes::read(to, bits)?;
@@ -316,6 +317,12 @@ pub fn sys_pkey_free(_: &Task, _key: i32) -> SysResult {
 }
 
 /// `pkey_mprotect(2)`: without a key it is `mprotect(2)`.
-pub fn sys_pkey_mprotect(task: &Task, addr: usize, len: usize, prot: u32, key: i32) -> SysResult {
+pub fn sys_pkey_mprotect(
+    task: &Task,
+    addr: UserAddr,
+    len: usize,
+    prot: u32,
+    key: i32,
+) -> SysResult {
     mmap::protect(task, addr, len, prot, key == -1)
 }

@@ -13,7 +13,7 @@ use vm::{
 
 use crate::process::personality::{READ_IMPLIES_EXEC, has_personality_bit};
 use crate::state::rlimit::Resource;
-use crate::uio::in_user_space;
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, uaccess};
 
 /// The `PROT_*` bits that have a meaning for memory, of those that were asked for.
@@ -142,7 +142,7 @@ fn is_shared(flags: u32) -> Result<bool, Errno> {
 /// shared, what the file allows.
 pub fn sys_mmap(
     task: &Task,
-    addr: usize,
+    addr: UserAddr,
     len: usize,
     prot: u32,
     flags: u32,
@@ -172,11 +172,11 @@ pub fn sys_mmap(
     let rounded = page_align_up(len).ok_or(Errno::ENOMEM)?;
     let first = offset / PAGE_SIZE as u64;
     let place = if flags & sys::MAP_FIXED_NOREPLACE != 0 {
-        Placement::FixedIfFree(addr)
+        Placement::FixedIfFree(addr.raw())
     } else if flags & sys::MAP_FIXED != 0 {
-        Placement::Fixed(addr)
+        Placement::Fixed(addr.raw())
     } else {
-        Placement::Anywhere(addr)
+        Placement::Anywhere(addr.raw())
     };
     let space = space(task)?;
     space.check_placement(place, rounded)?;
@@ -246,14 +246,14 @@ pub fn sys_mmap(
 }
 
 /// `munmap(2)`: unmaps a range.
-pub fn sys_munmap(task: &Task, addr: usize, len: usize) -> SysResult {
+pub fn sys_munmap(task: &Task, addr: UserAddr, len: usize) -> SysResult {
     let space = space(task)?;
     task.process().update_hiwater_rss(&space);
-    space.munmap(addr, len).map(|()| 0)
+    space.munmap(addr.raw(), len).map(|()| 0)
 }
 
 /// `mprotect(2)`: changes the protection of a range.
-pub fn sys_mprotect(task: &Task, addr: usize, len: usize, prot: u32) -> SysResult {
+pub fn sys_mprotect(task: &Task, addr: UserAddr, len: usize, prot: u32) -> SysResult {
     protect(task, addr, len, prot, true)
 }
 
@@ -262,29 +262,39 @@ pub fn sys_mprotect(task: &Task, addr: usize, len: usize, prot: u32) -> SysResul
 ///
 /// # Errors
 /// Those of `mprotect(2)`; `EINVAL`.
-pub(crate) fn protect(task: &Task, addr: usize, len: usize, prot: u32, sound: bool) -> SysResult {
+pub(crate) fn protect(
+    task: &Task,
+    addr: UserAddr,
+    len: usize,
+    prot: u32,
+    sound: bool,
+) -> SysResult {
     const GROWS: u32 = sys::PROT_GROWSDOWN | sys::PROT_GROWSUP;
     const KNOWN: u32 = sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC | sys::PROT_SEM;
     let grows = prot & GROWS;
-    if grows == GROWS || !addr.is_multiple_of(PAGE_SIZE) {
+    if grows == GROWS || !addr.is_aligned(PAGE_SIZE) {
         return Err(Errno::EINVAL);
     }
     if len == 0 {
         return Ok(0);
     }
     let end = page_align_up(len)
-        .and_then(|len| addr.checked_add(len))
+        .and_then(|len| addr.raw().checked_add(len))
         .ok_or(Errno::ENOMEM)?;
     if prot & !(GROWS | KNOWN) != 0 || !sound {
         return Err(Errno::EINVAL);
     }
     let space = space(task)?;
     let start = match grows {
-        0 => addr,
+        0 => addr.raw(),
         // From the stack's lowest page on.
-        sys::PROT_GROWSDOWN => space.stack_start(addr, end)?,
+        sys::PROT_GROWSDOWN => space.stack_start(addr.raw(), end)?,
         // There are no stacks that grow upwards.
-        _ => return space.check_mapped(addr, PAGE_SIZE).and(Err(Errno::EINVAL)),
+        _ => {
+            return space
+                .check_mapped(addr.raw(), PAGE_SIZE)
+                .and(Err(Errno::EINVAL));
+        }
     };
     space
         .mprotect(start, end - start, protection(task, prot))
@@ -294,18 +304,17 @@ pub(crate) fn protect(task: &Task, addr: usize, len: usize, prot: u32, sound: bo
 /// `mremap(2)`: changes size or address of a mapping; returns the address.
 pub fn sys_mremap(
     task: &Task,
-    old: usize,
+    old: UserAddr,
     old_len: usize,
     new_len: usize,
     flags: u64,
-    new: usize,
+    new: UserAddr,
 ) -> SysResult {
     let has = |flag: u32| flags & u64::from(flag) != 0;
     let known = sys::MREMAP_MAYMOVE | sys::MREMAP_FIXED | sys::MREMAP_DONTUNMAP;
     let moves = has(sys::MREMAP_FIXED) || has(sys::MREMAP_DONTUNMAP);
     let keep = has(sys::MREMAP_DONTUNMAP);
-    let nothing =
-        !old.is_multiple_of(PAGE_SIZE) || page_align_up(new_len).is_none_or(|len| len == 0);
+    let nothing = !old.is_aligned(PAGE_SIZE) || page_align_up(new_len).is_none_or(|len| len == 0);
     if flags & !u64::from(known) != 0
         || (moves && !has(sys::MREMAP_MAYMOVE))
         || (keep && old_len != new_len)
@@ -313,7 +322,7 @@ pub fn sys_mremap(
     {
         return Err(Errno::EINVAL);
     }
-    let to = has(sys::MREMAP_FIXED).then_some(new);
+    let to = has(sys::MREMAP_FIXED).then_some(new.raw());
     let how = RemapOptions {
         may_move: has(sys::MREMAP_MAYMOVE),
         fixed_address: to,
@@ -321,14 +330,14 @@ pub fn sys_mremap(
         max_growth: commit_limit(),
         lock_limit: lock_limit(task),
     };
-    space(task)?.mremap(old, old_len, new_len, how)
+    space(task)?.mremap(old.raw(), old_len, new_len, how)
 }
 
 /// `brk(2)`: sets the end of the heap; returns the end in force.
-pub fn sys_brk(task: &Task, end: usize) -> SysResult {
+pub fn sys_brk(task: &Task, end: UserAddr) -> SysResult {
     let limit = task.process().limits.lock()[Resource::Data].soft;
     let space = space(task)?;
-    let now = space.brk(0);
+    let (now, end) = (space.brk(0), end.raw());
     if end > now && ((end - now) as u64 > limit || check_commit(end - now).is_err()) {
         return Ok(now);
     }
@@ -340,42 +349,50 @@ pub fn sys_brk(task: &Task, end: usize) -> SysResult {
 }
 
 /// `madvise(2)`: advises on, or empties, a range.
-pub fn sys_madvise(task: &Task, addr: usize, len: usize, advice: u32) -> SysResult {
+pub fn sys_madvise(task: &Task, addr: UserAddr, len: usize, advice: u32) -> SysResult {
     let space = space(task)?;
     let none = VmaFlags::empty();
     match advice {
         // Giving pages back at once is one of the things it may do.
-        sys::MADV_FREE => {
-            space.madvise(addr, len, Advice::DontNeed(DontNeedScope::PrivateAnonymous))?;
-        }
+        sys::MADV_FREE => space.madvise(
+            addr.raw(),
+            len,
+            Advice::DontNeed(DontNeedScope::PrivateAnonymous),
+        )?,
         sys::MADV_DONTNEED => {
-            space.madvise(addr, len, Advice::DontNeed(DontNeedScope::Unlocked))?;
+            space.madvise(addr.raw(), len, Advice::DontNeed(DontNeedScope::Unlocked))?
         }
-        sys::MADV_DONTNEED_LOCKED => {
-            space.madvise(addr, len, Advice::DontNeed(DontNeedScope::IncludingLocked))?;
+        sys::MADV_DONTNEED_LOCKED => space.madvise(
+            addr.raw(),
+            len,
+            Advice::DontNeed(DontNeedScope::IncludingLocked),
+        )?,
+        sys::MADV_DONTFORK => {
+            space.madvise(addr.raw(), len, Advice::Flags(VmaFlags::DONTFORK, none))?
         }
-        sys::MADV_DONTFORK => space.madvise(addr, len, Advice::Flags(VmaFlags::DONTFORK, none))?,
-        sys::MADV_DOFORK => space.madvise(addr, len, Advice::Flags(none, VmaFlags::DONTFORK))?,
+        sys::MADV_DOFORK => {
+            space.madvise(addr.raw(), len, Advice::Flags(none, VmaFlags::DONTFORK))?
+        }
         sys::MADV_WIPEONFORK => {
-            space.madvise(addr, len, Advice::Flags(VmaFlags::WIPEONFORK, none))?;
+            space.madvise(addr.raw(), len, Advice::Flags(VmaFlags::WIPEONFORK, none))?
         }
         sys::MADV_KEEPONFORK => {
-            space.madvise(addr, len, Advice::Flags(none, VmaFlags::WIPEONFORK))?;
+            space.madvise(addr.raw(), len, Advice::Flags(none, VmaFlags::WIPEONFORK))?
         }
         sys::MADV_HUGEPAGE => space.madvise(
-            addr,
+            addr.raw(),
             len,
             Advice::Flags(VmaFlags::LARGE, VmaFlags::NO_LARGE),
         )?,
         sys::MADV_NOHUGEPAGE => space.madvise(
-            addr,
+            addr.raw(),
             len,
             Advice::Flags(VmaFlags::NO_LARGE, VmaFlags::LARGE),
         )?,
-        sys::MADV_COLLAPSE => space.collapse(addr, len)?,
-        sys::MADV_REMOVE => space.punch_shared(addr, len)?,
-        sys::MADV_POPULATE_READ => populate(&space, addr, len, AccessKind::Read)?,
-        sys::MADV_POPULATE_WRITE => populate(&space, addr, len, AccessKind::Write)?,
+        sys::MADV_COLLAPSE => space.collapse(addr.raw(), len)?,
+        sys::MADV_REMOVE => space.punch_shared(addr.raw(), len)?,
+        sys::MADV_POPULATE_READ => populate(&space, addr.raw(), len, AccessKind::Read)?,
+        sys::MADV_POPULATE_WRITE => populate(&space, addr.raw(), len, AccessKind::Write)?,
         // Said to help, and nothing to do.
         sys::MADV_NORMAL
         | sys::MADV_RANDOM
@@ -384,12 +401,12 @@ pub fn sys_madvise(task: &Task, addr: usize, len: usize, advice: u32) -> SysResu
         | sys::MADV_DONTDUMP
         | sys::MADV_DODUMP
         | sys::MADV_MERGEABLE
-        | sys::MADV_UNMERGEABLE => space.check_mapped(addr, len)?,
+        | sys::MADV_UNMERGEABLE => space.check_mapped(addr.raw(), len)?,
         // The same, but what is locked stays.
-        sys::MADV_COLD | sys::MADV_PAGEOUT if space.has_locked(addr, len) => {
+        sys::MADV_COLD | sys::MADV_PAGEOUT if space.has_locked(addr.raw(), len) => {
             return Err(Errno::EINVAL);
         }
-        sys::MADV_COLD | sys::MADV_PAGEOUT => space.check_mapped(addr, len)?,
+        sys::MADV_COLD | sys::MADV_PAGEOUT => space.check_mapped(addr.raw(), len)?,
         _ => return Err(Errno::EINVAL),
     }
     Ok(0)
@@ -406,23 +423,23 @@ fn populate(
 }
 
 /// `mseal(2)`: forbids changes of a range's mappings.
-pub fn sys_mseal(task: &Task, addr: usize, len: usize, flags: u64) -> SysResult {
+pub fn sys_mseal(task: &Task, addr: UserAddr, len: usize, flags: u64) -> SysResult {
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
-    space(task)?.mseal(addr, len).map(|()| 0)
+    space(task)?.mseal(addr.raw(), len).map(|()| 0)
 }
 
 /// `remap_file_pages(2)`: as Linux does it since 4.0, by a mapping for each part.
 pub fn sys_remap_file_pages(
     task: &Task,
-    start: usize,
+    start: UserAddr,
     len: usize,
     prot: u32,
     first: usize,
     _flags: u32,
 ) -> SysResult {
-    let (start, len) = (vm::page_align_down(start), vm::page_align_down(len));
+    let (start, len) = (vm::page_align_down(start.raw()), vm::page_align_down(len));
     if prot != 0
         || len == 0
         || start.checked_add(len).is_none()
@@ -436,11 +453,11 @@ pub fn sys_remap_file_pages(
 }
 
 /// `mincore(2)`: stores which pages of a range are in memory, a byte each.
-pub fn sys_mincore(task: &Task, addr: usize, len: usize, to: usize) -> SysResult {
-    if addr.is_multiple_of(PAGE_SIZE) && !in_user_space(addr, len) {
+pub fn sys_mincore(task: &Task, addr: UserAddr, len: usize, to: UserAddr) -> SysResult {
+    if addr.is_aligned(PAGE_SIZE) && !addr.access_ok(len) {
         return Err(Errno::ENOMEM);
     }
-    let pages = space(task)?.mincore(addr, len)?;
+    let pages = space(task)?.mincore(addr.raw(), len)?;
     uaccess::write_bytes(to, &pages)?;
     // What comes before a hole is told.
     if pages.len() < len.div_ceil(PAGE_SIZE) {
@@ -451,10 +468,10 @@ pub fn sys_mincore(task: &Task, addr: usize, len: usize, to: usize) -> SysResult
 }
 
 /// `msync(2)`: what a mapping of a file shows is the file itself.
-pub fn sys_msync(task: &Task, addr: usize, len: usize, flags: u32) -> SysResult {
+pub fn sys_msync(task: &Task, addr: UserAddr, len: usize, flags: u32) -> SysResult {
     let known = sys::MS_ASYNC | sys::MS_INVALIDATE | sys::MS_SYNC;
     let both = flags & (sys::MS_ASYNC | sys::MS_SYNC) == sys::MS_ASYNC | sys::MS_SYNC;
-    if flags & !known != 0 || !addr.is_multiple_of(PAGE_SIZE) || both {
+    if flags & !known != 0 || !addr.is_aligned(PAGE_SIZE) || both {
         return Err(Errno::EINVAL);
     }
     // What is rounded up beyond the last address is nothing, as on Linux.
@@ -463,10 +480,10 @@ pub fn sys_msync(task: &Task, addr: usize, len: usize, flags: u32) -> SysResult 
         return Err(Errno::ENOMEM);
     }
     let space = space(task)?;
-    if flags & sys::MS_INVALIDATE != 0 && space.has_locked(addr, len) {
+    if flags & sys::MS_INVALIDATE != 0 && space.has_locked(addr.raw(), len) {
         return Err(Errno::EBUSY);
     }
-    space.check_mapped(addr, len).map(|()| 0)
+    space.check_mapped(addr.raw(), len).map(|()| 0)
 }
 
 /// The most bytes that the calling program may lock.
@@ -480,10 +497,10 @@ pub(crate) fn lock_limit(task: &Task) -> usize {
 }
 
 /// The pages that `mlock` and `munlock` mean.
-fn lock_range(addr: usize, len: usize) -> Result<(usize, usize), Errno> {
-    let start = vm::page_align_down(addr);
+fn lock_range(addr: UserAddr, len: usize) -> Result<(usize, usize), Errno> {
+    let start = addr.page_align_down().raw();
     // What is rounded up beyond the last address is nothing, as on Linux.
-    let len = page_align_up((addr - start).wrapping_add(len)).unwrap_or(0);
+    let len = page_align_up(addr.page_offset().wrapping_add(len)).unwrap_or(0);
     // Nothing is mapped there.
     if len != 0 && start.checked_add(len).ok_or(Errno::EINVAL)? > vm::USER_END {
         Err(Errno::ENOMEM)
@@ -493,7 +510,7 @@ fn lock_range(addr: usize, len: usize) -> Result<(usize, usize), Errno> {
 }
 
 /// `mlock2(2)`: nothing is ever swapped, so it is enough that the pages are there.
-pub fn sys_mlock2(task: &Task, addr: usize, len: usize, flags: u32) -> SysResult {
+pub fn sys_mlock2(task: &Task, addr: UserAddr, len: usize, flags: u32) -> SysResult {
     if flags & !sys::MLOCK_ONFAULT != 0 {
         return Err(Errno::EINVAL);
     }
@@ -508,12 +525,12 @@ pub fn sys_mlock2(task: &Task, addr: usize, len: usize, flags: u32) -> SysResult
 }
 
 /// `mlock(2)`: keeps a range in memory.
-pub fn sys_mlock(task: &Task, addr: usize, len: usize) -> SysResult {
+pub fn sys_mlock(task: &Task, addr: UserAddr, len: usize) -> SysResult {
     sys_mlock2(task, addr, len, 0)
 }
 
 /// `munlock(2)`: ends the lock of a range.
-pub fn sys_munlock(task: &Task, addr: usize, len: usize) -> SysResult {
+pub fn sys_munlock(task: &Task, addr: UserAddr, len: usize) -> SysResult {
     let (start, len) = lock_range(addr, len)?;
     space(task)?
         .madvise(

@@ -19,6 +19,7 @@ use crate::mount::{
 };
 use crate::process_control::namespaces::may_mount;
 use crate::state::fdtable::CloseOnExec;
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, uaccess};
 
 /// Phase of a context's life.
@@ -75,7 +76,7 @@ fn install_context(task: &Task, phase: Phase, cloexec: CloseOnExec) -> SysResult
 }
 
 /// `fsopen(2)`: makes a context for a new file system of a type.
-pub fn sys_fsopen(task: &Task, kind: usize, flags: u32) -> SysResult {
+pub fn sys_fsopen(task: &Task, kind: UserAddr, flags: u32) -> SysResult {
     may_mount(task)?;
     if flags & !sys::FSOPEN_CLOEXEC != 0 {
         return Err(Errno::EINVAL);
@@ -89,7 +90,7 @@ pub fn sys_fsopen(task: &Task, kind: usize, flags: u32) -> SysResult {
 }
 
 /// `fspick(2)`: makes a context to reconfigure a mounted file system.
-pub fn sys_fspick(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysResult {
+pub fn sys_fspick(task: &Task, dirfd: i32, name: UserAddr, flags: u32) -> SysResult {
     may_mount(task)?;
     if flags
         & !(sys::FSPICK_CLOEXEC
@@ -134,18 +135,18 @@ pub fn sys_fsconfig(
     task: &Task,
     fd: i32,
     command: u32,
-    key: usize,
-    value: usize,
+    key: UserAddr,
+    value: UserAddr,
     aux: i32,
 ) -> SysResult {
     if fd < 0 {
         return Err(Errno::EINVAL);
     }
     let sound = match command {
-        SET_FLAG => key != 0 && value == 0 && aux == 0,
-        SET_STRING => key != 0 && value != 0 && aux == 0,
+        SET_FLAG => !key.is_null() && value.is_null() && aux == 0,
+        SET_STRING => !key.is_null() && !value.is_null() && aux == 0,
         SET_BINARY..=SET_FD => return Err(Errno::EOPNOTSUPP),
-        CREATE | RECONFIGURE => key == 0 && value == 0 && aux == 0,
+        CREATE | RECONFIGURE => key.is_null() && value.is_null() && aux == 0,
         _ => return Err(Errno::EOPNOTSUPP),
     };
     if !sound {
@@ -156,8 +157,16 @@ pub fn sys_fsconfig(
     let text = |addr| {
         uaccess::read_cstr(addr, TEXT_MAX).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     };
-    let key = if key == 0 { String::new() } else { text(key)? };
-    let value = if value == 0 { None } else { Some(text(value)?) };
+    let key = if key.is_null() {
+        String::new()
+    } else {
+        text(key)?
+    };
+    let value = if value.is_null() {
+        None
+    } else {
+        Some(text(value)?)
+    };
     let mut state = context.0.lock();
     match command {
         CREATE => create(task, &mut state),
@@ -296,7 +305,7 @@ fn install_tree(task: &Task, space: Arc<Namespace>, cloexec: CloseOnExec) -> Sys
 }
 
 /// `open_tree(2)`: opens a mount, or a copy of it with `OPEN_TREE_CLONE`.
-pub fn sys_open_tree(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysResult {
+pub fn sys_open_tree(task: &Task, dirfd: i32, name: UserAddr, flags: u32) -> SysResult {
     const LOOKUP: u32 = sys::AT_EMPTY_PATH | sys::AT_SYMLINK_NOFOLLOW;
     let copies = flags & sys::OPEN_TREE_CLONE != 0;
     let recursive = flags & sys::AT_RECURSIVE != 0;
@@ -327,9 +336,9 @@ pub fn sys_open_tree(task: &Task, dirfd: i32, name: usize, flags: u32) -> SysRes
 pub fn sys_move_mount(
     task: &Task,
     from_fd: i32,
-    from: usize,
+    from: UserAddr,
     to_fd: i32,
-    to: usize,
+    to: UserAddr,
     flags: u32,
 ) -> SysResult {
     may_mount(task)?;
@@ -381,9 +390,9 @@ type MountAttr = [u64; 4];
 pub fn sys_mount_setattr(
     task: &Task,
     dirfd: i32,
-    name: usize,
+    name: UserAddr,
     flags: u32,
-    from: usize,
+    from: UserAddr,
     size: usize,
 ) -> SysResult {
     const LOOKUP: u32 = sys::AT_EMPTY_PATH | sys::AT_SYMLINK_NOFOLLOW;

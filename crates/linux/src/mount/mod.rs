@@ -21,6 +21,7 @@ use crate::ipc::mqueuefs;
 use crate::kernfs::{cgroup, sysfs};
 use crate::process::process_table;
 use crate::process_control::namespaces::may_mount;
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, procfs, uaccess};
 
 /// A mark of old programs in the upper half of the flags.
@@ -142,9 +143,13 @@ pub(crate) fn common_options(options: &str, mut bits: u32) -> (String, u32) {
     (rest, bits)
 }
 
-fn optional_text(addr: usize) -> Result<String, Errno> {
+fn optional_text(addr: UserAddr) -> Result<String, Errno> {
     let mut buffer = UserPath::new();
-    let bytes = if addr == 0 { &[] } else { buffer.read(addr)? };
+    let bytes = if addr.is_null() {
+        &[]
+    } else {
+        buffer.read(addr)?
+    };
     Ok(String::from_utf8_lossy(bytes).into_owned())
 }
 
@@ -179,11 +184,11 @@ fn remount(space: &Namespace, point: &Path, bits: u32, options: &str) -> Result<
 /// `mount(2)`: mounts, remounts, binds or moves a file system.
 pub fn sys_mount(
     task: &Task,
-    source: usize,
-    target: usize,
-    kind: usize,
+    source: UserAddr,
+    target: UserAddr,
+    kind: UserAddr,
     flags: usize,
-    data: usize,
+    data: UserAddr,
 ) -> SysResult {
     let (kind, source) = (optional_name(kind)?, optional_name(source)?);
     let options = optional_text(data)?;
@@ -229,7 +234,7 @@ pub fn sys_mount(
 ///
 /// # Errors
 /// `EFAULT`, `EINVAL`.
-pub(crate) fn read_text(addr: usize) -> Result<Vec<u8>, Errno> {
+pub(crate) fn read_text(addr: UserAddr) -> Result<Vec<u8>, Errno> {
     uaccess::read_cstr(addr, fs::PATH_MAX).map_err(|error| {
         if error == Errno::ENAMETOOLONG {
             Errno::EINVAL
@@ -239,8 +244,8 @@ pub(crate) fn read_text(addr: usize) -> Result<Vec<u8>, Errno> {
     })
 }
 
-fn optional_name(addr: usize) -> Result<Option<Vec<u8>>, Errno> {
-    if addr == 0 {
+fn optional_name(addr: UserAddr) -> Result<Option<Vec<u8>>, Errno> {
+    if addr.is_null() {
         Ok(None)
     } else {
         read_text(addr).map(Some)
@@ -248,7 +253,7 @@ fn optional_name(addr: usize) -> Result<Option<Vec<u8>>, Errno> {
 }
 
 /// `umount2(2)`: unmounts a file system, with flags.
-pub fn sys_umount2(task: &Task, target: usize, flags: u32) -> SysResult {
+pub fn sys_umount2(task: &Task, target: UserAddr, flags: u32) -> SysResult {
     let how = UnmountFlags::from_bits(flags & !sys::UMOUNT_NOFOLLOW).ok_or(Errno::EINVAL)?;
     let follows = if flags & sys::UMOUNT_NOFOLLOW != 0 {
         LookupFlags::NOFOLLOW
@@ -268,7 +273,7 @@ pub fn sys_umount2(task: &Task, target: usize, flags: u32) -> SysResult {
 }
 
 /// `pivot_root(2)`: moves the root mount and puts another in its place.
-pub fn sys_pivot_root(task: &Task, new: usize, put: usize) -> SysResult {
+pub fn sys_pivot_root(task: &Task, new: UserAddr, put: UserAddr) -> SysResult {
     may_mount(task)?;
     let directory = |name| {
         let path = lookup_at(task, sys::AT_FDCWD, name, 0)?;
@@ -292,11 +297,11 @@ pub fn sys_pivot_root(task: &Task, new: usize, put: usize) -> SysResult {
 }
 
 /// `sysfs(2)`: the types of file systems by name and number.
-pub fn sys_sysfs(_: &Task, option: u32, argument: usize, buf: usize) -> SysResult {
+pub fn sys_sysfs(_: &Task, option: u32, argument: usize, buf: UserAddr) -> SysResult {
     match option {
         1 => {
             let mut buffer = UserPath::new();
-            let name = buffer.read(argument)?;
+            let name = buffer.read(argument.into())?;
             if name.is_empty() {
                 return Err(Errno::ENOENT);
             }

@@ -34,6 +34,7 @@ use crate::uapi::futex::FutexScope;
 use crate::uapi::pid::{Pid, Tid};
 use crate::uapi::sigframe::{AltStack, LastFault};
 use crate::uapi::siginfo::{SigSet, UNBLOCKABLE};
+use crate::uapi::user_addr::UserAddr;
 
 /// Signal state of a thread.
 pub(crate) struct TaskSignals {
@@ -55,10 +56,10 @@ pub(crate) struct TaskSignals {
 pub(crate) enum RestartBlock {
     /// A sleep until a time, monotonic. `rest` is where the caller wants the rest to be stored; 0
     /// for nowhere.
-    Sleep { deadline: Deadline, rest: usize },
+    Sleep { deadline: Deadline, rest: UserAddr },
     /// A wait for a word until a time, monotonic.
     Futex {
-        addr: usize,
+        addr: UserAddr,
         scope: FutexScope,
         expected: u32,
         deadline: Deadline,
@@ -66,7 +67,7 @@ pub(crate) enum RestartBlock {
     },
     /// A `poll(2)` until a time, monotonic, or without a limit.
     Poll {
-        fds: usize,
+        fds: UserAddr,
         count: usize,
         deadline: Option<Deadline>,
     },

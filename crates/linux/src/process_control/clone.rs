@@ -22,6 +22,7 @@ use crate::uaccess::{self, UserPtr};
 use crate::uapi::pid::Pid;
 use crate::uapi::sigframe::AltStack;
 use crate::uapi::siginfo;
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, ptrace};
 
 /// Arguments of `clone(2)`, `clone3(2)`, `fork(2)` and `vfork(2)` in one form.
@@ -32,10 +33,10 @@ struct KernelCloneArgs {
     exit_signal: i32,
     /// The child's stack pointer; 0 for the parent's.
     stack: u64,
-    parent_tid: usize,
+    parent_tid: UserAddr,
     /// Address where a descriptor of the child is stored, if it is asked for.
-    pidfd: usize,
-    child_tid: usize,
+    pidfd: UserAddr,
+    child_tid: UserAddr,
     tls: u64,
     /// Number that the child is to have.
     set_tid: Option<i32>,
@@ -204,7 +205,7 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &KernelCloneArgs) -> SysR
     if request.has(sys::CLONE_CHILD_CLEARTID) {
         child
             .clear_child_tid
-            .store(request.child_tid, Ordering::Relaxed);
+            .store(request.child_tid.raw(), Ordering::Relaxed);
     }
     if !request.has(sys::CLONE_VM) {
         *child.rseq.lock() = *task.rseq.lock();
@@ -269,7 +270,7 @@ fn ptrace_event_of(task: &Task, request: &KernelCloneArgs) -> Option<Event> {
 }
 
 /// Gives the parent a pidfd of its child, and stores its number at `at`.
-fn install_pidfd(task: &Task, child: &Arc<Process>, at: usize) -> Result<i32, Errno> {
+fn install_pidfd(task: &Task, child: &Arc<Process>, at: UserAddr) -> Result<i32, Errno> {
     let files = task.files();
     let fd = files.install(pidfd::open(child.clone(), false), CloseOnExec::Yes)? as i32;
     UserPtr::<i32>::new(at)
@@ -317,8 +318,8 @@ pub fn sys_clone(
     regs: &mut UserRegs,
     flags: u64,
     stack: u64,
-    parent_tid: usize,
-    child_tid: usize,
+    parent_tid: UserAddr,
+    child_tid: UserAddr,
     tls: u64,
 ) -> SysResult {
     if flags as u32 & (sys::CLONE_PIDFD | sys::CLONE_PARENT_SETTID)
@@ -373,14 +374,14 @@ fn requested_tid(task: &Task, args: &CloneArgs) -> Result<Option<i32>, Errno> {
             if !cred.has_sys_admin() && !cred.capable(sys::CAP_CHECKPOINT_RESTORE) {
                 return Err(Errno::EPERM);
             }
-            UserPtr::<i32>::new(addr as usize).read().map(Some)
+            UserPtr::<i32>::new(addr.into()).read().map(Some)
         }
         _ => Err(Errno::EINVAL),
     }
 }
 
 /// `clone3(2)`: makes a process or thread as `struct clone_args` says.
-pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: usize, size: usize) -> SysResult {
+pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: UserAddr, size: usize) -> SysResult {
     if size < CLONE_ARGS_V0 {
         return Err(Errno::EINVAL);
     }
@@ -389,11 +390,7 @@ pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: usize, size: usize) ->
     }
     let mut bytes = [0; size_of::<CloneArgs>()];
     // What a later kernel would know must be zero.
-    for addr in args.saturating_add(bytes.len())..args.saturating_add(size) {
-        if UserPtr::<u8>::new(addr).read()? != 0 {
-            return Err(Errno::E2BIG);
-        }
-    }
+    uaccess::check_zeroed(args, bytes.len()..size)?;
     let known = size.min(bytes.len());
     uaccess::read_bytes(args, &mut bytes[..known])?;
     let args = CloneArgs::read_from_bytes(&bytes).map_err(|_| Errno::EINVAL)?;
@@ -412,9 +409,9 @@ pub fn sys_clone3(task: &Task, regs: &mut UserRegs, args: usize, size: usize) ->
         flags: args.flags as u32,
         exit_signal: i32::try_from(args.exit_signal).map_err(|_| Errno::EINVAL)?,
         stack: args.stack.wrapping_add(args.stack_size),
-        parent_tid: args.parent_tid as usize,
-        pidfd: args.pidfd as usize,
-        child_tid: args.child_tid as usize,
+        parent_tid: args.parent_tid.into(),
+        pidfd: args.pidfd.into(),
+        child_tid: args.child_tid.into(),
         tls: args.tls,
         set_tid: requested_tid(task, &args)?,
         clear_sighand: high & CLEAR_SIGHAND != 0,

@@ -35,6 +35,7 @@ use crate::uaccess::{self, UserPtr};
 use crate::uapi::elf;
 use crate::uapi::initial_stack::{self, Strings};
 use crate::uapi::sigframe::{AltStack, Frame};
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, futex, ptrace};
 
 /// The longest single argument.
@@ -117,9 +118,9 @@ impl Randomization {
 }
 
 /// The arguments that an array of pointers in user memory names.
-fn read_strings(array: usize, budget: &mut usize) -> Result<Vec<Vec<u8>>, Errno> {
+fn read_strings(array: UserAddr, budget: &mut usize) -> Result<Vec<Vec<u8>>, Errno> {
     let mut strings = Vec::new();
-    if array == 0 {
+    if array.is_null() {
         return Ok(strings);
     }
     let array = UserPtr::<u64>::new(array);
@@ -128,7 +129,7 @@ fn read_strings(array: usize, budget: &mut usize) -> Result<Vec<Vec<u8>>, Errno>
         if addr == 0 {
             return Ok(strings);
         }
-        let string = uaccess::read_cstr(addr as usize, MAX_STRING).map_err(|e| {
+        let string = uaccess::read_cstr(addr.into(), MAX_STRING).map_err(|e| {
             if e == Errno::ENAMETOOLONG {
                 Errno::E2BIG
             } else {
@@ -535,8 +536,8 @@ fn exec(
     dirfd: i32,
     name: &[u8],
     flags: u32,
-    args: usize,
-    env: usize,
+    args: UserAddr,
+    env: UserAddr,
 ) -> SysResult {
     let mut budget = MAX_STRINGS;
     let mut args = read_strings(args, &mut budget)?;
@@ -570,9 +571,9 @@ fn exec(
 pub fn sys_execve(
     task: &Task,
     regs: &mut UserRegs,
-    name: usize,
-    args: usize,
-    env: usize,
+    name: UserAddr,
+    args: UserAddr,
+    env: UserAddr,
 ) -> SysResult {
     let mut buffer = namei::UserPath::new();
     let name = buffer.read(name)?;
@@ -587,9 +588,9 @@ pub fn sys_execveat(
     task: &Task,
     regs: &mut UserRegs,
     dirfd: i32,
-    name: usize,
-    args: usize,
-    env: usize,
+    name: UserAddr,
+    args: UserAddr,
+    env: UserAddr,
     flags: u32,
 ) -> SysResult {
     let mut buffer = namei::UserPath::new();

@@ -26,7 +26,8 @@ pub fn sys_getppid(task: &Task) -> SysResult {
 
 /// `set_tid_address(2)`: sets the word that is cleared at the thread's end; returns its number.
 pub fn sys_set_tid_address(task: &Task, addr: UserPtr<i32>) -> SysResult {
-    task.clear_child_tid.store(addr.addr(), Ordering::Relaxed);
+    task.clear_child_tid
+        .store(addr.addr().raw(), Ordering::Relaxed);
     Ok(task.tid().raw() as usize)
 }
 

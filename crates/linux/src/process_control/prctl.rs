@@ -78,13 +78,13 @@ pub fn sys_prctl(
         }
         pr::PR_SET_SYSCALL_USER_DISPATCH => syscall_user_dispatch::set(task, arg, arg3, arg4, arg5),
         pr::PR_GET_TID_ADDRESS => {
-            UserPtr::<u64>::new(arg)
+            UserPtr::<u64>::new(arg.into())
                 .write(&(task.clear_child_tid.load(Ordering::Relaxed) as u64))?;
             Ok(0)
         }
         pr::PR_GET_TSC => {
             let readable = task.thread().with_fpu(|state| state.has_tsc()) != Some(false);
-            UserPtr::<u32>::new(arg).write(if readable {
+            UserPtr::<u32>::new(arg.into()).write(if readable {
                 &pr::PR_TSC_ENABLE
             } else {
                 &pr::PR_TSC_SIGSEGV
@@ -101,7 +101,7 @@ pub fn sys_prctl(
             Ok(0)
         }
         pr::PR_GET_SECCOMP => Ok(task.seccomp.lock().mode()),
-        pr::PR_SET_SECCOMP => seccomp::set_by_prctl(task, arg, arg3),
+        pr::PR_SET_SECCOMP => seccomp::set_by_prctl(task, arg, arg3.into()),
         pr::PR_SET_THP_DISABLE if rest_is_zero => {
             task.process().require_space()?.forbid_large_pages(arg != 0);
             Ok(0)
@@ -123,7 +123,7 @@ fn name(task: &Task, option: u32, at: usize) -> SysResult {
         let name = task.name();
         let len = name.len().min(TASK_COMM_LEN - 1);
         bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
-        uaccess::write_bytes(at, &bytes)?;
+        uaccess::write_bytes(at.into(), &bytes)?;
     }
     Ok(0)
 }
@@ -188,7 +188,7 @@ fn name_memory(task: &Task, addr: usize, len: usize, name: usize) -> SysResult {
     let name: Option<Arc<[u8]>> = match name {
         0 => None,
         at => {
-            let name = uaccess::read_cstr(at, MEMORY_NAME);
+            let name = uaccess::read_cstr(at.into(), MEMORY_NAME);
             let name = name.map_err(|e| {
                 if e == Errno::ENAMETOOLONG {
                     Errno::EINVAL
@@ -239,14 +239,13 @@ fn process(task: &Task, option: u32, arg: usize) -> SysResult {
                 .ok_or(Errno::EINVAL)?;
             process.parent_death_signal.store(signal, Ordering::Relaxed);
         }
-        pr::PR_GET_PDEATHSIG => {
-            UserPtr::<i32>::new(arg).write(&process.parent_death_signal.load(Ordering::Relaxed))?;
-        }
+        pr::PR_GET_PDEATHSIG => UserPtr::<i32>::new(arg.into())
+            .write(&process.parent_death_signal.load(Ordering::Relaxed))?,
         pr::PR_GET_DUMPABLE => return Ok(process.dumpable.load(Ordering::Relaxed) as usize),
         pr::PR_SET_DUMPABLE if arg <= 1 => process.dumpable.store(arg as i32, Ordering::Relaxed),
         pr::PR_SET_CHILD_SUBREAPER => process_table::set_subreaper(process.pid(), arg != 0),
         pr::PR_GET_CHILD_SUBREAPER => {
-            UserPtr::<i32>::new(arg)
+            UserPtr::<i32>::new(arg.into())
                 .write(&i32::from(process_table::is_subreaper(process.pid())))?;
         }
         _ => return Err(Errno::EINVAL),

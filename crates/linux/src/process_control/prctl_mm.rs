@@ -43,7 +43,7 @@ pub(crate) fn set(task: &Task, what: u32, at: usize, len: usize, zero: usize) ->
     }
     match what {
         pr::PR_SET_MM_MAP_SIZE => {
-            UserPtr::<u32>::new(at).write(&(size_of::<PrctlMmMap>() as u32))?;
+            UserPtr::<u32>::new(at.into()).write(&(size_of::<PrctlMmMap>() as u32))?;
             return Ok(0);
         }
         pr::PR_SET_MM_MAP => return set_all(task, at, len),
@@ -94,7 +94,7 @@ fn set_all(task: &Task, at: usize, len: usize) -> SysResult {
         return Err(Errno::EINVAL);
     }
     let process = task.process();
-    let layout = UserPtr::<PrctlMmMap>::new(at).read()?;
+    let layout = UserPtr::<PrctlMmMap>::new(at.into()).read()?;
     layout.check(data_limit(process))?;
     let auxiliary = match layout.auxv_size as usize {
         0 => None,
@@ -118,7 +118,7 @@ fn set_all(task: &Task, at: usize, len: usize) -> SysResult {
 /// An auxiliary vector, of which the last entry is the end.
 fn read_auxiliary(at: usize, len: usize) -> Result<[u8; AUX], Errno> {
     let mut bytes = [0; AUX];
-    uaccess::read_bytes(at, bytes.get_mut(..len).ok_or(Errno::EINVAL)?)?;
+    uaccess::read_bytes(at.into(), bytes.get_mut(..len).ok_or(Errno::EINVAL)?)?;
     bytes[AUX - 2 * size_of::<u64>()..].fill(0);
     Ok(bytes)
 }

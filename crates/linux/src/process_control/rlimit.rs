@@ -78,5 +78,5 @@ pub fn sys_getrlimit(task: &Task, resource: u32, to: UserPtr<Rlimit>) -> SysResu
 /// `setrlimit(2)`: sets a resource limit of the caller.
 pub fn sys_setrlimit(task: &Task, resource: u32, new: UserPtr<Rlimit>) -> SysResult {
     new.read()?;
-    sys_prlimit64(task, None, resource, new, UserPtr::new(0))
+    sys_prlimit64(task, None, resource, new, UserPtr::NULL)
 }

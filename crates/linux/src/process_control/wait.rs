@@ -11,6 +11,7 @@ use crate::time::rusage::RUsage;
 use crate::uaccess::UserPtr;
 use crate::uapi::pid::{Pgid, Pid, PidSelector, Tid};
 use crate::uapi::siginfo::SigInfo;
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, ptrace};
 
 /// Children that a call waits for.
@@ -260,7 +261,7 @@ pub fn sys_waitid(
 
 /// Writes the fields of a `siginfo_t` that `waitid(2)` sets: zeros without a child, also after an
 /// error. The others stay as they are.
-fn write_siginfo(at: usize, news: Option<&WaitStatus>) -> Result<(), Errno> {
+fn write_siginfo(at: UserAddr, news: Option<&WaitStatus>) -> Result<(), Errno> {
     let (signal, person) = match news {
         Some(report) => {
             let user = report.process.credentials().user.real;

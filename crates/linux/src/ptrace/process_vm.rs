@@ -13,7 +13,7 @@ use crate::process::access::check_trace_access;
 use crate::process::{Process, pidfd, process_table};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::pid::Tid;
-use crate::uio::{self, IoVec, IoVecs};
+use crate::uio::{self, IoVec, IoVecs, UserBuf};
 use crate::{SysResult, Task};
 
 /// Process and thread of a number, if the caller may look into them.
@@ -26,7 +26,7 @@ fn target_process(task: &Task, tid: Tid) -> Result<(Arc<Process>, Arc<Task>), Er
 
 /// Position of a transfer in a list of buffers.
 struct Cursor<'a> {
-    buffers: &'a [(usize, usize)],
+    buffers: &'a [UserBuf],
     at: usize,
 }
 
@@ -38,11 +38,14 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The address and length of what comes next.
-    fn piece(&mut self) -> Option<(usize, usize)> {
-        while let Some(&(addr, len)) = self.buffers.first() {
+    /// The rest of the current buffer, or the next one with anything in it.
+    fn piece(&mut self) -> Option<UserBuf> {
+        while let Some(&UserBuf { addr, len }) = self.buffers.first() {
             if self.at < len {
-                return Some((addr.wrapping_add(self.at), len - self.at));
+                return Some(UserBuf {
+                    addr: addr.wrapping_add(self.at),
+                    len: len - self.at,
+                });
             }
             (self.buffers, self.at) = (&self.buffers[1..], 0);
         }
@@ -56,16 +59,19 @@ fn transfer(space: &AddressSpace, local: &IoVecs, remote: &IoVecs, to_them: bool
     let (mut local, mut remote) = (Cursor::new(local), Cursor::new(remote));
     let mut bytes = vec![0; PAGE_SIZE];
     let mut done = 0;
-    while let (Some((mine, my_len)), Some((other, their_len))) = (local.piece(), remote.piece()) {
-        let len = my_len.min(their_len).min(PAGE_SIZE - other % PAGE_SIZE);
+    while let (Some(mine), Some(other)) = (local.piece(), remote.piece()) {
+        let len = mine
+            .len
+            .min(other.len)
+            .min(PAGE_SIZE - other.addr.page_offset());
         let bytes = &mut bytes[..len];
         let moved = if to_them {
-            let have = uaccess::read_partial(mine, bytes);
-            space.write(other, &bytes[..have]).map(|()| have)
+            let have = uaccess::read_partial(mine.addr, bytes);
+            space.write(other.addr.raw(), &bytes[..have]).map(|()| have)
         } else {
             space
-                .read(other, bytes)
-                .map(|()| uaccess::write_partial(mine, bytes))
+                .read(other.addr.raw(), bytes)
+                .map(|()| uaccess::write_partial(mine.addr, bytes))
         };
         let moved = moved.unwrap_or(0);
         done += moved;
@@ -97,7 +103,7 @@ fn process_vm(
     let local = IoVecs::read(local.0, local.1 as u32 as usize)?;
     // Who moves nothing asks for nobody, and whose own buffers are empty is not even asked for the
     // others.
-    let is_nothing = |buffers: &IoVecs| buffers.as_slice().iter().all(|&(_, len)| len == 0);
+    let is_nothing = |buffers: &IoVecs| buffers.as_slice().iter().all(|buffer| buffer.len == 0);
     if is_nothing(&local) {
         return Ok(0);
     }
@@ -178,19 +184,19 @@ pub fn sys_process_madvise(
     }
     let mut done = 0;
     let mut left = uio::total(ranges.as_slice());
-    for (i, &(addr, len)) in ranges.as_slice().iter().enumerate() {
+    for (i, &UserBuf { addr, len }) in ranges.as_slice().iter().enumerate() {
         // Of ranges of nothing only the first is looked at, and that only if others have something.
         if left == 0 || i > 0 && len == 0 {
             continue;
         }
         left -= len;
         // Beyond large pages there is nothing to do.
-        let taken = if !addr.is_multiple_of(PAGE_SIZE) {
+        let taken = if !addr.is_aligned(PAGE_SIZE) {
             Err(Errno::EINVAL)
         } else if advice == sys::MADV_COLLAPSE {
-            space.collapse(addr, len)
+            space.collapse(addr.raw(), len)
         } else {
-            space.check_mapped(addr, len)
+            space.check_mapped(addr.raw(), len)
         };
         match taken {
             Ok(()) => done += len,
@@ -264,7 +270,7 @@ pub fn sys_kcmp(
         KCMP_EPOLL_TFD => {
             // `struct kcmp_epoll_slot`: the set, the descriptor in it, and which of those that had
             // the number.
-            let [set, watched, skip] = UserPtr::<[u32; 3]>::new(index2 as usize).read()?;
+            let [set, watched, skip] = UserPtr::<[u32; 3]>::new(index2.into()).read()?;
             let file = task1.file(descriptor(index1)?)?;
             let set = task2.file(descriptor(u64::from(set))?)?;
             let set = set.ops_as::<EpollFile>().ok_or(Errno::EINVAL)?.set();

@@ -152,15 +152,15 @@ fn set_register_set(target: &Task, kind: usize, bytes: &[u8]) -> Result<(), Errn
 
 /// `PTRACE_GETREGSET`, `PTRACE_SETREGSET`: as much as both sides have.
 fn transfer_set(target: &Task, kind: usize, place: usize, set: bool) -> SysResult {
-    let place = UserPtr::<IoVec>::new(place);
+    let place = UserPtr::<IoVec>::new(place.into());
     let mut buffer = place.read()?;
     let mut bytes = register_set(target, kind)?;
     bytes.truncate(usize::try_from(buffer.len).unwrap_or(usize::MAX));
     if set {
-        uaccess::read_bytes(buffer.base as usize, &mut bytes)?;
+        uaccess::read_bytes(buffer.base.into(), &mut bytes)?;
         set_register_set(target, kind, &bytes)?;
     } else {
-        uaccess::write_bytes(buffer.base as usize, &bytes)?;
+        uaccess::write_bytes(buffer.base.into(), &bytes)?;
     }
     buffer.len = bytes.len() as u64;
     place.write(&buffer)?;
@@ -245,11 +245,11 @@ struct PeekSignals {
 }
 
 fn peek_signals(target: &Task, args: usize, to: usize) -> SysResult {
-    let args = UserPtr::<PeekSignals>::new(args).read()?;
+    let args = UserPtr::<PeekSignals>::new(args.into()).read()?;
     if args.flags & !api::PTRACE_PEEKSIGINFO_SHARED != 0 || args.count < 0 {
         return Err(Errno::EINVAL);
     }
-    let to = UserPtr::<SigInfo>::new(to);
+    let to = UserPtr::<SigInfo>::new(to.into());
     for done in 0..args.count as usize {
         let Some(at) = usize::try_from(args.offset)
             .ok()
@@ -313,7 +313,7 @@ fn stopped_request(request: u32, target: &Arc<Task>, addr: usize, data: usize) -
         return resume(target, mode, data);
     }
     with_stop(target, |_| Ok(()))?;
-    let word = UserPtr::<u64>::new(data);
+    let word = UserPtr::<u64>::new(data.into());
     match request {
         api::PTRACE_PEEKTEXT | api::PTRACE_PEEKDATA => {
             let mut bytes = [0; WORD];
@@ -335,25 +335,29 @@ fn stopped_request(request: u32, target: &Arc<Task>, addr: usize, data: usize) -
         api::PTRACE_POKEUSR => {
             user_word(target, addr, Some(data as u64))?;
         }
-        api::PTRACE_GETREGS => uaccess::write_bytes(data, &register_set(target, NT_PRSTATUS)?)?,
-        api::PTRACE_GETFPREGS => uaccess::write_bytes(data, &register_set(target, NT_PRFPREG)?)?,
+        api::PTRACE_GETREGS => {
+            uaccess::write_bytes(data.into(), &register_set(target, NT_PRSTATUS)?)?
+        }
+        api::PTRACE_GETFPREGS => {
+            uaccess::write_bytes(data.into(), &register_set(target, NT_PRFPREG)?)?
+        }
         api::PTRACE_SETREGS | api::PTRACE_SETFPREGS => {
             let (kind, len) = match request {
                 api::PTRACE_SETREGS => (NT_PRSTATUS, size_of::<UserRegsStruct>()),
                 _ => (NT_PRFPREG, FPREGS),
             };
             let mut bytes = vec![0; len];
-            uaccess::read_bytes(data, &mut bytes)?;
+            uaccess::read_bytes(data.into(), &mut bytes)?;
             set_register_set(target, kind, &bytes)?;
         }
         api::PTRACE_GETREGSET => return transfer_set(target, addr, data, false),
         api::PTRACE_SETREGSET => return transfer_set(target, addr, data, true),
         api::PTRACE_GETSIGINFO => {
             let info = with_stop(target, |trace| stop(trace)?.info.ok_or(Errno::EINVAL))?;
-            UserPtr::new(data).write(&info)?;
+            UserPtr::new(data.into()).write(&info)?;
         }
         api::PTRACE_SETSIGINFO => {
-            let info = UserPtr::<SigInfo>::new(data).read()?;
+            let info = UserPtr::<SigInfo>::new(data.into()).read()?;
             with_stop(target, |trace| {
                 stop(trace)?
                     .info
@@ -381,7 +385,7 @@ fn stopped_request(request: u32, target: &Arc<Task>, addr: usize, data: usize) -
         api::PTRACE_GETEVENTMSG => word.write(&with_stop(target, |trace| Ok(trace.message))?)?,
         api::PTRACE_GET_SYSCALL_INFO => {
             let info = with_stop(target, syscall_info)?;
-            uaccess::write_bytes(data, &info[..info.len().min(addr)])?;
+            uaccess::write_bytes(data.into(), &info[..info.len().min(addr)])?;
             return Ok(info.len());
         }
         api::PTRACE_SETOPTIONS => {
@@ -403,7 +407,7 @@ fn stopped_request(request: u32, target: &Arc<Task>, addr: usize, data: usize) -
                     .map_err(|_| Errno::EPERM)
                     .map(drop)?,
                 ARCH_GET_FS | ARCH_GET_GS => {
-                    UserPtr::new(addr).write(&user_word(target, at, None)?)?;
+                    UserPtr::new(addr.into()).write(&user_word(target, at, None)?)?
                 }
                 _ => return Err(Errno::EINVAL),
             }

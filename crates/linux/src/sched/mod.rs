@@ -18,6 +18,7 @@ use crate::state::sched_params::{SchedParams, is_realtime, priorities};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::pid::{Pgid, Tid};
 use crate::uapi::time::TimeSpec;
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// The mask of all processors.
@@ -65,14 +66,19 @@ pub fn sys_sched_yield(_: &Task) -> SysResult {
 }
 
 /// `getcpu(2)`: stores the number of the CPU, and of its node.
-pub fn sys_getcpu(_: &Task, cpu: UserPtr<u32>, node: UserPtr<u32>, _cache: usize) -> SysResult {
+pub fn sys_getcpu(_: &Task, cpu: UserPtr<u32>, node: UserPtr<u32>, _cache: UserAddr) -> SysResult {
     cpu.write_optional(&guard::cpu::current().0)?;
     node.write_optional(&0)?;
     Ok(0)
 }
 
 /// `sched_getaffinity(2)`; returns how many bytes it wrote.
-pub fn sys_sched_getaffinity(task: &Task, tid: Option<Tid>, size: usize, mask: usize) -> SysResult {
+pub fn sys_sched_getaffinity(
+    task: &Task,
+    tid: Option<Tid>,
+    size: usize,
+    mask: UserAddr,
+) -> SysResult {
     let all = all_cpus();
     let len = all.len() * 8;
     // An `unsigned int`.
@@ -94,7 +100,12 @@ pub fn sys_sched_getaffinity(task: &Task, tid: Option<Tid>, size: usize, mask: u
 }
 
 /// `sched_setaffinity(2)`: sets the CPUs that a thread may run on.
-pub fn sys_sched_setaffinity(task: &Task, tid: Option<Tid>, size: usize, mask: usize) -> SysResult {
+pub fn sys_sched_setaffinity(
+    task: &Task,
+    tid: Option<Tid>,
+    size: usize,
+    mask: UserAddr,
+) -> SysResult {
     let all = all_cpus();
     let mut new = vec![0u64; all.len()];
     let len = (size as u32 as usize).min(all.len() * 8);
@@ -254,7 +265,7 @@ const ATTR_SIZE_0: usize = 48;
 const ATTR_SIZE_MAX: usize = 4096;
 
 /// Reads a `sched_attr` of any size; what we do not know must be zero.
-fn read_attr(addr: usize) -> Result<SchedAttr, Errno> {
+fn read_attr(addr: UserAddr) -> Result<SchedAttr, Errno> {
     let known = size_of::<SchedAttr>();
     let size = match UserPtr::<u32>::new(addr).read()? as usize {
         0 => ATTR_SIZE_0,
@@ -275,8 +286,8 @@ fn read_attr(addr: usize) -> Result<SchedAttr, Errno> {
 }
 
 /// `sched_setattr(2)`: sets policy and attributes of a thread.
-pub fn sys_sched_setattr(task: &Task, tid: Option<Tid>, attr: usize, flags: u32) -> SysResult {
-    if attr == 0 || is_negative(tid) || flags != 0 {
+pub fn sys_sched_setattr(task: &Task, tid: Option<Tid>, attr: UserAddr, flags: u32) -> SysResult {
+    if attr.is_null() || is_negative(tid) || flags != 0 {
         return Err(Errno::EINVAL);
     }
     let attr = read_attr(attr)?;
@@ -313,12 +324,15 @@ pub fn sys_sched_setattr(task: &Task, tid: Option<Tid>, attr: usize, flags: u32)
 pub fn sys_sched_getattr(
     task: &Task,
     tid: Option<Tid>,
-    attr: usize,
+    attr: UserAddr,
     size: u32,
     flags: u32,
 ) -> SysResult {
     let size = size as usize;
-    if attr == 0 || is_negative(tid) || flags != 0 || !(ATTR_SIZE_0..=ATTR_SIZE_MAX).contains(&size)
+    if attr.is_null()
+        || is_negative(tid)
+        || flags != 0
+        || !(ATTR_SIZE_0..=ATTR_SIZE_MAX).contains(&size)
     {
         return Err(Errno::EINVAL);
     }

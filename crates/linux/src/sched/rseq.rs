@@ -18,6 +18,7 @@ use crate::uaccess::UserPtr;
 use crate::uapi::rseq_cs::RseqCs;
 use crate::uapi::sigframe::LastFault;
 use crate::uapi::siginfo::SigInfo;
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// Flag of `rseq(2)` that ends a registration (`RSEQ_FLAG_UNREGISTER`).
@@ -34,11 +35,11 @@ const NODE: usize = 20;
 const CPU_ID_UNINITIALIZED: u32 = u32::MAX;
 
 /// `rseq(2)`: registers or unregisters restartable sequences of the thread.
-pub fn sys_rseq(task: &Task, addr: usize, len: u32, flags: u32, signature: u32) -> SysResult {
+pub fn sys_rseq(task: &Task, addr: UserAddr, len: u32, flags: u32, signature: u32) -> SysResult {
     let mut own = task.rseq.lock();
     let same = own.addr == addr && own.len == len;
     if flags == UNREGISTER {
-        if own.addr == 0 || !same {
+        if own.addr.is_null() || !same {
             return Err(Errno::EINVAL);
         }
         if own.signature != signature {
@@ -52,21 +53,17 @@ pub fn sys_rseq(task: &Task, addr: usize, len: u32, flags: u32, signature: u32) 
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
-    if own.addr != 0 {
+    if !own.addr.is_null() {
         return Err(match same {
             false => Errno::EINVAL,
             true if own.signature != signature => Errno::EPERM,
             true => Errno::EBUSY,
         });
     }
-    if len < SIZE || !addr.is_multiple_of(SIZE as usize) {
+    if len < SIZE || !addr.is_aligned(SIZE as usize) {
         return Err(Errno::EINVAL);
     }
-    if addr == 0
-        || addr
-            .checked_add(len as usize)
-            .is_none_or(|end| end > USER_END)
-    {
+    if addr.is_null() || !addr.access_ok(len as usize) {
         return Err(Errno::EFAULT);
     }
     *own = Registration {
@@ -81,14 +78,14 @@ pub fn sys_rseq(task: &Task, addr: usize, len: u32, flags: u32, signature: u32) 
 }
 
 /// Writes the processor's number and the node's.
-fn write(addr: usize, start: u32, cpu: u32) -> Result<(), Errno> {
+fn write(addr: UserAddr, start: u32, cpu: u32) -> Result<(), Errno> {
     UserPtr::<[u32; 2]>::new(addr).write(&[start, cpu])?;
-    UserPtr::<u32>::new(addr + NODE).write(&0)
+    UserPtr::<u32>::new(addr.wrapping_add(NODE)).write(&0)
 }
 
 /// Begins a thread's tracking with the registration that it inherited.
 pub(crate) fn start_program(task: &Task) {
-    let registered = task.rseq.lock().addr != 0;
+    let registered = !task.rseq.lock().addr.is_null();
     task.thread().set_rseq_tracking(registered);
 }
 
@@ -103,7 +100,7 @@ pub(crate) fn on_exec(task: &Task) {
 #[cold]
 pub(crate) fn handle_notify_resume(task: &Task, regs: &mut UserRegs) {
     let own = *task.rseq.lock();
-    if own.addr == 0 {
+    if own.addr.is_null() {
         return;
     }
     let cpu = guard::cpu::current().0;
@@ -118,14 +115,16 @@ pub(crate) fn handle_notify_resume(task: &Task, regs: &mut UserRegs) {
 
 /// Sends a thread that is in a sequence to its abort address.
 fn abort(own: &Registration, regs: &mut UserRegs) -> Result<(), Errno> {
-    let place = UserPtr::<u64>::new(own.addr + RSEQ_CS_OFFSET);
+    let place = UserPtr::<u64>::new(own.addr.wrapping_add(RSEQ_CS_OFFSET));
     let at = place.read()?;
     if at == 0 {
         return Ok(());
     }
-    let section = UserPtr::<RseqCs>::new(usize::try_from(at).map_err(|_| Errno::EINVAL)?).read()?;
+    let section = UserPtr::<RseqCs>::new(at.into()).read()?;
     section.check(USER_END as u64)?;
-    if UserPtr::<u32>::new(section.abort as usize - size_of::<u32>()).read()? != own.signature {
+    if UserPtr::<u32>::new((section.abort - size_of::<u32>() as u64).into()).read()?
+        != own.signature
+    {
         return Err(Errno::EINVAL);
     }
     if section.contains(regs.rip) {

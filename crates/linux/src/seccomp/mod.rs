@@ -22,6 +22,7 @@ use crate::state::seccomp::{Listener, Seccomp, SeccompData, SeccompFilter};
 use crate::uaccess::UserPtr;
 use crate::uapi::sigframe::LastFault;
 use crate::uapi::siginfo::SigInfo;
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, ptrace};
 
 const SET_MODE_STRICT: u32 = 0;
@@ -166,7 +167,7 @@ fn is_ancestor(other: &Seccomp, of: &Seccomp) -> bool {
     }
 }
 
-fn add_filter(task: &Task, flags: u32, addr: usize) -> SysResult {
+fn add_filter(task: &Task, flags: u32, addr: UserAddr) -> SysResult {
     let known = FLAG_TSYNC
         | FLAG_LOG
         | FLAG_SPEC_ALLOW
@@ -265,7 +266,7 @@ fn set_strict(task: &Task) -> SysResult {
 }
 
 /// Installs a filter, or the strict mode, for the calling thread (`PR_SET_SECCOMP`).
-pub(crate) fn set_by_prctl(task: &Task, mode: usize, addr: usize) -> SysResult {
+pub(crate) fn set_by_prctl(task: &Task, mode: usize, addr: UserAddr) -> SysResult {
     match mode {
         1 => set_strict(task),
         2 => add_filter(task, 0, addr),
@@ -274,9 +275,9 @@ pub(crate) fn set_by_prctl(task: &Task, mode: usize, addr: usize) -> SysResult {
 }
 
 /// `seccomp(2)`: installs filters of system calls, or asks what there is.
-pub fn sys_seccomp(task: &Task, operation: u32, flags: u32, addr: usize) -> SysResult {
+pub fn sys_seccomp(task: &Task, operation: u32, flags: u32, addr: UserAddr) -> SysResult {
     match operation {
-        SET_MODE_STRICT if flags == 0 && addr == 0 => set_strict(task),
+        SET_MODE_STRICT if flags == 0 && addr.is_null() => set_strict(task),
         SET_MODE_FILTER => add_filter(task, flags, addr),
         GET_ACTION_AVAIL if flags == 0 => {
             let action = UserPtr::<u32>::new(addr).read()?;

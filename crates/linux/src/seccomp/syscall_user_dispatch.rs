@@ -38,7 +38,7 @@ pub(crate) fn set(
         ON if selector >= user::USER_END => return Err(Errno::EFAULT),
         ON => Some(UserDispatch {
             allowed_range: start as u64..(start as u64).wrapping_add(len as u64),
-            selector,
+            selector: selector.into(),
         }),
         _ => return Err(Errno::EINVAL),
     };
@@ -75,7 +75,7 @@ pub(crate) fn check(task: &Task, regs: &UserRegs) -> Option<SysResult> {
     if dispatch.allowed_range.contains(&regs.rip) {
         return None;
     }
-    if dispatch.selector != 0 {
+    if !dispatch.selector.is_null() {
         let mut byte = [0];
         if uaccess::read_bytes(dispatch.selector, &mut byte).is_err() {
             return Some(kill(task, sys::SIGSEGV));

@@ -21,6 +21,7 @@ use crate::uapi::sigframe::{self, AltStack, Frame, LastFault, UContext};
 use crate::uapi::siginfo::{
     self, DefaultAction, NSIG, SigInfo, SigSet, UNBLOCKABLE, default_action, sigmask,
 };
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, ptrace};
 
 const SIGSTOP: i32 = sys::SIGSTOP as i32;
@@ -205,15 +206,15 @@ fn setup_handler_frame(
     shown.flags |= if on_stack { AltStack::ONSTACK } else { 0 };
     let size = fpu::signal_frame_size();
     let placement = sigframe::place_frame(regs.rsp, alternate, size).ok_or(Errno::EFAULT)?;
-    let fpu = placement.fpu as usize;
+    let fpu = UserAddr::from(placement.fpu);
     while let Some(Err(_)) = task
         .thread()
-        .with_loaded_fpu(|state| state.store_signal_frame(fpu))
+        .with_loaded_fpu(|state| state.store_signal_frame(fpu.raw()))
     {
-        uaccess::fault_in(fpu, size, true)?;
+        uaccess::fault_in_writeable(fpu, size)?;
     }
     let frame = Frame::new(regs, placement, action.restorer, info, shown, mask, fault);
-    UserPtr::new(placement.frame as usize).write(&frame)?;
+    UserPtr::new(placement.frame.into()).write(&frame)?;
     let mut signals = task.signals.lock();
     signals.saved_sigmask = None;
     signals.blocked |= (action.mask | own) & !UNBLOCKABLE;
@@ -230,7 +231,7 @@ fn setup_handler_frame(
 /// accumulator's old value.
 pub fn sys_rt_sigreturn(task: &Task, regs: &mut UserRegs) -> SysResult {
     // The handler's return took the first word.
-    let addr = regs.rsp.wrapping_sub(8) as usize;
+    let addr = UserAddr::from(regs.rsp.wrapping_sub(8));
     let restored = restore(task, regs, addr);
     if restored.is_err() {
         send_signal::force(task, SigInfo::kernel(SIGSEGV), LastFault::default());
@@ -239,7 +240,7 @@ pub fn sys_rt_sigreturn(task: &Task, regs: &mut UserRegs) -> SysResult {
     Ok(regs.rax as usize)
 }
 
-fn restore(task: &Task, regs: &mut UserRegs, addr: usize) -> Result<(), Errno> {
+fn restore(task: &Task, regs: &mut UserRegs, addr: UserAddr) -> Result<(), Errno> {
     UserPtr::<UContext>::new(addr.wrapping_add(Frame::UCONTEXT))
         .with(|frame| restore_frame(task, regs, frame))?
 }
@@ -247,12 +248,12 @@ fn restore(task: &Task, regs: &mut UserRegs, addr: usize) -> Result<(), Errno> {
 #[inline(always)]
 fn restore_frame(task: &Task, regs: &mut UserRegs, frame: &UContext) -> Result<(), Errno> {
     if frame.fpu() != 0 {
-        let from = frame.fpu() as usize;
+        let from = UserAddr::from(frame.fpu());
         while let Some(Err(_)) = task
             .thread()
-            .with_loaded_fpu(|state| state.take_signal_frame(from))
+            .with_loaded_fpu(|state| state.take_signal_frame(from.raw()))
         {
-            uaccess::fault_in(from, fpu::signal_frame_size(), false)?;
+            uaccess::fault_in_readable(from, fpu::signal_frame_size())?;
         }
     }
     frame.restore(regs);

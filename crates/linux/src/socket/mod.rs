@@ -14,6 +14,7 @@ use net::{Address, Caller, Socket, SocketType, Ucred};
 
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// Most bytes of an address: `struct sockaddr_storage`.
@@ -76,7 +77,7 @@ pub(crate) fn with_caller<R>(task: &Task, f: impl FnOnce(&Caller<'_>) -> R) -> R
 /// `EINVAL`, `EFAULT`.
 pub(crate) fn read_address(
     socket: &Socket,
-    addr: usize,
+    addr: UserAddr,
     len: u32,
     binds: bool,
 ) -> Result<Address, Errno> {
@@ -93,7 +94,7 @@ pub(crate) fn read_address(
 ///
 /// # Errors
 /// `EINVAL`, `EFAULT`.
-fn copy_address(addr: usize, len: u32) -> Result<([u8; MAX_ADDRESS], usize), Errno> {
+fn copy_address(addr: UserAddr, len: u32) -> Result<([u8; MAX_ADDRESS], usize), Errno> {
     let len = len as usize;
     if len > MAX_ADDRESS {
         return Err(Errno::EINVAL);
@@ -107,7 +108,7 @@ fn copy_address(addr: usize, len: u32) -> Result<([u8; MAX_ADDRESS], usize), Err
 ///
 /// # Errors
 /// `EFAULT`, `EINVAL` for a negative length.
-pub(crate) fn write_address(bytes: &[u8], addr: usize, len: UserPtr<i32>) -> Result<(), Errno> {
+pub(crate) fn write_address(bytes: &[u8], addr: UserAddr, len: UserPtr<i32>) -> Result<(), Errno> {
     let room = usize::try_from(len.read()?).map_err(|_| Errno::EINVAL)?;
     let shown = &bytes[..bytes.len().min(room)];
     if !shown.is_empty() {
@@ -220,7 +221,7 @@ pub fn sys_socketpair(
 }
 
 /// `bind(2)`: gives a socket its address.
-pub fn sys_bind(task: &Task, fd: i32, addr: usize, len: u32) -> SysResult {
+pub fn sys_bind(task: &Task, fd: i32, addr: UserAddr, len: u32) -> SysResult {
     with_socket(task, fd, |socket, _| {
         let address = read_address(socket, addr, len, true)?;
         with_caller(task, |caller| socket.ops().bind(caller, &address)).map(|()| 0)
@@ -228,7 +229,7 @@ pub fn sys_bind(task: &Task, fd: i32, addr: usize, len: u32) -> SysResult {
 }
 
 /// `connect(2)`: connects a socket to an address.
-pub fn sys_connect(task: &Task, fd: i32, addr: usize, len: u32) -> SysResult {
+pub fn sys_connect(task: &Task, fd: i32, addr: UserAddr, len: u32) -> SysResult {
     let file = task.file_io(fd)?;
     // As on Linux: the address comes before whether it is a socket, what it means after that.
     let (bytes, len) = copy_address(addr, len)?;
@@ -253,7 +254,13 @@ pub fn sys_listen(task: &Task, fd: i32, backlog: i32) -> SysResult {
 }
 
 /// `accept4(2)`: accepts a connection, with flags; returns its descriptor.
-pub fn sys_accept4(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>, flags: u32) -> SysResult {
+pub fn sys_accept4(
+    task: &Task,
+    fd: i32,
+    addr: UserAddr,
+    len: UserPtr<i32>,
+    flags: u32,
+) -> SysResult {
     if flags & !FLAGS != 0 {
         return Err(Errno::EINVAL);
     }
@@ -265,7 +272,7 @@ pub fn sys_accept4(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>, flags: 
             .ops()
             .accept(socket.receive_wait(file.nonblocking()))?;
         let accepted: Arc<File> = accepted.into_file(flags & OpenFlags::NONBLOCK);
-        if addr != 0 {
+        if !addr.is_null() {
             write_address(
                 &of_file(&accepted)?.ops().peer_address()?.encode(),
                 addr,
@@ -277,19 +284,19 @@ pub fn sys_accept4(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>, flags: 
 }
 
 /// `accept(2)`: accepts a connection; returns its descriptor.
-pub fn sys_accept(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>) -> SysResult {
+pub fn sys_accept(task: &Task, fd: i32, addr: UserAddr, len: UserPtr<i32>) -> SysResult {
     sys_accept4(task, fd, addr, len, 0)
 }
 
 /// `getsockname(2)`: stores the address of a socket.
-pub fn sys_getsockname(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>) -> SysResult {
+pub fn sys_getsockname(task: &Task, fd: i32, addr: UserAddr, len: UserPtr<i32>) -> SysResult {
     with_socket(task, fd, |socket, _| {
         write_address(&socket.ops().local_address().encode(), addr, len).map(|()| 0)
     })
 }
 
 /// `getpeername(2)`: stores the address of a socket's peer.
-pub fn sys_getpeername(task: &Task, fd: i32, addr: usize, len: UserPtr<i32>) -> SysResult {
+pub fn sys_getpeername(task: &Task, fd: i32, addr: UserAddr, len: UserPtr<i32>) -> SysResult {
     with_socket(task, fd, |socket, _| {
         write_address(&socket.ops().peer_address()?.encode(), addr, len).map(|()| 0)
     })

@@ -23,9 +23,8 @@ use crate::time::deadline_after;
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::pid::Pid;
 use crate::uapi::time::TimeSpec;
-use crate::uio::{
-    IoVec, IoVecs, MAX_TRANSFER, STACK_BUFFER_LEN, for_each_segment, in_user_space, total,
-};
+use crate::uapi::user_addr::UserAddr;
+use crate::uio::{IoVec, IoVecs, MAX_TRANSFER, STACK_BUFFER_LEN, UserBuf, for_each_segment, total};
 use crate::{SysResult, Task};
 
 /// The most that is sent of a stream in one step.
@@ -120,7 +119,7 @@ fn check_credentials(task: &Task, who: Ucred) -> Result<(), Errno> {
 fn read_control(
     task: &Task,
     socket: &Socket,
-    addr: usize,
+    addr: UserAddr,
     len: usize,
 ) -> Result<ControlMessages, Errno> {
     let inet = is_inet(socket) || socket.ops().family() == consts::AF_PACKET;
@@ -189,14 +188,14 @@ fn read_control(
 
 /// Destination of a message: an address in user memory, or nowhere in particular.
 struct Destination {
-    addr: usize,
+    addr: UserAddr,
     len: u32,
 }
 
 fn send(
     task: &Task,
     file: &File,
-    buffers: &[(usize, usize)],
+    buffers: &[UserBuf],
     to: &Destination,
     mut beside: ControlMessages,
     flags: u32,
@@ -207,9 +206,10 @@ fn send(
     let wait = wait_mode(socket.send_wait(file.nonblocking()), flags);
     let message_flags = MsgFlags::from_bits_truncate(flags);
     let stream = protocol.socket_type() == SocketType::Stream;
-    let address = match to.addr {
-        0 => None,
-        addr => Some(read_address(socket, addr, to.len, false)?),
+    let address = if to.addr.is_null() {
+        None
+    } else {
+        Some(read_address(socket, to.addr, to.len, false)?)
     };
     let address = address.filter(|_| match protocol.family() {
         // A connection has its other end, whatever the address means.
@@ -313,10 +313,10 @@ fn send(
 
 /// The buffer of a call that has but one. Whether it can be a program's comes before what it is
 /// sent from or received into.
-fn one_buffer(addr: usize, len: usize) -> Result<(usize, usize), Errno> {
+fn one_buffer(addr: UserAddr, len: usize) -> Result<UserBuf, Errno> {
     let len = len.min(MAX_TRANSFER);
-    if in_user_space(addr, len) {
-        Ok((addr, len))
+    if addr.access_ok(len) {
+        Ok(UserBuf { addr, len })
     } else {
         Err(Errno::EFAULT)
     }
@@ -326,10 +326,10 @@ fn one_buffer(addr: usize, len: usize) -> Result<(usize, usize), Errno> {
 pub fn sys_sendto(
     task: &Task,
     fd: i32,
-    buf: usize,
+    buf: UserAddr,
     len: usize,
     flags: u32,
-    addr: usize,
+    addr: UserAddr,
     addr_len: u32,
 ) -> SysResult {
     let buffer = one_buffer(buf, len)?;
@@ -349,28 +349,23 @@ pub fn sys_sendto(
 
 /// Writes to a socket that keeps messages apart, as one message however long it is. `None`: it is
 /// another file.
-pub(crate) fn write_message(
-    task: &Task,
-    file: &File,
-    buffers: &[(usize, usize)],
-) -> Option<SysResult> {
+pub(crate) fn write_message(task: &Task, file: &File, buffers: &[UserBuf]) -> Option<SysResult> {
     kind_of(file)
         .filter(|&kind| kind != SocketType::Stream)
         .and_then(|_| write_to_socket(task, file, buffers))
 }
 
 /// Writes to a socket right from user memory. `None`: the file is none.
-pub(crate) fn write_to_socket(
-    task: &Task,
-    file: &File,
-    buffers: &[(usize, usize)],
-) -> Option<SysResult> {
+pub(crate) fn write_to_socket(task: &Task, file: &File, buffers: &[UserBuf]) -> Option<SysResult> {
     kind_of(file).map(|_| {
         send(
             task,
             file,
             buffers,
-            &Destination { addr: 0, len: 0 },
+            &Destination {
+                addr: UserAddr::NULL,
+                len: 0,
+            },
             ControlMessages::default(),
             0,
         )
@@ -389,7 +384,7 @@ fn read_header(message: UserPtr<MsgHdr>) -> Result<MsgHdr, Errno> {
 
 fn buffers(header: &MsgHdr) -> Result<IoVecs, Errno> {
     IoVecs::read(
-        UserPtr::<IoVec>::new(header.iov as usize),
+        UserPtr::<IoVec>::new(header.iov.into()),
         header.iov_len as usize,
     )
     .map_err(|e| {
@@ -412,22 +407,23 @@ fn send_message(
     let socket = of_file(file)?;
     let to = Destination {
         addr: if header.name_len == 0 {
-            0
+            UserAddr::NULL
         } else {
-            header.name as usize
+            header.name.into()
         },
         len: header.name_len,
     };
     // Whether the address can be read comes before what is wrong with all else, and what it means
     // after.
-    let in_order = |error| match to.addr {
-        0 => error,
-        addr => uaccess::read_bytes(
-            addr,
-            &mut [0; MAX_ADDRESS][..(to.len as usize).min(MAX_ADDRESS)],
-        )
-        .err()
-        .unwrap_or(error),
+    let in_order = |error| {
+        if to.addr.is_null() {
+            return error;
+        }
+        let mut bytes = [0; MAX_ADDRESS];
+        let len = bytes.len().min(to.len as usize);
+        uaccess::read_bytes(to.addr, &mut bytes[..len])
+            .err()
+            .unwrap_or(error)
     };
     let buffers = buffers(header).map_err(in_order)?;
     if socket.ops().socket_type() == SocketType::Seqpacket && socket.ops().peer_address().is_err() {
@@ -439,7 +435,7 @@ fn send_message(
         read_control(
             task,
             socket,
-            header.control as usize,
+            header.control.into(),
             header.control_len as usize,
         )
         .map_err(in_order)?
@@ -476,7 +472,7 @@ fn for_each_message(
     for i in 0..count {
         let at = messages.add(i).addr();
         let result = each(i, UserPtr::new(at)).and_then(|MessageResult { len, is_last }| {
-            UserPtr::<u32>::new(at + core::mem::offset_of!(MMsgHdr, len))
+            UserPtr::<u32>::new(at.wrapping_add(core::mem::offset_of!(MMsgHdr, len)))
                 .write(&(len as u32))
                 .map(|()| is_last)
         });
@@ -544,7 +540,7 @@ pub fn sys_sendmmsg(
 fn receive(
     socket: &Socket,
     file: &File,
-    buffers: &[(usize, usize)],
+    buffers: &[UserBuf],
     flags: u32,
 ) -> Result<(usize, u32, ReceivedMessage), Errno> {
     let protocol = socket.ops();
@@ -644,17 +640,17 @@ fn sender_address(socket: &Socket, got: &ReceivedMessage) -> Vec<u8> {
 pub fn sys_recvfrom(
     task: &Task,
     fd: i32,
-    buf: usize,
+    buf: UserAddr,
     len: usize,
     flags: u32,
-    addr: usize,
+    addr: UserAddr,
     addr_len: UserPtr<i32>,
 ) -> SysResult {
     let buffer = one_buffer(buf, len)?;
     let file = task.file_io(fd)?;
     let socket = of_file(&file)?;
     let (n, _, got) = receive(socket, &file, &[buffer], flags)?;
-    if addr != 0 {
+    if !addr.is_null() {
         write_address(&sender_address(socket, &got), addr, addr_len)?;
     }
     Ok(n)
@@ -662,7 +658,7 @@ pub fn sys_recvfrom(
 
 /// Control messages on their way to the caller.
 struct ControlWriter {
-    at: usize,
+    at: UserAddr,
     room: usize,
     used: usize,
     /// There was no room for all.
@@ -680,7 +676,12 @@ impl ControlWriter {
         let whole = CMSG_HEADER + data.len();
         let len = whole.min(self.room);
         self.cut |= len < whole;
-        if uaccess::write_bytes(self.at + CMSG_HEADER, &data[..len - CMSG_HEADER]).is_ok() {
+        if uaccess::write_bytes(
+            self.at.wrapping_add(CMSG_HEADER),
+            &data[..len - CMSG_HEADER],
+        )
+        .is_ok()
+        {
             self.put_header(level, kind, len);
         }
     }
@@ -694,7 +695,7 @@ impl ControlWriter {
         };
         if uaccess::write_bytes(self.at, header.as_bytes()).is_ok() {
             let step = len.next_multiple_of(8).min(self.room);
-            self.at += step;
+            self.at = self.at.wrapping_add(step);
             self.room -= step;
             self.used += step;
         }
@@ -713,7 +714,7 @@ impl ControlWriter {
                 break;
             };
             let fd = fd as i32;
-            if uaccess::write_bytes(self.at + len, &fd.to_ne_bytes()).is_err() {
+            if uaccess::write_bytes(self.at.wrapping_add(len), &fd.to_ne_bytes()).is_err() {
                 // Another thread may have closed it already.
                 let _ = table.close(fd);
                 break;
@@ -741,7 +742,7 @@ fn receive_message(
     if header.name != 0 {
         let bytes = sender_address(socket, &got);
         let room = bytes.len().min(header.name_len as usize);
-        uaccess::write_bytes(header.name as usize, &bytes[..room])?;
+        uaccess::write_bytes(header.name.into(), &bytes[..room])?;
         header.name_len = bytes.len() as u32;
     }
     let room = if header.control == 0 {
@@ -750,7 +751,7 @@ fn receive_message(
         header.control_len as usize
     };
     let mut control = ControlWriter {
-        at: header.control as usize,
+        at: header.control.into(),
         room,
         used: 0,
         cut: false,
@@ -851,7 +852,7 @@ pub(crate) fn signals_broken_pipe(file: &File) -> bool {
 
 /// Makes sure that the program can write at `addr` what is taken out of a socket: it would be lost.
 /// While there is nothing to take, the socket answers for itself (`EAGAIN`, the end, a wait).
-pub(crate) fn probe(file: &File, addr: usize) -> Result<(), Errno> {
+pub(crate) fn probe(file: &File, addr: UserAddr) -> Result<(), Errno> {
     if !file.ops().keeps_undelivered() {
         return Ok(());
     }
@@ -866,9 +867,9 @@ pub(crate) fn probe(file: &File, addr: usize) -> Result<(), Errno> {
 ///
 /// # Errors
 /// `EFAULT` for none at all.
-pub(crate) fn writable_prefix(file: &File, buffers: &[(usize, usize)]) -> Result<usize, Errno> {
+pub(crate) fn writable_prefix(file: &File, buffers: &[UserBuf]) -> Result<usize, Errno> {
     let mut sound = 0;
-    for &(addr, len) in buffers.iter().filter(|(_, len)| *len > 0) {
+    for &UserBuf { addr, len } in buffers.iter().filter(|buffer| buffer.len > 0) {
         match if sound == 0 {
             probe(file, addr)
         } else {

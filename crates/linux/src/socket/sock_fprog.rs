@@ -7,6 +7,7 @@ use bpf::{Instruction, Program, Purpose};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::uaccess::UserPtr;
+use crate::uapi::user_addr::UserAddr;
 
 /// Length and address of a filter program: `struct sock_fprog`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -23,7 +24,7 @@ struct ProgramPtr {
 /// # Errors
 /// `EFAULT`, `EINVAL`, that of `allowed`.
 pub(crate) fn read_program(
-    addr: usize,
+    addr: UserAddr,
     purpose: Purpose,
     allowed: impl FnOnce() -> Result<(), Errno>,
 ) -> Result<Program, Errno> {
@@ -35,7 +36,7 @@ pub(crate) fn read_program(
     if header.code == 0 {
         return Err(Errno::EINVAL);
     }
-    let code = UserPtr::<Instruction>::new(header.code as usize);
+    let code = UserPtr::<Instruction>::new(header.code.into());
     Program::new(
         (0..header.length.into())
             .map(|i| code.add(i).read())

@@ -11,6 +11,7 @@ use net::{SocketOps, SocketOptions, Ucred};
 use crate::socket::sock_fprog::read_program;
 use crate::socket::with_socket;
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// No option of a protocol is longer.
@@ -33,7 +34,7 @@ pub fn sys_getsockopt(
     fd: i32,
     level: u32,
     option: u32,
-    value: usize,
+    value: UserAddr,
     len: UserPtr<i32>,
 ) -> SysResult {
     with_socket(task, fd, |socket, _| {
@@ -149,7 +150,7 @@ pub fn sys_setsockopt(
     fd: i32,
     level: u32,
     option: u32,
-    value: usize,
+    value: UserAddr,
     len: i32,
 ) -> SysResult {
     let len = usize::try_from(len).map_err(|_| Errno::EINVAL)?;
@@ -319,7 +320,7 @@ fn memory(protocol: &dyn SocketOps, options: &SocketOptions) -> Vec<u8> {
 /// The peer's groups, all or (`ERANGE`) only how much room they take.
 fn peer_groups(
     protocol: &dyn SocketOps,
-    value: usize,
+    value: UserAddr,
     room: usize,
     len: UserPtr<i32>,
 ) -> SysResult {
@@ -338,7 +339,7 @@ fn peer_groups(
 /// A filter's instructions; lengths are counts of them.
 fn read_filter(
     filter: Option<&Program>,
-    value: usize,
+    value: UserAddr,
     room: usize,
     len: UserPtr<i32>,
 ) -> SysResult {

@@ -18,6 +18,7 @@ use linux_raw_sys::general as sys;
 use log::{Level, Record};
 
 use crate::state::log_ring::{Line, LogRing};
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, current_task, uaccess};
 
 /// Size of the log, in bytes of text.
@@ -123,7 +124,7 @@ fn last_lines(ring: &LogRing, first: u64, room: usize) -> String {
 }
 
 /// `syslog(2)`: reads or controls the kernel log.
-pub fn sys_syslog(task: &Task, action: u32, to: usize, len: i32) -> SysResult {
+pub fn sys_syslog(task: &Task, action: u32, to: UserAddr, len: i32) -> SysResult {
     const CLOSE: u32 = 0;
     const OPEN: u32 = 1;
     const READ: u32 = 2;
@@ -142,7 +143,7 @@ pub fn sys_syslog(task: &Task, action: u32, to: usize, len: i32) -> SysResult {
         return Err(Errno::EPERM);
     }
     let room = match action {
-        READ | READ_ALL | READ_CLEAR if to == 0 => return Err(Errno::EINVAL),
+        READ | READ_ALL | READ_CLEAR if to.is_null() => return Err(Errno::EINVAL),
         READ | READ_ALL | READ_CLEAR | CONSOLE_LEVEL => {
             usize::try_from(len).map_err(|_| Errno::EINVAL)?
         }

@@ -15,7 +15,8 @@ use crate::process::personality::{UNAME26, has_personality_bit};
 use crate::process::{namespaces, process_table};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::time::NS_PER_SEC;
-use crate::{SysResult, Task, uio};
+use crate::uapi::user_addr::UserAddr;
+use crate::{SysResult, Task};
 
 /// Release that the system tells; programs decide by it what they may use.
 pub(crate) const RELEASE: &str = "6.1.0-skerry";
@@ -73,7 +74,7 @@ fn set_name(which: &Mutex<Vec<u8>>, name: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-fn set_name_from(task: &Task, which: &Mutex<Vec<u8>>, addr: usize, len: usize) -> SysResult {
+fn set_name_from(task: &Task, which: &Mutex<Vec<u8>>, addr: UserAddr, len: usize) -> SysResult {
     if !task.cred().has_sys_admin() {
         return Err(Errno::EPERM);
     }
@@ -84,12 +85,12 @@ fn set_name_from(task: &Task, which: &Mutex<Vec<u8>>, addr: usize, len: usize) -
 }
 
 /// `sethostname(2)`: sets the host name, in bytes without NUL.
-pub fn sys_sethostname(task: &Task, name: usize, len: usize) -> SysResult {
+pub fn sys_sethostname(task: &Task, name: UserAddr, len: usize) -> SysResult {
     set_name_from(task, &task.namespaces().uts.nodename, name, len)
 }
 
 /// `setdomainname(2)`: sets the NIS domain name, in bytes without NUL.
-pub fn sys_setdomainname(task: &Task, name: usize, len: usize) -> SysResult {
+pub fn sys_setdomainname(task: &Task, name: UserAddr, len: usize) -> SysResult {
     set_name_from(task, &task.namespaces().uts.domain, name, len)
 }
 
@@ -110,7 +111,7 @@ fn release_26(release: &str) -> String {
 }
 
 /// `uname(2)`: stores names and version of the system.
-pub fn sys_uname(task: &Task, to: usize) -> SysResult {
+pub fn sys_uname(task: &Task, to: UserAddr) -> SysResult {
     let names = uname();
     let machine = if task.process().personality.load(Ordering::Relaxed) & KIND == LINUX32 {
         "i686"
@@ -198,12 +199,12 @@ pub fn sys_sysinfo(_: &Task, to: UserPtr<SysInfo>) -> SysResult {
 }
 
 /// `getrandom(2)`: fills a buffer with random bytes.
-pub fn sys_getrandom(task: &Task, to: usize, len: usize, flags: u32) -> SysResult {
+pub fn sys_getrandom(task: &Task, to: UserAddr, len: usize, flags: u32) -> SysResult {
     let both = sys::GRND_RANDOM | sys::GRND_INSECURE;
     if flags & !(sys::GRND_NONBLOCK | both) != 0 || flags & both == both {
         return Err(Errno::EINVAL);
     }
-    if !uio::in_user_space(to, len) {
+    if !to.access_ok(len) {
         return Err(Errno::EFAULT);
     }
     let mut bytes = [0; 256];
@@ -241,7 +242,7 @@ pub fn sys_arch_prctl(task: &Task, code: u32, addr: u64) -> SysResult {
         Some(Ok(())) => Ok(()),
         _ => Err(Errno::EPERM),
     };
-    let to = UserPtr::<u64>::new(addr as usize);
+    let to = UserPtr::<u64>::new(addr.into());
     let [fs, gs] = bases()?;
     match code {
         ARCH_SET_FS => set([addr, gs])?,
@@ -306,7 +307,13 @@ fn power() -> Result<&'static PowerToken, Errno> {
 }
 
 /// `reboot(2)`: restarts or stops the machine.
-pub fn sys_reboot(task: &Task, magic1: u32, magic2: u32, command: u32, _arg: usize) -> SysResult {
+pub fn sys_reboot(
+    task: &Task,
+    magic1: u32,
+    magic2: u32,
+    command: u32,
+    _arg: UserAddr,
+) -> SysResult {
     if !task.cred().capable(sys::CAP_SYS_BOOT) {
         return Err(Errno::EPERM);
     }

@@ -9,6 +9,7 @@ use crate::files::read_write::{
     sys_lseek, sys_pread64, sys_preadv, sys_pwrite64, sys_read, sys_write, sys_writev,
 };
 use crate::uaccess::UserPtr;
+use crate::uapi::user_addr::UserAddr;
 use crate::uio::IoVec;
 
 const EBADF: i32 = 9;
@@ -79,9 +80,9 @@ fn several_buffers_are_one_transfer() {
     let task = task();
     let fd = open(&task, NAME, O_CREAT | 2).unwrap() as i32;
     let (one, other) = (User::new(*b"abc"), User::new(*b"defg"));
-    let iov = |parts: [(usize, u64); 3]| {
+    let iov = |parts: [(UserAddr, u64); 3]| {
         User::new(parts.map(|(base, len)| IoVec {
-            base: base as u64,
+            base: base.raw() as u64,
             len,
         }))
     };
@@ -102,7 +103,11 @@ fn several_buffers_are_one_transfer() {
         Err(EINVAL)
     );
     assert_eq!(outcome(sys_writev(&task, fd, bad(), 1)), Err(EFAULT));
-    let negative = iov([(one.addr(), u64::MAX), (0, 0), (0, 0)]);
+    let negative = iov([
+        (one.addr(), u64::MAX),
+        (UserAddr::NULL, 0),
+        (UserAddr::NULL, 0),
+    ]);
     assert_eq!(
         outcome(sys_writev(&task, fd, UserPtr::new(negative.addr()), 3)),
         Err(EINVAL)

@@ -3,6 +3,7 @@
 use super::{BAD, User, bad, outcome, pid_arg, task};
 use crate::futex::{sys_futex, sys_get_robust_list, sys_set_robust_list};
 use crate::uapi::time::TimeSpec;
+use crate::uapi::user_addr::UserAddr;
 
 const ESRCH: i32 = 3;
 const EAGAIN: i32 = 11;
@@ -21,29 +22,45 @@ fn who_finds_another_value_does_not_wait() {
     let task = task();
     let word = User::new([5u32, 0]);
     assert_eq!(
-        outcome(sys_futex(&task, word.addr(), WAIT, 6, 0, 0, 0)),
+        outcome(sys_futex(&task, word.addr(), WAIT, 6, 0, UserAddr::NULL, 0)),
         Err(EAGAIN)
     );
     assert_eq!(
-        outcome(sys_futex(&task, word.addr(), WAKE, 1, 0, 0, 0)),
+        outcome(sys_futex(&task, word.addr(), WAKE, 1, 0, UserAddr::NULL, 0)),
         Ok(0),
         "nobody waits"
     );
     assert_eq!(
-        outcome(sys_futex(&task, word.addr() + 1, WAIT, 5, 0, 0, 0)),
+        outcome(sys_futex(
+            &task,
+            word.addr().wrapping_add(1),
+            WAIT,
+            5,
+            0,
+            UserAddr::NULL,
+            0
+        )),
         Err(EINVAL)
     );
     assert_eq!(
-        outcome(sys_futex(&task, BAD, WAIT, 5, 0, 0, 0)),
+        outcome(sys_futex(&task, BAD, WAIT, 5, 0, UserAddr::NULL, 0)),
         Err(EFAULT)
     );
     assert_eq!(
-        outcome(sys_futex(&task, word.addr(), WAIT_BITSET, 5, 0, 0, 0)),
+        outcome(sys_futex(
+            &task,
+            word.addr(),
+            WAIT_BITSET,
+            5,
+            0,
+            UserAddr::NULL,
+            0
+        )),
         Err(EINVAL),
         "a wait for nothing"
     );
     assert_eq!(
-        outcome(sys_futex(&task, word.addr(), 100, 0, 0, 0, 0)),
+        outcome(sys_futex(&task, word.addr(), 100, 0, 0, UserAddr::NULL, 0)),
         Err(ENOSYS)
     );
     assert_eq!(
@@ -53,7 +70,7 @@ fn who_finds_another_value_does_not_wait() {
             CMP_REQUEUE,
             1,
             1,
-            word.addr() + 4,
+            word.addr().wrapping_add(4),
             6
         )),
         Err(EAGAIN)
@@ -70,8 +87,8 @@ fn a_wait_ends_at_its_time() {
             word.addr(),
             operation,
             5,
-            User::new(time).addr(),
-            0,
+            User::new(time).addr().raw(),
+            UserAddr::NULL,
             u32::MAX,
         ))
     };
@@ -93,7 +110,15 @@ fn a_wait_ends_at_its_time() {
     );
     assert_eq!(wait(WAIT, TimeSpec { sec: -1, nsec: 0 }), Err(EINVAL));
     assert_eq!(
-        outcome(sys_futex(&task, word.addr(), WAIT, 5, BAD, 0, 0)),
+        outcome(sys_futex(
+            &task,
+            word.addr(),
+            WAIT,
+            5,
+            BAD.raw(),
+            UserAddr::NULL,
+            0
+        )),
         Err(EFAULT)
     );
 }
@@ -106,13 +131,16 @@ fn a_thread_that_waits_is_woken() {
     let (give, take) = std::sync::mpsc::channel();
     let waker = std::thread::spawn(move || {
         let task: alloc::sync::Arc<crate::Task> = take.recv().unwrap();
-        while outcome(sys_futex(&task, addr, WAKE, 1, 0, 0, 0)) == Ok(0) {
+        while outcome(sys_futex(&task, addr, WAKE, 1, 0, UserAddr::NULL, 0)) == Ok(0) {
             std::thread::yield_now();
         }
     });
     let task = task();
     give.send(task.clone()).unwrap();
-    assert_eq!(outcome(sys_futex(&task, addr, WAIT, 1, 0, 0, 0)), Ok(0));
+    assert_eq!(
+        outcome(sys_futex(&task, addr, WAIT, 1, 0, UserAddr::NULL, 0)),
+        Ok(0)
+    );
     waker.join().unwrap();
 }
 
@@ -120,8 +148,14 @@ fn a_thread_that_waits_is_woken() {
 fn robust_lists_have_one_size() {
     let task = task();
     let (head, len) = (User::new(0u64), User::new(0u64));
-    assert_eq!(outcome(sys_set_robust_list(&task, 0x1000, 24)), Ok(0));
-    assert_eq!(outcome(sys_set_robust_list(&task, 0x2000, 23)), Err(EINVAL));
+    assert_eq!(
+        outcome(sys_set_robust_list(&task, UserAddr::new(0x1000), 24)),
+        Ok(0)
+    );
+    assert_eq!(
+        outcome(sys_set_robust_list(&task, UserAddr::new(0x2000), 23)),
+        Err(EINVAL)
+    );
     assert_eq!(
         outcome(sys_get_robust_list(&task, None, head.ptr(), len.ptr())),
         Ok(0)

@@ -29,7 +29,12 @@ type Operation = [i16; 3];
 fn operate(task: &crate::Task, id: usize, operations: &[Operation]) -> Result<usize, i32> {
     let list = operations.to_vec();
     let addr = core::hint::black_box(list.as_ptr()).expose_provenance();
-    outcome(sys_semop(task, id as i32, UserPtr::new(addr), list.len()))
+    outcome(sys_semop(
+        task,
+        id as i32,
+        UserPtr::new(addr.into()),
+        list.len(),
+    ))
 }
 
 #[test]

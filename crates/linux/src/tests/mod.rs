@@ -33,10 +33,11 @@ use crate::state::{namespaces, rlimit};
 use crate::uaccess::{SyscallArg, UserPtr};
 use crate::uapi::pid::Pid;
 use crate::uapi::sigframe::AltStack;
+use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// An address that no program can have.
-const BAD: usize = abi::layout::USER_END;
+const BAD: UserAddr = UserAddr::new(abi::layout::USER_END);
 
 /// The result of a call: a value, or the number of an error.
 fn outcome(result: SysResult) -> Result<usize, i32> {
@@ -51,8 +52,8 @@ impl<T: Copy> User<T> {
         Self(vec![value])
     }
 
-    fn addr(&self) -> usize {
-        black_box(self.0.as_ptr()).expose_provenance()
+    fn addr(&self) -> UserAddr {
+        UserAddr::new(black_box(self.0.as_ptr()).expose_provenance())
     }
 
     fn ptr(&self) -> UserPtr<T> {
@@ -67,7 +68,7 @@ impl<T: Copy> User<T> {
 
 /// A null pointer to a `T` in user memory.
 fn null<T>() -> UserPtr<T> {
-    UserPtr::new(0)
+    UserPtr::NULL
 }
 
 /// A pointer to what is not there.

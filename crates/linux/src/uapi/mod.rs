@@ -10,4 +10,5 @@ pub mod rseq_cs;
 pub mod sigframe;
 pub mod siginfo;
 pub mod time;
+pub mod user_addr;
 pub mod user_regs;
