@@ -10,6 +10,7 @@ use abi::layout::PAGE_SIZE;
 use guard::user;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use crate::uapi::fd::Fd;
 use crate::uapi::pid::{Pgid, Pid, Tid};
 use crate::uapi::user_addr::UserAddr;
 
@@ -312,6 +313,12 @@ impl SyscallArg for i32 {
 impl SyscallArg for UserAddr {
     fn from_register(register: u64) -> Self {
         Self::from(register)
+    }
+}
+
+impl SyscallArg for Fd {
+    fn from_register(register: u64) -> Self {
+        Self::new(register as i32)
     }
 }
 

@@ -25,6 +25,7 @@ use crate::state::fdtable::{CloseOnExec, FdTable};
 use crate::state::sched_params::SchedParams;
 use crate::state::{namespaces, rlimit, timer_queue};
 use crate::system::{klog, sysinfo};
+use crate::uapi::fd::Fd;
 use crate::uapi::pid::Pid;
 use crate::uapi::sigframe::AltStack;
 use crate::uapi::siginfo::{self, SigInfo};
@@ -97,7 +98,7 @@ pub fn spawn_init(
         0,
     )?;
     let files = Arc::new(FdTable::new());
-    for (fd, file) in (0..).zip(stdio) {
+    for (fd, file) in (0..).map(Fd::new).zip(stdio) {
         files.install_at(fd, file, CloseOnExec::No)?;
     }
 

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use abi::errno::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, Unaligned};
 
+use crate::uapi::fd::Fd;
 use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, uaccess};
 
@@ -31,7 +32,7 @@ struct Header {
     len: u16,
 }
 
-fn list(task: &Task, fd: i32, buf: UserAddr, size: usize, layout: DirentFormat) -> SysResult {
+fn list(task: &Task, fd: Fd, buf: UserAddr, size: usize, layout: DirentFormat) -> SysResult {
     let file = task.files().get_io(fd)?;
     let size = size.min(MAX);
     let mut out: Vec<u8> = Vec::with_capacity(size.min(4096));
@@ -93,11 +94,11 @@ fn whole_entries(list: &[u8]) -> (usize, Option<u64>) {
 }
 
 /// `getdents64(2)`: reads entries of a directory as `struct linux_dirent64`.
-pub fn sys_getdents64(task: &Task, fd: i32, buf: UserAddr, size: usize) -> SysResult {
+pub fn sys_getdents64(task: &Task, fd: Fd, buf: UserAddr, size: usize) -> SysResult {
     list(task, fd, buf, size, DirentFormat::Dirent64)
 }
 
 /// `getdents(2)`: reads entries of a directory as `struct linux_dirent`.
-pub fn sys_getdents(task: &Task, fd: i32, buf: UserAddr, size: usize) -> SysResult {
+pub fn sys_getdents(task: &Task, fd: Fd, buf: UserAddr, size: usize) -> SysResult {
     list(task, fd, buf, size, DirentFormat::Dirent)
 }

@@ -8,6 +8,7 @@ use linux_raw_sys::general as sys;
 use crate::mm::mmap;
 use crate::process::rlimit::check_size;
 use crate::state::fdtable::CloseOnExec;
+use crate::uapi::fd::Fd;
 use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, uaccess};
 
@@ -17,22 +18,22 @@ pub fn sys_sync(_: &Task) -> SysResult {
 }
 
 /// `fsync(2)`: writes a file's contents and attributes back.
-pub fn sys_fsync(task: &Task, fd: i32) -> SysResult {
+pub fn sys_fsync(task: &Task, fd: Fd) -> SysResult {
     task.file_io(fd)?.ops().sync().map(|()| 0)
 }
 
 /// `fdatasync(2)`: writes a file's contents back.
-pub fn sys_fdatasync(task: &Task, fd: i32) -> SysResult {
+pub fn sys_fdatasync(task: &Task, fd: Fd) -> SysResult {
     sys_fsync(task, fd)
 }
 
 /// `syncfs(2)`: writes the file system of a file back.
-pub fn sys_syncfs(task: &Task, fd: i32) -> SysResult {
+pub fn sys_syncfs(task: &Task, fd: Fd) -> SysResult {
     task.file_io(fd).map(|_| 0)
 }
 
 /// `sync_file_range(2)`: writes a range of a file back.
-pub fn sys_sync_file_range(task: &Task, fd: i32, from: i64, len: i64, flags: u32) -> SysResult {
+pub fn sys_sync_file_range(task: &Task, fd: Fd, from: i64, len: i64, flags: u32) -> SysResult {
     const KNOWN: u32 = sys::SYNC_FILE_RANGE_WAIT_BEFORE
         | sys::SYNC_FILE_RANGE_WRITE
         | sys::SYNC_FILE_RANGE_WAIT_AFTER;
@@ -49,7 +50,7 @@ pub fn sys_sync_file_range(task: &Task, fd: i32, from: i64, len: i64, flags: u32
 
 /// `fadvise64(2)`: of files in memory the advice is checked and ignored, as by Linux
 /// (`mm/fadvise.c`).
-pub fn sys_fadvise64(task: &Task, fd: i32, _offset: i64, len: i64, advice: u32) -> SysResult {
+pub fn sys_fadvise64(task: &Task, fd: Fd, _offset: i64, len: i64, advice: u32) -> SysResult {
     if task.file_io(fd)?.inode().kind() == FileType::Fifo {
         return Err(Errno::ESPIPE);
     }
@@ -61,7 +62,7 @@ pub fn sys_fadvise64(task: &Task, fd: i32, _offset: i64, len: i64, advice: u32) 
 }
 
 /// `readahead(2)`: everything is in memory.
-pub fn sys_readahead(task: &Task, fd: i32, _offset: i64, len: i64) -> SysResult {
+pub fn sys_readahead(task: &Task, fd: Fd, _offset: i64, len: i64) -> SysResult {
     let file = task.file_io(fd)?;
     if !file.flags().readable() {
         return Err(Errno::EBADF);
@@ -74,7 +75,7 @@ pub fn sys_readahead(task: &Task, fd: i32, _offset: i64, len: i64) -> SysResult 
 }
 
 /// `ftruncate(2)`: sets the length of an open file, in bytes.
-pub fn sys_ftruncate(task: &Task, fd: i32, size: i64) -> SysResult {
+pub fn sys_ftruncate(task: &Task, fd: Fd, size: i64) -> SysResult {
     let size = u64::try_from(size).map_err(|_| Errno::EINVAL)?;
     let file = task.file_io(fd)?;
     if !file.flags().writable() || file.inode().kind() != FileType::Regular {
@@ -109,7 +110,7 @@ fn check_fallocate_mode(mode: u32) -> Result<(), Errno> {
 }
 
 /// `fallocate(2)`: allocates, frees or zeroes a range of a file.
-pub fn sys_fallocate(task: &Task, fd: i32, mode: u32, offset: i64, len: i64) -> SysResult {
+pub fn sys_fallocate(task: &Task, fd: Fd, mode: u32, offset: i64, len: i64) -> SysResult {
     let file = task.file_io(fd)?;
     let (Ok(offset), Ok(len @ 1..)) = (u64::try_from(offset), u64::try_from(len)) else {
         return Err(Errno::EINVAL);

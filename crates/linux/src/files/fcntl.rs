@@ -14,10 +14,11 @@ use crate::files::sigio;
 use crate::process::process_table;
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::UserPtr;
+use crate::uapi::fd::Fd;
 use crate::{SysResult, Task};
 
 /// `close(2)`: closes a descriptor.
-pub fn sys_close(task: &Task, fd: i32) -> SysResult {
+pub fn sys_close(task: &Task, fd: Fd) -> SysResult {
     task.close(fd).map(|()| 0)
 }
 
@@ -42,24 +43,24 @@ pub fn sys_close_range(task: &Task, first: u32, last: u32, flags: u32) -> SysRes
 }
 
 /// `dup(2)`: duplicates a descriptor to the lowest free one.
-pub fn sys_dup(task: &Task, fd: i32) -> SysResult {
+pub fn sys_dup(task: &Task, fd: Fd) -> SysResult {
     let files = task.files();
     files.install(files.get(fd)?, CloseOnExec::No)
 }
 
 /// `dup2(2)`: duplicates a descriptor to a given one, which is closed before.
-pub fn sys_dup2(task: &Task, old: i32, new: i32) -> SysResult {
+pub fn sys_dup2(task: &Task, old: Fd, new: Fd) -> SysResult {
     let files = task.files();
     let file = files.get(old)?;
     if old == new {
-        Ok(new as usize)
+        Ok(new.index())
     } else {
         files.install_at(new, file, CloseOnExec::No)
     }
 }
 
 /// `dup3(2)`: duplicates a descriptor to a given other one, with flags.
-pub fn sys_dup3(task: &Task, old: i32, new: i32, flags: u32) -> SysResult {
+pub fn sys_dup3(task: &Task, old: Fd, new: Fd, flags: u32) -> SysResult {
     if old == new || flags & !sys::O_CLOEXEC != 0 {
         return Err(Errno::EINVAL);
     }
@@ -188,14 +189,14 @@ fn has_others(file: &Arc<File>) -> bool {
 }
 
 /// Sets, changes or removes a lease of the caller's on a file (`F_SETLEASE`).
-fn set_lease(task: &Task, file: &Arc<File>, fd: i32, kind: i16) -> SysResult {
+fn set_lease(task: &Task, file: &Arc<File>, fd: Fd, kind: i16) -> SysResult {
     let kind = match kind {
         F_RDLCK => Some(LeaseKind::Read),
         F_WRLCK => Some(LeaseKind::Write),
         F_UNLCK => None,
         _ => return Err(Errno::EINVAL),
     };
-    lease::set(file, fd, kind, &task.fs_cred(), || has_others(file))?;
+    lease::set(file, fd.raw(), kind, &task.fs_cred(), || has_others(file))?;
     if kind.is_some() {
         let user = task.cred().user;
         lease::default_owner(file, task.pid().raw(), (user.real, user.effective));
@@ -204,7 +205,7 @@ fn set_lease(task: &Task, file: &Arc<File>, fd: i32, kind: i16) -> SysResult {
 }
 
 /// Sets the status flags of an open file, `O_APPEND` for example (`F_SETFL`).
-fn set_status_flags(task: &Task, file: &Arc<File>, fd: i32, mut flags: OpenFlags) -> SysResult {
+fn set_status_flags(task: &Task, file: &Arc<File>, fd: Fd, mut flags: OpenFlags) -> SysResult {
     let before = file.flags();
     if (flags - before).contains(OpenFlags::NOATIME) && !task.fs_cred().owns(&file.metadata()) {
         return Err(Errno::EPERM);
@@ -222,13 +223,13 @@ fn set_status_flags(task: &Task, file: &Arc<File>, fd: i32, mut flags: OpenFlags
     );
     file.set_flags(flags);
     if (before ^ file.flags()).contains(OpenFlags::ASYNC) {
-        fs::sigio::update(file, fd);
+        fs::sigio::update(file, fd.raw());
     }
     Ok(0)
 }
 
 /// `fcntl(2)`: changes or asks for properties of a descriptor or file, by `F_*`.
-pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
+pub fn sys_fcntl(task: &Task, fd: Fd, command: u32, arg: usize) -> SysResult {
     let files = task.files();
     let file = files.get(fd)?;
     let flock = || UserPtr::<Flock>::new(arg.into());
@@ -279,7 +280,7 @@ pub fn sys_fcntl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
         F_NOTIFY => {
             let user = task.cred().user;
             lease::default_owner(&file, task.pid().raw(), (user.real, user.effective));
-            dnotify::set(&file, fd, arg as u32).map(|()| 0)
+            dnotify::set(&file, fd.raw(), arg as u32).map(|()| 0)
         }
         F_GETPIPE_SZ => Ok(file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?.capacity()),
         F_SETPIPE_SZ => {
@@ -308,7 +309,7 @@ const F_ADD_SEALS: u32 = F_LINUX_SPECIFIC_BASE + 9;
 const F_GET_SEALS: u32 = F_LINUX_SPECIFIC_BASE + 10;
 
 /// `flock(2)`: locks or unlocks a whole file for an open file.
-pub fn sys_flock(task: &Task, fd: i32, operation: u32) -> SysResult {
+pub fn sys_flock(task: &Task, fd: Fd, operation: u32) -> SysResult {
     let exclusive = match operation & !sys::LOCK_NB {
         sys::LOCK_SH => Some(false),
         sys::LOCK_EX => Some(true),

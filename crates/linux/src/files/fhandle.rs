@@ -8,6 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::files::namei::lookup_at;
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::fd::Fd;
 use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
@@ -35,7 +36,7 @@ fn body(handle: UserPtr<FileHandle>) -> UserPtr<Body> {
 /// `name_to_handle_at(2)`: stores a handle of a file, which does not depend on its path.
 pub fn sys_name_to_handle_at(
     task: &Task,
-    dirfd: i32,
+    dirfd: Fd,
     name: UserAddr,
     handle: UserPtr<FileHandle>,
     mount: UserPtr<i32>,
@@ -71,7 +72,7 @@ pub fn sys_name_to_handle_at(
 /// `open_by_handle_at(2)`: of the file system that `dirfd` is in.
 pub fn sys_open_by_handle_at(
     task: &Task,
-    dirfd: i32,
+    dirfd: Fd,
     handle: UserPtr<FileHandle>,
     flags: u32,
 ) -> SysResult {
@@ -86,7 +87,7 @@ pub fn sys_open_by_handle_at(
     let bytes = &mut bytes[..header.bytes as usize];
     uaccess::read_bytes(body(handle).addr(), bytes)?;
     let mount = match dirfd {
-        sys::AT_FDCWD => task.fs().cwd().mount().clone(),
+        Fd::CWD => task.fs().cwd().mount().clone(),
         fd => task.file_io(fd)?.path().mount().clone(),
     };
     // As Linux' `tmpfs` has it: of a longer one the beginning counts, of any kind.

@@ -7,8 +7,9 @@ use fs::inotify::{self, InotifyFile};
 use fs::{Access, File, FileType, OpenFlags};
 use linux_raw_sys::general as sys;
 
-use crate::files::namei::{AT_FDCWD, lookup_at};
+use crate::files::namei::lookup_at;
 use crate::state::fdtable::CloseOnExec;
+use crate::uapi::fd::Fd;
 use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
@@ -34,7 +35,7 @@ fn group(file: &Arc<File>) -> Result<&Arc<inotify::Inotify>, Errno> {
 }
 
 /// `inotify_add_watch(2)`: watches a path for events; returns the watch's number.
-pub fn sys_inotify_add_watch(task: &Task, fd: i32, name: UserAddr, mask: u32) -> SysResult {
+pub fn sys_inotify_add_watch(task: &Task, fd: Fd, name: UserAddr, mask: u32) -> SysResult {
     inotify::check_mask(mask)?;
     let file = task.file_io(fd)?;
     if mask & sys::IN_MASK_ADD != 0 && mask & sys::IN_MASK_CREATE != 0 {
@@ -46,7 +47,7 @@ pub fn sys_inotify_add_watch(task: &Task, fd: i32, name: UserAddr, mask: u32) ->
     } else {
         0
     };
-    let path = lookup_at(task, AT_FDCWD, name, nofollow)?;
+    let path = lookup_at(task, Fd::CWD, name, nofollow)?;
     if mask & sys::IN_ONLYDIR != 0 && path.inode().kind() != FileType::Directory {
         return Err(Errno::ENOTDIR);
     }
@@ -55,7 +56,7 @@ pub fn sys_inotify_add_watch(task: &Task, fd: i32, name: UserAddr, mask: u32) ->
 }
 
 /// `inotify_rm_watch(2)`: removes a watch.
-pub fn sys_inotify_rm_watch(task: &Task, fd: i32, wd: i32) -> SysResult {
+pub fn sys_inotify_rm_watch(task: &Task, fd: Fd, wd: i32) -> SysResult {
     let file = task.file_io(fd)?;
     group(&file)?.remove(wd).map(|()| 0)
 }

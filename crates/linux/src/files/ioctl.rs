@@ -10,6 +10,7 @@ use linux_raw_sys::ioctl;
 use crate::files::sigio;
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::fd::Fd;
 use crate::{SysResult, Task};
 
 /// The calling task, as a device sees it.
@@ -34,7 +35,7 @@ impl IoctlCaller for TaskCaller<'_> {
 }
 
 /// `ioctl(2)`: controls a device, socket or file by request numbers.
-pub fn sys_ioctl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
+pub fn sys_ioctl(task: &Task, fd: Fd, command: u32, arg: usize) -> SysResult {
     let files = task.files();
     let file = files.get_io(fd)?;
     match command {
@@ -43,7 +44,7 @@ pub fn sys_ioctl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
         ioctl::FIONBIO => set_flag(&file, OpenFlags::NONBLOCK, arg)?,
         ioctl::FIOASYNC => {
             set_flag(&file, OpenFlags::ASYNC, arg)?;
-            fs::sigio::update(&file, fd);
+            fs::sigio::update(&file, fd.raw());
         }
         ioctl::FIOSETOWN | ioctl::SIOCSPGRP if file.inode().kind() == FileType::Socket => {
             sigio::set_owner(task, &file, UserPtr::<i32>::new(arg.into()).read()?)?;
@@ -58,7 +59,7 @@ pub fn sys_ioctl(task: &Task, fd: i32, command: u32, arg: usize) -> SysResult {
                 .saturating_sub(file.with_offset(|o| *o));
             UserPtr::<i32>::new(arg.into()).write(&i32::try_from(rest).unwrap_or(i32::MAX))?;
         }
-        FICLONE => return refuse_clone(&*files.get_io(arg as i32)?, &file),
+        FICLONE => return refuse_clone(&*files.get_io(Fd::new(arg as i32))?, &file),
         _ => {
             return file.ioctl(&IoctlRequest {
                 command,

@@ -19,11 +19,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::process::rlimit;
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::fd::Fd;
 use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
-
-/// The descriptor that means the working directory.
-pub const AT_FDCWD: i32 = sys::AT_FDCWD;
 
 /// Names up to this length, NUL included, need no memory of their own.
 const SHORT_NAME: usize = 96;
@@ -76,7 +74,7 @@ impl UserPath {
 pub fn walk_at<'a>(
     task: &Task,
     cred: &'a Cred,
-    dirfd: i32,
+    dirfd: Fd,
     name: &[u8],
 ) -> Result<LookupContext<'a>, Errno> {
     let mut walk = task.walk(cred);
@@ -89,10 +87,10 @@ pub fn walk_at<'a>(
 fn start_at(
     task: &Task,
     walk: &mut LookupContext<'_>,
-    dirfd: i32,
+    dirfd: Fd,
     name: &[u8],
 ) -> Result<(), Errno> {
-    if dirfd != AT_FDCWD && name.first() != Some(&b'/') {
+    if dirfd != Fd::CWD && name.first() != Some(&b'/') {
         start_at_directory(task, walk, dirfd, name)
     } else {
         Ok(())
@@ -102,7 +100,7 @@ fn start_at(
 fn start_at_directory(
     task: &Task,
     walk: &mut LookupContext<'_>,
-    dirfd: i32,
+    dirfd: Fd,
     name: &[u8],
 ) -> Result<(), Errno> {
     if name.is_empty() {
@@ -121,15 +119,15 @@ fn start_at_directory(
 ///
 /// # Errors
 /// Those of a walk.
-pub fn lookup_at(task: &Task, dirfd: i32, addr: UserAddr, flags: u32) -> Result<Path, Errno> {
+pub fn lookup_at(task: &Task, dirfd: Fd, addr: UserAddr, flags: u32) -> Result<Path, Errno> {
     let mut buffer = UserPath::new();
     lookup_name(task, dirfd, buffer.read(addr)?, flags)
 }
 
 /// Looks up a name that is in the kernel already.
-fn lookup_name(task: &Task, dirfd: i32, name: &[u8], flags: u32) -> Result<Path, Errno> {
+fn lookup_name(task: &Task, dirfd: Fd, name: &[u8], flags: u32) -> Result<Path, Errno> {
     if name.is_empty() && flags & sys::AT_EMPTY_PATH != 0 {
-        return if dirfd == AT_FDCWD {
+        return if dirfd == Fd::CWD {
             Ok(task.fs().cwd())
         } else {
             Ok(task.file(dirfd)?.path().clone())
@@ -174,7 +172,7 @@ fn check_open(task: &Task, name: &[u8]) -> Result<(), Errno> {
 }
 
 /// `openat(2)`: opens a path, from a directory on.
-pub fn sys_openat(task: &Task, dirfd: i32, name: UserAddr, flags: u32, mode: u32) -> SysResult {
+pub fn sys_openat(task: &Task, dirfd: Fd, name: UserAddr, flags: u32, mode: u32) -> SysResult {
     let flags = OpenFlags::from_bits_truncate(flags).checked()?;
     let mut buffer = UserPath::new();
     let name = buffer.read(name)?;
@@ -194,14 +192,14 @@ pub fn sys_openat(task: &Task, dirfd: i32, name: UserAddr, flags: u32, mode: u32
 
 /// `open(2)`: opens a path.
 pub fn sys_open(task: &Task, name: UserAddr, flags: u32, mode: u32) -> SysResult {
-    sys_openat(task, AT_FDCWD, name, flags, mode)
+    sys_openat(task, Fd::CWD, name, flags, mode)
 }
 
 /// `creat(2)`: makes or truncates a file and opens it for writing.
 pub fn sys_creat(task: &Task, name: UserAddr, mode: u32) -> SysResult {
     sys_openat(
         task,
-        AT_FDCWD,
+        Fd::CWD,
         name,
         sys::O_CREAT | sys::O_WRONLY | sys::O_TRUNC,
         mode,
@@ -220,7 +218,7 @@ pub struct OpenHow {
 /// `openat2(2)`: opens a path as `struct open_how` says.
 pub fn sys_openat2(
     task: &Task,
-    dirfd: i32,
+    dirfd: Fd,
     name: UserAddr,
     how: UserPtr<OpenHow>,
     size: usize,
@@ -272,7 +270,7 @@ pub fn sys_openat2(
 /// Makes a file, directory, device, fifo or symbolic link at a path.
 fn mknod_at(
     task: &Task,
-    dirfd: i32,
+    dirfd: Fd,
     name: UserAddr,
     kind: NewInodeKind<'_>,
     mode: u32,
@@ -285,7 +283,7 @@ fn mknod_at(
 }
 
 /// `mkdirat(2)`: makes a directory, from a directory on.
-pub fn sys_mkdirat(task: &Task, dirfd: i32, name: UserAddr, mode: u32) -> SysResult {
+pub fn sys_mkdirat(task: &Task, dirfd: Fd, name: UserAddr, mode: u32) -> SysResult {
     mknod_at(
         task,
         dirfd,
@@ -297,11 +295,11 @@ pub fn sys_mkdirat(task: &Task, dirfd: i32, name: UserAddr, mode: u32) -> SysRes
 
 /// `mkdir(2)`: makes a directory.
 pub fn sys_mkdir(task: &Task, name: UserAddr, mode: u32) -> SysResult {
-    sys_mkdirat(task, AT_FDCWD, name, mode)
+    sys_mkdirat(task, Fd::CWD, name, mode)
 }
 
 /// `mknodat(2)`: makes a file, device, fifo or socket, from a directory on.
-pub fn sys_mknodat(task: &Task, dirfd: i32, name: UserAddr, mode: u32, device: u32) -> SysResult {
+pub fn sys_mknodat(task: &Task, dirfd: Fd, name: UserAddr, mode: u32, device: u32) -> SysResult {
     let device = DeviceId::decode(u64::from(device));
     let kind = match FileType::from_mode(mode) {
         None if mode & sys::S_IFMT == 0 => NewInodeKind::Regular,
@@ -318,11 +316,11 @@ pub fn sys_mknodat(task: &Task, dirfd: i32, name: UserAddr, mode: u32, device: u
 
 /// `mknod(2)`: makes a file, device, fifo or socket.
 pub fn sys_mknod(task: &Task, name: UserAddr, mode: u32, device: u32) -> SysResult {
-    sys_mknodat(task, AT_FDCWD, name, mode, device)
+    sys_mknodat(task, Fd::CWD, name, mode, device)
 }
 
 /// `symlinkat(2)`: makes a symbolic link, from a directory on.
-pub fn sys_symlinkat(task: &Task, target: UserAddr, dirfd: i32, name: UserAddr) -> SysResult {
+pub fn sys_symlinkat(task: &Task, target: UserAddr, dirfd: Fd, name: UserAddr) -> SysResult {
     let mut buffer = UserPath::new();
     let target = buffer.read(target)?;
     if target.is_empty() {
@@ -333,15 +331,15 @@ pub fn sys_symlinkat(task: &Task, target: UserAddr, dirfd: i32, name: UserAddr) 
 
 /// `symlink(2)`: makes a symbolic link.
 pub fn sys_symlink(task: &Task, target: UserAddr, name: UserAddr) -> SysResult {
-    sys_symlinkat(task, target, AT_FDCWD, name)
+    sys_symlinkat(task, target, Fd::CWD, name)
 }
 
 /// `linkat(2)`: makes a hard link, from directories on.
 pub fn sys_linkat(
     task: &Task,
-    old_fd: i32,
+    old_fd: Fd,
     old: UserAddr,
-    new_fd: i32,
+    new_fd: Fd,
     new: UserAddr,
     flags: u32,
 ) -> SysResult {
@@ -364,11 +362,11 @@ pub fn sys_linkat(
 
 /// `link(2)`: makes a hard link.
 pub fn sys_link(task: &Task, old: UserAddr, new: UserAddr) -> SysResult {
-    sys_linkat(task, AT_FDCWD, old, AT_FDCWD, new, 0)
+    sys_linkat(task, Fd::CWD, old, Fd::CWD, new, 0)
 }
 
 /// `unlinkat(2)`: removes a name or an empty directory, from a directory on.
-pub fn sys_unlinkat(task: &Task, dirfd: i32, name: UserAddr, flags: u32) -> SysResult {
+pub fn sys_unlinkat(task: &Task, dirfd: Fd, name: UserAddr, flags: u32) -> SysResult {
     check_flags(flags, sys::AT_REMOVEDIR)?;
     let mut buffer = UserPath::new();
     let name = buffer.read(name)?;
@@ -383,20 +381,20 @@ pub fn sys_unlinkat(task: &Task, dirfd: i32, name: UserAddr, flags: u32) -> SysR
 
 /// `unlink(2)`: removes a name of a file.
 pub fn sys_unlink(task: &Task, name: UserAddr) -> SysResult {
-    sys_unlinkat(task, AT_FDCWD, name, 0)
+    sys_unlinkat(task, Fd::CWD, name, 0)
 }
 
 /// `rmdir(2)`: removes an empty directory.
 pub fn sys_rmdir(task: &Task, name: UserAddr) -> SysResult {
-    sys_unlinkat(task, AT_FDCWD, name, sys::AT_REMOVEDIR)
+    sys_unlinkat(task, Fd::CWD, name, sys::AT_REMOVEDIR)
 }
 
 /// `renameat2(2)`: renames or exchanges files, from directories on, with flags.
 pub fn sys_renameat2(
     task: &Task,
-    old_fd: i32,
+    old_fd: Fd,
     old: UserAddr,
-    new_fd: i32,
+    new_fd: Fd,
     new: UserAddr,
     flags: u32,
 ) -> SysResult {
@@ -417,9 +415,9 @@ pub fn sys_renameat2(
 /// `renameat(2)`: renames a file, from directories on.
 pub fn sys_renameat(
     task: &Task,
-    old_fd: i32,
+    old_fd: Fd,
     old: UserAddr,
-    new_fd: i32,
+    new_fd: Fd,
     new: UserAddr,
 ) -> SysResult {
     sys_renameat2(task, old_fd, old, new_fd, new, 0)
@@ -427,13 +425,13 @@ pub fn sys_renameat(
 
 /// `rename(2)`: renames a file.
 pub fn sys_rename(task: &Task, old: UserAddr, new: UserAddr) -> SysResult {
-    sys_renameat2(task, AT_FDCWD, old, AT_FDCWD, new, 0)
+    sys_renameat2(task, Fd::CWD, old, Fd::CWD, new, 0)
 }
 
 /// `readlinkat(2)`: reads the target of a symbolic link, from a directory on.
 pub fn sys_readlinkat(
     task: &Task,
-    dirfd: i32,
+    dirfd: Fd,
     name: UserAddr,
     buf: UserAddr,
     size: i32,
@@ -465,13 +463,13 @@ pub fn sys_readlinkat(
 
 /// `readlink(2)`: reads the target of a symbolic link.
 pub fn sys_readlink(task: &Task, name: UserAddr, buf: UserAddr, size: i32) -> SysResult {
-    sys_readlinkat(task, AT_FDCWD, name, buf, size)
+    sys_readlinkat(task, Fd::CWD, name, buf, size)
 }
 
 /// `truncate(2)`: sets the length of a file, in bytes.
 pub fn sys_truncate(task: &Task, name: UserAddr, size: i64) -> SysResult {
     let size = u64::try_from(size).map_err(|_| Errno::EINVAL)?;
-    let path = lookup_at(task, AT_FDCWD, name, 0)?;
+    let path = lookup_at(task, Fd::CWD, name, 0)?;
     if path.inode().kind() == FileType::Regular {
         rlimit::check_size(task, &**path.inode(), size)?;
     }
@@ -479,7 +477,7 @@ pub fn sys_truncate(task: &Task, name: UserAddr, size: i64) -> SysResult {
 }
 
 /// `fchmodat2(2)`: changes permissions, from a directory on, with flags.
-pub fn sys_fchmodat2(task: &Task, dirfd: i32, name: UserAddr, mode: u32, flags: u32) -> SysResult {
+pub fn sys_fchmodat2(task: &Task, dirfd: Fd, name: UserAddr, mode: u32, flags: u32) -> SysResult {
     check_flags(flags, sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH)?;
     let path = lookup_at(task, dirfd, name, flags)?;
     if path.inode().kind() == FileType::Symlink {
@@ -489,17 +487,17 @@ pub fn sys_fchmodat2(task: &Task, dirfd: i32, name: UserAddr, mode: u32, flags: 
 }
 
 /// `fchmodat(2)`: changes permissions, from a directory on.
-pub fn sys_fchmodat(task: &Task, dirfd: i32, name: UserAddr, mode: u32) -> SysResult {
+pub fn sys_fchmodat(task: &Task, dirfd: Fd, name: UserAddr, mode: u32) -> SysResult {
     sys_fchmodat2(task, dirfd, name, mode, 0)
 }
 
 /// `chmod(2)`: changes the permissions of a path.
 pub fn sys_chmod(task: &Task, name: UserAddr, mode: u32) -> SysResult {
-    sys_fchmodat2(task, AT_FDCWD, name, mode, 0)
+    sys_fchmodat2(task, Fd::CWD, name, mode, 0)
 }
 
 /// `fchmod(2)`: changes the permissions of an open file.
-pub fn sys_fchmod(task: &Task, fd: i32, mode: u32) -> SysResult {
+pub fn sys_fchmod(task: &Task, fd: Fd, mode: u32) -> SysResult {
     ops::chmod(task.files().get_io(fd)?.path(), mode, &task.fs_cred()).map(|()| 0)
 }
 
@@ -511,7 +509,7 @@ fn chown(task: &Task, path: &Path, uid: u32, gid: u32) -> SysResult {
 /// `fchownat(2)`: changes owner and group, from a directory on, with flags.
 pub fn sys_fchownat(
     task: &Task,
-    dirfd: i32,
+    dirfd: Fd,
     name: UserAddr,
     uid: u32,
     gid: u32,
@@ -523,16 +521,16 @@ pub fn sys_fchownat(
 
 /// `chown(2)`: changes owner and group of a path.
 pub fn sys_chown(task: &Task, name: UserAddr, uid: u32, gid: u32) -> SysResult {
-    sys_fchownat(task, AT_FDCWD, name, uid, gid, 0)
+    sys_fchownat(task, Fd::CWD, name, uid, gid, 0)
 }
 
 /// `lchown(2)`: changes owner and group of a path; a symbolic link's own.
 pub fn sys_lchown(task: &Task, name: UserAddr, uid: u32, gid: u32) -> SysResult {
-    sys_fchownat(task, AT_FDCWD, name, uid, gid, sys::AT_SYMLINK_NOFOLLOW)
+    sys_fchownat(task, Fd::CWD, name, uid, gid, sys::AT_SYMLINK_NOFOLLOW)
 }
 
 /// `fchown(2)`: changes owner and group of an open file.
-pub fn sys_fchown(task: &Task, fd: i32, uid: u32, gid: u32) -> SysResult {
+pub fn sys_fchown(task: &Task, fd: Fd, uid: u32, gid: u32) -> SysResult {
     chown(task, task.files().get_io(fd)?.path(), uid, gid)
 }
 
@@ -564,13 +562,13 @@ fn set_times(task: &Task, path: &Path, times: Option<TimePair>) -> SysResult {
 
 fn set_times_at(
     task: &Task,
-    dirfd: i32,
+    dirfd: Fd,
     name: UserAddr,
     flags: u32,
     times: Option<TimePair>,
 ) -> SysResult {
     // Without a name it is the descriptor's file, as futimens(3) has it.
-    let path = if name.is_null() && dirfd != AT_FDCWD {
+    let path = if name.is_null() && dirfd != Fd::CWD {
         check_flags(flags, 0)?;
         task.files().get_io(dirfd)?.path().clone()
     } else {
@@ -591,7 +589,7 @@ fn optional<T: FromBytes + IntoBytes + Immutable>(ptr: UserPtr<T>) -> Result<Opt
 /// `utimensat(2)`: sets the times of a file in nanoseconds, from a directory on.
 pub fn sys_utimensat(
     task: &Task,
-    dirfd: i32,
+    dirfd: Fd,
     name: UserAddr,
     times: UserPtr<TimePair>,
     flags: u32,
@@ -621,7 +619,7 @@ fn from_timeval(times: Option<TimePair>) -> Result<Option<TimePair>, Errno> {
 /// `futimesat(2)`: sets the times of a file in microseconds, from a directory on.
 pub fn sys_futimesat(
     task: &Task,
-    dirfd: i32,
+    dirfd: Fd,
     name: UserAddr,
     times: UserPtr<TimePair>,
 ) -> SysResult {
@@ -631,13 +629,13 @@ pub fn sys_futimesat(
 
 /// `utimes(2)`: sets the times of a path in microseconds.
 pub fn sys_utimes(task: &Task, name: UserAddr, times: UserPtr<TimePair>) -> SysResult {
-    sys_futimesat(task, AT_FDCWD, name, times)
+    sys_futimesat(task, Fd::CWD, name, times)
 }
 
 /// `utime(2)`: sets the times of a path in seconds.
 pub fn sys_utime(task: &Task, name: UserAddr, times: UserPtr<[i64; 2]>) -> SysResult {
     let times = optional(times)?.map(|[atime, mtime]| [atime, 0, mtime, 0]);
-    set_times(task, &lookup_at(task, AT_FDCWD, name, 0)?, times)
+    set_times(task, &lookup_at(task, Fd::CWD, name, 0)?, times)
 }
 
 /// `umask(2)`: sets the file creation mask; returns the one before.
@@ -673,17 +671,17 @@ fn set_cwd(task: &Task, path: Path) -> SysResult {
 
 /// `chdir(2)`: changes the working directory to a path.
 pub fn sys_chdir(task: &Task, name: UserAddr) -> SysResult {
-    set_cwd(task, lookup_at(task, AT_FDCWD, name, 0)?)
+    set_cwd(task, lookup_at(task, Fd::CWD, name, 0)?)
 }
 
 /// `fchdir(2)`: changes the working directory to an open directory.
-pub fn sys_fchdir(task: &Task, fd: i32) -> SysResult {
+pub fn sys_fchdir(task: &Task, fd: Fd) -> SysResult {
     set_cwd(task, task.files().get(fd)?.path().clone())
 }
 
 /// `chroot(2)`: changes the root directory.
 pub fn sys_chroot(task: &Task, name: UserAddr) -> SysResult {
-    let path = lookup_at(task, AT_FDCWD, name, 0)?;
+    let path = lookup_at(task, Fd::CWD, name, 0)?;
     if path.inode().kind() != FileType::Directory {
         return Err(Errno::ENOTDIR);
     }
@@ -702,7 +700,7 @@ pub fn sys_chroot(task: &Task, name: UserAddr) -> SysResult {
 /// Those of a walk.
 pub(crate) fn lookup_exec(
     task: &Task,
-    dirfd: i32,
+    dirfd: Fd,
     name: &[u8],
     nofollow: bool,
 ) -> Result<Path, Errno> {

@@ -7,10 +7,11 @@ use linux_raw_sys::general as sys;
 use crate::files::fallocate;
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::UserPtr;
+use crate::uapi::fd::Fd;
 use crate::{SysResult, Task};
 
 /// `pipe2(2)`: makes a pipe with flags; stores its two descriptors.
-pub fn sys_pipe2(task: &Task, fds: UserPtr<[i32; 2]>, flags: u32) -> SysResult {
+pub fn sys_pipe2(task: &Task, fds: UserPtr<[Fd; 2]>, flags: u32) -> SysResult {
     if flags & !(sys::O_CLOEXEC | sys::O_NONBLOCK | sys::O_DIRECT) != 0 {
         return Err(Errno::EINVAL);
     }
@@ -19,9 +20,9 @@ pub fn sys_pipe2(task: &Task, fds: UserPtr<[i32; 2]>, flags: u32) -> SysResult {
     let (reader, writer) = pipe::pipe(flags);
     fallocate::chown_to_caller(task, &**reader.inode())?;
     let files = task.files();
-    let read_fd = files.install(reader, cloexec)? as i32;
+    let read_fd = Fd::from_index(files.install(reader, cloexec)?);
     let result = files.install(writer, cloexec).and_then(|write_fd| {
-        let write_fd = write_fd as i32;
+        let write_fd = Fd::from_index(write_fd);
         fds.write(&[read_fd, write_fd])
             .or_else(|e| files.close(write_fd).and(Err(e)))
     });
@@ -32,7 +33,7 @@ pub fn sys_pipe2(task: &Task, fds: UserPtr<[i32; 2]>, flags: u32) -> SysResult {
 }
 
 /// `pipe(2)`: makes a pipe; stores its two descriptors.
-pub fn sys_pipe(task: &Task, fds: UserPtr<[i32; 2]>) -> SysResult {
+pub fn sys_pipe(task: &Task, fds: UserPtr<[Fd; 2]>) -> SysResult {
     sys_pipe2(task, fds, 0)
 }
 

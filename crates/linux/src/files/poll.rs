@@ -15,6 +15,7 @@ use crate::process::personality::{STICKY_TIMEOUTS, has_personality_bit};
 use crate::process::task::RestartBlock;
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::fd::Fd;
 use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
@@ -96,7 +97,7 @@ fn restartable(result: Result<usize, Errno>) -> SysResult {
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct PollFd {
-    fd: i32,
+    fd: Fd,
     events: u16,
     revents: u16,
 }
@@ -112,12 +113,12 @@ fn do_poll(task: &Task, fds: UserAddr, count: usize, deadline: Option<Deadline>)
         .iter()
         .map(|entry| {
             let wanted = Events::from_bits_truncate(u32::from(entry.events)) | Events::ALWAYS;
-            let file = if entry.fd < 0 {
+            let file = if entry.fd.is_negative() {
                 None
             } else {
                 files.get_io(entry.fd).ok()
             };
-            let found = if entry.fd >= 0 && file.is_none() {
+            let found = if !entry.fd.is_negative() && file.is_none() {
                 Events::NVAL
             } else {
                 Events::empty()
@@ -214,7 +215,7 @@ fn do_select(
             .filter(|(set, _)| has(set))
             .fold(Events::empty(), |all, (_, kind)| all | kind);
         if !wanted.is_empty() {
-            let file = Some(files.get_io(fd as i32)?);
+            let file = Some(files.get_io(Fd::from_index(fd))?);
             entries.push(PollItem {
                 file,
                 wanted,
@@ -313,9 +314,9 @@ pub struct EpollEvent {
 /// `epoll_ctl(2)`: adds, changes or removes a descriptor of an epoll set.
 pub fn sys_epoll_ctl(
     task: &Task,
-    set_fd: i32,
+    set_fd: Fd,
     operation: u32,
-    fd: i32,
+    fd: Fd,
     event: UserPtr<EpollEvent>,
 ) -> SysResult {
     let files = task.files();
@@ -337,12 +338,12 @@ pub fn sys_epoll_ctl(
     }
     let set = set_file.ops_as::<EpollFile>().ok_or(Errno::EINVAL)?.set();
     match operation {
-        sys::EPOLL_CTL_ADD => set.add(fd, &file, interest)?,
+        sys::EPOLL_CTL_ADD => set.add(fd.raw(), &file, interest)?,
         sys::EPOLL_CTL_MOD if interest.events & sys::EPOLLEXCLUSIVE != 0 => {
             return Err(Errno::EINVAL);
         }
-        sys::EPOLL_CTL_MOD => set.modify(fd, &file, interest)?,
-        sys::EPOLL_CTL_DEL => set.remove(fd, &file)?,
+        sys::EPOLL_CTL_MOD => set.modify(fd.raw(), &file, interest)?,
+        sys::EPOLL_CTL_DEL => set.remove(fd.raw(), &file)?,
         _ => return Err(Errno::EINVAL),
     }
     Ok(0)
@@ -353,7 +354,7 @@ const MAX_EVENTS: usize = i32::MAX as usize / size_of::<EpollEvent>();
 
 fn do_epoll_wait(
     task: &Task,
-    set_fd: i32,
+    set_fd: Fd,
     events: UserAddr,
     max: i32,
     deadline: Option<Deadline>,
@@ -379,7 +380,7 @@ fn do_epoll_wait(
 /// `epoll_wait(2)`: waits for events; the timeout is in milliseconds.
 pub fn sys_epoll_wait(
     task: &Task,
-    set: i32,
+    set: Fd,
     events: UserAddr,
     max: i32,
     timeout_ms: i32,
@@ -390,7 +391,7 @@ pub fn sys_epoll_wait(
 /// `epoll_pwait(2)`: waits for events, with a mask of signals.
 pub fn sys_epoll_pwait(
     task: &Task,
-    set: i32,
+    set: Fd,
     events: UserAddr,
     max: i32,
     timeout_ms: i32,
@@ -405,7 +406,7 @@ pub fn sys_epoll_pwait(
 /// `epoll_pwait2(2)`: waits for events, with a mask of signals and a timeout in nanoseconds.
 pub fn sys_epoll_pwait2(
     task: &Task,
-    set: i32,
+    set: Fd,
     events: UserAddr,
     max: i32,
     timeout: UserPtr<TimeSpan>,

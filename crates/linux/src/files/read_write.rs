@@ -22,6 +22,7 @@ use crate::socket::send_recv::{
 };
 use crate::state::usage::Direction;
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::fd::Fd;
 use crate::uapi::user_addr::UserAddr;
 use crate::uio::{
     IoVec, IoVecs, MAX_TRANSFER, STACK_BUFFER_LEN, UserBuf, copy_in, copy_out, total,
@@ -271,7 +272,7 @@ fn write_failed(task: &Task, file: &File, error: Errno) {
 
 /// `read(2)`: reads from the file position into a buffer.
 #[inline(always)]
-pub fn sys_read(task: &Task, fd: i32, buf: UserAddr, len: usize) -> SysResult {
+pub fn sys_read(task: &Task, fd: Fd, buf: UserAddr, len: usize) -> SysResult {
     let Some(files) = task.initial_files().filter(|_| len == 1) else {
         return read_slow(task, fd, buf, len);
     };
@@ -311,7 +312,7 @@ fn copy_out_partial(file: &File, buf: UserAddr, bytes: &[u8]) -> SysResult {
 /// Slow path of `read(2)`: for another number of bytes than 1, or for a thread that has other
 /// descriptors than it began with.
 #[inline(never)]
-fn read_slow(task: &Task, fd: i32, buf: UserAddr, len: usize) -> SysResult {
+fn read_slow(task: &Task, fd: Fd, buf: UserAddr, len: usize) -> SysResult {
     let file = task.file(fd)?;
     if !(1..=FAST_PATH_LEN).contains(&len) {
         return task.account_system_time(|| read_single(task, &file, buf, len, None));
@@ -377,7 +378,7 @@ fn read_single(
 
 /// `write(2)`: writes a buffer at the file position.
 #[inline(always)]
-pub fn sys_write(task: &Task, fd: i32, buf: UserAddr, len: usize) -> SysResult {
+pub fn sys_write(task: &Task, fd: Fd, buf: UserAddr, len: usize) -> SysResult {
     let file = task.file(fd)?;
     if !(1..=FAST_PATH_LEN).contains(&len) {
         return write_slow(task, &file, buf, len);
@@ -418,7 +419,7 @@ fn write_single(
 
 /// The file of a transfer at an offset, which says `ESPIPE` even to who may not read or write it,
 /// and the offset.
-fn file_at_offset(task: &Task, fd: i32, at: i64) -> Result<(Arc<File>, Option<u64>), Errno> {
+fn file_at_offset(task: &Task, fd: Fd, at: i64) -> Result<(Arc<File>, Option<u64>), Errno> {
     let at = u64::try_from(at).map_err(|_| Errno::EINVAL)?;
     let file = task.file_io(fd)?;
     if file.ops().has_offsets() {
@@ -431,7 +432,7 @@ fn file_at_offset(task: &Task, fd: i32, at: i64) -> Result<(Arc<File>, Option<u6
 /// Finds the file and offset of `preadv2(2)` like [`file_at_offset`]; -1 is the file position.
 fn file_at_optional_offset(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     at: i64,
 ) -> Result<(Arc<File>, Option<u64>), Errno> {
     if at == -1 {
@@ -442,13 +443,13 @@ fn file_at_optional_offset(
 }
 
 /// `pread64(2)`: reads from an offset into a buffer.
-pub fn sys_pread64(task: &Task, fd: i32, buf: UserAddr, len: usize, at: i64) -> SysResult {
+pub fn sys_pread64(task: &Task, fd: Fd, buf: UserAddr, len: usize, at: i64) -> SysResult {
     let (file, at) = file_at_offset(task, fd, at)?;
     read_single(task, &file, buf, len, at)
 }
 
 /// `pwrite64(2)`: writes a buffer at an offset.
-pub fn sys_pwrite64(task: &Task, fd: i32, buf: UserAddr, len: usize, at: i64) -> SysResult {
+pub fn sys_pwrite64(task: &Task, fd: Fd, buf: UserAddr, len: usize, at: i64) -> SysResult {
     let (file, at) = file_at_offset(task, fd, at)?;
     write_single(task, &file, buf, len, at)
 }
@@ -492,24 +493,24 @@ fn do_writev(
 }
 
 /// `readv(2)`: reads from the file position into a vector of buffers.
-pub fn sys_readv(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize) -> SysResult {
+pub fn sys_readv(task: &Task, fd: Fd, iov: UserPtr<IoVec>, count: usize) -> SysResult {
     do_readv(task, &*task.file_io(fd)?, iov, count, None)
 }
 
 /// `writev(2)`: writes a vector of buffers at the file position.
-pub fn sys_writev(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize) -> SysResult {
+pub fn sys_writev(task: &Task, fd: Fd, iov: UserPtr<IoVec>, count: usize) -> SysResult {
     do_writev(task, &*task.file_io(fd)?, iov, count, None)
 }
 
 /// `preadv(2)`; the offset's upper half, an argument of its own, means nothing where a long has 64
 /// bits.
-pub fn sys_preadv(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64) -> SysResult {
+pub fn sys_preadv(task: &Task, fd: Fd, iov: UserPtr<IoVec>, count: usize, at: i64) -> SysResult {
     let (file, at) = file_at_offset(task, fd, at)?;
     do_readv(task, &file, iov, count, at)
 }
 
 /// `pwritev(2)`: writes a vector of buffers at an offset.
-pub fn sys_pwritev(task: &Task, fd: i32, iov: UserPtr<IoVec>, count: usize, at: i64) -> SysResult {
+pub fn sys_pwritev(task: &Task, fd: Fd, iov: UserPtr<IoVec>, count: usize, at: i64) -> SysResult {
     let (file, at) = file_at_offset(task, fd, at)?;
     do_writev(task, &file, iov, count, at)
 }
@@ -531,7 +532,7 @@ fn check_rwf(file: &File, flags: u32) -> Result<(), Errno> {
 /// `preadv2(2)`: reads from an offset, or the file position for -1, with flags.
 pub fn sys_preadv2(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     iov: UserPtr<IoVec>,
     count: usize,
     at: i64,
@@ -548,7 +549,7 @@ pub fn sys_preadv2(
 /// `pwritev2(2)`; with `RWF_APPEND` the offset says only whether the position moves.
 pub fn sys_pwritev2(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     iov: UserPtr<IoVec>,
     count: usize,
     at: i64,
@@ -579,7 +580,7 @@ pub fn sys_pwritev2(
 }
 
 /// `lseek(2)`: sets the file position; returns it.
-pub fn sys_lseek(task: &Task, fd: i32, offset: i64, whence: u32) -> SysResult {
+pub fn sys_lseek(task: &Task, fd: Fd, offset: i64, whence: u32) -> SysResult {
     let file = task.file_io(fd)?;
     let whence = match whence {
         sys::SEEK_SET => Whence::Set,

@@ -16,6 +16,7 @@ use crate::process::rlimit::write_limit;
 use crate::process::signal_broken_pipe;
 use crate::state::usage::Direction;
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::fd::Fd;
 use crate::uio::{IoVec, IoVecs, MAX_TRANSFER, for_each_segment, total};
 use crate::{SysResult, Task};
 
@@ -181,7 +182,7 @@ fn check_splice_flags(flags: u32) -> Result<(), Errno> {
 }
 
 /// The files to move between.
-fn ends(task: &Task, in_fd: i32, out_fd: i32) -> Result<Ends, Errno> {
+fn ends(task: &Task, in_fd: Fd, out_fd: Fd) -> Result<Ends, Errno> {
     let files = task.files();
     Ok((files.get_io(in_fd)?, files.get_io(out_fd)?))
 }
@@ -207,9 +208,9 @@ fn check_end(file: &File, offset: UserPtr<u64>, len: usize) -> Result<(), Errno>
 /// `splice(2)`: moves bytes between a pipe and a file.
 pub fn sys_splice(
     task: &Task,
-    in_fd: i32,
+    in_fd: Fd,
     in_offset: UserPtr<u64>,
-    out_fd: i32,
+    out_fd: Fd,
     out_offset: UserPtr<u64>,
     len: usize,
     flags: u32,
@@ -261,7 +262,7 @@ pub fn sys_splice(
 }
 
 /// `tee(2)`: copies bytes from a pipe to another; both keep them.
-pub fn sys_tee(task: &Task, in_fd: i32, out_fd: i32, len: usize, flags: u32) -> SysResult {
+pub fn sys_tee(task: &Task, in_fd: Fd, out_fd: Fd, len: usize, flags: u32) -> SysResult {
     check_splice_flags(flags)?;
     if len == 0 {
         return Ok(0);
@@ -284,7 +285,7 @@ pub fn sys_tee(task: &Task, in_fd: i32, out_fd: i32, len: usize, flags: u32) -> 
 /// `vmsplice(2)`: into a pipe's writing end, or out of its reading end.
 pub fn sys_vmsplice(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     iov: UserPtr<IoVec>,
     count: usize,
     flags: u32,
@@ -336,8 +337,8 @@ pub fn sys_vmsplice(
 /// `sendfile(2)`. The offset is written back whatever came of it.
 pub fn sys_sendfile(
     task: &Task,
-    out_fd: i32,
-    in_fd: i32,
+    out_fd: Fd,
+    in_fd: Fd,
     offset: UserPtr<u64>,
     len: usize,
 ) -> SysResult {
@@ -354,7 +355,7 @@ pub fn sys_sendfile(
 
 /// Copies from a file with positions to anything that can be written. Into a pipe it is a
 /// `splice(2)`: as much as there is room for, and from sockets, too.
-fn sendfile(task: &Task, in_fd: i32, out_fd: i32, at: Option<&mut u64>, len: usize) -> SysResult {
+fn sendfile(task: &Task, in_fd: Fd, out_fd: Fd, at: Option<&mut u64>, len: usize) -> SysResult {
     let files = task.files();
     let from = files.get_io(in_fd)?;
     if !from.flags().readable() {
@@ -405,9 +406,9 @@ fn start_offset(file: &File, offset: UserPtr<u64>) -> Result<u64, Errno> {
 /// `copy_file_range(2)`, within one file system.
 pub fn sys_copy_file_range(
     task: &Task,
-    in_fd: i32,
+    in_fd: Fd,
     in_offset: UserPtr<u64>,
-    out_fd: i32,
+    out_fd: Fd,
     out_offset: UserPtr<u64>,
     len: usize,
     flags: u32,

@@ -6,8 +6,9 @@ use fs::{Access, FileType, Metadata, Timestamp};
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::files::namei::{AT_FDCWD, lookup_at};
+use crate::files::namei::lookup_at;
 use crate::uaccess::UserPtr;
+use crate::uapi::fd::Fd;
 use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
@@ -77,7 +78,7 @@ const AT_STAT_FLAGS: u32 = sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH | sys::
 /// `newfstatat(2)`: stores a file's attributes, from a directory on.
 pub fn sys_newfstatat(
     task: &Task,
-    dirfd: i32,
+    dirfd: Fd,
     name: UserAddr,
     to: UserPtr<Stat>,
     flags: u32,
@@ -91,16 +92,16 @@ pub fn sys_newfstatat(
 
 /// `stat(2)`: stores the attributes of a path.
 pub fn sys_stat(task: &Task, name: UserAddr, to: UserPtr<Stat>) -> SysResult {
-    sys_newfstatat(task, AT_FDCWD, name, to, 0)
+    sys_newfstatat(task, Fd::CWD, name, to, 0)
 }
 
 /// `lstat(2)`: stores the attributes of a path; a symbolic link's own.
 pub fn sys_lstat(task: &Task, name: UserAddr, to: UserPtr<Stat>) -> SysResult {
-    sys_newfstatat(task, AT_FDCWD, name, to, sys::AT_SYMLINK_NOFOLLOW)
+    sys_newfstatat(task, Fd::CWD, name, to, sys::AT_SYMLINK_NOFOLLOW)
 }
 
 /// `fstat(2)`: stores the attributes of an open file.
-pub fn sys_fstat(task: &Task, fd: i32, to: UserPtr<Stat>) -> SysResult {
+pub fn sys_fstat(task: &Task, fd: Fd, to: UserPtr<Stat>) -> SysResult {
     to.write(&task.files().get(fd)?.metadata().into())?;
     Ok(0)
 }
@@ -158,7 +159,7 @@ const _: () = assert!(size_of::<Statx>() == 256);
 /// `statx(2)`: stores the attributes that a mask asks for.
 pub fn sys_statx(
     task: &Task,
-    dirfd: i32,
+    dirfd: Fd,
     name: UserAddr,
     flags: u32,
     mask: u32,
@@ -204,7 +205,7 @@ pub fn sys_statx(
 }
 
 /// `faccessat2(2)`: checks access to a path, from a directory on, with flags.
-pub fn sys_faccessat2(task: &Task, dirfd: i32, name: UserAddr, mode: u32, flags: u32) -> SysResult {
+pub fn sys_faccessat2(task: &Task, dirfd: Fd, name: UserAddr, mode: u32, flags: u32) -> SysResult {
     if mode & !7 != 0
         || flags & !(sys::AT_EACCESS | sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH) != 0
     {
@@ -230,13 +231,13 @@ pub fn sys_faccessat2(task: &Task, dirfd: i32, name: UserAddr, mode: u32, flags:
 }
 
 /// `faccessat(2)`: checks access to a path, from a directory on, by the real ids.
-pub fn sys_faccessat(task: &Task, dirfd: i32, name: UserAddr, mode: u32) -> SysResult {
+pub fn sys_faccessat(task: &Task, dirfd: Fd, name: UserAddr, mode: u32) -> SysResult {
     sys_faccessat2(task, dirfd, name, mode, 0)
 }
 
 /// `access(2)`: checks access to a path by the real ids.
 pub fn sys_access(task: &Task, name: UserAddr, mode: u32) -> SysResult {
-    sys_faccessat2(task, AT_FDCWD, name, mode, 0)
+    sys_faccessat2(task, Fd::CWD, name, mode, 0)
 }
 
 /// `struct statfs` of x86-64.
@@ -295,12 +296,12 @@ fn statfs(mount: &Mount) -> StatFs {
 
 /// `statfs(2)`: stores the figures of the file system of a path.
 pub fn sys_statfs(task: &Task, name: UserAddr, to: UserPtr<StatFs>) -> SysResult {
-    to.write(&statfs(lookup_at(task, AT_FDCWD, name, 0)?.mount()))?;
+    to.write(&statfs(lookup_at(task, Fd::CWD, name, 0)?.mount()))?;
     Ok(0)
 }
 
 /// `fstatfs(2)`: stores the figures of the file system of an open file.
-pub fn sys_fstatfs(task: &Task, fd: i32, to: UserPtr<StatFs>) -> SysResult {
+pub fn sys_fstatfs(task: &Task, fd: Fd, to: UserPtr<StatFs>) -> SysResult {
     /// All that has no name is in one file system here.
     const ANONYMOUS: i64 = 0x0904_1934;
     const PIPES: i64 = 0x5049_5045;

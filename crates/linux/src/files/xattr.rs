@@ -8,7 +8,8 @@ use fs::Path;
 use fs::xattr::{self, NAME_MAX, SIZE_MAX, SetMode};
 use linux_raw_sys::general as sys;
 
-use crate::files::namei::{AT_FDCWD, lookup_at};
+use crate::files::namei::lookup_at;
+use crate::uapi::fd::Fd;
 use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, uaccess};
 
@@ -40,14 +41,14 @@ fn write_sized(bytes: &[u8], to: UserAddr, size: usize) -> SysResult {
 }
 
 fn follow(task: &Task, name: UserAddr) -> Result<Path, Errno> {
-    lookup_at(task, AT_FDCWD, name, 0)
+    lookup_at(task, Fd::CWD, name, 0)
 }
 
 fn no_follow(task: &Task, name: UserAddr) -> Result<Path, Errno> {
-    lookup_at(task, AT_FDCWD, name, sys::AT_SYMLINK_NOFOLLOW)
+    lookup_at(task, Fd::CWD, name, sys::AT_SYMLINK_NOFOLLOW)
 }
 
-fn opened(task: &Task, fd: i32) -> Result<Path, Errno> {
+fn opened(task: &Task, fd: Fd) -> Result<Path, Errno> {
     task.file_io(fd).map(|f| f.path().clone())
 }
 
@@ -84,7 +85,7 @@ pub fn sys_lgetxattr(
 /// `fgetxattr(2)`: reads an extended attribute of an open file.
 pub fn sys_fgetxattr(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     attribute: UserAddr,
     value: UserAddr,
     size: usize,
@@ -107,7 +108,7 @@ pub fn sys_llistxattr(task: &Task, name: UserAddr, to: UserAddr, size: usize) ->
 }
 
 /// `flistxattr(2)`: lists the extended attributes of an open file.
-pub fn sys_flistxattr(task: &Task, fd: i32, to: UserAddr, size: usize) -> SysResult {
+pub fn sys_flistxattr(task: &Task, fd: Fd, to: UserAddr, size: usize) -> SysResult {
     list(task, &opened(task, fd)?, to, size)
 }
 
@@ -164,7 +165,7 @@ pub fn sys_lsetxattr(
 /// `fsetxattr(2)`: sets an extended attribute of an open file.
 pub fn sys_fsetxattr(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     attribute: UserAddr,
     value: UserAddr,
     size: usize,
@@ -189,6 +190,6 @@ pub fn sys_lremovexattr(task: &Task, name: UserAddr, attribute: UserAddr) -> Sys
 }
 
 /// `fremovexattr(2)`: removes an extended attribute of an open file.
-pub fn sys_fremovexattr(task: &Task, fd: i32, attribute: UserAddr) -> SysResult {
+pub fn sys_fremovexattr(task: &Task, fd: Fd, attribute: UserAddr) -> SysResult {
     remove(task, &opened(task, fd)?, attribute)
 }

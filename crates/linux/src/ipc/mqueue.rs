@@ -22,6 +22,7 @@ use crate::state::rlimit::Resource;
 use crate::time::posix_timers::SigEvent;
 use crate::time::wall_clock::AbsoluteDeadline;
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::fd::Fd;
 use crate::uapi::pid::Pid;
 use crate::uapi::siginfo::{NSIG, SigInfo};
 use crate::uapi::time::{ClockBase, TimeSpec};
@@ -273,7 +274,7 @@ pub fn sys_mq_unlink(task: &Task, name: UserAddr) -> SysResult {
 /// The queue of a descriptor that `may` be used so.
 fn open_queue(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     may: impl Fn(OpenFlags) -> bool,
 ) -> Result<(Arc<PosixQueue>, bool), Errno> {
     let file = task.file_io(fd)?;
@@ -318,7 +319,7 @@ fn wait<R>(
 /// `mq_timedsend(2)`: sends a message; waits for room until a time.
 pub fn sys_mq_timedsend(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     from: UserAddr,
     len: usize,
     priority: u32,
@@ -369,7 +370,7 @@ pub fn sys_mq_timedsend(
 /// `mq_timedreceive(2)`: receives the first message of the highest priority; waits until a time.
 pub fn sys_mq_timedreceive(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     to: UserAddr,
     len: usize,
     priority: UserPtr<u32>,
@@ -402,7 +403,7 @@ pub fn sys_mq_timedreceive(
 }
 
 /// `mq_notify(2)`; without `SIGEV_THREAD`, for which the C library needs a netlink socket.
-pub fn sys_mq_notify(task: &Task, fd: i32, event: UserPtr<SigEvent>) -> SysResult {
+pub fn sys_mq_notify(task: &Task, fd: Fd, event: UserPtr<SigEvent>) -> SysResult {
     let event = event.read_optional()?;
     let (queue, _) = open_queue(task, fd, |_| true)?;
     let pid = task.pid();
@@ -438,7 +439,7 @@ pub fn sys_mq_notify(task: &Task, fd: i32, event: UserPtr<SigEvent>) -> SysResul
 /// `mq_getsetattr(2)`: of the attributes only `O_NONBLOCK` can be set.
 pub fn sys_mq_getsetattr(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     new: UserPtr<MqAttr>,
     old: UserPtr<MqAttr>,
 ) -> SysResult {

@@ -13,6 +13,7 @@ use vm::{
 
 use crate::process::personality::{READ_IMPLIES_EXEC, has_personality_bit};
 use crate::state::rlimit::Resource;
+use crate::uapi::fd::Fd;
 use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, uaccess};
 
@@ -146,7 +147,7 @@ pub fn sys_mmap(
     len: usize,
     prot: u32,
     flags: u32,
-    fd: i32,
+    fd: Fd,
     offset: u64,
 ) -> SysResult {
     let anonymous = flags & sys::MAP_ANONYMOUS != 0;

@@ -19,6 +19,7 @@ use crate::mount::{
 };
 use crate::process_control::namespaces::may_mount;
 use crate::state::fdtable::CloseOnExec;
+use crate::uapi::fd::Fd;
 use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, uaccess};
 
@@ -90,7 +91,7 @@ pub fn sys_fsopen(task: &Task, kind: UserAddr, flags: u32) -> SysResult {
 }
 
 /// `fspick(2)`: makes a context to reconfigure a mounted file system.
-pub fn sys_fspick(task: &Task, dirfd: i32, name: UserAddr, flags: u32) -> SysResult {
+pub fn sys_fspick(task: &Task, dirfd: Fd, name: UserAddr, flags: u32) -> SysResult {
     may_mount(task)?;
     if flags
         & !(sys::FSPICK_CLOEXEC
@@ -133,13 +134,13 @@ const TEXT_MAX: usize = 256;
 /// `fsconfig(2)`: sets an option of a context, or carries it out.
 pub fn sys_fsconfig(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     command: u32,
     key: UserAddr,
     value: UserAddr,
     aux: i32,
 ) -> SysResult {
-    if fd < 0 {
+    if fd.is_negative() {
         return Err(Errno::EINVAL);
     }
     let sound = match command {
@@ -270,7 +271,7 @@ fn times_of(attributes: u32) -> Result<u32, Errno> {
 }
 
 /// `fsmount(2)`: makes a mount of a context's file system; returns its descriptor.
-pub fn sys_fsmount(task: &Task, fd: i32, flags: u32, attributes: u32) -> SysResult {
+pub fn sys_fsmount(task: &Task, fd: Fd, flags: u32, attributes: u32) -> SysResult {
     may_mount(task)?;
     if flags & !sys::FSMOUNT_CLOEXEC != 0 {
         return Err(Errno::EINVAL);
@@ -305,7 +306,7 @@ fn install_tree(task: &Task, space: Arc<Namespace>, cloexec: CloseOnExec) -> Sys
 }
 
 /// `open_tree(2)`: opens a mount, or a copy of it with `OPEN_TREE_CLONE`.
-pub fn sys_open_tree(task: &Task, dirfd: i32, name: UserAddr, flags: u32) -> SysResult {
+pub fn sys_open_tree(task: &Task, dirfd: Fd, name: UserAddr, flags: u32) -> SysResult {
     const LOOKUP: u32 = sys::AT_EMPTY_PATH | sys::AT_SYMLINK_NOFOLLOW;
     let copies = flags & sys::OPEN_TREE_CLONE != 0;
     let recursive = flags & sys::AT_RECURSIVE != 0;
@@ -335,9 +336,9 @@ pub fn sys_open_tree(task: &Task, dirfd: i32, name: UserAddr, flags: u32) -> Sys
 /// `move_mount(2)`: moves or attaches a mount.
 pub fn sys_move_mount(
     task: &Task,
-    from_fd: i32,
+    from_fd: Fd,
     from: UserAddr,
-    to_fd: i32,
+    to_fd: Fd,
     to: UserAddr,
     flags: u32,
 ) -> SysResult {
@@ -389,7 +390,7 @@ type MountAttr = [u64; 4];
 /// `mount_setattr(2)`: changes the attributes of a mount or of all below it.
 pub fn sys_mount_setattr(
     task: &Task,
-    dirfd: i32,
+    dirfd: Fd,
     name: UserAddr,
     flags: u32,
     from: UserAddr,

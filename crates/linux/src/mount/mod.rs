@@ -21,6 +21,7 @@ use crate::ipc::mqueuefs;
 use crate::kernfs::{cgroup, sysfs};
 use crate::process::process_table;
 use crate::process_control::namespaces::may_mount;
+use crate::uapi::fd::Fd;
 use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, procfs, uaccess};
 
@@ -196,7 +197,7 @@ pub fn sys_mount(
     if bits & MS_MGC_MSK == MS_MGC_VAL {
         bits &= !MS_MGC_MSK;
     }
-    let point = lookup_at(task, sys::AT_FDCWD, target, 0)?;
+    let point = lookup_at(task, Fd::CWD, target, 0)?;
     if bits & MS_NOUSER != 0 {
         return Err(Errno::EINVAL);
     }
@@ -276,7 +277,7 @@ pub fn sys_umount2(task: &Task, target: UserAddr, flags: u32) -> SysResult {
 pub fn sys_pivot_root(task: &Task, new: UserAddr, put: UserAddr) -> SysResult {
     may_mount(task)?;
     let directory = |name| {
-        let path = lookup_at(task, sys::AT_FDCWD, name, 0)?;
+        let path = lookup_at(task, Fd::CWD, name, 0)?;
         if path.dentry().kind() == FileType::Directory {
             Ok(path)
         } else {

@@ -8,6 +8,7 @@ use fs::{File, FileOps, OpenFlags};
 
 use crate::Task;
 use crate::process::{Process, process_table};
+use crate::uapi::fd::Fd;
 
 /// A descriptor of a process, which stays that process's even when the number is given to another.
 pub(crate) struct PidFd {
@@ -49,7 +50,7 @@ pub(crate) fn open(process: Arc<Process>, nonblocking: bool) -> Arc<File> {
 ///
 /// # Errors
 /// `EBADF`.
-pub(crate) fn process_of(task: &Task, fd: i32) -> Result<(Arc<Process>, bool), Errno> {
+pub(crate) fn process_of(task: &Task, fd: Fd) -> Result<(Arc<Process>, bool), Errno> {
     let file = task.file_io(fd)?;
     let pidfd = file.ops_as::<PidFd>().ok_or(Errno::EBADF)?;
     Ok((pidfd.process.clone(), file.nonblocking()))

@@ -30,6 +30,7 @@ use crate::state::sighand::SigPending;
 use crate::state::syscall_user_dispatch::UserDispatch;
 use crate::state::usage::{IoAccounting, PrevCputime};
 use crate::uaccess::UserPtr;
+use crate::uapi::fd::Fd;
 use crate::uapi::futex::FutexScope;
 use crate::uapi::pid::{Pid, Tid};
 use crate::uapi::sigframe::{AltStack, LastFault};
@@ -383,12 +384,12 @@ impl Task {
     /// # Errors
     /// `EBADF`.
     #[inline(always)]
-    pub fn file(&self, fd: i32) -> Result<Arc<File>, Errno> {
+    pub fn file(&self, fd: Fd) -> Result<Arc<File>, Errno> {
         self.find_file(fd).ok_or(Errno::EBADF)
     }
 
     #[inline(always)]
-    fn find_file(&self, fd: i32) -> Option<Arc<File>> {
+    fn find_file(&self, fd: Fd) -> Option<Arc<File>> {
         if let Some(files) = self.initial_files() {
             files.find(fd)
         } else {
@@ -399,7 +400,7 @@ impl Task {
     /// File of a descriptor of a thread that no longer has the table it began with.
     #[cold]
     #[inline(never)]
-    fn find_file_slow(&self, fd: i32) -> Option<Arc<File>> {
+    fn find_file_slow(&self, fd: Fd) -> Option<Arc<File>> {
         self.current_files_slow().find(fd)
     }
 
@@ -408,7 +409,7 @@ impl Task {
     /// # Errors
     /// `EBADF`.
     #[inline(always)]
-    pub fn file_io(&self, fd: i32) -> Result<Arc<File>, Errno> {
+    pub fn file_io(&self, fd: Fd) -> Result<Arc<File>, Errno> {
         FdTable::for_io(self.file(fd)?)
     }
 
@@ -458,7 +459,7 @@ impl Task {
     /// # Errors
     /// `EBADF`.
     #[inline]
-    pub fn close(&self, fd: i32) -> Result<(), Errno> {
+    pub fn close(&self, fd: Fd) -> Result<(), Errno> {
         self.with_files(|files| files.close(fd))
     }
 

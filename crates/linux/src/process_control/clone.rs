@@ -19,6 +19,7 @@ use crate::process_control::namespaces;
 use crate::state::fdtable::CloseOnExec;
 use crate::time::posix_timers;
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::fd::Fd;
 use crate::uapi::pid::Pid;
 use crate::uapi::sigframe::AltStack;
 use crate::uapi::siginfo;
@@ -270,10 +271,11 @@ fn ptrace_event_of(task: &Task, request: &KernelCloneArgs) -> Option<Event> {
 }
 
 /// Gives the parent a pidfd of its child, and stores its number at `at`.
-fn install_pidfd(task: &Task, child: &Arc<Process>, at: UserAddr) -> Result<i32, Errno> {
+fn install_pidfd(task: &Task, child: &Arc<Process>, at: UserAddr) -> Result<Fd, Errno> {
     let files = task.files();
-    let fd = files.install(pidfd::open(child.clone(), false), CloseOnExec::Yes)? as i32;
-    UserPtr::<i32>::new(at)
+    let fd = files.install(pidfd::open(child.clone(), false), CloseOnExec::Yes)?;
+    let fd = Fd::from_index(fd);
+    UserPtr::new(at)
         .write(&fd)
         .or_else(|e| files.close(fd).and(Err(e)))?;
     Ok(fd)

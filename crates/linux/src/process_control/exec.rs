@@ -18,7 +18,7 @@ use vm::{
     page_align_down,
 };
 
-use crate::files::namei::{self, AT_FDCWD};
+use crate::files::namei;
 use crate::process::image::ProcessImage;
 use crate::process::personality::{
     self, ADDR_COMPAT_LAYOUT, PER_CLEAR_ON_SETID, RANDOMIZE_VA_SPACE, READ_IMPLIES_EXEC,
@@ -33,6 +33,7 @@ use crate::state::rlimit::Resource;
 use crate::time::{posix_timers, vdso};
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::elf;
+use crate::uapi::fd::Fd;
 use crate::uapi::initial_stack::{self, Strings};
 use crate::uapi::sigframe::{AltStack, Frame};
 use crate::uapi::user_addr::UserAddr;
@@ -165,9 +166,9 @@ impl ExecFile {
 
 /// Opens a file to run it. Nobody needs to be allowed to read it, and a descriptor may be one of
 /// `O_PATH`: the file is opened anew.
-fn open(task: &Task, dirfd: i32, name: &[u8], nofollow: bool) -> Result<ExecFile, Errno> {
+fn open(task: &Task, dirfd: Fd, name: &[u8], nofollow: bool) -> Result<ExecFile, Errno> {
     let path = match (name, dirfd) {
-        ([], AT_FDCWD) => task.fs().cwd(),
+        ([], Fd::CWD) => task.fs().cwd(),
         ([], _) => task.files().get(dirfd)?.path().clone(),
         _ => namei::lookup_exec(task, dirfd, name, nofollow)?,
     };
@@ -331,7 +332,7 @@ pub(crate) fn load(
         args.extend(argument);
         args.push(exec_name);
         args.extend(rest);
-        ExecFile { file, running } = open(task, AT_FDCWD, &interpreter, false)?;
+        ExecFile { file, running } = open(task, Fd::CWD, &interpreter, false)?;
         exec_name = interpreter;
     }
     let (cred, secure) = exec_credentials(task, &file)?;
@@ -345,7 +346,7 @@ pub(crate) fn load(
         Some((at, len)) => {
             let mut name = read_at_most(&file, at, len)?;
             name.truncate(name.iter().position(|&b| b == 0).ok_or(Errno::ENOEXEC)?);
-            let interpreter = open(task, AT_FDCWD, &name, false)?;
+            let interpreter = open(task, Fd::CWD, &name, false)?;
             let program = parse(&interpreter.file)?;
             Some((interpreter, program))
         }
@@ -533,7 +534,7 @@ pub(crate) fn begin_new_exec(task: &Task, loaded: LoadedProgram) {
 fn exec(
     task: &Task,
     regs: &mut UserRegs,
-    dirfd: i32,
+    dirfd: Fd,
     name: &[u8],
     flags: u32,
     args: UserAddr,
@@ -580,14 +581,14 @@ pub fn sys_execve(
     if name.is_empty() {
         return Err(Errno::ENOENT);
     }
-    exec(task, regs, AT_FDCWD, name, 0, args, env)
+    exec(task, regs, Fd::CWD, name, 0, args, env)
 }
 
 /// `execveat(2)`: runs another program, from a directory on or by descriptor.
 pub fn sys_execveat(
     task: &Task,
     regs: &mut UserRegs,
-    dirfd: i32,
+    dirfd: Fd,
     name: UserAddr,
     args: UserAddr,
     env: UserAddr,

@@ -10,6 +10,7 @@ use linux_raw_sys::general as sys;
 
 use crate::ipc::sem;
 use crate::process::{access, namespaces, pidfd};
+use crate::uapi::fd::Fd;
 use crate::{SysResult, Task};
 
 /// Flags of `clone(2)` and `unshare(2)` that make a namespace.
@@ -81,7 +82,7 @@ fn install_namespace(task: &Task, kind: NamespaceKind, held: &NamespaceRef) -> R
 }
 
 /// `setns(2)`: the namespace of a descriptor, or those of a process that bits name.
-pub fn sys_setns(task: &Task, fd: i32, bits: u32) -> SysResult {
+pub fn sys_setns(task: &Task, fd: Fd, bits: u32) -> SysResult {
     const ORDER: [NamespaceKind; 8] = [
         NamespaceKind::User,
         NamespaceKind::Mount,

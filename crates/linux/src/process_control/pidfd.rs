@@ -7,6 +7,7 @@ use crate::process::{access, pidfd, process_table};
 use crate::signal::kill;
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::UserPtr;
+use crate::uapi::fd::Fd;
 use crate::uapi::pid::Pid;
 use crate::uapi::siginfo::SigInfo;
 use crate::{SysResult, Task, procfs};
@@ -31,7 +32,7 @@ pub fn sys_pidfd_open(task: &Task, pid: Pid, flags: u32) -> SysResult {
 /// `pidfd_send_signal(2)`; a descriptor of the directory `/proc/PID` means that process, too.
 pub fn sys_pidfd_send_signal(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     signo: i32,
     info: UserPtr<SigInfo>,
     flags: u32,
@@ -48,7 +49,7 @@ pub fn sys_pidfd_send_signal(
 }
 
 /// `pidfd_getfd(2)`: duplicates a descriptor of another process.
-pub fn sys_pidfd_getfd(task: &Task, fd: i32, theirs: i32, flags: u32) -> SysResult {
+pub fn sys_pidfd_getfd(task: &Task, fd: Fd, theirs: Fd, flags: u32) -> SysResult {
     if flags != 0 {
         return Err(Errno::EINVAL);
     }

@@ -11,6 +11,7 @@ use crate::process::image::mm_map_of;
 use crate::process_control::exec;
 use crate::state::rlimit::Resource;
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::fd::Fd;
 use crate::uapi::prctl_mm_map::{NO_FILE, PrctlMmMap};
 use crate::{SysResult, Task};
 
@@ -48,7 +49,7 @@ pub(crate) fn set(task: &Task, what: u32, at: usize, len: usize, zero: usize) ->
         }
         pr::PR_SET_MM_MAP => return set_all(task, at, len),
         _ if !task.cred().capable(sys::CAP_SYS_RESOURCE) => return Err(Errno::EPERM),
-        pr::PR_SET_MM_EXE_FILE => return set_executable(task, at as u32),
+        pr::PR_SET_MM_EXE_FILE => return set_executable(task, Fd::new(at as i32)),
         pr::PR_SET_MM_AUXV => return set_auxiliary(task, at, len),
         _ => {}
     }
@@ -106,7 +107,7 @@ fn set_all(task: &Task, at: usize, len: usize) -> SysResult {
         if !cred.has_sys_admin() && !cred.capable(sys::CAP_CHECKPOINT_RESTORE) {
             return Err(Errno::EPERM);
         }
-        set_executable(task, layout.exe_fd)?;
+        set_executable(task, Fd::new(layout.exe_fd.cast_signed()))?;
     }
     apply(&layout, process)?;
     if let Some(bytes) = auxiliary {
@@ -131,9 +132,9 @@ fn set_auxiliary(task: &Task, at: usize, len: usize) -> SysResult {
 
 /// The process runs another file from now on, as far as others see; not while the old one is still
 /// mapped.
-fn set_executable(task: &Task, fd: u32) -> SysResult {
+fn set_executable(task: &Task, fd: Fd) -> SysResult {
     let process = task.process();
-    let file = task.file(fd.cast_signed())?;
+    let file = task.file(fd)?;
     let refused = |e: Errno| {
         if e == Errno::ETXTBSY {
             Errno::EACCES

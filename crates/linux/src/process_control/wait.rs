@@ -9,6 +9,7 @@ use crate::process::process_table::{self, ProcessEntry, ProcessTable, TABLE};
 use crate::process::{Process, accounting, pidfd, sigchld_code_and_status};
 use crate::time::rusage::RUsage;
 use crate::uaccess::UserPtr;
+use crate::uapi::fd::Fd;
 use crate::uapi::pid::{Pgid, Pid, PidSelector, Tid};
 use crate::uapi::siginfo::SigInfo;
 use crate::uapi::user_addr::UserAddr;
@@ -293,7 +294,7 @@ fn wait_by_kind(
         sys::P_ALL => WaitSelector::Any,
         sys::P_PID if id > 0 => WaitSelector::Tid(Tid::new(id)),
         sys::P_PIDFD if id >= 0 => {
-            let (process, nonblocking) = pidfd::process_of(task, id)?;
+            let (process, nonblocking) = pidfd::process_of(task, Fd::new(id))?;
             never_blocks = nonblocking;
             WaitSelector::Tid(process.pid().leader())
         }

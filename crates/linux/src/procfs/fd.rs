@@ -11,6 +11,7 @@ use fs::{FileType, Inode, LinkTarget, OpenFlags, Result};
 use super::parse_pid;
 use crate::process::process_table;
 use crate::state::fdtable::FdTable;
+use crate::uapi::fd::Fd;
 use crate::uapi::pid::Pid;
 
 /// First inode number of descriptors' files.
@@ -38,7 +39,7 @@ impl DynamicDir for FdDir {
     }
 
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
-        let fd = parse_pid(name).ok_or(Errno::ENOENT)?;
+        let fd = parse_pid(name).map(Fd::new).ok_or(Errno::ENOENT)?;
         let file = self.files()?.get(fd).map_err(|_| Errno::ENOENT)?;
         let flags = file.flags();
         let mode = if self.info {
@@ -47,7 +48,7 @@ impl DynamicDir for FdDir {
             (u32::from(flags.readable()) * 0o500) | (u32::from(flags.writable()) * 0o300)
         };
         let attr = PseudoAttr {
-            ino: self.attr.ino + FD_INO + fd as u64,
+            ino: self.attr.ino + FD_INO + fd.index() as u64,
             mode,
             ..self.attr
         };
@@ -90,11 +91,11 @@ impl DynamicDir for FdDir {
         } else {
             FileType::Symlink
         };
-        let listed = |(fd, _)| DynamicEntry {
+        let listed = |(fd, _): (Fd, _)| DynamicEntry {
             name: format!("{fd}").into_bytes(),
-            ino: self.attr.ino + FD_INO + fd as u64,
+            ino: self.attr.ino + FD_INO + fd.index() as u64,
             kind,
-            key: fd as u64 + 1,
+            key: fd.index() as u64 + 1,
         };
         Ok(self
             .files()?

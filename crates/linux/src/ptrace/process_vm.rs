@@ -12,6 +12,7 @@ use vm::{AddressSpace, PAGE_SIZE};
 use crate::process::access::check_trace_access;
 use crate::process::{Process, pidfd, process_table};
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::fd::Fd;
 use crate::uapi::pid::Tid;
 use crate::uio::{self, IoVec, IoVecs, UserBuf};
 use crate::{SysResult, Task};
@@ -159,7 +160,7 @@ pub fn sys_process_vm_writev(
 /// could change what is there.
 pub fn sys_process_madvise(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     ranges: UserPtr<IoVec>,
     count: usize,
     advice: u32,
@@ -208,7 +209,7 @@ pub fn sys_process_madvise(
 }
 
 /// `process_mrelease(2)`: a process that ends gives its memory back by itself.
-pub fn sys_process_mrelease(task: &Task, fd: i32, flags: u32) -> SysResult {
+pub fn sys_process_mrelease(task: &Task, fd: Fd, flags: u32) -> SysResult {
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
@@ -252,7 +253,7 @@ pub fn sys_kcmp(
     let (process1, process2) = (task1.process().clone(), task2.process().clone());
     check_trace_access(task, &process1)?;
     check_trace_access(task, &process2)?;
-    let descriptor = |index: u64| i32::try_from(index).map_err(|_| Errno::EBADF);
+    let descriptor = |index: u64| i32::try_from(index).map(Fd::new).map_err(|_| Errno::EBADF);
     let (one, other) = match kind {
         KCMP_FILE => (
             address(&task1.file(descriptor(index1)?)?),

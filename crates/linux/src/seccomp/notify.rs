@@ -15,6 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::process::process_table;
 use crate::state::fdtable::CloseOnExec;
 use crate::state::seccomp::{Listener, PendingNotification, Response, SeccompData, State};
+use crate::uapi::fd::Fd;
 use crate::{SysResult, Task, current_task};
 
 const RECEIVE: u32 = 0xc050_2100;
@@ -47,8 +48,8 @@ pub(crate) struct Notification {
 struct AddFd {
     id: u64,
     flags: u32,
-    source: i32,
-    number: i32,
+    source: Fd,
+    number: Fd,
     number_flags: u32,
 }
 
@@ -204,7 +205,7 @@ impl Listener {
         let named = flags & ADDFD_FLAG_SETFD != 0;
         if flags & !(ADDFD_FLAG_SETFD | ADDFD_FLAG_SEND) != 0
             || number_flags & !sys::O_CLOEXEC != 0
-            || (number != 0 && !named)
+            || (number.raw() != 0 && !named)
         {
             return Err(Errno::EINVAL);
         }

@@ -11,6 +11,7 @@ use linux_raw_sys::general as sys;
 
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::UserPtr;
+use crate::uapi::fd::Fd;
 use crate::uapi::siginfo::{SigInfo, SigSet, UNBLOCKABLE};
 use crate::{SysResult, Task, current_task};
 
@@ -119,7 +120,7 @@ impl FileOps for SignalFd {
 /// `signalfd4(2)`: makes or changes a descriptor of signals, with flags.
 pub fn sys_signalfd4(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     mask: UserPtr<SigSet>,
     size: usize,
     flags: u32,
@@ -131,14 +132,14 @@ pub fn sys_signalfd4(
     if flags & !(sys::O_CLOEXEC | sys::O_NONBLOCK) != 0 {
         return Err(Errno::EINVAL);
     }
-    if fd != -1 {
+    if fd != Fd::new(-1) {
         let file = task.file_io(fd)?;
         file.ops_as::<SignalFd>()
             .ok_or(Errno::EINVAL)?
             .wanted
             .store(wanted, Ordering::Relaxed);
         task.process().signal_sent.notify();
-        return Ok(fd as usize);
+        return Ok(fd.index());
     }
     let open = OpenFlags::RDWR | OpenFlags::from_bits_retain(flags & sys::O_NONBLOCK);
     let file = File::anonymous(
@@ -154,6 +155,6 @@ pub fn sys_signalfd4(
 }
 
 /// `signalfd(2)`: makes or changes a descriptor of signals.
-pub fn sys_signalfd(task: &Task, fd: i32, mask: UserPtr<SigSet>, size: usize) -> SysResult {
+pub fn sys_signalfd(task: &Task, fd: Fd, mask: UserPtr<SigSet>, size: usize) -> SysResult {
     sys_signalfd4(task, fd, mask, size, 0)
 }

@@ -14,6 +14,7 @@ use net::{Address, Caller, Socket, SocketType, Ucred};
 
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::fd::Fd;
 use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
@@ -53,7 +54,7 @@ pub(crate) fn of_file(file: &File) -> Result<&Socket, Errno> {
 /// `EBADF`, `ENOTSOCK`, and those of `f`.
 pub(crate) fn with_socket<R>(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     f: impl FnOnce(&Socket, &File) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
     let file = task.file_io(fd)?;
@@ -191,7 +192,7 @@ pub fn sys_socketpair(
     domain: u32,
     kind: u32,
     protocol: i32,
-    fds: UserPtr<[i32; 2]>,
+    fds: UserPtr<[Fd; 2]>,
 ) -> SysResult {
     if kind & !(FLAGS | 0xf) != 0 {
         return Err(Errno::EINVAL);
@@ -208,9 +209,9 @@ pub fn sys_socketpair(
     let [a, b] = [a, b].map(|socket| socket.into_file(flags & OpenFlags::NONBLOCK));
     let files = task.files();
     let cloexec = CloseOnExec::of_flags(flags);
-    let first = files.install(a, cloexec)? as i32;
+    let first = Fd::from_index(files.install(a, cloexec)?);
     let result = files.install(b, cloexec).and_then(|second| {
-        let second = second as i32;
+        let second = Fd::from_index(second);
         fds.write(&[first, second])
             .or_else(|e| files.close(second).and(Err(e)))
     });
@@ -221,7 +222,7 @@ pub fn sys_socketpair(
 }
 
 /// `bind(2)`: gives a socket its address.
-pub fn sys_bind(task: &Task, fd: i32, addr: UserAddr, len: u32) -> SysResult {
+pub fn sys_bind(task: &Task, fd: Fd, addr: UserAddr, len: u32) -> SysResult {
     with_socket(task, fd, |socket, _| {
         let address = read_address(socket, addr, len, true)?;
         with_caller(task, |caller| socket.ops().bind(caller, &address)).map(|()| 0)
@@ -229,7 +230,7 @@ pub fn sys_bind(task: &Task, fd: i32, addr: UserAddr, len: u32) -> SysResult {
 }
 
 /// `connect(2)`: connects a socket to an address.
-pub fn sys_connect(task: &Task, fd: i32, addr: UserAddr, len: u32) -> SysResult {
+pub fn sys_connect(task: &Task, fd: Fd, addr: UserAddr, len: u32) -> SysResult {
     let file = task.file_io(fd)?;
     // As on Linux: the address comes before whether it is a socket, what it means after that.
     let (bytes, len) = copy_address(addr, len)?;
@@ -243,7 +244,7 @@ pub fn sys_connect(task: &Task, fd: i32, addr: UserAddr, len: u32) -> SysResult 
 }
 
 /// `listen(2)`: lets a socket accept connections.
-pub fn sys_listen(task: &Task, fd: i32, backlog: i32) -> SysResult {
+pub fn sys_listen(task: &Task, fd: Fd, backlog: i32) -> SysResult {
     // A negative number is a very large one.
     with_socket(task, fd, |socket, _| {
         socket
@@ -256,7 +257,7 @@ pub fn sys_listen(task: &Task, fd: i32, backlog: i32) -> SysResult {
 /// `accept4(2)`: accepts a connection, with flags; returns its descriptor.
 pub fn sys_accept4(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     addr: UserAddr,
     len: UserPtr<i32>,
     flags: u32,
@@ -284,26 +285,26 @@ pub fn sys_accept4(
 }
 
 /// `accept(2)`: accepts a connection; returns its descriptor.
-pub fn sys_accept(task: &Task, fd: i32, addr: UserAddr, len: UserPtr<i32>) -> SysResult {
+pub fn sys_accept(task: &Task, fd: Fd, addr: UserAddr, len: UserPtr<i32>) -> SysResult {
     sys_accept4(task, fd, addr, len, 0)
 }
 
 /// `getsockname(2)`: stores the address of a socket.
-pub fn sys_getsockname(task: &Task, fd: i32, addr: UserAddr, len: UserPtr<i32>) -> SysResult {
+pub fn sys_getsockname(task: &Task, fd: Fd, addr: UserAddr, len: UserPtr<i32>) -> SysResult {
     with_socket(task, fd, |socket, _| {
         write_address(&socket.ops().local_address().encode(), addr, len).map(|()| 0)
     })
 }
 
 /// `getpeername(2)`: stores the address of a socket's peer.
-pub fn sys_getpeername(task: &Task, fd: i32, addr: UserAddr, len: UserPtr<i32>) -> SysResult {
+pub fn sys_getpeername(task: &Task, fd: Fd, addr: UserAddr, len: UserPtr<i32>) -> SysResult {
     with_socket(task, fd, |socket, _| {
         write_address(&socket.ops().peer_address()?.encode(), addr, len).map(|()| 0)
     })
 }
 
 /// `shutdown(2)`: ends sending or receiving of a connection.
-pub fn sys_shutdown(task: &Task, fd: i32, how: u32) -> SysResult {
+pub fn sys_shutdown(task: &Task, fd: Fd, how: u32) -> SysResult {
     const READ: u32 = 0;
     const WRITE: u32 = 1;
     const BOTH: u32 = 2;

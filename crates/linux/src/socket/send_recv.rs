@@ -21,6 +21,7 @@ use crate::state::credentials::Ids;
 use crate::state::fdtable::CloseOnExec;
 use crate::time::deadline_after;
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::fd::Fd;
 use crate::uapi::pid::Pid;
 use crate::uapi::time::TimeSpec;
 use crate::uapi::user_addr::UserAddr;
@@ -151,7 +152,7 @@ fn read_control(
                     return Err(Errno::EINVAL);
                 }
                 for fd in data.as_chunks::<4>().0 {
-                    files.push(task.files().get(i32::from_ne_bytes(*fd))?);
+                    files.push(task.files().get(Fd::new(i32::from_ne_bytes(*fd)))?);
                 }
             }
             (consts::SOL_SOCKET, consts::SCM_CREDENTIALS) => {
@@ -325,7 +326,7 @@ fn one_buffer(addr: UserAddr, len: usize) -> Result<UserBuf, Errno> {
 /// `sendto(2)`: sends a buffer, to an address if one is given.
 pub fn sys_sendto(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     buf: UserAddr,
     len: usize,
     flags: u32,
@@ -448,7 +449,7 @@ fn send_message(
 }
 
 /// `sendmsg(2)`: sends buffers with control messages.
-pub fn sys_sendmsg(task: &Task, fd: i32, message: UserPtr<MsgHdr>, flags: u32) -> SysResult {
+pub fn sys_sendmsg(task: &Task, fd: Fd, message: UserPtr<MsgHdr>, flags: u32) -> SysResult {
     let file = task.file_io(fd)?;
     send_message(task, &file, &read_header(message)?, flags).map(|message| message.len)
 }
@@ -521,7 +522,7 @@ fn check_mmsg_flags(flags: u32) -> Result<(), Errno> {
 /// `sendmmsg(2)`: sends several messages; returns their number.
 pub fn sys_sendmmsg(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     messages: UserPtr<MMsgHdr>,
     count: u32,
     flags: u32,
@@ -639,7 +640,7 @@ fn sender_address(socket: &Socket, got: &ReceivedMessage) -> Vec<u8> {
 /// `recvfrom(2)`: receives into a buffer; stores the sender's address.
 pub fn sys_recvfrom(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     buf: UserAddr,
     len: usize,
     flags: u32,
@@ -713,8 +714,8 @@ impl ControlWriter {
             let Ok(fd) = table.install(file, cloexec) else {
                 break;
             };
-            let fd = fd as i32;
-            if uaccess::write_bytes(self.at.wrapping_add(len), &fd.to_ne_bytes()).is_err() {
+            let fd = Fd::from_index(fd);
+            if uaccess::write_bytes(self.at.wrapping_add(len), fd.as_bytes()).is_err() {
                 // Another thread may have closed it already.
                 let _ = table.close(fd);
                 break;
@@ -783,7 +784,7 @@ fn receive_message(
 }
 
 /// `recvmsg(2)`: receives into buffers, with control messages.
-pub fn sys_recvmsg(task: &Task, fd: i32, message: UserPtr<MsgHdr>, flags: u32) -> SysResult {
+pub fn sys_recvmsg(task: &Task, fd: Fd, message: UserPtr<MsgHdr>, flags: u32) -> SysResult {
     let file = task.file_io(fd)?;
     receive_message(task, &file, message, flags).map(|message| message.len)
 }
@@ -792,7 +793,7 @@ pub fn sys_recvmsg(task: &Task, fd: i32, message: UserPtr<MsgHdr>, flags: u32) -
 /// first message is kept as the socket's.
 pub fn sys_recvmmsg(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     messages: UserPtr<MMsgHdr>,
     count: u32,
     flags: u32,

@@ -11,6 +11,7 @@ use net::{SocketOps, SocketOptions, Ucred};
 use crate::socket::sock_fprog::read_program;
 use crate::socket::with_socket;
 use crate::uaccess::{self, UserPtr};
+use crate::uapi::fd::Fd;
 use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
@@ -31,7 +32,7 @@ const BPF_EXTENSIONS: u32 = 64;
 /// `getsockopt(2)`: stores an option of a socket.
 pub fn sys_getsockopt(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     level: u32,
     option: u32,
     value: UserAddr,
@@ -147,7 +148,7 @@ pub fn sys_getsockopt(
 /// `setsockopt(2)`: sets an option of a socket.
 pub fn sys_setsockopt(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     level: u32,
     option: u32,
     value: UserAddr,

@@ -11,6 +11,7 @@ use fs::{Cred, File, FsStruct, OpenFlags, ops};
 use task::{Mutex, Once, RcuArc};
 
 use crate::SysResult;
+use crate::uapi::fd::Fd;
 use crate::uapi::pid::Pid;
 
 /// Whether `execve(2)` closes a descriptor (`FD_CLOEXEC`).
@@ -167,9 +168,9 @@ struct FdBitmaps {
 }
 
 impl FdBitmaps {
-    fn check(&self, fd: i32) -> Result<usize, Errno> {
-        usize::try_from(fd)
-            .ok()
+    fn check(&self, fd: Fd) -> Result<usize, Errno> {
+        // A negative number is beyond all there are.
+        Some(fd.index())
             .filter(|&fd| self.is_open(fd))
             .ok_or(Errno::EBADF)
     }
@@ -371,15 +372,15 @@ impl FdTable {
     /// # Errors
     /// `EBADF`.
     #[inline(always)]
-    pub fn get(&self, fd: i32) -> Result<Arc<File>, Errno> {
+    pub fn get(&self, fd: Fd) -> Result<Arc<File>, Errno> {
         self.find(fd).ok_or(Errno::EBADF)
     }
 
     /// The open file behind a descriptor, if there is one.
     #[inline(always)]
-    pub(crate) fn find(&self, fd: i32) -> Option<Arc<File>> {
+    pub(crate) fn find(&self, fd: Fd) -> Option<Arc<File>> {
         // A negative number is beyond all there are.
-        self.files.get(fd as u32 as usize)
+        self.files.get(fd.index())
     }
 
     /// The open file behind a descriptor that was not opened with `O_PATH`.
@@ -387,7 +388,7 @@ impl FdTable {
     /// # Errors
     /// `EBADF`.
     #[inline]
-    pub fn get_io(&self, fd: i32) -> Result<Arc<File>, Errno> {
+    pub fn get_io(&self, fd: Fd) -> Result<Arc<File>, Errno> {
         Self::for_io(self.get(fd)?)
     }
 
@@ -439,12 +440,12 @@ impl FdTable {
     ///
     /// # Errors
     /// `EMFILE`.
-    pub(crate) fn next_two(&self) -> Result<[i32; 2], Errno> {
+    pub(crate) fn next_two(&self) -> Result<[Fd; 2], Errno> {
         let numbers = self.numbers.lock();
         let first = numbers.open_fds.lowest_free(numbers.lowest_free);
         let second = numbers.open_fds.lowest_free(first + 1);
         if second < self.limit() {
-            Ok([first as i32, second as i32])
+            Ok([first, second].map(Fd::from_index))
         } else {
             Err(Errno::EMFILE)
         }
@@ -493,8 +494,8 @@ impl FdTable {
     ///
     /// # Errors
     /// `EBADF` if the number is not allowed, `EBUSY` if it is kept for a file that is being opened.
-    pub fn install_at(&self, fd: i32, file: Arc<File>, cloexec: CloseOnExec) -> SysResult {
-        let index = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
+    pub fn install_at(&self, fd: Fd, file: Arc<File>, cloexec: CloseOnExec) -> SysResult {
+        let index = fd.index();
         if index >= self.limit() {
             return Err(Errno::EBADF);
         }
@@ -515,7 +516,7 @@ impl FdTable {
     ///
     /// # Errors
     /// `EBADF`.
-    pub fn close(&self, fd: i32) -> Result<(), Errno> {
+    pub fn close(&self, fd: Fd) -> Result<(), Errno> {
         self.free(fd).map(drop)
     }
 
@@ -524,7 +525,7 @@ impl FdTable {
     /// # Errors
     /// `EBADF`.
     #[inline]
-    pub(crate) fn free(&self, fd: i32) -> Result<Option<Arc<File>>, Errno> {
+    pub(crate) fn free(&self, fd: Fd) -> Result<Option<Arc<File>>, Errno> {
         let mut numbers = self.numbers.lock();
         let fd = numbers.check(fd)?;
         let file = self.remove(&mut numbers, fd);
@@ -603,7 +604,7 @@ impl FdTable {
     ///
     /// # Errors
     /// `EBADF`.
-    pub fn cloexec(&self, fd: i32) -> Result<CloseOnExec, Errno> {
+    pub fn cloexec(&self, fd: Fd) -> Result<CloseOnExec, Errno> {
         let numbers = self.numbers.lock();
         Ok(CloseOnExec::when(numbers.cloexec.has(numbers.check(fd)?)))
     }
@@ -612,7 +613,7 @@ impl FdTable {
     ///
     /// # Errors
     /// `EBADF`.
-    pub fn set_cloexec(&self, fd: i32, cloexec: CloseOnExec) -> Result<(), Errno> {
+    pub fn set_cloexec(&self, fd: Fd, cloexec: CloseOnExec) -> Result<(), Errno> {
         let mut numbers = self.numbers.lock();
         let fd = numbers.check(fd)?;
         numbers.cloexec.set(fd, cloexec.is_set());
@@ -621,12 +622,12 @@ impl FdTable {
 
     /// All descriptors with their files, ascending.
     #[must_use]
-    pub fn list(&self) -> Vec<(i32, Arc<File>)> {
+    pub fn list(&self) -> Vec<(Fd, Arc<File>)> {
         let numbers = self.numbers.lock();
         numbers
             .open_fds
             .iter()
-            .filter_map(|fd| Some((i32::try_from(fd).ok()?, self.files.get(fd)?)))
+            .filter_map(|fd| Some((Fd::from_index(fd), self.files.get(fd)?)))
             .collect()
     }
 
@@ -644,7 +645,7 @@ impl FdTable {
         let cred = Cred::root();
         let file = ops::open(&context.walk(&cred), name, OpenFlags::RDWR, 0)?;
         for fd in 0..3 {
-            self.install_at(fd, file.clone(), CloseOnExec::No)?;
+            self.install_at(Fd::new(fd), file.clone(), CloseOnExec::No)?;
         }
         Ok(())
     }

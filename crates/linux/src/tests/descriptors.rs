@@ -9,6 +9,7 @@ use crate::files::read_write::{
     sys_lseek, sys_pread64, sys_preadv, sys_pwrite64, sys_read, sys_write, sys_writev,
 };
 use crate::uaccess::UserPtr;
+use crate::uapi::fd::Fd;
 use crate::uapi::user_addr::UserAddr;
 use crate::uio::IoVec;
 
@@ -31,7 +32,7 @@ const F_DUPFD_CLOEXEC: u32 = 1030;
 fn open(task: &Task, name: &[u8], flags: u32) -> Result<usize, i32> {
     outcome(sys_openat(
         task,
-        -100,
+        Fd::CWD,
         User::new(<[u8; 16]>::try_from(name).unwrap()).addr(),
         flags,
         0o644,
@@ -43,7 +44,7 @@ const NAME: &[u8] = b"/a-file-to-open\0";
 #[test]
 fn files_are_read_where_they_were_written() {
     let task = task();
-    let fd = open(&task, NAME, O_CREAT | 2).unwrap() as i32;
+    let fd = Fd::from_index(open(&task, NAME, O_CREAT | 2).unwrap());
     assert_eq!(open(&task, NAME, O_CREAT | O_EXCL), Err(EEXIST));
     let text = User::new(*b"0123456789");
     assert_eq!(outcome(sys_write(&task, fd, text.addr(), 10)), Ok(10));
@@ -66,8 +67,11 @@ fn files_are_read_where_they_were_written() {
         Err(EINVAL)
     );
     assert_eq!(outcome(sys_read(&task, fd, BAD, 1)), Err(EFAULT));
-    assert_eq!(outcome(sys_read(&task, -1, got.addr(), 1)), Err(EBADF));
-    let other = open(&task, NAME, 0).unwrap() as i32;
+    assert_eq!(
+        outcome(sys_read(&task, Fd::new(-1), got.addr(), 1)),
+        Err(EBADF)
+    );
+    let other = Fd::from_index(open(&task, NAME, 0).unwrap());
     assert_eq!(
         outcome(sys_write(&task, other, text.addr(), 1)),
         Err(EBADF),
@@ -78,7 +82,7 @@ fn files_are_read_where_they_were_written() {
 #[test]
 fn several_buffers_are_one_transfer() {
     let task = task();
-    let fd = open(&task, NAME, O_CREAT | 2).unwrap() as i32;
+    let fd = Fd::from_index(open(&task, NAME, O_CREAT | 2).unwrap());
     let (one, other) = (User::new(*b"abc"), User::new(*b"defg"));
     let iov = |parts: [(UserAddr, u64); 3]| {
         User::new(parts.map(|(base, len)| IoVec {
@@ -119,19 +123,26 @@ fn descriptors_are_the_lowest_free_and_flags_are_their_own() {
     let task = task();
     let fd = open(&task, NAME, O_CREAT | O_CLOEXEC).unwrap();
     assert_eq!(fd, 0);
-    let fcntl = |fd: usize, command, arg| outcome(sys_fcntl(&task, fd as i32, command, arg));
+    let fcntl =
+        |fd: usize, command, arg| outcome(sys_fcntl(&task, Fd::from_index(fd), command, arg));
     assert_eq!(fcntl(0, F_GETFD, 0), Ok(1));
     assert_eq!(fcntl(0, F_DUPFD, 5), Ok(5));
     assert_eq!(fcntl(5, F_GETFD, 0), Ok(0), "a copy has none");
     assert_eq!(fcntl(0, F_DUPFD_CLOEXEC, 5), Ok(6));
     assert_eq!(fcntl(6, F_GETFD, 0), Ok(1));
     assert_eq!(fcntl(0, F_DUPFD, 1 << 30), Err(EINVAL));
-    assert_eq!(outcome(sys_dup2(&task, 0, 0)), Ok(0));
-    assert_eq!(outcome(sys_dup3(&task, 0, 0, 0)), Err(EINVAL));
-    assert_eq!(outcome(sys_dup3(&task, 0, 5, O_CLOEXEC)), Ok(5));
+    assert_eq!(outcome(sys_dup2(&task, Fd::new(0), Fd::new(0))), Ok(0));
+    assert_eq!(
+        outcome(sys_dup3(&task, Fd::new(0), Fd::new(0), 0)),
+        Err(EINVAL)
+    );
+    assert_eq!(
+        outcome(sys_dup3(&task, Fd::new(0), Fd::new(5), O_CLOEXEC)),
+        Ok(5)
+    );
     assert_eq!(fcntl(5, F_GETFD, 0), Ok(1));
-    assert_eq!(outcome(sys_close(&task, 0)), Ok(0));
-    assert_eq!(outcome(sys_close(&task, 0)), Err(EBADF));
+    assert_eq!(outcome(sys_close(&task, Fd::new(0))), Ok(0));
+    assert_eq!(outcome(sys_close(&task, Fd::new(0))), Err(EBADF));
     assert_eq!(open(&task, NAME, 0), Ok(0));
     assert_eq!(outcome(sys_close_range(&task, 5, u32::MAX, 0)), Ok(0));
     assert_eq!(fcntl(6, F_GETFD, 0), Err(EBADF));
@@ -144,7 +155,7 @@ fn descriptors_are_the_lowest_free_and_flags_are_their_own() {
 #[test]
 fn pipes_tell_that_nothing_is_there_and_that_nobody_writes() {
     let task = task();
-    let fds = User::new([-1i32; 2]);
+    let fds = User::new([Fd::new(-1); 2]);
     assert_eq!(
         outcome(sys_pipe2(&task, fds.ptr(), O_NONBLOCK | O_CLOEXEC)),
         Ok(0)
@@ -172,7 +183,7 @@ fn pipes_tell_that_nothing_is_there_and_that_nobody_writes() {
 #[test]
 fn an_eventfd_counts() {
     let task = task();
-    let fd = outcome(sys_eventfd2(&task, 2, O_NONBLOCK)).unwrap() as i32;
+    let fd = Fd::from_index(outcome(sys_eventfd2(&task, 2, O_NONBLOCK)).unwrap());
     let count = User::new(40u64);
     assert_eq!(outcome(sys_write(&task, fd, count.addr(), 8)), Ok(8));
     assert_eq!(outcome(sys_read(&task, fd, count.addr(), 8)), Ok(8));

@@ -15,6 +15,7 @@ use crate::time::check_alarm_clock;
 use crate::time::posix_timers::{ITimerSpec, clock_base};
 use crate::time::wall_clock::lock_wall_clock;
 use crate::uaccess::UserPtr;
+use crate::uapi::fd::Fd;
 use crate::uapi::time::TimerMode;
 use crate::{SysResult, Task};
 
@@ -105,7 +106,7 @@ pub fn sys_timerfd_create(task: &Task, clock: i32, flags: u32) -> SysResult {
 /// `timerfd_settime(2)`: arms or disarms a timer; stores what it was.
 pub fn sys_timerfd_settime(
     task: &Task,
-    fd: i32,
+    fd: Fd,
     flags: u32,
     new: UserPtr<ITimerSpec>,
     old: UserPtr<ITimerSpec>,
@@ -139,7 +140,7 @@ pub fn sys_timerfd_settime(
 }
 
 /// `timerfd_gettime(2)`: stores a timer's time left and interval.
-pub fn sys_timerfd_gettime(task: &Task, fd: i32, value: UserPtr<ITimerSpec>) -> SysResult {
+pub fn sys_timerfd_gettime(task: &Task, fd: Fd, value: UserPtr<ITimerSpec>) -> SysResult {
     let file = task.file_io(fd)?;
     let timer = file.ops_as::<TimerFd>().ok_or(Errno::EINVAL)?;
     value.write(&ITimerSpec::from_ns(timer.timer.get()))?;

@@ -2,6 +2,7 @@
 //! Linux). No state.
 
 pub mod elf;
+pub mod fd;
 pub(crate) mod futex;
 pub mod initial_stack;
 pub mod pid;
