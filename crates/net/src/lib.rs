@@ -22,6 +22,6 @@ pub mod unix;
 pub use socket::{
     Address, Caller, Linger, LinkAddress, MsgFlags, OutgoingMessage, ReceivedMessage, ScmRights,
     Socket, SocketMemory, SocketOps, SocketOptions, SocketType, SupplementaryGroups, TimerCallback,
-    Ucred, UnixName, WaitPolicy, set_credentials_provider, set_timer_scheduler,
+    TxTime, Ucred, UnixName, WaitPolicy, set_credentials_provider, set_timer_scheduler,
 };
 pub use stack::Stack;

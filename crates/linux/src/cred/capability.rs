@@ -22,8 +22,14 @@ const VERSION_1: u32 = 0x1998_0330;
 const VERSION_2: u32 = 0x2007_1026;
 const VERSION_3: u32 = 0x2008_0522;
 
-/// Effective, permitted, inheritable: 32 capabilities of each.
-type CapUserData = [u32; 3];
+/// `struct __user_cap_data_struct`: 32 capabilities of each set.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct CapUserData {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
 
 /// Reads the header: which thread, and how many [`CapUserData`] there are. `None`: the caller asks
 /// which version to use, or whether there is the one it named; who it names does not matter then.
@@ -69,10 +75,12 @@ pub fn sys_capget(
         }
     };
     for word in 0..words {
-        data.add(word).write(
-            &[caps.effective, caps.permitted, caps.inheritable]
-                .map(|set| (set >> (32 * word)) as u32),
-        )?;
+        let half = |set: u64| (set >> (32 * word)) as u32;
+        data.add(word).write(&CapUserData {
+            effective: half(caps.effective),
+            permitted: half(caps.permitted),
+            inheritable: half(caps.inheritable),
+        })?;
     }
     Ok(0)
 }
@@ -89,13 +97,14 @@ pub fn sys_capset(
     if tid.is_some_and(|tid| tid != task.tid()) {
         return Err(Errno::EPERM);
     }
-    let mut sets = [0u64; 3];
+    let (mut effective, mut permitted, mut inheritable) = (0, 0, 0);
     for word in 0..words {
-        for (set, bits) in sets.iter_mut().zip(data.add(word).read()?) {
-            *set |= u64::from(bits) << (32 * word);
-        }
+        let data = data.add(word).read()?;
+        let half = |bits: u32| u64::from(bits) << (32 * word);
+        effective |= half(data.effective);
+        permitted |= half(data.permitted);
+        inheritable |= half(data.inheritable);
     }
-    let [effective, permitted, inheritable] = sets;
     task.set_cred(task.cred().with_sets(permitted, effective, inheritable)?);
     Ok(0)
 }

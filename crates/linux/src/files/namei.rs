@@ -20,6 +20,7 @@ use crate::process::rlimit;
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::fd::Fd;
+use crate::uapi::time::{TimeSpec, TimeVal};
 use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
@@ -534,11 +535,25 @@ pub fn sys_fchown(task: &Task, fd: Fd, uid: u32, gid: u32) -> SysResult {
     chown(task, task.files().get_io(fd)?.path(), uid, gid)
 }
 
-/// Two points in time as `utimensat(2)` takes them: seconds and nanoseconds, access then
-/// modification.
-type TimePair = [i64; 4];
+/// The times of a file as `utimensat(2)` and `utimes(2)` take them.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct FileTimes<T> {
+    /// Last access.
+    accessed: T,
+    /// Last modification.
+    modified: T,
+}
 
-fn new_time(sec: i64, nsec: i64) -> Result<TimeUpdate, Errno> {
+/// `struct utimbuf`: seconds.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct UTimBuf {
+    accessed_sec: i64,
+    modified_sec: i64,
+}
+
+fn new_time(TimeSpec { sec, nsec }: TimeSpec) -> Result<TimeUpdate, Errno> {
     match nsec {
         _ if nsec == i64::from(sys::UTIME_NOW) => Ok(TimeUpdate::Now),
         _ if nsec == i64::from(sys::UTIME_OMIT) => Ok(TimeUpdate::Omit),
@@ -550,12 +565,10 @@ fn new_time(sec: i64, nsec: i64) -> Result<TimeUpdate, Errno> {
     }
 }
 
-fn set_times(task: &Task, path: &Path, times: Option<TimePair>) -> SysResult {
+fn set_times(task: &Task, path: &Path, times: Option<FileTimes<TimeSpec>>) -> SysResult {
     let (atime, mtime) = match times {
         None => (TimeUpdate::Now, TimeUpdate::Now),
-        Some([a_sec, a_nsec, m_sec, m_nsec]) => {
-            (new_time(a_sec, a_nsec)?, new_time(m_sec, m_nsec)?)
-        }
+        Some(times) => (new_time(times.accessed)?, new_time(times.modified)?),
     };
     ops::set_times(path, atime, mtime, &task.fs_cred()).map(|()| 0)
 }
@@ -565,7 +578,7 @@ fn set_times_at(
     dirfd: Fd,
     name: UserAddr,
     flags: u32,
-    times: Option<TimePair>,
+    times: Option<FileTimes<TimeSpec>>,
 ) -> SysResult {
     // Without a name it is the descriptor's file, as futimens(3) has it.
     let path = if name.is_null() && dirfd != Fd::CWD {
@@ -591,29 +604,31 @@ pub fn sys_utimensat(
     task: &Task,
     dirfd: Fd,
     name: UserAddr,
-    times: UserPtr<TimePair>,
+    times: UserPtr<FileTimes<TimeSpec>>,
     flags: u32,
 ) -> SysResult {
     let times = optional(times)?;
     // Then there is nothing to do, and nothing else is looked at.
-    if times.is_some_and(|[_, accessed, _, modified]| {
-        [accessed, modified] == [i64::from(sys::UTIME_OMIT); 2]
+    if times.is_some_and(|times| {
+        [times.accessed.nsec, times.modified.nsec] == [i64::from(sys::UTIME_OMIT); 2]
     }) {
         return Ok(0);
     }
     set_times_at(task, dirfd, name, flags, times)
 }
 
-/// Microseconds to nanoseconds, of a pair of `struct timeval`.
-fn from_timeval(times: Option<TimePair>) -> Result<Option<TimePair>, Errno> {
-    let Some([a_sec, a_usec, m_sec, m_usec]) = times else {
-        return Ok(None);
-    };
+/// Microseconds to nanoseconds.
+fn from_timevals(times: FileTimes<TimeVal>) -> Result<FileTimes<TimeSpec>, Errno> {
     let micros = 0..1_000_000;
-    if !micros.contains(&a_usec) || !micros.contains(&m_usec) {
+    if !micros.contains(&times.accessed.usec) || !micros.contains(&times.modified.usec) {
         return Err(Errno::EINVAL);
     }
-    Ok(Some([a_sec, a_usec * 1000, m_sec, m_usec * 1000]))
+    let [accessed, modified] =
+        [times.accessed, times.modified].map(|TimeVal { sec, usec }| TimeSpec {
+            sec,
+            nsec: usec * 1000,
+        });
+    Ok(FileTimes { accessed, modified })
 }
 
 /// `futimesat(2)`: sets the times of a file in microseconds, from a directory on.
@@ -621,20 +636,24 @@ pub fn sys_futimesat(
     task: &Task,
     dirfd: Fd,
     name: UserAddr,
-    times: UserPtr<TimePair>,
+    times: UserPtr<FileTimes<TimeVal>>,
 ) -> SysResult {
-    let times = from_timeval(optional(times)?)?;
+    let times = optional(times)?.map(from_timevals).transpose()?;
     set_times_at(task, dirfd, name, 0, times)
 }
 
 /// `utimes(2)`: sets the times of a path in microseconds.
-pub fn sys_utimes(task: &Task, name: UserAddr, times: UserPtr<TimePair>) -> SysResult {
+pub fn sys_utimes(task: &Task, name: UserAddr, times: UserPtr<FileTimes<TimeVal>>) -> SysResult {
     sys_futimesat(task, Fd::CWD, name, times)
 }
 
 /// `utime(2)`: sets the times of a path in seconds.
-pub fn sys_utime(task: &Task, name: UserAddr, times: UserPtr<[i64; 2]>) -> SysResult {
-    let times = optional(times)?.map(|[atime, mtime]| [atime, 0, mtime, 0]);
+pub fn sys_utime(task: &Task, name: UserAddr, times: UserPtr<UTimBuf>) -> SysResult {
+    let times = optional(times)?.map(|times| {
+        let [accessed, modified] =
+            [times.accessed_sec, times.modified_sec].map(|sec| TimeSpec { sec, nsec: 0 });
+        FileTimes { accessed, modified }
+    });
     set_times(task, &lookup_at(task, Fd::CWD, name, 0)?, times)
 }
 

@@ -16,33 +16,29 @@ use crate::process::task::RestartBlock;
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::fd::Fd;
+use crate::uapi::time::{NS_PER_SEC, TimeSpec, TimeVal};
 use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
-/// A time span as the caller gives it: seconds and nanoseconds (`struct timespec`) or microseconds
-/// (`struct timeval`).
-pub type TimeSpan = [i64; 2];
-
-/// The deadline `[sec, fraction]` from now, with `per_sec` fractions to a second. Too far
-/// away is never.
-fn deadline([sec, fraction]: TimeSpan, per_sec: i64) -> Result<Option<Deadline>, Errno> {
-    if sec < 0 || !(0..per_sec).contains(&fraction) {
+/// The deadline a time span from now. Too far away is never.
+fn deadline(span: TimeSpec) -> Result<Option<Deadline>, Errno> {
+    if span.sec < 0 || !(0..NS_PER_SEC as i64).contains(&span.nsec) {
         return Err(Errno::EINVAL);
     }
-    let span = (sec as u64)
-        .checked_mul(1_000_000_000)
-        .and_then(|ns| ns.checked_add((fraction * (1_000_000_000 / per_sec)) as u64));
-    Ok(span
-        .and_then(|span| task::now_ns().checked_add(span))
+    let span_ns = (span.sec as u64)
+        .checked_mul(NS_PER_SEC)
+        .and_then(|ns| ns.checked_add(span.nsec as u64));
+    Ok(span_ns
+        .and_then(|span_ns| task::now_ns().checked_add(span_ns))
         .map(Deadline::at_ns))
 }
 
 /// Reads a time span and makes a [`deadline`] of it; a null pointer is none.
-fn user_deadline(ptr: UserPtr<TimeSpan>, per_sec: i64) -> Result<Option<Deadline>, Errno> {
+fn user_deadline(ptr: UserPtr<TimeSpec>) -> Result<Option<Deadline>, Errno> {
     if ptr.is_null() {
         Ok(None)
     } else {
-        deadline(ptr.read()?, per_sec)
+        deadline(ptr.read()?)
     }
 }
 
@@ -57,21 +53,17 @@ fn deadline_ms(ms: i32) -> Option<Deadline> {
 /// Stores what is left until the deadline, where the caller gave one. Where that cannot be, the
 /// call has succeeded all the same, but one that a signal ended cannot be taken up again: it would
 /// wait for the whole time.
-fn with_remaining(
+fn with_remaining<T: FromBytes + IntoBytes + Immutable>(
     result: SysResult,
     task: &Task,
-    ptr: UserPtr<TimeSpan>,
+    ptr: UserPtr<T>,
     deadline: Option<Deadline>,
-    per_sec: i64,
+    from_ns: impl FnOnce(u64) -> T,
 ) -> SysResult {
     let Some(deadline) = deadline.filter(|_| !ptr.is_null()) else {
         return result;
     };
-    let rest = deadline.remaining_ns() as i64;
-    let rest = [
-        rest / 1_000_000_000,
-        rest % 1_000_000_000 / (1_000_000_000 / per_sec),
-    ];
+    let rest = from_ns(deadline.remaining_ns());
     let stored = !has_personality_bit(task, STICKY_TIMEOUTS) && ptr.write(&rest).is_ok();
     result.map_err(|e| {
         if e == Errno::ERESTARTNOHAND && !stored {
@@ -169,14 +161,14 @@ pub fn sys_ppoll(
     task: &Task,
     fds: UserAddr,
     count: usize,
-    timeout: UserPtr<TimeSpan>,
+    timeout: UserPtr<TimeSpec>,
     mask: UserPtr<u64>,
     size: usize,
 ) -> SysResult {
-    let deadline = user_deadline(timeout, 1_000_000_000)?;
+    let deadline = user_deadline(timeout)?;
     task.with_signal_mask(mask, size, || {
         let result = restartable(do_poll(task, fds, count, deadline));
-        with_remaining(result, task, timeout, deadline, 1_000_000_000)
+        with_remaining(result, task, timeout, deadline, TimeSpec::from_ns)
     })
 }
 
@@ -248,38 +240,51 @@ pub fn sys_select(
     read: UserAddr,
     write: UserAddr,
     except: UserAddr,
-    timeout: UserPtr<TimeSpan>,
+    timeout: UserPtr<TimeVal>,
 ) -> SysResult {
     let deadline = if timeout.is_null() {
         None
     } else {
         // Microseconds beyond a second are carried over, as Linux does.
-        let [sec, usec] = timeout.read()?;
-        deadline(
-            [sec + usec.div_euclid(1_000_000), usec.rem_euclid(1_000_000)],
-            1_000_000,
-        )?
+        let TimeVal { sec, usec } = timeout.read()?;
+        deadline(TimeSpec {
+            sec: sec + usec.div_euclid(1_000_000),
+            nsec: usec.rem_euclid(1_000_000) * 1000,
+        })?
     };
     let result = restartable(do_select(task, count, [read, write, except], deadline));
-    with_remaining(result, task, timeout, deadline, 1_000_000)
+    with_remaining(result, task, timeout, deadline, TimeVal::from_ns)
 }
 
-/// `pselect6(2)`; the last argument points to the mask's address and size.
+/// The last argument of `pselect6(2)`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SigSetArg {
+    /// Address of the mask.
+    address: u64,
+    /// Bytes of the mask.
+    size: u64,
+}
+
+/// `pselect6(2)`
 pub fn sys_pselect6(
     task: &Task,
     count: i32,
     read: UserAddr,
     write: UserAddr,
     except: UserAddr,
-    timeout: UserPtr<TimeSpan>,
-    mask: UserPtr<[u64; 2]>,
+    timeout: UserPtr<TimeSpec>,
+    mask: UserPtr<SigSetArg>,
 ) -> SysResult {
-    let [mask, size] = if mask.is_null() { [0, 8] } else { mask.read()? };
-    let deadline = user_deadline(timeout, 1_000_000_000)?;
-    let mask = UserPtr::<u64>::new(mask.into());
-    task.with_signal_mask(mask, size as usize, || {
+    let mask = mask.read_optional()?.unwrap_or(SigSetArg {
+        address: 0,
+        size: size_of::<u64>() as u64,
+    });
+    let deadline = user_deadline(timeout)?;
+    let address = UserPtr::<u64>::new(mask.address.into());
+    task.with_signal_mask(address, mask.size as usize, || {
         let result = restartable(do_select(task, count, [read, write, except], deadline));
-        with_remaining(result, task, timeout, deadline, 1_000_000_000)
+        with_remaining(result, task, timeout, deadline, TimeSpec::from_ns)
     })
 }
 
@@ -409,11 +414,11 @@ pub fn sys_epoll_pwait2(
     set: Fd,
     events: UserAddr,
     max: i32,
-    timeout: UserPtr<TimeSpan>,
+    timeout: UserPtr<TimeSpec>,
     mask: UserPtr<u64>,
     size: usize,
 ) -> SysResult {
-    let deadline = user_deadline(timeout, 1_000_000_000)?;
+    let deadline = user_deadline(timeout)?;
     task.with_signal_mask(mask, size, || {
         do_epoll_wait(task, set, events, max, deadline)
     })

@@ -6,6 +6,7 @@ use fs::File;
 use fs::poll::Events;
 use fs::sigio::{FileOwner, OwnerTarget, SendSigio};
 use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::{Process, process_table, send_signal};
 use crate::uaccess::UserPtr;
@@ -17,6 +18,14 @@ use crate::{SysResult, Task};
 const OWNER_THREAD: i32 = 0;
 const OWNER_PROCESS: i32 = 1;
 const OWNER_GROUP: i32 = 2;
+
+/// `struct f_owner_ex`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct FOwnerEx {
+    kind: i32,
+    pid: i32,
+}
 
 fn set(task: &Task, file: &File, target: OwnerTarget) -> SysResult {
     let there = match target {
@@ -61,8 +70,8 @@ pub(crate) fn owner(file: &File) -> SysResult {
 }
 
 /// Makes a thread, process or group the receiver of the file's signals (`F_SETOWN_EX`).
-pub(crate) fn set_owner_ex(task: &Task, file: &File, owner: UserPtr<[i32; 2]>) -> SysResult {
-    let [kind, id] = owner.read()?;
+pub(crate) fn set_owner_ex(task: &Task, file: &File, owner: UserPtr<FOwnerEx>) -> SysResult {
+    let FOwnerEx { kind, pid: id } = owner.read()?;
     set(
         task,
         file,
@@ -77,14 +86,14 @@ pub(crate) fn set_owner_ex(task: &Task, file: &File, owner: UserPtr<[i32; 2]>) -
 }
 
 /// Stores type and number of the receiver of the file's signals (`F_GETOWN_EX`).
-pub(crate) fn owner_ex(file: &File, to: UserPtr<[i32; 2]>) -> SysResult {
-    let owner = match file.notice().target {
-        OwnerTarget::Nobody => [OWNER_PROCESS, 0],
-        OwnerTarget::Thread(id) => [OWNER_THREAD, id],
-        OwnerTarget::Process(id) => [OWNER_PROCESS, id],
-        OwnerTarget::Group(id) => [OWNER_GROUP, id],
+pub(crate) fn owner_ex(file: &File, to: UserPtr<FOwnerEx>) -> SysResult {
+    let (kind, pid) = match file.notice().target {
+        OwnerTarget::Nobody => (OWNER_PROCESS, 0),
+        OwnerTarget::Thread(id) => (OWNER_THREAD, id),
+        OwnerTarget::Process(id) => (OWNER_PROCESS, id),
+        OwnerTarget::Group(id) => (OWNER_GROUP, id),
     };
-    to.write(&owner).map(|()| 0)
+    to.write(&FOwnerEx { kind, pid }).map(|()| 0)
 }
 
 /// Sets the signal that the file sends, 0 for `SIGIO` (`F_SETSIG`).

@@ -11,6 +11,7 @@ use fs::mount::{
 };
 use fs::{File, FileOps, OpenFlags, Path, ops};
 use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::files::filesystems::find_type;
 use crate::files::namei::lookup_at;
@@ -383,9 +384,16 @@ pub fn sys_move_mount(
     mount::move_mount(&space, &source, &target).map(|()| 0)
 }
 
-/// `struct mount_attr`: what is set and cleared, how the mount shares, and a namespace of users, of
-/// which there is one.
-type MountAttr = [u64; 4];
+/// `struct mount_attr`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct MountAttr {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    /// A namespace of users, of which there is one.
+    user_namespace: u64,
+}
 
 /// `mount_setattr(2)`: changes the attributes of a mount or of all below it.
 pub fn sys_mount_setattr(
@@ -408,20 +416,16 @@ pub fn sys_mount_setattr(
     may_mount(task)?;
     let mut bytes = alloc::vec![0; size];
     uaccess::read_bytes(from, &mut bytes)?;
-    if bytes[size_of::<MountAttr>()..]
-        .iter()
-        .any(|byte| *byte != 0)
-    {
+    let (attr, unknown) = MountAttr::read_from_prefix(&bytes).map_err(|_| Errno::EINVAL)?;
+    if unknown.iter().any(|byte| *byte != 0) {
         return Err(Errno::E2BIG);
     }
-    let word = |at: usize| {
-        bytes
-            .as_chunks::<8>()
-            .0
-            .get(at)
-            .map_or(0, |word| u64::from_le_bytes(*word))
-    };
-    let [set, clear, sharing] = [word(0), word(1), word(2)];
+    let MountAttr {
+        set,
+        clear,
+        propagation: sharing,
+        ..
+    } = attr;
     if set | clear | sharing == 0 {
         return Ok(0);
     }

@@ -8,6 +8,7 @@ use abi::errno::Errno;
 use fs::epoll::EpollFile;
 use linux_raw_sys::general as sys;
 use vm::{AddressSpace, PAGE_SIZE};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::access::check_trace_access;
 use crate::process::{Process, pidfd, process_table};
@@ -237,6 +238,18 @@ fn address<T>(of: &Arc<T>) -> usize {
     Arc::as_ptr(of).addr()
 }
 
+/// `struct kcmp_epoll_slot`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct KcmpEpollSlot {
+    /// Descriptor of the epoll set.
+    set: u32,
+    /// The descriptor in it.
+    watched: u32,
+    /// Number of entries with that descriptor to skip.
+    skip: u32,
+}
+
 /// `kcmp(2)`: whether two processes share something; the order of what they do not share is that of
 /// its addresses.
 pub fn sys_kcmp(
@@ -269,9 +282,7 @@ pub fn sys_kcmp(
         // One of each for every process.
         KCMP_IO | KCMP_SYSVSEM => (address(&process1), address(&process2)),
         KCMP_EPOLL_TFD => {
-            // `struct kcmp_epoll_slot`: the set, the descriptor in it, and which of those that had
-            // the number.
-            let [set, watched, skip] = UserPtr::<[u32; 3]>::new(index2.into()).read()?;
+            let KcmpEpollSlot { set, watched, skip } = UserPtr::new(index2.into()).read()?;
             let file = task1.file(descriptor(index1)?)?;
             let set = task2.file(descriptor(u64::from(set))?)?;
             let set = set.ops_as::<EpollFile>().ok_or(Errno::EINVAL)?.set();

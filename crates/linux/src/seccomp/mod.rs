@@ -295,7 +295,7 @@ pub fn sys_seccomp(task: &Task, operation: u32, flags: u32, addr: UserAddr) -> S
             if known { Ok(0) } else { Err(Errno::EOPNOTSUPP) }
         }
         GET_NOTIF_SIZES if flags == 0 => {
-            UserPtr::<[u16; 3]>::new(addr).write(&notify::SIZES)?;
+            UserPtr::new(addr).write(&notify::SIZES)?;
             Ok(0)
         }
         _ => Err(Errno::EINVAL),

@@ -57,13 +57,21 @@ const _: () = assert!(
     size_of::<Notification>() == 80 && size_of::<Response>() == 24 && size_of::<AddFd>() == 24
 );
 
-/// Sizes of those that are shared with programs, as they ask for them: notification, response,
-/// call.
-pub(crate) const SIZES: [u16; 3] = [
-    size_of::<Notification>() as u16,
-    size_of::<Response>() as u16,
-    size_of::<SeccompData>() as u16,
-];
+/// `struct seccomp_notif_sizes`: sizes in bytes of the structures that are shared with programs.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct NotifSizes {
+    notification: u16,
+    response: u16,
+    data: u16,
+}
+
+/// The sizes as programs ask for them.
+pub(crate) const SIZES: NotifSizes = NotifSizes {
+    notification: size_of::<Notification>() as u16,
+    response: size_of::<Response>() as u16,
+    data: size_of::<SeccompData>() as u16,
+};
 
 impl Listener {
     /// Open file by which a program receives and answers notifications.

@@ -12,7 +12,7 @@ use crate::uapi::user_addr::UserAddr;
 /// Length and address of a filter program: `struct sock_fprog`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct ProgramPtr {
+pub(crate) struct ProgramPtr {
     length: u16,
     pad: [u16; 3],
     code: u64,

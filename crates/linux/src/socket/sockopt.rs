@@ -6,12 +6,14 @@ use alloc::vec::Vec;
 use abi::errno::Errno;
 use bpf::{Program, Purpose};
 use linux_raw_sys::net as consts;
-use net::{SocketOps, SocketOptions, Ucred};
+use net::{Linger, SocketOps, SocketOptions, TxTime, Ucred};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::socket::sock_fprog::read_program;
+use crate::socket::sock_fprog::{ProgramPtr, read_program};
 use crate::socket::with_socket;
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::fd::Fd;
+use crate::uapi::time::TimeVal;
 use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
@@ -20,9 +22,23 @@ const MAX_OPTION: usize = 512;
 /// The name of an interface, with its NUL (`IFNAMSIZ`).
 const MAX_NAME: usize = 16;
 
-/// `struct timeval`: seconds, microseconds.
-type TimeVal = [i64; 2];
 const MICROS: i64 = 1_000_000;
+
+/// `struct linger`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct UserLinger {
+    on: i32,
+    seconds: i32,
+}
+
+/// `struct sock_txtime`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct SockTxTime {
+    clock: i32,
+    flags: u32,
+}
 
 /// The level of the options of `AF_PACKET`.
 const SOL_PACKET: u32 = 263;
@@ -65,10 +81,6 @@ pub fn sys_getsockopt(
             len.write(&(n as i32))?;
             return Ok(0);
         }
-        let timeout = |nanoseconds: u64| -> TimeVal {
-            let micros = (nanoseconds / 1000) as i64;
-            [micros / MICROS, micros % MICROS]
-        };
         let bytes = match option {
             consts::SO_TYPE => protocol.socket_type().as_raw().to_ne_bytes().to_vec(),
             consts::SO_PROTOCOL => protocol.protocol_number().to_ne_bytes().to_vec(),
@@ -84,15 +96,17 @@ pub fn sys_getsockopt(
                 [pid.to_ne_bytes(), uid.to_ne_bytes(), gid.to_ne_bytes()].concat()
             }
             consts::SO_LINGER => {
-                let (on, seconds) = options.linger();
+                let Linger { on, seconds } = options.linger();
                 [i32::from(on).to_ne_bytes(), seconds.to_ne_bytes()].concat()
             }
-            consts::SO_RCVTIMEO_OLD | consts::SO_RCVTIMEO_NEW => timeout(options.receive_timeout())
-                .map(i64::to_ne_bytes)
-                .concat(),
-            consts::SO_SNDTIMEO_OLD | consts::SO_SNDTIMEO_NEW => timeout(options.send_timeout())
-                .map(i64::to_ne_bytes)
-                .concat(),
+            consts::SO_RCVTIMEO_OLD | consts::SO_RCVTIMEO_NEW => {
+                TimeVal::from_ns(options.receive_timeout())
+                    .as_bytes()
+                    .to_vec()
+            }
+            consts::SO_SNDTIMEO_OLD | consts::SO_SNDTIMEO_NEW => {
+                TimeVal::from_ns(options.send_timeout()).as_bytes().to_vec()
+            }
             consts::SO_TIMESTAMPING_OLD | consts::SO_TIMESTAMPING_NEW => {
                 [options.timestamping(), 0].map(u32::to_ne_bytes).concat()
             }
@@ -114,7 +128,7 @@ pub fn sys_getsockopt(
             consts::SO_PEEK_OFF => options.peek_offset().to_ne_bytes().to_vec(),
             consts::SO_MEMINFO => memory(protocol, options),
             consts::SO_TXTIME => {
-                let (clock, flags) = options.txtime().unwrap_or((0, 0));
+                let TxTime { clock, flags } = options.txtime().unwrap_or_default();
                 [clock.to_ne_bytes(), flags.to_ne_bytes()].concat()
             }
             consts::SO_PEERNAME => {
@@ -181,23 +195,26 @@ pub fn sys_setsockopt(
         let number = UserPtr::<i32>::new(value).read()?;
         match option {
             consts::SO_LINGER => {
-                need(size_of::<[i32; 2]>())?;
-                let [on, seconds] = UserPtr::<[i32; 2]>::new(value).read()?;
-                options.set_linger((on != 0, seconds));
+                need(size_of::<UserLinger>())?;
+                let UserLinger { on, seconds } = UserPtr::new(value).read()?;
+                options.set_linger(Linger {
+                    on: on != 0,
+                    seconds,
+                });
             }
             consts::SO_RCVTIMEO_OLD
             | consts::SO_RCVTIMEO_NEW
             | consts::SO_SNDTIMEO_OLD
             | consts::SO_SNDTIMEO_NEW => {
                 need(size_of::<TimeVal>())?;
-                let [seconds, micros] = UserPtr::<TimeVal>::new(value).read()?;
-                if !(0..MICROS).contains(&micros) {
+                let TimeVal { sec, usec } = UserPtr::new(value).read()?;
+                if !(0..MICROS).contains(&usec) {
                     return Err(Errno::EDOM);
                 }
-                let nanoseconds = match u64::try_from(seconds) {
-                    Ok(seconds) => seconds
+                let nanoseconds = match u64::try_from(sec) {
+                    Ok(sec) => sec
                         .saturating_mul(1_000_000_000)
-                        .saturating_add(micros.cast_unsigned() * 1000),
+                        .saturating_add(usec.cast_unsigned() * 1000),
                     // In the past: calls do not wait.
                     Err(_) => 1,
                 };
@@ -207,7 +224,7 @@ pub fn sys_setsockopt(
                 );
             }
             consts::SO_ATTACH_FILTER => {
-                if len != size_of::<[u64; 2]>() {
+                if len != size_of::<ProgramPtr>() {
                     return Err(Errno::EINVAL);
                 }
                 let unlocked = || {
@@ -233,7 +250,7 @@ pub fn sys_setsockopt(
                 return Err(Errno::EOPNOTSUPP);
             }
             consts::SO_ATTACH_REUSEPORT_CBPF => {
-                if len != size_of::<[u64; 2]>() {
+                if len != size_of::<ProgramPtr>() {
                     return Err(Errno::EINVAL);
                 }
                 if !options.is_enabled(consts::SO_REUSEPORT) {
@@ -264,13 +281,13 @@ pub fn sys_setsockopt(
             consts::SO_ZEROCOPY if !protocol.supports_zerocopy() => return Err(Errno::EOPNOTSUPP),
             consts::SO_ZEROCOPY if !(0..=1).contains(&number) => return Err(Errno::EINVAL),
             consts::SO_TXTIME => {
-                if len != size_of::<[i32; 2]>() {
+                if len != size_of::<SockTxTime>() {
                     return Err(Errno::EINVAL);
                 }
-                let [clock, flags] = UserPtr::<[i32; 2]>::new(value).read()?;
+                let SockTxTime { clock, flags } = UserPtr::new(value).read()?;
                 options.set_txtime(
                     clock,
-                    flags.cast_unsigned(),
+                    flags,
                     task.cred().capable(linux_raw_sys::general::CAP_NET_ADMIN),
                 )?;
             }

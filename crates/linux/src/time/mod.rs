@@ -14,7 +14,7 @@ use linux_raw_sys::general as sys;
 
 use crate::process::cpu_clock::CpuClock;
 use crate::process::task::RestartBlock;
-use crate::time::wall_clock::AbsoluteDeadline;
+use crate::time::wall_clock::{AbsoluteDeadline, TimeZone};
 use crate::uaccess::UserPtr;
 use crate::uapi::time::{ClockBase, NS_PER_SEC, TimeSpec, TimeVal, TimerMode};
 use crate::{SysResult, Task};
@@ -60,7 +60,7 @@ pub fn sys_clock_getres(task: &Task, clock: i32, resolution: UserPtr<TimeSpec>) 
 }
 
 /// `gettimeofday(2)`: stores the wall clock's time, in microseconds, and the time zone.
-pub fn sys_gettimeofday(_: &Task, time: UserPtr<TimeVal>, zone: UserPtr<[i32; 2]>) -> SysResult {
+pub fn sys_gettimeofday(_: &Task, time: UserPtr<TimeVal>, zone: UserPtr<TimeZone>) -> SysResult {
     time.write_optional(&TimeVal::from_ns(timer::wall_ns()))?;
     if !zone.is_null() {
         zone.write(&wall_clock::zone())?;

@@ -62,19 +62,26 @@ pub fn sys_getrusage(task: &Task, who: i32, to: UserPtr<RUsage>) -> SysResult {
     Ok(0)
 }
 
+/// `struct tms`: processor time in ticks of the clock, of which there are [`TICKS`] in a second.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Tms {
+    user: u64,
+    system: u64,
+    children_user: u64,
+    children_system: u64,
+}
+
 /// `times(2)`: stores processor times in ticks; returns the ticks since the start.
-pub fn sys_times(task: &Task, times: UserPtr<[u64; 4]>) -> SysResult {
+pub fn sys_times(task: &Task, times: UserPtr<Tms>) -> SysResult {
     let ticks = |ns: u64| ns / (NS_PER_SEC / TICKS);
     let process = task.process();
     let (own, children) = (process.usage(), *process.children_usage.lock());
-    times.write_optional(
-        &[
-            own.user_ns,
-            own.system_ns,
-            children.user_ns,
-            children.system_ns,
-        ]
-        .map(ticks),
-    )?;
+    times.write_optional(&Tms {
+        user: ticks(own.user_ns),
+        system: ticks(own.system_ns),
+        children_user: ticks(children.user_ns),
+        children_system: ticks(children.system_ns),
+    })?;
     Ok(ticks(::task::now_ns()) as usize)
 }

@@ -12,6 +12,7 @@ use ::task::{Deadline, Mutex, MutexGuard, now_ns};
 use abi::errno::Errno;
 use guard::timer;
 use linux_raw_sys::general as sys;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::process_table;
 use crate::process::timer::clock_was_set;
@@ -20,15 +21,21 @@ use crate::uaccess::UserPtr;
 use crate::uapi::time::{ClockBase, NS_PER_SEC, TimeSpec, TimeVal};
 use crate::{SysResult, Task};
 
-/// `struct timezone`, minutes west of Greenwich and a kind of summer time: remembered, and added to
-/// no time.
-type Zone = [i32; 2];
+/// `struct timezone`: remembered, and added to no time.
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct TimeZone {
+    /// Minutes west of Greenwich.
+    minutes_west: i32,
+    /// Kind of summer time.
+    dst_time: i32,
+}
 
 /// Time zone that is told; `None` until somebody set it. Who holds it may set the clock.
-static ZONE: Mutex<Option<Zone>> = Mutex::new(None);
+static ZONE: Mutex<Option<TimeZone>> = Mutex::new(None);
 
 /// While it is held nobody sets the wall clock.
-pub(crate) type WallClockGuard = MutexGuard<'static, Option<Zone>>;
+pub(crate) type WallClockGuard = MutexGuard<'static, Option<TimeZone>>;
 
 /// Locks the wall clock: its distance from the monotonic clock stays as it is.
 pub(crate) fn lock_wall_clock() -> WallClockGuard {
@@ -36,7 +43,7 @@ pub(crate) fn lock_wall_clock() -> WallClockGuard {
 }
 
 /// The zone that was set last.
-pub(crate) fn zone() -> Zone {
+pub(crate) fn zone() -> TimeZone {
     ZONE.lock().unwrap_or_default()
 }
 
@@ -144,19 +151,21 @@ pub fn sys_clock_settime(task: &Task, clock: i32, time: UserPtr<TimeSpec>) -> Sy
 
 /// `settimeofday(2)`: the time, the zone, or both. The first to tell a zone but no time says that
 /// the clock showed the zone's time.
-pub fn sys_settimeofday(task: &Task, time: UserPtr<TimeVal>, zone: UserPtr<Zone>) -> SysResult {
+pub fn sys_settimeofday(task: &Task, time: UserPtr<TimeVal>, zone: UserPtr<TimeZone>) -> SysResult {
     const MOST_MINUTES: i32 = 15 * 60;
     let ns = time.read_optional()?.map(TimeVal::to_ns).transpose()?;
     let zone = zone.read_optional()?;
     check_sys_time(task)?;
-    if zone.is_some_and(|[west, _]| west.abs() > MOST_MINUTES) {
+    if zone.is_some_and(|zone| zone.minutes_west.abs() > MOST_MINUTES) {
         return Err(Errno::EINVAL);
     }
     let mut guard = lock_wall_clock();
     let ns = match zone {
-        Some([west, _]) if guard.is_none() && west != 0 && ns.is_none() => Some(
-            timer::wall_ns().saturating_add_signed(i64::from(west) * 60 * NS_PER_SEC.cast_signed()),
-        ),
+        Some(zone) if guard.is_none() && zone.minutes_west != 0 && ns.is_none() => {
+            Some(timer::wall_ns().saturating_add_signed(
+                i64::from(zone.minutes_west) * 60 * NS_PER_SEC.cast_signed(),
+            ))
+        }
         _ => ns,
     };
     if let Some(ns) = ns {

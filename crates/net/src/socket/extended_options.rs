@@ -15,6 +15,15 @@ use super::error_queue::{ErrorQueueEntry, ExtendedError};
 use super::message::ControlMessage;
 use super::options::SocketOptions;
 
+/// The clock of times at which messages are to go out (`SO_TXTIME`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TxTime {
+    /// Number of the clock (`CLOCK_*`).
+    pub clock: i32,
+    /// Flags (`SOF_TXTIME_*`).
+    pub flags: u32,
+}
+
 /// The options that few sockets have, allocated on demand.
 #[derive(Clone, Default)]
 pub(crate) struct ExtendedOptions {
@@ -26,7 +35,7 @@ pub(crate) struct ExtendedOptions {
     /// Chooses among sockets that share a port (`SO_ATTACH_REUSEPORT_CBPF`).
     reuseport_program: Option<Arc<Program>>,
     /// Clock and flags of times at which messages are to go out (`SO_TXTIME`).
-    txtime: Option<(i32, u32)>,
+    txtime: Option<TxTime>,
     stored_values: Vec<(u32, i32)>,
 }
 
@@ -298,7 +307,7 @@ impl SocketOptions {
     /// Clock and flags of times at which messages are to go out (`SO_TXTIME`), if there may be
     /// such.
     #[must_use]
-    pub fn txtime(&self) -> Option<(i32, u32)> {
+    pub fn txtime(&self) -> Option<TxTime> {
         self.extended.lock().as_ref()?.txtime
     }
 
@@ -315,7 +324,7 @@ impl SocketOptions {
         if clock != MONOTONIC && !privileged {
             return Err(Errno::EPERM);
         }
-        self.update_extended(|rare| rare.txtime = Some((clock, flags)));
+        self.update_extended(|rare| rare.txtime = Some(TxTime { clock, flags }));
         Ok(())
     }
 
@@ -720,7 +729,7 @@ mod tests {
         );
         assert_eq!(
             (options.set_txtime(1, 3, false), options.txtime()),
-            (Ok(()), Some((1, 3)))
+            (Ok(()), Some(TxTime { clock: 1, flags: 3 }))
         );
         assert_eq!(
             (

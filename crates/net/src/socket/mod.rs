@@ -26,6 +26,7 @@ pub use address::{Address, LinkAddress, UnixName};
 pub use core_stack::CoreStack;
 pub use credentials::{SupplementaryGroups, Ucred, set_credentials_provider};
 pub(crate) use credentials::{caller_groups, caller_ucred};
+pub use extended_options::TxTime;
 use fs::ioctl::IoctlRequest;
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, FileType, OpenFlags, Path, Result};

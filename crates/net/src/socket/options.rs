@@ -23,8 +23,14 @@ const MAX_UNPRIVILEGED_PRIORITY: i32 = 6;
 const SNDBUF_LOCK: i32 = 1;
 const RCVBUF_LOCK: i32 = 2;
 
-/// `struct linger`: on or off, and seconds.
-pub type Linger = (bool, i32);
+/// What closing a connection does about data that are not sent yet (`SO_LINGER`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Linger {
+    /// Whether it waits for them.
+    pub on: bool,
+    /// For how many seconds.
+    pub seconds: i32,
+}
 
 /// The options of one socket.
 pub struct SocketOptions {
@@ -220,11 +226,14 @@ impl SocketOptions {
     #[must_use]
     pub fn linger(&self) -> Linger {
         let value = self.linger.load(Ordering::Relaxed);
-        (value >> 32 != 0, (value as u32).cast_signed())
+        Linger {
+            on: value >> 32 != 0,
+            seconds: (value as u32).cast_signed(),
+        }
     }
 
     /// Sets what happens at closing.
-    pub fn set_linger(&self, (on, seconds): Linger) {
+    pub fn set_linger(&self, Linger { on, seconds }: Linger) {
         self.linger.store(
             u64::from(on) << 32 | u64::from(seconds.cast_unsigned()),
             Ordering::Relaxed,
@@ -394,6 +403,10 @@ mod tests {
     use super::*;
     use crate::socket::error_queue::ExtendedError;
 
+    fn lingers(seconds: i32) -> Linger {
+        Linger { on: true, seconds }
+    }
+
     #[test]
     fn buffers_are_doubled_and_bounded_as_on_linux() {
         let options = SocketOptions::new(CoreStack::for_tests());
@@ -449,8 +462,8 @@ mod tests {
         );
         assert_eq!(options.int_option(net::SO_PEERSEC), Err(Errno::ENOPROTOOPT));
         assert_eq!(options.int_option(200), Err(Errno::ENOPROTOOPT));
-        options.set_linger((true, -3));
-        assert_eq!(options.linger(), (true, -3));
+        options.set_linger(lingers(-3));
+        assert_eq!(options.linger(), lingers(-3));
     }
 
     #[test]
@@ -560,7 +573,7 @@ mod tests {
         let options = SocketOptions::with_buffers(CoreStack::for_tests(), 7000, 8000);
         options.set_timeout(true, 3);
         options.set_timeout(false, 4);
-        options.set_linger((true, 9));
+        options.set_linger(lingers(9));
         for option in [
             net::SO_KEEPALIVE,
             net::SO_PASSCRED,
@@ -585,14 +598,14 @@ mod tests {
                 heir.is_enabled(net::SO_KEEPALIVE),
                 heir.pass_credentials()
             ),
-            ((true, 9), true, true)
+            (lingers(9), true, true)
         );
         assert_eq!(
             (
                 options.linger(),
                 SocketOptions::new(CoreStack::for_tests()).linger()
             ),
-            ((true, 9), (false, 0))
+            (lingers(9), Linger::default())
         );
     }
 

@@ -30,7 +30,9 @@ use crate::socket::byte_stream::{ByteStream, ConnectedStream};
 use crate::socket::core_stack::CoreStack;
 use crate::socket::endpoint::{self, FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::socket::socket_list::SocketList;
-use crate::{MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOptions, WaitPolicy};
+use crate::{
+    Linger, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOptions, WaitPolicy,
+};
 
 /// The bytes a connection may have under way: Linux lets them become more with the traffic,
 /// beginning with less.
@@ -377,7 +379,11 @@ impl TcpSocket {
         let Some(connection) = self.connection.get() else {
             return;
         };
-        if unread || self.endpoint.options.linger() == (true, 0) {
+        let aborts = Linger {
+            on: true,
+            seconds: 0,
+        };
+        if unread || self.endpoint.options.linger() == aborts {
             self.abort(connection);
         } else {
             self.tap_close(connection, false);
