@@ -11,7 +11,7 @@ use common::{NOW, call, protocol, stack};
 use fs::ioctl::{IoctlCaller as Memory, IoctlRequest, KernelCaller};
 use fs::{File, OpenFlags};
 use linux_raw_sys::{ioctl, net as sys};
-use net::inet::procfs;
+use net::inet::{Family, procfs};
 use net::{Address, MsgFlags, OutgoingMessage, SocketType};
 
 const ICMP: i32 = 1;
@@ -262,9 +262,15 @@ fn who_listens_to_a_protocol_hears_it_with_headers() {
         Err(Errno::EINVAL)
     );
     // Each is listed with those of its family and sort.
-    let lists = [(false, false), (true, false), (false, true), (true, true)];
-    let listed =
-        |row: &str| lists.map(|(v6, asks)| procfs::raw(stack().inet(), v6, asks).contains(row));
+    let listed = |row: &str| {
+        [
+            procfs::raw(stack().inet(), Family::V4),
+            procfs::raw(stack().inet(), Family::V6),
+            procfs::icmp(stack().inet(), Family::V4),
+            procfs::icmp(stack().inet(), Family::V6),
+        ]
+        .map(|text| text.contains(row))
+    };
     assert_eq!(listed(":00C8 "), [false, true, false, false]);
     let asker = make(sys::AF_INET, SocketType::Datagram, ICMP);
     bind(&asker, "127.0.0.1:52719").unwrap();

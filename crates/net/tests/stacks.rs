@@ -8,7 +8,7 @@ use abi::errno::Errno;
 use common::{PATIENT, call, protocol};
 use fs::{File, OpenFlags};
 use linux_raw_sys::net as sys;
-use net::inet::{Loopback, procfs};
+use net::inet::{Family, Loopback, procfs};
 use net::{Address, MsgFlags, OutgoingMessage, Socket, SocketType, Stack, UnixName};
 
 fn stack() -> Arc<Stack> {
@@ -106,8 +106,8 @@ fn ports_of_one_stack_are_not_those_of_another() {
         assert_eq!(bind(&other, &address), Ok(()), "the port is free there");
         connect(&second, &address).unwrap();
         let listed = |stack: &Stack| match kind {
-            SocketType::Stream => procfs::tcp(stack.inet(), false).lines().count() - 1,
-            _ => procfs::udp(stack.inet(), false, false).lines().count() - 1,
+            SocketType::Stream => procfs::tcp(stack.inet(), Family::V4).lines().count() - 1,
+            _ => procfs::udp(stack.inet(), Family::V4).lines().count() - 1,
         };
         assert_eq!(
             (listed(&here), listed(&there)),

@@ -13,8 +13,8 @@ use fs::poll::{Events, PollObserver};
 use fs::{File, OpenFlags};
 use linux_raw_sys::net as sys;
 use net::inet::{
-    ConnectRequest, ConnectionEnd, Datagram, InetStack, Initiator, Network, Route, TcpBuffers,
-    TcpEngine, TcpState, procfs,
+    ConnectRequest, ConnectionEnd, Datagram, Family, InetStack, Initiator, Network, Route,
+    TcpBuffers, TcpEngine, TcpState, procfs,
 };
 use net::socket::{Interface, Interfaces};
 use net::{Address, Socket, SocketType, Stack};
@@ -268,7 +268,7 @@ fn read_all(file: &File) -> fs::Result<Vec<u8>> {
 }
 
 fn states(stack: &Stack) -> Vec<u8> {
-    let text = procfs::tcp(stack.inet(), false);
+    let text = procfs::tcp(stack.inet(), Family::V4);
     let of_line = |line: &str| u8::from_str_radix(line.split_whitespace().nth(3).unwrap(), 16);
     text.lines()
         .skip(1)

@@ -416,8 +416,17 @@ const ROBUST_HEAD: usize = 24;
 /// The most entries of a robust list that are followed.
 const ROBUST_LIMIT: usize = 2048;
 
+/// Where a robust futex is named (Linux: `HANDLE_DEATH_LIST`, `HANDLE_DEATH_PENDING`).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RobustEntry {
+    /// In the list.
+    Listed,
+    /// As the one that was being locked or unlocked.
+    Pending,
+}
+
 /// Passes on a robust futex that the thread may hold.
-fn handle_futex_death(task: &Task, addr: UserAddr, pending: bool) -> Result<(), Errno> {
+fn handle_futex_death(task: &Task, addr: UserAddr, entry: RobustEntry) -> Result<(), Errno> {
     if !addr.is_aligned(4) {
         return Ok(());
     }
@@ -436,7 +445,7 @@ fn handle_futex_death(task: &Task, addr: UserAddr, pending: bool) -> Result<(), 
             wake(task, addr, FutexScope::Shared, 1, u32::MAX)?;
             wake(task, addr, FutexScope::Private, 1, u32::MAX)?;
         }
-    } else if pending && old & sys::FUTEX_TID_MASK == 0 {
+    } else if entry == RobustEntry::Pending && old & sys::FUTEX_TID_MASK == 0 {
         // It was being unlocked: whoever should have been woken may not have been.
         wake(task, addr, FutexScope::Shared, 1, u32::MAX)?;
         wake(task, addr, FutexScope::Private, 1, u32::MAX)?;
@@ -460,12 +469,12 @@ fn exit_robust_list(task: &Task, head: UserAddr) -> Result<(), Errno> {
         // Looked up first: once released, the memory may be somebody else's.
         let next = word(entry & !1);
         if entry != pending {
-            handle_futex_death(task, lock(entry).into(), false)?;
+            handle_futex_death(task, lock(entry).into(), RobustEntry::Listed)?;
         }
         entry = next?;
     }
     if pending != 0 {
-        handle_futex_death(task, lock(pending).into(), true)?;
+        handle_futex_death(task, lock(pending).into(), RobustEntry::Pending)?;
     }
     Ok(())
 }

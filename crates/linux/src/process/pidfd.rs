@@ -29,20 +29,15 @@ impl FileOps for PidFd {
     }
 }
 
-/// A new descriptor of `process`.
-pub(crate) fn open(process: Arc<Process>, nonblocking: bool) -> Arc<File> {
-    let flags = if nonblocking {
-        OpenFlags::RDWR | OpenFlags::NONBLOCK
-    } else {
-        OpenFlags::RDWR
-    };
+/// A new descriptor of `process`, with `O_NONBLOCK` among the `flags` or not.
+pub(crate) fn open(process: Arc<Process>, flags: OpenFlags) -> Arc<File> {
     File::anonymous(
         "anon_inode:[pidfd]",
         Arc::new(PidFd {
             _counted: census::PidFd::default(),
             process,
         }),
-        flags,
+        OpenFlags::RDWR | flags,
     )
 }
 

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
-use fs::FsStruct;
+use fs::{FsStruct, OpenFlags};
 use guard::fpu::UserFpu;
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
@@ -273,7 +273,10 @@ fn ptrace_event_of(task: &Task, request: &KernelCloneArgs) -> Option<Event> {
 /// Gives the parent a pidfd of its child, and stores its number at `at`.
 fn install_pidfd(task: &Task, child: &Arc<Process>, at: UserAddr) -> Result<Fd, Errno> {
     let files = task.files();
-    let fd = files.install(pidfd::open(child.clone(), false), CloseOnExec::Yes)?;
+    let fd = files.install(
+        pidfd::open(child.clone(), OpenFlags::empty()),
+        CloseOnExec::Yes,
+    )?;
     let fd = Fd::from_index(fd);
     UserPtr::new(at)
         .write(&fd)

@@ -1,6 +1,7 @@
 //! Descriptors of processes: `pidfd_open(2)`, `pidfd_send_signal(2)`, `pidfd_getfd(2)`.
 
 use abi::errno::Errno;
+use fs::OpenFlags;
 use linux_raw_sys::general as sys;
 
 use crate::process::{access, pidfd, process_table};
@@ -25,8 +26,10 @@ pub fn sys_pidfd_open(task: &Task, pid: Pid, flags: u32) -> SysResult {
             Errno::ESRCH
         });
     };
-    task.files()
-        .install(pidfd::open(process, flags != 0), CloseOnExec::Yes)
+    task.files().install(
+        pidfd::open(process, OpenFlags::from_bits_retain(flags)),
+        CloseOnExec::Yes,
+    )
 }
 
 /// `pidfd_send_signal(2)`; a descriptor of the directory `/proc/PID` means that process, too.

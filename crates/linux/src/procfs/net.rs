@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 
 use fs::pseudo::{self, PseudoAttr, StaticDir};
 use net::Stack;
-use net::inet::{procfs, procfs_host};
+use net::inet::{Family, procfs, procfs_host};
 
 use crate::process::namespaces;
 
@@ -16,21 +16,21 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     let texts: [(&str, Text); 24] = [
         ("unix", |net| net.unix().proc_net_unix()),
         ("packet", |net| net.packet().proc_net_packet()),
-        ("tcp", |net| procfs::tcp(net.inet(), false)),
-        ("tcp6", |net| procfs::tcp(net.inet(), true)),
-        ("udp", |net| procfs::udp(net.inet(), false, false)),
-        ("udp6", |net| procfs::udp(net.inet(), true, false)),
-        ("raw", |net| procfs::raw(net.inet(), false, false)),
-        ("raw6", |net| procfs::raw(net.inet(), true, false)),
-        ("icmp", |net| procfs::raw(net.inet(), false, true)),
-        ("icmp6", |net| procfs::raw(net.inet(), true, true)),
+        ("tcp", |net| procfs::tcp(net.inet(), Family::V4)),
+        ("tcp6", |net| procfs::tcp(net.inet(), Family::V6)),
+        ("udp", |net| procfs::udp(net.inet(), Family::V4)),
+        ("udp6", |net| procfs::udp(net.inet(), Family::V6)),
+        ("raw", |net| procfs::raw(net.inet(), Family::V4)),
+        ("raw6", |net| procfs::raw(net.inet(), Family::V6)),
+        ("icmp", |net| procfs::icmp(net.inet(), Family::V4)),
+        ("icmp6", |net| procfs::icmp(net.inet(), Family::V6)),
         ("dev", |net| procfs::dev(net.inet())),
         ("if_inet6", |net| procfs::if_inet6(net.inet())),
         ("route", |_| procfs::route()),
         ("snmp", |net| procfs::snmp(net.inet())),
         ("sockstat", |net| procfs::sockstat(net.inet())),
-        ("udplite", |net| procfs::udp(net.inet(), false, true)),
-        ("udplite6", |net| procfs::udp(net.inet(), true, true)),
+        ("udplite", |net| procfs::udplite(net.inet(), Family::V4)),
+        ("udplite6", |net| procfs::udplite(net.inet(), Family::V6)),
         ("netstat", |_| procfs_host::netstat()),
         ("snmp6", |_| procfs_host::snmp6()),
         ("sockstat6", |net| procfs_host::sockstat6(net.inet())),

@@ -41,6 +41,15 @@ pub(crate) fn tracer_of(task: &Task) -> Option<Arc<Task>> {
     task.ptrace.lock().as_ref()?.tracer.as_ref()?.upgrade()
 }
 
+/// The request by which a tracer begins to trace a thread.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum AttachMode {
+    /// `PTRACE_ATTACH` or `PTRACE_TRACEME`: stops are signals.
+    Attach,
+    /// `PTRACE_SEIZE`: the thread goes on, and stops are events.
+    Seize,
+}
+
 /// Makes `tracer` trace `task`.
 ///
 /// # Errors
@@ -48,7 +57,7 @@ pub(crate) fn tracer_of(task: &Task) -> Option<Arc<Task>> {
 pub(super) fn link(
     tracer: &Arc<Task>,
     task: &Arc<Task>,
-    seized: bool,
+    mode: AttachMode,
     options: u32,
 ) -> Result<(), Errno> {
     let process = task.process();
@@ -69,7 +78,7 @@ pub(super) fn link(
         let tracer = Some(Arc::downgrade(tracer));
         *trace = Some(Box::new(PtraceState {
             tracer,
-            seized,
+            seized: mode == AttachMode::Seize,
             options,
             stop,
             debug,
@@ -93,17 +102,22 @@ pub(super) fn link(
 pub(crate) fn link_child(maker: &Task, child: &Arc<Task>) {
     let inherited = maker.ptrace.lock().as_ref().and_then(|trace| {
         let tracer = trace.tracer.as_ref()?.upgrade()?;
-        Some((tracer, trace.seized, trace.options))
+        let mode = if trace.seized {
+            AttachMode::Seize
+        } else {
+            AttachMode::Attach
+        };
+        Some((tracer, mode, trace.options))
     });
-    let Some((tracer, seized, options)) = inherited else {
+    let Some((tracer, mode, options)) = inherited else {
         return;
     };
-    if link(&tracer, child, seized, options).is_err() {
+    if link(&tracer, child, mode, options).is_err() {
         return;
     }
-    match seized {
-        true => request_trap(child),
-        false => {
+    match mode {
+        AttachMode::Seize => request_trap(child),
+        AttachMode::Attach => {
             // A thread that has not run has no signals yet.
             let _ = child
                 .signals

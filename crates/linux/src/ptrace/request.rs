@@ -10,6 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::attach;
 use crate::process::ptrace_state::{PtraceState, ResumeMode, Stop, StopKind};
 use crate::process::{process_table, send_signal};
+use crate::ptrace::attach::AttachMode;
 use crate::uaccess::{self, UserPtr};
 use crate::uapi::pid::Tid;
 use crate::uapi::siginfo::{NSIG, SigInfo, UNBLOCKABLE};
@@ -57,10 +58,10 @@ fn trace_me(task: &Task) -> SysResult {
     {
         return Err(Errno::EPERM);
     }
-    attach::link(&tracer, &me, false, 0).map(|()| 0)
+    attach::link(&tracer, &me, AttachMode::Attach, 0).map(|()| 0)
 }
 
-fn attach(tid: Tid, seized: bool, options: u32) -> SysResult {
+fn attach(tid: Tid, mode: AttachMode, options: u32) -> SysResult {
     let me = current_task().ok_or(Errno::ESRCH)?;
     let target = process_table::find_task(tid).ok_or(Errno::ESRCH)?;
     let process = target.process();
@@ -71,8 +72,8 @@ fn attach(tid: Tid, seized: bool, options: u32) -> SysResult {
     if !allowed || process.is_exiting() {
         return Err(Errno::EPERM);
     }
-    attach::link(&me, &target, seized, options)?;
-    if !seized {
+    attach::link(&me, &target, mode, options)?;
+    if mode == AttachMode::Attach {
         send_signal::send_task(&target, SigInfo::kernel(sys::SIGSTOP as i32));
     }
     Ok(0)
@@ -150,21 +151,23 @@ fn set_register_set(target: &Task, kind: usize, bytes: &[u8]) -> Result<(), Errn
     }
 }
 
-/// `PTRACE_GETREGSET`, `PTRACE_SETREGSET`: as much as both sides have.
-fn transfer_set(target: &Task, kind: usize, place: usize, set: bool) -> SysResult {
-    let place = UserPtr::<IoVec>::new(place.into());
-    let mut buffer = place.read()?;
-    let mut bytes = register_set(target, kind)?;
-    bytes.truncate(usize::try_from(buffer.len).unwrap_or(usize::MAX));
-    if set {
-        uaccess::read_bytes(buffer.base.into(), &mut bytes)?;
-        set_register_set(target, kind, &bytes)?;
-    } else {
-        uaccess::write_bytes(buffer.base.into(), &bytes)?;
-    }
+/// Registers as `PTRACE_GETREGSET` gets them: as much as both sides have.
+fn get_register_set(target: &Task, kind: usize, iov: UserPtr<IoVec>) -> SysResult {
+    let (mut buffer, bytes) = (iov.read()?, register_set(target, kind)?);
+    let len = bytes.len().min(buffer.len as usize);
+    uaccess::write_bytes(buffer.base.into(), &bytes[..len])?;
+    buffer.len = len as u64;
+    iov.write(&buffer).map(|()| 0)
+}
+
+/// Registers as `PTRACE_SETREGSET` sets them: as much as both sides have.
+fn put_register_set(target: &Task, kind: usize, iov: UserPtr<IoVec>) -> SysResult {
+    let (mut buffer, mut bytes) = (iov.read()?, register_set(target, kind)?);
+    bytes.truncate(buffer.len as usize);
+    uaccess::read_bytes(buffer.base.into(), &mut bytes)?;
+    set_register_set(target, kind, &bytes)?;
     buffer.len = bytes.len() as u64;
-    place.write(&buffer)?;
-    Ok(0)
+    iov.write(&buffer).map(|()| 0)
 }
 
 /// A word of `struct user`, of which there are the registers, those for debugging too.
@@ -350,8 +353,8 @@ fn stopped_request(request: u32, target: &Arc<Task>, addr: usize, data: usize) -
             uaccess::read_bytes(data.into(), &mut bytes)?;
             set_register_set(target, kind, &bytes)?;
         }
-        api::PTRACE_GETREGSET => return transfer_set(target, addr, data, false),
-        api::PTRACE_SETREGSET => return transfer_set(target, addr, data, true),
+        api::PTRACE_GETREGSET => return get_register_set(target, addr, UserPtr::new(data.into())),
+        api::PTRACE_SETREGSET => return put_register_set(target, addr, UserPtr::new(data.into())),
         api::PTRACE_GETSIGINFO => {
             let info = with_stop(target, |trace| stop(trace)?.info.ok_or(Errno::EINVAL))?;
             UserPtr::new(data.into()).write(&info)?;
@@ -438,9 +441,15 @@ fn stopped_request(request: u32, target: &Arc<Task>, addr: usize, data: usize) -
 pub fn sys_ptrace(task: &Task, request: u32, tid: Tid, addr: usize, data: usize) -> SysResult {
     match request {
         api::PTRACE_TRACEME => return trace_me(task),
-        api::PTRACE_ATTACH => return attach(tid, false, 0),
+        api::PTRACE_ATTACH => return attach(tid, AttachMode::Attach, 0),
         api::PTRACE_SEIZE if addr != 0 => return Err(Errno::EIO),
-        api::PTRACE_SEIZE => return attach(tid, true, options(data).map_err(|_| Errno::EIO)?),
+        api::PTRACE_SEIZE => {
+            return attach(
+                tid,
+                AttachMode::Seize,
+                options(data).map_err(|_| Errno::EIO)?,
+            );
+        }
         _ => {}
     }
     let target = process_table::find_task(tid).ok_or(Errno::ESRCH)?;

@@ -69,7 +69,7 @@ fn run_filters_after(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<Sy
         return if allowed {
             None
         } else {
-            Some(kill(task, sys::SIGKILL, false))
+            Some(kill(task, sys::SIGKILL, KillScope::Thread))
         };
     }
     let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
@@ -129,14 +129,23 @@ fn run_filters_after(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<Sy
         }),
         // Nobody traces.
         TRACE => Some(Err(Errno::ENOSYS)),
-        KILL_THREAD => Some(kill(task, sys::SIGSYS, false)),
-        _ => Some(kill(task, sys::SIGSYS, true)),
+        KILL_THREAD => Some(kill(task, sys::SIGSYS, KillScope::Thread)),
+        _ => Some(kill(task, sys::SIGSYS, KillScope::Process)),
     }
 }
 
-/// Ends the thread; with `whole`, or if it is the only one, its process, by a signal.
-fn kill(task: &Task, signal: u32, whole: bool) -> SysResult {
-    if whole || task.process().tasks().len() == 1 {
+/// What a filter kills (`SECCOMP_RET_KILL_THREAD`, `SECCOMP_RET_KILL_PROCESS`).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KillScope {
+    /// The calling thread.
+    Thread,
+    /// Its process.
+    Process,
+}
+
+/// Ends by a signal the thread or its process; the process, too, if it has no other thread.
+fn kill(task: &Task, signal: u32, scope: KillScope) -> SysResult {
+    if scope == KillScope::Process || task.process().tasks().len() == 1 {
         process::log_fatal_signal(
             task.process(),
             signal as i32,

@@ -17,8 +17,10 @@ use crate::{Address, Caller, ReceivedMessage, SocketOptions};
 
 /// The family of an internet socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Family {
+pub enum Family {
+    /// `AF_INET`
     V4,
+    /// `AF_INET6`
     V6,
 }
 

@@ -25,6 +25,7 @@ mod tcp_info;
 mod udp;
 
 pub use datagram::Datagram;
+pub use inet_socket::Family;
 pub use loopback::Loopback;
 pub use network::{Network, Route};
 pub use stack::InetStack;

@@ -108,12 +108,13 @@ fn header(v6: bool, more: &str) -> String {
 
 /// The text of `/proc/net/tcp`, or else of `tcp6`.
 #[must_use]
-pub fn tcp(stack: &InetStack, v6: bool) -> String {
+pub fn tcp(stack: &InetStack, family: Family) -> String {
+    let v6 = family == Family::V6;
     let mut text = header(v6, "");
     let sockets = stack.tcp.sockets.all();
     let of_family = sockets
         .iter()
-        .filter(|socket| (socket.common.family == Family::V6) == v6);
+        .filter(|socket| socket.common.family == family);
     // A socket without an address is not listed.
     for (number, socket) in of_family
         .filter(|socket| socket.addresses().0.port() != 0)
@@ -139,14 +140,25 @@ pub fn tcp(stack: &InetStack, v6: bool) -> String {
     text
 }
 
-/// The text of `/proc/net/udp`, of `udp6`, or of `udplite` and `udplite6`.
+/// The text of `/proc/net/udp`, or of `udp6`.
 #[must_use]
-pub fn udp(stack: &InetStack, v6: bool, lite: bool) -> String {
+pub fn udp(stack: &InetStack, family: Family) -> String {
+    list_udp(stack, family, |socket| !socket.is_lite())
+}
+
+/// The text of `/proc/net/udplite`, or of `udplite6`.
+#[must_use]
+pub fn udplite(stack: &InetStack, family: Family) -> String {
+    list_udp(stack, family, UdpSocket::is_lite)
+}
+
+fn list_udp(stack: &InetStack, family: Family, is_listed: fn(&UdpSocket) -> bool) -> String {
+    let v6 = family == Family::V6;
     let mut text = header(v6, " ref pointer drops");
     let sockets = stack.udp.sockets.all();
     let of_family = sockets
         .iter()
-        .filter(|socket| (socket.common.family == Family::V6) == v6 && socket.is_lite() == lite);
+        .filter(|socket| socket.common.family == family && is_listed(socket));
     for (number, socket) in of_family
         .filter(|socket| socket.addresses().0.port() != 0)
         .enumerate()
@@ -156,14 +168,23 @@ pub fn udp(stack: &InetStack, v6: bool, lite: bool) -> String {
     text
 }
 
-/// The text of `/proc/net/raw`, of `raw6`, or of `icmp` and `icmp6`: sockets that ask.
+/// The text of `/proc/net/raw`, or of `raw6`.
 #[must_use]
-pub fn raw(stack: &InetStack, v6: bool, asks: bool) -> String {
+pub fn raw(stack: &InetStack, family: Family) -> String {
+    list_raw(stack, family, |socket| !socket.is_ping)
+}
+
+/// The text of `/proc/net/icmp`, or of `icmp6`: ping sockets.
+#[must_use]
+pub fn icmp(stack: &InetStack, family: Family) -> String {
+    list_raw(stack, family, |socket| socket.is_ping)
+}
+
+fn list_raw(stack: &InetStack, family: Family, is_listed: fn(&RawSocket) -> bool) -> String {
+    let v6 = family == Family::V6;
     let mut text = header(v6, " ref pointer drops");
     let sockets = stack.raw.sockets.all();
-    let meant = |socket: &&Arc<RawSocket>| {
-        (socket.common.family == Family::V6) == v6 && socket.is_ping == asks
-    };
+    let meant = |socket: &&Arc<RawSocket>| socket.common.family == family && is_listed(socket);
     for socket in sockets.iter().filter(meant) {
         let number = socket.addresses().0.port().into();
         write_row(&mut text, number, &Row::of_datagrams(&**socket));
