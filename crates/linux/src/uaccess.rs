@@ -238,8 +238,8 @@ fn fault_in(
         .try_for_each(touch)
 }
 
-/// Makes sure that the bytes in a `range` behind `addr`, of which only a later kernel would know the
-/// meaning, are zero (Linux: `check_zeroed_user`).
+/// Makes sure that the bytes in a `range` behind `addr`, whose meaning only a later kernel would
+/// know, are zero (Linux: `check_zeroed_user`).
 ///
 /// # Errors
 /// `E2BIG` if one is not zero; `EFAULT`.

@@ -266,7 +266,7 @@ pub struct SigSetArg {
     size: u64,
 }
 
-/// `pselect6(2)`
+/// `pselect6(2)`: waits like `select(2)` with another signal mask.
 pub fn sys_pselect6(
     task: &Task,
     count: i32,

@@ -134,7 +134,7 @@ fn run_filters_after(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<Sy
     }
 }
 
-/// What a filter kills (`SECCOMP_RET_KILL_THREAD`, `SECCOMP_RET_KILL_PROCESS`).
+/// The victim of a filter that kills (`SECCOMP_RET_KILL_THREAD`, `SECCOMP_RET_KILL_PROCESS`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KillScope {
     /// The calling thread.

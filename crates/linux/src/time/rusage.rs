@@ -62,7 +62,7 @@ pub fn sys_getrusage(task: &Task, who: i32, to: UserPtr<RUsage>) -> SysResult {
     Ok(0)
 }
 
-/// `struct tms`: processor time in ticks of the clock, of which there are [`TICKS`] in a second.
+/// `struct tms`: processor times in ticks of the clock, 100 to a second.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Tms {

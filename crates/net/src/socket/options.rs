@@ -23,10 +23,10 @@ const MAX_UNPRIVILEGED_PRIORITY: i32 = 6;
 const SNDBUF_LOCK: i32 = 1;
 const RCVBUF_LOCK: i32 = 2;
 
-/// What closing a connection does about data that are not sent yet (`SO_LINGER`).
+/// The wait for unsent data when a connection is closed (`SO_LINGER`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Linger {
-    /// Whether it waits for them.
+    /// Whether closing waits.
     pub on: bool,
     /// For how many seconds.
     pub seconds: i32,
