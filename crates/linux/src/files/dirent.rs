@@ -9,7 +9,7 @@ use crate::uapi::fd::Fd;
 use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, uaccess};
 
-/// The most one call returns.
+/// Most bytes of entries that one call returns.
 const MAX: usize = 65_536;
 
 /// Layout of an entry: number, cursor of the next, length, then name and type.

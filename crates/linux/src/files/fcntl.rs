@@ -118,7 +118,7 @@ impl Flock {
 }
 
 impl Flock {
-    /// An opening's lock belongs to no process.
+    /// Checks that the lock of an open file names no process.
     fn check_owner(&self, owner: LockOwner) -> Result<(), Errno> {
         if matches!(owner, LockOwner::OpenFile(_)) && self.pid != 0 {
             Err(Errno::EINVAL)

@@ -181,7 +181,7 @@ fn check_splice_flags(flags: u32) -> Result<(), Errno> {
     }
 }
 
-/// The files to move between.
+/// Files of two descriptors to move bytes between.
 fn ends(task: &Task, in_fd: Fd, out_fd: Fd) -> Result<Ends, Errno> {
     let files = task.files();
     Ok((files.get_io(in_fd)?, files.get_io(out_fd)?))

@@ -302,7 +302,7 @@ pub fn sys_statfs(task: &Task, name: UserAddr, to: UserPtr<StatFs>) -> SysResult
 
 /// `fstatfs(2)`: stores the figures of the file system of an open file.
 pub fn sys_fstatfs(task: &Task, fd: Fd, to: UserPtr<StatFs>) -> SysResult {
-    /// All that has no name is in one file system here.
+    /// Magic number of the file system of files without a name (`ANON_INODE_FS_MAGIC`).
     const ANONYMOUS: i64 = 0x0904_1934;
     const PIPES: i64 = 0x5049_5045;
     const SOCKETS: i64 = 0x534f_434b;

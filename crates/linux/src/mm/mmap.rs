@@ -497,7 +497,7 @@ pub(crate) fn lock_limit(task: &Task) -> usize {
     }
 }
 
-/// The pages that `mlock` and `munlock` mean.
+/// Whole pages of the range of `mlock(2)` or `munlock(2)`: start and length.
 fn lock_range(addr: UserAddr, len: usize) -> Result<(usize, usize), Errno> {
     let start = addr.page_align_down().raw();
     // What is rounded up beyond the last address is nothing, as on Linux.

@@ -64,7 +64,7 @@ pub struct Process {
     exit_signal: AtomicI32,
     /// `None` once it has ended.
     pub(crate) space: Mutex<Option<Arc<AddressSpace>>>,
-    /// The number of that, for who needs no more.
+    /// Number of the address space, for those who need no more.
     space_id: AtomicU64,
     pub(crate) tasks: Mutex<Vec<Arc<Task>>>,
     sighand: Mutex<Arc<SigHand>>,
@@ -401,7 +401,7 @@ impl Process {
         self.is_stopped().then(|| self.stops.load(Ordering::SeqCst))
     }
 
-    /// The signal of such a stop.
+    /// Signal that caused the stop with this number.
     pub(crate) fn signal_of_stop(stop: u32) -> i32 {
         (stop & 0xff) as i32
     }

@@ -6,7 +6,7 @@ use crate::Task;
 
 /// A bit of the personality: the next programs are where they always are.
 pub(crate) const ADDR_NO_RANDOMIZE: u32 = 0x004_0000;
-/// The release is told as one of 2.6.
+/// Bit of `personality(2)`: `uname(2)` shows a release of 2.6.
 pub(crate) const UNAME26: u32 = 0x002_0000;
 /// `select(2)` and its fellows leave the time that was given.
 pub(crate) const STICKY_TIMEOUTS: u32 = 0x400_0000;

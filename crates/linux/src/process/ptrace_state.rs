@@ -56,7 +56,7 @@ pub(crate) struct Stop {
     /// Floating-point registers as in a signal frame, and the bases of FS and GS.
     pub(crate) frame: Vec<u8>,
     pub(crate) bases: [u64; 2],
-    /// The tracer has changed these.
+    /// Whether the tracer has changed the registers.
     pub(crate) changed: bool,
 }
 
@@ -102,7 +102,7 @@ pub(crate) struct PtraceState {
 }
 
 impl PtraceState {
-    /// The stop in which its tracer finds it.
+    /// Stop that the thread is in, until its tracer resumes it.
     pub(crate) fn stopped(&mut self) -> Option<&mut Stop> {
         self.stop.as_deref_mut().filter(|stop| !stop.resumed)
     }

@@ -65,7 +65,7 @@ pub(crate) struct LoadedProgram {
     /// Address of the first instruction, and the stack pointer.
     entry: usize,
     sp: u64,
-    /// The name it shows.
+    /// Name of the program, as `/proc/<pid>/comm` shows it.
     name: Vec<u8>,
     /// Credentials that the file gives the program.
     cred: Credentials,

@@ -15,10 +15,10 @@ use crate::uapi::fd::Fd;
 use crate::uapi::prctl_mm_map::{NO_FILE, PrctlMmMap};
 use crate::{SysResult, Task};
 
-/// The most bytes of an auxiliary vector.
+/// Largest auxiliary vector, in bytes.
 const AUX: usize = 48 * size_of::<u64>();
 
-/// Puts it in force.
+/// Puts a layout in force.
 fn apply(layout: &PrctlMmMap, process: &Process) -> Result<(), Errno> {
     let range = |start: u64, end: u64| -> Range<usize> { start as usize..end as usize };
     process

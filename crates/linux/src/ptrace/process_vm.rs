@@ -40,7 +40,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The rest of the current buffer, or the next one with anything in it.
+    /// Address and length of the next piece; `None` at the end.
     fn piece(&mut self) -> Option<UserBuf> {
         while let Some(&UserBuf { addr, len }) = self.buffers.first() {
             if self.at < len {

@@ -23,7 +23,7 @@ const CLASS_BEST_EFFORT: u32 = 2;
 const CLASS_IDLE: u32 = 3;
 const LEVELS: u32 = 8;
 
-/// The threads that are meant.
+/// Threads that `which` and `who` of `ioprio_set(2)` select.
 fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> {
     let processes = match which {
         WHO_PROCESS => {

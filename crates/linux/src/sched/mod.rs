@@ -261,7 +261,7 @@ pub struct SchedAttr {
 
 /// First size of `struct sched_attr`.
 const ATTR_SIZE_0: usize = 48;
-/// The largest that is accepted.
+/// Largest `struct sched_attr` that is accepted, in bytes.
 const ATTR_SIZE_MAX: usize = 4096;
 
 /// Reads a `sched_attr` of any size; what we do not know must be zero.

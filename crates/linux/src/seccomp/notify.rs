@@ -25,9 +25,9 @@ const IS_VALID: u32 = 0x4008_2102;
 const IS_VALID_OLD: u32 = 0x8008_2102;
 /// Installs a descriptor in the thread that waits (`SECCOMP_IOCTL_NOTIF_ADDFD`).
 const ADDFD: u32 = 0x4018_2103;
-/// The call is to be done after all.
+/// Flag of a reply: the call is done after all (`SECCOMP_USER_NOTIF_FLAG_CONTINUE`).
 const CONTINUE: u32 = 1;
-/// The descriptor gets a number that is named.
+/// Flag: the new descriptor gets the number that is named.
 const ADDFD_FLAG_SETFD: u32 = 1;
 /// Flag: the new descriptor is the call's result, too.
 const ADDFD_FLAG_SEND: u32 = 2;

@@ -26,7 +26,7 @@ use crate::{SysResult, Task, ptrace};
 
 const SIGSTOP: i32 = sys::SIGSTOP as i32;
 const SIGSEGV: i32 = sys::SIGSEGV as i32;
-/// The flags of an action.
+/// Flags of an action that are kept; others are ignored (`SA_*`).
 const KNOWN_FLAGS: u64 = (sys::SA_NOCLDSTOP
     | sys::SA_NOCLDWAIT
     | sys::SA_SIGINFO

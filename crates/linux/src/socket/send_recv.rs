@@ -687,7 +687,7 @@ impl ControlWriter {
         }
     }
 
-    /// The head of one whose data is there already.
+    /// Writes the header of a control message whose data is there already.
     fn put_header(&mut self, level: u32, kind: u32, len: usize) {
         let header = CmsgHdr {
             len: len as u64,
@@ -840,7 +840,7 @@ pub(crate) fn readable_bytes(file: &File) -> SysResult {
     Ok(got.copied)
 }
 
-/// The kind of socket that it is, if it is one.
+/// Type of the socket that an open file is; `None` if it is none.
 pub(crate) fn kind_of(file: &File) -> Option<SocketType> {
     of_file(file).ok().map(|socket| socket.ops().socket_type())
 }
