@@ -361,7 +361,7 @@ pub fn sys_madvise(task: &Task, addr: UserAddr, len: usize, advice: u32) -> SysR
             Advice::DontNeed(DontNeedScope::PrivateAnonymous),
         )?,
         sys::MADV_DONTNEED => {
-            space.madvise(addr.raw(), len, Advice::DontNeed(DontNeedScope::Unlocked))?
+            space.madvise(addr.raw(), len, Advice::DontNeed(DontNeedScope::Unlocked))?;
         }
         sys::MADV_DONTNEED_LOCKED => space.madvise(
             addr.raw(),
@@ -369,16 +369,16 @@ pub fn sys_madvise(task: &Task, addr: UserAddr, len: usize, advice: u32) -> SysR
             Advice::DontNeed(DontNeedScope::IncludingLocked),
         )?,
         sys::MADV_DONTFORK => {
-            space.madvise(addr.raw(), len, Advice::Flags(VmaFlags::DONTFORK, none))?
+            space.madvise(addr.raw(), len, Advice::Flags(VmaFlags::DONTFORK, none))?;
         }
         sys::MADV_DOFORK => {
-            space.madvise(addr.raw(), len, Advice::Flags(none, VmaFlags::DONTFORK))?
+            space.madvise(addr.raw(), len, Advice::Flags(none, VmaFlags::DONTFORK))?;
         }
         sys::MADV_WIPEONFORK => {
-            space.madvise(addr.raw(), len, Advice::Flags(VmaFlags::WIPEONFORK, none))?
+            space.madvise(addr.raw(), len, Advice::Flags(VmaFlags::WIPEONFORK, none))?;
         }
         sys::MADV_KEEPONFORK => {
-            space.madvise(addr.raw(), len, Advice::Flags(none, VmaFlags::WIPEONFORK))?
+            space.madvise(addr.raw(), len, Advice::Flags(none, VmaFlags::WIPEONFORK))?;
         }
         sys::MADV_HUGEPAGE => space.madvise(
             addr.raw(),

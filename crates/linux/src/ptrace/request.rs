@@ -339,10 +339,10 @@ fn stopped_request(request: u32, target: &Arc<Task>, addr: usize, data: usize) -
             user_word(target, addr, Some(data as u64))?;
         }
         api::PTRACE_GETREGS => {
-            uaccess::write_bytes(data.into(), &register_set(target, NT_PRSTATUS)?)?
+            uaccess::write_bytes(data.into(), &register_set(target, NT_PRSTATUS)?)?;
         }
         api::PTRACE_GETFPREGS => {
-            uaccess::write_bytes(data.into(), &register_set(target, NT_PRFPREG)?)?
+            uaccess::write_bytes(data.into(), &register_set(target, NT_PRFPREG)?)?;
         }
         api::PTRACE_SETREGS | api::PTRACE_SETFPREGS => {
             let (kind, len) = match request {
@@ -410,7 +410,7 @@ fn stopped_request(request: u32, target: &Arc<Task>, addr: usize, data: usize) -
                     .map_err(|_| Errno::EPERM)
                     .map(drop)?,
                 ARCH_GET_FS | ARCH_GET_GS => {
-                    UserPtr::new(addr.into()).write(&user_word(target, at, None)?)?
+                    UserPtr::new(addr.into()).write(&user_word(target, at, None)?)?;
                 }
                 _ => return Err(Errno::EINVAL),
             }
