@@ -28,7 +28,6 @@ const CRATES: [Crate; 2] = [LINUX, NET];
 const LINUX: Crate = Crate {
     sources: "crates/linux/src",
     layers: &[
-        "uapi",
         "state",
         "uaccess",
         "uio",

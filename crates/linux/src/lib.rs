@@ -9,12 +9,12 @@
 //! The folders are layers, the lowest first: a module uses its own folder and those above it in
 //! this table, never one below it (`cargo xtask check` refuses that; why:
 //! `docs/decisions/008-layers-of-linux.md`). What a lower layer has to cause in `entry` are the
-//! functions of `process::upcalls`.
+//! functions of `process::upcalls`. Below all is the crate `uapi`: structures that programs pass,
+//! ELF, the initial stack, signal frames.
 //!
 //! | folder | holds |
 //! |---|---|
 //! | `uaccess`, `uio` | access to the memory of programs; their lists of buffers |
-//! | `uapi` | structures that programs pass, ELF, the initial stack, signal frames; no state |
 //! | `state` | what threads, processes and namespaces have of each feature, with the rules that need nothing else |
 //! | `process` | `Task`, `Process` and the process table; sending signals; timers, limits and accounting of processes |
 //! | `time`, `mm`, `cred`, `sched` | clocks, timers, usage; memory; users and capabilities; policies, priorities, CPUs |
@@ -32,7 +32,6 @@ extern crate alloc;
 
 // What needs no kernel below it; tested on the host.
 pub mod state;
-pub mod uapi;
 
 pub mod cred;
 #[macro_use]

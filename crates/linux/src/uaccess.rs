@@ -8,11 +8,10 @@ use core::ops::Range;
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
 use guard::user;
+use uapi::fd::Fd;
+use uapi::pid::{Pgid, Pid, Tid};
+use uapi::user_addr::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
-
-use crate::uapi::fd::Fd;
-use crate::uapi::pid::{Pgid, Pid, Tid};
-use crate::uapi::user_addr::UserAddr;
 
 /// The address of a `T` in the calling program's memory, not checked.
 pub struct UserPtr<T> {

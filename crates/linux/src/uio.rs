@@ -4,10 +4,10 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use abi::errno::Errno;
+use uapi::user_addr::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::user_addr::UserAddr;
 
 /// The most that one call transfers, as on Linux.
 pub(crate) const MAX_TRANSFER: usize = 0x7fff_f000;

@@ -19,6 +19,7 @@ pub const KILLERS: &[Killer] = &[
         test: "machine/diff",
         near: &[
             "crates/linux",
+            "crates/uapi",
             "crates/futex",
             "crates/fs",
             "crates/net",
@@ -30,6 +31,7 @@ pub const KILLERS: &[Killer] = &[
         test: "machine/programs-2",
         near: &[
             "crates/linux",
+            "crates/uapi",
             "crates/futex",
             "crates/fs",
             "crates/net",

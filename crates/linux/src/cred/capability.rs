@@ -2,12 +2,12 @@
 
 use abi::errno::Errno;
 use linux_raw_sys::{general as sys, prctl as pr};
+use uapi::pid::Tid;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::process_table;
 use crate::state::credentials::{Capabilities, Credentials, NO_CAP_AMBIENT_RAISE};
 use crate::uaccess::UserPtr;
-use crate::uapi::pid::Tid;
 use crate::{SysResult, Task};
 
 /// The header of `capget(2)`.

@@ -9,6 +9,10 @@ use fs::tty::Tty;
 use fs::{Cred, File, FsStruct, OpenFlags, ops};
 use guard::fpu::UserFpu;
 use guard::{BootToken, PowerToken, user};
+use uapi::fd::Fd;
+use uapi::pid::Pid;
+use uapi::sigframe::AltStack;
+use uapi::siginfo::{self, SigInfo};
 use vm::AddressSpace;
 
 use crate::cred::setuid;
@@ -25,10 +29,6 @@ use crate::state::fdtable::{CloseOnExec, FdTable};
 use crate::state::sched_params::SchedParams;
 use crate::state::{namespaces, rlimit, timer_queue};
 use crate::system::{klog, sysinfo};
-use crate::uapi::fd::Fd;
-use crate::uapi::pid::Pid;
-use crate::uapi::sigframe::AltStack;
-use crate::uapi::siginfo::{self, SigInfo};
 use crate::{Task, procfs, socket};
 
 /// Functions by which the personality tells the kernel around it of events.

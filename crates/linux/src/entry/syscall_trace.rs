@@ -6,11 +6,11 @@ use core::fmt::Write;
 
 use guard::trace::{Kind, NoRings, Note, event};
 use guard::user::{self, UserRegs};
+use uapi::siginfo;
 
 use crate::entry::dispatch::{self, ArgKind as Argument, Syscall};
 use crate::entry::syscall_table::SYSCALLS;
 use crate::process::process_table;
-use crate::uapi::siginfo;
 use crate::{SysResult, Task};
 
 /// Most bytes of a string argument that are shown.

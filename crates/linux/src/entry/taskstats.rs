@@ -4,9 +4,10 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use uapi::pid::{Pid, Tid};
+
 use crate::process::process_table;
 use crate::state::usage::Usage;
-use crate::uapi::pid::{Pid, Tid};
 
 /// Bytes of `struct taskstats`, and its version.
 const SIZE: usize = 416;

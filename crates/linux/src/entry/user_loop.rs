@@ -8,6 +8,8 @@ use guard::timer;
 use guard::trace::{Kind, Note, event};
 use guard::user::{self, FastPath, Trap, UserRegs};
 use linux_raw_sys::general as sys;
+use uapi::sigframe::LastFault;
+use uapi::siginfo::SigInfo;
 use vm::{AccessKind, AddressSpace, FaultError};
 
 use crate::entry::dispatch;
@@ -18,8 +20,6 @@ use crate::process::send_signal;
 use crate::process_control::exit;
 use crate::sched::rseq;
 use crate::state::debug_registers::Cause;
-use crate::uapi::sigframe::LastFault;
-use crate::uapi::siginfo::SigInfo;
 use crate::{Task, current_task, ptrace, signal};
 
 /// Bits of a page fault's error code, as handlers see it.

@@ -3,10 +3,10 @@
 use alloc::vec::Vec;
 
 use abi::errno::Errno;
+use uapi::fd::Fd;
+use uapi::user_addr::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, Unaligned};
 
-use crate::uapi::fd::Fd;
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, uaccess};
 
 /// Most bytes of entries that one call returns.

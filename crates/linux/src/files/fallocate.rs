@@ -4,12 +4,12 @@
 use abi::errno::Errno;
 use fs::{File, FileType, OpenFlags, SetAttr};
 use linux_raw_sys::general as sys;
+use uapi::fd::Fd;
+use uapi::user_addr::UserAddr;
 
 use crate::mm::mmap;
 use crate::process::rlimit::check_size;
 use crate::state::fdtable::CloseOnExec;
-use crate::uapi::fd::Fd;
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, uaccess};
 
 /// `sync(2)`: everything is in memory.

@@ -8,13 +8,13 @@ use fs::lock::{self, LockOwner, LockRange};
 use fs::pipe::PipeEnd;
 use fs::{File, FileType, OpenFlags, dnotify};
 use linux_raw_sys::general as sys;
+use uapi::fd::Fd;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::files::sigio;
 use crate::process::process_table;
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::UserPtr;
-use crate::uapi::fd::Fd;
 use crate::{SysResult, Task};
 
 /// `close(2)`: closes a descriptor.

@@ -3,13 +3,13 @@
 use abi::errno::Errno;
 use fs::{OpenFlags, ops};
 use linux_raw_sys::general as sys;
+use uapi::fd::Fd;
+use uapi::user_addr::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::files::namei::lookup_at;
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::fd::Fd;
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// `struct file_handle` up to its bytes.

@@ -6,11 +6,11 @@ use abi::errno::Errno;
 use fs::inotify::{self, InotifyFile};
 use fs::{Access, File, FileType, OpenFlags};
 use linux_raw_sys::general as sys;
+use uapi::fd::Fd;
+use uapi::user_addr::UserAddr;
 
 use crate::files::namei::lookup_at;
 use crate::state::fdtable::CloseOnExec;
-use crate::uapi::fd::Fd;
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// `inotify_init1(2)`: makes an inotify descriptor, with flags.

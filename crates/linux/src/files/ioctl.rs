@@ -6,11 +6,11 @@ use abi::errno::Errno;
 use fs::ioctl::{IoctlCaller, IoctlRequest};
 use fs::{File, FileType, OpenFlags};
 use linux_raw_sys::ioctl;
+use uapi::fd::Fd;
 
 use crate::files::sigio;
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::fd::Fd;
 use crate::{SysResult, Task};
 
 /// The calling task, as a device sees it.

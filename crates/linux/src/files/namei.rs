@@ -14,14 +14,14 @@ use fs::{
 };
 use guard::user::ShortString;
 use linux_raw_sys::general as sys;
+use uapi::fd::Fd;
+use uapi::time::{TimeSpec, TimeVal};
+use uapi::user_addr::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::rlimit;
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::fd::Fd;
-use crate::uapi::time::{TimeSpec, TimeVal};
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// Names up to this length, NUL included, need no memory of their own.

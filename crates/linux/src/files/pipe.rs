@@ -3,11 +3,11 @@
 use abi::errno::Errno;
 use fs::{OpenFlags, eventfd, pipe};
 use linux_raw_sys::general as sys;
+use uapi::fd::Fd;
 
 use crate::files::fallocate;
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::UserPtr;
-use crate::uapi::fd::Fd;
 use crate::{SysResult, Task};
 
 /// `pipe2(2)`: makes a pipe with flags; stores its two descriptors.

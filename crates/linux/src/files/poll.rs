@@ -9,15 +9,15 @@ use fs::OpenFlags;
 use fs::epoll::{self, EpollFile, Interest};
 use fs::poll::{self, Events, PollItem};
 use linux_raw_sys::general as sys;
+use uapi::fd::Fd;
+use uapi::time::{NS_PER_SEC, TimeSpec, TimeVal};
+use uapi::user_addr::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::personality::{STICKY_TIMEOUTS, has_personality_bit};
 use crate::process::task::RestartBlock;
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::fd::Fd;
-use crate::uapi::time::{NS_PER_SEC, TimeSpec, TimeVal};
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// The deadline a time span from now. Too far away is never.

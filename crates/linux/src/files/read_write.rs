@@ -14,6 +14,8 @@ use fs::{File, FileType, Whence};
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
 use net::SocketType;
+use uapi::fd::Fd;
+use uapi::user_addr::UserAddr;
 
 use crate::process::rlimit::write_limit;
 use crate::process::signal_broken_pipe;
@@ -22,8 +24,6 @@ use crate::socket::send_recv::{
 };
 use crate::state::usage::Direction;
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::fd::Fd;
-use crate::uapi::user_addr::UserAddr;
 use crate::uio::{
     IoVec, IoVecs, MAX_TRANSFER, STACK_BUFFER_LEN, UserBuf, copy_in, copy_out, total,
 };

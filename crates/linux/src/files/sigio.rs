@@ -6,12 +6,12 @@ use fs::File;
 use fs::poll::Events;
 use fs::sigio::{FileOwner, OwnerTarget, SendSigio};
 use linux_raw_sys::general as sys;
+use uapi::pid::{Pgid, Pid, Tid};
+use uapi::siginfo::{NSIG, SigInfo};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::{Process, process_table, send_signal};
 use crate::uaccess::UserPtr;
-use crate::uapi::pid::{Pgid, Pid, Tid};
-use crate::uapi::siginfo::{NSIG, SigInfo};
 use crate::{SysResult, Task};
 
 /// Kinds of owners (`F_OWNER_*`).

@@ -10,13 +10,13 @@ use alloc::vec;
 use abi::errno::Errno;
 use fs::pipe::PipeEnd;
 use fs::{File, FileType, OpenFlags, Whence};
+use uapi::fd::Fd;
 
 use crate::files::read_write::BOUNCE_BUFFER_LEN;
 use crate::process::rlimit::write_limit;
 use crate::process::signal_broken_pipe;
 use crate::state::usage::Direction;
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::fd::Fd;
 use crate::uio::{IoVec, IoVecs, MAX_TRANSFER, for_each_segment, total};
 use crate::{SysResult, Task};
 

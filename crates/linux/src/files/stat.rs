@@ -4,12 +4,12 @@ use abi::errno::Errno;
 use fs::mount::{MS_NOSYMFOLLOW, Mount};
 use fs::{Access, FileType, Metadata, Timestamp};
 use linux_raw_sys::general as sys;
+use uapi::fd::Fd;
+use uapi::user_addr::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::files::namei::lookup_at;
 use crate::uaccess::UserPtr;
-use crate::uapi::fd::Fd;
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]

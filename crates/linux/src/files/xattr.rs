@@ -7,10 +7,10 @@ use abi::errno::Errno;
 use fs::Path;
 use fs::xattr::{self, NAME_MAX, SIZE_MAX, SetMode};
 use linux_raw_sys::general as sys;
+use uapi::fd::Fd;
+use uapi::user_addr::UserAddr;
 
 use crate::files::namei::lookup_at;
-use crate::uapi::fd::Fd;
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, uaccess};
 
 /// An attribute's name from user memory.

@@ -13,6 +13,10 @@ use futex::{Target, nobody_at};
 pub(crate) use futex::{Waiter, Word, park};
 use guard::user;
 use linux_raw_sys::general as sys;
+use uapi::futex::{FutexAccess, FutexScope};
+use uapi::pid::Tid;
+use uapi::time::{ClockBase, TimeSpec};
+use uapi::user_addr::UserAddr;
 use vm::FutexKey;
 
 use crate::futex::pi::LockMode;
@@ -21,10 +25,6 @@ use crate::process::{access, process_table};
 use crate::time::deadline_after;
 use crate::time::wall_clock::AbsoluteDeadline;
 use crate::uaccess::UserPtr;
-use crate::uapi::futex::{FutexAccess, FutexScope};
-use crate::uapi::pid::Tid;
-use crate::uapi::time::{ClockBase, TimeSpec};
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// Converts any error to `EFAULT`.

@@ -13,14 +13,14 @@ use ::task::{Deadline, Mutex, Policy, Thread};
 use abi::errno::Errno;
 use guard::user;
 use linux_raw_sys::general::{FUTEX_OWNER_DIED, FUTEX_TID_MASK, FUTEX_WAITERS};
+use uapi::futex::{FutexAccess, FutexScope};
+use uapi::pid::Tid;
+use uapi::user_addr::UserAddr;
 use vm::FutexKey;
 
 use crate::futex::{Word, efault, futex_key, modify_user_word};
 use crate::process::process_table;
 use crate::uaccess::UserPtr;
-use crate::uapi::futex::{FutexAccess, FutexScope};
-use crate::uapi::pid::Tid;
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, current_task};
 
 /// Longest chain of locks of which the owner of each waits for the next.

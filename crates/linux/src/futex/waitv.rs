@@ -6,13 +6,13 @@ use alloc::vec::Vec;
 use ::task::Deadline;
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
+use uapi::futex::FutexScope;
+use uapi::time::{ClockBase, TimeSpec};
+use uapi::user_addr::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::time::wall_clock::AbsoluteDeadline;
 use crate::uaccess::UserPtr;
-use crate::uapi::futex::FutexScope;
-use crate::uapi::time::{ClockBase, TimeSpec};
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, futex};
 
 /// The size of a futex in its flags: 32 bits, the only one.

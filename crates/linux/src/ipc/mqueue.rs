@@ -12,6 +12,11 @@ use abi::errno::Errno;
 use fs::poll::{Events, PollQueue, PollTable};
 use fs::{Access, File, FileOps, FileType, OpenFlags, Path, Timestamp, Whence};
 use linux_raw_sys::general as sys;
+use uapi::fd::Fd;
+use uapi::pid::Pid;
+use uapi::siginfo::{NSIG, SigInfo};
+use uapi::time::{ClockBase, TimeSpec};
+use uapi::user_addr::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::ipc::mqueuefs;
@@ -22,11 +27,6 @@ use crate::state::rlimit::Resource;
 use crate::time::posix_timers::SigEvent;
 use crate::time::wall_clock::AbsoluteDeadline;
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::fd::Fd;
-use crate::uapi::pid::Pid;
-use crate::uapi::siginfo::{NSIG, SigInfo};
-use crate::uapi::time::{ClockBase, TimeSpec};
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// Limits of a queue if nothing is said, and the most that a caller without `CAP_SYS_RESOURCE` may

@@ -7,6 +7,7 @@ use core::fmt::Write;
 
 use ::task::{Mutex, WaitQueue};
 use abi::errno::Errno;
+use uapi::user_addr::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::namespaces;
@@ -17,7 +18,6 @@ use crate::state::ipc::{
     IPC_64, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcPerm, READ, WRITE, now,
 };
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// Flag of `msgrcv(2)`: what does not fit is cut off.

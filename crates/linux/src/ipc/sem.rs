@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering;
 
 use ::task::{Mutex, WaitError, WaitQueue};
 use abi::errno::Errno;
+use uapi::time::TimeSpec;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::{Process, namespaces};
@@ -19,7 +20,6 @@ use crate::state::ipc::{IPC_64, IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, IpcPerm, 
 use crate::state::namespaces::IpcNamespace;
 use crate::time::deadline_after;
 use crate::uaccess::UserPtr;
-use crate::uapi::time::TimeSpec;
 use crate::{SysResult, Task};
 
 const GETPID: u32 = 11;

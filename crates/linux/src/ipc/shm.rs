@@ -10,6 +10,7 @@ use core::fmt::Write;
 
 use abi::errno::Errno;
 use task::Mutex;
+use uapi::user_addr::UserAddr;
 use vm::{
     MapRequest, Object, PAGE_SIZE, Placement, Prot, ReverseMap, ShmemObject, VmaFlags,
     page_align_up,
@@ -24,7 +25,6 @@ use crate::state::ipc::{
     now,
 };
 use crate::uaccess::UserPtr;
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 const SHM_HUGETLB: u32 = 0o4000;

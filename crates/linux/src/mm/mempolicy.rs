@@ -6,6 +6,8 @@ use alloc::sync::Arc;
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
+use uapi::pid::Tid;
+use uapi::user_addr::UserAddr;
 use vm::{AccessKind, PAGE_SIZE};
 
 use crate::mm::mmap;
@@ -15,8 +17,6 @@ use crate::state::mempolicy::{
     MPOL_F_STATIC_NODES, MPOL_INTERLEAVE, MPOL_PREFERRED_MANY, MemoryPolicy, Nodes,
 };
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::pid::Tid;
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 const MPOL_F_NODE: u32 = 1;

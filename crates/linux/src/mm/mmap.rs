@@ -6,6 +6,8 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use abi::errno::Errno;
 use fs::{File, FileType};
 use linux_raw_sys::general as sys;
+use uapi::fd::Fd;
+use uapi::user_addr::UserAddr;
 use vm::{
     AccessKind, AddressSpace, Advice, DontNeedScope, MapRequest, Object, PAGE_SIZE, Placement,
     Prot, RemapOptions, VmaFlags, page_align_up,
@@ -13,8 +15,6 @@ use vm::{
 
 use crate::process::personality::{READ_IMPLIES_EXEC, has_personality_bit};
 use crate::state::rlimit::Resource;
-use crate::uapi::fd::Fd;
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, uaccess};
 
 /// The `PROT_*` bits that have a meaning for memory, of those that were asked for.

@@ -10,11 +10,11 @@ use core::sync::atomic::{AtomicI32, Ordering};
 use ::task::{Deadline, Mutex, WaitQueue};
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
+use uapi::pid::Pid;
 use vm::PAGE_SIZE;
 
 use crate::Task;
 use crate::process::{Process, process_table};
-use crate::uapi::pid::Pid;
 
 /// Range of `oom_score_adj`: a process is never selected at -1000, first at 1000.
 pub(crate) const OOM_SCORE_ADJ_RANGE: core::ops::RangeInclusive<i32> = -1000..=1000;

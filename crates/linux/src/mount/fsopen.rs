@@ -11,6 +11,8 @@ use fs::mount::{
 };
 use fs::{File, FileOps, OpenFlags, Path, ops};
 use linux_raw_sys::general as sys;
+use uapi::fd::Fd;
+use uapi::user_addr::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::files::filesystems::find_type;
@@ -20,8 +22,6 @@ use crate::mount::{
 };
 use crate::process_control::namespaces::may_mount;
 use crate::state::fdtable::CloseOnExec;
-use crate::uapi::fd::Fd;
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, uaccess};
 
 /// Phase of a context's life.

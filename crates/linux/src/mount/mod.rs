@@ -14,6 +14,8 @@ use fs::{FileType, Path, devfs};
 use guard::mem;
 use linux_raw_sys::general as sys;
 use task::Once;
+use uapi::fd::Fd;
+use uapi::user_addr::UserAddr;
 
 use crate::files::filesystems::FILE_SYSTEM_TYPES;
 use crate::files::namei::{UserPath, lookup_at};
@@ -21,8 +23,6 @@ use crate::ipc::mqueuefs;
 use crate::kernfs::{cgroup, sysfs};
 use crate::process::process_table;
 use crate::process_control::namespaces::may_mount;
-use crate::uapi::fd::Fd;
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, procfs, uaccess};
 
 /// A mark of old programs in the upper half of the flags.

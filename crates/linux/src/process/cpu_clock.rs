@@ -5,10 +5,10 @@ use alloc::sync::{Arc, Weak};
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
+use uapi::pid::{Pid, Tid};
 
 use crate::Task;
 use crate::process::{Process, process_table};
-use crate::uapi::pid::{Pid, Tid};
 
 /// A clock that shows how much processor time was used.
 #[derive(Clone)]

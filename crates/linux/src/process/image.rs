@@ -5,9 +5,9 @@ use core::ops::Range;
 
 use abi::errno::Errno;
 use fs::DenyWriteAccess;
+use uapi::prctl_mm_map::{NO_FILE, PrctlMmMap};
 
 use crate::process::Process;
-use crate::uapi::prctl_mm_map::{NO_FILE, PrctlMmMap};
 
 /// The program of a process, and where its parts are in memory.
 #[derive(Clone, Default)]

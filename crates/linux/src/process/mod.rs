@@ -43,6 +43,8 @@ use fs::poll::PollQueue;
 use fs::{FsStruct, Path};
 use guard::trace::Kind;
 use linux_raw_sys::general as sys;
+use uapi::pid::{Pid, Tid};
+use uapi::siginfo::{self, SigInfo, SigSet};
 use vm::AddressSpace;
 
 use crate::Task;
@@ -52,8 +54,6 @@ use crate::state::fdtable::FdTable;
 use crate::state::rlimit::{Resource, Rlimits};
 use crate::state::sighand::{SigAction, SigHand, SigPending};
 use crate::state::usage::Usage;
-use crate::uapi::pid::{Pid, Tid};
-use crate::uapi::siginfo::{self, SigInfo, SigSet};
 
 /// A process: what its threads share.
 pub struct Process {

@@ -5,10 +5,10 @@ use alloc::sync::Arc;
 use abi::errno::Errno;
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, OpenFlags};
+use uapi::fd::Fd;
 
 use crate::Task;
 use crate::process::{Process, process_table};
-use crate::uapi::fd::Fd;
 
 /// A descriptor of a process, which stays that process's even when the number is given to another.
 pub(crate) struct PidFd {

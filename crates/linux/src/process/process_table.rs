@@ -8,11 +8,11 @@ use alloc::vec::Vec;
 use ::task::Mutex;
 use abi::errno::Errno;
 use fs::tty::{CallerIds as TtyProcess, JobControl};
+use uapi::pid::{Pgid, Pid, Sid, Tid};
+use uapi::siginfo::{SigInfo, sigmask};
 
 use crate::Task;
 use crate::process::{Process, send_signal};
-use crate::uapi::pid::{Pgid, Pid, Sid, Tid};
-use crate::uapi::siginfo::{SigInfo, sigmask};
 
 /// The highest number, one less than `/proc/sys/kernel/pid_max`; the next begins again below.
 const LAST_PID: i32 = 32_767;

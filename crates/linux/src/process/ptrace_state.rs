@@ -6,11 +6,11 @@ use alloc::vec::Vec;
 
 use guard::user::UserRegs;
 use linux_raw_sys::ptrace as api;
+use uapi::siginfo::SigInfo;
 
 use crate::Task;
 use crate::process::Process;
 use crate::state::debug_registers::DebugRegisters;
-use crate::uapi::siginfo::SigInfo;
 
 /// Events that a tracer asks for by options (`PTRACE_O_*`) with the same numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,12 +5,12 @@ use core::sync::atomic::Ordering;
 use abi::errno::Errno;
 use fs::{File, FileType, Inode, OpenFlags, Whence};
 use linux_raw_sys::general as sys;
+use uapi::siginfo::SigInfo;
 use vm::AddressSpace;
 
 use crate::Task;
 use crate::process::{process_table, send_signal};
 use crate::state::rlimit::{DEFAULT_THREADS, Resource, Rlimits};
-use crate::uapi::siginfo::SigInfo;
 
 /// Tells an address space its limits.
 pub(crate) fn apply_memory_limits(limits: &Rlimits, space: &AddressSpace) {

@@ -4,16 +4,16 @@ use alloc::sync::Arc;
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
+use uapi::pid::{Pgid, Pid};
+use uapi::sigframe::LastFault;
+use uapi::siginfo::{
+    DefaultAction, SIGRTMIN, STOPPING, SigInfo, SigSet, default_action, dumps_core, sigmask,
+};
 
 use crate::Task;
 use crate::process::{Process, process_table, ptrace_state};
 use crate::state::rlimit::Resource;
 use crate::state::sighand::{SIG_DFL, SIG_IGN, SigAction};
-use crate::uapi::pid::{Pgid, Pid};
-use crate::uapi::sigframe::LastFault;
-use crate::uapi::siginfo::{
-    DefaultAction, SIGRTMIN, STOPPING, SigInfo, SigSet, default_action, dumps_core, sigmask,
-};
 
 const SIGKILL: i32 = sys::SIGKILL as i32;
 

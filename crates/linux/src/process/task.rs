@@ -13,6 +13,12 @@ use abi::errno::Errno;
 use fs::path::LookupContext;
 use fs::{Cred, File, FsStruct};
 use net::Stack;
+use uapi::fd::Fd;
+use uapi::futex::FutexScope;
+use uapi::pid::{Pid, Tid};
+use uapi::sigframe::{AltStack, LastFault};
+use uapi::siginfo::{SigSet, UNBLOCKABLE};
+use uapi::user_addr::UserAddr;
 
 use crate::SysResult;
 use crate::process::Process;
@@ -30,12 +36,6 @@ use crate::state::sighand::SigPending;
 use crate::state::syscall_user_dispatch::UserDispatch;
 use crate::state::usage::{IoAccounting, PrevCputime};
 use crate::uaccess::UserPtr;
-use crate::uapi::fd::Fd;
-use crate::uapi::futex::FutexScope;
-use crate::uapi::pid::{Pid, Tid};
-use crate::uapi::sigframe::{AltStack, LastFault};
-use crate::uapi::siginfo::{SigSet, UNBLOCKABLE};
-use crate::uapi::user_addr::UserAddr;
 
 /// Signal state of a thread.
 pub(crate) struct TaskSignals {

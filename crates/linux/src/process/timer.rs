@@ -10,15 +10,15 @@ use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use ::task::{Deadline, Mutex, now_ns};
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
+use uapi::pid::Tid;
+use uapi::siginfo::SigInfo;
+use uapi::time::{ClockBase, NS_PER_SEC};
 
 use crate::process::cpu_clock::CpuClock;
 use crate::process::{self, Process, process_table, send_signal};
 use crate::state::expirations::Expirations;
 use crate::state::rlimit::{Resource, Rlimit};
 use crate::state::timer_queue::{self, TimerCallback, TimerHandle};
-use crate::uapi::pid::Tid;
-use crate::uapi::siginfo::SigInfo;
-use crate::uapi::time::{ClockBase, NS_PER_SEC};
 
 /// The most timers of a process.
 pub(crate) const MAX_TIMERS: usize = 1024;

@@ -9,6 +9,11 @@ use fs::{FsStruct, OpenFlags};
 use guard::fpu::UserFpu;
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
+use uapi::fd::Fd;
+use uapi::pid::Pid;
+use uapi::sigframe::AltStack;
+use uapi::siginfo;
+use uapi::user_addr::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::ptrace_state::Event;
@@ -19,11 +24,6 @@ use crate::process_control::namespaces;
 use crate::state::fdtable::CloseOnExec;
 use crate::time::posix_timers;
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::fd::Fd;
-use crate::uapi::pid::Pid;
-use crate::uapi::sigframe::AltStack;
-use crate::uapi::siginfo;
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, ptrace};
 
 /// Arguments of `clone(2)`, `clone3(2)`, `fork(2)` and `vfork(2)` in one form.

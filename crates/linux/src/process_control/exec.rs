@@ -13,6 +13,11 @@ use fs::{Access as FileAccess, DenyWriteAccess, File, FileType, Path};
 use guard::fpu::UserFpu;
 use guard::user::UserRegs;
 use linux_raw_sys::{auxvec, general as sys};
+use uapi::elf;
+use uapi::fd::Fd;
+use uapi::initial_stack::{self, Strings};
+use uapi::sigframe::{AltStack, Frame};
+use uapi::user_addr::UserAddr;
 use vm::{
     AddressSpace, MapRequest, Object, PAGE_SIZE, Placement, Prot, USER_END, VmaFlags,
     page_align_down,
@@ -32,11 +37,6 @@ use crate::state::exec_credentials::{FileCapabilities, SetIds};
 use crate::state::rlimit::Resource;
 use crate::time::{posix_timers, vdso};
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::elf;
-use crate::uapi::fd::Fd;
-use crate::uapi::initial_stack::{self, Strings};
-use crate::uapi::sigframe::{AltStack, Frame};
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, futex, ptrace};
 
 /// The longest single argument.

@@ -5,6 +5,8 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general as sys;
+use uapi::pid::Pid;
+use uapi::siginfo::SigInfo;
 
 use crate::ipc::sem;
 use crate::mm::oom;
@@ -13,8 +15,6 @@ use crate::process::{
     sigchld_code_and_status, upcalls,
 };
 use crate::time::posix_timers;
-use crate::uapi::pid::Pid;
-use crate::uapi::siginfo::SigInfo;
 use crate::{SysResult, Task, futex, ptrace};
 
 /// Ends a thread that has left user mode for good: gives back what it has, and ends the process if

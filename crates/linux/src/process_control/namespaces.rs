@@ -7,10 +7,10 @@ use alloc::sync::Arc;
 use abi::errno::Errno;
 use fs::nsfs::{self, NamespaceKind, NamespaceRef};
 use linux_raw_sys::general as sys;
+use uapi::fd::Fd;
 
 use crate::ipc::sem;
 use crate::process::{access, namespaces, pidfd};
-use crate::uapi::fd::Fd;
 use crate::{SysResult, Task};
 
 /// Flags of `clone(2)` and `unshare(2)` that make a namespace.

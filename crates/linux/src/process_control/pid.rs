@@ -3,10 +3,10 @@
 use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
+use uapi::pid::{Pgid, Pid, Tid};
 
 use crate::process::process_table::TABLE;
 use crate::uaccess::UserPtr;
-use crate::uapi::pid::{Pgid, Pid, Tid};
 use crate::{SysResult, Task};
 
 /// `getpid(2)`: the caller's process number.

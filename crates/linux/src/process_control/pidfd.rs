@@ -3,14 +3,14 @@
 use abi::errno::Errno;
 use fs::OpenFlags;
 use linux_raw_sys::general as sys;
+use uapi::fd::Fd;
+use uapi::pid::Pid;
+use uapi::siginfo::SigInfo;
 
 use crate::process::{access, pidfd, process_table};
 use crate::signal::kill;
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::UserPtr;
-use crate::uapi::fd::Fd;
-use crate::uapi::pid::Pid;
-use crate::uapi::siginfo::SigInfo;
 use crate::{SysResult, Task, procfs};
 
 /// `pidfd_open(2)`: makes a descriptor of a process or thread.

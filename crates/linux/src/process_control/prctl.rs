@@ -7,6 +7,7 @@ use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
 use linux_raw_sys::{general as sys, prctl as pr};
+use uapi::siginfo;
 
 use crate::cred::capability;
 use crate::process::process_table;
@@ -14,7 +15,6 @@ use crate::process_control::prctl_mm;
 use crate::seccomp::{self, syscall_user_dispatch};
 use crate::state::credentials::{Credentials, KEEP_CAPS};
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::siginfo;
 use crate::{SysResult, Task};
 
 /// Length of a thread's name with its NUL.

@@ -5,14 +5,14 @@ use core::ops::Range;
 
 use abi::errno::Errno;
 use linux_raw_sys::{general as sys, prctl as pr};
+use uapi::fd::Fd;
+use uapi::prctl_mm_map::{NO_FILE, PrctlMmMap};
 
 use crate::process::Process;
 use crate::process::image::mm_map_of;
 use crate::process_control::exec;
 use crate::state::rlimit::Resource;
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::fd::Fd;
-use crate::uapi::prctl_mm_map::{NO_FILE, PrctlMmMap};
 use crate::{SysResult, Task};
 
 /// Largest auxiliary vector, in bytes.

@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
+use uapi::pid::Tid;
 
 use crate::process::process_table;
 use crate::process::rlimit::apply_memory_limits;
@@ -12,7 +13,6 @@ use crate::state::fdtable::MAX_LIMIT;
 use crate::state::rlimit::{Resource, Rlimit};
 use crate::time::posix_timers;
 use crate::uaccess::UserPtr;
-use crate::uapi::pid::Tid;
 use crate::{SysResult, Task};
 
 /// `prlimit64(2)`: sets and stores a resource limit of a process.

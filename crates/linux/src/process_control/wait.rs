@@ -4,15 +4,15 @@ use alloc::sync::Arc;
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
+use uapi::fd::Fd;
+use uapi::pid::{Pgid, Pid, PidSelector, Tid};
+use uapi::siginfo::SigInfo;
+use uapi::user_addr::UserAddr;
 
 use crate::process::process_table::{self, ProcessEntry, ProcessTable, TABLE};
 use crate::process::{Process, accounting, pidfd, sigchld_code_and_status};
 use crate::time::rusage::RUsage;
 use crate::uaccess::UserPtr;
-use crate::uapi::fd::Fd;
-use crate::uapi::pid::{Pgid, Pid, PidSelector, Tid};
-use crate::uapi::siginfo::SigInfo;
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, ptrace};
 
 /// Children that a call waits for.

@@ -7,12 +7,12 @@ use alloc::vec::Vec;
 use abi::errno::Errno;
 use fs::pseudo::{self, DynamicDir, DynamicEntry, PseudoAttr};
 use fs::{FileType, Inode, LinkTarget, OpenFlags, Result};
+use uapi::fd::Fd;
+use uapi::pid::Pid;
 
 use super::parse_pid;
 use crate::process::process_table;
 use crate::state::fdtable::FdTable;
-use crate::uapi::fd::Fd;
-use crate::uapi::pid::Pid;
 
 /// First inode number of descriptors' files.
 const FD_INO: u64 = 1 << 16;

@@ -6,11 +6,11 @@ use alloc::sync::{Arc, Weak};
 use abi::errno::Errno;
 use fs::pseudo::PseudoAttr;
 use fs::{File, FileOps, FileType, Inode, Metadata, OpenFlags, Result, Whence};
+use uapi::pid::Pid;
 use vm::{AddressSpace, PAGE_SIZE};
 
 use crate::current_task;
 use crate::process::{access, process_table};
-use crate::uapi::pid::Pid;
 
 /// The file `/proc/<pid>/mem`: a process's memory by addresses.
 pub(super) struct MemFile {

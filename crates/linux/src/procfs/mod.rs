@@ -29,9 +29,9 @@ use fs::{FileType, Inode, LinkTarget, Result};
 pub(crate) use pid::process_of_pid_dir;
 pub(crate) use pressure::{file as resource_pressure, init as init_pressure};
 pub(crate) use sysctl::add_at_path;
+use uapi::pid::Pid;
 
 use crate::process::process_table;
-use crate::uapi::pid::Pid;
 
 const MAGIC: u64 = 0x9fa0;
 

@@ -11,13 +11,13 @@ use core::sync::atomic::Ordering;
 use abi::errno::Errno;
 use fs::pseudo::{self, DynamicDir, DynamicEntry, PseudoAttr};
 use fs::{File, FileOps, FileType, Inode, LinkTarget, Metadata, OpenFlags, Result, Whence};
+use uapi::pid::Pid;
 use vm::{AddressSpace, PAGE_SIZE, VmaInfo};
 
 use super::mem;
 use crate::current_task;
 use crate::process::{Process, access, process_table};
 use crate::state::mempolicy;
-use crate::uapi::pid::Pid;
 
 fn find(pid: Pid) -> Result<Arc<Process>> {
     process_table::find(pid).ok_or(Errno::ESRCH)

@@ -11,6 +11,7 @@ use fs::nsfs::NamespaceKind;
 use fs::pseudo::{self, DynamicDir, DynamicEntry, PseudoAttr, StaticDir};
 use fs::{FileType, Inode, LinkTarget, Path, Result};
 use linux_raw_sys::general::{CAP_SYS_NICE, CAP_SYS_RESOURCE};
+use uapi::pid::{Pid, Tid};
 
 use super::fd::FdDir;
 use super::mem::MemFile;
@@ -19,7 +20,6 @@ use super::{PID_SHIFT, maps, mounts, parse_pid, status};
 use crate::Task;
 use crate::mm::oom;
 use crate::process::{Process, access, namespaces, process_table};
-use crate::uapi::pid::{Pid, Tid};
 
 /// A file of the directory: its name, kind and permissions. Its place in the table is part of its
 /// number.

@@ -6,6 +6,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use uapi::pid::{Pid, Tid};
+use uapi::siginfo::SigSet;
+
 use crate::process::Process;
 use crate::process::process_table::{self, Relations};
 use crate::state::credentials::{Capabilities, Ids};
@@ -13,8 +16,6 @@ use crate::state::rlimit::{LIMIT_NAMES, Rlimit};
 use crate::state::sched_params::SchedParams;
 use crate::state::seccomp::SeccompStatus;
 use crate::state::usage::Usage;
-use crate::uapi::pid::{Pid, Tid};
-use crate::uapi::siginfo::SigSet;
 use crate::{Task, ptrace, sched};
 
 /// The most of its arguments or environment that is shown.

@@ -7,6 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
 
+use uapi::pid::Tid;
 use vm::PAGE_SIZE;
 
 use super::maps;
@@ -21,7 +22,6 @@ use crate::state::rlimit::{Resource, Rlimit, UNLIMITED};
 use crate::state::sched_params::SchedParams;
 use crate::state::seccomp::SeccompStatus;
 use crate::state::usage::Usage;
-use crate::uapi::pid::Tid;
 
 /// Passes the functions in which a thread waits to `show`, from the innermost outwards.
 fn for_each_stack_frame(process: &Process, tid: Option<Tid>, show: impl FnMut(&str, u32)) {

@@ -10,12 +10,12 @@ use alloc::vec::Vec;
 
 use abi::errno::Errno;
 use linux_raw_sys::{general as sys, ptrace as api};
+use uapi::siginfo::SigInfo;
 
 use super::SIGKILL;
 use crate::Task;
 use crate::process::ptrace_state::{PtraceState, ResumeMode};
 use crate::process::{Process, notify_parent, process_table, send_signal, sigchld_code_and_status};
-use crate::uapi::siginfo::SigInfo;
 
 const SIGSTOP: i32 = sys::SIGSTOP as i32;
 

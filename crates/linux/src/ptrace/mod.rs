@@ -18,14 +18,14 @@ use guard::fpu;
 use guard::user::UserRegs;
 use linux_raw_sys::{general as sys, ptrace as api};
 pub use request::sys_ptrace;
+use uapi::pid::Tid;
+use uapi::sigframe::LastFault;
+use uapi::siginfo::{SigInfo, sigmask};
+use uapi::user_regs::TRAP_FLAG;
 
 use crate::process::ptrace_state::{Event, ResumeMode, Stop, StopKind};
 use crate::process::{Process, process_table, send_signal};
 use crate::state::debug_registers::{Cause, DebugRegisters};
-use crate::uapi::pid::Tid;
-use crate::uapi::sigframe::LastFault;
-use crate::uapi::siginfo::{SigInfo, sigmask};
-use crate::uapi::user_regs::TRAP_FLAG;
 use crate::{SysResult, Task};
 
 const SIGTRAP: i32 = sys::SIGTRAP as i32;

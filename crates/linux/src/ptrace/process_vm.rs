@@ -7,14 +7,14 @@ use alloc::vec;
 use abi::errno::Errno;
 use fs::epoll::EpollFile;
 use linux_raw_sys::general as sys;
+use uapi::fd::Fd;
+use uapi::pid::Tid;
 use vm::{AddressSpace, PAGE_SIZE};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::access::check_trace_access;
 use crate::process::{Process, pidfd, process_table};
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::fd::Fd;
-use crate::uapi::pid::Tid;
 use crate::uio::{self, IoVec, IoVecs, UserBuf};
 use crate::{SysResult, Task};
 

@@ -5,6 +5,9 @@ use alloc::vec;
 
 use abi::errno::Errno;
 use linux_raw_sys::{general as sys, ptrace as api};
+use uapi::pid::Tid;
+use uapi::siginfo::{NSIG, SigInfo, UNBLOCKABLE};
+use uapi::user_regs::{self, UserRegsStruct};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::attach;
@@ -12,9 +15,6 @@ use crate::process::ptrace_state::{PtraceState, ResumeMode, Stop, StopKind};
 use crate::process::{process_table, send_signal};
 use crate::ptrace::attach::AttachMode;
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::pid::Tid;
-use crate::uapi::siginfo::{NSIG, SigInfo, UNBLOCKABLE};
-use crate::uapi::user_regs::{self, UserRegsStruct};
 use crate::uio::IoVec;
 use crate::{SysResult, Task, current_task};
 

@@ -7,10 +7,10 @@ use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
+use uapi::pid::{Pgid, Tid};
 
 use crate::process::process_table;
 use crate::state::sched_params::is_realtime;
-use crate::uapi::pid::{Pgid, Tid};
 use crate::{SysResult, Task};
 
 const WHO_PROCESS: u32 = 1;

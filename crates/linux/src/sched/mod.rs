@@ -10,15 +10,15 @@ use alloc::vec::Vec;
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
+use uapi::pid::{Pgid, Tid};
+use uapi::time::TimeSpec;
+use uapi::user_addr::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::process_table;
 use crate::sched::permissions::{check_change, check_nice};
 use crate::state::sched_params::{SchedParams, is_realtime, priorities};
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::pid::{Pgid, Tid};
-use crate::uapi::time::TimeSpec;
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// The mask of all processors.

@@ -10,15 +10,15 @@
 use abi::errno::Errno;
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
+use uapi::rseq_cs::RseqCs;
+use uapi::sigframe::LastFault;
+use uapi::siginfo::SigInfo;
+use uapi::user_addr::UserAddr;
 use vm::USER_END;
 
 use crate::process::send_signal;
 use crate::state::rseq::Registration;
 use crate::uaccess::UserPtr;
-use crate::uapi::rseq_cs::RseqCs;
-use crate::uapi::sigframe::LastFault;
-use crate::uapi::siginfo::SigInfo;
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// Flag of `rseq(2)` that ends a registration (`RSEQ_FLAG_UNREGISTER`).

@@ -12,6 +12,9 @@ use abi::errno::Errno;
 use bpf::Purpose;
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
+use uapi::sigframe::LastFault;
+use uapi::siginfo::SigInfo;
+use uapi::user_addr::UserAddr;
 
 use crate::process::ptrace_state::Event;
 use crate::process::{self, Process, send_signal};
@@ -20,9 +23,6 @@ use crate::state::credentials::Credentials;
 use crate::state::fdtable::CloseOnExec;
 use crate::state::seccomp::{Listener, Seccomp, SeccompData, SeccompFilter};
 use crate::uaccess::UserPtr;
-use crate::uapi::sigframe::LastFault;
-use crate::uapi::siginfo::SigInfo;
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, ptrace};
 
 const SET_MODE_STRICT: u32 = 0;

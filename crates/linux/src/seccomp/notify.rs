@@ -10,12 +10,12 @@ use fs::ioctl::IoctlRequest;
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, OpenFlags};
 use linux_raw_sys::general as sys;
+use uapi::fd::Fd;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::process_table;
 use crate::state::fdtable::CloseOnExec;
 use crate::state::seccomp::{Listener, PendingNotification, Response, SeccompData, State};
-use crate::uapi::fd::Fd;
 use crate::{SysResult, Task, current_task};
 
 const RECEIVE: u32 = 0xc050_2100;

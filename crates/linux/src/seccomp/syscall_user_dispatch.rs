@@ -7,12 +7,12 @@ use core::sync::atomic::Ordering;
 use abi::errno::Errno;
 use guard::user::{self, UserRegs};
 use linux_raw_sys::{general as sys, prctl as pr};
+use uapi::sigframe::LastFault;
+use uapi::siginfo::SigInfo;
 
 use crate::process::{self, send_signal};
 use crate::seccomp::AUDIT_ARCH_X86_64;
 use crate::state::syscall_user_dispatch::UserDispatch;
-use crate::uapi::sigframe::LastFault;
-use crate::uapi::siginfo::SigInfo;
 use crate::{SysResult, Task, uaccess};
 
 const SYS_USER_DISPATCH: i32 = 2;

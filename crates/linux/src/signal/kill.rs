@@ -4,13 +4,13 @@ use alloc::sync::Arc;
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
+use uapi::pid::{Pid, PidSelector, Tid};
+use uapi::siginfo::{NSIG, SigInfo};
 use zerocopy::IntoBytes;
 
 use crate::process::send_signal::{SIGCONT, SignalTarget, is_unkillable, queue_signal};
 use crate::process::{Process, process_table};
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::pid::{Pid, PidSelector, Tid};
-use crate::uapi::siginfo::{NSIG, SigInfo};
 use crate::{SysResult, Task};
 
 /// Whether there is such a signal and the caller may send it to a process. Whether there is the

@@ -12,16 +12,16 @@ use abi::errno::Errno;
 use guard::fpu;
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
+use uapi::sigframe::{self, AltStack, Frame, LastFault, UContext};
+use uapi::siginfo::{
+    self, DefaultAction, NSIG, SigInfo, SigSet, UNBLOCKABLE, default_action, sigmask,
+};
+use uapi::user_addr::UserAddr;
 
 use crate::process::{self, process_table, send_signal};
 use crate::sched::rseq;
 use crate::state::sighand::{SIG_DFL, SIG_IGN, SigAction};
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::sigframe::{self, AltStack, Frame, LastFault, UContext};
-use crate::uapi::siginfo::{
-    self, DefaultAction, NSIG, SigInfo, SigSet, UNBLOCKABLE, default_action, sigmask,
-};
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, ptrace};
 
 const SIGSTOP: i32 = sys::SIGSTOP as i32;

@@ -8,11 +8,11 @@ use abi::errno::Errno;
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, OpenFlags, Whence};
 use linux_raw_sys::general as sys;
+use uapi::fd::Fd;
+use uapi::siginfo::{SigInfo, SigSet, UNBLOCKABLE};
 
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::UserPtr;
-use crate::uapi::fd::Fd;
-use crate::uapi::siginfo::{SigInfo, SigSet, UNBLOCKABLE};
 use crate::{SysResult, Task, current_task};
 
 /// The size of `struct signalfd_siginfo`.

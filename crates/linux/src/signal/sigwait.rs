@@ -3,11 +3,11 @@
 use ::task::WaitQueue;
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
+use uapi::siginfo::{SigInfo, SigSet, UNBLOCKABLE};
+use uapi::time::TimeSpec;
 
 use crate::time::deadline_after;
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::siginfo::{SigInfo, SigSet, UNBLOCKABLE};
-use crate::uapi::time::TimeSpec;
 use crate::{SysResult, Task};
 
 fn check_size(size: usize) -> Result<(), Errno> {

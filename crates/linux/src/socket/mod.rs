@@ -11,11 +11,11 @@ use abi::errno::Errno;
 use fs::{File, OpenFlags};
 use linux_raw_sys::{general as sys, net as consts};
 use net::{Address, Caller, Socket, SocketType, Ucred};
+use uapi::fd::Fd;
+use uapi::user_addr::UserAddr;
 
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::fd::Fd;
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// Most bytes of an address: `struct sockaddr_storage`.

@@ -13,6 +13,10 @@ use linux_raw_sys::{general as sys, net as consts};
 use net::{
     MsgFlags, OutgoingMessage, ReceivedMessage, ScmRights, Socket, SocketType, Ucred, WaitPolicy,
 };
+use uapi::fd::Fd;
+use uapi::pid::Pid;
+use uapi::time::TimeSpec;
+use uapi::user_addr::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::{process_table, signal_broken_pipe};
@@ -21,10 +25,6 @@ use crate::state::credentials::Ids;
 use crate::state::fdtable::CloseOnExec;
 use crate::time::deadline_after;
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::fd::Fd;
-use crate::uapi::pid::Pid;
-use crate::uapi::time::TimeSpec;
-use crate::uapi::user_addr::UserAddr;
 use crate::uio::{IoVec, IoVecs, MAX_TRANSFER, STACK_BUFFER_LEN, UserBuf, for_each_segment, total};
 use crate::{SysResult, Task};
 

@@ -4,10 +4,10 @@ use alloc::vec::Vec;
 
 use abi::errno::Errno;
 use bpf::{Instruction, Program, Purpose};
+use uapi::user_addr::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::uaccess::UserPtr;
-use crate::uapi::user_addr::UserAddr;
 
 /// Length and address of a filter program: `struct sock_fprog`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]

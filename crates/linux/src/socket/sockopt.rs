@@ -7,14 +7,14 @@ use abi::errno::Errno;
 use bpf::{Program, Purpose};
 use linux_raw_sys::net as consts;
 use net::{Linger, SocketOps, SocketOptions, TxTime, Ucred};
+use uapi::fd::Fd;
+use uapi::time::TimeVal;
+use uapi::user_addr::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::socket::sock_fprog::{ProgramPtr, read_program};
 use crate::socket::with_socket;
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::fd::Fd;
-use crate::uapi::time::TimeVal;
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// No option of a protocol is longer.

@@ -9,10 +9,10 @@ use abi::errno::Errno;
 use fs::lock::{self, LockOwner};
 use fs::{Cred, File, FsStruct, OpenFlags, ops};
 use task::{Mutex, Once, RcuArc};
+use uapi::fd::Fd;
+use uapi::pid::Pid;
 
 use crate::SysResult;
-use crate::uapi::fd::Fd;
-use crate::uapi::pid::Pid;
 
 /// Whether `execve(2)` closes a descriptor (`FD_CLOEXEC`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,6 +1,6 @@
 //! What a thread has registered by `rseq(2)`.
 
-use crate::uapi::user_addr::UserAddr;
+use uapi::user_addr::UserAddr;
 
 /// Registration of a thread's `struct rseq`.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]

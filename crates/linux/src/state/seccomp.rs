@@ -9,9 +9,8 @@ use ::task::{Mutex, WaitQueue};
 use abi::errno::Errno;
 use bpf::Program;
 use fs::poll::PollQueue;
+use uapi::pid::Tid;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
-use crate::uapi::pid::Tid;
 
 /// `struct seccomp_data`: what a filter looks at.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]

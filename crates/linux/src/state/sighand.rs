@@ -6,11 +6,10 @@ use alloc::sync::Arc;
 use ::task::Mutex;
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
-use crate::uapi::siginfo::{
+use uapi::siginfo::{
     DefaultAction, NSIG, SIGRTMIN, SYNCHRONOUS, SigInfo, SigSet, default_action, sigmask,
 };
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 pub(crate) const SIG_DFL: u64 = 0;
 pub(crate) const SIG_IGN: u64 = 1;

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use crate::uapi::user_addr::UserAddr;
+use uapi::user_addr::UserAddr;
 
 /// Range and selector of a thread's `PR_SET_SYSCALL_USER_DISPATCH`.
 #[derive(Clone, Debug)]

@@ -16,9 +16,9 @@ use fs::{DeviceId, File, FileOps, OpenFlags, Whence};
 use guard::BootToken;
 use linux_raw_sys::general as sys;
 use log::{Level, Record};
+use uapi::user_addr::UserAddr;
 
 use crate::state::log_ring::{Line, LogRing};
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task, current_task, uaccess};
 
 /// Size of the log, in bytes of text.

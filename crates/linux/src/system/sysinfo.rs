@@ -9,13 +9,13 @@ use abi::errno::Errno;
 use guard::PowerToken;
 use linux_raw_sys::general as sys;
 use psi::{Load, Work};
+use uapi::time::NS_PER_SEC;
+use uapi::user_addr::UserAddr;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::personality::{UNAME26, has_personality_bit};
 use crate::process::{namespaces, process_table};
 use crate::uaccess::{self, UserPtr};
-use crate::uapi::time::NS_PER_SEC;
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// Release that the system tells; programs decide by it what they may use.

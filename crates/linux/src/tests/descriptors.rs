@@ -1,5 +1,8 @@
 //! Descriptors, and reading and writing by them.
 
+use uapi::fd::Fd;
+use uapi::user_addr::UserAddr;
+
 use super::{BAD, User, bad, outcome, task};
 use crate::Task;
 use crate::files::fcntl::{sys_close, sys_close_range, sys_dup2, sys_dup3, sys_fcntl};
@@ -9,8 +12,6 @@ use crate::files::read_write::{
     sys_lseek, sys_pread64, sys_preadv, sys_pwrite64, sys_read, sys_write, sys_writev,
 };
 use crate::uaccess::UserPtr;
-use crate::uapi::fd::Fd;
-use crate::uapi::user_addr::UserAddr;
 use crate::uio::IoVec;
 
 const EBADF: i32 = 9;

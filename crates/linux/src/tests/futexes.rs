@@ -1,9 +1,10 @@
 //! `futex(2)` for one who does not sleep, and for two.
 
+use uapi::time::TimeSpec;
+use uapi::user_addr::UserAddr;
+
 use super::{BAD, User, bad, outcome, pid_arg, task};
 use crate::futex::{sys_futex, sys_get_robust_list, sys_set_robust_list};
-use crate::uapi::time::TimeSpec;
-use crate::uapi::user_addr::UserAddr;
 
 const ESRCH: i32 = 3;
 const EAGAIN: i32 = 11;

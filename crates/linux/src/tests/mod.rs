@@ -22,6 +22,9 @@ use std::sync::Once;
 use abi::errno::Errno;
 use fs::ramfs::RamFs;
 use fs::{FsStruct, mount};
+use uapi::pid::Pid;
+use uapi::sigframe::AltStack;
+use uapi::user_addr::UserAddr;
 use vm::AddressSpace;
 
 use crate::process::task::NewTask;
@@ -31,9 +34,6 @@ use crate::state::fdtable::FdTable;
 use crate::state::sched_params::SchedParams;
 use crate::state::{namespaces, rlimit};
 use crate::uaccess::{SyscallArg, UserPtr};
-use crate::uapi::pid::Pid;
-use crate::uapi::sigframe::AltStack;
-use crate::uapi::user_addr::UserAddr;
 use crate::{SysResult, Task};
 
 /// An address that no program can have.

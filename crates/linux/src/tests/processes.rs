@@ -2,6 +2,9 @@
 
 use alloc::sync::Arc;
 
+use uapi::pid::Pgid;
+use uapi::siginfo::SigInfo;
+
 use super::{User, bad, child_of, null, outcome, pid_arg, task};
 use crate::Task;
 use crate::process::process_table;
@@ -11,8 +14,6 @@ use crate::process_control::rlimit::{sys_getrlimit, sys_prlimit64, sys_setrlimit
 use crate::process_control::wait::{sys_wait4, sys_waitid};
 use crate::state::rlimit::Rlimit;
 use crate::state::sighand::{self, SigAction};
-use crate::uapi::pid::Pgid;
-use crate::uapi::siginfo::SigInfo;
 
 const EPERM: i32 = 1;
 const ESRCH: i32 = 3;

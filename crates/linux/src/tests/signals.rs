@@ -1,5 +1,9 @@
 //! Masks, actions, pending signals, and who may send one to whom.
 
+use uapi::sigframe::AltStack;
+use uapi::siginfo::{SigInfo, SigSet, UNBLOCKABLE, sigmask};
+use uapi::time::TimeSpec;
+
 use super::{BAD, User, bad, child_of, null, outcome, pid_arg, task};
 use crate::process::send_signal;
 use crate::signal::kill::{sys_kill, sys_tgkill, sys_tkill};
@@ -7,9 +11,6 @@ use crate::signal::sigwait::{sys_rt_sigpending, sys_rt_sigprocmask, sys_rt_sigti
 use crate::signal::{sys_rt_sigaction, sys_sigaltstack};
 use crate::state::sighand::{SIG_IGN, SigAction};
 use crate::uaccess::UserPtr;
-use crate::uapi::sigframe::AltStack;
-use crate::uapi::siginfo::{SigInfo, SigSet, UNBLOCKABLE, sigmask};
-use crate::uapi::time::TimeSpec;
 
 const SIZE: usize = size_of::<SigSet>();
 const EPERM: i32 = 1;

@@ -1,5 +1,7 @@
 //! Clocks, and timers that do not fire in these tests.
 
+use uapi::time::TimeSpec;
+
 use super::{BAD, User, bad, null, outcome, task};
 use crate::time::posix_timers::{
     ITimerSpec, sys_alarm, sys_timer_create, sys_timer_delete, sys_timer_getoverrun,
@@ -7,7 +9,6 @@ use crate::time::posix_timers::{
 };
 use crate::time::{sys_clock_getres, sys_clock_gettime, sys_clock_nanosleep, sys_nanosleep};
 use crate::uaccess::UserPtr;
-use crate::uapi::time::TimeSpec;
 
 const EFAULT: i32 = 14;
 const EINVAL: i32 = 22;

@@ -11,12 +11,12 @@ use ::task::{Deadline, WaitError, WaitQueue, now_ns};
 use abi::errno::Errno;
 use guard::timer;
 use linux_raw_sys::general as sys;
+use uapi::time::{ClockBase, NS_PER_SEC, TimeSpec, TimeVal, TimerMode};
 
 use crate::process::cpu_clock::CpuClock;
 use crate::process::task::RestartBlock;
 use crate::time::wall_clock::{AbsoluteDeadline, TimeZone};
 use crate::uaccess::UserPtr;
-use crate::uapi::time::{ClockBase, NS_PER_SEC, TimeSpec, TimeVal, TimerMode};
 use crate::{SysResult, Task};
 
 /// The deadline that is `span` from now.

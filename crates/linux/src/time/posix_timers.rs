@@ -10,6 +10,9 @@ use core::sync::atomic::Ordering;
 use ::task::now_ns;
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
+use uapi::pid::Tid;
+use uapi::siginfo::NSIG;
+use uapi::time::{ClockBase, NS_PER_SEC, TimeSpec, TimeVal, TimerMode};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::Process;
@@ -18,9 +21,6 @@ use crate::process::timer::{REALTIME_TIMERS, Timer, TimerClock, TimerNotify};
 use crate::state::rlimit::{Resource, UNLIMITED};
 use crate::time::wall_clock::{WallClockGuard, lock_wall_clock, monotonic_of};
 use crate::uaccess::UserPtr;
-use crate::uapi::pid::Tid;
-use crate::uapi::siginfo::NSIG;
-use crate::uapi::time::{ClockBase, NS_PER_SEC, TimeSpec, TimeVal, TimerMode};
 use crate::{SysResult, Task, time};
 
 impl Timer {

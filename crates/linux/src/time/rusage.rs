@@ -2,11 +2,11 @@
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
+use uapi::time::{NS_PER_SEC, TimeVal};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::state::usage::Usage;
 use crate::uaccess::UserPtr;
-use crate::uapi::time::{NS_PER_SEC, TimeVal};
 use crate::{SysResult, Task};
 
 /// Clock ticks per second, as programs count them (`sysconf(_SC_CLK_TCK)`).

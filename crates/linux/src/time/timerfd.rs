@@ -7,6 +7,8 @@ use abi::errno::Errno;
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, OpenFlags, Whence};
 use linux_raw_sys::general as sys;
+use uapi::fd::Fd;
+use uapi::time::TimerMode;
 
 use crate::process::timer::Timer;
 use crate::state::expirations::Expirations;
@@ -15,8 +17,6 @@ use crate::time::check_alarm_clock;
 use crate::time::posix_timers::{ITimerSpec, clock_base};
 use crate::time::wall_clock::lock_wall_clock;
 use crate::uaccess::UserPtr;
-use crate::uapi::fd::Fd;
-use crate::uapi::time::TimerMode;
 use crate::{SysResult, Task};
 
 /// A descriptor of a timer.

@@ -4,11 +4,11 @@
 use abi::errno::Errno;
 use guard::timer;
 use linux_raw_sys::general as sys;
+use uapi::time::{NS_PER_SEC, TimeVal};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::time::wall_clock;
 use crate::uaccess::UserPtr;
-use crate::uapi::time::{NS_PER_SEC, TimeVal};
 use crate::{SysResult, Task};
 
 /// Parameters of the clock's adjustment: `struct timex`.

@@ -12,13 +12,13 @@ use ::task::{Deadline, Mutex, MutexGuard, now_ns};
 use abi::errno::Errno;
 use guard::timer;
 use linux_raw_sys::general as sys;
+use uapi::time::{ClockBase, NS_PER_SEC, TimeSpec, TimeVal};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::process_table;
 use crate::process::timer::clock_was_set;
 use crate::time::vdso;
 use crate::uaccess::UserPtr;
-use crate::uapi::time::{ClockBase, NS_PER_SEC, TimeSpec, TimeVal};
 use crate::{SysResult, Task};
 
 /// `struct timezone`: remembered, and added to no time.

@@ -13,11 +13,11 @@ use alloc::vec::Vec;
 use ::task::Mutex;
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
+use uapi::time::NS_PER_SEC;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::SysResult;
 use crate::state::credentials::Credentials;
-use crate::uapi::time::NS_PER_SEC;
 
 /// The key of an object that nobody else finds.
 pub(crate) const IPC_PRIVATE: i32 = 0;

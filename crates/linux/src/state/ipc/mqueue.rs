@@ -8,8 +8,7 @@ use ::task::{Mutex, WaitQueue};
 use abi::errno::Errno;
 use fs::Metadata;
 use fs::poll::PollQueue;
-
-use crate::uapi::pid::Pid;
+use uapi::pid::Pid;
 
 /// Notification of a process when a message comes into the empty queue, once.
 pub(crate) struct Notification {

@@ -6,10 +6,10 @@ use alloc::vec::Vec;
 
 use ::task::{Mutex, WaitQueue};
 use abi::errno::Errno;
+use uapi::pid::{Pid, Tid};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::state::ipc::{self, IPC_NOWAIT, IpcObject, IpcPerm, IpcTable};
-use crate::uapi::pid::{Pid, Tid};
 
 /// An operation is taken back when the process ends.
 pub(crate) const SEM_UNDO: u32 = 0x1000;

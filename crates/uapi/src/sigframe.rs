@@ -4,7 +4,7 @@
 use guard::user::UserRegs;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::uapi::siginfo::SigInfo;
+use crate::siginfo::SigInfo;
 
 /// Bytes below the stack pointer that belong to the running function (System V ABI, 3.2.2).
 const RED_ZONE: u64 = 128;

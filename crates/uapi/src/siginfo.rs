@@ -3,7 +3,7 @@
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::uapi::pid::{Pid, Tid};
+use crate::pid::{Pid, Tid};
 
 /// Number of signals; they are numbered from 1.
 pub const NSIG: i32 = 64;
@@ -152,7 +152,7 @@ const _: () = assert!(size_of::<SigInfo>() == 128);
 
 impl SigInfo {
     /// Whether Linux knows what belongs to such a code of such a signal.
-    pub(crate) fn has_known_form(&self) -> bool {
+    pub fn has_known_form(&self) -> bool {
         /// The least code of those for all signals, without two that stand apart.
         const LEAST: i32 = -7;
         const ASYNC_NAMES: i32 = -60;

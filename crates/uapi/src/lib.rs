@@ -1,9 +1,13 @@
 //! Structures and numbers that programs and the kernel pass to each other (`include/uapi` of
-//! Linux). No state.
+//! Linux): pure functions of bytes, without state and without the kernel's objects.
+#![cfg_attr(target_os = "none", no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
 
 pub mod elf;
 pub mod fd;
-pub(crate) mod futex;
+pub mod futex;
 pub mod initial_stack;
 pub mod pid;
 pub mod prctl_mm_map;

@@ -5,11 +5,11 @@ use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Nanoseconds of a second.
-pub(crate) const NS_PER_SEC: u64 = 1_000_000_000;
+pub const NS_PER_SEC: u64 = 1_000_000_000;
 
 /// The clock that an absolute time belongs to (Linux: bases of hrtimers).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ClockBase {
+pub enum ClockBase {
     /// Time since boot, which never jumps (`CLOCK_MONOTONIC`, `CLOCK_BOOTTIME`).
     Monotonic,
     /// The wall clock, which can be set (`CLOCK_REALTIME`, `CLOCK_TAI`).
@@ -18,7 +18,7 @@ pub(crate) enum ClockBase {
 
 /// The meaning of a time that a program passes to a timer or sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum TimerMode {
+pub enum TimerMode {
     /// A span from now on.
     Relative,
     /// A time of the clock (`TIMER_ABSTIME`).
@@ -27,7 +27,7 @@ pub(crate) enum TimerMode {
 
 impl TimerMode {
     /// The mode in the flags of `clock_nanosleep(2)`, `timer_settime(2)` or `timerfd_settime(2)`.
-    pub(crate) const fn of_flags(flags: u32) -> Self {
+    pub const fn of_flags(flags: u32) -> Self {
         if flags & sys::TIMER_ABSTIME != 0 {
             Self::Absolute
         } else {
