@@ -253,6 +253,7 @@ impl Process {
     }
 
     /// Action on one signal.
+    #[inline]
     pub(crate) fn action(&self, signal: i32) -> SigAction {
         self.sighand.lock().get(signal)
     }
