@@ -1,6 +1,7 @@
 //! Many small checks in one boot: shell scripts, or programs, each in an empty directory with a
 //! time limit of its own.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
@@ -10,7 +11,7 @@ use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{Check, left};
+use super::{Check, cases, left};
 use crate::cleanup::Directory;
 use crate::mutants::trial;
 use crate::paths;
@@ -22,10 +23,13 @@ pub enum Expect {
     /// The output of the same script on the host, under the same busybox.
     SameAsHost,
     /// Exactly this, but for white space around it.
-    Text(&'static str),
-    /// Something that this function accepts; it returns what is worth showing.
-    Accepted(fn(&str) -> Result<String>),
+    Text(Cow<'static, str>),
+    /// Something that this function accepts.
+    Accepted(Judge),
 }
+
+/// A function that looks at the output of a script and returns what is worth showing.
+pub type Judge = fn(&str) -> Result<String>;
 
 /// One script.
 pub struct Step {
@@ -59,6 +63,31 @@ impl Step {
     }
 }
 
+/// The steps of a `.cases` file, in its order, each with 30 seconds. A case of `judges` is judged by
+/// the function beside its name, any other prints its text or, without a text, the same as on the
+/// host.
+///
+/// # Errors
+/// When a name of `judges` is no case, or one that has a text.
+pub fn steps(text: &str, judges: &[(&str, Judge)]) -> Result<Vec<Step>> {
+    let cases = cases::parse(text);
+    for (name, _) in judges {
+        let case = cases.iter().find(|case| case.name == *name);
+        let case = case.with_context(|| format!("no case is named {name:?}"))?;
+        ensure!(case.prints.is_none(), "{name:?} has a text and a judge");
+    }
+    let step = |case: cases::Case| {
+        let judge = judges.iter().find(|(name, _)| case.name == *name);
+        let expect = match (judge, case.prints) {
+            (Some((_, judge)), _) => Expect::Accepted(*judge),
+            (None, Some(prints)) => Expect::Text(prints.into()),
+            (None, None) => Expect::SameAsHost,
+        };
+        Step::new(case.name, case.script, expect)
+    };
+    Ok(cases.into_iter().map(step).collect())
+}
+
 /// The mark before and after each script's output; no script prints it.
 const MARK: &str = "@@skerry-check@@";
 
@@ -68,13 +97,16 @@ look() { grep -v -f /left.ignored /proc/skerry/objects; skerry resources --json;
 tell() { [ -r /proc/skerry/objects ] && echo "@@skerry-check@@ objects $1
 $2
 @@skerry-check@@ objects end"; }
-# What the first look itself leaves behind, it leaves before the second one; and the file system of namespaces is made by whoever looks first.
+# What the first look itself leaves behind, it leaves before the second one; and the file system of
+# namespaces is made by whoever looks first.
 : < /proc/self/ns/mnt
 look > /dev/null 2>&1
 before=$(look 2>&1)
 # Somebody who just ended may still be there for a moment: two looks must agree.
 end=$(($(date +%s) + 20))
-while again=$(look 2>&1); [ "$again" != "$before" ] && [ $(date +%s) -lt $end ]; do before=$again; done
+while again=$(look 2>&1); [ "$again" != "$before" ] && [ $(date +%s) -lt $end ]; do
+    before=$again
+done
 tell 'before machine' "$before"
 for script in $1/*.sh; do
     name=${script##*/}
@@ -325,10 +357,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_case_without_text_has_a_judge_or_asks_the_host() {
+        let text = "== a\necho 1\n-- 1\n== b\ndate\n== c\nseq 3\n";
+        let kinds = |judges: &[(&str, Judge)]| {
+            let kind = |step: &Step| match &step.expect {
+                Expect::SameAsHost => "host".to_owned(),
+                Expect::Text(text) => text.trim().to_owned(),
+                Expect::Accepted(_) => "judge".to_owned(),
+            };
+            steps(text, judges).map(|steps| steps.iter().map(kind).collect::<Vec<_>>())
+        };
+        let judge: Judge = |_| Ok(String::new());
+        assert_eq!(kinds(&[("b", judge)]).unwrap(), ["1", "judge", "host"]);
+        assert!(kinds(&[("a", judge)]).is_err());
+        assert!(kinds(&[("d", judge)]).is_err());
+    }
+
+    #[test]
     fn results_are_told_apart_from_what_was_going_on() {
         let said = format!(
-            "\n{MARK} start 0\n\n{MARK} start 1\n\n{MARK} begin 1\nok one\n\n{MARK} end 0 1500\n\n{MARK} start 2\n\n{MARK} begin 2\n\
-             not ok\n\n{MARK} end 1\n"
+            "\n{MARK} start 0\n\n{MARK} start 1\n\n{MARK} begin 1\nok one\n\n{MARK} end 0 1500\n\
+             \n{MARK} start 2\n\n{MARK} begin 2\nnot ok\n\n{MARK} end 1\n"
         );
         let ran = parse(&said);
         let seen: Vec<_> = ran

@@ -1,5 +1,5 @@
-//! Cases: scripts for bash, one after the other in one instance of Debian's packages, each in an
-//! empty directory.
+//! Cases: scripts from `.cases` files; and those for bash, one after the other in one instance of
+//! Debian's packages, each in an empty directory.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,7 +19,7 @@ use crate::vm::{Addition, Ending, Machine, Streams, last_lines};
 pub struct Case {
     /// Subject of the case.
     pub name: String,
-    /// For bash.
+    /// For bash, or for who else runs the file's cases.
     pub script: String,
     /// Exactly this, with status 0; or the same as the same script on the host, with the same
     /// status.
@@ -170,8 +170,9 @@ impl Instance<'_> {
         });
         let unpack = "mkdir /cases && cd /cases && tar -x && exec bash driver /cases";
         let outer = format!(
-            "timeout -s KILL {} skerry run --name cases --cpus {} --mem {}M --rootfs /debian.tar -- bash -c '{unpack} {}' < /cases.tar
-             status=$?; [ $status = 0 ] || skerry logs --kernel cases | tail -n 60 >&2; exit $status",
+            "timeout -s KILL {} skerry run --name cases --cpus {} --mem {}M --rootfs /debian.tar \
+             -- bash -c '{unpack} {}' < /cases.tar; status=$?
+             [ $status = 0 ] || skerry logs --kernel cases | tail -n 60 >&2; exit $status",
             self.patience, self.cpus, self.memory, self.limit
         );
         machine.command = ["/bin/sh", "-c", &outer].map(OsString::from).to_vec();

@@ -17,7 +17,7 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
         .chain(
             FIXED
                 .iter()
-                .map(|(what, script, text)| Step::new(*what, *script, Text(text))),
+                .map(|(what, script, text)| Step::new(*what, *script, Text((*text).into()))),
         )
         .chain(looked_at())
         .collect();

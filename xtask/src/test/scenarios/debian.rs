@@ -195,7 +195,7 @@ pub(super) fn instances(
             "skerry run --rm {size} --rootfs /debian.tar -- {}",
             words.join(" ")
         );
-        Step::new(*what, script, Expect::Text(printed)).limit(120)
+        Step::new(*what, script, Expect::Text((*printed).into())).limit(120)
     };
     batch::run(machine, &programs.iter().map(step).collect::<Vec<_>>())
 }

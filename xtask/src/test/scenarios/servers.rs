@@ -121,7 +121,7 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
         let script = script.replace('\'', r"'\''");
         let command =
             format!("skerry run --rm --cpus 2 --mem 1G --rootfs /debian.tar -- bash -c '{script}'");
-        Step::new(what, command, Expect::Text(says)).limit(150)
+        Step::new(what, command, Expect::Text(says.into())).limit(150)
     };
     let steps = [
         step(

@@ -33,7 +33,11 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
         machine
     };
     let seen = "0-1\n0-1\n2-3\n2-3\n\n0-3\n0-3\n0-3\n0-3\n\n1\ncpu cores\t: 2\nsiblings\t: 4";
-    let mut steps = vec![Step::new("two cores of two threads", LISTS, Text(seen))];
+    let mut steps = vec![Step::new(
+        "two cores of two threads",
+        LISTS,
+        Text(seen.into()),
+    )];
     steps.extend(NAMES.map(|name| step(name, "")));
     let mut checks = batch::run(machine(4), &steps)?;
     // The sibling of the instance's first processor is the supervisor's.
@@ -42,7 +46,7 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let mut steps = vec![Step::new(
         "an instance has a core and a thread of another",
         format!("{run} sh -c \"{LISTS}\""),
-        Text(seen),
+        Text(seen.into()),
     )];
     steps.extend(NAMES.map(|name| step(name, run)));
     checks.extend(batch::run(machine(1), &steps)?);
@@ -58,6 +62,6 @@ fn step(name: &'static str, before: &str) -> Step {
     Step::new(
         format!("{name}, {place}"),
         format!("{before} {GUEST} {name} | sed s/^ok.*/ok/"),
-        Text("ok"),
+        Text("ok".into()),
     )
 }
