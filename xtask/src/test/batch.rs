@@ -63,9 +63,10 @@ impl Step {
     }
 }
 
-/// The steps of a `.cases` file, in its order, each with 30 seconds. A case of `judges` is judged by
-/// the function beside its name, any other prints its text or, without a text, the same as on the
-/// host.
+/// The steps of a `.cases` file, in its order, each with 30 seconds.
+///
+/// A case of `judges` is judged by the function beside its name; any other prints its text or,
+/// without a text, the same as on the host.
 ///
 /// # Errors
 /// When a name of `judges` is no case, or one that has a text.

@@ -170,8 +170,10 @@ mod tests {
 
     #[test]
     fn a_test_that_does_not_end_is_named() {
-        let said = "test quick ... ok\ntest left_out ... ignored\ntest slow has been running for over 60 seconds\n\
-                    test hung has been running for over 60 seconds\ntest slow ... ok\ntest wrong ... FAILED\ntest alone ... \n\
+        let said = "test quick ... ok\ntest left_out ... ignored\n\
+                    test slow has been running for over 60 seconds\n\
+                    test hung has been running for over 60 seconds\n\
+                    test slow ... ok\ntest wrong ... FAILED\ntest alone ... \n\
                     ---- wrong stdout ----\nexpected\n";
         let found: Vec<_> = results(said)
             .into_iter()

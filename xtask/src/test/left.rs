@@ -39,7 +39,8 @@ const IGNORED: &[(&str, &str)] = &[
     ),
     (
         "processes ",
-        "those of the look before are freed after a grace period; who is in the table is counted by itself, and leaks-… checks count these",
+        "those of the look before are freed after a grace period; who is in the table \
+         is counted by itself, and leaks-… checks count these",
     ),
     ("threads ", "the same"),
     (
@@ -156,7 +157,8 @@ mod tests {
     fn said(after: &str) -> Vec<(String, Result<String, String>)> {
         let json = "{\"cpus\":{\"free\":2},\"instances\":[]}";
         let output = format!(
-            "@@ objects before machine\npipes 1\nnames 7\n{json}\n@@ objects end\n@@ begin 0\nx\n@@ end 0\n@@ objects after machine\n{after}\n@@ objects end\n"
+            "@@ objects before machine\npipes 1\nnames 7\n{json}\n@@ objects end\n\
+             @@ begin 0\nx\n@@ end 0\n@@ objects after machine\n{after}\n@@ objects end\n"
         );
         behind(&output, "@@")
             .into_iter()

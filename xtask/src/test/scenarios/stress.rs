@@ -18,7 +18,8 @@ const CLASSES: [&str; 7] = [
 ];
 
 /// A few of each class, for every day.
-const FEW: &str = "cpu matrix qsort vm malloc mmap mremap dentry flock lease rename pipe fifo splice tee switch yield affinity futex kill sigq sigsuspend";
+const FEW: &str = "cpu matrix qsort vm malloc mmap mremap dentry flock \
+     lease rename pipe fifo splice tee switch yield affinity futex kill sigq sigsuspend";
 
 /// Stressors that do not end with status 0, and why.
 const EXPLAINED: [(&str, &str); 10] = [
