@@ -7,62 +7,65 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::json::part;
-use crate::test::batch::{self, Expect::Accepted, Step};
+use crate::paths;
+use crate::test::batch::{self, Step};
 use crate::test::{Check, Setting};
+use crate::vm::Addition;
 
-/// Two shells that pass a line to and fro over named pipes.
-const PING_PONG: &str = "mkfifo there back; cat >pong <<'END'\nexec <there >back; while read line; do echo $line; done\nEND\ncat >ping <<'END'\nexec >there <back; for i in $(seq 1 60); do echo $i; read line; done\nEND\ncat >game <<'END'\nsh pong & sh ping; wait\nEND\n";
+const CASES: &str = include_str!("../../../../tests/cases/observe.cases");
 
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let mut machine = setting.machine("all");
     machine.hardware.cpus = 4;
     machine.timeout = Some(Duration::from_secs(200));
-    let steps = [
-        Step::new(
-            "/proc/PID/stack and wchan show where a thread waits",
-            "sleep 100 & until grep -q sys_clock_nanosleep /proc/$!/stack || grep -q sys_nanosleep /proc/$!/stack; do :; done; cat /proc/$!/wchan; kill $!",
-            Accepted(|printed| {
-                ensure!(printed.starts_with("linux::time::"), "it waits in {printed:?}");
-                Ok(String::new())
+    machine.additions.push(Addition {
+        host: paths::root().join("tests/cases/ping-pong.sh"),
+        guest: "/ping-pong.sh".into(),
+    });
+    let steps = batch::steps(
+        CASES,
+        &[
+            (
+                "/proc/PID/stack and wchan show where a thread waits",
+                |printed| {
+                    ensure!(
+                        printed.starts_with("linux::time::"),
+                        "it waits in {printed:?}"
+                    );
+                    Ok(String::new())
+                },
+            ),
+            (
+                "a ping-pong over pipes is traced: begins have ends, \
+                 and the CPU goes to and fro between the two",
+                |printed| traced(printed, 20),
+            ),
+            ("the same inside an instance with two CPUs", |printed| {
+                traced(printed, 1)
             }),
-        ),
-        Step::new(
-            "a ping-pong over pipes is traced: begins have ends, and the CPU goes to and fro between the two",
-            format!("{PING_PONG} skerry trace -e switch,wake,call -o t.json -- sh game 2>said; cat said >&2; echo '== trace'; cat t.json"),
-            Accepted(|printed| traced(printed, 20)),
-        )
-        .limit(60),
-        Step::new(
-            "the same inside an instance with two CPUs",
-            format!("{PING_PONG} mkdir -p /game; cp ping pong game /game; skerry run --rm --cpus 2 -- sh -c 'cd /game; mkfifo there back; skerry trace -o t.json -- sh game 2>/dev/null; echo; echo == trace; cat t.json'; rm -r /game"),
-            Accepted(|printed| traced(printed, 1)),
-        )
-        .limit(90),
-        Step::new(
-            "two CPUs that wake each other send interrupts or save them, and both are counted",
-            format!("{PING_PONG} mkdir -p /game; cp ping pong game /game; skerry run --rm --cpus 2 -- sh -c 'cd /game; mkfifo there back; cat /proc/skerry/cpus; sh game; cat /proc/skerry/cpus /proc/skerry/interrupts'; rm -r /game"),
-            Accepted(counted),
-        )
-        .limit(60),
-        Step::new(
-            "the program's exit status is the trace's, and the file is free again",
-            "skerry trace -o t.json -- sh -c 'exit 7' 2>/dev/null; echo $?; skerry trace -e nonsense -- true 2>/dev/null; echo $?; skerry trace -s 0.1 -o t.json 2>/dev/null; echo $?",
-            Accepted(|printed| {
-                ensure!(printed == "7\n2\n0", "the statuses are {printed:?}");
-                Ok(String::new())
-            }),
-        ),
-        Step::new(
-            "top shows pictures as text and as JSON",
-            "skerry top -n 2 -d 0.2 --batch; echo '== json'; skerry top -n 1 -d 0.2 --json",
-            Accepted(|printed| {
-                ensure!(printed.matches("BUSY%").count() == 2 && printed.contains("INSTANCE"), "two pictures are not there");
+            (
+                "two CPUs that wake each other send interrupts or save them, \
+                 and both are counted",
+                counted,
+            ),
+            ("top shows pictures as text and as JSON", |printed| {
+                ensure!(
+                    printed.matches("BUSY%").count() == 2 && printed.contains("INSTANCE"),
+                    "two pictures are not there"
+                );
                 let picture: Value = serde_json::from_str(part(printed, "json")?)?;
-                ensure!(picture["cpus"][0]["rates"]["switches"].is_number() && picture["instances"].is_array(), "{picture}");
+                ensure!(
+                    picture["cpus"][0]["rates"]["switches"].is_number()
+                        && picture["instances"].is_array(),
+                    "{picture}"
+                );
                 Ok(String::new())
             }),
-        ),
-    ];
+        ],
+    )?;
+    let limited = |(step, seconds): (Step, u32)| step.limit(seconds);
+    let limits = [30, 60, 90, 60, 30, 30];
+    let steps: Vec<_> = steps.into_iter().zip(limits).map(limited).collect();
     batch::run(machine, &steps)
 }
 
