@@ -86,7 +86,8 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     };
     let found = Pair::new(&directed, &|name| setting.machine(name))
         .and_then(|mut pair| explore(&mut pair, &directed));
-    let name = "the programs of system calls that the specification asks for do on Skerry what they do on Linux";
+    let name = "the programs of system calls that the specification asks for \
+     do on Skerry what they do on Linux";
     checks.push(Check::new(name, found.and_then(clean)));
     Ok(checks)
 }

@@ -205,12 +205,14 @@ impl Family {
                     format!("--kernel-args {}", self.append)
                 };
                 let run = format!(
-                    "skerry run --name checks --cpus {} --mem {INSTANCE_MEMORY} {arguments} -- {batch}",
+                    "skerry run --name checks --cpus {} --mem {INSTANCE_MEMORY} {arguments} \
+                     -- {batch}",
                     self.cpus
                 );
                 // If the instance's kernel panics, what it said is worth more than that.
                 format!(
-                    "{run} </dev/null || {{ status=$?; skerry logs --kernel checks >&2; exit $status; }}"
+                    "{run} </dev/null || \
+                     {{ status=$?; skerry logs --kernel checks >&2; exit $status; }}"
                 )
             }
         }

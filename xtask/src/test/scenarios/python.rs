@@ -22,10 +22,12 @@ const MODULES: [&str; 8] = [
 const SHORT: [&str; 6] = [
     "test_mmap",
     "test_select",
-    "test_os -k .FileTests -k PidTests -k SpawnTests -k ExtendedAttribute -k TestSendfile -k Memfd -k Eventfd -k LinkTests",
+    "test_os -k .FileTests -k PidTests -k SpawnTests -k ExtendedAttribute \
+     -k TestSendfile -k Memfd -k Eventfd -k LinkTests",
     "test_signal -k PosixTests -k ItimerTest -k RaiseSignal -k WakeupSignal",
     "test_threading -k .LockTests -k ThreadJoinOnShutdown -k ConditionTests",
-    "test_socket -k BasicTCPTest -k BasicUDPTest -k SendmsgUnixStream -k RecvmsgSCMRights -k TestUnixDomain -k TestLinuxAbstract",
+    "test_socket -k BasicTCPTest -k BasicUDPTest -k SendmsgUnixStream \
+     -k RecvmsgSCMRights -k TestUnixDomain -k TestLinuxAbstract",
 ];
 
 pub fn short(setting: &Setting) -> Result<Vec<Check>> {

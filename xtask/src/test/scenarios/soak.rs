@@ -15,7 +15,8 @@ pub fn long(setting: &Setting) -> Result<Vec<Check>> {
         let done = soak::soak(setting.machine(&format!("{cpus}")), &root, cpus, SECONDS, 1);
         Check::new(
             format!(
-                "programs side by side have the right results and leave nothing, on {cpus} processors"
+                "programs side by side have the right results and leave \
+                 nothing, on {cpus} processors"
             ),
             done,
         )

@@ -145,7 +145,8 @@ const STEPS: &[(&str, Action)] = &[
         session.expect(PROMPT, SOON).map(drop)
     }),
     (
-        "an instance with a terminal: its size, its signals, its job control, and the shell's again",
+        "an instance with a terminal: its size, its signals, its job control, \
+         and the shell's again",
         |session| {
             let shown = type_line(
                 session,

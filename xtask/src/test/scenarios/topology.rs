@@ -18,7 +18,8 @@ const NAMES: [&str; 3] = [
 ];
 
 const LISTS: &str = "cd /sys/devices/system/cpu; cat cpu*/topology/thread_siblings_list; echo; \
-     cat cpu*/topology/package_cpus_list; echo; cat smt/active; grep -E 'siblings|cpu cores' /proc/cpuinfo | sort -u";
+     cat cpu*/topology/package_cpus_list; echo; \
+     cat smt/active; grep -E 'siblings|cpu cores' /proc/cpuinfo | sort -u";
 
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let program = build::test_programs()?.program("machine-tests");
