@@ -22,7 +22,7 @@ pub struct Case {
     /// For bash, or for who else runs the file's cases.
     pub script: String,
     /// Exactly this, with status 0; or the same as the same script on the host, with the same
-    /// status.
+    /// status, unless a judge is named for it.
     pub prints: Option<String>,
 }
 
