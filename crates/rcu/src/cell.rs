@@ -109,6 +109,7 @@ impl<T: Send + Sync> RcuArc<T> {
     ///
     /// # Safety
     /// The place is used with this domain only.
+    #[inline]
     pub unsafe fn swap<C: Cpus>(
         &self,
         new: Option<Arc<T>>,
