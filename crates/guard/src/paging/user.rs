@@ -8,6 +8,7 @@
 use alloc::boxed::Box;
 use core::convert::Infallible;
 use core::fmt;
+use core::marker::PhantomData;
 use core::ops::Range;
 
 use abi::layout::{PAGE_SIZE, USER_END, USER_START};
@@ -102,12 +103,31 @@ const BATCH: usize = 128;
 const SPAN_LOCKS: usize = 16;
 
 /// The page table of a span of 2 MiB, locked by [`PageTable::fill`].
-pub struct Span {
+///
+/// The lifetime is of one call of `fill` and no other's, so that nobody takes a span out, or
+/// exchanges it for that of another call: what was put into it then could get into a table whose
+/// lock is not held, or that has been freed.
+///
+/// ```
+/// # use guard::paging::PageTable;
+/// fn each_by_itself(one: &PageTable, other: &PageTable, va: usize) {
+///     one.fill(va, |_| other.fill(va, |_| {}));
+/// }
+/// ```
+///
+/// ```compile_fail
+/// # use guard::paging::PageTable;
+/// fn exchanged(one: &PageTable, other: &PageTable, va: usize) {
+///     one.fill(va, |mine| other.fill(va, |theirs| std::mem::swap(mine, theirs)));
+/// }
+/// ```
+pub struct Span<'call> {
     start: usize,
     table: &'static Table,
+    call: PhantomData<fn(&'call ()) -> &'call ()>,
 }
 
-impl Span {
+impl Span<'_> {
     /// Maps a page at `va` if `va` is in the span and nothing is mapped there; true if it did.
     pub fn put(&mut self, va: usize, perm: Perm, page: impl FnOnce() -> Page) -> bool {
         let inside = va.is_multiple_of(PAGE_SIZE) && va.wrapping_sub(self.start) < span(2);
@@ -228,13 +248,14 @@ impl PageTable {
 
     /// Lets `each` fill empty entries of the 2 MiB that `va` is in, with the span locked: it must
     /// not use this table. Makes no table: if there is none, nothing is done.
-    pub fn fill(&self, va: usize, each: impl FnOnce(&mut Span)) {
+    pub fn fill(&self, va: usize, each: impl FnOnce(&mut Span<'_>)) {
         if check(va).is_ok() {
             let _edit = self.edit(va);
             if let Some(table) = self.find(va) {
                 each(&mut Span {
                     start: va & !(span(2) - 1),
                     table,
+                    call: PhantomData,
                 });
             }
         }
