@@ -89,6 +89,21 @@ pub fn steps(text: &str, judges: &[(&str, Judge)]) -> Result<Vec<Step>> {
     Ok(cases.into_iter().map(step).collect())
 }
 
+/// The steps with as many seconds each as `seconds` has in their order.
+///
+/// # Errors
+/// When there are not as many.
+pub fn limit(steps: Vec<Step>, seconds: &[u32]) -> Result<Vec<Step>> {
+    ensure!(
+        steps.len() == seconds.len(),
+        "{} steps, and limits for {}",
+        steps.len(),
+        seconds.len()
+    );
+    let limited = |(step, seconds): (Step, &u32)| step.limit(*seconds);
+    Ok(steps.into_iter().zip(seconds).map(limited).collect())
+}
+
 /// The mark before and after each script's output; no script prints it.
 const MARK: &str = "@@skerry-check@@";
 

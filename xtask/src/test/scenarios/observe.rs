@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::json::part;
 use crate::paths;
-use crate::test::batch::{self, Step};
+use crate::test::batch;
 use crate::test::{Check, Setting};
 use crate::vm::Addition;
 
@@ -63,10 +63,7 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
             }),
         ],
     )?;
-    let limited = |(step, seconds): (Step, u32)| step.limit(seconds);
-    let limits = [30, 60, 90, 60, 30, 30];
-    let steps: Vec<_> = steps.into_iter().zip(limits).map(limited).collect();
-    batch::run(machine, &steps)
+    batch::run(machine, &batch::limit(steps, &[30, 60, 90, 60, 30, 30])?)
 }
 
 /// The trace is whole, and has at least so many switches from `ping` or `pong` right to the other

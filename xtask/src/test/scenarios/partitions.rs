@@ -311,8 +311,7 @@ pub fn churn(setting: &Setting) -> Result<Vec<Check>> {
     };
     let name = "50 instances in a row, and all processors and memory are back";
     let steps = batch::steps(CHURN, &[(name, judge)])?;
-    let limited = |(step, seconds): (Step, u32)| step.limit(seconds);
-    let steps: Vec<_> = steps.into_iter().zip([240, 120]).map(limited).collect();
+    let steps = batch::limit(steps, &[240, 120])?;
     batch::run(machine(setting, "churn", 4, 420)?, &steps)
 }
 
