@@ -21,6 +21,7 @@ mod fifo;
 mod host;
 #[cfg(any(test, target_os = "none"))]
 mod idle_polling;
+mod interface;
 #[cfg(target_os = "none")]
 mod kernel;
 mod wait;

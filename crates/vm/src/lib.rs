@@ -29,6 +29,7 @@ mod concurrency_tests;
 mod fault;
 #[cfg(not(target_os = "none"))]
 mod host;
+mod interface;
 mod large;
 mod madvise;
 mod mseal;
@@ -50,11 +51,11 @@ pub use guard::mem::Page;
 #[cfg(target_os = "none")]
 pub(crate) use guard::mem::{Frame, LargePage};
 #[cfg(target_os = "none")]
-pub(crate) use guard::paging::{Insert, MapError, PageTable, Perm, Unmapped};
+pub(crate) use guard::paging::{Flags, Insert, MapError, PageTable, Perm, Span, Unmapped};
 #[cfg(not(target_os = "none"))]
 pub use host::Page;
 #[cfg(not(target_os = "none"))]
-pub(crate) use host::{Frame, Insert, LargePage, MapError, PageTable, Perm, Unmapped};
+pub(crate) use host::{Flags, Frame, Insert, LargePage, MapError, PageTable, Perm, Span, Unmapped};
 pub use large::{
     LargePages, counts as large_page_counts, set_setting as set_large_pages, setting as large_pages,
 };

@@ -37,7 +37,7 @@ pub trait UserSpace: Send + Sync {
 #[derive(Debug)]
 pub struct RcuArc<T>(std::sync::Mutex<Option<Arc<T>>>);
 
-impl<T> RcuArc<T> {
+impl<T: Send + Sync> RcuArc<T> {
     /// A place with nothing in it.
     pub const fn empty() -> Self {
         Self(std::sync::Mutex::new(None))
