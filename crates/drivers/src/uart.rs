@@ -258,7 +258,7 @@ impl TtyDriver for Uart {
 
     fn writable(&self, table: Option<&mut PollTable>) -> bool {
         if let Some(table) = table {
-            table.watch(&self.transmit_ready);
+            table.poll_wait(&self.transmit_ready);
         }
         self.transmitter_free(LSR_THRE)
     }

@@ -37,7 +37,7 @@ impl DnotifyMark {
 }
 
 impl PollObserver for DnotifyMark {
-    fn changed(self: Arc<Self>, _: Events) {
+    fn on_event(self: Arc<Self>, _: Events) {
         let Some(group) = self.inotify() else { return };
         for _ in 0..group.drain() {
             {

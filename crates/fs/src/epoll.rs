@@ -1,9 +1,9 @@
-//! Sets of files to wait for: `epoll(7)`.
+//! Event notification for many files: `epoll(7)`.
 //!
-//! An entry leaves itself as a [`PollObserver`] at the sources of its file, once. A change puts the
-//! entry on the set's ready list and wakes the set's waiters; a waiter takes entries off the list,
-//! polls each for what is really so, and puts level-triggered ones back. The cost of a wait is thus
-//! that of the ready files, not of all.
+//! An item leaves itself as a [`PollObserver`] at the poll queues of its file, once. A change puts
+//! the item on the instance's ready list and wakes the instance's waiters; a waiter takes items off
+//! the list, polls each for what is really so, and puts level-triggered ones back. The cost of a
+//! wait is thus that of the ready files, not of all.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
@@ -19,7 +19,7 @@ use crate::poll::{Events, PollObserver, PollQueue, PollTable};
 use crate::{File, Result};
 
 /// Events that may be combined with `EPOLLEXCLUSIVE`.
-const WITH_EXCLUSIVE: u32 = sys::EPOLLEXCLUSIVE
+const EXCLUSIVE_OK_BITS: u32 = sys::EPOLLEXCLUSIVE
     | sys::EPOLLIN
     | sys::EPOLLOUT
     | sys::EPOLLERR
@@ -27,46 +27,48 @@ const WITH_EXCLUSIVE: u32 = sys::EPOLLEXCLUSIVE
     | sys::EPOLLWAKEUP
     | sys::EPOLLET;
 
-/// How many sets may watch one another in a row.
+/// How many instances may watch one another in a row (Linux `EP_MAX_NESTS`).
 const MAX_NESTING: usize = 5;
 
-/// Events that a caller wants to hear of a file, and the word it gets back with them.
+/// Requested events of a file, with the data that is returned with them (`struct epoll_event`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Interest {
     /// `EPOLLIN` … with the flags `EPOLLET`, `EPOLLONESHOT`, `EPOLLEXCLUSIVE`, `EPOLLWAKEUP`
     /// (ignored).
     pub events: u32,
-    /// The caller's own.
+    /// The caller's data, returned unchanged.
     pub data: u64,
 }
 
 /// One ready file, as `epoll_wait(2)` returns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadyEvent {
-    /// Events that are so.
+    /// Events that the file is ready for (`EPOLLIN` …).
     pub events: u32,
-    /// The caller's word.
+    /// Data of the [`Interest`] that the file was added with.
     pub data: u64,
 }
 
+/// A file that an instance watches (Linux `struct epitem`).
 struct EpollItem {
     _counted: census::EpollEntry,
     file: Weak<File>,
-    set: Weak<Epoll>,
-    /// `None` once removed from the set. Without event bits while a one-shot entry waits to be
+    instance: Weak<Epoll>,
+    /// `None` once removed from the instance. Without event bits while a one-shot item waits to be
     /// armed again.
     interest: Mutex<Option<Interest>>,
-    /// Events that the entry was left for at the sources of its file.
-    watched: AtomicU32,
+    /// Events for which the item was added to the poll queues of its file.
+    registered_events: AtomicU32,
     queued: AtomicBool,
-    /// Of several sets that watch the file in this way one is told: the first that somebody waits
-    /// for.
+    /// `EPOLLEXCLUSIVE`: of several instances that watch the file in this way one is notified, the
+    /// first on which a thread waits.
     exclusive: bool,
 }
 
 impl EpollItem {
-    /// The events to be reported now.
-    fn ready(&self) -> Option<(Interest, Events)> {
+    /// Polls the file: the requested events that it is ready for, with the interest (Linux
+    /// `ep_item_poll`). `None`: nothing to report.
+    fn poll_item(&self) -> Option<(Interest, Events)> {
         let interest = (*self.interest.lock())?;
         let wanted = Events::from_bits_truncate(interest.events);
         if wanted.is_empty() {
@@ -78,195 +80,198 @@ impl EpollItem {
 }
 
 impl PollObserver for EpollItem {
-    fn changed(self: Arc<Self>, what: Events) {
-        self.take(what);
+    fn on_event(self: Arc<Self>, events: Events) {
+        self.on_event_exclusive(events);
     }
 
     fn is_exclusive(&self) -> bool {
         self.exclusive
     }
 
-    fn take(self: Arc<Self>, what: Events) -> bool {
+    fn on_event_exclusive(self: Arc<Self>, events: Events) -> bool {
         let interest = *self.interest.lock();
         if interest.is_none_or(|i| {
-            (Events::from_bits_truncate(i.events) | Events::ALWAYS) & what == Events::empty()
+            (Events::from_bits_truncate(i.events) | Events::ALWAYS) & events == Events::empty()
         }) {
             return false;
         }
-        match self.set.upgrade() {
-            Some(set) => set.enqueue(self),
+        match self.instance.upgrade() {
+            Some(epoll) => epoll.add_ready(self),
             None => false,
         }
     }
 }
 
-/// The key of an entry: the descriptor's number and the opening it referred to. The entry's weak
-/// reference keeps the opening's address from being reused.
+/// Key of an item: the descriptor's number and the address of the open file it referred to. The
+/// item's weak reference keeps that address from being reused.
 type Key = (i32, usize);
 
-/// An epoll set.
+/// An epoll instance: the files it watches and those of them that are ready (Linux `struct
+/// eventpoll`).
 pub struct Epoll {
     _counted: census::Epoll,
-    entries: Mutex<BTreeMap<Key, Arc<EpollItem>>>,
+    items: Mutex<BTreeMap<Key, Arc<EpollItem>>>,
     ready: Mutex<VecDeque<Arc<EpollItem>>>,
     waiters: PollQueue,
     this: Weak<Epoll>,
 }
 
-/// A new, empty set.
+/// A new epoll instance that watches nothing, as an open file.
 #[must_use]
 pub fn epoll(flags: OpenFlags) -> Arc<File> {
-    let set = Arc::new_cyclic(|this| Epoll {
+    let instance = Arc::new_cyclic(|this| Epoll {
         _counted: census::Epoll::default(),
-        entries: Mutex::new(BTreeMap::new()),
+        items: Mutex::new(BTreeMap::new()),
         ready: Mutex::new(VecDeque::new()),
         waiters: PollQueue::new(),
         this: this.clone(),
     });
     File::anonymous(
         "anon_inode:[eventpoll]",
-        Arc::new(EpollFile(set)),
+        Arc::new(EpollFile(instance)),
         flags | OpenFlags::RDWR,
     )
 }
 
-/// An opening of a set.
+/// Operations of an open epoll file.
 pub struct EpollFile(Arc<Epoll>);
 
 impl EpollFile {
-    /// The set.
+    /// The epoll instance behind the file.
     #[must_use]
-    pub fn set(&self) -> &Arc<Epoll> {
+    pub fn instance(&self) -> &Arc<Epoll> {
         &self.0
     }
 }
 
-fn key(fd: i32, file: &Arc<File>) -> Key {
+fn item_key(fd: i32, file: &Arc<File>) -> Key {
     (fd, Arc::as_ptr(file).addr())
 }
 
 impl Epoll {
-    /// The opening that the set watches by the descriptor `fd`; of several (the number was closed
-    /// and given again) the one at place `skip`.
+    /// The file that the instance watches as descriptor `fd`; of several (the number was closed and
+    /// given again) the one with index `skip`.
     #[must_use]
-    pub fn watched(&self, fd: i32, skip: usize) -> Option<Arc<File>> {
-        let entries = self.entries.lock();
-        entries
+    pub fn find_file(&self, fd: i32, skip: usize) -> Option<Arc<File>> {
+        let items = self.items.lock();
+        items
             .range((fd, 0)..=(fd, usize::MAX))
-            .filter_map(|(_, entry)| entry.file.upgrade())
+            .filter_map(|(_, item)| item.file.upgrade())
             .nth(skip)
     }
 
-    /// Puts an entry on the ready list, if it is not there yet, and wakes waiters. True if that
-    /// woke somebody, who was not woken already for another change.
-    fn enqueue(&self, entry: Arc<EpollItem>) -> bool {
-        if entry.queued.swap(true, Ordering::AcqRel) {
+    /// Puts an item on the ready list, if it is not there yet, and wakes waiters. True if that woke
+    /// a thread that was not woken already for another change.
+    fn add_ready(&self, item: Arc<EpollItem>) -> bool {
+        if item.queued.swap(true, Ordering::AcqRel) {
             return false;
         }
-        self.ready.lock().push_back(entry);
+        self.ready.lock().push_back(item);
         self.waiters.notify_and_count()
     }
 
-    /// Watches `file` (`EPOLL_CTL_ADD`).
+    /// Adds `file` to the files that are watched (`EPOLL_CTL_ADD`).
     ///
     /// # Errors
-    /// `EINVAL` for what does not go with `EPOLLEXCLUSIVE`, `EEXIST`, `ELOOP` for sets that would
-    /// watch one another in a ring.
+    /// `EINVAL` for what cannot be combined with `EPOLLEXCLUSIVE`, `EEXIST`, `ELOOP` for instances
+    /// that would watch one another in a cycle.
     pub fn add(&self, fd: i32, file: &Arc<File>, interest: Interest) -> Result<()> {
         let exclusive = interest.events & sys::EPOLLEXCLUSIVE != 0;
         if exclusive
-            && (interest.events & !WITH_EXCLUSIVE != 0 || file.ops_as::<EpollFile>().is_some())
+            && (interest.events & !EXCLUSIVE_OK_BITS != 0 || file.ops_as::<EpollFile>().is_some())
         {
             return Err(Errno::EINVAL);
         }
         if let Some(inner) = file.ops_as::<EpollFile>()
-            && inner.0.leads_to(self, MAX_NESTING)
+            && inner.0.reaches(self, MAX_NESTING)
         {
             return Err(Errno::ELOOP);
         }
-        let entry = Arc::new(EpollItem {
+        let item = Arc::new(EpollItem {
             _counted: census::EpollEntry::default(),
             file: Arc::downgrade(file),
-            set: self.this.clone(),
+            instance: self.this.clone(),
             interest: Mutex::new(Some(interest)),
-            watched: AtomicU32::new(0),
+            registered_events: AtomicU32::new(0),
             queued: AtomicBool::new(false),
             exclusive,
         });
         {
-            let mut entries = self.entries.lock();
-            if entries.len().is_power_of_two() {
-                entries.retain(|_, e| e.file.strong_count() != 0);
+            let mut items = self.items.lock();
+            if items.len().is_power_of_two() {
+                items.retain(|_, e| e.file.strong_count() != 0);
             }
-            if entries.contains_key(&key(fd, file)) {
+            if items.contains_key(&item_key(fd, file)) {
                 return Err(Errno::EEXIST);
             }
-            entries.insert(key(fd, file), entry.clone());
+            items.insert(item_key(fd, file), item.clone());
         }
-        self.arm(&entry, file);
+        self.poll_and_register(&item, file);
         Ok(())
     }
 
-    /// Looks at a file after its interest changed; leaves the entry at the sources of what was not
-    /// of interest before.
-    fn arm(&self, entry: &Arc<EpollItem>, file: &Arc<File>) {
-        let wanted = (*entry.interest.lock()).map_or(0, |i| i.events);
+    /// Polls a file after its interest changed; adds the item to the poll queues of events that
+    /// were not of interest before.
+    fn poll_and_register(&self, item: &Arc<EpollItem>, file: &Arc<File>) {
+        let wanted = (*item.interest.lock()).map_or(0, |i| i.events);
         let wanted = Events::from_bits_truncate(wanted) | Events::ALWAYS;
-        let before =
-            Events::from_bits_truncate(entry.watched.fetch_or(wanted.bits(), Ordering::Relaxed));
+        let before = Events::from_bits_truncate(
+            item.registered_events
+                .fetch_or(wanted.bits(), Ordering::Relaxed),
+        );
         let mut table =
-            (!before.contains(wanted)).then(|| PollTable::new(entry.clone(), wanted, before));
+            (!before.contains(wanted)).then(|| PollTable::new(item.clone(), wanted, before));
         if file.poll(table.as_mut()).intersects(wanted) {
-            self.enqueue(entry.clone());
+            self.add_ready(item.clone());
         }
     }
 
-    /// Changes what is watched for (`EPOLL_CTL_MOD`).
+    /// Changes the events that a file is watched for (`EPOLL_CTL_MOD`).
     ///
     /// # Errors
-    /// `ENOENT` if the file is not in the set, `EINVAL` if it is watched with `EPOLLEXCLUSIVE`.
+    /// `ENOENT` if the file is not watched, `EINVAL` if it is watched with `EPOLLEXCLUSIVE`.
     pub fn modify(&self, fd: i32, file: &Arc<File>, interest: Interest) -> Result<()> {
-        let entry = self
-            .entries
+        let item = self
+            .items
             .lock()
-            .get(&key(fd, file))
+            .get(&item_key(fd, file))
             .cloned()
             .ok_or(Errno::ENOENT)?;
-        if entry.exclusive {
+        if item.exclusive {
             return Err(Errno::EINVAL);
         }
-        *entry.interest.lock() = Some(interest);
-        self.arm(&entry, file);
+        *item.interest.lock() = Some(interest);
+        self.poll_and_register(&item, file);
         Ok(())
     }
 
-    /// Forgets a file (`EPOLL_CTL_DEL`).
+    /// Removes a file from those that are watched (`EPOLL_CTL_DEL`).
     ///
     /// # Errors
-    /// `ENOENT` if the file is not in the set.
+    /// `ENOENT` if the file is not watched.
     pub fn remove(&self, fd: i32, file: &Arc<File>) -> Result<()> {
-        let entry = self
-            .entries
+        let item = self
+            .items
             .lock()
-            .remove(&key(fd, file))
+            .remove(&item_key(fd, file))
             .ok_or(Errno::ENOENT)?;
-        *entry.interest.lock() = None;
+        *item.interest.lock() = None;
         Ok(())
     }
 
-    /// Waits until something is ready and hands it to `take`, one after the other, at most `max`.
-    /// Returns how many; none: the deadline passed.
+    /// Waits until files are ready and passes each to `emit`, at most `max`. Returns how many; 0:
+    /// the deadline passed.
     ///
     /// # Errors
-    /// `EINTR` when a signal came first; that of `take`, whose file stays ready.
+    /// `EINTR` when a signal came first; that of `emit`, whose file stays ready.
     pub fn wait(
         &self,
         max: usize,
         deadline: Option<Deadline>,
-        mut take: impl FnMut(usize, ReadyEvent) -> Result<()>,
+        mut emit: impl FnMut(usize, ReadyEvent) -> Result<()>,
     ) -> Result<usize> {
         loop {
-            let found = self.collect(max, &mut take)?;
+            let found = self.send_events(max, &mut emit)?;
             if found > 0 || deadline.is_some_and(|d| d == Deadline::PASSED || d.has_passed()) {
                 return Ok(found);
             }
@@ -277,16 +282,16 @@ impl Epoll {
         }
     }
 
-    /// Takes what is ready, without waiting.
-    fn collect(
+    /// Passes the ready files to `emit`, without waiting (Linux `ep_send_events`).
+    fn send_events(
         &self,
         max: usize,
-        take: &mut impl FnMut(usize, ReadyEvent) -> Result<()>,
+        emit: &mut impl FnMut(usize, ReadyEvent) -> Result<()>,
     ) -> Result<usize> {
         let mut found = 0;
         let mut again = false;
         let mut result = Ok(());
-        // Entries that come in while this runs are for the next round, else a busy file could keep
+        // Items that come in while this runs are for the next round, else a busy file could keep
         // it going.
         let (mut budget, mut first) = {
             let mut ready = self.ready.lock();
@@ -294,16 +299,16 @@ impl Epoll {
         };
         while found < max && budget > 0 && result.is_ok() {
             budget -= 1;
-            let Some(entry) = first.take().or_else(|| self.ready.lock().pop_front()) else {
+            let Some(item) = first.take().or_else(|| self.ready.lock().pop_front()) else {
                 break;
             };
             // From here on a change puts it on the list again, so none is lost between the look
             // below and the next.
-            entry.queued.store(false, Ordering::Release);
-            let Some((interest, events)) = entry.ready() else {
+            item.queued.store(false, Ordering::Release);
+            let Some((interest, events)) = item.poll_item() else {
                 continue;
             };
-            result = take(
+            result = emit(
                 found,
                 ReadyEvent {
                     events: events.bits(),
@@ -312,7 +317,7 @@ impl Epoll {
             );
             found += usize::from(result.is_ok());
             if result.is_ok() && interest.events & sys::EPOLLONESHOT != 0 {
-                let mut current = entry.interest.lock();
+                let mut current = item.interest.lock();
                 if *current == Some(interest) {
                     let flags = sys::EPOLLONESHOT | sys::EPOLLET;
                     *current = Some(Interest {
@@ -321,10 +326,10 @@ impl Epoll {
                     });
                 }
             } else if (result.is_err() || interest.events & sys::EPOLLET == 0)
-                && !entry.queued.swap(true, Ordering::AcqRel)
+                && !item.queued.swap(true, Ordering::AcqRel)
             {
                 // Behind those this round is about.
-                self.ready.lock().push_back(entry);
+                self.ready.lock().push_back(item);
                 again = true;
             }
         }
@@ -338,13 +343,13 @@ impl Epoll {
         }
     }
 
-    /// Whether this set watches `other`, or is it, directly or through others.
-    fn leads_to(&self, other: &Epoll, depth: usize) -> bool {
+    /// Whether this instance watches `other`, or is it, directly or through others.
+    fn reaches(&self, other: &Epoll, depth: usize) -> bool {
         if core::ptr::eq(self, other) || depth == 0 {
             return true;
         }
         let files: Vec<Arc<File>> = self
-            .entries
+            .items
             .lock()
             .values()
             .filter_map(|e| e.file.upgrade())
@@ -352,7 +357,7 @@ impl Epoll {
         files
             .iter()
             .filter_map(|f| f.ops_as::<EpollFile>())
-            .any(|inner| inner.0.leads_to(other, depth - 1))
+            .any(|inner| inner.0.reaches(other, depth - 1))
     }
 }
 
@@ -364,10 +369,10 @@ impl FileOps for EpollFile {
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.0.waiters);
+            table.poll_wait(&self.0.waiters);
         }
         let queued: Vec<Arc<EpollItem>> = self.0.ready.lock().iter().cloned().collect();
-        if queued.iter().any(|entry| entry.ready().is_some()) {
+        if queued.iter().any(|item| item.poll_item().is_some()) {
             Events::READABLE
         } else {
             Events::empty()

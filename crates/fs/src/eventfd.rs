@@ -56,7 +56,7 @@ impl FileOps for EventFd {
             None => self.readable.wait(attempt)?,
         };
         *to = taken.to_ne_bytes();
-        self.writable.notify_of(Events::OUT);
+        self.writable.notify_events(Events::OUT);
         Ok(8)
     }
 
@@ -76,7 +76,7 @@ impl FileOps for EventFd {
             None if file.nonblocking() => return Err(Errno::EAGAIN),
             None => self.writable.wait(attempt)?,
         }
-        self.readable.notify_of(Events::IN);
+        self.readable.notify_events(Events::IN);
         Ok(8)
     }
 
@@ -94,8 +94,8 @@ impl FileOps for EventFd {
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch_for(&self.readable, Events::IN);
-            table.watch_for(&self.writable, Events::OUT);
+            table.poll_wait_events(&self.readable, Events::IN);
+            table.poll_wait_events(&self.writable, Events::OUT);
         }
         let count = *self.count.lock();
         let mut events = Events::empty();

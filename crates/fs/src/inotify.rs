@@ -236,7 +236,7 @@ impl Inotify {
                 state.queue.push_back(event);
             }
         }
-        self.readable.notify_of(Events::READABLE);
+        self.readable.notify_events(Events::READABLE);
     }
 
     /// Throws the events away, and says how many there were, of marks that go on.
@@ -294,7 +294,7 @@ impl FileOps for InotifyFile {
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.0.readable);
+            table.poll_wait(&self.0.readable);
         }
         if self.0.state.lock().queue.is_empty() {
             Events::empty()

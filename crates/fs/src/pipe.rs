@@ -137,7 +137,7 @@ impl Pipe {
         };
         let n = self.readable.wait(attempt)??;
         if n > 0 {
-            self.writable.notify_of(Events::WRITABLE);
+            self.writable.notify_events(Events::WRITABLE);
         }
         Ok(n)
     }
@@ -166,7 +166,7 @@ impl Pipe {
                 Ok(n) => done += n,
                 Err(e) => return if done > 0 { Ok(done) } else { Err(e) },
             }
-            self.readable.notify_of(Events::READABLE);
+            self.readable.notify_events(Events::READABLE);
         }
         Ok(done)
     }
@@ -257,10 +257,10 @@ impl FileOps for PipeEnd {
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
             if self.reads {
-                table.watch(&self.pipe.readable);
+                table.poll_wait(&self.pipe.readable);
             }
             if self.writes {
-                table.watch(&self.pipe.writable);
+                table.poll_wait(&self.pipe.writable);
             }
         }
         let state = self.pipe.state.lock();

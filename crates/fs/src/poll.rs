@@ -1,7 +1,7 @@
 //! Readiness: who waits for a file, and how `poll(2)` and epoll learn that one changed.
 //!
 //! Every object that can block owns one or more [`PollQueue`]s. A thread that blocks in `read` or
-//! `write` waits on the source directly; a poller leaves a [`PollObserver`] there. The order is the
+//! `write` waits on the queue directly; a poller leaves a [`PollObserver`] there. The order is the
 //! same for both and is what makes a lost wake-up impossible: the *waiter* makes itself known first
 //! and looks at the state second; the *changer* changes the state first and calls
 //! [`PollQueue::notify`] second.
@@ -57,33 +57,33 @@ impl Events {
 /// A callback left at a [`PollQueue`], run when the object behind it changed. Called in thread
 /// context, never in an interrupt; must not block.
 pub trait PollObserver: Send + Sync {
-    /// The source changed; poll it again to learn how. Nothing but what is in `what` may have come
+    /// Called when the object changed; poll it again to learn how. Only `events` may have become
     /// true.
-    fn changed(self: Arc<Self>, what: Events);
+    fn on_event(self: Arc<Self>, events: Events);
 
-    /// Whether it is one of several of whom one is enough (`EPOLLEXCLUSIVE`); it is then told by
-    /// [`PollObserver::take`].
+    /// Whether waking one of several observers is enough (`EPOLLEXCLUSIVE`); such an observer is
+    /// called through [`PollObserver::on_event_exclusive`].
     fn is_exclusive(&self) -> bool {
         false
     }
 
     /// Tells an exclusive observer that the object changed. True if it will act, so that no other
     /// exclusive one needs to be told.
-    fn take(self: Arc<Self>, what: Events) -> bool {
-        self.changed(what);
+    fn on_event_exclusive(self: Arc<Self>, events: Events) -> bool {
+        self.on_event(events);
         false
     }
 }
 
-/// So many watchers of a source are told without memory of the heap.
-const FEW: usize = 2;
+/// Number of observers of a queue that are notified without allocating.
+const INLINE_OBSERVERS: usize = 2;
 
 /// A queue of the threads and pollers that wait for one object to change (BSD `selinfo`, a wait
 /// queue with callbacks on Linux).
 pub struct PollQueue {
     queue: WaitQueue,
-    watchers: Mutex<Vec<Weak<dyn PollObserver>>>,
-    watcher_count: AtomicUsize,
+    observers: Mutex<Vec<Weak<dyn PollObserver>>>,
+    observer_count: AtomicUsize,
 }
 
 impl Default for PollQueue {
@@ -93,88 +93,95 @@ impl Default for PollQueue {
 }
 
 impl PollQueue {
-    /// A source nobody waits for.
+    /// A queue on which nobody waits.
     #[must_use]
     pub const fn new() -> Self {
         Self {
             queue: WaitQueue::new(),
-            watchers: Mutex::new(Vec::new()),
-            watcher_count: AtomicUsize::new(0),
+            observers: Mutex::new(Vec::new()),
+            observer_count: AtomicUsize::new(0),
         }
     }
 
-    /// Tells everybody that the state behind this source changed. Call it after the change, with no
-    /// lock held that a waiter's condition takes.
+    /// Wakes waiting threads and observers after any change of the object. Call it after the
+    /// change, with no lock held that a waiter's condition takes.
     pub fn notify(&self) {
-        self.notify_of(Events::all());
+        self.notify_events(Events::all());
     }
 
-    /// Wakes waiting threads and observers after a change by which nothing but the events in `what`
-    /// can have come true; observers of other events may ignore it.
+    /// Wakes waiting threads and observers after a change by which nothing but `events` can have
+    /// become true; observers of other events may ignore it.
     #[inline]
-    pub fn notify_of(&self, what: Events) {
-        // Its fence pairs with the one in `watch`: either this sees the new watcher, or the
-        // watcher's look at the state sees the change.
+    pub fn notify_events(&self, events: Events) {
+        // Its fence pairs with the one in `add_observer`: either this sees the new observer, or the
+        // observer's look at the state sees the change.
         self.queue.wake_all();
-        if self.watcher_count.load(Ordering::Relaxed) != 0 {
-            self.tell_watchers(what);
+        if self.observer_count.load(Ordering::Relaxed) != 0 {
+            self.notify_observers(events);
         }
     }
 
     /// Wakes waiting threads and observers after a change. True if a thread waited here.
     pub(crate) fn notify_and_count(&self) -> bool {
         let woken = self.queue.wake_and_count();
-        if self.watcher_count.load(Ordering::Relaxed) != 0 {
-            self.tell_watchers(Events::all());
+        if self.observer_count.load(Ordering::Relaxed) != 0 {
+            self.notify_observers(Events::all());
         }
         woken > 0
     }
 
     #[inline(never)]
-    fn tell_watchers(&self, what: Events) {
-        // The watchers run without the lock: a watcher may drop files, and with them this source's
-        // other users.
-        let watchers = self.watchers.lock();
-        if let [only] = &watchers[..]
-            && let Some(watcher) = only.upgrade()
+    fn notify_observers(&self, events: Events) {
+        // The observers run without the lock: an observer may drop files, and with them this
+        // queue's other users.
+        let observers = self.observers.lock();
+        if let [only] = &observers[..]
+            && let Some(observer) = only.upgrade()
         {
-            drop(watchers);
-            return watcher.changed(what);
+            drop(observers);
+            return observer.on_event(events);
         }
-        self.tell_all(watchers, what);
+        self.notify_observer_list(observers, events);
     }
 
-    /// Tells several watchers, and forgets those that are gone.
+    /// Notifies several observers, and forgets those that were dropped.
     #[inline(never)]
-    fn tell_all(&self, mut watchers: MutexGuard<'_, Vec<Weak<dyn PollObserver>>>, what: Events) {
-        let mut few: [Option<Arc<dyn PollObserver>>; FEW] = [const { None }; FEW];
+    fn notify_observer_list(
+        &self,
+        mut observers: MutexGuard<'_, Vec<Weak<dyn PollObserver>>>,
+        events: Events,
+    ) {
+        let mut inline: [Option<Arc<dyn PollObserver>>; INLINE_OBSERVERS] =
+            [const { None }; INLINE_OBSERVERS];
         let mut more: Vec<Arc<dyn PollObserver>> = Vec::new();
-        watchers.retain(|w| w.strong_count() != 0);
-        self.watcher_count.store(watchers.len(), Ordering::Relaxed);
-        let mut live = watchers.iter().filter_map(Weak::upgrade);
-        for (place, watcher) in few.iter_mut().zip(&mut live) {
-            *place = Some(watcher);
+        observers.retain(|w| w.strong_count() != 0);
+        self.observer_count
+            .store(observers.len(), Ordering::Relaxed);
+        let mut live = observers.iter().filter_map(Weak::upgrade);
+        for (slot, observer) in inline.iter_mut().zip(&mut live) {
+            *slot = Some(observer);
         }
         more.extend(live);
-        drop(watchers);
+        drop(observers);
         let mut taken = false;
-        for watcher in few.into_iter().flatten().chain(more) {
-            if !watcher.is_exclusive() {
-                watcher.changed(what);
+        for observer in inline.into_iter().flatten().chain(more) {
+            if !observer.is_exclusive() {
+                observer.on_event(events);
             } else if !taken {
-                taken = watcher.take(what);
+                taken = observer.on_event_exclusive(events);
             }
         }
     }
 
-    /// Leaves a watcher here; it stays until its last strong reference is dropped.
-    pub fn watch(&self, watcher: &Arc<dyn PollObserver>) {
-        let mut watchers = self.watchers.lock();
-        if watchers.len() == watchers.capacity() {
-            watchers.retain(|w| w.strong_count() != 0);
+    /// Adds an observer; it stays until its last strong reference is dropped.
+    pub fn add_observer(&self, observer: &Arc<dyn PollObserver>) {
+        let mut observers = self.observers.lock();
+        if observers.len() == observers.capacity() {
+            observers.retain(|w| w.strong_count() != 0);
         }
-        watchers.push(Arc::downgrade(watcher));
-        self.watcher_count.store(watchers.len(), Ordering::Relaxed);
+        observers.push(Arc::downgrade(observer));
+        self.observer_count
+            .store(observers.len(), Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
@@ -212,49 +219,51 @@ impl PollQueue {
     }
 }
 
-/// Handed to [`crate::FileOps::poll`] by somebody who will wait: each source the answer depends on
-/// is named with [`PollTable::watch`], before the state is looked at.
+/// Poll table (Linux `poll_table`): collects the queues that the answer of
+/// [`crate::FileOps::poll`] depends on. Each is registered with [`PollTable::poll_wait`] before the
+/// state is looked at.
 pub struct PollTable {
-    watcher: Arc<dyn PollObserver>,
-    wanted: Events,
-    /// Events that the observer was left for at the same sources before.
-    before: Events,
+    observer: Arc<dyn PollObserver>,
+    events: Events,
+    /// Events for which the observer was added to the same queues before.
+    registered: Events,
 }
 
 impl PollTable {
-    /// A table that leaves `watcher` at the sources of what is in `wanted` and was not in `before`.
+    /// A table that adds `observer` to the queues of what is in `events` and not in `registered`.
     #[must_use]
-    pub fn new(watcher: Arc<dyn PollObserver>, wanted: Events, before: Events) -> Self {
+    pub fn new(observer: Arc<dyn PollObserver>, events: Events, registered: Events) -> Self {
         Self {
-            watcher,
-            wanted,
-            before,
+            observer,
+            events,
+            registered,
         }
     }
 
-    /// The answer depends on this source.
-    pub fn watch(&mut self, source: &PollQueue) {
-        self.watch_for(source, Events::all());
+    /// Registers the observer at a queue that the answer depends on (Linux `poll_wait`). Does not
+    /// block.
+    pub fn poll_wait(&mut self, queue: &PollQueue) {
+        self.poll_wait_events(queue, Events::all());
     }
 
-    /// The answer depends on this source, which tells of nothing but `what`.
-    pub fn watch_for(&mut self, source: &PollQueue, what: Events) {
-        if self.wanted.intersects(what) && !self.before.intersects(what) {
-            source.watch(&self.watcher);
+    /// Registers the observer at a queue that is notified of nothing but `events`.
+    pub fn poll_wait_events(&mut self, queue: &PollQueue, events: Events) {
+        if self.events.intersects(events) && !self.registered.intersects(events) {
+            queue.add_observer(&self.observer);
         }
     }
 }
 
-/// One thread that waits for several files at once.
+/// A thread that waits for several files at once (Linux `poll_wqueues`).
 #[derive(Default)]
 pub struct PollWaiter {
-    changed: AtomicBool,
+    triggered: AtomicBool,
     queue: WaitQueue,
 }
 
 impl PollObserver for PollWaiter {
-    fn changed(self: Arc<Self>, _: Events) {
-        self.changed.store(true, Ordering::Release);
+    fn on_event(self: Arc<Self>, _: Events) {
+        self.triggered.store(true, Ordering::Release);
         self.queue.wake_all();
     }
 }
@@ -264,7 +273,7 @@ impl PollWaiter {
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
-            changed: AtomicBool::new(false),
+            triggered: AtomicBool::new(false),
             queue: WaitQueue::new(),
         })
     }
@@ -274,7 +283,7 @@ impl PollWaiter {
     /// # Errors
     /// `EINTR` when a signal came.
     pub fn wait(&self, deadline: Option<Deadline>) -> Result<bool> {
-        let changed = || self.changed.swap(false, Ordering::Acquire).then_some(());
+        let changed = || self.triggered.swap(false, Ordering::Acquire).then_some(());
         match self.queue.wait_interruptible(deadline, changed) {
             Ok(()) => Ok(true),
             Err(WaitError::TimedOut) => Ok(false),
@@ -283,22 +292,22 @@ impl PollWaiter {
     }
 }
 
-/// One file of a [`poll`] call.
+/// One file of a [`poll`] call (`struct pollfd`).
 pub struct PollItem {
-    /// The file. `None`: not to be looked at; what is in `found` then counts.
+    /// The file to poll. `None`: not polled; `revents` is returned as it is.
     pub file: Option<Arc<File>>,
     /// Events that end the wait. `poll(2)` adds [`Events::ALWAYS`], `select(2)` does not.
-    pub wanted: Events,
-    /// Wanted events that are so.
-    pub found: Events,
+    pub events: Events,
+    /// Requested events that the file is ready for.
+    pub revents: Events,
 }
 
-/// Waits until one of the entries has something to report, or the deadline (`None`: never)
+/// Waits until one of the items has something to report, or the deadline (`None`: never)
 /// passes. Returns how many have.
 ///
 /// # Errors
 /// `EINTR` when a signal came first.
-pub fn poll(entries: &mut [PollItem], deadline: Option<Deadline>) -> Result<usize> {
+pub fn poll(items: &mut [PollItem], deadline: Option<Deadline>) -> Result<usize> {
     let waiter = PollWaiter::new();
     let mut table = Some(PollTable::new(
         waiter.clone(),
@@ -307,17 +316,17 @@ pub fn poll(entries: &mut [PollItem], deadline: Option<Deadline>) -> Result<usiz
     ));
     loop {
         let mut ready = 0;
-        for entry in &mut *entries {
-            if let Some(file) = &entry.file {
+        for item in &mut *items {
+            if let Some(file) = &item.file {
                 // Once something is ready there will be no wait, so nobody needs to be told any
                 // more.
                 let mut table = table.as_mut().filter(|_| ready == 0);
                 if let Some(table) = &mut table {
-                    table.wanted = entry.wanted | Events::ALWAYS;
+                    table.events = item.events | Events::ALWAYS;
                 }
-                entry.found = file.poll(table) & entry.wanted;
+                item.revents = file.poll(table) & item.events;
             }
-            ready += usize::from(!entry.found.is_empty());
+            ready += usize::from(!item.revents.is_empty());
         }
         if ready > 0 || deadline.is_some_and(Deadline::has_passed) {
             return Ok(ready);

@@ -62,7 +62,7 @@ struct FasyncEntry {
 }
 
 impl PollObserver for FasyncEntry {
-    fn changed(self: Arc<Self>, what: Events) {
+    fn on_event(self: Arc<Self>, what: Events) {
         let Some(file) = self.file.upgrade() else {
             return;
         };

@@ -168,8 +168,8 @@ fn a_named_pipe_joins_two_openers() {
 fn entry(file: &Arc<File>, wanted: Events) -> PollItem {
     PollItem {
         file: Some(file.clone()),
-        wanted: wanted | Events::ALWAYS,
-        found: Events::empty(),
+        events: wanted | Events::ALWAYS,
+        revents: Events::empty(),
     }
 }
 
@@ -188,14 +188,14 @@ fn poll_waits_for_any() {
         w1
     });
     assert_eq!(poll(&mut entries, None), Ok(1));
-    assert_eq!(entries[0].found, Events::IN);
-    assert!(entries[1].found.is_empty());
+    assert_eq!(entries[0].revents, Events::IN);
+    assert!(entries[1].revents.is_empty());
     drop(sender.join().unwrap());
     r1.read(&mut [0; 4]).unwrap();
     // Hang-up is told though nobody asked.
     let mut entries = [entry(&r1, Events::empty())];
     assert_eq!(poll(&mut entries, None), Ok(1));
-    assert_eq!(entries[0].found, Events::HUP);
+    assert_eq!(entries[0].revents, Events::HUP);
 }
 
 #[test]
@@ -224,7 +224,7 @@ const ONESHOT: u32 = 1 << 30;
 
 fn wait(set: &EpollFile, max: usize, deadline: Option<Deadline>) -> Vec<ReadyEvent> {
     let mut found = Vec::new();
-    let n = set.set().wait(max, deadline, |at, ready| {
+    let n = set.instance().wait(max, deadline, |at, ready| {
         assert_eq!(at, found.len());
         found.push(ready);
         Ok(())
@@ -243,10 +243,10 @@ fn epoll_level_edge_and_one_shot() {
     let set = file.ops_as::<EpollFile>().unwrap();
     let (r, w) = pipe(OpenFlags::empty());
     let interest = |events| Interest { events, data: 42 };
-    set.set().add(5, &r, interest(IN)).unwrap();
-    assert_eq!(set.set().add(5, &r, interest(IN)), Err(Errno::EEXIST));
-    set.set().add(6, &r, interest(IN)).unwrap();
-    set.set().remove(6, &r).unwrap();
+    set.instance().add(5, &r, interest(IN)).unwrap();
+    assert_eq!(set.instance().add(5, &r, interest(IN)), Err(Errno::EEXIST));
+    set.instance().add(6, &r, interest(IN)).unwrap();
+    set.instance().remove(6, &r).unwrap();
     assert!(now(set).is_empty());
     w.write(b"ab").unwrap();
     let ready = [ReadyEvent {
@@ -260,21 +260,25 @@ fn epoll_level_edge_and_one_shot() {
     r.read(&mut [0; 8]).unwrap();
     assert!(now(set).is_empty() && file.poll(None).is_empty());
     // Edge: once per change.
-    set.set().modify(5, &r, interest(IN | ET)).unwrap();
+    set.instance().modify(5, &r, interest(IN | ET)).unwrap();
     w.write(b"a").unwrap();
     assert_eq!(now(set), ready);
     assert!(now(set).is_empty());
     w.write(b"b").unwrap();
     assert_eq!(now(set), ready);
     // One shot: until armed again.
-    set.set().modify(5, &r, interest(IN | ONESHOT)).unwrap();
+    set.instance()
+        .modify(5, &r, interest(IN | ONESHOT))
+        .unwrap();
     assert_eq!(now(set), ready);
     w.write(b"c").unwrap();
     assert!(now(set).is_empty());
-    set.set().modify(5, &r, interest(IN | ONESHOT)).unwrap();
+    set.instance()
+        .modify(5, &r, interest(IN | ONESHOT))
+        .unwrap();
     assert_eq!(now(set), ready);
     // A closed file leaves by itself.
-    set.set().modify(5, &r, interest(IN)).unwrap();
+    set.instance().modify(5, &r, interest(IN)).unwrap();
     drop(r);
     assert!(now(set).is_empty());
 }
@@ -285,7 +289,7 @@ fn epoll_hears_of_what_was_asked_for_later() {
     let set = file.ops_as::<EpollFile>().unwrap();
     let counter = eventfd(0, false, NONBLOCK);
     let full = (u64::MAX - 1).to_ne_bytes();
-    set.set()
+    set.instance()
         .add(
             3,
             &counter,
@@ -303,7 +307,7 @@ fn epoll_hears_of_what_was_asked_for_later() {
             data: 1
         }]
     );
-    set.set()
+    set.instance()
         .modify(
             3,
             &counter,
@@ -323,7 +327,7 @@ fn epoll_hears_of_what_was_asked_for_later() {
         }]
     );
     // Both were asked for by now; one is wanted again, and told once.
-    set.set()
+    set.instance()
         .modify(
             3,
             &counter,
@@ -354,7 +358,7 @@ fn epoll_wakes_and_nests() {
     );
     let counter = eventfd(0, false, OpenFlags::empty());
     inner
-        .set()
+        .instance()
         .add(
             3,
             &counter,
@@ -365,7 +369,7 @@ fn epoll_wakes_and_nests() {
         )
         .unwrap();
     outer
-        .set()
+        .instance()
         .add(
             4,
             &inner_file,
@@ -376,7 +380,7 @@ fn epoll_wakes_and_nests() {
         )
         .unwrap();
     assert_eq!(
-        inner.set().add(
+        inner.instance().add(
             5,
             &outer_file,
             Interest {
@@ -387,7 +391,7 @@ fn epoll_wakes_and_nests() {
         Err(Errno::ELOOP)
     );
     assert_eq!(
-        inner.set().add(
+        inner.instance().add(
             5,
             &inner_file,
             Interest {
@@ -424,7 +428,7 @@ fn epoll_loses_no_wake_up() {
     let file = epoll(OpenFlags::empty());
     let set = file.ops_as::<EpollFile>().unwrap();
     let counter = eventfd(0, false, NONBLOCK);
-    set.set()
+    set.instance()
         .add(
             3,
             &counter,

@@ -228,8 +228,8 @@ mod polling {
     fn entry(file: &Arc<File>, wanted: Events) -> PollItem {
         PollItem {
             file: Some(file.clone()),
-            wanted: wanted | Events::ALWAYS,
-            found: Events::empty(),
+            events: wanted | Events::ALWAYS,
+            revents: Events::empty(),
         }
     }
 
@@ -250,7 +250,7 @@ mod polling {
             while !left.is_empty() {
                 let mut entries: Vec<_> = left.iter().map(|file| entry(file, Events::IN)).collect();
                 assert!(poll(&mut entries, None).unwrap() > 0);
-                let found = entries.into_iter().filter(|entry| entry.found.is_empty());
+                let found = entries.into_iter().filter(|entry| entry.revents.is_empty());
                 left = found.filter_map(|entry| entry.file).collect();
             }
             writers.into_iter().for_each(|writer| writer.join());
@@ -267,7 +267,7 @@ mod polling {
             });
             let mut entries = [entry(&counter, Events::IN)];
             let ready = poll(&mut entries, Some(Deadline::at_ns(1000))).unwrap();
-            assert_eq!(ready, usize::from(entries[0].found.contains(Events::IN)));
+            assert_eq!(ready, usize::from(entries[0].revents.contains(Events::IN)));
             if ready == 0 {
                 assert!(task::now_ns() >= 1000);
             }
@@ -283,7 +283,7 @@ mod polling {
             let other = spawn("writer", move || drop(writer));
             let mut entries = [entry(&reader, Events::IN)];
             assert_eq!(poll(&mut entries, None), Ok(1));
-            assert_eq!(entries[0].found, Events::HUP);
+            assert_eq!(entries[0].revents, Events::HUP);
             other.join();
         });
     }
@@ -293,7 +293,7 @@ mod sets {
     use super::*;
 
     fn set_of(file: &File) -> &Arc<Epoll> {
-        file.ops_as::<EpollFile>().unwrap().set()
+        file.ops_as::<EpollFile>().unwrap().instance()
     }
 
     fn add(set: &File, file: &Arc<File>, events: u32, data: u64) {

@@ -148,7 +148,7 @@ impl FileOps for InputStream {
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.readable);
+            table.poll_wait(&self.readable);
         }
         let ring = self.ring.lock();
         ring.want_doorbell();
@@ -194,7 +194,7 @@ impl FileOps for OutputStream {
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.writable);
+            table.poll_wait(&self.writable);
         }
         if self.has_room() {
             Events::WRITABLE

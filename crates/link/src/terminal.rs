@@ -28,7 +28,7 @@ impl TtyDriver for HvcDriver {
     fn writable(&self, table: Option<&mut PollTable>) -> bool {
         let output = streams::output();
         if let Some(table) = table {
-            table.watch(&output.writable);
+            table.poll_wait(&output.writable);
         }
         output.has_room()
     }

@@ -226,8 +226,8 @@ mod streams {
             for wanted in [Events::OUT, Events::IN, Events::RDHUP] {
                 let mut entries = [PollItem {
                     file: Some(a.clone()),
-                    wanted,
-                    found: Events::empty(),
+                    events: wanted,
+                    revents: Events::empty(),
                 }];
                 assert_eq!(poll(&mut entries, None), Ok(1));
             }
@@ -524,8 +524,8 @@ mod notices {
                     while !socket.poll(None).contains(Events::ERR) {
                         let mut entries = [PollItem {
                             file: Some(socket.clone()),
-                            wanted: Events::ERR,
-                            found: Events::empty(),
+                            events: Events::ERR,
+                            revents: Events::empty(),
                         }];
                         assert_eq!(poll(&mut entries, None), Ok(1));
                         if kind == SocketType::Stream {

@@ -166,7 +166,7 @@ impl Engine {
 }
 
 impl PollObserver for Engine {
-    fn changed(self: Arc<Self>, _: Events) {
+    fn on_event(self: Arc<Self>, _: Events) {
         self.send();
         // The window may be open again.
         if let Some(peer) = self.peer() {

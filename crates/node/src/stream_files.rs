@@ -71,7 +71,7 @@ impl FileOps for StreamReader {
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.instance.output_changed[self.stream]);
+            table.poll_wait(&self.instance.output_changed[self.stream]);
         }
         let position = *self.position.lock();
         let log = self.instance.output(self.stream).lock();
@@ -145,7 +145,7 @@ impl FileOps for StdinWriter {
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.instance.input_changed);
+            table.poll_wait(&self.instance.input_changed);
         }
         let mut events = Events::empty();
         if self.instance.input_ready() {

@@ -44,7 +44,7 @@ impl Pipe {
                 state.data.push_front(byte);
             }
         }
-        self.readable.notify_of(Events::READABLE);
+        self.readable.notify_events(Events::READABLE);
     }
 
     /// Waits for room, and keeps up to `max` bytes of it for the caller.
@@ -126,10 +126,10 @@ impl PipeEnd {
         }
         match result {
             Ok(n) if n == room => {}
-            _ => self.pipe.writable.notify_of(Events::WRITABLE),
+            _ => self.pipe.writable.notify_events(Events::WRITABLE),
         }
         if result.is_ok_and(|n| n > 0) {
-            self.pipe.readable.notify_of(Events::READABLE);
+            self.pipe.readable.notify_events(Events::READABLE);
         }
         result
     }

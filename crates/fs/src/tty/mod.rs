@@ -380,8 +380,8 @@ impl FileOps for TtyFile {
 
     fn poll(&self, _: &File, mut table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table.as_mut() {
-            table.watch(&self.tty.readable);
-            table.watch(&self.tty.writable);
+            table.poll_wait(&self.tty.readable);
+            table.poll_wait(&self.tty.writable);
         }
         let writable = self.tty.line.writable(table);
         let state = self.tty.state.lock();

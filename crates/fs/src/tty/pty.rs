@@ -104,7 +104,7 @@ impl TtyDriver for PtyDriver {
             n
         };
         if n > 0 {
-            self.readable.notify_of(Events::READABLE);
+            self.readable.notify_events(Events::READABLE);
         }
         n
     }
@@ -118,7 +118,7 @@ impl TtyDriver for PtyDriver {
 
     fn writable(&self, table: Option<&mut PollTable>) -> bool {
         if let Some(table) = table {
-            table.watch(&self.room);
+            table.poll_wait(&self.room);
         }
         let state = self.state.lock();
         state.gone || state.data.len() < CAPACITY
@@ -334,7 +334,7 @@ impl FileOps for Master {
             Some(result) => result?,
             None => self.wire().readable.wait(|| self.try_read(buf, false))??,
         };
-        self.wire().room.notify_of(Events::WRITABLE);
+        self.wire().room.notify_events(Events::WRITABLE);
         Ok(n)
     }
 
@@ -364,8 +364,8 @@ impl FileOps for Master {
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         let wire = self.wire();
         if let Some(table) = table {
-            table.watch(&wire.readable);
-            table.watch(&wire.resumed);
+            table.poll_wait(&wire.readable);
+            table.poll_wait(&wire.resumed);
         }
         let mut events = Events::empty();
         events.set(Events::WRITABLE, self.slave.tty.takes_input());

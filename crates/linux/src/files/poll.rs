@@ -117,15 +117,15 @@ fn do_poll(task: &Task, fds: UserAddr, count: usize, deadline: Option<Deadline>)
             };
             PollItem {
                 file,
-                wanted,
-                found,
+                events: wanted,
+                revents: found,
             }
         })
         .collect();
     let ready = poll::poll(&mut entries, deadline);
     // As Linux: they are stored whether or not a signal ended the wait.
     for (entry, result) in list.iter_mut().zip(&entries) {
-        entry.revents = result.found.bits() as u16;
+        entry.revents = result.revents.bits() as u16;
     }
     uaccess::write_bytes(fds, list.as_slice().as_bytes())?;
     ready
@@ -210,8 +210,8 @@ fn do_select(
             let file = Some(files.get_io(Fd::from_index(fd))?);
             entries.push(PollItem {
                 file,
-                wanted,
-                found: Events::empty(),
+                events: wanted,
+                revents: Events::empty(),
             });
             fds.push(fd);
         }
@@ -221,7 +221,7 @@ fn do_select(
     for ((set, kind), &addr) in bits.iter_mut().zip(kinds).zip(&sets) {
         let asked = core::mem::replace(set, vec![0; words]);
         for (&fd, entry) in fds.iter().zip(&entries) {
-            if asked[fd / 64] >> (fd % 64) & 1 != 0 && entry.found.intersects(kind) {
+            if asked[fd / 64] >> (fd % 64) & 1 != 0 && entry.revents.intersects(kind) {
                 set[fd / 64] |= 1 << (fd % 64);
                 ready += 1;
             }
@@ -341,7 +341,10 @@ pub fn sys_epoll_ctl(
     if alloc::sync::Arc::ptr_eq(&set_file, &file) {
         return Err(Errno::EINVAL);
     }
-    let set = set_file.ops_as::<EpollFile>().ok_or(Errno::EINVAL)?.set();
+    let set = set_file
+        .ops_as::<EpollFile>()
+        .ok_or(Errno::EINVAL)?
+        .instance();
     match operation {
         sys::EPOLL_CTL_ADD => set.add(fd.raw(), &file, interest)?,
         sys::EPOLL_CTL_MOD if interest.events & sys::EPOLLEXCLUSIVE != 0 => {
@@ -372,7 +375,7 @@ fn do_epoll_wait(
         return Err(Errno::EFAULT);
     }
     let file = task.file_io(set_fd)?;
-    let set = file.ops_as::<EpollFile>().ok_or(Errno::EINVAL)?.set();
+    let set = file.ops_as::<EpollFile>().ok_or(Errno::EINVAL)?.instance();
     let events = UserPtr::<EpollEvent>::new(events);
     set.wait(max, deadline, |at, ready| {
         events.add(at).write(&EpollEvent {

@@ -123,7 +123,7 @@ impl FileOps for Descriptor {
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.0.source);
+            table.poll_wait(&self.0.source);
         }
         let count = self.0.state.lock().count;
         let mut events = Events::empty();

@@ -19,7 +19,7 @@ pub(crate) struct PidFd {
 impl FileOps for PidFd {
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.process.exit_waiters);
+            table.poll_wait(&self.process.exit_waiters);
         }
         if process_table::has_ended(&self.process) {
             Events::READABLE

@@ -177,7 +177,7 @@ impl FileOps for OpenPressure {
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.watch.source);
+            table.poll_wait(&self.watch.source);
         }
         let mut events = Events::READABLE | Events::WRITABLE;
         let armed = self.watch.trigger.lock().is_some();

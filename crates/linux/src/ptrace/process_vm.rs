@@ -285,11 +285,11 @@ pub fn sys_kcmp(
             let KcmpEpollSlot { set, watched, skip } = UserPtr::new(index2.into()).read()?;
             let file = task1.file(descriptor(index1)?)?;
             let set = task2.file(descriptor(u64::from(set))?)?;
-            let set = set.ops_as::<EpollFile>().ok_or(Errno::EINVAL)?.set();
+            let set = set.ops_as::<EpollFile>().ok_or(Errno::EINVAL)?.instance();
             (
                 address(&file),
                 address(
-                    &set.watched(watched.cast_signed(), skip as usize)
+                    &set.find_file(watched.cast_signed(), skip as usize)
                         .ok_or(Errno::ENOENT)?,
                 ),
             )

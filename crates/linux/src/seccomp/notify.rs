@@ -98,7 +98,7 @@ impl Listener {
             });
             id
         };
-        self.changed.notify_of(Events::READABLE);
+        self.changed.notify_events(Events::READABLE);
         let answer = self.wait_for(task, id);
         self.calls.lock().waiting.retain(|waiting| waiting.id != id);
         match answer {
@@ -180,10 +180,10 @@ impl Listener {
             if let Ok(waiting) = self.calls.lock().sent(notification.id) {
                 waiting.state = State::Init;
             }
-            self.changed.notify_of(Events::READABLE);
+            self.changed.notify_events(Events::READABLE);
             return Err(error);
         }
-        self.changed.notify_of(Events::WRITABLE);
+        self.changed.notify_events(Events::WRITABLE);
         Ok(0)
     }
 
@@ -269,7 +269,7 @@ impl FileOps for Descriptor {
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.0.changed);
+            table.poll_wait(&self.0.changed);
         }
         let calls = self.0.calls.lock();
         let any = |told: bool| {

@@ -102,7 +102,7 @@ impl FileOps for SignalFd {
             return Events::empty();
         };
         if let Some(table) = table {
-            table.watch(&task.process().signal_sent);
+            table.poll_wait(&task.process().signal_sent);
         }
         if task.pending_signals() & self.mask() != 0 {
             Events::IN

@@ -74,7 +74,7 @@ fn add(priority: u32, text: core::fmt::Arguments<'_>) {
     if let Some(log) = &mut *LOG.lock() {
         log.ring.push(priority, us, text);
     }
-    LOG_WAIT.notify_of(Events::READABLE);
+    LOG_WAIT.notify_events(Events::READABLE);
 }
 
 /// Runs a function on the log, which is there since the first process.
@@ -297,7 +297,7 @@ impl FileOps for Reader {
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch_for(&LOG_WAIT, Events::READABLE);
+            table.poll_wait_events(&LOG_WAIT, Events::READABLE);
         }
         let next = *self.next.lock();
         let newer = with(|log| next < log.ring.next()).unwrap_or(false);

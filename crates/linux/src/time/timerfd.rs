@@ -53,7 +53,7 @@ impl FileOps for TimerFd {
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.expirations.readable);
+            table.poll_wait(&self.expirations.readable);
         }
         let expirations = &self.expirations;
         let something = expirations.count.load(Ordering::Acquire) > 0

@@ -69,7 +69,7 @@ impl DatagramReceiver {
         if stages != 0 {
             self.options
                 .queue_tx_timestamps(stages, self.options.next_timestamp_key(), packet);
-            self.endpoint.readable.notify_of(Events::ERR);
+            self.endpoint.readable.notify_events(Events::ERR);
         }
     }
 
@@ -108,7 +108,7 @@ impl DatagramReceiver {
             queue.charged_bytes += cost;
             queue.datagrams.push_back(datagram);
         }
-        self.endpoint.readable.notify_of(Events::READABLE);
+        self.endpoint.readable.notify_events(Events::READABLE);
     }
 
     /// The next datagram, and how many of its bytes are left out.
@@ -201,8 +201,8 @@ impl DatagramReceiver {
     /// Implements `FileOps::poll`.
     pub(super) fn poll(&self, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.endpoint.readable);
-            table.watch(&self.endpoint.writable);
+            table.poll_wait(&self.endpoint.readable);
+            table.poll_wait(&self.endpoint.writable);
         }
         let shut = |what| self.endpoint.is_shut_down(what);
         let mut events = Events::WRITABLE | Events::WRBAND;
@@ -438,7 +438,7 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
             .options
             .error_queue
             .push_zerocopy(receiver.options.receive_buffer());
-        receiver.endpoint.readable.notify_of(Events::ERR);
+        receiver.endpoint.readable.notify_events(Events::ERR);
     }
 
     fn supports_zerocopy(&self) -> bool {

@@ -178,7 +178,7 @@ impl FileOps for NetlinkSocket {
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.endpoint.readable);
+            table.poll_wait(&self.endpoint.readable);
         }
         let mut events = Events::WRITABLE;
         events.set(
@@ -280,7 +280,7 @@ impl SocketOps for NetlinkSocket {
             }
             rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
         }
-        self.endpoint.readable.notify_of(Events::READABLE);
+        self.endpoint.readable.notify_events(Events::READABLE);
         Ok(message.data.len())
     }
 

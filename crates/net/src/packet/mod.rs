@@ -219,7 +219,7 @@ impl timer::TimerCallback for BlockRetireTimer {
             .as_mut()
             .is_some_and(|ring| ring.retire_expired_block(self.sequence));
         if given {
-            socket.endpoint.readable.notify_of(Events::READABLE);
+            socket.endpoint.readable.notify_events(Events::READABLE);
         }
     }
 }
@@ -325,7 +325,7 @@ impl PacketTap for PacketSocket {
             told
         };
         if told {
-            self.endpoint.readable.notify_of(Events::READABLE);
+            self.endpoint.readable.notify_events(Events::READABLE);
         }
     }
 }
@@ -472,7 +472,7 @@ impl FileOps for PacketSocket {
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.endpoint.readable);
+            table.poll_wait(&self.endpoint.readable);
         }
         let news = {
             let queue = self.endpoint.queue.lock();

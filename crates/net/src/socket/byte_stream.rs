@@ -350,9 +350,11 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
             }
             if urgent && done == data.len() {
                 self.peer.send_sigurg();
-                self.peer.readable.notify_of(Events::READABLE | Events::PRI);
+                self.peer
+                    .readable
+                    .notify_events(Events::READABLE | Events::PRI);
             } else {
-                self.peer.readable.notify_of(Events::READABLE);
+                self.peer.readable.notify_events(Events::READABLE);
             }
         }
         Ok(done)
@@ -398,7 +400,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
             }
             queue.append(data);
         }
-        self.peer.readable.notify_of(Events::READABLE);
+        self.peer.readable.notify_events(Events::READABLE);
         Some(data.len())
     }
 

@@ -90,7 +90,7 @@ impl<Q> Endpoint<Q> {
     /// Tells senders that there is room again.
     #[inline]
     pub(crate) fn notify_write_space(&self) {
-        self.writable.notify_of(WRITE_SPACE);
+        self.writable.notify_events(WRITE_SPACE);
     }
 
     /// The socket has an open file from now on.

@@ -241,8 +241,8 @@ impl FileOps for UnixSocket {
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.endpoint.readable);
-            table.watch(&self.endpoint.writable);
+            table.poll_wait(&self.endpoint.readable);
+            table.poll_wait(&self.endpoint.writable);
         }
         if let Some(backlog) = &self.state.lock().backlog {
             return if backlog.accept_queue.is_empty() {

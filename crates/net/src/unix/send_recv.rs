@@ -228,7 +228,7 @@ impl UnixSocket {
             Some(Ok(()))
         };
         wait.wait_on(&self.endpoint.writable, attempt)?;
-        peer.readable.notify_of(Events::READABLE);
+        peer.readable.notify_events(Events::READABLE);
         Ok(message.data.len())
     }
 
@@ -297,7 +297,7 @@ impl UnixSocket {
             }
             result => {
                 result?;
-                peer.readable.notify_of(Events::READABLE);
+                peer.readable.notify_events(Events::READABLE);
                 Ok(message.data.len())
             }
         }

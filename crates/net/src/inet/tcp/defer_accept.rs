@@ -16,7 +16,7 @@ pub(super) struct DeferredConnection {
 }
 
 impl PollObserver for DeferredConnection {
-    fn changed(self: Arc<Self>, _: Events) {
+    fn on_event(self: Arc<Self>, _: Events) {
         let reset = self.server.endpoint.has_error()
             && self
                 .server
@@ -65,7 +65,7 @@ impl DeferredConnection {
             ended
         };
         if accepted {
-            listener.endpoint.readable.notify_of(Events::READABLE);
+            listener.endpoint.readable.notify_events(Events::READABLE);
         } else {
             ended.server.close();
         }
@@ -92,7 +92,7 @@ impl TcpSocket {
             listener: self.this.clone(),
         });
         let watcher: Arc<dyn PollObserver> = deferred.clone();
-        server.endpoint.readable.watch(&watcher);
+        server.endpoint.readable.add_observer(&watcher);
         timer::schedule_timer(
             u64::from(seconds) * 1_000_000_000,
             Arc::new(DeferTimer(Arc::downgrade(&deferred))),

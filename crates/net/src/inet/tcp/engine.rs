@@ -163,8 +163,8 @@ impl TcpBuffers {
     /// Has an observer told when the socket has sent or received. It is told in the thread that
     /// did, and stays until its last strong reference is dropped.
     pub fn watch(&self, observer: &Arc<dyn PollObserver>) {
-        self.unacknowledged.readable.watch(observer);
-        self.unacknowledged.writable.watch(observer);
+        self.unacknowledged.readable.add_observer(observer);
+        self.unacknowledged.writable.add_observer(observer);
     }
 
     /// The number of bytes that were sent and not acknowledged.
@@ -214,7 +214,7 @@ impl TcpBuffers {
             delivered
         };
         if delivered > 0 {
-            socket.readable.notify_of(Events::READABLE);
+            socket.readable.notify_events(Events::READABLE);
         }
         Ok(delivered)
     }

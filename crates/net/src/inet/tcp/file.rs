@@ -50,8 +50,8 @@ impl FileOps for TcpSocket {
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
         if let Some(table) = table {
-            table.watch(&self.endpoint.readable);
-            table.watch(&self.endpoint.writable);
+            table.poll_wait(&self.endpoint.readable);
+            table.poll_wait(&self.endpoint.writable);
         }
         if self.in_listen_state() {
             let any = self.backlog().is_some_and(|(waiting, _)| waiting > 0);
@@ -258,7 +258,7 @@ impl SocketOps for TcpSocket {
     fn complete_zerocopy(&self) {
         let options = &self.endpoint.options;
         options.error_queue.push_zerocopy(options.receive_buffer());
-        self.endpoint.readable.notify_of(Events::ERR);
+        self.endpoint.readable.notify_events(Events::ERR);
     }
 
     fn supports_zerocopy(&self) -> bool {

@@ -79,7 +79,7 @@ impl TcpSocket {
             }
             server
         };
-        self.endpoint.readable.notify_of(Events::READABLE);
+        self.endpoint.readable.notify_events(Events::READABLE);
         tap::tap_handshake(self.common.stack(), &request, true);
         // Last: whoever began it may send from here on, and close.
         initiator.connect_established(server.end());

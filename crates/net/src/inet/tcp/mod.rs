@@ -311,7 +311,7 @@ impl TcpSocket {
             options.queue_tx_timestamps(stages, options.stream_timestamp_key(end), || {
                 self.data_segment(connection, start, &data).frame()
             });
-            self.endpoint.readable.notify_of(Events::ERR);
+            self.endpoint.readable.notify_events(Events::ERR);
         }
         sent
     }
