@@ -260,7 +260,7 @@ impl Dentry {
 impl Drop for Dentry {
     fn drop(&mut self) {
         if self.place.get_mut().removed {
-            inotify::released(&self.inode);
+            inotify::notify_delete_self(&self.inode);
         }
         // A chain of parents that only this dentry kept is taken down in a loop: recursion would
         // need stack for every level.

@@ -1,5 +1,5 @@
-//! Signals when a directory changes: `F_NOTIFY` of `fcntl(2)`. Made of a group of
-//! [`crate::inotify`] with one mark, each of whose events is a signal instead of something to read.
+//! Signals when a directory changes: `F_NOTIFY` of `fcntl(2)`. Made of an instance of
+//! [`crate::inotify`] with one mark, whose events are signals and not read.
 
 use alloc::sync::{Arc, Weak};
 
@@ -21,13 +21,14 @@ const EVENTS: [(u32, u32); 6] = [
     (sys::DN_ATTRIB, sys::IN_ATTRIB),
 ];
 
-/// Events that an opening of a directory is watched for.
+/// Watch of an open directory: its events, and the descriptor that signals show (Linux
+/// `dnotify_mark`).
 pub(crate) struct DnotifyMark {
     file: Weak<File>,
     fd: i32,
     group: Arc<File>,
-    /// `DN_*`; nothing once a signal has been sent, without `DN_MULTISHOT`.
-    wanted: Mutex<u32>,
+    /// Requested events (`DN_*`); 0 once a signal has been sent, without `DN_MULTISHOT`.
+    mask: Mutex<u32>,
 }
 
 impl DnotifyMark {
@@ -39,64 +40,64 @@ impl DnotifyMark {
 impl PollObserver for DnotifyMark {
     fn on_event(self: Arc<Self>, _: Events) {
         let Some(group) = self.inotify() else { return };
-        for _ in 0..group.drain() {
+        for _ in 0..group.discard_events() {
             {
-                let mut wanted = self.wanted.lock();
-                match *wanted {
+                let mut mask = self.mask.lock();
+                match *mask {
                     0 => return,
                     several if several & sys::DN_MULTISHOT != 0 => {}
-                    _ => *wanted = 0,
+                    _ => *mask = 0,
                 }
             }
             if let Some(file) = self.file.upgrade() {
-                sigio::message(&file, self.fd);
+                sigio::notify_poll_msg(&file, self.fd);
             }
         }
     }
 }
 
-/// Watches a directory for what `wanted` says (`DN_*`), besides what it is watched for already by
-/// this opening; nothing ends it.
+/// Adds `mask` (`DN_*`) to the events that an open directory is watched for; 0 removes the mark
+/// (Linux `fcntl_dirnotify`).
 ///
 /// # Errors
-/// `ENOTDIR`; `ENOSPC` for too many.
-pub fn set(file: &Arc<File>, fd: i32, wanted: u32) -> Result<()> {
+/// `ENOTDIR` if it is no directory; `ENOSPC` for too many watches.
+pub fn fcntl_dirnotify(file: &Arc<File>, fd: i32, mask: u32) -> Result<()> {
     if file.inode().kind() != FileType::Directory {
         return Err(Errno::ENOTDIR);
     }
-    if wanted & !sys::DN_MULTISHOT == 0 {
-        file.set_watch(None);
+    if mask & !sys::DN_MULTISHOT == 0 {
+        file.set_dnotify_mark(None);
         return Ok(());
     }
-    let watch = match file.watch() {
-        Some(watch) => watch,
+    let mark = match file.dnotify_mark() {
+        Some(mark) => mark,
         None => {
             let group = inotify::inotify(OpenFlags::NONBLOCK);
-            let watch = Arc::new(DnotifyMark {
+            let mark = Arc::new(DnotifyMark {
                 file: Arc::downgrade(file),
                 fd,
                 group,
-                wanted: Mutex::new(0),
+                mask: Mutex::new(0),
             });
-            let _ = watch.group.poll(Some(&mut PollTable::new(
-                watch.clone(),
+            let _ = mark.group.poll(Some(&mut PollTable::new(
+                mark.clone(),
                 Events::all(),
                 Events::empty(),
             )));
-            file.set_watch(Some(watch.clone()));
-            watch
+            file.set_dnotify_mark(Some(mark.clone()));
+            mark
         }
     };
     let all = {
-        let mut now = watch.wanted.lock();
-        *now |= wanted;
+        let mut now = mark.mask.lock();
+        *now |= mask;
         *now
     };
-    let mask = EVENTS
+    let inotify_mask = EVENTS
         .iter()
         .filter(|(dn, _)| all & dn != 0)
-        .fold(0, |mask, (_, events)| mask | events);
-    watch
-        .inotify()
-        .map_or(Ok(()), |group| group.add(file.inode(), mask).map(drop))
+        .fold(0, |all, (_, events)| all | events);
+    mark.inotify().map_or(Ok(()), |group| {
+        group.add(file.inode(), inotify_mask).map(drop)
+    })
 }

@@ -180,10 +180,10 @@ pub trait FileOps: Any + Send + Sync {
 /// State of a file with `O_ASYNC`.
 #[derive(Default)]
 struct AsyncState {
-    notice: FileOwner,
-    watcher: Option<Arc<dyn PollObserver>>,
+    owner: FileOwner,
+    fasync: Option<Arc<dyn PollObserver>>,
     /// Events that the directory is watched for (`F_NOTIFY`).
-    watch: Option<Arc<dnotify::DnotifyMark>>,
+    dnotify: Option<Arc<dnotify::DnotifyMark>>,
 }
 
 /// An open file: what descriptors refer to, shared by `dup(2)` and `fork(2)`.
@@ -201,7 +201,7 @@ pub struct File {
     offset: AtomicU64,
     moving: Mutex<()>,
     /// Receiver and number of signals, if they were ever set.
-    signals: Mutex<Option<Box<AsyncState>>>,
+    async_state: Mutex<Option<Box<AsyncState>>>,
     /// Whether the opening was ever locked with `flock`, or by a record lock; spares the others a
     /// look at the lock table.
     locked: AtomicBool,
@@ -237,7 +237,7 @@ impl File {
             flags: AtomicU32::new(flags),
             offset: AtomicU64::new(0),
             moving: Mutex::new(()),
-            signals: Mutex::new(None),
+            async_state: Mutex::new(None),
             locked: AtomicBool::new(false),
             leased: AtomicBool::new(false),
             _writing: writing,
@@ -341,39 +341,39 @@ impl File {
 
     /// Receiver and number of the signals of `O_ASYNC`.
     #[must_use]
-    pub fn notice(&self) -> FileOwner {
-        self.signals
+    pub fn owner(&self) -> FileOwner {
+        self.async_state
             .lock()
             .as_ref()
-            .map_or_else(FileOwner::default, |signals| signals.notice)
+            .map_or_else(FileOwner::default, |state| state.owner)
     }
 
-    /// Changes that.
-    pub fn change_notice(&self, change: impl FnOnce(&mut FileOwner)) {
-        change(&mut self.signals.lock().get_or_insert_default().notice);
+    /// Changes receiver and number of the signals of `O_ASYNC`.
+    pub fn update_owner(&self, change: impl FnOnce(&mut FileOwner)) {
+        change(&mut self.async_state.lock().get_or_insert_default().owner);
     }
 
-    pub(crate) fn set_watcher(&self, watcher: Option<Arc<dyn PollObserver>>) {
-        let old = match (&mut *self.signals.lock(), watcher) {
+    pub(crate) fn set_fasync(&self, fasync: Option<Arc<dyn PollObserver>>) {
+        let old = match (&mut *self.async_state.lock(), fasync) {
             (None, None) => None,
-            (signals, watcher) => {
-                core::mem::replace(&mut signals.get_or_insert_default().watcher, watcher)
+            (state, fasync) => {
+                core::mem::replace(&mut state.get_or_insert_default().fasync, fasync)
             }
         };
         drop(old);
     }
 
-    pub(crate) fn watch(&self) -> Option<Arc<dnotify::DnotifyMark>> {
-        self.signals
+    pub(crate) fn dnotify_mark(&self) -> Option<Arc<dnotify::DnotifyMark>> {
+        self.async_state
             .lock()
             .as_ref()
-            .and_then(|signals| signals.watch.clone())
+            .and_then(|state| state.dnotify.clone())
     }
 
-    pub(crate) fn set_watch(&self, watch: Option<Arc<dnotify::DnotifyMark>>) {
+    pub(crate) fn set_dnotify_mark(&self, mark: Option<Arc<dnotify::DnotifyMark>>) {
         let old = core::mem::replace(
-            &mut self.signals.lock().get_or_insert_default().watch,
-            watch,
+            &mut self.async_state.lock().get_or_insert_default().dnotify,
+            mark,
         );
         drop(old);
     }
@@ -394,8 +394,8 @@ impl File {
 
     /// Tells who watches the file of a transfer.
     fn note(&self, transferred: &Result<usize>, what: u32) {
-        if inotify::anybody() && transferred.is_ok_and(|n| n > 0) {
-            inotify::happened(self.path.dentry(), what);
+        if inotify::has_marks() && transferred.is_ok_and(|n| n > 0) {
+            inotify::notify_dentry(self.path.dentry(), what);
         }
     }
 
@@ -501,7 +501,7 @@ impl File {
             return Ok(0);
         }
         let (at, n) = self.inode().append(buf)?;
-        inotify::happened(self.path.dentry(), sys::IN_MODIFY);
+        inotify::notify_dentry(self.path.dentry(), sys::IN_MODIFY);
         if moves {
             self.with_offset(|offset| *offset = at + n as u64);
         }
@@ -545,7 +545,7 @@ impl File {
     /// `ENOTDIR` for anything else.
     pub fn readdir(&self, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
         self.ops.readdir(self, emit)?;
-        inotify::happened(self.path.dentry(), sys::IN_ACCESS);
+        inotify::notify_dentry(self.path.dentry(), sys::IN_ACCESS);
         Ok(())
     }
 
@@ -582,7 +582,7 @@ impl Drop for File {
             } else {
                 sys::IN_CLOSE_NOWRITE
             };
-            inotify::happened(self.path.dentry(), event);
+            inotify::notify_dentry(self.path.dentry(), event);
         }
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! A mark joins a file to a group, which is what a descriptor of `inotify_init(2)` refers to. Marks
 //! are kept by the file's address, and hold the file, so the address stays its own. Whatever
-//! changes a file reports it here afterwards, through one of the functions at the end; while nobody
-//! watches anything that costs one load.
+//! changes a file reports it here afterwards, through one of the `notify_*` functions; while there
+//! are no marks that costs one load.
 //!
-//! Locks: the table of marks, then a group's queue; both are innermost, and nobody is woken with
+//! Locks: the table of marks, then a group's queue; both are innermost, and no thread is woken with
 //! either held.
 
 use alloc::boxed::Box;
@@ -23,48 +23,55 @@ use crate::ioctl::IoctlRequest;
 use crate::poll::{Events, PollQueue, PollTable};
 use crate::{Dentry, File, FileType, Inode, Path, Result};
 
-/// How many events a group keeps; then it says that some are lost (`IN_Q_OVERFLOW`).
-pub const MAX_QUEUED: usize = 16_384;
-/// How many marks there may be in all.
-pub const MAX_WATCHES: usize = 65_536;
-/// The size of an event without its name, and what names are padded to.
-const HEADER: usize = 16;
+/// Events that a group queues at most (`/proc/sys/fs/inotify/max_queued_events`); further ones are
+/// dropped and reported as `IN_Q_OVERFLOW`.
+pub const MAX_QUEUED_EVENTS: usize = 16_384;
+/// Marks that may exist at most (`/proc/sys/fs/inotify/max_user_watches`).
+pub const MAX_USER_WATCHES: usize = 65_536;
+/// Bytes of `struct inotify_event` without its name; names are padded to a multiple of it.
+const EVENT_HEADER_SIZE: usize = 16;
 
-/// An event that is sent whether asked for or not.
-const ALWAYS: u32 = sys::IN_UNMOUNT | sys::IN_IGNORED | sys::IN_Q_OVERFLOW;
+/// Events that are reported whatever the mask.
+const UNMASKABLE_EVENTS: u32 = sys::IN_UNMOUNT | sys::IN_IGNORED | sys::IN_Q_OVERFLOW;
 
+/// A watch: joins an inode to the group that is notified (Linux `fsnotify_mark`).
 struct Mark {
     _counted: census::Watch,
     group: Weak<Inotify>,
     wd: i32,
     inode: Arc<dyn Inode>,
     mask: AtomicU32,
-    /// Taken away: nothing more is reported.
-    removed: AtomicBool,
+    /// The mark is removed: nothing more is reported.
+    detached: AtomicBool,
 }
 
-/// The marks of each file that has some.
+/// Marks by inode address ([`inode_address`]); inodes without marks have no entry.
 static MARKS: Mutex<BTreeMap<usize, Vec<Arc<Mark>>>> = Mutex::new(BTreeMap::new());
-/// How many marks there are.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Number of all marks.
+static MARK_COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether anybody watches anything.
+/// Whether there are any marks.
 #[inline]
-pub(crate) fn anybody() -> bool {
-    COUNT.load(Ordering::Relaxed) != 0
+pub(crate) fn has_marks() -> bool {
+    MARK_COUNT.load(Ordering::Relaxed) != 0
 }
 
-/// How many files have marks.
-pub(crate) fn watched_files() -> u64 {
+/// Number of inodes that have marks.
+pub(crate) fn marked_inode_count() -> u64 {
     MARKS.lock().len() as u64
 }
 
-fn key(inode: &Arc<dyn Inode>) -> usize {
+/// Address of an inode: the key of its marks, which hold it.
+fn inode_address(inode: &Arc<dyn Inode>) -> usize {
     Arc::as_ptr(inode).cast::<()>().addr()
 }
 
 fn marks(inode: &Arc<dyn Inode>) -> Vec<Arc<Mark>> {
-    MARKS.lock().get(&key(inode)).cloned().unwrap_or_default()
+    MARKS
+        .lock()
+        .get(&inode_address(inode))
+        .cloned()
+        .unwrap_or_default()
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -76,13 +83,12 @@ struct Event {
 }
 
 impl Event {
-    /// How many bytes the name takes: with a NUL, to a multiple of the header's size; none without
-    /// a name.
+    /// Bytes that the name takes in an event: with a NUL, padded; 0 without a name.
     fn name_len(&self) -> usize {
         if self.name.is_empty() {
             0
         } else {
-            (self.name.len() + 1).next_multiple_of(HEADER)
+            (self.name.len() + 1).next_multiple_of(EVENT_HEADER_SIZE)
         }
     }
 }
@@ -95,7 +101,7 @@ struct State {
     queue: VecDeque<Event>,
 }
 
-/// A group of marks and the events they gave.
+/// An inotify instance: its marks and the events they queued (Linux `fsnotify_group`).
 pub struct Inotify {
     _counted: census::Inotify,
     state: Mutex<State>,
@@ -103,18 +109,18 @@ pub struct Inotify {
     this: Weak<Inotify>,
 }
 
-/// An opening of a group.
+/// Operations of an open inotify file.
 pub struct InotifyFile(Arc<Inotify>);
 
 impl InotifyFile {
-    /// The group.
+    /// The inotify instance behind the file.
     #[must_use]
     pub fn group(&self) -> &Arc<Inotify> {
         &self.0
     }
 }
 
-/// A new group without marks. `flags` may hold `O_NONBLOCK`.
+/// A new inotify instance without marks, as an open file. `flags` may hold `O_NONBLOCK`.
 #[must_use]
 pub fn inotify(flags: OpenFlags) -> Arc<File> {
     let group = Arc::new_cyclic(|this| Inotify {
@@ -130,13 +136,13 @@ pub fn inotify(flags: OpenFlags) -> Arc<File> {
     )
 }
 
-/// Whether a mask has an event, and nothing that means nothing.
+/// Checks that a mask has an event or flag of `inotify_add_watch(2)`, and no unknown bit.
 ///
 /// # Errors
 /// `EINVAL` if not.
 pub fn check_mask(mask: u32) -> Result<()> {
     const KNOWN: u32 = sys::IN_ALL_EVENTS
-        | ALWAYS
+        | UNMASKABLE_EVENTS
         | sys::IN_ISDIR
         | sys::IN_ONLYDIR
         | sys::IN_DONT_FOLLOW
@@ -152,15 +158,15 @@ pub fn check_mask(mask: u32) -> Result<()> {
 }
 
 impl Inotify {
-    /// Watches `inode` for what `mask`, which [`check_mask`] has seen, says
-    /// (`inotify_add_watch(2)`), or changes what it is watched for. Returns the descriptor.
+    /// Adds a watch of `inode`, or changes its mask (`inotify_add_watch(2)`); the caller has
+    /// checked `mask` by [`check_mask`]. Returns the watch descriptor.
     ///
     /// # Errors
-    /// `EEXIST` with `IN_MASK_CREATE`, `ENOSPC` beyond [`MAX_WATCHES`].
+    /// `EEXIST` with `IN_MASK_CREATE`, `ENOSPC` beyond [`MAX_USER_WATCHES`].
     pub fn add(&self, inode: &Arc<dyn Inode>, mask: u32) -> Result<i32> {
         let kept = mask & (sys::IN_ALL_EVENTS | sys::IN_EXCL_UNLINK | sys::IN_ONESHOT);
         let mut table = MARKS.lock();
-        let of_file = table.entry(key(inode)).or_default();
+        let of_file = table.entry(inode_address(inode)).or_default();
         let own = of_file
             .iter()
             .find(|m| m.group.as_ptr() == self.this.as_ptr());
@@ -175,9 +181,9 @@ impl Inotify {
             }
             return Ok(mark.wd);
         }
-        if COUNT.load(Ordering::Relaxed) >= MAX_WATCHES {
+        if MARK_COUNT.load(Ordering::Relaxed) >= MAX_USER_WATCHES {
             if of_file.is_empty() {
-                table.remove(&key(inode));
+                table.remove(&inode_address(inode));
             }
             return Err(Errno::ENOSPC);
         }
@@ -189,16 +195,16 @@ impl Inotify {
             wd: state.last_wd,
             inode: inode.clone(),
             mask: AtomicU32::new(kept),
-            removed: AtomicBool::new(false),
+            detached: AtomicBool::new(false),
         });
         state.marks.insert(mark.wd, mark.clone());
-        COUNT.fetch_add(1, Ordering::Relaxed);
+        MARK_COUNT.fetch_add(1, Ordering::Relaxed);
         let wd = mark.wd;
         of_file.push(mark);
         Ok(wd)
     }
 
-    /// Ends a watch (`inotify_rm_watch(2)`); `IN_IGNORED` is the last of its events.
+    /// Removes a watch (`inotify_rm_watch(2)`); `IN_IGNORED` is the last of its events.
     ///
     /// # Errors
     /// `EINVAL` if there is none with this descriptor.
@@ -210,18 +216,18 @@ impl Inotify {
             .get(&wd)
             .cloned()
             .ok_or(Errno::EINVAL)?;
-        forget(&mark, sys::IN_IGNORED);
+        destroy_mark(&mark, sys::IN_IGNORED);
         Ok(())
     }
 
-    /// Queues an event. One that says the same as the last is not told twice.
-    fn push(&self, event: Event) {
+    /// Queues an event, unless it is the same as the last one.
+    fn queue_event(&self, event: Event) {
         {
             let mut state = self.state.lock();
             if state.queue.back() == Some(&event) {
                 return;
             }
-            if state.queue.len() >= MAX_QUEUED {
+            if state.queue.len() >= MAX_QUEUED_EVENTS {
                 let overflow = Event {
                     wd: -1,
                     mask: sys::IN_Q_OVERFLOW,
@@ -239,8 +245,8 @@ impl Inotify {
         self.readable.notify_events(Events::READABLE);
     }
 
-    /// Throws the events away, and says how many there were, of marks that go on.
-    pub(crate) fn drain(&self) -> usize {
+    /// Discards the queued events; returns how many there were, `IN_IGNORED` not counted.
+    pub(crate) fn discard_events(&self) -> usize {
         let events = core::mem::take(&mut self.state.lock().queue);
         events
             .iter()
@@ -248,12 +254,12 @@ impl Inotify {
             .count()
     }
 
-    /// Takes as many events as fit, in the form of `read(2)`.
-    fn take(&self, buf: &mut [u8]) -> Option<Result<usize>> {
+    /// Moves as many queued events as fit into `buf`, as `read(2)` does. `None`: none is queued.
+    fn read_events(&self, buf: &mut [u8]) -> Option<Result<usize>> {
         let mut state = self.state.lock();
         let mut done = 0;
         while let Some(event) = state.queue.front() {
-            let len = HEADER + event.name_len();
+            let len = EVENT_HEADER_SIZE + event.name_len();
             let Some(to) = buf.get_mut(done..done + len) else {
                 return Some(if done > 0 {
                     Ok(done)
@@ -266,7 +272,7 @@ impl Inotify {
             to[4..8].copy_from_slice(&event.mask.to_ne_bytes());
             to[8..12].copy_from_slice(&event.cookie.to_ne_bytes());
             to[12..16].copy_from_slice(&(event.name_len() as u32).to_ne_bytes());
-            to[HEADER..][..event.name.len()].copy_from_slice(&event.name);
+            to[EVENT_HEADER_SIZE..][..event.name.len()].copy_from_slice(&event.name);
             done += len;
             state.queue.pop_front();
         }
@@ -278,17 +284,17 @@ impl Drop for Inotify {
     fn drop(&mut self) {
         let marks = core::mem::take(&mut self.state.get_mut().marks);
         for mark in marks.into_values() {
-            unlist(&mark);
+            detach_mark(&mark);
         }
     }
 }
 
 impl FileOps for InotifyFile {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        match self.0.take(buf) {
+        match self.0.read_events(buf) {
             Some(result) => result,
             None if file.nonblocking() => Err(Errno::EAGAIN),
-            None => self.0.readable.wait(|| self.0.take(buf))?,
+            None => self.0.readable.wait(|| self.0.read_events(buf))?,
         }
     }
 
@@ -313,7 +319,7 @@ impl FileOps for InotifyFile {
             .lock()
             .queue
             .iter()
-            .map(|e| HEADER + e.name_len())
+            .map(|e| EVENT_HEADER_SIZE + e.name_len())
             .sum();
         request.write(&i32::try_from(bytes).unwrap_or(i32::MAX))?;
         Ok(0)
@@ -325,32 +331,32 @@ impl FileOps for InotifyFile {
     }
 }
 
-/// Takes a mark out of the table. False: somebody else did.
-fn unlist(mark: &Arc<Mark>) -> bool {
-    if mark.removed.swap(true, Ordering::AcqRel) {
+/// Takes a mark out of the table. False: it was out already.
+fn detach_mark(mark: &Arc<Mark>) -> bool {
+    if mark.detached.swap(true, Ordering::AcqRel) {
         return false;
     }
     let mut table = MARKS.lock();
-    let key = key(&mark.inode);
+    let key = inode_address(&mark.inode);
     if let Some(of_file) = table.get_mut(&key) {
         of_file.retain(|m| !Arc::ptr_eq(m, mark));
         if of_file.is_empty() {
             table.remove(&key);
         }
     }
-    census::released(COUNT.fetch_sub(1, Ordering::Relaxed), 1);
+    census::released(MARK_COUNT.fetch_sub(1, Ordering::Relaxed), 1);
     true
 }
 
-/// Ends a mark, with this as its last event.
-fn forget(mark: &Arc<Mark>, last: u32) {
-    if !unlist(mark) {
+/// Removes a mark and queues `last` as its last event.
+fn destroy_mark(mark: &Arc<Mark>, last: u32) {
+    if !detach_mark(mark) {
         return;
     }
     if let Some(group) = mark.group.upgrade() {
         let own = group.state.lock().marks.remove(&mark.wd);
         drop(own);
-        group.push(Event {
+        group.queue_event(Event {
             wd: mark.wd,
             mask: last,
             cookie: 0,
@@ -359,18 +365,20 @@ fn forget(mark: &Arc<Mark>, last: u32) {
     }
 }
 
-/// Tells the marks of one file.
-fn tell(inode: &Arc<dyn Inode>, mask: u32, name: &[u8], cookie: u32, unlinked: bool) {
+/// Queues an event for the marks of one inode whose mask has it (Linux `fsnotify`).
+fn notify_marks(inode: &Arc<dyn Inode>, mask: u32, name: &[u8], cookie: u32, unlinked: bool) {
     for mark in marks(inode) {
         let wanted = mark.mask.load(Ordering::Relaxed);
-        if mask & (wanted | ALWAYS) & !sys::IN_ISDIR == 0 || mark.removed.load(Ordering::Acquire) {
+        if mask & (wanted | UNMASKABLE_EVENTS) & !sys::IN_ISDIR == 0
+            || mark.detached.load(Ordering::Acquire)
+        {
             continue;
         }
         if unlinked && wanted & sys::IN_EXCL_UNLINK != 0 {
             continue;
         }
         if let Some(group) = mark.group.upgrade() {
-            group.push(Event {
+            group.queue_event(Event {
                 wd: mark.wd,
                 mask,
                 cookie,
@@ -378,12 +386,13 @@ fn tell(inode: &Arc<dyn Inode>, mask: u32, name: &[u8], cookie: u32, unlinked: b
             });
         }
         if wanted & sys::IN_ONESHOT != 0 {
-            forget(&mark, sys::IN_IGNORED);
+            destroy_mark(&mark, sys::IN_IGNORED);
         }
     }
 }
 
-fn with_kind(mask: u32, kind: FileType) -> u32 {
+/// `mask`, with `IN_ISDIR` for a directory.
+fn with_isdir(mask: u32, kind: FileType) -> u32 {
     if kind == FileType::Directory {
         mask | sys::IN_ISDIR
     } else {
@@ -391,43 +400,44 @@ fn with_kind(mask: u32, kind: FileType) -> u32 {
     }
 }
 
-/// Something happened to the file `dentry` names: its own marks hear of it, and those of the
-/// directory it is in.
-pub(crate) fn happened(dentry: &Arc<Dentry>, mask: u32) {
-    if anybody() {
-        report(dentry, mask);
+/// Notifies the marks of the file that `dentry` names, and those of the directory it is in (Linux
+/// `fsnotify_dentry`).
+pub(crate) fn notify_dentry(dentry: &Arc<Dentry>, mask: u32) {
+    if has_marks() {
+        notify_with_parent(dentry, mask);
     }
 }
 
-/// Something happened to the file at `path`: its own marks hear of it, and those of the directory
-/// it is in.
-pub fn happened_at(path: &Path, mask: u32) {
-    happened(path.dentry(), mask);
+/// Notifies the marks of the file at `path`, and those of the directory it is in (Linux
+/// `fsnotify_path`).
+pub fn notify_path(path: &Path, mask: u32) {
+    notify_dentry(path.dentry(), mask);
 }
 
 #[cold]
-fn report(dentry: &Arc<Dentry>, mask: u32) {
-    let mask = with_kind(mask, dentry.kind());
+fn notify_with_parent(dentry: &Arc<Dentry>, mask: u32) {
+    let mask = with_isdir(mask, dentry.kind());
     let place = dentry.place();
     if let Some(parent) = &place.parent {
-        tell(parent.inode(), mask, &place.name, 0, place.removed);
+        notify_marks(parent.inode(), mask, &place.name, 0, place.removed);
     }
-    tell(dentry.inode(), mask, b"", 0, false);
+    notify_marks(dentry.inode(), mask, b"", 0, false);
 }
 
-/// An entry of a directory was made (`IN_CREATE`) or removed (`IN_DELETE`).
-pub(crate) fn entry_changed(dir: &Arc<dyn Inode>, mask: u32, name: &[u8], kind: FileType) {
-    if anybody() {
-        tell(dir, with_kind(mask, kind), name, 0, false);
+/// Notifies the marks of a directory that an entry was created (`IN_CREATE`) or removed
+/// (`IN_DELETE`).
+pub(crate) fn notify_dir_entry(dir: &Arc<dyn Inode>, mask: u32, name: &[u8], kind: FileType) {
+    if has_marks() {
+        notify_marks(dir, with_isdir(mask, kind), name, 0, false);
     }
 }
 
-/// The file's number of links changed.
-pub(crate) fn links_changed(inode: &Arc<dyn Inode>) {
-    if anybody() {
-        tell(
+/// Notifies the marks of a file that its number of links changed (`IN_ATTRIB`).
+pub(crate) fn notify_link_count(inode: &Arc<dyn Inode>) {
+    if has_marks() {
+        notify_marks(
             inode,
-            with_kind(sys::IN_ATTRIB, inode.kind()),
+            with_isdir(sys::IN_ATTRIB, inode.kind()),
             b"",
             0,
             false,
@@ -435,52 +445,62 @@ pub(crate) fn links_changed(inode: &Arc<dyn Inode>) {
     }
 }
 
-/// A name was moved from one directory to another, or within one.
-pub(crate) fn moved(
+/// Notifies the marks of both directories and of the file that a name was moved.
+pub(crate) fn notify_move(
     inode: &Arc<dyn Inode>,
     from: (&Arc<dyn Inode>, &[u8]),
     to: (&Arc<dyn Inode>, &[u8]),
 ) {
-    /// Ties the two halves of a move together.
+    /// Connects `IN_MOVED_FROM` and `IN_MOVED_TO` of one rename.
     static COOKIE: AtomicU32 = AtomicU32::new(1);
-    if !anybody() {
+    if !has_marks() {
         return;
     }
     let cookie = COOKIE.fetch_add(1, Ordering::Relaxed);
     let kind = inode.kind();
-    tell(
+    notify_marks(
         from.0,
-        with_kind(sys::IN_MOVED_FROM, kind),
+        with_isdir(sys::IN_MOVED_FROM, kind),
         from.1,
         cookie,
         false,
     );
-    tell(to.0, with_kind(sys::IN_MOVED_TO, kind), to.1, cookie, false);
+    notify_marks(
+        to.0,
+        with_isdir(sys::IN_MOVED_TO, kind),
+        to.1,
+        cookie,
+        false,
+    );
     // What happens to a watched file itself is told without its kind, as on Linux.
-    tell(inode, sys::IN_MOVE_SELF, b"", 0, false);
+    notify_marks(inode, sys::IN_MOVE_SELF, b"", 0, false);
 }
 
-/// The last use of a removed name is over: if it was the file's last name, its marks end with it.
-pub(crate) fn released(inode: &Arc<dyn Inode>) {
-    if !anybody() {
+/// Notifies of the deletion of a file (`IN_DELETE_SELF`) and removes its marks, if the dentry that
+/// was released was its last name.
+pub(crate) fn notify_delete_self(inode: &Arc<dyn Inode>) {
+    if !has_marks() {
         return;
     }
     let marks = marks(inode);
     if marks.is_empty() || inode.metadata().nlink != 0 {
         return;
     }
-    tell(inode, sys::IN_DELETE_SELF, b"", 0, false);
-    marks.iter().for_each(|mark| forget(mark, sys::IN_IGNORED));
+    notify_marks(inode, sys::IN_DELETE_SELF, b"", 0, false);
+    marks
+        .iter()
+        .for_each(|mark| destroy_mark(mark, sys::IN_IGNORED));
 }
 
-/// A file system (by device number) is mounted nowhere any more.
-pub(crate) fn unmounted(dev: u64) {
-    if !anybody() {
+/// Notifies of the unmounting of a file system, by its device number (`IN_UNMOUNT`), and removes
+/// its marks.
+pub(crate) fn notify_unmount(dev: u64) {
+    if !has_marks() {
         return;
     }
     let all: Vec<Arc<Mark>> = MARKS.lock().values().flatten().cloned().collect();
     for mark in all.iter().filter(|m| m.inode.metadata().dev == dev) {
-        tell(&mark.inode, sys::IN_UNMOUNT, b"", 0, false);
-        forget(mark, sys::IN_IGNORED);
+        notify_marks(&mark.inode, sys::IN_UNMOUNT, b"", 0, false);
+        destroy_mark(mark, sys::IN_IGNORED);
     }
 }

@@ -1,8 +1,8 @@
-//! Leases: who has one is signalled before somebody else opens the file in another way, or cuts it
-//! (`F_SETLEASE` of `fcntl(2)`).
+//! Leases (`F_SETLEASE` of `fcntl(2)`): the holder of one is signalled before another process opens
+//! the file in a conflicting way, or truncates it.
 //!
-//! Leases are kept by the file's address; each ends with its opening, which holds the file. Who
-//! would break one waits until the holder has given it up, or for [`BREAK_SECONDS`]; then it is
+//! Leases are kept by the inode's address; each ends with its open file, which holds the inode. Who
+//! breaks one waits until the holder has given it up, or for [`LEASE_BREAK_SECONDS`]; then it is
 //! gone. While there is no lease, opening a file costs one load.
 
 use alloc::collections::BTreeMap;
@@ -17,16 +17,17 @@ use task::{Deadline, Mutex, WaitError, WaitQueue, now_ns};
 use crate::sigio::{self, FileOwner, OwnerTarget};
 use crate::{Cred, File, FileType, Inode, Result};
 
-/// How long a holder has (`/proc/sys/fs/lease-break-time`).
-pub const BREAK_SECONDS: u64 = 45;
+/// Time in seconds after which a lease that is being broken ends by itself
+/// (`/proc/sys/fs/lease-break-time`).
+pub const LEASE_BREAK_SECONDS: u64 = 45;
 const NS_PER_SEC: u64 = 1_000_000_000;
 
-/// Kinds of leases: what others may not do.
+/// Kind of a lease: it is broken before others do this.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LeaseKind {
-    /// To write.
+    /// Others open the file for writing (`F_RDLCK`).
     Read,
-    /// To open at all.
+    /// Others open the file at all (`F_WRLCK`).
     Write,
 }
 
@@ -35,13 +36,15 @@ struct Lease {
     /// The descriptor by which it was taken.
     fd: i32,
     kind: LeaseKind,
-    /// The lease that is left to the holder (`None`: none), from when on without asking.
+    /// While it is broken: the kind that is left to the holder (`None`: no lease), and the time of
+    /// the monotonic clock, in nanoseconds, at which it is enforced.
     breaking: Option<(Option<LeaseKind>, u64)>,
 }
 
 impl Lease {
-    /// Whether an opening conflicts.
-    fn forbids(&self, writes: bool) -> bool {
+    /// Whether opening the file (for writing, if `writes`) conflicts with the lease (Linux
+    /// `leases_conflict`).
+    fn conflicts_with(&self, writes: bool) -> bool {
         writes || self.kind == LeaseKind::Write
     }
 }
@@ -49,35 +52,35 @@ impl Lease {
 type Leases = BTreeMap<usize, Vec<Lease>>;
 
 static LEASES: Mutex<Leases> = Mutex::new(BTreeMap::new());
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Told when a lease ends or becomes less.
-static CHANGED: WaitQueue = WaitQueue::new();
+static LEASE_COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Threads that wait for a lease to end or to be downgraded.
+static LEASE_WAITERS: WaitQueue = WaitQueue::new();
 
-/// How many leases there are.
+/// Number of all leases.
 pub(crate) fn count() -> u64 {
-    COUNT.load(Ordering::Relaxed) as u64
+    LEASE_COUNT.load(Ordering::Relaxed) as u64
 }
 
-fn key(inode: &Arc<dyn Inode>) -> usize {
+/// Address of an inode: the key of its leases, whose files hold it.
+fn inode_address(inode: &Arc<dyn Inode>) -> usize {
     Arc::as_ptr(inode).cast::<()>().addr()
 }
 
-/// Runs `change` on the leases of a file.
-fn with<R>(inode: &Arc<dyn Inode>, change: impl FnOnce(&mut Vec<Lease>) -> R) -> R {
+/// Runs `change` on the leases of an inode.
+fn with_leases<R>(inode: &Arc<dyn Inode>, change: impl FnOnce(&mut Vec<Lease>) -> R) -> R {
     let mut all = LEASES.lock();
-    let of_file = all.entry(key(inode)).or_default();
+    let of_file = all.entry(inode_address(inode)).or_default();
     let before = of_file.len();
     let result = change(of_file);
-    COUNT.fetch_add(of_file.len().wrapping_sub(before), Ordering::SeqCst);
+    LEASE_COUNT.fetch_add(of_file.len().wrapping_sub(before), Ordering::SeqCst);
     if of_file.is_empty() {
-        all.remove(&key(inode));
+        all.remove(&inode_address(inode));
     }
     result
 }
 
-/// Takes a lease, changes the one there is, or gives it up (`kind` is `None`). `has_others` says
-/// whether there are other openings of the file; one that is being made at this moment may be
-/// overlooked.
+/// Takes a lease, changes the one there is, or removes it (`kind` is `None`). `has_others` says
+/// whether the file is open elsewhere; an open that is under way may be overlooked.
 ///
 /// # Errors
 /// `EINVAL` for what is no regular file; `EACCES` for somebody else's; `EAGAIN` if others have it
@@ -100,7 +103,7 @@ pub fn set(
     let own = |lease: &Lease| core::ptr::eq(lease.file.as_ptr(), Arc::as_ptr(file));
     file.note_lease();
     // Who opens the file from now on looks for leases, and finds this one or is found here.
-    COUNT.fetch_add(1, Ordering::SeqCst);
+    LEASE_COUNT.fetch_add(1, Ordering::SeqCst);
     let free = match kind {
         None => true,
         Some(LeaseKind::Read) => users.writing() == 0,
@@ -108,7 +111,7 @@ pub fn set(
             users.writing() == i32::from(file.flags().writable()) && !has_others()
         }
     };
-    let result = with(inode, |leases| {
+    let result = with_leases(inode, |leases| {
         let Some(kind) = kind else {
             let before = leases.len();
             leases.retain(|lease| !own(lease));
@@ -135,20 +138,20 @@ pub fn set(
         }
         Ok(())
     });
-    census::released(COUNT.fetch_sub(1, Ordering::SeqCst), 1);
+    census::released(LEASE_COUNT.fetch_sub(1, Ordering::SeqCst), 1);
     result?;
     if kind.is_none() {
         // As on Linux.
-        file.change_notice(|notice| *notice = FileOwner::default());
+        file.update_owner(|owner| *owner = FileOwner::default());
     }
-    CHANGED.wake_all();
+    LEASE_WAITERS.wake_all();
     Ok(())
 }
 
-/// The lease an opening has; while it is broken, what is left of it.
+/// The lease that an open file has; while it is broken, the kind that is left (`F_GETLEASE`).
 #[must_use]
 pub fn get(file: &Arc<File>) -> Option<LeaseKind> {
-    with(file.inode(), |leases| {
+    with_leases(file.inode(), |leases| {
         let own = leases
             .iter()
             .find(|lease| core::ptr::eq(lease.file.as_ptr(), Arc::as_ptr(file)))?;
@@ -156,32 +159,32 @@ pub fn get(file: &Arc<File>) -> Option<LeaseKind> {
     })
 }
 
-/// The opening is over, and its lease.
+/// Removes the lease of an open file that is closed.
 pub(crate) fn release(file: &File) {
-    with(file.inode(), |leases| {
+    with_leases(file.inode(), |leases| {
         leases.retain(|lease| !core::ptr::eq(lease.file.as_ptr(), file));
     });
-    CHANGED.wake_all();
+    LEASE_WAITERS.wake_all();
 }
 
-/// Before a file is opened, or cut: asks those whose leases forbid it to give them up, and waits
-/// until they have.
+/// Breaks the leases that conflict with opening or truncating a file: signals their holders, and
+/// waits until they have given them up (Linux `break_lease`).
 ///
 /// # Errors
 /// `EAGAIN` instead of waiting; `ERESTARTSYS`.
-pub(crate) fn broken_by(inode: &Arc<dyn Inode>, writes: bool, nonblocking: bool) -> Result<()> {
-    if COUNT.load(Ordering::SeqCst) == 0 {
+pub(crate) fn break_lease(inode: &Arc<dyn Inode>, writes: bool, nonblocking: bool) -> Result<()> {
+    if LEASE_COUNT.load(Ordering::SeqCst) == 0 {
         Ok(())
     } else {
-        break_all(inode, writes, nonblocking)
+        break_conflicting(inode, writes, nonblocking)
     }
 }
 
 #[cold]
-fn break_all(inode: &Arc<dyn Inode>, writes: bool, nonblocking: bool) -> Result<()> {
+fn break_conflicting(inode: &Arc<dyn Inode>, writes: bool, nonblocking: bool) -> Result<()> {
     loop {
         let mut asked = Vec::new();
-        let until = with(inode, |leases| {
+        let until = with_leases(inode, |leases| {
             let now = now_ns();
             leases.retain_mut(|lease| match lease.breaking {
                 Some((left, end)) if end <= now => {
@@ -192,36 +195,39 @@ fn break_all(inode: &Arc<dyn Inode>, writes: bool, nonblocking: bool) -> Result<
                 _ => true,
             });
             let left = (!writes).then_some(LeaseKind::Read);
-            for lease in leases.iter_mut().filter(|lease| lease.forbids(writes)) {
+            for lease in leases
+                .iter_mut()
+                .filter(|lease| lease.conflicts_with(writes))
+            {
                 if lease
                     .breaking
                     .is_none_or(|(old, _)| old.is_some() && left.is_none())
                 {
-                    lease.breaking = Some((left, now + BREAK_SECONDS * NS_PER_SEC));
+                    lease.breaking = Some((left, now + LEASE_BREAK_SECONDS * NS_PER_SEC));
                     asked.extend(lease.file.upgrade().map(|file| (file, lease.fd)));
                 }
             }
             leases
                 .iter()
-                .filter(|lease| lease.forbids(writes))
+                .filter(|lease| lease.conflicts_with(writes))
                 .filter_map(|lease| lease.breaking)
                 .map(|(_, end)| end)
                 .min()
         });
         for (file, fd) in asked {
-            sigio::message(&file, fd);
+            sigio::notify_poll_msg(&file, fd);
         }
         let Some(until) = until else { return Ok(()) };
         if nonblocking {
             return Err(Errno::EAGAIN);
         }
         let free = || {
-            with(inode, |leases| {
-                !leases.iter().any(|lease| lease.forbids(writes))
+            with_leases(inode, |leases| {
+                !leases.iter().any(|lease| lease.conflicts_with(writes))
             })
             .then_some(())
         };
-        if CHANGED.wait_interruptible(Some(Deadline::at_ns(until)), free)
+        if LEASE_WAITERS.wait_interruptible(Some(Deadline::at_ns(until)), free)
             == Err(WaitError::Interrupted)
         {
             return Err(Errno::ERESTARTSYS);
@@ -229,11 +235,11 @@ fn break_all(inode: &Arc<dyn Inode>, writes: bool, nonblocking: bool) -> Result<
     }
 }
 
-/// Makes a process the owner of a file's signals, if nobody is.
-pub fn default_owner(file: &File, process: i32, sender: (u32, u32)) {
-    file.change_notice(|notice| {
-        if notice.target == OwnerTarget::Nobody {
-            (notice.target, notice.sender) = (OwnerTarget::Process(process), sender);
+/// Makes a process the owner of a file's signals, if it has no owner.
+pub fn set_default_owner(file: &File, process: i32, setter_uids: (u32, u32)) {
+    file.update_owner(|owner| {
+        if owner.target == OwnerTarget::Nobody {
+            (owner.target, owner.setter_uids) = (OwnerTarget::Process(process), setter_uids);
         }
     });
 }

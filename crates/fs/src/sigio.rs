@@ -1,7 +1,7 @@
 //! Signals instead of waiting: `O_ASYNC` with `F_SETOWN` and `F_SETSIG` (`fcntl(2)`).
 //!
-//! A file with the flag has a watcher at its own sources, as an epoll set would leave one; each
-//! change that finds the file ready sends its owner a signal.
+//! A file with the flag has an observer at its own poll queues, as an epoll instance would add one;
+//! each change that finds the file ready sends its owner a signal.
 
 use alloc::sync::{Arc, Weak};
 
@@ -10,111 +10,114 @@ use task::Once;
 use crate::poll::{Events, PollObserver, PollTable};
 use crate::{File, OpenFlags};
 
-/// Receiver of the signals of a file.
+/// Receiver of the signals of a file (`F_SETOWN_EX`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OwnerTarget {
-    /// Nobody.
+    /// No receiver: no signals.
     #[default]
     Nobody,
-    /// A thread.
+    /// A thread, by its id (`F_OWNER_TID`).
     Thread(i32),
-    /// A process.
+    /// A process, by its id (`F_OWNER_PID`).
     Process(i32),
-    /// A process group.
+    /// A process group, by its id (`F_OWNER_PGRP`).
     Group(i32),
 }
 
 /// Receiver and number of the signals a file sends (Linux `fown_struct`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FileOwner {
-    /// The receiver.
+    /// Receiver of the signals.
     pub target: OwnerTarget,
     /// Number of the signal; 0 for `SIGIO` without particulars.
     pub signal: i32,
-    /// The user ids, real and effective, of who named the target; only whom these may signal is
-    /// told.
-    pub sender: (u32, u32),
+    /// Real and effective user id of the process that set the owner; a receiver that they may not
+    /// signal gets nothing.
+    pub setter_uids: (u32, u32),
 }
 
 /// Sends the signals of files; the Linux personality implements it.
 pub trait SendSigio: Send + Sync {
-    /// Sends what `notice` says: `events` are so at the descriptor `fd`.
-    fn send(&self, notice: FileOwner, events: Events, fd: i32);
+    /// Sends the signal of `owner`: the file behind descriptor `fd` is ready for `events`.
+    fn send_sigio(&self, owner: FileOwner, events: Events, fd: i32);
 
-    /// Sends what `notice` says: something has happened to what the descriptor `fd` means
-    /// (`POLL_MSG`).
-    fn send_message(&self, notice: FileOwner, fd: i32);
+    /// Sends the signal of `owner` with the code `POLL_MSG` for the file behind descriptor `fd`: a
+    /// lease is to be broken, or a directory changed.
+    fn send_poll_msg(&self, owner: FileOwner, fd: i32);
 
-    /// Sends `SIGURG` to whom `notice` says.
-    fn send_urgent(&self, notice: FileOwner);
+    /// Sends `SIGURG` to `owner`.
+    fn send_sigurg(&self, owner: FileOwner);
 }
 
 static SENDER: Once<Arc<dyn SendSigio>> = Once::new();
 
-/// Installs the personality's side. Only the first call counts.
+/// Installs the sender of signals. Only the first call counts.
 pub fn set_sender(sender: Arc<dyn SendSigio>) {
     SENDER.call_once(|| sender);
 }
 
+/// Observer that sends signals for a file with `O_ASYNC` (Linux `fasync_struct`).
 struct FasyncEntry {
     file: Weak<File>,
     fd: i32,
 }
 
 impl PollObserver for FasyncEntry {
-    fn on_event(self: Arc<Self>, what: Events) {
+    fn on_event(self: Arc<Self>, events: Events) {
         let Some(file) = self.file.upgrade() else {
             return;
         };
         if !file.flags().contains(OpenFlags::ASYNC) {
             return;
         }
-        let events = file.poll(None) & what;
-        let notice = file.notice();
+        let events = file.poll(None) & events;
+        let owner = file.owner();
         if let Some(sender) = SENDER.get()
             && !events.is_empty()
-            && notice.target != OwnerTarget::Nobody
+            && owner.target != OwnerTarget::Nobody
         {
-            sender.send(notice, events, self.fd);
+            sender.send_sigio(owner, events, self.fd);
         }
     }
 }
 
-/// Something has happened to a file of which its owner asked to hear, by the descriptor `fd`.
-pub(crate) fn message(file: &File, fd: i32) {
-    let notice = file.notice();
+/// Sends the owner of a file its signal with the code `POLL_MSG`; `fd` is the descriptor that it
+/// shows.
+pub(crate) fn notify_poll_msg(file: &File, fd: i32) {
+    let owner = file.owner();
     if let Some(sender) = SENDER.get()
-        && notice.target != OwnerTarget::Nobody
+        && owner.target != OwnerTarget::Nobody
     {
-        sender.send_message(notice, fd);
+        sender.send_poll_msg(owner, fd);
     }
 }
 
-/// Urgent data has come for a file: its owner hears of it, `O_ASYNC` or not.
-pub fn urgent(file: &File) {
-    let notice = file.notice();
+/// Sends `SIGURG` to the owner of a file that urgent data has come for, `O_ASYNC` or not.
+pub fn notify_urgent(file: &File) {
+    let owner = file.owner();
     if let Some(sender) = SENDER.get()
-        && notice.target != OwnerTarget::Nobody
+        && owner.target != OwnerTarget::Nobody
     {
-        sender.send_urgent(notice);
+        sender.send_sigurg(owner);
     }
 }
 
-/// After the flags of `file` changed by the descriptor `fd`: makes the watcher if it is needed now.
-pub fn update(file: &Arc<File>, fd: i32) {
+/// Adds or removes the observer of a file after its `O_ASYNC` flag may have changed; `fd` is the
+/// descriptor that its signals show (Linux `fasync_helper`).
+pub fn update_fasync(file: &Arc<File>, fd: i32) {
     if !file.flags().contains(OpenFlags::ASYNC) {
-        file.set_watcher(None);
+        file.set_fasync(None);
         return;
     }
-    let watcher: Arc<dyn PollObserver> = Arc::new(FasyncEntry {
+    let observer: Arc<dyn PollObserver> = Arc::new(FasyncEntry {
         file: Arc::downgrade(file),
         fd,
     });
-    // What is so already is not told.
+    // No signal for what is ready already.
     let _ = file.poll(Some(&mut PollTable::new(
-        watcher.clone(),
+        observer.clone(),
         Events::all(),
         Events::empty(),
     )));
-    file.set_watcher(Some(watcher));
+    file.set_fasync(Some(observer));
 }

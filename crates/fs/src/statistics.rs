@@ -9,7 +9,7 @@ pub fn census(each: &mut dyn FnMut(&'static str, u64)) {
     each("file_locks", locks);
     each("file_lock_waits", waits);
     each("leases", lease::count());
-    each("watched_files", inotify::watched_files());
+    each("watched_files", inotify::marked_inode_count());
     each("controlling_terminals", tty::controlling_count());
     each("terminal_pairs", tty::pty::count());
     each("file_pages", ramfs::pages_in_files());

@@ -115,7 +115,7 @@ pub fn set(path: &Path, name: &[u8], value: &[u8], mode: SetMode, cred: &Cred) -
     }
     check(path, name, true, cred)?;
     path.inode().set_xattr(name, value, mode)?;
-    inotify::happened_at(path, sys::IN_ATTRIB);
+    inotify::notify_path(path, sys::IN_ATTRIB);
     Ok(())
 }
 
@@ -126,7 +126,7 @@ pub fn set(path: &Path, name: &[u8], value: &[u8], mode: SetMode, cred: &Cred) -
 pub fn remove(path: &Path, name: &[u8], cred: &Cred) -> Result<()> {
     check(path, name, true, cred)?;
     path.inode().remove_xattr(name)?;
-    inotify::happened_at(path, sys::IN_ATTRIB);
+    inotify::notify_path(path, sys::IN_ATTRIB);
     Ok(())
 }
 

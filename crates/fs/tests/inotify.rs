@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use abi::errno::Errno;
-use fs::inotify::{InotifyFile, MAX_QUEUED, inotify};
+use fs::inotify::{InotifyFile, MAX_QUEUED_EVENTS, inotify};
 use fs::mount::{self, SuperBlock, UnmountFlags};
 use fs::path::LookupFlags;
 use fs::ramfs::RamFs;
@@ -112,7 +112,7 @@ fn a_full_queue_says_so_once() {
     watch(&group, &lookup(&context, "/"), IN_OPEN).unwrap();
     open(&context, "/a", OpenFlags::RDWR | OpenFlags::CREAT);
     open(&context, "/b", OpenFlags::RDWR | OpenFlags::CREAT);
-    for n in 0..MAX_QUEUED + 10 {
+    for n in 0..MAX_QUEUED_EVENTS + 10 {
         open(
             &context,
             if n % 2 == 0 { "/a" } else { "/b" },
@@ -120,8 +120,11 @@ fn a_full_queue_says_so_once() {
         );
     }
     let found = events(&group);
-    assert_eq!(found.len(), MAX_QUEUED + 1);
-    assert_eq!(found[MAX_QUEUED], (-1, IN_Q_OVERFLOW, 0, String::new()));
+    assert_eq!(found.len(), MAX_QUEUED_EVENTS + 1);
+    assert_eq!(
+        found[MAX_QUEUED_EVENTS],
+        (-1, IN_Q_OVERFLOW, 0, String::new())
+    );
     assert_eq!(group.read(&mut [0; 64]), Err(Errno::EAGAIN));
 }
 
@@ -275,9 +278,12 @@ fn changed_attributes_are_told_and_only_what_was_asked_for() {
 fn signals_of_directories_are_of_directories_only() {
     let context = tree();
     let file = open(&context, "/f", OpenFlags::RDWR | OpenFlags::CREAT);
-    assert_eq!(fs::dnotify::set(&file, 3, DN_CREATE), Err(Errno::ENOTDIR));
     assert_eq!(
-        fs::dnotify::set(&open(&context, "/", OpenFlags::DIRECTORY), 3, DN_CREATE),
+        fs::dnotify::fcntl_dirnotify(&file, 3, DN_CREATE),
+        Err(Errno::ENOTDIR)
+    );
+    assert_eq!(
+        fs::dnotify::fcntl_dirnotify(&open(&context, "/", OpenFlags::DIRECTORY), 3, DN_CREATE),
         Ok(())
     );
 }

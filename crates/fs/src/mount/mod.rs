@@ -200,7 +200,7 @@ impl SuperBlock {
 
 impl Drop for SuperBlock {
     fn drop(&mut self) {
-        inotify::unmounted(self.root.inode().metadata().dev);
+        inotify::notify_unmount(self.root.inode().metadata().dev);
         dcache::clear();
     }
 }

@@ -106,7 +106,7 @@ pub fn make(
             Err(e) => Err(*e),
         }
     }?;
-    inotify::entry_changed(parent.inode(), sys::IN_CREATE, &name, made.kind());
+    inotify::notify_dir_entry(parent.inode(), sys::IN_CREATE, &name, made.kind());
     Ok(Path::new(dir.mount().clone(), made))
 }
 
@@ -169,8 +169,8 @@ pub fn link(old: &Path, walk: &LookupContext<'_>, name: &[u8]) -> Result<()> {
     let inode = old.inode();
     dir.inode().link(&name, inode)?;
     drop(names);
-    inotify::links_changed(inode);
-    inotify::entry_changed(dir.inode(), sys::IN_CREATE, &name, meta.kind);
+    inotify::notify_link_count(inode);
+    inotify::notify_dir_entry(dir.inode(), sys::IN_CREATE, &name, meta.kind);
     Ok(())
 }
 
@@ -228,9 +228,9 @@ pub fn remove(walk: &LookupContext<'_>, name: &[u8], dir_wanted: bool) -> Result
         mount::detach_all(&victim, dir.mount());
     }
     if !is_dir {
-        inotify::links_changed(victim.inode());
+        inotify::notify_link_count(victim.inode());
     }
-    inotify::entry_changed(dir.inode(), sys::IN_DELETE, &name, meta.kind);
+    inotify::notify_dir_entry(dir.inode(), sys::IN_DELETE, &name, meta.kind);
     drop(dcache::forget(dir.dentry(), &name));
     Ok(())
 }
@@ -397,12 +397,12 @@ pub fn rename(
         mount::detach_all(replaced, target.dir.mount());
     }
     let (from, to) = (source_dir.inode(), target_dir.inode());
-    inotify::moved(moved.inode(), (from, &source.name), (to, &target.name));
+    inotify::notify_move(moved.inode(), (from, &source.name), (to, &target.name));
     match replaced {
         Some(swapped) if exchange => {
-            inotify::moved(swapped.inode(), (to, &target.name), (from, &source.name));
+            inotify::notify_move(swapped.inode(), (to, &target.name), (from, &source.name));
         }
-        Some(gone) => inotify::links_changed(gone.inode()),
+        Some(gone) => inotify::notify_link_count(gone.inode()),
         None => {}
     }
     drop(dcache::forget(source_dir, &source.name));

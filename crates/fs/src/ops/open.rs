@@ -124,7 +124,7 @@ fn find_or_make(
             let inode = parent.inode().create(name, new)?;
             let made = parent.adopt(&mut names, name, inode);
             drop(names);
-            inotify::entry_changed(parent.inode(), sys::IN_CREATE, name, made.kind());
+            inotify::notify_dir_entry(parent.inode(), sys::IN_CREATE, name, made.kind());
             Ok((made, true))
         }
         Err(e) => Err(e),
@@ -163,7 +163,7 @@ fn open_unnamed(
 pub fn open_path(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Result<Arc<File>> {
     let file = open_quietly(path, flags, cred, created)?;
     if !flags.contains(OpenFlags::PATH) {
-        inotify::happened_at(file.path(), sys::IN_OPEN);
+        inotify::notify_path(file.path(), sys::IN_OPEN);
     }
     Ok(file)
 }
@@ -215,11 +215,11 @@ fn open_quietly(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Res
         if flags.writable() || truncate {
             writing = Some(WriteAccess::begin(&path)?);
         }
-        lease::broken_by(inode, flags.writable(), flags.contains(OpenFlags::NONBLOCK))?;
+        lease::break_lease(inode, flags.writable(), flags.contains(OpenFlags::NONBLOCK))?;
     }
     if truncate {
         inode.truncate(0)?;
-        inotify::happened_at(&path, sys::IN_MODIFY);
+        inotify::notify_path(&path, sys::IN_MODIFY);
     }
     let ops = match inode.clone().open(flags)? {
         Some(ops) => ops,
@@ -244,9 +244,9 @@ fn open_quietly(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Res
 /// # Errors
 /// Those of leases.
 pub fn open_program(path: Path) -> Result<Arc<File>> {
-    lease::broken_by(path.inode(), false, false)?;
+    lease::break_lease(path.inode(), false, false)?;
     let file = File::of_inode(path, OpenFlags::RDONLY, None);
-    inotify::happened_at(file.path(), sys::IN_OPEN);
+    inotify::notify_path(file.path(), sys::IN_OPEN);
     Ok(file)
 }
 

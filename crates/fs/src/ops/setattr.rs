@@ -25,7 +25,7 @@ pub fn chmod(path: &Path, mode: u32, cred: &Cred) -> Result<()> {
         mode: Some(mode),
         ..SetAttr::default()
     })?;
-    inotify::happened_at(path, sys::IN_ATTRIB);
+    inotify::notify_path(path, sys::IN_ATTRIB);
     Ok(())
 }
 
@@ -56,7 +56,7 @@ pub fn chown(path: &Path, uid: Option<u32>, gid: Option<u32>, cred: &Cred) -> Re
     })?;
     // Mostly there are none.
     let _ = path.inode().remove_xattr(xattr::CAPABILITY);
-    inotify::happened_at(path, sys::IN_ATTRIB);
+    inotify::notify_path(path, sys::IN_ATTRIB);
     Ok(())
 }
 
@@ -103,7 +103,7 @@ pub fn set_times(path: &Path, atime: TimeUpdate, mtime: TimeUpdate, cred: &Cred)
         (_, TimeUpdate::Omit) => sys::IN_ACCESS,
         _ => sys::IN_ATTRIB,
     };
-    inotify::happened_at(path, event);
+    inotify::notify_path(path, event);
     Ok(())
 }
 
@@ -120,8 +120,8 @@ pub fn truncate(path: &Path, size: u64, cred: &Cred) -> Result<()> {
     cred.check(&path.metadata(), Access::WRITE)?;
     path.require_writable()?;
     let _writing = WriteAccess::begin(path)?;
-    lease::broken_by(path.inode(), true, false)?;
+    lease::break_lease(path.inode(), true, false)?;
     path.inode().truncate(size)?;
-    inotify::happened_at(path, sys::IN_MODIFY);
+    inotify::notify_path(path, sys::IN_MODIFY);
     Ok(())
 }

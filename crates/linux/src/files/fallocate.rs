@@ -83,7 +83,7 @@ pub fn sys_ftruncate(task: &Task, fd: Fd, size: i64) -> SysResult {
     }
     check_size(task, &**file.inode(), size)?;
     file.inode().truncate(size)?;
-    fs::inotify::happened_at(file.path(), sys::IN_MODIFY);
+    fs::inotify::notify_path(file.path(), sys::IN_MODIFY);
     Ok(0)
 }
 
@@ -128,7 +128,7 @@ pub fn sys_fallocate(task: &Task, fd: Fd, mode: u32, offset: i64, len: i64) -> S
                 check_size(task, &**file.inode(), offset.saturating_add(len))?;
             }
             file.inode().fallocate(mode, offset, len)?;
-            fs::inotify::happened_at(file.path(), sys::IN_MODIFY);
+            fs::inotify::notify_path(file.path(), sys::IN_MODIFY);
             Ok(0)
         }
         FileType::Fifo => Err(Errno::ESPIPE),

@@ -199,7 +199,7 @@ fn set_lease(task: &Task, file: &Arc<File>, fd: Fd, kind: i16) -> SysResult {
     lease::set(file, fd.raw(), kind, &task.fs_cred(), || has_others(file))?;
     if kind.is_some() {
         let user = task.cred().user;
-        lease::default_owner(file, task.pid().raw(), (user.real, user.effective));
+        lease::set_default_owner(file, task.pid().raw(), (user.real, user.effective));
     }
     Ok(0)
 }
@@ -223,7 +223,7 @@ fn set_status_flags(task: &Task, file: &Arc<File>, fd: Fd, mut flags: OpenFlags)
     );
     file.set_flags(flags);
     if (before ^ file.flags()).contains(OpenFlags::ASYNC) {
-        fs::sigio::update(file, fd.raw());
+        fs::sigio::update_fasync(file, fd.raw());
     }
     Ok(0)
 }
@@ -269,7 +269,7 @@ pub fn sys_fcntl(task: &Task, fd: Fd, command: u32, arg: usize) -> SysResult {
         sys::F_SETOWN => sigio::set_owner(task, &file, arg as i32),
         sys::F_GETOWN_EX => sigio::owner_ex(&file, UserPtr::new(arg.into())),
         sys::F_SETOWN_EX => sigio::set_owner_ex(task, &file, UserPtr::new(arg.into())),
-        sys::F_GETSIG => Ok(file.notice().signal as usize),
+        sys::F_GETSIG => Ok(file.owner().signal as usize),
         sys::F_SETSIG => sigio::set_signal(&file, arg as i32),
         F_GETLEASE => Ok(match lease::get(&file) {
             None => F_UNLCK,
@@ -279,8 +279,8 @@ pub fn sys_fcntl(task: &Task, fd: Fd, command: u32, arg: usize) -> SysResult {
         F_SETLEASE => set_lease(task, &file, fd, arg as i16),
         F_NOTIFY => {
             let user = task.cred().user;
-            lease::default_owner(&file, task.pid().raw(), (user.real, user.effective));
-            dnotify::set(&file, fd.raw(), arg as u32).map(|()| 0)
+            lease::set_default_owner(&file, task.pid().raw(), (user.real, user.effective));
+            dnotify::fcntl_dirnotify(&file, fd.raw(), arg as u32).map(|()| 0)
         }
         F_GETPIPE_SZ => Ok(file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?.capacity()),
         F_SETPIPE_SZ => {

@@ -40,9 +40,9 @@ fn set(task: &Task, file: &File, target: OwnerTarget) -> SysResult {
         return Err(Errno::ESRCH);
     }
     let user = task.cred().user;
-    file.change_notice(|notice| {
-        notice.target = target;
-        notice.sender = (user.real, user.effective);
+    file.update_owner(|owner| {
+        owner.target = target;
+        owner.setter_uids = (user.real, user.effective);
     });
     Ok(0)
 }
@@ -62,7 +62,7 @@ pub(crate) fn set_owner(task: &Task, file: &File, owner: i32) -> SysResult {
 
 /// Number of the process, or the group's negated, that gets the file's signals (`F_GETOWN`).
 pub(crate) fn owner(file: &File) -> SysResult {
-    Ok(match file.notice().target {
+    Ok(match file.owner().target {
         OwnerTarget::Nobody => 0,
         OwnerTarget::Thread(id) | OwnerTarget::Process(id) => id as usize,
         OwnerTarget::Group(id) => -id as usize,
@@ -87,7 +87,7 @@ pub(crate) fn set_owner_ex(task: &Task, file: &File, owner: UserPtr<FOwnerEx>) -
 
 /// Stores type and number of the receiver of the file's signals (`F_GETOWN_EX`).
 pub(crate) fn owner_ex(file: &File, to: UserPtr<FOwnerEx>) -> SysResult {
-    let (kind, pid) = match file.notice().target {
+    let (kind, pid) = match file.owner().target {
         OwnerTarget::Nobody => (OWNER_PROCESS, 0),
         OwnerTarget::Thread(id) => (OWNER_THREAD, id),
         OwnerTarget::Process(id) => (OWNER_PROCESS, id),
@@ -101,7 +101,7 @@ pub(crate) fn set_signal(file: &File, signal: i32) -> SysResult {
     if !(0..=NSIG).contains(&signal) {
         return Err(Errno::EINVAL);
     }
-    file.change_notice(|notice| notice.signal = signal);
+    file.update_owner(|owner| owner.signal = signal);
     Ok(0)
 }
 
@@ -112,15 +112,15 @@ pub(crate) struct SigioSender;
 const MESSAGE: u32 = sys::POLLIN | sys::POLLRDNORM | sys::POLLMSG;
 
 impl SendSigio for SigioSender {
-    fn send_message(&self, notice: FileOwner, fd: i32) {
-        let info = match notice.signal {
+    fn send_poll_msg(&self, owner: FileOwner, fd: i32) {
+        let info = match owner.signal {
             0 => SigInfo::kernel(sys::SIGIO as i32),
             signal => SigInfo::poll(signal, sys::POLL_MSG as i32, MESSAGE, fd),
         };
-        deliver(notice, info);
+        deliver(owner, info);
     }
 
-    fn send(&self, notice: FileOwner, events: Events, fd: i32) {
+    fn send_sigio(&self, owner: FileOwner, events: Events, fd: i32) {
         let code = [
             (Events::HUP, sys::POLL_HUP),
             (Events::ERR, sys::POLL_ERR),
@@ -130,21 +130,21 @@ impl SendSigio for SigioSender {
         .into_iter()
         .find(|(event, _)| events.contains(*event))
         .map_or(sys::POLL_OUT, |(_, code)| code);
-        let info = match notice.signal {
+        let info = match owner.signal {
             0 => SigInfo::kernel(sys::SIGIO as i32),
             signal => SigInfo::poll(signal, code as i32, events.bits(), fd),
         };
-        deliver(notice, info);
+        deliver(owner, info);
     }
 
-    fn send_urgent(&self, notice: FileOwner) {
-        deliver(notice, SigInfo::kernel(sys::SIGURG as i32));
+    fn send_sigurg(&self, owner: FileOwner) {
+        deliver(owner, SigInfo::kernel(sys::SIGURG as i32));
     }
 }
 
-/// Sends a signal to whom a notice names, as far as who named them may.
-fn deliver(notice: FileOwner, info: SigInfo) {
-    let (real, effective) = notice.sender;
+/// Sends a signal to the target of `owner`, as far as the process that set it may.
+fn deliver(owner: FileOwner, info: SigInfo) {
+    let (real, effective) = owner.setter_uids;
     let allowed = |process: &Process| {
         let owner = process.credentials().user;
         effective == 0
@@ -152,7 +152,7 @@ fn deliver(notice: FileOwner, info: SigInfo) {
                 .iter()
                 .any(|id| *id == owner.real || *id == owner.saved)
     };
-    match notice.target {
+    match owner.target {
         OwnerTarget::Nobody => {}
         OwnerTarget::Thread(id) => {
             if let Some(task) =

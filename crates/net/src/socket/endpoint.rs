@@ -109,7 +109,7 @@ impl<Q> Endpoint<Q> {
     /// Signals the file's owner that urgent data has come.
     pub(crate) fn send_sigurg(&self) {
         if let Some(file) = self.file.get().and_then(Weak::upgrade) {
-            fs::sigio::urgent(&file);
+            fs::sigio::notify_urgent(&file);
         }
     }
 
