@@ -245,11 +245,12 @@ pub fn sys_select(
     let deadline = if timeout.is_null() {
         None
     } else {
-        // Microseconds beyond a second are carried over, as Linux does.
+        // As Linux does: microseconds beyond a second are carried over, negative ones make the
+        // rest negative and thereby invalid, and so does a sum beyond the range.
         let TimeVal { sec, usec } = timeout.read()?;
         deadline(TimeSpec {
-            sec: sec + usec.div_euclid(1_000_000),
-            nsec: usec.rem_euclid(1_000_000) * 1000,
+            sec: sec.wrapping_add(usec / 1_000_000),
+            nsec: usec % 1_000_000 * 1000,
         })?
     };
     let result = restartable(do_select(task, count, [read, write, except], deadline));
