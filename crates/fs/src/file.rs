@@ -187,6 +187,19 @@ struct AsyncState {
 }
 
 /// An open file: what descriptors refer to, shared by `dup(2)` and `fork(2)`.
+///
+/// ```
+/// use fs::OpenFlags;
+/// use fs::pipe::pipe;
+///
+/// let (reader, writer) = pipe(OpenFlags::NONBLOCK);
+/// assert_eq!(writer.write(b"four"), Ok(4));
+/// let mut bytes = [0; 8];
+/// assert_eq!(reader.read(&mut bytes), Ok(4));
+/// assert_eq!(reader.read(&mut bytes), Err(abi::errno::Errno::EAGAIN));
+/// drop(writer);
+/// assert_eq!(reader.read(&mut bytes), Ok(0));
+/// ```
 pub struct File {
     _counted: census::File,
     path: Path,

@@ -109,6 +109,24 @@ impl RenameFlags {
 /// checked permissions, the length of names and that both sides of a link or rename are on one file
 /// system; it also serialises changes of one directory's names. The defaults are the answers of a
 /// file that does not have the operation.
+///
+/// ```
+/// use fs::mount::FileSystem;
+/// use fs::ramfs::RamFs;
+/// use fs::{Inode, NewInode, NewInodeKind};
+///
+/// let root = RamFs::new("tmpfs", None, 0o755).root();
+/// let new = NewInode {
+///     kind: NewInodeKind::Regular,
+///     mode: 0o644,
+///     uid: 0,
+///     gid: 0,
+/// };
+/// let file = root.create(b"name", &new)?;
+/// assert_eq!(file.write_at(0, b"contents")?, 8);
+/// assert_eq!(root.lookup(b"name")?.metadata().size, 8);
+/// # Ok::<(), abi::errno::Errno>(())
+/// ```
 pub trait Inode: Any + Send + Sync {
     /// Everything `stat(2)` shows.
     fn metadata(&self) -> Metadata;

@@ -235,6 +235,27 @@ impl InaccessiblePages {
 }
 
 /// A program's memory.
+///
+/// ```
+/// use vm::{AddressSpace, MapRequest, PAGE_SIZE, Placement, Prot, VmaFlags};
+///
+/// let space = AddressSpace::new(1 << 40).expect("memory for a page table");
+/// let addr = space.mmap(MapRequest {
+///     placement: Placement::Anywhere(0),
+///     len: PAGE_SIZE,
+///     prot: Prot::READ | Prot::WRITE,
+///     flags: VmaFlags::empty(),
+///     object: None,
+/// })?;
+/// space.write(addr, b"before")?;
+/// let child = space.fork()?;
+/// space.write(addr, b"behind")?;
+/// let mut bytes = [0; 6];
+/// child.read(addr, &mut bytes)?;
+/// assert_eq!(&bytes, b"before");
+/// space.munmap(addr, PAGE_SIZE)?;
+/// # Ok::<(), abi::errno::Errno>(())
+/// ```
 pub struct AddressSpace {
     _counted: census::Space,
     id: u64,

@@ -11,6 +11,22 @@ use super::{direct, refcount};
 ///
 /// The bytes may be changed at any time by whoever else holds a reference or has the page mapped;
 /// reads and writes are not atomic beyond single bytes.
+///
+/// ```no_run
+/// use guard::mem::Page;
+///
+/// # fn example() -> Option<()> {
+/// let page = Page::zeroed()?;
+/// page.write(8, b"contents");
+/// let copy = page.duplicate()?;
+/// let shared = page.clone();
+/// assert_eq!((shared.refs(), copy.refs()), (2, 1));
+/// let mut bytes = [0; 8];
+/// copy.read(8, &mut bytes);
+/// assert_eq!(&bytes, b"contents");
+/// # Some(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Page {
     frame: Frame,

@@ -104,6 +104,22 @@ impl Completion {
 }
 
 /// A thread of a program.
+///
+/// A system call gets the task that made it:
+///
+/// ```
+/// use abi::errno::Errno;
+/// use linux::Task;
+/// use uapi::fd::Fd;
+///
+/// /// Like `lseek(fd, 0, SEEK_CUR) == 0`, for root only.
+/// fn is_at_start(task: &Task, fd: Fd) -> Result<bool, Errno> {
+///     if task.fs_cred().uid != 0 {
+///         return Err(Errno::EPERM);
+///     }
+///     Ok(task.file(fd)?.position() == 0)
+/// }
+/// ```
 pub struct Task {
     _counted: census::Task,
     tid: AtomicI32,

@@ -303,6 +303,25 @@ pub trait SocketOps: FileOps {
 }
 
 /// An open socket.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use net::inet::Loopback;
+/// use net::{MsgFlags, OutgoingMessage, SocketType, Stack, WaitPolicy};
+///
+/// let stack = Stack::new(Arc::new(Loopback));
+/// let (one, other) = stack.socket_pair(SocketType::Seqpacket, 0)?;
+/// let now = WaitPolicy {
+///     nonblocking: true,
+///     timeout_ns: 0,
+/// };
+/// let flags = MsgFlags::empty();
+/// one.ops().send(OutgoingMessage::plain(b"hello"), flags, now)?;
+/// let (bytes, _) = other.ops().receive_to_vec(100, flags, now)?;
+/// assert_eq!(bytes, b"hello");
+/// # Ok::<(), abi::errno::Errno>(())
+/// ```
 pub struct Socket {
     _counted: census::Socket,
     ops: Arc<dyn SocketOps>,
