@@ -263,6 +263,7 @@ pub fn sys_accept4(
     flags: u32,
 ) -> SysResult {
     if flags & !FLAGS != 0 {
+        task.file_io(fd)?;
         return Err(Errno::EINVAL);
     }
     let flags = OpenFlags::from_bits_retain(flags);

@@ -116,22 +116,27 @@ fn check_credentials(task: &Task, who: Ucred) -> Result<(), Errno> {
     }
 }
 
-/// Reads the control messages of a call that sends.
-fn read_control(
-    task: &Task,
-    socket: &Socket,
-    addr: UserAddr,
-    len: usize,
-) -> Result<ControlMessages, Errno> {
-    let inet = is_inet(socket) || socket.ops().family() == consts::AF_PACKET;
+/// Reads the bytes of the control messages of a call that sends.
+///
+/// # Errors
+/// `ENOBUFS` if they are too many, `EFAULT`.
+fn read_control(addr: UserAddr, len: usize) -> Result<Vec<u8>, Errno> {
     if len > MAX_CONTROL {
         return Err(Errno::ENOBUFS);
     }
     let mut bytes = vec![0; len];
-    uaccess::read_bytes(addr, &mut bytes)?;
+    if len > 0 {
+        uaccess::read_bytes(addr, &mut bytes)?;
+    }
+    Ok(bytes)
+}
+
+/// The control messages in the bytes that a call gave to send.
+fn parse_control(task: &Task, socket: &Socket, bytes: &[u8]) -> Result<ControlMessages, Errno> {
+    let inet = is_inet(socket) || socket.ops().family() == consts::AF_PACKET;
     let mut beside = ControlMessages::default();
     let mut files: Vec<Arc<File>> = Vec::new();
-    let mut rest = &bytes[..];
+    let mut rest = bytes;
     while rest.len() >= CMSG_HEADER {
         let (header, _) = CmsgHdr::read_from_prefix(rest).map_err(|_| Errno::EINVAL)?;
         let len = usize::try_from(header.len)
@@ -427,20 +432,12 @@ fn send_message(
             .unwrap_or(error)
     };
     let buffers = buffers(header).map_err(in_order)?;
+    let control =
+        read_control(header.control.into(), header.control_len as usize).map_err(in_order)?;
     if socket.ops().socket_type() == SocketType::Seqpacket && socket.ops().peer_address().is_err() {
         return Err(in_order(Errno::ENOTCONN));
     }
-    let beside = if header.control_len == 0 {
-        ControlMessages::default()
-    } else {
-        read_control(
-            task,
-            socket,
-            header.control.into(),
-            header.control_len as usize,
-        )
-        .map_err(in_order)?
-    };
+    let beside = parse_control(task, socket, &control).map_err(in_order)?;
     let len = send(task, file, buffers.as_slice(), &to, beside, flags)?;
     Ok(MessageResult {
         len,

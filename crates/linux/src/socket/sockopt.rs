@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use abi::errno::Errno;
 use bpf::{Program, Purpose};
 use linux_raw_sys::net as consts;
-use net::{Linger, SocketOps, SocketOptions, TxTime, Ucred};
+use net::{Linger, OptionAccess, SocketOps, SocketOptions, TxTime, Ucred};
 use uapi::fd::Fd;
 use uapi::time::TimeVal;
 use uapi::user_addr::UserAddr;
@@ -57,7 +57,7 @@ pub fn sys_getsockopt(
     with_socket(task, fd, |socket, _| {
         let (protocol, options) = (socket.ops(), socket.options());
         if level != consts::SOL_SOCKET {
-            protocol.check_level(level, false)?;
+            protocol.check_option(level, option, OptionAccess::Get)?;
         }
         let room = usize::try_from(len.read()?).map_err(|_| Errno::EINVAL)?;
         if level != consts::SOL_SOCKET {
@@ -171,7 +171,9 @@ pub fn sys_setsockopt(
     let len = usize::try_from(len).map_err(|_| Errno::EINVAL)?;
     with_socket(task, fd, |socket, _| {
         if level != consts::SOL_SOCKET {
-            socket.ops().check_level(level, true)?;
+            socket
+                .ops()
+                .check_option(level, option, OptionAccess::Set { len })?;
             let mut bytes = vec![0; len.min(MAX_OPTION)];
             if len > 0 {
                 uaccess::read_bytes(value, &mut bytes)?;

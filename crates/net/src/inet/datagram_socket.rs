@@ -20,8 +20,8 @@ use crate::socket::ControlMessage;
 use crate::socket::core_stack::CoreStack;
 use crate::socket::endpoint::{self, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::{
-    Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketMemory, SocketOps,
-    SocketOptions, SocketType, WaitPolicy,
+    Address, Caller, MsgFlags, OptionAccess, OutgoingMessage, ReceivedMessage, Socket,
+    SocketMemory, SocketOps, SocketOptions, SocketType, WaitPolicy,
 };
 
 /// The bytes of the receiver's buffer that a datagram takes up besides its own.
@@ -265,9 +265,15 @@ pub(super) trait DatagramProtocol: Send + Sync + 'static {
     /// Implements `SocketOps::send`.
     fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags) -> Result<usize>;
 
-    /// Implements `SocketOps::check_level`.
-    fn check_level(&self, level: u32, sets: bool) -> Result<()> {
-        options::check_level(self.common(), level, false, sets)
+    /// Implements `SocketOps::check_option`.
+    fn check_option(&self, level: u32, option: u32, access: OptionAccess) -> Result<()> {
+        options::check(
+            self.common(),
+            options::Transport::Datagram,
+            level,
+            option,
+            access,
+        )
     }
 
     /// Implements `SocketOps::option`.
@@ -453,8 +459,8 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
         self.0.common().attach_file(file);
     }
 
-    fn check_level(&self, level: u32, sets: bool) -> Result<()> {
-        self.0.check_level(level, sets)
+    fn check_option(&self, level: u32, option: u32, access: OptionAccess) -> Result<()> {
+        self.0.check_option(level, option, access)
     }
 
     fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {

@@ -6,6 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr};
+use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi::errno::Errno;
@@ -21,6 +22,26 @@ use super::option_table::{
 use super::stack::InetStack;
 use super::tcp::TcpSocket;
 use super::tcp_info::tcp_info;
+use crate::OptionAccess;
+
+/// Transport of a socket, as far as options tell it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Transport {
+    /// `IPPROTO_TCP`.
+    Tcp,
+    /// One that sends datagrams.
+    Datagram,
+}
+
+impl Transport {
+    fn of(tcp: Option<&TcpSocket>) -> Self {
+        if tcp.is_some() {
+            Self::Tcp
+        } else {
+            Self::Datagram
+        }
+    }
+}
 
 #[derive(Default)]
 struct InetOptionValues {
@@ -41,6 +62,9 @@ const CONGESTION_NAME: usize = 16;
 const TCP_CC_INFO: u32 = 26;
 const TCP_SAVED_SYN: u32 = 28;
 const TCP_ULP: u32 = 31;
+/// Options of routing of multicast (`MRT_*`, `MRT6_*`), which only raw sockets of IGMP and ICMPv6
+/// have.
+const MULTICAST_ROUTING: RangeInclusive<u32> = 200..=212;
 
 /// The options of one socket: those that were not set are as they are at first.
 pub(super) struct InetOptions {
@@ -143,23 +167,43 @@ impl InetOptions {
 }
 
 /// Whether sockets of a family and transport have options of a level.
-fn has_level(common: &InetSocket, level: u32, tcp: bool) -> bool {
+fn has_level(common: &InetSocket, transport: Transport, level: u32) -> bool {
     match level {
         IP => true,
         IPV6 => common.family == Family::V6,
-        TCP => tcp,
-        UDP | UDP_LITE => !tcp,
+        TCP => transport == Transport::Tcp,
+        UDP | UDP_LITE => transport == Transport::Datagram,
         _ => false,
     }
 }
 
-/// Implements `SocketOps::check_level`.
-pub(super) fn check_level(common: &InetSocket, level: u32, tcp: bool, sets: bool) -> Result<()> {
-    match level {
-        level if has_level(common, level, tcp) => Ok(()),
-        _ if sets => Err(Errno::ENOPROTOOPT),
-        IPV6 => Err(Errno::ENOPROTOOPT),
-        _ => Err(Errno::EOPNOTSUPP),
+/// Implements `SocketOps::check_option`.
+pub(super) fn check(
+    common: &InetSocket,
+    transport: Transport,
+    level: u32,
+    option: u32,
+    access: OptionAccess,
+) -> Result<()> {
+    if !has_level(common, transport, level) {
+        return Err(match access {
+            OptionAccess::Get if level != IPV6 => Errno::EOPNOTSUPP,
+            _ => Errno::ENOPROTOOPT,
+        });
+    }
+    // An option of IPv6 that is set has its value read first.
+    let is_refused_unread = level == IP || level == IPV6 && access == OptionAccess::Get;
+    if is_refused_unread && MULTICAST_ROUTING.contains(&option) {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let is_text = level == TCP && [net::TCP_CONGESTION, TCP_ULP].contains(&option);
+    match access {
+        OptionAccess::Set { len }
+            if matches!(level, TCP | UDP | UDP_LITE) && !is_text && len < size_of::<i32>() =>
+        {
+            Err(Errno::EINVAL)
+        }
+        _ => Ok(()),
     }
 }
 
@@ -173,7 +217,7 @@ pub(super) fn get(
     level: u32,
     option: u32,
 ) -> Result<Vec<u8>> {
-    check_level(common, level, tcp.is_some(), false)?;
+    check(common, Transport::of(tcp), level, option, OptionAccess::Get)?;
     let sysctls = &common.stack().core.sysctls;
     let value = match (level, option) {
         (TCP, net::TCP_INFO) => return Ok(tcp.map_or_else(Vec::new, tcp_info)),
@@ -232,8 +276,10 @@ pub(super) fn set(
     option: u32,
     value: &[u8],
 ) -> Result<()> {
-    check_level(common, level, tcp.is_some(), true)?;
+    let access = OptionAccess::Set { len: value.len() };
+    check(common, Transport::of(tcp), level, option, access)?;
     match (level, option) {
+        (IPV6, option) if MULTICAST_ROUTING.contains(&option) => return Err(Errno::EOPNOTSUPP),
         (TCP, net::TCP_CONGESTION) => {
             let name = value.split(|&b| b == 0).next().unwrap_or_default();
             let known = CONGESTION_CONTROLS
@@ -256,9 +302,6 @@ pub(super) fn set(
             return multicast::set_multicast_option(common, level, option, value);
         }
         _ => {}
-    }
-    if matches!(level, TCP | UDP | UDP_LITE) && value.len() < size_of::<i32>() {
-        return Err(Errno::EINVAL);
     }
     let sysctls = &common.stack().core.sysctls;
     let (_, _, first, least, most) = find_option(sysctls, level, option)?;

@@ -23,7 +23,7 @@ use super::stack::InetStack;
 use crate::socket::endpoint::SEND_SHUTDOWN;
 use crate::socket::socket_list::SocketList;
 use crate::socket::{caller_groups, caller_ucred};
-use crate::{Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketType};
+use crate::{Address, Caller, MsgFlags, OptionAccess, OutgoingMessage, Socket, SocketType};
 
 const LONGEST: usize = 65_535;
 /// `IPPROTO_RAW`: programs make the headers, and nothing is received.
@@ -415,7 +415,7 @@ impl DatagramProtocol for RawSocket {
         Ok(len)
     }
 
-    fn check_level(&self, _level: u32, _sets: bool) -> Result<()> {
+    fn check_option(&self, _level: u32, _option: u32, _access: OptionAccess) -> Result<()> {
         Ok(())
     }
 

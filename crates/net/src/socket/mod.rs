@@ -72,6 +72,18 @@ impl SocketType {
     }
 }
 
+/// An access of a program to an option of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptionAccess {
+    /// `getsockopt(2)`.
+    Get,
+    /// `setsockopt(2)` with a value of `len` bytes.
+    Set {
+        /// Bytes of the value.
+        len: usize,
+    },
+}
+
 /// The contents of a socket's queues, bytes (`SO_MEMINFO`).
 #[derive(Clone, Copy, Default, Debug)]
 pub struct SocketMemory {
@@ -256,12 +268,12 @@ pub trait SocketOps: FileOps {
         Ok(0)
     }
 
-    /// Whether it has options of a level below that of all sockets, to be set or else shown: looked
-    /// at before anything of the program's memory.
+    /// Checks whether an option of a level below that of all sockets may be set or shown, as far as
+    /// that is known before anything of the program's memory is read.
     ///
     /// # Errors
     /// Those of `setsockopt(2)` and `getsockopt(2)`.
-    fn check_level(&self, _level: u32, _sets: bool) -> Result<()> {
+    fn check_option(&self, _level: u32, _option: u32, _access: OptionAccess) -> Result<()> {
         Ok(())
     }
 
@@ -395,7 +407,10 @@ impl FileOps for Socket {
         let incoming = match request.command {
             linux_raw_sys::ioctl::FIONREAD => true,
             linux_raw_sys::ioctl::TIOCOUTQ => false,
-            SIOCATMARK if self.ops.socket_type() == SocketType::Stream => {
+            SIOCATMARK
+                if self.ops.socket_type() == SocketType::Stream
+                    || self.ops.family() == net::AF_UNIX =>
+            {
                 request.write(&i32::from(self.ops.at_mark()?))?;
                 return Ok(0);
             }

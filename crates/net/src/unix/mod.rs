@@ -30,8 +30,8 @@ use task::{Mutex, Once};
 use crate::socket::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::socket::{caller_groups, caller_ucred};
 use crate::{
-    Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketOptions,
-    SocketType, SupplementaryGroups, Ucred, UnixName, WaitPolicy,
+    Address, Caller, MsgFlags, OptionAccess, OutgoingMessage, ReceivedMessage, Socket, SocketOps,
+    SocketOptions, SocketType, SupplementaryGroups, Ucred, UnixName, WaitPolicy,
 };
 
 /// Connections nobody has accepted yet.
@@ -458,7 +458,7 @@ impl SocketOps for UnixSocket {
         true
     }
 
-    fn check_level(&self, _level: u32, _sets: bool) -> Result<()> {
+    fn check_option(&self, _level: u32, _option: u32, _access: OptionAccess) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
     }
 

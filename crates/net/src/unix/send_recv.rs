@@ -402,12 +402,12 @@ impl UnixSocket {
         flags: MsgFlags,
         wait: WaitPolicy,
     ) -> Result<(Vec<u8>, ReceivedMessage)> {
-        if flags.contains(MsgFlags::OOB) {
-            return Err(Errno::EOPNOTSUPP);
-        }
         let peer = self.peer.get();
         if self.socket_type == SocketType::Seqpacket && peer.is_none() {
             return Err(Errno::ENOTCONN);
+        }
+        if flags.contains(MsgFlags::OOB) {
+            return Err(Errno::EOPNOTSUPP);
         }
         let peek = flags.contains(MsgFlags::PEEK);
         let mut peeked = None;

@@ -13,8 +13,8 @@ use crate::inet::bind_table::BindAddress;
 use crate::inet::options;
 use crate::socket::endpoint::{FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::{
-    Address, Caller, MsgFlags, OutgoingMessage, ReceivedMessage, Socket, SocketOps, SocketType,
-    WaitPolicy,
+    Address, Caller, MsgFlags, OptionAccess, OutgoingMessage, ReceivedMessage, Socket, SocketOps,
+    SocketType, WaitPolicy,
 };
 
 impl FileOps for TcpSocket {
@@ -305,8 +305,8 @@ impl SocketOps for TcpSocket {
         self.endpoint.attach_file(file);
     }
 
-    fn check_level(&self, level: u32, sets: bool) -> Result<()> {
-        options::check_level(&self.common, level, true, sets)
+    fn check_option(&self, level: u32, option: u32, access: OptionAccess) -> Result<()> {
+        options::check(&self.common, options::Transport::Tcp, level, option, access)
     }
 
     fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {
