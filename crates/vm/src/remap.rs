@@ -69,13 +69,16 @@ impl AddressSpace {
         let target = match how.fixed_address {
             None => None,
             Some(to) => {
-                let target = Self::user_range(to, new_len).map_err(|_| Errno::EINVAL)?;
-                if !to.is_multiple_of(PAGE_SIZE)
-                    || (target.start < from.end && from.start < target.end)
-                {
+                let overlaps =
+                    |target: &Range<usize>| target.start < from.end && from.start < target.end;
+                let target = Self::user_range(to, new_len)
+                    .ok()
+                    .filter(|target| to.is_multiple_of(PAGE_SIZE) && !overlaps(target));
+                // Where nothing is mapped, Linux does not look at the target.
+                if target.is_none() && self.state.read().vmas.find(old).is_some() {
                     return Err(Errno::EINVAL);
                 }
-                Some(target)
+                Some(target.ok_or(Errno::EFAULT)?)
             }
         };
         let mut state = self.write_state_of_both(&from, target.as_ref());

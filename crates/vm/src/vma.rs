@@ -193,14 +193,14 @@ impl VmaMap {
         self.all.iter_from(self.all.lower_bound(0))
     }
 
-    /// The parts of areas that lie in `range`, ascending.
+    /// The parts of areas that lie in `range`, ascending; none in an empty one.
     pub(crate) fn iter_range(
         &self,
         range: Range<usize>,
     ) -> impl Iterator<Item = (Range<usize>, &Vma)> {
         self.all
             .iter_from(self.all.lower_bound(range.start))
-            .take_while(move |&(start, _)| start < range.end)
+            .take_while(move |&(start, _)| start.max(range.start) < range.end)
             .map(move |(start, area)| (start.max(range.start)..area.end.min(range.end), area))
     }
 
