@@ -137,7 +137,9 @@ fn open_unnamed(
     flags: OpenFlags,
     mode: u32,
 ) -> Result<Arc<File>> {
-    let dir = walk.lookup(name, LookupFlags::DIRECTORY)?;
+    let mut lookup = LookupFlags::DIRECTORY;
+    lookup.set(LookupFlags::NOFOLLOW, flags.contains(OpenFlags::NOFOLLOW));
+    let dir = walk.lookup(name, lookup)?;
     may_create(&dir, walk.cred)?;
     let mode = granted(&dir, mode, walk.cred);
     let new = NewInode {

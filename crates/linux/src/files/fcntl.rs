@@ -308,8 +308,15 @@ const F_GETPIPE_SZ: u32 = F_LINUX_SPECIFIC_BASE + 8;
 const F_ADD_SEALS: u32 = F_LINUX_SPECIFIC_BASE + 9;
 const F_GET_SEALS: u32 = F_LINUX_SPECIFIC_BASE + 10;
 
+/// The flag of `flock(2)` for mandatory locks.
+const LOCK_MAND: u32 = 32;
+
 /// `flock(2)`: locks or unlocks a whole file for an open file.
 pub fn sys_flock(task: &Task, fd: Fd, operation: u32) -> SysResult {
+    // Mandatory locks never worked on Linux, which says so in its log and looks at nothing else.
+    if operation & LOCK_MAND != 0 {
+        return Ok(0);
+    }
     let exclusive = match operation & !sys::LOCK_NB {
         sys::LOCK_SH => Some(false),
         sys::LOCK_EX => Some(true),

@@ -26,10 +26,11 @@ use crate::process_control::namespaces::may_mount;
 use crate::{SysResult, Task, procfs, uaccess};
 
 /// A mark of old programs in the upper half of the flags.
-const MS_MGC_VAL: u32 = 0xc0ed_0000;
-const MS_MGC_MSK: u32 = 0xffff_0000;
-/// `MS_NOUSER`: not for programs.
-const MS_NOUSER: u32 = 1 << 31;
+const MS_MGC_VAL: usize = 0xc0ed_0000;
+const MS_MGC_MSK: usize = 0xffff_0000;
+/// `MS_NOUSER`: not for programs. It is bit 31 of a signed number, so that Linux takes each bit
+/// above for it, too.
+const MS_NOUSER: usize = !0 << 31;
 const PROPAGATION: u32 = sys::MS_PRIVATE | sys::MS_SHARED | sys::MS_SLAVE | sys::MS_UNBINDABLE;
 
 /// Makes a file system of a type, with its own options, and the bits that are so for all its
@@ -193,14 +194,16 @@ pub fn sys_mount(
 ) -> SysResult {
     let (kind, source) = (optional_name(kind)?, optional_name(source)?);
     let options = optional_text(data)?;
-    let mut bits = flags as u32;
-    if bits & MS_MGC_MSK == MS_MGC_VAL {
-        bits &= !MS_MGC_MSK;
-    }
+    let flags = if flags & MS_MGC_MSK == MS_MGC_VAL {
+        flags & 0xffff
+    } else {
+        flags
+    };
     let point = lookup_at(task, Fd::CWD, target, 0)?;
-    if bits & MS_NOUSER != 0 {
+    if flags & MS_NOUSER != 0 {
         return Err(Errno::EINVAL);
     }
+    let bits = flags as u32;
     may_mount(task)?;
     let space = task.fs().namespace();
     // What is found by the source's name, for which it has to be one.

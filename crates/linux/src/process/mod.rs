@@ -113,8 +113,6 @@ pub struct Process {
     pub(crate) max_rss: AtomicU64,
     /// `RLIMIT_FSIZE`, which each write asks for.
     pub(crate) file_size_limit: AtomicU64,
-    /// The signal it gets when its parent ends.
-    pub(crate) parent_death_signal: AtomicI32,
     /// `PR_SET_DUMPABLE`: whether others of the same user may look into it.
     pub(crate) dumpable: AtomicI32,
     /// Whether semaphores were operated with `SEM_UNDO`.
@@ -178,7 +176,6 @@ impl Process {
             children_usage: Mutex::default(),
             max_rss: AtomicU64::new(0),
             file_size_limit: AtomicU64::new(new.limits[Resource::FileSize].soft),
-            parent_death_signal: AtomicI32::new(0),
             dumpable: AtomicI32::new(1),
             has_sem_undo: AtomicBool::new(false),
             timers: Mutex::default(),

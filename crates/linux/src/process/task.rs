@@ -174,6 +174,8 @@ pub struct Task {
     pub(crate) has_syscall_work: AtomicBool,
     /// Memory policy of its new pages (`set_mempolicy(2)`).
     pub(crate) memory_policy: Mutex<MemoryPolicy>,
+    /// Signal that its process gets when the parent ends; 0 for none (`PR_SET_PDEATHSIG`).
+    pub(crate) parent_death_signal: AtomicI32,
     /// Class and level of its input and output; 0 if they were not set.
     pub(crate) io_priority: AtomicU32,
     /// CPUs it may run on, as words of 64; empty for all.
@@ -246,6 +248,7 @@ impl Task {
             has_syscall_work: AtomicBool::new(from.seccomp.mode() != 0),
             seccomp: Mutex::new(from.seccomp),
             memory_policy: Mutex::new(from.memory_policy),
+            parent_death_signal: AtomicI32::new(0),
             io_priority: AtomicU32::new(from.io_priority),
             cpus_allowed: Mutex::new(from.cpus_allowed),
             sched_params: Mutex::new(from.sched_params),
@@ -580,7 +583,7 @@ impl Task {
         };
         if acts_as(&old) != acts_as(&cred) || cred.caps.permitted & !old.caps.permitted != 0 {
             self.process.dumpable.store(0, Ordering::Relaxed);
-            self.process.parent_death_signal.store(0, Ordering::Relaxed);
+            self.parent_death_signal.store(0, Ordering::Relaxed);
         }
         let cred = Arc::new(cred);
         self.process.set_owner(cred.clone());

@@ -525,7 +525,7 @@ pub(crate) fn begin_new_exec(task: &Task, loaded: LoadedProgram) {
         Ordering::Relaxed,
     );
     if loaded.secure {
-        process.parent_death_signal.store(0, Ordering::Relaxed);
+        task.parent_death_signal.store(0, Ordering::Relaxed);
     }
     process_table::set_did_exec(process.pid());
     task.complete_vfork_done();

@@ -83,9 +83,11 @@ fn exit_process(process: &Arc<Process>) {
     let aftermath = process_table::exit_notify(process, status, tracer.is_some());
     process.exit_waiters.notify();
     for orphan in aftermath.reparented {
-        let signo = orphan.parent_death_signal.load(Ordering::Relaxed);
-        if signo != 0 {
-            send_signal::send(&orphan, SigInfo::kernel(signo));
+        for thread in orphan.tasks() {
+            let signo = thread.parent_death_signal.load(Ordering::Relaxed);
+            if signo != 0 {
+                send_signal::send(&orphan, SigInfo::kernel(signo));
+            }
         }
     }
     for group in aftermath.orphaned_groups {

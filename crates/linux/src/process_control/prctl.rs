@@ -228,7 +228,8 @@ fn secure(task: &Task, option: u32, arg: usize) -> SysResult {
     Ok(0)
 }
 
-/// Operations of `prctl(2)` that concern the whole process.
+/// Operations of `prctl(2)` that concern the whole process, and the signal of the parent's death,
+/// which each thread asks for by itself.
 fn process(task: &Task, option: u32, arg: usize) -> SysResult {
     let process = task.process();
     match option {
@@ -237,10 +238,10 @@ fn process(task: &Task, option: u32, arg: usize) -> SysResult {
                 .ok()
                 .filter(|s| (0..=siginfo::NSIG).contains(s))
                 .ok_or(Errno::EINVAL)?;
-            process.parent_death_signal.store(signal, Ordering::Relaxed);
+            task.parent_death_signal.store(signal, Ordering::Relaxed);
         }
         pr::PR_GET_PDEATHSIG => UserPtr::<i32>::new(arg.into())
-            .write(&process.parent_death_signal.load(Ordering::Relaxed))?,
+            .write(&task.parent_death_signal.load(Ordering::Relaxed))?,
         pr::PR_GET_DUMPABLE => return Ok(process.dumpable.load(Ordering::Relaxed) as usize),
         pr::PR_SET_DUMPABLE if arg <= 1 => process.dumpable.store(arg as i32, Ordering::Relaxed),
         pr::PR_SET_CHILD_SUBREAPER => process_table::set_subreaper(process.pid(), arg != 0),

@@ -22,6 +22,9 @@ const CLASS_REAL_TIME: u32 = 1;
 const CLASS_BEST_EFFORT: u32 = 2;
 const CLASS_IDLE: u32 = 3;
 const LEVELS: u32 = 8;
+const CLASS_MASK: u32 = 7;
+/// Linux keeps a priority in 16 bits.
+const PRIORITY_MASK: u32 = 0xffff;
 
 /// Threads that `which` and `who` of `ioprio_set(2)` select.
 fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> {
@@ -53,10 +56,15 @@ fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> 
         .collect())
 }
 
+/// Class of a priority; bits above it mean nothing, as on Linux.
+fn class(priority: u32) -> u32 {
+    priority >> CLASS_SHIFT & CLASS_MASK
+}
+
 /// Priority in force of a thread: if nothing was set, it follows from how it is scheduled.
 fn effective(task: &Task) -> u32 {
     let set = task.io_priority.load(Ordering::Relaxed);
-    if set >> CLASS_SHIFT != CLASS_NONE {
+    if class(set) != CLASS_NONE {
         return set;
     }
     let schedule = task.sched_params();
@@ -71,7 +79,7 @@ fn effective(task: &Task) -> u32 {
 /// `ioprio_set(2)`: sets the I/O priority of a thread, group or user.
 pub fn sys_ioprio_set(task: &Task, which: u32, who: i32, priority: u32) -> SysResult {
     // Between the two there are hints for devices, any of which is fine.
-    let (class, level) = (priority >> CLASS_SHIFT, priority & (LEVELS - 1));
+    let (class, level) = (class(priority), priority & (LEVELS - 1));
     let cred = task.cred();
     match class {
         CLASS_REAL_TIME if !cred.has_sys_admin() && !cred.capable(sys::CAP_SYS_NICE) => {
@@ -91,7 +99,9 @@ pub fn sys_ioprio_set(task: &Task, which: u32, who: i32, priority: u32) -> SysRe
         if !owns && !cred.capable(sys::CAP_SYS_NICE) {
             return Err(Errno::EPERM);
         }
-        target.io_priority.store(priority, Ordering::Relaxed);
+        target
+            .io_priority
+            .store(priority & PRIORITY_MASK, Ordering::Relaxed);
     }
     Ok(0)
 }

@@ -74,23 +74,24 @@ fn set_name(which: &Mutex<Vec<u8>>, name: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-fn set_name_from(task: &Task, which: &Mutex<Vec<u8>>, addr: UserAddr, len: usize) -> SysResult {
+fn set_name_from(task: &Task, which: &Mutex<Vec<u8>>, addr: UserAddr, len: i32) -> SysResult {
     if !task.cred().has_sys_admin() {
         return Err(Errno::EPERM);
     }
     let mut name = [0; NAME_MAX];
+    let len = usize::try_from(len).map_err(|_| Errno::EINVAL)?;
     let name = name.get_mut(..len).ok_or(Errno::EINVAL)?;
     uaccess::read_bytes(addr, name)?;
     set_name(which, name).map(|()| 0)
 }
 
 /// `sethostname(2)`: sets the host name, in bytes without NUL.
-pub fn sys_sethostname(task: &Task, name: UserAddr, len: usize) -> SysResult {
+pub fn sys_sethostname(task: &Task, name: UserAddr, len: i32) -> SysResult {
     set_name_from(task, &task.namespaces().uts.nodename, name, len)
 }
 
 /// `setdomainname(2)`: sets the NIS domain name, in bytes without NUL.
-pub fn sys_setdomainname(task: &Task, name: UserAddr, len: usize) -> SysResult {
+pub fn sys_setdomainname(task: &Task, name: UserAddr, len: i32) -> SysResult {
     set_name_from(task, &task.namespaces().uts.domain, name, len)
 }
 

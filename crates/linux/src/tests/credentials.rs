@@ -120,10 +120,7 @@ fn who_becomes_somebody_else_is_not_dumpable_and_loses_the_signal_of_its_parents
     );
     assert_eq!(outcome(sys_setuid(&task, 4)), Ok(0));
     assert!(!task.process().is_dumpable());
-    assert_eq!(
-        task.process().parent_death_signal.load(Ordering::Relaxed),
-        0
-    );
+    assert_eq!(task.parent_death_signal.load(Ordering::Relaxed), 0);
     assert_eq!(
         outcome(sys_prctl(&task, 4, 2, 0, 0, 0)),
         Err(EINVAL),
