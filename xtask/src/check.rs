@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::source::{self, Counts};
 use crate::trusted::{self, Source};
-use crate::{build, dependencies, generated, layers, pages, paths, retired, style};
+use crate::{build, dependencies, diff, generated, layers, pages, paths, retired, style};
 
 /// Packages that only build for bare metal: everything that calls the guard.
 pub const KERNEL_ONLY: &[&str] = &["guard", "drivers", "link", "node", "skerry-kernel"];
@@ -74,6 +74,10 @@ pub fn all() -> Vec<Outcome> {
             generated::check(),
         ),
         ("what the pages name, exists", pages::check()),
+        (
+            "Linux's answers to the programs of machine/diff are kept",
+            diff::check_answers(),
+        ),
         ("every dependency is used and explained", dependencies()),
         (
             "imports, comments and first lines have the house's form",

@@ -568,6 +568,14 @@ fn joined(text: &str) -> Vec<String> {
     lines
 }
 
+/// Lines of the specification that are no programs: what each call and structure is, and so how the
+/// result of a call is recorded.
+pub fn definitions() -> impl Iterator<Item = String> {
+    let programs = ["good ", "case ", "wait "];
+    let lines = FILES.iter().flat_map(|(_, text)| joined(text));
+    lines.filter(move |line| !programs.iter().any(|word| line.starts_with(word)))
+}
+
 /// The parts of a text between separators that are not within parentheses.
 fn split(text: &str, separator: char) -> Vec<&str> {
     let (mut parts, mut depth, mut start) = (Vec::new(), 0, 0);

@@ -83,15 +83,23 @@ impl Runner {
         }
     }
 
+    /// The lines of an answer that are not read yet.
+    pub fn lines(&mut self) -> Result<Vec<String>> {
+        let mut lines = Vec::new();
+        while let Some(line) = self.line()? {
+            lines.push(line);
+        }
+        Ok(lines)
+    }
+
     /// A command and its whole answer.
     pub fn ask(&mut self, command: &str) -> Result<String> {
         self.send(command)?;
-        let mut answer = String::new();
-        while let Some(line) = self.line()? {
-            answer.push_str(&line);
-            answer.push('\n');
-        }
-        Ok(answer)
+        Ok(self
+            .lines()?
+            .iter()
+            .map(|line| format!("{line}\n"))
+            .collect())
     }
 
     /// Forgets the machine, which ends with its input; says how it ended.

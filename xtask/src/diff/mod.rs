@@ -1,6 +1,7 @@
 //! `cargo xtask diff`: the same short programs of system calls on Linux and on Skerry, and what
 //! differs (`docs/differential.md`).
 
+mod answers;
 mod document;
 mod known;
 mod machine;
@@ -8,10 +9,12 @@ mod trial;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use answers::Answers;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use differential::directed;
@@ -19,10 +22,11 @@ use differential::generate;
 use differential::minimise;
 use differential::program::Program;
 use differential::record::{Difference, difference};
-use differential::spec::Spec;
+use differential::spec::{Area, Spec};
 use known::Known;
 use machine::Runner;
 
+use crate::test::scenarios;
 use crate::vm::{Kernel, Machine};
 use crate::{bench, build, fuzz, paths};
 
@@ -67,6 +71,10 @@ pub struct Arguments {
     /// docs/coverage.md
     #[arg(long)]
     document: bool,
+    /// Ask Linux for its answers to the programs that the tests run each time, as far as they are
+    /// not kept yet, and keep them in tests/differential/linux.answers
+    #[arg(long)]
+    record: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -77,6 +85,8 @@ pub struct Arguments {
 pub struct Found {
     seed: u64,
     programs: u64,
+    /// Programs that Linux did not run, since its answers are kept.
+    kept: u64,
     /// Programs by known difference.
     known: BTreeMap<String, u64>,
     /// Programs that did differently when they were run again, by what differed between two runs on
@@ -91,9 +101,10 @@ impl Found {
     pub fn summary(&self) -> String {
         let known: u64 = self.known.values().sum();
         format!(
-            "seed {}: {} programs, {} differences; {known} programs with {} known ones, {} unsteady",
+            "seed {}: {} programs ({} answers of Linux kept), {} differences; {known} programs with {} known ones, {} unsteady",
             self.seed,
             self.programs,
+            self.kept,
             self.differences.len(),
             self.known.len(),
             self.unsteady.len()
@@ -116,6 +127,18 @@ impl Found {
     }
 }
 
+/// A way to learn what Linux does in a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinuxAnswers {
+    /// Linux runs the program.
+    Asked,
+    /// Linux runs the program, and what it has shown of calls is collected.
+    AskedForCoverage,
+    /// The answer is kept from before; Linux runs only programs of which that is not so, or that
+    /// Skerry answers otherwise.
+    Kept,
+}
+
 /// Options of a run.
 pub struct Options {
     /// Seconds; without meaning where `programs` is given.
@@ -132,10 +155,15 @@ pub struct Options {
     pub minimised: bool,
     /// Whether directed programs are run first.
     pub directed: bool,
+    /// Source of Linux's answers.
+    pub linux: LinuxAnswers,
 }
 
 /// Carries out `cargo xtask diff`.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if arguments.record {
+        return record().map(|()| ExitCode::SUCCESS);
+    }
     let options = Options {
         seconds: arguments.seconds,
         programs: arguments.programs,
@@ -144,14 +172,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         cpus: arguments.cpus,
         minimised: !arguments.whole,
         directed: arguments.directed || arguments.document,
+        linux: if arguments.document {
+            LinuxAnswers::AskedForCoverage
+        } else {
+            LinuxAnswers::Asked
+        },
     };
-    let logs = paths::target().join("diff");
-    fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
-    let machine = |name: &str| Machine {
-        log: logs.join(format!("{name}-{}.log", std::process::id())),
-        ..Machine::default()
-    };
-    let mut pair = Pair::new(&options, &machine)?;
+    let logs = logs()?;
+    let mut pair = Pair::new(&options, &|name| machine(&logs, name))?;
     if let Some(path) = &arguments.program {
         return pair.show(
             &fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?,
@@ -160,7 +188,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let found = pair.explore(&options, &mut |line| println!("{line}"))?;
     if arguments.document {
         let both = pair.seen.0.intersection(&pair.seen.1).copied().collect();
-        println!("{}", document::write(&pair.spec, &both)?);
+        println!("{}", document::write(spec(), &both)?);
     }
     if arguments.json {
         println!("{}", serde_json::to_string(&found)?);
@@ -174,12 +202,129 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!found.is_clean())))
 }
 
+/// The folder of the machines' logs.
+fn logs() -> Result<PathBuf> {
+    let logs = paths::target().join("diff");
+    fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
+    Ok(logs)
+}
+
+fn machine(logs: &Path, name: &str) -> Machine {
+    Machine {
+        log: logs.join(format!("{name}-{}.log", std::process::id())),
+        ..Machine::default()
+    }
+}
+
+/// The specification.
+fn spec() -> &'static Spec {
+    static SPEC: LazyLock<Spec> = LazyLock::new(Spec::builtin);
+    &SPEC
+}
+
+/// Carries out `cargo xtask diff --record`.
+fn record() -> Result<()> {
+    let (logs, image) = (logs()?, bench::newest_linux()?);
+    let kept = Answers::kept()?;
+    let mut answers = Answers::none(&image)?;
+    let mut asked = 0;
+    for options in scenarios::fixed_programs() {
+        let linux = linux_machine(machine(&logs, "linux"), &options, image.clone());
+        let mut linux = Runner::new("Linux", linux, &build::diff_executor()?);
+        for batch in batches(&options)? {
+            let programs = batch.programs();
+            let known = kept.to(&programs).filter(|_| kept.is_like(&answers));
+            let theirs = match known {
+                Some(theirs) => theirs,
+                None => {
+                    asked += programs.len();
+                    println!("{}", batch.command());
+                    linux.send(&batch.command())?;
+                    linux.lines()?
+                }
+            };
+            ensure!(
+                theirs.len() == programs.len(),
+                "Linux gave {} answers to {} programs",
+                theirs.len(),
+                programs.len()
+            );
+            for (program, answer) in programs.iter().zip(theirs) {
+                answers.keep(program, answer);
+            }
+        }
+    }
+    answers.write()?;
+    println!("{} answers, of which {asked} are new", answers.len());
+    Ok(())
+}
+
+/// Each of the programs that are the same in each run of the tests has its answer of Linux kept.
+///
+/// # Errors
+/// When some have not: `make test` would ask Linux, and take minutes longer.
+pub fn check_answers() -> Result<String> {
+    let mut programs = Vec::new();
+    for options in scenarios::fixed_programs() {
+        for batch in batches(&options)? {
+            programs.extend(batch.programs());
+        }
+    }
+    answers::check(&programs)
+}
+
+/// Batches of the programs that have a number: directed ones, if they are wanted, of all areas,
+/// and then random ones.
+fn batches(options: &Options) -> Result<Vec<Batch<'static>>> {
+    let areas = areas(options)?;
+    let directed = areas.iter().filter(|_| options.directed).flat_map(|area| {
+        let count = directed::programs(spec(), area).count() as u64;
+        Batch::split(area, None, count, BATCH)
+    });
+    let random = areas.iter().flat_map(|area| {
+        let count = options.programs.unwrap_or(0);
+        Batch::split(area, Some(options.seed), count, BATCH)
+    });
+    Ok(directed.chain(random).collect())
+}
+
+/// The areas that are wanted; all if none is named.
+fn areas(options: &Options) -> Result<Vec<&'static Area>> {
+    if options.areas.is_empty() {
+        return Ok(spec().areas.iter().collect());
+    }
+    let named = options.areas.iter().map(|name| {
+        spec().area(name).with_context(|| {
+            format!("there is no area {name}; tests/differential/spec has a file for each")
+        })
+    });
+    named.collect()
+}
+
+/// The machine with Linux.
+fn linux_machine(mut machine: Machine, options: &Options, image: PathBuf) -> Machine {
+    machine.kernel = Kernel::Linux(image);
+    // Skerry is a kernel without protection keys (docs/linux-abi.md): so is this one, then. Nor
+    // does it have page tables of five levels, or keep its log from anybody, as Debian's kernel
+    // does.
+    machine.append = "nopku no5lvl sysctl.kernel.dmesg_restrict=0".into();
+    sized(machine, options)
+}
+
+/// A machine of the description that both kernels have.
+fn sized(mut machine: Machine, options: &Options) -> Machine {
+    machine.hardware.cpus = options.cpus;
+    machine.hardware.memory = "1G".into();
+    machine
+}
+
 /// The two machines, and what is known.
 pub struct Pair {
-    spec: Spec,
     linux: Runner,
     skerry: Runner,
     known: Known,
+    /// Answers of Linux that are kept.
+    answers: Answers,
     /// Items of the coverage that Linux has shown, and that Skerry has shown.
     seen: (BTreeSet<usize>, BTreeSet<usize>),
 }
@@ -187,19 +332,33 @@ pub struct Pair {
 /// Programs of an area that are sent at once.
 #[derive(Clone, Copy)]
 struct Batch<'a> {
-    area: &'a str,
+    area: &'a Area,
     /// Of this seed; of the directed ones if there is none.
     seed: Option<u64>,
     first: u64,
-    /// Number of programs, or as many as there are.
+    /// Number of programs.
     count: u64,
 }
 
-impl Batch<'_> {
+impl<'a> Batch<'a> {
+    /// The first `count` programs of a seed, or of the directed ones, in batches of a size.
+    fn split(
+        area: &'a Area,
+        seed: Option<u64>,
+        count: u64,
+        size: u64,
+    ) -> impl Iterator<Item = Self> {
+        (0..count).step_by(size as usize).map(move |first| Self {
+            area,
+            seed,
+            first,
+            count: size.min(count - first),
+        })
+    }
+
     fn command(&self) -> String {
-        let Self {
-            area, first, count, ..
-        } = self;
+        let Self { first, count, .. } = self;
+        let area = &self.area.name;
         self.seed.map_or_else(
             || format!("directed {area} {first} {count}"),
             |seed| format!("range {area} {seed} {first} {count}"),
@@ -211,106 +370,89 @@ impl Batch<'_> {
         self.seed
             .map_or_else(|| "directed".to_owned(), |seed| format!("seed {seed}"))
     }
+
+    /// The batch's programs.
+    fn programs(&self) -> Vec<Program> {
+        let numbers = self.first..self.first + self.count;
+        match self.seed {
+            None => directed::programs(spec(), self.area)
+                .skip(self.first as usize)
+                .take(self.count as usize)
+                .collect(),
+            Some(seed) => numbers
+                .map(|number| generate::program(spec(), self.area, seed, number))
+                .collect(),
+        }
+    }
+
+    /// Program number `index` of the batch.
+    fn program(&self, index: u64) -> Result<Program> {
+        let alone = Self {
+            first: self.first + index,
+            count: 1,
+            ..*self
+        };
+        alone.programs().pop().context("no such program")
+    }
 }
 
 impl Pair {
     /// Machines of the same description, not yet booted.
     pub fn new(options: &Options, machine: &impl Fn(&str) -> Machine) -> Result<Self> {
         let executor = build::diff_executor()?;
-        let image = bench::newest_linux()?;
-        let prepared = |name: &str, kernel: Kernel| {
-            let mut machine = machine(name);
-            // One with mutants takes Skerry's place.
-            if kernel != Kernel::Skerry || machine.kernel.trial().is_none() {
-                machine.kernel = kernel;
-            }
-            machine.hardware.cpus = options.cpus;
-            machine.hardware.memory = "1G".into();
-            machine
-        };
-        let mut linux = prepared("linux", Kernel::Linux(image));
-        // Skerry is a kernel without protection keys (docs/linux-abi.md): so is this one, then. Nor
-        // does it have page tables of five levels, or keep its log from anybody, as Debian's kernel
-        // does.
-        linux.append = "nopku no5lvl sysctl.kernel.dmesg_restrict=0".into();
-        let mut skerry = prepared("skerry", Kernel::Skerry);
+        let linux = linux_machine(machine("linux"), options, bench::newest_linux()?);
+        let mut skerry = sized(machine("skerry"), options);
+        // One with mutants takes Skerry's place.
+        if skerry.kernel.trial().is_none() {
+            skerry.kernel = Kernel::Skerry;
+        }
         skerry.append = format!("supervisor_cpus={}", options.cpus);
         skerry.prepare()?;
         Ok(Self {
-            spec: Spec::builtin(),
             linux: Runner::new("Linux", linux, &executor),
             skerry: Runner::new("Skerry", skerry, &executor),
             known: Known::read()?,
+            answers: match options.linux {
+                LinuxAnswers::Kept => Answers::kept()?,
+                LinuxAnswers::Asked | LinuxAnswers::AskedForCoverage => Answers::default(),
+            },
             seen: Default::default(),
         })
     }
 
-    /// Runs random programs until the time is over.
+    /// Runs the directed programs, if they are wanted, and random ones until the time is over.
     pub fn explore(&mut self, options: &Options, tell: &mut dyn FnMut(String)) -> Result<Found> {
-        let areas: Vec<String> = match options.areas.as_slice() {
-            [] => self
-                .spec
-                .areas
-                .iter()
-                .map(|area| area.name.clone())
-                .collect(),
-            some => some.to_vec(),
-        };
-        for area in &areas {
-            ensure!(
-                self.spec.area(area).is_some(),
-                "there is no area {area}; tests/differential/spec has a file for each"
-            );
-        }
+        let areas = areas(options)?;
         let mut found = Found {
             seed: options.seed,
             ..Found::default()
         };
         // Both boot, side by side, before the time counts.
         self.skerry.send("coverage")?;
-        self.linux.ask("coverage")?;
-        while self.skerry.line()?.is_some() {}
-        let start = Instant::now();
-        for area in areas.iter().filter(|_| options.directed) {
-            let count = self.directed(area)?.count() as u64;
-            for first in (0..count).step_by(BATCH as usize) {
-                self.batch(
-                    &Batch {
-                        area,
-                        seed: None,
-                        first,
-                        count: BATCH,
-                    },
-                    options,
-                    &mut found,
-                    tell,
-                )?;
-            }
+        if options.linux != LinuxAnswers::Kept {
+            self.linux.ask("coverage")?;
         }
+        while self.skerry.line()?.is_some() {}
+        for batch in batches(options)? {
+            self.batch(&batch, options, &mut found, tell)?;
+        }
+        if options.programs.is_some() {
+            return Ok(found);
+        }
+        let (start, time) = (Instant::now(), Duration::from_secs(options.seconds));
         for round in 0.. {
-            let area = &areas[round as usize % areas.len()];
-            let first = round / areas.len() as u64 * BATCH;
-            let over = match options.programs {
-                Some(programs) => first >= programs,
-                None => start.elapsed() >= Duration::from_secs(options.seconds),
-            };
-            if over {
-                break;
-            }
-            let count = options
-                .programs
-                .map_or(BATCH, |programs| BATCH.min(programs - first));
-            self.batch(
-                &Batch {
+            for area in &areas {
+                if start.elapsed() >= time {
+                    return Ok(found);
+                }
+                let batch = Batch {
                     area,
                     seed: Some(options.seed),
-                    first,
-                    count,
-                },
-                options,
-                &mut found,
-                tell,
-            )?;
+                    first: round * BATCH,
+                    count: BATCH,
+                };
+                self.batch(&batch, options, &mut found, tell)?;
+            }
         }
         Ok(found)
     }
@@ -324,29 +466,46 @@ impl Pair {
         tell: &mut dyn FnMut(String),
     ) -> Result<()> {
         let command = batch.command();
-        self.linux.send(&command)?;
-        let ours = self.skerry.send(&command).map(|()| Vec::new());
-        let mut theirs = Vec::new();
-        while let Some(line) = self.linux.line()? {
-            theirs.push(line);
+        let kept = match options.linux {
+            LinuxAnswers::Kept => self.answers.to(&batch.programs()),
+            LinuxAnswers::Asked | LinuxAnswers::AskedForCoverage => None,
+        };
+        if kept.is_none() {
+            self.linux.send(&command)?;
         }
-        let mut ours = ours.unwrap_or_default();
-        loop {
-            match self.skerry.line() {
-                Ok(Some(line)) => ours.push(line),
-                Ok(None) => break,
-                Err(error) => {
-                    let program = self.program(batch, ours.len() as u64)?;
-                    tell(format!("DIED: {error:#}\nin this program:\n{program}"));
-                    found
-                        .differences
-                        .insert(format!("{DIED} in {}", batch.area), program.to_string());
-                    break;
-                }
+        let sent = self.skerry.send(&command);
+        let theirs = match kept {
+            Some(kept) => {
+                found.kept += batch.count;
+                kept
             }
+            None => self.linux.lines()?,
+        };
+        let mut ours = Vec::new();
+        let answered = sent.and_then(|()| {
+            while let Some(line) = self.skerry.line()? {
+                ours.push(line);
+            }
+            ensure!(
+                ours.len() == theirs.len(),
+                "it gave {} answers to {} programs",
+                ours.len(),
+                theirs.len()
+            );
+            Ok(())
+        });
+        if let Err(error) = answered {
+            let program = batch.program(ours.len() as u64)?;
+            tell(format!("DIED: {error:#}\nin this program:\n{program}"));
+            found.differences.insert(
+                format!("{DIED} in {}", batch.area.name),
+                program.to_string(),
+            );
         }
         found.programs += ours.len() as u64;
-        self.collect_coverage()?;
+        if options.linux == LinuxAnswers::AskedForCoverage {
+            self.collect_coverage()?;
+        }
         for (index, _) in ours
             .iter()
             .zip(&theirs)
@@ -358,26 +517,6 @@ impl Pair {
         Ok(())
     }
 
-    /// Program number `index` of a batch.
-    fn program(&self, batch: &Batch<'_>, index: u64) -> Result<Program> {
-        let number = batch.first + index;
-        let Some(seed) = batch.seed else {
-            return self
-                .directed(batch.area)?
-                .nth(number as usize)
-                .context("no such program");
-        };
-        let area = self.spec.area(batch.area).context("no such area")?;
-        Ok(generate::program(&self.spec, area, seed, number))
-    }
-
-    fn directed(&self, area: &str) -> Result<impl Iterator<Item = Program>> {
-        Ok(directed::programs(
-            &self.spec,
-            self.spec.area(area).context("no such area")?,
-        ))
-    }
-
     /// Looks closer at a program that did not do the same on both kernels.
     fn examine(
         &mut self,
@@ -387,10 +526,10 @@ impl Pair {
         found: &mut Found,
         tell: &mut dyn FnMut(String),
     ) -> Result<()> {
-        let program = self.program(batch, index)?;
+        let program = batch.program(index)?;
         let origin = format!(
             "area {}, {}, program {}",
-            batch.area,
+            batch.area.name,
             batch.origin(),
             batch.first + index
         );
@@ -451,11 +590,12 @@ impl Pair {
         let command = format!("run\n{program}.");
         self.linux.send(&command)?;
         let ours = self.skerry.ask(&command);
-        let mut theirs = String::new();
-        while let Some(line) = self.linux.line()? {
-            theirs.push_str(&line);
-            theirs.push('\n');
-        }
+        let theirs = self
+            .linux
+            .lines()?
+            .iter()
+            .map(|line| format!("{line}\n"))
+            .collect();
         Ok((
             theirs,
             ours.unwrap_or_else(|error| format!("left kernel: died\n{error:#}\n")),

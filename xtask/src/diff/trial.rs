@@ -6,6 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
+use differential::directed;
 
 use super::{Batch, Options, Pair};
 use crate::mutants::trial::Trial;
@@ -36,16 +37,11 @@ impl Pair {
     /// When a machine did not start, or there are no answers of Linux.
     pub fn against_mutants(&mut self, trial: &Trial, options: &Options) -> Result<Vec<Check>> {
         let mut lots = Vec::new();
-        for area in &options.areas {
-            let directed = (None, self.directed(area)?.count() as u64);
+        for area in super::areas(options)? {
+            let directed = (None, directed::programs(super::spec(), area).count() as u64);
             let random = (Some(options.seed), options.programs.unwrap_or(0));
             for (seed, count) in [directed, random] {
-                lots.extend((0..count).step_by(LOT as usize).map(|first| Batch {
-                    area,
-                    seed,
-                    first,
-                    count: LOT.min(count - first),
-                }));
+                lots.extend(Batch::split(area, seed, count, LOT));
             }
         }
         let log = self.skerry.log().to_owned();
@@ -84,10 +80,7 @@ impl Pair {
             self.linux.send(&command)?;
             self.skerry.ask(&format!("mark {step}"))?;
             let ours = self.skerry.ask(&command)?;
-            let mut theirs = Vec::new();
-            while let Some(line) = self.linux.line()? {
-                theirs.push(line);
-            }
+            let theirs = self.linux.lines()?;
             let agreed = theirs
                 .iter()
                 .zip(ours.lines())
@@ -139,7 +132,7 @@ impl Pair {
             let mut judge = Ok(String::new());
             for index in others {
                 if self.answers_otherwise(lot, index, kept[index])? {
-                    judge = Err(anyhow::anyhow!("{}", self.program(lot, index as u64)?));
+                    judge = Err(anyhow::anyhow!("{}", lot.program(index as u64)?));
                     break;
                 }
             }

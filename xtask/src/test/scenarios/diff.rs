@@ -4,7 +4,7 @@
 
 use anyhow::{Result, bail, ensure};
 
-use crate::diff::{Found, Options, Pair};
+use crate::diff::{Found, LinuxAnswers, Options, Pair};
 use crate::fuzz;
 use crate::test::{Check, Setting};
 
@@ -38,21 +38,38 @@ pub fn is_steady(area: &str) -> bool {
 /// Random programs of each area that are the same in each run, and their seed.
 const PROGRAMS: u64 = 16;
 const SEED: u64 = 9;
-/// Time for new programs where there is little time, in seconds.
-const SHORT: u64 = 20;
+/// Time for new programs in each run of the tests, in seconds.
+const SHORT: u64 = 120;
 /// Time for new programs if the test is run by name, in seconds.
 const LONG: u64 = 3600;
 
-pub fn run(setting: &Setting) -> Result<Vec<Check>> {
-    let fixed = |programs| Options {
-        programs: Some(programs),
+/// The runs of programs that are the same in each run of the tests: random ones of a seed, and
+/// those that the specification asks for.
+pub fn fixed_programs() -> [Options; 2] {
+    let random = Options {
+        programs: Some(PROGRAMS),
+        linux: LinuxAnswers::Kept,
         ..options(SEED, SHORT)
     };
-    let mut pair = Pair::new(&fixed(PROGRAMS), &|name| setting.machine(name))?;
+    // One step at a time, so a second CPU would only make the machines slower: twice as slow, most
+    // of all Linux'.
+    let directed = Options {
+        directed: true,
+        programs: Some(0),
+        cpus: 1,
+        areas: random.areas.clone(),
+        ..random
+    };
+    [random, directed]
+}
+
+pub fn run(setting: &Setting) -> Result<Vec<Check>> {
+    let [random, directed] = fixed_programs();
+    let mut pair = Pair::new(&random, &|name| setting.machine(name))?;
     if let Some(trial) = setting.kernel.trial() {
-        return pair.against_mutants(trial, &fixed(PROGRAMS));
+        return pair.against_mutants(trial, &random);
     }
-    let found = explore(&mut pair, &fixed(PROGRAMS));
+    let found = explore(&mut pair, &random);
     let goes_on = found.is_ok();
     let mut checks = vec![Check::new(
         format!("programs of system calls do on Skerry what they do on Linux (seed {SEED})"),
@@ -77,13 +94,6 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
         found,
     ));
     drop(pair);
-    // One step at a time, so a second CPU would only make the machines slower: twice as slow, most
-    // of all Linux'.
-    let directed = Options {
-        directed: true,
-        cpus: 1,
-        ..fixed(0)
-    };
     let found = Pair::new(&directed, &|name| setting.machine(name))
         .and_then(|mut pair| explore(&mut pair, &directed));
     let name = "the programs of system calls that the specification asks for \
@@ -117,6 +127,7 @@ fn options(seed: u64, seconds: u64) -> Options {
         cpus: 2,
         minimised: false,
         directed: false,
+        linux: LinuxAnswers::Asked,
     }
 }
 

@@ -24,7 +24,7 @@ mod terminal;
 mod topology;
 mod tracing;
 
-pub use diff::is_steady;
+pub use diff::{fixed_programs, is_steady};
 
 use super::Place::{AnyMachine, SkerryMachine};
 use super::Test;

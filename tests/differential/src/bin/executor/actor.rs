@@ -8,6 +8,7 @@ use differential::normalise::{self, PidNames};
 use differential::program::{
     BadAddress, CANARY, Fill, Memory, NOBODY, Place, Program, Step, Value, pattern,
 };
+use differential::record::hash;
 use differential::spec::{Call, Pointer, ResultKind, Spec, Structure, Target, Type};
 
 use crate::shared::{self, Shared};
@@ -449,19 +450,6 @@ pub fn shown(bytes: &[u8]) -> String {
         });
     }
     format!("{} bytes, hash {:016x}", bytes.len(), hash(bytes))
-}
-
-/// FNV-1a, by words so that megabytes are hashed quickly.
-pub fn hash(bytes: &[u8]) -> u64 {
-    let chunks = bytes.chunks(8).map(|chunk| {
-        chunk
-            .iter()
-            .rev()
-            .fold(0u64, |word, &byte| word << 8 | u64::from(byte))
-    });
-    chunks.fold(0xcbf2_9ce4_8422_2325 ^ bytes.len() as u64, |hash, word| {
-        (hash ^ word).wrapping_mul(0x100_0000_01b3).rotate_left(29)
-    })
 }
 
 /// Names of process and thread numbers in this run.

@@ -5,8 +5,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use differential::layout::MAPPING_AREA;
+use differential::record::hash;
 
-use crate::actor::{ActorContext, hash};
+use crate::actor::ActorContext;
 use crate::sys;
 
 /// Descriptors that are looked at.

@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use differential::layout::{self, PAGE};
 use differential::program::Program;
 use differential::spec::Spec;
-use differential::{coverage, directed, generate};
+use differential::{coverage, directed, generate, record};
 use supervisor::Supervisor;
 
 fn main() -> ExitCode {
@@ -159,7 +159,7 @@ impl Server {
                         writeln!(
                             output,
                             "{:016x}",
-                            actor::hash(record.unwrap_or_default().as_bytes())
+                            record::hash(record.unwrap_or_default().as_bytes())
                         )?;
                         output.flush()?;
                     }
@@ -173,7 +173,7 @@ impl Server {
                         writeln!(
                             output,
                             "{:016x}",
-                            actor::hash(self.run(&program).as_bytes())
+                            record::hash(self.run(&program).as_bytes())
                         )?;
                         output.flush()?;
                     }
