@@ -67,7 +67,7 @@ fn make_directory(root: &Arc<dyn Inode>, name: &str, mode: u32) -> Result<()> {
 fn mount(context: &FsStruct, fs: Arc<dyn FileSystem>, at: &[u8], source: &str) -> Result<()> {
     mount::mount(
         &context.namespace(),
-        SuperBlock::of(fs, 0),
+        SuperBlock::for_fs(fs, 0),
         &find(context, at)?,
         source,
         0,
@@ -76,7 +76,7 @@ fn mount(context: &FsStruct, fs: Arc<dyn FileSystem>, at: &[u8], source: &str) -
 
 fn find(context: &FsStruct, name: &[u8]) -> Result<Path> {
     context
-        .walk(&Cred::root())
+        .lookup_context(&Cred::root())
         .lookup(name, LookupFlags::empty())
 }
 

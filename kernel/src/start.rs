@@ -118,7 +118,7 @@ fn init_supervisor(boot: BootToken, context: &FsStruct) -> InitProcess {
 
 fn open_file(context: &FsStruct, name: &[u8]) -> Option<Arc<File>> {
     fs::ops::open(
-        &context.walk(&Cred::root()),
+        &context.lookup_context(&Cred::root()),
         name,
         OpenFlags::RDWR | OpenFlags::NOCTTY,
         0,
@@ -180,7 +180,7 @@ fn search_path(context: &FsStruct, name: &[u8], env: &[Vec<u8>]) -> Vec<u8> {
         .unwrap_or(b"/bin:/sbin:/usr/bin:/usr/sbin");
     let exists = |file: &[u8]| {
         context
-            .walk(&Cred::root())
+            .lookup_context(&Cred::root())
             .lookup(file, fs::path::LookupFlags::empty())
             .is_ok()
     };

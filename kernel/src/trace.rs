@@ -107,7 +107,7 @@ impl FileOps for Recording {
         Err(Errno::ESPIPE)
     }
 
-    fn pollable(&self) -> bool {
+    fn is_pollable(&self) -> bool {
         false
     }
 }

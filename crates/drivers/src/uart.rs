@@ -193,7 +193,7 @@ impl Uart {
         let mut held = 0..0;
         loop {
             if !held.is_empty() {
-                held.start += tty.input(&buf[held.clone()]);
+                held.start += tty.receive(&buf[held.clone()]);
             }
             let full = !held.is_empty();
             let mut chip = self.chip.lock();

@@ -19,7 +19,7 @@ use crate::{DeviceId, FileType, Inode, NewInode, NewInodeKind, SetAttr, Timestam
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Error {
     /// The kind of error.
-    pub what: ErrorKind,
+    pub kind: ErrorKind,
     /// Where the entry's header begins, in bytes from the start.
     pub offset: usize,
     /// The entry's name, as far as it is known.
@@ -45,7 +45,7 @@ pub enum ErrorKind {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what: &dyn fmt::Display = match &self.what {
+        let what: &dyn fmt::Display = match &self.kind {
             ErrorKind::BadMagic => &"no cpio newc header (compressed archives are not supported)",
             ErrorKind::BadNumber => &"bad number in a header",
             ErrorKind::Truncated => &"the archive ends early",
@@ -168,7 +168,7 @@ pub fn unpack(archive: &mut impl ArchiveReader, root: &Arc<dyn Inode>) -> Result
             Ok(None) => links.clear(),
             Err(what) => {
                 return Err(Error {
-                    what,
+                    kind: what,
                     offset,
                     name: shown,
                 });
@@ -206,7 +206,7 @@ fn unpack_entry(
     }
     let (data, end) = take(rest, next, header.filesize as usize)?;
     let (size, padding) = (data.len(), end - next - data.len());
-    let made = place(root, &name, &header, data, links)?;
+    let made = create_entry(root, &name, &header, data, links)?;
     archive.consume(next);
     match &made {
         Some(inode) if inode.kind() == FileType::Regular && size > 0 => {
@@ -234,7 +234,7 @@ fn fill(
     while size - done >= PAGE_SIZE
         && let Some(page) = archive.take_page()
     {
-        inode.put_page(done as u64, page)?;
+        inode.insert_page(done as u64, page)?;
         done += PAGE_SIZE;
     }
     let rest = &archive.rest()[..size - done];
@@ -247,7 +247,7 @@ fn fill(
 
 /// Makes the file of one entry, without its contents. Returns it, unless it is a directory, whose
 /// attributes are set.
-fn place(
+fn create_entry(
     root: &Arc<dyn Inode>,
     name: &[u8],
     header: &Header,

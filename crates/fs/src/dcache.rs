@@ -3,7 +3,7 @@
 //!
 //! A name's place in the table follows from its directory and its text; whoever comes later takes
 //! the place. An entry is a reference to the dentry, and is believed only if the dentry says that
-//! it still hangs there, so a rename or removal may clear it after it has let go of the directory.
+//! it is still there, so a rename or removal may clear it after it has let go of the directory.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -14,12 +14,12 @@ use task::{Mutex, Once};
 
 use crate::Dentry;
 
-/// Bytes of memory for each name that is kept. A slot takes 16 bytes, the dentry that hangs on it
+/// Bytes of memory for each name that is kept. A slot takes 16 bytes, the dentry it refers to
 /// some 300.
 const MEMORY_PER_NAME: u64 = 128 << 10;
 /// The fewest and the most names that are kept.
-const LEAST: u64 = 256;
-const MOST: u64 = 1 << 16;
+const MIN_NAMES: u64 = 256;
+const MAX_NAMES: u64 = 1 << 16;
 
 type Slot = Mutex<Option<Arc<Dentry>>>;
 
@@ -28,21 +28,21 @@ static TABLE: Once<Box<[Slot]>> = Once::new();
 /// The table; a power of two of slots.
 #[inline]
 fn table() -> &'static [Slot] {
-    TABLE.call_once(|| make(LEAST))
+    TABLE.call_once(|| new_table(MIN_NAMES))
 }
 
-fn make(slots: u64) -> Box<[Slot]> {
+fn new_table(slots: u64) -> Box<[Slot]> {
     (0..slots).map(|_| Mutex::new(None)).collect()
 }
 
 /// Makes the table for a machine of this many bytes of memory; what it keeps can be taken back
 /// through the result.
-pub fn start(memory: u64) -> Arc<dyn Shrinker> {
+pub fn init(memory: u64) -> Arc<dyn Shrinker> {
     TABLE.call_once(|| {
-        make(
+        new_table(
             (memory / MEMORY_PER_NAME)
                 .next_power_of_two()
-                .clamp(LEAST, MOST),
+                .clamp(MIN_NAMES, MAX_NAMES),
         )
     });
     Arc::new(DentryShrinker)
@@ -54,7 +54,7 @@ struct DentryShrinker;
 impl DentryShrinker {
     /// Shows each name that goes if the table forgets it, and forgets those of which `take` says
     /// so.
-    fn each(&self, mut take: impl FnMut() -> bool) {
+    fn reclaim_if(&self, mut take: impl FnMut() -> bool) {
         for slot in table() {
             // Whoever asks for memory may hold the slot's lock.
             let Some(mut entry) = slot.try_lock() else {
@@ -79,7 +79,7 @@ impl Shrinker for DentryShrinker {
     fn reclaimable(&self, urgency: Urgency) -> u64 {
         let mut count = 0;
         if urgency >= Urgency::High {
-            self.each(|| {
+            self.reclaim_if(|| {
                 count += 1;
                 false
             });
@@ -89,7 +89,7 @@ impl Shrinker for DentryShrinker {
 
     fn shrink(&self, bytes: u64, _: Urgency, ticket: Ticket) {
         let mut freed = 0;
-        self.each(|| {
+        self.reclaim_if(|| {
             let more = freed < bytes;
             freed += if more { size_of::<Dentry>() as u64 } else { 0 };
             more
@@ -99,7 +99,7 @@ impl Shrinker for DentryShrinker {
 }
 
 /// Names up to this length are the same if their digests are.
-const WHOLE: usize = 16;
+const EXACT_LEN: usize = 16;
 
 /// A name in three words.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -115,7 +115,7 @@ impl NameDigest {
     #[inline(always)]
     fn of(name: &[u8]) -> Self {
         let (head, tail) = match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
-            (Some(head), Some(tail)) if name.len() <= WHOLE => {
+            (Some(head), Some(tail)) if name.len() <= EXACT_LEN => {
                 (u64::from_le_bytes(*head), u64::from_le_bytes(*tail))
             }
             (Some(_), Some(tail)) => {
@@ -198,8 +198,8 @@ impl HashedKey {
         }
     }
 
-    /// The dentry hangs elsewhere from now on, or nowhere.
-    pub(crate) fn leave(&self) {
+    /// Notes that the dentry was moved or removed.
+    pub(crate) fn invalidate(&self) {
         self.moved.store(true, Ordering::Release);
     }
 
@@ -207,28 +207,28 @@ impl HashedKey {
     /// told.
     #[inline(always)]
     fn matches(&self, key: &Key) -> Option<bool> {
-        let certain = key.digest.len <= WHOLE && !self.moved.load(Ordering::Acquire);
+        let certain = key.digest.len <= EXACT_LEN && !self.moved.load(Ordering::Acquire);
         certain.then_some(self.key == *key)
     }
 }
 
 /// The dentry of `name` in `parent`, if it was used lately.
 #[inline(always)]
-pub(crate) fn find(parent: &Arc<Dentry>, name: &[u8]) -> Option<Arc<Dentry>> {
+pub(crate) fn lookup(parent: &Arc<Dentry>, name: &[u8]) -> Option<Arc<Dentry>> {
     let key = Key::of(parent, name);
     let entry = key.slot().lock();
     let dentry = entry.as_ref()?;
     let here = dentry
-        .origin()
+        .hashed_key()
         .matches(&key)
-        .unwrap_or_else(|| dentry.hangs_at(parent, name));
+        .unwrap_or_else(|| dentry.is_entry_of(parent, name));
     here.then(|| dentry.clone())
 }
 
 /// `child` was found in `parent`, whose lock is held. The caller drops the result, which gave way,
 /// without it.
 #[must_use]
-pub(crate) fn remember(
+pub(crate) fn insert(
     parent: &Arc<Dentry>,
     name: &[u8],
     child: &Arc<Dentry>,
@@ -238,7 +238,7 @@ pub(crate) fn remember(
 
 /// `name` is not in `parent` any more. The caller drops the result with no lock held.
 #[must_use]
-pub(crate) fn forget(parent: &Arc<Dentry>, name: &[u8]) -> Option<Arc<Dentry>> {
+pub(crate) fn remove(parent: &Arc<Dentry>, name: &[u8]) -> Option<Arc<Dentry>> {
     Key::of(parent, name).slot().lock().take()
 }
 
@@ -272,7 +272,7 @@ mod tests {
             ),
             (Some(true), Some(false))
         );
-        origin.leave();
+        origin.invalidate();
         assert_eq!(origin.matches(&key(b"name")), None);
     }
 
@@ -288,8 +288,8 @@ mod tests {
         for name in [b"used", b"idle"] {
             root.inode().create(name, &file).unwrap();
         }
-        let used = root.find(b"used").unwrap();
-        let idle = Arc::downgrade(&root.find(b"idle").unwrap());
+        let used = root.lookup(b"used").unwrap();
+        let idle = Arc::downgrade(&root.lookup(b"idle").unwrap());
         assert!(idle.upgrade().is_some(), "it is remembered");
         let shrinkers = Shrinkers::new();
         shrinkers.register(Arc::new(DentryShrinker));
@@ -298,10 +298,10 @@ mod tests {
         assert!(round.wait() >= size_of::<Dentry>() as u64);
         assert!(idle.upgrade().is_none(), "nobody used it");
         assert!(
-            Arc::ptr_eq(&used, &root.find(b"used").unwrap()),
+            Arc::ptr_eq(&used, &root.lookup(b"used").unwrap()),
             "what is in use stays the same"
         );
-        assert!(root.find(b"idle").is_ok(), "the file is still there");
+        assert!(root.lookup(b"idle").is_ok(), "the file is still there");
     }
 
     proptest! {

@@ -43,7 +43,8 @@ impl Children {
     }
 }
 
-/// Where a dentry hangs. Changed by rename and unlink, under the lock of the parent's children.
+/// Location of a dentry: directory and name. Changed by rename and unlink, under the lock of the
+/// parent's children.
 #[derive(Clone)]
 pub(crate) struct DentryLocation {
     pub(crate) parent: Option<Arc<Dentry>>,
@@ -59,14 +60,15 @@ pub struct Dentry {
     kind: FileType,
     /// Whether names below it are kept: what they mean does not change by itself, and this one is
     /// found again by the next walk. One below a generated directory is made anew by each walk.
-    keeps_names: bool,
-    origin: dcache::HashedKey,
-    place: Mutex<DentryLocation>,
+    caches_names: bool,
+    hashed_key: dcache::HashedKey,
+    location: Mutex<DentryLocation>,
     children: Mutex<Children>,
-    /// How many mounts hang here; spares ordinary lookups the mount table.
+    /// Number of mounts on this dentry; spares ordinary lookups the mount table.
     pub(crate) mounts: AtomicUsize,
-    /// The mount that was hung here last, which spares crossing to it a search of the mount table.
-    pub(crate) cover: Mutex<Option<CachedMount>>,
+    /// The mount that was mounted here last, which spares crossing to it a search of the mount
+    /// table.
+    pub(crate) cached_mount: Mutex<Option<CachedMount>>,
 }
 
 impl Dentry {
@@ -80,18 +82,18 @@ impl Dentry {
         Arc::new(Self {
             _counted: census::Name::default(),
             kind: inode.kind(),
-            keeps_names: inode.names_are_stable()
-                && parent.as_ref().is_none_or(|parent| parent.keeps_names),
+            caches_names: inode.has_stable_names()
+                && parent.as_ref().is_none_or(|parent| parent.caches_names),
             inode,
-            origin: dcache::HashedKey::new(parent.as_ref(), name),
-            place: Mutex::new(DentryLocation {
+            hashed_key: dcache::HashedKey::new(parent.as_ref(), name),
+            location: Mutex::new(DentryLocation {
                 parent,
                 name: name.into(),
                 removed: false,
             }),
             children: Mutex::new(Children::default()),
             mounts: AtomicUsize::new(0),
-            cover: Mutex::new(None),
+            cached_mount: Mutex::new(None),
         })
     }
 
@@ -108,19 +110,19 @@ impl Dentry {
     }
 
     #[inline]
-    pub(crate) fn origin(&self) -> &dcache::HashedKey {
-        &self.origin
+    pub(crate) fn hashed_key(&self) -> &dcache::HashedKey {
+        &self.hashed_key
     }
 
-    pub(crate) fn place(&self) -> DentryLocation {
-        self.place.lock().clone()
+    pub(crate) fn location(&self) -> DentryLocation {
+        self.location.lock().clone()
     }
 
-    pub(crate) fn set_place(&self, parent: Arc<Self>, name: &[u8]) {
-        self.origin.leave();
+    pub(crate) fn set_location(&self, parent: Arc<Self>, name: &[u8]) {
+        self.hashed_key.invalidate();
         // The old parent is dropped after the lock: it may be its last reference.
         let old = core::mem::replace(
-            &mut *self.place.lock(),
+            &mut *self.location.lock(),
             DentryLocation {
                 parent: Some(parent),
                 name: name.into(),
@@ -131,14 +133,14 @@ impl Dentry {
     }
 
     pub(crate) fn set_removed(&self) {
-        self.origin.leave();
-        self.place.lock().removed = true;
+        self.hashed_key.invalidate();
+        self.location.lock().removed = true;
     }
 
     /// The directory above, within the same file system.
     #[must_use]
     pub fn parent(&self) -> Option<Arc<Self>> {
-        self.place.lock().parent.clone()
+        self.location.lock().parent.clone()
     }
 
     /// Whether this is `top` or below it.
@@ -155,8 +157,8 @@ impl Dentry {
 
     /// Whether the name was taken away while the file was in use.
     #[must_use]
-    pub fn removed(&self) -> bool {
-        self.place.lock().removed
+    pub fn is_removed(&self) -> bool {
+        self.location.lock().removed
     }
 
     /// Takes the directory's lock.
@@ -169,7 +171,7 @@ impl Dentry {
     ///
     /// # Errors
     /// `ENOENT`, `ENAMETOOLONG`.
-    pub(crate) fn child(
+    pub(crate) fn lookup_locked(
         self: &Arc<Self>,
         children: &mut Children,
         name: &[u8],
@@ -181,19 +183,19 @@ impl Dentry {
             return Err(Errno::ENAMETOOLONG);
         }
         let inode = self.inode.lookup(name)?;
-        Ok(self.adopt(children, name, inode))
+        Ok(self.instantiate(children, name, inode))
     }
 
     /// A dentry for an entry that was just looked up or made, with the directory locked.
-    pub(crate) fn adopt(
+    pub(crate) fn instantiate(
         self: &Arc<Self>,
         children: &mut Children,
         name: &[u8],
         inode: Arc<dyn Inode>,
     ) -> Arc<Self> {
         let child = Self::new(inode, Some(self.clone()), name);
-        if self.keeps_names {
-            let name = child.place.lock().name.clone();
+        if self.caches_names {
+            let name = child.location.lock().name.clone();
             children.insert(name, &child);
         }
         child
@@ -204,20 +206,20 @@ impl Dentry {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`.
     #[inline(always)]
-    pub fn find(self: &Arc<Self>, name: &[u8]) -> Result<Arc<Self>> {
-        match self.recall(name) {
+    pub fn lookup(self: &Arc<Self>, name: &[u8]) -> Result<Arc<Self>> {
+        match self.lookup_fast(name) {
             Some(child) => Ok(child),
-            None => self.find_below(name),
+            None => self.lookup_slow(name),
         }
     }
 
-    /// Finds a name in the file system, past the cache; otherwise as [`Self::find`].
+    /// Finds a name in the file system, past the cache; otherwise as [`Self::lookup`].
     #[inline(never)]
-    fn find_below(self: &Arc<Self>, name: &[u8]) -> Result<Arc<Self>> {
+    fn lookup_slow(self: &Arc<Self>, name: &[u8]) -> Result<Arc<Self>> {
         let displaced;
         let mut names = self.lock();
-        let child = self.child(&mut names, name)?;
-        displaced = self.remember(&names, name, &child);
+        let child = self.lookup_locked(&mut names, name)?;
+        displaced = self.cache_child(&names, name, &child);
         drop(names);
         drop(displaced);
         Ok(child)
@@ -225,54 +227,54 @@ impl Dentry {
 
     /// An entry that was used lately, without the directory's lock.
     #[inline]
-    pub(crate) fn recall(self: &Arc<Self>, name: &[u8]) -> Option<Arc<Self>> {
-        dcache::find(self, name)
+    pub(crate) fn lookup_fast(self: &Arc<Self>, name: &[u8]) -> Option<Arc<Self>> {
+        dcache::lookup(self, name)
     }
 
     /// Notes that an entry was used, with the directory locked, so that whoever removes the name
     /// clears that later. The caller drops the result, which gave way, after the guard.
     #[must_use]
-    pub(crate) fn remember(
+    pub(crate) fn cache_child(
         self: &Arc<Self>,
         _: &Children,
         name: &[u8],
         child: &Arc<Self>,
     ) -> Option<Arc<Self>> {
-        if self.keeps_names {
-            dcache::remember(self, name, child)
+        if self.caches_names {
+            dcache::insert(self, name, child)
         } else {
             None
         }
     }
 
     /// Whether this is the entry `name` of `parent` at the moment.
-    pub(crate) fn hangs_at(&self, parent: &Arc<Self>, name: &[u8]) -> bool {
-        let place = self.place.lock();
-        !place.removed
-            && place
+    pub(crate) fn is_entry_of(&self, parent: &Arc<Self>, name: &[u8]) -> bool {
+        let location = self.location.lock();
+        !location.removed
+            && location
                 .parent
                 .as_ref()
                 .is_some_and(|p| Arc::ptr_eq(p, parent))
-            && *place.name == *name
+            && *location.name == *name
     }
 }
 
 impl Drop for Dentry {
     fn drop(&mut self) {
-        if self.place.get_mut().removed {
+        if self.location.get_mut().removed {
             inotify::notify_delete_self(&self.inode);
         }
         // A chain of parents that only this dentry kept is taken down in a loop: recursion would
         // need stack for every level.
-        let mut next = self.place.get_mut().parent.take();
+        let mut next = self.location.get_mut().parent.take();
         while let Some(mut dentry) = next.and_then(Arc::into_inner) {
-            next = dentry.place.get_mut().parent.take();
+            next = dentry.location.get_mut().parent.take();
             // `dentry` goes here, without a parent.
         }
     }
 }
 
-/// A place in the tree of mounts: which mount, and which name in its file system.
+/// A path in the tree of mounts: which mount, and which name in its file system.
 #[derive(Clone)]
 pub struct Path {
     mount: Arc<Mount>,
@@ -286,13 +288,13 @@ impl PartialEq for Path {
 }
 
 impl Path {
-    /// The place `dentry` in `mount`.
+    /// The path of `dentry` in `mount`.
     #[must_use]
     pub fn new(mount: Arc<Mount>, dentry: Arc<Dentry>) -> Self {
         Self { mount, dentry }
     }
 
-    /// A place of its own for a file without a name in any tree; `name` is what is shown for it.
+    /// A path of its own for a file without a name in any tree; `name` is what is shown for it.
     /// After a name that ends in `:` the file's number is shown (`pipe:[7]`). `open` is what
     /// opening it again through `/proc/<pid>/fd` does.
     #[must_use]
@@ -311,30 +313,30 @@ impl Path {
             open,
         });
         if name.ends_with(':') {
-            Self::unnamed(inode, &format!("{name}[{ino}]"))
+            Self::pseudo(inode, &format!("{name}[{ino}]"))
         } else {
-            Self::unnamed(inode, name)
+            Self::pseudo(inode, name)
         }
     }
 
-    /// A place for an inode that has no name in any tree.
+    /// A path for an inode that has no name in any tree.
     #[must_use]
-    pub fn unnamed(inode: Arc<dyn Inode>, name: &str) -> Self {
-        Self::unnamed_in(crate::mount::anonymous(), inode, name)
+    pub fn pseudo(inode: Arc<dyn Inode>, name: &str) -> Self {
+        Self::pseudo_in(crate::mount::anonymous(), inode, name)
     }
 
-    /// Path of an inode without a name, as [`Self::unnamed`], in a mount that is in no tree.
+    /// Path of an inode without a name, as [`Self::pseudo`], in a mount that is in no tree.
     #[must_use]
-    pub fn unnamed_in(mount: Arc<Mount>, inode: Arc<dyn Inode>, name: &str) -> Self {
+    pub fn pseudo_in(mount: Arc<Mount>, inode: Arc<dyn Inode>, name: &str) -> Self {
         Self {
             mount,
             dentry: Dentry::new(inode, None, name.as_bytes()),
         }
     }
 
-    /// A place in `mount` of which no name is known.
+    /// A path in `mount` for a file of which no name is known.
     #[must_use]
-    pub fn found(mount: Arc<Mount>, inode: Arc<dyn Inode>) -> Self {
+    pub fn disconnected(mount: Arc<Mount>, inode: Arc<dyn Inode>) -> Self {
         Self {
             mount,
             dentry: Dentry::new(inode, None, b""),
@@ -364,12 +366,12 @@ impl Path {
         self.dentry = to;
     }
 
-    /// The place above, across mounts; `None` at the very top.
+    /// The directory above, across mounts; `None` at the very top.
     #[must_use]
     pub fn parent(&self) -> Option<Self> {
         let mut here = self.clone();
         while Arc::ptr_eq(&here.dentry, here.mount.root()) {
-            here = here.mount.point()?;
+            here = here.mount.mountpoint()?;
         }
         let parent = here.dentry.parent()?;
         Some(Self {
@@ -385,13 +387,13 @@ impl Path {
         let mut names: Vec<Arc<[u8]>> = Vec::new();
         let mut here = self.clone();
         let mut reached = true;
-        let removed = here.dentry.removed();
+        let removed = here.dentry.is_removed();
         loop {
             if root.is_some_and(|root| *root == here) {
                 break;
             }
             if Arc::ptr_eq(&here.dentry, here.mount.root()) {
-                match here.mount.point() {
+                match here.mount.mountpoint() {
                     Some(point) => here = point,
                     None => {
                         reached = root.is_none();
@@ -400,12 +402,12 @@ impl Path {
                 }
                 continue;
             }
-            let place = here.dentry.place();
-            let Some(parent) = place.parent else {
+            let location = here.dentry.location();
+            let Some(parent) = location.parent else {
                 // Anonymous: its name is all there is.
-                return place.name.to_vec();
+                return location.name.to_vec();
             };
-            names.push(place.name);
+            names.push(location.name);
             here.dentry = parent;
         }
         let mut text = if reached {
@@ -437,7 +439,7 @@ impl Path {
     /// # Errors
     /// `EROFS`.
     pub fn require_writable(&self) -> Result<()> {
-        if self.mount.read_only() {
+        if self.mount.is_read_only() {
             Err(Errno::EROFS)
         } else {
             Ok(())
@@ -445,7 +447,7 @@ impl Path {
     }
 }
 
-/// A file that exists only as an opening: a pipe's end, an event counter.
+/// A file that exists only while it is open: a pipe's end, an event counter.
 struct AnonInode<F> {
     kind: FileType,
     meta: Mutex<Metadata>,

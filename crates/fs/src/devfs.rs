@@ -88,7 +88,7 @@ pub fn register(name: &str, device: Arc<dyn CharDevice>) -> Result<DeviceId> {
         uid: 0,
         gid: 0,
     };
-    let (dir, leaf) = directory_of(name)?;
+    let (dir, leaf) = parent_directory(name)?;
     dir.create(leaf.as_bytes(), &node).inspect_err(|_| {
         registry.drivers.lock().remove(&id);
     })?;
@@ -106,7 +106,7 @@ pub fn symlink(name: &str, target: &str) -> Result<()> {
         uid: 0,
         gid: 0,
     };
-    let (dir, leaf) = directory_of(name)?;
+    let (dir, leaf) = parent_directory(name)?;
     dir.create(leaf.as_bytes(), &link).map(drop)
 }
 
@@ -125,7 +125,7 @@ pub fn directory(name: &str, mode: u32) -> Result<()> {
 }
 
 /// The directory a name belongs in, made if need be, and the rest of the name.
-fn directory_of(name: &str) -> Result<(Arc<dyn Inode>, &str)> {
+fn parent_directory(name: &str) -> Result<(Arc<dyn Inode>, &str)> {
     let root = registry().fs.root();
     let Some((dir, leaf)) = name.split_once('/') else {
         return Ok((root, name));
@@ -247,11 +247,11 @@ impl FileOps for MemoryDriver {
         }
     }
 
-    fn has_offsets(&self) -> bool {
+    fn supports_pread(&self) -> bool {
         true
     }
 
-    fn looks_at_data(&self) -> bool {
+    fn needs_data(&self) -> bool {
         self.kind == MemoryDevice::Random
     }
 
@@ -267,7 +267,7 @@ impl FileOps for MemoryDriver {
         Ok(0)
     }
 
-    fn pollable(&self) -> bool {
+    fn is_pollable(&self) -> bool {
         self.kind == MemoryDevice::Random
     }
 
@@ -276,7 +276,7 @@ impl FileOps for MemoryDriver {
     }
 
     /// Only `/dev/random` and `/dev/urandom` are sources of `splice(2)`, as on Linux 6.1.
-    fn can_be_spliced(&self) -> bool {
+    fn is_spliceable(&self) -> bool {
         self.kind == MemoryDevice::Random
     }
 

@@ -363,7 +363,7 @@ impl Epoll {
 
 impl FileOps for EpollFile {
     /// `usize::MAX`, which no transfer has: an epoll file is neither read nor written.
-    fn least_transfer(&self) -> usize {
+    fn min_transfer(&self) -> usize {
         usize::MAX
     }
 

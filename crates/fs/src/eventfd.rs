@@ -52,7 +52,7 @@ impl FileOps for EventFd {
         };
         let taken = match attempt() {
             Some(taken) => taken,
-            None if file.nonblocking() => return Err(Errno::EAGAIN),
+            None if file.is_nonblocking() => return Err(Errno::EAGAIN),
             None => self.readable.wait(attempt)?,
         };
         *to = taken.to_ne_bytes();
@@ -73,22 +73,22 @@ impl FileOps for EventFd {
         };
         match attempt() {
             Some(()) => {}
-            None if file.nonblocking() => return Err(Errno::EAGAIN),
+            None if file.is_nonblocking() => return Err(Errno::EAGAIN),
             None => self.writable.wait(attempt)?,
         }
         self.readable.notify_events(Events::IN);
         Ok(8)
     }
 
-    fn least_transfer(&self) -> usize {
+    fn min_transfer(&self) -> usize {
         size_of::<u64>()
     }
 
-    fn keeps_undelivered(&self) -> bool {
+    fn keeps_data_on_fault(&self) -> bool {
         false
     }
 
-    fn most_written(&self) -> usize {
+    fn max_write(&self) -> usize {
         size_of::<u64>()
     }
 

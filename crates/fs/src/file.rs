@@ -1,4 +1,4 @@
-//! One opening of a file.
+//! Open files.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -36,11 +36,11 @@ pub enum Whence {
 /// Behaviour of an open file when it is read, written, polled and controlled. Pipes, terminals and
 /// devices implement it; files and directories of a file system have one in this module.
 ///
-/// A method may block unless [`File::nonblocking`]. A blocking wait that a signal ends returns
+/// A method may block unless [`File::is_nonblocking`]. A blocking wait that a signal ends returns
 /// `ERESTARTSYS` if nothing was transferred. The defaults are the answers of something that cannot
 /// do it.
 pub trait FileOps: Any + Send + Sync {
-    /// Reads at the opening's own position. 0 is end of file. `buf` is not empty.
+    /// Reads at the file's own position. 0 is end of file. `buf` is not empty.
     ///
     /// # Errors
     /// `EAGAIN` instead of blocking; whatever the device says.
@@ -49,7 +49,7 @@ pub trait FileOps: Any + Send + Sync {
         Err(Errno::EINVAL)
     }
 
-    /// Writes at the opening's own position. `EPIPE` makes the system call raise `SIGPIPE`.
+    /// Writes at the file's own position. `EPIPE` makes the system call raise `SIGPIPE`.
     ///
     /// # Errors
     /// `EAGAIN` instead of blocking; whatever the device says.
@@ -77,13 +77,13 @@ pub trait FileOps: Any + Send + Sync {
     }
 
     /// Whether [`Self::read_at`] and [`Self::write_at`] are more than errors.
-    fn has_offsets(&self) -> bool {
+    fn supports_pread(&self) -> bool {
         false
     }
 
     /// Whether it makes a difference what is written: a device that takes everything need not see
     /// it.
-    fn looks_at_data(&self) -> bool {
+    fn needs_data(&self) -> bool {
         true
     }
 
@@ -104,34 +104,34 @@ pub trait FileOps: Any + Send + Sync {
     }
 
     /// Whether epoll may watch it (ordinary files are always ready, and refused).
-    fn pollable(&self) -> bool {
+    fn is_pollable(&self) -> bool {
         true
     }
 
     /// Whether a read goes on until the buffer is full or the end is reached, rather than giving
     /// what there is now.
     fn fills_buffers(&self) -> bool {
-        !self.pollable()
+        !self.is_pollable()
     }
 
     /// The least bytes of a read or write; a shorter one is `EINVAL`, also one of nothing.
-    fn least_transfer(&self) -> usize {
+    fn min_transfer(&self) -> usize {
         0
     }
 
     /// Whether `splice(2)` and `sendfile(2)` may read it.
-    fn can_be_spliced(&self) -> bool {
+    fn is_spliceable(&self) -> bool {
         true
     }
 
     /// Whether what is read stays where the program cannot take it. A counter is taken before that
     /// is known.
-    fn keeps_undelivered(&self) -> bool {
+    fn keeps_data_on_fault(&self) -> bool {
         true
     }
 
     /// How much of what is written it looks at: what comes behind need not even be there.
-    fn most_written(&self) -> usize {
+    fn max_write(&self) -> usize {
         usize::MAX
     }
 
@@ -171,8 +171,8 @@ pub trait FileOps: Any + Send + Sync {
         Err(Errno::EINVAL)
     }
 
-    /// The last reference to the opening is gone.
-    fn closed(&self, file: &File) {
+    /// Called when the last reference to the open file is gone.
+    fn release(&self, file: &File) {
         let _ = file;
     }
 }
@@ -206,34 +206,34 @@ pub struct File {
     ops: Arc<dyn FileOps>,
     /// The operations' answer, which never changes.
     fills_buffers: bool,
-    /// Whether reads may be answered at once: the operations allow it, and the opening is for
+    /// Whether reads may be answered at once: the operations allow it, and the file is open for
     /// reading, which does not change either.
-    reads_at_once: bool,
+    has_fast_read: bool,
     flags: AtomicU32,
-    /// The position. Who holds `moving` changes it.
+    /// The position. Changed by who holds `position_lock`.
     offset: AtomicU64,
-    moving: Mutex<()>,
+    position_lock: Mutex<()>,
     /// Receiver and number of signals, if they were ever set.
     async_state: Mutex<Option<Box<AsyncState>>>,
-    /// Whether the opening was ever locked with `flock`, or by a record lock; spares the others a
+    /// Whether the file was ever locked with `flock`, or by a record lock; spares the others a
     /// look at the lock table.
-    locked: AtomicBool,
+    has_locks: AtomicBool,
     /// Whether it ever had a lease.
-    leased: AtomicBool,
+    has_leases: AtomicBool,
     /// Count as a writer of the file, for as long as it is open.
-    _writing: Option<WriteAccess>,
+    _write_access: Option<WriteAccess>,
 }
 
 impl File {
-    /// An opening of `path` that does what `ops` does.
+    /// An open file at `path` that does what `ops` does.
     #[must_use]
     pub fn new(path: Path, ops: Arc<dyn FileOps>, flags: OpenFlags) -> Arc<Self> {
         let fills_buffers = ops.fills_buffers();
-        Self::with(path, ops, fills_buffers, flags, None)
+        Self::new_inner(path, ops, fills_buffers, flags, None)
     }
 
     #[inline(always)]
-    fn with(
+    fn new_inner(
         path: Path,
         ops: Arc<dyn FileOps>,
         fills_buffers: bool,
@@ -246,33 +246,38 @@ impl File {
             path,
             ops,
             fills_buffers,
-            reads_at_once: fills_buffers && OpenFlags::from_bits_retain(flags).readable(),
+            has_fast_read: fills_buffers && OpenFlags::from_bits_retain(flags).is_readable(),
             flags: AtomicU32::new(flags),
             offset: AtomicU64::new(0),
-            moving: Mutex::new(()),
+            position_lock: Mutex::new(()),
             async_state: Mutex::new(None),
-            locked: AtomicBool::new(false),
-            leased: AtomicBool::new(false),
-            _writing: writing,
+            has_locks: AtomicBool::new(false),
+            has_leases: AtomicBool::new(false),
+            _write_access: writing,
         })
     }
 
-    /// An opening of something that has no place in the tree, such as a device's stream; `name` is
+    /// An open file that is in no tree, such as a device's stream; `name` is
     /// what `/proc/<pid>/fd` shows. To programs it looks like a pipe; opening it again
     /// (`/dev/stdin`) shares its operations.
     #[must_use]
     pub fn anonymous(name: &str, ops: Arc<dyn FileOps>, flags: OpenFlags) -> Arc<Self> {
-        Self::unnamed(name, FileType::Anonymous, ops, flags)
+        Self::new_anonymous(name, FileType::Anonymous, ops, flags)
     }
 
     /// The same for what programs are to take for a pipe. (Node.js throws away what it writes to a
     /// standard stream without a type.)
     #[must_use]
-    pub fn stream(name: &str, ops: Arc<dyn FileOps>, flags: OpenFlags) -> Arc<Self> {
-        Self::unnamed(name, FileType::Fifo, ops, flags)
+    pub fn anonymous_fifo(name: &str, ops: Arc<dyn FileOps>, flags: OpenFlags) -> Arc<Self> {
+        Self::new_anonymous(name, FileType::Fifo, ops, flags)
     }
 
-    fn unnamed(name: &str, kind: FileType, ops: Arc<dyn FileOps>, flags: OpenFlags) -> Arc<Self> {
+    fn new_anonymous(
+        name: &str,
+        kind: FileType,
+        ops: Arc<dyn FileOps>,
+        flags: OpenFlags,
+    ) -> Arc<Self> {
         let again = Arc::downgrade(&ops);
         let path = Path::anonymous(name, kind, 0o600, move |_| {
             again.upgrade().ok_or(Errno::ENXIO)
@@ -280,10 +285,10 @@ impl File {
         Self::new(path, ops, flags)
     }
 
-    /// An opening of a regular file or directory in the ordinary way, and whether it keeps the file
-    /// from being run.
+    /// An open regular file or directory with the ordinary operations, and whether it keeps the
+    /// file from being run.
     #[must_use]
-    pub fn of_inode(path: Path, flags: OpenFlags, writing: Option<WriteAccess>) -> Arc<Self> {
+    pub fn from_inode(path: Path, flags: OpenFlags, writing: Option<WriteAccess>) -> Arc<Self> {
         // Neither has anything of its own, so there is one of each.
         static DIRECTORY: Once<Arc<dyn FileOps>> = Once::new();
         static REGULAR: Once<Arc<dyn FileOps>> = Once::new();
@@ -291,7 +296,7 @@ impl File {
             FileType::Directory => DIRECTORY.call_once(|| Arc::new(DirectoryOps)),
             _ => REGULAR.call_once(|| Arc::new(RegularFileOps)),
         };
-        Self::with(path, ops.clone(), true, flags, writing)
+        Self::new_inner(path, ops.clone(), true, flags, writing)
     }
 
     /// Where in the tree it was opened.
@@ -342,13 +347,13 @@ impl File {
 
     /// Adds flags to those that `fcntl(F_GETFL)` shows, also such as only concern the call that
     /// opens: a message queue shows them.
-    pub fn remember(&self, flags: OpenFlags) {
+    pub fn add_status_flags(&self, flags: OpenFlags) {
         self.flags.fetch_or(flags.bits(), Ordering::Relaxed);
     }
 
     /// Whether a call returns `EAGAIN` instead of blocking.
     #[must_use]
-    pub fn nonblocking(&self) -> bool {
+    pub fn is_nonblocking(&self) -> bool {
         self.flags().contains(OpenFlags::NONBLOCK)
     }
 
@@ -397,34 +402,34 @@ impl File {
         self.inode().metadata()
     }
 
-    pub(crate) fn note_lease(&self) {
-        self.leased.store(true, Ordering::Relaxed);
+    pub(crate) fn set_has_leases(&self) {
+        self.has_leases.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn note_lock(&self) {
-        self.locked.store(true, Ordering::Relaxed);
+    pub(crate) fn set_has_locks(&self) {
+        self.has_locks.store(true, Ordering::Relaxed);
     }
 
     /// Tells who watches the file of a transfer.
-    fn note(&self, transferred: &Result<usize>, what: u32) {
+    fn notify_transfer(&self, transferred: &Result<usize>, what: u32) {
         if inotify::has_marks() && transferred.is_ok_and(|n| n > 0) {
             inotify::notify_dentry(self.path.dentry(), what);
         }
     }
 
-    /// The file was read: that shows in its access time, unless the opening or the mount says
+    /// The file was read: that shows in its access time, unless the open file or the mount says
     /// otherwise.
-    pub(crate) fn accessed(&self) {
+    pub(crate) fn file_accessed(&self) {
         let mount = self.path.mount();
         let flags = mount.flags();
         let mut unnoticed = flags & sys::MS_NOATIME != 0
             || self.flags().contains(OpenFlags::NOATIME)
-            || mount.read_only();
+            || mount.is_read_only();
         if flags & sys::MS_NODIRATIME != 0 {
             unnoticed |= self.path.dentry().kind() == FileType::Directory;
         }
         if !unnoticed {
-            self.inode().accessed(flags & sys::MS_RELATIME == 0);
+            self.inode().touch_atime(flags & sys::MS_RELATIME == 0);
         }
     }
 
@@ -432,45 +437,45 @@ impl File {
         if granted { Ok(()) } else { Err(Errno::EBADF) }
     }
 
-    /// Reads at the opening's position. An empty buffer reads nothing.
+    /// Reads at the file's position. An empty buffer reads nothing.
     ///
     /// # Errors
     /// `EBADF` if not open for reading, else what the file says.
     #[inline]
     pub fn read(&self, buf: &mut [u8]) -> Result<usize> {
-        self.require(self.flags().readable())?;
+        self.require(self.flags().is_readable())?;
         if buf.is_empty() && self.inode().kind() != FileType::Directory {
             return Ok(0);
         }
         self.read_some(buf)
     }
 
-    /// Reads without waiting, as [`Self::read`], if the opening is for reading, and what there is
+    /// Reads without waiting, as [`Self::read`], if the file is open for reading, and what there is
     /// to read is not taken from anybody by that; `None` if not. `buf` is not empty.
     #[inline(always)]
-    pub fn read_at_once(&self, buf: &mut [u8]) -> Option<Result<usize>> {
-        self.reads_at_once.then(|| self.read_some(buf))
+    pub fn read_fast(&self, buf: &mut [u8]) -> Option<Result<usize>> {
+        self.has_fast_read.then(|| self.read_some(buf))
     }
 
     #[inline(always)]
     fn read_some(&self, buf: &mut [u8]) -> Result<usize> {
         let result = self.ops.read(self, buf);
-        self.note(&result, sys::IN_ACCESS);
+        self.notify_transfer(&result, sys::IN_ACCESS);
         result
     }
 
-    /// Writes at the opening's position. An empty buffer writes nothing, except that it is a
+    /// Writes at the file's position. An empty buffer writes nothing, except that it is a
     /// message to a socket.
     ///
     /// # Errors
     /// `EBADF` if not open for writing, else what the file says.
     pub fn write(&self, buf: &[u8]) -> Result<usize> {
-        self.require(self.flags().writable())?;
+        self.require(self.flags().is_writable())?;
         if buf.is_empty() && self.inode().kind() != FileType::Socket {
             return Ok(0);
         }
         let result = self.ops.write(self, buf);
-        self.note(&result, sys::IN_MODIFY);
+        self.notify_transfer(&result, sys::IN_MODIFY);
         result
     }
 
@@ -479,9 +484,9 @@ impl File {
     /// # Errors
     /// As [`File::read`]; `ESPIPE` where there are no offsets.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.require(self.flags().readable())?;
+        self.require(self.flags().is_readable())?;
         let result = self.ops.read_at(self, offset, buf);
-        self.note(&result, sys::IN_ACCESS);
+        self.notify_transfer(&result, sys::IN_ACCESS);
         result
     }
 
@@ -491,12 +496,12 @@ impl File {
     /// # Errors
     /// As [`File::write`]; `ESPIPE` where there are no offsets.
     pub fn write_at(&self, offset: u64, buf: &[u8]) -> Result<usize> {
-        self.require(self.flags().writable())?;
+        self.require(self.flags().is_writable())?;
         if buf.is_empty() && self.inode().kind() == FileType::Regular {
             return Ok(0);
         }
         let result = self.ops.write_at(self, offset, buf);
-        self.note(&result, sys::IN_MODIFY);
+        self.notify_transfer(&result, sys::IN_MODIFY);
         result
     }
 
@@ -506,7 +511,7 @@ impl File {
     /// # Errors
     /// As [`File::write`].
     pub fn append(&self, buf: &[u8], moves: bool) -> Result<usize> {
-        self.require(self.flags().writable())?;
+        self.require(self.flags().is_writable())?;
         if self.inode().kind() != FileType::Regular {
             return self.write(buf);
         }
@@ -564,7 +569,7 @@ impl File {
 
     /// Runs `f` on the position, alone: calls that use and move it wait for each other.
     pub fn with_offset<R>(&self, f: impl FnOnce(&mut u64) -> R) -> R {
-        let _alone = self.moving.lock();
+        let _alone = self.position_lock.lock();
         let mut offset = self.offset.load(Ordering::Relaxed);
         let result = f(&mut offset);
         self.offset.store(offset, Ordering::Relaxed);
@@ -581,16 +586,16 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        if self.locked.load(Ordering::Relaxed) {
-            lock::release_opening(self);
+        if self.has_locks.load(Ordering::Relaxed) {
+            lock::release_flock(self);
         }
-        if self.leased.load(Ordering::Relaxed) {
+        if self.has_leases.load(Ordering::Relaxed) {
             lease::release(self);
         }
-        self.ops.closed(self);
+        self.ops.release(self);
         let flags = self.flags();
         if !flags.contains(OpenFlags::PATH) {
-            let event = if flags.writable() {
+            let event = if flags.is_writable() {
                 sys::IN_CLOSE_WRITE
             } else {
                 sys::IN_CLOSE_NOWRITE

@@ -1,4 +1,4 @@
-//! What an opening of a regular file or a directory does.
+//! Operations of open regular files and directories.
 
 use alloc::sync::Arc;
 
@@ -40,7 +40,7 @@ fn check_end(offset: u64, len: usize) -> Result<()> {
     }
 }
 
-/// An opening of a file with contents.
+/// Operations of a file with contents.
 pub(crate) struct RegularFileOps;
 
 impl FileOps for RegularFileOps {
@@ -49,7 +49,7 @@ impl FileOps for RegularFileOps {
             check_end(*offset, buf.len())?;
             let n = file.inode().read_at(*offset, buf)?;
             *offset += n as u64;
-            file.accessed();
+            file.file_accessed();
             Ok(n)
         })
     }
@@ -67,13 +67,13 @@ impl FileOps for RegularFileOps {
         })
     }
 
-    fn has_offsets(&self) -> bool {
+    fn supports_pread(&self) -> bool {
         true
     }
 
     fn read_at(&self, file: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let n = file.inode().read_at(offset, buf)?;
-        file.accessed();
+        file.file_accessed();
         Ok(n)
     }
 
@@ -89,7 +89,7 @@ impl FileOps for RegularFileOps {
             *position = match whence {
                 Whence::Data | Whence::Hole => {
                     let from = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
-                    file.inode().seek_extent(from, whence == Whence::Hole)?
+                    file.inode().seek_hole_data(from, whence == Whence::Hole)?
                 }
                 _ => seek_position(*position, Some(file.metadata().size), whence, offset)?,
             };
@@ -97,7 +97,7 @@ impl FileOps for RegularFileOps {
         })
     }
 
-    fn pollable(&self) -> bool {
+    fn is_pollable(&self) -> bool {
         false
     }
 
@@ -110,7 +110,7 @@ impl FileOps for RegularFileOps {
     }
 }
 
-/// An opening of a directory. Position 0 is `.`, 1 is `..`, from 2 on the inode's cursor plus 2.
+/// Operations of a directory. Position 0 is `.`, 1 is `..`, from 2 on the inode's cursor plus 2.
 pub(crate) struct DirectoryOps;
 
 impl FileOps for DirectoryOps {
@@ -118,7 +118,7 @@ impl FileOps for DirectoryOps {
         Err(Errno::EISDIR)
     }
 
-    fn has_offsets(&self) -> bool {
+    fn supports_pread(&self) -> bool {
         true
     }
 
@@ -133,12 +133,12 @@ impl FileOps for DirectoryOps {
         })
     }
 
-    fn pollable(&self) -> bool {
+    fn is_pollable(&self) -> bool {
         false
     }
 
     fn readdir(&self, file: &File, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
-        if file.path().dentry().removed() {
+        if file.path().dentry().is_removed() {
             return Err(Errno::ENOENT);
         }
         file.with_offset(|position| {
@@ -166,7 +166,7 @@ impl FileOps for DirectoryOps {
                 }
                 taken
             })?;
-            file.accessed();
+            file.file_accessed();
             Ok(())
         })
     }

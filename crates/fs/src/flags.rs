@@ -6,8 +6,8 @@ use linux_raw_sys::general as sys;
 use crate::{Access, Result};
 
 bitflags::bitflags! {
-    /// Flags of `open(2)`. The two lowest bits are the access mode, see [`OpenFlags::readable`] and
-    /// [`OpenFlags::writable`].
+    /// Flags of `open(2)`. The two lowest bits are the access mode, see [`OpenFlags::is_readable`]
+    /// and [`OpenFlags::is_writable`].
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct OpenFlags: u32 {
         /// Open for writing only.
@@ -42,7 +42,7 @@ bitflags::bitflags! {
         const NOATIME = sys::O_NOATIME;
         /// The descriptor closes at `execve(2)`.
         const CLOEXEC = sys::O_CLOEXEC;
-        /// Only a place in the tree: no reading, no writing.
+        /// Only a path in the tree: no reading, no writing.
         const PATH = sys::O_PATH;
         /// Write data and metadata through, as `DSYNC` with metadata.
         const SYNC = sys::O_SYNC;
@@ -68,7 +68,7 @@ impl OpenFlags {
         .union(Self::CLOEXEC);
 
     /// Flags that count beside `PATH`.
-    const BESIDE_PATH: Self = Self::PATH
+    const O_PATH_FLAGS: Self = Self::PATH
         .union(Self::DIRECTORY)
         .union(Self::NOFOLLOW)
         .union(Self::CLOEXEC);
@@ -79,10 +79,10 @@ impl OpenFlags {
     /// `EINVAL` if they do not go together.
     pub fn checked(self) -> Result<Self> {
         if self.contains(Self::PATH) {
-            return Ok(self & Self::BESIDE_PATH);
+            return Ok(self & Self::O_PATH_FLAGS);
         }
         let unnamed = Self::TMPFILE.difference(Self::DIRECTORY);
-        let writes = self.difference(Self::TRUNC).wanted().0 & Access::WRITE.0 != 0;
+        let writes = self.difference(Self::TRUNC).required_access().0 & Access::WRITE.0 != 0;
         if self.intersects(unnamed) && !(self.contains(Self::TMPFILE) && writes) {
             return Err(Errno::EINVAL);
         }
@@ -101,17 +101,17 @@ impl OpenFlags {
     /// Access that the file must permit. The access mode 3, for nothing but `ioctl(2)`, asks for
     /// both and grants neither.
     #[must_use]
-    pub const fn wanted(self) -> Access {
+    pub const fn required_access(self) -> Access {
         if self.contains(Self::PATH) {
             return Access::NONE;
         }
         let mode = match self.bits() & sys::O_ACCMODE {
             sys::O_RDONLY => Access::READ,
             sys::O_WRONLY => Access::WRITE,
-            _ => Access::READ.and(Access::WRITE),
+            _ => Access::READ.union(Access::WRITE),
         };
         if self.contains(Self::TRUNC) {
-            mode.and(Access::WRITE)
+            mode.union(Access::WRITE)
         } else {
             mode
         }
@@ -119,14 +119,14 @@ impl OpenFlags {
 
     /// Whether the access mode has reading.
     #[must_use]
-    pub const fn readable(self) -> bool {
+    pub const fn is_readable(self) -> bool {
         // 0 or 2; 3 is neither.
         self.bits() & (sys::O_WRONLY | sys::O_PATH) == 0
     }
 
     /// Whether the access mode has writing.
     #[must_use]
-    pub const fn writable(self) -> bool {
+    pub const fn is_writable(self) -> bool {
         matches!(self.bits() & sys::O_ACCMODE, sys::O_WRONLY | sys::O_RDWR)
             && !self.contains(Self::PATH)
     }
@@ -138,7 +138,13 @@ mod tests {
 
     #[test]
     fn access_modes_and_what_they_need() {
-        let told = |flags: OpenFlags| (flags.wanted().0, flags.readable(), flags.writable());
+        let told = |flags: OpenFlags| {
+            (
+                flags.required_access().0,
+                flags.is_readable(),
+                flags.is_writable(),
+            )
+        };
         assert_eq!(told(OpenFlags::RDONLY), (4, true, false));
         assert_eq!(told(OpenFlags::WRONLY), (2, false, true));
         assert_eq!(told(OpenFlags::RDWR), (6, true, true));

@@ -15,17 +15,17 @@ use crate::{
     WriteCount,
 };
 
-static KEEPS_SET_IDS: Once<fn() -> bool> = Once::new();
+static KEEPS_SETID_BITS: Once<fn() -> bool> = Once::new();
 
 /// Installs what tells whether the set-id bits of a file stay when the caller writes to it
 /// (`CAP_FSETID`). Before that they do not. Only the first call counts.
-pub fn set_keeps_set_ids(hook: fn() -> bool) {
-    KEEPS_SET_IDS.call_once(|| hook);
+pub fn set_keeps_setid_bits(hook: fn() -> bool) {
+    KEEPS_SETID_BITS.call_once(|| hook);
 }
 
 /// Whether the set-id bits of files that the caller writes to stay.
-pub(crate) fn keeps_set_ids() -> bool {
-    KEEPS_SET_IDS.get().is_some_and(|hook| hook())
+pub(crate) fn keeps_setid_bits() -> bool {
+    KEEPS_SETID_BITS.get().is_some_and(|hook| hook())
 }
 
 /// A file that is to be made in a directory.
@@ -89,8 +89,8 @@ bitflags::bitflags! {
         const NOREPLACE = linux_raw_sys::general::RENAME_NOREPLACE;
         /// Swap the two.
         const EXCHANGE = linux_raw_sys::general::RENAME_EXCHANGE;
-        /// Leave a whiteout, the character device 0:0, in the old place: for who lays file systems
-        /// over each other.
+        /// Leave a whiteout, the character device 0:0, under the old name: for who lays file
+        /// systems over each other.
         const WHITEOUT = linux_raw_sys::general::RENAME_WHITEOUT;
     }
 }
@@ -98,7 +98,7 @@ bitflags::bitflags! {
 impl RenameFlags {
     /// Whether they do not contradict each other.
     #[must_use]
-    pub const fn go_together(self) -> bool {
+    pub const fn is_valid(self) -> bool {
         !self.contains(Self::EXCHANGE) || !self.intersects(Self::NOREPLACE.union(Self::WHITEOUT))
     }
 }
@@ -138,7 +138,7 @@ pub trait Inode: Any + Send + Sync {
 
     /// Whether the permission bits grant this to everybody, whoever owns the file. May say no where
     /// they do.
-    fn open_to_all(&self, want: Access) -> bool {
+    fn is_granted_to_all(&self, want: Access) -> bool {
         let _ = want;
         false
     }
@@ -166,7 +166,7 @@ pub trait Inode: Any + Send + Sync {
 
     /// Whether a name, once looked up, stays what it is until changed through this tree. False for
     /// generated directories.
-    fn names_are_stable(&self) -> bool {
+    fn has_stable_names(&self) -> bool {
         true
     }
 
@@ -183,7 +183,7 @@ pub trait Inode: Any + Send + Sync {
     ///
     /// # Errors
     /// `EOPNOTSUPP` where that cannot be.
-    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+    fn tmpfile(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
         let _ = new;
         Err(Errno::EOPNOTSUPP)
     }
@@ -216,7 +216,7 @@ pub trait Inode: Any + Send + Sync {
     }
 
     /// Moves `name` to `to_name` in `to` (of the same file system), in one step for every observer;
-    /// `whiteout` is left in the old place.
+    /// `whiteout` is left under the old name.
     ///
     /// # Errors
     /// `ENOENT`, `EEXIST`, `ENOTEMPTY`, `EISDIR`, `ENOTDIR`, `EPERM`.
@@ -246,7 +246,7 @@ pub trait Inode: Any + Send + Sync {
     ///
     /// # Errors
     /// `EINVAL` if this is none.
-    fn follow(&self) -> Result<LinkTarget> {
+    fn get_link(&self) -> Result<LinkTarget> {
         Err(Errno::EINVAL)
     }
 
@@ -255,7 +255,7 @@ pub trait Inode: Any + Send + Sync {
     /// # Errors
     /// `EINVAL` if this is none.
     fn readlink(&self) -> Result<Vec<u8>> {
-        match self.follow()? {
+        match self.get_link()? {
             LinkTarget::Text(text) => Ok(text),
             LinkTarget::MagicLink(path) => Ok(path.to_bytes(None)),
         }
@@ -275,7 +275,7 @@ pub trait Inode: Any + Send + Sync {
     ///
     /// # Errors
     /// `ENOSPC`, `EFBIG`; `EPERM` where files are not made of pages.
-    fn put_page(&self, offset: u64, page: Page) -> Result<()> {
+    fn insert_page(&self, offset: u64, page: Page) -> Result<()> {
         let _ = (offset, page);
         Err(Errno::EPERM)
     }
@@ -365,18 +365,18 @@ pub trait Inode: Any + Send + Sync {
 
     /// A number by which the file system finds the file as long as there is one, and never another,
     /// if it has such.
-    fn handle(self: Arc<Self>) -> Option<u64> {
+    fn file_handle(self: Arc<Self>) -> Option<u64> {
         None
     }
 
     /// Counts of those who write and of those who execute the file, if it has them.
-    fn writers(&self) -> Option<&WriteCount> {
+    fn write_count(&self) -> Option<&WriteCount> {
         None
     }
 
     /// The file was read, which sets its access time: `always`, or where that tells something new
     /// (`relatime`).
-    fn accessed(&self, always: bool) {
+    fn touch_atime(&self, always: bool) {
         let _ = always;
     }
 
@@ -384,7 +384,7 @@ pub trait Inode: Any + Send + Sync {
     ///
     /// # Errors
     /// `ENXIO` behind the end.
-    fn seek_extent(&self, offset: u64, hole: bool) -> Result<u64> {
+    fn seek_hole_data(&self, offset: u64, hole: bool) -> Result<u64> {
         let size = self.metadata().size;
         if offset >= size {
             Err(Errno::ENXIO)
@@ -401,7 +401,7 @@ pub trait Inode: Any + Send + Sync {
         Err(Errno::ENODEV)
     }
 
-    /// Operations of a new opening of this file. `None`: the ordinary thing for its kind.
+    /// Operations of a file that is opened. `None`: the ordinary thing for its kind.
     ///
     /// # Errors
     /// Whatever the device says.

@@ -293,7 +293,7 @@ impl FileOps for InotifyFile {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
         match self.0.read_events(buf) {
             Some(result) => result,
-            None if file.nonblocking() => Err(Errno::EAGAIN),
+            None if file.is_nonblocking() => Err(Errno::EAGAIN),
             None => self.0.readable.wait(|| self.0.read_events(buf))?,
         }
     }
@@ -417,9 +417,9 @@ pub fn notify_path(path: &Path, mask: u32) {
 #[cold]
 fn notify_with_parent(dentry: &Arc<Dentry>, mask: u32) {
     let mask = with_isdir(mask, dentry.kind());
-    let place = dentry.place();
-    if let Some(parent) = &place.parent {
-        notify_marks(parent.inode(), mask, &place.name, 0, place.removed);
+    let location = dentry.location();
+    if let Some(parent) = &location.parent {
+        notify_marks(parent.inode(), mask, &location.name, 0, location.removed);
     }
     notify_marks(dentry.inode(), mask, b"", 0, false);
 }

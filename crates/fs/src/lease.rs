@@ -14,8 +14,8 @@ use abi::errno::Errno;
 use linux_raw_sys::general::CAP_LEASE;
 use task::{Deadline, Mutex, WaitError, WaitQueue, now_ns};
 
-use crate::sigio::{self, FileOwner, OwnerTarget};
-use crate::{Cred, File, FileType, Inode, Result};
+use crate::sigio::{self, FileOwner, OwnerTarget, SetterUids};
+use crate::{Cred, File, FileType, Inode, OpenFlags, Result};
 
 /// Time in seconds after which a lease that is being broken ends by itself
 /// (`/proc/sys/fs/lease-break-time`).
@@ -94,21 +94,21 @@ pub fn set(
 ) -> Result<()> {
     let inode = file.inode();
     let users = inode
-        .writers()
+        .write_count()
         .filter(|_| inode.kind() == FileType::Regular)
         .ok_or(Errno::EINVAL)?;
-    if cred.uid != inode.metadata().uid && !cred.has(CAP_LEASE) {
+    if cred.uid != inode.metadata().uid && !cred.capable(CAP_LEASE) {
         return Err(Errno::EACCES);
     }
     let own = |lease: &Lease| core::ptr::eq(lease.file.as_ptr(), Arc::as_ptr(file));
-    file.note_lease();
+    file.set_has_leases();
     // Who opens the file from now on looks for leases, and finds this one or is found here.
     LEASE_COUNT.fetch_add(1, Ordering::SeqCst);
     let free = match kind {
         None => true,
-        Some(LeaseKind::Read) => users.writing() == 0,
+        Some(LeaseKind::Read) => users.writers() == 0,
         Some(LeaseKind::Write) => {
-            users.writing() == i32::from(file.flags().writable()) && !has_others()
+            users.writers() == i32::from(file.flags().is_writable()) && !has_others()
         }
     };
     let result = with_leases(inode, |leases| {
@@ -167,21 +167,22 @@ pub(crate) fn release(file: &File) {
     LEASE_WAITERS.wake_all();
 }
 
-/// Breaks the leases that conflict with opening or truncating a file: signals their holders, and
-/// waits until they have given them up (Linux `break_lease`).
+/// Breaks the leases that conflict with opening a file with these flags, or with truncating it:
+/// signals their holders, and waits until they have given them up (Linux `break_lease`).
 ///
 /// # Errors
-/// `EAGAIN` instead of waiting; `ERESTARTSYS`.
-pub(crate) fn break_lease(inode: &Arc<dyn Inode>, writes: bool, nonblocking: bool) -> Result<()> {
+/// `EAGAIN` instead of waiting, with `O_NONBLOCK`; `ERESTARTSYS`.
+pub(crate) fn break_lease(inode: &Arc<dyn Inode>, flags: OpenFlags) -> Result<()> {
     if LEASE_COUNT.load(Ordering::SeqCst) == 0 {
         Ok(())
     } else {
-        break_conflicting(inode, writes, nonblocking)
+        break_conflicting(inode, flags)
     }
 }
 
 #[cold]
-fn break_conflicting(inode: &Arc<dyn Inode>, writes: bool, nonblocking: bool) -> Result<()> {
+fn break_conflicting(inode: &Arc<dyn Inode>, flags: OpenFlags) -> Result<()> {
+    let writes = flags.is_writable();
     loop {
         let mut asked = Vec::new();
         let until = with_leases(inode, |leases| {
@@ -218,7 +219,7 @@ fn break_conflicting(inode: &Arc<dyn Inode>, writes: bool, nonblocking: bool) ->
             sigio::notify_poll_msg(&file, fd);
         }
         let Some(until) = until else { return Ok(()) };
-        if nonblocking {
+        if flags.contains(OpenFlags::NONBLOCK) {
             return Err(Errno::EAGAIN);
         }
         let free = || {
@@ -236,10 +237,10 @@ fn break_conflicting(inode: &Arc<dyn Inode>, writes: bool, nonblocking: bool) ->
 }
 
 /// Makes a process the owner of a file's signals, if it has no owner.
-pub fn set_default_owner(file: &File, process: i32, setter_uids: (u32, u32)) {
+pub fn set_default_owner(file: &File, process: i32, setter: SetterUids) {
     file.update_owner(|owner| {
         if owner.target == OwnerTarget::Nobody {
-            (owner.target, owner.setter_uids) = (OwnerTarget::Process(process), setter_uids);
+            (owner.target, owner.setter) = (OwnerTarget::Process(process), setter);
         }
     });
 }

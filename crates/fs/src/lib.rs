@@ -6,7 +6,7 @@
 //!    holds the calls that change names.
 //! 2. [`Inode`] is what a file *is*: a RAM file system's ([`ramfs`]), a generated one ([`pseudo`]),
 //!    a device node ([`devfs`]).
-//! 3. [`File`] is one *opening* of it: flags and offset, over a [`FileOps`] that reads, writes,
+//! 3. [`File`] is an *open* one: flags and offset, over a [`FileOps`] that reads, writes,
 //!    polls and controls.
 //!
 //! Pipes, terminals, event counters and epoll sets are `FileOps` too. Nothing here names the
@@ -48,13 +48,13 @@ mod types;
 mod write_access;
 pub mod xattr;
 
-pub use dcache::start as start_name_cache;
+pub use dcache::init as start_name_cache;
 pub use dentry::{Dentry, Path};
 pub use file::{File, FileOps, Whence};
 pub use file_ops::seek_position;
 pub use flags::OpenFlags;
 pub use inode::{
-    DirEntry, Inode, LinkTarget, NewInode, NewInodeKind, RenameFlags, set_keeps_set_ids,
+    DirEntry, Inode, LinkTarget, NewInode, NewInodeKind, RenameFlags, set_keeps_setid_bits,
 };
 pub use path::FsStruct;
 pub use statistics::census;

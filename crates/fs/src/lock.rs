@@ -2,7 +2,7 @@
 //!
 //! Locks live beside the files, in a table by (device, inode); a file nobody locks costs nothing.
 //! The two families do not see each other, as on Linux. Who would wait for a process that waits for
-//! him, directly or through others, is refused (`EDEADLK`): `WAITS`.
+//! him, directly or through others, is refused (`EDEADLK`): `BLOCKED_LOCKS`.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -27,23 +27,52 @@ pub enum LockOwner {
         /// The process id shown to others.
         pid: i32,
     },
-    /// An opening: `F_OFD_SETLK`.
+    /// An open file: `F_OFD_SETLK`.
     OpenFile(usize),
 }
 
 impl LockOwner {
     /// The owner for open-file-description locks.
     #[must_use]
-    pub fn opening(file: &File) -> Self {
+    pub fn open_file(file: &File) -> Self {
         Self::OpenFile(core::ptr::from_ref(file).addr())
     }
 
-    fn same(self, other: Self) -> bool {
+    fn is_same(self, other: Self) -> bool {
         match (self, other) {
             (Self::Process { table: a, .. }, Self::Process { table: b, .. }) => a == b,
             (a, b) => a == b,
         }
     }
+}
+
+/// Kind of a lock (`F_RDLCK`, `F_WRLCK`; `LOCK_SH`, `LOCK_EX`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockKind {
+    /// Several owners may hold it at a time.
+    Shared,
+    /// One owner may hold it.
+    Exclusive,
+}
+
+/// Behaviour of a call when another owner holds a lock that conflicts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OnConflict {
+    /// Waits until the lock is released (`F_SETLKW`).
+    Wait,
+    /// Fails with `EAGAIN` (`F_SETLK`, `LOCK_NB`).
+    Fail,
+}
+
+/// A lock that conflicts with one that was asked for (`F_GETLK`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConflictingLock {
+    /// Process id of the holder; -1 for an open file.
+    pub pid: i32,
+    /// Bytes that are locked.
+    pub range: LockRange,
+    /// Kind of the lock.
+    pub kind: LockKind,
 }
 
 /// A lock on the bytes `start..end`.
@@ -59,14 +88,14 @@ pub struct LockRange {
 struct RecordLock {
     owner: LockOwner,
     range: LockRange,
-    exclusive: bool,
+    kind: LockKind,
 }
 
 #[derive(Default)]
 struct LockState {
-    /// `flock` holders, by opening; several only if shared.
-    openings: Vec<usize>,
-    openings_exclusive: bool,
+    /// Open files that hold the `flock` lock, by address; several only if shared.
+    flock_owners: Vec<usize>,
+    flock_kind: Option<LockKind>,
     records: Vec<RecordLock>,
 }
 
@@ -85,12 +114,12 @@ pub(crate) fn counts() -> [u64; 3] {
     let entries: Vec<_> = TABLE.lock().values().cloned().collect();
     let locks = |entry: &Arc<LockContext>| {
         let locks = entry.locks.lock();
-        (locks.openings.len() + locks.records.len()) as u64
+        (locks.flock_owners.len() + locks.records.len()) as u64
     };
     [
         entries.len() as u64,
         entries.iter().map(locks).sum(),
-        WAITS.lock().len() as u64,
+        BLOCKED_LOCKS.lock().len() as u64,
     ]
 }
 
@@ -109,7 +138,7 @@ struct LockContextRef {
 
 impl LockContextRef {
     /// The entry of a file, made if there is none.
-    fn of(file: &File) -> Self {
+    fn get_or_insert(file: &File) -> Self {
         let key = key(file);
         Self {
             key,
@@ -118,7 +147,7 @@ impl LockContextRef {
     }
 
     /// The entry of a file, if it has one.
-    fn existing(file: &File) -> Option<Self> {
+    fn get(file: &File) -> Option<Self> {
         let key = key(file);
         TABLE.lock().get(&key).cloned().map(|entry| Self {
             key,
@@ -127,9 +156,9 @@ impl LockContextRef {
     }
 
     /// After locks were released: tells waiters.
-    fn released(&self) {
+    fn notify_released(&self) {
         let file = self.address();
-        WAITS.lock().retain(|wait| wait.file != file);
+        BLOCKED_LOCKS.lock().retain(|wait| wait.file != file);
         self.changed.notify();
     }
 
@@ -155,7 +184,9 @@ impl Drop for LockContextRef {
         self.entry = None;
         let unused = |entry: &Arc<LockContext>| {
             let locks = entry.locks.lock();
-            Arc::strong_count(entry) == 1 && locks.openings.is_empty() && locks.records.is_empty()
+            Arc::strong_count(entry) == 1
+                && locks.flock_owners.is_empty()
+                && locks.records.is_empty()
         };
         let removed = if table.get(&self.key).is_some_and(unused) {
             table.remove(&self.key)
@@ -167,30 +198,31 @@ impl Drop for LockContextRef {
     }
 }
 
-/// Takes or changes an opening's whole-file lock.
+/// Takes or changes an open file's whole-file lock.
 ///
 /// # Errors
 /// `EAGAIN` instead of waiting, `ERESTARTSYS` when interrupted.
-pub fn flock(file: &File, exclusive: bool, nonblocking: bool) -> Result<()> {
+pub fn flock(file: &File, kind: LockKind, on_conflict: OnConflict) -> Result<()> {
     let me = core::ptr::from_ref(file).addr();
-    let entry = LockContextRef::of(file);
+    let entry = LockContextRef::get_or_insert(file);
     let attempt = || {
         let mut locks = entry.locks.lock();
-        let others = locks.openings.iter().any(|&o| o != me);
-        if others && (exclusive || locks.openings_exclusive) {
+        let others = locks.flock_owners.iter().any(|&o| o != me);
+        let is_exclusive = |kind| kind == LockKind::Exclusive;
+        if others && (is_exclusive(kind) || locks.flock_kind.is_some_and(is_exclusive)) {
             return None;
         }
-        if !locks.openings.contains(&me) {
-            locks.openings.push(me);
+        if !locks.flock_owners.contains(&me) {
+            locks.flock_owners.push(me);
         }
-        locks.openings_exclusive = exclusive;
-        file.note_lock();
+        locks.flock_kind = Some(kind);
+        file.set_has_locks();
         Some(())
     };
     match attempt() {
         Some(()) => {}
-        None if nonblocking => return Err(Errno::EAGAIN),
-        // A lock held by this opening is not given up while it waits for a stronger one; Linux
+        None if on_conflict == OnConflict::Fail => return Err(Errno::EAGAIN),
+        // A lock held by this open file is not given up while it waits for a stronger one; Linux
         // gives it up first.
         None => {
             unflock(file);
@@ -202,42 +234,42 @@ pub fn flock(file: &File, exclusive: bool, nonblocking: bool) -> Result<()> {
     Ok(())
 }
 
-/// Gives an opening's whole-file lock back.
+/// Releases an open file's whole-file lock.
 pub fn unflock(file: &File) {
     let me = core::ptr::from_ref(file).addr();
-    let Some(entry) = LockContextRef::existing(file) else {
+    let Some(entry) = LockContextRef::get(file) else {
         return;
     };
-    entry.locks.lock().openings.retain(|&o| o != me);
-    entry.released();
+    entry.locks.lock().flock_owners.retain(|&o| o != me);
+    entry.notify_released();
 }
 
-/// At the end of an opening.
-pub(crate) fn release_opening(file: &File) {
+/// Releases the whole-file lock of an open file that is closed.
+pub(crate) fn release_flock(file: &File) {
     unflock(file);
-    release(file, LockOwner::opening(file));
+    release_record_locks(file, LockOwner::open_file(file));
 }
 
 impl LockState {
-    fn conflict(&self, owner: LockOwner, range: LockRange, exclusive: bool) -> Option<&RecordLock> {
+    fn conflict(&self, owner: LockOwner, range: LockRange, kind: LockKind) -> Option<&RecordLock> {
         self.records.iter().find(|r| {
-            !r.owner.same(owner)
+            !r.owner.is_same(owner)
                 && r.range.start < range.end
                 && range.start < r.range.end
-                && (exclusive || r.exclusive)
+                && (kind, r.kind) != (LockKind::Shared, LockKind::Shared)
         })
     }
 
     /// Replaces whatever the owner holds of the range. The records of an owner stand together and
     /// in order, and those of one kind that touch are one.
-    fn set(&mut self, owner: LockOwner, range: LockRange, lock: Option<bool>) {
+    fn set(&mut self, owner: LockOwner, range: LockRange, lock: Option<LockKind>) {
         let at = self
             .records
             .iter()
-            .position(|r| r.owner.same(owner))
+            .position(|r| r.owner.is_same(owner))
             .unwrap_or(self.records.len());
         let mut kept = Vec::new();
-        for r in self.records.extract_if(.., |r| r.owner.same(owner)) {
+        for r in self.records.extract_if(.., |r| r.owner.is_same(owner)) {
             if r.range.end <= range.start || range.end <= r.range.start {
                 kept.push(r);
                 continue;
@@ -261,12 +293,11 @@ impl LockState {
                 });
             }
         }
-        if let Some(exclusive) = lock {
+        if let Some(kind) = lock {
             let mut whole = range;
             kept.retain(|r| {
-                let touches = r.exclusive == exclusive
-                    && r.range.start <= whole.end
-                    && whole.start <= r.range.end;
+                let touches =
+                    r.kind == kind && r.range.start <= whole.end && whole.start <= r.range.end;
                 if touches {
                     whole = LockRange {
                         start: whole.start.min(r.range.start),
@@ -278,7 +309,7 @@ impl LockState {
             kept.push(RecordLock {
                 owner,
                 range: whole,
-                exclusive,
+                kind,
             });
             kept.sort_by_key(|r| r.range.start);
         }
@@ -298,24 +329,24 @@ struct BlockedLock {
 
 /// Calls that wait for locks, and for whom. Whatever changes about a file's locks takes its waits
 /// out: those who wait look again, and say so again.
-static WAITS: Mutex<Vec<BlockedLock>> = Mutex::new(Vec::new());
+static BLOCKED_LOCKS: Mutex<Vec<BlockedLock>> = Mutex::new(Vec::new());
 
 /// Through how many processes a ring of waits is looked for.
-const MAX_RING: usize = 10;
+const MAX_DEADLOCK_ITERATIONS: usize = 10;
 
 /// Notes that one process begins to wait for another.
 ///
 /// # Errors
 /// `EDEADLK` if the other waits for the first.
-fn begin_wait(wait: BlockedLock) -> Result<()> {
-    let mut waits = WAITS.lock();
+fn insert_blocked(wait: BlockedLock) -> Result<()> {
+    let mut waits = BLOCKED_LOCKS.lock();
     waits.retain(|other| other.call != wait.call);
     let mut holder = wait.holder;
-    for _ in 0..MAX_RING {
-        if holder.same(wait.waiter) {
+    for _ in 0..MAX_DEADLOCK_ITERATIONS {
+        if holder.is_same(wait.waiter) {
             return Err(Errno::EDEADLK);
         }
-        let Some(next) = waits.iter().find(|other| other.waiter.same(holder)) else {
+        let Some(next) = waits.iter().find(|other| other.waiter.is_same(holder)) else {
             break;
         };
         holder = next.holder;
@@ -324,24 +355,24 @@ fn begin_wait(wait: BlockedLock) -> Result<()> {
     Ok(())
 }
 
-/// Sets (`Some(exclusive)`) or clears (`None`) a record lock.
+/// Sets a record lock, or clears it (`None`).
 ///
 /// # Errors
 /// `EAGAIN` instead of waiting, `ERESTARTSYS` when interrupted, `EDEADLK`.
-pub fn set_record(
+pub fn set_record_lock(
     file: &File,
     owner: LockOwner,
     range: LockRange,
-    lock: Option<bool>,
-    wait: bool,
+    lock: Option<LockKind>,
+    on_conflict: OnConflict,
 ) -> Result<()> {
     static CALLS: AtomicU64 = AtomicU64::new(0);
-    let entry = LockContextRef::of(file);
+    let entry = LockContextRef::get_or_insert(file);
     let call = CALLS.fetch_add(1, Ordering::Relaxed);
     let attempt = || {
         let mut locks = entry.locks.lock();
-        if let Some(exclusive) = lock {
-            if let Some(found) = locks.conflict(owner, range, exclusive) {
+        if let Some(kind) = lock {
+            if let Some(found) = locks.conflict(owner, range, kind) {
                 let processes = matches!(
                     (owner, found.owner),
                     (LockOwner::Process { .. }, LockOwner::Process { .. })
@@ -352,62 +383,67 @@ pub fn set_record(
                     waiter: owner,
                     holder: found.owner,
                 };
-                return if wait && processes {
-                    begin_wait(wait_for).err().map(Err)
+                return if on_conflict == OnConflict::Wait && processes {
+                    insert_blocked(wait_for).err().map(Err)
                 } else {
                     None
                 };
             }
-            file.note_lock();
+            file.set_has_locks();
         }
         locks.set(owner, range, lock);
         Some(Ok(()))
     };
     let result = match attempt() {
         Some(result) => result,
-        None if !wait => return Err(Errno::EAGAIN),
+        None if on_conflict == OnConflict::Fail => return Err(Errno::EAGAIN),
         None => {
             let result = entry.changed.wait(attempt).flatten();
-            WAITS.lock().retain(|wait| wait.call != call);
+            BLOCKED_LOCKS.lock().retain(|wait| wait.call != call);
             result
         }
     };
-    entry.released();
+    entry.notify_released();
     result
 }
 
-/// A record lock that conflicts with another: its holder (a process id, or -1 for an opening), its
-/// range, and whether it is exclusive.
+/// Returns a record lock that conflicts with one that an owner could take (`F_GETLK`).
 #[must_use]
-pub fn conflicting(
+pub fn test_lock(
     file: &File,
     owner: LockOwner,
     range: LockRange,
-    exclusive: bool,
-) -> Option<(i32, LockRange, bool)> {
-    let entry = LockContextRef::existing(file)?;
+    kind: LockKind,
+) -> Option<ConflictingLock> {
+    let entry = LockContextRef::get(file)?;
     let locks = entry.locks.lock();
-    locks.conflict(owner, range, exclusive).map(|r| {
-        let pid = match r.owner {
+    locks.conflict(owner, range, kind).map(|r| ConflictingLock {
+        pid: match r.owner {
             LockOwner::Process { pid, .. } => pid,
             LockOwner::OpenFile(_) => -1,
-        };
-        (pid, r.range, r.exclusive)
+        },
+        range: r.range,
+        kind: r.kind,
     })
 }
 
 /// Releases every record lock of an owner on a file: when a process closes any of its descriptors
 /// for it.
-pub fn release(file: &File, owner: LockOwner) {
-    let Some(entry) = LockContextRef::existing(file) else {
+pub fn release_record_locks(file: &File, owner: LockOwner) {
+    let Some(entry) = LockContextRef::get(file) else {
         return;
     };
-    entry.locks.lock().records.retain(|r| !r.owner.same(owner));
-    entry.released();
+    entry
+        .locks
+        .lock()
+        .records
+        .retain(|r| !r.owner.is_same(owner));
+    entry.notify_released();
 }
 
 #[cfg(test)]
 mod tests {
+    use super::LockKind::{Exclusive, Shared};
     use super::*;
 
     fn process(n: u64) -> LockOwner {
@@ -420,18 +456,22 @@ mod tests {
     #[test]
     fn unlocking_the_middle_splits() {
         let mut locks = LockState::default();
-        locks.set(process(1), LockRange { start: 0, end: 100 }, Some(true));
+        locks.set(
+            process(1),
+            LockRange { start: 0, end: 100 },
+            Some(Exclusive),
+        );
         locks.set(process(1), LockRange { start: 40, end: 60 }, None);
         let hit = |start, end| {
             locks
-                .conflict(process(2), LockRange { start, end }, false)
+                .conflict(process(2), LockRange { start, end }, Shared)
                 .is_some()
         };
         assert!(hit(0, 40) && hit(60, 61) && hit(39, 41));
         assert!(!hit(40, 60) && !hit(100, 200));
         assert!(
             locks
-                .conflict(process(1), LockRange { start: 0, end: 100 }, true)
+                .conflict(process(1), LockRange { start: 0, end: 100 }, Exclusive)
                 .is_none()
         );
     }
@@ -439,25 +479,24 @@ mod tests {
     #[test]
     fn locks_that_touch_are_one() {
         let mut locks = LockState::default();
-        let mut set =
-            |start, end, exclusive| locks.set(process(1), LockRange { start, end }, exclusive);
-        set(20, 30, Some(true));
-        set(0, 10, Some(true));
-        set(40, 50, Some(false));
-        set(10, 20, Some(true));
-        set(30, 40, Some(false));
+        let mut set = |start, end, kind| locks.set(process(1), LockRange { start, end }, kind);
+        set(20, 30, Some(Exclusive));
+        set(0, 10, Some(Exclusive));
+        set(40, 50, Some(Shared));
+        set(10, 20, Some(Exclusive));
+        set(30, 40, Some(Shared));
         let shown: Vec<_> = locks
             .records
             .iter()
-            .map(|r| (r.range.start, r.range.end, r.exclusive))
+            .map(|r| (r.range.start, r.range.end, r.kind))
             .collect();
-        assert_eq!(shown, [(0, 30, true), (30, 50, false)]);
+        assert_eq!(shown, [(0, 30, Exclusive), (30, 50, Shared)]);
     }
 
     #[test]
     fn rings_of_waits_are_refused() {
         let wait = |call, waiter, holder| {
-            begin_wait(BlockedLock {
+            insert_blocked(BlockedLock {
                 call,
                 file: 0,
                 waiter: process(waiter),
@@ -467,20 +506,20 @@ mod tests {
         assert!(wait(1, 101, 102).is_ok() && wait(2, 102, 103).is_ok());
         assert_eq!(wait(3, 103, 101), Err(Errno::EDEADLK));
         assert!(wait(2, 102, 104).is_ok() && wait(3, 103, 101).is_ok());
-        WAITS.lock().clear();
+        BLOCKED_LOCKS.lock().clear();
     }
 
     #[test]
     fn whoever_is_at_a_file_last_takes_it_out_of_the_table() {
-        let file = File::of_inode(
+        let file = File::from_inode(
             crate::ramfs::RamFs::memfd("locks", 0o600, 0),
             crate::OpenFlags::RDWR,
             None,
         );
         let known = || TABLE.lock().contains_key(&key(&file));
         // Another call begins before the lock is given back, and ends after.
-        flock(&file, true, true).unwrap();
-        let other = LockContextRef::of(&file);
+        flock(&file, Exclusive, OnConflict::Fail).unwrap();
+        let other = LockContextRef::get_or_insert(&file);
         unflock(&file);
         assert!(known());
         drop(other);
@@ -496,16 +535,16 @@ mod tests {
                 start: 0,
                 end: u64::MAX,
             },
-            Some(false),
+            Some(Shared),
         );
         assert!(
             locks
-                .conflict(process(2), LockRange { start: 5, end: 6 }, false)
+                .conflict(process(2), LockRange { start: 5, end: 6 }, Shared)
                 .is_none()
         );
         assert!(
             locks
-                .conflict(process(2), LockRange { start: 5, end: 6 }, true)
+                .conflict(process(2), LockRange { start: 5, end: 6 }, Exclusive)
                 .is_some()
         );
     }

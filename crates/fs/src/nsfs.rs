@@ -69,7 +69,7 @@ impl NamespaceKind {
 
     /// The number of the first one, as on Linux.
     #[must_use]
-    pub const fn first_number(self) -> u32 {
+    pub const fn initial_number(self) -> u32 {
         match self {
             Self::Time => 0xefff_fffa,
             Self::Cgroup => 0xefff_fffb,
@@ -77,18 +77,18 @@ impl NamespaceKind {
             Self::User => 0xefff_fffd,
             Self::Uts => 0xefff_fffe,
             Self::Ipc => 0xefff_ffff,
-            Self::Mount => FIRST_GIVEN,
-            Self::Net => FIRST_GIVEN - 7,
+            Self::Mount => FIRST_DYNAMIC,
+            Self::Net => FIRST_DYNAMIC - 7,
         }
     }
 }
 
 /// Where numbers that are given out begin.
-const FIRST_GIVEN: u32 = 0xf000_0000;
+const FIRST_DYNAMIC: u32 = 0xf000_0000;
 
 /// A number for a new namespace.
 pub fn new_number() -> u32 {
-    static NEXT: AtomicU32 = AtomicU32::new(FIRST_GIVEN);
+    static NEXT: AtomicU32 = AtomicU32::new(FIRST_DYNAMIC);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
@@ -107,12 +107,12 @@ pub enum NamespaceRef {
 pub struct NsInode {
     kind: NamespaceKind,
     number: u32,
-    held: NamespaceRef,
+    namespace: NamespaceRef,
 }
 
 fn mount() -> &'static Arc<Mount> {
     static MOUNT: Once<Arc<Mount>> = Once::new();
-    MOUNT.call_once(|| mount::apart(SuperBlock::of(Arc::new(NsFs), 0), "nsfs"))
+    MOUNT.call_once(|| mount::detached_mount(SuperBlock::for_fs(Arc::new(NsFs), 0), "nsfs"))
 }
 
 fn device() -> u64 {
@@ -124,16 +124,20 @@ fn device() -> u64 {
 #[must_use]
 pub fn path(kind: NamespaceKind, number: u32, held: NamespaceRef) -> Path {
     let name = format!("{}:[{number}]", kind.name());
-    Path::unnamed_in(
+    Path::pseudo_in(
         mount().clone(),
-        Arc::new(NsInode { kind, number, held }),
+        Arc::new(NsInode {
+            kind,
+            number,
+            namespace: held,
+        }),
         &name,
     )
 }
 
 /// The namespace a file is, if it is one.
 #[must_use]
-pub fn of(inode: &Arc<dyn Inode>) -> Option<&NsInode> {
+pub fn from_inode(inode: &Arc<dyn Inode>) -> Option<&NsInode> {
     (&**inode as &dyn Any).downcast_ref()
 }
 
@@ -146,14 +150,14 @@ impl NsInode {
 
     /// Itself.
     #[must_use]
-    pub fn held(&self) -> &NamespaceRef {
-        &self.held
+    pub fn namespace(&self) -> &NamespaceRef {
+        &self.namespace
     }
 
     /// Itself, if it is one of mounts.
     #[must_use]
-    pub fn mounts(&self) -> Option<&Arc<Namespace>> {
-        match &self.held {
+    pub fn mount_namespace(&self) -> Option<&Arc<Namespace>> {
+        match &self.namespace {
             NamespaceRef::Mounts(space) => Some(space),
             _ => None,
         }
@@ -170,7 +174,7 @@ impl Inode for NsInode {
     }
 
     fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Option<Arc<dyn FileOps>>> {
-        if flags.writable() {
+        if flags.is_writable() {
             Err(Errno::EPERM)
         } else {
             Ok(Some(Arc::new(NsFileOps(self.kind))))
@@ -195,7 +199,7 @@ impl FileOps for NsFileOps {
             NS_GET_USERNS => {
                 let user = path(
                     NamespaceKind::User,
-                    NamespaceKind::User.first_number(),
+                    NamespaceKind::User.initial_number(),
                     NamespaceRef::Only,
                 );
                 request.caller.install(

@@ -13,7 +13,7 @@ use crate::mount::{self, MS_NOSYMFOLLOW, Namespace};
 use crate::{Access, Cred, Dentry, FileType, LinkTarget, NAME_MAX, PATH_MAX, Path, Result};
 
 /// How many symbolic links one walk follows.
-pub const MAX_LINKS: usize = 40;
+pub const MAX_SYMLINKS: usize = 40;
 
 bitflags::bitflags! {
     /// How the last component is treated.
@@ -48,14 +48,14 @@ bitflags::bitflags! {
 /// Where a walk starts, where it may not leave, and who walks.
 #[derive(Clone)]
 pub struct LookupContext<'a> {
-    places: Arc<FsPaths>,
+    paths: Arc<FsPaths>,
     /// Where a relative name starts; `None` for the working directory.
     base: Option<Path>,
     /// Credentials that permissions are checked with.
     pub cred: &'a Cred,
     resolve: Resolve,
     /// Mounts on the way do not count as used.
-    unnoticed: bool,
+    leaves_mounts_untouched: bool,
 }
 
 /// The directory of a name and the name in it, not looked up yet.
@@ -75,19 +75,19 @@ impl LookupContext<'_> {
     }
 
     /// Mounts on the way do not count as used ([`mount::UnmountFlags::EXPIRE`]).
-    pub fn pass_unnoticed(&mut self) {
-        self.unnoticed = true;
+    pub fn leave_mounts_untouched(&mut self) {
+        self.leaves_mounts_untouched = true;
     }
 
     /// Keeps the walk within limits.
-    pub fn restrict(&mut self, resolve: Resolve) {
+    pub fn set_resolve(&mut self, resolve: Resolve) {
         self.resolve = resolve;
         if resolve.contains(Resolve::IN_ROOT) {
             let base = self.base().clone();
-            self.places = Arc::new(FsPaths {
+            self.paths = Arc::new(FsPaths {
                 root: base.clone(),
                 cwd: base,
-                space: self.places.space.clone(),
+                namespace: self.paths.namespace.clone(),
             });
             self.base = None;
         }
@@ -96,13 +96,13 @@ impl LookupContext<'_> {
     /// The namespace of who walks.
     #[must_use]
     pub fn namespace(&self) -> &Arc<Namespace> {
-        &self.places.space
+        &self.paths.namespace
     }
 
     /// Where relative names start.
     #[must_use]
     pub fn base(&self) -> &Path {
-        self.base.as_ref().unwrap_or(&self.places.cwd)
+        self.base.as_ref().unwrap_or(&self.paths.cwd)
     }
 
     /// The file that `name` names.
@@ -113,16 +113,16 @@ impl LookupContext<'_> {
         let mut walker = PathWalker::new(self, name)?;
         let mut directory = flags.contains(LookupFlags::DIRECTORY);
         while let Some(component) = walker.component() {
-            directory |= component.last && component.slash;
+            directory |= component.is_last && component.has_slash;
             walker.step(
-                component.at,
-                !component.last || component.slash || !flags.contains(LookupFlags::NOFOLLOW),
+                component.range,
+                !component.is_last || component.has_slash || !flags.contains(LookupFlags::NOFOLLOW),
             )?;
         }
-        if directory && walker.at.dentry().kind() != FileType::Directory {
+        if directory && walker.path.dentry().kind() != FileType::Directory {
             return Err(Errno::ENOTDIR);
         }
-        Ok(walker.at)
+        Ok(walker.path)
     }
 
     /// The directory in which `name`'s last component is to be made, removed or renamed. `None`:
@@ -131,7 +131,7 @@ impl LookupContext<'_> {
     /// # Errors
     /// Errors of [`LookupContext::lookup`] for the directory: `ENOENT`, `ENOTDIR`, `EACCES`,
     /// `ELOOP`, `ENAMETOOLONG`.
-    pub fn parent(&self, name: &[u8]) -> Result<Option<ParentLookup>> {
+    pub fn lookup_parent(&self, name: &[u8]) -> Result<Option<ParentLookup>> {
         let mut walker = PathWalker::new(self, name)?;
         let Some((name, trailing_slash)) = walker.walk_to_parent()? else {
             return Ok(None);
@@ -139,7 +139,7 @@ impl LookupContext<'_> {
         walker.require_search()?;
         let name = walker.text(&name).to_vec();
         Ok(Some(ParentLookup {
-            dir: walker.at,
+            dir: walker.path,
             name,
             trailing_slash,
         }))
@@ -148,21 +148,21 @@ impl LookupContext<'_> {
 
 /// A component of a name.
 struct Component {
-    at: Range<usize>,
+    range: Range<usize>,
     /// Only slashes follow, or nothing.
-    last: bool,
+    is_last: bool,
     /// A slash follows.
-    slash: bool,
+    has_slash: bool,
 }
 
 /// Path walk in progress (Linux `nameidata`).
 pub(crate) struct PathWalker<'a> {
-    walk: &'a LookupContext<'a>,
-    pub(crate) at: Path,
+    context: &'a LookupContext<'a>,
+    pub(crate) path: Path,
     /// The name that is walked: the caller's until a link is followed.
-    rest: Cow<'a, [u8]>,
+    name: Cow<'a, [u8]>,
     position: usize,
-    links: usize,
+    symlinks_followed: usize,
 }
 
 impl<'a> PathWalker<'a> {
@@ -177,29 +177,29 @@ impl<'a> PathWalker<'a> {
             return Err(Errno::EXDEV);
         }
         let at = if name[0] == b'/' {
-            walk.places.root.clone()
+            walk.paths.root.clone()
         } else {
             walk.base().clone()
         };
         Ok(Self {
-            walk,
-            at,
-            rest: Cow::Borrowed(name),
+            context: walk,
+            path: at,
+            name: Cow::Borrowed(name),
             position: 0,
-            links: 0,
+            symlinks_followed: 0,
         })
     }
 
     /// The text of a component. Valid until a link is followed.
     #[inline(always)]
     pub(crate) fn text(&self, at: &Range<usize>) -> &[u8] {
-        &self.rest[at.clone()]
+        &self.name[at.clone()]
     }
 
     /// Takes the next component off what is left.
     #[inline(always)]
     fn component(&mut self) -> Option<Component> {
-        let rest = &*self.rest;
+        let rest = &*self.name;
         let mut start = self.position;
         while start < rest.len() && rest[start] == b'/' {
             start += 1;
@@ -217,9 +217,9 @@ impl<'a> PathWalker<'a> {
             next += 1;
         }
         Some(Component {
-            at: start..end,
-            last: next == rest.len(),
-            slash: next > end,
+            range: start..end,
+            is_last: next == rest.len(),
+            has_slash: next > end,
         })
     }
 
@@ -227,10 +227,10 @@ impl<'a> PathWalker<'a> {
     /// `None`: nothing is left.
     pub(crate) fn walk_to_parent(&mut self) -> Result<Option<(Range<usize>, bool)>> {
         while let Some(component) = self.component() {
-            if component.last {
-                return Ok(Some((component.at, component.slash)));
+            if component.is_last {
+                return Ok(Some((component.range, component.has_slash)));
             }
-            self.step(component.at, true)?;
+            self.step(component.range, true)?;
         }
         Ok(None)
     }
@@ -238,10 +238,12 @@ impl<'a> PathWalker<'a> {
     /// Checks that this is a directory the walker may search.
     #[inline]
     pub(crate) fn require_search(&self) -> Result<()> {
-        if self.at.dentry().kind() != FileType::Directory {
+        if self.path.dentry().kind() != FileType::Directory {
             return Err(Errno::ENOTDIR);
         }
-        self.walk.cred.check_inode(&**self.at.inode(), Access::EXEC)
+        self.context
+            .cred
+            .check_inode(&**self.path.inode(), Access::EXEC)
     }
 
     /// Goes to the entry whose name is at `component`. A symbolic link, if followed, puts its text
@@ -251,26 +253,26 @@ impl<'a> PathWalker<'a> {
         self.require_search()?;
         let name = self.text(&component);
         if name[0] == b'.' && matches!(name, b"." | b"..") {
-            return self.stay_or_ascend(name.len() == 2);
+            return self.handle_dots(name.len() == 2);
         }
         if name.len() > NAME_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        let child = self.at.dentry().find(name)?;
+        let child = self.path.dentry().lookup(name)?;
         if follow && child.kind() == FileType::Symlink {
             return self.step_aside(child);
         }
-        match mount::over(self.at.mount(), &child) {
-            None => self.at.descend(child),
-            Some(_) if self.walk.resolve.contains(Resolve::NO_XDEV) => return Err(Errno::EXDEV),
+        match mount::lookup_mount(self.path.mount(), &child) {
+            None => self.path.descend(child),
+            Some(_) if self.context.resolve.contains(Resolve::NO_XDEV) => return Err(Errno::EXDEV),
             Some(mount) => {
-                self.at = mount.top();
+                self.path = mount.root_path();
                 // Seldom is anything mounted on that.
-                while let Some(mount) = mount::over(self.at.mount(), self.at.dentry()) {
-                    self.at = mount.top();
+                while let Some(mount) = mount::lookup_mount(self.path.mount(), self.path.dentry()) {
+                    self.path = mount.root_path();
                 }
-                if !self.walk.unnoticed {
-                    self.at.mount().touch();
+                if !self.context.leaves_mounts_untouched {
+                    self.path.mount().touch();
                 }
             }
         }
@@ -279,53 +281,53 @@ impl<'a> PathWalker<'a> {
 
     /// Goes to `.` or `..`.
     #[inline(never)]
-    fn stay_or_ascend(&mut self, ascend: bool) -> Result<()> {
+    fn handle_dots(&mut self, ascend: bool) -> Result<()> {
         if !ascend {
             return Ok(());
         }
-        if self.walk.resolve.contains(Resolve::BENEATH) && self.at == *self.walk.base() {
+        if self.context.resolve.contains(Resolve::BENEATH) && self.path == *self.context.base() {
             return Err(Errno::EXDEV);
         }
-        if self.at != self.walk.places.root
-            && let Some(parent) = self.at.parent()
+        if self.path != self.context.paths.root
+            && let Some(parent) = self.path.parent()
         {
-            let parent = mount::cross(parent);
-            self.may_enter(&parent)?;
-            self.at = parent;
+            let parent = mount::traverse_mounts(parent);
+            self.check_mount_crossing(&parent)?;
+            self.path = parent;
         }
         Ok(())
     }
 
     /// Refuses another mount to a walk that is to stay in one.
-    pub(crate) fn may_enter(&self, place: &Path) -> Result<()> {
-        let leaves = self.walk.resolve.contains(Resolve::NO_XDEV)
-            && !Arc::ptr_eq(place.mount(), self.at.mount());
+    pub(crate) fn check_mount_crossing(&self, path: &Path) -> Result<()> {
+        let leaves = self.context.resolve.contains(Resolve::NO_XDEV)
+            && !Arc::ptr_eq(path.mount(), self.path.mount());
         if leaves { Err(Errno::EXDEV) } else { Ok(()) }
     }
 
     /// Goes on from a link, unless something is mounted on it.
     #[inline(never)]
     fn step_aside(&mut self, child: Arc<Dentry>) -> Result<()> {
-        let child = mount::cross(Path::new(self.at.mount().clone(), child));
-        self.may_enter(&child)?;
+        let child = mount::traverse_mounts(Path::new(self.path.mount().clone(), child));
+        self.check_mount_crossing(&child)?;
         if child.dentry().kind() == FileType::Symlink {
             return self.follow(&child);
         }
-        self.at = child;
+        self.path = child;
         Ok(())
     }
 
     /// Follows a link that was found in the present directory.
     pub(crate) fn follow(&mut self, link: &Path) -> Result<()> {
-        self.links += 1;
-        if self.links > MAX_LINKS {
+        self.symlinks_followed += 1;
+        if self.symlinks_followed > MAX_SYMLINKS {
             return Err(Errno::ELOOP);
         }
-        let resolve = self.walk.resolve;
+        let resolve = self.context.resolve;
         if resolve.contains(Resolve::NO_SYMLINKS) || link.mount().flags() & MS_NOSYMFOLLOW != 0 {
             return Err(Errno::ELOOP);
         }
-        match link.inode().follow()? {
+        match link.inode().get_link()? {
             LinkTarget::MagicLink(_) if resolve.contains(Resolve::NO_MAGICLINKS) => {
                 return Err(Errno::ELOOP);
             }
@@ -333,8 +335,8 @@ impl<'a> PathWalker<'a> {
                 return Err(Errno::EXDEV);
             }
             LinkTarget::MagicLink(path) => {
-                self.may_enter(&path)?;
-                self.at = path;
+                self.check_mount_crossing(&path)?;
+                self.path = path;
             }
             LinkTarget::Text(mut text) => {
                 let first = *text.first().ok_or(Errno::ENOENT)?;
@@ -342,11 +344,11 @@ impl<'a> PathWalker<'a> {
                     if resolve.contains(Resolve::BENEATH) {
                         return Err(Errno::EXDEV);
                     }
-                    self.may_enter(&self.walk.places.root)?;
-                    self.at = self.walk.places.root.clone();
+                    self.check_mount_crossing(&self.context.paths.root)?;
+                    self.path = self.context.paths.root.clone();
                 }
-                text.extend_from_slice(&self.rest[self.position..]);
-                self.rest = Cow::Owned(text);
+                text.extend_from_slice(&self.name[self.position..]);
+                self.name = Cow::Owned(text);
                 self.position = 0;
             }
         }
@@ -359,39 +361,39 @@ impl<'a> PathWalker<'a> {
 struct FsPaths {
     root: Path,
     cwd: Path,
-    space: Arc<Namespace>,
+    namespace: Arc<Namespace>,
 }
 
 /// Root, working directory, mount namespace and file creation mask of a process, or of several with
 /// `CLONE_FS` (Linux `fs_struct`).
 pub struct FsStruct {
     /// Replaced as a whole: a walk takes one reference.
-    places: Mutex<Arc<FsPaths>>,
+    paths: Mutex<Arc<FsPaths>>,
     umask: AtomicU32,
 }
 
 impl FsStruct {
     /// A context at the top of the tree with umask 022.
     #[must_use]
-    pub fn new(space: Arc<Namespace>) -> Self {
-        let root = mount::cross(space.top());
+    pub fn new(namespace: Arc<Namespace>) -> Self {
+        let root = mount::traverse_mounts(namespace.root_path());
         Self {
-            places: Mutex::new(Arc::new(FsPaths {
+            paths: Mutex::new(Arc::new(FsPaths {
                 cwd: root.clone(),
                 root,
-                space,
+                namespace,
             })),
             umask: AtomicU32::new(0o022),
         }
     }
 
-    fn places(&self) -> Arc<FsPaths> {
-        self.places.lock().clone()
+    fn paths(&self) -> Arc<FsPaths> {
+        self.paths.lock().clone()
     }
 
-    fn change(&self, change: impl FnOnce(&mut FsPaths)) {
+    fn update(&self, change: impl FnOnce(&mut FsPaths)) {
         let old;
-        let mut places = self.places.lock();
+        let mut places = self.paths.lock();
         let mut new = (**places).clone();
         change(&mut new);
         old = core::mem::replace(&mut *places, Arc::new(new));
@@ -404,7 +406,7 @@ impl FsStruct {
     #[must_use]
     pub fn fork(&self) -> Arc<Self> {
         Arc::new(Self {
-            places: Mutex::new(self.places()),
+            paths: Mutex::new(self.paths()),
             umask: AtomicU32::new(self.umask()),
         })
     }
@@ -412,53 +414,61 @@ impl FsStruct {
     /// The root directory.
     #[must_use]
     pub fn root(&self) -> Path {
-        self.places().root.clone()
+        self.paths().root.clone()
     }
 
     /// The namespace of mounts.
     #[must_use]
     pub fn namespace(&self) -> Arc<Namespace> {
-        self.places().space.clone()
+        self.paths().namespace.clone()
     }
 
     /// The working directory.
     #[must_use]
     pub fn cwd(&self) -> Path {
-        self.places().cwd.clone()
+        self.paths().cwd.clone()
     }
 
     /// Moves the working directory.
     pub fn set_cwd(&self, cwd: Path) {
-        self.change(|places| places.cwd = cwd);
+        self.update(|places| places.cwd = cwd);
     }
 
     /// Moves the root directory.
     pub fn set_root(&self, root: Path) {
-        self.change(|places| places.root = root);
+        self.update(|places| places.root = root);
     }
 
     /// Moves into a copy of the namespace, to the same places there (`CLONE_NEWNS`).
     pub fn copy_namespace(&self) {
-        let places = self.places();
-        let (space, [root, cwd]) = places.space.copy([places.root.clone(), places.cwd.clone()]);
-        self.change(|places| *places = FsPaths { root, cwd, space });
+        let places = self.paths();
+        let (space, [root, cwd]) = places
+            .namespace
+            .copy([places.root.clone(), places.cwd.clone()]);
+        self.update(|places| {
+            *places = FsPaths {
+                root,
+                cwd,
+                namespace: space,
+            }
+        });
     }
 
     /// Moves into another namespace, to its top.
-    pub fn enter(&self, space: Arc<Namespace>) {
-        let root = mount::cross(space.top());
-        self.change(|places| {
+    pub fn set_namespace(&self, namespace: Arc<Namespace>) {
+        let root = mount::traverse_mounts(namespace.root_path());
+        self.update(|places| {
             *places = FsPaths {
                 root: root.clone(),
                 cwd: root,
-                space,
+                namespace,
             }
         });
     }
 
     /// Moves whoever stands at `from` to `to` (`pivot_root(2)`).
-    pub fn exchange(&self, from: &Path, to: &Path) {
-        self.change(|places| {
+    pub fn replace_paths(&self, from: &Path, to: &Path) {
+        self.update(|places| {
             for place in [&mut places.root, &mut places.cwd] {
                 if place == from {
                     *place = to.clone();
@@ -481,13 +491,13 @@ impl FsStruct {
     /// A walk from the working directory.
     #[inline]
     #[must_use]
-    pub fn walk<'a>(&self, cred: &'a Cred) -> LookupContext<'a> {
+    pub fn lookup_context<'a>(&self, cred: &'a Cred) -> LookupContext<'a> {
         LookupContext {
-            places: self.places(),
+            paths: self.paths(),
             base: None,
             cred,
             resolve: Resolve::empty(),
-            unnoticed: false,
+            leaves_mounts_untouched: false,
         }
     }
 }

@@ -24,7 +24,7 @@ pub const CAPACITY: usize = 65_536;
 /// The most that `F_SETPIPE_SZ` grants to everybody.
 pub const MAX_CAPACITY: usize = 1 << 20;
 /// The most that it grants at all; Linux has no memory for the descriptions of more pages.
-const TOP_CAPACITY: usize = 1 << 28;
+const HARD_MAX_CAPACITY: usize = 1 << 28;
 
 struct State {
     data: VecDeque<u8>,
@@ -47,7 +47,7 @@ impl State {
     }
 
     /// How often readers (or writers) opened the pipe.
-    fn opens(&self, readers: bool) -> u64 {
+    fn open_count(&self, readers: bool) -> u64 {
         if readers {
             self.reader_opens
         } else {
@@ -86,9 +86,10 @@ impl Pipe {
         })
     }
 
-    /// Adds an end. Also returns how the other side stood at that moment: how many ends it has, and
-    /// how often it was opened.
-    fn end(self: &Arc<Self>, reads: bool, writes: bool) -> (PipeEnd, usize, u64) {
+    /// Adds an end for who reads, writes or both. Also returns how the other side stood at that
+    /// moment: how many ends it has, and how often it was opened.
+    fn add_end(self: &Arc<Self>, flags: OpenFlags) -> (PipeEnd, usize, u64) {
+        let (reads, writes) = (flags.is_readable(), flags.is_writable());
         let mut state = self.state.lock();
         if reads {
             state.readers += 1;
@@ -132,7 +133,7 @@ impl Pipe {
                     nonblocking.then_some(Err(Errno::EAGAIN))
                 };
             }
-            let n = take(&mut state.data, buf);
+            let n = drain_into(&mut state.data, buf);
             Some(Ok(n))
         };
         let n = self.readable.wait(attempt)??;
@@ -173,7 +174,7 @@ impl Pipe {
 }
 
 /// Moves the front of a queue into a buffer.
-pub(crate) fn take(data: &mut VecDeque<u8>, buf: &mut [u8]) -> usize {
+pub(crate) fn drain_into(data: &mut VecDeque<u8>, buf: &mut [u8]) -> usize {
     let n = data.len().min(buf.len());
     let (front, back) = data.as_slices();
     if n <= front.len() {
@@ -191,7 +192,7 @@ pub(crate) fn take(data: &mut VecDeque<u8>, buf: &mut [u8]) -> usize {
     n
 }
 
-/// One opening of a pipe: the reading end, the writing end, or (a named pipe opened `O_RDWR`) both.
+/// An open end of a pipe: the reading end, the writing end, or (a named pipe opened `O_RDWR`) both.
 pub struct PipeEnd {
     pipe: Arc<Pipe>,
     reads: bool,
@@ -209,7 +210,7 @@ impl PipeEnd {
     ///
     /// # Errors
     /// `EAGAIN` if nothing is there and somebody may still write.
-    pub fn read_now(&self, buf: &mut [u8]) -> Result<usize> {
+    pub fn try_read(&self, buf: &mut [u8]) -> Result<usize> {
         self.pipe.read(buf, true)
     }
 
@@ -235,7 +236,7 @@ impl PipeEnd {
         if state.data.len() > bytes {
             return Err(Errno::EBUSY);
         }
-        if bytes > TOP_CAPACITY {
+        if bytes > HARD_MAX_CAPACITY {
             return Err(Errno::ENOMEM);
         }
         state.capacity = bytes;
@@ -247,11 +248,11 @@ impl PipeEnd {
 
 impl FileOps for PipeEnd {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        self.pipe.read(buf, file.nonblocking())
+        self.pipe.read(buf, file.is_nonblocking())
     }
 
     fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
-        self.pipe.write(buf, file.nonblocking())
+        self.pipe.write(buf, file.is_nonblocking())
     }
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
@@ -327,16 +328,16 @@ pub fn pipe(flags: OpenFlags) -> (Arc<File>, Arc<File>) {
     // Opening it again does not wait for the other side, which may have gone for good.
     let path = Path::anonymous("pipe:", FileType::Fifo, 0o600, move |flags| {
         let pipe = again.upgrade().ok_or(Errno::ENXIO)?;
-        Ok(Arc::new(pipe.end(flags.readable(), flags.writable()).0))
+        Ok(Arc::new(pipe.add_end(flags).0))
     });
     let reader = File::new(
         path.clone(),
-        Arc::new(pipe.end(true, false).0),
+        Arc::new(pipe.add_end(OpenFlags::RDONLY).0),
         flags - OpenFlags::DIRECT,
     );
     let writer = File::new(
         path,
-        Arc::new(pipe.end(false, true).0),
+        Arc::new(pipe.add_end(OpenFlags::WRONLY).0),
         flags | OpenFlags::WRONLY,
     );
     (reader, writer)
@@ -349,18 +350,18 @@ pub fn pipe(flags: OpenFlags) -> (Arc<File>, Arc<File>) {
 /// `ERESTARTSYS` when interrupted.
 pub(crate) fn open_fifo(pipe: &Arc<Pipe>, flags: OpenFlags) -> Result<Arc<dyn FileOps>> {
     let nonblocking = flags.contains(OpenFlags::NONBLOCK);
-    let (reads, writes) = (flags.readable(), flags.writable());
+    let (reads, writes) = (flags.is_readable(), flags.is_writable());
     if !reads && !writes {
         return Err(Errno::EINVAL);
     }
     if writes && !reads && nonblocking && pipe.state.lock().readers == 0 {
         return Err(Errno::ENXIO);
     }
-    let (end, partners, seen) = pipe.end(reads, writes);
+    let (end, partners, seen) = pipe.add_end(flags);
     if reads != writes && !nonblocking && partners == 0 {
-        // A partner that came and went again in the meantime counts: its opening is over, and so is
+        // A partner that came and went again in the meantime counts: its file is closed, and so is
         // this one's wait.
-        let came = || pipe.state.lock().opens(writes) != seen;
+        let came = || pipe.state.lock().open_count(writes) != seen;
         let source = if reads {
             &pipe.readable
         } else {

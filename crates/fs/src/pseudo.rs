@@ -108,8 +108,8 @@ impl Inode for LazyRoot {
         FileType::Directory
     }
 
-    fn names_are_stable(&self) -> bool {
-        self.built().names_are_stable()
+    fn has_stable_names(&self) -> bool {
+        self.built().has_stable_names()
     }
 
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
@@ -222,7 +222,7 @@ impl Inode for GeneratedFile {
     }
 
     fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Option<Arc<dyn FileOps>>> {
-        if flags.writable() && self.store.is_none() {
+        if flags.is_writable() && self.store.is_none() {
             return Err(Errno::EACCES);
         }
         if let Some(check) = self.check {
@@ -256,7 +256,7 @@ impl FileOps for GeneratedOps {
         Ok(buf.len())
     }
 
-    fn has_offsets(&self) -> bool {
+    fn supports_pread(&self) -> bool {
         true
     }
 
@@ -289,7 +289,7 @@ impl FileOps for GeneratedOps {
         })
     }
 
-    fn pollable(&self) -> bool {
+    fn is_pollable(&self) -> bool {
         false
     }
 }
@@ -300,33 +300,33 @@ type Text = Box<dyn Fn() -> Result<Vec<u8>> + Send + Sync>;
 /// A link whose target is found when it is followed.
 struct GeneratedLink {
     attr: PseudoAttr,
-    follow: GetLink,
+    target: GetLink,
     text: Option<Text>,
 }
 
 /// A generated symbolic link.
 #[must_use]
-pub fn link(
+pub fn symlink(
     attr: PseudoAttr,
     follow: impl Fn() -> Result<LinkTarget> + Send + Sync + 'static,
 ) -> Arc<dyn Inode> {
     Arc::new(GeneratedLink {
         attr,
-        follow: Box::new(follow),
+        target: Box::new(follow),
         text: None,
     })
 }
 
 /// A generated symbolic link whose text is not simply where it leads.
 #[must_use]
-pub fn link_with_text(
+pub fn symlink_with_text(
     attr: PseudoAttr,
     follow: impl Fn() -> Result<LinkTarget> + Send + Sync + 'static,
     text: impl Fn() -> Result<Vec<u8>> + Send + Sync + 'static,
 ) -> Arc<dyn Inode> {
     Arc::new(GeneratedLink {
         attr,
-        follow: Box::new(follow),
+        target: Box::new(follow),
         text: Some(Box::new(text)),
     })
 }
@@ -340,12 +340,12 @@ impl Inode for GeneratedLink {
         FileType::Symlink
     }
 
-    fn follow(&self) -> Result<LinkTarget> {
-        (self.follow)()
+    fn get_link(&self) -> Result<LinkTarget> {
+        (self.target)()
     }
 
     fn readlink(&self) -> Result<Vec<u8>> {
-        match (&self.text, self.follow()) {
+        match (&self.text, self.get_link()) {
             (Some(text), _) => text(),
             (None, Ok(LinkTarget::Text(text))) => Ok(text),
             (None, Ok(LinkTarget::MagicLink(path))) => Ok(path.to_bytes(None)),
@@ -489,7 +489,7 @@ impl<D: DynamicDir> Inode for DynamicInode<D> {
         FileType::Directory
     }
 
-    fn names_are_stable(&self) -> bool {
+    fn has_stable_names(&self) -> bool {
         false
     }
 

@@ -31,9 +31,17 @@ pub struct FileOwner {
     pub target: OwnerTarget,
     /// Number of the signal; 0 for `SIGIO` without particulars.
     pub signal: i32,
-    /// Real and effective user id of the process that set the owner; a receiver that they may not
-    /// signal gets nothing.
-    pub setter_uids: (u32, u32),
+    /// Users of the process that set the owner; a receiver that they may not signal gets nothing.
+    pub setter: SetterUids,
+}
+
+/// User ids of the process that set the owner of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct SetterUids {
+    /// Real user id.
+    pub real: u32,
+    /// Effective user id.
+    pub effective: u32,
 }
 
 /// Sends the signals of files; the Linux personality implements it.

@@ -210,7 +210,7 @@ impl Metadata {
 #[derive(Clone, Copy, Debug)]
 pub struct Permissions {
     /// Whether it is a directory.
-    pub directory: bool,
+    pub is_directory: bool,
     /// Permission bits (07777).
     pub mode: u32,
     /// The owner.
@@ -222,7 +222,7 @@ pub struct Permissions {
 impl From<&Metadata> for Permissions {
     fn from(meta: &Metadata) -> Self {
         Self {
-            directory: meta.kind == FileType::Directory,
+            is_directory: meta.kind == FileType::Directory,
             mode: meta.mode,
             uid: meta.uid,
             gid: meta.gid,
@@ -309,7 +309,7 @@ impl Access {
 
     /// Both.
     #[must_use]
-    pub const fn and(self, other: Self) -> Self {
+    pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
@@ -352,7 +352,7 @@ impl Cred {
 
     /// Whether it has a capability (`CAP_*`).
     #[must_use]
-    pub const fn has(&self, capability: u32) -> bool {
+    pub const fn capable(&self, capability: u32) -> bool {
         self.caps >> capability & 1 != 0
     }
 
@@ -365,7 +365,7 @@ impl Cred {
     /// Whether this user owns the file or may act as if.
     #[must_use]
     pub fn owns(&self, meta: &Metadata) -> bool {
-        self.uid == meta.uid || self.has(sys::CAP_FOWNER)
+        self.uid == meta.uid || self.capable(sys::CAP_FOWNER)
     }
 
     /// Checks the permission bits, `EACCES` if one is missing (`path_resolution(7)`).
@@ -382,7 +382,7 @@ impl Cred {
     /// `EACCES`.
     #[inline]
     pub fn check_inode(&self, inode: &dyn Inode, want: Access) -> Result<()> {
-        if inode.open_to_all(want) {
+        if inode.is_granted_to_all(want) {
             Ok(())
         } else {
             self.check_permissions(&inode.permissions(), want)
@@ -402,14 +402,14 @@ impl Cred {
             of.mode
         } & 7;
         let mut missing = want.0 & !granted;
-        if missing != 0 && self.has(sys::CAP_DAC_OVERRIDE) {
+        if missing != 0 && self.capable(sys::CAP_DAC_OVERRIDE) {
             // Even then somebody's execute bit is needed to run a file, and nothing else.
             missing &= Access::EXEC.0;
-            if of.directory || of.mode & 0o111 != 0 {
+            if of.is_directory || of.mode & 0o111 != 0 {
                 missing = 0;
             }
-        } else if missing != 0 && self.has(sys::CAP_DAC_READ_SEARCH) {
-            missing &= if of.directory {
+        } else if missing != 0 && self.capable(sys::CAP_DAC_READ_SEARCH) {
+            missing &= if of.is_directory {
                 Access::WRITE.0
             } else {
                 Access::WRITE.0 | Access::EXEC.0
@@ -465,7 +465,7 @@ mod tests {
         };
         assert!(reader.check(&meta, Access::READ).is_ok());
         assert_eq!(
-            reader.check(&meta, Access::READ.and(Access::WRITE)),
+            reader.check(&meta, Access::READ.union(Access::WRITE)),
             Err(Errno::EACCES)
         );
     }

@@ -6,13 +6,13 @@ use abi::errno::Errno;
 
 use crate::{Path, Result};
 
-/// Count of writers and running programs of an inode (Linux `i_writecount`): openings for writing
+/// Count of writers and running programs of an inode (Linux `i_writecount`): files open for writing
 /// count up from zero, programs down.
 #[derive(Default)]
 pub struct WriteCount(AtomicI32);
 
 impl WriteCount {
-    fn enter(&self, step: i32) -> Result<()> {
+    fn get(&self, step: i32) -> Result<()> {
         let allowed = |count: i32| (count.signum() != -step).then_some(count + step);
         self.0
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, allowed)
@@ -20,18 +20,18 @@ impl WriteCount {
             .map_err(|_| Errno::ETXTBSY)
     }
 
-    fn leave(&self, step: i32) {
+    fn put(&self, step: i32) {
         self.0.fetch_sub(step, Ordering::SeqCst);
     }
 
-    /// How many openings for writing there are.
-    pub(crate) fn writing(&self) -> i32 {
+    /// How many files are open for writing.
+    pub(crate) fn writers(&self) -> i32 {
         self.0.load(Ordering::SeqCst).max(0)
     }
 }
 
-const WRITES: i32 = 1;
-const RUNS: i32 = -1;
+const WRITER: i32 = 1;
+const DENIER: i32 = -1;
 
 /// Step added to a file's [`WriteCount`] until dropped.
 struct WriteCountGuard {
@@ -42,8 +42,8 @@ struct WriteCountGuard {
 impl WriteCountGuard {
     fn new(path: &Path, step: i32) -> Result<Self> {
         path.inode()
-            .writers()
-            .map_or(Ok(()), |writers| writers.enter(step))?;
+            .write_count()
+            .map_or(Ok(()), |writers| writers.get(step))?;
         Ok(Self {
             path: path.clone(),
             step,
@@ -53,8 +53,8 @@ impl WriteCountGuard {
 
 impl Drop for WriteCountGuard {
     fn drop(&mut self) {
-        if let Some(writers) = self.path.inode().writers() {
-            writers.leave(self.step);
+        if let Some(writers) = self.path.inode().write_count() {
+            writers.put(self.step);
         }
     }
 }
@@ -68,17 +68,17 @@ pub struct WriteAccess {
 impl WriteAccess {
     /// # Errors
     /// `EROFS` where nothing may be changed, `ETXTBSY` while the file is run.
-    pub fn begin(path: &Path) -> Result<Self> {
-        path.mount().begin_writing()?;
+    pub fn acquire(path: &Path) -> Result<Self> {
+        path.mount().want_write()?;
         let counted =
-            WriteCountGuard::new(path, WRITES).inspect_err(|_| path.mount().end_writing())?;
+            WriteCountGuard::new(path, WRITER).inspect_err(|_| path.mount().drop_write())?;
         Ok(Self { counted })
     }
 }
 
 impl Drop for WriteAccess {
     fn drop(&mut self) {
-        self.counted.path.mount().end_writing();
+        self.counted.path.mount().drop_write();
     }
 }
 
@@ -90,9 +90,9 @@ pub struct DenyWriteAccess {
 impl DenyWriteAccess {
     /// # Errors
     /// `ETXTBSY` while somebody has the file open for writing.
-    pub fn begin(path: &Path) -> Result<Self> {
+    pub fn acquire(path: &Path) -> Result<Self> {
         Ok(Self {
-            counted: WriteCountGuard::new(path, RUNS)?,
+            counted: WriteCountGuard::new(path, DENIER)?,
         })
     }
 

@@ -41,8 +41,9 @@ pub enum SetMode {
     Never,
 }
 
-/// Checks the name and the caller's right to it.
-fn check(path: &Path, name: &[u8], writes: bool, cred: &Cred) -> Result<()> {
+/// Checks the name and the caller's right to read or write the attribute.
+fn check(path: &Path, name: &[u8], want: Access, cred: &Cred) -> Result<()> {
+    let writes = want == Access::WRITE;
     if writes {
         path.require_writable()?;
     }
@@ -57,12 +58,12 @@ fn check(path: &Path, name: &[u8], writes: bool, cred: &Cred) -> Result<()> {
             } else {
                 sys::CAP_SYS_ADMIN
             };
-            if !cred.has(needed) {
+            if !cred.capable(needed) {
                 return Err(Errno::EPERM);
             }
         }
         b"security" | b"system" => {}
-        b"trusted" if cred.has(sys::CAP_SYS_ADMIN) => {}
+        b"trusted" if cred.capable(sys::CAP_SYS_ADMIN) => {}
         b"trusted" => return Err(refused),
         _ => {
             let meta = path.metadata();
@@ -72,7 +73,7 @@ fn check(path: &Path, name: &[u8], writes: bool, cred: &Cred) -> Result<()> {
             if space == b"user" && !suits {
                 return Err(refused);
             }
-            cred.check(&meta, if writes { Access::WRITE } else { Access::READ })?;
+            cred.check(&meta, want)?;
         }
     }
     // Whether there is such a space is only asked by who may use it.
@@ -91,7 +92,7 @@ fn check(path: &Path, name: &[u8], writes: bool, cred: &Cred) -> Result<()> {
 /// # Errors
 /// `ENODATA`, `EOPNOTSUPP`, `EACCES`.
 pub fn get(path: &Path, name: &[u8], cred: &Cred) -> Result<Vec<u8>> {
-    check(path, name, false, cred)?;
+    check(path, name, Access::READ, cred)?;
     let mut value = path.inode().xattr(name)?;
     // That root is the only one is not said.
     if name == CAPABILITY
@@ -113,7 +114,7 @@ pub fn set(path: &Path, name: &[u8], value: &[u8], mode: SetMode, cred: &Cred) -
     if name == CAPABILITY && !value.is_empty() && capability_revision(value).is_none() {
         return Err(Errno::EINVAL);
     }
-    check(path, name, true, cred)?;
+    check(path, name, Access::WRITE, cred)?;
     path.inode().set_xattr(name, value, mode)?;
     inotify::notify_path(path, sys::IN_ATTRIB);
     Ok(())
@@ -124,7 +125,7 @@ pub fn set(path: &Path, name: &[u8], value: &[u8], mode: SetMode, cred: &Cred) -
 /// # Errors
 /// `ENODATA`, `EOPNOTSUPP`, `EPERM`, `EACCES`, `EROFS`.
 pub fn remove(path: &Path, name: &[u8], cred: &Cred) -> Result<()> {
-    check(path, name, true, cred)?;
+    check(path, name, Access::WRITE, cred)?;
     path.inode().remove_xattr(name)?;
     inotify::notify_path(path, sys::IN_ATTRIB);
     Ok(())
@@ -135,7 +136,7 @@ pub fn remove(path: &Path, name: &[u8], cred: &Cred) -> Result<()> {
 pub fn list(path: &Path, cred: &Cred) -> Vec<u8> {
     let mut names = Vec::new();
     for name in path.inode().xattr_names() {
-        if name.starts_with(b"trusted.") && !cred.has(sys::CAP_SYS_ADMIN) {
+        if name.starts_with(b"trusted.") && !cred.capable(sys::CAP_SYS_ADMIN) {
             continue;
         }
         names.extend_from_slice(&name);

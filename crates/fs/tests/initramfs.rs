@@ -103,7 +103,7 @@ fn everything_arrives() {
         (0o755, 1, 2, 1000, 5)
     );
     assert!(
-        matches!(find(&root, "bin/bash").unwrap().follow(), Ok(LinkTarget::Text(t)) if t == b"sh")
+        matches!(find(&root, "bin/bash").unwrap().get_link(), Ok(LinkTarget::Text(t)) if t == b"sh")
     );
     let mut contents = [0; 4];
     assert_eq!(
@@ -153,7 +153,7 @@ fn later_archives_add_and_replace() {
 
 #[test]
 fn bad_archives_are_refused_by_name() {
-    let what = |entries: &[Entry<'_>]| unpack(&archive(entries)).1.unwrap_err().what;
+    let what = |entries: &[Entry<'_>]| unpack(&archive(entries)).1.unwrap_err().kind;
     assert_eq!(what(&[entry("../x", 0o100_644, b"")]), ErrorKind::BadName);
     assert_eq!(
         what(&[entry("a/../../x", 0o100_644, b"")]),
@@ -170,12 +170,12 @@ fn bad_archives_are_refused_by_name() {
     );
     assert_eq!(what(&[entry("x", 0o170_000, b"")]), ErrorKind::BadKind);
     assert_eq!(
-        unpack(b"\x1f\x8b\x08gzip").1.unwrap_err().what,
+        unpack(b"\x1f\x8b\x08gzip").1.unwrap_err().kind,
         ErrorKind::BadMagic
     );
     let good = archive(&[entry("f", 0o100_644, b"some data")]);
     let cut = unpack(&good[..120]).1.unwrap_err();
-    assert_eq!(cut.what, ErrorKind::Truncated);
+    assert_eq!(cut.kind, ErrorKind::Truncated);
     let message = unpack(&archive(&[
         entry("ok", 0o100_644, b""),
         entry("../x", 0o100_644, b""),
@@ -282,5 +282,5 @@ fn a_name_may_have_zeros_behind_it_and_nowhere_else() {
     assert!(find(&unpack(&bytes).0, "file").is_some());
     let mut bad = bytes.clone();
     bad[110 + 6] = b'x';
-    assert_eq!(unpack(&bad).1.unwrap_err().what, ErrorKind::BadName);
+    assert_eq!(unpack(&bad).1.unwrap_err().kind, ErrorKind::BadName);
 }

@@ -19,13 +19,19 @@ fn tree() -> FsStruct {
 
 fn lookup(context: &FsStruct, name: &str) -> Path {
     context
-        .walk(&Cred::root())
+        .lookup_context(&Cred::root())
         .lookup(name.as_bytes(), LookupFlags::empty())
         .unwrap()
 }
 
 fn open(context: &FsStruct, name: &str, flags: OpenFlags) -> Arc<File> {
-    ops::open(&context.walk(&Cred::root()), name.as_bytes(), flags, 0o644).unwrap()
+    ops::open(
+        &context.lookup_context(&Cred::root()),
+        name.as_bytes(),
+        flags,
+        0o644,
+    )
+    .unwrap()
 }
 
 fn watch(group: &File, path: &Path, mask: u32) -> Result<i32, Errno> {
@@ -63,7 +69,12 @@ fn marks_end_with_their_file_and_their_group() {
     let group = inotify(OpenFlags::NONBLOCK);
     let file = open(&context, "/file", OpenFlags::RDWR | OpenFlags::CREAT);
     let wd = watch(&group, file.path(), IN_ATTRIB | IN_DELETE_SELF).unwrap();
-    ops::remove(&context.walk(&Cred::root()), b"/file", false).unwrap();
+    ops::remove(
+        &context.lookup_context(&Cred::root()),
+        b"/file",
+        ops::Removal::Unlink,
+    )
+    .unwrap();
     assert_eq!(events(&group), [(wd, IN_ATTRIB, 0, String::new())]);
     drop(file);
     assert_eq!(
@@ -83,16 +94,16 @@ fn marks_end_with_their_file_and_their_group() {
 fn moves_have_two_halves() {
     let context = tree();
     let cred = Cred::root();
-    let walk = context.walk(&cred);
+    let walk = context.lookup_context(&cred);
     for name in [&b"/a"[..], b"/b", b"/a/dir"] {
-        ops::make(&walk, name, NewInodeKind::Directory, 0o755).unwrap();
+        ops::create_node(&walk, name, NewInodeKind::Directory, 0o755).unwrap();
     }
     let group = inotify(OpenFlags::NONBLOCK);
     let a = watch(&group, &lookup(&context, "/a"), IN_MOVE).unwrap();
     let b = watch(&group, &lookup(&context, "/b"), IN_MOVE).unwrap();
     let (from, to) = (
-        walk.parent(b"/a/dir").unwrap(),
-        walk.parent(b"/b/moved").unwrap(),
+        walk.lookup_parent(b"/a/dir").unwrap(),
+        walk.lookup_parent(b"/b/moved").unwrap(),
     );
     ops::rename(&walk, from, to, RenameFlags::empty()).unwrap();
     let found = events(&group);
@@ -132,8 +143,8 @@ fn a_full_queue_says_so_once() {
 fn an_unmounted_file_system_ends_its_marks() {
     let context = tree();
     let cred = Cred::root();
-    ops::make(
-        &context.walk(&cred),
+    ops::create_node(
+        &context.lookup_context(&cred),
         b"/mnt",
         NewInodeKind::Directory,
         0o755,
@@ -141,7 +152,7 @@ fn an_unmounted_file_system_ends_its_marks() {
     .unwrap();
     mount::mount(
         &context.namespace(),
-        SuperBlock::of(RamFs::new("tmpfs", None, 0o755), 0),
+        SuperBlock::for_fs(RamFs::new("tmpfs", None, 0o755), 0),
         &lookup(&context, "/mnt"),
         "tmpfs",
         0,

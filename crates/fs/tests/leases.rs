@@ -16,7 +16,7 @@ fn tree() -> FsStruct {
 
 fn open(context: &FsStruct, flags: OpenFlags) -> Result<Arc<File>, Errno> {
     ops::open(
-        &context.walk(&Cred::root()),
+        &context.lookup_context(&Cred::root()),
         b"/f",
         flags | OpenFlags::NONBLOCK,
         0o644,
@@ -91,14 +91,14 @@ fn a_lease_goes_together_with_who_has_the_file_open() {
         lease::set(&readers[0], 3, Some(LeaseKind::Read), &user, || true),
         Err(Errno::EACCES)
     );
-    ops::make(
-        &context.walk(&Cred::root()),
+    ops::create_node(
+        &context.lookup_context(&Cred::root()),
         b"/d",
         NewInodeKind::Directory,
         0o755,
     )
     .unwrap();
-    let directory = ops::open(&context.walk(&Cred::root()), b"/d", RDONLY, 0).unwrap();
+    let directory = ops::open(&context.lookup_context(&Cred::root()), b"/d", RDONLY, 0).unwrap();
     assert_eq!(
         set(&directory, Some(LeaseKind::Read), false),
         Err(Errno::EINVAL)

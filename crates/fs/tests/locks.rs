@@ -5,13 +5,15 @@ use std::thread;
 use std::time::Duration;
 
 use abi::errno::Errno;
+use fs::lock::LockKind::{Exclusive, Shared};
+use fs::lock::OnConflict::{Fail, Wait};
 use fs::lock::{self, LockOwner, LockRange};
 use fs::ramfs::RamFs;
 use fs::{File, OpenFlags, Path};
 
 fn two_openings(name: &str) -> (Path, Arc<File>, Arc<File>) {
     let path = RamFs::memfd(name, 0o600, 0);
-    let open = || File::of_inode(path.clone(), OpenFlags::RDWR, None);
+    let open = || File::from_inode(path.clone(), OpenFlags::RDWR, None);
     let (a, b) = (open(), open());
     (path, a, b)
 }
@@ -26,14 +28,14 @@ fn process(n: u64) -> LockOwner {
 #[test]
 fn whole_file_locks_belong_to_openings() {
     let (_path, a, b) = two_openings("flock");
-    lock::flock(&a, false, true).unwrap();
-    lock::flock(&b, false, true).unwrap();
-    assert_eq!(lock::flock(&a, true, true), Err(Errno::EAGAIN));
+    lock::flock(&a, Shared, Fail).unwrap();
+    lock::flock(&b, Shared, Fail).unwrap();
+    assert_eq!(lock::flock(&a, Exclusive, Fail), Err(Errno::EAGAIN));
     lock::unflock(&b);
-    lock::flock(&a, true, true).unwrap();
-    assert_eq!(lock::flock(&b, false, true), Err(Errno::EAGAIN));
+    lock::flock(&a, Exclusive, Fail).unwrap();
+    assert_eq!(lock::flock(&b, Shared, Fail), Err(Errno::EAGAIN));
     // The end of the opening is the end of its lock, and wakes who waits.
-    let waiter = thread::spawn(move || lock::flock(&b, true, false));
+    let waiter = thread::spawn(move || lock::flock(&b, Exclusive, Wait));
     thread::sleep(Duration::from_millis(10));
     drop(a);
     assert_eq!(waiter.join().unwrap(), Ok(()));
@@ -43,30 +45,39 @@ fn whole_file_locks_belong_to_openings() {
 fn record_locks_belong_to_processes() {
     let (_path, a, b) = two_openings("records");
     let range = |start, end| LockRange { start, end };
-    lock::set_record(&a, process(1), range(0, 10), Some(true), false).unwrap();
+    lock::set_record_lock(&a, process(1), range(0, 10), Some(Exclusive), Fail).unwrap();
     // Another opening of the same process is no obstacle.
-    lock::set_record(&b, process(1), range(5, 15), Some(true), false).unwrap();
+    lock::set_record_lock(&b, process(1), range(5, 15), Some(Exclusive), Fail).unwrap();
     assert_eq!(
-        lock::set_record(&b, process(2), range(14, 20), Some(false), false),
+        lock::set_record_lock(&b, process(2), range(14, 20), Some(Shared), Fail),
         Err(Errno::EAGAIN)
     );
-    lock::set_record(&b, process(2), range(15, 20), Some(false), false).unwrap();
+    lock::set_record_lock(&b, process(2), range(15, 20), Some(Shared), Fail).unwrap();
     assert_eq!(
-        lock::conflicting(&b, process(2), range(0, 100), false).map(|(pid, ..)| pid),
+        lock::test_lock(&b, process(2), range(0, 100), Shared).map(|lock| lock.pid),
         Some(1)
     );
     let waiter = {
         let b = b.clone();
-        thread::spawn(move || lock::set_record(&b, process(3), range(0, 1), Some(true), true))
+        thread::spawn(move || {
+            lock::set_record_lock(&b, process(3), range(0, 1), Some(Exclusive), Wait)
+        })
     };
     thread::sleep(Duration::from_millis(10));
-    lock::release(&a, process(1));
+    lock::release_record_locks(&a, process(1));
     assert_eq!(waiter.join().unwrap(), Ok(()));
     // Locks of an opening end with it.
-    lock::set_record(&a, LockOwner::opening(&a), range(50, 60), Some(true), false).unwrap();
-    assert!(lock::conflicting(&b, LockOwner::opening(&b), range(50, 51), false).is_some());
+    lock::set_record_lock(
+        &a,
+        LockOwner::open_file(&a),
+        range(50, 60),
+        Some(Exclusive),
+        Fail,
+    )
+    .unwrap();
+    assert!(lock::test_lock(&b, LockOwner::open_file(&b), range(50, 51), Shared).is_some());
     drop(a);
-    assert!(lock::conflicting(&b, LockOwner::opening(&b), range(50, 51), false).is_none());
+    assert!(lock::test_lock(&b, LockOwner::open_file(&b), range(50, 51), Shared).is_none());
 }
 
 /// Waits in a thread of its own until it sleeps for the lock, interrupts it, and says what it was
@@ -81,15 +92,15 @@ fn interrupted(wait: impl FnOnce() -> Result<(), Errno> + Send + 'static) -> Res
 #[test]
 fn an_interrupted_wait_takes_nothing() {
     let (_path, a, b) = two_openings("interrupted");
-    lock::flock(&a, true, true).unwrap();
+    lock::flock(&a, Exclusive, Fail).unwrap();
     let other = b.clone();
     assert_eq!(
-        interrupted(move || lock::flock(&other, true, false)),
+        interrupted(move || lock::flock(&other, Exclusive, Wait)),
         Err(Errno::ERESTARTSYS)
     );
     lock::unflock(&a);
     assert_eq!(
-        lock::flock(&a, true, true),
+        lock::flock(&a, Exclusive, Fail),
         Ok(()),
         "the other one did not get it"
     );
@@ -97,32 +108,41 @@ fn an_interrupted_wait_takes_nothing() {
         start: 0,
         end: u64::MAX,
     };
-    lock::set_record(&a, process(11), whole, Some(true), false).unwrap();
+    lock::set_record_lock(&a, process(11), whole, Some(Exclusive), Fail).unwrap();
     let other = b.clone();
     assert_eq!(
-        interrupted(move || lock::set_record(&other, process(12), whole, Some(true), true)),
+        interrupted(move || lock::set_record_lock(
+            &other,
+            process(12),
+            whole,
+            Some(Exclusive),
+            Wait
+        )),
         Err(Errno::ERESTARTSYS)
     );
-    lock::release(&a, process(11));
-    assert!(lock::conflicting(&a, process(13), whole, true).is_none());
+    lock::release_record_locks(&a, process(11));
+    assert!(lock::test_lock(&a, process(13), whole, Exclusive).is_none());
 }
 
 #[test]
 fn a_lock_that_becomes_less_lets_others_in() {
     let (_path, a, b) = two_openings("less");
-    lock::flock(&a, true, true).unwrap();
+    lock::flock(&a, Exclusive, Fail).unwrap();
     let (begins, begun) = std::sync::mpsc::channel();
     let other = b.clone();
     let waiter = thread::spawn(move || {
         begins.send(()).unwrap();
-        lock::flock(&other, false, false)
+        lock::flock(&other, Shared, Wait)
     });
     begun.recv().unwrap();
     thread::sleep(Duration::from_millis(10));
-    lock::flock(&a, false, true).unwrap();
+    lock::flock(&a, Shared, Fail).unwrap();
     assert_eq!(waiter.join().unwrap(), Ok(()));
     assert_eq!(
-        (lock::flock(&a, true, true), lock::flock(&b, false, true)),
+        (
+            lock::flock(&a, Exclusive, Fail),
+            lock::flock(&b, Shared, Fail)
+        ),
         (Err(Errno::EAGAIN), Ok(()))
     );
 }
@@ -144,8 +164,8 @@ fn the_tables_count_what_is_there() {
         .collect();
     let before = (count("locked_files"), count("file_locks"));
     for (_, a, b) in &files {
-        lock::flock(a, false, true).unwrap();
-        lock::flock(b, false, true).unwrap();
+        lock::flock(a, Shared, Fail).unwrap();
+        lock::flock(b, Shared, Fail).unwrap();
     }
     assert!(
         count("locked_files") + 20 > before.0 + 100 && count("file_locks") + 20 > before.1 + 200

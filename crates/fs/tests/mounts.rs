@@ -24,22 +24,22 @@ impl World {
 
     fn at(&self, name: &str) -> Path {
         self.0
-            .walk(&Cred::root())
+            .lookup_context(&Cred::root())
             .lookup(name.as_bytes(), LookupFlags::empty())
             .unwrap_or_else(|e| panic!("{name}: {e:?}"))
     }
 
     fn is_there(&self, name: &str) -> bool {
         self.0
-            .walk(&Cred::root())
+            .lookup_context(&Cred::root())
             .lookup(name.as_bytes(), LookupFlags::empty())
             .is_ok()
     }
 
     fn make(&self, names: &[&str]) {
         for name in names {
-            ops::make(
-                &self.0.walk(&Cred::root()),
+            ops::create_node(
+                &self.0.lookup_context(&Cred::root()),
                 name.as_bytes(),
                 NewInodeKind::Directory,
                 0o755,
@@ -51,7 +51,7 @@ impl World {
     fn mount(&self, name: &str) {
         mount::mount(
             &self.space(),
-            SuperBlock::of(RamFs::new("tmpfs", None, 0o755), 0),
+            SuperBlock::for_fs(RamFs::new("tmpfs", None, 0o755), 0),
             &self.at(name),
             "tmp",
             0,
@@ -66,7 +66,7 @@ impl World {
 
     fn open(&self, name: &str, flags: OpenFlags) -> Result<Arc<fs::File>, Errno> {
         ops::open(
-            &self.0.walk(&Cred::root()),
+            &self.0.lookup_context(&Cred::root()),
             name.as_bytes(),
             flags.checked()?,
             0o644,
@@ -138,7 +138,7 @@ fn a_root_is_put_below_another() {
     w.mount("/outer/new");
     w.make(&["/outer/new/old", "/outer/new/bin"]);
     let (root, new) = (w.at("/outer"), w.at("/outer/new"));
-    let pivot = |new: &Path, put: &Path| mount::pivot(&w.space(), &root, new, put);
+    let pivot = |new: &Path, put: &Path| mount::pivot_root(&w.space(), &root, new, put);
     assert_eq!(
         pivot(&w.at("/outer/plain"), &w.at("/outer/new/old")),
         Err(Errno::EBUSY),
@@ -172,7 +172,7 @@ fn what_is_read_only_is_so_for_all_of_a_file_system() {
     w.mount("/m");
     mount::bind(&w.space(), &w.at("/m"), &w.at("/n"), false).unwrap();
     let writes = |name: &str| w.open(name, OpenFlags::CREAT | OpenFlags::RDWR).map(drop);
-    let shown = w.at("/m").mount().shown().clone();
+    let shown = w.at("/m").mount().super_block().clone();
     let open = w.open("/n/f", OpenFlags::CREAT | OpenFlags::RDWR).unwrap();
     assert_eq!(
         shown.reconfigure(MS_RDONLY, ""),
@@ -204,7 +204,7 @@ fn what_is_read_only_is_so_for_all_of_a_file_system() {
         (n.set_flags(0), n.set_flags(MS_RDONLY), n.set_flags(0)),
         (Ok(()), Ok(()), Ok(()))
     );
-    let program = fs::DenyWriteAccess::begin(&w.at("/n/c")).unwrap();
+    let program = fs::DenyWriteAccess::acquire(&w.at("/n/c")).unwrap();
     assert_eq!(w.open("/n/c", OpenFlags::RDWR).err(), Some(Errno::ETXTBSY));
     assert_eq!(
         n.set_flags(MS_RDONLY),

@@ -38,7 +38,7 @@ impl World {
     fn mount(&self, fs: Arc<RamFs>, point: &Path, flags: u32) -> Result<(), Errno> {
         mount::mount(
             &self.fs.namespace(),
-            SuperBlock::of(fs, flags),
+            SuperBlock::for_fs(fs, flags),
             point,
             "tmp",
             flags,
@@ -55,7 +55,7 @@ impl World {
     }
 
     fn walk(&self) -> LookupContext<'_> {
-        self.fs.walk(&self.cred)
+        self.fs.lookup_context(&self.cred)
     }
 
     fn open(&self, name: &str, flags: OpenFlags) -> Result<Arc<File>, Errno> {
@@ -80,7 +80,7 @@ impl World {
     }
 
     fn make(&self, name: &str, kind: NewInodeKind<'_>) -> Result<Path, Errno> {
-        ops::make(&self.walk(), name.as_bytes(), kind, 0o755)
+        ops::create_node(&self.walk(), name.as_bytes(), kind, 0o755)
     }
 
     fn mkdir(&self, name: &str) -> Result<Path, Errno> {
@@ -97,11 +97,11 @@ impl World {
     }
 
     fn unlink(&self, name: &str) -> Result<(), Errno> {
-        ops::remove(&self.walk(), name.as_bytes(), false)
+        ops::remove(&self.walk(), name.as_bytes(), ops::Removal::Unlink)
     }
 
     fn rmdir(&self, name: &str) -> Result<(), Errno> {
-        ops::remove(&self.walk(), name.as_bytes(), true)
+        ops::remove(&self.walk(), name.as_bytes(), ops::Removal::Rmdir)
     }
 
     fn rename(&self, old: &str, new: &str) -> Result<(), Errno> {
@@ -112,8 +112,8 @@ impl World {
         let walk = self.walk();
         ops::rename(
             &walk,
-            walk.parent(old.as_bytes())?,
-            walk.parent(new.as_bytes())?,
+            walk.lookup_parent(old.as_bytes())?,
+            walk.lookup_parent(new.as_bytes())?,
             flags,
         )
     }
@@ -751,7 +751,7 @@ fn owners_that_cannot_be_changed_are_an_error() {
         ),
         (Ok(()), Ok(()))
     );
-    let fixed = Path::unnamed(Arc::new(Fixed), "fixed");
+    let fixed = Path::pseudo(Arc::new(Fixed), "fixed");
     assert_eq!(ops::chown(&fixed, Some(5), None, &root), Err(Errno::EPERM));
     assert_eq!(
         (
@@ -770,12 +770,12 @@ fn a_name_that_is_mounted_on_elsewhere_can_be_removed() {
     let theirs = FsStruct::new(other.clone());
     let before = other.mounts().len();
     let point = theirs
-        .walk(&w.cred)
+        .lookup_context(&w.cred)
         .lookup(b"/d", LookupFlags::empty())
         .unwrap();
     mount::mount(
         &other,
-        SuperBlock::of(RamFs::new("tmpfs", None, 0o755), 0),
+        SuperBlock::for_fs(RamFs::new("tmpfs", None, 0o755), 0),
         &point,
         "tmp",
         0,

@@ -94,25 +94,13 @@ fn the_end_of_one_side_is_seen_by_the_other() {
 fn a_pipe_can_be_opened_again() {
     // As `/dev/stdin` does.
     let (reader, writer) = pipe(OpenFlags::empty());
-    let again = ops::open_path(
-        reader.path().clone(),
-        OpenFlags::RDONLY,
-        &Cred::root(),
-        false,
-    )
-    .unwrap();
+    let again = ops::dentry_open(reader.path().clone(), OpenFlags::RDONLY, &Cred::root()).unwrap();
     writer.write(b"shared").unwrap();
     assert_eq!(again.read(&mut [0; 8]), Ok(6));
     writer.write(b"left").unwrap();
     drop(writer);
     // Also when nobody writes any more.
-    let late = ops::open_path(
-        reader.path().clone(),
-        OpenFlags::RDONLY,
-        &Cred::root(),
-        false,
-    )
-    .unwrap();
+    let late = ops::dentry_open(reader.path().clone(), OpenFlags::RDONLY, &Cred::root()).unwrap();
     assert_eq!(late.read(&mut [0; 8]), Ok(4));
     assert_eq!(again.read(&mut [0; 8]), Ok(0));
 }
@@ -140,8 +128,14 @@ fn a_named_pipe_joins_two_openers() {
         "none",
     ));
     let cred = Cred::root();
-    ops::make(&fs.walk(&cred), b"/fifo", NewInodeKind::Fifo, 0o600).unwrap();
-    let open = |flags| ops::open(&fs.walk(&cred), b"/fifo", flags, 0);
+    ops::create_node(
+        &fs.lookup_context(&cred),
+        b"/fifo",
+        NewInodeKind::Fifo,
+        0o600,
+    )
+    .unwrap();
+    let open = |flags| ops::open(&fs.lookup_context(&cred), b"/fifo", flags, 0);
     assert_eq!(open(OpenFlags::WRONLY | NONBLOCK).err(), Some(Errno::ENXIO));
     // Often, as who comes first is up to the scheduler.
     (0..200).for_each(|_| {
@@ -536,8 +530,14 @@ fn a_named_pipe_that_all_have_left_is_empty_again() {
         "none",
     ));
     let cred = Cred::root();
-    ops::make(&fs.walk(&cred), b"/fifo", NewInodeKind::Fifo, 0o600).unwrap();
-    let open = |flags| ops::open(&fs.walk(&cred), b"/fifo", flags | NONBLOCK, 0).unwrap();
+    ops::create_node(
+        &fs.lookup_context(&cred),
+        b"/fifo",
+        NewInodeKind::Fifo,
+        0o600,
+    )
+    .unwrap();
+    let open = |flags| ops::open(&fs.lookup_context(&cred), b"/fifo", flags | NONBLOCK, 0).unwrap();
     // Whichever side goes last.
     for writer_last in [true, false] {
         let (reader, writer) = (open(OpenFlags::RDONLY), open(OpenFlags::WRONLY));
@@ -607,7 +607,7 @@ fn what_has_no_end_is_appended_to_as_it_is_written() {
     assert_eq!(writer.append(b"abc", true), Ok(3));
     let mut buf = [0; 8];
     assert_eq!((reader.read(&mut buf), &buf[..3]), (Ok(3), &b"abc"[..]));
-    let file = File::of_inode(RamFs::memfd("end", 0o600, 0), OpenFlags::RDWR, None);
+    let file = File::from_inode(RamFs::memfd("end", 0o600, 0), OpenFlags::RDWR, None);
     file.write(b"0123").unwrap();
     assert_eq!(
         (

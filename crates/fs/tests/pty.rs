@@ -68,12 +68,12 @@ fn tree() -> FsStruct {
         "rootfs",
     ));
     let cred = Cred::root();
-    let walk = context.walk(&cred);
-    ops::make(&walk, b"/dev", NewInodeKind::Directory, 0o755).unwrap();
+    let walk = context.lookup_context(&cred);
+    ops::create_node(&walk, b"/dev", NewInodeKind::Directory, 0o755).unwrap();
     let lookup = |name: &[u8]| walk.lookup(name, fs::path::LookupFlags::empty()).unwrap();
     mount::mount(
         &context.namespace(),
-        SuperBlock::of(devfs::filesystem(), 0),
+        SuperBlock::for_fs(devfs::filesystem(), 0),
         &lookup(b"/dev"),
         "devtmpfs",
         0,
@@ -81,7 +81,7 @@ fn tree() -> FsStruct {
     .unwrap();
     mount::mount(
         &context.namespace(),
-        SuperBlock::of(pty::filesystem(), 0),
+        SuperBlock::for_fs(pty::filesystem(), 0),
         &lookup(b"/dev/pts"),
         "devpts",
         0,
@@ -92,7 +92,7 @@ fn tree() -> FsStruct {
 
 fn open(context: &FsStruct, name: &str, flags: OpenFlags) -> Result<Arc<File>, Errno> {
     let cred = Cred::root();
-    ops::open(&context.walk(&cred), name.as_bytes(), flags, 0)
+    ops::open(&context.lookup_context(&cred), name.as_bytes(), flags, 0)
 }
 
 const RDWR: OpenFlags = OpenFlags::RDWR.union(OpenFlags::NOCTTY);

@@ -183,11 +183,11 @@ proptest! {
                 Step::Put(page, byte) => if model.pages.len() < LIMIT {
                     let whole = vm::Page::zeroed().unwrap();
                     whole.write(0, &[byte; PAGE]);
-                    prop_assert_eq!(file.put_page((page * PAGE) as u64, whole), Ok(()));
+                    prop_assert_eq!(file.insert_page((page * PAGE) as u64, whole), Ok(()));
                     model.write(page * PAGE, PAGE, byte).unwrap();
                 },
                 Step::Seek(at) => for hole in [false, true] {
-                    prop_assert_eq!(file.seek_extent(at as u64, hole), model.seek(at, hole));
+                    prop_assert_eq!(file.seek_hole_data(at as u64, hole), model.seek(at, hole));
                 },
             }
             let metadata = file.metadata();
@@ -227,8 +227,11 @@ fn the_largest_size_is_that_of_offsets() {
         Err(Errno::EOPNOTSUPP)
     );
     let page = || vm::Page::zeroed().unwrap();
-    assert_eq!(file.put_page(100, page()), Err(Errno::EFBIG));
-    assert_eq!(file.put_page(LARGEST + 1 - 4096, page()), Err(Errno::EFBIG));
+    assert_eq!(file.insert_page(100, page()), Err(Errno::EFBIG));
+    assert_eq!(
+        file.insert_page(LARGEST + 1 - 4096, page()),
+        Err(Errno::EFBIG)
+    );
 }
 
 /// Each seal of `memfd_create(2)` forbids its own operations (writing, growing, shrinking, further

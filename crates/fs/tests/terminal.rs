@@ -134,8 +134,8 @@ fn a_reader_wakes_for_a_line() {
     let file = open(&tty, OpenFlags::NOCTTY);
     let reader = thread::spawn(move || (read(&file), read(&file)));
     thread::sleep(Duration::from_millis(10));
-    assert_eq!(tty.input(b"he"), 2);
-    tty.input(b"y\r\x04");
+    assert_eq!(tty.receive(b"he"), 2);
+    tty.receive(b"y\r\x04");
     assert_eq!(
         reader.join().unwrap(),
         (Ok("hey\n".into()), Ok(String::new()))
@@ -149,7 +149,7 @@ fn settings_are_exchanged() {
     let file = open(&tty, OpenFlags::NONBLOCK);
     let mut termios = Termios::read_from_bytes(&control(&file, TCGETS, b"").unwrap()).unwrap();
     assert_eq!(termios, Termios::default());
-    tty.input(b"abc");
+    tty.receive(b"abc");
     assert_eq!(control(&file, FIONREAD, b"").unwrap(), 0i32.to_ne_bytes());
     assert_eq!(read(&file), Err(Errno::EAGAIN));
     termios.lflag &= !2; // ICANON
@@ -160,7 +160,7 @@ fn settings_are_exchanged() {
             .contains(Events::READABLE | Events::WRITABLE)
     );
     assert_eq!(read(&file).unwrap(), "abc");
-    tty.input(b"gone");
+    tty.receive(b"gone");
     control(&file, TCSETSF, termios.as_bytes()).unwrap();
     assert_eq!(read(&file), Err(Errno::EAGAIN));
     let size = WinSize {
@@ -191,12 +191,12 @@ fn minimum_and_timer() {
     };
     let (tty, _) = terminal(raw(3, 0));
     let file = open(&tty, OpenFlags::empty());
-    tty.input(b"ab");
+    tty.receive(b"ab");
     assert!(!file.poll(None).contains(Events::READABLE));
     let late = tty.clone();
     let typist = thread::spawn(move || {
         thread::sleep(Duration::from_millis(20));
-        late.input(b"cd");
+        late.receive(b"cd");
     });
     assert_eq!(read(&file).unwrap(), "abcd");
     typist.join().unwrap();
@@ -209,7 +209,7 @@ fn minimum_and_timer() {
     assert!(task::now_ns() - before >= 100_000_000);
     // Both: the timer runs from the first byte.
     control(&file, TCSETS, raw(10, 1).as_bytes()).unwrap();
-    tty.input(b"xy");
+    tty.receive(b"xy");
     assert_eq!(read(&file).unwrap(), "xy");
 }
 
@@ -225,7 +225,7 @@ fn a_slow_line_loses_no_output_and_blocks_no_input() {
         thread::yield_now();
     }
     // The writer waits; what is typed is taken all the same, and not echoed.
-    assert_eq!(tty.input(b"typed\n"), 6);
+    assert_eq!(tty.receive(b"typed\n"), 6);
     let mut got = String::new();
     while !writer.is_finished() || !wire.sent.lock().unwrap().is_empty() {
         got.push_str(&wire.take());
@@ -248,16 +248,16 @@ fn a_full_terminal_holds_the_driver_back() {
     let (tty, wire) = terminal(Termios::raw());
     let file = open(&tty, OpenFlags::empty());
     let data: Vec<u8> = (0..200_000u32).map(|i| (i % 255) as u8).collect();
-    let mut taken = tty.input(&data);
+    let mut taken = tty.receive(&data);
     assert!(taken < data.len());
-    assert_eq!(tty.input(&data[taken..]), 0);
+    assert_eq!(tty.receive(&data[taken..]), 0);
     let mut got = Vec::new();
     let mut buf = [0; 5000];
     while got.len() < data.len() {
         let n = file.read(&mut buf).unwrap();
         got.extend_from_slice(&buf[..n]);
         if wire.resumed.swap(0, Ordering::Relaxed) > 0 {
-            taken += tty.input(&data[taken..]);
+            taken += tty.receive(&data[taken..]);
         }
     }
     assert!(got == data);
@@ -267,9 +267,9 @@ fn a_full_terminal_holds_the_driver_back() {
 fn stop_and_start_hold_output() {
     let (tty, wire) = terminal(Termios::default());
     let file = open(&tty, OpenFlags::NONBLOCK);
-    tty.input(b"\x13");
+    tty.receive(b"\x13");
     assert_eq!(file.write(b"x"), Err(Errno::EAGAIN));
-    tty.input(b"\x11");
+    tty.receive(b"\x11");
     assert_eq!(file.write(b"x"), Ok(1));
     assert_eq!(wire.take(), "x");
 }
@@ -288,7 +288,7 @@ fn a_hang_up_ends_old_openings_only() {
     assert_eq!(old.write(b"x"), Err(Errno::EIO));
     assert!(old.poll(None).contains(Events::HUP));
     let new = open(&tty, OpenFlags::empty());
-    tty.input(b"again\n");
+    tty.receive(b"again\n");
     assert_eq!(read(&new).unwrap(), "again\n");
 }
 
@@ -353,7 +353,7 @@ fn job_control() {
     assert!(tty::controlling(50).is_some());
     // The foreground group gets what is typed as signals, and changes of size.
     control(&file, TIOCSPGRP, &60i32.to_ne_bytes()).unwrap();
-    tty.input(b"\x03\x1a");
+    tty.receive(b"\x03\x1a");
     tty.set_winsize(WinSize {
         rows: 10,
         cols: 10,
@@ -384,7 +384,7 @@ fn job_control() {
     assert_eq!(read(&file), Err(Errno::EIO));
     assert_eq!(signals(), []);
     // The leader ends: the terminal is free, the foreground group hears of it.
-    tty::leader_exits(50);
+    tty::session_leader_exits(50);
     assert_eq!(signals(), [(60, 1), (60, 18)]);
     assert_eq!((tty.session(), tty.foreground()), (None, None));
     assert!(tty::controlling(50).is_none());
@@ -418,7 +418,7 @@ fn a_minimum_of_one_waits_for_it() {
     let late = tty.clone();
     let typist = thread::spawn(move || {
         thread::sleep(Duration::from_millis(20));
-        late.input(b"x");
+        late.receive(b"x");
     });
     assert_eq!(read(&file).unwrap(), "x");
     typist.join().unwrap();
@@ -466,7 +466,7 @@ fn only_who_reads_it_gets_a_controlling_terminal() {
         (Ok(()), Some(71))
     );
     assert!(tty::controlling(70).is_none());
-    tty::leader_exits(71);
+    tty::session_leader_exits(71);
     CALLER.set(None);
     assert_eq!(
         tty.set_controlling(false),

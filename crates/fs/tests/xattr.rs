@@ -19,7 +19,8 @@ impl World {
 
     fn make(&self, name: &str, kind: NewInodeKind<'_>, mode: u32, owner: u32) -> Path {
         let root = Cred::root();
-        let path = ops::make(&self.0.walk(&root), name.as_bytes(), kind, mode).unwrap();
+        let path =
+            ops::create_node(&self.0.lookup_context(&root), name.as_bytes(), kind, mode).unwrap();
         ops::chown(&path, Some(owner), Some(owner), &root).unwrap();
         ops::chmod(&path, mode, &root).unwrap();
         path

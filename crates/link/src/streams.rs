@@ -63,19 +63,19 @@ fn error_output() -> &'static Arc<OutputStream> {
 /// Standard input: what the supervisor's writer sends, until it closes.
 #[must_use]
 pub fn stdin() -> Arc<File> {
-    File::stream("stdin", input().clone(), OpenFlags::RDONLY)
+    File::anonymous_fifo("stdin", input().clone(), OpenFlags::RDONLY)
 }
 
 /// Standard output. Waits while the supervisor does not read.
 #[must_use]
 pub fn stdout() -> Arc<File> {
-    File::stream("stdout", output().clone(), OpenFlags::WRONLY)
+    File::anonymous_fifo("stdout", output().clone(), OpenFlags::WRONLY)
 }
 
 /// Standard error, as [`stdout`].
 #[must_use]
 pub fn stderr() -> Arc<File> {
-    File::stream("stderr", error_output().clone(), OpenFlags::WRONLY)
+    File::anonymous_fifo("stderr", error_output().clone(), OpenFlags::WRONLY)
 }
 
 /// Notifies readers and writers of the streams that the supervisor rang.
@@ -140,7 +140,7 @@ impl FileOps for InputStream {
         if buf.is_empty() {
             return Ok(0);
         }
-        if file.nonblocking() {
+        if file.is_nonblocking() {
             return self.pop(buf).ok_or(Errno::EAGAIN);
         }
         self.readable.wait(|| self.pop(buf))
@@ -162,7 +162,7 @@ impl FileOps for InputStream {
         events
     }
 
-    fn pollable(&self) -> bool {
+    fn is_pollable(&self) -> bool {
         true
     }
 }
@@ -176,7 +176,7 @@ impl FileOps for OutputStream {
             if sent > 0 {
                 continue;
             }
-            if file.nonblocking() {
+            if file.is_nonblocking() {
                 return if done > 0 {
                     Ok(done)
                 } else {
@@ -203,7 +203,7 @@ impl FileOps for OutputStream {
         }
     }
 
-    fn pollable(&self) -> bool {
+    fn is_pollable(&self) -> bool {
         true
     }
 }

@@ -60,7 +60,7 @@ pub(crate) fn receive_input() {
     let mut pending = PENDING_INPUT.lock();
     loop {
         while !pending.is_empty() {
-            let taken = tty.input(&pending);
+            let taken = tty.receive(&pending);
             pending.drain(..taken);
             if taken == 0 {
                 // It calls `resume` when there is room.

@@ -279,7 +279,7 @@ fn attach(request: &IoctlRequest<'_>) -> Result<usize> {
     };
     request
         .caller
-        .install(File::stream("skerry-stream", ops, flags), true)
+        .install(File::anonymous_fifo("skerry-stream", ops, flags), true)
 }
 
 fn wait(request: &IoctlRequest<'_>) -> Result<usize> {

@@ -63,7 +63,7 @@ impl StreamReader {
 
 impl FileOps for StreamReader {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        if file.nonblocking() {
+        if file.is_nonblocking() {
             return self.try_read(buf).ok_or(Errno::EAGAIN);
         }
         self.instance.output_changed[self.stream].wait(|| self.try_read(buf))
@@ -85,7 +85,7 @@ impl FileOps for StreamReader {
         events
     }
 
-    fn pollable(&self) -> bool {
+    fn is_pollable(&self) -> bool {
         true
     }
 }
@@ -123,7 +123,7 @@ impl FileOps for StdinWriter {
             if count > 0 {
                 continue;
             }
-            if file.nonblocking() {
+            if file.is_nonblocking() {
                 return if done > 0 {
                     Ok(done)
                 } else {
@@ -157,7 +157,7 @@ impl FileOps for StdinWriter {
         events
     }
 
-    fn pollable(&self) -> bool {
+    fn is_pollable(&self) -> bool {
         true
     }
 }

@@ -1,4 +1,4 @@
-//! The mount of everything that has no place in the tree.
+//! The mount of files that are in no tree.
 
 use alloc::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{FileType, Inode, Metadata, StatFs};
 /// The mount of files without a name, which is in no namespace.
 pub(crate) fn anonymous() -> Arc<Mount> {
     static ANON: Once<Arc<Mount>> = Once::new();
-    ANON.call_once(|| super::apart(SuperBlock::of(Arc::new(AnonFs), 0), "anon"))
+    ANON.call_once(|| super::detached_mount(SuperBlock::for_fs(Arc::new(AnonFs), 0), "anon"))
         .clone()
 }
 

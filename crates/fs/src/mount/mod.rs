@@ -1,4 +1,4 @@
-//! Mounts: which file system hangs where.
+//! Mounts: which file system is mounted where.
 //!
 //! A [`SuperBlock`] is a file system with its tree of names; a [`Mount`] shows a part of it at a
 //! place, and a [`Namespace`] is a tree of mounts. All changes of such trees are made one at a time
@@ -21,12 +21,12 @@ pub(crate) use anonymous::anonymous;
 use linux_raw_sys::general as sys;
 pub use namespace::Namespace;
 use namespace::NamespaceState;
-pub(crate) use namespace::apart;
-pub use operations::{bind, copy_tree, mount, move_mount, pivot};
+pub(crate) use namespace::detached_mount;
+pub use operations::{bind, copy_tree, mount, move_mount, pivot_root};
 use propagation::PeerGroup;
-pub use propagation::{Propagation, copy_sharing, set_propagation};
+pub use propagation::{Propagation, set_group_from, set_propagation};
 use task::Mutex;
-pub(crate) use tree::{detach_all, is_point_in};
+pub(crate) use tree::{detach_mounts, is_mountpoint_in};
 pub use unmount::{UnmountFlags, unmount};
 
 use crate::{Dentry, FileType, Inode, Path, Result, StatFs, dcache, inotify};
@@ -42,7 +42,7 @@ pub trait FileSystem: Send + Sync {
     /// Figures of the file system for `statfs(2)`.
     fn statfs(&self) -> StatFs;
 
-    /// The file with this number ([`Inode::handle`]).
+    /// The file with this number ([`Inode::file_handle`]).
     fn by_handle(&self, handle: u64) -> Option<Arc<dyn Inode>> {
         let _ = handle;
         None
@@ -78,28 +78,33 @@ pub use sys::{MS_NOATIME, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY};
 pub const MS_NOSYMFOLLOW: u32 = 256;
 
 /// The bits of `mount(2)` that each mount has for itself.
-const OF_MOUNT: u32 =
-    MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_NOSYMFOLLOW | ATIME | sys::MS_NODIRATIME;
+const MOUNT_FLAGS: u32 = MS_RDONLY
+    | MS_NOSUID
+    | MS_NODEV
+    | MS_NOEXEC
+    | MS_NOSYMFOLLOW
+    | ATIME_FLAGS
+    | sys::MS_NODIRATIME;
 /// Mount flags that say how access times are kept.
-const ATIME: u32 = MS_NOATIME | sys::MS_RELATIME;
+const ATIME_FLAGS: u32 = MS_NOATIME | sys::MS_RELATIME;
 /// The bits that all mounts of a file system have in common.
-pub const OF_SUPER: u32 =
+pub const SUPER_FLAGS: u32 =
     MS_RDONLY | sys::MS_SYNCHRONOUS | sys::MS_DIRSYNC | sys::MS_MANDLOCK | sys::MS_LAZYTIME;
 
 /// Mount flags that a mount keeps of the bits of `mount(2)`. `old` is what it has, if it is there
 /// already: bits that say nothing of access times leave those.
 #[must_use]
-pub fn flags_of_mount(bits: u32, old: Option<u32>) -> u32 {
-    let mut flags = bits & OF_MOUNT & !sys::MS_RELATIME;
+pub fn mount_flags(bits: u32, old: Option<u32>) -> u32 {
+    let mut flags = bits & MOUNT_FLAGS & !sys::MS_RELATIME;
     if bits & (MS_NOATIME | sys::MS_STRICTATIME) == 0 {
         flags |= sys::MS_RELATIME;
     }
     if bits & sys::MS_STRICTATIME != 0 {
-        flags &= !ATIME;
+        flags &= !ATIME_FLAGS;
     }
     match old {
-        Some(old) if bits & (ATIME | sys::MS_NODIRATIME | sys::MS_STRICTATIME) == 0 => {
-            flags & !ATIME | old & (ATIME | sys::MS_NODIRATIME)
+        Some(old) if bits & (ATIME_FLAGS | sys::MS_NODIRATIME | sys::MS_STRICTATIME) == 0 => {
+            flags & !ATIME_FLAGS | old & (ATIME_FLAGS | sys::MS_NODIRATIME)
         }
         _ => flags,
     }
@@ -120,28 +125,28 @@ pub struct SuperBlock {
     _counted: census::Super,
     fs: Arc<dyn FileSystem>,
     root: Arc<Dentry>,
-    /// [`OF_SUPER`].
+    /// [`SUPER_FLAGS`].
     flags: AtomicU32,
     mounts: Mutex<Vec<Weak<Mount>>>,
 }
 
 /// All superblocks.
-static SUPERS: Mutex<Vec<Weak<SuperBlock>>> = Mutex::new(Vec::new());
+static SUPER_BLOCKS: Mutex<Vec<Weak<SuperBlock>>> = Mutex::new(Vec::new());
 
 impl SuperBlock {
     /// The one of a file system. If the names of a file system are the kernel's to change, each
     /// time a new one.
     #[must_use]
-    pub fn of(fs: Arc<dyn FileSystem>, flags: u32) -> Arc<Self> {
+    pub fn for_fs(fs: Arc<dyn FileSystem>, flags: u32) -> Arc<Self> {
         let inode = fs.root();
-        let mut supers = SUPERS.lock();
+        let mut supers = SUPER_BLOCKS.lock();
         let same = |known: &Arc<Self>| Arc::ptr_eq(&known.fs, &fs);
-        if inode.names_are_stable()
+        if inode.has_stable_names()
             && let Some(known) = supers.iter().filter_map(Weak::upgrade).find(same)
         {
             return known;
         }
-        let (flags, mounts) = (AtomicU32::new(flags & OF_SUPER), Mutex::default());
+        let (flags, mounts) = (AtomicU32::new(flags & SUPER_FLAGS), Mutex::default());
         let new = Arc::new(Self {
             _counted: census::Super::default(),
             fs,
@@ -184,14 +189,18 @@ impl SuperBlock {
         if flags & !old & MS_RDONLY != 0 {
             self.flags.fetch_or(MS_RDONLY, Ordering::SeqCst);
         }
-        let done = if flags & MS_RDONLY != 0 && self.mounts().iter().any(|mount| mount.is_written())
-        {
-            Err(Errno::EBUSY)
-        } else {
-            self.fs.reconfigure(options)
-        };
+        let done =
+            if flags & MS_RDONLY != 0 && self.mounts().iter().any(|mount| mount.has_writers()) {
+                Err(Errno::EBUSY)
+            } else {
+                self.fs.reconfigure(options)
+            };
         self.flags.store(
-            if done.is_ok() { flags & OF_SUPER } else { old },
+            if done.is_ok() {
+                flags & SUPER_FLAGS
+            } else {
+                old
+            },
             Ordering::SeqCst,
         );
         done
@@ -209,7 +218,7 @@ impl Drop for SuperBlock {
 pub struct Mount {
     _counted: census::Mount,
     id: u64,
-    shown: Arc<SuperBlock>,
+    super_block: Arc<SuperBlock>,
     root: Arc<Dentry>,
     source: String,
     flags: AtomicU32,
@@ -224,10 +233,10 @@ pub struct Mount {
 /// `tree::TreeChange` only.
 #[derive(Default)]
 struct MountLinks {
-    point: Option<Path>,
+    mountpoint: Option<Path>,
     children: Vec<ChildMount>,
     /// The namespace it is in; none if it is in no tree.
-    home: Option<Arc<NamespaceState>>,
+    namespace: Option<Arc<NamespaceState>>,
     /// With whom it shares what is mounted below.
     group: Option<Arc<PeerGroup>>,
     /// From whom it gets that.
@@ -235,23 +244,23 @@ struct MountLinks {
     unbindable: bool,
 }
 
-/// A mount on another one: the name it hangs on, and the mount that covers it. There is one at each
+/// A mount on another one: its mount point, and the mount itself. There is one at each
 /// name.
 #[derive(Clone)]
 struct ChildMount {
-    at: Arc<Dentry>,
+    mountpoint: Arc<Dentry>,
     mount: Arc<Mount>,
 }
 
-/// The mount that was hung on a name last, which spares crossing to it a search.
+/// The mount that was mounted on a name last, which spares crossing to it a search.
 pub(crate) struct CachedMount {
-    /// The address of the mount it hangs on, which it holds.
-    on: usize,
-    top: Arc<Mount>,
+    /// The address of the mount that it is mounted on, which it holds.
+    parent: usize,
+    mount: Arc<Mount>,
 }
 
 impl Mount {
-    fn new(shown: Arc<SuperBlock>, root: Arc<Dentry>, source: &str, flags: u32) -> Arc<Self> {
+    fn new(super_block: Arc<SuperBlock>, root: Arc<Dentry>, source: &str, flags: u32) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let new = Arc::new(Self {
             _counted: census::Mount::default(),
@@ -262,9 +271,9 @@ impl Mount {
             writers: AtomicUsize::new(0),
             idle: AtomicBool::new(false),
             links: Mutex::default(),
-            shown: shown.clone(),
+            super_block: super_block.clone(),
         });
-        let mut mounts = shown.mounts.lock();
+        let mut mounts = super_block.mounts.lock();
         mounts.retain(|mount| mount.strong_count() > 0);
         mounts.push(Arc::downgrade(&new));
         drop(mounts);
@@ -280,13 +289,13 @@ impl Mount {
     /// The file system.
     #[must_use]
     pub fn fs(&self) -> &Arc<dyn FileSystem> {
-        &self.shown.fs
+        &self.super_block.fs
     }
 
     /// The file system with what all mounts of it have in common.
     #[must_use]
-    pub fn shown(&self) -> &Arc<SuperBlock> {
-        &self.shown
+    pub fn super_block(&self) -> &Arc<SuperBlock> {
+        &self.super_block
     }
 
     /// The top of what is mounted.
@@ -300,14 +309,14 @@ impl Mount {
     pub fn root_name(&self) -> Vec<u8> {
         let mut names = Vec::new();
         let mut here = self.root.clone();
-        let removed = here.removed();
+        let removed = here.is_removed();
         while let Some(parent) = here.parent() {
-            names.push(here.place().name);
+            names.push(here.location().name);
             here = parent;
         }
         // What is in no tree has only a name.
         let mut text = if names.is_empty() {
-            here.place().name.to_vec()
+            here.location().name.to_vec()
         } else {
             Vec::new()
         };
@@ -321,18 +330,18 @@ impl Mount {
         text
     }
 
-    /// The place at its top.
+    /// The path of its root.
     #[inline]
     #[must_use]
-    pub fn top(self: Arc<Self>) -> Path {
+    pub fn root_path(self: Arc<Self>) -> Path {
         let root = self.root.clone();
         Path::new(self, root)
     }
 
     /// Mount point; `None` for the top of a tree.
     #[must_use]
-    pub fn point(&self) -> Option<Path> {
-        self.links.lock().point.clone()
+    pub fn mountpoint(&self) -> Option<Path> {
+        self.links.lock().mountpoint.clone()
     }
 
     /// Source that was given to `mount(2)`.
@@ -350,8 +359,9 @@ impl Mount {
 
     /// Whether nothing may be changed here.
     #[must_use]
-    pub fn read_only(&self) -> bool {
-        (self.flags.load(Ordering::SeqCst) | self.shown.flags.load(Ordering::SeqCst)) & MS_RDONLY
+    pub fn is_read_only(&self) -> bool {
+        (self.flags.load(Ordering::SeqCst) | self.super_block.flags.load(Ordering::SeqCst))
+            & MS_RDONLY
             != 0
     }
 
@@ -365,17 +375,17 @@ impl Mount {
         if flags & !old & MS_RDONLY != 0 {
             // Whoever begins to write now is refused, or is seen.
             self.flags.fetch_or(MS_RDONLY, Ordering::SeqCst);
-            if self.is_written() {
+            if self.has_writers() {
                 self.flags.store(old, Ordering::SeqCst);
                 return Err(Errno::EBUSY);
             }
         }
         self.flags.store(flags, Ordering::SeqCst);
-        self.tell_home();
+        self.notify_namespace();
         Ok(())
     }
 
-    fn is_written(&self) -> bool {
+    fn has_writers(&self) -> bool {
         self.writers.load(Ordering::SeqCst) != 0
     }
 
@@ -383,16 +393,16 @@ impl Mount {
     ///
     /// # Errors
     /// `EROFS`.
-    pub(crate) fn begin_writing(&self) -> Result<()> {
+    pub(crate) fn want_write(&self) -> Result<()> {
         self.writers.fetch_add(1, Ordering::SeqCst);
-        if self.read_only() {
-            self.end_writing();
+        if self.is_read_only() {
+            self.drop_write();
             return Err(Errno::EROFS);
         }
         Ok(())
     }
 
-    pub(crate) fn end_writing(&self) {
+    pub(crate) fn drop_write(&self) {
         census::released(self.writers.fetch_sub(1, Ordering::SeqCst), 1);
     }
 
@@ -404,21 +414,21 @@ impl Mount {
         }
     }
 
-    fn is_in(&self, home: &Arc<NamespaceState>) -> bool {
+    fn is_in_namespace(&self, home: &Arc<NamespaceState>) -> bool {
         self.links
             .lock()
-            .home
+            .namespace
             .as_ref()
             .is_some_and(|own| Arc::ptr_eq(own, home))
     }
 
-    fn home(&self) -> Option<Arc<NamespaceState>> {
-        self.links.lock().home.clone()
+    fn namespace(&self) -> Option<Arc<NamespaceState>> {
+        self.links.lock().namespace.clone()
     }
 
-    fn tell_home(&self) {
-        if let Some(home) = self.home() {
-            home.tell();
+    fn notify_namespace(&self) {
+        if let Some(home) = self.namespace() {
+            home.notify();
         }
     }
 
@@ -428,7 +438,7 @@ impl Mount {
             .lock()
             .children
             .iter()
-            .find(|child| Arc::ptr_eq(&child.at, dentry))
+            .find(|child| Arc::ptr_eq(&child.mountpoint, dentry))
             .map(|child| child.mount.clone())
     }
 
@@ -436,20 +446,22 @@ impl Mount {
         self.links.lock().children.clone()
     }
 
-    /// The place of the file with this number, if it is known; of a directory with those above it.
+    /// The path of the file with this number, if it is known; of a directory with those above it.
     #[must_use]
     pub fn by_handle(self: &Arc<Self>, handle: u64) -> Option<Path> {
         /// Somebody may rename what is looked for.
         const ATTEMPTS: usize = 100;
         let inode = self.fs().by_handle(handle)?;
         if inode.kind() != FileType::Directory {
-            return Some(Path::found(self.clone(), inode));
+            return Some(Path::disconnected(self.clone(), inode));
         }
         for _ in 0..ATTEMPTS {
             let names = self.fs().names_of(handle)?;
             let found = names
                 .iter()
-                .try_fold(self.shown.root.clone(), |dentry, name| dentry.find(name));
+                .try_fold(self.super_block.root.clone(), |dentry, name| {
+                    dentry.lookup(name)
+                });
             if let Ok(found) = found
                 && core::ptr::addr_eq(Arc::as_ptr(found.inode()), Arc::as_ptr(&inode))
             {
@@ -462,17 +474,17 @@ impl Mount {
     /// This and all below it.
     #[must_use]
     pub fn subtree(self: &Arc<Self>) -> Vec<Arc<Self>> {
-        tree::below(self)
+        tree::subtree_of(self)
     }
 
     /// All mounts of the tree this is in, in the order they were made.
     #[must_use]
-    pub fn tree(self: &Arc<Self>) -> Vec<Arc<Self>> {
+    pub fn tree_mounts(self: &Arc<Self>) -> Vec<Arc<Self>> {
         let mut top = self.clone();
-        while let Some(point) = top.point() {
+        while let Some(point) = top.mountpoint() {
             top = point.mount().clone();
         }
-        let mut all = tree::below(&top);
+        let mut all = tree::subtree_of(&top);
         all.sort_unstable_by_key(|mount| mount.id);
         all
     }
@@ -480,18 +492,18 @@ impl Mount {
 
 /// The mount that covers `dentry` of `mount`.
 #[inline(always)]
-pub(crate) fn over(mount: &Arc<Mount>, dentry: &Arc<Dentry>) -> Option<Arc<Mount>> {
+pub(crate) fn lookup_mount(mount: &Arc<Mount>, dentry: &Arc<Dentry>) -> Option<Arc<Mount>> {
     if dentry.mounts.load(Ordering::Acquire) == 0 {
         return None;
     }
     let on = Arc::as_ptr(mount).addr();
     let last = dentry
-        .cover
+        .cached_mount
         .lock()
         .as_ref()
-        .filter(|cover| cover.on == on)
-        .map(|cover| cover.top.clone());
-    // What was hung there last may hang there in another mount of the same file system.
+        .filter(|cover| cover.parent == on)
+        .map(|cover| cover.mount.clone());
+    // What was mounted there last may be so in another mount of the same file system.
     last.or_else(|| search(mount, dentry))
 }
 
@@ -502,9 +514,9 @@ fn search(mount: &Arc<Mount>, dentry: &Arc<Dentry>) -> Option<Arc<Mount>> {
 
 /// The top of what is mounted on `path`, or `path` itself.
 #[must_use]
-pub fn cross(mut path: Path) -> Path {
-    while let Some(mount) = over(path.mount(), path.dentry()) {
-        path = mount.top();
+pub fn traverse_mounts(mut path: Path) -> Path {
+    while let Some(mount) = lookup_mount(path.mount(), path.dentry()) {
+        path = mount.root_path();
     }
     path
 }

@@ -13,7 +13,7 @@ use crate::ramfs::RamFs;
 use crate::{Path, nsfs};
 
 /// The most mounts in a namespace (`/proc/sys/fs/mount-max`).
-const MOST: usize = 100_000;
+const MAX_MOUNTS: usize = 100_000;
 
 /// State of a namespace that its mounts refer to.
 pub(super) struct NamespaceState {
@@ -25,8 +25,8 @@ pub(super) struct NamespaceState {
     pub(super) anonymous: bool,
     pub(super) mounts: AtomicUsize,
     /// Counts changes, which who waits is told of.
-    changes: AtomicU64,
-    changed: PollQueue,
+    change_count: AtomicU64,
+    poll_queue: PollQueue,
 }
 
 impl NamespaceState {
@@ -37,31 +37,31 @@ impl NamespaceState {
             number: if anonymous { 0 } else { nsfs::new_number() },
             anonymous,
             mounts: AtomicUsize::new(0),
-            changes: AtomicU64::new(0),
-            changed: PollQueue::new(),
+            change_count: AtomicU64::new(0),
+            poll_queue: PollQueue::new(),
         })
     }
 
     /// Whether there is no room for `more` mounts.
-    pub(super) fn is_full(&self, more: usize) -> bool {
-        self.mounts.load(Ordering::Relaxed) + more > MOST
+    pub(super) fn lacks_room(&self, more: usize) -> bool {
+        self.mounts.load(Ordering::Relaxed) + more > MAX_MOUNTS
     }
 
-    pub(super) fn tell(&self) {
-        self.changes.fetch_add(1, Ordering::SeqCst);
-        self.changed.notify();
+    pub(super) fn notify(&self) {
+        self.change_count.fetch_add(1, Ordering::SeqCst);
+        self.poll_queue.notify();
     }
 }
 
 /// The mount of a file system that is in no tree and no namespace.
-pub(crate) fn apart(shown: Arc<SuperBlock>, source: &str) -> Arc<Mount> {
-    let root = shown.root.clone();
-    Mount::new(shown, root, source, MS_RELATIME)
+pub(crate) fn detached_mount(super_block: Arc<SuperBlock>, source: &str) -> Arc<Mount> {
+    let root = super_block.root.clone();
+    Mount::new(super_block, root, source, MS_RELATIME)
 }
 
 /// A tree of mounts. When nobody uses it any more, all in it is unmounted.
 pub struct Namespace {
-    pub(super) home: Arc<NamespaceState>,
+    pub(super) state: Arc<NamespaceState>,
     pub(super) root: Arc<Mount>,
 }
 
@@ -69,37 +69,41 @@ impl Namespace {
     /// The first one: `fs`, on an empty file system that can neither be seen nor unmounted.
     #[must_use]
     pub fn new(fs: Arc<dyn FileSystem>, source: &str) -> Arc<Self> {
-        let base = SuperBlock::of(RamFs::new("rootfs", None, 0o755), 0);
+        let base = SuperBlock::for_fs(RamFs::new("rootfs", None, 0o755), 0);
         let root = base.root.clone();
-        let new = Self::of_tree(
+        let new = Self::from_tree(
             &mut TreeChange::begin(),
             Mount::new(base, root, "rootfs", MS_RELATIME),
             false,
         );
-        let shown = SuperBlock::of(fs, 0);
-        let top = shown.root.clone();
-        let first = Mount::new(shown, top, source, MS_RELATIME);
+        let super_block = SuperBlock::for_fs(fs, 0);
+        let top = super_block.root.clone();
+        let first = Mount::new(super_block, top, source, MS_RELATIME);
         let mut change = TreeChange::begin();
-        change.hang(&first, &new.root, &new.root.root);
-        change.settle(&first, &new.home);
+        change.link_mount(&first, &new.root, &new.root.root);
+        change.set_namespace(&first, &new.state);
         drop(change);
         new
     }
 
-    /// A namespace of mounts that hang together and nowhere else.
-    pub(super) fn of_tree(change: &mut TreeChange, root: Arc<Mount>, anonymous: bool) -> Arc<Self> {
+    /// A namespace of a tree of mounts that is in no other.
+    pub(super) fn from_tree(
+        change: &mut TreeChange,
+        root: Arc<Mount>,
+        anonymous: bool,
+    ) -> Arc<Self> {
         let home = NamespaceState::new(anonymous);
-        change.settle(&root, &home);
-        Arc::new(Self { home, root })
+        change.set_namespace(&root, &home);
+        Arc::new(Self { state: home, root })
     }
 
     /// One in which nobody lives, of a file system that is mounted nowhere yet (`fsmount(2)`).
     #[must_use]
-    pub fn apart(shown: Arc<SuperBlock>, source: &str, flags: u32) -> Arc<Self> {
-        let root = shown.root.clone();
-        Self::of_tree(
+    pub fn anonymous(super_block: Arc<SuperBlock>, source: &str, flags: u32) -> Arc<Self> {
+        let root = super_block.root.clone();
+        Self::from_tree(
             &mut TreeChange::begin(),
-            Mount::new(shown, root, source, flags),
+            Mount::new(super_block, root, source, flags),
             true,
         )
     }
@@ -107,53 +111,53 @@ impl Namespace {
     /// All mounts, in the order they were made.
     #[must_use]
     pub fn mounts(&self) -> Vec<Arc<Mount>> {
-        let mut all = tree::below(&self.root);
+        let mut all = tree::subtree_of(&self.root);
         all.sort_unstable_by_key(|mount| mount.id);
         all
     }
 
-    /// The place at its top.
+    /// The path of its root.
     #[must_use]
-    pub fn top(&self) -> Path {
-        self.root.clone().top()
+    pub fn root_path(&self) -> Path {
+        self.root.clone().root_path()
     }
 
     /// Whether a mount is in it.
     #[must_use]
-    pub fn holds(&self, mount: &Mount) -> bool {
-        mount.is_in(&self.home)
+    pub fn contains(&self, mount: &Mount) -> bool {
+        mount.is_in_namespace(&self.state)
     }
 
     /// Number of the namespace among all that ever were.
     #[must_use]
     pub fn sequence(&self) -> u64 {
-        self.home.sequence
+        self.state.sequence
     }
 
     /// Its number as a file.
     #[must_use]
     pub fn number(&self) -> u32 {
-        self.home.number
+        self.state.number
     }
 
     /// How often it has changed.
     #[must_use]
-    pub fn changes(&self) -> u64 {
-        self.home.changes.load(Ordering::SeqCst)
+    pub fn change_count(&self) -> u64 {
+        self.state.change_count.load(Ordering::SeqCst)
     }
 
     /// Told of changes.
     #[must_use]
-    pub fn changed(&self) -> &PollQueue {
-        &self.home.changed
+    pub fn poll_queue(&self) -> &PollQueue {
+        &self.state.poll_queue
     }
 
-    /// A copy for somebody else (`CLONE_NEWNS`), and where in it the places are that are given.
+    /// A copy for somebody else (`CLONE_NEWNS`), and the same paths in it.
     #[must_use]
-    pub fn copy<const N: usize>(&self, places: [Path; N]) -> (Arc<Self>, [Path; N]) {
+    pub fn copy<const N: usize>(&self, paths: [Path; N]) -> (Arc<Self>, [Path; N]) {
         let mut change = TreeChange::begin();
         let mut pairs = Vec::new();
-        let root = change.copy(
+        let root = change.copy_tree(
             &self.root,
             &self.root.root,
             tree::CloneSharing::OfNamespace,
@@ -161,15 +165,15 @@ impl Namespace {
                 pairs.push((Arc::as_ptr(old), new.clone()));
             },
         );
-        let new = Self::of_tree(&mut change, root, false);
+        let new = Self::from_tree(&mut change, root, false);
         drop(change);
-        let places = places.map(|place| {
+        let places = paths.map(|path| {
             let mount = pairs
                 .iter()
-                .find(|(old, _)| *old == Arc::as_ptr(place.mount()))
+                .find(|(old, _)| *old == Arc::as_ptr(path.mount()))
                 .map(|(_, new)| new.clone());
-            mount.map_or(place.clone(), |mount| {
-                Path::new(mount, place.dentry().clone())
+            mount.map_or(path.clone(), |mount| {
+                Path::new(mount, path.dentry().clone())
             })
         });
         (new, places)
@@ -179,8 +183,8 @@ impl Namespace {
 impl Drop for Namespace {
     fn drop(&mut self) {
         let mut change = TreeChange::begin();
-        if self.root.is_in(&self.home) {
-            change.dismantle(&tree::below(&self.root));
+        if self.root.is_in_namespace(&self.state) {
+            change.umount_tree(&tree::subtree_of(&self.root));
         }
     }
 }

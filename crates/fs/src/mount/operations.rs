@@ -6,31 +6,31 @@ use abi::errno::Errno;
 
 use super::namespace::Namespace;
 use super::tree::{self, CloneSharing, TreeChange};
-use super::{Mount, SuperBlock, cross, flags_of_mount};
+use super::{Mount, SuperBlock, mount_flags, traverse_mounts};
 use crate::{FileType, Path, Result, nsfs};
 
 fn is_directory(path: &Path) -> bool {
     path.dentry().kind() == FileType::Directory
 }
 
-/// The place at which something is to be mounted in `space`: the top of what is mounted there.
-fn target(space: &Namespace, point: &Path) -> Result<Path> {
-    let point = cross(point.clone());
-    if !space.holds(point.mount()) {
+/// The path at which something is to be mounted in `namespace`: the root of what is mounted there.
+fn resolve_mountpoint(namespace: &Namespace, point: &Path) -> Result<Path> {
+    let point = traverse_mounts(point.clone());
+    if !namespace.contains(point.mount()) {
         return Err(Errno::EINVAL);
     }
-    if point.dentry().removed() {
+    if point.dentry().is_removed() {
         Err(Errno::ENOENT)
     } else {
         Ok(point)
     }
 }
 
-fn is_top(path: &Path) -> bool {
+fn is_mount_root(path: &Path) -> bool {
     Arc::ptr_eq(path.dentry(), path.mount().root())
 }
 
-/// Hangs a new tree at a place, or takes it apart.
+/// Mounts a new tree at a path, or takes it apart.
 fn graft(change: &mut TreeChange, tree: &Arc<Mount>, point: &Path) -> Result<()> {
     let fits = (tree.root().kind() == FileType::Directory) == is_directory(point);
     let done = if fits {
@@ -39,7 +39,7 @@ fn graft(change: &mut TreeChange, tree: &Arc<Mount>, point: &Path) -> Result<()>
         Err(Errno::ENOTDIR)
     };
     if done.is_err() {
-        change.dismantle(&tree::below(tree));
+        change.umount_tree(&tree::subtree_of(tree));
     }
     done
 }
@@ -48,54 +48,55 @@ fn graft(change: &mut TreeChange, tree: &Arc<Mount>, point: &Path) -> Result<()>
 ///
 /// # Errors
 /// `ENOTDIR` if `point` is no directory, `EBUSY` if the file system is on top there already,
-/// `EINVAL` if the place is in another namespace, `ENOSPC`.
+/// `EINVAL` if the path is in another namespace, `ENOSPC`.
 pub fn mount(
-    space: &Namespace,
-    shown: Arc<SuperBlock>,
+    namespace: &Namespace,
+    super_block: Arc<SuperBlock>,
     point: &Path,
     source: &str,
     bits: u32,
 ) -> Result<()> {
     let mut change = TreeChange::begin();
-    let point = target(space, point)?;
-    let result = if Arc::ptr_eq(point.mount().shown(), &shown) && is_top(&point) {
+    let point = resolve_mountpoint(namespace, point)?;
+    let result = if Arc::ptr_eq(point.mount().super_block(), &super_block) && is_mount_root(&point)
+    {
         Err(Errno::EBUSY)
     } else {
-        let root = shown.root.clone();
-        let new = Mount::new(shown, root, source, flags_of_mount(bits, None));
+        let root = super_block.root.clone();
+        let new = Mount::new(super_block, root, source, mount_flags(bits, None));
         let done = graft(&mut change, &new, &point);
-        change.later(new);
+        change.defer_drop(new);
         done
     };
-    change.leave(point);
+    change.defer_path_drop(point);
     result
 }
 
-/// A copy of what is at `from`, with what is mounted below if `recursive`, that hangs nowhere.
-fn copied(
+/// A copy of what is at `from`, with what is mounted below if `recursive`, that is mounted nowhere.
+fn clone_tree(
     change: &mut TreeChange,
-    space: &Namespace,
+    namespace: &Namespace,
     from: &Path,
     recursive: bool,
 ) -> Result<Arc<Mount>> {
     // A namespace's file is in none; one of mounts may be kept by such as were made before it only.
-    let namespace = nsfs::of(from.inode());
-    let loops = namespace
-        .and_then(|file| file.mounts())
-        .is_some_and(|other| other.sequence() <= space.sequence());
-    let foreign = !space.holds(from.mount()) && namespace.is_none();
+    let file = nsfs::from_inode(from.inode());
+    let loops = file
+        .and_then(|file| file.mount_namespace())
+        .is_some_and(|other| other.sequence() <= namespace.sequence());
+    let foreign = !namespace.contains(from.mount()) && file.is_none();
     if loops || foreign || from.mount().is_unbindable() {
         return Err(Errno::EINVAL);
     }
     Ok(if recursive {
-        change.copy(
+        change.copy_tree(
             from.mount(),
             from.dentry(),
             CloneSharing::Alike,
             &mut |_, _| {},
         )
     } else {
-        TreeChange::copy_top(from.mount(), from.dentry())
+        TreeChange::copy_single(from.mount(), from.dentry())
     })
 }
 
@@ -104,52 +105,57 @@ fn copied(
 /// # Errors
 /// `ENOTDIR` if only one of them is a directory, `EINVAL` if one is in another namespace or `from`
 /// cannot be bound, `ENOSPC`.
-pub fn bind(space: &Namespace, from: &Path, point: &Path, recursive: bool) -> Result<()> {
+pub fn bind(namespace: &Namespace, from: &Path, point: &Path, recursive: bool) -> Result<()> {
     let mut change = TreeChange::begin();
-    let point = target(space, point)?;
-    let result = copied(&mut change, space, from, recursive).and_then(|tree| {
+    let point = resolve_mountpoint(namespace, point)?;
+    let result = clone_tree(&mut change, namespace, from, recursive).and_then(|tree| {
         let done = graft(&mut change, &tree, &point);
-        change.later(tree);
+        change.defer_drop(tree);
         done
     });
-    change.leave(point);
+    change.defer_path_drop(point);
     result
 }
 
-/// A copy of what is at `from` that hangs nowhere yet (`open_tree(2)`).
+/// A copy of what is at `from` that is mounted nowhere yet (`open_tree(2)`).
 ///
 /// # Errors
 /// As [`bind`].
-pub fn copy_tree(space: &Namespace, from: &Path, recursive: bool) -> Result<Arc<Namespace>> {
+pub fn copy_tree(namespace: &Namespace, from: &Path, recursive: bool) -> Result<Arc<Namespace>> {
     let mut change = TreeChange::begin();
-    let tree = copied(&mut change, space, from, recursive)?;
-    Ok(Namespace::of_tree(&mut change, tree, true))
+    let tree = clone_tree(&mut change, namespace, from, recursive)?;
+    Ok(Namespace::from_tree(&mut change, tree, true))
 }
 
 /// Moves the mount whose top is `from`, with all on it, to `point`.
 ///
 /// # Errors
-/// `EINVAL` if `from` is no top, hangs in a mount that shares, or either is in another namespace;
-/// `ELOOP` if `point` is below; `ENOSPC`.
-pub fn move_mount(space: &Namespace, from: &Path, point: &Path) -> Result<()> {
+/// `EINVAL` if `from` is no mount's root, is mounted on one that is shared, or either is in another
+/// namespace; `ELOOP` if `point` is below; `ENOSPC`.
+pub fn move_mount(namespace: &Namespace, from: &Path, point: &Path) -> Result<()> {
     let mut change = TreeChange::begin();
-    let point = target(space, point)?;
-    let result = may_move(space, from, &point).and_then(|()| change.attach(from.mount(), &point));
-    change.leave(point);
+    let point = resolve_mountpoint(namespace, point)?;
+    let result =
+        check_move(namespace, from, &point).and_then(|()| change.attach(from.mount(), &point));
+    change.defer_path_drop(point);
     result
 }
 
-fn may_move(space: &Namespace, from: &Path, point: &Path) -> Result<()> {
+fn check_move(namespace: &Namespace, from: &Path, point: &Path) -> Result<()> {
     let moved = from.mount();
-    let hangs = moved.point();
+    let hangs = moved.mountpoint();
     let ours = match &hangs {
-        Some(_) => space.holds(moved),
-        None => moved.home().is_some_and(|home| home.anonymous),
+        Some(_) => namespace.contains(moved),
+        None => moved.namespace().is_some_and(|home| home.anonymous),
     };
     let shares = hangs.is_some_and(|on| on.mount().is_shared());
-    let unbindable = || tree::below(moved).iter().any(|mount| mount.is_unbindable());
+    let unbindable = || {
+        tree::subtree_of(moved)
+            .iter()
+            .any(|mount| mount.is_unbindable())
+    };
     if !ours
-        || !is_top(from)
+        || !is_mount_root(from)
         || is_directory(from) != is_directory(point)
         || shares
         || point.mount().is_shared() && unbindable()
@@ -161,7 +167,7 @@ fn may_move(space: &Namespace, from: &Path, point: &Path) -> Result<()> {
         if Arc::ptr_eq(&above, moved) {
             return Err(Errno::ELOOP);
         }
-        let Some(on) = above.point() else {
+        let Some(on) = above.mountpoint() else {
             return Ok(());
         };
         above = on.mount().clone();
@@ -173,23 +179,23 @@ fn may_move(space: &Namespace, from: &Path, point: &Path) -> Result<()> {
 ///
 /// # Errors
 /// Those of `pivot_root(2)`.
-pub fn pivot(space: &Namespace, root: &Path, new: &Path, put: &Path) -> Result<()> {
+pub fn pivot_root(namespace: &Namespace, root: &Path, new: &Path, put: &Path) -> Result<()> {
     let mut change = TreeChange::begin();
-    let put = cross(put.clone());
-    let result = pivot_with(&mut change, space, root, new, &put);
-    change.leave(put);
+    let put = traverse_mounts(put.clone());
+    let result = pivot_root_in(&mut change, namespace, root, new, &put);
+    change.defer_path_drop(put);
     result
 }
 
-fn pivot_with(
+fn pivot_root_in(
     change: &mut TreeChange,
-    space: &Namespace,
+    namespace: &Namespace,
     root: &Path,
     new: &Path,
     put: &Path,
 ) -> Result<()> {
     let (old_mount, new_mount) = (root.mount(), new.mount());
-    let (old_point, new_point) = (old_mount.point(), new_mount.point());
+    let (old_point, new_point) = (old_mount.mountpoint(), new_mount.mountpoint());
     let shares = |point: &Option<Path>| {
         point
             .as_ref()
@@ -198,10 +204,10 @@ fn pivot_with(
     if put.mount().is_shared() || shares(&new_point) || shares(&old_point) {
         return Err(Errno::EINVAL);
     }
-    if !space.holds(old_mount) || !space.holds(new_mount) {
+    if !namespace.contains(old_mount) || !namespace.contains(new_mount) {
         return Err(Errno::EINVAL);
     }
-    if new.dentry().removed() {
+    if new.dentry().is_removed() {
         return Err(Errno::ENOENT);
     }
     if Arc::ptr_eq(new_mount, old_mount) || Arc::ptr_eq(put.mount(), old_mount) {
@@ -210,23 +216,27 @@ fn pivot_with(
     let (Some(old_point), Some(_)) = (old_point, new_point) else {
         return Err(Errno::EINVAL);
     };
-    if !is_top(root) || !is_top(new) || !is_reached(put, new) || !is_reached(new, root) {
+    if !is_mount_root(root)
+        || !is_mount_root(new)
+        || !is_path_reachable(put, new)
+        || !is_path_reachable(new, root)
+    {
         return Err(Errno::EINVAL);
     }
-    change.unhang(new_mount);
-    change.unhang(old_mount);
-    change.hang(old_mount, put.mount(), put.dentry());
-    change.hang(new_mount, old_point.mount(), old_point.dentry());
-    change.leave(old_point);
-    space.home.tell();
+    change.unlink_mount(new_mount);
+    change.unlink_mount(old_mount);
+    change.link_mount(old_mount, put.mount(), put.dentry());
+    change.link_mount(new_mount, old_point.mount(), old_point.dentry());
+    change.defer_path_drop(old_point);
+    namespace.state.notify();
     Ok(())
 }
 
-/// Whether `place` is below `top`, across mounts.
-fn is_reached(place: &Path, top: &Path) -> bool {
-    let mut here = place.clone();
+/// Whether `path` is below `top`, across mounts.
+fn is_path_reachable(path: &Path, top: &Path) -> bool {
+    let mut here = path.clone();
     while !Arc::ptr_eq(here.mount(), top.mount()) {
-        let Some(point) = here.mount().point() else {
+        let Some(point) = here.mount().mountpoint() else {
             return false;
         };
         here = point;

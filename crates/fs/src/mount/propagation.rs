@@ -14,7 +14,7 @@ use task::Mutex;
 
 use super::Mount;
 use super::namespace::Namespace;
-use super::tree::{CloneSharing, TreeChange, below};
+use super::tree::{CloneSharing, TreeChange, subtree_of};
 use crate::{Dentry, Path, Result};
 
 /// Mounts that show the same mounts below.
@@ -26,11 +26,11 @@ pub(super) struct PeerGroup {
 }
 
 /// Members of a list that still exist. While trees are changed none of them goes.
-fn living(list: &Mutex<Vec<Weak<Mount>>>) -> Vec<Arc<Mount>> {
+fn live_members(list: &Mutex<Vec<Weak<Mount>>>) -> Vec<Arc<Mount>> {
     list.lock().iter().filter_map(Weak::upgrade).collect()
 }
 
-fn strike(list: &Mutex<Vec<Weak<Mount>>>, mount: &Arc<Mount>) {
+fn remove_member(list: &Mutex<Vec<Weak<Mount>>>, mount: &Arc<Mount>) {
     list.lock().retain(|known| {
         known.strong_count() > 0 && !core::ptr::eq(known.as_ptr(), Arc::as_ptr(mount))
     });
@@ -70,11 +70,11 @@ fn leave_group(mount: &Arc<Mount>) -> Option<Arc<PeerGroup>> {
         let mut links = mount.links.lock();
         (links.group.take()?, links.master.clone())
     };
-    strike(&group.members, mount);
-    if !living(&group.members).is_empty() {
+    remove_member(&group.members, mount);
+    if !live_members(&group.members).is_empty() {
         return Some(group);
     }
-    for slave in living(&group.slaves) {
+    for slave in live_members(&group.slaves) {
         slave.links.lock().master.clone_from(&master);
         if let Some(master) = &master {
             master.slaves.lock().push(Arc::downgrade(&slave));
@@ -87,12 +87,12 @@ fn leave_group(mount: &Arc<Mount>) -> Option<Arc<PeerGroup>> {
 fn leave_master(mount: &Arc<Mount>) {
     let master = mount.links.lock().master.take();
     if let Some(master) = master {
-        strike(&master.slaves, mount);
+        remove_member(&master.slaves, mount);
     }
 }
 
 /// The mount shares nothing any more.
-pub(super) fn leave(mount: &Arc<Mount>) {
+pub(super) fn leave_all(mount: &Arc<Mount>) {
     leave_group(mount);
     leave_master(mount);
     mount.links.lock().unbindable = false;
@@ -129,7 +129,7 @@ fn set_one(mount: &Arc<Mount>, how: Propagation) {
             mount.links.lock().unbindable = false;
         }
         Propagation::Private | Propagation::Unbindable => {
-            leave(mount);
+            leave_all(mount);
             mount.links.lock().unbindable = how == Propagation::Unbindable;
         }
     }
@@ -145,14 +145,14 @@ pub fn set_propagation(at: &Path, how: Propagation, recursive: bool) -> Result<(
     }
     let mut change = TreeChange::begin();
     let mounts = if recursive {
-        below(at.mount())
+        subtree_of(at.mount())
     } else {
         alloc::vec![at.mount().clone()]
     };
     for mount in mounts {
         set_one(&mount, how);
-        mount.tell_home();
-        change.later(mount);
+        mount.notify_namespace();
+        change.defer_drop(mount);
     }
     Ok(())
 }
@@ -162,17 +162,18 @@ pub fn set_propagation(at: &Path, how: Propagation, recursive: bool) -> Result<(
 ///
 /// # Errors
 /// `EINVAL` if they are none such.
-pub fn copy_sharing(space: &Namespace, from: &Path, to: &Path) -> Result<()> {
+pub fn set_group_from(namespace: &Namespace, from: &Path, to: &Path) -> Result<()> {
     let _change = TreeChange::begin();
-    let is_top =
-        |path: &Path| Arc::ptr_eq(path.dentry(), path.mount().root()) && space.holds(path.mount());
+    let is_top = |path: &Path| {
+        Arc::ptr_eq(path.dentry(), path.mount().root()) && namespace.contains(path.mount())
+    };
     let (source, target) = (from.mount(), to.mount());
     let shares = |mount: &Mount| {
         let links = mount.links.lock();
         links.group.is_some() || links.master.is_some()
     };
-    let alike =
-        Arc::ptr_eq(source.shown(), target.shown()) && target.root().is_within(source.root());
+    let alike = Arc::ptr_eq(source.super_block(), target.super_block())
+        && target.root().is_within(source.root());
     if !is_top(from) || !is_top(to) || !alike || shares(target) || !shares(source) {
         return Err(Errno::EINVAL);
     }
@@ -181,7 +182,7 @@ pub fn copy_sharing(space: &Namespace, from: &Path, to: &Path) -> Result<()> {
         (links.group.clone(), links.master.clone())
     };
     join(target, group, master);
-    target.tell_home();
+    target.notify_namespace();
     Ok(())
 }
 
@@ -198,7 +199,7 @@ pub struct PropagationInfo {
 impl Mount {
     /// How it shares what is mounted below.
     #[must_use]
-    pub fn sharing(&self) -> PropagationInfo {
+    pub fn propagation(&self) -> PropagationInfo {
         let links = self.links.lock();
         let number = |group: &Option<Arc<PeerGroup>>| group.as_ref().map(|group| group.id);
         PropagationInfo {
@@ -222,18 +223,18 @@ impl Mount {
 }
 
 /// The other mounts to which what is mounted in `mount` goes.
-pub(super) fn receivers(mount: &Arc<Mount>) -> Vec<Arc<Mount>> {
+pub(super) fn propagation_targets(mount: &Arc<Mount>) -> Vec<Arc<Mount>> {
     let mut all: Vec<Arc<Mount>> = Vec::new();
     let mut groups: Vec<Arc<PeerGroup>> = mount.group().into_iter().collect();
     let mut next = 0;
     while next < groups.len() {
         let group = groups[next].clone();
-        for member in living(&group.members) {
+        for member in live_members(&group.members) {
             if !Arc::ptr_eq(&member, mount) {
                 all.push(member);
             }
         }
-        for slave in living(&group.slaves) {
+        for slave in live_members(&group.slaves) {
             match slave.group() {
                 Some(theirs) if groups.iter().any(|known| Arc::ptr_eq(known, &theirs)) => {}
                 Some(theirs) => groups.push(theirs),
@@ -266,14 +267,18 @@ impl TreeChange {
             set_one(mount, Propagation::Shared);
         }
         // What is not in a namespace yet is the tree itself.
-        let shows = |mount: &Arc<Mount>| mount.home().is_some() && at.is_within(&mount.root);
-        let full = |mount: &Arc<Mount>| mount.home().is_some_and(|home| home.is_full(all.len()));
+        let shows = |mount: &Arc<Mount>| mount.namespace().is_some() && at.is_within(&mount.root);
+        let full = |mount: &Arc<Mount>| {
+            mount
+                .namespace()
+                .is_some_and(|home| home.lacks_room(all.len()))
+        };
         let mut copies: Vec<(Arc<Mount>, Arc<Mount>)> = Vec::new();
         let mut work = Vec::new();
-        for peer in living(&group.members) {
+        for peer in live_members(&group.members) {
             if !Arc::ptr_eq(&peer, on) && shows(&peer) {
                 copies.push((
-                    self.copy(tree, &tree.root, CloneSharing::Peer, &mut |_, _| {}),
+                    self.copy_tree(tree, &tree.root, CloneSharing::Peer, &mut |_, _| {}),
                     peer,
                 ));
             }
@@ -281,12 +286,12 @@ impl TreeChange {
         work.push((group, tree.clone()));
         while let Some((group, source)) = work.pop() {
             let mut groups: Vec<Arc<PeerGroup>> = Vec::new();
-            for slave in living(&group.slaves) {
+            for slave in live_members(&group.slaves) {
                 match slave.group() {
                     Some(theirs) if groups.iter().any(|known| Arc::ptr_eq(known, &theirs)) => {}
                     Some(theirs) => groups.push(theirs),
                     None if shows(&slave) => copies.push((
-                        self.copy(&source, &source.root, CloneSharing::Slave, &mut |_, _| {}),
+                        self.copy_tree(&source, &source.root, CloneSharing::Slave, &mut |_, _| {}),
                         slave,
                     )),
                     None => {}
@@ -294,16 +299,16 @@ impl TreeChange {
             }
             for group in groups {
                 let mut first = None;
-                for member in living(&group.members).into_iter().filter(shows) {
+                for member in live_members(&group.members).into_iter().filter(shows) {
                     let copy = match &first {
-                        None => self.copy(
+                        None => self.copy_tree(
                             &source,
                             &source.root,
                             CloneSharing::SharedSlave,
                             &mut |_, _| {},
                         ),
                         Some(first) => {
-                            self.copy(first, &first.root, CloneSharing::Peer, &mut |_, _| {})
+                            self.copy_tree(first, &first.root, CloneSharing::Peer, &mut |_, _| {})
                         }
                     };
                     first.get_or_insert_with(|| copy.clone());
@@ -314,8 +319,8 @@ impl TreeChange {
         }
         if copies.iter().any(|(_, on)| full(on)) {
             for (copy, on) in copies {
-                self.dismantle(&below(&copy));
-                self.later(on);
+                self.umount_tree(&subtree_of(&copy));
+                self.defer_drop(on);
             }
             return Err(Errno::ENOSPC);
         }

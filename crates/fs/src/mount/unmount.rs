@@ -7,8 +7,8 @@ use core::sync::atomic::Ordering;
 use abi::errno::Errno;
 
 use super::namespace::Namespace;
-use super::propagation::receivers;
-use super::tree::{TreeChange, below};
+use super::propagation::propagation_targets;
+use super::tree::{TreeChange, subtree_of};
 use super::{MS_RDONLY, Mount};
 use crate::{Path, Result};
 
@@ -25,17 +25,17 @@ bitflags::bitflags! {
     }
 }
 
-/// How many use a mount, beside what it hangs on and `held` by the caller.
-fn users(mount: &Arc<Mount>, held: usize) -> usize {
-    let Some(point) = mount.point() else {
+/// Number of users of a mount, beside its mount point and `held` by the caller.
+fn use_count(mount: &Arc<Mount>, held: usize) -> usize {
+    let Some(point) = mount.mountpoint() else {
         return Arc::strong_count(mount) - held;
     };
     let covers = point
         .dentry()
-        .cover
+        .cached_mount
         .lock()
         .as_ref()
-        .is_some_and(|cover| Arc::ptr_eq(&cover.top, mount));
+        .is_some_and(|cover| Arc::ptr_eq(&cover.mount, mount));
     Arc::strong_count(mount) - held - 1 - usize::from(covers)
 }
 
@@ -45,9 +45,9 @@ fn users(mount: &Arc<Mount>, held: usize) -> usize {
 /// # Errors
 /// `EINVAL` if `at` is no mount's top or in another namespace, `EBUSY` if it is in use, `EAGAIN` if
 /// it was marked with `EXPIRE`.
-pub fn unmount(space: &Namespace, at: &Path, root: &Path, how: UnmountFlags) -> Result<()> {
+pub fn unmount(namespace: &Namespace, at: &Path, root: &Path, how: UnmountFlags) -> Result<()> {
     let mount = at.mount();
-    if !Arc::ptr_eq(at.dentry(), mount.root()) || !space.holds(mount) {
+    if !Arc::ptr_eq(at.dentry(), mount.root()) || !namespace.contains(mount) {
         return Err(Errno::EINVAL);
     }
     let is_root = Arc::ptr_eq(mount, root.mount());
@@ -56,7 +56,7 @@ pub fn unmount(space: &Namespace, at: &Path, root: &Path, how: UnmountFlags) -> 
             return Err(Errno::EINVAL);
         }
         let _change = TreeChange::begin();
-        if users(mount, 1) > 0 || !mount.children().is_empty() {
+        if use_count(mount, 1) > 0 || !mount.children().is_empty() {
             return Err(Errno::EBUSY);
         }
         if !mount.idle.swap(true, Ordering::Relaxed) {
@@ -66,62 +66,64 @@ pub fn unmount(space: &Namespace, at: &Path, root: &Path, how: UnmountFlags) -> 
     if is_root && !how.contains(UnmountFlags::DETACH) {
         // What everything stands on can at most be protected.
         return mount
-            .shown()
-            .reconfigure(mount.shown().flags() | MS_RDONLY, "");
+            .super_block()
+            .reconfigure(mount.super_block().flags() | MS_RDONLY, "");
     }
     let mut change = TreeChange::begin();
-    if !space.holds(mount) || mount.point().is_none() {
+    if !namespace.contains(mount) || mount.mountpoint().is_none() {
         return Err(Errno::EINVAL);
     }
     let doomed = if how.contains(UnmountFlags::DETACH) {
-        below(mount)
+        subtree_of(mount)
     } else {
         alloc::vec![mount.clone()]
     };
-    let others = shown_elsewhere(&doomed);
+    let others = propagated_unmounts(&doomed);
     if !how.contains(UnmountFlags::DETACH) {
         let busy = !mount.children().is_empty()
             // The caller, `doomed`, and what the path of the caller is made of.
-            || users(mount, 2) > 0
-            || others.iter().any(|other| users(other, 1) > usize::from(topper(other).is_some()));
+            || use_count(mount, 2) > 0
+            || others.iter().any(|other| use_count(other, 1) > usize::from(find_topper(other).is_some()));
         if busy {
             return Err(Errno::EBUSY);
         }
     }
     for other in &others {
         // What was mounted on the top of one that goes is mounted where that was.
-        if let Some(topper) =
-            topper(other).filter(|topper| !others.iter().any(|doomed| Arc::ptr_eq(doomed, topper)))
+        if let Some(topper) = find_topper(other)
+            .filter(|topper| !others.iter().any(|doomed| Arc::ptr_eq(doomed, topper)))
         {
-            change.unhang(&topper);
-            let point = change.unhang(other);
+            change.unlink_mount(&topper);
+            let point = change.unlink_mount(other);
             if let Some(point) = point {
-                change.hang(&topper, point.mount(), point.dentry());
-                change.leave(point);
+                change.link_mount(&topper, point.mount(), point.dentry());
+                change.defer_path_drop(point);
             }
-            change.later(topper);
+            change.defer_drop(topper);
         }
     }
-    change.dismantle(&others);
-    change.dismantle(&doomed);
+    change.umount_tree(&others);
+    change.umount_tree(&doomed);
     for mount in others.into_iter().chain(doomed) {
-        change.later(mount);
+        change.defer_drop(mount);
     }
     Ok(())
 }
 
 /// The mount on the top of a mount.
-fn topper(mount: &Arc<Mount>) -> Option<Arc<Mount>> {
+fn find_topper(mount: &Arc<Mount>) -> Option<Arc<Mount>> {
     mount.child_at(mount.root())
 }
 
 /// Mounts that go with `doomed` because their mount points propagate; not those with other mounts
 /// on them that stay.
-fn shown_elsewhere(doomed: &[Arc<Mount>]) -> Vec<Arc<Mount>> {
+fn propagated_unmounts(doomed: &[Arc<Mount>]) -> Vec<Arc<Mount>> {
     let mut found: Vec<Arc<Mount>> = Vec::new();
     for mount in doomed {
-        let Some(point) = mount.point() else { continue };
-        for on in receivers(point.mount()) {
+        let Some(point) = mount.mountpoint() else {
+            continue;
+        };
+        for on in propagation_targets(point.mount()) {
             let Some(there) = on.child_at(point.dentry()) else {
                 continue;
             };
@@ -146,7 +148,7 @@ fn shown_elsewhere(doomed: &[Arc<Mount>]) -> Vec<Arc<Mount>> {
             mount
                 .children()
                 .iter()
-                .any(|child| !Arc::ptr_eq(&child.at, mount.root()) && !goes(&child.mount))
+                .any(|child| !Arc::ptr_eq(&child.mountpoint, mount.root()) && !goes(&child.mount))
         };
         let Some(place) = found.iter().position(stays) else {
             return found;

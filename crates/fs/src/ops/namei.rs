@@ -15,7 +15,7 @@ use crate::{
 
 /// Held by every rename, before the directories' locks: only a rename locks two of them, and only a
 /// rename changes who is above whom.
-static RENAME: Mutex<()> = Mutex::new(());
+static RENAME_LOCK: Mutex<()> = Mutex::new(());
 
 /// Stands for a removed name where file systems lie over each other. It is no device, so everybody
 /// may make it.
@@ -23,14 +23,14 @@ const WHITEOUT: DeviceId = DeviceId::new(0, 0);
 
 pub(super) fn may_create(dir: &Path, cred: &Cred) -> Result<()> {
     dir.require_writable()?;
-    cred.check(&dir.metadata(), Access::WRITE.and(Access::EXEC))
+    cred.check(&dir.metadata(), Access::WRITE.union(Access::EXEC))
 }
 
 /// The mode of a new file that is no directory. Who is not of a directory's group does not make
 /// programs that run as that group.
-pub(super) fn granted(dir: &Path, mode: u32, cred: &Cred) -> u32 {
-    const RUNS_AS_GROUP: u32 = S_ISGID | 0o010;
-    if mode & RUNS_AS_GROUP != RUNS_AS_GROUP || cred.has(sys::CAP_FSETID) {
+pub(super) fn creation_mode(dir: &Path, mode: u32, cred: &Cred) -> u32 {
+    const SETGID_EXEC: u32 = S_ISGID | 0o010;
+    if mode & SETGID_EXEC != SETGID_EXEC || cred.capable(sys::CAP_FSETID) {
         return mode;
     }
     let meta = dir.metadata();
@@ -55,7 +55,7 @@ fn may_remove(dir: &Path, victim: &Metadata, cred: &Cred) -> Result<()> {
 ///
 /// # Errors
 /// `EEXIST`, and those of a walk and of permissions; `EPERM` for a device by an ordinary user.
-pub fn make(
+pub fn create_node(
     walk: &LookupContext<'_>,
     name: &[u8],
     kind: NewInodeKind<'_>,
@@ -65,7 +65,7 @@ pub fn make(
         dir,
         name,
         trailing_slash,
-    }) = walk.parent(name)?
+    }) = walk.lookup_parent(name)?
     else {
         return Err(Errno::EEXIST);
     };
@@ -76,7 +76,7 @@ pub fn make(
     let existing;
     let made = {
         let mut names = parent.lock();
-        existing = parent.child(&mut names, &name);
+        existing = parent.lookup_locked(&mut names, &name);
         match &existing {
             Ok(_) => Err(Errno::EEXIST),
             Err(Errno::ENOENT) => {
@@ -86,13 +86,13 @@ pub fn make(
                 may_create(&dir, walk.cred)?;
                 let device = matches!(kind, NewInodeKind::Char(id) if id != WHITEOUT)
                     || matches!(kind, NewInodeKind::Block(_));
-                if device && !walk.cred.has(CAP_MKNOD) {
+                if device && !walk.cred.capable(CAP_MKNOD) {
                     return Err(Errno::EPERM);
                 }
                 let mode = if matches!(kind, NewInodeKind::Directory) {
                     mode
                 } else {
-                    granted(&dir, mode, walk.cred)
+                    creation_mode(&dir, mode, walk.cred)
                 };
                 let new = NewInode {
                     kind,
@@ -101,7 +101,7 @@ pub fn make(
                     gid: walk.cred.gid,
                 };
                 let inode = parent.inode().create(&name, &new)?;
-                Ok(parent.adopt(&mut names, &name, inode))
+                Ok(parent.instantiate(&mut names, &name, inode))
             }
             Err(e) => Err(*e),
         }
@@ -113,12 +113,12 @@ pub fn make(
 /// Whether somebody may give a file a further name: its owner, and others if they could write to it
 /// anyway and it lends nobody's rights (`/proc/sys/fs/protected_hardlinks`).
 fn may_link(meta: &Metadata, cred: &Cred) -> Result<()> {
-    const RUNS_AS_GROUP: u32 = S_ISGID | 0o010;
-    let lends = meta.mode & sys::S_ISUID != 0 || meta.mode & RUNS_AS_GROUP == RUNS_AS_GROUP;
+    const SETGID_EXEC: u32 = S_ISGID | 0o010;
+    let lends = meta.mode & sys::S_ISUID != 0 || meta.mode & SETGID_EXEC == SETGID_EXEC;
     let harmless = || {
         meta.kind == FileType::Regular
             && !lends
-            && cred.check(meta, Access::READ.and(Access::WRITE)).is_ok()
+            && cred.check(meta, Access::READ.union(Access::WRITE)).is_ok()
     };
     if cred.owns(meta) || harmless() {
         Ok(())
@@ -137,7 +137,7 @@ pub fn link(old: &Path, walk: &LookupContext<'_>, name: &[u8]) -> Result<()> {
         dir,
         name,
         trailing_slash,
-    }) = walk.parent(name)?
+    }) = walk.lookup_parent(name)?
     else {
         return Err(Errno::EEXIST);
     };
@@ -146,7 +146,7 @@ pub fn link(old: &Path, walk: &LookupContext<'_>, name: &[u8]) -> Result<()> {
     }
     let existing;
     let mut names = dir.dentry().lock();
-    existing = dir.dentry().child(&mut names, &name);
+    existing = dir.dentry().lookup_locked(&mut names, &name);
     match &existing {
         Ok(_) => return Err(Errno::EEXIST),
         Err(Errno::ENOENT) => {}
@@ -174,25 +174,35 @@ pub fn link(old: &Path, walk: &LookupContext<'_>, name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Removes a name from a file (`dir_wanted` false: `unlink(2)`) or an empty directory (`rmdir(2)`).
+/// Call that removes a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Removal {
+    /// `unlink(2)`: of anything but a directory.
+    Unlink,
+    /// `rmdir(2)`: of an empty directory.
+    Rmdir,
+}
+
+/// Removes a name from a file or an empty directory.
 ///
 /// # Errors
 /// Those of `unlink(2)` and `rmdir(2)`.
-pub fn remove(walk: &LookupContext<'_>, name: &[u8], dir_wanted: bool) -> Result<()> {
+pub fn remove(walk: &LookupContext<'_>, name: &[u8], removal: Removal) -> Result<()> {
+    let wants_directory = removal == Removal::Rmdir;
     let Some(ParentLookup {
         dir,
         name,
         trailing_slash,
-    }) = walk.parent(name)?
+    }) = walk.lookup_parent(name)?
     else {
-        return Err(if dir_wanted {
+        return Err(if wants_directory {
             Errno::EBUSY
         } else {
             Errno::EISDIR
         });
     };
     match &name[..] {
-        b"." | b".." if !dir_wanted => return Err(Errno::EISDIR),
+        b"." | b".." if !wants_directory => return Err(Errno::EISDIR),
         b"." => return Err(Errno::EINVAL),
         b".." => return Err(Errno::ENOTEMPTY),
         _ => {}
@@ -200,7 +210,7 @@ pub fn remove(walk: &LookupContext<'_>, name: &[u8], dir_wanted: bool) -> Result
     dir.require_writable()?;
     let victim;
     let mut names = dir.dentry().lock();
-    victim = dir.dentry().child(&mut names, &name)?;
+    victim = dir.dentry().lookup_locked(&mut names, &name)?;
     let meta = victim.inode().metadata();
     let is_dir = meta.kind == FileType::Directory;
     let wrong_kind = if is_dir {
@@ -208,14 +218,14 @@ pub fn remove(walk: &LookupContext<'_>, name: &[u8], dir_wanted: bool) -> Result
     } else {
         Errno::ENOTDIR
     };
-    if trailing_slash && !dir_wanted {
+    if trailing_slash && !wants_directory {
         return Err(wrong_kind);
     }
     may_remove(&dir, &meta, walk.cred)?;
-    if is_dir != dir_wanted {
+    if is_dir != wants_directory {
         return Err(wrong_kind);
     }
-    let covered = require_uncovered(&victim, &dir, walk)?;
+    let covered = check_not_mountpoint(&victim, &dir, walk)?;
     if is_dir {
         dir.inode().rmdir(&name)?;
     } else {
@@ -225,31 +235,35 @@ pub fn remove(walk: &LookupContext<'_>, name: &[u8], dir_wanted: bool) -> Result
     victim.set_removed();
     drop(names);
     if covered {
-        mount::detach_all(&victim, dir.mount());
+        mount::detach_mounts(&victim, dir.mount());
     }
     if !is_dir {
         inotify::notify_link_count(victim.inode());
     }
     inotify::notify_dir_entry(dir.inode(), sys::IN_DELETE, &name, meta.kind);
-    drop(dcache::forget(dir.dentry(), &name));
+    drop(dcache::remove(dir.dentry(), &name));
     Ok(())
 }
 
 /// Refuses to touch a name on which something is mounted in the caller's namespace. Elsewhere, that
 /// is unmounted when the name is gone: whether there is any is the result.
-fn require_uncovered(dentry: &Arc<Dentry>, dir: &Path, walk: &LookupContext<'_>) -> Result<bool> {
+fn check_not_mountpoint(
+    dentry: &Arc<Dentry>,
+    dir: &Path,
+    walk: &LookupContext<'_>,
+) -> Result<bool> {
     if dentry.mounts.load(Ordering::Acquire) == 0 {
         return Ok(false);
     }
-    if mount::is_point_in(walk.namespace(), dentry, dir.mount()) {
+    if mount::is_mountpoint_in(walk.namespace(), dentry, dir.mount()) {
         Err(Errno::EBUSY)
     } else {
         Ok(true)
     }
 }
 
-/// Moves a name (`renameat2(2)`): `source` and `target` are what [`LookupContext::parent`] found of
-/// both names, `walk` tells who moves it, and `flags` go together.
+/// Moves a name (`renameat2(2)`): `source` and `target` are what [`LookupContext::lookup_parent`]
+/// found of both names, `walk` tells who moves it, and `flags` go together.
 ///
 /// # Errors
 /// Those of `renameat2(2)`.
@@ -285,7 +299,7 @@ pub fn rename(
     // Declared before the locks, so that they are dropped after them.
     let moved;
     let found;
-    let _serial = RENAME.lock();
+    let _serial = RENAME_LOCK.lock();
     let mut names = source_dir.lock();
     let mut other_names = if same_dir {
         None
@@ -293,8 +307,8 @@ pub fn rename(
         Some(target_dir.lock())
     };
 
-    moved = source_dir.child(&mut names, &source.name)?;
-    found = target_dir.child(other_names.as_mut().unwrap_or(&mut names), &target.name);
+    moved = source_dir.lookup_locked(&mut names, &source.name)?;
+    found = target_dir.lookup_locked(other_names.as_mut().unwrap_or(&mut names), &target.name);
     let replaced = match &found {
         Ok(dentry) => Some(dentry),
         Err(Errno::ENOENT) => None,
@@ -344,13 +358,13 @@ pub fn rename(
         if exchange && replaced_is_dir && !same_dir {
             cred.check(&meta, Access::WRITE)?;
         }
-        covered = require_uncovered(replaced, &target.dir, walk)? && !exchange;
+        covered = check_not_mountpoint(replaced, &target.dir, walk)? && !exchange;
     } else {
         may_remove(&source.dir, &moved_meta, cred)?;
         may_create(&target.dir, cred)?;
     }
     // What is mounted on it elsewhere goes with it.
-    require_uncovered(&moved, &source.dir, walk)?;
+    check_not_mountpoint(&moved, &source.dir, walk)?;
     if moved_is_dir && !same_dir {
         // Its `..` changes.
         cred.check(&moved_meta, Access::WRITE)?;
@@ -371,7 +385,7 @@ pub fn rename(
         whiteout,
     )?;
 
-    let stable = source_dir.inode().names_are_stable();
+    let stable = source_dir.inode().has_stable_names();
     names.remove(&source.name);
     other_names
         .as_mut()
@@ -379,7 +393,7 @@ pub fn rename(
         .remove(&target.name);
     if let Some(replaced) = replaced {
         if exchange {
-            replaced.set_place(source_dir.clone(), &source.name);
+            replaced.set_location(source_dir.clone(), &source.name);
             if stable {
                 names.insert((&*source.name).into(), replaced);
             }
@@ -387,14 +401,14 @@ pub fn rename(
             replaced.set_removed();
         }
     }
-    moved.set_place(target_dir.clone(), &target.name);
+    moved.set_location(target_dir.clone(), &target.name);
     if stable {
         let names = other_names.as_mut().unwrap_or(&mut names);
         names.insert((&*target.name).into(), &moved);
     }
     drop((names, other_names));
     if let Some(replaced) = replaced.filter(|_| covered) {
-        mount::detach_all(replaced, target.dir.mount());
+        mount::detach_mounts(replaced, target.dir.mount());
     }
     let (from, to) = (source_dir.inode(), target_dir.inode());
     inotify::notify_move(moved.inode(), (from, &source.name), (to, &target.name));
@@ -405,7 +419,7 @@ pub fn rename(
         Some(gone) => inotify::notify_link_count(gone.inode()),
         None => {}
     }
-    drop(dcache::forget(source_dir, &source.name));
-    drop(dcache::forget(target_dir, &target.name));
+    drop(dcache::remove(source_dir, &source.name));
+    drop(dcache::remove(target_dir, &target.name));
     Ok(())
 }

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
-use super::namei::{granted, may_create};
+use super::namei::{creation_mode, may_create};
 use crate::file::{FileOps, OpenFlags};
 use crate::mount::Namespace;
 use crate::path::{LookupContext, LookupFlags, PathWalker};
@@ -28,7 +28,7 @@ pub fn open(
 ) -> Result<Arc<File>> {
     if flags.intersects(OpenFlags::CREAT.union(OpenFlags::TMPFILE)) {
         if flags.contains(OpenFlags::TMPFILE) {
-            return open_unnamed(walk, name, flags, mode);
+            return open_tmpfile(walk, name, flags, mode);
         }
         if flags.contains(OpenFlags::CREAT) {
             return open_or_create(walk, name, flags, mode);
@@ -37,7 +37,7 @@ pub fn open(
     let mut lookup = LookupFlags::empty();
     lookup.set(LookupFlags::NOFOLLOW, flags.contains(OpenFlags::NOFOLLOW));
     lookup.set(LookupFlags::DIRECTORY, flags.contains(OpenFlags::DIRECTORY));
-    open_path(walk.lookup(name, lookup)?, flags, walk.cred, false)
+    dentry_open(walk.lookup(name, lookup)?, flags, walk.cred)
 }
 
 fn open_or_create(
@@ -51,43 +51,43 @@ fn open_or_create(
         if exclusive {
             Err(Errno::EEXIST)
         } else {
-            open_path(path, flags, walk.cred, false)
+            dentry_open(path, flags, walk.cred)
         }
     };
     let mut walker = PathWalker::new(walk, name)?;
     loop {
         let Some((last, trailing_slash)) = walker.walk_to_parent()? else {
-            return existing(walker.at);
+            return existing(walker.path);
         };
         if trailing_slash {
             return Err(Errno::EISDIR);
         }
         if matches!(walker.text(&last), b"." | b"..") {
             walker.step(last, false)?;
-            return existing(walker.at);
+            return existing(walker.path);
         }
         walker.require_search()?;
         if last.len() > crate::NAME_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        let dir = walker.at.clone();
-        let (dentry, created) = find_or_make(
+        let dir = walker.path.clone();
+        let (dentry, created) = lookup_or_create(
             &dir,
             walker.text(&last),
             walk.cred,
             &NewInode {
                 kind: NewInodeKind::Regular,
-                mode: granted(&dir, mode, walk.cred),
+                mode: creation_mode(&dir, mode, walk.cred),
                 uid: walk.cred.uid,
                 gid: walk.cred.gid,
             },
         )?;
         let path = Path::new(dir.mount().clone(), dentry);
         if created {
-            return open_path(path, flags, walk.cred, true);
+            return open_and_notify(path, flags, walk.cred, Existence::Created);
         }
-        let path = mount::cross(path);
-        walker.may_enter(&path)?;
+        let path = mount::traverse_mounts(path);
+        walker.check_mount_crossing(&path)?;
         if path.inode().kind() == FileType::Symlink && !exclusive {
             if flags.contains(OpenFlags::NOFOLLOW) {
                 return Err(Errno::ELOOP);
@@ -99,7 +99,7 @@ fn open_or_create(
     }
 }
 
-fn find_or_make(
+fn lookup_or_create(
     dir: &Path,
     name: &[u8],
     cred: &Cred,
@@ -107,14 +107,14 @@ fn find_or_make(
 ) -> Result<(Arc<Dentry>, bool)> {
     let parent = dir.dentry();
     // Without the directory's lock, if it was used lately.
-    if let Some(known) = parent.recall(name) {
+    if let Some(known) = parent.lookup_fast(name) {
         return Ok((known, false));
     }
     let displaced;
     let mut names = parent.lock();
-    match parent.child(&mut names, name) {
+    match parent.lookup_locked(&mut names, name) {
         Ok(found) => {
-            displaced = parent.remember(&names, name, &found);
+            displaced = parent.cache_child(&names, name, &found);
             drop(names);
             drop(displaced);
             Ok((found, false))
@@ -122,7 +122,7 @@ fn find_or_make(
         Err(Errno::ENOENT) => {
             may_create(dir, cred)?;
             let inode = parent.inode().create(name, new)?;
-            let made = parent.adopt(&mut names, name, inode);
+            let made = parent.instantiate(&mut names, name, inode);
             drop(names);
             inotify::notify_dir_entry(parent.inode(), sys::IN_CREATE, name, made.kind());
             Ok((made, true))
@@ -131,7 +131,7 @@ fn find_or_make(
     }
 }
 
-fn open_unnamed(
+fn open_tmpfile(
     walk: &LookupContext<'_>,
     name: &[u8],
     flags: OpenFlags,
@@ -141,36 +141,60 @@ fn open_unnamed(
     lookup.set(LookupFlags::NOFOLLOW, flags.contains(OpenFlags::NOFOLLOW));
     let dir = walk.lookup(name, lookup)?;
     may_create(&dir, walk.cred)?;
-    let mode = granted(&dir, mode, walk.cred);
+    let mode = creation_mode(&dir, mode, walk.cred);
     let new = NewInode {
         kind: NewInodeKind::Regular,
         mode,
         uid: walk.cred.uid,
         gid: walk.cred.gid,
     };
-    let inode = dir.inode().create_unnamed(&new)?;
-    let path = Path::unnamed(inode, "/ (deleted)");
-    let writing = WriteAccess::begin(&path)?;
-    Ok(File::of_inode(
+    let inode = dir.inode().tmpfile(&new)?;
+    let path = Path::pseudo(inode, "/ (deleted)");
+    let writing = WriteAccess::acquire(&path)?;
+    Ok(File::from_inode(
         path,
         flags,
-        Some(writing).filter(|_| flags.writable()),
+        Some(writing).filter(|_| flags.is_writable()),
     ))
 }
 
-/// Opens a file that a walk found; `created` skips the checks of permissions for one just made.
+/// Opens a file that a walk found.
 ///
 /// # Errors
 /// Those of `open(2)`.
-pub fn open_path(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Result<Arc<File>> {
-    let file = open_quietly(path, flags, cred, created)?;
+pub fn dentry_open(path: Path, flags: OpenFlags, cred: &Cred) -> Result<Arc<File>> {
+    open_and_notify(path, flags, cred, Existence::Found)
+}
+
+/// State of a file before the call that opens it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Existence {
+    /// The file existed.
+    Found,
+    /// Created by this call, so that permissions are not checked.
+    Created,
+}
+
+fn open_and_notify(
+    path: Path,
+    flags: OpenFlags,
+    cred: &Cred,
+    existence: Existence,
+) -> Result<Arc<File>> {
+    let file = open_without_notify(path, flags, cred, existence)?;
     if !flags.contains(OpenFlags::PATH) {
         inotify::notify_path(file.path(), sys::IN_OPEN);
     }
     Ok(file)
 }
 
-fn open_quietly(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Result<Arc<File>> {
+fn open_without_notify(
+    path: Path,
+    flags: OpenFlags,
+    cred: &Cred,
+    existence: Existence,
+) -> Result<Arc<File>> {
+    let created = existence == Existence::Created;
     let inode = path.inode();
     let kind = path.dentry().kind();
     if flags.contains(OpenFlags::DIRECTORY) && kind != FileType::Directory {
@@ -180,11 +204,11 @@ fn open_quietly(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Res
         let keep = OpenFlags::PATH | OpenFlags::DIRECTORY | OpenFlags::NOFOLLOW;
         return Ok(File::new(
             path,
-            Arc::new(OPathOps { _keeps: None }),
+            Arc::new(OPathOps { _tree: None }),
             flags & keep,
         ));
     }
-    let wanted = flags.wanted();
+    let wanted = flags.required_access();
     match kind {
         FileType::Symlink => return Err(Errno::ELOOP),
         FileType::Directory
@@ -207,17 +231,17 @@ fn open_quietly(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Res
     if matches!(kind, FileType::Socket | FileType::Block) {
         return Err(Errno::ENXIO);
     }
-    if (flags.writable() || truncate) && kind == FileType::Regular {
+    if (flags.is_writable() || truncate) && kind == FileType::Regular {
         path.require_writable()?;
     }
     // Counted before leases are looked at, as who takes a lease looks at those after the lease is
     // there.
     let mut writing = None;
     if kind == FileType::Regular {
-        if flags.writable() || truncate {
-            writing = Some(WriteAccess::begin(&path)?);
+        if flags.is_writable() || truncate {
+            writing = Some(WriteAccess::acquire(&path)?);
         }
-        lease::break_lease(inode, flags.writable(), flags.contains(OpenFlags::NONBLOCK))?;
+        lease::break_lease(inode, flags)?;
     }
     if truncate {
         inode.truncate(0)?;
@@ -229,10 +253,10 @@ fn open_quietly(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Res
             FileType::Fifo => pipe::open_fifo(&path.inode().fifo().ok_or(Errno::ENXIO)?, flags)?,
             FileType::Char => devfs::open(path.inode().device().ok_or(Errno::ENXIO)?, flags)?,
             _ => {
-                return Ok(File::of_inode(
+                return Ok(File::from_inode(
                     path,
                     flags,
-                    writing.filter(|_| flags.writable()),
+                    writing.filter(|_| flags.is_writable()),
                 ));
             }
         },
@@ -245,23 +269,23 @@ fn open_quietly(path: Path, flags: OpenFlags, cred: &Cred, created: bool) -> Res
 ///
 /// # Errors
 /// Those of leases.
-pub fn open_program(path: Path) -> Result<Arc<File>> {
-    lease::break_lease(path.inode(), false, false)?;
-    let file = File::of_inode(path, OpenFlags::RDONLY, None);
+pub fn open_exec(path: Path) -> Result<Arc<File>> {
+    lease::break_lease(path.inode(), OpenFlags::RDONLY)?;
+    let file = File::from_inode(path, OpenFlags::RDONLY, None);
     inotify::notify_path(file.path(), sys::IN_OPEN);
     Ok(file)
 }
 
-/// An opening of a place that can only be named, as with `O_PATH`; `keeps` is a tree that goes with
+/// Opens a path as with `O_PATH`: it can only be named. `keeps` is a tree of mounts that goes with
 /// it.
 #[must_use]
-pub fn open_place(path: Path, keeps: Option<Arc<Namespace>>) -> Arc<File> {
-    File::new(path, Arc::new(OPathOps { _keeps: keeps }), OpenFlags::PATH)
+pub fn open_o_path(path: Path, keeps: Option<Arc<Namespace>>) -> Arc<File> {
+    File::new(path, Arc::new(OPathOps { _tree: keeps }), OpenFlags::PATH)
 }
 
-/// Operations of a file opened with `O_PATH`: a place, nothing else.
+/// Operations of a file opened with `O_PATH`: a path, nothing else.
 struct OPathOps {
-    _keeps: Option<Arc<Namespace>>,
+    _tree: Option<Arc<Namespace>>,
 }
 
 impl FileOps for OPathOps {

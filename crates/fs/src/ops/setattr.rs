@@ -4,7 +4,8 @@ use abi::errno::Errno;
 use linux_raw_sys::general::{self as sys, CAP_CHOWN, CAP_FSETID, S_ISGID, S_ISUID};
 
 use crate::{
-    Access, Cred, FileType, Path, Result, SetAttr, Timestamp, WriteAccess, inotify, lease, xattr,
+    Access, Cred, FileType, OpenFlags, Path, Result, SetAttr, Timestamp, WriteAccess, inotify,
+    lease, xattr,
 };
 
 /// Changes permission bits (`chmod(2)`).
@@ -18,7 +19,7 @@ pub fn chmod(path: &Path, mode: u32, cred: &Cred) -> Result<()> {
         return Err(Errno::EPERM);
     }
     let mut mode = mode & 0o7777;
-    if !cred.in_group(meta.gid) && !cred.has(CAP_FSETID) {
+    if !cred.in_group(meta.gid) && !cred.capable(CAP_FSETID) {
         mode &= !S_ISGID;
     }
     path.inode().set_attr(&SetAttr {
@@ -39,7 +40,7 @@ pub fn chown(path: &Path, uid: Option<u32>, gid: Option<u32>, cred: &Cred) -> Re
     let own_group = |gid: u32| cred.uid == meta.uid && (gid == meta.gid || cred.in_group(gid));
     let allowed =
         uid.is_none_or(|u| u == meta.uid && cred.uid == meta.uid) && gid.is_none_or(own_group);
-    if !allowed && !cred.has(CAP_CHOWN) {
+    if !allowed && !cred.capable(CAP_CHOWN) {
         return Err(Errno::EPERM);
     }
     let mut mode = None;
@@ -119,8 +120,8 @@ pub fn truncate(path: &Path, size: u64, cred: &Cred) -> Result<()> {
     }
     cred.check(&path.metadata(), Access::WRITE)?;
     path.require_writable()?;
-    let _writing = WriteAccess::begin(path)?;
-    lease::break_lease(path.inode(), true, false)?;
+    let _writing = WriteAccess::acquire(path)?;
+    lease::break_lease(path.inode(), OpenFlags::WRONLY)?;
     path.inode().truncate(size)?;
     inotify::notify_path(path, sys::IN_MODIFY);
     Ok(())

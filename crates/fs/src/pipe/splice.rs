@@ -13,7 +13,7 @@ use crate::poll::Events;
 impl Pipe {
     /// Waits until there is something to read, and looks at the front of it with `look`. `None`:
     /// there will never be.
-    fn look<R>(
+    fn peek<R>(
         &self,
         nonblocking: bool,
         mut look: impl FnMut((&[u8], &[u8])) -> R,
@@ -139,7 +139,7 @@ impl PipeEnd {
     /// # Errors
     /// As [`PipeEnd::drain`] and [`PipeEnd::fill`].
     pub fn move_to(&self, to: &Self, max: usize, nonblocking: bool) -> Result<usize> {
-        match self.pipe.look(nonblocking, |_| ())? {
+        match self.pipe.peek(nonblocking, |_| ())? {
             None => Ok(0),
             Some(()) => to.fill(max, nonblocking, |buf| self.pipe.read(buf, nonblocking)),
         }
@@ -151,11 +151,11 @@ impl PipeEnd {
     /// # Errors
     /// As [`PipeEnd::drain`] and [`PipeEnd::fill`].
     pub fn copy_to(&self, to: &Self, max: usize, nonblocking: bool) -> Result<usize> {
-        if self.pipe.look(nonblocking, |_| ())?.is_none() {
+        if self.pipe.peek(nonblocking, |_| ())?.is_none() {
             return Ok(0);
         }
         to.fill(max, nonblocking, |buf| {
-            let copied = self.pipe.look(nonblocking, |(front, back)| {
+            let copied = self.pipe.peek(nonblocking, |(front, back)| {
                 let first = front.len().min(buf.len());
                 buf[..first].copy_from_slice(&front[..first]);
                 let second = back.len().min(buf.len() - first);

@@ -24,7 +24,7 @@ pub(super) struct Directory {
     pub(super) dead: bool,
 }
 
-/// A name's file, and its place in listings.
+/// A name's file, and its position in listings.
 pub(super) struct Entry {
     pub(super) inode: Arc<RamInode>,
     pub(super) cookie: u64,
@@ -53,18 +53,18 @@ impl Directory {
             },
         );
         if let Some(old) = self.entries.insert(name, Entry { inode, cookie }) {
-            self.forget(&old);
+            self.remove_from_listing(&old);
         }
     }
 
     /// Takes an entry out.
     pub(super) fn remove(&mut self, name: &[u8]) -> Option<Arc<RamInode>> {
         let entry = self.entries.remove(name)?;
-        self.forget(&entry);
+        self.remove_from_listing(&entry);
         Some(entry.inode)
     }
 
-    fn forget(&mut self, entry: &Entry) {
+    fn remove_from_listing(&mut self, entry: &Entry) {
         self.order.remove(&entry.cookie);
         self.subdirs -= u32::from(entry.inode.kind() == FileType::Directory);
     }
@@ -73,7 +73,7 @@ impl Directory {
 impl RamInode {
     /// The directories in it, by name.
     pub(super) fn subdirectories(&self) -> Vec<(Arc<[u8]>, Arc<Self>)> {
-        let InodeData::Directory(dir) = &self.body else {
+        let InodeData::Directory(dir) = &self.data else {
             return Vec::new();
         };
         let dir = dir.lock();
@@ -86,7 +86,7 @@ impl RamInode {
     }
 
     /// Marks an empty directory as removed.
-    pub(super) fn bury(&self) -> Result<()> {
+    pub(super) fn mark_dead(&self) -> Result<()> {
         let mut dir = self.directory()?.lock();
         if !dir.entries.is_empty() {
             return Err(Errno::ENOTEMPTY);
@@ -100,7 +100,7 @@ impl RamInode {
 
 impl Drop for RamInode {
     fn drop(&mut self) {
-        census::released(self.shared.files.fetch_sub(1, Ordering::Relaxed), 1);
+        census::released(self.info.files.fetch_sub(1, Ordering::Relaxed), 1);
         // A tree that goes with its file system is taken down in a loop: recursion would need stack
         // for every level.
         let mut doomed: Vec<Arc<RamInode>> = Vec::new();
@@ -110,10 +110,10 @@ impl Drop for RamInode {
                 doomed.extend(entries.into_values().map(|e| e.inode));
             }
         };
-        take(&mut self.body, &mut doomed);
+        take(&mut self.data, &mut doomed);
         while let Some(inode) = doomed.pop() {
             if let Some(mut inode) = Arc::into_inner(inode) {
-                take(&mut inode.body, &mut doomed);
+                take(&mut inode.data, &mut doomed);
             }
         }
     }

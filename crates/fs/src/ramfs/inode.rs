@@ -9,7 +9,7 @@ use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
 use super::directory::ListingEntry;
-use super::{Attr, InodeData, MAX_LINKS, MAX_SIZE, PAGE, RamInode, XATTRS_MAX};
+use super::{Attr, InodeData, MAX_LINKS, MAX_SIZE, PAGE_SIZE, RamInode, XATTRS_MAX};
 use crate::pipe::Pipe;
 use crate::xattr::SetMode;
 use crate::{
@@ -19,10 +19,10 @@ use crate::{
 
 impl Inode for RamInode {
     fn metadata(&self) -> Metadata {
-        let (size, blocks, subdirs) = match &self.body {
+        let (size, blocks, subdirs) = match &self.data {
             InodeData::Regular(contents) => {
-                let (size, pages) = contents.extent();
-                (size, pages * (PAGE / 512), 0)
+                let (size, pages) = contents.size_and_pages();
+                (size, pages * (PAGE_SIZE / 512), 0)
             }
             InodeData::Directory(dir) => {
                 let dir = dir.lock();
@@ -38,7 +38,7 @@ impl Inode for RamInode {
         let rdev = self.device().map_or(0, DeviceId::encode);
         let attr = self.attr.lock();
         Metadata {
-            dev: self.shared.dev,
+            dev: self.info.dev,
             ino: self.ino,
             kind: self.kind(),
             mode: attr.mode,
@@ -48,7 +48,7 @@ impl Inode for RamInode {
             rdev,
             size,
             blocks,
-            blksize: PAGE as u32,
+            blksize: PAGE_SIZE as u32,
             atime: attr.atime,
             mtime: attr.mtime,
             ctime: attr.ctime,
@@ -57,24 +57,24 @@ impl Inode for RamInode {
     }
 
     fn permissions(&self) -> Permissions {
-        let directory = matches!(self.body, InodeData::Directory(_));
+        let directory = matches!(self.data, InodeData::Directory(_));
         let attr = self.attr.lock();
         Permissions {
-            directory,
+            is_directory: directory,
             mode: attr.mode,
             uid: attr.uid,
             gid: attr.gid,
         }
     }
 
-    fn open_to_all(&self, want: Access) -> bool {
+    fn is_granted_to_all(&self, want: Access) -> bool {
         // The same for owner, group and others.
         let bits = want.0 * 0o111;
         self.mode.load(Ordering::Relaxed) & bits == bits
     }
 
     fn kind(&self) -> FileType {
-        match &self.body {
+        match &self.data {
             InodeData::Regular(_) => FileType::Regular,
             InodeData::Directory(_) => FileType::Directory,
             InodeData::Symlink(_) => FileType::Symlink,
@@ -114,7 +114,7 @@ impl Inode for RamInode {
     }
 
     fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
-        let inode = self.offspring(new)?;
+        let inode = self.new_child(new)?;
         let mut dir = self.directory()?.lock();
         if dir.dead {
             return Err(Errno::ENOENT);
@@ -128,14 +128,14 @@ impl Inode for RamInode {
         Ok(inode)
     }
 
-    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
-        let inode = self.offspring(new)?;
+    fn tmpfile(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        let inode = self.new_child(new)?;
         inode.attr.lock().nlink = 0;
         Ok(inode)
     }
 
     fn link(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
-        let inode = self.of(target)?;
+        let inode = self.downcast(target)?;
         let mut dir = self.directory()?.lock();
         if dir.dead {
             return Err(Errno::ENOENT);
@@ -173,7 +173,7 @@ impl Inode for RamInode {
         let mut dir = self.directory()?.lock();
         {
             let victim = &dir.entries.get(name).ok_or(Errno::ENOENT)?.inode;
-            victim.bury()?;
+            victim.mark_dead()?;
         }
         removed = dir.remove(name);
         drop(dir);
@@ -190,9 +190,9 @@ impl Inode for RamInode {
         flags: RenameFlags,
         whiteout: Option<&NewInode<'_>>,
     ) -> Result<()> {
-        let to = self.of(to)?;
+        let to = self.downcast(to)?;
         // Before anything is changed, because there may be no room for it.
-        let whiteout = whiteout.map(|new| self.offspring(new)).transpose()?;
+        let whiteout = whiteout.map(|new| self.new_child(new)).transpose()?;
         // Names change only under the VFS's lock of their directory, and renames are serialised; so
         // what is looked at here in one step is still so in the next. The directories' own locks
         // are taken one at a time.
@@ -216,7 +216,7 @@ impl Inode for RamInode {
         match &old {
             Some(old) if !flags.contains(RenameFlags::EXCHANGE) => {
                 if old.kind() == FileType::Directory {
-                    old.bury()?;
+                    old.mark_dead()?;
                 } else {
                     old.add_links(-1);
                 }
@@ -262,7 +262,7 @@ impl Inode for RamInode {
         Ok(())
     }
 
-    fn accessed(&self, always: bool) {
+    fn touch_atime(&self, always: bool) {
         let now = Timestamp::now();
         let mut attr = self.attr.lock();
         if always
@@ -274,8 +274,8 @@ impl Inode for RamInode {
         }
     }
 
-    fn follow(&self) -> Result<LinkTarget> {
-        match &self.body {
+    fn get_link(&self) -> Result<LinkTarget> {
+        match &self.data {
             InodeData::Symlink(target) => Ok(LinkTarget::Text(target.to_vec())),
             _ => Err(Errno::EINVAL),
         }
@@ -292,8 +292,8 @@ impl Inode for RamInode {
         Ok(n)
     }
 
-    fn put_page(&self, offset: u64, page: vm::Page) -> Result<()> {
-        self.contents()?.put(offset, page)?;
+    fn insert_page(&self, offset: u64, page: vm::Page) -> Result<()> {
+        self.contents()?.insert_page(offset, page)?;
         self.modified();
         Ok(())
     }
@@ -312,7 +312,7 @@ impl Inode for RamInode {
         self.check_seals(size, false)?;
         if self.contents()?.truncate(size) {
             self.mappings
-                .unmap_mapping_range(size.div_ceil(PAGE)..u64::MAX, true);
+                .unmap_mapping_range(size.div_ceil(PAGE_SIZE)..u64::MAX, true);
         }
         self.modified();
         Ok(())
@@ -324,22 +324,27 @@ impl Inode for RamInode {
             self.check_seals(0, true)?;
         } else if mode & sys::FALLOC_FL_KEEP_SIZE == 0 {
             self.check_seals(
-                self.contents()?.extent().0.max(offset.saturating_add(len)),
+                self.contents()?
+                    .size_and_pages()
+                    .0
+                    .max(offset.saturating_add(len)),
                 false,
             )?;
         }
         self.contents()?.fallocate(mode, offset, len)?;
         if mode & sys::FALLOC_FL_PUNCH_HOLE != 0 {
             // What programs have copied is theirs.
-            self.mappings
-                .unmap_mapping_range(offset.div_ceil(PAGE)..(offset + len) / PAGE, false);
+            self.mappings.unmap_mapping_range(
+                offset.div_ceil(PAGE_SIZE)..(offset + len) / PAGE_SIZE,
+                false,
+            );
         }
         self.modified();
         Ok(())
     }
 
     fn seals(&self) -> u32 {
-        if matches!(self.body, InodeData::Regular(_)) {
+        if matches!(self.data, InodeData::Regular(_)) {
             self.seals.load(Ordering::SeqCst)
         } else {
             0
@@ -375,8 +380,8 @@ impl Inode for RamInode {
         Ok(())
     }
 
-    fn handle(self: Arc<Self>) -> Option<u64> {
-        let mut handles = self.shared.handles.lock();
+    fn file_handle(self: Arc<Self>) -> Option<u64> {
+        let mut handles = self.info.handles.lock();
         if handles.len().is_power_of_two() {
             handles.retain(|_, inode| inode.strong_count() > 0);
         }
@@ -384,7 +389,7 @@ impl Inode for RamInode {
         Some(self.ino)
     }
 
-    fn writers(&self) -> Option<&WriteCount> {
+    fn write_count(&self) -> Option<&WriteCount> {
         Some(&self.writers)
     }
 
@@ -431,7 +436,7 @@ impl Inode for RamInode {
             .collect()
     }
 
-    fn seek_extent(&self, offset: u64, hole: bool) -> Result<u64> {
+    fn seek_hole_data(&self, offset: u64, hole: bool) -> Result<u64> {
         self.contents()?.seek_extent(offset, hole)
     }
 
@@ -441,14 +446,14 @@ impl Inode for RamInode {
     }
 
     fn device(&self) -> Option<DeviceId> {
-        match self.body {
+        match self.data {
             InodeData::Device(_, id) => Some(id),
             _ => None,
         }
     }
 
     fn fifo(&self) -> Option<Arc<Pipe>> {
-        match &self.body {
+        match &self.data {
             InodeData::Fifo(pipe) => Some(pipe.clone()),
             _ => None,
         }

@@ -26,7 +26,7 @@ pub use options::Options;
 use pages::Contents;
 use task::{Mutex, Once};
 
-use crate::inode::keeps_set_ids;
+use crate::inode::keeps_setid_bits;
 use crate::mount::{FileSystem, new_anonymous_device};
 use crate::pipe::Pipe;
 use crate::{
@@ -35,7 +35,7 @@ use crate::{
 };
 
 /// Bytes per page of a file.
-pub(crate) const PAGE: u64 = 4096;
+pub(crate) const PAGE_SIZE: u64 = 4096;
 /// The largest size of a file: what a signed 64-bit offset reaches.
 const MAX_SIZE: u64 = i64::MAX as u64;
 const MAX_LINKS: u32 = 65_000;
@@ -57,17 +57,17 @@ pub(crate) struct RamFsInfo {
 }
 
 /// Pages of all such file systems.
-static IN_FILES: AtomicU64 = AtomicU64::new(0);
+static PAGES_IN_FILES: AtomicU64 = AtomicU64::new(0);
 
 /// How many pages files in memory have.
 #[must_use]
 pub fn pages_in_files() -> u64 {
-    IN_FILES.load(Ordering::Relaxed)
+    PAGES_IN_FILES.load(Ordering::Relaxed)
 }
 
 impl RamFsInfo {
     /// Takes pages from the allowance.
-    fn reserve(&self, pages: u64) -> Result<()> {
+    fn charge_pages(&self, pages: u64) -> Result<()> {
         let fits = |used: u64| {
             used.checked_add(pages)
                 .filter(|&sum| sum <= self.page_limit.load(Ordering::Relaxed))
@@ -75,12 +75,12 @@ impl RamFsInfo {
         self.pages_used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
             .map_err(|_| Errno::ENOSPC)?;
-        IN_FILES.fetch_add(pages, Ordering::Relaxed);
+        PAGES_IN_FILES.fetch_add(pages, Ordering::Relaxed);
         Ok(())
     }
 
     /// Counts one more file.
-    fn reserve_file(&self) -> Result<()> {
+    fn charge_inode(&self) -> Result<()> {
         let fits = |used: u64| (used < self.file_limit.load(Ordering::Relaxed)).then_some(used + 1);
         self.files
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
@@ -96,16 +96,16 @@ impl RamFsInfo {
             .store(limit(options.inodes), Ordering::Relaxed);
     }
 
-    fn release(&self, pages: u64) {
+    fn uncharge_pages(&self, pages: u64) {
         census::released(self.pages_used.fetch_sub(pages, Ordering::Relaxed), pages);
-        census::released(IN_FILES.fetch_sub(pages, Ordering::Relaxed), pages);
+        census::released(PAGES_IN_FILES.fetch_sub(pages, Ordering::Relaxed), pages);
     }
 }
 
 /// A file system in memory.
 pub struct RamFs {
     name: &'static str,
-    shared: Arc<RamFsInfo>,
+    info: Arc<RamFsInfo>,
     root: Arc<RamInode>,
     options: Mutex<Options>,
 }
@@ -143,10 +143,10 @@ impl RamFs {
             uid: options.uid,
             gid: options.gid,
         };
-        let root = RamInode::make(&shared, &new);
+        let root = RamInode::new(&shared, &new);
         Arc::new(Self {
             name,
-            shared,
+            info: shared,
             root,
             options: Mutex::new(options),
         })
@@ -158,8 +158,8 @@ impl RamFs {
     pub fn memfd(name: &str, mode: u32, seals: u32) -> Path {
         static MEMFD: Once<Arc<RamFs>> = Once::new();
         let fs = MEMFD.call_once(|| Self::new("tmpfs", None, 0o700));
-        let inode = RamInode::make(
-            &fs.shared,
+        let inode = RamInode::new(
+            &fs.info,
             &NewInode {
                 kind: NewInodeKind::Regular,
                 mode,
@@ -167,10 +167,10 @@ impl RamFs {
                 gid: 0,
             },
         );
-        fs.shared.files.fetch_add(1, Ordering::Relaxed);
+        fs.info.files.fetch_add(1, Ordering::Relaxed);
         inode.attr.lock().nlink = 0;
         inode.seals.store(seals, Ordering::Relaxed);
-        Path::unnamed(inode, &format!("/memfd:{name} (deleted)"))
+        Path::pseudo(inode, &format!("/memfd:{name} (deleted)"))
     }
 }
 
@@ -188,11 +188,11 @@ impl FileSystem for RamFs {
             u64::MAX => (0, 0),
             limit => (limit, limit.saturating_sub(used.load(Ordering::Relaxed))),
         };
-        let (blocks, blocks_free) = of(&self.shared.page_limit, &self.shared.pages_used);
-        let (files, files_free) = of(&self.shared.file_limit, &self.shared.files);
+        let (blocks, blocks_free) = of(&self.info.page_limit, &self.info.pages_used);
+        let (files, files_free) = of(&self.info.file_limit, &self.info.files);
         StatFs {
             magic: TMPFS_MAGIC,
-            block_size: PAGE,
+            block_size: PAGE_SIZE,
             blocks,
             blocks_free,
             files,
@@ -201,7 +201,7 @@ impl FileSystem for RamFs {
     }
 
     fn by_handle(&self, handle: u64) -> Option<Arc<dyn Inode>> {
-        let inode = self.shared.handles.lock().get(&handle)?.upgrade()?;
+        let inode = self.info.handles.lock().get(&handle)?.upgrade()?;
         Some(inode)
     }
 
@@ -236,7 +236,7 @@ impl FileSystem for RamFs {
     fn options(&self) -> String {
         match self.name {
             "ramfs" | "rootfs" => String::new(),
-            _ => self.options.lock().shown(),
+            _ => self.options.lock().show(),
         }
     }
 
@@ -251,17 +251,17 @@ impl FileSystem for RamFs {
             mode,
             uid,
             gid,
-            ..options.with(text)?
+            ..options.with_text(text)?
         };
         let shrinks = |old: u64, new: u64, used: &AtomicU64| {
             new != 0 && new != old && (old == 0 || used.load(Ordering::Relaxed) > new)
         };
-        if shrinks(options.pages, new.pages, &self.shared.pages_used)
-            || shrinks(options.inodes, new.inodes, &self.shared.files)
+        if shrinks(options.pages, new.pages, &self.info.pages_used)
+            || shrinks(options.inodes, new.inodes, &self.info.files)
         {
             return Err(Errno::EINVAL);
         }
-        self.shared.set_limits(&new);
+        self.info.set_limits(&new);
         *options = new;
         Ok(())
     }
@@ -294,7 +294,7 @@ enum InodeData {
 pub struct RamInode {
     _counted: census::Inode,
     ino: u64,
-    shared: Arc<RamFsInfo>,
+    info: Arc<RamFsInfo>,
     /// The permission bits of `attr`, to be read without its lock.
     mode: AtomicU32,
     attr: Mutex<Attr>,
@@ -304,11 +304,11 @@ pub struct RamInode {
     seals: AtomicU32,
     /// Counts of those who write and of those who execute a regular file.
     writers: WriteCount,
-    body: InodeData,
+    data: InodeData,
 }
 
 impl RamInode {
-    fn make(shared: &Arc<RamFsInfo>, new: &NewInode<'_>) -> Arc<Self> {
+    fn new(shared: &Arc<RamFsInfo>, new: &NewInode<'_>) -> Arc<Self> {
         let now = Timestamp::now();
         let body = match new.kind {
             NewInodeKind::Regular => InodeData::Regular(Contents::new(shared.clone())),
@@ -333,25 +333,25 @@ impl RamInode {
         Arc::new(Self {
             _counted: census::Inode::default(),
             ino: shared.next_ino.fetch_add(1, Ordering::Relaxed),
-            shared: shared.clone(),
+            info: shared.clone(),
             mode: AtomicU32::new(attr.mode),
             attr: Mutex::new(attr),
             mappings: vm::ReverseMap::default(),
             seals: AtomicU32::new(sys::F_SEAL_SEAL),
             writers: WriteCount::default(),
-            body,
+            data: body,
         })
     }
 
     fn directory(&self) -> Result<&Mutex<Directory>> {
-        match &self.body {
+        match &self.data {
             InodeData::Directory(dir) => Ok(dir),
             _ => Err(Errno::ENOTDIR),
         }
     }
 
     fn contents(&self) -> Result<&Contents> {
-        match &self.body {
+        match &self.data {
             InodeData::Regular(contents) => Ok(contents),
             InodeData::Directory(_) => Err(Errno::EISDIR),
             _ => Err(Errno::EINVAL),
@@ -359,10 +359,10 @@ impl RamInode {
     }
 
     /// This type of inode, if it is one of the same file system.
-    fn of(&self, inode: &Arc<dyn Inode>) -> Result<Arc<Self>> {
+    fn downcast(&self, inode: &Arc<dyn Inode>) -> Result<Arc<Self>> {
         let any: Arc<dyn Any + Send + Sync> = inode.clone();
         let same = any.downcast::<Self>().map_err(|_| Errno::EXDEV)?;
-        if Arc::ptr_eq(&same.shared, &self.shared) {
+        if Arc::ptr_eq(&same.info, &self.info) {
             Ok(same)
         } else {
             Err(Errno::EXDEV)
@@ -376,7 +376,7 @@ impl RamInode {
         if seals & !sys::F_SEAL_SEAL == 0 {
             return Ok(());
         }
-        let size = self.contents()?.extent().0;
+        let size = self.contents()?.size_and_pages().0;
         let has = |seal: u32| seals & seal != 0;
         let written = writes && has(sys::F_SEAL_WRITE | sys::F_SEAL_FUTURE_WRITE);
         let grown = end > size && has(sys::F_SEAL_GROW);
@@ -411,7 +411,7 @@ impl RamInode {
         if !attr.xattrs.is_empty() {
             attr.xattrs.remove(xattr::CAPABILITY);
         }
-        if attr.mode & (S_ISUID | S_ISGID) != 0 && !keeps_set_ids() {
+        if attr.mode & (S_ISUID | S_ISGID) != 0 && !keeps_setid_bits() {
             attr.mode &= !S_ISUID;
             if attr.mode & 0o010 != 0 {
                 attr.mode &= !S_ISGID;
@@ -420,8 +420,8 @@ impl RamInode {
     }
 
     /// The new inode of an entry of this directory; a set-group-id directory hands its group down.
-    fn offspring(&self, new: &NewInode<'_>) -> Result<Arc<Self>> {
-        self.shared.reserve_file()?;
+    fn new_child(&self, new: &NewInode<'_>) -> Result<Arc<Self>> {
+        self.info.charge_inode()?;
         let mut new = new.clone();
         let (mode, gid) = {
             let attr = self.attr.lock();
@@ -436,6 +436,6 @@ impl RamInode {
         if matches!(new.kind, NewInodeKind::Symlink(_)) {
             new.mode = 0o777;
         }
-        Ok(Self::make(&self.shared, &new))
+        Ok(Self::new(&self.info, &new))
     }
 }

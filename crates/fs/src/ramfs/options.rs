@@ -30,7 +30,7 @@ pub struct Options {
 }
 
 /// A number as Linux' `memparse` reads it, and what follows.
-fn number(text: &str) -> Option<(u64, &str)> {
+fn memparse(text: &str) -> Option<(u64, &str)> {
     let (digits, radix) = match text {
         _ if text.starts_with("0x") || text.starts_with("0X") => (&text[2..], 16),
         _ if text.len() > 1 && text.starts_with('0') => (&text[1..], 8),
@@ -56,8 +56,8 @@ fn number(text: &str) -> Option<(u64, &str)> {
     Some((number.checked_mul(1 << shift)?, &rest[1..]))
 }
 
-fn whole(text: &str) -> Option<u64> {
-    number(text)
+fn parse_whole(text: &str) -> Option<u64> {
+    memparse(text)
         .filter(|(_, rest)| rest.is_empty())
         .map(|(number, _)| number)
 }
@@ -95,31 +95,31 @@ impl Options {
     ///
     /// # Errors
     /// `EINVAL`.
-    pub fn with(self, text: &str) -> Result<Self> {
+    pub fn with_text(self, text: &str) -> Result<Self> {
         text.split(',')
             .filter(|option| !option.is_empty())
             .try_fold(self, |options, option| {
-                options.with_one(option).ok_or(Errno::EINVAL)
+                options.with_option(option).ok_or(Errno::EINVAL)
             })
     }
 
-    fn with_one(mut self, option: &str) -> Option<Self> {
+    fn with_option(mut self, option: &str) -> Option<Self> {
         let (name, value) = option
             .split_once('=')
             .map_or((option, None), |(name, value)| (name, Some(value)));
         match (name, value) {
             ("size", Some(value)) => {
-                let (size, rest) = number(value)?;
+                let (size, rest) = memparse(value)?;
                 self.pages = match rest {
-                    "" => size.div_ceil(super::PAGE),
+                    "" => size.div_ceil(super::PAGE_SIZE),
                     "%" => u64::try_from(u128::from(size) * u128::from(self.memory) / 100).ok()?,
                     _ => return None,
                 };
             }
             ("nr_blocks", Some(value)) => {
-                self.pages = whole(value).filter(|pages| i64::try_from(*pages).is_ok())?;
+                self.pages = parse_whole(value).filter(|pages| i64::try_from(*pages).is_ok())?;
             }
-            ("nr_inodes", Some(value)) => self.inodes = whole(value)?,
+            ("nr_inodes", Some(value)) => self.inodes = parse_whole(value)?,
             ("mode", Some(value)) => self.mode = u32::from_str_radix(value, 8).ok()? & 0o7777,
             ("uid", Some(value)) => self.uid = value.parse().ok().filter(|id| *id != u32::MAX)?,
             ("gid", Some(value)) => self.gid = value.parse().ok().filter(|id| *id != u32::MAX)?,
@@ -133,11 +133,11 @@ impl Options {
     }
 
     /// Options of a `tmpfs` as `/proc/mounts` shows them.
-    pub(super) fn shown(&self) -> String {
+    pub(super) fn show(&self) -> String {
         let usual = Self::of_tmpfs(self.memory);
         let mut text = String::new();
         if self.pages != usual.pages {
-            text += &format!(",size={}k", self.pages * (super::PAGE / 1024));
+            text += &format!(",size={}k", self.pages * (super::PAGE_SIZE / 1024));
         }
         if self.inodes != usual.inodes {
             text += &format!(",nr_inodes={}", self.inodes);
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn options_are_read_as_linux_reads_them() {
-        let read = |text: &str| USUAL.with(text).unwrap();
+        let read = |text: &str| USUAL.with_text(text).unwrap();
         assert_eq!(read("size=8k").pages, 2);
         assert_eq!(read("size=4097").pages, 2);
         assert_eq!(read("size=0x2000,nr_inodes=1k").inodes, 1024);
@@ -184,22 +184,22 @@ mod tests {
             "size",
             "nr_blocks=5%",
         ] {
-            assert_eq!(USUAL.with(wrong), Err(Errno::EINVAL), "{wrong}");
+            assert_eq!(USUAL.with_text(wrong), Err(Errno::EINVAL), "{wrong}");
         }
     }
 
     #[test]
     fn what_is_not_usual_is_shown() {
-        assert_eq!(USUAL.shown(), ",inode64");
+        assert_eq!(USUAL.show(), ",inode64");
         let text = USUAL
-            .with("size=1m,nr_inodes=5,mode=755,uid=1,gid=2,huge=advise")
+            .with_text("size=1m,nr_inodes=5,mode=755,uid=1,gid=2,huge=advise")
             .unwrap()
-            .shown();
+            .show();
         assert_eq!(
             text,
             ",size=1024k,nr_inodes=5,mode=755,uid=1,gid=2,inode64,huge=advise"
         );
-        let again = USUAL.with(&text).unwrap();
-        assert_eq!(again.shown(), text);
+        let again = USUAL.with_text(&text).unwrap();
+        assert_eq!(again.show(), text);
     }
 }

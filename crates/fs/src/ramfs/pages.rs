@@ -10,11 +10,11 @@ use linux_raw_sys::general as sys;
 use task::Mutex;
 use vm::Page;
 
-use super::{MAX_SIZE, PAGE, RamFsInfo};
+use super::{MAX_SIZE, PAGE_SIZE, RamFsInfo};
 use crate::Result;
 
 pub(super) struct Contents {
-    shared: Arc<RamFsInfo>,
+    info: Arc<RamFsInfo>,
     data: Mutex<Data>,
 }
 
@@ -31,23 +31,23 @@ impl Data {
         match self.pages.entry(index) {
             Entry::Occupied(entry) => Ok(entry.into_mut()),
             Entry::Vacant(entry) => {
-                shared.reserve(1)?;
+                shared.charge_pages(1)?;
                 let page = Page::zeroed()
                     .ok_or(Errno::ENOSPC)
-                    .inspect_err(|_| shared.release(1))?;
+                    .inspect_err(|_| shared.uncharge_pages(1))?;
                 Ok(entry.insert(page))
             }
         }
     }
 
     /// Zeroes a range that lies within existing pages or holes; whole pages are given back.
-    fn punch(&mut self, start: u64, end: u64, shared: &RamFsInfo) {
-        let (first_whole, end_whole) = (start.div_ceil(PAGE), end / PAGE);
+    fn punch_range(&mut self, start: u64, end: u64, shared: &RamFsInfo) {
+        let (first_whole, end_whole) = (start.div_ceil(PAGE_SIZE), end / PAGE_SIZE);
         let clear = |from: u64, to: u64| {
-            if let Some(page) = self.pages.get(&(from / PAGE))
+            if let Some(page) = self.pages.get(&(from / PAGE_SIZE))
                 && from < to
             {
-                zero(page, (from % PAGE) as usize, (to - from) as usize);
+                zero(page, (from % PAGE_SIZE) as usize, (to - from) as usize);
             }
         };
         if first_whole > end_whole {
@@ -55,12 +55,12 @@ impl Data {
             clear(start, end);
             return;
         }
-        clear(start, first_whole * PAGE);
-        clear(end_whole * PAGE, end);
+        clear(start, first_whole * PAGE_SIZE);
+        clear(end_whole * PAGE_SIZE, end);
         let mut doomed = self.pages.split_off(&first_whole);
         let mut behind = doomed.split_off(&end_whole);
         self.pages.append(&mut behind);
-        shared.release(doomed.len() as u64);
+        shared.uncharge_pages(doomed.len() as u64);
     }
 }
 
@@ -76,31 +76,34 @@ fn zero(page: &Page, offset: usize, len: usize) {
 
 /// The parts of `offset..offset + len` that lie in one page each: index, offset in the page, range
 /// in the buffer.
-fn spans(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, core::ops::Range<usize>)> {
+fn page_spans(
+    offset: u64,
+    len: usize,
+) -> impl Iterator<Item = (u64, usize, core::ops::Range<usize>)> {
     let mut done = 0;
     core::iter::from_fn(move || {
         if done == len {
             return None;
         }
         let at = offset + done as u64;
-        let within = (at % PAGE) as usize;
-        let n = (len - done).min(PAGE as usize - within);
+        let within = (at % PAGE_SIZE) as usize;
+        let n = (len - done).min(PAGE_SIZE as usize - within);
         let range = done..done + n;
         done += n;
-        Some((at / PAGE, within, range))
+        Some((at / PAGE_SIZE, within, range))
     })
 }
 
 impl Contents {
     pub(super) fn new(shared: Arc<RamFsInfo>) -> Self {
         Self {
-            shared,
+            info: shared,
             data: Mutex::default(),
         }
     }
 
     /// Size in bytes, pages allocated.
-    pub(super) fn extent(&self) -> (u64, u64) {
+    pub(super) fn size_and_pages(&self) -> (u64, u64) {
         let data = self.data.lock();
         (data.size, data.pages.len() as u64)
     }
@@ -110,7 +113,7 @@ impl Contents {
         let len = usize::try_from(data.size.saturating_sub(offset))
             .unwrap_or(usize::MAX)
             .min(buf.len());
-        for (index, within, range) in spans(offset, len) {
+        for (index, within, range) in page_spans(offset, len) {
             match data.pages.get(&index) {
                 Some(page) => page.read(within, &mut buf[range]),
                 None => buf[range].fill(0),
@@ -128,8 +131,8 @@ impl Contents {
             return Err(Errno::EFBIG);
         }
         let mut done = 0;
-        for (index, within, range) in spans(offset, buf.len().min(room)) {
-            match data.page(index, &self.shared) {
+        for (index, within, range) in page_spans(offset, buf.len().min(room)) {
+            match data.page(index, &self.info) {
                 Ok(page) => page.write(within, &buf[range.clone()]),
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => break,
@@ -140,16 +143,16 @@ impl Contents {
         Ok((offset, done))
     }
 
-    /// See [`crate::Inode::put_page`].
-    pub(super) fn put(&self, offset: u64, page: Page) -> Result<()> {
+    /// See [`crate::Inode::insert_page`].
+    pub(super) fn insert_page(&self, offset: u64, page: Page) -> Result<()> {
         let end = offset
-            .checked_add(PAGE)
-            .filter(|&end| end <= MAX_SIZE && offset.is_multiple_of(PAGE))
+            .checked_add(PAGE_SIZE)
+            .filter(|&end| end <= MAX_SIZE && offset.is_multiple_of(PAGE_SIZE))
             .ok_or(Errno::EFBIG)?;
         let mut data = self.data.lock();
-        self.shared.reserve(1)?;
-        if data.pages.insert(offset / PAGE, page).is_some() {
-            self.shared.release(1);
+        self.info.charge_pages(1)?;
+        if data.pages.insert(offset / PAGE_SIZE, page).is_some() {
+            self.info.uncharge_pages(1);
         }
         data.size = data.size.max(end);
         Ok(())
@@ -160,8 +163,8 @@ impl Contents {
         let mut data = self.data.lock();
         let smaller = size < data.size;
         if smaller {
-            let end = data.size.next_multiple_of(PAGE);
-            data.punch(size, end, &self.shared);
+            let end = data.size.next_multiple_of(PAGE_SIZE);
+            data.punch_range(size, end, &self.info);
         }
         data.size = size;
         smaller
@@ -176,14 +179,17 @@ impl Contents {
         let mut data = self.data.lock();
         match mode {
             0 | sys::FALLOC_FL_KEEP_SIZE => {
-                let wanted = end.div_ceil(PAGE) - offset / PAGE;
-                let present = data.pages.range(offset / PAGE..end.div_ceil(PAGE)).count() as u64;
+                let wanted = end.div_ceil(PAGE_SIZE) - offset / PAGE_SIZE;
+                let present = data
+                    .pages
+                    .range(offset / PAGE_SIZE..end.div_ceil(PAGE_SIZE))
+                    .count() as u64;
                 // A request that cannot be met in full is refused before memory is taken for a part
                 // of it.
-                self.shared.reserve(wanted - present)?;
-                self.shared.release(wanted - present);
-                for index in offset / PAGE..end.div_ceil(PAGE) {
-                    data.page(index, &self.shared)?;
+                self.info.charge_pages(wanted - present)?;
+                self.info.uncharge_pages(wanted - present);
+                for index in offset / PAGE_SIZE..end.div_ceil(PAGE_SIZE) {
+                    data.page(index, &self.info)?;
                 }
                 if mode == 0 {
                     data.size = data.size.max(end);
@@ -191,7 +197,7 @@ impl Contents {
                 Ok(())
             }
             PUNCH => {
-                data.punch(offset, end, &self.shared);
+                data.punch_range(offset, end, &self.info);
                 Ok(())
             }
             _ => Err(Errno::EOPNOTSUPP),
@@ -203,7 +209,7 @@ impl Contents {
         if offset >= data.size {
             return Err(Errno::ENXIO);
         }
-        let mut index = offset / PAGE;
+        let mut index = offset / PAGE_SIZE;
         if hole {
             for (&present, _) in data.pages.range(index..) {
                 if present != index {
@@ -214,7 +220,7 @@ impl Contents {
         } else {
             index = *data.pages.range(index..).next().ok_or(Errno::ENXIO)?.0;
         }
-        let at = offset.max(index * PAGE);
+        let at = offset.max(index * PAGE_SIZE);
         if at < data.size || hole {
             Ok(at.min(data.size))
         } else {
@@ -225,17 +231,17 @@ impl Contents {
     /// The page that a mapping shows at `index`; it is made if the file has a hole there.
     pub(super) fn page(&self, index: u64) -> Result<Page> {
         let mut data = self.data.lock();
-        if index >= data.size.div_ceil(PAGE) {
+        if index >= data.size.div_ceil(PAGE_SIZE) {
             // Beyond the end: SIGBUS.
             return Err(Errno::EFAULT);
         }
-        data.page(index, &self.shared).cloned()
+        data.page(index, &self.info).cloned()
     }
 
     /// Calls `each` with the pages among `range` that there are.
     pub(super) fn for_each_cached(&self, range: Range<u64>, each: &mut dyn FnMut(u64, &Page)) {
         let data = self.data.lock();
-        let end = range.end.min(data.size.div_ceil(PAGE));
+        let end = range.end.min(data.size.div_ceil(PAGE_SIZE));
         if range.start < end {
             data.pages
                 .range(range.start..end)
@@ -246,7 +252,7 @@ impl Contents {
     /// The same page if there is one.
     pub(super) fn cached(&self, index: u64) -> Option<Page> {
         let data = self.data.lock();
-        if index < data.size.div_ceil(PAGE) {
+        if index < data.size.div_ceil(PAGE_SIZE) {
             data.pages.get(&index).cloned()
         } else {
             None
@@ -256,6 +262,7 @@ impl Contents {
 
 impl Drop for Contents {
     fn drop(&mut self) {
-        self.shared.release(self.data.get_mut().pages.len() as u64);
+        self.info
+            .uncharge_pages(self.data.get_mut().pages.len() as u64);
     }
 }

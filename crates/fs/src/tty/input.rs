@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use linux_raw_sys::general as sys;
 
-use super::termios::{DISABLED, Termios};
+use super::termios::{DISABLED, InputMode, Termios};
 
 /// Bytes that the buffer holds at most. A longer canonical line is cut, as on Linux.
 pub const LINE_MAX: usize = 4096;
@@ -55,8 +55,8 @@ impl InputBuffer {
     }
 
     /// Bytes that a read may take now.
-    pub fn available(&self, canonical: bool) -> usize {
-        if canonical {
+    pub fn available(&self, mode: InputMode) -> usize {
+        if mode.is_canonical() {
             usize::try_from(self.ends.back().map_or(0, |e| e - self.base)).unwrap_or(0)
         } else {
             self.data.len()
@@ -69,8 +69,8 @@ impl InputBuffer {
     }
 
     /// Bytes that [`InputBuffer::receive`] would take now.
-    pub fn room(&self, canonical: bool) -> usize {
-        if !canonical {
+    pub fn room(&self, mode: InputMode) -> usize {
+        if !mode.is_canonical() {
             RAW_MAX.saturating_sub(self.data.len())
         } else if self.ends.is_empty() || self.data.len() < LINE_MAX {
             // Without a complete line nobody can make room by reading, so everything is taken and
@@ -82,18 +82,20 @@ impl InputBuffer {
     }
 
     /// Takes at most one line (canonical), or what there is.
-    pub fn read(&mut self, buf: &mut [u8], canonical: bool) -> usize {
+    pub fn read(&mut self, buf: &mut [u8], mode: InputMode) -> usize {
         let limit = match self.ends.front() {
-            Some(&end) if canonical => usize::try_from(end - self.base).unwrap_or(usize::MAX),
-            None if canonical => return 0,
+            Some(&end) if mode.is_canonical() => {
+                usize::try_from(end - self.base).unwrap_or(usize::MAX)
+            }
+            None if mode.is_canonical() => return 0,
             _ => self.data.len(),
         };
         let len = limit.min(buf.len());
-        let n = crate::pipe::take(&mut self.data, &mut buf[..len]);
+        let n = crate::pipe::drain_into(&mut self.data, &mut buf[..len]);
         self.base += n as u64;
         while self.ends.front().is_some_and(|&end| end <= self.base) {
             self.ends.pop_front();
-            if canonical {
+            if mode.is_canonical() {
                 break;
             }
         }
@@ -111,10 +113,10 @@ impl InputBuffer {
     }
 
     /// Adapts what is in the buffer to a change between canonical and raw mode.
-    pub fn change_mode(&mut self, canonical: bool) {
+    pub fn change_mode(&mut self, mode: InputMode) {
         self.ends.clear();
         self.literal = false;
-        if canonical && !self.data.is_empty() {
+        if mode.is_canonical() && !self.data.is_empty() {
             // What came before counts as a line.
             self.ends.push_back(self.end());
         }
@@ -124,7 +126,7 @@ impl InputBuffer {
     /// Takes in what arrived on the line. `column` is where the cursor is.
     pub fn receive(&mut self, bytes: &[u8], termios: &Termios, column: usize) -> ReceiveEffects {
         let mut effects = ReceiveEffects::default();
-        let canonical = termios.local(sys::ICANON);
+        let mode = termios.input_mode();
         let plain_input =
             sys::ISTRIP | sys::IGNCR | sys::ICRNL | sys::INLCR | sys::IUCLC | sys::IXON;
         if termios.iflag & plain_input == 0
@@ -132,7 +134,7 @@ impl InputBuffer {
             && !self.literal
         {
             // A raw line: nothing to look at.
-            let n = bytes.len().min(self.room(false));
+            let n = bytes.len().min(self.room(InputMode::Raw));
             self.data.extend(&bytes[..n]);
             effects.taken = n;
             effects.readable = n > 0;
@@ -142,11 +144,11 @@ impl InputBuffer {
             self.line_column = column;
         }
         for &byte in bytes {
-            if self.room(canonical) == 0 {
+            if self.room(mode) == 0 {
                 break;
             }
             effects.taken += 1;
-            self.receive_byte(byte, termios, canonical, &mut effects);
+            self.receive_byte(byte, termios, mode, &mut effects);
         }
         effects
     }
@@ -155,7 +157,7 @@ impl InputBuffer {
         &mut self,
         byte: u8,
         termios: &Termios,
-        canonical: bool,
+        mode: InputMode,
         effects: &mut ReceiveEffects,
     ) {
         let mut byte = byte;
@@ -166,7 +168,7 @@ impl InputBuffer {
             byte = byte.to_ascii_lowercase();
         }
         if core::mem::take(&mut self.literal) {
-            self.store(byte, termios, canonical, effects);
+            self.store(byte, termios, mode, effects);
             return;
         }
         if termios.input(sys::IXON) {
@@ -215,10 +217,10 @@ impl InputBuffer {
             b'\n' if termios.input(sys::INLCR) => byte = b'\r',
             _ => {}
         }
-        if canonical && self.edit(byte, termios, effects) {
+        if mode.is_canonical() && self.edit(byte, termios, effects) {
             return;
         }
-        self.store(byte, termios, canonical, effects);
+        self.store(byte, termios, mode, effects);
     }
 
     /// Handles the bytes that edit a canonical line or end it. True if the byte was one.
@@ -269,10 +271,10 @@ impl InputBuffer {
         &mut self,
         byte: u8,
         termios: &Termios,
-        canonical: bool,
+        mode: InputMode,
         effects: &mut ReceiveEffects,
     ) {
-        if canonical && self.end() - self.line >= LINE_MAX as u64 - 1 {
+        if mode.is_canonical() && self.end() - self.line >= LINE_MAX as u64 - 1 {
             // The line is full; one byte is left for its end.
             if termios.input(sys::IMAXBEL) {
                 effects.echo.push(0x07);
@@ -283,7 +285,7 @@ impl InputBuffer {
         if termios.local(sys::ECHO) {
             echo(byte, termios, effects);
         }
-        effects.readable |= !canonical;
+        effects.readable |= !mode.is_canonical();
     }
 
     /// Indices of the line being edited.
@@ -403,6 +405,7 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::InputMode::{Canonical, Raw};
     use super::*;
 
     fn typed(text: &[u8], termios: &Termios) -> (InputBuffer, ReceiveEffects) {
@@ -415,7 +418,7 @@ mod tests {
         let mut lines = Vec::new();
         while input.has_line() {
             let mut buf = [0; 5000];
-            let n = input.read(&mut buf, true);
+            let n = input.read(&mut buf, Canonical);
             lines.push(buf[..n].to_vec());
         }
         lines
@@ -461,8 +464,8 @@ mod tests {
     fn a_short_read_leaves_the_rest_of_the_line() {
         let (mut input, _) = typed(b"hello\n", &Termios::default());
         let mut buf = [0; 4];
-        assert_eq!(input.read(&mut buf, true), 4);
-        assert_eq!(input.read(&mut buf, true), 2);
+        assert_eq!(input.read(&mut buf, Canonical), 4);
+        assert_eq!(input.read(&mut buf, Canonical), 2);
         assert!(!input.has_line());
     }
 
@@ -527,7 +530,7 @@ mod tests {
             (256, 0, 0)
         );
         let mut buf = [0; 300];
-        assert_eq!(input.read(&mut buf, false), 256);
+        assert_eq!(input.read(&mut buf, Raw), 256);
         assert_eq!(buf[..256], all[..]);
         assert_eq!(
             input
@@ -541,11 +544,11 @@ mod tests {
     #[test]
     fn changing_modes_keeps_what_was_typed() {
         let (mut input, _) = typed(b"abc", &Termios::default());
-        input.change_mode(false);
+        input.change_mode(Raw);
         let mut buf = [0; 8];
-        assert_eq!(input.available(false), 3);
-        input.change_mode(true);
-        assert_eq!(input.read(&mut buf, true), 3);
+        assert_eq!(input.available(Raw), 3);
+        input.change_mode(Canonical);
+        assert_eq!(input.read(&mut buf, Canonical), 3);
     }
 
     proptest! {
@@ -554,18 +557,18 @@ mod tests {
             chunks in proptest::collection::vec((proptest::collection::vec(any::<u8>(), 0..300), any::<bool>(), 0usize..200), 0..60)
         ) {
             let mut input = InputBuffer::default();
-            let mut canonical = true;
+            let mut mode = Canonical;
             for (bytes, switch, read) in chunks {
                 if switch {
-                    canonical = !canonical;
-                    input.change_mode(canonical);
+                    mode = if mode.is_canonical() { Raw } else { Canonical };
+                    input.change_mode(mode);
                 }
-                let termios = if canonical { Termios::default() } else { Termios::raw() };
+                let termios = if mode.is_canonical() { Termios::default() } else { Termios::raw() };
                 let effects = input.receive(&bytes, &termios, 0);
                 prop_assert!(effects.taken <= bytes.len());
-                let before = input.available(canonical);
+                let before = input.available(mode);
                 let mut buf = vec![0; read];
-                let n = input.read(&mut buf, canonical);
+                let n = input.read(&mut buf, mode);
                 prop_assert!(n <= before && n <= read);
                 prop_assert!(input.line >= input.base && input.line <= input.end());
                 prop_assert!(input.data.len() <= RAW_MAX + LINE_MAX);
@@ -753,7 +756,7 @@ mod tests {
             for byte in text {
                 seen.push(input.receive(&[*byte], termios, 0).stopped);
             }
-            (seen, input.available(false))
+            (seen, input.available(Raw))
         };
         // A start without a stop says so; the characters are no data.
         assert_eq!(
@@ -794,15 +797,18 @@ mod tests {
     #[test]
     fn room_is_what_would_be_taken() {
         let mut input = InputBuffer::default();
-        assert_eq!((input.room(true), input.room(false)), (LINE_MAX, RAW_MAX));
+        assert_eq!(
+            (input.room(Canonical), input.room(Raw)),
+            (LINE_MAX, RAW_MAX)
+        );
         input.receive(&[b'x'; LINE_MAX - 2], &Termios::default(), 0);
         assert_eq!(
-            (input.room(true), input.room(false)),
+            (input.room(Canonical), input.room(Raw)),
             (LINE_MAX, RAW_MAX - LINE_MAX + 2)
         );
         assert_eq!(input.receive(b"\n", &Termios::default(), 0).taken, 1);
         assert_eq!(
-            (input.available(true), input.room(true)),
+            (input.available(Canonical), input.room(Canonical)),
             (LINE_MAX - 1, LINE_MAX)
         );
         assert_eq!(
@@ -812,16 +818,16 @@ mod tests {
         );
         assert_eq!(
             (
-                input.available(true),
-                input.available(false),
-                input.room(true)
+                input.available(Canonical),
+                input.available(Raw),
+                input.room(Canonical)
             ),
             (LINE_MAX - 1, LINE_MAX, 0)
         );
         let mut buf = [0; LINE_MAX];
-        assert_eq!(input.read(&mut buf, true), LINE_MAX - 1);
+        assert_eq!(input.read(&mut buf, Canonical), LINE_MAX - 1);
         assert_eq!(
-            (input.read(&mut buf, true), input.room(true)),
+            (input.read(&mut buf, Canonical), input.room(Canonical)),
             (0, LINE_MAX)
         );
         // A line's last place is for its end; what does not fit rings the bell, if wanted.
@@ -831,7 +837,7 @@ mod tests {
             assert_eq!(input.receive(&[b'x'; LINE_MAX - 1], &termios, 0).echo, []);
             assert_eq!(input.receive(b"y", &termios, 0).echo, bell);
             input.receive(b"\n", &termios, 0);
-            assert_eq!(input.available(true), LINE_MAX);
+            assert_eq!(input.available(Canonical), LINE_MAX);
         }
     }
 
@@ -839,16 +845,19 @@ mod tests {
     fn raw_reads_take_lines_as_bytes() {
         let (mut input, _) = typed(b"ab\ncd\n\x04ef", &Termios::default());
         let mut buf = [0; 4];
-        assert_eq!((input.read(&mut buf, false), &buf[..]), (4, &b"ab\nc"[..]));
+        assert_eq!((input.read(&mut buf, Raw), &buf[..]), (4, &b"ab\nc"[..]));
         assert!(input.has_line());
-        assert_eq!(input.read(&mut buf[..2], false), 2);
+        assert_eq!(input.read(&mut buf[..2], Raw), 2);
         assert!(!input.has_line(), "all lines were read, the empty one too");
-        assert_eq!((input.read(&mut buf, true), input.available(false)), (0, 2));
+        assert_eq!(
+            (input.read(&mut buf, Canonical), input.available(Raw)),
+            (0, 2)
+        );
         input.flush();
         assert_eq!(
             (
-                input.available(false),
-                input.available(true),
+                input.available(Raw),
+                input.available(Canonical),
                 input.has_line()
             ),
             (0, 0, false)
@@ -866,8 +875,8 @@ mod tests {
         // A quote does not outlive the mode.
         let mut input = InputBuffer::default();
         input.receive(b"a\x16", &Termios::default(), 0);
-        input.change_mode(false);
-        input.change_mode(true);
+        input.change_mode(Raw);
+        input.change_mode(Canonical);
         assert_eq!(
             input.receive(b"\x03", &Termios::default(), 0).signals,
             [sys::SIGINT]

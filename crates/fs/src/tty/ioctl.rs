@@ -11,8 +11,19 @@ use super::{Termios, Termios2, Tty, WinSize, job_control};
 use crate::Result;
 use crate::ioctl::IoctlRequest;
 
+/// Moment at which `tcsetattr(3)` changes the settings, its `optional_actions`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TermiosAction {
+    /// Now (`TCSANOW`).
+    Now,
+    /// When the output has left (`TCSADRAIN`).
+    Drain,
+    /// When the output has left; input that was not read is discarded (`TCSAFLUSH`).
+    Flush,
+}
+
 impl Tty {
-    pub(super) fn control(self: &Arc<Self>, request: &IoctlRequest<'_>) -> Result<usize> {
+    pub(super) fn handle_ioctl(self: &Arc<Self>, request: &IoctlRequest<'_>) -> Result<usize> {
         match request.command {
             ioctl::TCGETS => request.write(&self.termios())?,
             ioctl::TCGETS2 => {
@@ -24,34 +35,41 @@ impl Tty {
                 })?;
             }
             ioctl::TCGETA => request.write(&Termio::from(&self.termios()))?,
-            ioctl::TCSETA => self.change(
+            ioctl::TCSETA => self.set_termios(
                 request.read::<Termio>()?.change(self.termios()),
-                false,
-                false,
+                TermiosAction::Now,
             )?,
-            ioctl::TCSETAW => self.change(
+            ioctl::TCSETAW => self.set_termios(
                 request.read::<Termio>()?.change(self.termios()),
-                true,
-                false,
+                TermiosAction::Drain,
             )?,
             ioctl::TCSETAF => {
-                self.change(request.read::<Termio>()?.change(self.termios()), true, true)?;
+                self.set_termios(
+                    request.read::<Termio>()?.change(self.termios()),
+                    TermiosAction::Flush,
+                )?;
             }
             ioctl::TIOCGLCKTRMIOS => request.write(&self.state.lock().locked)?,
             ioctl::TIOCSLCKTRMIOS if request.caller.privileged() => {
                 let locked = request.read()?;
                 self.state.lock().locked = locked;
             }
-            ioctl::TCSETS => self.change(request.read()?, false, false)?,
-            ioctl::TCSETSW => self.change(request.read()?, true, false)?,
-            ioctl::TCSETSF => self.change(request.read()?, true, true)?,
-            ioctl::TCSETS2 => self.change(request.read::<Termios2>()?.termios, false, false)?,
-            ioctl::TCSETSW2 => self.change(request.read::<Termios2>()?.termios, true, false)?,
-            ioctl::TCSETSF2 => self.change(request.read::<Termios2>()?.termios, true, true)?,
+            ioctl::TCSETS => self.set_termios(request.read()?, TermiosAction::Now)?,
+            ioctl::TCSETSW => self.set_termios(request.read()?, TermiosAction::Drain)?,
+            ioctl::TCSETSF => self.set_termios(request.read()?, TermiosAction::Flush)?,
+            ioctl::TCSETS2 => {
+                self.set_termios(request.read::<Termios2>()?.termios, TermiosAction::Now)?;
+            }
+            ioctl::TCSETSW2 => {
+                self.set_termios(request.read::<Termios2>()?.termios, TermiosAction::Drain)?;
+            }
+            ioctl::TCSETSF2 => {
+                self.set_termios(request.read::<Termios2>()?.termios, TermiosAction::Flush)?;
+            }
             ioctl::TIOCGWINSZ => request.write(&self.winsize())?,
             ioctl::TIOCSWINSZ => self.set_winsize(request.read::<WinSize>()?),
             ioctl::TIOCGPGRP => {
-                self.require_own()?;
+                self.require_controlling()?;
                 // Without a foreground group Linux shows one that cannot exist.
                 request.write(&self.foreground().map_or(0, u32::cast_signed))?;
             }
@@ -60,17 +78,17 @@ impl Tty {
                 self.set_foreground(request.read()?)?;
             }
             ioctl::TIOCGSID => {
-                self.require_own()?;
+                self.require_controlling()?;
                 request.write(&self.session().ok_or(Errno::ENOTTY)?.cast_signed())?;
             }
             ioctl::TIOCSCTTY => {
                 self.set_controlling(request.arg == 1 && request.caller.privileged())?;
             }
-            ioctl::TIOCNOTTY => self.give_up()?,
+            ioctl::TIOCNOTTY => self.disassociate()?,
             ioctl::FIONREAD => {
                 let available = {
                     let state = self.state.lock();
-                    state.input.available(state.canonical())
+                    state.input.available(state.input_mode())
                 };
                 request.write(&i32::try_from(available).unwrap_or(i32::MAX))?;
             }
@@ -80,11 +98,11 @@ impl Tty {
                     self.check_foreground(sys::SIGTTOU)?;
                     if which != sys::TCOFLUSH {
                         self.flush_input();
-                        self.line.status(PacketStatus::FLUSH_READ);
+                        self.driver.status(PacketStatus::FLUSH_READ);
                     }
                     if which != sys::TCIFLUSH {
-                        self.line.discard();
-                        self.line.status(PacketStatus::FLUSH_WRITE);
+                        self.driver.discard();
+                        self.driver.status(PacketStatus::FLUSH_WRITE);
                     }
                 }
                 _ => return Err(Errno::EINVAL),
@@ -113,7 +131,7 @@ impl Tty {
     }
 
     /// Refuses a caller whose controlling terminal this is not.
-    fn require_own(&self) -> Result<()> {
+    fn require_controlling(&self) -> Result<()> {
         match job_control::caller() {
             Some(process) if self.session() != Some(process.session) => Err(Errno::ENOTTY),
             _ => Ok(()),
@@ -121,29 +139,29 @@ impl Tty {
     }
 
     fn drain(&self) -> Result<()> {
-        while !self.out.lock().flush(&*self.line) {
-            self.line.wait_writable()?;
+        while !self.output.lock().flush(&*self.driver) {
+            self.driver.wait_writable()?;
         }
-        self.line.drain()
+        self.driver.drain()
     }
 
-    /// Changes the settings, after the output has left and with the input thrown away if asked.
-    fn change(&self, termios: Termios, drain: bool, flush: bool) -> Result<()> {
+    /// Changes the settings (`tcsetattr(3)`).
+    fn set_termios(&self, termios: Termios, action: TermiosAction) -> Result<()> {
         self.check_foreground(sys::SIGTTOU)?;
-        if drain {
+        if action != TermiosAction::Now {
             self.drain()?;
         }
         let (termios, mode_changed, restarted, news) = {
             let mut state = self.state.lock();
             let termios = termios.with_locked(&state.termios, &state.locked);
             let old = core::mem::replace(&mut state.termios, termios);
-            let news = packet_news(&old, &termios);
-            if flush {
+            let news = packet_status_change(&old, &termios);
+            if action == TermiosAction::Flush {
                 state.input.flush();
             }
             let mode_changed = old.local(sys::ICANON) != termios.local(sys::ICANON);
             if mode_changed {
-                state.input.change_mode(termios.local(sys::ICANON));
+                state.input.change_mode(termios.input_mode());
             }
             // Output that a stop character stopped goes on when those are switched off.
             let restarted = state.stopped && old.input(sys::IXON) && !termios.input(sys::IXON);
@@ -152,9 +170,9 @@ impl Tty {
             }
             (termios, mode_changed, restarted, news)
         };
-        self.line.configure(&termios);
+        self.driver.configure(&termios);
         if !news.is_empty() {
-            self.line.status(news);
+            self.driver.status(news);
         }
         if restarted {
             self.writable.notify();
@@ -171,12 +189,12 @@ impl Tty {
         let character = match u32::try_from(action).map_err(|_| Errno::EINVAL)? {
             sys::TCOOFF => {
                 self.state.lock().stopped = true;
-                self.line.status(PacketStatus::STOP);
+                self.driver.status(PacketStatus::STOP);
                 return Ok(());
             }
             sys::TCOON => {
                 self.state.lock().stopped = false;
-                self.line.status(PacketStatus::START);
+                self.driver.status(PacketStatus::START);
                 self.writable.notify();
                 return Ok(());
             }
@@ -186,14 +204,14 @@ impl Tty {
         };
         let byte = self.termios().cc[character as usize];
         if byte != 0 {
-            self.line.write(&[byte]);
+            self.driver.write(&[byte]);
         }
         Ok(())
     }
 }
 
 /// Status that packet mode tells of a change of the settings.
-fn packet_news(old: &Termios, new: &Termios) -> PacketStatus {
+fn packet_status_change(old: &Termios, new: &Termios) -> PacketStatus {
     /// Whether the customary characters, Ctrl-S and Ctrl-Q, stop and start output.
     fn stops(termios: &Termios) -> bool {
         termios.input(sys::IXON) && termios.is(sys::VSTOP, 0x13) && termios.is(sys::VSTART, 0x11)

@@ -63,17 +63,17 @@ pub fn set_job_control(hook: Arc<dyn JobControl>) {
     JOB_CONTROL.call_once(|| hook);
 }
 
-pub(super) fn hook() -> Option<&'static Arc<dyn JobControl>> {
+pub(super) fn job_control() -> Option<&'static Arc<dyn JobControl>> {
     JOB_CONTROL.get()
 }
 
 pub(super) fn caller() -> Option<CallerIds> {
-    hook()?.caller()
+    job_control()?.caller()
 }
 
 /// User and group of what the caller makes; root in a kernel thread.
 pub(super) fn owner() -> (u32, u32) {
-    hook().map_or((0, 0), |hook| hook.owner())
+    job_control().map_or((0, 0), |hook| hook.owner())
 }
 
 /// The controlling terminal of each session that has one.
@@ -134,13 +134,13 @@ impl Tty {
     ///
     /// # Errors
     /// `ENOTTY` if this is not the caller's controlling terminal.
-    pub(super) fn give_up(&self) -> Result<()> {
+    pub(super) fn disassociate(&self) -> Result<()> {
         let process = caller().ok_or(Errno::ENOTTY)?;
         if self.jobs.lock().session != Some(process.session) {
             return Err(Errno::ENOTTY);
         }
         if process.is_leader() {
-            release(process.session);
+            clear_controlling(process.session);
         }
         Ok(())
     }
@@ -151,7 +151,9 @@ impl Tty {
     /// # Errors
     /// `EIO`, or `ERESTARTSYS` after the signal was sent.
     pub(super) fn check_foreground(&self, signal: u32) -> Result<()> {
-        let Some(hook) = hook() else { return Ok(()) };
+        let Some(hook) = job_control() else {
+            return Ok(());
+        };
         let Some(process) = hook.caller() else {
             return Ok(());
         };
@@ -188,7 +190,7 @@ impl Tty {
     }
 
     pub(super) fn set_foreground(&self, group: i32) -> Result<()> {
-        let hook = hook().ok_or(Errno::ENOTTY)?;
+        let hook = job_control().ok_or(Errno::ENOTTY)?;
         let process = hook.caller().ok_or(Errno::ENOTTY)?;
         if self.session() != Some(process.session) {
             return Err(Errno::ENOTTY);
@@ -205,38 +207,38 @@ impl Tty {
 
     /// Sends a signal to the foreground group.
     pub fn signal_foreground(&self, signal: u32) {
-        if let (Some(hook), Some(group)) = (hook(), self.foreground()) {
+        if let (Some(hook), Some(group)) = (job_control(), self.foreground()) {
             hook.signal_group(group, signal);
         }
     }
 
     /// Tells the session that the line is gone.
     pub(super) fn signal_hangup(&self) {
-        let Some(hook) = hook() else { return };
+        let Some(hook) = job_control() else { return };
         let jobs = *self.jobs.lock();
         if let Some(session) = jobs.session {
             hook.signal_process(session, sys::SIGHUP);
             hook.signal_process(session, sys::SIGCONT);
-            release(session);
+            clear_controlling(session);
         }
     }
 }
 
 /// A session's leader ends: its controlling terminal is free again, and the foreground group hears
-/// `SIGHUP` and `SIGCONT`. Openings of a pseudo-terminal are hung up with it.
-pub fn leader_exits(session: u32) {
-    if let Some(tty) = release(session)
-        && tty.line.hangs_up_with_session()
+/// `SIGHUP` and `SIGCONT`. Open files of a pseudo-terminal are hung up with it.
+pub fn session_leader_exits(session: u32) {
+    if let Some(tty) = clear_controlling(session)
+        && tty.driver.hangs_up_with_session()
     {
-        tty.kill_openings();
+        tty.invalidate_files();
     }
 }
 
 /// Takes a session its controlling terminal, tells the foreground group, and returns the terminal.
-fn release(session: u32) -> Option<Arc<Tty>> {
+fn clear_controlling(session: u32) -> Option<Arc<Tty>> {
     let tty = CONTROLLING.lock().remove(&session)?;
     let jobs = core::mem::take(&mut *tty.jobs.lock());
-    if let (Some(hook), Some(group)) = (hook(), jobs.foreground) {
+    if let (Some(hook), Some(group)) = (job_control(), jobs.foreground) {
         hook.signal_group(group, sys::SIGHUP);
         hook.signal_group(group, sys::SIGCONT);
     }

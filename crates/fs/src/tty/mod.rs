@@ -1,8 +1,8 @@
 //! Terminals: `termios(3)`, line editing, job control.
 //!
-//! A [`Tty`] stands between a [`TtyDriver`] (a serial port, an instance's ring) and the openings of
-//! its device node. What arrives goes through [`input::InputBuffer`] to readers; what programs
-//! write goes through `output.rs` to the line. Locks, in order: `out` before `state`; neither is
+//! A [`Tty`] stands between a [`TtyDriver`] (a serial port, an instance's ring) and the open files
+//! of its device node. What arrives goes through [`input::InputBuffer`] to readers; what programs
+//! write goes through `output.rs` to the line. Locks, in order: `output` before `state`; neither is
 //! held while a signal is sent or a source notified.
 
 pub mod input;
@@ -19,13 +19,13 @@ use abi::errno::Errno;
 use input::InputBuffer;
 use job_control::JobControlState;
 pub(crate) use job_control::controlling_count;
-pub use job_control::{CallerIds, JobControl, controlling, leader_exits, set_job_control};
+pub use job_control::{CallerIds, JobControl, controlling, session_leader_exits, set_job_control};
 use linux_raw_sys::general as sys;
 use output::OutputState;
 pub use output::TtyDriver;
 use pty::PacketStatus;
 use task::{Deadline, Mutex, Once};
-pub use termios::{Termios, Termios2, WinSize};
+pub use termios::{InputMode, Termios, Termios2, WinSize};
 
 use crate::devfs::{self, CharDevice};
 use crate::file::{FileOps, OpenFlags};
@@ -44,17 +44,17 @@ struct State {
     /// The driver was told that there is no room, and waits for [`TtyDriver::resume`].
     throttled: bool,
     exclusive: bool,
-    /// Counts hang-ups: an opening from before the last one is dead.
+    /// Counts hang-ups: a file that was opened before the last one is dead.
     generation: u64,
 }
 
 impl State {
-    fn canonical(&self) -> bool {
-        self.termios.local(sys::ICANON)
+    fn input_mode(&self) -> InputMode {
+        self.termios.input_mode()
     }
 
     fn readable(&self) -> bool {
-        if self.canonical() {
+        if self.input_mode().is_canonical() {
             return self.input.has_line();
         }
         let cc = &self.termios.cc;
@@ -64,7 +64,7 @@ impl State {
         } else {
             1
         };
-        self.input.available(false) >= least
+        self.input.available(InputMode::Raw) >= least
     }
 }
 
@@ -73,9 +73,9 @@ pub struct Tty {
     _counted: census::Terminal,
     name: String,
     id: DeviceId,
-    line: Arc<dyn TtyDriver>,
+    driver: Arc<dyn TtyDriver>,
     state: Mutex<State>,
-    out: Mutex<OutputState>,
+    output: Mutex<OutputState>,
     jobs: Mutex<JobControlState>,
     /// Notified when there is more to read, and at a hang-up.
     readable: PollQueue,
@@ -91,7 +91,7 @@ impl Tty {
             _counted: census::Terminal::default(),
             name: name.into(),
             id,
-            line,
+            driver: line,
             state: Mutex::new(State {
                 termios,
                 locked: Termios::zero(),
@@ -102,7 +102,7 @@ impl Tty {
                 exclusive: false,
                 generation: 0,
             }),
-            out: Mutex::new(OutputState::default()),
+            output: Mutex::new(OutputState::default()),
             jobs: Mutex::new(JobControlState::default()),
             readable: PollQueue::new(),
             writable: PollQueue::new(),
@@ -143,11 +143,11 @@ impl Tty {
 
     /// Bytes arrived on the line (the driver calls this, in a thread). Returns how many were taken;
     /// the driver keeps the rest until [`TtyDriver::resume`].
-    pub fn input(&self, bytes: &[u8]) -> usize {
+    pub fn receive(&self, bytes: &[u8]) -> usize {
         // A line that is not echoed does not care where the cursor is, and need not wait for
         // writers.
         let echoes = self.termios().local(sys::ECHO);
-        let column = if echoes { self.out.lock().column } else { 0 };
+        let column = if echoes { self.output.lock().column } else { 0 };
         let (effects, termios) = {
             let mut state = self.state.lock();
             let state = &mut *state;
@@ -159,15 +159,17 @@ impl Tty {
             (effects, state.termios)
         };
         match effects.stopped {
-            Some(true) => self.line.status(PacketStatus::STOP),
+            Some(true) => self.driver.status(PacketStatus::STOP),
             Some(false) => {
-                self.line.status(PacketStatus::START);
+                self.driver.status(PacketStatus::START);
                 self.writable.notify();
             }
             None => {}
         }
         if !effects.echo.is_empty() {
-            self.out.lock().echo(&*self.line, &effects.echo, &termios);
+            self.output
+                .lock()
+                .echo(&*self.driver, &effects.echo, &termios);
         }
         for signal in effects.signals {
             self.signal_foreground(signal);
@@ -183,11 +185,11 @@ impl Tty {
     pub fn hang_up(&self) {
         // The signal first: who reads is to die of it, not to see the end of file and go on.
         self.signal_hangup();
-        self.kill_openings();
+        self.invalidate_files();
     }
 
-    /// Makes the openings there are useless: end of file for readers, `EIO` for writers.
-    fn kill_openings(&self) {
+    /// Makes the files that are open useless: end of file for readers, `EIO` for writers.
+    fn invalidate_files(&self) {
         {
             let mut state = self.state.lock();
             state.generation += 1;
@@ -199,7 +201,7 @@ impl Tty {
         self.after_read();
     }
 
-    /// An opening.
+    /// Opens the terminal.
     ///
     /// # Errors
     /// `EBUSY` while somebody has it for himself (`TIOCEXCL`).
@@ -211,8 +213,8 @@ impl Tty {
             }
             state.generation
         };
-        self.line.opened()?;
-        if !flags.contains(OpenFlags::NOCTTY) && flags.readable() {
+        self.driver.opened()?;
+        if !flags.contains(OpenFlags::NOCTTY) && flags.is_readable() {
             // A session leader without a terminal gets this one, if it is free; otherwise nothing
             // happens.
             let _ = self.set_controlling(false);
@@ -226,14 +228,14 @@ impl Tty {
     /// Whether input would be taken now.
     fn takes_input(&self) -> bool {
         let state = self.state.lock();
-        state.input.room(state.canonical()) > 0
+        state.input.room(state.input_mode()) > 0
     }
 
     /// After bytes were read: lets a driver that holds input back go on.
     fn after_read(&self) {
         let resume = {
             let mut state = self.state.lock();
-            let room = state.input.room(state.canonical());
+            let room = state.input.room(state.input_mode());
             // In steps, so that a slow reader does not make the driver go on for every byte.
             let enough = state.throttled && room >= input::LINE_MAX;
             if enough {
@@ -242,7 +244,7 @@ impl Tty {
             enough
         };
         if resume {
-            self.line.resume();
+            self.driver.resume();
         }
     }
 
@@ -253,9 +255,9 @@ impl Tty {
 }
 
 /// How much a writer sends before others, and echo, have their turn.
-const TURN: usize = 4096;
+const WRITE_CHUNK: usize = 4096;
 
-/// One opening of a terminal.
+/// Operations of an open terminal.
 pub struct TtyFile {
     tty: Arc<Tty>,
     generation: u64,
@@ -278,19 +280,19 @@ impl TtyFile {
         if self.hung_up(&state) {
             return Some(0);
         }
-        let canonical = state.canonical();
-        let ready = if canonical {
+        let mode = state.input_mode();
+        let ready = if mode.is_canonical() {
             state.input.has_line()
         } else {
-            state.input.available(false) >= least
+            state.input.available(InputMode::Raw) >= least
         };
-        ready.then(|| state.input.read(buf, canonical))
+        ready.then(|| state.input.read(buf, mode))
     }
 }
 
 impl Drop for TtyFile {
     fn drop(&mut self) {
-        self.tty.line.closed();
+        self.tty.driver.closed();
     }
 }
 
@@ -298,21 +300,21 @@ impl FileOps for TtyFile {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
         let tty = &self.tty;
         tty.check_foreground(sys::SIGTTIN)?;
-        let (canonical, min, timer) = {
+        let (mode, min, timer) = {
             let state = tty.state.lock();
             let cc = &state.termios.cc;
             let timer = u64::from(cc[sys::VTIME as usize]) * 100_000_000;
             (
-                state.canonical(),
+                state.input_mode(),
                 usize::from(cc[sys::VMIN as usize]),
                 timer,
             )
         };
-        let result = if canonical || (timer == 0 && min > 0) {
+        let result = if mode.is_canonical() || (timer == 0 && min > 0) {
             let least = min.min(buf.len());
-            match self.read_ready(buf, if file.nonblocking() { 1 } else { least }) {
+            match self.read_ready(buf, if file.is_nonblocking() { 1 } else { least }) {
                 Some(n) => Ok(n),
-                None if file.nonblocking() => Err(Errno::EAGAIN),
+                None if file.is_nonblocking() => Err(Errno::EAGAIN),
                 None => tty.readable.wait(|| self.read_ready(buf, least)),
             }
         } else {
@@ -328,7 +330,7 @@ impl FileOps for TtyFile {
         if termios.local(sys::TOSTOP) {
             tty.check_foreground(sys::SIGTTOU)?;
         }
-        let nonblocking = file.nonblocking();
+        let nonblocking = file.is_nonblocking();
         let go = || {
             let state = tty.state.lock();
             if self.hung_up(&state) {
@@ -350,11 +352,11 @@ impl FileOps for TtyFile {
             // The lock is not held while this waits: echo must not stand behind a slow reader of
             // the line.
             let (accepted, all_sent) = {
-                let mut out = tty.out.lock();
-                let turn = (buf.len() - done).min(TURN);
+                let mut out = tty.output.lock();
+                let turn = (buf.len() - done).min(WRITE_CHUNK);
                 (
-                    out.write(&*tty.line, &buf[done..][..turn], &termios),
-                    out.flush(&*tty.line),
+                    out.write(&*tty.driver, &buf[done..][..turn], &termios),
+                    out.flush(&*tty.driver),
                 )
             };
             done += accepted;
@@ -365,7 +367,7 @@ impl FileOps for TtyFile {
                 let waited = if nonblocking {
                     Err(Errno::EAGAIN)
                 } else {
-                    tty.line.wait_writable()
+                    tty.driver.wait_writable()
                 };
                 if let Err(e) = waited {
                     break Err(e);
@@ -383,7 +385,7 @@ impl FileOps for TtyFile {
             table.poll_wait(&self.tty.readable);
             table.poll_wait(&self.tty.writable);
         }
-        let writable = self.tty.line.writable(table);
+        let writable = self.tty.driver.writable(table);
         let state = self.tty.state.lock();
         if self.hung_up(&state) {
             return Events::READABLE | Events::WRITABLE | Events::HUP | Events::ERR;
@@ -398,7 +400,7 @@ impl FileOps for TtyFile {
         if self.hung_up(&self.tty.state.lock()) {
             return Err(Errno::EIO);
         }
-        self.tty.control(request)
+        self.tty.handle_ioctl(request)
     }
 }
 
@@ -408,7 +410,7 @@ impl TtyFile {
         let tty = &self.tty;
         if min == 0 {
             // What there is now, or the first that comes within the time.
-            let timeout_ns = if file.nonblocking() { 0 } else { timer };
+            let timeout_ns = if file.is_nonblocking() { 0 } else { timer };
             return match self.read_ready(buf, 1) {
                 Some(n) => Ok(n),
                 None if timeout_ns == 0 => Ok(0),
@@ -428,13 +430,13 @@ impl TtyFile {
             let seen = have;
             let more = || {
                 let state = tty.state.lock();
-                let now = state.input.available(false);
+                let now = state.input.available(InputMode::Raw);
                 (now > seen || self.hung_up(&state)).then_some(now)
             };
             let found = match more() {
                 Some(now) => Some(now),
-                None if file.nonblocking() && seen == 0 => return Err(Errno::EAGAIN),
-                None if file.nonblocking() => None,
+                None if file.is_nonblocking() && seen == 0 => return Err(Errno::EAGAIN),
+                None if file.is_nonblocking() => None,
                 None if seen == 0 => Some(tty.readable.wait(more)?),
                 None => tty
                     .readable

@@ -12,8 +12,8 @@ use crate::poll::PollTable;
 
 /// Carrier of a terminal's bytes: a serial port, an instance's ring.
 ///
-/// The driver passes what arrives to [`super::Tty::input`], which takes only what it has room for;
-/// it then holds the rest back and offers it again after [`TtyDriver::resume`].
+/// The driver passes what arrives to [`super::Tty::receive`], which takes only what it has room
+/// for; it then holds the rest back and offers it again after [`TtyDriver::resume`].
 pub trait TtyDriver: Send + Sync {
     /// Sends what the line takes without waiting, and returns how much that was.
     fn write(&self, bytes: &[u8]) -> usize;
@@ -50,11 +50,11 @@ pub trait TtyDriver: Send + Sync {
         Ok(())
     }
 
-    /// An opening is over.
+    /// Called when an open file of the terminal is closed.
     fn closed(&self) {}
 
-    /// Whether the openings end when the leader of the session ends, as those of pseudo-terminals
-    /// do.
+    /// Whether open files are hung up when the leader of the session ends, as those of
+    /// pseudo-terminals do.
     fn hangs_up_with_session(&self) -> bool {
         false
     }

@@ -20,7 +20,7 @@ use crate::devfs::{self, CharDevice};
 use crate::file::{FileOps, OpenFlags};
 use crate::ioctl::IoctlRequest;
 use crate::mount::{FileSystem, Mount, new_anonymous_device};
-use crate::pipe::take;
+use crate::pipe::drain_into;
 use crate::poll::{Events, PollQueue, PollTable};
 use crate::{DeviceId, DirEntry, File, FileType, Inode, Metadata, Path, Result, SetAttr, StatFs};
 
@@ -60,11 +60,11 @@ struct State {
     /// `TIOCSPTLCK`: the slave cannot be opened yet.
     locked: bool,
     /// The master is closed.
-    gone: bool,
+    master_closed: bool,
     /// Openings of the slave, and whether there ever was one.
-    openings: usize,
-    opened: bool,
-    packets: bool,
+    open_count: usize,
+    was_opened: bool,
+    packet_mode: bool,
     status: PacketStatus,
 }
 
@@ -81,14 +81,14 @@ struct PtyDriver {
 }
 
 impl PtyDriver {
-    fn has_news(state: &State) -> bool {
-        !state.data.is_empty() || (state.packets && !state.status.is_empty())
+    fn has_packet_status(state: &State) -> bool {
+        !state.data.is_empty() || (state.packet_mode && !state.status.is_empty())
     }
 
-    /// No opening of the slave is left, after there was one. One that a hang-up made useless counts
+    /// Whether no file of the slave is open, after one was. One that a hang-up made useless counts
     /// until it is closed: `script` keeps one so that it sees no end.
-    fn is_left(state: &State) -> bool {
-        state.opened && state.openings == 0
+    fn is_slave_closed(state: &State) -> bool {
+        state.was_opened && state.open_count == 0
     }
 }
 
@@ -96,7 +96,7 @@ impl TtyDriver for PtyDriver {
     fn write(&self, bytes: &[u8]) -> usize {
         let n = {
             let mut state = self.state.lock();
-            if state.gone {
+            if state.master_closed {
                 return bytes.len();
             }
             let n = bytes.len().min(CAPACITY.saturating_sub(state.data.len()));
@@ -112,7 +112,7 @@ impl TtyDriver for PtyDriver {
     fn wait_writable(&self) -> Result<()> {
         self.room.wait(|| {
             let state = self.state.lock();
-            (state.gone || state.data.len() < CAPACITY).then_some(())
+            (state.master_closed || state.data.len() < CAPACITY).then_some(())
         })
     }
 
@@ -121,7 +121,7 @@ impl TtyDriver for PtyDriver {
             table.poll_wait(&self.room);
         }
         let state = self.state.lock();
-        state.gone || state.data.len() < CAPACITY
+        state.master_closed || state.data.len() < CAPACITY
     }
 
     fn resume(&self) {
@@ -130,18 +130,18 @@ impl TtyDriver for PtyDriver {
 
     fn opened(&self) -> Result<()> {
         let mut state = self.state.lock();
-        if state.locked || state.gone {
+        if state.locked || state.master_closed {
             return Err(Errno::EIO);
         }
-        state.openings += 1;
-        state.opened = true;
+        state.open_count += 1;
+        state.was_opened = true;
         Ok(())
     }
 
     fn closed(&self) {
         {
             let mut state = self.state.lock();
-            state.openings -= 1;
+            state.open_count -= 1;
         }
         self.readable.notify();
     }
@@ -158,7 +158,7 @@ impl TtyDriver for PtyDriver {
     fn status(&self, what: PacketStatus) {
         {
             let mut state = self.state.lock();
-            if !state.packets {
+            if !state.packet_mode {
                 return;
             }
             // A change takes back the one before.
@@ -182,7 +182,7 @@ struct PtyTable {
     slaves: Mutex<BTreeMap<u32, Arc<Slave>>>,
 }
 
-fn pairs() -> &'static PtyTable {
+fn pty_table() -> &'static PtyTable {
     static PAIRS: Once<PtyTable> = Once::new();
     PAIRS.call_once(|| PtyTable {
         fs: Arc::new(DevPts {
@@ -196,38 +196,38 @@ fn pairs() -> &'static PtyTable {
 
 /// How many pairs there are.
 pub(crate) fn count() -> u64 {
-    pairs().slaves.lock().len() as u64
+    pty_table().slaves.lock().len() as u64
 }
 
 /// The file system of `/dev/pts`, the same wherever it is mounted.
 #[must_use]
 pub fn filesystem() -> Arc<DevPts> {
-    pairs().fs.clone()
+    pty_table().fs.clone()
 }
 
 /// The slave's node, while its master lives.
 struct Slave {
     tty: Arc<Tty>,
-    wire: Arc<PtyDriver>,
+    driver: Arc<PtyDriver>,
     attr: Mutex<Metadata>,
 }
 
 impl Slave {
     /// A new pair, with the lowest free number.
     fn allocate() -> Result<Arc<Self>> {
-        let mut slaves = pairs().slaves.lock();
+        let mut slaves = pty_table().slaves.lock();
         let number = (0..MAX_PAIRS)
             .find(|n| !slaves.contains_key(n))
             .ok_or(Errno::ENOSPC)?;
-        let wire = Arc::new(PtyDriver {
+        let driver = Arc::new(PtyDriver {
             number,
             state: Mutex::new(State {
                 data: VecDeque::new(),
                 locked: true,
-                gone: false,
-                openings: 0,
-                opened: false,
-                packets: false,
+                master_closed: false,
+                open_count: 0,
+                was_opened: false,
+                packet_mode: false,
                 status: PacketStatus::empty(),
             }),
             readable: PollQueue::new(),
@@ -238,11 +238,11 @@ impl Slave {
         let tty = Tty::new(
             &format!("pts/{number}"),
             id,
-            wire.clone(),
+            driver.clone(),
             Termios::default(),
         );
         let mut meta = Metadata::generated(
-            pairs().fs.root.dev,
+            pty_table().fs.root.dev,
             u64::from(number) + 3,
             FileType::Char,
             0o620,
@@ -252,7 +252,7 @@ impl Slave {
         meta.blksize = 1024;
         let slave = Arc::new(Self {
             tty,
-            wire,
+            driver,
             attr: Mutex::new(meta),
         });
         slaves.insert(number, slave.clone());
@@ -283,44 +283,44 @@ impl Inode for Slave {
     }
 }
 
-/// The opening of `/dev/ptmx`: the master's side of a pair.
+/// An open file of `/dev/ptmx`: the master's side of a pair.
 struct Master {
     slave: Arc<Slave>,
 }
 
 impl Master {
-    fn wire(&self) -> &PtyDriver {
-        &self.slave.wire
+    fn driver(&self) -> &PtyDriver {
+        &self.slave.driver
     }
 
-    /// Tries to read. With packet mode a byte in front tells whether it is data or news of the
-    /// slave.
+    /// Tries to read. With packet mode a byte in front tells whether it is data or the status of
+    /// the slave.
     fn try_read(&self, buf: &mut [u8], nonblocking: bool) -> Option<Result<usize>> {
-        let mut state = self.wire().state.lock();
-        if !PtyDriver::has_news(&state) {
-            if PtyDriver::is_left(&state) {
+        let mut state = self.driver().state.lock();
+        if !PtyDriver::has_packet_status(&state) {
+            if PtyDriver::is_slave_closed(&state) {
                 return Some(Err(Errno::EIO));
             }
             return nonblocking.then_some(Err(Errno::EAGAIN));
         }
-        if !state.packets {
-            return Some(Ok(take(&mut state.data, buf)));
+        if !state.packet_mode {
+            return Some(Ok(drain_into(&mut state.data, buf)));
         }
         if !state.status.is_empty() {
             buf[0] = core::mem::take(&mut state.status).bits();
             return Some(Ok(1));
         }
         buf[0] = sys::TIOCPKT_DATA as u8;
-        Some(Ok(1 + take(&mut state.data, &mut buf[1..])))
+        Some(Ok(1 + drain_into(&mut state.data, &mut buf[1..])))
     }
 
-    /// An opening of the slave, as `TIOCGPTPEER` gives it.
+    /// Opens the slave, as `TIOCGPTPEER` does.
     fn open_peer(&self, master: &File, flags: OpenFlags) -> Result<Arc<File>> {
-        let name = format!("{}", self.wire().number);
+        let name = format!("{}", self.driver().number);
         let here = |m: &&Arc<Mount>| m.fs().name() == "devpts";
-        let path = match master.path().mount().tree().iter().find(here) {
-            Some(mount) => Path::new(mount.clone(), mount.root().find(name.as_bytes())?),
-            None => Path::unnamed(self.slave.clone(), &format!("/dev/pts/{name}")),
+        let path = match master.path().mount().tree_mounts().iter().find(here) {
+            Some(mount) => Path::new(mount.clone(), mount.root().lookup(name.as_bytes())?),
+            None => Path::pseudo(self.slave.clone(), &format!("/dev/pts/{name}")),
         };
         let opened = self.slave.tty.open(flags)?;
         Ok(File::new(path, opened, flags))
@@ -329,27 +329,30 @@ impl Master {
 
 impl FileOps for Master {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let nonblocking = file.nonblocking();
+        let nonblocking = file.is_nonblocking();
         let n = match self.try_read(buf, nonblocking) {
             Some(result) => result?,
-            None => self.wire().readable.wait(|| self.try_read(buf, false))??,
+            None => self
+                .driver()
+                .readable
+                .wait(|| self.try_read(buf, false))??,
         };
-        self.wire().room.notify_events(Events::WRITABLE);
+        self.driver().room.notify_events(Events::WRITABLE);
         Ok(n)
     }
 
     fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
         let mut done = 0;
         while done < buf.len() {
-            let n = self.slave.tty.input(&buf[done..]);
+            let n = self.slave.tty.receive(&buf[done..]);
             done += n;
             if n > 0 {
                 continue;
             }
-            let waited = match file.nonblocking() {
+            let waited = match file.is_nonblocking() {
                 true => Err(Errno::EAGAIN),
                 false => self
-                    .wire()
+                    .driver()
                     .resumed
                     .wait(|| self.slave.tty.takes_input().then_some(())),
             };
@@ -362,36 +365,36 @@ impl FileOps for Master {
     }
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
-        let wire = self.wire();
+        let driver = self.driver();
         if let Some(table) = table {
-            table.poll_wait(&wire.readable);
-            table.poll_wait(&wire.resumed);
+            table.poll_wait(&driver.readable);
+            table.poll_wait(&driver.resumed);
         }
         let mut events = Events::empty();
         events.set(Events::WRITABLE, self.slave.tty.takes_input());
-        let state = wire.state.lock();
-        events.set(Events::READABLE, PtyDriver::has_news(&state));
-        events.set(Events::PRI, state.packets && !state.status.is_empty());
-        events.set(Events::HUP, PtyDriver::is_left(&state));
+        let state = driver.state.lock();
+        events.set(Events::READABLE, PtyDriver::has_packet_status(&state));
+        events.set(Events::PRI, state.packet_mode && !state.status.is_empty());
+        events.set(Events::HUP, PtyDriver::is_slave_closed(&state));
         events
     }
 
     fn ioctl(&self, file: &File, request: &IoctlRequest<'_>) -> Result<usize> {
-        let wire = self.wire();
+        let driver = self.driver();
         let switch = |set: fn(&mut State, bool)| -> Result<()> {
             let on = request.read::<i32>()? != 0;
-            set(&mut wire.state.lock(), on);
+            set(&mut driver.state.lock(), on);
             Ok(())
         };
         match request.command {
-            ioctl::TIOCGPTN => request.write(&wire.number)?,
+            ioctl::TIOCGPTN => request.write(&driver.number)?,
             ioctl::TIOCSPTLCK => switch(|state, on| state.locked = on)?,
-            ioctl::TIOCGPTLCK => request.write(&i32::from(wire.state.lock().locked))?,
+            ioctl::TIOCGPTLCK => request.write(&i32::from(driver.state.lock().locked))?,
             ioctl::TIOCPKT => switch(|state, on| {
-                state.packets = on;
+                state.packet_mode = on;
                 state.status = PacketStatus::empty();
             })?,
-            ioctl::TIOCGPKT => request.write(&i32::from(wire.state.lock().packets))?,
+            ioctl::TIOCGPKT => request.write(&i32::from(driver.state.lock().packet_mode))?,
             ioctl::TIOCGPTPEER => {
                 let flags = OpenFlags::from_bits_truncate(
                     u32::try_from(request.arg).map_err(|_| Errno::EINVAL)?,
@@ -409,15 +412,15 @@ impl FileOps for Master {
                 self.slave.tty.signal_foreground(signal);
             }
             ioctl::FIONREAD => {
-                let n = wire.state.lock().data.len();
+                let n = driver.state.lock().data.len();
                 request.write(&i32::try_from(n).unwrap_or(i32::MAX))?;
             }
             ioctl::TIOCOUTQ => request.write(&0i32)?,
             ioctl::TCFLSH => match u32::try_from(request.arg).map_err(|_| Errno::EINVAL)? {
-                sys::TCIFLUSH => wire.discard(),
+                sys::TCIFLUSH => driver.discard(),
                 sys::TCOFLUSH => self.slave.tty.flush_input(),
                 sys::TCIOFLUSH => {
-                    wire.discard();
+                    driver.discard();
                     self.slave.tty.flush_input();
                 }
                 _ => return Err(Errno::EINVAL),
@@ -430,7 +433,7 @@ impl FileOps for Master {
                 request.write(&self.slave.tty.session().ok_or(Errno::ENOTTY)?.cast_signed())?;
             }
             ioctl::TIOCSCTTY | ioctl::TIOCNOTTY => return Err(Errno::ENOTTY),
-            _ => return self.slave.tty.control(request),
+            _ => return self.slave.tty.handle_ioctl(request),
         }
         Ok(0)
     }
@@ -438,16 +441,16 @@ impl FileOps for Master {
 
 impl Drop for Master {
     fn drop(&mut self) {
-        let wire = self.wire();
-        wire.state.lock().gone = true;
-        let node = pairs().slaves.lock().remove(&wire.number);
+        let driver = self.driver();
+        driver.state.lock().master_closed = true;
+        let node = pty_table().slaves.lock().remove(&driver.number);
         drop(node);
         self.slave.tty.hang_up();
-        wire.room.notify();
+        driver.room.notify();
     }
 }
 
-/// `/dev/ptmx`: every opening makes a pair.
+/// `/dev/ptmx`: each open makes a pair.
 struct PtmxDevice;
 
 impl CharDevice for PtmxDevice {
@@ -518,7 +521,7 @@ impl Inode for DevPtsRoot {
         FileType::Directory
     }
 
-    fn names_are_stable(&self) -> bool {
+    fn has_stable_names(&self) -> bool {
         false
     }
 
@@ -533,12 +536,12 @@ impl Inode for DevPtsRoot {
         if format!("{number}").as_bytes() != name {
             return Err(Errno::ENOENT);
         }
-        let slave = pairs().slaves.lock().get(&number).cloned();
+        let slave = pty_table().slaves.lock().get(&number).cloned();
         Ok(slave.ok_or(Errno::ENOENT)?)
     }
 
     fn readdir(&self, cursor: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
-        let slaves: Vec<u32> = pairs().slaves.lock().keys().copied().collect();
+        let slaves: Vec<u32> = pty_table().slaves.lock().keys().copied().collect();
         if cursor < 1
             && !emit(DirEntry {
                 name: PTMX,

@@ -73,6 +73,21 @@ impl Termio {
     }
 }
 
+/// Mode in which a terminal's input is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InputMode {
+    /// By lines, which can be edited (`ICANON`).
+    Canonical,
+    /// By bytes.
+    Raw,
+}
+
+impl InputMode {
+    pub(super) fn is_canonical(self) -> bool {
+        self == Self::Canonical
+    }
+}
+
 /// The kernel's `struct termios2`: with speeds as numbers.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -210,6 +225,15 @@ impl Termios {
 
     pub(super) fn local(&self, flag: u32) -> bool {
         self.lflag & flag != 0
+    }
+
+    /// Mode in which input is read.
+    pub(super) fn input_mode(&self) -> InputMode {
+        if self.local(sys::ICANON) {
+            InputMode::Canonical
+        } else {
+            InputMode::Raw
+        }
     }
 
     /// Whether `byte` is the control character `which`.

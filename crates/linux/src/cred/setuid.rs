@@ -14,7 +14,7 @@ const MAX_GROUPS: usize = 65_536;
 
 /// Whether files that the calling thread writes to keep their set-id bits (`CAP_FSETID`).
 pub(crate) fn keeps_setid_bits() -> bool {
-    current_task().is_some_and(|task| task.fs_cred().has(sys::CAP_FSETID))
+    current_task().is_some_and(|task| task.fs_cred().capable(sys::CAP_FSETID))
 }
 
 fn change_user(task: &Task, change: impl FnOnce(Ids, bool) -> Result<Ids, Errno>) -> SysResult {

@@ -67,7 +67,7 @@ pub fn init(boot: &BootToken, power: PowerToken, hooks: Hooks) {
     klog::init(boot);
     user::set_fault_handler(boot, user_loop::handle_kernel_fault);
     fs::tty::set_job_control(Arc::new(TtyJobControl));
-    fs::set_keeps_set_ids(setuid::keeps_setid_bits);
+    fs::set_keeps_setid_bits(setuid::keeps_setid_bits);
     fs::sigio::set_sender(Arc::new(SigioSender));
     net::set_credentials_provider(socket::caller_ucred, socket::groups);
     net::netlink::set_taskstats_provider(taskstats::taskstats);
@@ -88,11 +88,11 @@ pub fn spawn_init(
 ) -> Result<(), Errno> {
     let root_user = Cred::root();
     let cwd = context
-        .walk(&root_user)
+        .lookup_context(&root_user)
         .lookup(&program.cwd, fs::path::LookupFlags::empty())?;
     context.set_cwd(cwd);
     let file = ops::open(
-        &context.walk(&root_user),
+        &context.lookup_context(&root_user),
         &program.path,
         OpenFlags::empty(),
         0,

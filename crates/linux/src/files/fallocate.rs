@@ -64,7 +64,7 @@ pub fn sys_fadvise64(task: &Task, fd: Fd, _offset: i64, len: i64, advice: u32) -
 /// `readahead(2)`: everything is in memory.
 pub fn sys_readahead(task: &Task, fd: Fd, _offset: i64, len: i64) -> SysResult {
     let file = task.file_io(fd)?;
-    if !file.flags().readable() {
+    if !file.flags().is_readable() {
         return Err(Errno::EBADF);
     }
     if file.inode().kind() == FileType::Regular && len >= 0 {
@@ -78,7 +78,7 @@ pub fn sys_readahead(task: &Task, fd: Fd, _offset: i64, len: i64) -> SysResult {
 pub fn sys_ftruncate(task: &Task, fd: Fd, size: i64) -> SysResult {
     let size = u64::try_from(size).map_err(|_| Errno::EINVAL)?;
     let file = task.file_io(fd)?;
-    if !file.flags().writable() || file.inode().kind() != FileType::Regular {
+    if !file.flags().is_writable() || file.inode().kind() != FileType::Regular {
         return Err(Errno::EINVAL);
     }
     check_size(task, &**file.inode(), size)?;
@@ -116,7 +116,7 @@ pub fn sys_fallocate(task: &Task, fd: Fd, mode: u32, offset: i64, len: i64) -> S
         return Err(Errno::EINVAL);
     };
     check_fallocate_mode(mode)?;
-    if !file.flags().writable() {
+    if !file.flags().is_writable() {
         return Err(Errno::EBADF);
     }
     match file.inode().kind() {
@@ -200,7 +200,7 @@ pub fn sys_memfd_create(task: &Task, name: UserAddr, flags: u32) -> SysResult {
     let path = fs::ramfs::RamFs::memfd(&alloc::string::String::from_utf8_lossy(&name), mode, seals);
     chown_to_caller(task, &**path.inode())?;
     task.files().install(
-        File::of_inode(path, OpenFlags::RDWR | OpenFlags::LARGEFILE, None),
+        File::from_inode(path, OpenFlags::RDWR | OpenFlags::LARGEFILE, None),
         CloseOnExec::when(flags & sys::MFD_CLOEXEC != 0),
     )
 }

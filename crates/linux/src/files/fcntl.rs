@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use abi::errno::Errno;
 use fs::lease::{self, LeaseKind};
-use fs::lock::{self, LockOwner, LockRange};
+use fs::lock::{self, LockKind, LockOwner, LockRange, OnConflict};
 use fs::pipe::PipeEnd;
 use fs::{File, FileType, OpenFlags, dnotify};
 use linux_raw_sys::general as sys;
@@ -132,33 +132,42 @@ const F_RDLCK: i16 = sys::F_RDLCK as i16;
 const F_WRLCK: i16 = sys::F_WRLCK as i16;
 const F_UNLCK: i16 = sys::F_UNLCK as i16;
 
-fn set_lock(file: &Arc<File>, owner: LockOwner, ptr: UserPtr<Flock>, wait: bool) -> SysResult {
+fn set_lock(
+    file: &Arc<File>,
+    owner: LockOwner,
+    ptr: UserPtr<Flock>,
+    on_conflict: OnConflict,
+) -> SysResult {
     let request = ptr.read()?;
     let range = request.range(file)?;
     let lock = match request.kind {
-        F_RDLCK if file.flags().readable() => Some(false),
-        F_WRLCK if file.flags().writable() => Some(true),
+        F_RDLCK if file.flags().is_readable() => Some(LockKind::Shared),
+        F_WRLCK if file.flags().is_writable() => Some(LockKind::Exclusive),
         F_RDLCK | F_WRLCK => return Err(Errno::EBADF),
         F_UNLCK => None,
         _ => return Err(Errno::EINVAL),
     };
     request.check_owner(owner)?;
-    lock::set_record(file, owner, range, lock, wait).map(|()| 0)
+    lock::set_record_lock(file, owner, range, lock, on_conflict).map(|()| 0)
 }
 
 fn get_lock(file: &Arc<File>, owner: LockOwner, ptr: UserPtr<Flock>) -> SysResult {
     let mut request = ptr.read()?;
-    let exclusive = match request.kind {
-        F_RDLCK => false,
-        F_WRLCK => true,
+    let kind = match request.kind {
+        F_RDLCK => LockKind::Shared,
+        F_WRLCK => LockKind::Exclusive,
         _ => return Err(Errno::EINVAL),
     };
     let range = request.range(file)?;
     request.check_owner(owner)?;
-    match lock::conflicting(file, owner, range, exclusive) {
+    match lock::test_lock(file, owner, range, kind) {
         None => request.kind = F_UNLCK,
-        Some((pid, range, exclusive)) => {
-            request.kind = if exclusive { F_WRLCK } else { F_RDLCK };
+        Some(found) => {
+            request.kind = match found.kind {
+                LockKind::Shared => F_RDLCK,
+                LockKind::Exclusive => F_WRLCK,
+            };
+            let range = found.range;
             request.whence = sys::SEEK_SET as i16;
             request.start = range.start as i64;
             request.len = if range.end == u64::MAX {
@@ -166,7 +175,7 @@ fn get_lock(file: &Arc<File>, owner: LockOwner, ptr: UserPtr<Flock>) -> SysResul
             } else {
                 (range.end - range.start) as i64
             };
-            request.pid = pid;
+            request.pid = found.pid;
         }
     }
     ptr.write(&request)?;
@@ -198,8 +207,7 @@ fn set_lease(task: &Task, file: &Arc<File>, fd: Fd, kind: i16) -> SysResult {
     };
     lease::set(file, fd.raw(), kind, &task.fs_cred(), || has_others(file))?;
     if kind.is_some() {
-        let user = task.cred().user;
-        lease::set_default_owner(file, task.pid().raw(), (user.real, user.effective));
+        lease::set_default_owner(file, task.pid().raw(), sigio::setter_uids(task));
     }
     Ok(0)
 }
@@ -219,7 +227,7 @@ fn set_status_flags(task: &Task, file: &Arc<File>, fd: Fd, mut flags: OpenFlags)
     // What is always ready sends no signals.
     flags.set(
         OpenFlags::ASYNC,
-        flags.contains(OpenFlags::ASYNC) && file.ops().pollable(),
+        flags.contains(OpenFlags::ASYNC) && file.ops().is_pollable(),
     );
     file.set_flags(flags);
     if (before ^ file.flags()).contains(OpenFlags::ASYNC) {
@@ -260,11 +268,21 @@ pub fn sys_fcntl(task: &Task, fd: Fd, command: u32, arg: usize) -> SysResult {
         sys::F_GETFL => Ok(file.flags().bits() as usize),
         sys::F_SETFL => set_status_flags(task, &file, fd, OpenFlags::from_bits_retain(arg as u32)),
         sys::F_GETLK => get_lock(&file, process(), flock()),
-        sys::F_SETLK => set_lock(&file, process(), flock(), false),
-        sys::F_SETLKW => set_lock(&file, process(), flock(), true),
-        sys::F_OFD_GETLK => get_lock(&file, LockOwner::opening(&file), flock()),
-        sys::F_OFD_SETLK => set_lock(&file, LockOwner::opening(&file), flock(), false),
-        sys::F_OFD_SETLKW => set_lock(&file, LockOwner::opening(&file), flock(), true),
+        sys::F_SETLK => set_lock(&file, process(), flock(), OnConflict::Fail),
+        sys::F_SETLKW => set_lock(&file, process(), flock(), OnConflict::Wait),
+        sys::F_OFD_GETLK => get_lock(&file, LockOwner::open_file(&file), flock()),
+        sys::F_OFD_SETLK => set_lock(
+            &file,
+            LockOwner::open_file(&file),
+            flock(),
+            OnConflict::Fail,
+        ),
+        sys::F_OFD_SETLKW => set_lock(
+            &file,
+            LockOwner::open_file(&file),
+            flock(),
+            OnConflict::Wait,
+        ),
         sys::F_GETOWN => sigio::owner(&file),
         sys::F_SETOWN => sigio::set_owner(task, &file, arg as i32),
         sys::F_GETOWN_EX => sigio::owner_ex(&file, UserPtr::new(arg.into())),
@@ -278,8 +296,7 @@ pub fn sys_fcntl(task: &Task, fd: Fd, command: u32, arg: usize) -> SysResult {
         } as usize),
         F_SETLEASE => set_lease(task, &file, fd, arg as i16),
         F_NOTIFY => {
-            let user = task.cred().user;
-            lease::set_default_owner(&file, task.pid().raw(), (user.real, user.effective));
+            lease::set_default_owner(&file, task.pid().raw(), sigio::setter_uids(task));
             dnotify::fcntl_dirnotify(&file, fd.raw(), arg as u32).map(|()| 0)
         }
         F_GETPIPE_SZ => Ok(file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?.capacity()),
@@ -289,7 +306,7 @@ pub fn sys_fcntl(task: &Task, fd: Fd, command: u32, arg: usize) -> SysResult {
                 .ok_or(Errno::EBADF)?
                 .set_capacity(arg, any)
         }
-        F_ADD_SEALS if !file.flags().writable() => Err(Errno::EPERM),
+        F_ADD_SEALS if !file.flags().is_writable() => Err(Errno::EPERM),
         F_ADD_SEALS => file.inode().add_seals(arg as u32).map(|()| 0),
         F_GET_SEALS if file.inode().kind() == FileType::Regular => {
             Ok(file.inode().seals() as usize)
@@ -317,19 +334,24 @@ pub fn sys_flock(task: &Task, fd: Fd, operation: u32) -> SysResult {
     if operation & LOCK_MAND != 0 {
         return Ok(0);
     }
-    let exclusive = match operation & !sys::LOCK_NB {
-        sys::LOCK_SH => Some(false),
-        sys::LOCK_EX => Some(true),
+    let kind = match operation & !sys::LOCK_NB {
+        sys::LOCK_SH => Some(LockKind::Shared),
+        sys::LOCK_EX => Some(LockKind::Exclusive),
         sys::LOCK_UN => None,
         _ => return Err(Errno::EINVAL),
     };
     let file = task.file_io(fd)?;
-    let Some(exclusive) = exclusive else {
+    let Some(kind) = kind else {
         lock::unflock(&file);
         return Ok(0);
     };
-    if !file.flags().readable() && !file.flags().writable() {
+    if !file.flags().is_readable() && !file.flags().is_writable() {
         return Err(Errno::EBADF);
     }
-    lock::flock(&file, exclusive, operation & sys::LOCK_NB != 0).map(|()| 0)
+    let on_conflict = if operation & sys::LOCK_NB != 0 {
+        OnConflict::Fail
+    } else {
+        OnConflict::Wait
+    };
+    lock::flock(&file, kind, on_conflict).map(|()| 0)
 }

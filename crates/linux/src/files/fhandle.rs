@@ -51,7 +51,11 @@ pub fn sys_name_to_handle_at(
         sys::AT_SYMLINK_NOFOLLOW
     };
     let path = lookup_at(task, dirfd, name, flags & sys::AT_EMPTY_PATH | follow)?;
-    let number = path.inode().clone().handle().ok_or(Errno::EOPNOTSUPP)?;
+    let number = path
+        .inode()
+        .clone()
+        .file_handle()
+        .ok_or(Errno::EOPNOTSUPP)?;
     let room = handle.read()?.bytes;
     if room > MAX_BYTES {
         return Err(Errno::EINVAL);
@@ -99,6 +103,6 @@ pub fn sys_open_by_handle_at(
         .filter(|_| generation == 0)
         .ok_or(Errno::ESTALE)?;
     let flags = OpenFlags::from_bits_truncate(flags).checked()?;
-    let file = ops::open_path(path, flags, &task.fs_cred(), false)?;
+    let file = ops::dentry_open(path, flags, &task.fs_cred())?;
     task.files().install(file, CloseOnExec::of_flags(flags))
 }

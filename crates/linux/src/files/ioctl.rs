@@ -86,8 +86,9 @@ fn refuse_clone(from: &File, to: &File) -> SysResult {
     if kinds != [FileType::Regular; 2] {
         return Err(Errno::EINVAL);
     }
-    let may =
-        from.flags().readable() && to.flags().writable() && !to.flags().contains(OpenFlags::APPEND);
+    let may = from.flags().is_readable()
+        && to.flags().is_writable()
+        && !to.flags().contains(OpenFlags::APPEND);
     Err(if may { Errno::EOPNOTSUPP } else { Errno::EBADF })
 }
 

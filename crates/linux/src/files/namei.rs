@@ -261,7 +261,7 @@ pub fn sys_openat2(
     } else {
         walk_at(task, &cred, dirfd, name)?
     };
-    walk.restrict(resolve);
+    walk.set_resolve(resolve);
     let mode = apply_umask(task, how.mode as u32);
     task.open_with_reserved_fd(CloseOnExec::of_flags(flags), || {
         ops::open(&walk, name, flags, mode)
@@ -280,7 +280,7 @@ fn mknod_at(
     let name = buffer.read(name)?;
     let cred = task.fs_cred();
     let walk = walk_at(task, &cred, dirfd, name)?;
-    ops::make(&walk, name, kind, mode).map(|_| 0)
+    ops::create_node(&walk, name, kind, mode).map(|_| 0)
 }
 
 /// `mkdirat(2)`: makes a directory, from a directory on.
@@ -346,7 +346,7 @@ pub fn sys_linkat(
 ) -> SysResult {
     check_flags(flags, sys::AT_SYMLINK_FOLLOW | sys::AT_EMPTY_PATH)?;
     // A descriptor that was handed over is not enough to name its file.
-    if flags & sys::AT_EMPTY_PATH != 0 && !task.fs_cred().has(sys::CAP_DAC_READ_SEARCH) {
+    if flags & sys::AT_EMPTY_PATH != 0 && !task.fs_cred().capable(sys::CAP_DAC_READ_SEARCH) {
         return Err(Errno::ENOENT);
     }
     let nofollow = if flags & sys::AT_SYMLINK_FOLLOW == 0 {
@@ -372,12 +372,12 @@ pub fn sys_unlinkat(task: &Task, dirfd: Fd, name: UserAddr, flags: u32) -> SysRe
     let mut buffer = UserPath::new();
     let name = buffer.read(name)?;
     let cred = task.fs_cred();
-    ops::remove(
-        &walk_at(task, &cred, dirfd, name)?,
-        name,
-        flags & sys::AT_REMOVEDIR != 0,
-    )
-    .map(|()| 0)
+    let removal = if flags & sys::AT_REMOVEDIR == 0 {
+        ops::Removal::Unlink
+    } else {
+        ops::Removal::Rmdir
+    };
+    ops::remove(&walk_at(task, &cred, dirfd, name)?, name, removal).map(|()| 0)
 }
 
 /// `unlink(2)`: removes a name of a file.
@@ -400,16 +400,16 @@ pub fn sys_renameat2(
     flags: u32,
 ) -> SysResult {
     let flags = RenameFlags::from_bits(flags)
-        .filter(|flags| flags.go_together())
+        .filter(|flags| flags.is_valid())
         .ok_or(Errno::EINVAL)?;
     let mut buffer = UserPath::new();
     let cred = task.fs_cred();
     // The way to the old name comes first, whatever is wrong with the new one.
     let old = buffer.read(old)?;
-    let source = walk_at(task, &cred, old_fd, old)?.parent(old)?;
+    let source = walk_at(task, &cred, old_fd, old)?.lookup_parent(old)?;
     let new = buffer.read(new)?;
     let walk = walk_at(task, &cred, new_fd, new)?;
-    let target = walk.parent(new)?;
+    let target = walk.lookup_parent(new)?;
     ops::rename(&walk, source, target, flags).map(|()| 0)
 }
 
@@ -666,7 +666,7 @@ pub fn sys_umask(task: &Task, mask: u32) -> SysResult {
 pub fn sys_getcwd(task: &Task, buf: UserAddr, size: usize) -> SysResult {
     let context = task.fs();
     let cwd = context.cwd();
-    if cwd.dentry().removed() {
+    if cwd.dentry().is_removed() {
         return Err(Errno::ENOENT);
     }
     let mut text = cwd.to_bytes(Some(&context.root()));
@@ -706,7 +706,7 @@ pub fn sys_chroot(task: &Task, name: UserAddr) -> SysResult {
     }
     let cred = task.fs_cred();
     cred.check(&path.metadata(), Access::EXEC)?;
-    if !cred.has(sys::CAP_SYS_CHROOT) {
+    if !cred.capable(sys::CAP_SYS_CHROOT) {
         return Err(Errno::EPERM);
     }
     task.fs().set_root(path);

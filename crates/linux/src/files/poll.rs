@@ -336,7 +336,7 @@ pub fn sys_epoll_ctl(
         }
     };
     let (set_file, file) = (files.get_io(set_fd)?, files.get_io(fd)?);
-    if !file.ops().pollable() {
+    if !file.ops().is_pollable() {
         return Err(Errno::EPERM);
     }
     if alloc::sync::Arc::ptr_eq(&set_file, &file) {

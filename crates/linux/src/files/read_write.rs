@@ -71,7 +71,7 @@ fn unread_undelivered(file: &File, offset: Option<u64>, bytes: &[u8], delivered:
     if offset.is_none() && file.inode().kind() == FileType::Regular {
         file.with_offset(|at| *at = at.saturating_sub((bytes.len() - delivered) as u64));
     }
-    delivered - delivered % file.ops().least_transfer().max(1)
+    delivered - delivered % file.ops().min_transfer().max(1)
 }
 
 /// Kernel buffer for a transfer of `wanted` bytes: on the caller's stack if they are few, else of
@@ -100,11 +100,11 @@ fn read_accounted(task: &Task, file: &File, buffers: &[UserBuf], offset: Option<
 
 /// Reads into buffers one after the other.
 fn read_iov(file: &File, buffers: &[UserBuf], offset: Option<u64>) -> SysResult {
-    if !file.flags().readable() {
+    if !file.flags().is_readable() {
         return Err(Errno::EBADF);
     }
     let wanted = total(buffers);
-    if wanted < file.ops().least_transfer() {
+    if wanted < file.ops().min_transfer() {
         return Err(Errno::EINVAL);
     }
     // A file gives all it has, in steps; what may have to be waited for gives what it has now, and
@@ -113,7 +113,7 @@ fn read_iov(file: &File, buffers: &[UserBuf], offset: Option<u64>) -> SysResult 
     let pipe = file.ops_as::<PipeEnd>();
     let once = |buf: &mut [u8], done: usize| match (offset, pipe) {
         (Some(offset), _) => file.read_at(offset + done as u64, buf),
-        (None, Some(pipe)) if done > 0 => pipe.read_now(buf),
+        (None, Some(pipe)) if done > 0 => pipe.try_read(buf),
         (None, _) => file.read(buf),
     };
     // Bytes on their way through sockets must not be lost because they cannot be delivered. A
@@ -151,17 +151,17 @@ fn read_iov(file: &File, buffers: &[UserBuf], offset: Option<u64>) -> SysResult 
 
 /// Writes the caller's buffers, at `offset` or (`None`) at the file position.
 fn write_iov(task: &Task, file: &File, buffers: &[UserBuf], offset: Option<u64>) -> SysResult {
-    if !file.flags().writable() {
+    if !file.flags().is_writable() {
         return Err(Errno::EBADF);
     }
-    if total(buffers) < file.ops().least_transfer() {
+    if total(buffers) < file.ops().min_transfer() {
         return Err(Errno::EINVAL);
     }
     let wanted = write_limit(
         task,
         file,
         offset,
-        total(buffers).min(file.ops().most_written()),
+        total(buffers).min(file.ops().max_write()),
     )?;
     if wanted > BOUNCE_BUFFER_LEN
         && let Some(result) = write_message(task, file, buffers)
@@ -194,7 +194,7 @@ pub(crate) fn account_sampled_io(task: &Task, regs: &UserRegs, result: &SysResul
 /// takes a part; returns how many.
 fn copy_in_part(file: &File, buffers: &[UserBuf], done: usize, buf: &mut [u8]) -> usize {
     let copied = copy_in(buffers, done, buf);
-    if copied == buf.len() || !file.ops().looks_at_data() {
+    if copied == buf.len() || !file.ops().needs_data() {
         buf.len()
     } else {
         part_to_write(file, copied)
@@ -278,7 +278,7 @@ pub fn sys_read(task: &Task, fd: Fd, buf: UserAddr, len: usize) -> SysResult {
     };
     let file = files.get(fd)?;
     let mut byte = [0];
-    let Some(read) = file.read_at_once(&mut byte) else {
+    let Some(read) = file.read_fast(&mut byte) else {
         return read_blocking_small(&file, buf, len);
     };
     match read? {
@@ -318,7 +318,7 @@ fn read_slow(task: &Task, fd: Fd, buf: UserAddr, len: usize) -> SysResult {
         return task.account_system_time(|| read_single(task, &file, buf, len, None));
     }
     let mut bytes = [0; FAST_PATH_LEN];
-    let Some(read) = file.read_at_once(&mut bytes[..len]) else {
+    let Some(read) = file.read_fast(&mut bytes[..len]) else {
         return read_blocking_small(&file, buf, len);
     };
     copy_out_small(&file, buf, &bytes, read?)
@@ -327,7 +327,7 @@ fn read_slow(task: &Task, fd: Fd, buf: UserAddr, len: usize) -> SysResult {
 /// Reads a few bytes that may have to be waited for and are removed from where they are.
 #[inline(never)]
 fn read_blocking_small(file: &File, buf: UserAddr, len: usize) -> SysResult {
-    if !file.flags().readable() {
+    if !file.flags().is_readable() {
         return Err(Errno::EBADF);
     }
     if !buf.access_ok(len) {
@@ -354,7 +354,7 @@ fn copy_out_small(file: &File, buf: UserAddr, bytes: &[u8; FAST_PATH_LEN], n: us
 
 /// Refuses what is never read or written, before anything of the caller's memory is looked at.
 fn check_transfers(file: &File) -> Result<(), Errno> {
-    if file.ops().least_transfer() == usize::MAX {
+    if file.ops().min_transfer() == usize::MAX {
         Err(Errno::EINVAL)
     } else {
         Ok(())
@@ -369,7 +369,7 @@ fn read_single(
     len: usize,
     offset: Option<u64>,
 ) -> SysResult {
-    if !file.flags().readable() {
+    if !file.flags().is_readable() {
         return Err(Errno::EBADF);
     }
     check_transfers(file)?;
@@ -383,7 +383,7 @@ pub fn sys_write(task: &Task, fd: Fd, buf: UserAddr, len: usize) -> SysResult {
     if !(1..=FAST_PATH_LEN).contains(&len) {
         return write_slow(task, &file, buf, len);
     }
-    if !file.flags().writable() {
+    if !file.flags().is_writable() {
         return Err(Errno::EBADF);
     }
     let mut bytes = [0; FAST_PATH_LEN];
@@ -410,7 +410,7 @@ fn write_single(
     len: usize,
     offset: Option<u64>,
 ) -> SysResult {
-    if !file.flags().writable() {
+    if !file.flags().is_writable() {
         return Err(Errno::EBADF);
     }
     check_transfers(file)?;
@@ -422,7 +422,7 @@ fn write_single(
 fn file_at_offset(task: &Task, fd: Fd, at: i64) -> Result<(Arc<File>, Option<u64>), Errno> {
     let at = u64::try_from(at).map_err(|_| Errno::EINVAL)?;
     let file = task.file_io(fd)?;
-    if file.ops().has_offsets() {
+    if file.ops().supports_pread() {
         Ok((file, Some(at)))
     } else {
         Err(Errno::ESPIPE)
@@ -464,7 +464,7 @@ fn do_readv(
 ) -> SysResult {
     let buffers = IoVecs::read(iov, count)?;
     let len = total(buffers.as_slice());
-    if !file.flags().readable() {
+    if !file.flags().is_readable() {
         return Err(Errno::EBADF);
     }
     check_end(offset, len)?;
@@ -485,7 +485,7 @@ fn do_writev(
     offset: Option<u64>,
 ) -> SysResult {
     let buffers = IoVecs::read(iov, count)?;
-    if !file.flags().writable() {
+    if !file.flags().is_writable() {
         return Err(Errno::EBADF);
     }
     check_end(offset, total(buffers.as_slice()))?;
@@ -522,7 +522,7 @@ const HARMLESS_RWF: u32 = sys::RWF_HIPRI | sys::RWF_DSYNC | sys::RWF_SYNC;
 /// never wait; as on Linux 6.1 neither to pipes and terminals nor to files in memory.
 fn check_rwf(file: &File, flags: u32) -> Result<(), Errno> {
     let known = HARMLESS_RWF | sys::RWF_NOWAIT | sys::RWF_APPEND;
-    let knows_nowait = || file.inode().kind() == FileType::Char && !file.ops().pollable();
+    let knows_nowait = || file.inode().kind() == FileType::Char && !file.ops().is_pollable();
     if flags & !known != 0 || (flags & sys::RWF_NOWAIT != 0 && !knows_nowait()) {
         return Err(Errno::EOPNOTSUPP);
     }
@@ -540,7 +540,7 @@ pub fn sys_preadv2(
     flags: u32,
 ) -> SysResult {
     let (file, at) = file_at_optional_offset(task, fd, at)?;
-    if flags != 0 && file.flags().readable() && total(IoVecs::read(iov, count)?.as_slice()) > 0 {
+    if flags != 0 && file.flags().is_readable() && total(IoVecs::read(iov, count)?.as_slice()) > 0 {
         check_rwf(&file, flags)?;
     }
     do_readv(task, &file, iov, count, at)
@@ -557,7 +557,7 @@ pub fn sys_pwritev2(
     flags: u32,
 ) -> SysResult {
     let (file, at) = file_at_optional_offset(task, fd, at)?;
-    if flags == 0 || !file.flags().writable() {
+    if flags == 0 || !file.flags().is_writable() {
         return do_writev(task, &file, iov, count, at);
     }
     let buffers = IoVecs::read(iov, count)?;

@@ -4,7 +4,7 @@
 use abi::errno::Errno;
 use fs::File;
 use fs::poll::Events;
-use fs::sigio::{FileOwner, OwnerTarget, SendSigio};
+use fs::sigio::{FileOwner, OwnerTarget, SendSigio, SetterUids};
 use linux_raw_sys::general as sys;
 use uapi::pid::{Pgid, Pid, Tid};
 use uapi::siginfo::{NSIG, SigInfo};
@@ -39,10 +39,10 @@ fn set(task: &Task, file: &File, target: OwnerTarget) -> SysResult {
     if !there {
         return Err(Errno::ESRCH);
     }
-    let user = task.cred().user;
+    let setter = setter_uids(task);
     file.update_owner(|owner| {
         owner.target = target;
-        owner.setter_uids = (user.real, user.effective);
+        owner.setter = setter;
     });
     Ok(0)
 }
@@ -142,9 +142,18 @@ impl SendSigio for SigioSender {
     }
 }
 
+/// User ids of the calling process, to be kept with a file that it becomes the owner of.
+pub(crate) fn setter_uids(task: &Task) -> SetterUids {
+    let user = task.cred().user;
+    SetterUids {
+        real: user.real,
+        effective: user.effective,
+    }
+}
+
 /// Sends a signal to the target of `owner`, as far as the process that set it may.
 fn deliver(owner: FileOwner, info: SigInfo) {
-    let (real, effective) = owner.setter_uids;
+    let SetterUids { real, effective } = owner.setter;
     let allowed = |process: &Process| {
         let owner = process.credentials().user;
         effective == 0

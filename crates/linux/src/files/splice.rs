@@ -188,7 +188,7 @@ fn ends(task: &Task, in_fd: Fd, out_fd: Fd) -> Result<Ends, Errno> {
 }
 
 fn check_access((from, to): (&File, &File)) -> Result<(), Errno> {
-    if from.flags().readable() && to.flags().writable() {
+    if from.flags().is_readable() && to.flags().is_writable() {
         Ok(())
     } else {
         Err(Errno::EBADF)
@@ -222,7 +222,7 @@ pub fn sys_splice(
     check_splice_flags(flags)?;
     let (from, to) = ends(task, in_fd, out_fd)?;
     let (asked, len) = (len, len.min(MAX_TRANSFER));
-    let nonblocking = |pipe: &File| flags & SPLICE_F_NONBLOCK != 0 || pipe.nonblocking();
+    let nonblocking = |pipe: &File| flags & SPLICE_F_NONBLOCK != 0 || pipe.is_nonblocking();
     let (source, target) = (from.ops_as::<PipeEnd>(), to.ops_as::<PipeEnd>());
     if (source.is_some() && !in_offset.is_null()) || (target.is_some() && !out_offset.is_null()) {
         return Err(Errno::ESPIPE);
@@ -248,7 +248,7 @@ pub fn sys_splice(
         }
         (None, Some(target)) => {
             check_spliceable(&from, in_offset)?;
-            if !from.ops().can_be_spliced() {
+            if !from.ops().is_spliceable() {
                 return Err(Errno::EINVAL);
             }
             check_end(&from, in_offset, len.min(target.capacity()))?;
@@ -275,7 +275,8 @@ pub fn sys_tee(task: &Task, in_fd: Fd, out_fd: Fd, len: usize, flags: u32) -> Sy
     if source.is_of_same_pipe(target) {
         return Err(Errno::EINVAL);
     }
-    let nonblocking = flags & SPLICE_F_NONBLOCK != 0 || from.nonblocking() || to.nonblocking();
+    let nonblocking =
+        flags & SPLICE_F_NONBLOCK != 0 || from.is_nonblocking() || to.is_nonblocking();
     broken_pipe(
         task,
         source.copy_to(target, len.min(MAX_TRANSFER), nonblocking),
@@ -292,7 +293,7 @@ pub fn sys_vmsplice(
 ) -> SysResult {
     check_splice_flags(flags)?;
     let file = task.file_io(fd)?;
-    if !file.flags().readable() && !file.flags().writable() {
+    if !file.flags().is_readable() && !file.flags().is_writable() {
         return Err(Errno::EBADF);
     }
     let buffers = IoVecs::read(iov, count)?;
@@ -301,8 +302,8 @@ pub fn sys_vmsplice(
         return Ok(0);
     }
     let pipe = file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?;
-    let nonblocking = flags & SPLICE_F_NONBLOCK != 0 || file.nonblocking();
-    if !file.flags().writable() {
+    let nonblocking = flags & SPLICE_F_NONBLOCK != 0 || file.is_nonblocking();
+    if !file.flags().is_writable() {
         return pipe.drain(len, nonblocking, |bytes| {
             for_each_segment(buffers, 0, bytes.len(), |addr, range| {
                 uaccess::write_bytes(addr, &bytes[range])
@@ -358,10 +359,10 @@ pub fn sys_sendfile(
 fn sendfile(task: &Task, in_fd: Fd, out_fd: Fd, at: Option<&mut u64>, len: usize) -> SysResult {
     let files = task.files();
     let from = files.get_io(in_fd)?;
-    if !from.flags().readable() {
+    if !from.flags().is_readable() {
         return Err(Errno::EBADF);
     }
-    if at.is_some() && !from.ops().has_offsets() {
+    if at.is_some() && !from.ops().supports_pread() {
         return Err(Errno::ESPIPE);
     }
     let begin = at
@@ -376,12 +377,12 @@ fn sendfile(task: &Task, in_fd: Fd, out_fd: Fd, at: Option<&mut u64>, len: usize
         return Err(Errno::EINVAL);
     }
     let to = files.get_io(out_fd)?;
-    if !to.flags().writable() {
+    if !to.flags().is_writable() {
         return Err(Errno::EBADF);
     }
     let pipe = to.ops_as::<PipeEnd>();
     if !is_spliceable(&from)
-        || !from.ops().can_be_spliced()
+        || !from.ops().is_spliceable()
         || (pipe.is_none() && !seekable(&from))
         || to.flags().contains(OpenFlags::APPEND)
     {
@@ -389,7 +390,7 @@ fn sendfile(task: &Task, in_fd: Fd, out_fd: Fd, at: Option<&mut u64>, len: usize
     }
     match pipe {
         Some(_) if len == 0 => Ok(0),
-        Some(pipe) => file_to_pipe(&from, at, pipe, len.min(MAX_TRANSFER), to.nonblocking()),
+        Some(pipe) => file_to_pipe(&from, at, pipe, len.min(MAX_TRANSFER), to.is_nonblocking()),
         None => copy_range(task, (&from, at), (&to, None), len),
     }
 }

@@ -270,7 +270,7 @@ fn statfs(mount: &Mount) -> StatFs {
     let s = mount.fs().statfs();
     let own = mount.flags();
     let mut flags = own & !ELSEWHERE
-        | mount.shown().flags() & (sys::MS_RDONLY | sys::MS_SYNCHRONOUS | sys::MS_MANDLOCK)
+        | mount.super_block().flags() & (sys::MS_RDONLY | sys::MS_SYNCHRONOUS | sys::MS_MANDLOCK)
         | ST_VALID;
     for (bit, shown) in [
         (sys::MS_RELATIME, ST_RELATIME),

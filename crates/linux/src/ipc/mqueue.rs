@@ -86,7 +86,7 @@ impl FileOps for Descriptor {
         })
     }
 
-    fn has_offsets(&self) -> bool {
+    fn supports_pread(&self) -> bool {
         true
     }
 
@@ -109,7 +109,7 @@ impl FileOps for Descriptor {
         })
     }
 
-    fn closed(&self, _: &File) {
+    fn release(&self, _: &File) {
         let own = crate::current_task().map(|task| task.pid());
         let mut state = self.0.state.lock();
         if state
@@ -221,13 +221,13 @@ pub fn sys_mq_open(
                 return Err(Errno::EINVAL);
             }
             Some(queue) => {
-                let mut wanted = if flags.readable() {
+                let mut wanted = if flags.is_readable() {
                     Access::READ
                 } else {
                     Access::NONE
                 };
-                if flags.writable() {
-                    wanted = wanted.and(Access::WRITE);
+                if flags.is_writable() {
+                    wanted = wanted.union(Access::WRITE);
                 }
                 task.fs_cred().check(&queue.metadata.lock(), wanted)?;
                 queue.clone()
@@ -246,11 +246,11 @@ pub fn sys_mq_open(
         - OpenFlags::from_bits_retain(sys::O_CREAT | sys::O_EXCL | sys::O_NOCTTY | sys::O_TRUNC);
     let shown = format!("/{}", String::from_utf8_lossy(&name));
     let file = File::new(
-        Path::unnamed(queue.clone(), &shown),
+        Path::pseudo(queue.clone(), &shown),
         Arc::new(Descriptor(queue)),
         keep,
     );
-    file.remember(keep & OpenFlags::CLOEXEC);
+    file.add_status_flags(keep & OpenFlags::CLOEXEC);
     task.files().install(file, CloseOnExec::Yes)
 }
 
@@ -280,7 +280,7 @@ fn open_queue(
     let file = task.file_io(fd)?;
     let queue = file.ops_as::<Descriptor>().ok_or(Errno::EBADF)?.0.clone();
     if may(file.flags()) {
-        Ok((queue, file.nonblocking()))
+        Ok((queue, file.is_nonblocking()))
     } else {
         Err(Errno::EBADF)
     }
@@ -329,7 +329,7 @@ pub fn sys_mq_timedsend(
     if priority >= PRIORITIES {
         return Err(Errno::EINVAL);
     }
-    let (queue, nonblocking) = open_queue(task, fd, OpenFlags::writable)?;
+    let (queue, nonblocking) = open_queue(task, fd, OpenFlags::is_writable)?;
     if len > queue.max_message_size {
         return Err(Errno::EMSGSIZE);
     }
@@ -377,7 +377,7 @@ pub fn sys_mq_timedreceive(
     timeout: UserPtr<TimeSpec>,
 ) -> SysResult {
     let until = absolute_timeout(task, timeout)?;
-    let (queue, nonblocking) = open_queue(task, fd, OpenFlags::readable)?;
+    let (queue, nonblocking) = open_queue(task, fd, OpenFlags::is_readable)?;
     if len < queue.max_message_size {
         return Err(Errno::EMSGSIZE);
     }

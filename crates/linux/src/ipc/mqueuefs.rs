@@ -79,7 +79,7 @@ impl Inode for Root {
         FileType::Directory
     }
 
-    fn names_are_stable(&self) -> bool {
+    fn has_stable_names(&self) -> bool {
         false
     }
 

@@ -32,7 +32,7 @@ fn space(task: &Task) -> Result<Arc<AddressSpace>, Errno> {
 
 /// The object of a mapping of a file, if the descriptor allows what is asked for.
 fn file_object(file: &File, shared: bool, prot: Prot) -> Result<Arc<Object>, Errno> {
-    let (readable, writable) = (file.flags().readable(), file.flags().writable());
+    let (readable, writable) = (file.flags().is_readable(), file.flags().is_writable());
     if !readable || (shared && prot.contains(Prot::WRITE) && !writable) {
         return Err(Errno::EACCES);
     }

@@ -57,7 +57,7 @@ impl FileOps for MountContext {
         Ok(n)
     }
 
-    fn pollable(&self) -> bool {
+    fn is_pollable(&self) -> bool {
         false
     }
 }
@@ -110,7 +110,7 @@ pub fn sys_fspick(task: &Task, dirfd: Fd, name: UserAddr, flags: u32) -> SysResu
     require_top(&path)?;
     install_context(
         task,
-        Phase::ReconfigureParams(path.mount().shown().clone()),
+        Phase::ReconfigureParams(path.mount().super_block().clone()),
         CloseOnExec::when(flags & sys::FSPICK_CLOEXEC != 0),
     )
 }
@@ -292,7 +292,7 @@ pub fn sys_fsmount(task: &Task, fd: Fd, flags: u32, attributes: u32) -> SysResul
         } else {
             &state.source
         };
-        let space = Namespace::apart(shown.clone(), source, bits);
+        let space = Namespace::anonymous(shown.clone(), source, bits);
         state.phase = Phase::ReconfigureParams(shown);
         space
     };
@@ -303,7 +303,7 @@ pub fn sys_fsmount(task: &Task, fd: Fd, flags: u32, attributes: u32) -> SysResul
 /// mounted.
 fn install_tree(task: &Task, space: Arc<Namespace>, cloexec: CloseOnExec) -> SysResult {
     task.files()
-        .install(ops::open_place(space.top(), Some(space)), cloexec)
+        .install(ops::open_o_path(space.root_path(), Some(space)), cloexec)
 }
 
 /// `open_tree(2)`: opens a mount, or a copy of it with `OPEN_TREE_CLONE`.
@@ -331,7 +331,7 @@ pub fn sys_open_tree(task: &Task, dirfd: Fd, name: UserAddr, flags: u32) -> SysR
             cloexec,
         );
     }
-    task.files().install(ops::open_place(path, None), cloexec)
+    task.files().install(ops::open_o_path(path, None), cloexec)
 }
 
 /// `move_mount(2)`: moves or attaches a mount.
@@ -379,7 +379,7 @@ pub fn sys_move_mount(
     )?;
     let space = task.fs().namespace();
     if flags & sys::MOVE_MOUNT_SET_GROUP != 0 {
-        return mount::copy_sharing(&space, &source, &target).map(|()| 0);
+        return mount::set_group_from(&space, &source, &target).map(|()| 0);
     }
     mount::move_mount(&space, &source, &target).map(|()| 0)
 }

@@ -47,7 +47,7 @@ pub(crate) fn create_file_system(
     let fs: Arc<dyn FileSystem> = match kind {
         b"tmpfs" => RamFs::with(
             "tmpfs",
-            Options::of_tmpfs(mem::stats().total).with(&options)?,
+            Options::of_tmpfs(mem::stats().total).with_text(&options)?,
         ),
         b"ramfs" => RamFs::with("ramfs", Options::unlimited(mode_of(&options)?)),
         b"proc" => PROC.call_once(procfs::new).clone(),
@@ -59,7 +59,7 @@ pub(crate) fn create_file_system(
         _ => return Err(Errno::ENODEV),
     };
     check_options(kind, &options)?;
-    Ok(SuperBlock::of(fs, bits))
+    Ok(SuperBlock::for_fs(fs, bits))
 }
 
 /// `ramfs` knows one option and does not mind others.
@@ -81,7 +81,7 @@ pub(crate) fn check_options(kind: &[u8], options: &str) -> Result<(), Errno> {
     match kind {
         b"tmpfs" => {
             return Options::of_tmpfs(mem::stats().total)
-                .with(options)
+                .with_text(options)
                 .map(drop);
         }
         b"ramfs" => return mode_of(options).map(drop),
@@ -171,15 +171,15 @@ pub(crate) fn propagation_type(bits: u32) -> Result<Propagation, Errno> {
 /// alone.
 fn remount(space: &Namespace, point: &Path, bits: u32, options: &str) -> Result<(), Errno> {
     let mount = point.mount();
-    if !Arc::ptr_eq(point.dentry(), mount.root()) || !space.holds(mount) {
+    if !Arc::ptr_eq(point.dentry(), mount.root()) || !space.contains(mount) {
         return Err(Errno::EINVAL);
     }
-    let own = mount::flags_of_mount(bits, Some(mount.flags()));
+    let own = mount::mount_flags(bits, Some(mount.flags()));
     if bits & sys::MS_BIND != 0 {
         return mount.set_flags(own);
     }
     let (options, common) = common_options(options, bits);
-    mount.shown().reconfigure(common, &options)?;
+    mount.super_block().reconfigure(common, &options)?;
     mount.set_flags(own)
 }
 
@@ -268,7 +268,7 @@ pub fn sys_umount2(task: &Task, target: UserAddr, flags: u32) -> SysResult {
     let top = {
         let cred = task.fs_cred();
         let mut walk = task.walk(&cred);
-        walk.pass_unnoticed();
+        walk.leave_mounts_untouched();
         walk.lookup(name.read(target)?, follows)?
     };
     may_mount(task)?;
@@ -290,11 +290,11 @@ pub fn sys_pivot_root(task: &Task, new: UserAddr, put: UserAddr) -> SysResult {
     let (new, put) = (directory(new)?, directory(put)?);
     let fs = task.fs();
     let root = fs.root();
-    mount::pivot(&fs.namespace(), &root, &new, &put)?;
+    mount::pivot_root(&fs.namespace(), &root, &new, &put)?;
     // Who stood at the old root stands at the new one.
     for process in process_table::processes_where(|_, _| true) {
         for other in process.tasks() {
-            other.fs().exchange(&root, &new);
+            other.fs().replace_paths(&root, &new);
         }
     }
     Ok(0)

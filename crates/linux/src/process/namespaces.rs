@@ -29,7 +29,7 @@ pub(crate) fn file(task: &Task, kind: NamespaceKind) -> Path {
         }
         NamespaceKind::Uts => (own.uts.number, NamespaceRef::Other(own.uts)),
         NamespaceKind::Ipc => (own.ipc.number, NamespaceRef::Other(own.ipc)),
-        _ => (kind.first_number(), NamespaceRef::Only),
+        _ => (kind.initial_number(), NamespaceRef::Only),
     };
     nsfs::path(kind, number, held)
 }

@@ -48,5 +48,5 @@ pub(crate) fn open(process: Arc<Process>, flags: OpenFlags) -> Arc<File> {
 pub(crate) fn process_of(task: &Task, fd: Fd) -> Result<(Arc<Process>, bool), Errno> {
     let file = task.file_io(fd)?;
     let pidfd = file.ops_as::<PidFd>().ok_or(Errno::EBADF)?;
-    Ok((pidfd.process.clone(), file.nonblocking()))
+    Ok((pidfd.process.clone(), file.is_nonblocking()))
 }

@@ -524,7 +524,7 @@ impl Task {
     #[inline]
     #[must_use]
     pub fn walk<'a>(&self, cred: &'a Cred) -> LookupContext<'a> {
-        self.fs.lock().walk(cred)
+        self.fs.lock().lookup_context(cred)
     }
 
     /// Gives the task a working directory of its own, a copy of one that it shares with others.

@@ -176,12 +176,12 @@ fn open(task: &Task, dirfd: Fd, name: &[u8], nofollow: bool) -> Result<ExecFile,
         return Err(Errno::ELOOP);
     }
     check_executable(task, &path)?;
-    deny_write(fs::ops::open_program(path)?)
+    deny_write(fs::ops::open_exec(path)?)
 }
 
 /// Denies writing to the file for as long as it is run.
 fn deny_write(file: Arc<File>) -> Result<ExecFile, Errno> {
-    let running = Arc::new(DenyWriteAccess::begin(file.path())?);
+    let running = Arc::new(DenyWriteAccess::acquire(file.path())?);
     Ok(ExecFile { file, running })
 }
 

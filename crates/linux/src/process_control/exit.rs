@@ -77,7 +77,7 @@ fn exit_process(process: &Arc<Process>) {
     }
     let session = process_table::relations(process.pid()).session;
     if session == process.pid().own_session() {
-        fs::tty::leader_exits(session.as_u32());
+        fs::tty::session_leader_exits(session.as_u32());
     }
     let tracer = ptrace::defer_exit_report(process);
     let aftermath = process_table::exit_notify(process, status, tracer.is_some());

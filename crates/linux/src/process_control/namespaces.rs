@@ -61,7 +61,7 @@ fn install_namespace(task: &Task, kind: NamespaceKind, held: &NamespaceRef) -> R
             if Arc::strong_count(&context) > 2 {
                 return Err(Errno::EINVAL);
             }
-            context.enter(space.clone());
+            context.set_namespace(space.clone());
         }
         NamespaceRef::Other(other) => {
             let mut own = task.namespaces();
@@ -94,11 +94,11 @@ pub fn sys_setns(task: &Task, fd: Fd, bits: u32) -> SysResult {
         NamespaceKind::Time,
     ];
     let file = task.file_io(fd)?;
-    if let Some(namespace) = nsfs::of(file.inode()) {
+    if let Some(namespace) = nsfs::from_inode(file.inode()) {
         if bits != 0 && bits != namespace.kind().flag() {
             return Err(Errno::EINVAL);
         }
-        return install_namespace(task, namespace.kind(), namespace.held()).map(|()| 0);
+        return install_namespace(task, namespace.kind(), namespace.namespace()).map(|()| 0);
     }
     let (process, _) = pidfd::process_of(task, fd).map_err(|_| Errno::EINVAL)?;
     if bits == 0 || bits & !CLONE_NEW_FLAGS != 0 {
@@ -108,8 +108,8 @@ pub fn sys_setns(task: &Task, fd: Fd, bits: u32) -> SysResult {
     access::check_trace_access(task, &process)?;
     for kind in ORDER.into_iter().filter(|kind| bits & kind.flag() != 0) {
         let path = namespaces::file(&other, kind);
-        let namespace = nsfs::of(path.inode()).ok_or(Errno::EINVAL)?;
-        install_namespace(task, kind, namespace.held())?;
+        let namespace = nsfs::from_inode(path.inode()).ok_or(Errno::EINVAL)?;
+        install_namespace(task, kind, namespace.namespace())?;
     }
     Ok(0)
 }

@@ -45,7 +45,7 @@ impl DynamicDir for FdDir {
         let mode = if self.info {
             0o400
         } else {
-            (u32::from(flags.readable()) * 0o500) | (u32::from(flags.writable()) * 0o300)
+            (u32::from(flags.is_readable()) * 0o500) | (u32::from(flags.is_writable()) * 0o300)
         };
         let attr = PseudoAttr {
             ino: self.attr.ino + FD_INO + fd.index() as u64,
@@ -60,7 +60,7 @@ impl DynamicDir for FdDir {
         };
         let open = move || table()?.get(fd).map_err(|_| Errno::ENOENT);
         if !self.info {
-            return Ok(pseudo::link_with_text(
+            return Ok(pseudo::symlink_with_text(
                 attr,
                 move || Ok(LinkTarget::MagicLink(open()?.path().clone())),
                 move || {

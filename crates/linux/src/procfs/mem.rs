@@ -91,7 +91,7 @@ impl FileOps for MemOps {
         })
     }
 
-    fn has_offsets(&self) -> bool {
+    fn supports_pread(&self) -> bool {
         true
     }
 
@@ -111,7 +111,7 @@ impl FileOps for MemOps {
         seek(file, whence, offset)
     }
 
-    fn pollable(&self) -> bool {
+    fn is_pollable(&self) -> bool {
         false
     }
 }

@@ -60,7 +60,7 @@ pub fn new() -> Arc<PseudoFs> {
         sysctl::add(&fixed.subdir("sys"), dev);
         net::add(&fixed.subdir("net"), dev);
         let own = |suffix: &'static str| {
-            pseudo::link(PseudoAttr::new(dev, 0o777), move || {
+            pseudo::symlink(PseudoAttr::new(dev, 0o777), move || {
                 let task = crate::current_task().ok_or(Errno::ENOENT)?;
                 let text = match suffix {
                     "" => format!("{}", task.pid()),
@@ -72,7 +72,10 @@ pub fn new() -> Arc<PseudoFs> {
         fixed.add("self", own(""));
         fixed.add("thread-self", own("task"));
         let mounts = || Ok(LinkTarget::Text(b"self/mounts".to_vec()));
-        fixed.add("mounts", pseudo::link(PseudoAttr::new(dev, 0o777), mounts));
+        fixed.add(
+            "mounts",
+            pseudo::symlink(PseudoAttr::new(dev, 0o777), mounts),
+        );
         if let Some(more) = EXTENSION.get() {
             more(&fixed, dev);
         }

@@ -48,7 +48,7 @@ fn of_super(mount: &Mount) -> String {
         (sys::MS_MANDLOCK, "mand"),
         (sys::MS_LAZYTIME, "lazytime"),
     ];
-    names(mount.shown().flags(), &NAMES)
+    names(mount.super_block().flags(), &NAMES)
 }
 
 const fn access(read_only: bool) -> &'static str {
@@ -56,9 +56,9 @@ const fn access(read_only: bool) -> &'static str {
 }
 
 fn info(mount: &Mount, source: &str, point: &str) -> String {
-    let parent = mount.point().map_or(mount.id(), |p| p.mount().id());
+    let parent = mount.mountpoint().map_or(mount.id(), |p| p.mount().id());
     let dev = fs::DeviceId::decode(mount.root().inode().metadata().dev);
-    let sharing = mount.sharing();
+    let sharing = mount.propagation();
     let numbered = |name, number: Option<u32>| {
         number.map_or_else(String::new, |number| alloc::format!(" {name}:{number}"))
     };
@@ -78,7 +78,7 @@ fn info(mount: &Mount, source: &str, point: &str) -> String {
             ""
         },
         mount.fs().name(),
-        access(mount.shown().flags() & MS_RDONLY != 0),
+        access(mount.super_block().flags() & MS_RDONLY != 0),
         of_super(mount),
         mount.fs().options(),
     )
@@ -92,7 +92,7 @@ pub(super) fn table(process: &Process, name: &str) -> String {
     let root = context.root();
     let mut text = String::new();
     for mount in context.namespace().mounts() {
-        let point = mount.clone().top().to_bytes(Some(&root));
+        let point = mount.clone().root_path().to_bytes(Some(&root));
         if point.starts_with(b"(unreachable)") {
             continue;
         }
@@ -108,7 +108,7 @@ pub(super) fn table(process: &Process, name: &str) -> String {
                     (of_super(&mount), of_mount(&mount), mount.fs().options());
                 alloc::format!(
                     "{source} {point} {kind} {}{common}{own}{more} 0 0\n",
-                    access(mount.read_only())
+                    access(mount.is_read_only())
                 )
             }
         };

@@ -76,7 +76,7 @@ impl FileOps for PageMapOps {
         })
     }
 
-    fn has_offsets(&self) -> bool {
+    fn supports_pread(&self) -> bool {
         true
     }
 
@@ -109,7 +109,7 @@ impl FileOps for PageMapOps {
         mem::seek(file, whence, offset)
     }
 
-    fn pollable(&self) -> bool {
+    fn is_pollable(&self) -> bool {
         false
     }
 }
@@ -205,7 +205,7 @@ impl DynamicDir for MapFiles {
             mode: 0o600,
             ..self.attr
         };
-        Ok(pseudo::link(attr, move || {
+        Ok(pseudo::symlink(attr, move || {
             Ok(LinkTarget::Text(area.name.clone()))
         }))
     }

@@ -189,7 +189,7 @@ impl DynamicDir for ProcessDir {
                 move |text| set_oom_adjustment(pid, oom::from_oom_adj(parse_number(text)?)?),
             ),
             "mem" => Arc::new(MemFile { attr, pid }),
-            "net" => pseudo::link(attr, || Ok(LinkTarget::Text(b"/proc/net".to_vec()))),
+            "net" => pseudo::symlink(attr, || Ok(LinkTarget::Text(b"/proc/net".to_vec()))),
             "ns" => namespaces(attr, pid, tid),
             "exe" => link(attr, pid, |p| p.executable().ok_or(Errno::ENOENT)),
             "cwd" => link(attr, pid, |p| {
@@ -257,7 +257,7 @@ fn link(attr: PseudoAttr, pid: Pid, target: fn(&Process) -> Result<Path>) -> Arc
         check_ptrace_access_pid(pid)?;
         target(&*find(pid)?).map(LinkTarget::MagicLink)
     };
-    pseudo::link_with_text(attr, follow, show)
+    pseudo::symlink_with_text(attr, follow, show)
 }
 
 /// `/proc/<pid>/ns`: the namespaces that the process is in.
@@ -291,7 +291,7 @@ fn namespaces(attr: PseudoAttr, pid: Pid, tid: Option<Tid>) -> Arc<dyn Inode> {
         };
         dir.add(
             name,
-            pseudo::link_with_text(
+            pseudo::symlink_with_text(
                 attr,
                 move || target().map(LinkTarget::MagicLink),
                 move || Ok(target()?.to_bytes(None)),

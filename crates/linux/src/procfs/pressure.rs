@@ -132,7 +132,7 @@ impl FileOps for OpenPressure {
         })
     }
 
-    fn has_offsets(&self) -> bool {
+    fn supports_pread(&self) -> bool {
         true
     }
 

@@ -80,7 +80,7 @@ impl FileOps for SignalFd {
             let info = match attempt() {
                 Some(info) => info,
                 None if done > 0 => break,
-                None if file.nonblocking() => return Err(Errno::EAGAIN),
+                None if file.is_nonblocking() => return Err(Errno::EAGAIN),
                 None => task.process().signal_sent.wait(attempt)?,
             };
             *room = record(&info);
@@ -93,7 +93,7 @@ impl FileOps for SignalFd {
         }
     }
 
-    fn least_transfer(&self) -> usize {
+    fn min_transfer(&self) -> usize {
         RECORD
     }
 

@@ -66,7 +66,7 @@ pub(crate) fn with_caller<R>(task: &Task, f: impl FnOnce(&Caller<'_>) -> R) -> R
     let cred = task.fs_cred();
     let context = task.fs();
     f(&Caller {
-        walk: context.walk(&cred),
+        walk: context.lookup_context(&cred),
         umask: context.umask(),
     })
 }
@@ -239,7 +239,7 @@ pub fn sys_connect(task: &Task, fd: Fd, addr: UserAddr, len: u32) -> SysResult {
         return Err(Errno::EINVAL);
     }
     let address = Address::decode_for_family(socket.ops().family(), &bytes[..len]);
-    let wait = socket.send_wait(file.nonblocking());
+    let wait = socket.send_wait(file.is_nonblocking());
     with_caller(task, |caller| socket.ops().connect(caller, &address, wait)).map(|()| 0)
 }
 
@@ -272,7 +272,7 @@ pub fn sys_accept4(
         let number = files.reserve(CloseOnExec::of_flags(flags))?;
         let accepted = socket
             .ops()
-            .accept(socket.receive_wait(file.nonblocking()))?;
+            .accept(socket.receive_wait(file.is_nonblocking()))?;
         let accepted: Arc<File> = accepted.into_file(flags & OpenFlags::NONBLOCK);
         if !addr.is_null() {
             write_address(

@@ -209,7 +209,7 @@ fn send(
     let socket = of_file(file)?;
     let wanted = total(buffers);
     let protocol = socket.ops();
-    let wait = wait_mode(socket.send_wait(file.nonblocking()), flags);
+    let wait = wait_mode(socket.send_wait(file.is_nonblocking()), flags);
     let message_flags = MsgFlags::from_bits_truncate(flags);
     let stream = protocol.socket_type() == SocketType::Stream;
     let address = if to.addr.is_null() {
@@ -542,7 +542,7 @@ fn receive(
     flags: u32,
 ) -> Result<(usize, u32, ReceivedMessage), Errno> {
     let protocol = socket.ops();
-    let wait = wait_mode(socket.receive_wait(file.nonblocking()), flags);
+    let wait = wait_mode(socket.receive_wait(file.is_nonblocking()), flags);
     let message_flags = MsgFlags::from_bits_truncate(flags);
     let wanted = total(buffers);
     if flags & consts::MSG_ERRQUEUE != 0 && is_inet(socket) {
@@ -851,7 +851,7 @@ pub(crate) fn signals_broken_pipe(file: &File) -> bool {
 /// Makes sure that the program can write at `addr` what is taken out of a socket: it would be lost.
 /// While there is nothing to take, the socket answers for itself (`EAGAIN`, the end, a wait).
 pub(crate) fn probe(file: &File, addr: UserAddr) -> Result<(), Errno> {
-    if !file.ops().keeps_undelivered() {
+    if !file.ops().keeps_data_on_fault() {
         return Ok(());
     }
     uaccess::probe_write(addr).or_else(|fault| {

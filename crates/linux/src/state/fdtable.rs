@@ -542,7 +542,7 @@ impl FdTable {
     /// POSIX: closing any descriptor of a file gives back all the process's record locks on it.
     fn closed(&self, file: &Arc<File>) {
         if self.has_record_locks.load(Ordering::Relaxed) {
-            lock::release(
+            lock::release_record_locks(
                 file,
                 LockOwner::Process {
                     table: self.id,
@@ -643,7 +643,7 @@ impl FdTable {
     /// Those of `open(2)`.
     pub fn open_stdio(&self, context: &FsStruct, name: &[u8]) -> Result<(), Errno> {
         let cred = Cred::root();
-        let file = ops::open(&context.walk(&cred), name, OpenFlags::RDWR, 0)?;
+        let file = ops::open(&context.lookup_context(&cred), name, OpenFlags::RDWR, 0)?;
         for fd in 0..3 {
             self.install_at(Fd::new(fd), file.clone(), CloseOnExec::No)?;
         }

@@ -46,7 +46,7 @@ impl UtsNamespace {
         let names = [&b"skerry"[..], b"(none)"].map(|name| Mutex::new(name.to_vec()));
         let [nodename, domain] = names;
         Self {
-            number: NamespaceKind::Uts.first_number(),
+            number: NamespaceKind::Uts.initial_number(),
             nodename,
             domain,
         }
@@ -82,7 +82,7 @@ pub(crate) fn initial() -> &'static Namespaces {
     static FIRST: Once<Namespaces> = Once::new();
     FIRST.call_once(|| Namespaces {
         uts: Arc::new(UtsNamespace::initial()),
-        ipc: Arc::new(IpcNamespace::new(NamespaceKind::Ipc.first_number())),
+        ipc: Arc::new(IpcNamespace::new(NamespaceKind::Ipc.initial_number())),
         net: Stack::new(Arc::new(Loopback)),
     })
 }

@@ -198,7 +198,7 @@ impl CharDevice for KmsgDevice {
         let may = |caller: Arc<Task>| {
             caller.cred().capable(sys::CAP_SYSLOG) || caller.cred().has_sys_admin()
         };
-        if flags.readable() && !current_task().is_none_or(may) {
+        if flags.is_readable() && !current_task().is_none_or(may) {
             return Err(Errno::EPERM);
         }
         let next = with(|log| log.ring.first())?;
@@ -251,7 +251,7 @@ impl FileOps for Reader {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize, Errno> {
         let line = match self.next_record() {
             Some(line) => line?,
-            None if file.nonblocking() => return Err(Errno::EAGAIN),
+            None if file.is_nonblocking() => return Err(Errno::EAGAIN),
             None => LOG_WAIT.wait(|| self.next_record())??,
         };
         buf.get_mut(..line.len())

@@ -36,18 +36,18 @@ impl FileOps for TimerFd {
         };
         let count = match attempt() {
             Some(count) => count?,
-            None if file.nonblocking() => return Err(Errno::EAGAIN),
+            None if file.is_nonblocking() => return Err(Errno::EAGAIN),
             None => self.expirations.readable.wait(attempt)??,
         };
         *to = count.to_ne_bytes();
         Ok(8)
     }
 
-    fn least_transfer(&self) -> usize {
+    fn min_transfer(&self) -> usize {
         size_of::<u64>()
     }
 
-    fn keeps_undelivered(&self) -> bool {
+    fn keeps_data_on_fault(&self) -> bool {
         false
     }
 

@@ -308,7 +308,10 @@ impl<T: DatagramProtocol> FileOps for DatagramSocket<T> {
         self.receive(
             buf,
             MsgFlags::empty(),
-            self.0.receiver().options.receive_wait(file.nonblocking()),
+            self.0
+                .receiver()
+                .options
+                .receive_wait(file.is_nonblocking()),
         )
         .map(|incoming| incoming.copied)
     }
@@ -321,7 +324,7 @@ impl<T: DatagramProtocol> FileOps for DatagramSocket<T> {
         self.0.receiver().poll(table)
     }
 
-    fn closed(&self, _: &File) {
+    fn release(&self, _: &File) {
         self.0.close();
     }
 }

@@ -166,7 +166,7 @@ impl InetSocket {
         }
         let unprivileged = &self.stack().core.sysctls.ip_unprivileged_port_start;
         if (1..unprivileged.as_usize()).contains(&meant.port().into())
-            && !caller.walk.cred.has(CAP_NET_BIND_SERVICE)
+            && !caller.walk.cred.capable(CAP_NET_BIND_SERVICE)
         {
             return Err(Errno::EACCES);
         }

@@ -163,7 +163,7 @@ impl NetlinkSocket {
 
 impl FileOps for NetlinkSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let wait = self.endpoint.options.receive_wait(file.nonblocking());
+        let wait = self.endpoint.options.receive_wait(file.is_nonblocking());
         self.receive(buf, MsgFlags::empty(), wait)
             .map(|got| got.copied)
     }
@@ -189,7 +189,7 @@ impl FileOps for NetlinkSocket {
         events
     }
 
-    fn closed(&self, _: &File) {
+    fn release(&self, _: &File) {
         self.endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
     }
 }

@@ -457,7 +457,7 @@ impl vm::Backing for RingPages {
 
 impl FileOps for PacketSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let wait = self.endpoint.options.receive_wait(file.nonblocking());
+        let wait = self.endpoint.options.receive_wait(file.is_nonblocking());
         self.receive(buf, MsgFlags::empty(), wait)
             .map(|got| got.copied)
     }
@@ -491,7 +491,7 @@ impl FileOps for PacketSocket {
         Ok(Arc::new(RingPages(self.this.clone())))
     }
 
-    fn closed(&self, _: &File) {
+    fn release(&self, _: &File) {
         self.stack.inet.core.taps.remove(&self.tap());
         let mut sockets = self.stack.sockets.lock();
         sockets.retain(|known| !known.ptr_eq(&self.this));

@@ -451,7 +451,7 @@ impl FileOps for Socket {
         self.ops.backing(file)
     }
 
-    fn closed(&self, file: &File) {
-        self.ops.closed(file);
+    fn release(&self, file: &File) {
+        self.ops.release(file);
     }
 }

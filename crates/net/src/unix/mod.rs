@@ -220,7 +220,7 @@ impl UnixSocket {
 
 impl FileOps for UnixSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let wait = self.endpoint.options.receive_wait(file.nonblocking());
+        let wait = self.endpoint.options.receive_wait(file.is_nonblocking());
         match self.receive_fast(buf, wait)? {
             Some(n) => Ok(n),
             None => self
@@ -233,7 +233,7 @@ impl FileOps for UnixSocket {
         match self.send_fast(buf) {
             Some(n) => Ok(n),
             None => {
-                let wait = self.endpoint.options.send_wait(file.nonblocking());
+                let wait = self.endpoint.options.send_wait(file.is_nonblocking());
                 self.send_message(OutgoingMessage::plain(buf), MsgFlags::empty(), wait)
             }
         }
@@ -254,7 +254,7 @@ impl FileOps for UnixSocket {
         self.poll_events()
     }
 
-    fn closed(&self, _: &File) {
+    fn release(&self, _: &File) {
         self.close();
     }
 }
@@ -285,7 +285,9 @@ impl SocketOps for UnixSocket {
                 // and then taken away again.
                 let binding = bind()?;
                 let result = self.set_binding(|| Ok((binding, name.clone())));
-                result.or_else(|error| ops::remove(&caller.walk, path, false).and(Err(error)))
+                result.or_else(|error| {
+                    ops::remove(&caller.walk, path, ops::Removal::Unlink).and(Err(error))
+                })
             }
         }
     }

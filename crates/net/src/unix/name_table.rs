@@ -71,7 +71,7 @@ pub(super) fn bind(
     match name {
         UnixName::Unnamed => Err(Errno::EINVAL),
         UnixName::Path(text) => {
-            let made = ops::make(
+            let made = ops::create_node(
                 &caller.walk,
                 text,
                 NewInodeKind::Socket,

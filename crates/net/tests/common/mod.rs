@@ -37,7 +37,7 @@ pub fn call_as<R>(cred: &Cred, f: impl FnOnce(&Caller<'_>) -> R) -> R {
         ))
     });
     f(&Caller {
-        walk: CONTEXT.walk(cred),
+        walk: CONTEXT.lookup_context(cred),
         umask: 0,
     })
 }

@@ -19,7 +19,7 @@ use crate::{
 
 impl FileOps for TcpSocket {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let wait = self.endpoint.options.receive_wait(file.nonblocking());
+        let wait = self.endpoint.options.receive_wait(file.is_nonblocking());
         if self.endpoint.options.receive_low_water() <= 1
             && self.connection.get().is_some()
             && let Some(n) = self
@@ -44,7 +44,7 @@ impl FileOps for TcpSocket {
         self.send(
             OutgoingMessage::plain(buf),
             MsgFlags::empty(),
-            self.endpoint.options.send_wait(file.nonblocking()),
+            self.endpoint.options.send_wait(file.is_nonblocking()),
         )
     }
 
@@ -101,7 +101,7 @@ impl FileOps for TcpSocket {
         events
     }
 
-    fn closed(&self, _: &File) {
+    fn release(&self, _: &File) {
         self.close();
     }
 }
