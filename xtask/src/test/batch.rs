@@ -109,7 +109,7 @@ const MARK: &str = "@@skerry-check@@";
 
 /// Runs the scripts, one after the other. It is given the scripts' directory.
 const DRIVER: &str = r#"
-look() { grep -v -f /left.ignored /proc/skerry/objects; skerry resources --json; }
+look() { grep -v -f /left.lines /proc/skerry/objects; skerry resources --json | sed -f /left.sed; }
 tell() { [ -r /proc/skerry/objects ] && echo "@@skerry-check@@ objects $1
 $2
 @@skerry-check@@ objects end"; }
@@ -147,7 +147,8 @@ pub fn run(mut machine: Machine, steps: &[Step]) -> Result<Vec<Check>> {
     let scripts = directory.join("check");
     fs::create_dir(&scripts)?;
     fs::write(directory.join("driver.sh"), DRIVER)?;
-    fs::write(directory.join("left.ignored"), left::ignored())?;
+    fs::write(directory.join("left.lines"), left::ignored_lines())?;
+    fs::write(directory.join("left.sed"), left::ignored_resources())?;
     let trial = machine.kernel.trial();
     let patience = trial.map_or(1, |_| trial::PATIENCE);
     let mut wanted = 0;
@@ -177,7 +178,7 @@ pub fn run(mut machine: Machine, steps: &[Step]) -> Result<Vec<Check>> {
         host: scripts,
         guest: "/check".into(),
     });
-    for name in ["driver.sh", "left.ignored"] {
+    for name in ["driver.sh", "left.lines", "left.sed"] {
         machine.additions.push(Addition {
             host: directory.join(name),
             guest: format!("/{name}"),
