@@ -11,6 +11,7 @@ use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use ::log::{LevelFilter, Metadata, Record};
+use kmsg::Line;
 use lfmutex::{Mutex, Once};
 
 use crate::arch::{port, timer};
@@ -25,8 +26,6 @@ static SINK: AtomicU8 = AtomicU8::new(SINK_NONE);
 static LINE: Mutex<()> = Mutex::new(());
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
-/// Longest line, in bytes; the rest is cut off.
-const LINE_BYTES: usize = 512;
 const COM1: u16 = 0x3f8;
 const LINE_STATUS: u16 = COM1 + 5;
 const TRANSMITTER_EMPTY: u8 = 1 << 5;
@@ -51,25 +50,10 @@ pub(crate) fn use_ring() {
 /// Registers the back end. The level is `info`, or what `loglevel=` on the command line says (a
 /// name, or 0 to 7 as in Linux).
 pub fn init() {
-    let level = role::cmdline()
-        .split_whitespace()
-        .filter_map(|word| word.strip_prefix("loglevel="))
-        .next_back();
-    let level = level.and_then(parse_level).unwrap_or(LevelFilter::Info);
+    let level = kmsg::level_of_cmdline(role::cmdline()).unwrap_or(LevelFilter::Info);
     // Fails only if it was registered before, which leaves it in place.
     let _ = ::log::set_logger(&BACK_END);
     ::log::set_max_level(level);
-}
-
-fn parse_level(text: &str) -> Option<LevelFilter> {
-    match text.parse::<u8>() {
-        Ok(0..=3) => Some(LevelFilter::Error),
-        Ok(4) => Some(LevelFilter::Warn),
-        Ok(5 | 6) => Some(LevelFilter::Info),
-        Ok(7) => Some(LevelFilter::Debug),
-        Ok(_) => Some(LevelFilter::Trace),
-        Err(_) => text.parse().ok(),
-    }
 }
 
 static KEEPER: Once<fn(&Record<'_>)> = Once::new();
@@ -90,13 +74,7 @@ impl ::log::Log for BackEnd {
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
-            let level = match record.level() {
-                ::log::Level::Error => "error",
-                ::log::Level::Warn => "warn",
-                ::log::Level::Info => "info",
-                ::log::Level::Debug => "debug",
-                ::log::Level::Trace => "trace",
-            };
+            let level = kmsg::level_name(record.level());
             write_line(format_args!(
                 "{level} {}: {}",
                 record.target(),
@@ -114,8 +92,7 @@ impl ::log::Log for BackEnd {
 /// One line, with its time, as a whole. The text is complete before the lock is taken, so
 /// formatting may log itself.
 fn write_line(text: fmt::Arguments<'_>) {
-    let mut line = Line::new();
-    line.stamp();
+    let mut line = Line::new(timer::now_ns());
     let dropped = DROPPED.swap(0, Ordering::Relaxed);
     if dropped != 0 {
         let _ = write!(line, "({dropped} lines lost) ");
@@ -166,56 +143,9 @@ fn emit_com1(bytes: &[u8]) {
     }
 }
 
-/// Text of one line.
-struct Line {
-    bytes: [u8; LINE_BYTES],
-    length: usize,
-}
-
-impl Line {
-    const fn new() -> Self {
-        Self {
-            bytes: [0; LINE_BYTES],
-            length: 0,
-        }
-    }
-
-    fn stamp(&mut self) {
-        let us = timer::now_ns() / 1000;
-        let _ = write!(self, "[{:5}.{:06}] ", us / 1_000_000, us % 1_000_000);
-    }
-
-    /// The line with its end, without control characters in between: a program's file name in a
-    /// message cannot fake a line.
-    fn finish(&mut self) -> &[u8] {
-        for byte in &mut self.bytes[..self.length] {
-            if *byte < b' ' {
-                *byte = b' ';
-            }
-        }
-        self.bytes[self.length] = b'\n';
-        &self.bytes[..=self.length]
-    }
-}
-
-impl Write for Line {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        // One byte stays free for the end of the line.
-        let room = LINE_BYTES - 1 - self.length;
-        let mut take = text.len().min(room);
-        while !text.is_char_boundary(take) {
-            take -= 1;
-        }
-        self.bytes[self.length..self.length + take].copy_from_slice(&text.as_bytes()[..take]);
-        self.length += take;
-        Ok(())
-    }
-}
-
 /// A line for [`early!`](crate::log::early) and for panics: no lock, no `log` crate.
 pub(crate) fn write_unlocked(text: fmt::Arguments<'_>) {
-    let mut line = Line::new();
-    line.stamp();
+    let mut line = Line::new(timer::now_ns());
     let _ = line.write_fmt(text);
     emit(line.finish());
 }
@@ -225,25 +155,3 @@ macro_rules! early {
     ($($text:tt)*) => { $crate::log::write_unlocked(format_args!($($text)*)) };
 }
 pub(crate) use early;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_are_cut_and_cleaned() {
-        let mut line = Line::new();
-        let _ = write!(line, "a\nb\x1b{}", "ü".repeat(600));
-        let bytes = line.finish();
-        assert!((LINE_BYTES - 1..=LINE_BYTES).contains(&bytes.len()));
-        assert!(bytes.starts_with(b"a b ") && bytes.ends_with(b"\n"));
-        assert!(core::str::from_utf8(bytes).is_ok());
-    }
-
-    #[test]
-    fn levels_as_names_and_numbers() {
-        assert_eq!(parse_level("debug"), Some(LevelFilter::Debug));
-        assert_eq!(parse_level("4"), Some(LevelFilter::Warn));
-        assert_eq!(parse_level("loud"), None);
-    }
-}
