@@ -182,8 +182,8 @@ pub fn go_test_program() -> Result<PathBuf> {
 /// dynamically; returns the paths.
 pub fn go_http() -> Result<[PathBuf; 2]> {
     Ok([
-        go("http-static", "tests/debian/http", false)?,
-        go("http-cgo", "tests/debian/http", true)?,
+        go("http-static", "tests/cases/debian/http", false)?,
+        go("http-cgo", "tests/cases/debian/http", true)?,
     ])
 }
 

@@ -10,7 +10,7 @@ use crate::test::{Check, Setting};
 use crate::vm::Addition;
 use crate::{packages, rootfs};
 
-const PROGRAMS: &str = include_str!("../../../../tests/cases/debian.cases");
+const PROGRAMS: &str = include_str!("../../../../tests/cases/debian/programs.cases");
 const DEVELOPMENT: &str = include_str!("../../../../tests/cases/development.cases");
 
 pub fn programs(setting: &Setting) -> Result<Vec<Check>> {

@@ -7,12 +7,12 @@ use crate::test::cases::{self, Instance};
 use crate::test::{Check, Setting};
 use crate::{build, packages};
 
-const SERVERS: &str = include_str!("../../../../tests/debian/runtimes.cases");
-const JAVA: &str = include_str!("../../../../tests/debian/java.cases");
-const POSTGRESQL: &str = include_str!("../../../../tests/debian/postgresql.cases");
-const WEB: &str = include_str!("../../../../tests/debian/web.cases");
-const LANGUAGES: &str = include_str!("../../../../tests/debian/languages.cases");
-const SCREEN: &str = include_str!("../../../../tests/debian/screen.cases");
+const SERVERS: &str = include_str!("../../../../tests/cases/debian/runtimes.cases");
+const JAVA: &str = include_str!("../../../../tests/cases/debian/java.cases");
+const POSTGRESQL: &str = include_str!("../../../../tests/cases/debian/postgresql.cases");
+const WEB: &str = include_str!("../../../../tests/cases/debian/web.cases");
+const LANGUAGES: &str = include_str!("../../../../tests/cases/debian/languages.cases");
+const SCREEN: &str = include_str!("../../../../tests/cases/debian/screen.cases");
 
 /// Servers with their clients.
 pub fn servers(setting: &Setting) -> Result<Vec<Check>> {

@@ -8,13 +8,13 @@ use crate::test::cases::{self, Case, Instance};
 use crate::test::{Check, Setting};
 
 /// A program of 300 lines.
-const LEDGER: &str = include_str!("../../../../tests/debian/ledger.sh");
+const LEDGER: &str = include_str!("../../../../tests/cases/debian/ledger.sh");
 /// A case for each program of coreutils.
-const COREUTILS: &str = include_str!("../../../../tests/debian/coreutils.cases");
+const COREUTILS: &str = include_str!("../../../../tests/cases/debian/coreutils.cases");
 /// Programs in Debian 12's coreutils.
 const COUNT: usize = 106;
-const TOOLS: &str = include_str!("../../../../tests/debian/tools.cases");
-const SQLITE: &str = include_str!("../../../../tests/debian/sqlite.cases");
+const TOOLS: &str = include_str!("../../../../tests/cases/debian/tools.cases");
+const SQLITE: &str = include_str!("../../../../tests/cases/debian/sqlite.cases");
 
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let coreutils = cases::parse(COREUTILS);
