@@ -108,19 +108,28 @@ struct LockContext {
 /// Every file that somebody locks, or waits to lock, by (device, inode).
 static TABLE: Mutex<BTreeMap<(u64, u64), Arc<LockContext>>> = Mutex::new(BTreeMap::new());
 
-/// How many files are in the table, how many locks they have, and how many calls wait for a lock of
-/// another process.
-pub(crate) fn counts() -> [u64; 3] {
+/// Numbers of what the tables of locks hold.
+pub(crate) struct LockCounts {
+    /// Files in the table.
+    pub(crate) files: u64,
+    /// Locks on them.
+    pub(crate) locks: u64,
+    /// Calls that wait for a lock of another process.
+    pub(crate) blocked: u64,
+}
+
+/// Returns how much the tables of locks hold.
+pub(crate) fn counts() -> LockCounts {
     let entries: Vec<_> = TABLE.lock().values().cloned().collect();
     let locks = |entry: &Arc<LockContext>| {
         let locks = entry.locks.lock();
         (locks.flock_owners.len() + locks.records.len()) as u64
     };
-    [
-        entries.len() as u64,
-        entries.iter().map(locks).sum(),
-        BLOCKED_LOCKS.lock().len() as u64,
-    ]
+    LockCounts {
+        files: entries.len() as u64,
+        locks: entries.iter().map(locks).sum(),
+        blocked: BLOCKED_LOCKS.lock().len() as u64,
+    }
 }
 
 fn key(file: &File) -> (u64, u64) {

@@ -4,10 +4,10 @@ use crate::{inotify, lease, lock, ramfs, tty};
 
 /// Calls `each` with the name and the number of what each table holds.
 pub fn census(each: &mut dyn FnMut(&'static str, u64)) {
-    let [files, locks, waits] = lock::counts();
-    each("locked_files", files);
-    each("file_locks", locks);
-    each("file_lock_waits", waits);
+    let locks = lock::counts();
+    each("locked_files", locks.files);
+    each("file_locks", locks.locks);
+    each("file_lock_waits", locks.blocked);
     each("leases", lease::count());
     each("watched_files", inotify::marked_inode_count());
     each("controlling_terminals", tty::controlling_count());

@@ -40,17 +40,26 @@ fn count_out(addr: usize) {
     );
 }
 
-/// Number of waits, and number of threads in the table.
+/// Numbers of what the table of waiters holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WaitCounts {
+    /// Waits that are counted.
+    pub waits: u64,
+    /// Threads in the table.
+    pub waiters: u64,
+}
+
+/// Returns how much the table of waiters holds.
 #[must_use]
-pub fn waiting() -> [u64; 2] {
+pub fn counts() -> WaitCounts {
     let counted: u32 = WAITING
         .iter()
         .map(|count| count.load(Ordering::Relaxed))
         .sum();
-    [
-        u64::from(counted),
-        TABLE.iter().map(|bucket| bucket.lock().len() as u64).sum(),
-    ]
+    WaitCounts {
+        waits: u64::from(counted),
+        waiters: TABLE.iter().map(|bucket| bucket.lock().len() as u64).sum(),
+    }
 }
 
 /// Whether nobody waits for a word at this place of its page. The caller has changed the word.

@@ -338,7 +338,8 @@ fn waits_are_woken_by_their_bits_in_their_order() {
         enter(1, 0, 2);
         enter(2, 0, 3);
         enter(3, 1, 3);
-        assert_eq!(futex::waiting(), [4, 4]);
+        let counts = |waits, waiters| futex::WaitCounts { waits, waiters };
+        assert_eq!(futex::counts(), counts(4, 4));
         assert_eq!(wake(words[0].word(), 0, 3), 0, "none at all");
         assert_eq!(
             (wake(words[0].word(), 1, 4), wake(words[0].word(), 5, 4)),
@@ -358,7 +359,7 @@ fn waits_are_woken_by_their_bits_in_their_order() {
             (1, vec![true, true, true, false])
         );
         assert_eq!((wake(words[1].word(), 2, 1), woken()), (1, vec![true; 4]));
-        assert_eq!(futex::waiting(), [0, 0]);
+        assert_eq!(futex::counts(), counts(0, 0));
         nobody_is_left(&[&words[0], &words[1]]);
     });
 }

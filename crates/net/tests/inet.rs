@@ -121,8 +121,8 @@ fn datagrams_are_whole_in_order_and_say_from_whom() {
     assert!(protocol(&b).poll(&b, None).contains(Events::IN));
     assert_eq!(
         (
-            protocol(&b).queued_bytes(true),
-            protocol(&b).queued_bytes(false)
+            protocol(&b).receive_queue_bytes(),
+            protocol(&b).send_queue_bytes()
         ),
         (5, 0)
     );
@@ -716,7 +716,7 @@ mod streams {
         assert_eq!(
             (
                 protocol(&served).at_mark(),
-                protocol(&served).queued_bytes(true),
+                protocol(&served).receive_queue_bytes(),
                 bytes(&served)
             ),
             (Ok(false), 2, Ok(b"ab".to_vec()))

@@ -320,7 +320,7 @@ fn what_finds_no_window_stays_with_the_sender() {
         }
     };
     assert_eq!(refused, Errno::EAGAIN);
-    let queued = protocol(&client).queued_bytes(false);
+    let queued = protocol(&client).send_queue_bytes();
     assert_eq!((queued, engine.buffers.queued()), (40_000, 40_000));
     assert_eq!(sent, queued + receive_buffer);
     // Once some of it is received as much follows.

@@ -41,11 +41,25 @@ pub fn set_setting(to: LargePages) {
     SETTING.store(to as u8, Ordering::Relaxed);
 }
 
-/// How many large pages faults have brought in, how many faults found none, and how many large
-/// pages were copied together.
+/// Numbers of large pages since boot (`thp_*` in `/proc/vmstat`).
+#[derive(Clone, Copy, Debug)]
+pub struct LargePageCounts {
+    /// Large pages that faults have allocated.
+    pub fault_alloc: u64,
+    /// Faults that found no large page.
+    pub fault_fallback: u64,
+    /// Large pages that small ones were copied to.
+    pub collapse_alloc: u64,
+}
+
+/// Returns the numbers of large pages since boot.
 #[must_use]
-pub fn counts() -> [u64; 3] {
-    [&FAULTED, &FELL_BACK, &COLLAPSED].map(|count| count.load(Ordering::Relaxed))
+pub fn counts() -> LargePageCounts {
+    LargePageCounts {
+        fault_alloc: FAULTED.load(Ordering::Relaxed),
+        fault_fallback: FELL_BACK.load(Ordering::Relaxed),
+        collapse_alloc: COLLAPSED.load(Ordering::Relaxed),
+    }
 }
 
 /// Bytes of a large page.

@@ -57,14 +57,17 @@ pub use host::Page;
 #[cfg(not(target_os = "none"))]
 pub(crate) use host::{Flags, Frame, Insert, LargePage, MapError, PageTable, Perm, Span, Unmapped};
 pub use large::{
-    LargePages, counts as large_page_counts, set_setting as set_large_pages, setting as large_pages,
+    LargePageCounts, LargePages, counts as large_page_counts, set_setting as set_large_pages,
+    setting as large_pages,
 };
 pub use madvise::{Advice, DontNeedScope};
 pub use object::{Backing, Object, ShmemObject};
 pub use remap::RemapOptions;
 pub use residency::{Residency, ResidentByKind};
 pub use reverse_map::ReverseMap;
-pub use space::{AddressSpace, FutexKey, MapRequest, Placement, SpaceStats, VmaInfo};
+pub use space::{
+    AddressSpace, FutexKey, MapRequest, Placement, ResidentBytes, SpaceStats, VmaInfo,
+};
 pub use vma::{Prot, VmaFlags};
 
 /// The length in bytes rounded up to whole pages; `None` if that is beyond the address range.

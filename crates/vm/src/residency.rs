@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::space::{AddressSpace, VmaInfo};
+use crate::space::{AddressSpace, ResidentBytes, VmaInfo};
 use crate::vma::{Vma, VmaFlags};
 use crate::{PAGE_SIZE, Page, zero_page};
 
@@ -107,7 +107,7 @@ impl AddressSpace {
                 .map(|range| self.resident_object_bytes(range))
                 .sum::<usize>()
         };
-        let [private, shared] = self.resident_by_sharing();
+        let ResidentBytes { private, shared } = self.resident_by_sharing();
         let files_privately = present(PageKind::Private).min(private);
         let files_shared = match (size(PageKind::File), size(PageKind::Shmem)) {
             (0, _) => 0,

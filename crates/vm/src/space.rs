@@ -121,6 +121,15 @@ impl FutexKey {
     }
 }
 
+/// Resident bytes of an address space.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct ResidentBytes {
+    /// Of private areas.
+    pub private: usize,
+    /// Of shared areas.
+    pub shared: usize,
+}
+
 /// The part of an address space that is under its read-write lock: the areas, and the locked
 /// ranges.
 #[derive(Default)]
@@ -793,15 +802,17 @@ impl AddressSpace {
 
     /// Bytes that are present.
     pub fn resident(&self) -> usize {
-        let [private, shared] = self.resident_by_sharing();
+        let ResidentBytes { private, shared } = self.resident_by_sharing();
         private + shared
     }
 
     /// Resident bytes of private areas and of shared ones.
     #[must_use]
-    pub fn resident_by_sharing(&self) -> [usize; 2] {
-        [&self.private_pages, &self.shared_pages]
-            .map(|pages| pages.load(Ordering::Relaxed) * PAGE_SIZE)
+    pub fn resident_by_sharing(&self) -> ResidentBytes {
+        ResidentBytes {
+            private: self.private_pages.load(Ordering::Relaxed) * PAGE_SIZE,
+            shared: self.shared_pages.load(Ordering::Relaxed) * PAGE_SIZE,
+        }
     }
 
     /// All areas, ascending, for `/proc/<pid>/maps`.

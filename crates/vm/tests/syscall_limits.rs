@@ -385,8 +385,10 @@ fn pages_that_a_file_has_lost_are_shown_no_more() {
         ],
         [2, 1]
     );
-    let resident =
-        |space: &AddressSpace| space.resident_by_sharing().map(|bytes| bytes / PAGE_SIZE);
+    let resident = |space: &AddressSpace| {
+        let bytes = space.resident_by_sharing();
+        [bytes.private, bytes.shared].map(|bytes| bytes / PAGE_SIZE)
+    };
     assert_eq!(resident(&space), [3, 3]);
     mappings.unmap_mapping_range(1..2, false);
     assert_eq!(

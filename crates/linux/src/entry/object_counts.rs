@@ -12,9 +12,9 @@ pub fn object_counts(each: &mut dyn FnMut(&'static str, u64)) {
     each("process_numbers", processes.processes as u64);
     each("thread_numbers", processes.threads as u64);
     each("listed_children", processes.children as u64);
-    let [waits, waiters] = futex::waiting();
-    each("futex_waits", waits);
-    each("futex_waiters", waiters);
+    let futexes = futex::counts();
+    each("futex_waits", futexes.waits);
+    each("futex_waiters", futexes.waiters);
     let inheriting = pi::counts();
     each("inheriting_locks", inheriting.locks as u64);
     each("inheriting_moves", inheriting.requeues as u64);

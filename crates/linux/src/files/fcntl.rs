@@ -34,11 +34,12 @@ pub fn sys_close_range(task: &Task, first: u32, last: u32, flags: u32) -> SysRes
     if flags & CLOSE_RANGE_UNSHARE != 0 {
         task.unshare_files();
     }
-    task.files().close_range(
-        first as usize,
-        last as usize,
-        flags & CLOSE_RANGE_CLOEXEC != 0,
-    );
+    let range = first as usize..=last as usize;
+    if flags & CLOSE_RANGE_CLOEXEC == 0 {
+        task.files().close_range(&range);
+    } else {
+        task.files().set_cloexec_range(&range);
+    }
     Ok(0)
 }
 

@@ -324,5 +324,10 @@ pub fn sys_pkey_mprotect(
     prot: u32,
     key: i32,
 ) -> SysResult {
-    mmap::protect(task, addr, len, prot, key == -1)
+    let key = if key == -1 {
+        Ok(())
+    } else {
+        Err(Errno::EINVAL)
+    };
+    mmap::protect(task, addr, len, prot, key)
 }

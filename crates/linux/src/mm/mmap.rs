@@ -255,11 +255,11 @@ pub fn sys_munmap(task: &Task, addr: UserAddr, len: usize) -> SysResult {
 
 /// `mprotect(2)`: changes the protection of a range.
 pub fn sys_mprotect(task: &Task, addr: UserAddr, len: usize, prot: u32) -> SysResult {
-    protect(task, addr, len, prot, true)
+    protect(task, addr, len, prot, Ok(()))
 }
 
-/// Changes protection as `mprotect(2)` does; `sound` is whether what else was asked for can be had,
-/// which is looked at after the range.
+/// Changes protection as `mprotect(2)` does; `key` is what became of the protection key that was
+/// asked for, which is looked at after the range.
 ///
 /// # Errors
 /// Those of `mprotect(2)`; `EINVAL`.
@@ -268,7 +268,7 @@ pub(crate) fn protect(
     addr: UserAddr,
     len: usize,
     prot: u32,
-    sound: bool,
+    key: Result<(), Errno>,
 ) -> SysResult {
     const GROWS: u32 = sys::PROT_GROWSDOWN | sys::PROT_GROWSUP;
     const KNOWN: u32 = sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC | sys::PROT_SEM;
@@ -282,9 +282,10 @@ pub(crate) fn protect(
     let end = page_align_up(len)
         .and_then(|len| addr.raw().checked_add(len))
         .ok_or(Errno::ENOMEM)?;
-    if prot & !(GROWS | KNOWN) != 0 || !sound {
+    if prot & !(GROWS | KNOWN) != 0 {
         return Err(Errno::EINVAL);
     }
+    key?;
     let space = space(task)?;
     let start = match grows {
         0 => addr.raw(),

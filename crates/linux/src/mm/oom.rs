@@ -110,7 +110,7 @@ fn kill_victim(victim: &Process, task: &Task) {
         task.name(),
         adjustment(task.process())
     );
-    let (stats, [private, shared]) = victim
+    let (stats, resident) = victim
         .space()
         .map(|space| (space.stats(), space.resident_by_sharing()))
         .unwrap_or_default();
@@ -121,8 +121,8 @@ fn kill_victim(victim: &Process, task: &Task) {
         victim.pid(),
         victim.name(),
         kib(stats.size),
-        kib(private),
-        kib(shared),
+        kib(resident.private),
+        kib(resident.shared),
         victim.credentials().user.real,
         // A table for every 2 MiB in use, if they are in use as a whole.
         kib(stats.resident / 512),

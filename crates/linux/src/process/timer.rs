@@ -128,6 +128,15 @@ pub(crate) const MIN_POLL_NS: u64 = 500_000;
 /// Longest time between two checks of processor time, nanoseconds.
 pub(crate) const MAX_POLL_NS: u64 = 100_000_000;
 
+/// Value of a timer (`struct itimerspec`).
+#[derive(Clone, Copy)]
+pub(crate) struct TimerValue {
+    /// Time until it fires, nanoseconds; 0 if it is not set.
+    pub(crate) remaining_ns: u64,
+    /// Interval at which it then fires again, nanoseconds; 0 for never.
+    pub(crate) interval_ns: u64,
+}
+
 /// A timer. Its alarm holds it while it is set; the process holds it until it is deleted.
 pub(crate) struct Timer {
     pub(crate) _counted: census::Timer,
@@ -177,8 +186,8 @@ impl Timer {
     }
 
     /// Sets it to fire at a time of its clock (`None`: not), and then every `interval_ns` if that
-    /// is not 0. Returns what was left, and the interval that was.
-    pub(crate) fn set(&self, deadline_ns: Option<u64>, interval_ns: u64) -> (u64, u64) {
+    /// is not 0. Returns its value before.
+    pub(crate) fn set(&self, deadline_ns: Option<u64>, interval_ns: u64) -> TimerValue {
         let now = self.clock.now();
         let mut setting = self.setting.lock();
         let left = Self::remaining_ns(&setting, now);
@@ -201,7 +210,10 @@ impl Timer {
             // That of a descriptor is remembered even if it does not run.
             setting.interval_ns = interval_ns;
         }
-        (left, old.interval_ns)
+        TimerValue {
+            remaining_ns: left,
+            interval_ns: old.interval_ns,
+        }
     }
 
     /// Fires now if it was set to a time that is past, rather than a moment later.
@@ -266,10 +278,14 @@ impl Timer {
             .map_or(0, |_| setting.deadline_ns.saturating_sub(now).max(1))
     }
 
-    pub(crate) fn get(&self) -> (u64, u64) {
+    /// Value that the timer has now.
+    pub(crate) fn value(&self) -> TimerValue {
         let now = self.clock.now();
         let setting = self.setting.lock();
-        (Self::remaining_ns(&setting, now), setting.interval_ns)
+        TimerValue {
+            remaining_ns: Self::remaining_ns(&setting, now),
+            interval_ns: setting.interval_ns,
+        }
     }
 
     /// Notifies programs that the timer fired `times` times.

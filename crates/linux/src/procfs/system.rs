@@ -287,12 +287,12 @@ fn devices() -> String {
 
 fn vmstat() -> String {
     let stats = mem::stats();
-    let [faulted, fell_back, collapsed] = vm::large_page_counts();
+    let large = vm::large_page_counts();
     let (mapped, splits) = (guard::paging::large_pages(), guard::paging::splits());
     format!(
         "nr_free_pages {}\nnr_anon_pages {}\nnr_anon_transparent_hugepages {mapped}\npgpgin 0\npgpgout 0\npswpin 0\npswpout 0\n\
-         thp_fault_alloc {faulted}\nthp_fault_fallback {fell_back}\nthp_collapse_alloc {collapsed}\nthp_split_pmd {splits}\n",
-        stats.free, stats.user
+         thp_fault_alloc {}\nthp_fault_fallback {}\nthp_collapse_alloc {}\nthp_split_pmd {splits}\n",
+        stats.free, stats.user, large.fault_alloc, large.fault_fallback, large.collapse_alloc
     )
 }
 

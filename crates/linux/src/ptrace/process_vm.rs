@@ -14,6 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::access::check_trace_access;
 use crate::process::{Process, pidfd, process_table};
+use crate::state::usage::Direction;
 use crate::uaccess::{self, UserPtr};
 use crate::uio::{self, IoVec, IoVecs, UserBuf};
 use crate::{SysResult, Task};
@@ -57,7 +58,12 @@ impl<'a> Cursor<'a> {
 
 /// Copies between the caller's memory and another's, page by page: what was copied before a fault
 /// counts. Both have something.
-fn transfer(space: &AddressSpace, local: &IoVecs, remote: &IoVecs, to_them: bool) -> SysResult {
+fn transfer(
+    space: &AddressSpace,
+    local: &IoVecs,
+    remote: &IoVecs,
+    direction: Direction,
+) -> SysResult {
     let (mut local, mut remote) = (Cursor::new(local), Cursor::new(remote));
     let mut bytes = vec![0; PAGE_SIZE];
     let mut done = 0;
@@ -67,7 +73,7 @@ fn transfer(space: &AddressSpace, local: &IoVecs, remote: &IoVecs, to_them: bool
             .min(other.len)
             .min(PAGE_SIZE - other.addr.page_offset());
         let bytes = &mut bytes[..len];
-        let moved = if to_them {
+        let moved = if direction == Direction::Write {
             let have = uaccess::read_partial(mine.addr, bytes);
             space.write(other.addr.raw(), &bytes[..have]).map(|()| have)
         } else {
@@ -90,31 +96,37 @@ fn transfer(space: &AddressSpace, local: &IoVecs, remote: &IoVecs, to_them: bool
     }
 }
 
+/// Array of buffers in the caller's memory.
+struct IoVecArray {
+    ptr: UserPtr<IoVec>,
+    count: usize,
+}
+
 fn process_vm(
     task: &Task,
     pid: Tid,
-    local: (UserPtr<IoVec>, usize),
-    remote: (UserPtr<IoVec>, usize),
+    local: IoVecArray,
+    remote: IoVecArray,
     flags: usize,
-    to_them: bool,
+    direction: Direction,
 ) -> SysResult {
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
     // Of the count of one's own Linux takes 32 bits, and all of the others'.
-    let local = IoVecs::read(local.0, local.1 as u32 as usize)?;
+    let local = IoVecs::read(local.ptr, local.count as u32 as usize)?;
     // Who moves nothing asks for nobody, and whose own buffers are empty is not even asked for the
     // others.
     let is_nothing = |buffers: &IoVecs| buffers.as_slice().iter().all(|buffer| buffer.len == 0);
     if is_nothing(&local) {
         return Ok(0);
     }
-    let remote = IoVecs::read_remote(remote.0, remote.1)?;
+    let remote = IoVecs::read_remote(remote.ptr, remote.count)?;
     if is_nothing(&remote) {
         return Ok(0);
     }
     let space = target_process(task, pid)?.0.require_space()?;
-    transfer(&space, &local, &remote, to_them)
+    transfer(&space, &local, &remote, direction)
 }
 
 /// `process_vm_readv(2)`: reads the memory of another process.
@@ -130,10 +142,16 @@ pub fn sys_process_vm_readv(
     process_vm(
         task,
         pid,
-        (local, local_count),
-        (remote, remote_count),
+        IoVecArray {
+            ptr: local,
+            count: local_count,
+        },
+        IoVecArray {
+            ptr: remote,
+            count: remote_count,
+        },
         flags,
-        false,
+        Direction::Read,
     )
 }
 
@@ -150,10 +168,16 @@ pub fn sys_process_vm_writev(
     process_vm(
         task,
         pid,
-        (local, local_count),
-        (remote, remote_count),
+        IoVecArray {
+            ptr: local,
+            count: local_count,
+        },
+        IoVecArray {
+            ptr: remote,
+            count: remote_count,
+        },
         flags,
-        true,
+        Direction::Write,
     )
 }
 

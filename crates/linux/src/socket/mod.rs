@@ -71,6 +71,15 @@ pub(crate) fn with_caller<R>(task: &Task, f: impl FnOnce(&Caller<'_>) -> R) -> R
     })
 }
 
+/// Use of an address that a caller passes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AddressUse {
+    /// `bind(2)`.
+    Bind,
+    /// Destination of a message.
+    Destination,
+}
+
 /// The address that a caller passed, as a socket means it. Who leaves out the family means the
 /// socket's if that is IPv4, where an address is to be bound only with no address in particular.
 ///
@@ -80,12 +89,16 @@ pub(crate) fn read_address(
     socket: &Socket,
     addr: UserAddr,
     len: u32,
-    binds: bool,
+    purpose: AddressUse,
 ) -> Result<Address, Errno> {
     let (mut bytes, len) = copy_address(addr, len)?;
     let family = socket.ops().family();
     let left_out = family == consts::AF_INET && bytes[..2] == [0; 2];
-    if left_out && (!binds || len < size_of::<consts::sockaddr_in>() || bytes[4..8] == [0; 4]) {
+    if left_out
+        && (purpose != AddressUse::Bind
+            || len < size_of::<consts::sockaddr_in>()
+            || bytes[4..8] == [0; 4])
+    {
         bytes[..2].copy_from_slice(&(consts::AF_INET as u16).to_ne_bytes());
     }
     Ok(Address::decode_for_family(family, &bytes[..len]))
@@ -224,7 +237,7 @@ pub fn sys_socketpair(
 /// `bind(2)`: gives a socket its address.
 pub fn sys_bind(task: &Task, fd: Fd, addr: UserAddr, len: u32) -> SysResult {
     with_socket(task, fd, |socket, _| {
-        let address = read_address(socket, addr, len, true)?;
+        let address = read_address(socket, addr, len, AddressUse::Bind)?;
         with_caller(task, |caller| socket.ops().bind(caller, &address)).map(|()| 0)
     })
 }

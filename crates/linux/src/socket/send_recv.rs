@@ -20,7 +20,7 @@ use uapi::user_addr::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::{process_table, signal_broken_pipe};
-use crate::socket::{MAX_ADDRESS, of_file, read_address, with_caller, write_address};
+use crate::socket::{AddressUse, MAX_ADDRESS, of_file, read_address, with_caller, write_address};
 use crate::state::credentials::Ids;
 use crate::state::fdtable::CloseOnExec;
 use crate::time::deadline_after;
@@ -215,7 +215,12 @@ fn send(
     let address = if to.addr.is_null() {
         None
     } else {
-        Some(read_address(socket, to.addr, to.len, false)?)
+        Some(read_address(
+            socket,
+            to.addr,
+            to.len,
+            AddressUse::Destination,
+        )?)
     };
     let address = address.filter(|_| match protocol.family() {
         // A connection has its other end, whatever the address means.

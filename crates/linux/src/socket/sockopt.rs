@@ -220,10 +220,11 @@ pub fn sys_setsockopt(
                     // In the past: calls do not wait.
                     Err(_) => 1,
                 };
-                options.set_timeout(
-                    matches!(option, consts::SO_SNDTIMEO_OLD | consts::SO_SNDTIMEO_NEW),
-                    nanoseconds,
-                );
+                if matches!(option, consts::SO_SNDTIMEO_OLD | consts::SO_SNDTIMEO_NEW) {
+                    options.set_send_timeout(nanoseconds);
+                } else {
+                    options.set_receive_timeout(nanoseconds);
+                }
             }
             consts::SO_ATTACH_FILTER => {
                 if len != size_of::<ProgramPtr>() {

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use abi::errno::Errno;
@@ -584,17 +585,15 @@ impl FdTable {
         self.close_where(|_, cloexec| cloexec);
     }
 
-    /// Closes the numbers `first..=last`, or marks them close-on-exec.
-    pub fn close_range(&self, first: usize, last: usize, only_mark: bool) {
-        if !only_mark {
-            self.close_where(|fd, _| (first..=last).contains(&fd));
-            return;
-        }
+    /// Closes the descriptors with these numbers.
+    pub fn close_range(&self, range: &RangeInclusive<usize>) {
+        self.close_where(|fd, _| range.contains(&fd));
+    }
+
+    /// Marks the descriptors with these numbers close-on-exec.
+    pub fn set_cloexec_range(&self, range: &RangeInclusive<usize>) {
         let mut numbers = self.numbers.lock();
-        let marked: Vec<usize> = numbers
-            .open()
-            .filter(|fd| (first..=last).contains(fd))
-            .collect();
+        let marked: Vec<usize> = numbers.open().filter(|fd| range.contains(fd)).collect();
         marked
             .into_iter()
             .for_each(|fd| numbers.cloexec.set(fd, true));

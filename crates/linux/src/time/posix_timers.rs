@@ -17,7 +17,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::Process;
 use crate::process::cpu_clock::{CountedTime, CpuClock};
-use crate::process::timer::{REALTIME_TIMERS, Timer, TimerClock, TimerNotify};
+use crate::process::timer::{REALTIME_TIMERS, Timer, TimerClock, TimerNotify, TimerValue};
 use crate::state::rlimit::{Resource, UNLIMITED};
 use crate::time::wall_clock::{WallClockGuard, lock_wall_clock, monotonic_of};
 use crate::uaccess::UserPtr;
@@ -33,7 +33,7 @@ impl Timer {
         _still: &WallClockGuard,
         wish: &ITimerSpec,
         mode: TimerMode,
-    ) -> Result<(u64, u64), Errno> {
+    ) -> Result<TimerValue, Errno> {
         let (deadline, interval) = self.deadline_of(wish, mode)?;
         let before = self.set(deadline, interval);
         if mode == TimerMode::Absolute && self.base == ClockBase::Realtime {
@@ -113,12 +113,15 @@ pub struct ITimerVal {
 }
 
 impl ITimerVal {
-    fn from_ns((left, interval): (u64, u64)) -> Self {
+    fn new(value: TimerValue) -> Self {
         // What is left is never shown as nothing.
-        let left = if left == 0 { 0 } else { left.max(1000) };
+        let remaining_ns = match value.remaining_ns {
+            0 => 0,
+            ns => ns.max(1000),
+        };
         Self {
-            interval: TimeVal::from_ns(interval),
-            value: TimeVal::from_ns(left),
+            interval: TimeVal::from_ns(value.interval_ns),
+            value: TimeVal::from_ns(remaining_ns),
         }
     }
 }
@@ -166,20 +169,22 @@ pub fn sys_setitimer(
     let timer = interval_timer(task, which)?;
     let deadline = (value != 0).then(|| timer.clock.now().saturating_add(value));
     let before = timer.set(deadline, interval);
-    old.write_optional(&ITimerVal::from_ns(before))?;
+    old.write_optional(&ITimerVal::new(before))?;
     Ok(0)
 }
 
 /// `getitimer(2)`: stores an interval timer's time left and interval.
 pub fn sys_getitimer(task: &Task, which: u32, value: UserPtr<ITimerVal>) -> SysResult {
-    value.write(&ITimerVal::from_ns(interval_timer(task, which)?.get()))?;
+    value.write(&ITimerVal::new(interval_timer(task, which)?.value()))?;
     Ok(0)
 }
 
 /// `alarm(2)`: sets a timer in seconds that sends `SIGALRM`; returns the seconds that were left.
 pub fn sys_alarm(task: &Task, seconds: u32) -> SysResult {
     let deadline = (seconds != 0).then(|| now_ns() + u64::from(seconds) * NS_PER_SEC);
-    let (left, _) = interval_timer(task, sys::ITIMER_REAL)?.set(deadline, 0);
+    let left = interval_timer(task, sys::ITIMER_REAL)?
+        .set(deadline, 0)
+        .remaining_ns;
     // Rounded, but what is left is never nothing.
     let rest = (left + NS_PER_SEC / 2) / NS_PER_SEC;
     Ok(if left > 0 { rest.max(1) } else { 0 } as usize)
@@ -331,10 +336,10 @@ impl ITimerSpec {
         self.value.to_ns().and(self.interval.to_ns()).map(drop)
     }
 
-    pub(crate) fn from_ns((left, interval): (u64, u64)) -> Self {
+    pub(crate) fn new(value: TimerValue) -> Self {
         Self {
-            interval: TimeSpec::from_ns(interval),
-            value: TimeSpec::from_ns(left),
+            interval: TimeSpec::from_ns(value.interval_ns),
+            value: TimeSpec::from_ns(value.remaining_ns),
         }
     }
 }
@@ -354,13 +359,13 @@ pub fn sys_timer_settime(
     let timer = created(task, id)?;
     let before = timer.set_to(&lock_wall_clock(), &new, TimerMode::of_flags(flags))?;
     timer.fire_if_due();
-    old.write_optional(&ITimerSpec::from_ns(before))?;
+    old.write_optional(&ITimerSpec::new(before))?;
     Ok(0)
 }
 
 /// `timer_gettime(2)`: stores a timer's time left and interval.
 pub fn sys_timer_gettime(task: &Task, id: i32, value: UserPtr<ITimerSpec>) -> SysResult {
-    value.write(&ITimerSpec::from_ns(created(task, id)?.get()))?;
+    value.write(&ITimerSpec::new(created(task, id)?.value()))?;
     Ok(0)
 }
 

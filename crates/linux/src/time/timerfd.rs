@@ -131,7 +131,7 @@ pub fn sys_timerfd_settime(
         .set_to(&still, &new, TimerMode::of_flags(flags))?;
     drop(still);
     timer.timer.fire_if_due();
-    old.write_optional(&ITimerSpec::from_ns(before))?;
+    old.write_optional(&ITimerSpec::new(before))?;
     if expirations.take_cancelled() {
         Err(Errno::ECANCELED)
     } else {
@@ -143,6 +143,6 @@ pub fn sys_timerfd_settime(
 pub fn sys_timerfd_gettime(task: &Task, fd: Fd, value: UserPtr<ITimerSpec>) -> SysResult {
     let file = task.file_io(fd)?;
     let timer = file.ops_as::<TimerFd>().ok_or(Errno::EINVAL)?;
-    value.write(&ITimerSpec::from_ns(timer.timer.get()))?;
+    value.write(&ITimerSpec::new(timer.timer.value()))?;
     Ok(0)
 }

@@ -419,12 +419,12 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
         self.0.receiver().endpoint.set_error(error);
     }
 
-    fn queued_bytes(&self, incoming: bool) -> usize {
-        if incoming {
-            self.0.receiver().next_datagram_len()
-        } else {
-            0
-        }
+    fn receive_queue_bytes(&self) -> usize {
+        self.0.receiver().next_datagram_len()
+    }
+
+    fn send_queue_bytes(&self) -> usize {
+        0
     }
 
     fn memory_info(&self) -> SocketMemory {

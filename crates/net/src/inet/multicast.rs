@@ -17,19 +17,35 @@ use crate::socket::Interface;
 /// The most sources that one membership names (`net.ipv4.igmp_max_msf`).
 const MAX_SOURCES: usize = 10;
 
+/// Mode of a membership's source filter (RFC 3376).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FilterMode {
+    /// Only packets of the listed sources are received.
+    Include,
+    /// Packets of the listed sources are not received.
+    Exclude,
+}
+
+/// Change of a membership's list of sources.
+#[derive(Clone, Copy)]
+enum SourceChange {
+    Add,
+    Remove,
+}
+
 /// A group a socket has joined.
 pub(super) struct Membership {
     group: IpAddr,
     interface: u32,
-    /// The sources are those received from (`INCLUDE`); else those not received from (`EXCLUDE`).
-    include_mode: bool,
+    filter_mode: FilterMode,
     sources: Vec<IpAddr>,
 }
 
 impl Membership {
     /// Whether the membership lets in what `from` sends to a group.
     pub(super) fn allows_source(&self, group: IpAddr, from: IpAddr) -> bool {
-        self.group == group && self.sources.contains(&from) == self.include_mode
+        let is_listed = self.sources.contains(&from);
+        self.group == group && is_listed == (self.filter_mode == FilterMode::Include)
     }
 }
 
@@ -103,7 +119,7 @@ pub(super) fn set_multicast_option(
         .update_memberships(|groups| match (level, option) {
             (IP, net::IP_ADD_MEMBERSHIP)
             | (IPV6, net::IPV6_ADD_MEMBERSHIP)
-            | (_, net::MCAST_JOIN_GROUP) => join_group(groups, &asked, false),
+            | (_, net::MCAST_JOIN_GROUP) => join_group(groups, &asked, FilterMode::Exclude),
             (IP, net::IP_DROP_MEMBERSHIP)
             | (IPV6, net::IPV6_DROP_MEMBERSHIP)
             | (_, net::MCAST_LEAVE_GROUP) => {
@@ -112,17 +128,17 @@ pub(super) fn set_multicast_option(
             }
             (_, net::IP_ADD_SOURCE_MEMBERSHIP | net::MCAST_JOIN_SOURCE_GROUP) => {
                 if find_membership(groups, &asked).is_none() {
-                    join_group(groups, &asked, true)?;
+                    join_group(groups, &asked, FilterMode::Include)?;
                 }
-                change_source(groups, &asked, true, true)
+                change_source(groups, &asked, FilterMode::Include, SourceChange::Add)
             }
             (_, net::IP_DROP_SOURCE_MEMBERSHIP | net::MCAST_LEAVE_SOURCE_GROUP) => {
-                change_source(groups, &asked, true, false)
+                change_source(groups, &asked, FilterMode::Include, SourceChange::Remove)
             }
             (_, net::IP_BLOCK_SOURCE | net::MCAST_BLOCK_SOURCE) => {
-                change_source(groups, &asked, false, true)
+                change_source(groups, &asked, FilterMode::Exclude, SourceChange::Add)
             }
-            _ => change_source(groups, &asked, false, false),
+            _ => change_source(groups, &asked, FilterMode::Exclude, SourceChange::Remove),
         })
 }
 
@@ -135,7 +151,7 @@ fn find_membership(groups: &[Membership], asked: &MembershipRequest) -> Option<u
 fn join_group(
     groups: &mut Vec<Membership>,
     asked: &MembershipRequest,
-    include_mode: bool,
+    filter_mode: FilterMode,
 ) -> Result<()> {
     if find_membership(groups, asked).is_some() {
         return Err(Errno::EADDRINUSE);
@@ -143,39 +159,43 @@ fn join_group(
     groups.push(Membership {
         group: asked.group,
         interface: asked.interface,
-        include_mode,
+        filter_mode,
         sources: Vec::new(),
     });
     Ok(())
 }
 
-/// Adds a source to those that are, or are not, received, or takes it away. A membership that names
+/// Adds a source to a membership's filter, or removes it. A membership that names
 /// sources of one sort has none of the other; one whose last wanted source goes ends.
 fn change_source(
     groups: &mut Vec<Membership>,
     asked: &MembershipRequest,
-    only: bool,
-    adds: bool,
+    filter_mode: FilterMode,
+    change: SourceChange,
 ) -> Result<()> {
     let at = find_membership(groups, asked).ok_or(Errno::EINVAL)?;
     let membership = &mut groups[at];
-    if membership.include_mode != only {
+    if membership.filter_mode != filter_mode {
         if !membership.sources.is_empty() {
             return Err(Errno::EINVAL);
         }
-        membership.include_mode = only;
+        membership.filter_mode = filter_mode;
     }
     let source = asked.source.ok_or(Errno::EINVAL)?;
     match (
         membership.sources.iter().position(|known| *known == source),
-        adds,
+        change,
     ) {
-        (Some(_), true) | (None, false) => return Err(Errno::EADDRNOTAVAIL),
-        (None, true) if membership.sources.len() == MAX_SOURCES => return Err(Errno::ENOBUFS),
-        (None, true) => membership.sources.push(source),
-        (Some(known), false) => drop(membership.sources.swap_remove(known)),
+        (Some(_), SourceChange::Add) | (None, SourceChange::Remove) => {
+            return Err(Errno::EADDRNOTAVAIL);
+        }
+        (None, SourceChange::Add) if membership.sources.len() == MAX_SOURCES => {
+            return Err(Errno::ENOBUFS);
+        }
+        (None, SourceChange::Add) => membership.sources.push(source),
+        (Some(known), SourceChange::Remove) => drop(membership.sources.swap_remove(known)),
     }
-    if only && membership.sources.is_empty() {
+    if filter_mode == FilterMode::Include && membership.sources.is_empty() {
         groups.swap_remove(at);
     }
     Ok(())
@@ -302,6 +322,8 @@ fn word(value: &[u8], at: usize) -> Result<i32> {
 
 #[cfg(test)]
 mod tests {
+    use super::FilterMode::{Exclude, Include};
+    use super::SourceChange::{Add, Remove};
     use super::*;
 
     #[test]
@@ -315,30 +337,30 @@ mod tests {
         };
         let mut groups = Vec::new();
         assert_eq!(
-            change_source(&mut groups, &from(a), false, true),
+            change_source(&mut groups, &from(a), Exclude, Add),
             Err(Errno::EINVAL)
         );
-        join_group(&mut groups, &from(a), false).unwrap();
+        join_group(&mut groups, &from(a), Exclude).unwrap();
         assert_eq!(
-            join_group(&mut groups, &from(a), false),
+            join_group(&mut groups, &from(a), Exclude),
             Err(Errno::EADDRINUSE)
         );
         assert!(groups[0].allows_source(group, a));
-        change_source(&mut groups, &from(a), false, true).unwrap();
+        change_source(&mut groups, &from(a), Exclude, Add).unwrap();
         assert!(!groups[0].allows_source(group, a) && groups[0].allows_source(group, b));
         assert_eq!(
-            change_source(&mut groups, &from(b), true, true),
+            change_source(&mut groups, &from(b), Include, Add),
             Err(Errno::EINVAL)
         );
         assert_eq!(
-            change_source(&mut groups, &from(b), false, false),
+            change_source(&mut groups, &from(b), Exclude, Remove),
             Err(Errno::EADDRNOTAVAIL)
         );
-        change_source(&mut groups, &from(a), false, false).unwrap();
+        change_source(&mut groups, &from(a), Exclude, Remove).unwrap();
         // With no source named it may become the other sort.
-        change_source(&mut groups, &from(b), true, true).unwrap();
+        change_source(&mut groups, &from(b), Include, Add).unwrap();
         assert!(!groups[0].allows_source(group, a) && groups[0].allows_source(group, b));
-        change_source(&mut groups, &from(b), true, false).unwrap();
+        change_source(&mut groups, &from(b), Include, Remove).unwrap();
         assert!(groups.is_empty());
     }
 }

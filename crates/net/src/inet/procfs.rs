@@ -122,7 +122,7 @@ pub fn tcp(stack: &InetStack, family: Family) -> String {
     {
         let queues = match socket.backlog() {
             Some((waiting, _)) => (0, waiting),
-            None => (socket.queued_bytes(false), socket.queued_bytes(true)),
+            None => (socket.send_queue_bytes(), socket.receive_queue_bytes()),
         };
         let (addresses, state) = (socket.addresses(), socket.tcp_state() as u8);
         write_row(
@@ -253,7 +253,7 @@ pub(crate) fn diag_entries(stack: &InetStack, protocol: u8) -> Option<Vec<InetDi
             let show = |socket: &Arc<TcpSocket>| {
                 let queues = match socket.backlog() {
                     Some((waiting, most)) => (most, waiting),
-                    None => (socket.queued_bytes(false), socket.queued_bytes(true)),
+                    None => (socket.send_queue_bytes(), socket.receive_queue_bytes()),
                 };
                 let (info, shut) = (Some(tcp_info(socket)), socket.endpoint.shutdown_mask());
                 InetDiagEntry {

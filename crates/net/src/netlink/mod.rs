@@ -312,17 +312,17 @@ impl SocketOps for NetlinkSocket {
         self.endpoint.set_error(error);
     }
 
-    fn queued_bytes(&self, incoming: bool) -> usize {
-        if incoming {
-            self.endpoint
-                .queue
-                .lock()
-                .replies
-                .front()
-                .map_or(0, Vec::len)
-        } else {
-            0
-        }
+    fn receive_queue_bytes(&self) -> usize {
+        self.endpoint
+            .queue
+            .lock()
+            .replies
+            .front()
+            .map_or(0, Vec::len)
+    }
+
+    fn send_queue_bytes(&self) -> usize {
+        0
     }
 
     fn attach_file(&self, _: &Arc<File>) {}

@@ -665,17 +665,17 @@ impl SocketOps for PacketSocket {
         self.endpoint.set_error(error);
     }
 
-    fn queued_bytes(&self, incoming: bool) -> usize {
-        if incoming {
-            self.endpoint
-                .queue
-                .lock()
-                .packets
-                .front()
-                .map_or(0, |packet| packet.data.len())
-        } else {
-            0
-        }
+    fn receive_queue_bytes(&self) -> usize {
+        self.endpoint
+            .queue
+            .lock()
+            .packets
+            .front()
+            .map_or(0, |packet| packet.data.len())
+    }
+
+    fn send_queue_bytes(&self) -> usize {
+        0
     }
 
     fn memory_info(&self) -> SocketMemory {

@@ -226,14 +226,17 @@ pub trait SocketOps: FileOps {
     /// Keeps an error for [`Self::take_error`], or the next call.
     fn set_error(&self, error: Errno);
 
-    /// Bytes that wait to be received, or else those sent that the peer has not received.
-    fn queued_bytes(&self, incoming: bool) -> usize;
+    /// Bytes that wait to be received (`SIOCINQ`).
+    fn receive_queue_bytes(&self) -> usize;
+
+    /// Bytes that were sent and not received by the peer (`SIOCOUTQ`).
+    fn send_queue_bytes(&self) -> usize;
 
     /// The contents of the queues.
     fn memory_info(&self) -> SocketMemory {
         SocketMemory {
-            receive_bytes: self.queued_bytes(true),
-            send_bytes: self.queued_bytes(false),
+            receive_bytes: self.receive_queue_bytes(),
+            send_bytes: self.send_queue_bytes(),
             drops: 0,
         }
     }
@@ -443,7 +446,12 @@ impl FileOps for Socket {
         if self.ops.is_listening() {
             return Err(Errno::EINVAL);
         }
-        request.write(&i32::try_from(self.ops.queued_bytes(incoming)).unwrap_or(i32::MAX))?;
+        let bytes = if incoming {
+            self.ops.receive_queue_bytes()
+        } else {
+            self.ops.send_queue_bytes()
+        };
+        request.write(&i32::try_from(bytes).unwrap_or(i32::MAX))?;
         Ok(0)
     }
 

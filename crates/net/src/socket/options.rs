@@ -200,14 +200,14 @@ impl SocketOptions {
         }
     }
 
-    /// Sets how long calls that send, or else those that receive, wait.
-    pub fn set_timeout(&self, sends: bool, nanoseconds: u64) {
-        let timeout = if sends {
-            &self.send_timeout
-        } else {
-            &self.receive_timeout
-        };
-        timeout.store(nanoseconds, Ordering::Relaxed);
+    /// Sets how long calls that send wait, in nanoseconds (`SO_SNDTIMEO`).
+    pub fn set_send_timeout(&self, nanoseconds: u64) {
+        self.send_timeout.store(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// Sets how long calls that receive wait, in nanoseconds (`SO_RCVTIMEO`).
+    pub fn set_receive_timeout(&self, nanoseconds: u64) {
+        self.receive_timeout.store(nanoseconds, Ordering::Relaxed);
     }
 
     /// The bytes of a stream that a receiver waits for.
@@ -571,8 +571,8 @@ mod tests {
     #[test]
     fn what_is_accepted_inherits() {
         let options = SocketOptions::with_buffers(CoreStack::for_tests(), 7000, 8000);
-        options.set_timeout(true, 3);
-        options.set_timeout(false, 4);
+        options.set_send_timeout(3);
+        options.set_receive_timeout(4);
         options.set_linger(lingers(9));
         for option in [
             net::SO_KEEPALIVE,

@@ -138,13 +138,15 @@ impl InflightTable for InflightSockets {
 }
 
 impl InflightSockets {
-    /// The number of sockets in flight, and of references to them.
-    pub(super) fn counts(&self) -> [u64; 2] {
+    /// Number of sockets in flight.
+    pub(super) fn socket_count(&self) -> u64 {
+        self.sockets.lock().len() as u64
+    }
+
+    /// Number of references to sockets in flight.
+    pub(super) fn reference_count(&self) -> u64 {
         let flight = self.sockets.lock();
-        [
-            flight.len() as u64,
-            flight.values().map(|flying| flying.references as u64).sum(),
-        ]
+        flight.values().map(|flying| flying.references as u64).sum()
     }
 
     /// A socket was closed: it may have been the last way to others.

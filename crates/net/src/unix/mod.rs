@@ -448,11 +448,14 @@ impl SocketOps for UnixSocket {
         self.endpoint.set_error(error);
     }
 
-    fn queued_bytes(&self, incoming: bool) -> usize {
-        match (incoming, self.peer.get()) {
-            (true, _) => self.endpoint.readable_bytes(),
-            (false, Some(peer)) => peer.charged_bytes(),
-            (false, None) => self.endpoint.send_charged_bytes(),
+    fn receive_queue_bytes(&self) -> usize {
+        self.endpoint.readable_bytes()
+    }
+
+    fn send_queue_bytes(&self) -> usize {
+        match self.peer.get() {
+            Some(peer) => peer.charged_bytes(),
+            None => self.endpoint.send_charged_bytes(),
         }
     }
 

@@ -81,9 +81,8 @@ impl UnixStack {
 
     /// Calls `each` with the name and the number of what each table holds.
     pub(crate) fn object_counts(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        let [sockets, references] = self.inflight.counts();
-        each("sockets_under_way", sockets);
-        each("references_under_way", references);
+        each("sockets_under_way", self.inflight.socket_count());
+        each("references_under_way", self.inflight.reference_count());
         each("unix_names", self.names.len() as u64);
         // Anything but 0 is a mistake of ours.
         each(

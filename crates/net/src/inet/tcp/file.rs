@@ -180,7 +180,7 @@ impl SocketOps for TcpSocket {
             return Err(Errno::ENOTCONN);
         }
         if sending {
-            self.tap_close(connection, false);
+            self.tap_fin(connection);
         }
         self.endpoint.shutdown(halves);
         if sending {
@@ -278,13 +278,13 @@ impl SocketOps for TcpSocket {
         self.endpoint.set_error(error);
     }
 
-    fn queued_bytes(&self, incoming: bool) -> usize {
+    fn receive_queue_bytes(&self) -> usize {
+        let queue = self.endpoint.queue.lock();
+        queue.readable_len(self.endpoint.is_oob_inline())
+    }
+
+    fn send_queue_bytes(&self) -> usize {
         match self.connection.get() {
-            _ if incoming => self
-                .endpoint
-                .queue
-                .lock()
-                .readable_len(self.endpoint.is_oob_inline()),
             // What fits into the receiver's buffer has been acknowledged.
             Some(Connection { peer, .. }) => peer
                 .endpoint

@@ -41,7 +41,7 @@ impl InetStack {
         if let Some(request) = refused
             && let Some(initiator) = request.initiator()
         {
-            tap::tap_handshake(self, &request, false);
+            tap::tap_refusal(self, &request);
             initiator.connect_failed(Errno::ECONNREFUSED);
         }
     }
@@ -80,7 +80,7 @@ impl TcpSocket {
             server
         };
         self.endpoint.readable.notify_events(Events::READABLE);
-        tap::tap_handshake(self.common.stack(), &request, true);
+        tap::tap_handshake(self.common.stack(), &request);
         // Last: whoever began it may send from here on, and close.
         initiator.connect_established(server.end());
         None

@@ -347,7 +347,7 @@ impl TcpSocket {
 
     /// Ends the connection with a reset.
     fn abort(&self, connection: &Connection) {
-        self.tap_close(connection, true);
+        self.tap_reset(connection);
         connection
             .peer
             .with_engine(&self.endpoint, |engine| engine.abort());
@@ -386,7 +386,7 @@ impl TcpSocket {
         if unread || self.endpoint.options.linger() == aborts {
             self.abort(connection);
         } else {
-            self.tap_close(connection, false);
+            self.tap_fin(connection);
             self.endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
             connection
                 .peer

@@ -39,19 +39,30 @@ fn control_segment(
     }
 }
 
-/// A connection has been made, or refused.
-pub(super) fn tap_handshake(stack: &InetStack, request: &ConnectRequest, accepted: bool) {
-    if !stack.core.taps.any() || !request.end().is_loopback() {
-        return;
-    }
-    let (from, to) = (request.from, request.to);
-    tap_segment(stack, &control_segment(from, to, 0, 0, SYN));
-    if accepted {
+/// Shows taps the handshake of a connection that is accepted.
+pub(super) fn tap_handshake(stack: &InetStack, request: &ConnectRequest) {
+    if tap_syn(stack, request) {
+        let (from, to) = (request.from, request.to);
         tap_segment(stack, &control_segment(to, from, 0, 1, SYN | ACK));
         tap_segment(stack, &control_segment(from, to, 1, 1, ACK));
-    } else {
+    }
+}
+
+/// Shows taps a request for a connection that is refused.
+pub(super) fn tap_refusal(stack: &InetStack, request: &ConnectRequest) {
+    if tap_syn(stack, request) {
+        let (from, to) = (request.from, request.to);
         tap_segment(stack, &control_segment(to, from, 0, 1, RST | ACK));
     }
+}
+
+/// Shows taps a request for a connection; false if there is none to whom it can be shown.
+fn tap_syn(stack: &InetStack, request: &ConnectRequest) -> bool {
+    let is_seen = stack.core.taps.any() && request.end().is_loopback();
+    if is_seen {
+        tap_segment(stack, &control_segment(request.from, request.to, 0, 0, SYN));
+    }
+    is_seen
 }
 
 impl TcpSocket {
@@ -107,10 +118,22 @@ impl TcpSocket {
         );
     }
 
-    /// Shows taps the end of what is sent (only once), or a reset.
-    pub(super) fn tap_close(&self, connection: &Connection, resets: bool) {
-        let seen = self.has_taps() && connection.peer.is_loopback();
-        if !seen || (!resets && self.endpoint.is_shut_down(SEND_SHUTDOWN)) {
+    /// Shows taps the end of what is sent, once.
+    pub(super) fn tap_fin(&self, connection: &Connection) {
+        if !self.endpoint.is_shut_down(SEND_SHUTDOWN) {
+            self.tap_last(connection, FIN);
+        }
+    }
+
+    /// Shows taps a reset.
+    pub(super) fn tap_reset(&self, connection: &Connection) {
+        self.tap_last(connection, RST);
+    }
+
+    /// Shows taps the last segment that is sent, with the flag that ends the connection, and the
+    /// acknowledgment of a FIN.
+    fn tap_last(&self, connection: &Connection, flag: u8) {
+        if !self.has_taps() || !connection.peer.is_loopback() {
             return;
         }
         let sequence = (self.bytes_sent(connection) as u32).wrapping_add(1);
@@ -118,15 +141,9 @@ impl TcpSocket {
         let (from, to) = (connection.local, connection.remote);
         tap_segment(
             self.common.stack(),
-            &control_segment(
-                from,
-                to,
-                sequence,
-                acknowledgment,
-                ACK | if resets { RST } else { FIN },
-            ),
+            &control_segment(from, to, sequence, acknowledgment, ACK | flag),
         );
-        if !resets {
+        if flag == FIN {
             tap_segment(
                 self.common.stack(),
                 &control_segment(to, from, acknowledgment, sequence.wrapping_add(1), ACK),
