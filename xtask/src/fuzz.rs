@@ -105,7 +105,7 @@ impl std::fmt::Display for Done {
 const INSTANCE_SECONDS: u64 = 60;
 /// Time limit for an instance to end after its time, in seconds, on a machine that is emulated and
 /// busy.
-const PATIENCE: u64 = 200;
+const TIMEOUT: u64 = 200;
 /// Lines of the kernel's log that are shown.
 const LOG_LINES: usize = 60;
 /// Calls that are shown of a round that ended with the kernel.
@@ -214,7 +214,7 @@ impl Fuzz {
         round: Option<u64>,
     ) -> Result<Result<Done, Failure>> {
         let mut machine = self.machine.clone();
-        let limit = seconds + PATIENCE;
+        let limit = seconds + TIMEOUT;
         machine.timeout = Some(Duration::from_secs(limit + 60));
         for (host, guest) in [
             (&self.program, "/bin/machine-tests"),

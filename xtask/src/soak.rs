@@ -16,7 +16,7 @@ use crate::{build, packages, paths, rootfs};
 
 /// Time limit of a machine beyond its time, in seconds: to start, for the last tasks, on a host
 /// that is busy.
-const PATIENCE: u64 = 600;
+const TIMEOUT: u64 = 600;
 
 /// Mix programs at random in instances and check their results
 #[derive(Args)]
@@ -122,7 +122,7 @@ pub fn soak(
 ) -> Result<String> {
     machine.hardware.cpus = cpus + 1;
     machine.hardware.memory = "4G".into();
-    machine.timeout = Some(Duration::from_secs(seconds + PATIENCE + 60));
+    machine.timeout = Some(Duration::from_secs(seconds + TIMEOUT + 60));
     for (host, guest) in [(&root.debian, "/debian.tar"), (&root.programs, "/soak.tar")] {
         machine.additions.push(Addition {
             host: host.clone(),
@@ -132,7 +132,7 @@ pub fn soak(
     let outer = format!(
         "timeout -s KILL {} skerry run --name soak --cpus {cpus} --mem 1536M --rootfs /debian.tar -- bash -c \"$0\" soak {seed} {seconds} {} < /soak.tar
          status=$?; [ $status = 0 ] || skerry logs --kernel soak | tail -n 60; exit $status",
-        seconds + PATIENCE,
+        seconds + TIMEOUT,
         cpus + 1
     );
     machine.command = ["/bin/sh", "-c", &outer, include_str!("soak.sh")]

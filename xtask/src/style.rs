@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 const WIDTH: usize = 100;
 /// Words with which a first line turns to something else: an editor shows it without its
 /// surroundings.
-const TURNS_AWAY: [&str; 11] = [
+const PRONOUNS: [&str; 11] = [
     "Those", "Who", "Whom", "What", "It", "They", "And", "That", "Which", "Such", "Whose",
 ];
 
@@ -41,7 +41,9 @@ pub fn check(sources: &[(PathBuf, String)]) -> Result<String> {
             .into_iter()
             .map(|line| (line, "imports are not std, other crates, this crate"))
             .chain(wide_comments(text).map(|line| (line, "a comment is too wide")))
-            .chain(turning_away(text).map(|line| (line, "a first line that does not stand alone")));
+            .chain(
+                pronoun_lines(text).map(|line| (line, "a first line that does not stand alone")),
+            );
         wrong.extend(found.map(|(line, what)| describe(path, line, what)));
     }
     finish(wrong)
@@ -149,13 +151,13 @@ fn wide_comments(text: &str) -> impl Iterator<Item = usize> {
 }
 
 /// Lines, from 1, with which an item's documentation begins and that speak of something else.
-fn turning_away(text: &str) -> impl Iterator<Item = usize> {
+fn pronoun_lines(text: &str) -> impl Iterator<Item = usize> {
     let mut inside = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
         let documentation = line.trim_start().strip_prefix("///");
         let begins = !std::mem::replace(&mut inside, documentation.is_some());
         let first = documentation?.split_whitespace().next()?;
-        (begins && TURNS_AWAY.contains(&first)).then_some(index + 1)
+        (begins && PRONOUNS.contains(&first)).then_some(index + 1)
     })
 }
 
@@ -198,7 +200,7 @@ mod tests {
     #[test]
     fn first_lines_name_what_they_document() {
         let text = "/// What is so.\nfn a() {}\n/// A name.\n/// It counts.\nfn b() {}\n";
-        assert_eq!(turning_away(text).collect::<Vec<_>>(), [1]);
+        assert_eq!(pronoun_lines(text).collect::<Vec<_>>(), [1]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ const LIST: &str = "docs/trusted-base.list";
 /// Where the parts are explained.
 const PAGE: &str = "docs/trusted-base.md";
 /// Lines of code that can be read in an afternoon.
-const AFTERNOON: usize = 3000;
+const LINES_PER_AFTERNOON: usize = 3000;
 
 /// A source file of a package, and what it holds.
 pub struct Source {
@@ -191,7 +191,7 @@ fn violations(parts: &[Part<'_>], sources: &[Source]) -> Vec<String> {
 impl Part<'_> {
     /// Counts that are above their limits.
     fn excess(&self, counts: Counts) -> Vec<String> {
-        let afternoon = self.is_of_the_kernel().then_some(AFTERNOON);
+        let afternoon = self.is_of_the_kernel().then_some(LINES_PER_AFTERNOON);
         [
             ("unsafe lines", counts.unsafe_code, self.unsafe_limit),
             ("public items", counts.public, self.public_limit),
@@ -255,8 +255,8 @@ mod tests {
         vec![
             source("core", "main.rs", 10, 1, 1),
             source("core", "low/a.rs", 10, 2, 1),
-            source("core", "high/mod.rs", AFTERNOON, 0, 1),
-            source("tool", "main.rs", 2 * AFTERNOON, 500, 50),
+            source("core", "high/mod.rs", LINES_PER_AFTERNOON, 0, 1),
+            source("tool", "main.rs", 2 * LINES_PER_AFTERNOON, 500, 50),
             source("other", "lib.rs", 10, 0, 5),
         ]
     }

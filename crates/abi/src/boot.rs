@@ -12,7 +12,7 @@ pub const MAGIC: [u8; 8] = *b"SKERRYBB";
 /// Version of this layout.
 pub const VERSION: u32 = 1;
 /// Most bytes of a blob: what Linux allows for arguments and environment.
-pub const MOST_BYTES: usize = 2 << 20;
+pub const MAX_BYTES: usize = 2 << 20;
 
 /// `flags`: the standard streams are a terminal.
 pub const FLAG_TERMINAL: u32 = 1;

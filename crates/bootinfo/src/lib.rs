@@ -11,19 +11,19 @@ use arrayvec::ArrayVec;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Runs of the memory map that are considered.
-const MOST_RUNS: usize = 128;
+const MAX_RUNS: usize = 128;
 /// Bytes of the command line that are kept.
-pub const MOST_CMDLINE: usize = abi::descriptor::CMDLINE_BYTES;
+pub const MAX_CMDLINE: usize = abi::descriptor::CMDLINE_BYTES;
 
 /// The machine as the boot loader sees it; physical addresses.
 #[derive(Debug, Default)]
 pub struct BootInfo {
     /// Usable memory, in the loader's order.
-    pub memory: ArrayVec<Range<u64>, MOST_RUNS>,
+    pub memory: ArrayVec<Range<u64>, MAX_RUNS>,
     /// The first module: the initial RAM file system.
     pub module: Option<Range<u64>>,
     /// The command line.
-    pub cmdline: ArrayVec<u8, MOST_CMDLINE>,
+    pub cmdline: ArrayVec<u8, MAX_CMDLINE>,
     /// ACPI's root pointer.
     pub rsdp: Option<u64>,
     /// Memory that the loader filled and that must not be overwritten before it is read.
@@ -151,7 +151,7 @@ impl BootInfo {
         }
         self.cmdline = (at..)
             .map_while(|at| memory.get::<u8>(at).filter(|byte| *byte != 0))
-            .take(MOST_CMDLINE)
+            .take(MAX_CMDLINE)
             .collect();
     }
 

@@ -43,7 +43,7 @@ impl Fault {
 }
 
 /// Flag: this instance's NMIs are not to be answered.
-static DEAF: AtomicBool = AtomicBool::new(false);
+static IGNORES_NMI: AtomicBool = AtomicBool::new(false);
 
 /// Fails as told. Returns only in the supervisor, where it does nothing.
 pub fn inject(_: &FaultToken, fault: Fault) {
@@ -61,12 +61,12 @@ pub fn inject(_: &FaultToken, fault: Fault) {
         }
         Fault::Hang => hang(),
         Fault::Deaf => {
-            DEAF.store(true, Ordering::SeqCst);
+            IGNORES_NMI.store(true, Ordering::SeqCst);
             apic::send_nmi(apic::id());
             hang();
         }
         Fault::Overflow => {
-            black_box(dig(1));
+            black_box(overflow_stack(1));
         }
     }
 }
@@ -103,7 +103,7 @@ pub fn search(_: &FaultToken, product: u64) -> (u64, u64) {
 /// Called by the NMI handler first of all: stays there, where no other NMI is taken, if that is the
 /// fault.
 pub(crate) fn on_nmi() {
-    if DEAF.load(Ordering::Relaxed) {
+    if IGNORES_NMI.load(Ordering::Relaxed) {
         hang();
     }
 }
@@ -116,7 +116,7 @@ fn hang() -> ! {
 }
 
 #[expect(unconditional_recursion, reason = "that is the fault")]
-fn dig(depth: u64) -> u64 {
+fn overflow_stack(depth: u64) -> u64 {
     let filler = black_box([depth; 64]);
-    black_box(dig(depth + 1)) + filler[63]
+    black_box(overflow_stack(depth + 1)) + filler[63]
 }

@@ -110,7 +110,7 @@ pub(crate) fn handle(vector: u8) {
     // This CPU alone writes these, and not from NMI handlers: no locked operations are needed.
     let count = &area.interrupts[usize::from(vector)];
     count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    rcu::pass_in_interrupt();
+    rcu::quiescent_state_in_interrupt();
     let depth = area.irq_depth.load(Ordering::Relaxed);
     area.irq_depth.store(depth + 1, Ordering::Relaxed);
     trace::event(Kind::IrqBegin, || Note::detail(vector));

@@ -56,11 +56,11 @@ pub fn init() {
     ::log::set_max_level(level);
 }
 
-static KEEPER: Once<fn(&Record<'_>)> = Once::new();
+static RECORD_HOOK: Once<fn(&Record<'_>)> = Once::new();
 
-/// Has `keeper` called for each line, too, also where nobody may sleep. The first call counts.
-pub fn keep(_: &BootToken, keeper: fn(&Record<'_>)) {
-    KEEPER.call_once(|| keeper);
+/// Has `hook` called for each line, too, also where nobody may sleep. The first call counts.
+pub fn set_record_hook(_: &BootToken, hook: fn(&Record<'_>)) {
+    RECORD_HOOK.call_once(|| hook);
 }
 
 struct BackEnd;
@@ -80,7 +80,7 @@ impl ::log::Log for BackEnd {
                 record.target(),
                 record.args()
             ));
-            if let Some(keep) = KEEPER.get() {
+            if let Some(keep) = RECORD_HOOK.get() {
                 keep(record);
             }
         }

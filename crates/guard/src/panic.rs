@@ -18,11 +18,11 @@ use crate::log::early;
 use crate::{ipi, park, power, role, stack, symbols};
 
 /// Deepest back trace.
-const MOST_FRAMES: usize = 40;
-const NOBODY: u32 = u32::MAX;
+const MAX_FRAMES: usize = 40;
+const NO_CPU: u32 = u32::MAX;
 
 /// Number of the CPU that panics.
-static PANICKING: AtomicU32 = AtomicU32::new(NOBODY);
+static PANICKING: AtomicU32 = AtomicU32::new(NO_CPU);
 
 #[cfg_attr(target_os = "none", panic_handler)]
 fn on_panic(info: &PanicInfo<'_>) -> ! {
@@ -123,7 +123,7 @@ fn back_trace(mut frame: u64) {
         // No descriptor tables yet, so a bad pointer would be the end of everything.
         return;
     }
-    for depth in 1..=MOST_FRAMES {
+    for depth in 1..=MAX_FRAMES {
         let (Some(next), Some(rip)) = (
             probe(frame as usize),
             probe((frame as usize).wrapping_add(8)),
@@ -168,7 +168,7 @@ fn cpu_number() -> u32 {
 /// the end.
 fn begin() {
     cpu::irqs_off();
-    match PANICKING.compare_exchange(NOBODY, cpu_number(), Ordering::AcqRel, Ordering::Acquire) {
+    match PANICKING.compare_exchange(NO_CPU, cpu_number(), Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
             if cpu::is_online(CpuId(0)) {
                 arch::stop_other_cpus();

@@ -19,11 +19,11 @@ use crate::{role, timer};
 const KEY_BYTES: usize = 32;
 
 /// Bytes the generator works ahead.
-const STOCK: usize = 512;
+const BUFFER_BYTES: usize = 512;
 
 struct Generator {
     rng: ChaCha20Rng,
-    stock: [u8; STOCK],
+    stock: [u8; BUFFER_BYTES],
     /// Number of bytes at the beginning of the stock that are not given out yet.
     left: usize,
 }
@@ -35,19 +35,19 @@ pub fn fill(buffer: &mut [u8]) {
     let new = || {
         Mutex::new(Generator {
             rng: ChaCha20Rng::from_seed(first_seed()),
-            stock: [0; STOCK],
+            stock: [0; BUFFER_BYTES],
             left: 0,
         })
     };
     let Generator { rng, stock, left } = &mut *GENERATOR.call_once(new).lock();
-    if buffer.len() > STOCK / 4 {
+    if buffer.len() > BUFFER_BYTES / 4 {
         rng.fill_bytes(buffer);
         return rekey(rng);
     }
     if *left < buffer.len() {
         rng.fill_bytes(stock);
         rekey(rng);
-        *left = STOCK;
+        *left = BUFFER_BYTES;
     }
     let taken = &mut stock[*left - buffer.len()..*left];
     buffer.copy_from_slice(taken);

@@ -12,56 +12,57 @@ use lfmutex::{Token, scheduler};
 use crate::cpu::{self, CpuId};
 use crate::ipi;
 
-const NOBODY: usize = usize::MAX;
+const NO_THREAD: usize = usize::MAX;
 
 /// The thread that sleeps until all CPUs have passed a quiescent state; there is one at a time.
-static SLEEPER: AtomicUsize = AtomicUsize::new(NOBODY);
+static WAITER: AtomicUsize = AtomicUsize::new(NO_THREAD);
 
 static DOMAIN: Domain<Instance, Memory> = Domain::new(Instance);
 
 /// The CPUs of this instance.
 struct Instance;
 
-// SAFETY: `passed` counts up in `pass` only, with a full fence, outside of sections, in which
-// interrupts are off; nothing there calls it. A CPU that rests, or is not started, runs no thread
-// and so no section before it switches context, which clears the flag by way of `pass`.
+// SAFETY: `quiescent_states` counts up in `quiescent_state` only, with a full fence, outside of
+// sections, in which interrupts are off; nothing there calls it. A CPU that rests, or is not
+// started, runs no thread and so no section before it switches context, which clears the flag by
+// way of `quiescent_state`.
 unsafe impl Cpus for Instance {
     fn count(&self) -> usize {
         cpu::count()
     }
 
-    fn passed(&self, cpu: usize) -> u64 {
+    fn quiescent_states(&self, cpu: usize) -> u64 {
         cpu::area_of(CpuId(cpu as u32)).map_or(0, |area| area.quiescent.load(Ordering::SeqCst))
     }
 
-    fn idle(&self, cpu: usize) -> bool {
+    fn is_idle(&self, cpu: usize) -> bool {
         cpu::area_of(CpuId(cpu as u32)).is_none_or(|area| area.idle.load(Ordering::SeqCst))
     }
 
-    fn pass_here(&self) {
-        cpu::without_irqs(pass);
+    fn quiescent_state(&self) {
+        cpu::without_irqs(quiescent_state);
     }
 
-    fn nudge(&self, cpu: usize) {
+    fn kick(&self, cpu: usize) {
         ipi::reschedule(CpuId(cpu as u32));
     }
 
     fn sleep_until(&self, over: &dyn Fn() -> bool) {
         let scheduler = scheduler();
-        SLEEPER.store(scheduler.current().into_raw(), Ordering::Relaxed);
+        WAITER.store(scheduler.current().into_raw(), Ordering::Relaxed);
         // Before the interrupts are sent, whose handlers look at it.
         fence(Ordering::SeqCst);
-        for cpu in (0..cpu::count()).filter(|&cpu| !self.idle(cpu)) {
-            self.nudge(cpu);
+        for cpu in (0..cpu::count()).filter(|&cpu| !self.is_idle(cpu)) {
+            self.kick(cpu);
         }
         while !over() {
             scheduler.park();
         }
-        SLEEPER.store(NOBODY, Ordering::Relaxed);
+        WAITER.store(NO_THREAD, Ordering::Relaxed);
     }
 
     #[inline]
-    fn section<R>(&self, section: impl FnOnce() -> R) -> R {
+    fn read_section<R>(&self, section: impl FnOnce() -> R) -> R {
         cpu::irqs_off_in_thread();
         let result = section();
         cpu::irqs_on();
@@ -71,7 +72,7 @@ unsafe impl Cpus for Instance {
 
 /// Notes that this CPU is outside of every section, and runs threads. Interrupts are off.
 #[inline]
-pub(crate) fn pass() {
+pub(crate) fn quiescent_state() {
     let area = cpu::area();
     area.idle.store(false, Ordering::Relaxed);
     // A locked instruction: a full fence on x86, for both stores.
@@ -80,10 +81,10 @@ pub(crate) fn pass() {
 
 /// An interrupt is handled on this CPU.
 #[inline]
-pub(crate) fn pass_in_interrupt() {
+pub(crate) fn quiescent_state_in_interrupt() {
     cpu::area().quiescent.fetch_add(1, Ordering::SeqCst);
-    let sleeper = SLEEPER.load(Ordering::Relaxed);
-    if sleeper != NOBODY {
+    let sleeper = WAITER.load(Ordering::Relaxed);
+    if sleeper != NO_THREAD {
         scheduler().unpark(Token::from_raw(sleeper));
     }
 }

@@ -20,7 +20,7 @@ const ORDER: u8 = PAGES.trailing_zeros() as u8;
 /// Distance between stacks: a guard page and the stack.
 const STRIDE: usize = PAGE_SIZE + STACK_SIZE;
 /// Most stacks in use and pooled together.
-const MOST: usize = 32 << 10;
+const MAX_STACKS: usize = 32 << 10;
 /// Most stacks kept for reuse.
 const POOLED: usize = 64;
 
@@ -33,14 +33,14 @@ pub struct KernelStack {
 
 struct Stacks {
     /// Bit map of the slots of addresses: set while a slot holds a stack.
-    taken: [u64; MOST / 64],
+    taken: [u64; MAX_STACKS / 64],
     /// Words of `taken` below this one are full.
     hint: usize,
     pool: arrayvec::ArrayVec<(u32, Frame), POOLED>,
 }
 
 static POOL: Mutex<Stacks> = Mutex::new(Stacks {
-    taken: [0; MOST / 64],
+    taken: [0; MAX_STACKS / 64],
     hint: 0,
     pool: arrayvec::ArrayVec::new_const(),
 });
@@ -120,7 +120,7 @@ impl Drop for KernelStack {
 
 /// Whether a kernel address is in the guard page of some stack: the fault there was an overflow.
 pub(crate) fn is_guard_page(va: usize) -> bool {
-    (STACKS..STACKS + MOST * STRIDE).contains(&va) && (va - STACKS) % STRIDE < PAGE_SIZE
+    (STACKS..STACKS + MAX_STACKS * STRIDE).contains(&va) && (va - STACKS) % STRIDE < PAGE_SIZE
 }
 
 #[cfg(test)]
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn slots_are_reused_lowest_first() {
         let mut stacks = Stacks {
-            taken: [0; MOST / 64],
+            taken: [0; MAX_STACKS / 64],
             hint: 0,
             pool: arrayvec::ArrayVec::new_const(),
         };
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn every_stack_has_a_guard_page_below() {
-        for slot in [0, 1, MOST as u32 - 1] {
+        for slot in [0, 1, MAX_STACKS as u32 - 1] {
             assert!(
                 is_guard_page(bottom_of(slot) - 1) && is_guard_page(bottom_of(slot) - PAGE_SIZE)
             );
@@ -157,6 +157,6 @@ mod tests {
                 !is_guard_page(bottom_of(slot)) && !is_guard_page(bottom_of(slot) + STACK_SIZE - 1)
             );
         }
-        assert!(!is_guard_page(STACKS + MOST * STRIDE));
+        assert!(!is_guard_page(STACKS + MAX_STACKS * STRIDE));
     }
 }

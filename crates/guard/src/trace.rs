@@ -26,8 +26,8 @@ static READER: Mutex<()> = Mutex::new(());
 /// The part of the memory that all rings together may take, one in so many.
 const SHARE: u64 = 128;
 /// Fewest and most records of a ring.
-const FEWEST: u64 = 1 << 10;
-const MOST: u64 = 1 << 16;
+const MIN_RECORDS: u64 = 1 << 10;
+const MAX_RECORDS: u64 = 1 << 16;
 
 /// Sets what tells the number of the running thread; it is called with interrupts off.
 pub fn set_thread_source(_: &BootToken, source: fn() -> u32) {
@@ -91,8 +91,8 @@ pub struct NoRings;
 /// [`NoRings`]; then nothing is recorded.
 pub fn start(classes: u32) -> Result<(), NoRings> {
     let cpus = cpu::count() as u64;
-    let records =
-        (mem::stats().total * 4096 / SHARE / cpus / size_of::<Record>() as u64).clamp(FEWEST, MOST);
+    let records = (mem::stats().total * 4096 / SHARE / cpus / size_of::<Record>() as u64)
+        .clamp(MIN_RECORDS, MAX_RECORDS);
     for ring in &RINGS[..cpu::count()] {
         if ring.get().is_none() {
             // Rounded up, hence half.

@@ -23,7 +23,7 @@ pub const HEADER: usize = 8;
 /// Bytes of a symbol.
 pub const ENTRY: usize = 8;
 /// Longest name that is printed whole.
-const LONGEST: usize = 256;
+const MAX_NAME: usize = 256;
 
 /// Bytes of a table, which may be anywhere.
 pub trait Source {
@@ -62,9 +62,13 @@ fn find(source: &impl Source, address: u32) -> Option<(usize, u32)> {
     Some((name as usize, address - start))
 }
 
-fn name<'a>(source: &impl Source, offset: usize, buffer: &'a mut [u8; LONGEST]) -> Option<&'a str> {
+fn name<'a>(
+    source: &impl Source,
+    offset: usize,
+    buffer: &'a mut [u8; MAX_NAME],
+) -> Option<&'a str> {
     let mut length = 0;
-    while length < LONGEST {
+    while length < MAX_NAME {
         match source.at(offset + length)? {
             0 => break,
             byte => buffer[length] = byte,
@@ -85,7 +89,7 @@ pub fn lookup<R>(
     use_it: impl FnOnce(&str, u32) -> R,
 ) -> Option<R> {
     let (at, distance) = find(source, offset)?;
-    let mut buffer = [0; LONGEST];
+    let mut buffer = [0; MAX_NAME];
     let name = name(source, at, &mut buffer)?;
     Some(use_it(name, distance))
 }
@@ -135,7 +139,7 @@ mod tests {
         table.0[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
         assert!(find(&table, 0x100).is_none());
         assert!(find(&Bytes(Vec::new()), 0).is_none());
-        let mut buffer = [0; LONGEST];
+        let mut buffer = [0; MAX_NAME];
         assert!(name(&sample(), 1000, &mut buffer).is_none());
     }
 }

@@ -205,7 +205,7 @@ fn load(request: &IoctlRequest<'_>) -> Result<usize> {
     let instance = find(call.id)?;
     match call.kind {
         dev::LOAD_BOOT_BLOB => {
-            if call.len > boot::MOST_BYTES as u64 {
+            if call.len > boot::MAX_BYTES as u64 {
                 return Err(Errno::E2BIG);
             }
             let mut blob = alloc::vec![0; call.len as usize];

@@ -51,12 +51,12 @@ impl Drop for Memory {
 /// # // SAFETY: one thread on one CPU: no section is ever going on when another call is made.
 /// # unsafe impl rcu::Cpus for OneCpu {
 /// #     fn count(&self) -> usize { 1 }
-/// #     fn passed(&self, _: usize) -> u64 { 0 }
-/// #     fn idle(&self, _: usize) -> bool { true }
-/// #     fn pass_here(&self) {}
-/// #     fn nudge(&self, _: usize) {}
+/// #     fn quiescent_states(&self, _: usize) -> u64 { 0 }
+/// #     fn is_idle(&self, _: usize) -> bool { true }
+/// #     fn quiescent_state(&self) {}
+/// #     fn kick(&self, _: usize) {}
 /// #     fn sleep_until(&self, _: &dyn Fn() -> bool) {}
-/// #     fn section<R>(&self, section: impl FnOnce() -> R) -> R { section() }
+/// #     fn read_section<R>(&self, section: impl FnOnce() -> R) -> R { section() }
 /// # }
 /// static DOMAIN: rcu::Domain<OneCpu, rcu::Memory> = rcu::Domain::new(OneCpu);
 /// static NAME: rcu::RcuArc<String> = rcu::RcuArc::empty();
@@ -91,7 +91,7 @@ impl<T: Send + Sync> RcuArc<T> {
     /// The place is used with this domain only.
     #[inline]
     pub unsafe fn load<C: Cpus>(&self, domain: &Domain<C, Memory>) -> Option<Arc<T>> {
-        domain.cpus().section(|| {
+        domain.cpus().read_section(|| {
             let value = self.value.load(Ordering::Acquire);
             if value.is_null() {
                 return None;
@@ -171,20 +171,20 @@ mod tests {
         fn count(&self) -> usize {
             self.0.len()
         }
-        fn passed(&self, cpu: usize) -> u64 {
+        fn quiescent_states(&self, cpu: usize) -> u64 {
             self.0[cpu].load(Ordering::SeqCst) / 2
         }
-        fn idle(&self, cpu: usize) -> bool {
+        fn is_idle(&self, cpu: usize) -> bool {
             self.0[cpu].load(Ordering::SeqCst).is_multiple_of(2)
         }
-        fn pass_here(&self) {}
-        fn nudge(&self, _: usize) {}
+        fn quiescent_state(&self) {}
+        fn kick(&self, _: usize) {}
         fn sleep_until(&self, over: &dyn Fn() -> bool) {
             while !over() {
                 thread::yield_now();
             }
         }
-        fn section<R>(&self, section: impl FnOnce() -> R) -> R {
+        fn read_section<R>(&self, section: impl FnOnce() -> R) -> R {
             let counter = &self.0[CPU.get()];
             counter.fetch_add(1, Ordering::SeqCst);
             let result = section();

@@ -12,7 +12,7 @@ use loom::sync::atomic::{AtomicU64, Ordering, fence};
 /// Number of retired values that one grace period waits for, at most.
 pub const BATCH: usize = 32;
 /// When so many more wait and it is not over, CPUs are asked for it.
-const PATIENCE: usize = 2 * BATCH;
+const KICK_THRESHOLD: usize = 2 * BATCH;
 /// At most so many wait for the next one. Who retires one more sleeps until the present grace
 /// period is over.
 pub const LIMIT: usize = 16 * BATCH;
@@ -20,25 +20,25 @@ pub const LIMIT: usize = 16 * BATCH;
 /// CPUs, as grace periods see them: read-side critical sections and quiescent states.
 ///
 /// # Safety
-/// After a full fence by the calling thread, [`Self::passed`] must have changed, or [`Self::idle`]
-/// be true, only if the CPU was outside every [`Self::section`] some time after that fence, and
-/// sections that begin there later see what was stored before it. A counter that is increased at
-/// such a time, with a full fence after it, satisfies that.
+/// After a full fence by the calling thread, [`Self::quiescent_states`] must have changed, or
+/// [`Self::is_idle`] be true, only if the CPU was outside every [`Self::read_section`] some time
+/// after that fence, and sections that begin there later see what was stored before it. A counter
+/// that is increased at such a time, with a full fence after it, satisfies that.
 pub unsafe trait Cpus: Sync {
     /// Number of CPUs.
     fn count(&self) -> usize;
     /// Changes with each quiescent state of a CPU.
-    fn passed(&self, cpu: usize) -> u64;
+    fn quiescent_states(&self, cpu: usize) -> u64;
     /// Whether it is in one now.
-    fn idle(&self, cpu: usize) -> bool;
+    fn is_idle(&self, cpu: usize) -> bool;
     /// The calling thread is in none: lets its CPU pass one.
-    fn pass_here(&self);
+    fn quiescent_state(&self);
     /// Makes a CPU pass one soon.
-    fn nudge(&self, cpu: usize);
+    fn kick(&self, cpu: usize);
     /// Makes all pass one, and sleeps until `over` says that they have.
     fn sleep_until(&self, over: &dyn Fn() -> bool);
     /// Runs a reader's section: the CPU passes no quiescent state in it.
-    fn section<R>(&self, section: impl FnOnce() -> R) -> R;
+    fn read_section<R>(&self, section: impl FnOnce() -> R) -> R;
 }
 
 struct Waiting<G> {
@@ -113,7 +113,7 @@ impl<C: Cpus, G> Domain<C, G> {
     fn advance(&self, mut waiting: MutexGuard<'_, Waiting<G>>) {
         let mut freed = Vec::new();
         if !waiting.now.is_empty() {
-            self.cpus.pass_here();
+            self.cpus.quiescent_state();
         }
         if !waiting.now.is_empty() && self.is_over(&waiting.marks) {
             freed = mem::take(&mut waiting.now);
@@ -131,9 +131,9 @@ impl<C: Cpus, G> Domain<C, G> {
                 freed.append(&mut waiting.now);
                 self.periods.fetch_add(1, Ordering::Relaxed);
                 self.begin(&mut waiting);
-            } else if waiting.next.len().is_multiple_of(PATIENCE) {
+            } else if waiting.next.len().is_multiple_of(KICK_THRESHOLD) {
                 self.lagging(&waiting.marks)
-                    .for_each(|cpu| self.cpus.nudge(cpu));
+                    .for_each(|cpu| self.cpus.kick(cpu));
             }
         }
         drop(waiting);
@@ -149,7 +149,7 @@ impl<C: Cpus, G> Domain<C, G> {
         waiting.marks.clear();
         waiting
             .marks
-            .extend((0..self.cpus.count()).map(|cpu| self.cpus.passed(cpu)));
+            .extend((0..self.cpus.count()).map(|cpu| self.cpus.quiescent_states(cpu)));
     }
 
     /// CPUs that may still be in the section they were in at the beginning.
@@ -157,7 +157,9 @@ impl<C: Cpus, G> Domain<C, G> {
         marks
             .iter()
             .enumerate()
-            .filter(|&(cpu, &mark)| self.cpus.passed(cpu) == mark && !self.cpus.idle(cpu))
+            .filter(|&(cpu, &mark)| {
+                self.cpus.quiescent_states(cpu) == mark && !self.cpus.is_idle(cpu)
+            })
             .map(|(cpu, _)| cpu)
     }
 
@@ -190,16 +192,16 @@ mod tests {
         fn count(&self) -> usize {
             2
         }
-        fn passed(&self, cpu: usize) -> u64 {
+        fn quiescent_states(&self, cpu: usize) -> u64 {
             self.passed[cpu].load(Ordering::SeqCst)
         }
-        fn idle(&self, cpu: usize) -> bool {
+        fn is_idle(&self, cpu: usize) -> bool {
             self.idle[cpu].load(Ordering::SeqCst)
         }
-        fn pass_here(&self) {
+        fn quiescent_state(&self) {
             self.here.fetch_add(1, Ordering::SeqCst);
         }
-        fn nudge(&self, cpu: usize) {
+        fn kick(&self, cpu: usize) {
             self.nudged.lock().unwrap().push(cpu);
         }
         fn sleep_until(&self, over: &dyn Fn() -> bool) {
@@ -209,7 +211,7 @@ mod tests {
             self.pass(1);
             assert!(over());
         }
-        fn section<R>(&self, section: impl FnOnce() -> R) -> R {
+        fn read_section<R>(&self, section: impl FnOnce() -> R) -> R {
             section()
         }
     }
@@ -275,7 +277,7 @@ mod tests {
         };
         retire(BATCH);
         cpus.pass(0);
-        assert_eq!(retire(PATIENCE - 1), 0);
+        assert_eq!(retire(KICK_THRESHOLD - 1), 0);
         assert!(cpus.nudged.lock().unwrap().is_empty());
         retire(1);
         assert_eq!(
@@ -283,14 +285,14 @@ mod tests {
             [1],
             "only the one that has not passed"
         );
-        retire(PATIENCE - 1);
+        retire(KICK_THRESHOLD - 1);
         assert_eq!(cpus.nudged.lock().unwrap().len(), 1);
         retire(1);
         assert_eq!(*cpus.nudged.lock().unwrap(), [1, 1]);
         // As many as may wait: one more waits itself.
         assert_eq!(
             (
-                retire(LIMIT - 2 * PATIENCE - 1),
+                retire(LIMIT - 2 * KICK_THRESHOLD - 1),
                 cpus.slept.load(Ordering::SeqCst)
             ),
             (0, 0)

@@ -18,20 +18,20 @@ unsafe impl Cpus for Two {
     fn count(&self) -> usize {
         1
     }
-    fn passed(&self, _: usize) -> u64 {
+    fn quiescent_states(&self, _: usize) -> u64 {
         self.reader.load(Ordering::Acquire)
     }
-    fn idle(&self, _: usize) -> bool {
+    fn is_idle(&self, _: usize) -> bool {
         false
     }
-    fn pass_here(&self) {}
-    fn nudge(&self, _: usize) {}
+    fn quiescent_state(&self) {}
+    fn kick(&self, _: usize) {}
     fn sleep_until(&self, over: &dyn Fn() -> bool) {
         while !over() {
             thread::yield_now();
         }
     }
-    fn section<R>(&self, section: impl FnOnce() -> R) -> R {
+    fn read_section<R>(&self, section: impl FnOnce() -> R) -> R {
         section()
     }
 }

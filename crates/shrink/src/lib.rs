@@ -129,7 +129,7 @@ pub struct Shrinkers {
 }
 
 /// Most caches that one call asks; a call must not allocate.
-const MOST: usize = 32;
+const MAX_SHRINKERS: usize = 32;
 /// Number of times that a shortage is split again among the caches that have more.
 const PASSES: usize = 3;
 
@@ -148,7 +148,7 @@ impl Shrinkers {
     /// If there are 32 already.
     pub fn register(&self, cache: Arc<dyn Shrinker>) {
         let mut list = self.list.lock();
-        assert!(list.len() < MOST, "too many caches");
+        assert!(list.len() < MAX_SHRINKERS, "too many caches");
         list.push(Arc::new(Entry {
             cache,
             asked: AtomicU64::new(0),
@@ -168,16 +168,16 @@ impl Shrinkers {
     pub fn reclaim(&self, round: &Arc<Round>, bytes: u64, urgency: Urgency) {
         round.freed.store(0, Ordering::Relaxed);
         let whole = Ticket::new(round);
-        let mut caches: [Option<Arc<Entry>>; MOST] = [const { None }; MOST];
+        let mut caches: [Option<Arc<Entry>>; MAX_SHRINKERS] = [const { None }; MAX_SHRINKERS];
         for (slot, entry) in caches.iter_mut().zip(self.list.lock().iter()) {
             *slot = Some(entry.clone());
         }
         let mut pending = 0u64;
         // Who gave less than it said has no more to give in this round.
-        let mut spent = [false; MOST];
+        let mut spent = [false; MAX_SHRINKERS];
         for _ in 0..PASSES {
             let missing = bytes.saturating_sub(round.freed() + pending);
-            let mut held = [0u64; MOST];
+            let mut held = [0u64; MAX_SHRINKERS];
             for ((held, entry), _) in held
                 .iter_mut()
                 .zip(caches.iter().flatten())

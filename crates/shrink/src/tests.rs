@@ -238,12 +238,14 @@ fn the_waiter_sleeps_until_the_last_ticket_is_gone() {
 
 #[test]
 fn there_is_room_for_so_many_caches() {
-    let caches: Vec<Arc<Cache>> = (0..MOST).map(|_| Arc::new(Cache::new(10))).collect();
+    let caches: Vec<Arc<Cache>> = (0..MAX_SHRINKERS)
+        .map(|_| Arc::new(Cache::new(10)))
+        .collect();
     let (shrinkers, round) = (registry(&caches), Arc::new(Round::default()));
     shrinkers.reclaim(&round, u64::MAX, Urgency::Critical);
     assert_eq!(
         (round.wait(), shrinkers.stats().len()),
-        (10 * MOST as u64, MOST)
+        (10 * MAX_SHRINKERS as u64, MAX_SHRINKERS)
     );
     let one_more = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         shrinkers.register(caches[0].clone());

@@ -6,7 +6,7 @@ use crate::Deadline;
 use crate::platform::{current_token, unpark};
 use crate::sync::{AtomicBool, AtomicUsize, Ordering, fence};
 
-const NOBODY: usize = usize::MAX;
+const NO_THREAD: usize = usize::MAX;
 
 /// "Something happened", for one waiting thread. Signals do not count: any number before a wait are
 /// one.
@@ -22,7 +22,7 @@ impl Event {
     pub const fn new() -> Self {
         Self {
             is_set: AtomicBool::new(false),
-            waiter: AtomicUsize::new(NOBODY),
+            waiter: AtomicUsize::new(NO_THREAD),
         }
     }
 
@@ -33,7 +33,7 @@ impl Event {
         // sees the other.
         fence(Ordering::SeqCst);
         let waiter = self.waiter.load(Ordering::Relaxed);
-        if waiter != NOBODY {
+        if waiter != NO_THREAD {
             unpark(Token::from_raw(waiter));
         }
     }
@@ -67,7 +67,7 @@ impl Event {
             }
             happened = self.try_wait();
         }
-        self.waiter.store(NOBODY, Ordering::Relaxed);
+        self.waiter.store(NO_THREAD, Ordering::Relaxed);
         happened
     }
 }

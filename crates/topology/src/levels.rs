@@ -20,7 +20,7 @@ pub struct Levels {
 const SMT: u32 = 1;
 const DIE: u32 = 5;
 /// More levels than there are kinds: where to stop with a processor that does not.
-const MOST_LEVELS: u32 = 8;
+const MAX_LEVELS: u32 = 8;
 
 /// Bits that hold `count` numbers.
 pub(crate) fn bits(count: u32) -> u32 {
@@ -61,7 +61,7 @@ impl Levels {
     /// Leaf 0x1F or 0xB: a list of levels, each with the number of bits below the next.
     fn listed(part: impl Fn(u32) -> Registers) -> Option<Self> {
         let mut levels: Option<Self> = None;
-        for [shift, cpus, kind, _] in (0..MOST_LEVELS).map(part) {
+        for [shift, cpus, kind, _] in (0..MAX_LEVELS).map(part) {
             let (shift, kind) = (shift & 0x1f, kind >> 8 & 0xff);
             if kind == 0 || cpus & 0xffff == 0 {
                 break;

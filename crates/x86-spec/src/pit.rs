@@ -3,7 +3,7 @@
 /// Rate of the timer in Hz, the same on every PC.
 pub const HZ: u64 = 1_193_182;
 /// Count of the longest countdown but one, 55 ms.
-pub const LONGEST: u16 = u16::MAX;
+pub const MAX_COUNT: u16 = u16::MAX;
 
 /// Port of channel 0's count.
 pub const CHANNEL_0: u16 = 0x40;

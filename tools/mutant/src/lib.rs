@@ -23,7 +23,7 @@ use kernel as platform;
 /// The choice that puts no change in force, and tells each one that is come by.
 pub const RECORD: u32 = u32::MAX;
 /// Changes in one program; their numbers begin at 1.
-pub const MOST: u32 = 8192;
+pub const MAX_CHANGES: u32 = 8192;
 /// Set in what is told at a [`mark`]; the rest is its number.
 pub const MARK: u32 = 1 << 27;
 /// Set in the time that is told before each mark; the rest counts turns of 2²⁰ of the time-stamp
@@ -33,7 +33,8 @@ pub const TIME: u32 = 1 << 26;
 pub const PREFIX: &str = "mutant-";
 
 /// A bit for each change that was told.
-static TOLD: [AtomicU32; MOST as usize / 32] = [const { AtomicU32::new(0) }; MOST as usize / 32];
+static TOLD: [AtomicU32; MAX_CHANGES as usize / 32] =
+    [const { AtomicU32::new(0) }; MAX_CHANGES as usize / 32];
 
 /// Whether the change of this number is in force.
 #[inline]
@@ -46,7 +47,10 @@ pub fn is(number: u32) -> bool {
 #[inline(never)]
 fn asked(number: u32, chosen: u32) -> bool {
     if chosen == number || chosen == RECORD {
-        let (word, bit) = (&TOLD[(number % MOST / 32) as usize], 1 << (number % 32));
+        let (word, bit) = (
+            &TOLD[(number % MAX_CHANGES / 32) as usize],
+            1 << (number % 32),
+        );
         if word.load(Ordering::Relaxed) & bit == 0
             && word.fetch_or(bit, Ordering::Relaxed) & bit == 0
         {

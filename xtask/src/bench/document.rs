@@ -12,7 +12,7 @@ use crate::paths;
 
 /// Limit for the cost of an operation in each of eight processes, as a part of the cost in one
 /// alone.
-const MOST_LOST: f64 = 1.05;
+const MAX_COST_RATIO: f64 = 1.05;
 
 /// Writes the figures into the part of docs/performance.md between the marks of `section`, and the
 /// chart beside it.
@@ -130,7 +130,7 @@ fn scaling(table: &Table) -> String {
             let median = |workers| by(workers).and_then(|figure| figure.median);
             let loses = median(1)
                 .zip(median(8))
-                .is_some_and(|(one, eight)| eight > one * MOST_LOST);
+                .is_some_and(|(one, eight)| eight > one * MAX_COST_RATIO);
             if loses && system == SKERRY && kind == "processes" && row.unit == "instructions" {
                 text.truncate(text.len() - 1);
                 text += "**missed** |";

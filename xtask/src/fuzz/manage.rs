@@ -73,7 +73,7 @@ impl std::fmt::Display for Done {
 
 /// Time limit of the last step and the clearing up, in seconds, on a machine that is emulated and
 /// busy.
-const PATIENCE: u64 = 600;
+const TIMEOUT: u64 = 600;
 /// Steps that are shown when one went wrong.
 const STEPS_SHOWN: usize = 15;
 
@@ -85,7 +85,7 @@ const STEPS_SHOWN: usize = 15;
 pub fn manage(options: &Options, mut machine: Machine) -> Result<Done> {
     let seed = options.seed.unwrap_or_else(random_seed);
     machine.hardware.cpus = options.cpus;
-    machine.timeout = Some(Duration::from_secs(options.seconds + PATIENCE));
+    machine.timeout = Some(Duration::from_secs(options.seconds + TIMEOUT));
     machine.additions.push(Addition {
         host: build::manage_program()?.program("manage"),
         guest: "/bin/manage".into(),

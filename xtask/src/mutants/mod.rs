@@ -129,9 +129,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         })
         .collect();
     ensure!(
-        mutants.len() < mutant::MOST as usize,
+        mutants.len() < mutant::MAX_CHANGES as usize,
         "at most {} mutants fit into one program",
-        mutant::MOST
+        mutant::MAX_CHANGES
     );
     if arguments.list {
         for mutant in &mutants {

@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 pub struct Trial {
     /// The kernel.
     pub image: PathBuf,
-    /// From power-on to the end; without it, the test's own limit, [`PATIENCE`] times.
+    /// From power-on to the end; without it, the test's own limit, [`TIME_FACTOR`] times.
     pub limit: Option<Duration>,
     /// The steps that are run; without it, all.
     pub steps: Option<BTreeSet<StepId>>,
@@ -27,7 +27,7 @@ pub struct Trial {
 
 /// Factor on its own time limit for a step, and for a test that is recorded: the host may have
 /// other things to do, for hours.
-pub const PATIENCE: u32 = 4;
+pub const TIME_FACTOR: u32 = 4;
 
 /// A machine's name and a place among its steps.
 pub type StepId = (String, usize);
@@ -93,7 +93,7 @@ pub struct Record {
 }
 
 /// About how long a turn of the clock in the record is, on a processor of 2 GHz.
-const TURN: Duration = Duration::from_micros(500);
+const CLOCK_TURN: Duration = Duration::from_micros(500);
 
 impl Record {
     /// Reads what was told by the machine with this log.
@@ -107,10 +107,10 @@ impl Record {
                 let now = value % mutant::TIME;
                 if let (Some(step), Some(since)) = (step, since) {
                     record.steps.entry(step).or_default().1 =
-                        TURN * now.wrapping_sub(since).min(1 << 20);
+                        CLOCK_TURN * now.wrapping_sub(since).min(1 << 20);
                 }
                 since = Some(now);
-            } else if value < mutant::MOST {
+            } else if value < mutant::MAX_CHANGES {
                 record.all.insert(value);
                 match step {
                     Some(step) => record.steps.entry(step).or_default().0.insert(value),

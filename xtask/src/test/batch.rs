@@ -150,7 +150,7 @@ pub fn run(mut machine: Machine, steps: &[Step]) -> Result<Vec<Check>> {
     fs::write(directory.join("left.lines"), left::ignored_lines())?;
     fs::write(directory.join("left.sed"), left::ignored_resources())?;
     let trial = machine.kernel.trial();
-    let patience = trial.map_or(1, |_| trial::PATIENCE);
+    let factor = trial.map_or(1, |_| trial::TIME_FACTOR);
     let mut wanted = 0;
     for (index, step) in steps
         .iter()
@@ -165,7 +165,7 @@ pub fn run(mut machine: Machine, steps: &[Step]) -> Result<Vec<Check>> {
         )?;
         fs::write(
             scripts.join(format!("{index:03}.limit")),
-            (step.limit * patience).to_string(),
+            (step.limit * factor).to_string(),
         )?;
     }
     if let Some(trial) = trial {

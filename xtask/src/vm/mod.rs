@@ -150,7 +150,7 @@ impl Machine {
         match self.kernel.trial() {
             Some(trial) => trial
                 .limit
-                .or(self.timeout.map(|timeout| timeout * trial::PATIENCE)),
+                .or(self.timeout.map(|timeout| timeout * trial::TIME_FACTOR)),
             None => self.timeout,
         }
     }

@@ -164,7 +164,7 @@ pub fn switch(prev: &Context, next: &Context) {
         "switch to a running context"
     );
     running.store(next.id, Ordering::Relaxed);
-    rcu::pass();
+    rcu::quiescent_state();
     // SAFETY: interrupts are off. `prev` is the running context, so saving the stack pointer there
     // is right, and its flag is cleared after this stack's last use. `next` was not running and is
     // now marked as ours; its stack pointer was saved by `switch_stacks` or made by `new`, on a

@@ -104,12 +104,12 @@ pub struct UserFpu {
     /// watched. Last CR4's bit that keeps the time-stamp counter from the program, or 0.
     debug: [u64; 6],
     /// The CPU that has these registers loaded, if it says so too (`CpuArea::fpu_area`), or
-    /// [`NOWHERE`].
+    /// [`NO_CPU`].
     cpu: AtomicU32,
 }
 
 /// No CPU.
-const NOWHERE: u32 = u32::MAX;
+const NO_CPU: u32 = u32::MAX;
 
 // SAFETY: exclusively owned memory, like a `Box<[u8]>`.
 unsafe impl Send for UserFpu {}
@@ -127,7 +127,7 @@ impl UserFpu {
 
     /// Makes this the same state as `other`, which is that of no running thread or was just saved.
     pub fn copy_from(&mut self, other: &Self) {
-        *self.cpu.get_mut() = NOWHERE;
+        *self.cpu.get_mut() = NO_CPU;
         self.bytes_mut().copy_from_slice(other.bytes());
         self.bases = other.bases;
         self.debug[5] = other.debug[5];
@@ -140,7 +140,7 @@ impl UserFpu {
             area,
             bases: [0; 2],
             debug: [0; 6],
-            cpu: AtomicU32::new(NOWHERE),
+            cpu: AtomicU32::new(NO_CPU),
         })
     }
 
@@ -169,7 +169,7 @@ impl UserFpu {
             return Err(InvalidAddress);
         }
         self.bases = bases;
-        *self.cpu.get_mut() = NOWHERE;
+        *self.cpu.get_mut() = NO_CPU;
         Ok(())
     }
 
@@ -203,7 +203,7 @@ impl UserFpu {
             },
             self.debug[5],
         ];
-        *self.cpu.get_mut() = NOWHERE;
+        *self.cpu.get_mut() = NO_CPU;
         Ok(())
     }
 
@@ -217,14 +217,14 @@ impl UserFpu {
     /// `restore`.
     pub fn set_tsc(&mut self, allowed: bool) {
         self.debug[5] = if allowed { 0 } else { cr4::TSD };
-        *self.cpu.get_mut() = NOWHERE;
+        *self.cpu.get_mut() = NO_CPU;
     }
 
     /// Switches this CPU's breakpoints off, until `restore`. Interrupts are off.
     #[inline]
     pub fn disarm(&mut self) {
         if self.debug[4] | self.debug[5] != 0 {
-            *self.cpu.get_mut() = NOWHERE;
+            *self.cpu.get_mut() = NO_CPU;
             load_debug([0; 6]);
         }
     }
@@ -334,7 +334,7 @@ impl UserFpu {
         &mut self,
         read: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        *self.cpu.get_mut() = NOWHERE;
+        *self.cpu.get_mut() = NO_CPU;
         let (size, total) = (area_bytes(), signal_frame_size());
         let bytes = self.bytes_mut();
         let result = read(&mut bytes[..total]);

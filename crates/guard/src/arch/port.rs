@@ -77,7 +77,7 @@ pub(crate) unsafe fn outl(port: u16, value: u32) {
 
 /// Ports by which a driver could reach memory or another instance's devices behind the guard's
 /// back, so that nobody can claim them: ISA DMA, the 8259s, PCI configuration space.
-const GUARDED: [(u16, u16); 6] = [
+const RESERVED: [(u16, u16); 6] = [
     (0x00, 0x20),
     (0x20, 2),
     (0x80, 0x10),
@@ -105,7 +105,7 @@ impl Ports {
     /// for itself.
     pub fn claim(base: u16, len: u16) -> Result<Self, Denied> {
         let end = u32::from(base) + u32::from(len);
-        let guarded = GUARDED.iter().any(|&(first, n)| {
+        let guarded = RESERVED.iter().any(|&(first, n)| {
             u32::from(base) < u32::from(first) + u32::from(n) && u32::from(first) < end
         });
         if guarded || !role::descriptor().owns_ports(base, len) {

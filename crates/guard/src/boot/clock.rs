@@ -24,14 +24,14 @@ pub(super) struct Rates {
 
 /// Readings of two counters at one time.
 #[derive(Clone, Copy)]
-struct Look {
+struct ClockReading {
     pit: u16,
     tsc: u64,
 }
 
 /// A measurement under way.
 pub(super) struct Calibration {
-    start: Option<Look>,
+    start: Option<ClockReading>,
 }
 
 impl Calibration {
@@ -90,38 +90,38 @@ fn lapic_by_cpuid(cpuid: &CpuId<raw_cpuid::CpuIdReaderNative>) -> Option<u64> {
 
 /// The local APIC timer's rate against the TSC's, over 2 ms.
 fn measure_lapic(tsc_hz: u64) -> u64 {
-    let look = || {
+    let read_clocks = || {
         let before = timer::tsc();
         let count = apic::timer_count();
         (before + (timer::tsc() - before) / 2, count)
     };
     apic::prepare_calibration();
     apic::start_timer(u32::MAX);
-    let from = look();
+    let from = read_clocks();
     timer::poll_ticks(tsc_hz / 500, || false);
-    let to = look();
+    let to = read_clocks();
     apic::start_timer(0);
     u64::from(from.1 - to.1) * apic::TIMER_DIVIDER * tsc_hz / (to.0 - from.0)
 }
 
 /// Starts the interval timer's countdown. `None` if there is no such timer.
-fn start_countdown() -> Option<Look> {
+fn start_countdown() -> Option<ClockReading> {
     // SAFETY: the supervisor owns the interval timer; nobody else uses it, and its interrupt is
     // never let through.
     unsafe {
         port::outb(pit::COMMAND, pit::COUNT_DOWN);
-        port::outb(pit::CHANNEL_0, pit::LONGEST as u8);
-        port::outb(pit::CHANNEL_0, (pit::LONGEST >> 8) as u8);
+        port::outb(pit::CHANNEL_0, pit::MAX_COUNT as u8);
+        port::outb(pit::CHANNEL_0, (pit::MAX_COUNT >> 8) as u8);
     }
     look()
 }
 
 /// The TSC's rate by two measurements that began together; the second one takes longer. `None` if
 /// the countdown ended meanwhile, or never moved.
-fn measure_since(start: Look) -> Option<(u64, u64)> {
-    let rate = |end: Look| (end.tsc - start.tsc) * pit::HZ / u64::from(start.pit - end.pit);
-    let middle = look_after(start, PIT_COUNTS / 2)?;
-    let end = look_after(
+fn measure_since(start: ClockReading) -> Option<(u64, u64)> {
+    let rate = |end: ClockReading| (end.tsc - start.tsc) * pit::HZ / u64::from(start.pit - end.pit);
+    let middle = read_clocks_after(start, PIT_COUNTS / 2)?;
+    let end = read_clocks_after(
         start,
         PIT_COUNTS.max((start.pit - middle.pit).saturating_add(PIT_COUNTS / 8)),
     )?;
@@ -129,7 +129,7 @@ fn measure_since(start: Look) -> Option<(u64, u64)> {
 }
 
 /// The first look at which the interval timer has counted so far.
-fn look_after(from: Look, counts: u16) -> Option<Look> {
+fn read_clocks_after(from: ClockReading, counts: u16) -> Option<ClockReading> {
     // A quarter of a second and more: a machine without an interval timer must not hang here.
     const LIMIT_TICKS: u64 = 1_000_000_000;
     let mut last = None;
@@ -142,10 +142,10 @@ fn look_after(from: Look, counts: u16) -> Option<Look> {
 
 /// The counters, the TSC close to the moment the interval timer's count is latched. Of several
 /// looks, the one that took the least time.
-fn look() -> Option<Look> {
-    const LOOKS: u32 = 4;
-    let mut best: Option<(u64, Look)> = None;
-    for _ in 0..LOOKS {
+fn look() -> Option<ClockReading> {
+    const READINGS: u32 = 4;
+    let mut best: Option<(u64, ClockReading)> = None;
+    for _ in 0..READINGS {
         let before = timer::tsc();
         // SAFETY: as in `start_countdown`; reading has no effect but to end the latch.
         unsafe { port::outb(pit::COMMAND, pit::READ_BACK) };
@@ -161,7 +161,7 @@ fn look() -> Option<Look> {
         if status & pit::OVER != 0 {
             return None;
         }
-        let look = Look {
+        let look = ClockReading {
             pit: u16::from_le_bytes([low, high]),
             tsc: before + (after - before) / 2,
         };

@@ -76,22 +76,22 @@ pub(super) fn may_make_page() -> bool {
     let left = budget.load(Ordering::Relaxed);
     // Not one step: a thread that is moved or interrupted here may count a page once too little.
     budget.store(left.wrapping_sub(1), Ordering::Relaxed);
-    left.wrapping_sub(1) < MOST_BUDGET || new_budget(budget)
+    left.wrapping_sub(1) < MAX_BUDGET || new_budget(budget)
 }
 
 /// Most pages a CPU makes before it looks again.
-const MOST_BUDGET: u64 = 64;
+const MAX_BUDGET: u64 = 64;
 
 #[cold]
 #[inline(never)]
 fn new_budget(budget: &AtomicU64) -> bool {
     let above = || allocator().free_frames().saturating_sub(kernels_share());
     if above() == 0 {
-        reclaim::reclaim(MOST_BUDGET * PAGE_SIZE as u64);
+        reclaim::reclaim(MAX_BUDGET * PAGE_SIZE as u64);
     }
     // All CPUs' budgets together are less than what there is.
     let pages = above() / (2 * percpu::all().len() as u64);
-    budget.store(pages.min(MOST_BUDGET), Ordering::Relaxed);
+    budget.store(pages.min(MAX_BUDGET), Ordering::Relaxed);
     above() > 0
 }
 

@@ -132,7 +132,7 @@ pub(crate) unsafe fn init(
         Start::Boot { base, reach } => {
             let frames = map.ranges().iter().map(|r| r.count).sum();
             let pages = (image.data.end - image.text.start) / PAGE_SIZE;
-            let needed = build::most_tables(frames, map.ranges().len(), pages) as u64;
+            let needed = build::max_tables(frames, map.ranges().len(), pages) as u64;
             let mut bump = Bump::new(map.ranges(), &holes, reach, needed);
             let mut runs = arrayvec::ArrayVec::<Run, { abi::descriptor::MAX_RANGES }>::new();
             runs.extend(map.ranges().iter().map(|r| Run {

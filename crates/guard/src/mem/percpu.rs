@@ -25,7 +25,7 @@ pub(crate) struct CpuCache {
     pub(super) magazines: slab::Magazines,
 }
 
-static LOCALS: Once<&'static [CpuCache]> = Once::new();
+static CACHES: Once<&'static [CpuCache]> = Once::new();
 
 /// Bytes of the table.
 pub(super) const fn bytes(cpus: usize) -> usize {
@@ -37,7 +37,7 @@ pub(super) const fn bytes(cpus: usize) -> usize {
 /// # Safety
 /// `bytes(cpus)` bytes from `at` on, page-aligned, are zero, mapped, and the table's for good.
 pub(super) unsafe fn init(at: *mut u8, cpus: usize) {
-    LOCALS.call_once(|| {
+    CACHES.call_once(|| {
         // SAFETY: by the caller's promise; all-zero bytes are a `CpuCache`.
         unsafe { core::slice::from_raw_parts(at.cast::<CpuCache>(), cpus) }
     });
@@ -61,12 +61,12 @@ pub(super) fn cpu() -> usize {
 
 /// All shares.
 pub(super) fn all() -> &'static [CpuCache] {
-    LOCALS.get().expect("memory used before mem::init")
+    CACHES.get().expect("memory used before mem::init")
 }
 
 /// The share of a CPU.
 pub(crate) fn of(cpu: crate::cpu::CpuId) -> Option<&'static CpuCache> {
-    LOCALS.get()?.get(cpu.0 as usize)
+    CACHES.get()?.get(cpu.0 as usize)
 }
 
 /// The share of the CPU this runs on.

@@ -15,7 +15,7 @@ use super::{direct, percpu};
 static REFERENCES: Once<&'static [AtomicU32]> = Once::new();
 
 /// References beyond this are a leak that would end in a use after free.
-const MOST: u32 = u32::MAX / 2;
+const MAX_REFERENCES: u32 = u32::MAX / 2;
 
 /// Bytes of the table for frames `0..end`.
 pub(super) const fn bytes(end: u64) -> usize {
@@ -78,13 +78,13 @@ fn granule(first: Frame) -> &'static [AtomicU32] {
 #[inline]
 pub(super) fn add_reference(frame: Frame) {
     // Relaxed, as in `Arc`: whoever adds one already holds one.
-    if count(frame).fetch_add(1, Ordering::Relaxed) >= MOST {
-        too_many(frame);
+    if count(frame).fetch_add(1, Ordering::Relaxed) >= MAX_REFERENCES {
+        overflow(frame);
     }
 }
 
 #[cold]
-fn too_many(frame: Frame) -> ! {
+fn overflow(frame: Frame) -> ! {
     panic!("too many references to {frame:?}")
 }
 

@@ -206,7 +206,7 @@ pub(crate) unsafe fn build(
 
 /// Most frames that [`build`] takes for `frames` frames of memory in `runs` runs, with an image of
 /// `image_pages` and the shared mappings of `abi::layout`.
-pub(crate) fn most_tables(frames: u64, runs: usize, image_pages: usize) -> usize {
+pub(crate) fn max_tables(frames: u64, runs: usize, image_pages: usize) -> usize {
     const PER_TABLE: usize = table::ENTRIES;
     let granules = (frames as usize).div_ceil(PER_TABLE);
     let image_tables = image_pages.div_ceil(PER_TABLE) + 1;
@@ -397,7 +397,7 @@ mod tests {
         // SAFETY: the frames are in the test's memory, and used for this alone.
         let root = unsafe { build(&plan, view, &mut take) }.unwrap();
         assert!(
-            taken as usize <= most_tables(3 * GRANULE_FRAMES, 2, 600),
+            taken as usize <= max_tables(3 * GRANULE_FRAMES, 2, 600),
             "{taken} tables"
         );
 

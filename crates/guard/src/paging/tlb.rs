@@ -205,7 +205,7 @@ fn flush_local_kernel(range: &Range<usize>) {
 
 /// Takes a change of `table` in on this CPU, if it is active here; otherwise the CPU finds out when
 /// it activates it.
-fn follow(table: *const ActiveTable, range: &Range<usize>, change: u64) {
+fn apply_change(table: *const ActiveTable, range: &Range<usize>, change: u64) {
     let me = cpu::current().0 as usize;
     let current = CURRENT[me].load(Ordering::Relaxed);
     if !core::ptr::eq(current, table) {
@@ -277,8 +277,8 @@ const DROP_USER: u32 = 0;
 const DROP_KERNEL: u32 = 1;
 const DETACH: u32 = 2;
 
-/// The one request at a time. The initiator owns it while it holds `TURN`; a CPU reads it between
-/// seeing its bit in `asked` (set after the fields) and its decrement of `missing`.
+/// The one request at a time. The initiator owns it while it holds `SHOOTDOWN_LOCK`; a CPU reads it
+/// between seeing its bit in `asked` (set after the fields) and its decrement of `missing`.
 struct Request {
     kind: AtomicU32,
     start: AtomicUsize,
@@ -290,7 +290,7 @@ struct Request {
     missing: AtomicU32,
 }
 
-static TURN: Mutex<()> = Mutex::new(());
+static SHOOTDOWN_LOCK: Mutex<()> = Mutex::new(());
 static REQUEST: Request = Request {
     kind: AtomicU32::new(0),
     start: AtomicUsize::new(0),
@@ -316,28 +316,28 @@ pub fn shootdowns(cpu: CpuId) -> u64 {
 /// May sleep.
 pub(super) fn flush(table: &ActiveTable, range: Range<usize>) {
     let change = table.changes.fetch_add(1, Ordering::SeqCst) + 1;
-    if !alone(&table.cpus, || follow(table, &range, change)) {
-        shoot(DROP_USER, &range, table, change, &table.cpus);
+    if !run_locally(&table.cpus, || apply_change(table, &range, change)) {
+        shootdown(DROP_USER, &range, table, change, &table.cpus);
     }
 }
 
 /// The same for a range of the kernel half, on all CPUs of the instance.
 pub(super) fn flush_kernel(range: Range<usize>) {
-    if !alone(&ONLINE, || flush_local_kernel(&range)) {
-        shoot(DROP_KERNEL, &range, null_mut(), 0, &ONLINE);
+    if !run_locally(&ONLINE, || flush_local_kernel(&range)) {
+        shootdown(DROP_KERNEL, &range, null_mut(), 0, &ONLINE);
     }
 }
 
 /// The table is active on no CPU when this returns; the caller sees to it that nobody activates it
 /// any more.
 pub(super) fn detach(table: &ActiveTable) {
-    if !alone(&table.cpus, || deactivate(Some(table))) {
-        shoot(DETACH, &(0..0), table, 0, &table.cpus);
+    if !run_locally(&table.cpus, || deactivate(Some(table))) {
+        shootdown(DETACH, &(0..0), table, 0, &table.cpus);
     }
 }
 
 /// Does `work` here and returns true if no CPU but this one is in the set.
-fn alone(cpus: &CpuMask, work: impl FnOnce()) -> bool {
+fn run_locally(cpus: &CpuMask, work: impl FnOnce()) -> bool {
     cpu::without_irqs(|| {
         // The entries were changed before the set is read.
         fence(Ordering::SeqCst);
@@ -357,9 +357,15 @@ fn alone(cpus: &CpuMask, work: impl FnOnce()) -> bool {
     })
 }
 
-fn shoot(kind: u32, range: &Range<usize>, table: *const ActiveTable, change: u64, cpus: &CpuMask) {
+fn shootdown(
+    kind: u32,
+    range: &Range<usize>,
+    table: *const ActiveTable,
+    change: u64,
+    cpus: &CpuMask,
+) {
     let scheduler = lfmutex::scheduler();
-    let _turn = TURN.lock();
+    let _turn = SHOOTDOWN_LOCK.lock();
     trace::event(Kind::ShootdownBegin, || {
         Note::two(range.start as u64, range.end as u64)
     });
@@ -409,7 +415,7 @@ pub(crate) fn interrupt() {
     match REQUEST.kind.load(Ordering::Relaxed) {
         DETACH => deactivate(Some(REQUEST.table.load(Ordering::Relaxed))),
         DROP_KERNEL => flush_local_kernel(&range),
-        _ => follow(
+        _ => apply_change(
             REQUEST.table.load(Ordering::Relaxed),
             &range,
             REQUEST.change.load(Ordering::Relaxed),

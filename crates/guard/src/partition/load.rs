@@ -60,9 +60,9 @@ impl core::error::Error for LoadError {}
 const MIN_FREE_FRAMES: u64 = 256;
 
 /// The least memory an instance of so many granules needs, in bytes.
-pub(super) fn least_memory(image_frames: u64, granules: u64) -> u64 {
+pub(super) fn min_memory(image_frames: u64, granules: u64) -> u64 {
     let frames = granules * GRANULE_FRAMES;
-    let tables = build::most_tables(frames, 1, image_frames as usize) as u64;
+    let tables = build::max_tables(frames, 1, image_frames as usize) as u64;
     (image_frames + tables + MIN_FREE_FRAMES) * PAGE_SIZE as u64
 }
 
@@ -119,7 +119,7 @@ impl Partition {
         }
         let frames = self.memory_bytes() / PAGE_SIZE as u64;
         let count = bytes.div_ceil(PAGE_SIZE as u64);
-        let elbow = build::most_tables(
+        let elbow = build::max_tables(
             frames,
             self.staged.nranges as usize,
             self.staged.image_frames as usize,

@@ -236,7 +236,7 @@ impl Partition {
     pub fn create(spec: &Spec<'_>) -> Result<Self, CreateError> {
         let granules = spec.memory.div_ceil(GRANULE_SIZE as u64);
         let image = role::descriptor().image_frames;
-        let least = load::least_memory(image, granules);
+        let least = load::min_memory(image, granules);
         if granules * (GRANULE_SIZE as u64) < least {
             return Err(CreateError::TooSmall {
                 least: least.next_multiple_of(GRANULE_SIZE as u64),

@@ -47,7 +47,7 @@ pub(crate) fn init(boot: &BootToken) {
         unread: 0,
         uncleared: 0,
     });
-    guard::log::keep(boot, record);
+    guard::log::set_record_hook(boot, record);
     if let Err(error) = devfs::register("kmsg", Arc::new(KmsgDevice)) {
         log::warn!("no /dev/kmsg: {error}");
     }

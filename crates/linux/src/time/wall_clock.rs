@@ -152,11 +152,11 @@ pub fn sys_clock_settime(task: &Task, clock: i32, time: UserPtr<TimeSpec>) -> Sy
 /// `settimeofday(2)`: the time, the zone, or both. The first to tell a zone but no time says that
 /// the clock showed the zone's time.
 pub fn sys_settimeofday(task: &Task, time: UserPtr<TimeVal>, zone: UserPtr<TimeZone>) -> SysResult {
-    const MOST_MINUTES: i32 = 15 * 60;
+    const MAX_MINUTES: i32 = 15 * 60;
     let ns = time.read_optional()?.map(TimeVal::to_ns).transpose()?;
     let zone = zone.read_optional()?;
     check_sys_time(task)?;
-    if zone.is_some_and(|zone| zone.minutes_west.abs() > MOST_MINUTES) {
+    if zone.is_some_and(|zone| zone.minutes_west.abs() > MAX_MINUTES) {
         return Err(Errno::EINVAL);
     }
     let mut guard = lock_wall_clock();

@@ -25,7 +25,7 @@ use crate::socket::socket_list::SocketList;
 use crate::socket::{caller_groups, caller_ucred};
 use crate::{Address, Caller, MsgFlags, OptionAccess, OutgoingMessage, Socket, SocketType};
 
-const LONGEST: usize = 65_535;
+const MAX_DATAGRAM: usize = 65_535;
 /// `IPPROTO_RAW`: programs make the headers, and nothing is received.
 const IPPROTO_RAW: u8 = 255;
 /// The level of the options of these sockets, and of ICMPv6.
@@ -357,7 +357,7 @@ impl DatagramProtocol for RawSocket {
     }
 
     fn check_message(&self, _: Option<&Address>, length: usize, flags: MsgFlags) -> Result<()> {
-        if length > LONGEST {
+        if length > MAX_DATAGRAM {
             return Err(Errno::EMSGSIZE);
         }
         if flags.contains(MsgFlags::OOB) {

@@ -29,7 +29,7 @@ use crate::{Address, Caller, MsgFlags, OutgoingMessage, Socket, SocketType};
 const LONGEST_V4: usize = 65_507;
 const LONGEST_V6: usize = 65_527;
 /// The longest datagram that is looked at at all, bytes.
-const LONGEST: usize = 65_535;
+const MAX_DATAGRAM: usize = 65_535;
 
 /// The UDP and UDP-Lite sockets of a stack.
 pub(super) struct UdpTables {
@@ -212,7 +212,7 @@ impl UdpSocket {
         flags: MsgFlags,
     ) -> Result<(SocketAddr, SocketAddr)> {
         let from = self.autobind()?;
-        if length > LONGEST {
+        if length > MAX_DATAGRAM {
             return Err(Errno::EMSGSIZE);
         }
         if flags.contains(MsgFlags::OOB) {

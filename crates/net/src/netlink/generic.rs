@@ -70,7 +70,7 @@ impl Reply {
     fn push_family(&mut self, flags: u16, family: (u16, &str, u32, u32)) {
         const VERSION: u16 = 3;
         const HEADER_SIZE: u16 = 4;
-        const MOST_ATTRIBUTES: u16 = 5;
+        const MAX_ATTRIBUTES: u16 = 5;
         let (number, name, version, most) = family;
         let name = [name.as_bytes(), &[0]].concat();
         let attributes: [(u16, &[u8]); 5] = [
@@ -78,7 +78,7 @@ impl Reply {
             (CTRL_ATTR_FAMILY_ID, &number.to_ne_bytes()),
             (VERSION, &version.to_ne_bytes()),
             (HEADER_SIZE, &[0; 4]),
-            (MOST_ATTRIBUTES, &most.to_ne_bytes()),
+            (MAX_ATTRIBUTES, &most.to_ne_bytes()),
         ];
         self.push_message(
             GENL_ID_CTRL,

@@ -22,7 +22,7 @@ use crate::vm::{Addition, Kernel, Machine};
 /// Seconds that a check may take, on a machine that is emulated and busy.
 const LIMIT: u32 = 150;
 /// Seconds for all of them: some hang, each for its time, and the others are seen nevertheless.
-const PATIENCE: u64 = 900;
+const TIMEOUT: u64 = 900;
 /// Memory of an instance.
 const INSTANCE_MEMORY: &str = "1G";
 const RUST: &str = "/bin/machine-tests";
@@ -182,7 +182,7 @@ impl Family {
         machine.command = ["/bin/sh", "-c", &commands.join("; ")]
             .map(OsString::from)
             .to_vec();
-        machine.timeout = Some(Duration::from_secs(PATIENCE));
+        machine.timeout = Some(Duration::from_secs(TIMEOUT));
         batch::finish(
             &machine,
             &chosen

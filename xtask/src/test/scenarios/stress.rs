@@ -18,7 +18,7 @@ const CLASSES: [&str; 7] = [
 ];
 
 /// A few of each class, for every day.
-const FEW: &str = "cpu matrix qsort vm malloc mmap mremap dentry flock \
+const SHORT_CLASSES: &str = "cpu matrix qsort vm malloc mmap mremap dentry flock \
      lease rename pipe fifo splice tee switch yield affinity futex kill sigq sigsuspend";
 
 /// Stressors that do not end with status 0, and why.
@@ -61,7 +61,7 @@ done"#;
 pub fn short(setting: &Setting) -> Result<Vec<Check>> {
     run(
         setting,
-        &[("a few stressors", format!("all='{FEW}'\n{RUN}"))],
+        &[("a few stressors", format!("all='{SHORT_CLASSES}'\n{RUN}"))],
         400,
         600,
     )

@@ -11,7 +11,7 @@ use crate::vm::Ending;
 use crate::vm::terminal::Session;
 
 /// Time limit for anything on the screen to appear.
-const SOON: Duration = Duration::from_secs(20);
+const PROMPT_TIMEOUT: Duration = Duration::from_secs(20);
 /// The prompt, which no echo of a typed command contains.
 const PROMPT: &str = "ready> ";
 
@@ -32,7 +32,7 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
         }
     }
     session.send("exit 5\n")?;
-    let outcome = session.wait(Some(Instant::now() + SOON), &mut |_| {})?;
+    let outcome = session.wait(Some(Instant::now() + PROMPT_TIMEOUT), &mut |_| {})?;
     let ended = match outcome.ending {
         Ending::Exited(5) => Ok(String::new()),
         other => Err(format!("{other:?}")),
@@ -72,27 +72,27 @@ const STEPS: &[(&str, Action)] = &[
         // What is typed before the shell has given the terminal back would be its line editor's.
         begin(session, "cat")?;
         session.send("wrong\x15helloo\x7f world\n")?;
-        session.expect("hello world\r\n", SOON)?;
+        session.expect("hello world\r\n", PROMPT_TIMEOUT)?;
         session.send("\x04")?;
-        session.expect(PROMPT, SOON).map(drop)
+        session.expect(PROMPT, PROMPT_TIMEOUT).map(drop)
     }),
     ("Ctrl-C ends what runs, and not the shell", |session| {
         begin(session, "while :; do :; done")?;
         session.send("\x03")?;
-        session.expect(PROMPT, SOON)?;
+        session.expect(PROMPT, PROMPT_TIMEOUT)?;
         begin(session, SLEEPER)?;
-        session.expect("awake\r\n", SOON)?;
+        session.expect("awake\r\n", PROMPT_TIMEOUT)?;
         session.send("\x03")?;
-        session.expect(PROMPT, SOON)?;
+        session.expect(PROMPT, PROMPT_TIMEOUT)?;
         let shown = type_line(session, "echo alive $?")?;
         ensure!(shown.contains("alive 130"), "{shown:?}");
         Ok(())
     }),
     ("Ctrl-Z stops a job; bg and fg go on with it", |session| {
         begin(session, SLEEPER)?;
-        session.expect("awake\r\n", SOON)?;
+        session.expect("awake\r\n", PROMPT_TIMEOUT)?;
         session.send("\x1a")?;
-        let shown = session.expect(PROMPT, SOON)?;
+        let shown = session.expect(PROMPT, PROMPT_TIMEOUT)?;
         ensure!(shown.contains("Stopped"), "{shown:?}");
         let shown = type_line(session, "jobs; ps -o stat,args | grep [s]leep")?;
         ensure!(
@@ -103,10 +103,10 @@ const STEPS: &[(&str, Action)] = &[
         let shown = type_line(session, "jobs")?;
         ensure!(shown.contains("Running"), "{shown:?}");
         session.send("fg\n")?;
-        session.expect("sleep 1000", SOON)?;
-        session.expect("\r\n", SOON)?;
+        session.expect("sleep 1000", PROMPT_TIMEOUT)?;
+        session.expect("\r\n", PROMPT_TIMEOUT)?;
         session.send("\x03")?;
-        session.expect(PROMPT, SOON).map(drop)
+        session.expect(PROMPT, PROMPT_TIMEOUT).map(drop)
     }),
     (
         "a background job that reads the terminal is stopped",
@@ -124,25 +124,25 @@ const STEPS: &[(&str, Action)] = &[
     ("vi shows, edits and saves a file", |session| {
         type_line(session, "printf 'first line\\nsecond line\\n' > /tmp/text")?;
         session.send("vi /tmp/text\n")?;
-        session.expect("second line", SOON)?;
-        session.expect("/tmp/text", SOON)?;
+        session.expect("second line", PROMPT_TIMEOUT)?;
+        session.expect("/tmp/text", PROMPT_TIMEOUT)?;
         session.send("jdd:1\niSkerry \x1b")?;
-        session.expect("kerry first line", SOON)?;
+        session.expect("kerry first line", PROMPT_TIMEOUT)?;
         // The cursor goes back when vi takes the escape for one. What came within 50 ms of it would
         // be part of an unknown key's sequence, and dropped.
-        session.expect("\x1b[1;7H", SOON)?;
+        session.expect("\x1b[1;7H", PROMPT_TIMEOUT)?;
         session.send(":wq\n")?;
-        session.expect(PROMPT, SOON)?;
+        session.expect(PROMPT, PROMPT_TIMEOUT)?;
         let shown = type_line(session, "cat /tmp/text; wc -l < /tmp/text")?;
         ensure!(shown.contains("Skerry first line\r\n1\r\n"), "{shown:?}");
         Ok(())
     }),
     ("top shows itself until q is typed", |session| {
         session.send("top -d 1\n")?;
-        session.expect("Load average:", SOON)?;
-        session.expect(" top", SOON)?;
+        session.expect("Load average:", PROMPT_TIMEOUT)?;
+        session.expect(" top", PROMPT_TIMEOUT)?;
         session.send("q")?;
-        session.expect(PROMPT, SOON).map(drop)
+        session.expect(PROMPT, PROMPT_TIMEOUT).map(drop)
     }),
     (
         "an instance with a terminal: its size, its signals, its job control, \
@@ -157,27 +157,27 @@ const STEPS: &[(&str, Action)] = &[
                 "the first program does not find the size: {shown:?}"
             );
             session.send("skerry run -t --rm --cpus 1 --mem 64M -e PS1='inside> ' -- sh -i\n")?;
-            session.expect("\n", SOON)?;
-            session.expect("inside> ", SOON)?;
+            session.expect("\n", PROMPT_TIMEOUT)?;
+            session.expect("inside> ", PROMPT_TIMEOUT)?;
             session.send("tty; stty size; cat /proc/skerry/role\n")?;
-            let shown = session.expect("subos", SOON)?;
+            let shown = session.expect("subos", PROMPT_TIMEOUT)?;
             ensure!(
                 shown.contains("/dev/console") && shown.contains("30 90"),
                 "{shown:?}"
             );
-            session.expect("inside> ", SOON)?;
+            session.expect("inside> ", PROMPT_TIMEOUT)?;
             begin(session, SLEEPER)?;
-            session.expect("awake\r\n", SOON)?;
+            session.expect("awake\r\n", PROMPT_TIMEOUT)?;
             session.send("\x1a")?;
-            session.expect("Stopped", SOON)?;
-            session.expect("inside> ", SOON)?;
+            session.expect("Stopped", PROMPT_TIMEOUT)?;
+            session.expect("inside> ", PROMPT_TIMEOUT)?;
             session.send("fg\n")?;
-            session.expect("sleep 1000", SOON)?;
-            session.expect("\r\n", SOON)?;
+            session.expect("sleep 1000", PROMPT_TIMEOUT)?;
+            session.expect("\r\n", PROMPT_TIMEOUT)?;
             session.send("\x03")?;
-            session.expect("inside> ", SOON)?;
+            session.expect("inside> ", PROMPT_TIMEOUT)?;
             session.send("exit 7\n")?;
-            session.expect(PROMPT, SOON)?;
+            session.expect(PROMPT, PROMPT_TIMEOUT)?;
             let shown = type_line(session, "echo status $?")?;
             ensure!(shown.contains("status 7"), "{shown:?}");
             let shown = type_line(session, "stty -a | tr -s ' ' '\\n' | grep -c '^icanon'")?;
@@ -190,10 +190,10 @@ const STEPS: &[(&str, Action)] = &[
             session,
             "stty raw -echo; echo r''aw; dd bs=1 count=3 2>/dev/null | hexdump -C; stty sane",
         )?;
-        session.expect("raw\n", SOON)?;
+        session.expect("raw\n", PROMPT_TIMEOUT)?;
         session.send("\x03\r\x1a")?;
-        session.expect("03 0d 1a", SOON)?;
-        session.expect(PROMPT, SOON).map(drop)
+        session.expect("03 0d 1a", PROMPT_TIMEOUT)?;
+        session.expect(PROMPT, PROMPT_TIMEOUT).map(drop)
     }),
 ];
 
@@ -204,13 +204,13 @@ const SLEEPER: &str = "sh -c 'echo aw\"\"ake; exec sleep 1000'";
 fn begin(session: &mut Session, line: &str) -> Result<()> {
     // Not the echo of what is typed.
     session.send(&format!("echo beg''un; {line}\n"))?;
-    session.expect("begun\r\n", SOON).map(drop)
+    session.expect("begun\r\n", PROMPT_TIMEOUT).map(drop)
 }
 
 /// Types a command; returns what it showed.
 fn type_line(session: &mut Session, line: &str) -> Result<String> {
     session.send(&format!("{line}\n"))?;
     // The shell's editor may wrap a long line on the screen, so its end is what is waited for.
-    session.expect("\n", SOON)?;
-    session.expect(PROMPT, SOON)
+    session.expect("\n", PROMPT_TIMEOUT)?;
+    session.expect(PROMPT, PROMPT_TIMEOUT)
 }

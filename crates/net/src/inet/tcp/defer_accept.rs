@@ -104,15 +104,15 @@ impl TcpSocket {
 /// The least sum of periods that reaches `seconds`: the first one is of a second, each is twice the
 /// one before, none more than two minutes.
 fn round_to_retransmits(seconds: u32) -> u32 {
-    const LONGEST: u32 = 120;
-    const MOST: usize = 255;
+    const MAX_SECONDS: u32 = 120;
+    const MAX_RETRANSMITS: usize = 255;
     let (mut sum, mut period) = (0, 1);
-    for _ in 0..MOST {
+    for _ in 0..MAX_RETRANSMITS {
         if sum >= seconds {
             break;
         }
         sum += period;
-        period = (period * 2).min(LONGEST);
+        period = (period * 2).min(MAX_SECONDS);
     }
     sum
 }
