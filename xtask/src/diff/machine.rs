@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 
 use crate::vm::{Addition, Machine, Streams, last_lines};
 
@@ -15,7 +15,7 @@ use crate::vm::{Addition, Machine, Streams, last_lines};
 const EXECUTOR: &str = "/bin/diff-executor";
 /// Time limit of an answer; a program that does not come to rest is given up by the executor long
 /// before.
-const PATIENCE: Duration = Duration::from_secs(180);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(180);
 /// Lines of the kernel's log that are shown when the machine dies.
 const LOG_LINES: usize = 40;
 
@@ -72,7 +72,7 @@ impl Runner {
         let Some(running) = &self.running else {
             bail!("the machine with {} does not run", self.name)
         };
-        match running.lines.recv_timeout(PATIENCE) {
+        match running.lines.recv_timeout(ANSWER_TIMEOUT) {
             Ok(line) if line == "." => Ok(None),
             Ok(line) => Ok(Some(line)),
             Err(error) => {
@@ -83,11 +83,29 @@ impl Runner {
         }
     }
 
+    /// One line for each of `count` programs, as far as they came, and what kept the others back.
+    pub fn answers(&mut self, count: u64) -> (Vec<String>, Result<()>) {
+        let mut answers = Vec::new();
+        let end = loop {
+            match self.line() {
+                Ok(Some(line)) => answers.push(line),
+                Ok(None) if answers.len() as u64 == count => break Ok(()),
+                Ok(None) => {
+                    let (name, given) = (self.name, answers.len());
+                    break Err(anyhow!("{name} gave {given} answers to {count} programs"));
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        (answers, end)
+    }
+
     /// The lines of an answer that are not read yet.
-    pub fn lines(&mut self) -> Result<Vec<String>> {
-        let mut lines = Vec::new();
+    pub fn answer(&mut self) -> Result<String> {
+        let mut lines = String::new();
         while let Some(line) = self.line()? {
-            lines.push(line);
+            lines += &line;
+            lines.push('\n');
         }
         Ok(lines)
     }
@@ -95,11 +113,7 @@ impl Runner {
     /// A command and its whole answer.
     pub fn ask(&mut self, command: &str) -> Result<String> {
         self.send(command)?;
-        Ok(self
-            .lines()?
-            .iter()
-            .map(|line| format!("{line}\n"))
-            .collect())
+        self.answer()
     }
 
     /// Forgets the machine, which ends with its input; says how it ended.

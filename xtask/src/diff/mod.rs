@@ -15,7 +15,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use answers::Answers;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Args;
 use differential::directed;
 use differential::generate;
@@ -240,15 +240,11 @@ fn record() -> Result<()> {
                     asked += programs.len();
                     println!("{}", batch.command());
                     linux.send(&batch.command())?;
-                    linux.lines()?
+                    let (theirs, answered) = linux.answers(batch.count);
+                    answered?;
+                    theirs
                 }
             };
-            ensure!(
-                theirs.len() == programs.len(),
-                "Linux gave {} answers to {} programs",
-                theirs.len(),
-                programs.len()
-            );
             for (program, answer) in programs.iter().zip(theirs) {
                 answers.keep(program, answer);
             }
@@ -474,27 +470,30 @@ impl Pair {
             self.linux.send(&command)?;
         }
         let sent = self.skerry.send(&command);
-        let theirs = match kept {
+        let (theirs, they_answered) = match kept {
             Some(kept) => {
                 found.kept += batch.count;
-                kept
+                (kept, Ok(()))
             }
-            None => self.linux.lines()?,
+            None => self.linux.answers(batch.count),
         };
-        let mut ours = Vec::new();
-        let answered = sent.and_then(|()| {
-            while let Some(line) = self.skerry.line()? {
-                ours.push(line);
-            }
-            ensure!(
-                ours.len() == theirs.len(),
-                "it gave {} answers to {} programs",
-                ours.len(),
-                theirs.len()
+        // A program that ends Linux, by filling its memory say, cannot be compared; nor can those
+        // after it in the batch.
+        if let Err(error) = they_answered {
+            let program = batch.program(theirs.len() as u64)?;
+            tell(format!(
+                "Linux died: {error:#}\nin this program:\n{program}"
+            ));
+            found.unsteady.insert(
+                format!("Linux: died in {}", batch.area.name),
+                program.to_string(),
             );
-            Ok(())
-        });
-        if let Err(error) = answered {
+        }
+        let (ours, we_answered) = match sent {
+            Ok(()) => self.skerry.answers(batch.count),
+            Err(error) => (Vec::new(), Err(error)),
+        };
+        if let Err(error) = we_answered {
             let program = batch.program(ours.len() as u64)?;
             tell(format!("DIED: {error:#}\nin this program:\n{program}"));
             found.differences.insert(
@@ -589,17 +588,10 @@ impl Pair {
     fn records(&mut self, program: &str) -> Result<(String, String)> {
         let command = format!("run\n{program}.");
         self.linux.send(&command)?;
-        let ours = self.skerry.ask(&command);
-        let theirs = self
-            .linux
-            .lines()?
-            .iter()
-            .map(|line| format!("{line}\n"))
-            .collect();
-        Ok((
-            theirs,
-            ours.unwrap_or_else(|error| format!("left kernel: died\n{error:#}\n")),
-        ))
+        let death = |error| format!("left kernel: died\n{error:#}\n");
+        let ours = self.skerry.ask(&command).unwrap_or_else(death);
+        let theirs = self.linux.answer().unwrap_or_else(death);
+        Ok((theirs, ours))
     }
 
     /// The simplest program found that shows the same difference.

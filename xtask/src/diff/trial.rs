@@ -19,7 +19,7 @@ const LOT: u64 = 16;
 /// unsteady.
 const TIMES: usize = 3;
 /// After so many steps that failed the rest has nothing to add.
-const ENOUGH: usize = 3;
+const MAX_FAILED_STEPS: usize = 3;
 /// Stands for the answer to a program on which the two kernels did not agree without a mutant.
 const LEFT_OUT: &str = "-";
 
@@ -80,9 +80,9 @@ impl Pair {
             self.linux.send(&command)?;
             self.skerry.ask(&format!("mark {step}"))?;
             let ours = self.skerry.ask(&command)?;
-            let theirs = self.linux.lines()?;
+            let theirs = self.linux.answer()?;
             let agreed = theirs
-                .iter()
+                .lines()
                 .zip(ours.lines())
                 .map(|(theirs, ours)| if theirs == ours { ours } else { LEFT_OUT });
             answers += &format!(
@@ -137,7 +137,7 @@ impl Pair {
                 }
             }
             checks.push(Check::new(command, judge));
-            if checks.iter().filter(|check| check.result.is_err()).count() == ENOUGH {
+            if checks.iter().filter(|check| check.result.is_err()).count() == MAX_FAILED_STEPS {
                 break;
             }
         }
