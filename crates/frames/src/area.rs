@@ -11,6 +11,26 @@ const FREE: u64 = (1 << FRAMES_BITS) - 1;
 const RESERVED: u64 = 1 << FRAMES_BITS;
 /// Some of it was handed out since it last was marked as untouched.
 const TOUCHED: u64 = 1 << (FRAMES_BITS + 1);
+
+/// Effect of taking frames on whether the area counts as touched: its frames may hold somebody's
+/// data then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Touch {
+    /// The area counts as touched from now on.
+    Mark,
+    /// The area counts as before.
+    Keep,
+}
+
+impl Touch {
+    /// Bits to set in the area's entry.
+    fn bits(self) -> u64 {
+        match self {
+            Self::Mark => TOUCHED,
+            Self::Keep => 0,
+        }
+    }
+}
 const NODE_SHIFT: u32 = 16;
 const NODE: u64 = 0xff << NODE_SHIFT;
 
@@ -90,14 +110,14 @@ impl Area<'_> {
     /// area. The entry's class is not looked at: that is for areas that the caller's CPU has
     /// reserved.
     pub(crate) fn take(&self, order: u8) -> Option<u64> {
-        self.reserve_frames(1 << order, true, None)?;
+        self.reserve_frames(1 << order, Touch::Mark, None)?;
         self.find(order)
     }
 
     /// Takes a single frame, as [`Self::take`] does.
     #[inline]
     pub(crate) fn take_one(&self) -> Option<u64> {
-        let before = self.reserve_frames(1, true, None)?;
+        let before = self.reserve_frames(1, Touch::Mark, None)?;
         // Where the first free frame is if they are taken in their order.
         let likely = (AREA_FRAMES - before.free()) / 64;
         self.find_one_in(likely as usize % AREA_WORDS)
@@ -107,15 +127,15 @@ impl Area<'_> {
     /// Claims the area, then takes frames as [`Self::take`] does. The second value is the entry
     /// before.
     pub(crate) fn claim(&self, order: u8, claim: Claim) -> (Option<u64>, Option<Entry>) {
-        let Some(before) = self.reserve_frames(1 << order, true, Some(claim)) else {
+        let Some(before) = self.reserve_frames(1 << order, Touch::Mark, Some(claim)) else {
             return (None, None);
         };
         (self.find(order), Some(before))
     }
 
     #[inline]
-    fn reserve_frames(&self, count: u64, touch: bool, claim: Option<Claim>) -> Option<Entry> {
-        let touched = if touch { TOUCHED } else { 0 };
+    fn reserve_frames(&self, count: u64, touch: Touch, claim: Option<Claim>) -> Option<Entry> {
+        let touched = touch.bits();
         let set = touched
             | if claim == Some(Claim::Reserve) {
                 RESERVED
@@ -235,9 +255,9 @@ impl Area<'_> {
     /// Takes exactly this run; `false` and no change if some of it is not free.
     pub(crate) fn take_run(&self, first: u64, count: u64) -> bool {
         if count == AREA_FRAMES {
-            return self.take_all(true);
+            return self.take_all(Touch::Mark);
         }
-        if self.reserve_frames(count, false, None).is_none() {
+        if self.reserve_frames(count, Touch::Keep, None).is_none() {
             return false;
         }
         let taken = self.take_bits(first, count);
@@ -248,8 +268,8 @@ impl Area<'_> {
     }
 
     /// Takes the whole area in one step, if all of it is free.
-    pub(crate) fn take_all(&self, touch: bool) -> bool {
-        let touched = if touch { TOUCHED } else { 0 };
+    pub(crate) fn take_all(&self, touch: Touch) -> bool {
+        let touched = touch.bits();
         let taken = self
             .update(|e| (e.free() == AREA_FRAMES).then(|| (e.0 - AREA_FRAMES) | touched))
             .is_some();

@@ -36,7 +36,7 @@ mod model;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use area::{Area, FRAMES_BITS};
+use area::{Area, FRAMES_BITS, Touch};
 use hints::Hints;
 pub use stash::Stash;
 pub use sync::AtomicU64;
@@ -160,7 +160,7 @@ impl<'a> Frames<'a> {
                 .take(order)
                 .map(|n| area * AREA_FRAMES + n)
         });
-        let first = taken.or_else(|| self.search(cpu, order, true))?;
+        let first = taken.or_else(|| self.search(cpu, order, Touch::Mark))?;
         self.cpu(cpu)[BALANCE].fetch_sub(1 << order, Ordering::Relaxed);
         Some(first)
     }
@@ -184,7 +184,7 @@ impl<'a> Frames<'a> {
     /// of. Looks at two bits an area at most.
     #[must_use]
     pub fn alloc_area(&self, cpu: usize) -> Option<u64> {
-        let first = self.hinted_area(cpu, true)?;
+        let first = self.hinted_area(cpu, Touch::Mark)?;
         self.cpu(cpu)[BALANCE].fetch_sub(AREA_FRAMES, Ordering::Relaxed);
         Some(first)
     }
@@ -196,7 +196,7 @@ impl<'a> Frames<'a> {
     #[must_use]
     pub fn alloc_untouched(&self, cpu: usize, order: u8) -> Option<u64> {
         assert!(order >= AREA_ORDER, "only whole areas can be untouched");
-        let first = self.search(cpu, order, false)?;
+        let first = self.search(cpu, order, Touch::Keep)?;
         self.cpu(cpu)[BALANCE].fetch_sub(1 << order, Ordering::Relaxed);
         Some(first)
     }

@@ -1,6 +1,6 @@
 //! Where frames come from when the CPU's own area has none of the wanted size.
 
-use crate::area::{Claim, Class};
+use crate::area::{Claim, Class, Touch};
 use crate::sync::Ordering;
 use crate::{AREA_FRAMES, AREA_ORDER, Frames, MAX_ORDER, NODE, POSITION, RESERVED};
 
@@ -13,7 +13,7 @@ impl Frames<'_> {
     /// ones.
     #[cold]
     #[inline(never)]
-    pub(crate) fn search(&self, cpu: usize, order: u8, touch: bool) -> Option<u64> {
+    pub(crate) fn search(&self, cpu: usize, order: u8, touch: Touch) -> Option<u64> {
         match order {
             0..AREA_ORDER => self.search_small(cpu, order),
             AREA_ORDER => self.search_area(cpu, touch),
@@ -28,29 +28,14 @@ impl Frames<'_> {
         let start = local[POSITION].load(Ordering::Relaxed) as usize;
         let near = |area: &usize| self.area(*area).load().node() == node;
         let reserve = |area: usize| self.reserve(cpu, area, order);
-        self.partial
-            .from(start)
-            .filter(near)
-            .take(TRIES)
-            .find_map(reserve)
-            .or_else(|| {
-                self.whole
-                    .from(start)
-                    .filter(near)
-                    .find_map(reserve)
-                    .or_else(|| {
-                        self.partial
-                            .from(start)
-                            .take(TRIES)
-                            .find_map(reserve)
-                            .or_else(|| {
-                                self.whole.from(start).find_map(reserve).or_else(|| {
-                                    // Whatever there is, other CPUs' areas too.
-                                    (0..self.entries.len()).find_map(|area| self.steal(area, order))
-                                })
-                            })
-                    })
-            })
+        let partial = || self.partial.from(start);
+        let whole = || self.whole.from(start);
+        let found = partial().filter(near).take(TRIES).find_map(reserve);
+        let found = found.or_else(|| whole().filter(near).find_map(reserve));
+        let found = found.or_else(|| partial().take(TRIES).find_map(reserve));
+        let found = found.or_else(|| whole().find_map(reserve));
+        // Then any area that has such a block, those of other CPUs too.
+        found.or_else(|| (0..self.entries.len()).find_map(|area| self.steal(area, order)))
     }
 
     /// Makes an area this CPU's own, and takes a block from it.
@@ -87,7 +72,7 @@ impl Frames<'_> {
         Some(area as u64 * AREA_FRAMES + found?)
     }
 
-    fn search_area(&self, cpu: usize, touch: bool) -> Option<u64> {
+    fn search_area(&self, cpu: usize, touch: Touch) -> Option<u64> {
         self.hinted_area(cpu, touch).or_else(|| {
             let free = |area: &usize| self.area(*area).load().free() == AREA_FRAMES;
             (0..self.entries.len())
@@ -97,7 +82,7 @@ impl Frames<'_> {
     }
 
     /// A whole area that the hints know of.
-    pub(crate) fn hinted_area(&self, cpu: usize, touch: bool) -> Option<u64> {
+    pub(crate) fn hinted_area(&self, cpu: usize, touch: Touch) -> Option<u64> {
         let node = self.cpu(cpu)[NODE].load(Ordering::Relaxed) as u8;
         let near = |area: &usize| self.area(*area).load().node() == node;
         let take = |area: usize| self.take_area(area, touch);
@@ -109,14 +94,14 @@ impl Frames<'_> {
             .or_else(|| self.whole.from(0).find_map(take))
     }
 
-    fn take_area(&self, area: usize, touch: bool) -> Option<u64> {
+    fn take_area(&self, area: usize, touch: Touch) -> Option<u64> {
         let taken = self.area(area).take_all(touch);
         self.rehint(area);
         taken.then_some(area as u64 * AREA_FRAMES)
     }
 
     /// A run of areas, aligned to its length.
-    fn search_run(&self, areas: usize, touch: bool) -> Option<u64> {
+    fn search_run(&self, areas: usize, touch: Touch) -> Option<u64> {
         let all_free = |first: &usize| {
             (*first..first + areas).all(|area| {
                 area < self.entries.len() && self.area(area).load().free() == AREA_FRAMES

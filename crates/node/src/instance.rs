@@ -22,7 +22,7 @@ use guard::timer;
 use ring::{Consumer, LogReader, MessageWriter, Producer};
 use task::Mutex;
 
-use crate::stream_log::{self, StreamLog};
+use crate::stream_log::{self, DrainExtent, StreamLog};
 
 /// Streams of an instance, by `dev::STREAM_*`, that it writes.
 const OUTPUTS: usize = 3;
@@ -235,7 +235,7 @@ impl Instance {
         if record.status.state != dev::STATE_RUNNING || record.reclaiming {
             return None;
         }
-        let drained = self.drain(&mut record, false);
+        let drained = self.drain(&mut record, DrainExtent::LogRoom);
         let record_ref = &mut *record;
         let partition = record_ref.partition.as_mut()?;
         partition.admit_further_cpus();
@@ -285,10 +285,9 @@ impl Instance {
         }
     }
 
-    /// Reads the rings as far as the logs have room, or, the last time, all there is. From
-    /// each ring at most what it holds: an instance that writes without end, or says so, must not
-    /// keep the others waiting.
-    fn drain(&self, record: &mut InstanceState, last: bool) -> DrainSummary {
+    /// Moves what is in the rings into the logs. From each ring at most what it holds: an instance
+    /// that writes without end, or says so, must not keep the others waiting.
+    fn drain(&self, record: &mut InstanceState, extent: DrainExtent) -> DrainSummary {
         let mut drained = DrainSummary {
             grown: [false; OUTPUTS],
             more: false,
@@ -304,7 +303,7 @@ impl Instance {
         ];
         for (stream, (header, area)) in rings.into_iter().enumerate() {
             let mut consumer = Consumer::resume(header, area, record.positions[stream]);
-            let one = stream_log::drain(&mut consumer, area.len(), &self.outputs[stream], last);
+            let one = stream_log::drain(&mut consumer, area.len(), &self.outputs[stream], extent);
             drained.grown[stream] = one.grown;
             drained.more |= one.more;
             ring_back |= one.made_room;
@@ -338,7 +337,7 @@ impl Instance {
     /// memory, and makes the record's last entries.
     fn finish(&self, report: HaltReport) {
         let mut record = self.record.lock();
-        self.drain(&mut record, true);
+        self.drain(&mut record, DrainExtent::All);
         let Some(mut partition) = record.partition.take() else {
             return;
         };

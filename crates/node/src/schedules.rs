@@ -14,7 +14,7 @@ use task::explore::{Model, spawn};
 use task::sync::{AtomicBool, Ordering};
 use task::{Event, Mutex};
 
-use crate::stream_log::{self, CAPACITY, StreamLog};
+use crate::stream_log::{self, CAPACITY, DrainExtent, StreamLog};
 
 /// Capacity of the ring in bytes.
 const RING: usize = 8;
@@ -65,7 +65,7 @@ impl Stream {
         let mut position = 0;
         while !self.done.load(Ordering::SeqCst) {
             let mut consumer = Consumer::resume(&self.header, &self.area, position);
-            let drained = stream_log::drain(&mut consumer, RING, &self.log, false);
+            let drained = stream_log::drain(&mut consumer, RING, &self.log, DrainExtent::LogRoom);
             position = consumer.position();
             if drained.made_room {
                 self.room.notify();
@@ -183,7 +183,7 @@ fn of_two_readers_with_pressure_the_slower_one_decides() {
             let (position, key) = stream.attach();
             let theirs = stream.clone();
             spawn("reader", move || {
-                assert_eq!(theirs.read(position, key, 5, 10), [0; 10])
+                assert_eq!(theirs.read(position, key, 5, 10), [0; 10]);
             })
         });
         let nodes = stream.clone();

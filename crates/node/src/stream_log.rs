@@ -126,21 +126,32 @@ pub(crate) struct DrainOutcome {
     pub(crate) made_room: bool,
 }
 
-/// Moves what is in a ring of `size` bytes into a log as far as that has room, or, the last
-/// time, all there is; at most as much as the ring holds. Unless there is more, or no room, the
-/// writer rings for what comes next.
+/// Amount that is moved from a ring into a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DrainExtent {
+    /// As far as the log has room. Unless there is more, or no room, the writer rings for what
+    /// comes next.
+    LogRoom,
+    /// All there is: the last time.
+    All,
+}
+
+/// Moves what is in a ring of `size` bytes into a log; at most as much as the ring holds.
 pub(crate) fn drain(
     consumer: &mut Consumer<'_>,
     size: usize,
     log: &Mutex<StreamLog>,
-    last: bool,
+    extent: DrainExtent,
 ) -> DrainOutcome {
     let mut drained = DrainOutcome::default();
     let mut buf = [0; 4096];
     let mut budget = size;
     while budget > 0 {
         let mut log = log.lock();
-        let room = if last { budget } else { log.room() };
+        let room = match extent {
+            DrainExtent::LogRoom => log.room(),
+            DrainExtent::All => budget,
+        };
         let count = consumer.pop(&mut buf[..room.min(4096).min(budget)]);
         drained.made_room |= consumer.made_room(count);
         log.push(&buf[..count]);
@@ -177,12 +188,12 @@ mod tests {
         log.lock().push(&vec![1; CAPACITY - 2]);
         assert_eq!(Producer::new(&header, &area).push(b"12345"), 5);
         let mut consumer = Consumer::resume(&header, &area, 0);
-        assert!(drain(&mut consumer, area.len(), &log, false).grown);
-        assert!(!drain(&mut consumer, area.len(), &log, false).grown);
+        assert!(drain(&mut consumer, area.len(), &log, DrainExtent::LogRoom).grown);
+        assert!(!drain(&mut consumer, area.len(), &log, DrainExtent::LogRoom).grown);
         assert_eq!(log.lock().end(), CAPACITY as u64);
         // What an instance that has ended left is taken in as a whole, which is no more than its
         // ring holds.
-        assert!(drain(&mut consumer, area.len(), &log, true).grown);
+        assert!(drain(&mut consumer, area.len(), &log, DrainExtent::All).grown);
         assert_eq!(log.lock().end(), CAPACITY as u64 + 3);
         log.lock().detach(key);
     }

@@ -40,6 +40,13 @@ pub struct WaitQueue {
     entries: Mutex<Entries>,
 }
 
+/// Effect of a signal on a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Interruptible {
+    Yes,
+    No,
+}
+
 impl WaitQueue {
     /// A queue nobody waits in.
     #[must_use]
@@ -61,7 +68,7 @@ impl WaitQueue {
             return result;
         }
         loop {
-            if let Ok(result) = self.wait_inner(None, false, &mut condition) {
+            if let Ok(result) = self.wait_inner(None, Interruptible::No, &mut condition) {
                 return result;
             }
         }
@@ -80,14 +87,14 @@ impl WaitQueue {
     ) -> Result<R, WaitError> {
         match condition() {
             Some(result) => Ok(result),
-            None => self.wait_inner(deadline, true, &mut condition),
+            None => self.wait_inner(deadline, Interruptible::Yes, &mut condition),
         }
     }
 
     fn wait_inner<R>(
         &self,
         deadline: Option<Deadline>,
-        interruptible: bool,
+        interruptible: Interruptible,
         condition: &mut dyn FnMut() -> Option<R>,
     ) -> Result<R, WaitError> {
         let me = current();
@@ -101,7 +108,7 @@ impl WaitQueue {
                     wait_satisfied();
                     break Some(Ok(result));
                 }
-                if interruptible && me.is_signal_pending() {
+                if interruptible == Interruptible::Yes && me.is_signal_pending() {
                     break Some(Err(WaitError::Interrupted));
                 }
                 if deadline.is_some_and(Deadline::has_passed) {

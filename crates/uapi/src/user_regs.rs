@@ -1,6 +1,7 @@
 //! Registers as debuggers see them: `struct user_regs_struct`, `struct user` and the register sets
 //! of core files. Pure.
 
+use guard::fpu::SegmentBases;
 use guard::user::{USER_END, UserRegs};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -32,9 +33,9 @@ impl UserRegsStruct {
     const GS_BASE: usize = 22;
     const DS: usize = 23;
 
-    /// Registers of a thread; `bases` are those of FS and GS.
+    /// Registers of a thread.
     #[must_use]
-    pub fn of(regs: &UserRegs, bases: [u64; 2]) -> Self {
+    pub fn of(regs: &UserRegs, bases: SegmentBases) -> Self {
         let r = regs;
         Self([
             r.r15,
@@ -58,8 +59,8 @@ impl UserRegsStruct {
             r.rflags,
             r.rsp,
             UserRegs::SS.into(),
-            bases[0],
-            bases[1],
+            bases.fs,
+            bases.gs,
             0,
             0,
             0,
@@ -91,8 +92,8 @@ impl UserRegsStruct {
         true
     }
 
-    /// Gives a thread these registers; returns the bases of FS and GS.
-    pub fn store(&self, regs: &mut UserRegs) -> [u64; 2] {
+    /// Gives a thread these registers; returns the segment bases.
+    pub fn store(&self, regs: &mut UserRegs) -> SegmentBases {
         let v = &self.0;
         *regs = UserRegs {
             r15: v[0],
@@ -115,7 +116,10 @@ impl UserRegsStruct {
             rflags: v[18],
             rsp: v[19],
         };
-        [v[Self::FS_BASE], v[Self::GS_BASE]]
+        SegmentBases {
+            fs: v[Self::FS_BASE],
+            gs: v[Self::GS_BASE],
+        }
     }
 }
 
@@ -145,6 +149,8 @@ pub fn put_extended(frame: &mut [u8], set: &[u8]) {
 mod tests {
     use super::*;
 
+    const BASES: SegmentBases = SegmentBases { fs: 6, gs: 7 };
+
     #[test]
     fn registers_are_where_linux_has_them() {
         let regs = UserRegs {
@@ -156,7 +162,7 @@ mod tests {
             rflags: 0x202,
             ..UserRegs::default()
         };
-        let mut seen = UserRegsStruct::of(&regs, [6, 7]);
+        let mut seen = UserRegsStruct::of(&regs, BASES);
         assert_eq!(size_of::<UserRegsStruct>(), 216);
         let at = |offset| seen.get(offset).unwrap();
         assert_eq!(
@@ -172,7 +178,7 @@ mod tests {
         );
         assert!(!seen.set(136, 0x10) && !seen.set(168, u64::MAX));
         let mut back = UserRegs::default();
-        assert_eq!(seen.store(&mut back), [6, 7]);
+        assert_eq!(seen.store(&mut back), BASES);
         assert_eq!((back.r15, back.rip, back.orig_rax), (1, 3, u64::MAX));
         // Neither the interrupt flag nor the privilege level.
         assert_eq!(back.rflags, 0x202 | FLAGS);

@@ -64,7 +64,7 @@ pub use madvise::{Advice, DontNeedScope};
 pub use object::{Backing, Object, ShmemObject};
 pub use remap::RemapOptions;
 pub use residency::{Residency, ResidentByKind};
-pub use reverse_map::ReverseMap;
+pub use reverse_map::{PrivateCopies, ReverseMap};
 pub use space::{
     AddressSpace, FutexKey, MapRequest, Placement, ResidentBytes, SpaceStats, VmaInfo,
 };

@@ -8,7 +8,7 @@ use core::ops::Range;
 use abi::errno::Errno;
 use task::Mutex;
 
-use crate::{Page, ReverseMap};
+use crate::{Page, PrivateCopies, ReverseMap};
 
 /// Something whose pages can be mapped: a file's contents, shared memory.
 pub trait Backing: Send + Sync {
@@ -146,7 +146,8 @@ impl Backing for ShmemObject {
             pages.append(&mut gone.split_off(&range.end));
             gone
         };
-        self.mappings.unmap_mapping_range(range, false);
+        self.mappings
+            .unmap_mapping_range(range, PrivateCopies::Keep);
         drop(gone);
         Ok(())
     }

@@ -11,6 +11,15 @@ use crate::PAGE_SIZE;
 use crate::space::AddressSpace;
 use crate::vma::{MappedObject, Vma};
 
+/// Fate of the copies that programs have made of pages in private mappings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrivateCopies {
+    /// Unmapped, too, as the file has become shorter (Linux `even_cows`).
+    Unmap,
+    /// Left with the programs that made them: the file has a hole now.
+    Keep,
+}
+
 /// The reverse map of a file, kept by the file: the address spaces that map it, or did (Linux
 /// `i_mmap`).
 #[derive(Default)]
@@ -51,10 +60,9 @@ impl ReverseMap {
         spaces.iter().for_each(|space| each(space));
     }
 
-    /// Takes pages that the file does not have any more out of all mappings; with `copies`, also
-    /// what programs have made of them for themselves. Call it when the file has forgotten them,
-    /// without a lock that [`Backing`](crate::Backing) takes.
-    pub fn unmap_mapping_range(&self, pages: Range<u64>, copies: bool) {
+    /// Takes pages that the file does not have any more out of all mappings. Call it when the file
+    /// has forgotten them, without a lock that [`Backing`](crate::Backing) takes.
+    pub fn unmap_mapping_range(&self, pages: Range<u64>, copies: PrivateCopies) {
         self.for_each_space(|space| space.unmap_object(self, pages.clone(), copies));
     }
 
@@ -95,14 +103,15 @@ impl ReverseMap {
 
 impl AddressSpace {
     /// Takes the file's `pages` out of the table.
-    fn unmap_object(&self, object: &ReverseMap, pages: Range<u64>, copies: bool) {
+    fn unmap_object(&self, object: &ReverseMap, pages: Range<u64>, copies: PrivateCopies) {
+        let unmaps_copies = copies == PrivateCopies::Unmap;
         loop {
             let mut state = self.state.write();
             let mut parts: Vec<(Range<usize>, bool)> = Vec::new();
             for (start, area) in state.vmas.iter() {
                 let Some(source) = object
                     .mapped_part(area)
-                    .filter(|_| area.has_pages.get() && (copies || area.is_shared()))
+                    .filter(|_| area.has_pages.get() && (unmaps_copies || area.is_shared()))
                 else {
                     continue;
                 };

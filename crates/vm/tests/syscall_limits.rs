@@ -6,7 +6,7 @@ use std::sync::Arc;
 use abi::errno::Errno;
 use vm::{
     AccessKind, AddressSpace, Advice, Backing, DontNeedScope, MapRequest, Object, PAGE_SIZE,
-    Placement, Prot, RemapOptions, ShmemObject, USER_END, VmaFlags,
+    Placement, PrivateCopies, Prot, RemapOptions, ShmemObject, USER_END, VmaFlags,
 };
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
@@ -390,12 +390,12 @@ fn pages_that_a_file_has_lost_are_shown_no_more() {
         [bytes.private, bytes.shared].map(|bytes| bytes / PAGE_SIZE)
     };
     assert_eq!(resident(&space), [3, 3]);
-    mappings.unmap_mapping_range(1..2, false);
+    mappings.unmap_mapping_range(1..2, PrivateCopies::Keep);
     assert_eq!(
         (resident(&space), peek(&space, 2 * AT + PAGE_SIZE)),
         ([3, 2], 8)
     );
-    mappings.unmap_mapping_range(1..3, true);
+    mappings.unmap_mapping_range(1..3, PrivateCopies::Unmap);
     assert_eq!(resident(&space), [1, 1]);
     assert_eq!(
         (peek(&space, 2 * AT), peek(&space, 2 * AT + PAGE_SIZE)),

@@ -3,6 +3,15 @@
 
 use core::mem::offset_of;
 
+/// Base addresses of a program's segments FS and GS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SegmentBases {
+    /// Of FS, which points at thread-local storage.
+    pub fs: u64,
+    /// Of GS.
+    pub gs: u64,
+}
+
 /// Code of ring 0 in 64-bit mode.
 pub const CODE: u64 = 0x00af_9a00_0000_ffff;
 /// Data of ring 0, writable.

@@ -15,14 +15,22 @@ use crate::{Path, nsfs};
 /// The most mounts in a namespace (`/proc/sys/fs/mount-max`).
 const MAX_MOUNTS: usize = 100_000;
 
+/// Use of a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NamespaceKind {
+    /// Processes can be in it.
+    OfProcesses,
+    /// No process is in it: its mounts are on their way to another (`fsmount(2)`, `open_tree(2)`).
+    Anonymous,
+}
+
 /// State of a namespace that its mounts refer to.
 pub(super) struct NamespaceState {
     /// In the order they are made.
     sequence: u64,
     /// Inode number in `/proc/PID/ns`.
     number: u32,
-    /// Nobody lives in it: what is in it is on its way to another.
-    pub(super) anonymous: bool,
+    pub(super) kind: NamespaceKind,
     pub(super) mounts: AtomicUsize,
     /// Counts changes, which who waits is told of.
     change_count: AtomicU64,
@@ -30,12 +38,15 @@ pub(super) struct NamespaceState {
 }
 
 impl NamespaceState {
-    fn new(anonymous: bool) -> Arc<Self> {
+    fn new(kind: NamespaceKind) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
             sequence: NEXT.fetch_add(1, Ordering::Relaxed),
-            number: if anonymous { 0 } else { nsfs::new_number() },
-            anonymous,
+            number: match kind {
+                NamespaceKind::Anonymous => 0,
+                NamespaceKind::OfProcesses => nsfs::new_number(),
+            },
+            kind,
             mounts: AtomicUsize::new(0),
             change_count: AtomicU64::new(0),
             poll_queue: PollQueue::new(),
@@ -74,7 +85,7 @@ impl Namespace {
         let new = Self::from_tree(
             &mut TreeChange::begin(),
             Mount::new(base, root, "rootfs", MS_RELATIME),
-            false,
+            NamespaceKind::OfProcesses,
         );
         let super_block = SuperBlock::for_fs(fs, 0);
         let top = super_block.root.clone();
@@ -90,9 +101,9 @@ impl Namespace {
     pub(super) fn from_tree(
         change: &mut TreeChange,
         root: Arc<Mount>,
-        anonymous: bool,
+        kind: NamespaceKind,
     ) -> Arc<Self> {
-        let home = NamespaceState::new(anonymous);
+        let home = NamespaceState::new(kind);
         change.set_namespace(&root, &home);
         Arc::new(Self { state: home, root })
     }
@@ -104,7 +115,7 @@ impl Namespace {
         Self::from_tree(
             &mut TreeChange::begin(),
             Mount::new(super_block, root, source, flags),
-            true,
+            NamespaceKind::Anonymous,
         )
     }
 
@@ -165,7 +176,7 @@ impl Namespace {
                 pairs.push((Arc::as_ptr(old), new.clone()));
             },
         );
-        let new = Self::from_tree(&mut change, root, false);
+        let new = Self::from_tree(&mut change, root, NamespaceKind::OfProcesses);
         drop(change);
         let places = paths.map(|path| {
             let mount = pairs

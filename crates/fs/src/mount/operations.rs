@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use abi::errno::Errno;
 
-use super::namespace::Namespace;
+use super::namespace::{Namespace, NamespaceKind};
 use super::tree::{self, CloneSharing, TreeChange};
 use super::{Mount, SuperBlock, mount_flags, traverse_mounts};
 use crate::{FileType, Path, Result, nsfs};
@@ -124,7 +124,11 @@ pub fn bind(namespace: &Namespace, from: &Path, point: &Path, recursive: bool) -
 pub fn copy_tree(namespace: &Namespace, from: &Path, recursive: bool) -> Result<Arc<Namespace>> {
     let mut change = TreeChange::begin();
     let tree = clone_tree(&mut change, namespace, from, recursive)?;
-    Ok(Namespace::from_tree(&mut change, tree, true))
+    Ok(Namespace::from_tree(
+        &mut change,
+        tree,
+        NamespaceKind::Anonymous,
+    ))
 }
 
 /// Moves the mount whose top is `from`, with all on it, to `point`.
@@ -146,7 +150,9 @@ fn check_move(namespace: &Namespace, from: &Path, point: &Path) -> Result<()> {
     let hangs = moved.mountpoint();
     let ours = match &hangs {
         Some(_) => namespace.contains(moved),
-        None => moved.namespace().is_some_and(|home| home.anonymous),
+        None => moved
+            .namespace()
+            .is_some_and(|home| home.kind == NamespaceKind::Anonymous),
     };
     let shares = hangs.is_some_and(|on| on.mount().is_shared());
     let unbindable = || {

@@ -9,7 +9,7 @@ use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
 use super::directory::ListingEntry;
-use super::{Attr, InodeData, MAX_LINKS, MAX_SIZE, PAGE_SIZE, RamInode, XATTRS_MAX};
+use super::{Attr, InodeData, MAX_LINKS, MAX_SIZE, PAGE_SIZE, RamInode, SealedChange, XATTRS_MAX};
 use crate::pipe::Pipe;
 use crate::xattr::SetMode;
 use crate::{
@@ -286,7 +286,10 @@ impl Inode for RamInode {
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<usize> {
-        self.check_seals(offset.saturating_add(buf.len() as u64), true)?;
+        self.check_seals(
+            offset.saturating_add(buf.len() as u64),
+            SealedChange::Contents,
+        )?;
         let n = self.contents()?.write(Some(offset), buf)?.1;
         self.modified();
         Ok(n)
@@ -299,7 +302,7 @@ impl Inode for RamInode {
     }
 
     fn append(&self, buf: &[u8]) -> Result<(u64, usize)> {
-        self.check_seals(u64::MAX, true)?;
+        self.check_seals(u64::MAX, SealedChange::Contents)?;
         let written = self.contents()?.write(None, buf)?;
         self.modified();
         Ok(written)
@@ -309,10 +312,10 @@ impl Inode for RamInode {
         if size > MAX_SIZE {
             return Err(Errno::EFBIG);
         }
-        self.check_seals(size, false)?;
+        self.check_seals(size, SealedChange::Size)?;
         if self.contents()?.truncate(size) {
             self.mappings
-                .unmap_mapping_range(size.div_ceil(PAGE_SIZE)..u64::MAX, true);
+                .unmap_mapping_range(size.div_ceil(PAGE_SIZE)..u64::MAX, vm::PrivateCopies::Unmap);
         }
         self.modified();
         Ok(())
@@ -321,22 +324,21 @@ impl Inode for RamInode {
     fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
         let punches = mode & sys::FALLOC_FL_PUNCH_HOLE != 0;
         if punches {
-            self.check_seals(0, true)?;
+            self.check_seals(0, SealedChange::Contents)?;
         } else if mode & sys::FALLOC_FL_KEEP_SIZE == 0 {
             self.check_seals(
                 self.contents()?
                     .size_and_pages()
                     .0
                     .max(offset.saturating_add(len)),
-                false,
+                SealedChange::Size,
             )?;
         }
         self.contents()?.fallocate(mode, offset, len)?;
         if mode & sys::FALLOC_FL_PUNCH_HOLE != 0 {
-            // What programs have copied is theirs.
             self.mappings.unmap_mapping_range(
                 offset.div_ceil(PAGE_SIZE)..(offset + len) / PAGE_SIZE,
-                false,
+                vm::PrivateCopies::Keep,
             );
         }
         self.modified();

@@ -307,6 +307,15 @@ pub struct RamInode {
     data: InodeData,
 }
 
+/// Change of a file that seals may forbid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SealedChange {
+    /// Bytes are written, and the file grows if they end behind it.
+    Contents,
+    /// The file gets another size.
+    Size,
+}
+
 impl RamInode {
     fn new(shared: &Arc<RamFsInfo>, new: &NewInode<'_>) -> Arc<Self> {
         let now = Timestamp::now();
@@ -369,9 +378,9 @@ impl RamInode {
         }
     }
 
-    /// Whether seals allow that the file reaches to `end` afterwards (at least, if `writes`: then
-    /// its contents change, too).
-    fn check_seals(&self, end: u64, writes: bool) -> Result<()> {
+    /// Whether seals allow a change after which the file reaches to `end` (at least, by a write).
+    fn check_seals(&self, end: u64, change: SealedChange) -> Result<()> {
+        let writes = change == SealedChange::Contents;
         let seals = self.seals.load(Ordering::SeqCst);
         if seals & !sys::F_SEAL_SEAL == 0 {
             return Ok(());

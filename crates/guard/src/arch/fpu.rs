@@ -15,6 +15,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use x86_spec::control::cr4;
 use x86_spec::debug::{DR7_CONDITIONS, DR7_ENABLE, DR7_EXACT, DR7_FIXED};
+pub use x86_spec::segment::SegmentBases;
 use x86_spec::xsave::{self, DEFAULT_MXCSR_MASK, LEGACY, LEGACY_BYTES, MXCSR_MASK, signal_frame};
 
 use super::features::{self, Features};
@@ -98,8 +99,8 @@ pub struct InvalidAddress;
 /// Saved floating-point and vector registers of one thread, and its segment bases.
 pub struct UserFpu {
     area: NonNull<u8>,
-    /// Base addresses of FS and GS; canonical.
-    bases: [u64; 2],
+    /// Canonical addresses.
+    bases: SegmentBases,
     /// Debug registers: four addresses below `USER_END`, and DR7; that is 0 unless something is
     /// watched. Last CR4's bit that keeps the time-stamp counter from the program, or 0.
     debug: [u64; 6],
@@ -138,7 +139,7 @@ impl UserFpu {
         let area = NonNull::new(unsafe { alloc_zeroed(layout()) })?;
         Some(Self {
             area,
-            bases: [0; 2],
+            bases: SegmentBases::default(),
             debug: [0; 6],
             cpu: AtomicU32::new(NO_CPU),
         })
@@ -156,7 +157,7 @@ impl UserFpu {
 
     /// Base addresses of FS and GS.
     #[must_use]
-    pub fn bases(&self) -> [u64; 2] {
+    pub fn bases(&self) -> SegmentBases {
         self.bases
     }
 
@@ -164,8 +165,8 @@ impl UserFpu {
     ///
     /// # Errors
     /// [`InvalidAddress`] if one is not below `USER_END`.
-    pub fn set_bases(&mut self, bases: [u64; 2]) -> Result<(), InvalidAddress> {
-        if bases.iter().any(|&base| base >= user::USER_END as u64) {
+    pub fn set_bases(&mut self, bases: SegmentBases) -> Result<(), InvalidAddress> {
+        if bases.fs.max(bases.gs) >= user::USER_END as u64 {
             return Err(InvalidAddress);
         }
         self.bases = bases;
@@ -355,7 +356,7 @@ impl UserFpu {
 
 /// The program's bases of FS and GS, on a machine with FSGSBASE. Interrupts are off.
 #[inline]
-fn read_bases() -> [u64; 2] {
+fn read_bases() -> SegmentBases {
     let (fs, gs): (u64, u64);
     // SAFETY: CR4.FSGSBASE is set. Between the two SWAPGS interrupts are off, and NMI and machine
     // check handlers do not rely on GS.
@@ -370,13 +371,13 @@ fn read_bases() -> [u64; 2] {
             options(nostack, preserves_flags)
         );
     }
-    [fs, gs]
+    SegmentBases { fs, gs }
 }
 
 /// Loads the bases of FS and GS for a program. They are canonical: user addresses, or what the
 /// processor took from the program before. Interrupts are off.
 #[inline]
-fn load_bases([fs, gs]: [u64; 2]) {
+fn load_bases(SegmentBases { fs, gs }: SegmentBases) {
     // SAFETY: the bases are canonical. As in `read_bases`; without FSGSBASE, KERNEL_GS_BASE holds
     // the program's base while the kernel runs.
     unsafe {

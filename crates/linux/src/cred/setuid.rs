@@ -81,14 +81,14 @@ pub fn sys_setregid(task: &Task, real: u32, effective: u32) -> SysResult {
 /// `setresuid(2)`: sets real, effective and saved user id.
 pub fn sys_setresuid(task: &Task, real: u32, effective: u32, saved: u32) -> SysResult {
     change_user(task, |ids, privileged| {
-        ids.setresuid(privileged, [real, effective, saved])
+        ids.setresuid(privileged, real, effective, saved)
     })
 }
 
 /// `setresgid(2)`: sets real, effective and saved group id.
 pub fn sys_setresgid(task: &Task, real: u32, effective: u32, saved: u32) -> SysResult {
     change_group(task, |ids, privileged| {
-        ids.setresuid(privileged, [real, effective, saved])
+        ids.setresuid(privileged, real, effective, saved)
     })
 }
 

@@ -591,14 +591,6 @@ fn set_times_at(
     set_times(task, &path, times)
 }
 
-fn optional<T: FromBytes + IntoBytes + Immutable>(ptr: UserPtr<T>) -> Result<Option<T>, Errno> {
-    if ptr.is_null() {
-        Ok(None)
-    } else {
-        ptr.read().map(Some)
-    }
-}
-
 /// `utimensat(2)`: sets the times of a file in nanoseconds, from a directory on.
 pub fn sys_utimensat(
     task: &Task,
@@ -607,7 +599,7 @@ pub fn sys_utimensat(
     times: UserPtr<FileTimes<TimeSpec>>,
     flags: u32,
 ) -> SysResult {
-    let times = optional(times)?;
+    let times = times.read_optional()?;
     // Then there is nothing to do, and nothing else is looked at.
     if times.is_some_and(|times| {
         [times.accessed.nsec, times.modified.nsec] == [i64::from(sys::UTIME_OMIT); 2]
@@ -638,7 +630,7 @@ pub fn sys_futimesat(
     name: UserAddr,
     times: UserPtr<FileTimes<TimeVal>>,
 ) -> SysResult {
-    let times = optional(times)?.map(from_timevals).transpose()?;
+    let times = times.read_optional()?.map(from_timevals).transpose()?;
     set_times_at(task, dirfd, name, 0, times)
 }
 
@@ -649,7 +641,7 @@ pub fn sys_utimes(task: &Task, name: UserAddr, times: UserPtr<FileTimes<TimeVal>
 
 /// `utime(2)`: sets the times of a path in seconds.
 pub fn sys_utime(task: &Task, name: UserAddr, times: UserPtr<UTimBuf>) -> SysResult {
-    let times = optional(times)?.map(|times| {
+    let times = times.read_optional()?.map(|times| {
         let [accessed, modified] =
             [times.accessed_sec, times.modified_sec].map(|sec| TimeSpec { sec, nsec: 0 });
         FileTimes { accessed, modified }

@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::sync::Weak;
 use alloc::vec::Vec;
 
+use guard::fpu::SegmentBases;
 use guard::user::UserRegs;
 use linux_raw_sys::ptrace as api;
 use uapi::siginfo::SigInfo;
@@ -53,9 +54,9 @@ pub(crate) struct Stop {
     /// Whether it is over: the thread goes on, and its tracer can do no more with it.
     pub(crate) resumed: bool,
     pub(crate) regs: UserRegs,
-    /// Floating-point registers as in a signal frame, and the bases of FS and GS.
+    /// Floating-point registers as in a signal frame.
     pub(crate) frame: Vec<u8>,
-    pub(crate) bases: [u64; 2],
+    pub(crate) bases: SegmentBases,
     /// Whether the tracer has changed the registers.
     pub(crate) changed: bool,
 }

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
 use fs::{FsStruct, OpenFlags};
-use guard::fpu::UserFpu;
+use guard::fpu::{SegmentBases, UserFpu};
 use guard::user::UserRegs;
 use linux_raw_sys::general as sys;
 use uapi::fd::Fd;
@@ -69,9 +69,11 @@ fn copy_fpu(task: &Task, request: &KernelCloneArgs) -> Result<UserFpu, Errno> {
     let mut copy = UserFpu::new().ok_or(Errno::ENOMEM)?;
     task.thread().with_fpu(|fpu| copy.copy_from(fpu));
     if request.has(sys::CLONE_SETTLS) {
-        let [_, gs] = copy.bases();
-        copy.set_bases([request.tls, gs])
-            .map_err(|_| Errno::EPERM)?;
+        let bases = SegmentBases {
+            fs: request.tls,
+            ..copy.bases()
+        };
+        copy.set_bases(bases).map_err(|_| Errno::EPERM)?;
     }
     Ok(copy)
 }

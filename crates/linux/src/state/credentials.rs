@@ -165,12 +165,18 @@ impl Ids {
         })
     }
 
-    /// Ids after `setresuid(2)`: real, effective, saved; [`u32::MAX`] leaves one as it is.
+    /// Ids after `setresuid(2)`; [`u32::MAX`] leaves one as it is.
     ///
     /// # Errors
     /// `EPERM`.
-    pub fn setresuid(self, privileged: bool, new: [u32; 3]) -> Result<Self, Errno> {
-        let [real, effective, saved] = new.map(id_to_set);
+    pub fn setresuid(
+        self,
+        privileged: bool,
+        real: u32,
+        effective: u32,
+        saved: u32,
+    ) -> Result<Self, Errno> {
+        let [real, effective, saved] = [real, effective, saved].map(id_to_set);
         if !privileged
             && ![real, effective, saved]
                 .into_iter()
@@ -429,17 +435,12 @@ pub(crate) mod tests {
         assert_eq!((ordinary.caps.permitted, ordinary.caps.effective), (0, 0));
         assert_eq!(ordinary.caps.bounding, ALL_CAPABILITIES);
         // Effective only: they come back.
-        let acting = root.with_user(root.user.setresuid(true, [u32::MAX, 7, u32::MAX]).unwrap());
+        let acting = root.with_user(root.user.setresuid(true, u32::MAX, 7, u32::MAX).unwrap());
         assert_eq!(
             (acting.caps.permitted, acting.caps.effective),
             (ALL_CAPABILITIES, 0)
         );
-        let back = acting.with_user(
-            acting
-                .user
-                .setresuid(false, [u32::MAX, 0, u32::MAX])
-                .unwrap(),
-        );
+        let back = acting.with_user(acting.user.setresuid(false, u32::MAX, 0, u32::MAX).unwrap());
         assert_eq!(back, root);
         let kept = root.with_keep_caps(true).unwrap();
         let kept = kept.with_user(kept.user.setuid(true, 7).unwrap());

@@ -7,6 +7,7 @@ use core::sync::atomic::Ordering;
 use ::task::{CpuId, Mutex, Once, now_ns};
 use abi::errno::Errno;
 use guard::PowerToken;
+use guard::fpu::SegmentBases;
 use linux_raw_sys::general as sys;
 use psi::{Load, Work};
 use uapi::time::NS_PER_SEC;
@@ -238,18 +239,17 @@ const ARCH_SET_CPUID: u32 = 0x1012;
 /// `arch_prctl(2)`: sets or stores the bases of the FS and GS segments.
 pub fn sys_arch_prctl(task: &Task, code: u32, addr: u64) -> SysResult {
     let thread = task.thread();
-    let bases = || thread.with_fpu(|fpu| fpu.bases()).ok_or(Errno::EPERM);
     let set = |bases| match thread.with_fpu(|fpu| fpu.set_bases(bases)) {
         Some(Ok(())) => Ok(()),
         _ => Err(Errno::EPERM),
     };
     let to = UserPtr::<u64>::new(addr.into());
-    let [fs, gs] = bases()?;
+    let bases = thread.with_fpu(|fpu| fpu.bases()).ok_or(Errno::EPERM)?;
     match code {
-        ARCH_SET_FS => set([addr, gs])?,
-        ARCH_SET_GS => set([fs, addr])?,
-        ARCH_GET_FS => to.write(&fs)?,
-        ARCH_GET_GS => to.write(&gs)?,
+        ARCH_SET_FS => set(SegmentBases { fs: addr, ..bases })?,
+        ARCH_SET_GS => set(SegmentBases { gs: addr, ..bases })?,
+        ARCH_GET_FS => to.write(&bases.fs)?,
+        ARCH_GET_GS => to.write(&bases.gs)?,
         // CPUID always works, and the processor is not asked to make it fault.
         ARCH_GET_CPUID => return Ok(1),
         ARCH_SET_CPUID => return Err(Errno::ENODEV),

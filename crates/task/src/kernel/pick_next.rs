@@ -61,7 +61,7 @@ impl Cpu {
         }
         let idle = self.idle();
         if why == SwitchReason::Parked {
-            prev.save_history(&queue.block(now), false);
+            prev.save_history(&queue.block(now));
         }
         if !shared.wake_queues.is_empty() {
             shared.wake_queues.drain(slot::next_link, |number| {
@@ -232,7 +232,7 @@ impl Cpu {
         if let Some(tired) = tired
             && let Some(history) = queue.remove(tired.number(), now)
         {
-            tired.save_history(&history, true);
+            tired.save_history_migrated(&history);
             overflow.push_back(tired.number(), slot::next_link);
         }
         while has_room(queue) {
@@ -249,13 +249,13 @@ impl Cpu {
         if let Some(slot) = queue.current().map(slot::by_number)
             && !slot.may_run_on(me)
         {
-            slot.save_history(&queue.block(now), true);
+            slot.save_history_migrated(&queue.block(now));
             self.evicted.set(Some(slot));
         }
         let misplaced =
             |number| !slot::by_number(number).may_run_on(me) && !slot::by_number(number).on_cpu();
         while let Some((number, history)) = queue.migrate_out(misplaced, now) {
-            slot::by_number(number).save_history(&history, true);
+            slot::by_number(number).save_history_migrated(&history);
             wake::send(
                 slot::by_number(number),
                 wake::least_loaded(slot::by_number(number)),
@@ -367,7 +367,7 @@ fn migrate_to(queue: &mut RunQueue, cpu: CpuId, now: u64) -> bool {
         return false;
     };
     let slot = slot::by_number(number);
-    slot.save_history(&history, true);
+    slot.save_history_migrated(&history);
     trace_events::trace_migrate(slot, cpu);
     wake::send(slot, cpu);
     true

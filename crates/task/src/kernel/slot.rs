@@ -173,9 +173,20 @@ impl Slot {
         }))
     }
 
-    /// Remembers it; `migrated` if the thread goes to another queue.
+    /// Keeps the history of a thread that will be queued where it was.
     #[inline]
-    pub(super) fn save_history(&self, history: &History, migrated: bool) {
+    pub(super) fn save_history(&self, history: &History) {
+        self.store_history(history, false);
+    }
+
+    /// Keeps the history of a thread that goes to another queue.
+    #[inline]
+    pub(super) fn save_history_migrated(&self, history: &History) {
+        self.store_history(history, true);
+    }
+
+    #[inline]
+    fn store_history(&self, history: &History, migrated: bool) {
         for (to, word) in self.history.iter().zip(history.to_words()) {
             to.store(word, Ordering::Relaxed);
         }
