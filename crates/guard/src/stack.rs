@@ -8,7 +8,7 @@
 use abi::layout::{PAGE_SIZE, STACKS};
 use lfmutex::Mutex;
 
-use crate::mem::alloc::Block;
+use crate::mem::alloc::{Block, charge_kernel};
 use crate::mem::frame::Frame;
 use crate::paging::kernel;
 
@@ -81,6 +81,7 @@ impl KernelStack {
             // SAFETY: the frames are the block's, and the slot, whose addresses no other stack has,
             // is ours.
             unsafe { kernel::map_frames(bottom_of(slot), block.first(), PAGES) }.ok()?;
+            charge_kernel(PAGES as u64);
             Some(block.into_raw())
         });
         if first.is_none() {

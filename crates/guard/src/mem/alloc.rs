@@ -10,7 +10,7 @@
 //! For each granule one bit says whether any of it was handed out to this instance since it was
 //! last scrubbed. It saves zeroing memory twice before it is granted to another instance (`grant`).
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::layout::{GRANULE_FRAMES, PAGE_SIZE};
 use frames::Frames;
@@ -19,6 +19,8 @@ use slab::poison;
 
 use super::frame::Frame;
 use super::{TOTAL, direct, percpu, reclaim};
+use crate::BootToken;
+use crate::irq::Hook;
 
 /// Order of a block of one granule.
 pub(super) const GRANULE_ORDER: u8 = frames::AREA_ORDER;
@@ -51,7 +53,12 @@ fn take(order: u8, take: impl Fn(&Frames<'static>) -> Option<u64>) -> Option<Blo
     let first = take(allocator).or_else(|| {
         reclaim::reclaim((PAGE_SIZE as u64) << order);
         take(allocator)
-    })?;
+    });
+    if first.is_none() && order <= COSTLY_ORDER {
+        FAILED.store(true, Ordering::Relaxed);
+        run_low_handler();
+    }
+    let first = first?;
     Some(
         Block {
             first: Frame(first),
@@ -61,11 +68,79 @@ fn take(order: u8, take: impl Fn(&Frames<'static>) -> Option<u64>) -> Option<Blo
     )
 }
 
-/// Frames that pages of programs and files leave to the kernel: an 1/64 of memory, 512 KiB to 8
-/// MiB. Without it a program could take the last frame, and the kernel would find none for what
-/// cannot fail.
-fn kernels_share() -> u64 {
-    (TOTAL.load(Ordering::Relaxed) / 64).clamp(128, 2048)
+/// Frames that pages of programs and files leave to the kernel: 1/32 of memory, 1 MiB to 16 MiB.
+/// Without it a program could take the last frame, and the kernel would find none for what cannot
+/// fail.
+pub(super) fn kernels_share() -> u64 {
+    (TOTAL.load(Ordering::Relaxed) / 32).clamp(256, 4096)
+}
+
+/// Blocks up to this order (32 KiB, a kernel stack) are what the kernel cannot do without. Larger
+/// ones may be missing while there is memory, in pieces: who asks for them is refused (Linux:
+/// `PAGE_ALLOC_COSTLY_ORDER`).
+const COSTLY_ORDER: u8 = 3;
+
+/// Whether a block that the kernel cannot do without was not to be had since somebody asked.
+static FAILED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the kernel has used up a quarter of its share: memory is short, whoever asks next.
+pub(super) fn is_low() -> bool {
+    free_frames() < kernels_share() / 4 * 3
+}
+
+/// Whether memory must be given back, since the kernel has used up a quarter of its share, or found
+/// no memory since this was asked last.
+#[must_use]
+pub fn take_shortage() -> bool {
+    FAILED.swap(false, Ordering::Relaxed) || is_low()
+}
+
+/// Whether the kernel may take so many bytes for what outlives the process that asks: names, files,
+/// queues. The kernel's share is not for that.
+#[must_use]
+pub fn has_room(bytes: usize) -> bool {
+    let frames = bytes.div_ceil(PAGE_SIZE) as u64;
+    let budget = percpu::mine().budget.load(Ordering::Relaxed);
+    let above = || free_frames() > kernels_share() + frames;
+    frames < budget && budget <= MAX_BUDGET
+        || above()
+        || reclaim::reclaim(bytes as u64 + MAX_BUDGET * PAGE_SIZE as u64) && above()
+}
+
+/// Called when the kernel takes memory for itself while [`is_low`], or finds none.
+static LOW_HANDLER: Hook<fn()> = Hook::new();
+
+/// Sets what the thread does that makes the kernel take memory while memory is low. It is called
+/// with locks held and must not allocate: it can have the thread look later, where it holds none.
+pub fn set_low_memory_handler(_: &BootToken, handler: fn()) {
+    LOW_HANDLER.set(handler);
+}
+
+/// Counts frames that the kernel takes for itself, and calls the handler if memory is low.
+#[inline]
+pub(crate) fn charge_kernel(frames: u64) {
+    let budget = &percpu::mine().budget;
+    let left = budget.load(Ordering::Relaxed);
+    if frames < left && left <= MAX_BUDGET {
+        // Not one step, as in `may_make_page`.
+        budget.store(left - frames, Ordering::Relaxed);
+    } else {
+        check_low();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn check_low() {
+    if is_low() {
+        run_low_handler();
+    }
+}
+
+fn run_low_handler() {
+    if let Some(handler) = LOW_HANDLER.get() {
+        handler();
+    }
 }
 
 /// Whether one more page may be made for programs and files. Most of the time this looks at the

@@ -16,7 +16,7 @@ use core::sync::atomic::Ordering;
 use abi::layout::PAGE_SIZE;
 use slab::{Pages, Slabs, class_of};
 
-use super::alloc::{Block, Run};
+use super::alloc::{self, Block, Run};
 use super::{direct, percpu};
 
 /// Frames the heap holds, for slabs and for large objects.
@@ -63,6 +63,7 @@ struct Blocks;
 unsafe impl Pages for Blocks {
     fn take(&self, order: u8) -> Option<NonNull<u8>> {
         let block = Block::new(order)?;
+        alloc::charge_kernel(1 << order);
         percpu::mine().heap.fetch_add(1 << order, Ordering::Relaxed);
         NonNull::new(direct::ptr(block.into_raw()))
     }
@@ -84,6 +85,7 @@ fn take_pages(layout: Layout) -> *mut u8 {
     let Some(run) = Run::new(pages(layout), layout.align()) else {
         return null_mut();
     };
+    alloc::charge_kernel(pages(layout));
     percpu::mine()
         .heap
         .fetch_add(pages(layout), Ordering::Relaxed);

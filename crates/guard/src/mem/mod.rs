@@ -28,7 +28,7 @@ pub(crate) mod phys;
 mod reclaim;
 mod refcount;
 
-pub use alloc::zero_page_ahead;
+pub use alloc::{has_room, set_low_memory_handler, take_shortage, zero_page_ahead};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ::frames::{AtomicU64 as Word, Frames};
@@ -42,7 +42,7 @@ pub use heap::heap_objects;
 pub use large::LargePage;
 pub use page::Page;
 use phys::PhysAddr;
-pub use reclaim::{calls as reclaim_calls, pressure, set_others_run, shrinkers};
+pub use reclaim::{calls as reclaim_calls, pressure, reclaim_low, set_others_run, shrinkers};
 
 use crate::paging::build::{self, ImageLayout, Plan, Run, Shared};
 use crate::paging::{TableView, kernel};

@@ -85,6 +85,13 @@ pub(super) fn reclaim(bytes: u64) -> bool {
     freed > 0
 }
 
+/// Has caches give memory back if the kernel uses up its share. Sleeps; the caller holds no lock.
+pub fn reclaim_low() {
+    if alloc::is_low() {
+        reclaim(alloc::kernels_share() * PAGE_SIZE as u64);
+    }
+}
+
 /// Pages zeroed ahead.
 struct Zeroed;
 

@@ -21,7 +21,7 @@ use super::table::{ENTRIES, KERNEL_HALF, Table, TableView, index, span};
 use super::tlb::{self, ActiveTable};
 use super::{MapError, kernel};
 use crate::mem::LargePage;
-use crate::mem::alloc::Block;
+use crate::mem::alloc::{Block, charge_kernel};
 use crate::mem::frame::Frame;
 use crate::mem::page::Page;
 use crate::mem::phys::{self, PhysAddr};
@@ -692,6 +692,7 @@ fn new_table(upper: &Table, slot: usize, entry: Entry) -> Result<&'static Table,
         return Err(MapError::Occupied);
     }
     let fresh = Block::zeroed(0).ok_or(MapError::NoMemory)?.into_raw();
+    charge_kernel(1);
     let at = phys::of(fresh);
     match upper.fill(slot, Entry::user_table(at)) {
         Ok(()) => Ok(table(at)),

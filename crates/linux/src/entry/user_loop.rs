@@ -60,7 +60,11 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
         if has_pending_work && signal::handle_pending_work(task, &mut regs, interrupted.take()) {
             break;
         }
-        if thread.take_notify_resume() || has_pending_work {
+        let is_notified = thread.take_notify_resume();
+        if is_notified {
+            oom::relieve(task);
+        }
+        if is_notified || has_pending_work {
             // Calls that somebody looks at take the slow path. Whoever begins or ends that makes
             // all threads come by here, so that nobody asks on the way of a call.
             task.process().update_recording();

@@ -66,14 +66,30 @@ pub(crate) fn score(process: &Process) -> i64 {
     ((1000 + points) * 2 / 3).max(0)
 }
 
+/// Gives memory back if it is low: caches first, then the process that has most of it. The caller
+/// holds no lock.
+#[cold]
+pub(crate) fn relieve(task: &Task) {
+    guard::mem::reclaim_low();
+    if guard::mem::take_shortage()
+        && let Some(deadline) = select_victim(task)
+    {
+        wait_for_victim(deadline);
+    }
+}
+
 /// Frees memory when it is short for `task`: kills a process and waits for its end, or ends
 /// `task`'s process.
 #[cold]
 pub(crate) fn out_of_memory(task: &Task) {
-    let Some(deadline) = select_victim(task) else {
-        kill_victim(task.process(), task);
-        return;
-    };
+    match select_victim(task) {
+        Some(deadline) => wait_for_victim(deadline),
+        None => kill_victim(task.process(), task),
+    }
+}
+
+/// Waits until the victim has given its memory back, or has not until `deadline`.
+fn wait_for_victim(deadline: Deadline) {
     // A signal ends this too: the one that waits may be the one that was chosen.
     let _ = VICTIM_EXITED.wait_interruptible(Some(deadline), || {
         (VICTIM.load(Ordering::SeqCst) == 0).then_some(())
@@ -89,10 +105,12 @@ fn select_victim(task: &Task) -> Option<Deadline> {
     if !deadline.has_passed() && (VICTIM.load(Ordering::SeqCst) != 0 || free > total / 32) {
         return Some(*deadline);
     }
-    let candidates = process_table::processes_where(|_, _| true)
-        .into_iter()
-        .filter(|process| !process.is_exiting());
-    let heaviest = candidates
+    // One after the other: a list of them would take memory.
+    let all = core::iter::successors(process_table::next_process(Pid::NONE), |process| {
+        process_table::next_process(process.pid())
+    });
+    let heaviest = all
+        .filter(|process| !process.is_exiting())
         .filter_map(|process| Some((badness(&process, total)?, process)))
         .max_by_key(|(weight, _)| *weight);
     let (_, victim) = heaviest?;

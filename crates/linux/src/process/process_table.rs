@@ -1,9 +1,10 @@
 //! Which processes there are, and how they are related: parents, groups, sessions, and what parents
 //! have not been told yet.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet, LinkedList};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::ops::Bound::{Excluded, Unbounded};
 
 use ::task::Mutex;
 use abi::errno::Errno;
@@ -19,10 +20,39 @@ const LAST_PID: i32 = 32_767;
 /// Numbers below this one are given once only.
 const RESERVED_PIDS: i32 = 300;
 
+/// Children of a process in the order in which it got them. In small pieces: a process may get
+/// thousands by the end of another one, which must not fail for want of memory in a row.
+#[derive(Default)]
+pub(crate) struct Children {
+    pids: BTreeMap<u64, Pid>,
+    next: u64,
+}
+
+impl Children {
+    fn add(&mut self, pid: Pid) {
+        self.pids.insert(self.next, pid);
+        self.next += 1;
+    }
+
+    fn remove(&mut self, pid: Pid) {
+        self.pids.retain(|_, &mut child| child != pid);
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Pid> {
+        self.pids.values()
+    }
+
+    /// The first child at or behind a place, and the place behind it; places begin with 0.
+    pub(crate) fn at(&self, place: u64) -> Option<(u64, Pid)> {
+        let (place, pid) = self.pids.range(place..).next()?;
+        Some((place + 1, *pid))
+    }
+}
+
 /// A process and its relations.
 pub(crate) struct ProcessEntry {
     pub(crate) process: Arc<Process>,
-    pub(crate) children: Vec<Pid>,
+    pub(crate) children: Children,
     pub(crate) group: Pgid,
     pub(crate) session: Sid,
     /// Wait status, once the process has ended.
@@ -165,7 +195,7 @@ impl ProcessTable {
     pub(crate) fn reap(&mut self, pid: Pid) -> Option<ProcessEntry> {
         let entry = self.entries.remove(&pid)?;
         if let Some(parent) = self.entries.get_mut(&entry.parent()) {
-            parent.children.retain(|&child| child != pid);
+            parent.children.remove(pid);
         }
         Some(entry)
     }
@@ -198,13 +228,13 @@ pub(crate) fn add_process(parent: Pid, process: Arc<Process>) {
     let mut table = TABLE.lock();
     let (mut group, mut session) = (pid.own_group(), pid.own_session());
     if let Some(entry) = table.entries.get_mut(&parent) {
-        entry.children.push(pid);
+        entry.children.add(pid);
         (group, session) = (entry.group, entry.session);
     }
     process.set_parent(parent);
     let entry = ProcessEntry {
         process,
-        children: Vec::new(),
+        children: Children::default(),
         group,
         session,
         exit_status: None,
@@ -253,7 +283,7 @@ pub(crate) fn counts() -> TableCounts {
         children: table
             .entries
             .values()
-            .map(|entry| entry.children.len())
+            .map(|entry| entry.children.pids.len())
             .sum(),
     }
 }
@@ -304,6 +334,14 @@ pub(crate) fn processes_where(which: impl Fn(Pid, &ProcessEntry) -> bool) -> Vec
         .filter(|(pid, entry)| which(**pid, entry))
         .map(|(_, entry)| entry.process.clone())
         .collect()
+}
+
+/// The process with the next higher number. For going through all of them without a list, which
+/// takes memory; what comes and goes meanwhile may be met or not.
+pub(crate) fn next_process(after: Pid) -> Option<Arc<Process>> {
+    let table = TABLE.lock();
+    let mut higher = table.entries.range((Excluded(after), Unbounded));
+    higher.next().map(|(_, entry)| entry.process.clone())
 }
 
 /// Processes of a group, the youngest first: in this order Linux goes through them, and which error
@@ -374,14 +412,15 @@ pub(crate) fn is_subreaper(pid: Pid) -> bool {
         .is_some_and(|entry| entry.subreaper)
 }
 
-/// Processes and groups that have to be told about the end of a process.
+/// Processes and groups that have to be told about the end of a process. In lists of small pieces,
+/// as [`Children`].
 #[derive(Default)]
 pub(crate) struct ExitEffects {
     pub(crate) parent: Option<Arc<Process>>,
     /// Children, which have a new parent.
-    pub(crate) reparented: Vec<Arc<Process>>,
+    pub(crate) reparented: LinkedList<Arc<Process>>,
     /// Groups with stopped members whom nobody can continue now.
-    pub(crate) orphaned_groups: Vec<Pgid>,
+    pub(crate) orphaned_groups: LinkedList<Pgid>,
     /// The new parent, if some of the children have ended already.
     pub(crate) new_reaper: Option<Arc<Process>>,
 }
@@ -391,7 +430,7 @@ pub(crate) struct ExitEffects {
 pub(crate) fn exit_notify(process: &Process, status: i32, held: bool) -> ExitEffects {
     let mut effects = ExitEffects::default();
     let pid = process.pid();
-    let mut reaped = Vec::new();
+    let mut reaped = LinkedList::new();
     let mut table = TABLE.lock();
     let table = &mut *table;
     let Some(entry) = table.entries.get_mut(&pid) else {
@@ -410,16 +449,14 @@ pub(crate) fn exit_notify(process: &Process, status: i32, held: bool) -> ExitEff
             .filter(|n| n.group != own_group && n.session == own_session)
             .map(|n| n.group)
     };
-    let mut groups: Vec<Pgid> = children.iter().filter_map(other).collect();
+    let mut groups: BTreeSet<Pgid> = children.iter().filter_map(other).collect();
     groups.extend(other(&parent).map(|_| own_group));
-    groups.sort_unstable();
-    groups.dedup();
     let reaper = table.find_new_reaper(parent);
     let reaper_process = table.entries.get(&reaper).map(|n| n.process.clone());
     let heir_waits = reaper_process
         .as_ref()
         .is_some_and(|reaper| !reaper.sighand().reaps_children());
-    for &child in &children {
+    for &child in children.iter() {
         let Some(entry) = table.entries.get_mut(&child) else {
             continue;
         };
@@ -429,7 +466,7 @@ pub(crate) fn exit_notify(process: &Process, status: i32, held: bool) -> ExitEff
         entry
             .process
             .set_exit_signal(linux_raw_sys::general::SIGCHLD as i32);
-        effects.reparented.push(entry.process.clone());
+        effects.reparented.push_back(entry.process.clone());
         if entry.exit_status.is_some() && !entry.awaits_tracer {
             effects.new_reaper.clone_from(&reaper_process);
             if !heir_waits {
@@ -438,7 +475,7 @@ pub(crate) fn exit_notify(process: &Process, status: i32, held: bool) -> ExitEff
             }
         }
         if let Some(entry) = table.entries.get_mut(&reaper) {
-            entry.children.push(child);
+            entry.children.add(child);
         }
     }
     effects.orphaned_groups = groups

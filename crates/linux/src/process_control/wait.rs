@@ -68,13 +68,11 @@ impl ProcessTable {
         which: WaitSelector,
         options: u32,
     ) -> Result<Option<WaitStatus>, Errno> {
-        let children = self
-            .entry(parent)
-            .map(|n| n.children.clone())
-            .unwrap_or_default();
         let keep = options & sys::WNOWAIT != 0;
         let mut any = false;
-        for pid in children {
+        let mut place = 0;
+        while let Some((next, pid)) = self.entry(parent).and_then(|n| n.children.at(place)) {
+            place = next;
             let wanted = |entry: &ProcessEntry| {
                 which.matches(pid, entry) && is_eligible_child(&entry.process, options)
             };

@@ -69,6 +69,7 @@ pub fn init(boot: &BootToken) {
     guard::irq::set_timer_handler(boot, sleep::on_timer);
     guard::irq::set_reschedule_handler(boot, switch::on_reschedule_ipi);
     guard::irq::set_irq_exit_hook(boot, switch::preempt_check);
+    guard::mem::set_low_memory_handler(boot, thread::on_low_memory);
     guard::trace::set_thread_source(boot, || cpu::current_slot().number());
 }
 

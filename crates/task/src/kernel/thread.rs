@@ -506,6 +506,18 @@ pub fn current() -> Arc<Thread> {
     .expect("what runs is a thread")
 }
 
+/// Has the calling thread look after memory before it goes on in ring 3, where it holds no lock.
+pub(super) fn on_low_memory() {
+    CPUS.with(|c| {
+        // Not while a thread begins or ends.
+        if let Ok(running) = c.run_context.try_borrow()
+            && let Some(own) = running.as_ref()
+        {
+            own.thread.set_notify_resume();
+        }
+    });
+}
+
 /// Slots whose thread has ended.
 static FREE_SLOTS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 static NEXT_SLOT: AtomicU32 = AtomicU32::new(0);
