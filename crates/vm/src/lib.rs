@@ -47,15 +47,15 @@ mod zero_page;
 pub use abi::layout::{PAGE_SIZE, USER_END, USER_START};
 pub use fault::{AccessKind, FaultError};
 #[cfg(target_os = "none")]
-pub use guard::mem::Page;
-#[cfg(target_os = "none")]
 pub(crate) use guard::mem::{Frame, LargePage};
+#[cfg(target_os = "none")]
+pub use guard::mem::{Page, has_room};
 #[cfg(target_os = "none")]
 pub(crate) use guard::paging::{Flags, Insert, MapError, PageTable, Perm, Span, Unmapped};
 #[cfg(not(target_os = "none"))]
-pub use host::Page;
-#[cfg(not(target_os = "none"))]
 pub(crate) use host::{Flags, Frame, Insert, LargePage, MapError, PageTable, Perm, Span, Unmapped};
+#[cfg(not(target_os = "none"))]
+pub use host::{Page, has_room};
 pub use large::{
     LargePageCounts, LargePages, counts as large_page_counts, set_setting as set_large_pages,
     setting as large_pages,
@@ -75,6 +75,9 @@ pub use vma::{Prot, VmaFlags};
 pub fn page_align_up(len: usize) -> Option<usize> {
     len.checked_next_multiple_of(PAGE_SIZE)
 }
+
+/// Most areas of an address space (`/proc/sys/vm/max_map_count`).
+pub const MAX_MAP_COUNT: usize = 65_530;
 
 /// The start of the page that `addr` is in.
 #[must_use]

@@ -95,6 +95,7 @@ impl AddressSpace {
                     .find(|(_, area)| wipes && shown(area))
                     .map(|(part, _)| part.start);
                 let changed = range.start..end.unwrap_or(range.end);
+                state.vmas.check_split(&changed)?;
                 state
                     .vmas
                     .update(changed, |area| area.flags = (area.flags | set) - clear);
@@ -129,6 +130,7 @@ impl AddressSpace {
         if !there {
             return Err(Errno::EFAULT);
         }
+        state.vmas.check_split(&range)?;
         state.vmas.update(range, |area| area.policy = policy);
         Ok(())
     }
@@ -160,6 +162,7 @@ impl AddressSpace {
     ) -> Result<(), Errno> {
         let range = Self::page_range(addr, len)?;
         let mut state = self.write_state(&range);
+        state.vmas.check_split(&range)?;
         let whole = state.vmas.covers(range.clone());
         let end = state
             .vmas
@@ -330,6 +333,7 @@ impl AddressSpace {
                 return Err(Errno::ENOMEM);
             }
             let whole = state.vmas.covers(range.clone());
+            state.vmas.check_split(&range)?;
             state
                 .vmas
                 .update(range.clone(), |area| area.flags |= VmaFlags::LOCKED);

@@ -58,6 +58,7 @@ impl AddressSpace {
             return Err(Errno::ENOMEM);
         }
         if !range.is_empty() {
+            state.vmas.check_split(&range)?;
             state.has_seals = true;
             state
                 .vmas

@@ -11,7 +11,7 @@ use crate::range_lock::RangeLock;
 use crate::small_vec::SmallVec;
 use crate::space::{AddressSpace, MapRequest, Placement, SpaceState};
 use crate::vma::{Prot, Vma, VmaFlags};
-use crate::{PAGE_SIZE, Page, Perm, Unmapped, page_align_up, zero_page};
+use crate::{MAX_MAP_COUNT, PAGE_SIZE, Page, Perm, Unmapped, page_align_up, zero_page};
 
 /// Options of [`AddressSpace::mremap`]: flags, target and limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,8 +92,14 @@ impl AddressSpace {
             _ => return Err(Errno::EFAULT),
         };
         state.check_seals(&from)?;
+        state.vmas.check_split(&from)?;
+        // Linux: so many may be made on the way of a move.
+        if state.vmas.len() + 3 >= MAX_MAP_COUNT {
+            return Err(Errno::ENOMEM);
+        }
         if let Some(target) = &target {
             state.check_seals(target)?;
+            state.vmas.check_split(target)?;
         }
         if cuts {
             // What is cut off goes first; the rest moves as it is.

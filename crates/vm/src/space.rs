@@ -17,8 +17,8 @@ use crate::range_lock::RangeLocks;
 use crate::small_vec::SmallVec;
 use crate::vma::{MappedObject, Prot, Vma, VmaFlags, VmaMap};
 use crate::{
-    LargePage, MapError, PAGE_SIZE, Page, PageTable, Perm, USER_END, USER_START, Unmapped,
-    page_align_up, zero_page,
+    LargePage, MAX_MAP_COUNT, MapError, PAGE_SIZE, Page, PageTable, Perm, USER_END, USER_START,
+    Unmapped, page_align_up, zero_page,
 };
 
 /// Where a new mapping goes.
@@ -157,6 +157,18 @@ impl SpaceState {
             .map(|(start, area)| area.end - start)
             .sum::<usize>();
         gone
+    }
+
+    /// Whether one more area may be made.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(crate) fn check_map_count(&self) -> Result<(), Errno> {
+        if self.vmas.len() > MAX_MAP_COUNT {
+            Err(Errno::ENOMEM)
+        } else {
+            Ok(())
+        }
     }
 
     /// The parts of areas in `range` where there may be pages, and whether each is shared.
@@ -447,6 +459,7 @@ impl AddressSpace {
         let (start, replace) = match request.placement {
             Placement::Anywhere(hint) => {
                 let mut state = self.state.write();
+                state.check_map_count()?;
                 let start =
                     self.find_unmapped_range(&mut state, crate::page_align_down(hint), len)?;
                 return self.insert_vma(&mut state, start, area(start + len));
@@ -457,6 +470,7 @@ impl AddressSpace {
         self.check_placement(Placement::Fixed(start), len)?;
         let range = Self::user_range(start, len)?;
         let mut state = self.write_state(&range);
+        state.check_map_count()?;
         if state.vmas.is_free(range.clone()) {
             return self.insert_vma(&mut state, start, area(range.end));
         }
@@ -464,6 +478,7 @@ impl AddressSpace {
             return Err(Errno::EEXIST);
         }
         state.check_seals(&range)?;
+        state.vmas.check_split(&range)?;
         if !self.may_expand(&state, len) {
             return Err(Errno::ENOMEM);
         }
@@ -487,6 +502,7 @@ impl AddressSpace {
         if !self.may_expand(state, len) {
             return Err(Errno::ENOMEM);
         }
+        state.vmas.try_reserve(1)?;
         state.vmas.insert(start, area);
         state.size += len;
         Ok(start)
@@ -578,8 +594,9 @@ impl AddressSpace {
         if range.is_empty() {
             return Err(Errno::EINVAL);
         }
-        let state = self.write_state(&range);
+        let mut state = self.write_state(&range);
         state.check_seals(&range)?;
+        state.vmas.check_split(&range)?;
         self.unmap_range(state, range, |_| ());
         Ok(())
     }
@@ -593,6 +610,7 @@ impl AddressSpace {
         let range = Self::page_range(addr, len)?;
         let mut state = self.write_state(&range);
         state.check_seals(&range)?;
+        state.vmas.check_split(&range)?;
         // A private page may be shared with a child or a file: writing to it is granted page by
         // page, by faults. So nothing is to be done in the table for more than there was.
         let grows = |area: &Vma| {
@@ -741,6 +759,7 @@ impl AddressSpace {
             has_seals: state.has_seals,
             ..SpaceState::default()
         };
+        copy.vmas.try_reserve(state.vmas.len())?;
         let mut pages = 0;
         for (start, area) in state.vmas.iter() {
             if area.flags.contains(VmaFlags::DONTFORK) {

@@ -5,12 +5,13 @@ use alloc::sync::Arc;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
 use crate::object::Object;
 use crate::small_vec::SmallVec;
 use crate::vma_tree::{TreeCursor, VmaTree};
-use crate::{PAGE_SIZE, USER_END};
+use crate::{MAX_MAP_COUNT, PAGE_SIZE, USER_END};
 
 bitflags::bitflags! {
     /// Accesses that a program may make to its memory (`PROT_*`).
@@ -220,6 +221,37 @@ impl VmaMap {
     pub(crate) fn is_free(&self, range: Range<usize>) -> bool {
         self.next_above(range.start)
             .is_none_or(|(start, _)| start >= range.end)
+    }
+
+    /// Number of areas.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Makes room for `more` areas.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(crate) fn try_reserve(&mut self, more: usize) -> Result<(), Errno> {
+        self.all.try_reserve(more)
+    }
+
+    /// Number of ends of `range` that are inside an area.
+    fn splits(&self, range: &Range<usize>) -> usize {
+        let is_inside = |addr| matches!(self.all.find(addr), Some((start, _)) if start < addr);
+        usize::from(is_inside(range.start)) + usize::from(is_inside(range.end))
+    }
+
+    /// Whether a range may be changed, which splits the areas at its ends.
+    ///
+    /// # Errors
+    /// `ENOMEM` if there would be more than [`MAX_MAP_COUNT`], or memory is short.
+    pub(crate) fn check_split(&mut self, range: &Range<usize>) -> Result<(), Errno> {
+        let splits = self.splits(range);
+        if splits > 0 && self.len() + splits > MAX_MAP_COUNT {
+            return Err(Errno::ENOMEM);
+        }
+        self.try_reserve(splits + 1)
     }
 
     /// Cuts the area at `at`, which `addr` is inside of. Returns the place of the part behind.

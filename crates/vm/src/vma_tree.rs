@@ -7,11 +7,15 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use abi::errno::Errno;
+
 use crate::USER_START;
 use crate::vma::Vma;
 
 /// Most areas of a chunk.
 const CHUNK: usize = 64;
+/// Most areas that a change of a range puts in: one, and what two ends split off.
+const MAX_INSERTED: usize = 3;
 
 struct Chunk {
     /// Where its first area begins.
@@ -33,11 +37,28 @@ pub(crate) struct TreeCursor {
 #[derive(Default)]
 pub(crate) struct VmaTree {
     chunks: Vec<Chunk>,
+    /// Number of areas.
+    len: usize,
     /// Chunk and slot where something was found last. Any value is right.
     last: AtomicU32,
 }
 
 impl VmaTree {
+    /// Number of areas.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Makes room for the chunks of `more` areas.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(crate) fn try_reserve(&mut self, more: usize) -> Result<(), Errno> {
+        // An area that is put in makes at most one chunk; of many in a row each is filled.
+        let chunks = more.min(more / CHUNK + MAX_INSERTED);
+        self.chunks.try_reserve(chunks).map_err(|_| Errno::ENOMEM)
+    }
+
     /// The first area that ends above `addr`, or behind the last.
     #[inline]
     pub(crate) fn lower_bound(&self, addr: usize) -> TreeCursor {
@@ -143,6 +164,7 @@ impl VmaTree {
 
     /// Puts an area before the one at `at`, and returns its place.
     pub(crate) fn insert(&mut self, at: TreeCursor, start: usize, area: Vma) -> TreeCursor {
+        self.len += 1;
         if self.chunks.is_empty() {
             self.chunks.push(Chunk {
                 first: start,
@@ -197,6 +219,7 @@ impl VmaTree {
 
     /// Puts an area behind all others.
     pub(crate) fn push(&mut self, start: usize, area: Vma) {
+        self.len += 1;
         match self.chunks.last_mut() {
             Some(chunk) if chunk.areas.len() < CHUNK => chunk.areas.push((start, area)),
             _ => {
@@ -229,6 +252,7 @@ impl VmaTree {
         if let Some(before) = self.prev(at) {
             self.chunks[before.chunk].gap = usize::MAX;
         }
+        self.len -= 1;
         let chunk = &mut self.chunks[at.chunk];
         let removed = chunk.areas.remove(at.slot);
         chunk.gap = usize::MAX;

@@ -27,6 +27,10 @@ fn with_net_sysctl<R>(
     f(net.sysctls().all().nth(number).ok_or(Errno::ENOENT)?)
 }
 
+/// Text of `vm/max_map_count`.
+const MAX_MAP_COUNT: &str = "65530\n";
+const _: () = assert!(vm::MAX_MAP_COUNT == 65_530);
+
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     let constants = [
         ("kernel/pid_max", "32768\n"),
@@ -76,8 +80,8 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("kernel/random/poolsize", "256\n"),
         ("kernel/printk", "4 4 1 7\n"),
         ("kernel/sched_child_runs_first", "0\n"),
+        ("vm/max_map_count", MAX_MAP_COUNT),
         ("vm/overcommit_ratio", "50\n"),
-        ("vm/max_map_count", "65530\n"),
         ("vm/mmap_min_addr", "65536\n"),
         ("vm/mmap_rnd_bits", "28\n"),
         ("vm/legacy_va_layout", "0\n"),
