@@ -15,9 +15,10 @@ use fs::{Cred, FsStruct, Inode, NewInode, NewInodeKind, Path, Result, devfs};
 /// and a message.
 pub(crate) fn make_root_fs() -> Result<FsStruct> {
     let frames = guard::mem::stats().total;
-    // The limit is one that cannot be reached; `df` shows what is used of it.
+    // The limit of pages cannot be reached; `df` shows what is used of it. A file takes about 1 KiB
+    // of the kernel: all of them are at most a quarter of memory.
     let mut options = Options::of_tmpfs(frames);
-    (options.pages, options.inodes, options.mode) = (frames, 0, 0o755);
+    (options.pages, options.inodes, options.mode) = (frames, frames, 0o755);
     let ram = RamFs::with("tmpfs", options);
     let space = Namespace::new(ram.clone(), "tmpfs");
     guard::mem::shrinkers().register(fs::start_name_cache(frames * PAGE_SIZE as u64));

@@ -227,14 +227,16 @@ impl Inotify {
             if state.queue.back() == Some(&event) {
                 return;
             }
-            if state.queue.len() >= MAX_QUEUED_EVENTS {
+            // With a place for what says that events are lost.
+            if state.queue.len() >= MAX_QUEUED_EVENTS || state.queue.try_reserve(2).is_err() {
                 let overflow = Event {
                     wd: -1,
                     mask: sys::IN_Q_OVERFLOW,
                     cookie: 0,
                     name: Box::default(),
                 };
-                if state.queue.back() == Some(&overflow) {
+                let has_place = state.queue.len() < state.queue.capacity();
+                if state.queue.back() == Some(&overflow) || !has_place {
                     return;
                 }
                 state.queue.push_back(overflow);

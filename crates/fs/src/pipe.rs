@@ -46,6 +46,12 @@ impl State {
             .saturating_sub(self.data.len() + self.reserved)
     }
 
+    /// Makes sure that so many bytes can be put in beside those whose room is kept.
+    fn grow(&mut self, bytes: usize) -> Result<()> {
+        let reserved = self.data.try_reserve(self.reserved + bytes);
+        reserved.map_err(|_| Errno::ENOMEM)
+    }
+
     /// How often readers (or writers) opened the pipe.
     fn open_count(&self, readers: bool) -> u64 {
         if readers {
@@ -160,8 +166,10 @@ impl Pipe {
                     return nonblocking.then_some(Err(Errno::EAGAIN));
                 }
                 let n = room.min(rest.len());
-                state.data.extend(&rest[..n]);
-                Some(Ok(n))
+                Some(state.grow(n).map(|()| {
+                    state.data.extend(&rest[..n]);
+                    n
+                }))
             };
             match self.writable.wait(attempt).flatten() {
                 Ok(n) => done += n,

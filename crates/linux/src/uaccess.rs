@@ -1,6 +1,5 @@
 //! Memory of programs, as system calls see it: an address is an allegation, every access may fail.
 
-use alloc::vec;
 use alloc::vec::Vec;
 use core::marker::PhantomData;
 use core::ops::Range;
@@ -260,7 +259,7 @@ pub fn read_cstr(addr: UserAddr, max: usize) -> Result<Vec<u8>, Errno> {
     // Most strings are short.
     let mut size = max.min(256);
     loop {
-        let mut buf = vec![0; size];
+        let mut buf = fallible::zeroed(size)?;
         let len = user::read_cstr(addr.raw(), &mut buf).map_err(|_| Errno::EFAULT)?;
         if len < size {
             buf.truncate(len);

@@ -3,6 +3,8 @@
 
 use alloc::vec::Vec;
 
+use abi::errno::Errno;
+
 /// Keys of the auxiliary vector are `AT_*`.
 pub type AuxEntry = (u32, u64);
 
@@ -35,11 +37,17 @@ pub struct InitialStack {
 }
 
 /// Lays the stack out so that it ends at `top`. `aux` is the rest of the auxiliary vector.
-#[must_use]
-pub fn build(top: u64, strings: &Strings<'_>, aux: &[AuxEntry]) -> InitialStack {
+///
+/// # Errors
+/// `ENOMEM`: a program may be given megabytes of strings.
+pub fn build(top: u64, strings: &Strings<'_>, aux: &[AuxEntry]) -> Result<InitialStack, Errno> {
     use linux_raw_sys::auxvec::{AT_EXECFN, AT_NULL, AT_PLATFORM, AT_RANDOM};
+    let all = || strings.args.iter().chain(strings.env);
+    let (count, bytes) = all().fold((0, 0), |(count, bytes), s| (count + 1, bytes + s.len()));
+    let others = strings.platform.len() + strings.random.len() + strings.name.len();
+    // Each with its end; and what the end of the stack is filled up with.
+    let mut text: Vec<u8> = fallible::with_capacity(bytes + count + others + 32)?;
     // The strings come last in memory: their addresses follow from the end.
-    let mut text: Vec<u8> = Vec::new();
     let put = |text: &mut Vec<u8>, bytes: &[u8]| {
         let at = text.len() as u64;
         text.extend_from_slice(bytes);
@@ -50,16 +58,19 @@ pub fn build(top: u64, strings: &Strings<'_>, aux: &[AuxEntry]) -> InitialStack 
     let random = text.len() as u64;
     text.extend_from_slice(&strings.random);
     let args_start = text.len();
-    let args: Vec<u64> = strings.args.iter().map(|a| put(&mut text, a)).collect();
+    let mut args: Vec<u64> = fallible::with_capacity(strings.args.len())?;
+    args.extend(strings.args.iter().map(|a| put(&mut text, a)));
     let args_end = text.len();
-    let env: Vec<u64> = strings.env.iter().map(|e| put(&mut text, e)).collect();
+    let mut env: Vec<u64> = fallible::with_capacity(strings.env.len())?;
+    env.extend(strings.env.iter().map(|e| put(&mut text, e)));
     let env_end = text.len();
     let name = put(&mut text, strings.name);
     // The last word of a stack is zero.
     text.resize((text.len() + 8).next_multiple_of(16), 0);
     let base = top - text.len() as u64;
 
-    let mut words: Vec<u64> = Vec::new();
+    // The number of arguments, two zeros, and four pairs of our own.
+    let mut words: Vec<u64> = fallible::with_capacity(count + 2 * aux.len() + 11)?;
     words.push(args.len() as u64);
     words.extend(args.iter().map(|at| base + at));
     words.push(0);
@@ -76,19 +87,20 @@ pub fn build(top: u64, strings: &Strings<'_>, aux: &[AuxEntry]) -> InitialStack 
         words.extend([u64::from(key), value]);
     }
     let sp = (base - words.len() as u64 * 8) & !15;
-    let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    let mut bytes: Vec<u8> = fallible::with_capacity((top - sp) as usize)?;
+    bytes.extend(words.iter().flat_map(|w| w.to_le_bytes()));
     let aux = bytes[aux_start..].to_vec();
     // What aligning the stack pointer costs lies between the vector and the strings.
     bytes.resize((base - sp) as usize, 0);
     bytes.extend_from_slice(&text);
     let at = |offset: usize| base as usize + offset;
-    InitialStack {
+    Ok(InitialStack {
         sp,
         bytes,
         args: at(args_start)..at(args_end),
         env: at(args_end)..at(env_end),
         aux,
-    }
+    })
 }
 
 #[cfg(test)]
@@ -106,7 +118,7 @@ mod tests {
             platform: b"x86_64",
             random: *b"0123456789abcdef",
         };
-        let image = build(0x7fff_0000, &strings, &[(6, 4096)]);
+        let image = build(0x7fff_0000, &strings, &[(6, 4096)]).unwrap();
         assert_eq!(image.sp % 16, 0);
         assert_eq!(image.sp + image.bytes.len() as u64, 0x7fff_0000);
         let word = |i: usize| u64::from_le_bytes(image.bytes[i * 8..i * 8 + 8].try_into().unwrap());

@@ -2,7 +2,6 @@
 //! `tee(2)` and `vmsplice(2)` are made of.
 
 use alloc::sync::Arc;
-use alloc::vec;
 
 use abi::errno::Errno;
 
@@ -56,10 +55,10 @@ impl Pipe {
             }
             match state.room().min(max) {
                 0 => nonblocking.then_some(Err(Errno::EAGAIN)),
-                room => {
+                room => Some(state.grow(room).map(|()| {
                     state.reserved += room;
-                    Some(Ok(room))
-                }
+                    room
+                })),
             }
         };
         match attempt() {
@@ -88,7 +87,7 @@ impl PipeEnd {
         nonblocking: bool,
         put: impl FnOnce(&[u8]) -> Result<usize>,
     ) -> Result<usize> {
-        let mut buf = vec![0; max.min(self.capacity())];
+        let mut buf = fallible::zeroed(max.min(self.capacity()))?;
         let n = self.pipe.read(&mut buf, nonblocking)?;
         if n == 0 {
             return Ok(0);
@@ -113,15 +112,21 @@ impl PipeEnd {
         get: impl FnOnce(&mut [u8]) -> Result<usize>,
     ) -> Result<usize> {
         let room = self.pipe.reserve(max, nonblocking)?;
-        let mut buf = vec![0; room];
-        let mut result = get(&mut buf);
+        let mut buf = fallible::zeroed(room);
+        let mut result = buf
+            .as_mut()
+            .map_err(|&mut error| error)
+            .and_then(|buf| get(buf));
         {
             let mut state = self.pipe.state.lock();
             state.reserved -= room;
-            match result {
-                Ok(n) if n > 0 && state.readers > 0 => state.data.extend(&buf[..n]),
-                Ok(n) if n > 0 => result = Err(Errno::EPIPE),
-                _ => {}
+            if let (Ok(buf), Ok(n @ 1..)) = (&buf, result) {
+                if state.readers > 0 {
+                    // Its place was kept.
+                    state.data.extend(&buf[..n]);
+                } else {
+                    result = Err(Errno::EPIPE);
+                }
             }
         }
         match result {

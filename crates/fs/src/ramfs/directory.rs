@@ -38,7 +38,17 @@ pub(super) struct ListingEntry {
 }
 
 impl Directory {
-    /// Makes an entry, in place of one of the same name.
+    /// Makes room for one more entry.
+    ///
+    /// # Errors
+    /// `ENOSPC` if memory is short.
+    pub(super) fn reserve(&mut self) -> Result<()> {
+        let reserved = self.entries.try_reserve(1);
+        reserved.map_err(|_| Errno::ENOSPC)
+    }
+
+    /// Makes an entry, in place of one of the same name, for which there is room
+    /// ([`Self::reserve`]).
     pub(super) fn insert(&mut self, name: &[u8], inode: Arc<RamInode>) {
         self.subdirs += u32::from(inode.kind() == FileType::Directory);
         self.next_cookie += 1;

@@ -9,7 +9,10 @@ use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 
 use super::directory::ListingEntry;
-use super::{Attr, InodeData, MAX_LINKS, MAX_SIZE, PAGE_SIZE, RamInode, SealedChange, XATTRS_MAX};
+use super::{
+    Attr, ENTRY_BYTES, InodeData, MAX_LINKS, MAX_SIZE, PAGE_SIZE, RamInode, SealedChange,
+    XATTRS_MAX,
+};
 use crate::pipe::Pipe;
 use crate::xattr::SetMode;
 use crate::{
@@ -122,6 +125,7 @@ impl Inode for RamInode {
         if dir.entries.contains_key(name) {
             return Err(Errno::EEXIST);
         }
+        dir.reserve()?;
         dir.insert(name, inode.clone());
         drop(dir);
         self.changed_names();
@@ -146,6 +150,10 @@ impl Inode for RamInode {
         if inode.attr.lock().nlink >= MAX_LINKS {
             return Err(Errno::EMLINK);
         }
+        if !vm::has_room(ENTRY_BYTES) {
+            return Err(Errno::ENOSPC);
+        }
+        dir.reserve()?;
         inode.add_links(1);
         dir.insert(name, inode);
         drop(dir);
@@ -210,9 +218,14 @@ impl Inode for RamInode {
             .entries
             .get(to_name)
             .map(|e| e.inode.clone());
-        if to.directory()?.lock().dead {
-            return Err(Errno::ENOENT);
+        {
+            let mut dir = to.directory()?.lock();
+            if dir.dead {
+                return Err(Errno::ENOENT);
+            }
+            dir.reserve()?;
         }
+        self.directory()?.lock().reserve()?;
         match &old {
             Some(old) if !flags.contains(RenameFlags::EXCHANGE) => {
                 if old.kind() == FileType::Directory {
@@ -417,6 +430,10 @@ impl Inode for RamInode {
         if taken + name.len() + value.len() > XATTRS_MAX {
             return Err(Errno::ENOSPC);
         }
+        if !vm::has_room(value.len()) {
+            return Err(Errno::ENOSPC);
+        }
+        let value = fallible::copy_of(value).map_err(|_| Errno::ENOSPC)?;
         attr.xattrs.insert(name.into(), value.into());
         attr.ctime = Timestamp::now();
         Ok(())

@@ -43,6 +43,10 @@ const MAX_LINKS: u32 = 65_000;
 const XATTRS_MAX: usize = 2 * crate::xattr::SIZE_MAX;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
+/// Memory that a file takes without its contents, and that a further name takes; rounded up.
+const INODE_BYTES: usize = 1024;
+const ENTRY_BYTES: usize = 256;
+
 /// State that all files of one ramfs share (Linux `shmem_sb_info`).
 pub(crate) struct RamFsInfo {
     dev: u64,
@@ -80,7 +84,13 @@ impl RamFsInfo {
     }
 
     /// Counts one more file.
+    ///
+    /// # Errors
+    /// `ENOSPC`, also if memory is short.
     fn charge_inode(&self) -> Result<()> {
+        if !vm::has_room(INODE_BYTES) {
+            return Err(Errno::ENOSPC);
+        }
         let fits = |used: u64| (used < self.file_limit.load(Ordering::Relaxed)).then_some(used + 1);
         self.files
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)

@@ -32,7 +32,7 @@ pub fn sys_close_range(task: &Task, first: u32, last: u32, flags: u32) -> SysRes
         return Err(Errno::EINVAL);
     }
     if flags & CLOSE_RANGE_UNSHARE != 0 {
-        task.unshare_files();
+        task.unshare_files()?;
     }
     let range = first as usize..=last as usize;
     if flags & CLOSE_RANGE_CLOEXEC == 0 {

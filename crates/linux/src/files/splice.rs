@@ -5,7 +5,6 @@
 //! stays where it was.
 
 use alloc::sync::Arc;
-use alloc::vec;
 
 use abi::errno::Errno;
 use fs::pipe::PipeEnd;
@@ -29,7 +28,7 @@ fn copy_range(
     len: usize,
 ) -> SysResult {
     let len = write_limit(task, to, to_at.as_deref().copied(), len.min(MAX_TRANSFER))?;
-    let mut buf = vec![0; len.min(BOUNCE_BUFFER_LEN)];
+    let mut buf = fallible::zeroed(len.min(BOUNCE_BUFFER_LEN))?;
     let mut done = 0;
     while done < len {
         let want = (len - done).min(buf.len());

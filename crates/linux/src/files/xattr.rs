@@ -1,6 +1,5 @@
 //! Extended attributes: `getxattr(2)`, `setxattr(2)` and their relatives.
 
-use alloc::vec;
 use alloc::vec::Vec;
 
 use abi::errno::Errno;
@@ -133,7 +132,7 @@ fn set(
     if size > SIZE_MAX {
         return Err(Errno::E2BIG);
     }
-    let mut bytes = vec![0; size];
+    let mut bytes = fallible::zeroed(size)?;
     uaccess::read_bytes(value, &mut bytes)?;
     xattr::set(path, &name, &bytes, mode, &task.fs_cred()).map(|()| 0)
 }

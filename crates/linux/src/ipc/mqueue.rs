@@ -2,10 +2,10 @@
 //! of their own, which can be mounted (`mqueuefs`).
 
 use alloc::collections::BTreeMap;
+use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use alloc::{format, vec};
 
 use ::task::{Mutex, WaitError, WaitQueue};
 use abi::errno::Errno;
@@ -333,7 +333,7 @@ pub fn sys_mq_timedsend(
     if len > queue.max_message_size {
         return Err(Errno::EMSGSIZE);
     }
-    let mut bytes = vec![0; len];
+    let mut bytes = fallible::zeroed(len)?;
     uaccess::read_bytes(from, &mut bytes)?;
     let mut message = Some(bytes);
     let attempt = || {

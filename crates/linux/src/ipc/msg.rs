@@ -2,11 +2,11 @@
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
-use alloc::vec;
 use core::fmt::Write;
 
 use ::task::{Mutex, WaitQueue};
 use abi::errno::Errno;
+use fallible::Text;
 use uapi::user_addr::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -36,6 +36,9 @@ const MAX_QUEUE_BYTES: u64 = 1 << 20;
 /// `msgget(2)`: finds or makes a message queue; returns its identifier.
 pub fn sys_msgget(task: &Task, key: i32, flags: u32) -> SysResult {
     let make = |owner| {
+        if !vm::has_room(size_of::<MsgQueue>()) {
+            return Err(Errno::ENOSPC);
+        }
         let info = MsqidDs {
             owner,
             sent: 0,
@@ -87,7 +90,10 @@ pub fn sys_msgsnd(task: &Task, id: i32, from: UserAddr, size: usize, flags: u32)
     if id < 0 || kind < 1 || size > MAX_MESSAGE {
         return Err(Errno::EINVAL);
     }
-    let mut bytes = vec![0; size];
+    if !vm::has_room(size + size_of::<Message>()) {
+        return Err(Errno::ENOMEM);
+    }
+    let mut bytes = fallible::zeroed(size)?;
     uaccess::read_bytes(from.wrapping_add(size_of::<i64>()), &mut bytes)?;
     let queue = task.ipc().messages.find(id)?;
     let mut message = Some(Message { kind, bytes });
@@ -133,7 +139,7 @@ pub fn sys_msgrcv(
     }
     if flags & MSG_COPY != 0 {
         // As Linux, which makes the copy's room from what is there.
-        uaccess::read_bytes(to, &mut vec![0; size.min(MAX_MESSAGE)])?;
+        uaccess::read_bytes(to, &mut fallible::zeroed(size.min(MAX_MESSAGE))?)?;
     }
     let queue = task.ipc().messages.find(id)?;
     let cred = task.cred();
@@ -221,10 +227,13 @@ fn limits(command: u32) -> MsgInfo {
 }
 
 /// Contents of `/proc/sysvipc/msg`, a line for each queue.
-pub(crate) fn proc_text() -> String {
-    let mut text = String::from(
-        "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      stime      rtime      ctime\n",
-    );
+///
+/// # Errors
+/// `ENOMEM`: a user may make thousands of lines.
+pub(crate) fn proc_text() -> Result<String, Errno> {
+    let header = "       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      stime      rtime      ctime\n";
+    let mut text = Text::default();
+    text.write_str(header).map_err(|_| Errno::ENOMEM)?;
     for (id, queue) in namespaces::current().ipc.messages.all() {
         let MsqidDs {
             owner,
@@ -246,14 +255,14 @@ pub(crate) fn proc_text() -> String {
             mode,
             ..
         } = owner;
-        // Writing to a string does not fail.
-        let _ = writeln!(
+        writeln!(
             text,
             "{key:10} {id:10}  {mode:4o}  {bytes:10} {count:10} {last_sender:5} {last_receiver:5} {uid:5} {gid:5} {creator_uid:5} \
              {creator_gid:5} {sent:10} {received:10} {changed:10}"
-        );
+        )
+        .map_err(|_| Errno::ENOMEM)?;
     }
-    text
+    Ok(text.into_string())
 }
 
 /// Commands of `msgctl(2)` that name no queue by its identifier.

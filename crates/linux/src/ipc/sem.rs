@@ -1,14 +1,15 @@
 //! System V semaphores: `semget(2)`, `semop(2)`, `semctl(2)`.
 
 use alloc::collections::BTreeMap;
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use alloc::{format, vec};
 use core::fmt::Write;
 use core::sync::atomic::Ordering;
 
 use ::task::{Mutex, WaitError, WaitQueue};
 use abi::errno::Errno;
+use fallible::Text;
 use uapi::time::TimeSpec;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -62,9 +63,14 @@ pub fn sys_semget(task: &Task, key: i32, count: i32, flags: u32) -> SysResult {
             count: count as u64,
             unused_last: [0; 2],
         };
+        if !vm::has_room(count * size_of::<Semaphore>()) {
+            return Err(Errno::ENOSPC);
+        }
+        let mut semaphores = fallible::with_capacity(count)?;
+        semaphores.resize(count, Semaphore::default());
         let state = State {
             info,
-            semaphores: vec![Semaphore::default(); count],
+            semaphores,
             sem_adj: BTreeMap::new(),
             waiting: BTreeMap::new(),
             removed: false,
@@ -209,10 +215,14 @@ pub(crate) fn sysctl_text() -> String {
 }
 
 /// Contents of `/proc/sysvipc/sem`, a line for each set.
-pub(crate) fn proc_text() -> String {
-    let mut text = String::from(
-        "       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n",
-    );
+///
+/// # Errors
+/// `ENOMEM`: a user may make thousands of lines.
+pub(crate) fn proc_text() -> Result<String, Errno> {
+    let header =
+        "       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n";
+    let mut text = Text::default();
+    text.write_str(header).map_err(|_| Errno::ENOMEM)?;
     for (id, set) in namespaces::current().ipc.semaphores.all() {
         let SemidDs {
             owner,
@@ -230,13 +240,13 @@ pub(crate) fn proc_text() -> String {
             mode,
             ..
         } = owner;
-        // Writing to a string does not fail.
-        let _ = writeln!(
+        writeln!(
             text,
             "{key:10} {id:10}  {mode:4o} {count:10} {uid:5} {gid:5} {creator_uid:5} {creator_gid:5} {operated:10} {changed:10}"
-        );
+        )
+        .map_err(|_| Errno::ENOMEM)?;
     }
-    text
+    Ok(text.into_string())
 }
 
 /// Commands of `semctl(2)` that name no set by its identifier.

@@ -9,6 +9,7 @@ use alloc::sync::Arc;
 use core::fmt::Write;
 
 use abi::errno::Errno;
+use fallible::Text;
 use task::Mutex;
 use uapi::user_addr::UserAddr;
 use vm::{
@@ -86,7 +87,7 @@ pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
     if flags & SHM_HUGETLB != 0 {
         return Err(no_huge_pages(task, size, flags));
     }
-    if table.len() >= MAX_SEGMENTS {
+    if table.len() >= MAX_SEGMENTS || !vm::has_room(PAGE_SIZE) {
         return Err(Errno::ENOSPC);
     }
     mmap::check_commit(size)?;
@@ -201,11 +202,14 @@ pub struct ShmInfo {
 }
 
 /// Contents of `/proc/sysvipc/shm`, a line for each segment.
-pub(crate) fn proc_text() -> String {
-    let mut text = String::from(
-        "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      atime      dtime      ctime\
-         \x20                  rss                  swap\n",
-    );
+///
+/// # Errors
+/// `ENOMEM`: a user may make thousands of lines.
+pub(crate) fn proc_text() -> Result<String, Errno> {
+    let header = "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      atime      dtime      ctime\
+         \x20                  rss                  swap\n";
+    let mut text = Text::default();
+    text.write_str(header).map_err(|_| Errno::ENOMEM)?;
     for (id, segment) in namespaces::current().ipc.segments.all() {
         let ShmidDs {
             owner,
@@ -228,15 +232,15 @@ pub(crate) fn proc_text() -> String {
             ..
         } = owner;
         let resident = segment.resident() * PAGE_SIZE as u64;
-        // Writing to a string does not fail.
-        let _ = writeln!(
+        writeln!(
             text,
             "{key:10} {id:10}  {mode:4o} {size:21} {creator:5} {last:5}  {attachments:5} {uid:5} {gid:5} {creator_uid:5} \
              {creator_gid:5} {attached:10} {detached:10} {changed:10} {resident:21} {:21}",
             0
-        );
+        )
+        .map_err(|_| Errno::ENOMEM)?;
     }
-    text
+    Ok(text.into_string())
 }
 
 /// Commands of `shmctl(2)` that name no segment by its identifier.

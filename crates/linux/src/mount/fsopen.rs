@@ -414,7 +414,7 @@ pub fn sys_mount_setattr(
         return Err(Errno::E2BIG);
     }
     may_mount(task)?;
-    let mut bytes = alloc::vec![0; size];
+    let mut bytes = fallible::zeroed(size)?;
     uaccess::read_bytes(from, &mut bytes)?;
     let (attr, unknown) = MountAttr::read_from_prefix(&bytes).map_err(|_| Errno::EINVAL)?;
     if unknown.iter().any(|byte| *byte != 0) {

@@ -508,10 +508,14 @@ impl Task {
     }
 
     /// Gives the task descriptors of its own, copies of those it shares with others.
-    pub fn unshare_files(&self) {
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn unshare_files(&self) -> Result<(), Errno> {
         if self.shares_files() {
-            self.replace_files(Arc::new(FdTableRef::new(self.files().fork())));
+            self.replace_files(Arc::new(FdTableRef::new(self.files().fork()?)));
         }
+        Ok(())
     }
 
     /// Root, working directory and mask of the thread.

@@ -79,7 +79,7 @@ fn copy_fpu(task: &Task, request: &KernelCloneArgs) -> Result<UserFpu, Errno> {
 }
 
 /// Copies of what the new thread takes over from the caller.
-fn copy_task(task: &Task, request: &KernelCloneArgs) -> NewTask {
+fn copy_task(task: &Task, request: &KernelCloneArgs) -> Result<NewTask, Errno> {
     let (blocked, stack) = {
         let signals = task.signals.lock();
         (
@@ -90,11 +90,11 @@ fn copy_task(task: &Task, request: &KernelCloneArgs) -> NewTask {
     // A thread in the same memory needs an alternate stack of its own; vfork's child borrows
     // everything.
     let keeps_stack = !request.has(sys::CLONE_VM) || request.has(sys::CLONE_VFORK);
-    NewTask {
+    Ok(NewTask {
         files: if request.has(sys::CLONE_FILES) {
             task.files()
         } else {
-            task.files().fork()
+            task.files().fork()?
         },
         fs: copy_fs(task, request),
         namespaces: task.namespaces().with_new(request.flags),
@@ -108,7 +108,7 @@ fn copy_task(task: &Task, request: &KernelCloneArgs) -> NewTask {
         memory_policy: *task.memory_policy.lock(),
         io_priority: task.io_priority.load(Ordering::Relaxed),
         prctl: task.prctl.lock().inherited(),
-    }
+    })
 }
 
 /// Directories and file creation mask of the child: the caller's own (`CLONE_FS`) or a copy.
@@ -183,12 +183,13 @@ fn do_clone(task: &Task, regs: &mut UserRegs, request: &KernelCloneArgs) -> SysR
         Some(number) => process_table::allocate_exact(number)?,
         None => process_table::allocate().ok_or(Errno::EAGAIN)?,
     };
+    let own = copy_task(task, request)?;
     let process = if is_thread {
         task.process().clone()
     } else {
         copy_process(task, request, tid.led_process())?
     };
-    let child = Task::new(tid, process.clone(), copy_task(task, request));
+    let child = Task::new(tid, process.clone(), own);
     let mut child_regs = UserRegs {
         rax: 0,
         orig_rax: u64::MAX,

@@ -130,7 +130,7 @@ fn read_strings(array: UserAddr, budget: &mut usize) -> Result<Vec<Vec<u8>>, Err
         if addr == 0 {
             return Ok(strings);
         }
-        let string = uaccess::read_cstr(addr.into(), MAX_STRING).map_err(|e| {
+        let mut string = uaccess::read_cstr(addr.into(), MAX_STRING).map_err(|e| {
             if e == Errno::ENAMETOOLONG {
                 Errno::E2BIG
             } else {
@@ -140,6 +140,9 @@ fn read_strings(array: UserAddr, budget: &mut usize) -> Result<Vec<Vec<u8>>, Err
         *budget = budget
             .checked_sub(string.len() + 1 + size_of::<u64>())
             .ok_or(Errno::E2BIG)?;
+        // There may be a hundred thousand short ones.
+        string.shrink_to_fit();
+        strings.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         strings.push(string);
     }
 }
@@ -195,7 +198,7 @@ fn check_executable(task: &Task, path: &Path) -> Result<(), Errno> {
 
 /// Reads up to `len` bytes of a file from `at` on.
 fn read_at_most(file: &File, at: u64, len: usize) -> Result<Vec<u8>, Errno> {
-    let mut bytes = vec![0; len];
+    let mut bytes = fallible::zeroed(len)?;
     let mut done = 0;
     while done < len {
         match file.inode().read_at(at + done as u64, &mut bytes[done..])? {
@@ -440,7 +443,7 @@ pub(crate) fn load(
         platform: b"x86_64",
         random,
     };
-    let image = initial_stack::build(stack_top as u64, &strings, &aux);
+    let image = initial_stack::build(stack_top as u64, &strings, &aux)?;
     let mut prot = Prot::READ | Prot::WRITE;
     prot.set(Prot::EXEC, program.executable_stack);
     let stack_start = page_align_down(stack_top - FIRST_STACK.max(image.bytes.len() + PAGE_SIZE));
@@ -499,7 +502,10 @@ pub(crate) fn begin_new_exec(task: &Task, loaded: LoadedProgram) {
     task.thread().set_user(Some(loaded.space.clone()));
     process.replace_space(loaded.space);
     *process.image.lock() = loaded.image;
-    task.unshare_files();
+    // There is no way back to the old program.
+    if task.unshare_files().is_err() {
+        process.kill(sys::SIGKILL as i32);
+    }
     task.files().close_on_exec();
     process.replace_sighand(process.sighand().after_exec());
     posix_timers::on_exec(process);

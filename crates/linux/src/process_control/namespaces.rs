@@ -128,7 +128,7 @@ pub fn sys_unshare(task: &Task, bits: u64) -> SysResult {
     }
     check_new(task, bits)?;
     if bits & sys::CLONE_FILES != 0 {
-        task.unshare_files();
+        task.unshare_files()?;
     }
     if bits & (sys::CLONE_FS | sys::CLONE_NEWNS) != 0 {
         task.unshare_fs();

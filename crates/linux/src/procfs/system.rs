@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 
 use ::task::Mutex;
+use abi::errno::Errno;
 use fs::pseudo::{self, PseudoAttr, StaticDir};
 use guard::{cpu, irq, mem, role, timer};
 use task::{CpuId, stats};
@@ -23,9 +24,11 @@ pub(super) const NS_PER_TICK: u64 = 10_000_000;
 
 /// Makes a file's text.
 pub(super) type Text = fn() -> String;
+/// Makes a text with lines for objects of programs.
+type List = fn() -> Result<String, Errno>;
 
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
-    let texts: [(&str, Text); 25] = [
+    let texts: [(&str, Text); 22] = [
         ("cpuinfo", cpuinfo),
         ("meminfo", meminfo),
         ("stat", stat),
@@ -50,9 +53,6 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("misc", String::new),
         ("locks", String::new),
         ("tty/drivers", tty_drivers),
-        ("sysvipc/msg", msg::proc_text),
-        ("sysvipc/sem", sem::proc_text),
-        ("sysvipc/shm", shm::proc_text),
         ("cgroups", || {
             ["cpuset", "cpu", "memory", "pids"].iter().fold(
                 "#subsys_name\thierarchy\tnum_cgroups\tenabled\n".into(),
@@ -66,6 +66,17 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
             name,
             pseudo::file(PseudoAttr::new(dev, 0o444), move || Ok(text().into_bytes())),
         );
+    }
+    let lists: [(&str, List); 3] = [
+        ("sysvipc/msg", msg::proc_text),
+        ("sysvipc/sem", sem::proc_text),
+        ("sysvipc/shm", shm::proc_text),
+    ];
+    for (name, text) in lists {
+        let file = pseudo::file(PseudoAttr::new(dev, 0o444), move || {
+            text().map(String::into_bytes)
+        });
+        add_at_path(dir, name, file);
     }
 }
 

@@ -2,7 +2,6 @@
 //! `process_madvise(2)`, `process_mrelease(2)`, `kcmp(2)`.
 
 use alloc::sync::Arc;
-use alloc::vec;
 
 use abi::errno::Errno;
 use fs::epoll::EpollFile;
@@ -65,7 +64,7 @@ fn transfer(
     direction: Direction,
 ) -> SysResult {
     let (mut local, mut remote) = (Cursor::new(local), Cursor::new(remote));
-    let mut bytes = vec![0; PAGE_SIZE];
+    let mut bytes = fallible::zeroed(PAGE_SIZE)?;
     let mut done = 0;
     while let (Some(mine), Some(other)) = (local.piece(), remote.piece()) {
         let len = mine

@@ -349,7 +349,7 @@ fn stopped_request(request: u32, target: &Arc<Task>, addr: usize, data: usize) -
                 api::PTRACE_SETREGS => (NT_PRSTATUS, size_of::<UserRegsStruct>()),
                 _ => (NT_PRFPREG, FPREGS),
             };
-            let mut bytes = vec![0; len];
+            let mut bytes = fallible::zeroed(len)?;
             uaccess::read_bytes(data.into(), &mut bytes)?;
             set_register_set(target, kind, &bytes)?;
         }

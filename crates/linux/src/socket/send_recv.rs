@@ -2,7 +2,6 @@
 //! bytes (`cmsg(3)`).
 
 use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use ::task::Deadline;
@@ -124,7 +123,7 @@ fn read_control(addr: UserAddr, len: usize) -> Result<Vec<u8>, Errno> {
     if len > MAX_CONTROL {
         return Err(Errno::ENOBUFS);
     }
-    let mut bytes = vec![0; len];
+    let mut bytes = fallible::zeroed(len)?;
     if len > 0 {
         uaccess::read_bytes(addr, &mut bytes)?;
     }

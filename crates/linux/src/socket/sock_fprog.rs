@@ -1,7 +1,5 @@
 //! Programs of filters as a caller passes them: `struct sock_fprog`.
 
-use alloc::vec::Vec;
-
 use abi::errno::Errno;
 use bpf::{Instruction, Program, Purpose};
 use uapi::user_addr::UserAddr;
@@ -36,11 +34,10 @@ pub(crate) fn read_program(
     if header.code == 0 {
         return Err(Errno::EINVAL);
     }
-    let code = UserPtr::<Instruction>::new(header.code.into());
-    Program::new(
-        (0..header.length.into())
-            .map(|i| code.add(i).read())
-            .collect::<Result<Vec<_>, _>>()?,
-        purpose,
-    )
+    let from = UserPtr::<Instruction>::new(header.code.into());
+    let mut code = fallible::with_capacity(header.length.into())?;
+    for i in 0..header.length.into() {
+        code.push(from.add(i).read()?);
+    }
+    Program::new(code, purpose)
 }

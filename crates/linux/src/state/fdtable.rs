@@ -90,13 +90,31 @@ impl Files {
     }
 
     /// Slot of a descriptor below [`MAX_LIMIT`]; makes the chunk.
-    fn make_slot(&self, fd: usize) -> &RcuArc<File> {
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    #[inline(always)]
+    fn make_slot(&self, fd: usize) -> Result<&RcuArc<File>, Errno> {
         if fd < FIRST {
-            return &self.first[fd];
+            return Ok(&self.first[fd]);
         }
+        self.make_further_slot(fd)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_further_slot(&self, fd: usize) -> Result<&RcuArc<File>, Errno> {
         let (chunk, start, size) = Self::chunk(fd);
-        &self.further[chunk]
-            .call_once(|| core::iter::repeat_with(RcuArc::empty).take(size).collect())[fd - start]
+        let chunk = &self.further[chunk];
+        let slots = match chunk.get() {
+            Some(slots) => slots,
+            None => {
+                let mut slots = fallible::with_capacity(size)?;
+                slots.resize_with(size, RcuArc::empty);
+                chunk.call_once(|| slots.into_boxed_slice())
+            }
+        };
+        Ok(&slots[fd - start])
     }
 
     /// Whether the number behind the first chunk has never been taken.
@@ -137,8 +155,15 @@ impl Bits {
     }
 
     fn iter(&self) -> impl Iterator<Item = usize> {
-        self.0.iter().enumerate().flat_map(|(i, &word)| {
-            (0..64)
+        self.iter_from(0)
+    }
+
+    /// The numbers from `least` on that have one.
+    fn iter_from(&self, least: usize) -> impl Iterator<Item = usize> {
+        let words = self.0.iter().enumerate().skip(least / 64);
+        words.flat_map(move |(i, &word)| {
+            let first = least.saturating_sub(i * 64).min(64);
+            (first..64)
                 .filter(move |bit| word & 1 << bit != 0)
                 .map(move |bit| i * 64 + bit)
         })
@@ -284,7 +309,8 @@ impl ReservedFd<'_> {
         core::mem::forget(self);
         let mut numbers = table.numbers.lock();
         numbers.reserved.set(fd, false);
-        table.files.make_slot(fd).swap(Some(file));
+        let slot = table.files.slot(fd).expect("made when it was reserved");
+        slot.swap(Some(file));
         fd
     }
 }
@@ -342,8 +368,10 @@ impl FdTable {
     }
 
     /// A copy with the same openings, as `fork(2)` makes it. Record locks are not inherited.
-    #[must_use]
-    pub fn fork(&self) -> Arc<Self> {
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn fork(&self) -> Result<Arc<Self>, Errno> {
         let numbers = self.numbers.lock();
         // What is being opened is this table's alone.
         let mut open = numbers.clone();
@@ -352,9 +380,9 @@ impl FdTable {
             .for_each(|fd| open.free(fd));
         let copy = Self::with(open, self.limit());
         for fd in numbers.open() {
-            copy.files.make_slot(fd).swap(self.files.get(fd));
+            copy.files.make_slot(fd)?.swap(self.files.get(fd));
         }
-        Arc::new(copy)
+        Ok(Arc::new(copy))
     }
 
     /// The number below which descriptors must stay (`RLIMIT_NOFILE`).
@@ -470,7 +498,14 @@ impl FdTable {
         let mut numbers = self.numbers.lock();
         let fd = numbers.allocate_lowest(least, limit, cloexec);
         if let Ok(fd) = fd {
-            self.files.make_slot(fd).swap(Some(file));
+            match self.files.make_slot(fd) {
+                Ok(slot) => drop(slot.swap(Some(file))),
+                Err(error) => {
+                    numbers.free(fd);
+                    drop(numbers);
+                    return Err(error);
+                }
+            }
         } else {
             // The file is dropped after the lock.
             drop(numbers);
@@ -487,6 +522,10 @@ impl FdTable {
     pub(crate) fn reserve(&self, cloexec: CloseOnExec) -> Result<ReservedFd<'_>, Errno> {
         let mut numbers = self.numbers.lock();
         let fd = numbers.allocate_lowest(0, self.limit(), cloexec)?;
+        if let Err(error) = self.files.make_slot(fd) {
+            numbers.free(fd);
+            return Err(error);
+        }
         numbers.reserved.set(fd, true);
         Ok(ReservedFd { table: self, fd })
     }
@@ -504,8 +543,9 @@ impl FdTable {
         if numbers.reserved.has(index) {
             return Err(Errno::EBUSY);
         }
+        let slot = self.files.make_slot(index)?;
         numbers.allocate(index, cloexec);
-        let old = self.files.make_slot(index).swap(Some(file));
+        let old = slot.swap(Some(file));
         drop(numbers);
         if let Some(old) = old {
             self.closed(&old);
@@ -562,21 +602,23 @@ impl FdTable {
         }
     }
 
-    /// Closes every descriptor for which `which(fd, cloexec)` holds.
+    /// Closes every descriptor for which `which(fd, cloexec)` holds. One after the other: a list of
+    /// them takes memory, and processes end because there is none.
     fn close_where(&self, which: impl Fn(usize, bool) -> bool) {
-        let closed: Vec<Arc<File>> = {
+        let mut from = 0;
+        loop {
             let mut numbers = self.numbers.lock();
-            let doomed: Vec<usize> = numbers
-                .open()
-                .filter(|&fd| which(fd, numbers.cloexec.has(fd)))
-                .collect();
-            doomed
-                .into_iter()
-                .filter_map(|fd| self.remove(&mut numbers, fd))
-                .collect()
-        };
-        for file in closed {
-            self.closed(&file);
+            let closes =
+                |&fd: &usize| !numbers.reserved.has(fd) && which(fd, numbers.cloexec.has(fd));
+            let Some(fd) = numbers.open_fds.iter_from(from).find(closes) else {
+                return;
+            };
+            let file = self.remove(&mut numbers, fd);
+            drop(numbers);
+            if let Some(file) = file {
+                self.closed(&file);
+            }
+            from = fd + 1;
         }
     }
 
@@ -593,10 +635,17 @@ impl FdTable {
     /// Marks the descriptors with these numbers close-on-exec.
     pub fn set_cloexec_range(&self, range: &RangeInclusive<usize>) {
         let mut numbers = self.numbers.lock();
-        let marked: Vec<usize> = numbers.open().filter(|fd| range.contains(fd)).collect();
-        marked
-            .into_iter()
-            .for_each(|fd| numbers.cloexec.set(fd, true));
+        let mut from = *range.start();
+        loop {
+            let next = numbers.open_fds.iter_from(from).next();
+            let Some(fd) = next.filter(|fd| range.contains(fd)) else {
+                return;
+            };
+            if !numbers.reserved.has(fd) {
+                numbers.cloexec.set(fd, true);
+            }
+            from = fd + 1;
+        }
     }
 
     /// Whether a descriptor is close-on-exec.

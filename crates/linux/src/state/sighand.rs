@@ -35,12 +35,18 @@ impl SigPending {
 
     /// Adds one. An ordinary signal that is there already is not added again; of real-time signals
     /// there are `most`.
+    ///
+    /// # Errors
+    /// `EAGAIN` for a real-time signal if there are as many, or memory is short.
     pub(crate) fn add(&mut self, info: &SigInfo, most: usize) -> Result<(), Errno> {
         let there = self.set & sigmask(info.signo) != 0;
         if there && info.signo < SIGRTMIN {
             return Ok(());
         }
-        if info.signo >= SIGRTMIN && self.queue.len() >= most {
+        // Beside them there stays a place for each ordinary signal, which must not be lost.
+        if info.signo >= SIGRTMIN
+            && (self.queue.len() >= most || self.queue.try_reserve(SIGRTMIN as usize).is_err())
+        {
             return Err(Errno::EAGAIN);
         }
         self.set |= sigmask(info.signo);

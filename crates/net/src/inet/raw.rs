@@ -229,7 +229,7 @@ impl RawSocket {
     /// An echo request as it goes out: with the socket's number.
     fn echo_request(&self, data: &[u8]) -> Result<Vec<u8>> {
         let kind = if self.is_v4() { ECHO.0 } else { ECHO6.0 };
-        let mut message = data.to_vec();
+        let mut message = fallible::copy_of(data)?;
         let header = message.first_chunk_mut::<8>().ok_or(Errno::EINVAL)?;
         if header[..2] != [kind, 0] {
             return Err(Errno::EINVAL);

@@ -383,7 +383,7 @@ impl DatagramProtocol for UdpSocket {
             tos: sends.traffic_class as u8,
             timestamp_ns: 0,
             drops: 0,
-            data: message.data.to_vec(),
+            data: fallible::copy_of(message.data)?,
         };
         self.receiver
             .queue_tx_timestamps(&message.control, || frame::frame(&datagram));

@@ -2,10 +2,10 @@
 //! streams have in common.
 
 use alloc::collections::VecDeque;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use abi::errno::Errno;
+use fallible::TryExtend;
 use fs::Result;
 use fs::poll::Events;
 
@@ -126,9 +126,14 @@ impl ByteStream {
             .filter(|urgent| urgent.position >= self.read_offset);
     }
 
-    pub(crate) fn append(&mut self, data: &[u8]) {
-        self.bytes.extend(data);
+    /// Puts bytes behind the others.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(crate) fn append(&mut self, data: &[u8]) -> Result<()> {
+        self.bytes.try_extend(data)?;
         self.charged_bytes += data.len();
+        Ok(())
     }
 
     /// The last byte is urgent. One that the receiver stands at and has received is not in its way
@@ -325,7 +330,9 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
                 };
                 let n = room.min(data.len() - done);
                 let start = queue.read_offset + queue.bytes.len() as u64;
-                queue.append(&data[done..done + n]);
+                if let Err(error) = queue.append(&data[done..done + n]) {
+                    return Some(Err(error));
+                }
                 if urgent && done + n == data.len() {
                     queue.mark_urgent(self.peer.is_oob_inline());
                 }
@@ -398,7 +405,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
             if queue.closed || self.send_limit < queue.charged_bytes + data.len() {
                 return None;
             }
-            queue.append(data);
+            queue.append(data).ok()?;
         }
         self.peer.readable.notify_events(Events::READABLE);
         Some(data.len())
@@ -576,7 +583,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
             };
             wait.wait_on(&self.own.readable, any)?
         };
-        let mut data = vec![0; size.min(limit)];
+        let mut data = fallible::zeroed(size.min(limit))?;
         let got = self.receive(&mut data, flags, who, wait)?;
         data.truncate(got.copied);
         Ok((data, got))
@@ -594,7 +601,7 @@ mod tests {
     #[test]
     fn what_was_sent_is_seen_by_offset_until_it_is_acknowledged() {
         let mut stream = ByteStream::default();
-        stream.append(b"abcdef");
+        stream.append(b"abcdef").unwrap();
         stream.mark_urgent(false);
         let peek = |stream: &ByteStream, offset: usize| {
             let mut buf = [0; 3];
@@ -614,7 +621,7 @@ mod tests {
         // Bytes that were never sent cannot be acknowledged.
         stream.release_acknowledged(100);
         assert_eq!((stream.charged_bytes, stream.has_urgent()), (0, false));
-        stream.append(b"g");
+        stream.append(b"g").unwrap();
         assert_eq!((peek(&stream, 0), stream.read_offset), (b"g".to_vec(), 6));
     }
 

@@ -205,7 +205,7 @@ impl UnixSocket {
         let peer = self.peer.get().ok_or(Errno::ENOTCONN)?;
         let limit = self.endpoint.options.send_buffer();
         let credentials = self.sender_credentials(peer, &message);
-        let mut packet = Some(self.build_message(&mut message, credentials));
+        let mut packet = Some(self.build_message(&mut message, credentials)?);
         if !filter_received(peer, &mut packet) {
             return Ok(message.data.len());
         }
@@ -236,15 +236,15 @@ impl UnixSocket {
         &self,
         message: &mut OutgoingMessage<'_>,
         credentials: Option<Ucred>,
-    ) -> UnixMessage {
+    ) -> Result<UnixMessage> {
         let from = (self.socket_type == SocketType::Datagram).then(|| self.endpoint.clone());
-        UnixMessage {
-            data: message.data.to_vec(),
+        Ok(UnixMessage {
+            data: fallible::copy_of(message.data)?,
             from,
             credentials,
             rights: message.rights.take(),
             timestamp_ns: 0,
-        }
+        })
     }
 
     fn send_datagram(&self, mut message: OutgoingMessage<'_>, wait: WaitPolicy) -> Result<usize> {
@@ -257,7 +257,7 @@ impl UnixSocket {
         }
         let limit = self.endpoint.options.send_buffer();
         let credentials = self.sender_credentials(&peer, &message);
-        let mut packet = Some(self.build_message(&mut message, credentials));
+        let mut packet = Some(self.build_message(&mut message, credentials)?);
         if !filter_received(&peer, &mut packet) {
             return Ok(message.data.len());
         }

@@ -200,7 +200,8 @@ impl TcpBuffers {
     /// Delivers the next bytes of the stream, as many as the window is large. Returns how many.
     ///
     /// # Errors
-    /// `EPIPE` if the program has closed the socket: a reset is due.
+    /// `EPIPE` if the program has closed the socket: a reset is due. `ENOMEM` if memory is short:
+    /// the bytes were lost on their way.
     pub fn deliver(&self, data: &[u8]) -> Result<usize> {
         let socket = self.socket.get().ok_or(Errno::EPIPE)?;
         let delivered = {
@@ -210,7 +211,7 @@ impl TcpBuffers {
             }
             let window = socket.options.receive_buffer();
             let delivered = data.len().min(window.saturating_sub(queue.charged_bytes));
-            queue.append(&data[..delivered]);
+            queue.append(&data[..delivered])?;
             delivered
         };
         if delivered > 0 {

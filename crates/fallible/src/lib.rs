@@ -1,0 +1,109 @@
+//! Growth that can fail: buffers whose size a program chooses are made and extended here, so that a
+//! lack of memory, or of so much of it in a row, is `ENOMEM` for that program. The same calls of
+//! `alloc` end the kernel.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use abi::errno::Errno;
+
+/// An empty list with room for `len` items.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn with_capacity<T>(len: usize) -> Result<Vec<T>, Errno> {
+    let mut list = Vec::new();
+    list.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
+    Ok(list)
+}
+
+/// A buffer of `len` zeros.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn zeroed(len: usize) -> Result<Vec<u8>, Errno> {
+    let mut buf = with_capacity(len)?;
+    buf.resize(len, 0);
+    Ok(buf)
+}
+
+/// A copy of bytes.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn copy_of(bytes: &[u8]) -> Result<Vec<u8>, Errno> {
+    let mut copy = with_capacity(bytes.len())?;
+    copy.extend_from_slice(bytes);
+    Ok(copy)
+}
+
+/// Collections that can be asked to take more.
+pub trait TryExtend {
+    /// Puts bytes behind the others: all of them, or with an error none.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    fn try_extend(&mut self, bytes: &[u8]) -> Result<(), Errno>;
+}
+
+impl TryExtend for Vec<u8> {
+    #[inline]
+    fn try_extend(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        self.try_reserve(bytes.len()).map_err(|_| Errno::ENOMEM)?;
+        self.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+impl TryExtend for VecDeque<u8> {
+    #[inline]
+    fn try_extend(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        self.try_reserve(bytes.len()).map_err(|_| Errno::ENOMEM)?;
+        self.extend(bytes);
+        Ok(())
+    }
+}
+
+/// A text that is written piece by piece; a piece for which there is no memory is an error.
+#[derive(Default)]
+pub struct Text(String);
+
+impl Text {
+    /// The text as far as it was written.
+    #[must_use]
+    pub fn into_string(self) -> String {
+        self.0
+    }
+}
+
+impl fmt::Write for Text {
+    fn write_str(&mut self, piece: &str) -> fmt::Result {
+        self.0.try_reserve(piece.len()).map_err(|_| fmt::Error)?;
+        self.0.push_str(piece);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_had_is_an_error_and_changes_nothing() {
+        assert_eq!(zeroed(usize::MAX >> 1), Err(Errno::ENOMEM));
+        assert_eq!(zeroed(3).unwrap(), [0; 3]);
+        assert_eq!(copy_of(b"ab").unwrap(), b"ab");
+        let mut queue = VecDeque::from(*b"ab");
+        queue.try_extend(b"cd").unwrap();
+        assert_eq!(queue, b"abcd");
+        let mut buf = copy_of(b"ab").unwrap();
+        buf.try_extend(b"").unwrap();
+        assert_eq!(buf, b"ab");
+    }
+}
