@@ -18,6 +18,7 @@ mod error_queue;
 mod event_fds;
 mod exclusive;
 mod exhaust;
+mod exhaust_kernel;
 mod fd_flags;
 mod file_handles;
 mod filecaps;
@@ -197,6 +198,8 @@ fn main() -> ExitCode {
         ["fuzz-show", arguments @ ..] => fuzz::show(arguments),
         ["batch", jobs, seconds, list] => runner::run([jobs, seconds, list]),
         ["exhaust", processes] => exhaust::run(processes),
+        ["exhaust-kernel", kinds @ ..] => exhaust_kernel::run(kinds),
+        ["exhaust-kernel-pause", ..] => exhaust_kernel::pause_for_ever(),
         [name] => match checks()
             .iter()
             .chain(&stress())

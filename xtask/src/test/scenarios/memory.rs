@@ -3,37 +3,115 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 
 use crate::build;
 use crate::test::{Check, Setting};
 use crate::vm::{Addition, Ending, Streams, last_lines};
 
+/// Kinds of kernel objects that `machine/memory` makes until there is no memory: those that end
+/// soon. `long/memory` makes all.
+const SOON: [&str; 24] = [
+    "pipes",
+    "stream-sockets",
+    "datagram-sockets",
+    "descriptors-under-way",
+    "tcp",
+    "backlog",
+    "udp",
+    "socket-filters",
+    "epoll",
+    "eventfd",
+    "memfd",
+    "inotify",
+    "proc-files",
+    "processes",
+    "threads",
+    "page-tables-2m",
+    "page-tables-1g",
+    "symbolic-links",
+    "extended-attributes",
+    "exec-strings",
+    "queued-signals",
+    "messages",
+    "semaphores",
+    "seccomp-filters",
+];
+
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
-    let program = build::test_programs()?.program("machine-tests");
-    let check = |cpus: u32| {
-        let addition = Addition {
-            host: program.clone(),
-            guest: "/bin/machine-tests".into(),
-        };
-        Check::new(
-            format!("all memory is taken and given back on {cpus} processors"),
-            exhaust(setting, cpus, addition),
-        )
-    };
-    Ok([1, 4, 8].map(check).into())
+    let mut checks: Vec<Check> = [1, 4, 8]
+        .map(|cpus| {
+            Check::new(
+                format!("all memory is taken and given back on {cpus} processors"),
+                exhaust(setting, cpus),
+            )
+        })
+        .into();
+    checks.extend(exhaust_kernel(setting, 2, &SOON)?);
+    Ok(checks)
 }
 
-fn exhaust(setting: &Setting, cpus: u32, program: Addition) -> Result<String> {
-    let mut machine = setting.machine(&format!("memory-{cpus}"));
+pub fn long(setting: &Setting) -> Result<Vec<Check>> {
+    let mut checks = Vec::new();
+    for cpus in [1, 2, 4] {
+        checks.extend(exhaust_kernel(setting, cpus, &[])?);
+    }
+    Ok(checks)
+}
+
+/// An unprivileged user makes kernel objects of each kind, and the kernel outlives it.
+fn exhaust_kernel(setting: &Setting, cpus: u32, kinds: &[&str]) -> Result<Vec<Check>> {
+    let (machine, said) = run_machine(setting, cpus, "96M", "exhaust-kernel", kinds)?;
+    let mut checks: Vec<Check> = said
+        .lines()
+        .filter_map(|line| {
+            let (result, rest) = match line.strip_prefix("not ok ") {
+                Some(rest) => (false, rest),
+                None => (true, line.strip_prefix("ok ")?),
+            };
+            let (kind, detail) = rest.split_once(": ")?;
+            let name =
+                format!("{kind} until there is no memory on {cpus} processors end no kernel");
+            let detail = detail.to_owned();
+            Some(Check::new(
+                name,
+                if result {
+                    Ok(detail)
+                } else {
+                    Err(anyhow!(detail))
+                },
+            ))
+        })
+        .collect();
+    checks.push(Check::new(
+        format!("the machine with {cpus} processors ran to its end"),
+        machine,
+    ));
+    Ok(checks)
+}
+
+/// Runs `machine-tests` in a machine; how that ended, and what it printed.
+fn run_machine(
+    setting: &Setting,
+    cpus: u32,
+    memory: &str,
+    command: &str,
+    arguments: &[&str],
+) -> Result<(Result<String>, String)> {
+    let mut machine = setting.machine(&format!("{command}-{cpus}"));
     machine.hardware.cpus = cpus;
-    machine.hardware.memory = "160M".into();
+    machine.hardware.memory = memory.into();
     machine.append = format!("supervisor_cpus={cpus}");
-    machine.timeout = Some(Duration::from_secs(300));
-    machine.additions.push(program);
-    machine.command = ["/bin/machine-tests", "exhaust", &cpus.to_string()]
+    machine.timeout = Some(Duration::from_secs(600));
+    machine.additions.push(Addition {
+        host: build::test_programs()?.program("machine-tests"),
+        guest: "/bin/machine-tests".into(),
+    });
+    machine.command = ["/bin/machine-tests", command]
+        .iter()
+        .chain(arguments)
         .map(OsString::from)
-        .to_vec();
+        .collect();
     let (mut output, mut complaints) = (Vec::new(), Vec::new());
     let streams = Streams {
         input: Box::new(std::io::empty()),
@@ -49,18 +127,28 @@ fn exhaust(setting: &Setting, cpus: u32, program: Addition) -> Result<String> {
             last_lines(&machine.log, 25)
         )
     };
-    ensure!(
-        outcome.ending == Ending::Exited(0),
-        "{:?}: {}",
-        outcome.ending,
-        told()
-    );
-    ensure!(outcome.powered_off, "it did not power off: {}", told());
-    let log = std::fs::read_to_string(&machine.log)?;
-    ensure!(
-        log.contains("Out of memory: Killed process") && log.contains("(machine-tests)"),
-        "nobody is named: {}",
-        told()
-    );
+    let judge = || {
+        ensure!(
+            outcome.ending == Ending::Exited(0),
+            "{:?}: {}",
+            outcome.ending,
+            told()
+        );
+        ensure!(outcome.powered_off, "it did not power off: {}", told());
+        let log = std::fs::read_to_string(&machine.log)?;
+        ensure!(
+            log.contains("Out of memory: Killed process") && log.contains("(machine-tests)"),
+            "nobody is named: {}",
+            told()
+        );
+        Ok(String::new())
+    };
+    let judged = judge();
+    Ok((judged, said))
+}
+
+fn exhaust(setting: &Setting, cpus: u32) -> Result<String> {
+    let (machine, said) = run_machine(setting, cpus, "160M", "exhaust", &[&cpus.to_string()])?;
+    machine?;
     Ok(said.trim().trim_start_matches("ok exhaust: ").to_owned())
 }

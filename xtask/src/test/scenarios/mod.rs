@@ -173,6 +173,11 @@ pub fn tests() -> Vec<Test> {
             run: diff::long,
         },
         Test {
+            name: "long/memory",
+            place: SkerryMachine,
+            run: memory::long,
+        },
+        Test {
             name: "long/manage",
             place: SkerryMachine,
             run: fuzz::manage,
