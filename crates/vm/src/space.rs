@@ -159,16 +159,16 @@ impl SpaceState {
         gone
     }
 
-    /// Whether one more area may be made.
+    /// Whether one more area may be made, and makes room for it.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub(crate) fn check_map_count(&self) -> Result<(), Errno> {
+    #[inline]
+    pub(crate) fn check_map_count(&mut self) -> Result<(), Errno> {
         if self.vmas.len() > MAX_MAP_COUNT {
-            Err(Errno::ENOMEM)
-        } else {
-            Ok(())
+            return Err(Errno::ENOMEM);
         }
+        self.vmas.try_reserve(1)
     }
 
     /// The parts of areas in `range` where there may be pages, and whether each is shared.
@@ -502,7 +502,6 @@ impl AddressSpace {
         if !self.may_expand(state, len) {
             return Err(Errno::ENOMEM);
         }
-        state.vmas.try_reserve(1)?;
         state.vmas.insert(start, area);
         state.size += len;
         Ok(start)
@@ -733,7 +732,9 @@ impl AddressSpace {
                 let mut flags = VmaFlags::empty();
                 flags.set(VmaFlags::LOCKED, self.is_mlock_future());
                 let area = Vma::new(new_top, prot, flags, None);
-                if !state.vmas.is_free(range) || self.insert_vma(&mut state, old_top, area).is_err()
+                if !state.vmas.is_free(range)
+                    || state.check_map_count().is_err()
+                    || self.insert_vma(&mut state, old_top, area).is_err()
                 {
                     return old;
                 }

@@ -232,11 +232,13 @@ impl VmaMap {
     ///
     /// # Errors
     /// `ENOMEM`.
+    #[inline]
     pub(crate) fn try_reserve(&mut self, more: usize) -> Result<(), Errno> {
         self.all.try_reserve(more)
     }
 
     /// Number of ends of `range` that are inside an area.
+    #[cold]
     fn splits(&self, range: &Range<usize>) -> usize {
         let is_inside = |addr| matches!(self.all.find(addr), Some((start, _)) if start < addr);
         usize::from(is_inside(range.start)) + usize::from(is_inside(range.end))
@@ -246,12 +248,16 @@ impl VmaMap {
     ///
     /// # Errors
     /// `ENOMEM` if there would be more than [`MAX_MAP_COUNT`], or memory is short.
+    #[inline]
     pub(crate) fn check_split(&mut self, range: &Range<usize>) -> Result<(), Errno> {
-        let splits = self.splits(range);
-        if splits > 0 && self.len() + splits > MAX_MAP_COUNT {
-            return Err(Errno::ENOMEM);
+        // Nearly always there are few, and nobody has to look where the ends are.
+        if self.len() + 2 > MAX_MAP_COUNT {
+            let splits = self.splits(range);
+            if splits > 0 && self.len() + splits > MAX_MAP_COUNT {
+                return Err(Errno::ENOMEM);
+            }
         }
-        self.try_reserve(splits + 1)
+        self.try_reserve(3)
     }
 
     /// Cuts the area at `at`, which `addr` is inside of. Returns the place of the part behind.

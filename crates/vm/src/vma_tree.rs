@@ -53,9 +53,19 @@ impl VmaTree {
     ///
     /// # Errors
     /// `ENOMEM`.
+    #[inline]
     pub(crate) fn try_reserve(&mut self, more: usize) -> Result<(), Errno> {
         // An area that is put in makes at most one chunk; of many in a row each is filled.
         let chunks = more.min(more / CHUNK + MAX_INSERTED);
+        if self.chunks.capacity() - self.chunks.len() >= chunks {
+            return Ok(());
+        }
+        self.grow(chunks)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self, chunks: usize) -> Result<(), Errno> {
         self.chunks.try_reserve(chunks).map_err(|_| Errno::ENOMEM)
     }
 

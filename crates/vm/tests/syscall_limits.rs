@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use abi::errno::Errno;
 use vm::{
-    AccessKind, AddressSpace, Advice, Backing, DontNeedScope, MapRequest, Object, PAGE_SIZE,
-    Placement, PrivateCopies, Prot, RemapOptions, ShmemObject, USER_END, VmaFlags,
+    AccessKind, AddressSpace, Advice, Backing, DontNeedScope, MAX_MAP_COUNT, MapRequest, Object,
+    PAGE_SIZE, Placement, PrivateCopies, Prot, RemapOptions, ShmemObject, USER_END, VmaFlags,
 };
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
@@ -64,6 +64,35 @@ fn object() -> (Arc<ShmemObject>, Arc<Object>) {
         memory.clone(),
         Object::file(memory, true, b"/file".to_vec(), 5, 7),
     )
+}
+
+#[test]
+fn areas_are_limited_and_none_is_split_beyond_that() {
+    let space = space();
+    // With holes between them, so that they do not become one. Linux makes one more than the limit.
+    for n in 0..=MAX_MAP_COUNT {
+        map(&space, AT + n * 4 * PAGE_SIZE, 3, VmaFlags::empty(), None);
+    }
+    let more = request(
+        Placement::Fixed(AT - 2 * PAGE_SIZE),
+        1,
+        VmaFlags::empty(),
+        None,
+    );
+    assert_eq!(space.mmap(more), Err(Errno::ENOMEM));
+    let middle = AT + PAGE_SIZE;
+    assert_eq!(space.munmap(middle, PAGE_SIZE), Err(Errno::ENOMEM));
+    assert_eq!(
+        space.mprotect(middle, PAGE_SIZE, Prot::READ),
+        Err(Errno::ENOMEM)
+    );
+    // What splits nothing goes on, and makes room again.
+    space.mprotect(AT, 3 * PAGE_SIZE, Prot::READ).unwrap();
+    for n in 1..4 {
+        space.munmap(AT + n * 4 * PAGE_SIZE, 3 * PAGE_SIZE).unwrap();
+    }
+    space.munmap(middle, PAGE_SIZE).unwrap();
+    assert_eq!(peek(&space, AT), 0);
 }
 
 #[test]
