@@ -110,7 +110,7 @@ pub struct Info {
     pub cpus_lost: u32,
     /// All memory.
     pub mem_total: u64,
-    /// Free for instances or the supervisor.
+    /// Free for instances. What the supervisor keeps free for itself is not counted.
     pub mem_free: u64,
     /// Bytes of memory with instances.
     pub mem_granted: u64,

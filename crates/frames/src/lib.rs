@@ -233,13 +233,15 @@ impl<'a> Frames<'a> {
     }
 
     /// Adds a run of frames of a memory node, which were not managed so far or were taken out by
-    /// [`Self::remove`]. An area that has frames of two nodes belongs to the one added last.
+    /// [`Self::remove`]. An area that has frames of two nodes belongs to the one added last. It
+    /// counts as touched: what is in it is not known here.
     ///
     /// # Panics
     /// If the run reaches beyond [`Self::frames`], or some of it is free.
     pub fn add(&self, first: u64, count: u64, node: u8) {
         for (area, _, _) in pieces(first, count) {
             self.area(area).set_node(node);
+            self.area(area).set_touched(true);
         }
         self.give(0, first, count);
     }
@@ -261,6 +263,18 @@ impl<'a> Frames<'a> {
         }
         self.cpu(cpu)[BALANCE].fetch_sub(count, Ordering::Relaxed);
         true
+    }
+
+    /// Takes the area that begins at `first`, if all of it is free, without touching it by that.
+    #[must_use]
+    pub fn alloc_untouched_at(&self, cpu: usize, first: u64) -> bool {
+        let area = (first / AREA_FRAMES) as usize;
+        let taken = self.area(area).take_all(Touch::Keep);
+        if taken {
+            self.rehint(area);
+            self.cpu(cpu)[BALANCE].fetch_sub(AREA_FRAMES, Ordering::Relaxed);
+        }
+        taken
     }
 
     /// Whether some of an area was handed out since it last was marked as untouched.

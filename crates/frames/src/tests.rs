@@ -217,6 +217,9 @@ fn untouched_memory_is_known() {
     let frames = frames(4 * AREA_FRAMES, 1);
     frames.add(0, 4 * AREA_FRAMES, 0);
     let block = frames.alloc_untouched(0, AREA_ORDER + 1).unwrap();
+    // Nobody knows what it held before.
+    assert!(frames.is_touched(block) && frames.is_touched(block + AREA_FRAMES));
+    frames.set_touched(block, AREA_ORDER + 1, false);
     assert!(!frames.is_touched(block) && !frames.is_touched(block + AREA_FRAMES));
     frames.set_touched(block, AREA_ORDER + 1, true);
     assert!(frames.is_touched(block + AREA_FRAMES));
@@ -229,6 +232,25 @@ fn untouched_memory_is_known() {
     assert_eq!(frames.free_areas(), 4);
     let small = frames.alloc(0, 0).unwrap();
     assert!(frames.is_touched(small));
+}
+
+#[test]
+fn an_area_is_taken_where_it_is_if_it_is_free_as_a_whole() {
+    let frames = frames(3 * AREA_FRAMES, 1);
+    frames.add(0, 3 * AREA_FRAMES, 0);
+    frames.set_touched(AREA_FRAMES, AREA_ORDER, false);
+    assert!(frames.alloc_untouched_at(0, AREA_FRAMES));
+    assert!(!frames.is_touched(AREA_FRAMES));
+    assert!(!frames.alloc_untouched_at(0, AREA_FRAMES));
+    assert_eq!(frames.free_frames(), 2 * AREA_FRAMES);
+    let others = [(); 2].map(|()| frames.alloc(0, AREA_ORDER).unwrap());
+    assert!(!others.contains(&AREA_FRAMES));
+    frames.free(0, AREA_FRAMES, AREA_ORDER);
+    let small = frames.alloc(0, 0).unwrap();
+    assert!(
+        !frames.alloc_untouched_at(0, AREA_FRAMES),
+        "{small} is not free"
+    );
 }
 
 #[test]

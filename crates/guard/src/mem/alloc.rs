@@ -7,8 +7,8 @@
 //! 64 of them or memory is scarce. What is in these stocks counts as free, and goes back before a
 //! request is refused.
 //!
-//! For each granule one bit says whether any of it was handed out to this instance since it was
-//! last scrubbed. It saves zeroing memory twice before it is granted to another instance (`grant`).
+//! For each granule one bit says whether any of it was handed out since it was last scrubbed, at
+//! first yes. It saves zeroing memory twice before it is granted to another instance (`grant`).
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -35,8 +35,8 @@ const _: () = assert!(frames::AREA_FRAMES == GRANULE_FRAMES);
 static ALLOCATOR: Once<Frames<'static>> = Once::new();
 
 /// Starts the allocator; once, from `mem::init`. All frames that `frames` has free are reachable
-/// through the direct map and used by nobody. What the firmware left in memory belonged to no
-/// instance, so no granule counts as used.
+/// through the direct map and used by nobody. All granules count as used: what is in them may be
+/// what was there before a restart, which does not clear memory.
 pub(super) fn init(frames: Frames<'static>) {
     ALLOCATOR.call_once(|| frames);
 }
@@ -73,6 +73,14 @@ fn take(order: u8, take: impl Fn(&Frames<'static>) -> Option<u64>) -> Option<Blo
 /// fail.
 pub(super) fn kernels_share() -> u64 {
     (TOTAL.load(Ordering::Relaxed) / 32).clamp(256, 4096)
+}
+
+/// Frames that instances leave to the supervisor, so that its programs and its kernel go on when
+/// all memory that may be given away is: beside the kernel's share a sixteenth of memory, 8 MiB (or
+/// an eighth, if that is less) to 64 MiB.
+pub(crate) fn supervisors_reserve() -> u64 {
+    let total = TOTAL.load(Ordering::Relaxed);
+    kernels_share() + (total / 16).clamp((total / 8).min(2048), 16384)
 }
 
 /// Blocks up to this order (32 KiB, a kernel stack) are what the kernel cannot do without. Larger
@@ -372,11 +380,6 @@ impl Drop for Run {
 /// # Safety
 /// The frames are this instance's, in the direct map, and used by nobody from now on.
 pub(super) unsafe fn donate(frames: core::ops::Range<u64>) {
-    for first in (frames.start / GRANULE_FRAMES * GRANULE_FRAMES..frames.end)
-        .step_by(GRANULE_FRAMES as usize)
-    {
-        allocator().set_touched(first, GRANULE_ORDER, true);
-    }
     // SAFETY: by the caller's promise.
     unsafe {
         poison::fill(
@@ -404,10 +407,11 @@ pub(super) unsafe fn adopt(frame: Frame) -> Block {
     }
 }
 
-/// Number of whole granules that are free.
+/// Number of whole granules that are free for instances.
 pub(crate) fn free_granules() -> u64 {
     give_back_zeroed();
-    allocator().free_areas()
+    let beyond = free_frames().saturating_sub(supervisors_reserve());
+    allocator().free_areas().min(beyond / GRANULE_FRAMES)
 }
 
 /// Number of free frames, those zeroed ahead included.
@@ -416,7 +420,7 @@ pub(super) fn free_frames() -> u64 {
 }
 
 /// Makes sure that a block of granules holds nothing of this instance's, and counts it as used from
-/// now on. Costs nothing where it was scrubbed before, or not used since boot.
+/// now on. Costs nothing where it was scrubbed before.
 pub(super) fn clean(block: &Block) {
     for granule in 0..1 << (block.order - GRANULE_ORDER) {
         let first = block.first.add(granule * GRANULE_FRAMES);
@@ -426,6 +430,25 @@ pub(super) fn clean(block: &Block) {
         }
     }
     allocator().set_touched(block.first.0, block.order, true);
+}
+
+/// Zeroes the first free granule from `*next` on that was used, and moves `*next` behind it: work
+/// for a thread that has nothing better to do. Returns whether there was one.
+pub fn scrub_ahead(next: &mut u64) -> bool {
+    let allocator = allocator();
+    while *next < allocator.frames() {
+        let first = *next;
+        *next += GRANULE_FRAMES;
+        if allocator.is_touched(first) && allocator.alloc_untouched_at(percpu::cpu(), first) {
+            let block = Block {
+                first: Frame(first),
+                order: GRANULE_ORDER,
+            };
+            scrub(&block, 0);
+            return true;
+        }
+    }
+    false
 }
 
 /// Zeroes one granule of a block, which nobody else does at the same time, and counts it as unused.

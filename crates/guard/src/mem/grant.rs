@@ -5,10 +5,11 @@
 //! direct map of all its CPUs, and from then on the supervisor cannot touch them either. They come
 //! back by [`Granules::take_back`], are scrubbed and freed.
 //!
-//! An instance gets nothing that belonged to another one, or to the supervisor: the frame allocator
-//! knows which granules were in use since they were last scrubbed, and `take` zeroes those. What an
-//! instance had is scrubbed when it comes back, so creating one costs no scrubbing in the usual
-//! case. (Memory not used since boot holds what the firmware left there.)
+//! An instance gets nothing that belonged to another one, or to the supervisor, or was there before
+//! the machine was started again: the frame allocator knows which granules this kernel has scrubbed
+//! and not used since, and `take` zeroes the others. What an instance had is scrubbed when it comes
+//! back, and what was there at the start by a thread that has nothing better to do, so creating one
+//! costs no scrubbing in the usual case.
 //!
 //! Granted memory that is dropped is leaked and counted: whoever loses track of its owner must not
 //! reuse it.
@@ -103,9 +104,7 @@ impl Granules {
         if granules.runs().is_none() {
             return Err(NoGranules::Scattered);
         }
-        for block in &granules.blocks {
-            alloc::clean(block);
-        }
+        granules.blocks.iter().for_each(alloc::clean);
         Ok(granules)
     }
 
@@ -309,6 +308,13 @@ mod tests {
         let offset = 3 * GRANULE_SIZE as u64 - 5000;
         granules.write(offset, &[7; 3000]);
         let at = granules.frame(offset / PAGE_SIZE as u64).unwrap();
+        let first = direct::ptr(granules.frame(0).unwrap());
+        // SAFETY: the first granule of `granules`, which nobody else uses.
+        let first = unsafe { core::slice::from_raw_parts(first, GRANULE_SIZE) };
+        assert!(
+            first.iter().all(|byte| *byte == 0),
+            "it holds what was there before"
+        );
         granules.grant();
         assert_eq!(counts().0, 3 * GRANULE_FRAMES);
         // SAFETY: there is no instance.

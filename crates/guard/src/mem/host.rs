@@ -22,7 +22,11 @@ static MEMORY: LazyLock<usize> = LazyLock::new(|| {
     let layout =
         Layout::from_size_align(FRAMES as usize * PAGE_SIZE, GRANULE_SIZE).expect("constants");
     // SAFETY: the layout has a size. Never freed.
-    unsafe { alloc(layout) }.expose_provenance()
+    let memory = unsafe { alloc(layout) };
+    // Real memory holds something, too.
+    // SAFETY: just allocated, of that size.
+    unsafe { memory.write_bytes(0xa5, layout.size()) };
+    memory.expose_provenance()
 });
 
 /// Start of the direct map.

@@ -90,7 +90,7 @@ pub struct Resources {
     pub cpus_lost: u32,
     /// All memory.
     pub mem_total: u64,
-    /// Free for instances or the supervisor.
+    /// Free for instances. What the supervisor keeps free for itself is not counted.
     pub mem_free: u64,
     /// Bytes of memory with instances.
     pub mem_granted: u64,
@@ -111,7 +111,7 @@ pub fn resources() -> Resources {
         cpus_free: count(Owner::Free),
         cpus_lost: count(Owner::Lost),
         mem_total: bytes(memory.total),
-        mem_free: bytes(memory.free),
+        mem_free: bytes(memory.free.saturating_sub(mem::supervisors_reserve())),
         mem_granted: bytes(memory.granted),
         mem_leaked: bytes(memory.leaked),
     }
@@ -249,6 +249,9 @@ impl Partition {
             .count() as u32;
         if spec.cpus == 0 || free < spec.cpus {
             return Err(CreateError::Cpus { free });
+        }
+        if !mem::has_room(descriptor::SIZE * 2 + Window::SIZE) {
+            return Err(CreateError::Window);
         }
         let memory = Granules::take(granules).map_err(|error| CreateError::Memory {
             free: match error {
