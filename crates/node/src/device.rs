@@ -134,19 +134,10 @@ fn try_create(call: &mut Create) -> Result<()> {
     let Some(more) = dev::text(&call.cmdline).map(String::from) else {
         return Err(Errno::EINVAL);
     };
-    // The table stays locked: two who ask for one name at the same time must not both get it.
-    let mut table = TABLE.lock();
-    if table.instances.len() >= MAX_INSTANCES {
-        return Err(Errno::ENFILE);
-    }
-    if table
-        .instances
-        .values()
-        .any(|instance| instance.label() == label)
-    {
+    let Some(reservation) = Reservation::new(&label)? else {
         return fail(call, dev::REASON_LABEL, Errno::EEXIST);
-    }
-    let id = table.next_id;
+    };
+    let id = reservation.id;
     let trace = if call.flags & dev::CREATE_TRACE != 0 {
         "trace "
     } else {
@@ -163,10 +154,14 @@ fn try_create(call: &mut Create) -> Result<()> {
     let partition = match Partition::create(&spec) {
         Ok(partition) => partition,
         Err(error) => {
-            drop(table);
             return match error {
                 CreateError::Cpus { .. } => fail(call, dev::REASON_CPUS, Errno::ENOSPC),
-                CreateError::Memory { .. } => fail(call, dev::REASON_MEMORY, Errno::ENOMEM),
+                CreateError::Memory { free } => {
+                    let failed = fail(call, dev::REASON_MEMORY, Errno::ENOMEM);
+                    // What would fit: whole granules, unlike what is free.
+                    call.free_mem = free;
+                    failed
+                }
                 CreateError::TooSmall { least } => {
                     call.least = least;
                     fail(call, dev::REASON_TOO_SMALL, Errno::EINVAL)
@@ -183,13 +178,58 @@ fn try_create(call: &mut Create) -> Result<()> {
     status.mem = partition.memory_bytes();
     status.requested_ns = call.requested_ns;
     status.created_ns = timer::wall_ns();
-    table.next_id += 1;
-    table
-        .instances
-        .insert(id, Instance::new(label, partition, status));
+    let Ok(instance) = Instance::new(label, partition, status) else {
+        return fail(call, dev::REASON_WINDOW, Errno::ENOMEM);
+    };
+    reservation.commit(instance);
     call.id = id;
     call.reason = dev::REASON_NONE;
     Ok(())
+}
+
+/// A number and a name that nobody else gets while an instance is created: its memory is cleaned
+/// meanwhile, and the table is not locked for so long.
+struct Reservation {
+    id: u32,
+}
+
+impl Reservation {
+    /// Reserves a number for `label`; `None` if an instance has that name.
+    ///
+    /// # Errors
+    /// `ENFILE`: as many instances are remembered as may be.
+    fn new(label: &str) -> Result<Option<Self>> {
+        let mut table = TABLE.lock();
+        if table.instances.len() + table.reserved.len() >= MAX_INSTANCES {
+            return Err(Errno::ENFILE);
+        }
+        let mut instances = table.instances.values();
+        if instances.any(|instance| instance.label() == label)
+            || table.reserved.values().any(|reserved| reserved == label)
+        {
+            return Ok(None);
+        }
+        let id = table.next_id;
+        table.next_id += 1;
+        table.reserved.insert(id, label.to_string());
+        Ok(Some(Self { id }))
+    }
+
+    /// Puts the instance into the table.
+    fn commit(self, instance: Arc<Instance>) {
+        TABLE.lock().instances.insert(self.id, instance);
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let mut table = TABLE.lock();
+        table.reserved.remove(&self.id);
+        // What fails changes nothing, unless another has the next number already.
+        if !table.instances.contains_key(&self.id) && table.next_id == self.id + 1 {
+            table.next_id = self.id;
+        }
+    }
 }
 
 fn load_error_to_errno(error: LoadError) -> Errno {
@@ -208,7 +248,7 @@ fn load(request: &IoctlRequest<'_>) -> Result<usize> {
             if call.len > boot::MAX_BYTES as u64 {
                 return Err(Errno::E2BIG);
             }
-            let mut blob = alloc::vec![0; call.len as usize];
+            let mut blob = fallible::zeroed(call.len as usize)?;
             request.caller.read_bytes(call.ptr as usize, &mut blob)?;
             boot::Boot::parse(&blob).map_err(|_| Errno::EINVAL)?;
             instance
@@ -222,7 +262,7 @@ fn load(request: &IoctlRequest<'_>) -> Result<usize> {
                         .map_err(load_error_to_errno)
                 })?;
             }
-            let mut buf = alloc::vec![0; CHUNK.min(call.len as usize)];
+            let mut buf = fallible::zeroed(CHUNK.min(call.len as usize))?;
             let mut done = 0;
             while done < call.len {
                 let part = &mut buf[..CHUNK.min((call.len - done) as usize)];
@@ -244,14 +284,16 @@ fn load(request: &IoctlRequest<'_>) -> Result<usize> {
 
 fn list(request: &IoctlRequest<'_>) -> Result<usize> {
     let mut call: List = request.read()?;
-    let all = instances();
-    for (i, instance) in all.iter().enumerate().take(call.capacity as usize) {
-        request.caller.write_bytes(
-            call.ptr as usize + i * size_of::<u32>(),
-            &instance.id().to_ne_bytes(),
-        )?;
+    call.count = 0;
+    for instance in instances() {
+        if call.count < call.capacity {
+            request.caller.write_bytes(
+                call.ptr as usize + call.count as usize * size_of::<u32>(),
+                &instance.id().to_ne_bytes(),
+            )?;
+        }
+        call.count += 1;
     }
-    call.count = all.len() as u32;
     request.write(&call).map(|()| 0)
 }
 

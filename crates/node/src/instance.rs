@@ -66,12 +66,17 @@ struct DrainSummary {
 
 impl Instance {
     /// A record around a partition just created.
+    ///
+    /// # Errors
+    /// `ENOMEM`: no memory for its logs. The partition has been given back.
     #[expect(
         clippy::large_types_passed_by_value,
         reason = "once an instance; it moves into the record"
     )]
-    pub(crate) fn new(label: String, partition: Partition, status: Status) -> Arc<Self> {
-        Arc::new(Self {
+    pub(crate) fn new(label: String, partition: Partition, status: Status) -> Result<Arc<Self>> {
+        let log = || StreamLog::new().map(Mutex::new);
+        Ok(Arc::new(Self {
+            outputs: [log()?, log()?, log()?],
             id: partition.id(),
             label,
             record: Mutex::new(InstanceState {
@@ -84,12 +89,11 @@ impl Instance {
                 halting_since: 0,
                 reclaiming: false,
             }),
-            outputs: Default::default(),
             output_changed: Default::default(),
             input_changed: PollQueue::new(),
             state_changed: PollQueue::new(),
             halt_wanted: AtomicBool::new(false),
-        })
+        }))
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -111,6 +115,13 @@ impl Instance {
 
     pub(crate) fn output(&self, stream: usize) -> &Mutex<StreamLog> {
         &self.outputs[stream]
+    }
+
+    /// Drops all but the last words of its logs if it has ended.
+    pub(crate) fn cut_logs(&self) {
+        if self.has_ended() {
+            self.outputs.iter().for_each(|log| log.lock().cut());
+        }
     }
 
     /// Runs `f` on the partition while it is only created.

@@ -25,12 +25,13 @@ mod stream_files;
 mod stream_log;
 
 use alloc::collections::BTreeMap;
+use alloc::string::String;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
+use abi::layout::{GRANULE_SIZE, PAGE_SIZE};
 use guard::BootToken;
 use instance::Instance;
-use task::{Deadline, Event, Mutex};
+use task::{Deadline, Event, Mutex, Policy};
 
 /// Rung by instances, and by calls that leave something to the node thread.
 static WORK_EVENT: Event = Event::new();
@@ -38,11 +39,14 @@ static WORK_EVENT: Event = Event::new();
 struct Table {
     next_id: u32,
     instances: BTreeMap<u32, Arc<Instance>>,
+    /// Numbers and names of instances whose memory is being prepared, which takes a while.
+    reserved: BTreeMap<u32, String>,
 }
 
 static TABLE: Mutex<Table> = Mutex::new(Table {
     next_id: 1,
     instances: BTreeMap::new(),
+    reserved: BTreeMap::new(),
 });
 
 /// Interval between looks at an instance that is being halted.
@@ -60,22 +64,54 @@ fn on_doorbell() {
 /// # Errors
 /// `EEXIST`, `ENOMEM`.
 pub fn init(boot: &BootToken) -> fs::Result<()> {
+    // One part in 64 of memory is the same for machines of all sizes: on the smallest it holds the
+    // last words of a hundred instances, on the largest all that is kept of each.
+    let memory = guard::mem::stats().total * PAGE_SIZE as u64;
+    stream_log::set_limit((memory / 64).clamp(1 << 20, 256 << 20));
     guard::irq::set_doorbell_handler(boot, on_doorbell);
     device::register()?;
-    task::spawn("node", None, supervise)
-        .map(drop)
-        .map_err(|_| abi::errno::Errno::ENOMEM)
+    let spawn =
+        |name, body: fn()| task::spawn(name, None, body).map_err(|_| abi::errno::Errno::ENOMEM);
+    spawn("scrub", scrub_memory)?.set_policy(Policy::Idle);
+    spawn("node", supervise).map(drop)
 }
 
-fn instances() -> Vec<Arc<Instance>> {
-    TABLE.lock().instances.values().cloned().collect()
+/// Zeroes all free memory once: what was there before the machine was started again is nobody's to
+/// read, and what is zeroed now need not be when an instance is created.
+fn scrub_memory() {
+    let (mut next, mut granules) = (0, 0);
+    while guard::mem::scrub_ahead(&mut next) {
+        granules += 1;
+    }
+    log::info!(
+        "{} MiB of free memory scrubbed",
+        granules * (GRANULE_SIZE >> 20)
+    );
+}
+
+/// All instances, in the order of their numbers. The table is not locked meanwhile, and no list is
+/// made.
+fn instances() -> impl Iterator<Item = Arc<Instance>> {
+    let next = |id: u32| {
+        let table = TABLE.lock();
+        let mut further = table.instances.range(id + 1..);
+        further.next().map(|(_, instance)| instance.clone())
+    };
+    core::iter::successors(next(0), move |instance| next(instance.id()))
 }
 
 fn supervise() {
     let mut again = Deadline::NEVER;
     loop {
         WORK_EVENT.wait_until(again);
-        let soonest = instances().iter().filter_map(Instance::service).min();
+        // Those that ended first lose most of what they wrote first.
+        for instance in instances() {
+            if !stream_log::is_near_limit() {
+                break;
+            }
+            instance.cut_logs();
+        }
+        let soonest = instances().filter_map(|instance| instance.service()).min();
         again = soonest.map_or(Deadline::NEVER, Deadline::after_ns);
     }
 }

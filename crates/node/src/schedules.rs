@@ -36,7 +36,7 @@ impl Stream {
         Arc::new(Self {
             header: RingHeader::new(),
             area: (0..RING).map(|_| AtomicU8::new(0)).collect(),
-            log: Mutex::default(),
+            log: Mutex::new(StreamLog::new().unwrap()),
             work: Event::new(),
             grown: PollQueue::new(),
             room: PollQueue::new(),

@@ -153,6 +153,11 @@ pub fn tests() -> Vec<Test> {
             run: observe::run,
         },
         Test {
+            name: "machine/reserve",
+            place: SkerryMachine,
+            run: partitions::reserve,
+        },
+        Test {
             name: "machine/four",
             place: SkerryMachine,
             run: partitions::four,

@@ -13,6 +13,7 @@ use crate::vm::{Addition, Machine};
 const LIFE: &str = include_str!("../../../../tests/cases/life.cases");
 const EXACT: &str = include_str!("../../../../tests/cases/exact.cases");
 const CHURN: &str = include_str!("../../../../tests/cases/churn.cases");
+const RESERVE: &str = include_str!("../../../../tests/cases/reserve.cases");
 const FOUR: &str = include_str!("../../../../tests/cases/four.cases");
 
 /// A machine of `cpus` processors with the test program in it.
@@ -313,6 +314,15 @@ pub fn churn(setting: &Setting) -> Result<Vec<Check>> {
     let steps = batch::steps(CHURN, &[(name, judge)])?;
     let steps = batch::limit(steps, &[240, 120])?;
     batch::run(machine(setting, "churn", 4, 420)?, &steps)
+}
+
+/// The supervisor of a small machine has enough left for itself, whatever is asked of it.
+pub fn reserve(setting: &Setting) -> Result<Vec<Check>> {
+    let mut machine = machine(setting, "reserve", 2, 300)?;
+    machine.hardware.memory = "160M".into();
+    let steps = batch::steps(RESERVE, &[])?;
+    let steps: Vec<_> = steps.into_iter().map(|step| step.limit(120)).collect();
+    batch::run(machine, &steps)
 }
 
 /// Four instances at once.
