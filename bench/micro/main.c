@@ -163,6 +163,29 @@ static const struct metric *find(const char *name)
     return NULL;
 }
 
+/* Seconds since the start, and those that all processors together were idle. */
+static int uptime(double *since, double *idle)
+{
+    FILE *file = fopen("/proc/uptime", "r");
+    const int got = file ? fscanf(file, "%lf %lf", since, idle) : 0;
+    if (file)
+        fclose(file);
+    return got == 2;
+}
+
+/* Waits until the machine has nothing to do: after the start a kernel may put its house in order,
+ * and who counts the instructions of all would count those. */
+static void settle(void)
+{
+    const double cpus = (double)sysconf(_SC_NPROCESSORS_ONLN);
+    double since, idle, now, later;
+    for (int tries = 0; tries < 100 && uptime(&since, &idle); tries++) {
+        usleep(200000);
+        if (!uptime(&now, &later) || later - idle > 0.9 * cpus * (now - since))
+            break;
+    }
+}
+
 int main(void)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -182,6 +205,7 @@ int main(void)
     char *rest = conf, *line = strsep(&rest, "\n");
     instructions = strcmp(line, "instructions") == 0;
     int named = 0;
+    settle();
     MEASURE();
     loop_overhead = samples[BATCHES / 2];
     printf("\nbench: start\n");

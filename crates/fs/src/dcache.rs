@@ -1,8 +1,9 @@
 //! Names that were used lately: a table whose size follows from the memory, so that a walk finds
 //! most components without a directory's lock.
 //!
-//! A name's place in the table follows from its directory and its text; whoever comes later takes
-//! the place. An entry is a reference to the dentry, and is believed only if the dentry says that
+//! A name's set in the table follows from its directory and its text. A set has two entries, the
+//! later one first, so that two names in use that fall together do not displace each other over and
+//! over. An entry is a reference to the dentry, and is believed only if the dentry says that
 //! it is still there, so a rename or removal may clear it after it has let go of the directory.
 
 use alloc::boxed::Box;
@@ -14,25 +15,29 @@ use task::{Mutex, Once};
 
 use crate::Dentry;
 
-/// Bytes of memory for each name that is kept. A slot takes 16 bytes, the dentry it refers to
+/// Bytes of memory for each name that is kept. An entry takes 12 bytes, the dentry it refers to
 /// some 300.
 const MEMORY_PER_NAME: u64 = 128 << 10;
 /// The fewest and the most names that are kept.
 const MIN_NAMES: u64 = 256;
 const MAX_NAMES: u64 = 1 << 16;
 
-type Slot = Mutex<Option<Arc<Dentry>>>;
+/// Entries of a set.
+const WAYS: usize = 2;
 
-static TABLE: Once<Box<[Slot]>> = Once::new();
+type Entries = [Option<Arc<Dentry>>; WAYS];
+type Set = Mutex<Entries>;
 
-/// The table; a power of two of slots.
+static TABLE: Once<Box<[Set]>> = Once::new();
+
+/// The table; a power of two of sets.
 #[inline]
-fn table() -> &'static [Slot] {
+fn table() -> &'static [Set] {
     TABLE.call_once(|| new_table(MIN_NAMES))
 }
 
-fn new_table(slots: u64) -> Box<[Slot]> {
-    (0..slots).map(|_| Mutex::new(None)).collect()
+fn new_table(names: u64) -> Box<[Set]> {
+    (0..names / WAYS as u64).map(|_| Set::default()).collect()
 }
 
 /// Makes the table for a machine of this many bytes of memory; what it keeps can be taken back
@@ -55,17 +60,19 @@ impl DentryShrinker {
     /// Shows each name that goes if the table forgets it, and forgets those of which `take` says
     /// so.
     fn reclaim_if(&self, mut take: impl FnMut() -> bool) {
-        for slot in table() {
-            // Whoever asks for memory may hold the slot's lock.
-            let Some(mut entry) = slot.try_lock() else {
+        for set in table() {
+            // Whoever asks for memory may hold the set's lock.
+            let Some(mut entries) = set.try_lock() else {
                 continue;
             };
             // The file stays with its directory: only the dentry goes, which waits for nobody.
-            let idle = entry
-                .as_ref()
-                .is_some_and(|it| Arc::strong_count(it) == 1 && Arc::strong_count(it.inode()) > 1);
-            let old = if idle && take() { entry.take() } else { None };
-            drop(entry);
+            let idle = |it: &mut Arc<Dentry>| {
+                Arc::strong_count(it) == 1 && Arc::strong_count(it.inode()) > 1
+            };
+            let old = entries
+                .each_mut()
+                .map(|entry| entry.take_if(|it| idle(it) && take()));
+            drop(entries);
             drop(old);
         }
     }
@@ -171,7 +178,7 @@ impl Key {
     }
 
     #[inline(always)]
-    fn slot(&self) -> &'static Slot {
+    fn set(&self) -> &'static Set {
         let NameDigest { len, head, tail } = self.digest;
         let hash = mix(mix(self.parent as u64, head), tail.wrapping_add(len as u64));
         let table = table();
@@ -216,13 +223,14 @@ impl HashedKey {
 #[inline(always)]
 pub(crate) fn lookup(parent: &Arc<Dentry>, name: &[u8]) -> Option<Arc<Dentry>> {
     let key = Key::of(parent, name);
-    let entry = key.slot().lock();
-    let dentry = entry.as_ref()?;
-    let here = dentry
-        .hashed_key()
-        .matches(&key)
-        .unwrap_or_else(|| dentry.is_entry_of(parent, name));
-    here.then(|| dentry.clone())
+    let entries = key.set().lock();
+    let here = |dentry: &&Arc<Dentry>| {
+        dentry
+            .hashed_key()
+            .matches(&key)
+            .unwrap_or_else(|| dentry.is_entry_of(parent, name))
+    };
+    entries.iter().flatten().find(here).cloned()
 }
 
 /// `child` was found in `parent`, whose lock is held. The caller drops the result, which gave way,
@@ -233,19 +241,21 @@ pub(crate) fn insert(
     name: &[u8],
     child: &Arc<Dentry>,
 ) -> Option<Arc<Dentry>> {
-    Key::of(parent, name).slot().lock().replace(child.clone())
+    let mut entries = Key::of(parent, name).set().lock();
+    entries.rotate_right(1);
+    entries[0].replace(child.clone())
 }
 
 /// `name` is not in `parent` any more. The caller drops the result with no lock held.
 #[must_use]
-pub(crate) fn remove(parent: &Arc<Dentry>, name: &[u8]) -> Option<Arc<Dentry>> {
-    Key::of(parent, name).slot().lock().take()
+pub(crate) fn remove(parent: &Arc<Dentry>, name: &[u8]) -> impl Sized {
+    core::mem::take(&mut *Key::of(parent, name).set().lock())
 }
 
 /// Forgets all names, so that a file system that is not mounted any more goes.
 pub(crate) fn clear() {
-    for slot in table() {
-        let old = slot.lock().take();
+    for set in table() {
+        let old = core::mem::take(&mut *set.lock());
         drop(old);
     }
 }
@@ -302,6 +312,31 @@ mod tests {
             "what is in use stays the same"
         );
         assert!(root.lookup(b"idle").is_ok(), "the file is still there");
+    }
+
+    #[test]
+    fn two_names_of_one_set_are_both_kept() {
+        let root = Dentry::root(RamFs::new("tmpfs", None, 0o755).root());
+        let file = NewInode {
+            kind: NewInodeKind::Regular,
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+        };
+        let names: Vec<String> = (0..10_000).map(|n| format!("name{n}")).collect();
+        let set = |name: &str| core::ptr::from_ref(Key::of(&root, name.as_bytes()).set());
+        let other = names[1..].iter().find(|name| set(name) == set(&names[0]));
+        let names = [&names[0], other.unwrap()].map(|name| name.as_bytes());
+        let kept = names.map(|name| {
+            root.inode().create(name, &file).unwrap();
+            Arc::downgrade(&root.lookup(name).unwrap())
+        });
+        assert!(kept.iter().all(|dentry| dentry.upgrade().is_some()));
+        let again = names.map(|name| root.lookup_fast(name));
+        assert!(again.iter().all(Option::is_some));
+        drop(again);
+        drop(remove(&root, names[0]));
+        assert!(kept.iter().all(|dentry| dentry.upgrade().is_none()));
     }
 
     proptest! {
