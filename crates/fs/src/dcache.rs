@@ -326,7 +326,7 @@ mod tests {
         let names: Vec<String> = (0..10_000).map(|n| format!("name{n}")).collect();
         let set = |name: &str| core::ptr::from_ref(Key::of(&root, name.as_bytes()).set());
         let other = names[1..].iter().find(|name| set(name) == set(&names[0]));
-        let names = [&names[0], other.unwrap()].map(|name| name.as_bytes());
+        let names = [&names[0], other.unwrap()].map(String::as_bytes);
         let kept = names.map(|name| {
             root.inode().create(name, &file).unwrap();
             Arc::downgrade(&root.lookup(name).unwrap())

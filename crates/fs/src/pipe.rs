@@ -129,6 +129,30 @@ impl Pipe {
         )
     }
 
+    /// Writes what there is room for, if that is at least `needed`; `None` if the caller shall
+    /// wait. Inlined where nobody waits, which is what most calls come to.
+    #[inline(always)]
+    fn try_write(&self, buf: &[u8], needed: usize, nonblocking: bool) -> Option<Result<usize>> {
+        let mut state = self.state.lock();
+        if state.readers == 0 {
+            return Some(Err(Errno::EPIPE));
+        }
+        let room = state.room();
+        if room < needed {
+            return nonblocking.then_some(Err(Errno::EAGAIN));
+        }
+        let n = room.min(buf.len());
+        Some(state.grow(n).map(|()| {
+            state.data.extend(&buf[..n]);
+            n
+        }))
+    }
+
+    #[inline(never)]
+    fn wait_and_write(&self, buf: &[u8], needed: usize) -> Result<usize> {
+        self.writable.wait(|| self.try_write(buf, needed, false))?
+    }
+
     fn read(&self, buf: &mut [u8], nonblocking: bool) -> Result<usize> {
         let attempt = || {
             let mut state = self.state.lock();
@@ -156,22 +180,8 @@ impl Pipe {
             // What must go in before a part is worth it: all of a small write, anything of a large
             // one.
             let needed = if buf.len() <= PIPE_BUF { rest.len() } else { 1 };
-            let attempt = || {
-                let mut state = self.state.lock();
-                if state.readers == 0 {
-                    return Some(Err(Errno::EPIPE));
-                }
-                let room = state.room();
-                if room < needed {
-                    return nonblocking.then_some(Err(Errno::EAGAIN));
-                }
-                let n = room.min(rest.len());
-                Some(state.grow(n).map(|()| {
-                    state.data.extend(&rest[..n]);
-                    n
-                }))
-            };
-            match self.writable.wait(attempt).flatten() {
+            let attempt = self.try_write(rest, needed, nonblocking);
+            match attempt.unwrap_or_else(|| self.wait_and_write(rest, needed)) {
                 Ok(n) => done += n,
                 Err(e) => return if done > 0 { Ok(done) } else { Err(e) },
             }

@@ -66,7 +66,7 @@ fn on_doorbell() {
 pub fn init(boot: &BootToken) -> fs::Result<()> {
     // One part in 64 of memory is the same for machines of all sizes: on the smallest it holds the
     // last words of a hundred instances, on the largest all that is kept of each.
-    let memory = guard::mem::stats().total * PAGE_SIZE as u64;
+    let memory = guard::mem::total_frames() * PAGE_SIZE as u64;
     stream_log::set_limit((memory / 64).clamp(1 << 20, 256 << 20));
     guard::irq::set_doorbell_handler(boot, on_doorbell);
     device::register()?;

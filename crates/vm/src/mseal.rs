@@ -12,6 +12,7 @@ impl SpaceState {
     ///
     /// # Errors
     /// `EPERM` if something there is sealed.
+    #[inline(always)]
     pub(crate) fn check_seals(&self, range: &Range<usize>) -> Result<(), Errno> {
         if self.has_seals
             && self

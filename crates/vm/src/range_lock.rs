@@ -79,6 +79,7 @@ impl AddressSpace {
     }
 
     /// The areas, to change them in `range`: nobody else is in the middle of that.
+    #[inline(always)]
     pub(crate) fn write_state(&self, range: &Range<usize>) -> WriteGuard<'_, SpaceState> {
         loop {
             let state = self.state.write();

@@ -89,7 +89,7 @@ static TOTAL: AtomicU64 = AtomicU64::new(0);
 /// Use of the frames at the moment. The numbers are read one after another while they change.
 #[must_use]
 pub fn stats() -> MemStats {
-    let total = TOTAL.load(Ordering::Relaxed);
+    let total = total_frames();
     let (free, user) = (alloc::free_frames(), refcount::pages());
     let (granted, leaked) = grant::counts();
     let kernel = total.saturating_sub(free + user + granted + leaked);
@@ -102,6 +102,13 @@ pub fn stats() -> MemStats {
         granted,
         leaked,
     }
+}
+
+/// Frames of the instance, as in [`MemStats::total`].
+#[inline]
+#[must_use]
+pub fn total_frames() -> u64 {
+    TOTAL.load(Ordering::Relaxed)
 }
 
 /// Sets up everything of this module, and the kernel half of the address space (with the local

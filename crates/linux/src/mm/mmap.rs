@@ -72,7 +72,7 @@ pub(crate) fn check_commit(len: usize) -> Result<(), Errno> {
 /// Most private memory that a program may ask for at once, in bytes.
 fn commit_limit() -> usize {
     let all = || {
-        usize::try_from(guard::mem::stats().total + 1)
+        usize::try_from(guard::mem::total_frames() + 1)
             .map_or(usize::MAX, |pages| pages.saturating_mul(PAGE_SIZE) - 1)
     };
     if OVERCOMMIT.load(Ordering::Relaxed) == 0 {

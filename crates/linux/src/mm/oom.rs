@@ -60,7 +60,7 @@ fn badness(process: &Process, total: u64) -> Option<i64> {
 /// `/proc/<pid>/oom_score`: the weight in thousandths of the memory, as Linux counts it (0 to 2000,
 /// 666 without memory).
 pub(crate) fn score(process: &Process) -> i64 {
-    let total = guard::mem::stats().total.max(1);
+    let total = guard::mem::total_frames().max(1);
     let points =
         badness(process, total).map_or(-1000, |weight| weight * 1000 / total.cast_signed());
     ((1000 + points) * 2 / 3).max(0)
