@@ -43,8 +43,8 @@ pub fn class_of(layout: Layout) -> Option<usize> {
     (size <= LARGEST).then(|| usize::from(CLASS_OF[size.div_ceil(16)]))
 }
 
-/// The order of a class's slabs: 4 KiB for small objects, 16 KiB for larger ones, so that what is
-/// left over is little.
+/// The ordinary order of a class's slabs: 4 KiB for small objects, 16 KiB for larger ones, so that
+/// what is left over is little.
 pub(crate) const fn order(class: usize) -> u8 {
     if class < SMALL { 0 } else { 2 }
 }

@@ -7,6 +7,9 @@
 //! a lock, wherever the thread happens to run. Only an empty or full magazine goes to the slabs,
 //! for many objects at once.
 //!
+//! Where memory is in pieces and there is no block of a slab's ordinary size, a smaller one makes a
+//! slab, too, so that a small object can be had as long as there is a free page.
+//!
 //! A free object's first word links it to the next one of its slab; nothing else of it is written,
 //! but with [`poison`].
 #![cfg_attr(not(test), no_std)]
@@ -33,7 +36,8 @@ const SPARE: usize = 1;
 /// Where slabs come from.
 ///
 /// # Safety
-/// `take` returns `2^order` pages, aligned to their size, that are the caller's until `give`.
+/// `take` returns `2^order` pages, aligned to their size, that are the caller's until `give`, and
+/// so long `order_at` of each address in them is `order`.
 pub unsafe trait Pages: Sync {
     /// A block; `None` if memory is short.
     fn take(&self, order: u8) -> Option<NonNull<u8>>;
@@ -42,6 +46,8 @@ pub unsafe trait Pages: Sync {
     /// # Safety
     /// It came from `take` with the same order, once, and nobody uses it.
     unsafe fn give(&self, block: NonNull<u8>, order: u8);
+    /// Order of the block that an address is in. Only asked where it is not known otherwise.
+    fn order_at(&self, address: usize) -> u8;
 }
 
 /// The free objects that one CPU keeps. All-zero bytes are an empty one.
@@ -110,6 +116,8 @@ struct Slab {
     fresh: usize,
     /// Objects that are not here.
     out: usize,
+    /// Its size: `2^order` pages.
+    order: u8,
 }
 
 struct Free {
@@ -144,6 +152,9 @@ unsafe impl Send for Class {}
 /// #     unsafe fn give(&self, block: std::ptr::NonNull<u8>, order: u8) {
 /// #         unsafe { dealloc(block.as_ptr(), layout(order)) }
 /// #     }
+/// #     fn order_at(&self, _: usize) -> u8 {
+/// #         unreachable!("objects of 100 bytes lie in single pages")
+/// #     }
 /// # }
 /// let slabs = slab::Slabs::new(Host);
 /// let magazines = slab::Magazines::default(); // of one CPU
@@ -169,8 +180,8 @@ struct Batch {
     count: usize,
 }
 
-fn per_slab(class: usize) -> usize {
-    ((PAGE << order(class)) - size_of::<Slab>()) / SIZES[class]
+fn per_slab(class: usize, order: u8) -> usize {
+    ((PAGE << order) - size_of::<Slab>()) / SIZES[class]
 }
 
 impl<P: Pages> Slabs<P> {
@@ -276,17 +287,21 @@ impl<P: Pages> Slabs<P> {
         self.classes[class].lock().take(class, &mut batch, wanted);
         if batch.count == 0 {
             // Not under the lock: making room may need to put objects back.
-            let block = self.pages.take(order(class))?;
+            let sizes = (0..=order(class)).rev();
+            let (block, order) = sizes
+                .filter_map(|order| Some((self.pages.take(order)?, order)))
+                .next()?;
             let slab = block.as_ptr().cast::<Slab>();
             // SAFETY: a block of pages, ours, aligned far beyond what a slab needs.
             unsafe {
-                poison::fill(block.as_ptr(), PAGE << order(class));
+                poison::fill(block.as_ptr(), PAGE << order);
                 slab.write(Slab {
                     next: ptr::null_mut(),
                     prev: ptr::null_mut(),
                     free: ptr::null_mut(),
-                    fresh: per_slab(class),
+                    fresh: per_slab(class, order),
                     out: 0,
+                    order,
                 });
             }
             let mut list = self.classes[class].lock();
@@ -341,9 +356,13 @@ impl<P: Pages> Slabs<P> {
         let mut unused: *mut Slab = ptr::null_mut();
         let mut list = self.classes[class].lock();
         for object in &batch.objects[..batch.count] {
+            let order = match order(class) {
+                0 => 0,
+                _ => self.pages.order_at(*object),
+            };
             // SAFETY: the object is one of this class that is in no magazine any more, so it is put
-            // back once.
-            if let Some(slab) = unsafe { list.put(class, *object) } {
+            // back once; it lies in a block of this order.
+            if let Some(slab) = unsafe { list.put(class, order, *object) } {
                 // SAFETY: the slab was taken out of the list, and is ours.
                 unsafe { (*slab).next = unused };
                 unused = slab;
@@ -354,7 +373,7 @@ impl<P: Pages> Slabs<P> {
             // SAFETY: ours, as above; none of its objects is in use.
             unsafe {
                 unused = (*slab.as_ptr()).next;
-                self.pages.give(slab.cast(), order(class));
+                self.pages.give(slab.cast(), (*slab.as_ptr()).order);
             }
         }
     }
@@ -373,7 +392,7 @@ impl Class {
                 }
                 while batch.count < wanted && ((*slab).fresh > 0 || !(*slab).free.is_null()) {
                     batch.objects[batch.count] = if (*slab).free.is_null() {
-                        let end = slab.byte_add(PAGE << order(class)).cast::<u8>();
+                        let end = slab.byte_add(PAGE << (*slab).order).cast::<u8>();
                         let object = end.sub((*slab).fresh * SIZES[class]);
                         (*slab).fresh -= 1;
                         object.expose_provenance()
@@ -393,7 +412,7 @@ impl Class {
                     (*slab).out += 1;
                     self.out += 1;
                 }
-                if (*slab).out == per_slab(class) {
+                if (*slab).out == per_slab(class, (*slab).order) {
                     self.unlink(slab);
                 }
             }
@@ -404,16 +423,16 @@ impl Class {
     /// out of the list then.
     ///
     /// # Safety
-    /// The object is of this class, and was taken and not put back yet.
-    unsafe fn put(&mut self, class: usize, object: usize) -> Option<*mut Slab> {
+    /// The object is of this class, in a slab of this order, and was taken and not put back yet.
+    unsafe fn put(&mut self, class: usize, order: u8, object: usize) -> Option<*mut Slab> {
         let object: *mut Free = ptr::with_exposed_provenance_mut(object);
         let slab: *mut Slab = object
-            .map_addr(|address| address & !((PAGE << order(class)) - 1))
+            .map_addr(|address| address & !((PAGE << order) - 1))
             .cast();
         // SAFETY: the slab an object lies in starts at the next lower multiple of its size, and
         // exists as long as the object is out; the object has room for a link, and nobody uses it.
         unsafe {
-            if (*slab).out == per_slab(class) {
+            if (*slab).out == per_slab(class, order) {
                 self.link(slab);
             }
             poison::fill(object.cast(), SIZES[class]);

@@ -1,4 +1,5 @@
 use std::alloc::{Layout, alloc, dealloc};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
@@ -9,6 +10,10 @@ use super::*;
 struct Host {
     out: AtomicUsize,
     most: usize,
+    /// Has single pages only every other time.
+    in_pieces: bool,
+    /// Orders of the pages that are out.
+    orders: Mutex<BTreeMap<usize, u8>>,
 }
 
 fn layout(order: u8) -> Layout {
@@ -18,17 +23,27 @@ fn layout(order: u8) -> Layout {
 // SAFETY: the layout says what is asked for.
 unsafe impl Pages for &Host {
     fn take(&self, order: u8) -> Option<NonNull<u8>> {
-        if self.out.fetch_add(1, Ordering::Relaxed) >= self.most {
+        let out = self.out.fetch_add(1, Ordering::Relaxed);
+        if out >= self.most || self.in_pieces && order > 0 && out.is_multiple_of(2) {
             self.out.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
         // SAFETY: the layout has a size.
-        NonNull::new(unsafe { alloc(layout(order)) })
+        let block = NonNull::new(unsafe { alloc(layout(order)) })?;
+        let first = block.addr().get() / PAGE;
+        let pages = first..first + (1 << order);
+        let mut orders = self.orders.lock();
+        orders.extend(pages.map(|page| (page, order)));
+        Some(block)
     }
     unsafe fn give(&self, block: NonNull<u8>, order: u8) {
         self.out.fetch_sub(1, Ordering::Relaxed);
+        assert_eq!(self.order_at(block.addr().get()), order);
         // SAFETY: from `take`, by the caller's promise.
         unsafe { dealloc(block.as_ptr(), layout(order)) };
+    }
+    fn order_at(&self, address: usize) -> u8 {
+        self.orders.lock()[&(address / PAGE)]
     }
 }
 
@@ -36,6 +51,8 @@ const fn host(most: usize) -> Host {
     Host {
         out: AtomicUsize::new(0),
         most,
+        in_pieces: false,
+        orders: Mutex::new(BTreeMap::new()),
     }
 }
 
@@ -76,8 +93,8 @@ impl Held {
 
 proptest! {
     #[test]
-    fn objects_are_apart_and_slabs_come_back(steps in prop::collection::vec((0usize..3 * CLASSES, 0usize..2, any::<prop::sample::Index>()), 1..600)) {
-        let host = host(usize::MAX);
+    fn objects_are_apart_and_slabs_come_back(steps in prop::collection::vec((0usize..3 * CLASSES, 0usize..2, any::<prop::sample::Index>()), 1..600), in_pieces: bool) {
+        let host = Host { in_pieces, ..host(usize::MAX) };
         let slabs = Slabs::new(&host);
         let magazines = [Magazines::default(), Magazines::default()];
         let mut held: Vec<Held> = Vec::new();
@@ -111,6 +128,23 @@ proptest! {
     }
 }
 
+/// As long as there is a page, there is an object of each size.
+#[test]
+fn where_memory_is_in_pieces_a_page_is_a_slab() {
+    let host = Host {
+        in_pieces: true,
+        ..host(CLASSES)
+    };
+    let slabs = Slabs::new(&host);
+    let magazines = Magazines::default();
+    for class in 0..CLASSES {
+        // SAFETY: the magazines belong to these slabs.
+        assert!(unsafe { slabs.alloc(&magazines, class) }.is_some());
+    }
+    let orders: Vec<u8> = host.orders.lock().values().copied().collect();
+    assert!(orders.contains(&0) && orders.contains(&2));
+}
+
 #[test]
 fn short_memory_is_an_answer() {
     let host = host(2);
@@ -119,7 +153,7 @@ fn short_memory_is_an_answer() {
     let class = class_of(Layout::new::<[u64; 8]>()).unwrap();
     // SAFETY: the magazines belong to these slabs.
     let held: Vec<_> = core::iter::from_fn(|| unsafe { slabs.alloc(&magazines, class) }).collect();
-    assert_eq!(held.len(), 2 * per_slab(class));
+    assert_eq!(held.len(), 2 * per_slab(class, order(class)));
     for object in held {
         // SAFETY: allocated above.
         unsafe { slabs.free(&magazines, object, class) };
@@ -228,7 +262,7 @@ fn a_closed_magazine_keeps_nothing() {
         let magazines = Magazines::default();
         magazines.close();
         // SAFETY: the magazines belong to these slabs.
-        let held: Vec<_> = (0..3 * per_slab(class))
+        let held: Vec<_> = (0..3 * per_slab(class, order(class)))
             .map(|_| unsafe { slabs.alloc(&magazines, class) }.unwrap())
             .collect();
         assert_eq!(
@@ -245,7 +279,7 @@ fn a_closed_magazine_keeps_nothing() {
             (0, SPARE)
         );
         // The spare one is used before another is taken.
-        for _ in 0..per_slab(class) {
+        for _ in 0..per_slab(class, order(class)) {
             // SAFETY: as above.
             assert!(unsafe { slabs.alloc(&magazines, class) }.is_some());
         }

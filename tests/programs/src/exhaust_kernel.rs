@@ -101,6 +101,13 @@ const KINDS: &[(&str, Make)] = &[
         });
         after(fd, || call!(SYS_close, fd))
     }),
+    ("contents-of-files", |n| {
+        let fd = with_name(n, |name| {
+            call!(SYS_open, name, libc::O_CREAT | libc::O_WRONLY, 0o600)
+        });
+        let made = after(fd, || call!(SYS_write, fd, BYTES.as_ptr(), BYTES.len()));
+        after(made, || call!(SYS_close, fd))
+    }),
     ("directories", |n| {
         with_name(n, |name| call!(SYS_mkdir, name, 0o700))
     }),

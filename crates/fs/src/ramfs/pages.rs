@@ -27,12 +27,15 @@ struct Data {
 }
 
 impl Data {
+    #[inline(always)]
     fn page(&mut self, index: u64, shared: &RamFsInfo) -> Result<&Page> {
         match self.pages.entry(index) {
             Entry::Occupied(entry) => Ok(entry.into_mut()),
             Entry::Vacant(entry) => {
                 shared.charge_pages(1)?;
-                let page = Page::zeroed()
+                let page = vm::has_room(PAGE_SIZE as usize)
+                    .then(Page::zeroed)
+                    .flatten()
                     .ok_or(Errno::ENOSPC)
                     .inspect_err(|_| shared.uncharge_pages(1))?;
                 Ok(entry.insert(page))

@@ -55,7 +55,14 @@ fn take(order: u8, take: impl Fn(&Frames<'static>) -> Option<u64>) -> Option<Blo
         take(allocator)
     });
     if first.is_none() && order <= COSTLY_ORDER {
-        FAILED.store(true, Ordering::Relaxed);
+        if !FAILED.swap(true, Ordering::Relaxed) {
+            let kib = |frames: u64| frames * (PAGE_SIZE as u64 >> 10);
+            log::warn!(
+                "no block of {} KiB; {} KiB are free",
+                kib(1 << order),
+                kib(free_frames())
+            );
+        }
         run_low_handler();
     }
     let first = first?;
@@ -103,16 +110,28 @@ pub fn take_shortage() -> bool {
     FAILED.swap(false, Ordering::Relaxed) || is_low()
 }
 
-/// Whether the kernel may take so many bytes for what outlives the process that asks: names, files,
-/// queues. The kernel's share is not for that.
+/// Frames that what outlives a process leaves to programs, beside the kernel's share: 1/16 of
+/// memory, 1 MiB to 64 MiB. The OOM killer takes nothing from a file, so without it files that use
+/// all memory would end one program after the other, at last process 1.
+fn programs_share() -> u64 {
+    (TOTAL.load(Ordering::Relaxed) / 16).clamp(256, 16384)
+}
+
+/// Whether so many bytes may be taken for what outlives the process that asks: files, names,
+/// queues.
+#[inline]
 #[must_use]
 pub fn has_room(bytes: usize) -> bool {
     let frames = bytes.div_ceil(PAGE_SIZE) as u64;
     let budget = percpu::mine().budget.load(Ordering::Relaxed);
-    let above = || free_frames() > kernels_share() + frames;
-    frames < budget && budget <= MAX_BUDGET
-        || above()
-        || reclaim::reclaim(bytes as u64 + MAX_BUDGET * PAGE_SIZE as u64) && above()
+    frames < budget && budget <= MAX_BUDGET || find_room(frames)
+}
+
+#[cold]
+#[inline(never)]
+fn find_room(frames: u64) -> bool {
+    let above = || free_frames() > kernels_share() + programs_share() + frames;
+    above() || reclaim::reclaim((frames + MAX_BUDGET) * PAGE_SIZE as u64) && above()
 }
 
 /// Called when the kernel takes memory for itself while [`is_low`], or finds none.
@@ -133,13 +152,14 @@ pub(crate) fn charge_kernel(frames: u64) {
         // Not one step, as in `may_make_page`.
         budget.store(left - frames, Ordering::Relaxed);
     } else {
-        check_low();
+        check_low(budget);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn check_low() {
+fn check_low(budget: &AtomicU64) {
+    refill_budget(budget);
     if is_low() {
         run_low_handler();
     }
@@ -162,20 +182,27 @@ pub(super) fn may_make_page() -> bool {
     left.wrapping_sub(1) < MAX_BUDGET || new_budget(budget)
 }
 
-/// Most pages a CPU makes before it looks again.
+/// Most pages a CPU makes before it looks again. It has none while there is not room for files, and
+/// then looks for each page.
 const MAX_BUDGET: u64 = 64;
 
 #[cold]
 #[inline(never)]
 fn new_budget(budget: &AtomicU64) -> bool {
-    let above = || allocator().free_frames().saturating_sub(kernels_share());
-    if above() == 0 {
-        reclaim::reclaim(MAX_BUDGET * PAGE_SIZE as u64);
+    if refill_budget(budget) > 0 {
+        return true;
     }
+    reclaim::reclaim(MAX_BUDGET * PAGE_SIZE as u64);
+    refill_budget(budget) > 0
+}
+
+/// Gives a CPU a new budget. Returns the frames that are free above the kernel's share.
+fn refill_budget(budget: &AtomicU64) -> u64 {
+    let above = allocator().free_frames().saturating_sub(kernels_share());
     // All CPUs' budgets together are less than what there is.
-    let pages = above() / (2 * percpu::all().len() as u64);
+    let pages = above.saturating_sub(programs_share()) / (2 * percpu::all().len() as u64);
     budget.store(pages.min(MAX_BUDGET), Ordering::Relaxed);
-    above() > 0
+    above
 }
 
 /// Gives the pages that were zeroed ahead back to the allocator; how many it were.
@@ -243,6 +270,18 @@ impl Block {
             );
         }
         take(order, |frames| frames.alloc(percpu::cpu(), order))
+    }
+
+    /// Allocates a block as [`Block::new`], but nobody is asked to give anything back for it.
+    pub(super) fn at_hand(order: u8) -> Option<Self> {
+        let first = allocator().alloc(percpu::cpu(), order)?;
+        Some(
+            Self {
+                first: Frame(first),
+                order,
+            }
+            .checked(),
+        )
     }
 
     /// Allocates a granule for a large page, its content undefined, if there is one at hand and

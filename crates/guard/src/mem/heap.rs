@@ -17,7 +17,7 @@ use abi::layout::PAGE_SIZE;
 use slab::{Pages, Slabs, class_of};
 
 use super::alloc::{self, Block, Run};
-use super::{direct, percpu};
+use super::{direct, percpu, refcount};
 
 /// Frames the heap holds, for slabs and for large objects.
 pub(super) fn frames() -> u64 {
@@ -59,10 +59,19 @@ static HEAP: Heap = Heap {
 /// Slabs are blocks of frames.
 struct Blocks;
 
-// SAFETY: blocks are aligned to their size, and owned until they are dropped.
+// SAFETY: blocks are aligned to their size, and owned until they are dropped; so long nobody else
+// notes anything with their frames.
 unsafe impl Pages for Blocks {
     fn take(&self, order: u8) -> Option<NonNull<u8>> {
-        let block = Block::new(order)?;
+        // There are smaller slabs: only for the smallest are others to give memory back.
+        let block = if order == 0 {
+            Block::new(0)?
+        } else {
+            Block::at_hand(order)?
+        };
+        for frame in 0..1 << order {
+            refcount::note(block.first().add(frame), order.into());
+        }
         alloc::charge_kernel(1 << order);
         percpu::mine().heap.fetch_add(1 << order, Ordering::Relaxed);
         NonNull::new(direct::ptr(block.into_raw()))
@@ -72,6 +81,11 @@ unsafe impl Pages for Blocks {
         percpu::mine().heap.fetch_sub(1 << order, Ordering::Relaxed);
         // SAFETY: `take` took the block apart, and nobody uses it.
         drop(unsafe { Block::from_raw(direct::frame_at(block.as_ptr()), order) });
+    }
+
+    fn order_at(&self, address: usize) -> u8 {
+        let address = core::ptr::with_exposed_provenance::<u8>(address & !(PAGE_SIZE - 1));
+        refcount::noted(direct::frame_at(address)) as u8
     }
 }
 

@@ -1,4 +1,5 @@
-//! Reference counts of pages: four bytes for each frame.
+//! Reference counts of pages: four bytes for each frame, in which the heap notes the sizes of its
+//! slabs where the frame holds no page.
 //!
 //! The table is not initialised at boot. A count means something only while its frame holds a
 //! [`super::Page`], and allocating one stores 1 before anybody else can see it; so the table costs
@@ -42,6 +43,16 @@ fn count(frame: Frame) -> &'static AtomicU32 {
 pub(super) fn first_reference(frame: Frame) {
     count(frame).store(1, Ordering::Relaxed);
     percpu::mine().pages.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Keeps a number with a frame that is no page, until it becomes one.
+pub(super) fn note(frame: Frame, number: u32) {
+    count(frame).store(number, Ordering::Relaxed);
+}
+
+/// The number kept with a frame by [`note`].
+pub(super) fn noted(frame: Frame) -> u32 {
+    count(frame).load(Ordering::Relaxed)
 }
 
 /// The frames of a granule become pages with one reference each.
