@@ -1,11 +1,14 @@
 //! Kernel stacks: 32 KiB each, with an unmapped page below, so that an overflow is a fault and not
 //! a corruption.
 //!
+//! Its pages need not be in a row: where memory is in pieces, there still are stacks.
+//!
 //! A stack that is dropped stays mapped in a pool, and the next one comes from there: creating a
 //! thread then touches no page table, and ending one needs no shootdown. Only what exceeds `POOLED`
 //! is unmapped and freed.
 
 use abi::layout::{PAGE_SIZE, STACKS};
+use arrayvec::ArrayVec;
 use lfmutex::Mutex;
 
 use crate::mem::alloc::{Block, charge_kernel};
@@ -16,7 +19,6 @@ use crate::paging::kernel;
 pub const STACK_SIZE: usize = 32 << 10;
 
 const PAGES: usize = STACK_SIZE / PAGE_SIZE;
-const ORDER: u8 = PAGES.trailing_zeros() as u8;
 /// Distance between stacks: a guard page and the stack.
 const STRIDE: usize = PAGE_SIZE + STACK_SIZE;
 /// Most stacks in use and pooled together.
@@ -28,21 +30,24 @@ const POOLED: usize = 64;
 #[derive(Debug)]
 pub struct KernelStack {
     slot: u32,
-    first: Frame,
+    frames: Frames,
 }
+
+/// Frames of a stack, by address.
+type Frames = [Frame; PAGES];
 
 struct Stacks {
     /// Bit map of the slots of addresses: set while a slot holds a stack.
     taken: [u64; MAX_STACKS / 64],
     /// Words of `taken` below this one are full.
     hint: usize,
-    pool: arrayvec::ArrayVec<(u32, Frame), POOLED>,
+    pool: ArrayVec<(u32, Frames), POOLED>,
 }
 
 static POOL: Mutex<Stacks> = Mutex::new(Stacks {
     taken: [0; MAX_STACKS / 64],
     hint: 0,
-    pool: arrayvec::ArrayVec::new_const(),
+    pool: ArrayVec::new_const(),
 });
 
 impl Stacks {
@@ -72,24 +77,18 @@ impl KernelStack {
     pub fn new() -> Option<Self> {
         let slot = {
             let mut stacks = POOL.lock();
-            if let Some((slot, first)) = stacks.pool.pop() {
-                return Some(Self { slot, first });
+            if let Some((slot, frames)) = stacks.pool.pop() {
+                return Some(Self { slot, frames });
             }
             stacks.take_slot()?
         };
-        let first = Block::new(ORDER).and_then(|block| {
-            // SAFETY: the frames are the block's, and the slot, whose addresses no other stack has,
-            // is ours.
-            unsafe { kernel::map_frames(bottom_of(slot), block.first(), PAGES) }.ok()?;
-            charge_kernel(PAGES as u64);
-            Some(block.into_raw())
-        });
-        if first.is_none() {
+        let frames = map_pages(bottom_of(slot));
+        if frames.is_none() {
             POOL.lock().free_slot(slot);
         }
         Some(Self {
             slot,
-            first: first?,
+            frames: frames?,
         })
     }
 
@@ -106,15 +105,33 @@ impl KernelStack {
     }
 }
 
+/// Maps a stack's pages at `bottom`, in a slot that is the caller's; nothing, if memory is short.
+fn map_pages(bottom: usize) -> Option<Frames> {
+    let mut pages = ArrayVec::<Block, PAGES>::new();
+    for _ in 0..PAGES {
+        pages.push(Block::new(0)?);
+    }
+    let frames: Frames = core::array::from_fn(|number| pages[number].first());
+    // SAFETY: the frames are the blocks', and no other stack has the slot's addresses.
+    unsafe { kernel::map_frames(bottom, &frames) }.ok()?;
+    charge_kernel(PAGES as u64);
+    for page in pages {
+        page.into_raw();
+    }
+    Some(frames)
+}
+
 impl Drop for KernelStack {
     fn drop(&mut self) {
-        if POOL.lock().pool.try_push((self.slot, self.first)).is_ok() {
+        if POOL.lock().pool.try_push((self.slot, self.frames)).is_ok() {
             return;
         }
         // SAFETY: the stack is being dropped, so nobody runs on it or holds references into it.
         unsafe { kernel::unmap_frames(self.bottom(), PAGES) };
-        // SAFETY: `new` took the block apart, and nothing maps its frames any more.
-        drop(unsafe { Block::from_raw(self.first, ORDER) });
+        for frame in self.frames {
+            // SAFETY: `map_pages` took the block apart, and nothing maps its frame any more.
+            drop(unsafe { Block::from_raw(frame, 0) });
+        }
         POOL.lock().free_slot(self.slot);
     }
 }
@@ -133,7 +150,7 @@ mod tests {
         let mut stacks = Stacks {
             taken: [0; MAX_STACKS / 64],
             hint: 0,
-            pool: arrayvec::ArrayVec::new_const(),
+            pool: ArrayVec::new_const(),
         };
         for slot in 0..130 {
             assert_eq!(stacks.take_slot(), Some(slot));

@@ -90,7 +90,7 @@ pub(crate) fn supervisors_reserve() -> u64 {
     kernels_share() + (total / 16).clamp((total / 8).min(2048), 16384)
 }
 
-/// Blocks up to this order (32 KiB, a kernel stack) are what the kernel cannot do without. Larger
+/// Blocks up to this order (32 KiB) are what the kernel cannot do without. Larger
 /// ones may be missing while there is memory, in pieces: who asks for them is refused (Linux:
 /// `PAGE_ALLOC_COSTLY_ORDER`).
 const COSTLY_ORDER: u8 = 3;
@@ -110,11 +110,11 @@ pub fn take_shortage() -> bool {
     FAILED.swap(false, Ordering::Relaxed) || is_low()
 }
 
-/// Frames that what outlives a process leaves to programs, beside the kernel's share: 1/16 of
-/// memory, 1 MiB to 64 MiB. The OOM killer takes nothing from a file, so without it files that use
+/// Frames that what outlives a process leaves to programs, beside the kernel's share: 1/32 of
+/// memory, 1 MiB to 32 MiB. The OOM killer takes nothing from a file, so without it files that use
 /// all memory would end one program after the other, at last process 1.
 fn programs_share() -> u64 {
-    (TOTAL.load(Ordering::Relaxed) / 16).clamp(256, 16384)
+    (TOTAL.load(Ordering::Relaxed) / 32).clamp(256, 8192)
 }
 
 /// Whether so many bytes may be taken for what outlives the process that asks: files, names,

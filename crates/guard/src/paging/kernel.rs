@@ -99,22 +99,22 @@ fn map(va: usize, pages: usize, at: PhysAddr, flags: Flags) -> Result<(), NoMemo
     Ok(())
 }
 
-/// Maps `pages` consecutive frames at `va` for reading and writing. On an error nothing is mapped.
+/// Maps frames at `va`, one behind the other, for reading and writing. On an error nothing is
+/// mapped.
 ///
 /// # Safety
 /// The frames are the caller's, `va` is in the region for stacks, and nothing is mapped there.
-pub(crate) unsafe fn map_frames(va: usize, first: Frame, pages: usize) -> Result<(), NoMemory> {
+pub(crate) unsafe fn map_frames(va: usize, frames: &[Frame]) -> Result<(), NoMemory> {
     let _edit = EDIT.lock();
     // The tables first: after that nothing can fail.
-    for page in 0..pages {
+    for page in 0..frames.len() {
         page_table(va + page * PAGE_SIZE)?;
     }
-    map(
-        va,
-        pages,
-        phys::of(first),
-        Flags::WRITE | Flags::NO_EXECUTE | Flags::GLOBAL,
-    )
+    let flags = Flags::WRITE | Flags::NO_EXECUTE | Flags::GLOBAL;
+    for (page, frame) in frames.iter().enumerate() {
+        map(va + page * PAGE_SIZE, 1, phys::of(*frame), flags)?;
+    }
+    Ok(())
 }
 
 /// Ends what [`map_frames`] began. When it returns, no CPU reaches the frames at `va` any more.
