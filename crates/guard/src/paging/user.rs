@@ -202,14 +202,10 @@ impl PageTable {
     /// not the address of a user page. Nothing is changed, and `page` is dropped.
     pub fn map(&self, va: usize, page: Page, perm: Perm) -> Result<Option<Page>, MapError> {
         check(va)?;
-        let before = {
-            let mut edit = self.edit(va);
-            self.split_at(va);
-            let table = self.page_table(&mut edit, va)?;
-            let at = phys::of(page.into_frame());
-            table.swap(index(va, 1), Entry::page(at, perm.bits()))
-        };
-        Ok(self.removed(va, before))
+        let mut edit = self.edit(va);
+        self.split_at(va);
+        let table = self.page_table(&mut edit, va)?;
+        Ok(self.exchange(table, va, page, perm))
     }
 
     /// Maps what `make` gives (a page, and what the program may do with it) at `va`, unless a page
@@ -264,16 +260,28 @@ impl PageTable {
     /// Replaces the page at `va` by `new`, if it is still `old` and not writable; true if it was.
     /// `old` is dropped by the table when no CPU uses it any more.
     pub fn replace(&self, va: usize, old: &Page, new: Page, perm: Perm) -> bool {
-        let before = {
-            let _edit = self.edit(va);
-            let Some((table, _)) = self.holds(va, old) else {
-                return false;
-            };
-            let at = phys::of(new.into_frame());
-            table.swap(index(va, 1), Entry::page(at, perm.bits()))
+        let edit = self.edit(va);
+        let Some((table, _)) = self.holds(va, old) else {
+            return false;
         };
-        drop(self.removed(va, before));
+        let before = self.exchange(table, va, new, perm);
+        drop(edit);
+        drop(before);
         true
+    }
+
+    /// Maps a page at `va`, and returns the one that was mapped there before, which no CPU uses any
+    /// more; with the span locked.
+    ///
+    /// Nothing is mapped until all CPUs have forgotten the old page (Linux: `ptep_clear_flush`). If
+    /// the new one were there at once, a second thread that faults would find it, write to it, and
+    /// tell a third, whose CPU still reads the old page: threads began with a null pointer that way.
+    /// Whoever faults meanwhile waits for the span.
+    fn exchange(&self, table: &Table, va: usize, page: Page, perm: Perm) -> Option<Page> {
+        let slot = index(va, 1);
+        let before = self.removed(va, table.swap(slot, Entry::NONE));
+        table.set(slot, Entry::page(phys::of(page.into_frame()), perm.bits()));
+        before
     }
 
     /// Gives the program more rights to the page at `va`, if it is still `page` and not writable;

@@ -97,6 +97,10 @@ pub(in super::super) mod cpu {
         true
     }
     pub(in super::super) fn interrupt(cpu: CpuId) {
+        // The interrupt comes late, as on a busy machine: the CPU runs on with what it remembers.
+        let target = CPU[cpu.0 as usize].lock().expect("no check failed");
+        target.check_alone();
+        drop(target);
         run_as(cpu.0, MISSING.get(), super::super::interrupt);
     }
     pub(in super::super) unsafe fn load(root: PhysAddr, asid: u64, keep: bool) {
@@ -205,6 +209,23 @@ pub(in super::super) mod cpu {
                 }
             } else if allows(&upper) {
                 self.large.insert(large, upper);
+            }
+        }
+
+        /// Checks that no other page is mapped already where a page is cached: another CPU could
+        /// write to it what this one does not see.
+        fn check_alone(&self) {
+            if self.asid == 0 {
+                return;
+            }
+            for ((_, at), cached) in self.small.iter().filter(|((of, _), _)| *of == self.asid) {
+                let va = at * span(1);
+                let now = self.directory_entry(va).table();
+                let now = now.map_or(Entry::NONE, |table| read(table, va, 1));
+                assert!(
+                    !now.present() || now.address() == cached.address(),
+                    "two CPUs use two pages at {va:#x}: {cached:x?} and {now:x?}"
+                );
             }
         }
 
