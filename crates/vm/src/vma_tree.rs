@@ -93,7 +93,7 @@ impl VmaTree {
     }
 
     /// The area that `addr` is in.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, addr: usize) -> Option<(usize, &Vma)> {
         let last = self.last.load(Ordering::Relaxed);
         let at = TreeCursor {

@@ -75,11 +75,13 @@ fn take(order: u8, take: impl Fn(&Frames<'static>) -> Option<u64>) -> Option<Blo
     )
 }
 
-/// Frames that pages of programs and files leave to the kernel: 1/32 of memory, 1 MiB to 16 MiB.
+/// Frames that pages of programs and files leave to the kernel: 1/32 of memory, 1 MiB (or 1/16 of
+/// memory, if that is less) to 16 MiB.
 /// Without it a program could take the last frame, and the kernel would find none for what cannot
 /// fail.
 pub(super) fn kernels_share() -> u64 {
-    (TOTAL.load(Ordering::Relaxed) / 32).clamp(256, 4096)
+    let total = TOTAL.load(Ordering::Relaxed);
+    (total / 32).clamp((total / 16).min(256), 4096)
 }
 
 /// Frames that instances leave to the supervisor, so that its programs and its kernel go on when
@@ -111,10 +113,10 @@ pub fn take_shortage() -> bool {
 }
 
 /// Frames that what outlives a process leaves to programs, beside the kernel's share: 1/32 of
-/// memory, 1 MiB to 32 MiB. The OOM killer takes nothing from a file, so without it files that use
+/// memory, at most 32 MiB. The OOM killer takes nothing from a file, so without it files that use
 /// all memory would end one program after the other, at last process 1.
 fn programs_share() -> u64 {
-    (TOTAL.load(Ordering::Relaxed) / 32).clamp(256, 8192)
+    (TOTAL.load(Ordering::Relaxed) / 32).min(8192)
 }
 
 /// Whether so many bytes may be taken for what outlives the process that asks: files, names,
