@@ -597,6 +597,15 @@ fn stops_of_a_process() -> Result<()> {
     stopped(pid, libc::SIGTRAP | EVENT_STOP << 8)?;
     go_on(pid, 0)?;
     stopped(pid, libc::SIGCONT)?;
+    // What comes between the stop and the listening is told, too.
+    go_on(pid, libc::SIGTSTP)?;
+    stopped(pid, libc::SIGTSTP | EVENT_STOP << 8)?;
+    // SAFETY: as above.
+    unsafe { libc::kill(pid, libc::SIGCONT) };
+    ptrace(libc::PTRACE_LISTEN, pid, 0, 0).context("PTRACE_LISTEN")?;
+    stopped(pid, libc::SIGTRAP | EVENT_STOP << 8)?;
+    go_on(pid, 0)?;
+    stopped(pid, libc::SIGCONT)?;
     ptrace(libc::PTRACE_DETACH, pid, 0, 0).context("PTRACE_DETACH")?;
     // SAFETY: its own descriptor.
     unsafe { libc::close(pipe[1]) };

@@ -83,8 +83,11 @@ pub(crate) struct PtraceState {
     pub(crate) options: u32,
     /// How the tracer let it go on.
     pub(crate) resume_mode: ResumeMode,
-    /// Whether it is to stop as soon as it enters the kernel.
+    /// Whether it is to stop as soon as it enters the kernel (Linux: `JOBCTL_TRAP_STOP`).
     pub(crate) trap_pending: bool,
+    /// Whether `SIGCONT` was sent since it last told of a stop of its process: it is to stop and
+    /// tell of that, also if its tracer listens only from now on (Linux: `JOBCTL_TRAP_NOTIFY`).
+    pub(crate) notify_pending: bool,
     /// Number of its process's stop that the tracer has been told of.
     pub(crate) reported_stop: u32,
     /// The trap flag is the tracer's, not the program's.
@@ -128,12 +131,13 @@ pub(crate) fn on_sigcont(process: &Process) {
         let Some(trace) = trace.as_mut().filter(|trace| trace.seized) else {
             continue;
         };
-        trace.trap_pending = true;
+        trace.notify_pending = true;
         if let Some(stop) = trace.stopped().filter(|stop| stop.listening) {
             stop.resumed = true;
         }
         task.signal_wake_up();
     }
+    process.resumed.wake_all();
 }
 
 /// Ends the stops of the threads of a process that `SIGKILL` was sent to.

@@ -171,10 +171,10 @@ pub(crate) fn handle_jobctl_trap(
         };
         let stop = process.current_stop();
         let news = stop.is_some_and(|stop| stop != trace.reported_stop);
-        if !news && !trace.trap_pending {
+        if !news && !trace.trap_pending && !trace.notify_pending {
             return false;
         }
-        trace.trap_pending = false;
+        (trace.trap_pending, trace.notify_pending) = (false, false);
         trace.reported_stop = stop.unwrap_or(trace.reported_stop);
         (stop.map_or(SIGTRAP, Process::signal_of_stop), trace.seized)
     };

@@ -415,15 +415,19 @@ fn stopped_request(request: u32, target: &Arc<Task>, addr: usize, data: usize) -
                 _ => return Err(Errno::EINVAL),
             }
         }
-        api::PTRACE_LISTEN => with_stop(target, |trace| {
-            let seized = trace.seized;
-            let stop = stop(trace)?;
-            if !seized || stop.code >> 8 != api::PTRACE_EVENT_STOP as i32 {
-                return Err(Errno::EIO);
-            }
-            stop.listening = true;
-            Ok(())
-        })?,
+        api::PTRACE_LISTEN => {
+            with_stop(target, |trace| {
+                let (seized, resumed) = (trace.seized, trace.notify_pending);
+                let stop = stop(trace)?;
+                if !seized || stop.code >> 8 != api::PTRACE_EVENT_STOP as i32 {
+                    return Err(Errno::EIO);
+                }
+                // SIGCONT may have come since the stop: strace hung that listened after it.
+                (stop.listening, stop.resumed) = (true, resumed);
+                Ok(())
+            })?;
+            target.process().resumed.wake_all();
+        }
         api::PTRACE_DETACH => {
             let signal = i32::try_from(data)
                 .ok()
