@@ -75,13 +75,17 @@ fn take(order: u8, take: impl Fn(&Frames<'static>) -> Option<u64>) -> Option<Blo
     )
 }
 
-/// Frames that pages of programs and files leave to the kernel: 1/32 of memory, 1 MiB (or 1/16 of
-/// memory, if that is less) to 16 MiB.
+/// Frames of a machine in which 1 MiB would be too much to set aside: 16 MiB.
+const SMALL: u64 = 4096;
+
+/// Frames that pages of programs and files leave to the kernel: 1/32 of memory, at least 1 MiB
+/// unless the machine is [`SMALL`], at most 16 MiB.
 /// Without it a program could take the last frame, and the kernel would find none for what cannot
 /// fail.
 pub(super) fn kernels_share() -> u64 {
     let total = TOTAL.load(Ordering::Relaxed);
-    (total / 32).clamp((total / 16).min(256), 4096)
+    let least = if total < SMALL { 0 } else { 256 };
+    (total / 32).clamp(least, 4096)
 }
 
 /// Frames that instances leave to the supervisor, so that its programs and its kernel go on when
