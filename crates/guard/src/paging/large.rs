@@ -11,7 +11,7 @@ use lfmutex::Mutex;
 use x86_spec::paging::{Entry, Flags as Bits};
 
 use super::table::{ENTRIES, Table, TableView, index, span};
-use super::user::{HARDWARE_BITS, PRESERVED_BITS, PageTable, Perm, mapped};
+use super::user::{HARDWARE_BITS, PRESERVED_BITS, PageTable, Perm, is_user, mapped};
 use super::{MapError, tlb};
 use crate::mem::alloc::Block;
 use crate::mem::frame::Frame;
@@ -70,12 +70,14 @@ impl Drop for SpareTables {
 }
 
 impl PageTable {
-    /// Whether nothing is mapped in the aligned 2 MiB that `va` is in, nor was since a page table
-    /// was made for it. Somebody may change that at once.
+    /// Whether nothing is mapped in the aligned 2 MiB that `va`, a user address, is in, nor was
+    /// since a page table was made for it. Somebody may change that at once.
     #[must_use]
     pub fn is_vacant(&self, va: usize) -> bool {
-        self.directory(va)
-            .map_or(true, |upper| upper.get(index(va, 2)) == Entry::NONE)
+        is_user(va)
+            && self
+                .directory(va)
+                .map_or(true, |upper| upper.get(index(va, 2)) == Entry::NONE)
     }
 
     /// Maps a large page at `va` if [`Self::is_vacant`].
@@ -103,6 +105,10 @@ impl PageTable {
     /// Gives the program more rights to the whole large page that `page`, at `va`, is part of, if
     /// nobody else has any of it but the caller this one page; true if it did.
     pub fn allow_large(&self, va: usize, page: &Page, perm: Perm) -> bool {
+        // The kernel half hangs from the same root, and has large entries of its own.
+        if !is_user(va) {
+            return false;
+        }
         let _edit = self.edit(va);
         let Some((upper, entry)) = self.large(va) else {
             return false;

@@ -130,8 +130,8 @@ pub struct Span<'call> {
 impl Span<'_> {
     /// Maps a page at `va` if `va` is in the span and nothing is mapped there; true if it did.
     pub fn put(&mut self, va: usize, perm: Perm, page: impl FnOnce() -> Page) -> bool {
-        let inside = va.is_multiple_of(PAGE_SIZE) && va.wrapping_sub(self.start) < span(2);
-        if !inside || va < USER_START || self.table.get(index(va, 1)).present() {
+        let inside = check(va).is_ok() && va.wrapping_sub(self.start) < span(2);
+        if !inside || self.table.get(index(va, 1)).present() {
             return false;
         }
         self.table.set(
@@ -721,11 +721,16 @@ pub(super) fn mapped(entry: Entry) -> Option<Frame> {
     }
 }
 
+/// Whether an address is a program's to have something at.
+#[inline]
+pub(super) fn is_user(va: usize) -> bool {
+    matches!(va, USER_START..USER_END)
+}
+
 /// Refuses what is not the address of a user page.
 #[inline]
 fn check(va: usize) -> Result<(), MapError> {
-    const LAST: usize = USER_END - PAGE_SIZE;
-    if va.is_multiple_of(PAGE_SIZE) && matches!(va, USER_START..=LAST) {
+    if va.is_multiple_of(PAGE_SIZE) && is_user(va) {
         Ok(())
     } else {
         Err(MapError::Address)

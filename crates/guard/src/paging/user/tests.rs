@@ -130,6 +130,22 @@ fn only_empty_entries_of_one_span_are_filled() {
     assert_eq!(table.get(VA + PAGE_SIZE).unwrap().1, RX);
 }
 
+/// A system call from the last page of the lower half would return to an address that is none, and
+/// SYSRET would fault in the kernel.
+#[test]
+fn a_span_ends_where_user_memory_does() {
+    let table = empty();
+    let last = USER_END - PAGE_SIZE;
+    table.map(last - PAGE_SIZE, page(1), RW).unwrap();
+    let mut put = [false; 2];
+    table.fill(last, |span| {
+        put = [last, USER_END].map(|va| span.put(va, RX, || page(2)));
+    });
+    assert_eq!(put, [true, false]);
+    let lower = table.find(last).unwrap();
+    assert!(!lower.get(index(USER_END, 1)).present());
+}
+
 #[test]
 fn spans_are_changed_by_several_threads() {
     let table = empty();
@@ -318,6 +334,19 @@ fn a_large_page_is_its_pages() {
             assert!(va == VA && large.is_exclusive());
         });
         assert!(table.is_vacant(VA));
+    });
+}
+
+/// The direct map has an entry of the same kind for the same frames.
+#[test]
+fn the_kernel_half_is_out_of_reach() {
+    with_large(|table, first| {
+        let (page, ..) = table.get(VA).unwrap();
+        let there = abi::layout::DIRECT + first.0 as usize * PAGE_SIZE;
+        let (upper, before) = table.large(there).expect("a large entry of the direct map");
+        assert!(!table.allow_large(there, &page, RX));
+        assert_eq!(upper.get(index(there, 2)), before);
+        assert!(!table.is_vacant(there) && !table.is_vacant(abi::layout::MMIO));
     });
 }
 
