@@ -266,8 +266,15 @@ impl<'a> Frames<'a> {
     }
 
     /// Takes the area that begins at `first`, if all of it is free, without touching it by that.
+    ///
+    /// # Panics
+    /// If no area begins there.
     #[must_use]
     pub fn alloc_untouched_at(&self, cpu: usize, first: u64) -> bool {
+        assert!(
+            first.is_multiple_of(AREA_FRAMES),
+            "no area begins at {first:#x}"
+        );
         let area = (first / AREA_FRAMES) as usize;
         let taken = self.area(area).take_all(Touch::Keep);
         if taken {

@@ -477,13 +477,14 @@ pub(super) fn clean(block: &Block) {
     allocator().set_touched(block.first.0, block.order, true);
 }
 
-/// Zeroes the first free granule from `*next` on that was used, and moves `*next` behind it: work
-/// for a thread that has nothing better to do. Returns whether there was one.
+/// Zeroes the first free granule from the `*next`th on that was used, and moves `*next` behind it:
+/// work for a thread that has nothing better to do. Returns whether there was one.
 pub fn scrub_ahead(next: &mut u64) -> bool {
     let allocator = allocator();
-    while *next < allocator.frames() {
-        let first = *next;
-        *next += GRANULE_FRAMES;
+    let granules = allocator.frames().div_ceil(GRANULE_FRAMES);
+    while *next < granules {
+        let first = *next * GRANULE_FRAMES;
+        *next += 1;
         if allocator.is_touched(first) && allocator.alloc_untouched_at(percpu::cpu(), first) {
             let block = Block {
                 first: Frame(first),

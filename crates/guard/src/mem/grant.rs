@@ -282,12 +282,47 @@ impl Drop for Granules {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
     use super::*;
     use crate::mem::host;
 
+    /// There are few granules: one test at a time.
+    fn alone() -> MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        host::set_up();
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[test]
+    fn what_is_in_use_is_not_scrubbed_ahead() {
+        let _alone = alone();
+        let pair = Block::of_granules(GRANULE_ORDER + 1).unwrap();
+        alloc::clean(&pair);
+        let first = pair.into_raw();
+        let second = first.add(GRANULE_FRAMES);
+        // SAFETY: the halves of the block just taken apart.
+        let (free, used) = unsafe {
+            (
+                Block::from_raw(first, GRANULE_ORDER),
+                Block::from_raw(second, GRANULE_ORDER),
+            )
+        };
+        // SAFETY: ours.
+        unsafe { used.ptr().write_bytes(0xa5, used.bytes()) };
+        drop(free);
+        let mut next = first.0 / GRANULE_FRAMES;
+        while alloc::scrub_ahead(&mut next) {}
+        // SAFETY: ours, and written above.
+        let bytes = unsafe { core::slice::from_raw_parts(used.ptr(), used.bytes()) };
+        assert!(bytes.iter().all(|byte| *byte == 0xa5));
+        next = u64::MAX;
+        assert!(!alloc::scrub_ahead(&mut next));
+    }
+
     #[test]
     fn what_is_granted_comes_back_scrubbed() {
-        host::set_up();
+        let _alone = alone();
         assert!(matches!(
             Granules::take(8),
             Err(NoGranules::Short { free: 3..8 })
