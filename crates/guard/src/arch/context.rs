@@ -3,7 +3,11 @@
 //! [`switch`] can be called from safe code because it checks what it relies on: that interrupts are
 //! off, that `prev` is the context running here, and that `next` runs nowhere. A context is marked
 //! running before its stack is used and unmarked after the last use, so two CPUs cannot be on one
-//! stack, and a stack is freed only when nobody is on it.
+//! stack.
+//!
+//! A stack is freed only if nothing ever ran on it. One that was left in the middle of a function
+//! holds what others may still point to, such as a waiter in the queue of a lock, and that function
+//! has been promised that its frame stays until it returns.
 
 use core::arch::naked_asm;
 use core::cell::UnsafeCell;
@@ -49,11 +53,16 @@ struct Start {
     end: [usize; 2],
 }
 
+/// Least bytes of a stack that are in use when `switch_stacks` saves the stack pointer: the two
+/// words at its end, the addresses to which `entry` and `switch_stacks` return, six registers.
+const LEAST_USED: usize = size_of::<[usize; 2 + 2 + 6]>();
+const _: () = assert!(LEAST_USED > size_of::<Start>());
+
 impl Context {
     /// A context that will call `entry(arg)` on `stack` when first switched to, with interrupts
-    /// off.
+    /// off. From then on the stack is in use for good.
     #[must_use]
-    pub fn new(stack: KernelStack, entry: fn(usize) -> !, arg: usize) -> Self {
+    pub fn new(stack: KernelStack, entry: extern "sysv64" fn(usize) -> !, arg: usize) -> Self {
         let start = Start {
             r15: 0,
             r14: 0,
@@ -64,7 +73,7 @@ impl Context {
             rip: start_context as *const () as usize,
             end: [0; 2],
         };
-        let rsp = stack.top() - size_of::<Start>();
+        let rsp = Self::start_of(&stack);
         // SAFETY: the stack is mapped, larger than this, and owned by us; its top is 16-byte
         // aligned.
         unsafe { (rsp as *mut Start).write(start) };
@@ -74,6 +83,12 @@ impl Context {
             rsp: UnsafeCell::new(rsp),
             stack: Some(ManuallyDrop::new(stack)),
         }
+    }
+
+    /// Where the stack pointer of a context is that never ran. Afterwards it is further down
+    /// ([`LEAST_USED`]).
+    fn start_of(stack: &KernelStack) -> usize {
+        stack.top() - size_of::<Start>()
     }
 
     /// Adopts what runs on this CPU, on the stack it came up on, which nobody frees.
@@ -134,10 +149,10 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // A stack in use is leaked: whoever dropped its context while on it can only be about to
-        // switch away for good.
-        if !*self.running.get_mut()
-            && let Some(stack) = &mut self.stack
+        // A stack in use is leaked, whether a CPU is on it or a function is suspended there.
+        if let Some(stack) = &mut self.stack
+            && !*self.running.get_mut()
+            && *self.rsp.get_mut() == Self::start_of(stack)
         {
             // SAFETY: dropped once, here.
             unsafe { ManuallyDrop::drop(stack) };
@@ -205,4 +220,39 @@ unsafe extern "sysv64" fn switch_stacks(save: *mut usize, load: usize, running: 
 #[unsafe(naked)]
 unsafe extern "sysv64" fn start_context() {
     naked_asm!("mov rdi, r12", "call r13", "ud2")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::host;
+
+    /// A context on a new stack, whose stack pointer is so far below the start.
+    fn context(below: usize) -> Context {
+        let stack = KernelStack::new().unwrap();
+        Context {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            running: AtomicBool::new(false),
+            rsp: UnsafeCell::new(Context::start_of(&stack) - below),
+            stack: Some(ManuallyDrop::new(stack)),
+        }
+    }
+
+    fn bottom(context: &Context) -> usize {
+        context.stack.as_ref().unwrap().bottom()
+    }
+
+    #[test]
+    fn a_stack_that_was_used_is_never_used_again() {
+        host::set_up();
+        let unused = context(0);
+        let suspended = context(LEAST_USED - size_of::<Start>());
+        let running = context(0);
+        running.running.store(true, Ordering::Relaxed);
+        let [free, taken, in_use] = [&unused, &suspended, &running].map(bottom);
+        drop((unused, suspended, running));
+        let later: Vec<_> = (0..8).map_while(|_| KernelStack::new()).collect();
+        let seen = |at| later.iter().any(|stack| stack.bottom() == at);
+        assert_eq!([free, taken, in_use].map(seen), [true, false, false]);
+    }
 }

@@ -573,7 +573,7 @@ pub fn spawn(
 }
 
 /// Main function of every slot's context: runs one job after another.
-fn slot_main(number: usize) -> ! {
+extern "sysv64" fn slot_main(number: usize) -> ! {
     let slot = slot::by_number(number as u32);
     switch::finish_switch(None);
     guard::cpu::enable_irqs();
