@@ -20,6 +20,7 @@ use core::ops::{Deref, DerefMut};
 use core::sync::atomic::AtomicU8;
 
 use fair::{Policy, RtLimits};
+use guard::cpu::IrqsOff;
 use guard::fpu::UserFpu;
 use topology::Topology;
 
@@ -185,7 +186,7 @@ interface! {
         fn set_user(&self, user: Option<Arc<dyn UserSpace>>);
         fn set_fpu(&self, fpu: Option<UserFpu>);
         fn with_fpu[R](&self, f: impl FnOnce(&mut UserFpu) -> R) -> Option<R>;
-        fn with_loaded_fpu[R](&self, f: impl FnOnce(&mut UserFpu) -> R) -> Option<R>;
+        fn with_loaded_fpu[R](&self, f: impl FnOnce(&mut UserFpu, IrqsOff<'_>) -> R) -> Option<R>;
     }
 }
 

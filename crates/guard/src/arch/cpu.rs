@@ -456,6 +456,28 @@ pub struct CpuLocal<T: 'static> {
 // between CPUs and asks for `Sync` itself.
 unsafe impl<T: Send> Sync for CpuLocal<T> {}
 
+/// Proof that interrupts are off, and that the thread stays on its CPU, as long as it lives: what
+/// would turn them on or switch context panics meanwhile. [`CpuLocal::with_irqs_off`] makes it, and
+/// it does not leave the call.
+///
+/// ```compile_fail
+/// # use guard::cpu::{CpuLocal, IrqsOff};
+/// fn kept(local: &CpuLocal<u8>) -> IrqsOff<'_> {
+///     local.with_irqs_off(|_, irqs| irqs)
+/// }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct IrqsOff<'call>(PhantomData<(&'call (), *mut ())>);
+
+impl IrqsOff<'_> {
+    /// Pretended, for doubles of the kernel on the host, where there are no interrupts.
+    #[cfg(not(target_os = "none"))]
+    #[must_use]
+    pub const fn on_host() -> Self {
+        Self(PhantomData)
+    }
+}
+
 impl<T: Send> CpuLocal<T> {
     /// A set of values, each made by `make` when first used.
     #[must_use]
@@ -495,6 +517,12 @@ impl<T: Send> CpuLocal<T> {
     /// Runs `f` with this CPU's value, with interrupts off. Calls may nest.
     #[inline(always)]
     pub fn with<R>(&self, f: impl FnOnce(&T) -> R) -> R {
+        self.with_irqs_off(|value, _| f(value))
+    }
+
+    /// Runs `f` as [`Self::with`] does, and lends it the proof that interrupts are off.
+    #[inline(always)]
+    pub fn with_irqs_off<R>(&self, f: impl FnOnce(&T, IrqsOff<'_>) -> R) -> R {
         loop {
             let were_on = irqs_enabled();
             irqs_off();
@@ -506,7 +534,7 @@ impl<T: Send> CpuLocal<T> {
                 area.pinned
                     .store(area.pinned.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 compiler_fence(Ordering::SeqCst);
-                let result = f(value);
+                let result = f(value, IrqsOff(PhantomData));
                 compiler_fence(Ordering::SeqCst);
                 area.pinned
                     .store(area.pinned.load(Ordering::Relaxed) - 1, Ordering::Relaxed);

@@ -18,6 +18,7 @@ use x86_spec::debug::{DR7_CONDITIONS, DR7_ENABLE, DR7_EXACT, DR7_FIXED};
 pub use x86_spec::segment::SegmentBases;
 use x86_spec::xsave::{self, DEFAULT_MXCSR_MASK, LEGACY, LEGACY_BYTES, MXCSR_MASK, signal_frame};
 
+use super::cpu::IrqsOff;
 use super::features::{self, Features};
 use super::usercopy::{self, UserFault};
 use super::{cpu, msr, user};
@@ -221,9 +222,9 @@ impl UserFpu {
         *self.cpu.get_mut() = NO_CPU;
     }
 
-    /// Switches this CPU's breakpoints off, until `restore`. Interrupts are off.
+    /// Switches this CPU's breakpoints off, until `restore`.
     #[inline]
-    pub fn disarm(&mut self) {
+    pub fn disarm(&mut self, _: IrqsOff<'_>) {
         if self.debug[4] | self.debug[5] != 0 {
             *self.cpu.get_mut() = NO_CPU;
             load_debug([0; 6]);
@@ -231,10 +232,9 @@ impl UserFpu {
     }
 
     /// Saves this CPU's registers here, where they were loaded from; it watches nothing any more.
-    /// Interrupts are off.
     #[inline]
-    pub fn save(&mut self) {
-        self.disarm();
+    pub fn save(&mut self, irqs: IrqsOff<'_>) {
+        self.disarm(irqs);
         let area = self.area.as_ptr();
         let features = features::get();
         // SAFETY: the area is 64-byte aligned, as large as XCR0 needs, and exclusively ours.
@@ -250,14 +250,14 @@ impl UserFpu {
         }
         if features.contains(Features::FSGSBASE) {
             // Without it a program cannot change them by itself.
-            self.bases = read_bases();
+            self.bases = read_bases(irqs);
         }
     }
 
     /// Loads this CPU's registers from here, unless they are still there. All of them: nothing of
-    /// another program's stays. Interrupts are off.
+    /// another program's stays.
     #[inline]
-    pub fn restore(&self) {
+    pub fn restore(&self, irqs: IrqsOff<'_>) {
         let area = self.area.as_ptr();
         let (here, loaded) = (cpu::current().0, &cpu::area().fpu_area);
         if loaded.load(Ordering::Relaxed) == area as usize
@@ -276,40 +276,39 @@ impl UserFpu {
                 asm!("fxrstor64 [{}]", in(reg) area, options(nostack, preserves_flags, readonly));
             }
         }
-        load_bases(self.bases);
+        load_bases(self.bases, irqs);
         if self.debug[4] | self.debug[5] != 0 {
             load_debug(self.debug);
         }
     }
 
     /// Stores this CPU's registers, which belong here, as a signal frame in the program's memory.
-    /// Interrupts are off. The address is a multiple of 64.
+    /// The address is a multiple of 64.
     ///
     /// # Errors
     /// [`UserFault`] if there is no room for all of it.
-    pub fn store_signal_frame(&mut self, to: usize) -> Result<(), UserFault> {
+    pub fn store_signal_frame(&mut self, to: usize, irqs: IrqsOff<'_>) -> Result<(), UserFault> {
         if features::has(Features::XSAVE) {
             return usercopy::store_registers(to, &description());
         }
-        self.save();
-        self.restore();
+        self.save(irqs);
+        self.restore(irqs);
         usercopy::write_bytes(to, self.signal_frame())
     }
 
     /// Takes this CPU's registers, which belong here, from a signal frame in the program's memory.
-    /// Interrupts are off.
     ///
     /// # Errors
     /// [`UserFault`] if not all of it is there. The registers may have changed, to something of the
     /// program's.
-    pub fn take_signal_frame(&mut self, from: usize) -> Result<(), UserFault> {
+    pub fn take_signal_frame(&mut self, from: usize, irqs: IrqsOff<'_>) -> Result<(), UserFault> {
         if features::has(Features::XSAVE) && usercopy::load_registers(from, &description()).is_ok()
         {
             return Ok(());
         }
         // The program has changed it, or it was never ours: what can be loaded of it is.
         let result = self.load_signal_frame(|to| usercopy::read_bytes(to, from));
-        self.restore();
+        self.restore(irqs);
         result
     }
 
@@ -354,9 +353,9 @@ impl UserFpu {
     }
 }
 
-/// The program's bases of FS and GS, on a machine with FSGSBASE. Interrupts are off.
+/// The program's bases of FS and GS, on a machine with FSGSBASE.
 #[inline]
-fn read_bases() -> SegmentBases {
+fn read_bases(_: IrqsOff<'_>) -> SegmentBases {
     let (fs, gs): (u64, u64);
     // SAFETY: CR4.FSGSBASE is set. Between the two SWAPGS interrupts are off, and NMI and machine
     // check handlers do not rely on GS.
@@ -375,9 +374,9 @@ fn read_bases() -> SegmentBases {
 }
 
 /// Loads the bases of FS and GS for a program. They are canonical: user addresses, or what the
-/// processor took from the program before. Interrupts are off.
+/// processor took from the program before.
 #[inline]
-fn load_bases(SegmentBases { fs, gs }: SegmentBases) {
+fn load_bases(SegmentBases { fs, gs }: SegmentBases, _: IrqsOff<'_>) {
     // SAFETY: the bases are canonical. As in `read_bases`; without FSGSBASE, KERNEL_GS_BASE holds
     // the program's base while the kernel runs.
     unsafe {

@@ -209,7 +209,7 @@ fn setup_handler_frame(
     let fpu = UserAddr::from(placement.fpu);
     while let Some(Err(_)) = task
         .thread()
-        .with_loaded_fpu(|state| state.store_signal_frame(fpu.raw()))
+        .with_loaded_fpu(|state, irqs| state.store_signal_frame(fpu.raw(), irqs))
     {
         uaccess::fault_in_writeable(fpu, size)?;
     }
@@ -251,7 +251,7 @@ fn restore_frame(task: &Task, regs: &mut UserRegs, frame: &UContext) -> Result<(
         let from = UserAddr::from(frame.fpu());
         while let Some(Err(_)) = task
             .thread()
-            .with_loaded_fpu(|state| state.take_signal_frame(from.raw()))
+            .with_loaded_fpu(|state, irqs| state.take_signal_frame(from.raw(), irqs))
         {
             uaccess::fault_in_readable(from, fpu::signal_frame_size())?;
         }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fair::{Policy, RtLimits};
+use guard::cpu::IrqsOff;
 use guard::fpu::UserFpu;
 
 use super::{CpuId, Thread, UserSpace};
@@ -128,8 +129,8 @@ impl Thread {
         self.user.fpu.lock().expect("not poisoned").as_mut().map(f)
     }
     /// Runs `f` with the state that was set, as [`Self::with_fpu`] does.
-    pub fn with_loaded_fpu<R>(&self, f: impl FnOnce(&mut UserFpu) -> R) -> Option<R> {
-        self.with_fpu(f)
+    pub fn with_loaded_fpu<R>(&self, f: impl FnOnce(&mut UserFpu, IrqsOff<'_>) -> R) -> Option<R> {
+        self.with_fpu(|state| f(state, IrqsOff::on_host()))
     }
 }
 

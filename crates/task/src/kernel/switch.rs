@@ -7,7 +7,7 @@ use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
 
 use guard::context;
-use guard::cpu;
+use guard::cpu::{self, IrqsOff};
 
 use super::cpu::{CPUS, Cpu, RunContext};
 use super::perturb;
@@ -36,7 +36,7 @@ pub(super) fn park() {
     // Between the last look at what is waited for and the sleep.
     perturb::preemption_point();
     cpu::without_irqs(|| {
-        let to = CPUS.with(|c| {
+        let to = CPUS.with_irqs_off(|c, irqs| {
             let me = c.current();
             if me
                 .state
@@ -47,8 +47,8 @@ pub(super) fn park() {
                 // because our stack is in use until the switch is done, and the queue is looked at
                 // by nobody but this CPU.
                 match c.switch_to_deferred(me) {
-                    Some(next) => Some(c.save_outgoing(me, next, false)),
-                    None => c.prepare_switch(SwitchReason::Parked),
+                    Some(next) => Some(c.save_outgoing(me, next, false, irqs)),
+                    None => c.prepare_switch(SwitchReason::Parked, irqs),
                 }
             } else {
                 me.state.store(RUNNING, Ordering::Release);
@@ -68,7 +68,7 @@ pub fn yield_now() {
 
 /// Looks for the thread to run here, and switches to it. Interrupts are off.
 pub(super) fn reschedule(why: SwitchReason) {
-    if let Some(to) = CPUS.with(|c| c.prepare_switch(why)) {
+    if let Some(to) = CPUS.with_irqs_off(|c, irqs| c.prepare_switch(why, irqs)) {
         context_switch(to);
     }
 }
@@ -93,8 +93,8 @@ struct PendingSwitch {
 /// side of the switch is done. Interrupts are off.
 #[inline(always)]
 pub(super) fn finish_switch(own: Option<Box<RunContext>>) {
-    let (evicted, again) = CPUS.with(|c| {
-        c.restore_incoming(own);
+    let (evicted, again) = CPUS.with_irqs_off(|c, irqs| {
+        c.restore_incoming(own, irqs);
         (
             c.evicted.take(),
             c.reschedule.get() && c.preempt_depth.get() == 0,
@@ -124,11 +124,11 @@ pub(super) fn on_reschedule_ipi() {
 impl Cpu {
     /// Decides who runs; if that is another thread, all is ready for the switch to it.
     #[inline(never)]
-    fn prepare_switch(&self, why: SwitchReason) -> Option<PendingSwitch> {
+    fn prepare_switch(&self, why: SwitchReason, irqs: IrqsOff<'_>) -> Option<PendingSwitch> {
         let prev = self.current();
         let next = self.pick_next(why);
         (!core::ptr::eq(prev, next))
-            .then(|| self.save_outgoing(prev, next, why == SwitchReason::Preempt))
+            .then(|| self.save_outgoing(prev, next, why == SwitchReason::Preempt, irqs))
     }
 
     /// Takes the run context of the current thread, which leaves against its will if `forced`, and
@@ -139,13 +139,14 @@ impl Cpu {
         prev: &'static Slot,
         next: &'static Slot,
         forced: bool,
+        irqs: IrqsOff<'_>,
     ) -> PendingSwitch {
         let mut own = self.run_context.take();
         if let Some(own) = &mut own {
             own.thread.sched_out(forced);
             own.thread.stop_cpu_clock(self.running_since.get());
             if let Some(fpu) = &mut own.fpu {
-                fpu.save();
+                fpu.save(irqs);
             }
         }
         PendingSwitch { prev, next, own }
@@ -153,7 +154,7 @@ impl Cpu {
 
     /// The CPU is the current thread's, which brings this with it.
     #[inline(always)]
-    fn restore_incoming(&self, own: Option<Box<RunContext>>) {
+    fn restore_incoming(&self, own: Option<Box<RunContext>>, irqs: IrqsOff<'_>) {
         if let Some(own) = own.as_deref() {
             own.thread.start_cpu_clock(self.running_since.get());
             own.thread.sched_in(cpu::current());
@@ -161,7 +162,7 @@ impl Cpu {
                 user.activate();
             }
             if let Some(fpu) = &own.fpu {
-                fpu.restore();
+                fpu.restore(irqs);
             }
         }
         let nothing = self.run_context.replace(own);

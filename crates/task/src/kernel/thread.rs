@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use fair::{Policy, Room};
 use guard::context::Context;
-use guard::cpu::CpuId;
+use guard::cpu::{CpuId, IrqsOff};
 use guard::fpu::UserFpu;
 use guard::stack::KernelStack;
 use guard::timer;
@@ -409,7 +409,7 @@ impl Thread {
     /// Sets the user address space this thread runs in, and makes it current. For the calling
     /// thread itself.
     pub fn set_user(&self, user: Option<Arc<dyn UserSpace>>) {
-        let old = self.with_run_context(|own| {
+        let old = self.with_run_context(|own, _| {
             if let Some(user) = &user {
                 user.activate();
             }
@@ -421,12 +421,12 @@ impl Thread {
     /// Gives this thread floating-point state of its own, saved and restored by the switch. For the
     /// calling thread itself.
     pub fn set_fpu(&self, fpu: Option<UserFpu>) {
-        let old = self.with_run_context(|own| {
+        let old = self.with_run_context(|own, irqs| {
             if let Some(old) = &mut own.fpu {
-                old.disarm();
+                old.disarm(irqs);
             }
             if let Some(fpu) = &fpu {
-                fpu.restore();
+                fpu.restore(irqs);
             }
             core::mem::replace(&mut own.fpu, fpu)
         });
@@ -436,25 +436,25 @@ impl Thread {
     /// Runs `f` with the up-to-date floating-point state of the calling thread, which continues
     /// with what `f` leaves. `f` runs with interrupts off: no user memory, no locks.
     pub fn with_fpu<R>(&self, f: impl FnOnce(&mut UserFpu) -> R) -> Option<R> {
-        self.with_run_context(|own| {
+        self.with_run_context(|own, irqs| {
             let fpu = own.fpu.as_mut()?;
-            fpu.save();
+            fpu.save(irqs);
             let result = f(fpu);
-            fpu.restore();
+            fpu.restore(irqs);
             Some(result)
         })
     }
 
     /// Runs `f` while the floating-point registers of the calling thread are in the CPU, which is
     /// all that is up to date. `f` runs with interrupts off: no locks.
-    pub fn with_loaded_fpu<R>(&self, f: impl FnOnce(&mut UserFpu) -> R) -> Option<R> {
-        self.with_run_context(|own| own.fpu.as_mut().map(f))
+    pub fn with_loaded_fpu<R>(&self, f: impl FnOnce(&mut UserFpu, IrqsOff<'_>) -> R) -> Option<R> {
+        self.with_run_context(|own, irqs| own.fpu.as_mut().map(|fpu| f(fpu, irqs)))
     }
 
     /// Runs `f` with the run context of the calling thread, which is this one. Interrupts are off
     /// meanwhile.
-    fn with_run_context<R>(&self, f: impl FnOnce(&mut RunContext) -> R) -> R {
-        CPUS.with(|c| {
+    fn with_run_context<R>(&self, f: impl FnOnce(&mut RunContext, IrqsOff<'_>) -> R) -> R {
+        CPUS.with_irqs_off(|c, irqs| {
             let mut own = c.run_context.borrow_mut();
             let own = own
                 .as_mut()
@@ -463,7 +463,7 @@ impl Thread {
                 own.thread.id == self.id,
                 "only a thread itself changes what it has with it"
             );
-            f(own)
+            f(own, irqs)
         })
     }
 
