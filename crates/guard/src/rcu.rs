@@ -22,10 +22,12 @@ static DOMAIN: Domain<Instance, Memory> = Domain::new(Instance);
 /// The CPUs of this instance.
 struct Instance;
 
-// SAFETY: `quiescent_states` counts up in `quiescent_state` only, with a full fence, outside of
-// sections, in which interrupts are off; nothing there calls it. A CPU that rests, or is not
-// started, runs no thread and so no section before it switches context, which clears the flag by
-// way of `quiescent_state`.
+// SAFETY: `quiescent_states` counts up with a full fence, outside of sections: in
+// `quiescent_state`, which nothing in a section calls, and at the beginning of an interrupt, and in
+// sections those are off. A CPU that rests runs nothing before it takes an interrupt, wakes up or
+// switches context, all of which clear the flag first, with a full fence. A CPU that is not started
+// runs nothing; it says that it is online with a full fence (`paging::tlb::init_cpu`) before its
+// first section.
 unsafe impl Cpus for Instance {
     fn count(&self) -> usize {
         cpu::count()
@@ -36,7 +38,7 @@ unsafe impl Cpus for Instance {
     }
 
     fn is_idle(&self, cpu: usize) -> bool {
-        cpu::area_of(CpuId(cpu as u32)).is_none_or(|area| area.idle.load(Ordering::SeqCst))
+        rests(CpuId(cpu as u32))
     }
 
     fn quiescent_state(&self) {
@@ -70,6 +72,12 @@ unsafe impl Cpus for Instance {
     }
 }
 
+/// Whether a CPU sleeps, or was not started.
+fn rests(cpu: CpuId) -> bool {
+    let sleeps = |area: &cpu::CpuArea| area.idle.load(Ordering::SeqCst);
+    !cpu::is_online(cpu) || cpu::area_of(cpu).is_none_or(sleeps)
+}
+
 /// Notes that this CPU is outside of every section, and runs threads. Interrupts are off.
 #[inline]
 pub(crate) fn quiescent_state() {
@@ -82,7 +90,8 @@ pub(crate) fn quiescent_state() {
 /// An interrupt is handled on this CPU.
 #[inline]
 pub(crate) fn quiescent_state_in_interrupt() {
-    cpu::area().quiescent.fetch_add(1, Ordering::SeqCst);
+    // What the interrupt leads to may read, even if the CPU goes on sleeping after it.
+    quiescent_state();
     let sleeper = WAITER.load(Ordering::Relaxed);
     if sleeper != NO_THREAD {
         scheduler().unpark(Token::from_raw(sleeper));
@@ -107,8 +116,12 @@ impl<T: Send + Sync> RcuArc<T> {
     }
 
     /// The value that is there, if any. In threads with interrupts on, which they are afterwards.
+    ///
+    /// # Panics
+    /// Within `CpuLocal::with`, and in interrupt handlers.
     #[inline]
     pub fn load(&self) -> Option<Arc<T>> {
+        debug_assert!(cpu::irqs_enabled(), "it would turn interrupts on");
         // SAFETY: there is one domain.
         unsafe { self.0.load(&DOMAIN) }
     }

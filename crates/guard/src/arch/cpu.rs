@@ -56,11 +56,12 @@ pub(crate) struct CpuArea {
     pub(super) scratch: AtomicUsize,
     /// Number of this CPU.
     number: AtomicU32,
+    _unused: AtomicU32,
     /// Depth of `CpuLocal::with` closures.
     pinned: AtomicU32,
-    /// Depth of interrupt handlers.
+    /// Depth of interrupt handlers. Right behind `pinned`: most who ask for one ask for both, in
+    /// one instruction.
     pub(crate) irq_depth: AtomicU32,
-    _unused: AtomicU32,
     /// Identity of the running context; 0 before the first one is adopted.
     pub(super) context: AtomicU64,
     /// The `UserFpu` whose registers are loaded, by its address: compared only.
@@ -115,6 +116,8 @@ const _: () = {
     // Naturally aligned, so that the one store per user entry does not straddle cache lines.
     assert!(GS_KERNEL_RSP.is_multiple_of(8));
     assert!(NMI_STACK_TOP.is_multiple_of(16));
+    assert!(offset_of!(CpuArea, pinned).is_multiple_of(8));
+    assert!(offset_of!(CpuArea, irq_depth) == offset_of!(CpuArea, pinned) + 4);
 };
 
 impl CpuArea {
@@ -124,9 +127,9 @@ impl CpuArea {
             user_regs: AtomicUsize::new(0),
             scratch: AtomicUsize::new(0),
             number: AtomicU32::new(0),
+            _unused: AtomicU32::new(0),
             pinned: AtomicU32::new(0),
             irq_depth: AtomicU32::new(0),
-            _unused: AtomicU32::new(0),
             context: AtomicU64::new(0),
             fpu_area: AtomicUsize::new(0),
             memory: AtomicPtr::new(ptr::null_mut()),
@@ -270,16 +273,17 @@ pub fn current() -> CpuId {
     CpuId(number)
 }
 
-/// This CPU's count of `CpuLocal::with` closures, read in one instruction: a thread that is moved
-/// right before or after it sees 0, because it cannot be moved while its own CPU's count is not.
+/// This CPU's counts of `CpuLocal::with` closures and of interrupt handlers, read in one
+/// instruction: a thread that is moved right before or after it sees 0, because it cannot be moved
+/// while its own CPU's counts are not.
 #[inline]
-fn pinned() -> u32 {
-    let count;
-    // SAFETY: as in `current`.
+fn pinned() -> u64 {
+    let counts;
+    // SAFETY: as in `current`; the two counts are next to each other, and aligned as one.
     unsafe {
-        asm!("mov {:e}, gs:[{}]", out(reg) count, const offset_of!(CpuArea, pinned), options(nostack, preserves_flags, readonly));
+        asm!("mov {}, gs:[{}]", out(reg) counts, const offset_of!(CpuArea, pinned), options(nostack, preserves_flags, readonly));
     }
-    count
+    counts
 }
 
 /// Whether an interrupt handler runs on this CPU; in one instruction, for the same reason.
@@ -318,14 +322,14 @@ pub(crate) fn irqs_off() {
 /// Turns interrupts off in a thread, to be turned on again with [`irqs_on`].
 ///
 /// # Panics
-/// Within `CpuLocal::with`.
+/// Within `CpuLocal::with`, and in interrupt handlers.
 #[inline]
 pub(crate) fn irqs_off_in_thread() {
     // SAFETY: reads this CPU's area, whose address GS has; turning interrupts off cannot break
     // memory safety.
     unsafe {
         asm!(
-            "cmp dword ptr gs:[{pinned}], 0",
+            "cmp qword ptr gs:[{pinned}], 0",
             "jne {is_pinned}",
             "cli",
             pinned = const offset_of!(CpuArea, pinned),
@@ -345,7 +349,8 @@ pub(crate) fn irqs_on() {
 /// Turns interrupts on.
 ///
 /// # Panics
-/// Within `CpuLocal::with`, whose reference is only safe while they are off.
+/// Within `CpuLocal::with`, whose reference is only safe while they are off, and in interrupt
+/// handlers, which do not nest.
 #[inline]
 pub fn enable_irqs() {
     assert_not_pinned();
@@ -356,7 +361,7 @@ pub fn enable_irqs() {
 pub(super) fn assert_not_pinned() {
     assert!(
         pinned() == 0,
-        "interrupts enabled or context switched within CpuLocal::with"
+        "interrupts enabled or context switched within CpuLocal::with or an interrupt handler"
     );
 }
 
@@ -384,7 +389,8 @@ pub fn idle_halt(should_sleep: impl FnOnce() -> bool) {
         // SAFETY: `sti` takes effect after the following instruction, so no interrupt is taken
         // between the two; the halt ends with the next one.
         unsafe { asm!("sti", "hlt", options(nostack)) };
-        idle.store(false, Ordering::Relaxed);
+        // With a full fence: an NMI ends the sleep too, and `rcu` relies on it.
+        idle.store(false, Ordering::SeqCst);
     } else {
         irqs_on();
     }
@@ -433,7 +439,8 @@ pub fn idle_mwait(word: &AtomicU32, value: u32, should_sleep: impl FnOnce() -> b
             idle.store(true, Ordering::Relaxed);
             // SAFETY: as in `idle_halt`; hint 0 is the shallowest sleep.
             unsafe { asm!("sti", "mwait", in("eax") 0, in("ecx") 0, options(nostack)) };
-            idle.store(false, Ordering::Relaxed);
+            // With a full fence: no interrupt need have come, and `rcu` relies on it.
+            idle.store(false, Ordering::SeqCst);
             return;
         }
     }
