@@ -99,12 +99,34 @@ impl<C: Cpus, G> Domain<C, G> {
     }
 
     /// Drops `garbage` after a grace period; it has been unlinked. May free what waited before.
-    /// Thread context only, outside of sections; sleeps if too much waits.
+    /// Thread context only, outside of sections; sleeps if too much waits, or there is no memory
+    /// to note it in.
     pub fn retire(&self, garbage: G) {
         let mut waiting = self.waiting.lock();
+        if waiting.next.try_reserve(1).is_err() {
+            drop(waiting);
+            self.synchronize();
+            return drop(garbage);
+        }
         waiting.next.push(garbage);
         if !waiting.now.is_empty() || waiting.next.len() >= BATCH {
             self.advance(waiting);
+        }
+    }
+
+    /// Sleeps until every CPU has passed a quiescent state since the call. Needs no memory.
+    #[cold]
+    fn synchronize(&self) {
+        // Unlinked before the counters are read.
+        fence(Ordering::SeqCst);
+        // One caller sleeps at a time.
+        let _waiting = self.waiting.lock();
+        for cpu in 0..self.cpus.count() {
+            let mark = self.cpus.quiescent_states(cpu);
+            let over = || self.has_passed(cpu, mark);
+            if !over() {
+                self.cpus.sleep_until(&over);
+            }
         }
     }
 
@@ -128,7 +150,8 @@ impl<C: Cpus, G> Domain<C, G> {
                 // more.
                 self.cpus.sleep_until(&|| self.is_over(&marks));
                 waiting.marks = marks;
-                freed.append(&mut waiting.now);
+                // Nothing was freed above: what waits now did not wait long enough then.
+                freed = mem::take(&mut waiting.now);
                 self.periods.fetch_add(1, Ordering::Relaxed);
                 self.begin(&mut waiting);
             } else if waiting.next.len().is_multiple_of(KICK_THRESHOLD) {
@@ -141,15 +164,20 @@ impl<C: Cpus, G> Domain<C, G> {
         drop(freed);
     }
 
-    /// Begins a grace period for what was retired so far.
+    /// Begins a grace period for what was retired so far; later, if there is no memory to note the
+    /// counters in.
     fn begin(&self, waiting: &mut Waiting<G>) {
+        let cpus = self.cpus.count();
+        waiting.marks.clear();
+        if waiting.marks.try_reserve(cpus).is_err() {
+            return;
+        }
         mem::swap(&mut waiting.now, &mut waiting.next);
         // Unlinked before the counters are read.
         fence(Ordering::SeqCst);
-        waiting.marks.clear();
         waiting
             .marks
-            .extend((0..self.cpus.count()).map(|cpu| self.cpus.quiescent_states(cpu)));
+            .extend((0..cpus).map(|cpu| self.cpus.quiescent_states(cpu)));
     }
 
     /// CPUs that may still be in the section they were in at the beginning.
@@ -157,10 +185,13 @@ impl<C: Cpus, G> Domain<C, G> {
         marks
             .iter()
             .enumerate()
-            .filter(|&(cpu, &mark)| {
-                self.cpus.quiescent_states(cpu) == mark && !self.cpus.is_idle(cpu)
-            })
+            .filter(|&(cpu, &mark)| !self.has_passed(cpu, mark))
             .map(|(cpu, _)| cpu)
+    }
+
+    /// Whether a CPU has passed a quiescent state since its counter was `mark`.
+    fn has_passed(&self, cpu: usize, mark: u64) -> bool {
+        self.cpus.quiescent_states(cpu) != mark || self.cpus.is_idle(cpu)
     }
 
     fn is_over(&self, marks: &[u64]) -> bool {
