@@ -15,6 +15,9 @@ use crate::scheduler::{Token, scheduler};
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 
 const WRITER: u32 = 1 << 31;
+/// So many readers are none that will ever leave: their guards were forgotten. One more for each
+/// thread there can be does not reach [`WRITER`].
+const TOO_MANY: u32 = 1 << 30;
 
 /// Many readers or one writer, in thread context.
 pub struct RwLock<T: ?Sized> {
@@ -67,16 +70,23 @@ impl<T: ?Sized> RwLock<T> {
     #[track_caller]
     pub fn read(&self) -> ReadGuard<'_, T> {
         self.class.take();
-        if self.readers.fetch_add(1, Ordering::Acquire) & WRITER != 0 {
-            self.leave();
-            // The mutex is held only to wait for the writer's end; the bit is clear while it is
-            // ours.
-            self.writer.lock();
-            self.readers.fetch_add(1, Ordering::Acquire);
-            // SAFETY: locked two lines up.
-            unsafe { self.writer.unlock() };
+        let before = self.readers.fetch_add(1, Ordering::Acquire);
+        if before & (WRITER | TOO_MANY) != 0 {
+            self.read_after_writer(before);
         }
         ReadGuard { lock: self }
+    }
+
+    /// Waits until no writer is inside or waiting, for a reader that has counted itself.
+    #[inline(always)]
+    fn read_after_writer(&self, before: u32) {
+        self.leave();
+        assert!(before & TOO_MANY == 0, "too many readers of a lock");
+        // The mutex is held only to wait for the writer's end; the bit is clear while it is ours.
+        self.writer.lock();
+        self.readers.fetch_add(1, Ordering::Acquire);
+        // SAFETY: locked two lines up.
+        unsafe { self.writer.unlock() };
     }
 
     /// Waits until nobody else is inside.
@@ -177,5 +187,20 @@ impl<T: ?Sized> Drop for WriteGuard<'_, T> {
         self.lock.readers.fetch_and(!WRITER, Ordering::Release);
         // SAFETY: `write` locked it, and the guard is dropped once.
         unsafe { self.lock.writer.unlock() };
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Guards that are forgotten leave their readers inside, one that is leaked is read from for
+    /// ever: no number of them lets a writer in.
+    #[test]
+    #[should_panic(expected = "too many readers")]
+    fn forgotten_readers_do_not_add_up_to_a_writer() {
+        let lock = RwLock::new(0);
+        lock.readers.store(TOO_MANY, Ordering::Relaxed);
+        drop(lock.read());
     }
 }
