@@ -13,8 +13,12 @@ pub const PATTERN: u8 = 0xd5;
 
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// From now on free memory is filled and checked. Nothing may be free that was not filled.
-pub fn enable() {
+/// From now on free memory is filled and checked.
+///
+/// # Safety
+/// Nothing is free that [`check`] will look at and nobody has filled: it may never have been
+/// written to.
+pub unsafe fn enable() {
     ON.store(true, Ordering::Relaxed);
 }
 

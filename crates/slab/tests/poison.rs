@@ -29,7 +29,8 @@ unsafe impl Pages for Host {
 
 #[test]
 fn objects_written_to_while_free_are_found_and_others_are_not() {
-    poison::enable();
+    // SAFETY: there are no slabs yet.
+    unsafe { poison::enable() };
     let slabs = Slabs::new(Host);
     let magazines = Magazines::default();
     magazines.close();

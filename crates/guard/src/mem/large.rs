@@ -35,15 +35,12 @@ impl LargePage {
     /// If there is no such page.
     pub fn fill(&self, n: usize, page: &Page) {
         assert!(n < Self::PAGES, "page {n} of a large page");
-        // SAFETY: two frames in the direct map, of which we hold references, to different pages:
-        // this one was allocated as a whole.
-        unsafe {
-            direct::copy(
-                direct::ptr(self.first.add(n as u64)),
-                direct::ptr(page.frame()),
-                PAGE_SIZE,
-            );
-        };
+        let to = self.first.add(n as u64);
+        // One that was mapped and taken out again may be known to the caller page by page, too.
+        if to != page.frame() {
+            // SAFETY: two distinct frames in the direct map, of which we hold references.
+            unsafe { direct::copy(direct::ptr(to), direct::ptr(page.frame()), PAGE_SIZE) };
+        }
     }
 
     /// Whether nobody else has any of the pages.

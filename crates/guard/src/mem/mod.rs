@@ -211,7 +211,8 @@ pub(crate) unsafe fn init(
         .split_whitespace()
         .any(|word| word == "debug=poison")
     {
-        slab::poison::enable();
+        // SAFETY: no frame is free yet, and no slab made; the frames are filled below.
+        unsafe { slab::poison::enable() };
         percpu::all()
             .iter()
             .for_each(|local| local.magazines.close());
