@@ -60,6 +60,8 @@ pub(crate) enum NoGranules {
     },
     /// The free granules are scattered over more than [`MAX_RANGES`] runs.
     Scattered,
+    /// No memory for a list of them.
+    NoMemory,
 }
 
 /// Whole granules that belong to one instance, or are about to.
@@ -88,6 +90,8 @@ impl Granules {
             order = order.min(GRANULE_ORDER + missing.ilog2() as u8);
             match Block::of_granules(order) {
                 Some(block) => {
+                    let room = granules.blocks.try_reserve(1);
+                    room.map_err(|_| NoGranules::NoMemory)?;
                     granules.blocks.push(block);
                     missing -= 1 << (order - GRANULE_ORDER);
                 }
@@ -318,6 +322,13 @@ mod tests {
         assert!(bytes.iter().all(|byte| *byte == 0xa5));
         next = u64::MAX;
         assert!(!alloc::scrub_ahead(&mut next));
+    }
+
+    #[test]
+    fn without_memory_for_a_list_nothing_is_taken() {
+        let _alone = alone();
+        let taken = host::without_heap(|| Granules::take(1));
+        assert_eq!(taken.err(), Some(NoGranules::NoMemory));
     }
 
     #[test]

@@ -13,8 +13,11 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering;
 
+use ::alloc::boxed::Box;
+use ::alloc::vec::Vec;
 use abi::layout::PAGE_SIZE;
 use slab::{Pages, Slabs, class_of};
+use zerocopy::FromZeros;
 
 use super::alloc::{self, Block, Run};
 use super::{direct, percpu, refcount};
@@ -166,6 +169,24 @@ unsafe impl GlobalAlloc for Heap {
             to
         }
     }
+}
+
+/// A box around `value`; `None` if memory is short.
+pub(crate) fn try_box<T>(value: T) -> Option<Box<T>> {
+    let mut one = Vec::new();
+    one.try_reserve_exact(1).ok()?;
+    one.push(value);
+    // SAFETY: the list of one is a box with the layout of a `T`, and nobody else's.
+    Some(unsafe { Box::from_raw(Box::into_raw(one.into_boxed_slice()).cast()) })
+}
+
+/// A box of zeroes, made in place; `None` if memory is short.
+pub(crate) fn try_zeroed_box<T: FromZeros>() -> Option<Box<T>> {
+    const { assert!(size_of::<T>() > 0) };
+    // SAFETY: the layout has a size.
+    let at = NonNull::new(unsafe { ::alloc::alloc::alloc_zeroed(Layout::new::<T>()) })?;
+    // SAFETY: allocated with the layout of a `T`, of which zeroes are one, and nobody else's.
+    Some(unsafe { Box::from_raw(at.as_ptr().cast()) })
 }
 
 #[cfg(test)]

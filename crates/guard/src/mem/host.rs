@@ -82,3 +82,47 @@ pub(crate) fn set_up() {
         allocator::init(frames);
     });
 }
+
+#[cfg(test)]
+pub(crate) use heap::without_heap;
+
+/// The host's heap, which can be short.
+#[cfg(test)]
+mod heap {
+    use std::alloc::{GlobalAlloc, Layout, System};
+    use std::cell::Cell;
+    use std::ptr::null_mut;
+
+    std::thread_local! {
+        static NOTHING_LEFT: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Runs `f` while the calling thread gets nothing from the heap.
+    pub(crate) fn without_heap<R>(f: impl FnOnce() -> R) -> R {
+        NOTHING_LEFT.set(true);
+        let result = f();
+        NOTHING_LEFT.set(false);
+        result
+    }
+
+    struct Heap;
+
+    #[global_allocator]
+    static HEAP: Heap = Heap;
+
+    // SAFETY: the host's allocator, or nothing.
+    unsafe impl GlobalAlloc for Heap {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            if NOTHING_LEFT.get() {
+                null_mut()
+            } else {
+                // SAFETY: passed on.
+                unsafe { System.alloc(layout) }
+            }
+        }
+        unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+            // SAFETY: passed on.
+            unsafe { System.dealloc(ptr, layout) };
+        }
+    }
+}

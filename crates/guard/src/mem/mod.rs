@@ -17,7 +17,7 @@ pub(crate) mod direct;
 mod early;
 pub(crate) mod frame;
 pub(crate) mod grant;
-mod heap;
+pub(crate) mod heap;
 #[cfg(not(target_os = "none"))]
 #[cfg_attr(not(test), allow(dead_code, reason = "set up by tests only"))]
 pub(crate) mod host;

@@ -23,6 +23,7 @@ use super::{MapError, kernel};
 use crate::mem::LargePage;
 use crate::mem::alloc::{Block, charge_kernel};
 use crate::mem::frame::Frame;
+use crate::mem::heap::try_box;
 use crate::mem::page::Page;
 use crate::mem::phys::{self, PhysAddr};
 
@@ -177,14 +178,16 @@ impl PageTable {
     /// An empty address space; `None` if memory is short.
     #[must_use]
     pub fn new() -> Option<Self> {
-        let root = Block::zeroed(0)?.into_raw();
+        let root = Block::zeroed(0)?;
+        let active = try_box(ActiveTable::new(phys::of(root.first())))?;
+        let root = root.into_raw();
         // SAFETY: a fresh frame that is a table from now on.
         kernel::link(unsafe { TableView::Direct.table(root) });
         let edits = [const { Mutex::new(None) }; SPAN_LOCKS];
         Some(Self {
             root,
             edits,
-            active: Box::new(ActiveTable::new(phys::of(root))),
+            active,
             spares: SpareTables::default(),
         })
     }

@@ -26,6 +26,7 @@ use ring::mailbox::{Order, Publisher};
 use crate::arch::apic;
 use crate::mem::alloc::Block;
 use crate::mem::grant::{Granules, NoGranules};
+use crate::mem::heap::try_zeroed_box;
 use crate::mem::{self};
 use crate::{irq, park, role, smp};
 
@@ -253,23 +254,27 @@ impl Partition {
         if !mem::has_room(descriptor::SIZE * 2 + Window::SIZE) {
             return Err(CreateError::Window);
         }
-        let memory = Granules::take(granules).map_err(|error| CreateError::Memory {
-            free: match error {
-                NoGranules::Short { free } => free * GRANULE_SIZE as u64,
-                NoGranules::Scattered => 0,
+        let memory = Granules::take(granules).map_err(|error| match error {
+            NoGranules::Short { free } => CreateError::Memory {
+                free: free * GRANULE_SIZE as u64,
             },
+            NoGranules::Scattered => CreateError::Memory { free: 0 },
+            NoGranules::NoMemory => CreateError::Window,
         })?;
         let shared = SharedPages {
             descriptor: Block::zeroed(DESCRIPTOR_ORDER).ok_or(CreateError::Window)?,
             window: Block::zeroed(WINDOW_ORDER).ok_or(CreateError::Window)?,
         };
         // In place: it is half as large as this thread's stack, which an interrupt must fit on as
-        // well. SAFETY: a descriptor is numbers only, and zeroes are some.
-        let mut staged = unsafe { Box::<Descriptor>::new_zeroed().assume_init() };
+        // well.
+        let mut staged = try_zeroed_box::<Descriptor>().ok_or(CreateError::Window)?;
         staged.stamp();
+        let mut cpus = Vec::new();
+        cpus.try_reserve_exact(spec.cpus as usize)
+            .map_err(|_| CreateError::Window)?;
         let mut partition = Self {
             id: spec.id,
-            cpus: Vec::with_capacity(spec.cpus as usize),
+            cpus,
             memory: Some(memory),
             shared: Some(shared),
             staged,

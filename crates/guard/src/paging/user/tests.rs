@@ -40,6 +40,18 @@ fn empty() -> PageTable {
     PageTable::new().unwrap()
 }
 
+/// So often that frames would run out if each time one were lost.
+#[test]
+fn without_memory_there_is_no_table_and_nothing_is_lost() {
+    host::set_up();
+    host::without_heap(|| {
+        for _ in 0..2 * host::FRAMES {
+            assert!(PageTable::new().is_none());
+        }
+    });
+    drop(empty());
+}
+
 #[test]
 fn an_entry_holds_one_reference() {
     let table = empty();
