@@ -137,15 +137,14 @@ fn cpus() -> Vec<u8> {
 
 fn interrupts() -> Vec<u8> {
     let mut text = String::from("cpu vector name count\n");
-    for count in guard::irq::counts() {
-        let _ = writeln!(
-            text,
-            "{} {:#x} {} {}",
-            count.cpu,
-            count.vector,
-            guard::irq::vector_name(count.vector),
-            count.count
-        );
+    let every = (0..task::cpu_count() as u32)
+        .flat_map(|n| (0..=u8::MAX).map(move |vector| (task::CpuId(n), vector)));
+    for (cpu, vector) in every {
+        let count = guard::irq::count(cpu, vector);
+        if count != 0 {
+            let name = guard::irq::vector_name(vector);
+            let _ = writeln!(text, "{cpu} {vector:#x} {name} {count}");
+        }
     }
     text.into_bytes()
 }

@@ -4,7 +4,6 @@
 //! and does nothing else: it takes no lock and allocates nothing. After it the interrupt is
 //! acknowledged and the exit hook runs, which may switch to another thread.
 
-use alloc::vec::Vec;
 use core::marker::PhantomData;
 use core::mem::size_of;
 use core::ptr::null_mut;
@@ -191,37 +190,12 @@ impl Drop for IsaIrq {
     }
 }
 
-/// Count of the interrupts of one vector on one CPU.
-#[derive(Clone, Copy, Debug)]
-pub struct InterruptCount {
-    /// CPU that took the interrupts.
-    pub cpu: CpuId,
-    /// The interrupt vector.
-    pub vector: u8,
-    /// Number of interrupts since boot.
-    pub count: u64,
-}
-
-/// All vectors that were taken at least once, by CPU.
+/// Number of interrupts with a vector that a CPU has taken; 0 if there is no such CPU.
 #[must_use]
-pub fn counts() -> Vec<InterruptCount> {
-    let mut result = Vec::new();
-    for number in 0..cpu::count() as u32 {
-        let Some(area) = cpu::area_of(CpuId(number)) else {
-            continue;
-        };
-        for vector in 0..=255u8 {
-            let count = area.interrupts[usize::from(vector)].load(Ordering::Relaxed);
-            if count != 0 {
-                result.push(InterruptCount {
-                    cpu: CpuId(number),
-                    vector,
-                    count,
-                });
-            }
-        }
-    }
-    result
+pub fn count(cpu: CpuId, vector: u8) -> u64 {
+    cpu::area_of(cpu).map_or(0, |area| {
+        area.interrupts[usize::from(vector)].load(Ordering::Relaxed)
+    })
 }
 
 /// Short name of a vector's use, for `/proc/interrupts`.

@@ -212,7 +212,9 @@ fn stat() -> String {
     let switches: u64 = (0..cpu::count())
         .map(|n| stats::cpu(CpuId(n as u32)).switches)
         .sum();
-    let interrupts: u64 = irq::counts().iter().map(|c| c.count).sum();
+    let interrupts: u64 = (0..cpu::count() as u32)
+        .flat_map(|n| (0..=u8::MAX).map(move |vector| irq::count(CpuId(n), vector)))
+        .sum();
     let boot = (timer::wall_ns().saturating_sub(timer::now_ns())) / 1_000_000_000;
     let _ = write!(
         text,
@@ -258,23 +260,19 @@ fn filesystems() -> String {
 }
 
 fn interrupts() -> String {
-    let counts = irq::counts();
     let cpus = cpu::count();
     let mut text = String::from("    ");
     for n in 0..cpus {
         let _ = write!(text, "       CPU{n:<4}");
     }
     text.push('\n');
-    let mut vectors: Vec<u8> = counts.iter().map(|c| c.vector).collect();
-    vectors.sort_unstable();
-    vectors.dedup();
-    for vector in vectors {
+    for vector in 0..=u8::MAX {
+        let counts = (0..cpus as u32).map(|n| irq::count(CpuId(n), vector));
+        if counts.clone().all(|count| count == 0) {
+            continue;
+        }
         let _ = write!(text, "{vector:>3x}:");
-        for n in 0..cpus {
-            let count = counts
-                .iter()
-                .find(|c| c.vector == vector && c.cpu.0 as usize == n)
-                .map_or(0, |c| c.count);
+        for count in counts {
             let _ = write!(text, " {count:>10}   ");
         }
         let name = match vector {
