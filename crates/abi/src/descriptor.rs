@@ -201,7 +201,7 @@ pub struct Descriptor {
     pub tsc_base: u64,
     /// Physical address of the local APICs' registers (xAPIC mode).
     pub lapic_phys: u64,
-    /// Seed of the instance's random generator; never given twice.
+    /// Seed of the instance's random generator, never given twice; zeroes in the supervisor's.
     pub random_seed: [u8; 32],
     /// APIC id of the supervisor CPU that takes this instance's doorbells.
     pub doorbell_apic_id: u32,

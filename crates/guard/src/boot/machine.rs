@@ -1,7 +1,6 @@
 //! The supervisor's partition descriptor: everything of the machine that nobody else owns, which at
 //! boot is everything.
 
-use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::ops::Range;
 
@@ -172,7 +171,6 @@ pub(super) unsafe fn build_descriptor(kind: u32, info: u32) -> Machine {
 
     describe_memory(descriptor, &info);
     describe_clock(descriptor, &cpuid, calibration);
-    descriptor.random_seed = seed();
     if let Err(error) = descriptor.validate() {
         panic!("the machine's description: {error}");
     }
@@ -304,27 +302,6 @@ fn describe_clock(
     {
         descriptor.flags |= FLAG_INVARIANT_TSC;
     }
-}
-
-/// Unpredictable bytes at boot: the processor's generator where there is one, and times that were
-/// measured.
-fn seed() -> [u8; 32] {
-    let has_rdrand = CpuId::new()
-        .get_feature_info()
-        .is_some_and(|f| f.has_rdrand());
-    let mut seed = [0; 32];
-    for chunk in seed.chunks_exact_mut(8) {
-        let mut word = timer::tsc().rotate_left(17);
-        if has_rdrand {
-            let random: u64;
-            // SAFETY: the instruction exists, by CPUID; it has no effect but on the register and
-            // flags. If it fails the register is 0.
-            unsafe { asm!("rdrand {}", out(reg) random, options(nostack, nomem)) };
-            word ^= random;
-        }
-        chunk.copy_from_slice(&word.to_le_bytes());
-    }
-    seed
 }
 
 /// Maps the local APIC's registers at their fixed address on the boot tables, for machines without

@@ -76,7 +76,6 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("kernel/dmesg_restrict", "0\n"),
         ("kernel/perf_event_paranoid", "4\n"),
         ("kernel/numa_balancing", "0\n"),
-        ("kernel/random/entropy_avail", "256\n"),
         ("kernel/random/poolsize", "256\n"),
         ("kernel/printk", "4 4 1 7\n"),
         ("kernel/sched_child_runs_first", "0\n"),
@@ -269,6 +268,13 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         dir,
         "kernel/random/boot_id",
         pseudo::constant(dev, random_uuid()),
+    );
+    add_at_path(
+        dir,
+        "kernel/random/entropy_avail",
+        pseudo::file(PseudoAttr::new(dev, 0o444), || {
+            Ok(format!("{}\n", guard::random::seed_bits()).into_bytes())
+        }),
     );
     add_at_path(
         dir,

@@ -13,13 +13,16 @@ use crate::vm::{Ending, Machine, Streams, last_lines};
 /// A machine, and what is changed to make it of the default one.
 type Variant = (&'static str, u32, fn(&mut Machine));
 
+/// A processor as of 2011.
+const NO_RDRAND: &str = "max,x2apic=off,rdrand=off,rdseed=off";
+
 const SMALL: &[Variant] = &[
     ("one processor", 1, |_| {}),
-    ("two processors without x2APIC", 2, |machine| {
+    ("two processors without x2APIC and RDRAND", 2, |machine| {
         machine
             .hardware
             .extra
-            .extend(["-cpu", "max,x2apic=off"].map(OsString::from));
+            .extend(["-cpu", NO_RDRAND].map(OsString::from));
     }),
     ("the microvm board", 4, |machine| {
         machine.hardware.board = Board::Microvm;
@@ -79,7 +82,8 @@ fn boot_all(setting: &Setting, variants: &[Variant]) -> Vec<Check> {
         .collect()
 }
 
-/// Boots the machine, and sees that the supervisor knows all processors and powers off.
+/// Boots the machine, and sees that the supervisor knows all processors, says what it makes random
+/// numbers of if that is not the usual, and powers off.
 fn boot(setting: &Setting, (what, cpus, change): &Variant) -> Result<String> {
     let mut machine = setting.machine(&what.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
     machine.hardware.cpus = *cpus;
@@ -113,6 +117,12 @@ fn boot(setting: &Setting, (what, cpus, change): &Variant) -> Result<String> {
         resources.cpus_free + 1 == resources.cpus_total,
         "{} processors are free",
         resources.cpus_free
+    );
+    let log = std::fs::read_to_string(&machine.log)?;
+    let odd = machine.hardware.extra.iter().any(|word| word == NO_RDRAND);
+    ensure!(
+        log.contains("random numbers") == odd,
+        "it says the wrong thing, or nothing, of random numbers; the log:\n{log}"
     );
     Ok(format!(
         "{} processors free, {} MiB",
