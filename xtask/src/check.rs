@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::source::{self, Counts};
 use crate::trusted::{self, Source};
-use crate::{build, dependencies, diff, generated, layers, pages, paths, retired, style};
+use crate::{audit, build, dependencies, diff, generated, layers, pages, paths, retired, style};
 
 /// Packages that only build for bare metal: everything that calls the guard.
 pub const KERNEL_ONLY: &[&str] = &["guard", "drivers", "link", "node", "skerry-kernel"];
@@ -68,6 +68,10 @@ pub fn all() -> Vec<Outcome> {
         (
             "each part of the trusted base is within its limits",
             counted_sources().and_then(|sources| trusted::check(&sources)),
+        ),
+        (
+            "each public item of the trusted base is in its audit",
+            audited(),
         ),
         (
             "tables and numbers in the pages are the source's",
@@ -178,6 +182,14 @@ fn counted_sources() -> Result<Vec<Source>> {
         }
     }
     Ok(counted)
+}
+
+/// Checks the audit of the packages on which the kernel rests.
+fn audited() -> Result<String> {
+    let list = trusted::list()?;
+    let parts = trusted::Part::parse_all(&list)?;
+    let kernel = parts.iter().filter(|part| part.is_of_the_kernel());
+    audit::check(&kernel.map(|part| part.package).collect(), &every_source()?)
 }
 
 /// The folder of the modules that a source declares.

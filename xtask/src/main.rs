@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod abi;
+mod audit;
 mod bench;
 mod build;
 mod check;

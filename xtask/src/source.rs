@@ -277,6 +277,106 @@ fn character(text: &str) -> Option<usize> {
     }
 }
 
+/// Names that a module declares for others.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Interface<'a> {
+    /// Types and traits declared `pub`.
+    pub types: Vec<&'a str>,
+    /// Functions declared `pub` that belong to no type.
+    pub functions: Vec<&'a str>,
+    /// Functions declared `pub` of types, each with the type's name.
+    pub methods: Vec<(&'a str, &'a str)>,
+    /// Modules below, in files of their own, and whether they are `pub`.
+    pub modules: Vec<(&'a str, bool)>,
+    /// Names that `pub use` gives out.
+    pub exported: Vec<&'a str>,
+}
+
+/// Reads a module's declarations, those of its test modules among them.
+pub fn interface(source: &str) -> Interface<'_> {
+    let tokens: Vec<Token<'_>> = tokens(source).into_iter().map(|t| t.2).collect();
+    let mut found = Interface::default();
+    let (mut depth, mut of) = (0usize, None);
+    for (at, token) in tokens.iter().enumerate() {
+        let next = |n: usize| tokens.get(at + n);
+        match token {
+            Token::Mark(b'{') => depth += 1,
+            Token::Mark(b'}') => {
+                depth = depth.saturating_sub(1);
+                of = of.filter(|_| depth > 0);
+            }
+            Token::Word("impl") if depth == 0 => of = implemented(&tokens[at + 1..]),
+            Token::Word("mod") if depth == 0 && next(2) == Some(&Token::Mark(b';')) => {
+                let public = at > 0 && tokens[at - 1] == Token::Word("pub");
+                if let Some(Token::Word(name)) = next(1) {
+                    found.modules.push((name, public));
+                }
+            }
+            Token::Word("pub") => {
+                let item = tokens[at + 1..].iter();
+                let mut item = item.skip_while(|token| {
+                    matches!(
+                        token,
+                        Token::Literal | Token::Word("const" | "unsafe" | "async" | "extern")
+                    )
+                });
+                let (Some(kind), Some(Token::Word(name))) = (item.next(), item.next()) else {
+                    continue;
+                };
+                match (kind, depth, of) {
+                    (Token::Word("fn"), 0, _) => found.functions.push(name),
+                    (Token::Word("fn"), 1, Some(of)) => found.methods.push((of, name)),
+                    (Token::Word("struct" | "enum" | "union" | "trait"), 0, _) => {
+                        found.types.push(name);
+                    }
+                    (Token::Word("use"), 0, _) => {
+                        found.exported.extend(given_out(&tokens[at + 2..]));
+                    }
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The type of which these tokens, which follow `impl`, implement functions; none if it is a trait
+/// that they implement.
+fn implemented<'a>(tokens: &[Token<'a>]) -> Option<&'a str> {
+    let (mut angles, mut name) = (0usize, None);
+    for (at, token) in tokens.iter().enumerate() {
+        match token {
+            Token::Mark(b'<') => angles += 1,
+            // Not of an arrow.
+            Token::Mark(b'>') if at == 0 || tokens[at - 1] != Token::Mark(b'-') => {
+                angles = angles.saturating_sub(1);
+            }
+            Token::Word("for") if angles == 0 => return None,
+            Token::Word("where") | Token::Mark(b'{') if angles == 0 => return name,
+            Token::Word(word) if angles == 0 => name = Some(*word),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The names that a `use` gives out whose path and list these tokens begin with.
+fn given_out<'a>(tokens: &[Token<'a>]) -> Vec<&'a str> {
+    let end = tokens.iter().position(|token| *token == Token::Mark(b';'));
+    let tokens = &tokens[..end.unwrap_or(tokens.len())];
+    let mut names = Vec::new();
+    for (at, token) in tokens.iter().enumerate() {
+        match (token, tokens.get(at + 1)) {
+            (Token::Word(_), Some(Token::Mark(b':') | Token::Word("as"))) => {}
+            (Token::Word("as"), _) => {}
+            (Token::Word(name), _) => names.push(*name),
+            _ => {}
+        }
+    }
+    names
+}
+
 /// The words of a Rust source outside comments and literals.
 pub fn code_words(source: &str) -> impl Iterator<Item = &str> {
     tokens(source).into_iter().filter_map(|(_, _, token)| {

@@ -81,7 +81,7 @@ impl<'a> Part<'a> {
     }
 
     /// Whether the kernel rests on it.
-    fn is_of_the_kernel(&self) -> bool {
+    pub fn is_of_the_kernel(&self) -> bool {
         self.public_limit.is_some()
     }
 
