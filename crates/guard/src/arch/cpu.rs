@@ -384,6 +384,8 @@ pub fn idle_halt(should_sleep: impl FnOnce() -> bool) {
     assert_not_pinned();
     irqs_off();
     if should_sleep() {
+        // Again, should it have turned them on: the flag is this CPU's.
+        irqs_off();
         let idle = &area().idle;
         idle.store(true, Ordering::Relaxed);
         // SAFETY: `sti` takes effect after the following instruction, so no interrupt is taken
@@ -429,6 +431,8 @@ pub fn idle_mwait(word: &AtomicU32, value: u32, should_sleep: impl FnOnce() -> b
     );
     irqs_off();
     if should_sleep() {
+        // As in `idle_halt`.
+        irqs_off();
         // SAFETY: the instruction exists and only arms the monitor, on memory that is readable.
         unsafe {
             asm!("monitor", in("rax") ptr::from_ref(word), in("ecx") 0, in("edx") 0, options(nostack, preserves_flags));
