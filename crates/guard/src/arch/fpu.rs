@@ -18,7 +18,7 @@ use x86_spec::debug::{DR7_CONDITIONS, DR7_ENABLE, DR7_EXACT, DR7_FIXED};
 pub use x86_spec::segment::SegmentBases;
 use x86_spec::xsave::{self, DEFAULT_MXCSR_MASK, LEGACY, LEGACY_BYTES, MXCSR_MASK, signal_frame};
 
-use super::cpu::IrqsOff;
+use super::cpu::{CpuId, IrqsOff};
 use super::features::{self, Features};
 use super::usercopy::{self, UserFault};
 use super::{cpu, msr, user};
@@ -30,22 +30,26 @@ static BYTES: AtomicU32 = AtomicU32::new(LEGACY_BYTES as u32);
 static ENABLED: AtomicU64 = AtomicU64::new(LEGACY);
 static ALLOWED_MXCSR: AtomicU32 = AtomicU32::new(DEFAULT_MXCSR_MASK);
 
-/// Sets up XCR0 and the initial state on this CPU; the first one finds out the sizes.
-pub(super) fn init_cpu() {
+/// Sets up XCR0 and the initial state on this CPU. The first one decides which components there
+/// are, and finds out the sizes; a further one that lacks a component is a panic.
+pub(super) fn init_cpu(cpu: CpuId) {
     if features::has(Features::XSAVE) {
-        let supported = {
+        let enabled = if cpu.0 == 0 {
             let leaf = __cpuid_count(0xd, 0);
-            u64::from(leaf.edx) << 32 | u64::from(leaf.eax)
+            xsave::enabled(u64::from(leaf.edx) << 32 | u64::from(leaf.eax))
+        } else {
+            ENABLED.load(Ordering::Relaxed)
         };
-        let enabled = xsave::enabled(supported);
-        // SAFETY: CR4.OSXSAVE is set; the value holds x87 and only supported components in
-        // permitted combinations.
+        // SAFETY: CR4.OSXSAVE is set; the value holds x87 and components in permitted combinations,
+        // which the first CPU supports. One that does not refuses the value by an exception.
         unsafe {
             asm!("xsetbv", in("ecx") 0, in("eax") enabled as u32, in("edx") (enabled >> 32) as u32, options(nostack, nomem));
         }
-        ENABLED.store(enabled, Ordering::Relaxed);
-        // EBX: the size for what XCR0 enables now.
-        BYTES.store(__cpuid_count(0xd, 0).ebx, Ordering::Relaxed);
+        if cpu.0 == 0 {
+            ENABLED.store(enabled, Ordering::Relaxed);
+            // EBX: the size for what XCR0 enables now.
+            BYTES.store(__cpuid_count(0xd, 0).ebx, Ordering::Relaxed);
+        }
     }
     let mut probe = LegacyArea([0; LEGACY_BYTES]);
     // SAFETY: the area is 16-byte aligned and 512 bytes long; `fninit` has no operand.
@@ -432,7 +436,7 @@ fn load_debug([a, b, c, d, control, no_tsc]: [u64; 6]) {
 impl Drop for UserFpu {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout in `allocate`, whose size does not change after the
-        // CPUs are set up.
+        // first CPU is set up.
         unsafe { dealloc(self.area.as_ptr(), layout()) };
     }
 }

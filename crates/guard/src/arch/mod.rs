@@ -62,7 +62,7 @@ pub(crate) fn init_cpu(cpu: CpuId) {
     idt::load();
     usercopy::init_cpu();
     user::init_cpu();
-    fpu::init_cpu();
+    fpu::init_cpu(cpu);
     if cpu.0 == 0 {
         ioapic::silence_8259();
     }
