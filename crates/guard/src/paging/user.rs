@@ -278,8 +278,8 @@ impl PageTable {
     ///
     /// Nothing is mapped until all CPUs have forgotten the old page (Linux: `ptep_clear_flush`). If
     /// the new one were there at once, a second thread that faults would find it, write to it, and
-    /// tell a third, whose CPU still reads the old page: threads began with a null pointer that way.
-    /// Whoever faults meanwhile waits for the span.
+    /// tell a third, whose CPU still reads the old page: threads began with a null pointer that
+    /// way. Whoever faults meanwhile waits for the span.
     fn exchange(&self, table: &Table, va: usize, page: Page, perm: Perm) -> Option<Page> {
         let slot = index(va, 1);
         let before = self.removed(va, table.swap(slot, Entry::NONE));
