@@ -106,14 +106,20 @@ pub struct Info {
     pub cpus_supervisor: u32,
     /// Free for instances.
     pub cpus_free: u32,
-    /// Unusable until the machine is restarted.
+    /// Did not start.
     pub cpus_lost: u32,
+    /// Did not come back from an instance yet.
+    pub cpus_quarantined: u32,
+    /// Unused; zero.
+    pub reserved: u32,
     /// All memory.
     pub mem_total: u64,
     /// Free for instances. What the supervisor keeps free for itself is not counted.
     pub mem_free: u64,
     /// Bytes of memory with instances.
     pub mem_granted: u64,
+    /// Bytes of memory that CPUs in quarantine may still use.
+    pub mem_quarantined: u64,
     /// Unusable until the machine is restarted.
     pub mem_leaked: u64,
     /// The kernel's version.
@@ -233,9 +239,9 @@ pub struct Status {
     /// Nanoseconds from the decision to end the instance until CPUs and memory were free, scrubbing
     /// apart.
     pub reclaim_ns: u64,
-    /// Memory that is lost with it.
+    /// Memory that has not come back, because CPUs have not.
     pub leaked: u64,
-    /// CPUs that are lost with it.
+    /// CPUs that have not come back.
     pub lost_cpus: u32,
     /// CPUs that had to be reset.
     pub reset_cpus: u32,
@@ -312,7 +318,7 @@ pub struct Wait {
 }
 
 const _: () = {
-    assert!(size_of::<Info>() == 80);
+    assert!(size_of::<Info>() == 96);
     assert!(size_of::<Create>() == 376);
     assert!(size_of::<Load>() == 40);
     assert!(size_of::<Target>() == 8);

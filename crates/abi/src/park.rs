@@ -61,8 +61,8 @@ pub struct Slot {
     pub parks: AtomicU64,
     /// The CPU's APIC id; written once.
     pub apic_id: AtomicU32,
-    /// Unused; zero.
-    pub reserved: AtomicU32,
+    /// Number of times that the CPU came in through a reset, written by the parked CPU.
+    pub resets: AtomicU32,
 }
 
 impl Slot {
@@ -79,7 +79,7 @@ impl Slot {
             claimed: AtomicU64::new(0),
             parks: AtomicU64::new(0),
             apic_id: AtomicU32::new(apic_id),
-            reserved: AtomicU32::new(0),
+            resets: AtomicU32::new(0),
         }
     }
 }
@@ -96,6 +96,7 @@ const _: () = {
     assert!(offset_of!(Slot, claimed) == 40);
     assert!(offset_of!(Slot, parks) == 48);
     assert!(offset_of!(Slot, apic_id) == 56);
+    assert!(offset_of!(Slot, resets) == 60);
 };
 
 #[cfg(test)]

@@ -47,9 +47,25 @@ static IGNORES_NMI: AtomicBool = AtomicBool::new(false);
 
 /// Fails as told. Returns only in the supervisor, where it does nothing.
 pub fn inject(_: &FaultToken, fault: Fault) {
-    if role::is_supervisor() {
-        return;
+    if !role::is_supervisor() {
+        fail(fault);
     }
+}
+
+/// Fails on the way up if an instance's command line says `fault=NAME@PLACE` and `place` is that
+/// place.
+pub(crate) fn at_boot(place: &str) {
+    let wanted = role::cmdline_value("fault").and_then(|value| value.split_once('@'));
+    if let Some((name, at)) = wanted
+        && at == place
+        && !role::is_supervisor()
+        && let Some(fault) = Fault::from_name(name)
+    {
+        fail(fault);
+    }
+}
+
+fn fail(fault: Fault) {
     match fault {
         Fault::Panic => panic!("on purpose"),
         Fault::Wild => {

@@ -22,8 +22,12 @@ pub(crate) fn tlb(cpu: CpuId) {
     send(cpu, TLB_VECTOR);
 }
 
-/// Rings the supervisor. Does nothing in the supervisor itself.
+/// Rings the supervisor. Does nothing in the supervisor itself, nor before this kernel can ring:
+/// the supervisor looks at the window from time to time anyway.
 pub fn ring_peer() {
+    if !apic::is_ready() {
+        return;
+    }
     let descriptor = role::descriptor();
     if !descriptor.is_supervisor()
         && let Ok(vector @ 0x20..=0xfe) = u8::try_from(descriptor.doorbell_vector)

@@ -23,9 +23,12 @@ use core::mem::{offset_of, size_of};
 use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use abi::descriptor::MAX_CPUS;
-use abi::layout::{IMAGE, PAGE_SIZE, PARK};
+use abi::descriptor::{MAX_CPUS, ROLE_SUBOS};
+use abi::layout::{DESCRIPTOR, IMAGE, PAGE_SIZE, PARK, WINDOW};
 use abi::park::Slot;
+use abi::window::{State, Status};
+use abi::{Descriptor, Window};
+use x86_spec::debug::DR6_CLEAR;
 
 use crate::arch::{self, apic, cpu, msr};
 
@@ -34,6 +37,8 @@ use crate::arch::{self, apic, cpu, msr};
 pub(crate) const TRAMPOLINE: u64 = 0x8000;
 /// The slots, behind the park page.
 const SLOTS: usize = PARK + PAGE_SIZE;
+/// Offset of the park page's entry for reset CPUs.
+const RESET_ENTRY: usize = 16;
 /// A slot and the stack for NMI frames behind it.
 const STRIDE: usize = 256;
 
@@ -95,6 +100,11 @@ global_asm!(
     .balign 4096
     .globl park_page
 park_page:
+    xor r12d, r12d
+    jmp 10f
+    # Where a reset CPU comes in.
+    .org park_page + {reset_entry}
+    mov r12d, 1
     jmp 10f
     .balign 8
     .globl park_cr3
@@ -139,8 +149,21 @@ park_idt:
     mov cr4, rax
     mov rax, [rip + park_cr3]
     mov cr3, rax
+    # What is left of the last owner's addresses goes with its tables.
     xor eax, eax
     mov dr7, rax
+    mov dr0, rax
+    mov dr1, rax
+    mov dr2, rax
+    mov dr3, rax
+    mov eax, {dr6_clear}
+    mov dr6, rax
+    xor esi, esi
+    xor ebp, ebp
+    xor r11d, r11d
+    xor r13d, r13d
+    xor r14d, r14d
+    xor r15d, r15d
     cmp dword ptr [rip + park_x2apic], 0
     je 11f
     mov ecx, 0x1b
@@ -180,6 +203,7 @@ park_idt:
     mov gs, eax
     mov ss, eax
     inc qword ptr [rbx + {parks}]
+    add [rbx + {resets}], r12d
     # The interrupt return loads CS, and ends the NMI that brought the CPU here, if one did.
     push 0
     lea rax, [rbx + {stride}]
@@ -217,9 +241,22 @@ park_loop:
     hlt
     jmp park_loop
 
+    # An exception here, or in an instance that has just been entered and has no table of its own yet. In an instance it is the
+    # end of that instance, which nobody can tell later; NMIs are blocked since the CPU left, so it comes back as it is. Anywhere
+    # else nothing is known.
 park_stray:
-    hlt
-    jmp park_stray
+    cli
+    mov rax, cr3
+    cmp rax, [rip + park_cr3]
+    je 18f
+    movabs rax, {role}
+    cmp dword ptr [rax], {role_subos}
+    jne 18f
+    movabs rax, {told_state}
+    mov dword ptr [rax], {panicked}
+    jmp park_page
+18: hlt
+    jmp 18b
     .balign 4096
     .popsection
     "#,
@@ -236,6 +273,13 @@ park_stray:
     epoch = const offset_of!(Slot, epoch),
     claimed = const offset_of!(Slot, claimed),
     parks = const offset_of!(Slot, parks),
+    resets = const offset_of!(Slot, resets),
+    reset_entry = const RESET_ENTRY,
+    dr6_clear = const DR6_CLEAR,
+    role = const DESCRIPTOR + offset_of!(Descriptor, role),
+    role_subos = const ROLE_SUBOS,
+    told_state = const WINDOW + offset_of!(Window, status) + offset_of!(Status, state),
+    panicked = const State::Panicked as u32,
     apic_id = const offset_of!(Slot, apic_id),
 );
 
@@ -295,7 +339,7 @@ trampoline_end:
     .popsection
     "#,
     at = const TRAMPOLINE,
-    page = const PARK,
+    page = const PARK + RESET_ENTRY,
     options(att_syntax),
 );
 
@@ -370,11 +414,15 @@ pub(crate) fn slot(index: usize) -> &'static Slot {
     &PLACES.0[index].slot
 }
 
-/// Sends this CPU to the park page, for good as far as this instance is concerned, by way of an NMI
-/// to itself.
+/// Sends this CPU to the park page, for good as far as this instance is concerned: by way of an NMI
+/// to itself, or, where it does not take NMIs yet, as it is.
 pub(crate) fn enter() -> ! {
     cpu::irqs_off();
     arch::mark_stopping();
+    if !apic::is_ready() || !cpu::is_online(cpu::current()) {
+        // SAFETY: NMIs are blocked since this CPU left the park page, and interrupts are off.
+        unsafe { enter_with_nmis_blocked() };
+    }
     apic::send_nmi(apic::id());
     // If the NMI does not come (this is an NMI handler already), the supervisor resets the CPU.
     msr::halt_forever()
@@ -383,8 +431,8 @@ pub(crate) fn enter() -> ! {
 /// The end of [`enter`].
 ///
 /// # Safety
-/// This is the NMI handler, and interrupts are off.
-pub(crate) unsafe fn enter_from_nmi() -> ! {
+/// NMIs are blocked, as they are in the NMI handler, and interrupts are off.
+pub(crate) unsafe fn enter_with_nmis_blocked() -> ! {
     // SAFETY: every instance maps the park page there, and its code needs nothing of the state it
     // finds but that NMIs are blocked, which the caller vouches for.
     unsafe { asm!("jmp {}", in(reg) PARK, options(noreturn)) };

@@ -1,7 +1,7 @@
 //! Role of this instance, supervisor or not: its descriptor, its window, and what follows from
 //! them.
 
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use abi::layout::{DESCRIPTOR, WINDOW};
 use abi::{Descriptor, Window};
@@ -10,6 +10,14 @@ use abi::{Descriptor, Window};
 static ADOPTED: AtomicPtr<Descriptor> = AtomicPtr::new(core::ptr::null_mut());
 /// The TSC when this kernel's first instruction in Rust ran.
 static ENTRY_TSC: AtomicU64 = AtomicU64::new(0);
+
+/// This kernel was entered from the park page: it is an instance, whatever its descriptor says.
+static ENTERED_AS_INSTANCE: AtomicBool = AtomicBool::new(false);
+
+/// Notes that this kernel is an instance, first of all.
+pub(crate) fn enter_as_instance() {
+    ENTERED_AS_INSTANCE.store(true, Ordering::Relaxed);
+}
 
 /// Adopts a descriptor that the boot code has filled in.
 pub(crate) fn adopt(descriptor: &'static Descriptor) {
@@ -55,11 +63,14 @@ fn adopted() -> Option<&'static Descriptor> {
     unsafe { ADOPTED.load(Ordering::Acquire).as_ref() }
 }
 
-/// True in the supervisor. Before there is a descriptor too: whoever boots without one boots a
-/// machine.
+/// True in the supervisor. Before there is a descriptor, whoever was not entered as an instance
+/// boots a machine.
 #[must_use]
 pub fn is_supervisor() -> bool {
-    adopted().is_none_or(Descriptor::is_supervisor)
+    match adopted() {
+        Some(descriptor) => descriptor.is_supervisor(),
+        None => !ENTERED_AS_INSTANCE.load(Ordering::Relaxed),
+    }
 }
 
 /// The window this instance shares with its supervisor; `None` in the supervisor itself.

@@ -12,7 +12,7 @@ use crate::arch::{self, apic, timer};
 use crate::cpu::CpuId;
 use crate::paging::kernel;
 use crate::stack::KernelStack;
-use crate::{park, role};
+use crate::{faults, park, role};
 
 /// End of each CPU's first stack; 0 for the first CPU, which has the boot stack.
 static STACKS: [AtomicUsize; MAX_CPUS] = [const { AtomicUsize::new(0) }; MAX_CPUS];
@@ -58,6 +58,7 @@ extern "C" fn start(number: u32) -> ! {
     if number == 0 {
         crate::boot::start_instance()
     }
+    faults::at_boot("further");
     let cpu = CpuId(number);
     arch::init_cpu(cpu);
     ENTERED.fetch_add(1, Ordering::Release);
@@ -96,14 +97,6 @@ pub(crate) fn start_own() -> u32 {
     }
     timer::poll_us(1_000_000, || ENTERED.load(Ordering::Acquire) == further);
     ENTERED.load(Ordering::Acquire)
-}
-
-/// Sends a CPU through INIT and start-up message into the park page. It may be in any state but VMX
-/// root operation.
-pub(crate) fn reset(apic_id: u32) {
-    apic::send_init(apic_id);
-    timer::poll_us(100, || false);
-    start_up(apic_id);
 }
 
 /// Starts a reset CPU, into the park page; ignored by one that runs.

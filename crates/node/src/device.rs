@@ -103,9 +103,12 @@ fn info(request: &IoctlRequest<'_>) -> Result<usize> {
         cpus_supervisor: r.cpus_supervisor,
         cpus_free: r.cpus_free,
         cpus_lost: r.cpus_lost,
+        cpus_quarantined: r.cpus_quarantined,
+        reserved: 0,
         mem_total: r.mem_total,
         mem_free: r.mem_free,
         mem_granted: r.mem_granted,
+        mem_quarantined: r.mem_quarantined,
         mem_leaked: r.mem_leaked,
         version: dev::field(env!("CARGO_PKG_VERSION")).unwrap_or_default(),
     };

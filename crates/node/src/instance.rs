@@ -17,7 +17,7 @@ use abi::window::State;
 use fs::Result;
 use fs::poll::PollQueue;
 use guard::mem::{Scrub, Scrubbing};
-use guard::partition::{HaltProgress, HaltReport, Partition};
+use guard::partition::{HaltProgress, HaltReport, Partition, quarantine};
 use guard::timer;
 use ring::{Consumer, LogReader, MessageWriter, Producer};
 use task::Mutex;
@@ -289,11 +289,11 @@ impl Instance {
         if drained.more {
             crate::WORK_EVENT.set();
         }
-        match (ends, booting) {
-            (true, _) => Some(crate::HALT_POLL_NS),
-            (false, true) => Some(crate::BOOT_POLL_NS),
-            (false, false) => None,
-        }
+        Some(match (ends, booting) {
+            (true, _) => crate::HALT_POLL_NS,
+            (false, true) => crate::BOOT_POLL_NS,
+            (false, false) => crate::RUN_POLL_NS,
+        })
     }
 
     /// Moves what is in the rings into the logs. From each ring at most what it holds: an instance
@@ -349,7 +349,7 @@ impl Instance {
     fn finish(&self, report: HaltReport) {
         let mut record = self.record.lock();
         self.drain(&mut record, DrainExtent::All);
-        let Some(mut partition) = record.partition.take() else {
+        let Some(partition) = record.partition.take() else {
             return;
         };
         drop(record);
@@ -362,7 +362,6 @@ impl Instance {
         };
         let bytes = partition.memory_bytes();
         let scrub = partition.reclaim().map(scrub);
-        drop(partition);
         let mut record = self.record.lock();
         let halting_since = record.halting_since;
         let status = &mut record.status;
@@ -378,7 +377,7 @@ impl Instance {
         };
         status.ended_ns = timer::wall_ns();
         status.reset_cpus = report.reset;
-        status.lost_cpus = report.lost;
+        status.lost_cpus = report.missing;
         match scrub {
             Some(scrub) => {
                 status.scrubbed_bytes = scrub.bytes;
@@ -394,19 +393,29 @@ impl Instance {
             dev::STATE_PANICKED => String::from("its kernel panicked: see its kernel log"),
             _ => String::from("halted by force"),
         };
-        let lost = if report.lost > 0 {
+        let missing = if report.missing > 0 {
             format!(
-                "; {} CPUs did not come back: they and {} MiB are lost until the machine restarts",
-                report.lost,
+                "; {} CPUs did not come back: they and {} MiB are in quarantine",
+                report.missing,
                 bytes >> 20
             )
         } else {
             String::new()
         };
-        record.status.set_detail(&format!("{what}{lost}"));
+        record.status.set_detail(&format!("{what}{missing}"));
         drop(record);
-        log::info!("instance {} ({}) {what}{lost}", self.id, self.label);
+        log::info!("instance {} ({}) {what}{missing}", self.id, self.label);
         self.close();
+    }
+
+    /// Makes the entries for what came back from quarantine: all of it.
+    fn leave_quarantine(&self, scrub: Scrub) {
+        let mut record = self.record.lock();
+        let status = &mut record.status;
+        (status.lost_cpus, status.leaked) = (0, 0);
+        status.scrubbed_bytes = scrub.bytes;
+        status.scrub_ns = scrub.ns;
+        status.set_detail("ended; some of its CPUs were in quarantine for a while");
     }
 
     /// Closes all logs: nothing will be written or read any more.
@@ -435,6 +444,24 @@ impl Instance {
         self.close();
         Ok(())
     }
+}
+
+/// Looks at what is in quarantine, and takes back what has come. Returns in how many nanoseconds it
+/// is to be looked at again.
+pub(crate) fn service_quarantine() -> Option<u64> {
+    while let Some(released) = quarantine::release() {
+        let instance = crate::instances().find(|instance| instance.id == released.id);
+        let take_back = move || {
+            let scrub = scrub(released.memory);
+            if let Some(instance) = instance {
+                instance.leave_quarantine(scrub);
+            }
+        };
+        // If there is no thread for it, the memory is free all the same, and zeroed when it is
+        // given out.
+        let _ = task::spawn("reclaim", None, take_back);
+    }
+    (!quarantine::is_empty()).then_some(crate::QUARANTINE_POLL_NS)
 }
 
 /// Zeroes an instance's memory, with all CPUs of the supervisor at it, and frees it.

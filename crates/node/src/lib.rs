@@ -54,6 +54,10 @@ const HALT_POLL_NS: u64 = 200_000;
 /// Interval between looks at an instance whose program has not begun: a kernel that panics before
 /// it can ring says so in its window only.
 const BOOT_POLL_NS: u64 = 100_000_000;
+/// Interval between looks at an instance whose program runs: whatever became of its ring.
+const RUN_POLL_NS: u64 = 1_000_000_000;
+/// Interval between looks at what is in quarantine.
+const QUARANTINE_POLL_NS: u64 = 100_000_000;
 
 fn on_doorbell() {
     WORK_EVENT.set();
@@ -111,7 +115,10 @@ fn supervise() {
             }
             instance.cut_logs();
         }
-        let soonest = instances().filter_map(|instance| instance.service()).min();
+        let soonest = instances()
+            .filter_map(|instance| instance.service())
+            .chain(instance::service_quarantine())
+            .min();
         again = soonest.map_or(Deadline::NEVER, Deadline::after_ns);
     }
 }

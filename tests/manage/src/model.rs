@@ -113,6 +113,7 @@ pub(crate) struct Cpus {
     pub(crate) in_use: u32,
     pub(crate) free: u32,
     pub(crate) lost: u32,
+    pub(crate) quarantined: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -122,6 +123,7 @@ pub(crate) struct Memory {
     pub(crate) in_use: u64,
     pub(crate) free: u64,
     pub(crate) leaked: u64,
+    pub(crate) quarantined: u64,
 }
 
 /// Verdict on an observation; the error says what is wrong.
@@ -899,6 +901,10 @@ impl Model {
         let between = |value: u64, least: u64, more: u64| least <= value && value <= least + more;
         check("CPUs are lost", now.cpus.lost == 0)?;
         check("memory is leaked", now.memory.leaked == 0)?;
+        check(
+            "something is in quarantine",
+            (now.cpus.quarantined, now.memory.quarantined) == (0, 0),
+        )?;
         check("instances", now.instances == self.instances.len())?;
         check(
             "all CPUs",

@@ -64,9 +64,9 @@ pub struct Reclaim {
     pub scrubbed_bytes: u64,
     /// CPUs that had to be reset.
     pub reset_cpus: u32,
-    /// CPUs that did not come back.
+    /// CPUs that have not come back: they are in quarantine.
     pub lost_cpus: u32,
-    /// Memory that cannot be used again.
+    /// Memory that is in quarantine with them.
     pub leaked_bytes: u64,
 }
 
@@ -92,8 +92,10 @@ pub struct Share<T> {
     pub in_use: T,
     /// Free.
     pub free: T,
-    /// Unusable until the machine restarts.
+    /// Did not start.
     pub lost: T,
+    /// Did not come back from an instance yet.
+    pub quarantined: T,
 }
 
 /// Bytes of memory by owner.
@@ -109,6 +111,8 @@ pub struct MemoryShare {
     pub free: u64,
     /// Unusable until the machine restarts.
     pub leaked: u64,
+    /// CPUs in quarantine may still use it.
+    pub quarantined: u64,
 }
 
 fn seconds(ns: u64) -> Option<f64> {
@@ -167,7 +171,8 @@ impl Resources {
     /// From the device's record.
     #[must_use]
     pub fn new(info: &Info, instances: usize) -> Self {
-        let cpus_known = info.cpus_supervisor + info.cpus_free + info.cpus_lost;
+        let cpus_known =
+            info.cpus_supervisor + info.cpus_free + info.cpus_lost + info.cpus_quarantined;
         Self {
             cpus: Share {
                 total: info.cpus_total,
@@ -175,15 +180,17 @@ impl Resources {
                 in_use: info.cpus_total.saturating_sub(cpus_known),
                 free: info.cpus_free,
                 lost: info.cpus_lost,
+                quarantined: info.cpus_quarantined,
             },
             memory: MemoryShare {
                 total: info.mem_total,
-                supervisor: info
-                    .mem_total
-                    .saturating_sub(info.mem_free + info.mem_granted + info.mem_leaked),
+                supervisor: info.mem_total.saturating_sub(
+                    info.mem_free + info.mem_granted + info.mem_quarantined + info.mem_leaked,
+                ),
                 in_use: info.mem_granted,
                 free: info.mem_free,
                 leaked: info.mem_leaked,
+                quarantined: info.mem_quarantined,
             },
             instances,
         }
@@ -258,7 +265,15 @@ pub fn instances(all: &[&Status], now: SystemTime, out: &mut dyn Write) -> io::R
 /// # Errors
 /// Those of `out`.
 pub fn resources(r: &Resources, out: &mut dyn Write) -> io::Result<()> {
-    let head = ["", "TOTAL", "SUPERVISOR", "INSTANCES", "FREE", "LOST"];
+    let head = [
+        "",
+        "TOTAL",
+        "SUPERVISOR",
+        "INSTANCES",
+        "FREE",
+        "LOST",
+        "QUARANTINED",
+    ];
     let (cpus, memory) = (&r.cpus, &r.memory);
     let cpus = [
         cpus.total,
@@ -266,6 +281,7 @@ pub fn resources(r: &Resources, out: &mut dyn Write) -> io::Result<()> {
         cpus.in_use,
         cpus.free,
         cpus.lost,
+        cpus.quarantined,
     ]
     .map(|count| count.to_string());
     let memory = [
@@ -274,9 +290,10 @@ pub fn resources(r: &Resources, out: &mut dyn Write) -> io::Result<()> {
         memory.in_use,
         memory.free,
         memory.leaked,
+        memory.quarantined,
     ]
     .map(size::format);
-    let row = |name: &str, cells: [String; 5]| {
+    let row = |name: &str, cells: [String; 6]| {
         std::iter::once(name.to_owned())
             .chain(cells)
             .collect::<Vec<_>>()
@@ -322,7 +339,7 @@ pub fn inspected(status: &Status, out: &mut dyn Write) -> io::Result<()> {
         ));
         if reclaim.lost_cpus > 0 || reclaim.leaked_bytes > 0 {
             rows.push((
-                "lost",
+                "in quarantine",
                 format!(
                     "{} CPUs, {}",
                     reclaim.lost_cpus,

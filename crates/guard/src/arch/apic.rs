@@ -23,6 +23,8 @@ use crate::irq;
 pub const TIMER_DIVIDER: u64 = 16;
 
 static X2APIC: AtomicBool = AtomicBool::new(false);
+/// The mode is chosen, and the registers can be reached.
+static READY: AtomicBool = AtomicBool::new(false);
 
 fn read(register: u32) -> u32 {
     if X2APIC.load(Ordering::Relaxed) {
@@ -69,6 +71,12 @@ pub fn init_mode(x2apic: bool) {
         msr::write(msr::APIC_BASE, base);
     }
     X2APIC.store(x2apic, Ordering::Relaxed);
+    READY.store(true, Ordering::Release);
+}
+
+/// Whether interrupts can be sent: a kernel may end before that.
+pub fn is_ready() -> bool {
+    READY.load(Ordering::Acquire)
 }
 
 /// Sets up this CPU's APIC: on, all local sources masked, the timer one-shot on its vector.

@@ -275,7 +275,7 @@ extern "C" fn special_trap(frame: &mut KernelFrame) {
             if let Some(window) = role::window() {
                 if window.halt_ordered() || super::is_stopping() {
                     // SAFETY: this is the NMI handler; it runs with interrupts off.
-                    unsafe { park::enter_from_nmi() };
+                    unsafe { park::enter_with_nmis_blocked() };
                 }
             } else if super::is_stopping() {
                 msr::halt_forever();

@@ -24,7 +24,7 @@ use crate::cpu::CpuId;
 use crate::mem::frame::Frame;
 use crate::mem::{self, Start};
 use crate::paging::build::{Access, ImageLayout, Shared};
-use crate::{Authority, BootToken, log as logging, park, role, smp, timer};
+use crate::{Authority, BootToken, faults, log as logging, park, role, smp, timer};
 
 unsafe extern "C" {
     static image_start: u8;
@@ -153,9 +153,9 @@ extern "C" fn start_machine(kind: u32, info: u32) -> ! {
 
 /// First Rust code of an instance's first CPU.
 pub(crate) fn start_instance() -> ! {
+    role::enter_as_instance();
     role::set_entry_tsc(timer::tsc());
-    // SAFETY: the supervisor's tables, which are in force, map this instance's descriptor there.
-    unsafe { role::adopt_mapped() };
+    // From here on a panic ends this instance, and says so.
     logging::use_ring();
     if let Some(window) = role::window() {
         window
@@ -163,10 +163,14 @@ pub(crate) fn start_instance() -> ! {
             .entry_tsc
             .store(role::boot_tsc(), core::sync::atomic::Ordering::Relaxed);
     }
+    // SAFETY: the supervisor's tables, which are in force, map this instance's descriptor there.
+    unsafe { role::adopt_mapped() };
+    faults::at_boot("entry");
     // SAFETY: the descriptor validated and is the supervisor's word; the tables are complete.
     unsafe { mem::init(role::descriptor(), Start::Loaded, &image(), &[]) };
+    faults::at_boot("memory");
 
-    run(|| {})
+    run(|| faults::at_boot("processor"))
 }
 
 /// The common path: the CPU, the log, what the role wants, and the kernel.

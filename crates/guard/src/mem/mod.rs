@@ -84,6 +84,35 @@ pub struct MemStats {
     pub leaked: u64,
 }
 
+/// Sizes of the allocator's own tables, which lie in a row.
+struct OwnTables {
+    word_bytes: usize,
+    word_pages: u64,
+    local_pages: u64,
+    reference_pages: u64,
+}
+
+impl OwnTables {
+    /// For frames `0..end` and so many CPUs.
+    fn new(end: u64, cpus: usize) -> Self {
+        let pages = |bytes: usize| bytes.div_ceil(PAGE_SIZE) as u64;
+        let word_bytes = ::frames::words_needed(end, cpus) * size_of::<u64>();
+        Self {
+            word_bytes,
+            word_pages: pages(word_bytes),
+            local_pages: pages(percpu::bytes(cpus)),
+            reference_pages: pages(refcount::bytes(end)),
+        }
+    }
+}
+
+/// Frames in a row that an instance with frames `0..end` and so many CPUs needs for the tables of
+/// its memory management, before it has an allocator.
+pub(crate) fn table_frames(end: u64, cpus: usize) -> u64 {
+    let tables = OwnTables::new(end, cpus);
+    tables.word_pages + tables.local_pages + tables.reference_pages
+}
+
 static TOTAL: AtomicU64 = AtomicU64::new(0);
 
 /// Use of the frames at the moment. The numbers are read one after another while they change.
@@ -171,19 +200,13 @@ pub(crate) unsafe fn init(
     // they are long and all but the lowest frames' are not touched for a long time.
     let end = map.end();
     let cpus = descriptor.cpus().len();
-    let word_bytes = ::frames::words_needed(end, cpus) * size_of::<u64>();
-    let pages = |bytes: usize| bytes.div_ceil(PAGE_SIZE) as u64;
-    let (word_pages, local_pages, reference_pages) = (
-        pages(word_bytes),
-        pages(percpu::bytes(cpus)),
-        pages(refcount::bytes(end)),
-    );
-    let mut bump = Bump::new(
-        map.ranges(),
-        &holes,
-        u64::MAX,
-        word_pages + local_pages + reference_pages,
-    );
+    let OwnTables {
+        word_bytes,
+        word_pages,
+        local_pages,
+        reference_pages,
+    } = OwnTables::new(end, cpus);
+    let mut bump = Bump::new(map.ranges(), &holes, u64::MAX, table_frames(end, cpus));
     let mut table = |pages| {
         bump.take(pages)
             .unwrap_or_else(|| panic!("no run of {pages} frames is free for memory management"))

@@ -4,40 +4,26 @@
 //! to stay in each CPU's mailbox, and an NMI: the guard's NMI handler in the instance parks, and
 //! whoever comes in, by whichever door, claims the order. That claim is the proof. A CPU that does
 //! not come is reset by INIT and comes in through the trampoline, where it finds the same order.
-//! One that still does not come is lost.
+//! `recovery` says when. What still does not come goes into quarantine, from where it is taken back
+//! when it proves where it is.
 
 use core::sync::atomic::Ordering;
 
+use super::recovery::{Recovery, Seen, Step};
 use super::{InstanceCpu, Partition, smp};
 use crate::arch::apic;
 use crate::mem::Scrubbing;
-use crate::timer;
+use crate::{park, timer};
 
-/// Time is counted in looks, of which there is at most one in so long: whoever runs the machine may
-/// stop it, or this CPU, for seconds, and then it is late without anybody having had a chance to
-/// come.
-const TICK_NS: u64 = 10_000_000;
-/// Ticks a CPU has to follow an NMI before it is reset, and then from one start-up message to the
-/// next.
-const RESET_TICKS: u32 = 10;
-/// Ticks until it is given up.
-const LOST_TICKS: u32 = 500;
-
-/// Progress of a halt.
-pub(super) struct Halting {
-    ticks: u32,
-    next_tick: u64,
-}
-
-/// Outcome of a halt: the CPUs that came back, and those that were lost.
+/// Outcome of a halt: the CPUs that came back, and those that did not yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HaltReport {
     /// CPUs back in the park page.
     pub parked: u32,
     /// Number of the parked CPUs that had to be reset.
     pub reset: u32,
-    /// CPUs that did not come back.
-    pub lost: u32,
+    /// CPUs that are to go into quarantine.
+    pub missing: u32,
 }
 
 /// Whether [`Partition::halt_step`] has to be called again.
@@ -51,91 +37,88 @@ pub enum HaltProgress {
 
 impl InstanceCpu {
     /// Asks for the proof, wherever the CPU is: it claims the order on its way into the park page,
-    /// or when the NMI wakes it there. True when it has done so.
-    fn confirm(&mut self) -> bool {
-        if !self.confirmed {
-            if self.mailbox.is_claimed() {
-                // Of the last order, which sent it away, that says nothing: it counts for the first
-                // one after its return.
-                if self.asked {
-                    self.confirmed = true;
-                } else if self.mailbox.ask_for_proof() {
-                    self.asked = true;
-                    apic::send_nmi(self.apic_id);
-                }
-            } else if !self.asked && self.mailbox.revoke() {
-                // It never left: the order that would have sent it away is taken back.
-                self.confirmed = true;
+    /// or when the NMI wakes it there.
+    fn ask(&mut self, now: u64) {
+        // Of the last order, which sends it away, a claim says nothing: it counts for the first one
+        // after its return. If that one can be taken back, it never left.
+        if self.recovery.is_none() {
+            if self.mailbox.revoke() {
+                self.recovery = Some(Recovery::parked());
+            } else if self.mailbox.ask_for_proof() {
+                self.recovery = Some(Recovery::asked(now));
+                apic::send_nmi(self.apic_id);
             }
         }
-        self.confirmed
     }
 
-    /// Resets the CPU, once; from then on it is sent start-up messages, which are ignored if one
-    /// was heard. No NMI: at the door after a reset there is nobody to take it.
-    fn reset(&mut self) {
-        if self.reset {
-            smp::start_up(self.apic_id);
-        } else {
-            self.reset = true;
-            smp::reset(self.apic_id);
+    /// Looks whether it has come, and does what is next if it has not. True when it has.
+    pub(super) fn look(&mut self, now: u64) -> bool {
+        self.ask(now);
+        let Some(recovery) = &mut self.recovery else {
+            return false;
+        };
+        let seen = Seen {
+            claimed: self.mailbox.is_claimed(),
+            resets: park::slot(self.slot).resets.load(Ordering::Acquire),
+        };
+        match recovery.look(now, seen) {
+            Step::Wait => {}
+            Step::Reset => apic::send_init(self.apic_id),
+            // No NMI: at the door after a reset there is nobody to take it.
+            Step::StartUp => smp::start_up(self.apic_id),
         }
+        recovery.is_parked()
+    }
+
+    /// In the park page, by its own proof (or never sent away).
+    pub(super) fn is_parked(&self) -> bool {
+        self.recovery.as_ref().is_some_and(Recovery::is_parked)
     }
 }
 
 impl Partition {
     /// Orders all CPUs of the instance into the park page. Harmless when they are there already.
     pub fn begin_halt(&mut self) {
-        if self.halting.is_none() {
+        if !self.halting {
+            self.halting = true;
             self.window().orders.force_halt.store(1, Ordering::SeqCst);
-            self.halting = Some(Halting {
-                ticks: 0,
-                next_tick: 0,
-            });
+            let now = timer::now_ns();
+            self.cpus.iter_mut().for_each(|cpu| cpu.ask(now));
         }
     }
 
-    /// Looks who has come, and goes on to stronger means when it is time.
+    /// Looks who has come, and goes on to stronger means when it is time: at most one step for each
+    /// CPU.
     pub fn halt_step(&mut self) -> HaltProgress {
         self.begin_halt();
-        let missing: u32 = self
-            .cpus
-            .iter_mut()
-            .map(|cpu| u32::from(!cpu.confirm()))
-            .sum();
         let now = timer::now_ns();
-        if let Some(halting) = self
-            .halting
-            .as_mut()
-            .filter(|halting| missing > 0 && halting.ticks < LOST_TICKS)
-        {
-            if now >= halting.next_tick {
-                halting.ticks += 1;
-                halting.next_tick = now + TICK_NS;
-                if halting.ticks % RESET_TICKS == 0 {
-                    self.cpus
-                        .iter_mut()
-                        .filter(|cpu| cpu.asked && !cpu.confirmed)
-                        .for_each(InstanceCpu::reset);
-                }
+        let (mut missing, mut overdue) = (0, 0);
+        for cpu in &mut self.cpus {
+            if !cpu.look(now) {
+                missing += 1;
+                overdue += u32::from(cpu.recovery.as_ref().is_some_and(Recovery::is_overdue));
             }
+        }
+        if overdue < missing {
             return HaltProgress::Pending;
         }
+        let was_reset = |cpu: &&InstanceCpu| {
+            let recovery = cpu.recovery.as_ref();
+            recovery.is_some_and(|recovery| recovery.is_parked() && recovery.was_reset())
+        };
         HaltProgress::Done(HaltReport {
             parked: self.cpus.len() as u32 - missing,
-            reset: self
-                .cpus
-                .iter()
-                .filter(|cpu| cpu.reset && cpu.confirmed)
-                .count() as u32,
-            lost: missing,
+            reset: self.cpus.iter().filter(was_reset).count() as u32,
+            missing,
         })
     }
 
-    /// Takes the memory of a halted instance back, for the caller to scrub; frees the CPUs that
-    /// came back. `None` if a CPU is lost: then the memory is too.
-    pub fn reclaim(&mut self) -> Option<Scrubbing> {
-        if self.cpus.iter().any(|cpu| !cpu.confirmed) {
+    /// Takes the memory of a halted instance back, for the caller to scrub, and frees its CPUs.
+    /// `None` if a CPU has not come back: then that CPU and the memory are in quarantine
+    /// ([`release`](super::quarantine::release)).
+    #[must_use]
+    pub fn reclaim(mut self) -> Option<Scrubbing> {
+        if !self.cpus.iter().all(InstanceCpu::is_parked) {
             return None;
         }
         let mut memory = self.memory.take()?;

@@ -20,7 +20,7 @@ use crate::mem::grant::Granules;
 use crate::mem::phys;
 use crate::paging::TableView;
 use crate::paging::build::{self, Access, Plan, Shared};
-use crate::{boot, irq, park, random, role};
+use crate::{boot, irq, mem, park, random, role};
 
 /// Why something could not be put into an instance. It is as it was before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,15 +55,22 @@ impl fmt::Display for LoadError {
 
 impl core::error::Error for LoadError {}
 
-/// Frames a kernel needs free when it starts: its tables of frames, a first heap, its program's
-/// stack.
+/// Frames a kernel needs free when it starts, beside its tables of pages and frames: a first heap,
+/// its program's stack.
 const MIN_FREE_FRAMES: u64 = 256;
 
+/// Frames that nothing may be loaded into, of an instance with so many frames in so many runs: its
+/// page tables, its tables of frames, and what a kernel needs to start. The last two grow with
+/// memory, and the tables of frames lie in a row.
+fn elbow_room(frames: u64, runs: usize, image_frames: u64, cpus: usize) -> u64 {
+    let tables = build::max_tables(frames, runs, image_frames as usize) as u64;
+    tables + mem::table_frames(frames, cpus) + MIN_FREE_FRAMES
+}
+
 /// The least memory an instance of so many granules needs, in bytes.
-pub(super) fn min_memory(image_frames: u64, granules: u64) -> u64 {
-    let frames = granules * GRANULE_FRAMES;
-    let tables = build::max_tables(frames, 1, image_frames as usize) as u64;
-    (image_frames + tables + MIN_FREE_FRAMES) * PAGE_SIZE as u64
+pub(super) fn min_memory(image_frames: u64, granules: u64, cpus: usize) -> u64 {
+    let elbow = elbow_room(granules * GRANULE_FRAMES, 1, image_frames, cpus);
+    (image_frames + elbow) * PAGE_SIZE as u64
 }
 
 impl Partition {
@@ -119,12 +126,12 @@ impl Partition {
         }
         let frames = self.memory_bytes() / PAGE_SIZE as u64;
         let count = bytes.div_ceil(PAGE_SIZE as u64);
-        let elbow = build::max_tables(
+        let elbow = elbow_room(
             frames,
             self.staged.nranges as usize,
-            self.staged.image_frames as usize,
-        ) as u64
-            + MIN_FREE_FRAMES;
+            self.staged.image_frames,
+            self.cpus.len(),
+        );
         let needed = self.next_frame.saturating_add(count).saturating_add(elbow);
         if needed > frames {
             return Err(LoadError::NoRoom {
@@ -293,5 +300,23 @@ impl Partition {
         self.staged
             .phys_of(self.staged.root_table_frame)
             .expect("one of its frames")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A kernel of 1500 MiB once ended before it could say so: its count of references, four bytes
+    /// a frame, did not fit into what was left.
+    #[test]
+    fn what_is_left_grows_with_memory() {
+        for granules in [4, 100, 750, 1 << 15] {
+            let frames = granules * GRANULE_FRAMES;
+            let room = elbow_room(frames, 1, 2000, 2) * PAGE_SIZE as u64;
+            let references = frames * 4;
+            assert!(room > references + MIN_FREE_FRAMES * PAGE_SIZE as u64);
+            assert!(room < references + references / 2 + (8 << 20), "{room}");
+        }
     }
 }

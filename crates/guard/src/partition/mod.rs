@@ -3,15 +3,18 @@
 //!
 //! Creation stages everything and commits at the end; on any error nothing has changed. Ends are
 //! confirmed: a CPU counts as back when it has claimed an order in the park page, and memory is
-//! only taken back when all CPUs of the instance are. What cannot be confirmed is lost and never
-//! used again. (Pisces section 4; RainForest section 5.3, "Destroying a subOS".)
+//! only taken back when all CPUs of the instance are. What cannot be confirmed is in quarantine
+//! until it can. (Pisces section 4; RainForest section 5.3, "Destroying a subOS".)
 
 mod halt;
 mod load;
+pub mod quarantine;
+mod recovery;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::DerefMut;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi::descriptor::{self, CpuEntry, Descriptor};
@@ -21,6 +24,7 @@ use arrayvec::ArrayVec;
 pub use halt::{HaltProgress, HaltReport};
 use lfmutex::{Mutex, Once};
 pub use load::LoadError;
+use recovery::Recovery;
 use ring::mailbox::{Order, Publisher};
 
 use crate::arch::apic;
@@ -36,7 +40,9 @@ enum Owner {
     Supervisor,
     Free,
     Instance(u32),
-    /// The CPU did not start, or did not come back.
+    /// The CPU did not come back from an instance yet.
+    Quarantine,
+    /// The CPU did not start yet.
     Lost,
 }
 
@@ -64,11 +70,24 @@ fn take_stock() -> Mutex<Vec<Cpu>> {
             owner,
         }
     };
+    quarantine::init();
     Mutex::new((0..smp::machine_cpus()).map(cpu).collect())
 }
 
 fn cpus() -> &'static Mutex<Vec<Cpu>> {
     CPUS.call_once(take_stock)
+}
+
+/// The CPUs, after a look at those that had not started: one that is parked now is free.
+fn cpus_now() -> impl DerefMut<Target = Vec<Cpu>> {
+    let mut all = cpus().lock();
+    for (slot, cpu) in all.iter_mut().enumerate() {
+        if cpu.owner == Owner::Lost && smp::is_parked(slot) {
+            log::info!("the CPU with APIC id {} has started after all", cpu.apic_id);
+            cpu.owner = Owner::Free;
+        }
+    }
+    all
 }
 
 /// Number of CPUs of the machine, whoever has them. Unlike [`resources`], it does not wait for CPUs
@@ -87,14 +106,18 @@ pub struct Resources {
     pub cpus_supervisor: u32,
     /// Parked and free.
     pub cpus_free: u32,
-    /// Unusable until the machine is restarted.
+    /// Did not start.
     pub cpus_lost: u32,
+    /// Did not come back from an instance yet.
+    pub cpus_quarantined: u32,
     /// All memory.
     pub mem_total: u64,
     /// Free for instances. What the supervisor keeps free for itself is not counted.
     pub mem_free: u64,
     /// Bytes of memory with instances.
     pub mem_granted: u64,
+    /// Bytes of memory that CPUs in quarantine may still use.
+    pub mem_quarantined: u64,
     /// Unusable until the machine is restarted.
     pub mem_leaked: u64,
 }
@@ -104,16 +127,19 @@ pub struct Resources {
 pub fn resources() -> Resources {
     let memory = mem::stats();
     let bytes = |frames: u64| frames * PAGE_SIZE as u64;
-    let cpus = cpus().lock();
+    let mem_quarantined = quarantine::bytes();
+    let cpus = cpus_now();
     let count = |owner: Owner| cpus.iter().filter(|cpu| cpu.owner == owner).count() as u32;
     Resources {
         cpus_total: cpus.len() as u32,
         cpus_supervisor: count(Owner::Supervisor),
         cpus_free: count(Owner::Free),
         cpus_lost: count(Owner::Lost),
+        cpus_quarantined: count(Owner::Quarantine),
         mem_total: bytes(memory.total),
         mem_free: bytes(memory.free.saturating_sub(mem::supervisors_reserve())),
-        mem_granted: bytes(memory.granted),
+        mem_granted: bytes(memory.granted).saturating_sub(mem_quarantined),
+        mem_quarantined,
         mem_leaked: bytes(memory.leaked),
     }
 }
@@ -164,8 +190,9 @@ const DESCRIPTOR_ORDER: u8 = (descriptor::SIZE / PAGE_SIZE).ilog2() as u8;
 const WINDOW_ORDER: u8 = (Window::SIZE / PAGE_SIZE).next_power_of_two().ilog2() as u8;
 
 /// CPUs and memory of one instance. Dropping it before it was started gives everything back;
-/// dropping it while the instance may still run loses CPUs and memory for good, so end it first:
-/// [`Partition::begin_halt`], [`Partition::halt_step`], [`Partition::reclaim`].
+/// dropped while the instance may still run, it ends the instance and goes into
+/// [quarantine]. The orderly way is [`Partition::begin_halt`], [`Partition::halt_step`],
+/// [`Partition::reclaim`].
 ///
 /// In the supervisor, which alone has CPUs and memory to give:
 ///
@@ -199,19 +226,15 @@ pub struct Partition {
     next_frame: u64,
     started: bool,
     further_started: AtomicBool,
-    halting: Option<halt::Halting>,
+    halting: bool,
 }
 
 struct InstanceCpu {
     slot: usize,
     apic_id: u32,
     mailbox: Publisher<'static>,
-    /// The CPU is in the park page, by its own proof (or never sent away).
-    confirmed: bool,
-    /// The proof was asked for.
-    asked: bool,
-    /// The CPU was reset, because it did not come.
-    reset: bool,
+    /// How far the CPU is on its way back; `None` if it was sent away and not called back.
+    recovery: Option<Recovery>,
 }
 
 /// Description of an instance to create.
@@ -237,14 +260,13 @@ impl Partition {
     pub fn create(spec: &Spec<'_>) -> Result<Self, CreateError> {
         let granules = spec.memory.div_ceil(GRANULE_SIZE as u64);
         let image = role::descriptor().image_frames;
-        let least = load::min_memory(image, granules);
+        let least = load::min_memory(image, granules, spec.cpus as usize);
         if granules * (GRANULE_SIZE as u64) < least {
             return Err(CreateError::TooSmall {
                 least: least.next_multiple_of(GRANULE_SIZE as u64),
             });
         }
-        let free = cpus()
-            .lock()
+        let free = cpus_now()
             .iter()
             .filter(|cpu| cpu.owner == Owner::Free)
             .count() as u32;
@@ -281,7 +303,7 @@ impl Partition {
             next_frame: image,
             started: false,
             further_started: AtomicBool::new(false),
-            halting: None,
+            halting: false,
         };
         partition.window().init();
         partition.fill_descriptor(spec);
@@ -316,9 +338,7 @@ impl Partition {
                 slot,
                 apic_id,
                 mailbox,
-                confirmed: true,
-                asked: false,
-                reset: false,
+                recovery: Some(Recovery::parked()),
             });
         }
         Ok(())
@@ -356,11 +376,7 @@ impl Partition {
 
     /// Rings the instance's doorbell: one interrupt to its first CPU.
     pub fn ring(&self) {
-        if let Some(first) = self
-            .cpus
-            .first()
-            .filter(|_| self.started && self.halting.is_none())
-        {
+        if let Some(first) = self.cpus.first().filter(|_| self.started && !self.halting) {
             apic::send_ipi(first.apic_id, irq::DOORBELL_VECTOR);
         }
     }
@@ -384,7 +400,7 @@ impl Partition {
     /// when its doorbell rings.
     pub fn admit_further_cpus(&mut self) {
         if self.started
-            && self.halting.is_none()
+            && !self.halting
             && self.window().status.wants_cpus.load(Ordering::Acquire) != 0
             && !self.further_started.swap(true, Ordering::AcqRel)
         {
@@ -397,7 +413,7 @@ impl Partition {
 
     fn publish(&mut self, number: usize, cr3: u64) {
         let cpu = &mut self.cpus[number];
-        cpu.confirmed = false;
+        cpu.recovery = None;
         if cpu.mailbox.publish(Order {
             cr3,
             rip: smp::entry(),
@@ -418,16 +434,23 @@ impl Drop for Partition {
     fn drop(&mut self) {
         let mut all = cpus().lock();
         for cpu in &self.cpus {
-            all[cpu.slot].owner = if cpu.confirmed {
+            all[cpu.slot].owner = if cpu.is_parked() {
                 Owner::Free
             } else {
-                Owner::Lost
+                Owner::Quarantine
             };
         }
         drop(all);
-        if self.cpus.iter().any(|cpu| !cpu.confirmed) {
-            // Still mapped by a CPU of unknown whereabouts.
-            core::mem::forget(self.shared.take());
+        if !self.cpus.iter().all(InstanceCpu::is_parked) {
+            self.begin_halt();
+            let mut cpus = core::mem::take(&mut self.cpus);
+            cpus.retain(|cpu| !cpu.is_parked());
+            quarantine::take(quarantine::Rest {
+                id: self.id,
+                cpus,
+                memory: self.memory.take(),
+                _shared: self.shared.take(),
+            });
         }
     }
 }

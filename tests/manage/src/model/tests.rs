@@ -10,6 +10,7 @@ fn base() -> Resources {
             in_use: 0,
             free: 4,
             lost: 0,
+            quarantined: 0,
         },
         memory: Memory {
             total: 2048 * MIB,
@@ -17,6 +18,7 @@ fn base() -> Resources {
             in_use: 0,
             free: 2000 * MIB,
             leaked: 0,
+            quarantined: 0,
         },
         instances: 0,
     }
@@ -123,6 +125,8 @@ fn what_is_lost_is_noticed() {
     assert!(lost(|now| (now.cpus.in_use, now.cpus.free) = (2, 2)).contains("CPUs of instances"));
     assert!(lost(|now| now.cpus.free = 2).contains("free CPUs"));
     assert!(lost(|now| now.memory.leaked = 1).contains("leaked"));
+    assert!(lost(|now| now.memory.quarantined = 1).contains("in quarantine"));
+    assert!(lost(|now| now.cpus.quarantined = 1).contains("in quarantine"));
     assert!(
         lost(|now| (now.memory.in_use, now.memory.free) = (34 * MIB, 1966 * MIB))
             .contains("memory of instances")

@@ -10,13 +10,13 @@ pub struct Resources {
     pub cpus_total: u64,
     /// CPUs that are parked.
     pub cpus_free: u64,
-    /// CPUs that did not come back.
+    /// CPUs that did not start, or did not come back.
     pub cpus_lost: u64,
     /// Memory that a new instance may have.
     pub memory_free: u64,
     /// Memory that instances have.
     pub memory_in_use: u64,
-    /// Memory whose owner is uncertain.
+    /// Memory that did not come back.
     pub memory_leaked: u64,
 }
 
@@ -42,10 +42,10 @@ pub fn resources(text: &str) -> Result<Resources> {
     Ok(Resources {
         cpus_total: number("cpus", "total")?,
         cpus_free: number("cpus", "free")?,
-        cpus_lost: number("cpus", "lost")?,
+        cpus_lost: number("cpus", "lost")? + number("cpus", "quarantined")?,
         memory_free: number("memory", "free")?,
         memory_in_use: number("memory", "in_use")?,
-        memory_leaked: number("memory", "leaked")?,
+        memory_leaked: number("memory", "leaked")? + number("memory", "quarantined")?,
     })
 }
 

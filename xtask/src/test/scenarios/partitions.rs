@@ -13,6 +13,7 @@ use crate::vm::{Addition, Machine};
 const LIFE: &str = include_str!("../../../../tests/cases/life.cases");
 const EXACT: &str = include_str!("../../../../tests/cases/exact.cases");
 const CHURN: &str = include_str!("../../../../tests/cases/churn.cases");
+const FAULTS: &str = include_str!("../../../../tests/cases/faults.cases");
 const RESERVE: &str = include_str!("../../../../tests/cases/reserve.cases");
 const FOUR: &str = include_str!("../../../../tests/cases/four.cases");
 
@@ -190,7 +191,7 @@ pub fn faults(setting: &Setting) -> Result<Vec<Check>> {
         let script = format!("{NEIGHBOUR}\nvictim='{command}'\n{VICTIM}\n{AFTERWARDS}");
         Step::new(what, script, Accepted(check)).limit(90)
     };
-    let steps = [
+    let mut steps = vec![
         fault(
             "an instance panics: its neighbour and the supervisor go on",
             "echo last words; echo panic > /proc/skerry/fault; sleep 100",
@@ -247,7 +248,9 @@ pub fn faults(setting: &Setting) -> Result<Vec<Check>> {
             },
         ),
     ];
-    batch::run(machine(setting, "faults", 4, 500)?, &steps)
+    let more = batch::steps(FAULTS, &[])?;
+    steps.extend(more.into_iter().map(|step| step.limit(120)));
+    batch::run(machine(setting, "faults", 4, 620)?, &steps)
 }
 
 /// The victim is in `state` (any if empty), and after its removal everything is free.
