@@ -12,7 +12,9 @@ use fs::Inode;
 use fs::pseudo::{self, PseudoAttr, StaticDir};
 use guard::FaultToken;
 use guard::faults::{self, Fault};
-use task::{Mutex, Once};
+use guard::irq::MACHINE_CHECK;
+use guard::machine_check;
+use task::{Event, Mutex, Once};
 
 use crate::trace;
 
@@ -56,6 +58,10 @@ fn add(dir: &Arc<StaticDir>, dev: u64) {
     dir.add(
         "calls",
         pseudo::file(PseudoAttr::new(dev, 0o444), || Ok(calls())),
+    );
+    dir.add(
+        "machine_checks",
+        pseudo::file(PseudoAttr::new(dev, 0o400), machine_checks),
     );
     dir.add("trace", trace::file(dev));
     dir.add(
@@ -147,6 +153,29 @@ fn interrupts() -> Vec<u8> {
         }
     }
     text.into_bytes()
+}
+
+/// Counts of machine checks, after a look at each CPU's banks.
+fn machine_checks() -> Result<Vec<u8>, Errno> {
+    let looked = Arc::new(Event::new());
+    for cpu in (0..task::cpu_count() as u32).map(task::CpuId) {
+        let tell = looked.clone();
+        let look = move || {
+            machine_check::poll();
+            tell.set();
+        };
+        task::spawn("mcheck", Some(cpu), look).map_err(|_| Errno::ENOMEM)?;
+        looked.wait();
+    }
+    let vector = guard::irq::counts();
+    let exceptions = vector.iter().filter(|count| count.vector == MACHINE_CHECK);
+    let exceptions: u64 = exceptions.map(|count| count.count).sum();
+    let counts = machine_check::counts();
+    Ok(format!(
+        "exceptions {exceptions}\ncorrected {}\nuncorrected {}\nretired {}\nparked {}\n",
+        counts.corrected, counts.uncorrected, counts.retired, counts.parked
+    )
+    .into_bytes())
 }
 
 fn locks() -> Vec<u8> {

@@ -58,7 +58,9 @@ pub struct Slot {
     /// The last claimed publication, written by the parked CPU.
     pub claimed: AtomicU64,
     /// Number of times that the CPU entered the park page, written by the parked CPU.
-    pub parks: AtomicU64,
+    pub parks: AtomicU32,
+    /// Number of machine checks that it took there, written by the parked CPU.
+    pub machine_checks: AtomicU32,
     /// The CPU's APIC id; written once.
     pub apic_id: AtomicU32,
     /// Number of times that the CPU came in through a reset, written by the parked CPU.
@@ -77,7 +79,8 @@ impl Slot {
             arg: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
             claimed: AtomicU64::new(0),
-            parks: AtomicU64::new(0),
+            parks: AtomicU32::new(0),
+            machine_checks: AtomicU32::new(0),
             apic_id: AtomicU32::new(apic_id),
             resets: AtomicU32::new(0),
         }
@@ -95,6 +98,7 @@ const _: () = {
     assert!(offset_of!(Slot, epoch) == 32);
     assert!(offset_of!(Slot, claimed) == 40);
     assert!(offset_of!(Slot, parks) == 48);
+    assert!(offset_of!(Slot, machine_checks) == 52);
     assert!(offset_of!(Slot, apic_id) == 56);
     assert!(offset_of!(Slot, resets) == 60);
 };

@@ -10,6 +10,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use ::trace::{Kind, Note};
+pub use x86_spec::interrupt::MACHINE_CHECK;
 use x86_spec::interrupt::NMI;
 
 use crate::arch::{apic, cpu, ioapic, timer};
@@ -203,6 +204,7 @@ pub fn count(cpu: CpuId, vector: u8) -> u64 {
 pub fn vector_name(vector: u8) -> &'static str {
     match vector {
         NMI => "nmi",
+        MACHINE_CHECK => "machine_check",
         TIMER_VECTOR => "timer",
         RESCHEDULE_VECTOR => "reschedule",
         TLB_VECTOR => "shootdown",

@@ -31,5 +31,5 @@ pub mod stack;
 mod symbols;
 pub mod trace;
 
-pub use arch::{context, cpu, fpu, port, timer, user};
+pub use arch::{context, cpu, fpu, machine_check, port, timer, user};
 pub use authority::{Authority, BootToken, FaultToken, PowerToken};

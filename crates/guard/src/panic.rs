@@ -12,7 +12,7 @@ use abi::window::State;
 use x86_spec::interrupt::{DOUBLE_FAULT, GENERAL_PROTECTION, MACHINE_CHECK, PAGE_FAULT};
 
 use crate::arch::trap::KernelFrame;
-use crate::arch::{self, msr, probe};
+use crate::arch::{self, machine_check, msr, probe};
 use crate::cpu::{self, CpuId};
 use crate::log::early;
 use crate::{ipi, park, power, role, stack, symbols};
@@ -71,6 +71,9 @@ pub(crate) fn exception(frame: &KernelFrame, address: Option<usize>) -> ! {
                 ""
             }
         );
+    }
+    if vector == MACHINE_CHECK {
+        machine_check::print();
     }
     print_registers(frame);
     print_frame(0, frame.rip, 0);

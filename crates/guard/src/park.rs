@@ -29,6 +29,7 @@ use abi::park::Slot;
 use abi::window::{State, Status};
 use abi::{Descriptor, Window};
 use x86_spec::debug::DR6_CLEAR;
+use x86_spec::machine_check;
 
 use crate::arch::{self, apic, cpu, msr};
 
@@ -138,9 +139,10 @@ park_idt:
     park_gate park_stray
     .endr
     park_gate park_nmi
-    .rept 16
+    .rept 15
     park_gate park_stray
     .endr
+    park_gate park_machine_check
 
 10: cli
     cld
@@ -202,7 +204,7 @@ park_idt:
     mov fs, eax
     mov gs, eax
     mov ss, eax
-    inc qword ptr [rbx + {parks}]
+    inc dword ptr [rbx + {parks}]
     add [rbx + {resets}], r12d
     # The interrupt return loads CS, and ends the NMI that brought the CPU here, if one did.
     push 0
@@ -241,6 +243,26 @@ park_loop:
     hlt
     jmp park_loop
 
+    # The banks are the next owner's to read. But the next one must not find this one in progress: that would be a shutdown.
+    # (Ends the blocking of NMIs; where that matters there is no stack for this one either, or it is early in an instance, which
+    # then ends.)
+park_machine_check:
+    push rax
+    push rcx
+    push rdx
+    mov rax, cr3
+    cmp rax, [rip + park_cr3]
+    jne 19f
+    inc dword ptr [rbx + {machine_checks}]
+19: mov ecx, {mcg_status}
+    xor eax, eax
+    xor edx, edx
+    wrmsr
+    pop rdx
+    pop rcx
+    pop rax
+    iretq
+
     # An exception here, or in an instance that has just been entered and has no table of its own yet. In an instance it is the
     # end of that instance, which nobody can tell later; NMIs are blocked since the CPU left, so it comes back as it is. Anywhere
     # else nothing is known.
@@ -274,6 +296,8 @@ park_stray:
     claimed = const offset_of!(Slot, claimed),
     parks = const offset_of!(Slot, parks),
     resets = const offset_of!(Slot, resets),
+    machine_checks = const offset_of!(Slot, machine_checks),
+    mcg_status = const machine_check::GLOBAL_STATUS,
     reset_entry = const RESET_ENTRY,
     dr6_clear = const DR6_CLEAR,
     role = const DESCRIPTOR + offset_of!(Descriptor, role),
@@ -407,6 +431,12 @@ pub(crate) unsafe fn install(apic_ids: &[u32], x2apic: bool) {
 /// Virtual address of the park page's memory in the supervisor's image.
 pub(crate) fn page() -> usize {
     (&raw const park_page).addr()
+}
+
+/// Machine checks that parked CPUs took.
+pub(crate) fn machine_checks() -> u64 {
+    let count = |place: &Place| u64::from(place.slot.machine_checks.load(Ordering::Relaxed));
+    PLACES.0.iter().map(count).sum()
 }
 
 /// The slot of the CPU with that index in the machine's list.

@@ -16,6 +16,7 @@ use abi::msg::{self, Message};
 use abi::window::State;
 use fs::Result;
 use fs::poll::PollQueue;
+use guard::machine_check::BadPage;
 use guard::mem::{Scrub, Scrubbing};
 use guard::partition::{HaltProgress, HaltReport, Partition, quarantine};
 use guard::timer;
@@ -54,6 +55,8 @@ struct InstanceState {
     halting_since: u64,
     /// The CPUs are back or lost, and the memory is being taken back.
     reclaiming: bool,
+    /// Hardware has lost some of its memory.
+    bad_memory: bool,
 }
 
 /// Outcome of draining the rings of all outputs.
@@ -88,6 +91,7 @@ impl Instance {
                 start_tsc: 0,
                 halting_since: 0,
                 reclaiming: false,
+                bad_memory: false,
             }),
             output_changed: Default::default(),
             input_changed: PollQueue::new(),
@@ -195,6 +199,25 @@ impl Instance {
         self.halt_wanted.store(true, Ordering::Release);
         crate::WORK_EVENT.set();
         Ok(())
+    }
+
+    /// Whether a page is of its memory.
+    pub(crate) fn holds(&self, page: &BadPage) -> bool {
+        let record = self.record.lock();
+        let partition = record.partition.as_ref();
+        partition.is_some_and(|partition| partition.holds(page))
+    }
+
+    /// Takes its CPUs away because hardware has lost some of its memory.
+    pub(crate) fn end_for_bad_memory(&self) {
+        log::error!(
+            "instance {} ({}) ends: its memory has an uncorrected error",
+            self.id,
+            self.label
+        );
+        self.record.lock().bad_memory = true;
+        self.halt_wanted.store(true, Ordering::Release);
+        crate::WORK_EVENT.set();
     }
 
     /// Writes to its standard input what fits; `EPIPE` when it has ended.
@@ -364,6 +387,7 @@ impl Instance {
         let scrub = partition.reclaim().map(scrub);
         let mut record = self.record.lock();
         let halting_since = record.halting_since;
+        let bad_memory = record.bad_memory;
         let status = &mut record.status;
         status.state = match said {
             Some(State::Exited) => dev::STATE_EXITED,
@@ -391,6 +415,7 @@ impl Instance {
         let what = match status.state {
             dev::STATE_EXITED => format!("exited with status {}", status.exit_code),
             dev::STATE_PANICKED => String::from("its kernel panicked: see its kernel log"),
+            _ if bad_memory => String::from("halted: its memory has an uncorrected error"),
             _ => String::from("halted by force"),
         };
         let missing = if report.missing > 0 {

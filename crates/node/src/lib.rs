@@ -27,9 +27,11 @@ mod stream_log;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use abi::layout::{GRANULE_SIZE, PAGE_SIZE};
 use guard::BootToken;
+use guard::machine_check::{self, BadPage};
 use instance::Instance;
 use task::{Deadline, Event, Mutex, Policy};
 
@@ -104,8 +106,34 @@ fn instances() -> impl Iterator<Item = Arc<Instance>> {
     core::iter::successors(next(0), move |instance| next(instance.id()))
 }
 
+/// Ends the instances whose memory has lost something, and takes such pages out of use; those that
+/// are not free yet wait in `waiting`. Returns in how many nanoseconds they are to be looked at
+/// again.
+fn service_bad_pages(waiting: &mut Vec<BadPage>) -> Option<u64> {
+    while let Some(page) = machine_check::next_bad_page() {
+        if let Some(instance) = instances().find(|instance| instance.holds(&page)) {
+            instance.end_for_bad_memory();
+        } else {
+            log::error!("a page of memory that no instance has has an uncorrected error");
+        }
+        // There is room for more than can be told of at a time; what is too much stays in use.
+        if waiting.len() < waiting.capacity() {
+            waiting.push(page);
+        }
+    }
+    waiting.retain(|page| {
+        let retired = page.retire();
+        if retired {
+            log::warn!("a page with an uncorrected error is not used any more");
+        }
+        !retired
+    });
+    (!waiting.is_empty()).then_some(RUN_POLL_NS)
+}
+
 fn supervise() {
     let mut again = Deadline::NEVER;
+    let mut bad_pages = Vec::with_capacity(64);
     loop {
         WORK_EVENT.wait_until(again);
         // Those that ended first lose most of what they wrote first.
@@ -118,6 +146,7 @@ fn supervise() {
         let soonest = instances()
             .filter_map(|instance| instance.service())
             .chain(instance::service_quarantine())
+            .chain(service_bad_pages(&mut bad_pages))
             .min();
         again = soonest.map_or(Deadline::NEVER, Deadline::after_ns);
     }

@@ -59,6 +59,9 @@ pub const DELIVERY_PENDING: u32 = 1 << 12;
 /// In [`COMMAND`]: level asserted, as in all commands but INIT level de-assert.
 pub const LEVEL_ASSERT: u32 = 1 << 14;
 
+/// In [`COMMAND`]: to the CPU that gives the command, whatever destination stands there.
+pub const DESTINATION_SELF: u32 = 1 << 18;
+
 /// The MSR of a register in x2APIC mode.
 #[inline]
 #[must_use]

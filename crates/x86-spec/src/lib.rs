@@ -16,6 +16,7 @@ pub mod features;
 pub mod identity;
 pub mod interrupt;
 pub mod ioapic;
+pub mod machine_check;
 pub mod msr;
 pub mod paging;
 pub mod pit;

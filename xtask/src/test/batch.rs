@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -128,7 +129,7 @@ for script in $1/*.sh; do
     name=${script##*/}
     rm -rf /tmp/work; mkdir -p /tmp/work; cd /tmp/work
     echo "@@skerry-check@@ begin ${name%.sh}"
-    timeout -s KILL $(cat ${script%.sh}.limit) sh $script </dev/null 2>&1
+    timeout -s KILL $(cat ${script%.sh}.limit) sh $script </dev/null 3>&2 2>&1
     echo "
 @@skerry-check@@ end $?"
 done
@@ -142,7 +143,17 @@ tell 'after machine' "$after"
 "#;
 
 /// Runs `steps` in `machine`; each becomes a check.
-pub fn run(mut machine: Machine, steps: &[Step]) -> Result<Vec<Check>> {
+pub fn run(machine: Machine, steps: &[Step]) -> Result<Vec<Check>> {
+    run_beside(machine, steps, &mut Vec::new())
+}
+
+/// The same, with what the driver says on standard error, and scripts on descriptor 3, written to
+/// `complaints`.
+pub fn run_beside(
+    mut machine: Machine,
+    steps: &[Step],
+    complaints: &mut (dyn Write + Send),
+) -> Result<Vec<Check>> {
     let directory = Directory::create()?;
     let scripts = directory.join("check");
     fs::create_dir(&scripts)?;
@@ -188,20 +199,34 @@ pub fn run(mut machine: Machine, steps: &[Step]) -> Result<Vec<Check>> {
         .map(OsString::from)
         .to_vec();
 
-    finish(&machine, steps, wanted)
+    finish_beside(&machine, steps, wanted, complaints)
 }
 
 /// Runs a machine whose command marks its output as the driver does, and judges it; each of the
 /// `wanted` steps becomes a check. The command may do several steps at a time if it says `start`
 /// before each, and prints what one printed at once.
 pub fn finish(machine: &Machine, steps: &[Step], wanted: usize) -> Result<Vec<Check>> {
-    let (mut output, mut complaints) = (Vec::new(), Vec::new());
+    finish_beside(machine, steps, wanted, &mut Vec::new())
+}
+
+fn finish_beside(
+    machine: &Machine,
+    steps: &[Step],
+    wanted: usize,
+    beside: &mut (dyn Write + Send),
+) -> Result<Vec<Check>> {
+    let mut output = Vec::new();
+    let mut complaints = Tee {
+        kept: Vec::new(),
+        beside,
+    };
     let streams = Streams {
         input: Box::new(std::io::empty()),
         output: &mut output,
         error: &mut complaints,
     };
     let outcome = machine.run(streams)?;
+    let complaints = complaints.kept;
     let output = String::from_utf8_lossy(&output);
     let results = parse(&output);
     let mut checks: Vec<_> = steps
@@ -227,6 +252,24 @@ pub fn finish(machine: &Machine, steps: &[Step], wanted: usize) -> Result<Vec<Ch
         result: end,
     });
     Ok(checks)
+}
+
+/// A stream that is kept, and read by somebody else, too.
+struct Tee<'a> {
+    kept: Vec<u8>,
+    beside: &'a mut (dyn Write + Send),
+}
+
+impl Write for Tee<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.kept.extend_from_slice(bytes);
+        self.beside.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.beside.flush()
+    }
 }
 
 /// Result of one script.

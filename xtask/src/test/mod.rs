@@ -3,6 +3,7 @@
 mod batch;
 mod cases;
 mod host;
+mod host_requests;
 mod left;
 pub mod scenarios;
 

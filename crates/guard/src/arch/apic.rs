@@ -1,8 +1,9 @@
 //! The local interrupt controller: acknowledging and sending interrupts, and its timer's registers.
 //!
 //! One of two register sets, the same on all CPUs: x2APIC (model-specific registers) or xAPIC (a
-//! page of memory, which the page tables map at `layout::LAPIC_MMIO`). Destination shorthands and
-//! logical or broadcast destinations are never used: they would reach the CPUs of other instances.
+//! page of memory, which the page tables map at `layout::LAPIC_MMIO`). Logical or broadcast
+//! destinations, and shorthands for others than oneself, are never used: they would reach the CPUs
+//! of other instances.
 
 use core::arch::asm;
 use core::ptr;
@@ -10,10 +11,10 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use x86_spec::apic::{
     self as spec, COMMAND, COMMAND_HIGH, DELIVERY_INIT, DELIVERY_NMI, DELIVERY_PENDING,
-    DELIVERY_STARTUP, DIVIDE_BY_16, END_OF_INTERRUPT, ERROR_STATUS, ID, IN_SERVICE, LEVEL_ASSERT,
-    LVT_ERROR, LVT_LINT0, LVT_LINT1, LVT_PERFORMANCE, LVT_THERMAL, LVT_TIMER, MASKED,
-    SOFTWARE_ENABLE, SPURIOUS, TASK_PRIORITY, TIMER_CURRENT, TIMER_DEADLINE_MODE, TIMER_DIVIDE,
-    TIMER_INITIAL,
+    DELIVERY_STARTUP, DESTINATION_SELF, DIVIDE_BY_16, END_OF_INTERRUPT, ERROR_STATUS, ID,
+    IN_SERVICE, LEVEL_ASSERT, LVT_ERROR, LVT_LINT0, LVT_LINT1, LVT_PERFORMANCE, LVT_THERMAL,
+    LVT_TIMER, MASKED, SOFTWARE_ENABLE, SPURIOUS, TASK_PRIORITY, TIMER_CURRENT,
+    TIMER_DEADLINE_MODE, TIMER_DIVIDE, TIMER_INITIAL,
 };
 
 use super::{cpu, msr, timer};
@@ -166,6 +167,19 @@ fn wait_idle() {
 /// Sends an interrupt.
 pub fn send_ipi(apic_id: u32, vector: u8) {
     command(apic_id, LEVEL_ASSERT | u32::from(vector));
+}
+
+/// Sends an interrupt to this CPU itself. Unlike any other command it may interrupt one that is
+/// being given: there is no destination to be written before it.
+pub fn send_self(vector: u8) {
+    const LOW: u32 = LEVEL_ASSERT | DESTINATION_SELF;
+    if X2APIC.load(Ordering::Relaxed) {
+        command(0, LOW | u32::from(vector));
+    } else {
+        wait_idle();
+        write(COMMAND, LOW | u32::from(vector));
+        wait_idle();
+    }
 }
 
 /// Sends a non-maskable interrupt.

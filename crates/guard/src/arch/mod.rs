@@ -9,6 +9,7 @@
 //! | `user`, `usercopy` | ring 3 and back; the kernel's access to user memory |
 //! | `context`, `fpu` | switching stacks; user floating-point state |
 //! | `apic`, `ioapic`, `timer` | interrupts and time |
+//! | `machine_check` | what hardware finds wrong |
 //! | `port` | I/O ports |
 
 pub(crate) mod apic;
@@ -20,6 +21,7 @@ pub mod fpu;
 mod gdt;
 mod idt;
 pub(crate) mod ioapic;
+pub mod machine_check;
 pub(crate) mod msr;
 pub mod port;
 pub mod timer;
@@ -60,6 +62,7 @@ pub(crate) fn init_cpu(cpu: CpuId) {
     // the others.
     cpu::set_gs_base(area);
     idt::load();
+    machine_check::init_cpu();
     usercopy::init_cpu();
     user::init_cpu();
     fpu::init_cpu(cpu);

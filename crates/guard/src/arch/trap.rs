@@ -25,10 +25,10 @@ use core::mem::size_of;
 use core::sync::atomic::Ordering;
 
 use x86_spec::control::rflags;
-use x86_spec::interrupt::{DOUBLE_FAULT, NMI, PAGE_FAULT, page_fault};
+use x86_spec::interrupt::{DOUBLE_FAULT, MACHINE_CHECK, NMI, PAGE_FAULT, page_fault};
 
 use super::features::{self, Features};
-use super::{cpu, msr, user, usercopy};
+use super::{cpu, machine_check, msr, user, usercopy};
 use crate::{irq, panic, park, role};
 
 /// Registers of interrupted kernel code, as the stubs leave them on the stack.
@@ -284,6 +284,7 @@ extern "C" fn special_trap(frame: &mut KernelFrame) {
         // A double fault is a fault that could not be delivered, most often because of where the
         // stack pointer is.
         DOUBLE_FAULT => panic::exception(frame, Some(msr::cr2())),
+        MACHINE_CHECK if machine_check::on_exception() => {}
         _ => panic::exception(frame, None),
     }
 }

@@ -497,6 +497,22 @@ pub fn scrub_ahead(next: &mut u64) -> bool {
     false
 }
 
+/// Frames taken out of use.
+static RETIRED: AtomicU64 = AtomicU64::new(0);
+
+/// Number of frames that [`retire`] took.
+pub(crate) fn retired_frames() -> u64 {
+    RETIRED.load(Ordering::Relaxed)
+}
+
+/// Takes a frame out of use for good, if it is free.
+pub(crate) fn retire(frame: Frame) -> bool {
+    give_back_zeroed();
+    let taken = allocator().remove(percpu::cpu(), frame.0, 1);
+    RETIRED.fetch_add(u64::from(taken), Ordering::Relaxed);
+    taken
+}
+
 /// Zeroes one granule of a block, which nobody else does at the same time, and counts it as unused.
 pub(super) fn scrub(block: &Block, granule: u64) {
     assert!(

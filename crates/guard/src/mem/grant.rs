@@ -153,6 +153,14 @@ impl Granules {
         None
     }
 
+    /// Whether a frame of the supervisor's numbering is among them.
+    pub(crate) fn contains(&self, frame: Frame) -> bool {
+        self.blocks.iter().any(|block| {
+            let first = block.first().0;
+            (first..first + (block.bytes() / PAGE_SIZE) as u64).contains(&frame.0)
+        })
+    }
+
     /// Writes into the memory before it is granted, at a byte offset as the instance numbers its
     /// frames.
     ///

@@ -28,8 +28,8 @@ pub(crate) mod phys;
 mod reclaim;
 mod refcount;
 
-pub(crate) use alloc::supervisors_reserve;
 pub use alloc::{has_room, scrub_ahead, set_low_memory_handler, take_shortage, zero_page_ahead};
+pub(crate) use alloc::{retire, retired_frames, supervisors_reserve};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ::frames::{AtomicU64 as Word, Frames};

@@ -28,6 +28,7 @@ use recovery::Recovery;
 use ring::mailbox::{Order, Publisher};
 
 use crate::arch::apic;
+use crate::arch::machine_check::BadPage;
 use crate::mem::alloc::Block;
 use crate::mem::grant::{Granules, NoGranules};
 use crate::mem::heap::try_zeroed_box;
@@ -364,6 +365,13 @@ impl Partition {
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.memory.as_ref().map_or(0, Granules::bytes)
+    }
+
+    /// Whether a page is of the instance's memory.
+    #[must_use]
+    pub fn holds(&self, page: &BadPage) -> bool {
+        let memory = self.memory.as_ref();
+        memory.is_some_and(|memory| memory.contains(page.frame()))
     }
 
     /// The window shared with the instance. What is in it is the instance's word and nothing more.

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use super::json::{self, part};
 use crate::build;
 use crate::test::batch::{self, Expect::Accepted, Judge, Step};
+use crate::test::host_requests::HostRequests;
 use crate::test::{Check, Setting};
 use crate::vm::{Addition, Machine};
 
@@ -250,7 +251,9 @@ pub fn faults(setting: &Setting) -> Result<Vec<Check>> {
     ];
     let more = batch::steps(FAULTS, &[])?;
     steps.extend(more.into_iter().map(|step| step.limit(120)));
-    batch::run(machine(setting, "faults", 4, 620)?, &steps)
+    let mut machine = machine(setting, "faults", 4, 800)?;
+    let mut requests = HostRequests::new(&mut machine)?;
+    batch::run_beside(machine, &steps, &mut requests)
 }
 
 /// The victim is in `state` (any if empty), and after its removal everything is free.
