@@ -10,7 +10,7 @@ use abi::layout::PAGE_SIZE;
 use crate::arch::apic;
 use crate::mem::direct;
 use crate::mem::frame::Frame;
-use crate::{FaultToken, cpu, role};
+use crate::{FaultToken, cpu, irq, role};
 
 /// A way for a kernel to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,9 @@ pub enum Fault {
     Deaf,
     /// Runs out of kernel stack.
     Overflow,
+    /// Ends with interrupts waiting that its next owner would take for its own, one that stops all
+    /// CPUs among them.
+    Pending,
 }
 
 impl Fault {
@@ -37,6 +40,7 @@ impl Fault {
             "hang" => Self::Hang,
             "deaf" => Self::Deaf,
             "overflow" => Self::Overflow,
+            "pending" => Self::Pending,
             _ => return None,
         })
     }
@@ -83,6 +87,19 @@ fn fail(fault: Fault) {
         }
         Fault::Overflow => {
             black_box(overflow_stack(1));
+        }
+        Fault::Pending => {
+            cpu::irqs_off();
+            for vector in [
+                irq::HALT_VECTOR,
+                irq::RESCHEDULE_VECTOR,
+                irq::TLB_VECTOR,
+                irq::DOORBELL_VECTOR,
+                irq::TIMER_VECTOR,
+            ] {
+                apic::send_self(vector);
+            }
+            panic!("on purpose, with interrupts waiting");
         }
     }
 }

@@ -107,11 +107,14 @@ pub fn set_irq_exit_hook(_: &BootToken, hook: fn()) {
 /// Handles one interrupt on this CPU, with interrupts off.
 pub(crate) fn handle(vector: u8) {
     let area = cpu::area();
+    let depth = area.irq_depth.load(Ordering::Relaxed);
+    if depth == DROPPING {
+        return acknowledge(vector);
+    }
     // This CPU alone writes these, and not from NMI handlers: no locked operations are needed.
     let count = &area.interrupts[usize::from(vector)];
     count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     rcu::quiescent_state_in_interrupt();
-    let depth = area.irq_depth.load(Ordering::Relaxed);
     area.irq_depth.store(depth + 1, Ordering::Relaxed);
     trace::event(Kind::IrqBegin, || Note::detail(vector));
     match vector {
@@ -125,12 +128,37 @@ pub(crate) fn handle(vector: u8) {
             UNKNOWN.fetch_add(1, Ordering::Relaxed);
         }
     }
-    if vector != SPURIOUS_VECTOR {
-        apic::end_of_interrupt();
-    }
+    acknowledge(vector);
     trace::event(Kind::IrqEnd, || Note::detail(vector));
     area.irq_depth.store(depth, Ordering::Relaxed);
     run(&EXIT);
+}
+
+#[inline]
+fn acknowledge(vector: u8) {
+    if vector != SPURIOUS_VECTOR {
+        apic::end_of_interrupt();
+    }
+}
+
+/// Depth of interrupt handlers that says: drop them.
+const DROPPING: u32 = u32::MAX;
+
+/// Takes the interrupts that wait on this CPU since its last owner had it, and drops them: what
+/// they announce is not this instance's. Part of setting up a CPU, before anybody of this instance
+/// may send it any.
+pub(crate) fn drop_pending() {
+    let depth = &cpu::area().irq_depth;
+    depth.store(DROPPING, Ordering::Relaxed);
+    cpu::irqs_on();
+    // One vector is one interrupt, and each is taken between two looks.
+    for _ in 0..=u8::MAX {
+        if !apic::is_requested() {
+            break;
+        }
+    }
+    cpu::irqs_off();
+    depth.store(0, Ordering::Relaxed);
 }
 
 #[inline]

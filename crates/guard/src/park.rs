@@ -1,7 +1,8 @@
 //! The park page: where CPUs wait that no instance owns (decision 004; protocol in `abi::park`).
 //!
-//! It is one page of position-independent assembly that every instance maps read-execute at
-//! `layout::PARK`, and a few page tables of its own, which map that page, the slots behind it
+//! It is one page of position-independent assembly, part of the supervisor's text, that every
+//! instance maps read-execute at `layout::PARK`: nobody can write to it once the supervisor runs on
+//! its own tables. There are a few page tables beside it, which map that page, the slots behind it
 //! (read-write, in these tables only), and the page below 1 MiB where a reset CPU starts. A CPU
 //! comes in by [`enter`] (end of an instance, or NMI with the halt word set) or through the
 //! trampoline (INIT and start-up message), and leaves by an order in its slot, never otherwise.
@@ -97,7 +98,7 @@ pub(crate) const fn loaded_at(va: usize) -> u64 {
 #[cfg(target_os = "none")]
 global_asm!(
     r#"
-    .pushsection .data.park, "awx", @progbits
+    .pushsection .text.park, "ax", @progbits
     .balign 4096
     .globl park_page
 park_page:

@@ -14,6 +14,8 @@ pub const END_OF_INTERRUPT: u32 = 0x0b;
 pub const SPURIOUS: u32 = 0x0f;
 /// First of the eight registers with one bit for each interrupt in service.
 pub const IN_SERVICE: u32 = 0x10;
+/// Interrupts that wait, 32 vectors in each of eight registers.
+pub const REQUESTED: u32 = 0x20;
 /// Errors since the last write.
 pub const ERROR_STATUS: u32 = 0x28;
 /// Interrupt command register, lower half; all 64 bits in x2APIC mode.
@@ -110,6 +112,7 @@ mod tests {
             (END_OF_INTERRUPT, 0xb0, 0x80b),
             (SPURIOUS, 0xf0, 0x80f),
             (IN_SERVICE, 0x100, 0x810),
+            (REQUESTED, 0x200, 0x820),
             (ERROR_STATUS, 0x280, 0x828),
             (COMMAND, 0x300, 0x830),
             (LVT_TIMER, 0x320, 0x832),

@@ -13,7 +13,7 @@ use x86_spec::apic::{
     self as spec, COMMAND, COMMAND_HIGH, DELIVERY_INIT, DELIVERY_NMI, DELIVERY_PENDING,
     DELIVERY_STARTUP, DESTINATION_SELF, DIVIDE_BY_16, END_OF_INTERRUPT, ERROR_STATUS, ID,
     IN_SERVICE, LEVEL_ASSERT, LVT_ERROR, LVT_LINT0, LVT_LINT1, LVT_PERFORMANCE, LVT_THERMAL,
-    LVT_TIMER, MASKED, SOFTWARE_ENABLE, SPURIOUS, TASK_PRIORITY, TIMER_CURRENT,
+    LVT_TIMER, MASKED, REQUESTED, SOFTWARE_ENABLE, SPURIOUS, TASK_PRIORITY, TIMER_CURRENT,
     TIMER_DEADLINE_MODE, TIMER_DIVIDE, TIMER_INITIAL,
 };
 
@@ -108,6 +108,11 @@ pub(super) fn init_cpu(x2apic: bool) {
         }
         end_of_interrupt();
     }
+}
+
+/// Whether an interrupt waits until this CPU takes interrupts.
+pub fn is_requested() -> bool {
+    (REQUESTED..REQUESTED + 8).any(|register| read(register) != 0)
 }
 
 /// Puts the timer into deadline mode: it fires when the TSC passes the value in its MSR.

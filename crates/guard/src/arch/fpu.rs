@@ -16,7 +16,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use x86_spec::control::cr4;
 use x86_spec::debug::{DR7_CONDITIONS, DR7_ENABLE, DR7_EXACT, DR7_FIXED};
 pub use x86_spec::segment::SegmentBases;
-use x86_spec::xsave::{self, DEFAULT_MXCSR_MASK, LEGACY, LEGACY_BYTES, MXCSR_MASK, signal_frame};
+use x86_spec::xsave::{
+    self, DEFAULT_MXCSR_MASK, HEADER_BYTES, LEGACY, LEGACY_BYTES, MXCSR_MASK, signal_frame,
+};
 
 use super::cpu::{CpuId, IrqsOff};
 use super::features::{self, Features};
@@ -51,6 +53,7 @@ pub(super) fn init_cpu(cpu: CpuId) {
             BYTES.store(__cpuid_count(0xd, 0).ebx, Ordering::Relaxed);
         }
     }
+    forget_registers();
     let mut probe = LegacyArea([0; LEGACY_BYTES]);
     // SAFETY: the area is 16-byte aligned and 512 bytes long; `fninit` has no operand.
     unsafe { asm!("fninit", "fxsave64 [{}]", in(reg) &raw mut probe, options(nostack)) };
@@ -64,6 +67,27 @@ pub(super) fn init_cpu(cpu: CpuId) {
         ALLOWED_MXCSR.store(mask, Ordering::Relaxed);
     }
 }
+
+/// Puts all registers of this module into their initial state, so that nothing of the CPU's last
+/// owner is in them.
+fn forget_registers() {
+    let mut initial = Initial([0; LEGACY_BYTES + HEADER_BYTES]);
+    xsave::initialize(&mut initial.0);
+    let area = &raw const initial;
+    // SAFETY: the area is 64-byte aligned, holds the legacy part in its initial state and a header
+    // that says that nothing else is in it; XRSTOR needs CR4.OSXSAVE, which is set with the
+    // feature.
+    unsafe {
+        if features::has(Features::XSAVE) {
+            asm!("xrstor64 [{}]", in(reg) area, in("eax") u32::MAX, in("edx") u32::MAX, options(nostack, readonly));
+        } else {
+            asm!("fxrstor64 [{}]", in(reg) area, options(nostack, readonly));
+        }
+    }
+}
+
+#[repr(C, align(64))]
+struct Initial([u8; LEGACY_BYTES + HEADER_BYTES]);
 
 #[repr(C, align(16))]
 struct LegacyArea([u8; LEGACY_BYTES]);

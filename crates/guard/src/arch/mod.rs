@@ -77,7 +77,10 @@ pub(crate) fn init_cpu(cpu: CpuId) {
     timer::number_cpu(cpu);
     // Whoever comes from the park page comes with NMIs blocked.
     #[cfg(target_os = "none")]
-    crate::park::allow_nmi();
+    {
+        crate::irq::drop_pending();
+        crate::park::allow_nmi();
+    }
     cpu::mark_online(cpu);
     paging::tlb::init_cpu();
 }

@@ -249,6 +249,14 @@ pub fn faults(setting: &Setting) -> Result<Vec<Check>> {
             },
         ),
     ];
+    steps.push(fault(
+        "an instance leaves interrupts waiting: the next one on its processor does not get them",
+        "echo last words; echo pending > /proc/skerry/fault; sleep 100",
+        |printed| {
+            contained(printed, "panicked")?;
+            went_on(printed)
+        },
+    ));
     let more = batch::steps(FAULTS, &[])?;
     steps.extend(more.into_iter().map(|step| step.limit(120)));
     let mut machine = machine(setting, "faults", 4, 800)?;
