@@ -6,7 +6,8 @@
 //! `machine-tests stress` prints the names of those that run longer, `machine-tests wake-ups N`
 //! does as many of one of them as it is told, `machine-tests quiet` counts interrupts as only
 //! Skerry shows them, `machine-tests batch …` runs the checks of a list, and `machine-tests fuzz …`
-//! is `cargo xtask fuzz syscalls` inside the machine.
+//! is `cargo xtask fuzz syscalls` inside the machine. `machine-tests stop-threads …` and
+//! `hold-thread …` run beside the machine instead, and make it late.
 
 mod af_packet;
 mod calls;
@@ -75,6 +76,7 @@ mod signal_masks;
 mod signals;
 mod sockets;
 mod splice;
+mod stopper;
 mod sysv_info;
 mod taskstats;
 mod text_busy;
@@ -194,6 +196,8 @@ fn main() -> ExitCode {
         ["layout-child"] => layout::child(),
         ["descriptors-child"] => fd_flags::child(),
         ["canary", what] => canary::run(what),
+        ["hold-thread", process, number] => stopper::hold([process, number]),
+        ["stop-threads", process, seed] => stopper::run([process, seed]),
         ["fuzz", arguments @ ..] => fuzz::run(arguments),
         ["fuzz-show", arguments @ ..] => fuzz::show(arguments),
         ["batch", jobs, seconds, list] => runner::run([jobs, seconds, list]),

@@ -20,6 +20,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+pub use program::Random;
 use program::{Shown, Signature};
 use round::Counters;
 

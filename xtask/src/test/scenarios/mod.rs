@@ -188,6 +188,11 @@ pub fn tests() -> Vec<Test> {
             run: fuzz::manage,
         },
         Test {
+            name: "long/ends",
+            place: SkerryMachine,
+            run: partitions::long_ends,
+        },
+        Test {
             name: "long/programs",
             place: AnyMachine,
             run: programs::long,

@@ -15,6 +15,7 @@ const LIFE: &str = include_str!("../../../../tests/cases/life.cases");
 const EXACT: &str = include_str!("../../../../tests/cases/exact.cases");
 const CHURN: &str = include_str!("../../../../tests/cases/churn.cases");
 const FAULTS: &str = include_str!("../../../../tests/cases/faults.cases");
+const ENDS: &str = include_str!("../../../../tests/cases/ends.cases");
 const RESERVE: &str = include_str!("../../../../tests/cases/reserve.cases");
 const FOUR: &str = include_str!("../../../../tests/cases/four.cases");
 
@@ -326,8 +327,58 @@ pub fn churn(setting: &Setting) -> Result<Vec<Check>> {
     };
     let name = "50 instances in a row, and all processors and memory are back";
     let steps = batch::steps(CHURN, &[(name, judge)])?;
-    let steps = batch::limit(steps, &[240, 120])?;
-    batch::run(machine(setting, "churn", 4, 420)?, &steps)
+    let mut steps = batch::limit(steps, &[240, 120])?;
+    steps.extend(ends(24, 240)?);
+    let mut machine = machine(setting, "churn", 4, 660)?;
+    let mut requests = HostRequests::new(&mut machine)?;
+    batch::run_beside(machine, &steps, &mut requests)
+}
+
+/// The steps in which processors stand still, with so many ends.
+fn ends(count: u32, seconds: u32) -> Result<Vec<Step>> {
+    let judge: Judge = |printed| {
+        unchanged(printed)?;
+        ensure!(!printed.contains("instead of"), "a status was wrong");
+        Ok(String::new())
+    };
+    let still =
+        "a processor that stands still is in quarantine with its instance's memory, and comes back";
+    let many = "instances end while the host lets processors stand still";
+    let steps = batch::steps(ENDS, &[(still, quarantined), (many, judge)])?;
+    let with_numbers = |step: Step| {
+        let script = format!("ends={count} seed={count}\n{}", step.script);
+        Step { script, ..step }.limit(seconds)
+    };
+    Ok(steps.into_iter().map(with_numbers).collect())
+}
+
+/// The processor that stood still was kept from everybody, and is back.
+fn quarantined(printed: &str) -> Result<String> {
+    unchanged(printed)?;
+    let during = json::parse(part(printed, "during")?)?;
+    let (cpus, memory) = (&during["cpus"], &during["memory"]);
+    ensure!(
+        cpus["quarantined"] == 1 && cpus["free"] == 2 && memory["quarantined"] == 64 << 20,
+        "{during}"
+    );
+    let reclaim = &json::parse(part(printed, "inspected")?)?["reclaim"];
+    ensure!(
+        reclaim["lost_cpus"] == 1 && reclaim["leaked_bytes"] == 64 << 20,
+        "{reclaim}"
+    );
+    ensure!(
+        part(printed, "meanwhile")? == "two work" && part(printed, "again")? == "three work",
+        "an instance did not work"
+    );
+    Ok(String::new())
+}
+
+/// Ten thousand ends while processors stand still.
+pub fn long_ends(setting: &Setting) -> Result<Vec<Check>> {
+    const SECONDS: u32 = 6 * 3600;
+    let mut machine = machine(setting, "ends", 4, u64::from(SECONDS) + 60)?;
+    let mut requests = HostRequests::new(&mut machine)?;
+    batch::run_beside(machine, &ends(10_002, SECONDS)?, &mut requests)
 }
 
 /// The supervisor of a small machine has enough left for itself, whatever is asked of it.
