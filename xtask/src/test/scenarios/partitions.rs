@@ -1,11 +1,16 @@
 //! Instances beside the supervisor: created, used, looked at, destroyed; and everything comes back.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use std::{fs, thread};
 
 use anyhow::{Context, Result, ensure};
 
 use super::json::{self, part};
 use crate::build;
+use crate::cleanup::Directory;
 use crate::test::batch::{self, Expect::Accepted, Judge, Step};
 use crate::test::host_requests::HostRequests;
 use crate::test::{Check, Setting};
@@ -331,7 +336,70 @@ pub fn churn(setting: &Setting) -> Result<Vec<Check>> {
     steps.extend(ends(24, 240)?);
     let mut machine = machine(setting, "churn", 4, 660)?;
     let mut requests = HostRequests::new(&mut machine)?;
-    batch::run_beside(machine, &steps, &mut requests)
+    let mut checks = batch::run_beside(machine, &steps, &mut requests)?;
+    checks.push(Check::new(
+        "what an instance had when its supervisor panicked, none has after the reset",
+        after_reset(setting),
+    ));
+    Ok(checks)
+}
+
+/// First process of a machine that is reset while an instance runs. It knows the second start by
+/// the error that was the end of the first: a bank of the processor still holds it.
+const RESET: &str = r#"#!/bin/busybox sh
+/bin/busybox mkdir -p /proc /tmp /sbin
+/bin/busybox mount -t proc proc /proc
+/bin/busybox --install -s /bin
+if grep -q '^uncorrected 0' /proc/skerry/machine_checks; then
+    skerry run -d --name w --cpus 1 --mem 400M -- sh -c 'machine-tests canary write; sleep 1000'
+    skerry logs -f w >/dev/console
+else
+    skerry run --cpus 1 --mem 700M -- machine-tests canary scan >/dev/console
+    poweroff -f
+fi
+"#;
+
+/// Boots, has an instance fill its memory with a pattern, ends the supervisor with a machine check,
+/// and looks for the pattern after the reset.
+fn after_reset(setting: &Setting) -> Result<String> {
+    const WRITTEN: &str = "written, and found by the kernel";
+    let mut machine = machine(setting, "reset", 2, 180)?;
+    machine.hardware.memory = "1G".into();
+    let requests = HostRequests::new(&mut machine)?;
+    let extra = &mut machine.hardware.extra;
+    extra.extend(["-action", "reboot=reset"].map(Into::into));
+    let directory = Directory::create()?;
+    let init = directory.join("init");
+    fs::write(&init, RESET)?;
+    fs::set_permissions(&init, fs::Permissions::from_mode(0o755))?;
+    let (tools, programs) = (build::tools()?, build::test_programs()?);
+    fs::write(&machine.log, "")?;
+    let over = AtomicBool::new(false);
+    let log = thread::scope(|scope| {
+        let ending = scope.spawn(|| {
+            while !fs::read_to_string(&machine.log)?.contains(WRITTEN) {
+                ensure!(!over.load(Ordering::Relaxed), "nothing was written");
+                thread::sleep(Duration::from_millis(100));
+            }
+            // Its context is corrupt: whoever runs cannot go on.
+            requests.monitor("mce 0 5 0xb200000000000000 0x5 0x0 0x0")
+        });
+        let log = machine.run_without_agent(&init, |archive| {
+            archive.host(Path::new("/bin/busybox"), "/bin/busybox")?;
+            archive.host(&tools.program("skerry"), "/bin/skerry")?;
+            archive.host(&programs.program("machine-tests"), "/bin/machine-tests")
+        });
+        over.store(true, Ordering::Relaxed);
+        let ended = ending.join();
+        ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        log
+    })?;
+    ensure!(
+        log.contains("panic: machine check"),
+        "it did not panic: {log}"
+    );
+    ensure!(log.contains("no trace"), "it was found: {log}");
+    Ok(String::new())
 }
 
 /// The steps in which processors stand still, with so many ends.
