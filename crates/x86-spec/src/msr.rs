@@ -3,6 +3,18 @@
 
 /// Address and mode of the local APIC.
 pub const APIC_BASE: u32 = 0x1b;
+/// Speculation of indirect branches and of loads ([`spec_ctrl`]).
+pub const SPEC_CTRL: u32 = 0x48;
+/// Command that drops predictions; [`PRED_CMD_IBPB`].
+pub const PRED_CMD: u32 = 0x49;
+/// Weaknesses that a processor of Intel's has not ([`arch_capabilities`]).
+pub const ARCH_CAPABILITIES: u32 = 0x10a;
+/// Command that flushes caches; [`FLUSH_CMD_L1D`].
+pub const FLUSH_CMD: u32 = 0x10b;
+/// Transactions: 0 leaves them on; [`TSX_OFF`].
+pub const TSX_CTRL: u32 = 0x122;
+/// Protections that microcode leaves out ([`mcu_opt_ctrl`]).
+pub const MCU_OPT_CTRL: u32 = 0x123;
 /// Page attribute table: the memory types that page-table entries choose from.
 pub const PAT: u32 = 0x277;
 /// Code segment of SYSENTER; with 0 the instruction faults.
@@ -38,6 +50,72 @@ pub mod apic_base {
     pub const ENABLE: u64 = 1 << 11;
 }
 
+/// Bits of [`SPEC_CTRL`] (SDM vol. 4, table 2-2).
+pub mod spec_ctrl {
+    /// Indirect branches are restricted (IBRS).
+    pub const IBRS: u64 = 1 << 0;
+    /// Predictions are kept from the core's other thread (STIBP).
+    pub const STIBP: u64 = 1 << 1;
+    /// Loads do not overtake stores (SSBD).
+    pub const SSBD: u64 = 1 << 2;
+    /// The history of branches is kept from ring 0's indirect ones (`BHI_DIS_S`).
+    pub const BHI_DIS_S: u64 = 1 << 10;
+}
+
+/// The command of [`PRED_CMD`]: predictions of indirect branches.
+pub const PRED_CMD_IBPB: u64 = 1 << 0;
+/// The command of [`FLUSH_CMD`]: the data cache of the first level.
+pub const FLUSH_CMD_L1D: u64 = 1 << 0;
+/// The value of [`TSX_CTRL`] with which transactions abort at once, and CPUID does not show them.
+pub const TSX_OFF: u64 = 0b11;
+
+/// Bits of [`MCU_OPT_CTRL`] (SDM vol. 4, table 2-2).
+pub mod mcu_opt_ctrl {
+    /// Random numbers are not protected from other cores.
+    pub const RNGDS_MITG_DIS: u64 = 1 << 0;
+    /// Values that GATHER forwards are not protected.
+    pub const GDS_MITG_DIS: u64 = 1 << 4;
+}
+
+/// Bits of [`ARCH_CAPABILITIES`] (SDM vol. 4, table 2-2): a processor that has one is spared what
+/// its name says, or has the means against it.
+pub mod arch_capabilities {
+    /// Ring 3 reads no kernel memory.
+    pub const RDCL_NO: u64 = 1 << 0;
+    /// IBRS is for all privileges, and set once.
+    pub const IBRS_ALL: u64 = 1 << 1;
+    /// Returns may use the prediction of indirect branches.
+    pub const RSBA: u64 = 1 << 2;
+    /// Loads do not overtake stores.
+    pub const SSB_NO: u64 = 1 << 4;
+    /// Buffers cannot be read.
+    pub const MDS_NO: u64 = 1 << 5;
+    /// Page sizes may change.
+    pub const PSCHANGE_MC_NO: u64 = 1 << 6;
+    /// [`super::TSX_CTRL`] is there.
+    pub const TSX_CTRL: u64 = 1 << 7;
+    /// Aborted transactions read nothing.
+    pub const TAA_NO: u64 = 1 << 8;
+    /// Device registers leave nothing in buffers: three kinds of buffers.
+    pub const MMIO_NO: u64 = 0b111 << 13;
+    /// VERW clears those buffers.
+    pub const FB_CLEAR: u64 = 1 << 17;
+    /// The history of branches steers nothing.
+    pub const BHI_NO: u64 = 1 << 20;
+    /// Returns after a guest are not steered.
+    pub const PBRSB_NO: u64 = 1 << 24;
+    /// Microcode protects what GATHER forwards, unless it is told not to.
+    pub const GDS_CTRL: u64 = 1 << 25;
+    /// GATHER forwards nothing.
+    pub const GDS_NO: u64 = 1 << 26;
+    /// Registers cannot be read.
+    pub const RFDS_NO: u64 = 1 << 27;
+    /// VERW clears them.
+    pub const RFDS_CLEAR: u64 = 1 << 28;
+    /// Indirect branches in the lower half of a cache line are as good as others.
+    pub const ITS_NO: u64 = 1 << 62;
+}
+
 /// Bits of [`EFER`] (SDM vol. 3A, 2.2.1; APM vol. 2, 3.1.7).
 pub mod efer {
     /// SYSCALL and SYSRET exist.
@@ -48,6 +126,8 @@ pub mod efer {
     pub const LMA: u64 = 1 << 10;
     /// The no-execute bit of page-table entries counts.
     pub const NXE: u64 = 1 << 11;
+    /// Indirect branches in ring 0 are restricted (AMD's automatic IBRS).
+    pub const AIBRSE: u64 = 1 << 21;
 }
 
 /// Memory types of [`PAT`] (SDM vol. 3A, table 13-10).

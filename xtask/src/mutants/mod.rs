@@ -44,8 +44,27 @@ const GUARD: &[&str] = &[
 ];
 /// Crates in which host mutants are made: those that have tests on the host.
 const HOST: &[&str] = &[
-    "abi", "acpi", "bpf", "fair", "frames", "fs", "futex", "kmsg", "lfmutex", "net", "parallel",
-    "psi", "rcu", "ring", "shrink", "slab", "task", "topology", "trace", "vm",
+    "abi",
+    "acpi",
+    "bpf",
+    "fair",
+    "frames",
+    "fs",
+    "futex",
+    "kmsg",
+    "lfmutex",
+    "mitigations",
+    "net",
+    "parallel",
+    "psi",
+    "rcu",
+    "ring",
+    "shrink",
+    "slab",
+    "task",
+    "topology",
+    "trace",
+    "vm",
 ];
 /// Crates in which kernel mutants are made and that have tests on the host.
 const BOTH: &[&str] = &["linux", "futex", "fs", "net", "vm", "task", "node", "guard"];
