@@ -104,12 +104,25 @@ pub struct Info {
     pub cpus_total: u32,
     /// The supervisor's own.
     pub cpus_supervisor: u32,
-    /// Free for instances.
+    /// Free for instances that do not share cores.
     pub cpus_free: u32,
     /// Did not start.
     pub cpus_lost: u32,
     /// Did not come back from an instance yet.
     pub cpus_quarantined: u32,
+    /// Given to nobody, because another thread of the core has an owner or is lost, or one thread
+    /// of each core is used only.
+    pub cpus_withheld: u32,
+    /// All cores.
+    pub cores_total: u32,
+    /// Cores with a thread of the supervisor's.
+    pub cores_supervisor: u32,
+    /// Cores that nobody has a thread of.
+    pub cores_free: u32,
+    /// Cores with a thread that did not start.
+    pub cores_lost: u32,
+    /// Cores with a thread that did not come back from an instance yet.
+    pub cores_quarantined: u32,
     /// Unused; zero.
     pub reserved: u32,
     /// All memory.
@@ -141,6 +154,9 @@ pub const REASON_WINDOW: u32 = 5;
 
 /// `flags` of [`Create`]: print system calls into the kernel log.
 pub const CREATE_TRACE: u32 = 1;
+/// `flags` of [`Create`]: threads of one core may be the instance's and those of others that have
+/// this flag.
+pub const CREATE_SHARED_CORES: u32 = 2;
 
 /// See [`CREATE`].
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -160,10 +176,10 @@ pub struct Create {
     pub id: u32,
     /// Out: `REASON_*`.
     pub reason: u32,
-    /// Out: CPUs that are free.
+    /// Out: CPUs that such an instance could have.
     pub free_cpus: u32,
-    /// Unused; zero.
-    pub reserved: u32,
+    /// Out: CPUs that are given to nobody ([`Info::cpus_withheld`]).
+    pub withheld_cpus: u32,
     /// Out: memory that is free.
     pub free_mem: u64,
     /// Out: the least memory that would do.
@@ -318,7 +334,7 @@ pub struct Wait {
 }
 
 const _: () = {
-    assert!(size_of::<Info>() == 96);
+    assert!(size_of::<Info>() == 120);
     assert!(size_of::<Create>() == 376);
     assert!(size_of::<Load>() == 40);
     assert!(size_of::<Target>() == 8);

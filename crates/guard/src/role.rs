@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use abi::layout::{DESCRIPTOR, WINDOW};
 use abi::{Descriptor, Window};
+use mitigations::Mode;
 
 /// Address of the descriptor: in the boot code's hands first, at its fixed address afterwards.
 static ADOPTED: AtomicPtr<Descriptor> = AtomicPtr::new(core::ptr::null_mut());
@@ -104,6 +105,12 @@ pub fn cmdline_value(name: &str) -> Option<&'static str> {
 #[must_use]
 pub fn cmdline_has(word: &str) -> bool {
     cmdline().split_whitespace().any(|w| w == word)
+}
+
+/// The choice of mitigations on the command line.
+#[must_use]
+pub(crate) fn mitigations() -> Mode {
+    Mode::parse(cmdline())
 }
 
 pub(crate) fn set_entry_tsc(tsc: u64) {

@@ -12,7 +12,7 @@ use abi::msg::{self, Message};
 use fs::devfs::{self, CharDevice};
 use fs::ioctl::IoctlRequest;
 use fs::{File, FileOps, OpenFlags, Result};
-use guard::partition::{self, CreateError, LoadError, Partition, Spec};
+use guard::partition::{self, CreateError, LoadError, Partition, Sharing, Spec};
 use guard::timer;
 use task::Deadline;
 
@@ -104,6 +104,12 @@ fn info(request: &IoctlRequest<'_>) -> Result<usize> {
         cpus_free: r.cpus_free,
         cpus_lost: r.cpus_lost,
         cpus_quarantined: r.cpus_quarantined,
+        cpus_withheld: r.cpus_withheld,
+        cores_total: r.cores_total,
+        cores_supervisor: r.cores_supervisor,
+        cores_free: r.cores_free,
+        cores_lost: r.cores_lost,
+        cores_quarantined: r.cores_quarantined,
         reserved: 0,
         mem_total: r.mem_total,
         mem_free: r.mem_free,
@@ -127,6 +133,7 @@ fn try_create(call: &mut Create) -> Result<()> {
         call.reason = reason;
         let free = partition::resources();
         call.free_cpus = free.cpus_free;
+        call.withheld_cpus = free.cpus_withheld;
         call.free_mem = free.mem_free;
         Err(errno)
     };
@@ -150,6 +157,11 @@ fn try_create(call: &mut Create) -> Result<()> {
     let spec = Spec {
         id,
         cpus: call.cpus,
+        sharing: if call.flags & dev::CREATE_SHARED_CORES != 0 {
+            Sharing::Shared
+        } else {
+            Sharing::WholeCores
+        },
         memory: call.mem,
         label: &label,
         cmdline: &cmdline,
@@ -158,7 +170,11 @@ fn try_create(call: &mut Create) -> Result<()> {
         Ok(partition) => partition,
         Err(error) => {
             return match error {
-                CreateError::Cpus { .. } => fail(call, dev::REASON_CPUS, Errno::ENOSPC),
+                CreateError::Cpus { free } => {
+                    let failed = fail(call, dev::REASON_CPUS, Errno::ENOSPC);
+                    call.free_cpus = free;
+                    failed
+                }
                 CreateError::Memory { free } => {
                     let failed = fail(call, dev::REASON_MEMORY, Errno::ENOMEM);
                     // What would fit: whole granules, unlike what is free.

@@ -9,6 +9,7 @@
 
 extern crate alloc;
 
+pub mod cores;
 mod levels;
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use abi::dev::{self, Status};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::device::Device;
 use crate::failure::{Context, Failure, Result, STATUS_TOOL_FAILED};
@@ -103,6 +103,9 @@ struct What {
     /// How many CPUs it gets
     #[arg(long, default_value_t = 1, value_name = "N")]
     cpus: u32,
+    /// Whether its cores' threads may be others' too that are created with `allow`
+    #[arg(long, value_enum, default_value_t = Smt::Deny, value_name = "deny|allow")]
+    smt: Smt,
     /// How much memory it gets: a number and k, m or g
     #[arg(
         short = 'm',
@@ -141,6 +144,12 @@ struct What {
         allow_hyphen_values = true
     )]
     command: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Smt {
+    Deny,
+    Allow,
 }
 
 #[derive(Args, Debug)]
@@ -388,6 +397,7 @@ fn request(what: What) -> Result<CreateOptions> {
         memory: size::parse(&what.memory)?,
         name: what.name,
         cpus: what.cpus,
+        shared_cores: what.smt == Smt::Allow,
         rootfs: what.rootfs,
         env: what.env,
         hostname: what.hostname,

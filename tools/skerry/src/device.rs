@@ -11,8 +11,10 @@ use abi::dev::{self, Create, Info, Status};
 pub enum CreateError {
     /// Too few CPUs are free.
     Cpus {
-        /// Number of free CPUs.
+        /// Number of CPUs that such an instance could have.
         free: u32,
+        /// CPUs that nobody gets while another thread of their core is in use.
+        withheld: u32,
     },
     /// Too little memory is free.
     Memory {
@@ -37,6 +39,7 @@ impl CreateError {
         match call.reason {
             dev::REASON_CPUS => Self::Cpus {
                 free: call.free_cpus,
+                withheld: call.withheld_cpus,
             },
             dev::REASON_MEMORY => Self::Memory {
                 free: call.free_mem,

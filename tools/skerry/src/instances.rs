@@ -35,6 +35,8 @@ pub struct CreateOptions {
     pub name: Option<String>,
     /// Number of CPUs.
     pub cpus: u32,
+    /// Whether threads of its cores may be others' that allow it, too.
+    pub shared_cores: bool,
     /// Memory in bytes.
     pub memory: u64,
     /// Root file system; a copy of `/` without.
@@ -112,18 +114,7 @@ pub fn has_ended(status: &Status) -> bool {
 #[must_use]
 pub fn creation_error(refused: &CreateError, request: &CreateOptions, name: &str) -> String {
     match refused {
-        CreateError::Cpus { free } => {
-            let asked = request.cpus;
-            match free {
-                0 => format!("no CPU is free (asked for {asked}): stop an instance"),
-                1 => format!(
-                    "only 1 CPU is free (asked for {asked}): stop an instance or lower --cpus"
-                ),
-                _ => format!(
-                    "only {free} CPUs are free (asked for {asked}): stop an instance or lower --cpus"
-                ),
-            }
-        }
+        CreateError::Cpus { free, withheld } => too_few_cpus(*free, *withheld, request),
         CreateError::Memory { free } => format!(
             "only {} of memory are free (asked for {}): stop an instance or lower --mem",
             size::format(*free),
@@ -143,6 +134,32 @@ pub fn creation_error(refused: &CreateError, request: &CreateOptions, name: &str
         }
         CreateError::Other(error) => format!("cannot create {name}: {}", plain(error)),
     }
+}
+
+/// Message for want of CPUs.
+fn too_few_cpus(free: u32, withheld: u32, request: &CreateOptions) -> String {
+    let asked = request.cpus;
+    let is_free = match free {
+        0 => "no CPU is".into(),
+        1 => "only 1 CPU is".into(),
+        _ => format!("only {free} CPUs are"),
+    };
+    let remedy = match (free, request.shared_cores) {
+        (0, _) => "stop an instance",
+        _ => "stop an instance or lower --cpus",
+    };
+    if withheld == 0 {
+        return format!("{is_free} free (asked for {asked}): {remedy}");
+    }
+    let share = if request.shared_cores {
+        "only instances with --smt allow share"
+    } else {
+        "--smt allow shares cores with others that allow it"
+    };
+    format!(
+        "{is_free} free (asked for {asked}; {withheld} withheld, because another thread of their \
+         core is in use): {remedy}; {share}"
+    )
 }
 
 /// Creates and loads an instance; on failure nothing is left of it.
@@ -185,7 +202,12 @@ fn allocate(
         let mut call = Create {
             label: dev::field(&name).unwrap_or([0; dev::LABEL_BYTES]),
             cpus: request.cpus,
-            flags: if request.trace { dev::CREATE_TRACE } else { 0 },
+            flags: if request.trace { dev::CREATE_TRACE } else { 0 }
+                | if request.shared_cores {
+                    dev::CREATE_SHARED_CORES
+                } else {
+                    0
+                },
             mem: request.memory,
             requested_ns: nanoseconds(asked),
             cmdline: kernel,
@@ -415,11 +437,17 @@ mod tests {
         };
         let say = |refused| creation_error(&refused, &request, "a");
         assert_eq!(
-            say(CreateError::Cpus { free: 1 }),
+            say(CreateError::Cpus {
+                free: 1,
+                withheld: 0
+            }),
             "only 1 CPU is free (asked for 3): stop an instance or lower --cpus"
         );
         assert_eq!(
-            say(CreateError::Cpus { free: 0 }),
+            say(CreateError::Cpus {
+                free: 0,
+                withheld: 0
+            }),
             "no CPU is free (asked for 3): stop an instance"
         );
         assert_eq!(

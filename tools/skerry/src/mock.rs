@@ -128,6 +128,9 @@ impl Device for Mock {
             cpus_total: self.cpus,
             cpus_supervisor: 1,
             cpus_free: self.cpus - 1 - cpus,
+            cores_total: self.cpus,
+            cores_supervisor: 1,
+            cores_free: self.cpus - 1 - cpus,
             mem_total: self.memory,
             mem_free: self.memory - memory,
             mem_granted: memory,
@@ -163,6 +166,7 @@ impl Device for Mock {
             () if call.cpus > free.cpus_free => {
                 return Err(CreateError::Cpus {
                     free: free.cpus_free,
+                    withheld: free.cpus_withheld,
                 });
             }
             () if call.mem > free.mem_free => {

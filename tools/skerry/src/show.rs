@@ -74,14 +74,26 @@ pub struct Reclaim {
 #[derive(Debug, Serialize)]
 pub struct Resources {
     /// CPUs.
-    pub cpus: Share<u32>,
+    pub cpus: CpuShare,
+    /// Cores.
+    pub cores: Share<u32>,
     /// Memory.
     pub memory: MemoryShare,
     /// Instances there are, in whatever state.
     pub instances: usize,
 }
 
-/// Numbers of CPUs by owner.
+/// Numbers of CPUs by owner, and of those that have none and are not free.
+#[derive(Debug, Serialize)]
+pub struct CpuShare {
+    /// Numbers by owner.
+    #[serde(flatten)]
+    pub by_owner: Share<u32>,
+    /// Given to nobody, because another thread of the core has an owner.
+    pub withheld: u32,
+}
+
+/// Numbers of CPUs or cores by owner.
 #[derive(Debug, Serialize)]
 pub struct Share<T> {
     /// All of them.
@@ -171,16 +183,32 @@ impl Resources {
     /// From the device's record.
     #[must_use]
     pub fn new(info: &Info, instances: usize) -> Self {
-        let cpus_known =
-            info.cpus_supervisor + info.cpus_free + info.cpus_lost + info.cpus_quarantined;
+        let cpus_known = info.cpus_supervisor
+            + info.cpus_free
+            + info.cpus_lost
+            + info.cpus_quarantined
+            + info.cpus_withheld;
+        let cores_known =
+            info.cores_supervisor + info.cores_free + info.cores_lost + info.cores_quarantined;
         Self {
-            cpus: Share {
-                total: info.cpus_total,
-                supervisor: info.cpus_supervisor,
-                in_use: info.cpus_total.saturating_sub(cpus_known),
-                free: info.cpus_free,
-                lost: info.cpus_lost,
-                quarantined: info.cpus_quarantined,
+            cpus: CpuShare {
+                by_owner: Share {
+                    total: info.cpus_total,
+                    supervisor: info.cpus_supervisor,
+                    in_use: info.cpus_total.saturating_sub(cpus_known),
+                    free: info.cpus_free,
+                    lost: info.cpus_lost,
+                    quarantined: info.cpus_quarantined,
+                },
+                withheld: info.cpus_withheld,
+            },
+            cores: Share {
+                total: info.cores_total,
+                supervisor: info.cores_supervisor,
+                in_use: info.cores_total.saturating_sub(cores_known),
+                free: info.cores_free,
+                lost: info.cores_lost,
+                quarantined: info.cores_quarantined,
             },
             memory: MemoryShare {
                 total: info.mem_total,
@@ -274,16 +302,18 @@ pub fn resources(r: &Resources, out: &mut dyn Write) -> io::Result<()> {
         "LOST",
         "QUARANTINED",
     ];
-    let (cpus, memory) = (&r.cpus, &r.memory);
-    let cpus = [
-        cpus.total,
-        cpus.supervisor,
-        cpus.in_use,
-        cpus.free,
-        cpus.lost,
-        cpus.quarantined,
-    ]
-    .map(|count| count.to_string());
+    let memory = &r.memory;
+    let counts = |share: &Share<u32>| {
+        [
+            share.total,
+            share.supervisor,
+            share.in_use,
+            share.free,
+            share.lost,
+            share.quarantined,
+        ]
+        .map(|count| count.to_string())
+    };
     let memory = [
         memory.total,
         memory.supervisor,
@@ -298,14 +328,28 @@ pub fn resources(r: &Resources, out: &mut dyn Write) -> io::Result<()> {
             .chain(cells)
             .collect::<Vec<_>>()
     };
-    table(
-        &[
-            head.map(String::from).to_vec(),
-            row("CPUs", cpus),
-            row("memory", memory),
-        ],
-        out,
-    )
+    let mut rows = vec![
+        head.map(String::from).to_vec(),
+        row("CPUs", counts(&r.cpus.by_owner)),
+        row("memory", memory),
+    ];
+    if r.cores.total != r.cpus.by_owner.total {
+        rows.insert(1, row("cores", counts(&r.cores)));
+    }
+    table(&rows, out)?;
+    match r.cpus.withheld {
+        0 => Ok(()),
+        1 => writeln!(
+            out,
+            "1 CPU is withheld: another thread of its core is in use, and threads of a core go to \
+             one owner"
+        ),
+        count => writeln!(
+            out,
+            "{count} CPUs are withheld: other threads of their cores are in use, and threads of a \
+             core go to one owner"
+        ),
+    }
 }
 
 /// `inspect` for people: a line per field.
@@ -436,6 +480,41 @@ mod tests {
             ),
             (&1.into(), &2.into(), &10.into())
         );
+    }
+
+    #[test]
+    fn cores_are_shown_where_they_have_threads() {
+        let shown = |info: &Info| {
+            let mut out = Vec::new();
+            resources(&Resources::new(info, 1), &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let mut info = Info {
+            cpus_total: 4,
+            cpus_supervisor: 1,
+            cpus_free: 3,
+            cores_total: 4,
+            cores_supervisor: 1,
+            cores_free: 3,
+            ..Info::default()
+        };
+        let text = shown(&info);
+        assert!(
+            !text.contains("cores") && !text.contains("withheld"),
+            "{text}"
+        );
+        (info.cores_total, info.cores_free) = (2, 1);
+        (info.cpus_free, info.cpus_withheld) = (2, 1);
+        let text = shown(&info);
+        let cells = |name: &str| -> Vec<String> {
+            let row = text.lines().find(|line| line.starts_with(name)).unwrap();
+            row.split_whitespace().skip(1).map(String::from).collect()
+        };
+        assert_eq!(cells("cores"), ["2", "1", "0", "1", "0"]);
+        assert_eq!(cells("CPUs"), ["4", "1", "0", "2", "0"]);
+        assert!(text.contains("1 CPU is withheld"), "{text}");
+        info.cpus_withheld = 2;
+        assert!(shown(&info).contains("2 CPUs are withheld"));
     }
 
     #[test]

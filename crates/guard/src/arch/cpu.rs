@@ -18,6 +18,7 @@ use core::sync::atomic::{
 use x86_spec::control::rflags;
 use x86_spec::segment::Tss;
 
+pub(crate) use super::cpuinfo::levels;
 pub use super::cpuinfo::{CpuInfo, brand, topology};
 use super::features::{self, Features};
 use super::gdt::Gdt;

@@ -9,7 +9,7 @@ pub use x86_spec::identity::CpuInfo;
 use crate::role;
 
 /// The registers of a leaf and its part.
-pub(super) fn cpuid(leaf: u32, part: u32) -> CpuidRegisters {
+pub(crate) fn cpuid(leaf: u32, part: u32) -> CpuidRegisters {
     let answer = __cpuid_count(leaf, part);
     [answer.eax, answer.ebx, answer.ecx, answer.edx]
 }
@@ -20,11 +20,16 @@ pub fn brand() -> CpuInfo {
     CpuInfo::read(cpuid)
 }
 
+/// Meaning of the machine's APIC ids.
+pub(crate) fn levels() -> Levels {
+    Levels::read(cpuid)
+}
+
 /// Topology of this instance's CPUs, as this CPU sees it.
 #[must_use]
 pub fn topology() -> Topology {
     Topology::new(
-        Levels::read(cpuid),
+        levels(),
         role::descriptor().cpus().iter().map(|cpu| cpu.apic_id),
     )
 }

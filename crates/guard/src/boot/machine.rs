@@ -14,12 +14,14 @@ use abi::layout::{GRANULE_FRAMES, LAPIC_MMIO, PAGE_SIZE};
 use acpi::{MadtEntry, Memory, PowerOff, Tables};
 use arrayvec::ArrayVec;
 use bootinfo::BootInfo;
+use mitigations::Mode;
 use raw_cpuid::CpuId;
+use topology::{Siblings, cores};
 use zerocopy::FromZeros;
 
 use super::clock::{self, Calibration};
 use super::entry::{MULTIBOOT2, PVH};
-use crate::arch::{apic, timer};
+use crate::arch::{apic, cpu, timer};
 use crate::log::early;
 use crate::park;
 
@@ -162,7 +164,7 @@ pub(super) unsafe fn build_descriptor(kind: u32, info: u32) -> Machine {
         .filter_map(|word| word.strip_prefix("supervisor_cpus="))
         .next_back();
     let own = own.and_then(|n| n.parse::<usize>().ok()).unwrap_or(1);
-    for (slot, apic_id) in apic_ids.iter().enumerate().take(own.max(1)) {
+    for (slot, apic_id) in arrange(&mut apic_ids, own, info.cmdline()) {
         let _ = descriptor.push_cpu(CpuEntry {
             apic_id: *apic_id,
             slot: slot as u32,
@@ -190,6 +192,33 @@ pub(super) unsafe fn build_descriptor(kind: u32, info: u32) -> Machine {
         cpus: apic_ids.len(),
         power,
     }
+}
+
+/// Brings the CPUs into the order of the slots, in which the supervisor takes its own from the
+/// start: whole cores, or one thread of each core if no others are used. Returns those it has,
+/// which are `wanted` at most, and the first one at least.
+fn arrange<'a>(
+    apic_ids: &'a mut ArrayVec<u32, MAX_CPUS>,
+    wanted: usize,
+    cmdline: &str,
+) -> impl Iterator<Item = (usize, &'a u32)> {
+    let levels = cpu::levels();
+    let listed = apic_ids.clone();
+    let single_threads = Mode::parse(cmdline).single_threads;
+    let order = if single_threads {
+        Siblings::Last
+    } else {
+        Siblings::First
+    };
+    let rank = |id: u32| cores::rank(levels, &listed, id, order);
+    apic_ids.sort_unstable_by_key(|id| rank(*id));
+    let first_threads = apic_ids.iter().filter(|id| rank(**id).0 == 0).count();
+    let most = if single_threads {
+        first_threads
+    } else {
+        apic_ids.len()
+    };
+    apic_ids.iter().enumerate().take(wanted.clamp(1, most))
 }
 
 /// Memory from 1 MiB on, and what of it is in use.

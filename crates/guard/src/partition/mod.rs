@@ -26,9 +26,11 @@ use lfmutex::{Mutex, Once};
 pub use load::LoadError;
 use recovery::Recovery;
 use ring::mailbox::{Order, Publisher};
+pub use topology::cores::Sharing;
+use topology::cores::{self, State, Thread};
 
-use crate::arch::apic;
 use crate::arch::machine_check::BadPage;
+use crate::arch::{apic, cpu};
 use crate::mem::alloc::Block;
 use crate::mem::grant::{Granules, NoGranules};
 use crate::mem::heap::try_zeroed_box;
@@ -50,6 +52,43 @@ enum Owner {
 struct Cpu {
     apic_id: u32,
     owner: Owner,
+    /// Slot of the first thread of its core.
+    core: usize,
+    /// The owner shares its cores: an instance that was created so, or a supervisor that was
+    /// started so.
+    shares: bool,
+}
+
+impl Cpu {
+    fn thread(&self) -> Thread {
+        let state = match self.owner {
+            Owner::Free => State::Free,
+            _ => State::Held {
+                shares: self.shares,
+            },
+        };
+        Thread {
+            core: self.core,
+            state,
+        }
+    }
+}
+
+/// CPUs as the rules for cores see them.
+type Threads = ArrayVec<Thread, { descriptor::MAX_CPUS }>;
+
+fn threads(cpus: &[Cpu]) -> Threads {
+    cpus.iter().map(Cpu::thread).collect()
+}
+
+/// Rule by which an instance gets CPUs: what was asked for, unless the machine uses one thread of
+/// each core only.
+fn rule(asked: Sharing) -> Sharing {
+    if role::mitigations().single_threads {
+        Sharing::SingleThread
+    } else {
+        asked
+    }
 }
 
 /// All CPUs of the machine, by park slot.
@@ -60,6 +99,11 @@ static CPUS: Once<Mutex<Vec<Cpu>>> = Once::new();
 fn take_stock() -> Mutex<Vec<Cpu>> {
     let own = role::descriptor().cpus().len();
     smp::wait_parked(own..smp::machine_cpus());
+    let levels = cpu::levels();
+    let place = |slot: usize| {
+        let place = levels.place(park::slot(slot).apic_id.load(Ordering::Relaxed));
+        (place.package, place.core)
+    };
     let cpu = |slot: usize| {
         let owner = match slot {
             _ if slot < own => Owner::Supervisor,
@@ -69,6 +113,10 @@ fn take_stock() -> Mutex<Vec<Cpu>> {
         Cpu {
             apic_id: park::slot(slot).apic_id.load(Ordering::Relaxed),
             owner,
+            core: (0..slot)
+                .find(|&other| place(other) == place(slot))
+                .unwrap_or(slot),
+            shares: owner == Owner::Supervisor && role::cmdline_value("smt") == Some("allow"),
         }
     };
     quarantine::init();
@@ -105,12 +153,25 @@ pub struct Resources {
     pub cpus_total: u32,
     /// The supervisor's own.
     pub cpus_supervisor: u32,
-    /// Parked and free.
+    /// Parked, and free for an instance that does not share its cores.
     pub cpus_free: u32,
     /// Did not start.
     pub cpus_lost: u32,
     /// Did not come back from an instance yet.
     pub cpus_quarantined: u32,
+    /// Parked, and not free, because another thread of the core has an owner or is lost, or the
+    /// machine uses one thread of each core only.
+    pub cpus_withheld: u32,
+    /// All cores.
+    pub cores_total: u32,
+    /// Cores with a thread of the supervisor's.
+    pub cores_supervisor: u32,
+    /// Cores that nobody has a thread of.
+    pub cores_free: u32,
+    /// Cores with a thread that did not start.
+    pub cores_lost: u32,
+    /// Cores with a thread that did not come back from an instance yet.
+    pub cores_quarantined: u32,
     /// All memory.
     pub mem_total: u64,
     /// Free for instances. What the supervisor keeps free for itself is not counted.
@@ -131,12 +192,32 @@ pub fn resources() -> Resources {
     let mem_quarantined = quarantine::bytes();
     let cpus = cpus_now();
     let count = |owner: Owner| cpus.iter().filter(|cpu| cpu.owner == owner).count() as u32;
+    let free = cores::available(&threads(&cpus), rule(Sharing::WholeCores)) as u32;
+    let cores = || (0..cpus.len()).filter(|&slot| cpus[slot].core == slot);
+    let has = |core: usize, owner: Owner| {
+        let mut threads = cpus.iter().filter(|cpu| cpu.core == core);
+        threads.any(|cpu| cpu.owner == owner)
+    };
+    let is_lost = |core: usize| has(core, Owner::Lost);
+    let is_quarantined = |core: usize| !is_lost(core) && has(core, Owner::Quarantine);
+    let is_supervisors =
+        |core: usize| has(core, Owner::Supervisor) && !is_lost(core) && !is_quarantined(core);
+    let is_free = |core: usize| {
+        let mut threads = cpus.iter().filter(|cpu| cpu.core == core);
+        threads.all(|cpu| cpu.owner == Owner::Free)
+    };
     Resources {
         cpus_total: cpus.len() as u32,
         cpus_supervisor: count(Owner::Supervisor),
-        cpus_free: count(Owner::Free),
+        cpus_free: free,
+        cpus_withheld: count(Owner::Free) - free,
         cpus_lost: count(Owner::Lost),
         cpus_quarantined: count(Owner::Quarantine),
+        cores_total: cores().count() as u32,
+        cores_supervisor: cores().filter(|&core| is_supervisors(core)).count() as u32,
+        cores_free: cores().filter(|&core| is_free(core)).count() as u32,
+        cores_lost: cores().filter(|&core| is_lost(core)).count() as u32,
+        cores_quarantined: cores().filter(|&core| is_quarantined(core)).count() as u32,
         mem_total: bytes(memory.total),
         mem_free: bytes(memory.free.saturating_sub(mem::supervisors_reserve())),
         mem_granted: bytes(memory.granted).saturating_sub(mem_quarantined),
@@ -150,7 +231,7 @@ pub fn resources() -> Resources {
 pub enum CreateError {
     /// Fewer CPUs are free.
     Cpus {
-        /// Number of free CPUs.
+        /// Number of CPUs that such an instance could have.
         free: u32,
     },
     /// Less memory is free in whole granules.
@@ -198,10 +279,11 @@ const WINDOW_ORDER: u8 = (Window::SIZE / PAGE_SIZE).next_power_of_two().ilog2() 
 /// In the supervisor, which alone has CPUs and memory to give:
 ///
 /// ```no_run
-/// use guard::partition::{HaltProgress, Partition, Spec};
+/// use guard::partition::{HaltProgress, Partition, Sharing, Spec};
 ///
 /// # fn example(archive: &[u8], blob: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
-/// let spec = Spec { id: 1, cpus: 2, memory: 64 << 20, label: "web", cmdline: "" };
+/// let sharing = Sharing::WholeCores;
+/// let spec = Spec { id: 1, cpus: 2, sharing, memory: 64 << 20, label: "web", cmdline: "" };
 /// let mut partition = Partition::create(&spec)?;
 /// partition.announce_initramfs(archive.len() as u64)?;
 /// partition.write_initramfs(0, archive)?;
@@ -245,6 +327,8 @@ pub struct Spec<'a> {
     pub id: u32,
     /// Number of CPUs.
     pub cpus: u32,
+    /// Rule for the cores that they are threads of.
+    pub sharing: Sharing,
     /// Memory in bytes; rounded up to whole granules.
     pub memory: u64,
     /// Name of the instance, for messages.
@@ -267,10 +351,7 @@ impl Partition {
                 least: least.next_multiple_of(GRANULE_SIZE as u64),
             });
         }
-        let free = cpus_now()
-            .iter()
-            .filter(|cpu| cpu.owner == Owner::Free)
-            .count() as u32;
+        let free = cores::available(&threads(&cpus_now()), rule(spec.sharing)) as u32;
         if spec.cpus == 0 || free < spec.cpus {
             return Err(CreateError::Cpus { free });
         }
@@ -316,20 +397,19 @@ impl Partition {
     /// faster.
     fn take_cpus(&mut self, spec: &Spec<'_>) -> Result<(), CreateError> {
         let mut all = cpus().lock();
-        let free: ArrayVec<usize, { descriptor::MAX_CPUS }> = all
-            .iter()
-            .enumerate()
-            .filter(|(_, cpu)| cpu.owner == Owner::Free)
-            .map(|(slot, _)| slot)
-            .collect();
-        if free.len() < spec.cpus as usize {
+        let threads = threads(&all);
+        let sharing = rule(spec.sharing);
+        let mut marks = [false; descriptor::MAX_CPUS];
+        let marks = &mut marks[..threads.len()];
+        if !cores::choose(&threads, spec.cpus as usize, sharing, marks) {
             return Err(CreateError::Cpus {
-                free: free.len() as u32,
+                free: cores::available(&threads, sharing) as u32,
             });
         }
-        for &slot in &free[..spec.cpus as usize] {
+        for slot in (0..marks.len()).filter(|&slot| marks[slot]) {
             let apic_id = all[slot].apic_id;
             all[slot].owner = Owner::Instance(self.id);
+            all[slot].shares = sharing == Sharing::Shared;
             let _ = self.staged.push_cpu(CpuEntry {
                 apic_id,
                 slot: slot as u32,
@@ -447,6 +527,7 @@ impl Drop for Partition {
             } else {
                 Owner::Quarantine
             };
+            all[cpu.slot].shares = false;
         }
         drop(all);
         if !self.cpus.iter().all(InstanceCpu::is_parked) {

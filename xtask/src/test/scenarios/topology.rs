@@ -21,6 +21,30 @@ const LISTS: &str = "cd /sys/devices/system/cpu; cat cpu*/topology/thread_siblin
      cat cpu*/topology/package_cpus_list; echo; \
      cat smt/active; grep -E 'siblings|cpu cores' /proc/cpuinfo | sort -u";
 
+/// Function that prints what `resources` shows of cores and processors, in short.
+const RESOURCES: &str = "resources() { skerry resources | grep -v memory | \
+     sed -n 's/  */ /g; s/ withheld.*/ withheld/; /[0-9]/p'; }";
+
+/// The supervisor has a thread of one core; the other is free.
+const WITHHELD: &str = "
+resources
+for smt in deny allow; do
+    message=$(skerry run --cpus 3 --smt $smt -- true 2>&1)
+    echo \"status $?, $(echo \"$message\" | sed 's/skerry: //; s/ withheld,.*/ withheld)/')\"
+done";
+
+/// One instance has a thread of the free core, and another wants the other.
+const SHARED: &str = "
+skerry run -d --name one --smt allow -- sleep 1000 >/dev/null
+skerry run -- true >/dev/null 2>&1; echo \"denied beside allow: $?\"
+skerry run --smt allow -- true >/dev/null 2>&1; echo \"allowed beside allow: $?\"
+skerry rm --force one >/dev/null
+skerry run -d --name one -- sleep 1000 >/dev/null
+echo while one has a thread:; resources
+skerry run --smt allow -- true >/dev/null 2>&1; echo \"allowed beside deny: $?\"
+skerry rm --force one >/dev/null
+echo afterwards:; resources";
+
 pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let program = build::test_programs()?.program("machine-tests");
     let machine = |supervisor_cpus: u32| -> Machine {
@@ -41,14 +65,37 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     )];
     steps.extend(NAMES.map(|name| step(name, "")));
     let mut checks = batch::run(machine(4), &steps)?;
-    // The sibling of the instance's first processor is the supervisor's.
-    let seen = "0\n1-2\n1-2\n\n0-2\n0-2\n0-2\n\n1\ncpu cores\t: 2\nsiblings\t: 3";
-    let run = "skerry run --cpus 3 --";
-    let mut steps = vec![Step::new(
-        "an instance has a core and a thread of another",
-        format!("{run} sh -c \"{LISTS}\""),
-        Text(seen.into()),
-    )];
+    // The sibling of the supervisor's processor is nobody's.
+    let seen = "0-1\n0-1\n\n0-1\n0-1\n\n1\ncpu cores\t: 1\nsiblings\t: 2";
+    let run = "skerry run --cpus 2 --";
+    let mut steps = vec![
+        Step::new(
+            "an instance has a whole core",
+            format!("{run} sh -c \"{LISTS}\""),
+            Text(seen.into()),
+        ),
+        Step::new(
+            "the sibling of the supervisor's thread is withheld, even from those that share",
+            format!("{RESOURCES}{WITHHELD}"),
+            Text(
+                "cores 2 1 0 1 0\nCPUs 4 1 0 2 0\n1 CPU is withheld\n\
+                 status 125, only 2 CPUs are free (asked for 3; 1 withheld)\n\
+                 status 125, only 2 CPUs are free (asked for 3; 1 withheld)"
+                    .into(),
+            ),
+        ),
+        Step::new(
+            "two instances share a core only if both allow it",
+            format!("{RESOURCES}{SHARED}"),
+            Text(
+                "denied beside allow: 125\nallowed beside allow: 0\nwhile one has a thread:\n\
+                 cores 2 1 1 0 0\nCPUs 4 1 1 0 0\n2 CPUs are withheld\n\
+                 allowed beside deny: 125\nafterwards:\ncores 2 1 0 1 0\nCPUs 4 1 0 2 0\n\
+                 1 CPU is withheld"
+                    .into(),
+            ),
+        ),
+    ];
     steps.extend(NAMES.map(|name| step(name, run)));
     checks.extend(batch::run(machine(1), &steps)?);
     Ok(checks)
