@@ -57,7 +57,8 @@ pub(crate) struct CpuArea {
     pub(super) scratch: AtomicUsize,
     /// Number of this CPU.
     number: AtomicU32,
-    _unused: AtomicU32,
+    /// Always 0: the assembly's index where a bound was passed by in speculation.
+    zero: AtomicU32,
     /// Depth of `CpuLocal::with` closures.
     pinned: AtomicU32,
     /// Depth of interrupt handlers. Right behind `pinned`: most who ask for one ask for both, in
@@ -102,6 +103,8 @@ unsafe impl Sync for CpuArea {}
 pub(super) const GS_USER_REGS: usize = offset_of!(CpuArea, user_regs);
 /// `gs:` offset of [`CpuArea::scratch`].
 pub(super) const GS_SCRATCH: usize = offset_of!(CpuArea, scratch);
+/// `gs:` offset of [`CpuArea::zero`].
+pub(super) const GS_ZERO: usize = offset_of!(CpuArea, zero);
 /// `gs:` offset of the kernel stack pointer for entries from ring 3, in the task state segment.
 pub(super) const GS_KERNEL_RSP: usize = offset_of!(CpuArea, tss) + offset_of!(Tss, rsp0);
 /// Distance from the area's start to the top of each special stack, by which the handlers on them
@@ -128,7 +131,7 @@ impl CpuArea {
             user_regs: AtomicUsize::new(0),
             scratch: AtomicUsize::new(0),
             number: AtomicU32::new(0),
-            _unused: AtomicU32::new(0),
+            zero: AtomicU32::new(0),
             pinned: AtomicU32::new(0),
             irq_depth: AtomicU32::new(0),
             context: AtomicU64::new(0),

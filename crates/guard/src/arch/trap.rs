@@ -114,6 +114,8 @@ user::with_registers!(global_asm (
     "jnz skerry_trap_from_user",
     "",
     "skerry_trap_from_kernel:",
+    // Nor in speculation is anything read through the base of GS that the other way would have.
+    "lfence",
     push_registers!(),
     "cld",
     "mov rdi, rsp",
@@ -126,6 +128,7 @@ user::with_registers!(global_asm (
     // error code in RDX.
     "skerry_trap_from_user:",
     "swapgs",
+    "lfence",
     "push rax",
     "mov rax, gs:[{gs_user_regs}]",
     "mov [rax + {rbx}], rbx", "mov [rax + {rcx}], rcx", "mov [rax + {rdx}], rdx",

@@ -413,10 +413,11 @@ unsafe extern "sysv64" fn syscall_entry() {
         "mov rsi, rsp",
         "mov rsp, gs:[{gs_kernel_rsp}]",
         "sti",
-        // Of the number only the lower half counts, as on Linux.
-        "mov eax, eax",
+        // Of the number only the lower half counts, as on Linux: the instruction after the jump
+        // clears the upper one. In speculation that passes by the jump it clears all.
         "cmp eax, [rsp + {count}]",
         "jae 3f",
+        "cmovae eax, gs:[{gs_zero}]",
         "sub dword ptr [rsp + {left}], 1",
         "jc 3f",
         "mov rdi, [rsp + {context}]",
@@ -463,6 +464,7 @@ unsafe extern "sysv64" fn syscall_entry() {
         gs_scratch = const cpu::GS_SCRATCH,
         gs_user_regs = const cpu::GS_USER_REGS,
         gs_kernel_rsp = const cpu::GS_KERNEL_RSP,
+        gs_zero = const cpu::GS_ZERO,
     )
 }
 

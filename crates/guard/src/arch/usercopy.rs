@@ -10,7 +10,7 @@
 //! pages allow is the processor's business (CR0.WP is set). With SMAP, user memory is open only in
 //! these instructions.
 
-use core::arch::global_asm;
+use core::arch::{asm, global_asm};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -285,6 +285,35 @@ fn check(address: usize, bytes: usize) -> Result<(), UserFault> {
     }
 }
 
+/// Checks an address that is read, and returns it. In speculation that passes by the check it is
+/// another one, of the program's: what is at an address of the kernel's is not read, not even to
+/// leave a trace in a cache (Spectre, variant 1).
+#[inline(always)]
+fn check_read(address: usize, bytes: usize) -> Result<usize, UserFault> {
+    match USER_END.checked_sub(bytes) {
+        Some(last) if address <= last => Ok(clamp(address, last)),
+        _ => Err(UserFault),
+    }
+}
+
+/// The lesser of two addresses, by a move that does not wait for a prediction. The compiler would
+/// find that it is not needed.
+#[inline(always)]
+fn clamp(address: usize, last: usize) -> usize {
+    let clamped;
+    // SAFETY: compares and moves two registers.
+    unsafe {
+        asm!(
+            "cmp {address}, {last}",
+            "cmova {address}, {last}",
+            address = inout(reg) address => clamped,
+            last = in(reg) last,
+            options(pure, nomem, nostack)
+        );
+    }
+    clamped
+}
+
 fn done(left: usize) -> Result<(), UserFault> {
     if left == 0 { Ok(()) } else { Err(UserFault) }
 }
@@ -295,7 +324,7 @@ fn done(left: usize) -> Result<(), UserFault> {
 /// [`UserFault`] if any of it cannot be read; `dst` may then be partly written.
 #[inline]
 pub fn read_bytes(dst: &mut [u8], src: usize) -> Result<(), UserFault> {
-    check(src, dst.len())?;
+    let src = check_read(src, dst.len())?;
     // SAFETY: the source is user memory, whose faults are handled; the destination is borrowed
     // exclusively.
     done(unsafe { skerry_user_copy(dst.as_mut_ptr(), src as *const u8, dst.len()) })
@@ -307,7 +336,7 @@ pub fn read_bytes(dst: &mut [u8], src: usize) -> Result<(), UserFault> {
 /// As [`read_bytes`].
 #[inline]
 pub fn with_value<T: FromBytes, R>(src: usize, see: impl FnOnce(&T) -> R) -> Result<R, UserFault> {
-    check(src, size_of::<T>())?;
+    let src = check_read(src, size_of::<T>())?;
     let mut value = MaybeUninit::<T>::uninit();
     // SAFETY: as in `read_bytes`; the destination has the size of a `T`.
     done(unsafe { skerry_user_copy(value.as_mut_ptr().cast(), src as *const u8, size_of::<T>()) })?;
@@ -355,9 +384,9 @@ impl<const ROOM: usize> ShortString<ROOM> {
     /// [`UserFault`] if a byte before the NUL cannot be read.
     #[inline(always)]
     pub fn read(&mut self, src: usize) -> Result<Option<&[u8]>, UserFault> {
-        if check(src, ROOM).is_err() {
+        let Ok(src) = check_read(src, ROOM) else {
             return Ok(None);
-        }
+        };
         let mut length = 0;
         // SAFETY: as in `read_cstr`, with the whole of `self` as the buffer.
         done(unsafe {
@@ -394,6 +423,7 @@ pub fn read_cstr(src: usize, buf: &mut [u8]) -> Result<usize, UserFault> {
             Err(UserFault)
         };
     }
+    let src = clamp(src, USER_END - most);
     let mut length = 0;
     // SAFETY: at most `most` bytes are read from user memory, whose faults are handled, and written
     // to the buffer.
@@ -413,7 +443,7 @@ pub fn read_cstr(src: usize, buf: &mut [u8]) -> Result<usize, UserFault> {
 /// As [`read_bytes`].
 #[inline]
 pub fn load_u32(src: usize) -> Result<u32, UserFault> {
-    check(src, 4)?;
+    let src = check_read(src, 4)?;
     let mut value = 0;
     // SAFETY: as in `read_bytes`.
     done(unsafe { skerry_user_load32(src as *const u32, &mut value) }).map(|()| value)
@@ -425,7 +455,7 @@ pub fn load_u32(src: usize) -> Result<u32, UserFault> {
 /// As [`read_bytes`].
 #[inline]
 pub fn load_u64(src: usize) -> Result<u64, UserFault> {
-    check(src, 8)?;
+    let src = check_read(src, 8)?;
     let mut value = 0;
     // SAFETY: as in `read_bytes`.
     done(unsafe { skerry_user_load64(src as *const u64, &mut value) }).map(|()| value)
@@ -470,7 +500,7 @@ pub fn store_u64(dst: usize, value: u64) -> Result<(), UserFault> {
 /// # Errors
 /// As [`write_bytes`]; also if the word is not aligned.
 pub fn cmpxchg_u32(addr: usize, old: u32, new: u32) -> Result<u32, UserFault> {
-    check(addr, 4)?;
+    let addr = check_read(addr, 4)?;
     if !addr.is_multiple_of(4) {
         return Err(UserFault);
     }
@@ -513,7 +543,7 @@ pub(super) fn store_registers(to: usize, frame: &SignalFrame) -> Result<(), User
 /// As [`read_bytes`]; also if what is there is no frame like this one. The registers may have
 /// changed.
 pub(super) fn load_registers(from: usize, frame: &SignalFrame) -> Result<(), UserFault> {
-    check(from, frame.size as usize + 4)?;
+    let from = check_read(from, frame.size as usize + 4)?;
     // SAFETY: as in `read_bytes`. The processor refuses a state that it cannot have by an
     // exception, and the kernel uses none of these registers.
     done(unsafe {
