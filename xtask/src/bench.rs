@@ -41,6 +41,9 @@ pub struct Arguments {
     /// Count instructions instead of time; with one processor the same to the digit every time
     #[arg(long)]
     icount: bool,
+    /// More for the command lines of the kernels, such as `mitigations=off`
+    #[arg(long, default_value = "", value_name = "ARGS")]
+    append: String,
     /// How often each figure is measured, the systems in turn [default: 5, or 1 where instructions
     /// are counted]
     #[arg(long, value_name = "K")]
@@ -195,6 +198,7 @@ fn round(
         cpus: arguments.cpus,
         icount: arguments.icount,
         packages: false,
+        append: &arguments.append,
     };
     for metric in metrics {
         let outcome = match metric.how {

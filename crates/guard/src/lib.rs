@@ -27,6 +27,7 @@ pub mod random;
 pub mod rcu;
 pub mod role;
 mod smp;
+pub mod speculation;
 pub mod stack;
 mod symbols;
 pub mod trace;

@@ -153,7 +153,10 @@ fn try_create(call: &mut Create) -> Result<()> {
     } else {
         ""
     };
-    let cmdline = format!("{trace}{more}");
+    // The supervisor's choice, unless the instance has its own, which comes behind.
+    let mitigations = guard::role::cmdline_value("mitigations")
+        .map_or_else(String::new, |choice| format!("mitigations={choice} "));
+    let cmdline = format!("{mitigations}{trace}{more}");
     let spec = Spec {
         id,
         cpus: call.cpus,

@@ -40,13 +40,15 @@ pub enum Outcome {
 
 /// Configuration of the machine.
 #[derive(Clone, Copy, Debug)]
-pub struct Setup {
+pub struct Setup<'a> {
     /// Number of processors.
     pub cpus: u32,
     /// Whether the clock counts instructions.
     pub icount: bool,
     /// Whether its file system has Debian's programs.
     pub packages: bool,
+    /// More for the kernel's command line.
+    pub append: &'a str,
 }
 
 /// Outcomes of the metrics of a round, by name.
@@ -57,7 +59,7 @@ pub type Results = BTreeMap<&'static str, Outcome>;
 ///
 /// # Errors
 /// When there is nothing to run: what a machine starts from cannot be built.
-pub fn run(kernel: &Kernel, setup: Setup, metrics: &[&'static Metric]) -> Result<Results> {
+pub fn run(kernel: &Kernel, setup: Setup<'_>, metrics: &[&'static Metric]) -> Result<Results> {
     build::micro()?;
     if *kernel == Kernel::Skerry {
         build::kernel()?;
@@ -101,12 +103,15 @@ pub fn run(kernel: &Kernel, setup: Setup, metrics: &[&'static Metric]) -> Result
 }
 
 /// A machine for the program.
-pub fn machine(kernel: &Kernel, setup: Setup) -> Machine {
+pub fn machine(kernel: &Kernel, setup: Setup<'_>) -> Machine {
     let mut machine = Machine {
         kernel: kernel.clone(),
         // Skerry's supervisor is to have all processors, and Linux's symbols the addresses they
         // were linked at.
-        append: format!("quiet nokaslr supervisor_cpus={}", setup.cpus),
+        append: format!(
+            "quiet nokaslr supervisor_cpus={} {}",
+            setup.cpus, setup.append
+        ),
         log: super::scratch("log"),
         timeout: Some(TIME_LIMIT),
         ..Machine::default()
@@ -116,7 +121,7 @@ pub fn machine(kernel: &Kernel, setup: Setup) -> Machine {
 }
 
 /// Boots the machine with the program and these metrics to run; returns the log.
-pub fn boot(machine: &Machine, setup: Setup, names: &[&str]) -> Result<String> {
+pub fn boot(machine: &Machine, setup: Setup<'_>, names: &[&str]) -> Result<String> {
     let (program, nothing) = build::micro()?;
     let clock = if setup.icount {
         "instructions"

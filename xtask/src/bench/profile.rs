@@ -91,6 +91,7 @@ fn count(kernel: &Kernel, &Metric { name, how, .. }: &Metric) -> Result<(Counts,
         cpus: 1,
         icount: true,
         packages: how == How::Workload,
+        append: "",
     };
     let mut machine = micro::machine(kernel, setup);
     let plugin = format!(

@@ -19,7 +19,7 @@ const IDLE_CPUS: u32 = 4;
 
 /// From power-on to the first process, or with packages until its `bash -c true` has ended:
 /// instructions, or without counting nanoseconds of the host, from QEMU's start to its end.
-pub fn boot_time(kernel: &Kernel, setup: Setup) -> Result<Outcome> {
+pub fn boot_time(kernel: &Kernel, setup: Setup<'_>) -> Result<Outcome> {
     let packages: &[&str] = if setup.packages { &["bash"] } else { &[] };
     let started = Instant::now();
     let boot = boot::boot(kernel, setup.cpus, setup.icount, packages)?;
@@ -96,6 +96,7 @@ pub fn idle_wake_ups(kernel: &Kernel) -> Result<Outcome> {
         cpus: IDLE_CPUS,
         icount: false,
         packages: false,
+        append: "",
     };
     let mut machine = micro::machine(kernel, setup);
     let plugin = format!(

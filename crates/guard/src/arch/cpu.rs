@@ -24,7 +24,7 @@ use super::features::{self, Features};
 use super::gdt::Gdt;
 use super::{msr, timer};
 use crate::mem::percpu::{self, CpuCache};
-use crate::role;
+use crate::{role, speculation};
 
 /// Most CPUs of one instance.
 pub const MAX_CPUS: usize = abi::descriptor::MAX_CPUS;
@@ -72,6 +72,8 @@ pub(crate) struct CpuArea {
     pub(super) deadline: AtomicU64,
     /// The CPU's share of free memory; null before there is any.
     memory: AtomicPtr<CpuCache>,
+    /// The register for speculation (`SPEC_CTRL`) while the running program is in ring 3.
+    pub(crate) user_spec_ctrl: AtomicU64,
     /// Puts the stack pointer inside the task state segment, which is at 4 in it, on an 8-byte
     /// boundary.
     _tss_offset: AtomicU32,
@@ -105,6 +107,8 @@ pub(super) const GS_USER_REGS: usize = offset_of!(CpuArea, user_regs);
 pub(super) const GS_SCRATCH: usize = offset_of!(CpuArea, scratch);
 /// `gs:` offset of [`CpuArea::zero`].
 pub(super) const GS_ZERO: usize = offset_of!(CpuArea, zero);
+/// `gs:` offset of [`CpuArea::user_spec_ctrl`].
+pub(super) const GS_USER_SPEC_CTRL: usize = offset_of!(CpuArea, user_spec_ctrl);
 /// `gs:` offset of the kernel stack pointer for entries from ring 3, in the task state segment.
 pub(super) const GS_KERNEL_RSP: usize = offset_of!(CpuArea, tss) + offset_of!(Tss, rsp0);
 /// Distance from the area's start to the top of each special stack, by which the handlers on them
@@ -138,6 +142,7 @@ impl CpuArea {
             fpu_area: AtomicUsize::new(0),
             memory: AtomicPtr::new(ptr::null_mut()),
             deadline: AtomicU64::new(0),
+            user_spec_ctrl: AtomicU64::new(0),
             _tss_offset: AtomicU32::new(0),
             tss: UnsafeCell::new(Tss::new([0; 7])),
             gdt: UnsafeCell::new(Gdt::new()),
@@ -392,6 +397,7 @@ pub fn idle_halt(should_sleep: impl FnOnce() -> bool) {
         irqs_off();
         let idle = &area().idle;
         idle.store(true, Ordering::Relaxed);
+        speculation::before_sleep();
         // SAFETY: `sti` takes effect after the following instruction, so no interrupt is taken
         // between the two; the halt ends with the next one.
         unsafe { asm!("sti", "hlt", options(nostack)) };
@@ -445,6 +451,7 @@ pub fn idle_mwait(word: &AtomicU32, value: u32, should_sleep: impl FnOnce() -> b
         if word.load(Ordering::SeqCst) == value {
             let idle = &area().idle;
             idle.store(true, Ordering::Relaxed);
+            speculation::before_sleep();
             // SAFETY: as in `idle_halt`; hint 0 is the shallowest sleep.
             unsafe { asm!("sti", "mwait", in("eax") 0, in("ecx") 0, options(nostack)) };
             // With a full fence: no interrupt need have come, and `rcu` relies on it.

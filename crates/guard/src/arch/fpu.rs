@@ -24,6 +24,7 @@ use super::cpu::{CpuId, IrqsOff};
 use super::features::{self, Features};
 use super::usercopy::{self, UserFault};
 use super::{cpu, msr, user};
+use crate::speculation::{self, Restrictions};
 
 /// Bits of DR7 that a program may choose.
 const DR7_ALLOWED: u64 = DR7_CONDITIONS | DR7_EXACT | DR7_ENABLE;
@@ -131,7 +132,8 @@ pub struct UserFpu {
     /// Canonical addresses.
     bases: SegmentBases,
     /// Debug registers: four addresses below `USER_END`, and DR7; that is 0 unless something is
-    /// watched. Last CR4's bit that keeps the time-stamp counter from the program, or 0.
+    /// watched. Last what the program must not do: in the lower half CR4's bit that keeps the
+    /// time-stamp counter from it, in the upper half its `Restrictions`.
     debug: [u64; 6],
     /// The CPU that has these registers loaded, if it says so too (`CpuArea::fpu_area`), or
     /// [`NO_CPU`].
@@ -240,13 +242,26 @@ impl UserFpu {
     /// Whether the program may read the time-stamp counter.
     #[must_use]
     pub fn has_tsc(&self) -> bool {
-        self.debug[5] == 0
+        self.debug[5] & cr4::TSD == 0
     }
 
     /// Allows it to, or not: then the instruction is a general protection fault. Takes effect with
     /// `restore`.
     pub fn set_tsc(&mut self, allowed: bool) {
-        self.debug[5] = if allowed { 0 } else { cr4::TSD };
+        let no_tsc = if allowed { 0 } else { cr4::TSD };
+        self.debug[5] = self.debug[5] & !cr4::TSD | no_tsc;
+        *self.cpu.get_mut() = NO_CPU;
+    }
+
+    /// Restrictions of its speculation.
+    #[must_use]
+    pub fn restrictions(&self) -> Restrictions {
+        Restrictions::from_bits_truncate((self.debug[5] >> 32) as u32)
+    }
+
+    /// Restricts its speculation, as far as the processor can. Takes effect with `restore`.
+    pub fn restrict(&mut self, restrictions: Restrictions) {
+        self.debug[5] = self.debug[5] & cr4::TSD | u64::from(restrictions.bits()) << 32;
         *self.cpu.get_mut() = NO_CPU;
     }
 
@@ -256,6 +271,7 @@ impl UserFpu {
         if self.debug[4] | self.debug[5] != 0 {
             *self.cpu.get_mut() = NO_CPU;
             load_debug([0; 6]);
+            speculation::leave(self.restrictions());
         }
     }
 
@@ -305,8 +321,10 @@ impl UserFpu {
             }
         }
         load_bases(self.bases, irqs);
+        speculation::fill_return_stack();
         if self.debug[4] | self.debug[5] != 0 {
             load_debug(self.debug);
+            speculation::arrive(self.restrictions());
         }
     }
 
@@ -428,7 +446,7 @@ fn load_bases(SegmentBases { fs, gs }: SegmentBases, _: IrqsOff<'_>) {
 /// Loads the debug registers, and whether ring 3 may read the time-stamp counter. The addresses are
 /// a program's, and DR7 has no bits but the allowed ones. Interrupts are off.
 #[cold]
-fn load_debug([a, b, c, d, control, no_tsc]: [u64; 6]) {
+fn load_debug([a, b, c, d, control, restricted]: [u64; 6]) {
     // SAFETY: what is watched is a program's: in the kernel the exception is passed over (`trap`).
     // Reserved bits are as they must be, and the one of CR4 that changes means nothing in ring 0.
     unsafe {
@@ -450,7 +468,7 @@ fn load_debug([a, b, c, d, control, no_tsc]: [u64; 6]) {
             c = in(reg) c,
             d = in(reg) d,
             control = in(reg) control | DR7_FIXED,
-            no_tsc = in(reg) no_tsc,
+            no_tsc = in(reg) restricted & cr4::TSD,
             keep = const !cr4::TSD as i32,
             options(nostack)
         );

@@ -10,8 +10,8 @@ use x86_spec::interrupt::{
 };
 use x86_spec::segment::TablePointer;
 
-use super::gdt;
-use super::trap;
+use super::{gdt, trap};
+use crate::speculation;
 
 #[repr(C, align(4096))]
 struct Table(UnsafeCell<[Gate; VECTORS]>);
@@ -25,6 +25,7 @@ static FILLED: AtomicBool = AtomicBool::new(false);
 /// Loads the table, after filling it if this is the first CPU.
 pub fn load() {
     if !FILLED.load(Ordering::Acquire) {
+        let entry = speculation::entry();
         for vector in 0..=255u8 {
             let dpl = match vector {
                 // INT3 and INTO are for programs; INT n with any other vector is a general
@@ -40,7 +41,7 @@ pub fn load() {
                 MACHINE_CHECK => gdt::IST_MACHINE_CHECK,
                 _ => 0,
             };
-            let gate = Gate::interrupt(trap::stub(vector), gdt::KERNEL_CODE, dpl, ist);
+            let gate = Gate::interrupt(trap::stub(vector, entry), gdt::KERNEL_CODE, dpl, ist);
             // SAFETY: only the first CPU gets here, before any other runs.
             unsafe { (*TABLE.0.get())[usize::from(vector)] = gate };
         }

@@ -33,9 +33,11 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi::descriptor::FLAG_X2APIC;
 use cpu::CpuId;
+pub(crate) use cpuinfo::cpuid;
+pub(crate) use gdt::KERNEL_DATA;
 pub(crate) use usercopy::probe;
 
-use crate::{paging, role};
+use crate::{paging, role, speculation};
 
 /// Makes room for a further CPU; done by a running CPU before it starts that one. `false` if memory
 /// is short.
@@ -61,6 +63,7 @@ pub(crate) fn init_cpu(cpu: CpuId) {
     // Loading selectors cleared the GS base: set it again, and zero what a program may have left in
     // the others.
     cpu::set_gs_base(area);
+    speculation::init_cpu();
     idt::load();
     machine_check::init_cpu();
     usercopy::init_cpu();

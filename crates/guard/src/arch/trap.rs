@@ -24,12 +24,13 @@ use core::arch::{asm, global_asm};
 use core::mem::size_of;
 use core::sync::atomic::Ordering;
 
+use mitigations::Entry;
 use x86_spec::control::rflags;
 use x86_spec::interrupt::{DOUBLE_FAULT, MACHINE_CHECK, NMI, PAGE_FAULT, page_fault};
 
 use super::features::{self, Features};
 use super::{cpu, machine_check, msr, user, usercopy};
-use crate::{irq, panic, park, role};
+use crate::{irq, panic, park, role, speculation};
 
 /// Registers of interrupted kernel code, as the stubs leave them on the stack.
 #[derive(Clone, Copy, Debug)]
@@ -80,9 +81,11 @@ macro_rules! pop_registers {
 }
 
 user::with_registers!(global_asm (
+    // The stubs of all vectors, and what they go on to. `restrict` is 1 where indirect branches are
+    // restricted as long as the kernel runs: until that is done returns are the only ones.
+    ".macro skerry_trap_entries kind, restrict",
     ".balign 16",
-    ".global skerry_trap_stubs",
-    "skerry_trap_stubs:",
+    "skerry_trap_stubs_\\kind:",
     ".set skerry_vector, 0",
     ".rept 256",
     ".balign 16",
@@ -96,24 +99,23 @@ user::with_registers!(global_asm (
     ".byte 0x68",
     ".long skerry_vector",
     ".if skerry_vector == 1",
-    "jmp skerry_trap_debug",
+    "jmp skerry_trap_debug_\\kind",
     ".elseif skerry_vector == 2",
-    "jmp skerry_trap_nmi",
+    "jmp skerry_trap_nmi_\\kind",
     ".elseif skerry_vector == 8",
-    "jmp skerry_trap_double_fault",
+    "jmp skerry_trap_double_fault_\\kind",
     ".elseif skerry_vector == 18",
-    "jmp skerry_trap_machine_check",
+    "jmp skerry_trap_machine_check_\\kind",
     ".else",
-    "jmp skerry_trap_common",
+    "jmp skerry_trap_common_\\kind",
     ".endif",
     ".set skerry_vector, skerry_vector + 1",
     ".endr",
     "",
-    "skerry_trap_common:",
+    "skerry_trap_common_\\kind:",
     "test byte ptr [rsp + {cs}], 3",
-    "jnz skerry_trap_from_user",
+    "jnz skerry_trap_from_user_\\kind",
     "",
-    "skerry_trap_from_kernel:",
     // Nor in speculation is anything read through the base of GS that the other way would have.
     "lfence",
     push_registers!(),
@@ -126,7 +128,7 @@ user::with_registers!(global_asm (
     // On the stack that `enter` prepared; the registers go where it said, the stack pointer goes
     // back to where it was, and the rest is a return from `enter` with the vector in RAX and the
     // error code in RDX.
-    "skerry_trap_from_user:",
+    "skerry_trap_from_user_\\kind:",
     "swapgs",
     "lfence",
     "push rax",
@@ -136,6 +138,14 @@ user::with_registers!(global_asm (
     "mov [rax + {r8}], r8", "mov [rax + {r9}], r9", "mov [rax + {r10}], r10",
     "mov [rax + {r11}], r11", "mov [rax + {r12}], r12", "mov [rax + {r13}], r13",
     "mov [rax + {r14}], r14", "mov [rax + {r15}], r15",
+    ".if \\restrict",
+    "mov rdi, rax",
+    "mov ecx, {spec_ctrl}",
+    "mov eax, [rip + {kernel_spec_ctrl}]",
+    "xor edx, edx",
+    "wrmsr",
+    "mov rax, rdi",
+    ".endif",
     "pop rcx",
     "mov [rax + {rax}], rcx",
     "mov qword ptr [rax + {orig_rax}], -1",
@@ -153,9 +163,9 @@ user::with_registers!(global_asm (
     "cld",
     "ret",
     "",
-    "skerry_trap_debug:",
+    "skerry_trap_debug_\\kind:",
     "test byte ptr [rsp + {cs}], 3",
-    "jnz skerry_trap_from_user",
+    "jnz skerry_trap_from_user_\\kind",
     "mov [rsp], rax",
     "mov eax, {dr6_clear}",
     "mov dr6, rax",
@@ -163,20 +173,20 @@ user::with_registers!(global_asm (
     "add rsp, 8",
     "iretq",
     "",
-    "skerry_trap_nmi:",
+    "skerry_trap_nmi_\\kind:",
     push_registers!(),
     "lea rsi, [rsp + {frame_bytes} - {nmi_top}]",
-    "jmp skerry_trap_from_anywhere",
-    "skerry_trap_double_fault:",
+    "jmp skerry_trap_from_anywhere_\\kind",
+    "skerry_trap_double_fault_\\kind:",
     push_registers!(),
     "lea rsi, [rsp + {frame_bytes} - {double_fault_top}]",
-    "jmp skerry_trap_from_anywhere",
-    "skerry_trap_machine_check:",
+    "jmp skerry_trap_from_anywhere_\\kind",
+    "skerry_trap_machine_check_\\kind:",
     push_registers!(),
     "lea rsi, [rsp + {frame_bytes} - {machine_check_top}]",
     "",
     // RSI: this CPU's area.
-    "skerry_trap_from_anywhere:",
+    "skerry_trap_from_anywhere_\\kind:",
     "cld",
     "mov ecx, {gs_base}",
     "rdmsr",
@@ -186,14 +196,34 @@ user::with_registers!(global_asm (
     "mov rdx, rsi",
     "shr rdx, 32",
     "wrmsr",
+    ".if \\restrict",
+    "mov ecx, {spec_ctrl}",
+    "rdmsr",
+    "mov r14d, eax",
+    "mov eax, [rip + {kernel_spec_ctrl}]",
+    "xor edx, edx",
+    "wrmsr",
+    ".endif",
     "mov rdi, rsp",
     "call {special_trap}",
+    ".if \\restrict",
+    "mov ecx, {spec_ctrl}",
+    "mov eax, r14d",
+    "xor edx, edx",
+    "wrmsr",
+    ".endif",
     "mov ecx, {gs_base}",
     "mov eax, r12d",
     "mov edx, r13d",
     "wrmsr",
     pop_registers!(),
     "iretq",
+    ".endm",
+    ".global skerry_trap_stubs_plain",
+    "skerry_trap_entries plain, 0",
+    ".global skerry_trap_stubs_restrict",
+    "skerry_trap_entries restrict, 1",
+    ".purgem skerry_trap_entries",
 )
     cs = const 3 * 8,
     dr6_clear = const x86_spec::debug::DR6_CLEAR,
@@ -206,17 +236,28 @@ user::with_registers!(global_asm (
     gs_base = const msr::GS_BASE,
     gs_user_regs = const cpu::GS_USER_REGS,
     gs_kernel_rsp = const cpu::GS_KERNEL_RSP,
+    spec_ctrl = const msr::SPEC_CTRL,
+    kernel_spec_ctrl = sym speculation::KERNEL_SPEC_CTRL,
 );
 
+/// A stub for each vector.
+type Stubs = [[u8; STUB_BYTES]; 256];
+
 unsafe extern "C" {
-    #[link_name = "skerry_trap_stubs"]
-    static STUBS: [[u8; STUB_BYTES]; 256];
+    static skerry_trap_stubs_plain: Stubs;
+    static skerry_trap_stubs_restrict: Stubs;
 }
 
-/// Address of a vector's entry stub.
-pub fn stub(vector: u8) -> u64 {
-    // SAFETY: the symbol is defined above with 256 stubs; only its address is taken.
-    (unsafe { &raw const STUBS[usize::from(vector)] }) as u64
+/// Address of a vector's entry stub among those of the kind. Buffers are cleared on the way out.
+pub fn stub(vector: u8, entry: Entry) -> u64 {
+    let vector = usize::from(vector);
+    // SAFETY: the symbols are defined above with 256 stubs each; only an address is taken.
+    unsafe {
+        match entry {
+            Entry::Plain | Entry::ClearBuffers => &raw const skerry_trap_stubs_plain[vector] as u64,
+            Entry::RestrictBranches => &raw const skerry_trap_stubs_restrict[vector] as u64,
+        }
+    }
 }
 
 /// Forbids access to user memory until the next `stac`; interrupted code may have been in a user
@@ -277,6 +318,7 @@ extern "C" fn special_trap(frame: &mut KernelFrame) {
             area.interrupts[usize::from(NMI)].fetch_add(1, Ordering::Relaxed);
             if let Some(window) = role::window() {
                 if window.halt_ordered() || super::is_stopping() {
+                    speculation::leave_cpu();
                     // SAFETY: this is the NMI handler; it runs with interrupts off.
                     unsafe { park::enter_with_nmis_blocked() };
                 }

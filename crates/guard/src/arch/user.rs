@@ -18,6 +18,7 @@ use core::arch::{asm, naked_asm};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU8, Ordering};
 
+use mitigations::Entry;
 use x86_spec::control::rflags;
 use x86_spec::interrupt::{DEBUG, GENERAL_PROTECTION, PAGE_FAULT};
 
@@ -26,8 +27,8 @@ pub use super::usercopy::{
     store_u32, store_u64, with_value, write_bytes, zero,
 };
 use super::{cpu, gdt, msr, trap};
-use crate::BootToken;
 use crate::irq::{self, Hook};
+use crate::{BootToken, speculation};
 
 /// One past the highest address of a program.
 pub const USER_END: usize = abi::layout::USER_END;
@@ -106,6 +107,25 @@ macro_rules! with_registers {
     };
 }
 pub(super) use with_registers;
+
+/// Loads the program's registers from the [`UserRegs`] at RDI, but RDI and RSP.
+macro_rules! load_registers {
+    () => {
+        "mov rax, [rdi + {rax}]\nmov rbx, [rdi + {rbx}]\nmov rcx, [rdi + {rcx}]\n\
+         mov rdx, [rdi + {rdx}]\nmov rsi, [rdi + {rsi}]\nmov rbp, [rdi + {rbp}]\n\
+         mov r8, [rdi + {r8}]\nmov r9, [rdi + {r9}]\nmov r10, [rdi + {r10}]\n\
+         mov r11, [rdi + {r11}]\nmov r12, [rdi + {r12}]\nmov r13, [rdi + {r13}]\n\
+         mov r14, [rdi + {r14}]\nmov r15, [rdi + {r15}]"
+    };
+}
+
+/// Makes the stack ready for IRETQ, and loads RDI, from the [`UserRegs`] there.
+macro_rules! push_frame {
+    () => {
+        "push {user_data}\npush [rdi + {rsp}]\npush [rdi + {rflags}]\npush {user_code}\n\
+         push [rdi + {rip}]\nmov rdi, [rdi + {rdi}]"
+    };
+}
 
 /// Why a program stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,10 +247,22 @@ pub(super) fn init_cpu() {
     // handler; a zero SYSENTER_CS makes SYSENTER fault.
     unsafe {
         msr::write(msr::STAR, msr::star(gdt::SYSRET_BASE, gdt::KERNEL_CODE));
-        msr::write(msr::LSTAR, syscall_entry as *const () as u64);
+        msr::write(
+            msr::LSTAR,
+            syscall_entry_of(speculation::entry()) as *const () as u64,
+        );
         msr::write(msr::CSTAR, 0);
         msr::write(msr::SFMASK, SYSCALL_FLAG_MASK);
         msr::write(msr::SYSENTER_CS, 0);
+    }
+}
+
+/// The entry of SYSCALL among those of the kind.
+fn syscall_entry_of(entry: Entry) -> unsafe extern "sysv64" fn() {
+    match entry {
+        Entry::Plain => syscall_entry,
+        Entry::ClearBuffers => syscall_entry_clear,
+        Entry::RestrictBranches => syscall_entry_restrict,
     }
 }
 
@@ -346,23 +378,37 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, fast: &FastPath<'_, C>) -> R
             "push rax",
             "mov gs:[{gs_user_regs}], rdi",
             "mov gs:[{gs_kernel_rsp}], rsp",
+            "cmp byte ptr [rip + {entry}], 0",
+            "jne 4f",
             "test sil, sil",
-            "mov rax, [rdi + {rax}]", "mov rbx, [rdi + {rbx}]", "mov rcx, [rdi + {rcx}]",
-            "mov rdx, [rdi + {rdx}]", "mov rsi, [rdi + {rsi}]", "mov rbp, [rdi + {rbp}]",
-            "mov r8, [rdi + {r8}]", "mov r9, [rdi + {r9}]", "mov r10, [rdi + {r10}]",
-            "mov r11, [rdi + {r11}]", "mov r12, [rdi + {r12}]", "mov r13, [rdi + {r13}]",
-            "mov r14, [rdi + {r14}]", "mov r15, [rdi + {r15}]",
+            load_registers!(),
             "jz 2f",
             "mov rsp, [rdi + {rsp}]", "mov rdi, [rdi + {rdi}]",
             "swapgs",
             "sysretq",
             "2:",
-            "push {user_data}",
-            "push [rdi + {rsp}]",
-            "push [rdi + {rflags}]",
-            "push {user_code}",
-            "push [rdi + {rip}]",
-            "mov rdi, [rdi + {rdi}]",
+            push_frame!(),
+            "swapgs",
+            "iretq",
+            // The same with what the processor needs; buffers are cleared last.
+            "4:",
+            "cmp byte ptr [rip + {entry}], {restrict_branches}",
+            "jne 5f",
+            "mov ecx, {spec_ctrl}",
+            "mov eax, gs:[{gs_user_spec_ctrl}]",
+            "xor edx, edx",
+            "wrmsr",
+            "5:",
+            "test sil, sil",
+            load_registers!(),
+            "jz 6f",
+            "mov rsp, [rdi + {rsp}]", "mov rdi, [rdi + {rdi}]",
+            "verw word ptr [rip + {selector}]",
+            "swapgs",
+            "sysretq",
+            "6:",
+            push_frame!(),
+            "verw word ptr [rip + {selector}]",
             "swapgs",
             "iretq",
             "3:",
@@ -376,6 +422,11 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, fast: &FastPath<'_, C>) -> R
             gs_kernel_rsp = const cpu::GS_KERNEL_RSP,
             user_data = const gdt::USER_DATA,
             user_code = const gdt::USER_CODE,
+            entry = sym speculation::ENTRY,
+            restrict_branches = const speculation::RESTRICT_BRANCHES,
+            spec_ctrl = const msr::SPEC_CTRL,
+            gs_user_spec_ctrl = const cpu::GS_USER_SPEC_CTRL,
+            selector = sym speculation::VERW_SELECTOR,
             inout("rdi") core::ptr::from_mut(regs) => _,
             inout("rsi") u64::from(sysret) => _,
             out("rax") vector,
@@ -393,79 +444,139 @@ unsafe fn run<C>(regs: &mut UserRegs, sysret: bool, fast: &FastPath<'_, C>) -> R
     }
 }
 
-/// Entry of SYSCALL: saves what a function may change into the `UserRegs` of the running `enter`,
-/// which the stack pointer names for the time being (interrupts are off, and NMI and machine checks
-/// have stacks of their own), and calls the fast-path function on the stack that `run` prepared. If
-/// it has dealt with the call and nothing else is to be done, back by SYSRET: RIP comes from an
-/// instruction that was executed, below `USER_END`, and is not the function's to change.
-#[unsafe(naked)]
-unsafe extern "sysv64" fn syscall_entry() {
-    with_registers!(naked_asm (
-        "swapgs",
-        "mov gs:[{gs_scratch}], rsp",
-        "mov rsp, gs:[{gs_user_regs}]",
-        "mov [rsp + {orig_rax}], rax",
-        "mov [rsp + {rip}], rcx", "mov [rsp + {rflags}], r11", "mov [rsp + {rdx}], rdx",
-        "mov [rsp + {rsi}], rsi", "mov [rsp + {rdi}], rdi", "mov [rsp + {r8}], r8",
-        "mov [rsp + {r9}], r9", "mov [rsp + {r10}], r10",
-        "mov rcx, gs:[{gs_scratch}]",
-        "mov [rsp + {rsp}], rcx",
-        "mov rsi, rsp",
-        "mov rsp, gs:[{gs_kernel_rsp}]",
-        "sti",
-        // Of the number only the lower half counts, as on Linux: the instruction after the jump
-        // clears the upper one. In speculation that passes by the jump it clears all.
-        "cmp eax, [rsp + {count}]",
-        "jae 3f",
-        "cmovae eax, gs:[{gs_zero}]",
-        "sub dword ptr [rsp + {left}], 1",
-        "jc 3f",
-        "mov rdi, [rsp + {context}]",
-        "mov rcx, [rsp + {calls}]",
-        "call [rcx + 8 * rax]",
-        "cli",
-        "mov rdi, [rsp + {stop}]",
-        "mov rcx, [rsp + {regs}]",
-        "movzx edi, byte ptr [rdi]",
-        "or edi, edx",
-        "jnz 2f",
-        "mov r11, [rcx + {rflags}]",
-        "test r11d, {slow}",
-        "jnz 2f",
-        // The thread may have slept in between, and may be on another CPU now.
-        "mov gs:[{gs_user_regs}], rcx",
-        "mov gs:[{gs_kernel_rsp}], rsp",
-        "mov rdx, [rcx + {rdx}]", "mov rsi, [rcx + {rsi}]", "mov rdi, [rcx + {rdi}]",
-        "mov r8, [rcx + {r8}]", "mov r9, [rcx + {r9}]", "mov r10, [rcx + {r10}]",
-        "mov rsp, [rcx + {rsp}]", "mov rcx, [rcx + {rip}]",
-        "swapgs",
-        "sysretq",
-        "3:",
-        "xor eax, eax",
-        "mov edx, 1",
-        "cli",
-        "mov rcx, rsi",
-        "2:",
-        "mov [rcx + {rax}], rax", "mov [rcx + {rbx}], rbx", "mov [rcx + {rbp}], rbp",
-        "mov [rcx + {r12}], r12", "mov [rcx + {r13}], r13", "mov [rcx + {r14}], r14",
-        "mov [rcx + {r15}], r15",
-        "mov eax, {syscall}",
-        "ret",
-        "/* {rcx} {r11} */",
-    )
-        syscall = const SYSCALL,
-        slow = const FLAGS_SLOW,
-        calls = const STACK_CALLS,
-        count = const STACK_COUNT,
-        left = const STACK_LEFT,
-        context = const STACK_CONTEXT,
-        stop = const STACK_STOP,
-        regs = const STACK_REGS,
-        gs_scratch = const cpu::GS_SCRATCH,
-        gs_user_regs = const cpu::GS_USER_REGS,
-        gs_kernel_rsp = const cpu::GS_KERNEL_RSP,
-        gs_zero = const cpu::GS_ZERO,
-    )
+/// Makes an entry of SYSCALL: saves what a function may change into the `UserRegs` of the running
+/// `enter`, which the stack pointer names for the time being (interrupts are off, and NMI and
+/// machine checks have stacks of their own), and calls the fast-path function on the stack that
+/// `run` prepared. If it has dealt with the call and nothing else is to be done, back by SYSRET:
+/// RIP comes from an instruction that was executed, below `USER_END`, and is not the function's to
+/// change.
+///
+/// `entering` are lines of before the call, which may change RCX, RDX, R8 and R9; `leaving` those
+/// of before the registers are loaded, which may change RDX and R8 to R10; `last` those of before
+/// the end, which change flags only.
+macro_rules! syscall_entry {
+    (
+        $(#[$meta:meta])*
+        $name:ident,
+        entering: [$($entering:literal),*],
+        leaving: [$($leaving:literal),*],
+        last: [$($last:literal),*]
+    ) => {
+        $(#[$meta])*
+        #[unsafe(naked)]
+        unsafe extern "sysv64" fn $name() {
+            with_registers!(naked_asm (
+                "swapgs",
+                "mov gs:[{gs_scratch}], rsp",
+                "mov rsp, gs:[{gs_user_regs}]",
+                "mov [rsp + {orig_rax}], rax",
+                "mov [rsp + {rip}], rcx", "mov [rsp + {rflags}], r11", "mov [rsp + {rdx}], rdx",
+                "mov [rsp + {rsi}], rsi", "mov [rsp + {rdi}], rdi", "mov [rsp + {r8}], r8",
+                "mov [rsp + {r9}], r9", "mov [rsp + {r10}], r10",
+                "mov rcx, gs:[{gs_scratch}]",
+                "mov [rsp + {rsp}], rcx",
+                "mov rsi, rsp",
+                $($entering,)*
+                "mov rsp, gs:[{gs_kernel_rsp}]",
+                "sti",
+                // Of the number only the lower half counts, as on Linux: the instruction after the
+                // jump clears the upper one. In speculation that passes by the jump it clears all.
+                "cmp eax, [rsp + {count}]",
+                "jae 3f",
+                "cmovae eax, gs:[{gs_zero}]",
+                "sub dword ptr [rsp + {left}], 1",
+                "jc 3f",
+                "mov rdi, [rsp + {context}]",
+                "mov rcx, [rsp + {calls}]",
+                "call [rcx + 8 * rax]",
+                "cli",
+                "mov rdi, [rsp + {stop}]",
+                "mov rcx, [rsp + {regs}]",
+                "movzx edi, byte ptr [rdi]",
+                "or edi, edx",
+                "jnz 2f",
+                "mov r11, [rcx + {rflags}]",
+                "test r11d, {slow}",
+                "jnz 2f",
+                // The thread may have slept in between, and may be on another CPU now.
+                "mov gs:[{gs_user_regs}], rcx",
+                "mov gs:[{gs_kernel_rsp}], rsp",
+                $($leaving,)*
+                "mov rdx, [rcx + {rdx}]", "mov rsi, [rcx + {rsi}]", "mov rdi, [rcx + {rdi}]",
+                "mov r8, [rcx + {r8}]", "mov r9, [rcx + {r9}]", "mov r10, [rcx + {r10}]",
+                "mov rsp, [rcx + {rsp}]", "mov rcx, [rcx + {rip}]",
+                $($last,)*
+                "swapgs",
+                "sysretq",
+                "3:",
+                "xor eax, eax",
+                "mov edx, 1",
+                "cli",
+                "mov rcx, rsi",
+                "2:",
+                "mov [rcx + {rax}], rax", "mov [rcx + {rbx}], rbx", "mov [rcx + {rbp}], rbp",
+                "mov [rcx + {r12}], r12", "mov [rcx + {r13}], r13", "mov [rcx + {r14}], r14",
+                "mov [rcx + {r15}], r15",
+                "mov eax, {syscall}",
+                "ret",
+                "/* {rcx} {r11} {selector} {spec_ctrl} {kernel} {gs_user_spec_ctrl} */",
+            )
+                syscall = const SYSCALL,
+                slow = const FLAGS_SLOW,
+                calls = const STACK_CALLS,
+                count = const STACK_COUNT,
+                left = const STACK_LEFT,
+                context = const STACK_CONTEXT,
+                stop = const STACK_STOP,
+                regs = const STACK_REGS,
+                gs_scratch = const cpu::GS_SCRATCH,
+                gs_user_regs = const cpu::GS_USER_REGS,
+                gs_kernel_rsp = const cpu::GS_KERNEL_RSP,
+                gs_zero = const cpu::GS_ZERO,
+                gs_user_spec_ctrl = const cpu::GS_USER_SPEC_CTRL,
+                selector = sym speculation::VERW_SELECTOR,
+                spec_ctrl = const msr::SPEC_CTRL,
+                kernel = sym speculation::KERNEL_SPEC_CTRL,
+            )
+        }
+    };
+}
+
+syscall_entry! {
+    /// The entry of processors that need nothing.
+    syscall_entry, entering: [], leaving: [], last: []
+}
+
+syscall_entry! {
+    /// The entry that clears buffers before it leaves.
+    syscall_entry_clear,
+    entering: [],
+    leaving: [],
+    last: ["verw word ptr [rip + {selector}]"]
+}
+
+syscall_entry! {
+    /// The entry that restricts indirect branches until it leaves, and clears buffers.
+    syscall_entry_restrict,
+    entering: [
+        "mov r8d, eax",
+        "mov ecx, {spec_ctrl}",
+        "mov eax, [rip + {kernel}]",
+        "xor edx, edx",
+        "wrmsr",
+        "mov eax, r8d"
+    ],
+    leaving: [
+        "mov r8, rax",
+        "mov r9, rcx",
+        "mov ecx, {spec_ctrl}",
+        "mov eax, gs:[{gs_user_spec_ctrl}]",
+        "xor edx, edx",
+        "wrmsr",
+        "mov rax, r8",
+        "mov rcx, r9"
+    ],
+    last: ["verw word ptr [rip + {selector}]"]
 }
 
 static FAULT_HANDLER: Hook<fn(usize, bool) -> bool> = Hook::new();

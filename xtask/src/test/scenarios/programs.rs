@@ -44,19 +44,24 @@ pub struct Chosen {
     side: Side,
 }
 
-/// Every check once on one processor, every other of them in an instance.
+/// Every check once on one processor, every other of them in an instance; with the kernel's entries
+/// and exits of processors that need every mitigation.
 pub fn on_one(setting: &Setting) -> Result<Vec<Check>> {
-    halves(setting, 1, 0)
+    let append = match setting.kernel {
+        Kernel::Skerry | Kernel::Mutant(_) => "mitigations=force",
+        Kernel::Linux(_) => "",
+    };
+    halves(setting, 1, 0, append)
 }
 
 /// The same on two processors, with the other half in the instance.
 pub fn on_two(setting: &Setting) -> Result<Vec<Check>> {
-    halves(setting, 2, 1)
+    halves(setting, 2, 1, "")
 }
 
 /// The same on four processors, with the halves of one.
 pub fn on_four(setting: &Setting) -> Result<Vec<Check>> {
-    halves(setting, 4, 0)
+    halves(setting, 4, 0, "")
 }
 
 /// Every check on either side with each number of processors.
@@ -76,12 +81,12 @@ pub fn long(setting: &Setting) -> Result<Vec<Check>> {
     Ok(checks)
 }
 
-fn halves(setting: &Setting, cpus: u32, odd: usize) -> Result<Vec<Check>> {
+fn halves(setting: &Setting, cpus: u32, odd: usize, append: &str) -> Result<Vec<Check>> {
     let sides = setting.sides();
     let chosen = choose(|index, _| Some(sides[(index + odd) % sides.len()]))?;
     Family {
         cpus,
-        append: String::new(),
+        append: append.into(),
     }
     .run(setting, chosen)
 }
