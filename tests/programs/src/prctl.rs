@@ -499,8 +499,128 @@ fn speculation() -> Result<()> {
         libc::EINVAL,
         "an odd question",
     )?;
-    for what in [0, 1] {
-        ensure!(get(what)? >= 0, "no answer about {what}");
+    for (what, words) in SPECULATION_WORDS.into_iter().enumerate() {
+        let told = || -> Result<i32> {
+            let answer = get(what)?;
+            let (_, expected) = words
+                .iter()
+                .find(|(of, _)| *of == answer)
+                .with_context(|| format!("no answer about {what}: {answer}"))?;
+            let status = fs::read_to_string("/proc/thread-self/status")?;
+            let title = ["Speculation_Store_Bypass:", "SpeculationIndirectBranch:"][what];
+            let word = status
+                .lines()
+                .find_map(|line| line.strip_prefix(title))
+                .context("no such line")?;
+            ensure!(word.trim() == *expected, "{answer}: {word}, not {expected}");
+            Ok(answer)
+        };
+        if told()? & PR_SPEC_PRCTL == 0 {
+            continue;
+        }
+        in_child(|| {
+            refused(set(what, 0x100), libc::ERANGE, "an odd choice")?;
+            set(what, PR_SPEC_DISABLE as usize)?;
+            ensure!(told()? == PR_SPEC_PRCTL | PR_SPEC_DISABLE, "it is not told");
+            // Threads and children inherit it, and choose for themselves.
+            std::thread::scope(|scope| {
+                let thread = scope.spawn(|| -> Result<()> {
+                    ensure!(told()? == PR_SPEC_PRCTL | PR_SPEC_DISABLE, "a thread");
+                    set(what, PR_SPEC_ENABLE as usize)?;
+                    ensure!(told()? == PR_SPEC_PRCTL | PR_SPEC_ENABLE, "not back");
+                    Ok(())
+                });
+                thread.join().expect("no panic")
+            })?;
+            ensure!(
+                told()? == PR_SPEC_PRCTL | PR_SPEC_DISABLE,
+                "changed by a thread"
+            );
+            in_child(|| {
+                set(what, PR_SPEC_FORCE_DISABLE as usize)?;
+                refused(set(what, PR_SPEC_ENABLE as usize), libc::EPERM, "back")?;
+                ensure!(
+                    told()? == PR_SPEC_PRCTL | PR_SPEC_FORCE_DISABLE,
+                    "not for good"
+                );
+                Ok(())
+            })?;
+            set(what, PR_SPEC_ENABLE as usize)?;
+            ensure!(told()? == PR_SPEC_PRCTL | PR_SPEC_ENABLE, "not back");
+            Ok(())
+        })?;
+    }
+    weaknesses()
+}
+
+const PR_SPEC_PRCTL: i32 = 1;
+const PR_SPEC_ENABLE: i32 = 2;
+const PR_SPEC_DISABLE: i32 = 4;
+const PR_SPEC_FORCE_DISABLE: i32 = 8;
+
+/// The word in `/proc/PID/status` for each answer, of store bypass and of indirect branches.
+const SPECULATION_WORDS: [&[(i32, &str)]; 2] = [
+    &[
+        (0, "not vulnerable"),
+        (PR_SPEC_ENABLE, "vulnerable"),
+        (PR_SPEC_DISABLE, "globally mitigated"),
+        (PR_SPEC_PRCTL | PR_SPEC_ENABLE, "thread vulnerable"),
+        (PR_SPEC_PRCTL | PR_SPEC_DISABLE, "thread mitigated"),
+        (
+            PR_SPEC_PRCTL | PR_SPEC_FORCE_DISABLE,
+            "thread force mitigated",
+        ),
+    ],
+    &[
+        (0, "not affected"),
+        (PR_SPEC_ENABLE, "always enabled"),
+        (PR_SPEC_DISABLE, "always disabled"),
+        (PR_SPEC_PRCTL | PR_SPEC_ENABLE, "conditional enabled"),
+        (PR_SPEC_PRCTL | PR_SPEC_DISABLE, "conditional disabled"),
+        (
+            PR_SPEC_PRCTL | PR_SPEC_FORCE_DISABLE,
+            "conditional force disabled",
+        ),
+    ],
+];
+
+/// Each line on a weakness of the processor is of one of a few kinds, and agrees with
+/// `/proc/cpuinfo`.
+fn weaknesses() -> Result<()> {
+    let folder = "/sys/devices/system/cpu/vulnerabilities";
+    let told = |name: &str| -> Result<String> {
+        fs::read_to_string(format!("{folder}/{name}")).with_context(|| name.to_owned())
+    };
+    let info = fs::read_to_string("/proc/cpuinfo")?;
+    let bugs: Vec<&str> = info
+        .lines()
+        .find_map(|line| line.strip_prefix("bugs"))
+        .context("no line of bugs")?
+        .split_whitespace()
+        .collect();
+    for (name, bug) in [
+        ("meltdown", "cpu_meltdown"),
+        ("spectre_v1", "spectre_v1"),
+        ("spectre_v2", "spectre_v2"),
+        ("spec_store_bypass", "spec_store_bypass"),
+        ("l1tf", "l1tf"),
+        ("mds", "mds"),
+        ("tsx_async_abort", "taa"),
+        ("itlb_multihit", "itlb_multihit"),
+        ("srbds", "srbds"),
+        ("retbleed", "retbleed"),
+    ] {
+        let line = told(name)?;
+        let is_one = line == "Not affected\n"
+            || ["Mitigation: ", "Vulnerable", "Unknown: ", "KVM: "]
+                .iter()
+                .any(|start| line.starts_with(start));
+        ensure!(is_one && line.ends_with('\n'), "{name}: {line:?}");
+        let affected = line != "Not affected\n";
+        ensure!(
+            affected == bugs.contains(&bug),
+            "{name}: {line:?}, but {bugs:?}"
+        );
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use abi::errno::Errno;
 use fs::Inode;
 use fs::pseudo::{self, PseudoAttr, PseudoFs, StaticDir};
+use guard::speculation::{self, Vulnerability};
 use guard::{cpu, mem};
 use raw_cpuid::{CacheType, CpuId};
 use vm::LargePages;
@@ -77,6 +78,17 @@ pub fn new() -> Arc<PseudoFs> {
         };
         add("devices/system/cpu/smt/active", active.into());
         add("devices/system/cpu/smt/control", control.into());
+        let report = speculation::report();
+        for vulnerability in Vulnerability::ALL {
+            let line = report.line(vulnerability, task::topology().has_siblings());
+            add(
+                &format!(
+                    "devices/system/cpu/vulnerabilities/{}",
+                    vulnerability.name()
+                ),
+                format!("{line}\n"),
+            );
+        }
         for index in 0..count {
             add_cpu(&add, index, count);
         }

@@ -608,13 +608,18 @@ pub fn sys_execveat(
     exec(task, regs, dirfd, name, flags, args, env)
 }
 
-/// Gives the calling thread floating-point registers in their initial state, or false if memory is
-/// short.
+/// Gives the calling thread floating-point registers in their initial state, with the restrictions
+/// of its speculation that stay, or false if memory is short.
 fn reset_fpu(task: &Task) -> bool {
-    let fpu = UserFpu::new();
-    let there = fpu.is_some();
-    if there {
-        task.thread().set_fpu(fpu);
-    }
-    there
+    let Some(mut fpu) = UserFpu::new() else {
+        return false;
+    };
+    let restrictions = {
+        let mut settings = task.prctl.lock();
+        settings.speculation = settings.speculation.after_exec();
+        settings.speculation.restrictions()
+    };
+    fpu.restrict(restrictions);
+    task.thread().set_fpu(Some(fpu));
+    true
 }

@@ -14,6 +14,7 @@ use crate::process::process_table;
 use crate::process_control::prctl_mm;
 use crate::seccomp::{self, syscall_user_dispatch};
 use crate::state::credentials::{Credentials, KEEP_CAPS};
+use crate::state::speculation::{Means, SpeculationKind};
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 
@@ -70,8 +71,8 @@ pub fn sys_prctl(
         pr::PR_SET_IO_FLUSHER | pr::PR_GET_IO_FLUSHER => {
             io_flusher(task, option, arg, rest_is_zero)
         }
-        pr::PR_GET_SPECULATION_CTRL if rest_is_zero => speculation(arg),
-        pr::PR_SET_SPECULATION_CTRL if arg4 == 0 && arg5 == 0 => set_speculation(arg, arg3),
+        pr::PR_GET_SPECULATION_CTRL if rest_is_zero => speculation(task, arg),
+        pr::PR_SET_SPECULATION_CTRL if arg4 == 0 && arg5 == 0 => set_speculation(task, arg, arg3),
         pr::PR_SET_MM => prctl_mm::set(task, arg as u32, arg3, arg4, arg5),
         pr::PR_SET_VMA if arg == pr::PR_SET_VMA_ANON_NAME as usize => {
             name_memory(task, arg3, arg4, arg5)
@@ -157,30 +158,44 @@ fn io_flusher(task: &Task, option: u32, arg: usize, rest_is_zero: bool) -> SysRe
     Ok(0)
 }
 
-const STORE_BYPASS: usize = pr::PR_SPEC_STORE_BYPASS as usize;
-const INDIRECT_BRANCH: usize = pr::PR_SPEC_INDIRECT_BRANCH as usize;
-const CACHE_FLUSH: usize = pr::PR_SPEC_L1D_FLUSH as usize;
-
-/// Nothing is done against what processors speculate, and no thread can ask for it: as with
-/// `mitigations=off`.
-fn speculation(what: usize) -> SysResult {
-    match what {
-        STORE_BYPASS | INDIRECT_BRANCH => Ok(pr::PR_SPEC_ENABLE as usize),
-        CACHE_FLUSH => Ok(pr::PR_SPEC_FORCE_DISABLE as usize),
-        _ => Err(Errno::ENODEV),
+/// The kind of speculation that `PR_SPEC_*` names, if a thread can choose about it.
+fn speculation_kind(what: usize) -> Option<SpeculationKind> {
+    match u32::try_from(what).ok()? {
+        pr::PR_SPEC_STORE_BYPASS => Some(SpeculationKind::StoreBypass),
+        pr::PR_SPEC_INDIRECT_BRANCH => Some(SpeculationKind::IndirectBranch),
+        _ => None,
     }
 }
 
-fn set_speculation(what: usize, how: usize) -> SysResult {
-    match (what, how as u32) {
-        (STORE_BYPASS, _) => Err(Errno::ENXIO),
-        (INDIRECT_BRANCH, pr::PR_SPEC_ENABLE) => Ok(0),
-        (INDIRECT_BRANCH, pr::PR_SPEC_DISABLE | pr::PR_SPEC_FORCE_DISABLE) | (CACHE_FLUSH, _) => {
-            Err(Errno::EPERM)
+/// Caches are not flushed when threads are switched, as with Linux's default.
+const CACHE_FLUSH: usize = pr::PR_SPEC_L1D_FLUSH as usize;
+
+fn speculation(task: &Task, what: usize) -> SysResult {
+    match speculation_kind(what) {
+        Some(kind) => {
+            let chosen = task.prctl.lock().speculation;
+            Ok(chosen.answer(kind, Means::of_machine()) as usize)
         }
-        (INDIRECT_BRANCH, _) => Err(Errno::ERANGE),
-        _ => Err(Errno::ENODEV),
+        None if what == CACHE_FLUSH => Ok(pr::PR_SPEC_FORCE_DISABLE as usize),
+        None => Err(Errno::ENODEV),
     }
+}
+
+fn set_speculation(task: &Task, what: usize, how: usize) -> SysResult {
+    let Some(kind) = speculation_kind(what) else {
+        return Err(if what == CACHE_FLUSH {
+            Errno::EPERM
+        } else {
+            Errno::ENODEV
+        });
+    };
+    let restrictions = {
+        let mut settings = task.prctl.lock();
+        settings.speculation.set(kind, how, Means::of_machine())?;
+        settings.speculation.restrictions()
+    };
+    task.thread().with_fpu(|fpu| fpu.restrict(restrictions));
+    Ok(0)
 }
 
 /// Gives anonymous memory a name for `/proc/<pid>/maps`.

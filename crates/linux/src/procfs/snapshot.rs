@@ -15,6 +15,7 @@ use crate::state::credentials::{Capabilities, Ids};
 use crate::state::rlimit::{LIMIT_NAMES, Rlimit};
 use crate::state::sched_params::SchedParams;
 use crate::state::seccomp::SeccompStatus;
+use crate::state::speculation::Speculation;
 use crate::state::usage::Usage;
 use crate::{Task, ptrace, sched};
 
@@ -33,6 +34,7 @@ pub(crate) struct Snapshot {
     pub(crate) gids: Ids,
     pub(crate) capabilities: Capabilities,
     pub(crate) no_new_privileges: bool,
+    pub(crate) speculation: Speculation,
     pub(crate) seccomp: SeccompStatus,
     /// Ids of the supplementary groups.
     pub(crate) groups: Vec<u32>,
@@ -156,6 +158,9 @@ impl Process {
             gids: cred.group,
             capabilities: cred.caps,
             no_new_privileges: cred.no_new_privs,
+            speculation: shown
+                .map(|task| task.prctl.lock().speculation)
+                .unwrap_or_default(),
             seccomp: shown
                 .map(|task| task.seccomp.lock().status())
                 .unwrap_or_default(),

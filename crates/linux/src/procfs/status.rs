@@ -21,6 +21,7 @@ use crate::state::credentials::Ids;
 use crate::state::rlimit::{Resource, Rlimit, UNLIMITED};
 use crate::state::sched_params::SchedParams;
 use crate::state::seccomp::SeccompStatus;
+use crate::state::speculation::{Means, SpeculationKind};
 use crate::state::usage::Usage;
 
 /// Passes the functions in which a thread waits to `show`, from the innermost outwards.
@@ -201,6 +202,11 @@ pub(super) fn status(process: &Process, tid: Option<Tid>) -> String {
         .map(|w| format!("{w:08x}"))
         .collect();
     let SeccompStatus { mode, filters } = s.seccomp;
+    let [store_bypass, indirect_branch] = [
+        SpeculationKind::StoreBypass,
+        SpeculationKind::IndirectBranch,
+    ]
+    .map(|kind| s.speculation.words(kind, Means::of_machine()));
     let switches = s.usage.switches;
     let queued = {
         let pending = process.pending.lock();
@@ -214,7 +220,7 @@ pub(super) fn status(process: &Process, tid: Option<Tid>) -> String {
          SigPnd:\t{own_pending:016x}\nShdPnd:\t{pending:016x}\nSigBlk:\t{blocked:016x}\nSigIgn:\t{ignored:016x}\nSigCgt:\t{caught:016x}\n\
          CapInh:\t{:016x}\nCapPrm:\t{:016x}\nCapEff:\t{:016x}\nCapBnd:\t{:016x}\nCapAmb:\t{:016x}\n\
          NoNewPrivs:\t{}\nSeccomp:\t{mode}\nSeccomp_filters:\t{filters}\n\
-         Speculation_Store_Bypass:\tvulnerable\nSpeculationIndirectBranch:\talways enabled\n\
+         Speculation_Store_Bypass:\t{store_bypass}\nSpeculationIndirectBranch:\t{indirect_branch}\n\
          Cpus_allowed:\t{}\nCpus_allowed_list:\t{}\nMems_allowed:\t1\nMems_allowed_list:\t0\n\
          voluntary_ctxt_switches:\t{}\nnonvoluntary_ctxt_switches:\t{}\n",
         s.name,

@@ -9,7 +9,7 @@ use core::fmt::Write;
 use ::task::Mutex;
 use abi::errno::Errno;
 use fs::pseudo::{self, PseudoAttr, StaticDir};
-use guard::{cpu, irq, mem, role, timer};
+use guard::{cpu, irq, mem, role, speculation, timer};
 use task::{CpuId, stats};
 
 use super::add_at_path;
@@ -82,7 +82,10 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
 
 fn cpuinfo() -> String {
     let brand = cpu::brand();
-    let flags = brand.flags().collect::<Vec<_>>().join(" ");
+    let report = speculation::report();
+    let flags = brand.flags().chain(report.processor.flags());
+    let flags = flags.collect::<Vec<_>>().join(" ");
+    let bugs = report.bugs.names().collect::<Vec<_>>().join(" ");
     let mhz = timer::tsc_hz() / 1000;
     let topology = task::topology();
     topology.places().iter().enumerate().fold(String::new(), |mut text, (index, place)| {
@@ -91,7 +94,7 @@ fn cpuinfo() -> String {
             "processor\t: {index}\nvendor_id\t: {}\ncpu family\t: {}\nmodel\t\t: {}\nmodel name\t: {}\nstepping\t: {}\n\
              cpu MHz\t\t: {}.{:03}\nphysical id\t: {}\nsiblings\t: {}\ncore id\t\t: {}\ncpu cores\t: {}\n\
              apicid\t\t: {apic_id}\ninitial apicid\t: {apic_id}\nfpu\t\t: yes\nfpu_exception\t: yes\ncpuid level\t: 13\nwp\t\t: yes\nflags\t\t: {flags}\n\
-             bugs\t\t:\nbogomips\t: {}.{:02}\nclflush size\t: 64\ncache_alignment\t: 64\n\
+             bugs\t\t: {bugs}\nbogomips\t: {}.{:02}\nclflush size\t: 64\ncache_alignment\t: 64\n\
              address sizes\t: 40 bits physical, 48 bits virtual\n\n",
             brand.vendor(),
             brand.family,

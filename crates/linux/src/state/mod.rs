@@ -18,6 +18,7 @@ pub(crate) mod rseq;
 pub(crate) mod sched_params;
 pub(crate) mod seccomp;
 pub(crate) mod sighand;
+pub(crate) mod speculation;
 pub(crate) mod syscall_user_dispatch;
 pub mod timer_queue;
 pub(crate) mod usage;

@@ -2,8 +2,10 @@
 
 use linux_raw_sys::prctl as pr;
 
-/// Settings that only `prctl(2)` and `/proc` know of a thread; nothing but the answers depends on
-/// them.
+use super::speculation::Speculation;
+
+/// Settings that only `prctl(2)` and `/proc` know of a thread. Nothing but the answers depends on
+/// them, except that of speculation, which the thread's registers have, too.
 #[derive(Clone, Copy)]
 pub(crate) struct PrctlState {
     /// By how much the end of a sleep may be late so that several end together, in nanoseconds.
@@ -14,6 +16,8 @@ pub(crate) struct PrctlState {
     pub(crate) mce_kill: u32,
     /// `PR_SET_IO_FLUSHER`: the thread writes back memory for others.
     pub(crate) io_flusher: bool,
+    /// `PR_SET_SPECULATION_CTRL`.
+    pub(crate) speculation: Speculation,
 }
 
 impl Default for PrctlState {
@@ -24,6 +28,7 @@ impl Default for PrctlState {
             default_slack: slack,
             mce_kill: pr::PR_MCE_KILL_DEFAULT,
             io_flusher: false,
+            speculation: Speculation::default(),
         }
     }
 }
