@@ -33,6 +33,7 @@ use x86_spec::debug::DR6_CLEAR;
 use x86_spec::machine_check;
 
 use crate::arch::{self, apic, cpu, msr};
+use crate::speculation;
 
 /// Address where a reset CPU starts, below 1 MiB and on a page boundary: ordinary memory on every
 /// PC.
@@ -464,6 +465,7 @@ pub(crate) fn enter() -> ! {
 /// # Safety
 /// NMIs are blocked, as they are in the NMI handler, and interrupts are off.
 pub(crate) unsafe fn enter_with_nmis_blocked() -> ! {
+    speculation::leave_cpu();
     // SAFETY: every instance maps the park page there, and its code needs nothing of the state it
     // finds but that NMIs are blocked, which the caller vouches for.
     unsafe { asm!("jmp {}", in(reg) PARK, options(noreturn)) };

@@ -142,8 +142,8 @@ fn forget_last_owner(plan: &Plan) {
     clear_buffers();
 }
 
-/// A CPU is about to go to the park page, in an NMI handler: the core's other thread must not be
-/// slowed by restrictions that nobody needs.
+/// Lifts the restrictions of this CPU, which is about to go to the park page: the core's other
+/// thread must not be slowed by what nobody needs.
 pub(crate) fn leave_cpu() {
     if let Some(State { plan, .. }) = STATE.get()
         && plan.has_spec_ctrl

@@ -318,7 +318,6 @@ extern "C" fn special_trap(frame: &mut KernelFrame) {
             area.interrupts[usize::from(NMI)].fetch_add(1, Ordering::Relaxed);
             if let Some(window) = role::window() {
                 if window.halt_ordered() || super::is_stopping() {
-                    speculation::leave_cpu();
                     // SAFETY: this is the NMI handler; it runs with interrupts off.
                     unsafe { park::enter_with_nmis_blocked() };
                 }
