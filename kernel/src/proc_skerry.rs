@@ -1,5 +1,5 @@
-//! `/proc/skerry`: what this kernel says about itself, and, in an instance, a way to make it fail
-//! for the tests of isolation.
+//! `/proc/skerry`: what this kernel says about itself, a way to have requests for memory refused,
+//! and, in an instance, one to make it fail for the tests of isolation.
 
 use alloc::format;
 use alloc::string::String;
@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 
 use abi::errno::Errno;
+use fallible::inject;
 use fs::Inode;
 use fs::pseudo::{self, PseudoAttr, StaticDir};
 use guard::FaultToken;
@@ -72,6 +73,7 @@ fn add(dir: &Arc<StaticDir>, dev: u64) {
         "memory",
         pseudo::file(PseudoAttr::new(dev, 0o444), || Ok(memory())),
     );
+    dir.add("fail-nth", fail_nth(dev));
     if !guard::role::is_supervisor() {
         let write = |text: &[u8]| {
             let name = core::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
@@ -85,6 +87,18 @@ fn add(dir: &Arc<StaticDir>, dev: u64) {
             pseudo::writable_file(PseudoAttr::new(dev, 0o200), || Ok(Vec::new()), write),
         );
     }
+}
+
+/// Writing `n` has the `n`-th request for memory of the writing thread that can fail be refused;
+/// reading gives how many are left until then, 0 if it was refused.
+fn fail_nth(dev: u64) -> Arc<dyn Inode> {
+    let show = || Ok(format!("{}\n", inject::left()).into_bytes());
+    let store = |text: &[u8]| {
+        let n = core::str::from_utf8(text).ok();
+        let n = n.and_then(|n| n.trim().parse().ok());
+        inject::set(n.ok_or(Errno::EINVAL)?)
+    };
+    pseudo::writable_file(PseudoAttr::new(dev, 0o600), show, store)
 }
 
 /// Writing a product (see `faults::search`) in hexadecimal starts a search; reading gives the last

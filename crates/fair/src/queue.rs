@@ -1,5 +1,6 @@
 //! The run queue of one CPU.
 
+use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 
 use crate::decay::{TAU_NS, Usage};
@@ -188,6 +189,22 @@ impl Room {
             eligible: Vec::with_capacity(n),
             ahead: Vec::with_capacity(n),
         }
+    }
+
+    /// Allocates room for `n` waiting threads, if there is memory for it.
+    ///
+    /// # Errors
+    /// Says why not.
+    pub fn try_new(n: usize) -> Result<Self, TryReserveError> {
+        let heap = || {
+            let mut entries = Vec::new();
+            entries.try_reserve_exact(n).map(|()| entries)
+        };
+        Ok(Self {
+            realtime: heap()?,
+            eligible: heap()?,
+            ahead: heap()?,
+        })
     }
 }
 

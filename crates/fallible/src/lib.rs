@@ -1,12 +1,15 @@
 //! Growth that can fail: buffers whose size a program chooses are made and extended here, so that a
 //! lack of memory, or of so much of it in a row, is `ENOMEM` for that program. The same calls of
-//! `alloc` end the kernel.
+//! `alloc` wait for memory as long as they want little, and end the kernel if it is much
+//! (`docs/memory.md`).
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
-use alloc::collections::VecDeque;
+pub mod inject;
+
+use alloc::collections::{TryReserveError, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -19,8 +22,18 @@ use abi::errno::Errno;
 /// `ENOMEM`.
 pub fn with_capacity<T>(len: usize) -> Result<Vec<T>, Errno> {
     let mut list = Vec::new();
-    list.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
+    let reserved = list.try_reserve_exact(len);
+    may_fail(reserved)?;
     Ok(list)
+}
+
+/// The result of a reservation, as a system call has it, or a failure on purpose.
+#[inline]
+fn may_fail(reserved: Result<(), TryReserveError>) -> Result<(), Errno> {
+    if reserved.is_err() || inject::fails() {
+        return Err(Errno::ENOMEM);
+    }
+    Ok(())
 }
 
 /// A buffer of `len` zeros.
@@ -43,6 +56,28 @@ pub fn copy_of(bytes: &[u8]) -> Result<Vec<u8>, Errno> {
     Ok(copy)
 }
 
+/// Puts an item behind the others, or with an error nothing.
+///
+/// # Errors
+/// `ENOMEM`.
+#[inline]
+pub fn push<T>(list: &mut Vec<T>, item: T) -> Result<(), Errno> {
+    may_fail(list.try_reserve(1))?;
+    list.push(item);
+    Ok(())
+}
+
+/// Puts an item at the end of a queue, or with an error nothing.
+///
+/// # Errors
+/// `ENOMEM`.
+#[inline]
+pub fn push_back<T>(queue: &mut VecDeque<T>, item: T) -> Result<(), Errno> {
+    may_fail(queue.try_reserve(1))?;
+    queue.push_back(item);
+    Ok(())
+}
+
 /// Collections that can be asked to take more.
 pub trait TryExtend {
     /// Puts bytes behind the others: all of them, or with an error none.
@@ -55,7 +90,7 @@ pub trait TryExtend {
 impl TryExtend for Vec<u8> {
     #[inline]
     fn try_extend(&mut self, bytes: &[u8]) -> Result<(), Errno> {
-        self.try_reserve(bytes.len()).map_err(|_| Errno::ENOMEM)?;
+        may_fail(self.try_reserve(bytes.len()))?;
         self.extend_from_slice(bytes);
         Ok(())
     }
@@ -64,7 +99,7 @@ impl TryExtend for Vec<u8> {
 impl TryExtend for VecDeque<u8> {
     #[inline]
     fn try_extend(&mut self, bytes: &[u8]) -> Result<(), Errno> {
-        self.try_reserve(bytes.len()).map_err(|_| Errno::ENOMEM)?;
+        may_fail(self.try_reserve(bytes.len()))?;
         self.extend(bytes);
         Ok(())
     }
@@ -84,7 +119,7 @@ impl Text {
 
 impl fmt::Write for Text {
     fn write_str(&mut self, piece: &str) -> fmt::Result {
-        self.0.try_reserve(piece.len()).map_err(|_| fmt::Error)?;
+        may_fail(self.0.try_reserve(piece.len())).map_err(|_| fmt::Error)?;
         self.0.push_str(piece);
         Ok(())
     }

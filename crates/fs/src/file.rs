@@ -135,6 +135,12 @@ pub trait FileOps: Any + Send + Sync {
         usize::MAX
     }
 
+    /// Bytes of the kernel's that are in the file and go with it: for the choice of who ends when
+    /// there is no memory.
+    fn memory(&self) -> usize {
+        0
+    }
+
     /// A device's own operations.
     ///
     /// # Errors

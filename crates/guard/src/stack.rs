@@ -11,8 +11,9 @@ use abi::layout::{PAGE_SIZE, STACKS};
 use arrayvec::ArrayVec;
 use lfmutex::Mutex;
 
-use crate::mem::alloc::{Block, charge_kernel};
+use crate::mem::alloc::Block;
 use crate::mem::frame::Frame;
+use crate::mem::shortage;
 use crate::paging::kernel;
 
 /// Usable bytes of a stack.
@@ -107,6 +108,9 @@ impl KernelStack {
 
 /// Maps a stack's pages at `bottom`, in a slot that is the caller's; nothing, if memory is short.
 fn map_pages(bottom: usize) -> Option<Frames> {
+    if !shortage::may_take(PAGES as u64) {
+        return None;
+    }
     let mut pages = ArrayVec::<Block, PAGES>::new();
     for _ in 0..PAGES {
         pages.push(Block::new(0)?);
@@ -114,7 +118,6 @@ fn map_pages(bottom: usize) -> Option<Frames> {
     let frames: Frames = core::array::from_fn(|number| pages[number].first());
     // SAFETY: the frames are the blocks', and no other stack has the slot's addresses.
     unsafe { kernel::map_frames(bottom, &frames) }.ok()?;
-    charge_kernel(PAGES as u64);
     for page in pages {
         page.into_raw();
     }

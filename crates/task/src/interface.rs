@@ -39,6 +39,7 @@ trait Platform {
         f: impl FnOnce() + Send + 'static,
     ) -> Result<Arc<Thread>, NoMemory>;
     fn current() -> Arc<Thread>;
+    fn try_current() -> Option<Arc<Thread>>;
     fn park();
     fn park_until(deadline: Deadline) -> bool;
     fn sleep_until(deadline: Deadline);
@@ -68,6 +69,9 @@ impl Platform for Body {
     }
     fn current() -> Arc<Thread> {
         platform::current()
+    }
+    fn try_current() -> Option<Arc<Thread>> {
+        platform::try_current()
     }
     fn park() {
         platform::park();
@@ -159,6 +163,7 @@ interface! {
         fn set_rseq_event(&self);
         fn take_rseq_event(&self) -> bool;
         fn take_descheduled(&self) -> bool;
+        fn set_in_reclaim(&self, on: bool) -> bool;
     }
 }
 

@@ -13,6 +13,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::layout::{GRANULE_FRAMES, PAGE_SIZE};
+use fallible::inject;
 use frames::Frames;
 use lfmutex::Once;
 use slab::poison;
@@ -149,26 +150,30 @@ pub fn set_low_memory_handler(_: &BootToken, handler: fn()) {
     LOW_HANDLER.set(handler);
 }
 
-/// Counts frames that the kernel takes for itself, and calls the handler if memory is low.
+/// Counts frames that the kernel takes for itself, and calls the handler if memory is low. `true`
+/// if it is plenty.
 #[inline]
-pub(crate) fn charge_kernel(frames: u64) {
+pub(super) fn charge_kernel(frames: u64) -> bool {
     let budget = &percpu::mine().budget;
     let left = budget.load(Ordering::Relaxed);
     if frames < left && left <= MAX_BUDGET {
         // Not one step, as in `may_make_page`.
         budget.store(left - frames, Ordering::Relaxed);
+        true
     } else {
-        check_low(budget);
+        !check_low(budget)
     }
 }
 
 #[cold]
 #[inline(never)]
-fn check_low(budget: &AtomicU64) {
+fn check_low(budget: &AtomicU64) -> bool {
     refill_budget(budget);
-    if is_low() {
+    let low = is_low();
+    if low {
         run_low_handler();
     }
+    low
 }
 
 fn run_low_handler() {
@@ -185,7 +190,13 @@ pub(super) fn may_make_page() -> bool {
     let left = budget.load(Ordering::Relaxed);
     // Not one step: a thread that is moved or interrupted here may count a page once too little.
     budget.store(left.wrapping_sub(1), Ordering::Relaxed);
-    left.wrapping_sub(1) < MAX_BUDGET || new_budget(budget)
+    (left.wrapping_sub(1) < MAX_BUDGET || new_budget(budget)) && !inject::fails()
+}
+
+/// Whether there are pages for programs: who found none may try again.
+#[must_use]
+pub fn has_pages() -> bool {
+    free_frames() > kernels_share() + MAX_BUDGET
 }
 
 /// Most pages a CPU makes before it looks again. It has none while there is not room for files, and
@@ -290,6 +301,14 @@ impl Block {
         )
     }
 
+    /// Allocates a block of one frame of zeroes as [`Block::at_hand`].
+    pub(crate) fn zeroed_at_hand() -> Option<Self> {
+        let block = Self::at_hand(0)?;
+        // SAFETY: the block is ours, and free frames are in the direct map.
+        unsafe { direct::zero(block.ptr(), 1) };
+        Some(block)
+    }
+
     /// Allocates a granule for a large page, its content undefined, if there is one at hand and
     /// memory is plenty without it: nobody is asked to give anything back for it.
     pub(super) fn of_large_page() -> Option<Self> {
@@ -387,9 +406,17 @@ impl Run {
     /// Allocates frames, aligned to `align` bytes, their content undefined; `None` if there are not
     /// as many in a row.
     pub(super) fn new(count: u64, align: usize) -> Option<Self> {
+        Self::of(count, align, Block::new)
+    }
+
+    /// Allocates frames as [`Run::new`], but nobody is asked to give anything back for them.
+    pub(super) fn at_hand(count: u64, align: usize) -> Option<Self> {
+        Self::of(count, align, Block::at_hand)
+    }
+
+    fn of(count: u64, align: usize, block: fn(u8) -> Option<Block>) -> Option<Self> {
         let size = count.next_power_of_two().max((align / PAGE_SIZE) as u64);
-        let block = Block::new(size.trailing_zeros() as u8)?;
-        let first = block.into_raw();
+        let first = block(size.trailing_zeros() as u8)?.into_raw();
         if size > count {
             allocator().free_run(percpu::cpu(), first.0 + count, size - count);
         }

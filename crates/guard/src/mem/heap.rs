@@ -1,5 +1,5 @@
 //! The kernel heap behind `alloc`: slabs with per-CPU magazines (`slab`) up to 2 KiB, runs of
-//! frames beyond.
+//! frames beyond, or up to 256 KiB single ones (`pieces`).
 //!
 //! Allocating and freeing a small object takes no lock unless the CPU's magazine is empty or full;
 //! a larger one takes none at all. The thread may be moved or interrupted anywhere in between.
@@ -16,11 +16,13 @@ use core::sync::atomic::Ordering;
 use ::alloc::boxed::Box;
 use ::alloc::vec::Vec;
 use abi::layout::PAGE_SIZE;
+use fallible::inject;
 use slab::{Pages, Slabs, class_of};
 use zerocopy::FromZeros;
 
-use super::alloc::{self, Block, Run};
-use super::{direct, percpu, refcount};
+use super::alloc::{Block, Run};
+use super::shortage::{self, SURE_BYTES};
+use super::{direct, percpu, pieces, refcount};
 
 /// Frames the heap holds, for slabs and for large objects.
 pub(super) fn frames() -> u64 {
@@ -66,16 +68,16 @@ struct Blocks;
 // notes anything with their frames.
 unsafe impl Pages for Blocks {
     fn take(&self, order: u8) -> Option<NonNull<u8>> {
+        shortage::admit(1 << order);
         // There are smaller slabs: only for the smallest are others to give memory back.
         let block = if order == 0 {
-            Block::new(0)?
+            shortage::insist(|| Block::new(0))?
         } else {
             Block::at_hand(order)?
         };
         for frame in 0..1 << order {
             refcount::note(block.first().add(frame), order.into());
         }
-        alloc::charge_kernel(1 << order);
         percpu::mine().heap.fetch_add(1 << order, Ordering::Relaxed);
         NonNull::new(direct::ptr(block.into_raw()))
     }
@@ -97,27 +99,50 @@ fn pages(layout: Layout) -> u64 {
     layout.size().div_ceil(PAGE_SIZE) as u64
 }
 
+/// Whether an object is one that is waited for, and may lie in pieces.
+fn is_sure(layout: Layout) -> bool {
+    layout.size() <= SURE_BYTES && layout.align() <= PAGE_SIZE
+}
+
 #[inline(never)]
 fn take_pages(layout: Layout) -> *mut u8 {
-    let Some(run) = Run::new(pages(layout), layout.align()) else {
+    let count = pages(layout);
+    let in_a_row = |run: Run| direct::ptr(run.into_raw());
+    let new = || Run::new(count, layout.align()).map(in_a_row);
+    shortage::admit(count);
+    let object = if is_sure(layout) {
+        shortage::insist(|| match count {
+            1 => new(),
+            _ => Run::at_hand(count, layout.align())
+                .map(in_a_row)
+                .or_else(|| pieces::take(count as usize)),
+        })
+    } else if inject::fails() {
+        None
+    } else {
+        new()
+    };
+    let Some(object) = object else {
+        shortage::refuse(layout.size());
         return null_mut();
     };
-    alloc::charge_kernel(pages(layout));
-    percpu::mine()
-        .heap
-        .fetch_add(pages(layout), Ordering::Relaxed);
-    direct::ptr(run.into_raw())
+    percpu::mine().heap.fetch_add(count, Ordering::Relaxed);
+    object
 }
 
 /// # Safety
 /// `ptr` came from [`take_pages`] with the same layout, and nobody uses the object.
 #[inline(never)]
 unsafe fn give_pages(ptr: *mut u8, layout: Layout) {
-    percpu::mine()
-        .heap
-        .fetch_sub(pages(layout), Ordering::Relaxed);
-    // SAFETY: `take_pages` gave up ownership of this run.
-    drop(unsafe { Run::from_raw(direct::frame_at(ptr), pages(layout)) });
+    let count = pages(layout);
+    percpu::mine().heap.fetch_sub(count, Ordering::Relaxed);
+    if pieces::contain(ptr) {
+        // SAFETY: by the caller's promise; `take_pages` got it there.
+        unsafe { pieces::give(ptr, count as usize) };
+    } else {
+        // SAFETY: `take_pages` gave up ownership of this run.
+        drop(unsafe { Run::from_raw(direct::frame_at(ptr), count) });
+    }
 }
 
 // SAFETY: small objects come from slabs, larger ones from the frame allocator; a layout decides

@@ -9,7 +9,9 @@
 //! | `percpu` | per-CPU caches of free memory |
 //! | `refcount`, `page`, `large` | reference counts; pages of programs, 512 of them in a row |
 //! | `heap` | the kernel heap |
+//! | `pieces` | objects of several pages where memory is in pieces |
 //! | `reclaim` | memory back from caches when it is short |
+//! | `shortage` | what the kernel's allocations do when its share is nearly used up |
 //! | `grant` | memory on its way to another instance and back |
 
 pub(crate) mod alloc;
@@ -25,10 +27,14 @@ pub(crate) mod large;
 pub(crate) mod page;
 pub(crate) mod percpu;
 pub(crate) mod phys;
+mod pieces;
 mod reclaim;
 mod refcount;
+pub(crate) mod shortage;
 
-pub use alloc::{has_room, scrub_ahead, set_low_memory_handler, take_shortage, zero_page_ahead};
+pub use alloc::{
+    has_pages, has_room, scrub_ahead, set_low_memory_handler, take_shortage, zero_page_ahead,
+};
 pub(crate) use alloc::{retire, retired_frames, supervisors_reserve};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -44,6 +50,9 @@ pub use large::LargePage;
 pub use page::Page;
 use phys::PhysAddr;
 pub use reclaim::{calls as reclaim_calls, pressure, reclaim_low, set_others_run, shrinkers};
+pub use shortage::{
+    SURE_BYTES, Shortage, ShortageHandlers, is_reserve_touched, set_shortage_handlers,
+};
 
 use crate::paging::build::{self, ImageLayout, Plan, Run, Shared};
 use crate::paging::{TableView, kernel};

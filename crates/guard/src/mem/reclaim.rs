@@ -60,6 +60,15 @@ pub(super) fn init() {
     SHRINKERS.register(Arc::new(SmallObjects));
 }
 
+/// Counts the time that `wait` takes as the time of a thread that waits for memory.
+pub(super) fn stall<R>(wait: impl FnOnce() -> R) -> R {
+    let others = OTHERS.get().is_none_or(|others| others());
+    pressure(|pressure, now| pressure.begin(now, others));
+    let result = wait();
+    pressure(|pressure, now| pressure.end(now, others));
+    result
+}
+
 /// Tries to have `bytes` given back. `false` if nothing was, or where the caller must not sleep.
 pub(super) fn reclaim(bytes: u64) -> bool {
     if !scheduler().may_block() {
@@ -75,12 +84,11 @@ pub(super) fn reclaim(bytes: u64) -> bool {
     };
     CALLER.store(me, Ordering::Relaxed);
     CALLS.fetch_add(1, Ordering::Relaxed);
-    let others = OTHERS.get().is_none_or(|others| others());
-    pressure(|pressure, now| pressure.begin(now, others));
-    // More than is missing, so that the next request does not come here again.
-    SHRINKERS.reclaim(round, bytes.max(64 * PAGE_SIZE as u64), Urgency::Critical);
-    let freed = round.wait();
-    pressure(|pressure, now| pressure.end(now, others));
+    let freed = stall(|| {
+        // More than is missing, so that the next request does not come here again.
+        SHRINKERS.reclaim(round, bytes.max(64 * PAGE_SIZE as u64), Urgency::Critical);
+        round.wait()
+    });
     CALLER.store(0, Ordering::Relaxed);
     freed > 0
 }

@@ -79,7 +79,9 @@ fn page_table(va: usize) -> Result<&'static Table, NoMemory> {
                     level < 4 && !entry.present(),
                     "no page table can be at {va:#x}"
                 );
-                let next = phys::of(Block::zeroed(0).ok_or(NoMemory)?.into_raw());
+                // Nobody is asked to give memory back, and so free objects, under the lock.
+                let next = Block::zeroed_at_hand().ok_or(NoMemory)?;
+                let next = phys::of(next.into_raw());
                 table.set(index(va, level), Entry::kernel_table(next));
                 next
             }
@@ -115,6 +117,16 @@ pub(crate) unsafe fn map_frames(va: usize, frames: &[Frame]) -> Result<(), NoMem
         map(va + page * PAGE_SIZE, 1, phys::of(*frame), flags)?;
     }
     Ok(())
+}
+
+/// The frame that [`map_frames`] has mapped at `va`.
+pub(crate) fn frame_at(va: usize) -> Option<Frame> {
+    let mut table = table(root());
+    for level in [4, 3, 2] {
+        table = self::table(table.get(index(va, level)).table()?);
+    }
+    let entry = table.get(index(va, 1));
+    entry.present().then(|| phys::frame_at(entry.address()))?
 }
 
 /// Ends what [`map_frames`] began. When it returns, no CPU reaches the frames at `va` any more.

@@ -20,12 +20,12 @@ use super::large::SpareTables;
 use super::table::{ENTRIES, KERNEL_HALF, Table, TableView, index, span};
 use super::tlb::{self, ActiveTable};
 use super::{MapError, kernel};
-use crate::mem::LargePage;
-use crate::mem::alloc::{Block, charge_kernel};
+use crate::mem::alloc::Block;
 use crate::mem::frame::Frame;
 use crate::mem::heap::try_box;
 use crate::mem::page::Page;
 use crate::mem::phys::{self, PhysAddr};
+use crate::mem::{LargePage, shortage};
 
 /// Rights of a program to a page, besides reading it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -178,7 +178,7 @@ impl PageTable {
     /// An empty address space; `None` if memory is short.
     #[must_use]
     pub fn new() -> Option<Self> {
-        let root = Block::zeroed(0)?;
+        let root = shortage::may_take(1).then(|| Block::zeroed(0)).flatten()?;
         let active = try_box(ActiveTable::new(phys::of(root.first())))?;
         let root = root.into_raw();
         // SAFETY: a fresh frame that is a table from now on.
@@ -702,8 +702,8 @@ fn new_table(upper: &Table, slot: usize, entry: Entry) -> Result<&'static Table,
         // A large page.
         return Err(MapError::Occupied);
     }
-    let fresh = Block::zeroed(0).ok_or(MapError::NoMemory)?.into_raw();
-    charge_kernel(1);
+    let block = shortage::may_take(1).then(|| Block::zeroed(0)).flatten();
+    let fresh = block.ok_or(MapError::NoMemory)?.into_raw();
     let at = phys::of(fresh);
     match upper.fill(slot, Entry::user_table(at)) {
         Ok(()) => Ok(table(at)),

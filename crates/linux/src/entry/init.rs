@@ -18,6 +18,7 @@ use vm::AddressSpace;
 use crate::cred::setuid;
 use crate::entry::{taskstats, user_loop};
 use crate::files::sigio::SigioSender;
+use crate::mm::oom;
 use crate::process::image::ProcessImage;
 use crate::process::process_table::{self, TtyJobControl};
 use crate::process::task::NewTask;
@@ -73,6 +74,7 @@ pub fn init(boot: &BootToken, power: PowerToken, hooks: Hooks) {
     net::netlink::set_taskstats_provider(taskstats::taskstats);
     net::set_timer_scheduler(timer_queue::schedule_for_socket);
     timer_queue::start();
+    oom::init(boot);
 }
 
 /// Starts process 1 with these descriptors 0 to 2. When this returns it is running. With the word

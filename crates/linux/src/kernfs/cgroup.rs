@@ -15,6 +15,7 @@ use guard::{cpu, mem, timer};
 use task::{CpuId, stats};
 
 use crate::kernfs::sysfs::cpu_list;
+use crate::mm::oom;
 use crate::process::process_table;
 use crate::procfs::{add_at_path, resource_pressure};
 
@@ -64,12 +65,8 @@ pub fn new() -> Arc<PseudoFs> {
             ("memory.min", || "0\n".into()),
             ("memory.oom.group", || "0\n".into()),
             ("memory.current", || format!("{}\n", used())),
-            ("memory.events", || {
-                "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n".into()
-            }),
-            ("memory.events.local", || {
-                "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n".into()
-            }),
+            ("memory.events", memory_events),
+            ("memory.events.local", memory_events),
             ("memory.stat", memory_stat),
             ("memory.swap.max", || "0\n".into()),
             ("memory.swap.current", || "0\n".into()),
@@ -121,6 +118,11 @@ fn total() -> u64 {
 
 fn used() -> u64 {
     total().saturating_sub(mem::stats().free * FRAME)
+}
+
+fn memory_events() -> String {
+    let kills = oom::kills();
+    format!("low 0\nhigh 0\nmax 0\noom {kills}\noom_kill {kills}\n")
 }
 
 fn memory_stat() -> String {

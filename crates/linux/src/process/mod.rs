@@ -310,7 +310,8 @@ impl Process {
     }
 
     fn interrupt_all(&self) {
-        for task in self.tasks() {
+        // Under the lock: a list of them would take memory, and a process is ended for want of it.
+        for task in self.tasks.lock().iter() {
             task.signal_wake_up();
         }
     }

@@ -689,6 +689,6 @@ struct Current(Weak<Task>);
 /// The calling task; `None` in a kernel thread that is none.
 #[must_use]
 pub fn current_task() -> Option<Arc<Task>> {
-    let thread = ::task::current();
+    let thread = ::task::try_current()?;
     thread.ext()?.downcast_ref::<Current>()?.0.upgrade()
 }

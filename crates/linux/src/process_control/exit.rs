@@ -21,6 +21,7 @@ use crate::{SysResult, Task, futex, ptrace};
 /// it was the last.
 pub(crate) fn do_exit(task: &Arc<Task>) {
     let process = task.process().clone();
+    fallible::inject::clear();
     ptrace::exit_ptrace(task);
     futex::exit_release(task);
     task.complete_vfork_done();

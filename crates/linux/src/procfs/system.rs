@@ -15,6 +15,7 @@ use task::{CpuId, stats};
 use super::add_at_path;
 use crate::files::filesystems;
 use crate::ipc::{msg, sem, shm};
+use crate::mm::oom;
 use crate::process::{accounting, process_table};
 use crate::state::usage::CpuTimes;
 use crate::system::sysinfo;
@@ -303,8 +304,14 @@ fn vmstat() -> String {
     let (mapped, splits) = (guard::paging::large_pages(), guard::paging::splits());
     format!(
         "nr_free_pages {}\nnr_anon_pages {}\nnr_anon_transparent_hugepages {mapped}\npgpgin 0\npgpgout 0\npswpin 0\npswpout 0\n\
-         thp_fault_alloc {}\nthp_fault_fallback {}\nthp_collapse_alloc {}\nthp_split_pmd {splits}\n",
-        stats.free, stats.user, large.fault_alloc, large.fault_fallback, large.collapse_alloc
+         thp_fault_alloc {}\nthp_fault_fallback {}\nthp_collapse_alloc {}\nthp_split_pmd {splits}\n\
+         oom_kill {}\n",
+        stats.free,
+        stats.user,
+        large.fault_alloc,
+        large.fault_fallback,
+        large.collapse_alloc,
+        oom::kills()
     )
 }
 

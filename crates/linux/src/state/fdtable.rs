@@ -127,6 +127,16 @@ impl Files {
     fn get(&self, fd: usize) -> Option<Arc<File>> {
         self.slot(fd)?.load()
     }
+
+    /// All that are open.
+    fn iter(&self) -> impl Iterator<Item = Arc<File>> {
+        let further = self.further.iter().filter_map(Once::get);
+        let slots = self
+            .first
+            .iter()
+            .chain(further.flat_map(|chunk| chunk.iter()));
+        slots.filter_map(RcuArc::load)
+    }
 }
 
 /// Bit map of descriptors' numbers.
@@ -412,6 +422,14 @@ impl FdTable {
         self.files.get(fd.index())
     }
 
+    /// Bytes of the kernel's behind the descriptors: `each` for an open file, and what is in it.
+    pub(crate) fn memory(&self, each: usize) -> usize {
+        self.files
+            .iter()
+            .map(|file| each + file.ops().memory())
+            .sum()
+    }
+
     /// The open file behind a descriptor that was not opened with `O_PATH`.
     ///
     /// # Errors
@@ -671,11 +689,17 @@ impl FdTable {
     /// All descriptors with their files, ascending.
     #[must_use]
     pub fn list(&self) -> Vec<(Fd, Arc<File>)> {
+        self.list_from(0, usize::MAX)
+    }
+
+    /// The first open files from a number on, at most `most`.
+    pub(crate) fn list_from(&self, first: usize, most: usize) -> Vec<(Fd, Arc<File>)> {
         let numbers = self.numbers.lock();
         numbers
             .open_fds
-            .iter()
+            .iter_from(first)
             .filter_map(|fd| Some((Fd::from_index(fd), self.files.get(fd)?)))
+            .take(most)
             .collect()
     }
 

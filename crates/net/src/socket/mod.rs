@@ -390,6 +390,11 @@ impl Socket {
 }
 
 impl FileOps for Socket {
+    fn memory(&self) -> usize {
+        let queued = self.ops.memory_info();
+        queued.receive_bytes + queued.send_bytes
+    }
+
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
         self.ops.read(file, buf)
     }

@@ -234,6 +234,12 @@ pub fn current() -> Arc<Thread> {
     })
 }
 
+/// Handle of the calling thread: every thread of the host has one.
+#[must_use]
+pub fn try_current() -> Option<Arc<Thread>> {
+    Some(current())
+}
+
 /// Sleeps until the calling thread's permit is there. May return early.
 #[track_caller]
 pub fn park() {

@@ -18,6 +18,7 @@ const RSEQ_EVENT: u8 = 2;
 pub(super) struct OfUser {
     pending_work: AtomicU8,
     rseq_tracking: AtomicBool,
+    in_reclaim: AtomicBool,
     system_ns: AtomicU64,
     policy: Mutex<Policy>,
     space: Mutex<Option<Arc<dyn UserSpace>>>,
@@ -67,6 +68,10 @@ impl Thread {
             .fetch_and(!RSEQ_EVENT, Ordering::SeqCst)
             & RSEQ_EVENT
             != 0
+    }
+    /// Keeps whether the thread makes memory free. Returns what was said before.
+    pub fn set_in_reclaim(&self, on: bool) -> bool {
+        self.user.in_reclaim.swap(on, Ordering::Relaxed)
     }
     /// False: no CPU is taken from it.
     pub fn take_descheduled(&self) -> bool {

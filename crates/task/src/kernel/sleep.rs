@@ -6,18 +6,23 @@ use guard::timer::{self, now_ns};
 
 use super::cpu::{CPUS, current_slot};
 use super::{slot, wake};
+use crate::NoMemory;
 
 /// Runs `sleep` with the calling thread registered to be woken at `deadline_ns`.
 pub(super) fn with_deadline(deadline_ns: u64, sleep: impl FnOnce()) {
     let me = current_slot().number();
-    add_sleeper(deadline_ns, me);
+    if add_sleeper(deadline_ns, me).is_err() {
+        // Whoever sleeps looks again for what it waits for, whenever it wakes.
+        super::yield_now();
+        return;
+    }
     sleep();
     // Gone if it came from the timer; left behind if the thread has moved, where it ends as a
     // spurious wake-up.
     CPUS.with(|c| c.sleepers.borrow_mut().retain(|s| *s != (deadline_ns, me)));
 }
 
-fn add_sleeper(deadline_ns: u64, me: u32) {
+fn add_sleeper(deadline_ns: u64, me: u32) -> Result<(), NoMemory> {
     loop {
         // Nothing may be allocated with interrupts off: room is made before.
         let full = CPUS.with(|c| {
@@ -33,8 +38,11 @@ fn add_sleeper(deadline_ns: u64, me: u32) {
             }
             None
         });
-        let Some(capacity) = full else { return };
-        let mut larger = Vec::with_capacity(capacity * 2);
+        let Some(capacity) = full else {
+            return Ok(());
+        };
+        let mut larger = Vec::new();
+        larger.try_reserve(capacity * 2).map_err(|_| NoMemory)?;
         let smaller = CPUS.with(|c| {
             let mut sleepers = c.sleepers.borrow_mut();
             // Perhaps another CPU's by now: then it was not full, or is as small.

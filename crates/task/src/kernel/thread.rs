@@ -62,6 +62,8 @@ pub struct Thread {
     rseq_tracking: AtomicBool,
     /// The thread has left its CPU, of its own accord or not.
     descheduled: AtomicBool,
+    /// The thread waits for memory.
+    in_reclaim: AtomicBool,
     /// The CPU on which it was last.
     last_cpu: AtomicU32,
     dead: AtomicBool,
@@ -90,6 +92,7 @@ impl Thread {
             pending_work: AtomicU8::new(0),
             rseq_tracking: AtomicBool::new(false),
             descheduled: AtomicBool::new(false),
+            in_reclaim: AtomicBool::new(false),
             last_cpu: AtomicU32::new(u32::MAX),
             dead: AtomicBool::new(false),
             exit_waiters: WaitQueue::new(),
@@ -215,6 +218,12 @@ impl Thread {
     #[inline]
     pub fn take_descheduled(&self) -> bool {
         self.descheduled.load(Ordering::Relaxed) && self.descheduled.swap(false, Ordering::Relaxed)
+    }
+
+    /// Says whether the thread itself is at making memory free, so that what it allocates
+    /// meanwhile waits for none. Returns what was said before.
+    pub fn set_in_reclaim(&self, on: bool) -> bool {
+        self.in_reclaim.swap(on, Ordering::Relaxed)
     }
 
     /// Called when the thread leaves its CPU.
@@ -506,6 +515,12 @@ pub fn current() -> Arc<Thread> {
     .expect("what runs is a thread")
 }
 
+/// Handle of the calling thread; `None` while a thread begins or ends, and on a CPU's idle thread.
+#[must_use]
+pub fn try_current() -> Option<Arc<Thread>> {
+    CPUS.with(|c| Some(c.run_context.try_borrow().ok()?.as_ref()?.thread.clone()))
+}
+
 /// Has the calling thread look after memory before it goes on in ring 3, where it holds no lock.
 pub(super) fn on_low_memory() {
     CPUS.with(|c| {
@@ -521,6 +536,14 @@ pub(super) fn on_low_memory() {
 /// Slots whose thread has ended.
 static FREE_SLOTS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 static NEXT_SLOT: AtomicU32 = AtomicU32::new(0);
+
+/// Makes room for one more slot in the list of free ones: a thread that ends takes no memory.
+fn reserve_free_slot() -> Result<(), NoMemory> {
+    let slots = NEXT_SLOT.load(Ordering::Relaxed) as usize + 1;
+    let mut free = FREE_SLOTS.lock();
+    let more = slots.saturating_sub(free.len());
+    free.try_reserve(more).map_err(|_| NoMemory)
+}
 
 /// A slot never used before.
 pub(super) fn allocate_slot() -> Option<&'static Slot> {
@@ -542,6 +565,7 @@ pub fn spawn(
         Some(number) => slot::by_number(number),
         None => {
             let stack = KernelStack::new().ok_or(NoMemory)?;
+            reserve_free_slot()?;
             let slot = allocate_slot().ok_or(NoMemory)?;
             slot.set_context(Context::new(stack, slot_main, slot.number() as usize));
             slot
@@ -611,7 +635,10 @@ fn reserve_run_queue() {
     if waiting * 2 < room {
         return;
     }
-    let mut larger = Room::new(waiting * 4);
+    // Without it, threads that find no room wait in another queue.
+    let Ok(mut larger) = Room::try_new(waiting * 4) else {
+        return;
+    };
     // Perhaps of another CPU by now, which is all right.
     CPUS.with(|c| c.queue.borrow_mut().enlarge(&mut larger));
 }
