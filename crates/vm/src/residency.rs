@@ -181,13 +181,13 @@ impl AddressSpace {
         let areas = self.vma_infos();
         areas
             .into_iter()
-            .map(|info| (self.residency_of_range(&info.range), info))
+            .map(|info| (self.residency_of(&info.range), info))
             .map(|(sum, info)| (info, sum))
             .collect()
     }
 
     /// Residency of a range. It is looked at piece by piece, as on Linux.
-    fn residency_of_range(&self, range: &Range<usize>) -> Residency {
+    pub fn residency_of(&self, range: &Range<usize>) -> Residency {
         let mut sum = Residency::default();
         let state = self.read_state(range);
         for (part, area) in state

@@ -838,6 +838,12 @@ impl AddressSpace {
     /// All areas, ascending, for `/proc/<pid>/maps`.
     #[must_use]
     pub fn vma_infos(&self) -> Vec<VmaInfo> {
+        self.vma_infos_from(0, usize::MAX)
+    }
+
+    /// The first areas that end above `addr`, ascending, at most `most`.
+    #[must_use]
+    pub fn vma_infos_from(&self, addr: usize, most: usize) -> Vec<VmaInfo> {
         let state = self.state.read();
         let describe = |(start, area): (usize, &Vma)| {
             let source = area.mapped.as_ref();
@@ -863,7 +869,8 @@ impl AddressSpace {
                 policy: area.policy,
             }
         };
-        state.vmas.iter().map(describe).collect()
+        let behind = state.vmas.iter_from(addr);
+        behind.take(most).map(describe).collect()
     }
 
     /// A number no other address space has or had.

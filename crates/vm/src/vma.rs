@@ -191,7 +191,12 @@ impl VmaMap {
 
     /// All areas, ascending.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Vma)> {
-        self.all.iter_from(self.all.lower_bound(0))
+        self.iter_from(0)
+    }
+
+    /// The areas that end above `addr`, ascending.
+    pub(crate) fn iter_from(&self, addr: usize) -> impl Iterator<Item = (usize, &Vma)> {
+        self.all.iter_from(self.all.lower_bound(addr))
     }
 
     /// The parts of areas that lie in `range`, ascending; none in an empty one.

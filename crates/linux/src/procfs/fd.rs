@@ -33,6 +33,10 @@ impl FdDir {
     }
 }
 
+/// Descriptors that are listed at a time; who reads the directory asks for more. A program may have
+/// many, and the list is one piece of memory.
+const LISTED_AT_ONCE: usize = 512;
+
 impl DynamicDir for FdDir {
     fn attr(&self) -> PseudoAttr {
         self.attr
@@ -99,10 +103,9 @@ impl DynamicDir for FdDir {
         };
         Ok(self
             .files()?
-            .list()
+            .list_from(after as usize, LISTED_AT_ONCE)
             .into_iter()
             .map(listed)
-            .filter(|l| l.key > after)
             .collect())
     }
 }

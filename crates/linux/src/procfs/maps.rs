@@ -3,10 +3,12 @@
 
 use alloc::format;
 use alloc::string::String;
-use alloc::vec::Vec;
-use core::fmt::Write;
+use core::fmt::{self, Write};
+use core::ops::Range;
 
-use vm::{PAGE_SIZE, Prot, Residency, SpaceStats, VmaInfo};
+use abi::errno::Errno;
+use fallible::Text;
+use vm::{AddressSpace, PAGE_SIZE, Prot, Residency, SpaceStats, VmaInfo};
 
 use crate::process::Process;
 
@@ -38,15 +40,38 @@ fn line(area: &VmaInfo) -> String {
     line
 }
 
+/// Areas that are described at a time.
+const AREAS_AT_ONCE: usize = 64;
+
+/// Calls `each` with the areas of a process, one after the other, and with the text so far. There
+/// may be as many as a program likes, so the text may be too much for memory.
+///
+/// # Errors
+/// `ENOMEM`.
+pub(super) fn text_of_areas(
+    process: &Process,
+    mut each: impl FnMut(&mut Text, &AddressSpace, &VmaInfo) -> fmt::Result,
+) -> Result<String, Errno> {
+    let mut text = Text::default();
+    let Some(space) = process.space() else {
+        return Ok(text.into_string());
+    };
+    let mut from = 0;
+    loop {
+        let areas = space.vma_infos_from(from, AREAS_AT_ONCE);
+        let Some(last) = areas.last() else {
+            return Ok(text.into_string());
+        };
+        from = last.range.end;
+        for area in &areas {
+            each(&mut text, &space, area).map_err(|_| Errno::ENOMEM)?;
+        }
+    }
+}
+
 /// Contents of `/proc/<pid>/maps`, a line for each area.
-pub(super) fn maps(process: &Process) -> String {
-    process
-        .space()
-        .map(|space| space.vma_infos())
-        .unwrap_or_default()
-        .iter()
-        .map(line)
-        .collect()
+pub(super) fn maps(process: &Process) -> Result<String, Errno> {
+    text_of_areas(process, |text, _, area| text.write_str(&line(area)))
 }
 
 /// The lines that `smaps` and its sum have in common.
@@ -72,55 +97,48 @@ fn amounts(sum: &Residency) -> String {
         ("Locked", sum.locked),
     ];
     rows.iter().fold(String::new(), |mut text, row| {
-        push(&mut text, *row);
+        // Writing to a string does not fail.
+        let _ = push(&mut text, *row);
         text
     })
 }
 
-fn push(text: &mut String, (name, bytes): (&str, usize)) {
-    // Writing to a string does not fail.
-    let _ = writeln!(text, "{:<16}{:>8} kB", format!("{name}:"), bytes >> 10);
-}
-
-fn residency(process: &Process) -> Vec<(VmaInfo, Residency)> {
-    process
-        .space()
-        .map(|space| space.residency())
-        .unwrap_or_default()
+fn push(text: &mut impl Write, (name, bytes): (&str, usize)) -> fmt::Result {
+    writeln!(text, "{:<16}{:>8} kB", format!("{name}:"), bytes >> 10)
 }
 
 /// Contents of `/proc/<pid>/smaps`: the areas with what of them is in memory, in KiB.
-pub(super) fn smaps(process: &Process) -> String {
-    residency(process)
-        .iter()
-        .fold(String::new(), |mut text, (area, sum)| {
-            text.push_str(&line(area));
-            push(&mut text, ("Size", area.range.len()));
-            push(&mut text, ("KernelPageSize", PAGE_SIZE));
-            push(&mut text, ("MMUPageSize", PAGE_SIZE));
-            text.push_str(&amounts(sum));
-            let _ = writeln!(text, "THPeligible:    {:>8}", u8::from(area.large));
-            text
-        })
+pub(super) fn smaps(process: &Process) -> Result<String, Errno> {
+    text_of_areas(process, |text, space, area| {
+        text.write_str(&line(area))?;
+        push(text, ("Size", area.range.len()))?;
+        push(text, ("KernelPageSize", PAGE_SIZE))?;
+        push(text, ("MMUPageSize", PAGE_SIZE))?;
+        text.write_str(&amounts(&space.residency_of(&area.range)))?;
+        writeln!(text, "THPeligible:    {:>8}", u8::from(area.large))
+    })
 }
 
 /// Contents of `/proc/<pid>/smaps_rollup`: the sums over all areas, in KiB.
-pub(super) fn smaps_rollup(process: &Process) -> String {
-    let areas = residency(process);
-    let (Some((first, _)), Some((last, _))) = (areas.first(), areas.last()) else {
-        return String::new();
-    };
+pub(super) fn smaps_rollup(process: &Process) -> Result<String, Errno> {
+    let mut range: Option<Range<usize>> = None;
     let mut all = Residency::default();
-    for (_, sum) in &areas {
-        all.add(sum);
-    }
-    format!(
+    text_of_areas(process, |_, space, area| {
+        let start = range.take().map_or(area.range.start, |range| range.start);
+        range = Some(start..area.range.end);
+        all.add(&space.residency_of(&area.range));
+        Ok(())
+    })?;
+    let Some(range) = range else {
+        return Ok(String::new());
+    };
+    Ok(format!(
         "{:08x}-{:08x} ---p 00000000 00:00 0 {:>33}[rollup]\n{}",
-        first.range.start,
-        last.range.end,
+        range.start,
+        range.end,
         "",
         amounts(&all)
-    )
+    ))
 }
 
 /// The lines of `status` about memory; none for a process that has ended.

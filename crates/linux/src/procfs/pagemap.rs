@@ -14,7 +14,7 @@ use fs::{File, FileOps, FileType, Inode, LinkTarget, Metadata, OpenFlags, Result
 use uapi::pid::Pid;
 use vm::{AddressSpace, PAGE_SIZE, VmaInfo};
 
-use super::mem;
+use super::{maps, mem};
 use crate::current_task;
 use crate::process::{Process, access, process_table};
 use crate::state::mempolicy;
@@ -128,23 +128,20 @@ pub(super) fn clear_refs(pid: Pid, what: u32) -> Result<()> {
 }
 
 /// `numa_maps`: there is one node.
-pub(super) fn numa_maps(process: &Process) -> String {
-    let areas = process
-        .space()
-        .map(|space| space.residency())
-        .unwrap_or_default();
-    areas.iter().fold(String::new(), |mut text, (area, sum)| {
-        let _ = write!(
+pub(super) fn numa_maps(process: &Process) -> Result<String> {
+    maps::text_of_areas(process, |text, space, area| {
+        let sum = space.residency_of(&area.range);
+        write!(
             text,
             "{:08x} {}",
             area.range.start,
             mempolicy::policy_name(area.policy)
-        );
+        )?;
         match &area.name[..] {
-            b"[heap]" => text += " heap",
-            b"[stack]" => text += " stack",
+            b"[heap]" => text.write_str(" heap")?,
+            b"[stack]" => text.write_str(" stack")?,
             name if name.starts_with(b"/") => {
-                let _ = write!(text, " file={}", String::from_utf8_lossy(name));
+                write!(text, " file={}", String::from_utf8_lossy(name))?;
             }
             _ => {}
         }
@@ -156,14 +153,13 @@ pub(super) fn numa_maps(process: &Process) -> String {
             ("N0", pages(sum.resident)),
         ];
         for (name, pages) in rows.into_iter().filter(|row| row.1 > 0) {
-            let _ = write!(text, " {name}={pages}");
+            write!(text, " {name}={pages}")?;
         }
-        text += if sum.resident > 0 {
+        text.write_str(if sum.resident > 0 {
             " kernelpagesize_kB=4\n"
         } else {
             "\n"
-        };
-        text
+        })
     })
 }
 

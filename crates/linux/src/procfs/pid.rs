@@ -376,9 +376,9 @@ fn text(name: &str, pid: Pid, tid: Option<Tid>) -> Result<Vec<u8>> {
         "coredump_filter" => "00000033\n".into(),
         "environ" => return Ok(process.environment()),
         "limits" => status::limits(&process),
-        "maps" => maps::maps(&process),
+        "maps" => maps::maps(&process)?,
         "mountinfo" | "mounts" | "mountstats" => mounts::table(&process, name),
-        "numa_maps" => pagemap::numa_maps(&process),
+        "numa_maps" => pagemap::numa_maps(&process)?,
         "oom_adj" => format!(
             "{}
 ",
@@ -386,8 +386,8 @@ fn text(name: &str, pid: Pid, tid: Option<Tid>) -> Result<Vec<u8>> {
         ),
         "oom_score" => format!("{}\n", oom::score(&process)),
         "oom_score_adj" => format!("{}\n", process.oom_score_adj.load(Ordering::Relaxed)),
-        "smaps" => maps::smaps(&process),
-        "smaps_rollup" => maps::smaps_rollup(&process),
+        "smaps" => maps::smaps(&process)?,
+        "smaps_rollup" => maps::smaps_rollup(&process)?,
         // All users and groups are those of the one namespace.
         "uid_map" | "gid_map" | "projid_map" => format!("{:>10} {:>10} {:>10}\n", 0, 0, u32::MAX),
         "setgroups" => "allow\n".into(),
