@@ -21,6 +21,7 @@ pub(crate) fn make_root_fs() -> Result<FsStruct> {
     (options.pages, options.inodes, options.mode) = (frames, frames, 0o755);
     let ram = RamFs::with("tmpfs", options);
     let space = Namespace::new(ram.clone(), "tmpfs");
+    fs::charge::scale_limits(frames as usize * PAGE_SIZE);
     guard::mem::shrinkers().register(fs::start_name_cache(frames * PAGE_SIZE as u64));
 
     unpack_initramfs(&ram.root());

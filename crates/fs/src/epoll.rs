@@ -14,6 +14,7 @@ use linux_raw_sys::general as sys;
 use task::sync::{AtomicBool, AtomicU32, Ordering};
 use task::{Deadline, Mutex};
 
+use crate::charge::{self, Charge, Resource};
 use crate::file::{FileOps, OpenFlags, Whence};
 use crate::poll::{Events, PollObserver, PollQueue, PollTable};
 use crate::{File, Result};
@@ -52,6 +53,7 @@ pub struct ReadyEvent {
 /// A file that an instance watches (Linux `struct epitem`).
 struct EpollItem {
     _counted: census::EpollEntry,
+    _charge: Option<Charge>,
     file: Weak<File>,
     instance: Weak<Epoll>,
     /// `None` once removed from the instance. Without event bits while a one-shot item waits to be
@@ -113,17 +115,26 @@ pub struct Epoll {
     items: Mutex<BTreeMap<Key, Arc<EpollItem>>>,
     ready: Mutex<VecDeque<Arc<EpollItem>>>,
     waiters: PollQueue,
+    /// The user who made it, and is charged for what it watches; none for the kernel's own.
+    user: Option<u32>,
     this: Weak<Epoll>,
 }
 
 /// A new epoll instance that watches nothing, as an open file.
 #[must_use]
 pub fn epoll(flags: OpenFlags) -> Arc<File> {
+    epoll_for(None, flags)
+}
+
+/// A new epoll instance as [`epoll`] makes it; `user` is charged for the files it watches.
+#[must_use]
+pub fn epoll_for(user: Option<u32>, flags: OpenFlags) -> Arc<File> {
     let instance = Arc::new_cyclic(|this| Epoll {
         _counted: census::Epoll::default(),
         items: Mutex::new(BTreeMap::new()),
         ready: Mutex::new(VecDeque::new()),
         waiters: PollQueue::new(),
+        user,
         this: this.clone(),
     });
     File::anonymous(
@@ -174,7 +185,8 @@ impl Epoll {
     ///
     /// # Errors
     /// `EINVAL` for what cannot be combined with `EPOLLEXCLUSIVE`, `EEXIST`, `ELOOP` for instances
-    /// that would watch one another in a cycle.
+    /// that would watch one another in a cycle, `ENOSPC` if the user watches as many files as he
+    /// may.
     pub fn add(&self, fd: i32, file: &Arc<File>, interest: Interest) -> Result<()> {
         let exclusive = interest.events & sys::EPOLLEXCLUSIVE != 0;
         if exclusive
@@ -187,8 +199,12 @@ impl Epoll {
         {
             return Err(Errno::ELOOP);
         }
+        let most = charge::MAX_EPOLL_WATCHES.get();
+        let charge = |user| Charge::new(user, Resource::EpollWatches, 1, most).ok_or(Errno::ENOSPC);
+        let charge = self.user.map(charge).transpose()?;
         let item = Arc::new(EpollItem {
             _counted: census::EpollEntry::default(),
+            _charge: charge,
             file: Arc::downgrade(file),
             instance: self.this.clone(),
             interest: Mutex::new(Some(interest)),

@@ -18,6 +18,7 @@ use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use task::Mutex;
 
+use crate::charge::{self, Charge, Resource};
 use crate::file::{FileOps, OpenFlags, Whence};
 use crate::ioctl::IoctlRequest;
 use crate::poll::{Events, PollQueue, PollTable};
@@ -26,8 +27,6 @@ use crate::{Dentry, File, FileType, Inode, Path, Result};
 /// Events that a group queues at most (`/proc/sys/fs/inotify/max_queued_events`); further ones are
 /// dropped and reported as `IN_Q_OVERFLOW`.
 pub const MAX_QUEUED_EVENTS: usize = 16_384;
-/// Marks that may exist at most (`/proc/sys/fs/inotify/max_user_watches`).
-pub const MAX_USER_WATCHES: usize = 65_536;
 /// Bytes of `struct inotify_event` without its name; names are padded to a multiple of it.
 const EVENT_HEADER_SIZE: usize = 16;
 
@@ -37,6 +36,7 @@ const UNMASKABLE_EVENTS: u32 = sys::IN_UNMOUNT | sys::IN_IGNORED | sys::IN_Q_OVE
 /// A watch: joins an inode to the group that is notified (Linux `fsnotify_mark`).
 struct Mark {
     _counted: census::Watch,
+    _charge: Option<Charge>,
     group: Weak<Inotify>,
     wd: i32,
     inode: Arc<dyn Inode>,
@@ -106,6 +106,8 @@ pub struct Inotify {
     _counted: census::Inotify,
     state: Mutex<State>,
     readable: PollQueue,
+    /// The user who made it, and is charged for it and its watches; none for the kernel's own.
+    charge: Option<Charge>,
     this: Weak<Inotify>,
 }
 
@@ -120,13 +122,28 @@ impl InotifyFile {
     }
 }
 
+/// A new inotify instance as [`inotify`] makes it, for which `user` is charged.
+///
+/// # Errors
+/// `EMFILE` if he has as many as there may be.
+pub fn inotify_for(user: u32, flags: OpenFlags) -> Result<Arc<File>> {
+    let most = charge::MAX_USER_INSTANCES.get();
+    let charge = Charge::new(user, Resource::InotifyInstances, 1, most).ok_or(Errno::EMFILE)?;
+    Ok(instance(Some(charge), flags))
+}
+
 /// A new inotify instance without marks, as an open file. `flags` may hold `O_NONBLOCK`.
 #[must_use]
 pub fn inotify(flags: OpenFlags) -> Arc<File> {
+    instance(None, flags)
+}
+
+fn instance(charge: Option<Charge>, flags: OpenFlags) -> Arc<File> {
     let group = Arc::new_cyclic(|this| Inotify {
         _counted: census::Inotify::default(),
         state: Mutex::default(),
         readable: PollQueue::new(),
+        charge,
         this: this.clone(),
     });
     File::anonymous(
@@ -162,7 +179,7 @@ impl Inotify {
     /// checked `mask` by [`check_mask`]. Returns the watch descriptor.
     ///
     /// # Errors
-    /// `EEXIST` with `IN_MASK_CREATE`, `ENOSPC` beyond [`MAX_USER_WATCHES`].
+    /// `EEXIST` with `IN_MASK_CREATE`, `ENOSPC` if the user has as many as there may be.
     pub fn add(&self, inode: &Arc<dyn Inode>, mask: u32) -> Result<i32> {
         let kept = mask & (sys::IN_ALL_EVENTS | sys::IN_EXCL_UNLINK | sys::IN_ONESHOT);
         let mut table = MARKS.lock();
@@ -181,16 +198,25 @@ impl Inotify {
             }
             return Ok(mark.wd);
         }
-        if MARK_COUNT.load(Ordering::Relaxed) >= MAX_USER_WATCHES {
-            if of_file.is_empty() {
-                table.remove(&inode_address(inode));
+        let charge = match &self.charge {
+            None => None,
+            Some(own) => {
+                let most = charge::MAX_INOTIFY_WATCHES.get();
+                let charge = Charge::new(own.user(), Resource::InotifyWatches, 1, most);
+                if charge.is_none() {
+                    if of_file.is_empty() {
+                        table.remove(&inode_address(inode));
+                    }
+                    return Err(Errno::ENOSPC);
+                }
+                charge
             }
-            return Err(Errno::ENOSPC);
-        }
+        };
         let mut state = self.state.lock();
         state.last_wd += 1;
         let mark = Arc::new(Mark {
             _counted: census::Watch::default(),
+            _charge: charge,
             group: self.this.clone(),
             wd: state.last_wd,
             inode: inode.clone(),

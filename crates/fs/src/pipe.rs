@@ -12,6 +12,7 @@ use alloc::sync::Arc;
 use abi::errno::Errno;
 use task::Mutex;
 
+use crate::charge::{self, Charge, Resource};
 use crate::file::{FileOps, OpenFlags};
 use crate::ioctl::IoctlRequest;
 use crate::poll::{Events, PollQueue, PollTable};
@@ -21,6 +22,8 @@ use crate::{File, FileType, Path, Result};
 pub const PIPE_BUF: usize = 4096;
 /// Bytes that a new pipe holds.
 pub const CAPACITY: usize = 65_536;
+/// Bytes that a new pipe of a user holds whose pipes hold much.
+const SMALL_CAPACITY: usize = 2 * PIPE_BUF;
 /// The most that `F_SETPIPE_SZ` grants to everybody.
 pub const MAX_CAPACITY: usize = 1 << 20;
 /// The most that it grants at all; Linux has no memory for the descriptions of more pages.
@@ -31,6 +34,8 @@ struct State {
     capacity: usize,
     /// Room that is kept for bytes on their way here.
     reserved: usize,
+    /// Who is charged for the capacity; nobody for named pipes, and for the kernel's own.
+    charge: Option<Charge>,
     readers: usize,
     writers: usize,
     /// How often each side was opened, so that an opener that waits for the other side sees one
@@ -76,12 +81,17 @@ impl Pipe {
     /// An empty pipe without ends.
     #[must_use]
     pub fn new() -> Arc<Self> {
+        Self::with(CAPACITY, None)
+    }
+
+    fn with(capacity: usize, charge: Option<Charge>) -> Arc<Self> {
         Arc::new(Self {
             _counted: census::Pipe::default(),
             state: Mutex::new(State {
                 data: VecDeque::new(),
-                capacity: CAPACITY,
+                capacity,
                 reserved: 0,
+                charge,
                 readers: 0,
                 writers: 0,
                 reader_opens: 0,
@@ -238,7 +248,7 @@ impl PipeEnd {
     }
 
     /// Sets the capacity, rounded up to a power of two of pages (`F_SETPIPE_SZ`). Who grows it
-    /// beyond [`MAX_CAPACITY`] must be allowed to have `any`.
+    /// beyond [`MAX_CAPACITY`], or beyond what users' pipes may hold, must be allowed to have `any`.
     ///
     /// # Errors
     /// `EINVAL` for what no pipe can hold, `EPERM`, `ENOMEM`, `EBUSY` if more is in the pipe.
@@ -257,6 +267,12 @@ impl PipeEnd {
         if bytes > HARD_MAX_CAPACITY {
             return Err(Errno::ENOMEM);
         }
+        let most = if any { usize::MAX } else { most_pages() };
+        if let Some(charge) = &mut state.charge
+            && !charge.resize(bytes / PIPE_BUF, most)
+        {
+            return Err(Errno::EPERM);
+        }
         state.capacity = bytes;
         drop(state);
         self.pipe.writable.notify();
@@ -265,6 +281,10 @@ impl PipeEnd {
 }
 
 impl FileOps for PipeEnd {
+    fn memory(&self) -> usize {
+        self.pipe.state.lock().data.capacity()
+    }
+
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
         self.pipe.read(buf, file.is_nonblocking())
     }
@@ -338,11 +358,41 @@ impl Drop for PipeEnd {
     }
 }
 
+/// Pages that a user's pipes may hold to grow further.
+fn most_pages() -> usize {
+    let limits = [&charge::PIPE_USER_PAGES_SOFT, &charge::PIPE_USER_PAGES_HARD];
+    let set = limits.map(charge::Limit::get).into_iter();
+    set.filter(|pages| *pages != 0).min().unwrap_or(usize::MAX)
+}
+
+/// A new pipe's reading and writing end, of which `user` is charged for what it may hold: little if
+/// the user's pipes may hold much already, unless he may have `any`. `flags` as for [`pipe`].
+///
+/// # Errors
+/// `ENFILE` if the user has as much as there may be.
+pub fn pipe_for(user: u32, any: bool, flags: OpenFlags) -> Result<(Arc<File>, Arc<File>)> {
+    let new = |bytes: usize, most: usize| {
+        let charge = Charge::new(user, Resource::PipePages, bytes / PIPE_BUF, most)?;
+        Some((bytes, charge))
+    };
+    let hard = match charge::PIPE_USER_PAGES_HARD.get() {
+        0 => usize::MAX,
+        pages => pages,
+    };
+    let most = if any { usize::MAX } else { most_pages() };
+    let made = new(CAPACITY, most).or_else(|| new(SMALL_CAPACITY, hard));
+    let (capacity, charge) = made.ok_or(Errno::ENFILE)?;
+    Ok(ends(&Pipe::with(capacity, Some(charge)), flags))
+}
+
 /// A new pipe's reading and writing end. `flags` may hold `O_NONBLOCK`, `O_DIRECT` (accepted).
 #[must_use]
 pub fn pipe(flags: OpenFlags) -> (Arc<File>, Arc<File>) {
-    let pipe = Pipe::new();
-    let again = Arc::downgrade(&pipe);
+    ends(&Pipe::new(), flags)
+}
+
+fn ends(pipe: &Arc<Pipe>, flags: OpenFlags) -> (Arc<File>, Arc<File>) {
+    let again = Arc::downgrade(pipe);
     // Opening it again does not wait for the other side, which may have gone for good.
     let path = Path::anonymous("pipe:", FileType::Fifo, 0o600, move |flags| {
         let pipe = again.upgrade().ok_or(Errno::ENXIO)?;

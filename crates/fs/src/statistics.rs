@@ -1,6 +1,6 @@
 //! How much there is in the tables of this crate that stand beside the files.
 
-use crate::{inotify, lease, lock, ramfs, tty};
+use crate::{charge, inotify, lease, lock, ramfs, tty};
 
 /// Calls `each` with the name and the number of what each table holds.
 pub fn census(each: &mut dyn FnMut(&'static str, u64)) {
@@ -13,4 +13,5 @@ pub fn census(each: &mut dyn FnMut(&'static str, u64)) {
     each("controlling_terminals", tty::controlling_count());
     each("terminal_pairs", tty::pty::count());
     each("file_pages", ramfs::pages_in_files());
+    each("charged_to_users", charge::total());
 }

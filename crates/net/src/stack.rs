@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use abi::errno::Errno;
+use fs::charge::Charge;
 use fs::{File, Result};
 use linux_raw_sys::net;
 
@@ -63,10 +64,11 @@ impl Stack {
         self.unix.pair(kind, protocol)
     }
 
-    /// Open files on their way over a socket of the stack.
+    /// Open files on their way over a socket of the stack, with what their sender is charged for
+    /// them.
     #[must_use]
-    pub fn scm_rights(&self, files: Vec<Arc<File>>) -> ScmRights {
-        ScmRights::new(self.unix.inflight().clone(), files)
+    pub fn scm_rights(&self, files: Vec<Arc<File>>, charge: Option<Charge>) -> ScmRights {
+        ScmRights::new(self.unix.inflight().clone(), files, charge)
     }
 
     /// The values below `/proc/sys/net`.

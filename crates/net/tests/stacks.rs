@@ -170,7 +170,7 @@ fn files_in_flight_through_several_stacks_live() {
     let ([a, b], [c, d]) = (pair(&here), pair(&there));
     let send = |stack: &Stack, over: &File, file: &Arc<File>| {
         let message = OutgoingMessage {
-            rights: Some(stack.scm_rights(vec![file.clone()])),
+            rights: Some(stack.scm_rights(vec![file.clone()], None)),
             ..OutgoingMessage::plain(b"x")
         };
         protocol(over).send(message, MsgFlags::empty(), PATIENT)

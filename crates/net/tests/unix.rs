@@ -21,7 +21,7 @@ fn files(kind: SocketType) -> (Arc<File>, Arc<File>) {
 
 fn send(file: &File, data: &[u8], rights: &[&Arc<File>]) -> fs::Result<usize> {
     let rights = (!rights.is_empty())
-        .then(|| stack().scm_rights(rights.iter().map(|&f| f.clone()).collect()));
+        .then(|| stack().scm_rights(rights.iter().map(|&f| f.clone()).collect(), None));
     protocol(file).send(
         OutgoingMessage {
             rights,

@@ -86,6 +86,7 @@ mod tlb_coherence;
 mod tokio_server;
 mod topology;
 mod transfers;
+mod user_limits;
 mod wake_reasons;
 mod watchpoints;
 mod xattrs;
@@ -167,6 +168,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         transfers::CHECKS,
         partial_transfers::CHECKS,
         limits::CHECKS,
+        user_limits::CHECKS,
         leaks::CHECKS,
     ]
     .concat()

@@ -25,7 +25,7 @@ pub const CHECKS: &[(&str, Check)] = &[
 ];
 
 /// Sends bytes with control messages.
-fn send_with(fd: &impl AsRawFd, data: &[u8], control: &[u8]) -> io::Result<usize> {
+pub fn send_with(fd: &impl AsRawFd, data: &[u8], control: &[u8]) -> io::Result<usize> {
     let mut iov = libc::iovec {
         iov_base: data.as_ptr().cast_mut().cast(),
         iov_len: data.len(),
@@ -51,7 +51,7 @@ fn control(kind: libc::c_int, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn rights(fds: &[i32]) -> Vec<u8> {
+pub fn rights(fds: &[i32]) -> Vec<u8> {
     control(
         libc::SCM_RIGHTS,
         &fds.iter()

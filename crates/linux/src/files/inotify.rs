@@ -18,7 +18,8 @@ pub fn sys_inotify_init1(task: &Task, flags: u32) -> SysResult {
     if flags & !(sys::IN_CLOEXEC | sys::IN_NONBLOCK) != 0 {
         return Err(Errno::EINVAL);
     }
-    let file = inotify::inotify(OpenFlags::from_bits_retain(flags & sys::IN_NONBLOCK));
+    let open = OpenFlags::from_bits_retain(flags & sys::IN_NONBLOCK);
+    let file = inotify::inotify_for(task.cred().user.real, open)?;
     task.files()
         .install(file, CloseOnExec::when(flags & sys::IN_CLOEXEC != 0))
 }

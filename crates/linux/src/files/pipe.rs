@@ -17,7 +17,9 @@ pub fn sys_pipe2(task: &Task, fds: UserPtr<[Fd; 2]>, flags: u32) -> SysResult {
     }
     let flags = OpenFlags::from_bits_retain(flags);
     let cloexec = CloseOnExec::of_flags(flags);
-    let (reader, writer) = pipe::pipe(flags);
+    let cred = task.cred();
+    let any = cred.capable(sys::CAP_SYS_RESOURCE) || cred.has_sys_admin();
+    let (reader, writer) = pipe::pipe_for(cred.user.real, any, flags)?;
     fallocate::chown_to_caller(task, &**reader.inode())?;
     let files = task.files();
     let read_fd = Fd::from_index(files.install(reader, cloexec)?);

@@ -295,7 +295,7 @@ pub fn sys_epoll_create1(task: &Task, flags: u32) -> SysResult {
         return Err(Errno::EINVAL);
     }
     task.files().install(
-        epoll::epoll(OpenFlags::empty()),
+        epoll::epoll_for(Some(task.cred().user.real), OpenFlags::empty()),
         CloseOnExec::when(flags & sys::EPOLL_CLOEXEC != 0),
     )
 }

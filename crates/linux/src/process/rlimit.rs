@@ -10,7 +10,7 @@ use vm::AddressSpace;
 
 use crate::Task;
 use crate::process::{process_table, send_signal};
-use crate::state::rlimit::{DEFAULT_THREADS, Resource, Rlimits};
+use crate::state::rlimit::{self, Resource, Rlimits};
 
 /// Tells an address space its limits.
 pub(crate) fn apply_memory_limits(limits: &Rlimits, space: &AddressSpace) {
@@ -82,15 +82,20 @@ pub(crate) fn check_size(task: &Task, inode: &dyn Inode, size: u64) -> Result<()
     }
 }
 
-/// Whether a user may have one more thread.
+/// Whether there may be one more thread, and the user may have it.
 ///
 /// # Errors
 /// `EAGAIN`.
 pub(crate) fn check_threads(task: &Task) -> Result<(), Errno> {
+    let all = process_table::thread_count();
+    if all >= rlimit::max_threads() {
+        return Err(Errno::EAGAIN);
+    }
     let limit = task.process().limits.lock()[Resource::Processes].soft;
     let cred = task.cred();
     let free = cred.user.real == 0 || cred.has_sys_admin() || cred.capable(sys::CAP_SYS_RESOURCE);
-    if limit >= DEFAULT_THREADS || free {
+    // No user has more than there are.
+    if (all as u64) < limit || free {
         return Ok(());
     }
     let own = process_table::processes_where(|_, node| {

@@ -16,6 +16,7 @@ use crate::mm::mmap::OVERCOMMIT;
 use crate::process::namespaces;
 use crate::process::personality::RANDOMIZE_VA_SPACE;
 use crate::process::process_table;
+use crate::state::rlimit;
 use crate::system::sysinfo;
 
 /// Runs `f` with a sysctl, by its number, of the network stack of who asks.
@@ -34,7 +35,6 @@ const _: () = assert!(vm::MAX_MAP_COUNT == 65_530);
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     let constants = [
         ("kernel/pid_max", "32768\n"),
-        ("kernel/threads-max", "32768\n"),
         ("kernel/ngroups_max", "65536\n"),
         ("kernel/cap_last_cap", "40\n"),
         ("kernel/core_pattern", "core\n"),
@@ -102,15 +102,12 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("fs/file-max", "1048576\n"),
         ("fs/inode-nr", "0\t0\n"),
         ("fs/dentry-state", "0\t0\t45\t0\t0\t0\n"),
-        ("fs/epoll/max_user_watches", "1048576\n"),
         ("fs/inode-state", "0\t0\t0\t0\t0\t0\t0\n"),
         ("fs/aio-nr", "0\n"),
         ("fs/aio-max-nr", "65536\n"),
         ("fs/suid_dumpable", "0\n"),
         ("fs/protected_fifos", "0\n"),
         ("fs/protected_regular", "0\n"),
-        ("fs/pipe-user-pages-hard", "0\n"),
-        ("fs/pipe-user-pages-soft", "16384\n"),
         ("fs/overflowuid", "65534\n"),
         ("fs/overflowgid", "65534\n"),
         ("fs/protected_hardlinks", "1\n"),
@@ -133,8 +130,6 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("kernel/shmmni", "4096\n"),
         ("fs/pipe-max-size", "1048576\n"),
         ("fs/inotify/max_queued_events", "16384\n"),
-        ("fs/inotify/max_user_instances", "128\n"),
-        ("fs/inotify/max_user_watches", "65536\n"),
         ("fs/file-nr", "0\t0\t1048576\n"),
         ("net/ipv4/tcp_congestion_control", "cubic\n"),
         ("net/ipv4/tcp_available_congestion_control", "reno cubic\n"),
@@ -145,7 +140,10 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     for (path, text) in constants {
         add_at_path(dir, path, pseudo::constant(dev, text));
     }
-    let texts: [(&str, Text); 5] = [
+    let texts: [(&str, Text); 6] = [
+        ("kernel/threads-max", || {
+            format!("{}\n", rlimit::max_threads())
+        }),
         ("kernel/ns_last_pid", || {
             format!("{}\n", process_table::last_pid())
         }),
@@ -166,6 +164,17 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
             path,
             pseudo::file(PseudoAttr::new(dev, 0o444), move || Ok(text().into_bytes())),
         );
+    }
+    for limit in fs::charge::LIMITS {
+        let set = |text: &[u8]| {
+            let number = core::str::from_utf8(text).ok();
+            let number = number.and_then(|text| text.trim().parse::<u32>().ok());
+            limit.set(number.ok_or(Errno::EINVAL)? as usize);
+            Ok(())
+        };
+        let show = || Ok(format!("{}\n", limit.get()).into_bytes());
+        let file = pseudo::writable_file(PseudoAttr::new(dev, 0o644), show, set);
+        add_at_path(dir, &format!("fs/{}", limit.path), file);
     }
     for (number, sysctl) in namespaces::net().sysctls().all().enumerate() {
         let file = pseudo::writable_file(

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use ::task::Deadline;
 use abi::errno::Errno;
 use fs::File;
+use fs::charge::{self, Charge};
 use fs::poll::Events;
 use linux_raw_sys::{general as sys, net as consts};
 use net::{
@@ -22,6 +23,7 @@ use crate::process::{process_table, signal_broken_pipe};
 use crate::socket::{AddressUse, MAX_ADDRESS, of_file, read_address, with_caller, write_address};
 use crate::state::credentials::Ids;
 use crate::state::fdtable::CloseOnExec;
+use crate::state::rlimit::Resource;
 use crate::time::deadline_after;
 use crate::uaccess::{self, UserPtr};
 use crate::uio::{IoVec, IoVecs, MAX_TRANSFER, STACK_BUFFER_LEN, UserBuf, for_each_segment, total};
@@ -186,9 +188,27 @@ fn parse_control(task: &Task, socket: &Socket, bytes: &[u8]) -> Result<ControlMe
         rest = rest.get(len.next_multiple_of(8)..).unwrap_or_default();
     }
     if !files.is_empty() {
-        beside.rights = Some(task.net().scm_rights(files));
+        let charge = charge_in_flight(task, files.len())?;
+        beside.rights = Some(task.net().scm_rights(files, Some(charge)));
     }
     Ok(beside)
+}
+
+/// Charges the caller's user for open files that are sent: so many may be under way as he may have
+/// descriptors, with those of one message.
+///
+/// # Errors
+/// `ETOOMANYREFS`.
+fn charge_in_flight(task: &Task, count: usize) -> Result<Charge, Errno> {
+    let cred = task.cred();
+    let most = if cred.capable(sys::CAP_SYS_RESOURCE) || cred.has_sys_admin() {
+        usize::MAX
+    } else {
+        let limit = task.process().limits.lock()[Resource::OpenFiles].soft_size();
+        limit.saturating_add(count)
+    };
+    Charge::new(cred.user.real, charge::Resource::FilesInFlight, count, most)
+        .ok_or(Errno::ETOOMANYREFS)
 }
 
 /// Destination of a message: an address in user memory, or nowhere in particular.

@@ -135,9 +135,21 @@ pub(crate) const LIMIT_NAMES: [(&str, &str); RESOURCES] = [
     ("Max realtime timeout", "us"),
 ];
 
-/// A user's threads, which numbers limit anyway, and real-time signals that wait for a process or
-/// thread.
-pub(crate) const DEFAULT_THREADS: u64 = 32_767;
+/// Most threads there may be for want of numbers.
+const THREAD_NUMBERS: usize = 32_767;
+/// Threads that there may be on the smallest machine.
+const MIN_THREADS: usize = 128;
+/// Bytes of a thread's kernel stack and what else the kernel has for it, as Linux estimates them
+/// for `threads-max`.
+const THREAD_BYTES: usize = 16 << 10;
+
+/// Most threads there may be: they take an eighth of memory (`/proc/sys/kernel/threads-max`).
+pub(crate) fn max_threads() -> usize {
+    let memory = guard::mem::total_frames() as usize * vm::PAGE_SIZE;
+    (memory / 8 / THREAD_BYTES).clamp(MIN_THREADS, THREAD_NUMBERS)
+}
+
+/// Real-time signals that wait for a process or thread.
 pub(crate) const DEFAULT_SIGNALS: u64 = 16_384;
 /// Bytes in a user's POSIX message queues, as on Linux.
 pub(crate) const DEFAULT_QUEUES: u64 = 819_200;
@@ -149,7 +161,7 @@ pub(crate) fn default_limits() -> Rlimits {
     let mut limits = Rlimits([Rlimit::both(UNLIMITED); RESOURCES]);
     limits[Resource::Stack].soft = 8 << 20;
     limits[Resource::Core].soft = 0;
-    limits[Resource::Processes] = Rlimit::both(DEFAULT_THREADS);
+    limits[Resource::Processes] = Rlimit::both(max_threads() as u64 / 2);
     limits[Resource::PendingSignals] = Rlimit::both(DEFAULT_SIGNALS);
     limits[Resource::MessageQueues] = Rlimit::both(DEFAULT_QUEUES);
     limits[Resource::LockedMemory] = Rlimit::both(DEFAULT_LOCKED);

@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use fs::File;
+use fs::charge::Charge;
 
 /// The account of the open files in flight: sent over a socket and not received yet. The family
 /// whose sockets pass files keeps one, to find those that nobody can reach any more.
@@ -24,14 +25,24 @@ pub trait InflightTable: Send + Sync {
 pub struct ScmRights {
     files: Vec<Arc<File>>,
     table: Arc<dyn InflightTable>,
+    /// What the sender is charged for them.
+    charge: Option<Charge>,
 }
 
 impl ScmRights {
     /// Sends files on their way.
     #[must_use]
-    pub fn new(table: Arc<dyn InflightTable>, files: Vec<Arc<File>>) -> Self {
+    pub fn new(
+        table: Arc<dyn InflightTable>,
+        files: Vec<Arc<File>>,
+        charge: Option<Charge>,
+    ) -> Self {
         table.insert(&files);
-        Self { files, table }
+        Self {
+            files,
+            table,
+            charge,
+        }
     }
 
     /// The files, still under way.
@@ -61,6 +72,7 @@ impl Drop for ScmRights {
     fn drop(&mut self) {
         if !self.files.is_empty() {
             self.table.remove(&self.files);
+            self.charge = None;
             self.table.discard(core::mem::take(&mut self.files));
         }
     }
@@ -76,6 +88,6 @@ pub(crate) struct PeekedRights {
 impl PeekedRights {
     /// Counts the files.
     pub(crate) fn into_rights(self) -> ScmRights {
-        ScmRights::new(self.table, self.files)
+        ScmRights::new(self.table, self.files, None)
     }
 }

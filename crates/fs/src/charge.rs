@@ -1,0 +1,169 @@
+//! Objects of the kernel that users are charged for: of some kinds Linux gives each user so many,
+//! whatever number of processes he has. An object holds its [`Charge`], which goes with it.
+
+use alloc::collections::BTreeMap;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use task::Mutex;
+
+/// A kind of objects that users are charged for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Resource {
+    /// Pages that the user's pipes may hold.
+    PipePages,
+    /// Instances of inotify.
+    InotifyInstances,
+    /// Watches of inotify.
+    InotifyWatches,
+    /// Files watched by epoll sets, once for each set.
+    EpollWatches,
+    /// Open files that were sent and not received (`SCM_RIGHTS`).
+    FilesInFlight,
+}
+
+/// A limit that root can set.
+pub struct Limit {
+    /// Name below `/proc/sys/fs`.
+    pub path: &'static str,
+    value: AtomicUsize,
+}
+
+impl Limit {
+    const fn new(path: &'static str, value: usize) -> Self {
+        let value = AtomicUsize::new(value);
+        Self { path, value }
+    }
+
+    /// The limit in force.
+    #[inline]
+    pub fn get(&self) -> usize {
+        self.value.load(Ordering::Relaxed)
+    }
+
+    /// Sets the limit. What a user has beyond it he keeps.
+    pub fn set(&self, value: usize) {
+        self.value.store(value, Ordering::Relaxed);
+    }
+}
+
+/// Pages of a user's pipes; beyond it new ones are small, and none grows. 0: no limit.
+pub static PIPE_USER_PAGES_SOFT: Limit = Limit::new("pipe-user-pages-soft", 16_384);
+/// Pages of a user's pipes; beyond it there are no new ones. 0: no limit.
+pub static PIPE_USER_PAGES_HARD: Limit = Limit::new("pipe-user-pages-hard", 0);
+/// Instances of inotify of a user.
+pub static MAX_USER_INSTANCES: Limit = Limit::new("inotify/max_user_instances", 128);
+/// Watches of inotify of a user.
+pub static MAX_INOTIFY_WATCHES: Limit = Limit::new("inotify/max_user_watches", 65_536);
+/// Files watched by a user's epoll sets.
+pub static MAX_EPOLL_WATCHES: Limit = Limit::new("epoll/max_user_watches", 1_048_576);
+
+/// All limits.
+pub static LIMITS: [&Limit; 5] = [
+    &PIPE_USER_PAGES_SOFT,
+    &PIPE_USER_PAGES_HARD,
+    &MAX_USER_INSTANCES,
+    &MAX_INOTIFY_WATCHES,
+    &MAX_EPOLL_WATCHES,
+];
+
+/// Bytes of a watch of inotify with the inode that it keeps, and of one of epoll, as Linux
+/// estimates them.
+const INOTIFY_WATCH_COST: usize = 1024;
+const EPOLL_WATCH_COST: usize = 192;
+
+/// Sets the limits that depend on the size of the machine, as Linux does: watches of inotify may
+/// take a hundredth of memory, those of epoll a twenty-fifth.
+pub fn scale_limits(memory_bytes: usize) {
+    MAX_INOTIFY_WATCHES.set((memory_bytes / 100 / INOTIFY_WATCH_COST).clamp(8192, 1_048_576));
+    MAX_EPOLL_WATCHES.set(memory_bytes / 25 / EPOLL_WATCH_COST);
+}
+
+/// Amounts by user and kind; no zeros.
+static CHARGED: Mutex<BTreeMap<(u32, Resource), usize>> = Mutex::new(BTreeMap::new());
+
+/// An amount that a user is charged for.
+#[derive(Debug)]
+pub struct Charge {
+    user: u32,
+    resource: Resource,
+    amount: usize,
+}
+
+impl Charge {
+    /// Charges a user with an amount, unless he has more than `most` then.
+    #[must_use]
+    pub fn new(user: u32, resource: Resource, amount: usize, most: usize) -> Option<Self> {
+        let mut charge = Self {
+            user,
+            resource,
+            amount: 0,
+        };
+        charge.resize(amount, most).then_some(charge)
+    }
+
+    /// Changes the amount. Not, and returns `false`, if it is to become more and the user has more
+    /// than `most` then.
+    pub fn resize(&mut self, amount: usize, most: usize) -> bool {
+        let mut charged = CHARGED.lock();
+        let key = (self.user, self.resource);
+        let others = charged.get(&key).map_or(0, |sum| sum - self.amount);
+        let sum = others + amount;
+        if amount > self.amount && sum > most {
+            return false;
+        }
+        if sum == 0 {
+            charged.remove(&key);
+        } else {
+            charged.insert(key, sum);
+        }
+        self.amount = amount;
+        true
+    }
+
+    /// The user who is charged.
+    #[must_use]
+    pub fn user(&self) -> u32 {
+        self.user
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.resize(0, 0);
+    }
+}
+
+/// Sum of what all users are charged for: nothing when nobody has anything.
+pub(crate) fn total() -> u64 {
+    CHARGED.lock().values().map(|amount| *amount as u64).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Resource::{EpollWatches, PipePages};
+    use super::*;
+
+    fn charged(user: u32, resource: Resource) -> usize {
+        CHARGED.lock().get(&(user, resource)).copied().unwrap_or(0)
+    }
+
+    #[test]
+    fn a_user_is_charged_up_to_the_limit_and_uncharged_in_the_end() {
+        const USER: u32 = 4_000_000_001;
+        let first = Charge::new(USER, PipePages, 3, 5).unwrap();
+        assert!(Charge::new(USER, PipePages, 3, 5).is_none());
+        let mut second = Charge::new(USER, PipePages, 2, 5).unwrap();
+        assert_eq!(charged(USER, PipePages), 5);
+        assert!(!second.resize(3, 5));
+        assert_eq!((second.amount, charged(USER, PipePages)), (2, 5));
+        assert!(second.resize(1, 0), "less is always right");
+        assert_eq!(charged(USER, PipePages), 4);
+        assert!(Charge::new(USER, EpollWatches, 1, 1).is_some());
+        assert!(Charge::new(USER + 1, PipePages, 5, 5).is_some());
+        drop(first);
+        assert_eq!(charged(USER, PipePages), 1);
+        drop(second);
+        assert_eq!(charged(USER, PipePages), 0);
+        assert!(!CHARGED.lock().contains_key(&(USER, PipePages)));
+    }
+}
