@@ -1,6 +1,7 @@
 //! `cargo xtask fuzz`: random system calls with hostile arguments, in instances of a booted
 //! machine; and the management of instances at random ([`manage`]; `docs/fuzzing.md`).
 
+pub mod failures;
 pub mod manage;
 
 use std::collections::BTreeSet;
@@ -29,6 +30,9 @@ pub struct Arguments {
 enum What {
     /// Random system calls; fails if the kernel panics, hangs, or does not get rid of a process
     Syscalls(Syscalls),
+    /// System calls with one request for memory after the other refused; fails if the kernel
+    /// panics, an error is one that does not say so, or something is left behind
+    Failures(failures::Options),
     /// Random operations of `skerry`; fails if one does something else than a model of instances
     /// says, or something is lost
     Manage(manage::Options),
@@ -120,6 +124,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     match &arguments.what {
         What::Syscalls(options) => report(syscalls(options, machine), options.json),
+        What::Failures(options) => report(failures::failures(options, machine), false),
         What::Manage(options) => report(manage::manage(options, machine), options.json),
     }
 }

@@ -37,7 +37,7 @@ pub const CHECKS: &[(&str, Check)] = &[
 ];
 
 /// Something that is done, by its name.
-type Deed = (&'static str, fn() -> Result<()>);
+pub type Deed = (&'static str, fn() -> Result<()>);
 
 /// Number of times a deed is done before the first look: caches, pools and the C library take what
 /// they keep.
@@ -68,12 +68,31 @@ pub fn look_until_as(before: &Option<String>) -> Option<String> {
     }
 }
 
+/// All deeds.
+pub fn all_deeds() -> impl Iterator<Item = &'static Deed> {
+    [
+        deeds::PROCESSES,
+        deeds::THREADS,
+        deeds::MEMORY,
+        deeds::TIMERS,
+        deeds::SYSTEM_V,
+        files::FILES,
+        files::LOCKS,
+        files::WATCHES,
+        messages::SOCKETS,
+        messages::RIGHTS,
+        messages::FAILURES,
+    ]
+    .into_iter()
+    .flatten()
+}
+
 /// Counts of objects by class.
-struct Objects(Vec<(String, u64)>);
+pub struct Objects(Vec<(String, u64)>);
 
 impl Objects {
     /// `None` where the kernel does not tell.
-    fn now() -> Result<Option<Self>> {
+    pub fn now() -> Result<Option<Self>> {
         let Ok(mut file) = File::open("/proc/skerry/objects") else {
             return Ok(None);
         };
@@ -87,6 +106,19 @@ impl Objects {
             }
         }
         Self::parse(std::str::from_utf8(&buffer[..len])?).map(Some)
+    }
+
+    /// Classes that have grown since, when what ends by itself has had its time.
+    pub fn left(&self) -> Result<Vec<String>> {
+        let begin = Instant::now();
+        loop {
+            let now = Self::now()?.context("/proc/skerry/objects went away")?;
+            let grown = now.grown(self);
+            if grown.is_empty() || begin.elapsed() > PATIENCE {
+                return Ok(grown);
+            }
+            thread::yield_now();
+        }
     }
 
     fn parse(text: &str) -> Result<Self> {
@@ -124,16 +156,7 @@ fn leaves_nothing(deeds: &[Deed]) -> Result<()> {
             continue;
         };
         again(ROUNDS)?;
-        let begin = Instant::now();
-        let grown = loop {
-            let grown = Objects::now()?
-                .context("/proc/skerry/objects went away")?
-                .grown(&before);
-            if grown.is_empty() || begin.elapsed() > PATIENCE {
-                break grown;
-            }
-            thread::yield_now();
-        };
+        let grown = before.left()?;
         if !grown.is_empty() {
             left.push(format!("{what}: {}", grown.join(", ")));
         }

@@ -20,6 +20,7 @@ mod event_fds;
 mod exclusive;
 mod exhaust;
 mod exhaust_kernel;
+mod failures;
 mod fd_flags;
 mod file_handles;
 mod filecaps;
@@ -170,6 +171,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         limits::CHECKS,
         user_limits::CHECKS,
         leaks::CHECKS,
+        failures::CHECKS,
     ]
     .concat()
 }
@@ -203,6 +205,7 @@ fn main() -> ExitCode {
         ["fuzz", arguments @ ..] => fuzz::run(arguments),
         ["fuzz-show", arguments @ ..] => fuzz::show(arguments),
         ["batch", jobs, seconds, list] => runner::run([jobs, seconds, list]),
+        ["failures", name] => failures::run(name),
         ["exhaust", processes] => exhaust::run(processes),
         ["exhaust-kernel", kinds @ ..] => exhaust_kernel::run(kinds),
         ["exhaust-kernel-pause", ..] => exhaust_kernel::pause_for_ever(),
