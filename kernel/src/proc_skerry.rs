@@ -181,9 +181,9 @@ fn machine_checks() -> Result<Vec<u8>, Errno> {
         task::spawn("mcheck", Some(cpu), look).map_err(|_| Errno::ENOMEM)?;
         looked.wait();
     }
-    let vector = guard::irq::counts();
-    let exceptions = vector.iter().filter(|count| count.vector == MACHINE_CHECK);
-    let exceptions: u64 = exceptions.map(|count| count.count).sum();
+    let exceptions: u64 = (0..task::cpu_count() as u32)
+        .map(|cpu| guard::irq::count(task::CpuId(cpu), MACHINE_CHECK))
+        .sum();
     let counts = machine_check::counts();
     Ok(format!(
         "exceptions {exceptions}\ncorrected {}\nuncorrected {}\nretired {}\nparked {}\n",

@@ -2,9 +2,9 @@
 //! that a test sees what each refusal leads to (Linux: `CONFIG_FAULT_INJECTION`,
 //! `/proc/PID/fail-nth`).
 //!
-//! Who can refuse memory asks [`fails`] first: the functions of this crate, and the guard for pages,
-//! page tables, kernel stacks and large objects of the heap. Small objects are never refused, so
-//! they are not counted.
+//! Who can refuse memory asks [`fails`] first: the functions of this crate, and the guard for
+//! pages, page tables, kernel stacks and large objects of the heap. Small objects are never
+//! refused, so they are not counted.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -34,7 +34,7 @@ struct State {
     capacity: usize,
     /// Room that is kept for bytes on their way here.
     reserved: usize,
-    /// Who is charged for the capacity; nobody for named pipes, and for the kernel's own.
+    /// The charge for the capacity to a user; none for named pipes, and for the kernel's own.
     charge: Option<Charge>,
     readers: usize,
     writers: usize,
@@ -248,7 +248,8 @@ impl PipeEnd {
     }
 
     /// Sets the capacity, rounded up to a power of two of pages (`F_SETPIPE_SZ`). Who grows it
-    /// beyond [`MAX_CAPACITY`], or beyond what users' pipes may hold, must be allowed to have `any`.
+    /// beyond [`MAX_CAPACITY`], or beyond what users' pipes may hold, must be allowed to have
+    /// `any`.
     ///
     /// # Errors
     /// `EINVAL` for what no pipe can hold, `EPERM`, `ENOMEM`, `EBUSY` if more is in the pipe.

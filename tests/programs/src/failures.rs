@@ -76,7 +76,7 @@ impl Countdown {
     }
 }
 
-/// What a call came to that was refused memory: an error, if it is one that does not say so.
+/// Fails if a call that was refused memory came to an error that does not say so.
 fn judge(result: i64) -> Result<()> {
     let error = (-result) as i32;
     ensure!(

@@ -31,7 +31,7 @@ static TAKEN: [AtomicU64; WINDOWS / 64] = [const { AtomicU64::new(0) }; WINDOWS 
 /// Takes the lowest window that is free.
 fn take_window() -> Option<usize> {
     TAKEN.iter().enumerate().find_map(|(number, word)| {
-        let lowest_free = |taken: u64| (taken != u64::MAX).then(|| taken | taken + 1);
+        let lowest_free = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));
         let before = word
             .fetch_update(Ordering::Acquire, Ordering::Relaxed, lowest_free)
             .ok()?;

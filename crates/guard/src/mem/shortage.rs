@@ -18,14 +18,14 @@ use super::{alloc, reclaim};
 use crate::BootToken;
 use crate::irq::Hook;
 
-/// Objects of up to so many bytes are waited for. Larger ones must lie in a row: they may not be had
-/// while there is memory, and whoever asks for them is refused.
+/// Objects of up to so many bytes are waited for. Larger ones must lie in a row: they may not be
+/// had while there is memory, and whoever asks for them is refused.
 pub const SURE_BYTES: usize = 256 << 10;
 
 /// Whether larger requests than [`SURE_BYTES`] were refused since the start: for the log.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// What a thread finds that the kernel needs memory for.
+/// State of memory in which a thread makes the kernel need some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
     /// Only the reserve is left.
@@ -100,7 +100,7 @@ fn wait(shortage: Shortage) -> bool {
         .is_some_and(|wait| reclaim::stall(|| wait(shortage)))
 }
 
-/// What `take` gives, tried again until it gives something. `None` only where the caller must not
+/// Tries `take` again until it gives something. `None` only where the caller must not
 /// sleep, or waiting is of no use.
 pub(super) fn insist<T>(take: impl Fn() -> Option<T>) -> Option<T> {
     loop {

@@ -3,8 +3,8 @@
 //!
 //! Caches were asked before that (`docs/memory.md`). A thread of the kernel chooses and kills: it
 //! holds no lock, was made at the start, and may use the kernel's reserve, so that choosing never
-//! waits for memory, and never begins within itself. Whoever needs memory asks it, waits for the end
-//! of the one that was chosen, and tries again; so the small ones live on. Process 1 is never
+//! waits for memory, and never begins within itself. Whoever needs memory asks it, waits for the
+//! end of the one that was chosen, and tries again; so the small ones live on. Process 1 is never
 //! chosen, and one with `oom_score_adj` -1000 neither; if nobody is left, the one that asks ends.
 
 use alloc::sync::Arc;

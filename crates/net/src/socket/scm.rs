@@ -25,7 +25,7 @@ pub trait InflightTable: Send + Sync {
 pub struct ScmRights {
     files: Vec<Arc<File>>,
     table: Arc<dyn InflightTable>,
-    /// What the sender is charged for them.
+    /// The charge for them to the sender.
     charge: Option<Charge>,
 }
 
