@@ -520,6 +520,10 @@ impl Partition {
 
 impl Drop for Partition {
     fn drop(&mut self) {
+        let all_parked = |cpus: &[InstanceCpu]| cpus.iter().all(InstanceCpu::is_parked);
+        if !all_parked(&self.cpus) {
+            self.begin_halt();
+        }
         let mut all = cpus().lock();
         for cpu in &self.cpus {
             all[cpu.slot].owner = if cpu.is_parked() {
@@ -530,8 +534,7 @@ impl Drop for Partition {
             all[cpu.slot].shares = false;
         }
         drop(all);
-        if !self.cpus.iter().all(InstanceCpu::is_parked) {
-            self.begin_halt();
+        if !all_parked(&self.cpus) {
             let mut cpus = core::mem::take(&mut self.cpus);
             cpus.retain(|cpu| !cpu.is_parked());
             quarantine::take(quarantine::Rest {
