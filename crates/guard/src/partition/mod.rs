@@ -91,12 +91,15 @@ fn rule(asked: Sharing) -> Sharing {
     }
 }
 
-/// All CPUs of the machine, by park slot.
-static CPUS: Once<Mutex<Vec<Cpu>>> = Once::new();
+/// CPUs, by park slot.
+type Cpus = ArrayVec<Cpu, { descriptor::MAX_CPUS }>;
+
+/// All CPUs of the machine.
+static CPUS: Once<Mutex<Cpus>> = Once::new();
 
 /// Takes stock of the machine's CPUs: the supervisor has its own, those of the others that have
 /// parked are free.
-fn take_stock() -> Mutex<Vec<Cpu>> {
+fn take_stock() -> Mutex<Cpus> {
     let own = role::descriptor().cpus().len();
     smp::wait_parked(own..smp::machine_cpus());
     let levels = cpu::levels();
@@ -123,12 +126,12 @@ fn take_stock() -> Mutex<Vec<Cpu>> {
     Mutex::new((0..smp::machine_cpus()).map(cpu).collect())
 }
 
-fn cpus() -> &'static Mutex<Vec<Cpu>> {
+fn cpus() -> &'static Mutex<Cpus> {
     CPUS.call_once(take_stock)
 }
 
 /// The CPUs, after a look at those that had not started: one that is parked now is free.
-fn cpus_now() -> impl DerefMut<Target = Vec<Cpu>> {
+fn cpus_now() -> impl DerefMut<Target = Cpus> {
     let mut all = cpus().lock();
     for (slot, cpu) in all.iter_mut().enumerate() {
         if cpu.owner == Owner::Lost && smp::is_parked(slot) {
