@@ -50,6 +50,8 @@ pub const FLAG_TSC_DEADLINE: u32 = 1 << 2;
 pub const FLAG_INVARIANT_TSC: u32 = 1 << 3;
 /// Flag: a 16550 is at port 0x3f8 and this instance may write its log to it.
 pub const FLAG_COM1: u32 = 1 << 4;
+/// The random seed cannot be guessed: whoever drew it had enough to draw from.
+pub const FLAG_SEEDED: u32 = 1 << 5;
 
 /// One CPU of the instance. Its index in the table is its CPU number; the first one enters the
 /// kernel first.

@@ -6,17 +6,18 @@
 //! a copy.
 //!
 //! **The seed** of an instance is in its descriptor: the supervisor has drawn it from its own
-//! generator, and gives none twice. The supervisor's is the processor's generator. A machine
-//! without one is asked for the time that pieces of work take, again and again, until enough of
-//! these times were not what those before let expect; what counts as a surprise, and for how much,
-//! is on the safe side (`Predictor`, `SURPRISES_PER_BIT`). Everything else that differs from
-//! one machine or boot to the next (clock, rates, memory, command line) is mixed in and counts for
-//! nothing. If all of it is not enough the log says so, and programs find the number of bits in
-//! `/proc/sys/kernel/random/entropy_avail`.
+//! generator, gives none twice, and says if it is as good as any. The supervisor's comes from the
+//! processor's generator. A machine without one is asked for the time that pieces of work take,
+//! again and again, until enough of these times were not what those before let expect; what counts
+//! as a surprise, and for how much, is on the safe side (`Predictor`, `SURPRISES_PER_BIT`).
+//! Everything else that differs from one machine or boot to the next (clock, rates, memory, command
+//! line) is mixed in and counts for nothing. If all of it is not enough the log says so, and
+//! programs find the number of bits in `/proc/sys/kernel/random/entropy_avail`.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use abi::descriptor::FLAG_SEEDED;
 use chacha20::ChaCha20Rng;
 use lfmutex::{Mutex, Once};
 use rand_core::{Rng, SeedableRng};
@@ -31,7 +32,7 @@ const KEY_BYTES: usize = 32;
 const BUFFER_BYTES: usize = 512;
 
 /// Bits of a seed that nobody can guess.
-const ENOUGH_BITS: u32 = 8 * KEY_BYTES as u32;
+pub(crate) const ENOUGH_BITS: u32 = 8 * KEY_BYTES as u32;
 
 struct Generator {
     rng: ChaCha20Rng,
@@ -93,10 +94,10 @@ fn first_seed() -> [u8; KEY_BYTES] {
     let mut pool = Pool::default();
     pool.mix(&timer::tsc().to_le_bytes());
     pool.mix(&descriptor.random_seed);
-    let mut bits = if role::is_supervisor() {
-        0
-    } else {
+    let mut bits = if descriptor.has(FLAG_SEEDED) {
         ENOUGH_BITS
+    } else {
+        0
     };
     if let Some(words) = hardware() {
         pool.mix(words.as_bytes());

@@ -6,8 +6,8 @@
 use core::fmt;
 
 use abi::descriptor::{
-    Descriptor, FLAG_INVARIANT_TSC, FLAG_TSC_DEADLINE, FLAG_X2APIC, MemRange, RESERVED_IMAGE,
-    RESERVED_TABLES, ROLE_SUBOS, Reserved,
+    Descriptor, FLAG_INVARIANT_TSC, FLAG_SEEDED, FLAG_TSC_DEADLINE, FLAG_X2APIC, MemRange,
+    RESERVED_IMAGE, RESERVED_TABLES, ROLE_SUBOS, Reserved,
 };
 use abi::layout::{DESCRIPTOR, GRANULE_FRAMES, PAGE_SIZE, PARK, WINDOW};
 use abi::{Window, descriptor};
@@ -95,6 +95,9 @@ impl Partition {
         d.set_label(spec.label);
         d.set_cmdline(spec.cmdline);
         random::fill(&mut d.random_seed);
+        if random::seed_bits() >= random::ENOUGH_BITS {
+            d.flags |= FLAG_SEEDED;
+        }
         for run in &runs {
             let range = MemRange {
                 first_frame: run.first,
