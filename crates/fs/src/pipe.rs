@@ -34,7 +34,7 @@ struct State {
     capacity: usize,
     /// Room that is kept for bytes on their way here.
     reserved: usize,
-    /// The charge for the capacity to a user; none for named pipes, and for the kernel's own.
+    /// Charge of the user for the capacity; none for named pipes, and for the kernel's own.
     charge: Option<Charge>,
     readers: usize,
     writers: usize,

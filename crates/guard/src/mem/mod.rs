@@ -50,9 +50,7 @@ pub use large::LargePage;
 pub use page::Page;
 use phys::PhysAddr;
 pub use reclaim::{calls as reclaim_calls, pressure, reclaim_low, set_others_run, shrinkers};
-pub use shortage::{
-    SURE_BYTES, Shortage, ShortageHandlers, is_reserve_touched, set_shortage_handlers,
-};
+pub use shortage::{Shortage, is_reserve_touched, set_shortage_handlers};
 
 use crate::paging::build::{self, ImageLayout, Plan, Run, Shared};
 use crate::paging::{TableView, kernel};

@@ -20,12 +20,12 @@ use crate::irq::Hook;
 
 /// Objects of up to so many bytes are waited for. Larger ones must lie in a row: they may not be
 /// had while there is memory, and whoever asks for them is refused.
-pub const SURE_BYTES: usize = 256 << 10;
+pub(super) const SURE_BYTES: usize = 256 << 10;
 
 /// Whether larger requests than [`SURE_BYTES`] were refused since the start: for the log.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// State of memory in which a thread makes the kernel need some.
+/// Shortage that a thread meets when the kernel needs memory for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
     /// Only the reserve is left.
@@ -34,24 +34,22 @@ pub enum Shortage {
     Nothing,
 }
 
-/// Functions of the layer above, which knows the threads and can end a process. They are called
-/// with locks held, and allocate nothing.
-#[derive(Clone, Copy)]
-pub struct ShortageHandlers {
-    /// Whether the calling thread may take from the reserve.
-    pub may_use_reserve: fn() -> bool,
-    /// Has memory freed and waits for it, for a bounded time. `false` if waiting is of no use, or
-    /// not for this thread: it does without.
-    pub wait: fn(Shortage) -> bool,
-}
-
 static MAY_USE_RESERVE: Hook<fn() -> bool> = Hook::new();
 static WAIT: Hook<fn(Shortage) -> bool> = Hook::new();
 
-/// Sets what threads do while memory is short. Before that nobody waits.
-pub fn set_shortage_handlers(_: &BootToken, handlers: ShortageHandlers) {
-    MAY_USE_RESERVE.set(handlers.may_use_reserve);
-    WAIT.set(handlers.wait);
+/// Sets what threads do while memory is short; before that nobody waits. The functions are called
+/// with locks held.
+///
+/// `may_use_reserve`: whether the calling thread may take from the reserve. `wait`: has memory
+/// freed and waits for it, for a bounded time; `false` if waiting is of no use, or not for this
+/// thread.
+pub fn set_shortage_handlers(
+    _: &BootToken,
+    may_use_reserve: fn() -> bool,
+    wait: fn(Shortage) -> bool,
+) {
+    MAY_USE_RESERVE.set(may_use_reserve);
+    WAIT.set(wait);
 }
 
 /// Whether nothing but the reserve is left of the kernel's share, or less.
@@ -100,7 +98,7 @@ fn wait(shortage: Shortage) -> bool {
         .is_some_and(|wait| reclaim::stall(|| wait(shortage)))
 }
 
-/// Tries `take` again until it gives something. `None` only where the caller must not
+/// Tries `take` again and again until it gives something. `None` only where the caller must not
 /// sleep, or waiting is of no use.
 pub(super) fn insist<T>(take: impl Fn() -> Option<T>) -> Option<T> {
     loop {

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use ::task::{Deadline, Mutex, Once, Policy, Thread, WaitQueue};
 use abi::errno::Errno;
 use guard::BootToken;
-use guard::mem::{Shortage, ShortageHandlers};
+use guard::mem::Shortage;
 use linux_raw_sys::general as sys;
 use uapi::pid::{Pid, Tid};
 use vm::PAGE_SIZE;
@@ -67,13 +67,7 @@ pub(crate) fn init(boot: &BootToken) {
     let killer = ::task::spawn("oom_killer", None, run).expect("memory at boot");
     killer.set_policy(Policy::Fifo(PRIORITY));
     KILLER.call_once(|| killer);
-    guard::mem::set_shortage_handlers(
-        boot,
-        ShortageHandlers {
-            may_use_reserve,
-            wait: wait_with_locks,
-        },
-    );
+    guard::mem::set_shortage_handlers(boot, may_use_reserve, wait_with_locks);
 }
 
 /// Number of processes that were killed for want of memory.

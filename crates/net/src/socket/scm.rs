@@ -25,7 +25,7 @@ pub trait InflightTable: Send + Sync {
 pub struct ScmRights {
     files: Vec<Arc<File>>,
     table: Arc<dyn InflightTable>,
-    /// The charge for them to the sender.
+    /// Charge of the sender's user.
     charge: Option<Charge>,
 }
 
