@@ -6,6 +6,7 @@
 //! `machine-tests failures NAME` does it with the deeds of the checks for leaks, too: those whose
 //! names contain the name.
 
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::process::ExitCode;
@@ -42,12 +43,18 @@ static BYTES: [u8; 1 << 16] = [b'x'; 1 << 16];
 pub struct Countdown {
     file: Option<File>,
     n: u32,
+    /// Whether a request was refused, once that was asked.
+    refused: Cell<Option<bool>>,
 }
 
 impl Countdown {
     fn open(n: u32) -> Self {
         let file = OpenOptions::new().read(true).write(true).open(FILE).ok();
-        Self { file, n }
+        Self {
+            file,
+            n,
+            refused: Cell::new(None),
+        }
     }
 
     /// Begins: the requests from now on count.
@@ -62,21 +69,24 @@ impl Countdown {
         }
     }
 
-    /// Whether a request was refused. Ends the countdown.
+    /// Whether a request was refused. Ends the countdown the first time.
     fn was_refused(&self) -> bool {
-        let Some(mut file) = self.file.as_ref() else {
-            return false;
-        };
-        let mut text = [0u8; 12];
-        let _ = file.rewind();
-        // What is refused now was left over.
-        let refused = file.read(&mut text).is_ok_and(|n| n > 0 && text[0] == b'0');
-        let _ = file.write_all(b"0");
-        refused
+        self.refused.get().unwrap_or_else(|| {
+            let refused = self.file.as_ref().is_some_and(|mut file| {
+                let mut text = [0u8; 12];
+                let _ = file.rewind();
+                // What is refused now was left over.
+                let refused = file.read(&mut text).is_ok_and(|n| n > 0 && text[0] == b'0');
+                let _ = file.write_all(b"0");
+                refused
+            });
+            self.refused.set(Some(refused));
+            refused
+        })
     }
 }
 
-/// Fails if a call that was refused memory came to an error that does not say so.
+/// Judges the result of a call that was refused memory: wrong is an error that does not say so.
 fn judge(result: i64) -> Result<()> {
     let error = (-result) as i32;
     ensure!(
@@ -97,8 +107,9 @@ fn sweep(name: &str, run: &dyn Fn(&Countdown) -> Result<()>) -> Result<u32> {
             let countdown = Countdown::open(n);
             let result = run(&countdown);
             let refused = countdown.was_refused();
-            if refused && let Err(error) = &result {
-                eprintln!("{name}: with request {n} refused: {error:#}");
+            if let Err(error) = &result {
+                let which = if refused { n } else { 0 };
+                eprintln!("{name}: with request {which} refused: {error:#}");
             }
             call!(
                 SYS_exit_group,
@@ -581,6 +592,9 @@ const CALLS: &[(&str, Call)] = &[
         countdown.begin();
         let child = call!(SYS_fork);
         if child == 0 {
+            // Nobody reads what it prints.
+            let nowhere = call!(SYS_open, c"/dev/null".as_ptr(), libc::O_WRONLY);
+            call!(SYS_dup2, nowhere, 1);
             call!(
                 SYS_execve,
                 c"/proc/self/exe".as_ptr(),
