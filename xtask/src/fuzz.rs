@@ -231,8 +231,9 @@ impl Fuzz {
             });
         }
         let round = round.map_or(String::new(), |round| round.to_string());
+        let memory = if seed % 2 == 0 { "512M" } else { "80M" };
         let script = format!(
-            "timeout -s KILL {limit} skerry run --name fuzz --cpus {} --mem 512M -- machine-tests fuzz /fuzz-calls {seed} {seconds} {} {round} > /tmp/out 2>&1
+            "timeout -s KILL {limit} skerry run --name fuzz --cpus {} --mem {memory} -- machine-tests fuzz /fuzz-calls {seed} {seconds} {} {round} > /tmp/out 2>&1
              status=$?; tail -n 400 /tmp/out; [ $status = 0 ] && exit
              echo \"== status $status\"; skerry inspect fuzz --json; skerry logs --kernel fuzz | tail -n {LOG_LINES}; exit 1",
             self.cpus,

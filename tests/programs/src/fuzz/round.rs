@@ -16,6 +16,10 @@ const SHOWN: i32 = 250;
 /// Descriptor of `/dev/null`, opened before the first round: a round that runs as root may remove
 /// the file.
 const NOWHERE: i32 = 251;
+/// Descriptor of the file by which requests for memory are refused, opened as root.
+const REFUSALS: i32 = 252;
+/// One call of so many begins with one of the next requests of its thread refused.
+const REFUSED_ONE_OF: usize = 4;
 /// Calls that make a process or thread, which ends at once; but a child of `fork` makes some of the
 /// calls that follow.
 const MAKES_TASK: [u64; 4] = [56, FORK, 58, 435];
@@ -89,6 +93,13 @@ pub fn prepare() -> Result<()> {
         .open("/dev/null")?;
     // SAFETY: numbers only.
     checked(unsafe { libc::dup2(null.as_raw_fd(), NOWHERE) })?;
+    if let Ok(refusals) = fs::File::options()
+        .write(true)
+        .open("/proc/skerry/fail-nth")
+    {
+        // SAFETY: numbers only.
+        checked(unsafe { libc::dup2(refusals.as_raw_fd(), REFUSALS) })?;
+    }
     Ok(())
 }
 
@@ -271,6 +282,11 @@ fn make(list: &[Call], lines: &[String], counters: &Counters, child: i32, forks:
             unsafe {
                 asm!("mov rsp, {}", "mov eax, 15", "syscall", "ud2", in(reg) frame, options(noreturn))
             }
+        }
+        if index % REFUSED_ONE_OF == 0 {
+            let n = b'1' + (call.number ^ index as u64) as u8 % 8;
+            // SAFETY: a byte of the program's own.
+            unsafe { libc::write(REFUSALS, (&raw const n).cast(), 1) };
         }
         let result = if call.number == FORK {
             fork(|| {
