@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -83,6 +84,16 @@ static void epoll_1000(void)
     });
 }
 
+/* Asks a thousand eventfds, none of which can be read, without waiting. */
+static void poll_1000(void)
+{
+    enum { COUNT = 1000 };
+    static struct pollfd fds[COUNT];
+    for (int i = 0; i < COUNT; i++)
+        fds[i] = (struct pollfd){.fd = CHECK(eventfd(0, 0)), .events = POLLIN};
+    MEASURE(RESULT(sys3(SYS_poll, (long)fds, COUNT, 0)));
+}
+
 const struct metric call_metrics[] = {
     {"null-call", null_call},
     {"getppid", get_parent},
@@ -91,5 +102,6 @@ const struct metric call_metrics[] = {
     {"signal", signal_self},
     {"epoll-add-del", epoll_add_del},
     {"epoll-1-of-1000", epoll_1000},
+    {"poll-1000", poll_1000},
     {0},
 };

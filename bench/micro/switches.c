@@ -6,8 +6,14 @@
 #include "bench.h"
 
 #include <linux/futex.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -75,6 +81,92 @@ static void unix_sockets(int apart)
     bytes(apart);
 }
 
+/* Connects two sockets over the loopback interface. */
+static void connect_tcp(int *near, int *far)
+{
+    struct ifreq lo = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof address;
+    const int listener = CHECK(socket(AF_INET, SOCK_STREAM, 0)), one = 1;
+    ioctl(listener, SIOCSIFFLAGS, &lo); /* where the system has not done it */
+    CHECK(bind(listener, (struct sockaddr *)&address, size));
+    CHECK(listen(listener, 1));
+    CHECK(getsockname(listener, (struct sockaddr *)&address, &size));
+    *near = CHECK(socket(AF_INET, SOCK_STREAM, 0));
+    CHECK(connect(*near, (struct sockaddr *)&address, size));
+    *far = CHECK(accept(listener, NULL, NULL));
+    CHECK(setsockopt(*near, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one));
+    CHECK(setsockopt(*far, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one));
+}
+
+/* A byte through a TCP connection on the loopback interface and back. */
+static void tcp(int apart)
+{
+    int near, far;
+    connect_tcp(&near, &far);
+    there[1] = back[0] = near;
+    there[0] = back[1] = far;
+    bytes(apart);
+}
+
+static char buffer[65536];
+
+static void other_stream(void)
+{
+    static char received[sizeof buffer];
+    while (sys3(SYS_read, there[0], (long)received, sizeof received) > 0)
+        ;
+}
+
+/* 64 KiB through such a connection, which the other thread reads in pieces of that size. */
+static void tcp_stream(void)
+{
+    connect_tcp(&there[1], &there[0]);
+    start_other(other_stream, 0);
+    MEASURE(RESULT(sys3(SYS_write, there[1], (long)buffer, sizeof buffer)));
+    exit(0);
+}
+
+enum { POLLED = 1000 };
+static struct pollfd polled[POLLED];
+
+static void other_poll(void)
+{
+    uint64_t value = 1;
+    while (sys3(SYS_read, there[0], (long)&value, sizeof value) == sizeof value)
+        sys3(SYS_write, polled[POLLED / 2].fd, (long)&value, sizeof value);
+}
+
+/* Has the other thread write to one of a thousand eventfds, polls all until it has, and reads that one. */
+static void poll_wake(void)
+{
+    uint64_t value = 1;
+    for (int i = 0; i < POLLED; i++)
+        polled[i] = (struct pollfd){.fd = CHECK(eventfd(0, 0)), .events = POLLIN};
+    there[0] = CHECK(eventfd(0, 0));
+    start_other(other_poll, 0);
+    MEASURE({
+        RESULT(sys3(SYS_write, there[0], (long)&value, sizeof value));
+        RESULT(sys3(SYS_poll, (long)polled, POLLED, -1));
+        RESULT(sys3(SYS_read, polled[POLLED / 2].fd, (long)&value, sizeof value));
+    });
+    exit(0);
+}
+
+static void other_yield(void)
+{
+    for (;;)
+        sys0(SYS_sched_yield);
+}
+
+/* Lets the other thread run, which does the same: one operation is one call, from its begin to its end. */
+static void yields(void)
+{
+    start_other(other_yield, 0);
+    MEASURE(RESULT(sys0(SYS_sched_yield)));
+    exit(0);
+}
+
 static uint32_t turn; /* 0: ours, 1: the other's */
 
 static inline void pass_futex(uint32_t from)
@@ -136,6 +228,8 @@ static void pipe_same(void) { pipes(0); }
 static void pipe_apart(void) { pipes(1); }
 static void unix_same(void) { unix_sockets(0); }
 static void unix_apart(void) { unix_sockets(1); }
+static void tcp_same(void) { tcp(0); }
+static void tcp_apart(void) { tcp(1); }
 static void futex_same(void) { futexes(0); }
 static void futex_apart(void) { futexes(1); }
 static void condvar_same(void) { condvars(0); }
@@ -144,5 +238,7 @@ static void condvar_apart(void) { condvars(1); }
 const struct metric switch_metrics[] = {
     {"futex-same", futex_same},     {"futex-apart", futex_apart},     {"condvar-same", condvar_same},
     {"condvar-apart", condvar_apart}, {"pipe-same", pipe_same},         {"pipe-apart", pipe_apart},
-    {"unix-same", unix_same},       {"unix-apart", unix_apart},       {0},
+    {"unix-same", unix_same},       {"unix-apart", unix_apart},       {"tcp-same", tcp_same},
+    {"tcp-apart", tcp_apart},       {"tcp-stream", tcp_stream},       {"yield-same", yields},
+    {"poll-wake-1000", poll_wake},  {0},
 };
