@@ -186,7 +186,7 @@ impl Epoll {
     /// # Errors
     /// `EINVAL` for what cannot be combined with `EPOLLEXCLUSIVE`, `EEXIST`, `ELOOP` for instances
     /// that would watch one another in a cycle, `ENOSPC` if the user watches as many files as he
-    /// may.
+    /// may, `ENOMEM`.
     pub fn add(&self, fd: i32, file: &Arc<File>, interest: Interest) -> Result<()> {
         let exclusive = interest.events & sys::EPOLLEXCLUSIVE != 0;
         if exclusive
@@ -222,13 +222,15 @@ impl Epoll {
             }
             items.insert(item_key(fd, file), item.clone());
         }
-        self.poll_and_register(&item, file);
-        Ok(())
+        self.poll_and_register(&item, file).inspect_err(|_| {
+            *item.interest.lock() = None;
+            drop(self.items.lock().remove(&item_key(fd, file)));
+        })
     }
 
     /// Polls a file after its interest changed; adds the item to the poll queues of events that
     /// were not of interest before.
-    fn poll_and_register(&self, item: &Arc<EpollItem>, file: &Arc<File>) {
+    fn poll_and_register(&self, item: &Arc<EpollItem>, file: &Arc<File>) -> Result<()> {
         let wanted = (*item.interest.lock()).map_or(0, |i| i.events);
         let wanted = Events::from_bits_truncate(wanted) | Events::ALWAYS;
         let before = Events::from_bits_truncate(
@@ -237,15 +239,24 @@ impl Epoll {
         );
         let mut table =
             (!before.contains(wanted)).then(|| PollTable::new(item.clone(), wanted, before));
-        if file.poll(table.as_mut()).intersects(wanted) {
+        let found = file.poll(table.as_mut());
+        if let Err(error) = table.map_or(Ok(()), |table| table.result()) {
+            // It may be tried again; to be in a queue twice does no harm.
+            item.registered_events
+                .store(before.bits(), Ordering::Relaxed);
+            return Err(error);
+        }
+        if found.intersects(wanted) {
             self.add_ready(item.clone());
         }
+        Ok(())
     }
 
     /// Changes the events that a file is watched for (`EPOLL_CTL_MOD`).
     ///
     /// # Errors
-    /// `ENOENT` if the file is not watched, `EINVAL` if it is watched with `EPOLLEXCLUSIVE`.
+    /// `ENOENT` if the file is not watched, `EINVAL` if it is watched with `EPOLLEXCLUSIVE`,
+    /// `ENOMEM`: it is watched as before.
     pub fn modify(&self, fd: i32, file: &Arc<File>, interest: Interest) -> Result<()> {
         let item = self
             .items
@@ -256,9 +267,9 @@ impl Epoll {
         if item.exclusive {
             return Err(Errno::EINVAL);
         }
-        *item.interest.lock() = Some(interest);
-        self.poll_and_register(&item, file);
-        Ok(())
+        let before = item.interest.lock().replace(interest);
+        self.poll_and_register(&item, file)
+            .inspect_err(|_| *item.interest.lock() = before)
     }
 
     /// Removes a file from those that are watched (`EPOLL_CTL_DEL`).

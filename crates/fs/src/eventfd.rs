@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use abi::errno::Errno;
-use task::Mutex;
+use task::sync::{AtomicU64, Ordering};
 
 use crate::file::{FileOps, OpenFlags, Whence};
 use crate::poll::{Events, PollQueue, PollTable};
@@ -14,7 +14,7 @@ const MAX: u64 = u64::MAX - 1;
 
 struct EventFd {
     _counted: census::EventFd,
-    count: Mutex<u64>,
+    count: AtomicU64,
     semaphore: bool,
     readable: PollQueue,
     writable: PollQueue,
@@ -25,7 +25,7 @@ struct EventFd {
 pub fn eventfd(initial: u32, semaphore: bool, flags: OpenFlags) -> Arc<File> {
     let counter = EventFd {
         _counted: census::EventFd::default(),
-        count: Mutex::new(u64::from(initial)),
+        count: AtomicU64::new(u64::from(initial)),
         semaphore,
         readable: PollQueue::new(),
         writable: PollQueue::new(),
@@ -37,18 +37,32 @@ pub fn eventfd(initial: u32, semaphore: bool, flags: OpenFlags) -> Arc<File> {
     )
 }
 
+impl EventFd {
+    /// Changes the counter as `change` says, and returns what it was; `None` if it is not to
+    /// change.
+    fn update(&self, change: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+        let mut count = self.count.load(Ordering::Acquire);
+        loop {
+            match self.count.compare_exchange(
+                count,
+                change(count)?,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return Some(count),
+                Err(now) => count = now,
+            }
+        }
+    }
+}
+
 impl FileOps for EventFd {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
         let to = buf.first_chunk_mut::<8>().ok_or(Errno::EINVAL)?;
+        let rest = |count| if self.semaphore { count - 1 } else { 0 };
         let attempt = || {
-            let mut count = self.count.lock();
-            let taken = if self.semaphore {
-                (*count).min(1)
-            } else {
-                *count
-            };
-            *count -= taken;
-            (taken != 0).then_some(taken)
+            let count = self.update(|count| (count != 0).then(|| rest(count)))?;
+            Some(count - rest(count))
         };
         let taken = match attempt() {
             Some(taken) => taken,
@@ -65,12 +79,8 @@ impl FileOps for EventFd {
         if add == u64::MAX {
             return Err(Errno::EINVAL);
         }
-        let attempt = || {
-            let mut count = self.count.lock();
-            let sum = count.checked_add(add).filter(|&sum| sum <= MAX)?;
-            *count = sum;
-            Some(())
-        };
+        let sum = |count: u64| count.checked_add(add).filter(|&sum| sum <= MAX);
+        let attempt = || self.update(sum).map(drop);
         match attempt() {
             Some(()) => {}
             None if file.is_nonblocking() => return Err(Errno::EAGAIN),
@@ -97,7 +107,7 @@ impl FileOps for EventFd {
             table.poll_wait_events(&self.readable, Events::IN);
             table.poll_wait_events(&self.writable, Events::OUT);
         }
-        let count = *self.count.lock();
+        let count = self.count.load(Ordering::Acquire);
         let mut events = Events::empty();
         events.set(Events::IN, count > 0);
         events.set(Events::OUT, count < MAX);

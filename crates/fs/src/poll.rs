@@ -8,6 +8,7 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
@@ -75,14 +76,103 @@ pub trait PollObserver: Send + Sync {
     }
 }
 
-/// Number of observers of a queue that are notified without allocating.
-const INLINE_OBSERVERS: usize = 2;
+/// Number of observers of a queue that are notified at a time.
+const NOTIFY_BATCH: usize = 4;
+
+/// An observer in its place in a queue.
+struct Entry {
+    /// Counts up with each observer that is added.
+    key: u64,
+    observer: Weak<dyn PollObserver>,
+}
+
+impl Entry {
+    fn is_dropped(&self) -> bool {
+        self.observer.strong_count() == 0
+    }
+}
+
+/// The observers of a queue, in the order of their keys. The first needs no memory of its own: most
+/// queues never have two.
+#[derive(Default)]
+struct Observers {
+    next_key: u64,
+    first: Option<Entry>,
+    further: Vec<Entry>,
+}
+
+impl Observers {
+    fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.further.len()
+    }
+
+    /// Adds an observer behind the others. One that was dropped may give it its place.
+    #[inline]
+    fn add(&mut self, observer: &Arc<dyn PollObserver>) -> Result<()> {
+        match &mut self.first {
+            // With its key: at worst the new one hears of a change that is just being told.
+            Some(first) if first.is_dropped() && self.further.is_empty() => {
+                first.observer = Arc::downgrade(observer);
+                Ok(())
+            }
+            _ => self.add_further(observer),
+        }
+    }
+
+    fn add_further(&mut self, observer: &Arc<dyn PollObserver>) -> Result<()> {
+        if self.first.is_some() && self.further.len() == self.further.capacity() {
+            self.forget_dropped();
+            self.further.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        }
+        let entry = Entry {
+            key: self.next_key,
+            observer: Arc::downgrade(observer),
+        };
+        self.next_key += 1;
+        if self.first.is_none() {
+            self.first = Some(entry);
+        } else {
+            self.further.push(entry);
+        }
+        Ok(())
+    }
+
+    fn forget_dropped(&mut self) {
+        self.further.retain(|entry| !entry.is_dropped());
+        if self.first.as_ref().is_none_or(Entry::is_dropped) {
+            self.first = (!self.further.is_empty()).then(|| self.further.remove(0));
+        }
+    }
+
+    /// Fills `batch` with observers whose keys are within the range, and returns the key behind the
+    /// last one.
+    fn next_batch(
+        &self,
+        keys: Range<u64>,
+        batch: &mut [Option<Arc<dyn PollObserver>>; NOTIFY_BATCH],
+    ) -> u64 {
+        let begin = self.further.partition_point(|entry| entry.key < keys.start);
+        let first = self.first.iter().filter(|entry| entry.key >= keys.start);
+        let entries = first.chain(&self.further[begin..]);
+        let live = entries
+            .take_while(|entry| entry.key < keys.end)
+            .filter_map(|entry| Some((entry.key, entry.observer.upgrade()?)));
+        let mut next = keys.end;
+        let mut count = 0;
+        for (slot, (key, observer)) in batch.iter_mut().zip(live) {
+            *slot = Some(observer);
+            next = key + 1;
+            count += 1;
+        }
+        if count < NOTIFY_BATCH { keys.end } else { next }
+    }
+}
 
 /// A queue of the threads and pollers that wait for one object to change (BSD `selinfo`, a wait
 /// queue with callbacks on Linux).
 pub struct PollQueue {
     queue: WaitQueue,
-    observers: Mutex<Vec<Weak<dyn PollObserver>>>,
+    observers: Mutex<Observers>,
     observer_count: AtomicUsize,
 }
 
@@ -98,7 +188,11 @@ impl PollQueue {
     pub const fn new() -> Self {
         Self {
             queue: WaitQueue::new(),
-            observers: Mutex::new(Vec::new()),
+            observers: Mutex::new(Observers {
+                next_key: 0,
+                first: None,
+                further: Vec::new(),
+            }),
             observer_count: AtomicUsize::new(0),
         }
     }
@@ -135,8 +229,9 @@ impl PollQueue {
         // The observers run without the lock: an observer may drop files, and with them this
         // queue's other users.
         let observers = self.observers.lock();
-        if let [only] = &observers[..]
-            && let Some(observer) = only.upgrade()
+        if let Some(only) = &observers.first
+            && observers.further.is_empty()
+            && let Some(observer) = only.observer.upgrade()
         {
             drop(observers);
             return observer.on_event(events);
@@ -144,45 +239,49 @@ impl PollQueue {
         self.notify_observer_list(observers, events);
     }
 
-    /// Notifies several observers, and forgets those that were dropped.
+    /// Notifies several observers, and forgets those that were dropped. Needs no memory: as many
+    /// programs as want may wait here.
     #[inline(never)]
-    fn notify_observer_list(
-        &self,
-        mut observers: MutexGuard<'_, Vec<Weak<dyn PollObserver>>>,
+    fn notify_observer_list<'a>(
+        &'a self,
+        mut observers: MutexGuard<'a, Observers>,
         events: Events,
     ) {
-        let mut inline: [Option<Arc<dyn PollObserver>>; INLINE_OBSERVERS] =
-            [const { None }; INLINE_OBSERVERS];
-        let mut more: Vec<Arc<dyn PollObserver>> = Vec::new();
-        observers.retain(|w| w.strong_count() != 0);
+        observers.forget_dropped();
         self.observer_count
             .store(observers.len(), Ordering::Relaxed);
-        let mut live = observers.iter().filter_map(Weak::upgrade);
-        for (slot, observer) in inline.iter_mut().zip(&mut live) {
-            *slot = Some(observer);
-        }
-        more.extend(live);
-        drop(observers);
+        // Those that are added meanwhile look at the state themselves.
+        let mut keys = 0..observers.next_key;
         let mut taken = false;
-        for observer in inline.into_iter().flatten().chain(more) {
-            if !observer.is_exclusive() {
-                observer.on_event(events);
-            } else if !taken {
-                taken = observer.on_event_exclusive(events);
+        loop {
+            let mut batch = [const { None }; NOTIFY_BATCH];
+            keys.start = observers.next_batch(keys.clone(), &mut batch);
+            drop(observers);
+            for observer in batch.into_iter().flatten() {
+                if !observer.is_exclusive() {
+                    observer.on_event(events);
+                } else if !taken {
+                    taken = observer.on_event_exclusive(events);
+                }
             }
+            if keys.is_empty() {
+                return;
+            }
+            observers = self.observers.lock();
         }
     }
 
     /// Adds an observer; it stays until its last strong reference is dropped.
-    pub fn add_observer(&self, observer: &Arc<dyn PollObserver>) {
+    ///
+    /// # Errors
+    /// `ENOMEM`. The first observer of a queue always finds room.
+    pub fn add_observer(&self, observer: &Arc<dyn PollObserver>) -> Result<()> {
         let mut observers = self.observers.lock();
-        if observers.len() == observers.capacity() {
-            observers.retain(|w| w.strong_count() != 0);
-        }
-        observers.push(Arc::downgrade(observer));
+        observers.add(observer)?;
         self.observer_count
             .store(observers.len(), Ordering::Relaxed);
         fence(Ordering::SeqCst);
+        Ok(())
     }
 
     /// Blocks until `ready` gives a value; a signal ends the wait with `ERESTARTSYS`.
@@ -227,6 +326,7 @@ pub struct PollTable {
     events: Events,
     /// Events for which the observer was added to the same queues before.
     registered: Events,
+    result: Result<()>,
 }
 
 impl PollTable {
@@ -237,6 +337,7 @@ impl PollTable {
             observer,
             events,
             registered,
+            result: Ok(()),
         }
     }
 
@@ -249,8 +350,16 @@ impl PollTable {
     /// Registers the observer at a queue that is notified of nothing but `events`.
     pub fn poll_wait_events(&mut self, queue: &PollQueue, events: Events) {
         if self.events.intersects(events) && !self.registered.intersects(events) {
-            queue.add_observer(&self.observer);
+            self.result = self.result.and(queue.add_observer(&self.observer));
         }
+    }
+
+    /// Whether the observer was added to all queues.
+    ///
+    /// # Errors
+    /// `ENOMEM`: it misses changes.
+    pub fn result(&self) -> Result<()> {
+        self.result
     }
 }
 
@@ -292,47 +401,84 @@ impl PollWaiter {
     }
 }
 
-/// One file of a [`poll`] call (`struct pollfd`).
-pub struct PollItem {
-    /// The file to poll. `None`: not polled; `revents` is returned as it is.
-    pub file: Option<Arc<File>>,
-    /// Events that end the wait. `poll(2)` adds [`Events::ALWAYS`], `select(2)` does not.
-    pub events: Events,
-    /// Requested events that the file is ready for.
-    pub revents: Events,
+/// One look at the files of a [`poll`] call.
+pub struct PollPass<'a> {
+    is_first: bool,
+    /// Until something is ready: then there will be no wait, and nobody needs to be told any more.
+    table: Option<&'a mut PollTable>,
+    ready: usize,
 }
 
-/// Waits until one of the items has something to report, or the deadline (`None`: never)
-/// passes. Returns how many have.
+impl PollPass<'_> {
+    /// Polls a file; returns those of the events in `wanted` that it is ready for. `poll(2)` adds
+    /// [`Events::ALWAYS`] to what a program wants, `select(2)` does not.
+    #[inline(always)]
+    pub fn poll(&mut self, file: &File, wanted: Events) -> Events {
+        if let Some(table) = &mut self.table {
+            table.events = wanted | Events::ALWAYS;
+        }
+        let found = file.poll(self.table.as_deref_mut()) & wanted;
+        if !found.is_empty() {
+            self.count_ready();
+        }
+        found
+    }
+
+    /// Counts something as ready that is no file, so that there is no wait.
+    pub fn count_ready(&mut self) {
+        self.ready += 1;
+        self.table = None;
+    }
+
+    /// Whether it is the first look of the call. Only that one says for which files it waits.
+    #[must_use]
+    pub fn is_first(&self) -> bool {
+        self.is_first
+    }
+}
+
+/// Waits until `look` finds something ready, or the deadline (`None`: never) passes. Returns how
+/// many it found. It is called for one look at all files after the other, and uses the same files
+/// each time.
+///
+/// ```
+/// use fs::OpenFlags;
+/// use fs::poll::{Events, poll};
+///
+/// let (reader, writer) = fs::pipe::pipe(OpenFlags::empty());
+/// writer.write(b"x").unwrap();
+/// let mut found = Events::empty();
+/// assert_eq!(poll(None, |pass| found = pass.poll(&reader, Events::IN)), Ok(1));
+/// assert_eq!(found, Events::IN);
+/// ```
 ///
 /// # Errors
-/// `EINTR` when a signal came first.
-pub fn poll(items: &mut [PollItem], deadline: Option<Deadline>) -> Result<usize> {
+/// `EINTR` when a signal came first; `ENOMEM`.
+pub fn poll(deadline: Option<Deadline>, mut look: impl FnMut(&mut PollPass<'_>)) -> Result<usize> {
+    let mut look = |is_first, table: Option<&mut PollTable>| {
+        let mut pass = PollPass {
+            is_first,
+            table,
+            ready: 0,
+        };
+        look(&mut pass);
+        pass.ready
+    };
+    let is_over = || deadline.is_some_and(Deadline::has_passed);
+    if is_over() {
+        return Ok(look(true, None));
+    }
     let waiter = PollWaiter::new();
-    let mut table = Some(PollTable::new(
-        waiter.clone(),
-        Events::all(),
-        Events::empty(),
-    ));
-    loop {
-        let mut ready = 0;
-        for item in &mut *items {
-            if let Some(file) = &item.file {
-                // Once something is ready there will be no wait, so nobody needs to be told any
-                // more.
-                let mut table = table.as_mut().filter(|_| ready == 0);
-                if let Some(table) = &mut table {
-                    table.events = item.events | Events::ALWAYS;
-                }
-                item.revents = file.poll(table) & item.events;
-            }
-            ready += usize::from(!item.revents.is_empty());
+    let mut table = PollTable::new(waiter.clone(), Events::all(), Events::empty());
+    let mut ready = look(true, Some(&mut table));
+    while ready == 0 {
+        table.result()?;
+        if is_over() {
+            break;
         }
-        if ready > 0 || deadline.is_some_and(Deadline::has_passed) {
-            return Ok(ready);
-        }
-        table = None;
         // One last look follows in any case: a change may have come together with the deadline.
         waiter.wait(deadline)?;
+        ready = look(false, None);
     }
+    Ok(ready)
 }

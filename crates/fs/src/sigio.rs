@@ -8,7 +8,7 @@ use alloc::sync::{Arc, Weak};
 use task::Once;
 
 use crate::poll::{Events, PollObserver, PollTable};
-use crate::{File, OpenFlags};
+use crate::{File, OpenFlags, Result};
 
 /// Receiver of the signals of a file (`F_SETOWN_EX`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -112,20 +112,22 @@ pub fn notify_urgent(file: &File) {
 
 /// Adds or removes the observer of a file after its `O_ASYNC` flag may have changed; `fd` is the
 /// descriptor that its signals show (Linux `fasync_helper`).
-pub fn update_fasync(file: &Arc<File>, fd: i32) {
+///
+/// # Errors
+/// `ENOMEM`: no signals will come.
+pub fn update_fasync(file: &Arc<File>, fd: i32) -> Result<()> {
     if !file.flags().contains(OpenFlags::ASYNC) {
         file.set_fasync(None);
-        return;
+        return Ok(());
     }
     let observer: Arc<dyn PollObserver> = Arc::new(FasyncEntry {
         file: Arc::downgrade(file),
         fd,
     });
     // No signal for what is ready already.
-    let _ = file.poll(Some(&mut PollTable::new(
-        observer.clone(),
-        Events::all(),
-        Events::empty(),
-    )));
+    let mut table = PollTable::new(observer.clone(), Events::all(), Events::empty());
+    let _ = file.poll(Some(&mut table));
+    table.result()?;
     file.set_fasync(Some(observer));
+    Ok(())
 }

@@ -2,12 +2,13 @@
 //! (`docs/locks.md`).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use abi::errno::Errno;
 use fs::epoll::{Epoll, EpollFile, Interest, ReadyEvent, epoll};
 use fs::eventfd::eventfd;
 use fs::pipe::{PIPE_BUF, PipeEnd, pipe};
-use fs::poll::{Events, PollItem, poll};
+use fs::poll::{Events, PollObserver, PollQueue, poll};
 use fs::{File, OpenFlags};
 use task::Deadline;
 use task::explore::{Model, spawn};
@@ -225,12 +226,21 @@ mod counters {
 mod polling {
     use super::*;
 
-    fn entry(file: &Arc<File>, wanted: Events) -> PollItem {
-        PollItem {
-            file: Some(file.clone()),
-            events: wanted | Events::ALWAYS,
-            revents: Events::empty(),
-        }
+    /// Polls files for events of interest; returns what was found of each.
+    fn poll_all<'a>(
+        files: impl IntoIterator<Item = &'a Arc<File>> + Clone,
+        wanted: Events,
+        deadline: Option<Deadline>,
+    ) -> Vec<Events> {
+        let mut found = Vec::new();
+        let ready = poll(deadline, |pass| {
+            found.clear();
+            let files = files.clone().into_iter();
+            found.extend(files.map(|file| pass.poll(file, wanted | Events::ALWAYS)));
+        });
+        let count = found.iter().filter(|events| !events.is_empty()).count();
+        assert_eq!(ready, Ok(count));
+        found
     }
 
     #[test]
@@ -248,10 +258,11 @@ mod polling {
                 .collect();
             let mut left = counters.to_vec();
             while !left.is_empty() {
-                let mut entries: Vec<_> = left.iter().map(|file| entry(file, Events::IN)).collect();
-                assert!(poll(&mut entries, None).unwrap() > 0);
-                let found = entries.into_iter().filter(|entry| entry.revents.is_empty());
-                left = found.filter_map(|entry| entry.file).collect();
+                let found = poll_all(&left, Events::IN, None);
+                let count = left.len();
+                let mut found = found.iter();
+                left.retain(|_| found.next().is_some_and(Events::is_empty));
+                assert!(left.len() < count);
             }
             writers.into_iter().for_each(|writer| writer.join());
         });
@@ -265,14 +276,13 @@ mod polling {
             let writer = spawn("writer", move || {
                 assert_eq!(theirs.write(&1u64.to_ne_bytes()), Ok(8));
             });
-            let mut entries = [entry(&counter, Events::IN)];
-            let ready = poll(&mut entries, Some(Deadline::at_ns(1000))).unwrap();
-            assert_eq!(ready, usize::from(entries[0].revents.contains(Events::IN)));
-            if ready == 0 {
+            let found = poll_all([&counter], Events::IN, Some(Deadline::at_ns(1000)));
+            if found[0].is_empty() {
                 assert!(task::now_ns() >= 1000);
             }
             writer.join();
-            assert_eq!(poll(&mut entries, Some(Deadline::PASSED)), Ok(1));
+            let found = poll_all([&counter], Events::IN, Some(Deadline::PASSED));
+            assert_eq!(found, [Events::IN]);
         });
     }
 
@@ -281,10 +291,61 @@ mod polling {
         Model::new().preemptions(3).check(|| {
             let (reader, writer) = pipe(OpenFlags::empty());
             let other = spawn("writer", move || drop(writer));
-            let mut entries = [entry(&reader, Events::IN)];
-            assert_eq!(poll(&mut entries, None), Ok(1));
-            assert_eq!(entries[0].revents, Events::HUP);
+            assert_eq!(poll_all([&reader], Events::IN, None), [Events::HUP]);
             other.join();
+        });
+    }
+
+    #[test]
+    fn of_several_threads_that_poll_one_file_all_hear_of_its_change() {
+        Model::new().preemptions(2).check(|| {
+            let counter = eventfd(0, false, OpenFlags::empty());
+            let threads = [(); 3].map(|()| {
+                let counter = counter.clone();
+                spawn("poller", move || {
+                    assert_eq!(poll_all([&counter], Events::IN, None), [Events::IN]);
+                })
+            });
+            assert_eq!(counter.write(&1u64.to_ne_bytes()), Ok(8));
+            threads.into_iter().for_each(|thread| thread.join());
+        });
+    }
+
+    #[test]
+    fn observers_that_come_and_go_keep_nobody_from_hearing_of_a_change() {
+        struct Heard(AtomicUsize);
+        impl PollObserver for Heard {
+            fn on_event(self: Arc<Self>, _: Events) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let heard = || Arc::new(Heard(AtomicUsize::new(0)));
+        Model::new().preemptions(2).check(move || {
+            let queue = Arc::new(PollQueue::new());
+            let add = |queue: &PollQueue, observer: &Arc<Heard>| {
+                let observer: Arc<dyn PollObserver> = observer.clone();
+                queue.add_observer(&observer).unwrap();
+            };
+            let observers: Vec<_> = (0..7).map(|_| heard()).collect();
+            observers.iter().for_each(|observer| add(&queue, observer));
+            let theirs = queue.clone();
+            let others: Vec<_> = observers.iter().step_by(2).cloned().collect();
+            let staying: Vec<_> = observers.iter().skip(1).step_by(2).cloned().collect();
+            drop(observers);
+            let other = spawn("other", move || {
+                drop(others);
+                let late = heard();
+                (0..3).for_each(|_| add(&theirs, &late));
+            });
+            queue.notify();
+            for observer in &staying {
+                assert_eq!(observer.0.load(Ordering::Relaxed), 1);
+            }
+            other.join();
+            queue.notify();
+            for observer in &staying {
+                assert_eq!(observer.0.load(Ordering::Relaxed), 2);
+            }
         });
     }
 }

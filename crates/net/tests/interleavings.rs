@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 
 use abi::errno::Errno;
 use common::{PATIENT, call, protocol};
-use fs::poll::{Events, PollItem, poll};
+use fs::poll::{Events, PollPass, poll};
 use fs::{File, OpenFlags};
 use linux_raw_sys::net::{AF_INET, AF_UNIX, SO_SNDBUF};
 use net::inet::Loopback;
@@ -224,12 +224,10 @@ mod streams {
                 protocol(&theirs).shutdown(false, true).unwrap();
             });
             for wanted in [Events::OUT, Events::IN, Events::RDHUP] {
-                let mut entries = [PollItem {
-                    file: Some(a.clone()),
-                    events: wanted,
-                    revents: Events::empty(),
-                }];
-                assert_eq!(poll(&mut entries, None), Ok(1));
+                let look = |pass: &mut PollPass<'_>| {
+                    pass.poll(&a, wanted);
+                };
+                assert_eq!(poll(None, look), Ok(1));
             }
             receiver.join();
             drop(b);
@@ -522,12 +520,10 @@ mod notices {
                     let other = spawn("other", move || protocol(&theirs).complete_zerocopy());
                     // One that is not connected is hung up, which is told always.
                     while !socket.poll(None).contains(Events::ERR) {
-                        let mut entries = [PollItem {
-                            file: Some(socket.clone()),
-                            events: Events::ERR,
-                            revents: Events::empty(),
-                        }];
-                        assert_eq!(poll(&mut entries, None), Ok(1));
+                        let look = |pass: &mut PollPass<'_>| {
+                            pass.poll(&socket, Events::ERR);
+                        };
+                        assert_eq!(poll(None, look), Ok(1));
                         if kind == SocketType::Stream {
                             break;
                         }

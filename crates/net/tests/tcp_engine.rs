@@ -119,7 +119,7 @@ impl Engine {
             sending: Mutex::new(()),
         });
         let observer: Arc<dyn PollObserver> = engine.clone();
-        engine.buffers.watch(&observer);
+        engine.buffers.watch(&observer).unwrap();
         engine
     }
 

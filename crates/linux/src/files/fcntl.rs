@@ -232,7 +232,7 @@ fn set_status_flags(task: &Task, file: &Arc<File>, fd: Fd, mut flags: OpenFlags)
     );
     file.set_flags(flags);
     if (before ^ file.flags()).contains(OpenFlags::ASYNC) {
-        fs::sigio::update_fasync(file, fd.raw());
+        fs::sigio::update_fasync(file, fd.raw())?;
     }
     Ok(0)
 }

@@ -44,7 +44,7 @@ pub fn sys_ioctl(task: &Task, fd: Fd, command: u32, arg: usize) -> SysResult {
         ioctl::FIONBIO => set_flag(&file, OpenFlags::NONBLOCK, arg)?,
         ioctl::FIOASYNC => {
             set_flag(&file, OpenFlags::ASYNC, arg)?;
-            fs::sigio::update_fasync(&file, fd.raw());
+            fs::sigio::update_fasync(&file, fd.raw())?;
         }
         ioctl::FIOSETOWN | ioctl::SIOCSPGRP if file.inode().kind() == FileType::Socket => {
             sigio::set_owner(task, &file, UserPtr::<i32>::new(arg.into()).read()?)?;

@@ -1,13 +1,13 @@
 //! Waiting for several files: `poll(2)`, `select(2)`, `epoll_wait(2)`.
 
-use alloc::vec;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use ::task::Deadline;
 use abi::errno::Errno;
-use fs::OpenFlags;
 use fs::epoll::{self, EpollFile, Interest};
-use fs::poll::{self, Events, PollItem};
+use fs::poll::{self, Events, PollPass};
+use fs::{File, OpenFlags};
 use linux_raw_sys::general as sys;
 use uapi::fd::Fd;
 use uapi::time::{NS_PER_SEC, TimeSpec, TimeVal};
@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::personality::{STICKY_TIMEOUTS, has_personality_bit};
 use crate::process::task::RestartBlock;
-use crate::state::fdtable::CloseOnExec;
+use crate::state::fdtable::{CloseOnExec, FdCursor};
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 
@@ -94,41 +94,80 @@ pub struct PollFd {
     revents: u16,
 }
 
+/// So many descriptors need no memory.
+const FEW: usize = 16;
+
 fn do_poll(task: &Task, fds: UserAddr, count: usize, deadline: Option<Deadline>) -> SysResult {
     let files = task.files();
     if count > files.limit() {
         return Err(Errno::EINVAL);
     }
-    let mut list = vec![PollFd::default(); count];
-    uaccess::read_bytes(fds, list.as_mut_slice().as_mut_bytes())?;
-    let mut entries: Vec<PollItem> = list
-        .iter()
-        .map(|entry| {
-            let wanted = Events::from_bits_truncate(u32::from(entry.events)) | Events::ALWAYS;
-            let file = if entry.fd.is_negative() {
-                None
-            } else {
-                files.get_io(entry.fd).ok()
-            };
-            let found = if !entry.fd.is_negative() && file.is_none() {
-                Events::NVAL
-            } else {
-                Events::empty()
-            };
-            PollItem {
-                file,
-                events: wanted,
-                revents: found,
-            }
-        })
-        .collect();
-    let ready = poll::poll(&mut entries, deadline);
-    // As Linux: they are stored whether or not a signal ended the wait.
-    for (entry, result) in list.iter_mut().zip(&entries) {
-        entry.revents = result.revents.bits() as u16;
+    let mut few = [PollFd::default(); FEW];
+    let mut many;
+    let list = if let Some(list) = few.get_mut(..count) {
+        list
+    } else {
+        many = fallible::with_capacity(count)?;
+        many.resize(count, PollFd::default());
+        &mut many[..]
+    };
+    uaccess::read_bytes(fds, list.as_mut_bytes())?;
+    // Those that the thread waits for, in the order of the list.
+    let mut waited_for = Vec::new();
+    if deadline != Some(Deadline::PASSED) {
+        waited_for
+            .try_reserve_exact(count)
+            .map_err(|_| Errno::ENOMEM)?;
     }
-    uaccess::write_bytes(fds, list.as_slice().as_bytes())?;
+    let ready = poll::poll(deadline, |pass| {
+        if pass.is_first() {
+            let mut cursor = files.cursor();
+            for entry in &mut *list {
+                let file = entry.poll_first(&mut cursor, pass);
+                if deadline != Some(Deadline::PASSED) {
+                    waited_for.push(file);
+                }
+            }
+        } else {
+            for (entry, file) in list.iter_mut().zip(&waited_for) {
+                if let Some(file) = file {
+                    entry.poll(file, pass);
+                }
+            }
+        }
+    });
+    // As Linux: they are stored whether or not a signal ended the wait.
+    uaccess::write_bytes(fds, list.as_bytes())?;
     ready
+}
+
+impl PollFd {
+    /// Polls the file of the descriptor, and returns it.
+    #[inline(always)]
+    fn poll_first(
+        &mut self,
+        cursor: &mut FdCursor<'_>,
+        pass: &mut PollPass<'_>,
+    ) -> Option<Arc<File>> {
+        self.revents = 0;
+        if self.fd.is_negative() {
+            return None;
+        }
+        let file = cursor.get_io(self.fd);
+        if let Some(file) = &file {
+            self.poll(file, pass);
+        } else {
+            self.revents = Events::NVAL.bits() as u16;
+            pass.count_ready();
+        }
+        file
+    }
+
+    #[inline(always)]
+    fn poll(&mut self, file: &File, pass: &mut PollPass<'_>) {
+        let wanted = Events::from_bits_truncate(u32::from(self.events)) | Events::ALWAYS;
+        self.revents = pass.poll(file, wanted).bits() as u16;
+    }
 }
 
 /// `poll(2)`: waits for events on descriptors; the timeout is in milliseconds.
@@ -177,6 +216,13 @@ const IN_SET: Events = Events::READABLE.union(Events::RDBAND).union(Events::ALWA
 const OUT_SET: Events = Events::WRITABLE.union(Events::WRBAND).union(Events::ERR);
 const EXCEPT_SET: Events = Events::PRI;
 
+/// A set of descriptors, in words.
+fn empty_set(words: usize) -> Result<Vec<u64>, Errno> {
+    let mut set = fallible::with_capacity(words)?;
+    set.resize(words, 0);
+    Ok(set)
+}
+
 fn do_select(
     task: &Task,
     count: i32,
@@ -188,46 +234,52 @@ fn do_select(
         .map_err(|_| Errno::EINVAL)?
         .min(files.size());
     let words = count.div_ceil(64);
-    let mut bits = [const { Vec::new() }; 3];
-    for (words_of, &addr) in bits.iter_mut().zip(&sets) {
-        words_of.resize(words, 0u64);
+    let mut asked = [empty_set(words)?, empty_set(words)?, empty_set(words)?];
+    for (set, &addr) in asked.iter_mut().zip(&sets) {
         // Of no descriptors nothing is read or written, wherever that is.
         if !addr.is_null() && words > 0 {
-            uaccess::read_bytes(addr, words_of.as_mut_slice().as_mut_bytes())?;
+            uaccess::read_bytes(addr, set.as_mut_slice().as_mut_bytes())?;
         }
     }
-    let kinds = [IN_SET, OUT_SET, EXCEPT_SET];
-    let mut fds = Vec::new();
-    let mut entries = Vec::new();
-    for fd in 0..count {
-        let has = |set: &Vec<u64>| set[fd / 64] >> (fd % 64) & 1 != 0;
-        let wanted = bits
-            .iter()
-            .zip(kinds)
-            .filter(|(set, _)| has(set))
-            .fold(Events::empty(), |all, (_, kind)| all | kind);
-        if !wanted.is_empty() {
-            let file = Some(files.get_io(Fd::from_index(fd))?);
-            entries.push(PollItem {
-                file,
-                events: wanted,
-                revents: Events::empty(),
-            });
-            fds.push(fd);
+    let wanted_of = |fd: usize| {
+        let mut wanted = Events::empty();
+        for (set, kind) in asked.iter().zip([IN_SET, OUT_SET, EXCEPT_SET]) {
+            wanted |= if set[fd / 64] >> (fd % 64) & 1 != 0 {
+                kind
+            } else {
+                Events::empty()
+            };
         }
+        wanted
+    };
+    for fd in (0..count).filter(|&fd| !wanted_of(fd).is_empty()) {
+        files.get_io(Fd::from_index(fd))?;
     }
-    poll::poll(&mut entries, deadline)?;
-    let mut ready = 0;
-    for ((set, kind), &addr) in bits.iter_mut().zip(kinds).zip(&sets) {
-        let asked = core::mem::replace(set, vec![0; words]);
-        for (&fd, entry) in fds.iter().zip(&entries) {
-            if asked[fd / 64] >> (fd % 64) & 1 != 0 && entry.revents.intersects(kind) {
-                set[fd / 64] |= 1 << (fd % 64);
-                ready += 1;
+    let mut found = [empty_set(words)?, empty_set(words)?, empty_set(words)?];
+    poll::poll(deadline, |pass| {
+        for fd in 0..count {
+            let wanted = wanted_of(fd);
+            if wanted.is_empty() {
+                continue;
+            }
+            // One that was closed meanwhile has nothing to report.
+            let Ok(file) = files.get_io(Fd::from_index(fd)) else {
+                continue;
+            };
+            let events = pass.poll(&file, wanted);
+            for (set, kind) in found.iter_mut().zip([IN_SET, OUT_SET, EXCEPT_SET]) {
+                set[fd / 64] |= u64::from(events.intersects(kind)) << (fd % 64);
             }
         }
+    })?;
+    let mut ready = 0;
+    for ((found, asked), &addr) in found.iter_mut().zip(&asked).zip(&sets) {
+        for (found, asked) in found.iter_mut().zip(asked) {
+            *found &= asked;
+            ready += found.count_ones() as usize;
+        }
         if !addr.is_null() && words > 0 {
-            uaccess::write_bytes(addr, set.as_slice().as_bytes())?;
+            uaccess::write_bytes(addr, found.as_slice().as_bytes())?;
         }
     }
     Ok(ready)
@@ -339,7 +391,7 @@ pub fn sys_epoll_ctl(
     if !file.ops().is_pollable() {
         return Err(Errno::EPERM);
     }
-    if alloc::sync::Arc::ptr_eq(&set_file, &file) {
+    if Arc::ptr_eq(&set_file, &file) {
         return Err(Errno::EINVAL);
     }
     let set = set_file

@@ -254,6 +254,40 @@ impl FdBitmaps {
     }
 }
 
+/// A look at one descriptor after the other, which is cheaper while they are near each other.
+pub(crate) struct FdCursor<'a> {
+    files: &'a Files,
+    /// The chunk of the last one, and the number of its first slot.
+    slots: &'a [RcuArc<File>],
+    start: usize,
+}
+
+impl FdCursor<'_> {
+    /// The open file behind a descriptor, if there is one that was not opened with `O_PATH`.
+    #[inline(always)]
+    pub(crate) fn get_io(&mut self, fd: Fd) -> Option<Arc<File>> {
+        let fd = fd.index();
+        let slot = match self.slots.get(fd.wrapping_sub(self.start)) {
+            Some(slot) => slot,
+            None => self.seek(fd)?,
+        };
+        slot.load()
+            .filter(|file| !file.flags().contains(OpenFlags::PATH))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn seek(&mut self, fd: usize) -> Option<&RcuArc<File>> {
+        (self.slots, self.start) = if fd < FIRST {
+            (&self.files.first[..], 0)
+        } else {
+            let (chunk, start, _) = Files::chunk(fd);
+            (&self.files.further.get(chunk)?.get()?[..], start)
+        };
+        self.slots.get(fd - self.start)
+    }
+}
+
 /// A thread's share in a table. When the last thread has given its share back everything in the
 /// table is closed, whoever looks at it at that moment.
 pub(crate) struct FdTableRef {
@@ -428,6 +462,15 @@ impl FdTable {
             .iter()
             .map(|file| each + file.ops().memory())
             .sum()
+    }
+
+    /// Begins a look at several descriptors.
+    pub(crate) fn cursor(&self) -> FdCursor<'_> {
+        FdCursor {
+            files: &self.files,
+            slots: &self.files.first,
+            start: 0,
+        }
     }
 
     /// The open file behind a descriptor that was not opened with `O_PATH`.

@@ -92,7 +92,9 @@ impl TcpSocket {
             listener: self.this.clone(),
         });
         let watcher: Arc<dyn PollObserver> = deferred.clone();
-        server.endpoint.readable.add_observer(&watcher);
+        // The first observer there, which always finds room.
+        let added = server.endpoint.readable.add_observer(&watcher);
+        debug_assert!(added.is_ok(), "a new connection has no observers");
         timer::schedule_timer(
             u64::from(seconds) * 1_000_000_000,
             Arc::new(DeferTimer(Arc::downgrade(&deferred))),

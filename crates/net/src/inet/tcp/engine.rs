@@ -162,9 +162,12 @@ impl TcpBuffers {
 
     /// Has an observer told when the socket has sent or received. It is told in the thread that
     /// did, and stays until its last strong reference is dropped.
-    pub fn watch(&self, observer: &Arc<dyn PollObserver>) {
-        self.unacknowledged.readable.add_observer(observer);
-        self.unacknowledged.writable.add_observer(observer);
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn watch(&self, observer: &Arc<dyn PollObserver>) -> Result<()> {
+        self.unacknowledged.readable.add_observer(observer)?;
+        self.unacknowledged.writable.add_observer(observer)
     }
 
     /// The number of bytes that were sent and not acknowledged.
