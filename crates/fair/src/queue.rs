@@ -677,7 +677,7 @@ impl RunQueue {
     ///
     /// As the threads have the same weight, virtual time goes on as if there were one, and nobody
     /// is owed anything.
-    #[inline]
+    #[inline(always)]
     pub fn hand_over(&mut self, id: u32, recent: Recent, now_ns: u64) -> Option<Recent> {
         if self.waiting() != 0 {
             return None;

@@ -31,6 +31,7 @@ pub const CHECKS: &[(&str, Check)] = &[
         round_robin_takes_turns,
     ),
     ("scheduling-affinity", affinity),
+    ("scheduling-yielding-is-no-claim", yielding_is_no_claim),
 ];
 
 /// Checks that run longer; in machines of several sizes.
@@ -619,6 +620,52 @@ fn round_robin_takes_turns() -> Result<()> {
             start.give();
         }
         second.join().expect("the thread ended well");
+        result
+    })
+}
+
+/// Two threads that do nothing but yield let each other go on, and keep nobody from the processor
+/// they share: neither one that sleeps now and then nor one that computes.
+fn yielding_is_no_claim() -> Result<()> {
+    let (yields, stop) = (
+        [AtomicU64::new(0), AtomicU64::new(0)],
+        AtomicBool::new(false),
+    );
+    let seen = || yields.each_ref().map(|count| count.load(Ordering::Relaxed));
+    thread::scope(|scope| {
+        let stop = &stop;
+        let others = yields.each_ref().map(|count| {
+            scope.spawn(move || -> Result<()> {
+                pin(0, 0)?;
+                while !stop.load(Ordering::Relaxed) {
+                    count.fetch_add(1, Ordering::Relaxed);
+                    thread::yield_now();
+                }
+                Ok(())
+            })
+        });
+        let meanwhile = scope.spawn(|| {
+            pin(0, 0)?;
+            for _ in 0..20 {
+                let before = seen();
+                thread::sleep(Duration::from_millis(1));
+                while seen()
+                    .iter()
+                    .zip(before)
+                    .any(|(now, before)| *now <= before + 2)
+                {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+            let start = own_time();
+            while own_time() - start < Duration::from_millis(20) {}
+            Ok(())
+        });
+        let result = meanwhile.join().expect("the thread ended well");
+        stop.store(true, Ordering::Relaxed);
+        for other in others {
+            other.join().expect("the thread ended well")?;
+        }
         result
     })
 }

@@ -27,6 +27,28 @@ impl Cpu {
     /// that is all there is to decide.
     #[inline(always)]
     pub(super) fn switch_to_deferred(&self, prev: &'static Slot) -> Option<&'static Slot> {
+        let next = self.hand_over_to_deferred(prev, None)?;
+        self.reschedule.set(false);
+        Some(next)
+    }
+
+    /// `prev` lets others go first: changes places with the thread that waits in `deferred`, if
+    /// there is one and that is all there is to decide.
+    #[inline(always)]
+    pub(super) fn yield_to_deferred(&self, prev: &'static Slot) -> Option<&'static Slot> {
+        if self.reschedule.get() || !IDLE.is_empty() {
+            return None;
+        }
+        self.hand_over_to_deferred(prev, Some(prev))
+    }
+
+    /// Gives the CPU from `prev` to the thread that waits in `deferred`, where `waiting` is next.
+    #[inline(always)]
+    fn hand_over_to_deferred(
+        &self,
+        prev: &'static Slot,
+        waiting: Option<&'static Slot>,
+    ) -> Option<&'static Slot> {
         let (next, shared) = (self.deferred.get()?, self.shared);
         // As in `pick_next`.
         shared.wake_state.0.swap(wake::SEND_IPI, Ordering::SeqCst);
@@ -38,11 +60,39 @@ impl Cpu {
             .queue
             .borrow_mut()
             .hand_over(next.number(), next.recent(), now)?;
-        self.deferred.set(None);
-        self.reschedule.set(false);
+        self.deferred.set(waiting);
         prev.save_neutral_history(recent);
         self.set_current(next, now);
         Some(next)
+    }
+
+    /// `prev` has just yielded to `next`. If nobody else waits, and both are alike, it waits in
+    /// `deferred`: two threads that only yield to each other take turns, and nothing is to be
+    /// weighed up.
+    fn defer_yielded(
+        &self,
+        queue: &mut RunQueue,
+        prev: &'static Slot,
+        next: &'static Slot,
+        now: u64,
+    ) {
+        if queue.waiting() != 1
+            || core::ptr::eq(prev, self.idle())
+            || prev.policy() != next.policy()
+            || self.evicted.get().is_some()
+            || !self.overflow.borrow().is_empty()
+            || !IDLE.is_empty()
+        {
+            return;
+        }
+        if let Some(history) = queue.remove(prev.number(), now) {
+            prev.save_history(&history);
+            if self.can_defer(queue, prev) {
+                self.deferred.set(Some(prev));
+            } else {
+                self.enqueue(queue, prev, now);
+            }
+        }
     }
 
     /// Takes in who was woken, decides who runs, and says so to others and to the timer. The caller
@@ -80,11 +130,6 @@ impl Cpu {
         };
         let next = picked.map_or(idle, slot::by_number);
         if !core::ptr::eq(prev, next) {
-            if why != SwitchReason::Parked
-                && let Some(own) = &*self.run_context.borrow()
-            {
-                own.thread.count_preemption();
-            }
             self.account(prev, next, now);
             if !self.overflow.borrow().is_empty() {
                 let tired = why != SwitchReason::Parked
@@ -114,6 +159,9 @@ impl Cpu {
             Ordering::Release,
         );
         self.arm_timer(look.unwrap_or(u64::MAX), picked.is_none());
+        if why == SwitchReason::Yield && !core::ptr::eq(prev, next) {
+            self.defer_yielded(queue, prev, next, now);
+        }
         next
     }
 

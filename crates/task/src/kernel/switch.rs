@@ -47,7 +47,7 @@ pub(super) fn park() {
                 // because our stack is in use until the switch is done, and the queue is looked at
                 // by nobody but this CPU.
                 match c.switch_to_deferred(me) {
-                    Some(next) => Some(c.save_outgoing(me, next, false, irqs)),
+                    Some(next) => Some(c.save_outgoing(me, next, SwitchReason::Parked, irqs)),
                     None => c.prepare_switch(SwitchReason::Parked, irqs),
                 }
             } else {
@@ -63,7 +63,18 @@ pub(super) fn park() {
 
 /// Lets other threads of this CPU go first.
 pub fn yield_now() {
-    cpu::without_irqs(|| reschedule(SwitchReason::Yield));
+    cpu::without_irqs(|| {
+        let to = CPUS.with_irqs_off(|c, irqs| {
+            let me = c.current();
+            match c.yield_to_deferred(me) {
+                Some(next) => Some(c.save_outgoing(me, next, SwitchReason::Yield, irqs)),
+                None => c.prepare_switch(SwitchReason::Yield, irqs),
+            }
+        });
+        if let Some(to) = to {
+            context_switch(to);
+        }
+    });
 }
 
 /// Looks for the thread to run here, and switches to it. Interrupts are off.
@@ -127,23 +138,25 @@ impl Cpu {
     fn prepare_switch(&self, why: SwitchReason, irqs: IrqsOff<'_>) -> Option<PendingSwitch> {
         let prev = self.current();
         let next = self.pick_next(why);
-        (!core::ptr::eq(prev, next))
-            .then(|| self.save_outgoing(prev, next, why == SwitchReason::Preempt, irqs))
+        (!core::ptr::eq(prev, next)).then(|| self.save_outgoing(prev, next, why, irqs))
     }
 
-    /// Takes the run context of the current thread, which leaves against its will if `forced`, and
-    /// accounts its time.
+    /// Takes the run context of the current thread, which leaves the CPU, and accounts its time. If
+    /// it does not sleep it leaves so that others can run, which counts as involuntary.
     #[inline(always)]
     fn save_outgoing(
         &self,
         prev: &'static Slot,
         next: &'static Slot,
-        forced: bool,
+        why: SwitchReason,
         irqs: IrqsOff<'_>,
     ) -> PendingSwitch {
         let mut own = self.run_context.take();
         if let Some(own) = &mut own {
-            own.thread.sched_out(forced);
+            if why != SwitchReason::Parked {
+                own.thread.count_preemption();
+            }
+            own.thread.sched_out(why == SwitchReason::Preempt);
             own.thread.stop_cpu_clock(self.running_since.get());
             if let Some(fpu) = &mut own.fpu {
                 fpu.save(irqs);
