@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// `SCHED_FIFO`: before all fair threads; runs until it sleeps, yields or a higher priority
-    /// (1..=99) comes.
+    /// comes. Programs have 1..=99; what is above is the kernel's own.
     Fifo(u8),
     /// `SCHED_RR`: the same, but takes turns with its equals each [`crate::RR_QUANTUM_NS`].
     Rr(u8),

@@ -28,7 +28,7 @@ use crate::cpu_stats::CpuStats;
 use crate::platform::{self, stats};
 use crate::{
     Condvar, ContextSwitches, CpuId, Deadline, Mutex, MutexGuard, NoMemory, Once, PreemptGuard,
-    RcuArc, ReadGuard, RwLock, Thread, UserSpace, WriteGuard,
+    Raised, RcuArc, ReadGuard, RwLock, Thread, UserSpace, WriteGuard,
 };
 
 /// Functions of a body: the calling thread, the CPUs, the clock.
@@ -45,6 +45,7 @@ trait Platform {
     fn sleep_until(deadline: Deadline);
     fn yield_now();
     fn preempt_disable() -> PreemptGuard;
+    fn raise(priority: u8) -> Raised;
     fn preemption_point();
     fn now_ns() -> u64;
     fn cpu_count() -> usize;
@@ -87,6 +88,9 @@ impl Platform for Body {
     }
     fn preempt_disable() -> PreemptGuard {
         platform::preempt_disable()
+    }
+    fn raise(priority: u8) -> Raised {
+        platform::raise(priority)
     }
     fn preemption_point() {
         platform::preemption_point();

@@ -39,10 +39,10 @@ use kernel as platform;
 /// The atomics of the core library; on the host those of the explorer.
 pub use platform::sync;
 pub use platform::{
-    Condvar, CpuId, Mutex, MutexGuard, Once, PreemptGuard, RcuArc, ReadGuard, RwLock, Thread,
-    UserSpace, WriteGuard, change_rt_limits, cpu_count, current, now_ns, park, park_until,
-    preempt_disable, rt_limits, sleep_until, spawn, start_recording, stats, topology, try_current,
-    yield_now,
+    Condvar, CpuId, Mutex, MutexGuard, Once, PreemptGuard, Raised, RcuArc, ReadGuard, RwLock,
+    Thread, UserSpace, WriteGuard, change_rt_limits, cpu_count, current, now_ns, park, park_until,
+    preempt_disable, raise, rt_limits, sleep_until, spawn, start_recording, stats, topology,
+    try_current, yield_now,
 };
 #[cfg(target_os = "none")]
 pub use platform::{Site, init, lock_sites, run_cpu};

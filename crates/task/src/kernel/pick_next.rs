@@ -331,6 +331,19 @@ impl Cpu {
         }
     }
 
+    /// Takes in the policy of the current thread, which it changed itself: O(log n). The next
+    /// opportunity to choose is taken, also because others were told by which policy it runs.
+    pub(super) fn reapply_own_policy(&self) {
+        let (queue, now) = (&mut *self.queue.borrow_mut(), now_ns());
+        // Who waits there has the policy that the current thread had.
+        if let Some(pending) = self.deferred.take() {
+            self.enqueue_woken(queue, pending, self.id, now);
+        }
+        let slot = self.current();
+        queue.set_policy(slot.number(), slot.policy(), now);
+        self.reschedule.set(true);
+    }
+
     /// Gives waiting threads to CPUs that have none: first to the one that asked.
     fn push_to_idle(&self, queue: &mut RunQueue, me: CpuId, now: u64) {
         let shared = self.shared;

@@ -9,7 +9,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use fair::{History, Policy, Recent};
 use guard::context::Context;
@@ -46,7 +46,11 @@ pub(super) struct Slot {
     next: AtomicU32,
     /// The CPU it runs on or last ran on, or is queued for.
     cpu: AtomicU32,
+    /// The policy it is scheduled by: that of `raised` if it is not 0, else `own_policy`.
     policy: AtomicU32,
+    own_policy: AtomicU32,
+    /// Priority of the kernel's work that the thread does now, or 0.
+    raised: AtomicU8,
     /// The policy is not the one its run queue knows.
     pub(super) policy_changed: AtomicBool,
     /// The thread comes from another run queue, not from sleep.
@@ -106,6 +110,8 @@ impl Slot {
             next: AtomicU32::new(NIL),
             cpu: AtomicU32::new(0),
             policy: AtomicU32::new(encode(Policy::default())),
+            own_policy: AtomicU32::new(encode(Policy::default())),
+            raised: AtomicU8::new(0),
             policy_changed: AtomicBool::new(false),
             migrated: AtomicBool::new(false),
             blocked_on_lock: AtomicBool::new(false),
@@ -161,8 +167,26 @@ impl Slot {
         decode(self.policy.load(Ordering::Relaxed))
     }
 
+    /// Sets the thread's own policy. `thread_id` is locked.
     pub(super) fn set_policy(&self, policy: Policy) {
-        self.policy.store(encode(policy), Ordering::Relaxed);
+        self.own_policy.store(encode(policy), Ordering::Relaxed);
+        self.set_raised(self.raised.load(Ordering::Relaxed));
+    }
+
+    /// Priority of the kernel's work that the thread does now, or 0.
+    pub(super) fn raised(&self) -> u8 {
+        self.raised.load(Ordering::Relaxed)
+    }
+
+    /// Sets the priority that stands in for the thread's own policy, or (0) lets that hold again;
+    /// returns the one before. `thread_id` is locked.
+    pub(super) fn set_raised(&self, priority: u8) -> u8 {
+        let policy = match priority {
+            0 => self.own_policy.load(Ordering::Relaxed),
+            priority => encode(Policy::Fifo(priority)),
+        };
+        self.policy.store(policy, Ordering::Relaxed);
+        self.raised.swap(priority, Ordering::Relaxed)
     }
 
     /// The history kept when a run queue gave the thread up.

@@ -127,6 +127,15 @@ pub(super) fn preempt_check() {
     }
 }
 
+/// The calling thread has changed the policy that it is scheduled by: takes that in, and lets
+/// others go first if they have a better claim now.
+pub(super) fn own_policy_changed() {
+    cpu::without_irqs(|| {
+        CPUS.with(Cpu::reapply_own_policy);
+        preempt_check();
+    });
+}
+
 /// Another CPU wants this one to look at its wake queues.
 pub(super) fn on_reschedule_ipi() {
     CPUS.with(|c| c.reschedule.set(true));

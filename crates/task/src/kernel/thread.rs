@@ -6,6 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 use core::fmt;
+use core::marker::PhantomData;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use fair::{Policy, Room};
@@ -521,6 +522,48 @@ pub fn try_current() -> Option<Arc<Thread>> {
     CPUS.with(|c| Some(c.run_context.try_borrow().ok()?.as_ref()?.thread.clone()))
 }
 
+/// The calling thread is raised while this exists ([`raise`]).
+#[derive(Debug)]
+#[must_use = "the thread has its own policy again as soon as this is dropped"]
+pub struct Raised {
+    before: u8,
+    /// Only the thread itself may drop it.
+    not_send: PhantomData<*mut ()>,
+}
+
+/// Schedules the calling thread as a `SCHED_FIFO` one of `priority` until the result is dropped,
+/// or higher if it is raised higher already; its policy stays what it is. Programs have priorities
+/// up to 99. To be dropped in the reverse order.
+pub fn raise(priority: u8) -> Raised {
+    let before = change_raised(|before| priority.max(before));
+    Raised {
+        before,
+        not_send: PhantomData,
+    }
+}
+
+impl Drop for Raised {
+    fn drop(&mut self) {
+        change_raised(|_| self.before);
+    }
+}
+
+/// Changes the priority of the kernel's work that the calling thread does; returns the one before.
+fn change_raised(change: impl FnOnce(u8) -> u8) -> u8 {
+    let slot = super::cpu::current_slot();
+    let before = {
+        let _thread_id = slot.thread_id.lock();
+        let before = slot.raised();
+        let after = change(before);
+        if before == after {
+            return before;
+        }
+        slot.set_raised(after)
+    };
+    switch::own_policy_changed();
+    before
+}
+
 /// Has the calling thread look after memory before it goes on in ring 3, where it holds no lock.
 pub(super) fn on_low_memory() {
     CPUS.with(|c| {
@@ -576,6 +619,7 @@ pub fn spawn(
     {
         let mut thread_id = slot.thread_id.lock();
         *thread_id = thread.id;
+        slot.set_raised(0);
         slot.set_policy(Policy::default());
         slot.set_allowed(|word| match affinity {
             None => u64::MAX,
