@@ -27,8 +27,9 @@ const ISA_LINES: u8 = 16;
 pub const RESCHEDULE_VECTOR: u8 = 0xe0;
 /// TLB shootdown.
 pub const TLB_VECTOR: u8 = 0xe1;
-/// A peer instance's doorbell.
-pub const DOORBELL_VECTOR: u8 = 0xe2;
+/// A peer instance's doorbell. The only one in use of its priority class, the lowest, so that it
+/// can be masked alone.
+pub const DOORBELL_VECTOR: u8 = 0x28;
 /// Another CPU of the instance stops all of them.
 pub const HALT_VECTOR: u8 = 0xe3;
 /// The local timer.
@@ -96,6 +97,12 @@ pub fn set_reschedule_handler(_: &BootToken, handler: fn()) {
 /// Sets what runs when a peer instance rang.
 pub fn set_doorbell_handler(_: &BootToken, handler: fn()) {
     DOORBELL.set(handler);
+}
+
+/// Holds peers' doorbells back from this CPU, as their handler may do, or lets them through again.
+/// Of those that ring meanwhile one is kept.
+pub fn mask_doorbell(masked: bool) {
+    apic::hold_back(if masked { DOORBELL_VECTOR } else { 0 });
 }
 
 /// Sets what runs at the end of every interrupt, after its acknowledgement, with interrupts off. It

@@ -142,6 +142,12 @@ pub fn end_of_interrupt() {
     write(END_OF_INTERRUPT, 0);
 }
 
+/// Holds interrupts of a vector's priority class, and those below, back from this CPU, where they
+/// stay requested; 0: none.
+pub(crate) fn hold_back(vector: u8) {
+    write(TASK_PRIORITY, u32::from(vector));
+}
+
 /// Sends a command to one CPU.
 fn command(apic_id: u32, low: u32) {
     if X2APIC.load(Ordering::Relaxed) {
