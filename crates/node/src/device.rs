@@ -44,6 +44,7 @@ impl FileOps for SkerryFile {
         if !request.caller.privileged() {
             return Err(Errno::EPERM);
         }
+        let _raised = task::raise(crate::MANAGEMENT_PRIORITY);
         match request.command {
             dev::INFO => info(request),
             dev::CREATE => create(request),
@@ -239,7 +240,9 @@ impl Reservation {
 
     /// Puts the instance into the table.
     fn commit(self, instance: Arc<Instance>) {
-        TABLE.lock().instances.insert(self.id, instance);
+        let mut table = TABLE.lock();
+        table.active.insert(self.id, instance.clone());
+        table.instances.insert(self.id, instance);
     }
 }
 
@@ -353,6 +356,7 @@ fn wait(request: &IoctlRequest<'_>) -> Result<usize> {
         .ok()
         .map(|ms| Deadline::after_ns(ms * 1_000_000));
     let ended = || instance.has_ended().then_some(());
+    instance.hurry();
     instance
         .state_changed
         .wait_until(deadline, ended)?

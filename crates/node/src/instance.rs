@@ -12,8 +12,9 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi::dev::{self, Status};
 use abi::errno::Errno;
+use abi::layout::PAGE_SIZE;
 use abi::msg::{self, Message};
-use abi::window::State;
+use abi::window::{KLOG_BYTES, STREAM_BYTES, State};
 use fs::Result;
 use fs::poll::PollQueue;
 use guard::machine_check::BadPage;
@@ -21,12 +22,16 @@ use guard::mem::{Scrub, Scrubbing};
 use guard::partition::{HaltProgress, HaltReport, Partition, quarantine};
 use guard::timer;
 use ring::{Consumer, LogReader, MessageWriter, Producer};
-use task::Mutex;
+use task::{Mutex, Policy, Thread};
 
-use crate::stream_log::{self, DrainExtent, StreamLog};
+use crate::TABLE;
+use crate::brief::lock_briefly;
+use crate::stream_log::{self, DrainExtent, Popped, StreamLog};
 
-/// Streams of an instance, by `dev::STREAM_*`, that it writes.
+/// Streams of an instance, by `dev::STREAM_*` less 1, that it writes.
 const OUTPUTS: usize = 3;
+/// The kernel log, the last of them.
+const KLOG: usize = dev::STREAM_KLOG as usize - 1;
 
 /// An instance, from its creation until it is forgotten.
 pub(crate) struct Instance {
@@ -42,6 +47,8 @@ pub(crate) struct Instance {
     /// Notified when the state changes.
     pub(crate) state_changed: PollQueue,
     halt_wanted: AtomicBool,
+    /// Somebody waits for the end.
+    waited_for: AtomicBool,
 }
 
 struct InstanceState {
@@ -57,6 +64,8 @@ struct InstanceState {
     reclaiming: bool,
     /// Hardware has lost some of its memory.
     bad_memory: bool,
+    /// Takes the memory back.
+    reclaimer: Option<Arc<Thread>>,
 }
 
 /// Outcome of draining the rings of all outputs.
@@ -92,11 +101,13 @@ impl Instance {
                 halting_since: 0,
                 reclaiming: false,
                 bad_memory: false,
+                reclaimer: None,
             }),
             output_changed: Default::default(),
             input_changed: PollQueue::new(),
             state_changed: PollQueue::new(),
             halt_wanted: AtomicBool::new(false),
+            waited_for: AtomicBool::new(false),
         }))
     }
 
@@ -109,12 +120,12 @@ impl Instance {
     }
 
     pub(crate) fn status(&self) -> Status {
-        self.record.lock().status
+        lock_briefly(&self.record).status
     }
 
     /// True when it will not run (any more).
     pub(crate) fn has_ended(&self) -> bool {
-        self.record.lock().status.state > dev::STATE_RUNNING
+        lock_briefly(&self.record).status.state > dev::STATE_RUNNING
     }
 
     pub(crate) fn output(&self, stream: usize) -> &Mutex<StreamLog> {
@@ -156,7 +167,7 @@ impl Instance {
         }
         self.state_changed.notify();
         // From now on the rings want to be read.
-        crate::WORK_EVENT.set();
+        crate::request();
         Ok(())
     }
 
@@ -197,7 +208,8 @@ impl Instance {
             return Err(Errno::ESRCH);
         }
         self.halt_wanted.store(true, Ordering::Release);
-        crate::WORK_EVENT.set();
+        self.hurry();
+        crate::request();
         Ok(())
     }
 
@@ -217,13 +229,12 @@ impl Instance {
         );
         self.record.lock().bad_memory = true;
         self.halt_wanted.store(true, Ordering::Release);
-        crate::WORK_EVENT.set();
+        crate::request();
     }
 
     /// Writes to its standard input what fits; `EPIPE` when it has ended.
     pub(crate) fn push_input(&self, bytes: &[u8]) -> Result<usize> {
-        let mut record = self.record.lock();
-        let record = &mut *record;
+        let record = &mut *lock_briefly(&self.record);
         let partition = match &record.partition {
             Some(partition) if record.status.state <= dev::STATE_RUNNING => partition,
             _ => return Err(Errno::EPIPE),
@@ -241,7 +252,7 @@ impl Instance {
 
     /// Whether [`Self::push_input`] would take a byte, or fail.
     pub(crate) fn input_ready(&self) -> bool {
-        let record = self.record.lock();
+        let record = lock_briefly(&self.record);
         match &record.partition {
             Some(partition) if record.status.state <= dev::STATE_RUNNING => {
                 let window = partition.window();
@@ -254,7 +265,7 @@ impl Instance {
 
     /// No more standard input will come.
     pub(crate) fn close_input(&self) {
-        let record = self.record.lock();
+        let record = lock_briefly(&self.record);
         if let Some(partition) = &record.partition {
             let window = partition.window();
             Producer::resume(&window.stdin, &window.stdin_area, record.stdin_position).close();
@@ -262,14 +273,13 @@ impl Instance {
         }
     }
 
-    /// Moves things on: rings, CPUs, the end. Returns in how many nanoseconds it is to be looked at
-    /// again, whatever happens.
+    /// Moves things on: CPUs, the end. Returns in how many nanoseconds it is to be looked at again,
+    /// whatever happens.
     pub(crate) fn service(self: &Arc<Self>) -> Option<u64> {
         let mut record = self.record.lock();
         if record.status.state != dev::STATE_RUNNING || record.reclaiming {
             return None;
         }
-        let drained = self.drain(&mut record, DrainExtent::LogRoom);
         let record_ref = &mut *record;
         let partition = record_ref.partition.as_mut()?;
         partition.admit_further_cpus();
@@ -284,98 +294,141 @@ impl Instance {
                     timer::ticks_to_ns(first_user.saturating_sub(record_ref.start_tsc));
             }
         }
-        let ends = partition.reports_end() || self.halt_wanted.load(Ordering::Acquire);
-        if ends {
-            if record_ref.halting_since == 0 {
-                record_ref.halting_since = timer::now_ns().max(1);
-                partition.begin_halt();
-            }
-            if let HaltProgress::Done(report) = partition.halt_step() {
-                record.reclaiming = true;
-                drop(record);
-                // Scrubbing takes a while, and the other instances must not wait for it.
-                let this = self.clone();
-                if task::spawn("reclaim", None, move || this.finish(report)).is_err() {
-                    self.finish(report);
-                }
-                return None;
-            }
+        if !partition.reports_end() && !self.halt_wanted.load(Ordering::Acquire) {
+            let booting = record_ref.status.start_to_user_ns == 0;
+            return Some(if booting {
+                crate::BOOT_POLL_NS
+            } else {
+                crate::RUN_POLL_NS
+            });
         }
-        let booting = record.status.start_to_user_ns == 0;
+        if record_ref.halting_since == 0 {
+            record_ref.halting_since = timer::now_ns().max(1);
+            partition.begin_halt();
+        }
+        let HaltProgress::Done(report) = partition.halt_step() else {
+            return Some(crate::HALT_POLL_NS);
+        };
+        record.reclaiming = true;
         drop(record);
+        // Scrubbing takes a while, and the other instances must not wait for it.
+        let this = self.clone();
+        match task::spawn("reclaim", None, move || this.finish(report)) {
+            Ok(reclaimer) => {
+                let mut record = self.record.lock();
+                if record.status.state == dev::STATE_RUNNING {
+                    record.reclaimer = Some(reclaimer);
+                }
+                drop(record);
+                if self.waited_for.load(Ordering::SeqCst) {
+                    self.hurry();
+                }
+            }
+            Err(_) => self.finish(report),
+        }
+        None
+    }
+
+    /// Somebody waits for the end: what is left to do for it is done before all that programs do.
+    pub(crate) fn hurry(&self) {
+        self.waited_for.store(true, Ordering::SeqCst);
+        let reclaimer = lock_briefly(&self.record).reclaimer.clone();
+        if let Some(reclaimer) = reclaimer {
+            reclaimer.set_policy(Policy::Fifo(crate::MANAGEMENT_PRIORITY));
+        }
+    }
+
+    /// Moves what is in the rings into the logs, and tells readers and writers. True if there may
+    /// be more, for which nobody will ring.
+    pub(crate) fn move_output(&self) -> bool {
+        let drained = self.drain(DrainExtent::LogRoom);
         for (changed, grown) in self.output_changed.iter().zip(drained.grown) {
             if grown {
                 changed.notify();
             }
         }
         self.input_changed.notify();
-        if drained.more {
-            crate::WORK_EVENT.set();
-        }
-        Some(match (ends, booting) {
-            (true, _) => crate::HALT_POLL_NS,
-            (false, true) => crate::BOOT_POLL_NS,
-            (false, false) => crate::RUN_POLL_NS,
-        })
+        drained.more
     }
 
     /// Moves what is in the rings into the logs. From each ring at most what it holds: an instance
     /// that writes without end, or says so, must not keep the others waiting.
-    fn drain(&self, record: &mut InstanceState, extent: DrainExtent) -> DrainSummary {
+    fn drain(&self, extent: DrainExtent) -> DrainSummary {
         let mut drained = DrainSummary {
             grown: [false; OUTPUTS],
             more: false,
         };
-        let Some(partition) = &record.partition else {
-            return drained;
-        };
-        let window = partition.window();
         let mut ring_back = false;
-        let rings = [
-            (&window.stdout, &window.stdout_area[..]),
-            (&window.stderr, &window.stderr_area[..]),
-        ];
-        for (stream, (header, area)) in rings.into_iter().enumerate() {
-            let mut consumer = Consumer::resume(header, area, record.positions[stream]);
-            let one = stream_log::drain(&mut consumer, area.len(), &self.outputs[stream], extent);
+        for stream in 0..KLOG {
+            let one = stream_log::drain(STREAM_BYTES, &self.outputs[stream], extent, |buf| {
+                self.pop(stream, buf)
+            });
             drained.grown[stream] = one.grown;
             drained.more |= one.more;
             ring_back |= one.made_room;
-            record.positions[stream] = consumer.position();
         }
-        let klog = dev::STREAM_KLOG as usize - 1;
-        let mut reader = LogReader::new(&window.klog, &window.klog_area, record.positions[klog]);
-        let mut budget = window.klog_area.len();
-        let mut buf = [0; 4096];
-        while budget > 0 {
-            let (count, lost) = reader.read(&mut buf[..4096.min(budget)]);
-            let mut log = self.outputs[klog].lock();
-            if lost > 0 {
-                log.push(format!("({lost} bytes of the log were overwritten)\n").as_bytes());
-            }
-            log.push(&buf[..count]);
-            drained.grown[klog] |= count > 0;
-            budget -= count;
-            if count == 0 {
-                break;
-            }
-        }
-        record.positions[klog] = reader.position();
-        if ring_back {
+        drained.grown[KLOG] = self.drain_klog();
+        if ring_back && let Some(partition) = &lock_briefly(&self.record).partition {
             partition.ring();
         }
         drained
     }
 
+    /// Takes what fits into `buf`, a page at most, out of the ring of standard output or error.
+    fn pop(&self, stream: usize, buf: &mut [u8]) -> Popped {
+        let record = &mut *lock_briefly(&self.record);
+        let Some(partition) = &record.partition else {
+            return Popped::NOTHING;
+        };
+        let window = partition.window();
+        let (header, area) = match stream {
+            0 => (&window.stdout, &window.stdout_area[..]),
+            _ => (&window.stderr, &window.stderr_area[..]),
+        };
+        let mut consumer = Consumer::resume(header, area, record.positions[stream]);
+        let popped = stream_log::pop(&mut consumer, buf);
+        record.positions[stream] = consumer.position();
+        popped
+    }
+
+    /// Moves what is in the ring of the kernel log into its log. True if that grew.
+    fn drain_klog(&self) -> bool {
+        let (mut budget, mut grown) = (KLOG_BYTES, false);
+        let mut buf = [0; PAGE_SIZE];
+        while budget > 0 {
+            let mut log = self.outputs[KLOG].lock();
+            let (count, lost) = {
+                let record = &mut *lock_briefly(&self.record);
+                let Some(partition) = &record.partition else {
+                    break;
+                };
+                let window = partition.window();
+                let mut reader =
+                    LogReader::new(&window.klog, &window.klog_area, record.positions[KLOG]);
+                let read = reader.read(&mut buf[..PAGE_SIZE.min(budget)]);
+                record.positions[KLOG] = reader.position();
+                read
+            };
+            if lost > 0 {
+                log.push(format!("({lost} bytes of the log were overwritten)\n").as_bytes());
+            }
+            log.push(&buf[..count]);
+            grown |= count > 0;
+            budget -= count;
+            if count == 0 {
+                break;
+            }
+        }
+        grown
+    }
+
     /// All CPUs are back or lost, and nobody writes any more: takes what was written last, then the
     /// memory, and makes the record's last entries.
-    fn finish(&self, report: HaltReport) {
-        let mut record = self.record.lock();
-        self.drain(&mut record, DrainExtent::All);
-        let Some(partition) = record.partition.take() else {
+    fn finish(self: &Arc<Self>, report: HaltReport) {
+        self.drain(DrainExtent::All);
+        let Some(partition) = self.record.lock().partition.take() else {
             return;
         };
-        drop(record);
         let (said, code) = {
             let window = partition.window();
             (
@@ -384,8 +437,13 @@ impl Instance {
             )
         };
         let bytes = partition.memory_bytes();
-        let scrub = partition.reclaim().map(scrub);
+        let this = self.clone();
+        let is_waited_for = move || this.waited_for.load(Ordering::Relaxed);
+        let scrub = partition
+            .reclaim()
+            .map(|memory| scrub(memory, is_waited_for));
         let mut record = self.record.lock();
+        record.reclaimer = None;
         let halting_since = record.halting_since;
         let bad_memory = record.bad_memory;
         let status = &mut record.status;
@@ -443,8 +501,10 @@ impl Instance {
         status.set_detail("ended; some of its CPUs were in quarantine for a while");
     }
 
-    /// Closes all logs: nothing will be written or read any more.
+    /// Closes all logs: nothing will be written or read any more. Nor is there anything to look
+    /// after.
     fn close(&self) {
+        TABLE.lock().active.remove(&self.id);
         for output in &self.outputs {
             output.lock().closed = true;
         }
@@ -477,7 +537,7 @@ pub(crate) fn service_quarantine() -> Option<u64> {
     while let Some(released) = quarantine::release() {
         let instance = crate::instances().find(|instance| instance.id == released.id);
         let take_back = move || {
-            let scrub = scrub(released.memory);
+            let scrub = scrub(released.memory, || false);
             if let Some(instance) = instance {
                 instance.leave_quarantine(scrub);
             }
@@ -489,11 +549,15 @@ pub(crate) fn service_quarantine() -> Option<u64> {
     (!quarantine::is_empty()).then_some(crate::QUARANTINE_POLL_NS)
 }
 
-/// Zeroes an instance's memory, with all CPUs of the supervisor at it, and frees it.
-fn scrub(memory: Scrubbing) -> Scrub {
+/// Zeroes an instance's memory, with all CPUs of the supervisor at it, and frees it. While somebody
+/// waits for that it goes before what programs do.
+fn scrub(memory: Scrubbing, is_waited_for: impl Fn() -> bool + Send + Sync + 'static) -> Scrub {
     let memory = Arc::new(memory);
     let shared = memory.clone();
-    parallel::run(memory.pieces(), move |_| shared.scrub_next());
+    parallel::run(memory.pieces(), move |_| {
+        let _raised = is_waited_for().then(|| task::raise(crate::MANAGEMENT_PRIORITY));
+        shared.scrub_next()
+    });
     Arc::into_inner(memory)
         .expect("the tasks are over and their closure is gone")
         .finish()

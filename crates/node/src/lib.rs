@@ -1,13 +1,15 @@
 //! The supervisor's part: the table of instances, their logs, and `/dev/skerry`
 //! (`docs/partitions.md`).
 //!
-//! One thread looks after all instances. The doorbell interrupt wakes it; it drains rings into
-//! logs, admits an instance's further CPUs, and, when an instance has ended or shall end, gets
-//! CPUs and memory back. Calls of programs change records and wake it. What an instance writes into
-//! its window is data or a hint: its end is believed only when its CPUs are in the park page.
+//! One thread, the node thread, looks after all instances. The doorbell interrupt wakes it; it
+//! admits an instance's further CPUs, and, when an instance has ended or shall end, gets CPUs and
+//! memory back. Another one moves output from rings into logs. Calls of programs change records and
+//! wake them. What an instance writes into its window is data or a hint: its end is believed only
+//! when its CPUs are in the park page.
 //!
 //! | file | subject |
 //! |---|---|
+//! | `brief` | locks that the node thread never waits long for |
 //! | `instance` | one instance's record and life |
 //! | `stream_log` | a stream's last bytes, and its readers |
 //! | `device` | `/dev/skerry` |
@@ -17,6 +19,7 @@
 
 extern crate alloc;
 
+mod brief;
 mod device;
 mod instance;
 #[cfg(test)]
@@ -28,19 +31,34 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
 
+use abi::errno::Errno;
 use abi::layout::{GRANULE_SIZE, PAGE_SIZE};
+use brief::lock_briefly;
 use guard::BootToken;
 use guard::machine_check::{self, BadPage};
 use instance::Instance;
-use task::{Deadline, Event, Mutex, Policy};
+use task::{CpuId, Deadline, Event, Mutex, Policy};
 
-/// Rung by instances, and by calls that leave something to the node thread.
+/// Set by doorbells, and by calls that leave something to the node thread.
 static WORK_EVENT: Event = Event::new();
+/// Flag: a call set [`WORK_EVENT`], and is not to wait.
+static REQUESTED: AtomicBool = AtomicBool::new(false);
+/// Set when the rings of instances may hold something, or the logs have room again.
+static OUTPUT_EVENT: Event = Event::new();
+
+/// Priority of calls of `/dev/skerry`, and of what is done for who waits in one: above all that
+/// programs can have (1 to 99).
+const MANAGEMENT_PRIORITY: u8 = 100;
+/// Priority of the node thread.
+const NODE_PRIORITY: u8 = 101;
 
 struct Table {
     next_id: u32,
     instances: BTreeMap<u32, Arc<Instance>>,
+    /// Instances that have CPUs and memory.
+    active: BTreeMap<u32, Arc<Instance>>,
     /// Numbers and names of instances whose memory is being prepared, which takes a while.
     reserved: BTreeMap<u32, String>,
 }
@@ -48,6 +66,7 @@ struct Table {
 static TABLE: Mutex<Table> = Mutex::new(Table {
     next_id: 1,
     instances: BTreeMap::new(),
+    active: BTreeMap::new(),
     reserved: BTreeMap::new(),
 });
 
@@ -61,7 +80,18 @@ const RUN_POLL_NS: u64 = 1_000_000_000;
 /// Interval between looks at what is in quarantine.
 const QUARANTINE_POLL_NS: u64 = 100_000_000;
 
+/// Least time between two rounds of the node thread for doorbells.
+const DOORBELL_INTERVAL_NS: u64 = 200_000;
+
+/// One ring is as good as a hundred: further ones wait until the node thread has looked.
 fn on_doorbell() {
+    guard::irq::mask_doorbell(true);
+    WORK_EVENT.set();
+}
+
+/// Has the node thread look at the instances, at once.
+fn request() {
+    REQUESTED.store(true, Ordering::Release);
     WORK_EVENT.set();
 }
 
@@ -76,10 +106,13 @@ pub fn init(boot: &BootToken) -> fs::Result<()> {
     stream_log::set_limit((memory / 64).clamp(1 << 20, 256 << 20));
     guard::irq::set_doorbell_handler(boot, on_doorbell);
     device::register()?;
-    let spawn =
-        |name, body: fn()| task::spawn(name, None, body).map_err(|_| abi::errno::Errno::ENOMEM);
+    let spawn = |name, body: fn()| task::spawn(name, None, body).map_err(|_| Errno::ENOMEM);
     spawn("scrub", scrub_memory)?.set_policy(Policy::Idle);
-    spawn("node", supervise).map(drop)
+    spawn("output", move_output)?;
+    // Doorbells ring on the first CPU, and are masked and unmasked there.
+    let node = task::spawn("node", Some(CpuId(0)), supervise).map_err(|_| Errno::ENOMEM)?;
+    node.set_policy(Policy::Fifo(NODE_PRIORITY));
+    Ok(())
 }
 
 /// Zeroes all free memory once: what was there before the machine was started again is nobody's to
@@ -98,9 +131,20 @@ fn scrub_memory() {
 /// All instances, in the order of their numbers. The table is not locked meanwhile, and no list is
 /// made.
 fn instances() -> impl Iterator<Item = Arc<Instance>> {
-    let next = |id: u32| {
-        let table = TABLE.lock();
-        let mut further = table.instances.range(id + 1..);
+    in_order(|table| &table.instances)
+}
+
+/// The instances that have CPUs and memory, likewise.
+fn active_instances() -> impl Iterator<Item = Arc<Instance>> {
+    in_order(|table| &table.active)
+}
+
+fn in_order(
+    of: impl Fn(&Table) -> &BTreeMap<u32, Arc<Instance>>,
+) -> impl Iterator<Item = Arc<Instance>> {
+    let next = move |id: u32| {
+        let table = lock_briefly(&TABLE);
+        let mut further = of(&table).range(id + 1..);
         further.next().map(|(_, instance)| instance.clone())
     };
     core::iter::successors(next(0), move |instance| next(instance.id()))
@@ -111,7 +155,7 @@ fn instances() -> impl Iterator<Item = Arc<Instance>> {
 /// again.
 fn service_bad_pages(waiting: &mut Vec<BadPage>) -> Option<u64> {
     while let Some(page) = machine_check::next_bad_page() {
-        if let Some(instance) = instances().find(|instance| instance.holds(&page)) {
+        if let Some(instance) = active_instances().find(|instance| instance.holds(&page)) {
             instance.end_for_bad_memory();
         } else {
             log::error!("a page of memory that no instance has has an uncorrected error");
@@ -131,11 +175,43 @@ fn service_bad_pages(waiting: &mut Vec<BadPage>) -> Option<u64> {
     (!waiting.is_empty()).then_some(RUN_POLL_NS)
 }
 
+/// Main function of the node thread. It outranks all programs, so what it does is little, and for
+/// doorbells it does that at most once in [`DOORBELL_INTERVAL_NS`]: meanwhile they are masked.
 fn supervise() {
-    let mut again = Deadline::NEVER;
+    let (mut again, mut quiet_until) = (Deadline::NEVER, Deadline::PASSED);
     let mut bad_pages = Vec::with_capacity(64);
     loop {
-        WORK_EVENT.wait_until(again);
+        wait_for_work(again, quiet_until);
+        OUTPUT_EVENT.set();
+        let soonest = active_instances()
+            .filter_map(|instance| instance.service())
+            .chain(instance::service_quarantine())
+            .chain(service_bad_pages(&mut bad_pages))
+            .min();
+        again = soonest.map_or(Deadline::NEVER, Deadline::after_ns);
+        quiet_until = Deadline::after_ns(DOORBELL_INTERVAL_NS);
+        guard::irq::mask_doorbell(false);
+    }
+}
+
+/// Sleeps until a call leaves something to do, or `again`, or, after `quiet_until`, a doorbell
+/// rings.
+fn wait_for_work(again: Deadline, quiet_until: Deadline) {
+    let mut until = again;
+    while WORK_EVENT.wait_until(until)
+        && !REQUESTED.swap(false, Ordering::AcqRel)
+        && !quiet_until.has_passed()
+    {
+        until = again.min(quiet_until);
+    }
+}
+
+/// Main function of the thread that moves the instances' output into their logs. It has the
+/// priority of an ordinary program: all floods of output together get no more of a busy CPU than
+/// one of those does.
+fn move_output() {
+    loop {
+        OUTPUT_EVENT.wait();
         // Those that ended first lose most of what they wrote first.
         for instance in instances() {
             if !stream_log::is_near_limit() {
@@ -143,11 +219,12 @@ fn supervise() {
             }
             instance.cut_logs();
         }
-        let soonest = instances()
-            .filter_map(|instance| instance.service())
-            .chain(instance::service_quarantine())
-            .chain(service_bad_pages(&mut bad_pages))
-            .min();
-        again = soonest.map_or(Deadline::NEVER, Deadline::after_ns);
+        let mut more = false;
+        for instance in active_instances() {
+            more |= instance.move_output();
+        }
+        if more {
+            OUTPUT_EVENT.set();
+        }
     }
 }

@@ -65,7 +65,9 @@ impl Stream {
         let mut position = 0;
         while !self.done.load(Ordering::SeqCst) {
             let mut consumer = Consumer::resume(&self.header, &self.area, position);
-            let drained = stream_log::drain(&mut consumer, RING, &self.log, DrainExtent::LogRoom);
+            let drained = stream_log::drain(RING, &self.log, DrainExtent::LogRoom, |buf| {
+                stream_log::pop(&mut consumer, buf)
+            });
             position = consumer.position();
             if drained.made_room {
                 self.room.notify();

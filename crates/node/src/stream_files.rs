@@ -55,7 +55,7 @@ impl StreamReader {
         };
         if made_room {
             // The instance may wait for room.
-            crate::WORK_EVENT.set();
+            crate::OUTPUT_EVENT.set();
         }
         (count > 0 || closed || !self.follow).then_some(count)
     }
@@ -94,7 +94,7 @@ impl Drop for StreamReader {
     fn drop(&mut self) {
         if let Some(key) = self.backpressure_key {
             self.instance.output(self.stream).lock().detach(key);
-            crate::WORK_EVENT.set();
+            crate::OUTPUT_EVENT.set();
         }
     }
 }

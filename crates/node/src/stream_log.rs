@@ -292,12 +292,41 @@ pub(crate) enum DrainExtent {
     All,
 }
 
-/// Moves what is in a ring of `size` bytes into a log; at most as much as the ring holds.
+/// Bytes that were taken out of a ring, and what that means for its writer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Popped {
+    count: usize,
+    made_room: bool,
+}
+
+impl Popped {
+    /// Nothing: the ring is gone.
+    pub(crate) const NOTHING: Self = Self {
+        count: 0,
+        made_room: false,
+    };
+}
+
+/// Takes what fits into `buf` out of a ring. If nothing is there, the writer rings when there is.
+pub(crate) fn pop(consumer: &mut Consumer<'_>, buf: &mut [u8]) -> Popped {
+    let mut count = consumer.pop(buf);
+    if count == 0 && !buf.is_empty() {
+        consumer.want_doorbell();
+        count = consumer.pop(buf);
+    }
+    Popped {
+        count,
+        made_room: consumer.made_room(count),
+    }
+}
+
+/// Moves what is in a ring of `size` bytes into a log, by `pop`, which is called for at most a page
+/// at a time; at most as much as the ring holds.
 pub(crate) fn drain(
-    consumer: &mut Consumer<'_>,
     size: usize,
     log: &Mutex<StreamLog>,
     extent: DrainExtent,
+    mut pop: impl FnMut(&mut [u8]) -> Popped,
 ) -> DrainOutcome {
     let mut drained = DrainOutcome::default();
     let mut budget = size;
@@ -305,18 +334,12 @@ pub(crate) fn drain(
         let mut log = log.lock();
         let space = log.space(extent);
         let room = space.len().min(budget);
-        let count = consumer.pop(&mut space[..room]);
-        drained.made_room |= consumer.made_room(count);
+        let Popped { count, made_room } = pop(&mut space[..room]);
+        drained.made_room |= made_room;
         log.commit(count);
         drained.grown |= count > 0;
         budget -= count;
         if count == 0 {
-            if room > 0 {
-                consumer.want_doorbell();
-                if !consumer.is_empty() {
-                    continue;
-                }
-            }
             break;
         }
     }
@@ -333,6 +356,15 @@ mod tests {
 
     use super::*;
 
+    fn fill(
+        log: &Mutex<StreamLog>,
+        consumer: &mut Consumer<'_>,
+        size: usize,
+        extent: DrainExtent,
+    ) -> DrainOutcome {
+        drain(size, log, extent, |buf| pop(consumer, buf))
+    }
+
     #[test]
     fn a_reader_that_does_not_read_makes_the_ring_wait_and_not_the_history_grow() {
         let (header, area) = (RingHeader::new(), [const { AtomicU8::new(0) }; 8]);
@@ -341,12 +373,12 @@ mod tests {
         log.lock().push(&vec![1; CAPACITY - 2]);
         assert_eq!(Producer::new(&header, &area).push(b"12345"), 5);
         let mut consumer = Consumer::resume(&header, &area, 0);
-        assert!(drain(&mut consumer, area.len(), &log, DrainExtent::LogRoom).grown);
-        assert!(!drain(&mut consumer, area.len(), &log, DrainExtent::LogRoom).grown);
+        assert!(fill(&log, &mut consumer, area.len(), DrainExtent::LogRoom).grown);
+        assert!(!fill(&log, &mut consumer, area.len(), DrainExtent::LogRoom).grown);
         assert_eq!(log.lock().end(), CAPACITY as u64);
         // What an instance that has ended left is taken in as a whole, which is no more than its
         // ring holds.
-        assert!(drain(&mut consumer, area.len(), &log, DrainExtent::All).grown);
+        assert!(fill(&log, &mut consumer, area.len(), DrainExtent::All).grown);
         assert_eq!(log.lock().end(), CAPACITY as u64 + 3);
         log.lock().detach(key);
     }
@@ -464,14 +496,14 @@ mod tests {
         let log = Mutex::new(std::mem::replace(log, StreamLog::new().unwrap()));
         assert_eq!(Producer::new(&header, &area).push(&[7; 8192]), 8192);
         let mut consumer = Consumer::resume(&header, &area, 0);
-        let _ = drain(&mut consumer, area.len(), &log, DrainExtent::LogRoom);
+        let _ = fill(&log, &mut consumer, area.len(), DrainExtent::LogRoom);
         assert_eq!(log.lock().end(), 5 * PAGE_SIZE as u64);
         let mut position = log.lock().start();
         let (_, waits) = log
             .lock()
             .read_with_backpressure(&mut position, Some(0), &mut [0; 9000]);
         assert!(waits && position == 5 * PAGE_SIZE as u64);
-        let _ = drain(&mut consumer, area.len(), &log, DrainExtent::LogRoom);
+        let _ = fill(&log, &mut consumer, area.len(), DrainExtent::LogRoom);
         assert_eq!(log.lock().end(), 6 * PAGE_SIZE as u64);
     }
 }

@@ -67,6 +67,14 @@ pub fn life(setting: &Setting) -> Result<Vec<Check>> {
                 "a killed tool leaves what ls explains and rm clears",
                 cleared,
             ),
+            (
+                "thirty busy programs get the CPU a few times while an instance is made and ended",
+                outranked,
+            ),
+            (
+                "a flood of output leaves a busy program its share of the processor",
+                flooded,
+            ),
         ],
     )?;
     let free =
@@ -112,6 +120,42 @@ fn cleared(printed: &str) -> Result<String> {
         "{resources:?}"
     );
     Ok(String::new())
+}
+
+/// Numbers on a line of a part.
+fn numbers(printed: &str, name: &str) -> Result<Vec<u64>> {
+    let words = part(printed, name)?.split_whitespace();
+    Ok(words.map(str::parse).collect::<Result<_, _>>()?)
+}
+
+/// Switches of the supervisor's processor while an instance was made and ended beside busy
+/// programs. Were it done when each of the thirty has had its turn, every wait would be thirty of
+/// them, and it waits some fifty times.
+fn outranked(printed: &str) -> Result<String> {
+    const MOST: u64 = 600;
+    let after = part(printed, "after")?;
+    let end = after.lines().next_back().context("no switches")?;
+    let switches = end.parse::<u64>()? - numbers(printed, "before")?[0];
+    ensure!(switches < MOST, "{switches} switches");
+    Ok(format!("{switches} switches"))
+}
+
+/// The busy program had its share beside the flood, and doorbells were served at most each 200 µs.
+fn flooded(printed: &str) -> Result<String> {
+    let (before, after) = (numbers(printed, "before")?, numbers(printed, "after")?);
+    let [elapsed, used, doorbells] = [0, 1, 2].map(|i| after[i] - before[i]);
+    ensure!(
+        doorbells <= elapsed * 50 + 50,
+        "{doorbells} doorbells in {elapsed} hundredths of a second"
+    );
+    let share = used * 100 / elapsed.max(1);
+    ensure!(
+        share >= 40,
+        "the busy program had {share}% of the processor"
+    );
+    Ok(format!(
+        "{doorbells} doorbells; the busy program had {share}%"
+    ))
 }
 
 /// Every request had the result it should have, and nothing is left of any.
