@@ -1,9 +1,11 @@
 //! The kernel's log: `syslog(2)`, `/dev/kmsg`.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
+use std::time::Instant;
 use std::{fs, process};
 
 use anyhow::{Context, Result, ensure};
@@ -15,6 +17,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("klog-lines-of-programs", lines_of_programs),
     ("klog-read-and-cleared", read_and_cleared),
     ("klog-permissions", permissions),
+    ("klog-crashes-are-limited", crashes_are_limited),
 ];
 
 fn open() -> Result<File> {
@@ -139,4 +142,44 @@ fn permissions() -> Result<()> {
         ensure!(code == Some(libc::EPERM), "clearing: {code:?}");
         Ok(())
     })
+}
+
+/// A hundred programs that crash cost a few lines of the log, not a hundred: by default ten in five
+/// seconds.
+fn crashes_are_limited() -> Result<()> {
+    let file = open()?;
+    // SAFETY: numbers.
+    checked(unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_END) } as i32)?;
+    let name = format!("crash-{}", process::id());
+    let own_name = CString::new(name.clone())?;
+    let begin = Instant::now();
+    for _ in 0..100 {
+        // SAFETY: the program has one thread when it forks; the child sets its name, and follows a
+        // pointer to nothing.
+        let child = checked(unsafe { libc::fork() })?;
+        if child == 0 {
+            // SAFETY: the name ends with a zero; nothing is at the address, and that is the point.
+            unsafe {
+                libc::prctl(libc::PR_SET_NAME, own_name.as_ptr());
+                std::ptr::without_provenance::<u8>(8).read_volatile();
+                libc::_exit(0);
+            }
+        }
+        let mut status = 0;
+        // SAFETY: the word is valid.
+        checked(unsafe { libc::waitpid(child, &mut status, 0) })?;
+        ensure!(
+            libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV,
+            "the child ended with {status:#x}"
+        );
+    }
+    let intervals = begin.elapsed().as_secs() / 5 + 2;
+    let lines = rest(&file)?;
+    let own = lines.iter().filter(|line| line.contains(&name)).count();
+    ensure!(
+        own >= 1 && own as u64 <= 10 * intervals && own < 100,
+        "{own} lines of 100 crashes in {intervals} intervals of 5 s: {:?}",
+        lines.last()
+    );
+    Ok(())
 }

@@ -51,6 +51,7 @@ use crate::Task;
 use crate::process::image::ProcessImage;
 use crate::state::credentials::Credentials;
 use crate::state::fdtable::FdTable;
+use crate::state::ratelimit::LogLimit;
 use crate::state::rlimit::{Resource, Rlimits};
 use crate::state::sighand::{SigAction, SigHand, SigPending};
 use crate::state::usage::Usage;
@@ -530,8 +531,13 @@ pub(crate) fn signal_broken_pipe(task: &Task) {
     );
 }
 
-/// Logs why the kernel ends a process by a signal.
+/// Logs why the kernel ends a process by a signal, as often as Linux does: anybody can bring it
+/// about.
 pub(crate) fn log_fatal_signal(process: &Process, signal: i32, why: core::fmt::Arguments<'_>) {
+    static LIMIT: LogLimit = LogLimit::new();
+    if !LIMIT.allows("log_fatal_signal") {
+        return;
+    }
     log::warn!(
         "process {} ({}) ends by {}: {why}",
         process.pid(),

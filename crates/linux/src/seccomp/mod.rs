@@ -21,6 +21,7 @@ use crate::process::{self, Process, send_signal};
 use crate::socket::sock_fprog::read_program;
 use crate::state::credentials::Credentials;
 use crate::state::fdtable::CloseOnExec;
+use crate::state::ratelimit::LogLimit;
 use crate::state::seccomp::{Listener, Seccomp, SeccompData, SeccompFilter};
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task, ptrace};
@@ -91,11 +92,14 @@ fn run_filters_after(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<Sy
     match verdict & ACTION {
         ALLOW => None,
         LOG => {
-            log::info!(
-                "process {} ({}): system call {number} is logged by its filter",
-                task.pid(),
-                task.name()
-            );
+            static LIMIT: LogLimit = LogLimit::new();
+            if LIMIT.allows("seccomp") {
+                log::info!(
+                    "process {} ({}): system call {number} is logged by its filter",
+                    task.pid(),
+                    task.name()
+                );
+            }
             None
         }
         ERRNO => Some(match detail.min(4095) {

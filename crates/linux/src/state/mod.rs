@@ -13,6 +13,7 @@ pub mod log_ring;
 pub(crate) mod mempolicy;
 pub(crate) mod namespaces;
 pub(crate) mod prctl;
+pub(crate) mod ratelimit;
 pub(crate) mod rlimit;
 pub(crate) mod rseq;
 pub(crate) mod sched_params;
