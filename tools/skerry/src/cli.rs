@@ -16,7 +16,7 @@ use crate::instances::{self, CreateOptions, has_ended, label};
 use crate::kernel::Kernel;
 use crate::run::{self, Stdio};
 use crate::show::{self, Inspected, Instance, Resources};
-use crate::{logs, size, top, trace};
+use crate::{logs, priority, size, top, trace};
 
 /// Runs programs in operating-system instances of their own, on CPUs and memory of their own.
 #[derive(Debug, Parser)]
@@ -323,6 +323,9 @@ pub fn main() -> ExitCode {
         }
     };
     let runs = matches!(cli.command, AnyCommand::Manage(Command::Run(_)));
+    if matches!(cli.command, AnyCommand::Manage(_)) {
+        priority::raise();
+    }
     let stdin = io::stdin();
     let (mut out, mut err) = (io::stdout(), io::stderr());
     let here = Stdio {

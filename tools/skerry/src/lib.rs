@@ -15,6 +15,7 @@
 //! | [`top`], [`counters`] | `top`; the kernel's counters |
 //! | [`trace`], [`chrome_trace`] | `trace`: recording, and the file it makes |
 //! | [`names`], [`size`] | names and sizes |
+//! | [`priority`] | before other programs |
 #![deny(unsafe_code)]
 
 pub mod chrome_trace;
@@ -28,6 +29,7 @@ pub mod logs;
 #[cfg(test)]
 mod mock;
 pub mod names;
+pub mod priority;
 pub mod rootfs;
 pub mod run;
 pub mod show;

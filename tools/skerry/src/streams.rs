@@ -15,7 +15,7 @@ use signal_hook::consts::signal::{
     SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH,
 };
 
-use crate::terminal;
+use crate::{priority, terminal};
 
 /// Signals that are passed on; `SIGWINCH` tells of the terminal's size.
 const SIGNALS: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
@@ -144,6 +144,7 @@ impl<'a> Streams<'a> {
         mut signals: Option<&mut Signals>,
         on_signal: &mut dyn FnMut(i32) -> io::Result<()>,
     ) -> io::Result<()> {
+        priority::lower();
         while !self.outputs.is_empty() {
             let ready = self.wait(signals.as_deref())?;
             if ready.signal
