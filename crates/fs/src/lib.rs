@@ -40,6 +40,8 @@ pub mod ops;
 pub mod path;
 pub mod pipe;
 pub mod poll;
+
+pub mod protected;
 pub mod pseudo;
 pub mod ramfs;
 pub mod sigio;

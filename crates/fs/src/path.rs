@@ -10,7 +10,9 @@ use abi::errno::Errno;
 use task::Mutex;
 
 use crate::mount::{self, MS_NOSYMFOLLOW, Namespace};
-use crate::{Access, Cred, Dentry, FileType, LinkTarget, NAME_MAX, PATH_MAX, Path, Result};
+use crate::{
+    Access, Cred, Dentry, FileType, LinkTarget, NAME_MAX, PATH_MAX, Path, Result, protected,
+};
 
 /// How many symbolic links one walk follows.
 pub const MAX_SYMLINKS: usize = 40;
@@ -114,10 +116,14 @@ impl LookupContext<'_> {
         let mut directory = flags.contains(LookupFlags::DIRECTORY);
         while let Some(component) = walker.component() {
             directory |= component.is_last && component.has_slash;
-            walker.step(
-                component.range,
-                !component.is_last || component.has_slash || !flags.contains(LookupFlags::NOFOLLOW),
-            )?;
+            let at_link = if !component.is_last {
+                OnLink::Follow
+            } else if component.has_slash || !flags.contains(LookupFlags::NOFOLLOW) {
+                OnLink::FollowLast
+            } else {
+                OnLink::Stay
+            };
+            walker.step(component.range, at_link)?;
         }
         if directory && walker.path.dentry().kind() != FileType::Directory {
             return Err(Errno::ENOTDIR);
@@ -144,6 +150,17 @@ impl LookupContext<'_> {
             trailing_slash,
         }))
     }
+}
+
+/// Behaviour of a step at a symbolic link.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnLink {
+    /// The link itself is the result.
+    Stay,
+    /// Goes on from where the link leads.
+    Follow,
+    /// The same, at the end of a name, where not every link may be followed.
+    FollowLast,
 }
 
 /// A component of a name.
@@ -230,7 +247,7 @@ impl<'a> PathWalker<'a> {
             if component.is_last {
                 return Ok(Some((component.range, component.has_slash)));
             }
-            self.step(component.range, true)?;
+            self.step(component.range, OnLink::Follow)?;
         }
         Ok(None)
     }
@@ -249,7 +266,7 @@ impl<'a> PathWalker<'a> {
     /// Goes to the entry whose name is at `component`. A symbolic link, if followed, puts its text
     /// before what is left.
     #[inline(always)]
-    pub(crate) fn step(&mut self, component: Range<usize>, follow: bool) -> Result<()> {
+    pub(crate) fn step(&mut self, component: Range<usize>, at_link: OnLink) -> Result<()> {
         self.require_search()?;
         let name = self.text(&component);
         if name[0] == b'.' && matches!(name, b"." | b"..") {
@@ -259,8 +276,8 @@ impl<'a> PathWalker<'a> {
             return Err(Errno::ENAMETOOLONG);
         }
         let child = self.path.dentry().lookup(name)?;
-        if follow && child.kind() == FileType::Symlink {
-            return self.step_aside(child);
+        if at_link != OnLink::Stay && child.kind() == FileType::Symlink {
+            return self.step_aside(child, at_link);
         }
         match mount::lookup_mount(self.path.mount(), &child) {
             None => self.path.descend(child),
@@ -307,21 +324,28 @@ impl<'a> PathWalker<'a> {
 
     /// Goes on from a link, unless something is mounted on it.
     #[inline(never)]
-    fn step_aside(&mut self, child: Arc<Dentry>) -> Result<()> {
+    fn step_aside(&mut self, child: Arc<Dentry>, at_link: OnLink) -> Result<()> {
         let child = mount::traverse_mounts(Path::new(self.path.mount().clone(), child));
         self.check_mount_crossing(&child)?;
         if child.dentry().kind() == FileType::Symlink {
-            return self.follow(&child);
+            return self.follow(&child, at_link);
         }
         self.path = child;
         Ok(())
     }
 
     /// Follows a link that was found in the present directory.
-    pub(crate) fn follow(&mut self, link: &Path) -> Result<()> {
+    pub(crate) fn follow(&mut self, link: &Path, at_link: OnLink) -> Result<()> {
         self.symlinks_followed += 1;
         if self.symlinks_followed > MAX_SYMLINKS {
             return Err(Errno::ELOOP);
+        }
+        if at_link == OnLink::FollowLast {
+            let (dir, owner) = (
+                self.path.inode().permissions(),
+                link.inode().permissions().uid,
+            );
+            protected::check_follow(&dir, owner, self.context.cred)?;
         }
         let resolve = self.context.resolve;
         if resolve.contains(Resolve::NO_SYMLINKS) || link.mount().flags() & MS_NOSYMFOLLOW != 0 {

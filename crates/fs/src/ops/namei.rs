@@ -10,7 +10,7 @@ use task::Mutex;
 use crate::path::{LookupContext, ParentLookup};
 use crate::{
     Access, Cred, Dentry, DeviceId, FileType, Metadata, NewInode, NewInodeKind, Path, RenameFlags,
-    Result, dcache, inotify, mount,
+    Result, dcache, inotify, mount, protected,
 };
 
 /// Held by every rename, before the directories' locks: only a rename locks two of them, and only a
@@ -110,23 +110,6 @@ pub fn create_node(
     Ok(Path::new(dir.mount().clone(), made))
 }
 
-/// Whether somebody may give a file a further name: its owner, and others if they could write to it
-/// anyway and it lends nobody's rights (`/proc/sys/fs/protected_hardlinks`).
-fn may_link(meta: &Metadata, cred: &Cred) -> Result<()> {
-    const SETGID_EXEC: u32 = S_ISGID | 0o010;
-    let lends = meta.mode & sys::S_ISUID != 0 || meta.mode & SETGID_EXEC == SETGID_EXEC;
-    let harmless = || {
-        meta.kind == FileType::Regular
-            && !lends
-            && cred.check(meta, Access::READ.union(Access::WRITE)).is_ok()
-    };
-    if cred.owns(meta) || harmless() {
-        Ok(())
-    } else {
-        Err(Errno::EPERM)
-    }
-}
-
 /// Gives the file at `old` the further name `name`.
 ///
 /// # Errors
@@ -161,7 +144,7 @@ pub fn link(old: &Path, walk: &LookupContext<'_>, name: &[u8]) -> Result<()> {
     if meta.dev != dir.metadata().dev {
         return Err(Errno::EXDEV);
     }
-    may_link(&meta, walk.cred)?;
+    protected::check_link(&meta, walk.cred)?;
     may_create(&dir, walk.cred)?;
     if meta.kind == FileType::Directory {
         return Err(Errno::EPERM);

@@ -8,10 +8,10 @@ use linux_raw_sys::general as sys;
 use super::namei::{creation_mode, may_create};
 use crate::file::{FileOps, OpenFlags};
 use crate::mount::Namespace;
-use crate::path::{LookupContext, LookupFlags, PathWalker};
+use crate::path::{LookupContext, LookupFlags, OnLink, PathWalker};
 use crate::{
     Access, Cred, Dentry, File, FileType, NewInode, NewInodeKind, Path, Result, WriteAccess, devfs,
-    inotify, lease, mount, pipe,
+    inotify, lease, mount, pipe, protected,
 };
 
 /// Opens `name` with flags that go together ([`OpenFlags::checked`]); with `CREAT` makes it, with
@@ -47,24 +47,29 @@ fn open_or_create(
     mode: u32,
 ) -> Result<Arc<File>> {
     let exclusive = flags.contains(OpenFlags::EXCL);
-    let existing = |path: Path| {
+    // What is found in a directory may be there to deceive; what has no name in one is not.
+    let existing = |path: Path, dir: Option<&Path>| {
         if exclusive {
-            Err(Errno::EEXIST)
-        } else {
-            dentry_open(path, flags, walk.cred)
+            return Err(Errno::EEXIST);
         }
+        let kind = path.dentry().kind();
+        if let Some(dir) = dir.filter(|_| protected::restricts(kind)) {
+            let (dir, owner) = (dir.inode().permissions(), path.inode().permissions().uid);
+            protected::check_open_existing(&dir, kind, owner, walk.cred)?;
+        }
+        dentry_open(path, flags, walk.cred)
     };
     let mut walker = PathWalker::new(walk, name)?;
     loop {
         let Some((last, trailing_slash)) = walker.walk_to_parent()? else {
-            return existing(walker.path);
+            return existing(walker.path, None);
         };
         if trailing_slash {
             return Err(Errno::EISDIR);
         }
         if matches!(walker.text(&last), b"." | b"..") {
-            walker.step(last, false)?;
-            return existing(walker.path);
+            walker.step(last, OnLink::Stay)?;
+            return existing(walker.path, None);
         }
         walker.require_search()?;
         if last.len() > crate::NAME_MAX {
@@ -92,10 +97,10 @@ fn open_or_create(
             if flags.contains(OpenFlags::NOFOLLOW) {
                 return Err(Errno::ELOOP);
             }
-            walker.follow(&path)?;
+            walker.follow(&path, OnLink::FollowLast)?;
             continue;
         }
-        return existing(path);
+        return existing(path, Some(&dir));
     }
 }
 
