@@ -17,7 +17,7 @@ const EVENTS: [(u32, u32); 6] = [
     (sys::DN_MODIFY, sys::IN_MODIFY),
     (sys::DN_CREATE, sys::IN_CREATE | sys::IN_MOVED_TO),
     (sys::DN_DELETE, sys::IN_DELETE | sys::IN_MOVED_FROM),
-    (sys::DN_RENAME, sys::IN_MOVED_FROM | sys::IN_MOVED_TO),
+    (sys::DN_RENAME, inotify::DN_RENAME),
     (sys::DN_ATTRIB, sys::IN_ATTRIB),
 ];
 

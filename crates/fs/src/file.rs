@@ -1,6 +1,7 @@
 //! Open files.
 
 use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::sync::Arc;
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -101,6 +102,11 @@ pub trait FileOps: Any + Send + Sync {
     fn poll(&self, file: &File, table: Option<&mut PollTable>) -> Events {
         let _ = (file, table);
         Events::READABLE | Events::WRITABLE
+    }
+
+    /// Further lines of `/proc/<pid>/fdinfo`.
+    fn fdinfo(&self) -> String {
+        String::new()
     }
 
     /// Whether epoll may watch it (ordinary files are always ready, and refused).
@@ -425,7 +431,7 @@ impl File {
 
     /// The file was read: that shows in its access time, unless the open file or the mount says
     /// otherwise.
-    pub(crate) fn file_accessed(&self) {
+    pub fn file_accessed(&self) {
         let mount = self.path.mount();
         let flags = mount.flags();
         let mut unnoticed = flags & sys::MS_NOATIME != 0

@@ -10,6 +10,8 @@
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -22,14 +24,16 @@ use crate::charge::{self, Charge, Resource};
 use crate::file::{FileOps, OpenFlags, Whence};
 use crate::ioctl::IoctlRequest;
 use crate::poll::{Events, PollQueue, PollTable};
-use crate::{Dentry, File, FileType, Inode, Path, Result};
+use crate::{Dentry, DeviceId, File, FileType, Inode, Path, Result};
 
 /// Events that a group queues at most (`/proc/sys/fs/inotify/max_queued_events`); further ones are
 /// dropped and reported as `IN_Q_OVERFLOW`.
-pub const MAX_QUEUED_EVENTS: usize = 16_384;
+pub static MAX_QUEUED_EVENTS: AtomicUsize = AtomicUsize::new(16_384);
 /// Bytes of `struct inotify_event` without its name; names are padded to a multiple of it.
 const EVENT_HEADER_SIZE: usize = 16;
 
+/// Event of our own, for `F_NOTIFY`: a name was changed within the directory.
+pub(crate) const DN_RENAME: u32 = 1 << 27;
 /// Events that are reported whatever the mask.
 const UNMASKABLE_EVENTS: u32 = sys::IN_UNMOUNT | sys::IN_IGNORED | sys::IN_Q_OVERFLOW;
 
@@ -108,6 +112,8 @@ pub struct Inotify {
     readable: PollQueue,
     /// The user who made it, and is charged for it and its watches; none for the kernel's own.
     charge: Option<Charge>,
+    /// Events it queues at most, as was set when it was made.
+    max_events: usize,
     this: Weak<Inotify>,
 }
 
@@ -144,6 +150,7 @@ fn instance(charge: Option<Charge>, flags: OpenFlags) -> Arc<File> {
         state: Mutex::default(),
         readable: PollQueue::new(),
         charge,
+        max_events: MAX_QUEUED_EVENTS.load(Ordering::Relaxed),
         this: this.clone(),
     });
     File::anonymous(
@@ -181,7 +188,7 @@ impl Inotify {
     /// # Errors
     /// `EEXIST` with `IN_MASK_CREATE`, `ENOSPC` if the user has as many as there may be.
     pub fn add(&self, inode: &Arc<dyn Inode>, mask: u32) -> Result<i32> {
-        let kept = mask & (sys::IN_ALL_EVENTS | sys::IN_EXCL_UNLINK | sys::IN_ONESHOT);
+        let kept = mask & (sys::IN_ALL_EVENTS | sys::IN_EXCL_UNLINK | sys::IN_ONESHOT | DN_RENAME);
         let mut table = MARKS.lock();
         let of_file = table.entry(inode_address(inode)).or_default();
         let own = of_file
@@ -254,7 +261,7 @@ impl Inotify {
                 return;
             }
             // With a place for what says that events are lost.
-            if state.queue.len() >= MAX_QUEUED_EVENTS || state.queue.try_reserve(2).is_err() {
+            if state.queue.len() >= self.max_events || state.queue.try_reserve(2).is_err() {
                 let overflow = Event {
                     wd: -1,
                     mask: sys::IN_Q_OVERFLOW,
@@ -335,6 +342,22 @@ impl FileOps for InotifyFile {
         } else {
             Events::READABLE
         }
+    }
+
+    fn fdinfo(&self) -> String {
+        let marks: Vec<Arc<Mark>> = self.0.state.lock().marks.values().cloned().collect();
+        marks.iter().fold(String::new(), |text, mark| {
+            let meta = mark.inode.metadata();
+            // As the kernel has it, not as `st_dev`.
+            let dev = DeviceId::decode(meta.dev);
+            text + &format!(
+                "inotify wd:{:x} ino:{:x} sdev:{:x} mask:{:x} ignored_mask:0 \n",
+                mark.wd,
+                meta.ino,
+                dev.major << 20 | dev.minor,
+                mark.mask.load(Ordering::Relaxed) & !DN_RENAME
+            )
+        })
     }
 
     fn ioctl(&self, _: &File, request: &IoctlRequest<'_>) -> Result<usize> {
@@ -500,6 +523,9 @@ pub(crate) fn notify_move(
         cookie,
         false,
     );
+    if inode_address(from.0) == inode_address(to.0) {
+        notify_marks(from.0, DN_RENAME, to.1, 0, false);
+    }
     // What happens to a watched file itself is told without its kind, as on Linux.
     notify_marks(inode, sys::IN_MOVE_SELF, b"", 0, false);
 }

@@ -26,6 +26,7 @@ const SIGNAL: i32 = 40;
 /// Events for `F_NOTIFY`.
 const DN_CREATE: i32 = 4;
 const DN_DELETE: i32 = 8;
+const DN_RENAME: i32 = 16;
 const DN_MULTISHOT: i32 = i32::MIN;
 
 fn control(file: &File, command: i32, argument: i32) -> io::Result<i32> {
@@ -259,5 +260,18 @@ fn directory_signals() -> Result<()> {
         control(&File::open(place.0.join("file"))?, libc::F_NOTIFY, 1),
         libc::ENOTDIR,
         "a file",
-    )
+    )?;
+    // A name that is changed within the directory, and not one that comes or goes.
+    let other = Place::new("leases-other-directory")?;
+    control(&directory, libc::F_NOTIFY, DN_RENAME | DN_MULTISHOT)?;
+    fs::rename(place.0.join("file"), place.0.join("renamed"))?;
+    ensure!(next(&set, 10) == wanted, "nothing about another name");
+    ensure!(next(&set, 0).is_none(), "it is told twice");
+    fs::rename(place.0.join("renamed"), other.0.join("file"))?;
+    fs::rename(other.0.join("file"), place.0.join("file"))?;
+    ensure!(
+        next(&set, 0).is_none(),
+        "it is told of what goes to another directory"
+    );
+    Ok(())
 }
