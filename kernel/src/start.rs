@@ -45,6 +45,7 @@ pub(crate) fn main(authority: Authority) {
             init_exited: on_init_exit,
         },
     );
+    linux::procfs::apply_command_line();
     let InitProcess { program, stdio } = if role::is_supervisor() {
         init_supervisor(boot, &context)
     } else {

@@ -8,6 +8,7 @@ mod splice;
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use abi::errno::Errno;
 use task::Mutex;
@@ -24,10 +25,27 @@ pub const PIPE_BUF: usize = 4096;
 pub const CAPACITY: usize = 65_536;
 /// Bytes that a new pipe of a user holds whose pipes hold much.
 const SMALL_CAPACITY: usize = 2 * PIPE_BUF;
-/// The most that `F_SETPIPE_SZ` grants to everybody.
-pub const MAX_CAPACITY: usize = 1 << 20;
+/// The most that `F_SETPIPE_SZ` grants to everybody (`/proc/sys/fs/pipe-max-size`).
+pub static MAX_SIZE: AtomicUsize = AtomicUsize::new(1 << 20);
 /// The most that it grants at all; Linux has no memory for the descriptions of more pages.
 const HARD_MAX_CAPACITY: usize = 1 << 28;
+
+/// Capacity of a pipe that is to hold so many bytes: a power of two of pages.
+fn round_size(bytes: usize) -> usize {
+    bytes.max(PIPE_BUF).next_power_of_two()
+}
+
+/// Sets [`MAX_SIZE`], to at least `bytes`.
+///
+/// # Errors
+/// `EINVAL` for what no pipe can hold.
+pub fn set_max_size(bytes: usize) -> Result<()> {
+    if bytes > 1 << 31 {
+        return Err(Errno::EINVAL);
+    }
+    MAX_SIZE.store(round_size(bytes), Ordering::Relaxed);
+    Ok(())
+}
 
 struct State {
     data: VecDeque<u8>,
@@ -248,8 +266,7 @@ impl PipeEnd {
     }
 
     /// Sets the capacity, rounded up to a power of two of pages (`F_SETPIPE_SZ`). Who grows it
-    /// beyond [`MAX_CAPACITY`], or beyond what users' pipes may hold, must be allowed to have
-    /// `any`.
+    /// beyond [`MAX_SIZE`], or beyond what users' pipes may hold, must be allowed to have `any`.
     ///
     /// # Errors
     /// `EINVAL` for what no pipe can hold, `EPERM`, `ENOMEM`, `EBUSY` if more is in the pipe.
@@ -257,9 +274,9 @@ impl PipeEnd {
         if bytes > 1 << 31 {
             return Err(Errno::EINVAL);
         }
-        let bytes = bytes.max(PIPE_BUF).next_power_of_two();
+        let bytes = round_size(bytes);
         let mut state = self.pipe.state.lock();
-        if bytes > state.capacity && bytes > MAX_CAPACITY && !any {
+        if bytes > state.capacity && bytes > MAX_SIZE.load(Ordering::Relaxed) && !any {
             return Err(Errno::EPERM);
         }
         if state.data.len() > bytes {

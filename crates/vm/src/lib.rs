@@ -24,6 +24,8 @@
 
 extern crate alloc;
 
+use core::sync::atomic::{AtomicUsize, Ordering};
+
 #[cfg(test)]
 mod concurrency_tests;
 mod fault;
@@ -76,8 +78,19 @@ pub fn page_align_up(len: usize) -> Option<usize> {
     len.checked_next_multiple_of(PAGE_SIZE)
 }
 
+static MAX_MAP_COUNT: AtomicUsize = AtomicUsize::new(65_530);
+
 /// Most areas of an address space (`/proc/sys/vm/max_map_count`).
-pub const MAX_MAP_COUNT: usize = 65_530;
+#[inline]
+#[must_use]
+pub fn max_map_count() -> usize {
+    MAX_MAP_COUNT.load(Ordering::Relaxed)
+}
+
+/// Changes how many areas an address space may have. What has more keeps them.
+pub fn set_max_map_count(count: usize) {
+    MAX_MAP_COUNT.store(count, Ordering::Relaxed);
+}
 
 /// The start of the page that `addr` is in.
 #[must_use]

@@ -11,7 +11,7 @@ use crate::range_lock::RangeLock;
 use crate::small_vec::SmallVec;
 use crate::space::{AddressSpace, MapRequest, Placement, SpaceState};
 use crate::vma::{Prot, Vma, VmaFlags};
-use crate::{MAX_MAP_COUNT, PAGE_SIZE, Page, Perm, Unmapped, page_align_up, zero_page};
+use crate::{PAGE_SIZE, Page, Perm, Unmapped, max_map_count, page_align_up, zero_page};
 
 /// Options of [`AddressSpace::mremap`]: flags, target and limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,7 +94,7 @@ impl AddressSpace {
         state.check_seals(&from)?;
         state.vmas.check_split(&from)?;
         // Linux: so many may be made on the way of a move.
-        if state.vmas.len() + 3 >= MAX_MAP_COUNT {
+        if state.vmas.len() + 3 >= max_map_count() {
             return Err(Errno::ENOMEM);
         }
         if let Some(target) = &target {

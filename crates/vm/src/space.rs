@@ -17,8 +17,8 @@ use crate::range_lock::RangeLocks;
 use crate::small_vec::SmallVec;
 use crate::vma::{MappedObject, Prot, Vma, VmaFlags, VmaMap};
 use crate::{
-    LargePage, MAX_MAP_COUNT, MapError, PAGE_SIZE, Page, PageTable, Perm, USER_END, USER_START,
-    Unmapped, page_align_up, zero_page,
+    LargePage, MapError, PAGE_SIZE, Page, PageTable, Perm, USER_END, USER_START, Unmapped,
+    max_map_count, page_align_up, zero_page,
 };
 
 /// Where a new mapping goes.
@@ -165,7 +165,7 @@ impl SpaceState {
     /// `ENOMEM`.
     #[inline]
     pub(crate) fn check_map_count(&mut self) -> Result<(), Errno> {
-        if self.vmas.len() > MAX_MAP_COUNT {
+        if self.vmas.len() > max_map_count() {
             return Err(Errno::ENOMEM);
         }
         self.vmas.try_reserve(1)

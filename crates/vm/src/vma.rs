@@ -11,7 +11,7 @@ use linux_raw_sys::general as sys;
 use crate::object::Object;
 use crate::small_vec::SmallVec;
 use crate::vma_tree::{TreeCursor, VmaTree};
-use crate::{MAX_MAP_COUNT, PAGE_SIZE, USER_END};
+use crate::{PAGE_SIZE, USER_END, max_map_count};
 
 bitflags::bitflags! {
     /// Accesses that a program may make to its memory (`PROT_*`).
@@ -252,13 +252,13 @@ impl VmaMap {
     /// Whether a range may be changed, which splits the areas at its ends.
     ///
     /// # Errors
-    /// `ENOMEM` if there would be more than [`MAX_MAP_COUNT`], or memory is short.
+    /// `ENOMEM` if there would be more than [`max_map_count`], or memory is short.
     #[inline]
     pub(crate) fn check_split(&mut self, range: &Range<usize>) -> Result<(), Errno> {
         // Nearly always there are few, and nobody has to look where the ends are.
-        if self.len() + 2 > MAX_MAP_COUNT {
+        if self.len() + 2 > max_map_count() {
             let splits = self.splits(range);
-            if splits > 0 && self.len() + splits > MAX_MAP_COUNT {
+            if splits > 0 && self.len() + splits > max_map_count() {
                 return Err(Errno::ENOMEM);
             }
         }

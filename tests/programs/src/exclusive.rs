@@ -27,6 +27,7 @@ const EXCLUSIVE: &[(&str, &str)] = &[
     ("proc-small-files", "counts of the whole machine"),
     ("scheduling-", "who runs where, and before whom"),
     ("ptys-", "numbers of terminals"),
+    ("settings-", "settings of the whole machine"),
     ("shootdowns-", "a processor whose thread nothing interrupts"),
     (
         "sockets-rings-are-freed",

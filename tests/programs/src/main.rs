@@ -71,6 +71,7 @@ mod scheduling;
 mod scm_rights;
 mod seccomp;
 mod seccomp_notify;
+mod settings;
 mod shootdowns;
 mod sigio;
 mod signal_masks;
@@ -165,6 +166,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         fd_flags::CHECKS,
         signal_masks::CHECKS,
         other_processes::CHECKS,
+        settings::CHECKS,
         wake_reasons::CHECKS,
         transfers::CHECKS,
         partial_transfers::CHECKS,

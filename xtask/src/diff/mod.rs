@@ -301,9 +301,8 @@ fn areas(options: &Options) -> Result<Vec<&'static Area>> {
 fn linux_machine(mut machine: Machine, options: &Options, image: PathBuf) -> Machine {
     machine.kernel = Kernel::Linux(image);
     // Skerry is a kernel without protection keys (docs/linux-abi.md): so is this one, then. Nor
-    // does it have page tables of five levels, or keep its log from anybody, as Debian's kernel
-    // does.
-    machine.append = "nopku no5lvl sysctl.kernel.dmesg_restrict=0".into();
+    // does it have page tables of five levels.
+    machine.append = "nopku no5lvl ".into();
     sized(machine, options)
 }
 
@@ -311,6 +310,8 @@ fn linux_machine(mut machine: Machine, options: &Options, image: PathBuf) -> Mac
 fn sized(mut machine: Machine, options: &Options) -> Machine {
     machine.hardware.cpus = options.cpus;
     machine.hardware.memory = "1G".into();
+    // More of a log that anybody reads can be compared.
+    machine.append += "sysctl.kernel.dmesg_restrict=0";
     machine
 }
 
@@ -402,7 +403,7 @@ impl Pair {
         if skerry.kernel.trial().is_none() {
             skerry.kernel = Kernel::Skerry;
         }
-        skerry.append = format!("supervisor_cpus={}", options.cpus);
+        skerry.append += &format!(" supervisor_cpus={}", options.cpus);
         skerry.prepare()?;
         Ok(Self {
             linux: Runner::new("Linux", linux, &executor),

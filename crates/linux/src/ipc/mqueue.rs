@@ -22,6 +22,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::ipc::mqueuefs;
 use crate::process::{process_table, send_signal};
 use crate::state::fdtable::CloseOnExec;
+use crate::state::ipc::limits::Limit;
 use crate::state::ipc::mqueue::{Notification, PosixQueue, charge};
 use crate::state::rlimit::Resource;
 use crate::time::posix_timers::SigEvent;
@@ -29,15 +30,9 @@ use crate::time::wall_clock::AbsoluteDeadline;
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
 
-/// Limits of a queue if nothing is said, and the most that a caller without `CAP_SYS_RESOURCE` may
-/// ask for.
-const DEFAULT_MESSAGES: i64 = 10;
-const DEFAULT_SIZE: i64 = 8192;
-/// The most for anybody.
-const HARD_MESSAGES: i64 = 65_536;
-const HARD_SIZE: i64 = 16 << 20;
-/// The most queues (`/proc/sys/fs/mqueue/queues_max`).
-const MAX_QUEUES: usize = 256;
+/// The most messages of a queue, and bytes of a message, that anybody may ask for.
+pub(crate) const HARD_MESSAGES: i64 = 65_536;
+pub(crate) const HARD_SIZE: i64 = 16 << 20;
 /// Bytes a message is charged beside its own, as Linux counts.
 const MESSAGE_OVERHEAD: u64 = 56;
 /// Priorities are below this.
@@ -157,7 +152,9 @@ pub(crate) fn add(
     mode: u32,
     attributes: Option<MqAttr>,
 ) -> Result<Arc<PosixQueue>, Errno> {
-    if queues.len() >= MAX_QUEUES && !task.cred().capable(sys::CAP_SYS_RESOURCE) {
+    if queues.len() >= task.ipc().limits.posix_queues.size()
+        && !task.cred().capable(sys::CAP_SYS_RESOURCE)
+    {
         return Err(Errno::ENOSPC);
     }
     let queue = make(task, mode, attributes)?;
@@ -166,13 +163,25 @@ pub(crate) fn add(
 }
 
 fn make(task: &Task, mode: u32, attributes: Option<MqAttr>) -> Result<Arc<PosixQueue>, Errno> {
-    let (most, size) = attributes.map_or((DEFAULT_MESSAGES, DEFAULT_SIZE), |given| {
-        (given.most, given.size)
-    });
+    let ipc = task.ipc();
+    let limit = |limit: &Limit| limit.get().cast_signed();
+    let (most_messages, most_size) = (
+        limit(&ipc.limits.posix_messages),
+        limit(&ipc.limits.posix_size),
+    );
+    let (most, size) = attributes.map_or_else(
+        || {
+            (
+                most_messages.min(limit(&ipc.limits.posix_default_messages)),
+                most_size.min(limit(&ipc.limits.posix_default_size)),
+            )
+        },
+        |given| (given.most, given.size),
+    );
     let cred = task.cred();
     let allowed = match cred.capable(sys::CAP_SYS_RESOURCE) {
         true => most <= HARD_MESSAGES && size <= HARD_SIZE,
-        false => most <= DEFAULT_MESSAGES && size <= DEFAULT_SIZE,
+        false => most <= most_messages && size <= most_size,
     };
     if most <= 0 || size <= 0 || !allowed {
         return Err(Errno::EINVAL);

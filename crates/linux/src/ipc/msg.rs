@@ -11,9 +11,7 @@ use uapi::user_addr::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::namespaces;
-use crate::state::ipc::msg::{
-    MAX_QUEUES, MSG_COPY, MSG_EXCEPT, Message, MsgQueue, MsqidDs, State, choose,
-};
+use crate::state::ipc::msg::{MSG_COPY, MSG_EXCEPT, Message, MsgQueue, MsqidDs, State, choose};
 use crate::state::ipc::{
     IPC_64, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, IpcPerm, READ, WRITE, now,
 };
@@ -27,14 +25,13 @@ const MSG_STAT: u32 = 11;
 const MSG_INFO: u32 = 12;
 const MSG_STAT_ANY: u32 = 13;
 
-pub(crate) const MAX_MESSAGE: usize = 8192;
-pub(crate) const MAX_BYTES: u64 = 16_384;
 /// Most bytes and messages in a queue, whatever limit a privileged caller has set: Linux has no
 /// such bound.
 const MAX_QUEUE_BYTES: u64 = 1 << 20;
 
 /// `msgget(2)`: finds or makes a message queue; returns its identifier.
 pub fn sys_msgget(task: &Task, key: i32, flags: u32) -> SysResult {
+    let ipc = task.ipc();
     let make = |owner| {
         if !vm::has_room(size_of::<MsgQueue>()) {
             return Err(Errno::ENOSPC);
@@ -46,7 +43,7 @@ pub fn sys_msgget(task: &Task, key: i32, flags: u32) -> SysResult {
             changed: now(),
             bytes: 0,
             count: 0,
-            limit: MAX_BYTES,
+            limit: ipc.limits.queue.get(),
             last_sender: 0,
             last_receiver: 0,
             unused: [0; 2],
@@ -63,9 +60,9 @@ pub fn sys_msgget(task: &Task, key: i32, flags: u32) -> SysResult {
             senders: WaitQueue::new(),
         })
     };
-    task.ipc()
-        .messages
-        .get(key, flags, &task.cred(), |_| Ok(()), make)
+    let most = ipc.limits.queues.size();
+    ipc.messages
+        .get(key, flags, &task.cred(), most, |_| Ok(()), make)
 }
 
 /// Waits at a queue until `attempt` gives a result; `ENOMSG` or `EAGAIN` if waiting is not wanted.
@@ -87,7 +84,7 @@ fn wait(
 /// `msgsnd(2)`: sends a message.
 pub fn sys_msgsnd(task: &Task, id: i32, from: UserAddr, size: usize, flags: u32) -> SysResult {
     let kind = UserPtr::<i64>::new(from).read()?;
-    if id < 0 || kind < 1 || size > MAX_MESSAGE {
+    if id < 0 || kind < 1 || size > task.ipc().limits.message.size() {
         return Err(Errno::EINVAL);
     }
     if !vm::has_room(size + size_of::<Message>()) {
@@ -139,7 +136,8 @@ pub fn sys_msgrcv(
     }
     if flags & MSG_COPY != 0 {
         // As Linux, which makes the copy's room from what is there.
-        uaccess::read_bytes(to, &mut fallible::zeroed(size.min(MAX_MESSAGE))?)?;
+        let most = task.ipc().limits.message.size();
+        uaccess::read_bytes(to, &mut fallible::zeroed(size.min(most))?)?;
     }
     let queue = task.ipc().messages.find(id)?;
     let cred = task.cred();
@@ -202,20 +200,24 @@ pub struct MsgInfo {
 
 /// Limits of message queues, or with `MSG_INFO` their usage.
 fn limits(command: u32) -> MsgInfo {
-    let bytes = MAX_BYTES as i32;
+    let ipc = namespaces::current().ipc;
+    let (bytes, queues) = (
+        ipc.limits.queue.get() as i32,
+        ipc.limits.queues.get() as i32,
+    );
     let mut limits = MsgInfo {
-        pool: MAX_QUEUES as i32 * (bytes / 1024),
+        pool: queues.wrapping_mul(bytes) / 1024,
         map: bytes,
-        message: MAX_MESSAGE as i32,
+        message: ipc.limits.message.get() as i32,
         bytes,
-        queues: MAX_QUEUES as i32,
+        queues,
         segment: 16,
         headers: bytes,
         segments: u16::MAX,
         padding: 0,
     };
     if command == MSG_INFO {
-        let all = namespaces::current().ipc.messages.all();
+        let all = ipc.messages.all();
         (limits.pool, limits.map, limits.headers) = (all.len() as i32, 0, 0);
         for (_, queue) in all {
             let info = queue.state.lock().info;
@@ -285,11 +287,11 @@ fn msgctl_by_index(task: &Task, index: i32, command: u32, arg: UserPtr<MsqidDs>)
 /// `msgctl(2)`; without the calls that list all queues.
 pub fn sys_msgctl(task: &Task, id: i32, command: u32, arg: UserPtr<MsqidDs>) -> SysResult {
     let command = command & !IPC_64;
-    if matches!(command, IPC_INFO | MSG_INFO | MSG_STAT | MSG_STAT_ANY) {
-        return msgctl_by_index(task, id, command, arg);
-    }
     if id < 0 {
         return Err(Errno::EINVAL);
+    }
+    if matches!(command, IPC_INFO | MSG_INFO | MSG_STAT | MSG_STAT_ANY) {
+        return msgctl_by_index(task, id, command, arg);
     }
     // As Linux: what is to be set is read before the queue is looked for.
     let new = (command == IPC_SET).then(|| arg.read()).transpose()?;
@@ -305,7 +307,8 @@ pub fn sys_msgctl(task: &Task, id: i32, command: u32, arg: UserPtr<MsqidDs>) -> 
             if let Some(new) = new {
                 let mut state = queue.state.lock();
                 state.info.owner.check_owner(&cred)?;
-                if new.limit > MAX_BYTES && !cred.capable(linux_raw_sys::general::CAP_SYS_RESOURCE)
+                if new.limit > task.ipc().limits.queue.get()
+                    && !cred.capable(linux_raw_sys::general::CAP_SYS_RESOURCE)
                 {
                     return Err(Errno::EPERM);
                 }

@@ -83,7 +83,7 @@ pub fn sys_semget(task: &Task, key: i32, count: i32, flags: u32) -> SysResult {
     };
     task.ipc()
         .semaphores
-        .get(key, flags, &task.cred(), fits, make)
+        .get(key, flags, &task.cred(), MAX_SETS, fits, make)
 }
 
 /// `semtimedop(2)`: performs operations on semaphores; waits at most for a timeout.

@@ -20,7 +20,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::mm::mmap;
 use crate::process::namespaces;
-use crate::state::ipc::shm::{Entry, Segment, ShmidDs, with_key};
+use crate::state::ipc::shm::{Entry, MAX_BYTES, Segment, ShmidDs, with_key};
 use crate::state::ipc::{
     IPC_CREAT, IPC_EXCL, IPC_INFO, IPC_PRIVATE, IPC_RMID, IPC_SET, IPC_STAT, IpcPerm, READ, WRITE,
     now,
@@ -41,13 +41,6 @@ const SHM_STAT_ANY: u32 = 15;
 /// Marks in the mode that `IPC_STAT` shows: to be removed, locked.
 const SHM_DEST: u32 = 0o1000;
 const SHM_LOCKED: u32 = 0o2000;
-/// Most segments there are (Linux' `SHMMNI`).
-pub(crate) const MAX_SEGMENTS: usize = 4096;
-
-/// Most bytes and pages of all segments, which nothing else limits, either (Linux' `SHMMAX`,
-/// `SHMALL`).
-pub(crate) const MAX_BYTES: u64 = u64::MAX - (1 << 24);
-
 /// Why there is no segment of large pages, of which none are reserved: to whom locking so much
 /// memory is not allowed is told that first.
 fn no_huge_pages(task: &Task, size: usize, flags: u32) -> Errno {
@@ -81,13 +74,13 @@ pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
     if key != IPC_PRIVATE && flags & IPC_CREAT == 0 {
         return Err(Errno::ENOENT);
     }
-    if size == 0 || page_align_up(size).is_none() {
+    if size == 0 || size > ipc.limits.segment.size() || page_align_up(size).is_none() {
         return Err(Errno::EINVAL);
     }
     if flags & SHM_HUGETLB != 0 {
         return Err(no_huge_pages(task, size, flags));
     }
-    if table.len() >= MAX_SEGMENTS || !vm::has_room(PAGE_SIZE) {
+    if table.len() >= ipc.limits.segments.size() || !vm::has_room(PAGE_SIZE) {
         return Err(Errno::ENOSPC);
     }
     mmap::check_commit(size)?;
@@ -247,9 +240,10 @@ pub(crate) fn proc_text() -> Result<String, Errno> {
 fn shmctl_by_index(task: &Task, index: i32, command: u32, to: UserPtr<ShmidDs>) -> SysResult {
     match command {
         IPC_INFO => {
-            let segments = MAX_SEGMENTS as u64;
+            let ipc = task.ipc();
+            let segments = ipc.limits.segments.get();
             let limits = ShmInfo64 {
-                most: MAX_BYTES,
+                most: ipc.limits.segment.get(),
                 least: 1,
                 segments,
                 of_process: segments,
@@ -293,11 +287,11 @@ fn shmctl_by_index(task: &Task, index: i32, command: u32, to: UserPtr<ShmidDs>) 
 
 /// `shmctl(2)`: reads, changes or removes a segment.
 pub fn sys_shmctl(task: &Task, id: i32, command: u32, to: UserPtr<ShmidDs>) -> SysResult {
-    if matches!(command, IPC_INFO | SHM_INFO | SHM_STAT | SHM_STAT_ANY) {
-        return shmctl_by_index(task, id, command, to);
-    }
     if id < 0 {
         return Err(Errno::EINVAL);
+    }
+    if matches!(command, IPC_INFO | SHM_INFO | SHM_STAT | SHM_STAT_ANY) {
+        return shmctl_by_index(task, id, command, to);
     }
     // As Linux: what is to be set is read before the segment is looked for.
     let new = (command == IPC_SET).then(|| to.read()).transpose()?;

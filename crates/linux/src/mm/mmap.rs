@@ -1,7 +1,8 @@
 //! Memory: `mmap(2)` and its relatives.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU8, Ordering};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 
 use abi::errno::Errno;
 use fs::{File, FileType};
@@ -14,8 +15,9 @@ use vm::{
 };
 
 use crate::process::personality::{READ_IMPLIES_EXEC, has_personality_bit};
+use crate::process::process_table;
 use crate::state::rlimit::Resource;
-use crate::{SysResult, Task, uaccess};
+use crate::{SysResult, Task, current_task, uaccess};
 
 /// The `PROT_*` bits that have a meaning for memory, of those that were asked for.
 fn protection(task: &Task, prot: u32) -> Prot {
@@ -57,10 +59,55 @@ fn file_object(file: &File, shared: bool, prot: Prot) -> Result<Arc<Object>, Err
 }
 
 /// `/proc/sys/vm/overcommit_memory`: 0, a program may not ask at once for more than the machine
-/// has; 1, for whatever it likes.
+/// has; 1, for whatever it likes; 2, all programs together for no more than
+/// [`strict_commit_limit`].
 pub(crate) static OVERCOMMIT: AtomicU8 = AtomicU8::new(0);
+/// `/proc/sys/vm/overcommit_ratio`: part of memory that programs may ask for in the strict mode, in
+/// percent.
+pub(crate) static OVERCOMMIT_RATIO: AtomicI32 = AtomicI32::new(50);
+/// Memory that the strict mode keeps for the superuser (Linux' `admin_reserve_kbytes`).
+const ADMIN_RESERVE: usize = 8 << 20;
 
-/// Checks that a program may ask for `len` bytes of private memory.
+fn is_strict() -> bool {
+    OVERCOMMIT.load(Ordering::Relaxed) == 2
+}
+
+/// Most memory that all programs together may ask for in the strict mode, in bytes
+/// (`CommitLimit` of `/proc/meminfo`).
+pub(crate) fn strict_commit_limit() -> usize {
+    // Below 0 it is no limit, as a very high one on Linux.
+    let Ok(ratio) = u64::try_from(OVERCOMMIT_RATIO.load(Ordering::Relaxed)) else {
+        return usize::MAX;
+    };
+    let stats = guard::mem::stats();
+    let own = stats.total - stats.granted - stats.leaked;
+    let pages = (own / 100).saturating_mul(ratio);
+    usize::try_from(pages).map_or(usize::MAX, |pages| pages.saturating_mul(PAGE_SIZE))
+}
+
+/// Memory that all programs have asked for, in bytes: what only one of them writes to, stacks, and
+/// the pages of files in memory. Nobody counts on the way; all areas are looked at.
+pub(crate) fn committed() -> usize {
+    let mut spaces: Vec<_> = process_table::processes_where(|_, _| true)
+        .iter()
+        .filter_map(|process| process.space())
+        .collect();
+    spaces.sort_unstable_by_key(|space| space.id());
+    spaces.dedup_by_key(|space| space.id());
+    let private: usize = spaces
+        .iter()
+        .map(|space| {
+            let stats = space.stats();
+            stats.data + stats.stack
+        })
+        .sum();
+    private + fs::ramfs::pages_in_files() as usize * PAGE_SIZE
+}
+
+/// Checks that a program may ask for `len` bytes of memory.
+///
+/// # Errors
+/// `ENOMEM`.
 pub(crate) fn check_commit(len: usize) -> Result<(), Errno> {
     if len > commit_limit() {
         Err(Errno::ENOMEM)
@@ -69,17 +116,32 @@ pub(crate) fn check_commit(len: usize) -> Result<(), Errno> {
     }
 }
 
-/// Most private memory that a program may ask for at once, in bytes.
+/// Most memory that the calling program may ask for now, in bytes.
 fn commit_limit() -> usize {
-    let all = || {
-        usize::try_from(guard::mem::total_frames() + 1)
-            .map_or(usize::MAX, |pages| pages.saturating_mul(PAGE_SIZE) - 1)
-    };
-    if OVERCOMMIT.load(Ordering::Relaxed) == 0 {
-        all()
-    } else {
-        usize::MAX
+    match OVERCOMMIT.load(Ordering::Relaxed) {
+        0 => usize::try_from(guard::mem::total_frames() + 1)
+            .map_or(usize::MAX, |pages| pages.saturating_mul(PAGE_SIZE) - 1),
+        1 => usize::MAX,
+        _ => {
+            let kept = match current_task() {
+                Some(task) if !task.cred().has_sys_admin() => ADMIN_RESERVE,
+                _ => 0,
+            };
+            strict_commit_limit().saturating_sub(kept + committed())
+        }
     }
+}
+
+/// Checks that a program may have a child with a copy of its memory.
+///
+/// # Errors
+/// `ENOMEM` in the strict mode.
+pub(crate) fn check_fork(space: &AddressSpace) -> Result<(), Errno> {
+    if !is_strict() {
+        return Ok(());
+    }
+    let stats = space.stats();
+    check_commit(stats.data + stats.stack)
 }
 
 /// Why there is no page from the reserve of large ones, which is empty
@@ -217,7 +279,9 @@ pub fn sys_mmap(
         None if shared && flags & sys::MAP_GROWSDOWN != 0 => return Err(Errno::EINVAL),
         None => shared.then(|| (Object::anonymous(), 0)),
     };
-    if !shared && prot.contains(Prot::WRITE) && flags & sys::MAP_NORESERVE == 0 {
+    let private = !shared && prot.contains(Prot::WRITE);
+    // In the strict mode everything counts that is nobody else's.
+    if private && flags & sys::MAP_NORESERVE == 0 || is_strict() && (private || anonymous) {
         check_commit(len)?;
     }
     let mut area = VmaFlags::empty();
@@ -232,6 +296,9 @@ pub fn sys_mmap(
         flags: area,
         object,
     })?;
+    if let Some(file) = &file {
+        file.file_accessed();
+    }
     if let Some(file) = file.filter(|_| shared && prot.contains(Prot::WRITE)) {
         // A seal that came in between has either seen the mapping, or is seen here.
         if file.inode().seals() & (sys::F_SEAL_WRITE | sys::F_SEAL_FUTURE_WRITE) != 0 {

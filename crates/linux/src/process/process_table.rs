@@ -5,20 +5,24 @@ use alloc::collections::{BTreeMap, BTreeSet, LinkedList};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::ops::Bound::{Excluded, Unbounded};
+use core::sync::atomic::{AtomicI32, Ordering};
 
 use ::task::Mutex;
 use abi::errno::Errno;
 use fs::tty::{CallerIds as TtyProcess, JobControl};
+use linux_raw_sys::general::CAP_CHECKPOINT_RESTORE;
 use uapi::pid::{Pgid, Pid, Sid, Tid};
 use uapi::siginfo::{SigInfo, sigmask};
 
 use crate::Task;
 use crate::process::{Process, send_signal};
 
-/// The highest number, one less than `/proc/sys/kernel/pid_max`; the next begins again below.
-const LAST_PID: i32 = 32_767;
+/// `/proc/sys/kernel/pid_max`: numbers are below this one; the next begins again below.
+pub(crate) static PID_MAX: AtomicI32 = AtomicI32::new(32_768);
+/// The highest that [`PID_MAX`] can be (Linux' `PID_MAX_LIMIT`).
+pub(crate) const PID_MAX_LIMIT: i32 = 4 << 20;
 /// Numbers below this one are given once only.
-const RESERVED_PIDS: i32 = 300;
+pub(crate) const RESERVED_PIDS: i32 = 300;
 
 /// Children of a process in the order in which it got them. In small pieces: a process may get
 /// thousands by the end of another one, which must not fail for want of memory in a row.
@@ -134,8 +138,9 @@ impl ProcessTable {
     }
 
     fn allocate(&mut self) -> Option<Tid> {
-        for _ in 0..LAST_PID {
-            self.last = if self.last == LAST_PID {
+        let last = PID_MAX.load(Ordering::Relaxed) - 1;
+        for _ in 0..last {
+            self.last = if self.last >= last {
                 RESERVED_PIDS
             } else {
                 self.last + 1
@@ -211,7 +216,7 @@ pub(crate) fn allocate() -> Option<Tid> {
 /// # Errors
 /// `EEXIST` if somebody has it, `EINVAL` if it is none.
 pub(crate) fn allocate_exact(number: i32) -> Result<Tid, Errno> {
-    if !(1..=LAST_PID).contains(&number) {
+    if !(1..PID_MAX.load(Ordering::Relaxed)).contains(&number) {
         return Err(Errno::EINVAL);
     }
     if TABLE.lock().is_free(number) {
@@ -356,6 +361,25 @@ pub(crate) fn group_members(group: Pgid) -> Vec<Arc<Process>> {
 #[must_use]
 pub fn last_pid() -> i32 {
     TABLE.lock().last
+}
+
+/// Makes the numbers of new processes begin behind this one (`/proc/sys/kernel/ns_last_pid`).
+///
+/// # Errors
+/// `EPERM` to who may not restore processes; `EINVAL`.
+pub(crate) fn set_last_pid(number: i32) -> Result<(), Errno> {
+    let allowed = crate::current_task().is_none_or(|task| {
+        let cred = task.cred();
+        cred.has_sys_admin() || cred.capable(CAP_CHECKPOINT_RESTORE)
+    });
+    if !allowed {
+        return Err(Errno::EPERM);
+    }
+    if number >= PID_MAX.load(Ordering::Relaxed) {
+        return Err(Errno::EINVAL);
+    }
+    TABLE.lock().last = number;
+    Ok(())
 }
 
 /// Number of threads of all processes.

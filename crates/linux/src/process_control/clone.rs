@@ -16,6 +16,7 @@ use uapi::siginfo;
 use uapi::user_addr::UserAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::mm::mmap;
 use crate::process::ptrace_state::Event;
 use crate::process::rlimit::check_threads;
 use crate::process::task::{Completion, NewTask};
@@ -130,6 +131,7 @@ fn copy_process(task: &Task, request: &KernelCloneArgs, pid: Pid) -> Result<Arc<
     let space = if request.has(sys::CLONE_VM) {
         memory
     } else {
+        mmap::check_fork(&memory)?;
         memory.fork()?
     };
     let actions = old.sighand();

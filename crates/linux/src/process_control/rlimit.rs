@@ -9,7 +9,7 @@ use uapi::pid::Tid;
 
 use crate::process::process_table;
 use crate::process::rlimit::apply_memory_limits;
-use crate::state::fdtable::MAX_LIMIT;
+use crate::state::fdtable::NR_OPEN;
 use crate::state::rlimit::{Resource, Rlimit};
 use crate::time::posix_timers;
 use crate::uaccess::UserPtr;
@@ -37,7 +37,8 @@ pub fn sys_prlimit64(
     let before = limits[resource];
     if let Some(limit) = new {
         let Rlimit { soft, hard } = limit;
-        if soft > hard || (resource == Resource::OpenFiles && hard > MAX_LIMIT as u64) {
+        let most = NR_OPEN.load(Ordering::Relaxed) as u64;
+        if soft > hard || (resource == Resource::OpenFiles && hard > most) {
             return Err(if soft > hard {
                 Errno::EINVAL
             } else {

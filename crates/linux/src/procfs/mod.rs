@@ -14,6 +14,7 @@ mod net;
 mod pagemap;
 mod pid;
 mod pressure;
+mod settings;
 mod snapshot;
 mod status;
 mod sysctl;
@@ -48,6 +49,12 @@ static EXTENSION: ::task::Once<Extension> = ::task::Once::new();
 /// counts.
 pub fn extend(more: Extension) {
     EXTENSION.call_once(|| more);
+}
+
+/// Puts the settings of `/proc/sys` in force that the kernel command line has
+/// (`sysctl.kernel.dmesg_restrict=0`).
+pub fn apply_command_line() {
+    settings::apply_command_line(guard::role::cmdline());
 }
 
 /// Makes a procfs with its directories and files.

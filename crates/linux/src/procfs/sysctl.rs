@@ -3,19 +3,16 @@
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU8, Ordering};
 
 use ::task::RtLimits;
 use abi::errno::Errno;
 use fs::pseudo::{self, PseudoAttr, StaticDir};
 use net::socket::Sysctl;
 
+use super::settings;
 use super::system::Text;
 use crate::ipc::sem;
-use crate::mm::mmap::OVERCOMMIT;
 use crate::process::namespaces;
-use crate::process::personality::RANDOMIZE_VA_SPACE;
-use crate::process::process_table;
 use crate::state::rlimit;
 use crate::system::sysinfo;
 
@@ -28,13 +25,8 @@ fn with_net_sysctl<R>(
     f(net.sysctls().all().nth(number).ok_or(Errno::ENOENT)?)
 }
 
-/// Text of `vm/max_map_count`.
-const MAX_MAP_COUNT: &str = "65530\n";
-const _: () = assert!(vm::MAX_MAP_COUNT == 65_530);
-
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     let constants = [
-        ("kernel/pid_max", "32768\n"),
         ("kernel/ngroups_max", "65536\n"),
         ("kernel/cap_last_cap", "40\n"),
         ("kernel/core_pattern", "core\n"),
@@ -60,9 +52,6 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ),
         ("kernel/seccomp/actions_logged", "log\n"),
         ("kernel/shm_rmid_forced", "0\n"),
-        ("kernel/msg_next_id", "-1\n"),
-        ("kernel/sem_next_id", "-1\n"),
-        ("kernel/shm_next_id", "-1\n"),
         ("kernel/auto_msgmni", "0\n"),
         ("kernel/pty/reserve", "1024\n"),
         ("kernel/random/urandom_min_reseed_secs", "60\n"),
@@ -72,15 +61,11 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("kernel/sysrq", "0\n"),
         ("kernel/overflowuid", "65534\n"),
         ("kernel/overflowgid", "65534\n"),
-        ("kernel/kptr_restrict", "0\n"),
-        ("kernel/dmesg_restrict", "0\n"),
-        ("kernel/perf_event_paranoid", "4\n"),
+        ("kernel/perf_event_paranoid", "3\n"),
         ("kernel/numa_balancing", "0\n"),
         ("kernel/random/poolsize", "256\n"),
         ("kernel/printk", "4 4 1 7\n"),
         ("kernel/sched_child_runs_first", "0\n"),
-        ("vm/max_map_count", MAX_MAP_COUNT),
-        ("vm/overcommit_ratio", "50\n"),
         ("vm/mmap_min_addr", "65536\n"),
         ("vm/mmap_rnd_bits", "28\n"),
         ("vm/legacy_va_layout", "0\n"),
@@ -106,30 +91,13 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("fs/aio-nr", "0\n"),
         ("fs/aio-max-nr", "65536\n"),
         ("fs/suid_dumpable", "0\n"),
-        ("fs/protected_fifos", "0\n"),
-        ("fs/protected_regular", "0\n"),
         ("fs/overflowuid", "65534\n"),
         ("fs/overflowgid", "65534\n"),
-        ("fs/protected_hardlinks", "1\n"),
-        ("fs/protected_symlinks", "0\n"),
         ("kernel/pty/max", "4096\n"),
         ("fs/lease-break-time", "45\n"),
         ("fs/leases-enable", "1\n"),
         ("fs/dir-notify-enable", "1\n"),
-        ("fs/nr_open", "1048576\n"),
-        ("fs/mqueue/msg_default", "10\n"),
-        ("fs/mqueue/msg_max", "10\n"),
-        ("fs/mqueue/msgsize_default", "8192\n"),
-        ("fs/mqueue/msgsize_max", "8192\n"),
-        ("fs/mqueue/queues_max", "256\n"),
-        ("kernel/msgmax", "8192\n"),
-        ("kernel/msgmnb", "16384\n"),
-        ("kernel/msgmni", "1024\n"),
         ("kernel/shmall", "18446744073692774399\n"),
-        ("kernel/shmmax", "18446744073692774399\n"),
-        ("kernel/shmmni", "4096\n"),
-        ("fs/pipe-max-size", "1048576\n"),
-        ("fs/inotify/max_queued_events", "16384\n"),
         ("fs/file-nr", "0\t0\t1048576\n"),
         ("net/ipv4/tcp_congestion_control", "cubic\n"),
         ("net/ipv4/tcp_available_congestion_control", "reno cubic\n"),
@@ -137,15 +105,13 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("net/ipv6/conf/default/disable_ipv6", "0\n"),
         ("net/ipv6/conf/lo/disable_ipv6", "0\n"),
     ];
+    settings::add(dir, dev);
     for (path, text) in constants {
         add_at_path(dir, path, pseudo::constant(dev, text));
     }
-    let texts: [(&str, Text); 6] = [
+    let texts: [(&str, Text); 5] = [
         ("kernel/threads-max", || {
             format!("{}\n", rlimit::max_threads())
-        }),
-        ("kernel/ns_last_pid", || {
-            format!("{}\n", process_table::last_pid())
         }),
         ("kernel/sem", sem::sysctl_text),
         ("kernel/ostype", || {
@@ -223,11 +189,6 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         "vm/drop_caches",
         pseudo::writable_file(PseudoAttr::new(dev, 0o200), || Err(Errno::EINVAL), dropped),
     );
-    add_at_path(
-        dir,
-        "kernel/randomize_va_space",
-        digit_setting(dev, &RANDOMIZE_VA_SPACE, b'2'),
-    );
     // As on a Linux that cannot set any aside: it takes the number, and has fewer.
     for name in ["nr_hugepages", "nr_overcommit_hugepages"] {
         let accept = |text: &[u8]| {
@@ -243,12 +204,6 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         );
         add_at_path(dir, &format!("vm/{name}"), file);
     }
-    // Nobody counts what was promised, so there is no strict mode.
-    add_at_path(
-        dir,
-        "vm/overcommit_memory",
-        digit_setting(dev, &OVERCOMMIT, b'1'),
-    );
     let uuid = |random: [u8; 16]| {
         let hex = |range: core::ops::Range<usize>| {
             random[range]
@@ -346,21 +301,6 @@ fn is_valid(
     }: &RtLimits,
 ) -> bool {
     runtime_ns <= period_ns || runtime_ns == UNLIMITED
-}
-
-/// A setting that is a digit, up to `most`.
-fn digit_setting(dev: u64, setting: &'static AtomicU8, most: u8) -> Arc<dyn fs::Inode> {
-    pseudo::writable_file(
-        PseudoAttr::new(dev, 0o644),
-        || Ok(format!("{}\n", setting.load(Ordering::Relaxed)).into_bytes()),
-        move |text| match text.trim_ascii() {
-            [digit] if (b'0'..=most).contains(digit) => {
-                setting.store(digit - b'0', Ordering::Relaxed);
-                Ok(())
-            }
-            _ => Err(Errno::EINVAL),
-        },
-    )
 }
 
 /// Adds a file below directories that are made as needed.

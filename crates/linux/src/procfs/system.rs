@@ -15,7 +15,7 @@ use task::{CpuId, stats};
 use super::add_at_path;
 use crate::files::filesystems;
 use crate::ipc::{msg, sem, shm};
-use crate::mm::oom;
+use crate::mm::{mmap, oom};
 use crate::process::{accounting, process_table};
 use crate::state::usage::CpuTimes;
 use crate::system::sysinfo;
@@ -146,8 +146,8 @@ fn meminfo() -> String {
         ("Shmem", files),
         ("Slab", kib(stats.kernel)),
         ("SReclaimable", 0),
-        ("CommitLimit", total),
-        ("Committed_AS", kib(stats.user)),
+        ("CommitLimit", mmap::strict_commit_limit() as u64 / 1024),
+        ("Committed_AS", mmap::committed() as u64 / 1024),
         ("AnonHugePages", guard::paging::large_pages() * 2048),
         ("ShmemHugePages", 0),
         ("ShmemPmdMapped", 0),

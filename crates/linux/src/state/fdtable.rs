@@ -49,8 +49,12 @@ impl CloseOnExec {
 
 /// Number of descriptors a process may have unless `RLIMIT_NOFILE` says otherwise.
 pub const DEFAULT_LIMIT: usize = 1024;
-/// The highest limit that can be set.
-pub const MAX_LIMIT: usize = 1 << 20;
+/// The highest limit that can be set, to which `/proc/sys/fs/nr_open` can be raised.
+pub const MAX_LIMIT: usize = 1 << 21;
+/// `/proc/sys/fs/nr_open`: numbers of descriptors are below this one, whatever the limit.
+pub(crate) static NR_OPEN: AtomicUsize = AtomicUsize::new(1 << 20);
+/// The least that [`NR_OPEN`] takes.
+pub(crate) const LEAST_NR_OPEN: usize = 64;
 
 /// Numbers in the first chunk; each further one makes the table eight times as large.
 const FIRST: usize = 64;
@@ -92,7 +96,7 @@ impl Files {
     /// Slot of a descriptor below [`MAX_LIMIT`]; makes the chunk.
     ///
     /// # Errors
-    /// `ENOMEM`.
+    /// `ENOMEM`; `EMFILE` if the table is not to grow so far (`/proc/sys/fs/nr_open`).
     #[inline(always)]
     fn make_slot(&self, fd: usize) -> Result<&RcuArc<File>, Errno> {
         if fd < FIRST {
@@ -108,6 +112,7 @@ impl Files {
         let chunk = &self.further[chunk];
         let slots = match chunk.get() {
             Some(slots) => slots,
+            None if fd >= NR_OPEN.load(Ordering::Relaxed) => return Err(Errno::EMFILE),
             None => {
                 let mut slots = fallible::with_capacity(size)?;
                 slots.resize_with(size, RcuArc::empty);
@@ -437,7 +442,8 @@ impl FdTable {
 
     /// Sets the limit; descriptors above it stay open.
     pub fn set_limit(&self, limit: usize) {
-        self.limit.store(limit.min(MAX_LIMIT), Ordering::Relaxed);
+        let most = NR_OPEN.load(Ordering::Relaxed);
+        self.limit.store(limit.min(most), Ordering::Relaxed);
     }
 
     /// The open file behind a descriptor.
@@ -604,7 +610,11 @@ impl FdTable {
         if numbers.reserved.has(index) {
             return Err(Errno::EBUSY);
         }
-        let slot = self.files.make_slot(index)?;
+        // A number that is too high for anybody is none to be had.
+        let slot = self.files.make_slot(index).map_err(|error| match error {
+            Errno::EMFILE => Errno::EBADF,
+            error => error,
+        })?;
         numbers.allocate(index, cloexec);
         let old = slot.swap(Some(file));
         drop(numbers);

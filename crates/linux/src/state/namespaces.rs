@@ -12,6 +12,7 @@ use linux_raw_sys::general as sys;
 use net::Stack;
 use net::inet::Loopback;
 
+use crate::state::ipc::limits::IpcLimits;
 use crate::state::ipc::{mqueue, msg, sem, shm};
 
 /// The machine's names (`uts_namespaces(7)`), which are any bytes.
@@ -24,6 +25,7 @@ pub(crate) struct UtsNamespace {
 /// System V objects and POSIX message queues (`ipc_namespaces(7)`).
 pub(crate) struct IpcNamespace {
     pub(crate) number: u32,
+    pub(crate) limits: IpcLimits,
     pub(crate) semaphores: sem::Sets,
     pub(crate) messages: msg::Queues,
     pub(crate) segments: shm::Segments,
@@ -68,8 +70,9 @@ impl IpcNamespace {
     const fn new(number: u32) -> Self {
         Self {
             number,
-            semaphores: sem::Sets::new(sem::MAX_SETS),
-            messages: msg::Queues::new(msg::MAX_QUEUES),
+            limits: IpcLimits::new(),
+            semaphores: sem::Sets::new(),
+            messages: msg::Queues::new(),
             segments: shm::Segments::new(),
             queues: Mutex::new(BTreeMap::new()),
             queue_files: Once::new(),

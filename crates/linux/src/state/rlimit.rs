@@ -6,7 +6,7 @@ use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::state::fdtable::{DEFAULT_LIMIT, MAX_LIMIT};
+use crate::state::fdtable::DEFAULT_LIMIT;
 
 /// Number of limited resources (`RLIM_NLIMITS`).
 pub(crate) const RESOURCES: usize = sys::RLIM_NLIMITS as usize;
@@ -169,7 +169,7 @@ pub(crate) fn default_limits() -> Rlimits {
     limits[Resource::RealtimePriority] = Rlimit::both(0);
     limits[Resource::OpenFiles] = Rlimit {
         soft: DEFAULT_LIMIT as u64,
-        hard: MAX_LIMIT as u64,
+        hard: 1 << 20,
     };
     limits
 }

@@ -7,6 +7,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use ::task::Mutex;
 use abi::errno::Errno;
@@ -123,6 +124,23 @@ fn last_lines(ring: &LogRing, first: u64, room: usize) -> String {
     all.iter().map(String::as_str).collect()
 }
 
+/// `/proc/sys/kernel/dmesg_restrict`: whether only who has `CAP_SYSLOG` reads the log. So it is
+/// with Debian's kernel.
+pub(crate) static DMESG_RESTRICT: AtomicBool = AtomicBool::new(true);
+
+/// Checks that somebody may control the log, and read it when it is restricted.
+///
+/// # Errors
+/// `EPERM`.
+fn check_privileged(task: &Task) -> Result<(), Errno> {
+    let cred = task.cred();
+    if cred.capable(sys::CAP_SYSLOG) || cred.has_sys_admin() {
+        Ok(())
+    } else {
+        Err(Errno::EPERM)
+    }
+}
+
 /// `syslog(2)`: reads or controls the kernel log.
 pub fn sys_syslog(task: &Task, action: u32, to: UserAddr, len: i32) -> SysResult {
     const CLOSE: u32 = 0;
@@ -136,11 +154,8 @@ pub fn sys_syslog(task: &Task, action: u32, to: UserAddr, len: i32) -> SysResult
     const CONSOLE_LEVEL: u32 = 8;
     const SIZE_UNREAD: u32 = 9;
     const SIZE_BUFFER: u32 = 10;
-    if !matches!(action, READ_ALL | SIZE_BUFFER)
-        && !task.cred().capable(sys::CAP_SYSLOG)
-        && !task.cred().has_sys_admin()
-    {
-        return Err(Errno::EPERM);
+    if !matches!(action, READ_ALL | SIZE_BUFFER) || DMESG_RESTRICT.load(Ordering::Relaxed) {
+        check_privileged(task)?;
     }
     let room = match action {
         READ | READ_ALL | READ_CLEAR if to.is_null() => return Err(Errno::EINVAL),
@@ -195,11 +210,11 @@ struct KmsgDevice;
 
 impl CharDevice for KmsgDevice {
     fn open(self: Arc<Self>, flags: OpenFlags) -> Result<Arc<dyn FileOps>, Errno> {
-        let may = |caller: Arc<Task>| {
-            caller.cred().capable(sys::CAP_SYSLOG) || caller.cred().has_sys_admin()
-        };
-        if flags.is_readable() && !current_task().is_none_or(may) {
-            return Err(Errno::EPERM);
+        if flags.is_readable()
+            && DMESG_RESTRICT.load(Ordering::Relaxed)
+            && let Some(caller) = current_task()
+        {
+            check_privileged(&caller)?;
         }
         let next = with(|log| log.ring.first())?;
         Ok(Arc::new(Reader {

@@ -1,6 +1,7 @@
 //! What System V semaphores, message queues and shared memory have in common: keys, numbers, owners
 //! and permissions (`sysvipc(7)`).
 
+pub(crate) mod limits;
 pub(crate) mod mqueue;
 pub(crate) mod msg;
 pub(crate) mod sem;
@@ -164,6 +165,9 @@ const INDEX_BITS: u32 = 15;
 pub(crate) struct IpcIds<T> {
     sequence: i32,
     last_index: i32,
+    /// Number that the next object gets, or the next free one of the same sequence
+    /// (`/proc/sys/kernel/*_next_id`); -1 if nobody has asked for one.
+    next: i32,
     /// By index, with the whole number.
     objects: BTreeMap<i32, (i32, T)>,
 }
@@ -173,12 +177,33 @@ impl<T> IpcIds<T> {
         Self {
             sequence: 0,
             last_index: -1,
+            next: -1,
             objects: BTreeMap::new(),
         }
     }
 
+    /// Number that was asked for the next object; -1 if none was.
+    pub(crate) fn next(&self) -> i32 {
+        self.next
+    }
+
+    /// Asks for the number of the next object.
+    pub(crate) fn set_next(&mut self, id: i32) {
+        self.next = id;
+    }
+
     /// Gives an object a number.
     pub(crate) fn insert(&mut self, object: T) -> i32 {
+        let wanted = core::mem::replace(&mut self.next, -1);
+        if wanted >= 0 {
+            let free = |index: &i32| !self.objects.contains_key(index);
+            let first = Self::index(wanted);
+            if let Some(index) = (first..=Self::index(-1)).find(free) {
+                let id = wanted & !Self::index(-1) | index;
+                self.objects.insert(index, (id, object));
+                return id;
+            }
+        }
         let index = (0..)
             .zip(self.objects.keys())
             .find(|(free, used)| free != *used)
@@ -211,9 +236,10 @@ impl<T> IpcIds<T> {
             .map(|(_, object)| object)
     }
 
-    /// Object at an index, with its identifier.
+    /// Object at an index, with its identifier. Of a whole identifier the index counts.
     pub(crate) fn by_index(&self, index: i32) -> Option<(i32, &T)> {
-        self.objects.get(&index).map(|(id, object)| (*id, object))
+        let found = self.objects.get(&Self::index(index));
+        found.map(|(id, object)| (*id, object))
     }
 
     pub(crate) fn remove(&mut self, id: i32) -> Option<T> {
@@ -246,25 +272,33 @@ impl<T> IpcIds<T> {
 /// All objects of one kind.
 pub(crate) struct IpcTable<T> {
     objects: Mutex<IpcIds<Arc<T>>>,
-    /// The most there are.
-    limit: usize,
 }
 
 impl<T: IpcObject> IpcTable<T> {
-    pub(crate) const fn new(limit: usize) -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             objects: Mutex::new(IpcIds::new()),
-            limit,
         }
     }
 
+    /// Number that was asked for the next object; -1 if none was.
+    pub(crate) fn next(&self) -> i32 {
+        self.objects.lock().next()
+    }
+
+    /// Asks for the number of the next object.
+    pub(crate) fn set_next(&self, id: i32) {
+        self.objects.lock().set_next(id);
+    }
+
     /// The number of the object with a key (`semget(2)`, `msgget(2)`): one that is there if `fits`
-    /// says so, or else a new one by `make`.
+    /// says so, or else a new one by `make`, if there are fewer than `limit`.
     pub(crate) fn get(
         &self,
         key: i32,
         flags: u32,
         cred: &Credentials,
+        limit: usize,
         fits: impl FnOnce(&T) -> Result<(), Errno>,
         make: impl FnOnce(IpcPerm) -> Result<T, Errno>,
     ) -> SysResult {
@@ -286,7 +320,7 @@ impl<T: IpcObject> IpcTable<T> {
         if key != IPC_PRIVATE && flags & IPC_CREAT == 0 {
             return Err(Errno::ENOENT);
         }
-        if objects.len() >= self.limit {
+        if objects.len() >= limit {
             return Err(Errno::ENOSPC);
         }
         let object = Arc::new(make(IpcPerm::new(key, flags, cred))?);

@@ -14,10 +14,6 @@ pub(crate) const MSG_EXCEPT: u32 = 0o20_000;
 /// A copy of a message by its index.
 pub(crate) const MSG_COPY: u32 = 0o40_000;
 
-/// Most bytes of a message, and bytes in a queue (Linux' `MSGMAX`, `MSGMNB`). There are fewer
-/// queues than on Linux: what is in them is the kernel's memory.
-pub(crate) const MAX_QUEUES: usize = 1024;
-
 /// State of a queue as `IPC_STAT` stores it: Linux' `struct msqid64_ds`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

@@ -27,6 +27,10 @@ pub struct ShmidDs {
     pub(crate) unused: [u64; 2],
 }
 
+/// Most bytes and pages of all segments unless somebody says otherwise, which nothing else limits,
+/// either (Linux' `SHMMAX`, `SHMALL`).
+pub(crate) const MAX_BYTES: u64 = u64::MAX - (1 << 24);
+
 pub(crate) struct Segment {
     pub(crate) _counted: census::Segment,
     pub(crate) key: i32,

@@ -1,0 +1,478 @@
+//! Numbers below `/proc/sys` that the superuser changes: what they take, and what they do.
+
+use std::ffi::CString;
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::calls::{Fd, call, fails, is, pipe};
+use crate::credentials::{become_user, in_child};
+use crate::text_busy::Place;
+use crate::{Check, checked};
+
+pub const CHECKS: &[(&str, Check)] = &[
+    ("settings-of-pipes", pipes),
+    ("settings-of-posix-queues", posix_queues),
+    ("settings-of-messages", messages),
+    ("settings-of-segments", segments),
+    ("settings-next-numbers", next_numbers),
+    ("settings-of-process-numbers", process_numbers),
+    ("settings-of-mappings", mappings),
+    ("settings-of-descriptors", descriptors),
+    ("settings-of-commitment", commitment),
+    ("settings-of-watches", watches),
+];
+
+const NOBODY: u32 = 65534;
+const PAGE: usize = 4096;
+
+/// A setting below `/proc/sys` that is what it was when this is dropped.
+pub struct Setting {
+    path: String,
+    before: String,
+}
+
+impl Setting {
+    pub fn new(name: &str) -> Result<Self> {
+        let path = format!("/proc/sys/{name}");
+        let before = fs::read_to_string(&path).with_context(|| path.clone())?;
+        Ok(Self { path, before })
+    }
+
+    /// Writes a value, which is then there.
+    pub fn set(&self, value: &str) -> Result<()> {
+        fs::write(&self.path, value).with_context(|| format!("{value} to {}", self.path))?;
+        let now = self.get()?;
+        ensure!(now == value, "{} is {now}, not {value}", self.path);
+        Ok(())
+    }
+
+    fn get(&self) -> Result<String> {
+        Ok(fs::read_to_string(&self.path)?.trim().to_owned())
+    }
+
+    /// Checks that values are refused, and nobody else writes any.
+    fn refuses(&self, values: &[&str]) -> Result<()> {
+        let write = |value: &str| {
+            let error = fs::write(&self.path, value).err();
+            error.and_then(|error| error.raw_os_error())
+        };
+        for value in values {
+            let error = write(value);
+            ensure!(
+                error == Some(libc::EINVAL),
+                "{value:?} to {}: {error:?}",
+                self.path
+            );
+        }
+        in_child(|| {
+            become_user(NOBODY)?;
+            let error = write("1");
+            ensure!(
+                error == Some(libc::EACCES),
+                "{}, by nobody: {error:?}",
+                self.path
+            );
+            Ok(())
+        })
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        let _ = fs::write(&self.path, &self.before);
+    }
+}
+
+/// Settings of a namespace of System V objects and queues of the caller's own.
+fn of_own_objects(check: impl FnOnce() -> Result<()>) -> Result<()> {
+    in_child(|| {
+        // SAFETY: a number.
+        checked(unsafe { libc::unshare(libc::CLONE_NEWIPC) })?;
+        check()
+    })
+}
+
+fn pipes() -> Result<()> {
+    let most = Setting::new("fs/pipe-max-size")?;
+    most.refuses(&["-1", "x", "2147483649"])?;
+    fs::write(&most.path, "5000")?;
+    ensure!(most.get()? == "8192", "5000 becomes {}", most.get()?);
+    let [reader, _writer] = pipe(0)?;
+    let resize = |bytes: usize| call!(SYS_fcntl, reader.0, libc::F_SETPIPE_SZ, bytes);
+    is(resize(65_536), 65_536, "root grows a pipe")?;
+    is(resize(4096), 4096, "and shrinks it")?;
+    in_child(|| {
+        become_user(NOBODY)?;
+        is(
+            resize(8192),
+            8192,
+            "nobody grows a pipe as far as is allowed",
+        )?;
+        fails(resize(8193), libc::EPERM, "and beyond")
+    })
+}
+
+/// Opens a POSIX queue that is to hold `messages` of `size` bytes, or as many as is usual.
+fn open_queue(name: &str, limits: Option<(i64, i64)>) -> Result<i64> {
+    let name = CString::new(name)?;
+    let attributes = limits.map(|(messages, size)| [0, messages, size, 0, 0, 0, 0, 0i64]);
+    let at = attributes
+        .as_ref()
+        .map_or(std::ptr::null(), |given| given.as_ptr());
+    Ok(call!(
+        SYS_mq_open,
+        name.as_ptr(),
+        libc::O_CREAT | libc::O_RDWR,
+        0o600,
+        at
+    ))
+}
+
+fn posix_queues() -> Result<()> {
+    of_own_objects(|| {
+        let [queues, messages, usual, size] = [
+            "fs/mqueue/queues_max",
+            "fs/mqueue/msg_max",
+            "fs/mqueue/msg_default",
+            "fs/mqueue/msgsize_max",
+        ]
+        .map(Setting::new);
+        let (queues, messages, usual, size) = (queues?, messages?, usual?, size?);
+        queues.refuses(&["x", "2147483648"])?;
+        messages.refuses(&["0", "65537"])?;
+        size.refuses(&["127", "16777217"])?;
+        queues.set("2")?;
+        messages.set("20")?;
+        usual.set("7")?;
+        size.set("200")?;
+        in_child(|| {
+            become_user(NOBODY)?;
+            let fd = Fd::new(open_queue("settings-a", Some((20, 200)))?, "as is allowed")?;
+            let mut now = [0i64; 8];
+            is(
+                call!(SYS_mq_getsetattr, fd.0, 0, now.as_mut_ptr()),
+                0,
+                "mq_getattr",
+            )?;
+            ensure!(now[1..3] == [20, 200], "{now:?}");
+            fails(
+                open_queue("settings-b", Some((21, 200)))?,
+                libc::EINVAL,
+                "more messages",
+            )?;
+            fails(
+                open_queue("settings-b", Some((20, 201)))?,
+                libc::EINVAL,
+                "longer ones",
+            )?;
+            let fd = Fd::new(open_queue("settings-b", None)?, "what is usual")?;
+            is(
+                call!(SYS_mq_getsetattr, fd.0, 0, now.as_mut_ptr()),
+                0,
+                "mq_getattr",
+            )?;
+            ensure!(now[1..3] == [7, 200], "{now:?}");
+            fails(
+                open_queue("settings-c", None)?,
+                libc::ENOSPC,
+                "a third queue",
+            )
+        })?;
+        Fd::new(
+            open_queue("settings-c", Some((30, 300)))?,
+            "root's third queue",
+        )
+        .map(drop)
+    })
+}
+
+/// `struct msqid_ds`, in words: bytes that the queue holds are the 13th.
+type Msqid = [u64; 15];
+
+fn messages() -> Result<()> {
+    of_own_objects(|| {
+        let [message, queue, queues] =
+            ["kernel/msgmax", "kernel/msgmnb", "kernel/msgmni"].map(Setting::new);
+        let (message, queue, queues) = (message?, queue?, queues?);
+        message.refuses(&["-1", "2147483648"])?;
+        queues.refuses(&["-1", "32769"])?;
+        message.set("100")?;
+        queue.set("150")?;
+        queues.set("2")?;
+        let get = || call!(SYS_msgget, libc::IPC_PRIVATE, 0o600);
+        let id = get();
+        ensure!(id >= 0, "msgget: {id}");
+        let text = [1u64; 32];
+        let send = |len: usize| call!(SYS_msgsnd, id, text.as_ptr(), len, libc::IPC_NOWAIT);
+        fails(send(101), libc::EINVAL, "a message of 101 bytes")?;
+        is(send(100), 0, "one of 100")?;
+        fails(send(51), libc::EAGAIN, "more than the queue holds")?;
+        is(send(50), 0, "as much as it holds")?;
+        let second = get();
+        ensure!(second >= 0, "a second queue: {second}");
+        fails(get(), libc::ENOSPC, "a third queue")?;
+        for id in [id, second] {
+            is(call!(SYS_msgctl, id, libc::IPC_RMID, 0), 0, "IPC_RMID")?;
+        }
+        Ok(())
+    })
+}
+
+fn segments() -> Result<()> {
+    of_own_objects(|| {
+        let [largest, segments] = ["kernel/shmmax", "kernel/shmmni"].map(Setting::new);
+        let (largest, segments) = (largest?, segments?);
+        largest.set("8192")?;
+        segments.set("2")?;
+        let get = |size: usize| call!(SYS_shmget, libc::IPC_PRIVATE, size, 0o600);
+        fails(get(8193), libc::EINVAL, "a segment that is too large")?;
+        let ids = [get(8192), get(1)];
+        ensure!(ids.iter().all(|id| *id >= 0), "segments: {ids:?}");
+        fails(get(1), libc::ENOSPC, "a third one")?;
+        for id in ids {
+            is(call!(SYS_shmctl, id, libc::IPC_RMID, 0), 0, "IPC_RMID")?;
+        }
+        Ok(())
+    })
+}
+
+/// The next object's number can be asked for; `*_STAT` takes indexes and whole numbers.
+fn next_numbers() -> Result<()> {
+    const STAT: usize = 11;
+    of_own_objects(|| {
+        // Sequence 5, index 7.
+        let wanted = 5i64 << 15 | 7;
+        for kind in ["msg", "sem", "shm"] {
+            let next = Setting::new(&format!("kernel/{kind}_next_id"))?;
+            ensure!(next.before == "-1\n", "{}", next.before);
+            next.set(&wanted.to_string())?;
+            let get = || match kind {
+                "msg" => call!(SYS_msgget, libc::IPC_PRIVATE, 0o600),
+                "sem" => call!(SYS_semget, libc::IPC_PRIVATE, 1, 0o600),
+                _ => call!(SYS_shmget, libc::IPC_PRIVATE, 1, 0o600),
+            };
+            let first = get();
+            is(first, wanted, &format!("the next {kind}"))?;
+            ensure!(next.get()? == "-1", "{}", next.get()?);
+            // Who has the number keeps it.
+            next.set(&wanted.to_string())?;
+            let second = get();
+            is(second, wanted + 1, &format!("the one after it of {kind}"))?;
+            let third = get();
+            ensure!(third >= 0 && third < 1 << 15, "an ordinary {kind}: {third}");
+            for id in [first, second, third] {
+                is(
+                    match kind {
+                        "msg" => call!(SYS_msgctl, id, libc::IPC_RMID, 0),
+                        "sem" => call!(SYS_semctl, id, 0, libc::IPC_RMID),
+                        _ => call!(SYS_shmctl, id, libc::IPC_RMID, 0),
+                    },
+                    0,
+                    "IPC_RMID",
+                )?;
+            }
+            drop(next);
+        }
+        let next = Setting::new("kernel/msg_next_id")?;
+        next.set(&wanted.to_string())?;
+        let id = call!(SYS_msgget, libc::IPC_PRIVATE, 0o600);
+        let mut state: Msqid = [0; 15];
+        for by in [7, id, 9 << 15 | 7] {
+            let stat = call!(SYS_msgctl, by, STAT, state.as_mut_ptr());
+            is(stat, id, &format!("MSG_STAT of {by}"))?;
+        }
+        fails(
+            call!(SYS_msgctl, 8, STAT, state.as_mut_ptr()),
+            libc::EINVAL,
+            "another index",
+        )?;
+        for command in [STAT, libc::IPC_INFO as usize, 12] {
+            fails(
+                call!(SYS_msgctl, -1i64, command, state.as_mut_ptr()),
+                libc::EINVAL,
+                "a negative number",
+            )?;
+        }
+        is(call!(SYS_msgctl, id, libc::IPC_RMID, 0), 0, "IPC_RMID")
+    })
+}
+
+fn process_numbers() -> Result<()> {
+    let most = Setting::new("kernel/pid_max")?;
+    most.refuses(&["300", "4194305", "-1"])?;
+    most.set("40000")?;
+    let last = Setting::new("kernel/ns_last_pid")?;
+    fs::write(&last.path, "39990")?;
+    let mut seen = Vec::new();
+    for _ in 0..20 {
+        // SAFETY: this program has one thread; the child ends at once.
+        let pid = checked(unsafe { libc::fork() })?;
+        if pid == 0 {
+            // SAFETY: as above.
+            unsafe { libc::_exit(0) };
+        }
+        is(call!(SYS_wait4, pid, 0, 0, 0), pid.into(), "a child")?;
+        seen.push(pid);
+    }
+    ensure!(
+        seen.iter().any(|pid| *pid > 32_768) && seen.iter().all(|pid| *pid < 40_000),
+        "{seen:?}"
+    );
+    // Beyond the highest number the lower ones begin again.
+    ensure!(seen.iter().any(|pid| *pid < 32_768), "{seen:?}");
+    in_child(|| {
+        become_user(NOBODY)?;
+        let error = fs::write(&last.path, "1")
+            .err()
+            .and_then(|error| error.raw_os_error());
+        ensure!(
+            error == Some(libc::EPERM),
+            "ns_last_pid, by nobody: {error:?}"
+        );
+        Ok(())
+    })
+}
+
+fn mappings() -> Result<()> {
+    let most = Setting::new("vm/max_map_count")?;
+    most.refuses(&["-1", "2147483648"])?;
+    in_child(|| {
+        let now = fs::read_to_string("/proc/self/maps")?.lines().count();
+        most.set(&(now + 20).to_string())?;
+        let mut made = 0;
+        let error = loop {
+            // Of two kinds, so that neighbours stay two.
+            let prot = if made % 2 == 0 {
+                libc::PROT_READ
+            } else {
+                libc::PROT_NONE
+            };
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let at = call!(SYS_mmap, 0, PAGE, prot, flags, -1i64, 0);
+            if at < 0 {
+                break at;
+            }
+            made += 1;
+            ensure!(made < 1000, "{made} mappings");
+        };
+        // Memory to go on with, and be it for the message.
+        fs::write(&most.path, &most.before)?;
+        fails(error, libc::ENOMEM, "one mapping more")?;
+        ensure!((10..=30).contains(&made), "{made} mappings");
+        Ok(())
+    })
+}
+
+fn descriptors() -> Result<()> {
+    let most = Setting::new("fs/nr_open")?;
+    most.refuses(&["63", "-1"])?;
+    in_child(|| {
+        let limit = |hard: u64| {
+            let limits = [1024, hard];
+            call!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, limits.as_ptr(), 0)
+        };
+        most.set("2048")?;
+        is(limit(2048), 0, "a limit as high as is allowed")?;
+        fails(limit(2049), libc::EPERM, "a higher one")?;
+        Ok(())
+    })?;
+    most.set("1048576")?;
+    in_child(|| {
+        let limits = [20_000u64, 20_000];
+        let set = call!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, limits.as_ptr(), 0);
+        is(set, 0, "a high limit")?;
+        most.set("2048")?;
+        let high = || call!(SYS_fcntl, 0, libc::F_DUPFD, 15_000);
+        fails(
+            call!(SYS_dup2, 0, 15_000),
+            libc::EBADF,
+            "a number that is too high",
+        )?;
+        fails(high(), libc::EMFILE, "one that is not given, either")?;
+        most.set("1048576")?;
+        is(
+            call!(SYS_dup2, 0, 15_000),
+            15_000,
+            "a number that is allowed again",
+        )?;
+        is(high(), 15_001, "and one that is given")
+    })
+}
+
+/// A line of `/proc/meminfo`, in bytes.
+fn meminfo(name: &str) -> Result<usize> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let number = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
+    Ok(number.with_context(|| format!("no {name}"))? << 10)
+}
+
+fn commitment() -> Result<()> {
+    let (mode, ratio) = (
+        Setting::new("vm/overcommit_memory")?,
+        Setting::new("vm/overcommit_ratio")?,
+    );
+    mode.refuses(&["3", "-1"])?;
+    ratio.refuses(&["x"])?;
+    let all = meminfo("MemTotal")?;
+    let ask = |flags: i32| {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_ANONYMOUS | flags;
+        let at = call!(SYS_mmap, 0, all, prot, flags, -1i64, 0);
+        if at > 0 {
+            call!(SYS_munmap, at, all);
+        }
+        at.min(0)
+    };
+    let kinds = [
+        libc::MAP_PRIVATE,
+        libc::MAP_PRIVATE | libc::MAP_NORESERVE,
+        libc::MAP_SHARED,
+    ];
+    ratio.set("50")?;
+    mode.set("2")?;
+    let (limit, committed) = (meminfo("CommitLimit")?, meminfo("Committed_AS")?);
+    ensure!(
+        limit.abs_diff(all / 2) < all / 8 && committed < limit,
+        "{committed} of {limit} bytes are promised, of {all}"
+    );
+    let strict = kinds.map(ask);
+    ratio.set("400")?;
+    let lenient = kinds.map(ask);
+    mode.set("1")?;
+    ratio.set("50")?;
+    let any = kinds.map(ask);
+    ensure!(
+        strict == [-i64::from(libc::ENOMEM); 3] && lenient == [0; 3] && any == [0; 3],
+        "strict {strict:?}, with more {lenient:?}, with any {any:?}"
+    );
+    Ok(())
+}
+
+fn watches() -> Result<()> {
+    let most = Setting::new("fs/inotify/max_queued_events")?;
+    most.refuses(&["-1", "x"])?;
+    let place = Place::new("settings-watches")?;
+    most.set("3")?;
+    let group = Fd::new(call!(SYS_inotify_init1, libc::IN_NONBLOCK), "inotify_init1")?;
+    let path = CString::new(place.0.to_str().context("the directory's name")?)?;
+    let watch = call!(
+        SYS_inotify_add_watch,
+        group.0,
+        path.as_ptr(),
+        libc::IN_CREATE
+    );
+    ensure!(watch > 0, "inotify_add_watch: {watch}");
+    for name in 0..8 {
+        fs::write(place.0.join(name.to_string()), "")?;
+    }
+    let mut events = [0u32; 256];
+    let n = call!(SYS_read, group.0, events.as_mut_ptr(), size_of_val(&events));
+    // Each of the first three has 16 bytes of a name; the last one has none.
+    is(n, 3 * 32 + 16, "events")?;
+    ensure!(events[25] == libc::IN_Q_OVERFLOW, "{:x?}", &events[..28]);
+    Ok(())
+}
