@@ -38,7 +38,7 @@ pub(crate) fn make_root_fs() -> Result<FsStruct> {
     devfs::register_standard()?;
     fs::tty::register_standard()?;
     let context = FsStruct::new(space);
-    let proc = linux::procfs::new();
+    let proc = linux::procfs::ProcFs::new();
     mount(&context, proc, b"/proc", "proc")?;
     mount(&context, linux::kernfs::sysfs::new(), b"/sys", "sysfs")?;
     mount(

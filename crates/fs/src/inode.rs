@@ -11,8 +11,8 @@ use vm::Page;
 use crate::pipe::Pipe;
 use crate::xattr::SetMode;
 use crate::{
-    Access, DeviceId, FileOps, FileType, Metadata, OpenFlags, Path, Permissions, Result, SetAttr,
-    WriteCount,
+    Access, Cred, DeviceId, FileOps, FileType, Metadata, OpenFlags, Path, Permissions, Result,
+    SetAttr, WriteCount,
 };
 
 static KEEPS_SETID_BITS: Once<fn() -> bool> = Once::new();
@@ -141,6 +141,14 @@ pub trait Inode: Any + Send + Sync {
     fn is_granted_to_all(&self, want: Access) -> bool {
         let _ = want;
         false
+    }
+
+    /// Checks what somebody wants of the file: as its permission bits say, unless it is special.
+    ///
+    /// # Errors
+    /// `EACCES`; what the file system says instead.
+    fn check_access(&self, cred: &Cred, want: Access) -> Result<()> {
+        cred.check_permissions(&self.permissions(), want)
     }
 
     /// The kind of file; never changes.

@@ -14,7 +14,10 @@ use task::{Mutex, Once};
 use crate::file::{FileOps, OpenFlags};
 use crate::file_ops::seek_position;
 use crate::mount::{FileSystem, new_anonymous_device};
-use crate::{DirEntry, File, FileType, Inode, LinkTarget, Metadata, Result, StatFs, Whence};
+use crate::poll::{Events, PollQueue, PollTable};
+use crate::{
+    Access, Cred, DirEntry, File, FileType, Inode, LinkTarget, Metadata, Result, StatFs, Whence,
+};
 
 /// Attributes of a generated file for `stat(2)`.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +72,11 @@ impl PseudoFs {
     /// below it is first looked for. A kernel whose programs never read `/proc` or `/sys` does not
     /// pay for them when it starts.
     #[must_use]
-    pub fn new(name: &'static str, magic: u64, build: fn(u64) -> Arc<dyn Inode>) -> Arc<Self> {
+    pub fn new(
+        name: &'static str,
+        magic: u64,
+        build: impl Fn(u64) -> Arc<dyn Inode> + Send + Sync + 'static,
+    ) -> Arc<Self> {
         let attr = PseudoAttr {
             ino: 1,
             ..PseudoAttr::new(new_anonymous_device(), 0o555)
@@ -79,7 +86,7 @@ impl PseudoFs {
             magic,
             root: Arc::new(LazyRoot {
                 attr,
-                build,
+                build: Box::new(build),
                 built: Once::new(),
             }),
         })
@@ -89,7 +96,7 @@ impl PseudoFs {
 /// The top directory, before and after it is built.
 struct LazyRoot {
     attr: PseudoAttr,
-    build: fn(u64) -> Arc<dyn Inode>,
+    build: Box<dyn Fn(u64) -> Arc<dyn Inode> + Send + Sync>,
     built: Once<Arc<dyn Inode>>,
 }
 
@@ -141,15 +148,56 @@ impl FileSystem for PseudoFs {
 
 type Show = Box<dyn Fn() -> Result<Vec<u8>> + Send + Sync>;
 type Store = Box<dyn Fn(&[u8]) -> Result<()> + Send + Sync>;
+type Open = Box<dyn Fn() -> Result<OpenedText> + Send + Sync>;
+
+/// Something that an opening shows and that changes, of which pollers are told.
+pub trait Watched: Send + Sync + 'static {
+    /// How often it has changed.
+    fn change_count(&self) -> u64;
+
+    /// Told of changes.
+    fn poll_queue(&self) -> &PollQueue;
+}
+
+/// Text that an opening of a generated file shows.
+pub struct OpenedText {
+    show: Show,
+    watched: Option<Arc<dyn Watched>>,
+}
+
+impl OpenedText {
+    /// An opening that shows the text that `show` makes.
+    #[must_use]
+    pub fn new(show: impl Fn() -> Result<Vec<u8>> + Send + Sync + 'static) -> Self {
+        Self {
+            show: Box::new(show),
+            watched: None,
+        }
+    }
+
+    /// The same, and pollers find it changed (`POLLERR | POLLPRI`) when `watched` has changed since
+    /// they looked.
+    #[must_use]
+    pub fn watching(mut self, watched: Arc<dyn Watched>) -> Self {
+        self.watched = Some(watched);
+        self
+    }
+}
+
+/// Where the text of a generated file comes from.
+enum TextOrigin {
+    /// The same for all openings.
+    Shared(Arc<Show>),
+    /// Each opening has its own, or is refused.
+    ByOpening(Open),
+}
 
 /// A file whose text is made when it is read from the start, and stays the same until it is read
 /// from the start again.
 struct GeneratedFile {
     attr: PseudoAttr,
-    show: Arc<Show>,
+    source: TextOrigin,
     store: Option<Arc<Store>>,
-    /// Whether it may be opened, beyond what its mode says.
-    check: Option<fn(&PseudoAttr) -> Result<()>>,
 }
 
 /// A generated file. `show` makes the text.
@@ -160,24 +208,21 @@ pub fn file(
 ) -> Arc<dyn Inode> {
     Arc::new(GeneratedFile {
         attr,
-        show: Arc::new(Box::new(show)),
+        source: TextOrigin::Shared(Arc::new(Box::new(show))),
         store: None,
-        check: None,
     })
 }
 
-/// A generated file that `check`, which is told its attributes, lets somebody open.
+/// A generated file of which `open`, called for each opening, says what that shows.
 #[must_use]
-pub fn guarded_file(
+pub fn file_by_opening(
     attr: PseudoAttr,
-    check: fn(&PseudoAttr) -> Result<()>,
-    show: impl Fn() -> Result<Vec<u8>> + Send + Sync + 'static,
+    open: impl Fn() -> Result<OpenedText> + Send + Sync + 'static,
 ) -> Arc<dyn Inode> {
     Arc::new(GeneratedFile {
         attr,
-        show: Arc::new(Box::new(show)),
+        source: TextOrigin::ByOpening(Box::new(open)),
         store: None,
-        check: Some(check),
     })
 }
 
@@ -190,9 +235,8 @@ pub fn writable_file(
 ) -> Arc<dyn Inode> {
     Arc::new(GeneratedFile {
         attr,
-        show: Arc::new(Box::new(show)),
+        source: TextOrigin::Shared(Arc::new(Box::new(show))),
         store: Some(Arc::new(Box::new(store))),
-        check: None,
     })
 }
 
@@ -225,19 +269,31 @@ impl Inode for GeneratedFile {
         if flags.is_writable() && self.store.is_none() {
             return Err(Errno::EACCES);
         }
-        if let Some(check) = self.check {
-            check(&self.attr)?;
-        }
+        let (show, watched) = match &self.source {
+            TextOrigin::Shared(show) => (show.clone(), None),
+            TextOrigin::ByOpening(open) => {
+                let OpenedText { show, watched } = open()?;
+                (Arc::new(show), watched)
+            }
+        };
+        let seen = watched.as_ref().map_or(0, |watched| watched.change_count());
         Ok(Some(Arc::new(GeneratedOps {
             file: self,
+            show,
             text: Mutex::new(None),
+            watched,
+            seen: AtomicU64::new(seen),
         })))
     }
 }
 
 struct GeneratedOps {
     file: Arc<GeneratedFile>,
+    show: Arc<Show>,
     text: Mutex<Option<Vec<u8>>>,
+    watched: Option<Arc<dyn Watched>>,
+    /// Changes of `watched` that pollers were told of.
+    seen: AtomicU64,
 }
 
 impl FileOps for GeneratedOps {
@@ -267,7 +323,7 @@ impl FileOps for GeneratedOps {
         }
         let text = match &mut *text {
             Some(text) => text,
-            none => none.insert((self.file.show)()?),
+            none => none.insert((self.show)()?),
         };
         let rest = usize::try_from(offset)
             .ok()
@@ -289,8 +345,27 @@ impl FileOps for GeneratedOps {
         })
     }
 
+    fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {
+        let Some(watched) = &self.watched else {
+            return Events::READABLE | Events::WRITABLE;
+        };
+        if let Some(table) = table {
+            table.poll_wait(watched.poll_queue());
+        }
+        let now = watched.change_count();
+        if self.seen.swap(now, Ordering::AcqRel) == now {
+            Events::READABLE
+        } else {
+            Events::READABLE | Events::ERR | Events::PRI
+        }
+    }
+
     fn is_pollable(&self) -> bool {
-        false
+        self.watched.is_some()
+    }
+
+    fn fills_buffers(&self) -> bool {
+        true
     }
 }
 
@@ -361,11 +436,17 @@ pub struct StaticDir {
 }
 
 impl StaticDir {
-    /// An empty directory.
+    /// An empty directory of root's that everybody may list.
     #[must_use]
     pub fn new(dev: u64) -> Arc<Self> {
+        Self::with(PseudoAttr::new(dev, 0o555))
+    }
+
+    /// An empty directory.
+    #[must_use]
+    pub fn with(attr: PseudoAttr) -> Arc<Self> {
         Arc::new(Self {
-            attr: PseudoAttr::new(dev, 0o555),
+            attr,
             entries: Mutex::new(BTreeMap::new()),
         })
     }
@@ -462,6 +543,14 @@ pub trait DynamicDir: Send + Sync + 'static {
     /// # Errors
     /// `ENOENT` if what the directory shows is gone.
     fn list(&self, after: u64) -> Result<Vec<DynamicEntry>>;
+
+    /// Checks what somebody wants of the directory: as its mode says, unless it is special.
+    ///
+    /// # Errors
+    /// `EACCES`.
+    fn check_access(&self, cred: &Cred, want: Access) -> Result<()> {
+        cred.check(&self.attr().metadata(FileType::Directory), want)
+    }
 }
 
 struct DynamicInode<D>(D);
@@ -491,6 +580,10 @@ impl<D: DynamicDir> Inode for DynamicInode<D> {
 
     fn has_stable_names(&self) -> bool {
         false
+    }
+
+    fn check_access(&self, cred: &Cred, want: Access) -> Result<()> {
+        self.0.check_access(cred, want)
     }
 
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {

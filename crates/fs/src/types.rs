@@ -385,7 +385,7 @@ impl Cred {
         if inode.is_granted_to_all(want) {
             Ok(())
         } else {
-            self.check_permissions(&inode.permissions(), want)
+            inode.check_access(self, want)
         }
     }
 

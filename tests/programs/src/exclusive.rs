@@ -50,6 +50,10 @@ const EXCLUSIVE: &[(&str, &str)] = &[
         "what the whole machine records",
     ),
     ("paths-proc-of-the-machine", "counts of the whole machine"),
+    (
+        "users-exclusive-",
+        "settings of the whole machine, and the next process's number",
+    ),
     ("rusage-", "shares of the processors' time"),
 ];
 

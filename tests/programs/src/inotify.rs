@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -25,6 +26,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("inotify-with-flags", with_flags),
     ("inotify-wakes-readers", wakes_readers),
     ("inotify-overflows", overflows),
+    ("inotify-descriptors-tell", descriptors_tell),
 ];
 
 struct Watcher(File);
@@ -302,6 +304,32 @@ fn overflows() -> Result<()> {
     ensure!(
         last.wd == -1 && last.mask == libc::IN_Q_OVERFLOW,
         "the last event is {last:?}"
+    );
+    Ok(())
+}
+
+/// `/proc/self/fdinfo` names each watch.
+fn descriptors_tell() -> Result<()> {
+    let place = Scratch::new()?;
+    let watcher = Watcher::new()?;
+    let wd = watcher.add(&place.0, libc::IN_CREATE | libc::IN_DELETE)?;
+    let meta = fs::metadata(&place.0)?;
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", watcher.0.as_raw_fd()))?;
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("inotify "))
+        .with_context(|| text.clone())?;
+    let wanted = format!(
+        "inotify wd:{wd:x} ino:{:x} sdev:{:x} mask:300 ignored_mask:0 ",
+        meta.ino(),
+        libc::major(meta.dev()) << 20 | libc::minor(meta.dev())
+    );
+    ensure!(line.starts_with(&wanted), "{line}, not {wanted}");
+    ensure!(
+        text.starts_with("pos:\t0\nflags:\t")
+            && text.contains("\nmnt_id:\t")
+            && text.contains("\nino:\t"),
+        "{text}"
     );
     Ok(())
 }

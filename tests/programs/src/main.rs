@@ -89,6 +89,7 @@ mod tokio_server;
 mod topology;
 mod transfers;
 mod user_limits;
+mod users;
 mod wake_reasons;
 mod watchpoints;
 mod xattrs;
@@ -166,6 +167,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         fd_flags::CHECKS,
         signal_masks::CHECKS,
         other_processes::CHECKS,
+        users::CHECKS,
         settings::CHECKS,
         wake_reasons::CHECKS,
         transfers::CHECKS,

@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -26,6 +27,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("mounts-slaves-and-unbindable", slaves_and_unbindable),
     ("mounts-unmount", unmount_how),
     ("mounts-errors", errors),
+    ("mounts-are-watched", are_watched),
 ];
 
 /// `MS_NOSYMFOLLOW`, which the C library does not name.
@@ -811,6 +813,64 @@ fn errors() -> Result<()> {
         gives!(libc::EPERM, mount("none", "/", "tmpfs", 0, ""));
         gives!(libc::EPERM, unmount("/", 0));
         gives!(libc::ENOENT, unmount("/no-such-place", 0));
+        Ok(())
+    })
+}
+
+/// The table of mounts tells who polls it of changes, once.
+fn are_watched() -> Result<()> {
+    const CHANGED: i16 = libc::POLLPRI | libc::POLLERR;
+    in_child(|| {
+        // SAFETY: a number.
+        checked(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
+        mount("none", "/", "", libc::MS_REC | libc::MS_PRIVATE, "")?;
+        let place = Place::new("watched")?;
+        for name in ["mounts", "mountinfo"] {
+            let file = File::open(format!("/proc/self/{name}"))?;
+            let changed = |milliseconds: i32| -> Result<i16> {
+                let mut entry = libc::pollfd {
+                    fd: file.as_raw_fd(),
+                    events: libc::POLLPRI,
+                    revents: 0,
+                };
+                // SAFETY: one valid entry.
+                checked(unsafe { libc::poll(&mut entry, 1, milliseconds) })?;
+                Ok(entry.revents)
+            };
+            ensure!(changed(0)? == 0, "{name} is changed from the beginning");
+            mount("tmp", &place.0, "tmpfs", 0, "")?;
+            ensure!(changed(10_000)? == CHANGED, "{name}: nothing of a mount");
+            ensure!(changed(0)? == 0, "{name}: it is told twice");
+            let at = c(&place.0);
+            // SAFETY: a name that ends in NUL.
+            checked(unsafe { libc::umount(at.as_ptr()) })?;
+            ensure!(changed(10_000)? == CHANGED, "{name}: nothing of its end");
+            // Who waits in a set is woken.
+            let set = crate::calls::Fd::new(crate::calls::call!(SYS_epoll_create1, 0), "a set")?;
+            let mut event = libc::epoll_event {
+                events: (libc::EPOLLPRI | libc::EPOLLET) as u32,
+                u64: 7,
+            };
+            let added = crate::calls::call!(
+                SYS_epoll_ctl,
+                set.0,
+                libc::EPOLL_CTL_ADD,
+                file.as_raw_fd(),
+                &raw mut event
+            );
+            crate::calls::is(added, 0, "EPOLL_CTL_ADD")?;
+            let waiter = std::thread::spawn(move || {
+                let mut event = libc::epoll_event { events: 0, u64: 0 };
+                let n = crate::calls::call!(SYS_epoll_wait, set.0, &raw mut event, 1, 20_000);
+                (n, { event.events })
+            });
+            mount("tmp", &place.0, "tmpfs", 0, "")?;
+            let woken = waiter.join().ok().context("the waiter")?;
+            let wanted = (libc::EPOLLPRI | libc::EPOLLERR) as u32;
+            ensure!(woken == (1, wanted), "{name}: {woken:?}");
+            // SAFETY: a name that ends in NUL.
+            checked(unsafe { libc::umount(at.as_ptr()) })?;
+        }
         Ok(())
     })
 }

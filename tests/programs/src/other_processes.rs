@@ -27,6 +27,10 @@ pub const CHECKS: &[(&str, Check)] = &[
         nobody_is_his_own_other,
     ),
     ("other-processes-negative-numbers", negative_numbers),
+    (
+        "other-processes-what-nobody-has-is-shared",
+        what_nobody_has_is_shared,
+    ),
 ];
 
 const USER: u32 = 1000;
@@ -733,4 +737,37 @@ fn negative_numbers() -> Result<()> {
         "prlimit64",
     )?;
     is(call!(SYS_kill, i32::MIN, 0), -i64::from(ESRCH), "kill")
+}
+
+/// `kcmp(2)` of what neither process has says that it is the same.
+fn what_nobody_has_is_shared() -> Result<()> {
+    const IO: usize = 5;
+    const SYSVSEM: usize = 6;
+    let (one, other) = (Victim::start(USER)?, Victim::start(USER)?);
+    let same = call!(SYS_kcmp, one.pid, other.pid, IO, 0, 0);
+    is(same, 0, "contexts of input and output")?;
+    // Threads of a process have a list of what is to be undone together.
+    let lists = call!(SYS_kcmp, one.pid, other.pid, SYSVSEM, 0, 0);
+    ensure!(
+        matches!(lists, 1 | 2),
+        "lists of processes with threads: {lists}"
+    );
+    in_child(|| {
+        // SAFETY: this process has one thread; the child waits to be killed.
+        let child = crate::checked(unsafe { libc::fork() })?;
+        if child == 0 {
+            loop {
+                call!(SYS_pause);
+            }
+        }
+        let same = call!(SYS_kcmp, std::process::id(), child, SYSVSEM, 0, 0);
+        call!(SYS_kill, child, libc::SIGKILL);
+        call!(SYS_wait4, child, 0, 0, 0);
+        is(same, 0, "lists of processes without threads")
+    })?;
+    // What they have is different: in an order that is the same from the other side.
+    let files = [(one.pid, other.pid), (other.pid, one.pid)]
+        .map(|(one, other)| call!(SYS_kcmp, one, other, 2, 0, 0));
+    ensure!(files == [1, 2] || files == [2, 1], "descriptors: {files:?}");
+    is(call!(SYS_kcmp, one.pid, one.tid, 2, 0, 0), 0, "of threads")
 }

@@ -9,6 +9,7 @@ use linux_raw_sys::general::MS_RELATIME;
 use super::tree::{self, TreeChange};
 use super::{FileSystem, Mount, SuperBlock};
 use crate::poll::PollQueue;
+use crate::pseudo::Watched;
 use crate::ramfs::RamFs;
 use crate::{Path, nsfs};
 
@@ -151,18 +152,6 @@ impl Namespace {
         self.state.number
     }
 
-    /// How often it has changed.
-    #[must_use]
-    pub fn change_count(&self) -> u64 {
-        self.state.change_count.load(Ordering::SeqCst)
-    }
-
-    /// Told of changes.
-    #[must_use]
-    pub fn poll_queue(&self) -> &PollQueue {
-        &self.state.poll_queue
-    }
-
     /// A copy for somebody else (`CLONE_NEWNS`), and the same paths in it.
     #[must_use]
     pub fn copy<const N: usize>(&self, paths: [Path; N]) -> (Arc<Self>, [Path; N]) {
@@ -197,5 +186,15 @@ impl Drop for Namespace {
         if self.root.is_in_namespace(&self.state) {
             change.umount_tree(&tree::subtree_of(&self.root));
         }
+    }
+}
+
+impl Watched for Namespace {
+    fn change_count(&self) -> u64 {
+        self.state.change_count.load(Ordering::SeqCst)
+    }
+
+    fn poll_queue(&self) -> &PollQueue {
+        &self.state.poll_queue
     }
 }

@@ -52,7 +52,7 @@ pub fn sys_inotify_add_watch(task: &Task, fd: Fd, name: UserAddr, mask: u32) -> 
     if mask & sys::IN_ONLYDIR != 0 && path.inode().kind() != FileType::Directory {
         return Err(Errno::ENOTDIR);
     }
-    task.fs_cred().check(&path.metadata(), Access::READ)?;
+    task.fs_cred().check_inode(&**path.inode(), Access::READ)?;
     group.add(path.inode(), mask).map(|wd| wd as usize)
 }
 

@@ -675,7 +675,7 @@ fn set_cwd(task: &Task, path: Path) -> SysResult {
     if path.inode().kind() != FileType::Directory {
         return Err(Errno::ENOTDIR);
     }
-    task.fs_cred().check(&path.metadata(), Access::EXEC)?;
+    task.fs_cred().check_inode(&**path.inode(), Access::EXEC)?;
     task.fs().set_cwd(path);
     Ok(0)
 }
@@ -697,7 +697,7 @@ pub fn sys_chroot(task: &Task, name: UserAddr) -> SysResult {
         return Err(Errno::ENOTDIR);
     }
     let cred = task.fs_cred();
-    cred.check(&path.metadata(), Access::EXEC)?;
+    cred.check_inode(&**path.inode(), Access::EXEC)?;
     if !cred.capable(sys::CAP_SYS_CHROOT) {
         return Err(Errno::EPERM);
     }

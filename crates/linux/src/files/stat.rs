@@ -218,7 +218,7 @@ pub fn sys_faccessat2(task: &Task, dirfd: Fd, name: UserAddr, mode: u32, flags: 
     } else {
         task.real_fs_cred()
     };
-    cred.check(&path.metadata(), Access(mode))?;
+    cred.check_inode(&**path.inode(), Access(mode))?;
     // What is behind a device's or pipe's name is not on the file system.
     let stored = matches!(
         path.inode().kind(),

@@ -22,6 +22,7 @@ use vm::FutexKey;
 use crate::futex::pi::LockMode;
 use crate::process::task::RestartBlock;
 use crate::process::{access, process_table};
+use crate::state::credentials::TraceCreds;
 use crate::time::deadline_after;
 use crate::time::wall_clock::AbsoluteDeadline;
 use crate::uaccess::UserPtr;
@@ -401,7 +402,7 @@ pub fn sys_get_robust_list(
 ) -> SysResult {
     let list = if let Some(tid) = tid {
         let other = process_table::find_task(tid).ok_or(Errno::ESRCH)?;
-        access::check_trace_access(task, other.process())?;
+        access::check_trace_access(task, other.process(), TraceCreds::Real)?;
         other.robust_list.load(Ordering::Relaxed)
     } else {
         task.robust_list.load(Ordering::Relaxed)

@@ -8,10 +8,11 @@ use abi::errno::Errno;
 use linux_raw_sys::general as sys;
 use uapi::pid::Tid;
 use uapi::user_addr::UserAddr;
-use vm::{AccessKind, PAGE_SIZE};
+use vm::{AccessKind, AddressSpace, PAGE_SIZE};
 
 use crate::mm::mmap;
-use crate::process::{Process, access, process_table};
+use crate::process::{access, process_table};
+use crate::state::credentials::TraceCreds;
 use crate::state::mempolicy::{
     MODE_FLAGS, MPOL_BIND, MPOL_DEFAULT, MPOL_F_NUMA_BALANCING, MPOL_F_RELATIVE_NODES,
     MPOL_F_STATIC_NODES, MPOL_INTERLEAVE, MPOL_PREFERRED_MANY, MemoryPolicy, Nodes,
@@ -234,14 +235,13 @@ pub fn sys_set_mempolicy_home_node(
     result
 }
 
-/// Process of a number, the caller's for `None`, if the caller may ask about its memory.
-fn target_process(task: &Task, pid: Option<Tid>) -> Result<Arc<Process>, Errno> {
+/// Memory of the process of a number, the caller's for `None`, if the caller may ask about it.
+fn target_space(task: &Task, pid: Option<Tid>) -> Result<Option<Arc<AddressSpace>>, Errno> {
     let process = match pid {
         None => task.process().clone(),
         Some(tid) => process_table::find_by_tid(tid)?,
     };
-    access::check_trace_access(task, &process)?;
-    Ok(process)
+    access::traceable_space(task, &process, TraceCreds::Real)
 }
 
 /// `migrate_pages(2)`: they are where they can be.
@@ -254,11 +254,11 @@ pub fn sys_migrate_pages(
 ) -> SysResult {
     Nodes::read(from, bits)?;
     let to = Nodes::read(to, bits)?;
-    let process = target_process(task, pid)?;
+    let space = target_space(task, pid)?;
     if (to.others || to.first & !1 != 0) && !task.cred().capable(sys::CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }
-    if to.first & 1 != 0 && process.require_space().is_ok() {
+    if to.first & 1 != 0 && space.is_some() {
         Ok(0)
     } else {
         Err(Errno::EINVAL)
@@ -281,9 +281,7 @@ pub fn sys_move_pages(
     if flags & MPOL_MF_MOVE_ALL != 0 && !task.cred().capable(sys::CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }
-    let space = target_process(task, pid)?
-        .require_space()
-        .map_err(|_| Errno::EINVAL)?;
+    let space = target_space(task, pid)?.ok_or(Errno::EINVAL)?;
     for i in 0..count {
         if task.must_exit() {
             return Err(Errno::EINTR);

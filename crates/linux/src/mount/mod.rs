@@ -40,7 +40,6 @@ pub(crate) fn create_file_system(
     options: &str,
     bits: u32,
 ) -> Result<Arc<SuperBlock>, Errno> {
-    static PROC: Once<Arc<fs::pseudo::PseudoFs>> = Once::new();
     static CGROUP: Once<Arc<fs::pseudo::PseudoFs>> = Once::new();
     static SYS: Once<Arc<fs::pseudo::PseudoFs>> = Once::new();
     let (options, bits) = common_options(options, bits);
@@ -50,7 +49,7 @@ pub(crate) fn create_file_system(
             Options::of_tmpfs(mem::stats().total).with_text(&options)?,
         ),
         b"ramfs" => RamFs::with("ramfs", Options::unlimited(mode_of(&options)?)),
-        b"proc" => PROC.call_once(procfs::new).clone(),
+        b"proc" => procfs::ProcFs::with_text(&options)?,
         b"sysfs" => SYS.call_once(sysfs::new).clone(),
         b"cgroup2" => CGROUP.call_once(cgroup::new).clone(),
         b"devtmpfs" => devfs::filesystem(),
@@ -75,8 +74,8 @@ fn mode_of(options: &str) -> Result<u32, Errno> {
     })
 }
 
-/// Checks the options of a file system's type. Beside those of `tmpfs` and `ramfs` they change
-/// nothing: there is one of each.
+/// Checks the options of a file system's type. Beside those of `tmpfs`, `ramfs` and `proc` they
+/// change nothing: there is one of each.
 pub(crate) fn check_options(kind: &[u8], options: &str) -> Result<(), Errno> {
     match kind {
         b"tmpfs" => {
@@ -85,10 +84,10 @@ pub(crate) fn check_options(kind: &[u8], options: &str) -> Result<(), Errno> {
                 .map(drop);
         }
         b"ramfs" => return mode_of(options).map(drop),
+        b"proc" => return procfs::check_options(options),
         _ => {}
     }
     let known: &[&str] = match kind {
-        b"proc" => &["hidepid=", "gid=", "subset="],
         b"devpts" => &["uid=", "gid=", "mode=", "ptmxmode=", "max=", "newinstance"],
         b"cgroup2" => &[
             "nsdelegate",

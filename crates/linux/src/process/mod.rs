@@ -91,6 +91,8 @@ pub struct Process {
     pub(crate) traced_leader: Mutex<Weak<Task>>,
     /// Threads in `wait(2)`, woken when something happened to a child.
     pub(crate) wait_chldexit: WaitQueue,
+    /// Threads that wait to trace one which is in `execve(2)`.
+    pub(crate) execve_over: WaitQueue,
     /// Notified when one of `tasks` has ended.
     pub(crate) tasks_changed: Condvar,
     /// Told when a signal was sent.
@@ -163,6 +165,7 @@ impl Process {
             traced_leader: Mutex::default(),
             resumed: WaitQueue::new(),
             wait_chldexit: WaitQueue::new(),
+            execve_over: WaitQueue::new(),
             tasks_changed: Condvar::new(),
             signal_sent: PollQueue::new(),
             exit_waiters: PollQueue::new(),
@@ -238,11 +241,33 @@ impl Process {
         self.space_id.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn replace_space(&self, space: Arc<AddressSpace>) {
+    /// Whether this is the memory of the process.
+    pub(crate) fn has_space(&self, space: &Arc<AddressSpace>) -> bool {
+        let own = self.space.lock();
+        own.as_ref().is_some_and(|own| Arc::ptr_eq(own, space))
+    }
+
+    /// Something of the image of the program that has this memory; `None` if that is not the
+    /// process's any more.
+    pub(crate) fn of_image<R>(
+        &self,
+        space: &Arc<AddressSpace>,
+        part: impl FnOnce(&ProcessImage) -> R,
+    ) -> Option<R> {
+        let image = self.image.lock();
+        self.has_space(space).then(|| part(&image))
+    }
+
+    /// Gives the process the memory of another program, and its image with it.
+    pub(crate) fn replace_program(&self, space: Arc<AddressSpace>, new: ProcessImage) {
         self.update_max_rss();
+        let mut image = self.image.lock();
         self.space_id.store(space.id(), Ordering::Relaxed);
-        let old = self.space.lock().replace(space);
-        drop(old);
+        let old_space = self.space.lock().replace(space);
+        let old_image = core::mem::replace(&mut *image, new);
+        // What goes with them goes without the lock.
+        drop(image);
+        drop((old_space, old_image));
     }
 
     /// Actions on signals, which processes may share (`CLONE_SIGHAND`).
@@ -423,19 +448,14 @@ impl Process {
         self.exit_signal.store(signal, Ordering::Relaxed);
     }
 
-    /// The user and group its files in `/proc` belong to.
-    #[must_use]
-    pub fn owner(&self) -> (u32, u32) {
-        if !self.is_dumpable() {
-            return (0, 0);
-        }
-        let owner = self.credentials();
-        (owner.user.effective, owner.group.effective)
-    }
-
     /// Whether others of the same user may look into it.
     pub(crate) fn is_dumpable(&self) -> bool {
         self.dumpable.load(Ordering::Relaxed) == 1
+    }
+
+    /// Keeps others of the same user from looking into it, as it has got other powers.
+    pub(crate) fn forbid_dumps(&self) {
+        self.dumpable.store(0, Ordering::Relaxed);
     }
 
     /// Credentials of the process, as others find them.

@@ -178,6 +178,9 @@ pub struct Task {
     pub(crate) parent_death_signal: AtomicI32,
     /// Class and level of its input and output; 0 if they were not set.
     pub(crate) io_priority: AtomicU32,
+    /// Whether it is about to run another program. Nobody begins to trace it meanwhile: what it may
+    /// then do depends on who traces it.
+    pub(crate) in_execve: AtomicBool,
     /// CPUs it may run on, as words of 64; empty for all.
     pub(crate) cpus_allowed: Mutex<Vec<u64>>,
     /// Scheduling parameters as `sched_setattr(2)` set them.
@@ -250,6 +253,7 @@ impl Task {
             memory_policy: Mutex::new(from.memory_policy),
             parent_death_signal: AtomicI32::new(0),
             io_priority: AtomicU32::new(from.io_priority),
+            in_execve: AtomicBool::new(false),
             cpus_allowed: Mutex::new(from.cpus_allowed),
             sched_params: Mutex::new(from.sched_params),
             pi_boost: Mutex::new(None),
@@ -576,17 +580,9 @@ impl Task {
     /// Changes who it is. Who gets other powers by that is not for his old likes to look into, nor
     /// to end with his parent.
     pub(crate) fn set_cred(&self, cred: Credentials) {
-        let old = self.cred();
-        let acts_as = |cred: &Credentials| {
-            [
-                cred.user.effective,
-                cred.user.fs,
-                cred.group.effective,
-                cred.group.fs,
-            ]
-        };
-        if acts_as(&old) != acts_as(&cred) || cred.caps.permitted & !old.caps.permitted != 0 {
-            self.process.dumpable.store(0, Ordering::Relaxed);
+        if cred.exceeds(&self.cred()) {
+            // Before the credentials: `access` reads them first.
+            self.process.forbid_dumps();
             self.parent_death_signal.store(0, Ordering::Relaxed);
         }
         let cred = Arc::new(cred);

@@ -457,9 +457,8 @@ pub(crate) fn load(
     })?;
     space.write(image.sp as usize, &image.bytes)?;
 
-    let more = cred.caps.permitted & !task.cred().caps.permitted != 0;
     let dumpable = readable
-        && !more
+        && !cred.exceeds(&task.cred())
         && cred.user.effective == cred.user.real
         && cred.group.effective == cred.group.real;
     let [code, data] = program
@@ -490,6 +489,26 @@ pub(crate) fn load(
     })
 }
 
+/// A thread that is about to run another program, from before it is decided what that may do until
+/// it does it (Linux' `cred_guard_mutex`).
+struct Execve<'a>(&'a Task);
+
+impl<'a> Execve<'a> {
+    fn begin(task: &'a Task) -> Self {
+        task.in_execve.store(true, Ordering::Relaxed);
+        // Who has begun to trace it is seen from now on, and nobody else begins.
+        drop(task.ptrace.lock());
+        Self(task)
+    }
+}
+
+impl Drop for Execve<'_> {
+    fn drop(&mut self) {
+        self.0.in_execve.store(false, Ordering::Relaxed);
+        self.0.process().execve_over.wake_all();
+    }
+}
+
 /// Makes the calling thread, the last of its process, run what was loaded.
 pub(crate) fn begin_new_exec(task: &Task, loaded: LoadedProgram) {
     let process = task.process();
@@ -500,8 +519,11 @@ pub(crate) fn begin_new_exec(task: &Task, loaded: LoadedProgram) {
     rseq::on_exec(task);
     syscall_user_dispatch::on_exec(task);
     task.thread().set_user(Some(loaded.space.clone()));
-    process.replace_space(loaded.space);
-    *process.image.lock() = loaded.image;
+    if !loaded.dumpable {
+        // Until the credentials are in force: `access` says who could see what.
+        process.dumpable.store(0, Ordering::Relaxed);
+    }
+    process.replace_program(loaded.space, loaded.image);
     // There is no way back to the old program.
     if task.unshare_files().is_err() {
         process.kill(sys::SIGKILL as i32);
@@ -519,9 +541,11 @@ pub(crate) fn begin_new_exec(task: &Task, loaded: LoadedProgram) {
     }
     task.set_name(&loaded.name);
     task.set_cred(loaded.cred);
-    process
-        .dumpable
-        .store(i32::from(loaded.dumpable), Ordering::Relaxed);
+    if loaded.dumpable {
+        process.dumpable.store(1, Ordering::Relaxed);
+    } else {
+        process.forbid_dumps();
+    }
     process.personality.fetch_and(
         !(if loaded.secure {
             PER_CLEAR_ON_SETID
@@ -558,6 +582,7 @@ fn exec(
         return Err(Errno::EINVAL);
     }
     let file = open(task, dirfd, name, flags & sys::AT_SYMLINK_NOFOLLOW != 0)?;
+    let _nobody_attaches = Execve::begin(task);
     let loaded = load(task, file, name, args, &env)?;
     let former = task.tid();
     task.process()

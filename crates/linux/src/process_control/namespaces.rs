@@ -11,6 +11,7 @@ use uapi::fd::Fd;
 
 use crate::ipc::sem;
 use crate::process::{access, namespaces, pidfd};
+use crate::state::credentials::TraceCreds;
 use crate::{SysResult, Task};
 
 /// Flags of `clone(2)` and `unshare(2)` that make a namespace.
@@ -105,7 +106,7 @@ pub fn sys_setns(task: &Task, fd: Fd, bits: u32) -> SysResult {
         return Err(Errno::EINVAL);
     }
     let other = process.tasks().into_iter().next().ok_or(Errno::ESRCH)?;
-    access::check_trace_access(task, &process)?;
+    access::check_trace_access(task, &process, TraceCreds::Real)?;
     for kind in ORDER.into_iter().filter(|kind| bits & kind.flag() != 0) {
         let path = namespaces::file(&other, kind);
         let namespace = nsfs::from_inode(path.inode()).ok_or(Errno::EINVAL)?;

@@ -9,6 +9,7 @@ use uapi::siginfo::SigInfo;
 
 use crate::process::{access, pidfd, process_table};
 use crate::signal::kill;
+use crate::state::credentials::TraceCreds;
 use crate::state::fdtable::CloseOnExec;
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task, procfs};
@@ -57,7 +58,7 @@ pub fn sys_pidfd_getfd(task: &Task, fd: Fd, theirs: Fd, flags: u32) -> SysResult
         return Err(Errno::EINVAL);
     }
     let (process, _) = pidfd::process_of(task, fd)?;
-    access::check_trace_access(task, &process)?;
+    access::check_trace_access(task, &process, TraceCreds::Real)?;
     let of = process.tasks().into_iter().next().ok_or(Errno::ESRCH)?;
     let file = of.file(theirs)?;
     task.files().install(file, CloseOnExec::Yes)

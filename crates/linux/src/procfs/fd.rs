@@ -5,13 +5,13 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use abi::errno::Errno;
-use fs::pseudo::{self, DynamicDir, DynamicEntry, PseudoAttr};
-use fs::{FileType, Inode, LinkTarget, OpenFlags, Result};
+use fs::pseudo::{self, DynamicDir, DynamicEntry, OpenedText, PseudoAttr};
+use fs::{Access, Cred, File, FileType, Inode, LinkTarget, OpenFlags, Result};
 use uapi::fd::Fd;
-use uapi::pid::Pid;
 
 use super::parse_pid;
-use crate::process::process_table;
+use super::pid::ProcessRef;
+use crate::process::Process;
 use crate::state::fdtable::FdTable;
 
 /// First inode number of descriptors' files.
@@ -20,17 +20,20 @@ const FD_INO: u64 = 1 << 16;
 /// The directory `/proc/<pid>/fd` or `/proc/<pid>/fdinfo`.
 pub(super) struct FdDir {
     pub(super) attr: PseudoAttr,
-    pub(super) pid: Pid,
+    pub(super) process: ProcessRef,
     /// Whether it is `fdinfo`, and not `fd`.
     pub(super) info: bool,
 }
 
 impl FdDir {
     fn files(&self) -> Result<Arc<FdTable>> {
-        process_table::find(self.pid)
-            .and_then(|p| p.files())
-            .ok_or(Errno::ENOENT)
+        files_of(&self.process.find())
     }
+}
+
+fn files_of(process: &Result<Arc<Process>>) -> Result<Arc<FdTable>> {
+    let process = process.as_ref().map_err(|_| Errno::ENOENT)?;
+    process.files().ok_or(Errno::ENOENT)
 }
 
 /// Descriptors that are listed at a time; who reads the directory asks for more. A program may have
@@ -47,7 +50,7 @@ impl DynamicDir for FdDir {
         let file = self.files()?.get(fd).map_err(|_| Errno::ENOENT)?;
         let flags = file.flags();
         let mode = if self.info {
-            0o400
+            0o444
         } else {
             (u32::from(flags.is_readable()) * 0o500) | (u32::from(flags.is_writable()) * 0o300)
         };
@@ -56,37 +59,61 @@ impl DynamicDir for FdDir {
             mode,
             ..self.attr
         };
-        let pid = self.pid;
-        let table = move || {
-            process_table::find(pid)
-                .and_then(|p| p.files())
-                .ok_or(Errno::ENOENT)
-        };
-        let open = move || table()?.get(fd).map_err(|_| Errno::ENOENT);
+        let of = self.process.clone();
         if !self.info {
+            let target = move || -> Result<Arc<File>> {
+                let process = of.find_accessible()?;
+                files_of(&Ok(process))?.get(fd).map_err(|_| Errno::ENOENT)
+            };
+            let follow = target.clone();
             return Ok(pseudo::symlink_with_text(
                 attr,
-                move || Ok(LinkTarget::MagicLink(open()?.path().clone())),
+                move || Ok(LinkTarget::MagicLink(follow()?.path().clone())),
                 move || {
                     let root = crate::current_task().map(|task| task.fs().root());
-                    Ok(open()?.path().to_bytes(root.as_ref()))
+                    Ok(target()?.path().to_bytes(root.as_ref()))
                 },
             ));
         }
-        Ok(pseudo::file(attr, move || {
-            let file = open()?;
+        let show = move || {
+            let table = files_of(&of.find())?;
+            let file = table.get(fd).map_err(|_| Errno::ENOENT)?;
             let mut flags = file.flags();
             flags.set(
                 OpenFlags::CLOEXEC,
-                table()?.cloexec(fd).map_err(|_| Errno::ENOENT)?.is_set(),
+                table.cloexec(fd).map_err(|_| Errno::ENOENT)?.is_set(),
             );
             let (mount, position) = (file.path().mount().id(), file.position());
             Ok(format!(
-                "pos:\t{position}\nflags:\t0{:o}\nmnt_id:\t{mount}\n",
-                flags.bits()
+                "pos:\t{position}\nflags:\t0{:o}\nmnt_id:\t{mount}\nino:\t{}\n{}",
+                flags.bits(),
+                file.metadata().ino,
+                file.ops().fdinfo()
             )
             .into_bytes())
+        };
+        let of = self.process.clone();
+        Ok(pseudo::file_by_opening(attr, move || {
+            of.find_accessible()?;
+            Ok(OpenedText::new(show.clone()))
         }))
+    }
+
+    /// The threads of a process may always list its descriptors. What is known of them is for who
+    /// may look into the process, whatever the mode says.
+    fn check_access(&self, cred: &Cred, want: Access) -> Result<()> {
+        let by_mode = cred.check(&self.attr.metadata(FileType::Directory), want);
+        if self.info {
+            return self.process.find_accessible().and(by_mode);
+        }
+        let own = || {
+            let process = self.process.find();
+            let caller = crate::current_task();
+            process.is_ok_and(|process| {
+                caller.is_some_and(|task| Arc::ptr_eq(&process, task.process()))
+            })
+        };
+        by_mode.or_else(|error| if own() { Ok(()) } else { Err(error) })
     }
 
     fn list(&self, after: u64) -> Result<Vec<DynamicEntry>> {

@@ -43,19 +43,16 @@ fn line(area: &VmaInfo) -> String {
 /// Areas that are described at a time.
 const AREAS_AT_ONCE: usize = 64;
 
-/// Calls `each` with the areas of a process, one after the other, and with the text so far. There
-/// may be as many as a program likes, so the text may be too much for memory.
+/// Calls `each` with the areas of a space, one after the other, and with the text so far. There may
+/// be as many as a program likes, so the text may be too much for memory.
 ///
 /// # Errors
 /// `ENOMEM`.
 pub(super) fn text_of_areas(
-    process: &Process,
-    mut each: impl FnMut(&mut Text, &AddressSpace, &VmaInfo) -> fmt::Result,
+    space: &AddressSpace,
+    mut each: impl FnMut(&mut Text, &VmaInfo) -> fmt::Result,
 ) -> Result<String, Errno> {
     let mut text = Text::default();
-    let Some(space) = process.space() else {
-        return Ok(text.into_string());
-    };
     let mut from = 0;
     loop {
         let areas = space.vma_infos_from(from, AREAS_AT_ONCE);
@@ -64,14 +61,14 @@ pub(super) fn text_of_areas(
         };
         from = last.range.end;
         for area in &areas {
-            each(&mut text, &space, area).map_err(|_| Errno::ENOMEM)?;
+            each(&mut text, area).map_err(|_| Errno::ENOMEM)?;
         }
     }
 }
 
 /// Contents of `/proc/<pid>/maps`, a line for each area.
-pub(super) fn maps(process: &Process) -> Result<String, Errno> {
-    text_of_areas(process, |text, _, area| text.write_str(&line(area)))
+pub(super) fn maps(space: &AddressSpace) -> Result<String, Errno> {
+    text_of_areas(space, |text, area| text.write_str(&line(area)))
 }
 
 /// The lines that `smaps` and its sum have in common.
@@ -108,8 +105,8 @@ fn push(text: &mut impl Write, (name, bytes): (&str, usize)) -> fmt::Result {
 }
 
 /// Contents of `/proc/<pid>/smaps`: the areas with what of them is in memory, in KiB.
-pub(super) fn smaps(process: &Process) -> Result<String, Errno> {
-    text_of_areas(process, |text, space, area| {
+pub(super) fn smaps(space: &AddressSpace) -> Result<String, Errno> {
+    text_of_areas(space, |text, area| {
         text.write_str(&line(area))?;
         push(text, ("Size", area.range.len()))?;
         push(text, ("KernelPageSize", PAGE_SIZE))?;
@@ -120,10 +117,10 @@ pub(super) fn smaps(process: &Process) -> Result<String, Errno> {
 }
 
 /// Contents of `/proc/<pid>/smaps_rollup`: the sums over all areas, in KiB.
-pub(super) fn smaps_rollup(process: &Process) -> Result<String, Errno> {
+pub(super) fn smaps_rollup(space: &AddressSpace) -> Result<String, Errno> {
     let mut range: Option<Range<usize>> = None;
     let mut all = Residency::default();
-    text_of_areas(process, |_, space, area| {
+    text_of_areas(space, |_, area| {
         let start = range.take().map_or(area.range.start, |range| range.start);
         range = Some(start..area.range.end);
         all.add(&space.residency_of(&area.range));

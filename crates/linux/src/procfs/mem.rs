@@ -6,16 +6,14 @@ use alloc::sync::{Arc, Weak};
 use abi::errno::Errno;
 use fs::pseudo::PseudoAttr;
 use fs::{File, FileOps, FileType, Inode, Metadata, OpenFlags, Result, Whence};
-use uapi::pid::Pid;
 use vm::{AddressSpace, PAGE_SIZE};
 
-use crate::current_task;
-use crate::process::{access, process_table};
+use super::pid::ProcessRef;
 
 /// The file `/proc/<pid>/mem`: a process's memory by addresses.
 pub(super) struct MemFile {
     pub(super) attr: PseudoAttr,
-    pub(super) pid: Pid,
+    pub(super) process: ProcessRef,
 }
 
 impl Inode for MemFile {
@@ -32,13 +30,7 @@ impl Inode for MemFile {
     }
 
     fn open(self: Arc<Self>, _: OpenFlags) -> Result<Option<Arc<dyn FileOps>>> {
-        let process = process_table::find(self.pid).ok_or(Errno::ESRCH)?;
-        let caller = current_task().ok_or(Errno::ESRCH)?;
-        access::check_trace_access(&caller, &process).map_err(|_| Errno::EACCES)?;
-        let space = process
-            .space()
-            .map(|space| Arc::downgrade(&space))
-            .unwrap_or_default();
+        let space = self.process.space_of_opening()?;
         Ok(Some(Arc::new(MemOps { space })))
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! The tree is made of the generated files of [`fs::pseudo`]: `system.rs` holds the texts about the
 //! machine, `pressure.rs` those about waiting, `net.rs` those about sockets, `sysctl.rs` those
-//! below `/proc/sys`, `pid.rs` the directory of one process, `status.rs` what it does, has used and
-//! may, `fd.rs` its descriptors, `maps.rs` and `pagemap.rs` its memory, `mounts.rs` its mounts.
+//! below `/proc/sys` and `settings.rs` those of them that can be changed, `pid.rs` the directory of
+//! one process, `status.rs` what it does, has used and may, `fd.rs` its descriptors, `maps.rs` and
+//! `pagemap.rs` its memory, `mounts.rs` its mounts, `options.rs` which processes a mount shows.
 //! Texts are made when they are read and are not held against changes.
 
 mod fd;
@@ -11,6 +12,7 @@ mod maps;
 mod mem;
 mod mounts;
 mod net;
+mod options;
 mod pagemap;
 mod pid;
 mod pressure;
@@ -21,12 +23,16 @@ mod sysctl;
 mod system;
 
 use alloc::format;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use ::task::Mutex;
 use abi::errno::Errno;
+use fs::mount::FileSystem;
 use fs::pseudo::{self, DynamicDir, DynamicEntry, PseudoAttr, PseudoFs, StaticDir};
-use fs::{FileType, Inode, LinkTarget, Result};
+use fs::{FileType, Inode, LinkTarget, Result, StatFs};
+use options::Options;
 pub(crate) use pid::process_of_pid_dir;
 pub(crate) use pressure::{file as resource_pressure, init as init_pressure};
 pub(crate) use sysctl::add_at_path;
@@ -51,16 +57,76 @@ pub fn extend(more: Extension) {
     EXTENSION.call_once(|| more);
 }
 
+/// A procfs: each mount has files and options of its own.
+pub struct ProcFs {
+    files: Arc<PseudoFs>,
+    options: options::Shared,
+}
+
+impl ProcFs {
+    /// A procfs that hides nothing.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Self::with(Options::default())
+    }
+
+    /// A procfs with options, which have commas between them.
+    ///
+    /// # Errors
+    /// `EINVAL`.
+    pub(crate) fn with_text(text: &str) -> Result<Arc<Self>> {
+        Options::default().with_text(text).map(Self::with)
+    }
+
+    fn with(options: Options) -> Arc<Self> {
+        let options = Arc::new(Mutex::new(options));
+        let files = new_files(options.clone());
+        Arc::new(Self { files, options })
+    }
+}
+
 /// Puts the settings of `/proc/sys` in force that the kernel command line has
 /// (`sysctl.kernel.dmesg_restrict=0`).
 pub fn apply_command_line() {
     settings::apply_command_line(guard::role::cmdline());
 }
 
-/// Makes a procfs with its directories and files.
-#[must_use]
-pub fn new() -> Arc<PseudoFs> {
-    PseudoFs::new("proc", MAGIC, |dev| {
+/// Checks options of a procfs.
+///
+/// # Errors
+/// `EINVAL`.
+pub(crate) fn check_options(text: &str) -> Result<()> {
+    Options::default().with_text(text).map(drop)
+}
+
+impl FileSystem for ProcFs {
+    fn name(&self) -> &'static str {
+        self.files.name()
+    }
+
+    fn root(&self) -> Arc<dyn Inode> {
+        self.files.root()
+    }
+
+    fn statfs(&self) -> StatFs {
+        self.files.statfs()
+    }
+
+    fn options(&self) -> String {
+        let options = *self.options.lock();
+        options.show()
+    }
+
+    fn reconfigure(&self, text: &str) -> Result<()> {
+        let mut options = self.options.lock();
+        *options = options.with_text(text)?;
+        Ok(())
+    }
+}
+
+/// Makes the directories and files of a procfs.
+fn new_files(options: options::Shared) -> Arc<PseudoFs> {
+    PseudoFs::new("proc", MAGIC, move |dev| {
         let fixed = StaticDir::new(dev);
         system::add(&fixed, dev);
         pressure::add(&fixed.subdir("pressure"), dev);
@@ -92,6 +158,7 @@ pub fn new() -> Arc<PseudoFs> {
                 ..PseudoAttr::new(dev, 0o555)
             },
             fixed,
+            options: options.clone(),
         })
     })
 }
@@ -100,7 +167,11 @@ pub fn new() -> Arc<PseudoFs> {
 struct Root {
     attr: PseudoAttr,
     fixed: Arc<StaticDir>,
+    options: options::Shared,
 }
+
+/// Fixed names that are there where only processes are shown, too.
+const OF_PIDS: [&[u8]; 2] = [b"self", b"thread-self"];
 
 /// Keys of processes in the listing begin behind those of the fixed files.
 const FIRST_PID_KEY: u64 = 1 << 16;
@@ -112,14 +183,16 @@ impl DynamicDir for Root {
 
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
         match parse_pid(name) {
-            Some(pid) => pid::directory(self.attr.dev, Pid::new(pid)),
+            Some(pid) => pid::directory(self.attr.dev, Pid::new(pid), &self.options),
+            None if self.options.lock().only_pids && !OF_PIDS.contains(&name) => Err(Errno::ENOENT),
             None => self.fixed.lookup(name),
         }
     }
 
     fn list(&self, after: u64) -> Result<Vec<DynamicEntry>> {
         let mut entries = Vec::new();
-        if after < FIRST_PID_KEY {
+        let options = *self.options.lock();
+        if after < FIRST_PID_KEY && !options.only_pids {
             self.fixed.readdir(after, &mut |e| {
                 entries.push(DynamicEntry {
                     name: e.name.to_vec(),
@@ -132,7 +205,7 @@ impl DynamicDir for Root {
         }
         for pid in process_table::pids() {
             let key = FIRST_PID_KEY + pid.raw() as u64;
-            if key > after {
+            if key > after && options.shows_pid(pid) {
                 entries.push(DynamicEntry {
                     name: format!("{pid}").into_bytes(),
                     ino: (pid.raw() as u64) << PID_SHIFT,

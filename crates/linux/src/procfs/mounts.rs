@@ -4,10 +4,11 @@
 use alloc::string::String;
 use core::fmt::Write;
 
-use fs::mount::{MS_NOATIME, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_NOSYMFOLLOW, MS_RDONLY, Mount};
+use fs::Path;
+use fs::mount::{
+    MS_NOATIME, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_NOSYMFOLLOW, MS_RDONLY, Mount, Namespace,
+};
 use linux_raw_sys::general as sys;
-
-use crate::process::Process;
 
 /// Escapes in octal what cannot stand in a field.
 fn escaped(bytes: &[u8]) -> String {
@@ -84,15 +85,11 @@ fn info(mount: &Mount, source: &str, point: &str) -> String {
     )
 }
 
-/// The table with this name.
-pub(super) fn table(process: &Process, name: &str) -> String {
-    let Some(context) = process.fs() else {
-        return String::new();
-    };
-    let root = context.root();
+/// The table with this name of the mounts of a namespace that are below `root`.
+pub(super) fn table(space: &Namespace, root: &Path, name: &str) -> String {
     let mut text = String::new();
-    for mount in context.namespace().mounts() {
-        let point = mount.clone().root_path().to_bytes(Some(&root));
+    for mount in space.mounts() {
+        let point = mount.clone().root_path().to_bytes(Some(root));
         if point.starts_with(b"(unreachable)") {
             continue;
         }

@@ -11,31 +11,20 @@ use core::sync::atomic::Ordering;
 use abi::errno::Errno;
 use fs::pseudo::{self, DynamicDir, DynamicEntry, PseudoAttr};
 use fs::{File, FileOps, FileType, Inode, LinkTarget, Metadata, OpenFlags, Result, Whence};
-use uapi::pid::Pid;
+use linux_raw_sys::general::CAP_CHECKPOINT_RESTORE;
 use vm::{AddressSpace, PAGE_SIZE, VmaInfo};
 
+use super::pid::{ProcessRef, accessible_space};
 use super::{maps, mem};
 use crate::current_task;
-use crate::process::{Process, access, process_table};
+use crate::process::Process;
 use crate::state::mempolicy;
-
-fn find(pid: Pid) -> Result<Arc<Process>> {
-    process_table::find(pid).ok_or(Errno::ESRCH)
-}
-
-/// Finds a process, if the caller may look into it.
-fn find_accessible(pid: Pid) -> Result<Arc<Process>> {
-    let process = find(pid)?;
-    let caller = current_task().ok_or(Errno::ESRCH)?;
-    access::check_trace_access(&caller, &process).map_err(|_| Errno::EACCES)?;
-    Ok(process)
-}
 
 /// `pagemap`: a word for each page. It does not tell where pages are: programs, even privileged
 /// ones, cannot name physical memory.
 pub(super) struct PageMap {
     pub(super) attr: PseudoAttr,
-    pub(super) pid: Pid,
+    pub(super) process: ProcessRef,
 }
 
 const PRESENT: u64 = 1 << 63;
@@ -55,10 +44,7 @@ impl Inode for PageMap {
     }
 
     fn open(self: Arc<Self>, _: OpenFlags) -> Result<Option<Arc<dyn FileOps>>> {
-        let space = find_accessible(self.pid)?
-            .space()
-            .map(|space| Arc::downgrade(&space))
-            .unwrap_or_default();
+        let space = self.process.space_of_opening()?;
         Ok(Some(Arc::new(PageMapOps { space })))
     }
 }
@@ -116,9 +102,8 @@ impl FileOps for PageMapOps {
 
 /// Carries out a write to `clear_refs`: resets the peak of memory. What pages were used is not
 /// recorded.
-pub(super) fn clear_refs(pid: Pid, what: u32) -> Result<()> {
+pub(super) fn clear_refs(process: &Process, what: u32) -> Result<()> {
     const PEAK: u32 = 5;
-    let process = find(pid)?;
     if what != PEAK {
         return Err(Errno::EINVAL);
     }
@@ -128,8 +113,8 @@ pub(super) fn clear_refs(pid: Pid, what: u32) -> Result<()> {
 }
 
 /// `numa_maps`: there is one node.
-pub(super) fn numa_maps(process: &Process) -> Result<String> {
-    maps::text_of_areas(process, |text, space, area| {
+pub(super) fn numa_maps(space: &AddressSpace) -> Result<String> {
+    maps::text_of_areas(space, |text, area| {
         let sum = space.residency_of(&area.range);
         write!(
             text,
@@ -164,15 +149,16 @@ pub(super) fn numa_maps(process: &Process) -> Result<String> {
 }
 
 /// `map_files`: a link for each part of a file that is mapped, by name. One to a file that was
-/// removed leads nowhere.
+/// removed leads nowhere. Only who may restore processes follows them, as on Linux: they lead past
+/// the directories of the file.
 pub(super) struct MapFiles {
     pub(super) attr: PseudoAttr,
-    pub(super) pid: Pid,
+    pub(super) process: ProcessRef,
 }
 
 impl MapFiles {
     fn areas(&self) -> Result<Vec<VmaInfo>> {
-        let space = find_accessible(self.pid)?.space().ok_or(Errno::ENOENT)?;
+        let space = accessible_space(&self.process.find()?)?.ok_or(Errno::ENOENT)?;
         Ok(space
             .vma_infos()
             .into_iter()
@@ -201,9 +187,17 @@ impl DynamicDir for MapFiles {
             mode: 0o600,
             ..self.attr
         };
-        Ok(pseudo::symlink(attr, move || {
+        let of = self.process.clone();
+        let name = area.name.clone();
+        let follow = move || {
+            let caller = current_task().ok_or(Errno::ESRCH)?;
+            if !caller.cred().has_sys_admin() && !caller.cred().capable(CAP_CHECKPOINT_RESTORE) {
+                return Err(Errno::EPERM);
+            }
             Ok(LinkTarget::Text(area.name.clone()))
-        }))
+        };
+        let show = move || of.find_accessible().map(|_| name.clone());
+        Ok(pseudo::symlink_with_text(attr, follow, show))
     }
 
     fn list(&self, after: u64) -> Result<Vec<DynamicEntry>> {

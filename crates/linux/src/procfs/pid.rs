@@ -8,18 +8,21 @@ use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
 use fs::nsfs::NamespaceKind;
-use fs::pseudo::{self, DynamicDir, DynamicEntry, PseudoAttr, StaticDir};
-use fs::{FileType, Inode, LinkTarget, Path, Result};
+use fs::pseudo::{self, DynamicDir, DynamicEntry, OpenedText, PseudoAttr, StaticDir};
+use fs::{Access, Cred, FileType, Inode, LinkTarget, Path, Result};
 use linux_raw_sys::general::{CAP_SYS_NICE, CAP_SYS_RESOURCE};
 use uapi::pid::{Pid, Tid};
+use vm::AddressSpace;
 
 use super::fd::FdDir;
 use super::mem::MemFile;
+use super::options::{self, Options};
 use super::pagemap::{self, MapFiles, PageMap};
 use super::{PID_SHIFT, maps, mounts, parse_pid, status};
 use crate::Task;
 use crate::mm::oom;
 use crate::process::{Process, access, namespaces, process_table};
+use crate::state::credentials::TraceCreds;
 
 /// A file of the directory: its name, kind and permissions. Its place in the table is part of its
 /// number.
@@ -35,11 +38,11 @@ const FILES: &[(&str, FileType, u32)] = &[
     ("cpuset", FileType::Regular, 0o444),
     ("cwd", FileType::Symlink, 0o777),
     ("environ", FileType::Regular, 0o400),
-    ("gid_map", FileType::Regular, 0o444),
-    ("loginuid", FileType::Regular, 0o444),
+    ("gid_map", FileType::Regular, 0o644),
+    ("loginuid", FileType::Regular, 0o644),
     ("exe", FileType::Symlink, 0o777),
     ("fd", FileType::Directory, 0o500),
-    ("fdinfo", FileType::Directory, 0o500),
+    ("fdinfo", FileType::Directory, 0o555),
     ("io", FileType::Regular, 0o400),
     ("limits", FileType::Regular, 0o444),
     ("map_files", FileType::Directory, 0o500),
@@ -56,12 +59,12 @@ const FILES: &[(&str, FileType, u32)] = &[
     ("oom_score_adj", FileType::Regular, 0o644),
     ("pagemap", FileType::Regular, 0o400),
     ("personality", FileType::Regular, 0o400),
-    ("projid_map", FileType::Regular, 0o444),
+    ("projid_map", FileType::Regular, 0o644),
     ("root", FileType::Symlink, 0o777),
-    ("sched", FileType::Regular, 0o444),
+    ("sched", FileType::Regular, 0o644),
     ("schedstat", FileType::Regular, 0o444),
     ("sessionid", FileType::Regular, 0o444),
-    ("setgroups", FileType::Regular, 0o444),
+    ("setgroups", FileType::Regular, 0o644),
     ("smaps", FileType::Regular, 0o444),
     ("smaps_rollup", FileType::Regular, 0o444),
     ("stack", FileType::Regular, 0o400),
@@ -69,9 +72,9 @@ const FILES: &[(&str, FileType, u32)] = &[
     ("statm", FileType::Regular, 0o444),
     ("status", FileType::Regular, 0o444),
     ("syscall", FileType::Regular, 0o400),
-    ("timens_offsets", FileType::Regular, 0o444),
+    ("timens_offsets", FileType::Regular, 0o644),
     ("timerslack_ns", FileType::Regular, 0o666),
-    ("uid_map", FileType::Regular, 0o444),
+    ("uid_map", FileType::Regular, 0o644),
     ("wchan", FileType::Regular, 0o444),
     ("task", FileType::Directory, 0o555),
 ];
@@ -79,18 +82,6 @@ const FILES: &[(&str, FileType, u32)] = &[
 const PROCESS_ONLY: [&str; 3] = ["task", "map_files", "timerslack_ns"];
 /// Names of files that only threads have.
 const THREAD_ONLY: [&str; 1] = ["children"];
-/// Names of files that only those may read who may trace the process.
-const PTRACE_PROTECTED: [&str; 9] = [
-    "auxv",
-    "environ",
-    "io",
-    "map_files",
-    "pagemap",
-    "personality",
-    "stack",
-    "syscall",
-    "timerslack_ns",
-];
 
 /// Whether a file is in the directory of a process, or of a thread.
 fn is_shown(name: &str, thread: bool) -> bool {
@@ -105,24 +96,87 @@ fn is_shown(name: &str, thread: bool) -> bool {
 /// First inode number of namespaces' files.
 const NS_INO: u64 = 1 << 12;
 
-fn find(pid: Pid) -> Result<Arc<Process>> {
-    process_table::find(pid).ok_or(Errno::ESRCH)
+/// A process of which files show something, and not another one that gets its number later.
+#[derive(Clone)]
+pub(super) struct ProcessRef {
+    pid: Pid,
+    process: Weak<Process>,
+}
+
+impl ProcessRef {
+    fn new(process: &Arc<Process>) -> Self {
+        Self {
+            pid: process.pid(),
+            process: Arc::downgrade(process),
+        }
+    }
+
+    /// The process.
+    ///
+    /// # Errors
+    /// `ESRCH` if it has ended and was waited for.
+    pub(super) fn find(&self) -> Result<Arc<Process>> {
+        process_table::find(self.pid)
+            .filter(|found| core::ptr::eq(Arc::as_ptr(found), self.process.as_ptr()))
+            .ok_or(Errno::ESRCH)
+    }
+
+    /// The process, if the caller may look into it.
+    ///
+    /// # Errors
+    /// `ESRCH`; `EACCES`.
+    pub(super) fn find_accessible(&self) -> Result<Arc<Process>> {
+        let process = self.find()?;
+        accessible_space(&process).map(|_| process)
+    }
+
+    /// Memory of the process, if the caller may look into it, for an opening of a file about it.
+    ///
+    /// # Errors
+    /// `ESRCH`; `EACCES`.
+    pub(super) fn space_of_opening(&self) -> Result<Weak<AddressSpace>> {
+        let space = accessible_space(&self.find()?)?;
+        Ok(space
+            .map(|space| Arc::downgrade(&space))
+            .unwrap_or_default())
+    }
+}
+
+/// Memory of a process that the caller may look into; `None` if it has ended.
+///
+/// # Errors
+/// `EACCES`.
+pub(super) fn accessible_space(process: &Arc<Process>) -> Result<Option<Arc<AddressSpace>>> {
+    let caller = crate::current_task().ok_or(Errno::ESRCH)?;
+    access::traceable_space(&caller, process, TraceCreds::Fs).map_err(|_| Errno::EACCES)
 }
 
 /// The directory of a process, by its id or one of its threads'.
-pub(super) fn directory(dev: u64, pid: Pid) -> Result<Arc<dyn Inode>> {
-    let process = process_table::find(pid).ok_or(Errno::ENOENT)?;
-    let attr = attr(dev, &process, 0, 0o555);
+pub(super) fn directory(dev: u64, pid: Pid, options: &options::Shared) -> Result<Arc<dyn Inode>> {
+    let process = process_table::find(pid)
+        .filter(|process| options.lock().shows(process))
+        .ok_or(Errno::ENOENT)?;
     Ok(pseudo::dynamic_dir(ProcessDir {
-        attr,
-        pid,
+        attr: attr(dev, &process, 0, DIRECTORY_MODE),
+        process: ProcessRef::new(&process),
         tid: None,
-        process: Arc::downgrade(&process),
+        options: options.clone(),
     }))
 }
 
+/// Mode of directories that anybody may list. They belong to whom the process acts as, for those
+/// who ask them who that is.
+const DIRECTORY_MODE: u32 = 0o555;
+
+/// Attributes of a file with this place in the directory of a process (Linux `task_dump_owner`).
 fn attr(dev: u64, process: &Process, place: u64, mode: u32) -> PseudoAttr {
-    let (uid, gid) = process.owner();
+    let hidden = mode != DIRECTORY_MODE && (process.space().is_none() || !process.is_dumpable());
+    let (uid, gid) = if hidden {
+        (0, 0)
+    } else {
+        let owner = process.credentials();
+        (owner.user.effective, owner.group.effective)
+    };
     PseudoAttr {
         dev,
         ino: ((process.pid().raw() as u64) << PID_SHIFT) + place,
@@ -135,10 +189,26 @@ fn attr(dev: u64, process: &Process, place: u64, mode: u32) -> PseudoAttr {
 /// The directory of a process, or of one thread of it.
 struct ProcessDir {
     attr: PseudoAttr,
-    pid: Pid,
+    process: ProcessRef,
     tid: Option<Tid>,
-    /// Process itself, among those that ever had the number.
-    process: Weak<Process>,
+    options: options::Shared,
+}
+
+/// Checks what somebody wants of the directory of a process, which the options of the mount may
+/// forbid.
+fn check_access(
+    attr: PseudoAttr,
+    process: &ProcessRef,
+    options: &options::Shared,
+    cred: &Cred,
+    want: Access,
+) -> Result<()> {
+    let process = process.find()?;
+    let options = *options.lock();
+    if options != Options::default() {
+        options.check_enter(&process)?;
+    }
+    cred.check(&attr.metadata(FileType::Directory), want)
 }
 
 /// Process whose directory in `/proc` this is; `None` if it is another file, an error if that
@@ -148,7 +218,7 @@ struct ProcessDir {
 /// `ESRCH`.
 pub(crate) fn process_of_pid_dir(inode: &Arc<dyn Inode>) -> Option<Result<Arc<Process>>> {
     let dir = pseudo::as_dynamic::<ProcessDir>(inode).filter(|dir| dir.tid.is_none())?;
-    Some(dir.process.upgrade().ok_or(Errno::ESRCH))
+    Some(dir.process.process.upgrade().ok_or(Errno::ESRCH))
 }
 
 impl DynamicDir for ProcessDir {
@@ -156,73 +226,97 @@ impl DynamicDir for ProcessDir {
         self.attr
     }
 
+    fn check_access(&self, cred: &Cred, want: Access) -> Result<()> {
+        check_access(self.attr, &self.process, &self.options, cred, want)
+    }
+
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
-        let process = process_table::find(self.pid).ok_or(Errno::ENOENT)?;
+        let process = self.process.find().map_err(|_| Errno::ENOENT)?;
         let named =
             |f: &(&str, FileType, u32)| f.0.as_bytes() == name && is_shown(f.0, self.tid.is_some());
         let place = FILES.iter().position(named).ok_or(Errno::ENOENT)?;
         let (name, _, mode) = FILES[place];
         let attr = attr(self.attr.dev, &process, place as u64 + 1, mode);
-        let (pid, tid) = (self.pid, self.tid);
+        let (of, tid) = (self.process.clone(), self.tid);
+        let show = {
+            let of = of.clone();
+            move || text(name, &of, tid)
+        };
         Ok(match name {
-            "task" => pseudo::dynamic_dir(TaskDir { attr, pid }),
-            "fd" => pseudo::dynamic_dir(FdDir {
+            "task" => pseudo::dynamic_dir(TaskDir {
                 attr,
-                pid,
-                info: false,
+                process: of,
+                options: self.options.clone(),
             }),
-            "fdinfo" => pseudo::dynamic_dir(FdDir {
+            "fd" | "fdinfo" => pseudo::dynamic_dir(FdDir {
                 attr,
-                pid,
-                info: true,
+                process: of,
+                info: name == "fdinfo",
             }),
-            "map_files" => pseudo::dynamic_dir(MapFiles { attr, pid }),
-            "pagemap" => Arc::new(PageMap { attr, pid }),
+            "map_files" => pseudo::dynamic_dir(MapFiles { attr, process: of }),
+            "pagemap" => Arc::new(PageMap { attr, process: of }),
+            "mem" => Arc::new(MemFile { attr, process: of }),
+            "net" => pseudo::symlink(attr, || Ok(LinkTarget::Text(b"/proc/net".to_vec()))),
+            "ns" => namespaces(attr, &of, tid),
+            "exe" => link(attr, of, |p| p.executable().ok_or(Errno::ENOENT)),
+            "cwd" => link(attr, of, |p| p.fs().map(|fs| fs.cwd()).ok_or(Errno::ENOENT)),
+            "root" => link(attr, of, |p| {
+                p.fs().map(|fs| fs.root()).ok_or(Errno::ENOENT)
+            }),
+            "auxv" | "environ" | "maps" | "numa_maps" | "smaps" | "smaps_rollup" => {
+                memory_file(attr, name, of)
+            }
+            "stack" => pseudo::file_by_opening(attr, move || {
+                let caller = crate::current_task().ok_or(Errno::ESRCH)?;
+                let (show, privileged) = (show.clone(), caller.cred().has_sys_admin());
+                Ok(OpenedText::new(move || {
+                    if privileged {
+                        show()
+                    } else {
+                        Err(Errno::EACCES)
+                    }
+                }))
+            }),
+            "mountinfo" | "mounts" | "mountstats" => pseudo::file_by_opening(attr, move || {
+                let context = of.find()?.fs().ok_or(Errno::EINVAL)?;
+                let (space, root) = (context.namespace(), context.root());
+                let shown = space.clone();
+                let show = move || Ok(mounts::table(&shown, &root, name).into_bytes());
+                Ok(OpenedText::new(show).watching(space))
+            }),
             "clear_refs" => pseudo::writable_file(
                 attr,
                 || Err(Errno::EINVAL),
-                move |text| pagemap::clear_refs(pid, parse_number(text)?),
+                move |text| pagemap::clear_refs(&*of.find()?, parse_number(text)?),
             ),
-            "oom_adj" => pseudo::writable_file(
-                attr,
-                move || text(name, pid, tid),
-                move |text| set_oom_adjustment(pid, oom::from_oom_adj(parse_number(text)?)?),
-            ),
-            "mem" => Arc::new(MemFile { attr, pid }),
-            "net" => pseudo::symlink(attr, || Ok(LinkTarget::Text(b"/proc/net".to_vec()))),
-            "ns" => namespaces(attr, pid, tid),
-            "exe" => link(attr, pid, |p| p.executable().ok_or(Errno::ENOENT)),
-            "cwd" => link(attr, pid, |p| {
-                p.fs().map(|fs| fs.cwd()).ok_or(Errno::ENOENT)
+            "comm" => pseudo::writable_file(attr, show, move |new| set_name(&of, tid, new)),
+            "oom_adj" => pseudo::writable_file(attr, show, move |text| {
+                set_oom_adjustment(&of, oom::from_oom_adj(parse_number(text)?)?)
             }),
-            "root" => link(attr, pid, |p| {
-                p.fs().map(|fs| fs.root()).ok_or(Errno::ENOENT)
+            "oom_score_adj" => pseudo::writable_file(attr, show, move |text| {
+                set_oom_adjustment(&of, parse_number(text)?)
             }),
-            "comm" => pseudo::writable_file(
-                attr,
-                move || text(name, pid, tid),
-                move |new| set_name(pid, tid, new),
-            ),
-            "oom_score_adj" => pseudo::writable_file(
-                attr,
-                move || text(name, pid, tid),
-                move |text| set_oom_adjustment(pid, parse_number(text)?),
-            ),
-            "timerslack_ns" => pseudo::writable_file(
-                attr,
-                move || timer_slack(pid, tid, None),
-                move |text| timer_slack(pid, tid, Some(parse_number(text)?)).map(drop),
-            ),
-            // Accepted and without effect: there is no core dump.
-            "coredump_filter" => {
-                pseudo::writable_file(attr, move || text(name, pid, tid), |_| Ok(()))
+            "timerslack_ns" => {
+                let shown = of.clone();
+                pseudo::writable_file(
+                    attr,
+                    move || timer_slack(&shown, tid, None),
+                    move |text| timer_slack(&of, tid, Some(parse_number(text)?)).map(drop),
+                )
             }
-            "maps" | "numa_maps" | "smaps" | "smaps_rollup" => pseudo::guarded_file(
-                attr,
-                |attr| check_ptrace_access_pid(Pid::new((attr.ino >> PID_SHIFT) as i32)),
-                move || text(name, pid, tid),
-            ),
-            _ => pseudo::file(attr, move || text(name, pid, tid)),
+            // Accepted and without effect: there is no core dump, and no statistics to reset.
+            "coredump_filter" | "sched" => pseudo::writable_file(attr, show, |_| Ok(())),
+            // All ids are mapped, to themselves; and nobody logs in through the kernel.
+            "uid_map" | "gid_map" | "projid_map" | "loginuid" => {
+                pseudo::writable_file(attr, show, |_| Err(Errno::EPERM))
+            }
+            "timens_offsets" => pseudo::writable_file(attr, show, |_| Err(Errno::EACCES)),
+            "setgroups" => pseudo::writable_file(attr, show, |text| match text.trim_ascii_end() {
+                b"allow" => Ok(()),
+                b"deny" => Err(Errno::EPERM),
+                _ => Err(Errno::EINVAL),
+            }),
+            _ => pseudo::file(attr, show),
         })
     }
 
@@ -241,27 +335,46 @@ impl DynamicDir for ProcessDir {
     }
 }
 
-/// Checks that the caller may look into a process.
-fn check_ptrace_access_pid(pid: Pid) -> Result<()> {
-    let caller = crate::current_task().ok_or(Errno::ESRCH)?;
-    access::check_trace_access(&caller, &find(pid)?).map_err(|_| Errno::EACCES)
+/// A file about the memory of a process. An opening shows the memory that the process had then,
+/// and nothing once it has another: who was let in does not see what a program with more powers
+/// does.
+fn memory_file(attr: PseudoAttr, name: &'static str, of: ProcessRef) -> Arc<dyn Inode> {
+    pseudo::file_by_opening(attr, move || {
+        let (of, space) = (of.clone(), of.space_of_opening()?);
+        if name == "auxv" {
+            let (process, space) = (of.find()?, space.upgrade());
+            let vector = space.map_or_else(Vec::new, |space| auxiliary(&process, &space));
+            return Ok(OpenedText::new(move || Ok(vector.clone())));
+        }
+        Ok(OpenedText::new(move || {
+            let process = of.find()?;
+            // Somebody else may hold the memory of a program that is gone.
+            let Some(space) = space.upgrade().filter(|space| process.has_space(space)) else {
+                return Ok(Vec::new());
+            };
+            Ok(match name {
+                "environ" => process.environment(&space),
+                "maps" => maps::maps(&space)?.into_bytes(),
+                "numa_maps" => pagemap::numa_maps(&space)?.into_bytes(),
+                "smaps" => maps::smaps(&space)?.into_bytes(),
+                _ => maps::smaps_rollup(&space)?.into_bytes(),
+            })
+        }))
+    })
 }
 
-fn link(attr: PseudoAttr, pid: Pid, target: fn(&Process) -> Result<Path>) -> Arc<dyn Inode> {
+fn link(attr: PseudoAttr, of: ProcessRef, target: fn(&Process) -> Result<Path>) -> Arc<dyn Inode> {
+    let shown = of.clone();
     let show = move || {
-        check_ptrace_access_pid(pid)?;
         let root = crate::current_task().map(|task| task.fs().root());
-        Ok(target(&*find(pid)?)?.to_bytes(root.as_ref()))
+        Ok(target(&*shown.find_accessible()?)?.to_bytes(root.as_ref()))
     };
-    let follow = move || {
-        check_ptrace_access_pid(pid)?;
-        target(&*find(pid)?).map(LinkTarget::MagicLink)
-    };
+    let follow = move || target(&*of.find_accessible()?).map(LinkTarget::MagicLink);
     pseudo::symlink_with_text(attr, follow, show)
 }
 
 /// `/proc/<pid>/ns`: the namespaces that the process is in.
-fn namespaces(attr: PseudoAttr, pid: Pid, tid: Option<Tid>) -> Arc<dyn Inode> {
+fn namespaces(attr: PseudoAttr, of: &ProcessRef, tid: Option<Tid>) -> Arc<dyn Inode> {
     const NAMES: [(&str, NamespaceKind); 10] = [
         ("cgroup", NamespaceKind::Cgroup),
         ("ipc", NamespaceKind::Ipc),
@@ -274,26 +387,27 @@ fn namespaces(attr: PseudoAttr, pid: Pid, tid: Option<Tid>) -> Arc<dyn Inode> {
         ("user", NamespaceKind::User),
         ("uts", NamespaceKind::Uts),
     ];
-    let dir = StaticDir::new(attr.dev);
+    let dir = StaticDir::with(attr);
     for (place, (name, kind)) in NAMES.into_iter().enumerate() {
         let attr = PseudoAttr {
             ino: attr.ino + NS_INO + place as u64,
             mode: 0o777,
             ..attr
         };
+        let of = of.clone();
         let target = move || {
-            check_ptrace_access_pid(pid)?;
-            let process = find(pid)?;
+            let process = of.find_accessible()?;
             let task = process
-                .find_task(|task| task.tid() == tid.unwrap_or(pid.leader()))
+                .find_task(|task| task.tid() == tid.unwrap_or(of.pid.leader()))
                 .or_else(|| process.tasks().into_iter().next());
             Ok(namespaces::file(&*task.ok_or(Errno::ENOENT)?, kind))
         };
+        let follow = target.clone();
         dir.add(
             name,
             pseudo::symlink_with_text(
                 attr,
-                move || target().map(LinkTarget::MagicLink),
+                move || follow().map(LinkTarget::MagicLink),
                 move || Ok(target()?.to_bytes(None)),
             ),
         );
@@ -304,7 +418,8 @@ fn namespaces(attr: PseudoAttr, pid: Pid, tid: Option<Tid>) -> Arc<dyn Inode> {
 /// The directory `/proc/<pid>/task`: one for each thread.
 struct TaskDir {
     attr: PseudoAttr,
-    pid: Pid,
+    process: ProcessRef,
+    options: options::Shared,
 }
 
 impl DynamicDir for TaskDir {
@@ -312,30 +427,31 @@ impl DynamicDir for TaskDir {
         self.attr
     }
 
+    fn check_access(&self, cred: &Cred, want: Access) -> Result<()> {
+        check_access(self.attr, &self.process, &self.options, cred, want)
+    }
+
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
         let tid = parse_pid(name).map(Tid::new).ok_or(Errno::ENOENT)?;
-        let process = process_table::find(self.pid).ok_or(Errno::ENOENT)?;
+        let process = self.process.find().map_err(|_| Errno::ENOENT)?;
         if !process.snapshot().threads.contains(&tid) {
             return Err(Errno::ENOENT);
         }
         let attr = PseudoAttr {
             ino: (tid.raw() as u64) << PID_SHIFT,
-            mode: 0o555,
             ..self.attr
         };
         Ok(pseudo::dynamic_dir(ProcessDir {
             attr,
-            pid: self.pid,
+            process: self.process.clone(),
             tid: Some(tid),
-            process: Arc::downgrade(&process),
+            options: self.options.clone(),
         }))
     }
 
     fn list(&self, after: u64) -> Result<Vec<DynamicEntry>> {
-        let mut threads = process_table::find(self.pid)
-            .ok_or(Errno::ENOENT)?
-            .snapshot()
-            .threads;
+        let process = self.process.find().map_err(|_| Errno::ENOENT)?;
+        let mut threads = process.snapshot().threads;
         threads.sort_unstable();
         let listed = |tid: Tid| DynamicEntry {
             name: format!("{tid}").into_bytes(),
@@ -352,20 +468,23 @@ impl DynamicDir for TaskDir {
 }
 
 /// The contents of one file of a process, or of its thread `tid`.
-fn text(name: &str, pid: Pid, tid: Option<Tid>) -> Result<Vec<u8>> {
-    let process = find(pid)?;
+fn text(name: &str, of: &ProcessRef, tid: Option<Tid>) -> Result<Vec<u8>> {
+    let process = of.find()?;
     // A process's first thread counts as there until somebody has waited for the process.
     if tid.is_some_and(|tid| {
-        tid != pid.leader() && process.find_task(|task| task.tid() == tid).is_none()
+        tid != of.pid.leader() && process.find_task(|task| task.tid() == tid).is_none()
     }) {
         return Err(Errno::ESRCH);
     }
-    if PTRACE_PROTECTED.contains(&name) {
-        check_ptrace_access_pid(pid)?;
+    let accessible = || accessible_space(&process);
+    match name {
+        "io" => drop(accessible()?),
+        // What Linux takes a lock for, by which it says so.
+        "personality" | "stack" | "syscall" => drop(accessible().map_err(|_| Errno::EPERM)?),
+        _ => {}
     }
     let text = match name {
         "arch_status" => String::new(),
-        "auxv" => return Ok(auxiliary(&process)),
         "cgroup" => "0::/\n".into(),
         "cmdline" => return Ok(process.arguments()),
         "children" => children(&process, tid),
@@ -374,11 +493,7 @@ fn text(name: &str, pid: Pid, tid: Option<Tid>) -> Result<Vec<u8>> {
         "cpuset" => "/\n".into(),
         "io" => status::io(&process, tid),
         "coredump_filter" => "00000033\n".into(),
-        "environ" => return Ok(process.environment()),
         "limits" => status::limits(&process),
-        "maps" => maps::maps(&process)?,
-        "mountinfo" | "mounts" | "mountstats" => mounts::table(&process, name),
-        "numa_maps" => pagemap::numa_maps(&process)?,
         "oom_adj" => format!(
             "{}
 ",
@@ -386,8 +501,6 @@ fn text(name: &str, pid: Pid, tid: Option<Tid>) -> Result<Vec<u8>> {
         ),
         "oom_score" => format!("{}\n", oom::score(&process)),
         "oom_score_adj" => format!("{}\n", process.oom_score_adj.load(Ordering::Relaxed)),
-        "smaps" => maps::smaps(&process)?,
-        "smaps_rollup" => maps::smaps_rollup(&process)?,
         // All users and groups are those of the one namespace.
         "uid_map" | "gid_map" | "projid_map" => format!("{:>10} {:>10} {:>10}\n", 0, 0, u32::MAX),
         "setgroups" => "allow\n".into(),
@@ -405,6 +518,7 @@ fn text(name: &str, pid: Pid, tid: Option<Tid>) -> Result<Vec<u8>> {
             "{:<10} {:>10} {:>9}\n{:<10} {:>10} {:>9}\n",
             "monotonic", 0, 0, "boottime", 0, 0
         ),
+        "wchan" if accessible().is_err() => "0".into(),
         "wchan" => status::wchan(&process, tid),
         _ => return Err(Errno::ENOENT),
     };
@@ -412,8 +526,10 @@ fn text(name: &str, pid: Pid, tid: Option<Tid>) -> Result<Vec<u8>> {
 }
 
 /// The auxiliary vector, up to the entry that ends it.
-fn auxiliary(process: &Process) -> Vec<u8> {
-    let all = process.image.lock().aux.clone();
+fn auxiliary(process: &Process, space: &Arc<AddressSpace>) -> Vec<u8> {
+    let Some(all) = process.of_image(space, |image| image.aux.clone()) else {
+        return Vec::new();
+    };
     let end = all
         .chunks_exact(16)
         .position(|entry| entry[..8] == [0; 8])
@@ -451,13 +567,13 @@ fn children(process: &Arc<Process>, tid: Option<Tid>) -> String {
 }
 
 /// Names a thread. Only the process itself does that.
-fn set_name(pid: Pid, tid: Option<Tid>, name: &[u8]) -> Result<()> {
-    let process = find(pid)?;
+fn set_name(of: &ProcessRef, tid: Option<Tid>, name: &[u8]) -> Result<()> {
+    let process = of.find()?;
     let caller = crate::current_task().ok_or(Errno::ESRCH)?;
     if !Arc::ptr_eq(caller.process(), &process) {
         return Err(Errno::EINVAL);
     }
-    let is_meant = |task: &Task| task.tid() == tid.unwrap_or(pid.leader());
+    let is_meant = |task: &Task| task.tid() == tid.unwrap_or(of.pid.leader());
     process
         .find_task(is_meant)
         .ok_or(Errno::ESRCH)?
@@ -467,9 +583,10 @@ fn set_name(pid: Pid, tid: Option<Tid>, name: &[u8]) -> Result<()> {
 
 /// Tells by how much a thread's sleeps may be late, after it was set. Others need to be allowed to
 /// change its priority for both.
-fn timer_slack(pid: Pid, tid: Option<Tid>, new: Option<usize>) -> Result<Vec<u8>> {
-    let tid = tid.unwrap_or(pid.leader());
-    let task = find(pid)?
+fn timer_slack(of: &ProcessRef, tid: Option<Tid>, new: Option<usize>) -> Result<Vec<u8>> {
+    let tid = tid.unwrap_or(of.pid.leader());
+    let task = of
+        .find()?
         .find_task(|task| task.tid() == tid)
         .ok_or(Errno::ESRCH)?;
     let caller = crate::current_task().ok_or(Errno::ESRCH)?;
@@ -484,11 +601,11 @@ fn timer_slack(pid: Pid, tid: Option<Tid>, new: Option<usize>) -> Result<Vec<u8>
 }
 
 /// Only who may use more of the machine than others makes a process less likely to be chosen.
-fn set_oom_adjustment(pid: Pid, value: i32) -> Result<()> {
+fn set_oom_adjustment(of: &ProcessRef, value: i32) -> Result<()> {
     if !oom::OOM_SCORE_ADJ_RANGE.contains(&value) {
         return Err(Errno::EINVAL);
     }
-    let own = &find(pid)?.oom_score_adj;
+    let own = &of.find()?.oom_score_adj;
     let caller = crate::current_task().ok_or(Errno::ESRCH)?;
     if value < own.load(Ordering::Relaxed) && !caller.cred().capable(CAP_SYS_RESOURCE) {
         return Err(Errno::EACCES);

@@ -8,8 +8,10 @@ use core::ops::Range;
 
 use uapi::pid::{Pid, Tid};
 use uapi::siginfo::SigSet;
+use vm::AddressSpace;
 
 use crate::process::Process;
+use crate::process::image::ProcessImage;
 use crate::process::process_table::{self, Relations};
 use crate::state::credentials::{Capabilities, Ids};
 use crate::state::rlimit::{LIMIT_NAMES, Rlimit};
@@ -69,8 +71,13 @@ pub(crate) struct SignalSets {
 }
 
 impl Process {
-    fn strings(&self, range: Range<usize>) -> Vec<u8> {
-        let Some(space) = self.space() else {
+    /// Strings that the image of the process says are in its memory.
+    fn strings(
+        &self,
+        space: &Arc<AddressSpace>,
+        place: impl FnOnce(&ProcessImage) -> Range<usize>,
+    ) -> Vec<u8> {
+        let Some(range) = self.of_image(space, place) else {
             return Vec::new();
         };
         let mut bytes = vec![0; range.len().min(SHOWN_STRINGS)];
@@ -83,15 +90,15 @@ impl Process {
     /// Arguments as they are in the process's memory now, each with a NUL (`/proc/<pid>/cmdline`).
     #[must_use]
     pub fn arguments(&self) -> Vec<u8> {
-        let range = self.image.lock().args.clone();
-        self.strings(range)
+        self.space().map_or_else(Vec::new, |space| {
+            self.strings(&space, |image| image.args.clone())
+        })
     }
 
-    /// Environment as it is in the process's memory now (`/proc/<pid>/environ`).
-    #[must_use]
-    pub fn environment(&self) -> Vec<u8> {
-        let range = self.image.lock().env.clone();
-        self.strings(range)
+    /// Environment as it is in the process's memory now (`/proc/<pid>/environ`), which is to be
+    /// this.
+    pub(crate) fn environment(&self, space: &Arc<AddressSpace>) -> Vec<u8> {
+        self.strings(space, |image| image.env.clone())
     }
 
     /// Names, units, and soft and hard values of its limits.

@@ -17,7 +17,7 @@ use crate::process::image::mm_map_of;
 use crate::process::process_table::Relations;
 use crate::process::{Process, access};
 use crate::ptrace;
-use crate::state::credentials::Ids;
+use crate::state::credentials::{Ids, TraceCreds};
 use crate::state::rlimit::{Resource, Rlimit, UNLIMITED};
 use crate::state::sched_params::SchedParams;
 use crate::state::seccomp::SeccompStatus;
@@ -68,7 +68,7 @@ fn address_fields(process: &Arc<Process>) -> [String; 2] {
         return ["0 0 0".into(), "0 0 0 0 0 0 0".into()];
     };
     if crate::current_task()
-        .is_none_or(|caller| access::check_trace_access(&caller, process).is_err())
+        .is_none_or(|caller| access::check_trace_access(&caller, process, TraceCreds::Fs).is_err())
     {
         return ["1 1 0".into(), "0 0 0 0 0 0 0".into()];
     }

@@ -7,6 +7,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
 use linux_raw_sys::{general as sys, ptrace as api};
@@ -53,7 +54,7 @@ pub(super) enum AttachMode {
 /// Makes `tracer` trace `task`.
 ///
 /// # Errors
-/// `EPERM` if somebody else does, or it has ended.
+/// `EPERM` if somebody else does, or it has ended; `EAGAIN` while it is in `execve(2)`.
 pub(super) fn link(
     tracer: &Arc<Task>,
     task: &Arc<Task>,
@@ -64,6 +65,9 @@ pub(super) fn link(
     {
         let mut tracees = tracer.process().tracees.lock();
         let mut trace = task.ptrace.lock();
+        if task.in_execve.load(Ordering::Relaxed) {
+            return Err(Errno::EAGAIN);
+        }
         // What is left of a stop that has just ended stays, until the thread has seen that; so do
         // debug registers.
         let (stop, debug, debug_changed) = match trace.take() {

@@ -2,7 +2,9 @@
 //! `process_madvise(2)`, `process_mrelease(2)`, `kcmp(2)`.
 
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 
+use ::task::Once;
 use abi::errno::Errno;
 use fs::epoll::EpollFile;
 use linux_raw_sys::general as sys;
@@ -11,19 +13,18 @@ use uapi::pid::Tid;
 use vm::{AddressSpace, PAGE_SIZE};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::process::access::check_trace_access;
+use crate::process::access::{check_trace_access, traceable_space};
 use crate::process::{Process, pidfd, process_table};
+use crate::state::credentials::TraceCreds;
 use crate::state::usage::Direction;
 use crate::uaccess::{self, UserPtr};
 use crate::uio::{self, IoVec, IoVecs, UserBuf};
 use crate::{SysResult, Task};
 
-/// Process and thread of a number, if the caller may look into them.
-fn target_process(task: &Task, tid: Tid) -> Result<(Arc<Process>, Arc<Task>), Errno> {
+/// Memory of the process of a number, if the caller may change it.
+fn target_space(task: &Task, tid: Tid) -> Result<Arc<AddressSpace>, Errno> {
     let target = process_table::find_task(tid).ok_or(Errno::ESRCH)?;
-    let process = target.process().clone();
-    check_trace_access(task, &process)?;
-    Ok((process, target))
+    traceable_space(task, target.process(), TraceCreds::Real)?.ok_or(Errno::ESRCH)
 }
 
 /// Position of a transfer in a list of buffers.
@@ -124,7 +125,7 @@ fn process_vm(
     if is_nothing(&remote) {
         return Ok(0);
     }
-    let space = target_process(task, pid)?.0.require_space()?;
+    let space = target_space(task, pid)?;
     transfer(&space, &local, &remote, direction)
 }
 
@@ -202,8 +203,10 @@ pub fn sys_process_madvise(
         return Err(Errno::EINVAL);
     }
     // Of what has ended nothing is asked any more.
-    let space = process.require_space()?;
-    check_trace_access(task, &process).map_err(|_| Errno::EACCES)?;
+    process.require_space()?;
+    let space = traceable_space(task, &process, TraceCreds::Fs)
+        .map_err(|_| Errno::EACCES)?
+        .ok_or(Errno::ESRCH)?;
     if !task.cred().capable(sys::CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }
@@ -261,6 +264,39 @@ fn address<T>(of: &Arc<T>) -> usize {
     Arc::as_ptr(of).addr()
 }
 
+/// Address for the I/O context of a thread; 0 if it has none, as nothing was set.
+fn io_context(task: &Arc<Task>) -> usize {
+    if task.io_priority.load(Ordering::Relaxed) == 0 {
+        0
+    } else {
+        address(task)
+    }
+}
+
+/// Address for what a process's end undoes of semaphores; 0 if there is nothing. Threads have it
+/// together (`CLONE_SYSVSEM`), so who has several has it.
+fn undo_list(process: &Arc<Process>) -> usize {
+    if process.has_sem_undo.load(Ordering::Relaxed) || process.tasks().len() > 1 {
+        address(process)
+    } else {
+        0
+    }
+}
+
+/// An address in an order that tells nothing of where the kernel has things, another one for each
+/// kind (Linux `kptr_obfuscate`).
+fn obfuscated(address: usize, kind: u32) -> usize {
+    static COOKIES: Once<[[usize; 2]; KCMP_EPOLL_TFD as usize + 1]> = Once::new();
+    let cookies = COOKIES.call_once(|| {
+        let mut bytes = [0; (KCMP_EPOLL_TFD as usize + 1) * 2 * size_of::<usize>()];
+        fs::devfs::fill_random(&mut bytes);
+        zerocopy::transmute!(bytes)
+    });
+    let [mask, factor] = cookies[kind as usize];
+    // An odd factor leaves different ones different.
+    (address ^ mask).wrapping_mul(factor | 1)
+}
+
 /// `struct kcmp_epoll_slot`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -287,8 +323,8 @@ pub fn sys_kcmp(
     let find = |pid| process_table::find_task(pid).ok_or(Errno::ESRCH);
     let (task1, task2) = (find(pid1)?, find(pid2)?);
     let (process1, process2) = (task1.process().clone(), task2.process().clone());
-    check_trace_access(task, &process1)?;
-    check_trace_access(task, &process2)?;
+    check_trace_access(task, &process1, TraceCreds::Real)?;
+    check_trace_access(task, &process2, TraceCreds::Real)?;
     let descriptor = |index: u64| i32::try_from(index).map(Fd::new).map_err(|_| Errno::EBADF);
     let (one, other) = match kind {
         KCMP_FILE => (
@@ -302,8 +338,9 @@ pub fn sys_kcmp(
         KCMP_FILES => (address(&task1.files()), address(&task2.files())),
         KCMP_FS => (address(&task1.fs()), address(&task2.fs())),
         KCMP_SIGHAND => (address(&process1.sighand()), address(&process2.sighand())),
-        // One of each for every process.
-        KCMP_IO | KCMP_SYSVSEM => (address(&process1), address(&process2)),
+        // Who has none is as everybody else who has none.
+        KCMP_IO => (io_context(&task1), io_context(&task2)),
+        KCMP_SYSVSEM => (undo_list(&process1), undo_list(&process2)),
         KCMP_EPOLL_TFD => {
             let KcmpEpollSlot { set, watched, skip } = UserPtr::new(index2.into()).read()?;
             let file = task1.file(descriptor(index1)?)?;
@@ -319,6 +356,7 @@ pub fn sys_kcmp(
         }
         _ => return Err(Errno::EINVAL),
     };
+    let [one, other] = [one, other].map(|address| obfuscated(address, kind));
     Ok(match one.cmp(&other) {
         core::cmp::Ordering::Equal => 0,
         core::cmp::Ordering::Less => 1,

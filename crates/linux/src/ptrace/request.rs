@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec;
+use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
 use linux_raw_sys::{general as sys, ptrace as api};
@@ -12,8 +13,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::attach;
 use crate::process::ptrace_state::{PtraceState, ResumeMode, Stop, StopKind};
-use crate::process::{process_table, send_signal};
+use crate::process::{access, process_table, send_signal};
 use crate::ptrace::attach::AttachMode;
+use crate::state::credentials::TraceCreds;
 use crate::uaccess::{self, UserPtr};
 use crate::uio::IoVec;
 use crate::{SysResult, Task, current_task};
@@ -52,10 +54,7 @@ fn options(data: usize) -> Result<u32, Errno> {
 fn trace_me(task: &Task) -> SysResult {
     let me = current_task().ok_or(Errno::ESRCH)?;
     let tracer = attach::parent_thread(task).ok_or(Errno::EPERM)?;
-    if !tracer
-        .cred()
-        .may_trace(&task.cred(), task.process().is_dumpable())
-    {
+    if !tracer.cred().may_trace_child(&task.cred()) {
         return Err(Errno::EPERM);
     }
     attach::link(&tracer, &me, AttachMode::Attach, 0).map(|()| 0)
@@ -65,14 +64,21 @@ fn attach(tid: Tid, mode: AttachMode, options: u32) -> SysResult {
     let me = current_task().ok_or(Errno::ESRCH)?;
     let target = process_table::find_task(tid).ok_or(Errno::ESRCH)?;
     let process = target.process();
-    let allowed = !Arc::ptr_eq(process, me.process())
-        && me
-            .cred()
-            .may_trace(&process.credentials(), process.is_dumpable());
-    if !allowed || process.is_exiting() {
+    if Arc::ptr_eq(process, me.process()) || process.is_exiting() {
         return Err(Errno::EPERM);
     }
-    attach::link(&me, &target, mode, options)?;
+    loop {
+        access::check_trace_access(&me, process, TraceCreds::Real)?;
+        match attach::link(&me, &target, mode, options) {
+            // It may be somebody else's when that is over.
+            Err(Errno::EAGAIN) => {
+                let over = || (!target.in_execve.load(Ordering::Relaxed)).then_some(());
+                let waited = process.execve_over.wait_interruptible(None, over);
+                waited.map_err(|_| Errno::ERESTARTNOINTR)?;
+            }
+            done => break done?,
+        }
+    }
     if mode == AttachMode::Attach {
         send_signal::send_task(&target, SigInfo::kernel(sys::SIGSTOP as i32));
     }

@@ -195,6 +195,16 @@ impl Ids {
     }
 }
 
+/// Ids and capabilities of a caller that count when it looks into another process
+/// (`ptrace(2)`, "Ptrace access mode checking").
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TraceCreds {
+    /// The real ids and the permitted capabilities: of most system calls.
+    Real,
+    /// Ids that files see and the effective capabilities: of a file in `/proc`.
+    Fs,
+}
+
 /// Users, groups and capabilities of a thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Credentials {
@@ -276,12 +286,39 @@ impl Credentials {
             || self.capable(sys::CAP_KILL)
     }
 
-    /// Whether it may look into, and change, a process of `other`'s that can be dumped or not.
+    /// Whether it may look into, and change, a process of `other`'s that can be dumped or not, by
+    /// the ids and capabilities that count for what it does (Linux `__ptrace_may_access`).
     #[must_use]
-    pub fn may_trace(&self, other: &Self, dumpable: bool) -> bool {
-        let same = other.user.all_are(self.user.real) && other.group.all_are(self.group.real);
-        let covers = other.caps.permitted & !self.caps.permitted == 0;
+    pub fn may_trace(&self, by: TraceCreds, other: &Self, dumpable: bool) -> bool {
+        let (user, group, caps) = match by {
+            TraceCreds::Real => (self.user.real, self.group.real, self.caps.permitted),
+            TraceCreds::Fs => (self.user.fs, self.group.fs, self.caps.effective),
+        };
+        let same = other.user.all_are(user) && other.group.all_are(group);
+        let covers = other.caps.permitted & !caps == 0;
         same && dumpable && covers || self.capable(sys::CAP_SYS_PTRACE)
+    }
+
+    /// Whether a child of `other`'s may ask to be traced by a parent with these
+    /// (`PTRACE_TRACEME`): the child may do no more than the parent.
+    #[must_use]
+    pub fn may_trace_child(&self, other: &Self) -> bool {
+        other.caps.permitted & !self.caps.permitted == 0 || self.capable(sys::CAP_SYS_PTRACE)
+    }
+
+    /// Whether somebody with these acts as somebody else than with `old`, or may do more: nobody
+    /// who could look into him before may do so any more.
+    #[must_use]
+    pub fn exceeds(&self, old: &Self) -> bool {
+        let acts_as = |cred: &Self| {
+            [
+                cred.user.effective,
+                cred.user.fs,
+                cred.group.effective,
+                cred.group.fs,
+            ]
+        };
+        acts_as(self) != acts_as(old) || self.caps.permitted & !old.caps.permitted != 0
     }
 
     /// Whether it may change the limits of a process of `other`'s.
@@ -495,9 +532,81 @@ pub(crate) mod tests {
                 && one.may_signal(&one)
                 && !one.may_signal(&other)
         );
+        for by in [TraceCreds::Real, TraceCreds::Fs] {
+            assert!(
+                root.may_trace(by, &one, false)
+                    && one.may_trace(by, &one, true)
+                    && !one.may_trace(by, &one, false)
+            );
+            assert!(!one.may_trace(by, &other, true) && !one.may_trace(by, &root, true));
+        }
+        assert!(one.may_limit(&one) && !one.may_limit(&other));
+    }
+
+    #[test]
+    fn whose_ids_and_capabilities_count_when_somebody_looks_into_a_process() {
+        let (one, other) = (user(7), user(8));
+        // Acts as 8 with the real ids of 7: a program of 8's with set-id bits.
+        let mut acting = one.clone();
+        (acting.user.effective, acting.user.fs) = (8, 8);
+        (acting.group.effective, acting.group.fs) = (8, 8);
+        let seen = |by, target| acting.may_trace(by, target, true);
+        assert!(seen(TraceCreds::Real, &one) && !seen(TraceCreds::Real, &other));
+        assert!(seen(TraceCreds::Fs, &other) && !seen(TraceCreds::Fs, &one));
+        // All three ids of both kinds must be the caller's.
+        for part in 0..6 {
+            let mut mixed = one.clone();
+            let ids = if part < 3 {
+                &mut mixed.user
+            } else {
+                &mut mixed.group
+            };
+            *[&mut ids.real, &mut ids.effective, &mut ids.saved][part % 3] = 8;
+            assert!(!one.may_trace(TraceCreds::Real, &mixed, true), "{part}");
+            assert!(!one.may_trace(TraceCreds::Fs, &mixed, true), "{part}");
+        }
+        // Who has a capability is looked into by those who have it, too.
+        let mut able = one.clone();
+        able.caps.permitted = 1 << sys::CAP_KILL;
+        assert!(!one.may_trace(TraceCreds::Real, &able, true));
+        assert!(able.may_trace(TraceCreds::Real, &able, true));
         assert!(
-            root.may_trace(&one, false) && one.may_trace(&one, true) && !one.may_trace(&one, false)
+            !able.may_trace(TraceCreds::Fs, &able, true),
+            "it is permitted and not effective"
         );
-        assert!(!one.may_trace(&other, true) && one.may_limit(&one) && !one.may_limit(&other));
+        able.caps.effective = able.caps.permitted;
+        assert!(able.may_trace(TraceCreds::Fs, &able, true));
+    }
+
+    #[test]
+    fn who_may_be_asked_to_trace_a_child() {
+        let (root, one, other) = (Credentials::root(), user(7), user(8));
+        assert!(one.may_trace_child(&other) && root.may_trace_child(&one));
+        assert!(!one.may_trace_child(&root));
+        let mut tracer = one.clone();
+        tracer.caps.effective = 1 << sys::CAP_SYS_PTRACE;
+        assert!(tracer.may_trace_child(&root));
+    }
+
+    #[test]
+    fn who_exceeds_whom() {
+        let (root, one) = (Credentials::root(), user(7));
+        assert!(one.exceeds(&root) && root.exceeds(&one) && !one.exceeds(&one));
+        for part in 0..4 {
+            let mut new = one.clone();
+            *[
+                &mut new.user.effective,
+                &mut new.user.fs,
+                &mut new.group.effective,
+                &mut new.group.fs,
+            ][part] = 8;
+            assert!(new.exceeds(&one), "{part}");
+        }
+        let mut new = one.clone();
+        (new.user.real, new.user.saved) = (8, 8);
+        assert!(!new.exceeds(&one), "it acts as before");
+        let mut able = one.clone();
+        able.caps.permitted = 1 << sys::CAP_KILL;
+        assert!(able.exceeds(&one) && !one.exceeds(&able));
     }
 }
