@@ -2,6 +2,7 @@
 //! kernel's own mounted in it.
 
 use alloc::sync::Arc;
+use core::fmt;
 
 use abi::errno::Errno;
 use abi::layout::PAGE_SIZE;
@@ -11,9 +12,33 @@ use fs::path::LookupFlags;
 use fs::ramfs::{Options, RamFs};
 use fs::{Cred, FsStruct, Inode, NewInode, NewInodeKind, Path, Result, devfs};
 
+/// Why there is no root file system: what could not be done with which directory.
+pub(crate) struct RootFsError {
+    directory: &'static str,
+    error: Errno,
+}
+
+impl fmt::Display for RootFsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { directory, error } = self;
+        match *error {
+            Errno::ENOTDIR => write!(f, "its {directory} is no directory"),
+            error => write!(f, "{directory}: {error}"),
+        }
+    }
+}
+
+/// Makes an error one of this directory.
+fn of(directory: &'static str) -> impl FnOnce(Errno) -> RootFsError {
+    move |error| RootFsError { directory, error }
+}
+
 /// Makes the root file system. An archive that is broken gives what came before the broken entry,
 /// and a message.
-pub(crate) fn make_root_fs() -> Result<FsStruct> {
+///
+/// # Errors
+/// If the archive has something else where the kernel's own file systems belong.
+pub(crate) fn make_root_fs() -> core::result::Result<FsStruct, RootFsError> {
     let frames = guard::mem::stats().total;
     // The limit of pages cannot be reached; `df` shows what is used of it. A file takes about 1 KiB
     // of the kernel: all of them are at most a quarter of memory.
@@ -27,28 +52,28 @@ pub(crate) fn make_root_fs() -> Result<FsStruct> {
     unpack_initramfs(&ram.root());
 
     for (name, mode) in [
-        ("proc", 0o555),
-        ("sys", 0o555),
-        ("dev", 0o755),
-        ("tmp", 0o1777),
-        ("run", 0o755),
+        ("/proc", 0o555),
+        ("/sys", 0o555),
+        ("/dev", 0o755),
+        ("/tmp", 0o1777),
+        ("/run", 0o755),
     ] {
-        make_directory(&ram.root(), name, mode)?;
+        make_directory(&ram.root(), name, mode).map_err(of(name))?;
     }
-    devfs::register_standard()?;
-    fs::tty::register_standard()?;
+    devfs::register_standard()
+        .and_then(|()| fs::tty::register_standard())
+        .map_err(of("/dev"))?;
     let context = FsStruct::new(space);
-    let proc = linux::procfs::ProcFs::new();
-    mount(&context, proc, b"/proc", "proc")?;
-    mount(&context, linux::kernfs::sysfs::new(), b"/sys", "sysfs")?;
-    mount(
-        &context,
-        linux::kernfs::cgroup::new(),
-        b"/sys/fs/cgroup",
-        "cgroup2",
-    )?;
-    mount(&context, devfs::filesystem(), b"/dev", "devtmpfs")?;
-    mount(&context, fs::tty::pty::filesystem(), b"/dev/pts", "devpts")?;
+    let mounts: [(Arc<dyn FileSystem>, _, _); 5] = [
+        (linux::procfs::ProcFs::new(), "/proc", "proc"),
+        (linux::kernfs::sysfs::new(), "/sys", "sysfs"),
+        (linux::kernfs::cgroup::new(), "/sys/fs/cgroup", "cgroup2"),
+        (devfs::filesystem(), "/dev", "devtmpfs"),
+        (fs::tty::pty::filesystem(), "/dev/pts", "devpts"),
+    ];
+    for (fs, at, source) in mounts {
+        mount(&context, fs, at.as_bytes(), source).map_err(of(at))?;
+    }
     Ok(context)
 }
 
@@ -59,7 +84,7 @@ fn make_directory(root: &Arc<dyn Inode>, name: &str, mode: u32) -> Result<()> {
         uid: 0,
         gid: 0,
     };
-    match root.create(name.as_bytes(), &new) {
+    match root.create(name.trim_start_matches('/').as_bytes(), &new) {
         Ok(_) | Err(Errno::EEXIST) => Ok(()),
         Err(error) => Err(error),
     }

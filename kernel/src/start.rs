@@ -32,7 +32,11 @@ pub(crate) fn main(authority: Authority) {
     proc_skerry::init(faults);
     let context = match crate::root::make_root_fs() {
         Ok(context) => context,
-        Err(error) => panic!("no root file system: {error}"),
+        Err(error) if role::is_supervisor() => panic!("no root file system: {error}"),
+        Err(error) => {
+            log::error!("cannot use the root file system: {error}");
+            guard::instance::exit(125);
+        }
     };
 
     if role::cmdline_value("tasks") == Some("siblings-first") {

@@ -22,6 +22,9 @@ const PANIC_LOG_LINES: usize = 12;
 /// Text with which an instance's kernel logs that a program could not be executed, before the
 /// program's name and the reason.
 const COULD_NOT_RUN: &str = ": cannot run ";
+/// Text with which an instance's kernel logs that the archive is no root file system, before the
+/// reason.
+const BAD_ROOT: &str = ": cannot use the root file system: ";
 /// Status of a program whose instance was halted: killed by `SIGKILL`.
 const STATUS_KILLED: u8 = 128 + 9;
 
@@ -207,6 +210,15 @@ pub fn attach_until_end(
     exit_status(device, &ended, here.err)
 }
 
+/// Text of the last line of an instance's kernel log with `mark` in it, from behind that on.
+fn last_log_text(device: &dyn Device, id: u32, mark: &str) -> Option<String> {
+    let log = logs::read(device, id, Stream::Klog).unwrap_or_default();
+    String::from_utf8_lossy(&log)
+        .lines()
+        .rev()
+        .find_map(|line| line.split_once(mark).map(|(_, why)| why.to_owned()))
+}
+
 /// Exit status of the tool for the way an instance ended; explains anything but its program's own
 /// end.
 fn exit_status(device: &dyn Device, ended: &Status, err: &mut dyn Write) -> Result<u8> {
@@ -215,18 +227,25 @@ fn exit_status(device: &dyn Device, ended: &Status, err: &mut dyn Write) -> Resu
         dev::STATE_EXITED
             if ended.start_to_user_ns == 0 && matches!(ended.exit_code, 126 | 127) =>
         {
-            let log = logs::read(device, ended.id, Stream::Klog).unwrap_or_default();
-            let log = String::from_utf8_lossy(&log);
-            let why = log.lines().rev().find_map(|line| {
-                line.split_once(COULD_NOT_RUN)
-                    .map(|(_, why)| why.to_owned())
-            });
+            let why = last_log_text(device, ended.id, COULD_NOT_RUN);
             Err(Failure {
                 message: format!(
                     "cannot run {}",
                     why.unwrap_or_else(|| format!("the program of {name}"))
                 ),
                 status: ended.exit_code as u8,
+            })
+        }
+        dev::STATE_EXITED
+            if ended.start_to_user_ns == 0 && ended.exit_code == i32::from(STATUS_TOOL_FAILED) =>
+        {
+            let why = last_log_text(device, ended.id, BAD_ROOT);
+            Err(Failure {
+                message: why.map_or_else(
+                    || format!("{name} could not be set up"),
+                    |why| format!("the root file system of {name} cannot be used: {why}"),
+                ),
+                status: STATUS_TOOL_FAILED,
             })
         }
         dev::STATE_EXITED => Ok(u8::try_from(ended.exit_code).unwrap_or(STATUS_TOOL_FAILED)),
