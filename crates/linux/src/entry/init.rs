@@ -1,36 +1,27 @@
 //! Setting the personality up, and its first process.
 
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use ::task::Once;
 use abi::errno::Errno;
 use fs::tty::Tty;
-use fs::{Cred, File, FsStruct, OpenFlags, ops};
-use guard::fpu::UserFpu;
+use fs::{Cred, File, FsStruct};
 use guard::{BootToken, PowerToken, user};
-use uapi::fd::Fd;
 use uapi::pid::Pid;
-use uapi::sigframe::AltStack;
 use uapi::siginfo::{self, SigInfo};
-use vm::AddressSpace;
 
 use crate::cred::setuid;
 use crate::entry::{taskstats, user_loop};
 use crate::files::sigio::SigioSender;
 use crate::mm::oom;
-use crate::process::image::ProcessImage;
 use crate::process::process_table::{self, TtyJobControl};
-use crate::process::task::NewTask;
+use crate::process::send_signal;
 use crate::process::upcalls::{self, Upcalls};
-use crate::process::{NewProcess, Process, send_signal};
-use crate::process_control::exec;
-use crate::state::credentials::Credentials;
-use crate::state::fdtable::{CloseOnExec, FdTable};
-use crate::state::sched_params::SchedParams;
-use crate::state::{namespaces, rlimit, timer_queue};
+use crate::process_control::kernel_exec::{self, KernelProgram};
+use crate::state::{rlimit, timer_queue};
 use crate::system::{klog, sysinfo};
-use crate::{Task, procfs, socket};
+use crate::{procfs, socket};
 
 /// Functions by which the personality tells the kernel around it of events.
 pub struct Hooks {
@@ -93,89 +84,35 @@ pub fn spawn_init(
         .lookup_context(&root_user)
         .lookup(&program.cwd, fs::path::LookupFlags::empty())?;
     context.set_cwd(cwd);
-    let file = ops::open(
-        &context.lookup_context(&root_user),
-        &program.path,
-        OpenFlags::empty(),
-        0,
-    )?;
-    let files = Arc::new(FdTable::new());
-    for (fd, file) in (0..).map(Fd::new).zip(stdio) {
-        files.install_at(fd, file, CloseOnExec::No)?;
-    }
-
-    let tid = process_table::allocate().ok_or(Errno::EAGAIN)?;
-    let cred = Arc::new(Credentials::root());
-    // An empty space until the program is loaded.
-    let space = AddressSpace::new(vm::USER_END).ok_or(Errno::ENOMEM)?;
-    let process = Process::new(NewProcess {
-        pid: tid.led_process(),
-        creator: Weak::new(),
-        exit_signal: 0,
-        space,
-        sighand: Arc::default(),
-        limits: rlimit::default_limits(),
-        cred: cred.clone(),
-        image: ProcessImage::default(),
-        oom_score_adj: 0,
-        personality: 0,
-        logs_syscalls: guard::role::cmdline_has("trace"),
-    });
-    let inherited = NewTask {
-        files,
+    let prepared = kernel_exec::prepare(KernelProgram {
+        path: &program.path,
+        args: program.args.clone(),
+        env: &program.env,
         fs: context,
-        namespaces: namespaces::initial().clone(),
-        cred: cred.into(),
+        files: stdio.into(),
+        limits: rlimit::default_limits(),
         name: "init".into(),
-        blocked: 0,
-        stack: AltStack::none(),
-        cpus_allowed: Vec::new(),
-        sched_params: SchedParams::default(),
-        seccomp: Default::default(),
-        memory_policy: Default::default(),
-        io_priority: 0,
-        prctl: Default::default(),
-    };
-    let task = Task::new(tid, process.clone(), inherited);
-
-    let file = exec::ExecFile::new(&task, file)?;
-    let loaded = exec::load(
-        &task,
-        file,
-        &program.path,
-        program.args.clone(),
-        &program.env,
-    )?;
-
-    let fpu = UserFpu::new().ok_or(Errno::ENOMEM)?;
-    process.add_task(task.clone())?;
-    process_table::add_process(Pid::NONE, process);
-    process_table::add_task(&task);
+        logs_syscalls: guard::role::cmdline_has("trace"),
+    })?;
     let terminal = program.terminal.clone();
-    let body = move || {
-        task.bind_thread();
+    let take_terminal = move || {
         if let Some(tty) = terminal
             && let Err(error) = tty.set_controlling(false)
         {
             log::warn!("no controlling terminal: {error}");
         }
-        let regs = loaded.registers();
-        exec::begin_new_exec(&task, loaded);
-        task.thread().set_fpu(Some(fpu));
-
+    };
+    let report = || {
         let ticks = guard::timer::tsc().wrapping_sub(guard::role::boot_tsc());
         log::info!(
             "boot: first user instruction after {} us (tsc delta {ticks})",
             guard::timer::ticks_to_ns(ticks) / 1000
         );
-
         if !guard::role::is_supervisor() {
             guard::instance::mark_first_user();
         }
-        user_loop::run(&task, regs);
     };
-    ::task::spawn("init", None, body).map_err(|_| Errno::ENOMEM)?;
-    Ok(())
+    prepared.start(take_terminal, report).map(drop)
 }
 
 /// Stops the machine or instance because process 1 has ended, with this wait status.

@@ -4,6 +4,7 @@
 pub mod clone;
 pub mod exec;
 pub mod exit;
+pub(crate) mod kernel_exec;
 pub mod namespaces;
 pub mod pid;
 pub mod pidfd;

@@ -1,0 +1,138 @@
+//! Programs that the kernel starts itself, as root and without a parent: process 1.
+
+use alloc::string::String;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+
+use abi::errno::Errno;
+use fs::{Cred, File, FsStruct, OpenFlags, ops};
+use guard::fpu::UserFpu;
+use uapi::fd::Fd;
+use uapi::pid::Pid;
+use uapi::sigframe::AltStack;
+use vm::AddressSpace;
+
+use crate::Task;
+use crate::process::image::ProcessImage;
+use crate::process::task::NewTask;
+use crate::process::{NewProcess, Process, process_table, upcalls};
+use crate::process_control::exec::{self, LoadedProgram};
+use crate::state::credentials::Credentials;
+use crate::state::fdtable::{CloseOnExec, FdTable};
+use crate::state::namespaces;
+use crate::state::rlimit::Rlimits;
+use crate::state::sched_params::SchedParams;
+
+/// A program that the kernel starts.
+pub(crate) struct KernelProgram<'a> {
+    /// Path of the program's file.
+    pub(crate) path: &'a [u8],
+    pub(crate) args: Vec<Vec<u8>>,
+    pub(crate) env: &'a [Vec<u8>],
+    /// Its root, and its working directory.
+    pub(crate) fs: Arc<FsStruct>,
+    /// Its descriptors, from 0 on.
+    pub(crate) files: Vec<Arc<File>>,
+    pub(crate) limits: Rlimits,
+    /// Name of the thread until the program runs.
+    pub(crate) name: String,
+    pub(crate) logs_syscalls: bool,
+}
+
+/// A process with its program loaded, which has still to be run.
+pub(crate) struct PreparedProcess {
+    task: Arc<Task>,
+    loaded: LoadedProgram,
+    fpu: UserFpu,
+}
+
+/// Makes a process and loads its program.
+///
+/// # Errors
+/// Those of `execve(2)`; `EAGAIN`, `ENOMEM`.
+pub(crate) fn prepare(program: KernelProgram<'_>) -> Result<PreparedProcess, Errno> {
+    let root_user = Cred::root();
+    let file = ops::open(
+        &program.fs.lookup_context(&root_user),
+        program.path,
+        OpenFlags::empty(),
+        0,
+    )?;
+    let files = Arc::new(FdTable::new());
+    for (fd, file) in (0..).map(Fd::new).zip(program.files) {
+        files.install_at(fd, file, CloseOnExec::No)?;
+    }
+    let tid = process_table::allocate().ok_or(Errno::EAGAIN)?;
+    let cred = Arc::new(Credentials::root());
+    // An empty space until the program is loaded.
+    let space = AddressSpace::new(vm::USER_END).ok_or(Errno::ENOMEM)?;
+    let process = Process::new(NewProcess {
+        pid: tid.led_process(),
+        creator: Weak::new(),
+        exit_signal: 0,
+        space,
+        sighand: Arc::default(),
+        limits: program.limits,
+        cred: cred.clone(),
+        image: ProcessImage::default(),
+        oom_score_adj: 0,
+        personality: 0,
+        logs_syscalls: program.logs_syscalls,
+    });
+    let inherited = NewTask {
+        files,
+        fs: program.fs,
+        namespaces: namespaces::initial().clone(),
+        cred: cred.into(),
+        name: program.name,
+        blocked: 0,
+        stack: AltStack::none(),
+        cpus_allowed: Vec::new(),
+        sched_params: SchedParams::default(),
+        seccomp: Default::default(),
+        memory_policy: Default::default(),
+        io_priority: 0,
+        prctl: Default::default(),
+    };
+    let task = Task::new(tid, process.clone(), inherited);
+    let file = exec::ExecFile::new(&task, file)?;
+    let loaded = exec::load(&task, file, program.path, program.args, program.env)?;
+    let fpu = UserFpu::new().ok_or(Errno::ENOMEM)?;
+    process.add_task(task.clone())?;
+    process_table::add_process(Pid::NONE, process);
+    process_table::add_task(&task);
+    Ok(PreparedProcess { task, loaded, fpu })
+}
+
+impl PreparedProcess {
+    /// Starts the process in a kernel thread, which calls `before` as the process's, then `started`
+    /// when all is ready for the program's first instruction.
+    ///
+    /// # Errors
+    /// `ENOMEM`: there is no such process.
+    pub(crate) fn start(
+        self,
+        before: impl FnOnce() + Send + 'static,
+        started: impl FnOnce() + Send + 'static,
+    ) -> Result<Arc<Process>, Errno> {
+        let Self { task, loaded, fpu } = self;
+        let process = task.process().clone();
+        let (name, kept) = (task.name(), task.clone());
+        let body = move || {
+            task.bind_thread();
+            before();
+            let regs = loaded.registers();
+            exec::begin_new_exec(&task, loaded);
+            task.thread().set_fpu(Some(fpu));
+            started();
+            (upcalls::get().run_user)(&task, regs);
+        };
+        if ::task::spawn(&name, None, body).is_err() {
+            process_table::remove_task(kept.tid());
+            process.remove_unstarted(&kept);
+            process_table::remove_unstarted_process(process.pid());
+            return Err(Errno::ENOMEM);
+        }
+        Ok(process)
+    }
+}
