@@ -254,6 +254,18 @@ impl SigInfo {
         info.fields[1] = overrun.cast_unsigned();
         info.put(2, value)
     }
+
+    /// Number of the POSIX timer that it is from, if it says that it is from one.
+    #[must_use]
+    pub fn timer_id(&self) -> Option<i32> {
+        (self.code == sys::SI_TIMER).then(|| self.fields[0].cast_signed())
+    }
+
+    /// Adds to the number of expirations of a timer that it stands for, as far as that can be told.
+    pub fn add_overrun(&mut self, more: u64) {
+        let sum = u64::from(self.fields[1]).saturating_add(more);
+        self.fields[1] = sum.min(i32::MAX as u64) as u32;
+    }
 }
 
 #[cfg(test)]

@@ -53,6 +53,7 @@ mod namespaces;
 mod net_admin;
 mod open_files;
 mod other_processes;
+mod overruns;
 mod partial_transfers;
 mod paths;
 mod prctl;
@@ -108,6 +109,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         scheduling::CHECKS,
         topology::CHECKS,
         signals::CHECKS,
+        overruns::CHECKS,
         memory::CHECKS,
         mm_stress::CHECKS,
         tlb_coherence::CHECKS,

@@ -13,7 +13,7 @@ use uapi::siginfo::{
 use crate::Task;
 use crate::process::{Process, process_table, ptrace_state};
 use crate::state::rlimit::Resource;
-use crate::state::sighand::{SIG_DFL, SIG_IGN, SigAction};
+use crate::state::sighand::{SIG_DFL, SIG_IGN, SigAction, SigPending};
 
 const SIGKILL: i32 = sys::SIGKILL as i32;
 
@@ -27,17 +27,45 @@ pub(crate) enum SignalTarget<'a> {
     Process(Option<&'a Task>),
 }
 
+/// Fate of a signal that was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Delivery {
+    /// Its receiver finds it, or has ended by it.
+    Queued,
+    /// Nobody will hear of it.
+    Ignored,
+}
+
 /// Queues a signal where its receiver finds it: with the thread, or with the process.
 pub(crate) fn queue_signal(
     process: &Arc<Process>,
     to: SignalTarget<'_>,
     info: &SigInfo,
-) -> Result<(), Errno> {
+) -> Result<Delivery, Errno> {
+    queue_with(process, to, info, |pending, most| pending.add(info, most))
+}
+
+/// Queues the signal of a timer like [`queue_signal`].
+pub(crate) fn queue_timer_signal(
+    process: &Arc<Process>,
+    to: SignalTarget<'_>,
+    info: &SigInfo,
+) -> Result<Delivery, Errno> {
+    queue_with(process, to, info, |pending, _| pending.add_timer(info))
+}
+
+/// Sends a signal, which `add` puts into a queue of so many at the most.
+fn queue_with(
+    process: &Arc<Process>,
+    to: SignalTarget<'_>,
+    info: &SigInfo,
+    add: impl FnOnce(&mut SigPending, usize) -> Result<(), Errno>,
+) -> Result<Delivery, Errno> {
     let signo = info.signo;
     if signo == SIGKILL {
         ptrace_state::on_sigkill(process);
         process.kill(SIGKILL);
-        return Ok(());
+        return Ok(Delivery::Queued);
     }
     let discard = |unwanted: SigSet| {
         process.pending.lock().discard(unwanted);
@@ -65,9 +93,9 @@ pub(crate) fn queue_signal(
         SignalTarget::Thread(task) => {
             let held = blocked(task);
             if ignored && !held {
-                return Ok(());
+                return Ok(Delivery::Ignored);
             }
-            task.signals.lock().pending.add(info, most)?;
+            add(&mut task.signals.lock().pending, most)?;
             if !held {
                 complete_fatal_signal(process, signo, &action);
                 task.signal_wake_up();
@@ -80,9 +108,9 @@ pub(crate) fn queue_signal(
             });
             let receiver = first.or_else(|| process.find_task(takes));
             if ignored && receiver.is_some() {
-                return Ok(());
+                return Ok(Delivery::Ignored);
             }
-            process.pending.lock().add(info, most)?;
+            add(&mut process.pending.lock(), most)?;
             if let Some(task) = receiver {
                 complete_fatal_signal(process, signo, &action);
                 task.signal_wake_up();
@@ -90,7 +118,7 @@ pub(crate) fn queue_signal(
         }
     }
     process.signal_sent.notify();
-    Ok(())
+    Ok(Delivery::Queued)
 }
 
 /// Ends a process by a signal that does nothing else, before the sender goes on: a thread that ends

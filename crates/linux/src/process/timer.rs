@@ -1,6 +1,10 @@
 //! Timers of a process, and of descriptors. A timer runs by a clock. Of those of processor time
 //! nobody tells when they reach a value, so the timer asks: again and again when, at the earliest,
 //! it can be so, which is soon while the process runs, and seldom while it sleeps.
+//!
+//! An interval timer that has fired stands until its signal is taken or its descriptor read, and
+//! then counts how often it would have fired since: one with an interval of a nanosecond costs
+//! nothing while nobody listens.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -15,6 +19,7 @@ use uapi::siginfo::SigInfo;
 use uapi::time::{ClockBase, NS_PER_SEC};
 
 use crate::process::cpu_clock::CpuClock;
+use crate::process::send_signal::{Delivery, SignalTarget};
 use crate::process::{self, Process, process_table, send_signal};
 use crate::state::expirations::Expirations;
 use crate::state::rlimit::{Resource, Rlimit};
@@ -95,7 +100,15 @@ pub(crate) struct TimerState {
     pub(crate) handle: Option<TimerHandle>,
     /// By the timer's clock.
     pub(crate) deadline_ns: u64,
+    /// How long before the clock began the deadline was, if it was.
+    pub(crate) before_ns: u64,
     pub(crate) interval_ns: u64,
+    /// Whether it has fired, stands until that is taken notice of, and goes on then.
+    suspended: bool,
+    /// Whether it has fired and what it tells is on its way.
+    firing: bool,
+    /// Intervals that have passed since the signal before the next one.
+    passed: u64,
     /// Whether the deadline was a time of the wall clock, and the timer is one of
     /// [`REALTIME_TIMERS`].
     pub(crate) is_realtime: bool,
@@ -127,6 +140,29 @@ pub(crate) const MIN_POLL_NS: u64 = 500_000;
 
 /// Longest time between two checks of processor time, nanoseconds.
 pub(crate) const MAX_POLL_NS: u64 = 100_000_000;
+
+/// Interval at which a timer whose signal is ignored goes on at the most (Linux: a tick).
+const TICK_NS: u64 = 4_000_000;
+
+impl TimerState {
+    /// Moves the deadline behind `now`, by intervals, which are counted.
+    fn forward(&mut self, now: u64) {
+        let late = now.checked_sub(self.deadline_ns);
+        let late = late.map(|late| late.saturating_add(self.before_ns));
+        if let Some(more) = late.and_then(|late| late.checked_div(self.interval_ns)) {
+            let intervals = more.saturating_add(1);
+            self.passed = self.passed.saturating_add(intervals);
+            let ahead = intervals.saturating_mul(self.interval_ns) - self.before_ns;
+            self.deadline_ns = self.deadline_ns.saturating_add(ahead);
+            self.before_ns = 0;
+        }
+    }
+
+    /// Ends the count of intervals; returns those beside the one that was told.
+    fn take_overrun(&mut self) -> u64 {
+        core::mem::take(&mut self.passed).saturating_sub(1)
+    }
+}
 
 /// Value of a timer (`struct itimerspec`).
 #[derive(Clone, Copy)]
@@ -190,7 +226,7 @@ impl Timer {
     pub(crate) fn set(&self, deadline_ns: Option<u64>, interval_ns: u64) -> TimerValue {
         let now = self.clock.now();
         let mut setting = self.setting.lock();
-        let left = Self::remaining_ns(&setting, now);
+        let left = self.remaining_ns(&mut setting, now);
         let old = core::mem::take(&mut *setting);
         if let Some(handle) = old.handle {
             timer_queue::cancel(handle);
@@ -198,13 +234,14 @@ impl Timer {
         if old.is_realtime {
             REALTIME_TIMERS.lock().remove(&self.address());
         }
+        self.overrun.store(0, Ordering::Relaxed);
         if let Some(deadline_ns) = deadline_ns {
             self.pause_ns.store(0, Ordering::Relaxed);
             *setting = TimerState {
                 handle: self.arm(deadline_ns, now),
                 deadline_ns,
                 interval_ns,
-                is_realtime: false,
+                ..TimerState::default()
             };
         } else if matches!(self.notify, TimerNotify::Timerfd(_)) {
             // That of a descriptor is remembered even if it does not run.
@@ -238,11 +275,14 @@ impl Timer {
     /// Moves the deadline after the wall clock was set.
     pub(crate) fn clock_was_set(&self, forward_ns: i64) {
         let mut setting = self.setting.lock();
-        if let Some(handle) = setting.handle.take() {
-            timer_queue::cancel(handle);
+        let handle = setting.handle.take();
+        if handle.is_some() || setting.suspended {
             setting.deadline_ns = setting
                 .deadline_ns
                 .saturating_add_signed(forward_ns.saturating_neg());
+        }
+        if let Some(handle) = handle {
+            timer_queue::cancel(handle);
             setting.handle = self.arm(setting.deadline_ns, now_ns());
         }
         if let TimerNotify::Timerfd(expirations) = &self.notify {
@@ -270,28 +310,75 @@ impl Timer {
         Some(timer_queue::schedule(Deadline::after_ns(pause), me))
     }
 
-    /// Nanoseconds until the timer fires; 0 if it is not armed.
-    pub(crate) fn remaining_ns(setting: &TimerState, now: u64) -> u64 {
+    /// Nanoseconds until the timer fires; 0 if it is not armed. One that stands counts what has
+    /// passed, but `setitimer(2)`'s, of which that is not told.
+    fn remaining_ns(&self, setting: &mut TimerState, now: u64) -> u64 {
+        let counts = !matches!(self.notify, TimerNotify::KernelSignal(_));
+        if setting.suspended && counts {
+            setting.forward(now);
+        } else if setting.handle.is_none() && !setting.firing {
+            return 0;
+        }
         // A set timer always has something left.
-        setting
-            .handle
-            .map_or(0, |_| setting.deadline_ns.saturating_sub(now).max(1))
+        setting.deadline_ns.saturating_sub(now).max(1)
     }
 
     /// Value that the timer has now.
     pub(crate) fn value(&self) -> TimerValue {
+        if let TimerNotify::Timerfd(expirations) = &self.notify {
+            expirations
+                .count
+                .fetch_add(self.resume().unwrap_or(0), Ordering::AcqRel);
+        }
         let now = self.clock.now();
-        let setting = self.setting.lock();
+        let mut setting = self.setting.lock();
         TimerValue {
-            remaining_ns: Self::remaining_ns(&setting, now),
+            remaining_ns: self.remaining_ns(&mut setting, now),
             interval_ns: setting.interval_ns,
         }
     }
 
-    /// Notifies programs that the timer fired `times` times.
-    pub(crate) fn notify_expired(&self, times: u64) {
+    /// Whether it stands when it has fired, until somebody takes notice.
+    fn stands_after_firing(&self) -> bool {
+        match self.notify {
+            TimerNotify::Signal { .. } | TimerNotify::Timerfd(_) | TimerNotify::Silent => true,
+            TimerNotify::KernelSignal(_) => matches!(self.clock, TimerClock::Monotonic),
+            TimerNotify::CpuLimit => false,
+        }
+    }
+
+    /// Lets it go on, if it stood, as what it told last was taken notice of. Returns how often it
+    /// would have fired since, had it not stood.
+    pub(crate) fn resume(&self) -> Option<u64> {
+        let now = self.clock.now();
+        let mut setting = self.setting.lock();
+        if !core::mem::take(&mut setting.suspended) {
+            return None;
+        }
+        setting.forward(now);
+        setting.handle = self.arm(setting.deadline_ns, now);
+        Some(setting.take_overrun())
+    }
+
+    /// Lets it go on though nobody heard of it, since its signal is ignored, but not at once.
+    fn resume_unheard(&self) {
+        let now = self.clock.now();
+        let mut setting = self.setting.lock();
+        if core::mem::take(&mut setting.suspended) {
+            let rest = if setting.interval_ns < TICK_NS {
+                TICK_NS
+            } else {
+                0
+            };
+            setting.forward(now.saturating_add(rest));
+            setting.handle = self.arm(setting.deadline_ns, now);
+        }
+    }
+
+    /// Notifies programs that the timer has fired.
+    fn notify_expired(&self) {
         if let TimerNotify::Timerfd(expirations) = &self.notify {
-            return expirations.add(times);
+            return expirations.add(1);
         }
         let Some(process) = self.process.upgrade() else {
             return;
@@ -306,14 +393,18 @@ impl Timer {
                 value,
                 tid,
             } => {
-                let info = SigInfo::timer(signo, id, self.overrun.load(Ordering::Relaxed), value);
-                match tid {
-                    None => send_signal::send(&process, info),
-                    Some(tid) => {
-                        if let Some(task) = process_table::find_task(tid) {
-                            send_signal::send_task(&task, info);
-                        }
-                    }
+                let info = SigInfo::timer(signo, id, 0, value);
+                let send = |to| send_signal::queue_timer_signal(&process, to, &info);
+                let sent = match tid {
+                    None => send(SignalTarget::Process(None)),
+                    Some(tid) => match process_table::find_task(tid) {
+                        Some(task) => send(SignalTarget::Thread(&task)),
+                        // It stands until it is set anew.
+                        None => return,
+                    },
+                };
+                if sent != Ok(Delivery::Queued) {
+                    self.resume_unheard();
                 }
             }
         }
@@ -328,9 +419,32 @@ impl Drop for Timer {
     }
 }
 
+/// Lets the timers of a process go on whose signal, `info`, was taken from its queue; the signal
+/// tells how often they would have fired meanwhile.
+pub(crate) fn on_signal_taken(process: &Process, info: &mut SigInfo) {
+    let (named, alarm) = {
+        let timers = process.timers.lock();
+        let named = info.timer_id().and_then(|id| timers.created.get(&id));
+        let alarm = timers.interval[sys::ITIMER_REAL as usize].as_ref();
+        (
+            named.cloned(),
+            alarm.filter(|_| info.signo == sys::SIGALRM as i32).cloned(),
+        )
+    };
+    if let Some(timer) = named
+        && let Some(missed) = timer.resume()
+    {
+        info.add_overrun(missed);
+        let told = i32::try_from(missed).unwrap_or(i32::MAX);
+        timer.overrun.store(told, Ordering::Relaxed);
+    }
+    if let Some(timer) = alarm {
+        timer.resume();
+    }
+}
+
 impl TimerCallback for Timer {
     fn fire(&self) {
-        let mut times = 1;
         let now = self.clock.now();
         {
             let mut setting = self.setting.lock();
@@ -346,16 +460,17 @@ impl TimerCallback for Timer {
                 setting.handle = self.arm(setting.deadline_ns, now);
                 return;
             }
-            // Intervals that have passed already are counted, not made up for.
-            if let Some(missed) = (now - setting.deadline_ns).checked_div(setting.interval_ns) {
-                times += missed;
-                self.overrun
-                    .store(i32::try_from(missed).unwrap_or(i32::MAX), Ordering::Relaxed);
-                setting.deadline_ns += (missed + 1) * setting.interval_ns;
+            setting.firing = true;
+            if setting.interval_ns > 0 && self.stands_after_firing() {
+                setting.suspended = true;
+            } else if setting.interval_ns > 0 {
+                // Intervals that have passed already are not made up for.
+                setting.forward(now);
                 setting.handle = self.arm(setting.deadline_ns, now);
             }
         }
-        self.notify_expired(times);
+        self.notify_expired();
+        self.setting.lock().firing = false;
     }
 }
 

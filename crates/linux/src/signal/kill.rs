@@ -44,7 +44,7 @@ fn send_from(
     if is_unkillable(process, info.signo) {
         return Ok(());
     }
-    queue_signal(process, to, info)
+    queue_signal(process, to, info).map(drop)
 }
 
 fn info_of(task: &Task, signal: i32, code: i32) -> SigInfo {

@@ -149,15 +149,13 @@ fn rewind_to_syscall(regs: &mut UserRegs, number: u64) {
 
 /// Removes the next signal that the thread has to handle.
 fn dequeue_next(task: &Task) -> Option<SigInfo> {
-    let wanted = {
+    let (own, wanted) = {
         let mut signals = task.signals.lock();
         let wanted = !signals.blocked;
-        if let Some(info) = signals.pending.dequeue(wanted) {
-            return Some(info);
-        }
-        wanted
+        (signals.pending.dequeue(wanted), wanted)
     };
-    task.process().pending.lock().dequeue(wanted)
+    own.or_else(|| task.process().pending.lock().dequeue(wanted))
+        .map(|info| task.taken(info))
 }
 
 /// Sends `SIGSEGV` to a thread without room for a handler's frame; its handler may have a stack of

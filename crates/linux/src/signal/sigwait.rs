@@ -6,6 +6,7 @@ use linux_raw_sys::general as sys;
 use uapi::siginfo::{SigInfo, SigSet, UNBLOCKABLE};
 use uapi::time::TimeSpec;
 
+use crate::process::timer;
 use crate::time::deadline_after;
 use crate::uaccess::{self, UserPtr};
 use crate::{SysResult, Task};
@@ -116,5 +117,15 @@ impl Task {
     pub(crate) fn dequeue_signal(&self, wanted: SigSet) -> Option<SigInfo> {
         let own = self.signals.lock().pending.dequeue(wanted);
         own.or_else(|| self.process().pending.lock().dequeue(wanted))
+            .map(|info| self.taken(info))
+    }
+
+    /// A signal that was taken from a queue, with what its timer has to say.
+    #[inline]
+    pub(super) fn taken(&self, mut info: SigInfo) -> SigInfo {
+        if info.code == sys::SI_TIMER || info.signo == sys::SIGALRM as i32 {
+            timer::on_signal_taken(self.process(), &mut info);
+        }
+        info
     }
 }

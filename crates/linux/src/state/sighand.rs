@@ -54,6 +54,29 @@ impl SigPending {
         Ok(())
     }
 
+    /// Adds that of a timer, for which there always is a place: if it is there already, it counts
+    /// how often it came.
+    ///
+    /// # Errors
+    /// `EAGAIN` if memory is short.
+    pub(crate) fn add_timer(&mut self, info: &SigInfo) -> Result<(), Errno> {
+        if self.set & sigmask(info.signo) != 0 {
+            let is_same = |other: &&mut SigInfo| {
+                other.signo == info.signo && other.timer_id() == info.timer_id()
+            };
+            if let Some(same) = self.queue.iter_mut().find(is_same) {
+                same.add_overrun(1);
+                return Ok(());
+            }
+        }
+        if self.queue.try_reserve(SIGRTMIN as usize).is_err() {
+            return Err(Errno::EAGAIN);
+        }
+        self.set |= sigmask(info.signo);
+        self.queue.push_back(*info);
+        Ok(())
+    }
+
     /// Removes the next signal that is in `wanted`: those that instructions caused first, then by
     /// number.
     #[inline]

@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering;
 
 use ::task::now_ns;
 use abi::errno::Errno;
+use guard::timer;
 use linux_raw_sys::general as sys;
 use uapi::pid::Tid;
 use uapi::siginfo::NSIG;
@@ -39,6 +40,7 @@ impl Timer {
         if mode == TimerMode::Absolute && self.base == ClockBase::Realtime {
             let mut setting = self.setting.lock();
             setting.is_realtime = true;
+            setting.before_ns = timer::wall_base_ns().saturating_sub(wish.value.to_ns()?);
             REALTIME_TIMERS
                 .lock()
                 .insert(self.address(), self.me.clone());

@@ -32,7 +32,7 @@ impl FileOps for TimerFd {
         let attempt = || match self.expirations.count.swap(0, Ordering::AcqRel) {
             _ if self.expirations.take_cancelled() => Some(Err(Errno::ECANCELED)),
             0 => None,
-            count => Some(Ok(count)),
+            count => Some(Ok(count + self.timer.resume().unwrap_or(0))),
         };
         let count = match attempt() {
             Some(count) => count?,
