@@ -74,6 +74,10 @@ pub fn nobody_at(addr: usize) -> bool {
 /// the bucket it is in, or while it is in none.
 pub struct Waiter {
     thread: Arc<Thread>,
+    /// Rank of the thread among waiters: real-time priorities, 0 for all others.
+    rank: AtomicU32,
+    /// The rank it was queued with: others of its bucket are in the order of theirs.
+    queued_rank: AtomicU32,
     bits: AtomicU32,
     /// Key of the futex word that is waited for: [`Word`].
     word: [AtomicU64; 3],
@@ -87,7 +91,8 @@ pub struct Waiter {
 /// A key's numbers: they mean the same as long as somebody holds the key, as each waiter does.
 pub type Word = [u64; 3];
 
-/// Threads that wait for words of this bucket, in order.
+/// Threads that wait for words of this bucket, in the order in which they are woken: real-time
+/// threads by their priority, then all others as they came.
 type Bucket = Vec<Arc<Waiter>>;
 
 static TABLE: [Mutex<Bucket>; BUCKETS] = [const { Mutex::new(Vec::new()) }; BUCKETS];
@@ -124,12 +129,37 @@ impl Waiter {
     pub fn new(thread: Arc<Thread>) -> Arc<Self> {
         Arc::new(Self {
             thread,
+            rank: AtomicU32::new(0),
+            queued_rank: AtomicU32::new(0),
             bits: AtomicU32::new(0),
             word: [const { AtomicU64::new(0) }; 3],
             bucket: AtomicUsize::new(0),
             moved_to: Mutex::new(None),
             woken: AtomicBool::new(false),
         })
+    }
+
+    /// Sets the rank with which it is queued from now on: the highest is woken first.
+    pub fn set_rank(&self, rank: u32) {
+        self.rank.store(rank, Ordering::Relaxed);
+    }
+
+    /// Joins a bucket, behind those of its rank.
+    #[inline(always)]
+    fn join(self: &Arc<Self>, bucket: &mut Bucket) {
+        let rank = self.queued_rank.load(Ordering::Relaxed);
+        if rank == 0 {
+            bucket.push(self.clone());
+        } else {
+            self.join_ranked(bucket, rank);
+        }
+    }
+
+    #[inline(never)]
+    fn join_ranked(self: &Arc<Self>, bucket: &mut Bucket, rank: u32) {
+        let before = |other: &Arc<Self>| other.queued_rank.load(Ordering::Relaxed) >= rank;
+        let at = bucket.partition_point(before);
+        bucket.insert(at, self.clone());
     }
 
     fn waits_for(&self, word: &Word) -> bool {
@@ -174,13 +204,15 @@ impl Waiter {
         let number = bucket_of(word);
         // Nobody else has it now: it is in no bucket, and who took it out last has said so.
         self.bits.store(bits, Ordering::Relaxed);
+        let rank = self.rank.load(Ordering::Relaxed);
+        self.queued_rank.store(rank, Ordering::Relaxed);
         self.set_word(&word);
         self.woken.store(false, Ordering::Relaxed);
         self.bucket.store(number, Ordering::Relaxed);
         let mut bucket = TABLE[number].lock();
         count_in(addr);
         match load() {
-            Ok(found) if found == expected => bucket.push(self.clone()),
+            Ok(found) if found == expected => self.join(&mut bucket),
             other => {
                 count_out(addr);
                 return Err(if other.is_ok() {
@@ -364,7 +396,7 @@ pub fn requeue(
                 ));
             }
             waiter.bucket.store(to_number, Ordering::Release);
-            target.as_mut().unwrap_or(&mut source).push(waiter.clone());
+            waiter.join(target.as_mut().unwrap_or(&mut source));
         }
     }
     Ok(wake_all(woken) + moved.len())

@@ -57,6 +57,7 @@ mod overruns;
 mod partial_transfers;
 mod paths;
 mod prctl;
+mod precedence;
 mod pressure;
 mod proc;
 mod processes;
@@ -110,6 +111,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         topology::CHECKS,
         signals::CHECKS,
         overruns::CHECKS,
+        precedence::CHECKS,
         memory::CHECKS,
         mm_stress::CHECKS,
         tlb_coherence::CHECKS,

@@ -83,6 +83,7 @@ pub(crate) fn enqueue_new_waiter(
     expected: u32,
 ) -> Result<(Arc<Waiter>, Option<FutexKey>), Errno> {
     let waiter = Waiter::new(task.thread().clone());
+    waiter.set_rank(task.futex_rank());
     let (word, key) = futex_key(task, addr, scope, FutexAccess::Read)?;
     waiter.enter(word, addr.raw(), expected, u32::MAX, || {
         user::load_u32(addr.raw())
@@ -92,7 +93,12 @@ pub(crate) fn enqueue_new_waiter(
 
 #[inline(always)]
 fn waiter_of(task: &Task) -> &Arc<Waiter> {
-    task.futex.call_once(|| Waiter::new(task.thread().clone()))
+    if let Some(waiter) = task.futex.get() {
+        return waiter;
+    }
+    let waiter = task.futex.call_once(|| Waiter::new(task.thread().clone()));
+    waiter.set_rank(task.futex_rank());
+    waiter
 }
 
 /// Waits like [`wait`] for a private word, without a deadline.

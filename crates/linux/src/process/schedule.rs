@@ -7,6 +7,11 @@ use abi::errno::Errno;
 use crate::Task;
 use crate::state::sched_params::SchedParams;
 
+/// The real-time priority of a policy, or 0.
+fn rank(policy: Policy) -> u32 {
+    policy.realtime().map_or(0, u32::from)
+}
+
 impl Task {
     /// Scheduling parameters of the thread.
     pub(crate) fn sched_params(&self) -> SchedParams {
@@ -45,9 +50,18 @@ impl Task {
         }
     }
 
+    /// Rank of the thread among those that wait for a futex: its real-time priority, or 0.
+    pub(crate) fn futex_rank(&self) -> u32 {
+        rank(self.effective_policy())
+    }
+
     fn apply(&self, schedule: SchedParams, lent: Option<Policy>) {
+        let policy = lent.unwrap_or_else(|| schedule.class());
+        if let Some(waiter) = self.futex.get() {
+            waiter.set_rank(rank(policy));
+        }
         if let Some(thread) = self.started_thread() {
-            thread.set_policy(lent.unwrap_or_else(|| schedule.class()));
+            thread.set_policy(policy);
         }
     }
 }

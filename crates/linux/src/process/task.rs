@@ -327,6 +327,12 @@ impl Task {
         thread.set_ext(me);
         thread.set_name(&self.name.lock());
         thread.set_ids(self.process.pid().as_u32(), self.tid().as_u32());
+        self.attach_thread(thread);
+    }
+
+    /// Gives the task its kernel thread, with the policy and the CPUs that it is to have: before it
+    /// runs for the first time, as its maker may be what keeps it from running.
+    pub(crate) fn attach_thread(&self, thread: Arc<Thread>) {
         // Known to others first: what they change from now on reaches the thread, and what they
         // changed before is done here.
         self.thread.call_once(|| thread);

@@ -303,7 +303,7 @@ pub(crate) fn wake_up_new_task(
     fpu: UserFpu,
     set_tid: Option<UserPtr<i32>>,
 ) -> Result<(), Errno> {
-    let name = task.name();
+    let (name, child) = (task.name(), task.clone());
     let body = move || {
         task.bind_thread();
         let thread = task.thread();
@@ -317,9 +317,9 @@ pub(crate) fn wake_up_new_task(
         }
         (upcalls::get().run_user)(&task, regs);
     };
-    ::task::spawn(&name, None, body)
-        .map(drop)
-        .map_err(|_| Errno::EAGAIN)
+    let thread = ::task::spawn(&name, None, body).map_err(|_| Errno::EAGAIN)?;
+    child.attach_thread(thread);
+    Ok(())
 }
 
 /// `clone(2)`: makes a process or thread that shares what flags say.
