@@ -1,4 +1,5 @@
-//! Who goes first: among threads that wait for a futex, and on a processor when a priority changes.
+//! Who goes first: among threads that wait for a futex or a semaphore, and on a processor when a
+//! priority changes.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -7,9 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::Check;
-use crate::calls::{call, is};
+use crate::calls::{call, fails, is};
 use crate::credentials::in_child;
+use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[
     (
@@ -19,6 +20,10 @@ pub const CHECKS: &[(&str, Check)] = &[
     (
         "scheduling-priority-counts-at-once",
         priority_counts_at_once,
+    ),
+    (
+        "scheduling-semaphore-is-handed-over",
+        semaphore_is_handed_over,
     ),
 ];
 
@@ -201,4 +206,47 @@ fn priority_counts_at_once() -> Result<()> {
             Ok(())
         })
     })
+}
+
+fn semaphore_is_handed_over() -> Result<()> {
+    // SAFETY: the call takes numbers.
+    let id = checked(unsafe { libc::semget(libc::IPC_PRIVATE, 1, 0o600) })?;
+    let result = in_child(|| {
+        stay()?;
+        set_priority(0, 20)?;
+        let operate = |change: i16, flags: i16| {
+            let operation = libc::sembuf {
+                sem_num: 0,
+                sem_op: change,
+                sem_flg: flags,
+            };
+            call!(SYS_semop, id, &raw const operation, 1)
+        };
+        let tid = AtomicU32::new(0);
+        thread::scope(|scope| -> Result<()> {
+            scope.spawn(|| {
+                let _ = set_priority(0, 10);
+                tid.store(this_thread() as u32, Ordering::SeqCst);
+                for _ in 0..3 {
+                    operate(-1, 0);
+                }
+            });
+            while tid.load(Ordering::SeqCst) == 0 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            for round in 0..3 {
+                until_it_waits(tid.load(Ordering::SeqCst) as i32)?;
+                is(operate(1, 0), 0, "semop up")?;
+                // The other one has not run: it has it all the same.
+                fails(
+                    operate(-1, libc::IPC_NOWAIT as i16),
+                    libc::EAGAIN,
+                    &format!("taking it back, round {round}"),
+                )?;
+            }
+            Ok(())
+        })
+    });
+    call!(SYS_semctl, id, 0, libc::IPC_RMID, 0);
+    result
 }

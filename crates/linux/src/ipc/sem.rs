@@ -1,13 +1,13 @@
 //! System V semaphores: `semget(2)`, `semop(2)`, `semctl(2)`.
 
-use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::Ordering;
 
-use ::task::{Mutex, WaitError, WaitQueue};
+use ::task::{Mutex, WaitError};
 use abi::errno::Errno;
 use fallible::Text;
 use uapi::time::TimeSpec;
@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::{Process, namespaces};
 use crate::state::ipc::sem::{
-    Blocked, MAX_SETS, MAX_VALUE, SEM_UNDO, SemArray, SemBuf, Semaphore, SemidDs, State,
+    MAX_SETS, MAX_VALUE, SEM_UNDO, SemArray, SemBuf, SemWaiter, Semaphore, SemidDs, State, alters,
 };
 use crate::state::ipc::{IPC_64, IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, IpcPerm, READ, WRITE, now};
 use crate::state::namespaces::IpcNamespace;
@@ -68,17 +68,9 @@ pub fn sys_semget(task: &Task, key: i32, count: i32, flags: u32) -> SysResult {
         }
         let mut semaphores = fallible::with_capacity(count)?;
         semaphores.resize(count, Semaphore::default());
-        let state = State {
-            info,
-            semaphores,
-            sem_adj: BTreeMap::new(),
-            waiting: BTreeMap::new(),
-            removed: false,
-        };
         Ok(SemArray {
             _counted: census::Semaphores::default(),
-            state: Mutex::new(state),
-            changed: WaitQueue::new(),
+            state: Mutex::new(State::new(info, semaphores)),
         })
     };
     task.ipc()
@@ -103,9 +95,11 @@ pub fn sys_semtimedop(
     if count == 0 {
         return Err(Errno::EINVAL);
     }
-    let operations = (0..count)
-        .map(|i| operations.add(i).read())
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut all = fallible::with_capacity(count)?;
+    for i in 0..count {
+        all.push(operations.add(i).read()?);
+    }
+    let operations: Vec<SemBuf> = all;
     if id < 0 {
         return Err(Errno::EINVAL);
     }
@@ -119,41 +113,37 @@ pub fn sys_semtimedop(
         {
             return Err(Errno::EFBIG);
         }
-        let changes = operations.iter().any(|operation| operation.change != 0);
-        state
-            .info
-            .owner
-            .check(&task.cred(), if changes { WRITE } else { READ })?;
+        let mode = if alters(&operations) { WRITE } else { READ };
+        state.info.owner.check(&task.cred(), mode)?;
     }
-    if operations.iter().any(|operation| operation.has(SEM_UNDO)) {
+    let undoes = operations.iter().any(|operation| operation.has(SEM_UNDO));
+    if undoes {
         task.process().has_sem_undo.store(true, Ordering::Relaxed);
     }
-    let (pid, tid) = (task.pid(), task.tid());
-    let attempt = || {
+    let pid = task.pid();
+    let waiter = {
         let mut state = set.state.lock();
-        if state.removed {
-            return Some(Err(Errno::EIDRM));
+        if undoes {
+            state.prepare_undo(pid)?;
         }
-        match state.perform_operations(&operations, pid) {
-            Ok(Some(Blocked(number, zero))) => {
-                state.waiting.insert(tid, (number, zero));
-                None
-            }
-            Ok(None) => Some(Ok(())),
-            Err(error) => Some(Err(error)),
+        let waiter = Arc::<SemWaiter>::default();
+        if let Some(done) = state.operate(operations, pid, &waiter) {
+            return done.map(|()| 0);
         }
+        waiter
     };
-    let result = set.changed.wait_interruptible(deadline, attempt);
-    set.state.lock().waiting.remove(&tid);
+    let result = waiter.wait(deadline);
+    // Whoever was served in the last moment was served.
+    let result = result.or_else(|error| {
+        let mut state = set.state.lock();
+        state.withdraw(&waiter);
+        waiter.outcome().ok_or(error)
+    });
     match result {
-        Ok(done) => done?,
-        Err(WaitError::Interrupted) => return Err(Errno::EINTR),
-        Err(_) => return Err(Errno::EAGAIN),
+        Ok(done) => done.map(|()| 0),
+        Err(WaitError::Interrupted) => Err(Errno::EINTR),
+        Err(_) => Err(Errno::EAGAIN),
     }
-    if operations.iter().any(|operation| operation.change != 0) {
-        set.changed.wake_all();
-    }
-    Ok(0)
 }
 
 /// `semop(2)`: performs operations on semaphores.
@@ -304,10 +294,9 @@ pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -
             {
                 let mut state = set.state.lock();
                 state.info.owner.check_owner(&cred)?;
-                state.removed = true;
+                state.remove();
             }
             task.ipc().semaphores.remove(id);
-            set.changed.wake_all();
             return Ok(0);
         }
         GETALL | SETALL => return all_values(task, &set, command, UserPtr::new(arg.into())),
@@ -324,27 +313,13 @@ pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -
         .filter(|&number| number < state.semaphores.len())
         .ok_or(Errno::EINVAL)?;
     let semaphore = state.semaphores[number];
-    let waiting = |zero: bool| {
-        state
-            .waiting
-            .values()
-            .filter(|&&waits| waits == (number, zero))
-            .count()
-    };
     Ok(match command {
         GETPID => semaphore.pid.raw() as usize,
         GETVAL => semaphore.value as usize,
-        GETNCNT => waiting(false),
-        GETZCNT => waiting(true),
+        GETNCNT => state.waiting(number, false),
+        GETZCNT => state.waiting(number, true),
         _ => {
-            state.semaphores[number] = Semaphore {
-                value: arg as i32,
-                pid: task.pid(),
-            };
-            state.sem_adj.values_mut().for_each(|undo| undo[number] = 0);
-            state.info.changed = now();
-            drop(state);
-            set.changed.wake_all();
+            state.set_values(number, &[arg as i32], task.pid());
             0
         }
     })
@@ -368,26 +343,16 @@ fn all_values(task: &Task, set: &SemArray, command: u32, values: UserPtr<u16>) -
         }
         return Ok(0);
     }
-    let new = (0..count)
-        .map(|i| values.add(i).read())
-        .collect::<Result<Vec<_>, _>>()?;
-    {
-        let mut state = set.state.lock();
-        state.info.owner.check(&cred, WRITE)?;
-        if new.iter().any(|&value| i32::from(value) > MAX_VALUE) {
-            return Err(Errno::ERANGE);
-        }
-        state.semaphores = new
-            .iter()
-            .map(|&value| Semaphore {
-                value: value.into(),
-                pid: task.pid(),
-            })
-            .collect();
-        state.sem_adj.clear();
-        state.info.changed = now();
+    let mut new: Vec<i32> = fallible::with_capacity(count)?;
+    for i in 0..count {
+        new.push(values.add(i).read()?.into());
     }
-    set.changed.wake_all();
+    let mut state = set.state.lock();
+    state.info.owner.check(&cred, WRITE)?;
+    if new.iter().any(|&value| value > MAX_VALUE) {
+        return Err(Errno::ERANGE);
+    }
+    state.set_values(0, &new, task.pid());
     Ok(0)
 }
 
@@ -398,24 +363,6 @@ pub(crate) fn exit_sem(process: &Process, of: &IpcNamespace) {
         return;
     }
     for (_, set) in of.semaphores.all() {
-        let changed = {
-            let mut state = set.state.lock();
-            let undo = state.sem_adj.remove(&process.pid());
-            for (semaphore, change) in state
-                .semaphores
-                .iter_mut()
-                .zip(undo.iter().flatten())
-                .filter(|(_, change)| **change != 0)
-            {
-                *semaphore = Semaphore {
-                    value: (semaphore.value + change).clamp(0, MAX_VALUE),
-                    pid: process.pid(),
-                };
-            }
-            undo.is_some()
-        };
-        if changed {
-            set.changed.wake_all();
-        }
+        set.state.lock().undo(process.pid());
     }
 }
