@@ -12,6 +12,7 @@
 mod af_packet;
 mod calls;
 mod canary;
+mod corks;
 mod credentials;
 mod datagrams;
 mod errnos;
@@ -112,6 +113,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         signals::CHECKS,
         overruns::CHECKS,
         precedence::CHECKS,
+        corks::CHECKS,
         memory::CHECKS,
         mm_stress::CHECKS,
         tlb_coherence::CHECKS,

@@ -286,6 +286,11 @@ pub(super) trait DatagramProtocol: Send + Sync + 'static {
         options::set(self.common(), None, self.is_bound(), level, option, value)
     }
 
+    /// Bytes of a message that has not gone out.
+    fn send_queue_bytes(&self) -> usize {
+        0
+    }
+
     /// Whether it spares copies, and looks at what waits from an offset on.
     fn is_udp(&self) -> bool;
 
@@ -424,7 +429,7 @@ impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
     }
 
     fn send_queue_bytes(&self) -> usize {
-        0
+        self.0.send_queue_bytes()
     }
 
     fn memory_info(&self) -> SocketMemory {

@@ -12,7 +12,7 @@ pub(super) const IPV6: u32 = net::IPPROTO_IPV6 as u32;
 pub(super) const TCP: u32 = net::IPPROTO_TCP as u32;
 pub(super) const UDP: u32 = net::IPPROTO_UDP as u32;
 pub(super) const UDP_LITE: u32 = net::IPPROTO_UDPLITE as u32;
-const UDP_CORK: u32 = 1;
+pub(super) const UDP_CORK: u32 = 1;
 /// Options of UDP-Lite: the bytes a checksum covers, sent and received.
 const UDPLITE_CSCOV: [u32; 2] = [10, 11];
 const UDP_NO_CHECK6_TX: u32 = 101;

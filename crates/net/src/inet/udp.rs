@@ -2,9 +2,11 @@
 //! there is no checksum to cover less.
 
 use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use abi::errno::Errno;
+use fallible::TryExtend;
 use fs::Result;
 use linux_raw_sys::net;
 use task::Mutex;
@@ -16,9 +18,9 @@ use super::datagram::Datagram;
 use super::datagram_socket::{DatagramProtocol, DatagramReceiver, DatagramSocket, SendParameters};
 use super::inet_socket::{Family, InetSocket};
 use super::network::Route;
-use super::option_table::{IP, IPV6};
+use super::option_table::{IP, IPV6, UDP, UDP_CORK};
 use super::stack::InetStack;
-use super::{frame, ip};
+use super::{frame, ip, options};
 use crate::socket::core_stack::CoreStack;
 use crate::socket::endpoint::SEND_SHUTDOWN;
 use crate::socket::error_queue::{ErrorQueueEntry, ExtendedError};
@@ -129,6 +131,8 @@ pub struct UdpSocket {
     state: Mutex<State>,
     /// The peer's address.
     peer: Mutex<Option<SocketAddr>>,
+    /// A datagram of which more is to come (`MSG_MORE`, `UDP_CORK`).
+    corked: Mutex<Option<Datagram>>,
     this: Weak<UdpSocket>,
 }
 
@@ -157,6 +161,7 @@ impl UdpSocket {
             receiver: DatagramReceiver::new(stack.core.clone()),
             state: Mutex::default(),
             peer: Mutex::new(None),
+            corked: Mutex::new(None),
             this: this.clone(),
         });
         stack.udp.sockets.insert(id, &socket);
@@ -222,15 +227,80 @@ impl UdpSocket {
             Some(address) => self.destination(address)?,
             None => (*self.peer.lock()).ok_or(Errno::EDESTADDRREQ)?,
         };
-        let longest = if self.common.family == Family::V4 {
-            LONGEST_V4
-        } else {
-            LONGEST_V6
-        };
-        match (to.port(), length > longest) {
+        match (to.port(), length > self.longest()) {
             (0, _) => Err(Errno::EINVAL),
             (_, true) => Err(Errno::EMSGSIZE),
             _ => Ok((from, to)),
+        }
+    }
+
+    /// Bytes of the longest datagram.
+    fn longest(&self) -> usize {
+        if self.common.family == Family::V4 {
+            LONGEST_V4
+        } else {
+            LONGEST_V6
+        }
+    }
+
+    /// Adds to the datagram of which more was to come, if there is one, and sends it unless it is
+    /// to wait (`corks`).
+    fn append_to_corked(&self, data: &[u8], corks: bool) -> Option<Result<usize>> {
+        let mut corked = self.corked.lock();
+        let datagram = corked.as_mut()?;
+        let result = if datagram.data.len() + data.len() > self.longest() {
+            Err(Errno::EMSGSIZE)
+        } else {
+            datagram.data.try_extend(data)
+        };
+        // Without all of its parts it is worth nothing.
+        let whole = if result.is_err() || !corks {
+            corked.take()
+        } else {
+            None
+        };
+        drop(corked);
+        Some(result.map(|()| {
+            if let Some(datagram) = whole {
+                self.transmit(datagram);
+            }
+            data.len()
+        }))
+    }
+
+    /// Sends the datagram of which more was to come.
+    fn push_corked(&self) {
+        let datagram = self.corked.lock().take();
+        if let Some(datagram) = datagram {
+            self.transmit(datagram);
+        }
+    }
+
+    /// Sends a datagram. It has gone out; that nobody was there is told by the next call, to one
+    /// who talks to somebody or wants to know all.
+    fn transmit(&self, datagram: Datagram) {
+        let stack = self.common.stack();
+        let to = datagram.to;
+        let tells = self.wants_errors();
+        let kept = if tells {
+            datagram.data.clone()
+        } else {
+            Vec::new()
+        };
+        if let Err(error) = stack.network.transmit(stack, datagram) {
+            if tells {
+                let entry = ErrorQueueEntry {
+                    error: ExtendedError::port_unreachable(to.is_ipv4()),
+                    offender: Some(SocketAddr::new(to.ip(), 0)),
+                    to: Some(to),
+                    time: None,
+                    data: kept,
+                };
+                self.receiver.options.queue_error(entry);
+            }
+            if tells || *self.peer.lock() == Some(to) {
+                self.receiver.report_error(error);
+            }
         }
     }
 
@@ -349,14 +419,24 @@ impl DatagramProtocol for UdpSocket {
     }
 
     fn check_message(&self, to: Option<&Address>, length: usize, flags: MsgFlags) -> Result<()> {
+        if self.corked.lock().is_some() && length <= MAX_DATAGRAM {
+            return Ok(());
+        }
         self.source_and_destination(to, length, flags).map(drop)
     }
 
     fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags) -> Result<usize> {
         let len = message.data.len();
+        let corks = flags.contains(MsgFlags::MORE) || self.common.options.is_enabled(UDP, UDP_CORK);
+        // It goes where its first part was to go.
+        if len <= MAX_DATAGRAM
+            && !flags.contains(MsgFlags::OOB)
+            && let Some(result) = self.append_to_corked(message.data, corks)
+        {
+            return result;
+        }
         let (mut from, to) =
             self.source_and_destination(message.to.map(|(_, address)| address), len, flags)?;
-        let peer = *self.peer.lock();
         if let Some(error) = self.receiver.endpoint.take_error() {
             return Err(error);
         }
@@ -387,33 +467,32 @@ impl DatagramProtocol for UdpSocket {
         };
         self.receiver
             .queue_tx_timestamps(&message.control, || frame::frame(&datagram));
-        // It has gone out; that nobody was there is told by the next call, to one who talks to
-        // somebody or wants to know all.
-        let stack = self.common.stack();
-        if let Err(error) = stack.network.transmit(stack, datagram) {
-            let tells = self.wants_errors();
-            if tells {
-                let (offender, data) = (Some(SocketAddr::new(to.ip(), 0)), message.data.to_vec());
-                let entry = ErrorQueueEntry {
-                    error: ExtendedError::port_unreachable(to.is_ipv4()),
-                    offender,
-                    to: Some(to),
-                    time: None,
-                    data,
-                };
-                self.receiver.options.queue_error(entry);
-            }
-            if tells || peer == Some(to) {
-                self.receiver.report_error(error);
-            }
+        if corks {
+            *self.corked.lock() = Some(datagram);
+        } else {
+            self.transmit(datagram);
         }
         Ok(len)
+    }
+
+    fn set_option(&self, level: u32, option: u32, value: &[u8]) -> Result<()> {
+        options::set(&self.common, None, self.is_bound(), level, option, value)?;
+        if (level, option) == (UDP, UDP_CORK) && !self.common.options.is_enabled(UDP, UDP_CORK) {
+            self.push_corked();
+        }
+        Ok(())
+    }
+
+    fn send_queue_bytes(&self) -> usize {
+        let corked = self.corked.lock();
+        corked.as_ref().map_or(0, |datagram| datagram.data.len())
     }
 
     fn close(&self) {
         self.common.stack().udp.sockets.remove(self.common.id);
         let binding = self.state.lock().binding.take();
-        drop(binding);
+        let corked = self.corked.lock().take();
+        drop((binding, corked));
         self.receiver.close();
     }
 }

@@ -31,6 +31,8 @@ bitflags::bitflags! {
         const OOB = net::MSG_OOB;
         /// Leave in the queue what is received.
         const PEEK = net::MSG_PEEK;
+        /// More will follow: what is sent may wait for that.
+        const MORE = net::MSG_MORE;
         /// Wait until the buffer is full.
         const WAITALL = net::MSG_WAITALL;
     }

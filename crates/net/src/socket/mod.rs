@@ -229,6 +229,11 @@ pub trait SocketOps: FileOps {
     /// Bytes that wait to be received (`SIOCINQ`).
     fn receive_queue_bytes(&self) -> usize;
 
+    /// Bytes that were sent and have not gone out (`SIOCOUTQNSD`).
+    fn unsent_bytes(&self) -> usize {
+        0
+    }
+
     /// Bytes that were sent and not received by the peer (`SIOCOUTQ`).
     fn send_queue_bytes(&self) -> usize;
 
@@ -437,12 +442,11 @@ impl FileOps for Socket {
                 ])?;
                 return Ok(0);
             }
-            // All that was sent has gone out.
             SIOCOUTQNSD
                 if self.ops.family() != net::AF_UNIX
                     && self.ops.socket_type() == SocketType::Stream =>
             {
-                request.write(&0i32)?;
+                request.write(&(self.ops.unsent_bytes() as i32))?;
                 return Ok(0);
             }
             // Whatever the family: the C library asks the first socket it gets.

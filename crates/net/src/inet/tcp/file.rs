@@ -10,6 +10,7 @@ use linux_raw_sys::net;
 
 use super::{Connection, TcpSocket, reset_as_eof, reset_by_peer};
 use crate::inet::bind_table::BindAddress;
+use crate::inet::option_table::TCP;
 use crate::inet::options;
 use crate::socket::endpoint::{FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::{
@@ -36,6 +37,7 @@ impl FileOps for TcpSocket {
         if let Some(connection) = self.connection.get()
             && self.endpoint.options.tx_timestamp_flags(&[]) == 0
             && !self.has_taps()
+            && !self.cork.is_active()
             && let Some(n) = self.stream(connection).send_fast(buf)
         {
             self.check_user_timeout(connection);
@@ -180,6 +182,7 @@ impl SocketOps for TcpSocket {
             return Err(Errno::ENOTCONN);
         }
         if sending {
+            self.push_held();
             self.tap_fin(connection);
         }
         self.endpoint.shutdown(halves);
@@ -211,7 +214,11 @@ impl SocketOps for TcpSocket {
             }
         })?;
         let len = message.data.len();
-        let result = self.send_message(connection, message, flags, wait);
+        let result = if self.cork.is_active() || flags.contains(MsgFlags::MORE) {
+            self.send_corked(connection, message, flags, wait)
+        } else {
+            self.send_message(connection, message, flags, wait)
+        };
         self.check_user_timeout(connection);
         match result {
             Err(Errno::EPIPE) if !self.endpoint.is_shut_down(SEND_SHUTDOWN) => {
@@ -286,14 +293,16 @@ impl SocketOps for TcpSocket {
     fn send_queue_bytes(&self) -> usize {
         match self.connection.get() {
             // What fits into the receiver's buffer has been acknowledged.
-            Some(Connection { peer, .. }) => peer
-                .endpoint
-                .queue
-                .lock()
-                .charged_bytes
-                .saturating_sub(peer.endpoint.options.receive_buffer()),
+            Some(Connection { peer, .. }) => {
+                let charged = peer.endpoint.queue.lock().charged_bytes;
+                charged.saturating_sub(peer.endpoint.options.receive_buffer()) + self.cork.held()
+            }
             None => 0,
         }
+    }
+
+    fn unsent_bytes(&self) -> usize {
+        self.cork.held()
     }
 
     fn at_mark(&self) -> Result<bool> {
@@ -315,6 +324,10 @@ impl SocketOps for TcpSocket {
 
     fn set_option(&self, level: u32, option: u32, value: &[u8]) -> Result<()> {
         let bound = self.state.lock().binding.is_some();
-        options::set(&self.common, Some(self), bound, level, option, value)
+        options::set(&self.common, Some(self), bound, level, option, value)?;
+        if level == TCP {
+            self.on_cork_option(option);
+        }
+        Ok(())
     }
 }

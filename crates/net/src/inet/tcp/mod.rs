@@ -1,6 +1,7 @@
 //! TCP sockets: connections are pairs of endpoints ([`crate::socket::byte_stream`]).
 
 mod connect;
+mod cork;
 mod defer_accept;
 mod engine;
 mod file;
@@ -15,6 +16,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use abi::errno::Errno;
 pub use connect::{ConnectRequest, Initiator};
+use cork::Cork;
 pub use engine::{ConnectionEnd, TcpBuffers, TcpEngine, TcpState};
 use fs::Result;
 use fs::poll::Events;
@@ -109,6 +111,7 @@ pub struct TcpSocket {
     /// A listener's connections are not accepted before data has come, or so many seconds have
     /// passed (`TCP_DEFER_ACCEPT`); 0: at once.
     defer_accept_s: AtomicU32,
+    cork: Cork,
     this: Weak<TcpSocket>,
 }
 
@@ -138,6 +141,7 @@ impl TcpSocket {
             user_timeout_ms: AtomicU32::new(0),
             user_timer_armed: AtomicBool::new(false),
             defer_accept_s: AtomicU32::new(0),
+            cork: Cork::default(),
             this: this.clone(),
         });
         socket.tables().sockets.insert(id, &socket);
@@ -273,8 +277,9 @@ impl TcpSocket {
 
     /// The number of bytes sent.
     fn bytes_sent(&self, connection: &Connection) -> u64 {
+        let held = self.cork.held();
         let queue = connection.peer.endpoint.queue.lock();
-        queue.read_offset + queue.bytes.len() as u64
+        queue.read_offset + (queue.bytes.len() + held) as u64
     }
 
     /// Sends, and does what is to be done of what was sent.
@@ -386,6 +391,7 @@ impl TcpSocket {
         if unread || self.endpoint.options.linger() == aborts {
             self.abort(connection);
         } else {
+            self.push_held();
             self.tap_fin(connection);
             self.endpoint.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
             connection
