@@ -9,7 +9,7 @@ use abi::errno::Errno;
 use common::{PATIENT, call, protocol};
 use fs::poll::{Events, PollPass, poll};
 use fs::{File, OpenFlags};
-use linux_raw_sys::net::{AF_INET, AF_UNIX, SO_SNDBUF};
+use linux_raw_sys::net::{AF_INET, AF_UNIX, IPPROTO_TCP, SO_SNDBUF, TCP_NODELAY};
 use net::inet::Loopback;
 use net::{Address, MsgFlags, OutgoingMessage, Socket, SocketType, Stack, UnixName, WaitPolicy};
 use task::explore::{Model, spawn};
@@ -27,6 +27,14 @@ fn file(socket: Socket) -> Arc<File> {
         .set_int_option(SO_SNDBUF, 1, false)
         .unwrap();
     socket.into_file(OpenFlags::empty())
+}
+
+/// A datagram socket whose own buffer holds more messages than a receiver's queue.
+fn roomy() -> Arc<File> {
+    stack()
+        .socket(AF_UNIX, SocketType::Datagram, 0)
+        .unwrap()
+        .into_file(OpenFlags::empty())
 }
 
 fn stack() -> &'static Stack {
@@ -290,8 +298,7 @@ mod messages {
     #[test]
     fn two_senders_to_a_full_queue_are_both_told_of_room() {
         Model::new().preemptions(1).check(|| {
-            let [receiver, filler] =
-                [(); 2].map(|()| file(stack().socket(AF_UNIX, SocketType::Datagram, 0).unwrap()));
+            let [receiver, filler] = [(); 2].map(|()| roomy());
             bind(&receiver, &name(b"full"));
             connect(&filler, &name(b"full"), PATIENT).unwrap();
             // As many as wait at most.
@@ -312,8 +319,7 @@ mod messages {
     #[test]
     fn senders_to_a_full_queue_hear_that_it_is_closed() {
         Model::new().preemptions(2).check(|| {
-            let [receiver, filler, sender] =
-                [(); 3].map(|()| file(stack().socket(AF_UNIX, SocketType::Datagram, 0).unwrap()));
+            let [receiver, filler, sender] = [(); 3].map(|()| roomy());
             bind(&receiver, &name(b"closing"));
             for socket in [&filler, &sender] {
                 connect(socket, &name(b"closing"), PATIENT).unwrap();
@@ -382,6 +388,34 @@ mod connections {
                 client.join();
             });
         }
+    }
+
+    #[test]
+    fn nothing_overtakes_what_was_held_back() {
+        Model::new().preemptions(2).check(|| {
+            let (listener, address) = listener(true, 1);
+            let a = client(true);
+            connect(&a, &address, PATIENT).unwrap();
+            let b = protocol(&listener)
+                .accept(PATIENT)
+                .unwrap()
+                .into_file(OpenFlags::empty());
+            let pusher = spawn("pusher", {
+                let a = a.clone();
+                move || {
+                    let on = 1i32.to_ne_bytes();
+                    protocol(&a)
+                        .set_option(IPPROTO_TCP as u32, TCP_NODELAY, &on)
+                        .unwrap();
+                }
+            });
+            let first = protocol(&a).send(OutgoingMessage::plain(b"ab"), MsgFlags::MORE, PATIENT);
+            assert_eq!(first, Ok(2));
+            assert_eq!(a.write(b"c"), Ok(1));
+            pusher.join();
+            drop(a);
+            assert_eq!(read_all(&b), b"abc");
+        });
     }
 
     #[test]

@@ -8,6 +8,7 @@ use core::ops::{Deref, DerefMut};
 
 use task::Mutex;
 use task::sync::{AtomicUsize, Ordering};
+use vm::PAGE_SIZE;
 
 use super::stack::UnixStack;
 use crate::socket::ScmRights;
@@ -15,8 +16,21 @@ use crate::socket::byte_stream::ByteStream;
 use crate::socket::endpoint::{self, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::{SocketOptions, SocketType, SupplementaryGroups, Ucred, UnixName};
 
-/// The bytes that a message costs its sender besides its own.
-pub(super) const MESSAGE_OVERHEAD: usize = 256;
+/// Bytes that Linux allocates for a message's description (`struct sk_buff`), and behind its bytes.
+const DESCRIPTION: usize = 256;
+const SHARED_INFO: usize = 320;
+/// The most bytes of a message in one piece, and in pages besides.
+const MAX_LINEAR: usize = 4 * PAGE_SIZE - SHARED_INFO;
+const MAX_PAGED: usize = 17 * PAGE_SIZE;
+
+/// The bytes that a message of so many counts for, as Linux' allocations for it do
+/// (`skb->truesize`): so as many fit into a buffer.
+fn charged_size(len: usize) -> usize {
+    let beyond = len.saturating_sub(MAX_LINEAR).min(MAX_PAGED);
+    let paged = beyond.next_multiple_of(PAGE_SIZE).min(len);
+    let linear = (len - paged).next_multiple_of(64) + SHARED_INFO;
+    linear.next_power_of_two() + paged + DESCRIPTION
+}
 
 /// A message of a datagram or seqpacket socket.
 pub(super) struct UnixMessage {
@@ -31,7 +45,7 @@ pub(super) struct UnixMessage {
 
 impl UnixMessage {
     pub(super) fn charged_size(&self) -> usize {
-        self.data.len() + MESSAGE_OVERHEAD
+        charged_size(self.data.len())
     }
 }
 

@@ -217,9 +217,8 @@ impl UnixSocket {
             if self.endpoint.is_shut_down(SEND_SHUTDOWN) || queue.closed {
                 return Some(Err(Errno::EPIPE));
             }
-            if queue.charged_bytes != 0
-                && queue.charged_bytes + packet.as_ref()?.charged_size() > limit
-            {
+            // The last one may reach beyond.
+            if queue.charged_bytes >= limit {
                 return None;
             }
             let packet = packet.take()?;
@@ -278,7 +277,7 @@ impl UnixSocket {
             }
             let cost = packet.as_ref()?.charged_size();
             let used = self.endpoint.send_charged_bytes();
-            if used != 0 && used + cost > limit {
+            if used >= limit {
                 return None;
             }
             if !partners && queue.packets.len() > self.max_dgram_qlen() {
