@@ -434,9 +434,11 @@ impl Process {
     /// Keeps one of its threads while it is stopped, until somebody traces that.
     pub(crate) fn wait_while_stopped(&self, task: &Task) {
         if self.is_stopped() {
+            task.in_group_stop.store(true, Ordering::SeqCst);
             self.resumed.wait(|| {
                 (!self.is_stopped() || task.must_exit() || task.is_ptraced()).then_some(())
             });
+            task.in_group_stop.store(false, Ordering::SeqCst);
         }
     }
 

@@ -141,6 +141,8 @@ pub struct Task {
     pub(crate) exiting: AtomicBool,
     /// Wait status of the `exit(2)` that was called.
     pub(crate) exit_status: AtomicI32,
+    /// Whether it stands still because its process is stopped.
+    pub(crate) in_group_stop: AtomicBool,
     /// Somebody traces it, and what is known of that.
     ptraced: AtomicBool,
     /// State of tracing, if the thread is traced.
@@ -234,6 +236,7 @@ impl Task {
             signals: Mutex::new(signals),
             exiting: AtomicBool::new(false),
             exit_status: AtomicI32::new(0),
+            in_group_stop: AtomicBool::new(false),
             ptraced: AtomicBool::new(false),
             ptrace: Mutex::new(None),
             clear_child_tid: AtomicUsize::new(0),

@@ -101,6 +101,19 @@ pub(super) fn link(
     Ok(())
 }
 
+/// Waits until a thread that stood still with its process is in a stop for its new tracer: that may
+/// ask for its registers at once, without a wait (Linux: `JOBCTL_TRAPPING`). It is on its way.
+pub(super) fn wait_for_trap(task: &Task) {
+    let process = task.process();
+    let over = || {
+        !process.is_stopped()
+            || task.must_exit()
+            || super::is_in_ptrace_stop(task)
+            || !task.is_ptraced()
+    };
+    process.resumed.wait(|| over().then_some(()));
+}
+
 /// Makes the tracer of a thread trace its new thread or process, not running yet, if it asked for
 /// that. The child begins with a stop.
 pub(crate) fn link_child(maker: &Task, child: &Arc<Task>) {

@@ -108,6 +108,8 @@ fn ptrace_stop(
     };
     attach::notify_tracer(&tracer, task, sys::CLD_TRAPPED as i32, code & 0x7f);
     drop(tracer);
+    // A tracer that has just attached may wait for this.
+    task.process().resumed.wake_all();
     let over = || {
         task.ptrace
             .lock()

@@ -67,6 +67,7 @@ fn attach(tid: Tid, mode: AttachMode, options: u32) -> SysResult {
     if Arc::ptr_eq(process, me.process()) || process.is_exiting() {
         return Err(Errno::EPERM);
     }
+    let was_stopped = target.in_group_stop.load(Ordering::SeqCst);
     loop {
         access::check_trace_access(&me, process, TraceCreds::Real)?;
         match attach::link(&me, &target, mode, options) {
@@ -81,6 +82,9 @@ fn attach(tid: Tid, mode: AttachMode, options: u32) -> SysResult {
     }
     if mode == AttachMode::Attach {
         send_signal::send_task(&target, SigInfo::kernel(sys::SIGSTOP as i32));
+    }
+    if was_stopped {
+        attach::wait_for_trap(&target);
     }
     Ok(0)
 }
