@@ -380,6 +380,12 @@ impl Path {
         })
     }
 
+    /// Whether a file system is mounted here, or a part of one: the top of what the mount shows.
+    #[must_use]
+    pub fn is_mount_root(&self) -> bool {
+        Arc::ptr_eq(self.dentry(), self.mount().root())
+    }
+
     /// The name as text, from `root` (`None`: the top). A file whose name was removed ends in
     /// ` (deleted)`; one that is not below `root` begins with `(unreachable)`, as Linux has it.
     #[must_use]

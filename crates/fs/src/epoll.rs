@@ -28,8 +28,8 @@ const EXCLUSIVE_OK_BITS: u32 = sys::EPOLLEXCLUSIVE
     | sys::EPOLLWAKEUP
     | sys::EPOLLET;
 
-/// How many instances may watch one another in a row (Linux `EP_MAX_NESTS`).
-const MAX_NESTING: usize = 5;
+/// How many instances may be watched by one another below one (Linux `EP_MAX_NESTS`).
+const MAX_NESTING: usize = 4;
 
 /// Requested events of a file, with the data that is returned with them (`struct epoll_event`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

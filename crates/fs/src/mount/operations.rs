@@ -26,10 +26,6 @@ fn resolve_mountpoint(namespace: &Namespace, point: &Path) -> Result<Path> {
     }
 }
 
-fn is_mount_root(path: &Path) -> bool {
-    Arc::ptr_eq(path.dentry(), path.mount().root())
-}
-
 /// Mounts a new tree at a path, or takes it apart.
 fn graft(change: &mut TreeChange, tree: &Arc<Mount>, point: &Path) -> Result<()> {
     let fits = (tree.root().kind() == FileType::Directory) == is_directory(point);
@@ -58,7 +54,7 @@ pub fn mount(
 ) -> Result<()> {
     let mut change = TreeChange::begin();
     let point = resolve_mountpoint(namespace, point)?;
-    let result = if Arc::ptr_eq(point.mount().super_block(), &super_block) && is_mount_root(&point)
+    let result = if Arc::ptr_eq(point.mount().super_block(), &super_block) && point.is_mount_root()
     {
         Err(Errno::EBUSY)
     } else {
@@ -161,7 +157,7 @@ fn check_move(namespace: &Namespace, from: &Path, point: &Path) -> Result<()> {
             .any(|mount| mount.is_unbindable())
     };
     if !ours
-        || !is_mount_root(from)
+        || !from.is_mount_root()
         || is_directory(from) != is_directory(point)
         || shares
         || point.mount().is_shared() && unbindable()
@@ -222,8 +218,8 @@ fn pivot_root_in(
     let (Some(old_point), Some(_)) = (old_point, new_point) else {
         return Err(Errno::EINVAL);
     };
-    if !is_mount_root(root)
-        || !is_mount_root(new)
+    if !root.is_mount_root()
+        || !new.is_mount_root()
         || !is_path_reachable(put, new)
         || !is_path_reachable(new, root)
     {

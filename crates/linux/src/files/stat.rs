@@ -174,11 +174,16 @@ pub fn sys_statx(
     }
     let path = lookup_at(task, dirfd, name, flags)?;
     let m = path.metadata();
+    let is_mount_root = path.is_mount_root();
     let (dev, rdev) = (fs::DeviceId::decode(m.dev), fs::DeviceId::decode(m.rdev));
     to.write(&Statx {
         mask: sys::STATX_BASIC_STATS | sys::STATX_MNT_ID | mask & sys::STATX_BTIME,
         blksize: m.blksize,
-        attributes: 0,
+        attributes: if is_mount_root {
+            sys::STATX_ATTR_MOUNT_ROOT.into()
+        } else {
+            0
+        },
         nlink: m.nlink,
         uid: m.uid,
         gid: m.gid,
@@ -187,7 +192,7 @@ pub fn sys_statx(
         ino: m.ino,
         size: m.size,
         blocks: m.blocks,
-        attributes_mask: 0,
+        attributes_mask: sys::STATX_ATTR_MOUNT_ROOT.into(),
         atime: m.atime.into(),
         btime: m.btime.into(),
         ctime: m.ctime.into(),

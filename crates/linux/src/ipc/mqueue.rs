@@ -413,11 +413,22 @@ pub fn sys_mq_timedreceive(
 
 /// `mq_notify(2)`; without `SIGEV_THREAD`, for which the C library needs a netlink socket.
 pub fn sys_mq_notify(task: &Task, fd: Fd, event: UserPtr<SigEvent>) -> SysResult {
-    let event = event.read_optional()?;
+    let signal = match event.read_optional()? {
+        None => None,
+        Some(event) => Some(match event.kind() {
+            sys::SIGEV_NONE => None,
+            // Signal 0 is one that nobody gets.
+            sys::SIGEV_SIGNAL if event.signo() == 0 => None,
+            sys::SIGEV_SIGNAL if (1..=NSIG).contains(&event.signo()) => {
+                Some((event.signo(), event.value()))
+            }
+            _ => return Err(Errno::EINVAL),
+        }),
+    };
     let (queue, _) = open_queue(task, fd, |_| true)?;
     let pid = task.pid();
     let mut state = queue.state.lock();
-    let Some(event) = event else {
+    let Some(signal) = signal else {
         if state
             .notice
             .as_ref()
@@ -426,13 +437,6 @@ pub fn sys_mq_notify(task: &Task, fd: Fd, event: UserPtr<SigEvent>) -> SysResult
             state.notice = None;
         }
         return Ok(0);
-    };
-    let signal = match event.kind() {
-        sys::SIGEV_NONE => None,
-        sys::SIGEV_SIGNAL if (1..=NSIG).contains(&event.signo()) => {
-            Some((event.signo(), event.value()))
-        }
-        _ => return Err(Errno::EINVAL),
     };
     if state
         .notice
