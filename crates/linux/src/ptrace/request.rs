@@ -67,9 +67,9 @@ fn attach(tid: Tid, mode: AttachMode, options: u32) -> SysResult {
     if Arc::ptr_eq(process, me.process()) || process.is_exiting() {
         return Err(Errno::EPERM);
     }
-    let was_stopped = target.in_group_stop.load(Ordering::SeqCst);
-    loop {
+    let was_stopped = loop {
         access::check_trace_access(&me, process, TraceCreds::Real)?;
+        let was_stopped = target.in_group_stop.load(Ordering::SeqCst);
         match attach::link(&me, &target, mode, options) {
             // It may be somebody else's when that is over.
             Err(Errno::EAGAIN) => {
@@ -77,9 +77,9 @@ fn attach(tid: Tid, mode: AttachMode, options: u32) -> SysResult {
                 let waited = process.execve_over.wait_interruptible(None, over);
                 waited.map_err(|_| Errno::ERESTARTNOINTR)?;
             }
-            done => break done?,
+            done => break done.map(|()| was_stopped)?,
         }
-    }
+    };
     if mode == AttachMode::Attach {
         send_signal::send_task(&target, SigInfo::kernel(sys::SIGSTOP as i32));
     }
