@@ -5,6 +5,7 @@
 
 extern crate alloc;
 
+pub mod core_file;
 pub mod elf;
 pub mod fd;
 pub mod futex;

@@ -28,6 +28,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 #[cfg(test)]
 mod concurrency_tests;
+mod core_dump;
 mod fault;
 #[cfg(not(target_os = "none"))]
 mod host;
@@ -47,6 +48,7 @@ mod vma_tree;
 mod zero_page;
 
 pub use abi::layout::{PAGE_SIZE, USER_END, USER_START};
+pub use core_dump::{DumpArea, DumpFilter};
 pub use fault::{AccessKind, FaultError};
 #[cfg(target_os = "none")]
 pub(crate) use guard::mem::{Frame, LargePage};

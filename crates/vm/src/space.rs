@@ -245,6 +245,17 @@ impl InaccessiblePages {
         !self.is_empty() && self.pages.lock().contains_key(&va)
     }
 
+    /// Reads the page at `va`, if it is kept here.
+    pub(crate) fn read(&self, va: usize, to: &mut [u8]) -> bool {
+        !self.is_empty()
+            && self
+                .pages
+                .lock()
+                .get(&va)
+                .map(|page| page.read(0, to))
+                .is_some()
+    }
+
     fn copy_to(&self, other: &Self, range: &Range<usize>) {
         if !self.is_empty() {
             self.pages

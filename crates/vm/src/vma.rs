@@ -44,6 +44,8 @@ bitflags::bitflags! {
         const LARGE = 64;
         /// Large pages are not wanted (`MADV_NOHUGEPAGE`).
         const NO_LARGE = 128;
+        /// Left out of core dumps (`MADV_DONTDUMP`).
+        const DONTDUMP = 256;
     }
 }
 

@@ -7,6 +7,7 @@ const EXCLUSIVE: &[(&str, &str)] = &[
         "net-admin-",
         "settings of the whole machine, and counts of all sockets",
     ),
+    ("core-dumps-", "settings of the whole machine"),
     ("receive-options-lost-are-counted", "counts of all sockets"),
     ("go-timers", "how late a timer is"),
     ("klog-", "there is one kernel log"),

@@ -12,6 +12,7 @@
 mod af_packet;
 mod calls;
 mod canary;
+mod core_dumps;
 mod corks;
 mod credentials;
 mod datagrams;
@@ -111,6 +112,7 @@ fn checks() -> Vec<(&'static str, Check)> {
         scheduling::CHECKS,
         topology::CHECKS,
         signals::CHECKS,
+        core_dumps::CHECKS,
         overruns::CHECKS,
         precedence::CHECKS,
         corks::CHECKS,
@@ -209,6 +211,8 @@ fn main() -> ExitCode {
         ["credentials-child", what @ ..] => credentials::child(what),
         ["layout-child"] => layout::child(),
         ["descriptors-child"] => fd_flags::child(),
+        ["core-dump-take", arguments @ ..] => core_dumps::take(arguments),
+        ["core-dump-ignore", arguments @ ..] => core_dumps::ignore(arguments),
         ["canary", what] => canary::run(what),
         ["hold-thread", process, number] => stopper::hold([process, number]),
         ["stop-threads", process, seed] => stopper::run([process, seed]),

@@ -54,6 +54,7 @@ pub fn init(boot: &BootToken, power: PowerToken, hooks: Hooks) {
     procfs::init_pressure(boot);
     upcalls::set(Upcalls {
         run_user: user_loop::run,
+        run_helper: kernel_exec::run_helper,
         on_init_exit,
     });
     klog::init(boot);

@@ -16,7 +16,7 @@ use crate::entry::dispatch;
 use crate::files::read_write;
 use crate::mm::oom;
 use crate::process::ptrace_state::Event;
-use crate::process::send_signal;
+use crate::process::{core_dump, send_signal};
 use crate::process_control::exit;
 use crate::sched::rseq;
 use crate::state::debug_registers::Cause;
@@ -129,6 +129,7 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
             Trap::Interrupt => {}
         }
     }
+    core_dump::wait_at_exit(task, &regs);
     ptrace::report_event(task, &mut regs, Event::Exit, exit::exit_status(task) as u64);
     exit::do_exit(task);
 }

@@ -448,6 +448,12 @@ pub fn sys_madvise(task: &Task, addr: UserAddr, len: usize, advice: u32) -> SysR
         sys::MADV_KEEPONFORK => {
             space.madvise(addr.raw(), len, Advice::Flags(none, VmaFlags::WIPEONFORK))?;
         }
+        sys::MADV_DONTDUMP => {
+            space.madvise(addr.raw(), len, Advice::Flags(VmaFlags::DONTDUMP, none))?;
+        }
+        sys::MADV_DODUMP => {
+            space.madvise(addr.raw(), len, Advice::Flags(none, VmaFlags::DONTDUMP))?;
+        }
         sys::MADV_HUGEPAGE => space.madvise(
             addr.raw(),
             len,
@@ -467,8 +473,6 @@ pub fn sys_madvise(task: &Task, addr: UserAddr, len: usize, advice: u32) -> SysR
         | sys::MADV_RANDOM
         | sys::MADV_SEQUENTIAL
         | sys::MADV_WILLNEED
-        | sys::MADV_DONTDUMP
-        | sys::MADV_DODUMP
         | sys::MADV_MERGEABLE
         | sys::MADV_UNMERGEABLE => space.check_mapped(addr.raw(), len)?,
         // The same, but what is locked stays.

@@ -18,6 +18,7 @@
 
 pub(crate) mod access;
 pub(crate) mod accounting;
+pub(crate) mod core_dump;
 pub(crate) mod cpu_clock;
 pub(crate) mod image;
 pub(crate) mod namespaces;
@@ -45,10 +46,12 @@ use guard::trace::Kind;
 use linux_raw_sys::general as sys;
 use uapi::pid::{Pid, Tid};
 use uapi::siginfo::{self, SigInfo, SigSet};
-use vm::AddressSpace;
+use vm::{AddressSpace, DumpFilter};
 
 use crate::Task;
+use crate::process::core_dump::CoreDump;
 use crate::process::image::ProcessImage;
+use crate::state::core_pattern;
 use crate::state::credentials::Credentials;
 use crate::state::fdtable::FdTable;
 use crate::state::ratelimit::LogLimit;
@@ -118,6 +121,7 @@ pub struct Process {
     pub(crate) file_size_limit: AtomicU64,
     /// `PR_SET_DUMPABLE`: whether others of the same user may look into it.
     pub(crate) dumpable: AtomicI32,
+    pub(crate) core_dump: CoreDump,
     /// Whether semaphores were operated with `SEM_UNDO`.
     pub(crate) has_sem_undo: AtomicBool,
     pub(crate) timers: Mutex<timer::Timers>,
@@ -139,6 +143,7 @@ pub(crate) struct NewProcess {
     pub(crate) image: ProcessImage,
     pub(crate) oom_score_adj: i32,
     pub(crate) personality: u32,
+    pub(crate) dump_filter: DumpFilter,
     pub(crate) logs_syscalls: bool,
 }
 
@@ -181,6 +186,7 @@ impl Process {
             max_rss: AtomicU64::new(0),
             file_size_limit: AtomicU64::new(new.limits[Resource::FileSize].soft),
             dumpable: AtomicI32::new(1),
+            core_dump: CoreDump::new(new.dump_filter),
             has_sem_undo: AtomicBool::new(false),
             timers: Mutex::default(),
             logs_syscalls: AtomicBool::new(new.logs_syscalls),
@@ -350,9 +356,21 @@ impl Process {
         self.resumed.wake_all();
     }
 
-    /// Ends it by a signal.
+    /// Ends it by a signal. `SIGKILL` also ends a core dump that it writes, and is what it then
+    /// ends by.
     pub(crate) fn kill(&self, signal: i32) {
+        if signal == sys::SIGKILL as i32 {
+            self.core_dump.abort();
+            if self.core_dump.is_running() {
+                *self.group_exit_status.lock() = Some(signal);
+            }
+        }
         self.group_exit(signal);
+    }
+
+    /// Whether a thread ends all others to run another program.
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.group_exec_tid.load(Ordering::SeqCst) != 0
     }
 
     /// Leaves `task` as its only thread, under the process's number. `EAGAIN` if somebody else was
@@ -455,9 +473,11 @@ impl Process {
         self.dumpable.load(Ordering::Relaxed) == 1
     }
 
-    /// Keeps others of the same user from looking into it, as it has got other powers.
+    /// Keeps others of the same user from looking into it, as it has got other powers; whether there
+    /// are core dumps of it then is a setting (`fs.suid_dumpable`).
     pub(crate) fn forbid_dumps(&self) {
-        self.dumpable.store(0, Ordering::Relaxed);
+        self.dumpable
+            .store(core_pattern::suid_dumpable(), Ordering::Relaxed);
     }
 
     /// Credentials of the process, as others find them.
@@ -573,6 +593,7 @@ pub(crate) fn log_fatal_signal(process: &Process, signal: i32, why: core::fmt::A
 pub(crate) fn sigchld_code_and_status(status: i32) -> (i32, i32) {
     match status & 0x7f {
         0 => (sys::CLD_EXITED as i32, status >> 8 & 0xff),
+        signal if status & 0x80 != 0 => (sys::CLD_DUMPED as i32, signal),
         signal => (sys::CLD_KILLED as i32, signal),
     }
 }

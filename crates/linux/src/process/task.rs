@@ -22,6 +22,7 @@ use uapi::user_addr::UserAddr;
 
 use crate::SysResult;
 use crate::process::Process;
+use crate::process::core_dump::DumpedThread;
 use crate::process::ptrace_state::PtraceState;
 use crate::state::cred::TaskCred;
 use crate::state::credentials::Credentials;
@@ -193,6 +194,8 @@ pub struct Task {
     pub(crate) pi_locks_released: AtomicBool,
     /// Waiter that stands for it where futexes are waited for.
     pub(crate) futex: Once<Arc<Waiter>>,
+    /// Part of the thread in the core dump of its process.
+    pub(crate) dumped: DumpedThread,
 }
 
 /// State that a new thread takes over from the one that makes it.
@@ -262,6 +265,7 @@ impl Task {
             pi_boost: Mutex::new(None),
             pi_locks_released: AtomicBool::new(false),
             futex: Once::new(),
+            dumped: DumpedThread::default(),
         })
     }
 

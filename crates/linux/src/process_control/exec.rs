@@ -69,7 +69,8 @@ pub(crate) struct LoadedProgram {
     name: Vec<u8>,
     /// Credentials that the file gives the program.
     cred: Credentials,
-    /// Whether its user may look into it: it may do no more than before, and its file is no secret.
+    /// Whether its user may look into it (`PR_GET_DUMPABLE`): it may do no more than before, and
+    /// its file is no secret.
     dumpable: bool,
     /// Whether the program gets privileges by its file (`AT_SECURE`).
     secure: bool,

@@ -1,4 +1,5 @@
-//! Programs that the kernel starts itself, as root and without a parent: process 1.
+//! Programs that the kernel starts itself, as root and without a parent: process 1, and those that
+//! take core dumps.
 
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
@@ -10,17 +11,17 @@ use guard::fpu::UserFpu;
 use uapi::fd::Fd;
 use uapi::pid::Pid;
 use uapi::sigframe::AltStack;
-use vm::AddressSpace;
+use vm::{AddressSpace, DumpFilter};
 
 use crate::Task;
 use crate::process::image::ProcessImage;
 use crate::process::task::NewTask;
-use crate::process::{NewProcess, Process, process_table, upcalls};
+use crate::process::{NewProcess, Process, core_dump, process_table, upcalls};
 use crate::process_control::exec::{self, LoadedProgram};
 use crate::state::credentials::Credentials;
 use crate::state::fdtable::{CloseOnExec, FdTable};
 use crate::state::namespaces;
-use crate::state::rlimit::Rlimits;
+use crate::state::rlimit::{self, Resource, Rlimit, Rlimits};
 use crate::state::sched_params::SchedParams;
 
 /// A program that the kernel starts.
@@ -77,6 +78,7 @@ pub(crate) fn prepare(program: KernelProgram<'_>) -> Result<PreparedProcess, Err
         image: ProcessImage::default(),
         oom_score_adj: 0,
         personality: 0,
+        dump_filter: DumpFilter::default(),
         logs_syscalls: program.logs_syscalls,
     });
     let inherited = NewTask {
@@ -135,4 +137,29 @@ impl PreparedProcess {
         }
         Ok(process)
     }
+}
+
+/// Runs a program of root's that reads from `stdin` (Linux: `call_usermodehelper`); its path is the
+/// first of `args`. It dumps no core itself.
+///
+/// # Errors
+/// Those of `execve(2)`; `EAGAIN`, `ENOMEM`.
+pub(crate) fn run_helper(args: Vec<Vec<u8>>, stdin: Arc<File>) -> Result<Arc<Process>, Errno> {
+    let init = process_table::find(Pid::INIT).ok_or(Errno::ESRCH)?;
+    let fs = init.fs().ok_or(Errno::ESRCH)?.fork();
+    fs.set_cwd(fs.root());
+    let path = args.first().ok_or(Errno::ENOENT)?.clone();
+    let mut limits = rlimit::default_limits();
+    limits[Resource::Core] = Rlimit::both(core_dump::HELPER_LIMIT);
+    let program = KernelProgram {
+        path: &path,
+        args,
+        env: &[],
+        fs,
+        files: alloc::vec![stdin],
+        limits,
+        name: "helper".into(),
+        logs_syscalls: false,
+    };
+    prepare(program)?.start(|| (), || ())
 }

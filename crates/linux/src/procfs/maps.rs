@@ -167,7 +167,12 @@ pub(super) fn status(process: &Process) -> String {
         let _ = writeln!(text, "{name}:\t{:>8} kB", bytes >> 10);
         text
     });
-    let _ = writeln!(text, "HugetlbPages:\t{:>8} kB\nCoreDumping:\t0", 0);
+    let _ = writeln!(
+        text,
+        "HugetlbPages:\t{:>8} kB\nCoreDumping:\t{}",
+        0,
+        u8::from(process.core_dump.is_running())
+    );
     let _ = writeln!(
         text,
         "THP_enabled:\t{}",

@@ -2,11 +2,12 @@
 //!
 //! The tree is made of the generated files of [`fs::pseudo`]: `system.rs` holds the texts about the
 //! machine, `pressure.rs` those about waiting, `net.rs` those about sockets, `sysctl.rs` those
-//! below `/proc/sys` and `settings.rs` those of them that can be changed, `pid.rs` the directory of
-//! one process, `status.rs` what it does, has used and may, `fd.rs` its descriptors, `maps.rs` and
-//! `pagemap.rs` its memory, `mounts.rs` its mounts, `options.rs` which processes a mount shows.
-//! Texts are made when they are read and are not held against changes.
+//! below `/proc/sys`, `settings.rs` and `core_dump.rs` those of them that can be changed, `pid.rs`
+//! the directory of one process, `status.rs` what it does, has used and may, `fd.rs` its
+//! descriptors, `maps.rs` and `pagemap.rs` its memory, `mounts.rs` its mounts, `options.rs` which
+//! processes a mount shows. Texts are made when they are read and are not held against changes.
 
+mod core_dump;
 mod fd;
 mod maps;
 mod mem;

@@ -18,7 +18,7 @@ use super::fd::FdDir;
 use super::mem::MemFile;
 use super::options::{self, Options};
 use super::pagemap::{self, MapFiles, PageMap};
-use super::{PID_SHIFT, maps, mounts, parse_pid, status};
+use super::{PID_SHIFT, core_dump, maps, mounts, parse_pid, status};
 use crate::Task;
 use crate::mm::oom;
 use crate::process::{Process, access, namespaces, process_table};
@@ -304,8 +304,11 @@ impl DynamicDir for ProcessDir {
                     move |text| timer_slack(&of, tid, Some(parse_number(text)?)).map(drop),
                 )
             }
-            // Accepted and without effect: there is no core dump, and no statistics to reset.
-            "coredump_filter" | "sched" => pseudo::writable_file(attr, show, |_| Ok(())),
+            "coredump_filter" => pseudo::writable_file(attr, show, move |text| {
+                core_dump::set_filter(&*of.find()?, text)
+            }),
+            // Accepted and without effect: there are no statistics to reset.
+            "sched" => pseudo::writable_file(attr, show, |_| Ok(())),
             // All ids are mapped, to themselves; and nobody logs in through the kernel.
             "uid_map" | "gid_map" | "projid_map" | "loginuid" => {
                 pseudo::writable_file(attr, show, |_| Err(Errno::EPERM))
@@ -492,7 +495,7 @@ fn text(name: &str, of: &ProcessRef, tid: Option<Tid>) -> Result<Vec<u8>> {
         // As in a kernel without groups of processors.
         "cpuset" => "/\n".into(),
         "io" => status::io(&process, tid),
-        "coredump_filter" => "00000033\n".into(),
+        "coredump_filter" => core_dump::filter_text(&process),
         "limits" => status::limits(&process),
         "oom_adj" => format!(
             "{}

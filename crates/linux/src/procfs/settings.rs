@@ -1,5 +1,10 @@
 //! Numbers below `/proc/sys` that the superuser changes, and that count from then on.
 
+#![allow(
+    clippy::cast_lossless,
+    reason = "one macro reads variables of several types"
+)]
+
 use alloc::format;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -59,7 +64,7 @@ const fn setting(
 macro_rules! stored {
     ($variable:expr) => {
         (
-            || Number::from($variable.load(Ordering::Relaxed) as i64),
+            || $variable.load(Ordering::Relaxed) as Number,
             |number| {
                 $variable.store(number as _, Ordering::Relaxed);
                 Ok(())

@@ -9,8 +9,8 @@ use abi::errno::Errno;
 use fs::pseudo::{self, PseudoAttr, StaticDir};
 use net::socket::Sysctl;
 
-use super::settings;
 use super::system::Text;
+use super::{core_dump, settings};
 use crate::ipc::sem;
 use crate::process::namespaces;
 use crate::state::rlimit;
@@ -29,8 +29,6 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     let constants = [
         ("kernel/ngroups_max", "65536\n"),
         ("kernel/cap_last_cap", "40\n"),
-        ("kernel/core_pattern", "core\n"),
-        ("kernel/core_pipe_limit", "0\n"),
         ("kernel/panic", "0\n"),
         ("kernel/panic_on_oops", "1\n"),
         ("kernel/panic_on_warn", "0\n"),
@@ -56,7 +54,6 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("kernel/pty/reserve", "1024\n"),
         ("kernel/random/urandom_min_reseed_secs", "60\n"),
         ("kernel/random/write_wakeup_threshold", "256\n"),
-        ("kernel/core_uses_pid", "0\n"),
         ("kernel/tainted", "0\n"),
         ("kernel/sysrq", "0\n"),
         ("kernel/overflowuid", "65534\n"),
@@ -90,7 +87,6 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("fs/inode-state", "0\t0\t0\t0\t0\t0\t0\n"),
         ("fs/aio-nr", "0\n"),
         ("fs/aio-max-nr", "65536\n"),
-        ("fs/suid_dumpable", "0\n"),
         ("fs/overflowuid", "65534\n"),
         ("fs/overflowgid", "65534\n"),
         ("kernel/pty/max", "4096\n"),
@@ -109,6 +105,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
     for (path, text) in constants {
         add_at_path(dir, path, pseudo::constant(dev, text));
     }
+    core_dump::add(dir, dev);
     let texts: [(&str, Text); 5] = [
         ("kernel/threads-max", || {
             format!("{}\n", rlimit::max_threads())

@@ -17,7 +17,7 @@ use uapi::siginfo::SigInfo;
 use uapi::user_addr::UserAddr;
 
 use crate::process::ptrace_state::Event;
-use crate::process::{self, Process, send_signal};
+use crate::process::{self, Process, core_dump, send_signal};
 use crate::socket::sock_fprog::read_program;
 use crate::state::credentials::Credentials;
 use crate::state::fdtable::CloseOnExec;
@@ -70,7 +70,7 @@ fn run_filters_after(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<Sy
         return if allowed {
             None
         } else {
-            Some(kill(task, sys::SIGKILL, KillScope::Thread))
+            Some(kill(task, regs, sys::SIGKILL, KillScope::Thread))
         };
     }
     let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
@@ -133,8 +133,8 @@ fn run_filters_after(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<Sy
         }),
         // Nobody traces.
         TRACE => Some(Err(Errno::ENOSYS)),
-        KILL_THREAD => Some(kill(task, sys::SIGSYS, KillScope::Thread)),
-        _ => Some(kill(task, sys::SIGSYS, KillScope::Process)),
+        KILL_THREAD => Some(kill(task, regs, sys::SIGSYS, KillScope::Thread)),
+        _ => Some(kill(task, regs, sys::SIGSYS, KillScope::Process)),
     }
 }
 
@@ -147,15 +147,32 @@ enum KillScope {
     Process,
 }
 
-/// Ends by a signal the thread or its process; the process, too, if it has no other thread.
-fn kill(task: &Task, signal: u32, scope: KillScope) -> SysResult {
+/// Ends by a signal the thread or its process; the process, too, if it has no other thread, with a
+/// core dump that shows the registers of the call.
+fn kill(task: &Task, regs: &UserRegs, signal: u32, scope: KillScope) -> SysResult {
     if scope == KillScope::Process || task.process().tasks().len() == 1 {
         process::log_fatal_signal(
             task.process(),
             signal as i32,
             format_args!("of its filter of system calls"),
         );
-        task.process().kill(signal as i32);
+        if signal == sys::SIGKILL {
+            task.process().kill(signal as i32);
+        } else {
+            let info = SigInfo::system_call(
+                signal as i32,
+                SYS_SECCOMP,
+                0,
+                regs.rip,
+                regs.orig_rax as u32,
+                AUDIT_ARCH_X86_64,
+            );
+            let before = UserRegs {
+                rax: regs.orig_rax,
+                ..*regs
+            };
+            core_dump::dump_and_kill(task, &before, &info);
+        }
     } else {
         task.exit_status.store(signal as i32, Ordering::Relaxed);
         task.exiting.store(true, Ordering::Relaxed);

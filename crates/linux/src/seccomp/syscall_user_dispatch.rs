@@ -10,7 +10,7 @@ use linux_raw_sys::{general as sys, prctl as pr};
 use uapi::sigframe::LastFault;
 use uapi::siginfo::SigInfo;
 
-use crate::process::{self, send_signal};
+use crate::process::{self, core_dump, send_signal};
 use crate::seccomp::AUDIT_ARCH_X86_64;
 use crate::state::syscall_user_dispatch::UserDispatch;
 use crate::{SysResult, Task, uaccess};
@@ -78,12 +78,12 @@ pub(crate) fn check(task: &Task, regs: &UserRegs) -> Option<SysResult> {
     if !dispatch.selector.is_null() {
         let mut byte = [0];
         if uaccess::read_bytes(dispatch.selector, &mut byte).is_err() {
-            return Some(kill(task, sys::SIGSEGV));
+            return Some(kill(task, regs, sys::SIGSEGV));
         }
         match byte[0] {
             ALLOW => return None,
             BLOCK => {}
-            _ => return Some(kill(task, sys::SIGSYS)),
+            _ => return Some(kill(task, regs, sys::SIGSYS)),
         }
     }
     let number = regs.orig_rax as u32;
@@ -100,12 +100,12 @@ pub(crate) fn check(task: &Task, regs: &UserRegs) -> Option<SysResult> {
 }
 
 /// Ends the process by a signal because its selector cannot be read or makes no sense.
-fn kill(task: &Task, signal: u32) -> SysResult {
+fn kill(task: &Task, regs: &UserRegs, signal: u32) -> SysResult {
     process::log_fatal_signal(
         task.process(),
         signal as i32,
         format_args!("its dispatch of system calls is not sound"),
     );
-    task.process().kill(signal as i32);
+    core_dump::dump_and_kill(task, regs, &SigInfo::kernel(signal as i32));
     Ok(0)
 }

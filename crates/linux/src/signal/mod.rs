@@ -18,7 +18,7 @@ use uapi::siginfo::{
 };
 use uapi::user_addr::UserAddr;
 
-use crate::process::{self, process_table, send_signal};
+use crate::process::{self, core_dump, process_table, send_signal};
 use crate::sched::rseq;
 use crate::state::sighand::{SIG_DFL, SIG_IGN, SigAction};
 use crate::uaccess::{self, UserPtr};
@@ -89,8 +89,10 @@ pub(crate) fn handle_pending_work(
                         let fault = task.signals.lock().last_fault;
                         let origin = format_args!("at {:#x}, address {:#x}", regs.rip, fault.cr2);
                         process::log_fatal_signal(process, signo, origin);
+                        core_dump::dump_and_kill(task, regs, info);
+                    } else {
+                        process.kill(signo);
                     }
-                    process.kill(signo);
                 }
             },
             _ => {
@@ -114,7 +116,7 @@ pub(crate) fn handle_pending_work(
                 }
                 rseq::handle_notify_resume(task, regs);
                 if setup_handler_frame(task, regs, info, &action).is_err() {
-                    force_sigsegv(task, signo);
+                    force_sigsegv(task, regs, signo);
                 } else if task.is_ptraced() {
                     ptrace::stop_before_handler(task, regs);
                 }
@@ -161,14 +163,14 @@ fn dequeue_next(task: &Task) -> Option<SigInfo> {
 /// Sends `SIGSEGV` to a thread without room for a handler's frame; its handler may have a stack of
 /// its own, and no second chance.
 #[cold]
-fn force_sigsegv(task: &Task, signo: i32) {
+fn force_sigsegv(task: &Task, regs: &UserRegs, signo: i32) {
     if signo == SIGSEGV {
         process::log_fatal_signal(
             task.process(),
             SIGSEGV,
             format_args!("no room for the frame of {}", siginfo::name(signo)),
         );
-        task.process().kill(SIGSEGV);
+        core_dump::dump_and_kill(task, regs, &SigInfo::kernel(SIGSEGV));
     } else {
         send_signal::force(task, SigInfo::kernel(SIGSEGV), LastFault::default());
     }

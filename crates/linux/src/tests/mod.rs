@@ -96,6 +96,7 @@ fn new_task(parent: Pid, maker: Weak<Task>, cred: Credentials) -> Arc<Task> {
         image: Default::default(),
         oom_score_adj: 0,
         personality: 0,
+        dump_filter: Default::default(),
         logs_syscalls: false,
     });
     let inherited = NewTask {
