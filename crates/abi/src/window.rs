@@ -220,6 +220,17 @@ impl Window {
         self.status.state.store(state as u32, Ordering::Release);
     }
 
+    /// Says that the first program runs, unless the instance has ended: a CPU that is still on its
+    /// way up may have said so while another went on.
+    pub fn set_running(&self) {
+        let _ = self.status.state.compare_exchange(
+            State::Booting as u32,
+            State::Running as u32,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+    }
+
     /// Whether the supervisor ordered the instance's CPUs into the park page.
     #[must_use]
     pub fn halt_ordered(&self) -> bool {
@@ -301,6 +312,20 @@ mod tests {
         window.magic.fetch_xor(1, Ordering::Relaxed);
         assert!(!window.is_valid());
         assert_eq!(window.size.load(Ordering::Relaxed), 0x4_3000);
+    }
+
+    /// A second CPU that failed on its way up was taken back by itself, and the first one then said
+    /// that all was well.
+    #[test]
+    fn an_end_is_not_taken_back() {
+        let window = zeroed();
+        window.set_running();
+        assert_eq!(window.state(), Some(State::Running));
+        for end in [State::Exited, State::Panicked, State::Halted] {
+            window.set_state(end);
+            window.set_running();
+            assert_eq!(window.state(), Some(end));
+        }
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub fn mark_first_user() {
         .compare_exchange(0, timer::tsc(), Ordering::Relaxed, Ordering::Relaxed)
         .is_ok()
     {
-        window.set_state(State::Running);
+        window.set_running();
         ipi::ring_peer();
     }
 }
