@@ -10,7 +10,7 @@
 //! pages allow is the processor's business (CR0.WP is set). With SMAP, user memory is open only in
 //! these instructions.
 
-use core::arch::{asm, global_asm};
+use core::arch::global_asm;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,6 +18,7 @@ use zerocopy::FromBytes;
 
 use super::features::{self, Features};
 use super::user::USER_END;
+use crate::speculation;
 
 /// The program's memory is not there, or not to be accessed that way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -291,27 +292,9 @@ fn check(address: usize, bytes: usize) -> Result<(), UserFault> {
 #[inline(always)]
 fn check_read(address: usize, bytes: usize) -> Result<usize, UserFault> {
     match USER_END.checked_sub(bytes) {
-        Some(last) if address <= last => Ok(clamp(address, last)),
+        Some(last) if address <= last => Ok(speculation::clamp(address, last)),
         _ => Err(UserFault),
     }
-}
-
-/// The lesser of two addresses, by a move that does not wait for a prediction. The compiler would
-/// find that it is not needed.
-#[inline(always)]
-fn clamp(address: usize, last: usize) -> usize {
-    let clamped;
-    // SAFETY: compares and moves two registers.
-    unsafe {
-        asm!(
-            "cmp {address}, {last}",
-            "cmova {address}, {last}",
-            address = inout(reg) address => clamped,
-            last = in(reg) last,
-            options(pure, nomem, nostack)
-        );
-    }
-    clamped
 }
 
 fn done(left: usize) -> Result<(), UserFault> {
@@ -423,7 +406,7 @@ pub fn read_cstr(src: usize, buf: &mut [u8]) -> Result<usize, UserFault> {
             Err(UserFault)
         };
     }
-    let src = clamp(src, USER_END - most);
+    let src = speculation::clamp(src, USER_END - most);
     let mut length = 0;
     // SAFETY: at most `most` bytes are read from user memory, whose faults are handled, and written
     // to the buffer.

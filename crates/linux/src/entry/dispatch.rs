@@ -8,6 +8,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use abi::errno::Errno;
+use guard::speculation;
 use guard::user::{FastCall, SyscallOutcome, UserRegs};
 
 use crate::entry::syscall_table::{SYSCALLS, UNIMPLEMENTED};
@@ -236,15 +237,24 @@ pub(crate) const fn syscall_number(regs: &UserRegs) -> u32 {
     regs.orig_rax as u32
 }
 
+/// The call of this number; for numbers that a program has chosen.
+fn syscall_of(number: u32) -> Option<&'static Syscall> {
+    let number = number as usize;
+    if number >= SYSCALL_COUNT {
+        return None;
+    }
+    SYSCALLS[speculation::clamp(number, SYSCALL_COUNT - 1)].as_ref()
+}
+
 /// Whether a call has a fast path, whose time may be sampled: then measuring those that are chosen
 /// by chance tells the time of all.
 pub(crate) fn has_fast_path(regs: &UserRegs) -> bool {
     matches!(
-        SYSCALLS.get(syscall_number(regs) as usize),
-        Some(Some(Syscall {
+        syscall_of(syscall_number(regs)),
+        Some(Syscall {
             handler: Handler::FastPath(_),
             ..
-        }))
+        })
     )
 }
 
@@ -273,12 +283,12 @@ fn filter_and_call(task: &Task, regs: &mut UserRegs) -> SysResult {
     {
         return refusal;
     }
-    match SYSCALLS.get(syscall_number(regs) as usize) {
-        Some(Some(call)) if task.process().has_syscall_trace() => {
+    match syscall_of(syscall_number(regs)) {
+        Some(call) if task.process().has_syscall_trace() => {
             syscall_trace::trace_syscall(task, regs, call, |task, regs| call.run(task, regs))
         }
-        Some(Some(call)) => call.run(task, regs),
-        _ => not_implemented(syscall_number(regs)),
+        Some(call) => call.run(task, regs),
+        None => not_implemented(syscall_number(regs)),
     }
 }
 
