@@ -210,9 +210,15 @@ fn arrange<'a>(
     } else {
         Siblings::First
     };
-    let rank = |id: u32| cores::rank(levels, &listed, id, order);
-    apic_ids.sort_unstable_by_key(|id| rank(*id));
-    let first_threads = apic_ids.iter().filter(|id| rank(**id).0 == 0).count();
+    let mut ranked: ArrayVec<((usize, usize), u32), MAX_CPUS> = listed
+        .iter()
+        .map(|&id| (cores::rank(levels, &listed, id, order), id))
+        .collect();
+    ranked.sort_unstable();
+    for (slot, (_, id)) in apic_ids.iter_mut().zip(&ranked) {
+        *slot = *id;
+    }
+    let first_threads = ranked.iter().filter(|(rank, _)| rank.0 == 0).count();
     let most = if single_threads {
         first_threads
     } else {
