@@ -50,7 +50,7 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
     let machine = |supervisor_cpus: u32| -> Machine {
         let mut machine = setting.machine(&format!("supervisor-of-{supervisor_cpus}"));
         (machine.hardware.cpus, machine.hardware.threads) = (4, 2);
-        machine.append = format!("supervisor_cpus={supervisor_cpus}");
+        machine.append = format!("supervisor_cpus={supervisor_cpus} mitigations=auto");
         machine.additions.push(Addition {
             host: program.clone(),
             guest: GUEST.into(),
@@ -94,6 +94,12 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
                  1 CPU is withheld"
                     .into(),
             ),
+        ),
+        Step::new(
+            "an instance has the supervisor's choice of mitigations, or its own behind it",
+            "skerry run -- cat /proc/cmdline; \
+             skerry run --kernel-args mitigations=off -- cat /proc/cmdline",
+            Text("mitigations=auto \nmitigations=auto mitigations=off".into()),
         ),
     ];
     steps.extend(NAMES.map(|name| step(name, run)));
