@@ -241,9 +241,9 @@ fn fill() {
     }
 }
 
-/// The lesser of two numbers, by a move that waits for both: `number` where a check before has found
-/// that it is at most `last`, and `last` where the processor goes on as if it had (Spectre, variant
-/// 1). The compiler would find that it is not needed.
+/// The lesser of two numbers, by a move that waits for both: `number` where a check before has
+/// found that it is at most `last`, and `last` where the processor goes on as if it had (Spectre,
+/// variant 1). The compiler would find that it is not needed.
 #[inline(always)]
 #[must_use]
 pub fn clamp(number: usize, last: usize) -> usize {

@@ -134,10 +134,10 @@ fn seen(pid: i32, name: &str) -> Result<String> {
     Ok(format!("{owner} ok {}", word(read)))
 }
 
-/// Files that user 65534 finds below `/proc/PID`, by name and mode: of a process of root's, of another
-/// user's, of an own one that cannot be dumped, and of an own one. Of each who owns the file, and
-/// how opening and reading it comes out, or reading and following a link; of files that nobody
-/// reads, opening them to write.
+/// Files that user 65534 finds below `/proc/PID`, by name and mode: of a process of root's, of
+/// another user's, of an own one that cannot be dumped, and of an own one. Of each who owns the
+/// file, and how opening and reading it comes out, or reading and following a link; of files that
+/// nobody reads, opening them to write.
 const TABLE: &str = "\
 .                40555 | root ok ok         | user ok ok         | user ok ok         | user ok ok
 arch_status     100444 | root ok ok         | user ok ok         | root ok ok         | user ok ok

@@ -473,8 +473,8 @@ impl Process {
         self.dumpable.load(Ordering::Relaxed) == 1
     }
 
-    /// Keeps others of the same user from looking into it, as it has got other powers; whether there
-    /// are core dumps of it then is a setting (`fs.suid_dumpable`).
+    /// Keeps others of the same user from looking into it, as it has got other powers; whether
+    /// there are core dumps of it then is a setting (`fs.suid_dumpable`).
     pub(crate) fn forbid_dumps(&self) {
         self.dumpable
             .store(core_pattern::suid_dumpable(), Ordering::Relaxed);

@@ -17,9 +17,9 @@ use crate::process::{Process, process_table};
 pub(super) enum HidePid {
     /// Nothing.
     Off,
-    /// Their directories cannot be entered.
+    /// Directories of others' processes cannot be entered.
     NoAccess,
-    /// They are not found, either.
+    /// Others' processes are not found, either.
     Invisible,
     /// Nobody is found whom the caller may not look into, whatever group it is in.
     NotPtraceable,
