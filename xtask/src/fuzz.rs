@@ -231,7 +231,11 @@ impl Fuzz {
             });
         }
         let round = round.map_or(String::new(), |round| round.to_string());
-        let memory = if seed.is_multiple_of(2) { "512M" } else { "80M" };
+        let memory = if seed.is_multiple_of(2) {
+            "512M"
+        } else {
+            "80M"
+        };
         let script = format!(
             "timeout -s KILL {limit} skerry run --name fuzz --cpus {} --mem {memory} -- machine-tests fuzz /fuzz-calls {seed} {seconds} {} {round} > /tmp/out 2>&1
              status=$?; tail -n 400 /tmp/out; [ $status = 0 ] && exit
