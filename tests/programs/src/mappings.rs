@@ -4,7 +4,8 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::{ptr, slice};
+use std::time::{Duration, SystemTime};
+use std::{fs, ptr, slice};
 
 use anyhow::{Result, ensure};
 use libc::{
@@ -13,6 +14,7 @@ use libc::{
 };
 
 use crate::calls::{call, fails, is};
+use crate::text_busy::Place;
 use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[
@@ -29,6 +31,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("mappings-that-are-no-stack", of_no_stack),
     ("mappings-that-are-sealed", that_are_sealed),
     ("mappings-protection-up-to-a-hole", protection_up_to_a_hole),
+    ("mappings-set-the-access-time", set_the_access_time),
 ];
 
 const PAGE: usize = 4096;
@@ -627,4 +630,33 @@ fn that_are_sealed() -> Result<()> {
     }
     is(call!(SYS_munmap, start, PAGE), 0, "munmap beside it")?;
     fails(seal(start, 2 * PAGE, 0), libc::ENOMEM, "mseal of a hole")
+}
+
+/// Mapping a file counts as reading it.
+fn set_the_access_time() -> Result<()> {
+    let place = Place::new("mappings-time")?;
+    let path = place.0.join("file");
+    fs::write(&path, "text")?;
+    let file = File::open(&path)?;
+    let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+    file.set_times(
+        fs::FileTimes::new()
+            .set_accessed(at(100))
+            .set_modified(at(200)),
+    )?;
+    let flags = libc::MAP_PRIVATE;
+    let map = call!(
+        SYS_mmap,
+        0,
+        4096,
+        libc::PROT_READ,
+        flags,
+        file.as_raw_fd(),
+        0
+    );
+    ensure!(map > 0, "mmap: {map}");
+    is(call!(SYS_munmap, map, 4096), 0, "munmap")?;
+    let read = file.metadata()?.accessed()?;
+    ensure!(read > at(1_000_000_000), "it was read at {read:?}");
+    Ok(())
 }
