@@ -26,6 +26,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("credentials-sticky-directory", sticky_directory),
     ("credentials-who-may-signal", who_may_signal),
     ("credentials-dumpable", dumpable),
+    ("credentials-shared-directories", shared_directories),
     ("credentials-subreaper", subreaper),
 ];
 
@@ -653,6 +654,57 @@ fn dumpable() -> Result<()> {
         };
         ensure!(says(&file.0)? == "0", "a set-user-id program can be dumped");
         fs::read("/proc/self/exe").context("the program itself")?;
+        Ok(())
+    })
+}
+
+/// Who shares his directories with another process gets nothing from a file: the other one could
+/// move them.
+fn shared_directories() -> Result<()> {
+    let file = SetUserId::new("shared-directories", 0o4755)?;
+    in_child(|| {
+        become_user(USER)?;
+        for (flags, wanted) in [
+            (0, format!("{USER} {OTHER} {OTHER} ")),
+            (libc::CLONE_FS, format!("{USER} {USER} {USER} ")),
+        ] {
+            let [output, input] = crate::calls::pipe(0)?;
+            let program = crate::mounts::c(&file.0);
+            let words = [c"program", c"credentials-child", c"ids"];
+            let arguments = [
+                words[0].as_ptr(),
+                words[1].as_ptr(),
+                words[2].as_ptr(),
+                std::ptr::null(),
+            ];
+            // SAFETY: this process has one thread; the child only runs the program.
+            let pid =
+                checked(
+                    unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, 0, 0, 0) }
+                        as i32,
+                )?;
+            if pid == 0 {
+                // SAFETY: valid strings, and a list that ends.
+                unsafe {
+                    libc::dup2(input.0, 1);
+                    libc::execve(
+                        program.as_ptr(),
+                        arguments.as_ptr(),
+                        arguments[3..].as_ptr(),
+                    );
+                    libc::_exit(1);
+                }
+            }
+            drop(input);
+            let mut said = String::new();
+            // SAFETY: the descriptor is this value's alone from here on.
+            let mut reader = unsafe { fs::File::from_raw_fd(output.0) };
+            std::mem::forget(output);
+            reader.read_to_string(&mut said)?;
+            // SAFETY: no place for the status.
+            checked(unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) })?;
+            ensure!(said.starts_with(&wanted), "with flags {flags:#x}: {said}");
+        }
         Ok(())
     })
 }

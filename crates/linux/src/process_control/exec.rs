@@ -281,6 +281,16 @@ fn map_segments(
     Ok(())
 }
 
+/// Whether another process has the same root, working directory and mask (`CLONE_FS`), and could
+/// change them under a program that gets more powers.
+fn shares_fs(task: &Task) -> bool {
+    let own = task.fs();
+    process_table::processes_where(|_, entry| !Arc::ptr_eq(&entry.process, task.process()))
+        .iter()
+        .flat_map(|process| process.tasks())
+        .any(|other| Arc::ptr_eq(&other.fs(), &own))
+}
+
 /// Credentials after running the file, and whether the program must not trust its environment.
 fn exec_credentials(task: &Task, file: &File) -> Result<(Credentials, bool), Errno> {
     const SET_UID: u32 = 0o4000;
@@ -289,12 +299,16 @@ fn exec_credentials(task: &Task, file: &File) -> Result<(Credentials, bool), Err
     // Who is traced by somebody who may not trace everybody gets no powers from the file.
     let watched =
         ptrace::tracer_of(task).is_some_and(|tracer| !tracer.cred().capable(sys::CAP_SYS_PTRACE));
-    let nosuid = watched || file.path().mount().flags() & fs::mount::MS_NOSUID != 0;
+    let capability = file.inode().xattr(fs::xattr::CAPABILITY);
+    let lends = meta.mode & SET_UID != 0 || meta.mode & SET_GID == SET_GID || capability.is_ok();
+    let nosuid = watched
+        || file.path().mount().flags() & fs::mount::MS_NOSUID != 0
+        || lends && !task.cred().capable(sys::CAP_SETUID) && shares_fs(task);
     let set_ids = SetIds {
         user: (!nosuid && meta.mode & SET_UID != 0).then_some(meta.uid),
         group: (!nosuid && meta.mode & SET_GID == SET_GID).then_some(meta.gid),
     };
-    let capabilities = match file.inode().xattr(fs::xattr::CAPABILITY) {
+    let capabilities = match capability {
         Ok(value) if !nosuid => FileCapabilities::parse(&value)?,
         _ => None,
     };
@@ -530,6 +544,10 @@ pub(crate) fn begin_new_exec(task: &Task, loaded: LoadedProgram) {
         process.kill(sys::SIGKILL as i32);
     }
     task.files().close_on_exec();
+    if loaded.secure {
+        // Nobody has come to share them since that was looked at.
+        task.unshare_fs();
+    }
     process.replace_sighand(process.sighand().after_exec());
     posix_timers::on_exec(process);
     {
