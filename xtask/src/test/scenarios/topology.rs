@@ -78,7 +78,7 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
             "the sibling of the supervisor's thread is withheld, even from those that share",
             format!("{RESOURCES}{WITHHELD}"),
             Text(
-                "cores 2 1 0 1 0\nCPUs 4 1 0 2 0\n1 CPU is withheld\n\
+                "cores 2 1 0 1 0 0\nCPUs 4 1 0 2 0 0\n1 CPU is withheld\n\
                  status 125, only 2 CPUs are free (asked for 3; 1 withheld)\n\
                  status 125, only 2 CPUs are free (asked for 3; 1 withheld)"
                     .into(),
@@ -89,8 +89,8 @@ pub fn run(setting: &Setting) -> Result<Vec<Check>> {
             format!("{RESOURCES}{SHARED}"),
             Text(
                 "denied beside allow: 125\nallowed beside allow: 0\nwhile one has a thread:\n\
-                 cores 2 1 1 0 0\nCPUs 4 1 1 0 0\n2 CPUs are withheld\n\
-                 allowed beside deny: 125\nafterwards:\ncores 2 1 0 1 0\nCPUs 4 1 0 2 0\n\
+                 cores 2 1 1 0 0 0\nCPUs 4 1 1 0 0 0\n2 CPUs are withheld\n\
+                 allowed beside deny: 125\nafterwards:\ncores 2 1 0 1 0 0\nCPUs 4 1 0 2 0 0\n\
                  1 CPU is withheld"
                     .into(),
             ),
