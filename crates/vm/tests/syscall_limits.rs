@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use abi::errno::Errno;
 use vm::{
-    AccessKind, AddressSpace, Advice, Backing, DontNeedScope, MAX_MAP_COUNT, MapRequest, Object,
-    PAGE_SIZE, Placement, PrivateCopies, Prot, RemapOptions, ShmemObject, USER_END, VmaFlags,
+    AccessKind, AddressSpace, Advice, Backing, DontNeedScope, MapRequest, Object, PAGE_SIZE,
+    Placement, PrivateCopies, Prot, RemapOptions, ShmemObject, USER_END, VmaFlags,
 };
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
@@ -70,7 +70,7 @@ fn object() -> (Arc<ShmemObject>, Arc<Object>) {
 fn areas_are_limited_and_none_is_split_beyond_that() {
     let space = space();
     // With holes between them, so that they do not become one. Linux makes one more than the limit.
-    for n in 0..=MAX_MAP_COUNT {
+    for n in 0..=vm::max_map_count() {
         map(&space, AT + n * 4 * PAGE_SIZE, 3, VmaFlags::empty(), None);
     }
     let more = request(
