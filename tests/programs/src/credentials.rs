@@ -658,7 +658,7 @@ fn dumpable() -> Result<()> {
     })
 }
 
-/// Who shares his directories with another process gets nothing from a file: the other one could
+/// A file gives nothing to a process that shares its directories with another one, which could
 /// move them.
 fn shared_directories() -> Result<()> {
     let file = SetUserId::new("shared-directories", 0o4755)?;
