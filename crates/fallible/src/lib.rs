@@ -15,16 +15,40 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use abi::errno::Errno;
+use lfmutex::Once;
 
 /// An empty list with room for `len` items.
 ///
 /// # Errors
 /// `ENOMEM`.
 pub fn with_capacity<T>(len: usize) -> Result<Vec<T>, Errno> {
+    refuse_if_short(len.saturating_mul(size_of::<T>()))?;
     let mut list = Vec::new();
     let reserved = list.try_reserve_exact(len);
     may_fail(reserved)?;
     Ok(list)
+}
+
+/// Bytes that are asked for whatever is left.
+const LITTLE: usize = 4096;
+
+/// Whether memory is so short that only who must gets some.
+static IS_SHORT: Once<fn() -> bool> = Once::new();
+
+/// Sets how to learn whether memory is so short that larger requests are refused. The first call
+/// counts.
+pub fn set_shortage_probe(is_short: fn() -> bool) {
+    let _ = IS_SHORT.set(is_short);
+}
+
+/// Refuses more than a little where memory is short. The heap would wait for it, also for a process
+/// that is to end, and that others wait for.
+#[inline]
+fn refuse_if_short(bytes: usize) -> Result<(), Errno> {
+    if bytes > LITTLE && IS_SHORT.get().is_some_and(|is_short| is_short()) {
+        return Err(Errno::ENOMEM);
+    }
+    Ok(())
 }
 
 /// The result of a reservation, as a system call has it, or a failure on purpose.
@@ -90,6 +114,7 @@ pub trait TryExtend {
 impl TryExtend for Vec<u8> {
     #[inline]
     fn try_extend(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        refuse_if_short(bytes.len())?;
         may_fail(self.try_reserve(bytes.len()))?;
         self.extend_from_slice(bytes);
         Ok(())
@@ -99,6 +124,7 @@ impl TryExtend for Vec<u8> {
 impl TryExtend for VecDeque<u8> {
     #[inline]
     fn try_extend(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        refuse_if_short(bytes.len())?;
         may_fail(self.try_reserve(bytes.len()))?;
         self.extend(bytes);
         Ok(())

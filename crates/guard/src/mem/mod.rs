@@ -262,6 +262,7 @@ pub(crate) unsafe fn init(
     }
     alloc::init(frames);
     reclaim::init();
+    fallible::set_shortage_probe(is_reserve_touched);
     if !descriptor.has(FLAG_X2APIC) {
         kernel::map_local_apic(PhysAddr(descriptor.lapic_phys))
             .expect("no frame to map the local APIC");
