@@ -1,6 +1,8 @@
 //! Without memory whoever retires something waits instead of noting it: in a program of its own,
 //! for the sake of its allocator.
 
+#![cfg(not(loom))]
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ptr::null_mut;

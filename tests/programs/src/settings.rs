@@ -260,7 +260,7 @@ fn next_numbers() -> Result<()> {
             let second = get();
             is(second, wanted + 1, &format!("the one after it of {kind}"))?;
             let third = get();
-            ensure!(third >= 0 && third < 1 << 15, "an ordinary {kind}: {third}");
+            ensure!((0..1 << 15).contains(&third), "an ordinary {kind}: {third}");
             for id in [first, second, third] {
                 is(
                     match kind {
