@@ -510,8 +510,8 @@ mod tests {
             let row = text.lines().find(|line| line.starts_with(name)).unwrap();
             row.split_whitespace().skip(1).map(String::from).collect()
         };
-        assert_eq!(cells("cores"), ["2", "1", "0", "1", "0"]);
-        assert_eq!(cells("CPUs"), ["4", "1", "0", "2", "0"]);
+        assert_eq!(cells("cores"), ["2", "1", "0", "1", "0", "0"]);
+        assert_eq!(cells("CPUs"), ["4", "1", "0", "2", "0", "0"]);
         assert!(text.contains("1 CPU is withheld"), "{text}");
         info.cpus_withheld = 2;
         assert!(shown(&info).contains("2 CPUs are withheld"));
