@@ -417,7 +417,12 @@ fn destroy_mark(mark: &Arc<Mark>, last: u32) {
 }
 
 /// Queues an event for the marks of one inode whose mask has it (Linux `fsnotify`).
-fn notify_marks(inode: &Arc<dyn Inode>, mask: u32, name: &[u8], cookie: u32, unlinked: bool) {
+fn notify_marks(inode: &Arc<dyn Inode>, mask: u32, name: &[u8], cookie: u32) {
+    notify_marks_without(inode, mask, name, cookie, 0);
+}
+
+/// Queues an event as [`notify_marks`], but not for marks that have a flag of `without`.
+fn notify_marks_without(inode: &Arc<dyn Inode>, mask: u32, name: &[u8], cookie: u32, without: u32) {
     for mark in marks(inode) {
         let wanted = mark.mask.load(Ordering::Relaxed);
         if mask & (wanted | UNMASKABLE_EVENTS) & !sys::IN_ISDIR == 0
@@ -425,7 +430,7 @@ fn notify_marks(inode: &Arc<dyn Inode>, mask: u32, name: &[u8], cookie: u32, unl
         {
             continue;
         }
-        if unlinked && wanted & sys::IN_EXCL_UNLINK != 0 {
+        if wanted & without != 0 {
             continue;
         }
         if let Some(group) = mark.group.upgrade() {
@@ -470,29 +475,27 @@ fn notify_with_parent(dentry: &Arc<Dentry>, mask: u32) {
     let mask = with_isdir(mask, dentry.kind());
     let location = dentry.location();
     if let Some(parent) = &location.parent {
-        notify_marks(parent.inode(), mask, &location.name, 0, location.removed);
+        let without = match location.removed {
+            true => sys::IN_EXCL_UNLINK,
+            false => 0,
+        };
+        notify_marks_without(parent.inode(), mask, &location.name, 0, without);
     }
-    notify_marks(dentry.inode(), mask, b"", 0, false);
+    notify_marks(dentry.inode(), mask, b"", 0);
 }
 
 /// Notifies the marks of a directory that an entry was created (`IN_CREATE`) or removed
 /// (`IN_DELETE`).
 pub(crate) fn notify_dir_entry(dir: &Arc<dyn Inode>, mask: u32, name: &[u8], kind: FileType) {
     if has_marks() {
-        notify_marks(dir, with_isdir(mask, kind), name, 0, false);
+        notify_marks(dir, with_isdir(mask, kind), name, 0);
     }
 }
 
 /// Notifies the marks of a file that its number of links changed (`IN_ATTRIB`).
 pub(crate) fn notify_link_count(inode: &Arc<dyn Inode>) {
     if has_marks() {
-        notify_marks(
-            inode,
-            with_isdir(sys::IN_ATTRIB, inode.kind()),
-            b"",
-            0,
-            false,
-        );
+        notify_marks(inode, with_isdir(sys::IN_ATTRIB, inode.kind()), b"", 0);
     }
 }
 
@@ -509,25 +512,13 @@ pub(crate) fn notify_move(
     }
     let cookie = COOKIE.fetch_add(1, Ordering::Relaxed);
     let kind = inode.kind();
-    notify_marks(
-        from.0,
-        with_isdir(sys::IN_MOVED_FROM, kind),
-        from.1,
-        cookie,
-        false,
-    );
-    notify_marks(
-        to.0,
-        with_isdir(sys::IN_MOVED_TO, kind),
-        to.1,
-        cookie,
-        false,
-    );
+    notify_marks(from.0, with_isdir(sys::IN_MOVED_FROM, kind), from.1, cookie);
+    notify_marks(to.0, with_isdir(sys::IN_MOVED_TO, kind), to.1, cookie);
     if inode_address(from.0) == inode_address(to.0) {
-        notify_marks(from.0, DN_RENAME, to.1, 0, false);
+        notify_marks(from.0, DN_RENAME, to.1, 0);
     }
     // What happens to a watched file itself is told without its kind, as on Linux.
-    notify_marks(inode, sys::IN_MOVE_SELF, b"", 0, false);
+    notify_marks(inode, sys::IN_MOVE_SELF, b"", 0);
 }
 
 /// Notifies of the deletion of a file (`IN_DELETE_SELF`) and removes its marks, if the dentry that
@@ -540,7 +531,7 @@ pub(crate) fn notify_delete_self(inode: &Arc<dyn Inode>) {
     if marks.is_empty() || inode.metadata().nlink != 0 {
         return;
     }
-    notify_marks(inode, sys::IN_DELETE_SELF, b"", 0, false);
+    notify_marks(inode, sys::IN_DELETE_SELF, b"", 0);
     marks
         .iter()
         .for_each(|mark| destroy_mark(mark, sys::IN_IGNORED));
@@ -554,7 +545,7 @@ pub(crate) fn notify_unmount(dev: u64) {
     }
     let all: Vec<Arc<Mark>> = MARKS.lock().values().flatten().cloned().collect();
     for mark in all.iter().filter(|m| m.inode.metadata().dev == dev) {
-        notify_marks(&mark.inode, sys::IN_UNMOUNT, b"", 0, false);
+        notify_marks(&mark.inode, sys::IN_UNMOUNT, b"", 0);
         destroy_mark(mark, sys::IN_IGNORED);
     }
 }

@@ -130,7 +130,7 @@ impl AddressSpace {
             return false;
         }
         area.has_pages.set();
-        self.present_counter(false)
+        self.private_pages
             .fetch_add(LargePage::PAGES, Ordering::Relaxed);
         FAULTED.fetch_add(1, Ordering::Relaxed);
         true
@@ -199,7 +199,7 @@ impl AddressSpace {
                     pages.into_pages(|n, page| copy(va + n * PAGE_SIZE, &page));
                 }
             });
-        self.present_counter(false)
+        self.private_pages
             .fetch_add(LargePage::PAGES - before, Ordering::Relaxed);
         for (va, page) in self.inaccessible.remove_range(&range) {
             large.fill((va - range.start) / PAGE_SIZE, &page);

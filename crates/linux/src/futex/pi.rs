@@ -317,14 +317,22 @@ impl PiTable {
     }
 }
 
-/// Waits until the lock is the waiter's. `moved`: it was, or will be, moved to the lock's word from
-/// another.
+/// Word in whose queue a waiter for a lock began.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WaiterOrigin {
+    /// The lock's own.
+    Lock,
+    /// Another one, from which it is moved to the lock's (`FUTEX_WAIT_REQUEUE_PI`).
+    Requeued,
+}
+
+/// Waits until the lock is the waiter's.
 fn sleep(
     waiter: &Arc<PiWaiter>,
     key: &Key,
     addr: UserAddr,
     deadline: Option<Deadline>,
-    moved: bool,
+    origin: WaiterOrigin,
 ) -> SysResult {
     loop {
         match waiter.state.load(Ordering::Acquire) {
@@ -348,7 +356,9 @@ fn sleep(
         let withdrawn = TABLE.lock().remove_waiter(waiter);
         match withdrawn {
             // The call cannot be begun again: the first word has changed.
-            Some(true) if moved && error == Errno::ERESTARTNOINTR => return Err(Errno::EAGAIN),
+            Some(true) if origin == WaiterOrigin::Requeued && error == Errno::ERESTARTNOINTR => {
+                return Err(Errno::EAGAIN);
+            }
             Some(_) => return Err(error),
             None => {}
         }
@@ -386,7 +396,7 @@ pub(crate) fn lock(
     if mine {
         Ok(0)
     } else {
-        sleep(&waiter, &key, addr, deadline, false)
+        sleep(&waiter, &key, addr, deadline, WaiterOrigin::Lock)
     }
 }
 
@@ -461,7 +471,7 @@ pub(crate) fn wait_requeue(
             waiter: waiter.clone(),
         });
     }
-    sleep(&waiter, &to_key, to, deadline, true)
+    sleep(&waiter, &to_key, to, deadline, WaiterOrigin::Requeued)
 }
 
 /// `FUTEX_CMP_REQUEUE_PI`: moves waiters of one word to the lock at another, where the first may

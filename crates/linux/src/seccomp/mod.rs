@@ -55,11 +55,20 @@ const PER_FILTER: usize = 4;
 /// Runs a thread's filters on a call. `None`: it may be done.
 #[cold]
 pub(crate) fn run_filters(task: &Task, regs: &mut UserRegs) -> Option<SysResult> {
-    run_filters_after(task, regs, false)
+    run_filters_as(task, regs, TraceVerdict::Stop)
 }
 
-/// Runs the filters; `asked`: the tracer has been asked, so `RET_TRACE` lets the call through.
-fn run_filters_after(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<SysResult> {
+/// Effect of a filter's `RET_TRACE`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TraceVerdict {
+    /// The tracer is asked.
+    Stop,
+    /// The call is let through: the tracer has been asked.
+    Allow,
+}
+
+/// Runs the filters.
+fn run_filters_as(task: &Task, regs: &mut UserRegs, on_trace: TraceVerdict) -> Option<SysResult> {
     let seccomp = task.seccomp.lock().clone();
     let number = regs.orig_rax as u32;
     if matches!(seccomp, Seccomp::Strict) {
@@ -118,14 +127,14 @@ fn run_filters_after(task: &Task, regs: &mut UserRegs, asked: bool) -> Option<Sy
             send_signal::force(task, info, LastFault::default());
             Some(Ok(regs.orig_rax as usize))
         }
-        TRACE if asked => None,
+        TRACE if on_trace == TraceVerdict::Allow => None,
         TRACE if ptrace::event_enabled(task, Event::Seccomp) => {
             ptrace::report_event(task, regs, Event::Seccomp, detail as u64);
             match regs.orig_rax.cast_signed() {
                 // It is not to be done, and has this result.
                 ..0 => Some(Ok(regs.rax as usize)),
                 _ if task.must_exit() => Some(Ok(0)),
-                _ => run_filters_after(task, regs, true),
+                _ => run_filters_as(task, regs, TraceVerdict::Allow),
             }
         }
         USER_NOTIF => listener.map_or(Some(Err(Errno::ENOSYS)), |listener| {

@@ -14,6 +14,15 @@ use task::Mutex;
 const MAX_VALUES: usize = 3;
 const INT_MAX: i64 = i32::MAX as i64;
 
+/// Order of the numbers of one sysctl.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// Any.
+    Any,
+    /// Each number is at least the one before.
+    Ascending,
+}
+
 /// The definition of a sysctl: its place, its numbers at first and their bounds.
 struct Definition {
     path: &'static str,
@@ -21,8 +30,7 @@ struct Definition {
     count: usize,
     min: i64,
     max: i64,
-    /// Each number is at least the one before.
-    ascending: bool,
+    order: Order,
 }
 
 impl Definition {
@@ -32,7 +40,7 @@ impl Definition {
         count: usize,
         min: i64,
         max: i64,
-        ascending: bool,
+        order: Order,
     ) -> Self {
         Self {
             path,
@@ -40,12 +48,12 @@ impl Definition {
             count,
             min,
             max,
-            ascending,
+            order,
         }
     }
 
     const fn integer(path: &'static str, value: i64, least: i64, most: i64) -> Self {
-        Self::vector(path, [value, 0, 0], 1, least, most, false)
+        Self::vector(path, [value, 0, 0], 1, least, most, Order::Any)
     }
 
     const fn boolean(path: &'static str, value: i64) -> Self {
@@ -131,7 +139,7 @@ impl Sysctl {
             count,
             min,
             max,
-            ascending,
+            order,
             ..
         } = *self.definition;
         let _changing = self.changing.lock();
@@ -146,7 +154,10 @@ impl Sysctl {
                 .ok_or(Errno::EINVAL)? = value;
             given += 1;
         }
-        if given == 0 || (ascending && values[..count].windows(2).any(|pair| pair[0] > pair[1])) {
+        if given == 0
+            || (order == Order::Ascending
+                && values[..count].windows(2).any(|pair| pair[0] > pair[1]))
+        {
             return Err(Errno::EINVAL);
         }
         for (to, value) in self.values.iter().zip(values) {
@@ -190,7 +201,7 @@ static STORED: [Definition; 27] = [
         3,
         0,
         INT_MAX,
-        false,
+        Order::Any,
     ),
 ];
 
@@ -235,15 +246,15 @@ sysctls! {
     /// The largest send buffer an ordinary user may ask for, bytes.
     wmem_max = Definition::integer("core/wmem_max", 212_992, 4608, INT_MAX);
     /// Sizes of TCP's receive buffers, bytes: least, at first, most.
-    tcp_rmem = Definition::vector("ipv4/tcp_rmem", [4096, 131_072, 6_291_456], 3, 1, INT_MAX, false);
+    tcp_rmem = Definition::vector("ipv4/tcp_rmem", [4096, 131_072, 6_291_456], 3, 1, INT_MAX, Order::Any);
     /// Sizes of TCP's send buffers, bytes: least, at first, most.
-    tcp_wmem = Definition::vector("ipv4/tcp_wmem", [4096, 16_384, 4_194_304], 3, 1, INT_MAX, false);
+    tcp_wmem = Definition::vector("ipv4/tcp_wmem", [4096, 16_384, 4_194_304], 3, 1, INT_MAX, Order::Any);
     /// The first and the last of the ports that are given to who asks for none.
-    ip_local_port_range = Definition::vector("ipv4/ip_local_port_range", [32_768, 60_999, 0], 2, 1, 65_535, true);
+    ip_local_port_range = Definition::vector("ipv4/ip_local_port_range", [32_768, 60_999, 0], 2, 1, 65_535, Order::Ascending);
     /// The first port that anybody may bind.
     ip_unprivileged_port_start = Definition::integer("ipv4/ip_unprivileged_port_start", 1024, 0, 65_535);
     /// The first and the last of the groups whose members may have ping sockets.
-    ping_group_range = Definition::vector("ipv4/ping_group_range", [0, INT_MAX, 0], 2, 0, INT_MAX, false);
+    ping_group_range = Definition::vector("ipv4/ping_group_range", [0, INT_MAX, 0], 2, 0, INT_MAX, Order::Any);
     /// Whether addresses that are not this host's can be bound.
     ip_nonlocal_bind = Definition::boolean("ipv4/ip_nonlocal_bind", 0);
     /// The hop limit of packets.
@@ -271,7 +282,8 @@ mod tests {
 
     #[test]
     fn numbers_are_within_bounds_or_nothing_changes() {
-        static RANGE: Definition = Definition::vector("x", [10, 20, 0], 2, 1, 100, true);
+        static RANGE: Definition =
+            Definition::vector("x", [10, 20, 0], 2, 1, 100, Order::Ascending);
         let range = Sysctl::new(&RANGE);
         assert_eq!(range.text(), "10\t20\n");
         for bad in ["", "x", "0 5", "5 101", "30", "1 2 3", "50 40", "\u{ff}"] {
@@ -311,7 +323,7 @@ mod tests {
 
     #[test]
     fn limits_can_be_reached_and_several_numbers_be_given() {
-        static THREE: Definition = Definition::vector("x", [1, 2, 3], 3, -1, 10, false);
+        static THREE: Definition = Definition::vector("x", [1, 2, 3], 3, -1, 10, Order::Any);
         let three = Sysctl::new(&THREE);
         three.set(b"-1 10").unwrap();
         assert_eq!(
@@ -329,7 +341,8 @@ mod tests {
         );
         three.set(b"9 8 7").unwrap();
         assert_eq!(three.text(), "9\t8\t7\n", "these need not rise");
-        static RANGE: Definition = Definition::vector("y", [10, 20, 0], 2, 1, 100, true);
+        static RANGE: Definition =
+            Definition::vector("y", [10, 20, 0], 2, 1, 100, Order::Ascending);
         let range = Sysctl::new(&RANGE);
         range.set(b"20 20").unwrap();
         assert!(range.range_contains(20) && !range.range_contains(19) && !range.range_contains(21));
