@@ -312,6 +312,15 @@ fn hold_threads_and_memory() -> Result<()> {
                 });
             }
             barrier.wait();
+            for n in 0..THREADS {
+                // SAFETY: the thread has written its word.
+                let tid = unsafe { *tids.add(n) };
+                while !fs::read_to_string(format!("/proc/self/task/{tid}/syscall"))
+                    .is_ok_and(|text| text.starts_with("34 "))
+                {
+                    thread::yield_now();
+                }
+            }
             fault();
         });
         Ok(())
