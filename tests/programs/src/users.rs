@@ -561,7 +561,9 @@ fn hidden_processes() -> Result<()> {
                 );
                 Ok(fs::write(&said, text)?)
             })?;
-            Ok(fs::read_to_string(&said)?)
+            let text = fs::read_to_string(&said)?;
+            fs::remove_file(&said)?;
+            Ok(text)
         };
         let shown = || -> Result<String> {
             let mounts = fs::read_to_string("/proc/self/mounts")?;
