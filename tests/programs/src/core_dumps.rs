@@ -4,7 +4,7 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{arch, fs, io, mem, process, ptr, thread};
 
 use anyhow::{Context, Result, ensure};
@@ -297,26 +297,29 @@ fn hold_threads_and_memory() -> Result<()> {
     let tids = map(&[], libc::MAP_SHARED)? as *mut i32;
     let child = || {
         limit(libc::RLIM_INFINITY)?;
-        let barrier = Barrier::new(THREADS + 1);
+        let last_steps = AtomicUsize::new(0);
         thread::scope(|scope| {
             for n in 0..THREADS {
-                let (barrier, tids) = (&barrier, tids as usize);
+                let (last_steps, tids) = (&last_steps, tids as usize);
                 scope.spawn(move || {
                     // SAFETY: each thread has a word of the page that is shared.
                     unsafe { *(tids as *mut i32).add(n) = libc::gettid() };
-                    barrier.wait();
+                    last_steps.fetch_add(1, Ordering::SeqCst);
                     loop {
                         // SAFETY: the call only waits.
                         unsafe { libc::pause() };
                     }
                 });
             }
-            barrier.wait();
+            while last_steps.load(Ordering::SeqCst) < THREADS {
+                thread::yield_now();
+            }
+            // Whoever sleeps now is in the call.
             for n in 0..THREADS {
                 // SAFETY: the thread has written its word.
                 let tid = unsafe { *tids.add(n) };
-                while !fs::read_to_string(format!("/proc/self/task/{tid}/syscall"))
-                    .is_ok_and(|text| text.starts_with("34 "))
+                while !fs::read_to_string(format!("/proc/self/task/{tid}/stat"))
+                    .is_ok_and(|text| text.contains(") S "))
                 {
                     thread::yield_now();
                 }

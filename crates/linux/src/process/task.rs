@@ -343,14 +343,26 @@ impl Task {
         // Known to others first: what they change from now on reaches the thread, and what they
         // changed before is done here.
         self.thread.call_once(|| thread);
-        let cpus = self.cpus_allowed.lock().clone();
+        let cpus = self.cpus_allowed.lock();
         if !cpus.is_empty() {
             self.thread().set_affinity(&cpus);
         }
+        drop(cpus);
         if self.sched_params() != SchedParams::default() {
             // Nothing is changed, so nothing fails; the thread gets it.
             let _ = self.set_sched_params(|_| Ok(()));
         }
+    }
+
+    /// Sets the CPUs that the thread may run on, a bit for each.
+    pub(crate) fn set_cpus_allowed(&self, cpus: Vec<u64>) {
+        // Held to the end, so that the thread has what was set last: its maker gives it its CPUs
+        // when it may be running, and have chosen others, already.
+        let mut allowed = self.cpus_allowed.lock();
+        if let Some(thread) = self.started_thread() {
+            thread.set_affinity(&cpus);
+        }
+        *allowed = cpus;
     }
 
     /// Makes the thread look at signals and at whether it must end, soon.

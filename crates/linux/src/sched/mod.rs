@@ -119,10 +119,7 @@ pub fn sys_sched_setaffinity(
         if allowed.iter().all(|&word| word == 0) {
             return Err(Errno::EINVAL);
         }
-        if let Some(thread) = target.started_thread() {
-            thread.set_affinity(&allowed);
-        }
-        *target.cpus_allowed.lock() = allowed;
+        target.set_cpus_allowed(allowed);
         Ok(())
     })??;
     Ok(0)
