@@ -184,7 +184,7 @@ impl OpenedText {
     }
 }
 
-/// Where the text of a generated file comes from.
+/// Origin of the text of a generated file.
 enum TextOrigin {
     /// The same for all openings.
     Shared(Arc<Show>),

@@ -15,8 +15,8 @@ use crate::scheduler::{Token, scheduler};
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 
 const WRITER: u32 = 1 << 31;
-/// So many readers are none that will ever leave: their guards were forgotten. One more for each
-/// thread there can be does not reach [`WRITER`].
+/// Number of readers that only forgotten guards add up to, and that will never leave. One more for
+/// each thread there can be does not reach [`WRITER`].
 const TOO_MANY: u32 = 1 << 30;
 
 /// Many readers or one writer, in thread context.

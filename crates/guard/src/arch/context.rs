@@ -85,7 +85,7 @@ impl Context {
         }
     }
 
-    /// Where the stack pointer of a context is that never ran. Afterwards it is further down
+    /// Stack pointer of a context that never ran. Afterwards it is further down
     /// ([`LEAST_USED`]).
     fn start_of(stack: &KernelStack) -> usize {
         stack.top() - size_of::<Start>()

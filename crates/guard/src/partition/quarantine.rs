@@ -71,7 +71,7 @@ pub fn is_empty() -> bool {
 pub struct Released {
     /// The instance's number.
     pub id: u32,
-    /// Its memory, for the caller to scrub.
+    /// Memory of the instance, for the caller to scrub.
     pub memory: Scrubbing,
 }
 

@@ -94,7 +94,7 @@ pub struct PollFd {
     revents: u16,
 }
 
-/// So many descriptors need no memory.
+/// Number of descriptors up to which a call needs no memory.
 const FEW: usize = 16;
 
 fn do_poll(task: &Task, fds: UserAddr, count: usize, deadline: Option<Deadline>) -> SysResult {

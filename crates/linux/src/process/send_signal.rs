@@ -30,7 +30,7 @@ pub(crate) enum SignalTarget<'a> {
 /// Fate of a signal that was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Delivery {
-    /// Its receiver finds it, or has ended by it.
+    /// The receiver finds it, or has ended by it.
     Queued,
     /// Nobody will hear of it.
     Ignored,

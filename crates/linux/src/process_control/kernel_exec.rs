@@ -30,7 +30,7 @@ pub(crate) struct KernelProgram<'a> {
     pub(crate) path: &'a [u8],
     pub(crate) args: Vec<Vec<u8>>,
     pub(crate) env: &'a [Vec<u8>],
-    /// Its root, and its working directory.
+    /// Root and working directory of the new process.
     pub(crate) fs: Arc<FsStruct>,
     /// Its descriptors, from 0 on.
     pub(crate) files: Vec<Arc<File>>,

@@ -40,7 +40,7 @@ fn empty() -> PageTable {
     PageTable::new().unwrap()
 }
 
-/// So often that frames would run out if each time one were lost.
+/// Rounds: frames would run out if one were lost in each.
 #[test]
 fn without_memory_there_is_no_table_and_nothing_is_lost() {
     host::set_up();
