@@ -31,9 +31,9 @@ bitflags! {
     /// Restrictions that a thread can ask for, of its own speculation.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Restrictions: u32 {
-        /// Its indirect branches are kept from those of other programs.
+        /// Indirect branches of the thread are kept from those of other programs.
         const INDIRECT_BRANCH = 1 << 0;
-        /// Its loads do not overtake stores.
+        /// Loads of the thread do not overtake stores.
         const STORE_BYPASS = 1 << 1;
     }
 }

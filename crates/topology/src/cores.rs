@@ -12,7 +12,7 @@ use crate::Levels;
 pub struct Thread {
     /// Number of its core: the same for all threads of one, and for no others.
     pub core: usize,
-    /// Its use.
+    /// Use of the thread: free, or held.
     pub state: State,
 }
 

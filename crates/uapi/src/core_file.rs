@@ -308,7 +308,7 @@ pub struct PrPsInfo {
     /// State of the thread, as a letter.
     letter: u8,
     zombie: u8,
-    /// Its nice value.
+    /// Nice value of the process.
     pub nice: i8,
     padding: u32,
     flags: u64,

@@ -53,7 +53,7 @@ pub mod status {
     pub const VALID: u64 = 1 << 63;
     /// Hardware could not correct it.
     pub const UNCORRECTED: u64 = 1 << 61;
-    /// Its reporting is switched on.
+    /// Reporting of the error is switched on.
     pub const ENABLED: u64 = 1 << 60;
     /// The address register holds where it is.
     pub const ADDRESS_VALID: u64 = 1 << 58;

@@ -32,7 +32,7 @@ pub(crate) struct KernelProgram<'a> {
     pub(crate) env: &'a [Vec<u8>],
     /// Root and working directory of the new process.
     pub(crate) fs: Arc<FsStruct>,
-    /// Its descriptors, from 0 on.
+    /// Open files of the new process: its descriptors from 0 on.
     pub(crate) files: Vec<Arc<File>>,
     pub(crate) limits: Rlimits,
     /// Name of the thread until the program runs.

@@ -58,7 +58,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) uses_pid: bool,
 }
 
-/// Where a core dump goes.
+/// Destination of a core dump.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Destination {
     /// Into a file of this name.
@@ -119,7 +119,8 @@ fn add_specifier(to: &mut Vec<u8>, specifier: u8, facts: &Facts<'_>) -> Option<b
     Some(specifier == b'p')
 }
 
-/// Where a pattern sends a dump. `None` if memory is short, or the pattern names no program.
+/// The destination that a pattern gives a dump. `None` if memory is short, or the pattern names no
+/// program.
 pub(crate) fn expand(pattern: &[u8], facts: &Facts<'_>) -> Option<Destination> {
     let (pattern, is_program) = match pattern {
         [b'|', rest @ ..] => (rest, true),
