@@ -14,6 +14,7 @@
 //! the lock. At any time at most one thread has that duty, so the list needs a single consumer
 //! only.
 
+use core::mem;
 use core::ptr::{self, NonNull};
 
 use crate::scheduler::{Token, scheduler};
@@ -22,7 +23,9 @@ use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, Ordering, UnsafeCell, fence}
 /// A waiting thread, on its own stack until granted.
 pub(crate) struct Waiter {
     pub(crate) thread: Token,
-    next: *mut Waiter,
+    /// The one that arrived before, and later the one after. In a cell because the popper writes it
+    /// while the waiting thread has a reference to the record ([`Self::sleep`]).
+    next: UnsafeCell<*mut Waiter>,
     pub(crate) granted: AtomicBool,
 }
 
@@ -31,7 +34,7 @@ impl Waiter {
     pub(crate) fn new() -> Self {
         Self {
             thread: scheduler().current(),
-            next: ptr::null_mut(),
+            next: UnsafeCell::new(ptr::null_mut()),
             granted: AtomicBool::new(false),
         }
     }
@@ -205,7 +208,7 @@ impl FifoLock {
         let mut head = self.pushed.load(Ordering::Relaxed);
         loop {
             // SAFETY: the record is still this thread's own: it is not on the list yet.
-            unsafe { (*waiter.as_ptr()).next = head };
+            unsafe { (*waiter.as_ptr()).next.with_mut(|next| *next = head) };
             match self.pushed.compare_exchange_weak(
                 head,
                 waiter.as_ptr(),
@@ -231,16 +234,17 @@ impl FifoLock {
                 while let Some(waiter) = NonNull::new(pushed) {
                     // SAFETY: records on the list stay valid until granted, and links of taken ones
                     // are the popper's.
-                    unsafe {
-                        pushed = (*waiter.as_ptr()).next;
-                        (*waiter.as_ptr()).next = popper.list;
-                    }
+                    pushed = unsafe {
+                        (*waiter.as_ptr())
+                            .next
+                            .with_mut(|next| mem::replace(&mut *next, popper.list))
+                    };
                     popper.list = waiter.as_ptr();
                 }
             }
             let waiter = NonNull::new(popper.list)?;
             // SAFETY: as above.
-            popper.list = unsafe { (*waiter.as_ptr()).next };
+            popper.list = unsafe { (*waiter.as_ptr()).next.with_mut(|next| *next) };
             Some(waiter)
         });
         let Some(waiter) = waiter else { return false };
