@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes this machine ready to build, run and test Skerry. `make setup` runs it; running it again does nothing.
-# `tools/setup.sh linux` installs what building a Linux to compare with needs, besides.
+# `tools/setup.sh linux` installs what building a Linux to compare with needs, besides; `tools/setup.sh miri` fetches the
+# source of the standard library that `cargo xtask miri` needs where rustup has none.
 #
 # It is the only script of the repository with logic in it: everything else is Rust (xtask/), but Cargo may not exist yet.
 #
@@ -257,6 +258,42 @@ install_rust() {
     make_toolchain
 }
 
+# --- Miri --------------------------------------------------------------------------------------------------------------
+
+# The source of a nightly's standard library: Debian's later suites have that of the release which the nightly became. They
+# are looked into with lists of their own, so nothing of this machine changes.
+fetch_miri_source() {
+    have rustup || die 'rustup is missing: without it there is no nightly Rust with Miri'
+    nightly=$(rustup run nightly rustc --version 2>/dev/null | sed -n 's/^rustc \([0-9]*\.[0-9]*\)\..*/\1/p')
+    [ -n "$nightly" ] || die 'rustup has no toolchain named nightly'
+    source=$root/target/miri-src
+    [ "$(cat "$source/version" 2>/dev/null)" = "$nightly" ] && return
+    archive=$(apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 'Identifier: Packages' |
+        sed -n "s|^$(codename) main ||p" | head -n 1)
+    [ -n "$archive" ] || die "no source of Debian's $(codename) among this machine's package sources"
+    rm -rf "$source"
+    mkdir -p "$source/lists/partial" "$source/cache/archives/partial"
+    for suite in testing unstable experimental; do
+        echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $archive $suite main"
+    done >"$source/sources.list"
+    apt() {
+        tool=$1
+        shift
+        "$tool" -o "Dir::Etc::SourceList=$source/sources.list" -o Dir::Etc::SourceParts=- \
+            -o "Dir::State::Lists=$source/lists" -o "Dir::Cache=$source/cache" -o APT::Sandbox::User= "$@"
+    }
+    say "looking for the library of Rust $nightly in Debian's later suites"
+    apt apt-get -qq update
+    package=$(apt apt-cache madison rust-src | sed -n "s/^ *rust-src *| *\($nightly\.[^ ]*\) .*/\1/p" | head -n 1)
+    [ -n "$package" ] || die "no suite of Debian has the library of Rust $nightly (package rust-src)"
+    (cd "$source" && apt apt-get -qq download "rust-src=$package")
+    dpkg-deb -x "$source"/rust-src_*.deb "$source/unpacked"
+    mv "$source"/unpacked/usr/src/rustc-*/library "$source/library"
+    rm -rf "$source/unpacked" "$source/lists" "$source/cache" "$source"/rust-src_*.deb
+    echo "$nightly" >"$source/version"
+}
+
 [ "$(uname -m)" = x86_64 ] || die 'Skerry builds and runs on x86-64 only'
 install_tools
 install_rust
+[ "$purpose" != miri ] || fetch_miri_source

@@ -14,7 +14,12 @@ fn main() {
     }
     println!("cargo::rustc-check-cfg=cfg(vdso_image)");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo says where"));
-    let rustc = env::var_os("RUSTC").expect("cargo says which");
+    println!("cargo::rerun-if-env-changed=VDSO_RUSTC");
+    // A compiler that only interprets (Miri) has neither the target nor the linker: whoever runs
+    // it names one that has.
+    let rustc = env::var_os("VDSO_RUSTC")
+        .or_else(|| env::var_os("RUSTC"))
+        .expect("cargo says which");
     let object = out.join("vdso.o");
     let options = "--edition=2024 --crate-type=lib --crate-name=vdso_image --emit=obj --cfg=vdso_image --check-cfg=cfg(vdso_image)";
     let code = "opt-level=3 panic=abort relocation-model=pic code-model=small codegen-units=1 force-unwind-tables=yes";

@@ -18,6 +18,7 @@ mod iso;
 mod ksyms;
 mod layers;
 mod linux;
+mod miri;
 mod mutants;
 mod packages;
 mod pages;
@@ -69,6 +70,8 @@ enum Task {
     Soak(soak::Arguments),
     /// Change the source at random places and see which changes the tests notice
     Mutants(mutants::Arguments),
+    /// Interpret the host tests of the trusted base with Miri
+    Miri(miri::Arguments),
     /// Measure, beside Linux
     Bench(bench::Arguments),
     /// Show where the kernel's instructions go in one operation of a benchmark
@@ -101,6 +104,7 @@ fn main() -> ExitCode {
         Task::Fuzz(arguments) => fuzz::run(&arguments),
         Task::Soak(arguments) => soak::run(&arguments),
         Task::Mutants(arguments) => mutants::run(&arguments),
+        Task::Miri(arguments) => miri::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Profile(arguments) => bench::profile::run(&arguments),
         Task::Check => return check::run(),

@@ -172,7 +172,7 @@ fn threads_share_a_magazine() {
             let (slabs, magazines) = (&slabs, &magazines);
             scope.spawn(move || {
                 let mut held: Vec<Held> = Vec::new();
-                for n in 0..20_000usize {
+                for n in 0..if cfg!(miri) { 400 } else { 20_000_usize } {
                     let class = (n * 7 + thread) % 5 + if n % 50 == 0 { SMALL } else { 0 };
                     // SAFETY: the magazines belong to these slabs.
                     held.push(Held::new(
