@@ -17,6 +17,8 @@ use abi::layout::PAGE_SIZE;
 use task::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use task::{Deadline, Mutex, MutexGuard, Thread};
 use vm::FutexKey;
+/// Numbers of the futex word that threads wait for.
+pub use vm::FutexWord as Word;
 
 const BUCKETS: usize = 256;
 
@@ -79,8 +81,8 @@ pub struct Waiter {
     /// The rank it was queued with: others of its bucket are in the order of theirs.
     queued_rank: AtomicU32,
     bits: AtomicU32,
-    /// Key of the futex word that is waited for: [`Word`].
-    word: [AtomicU64; 3],
+    /// The futex word that is waited for.
+    word: AtomicWord,
     /// The bucket it is in.
     bucket: AtomicUsize,
     /// Keeps the object of the word it was moved to.
@@ -88,8 +90,27 @@ pub struct Waiter {
     woken: AtomicBool,
 }
 
-/// A key's numbers: they mean the same as long as somebody holds the key, as each waiter does.
-pub type Word = [u64; 3];
+/// A [`Word`] that other threads look at. Changed under the lock of the waiter's bucket.
+#[derive(Default)]
+struct AtomicWord {
+    space: AtomicU64,
+    index: AtomicU64,
+    object: AtomicU64,
+}
+
+impl AtomicWord {
+    fn store(&self, word: &Word) {
+        self.space.store(word.space, Ordering::Relaxed);
+        self.index.store(word.index, Ordering::Relaxed);
+        self.object.store(word.object, Ordering::Relaxed);
+    }
+
+    fn is(&self, word: &Word) -> bool {
+        self.space.load(Ordering::Relaxed) == word.space
+            && self.index.load(Ordering::Relaxed) == word.index
+            && self.object.load(Ordering::Relaxed) == word.object
+    }
+}
 
 /// Threads that wait for words of this bucket, in the order in which they are woken: real-time
 /// threads by their priority, then all others as they came.
@@ -97,8 +118,8 @@ type Bucket = Vec<Arc<Waiter>>;
 
 static TABLE: [Mutex<Bucket>; BUCKETS] = [const { Mutex::new(Vec::new()) }; BUCKETS];
 
-fn bucket_of([space, index, object]: Word) -> usize {
-    let mixed = (space ^ object.rotate_left(32)).wrapping_add(index);
+fn bucket_of(word: Word) -> usize {
+    let mixed = (word.space ^ word.object.rotate_left(32)).wrapping_add(word.index);
     (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % BUCKETS
 }
 
@@ -132,7 +153,7 @@ impl Waiter {
             rank: AtomicU32::new(0),
             queued_rank: AtomicU32::new(0),
             bits: AtomicU32::new(0),
-            word: [const { AtomicU64::new(0) }; 3],
+            word: AtomicWord::default(),
             bucket: AtomicUsize::new(0),
             moved_to: Mutex::new(None),
             woken: AtomicBool::new(false),
@@ -163,17 +184,11 @@ impl Waiter {
     }
 
     fn waits_for(&self, word: &Word) -> bool {
-        self.word
-            .iter()
-            .zip(word)
-            .all(|(mine, word)| mine.load(Ordering::Relaxed) == *word)
+        self.word.is(word)
     }
 
     fn set_word(&self, word: &Word) {
-        self.word
-            .iter()
-            .zip(word)
-            .for_each(|(mine, word)| mine.store(*word, Ordering::Relaxed));
+        self.word.store(word);
     }
 
     /// Whether it was taken out of its bucket to go on.
@@ -305,7 +320,7 @@ fn take_one(bucket: &mut Bucket, at: usize) -> Option<Arc<Waiter>> {
     } else {
         Some(bucket.remove(at))
     };
-    waiter.inspect(|waiter| count_out(waiter.word[1].load(Ordering::Relaxed) as usize))
+    waiter.inspect(|waiter| count_out(waiter.word.index.load(Ordering::Relaxed) as usize))
 }
 
 /// Takes up to `most` waiters of a key out of a bucket, those with one of `bits`.
@@ -316,7 +331,7 @@ fn take(bucket: &mut Bucket, word: Word, most: usize, bits: u32, woken: &mut Vec
             && waiter.bits.load(Ordering::Relaxed) & bits != 0
             && waiter.waits_for(&word);
         if chosen {
-            count_out(word[1] as usize);
+            count_out(word.index as usize);
             woken.push(waiter.clone());
         }
         !chosen

@@ -24,7 +24,7 @@ impl Memory {
     }
 
     fn word(&self) -> Word {
-        FutexKey::private(1, self.addr).words()
+        FutexKey::private(1, self.addr).word()
     }
 
     /// `FUTEX_WAIT`.

@@ -65,12 +65,12 @@ pub use large::{
     setting as large_pages,
 };
 pub use madvise::{Advice, DontNeedScope};
-pub use object::{Backing, Object, ShmemObject};
+pub use object::{Backing, Object, SharedWrites, ShmemObject};
 pub use remap::RemapOptions;
 pub use residency::{Residency, ResidentByKind};
 pub use reverse_map::{PrivateCopies, ReverseMap};
 pub use space::{
-    AddressSpace, FutexKey, MapRequest, Placement, ResidentBytes, SpaceStats, VmaInfo,
+    AddressSpace, FutexKey, FutexWord, MapRequest, Placement, ResidentBytes, SpaceStats, VmaInfo,
 };
 pub use vma::{Prot, VmaFlags};
 

@@ -109,16 +109,31 @@ impl FutexKey {
         }
     }
 
-    /// Words that tell the key from all others, as long as it exists.
+    /// Numbers that tell the key from all others, as long as it exists.
     #[inline]
     #[must_use]
-    pub fn words(&self) -> [u64; 3] {
+    pub fn word(&self) -> FutexWord {
         let object = self
             .object
             .as_ref()
             .map_or(0, |object| Arc::as_ptr(object).cast::<u8>().addr());
-        [self.space, self.index, object as u64]
+        FutexWord {
+            space: self.space,
+            index: self.index,
+            object: object as u64,
+        }
     }
+}
+
+/// Numbers of a [`FutexKey`]: they name the same word as long as somebody holds the key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FutexWord {
+    /// The address space ([`AddressSpace::id`]); 0 if the word is an object's.
+    pub space: u64,
+    /// Address of the word in its space, or its place in its object.
+    pub index: u64,
+    /// Address of the object; 0 if the word is one address space's.
+    pub object: u64,
 }
 
 /// Resident bytes of an address space.

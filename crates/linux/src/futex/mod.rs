@@ -48,7 +48,7 @@ fn check(addr: UserAddr) -> Result<(), Errno> {
 #[inline(always)]
 fn private_word(task: &Task, addr: UserAddr) -> Result<Word, Errno> {
     check(addr)?;
-    Ok(FutexKey::private(task.process().space_id(), addr.raw()).words())
+    Ok(FutexKey::private(task.process().space_id(), addr.raw()).word())
 }
 
 /// Key of the word at an address, and, if other address spaces may know it, what keeps that key
@@ -72,7 +72,7 @@ pub(crate) fn futex_key(
         .process()
         .require_space()?
         .futex_key(addr.raw(), access == FutexAccess::Write)?;
-    Ok((key.words(), Some(key)))
+    Ok((key.word(), Some(key)))
 }
 
 /// Enqueues a new waiter for one of several words; the key is to be kept as long.
