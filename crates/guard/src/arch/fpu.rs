@@ -126,15 +126,34 @@ fn description() -> usercopy::SignalFrame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidAddress;
 
+/// State that hardly any program has, and that costs the others one look.
+#[derive(Clone, Copy, Default)]
+struct Uncommon {
+    /// Whether any of the following is not as in other programs.
+    any: bool,
+    /// Addresses that are watched (DR0 to DR3), below `USER_END`.
+    watched: [u64; 4],
+    /// DR7 without its fixed bit; 0 unless something is watched.
+    debug_control: u64,
+    /// Whether the program must not read the time-stamp counter (`CR4.TSD`).
+    no_tsc: bool,
+    restrictions: Restrictions,
+}
+
+impl Uncommon {
+    /// The same with [`Self::any`] as it must be.
+    fn noted(self) -> Self {
+        let any = self.debug_control != 0 || self.no_tsc || !self.restrictions.is_empty();
+        Self { any, ..self }
+    }
+}
+
 /// Saved floating-point and vector registers of one thread, and its segment bases.
 pub struct UserFpu {
     area: NonNull<u8>,
     /// Canonical addresses.
     bases: SegmentBases,
-    /// Debug registers: four addresses below `USER_END`, and DR7; that is 0 unless something is
-    /// watched. Last what the program must not do: in the lower half CR4's bit that keeps the
-    /// time-stamp counter from it, in the upper half its `Restrictions`.
-    debug: [u64; 6],
+    uncommon: Uncommon,
     /// The CPU that has these registers loaded, if it says so too (`CpuArea::fpu_area`), or
     /// [`NO_CPU`].
     cpu: AtomicU32,
@@ -162,7 +181,12 @@ impl UserFpu {
         *self.cpu.get_mut() = NO_CPU;
         self.bytes_mut().copy_from_slice(other.bytes());
         self.bases = other.bases;
-        self.debug[5] = other.debug[5];
+        self.uncommon = Uncommon {
+            no_tsc: other.uncommon.no_tsc,
+            restrictions: other.uncommon.restrictions,
+            ..self.uncommon
+        }
+        .noted();
     }
 
     fn allocate() -> Option<Self> {
@@ -171,7 +195,7 @@ impl UserFpu {
         Some(Self {
             area,
             bases: SegmentBases::default(),
-            debug: [0; 6],
+            uncommon: Uncommon::default(),
             cpu: AtomicU32::new(NO_CPU),
         })
     }
@@ -222,19 +246,16 @@ impl UserFpu {
         {
             return Err(InvalidAddress);
         }
-        let [a, b, c, d] = addresses;
-        self.debug = [
-            a,
-            b,
-            c,
-            d,
-            if control & DR7_ENABLE != 0 {
+        self.uncommon = Uncommon {
+            watched: addresses,
+            debug_control: if control & DR7_ENABLE != 0 {
                 control
             } else {
                 0
             },
-            self.debug[5],
-        ];
+            ..self.uncommon
+        }
+        .noted();
         *self.cpu.get_mut() = NO_CPU;
         Ok(())
     }
@@ -242,35 +263,36 @@ impl UserFpu {
     /// Whether the program may read the time-stamp counter.
     #[must_use]
     pub fn has_tsc(&self) -> bool {
-        self.debug[5] & cr4::TSD == 0
+        !self.uncommon.no_tsc
     }
 
     /// Allows it to, or not: then the instruction is a general protection fault. Takes effect with
     /// `restore`.
     pub fn set_tsc(&mut self, allowed: bool) {
-        let no_tsc = if allowed { 0 } else { cr4::TSD };
-        self.debug[5] = self.debug[5] & !cr4::TSD | no_tsc;
+        self.uncommon.no_tsc = !allowed;
+        self.uncommon = self.uncommon.noted();
         *self.cpu.get_mut() = NO_CPU;
     }
 
     /// Restrictions of its speculation.
     #[must_use]
     pub fn restrictions(&self) -> Restrictions {
-        Restrictions::from_bits_truncate((self.debug[5] >> 32) as u32)
+        self.uncommon.restrictions
     }
 
     /// Restricts its speculation, as far as the processor can. Takes effect with `restore`.
     pub fn restrict(&mut self, restrictions: Restrictions) {
-        self.debug[5] = self.debug[5] & cr4::TSD | u64::from(restrictions.bits()) << 32;
+        self.uncommon.restrictions = restrictions;
+        self.uncommon = self.uncommon.noted();
         *self.cpu.get_mut() = NO_CPU;
     }
 
     /// Switches this CPU's breakpoints off, until `restore`.
     #[inline]
     pub fn disarm(&mut self, _: IrqsOff<'_>) {
-        if self.debug[4] | self.debug[5] != 0 {
+        if self.uncommon.any {
             *self.cpu.get_mut() = NO_CPU;
-            load_debug([0; 6]);
+            load_debug(&Uncommon::default());
             speculation::leave(self.restrictions());
         }
     }
@@ -322,8 +344,8 @@ impl UserFpu {
         }
         load_bases(self.bases, irqs);
         speculation::fill_return_stack();
-        if self.debug[4] | self.debug[5] != 0 {
-            load_debug(self.debug);
+        if self.uncommon.any {
+            load_debug(&self.uncommon);
             speculation::arrive(self.restrictions());
         }
     }
@@ -446,7 +468,8 @@ fn load_bases(SegmentBases { fs, gs }: SegmentBases, _: IrqsOff<'_>) {
 /// Loads the debug registers, and whether ring 3 may read the time-stamp counter. The addresses are
 /// a program's, and DR7 has no bits but the allowed ones. Interrupts are off.
 #[cold]
-fn load_debug([a, b, c, d, control, restricted]: [u64; 6]) {
+fn load_debug(state: &Uncommon) {
+    let [a, b, c, d] = state.watched;
     // SAFETY: what is watched is a program's: in the kernel the exception is passed over (`trap`).
     // Reserved bits are as they must be, and the one of CR4 that changes means nothing in ring 0.
     unsafe {
@@ -467,8 +490,8 @@ fn load_debug([a, b, c, d, control, restricted]: [u64; 6]) {
             b = in(reg) b,
             c = in(reg) c,
             d = in(reg) d,
-            control = in(reg) control | DR7_FIXED,
-            no_tsc = in(reg) restricted & cr4::TSD,
+            control = in(reg) state.debug_control | DR7_FIXED,
+            no_tsc = in(reg) if state.no_tsc { cr4::TSD } else { 0 },
             keep = const !cr4::TSD as i32,
             options(nostack)
         );
