@@ -93,13 +93,31 @@ pub fn yield_now() {
     seat.run.yields(seat.me, Location::caller());
 }
 
-/// Takes a lock, named by its address, for the calling thread alone or, `shared`, with others that
-/// share it; waits while that cannot be. The caller then takes the real lock, which no other thread
-/// of the model has.
+/// Mode in which a lock is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockMode {
+    /// Nobody else has the lock.
+    Exclusive,
+    /// Others may have it in the same mode.
+    Shared,
+}
+
+impl LockMode {
+    /// Name of taking a lock in this mode, for a trace.
+    pub(crate) fn action(self) -> &'static str {
+        match self {
+            Self::Exclusive => "lock",
+            Self::Shared => "lock shared",
+        }
+    }
+}
+
+/// Takes a lock, named by its address; waits while that cannot be. The caller then takes the real
+/// lock, which no other thread of the model has against the mode.
 #[track_caller]
-pub fn acquire(lock: usize, shared: bool) {
+pub fn acquire(lock: usize, mode: LockMode) {
     let seat = my_seat();
-    seat.run.acquire(seat.me, lock, shared, Location::caller());
+    seat.run.acquire(seat.me, lock, mode, Location::caller());
 }
 
 /// Takes a lock if nobody has it.

@@ -6,6 +6,7 @@ use std::panic::Location;
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 use crate::Kept;
+use crate::LockMode;
 use crate::model::Workers;
 use crate::plan::{Choice, Plan};
 
@@ -280,9 +281,15 @@ impl Run {
         );
     }
 
-    /// Somebody gets the turn; returns when the caller has it again, which it had.
-    fn pass(&self, mut state: Guard<'_>, me: usize, goes_on: bool) {
-        let passed = state.pass_turn(goes_on.then_some(me));
+    /// Somebody gets the turn, maybe the caller, who had it; returns when it is the caller's.
+    fn offer(&self, mut state: Guard<'_>, me: usize) {
+        let passed = state.pass_turn(Some(me));
+        self.passed(state, me, passed);
+    }
+
+    /// Somebody else gets the turn, which the caller had; returns when it is the caller's again.
+    fn pass(&self, mut state: Guard<'_>, me: usize) {
+        let passed = state.pass_turn(None);
         self.passed(state, me, passed);
     }
 
@@ -325,7 +332,7 @@ impl Run {
         }
         let mut state = self.lock();
         state.note(me, what, at);
-        self.pass(state, me, true);
+        self.offer(state, me);
     }
 
     pub(crate) fn yields(&self, me: usize, at: &'static Location<'static>) {
@@ -357,20 +364,20 @@ impl Run {
             return;
         }
         state.threads[me].wait = wait;
-        self.pass(state, me, false);
+        self.pass(state, me);
     }
 
     pub(crate) fn acquire(
         &self,
         me: usize,
         lock: usize,
-        shared: bool,
+        mode: LockMode,
         at: &'static Location<'static>,
     ) {
-        self.point(me, if shared { "lock shared" } else { "lock" }, at);
+        self.point(me, mode.action(), at);
         loop {
             let mut state = self.lock();
-            if take(&mut state, me, lock, shared) {
+            if take(&mut state, me, lock, mode) {
                 return;
             }
             if std::thread::panicking() {
@@ -378,7 +385,7 @@ impl Run {
                 return;
             }
             state.threads[me].wait = Wait::Lock(lock);
-            self.pass(state, me, false);
+            self.pass(state, me);
         }
     }
 
@@ -389,7 +396,7 @@ impl Run {
         at: &'static Location<'static>,
     ) -> bool {
         self.point(me, "try lock", at);
-        take(&mut self.lock(), me, lock, false)
+        take(&mut self.lock(), me, lock, LockMode::Exclusive)
     }
 
     pub(crate) fn release(&self, me: usize, lock: usize) {
@@ -414,7 +421,7 @@ impl Run {
             && deadline_ns.is_none_or(|deadline| deadline > state.clock_ns)
         {
             state.threads[me].wait = Wait::Permit(deadline_ns);
-            self.pass(state, me, false);
+            self.pass(state, me);
         }
     }
 
@@ -440,7 +447,7 @@ impl Run {
         self.lock().queues.push((queue, me));
         self.release(me, lock);
         self.sleep(me, Wait::Queue(queue), "wait", at);
-        self.acquire(me, lock, false, at);
+        self.acquire(me, lock, LockMode::Exclusive, at);
     }
 
     pub(crate) fn notify_at(
@@ -486,13 +493,13 @@ impl Run {
 }
 
 /// Takes a lock if it can be had.
-fn take(state: &mut State, me: usize, lock: usize, shared: bool) -> bool {
+fn take(state: &mut State, me: usize, lock: usize, mode: LockMode) -> bool {
     let held = state.locks.entry(lock).or_default();
-    let free = held.owner.is_none() && (shared || held.sharing == 0);
-    if free && shared {
-        held.sharing += 1;
-    } else if free {
-        held.owner = Some(me);
+    match mode {
+        _ if held.owner.is_some() => return false,
+        LockMode::Shared => held.sharing += 1,
+        LockMode::Exclusive if held.sharing > 0 => return false,
+        LockMode::Exclusive => held.owner = Some(me),
     }
-    free
+    true
 }

@@ -34,6 +34,33 @@ pub enum Whence {
     Hole,
 }
 
+/// Choice of a call that cannot go on at once: wait or fail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Blocking {
+    /// Sleeps until it can.
+    Wait,
+    /// Fails with `EAGAIN`.
+    Fail,
+}
+
+impl Blocking {
+    /// [`Self::Fail`] if `nonblocking`.
+    #[inline]
+    #[must_use]
+    pub fn unless(nonblocking: bool) -> Self {
+        if nonblocking { Self::Fail } else { Self::Wait }
+    }
+
+    /// The result of a call that cannot go on: `None`, as it waits, or `EAGAIN`.
+    #[inline]
+    pub(crate) fn would_block<T>(self) -> Option<Result<T>> {
+        match self {
+            Self::Wait => None,
+            Self::Fail => Some(Err(Errno::EAGAIN)),
+        }
+    }
+}
+
 /// Behaviour of an open file when it is read, written, polled and controlled. Pipes, terminals and
 /// devices implement it; files and directories of a file system have one in this module.
 ///
@@ -304,11 +331,17 @@ impl File {
         // Neither has anything of its own, so there is one of each.
         static DIRECTORY: Once<Arc<dyn FileOps>> = Once::new();
         static REGULAR: Once<Arc<dyn FileOps>> = Once::new();
-        let ops = match path.dentry().kind() {
-            FileType::Directory => DIRECTORY.call_once(|| Arc::new(DirectoryOps)),
-            _ => REGULAR.call_once(|| Arc::new(RegularFileOps)),
+        let (ops, fills_buffers) = match path.dentry().kind() {
+            FileType::Directory => (
+                DIRECTORY.call_once(|| Arc::new(DirectoryOps)),
+                DirectoryOps.fills_buffers(),
+            ),
+            _ => (
+                REGULAR.call_once(|| Arc::new(RegularFileOps)),
+                RegularFileOps.fills_buffers(),
+            ),
         };
-        Self::new_inner(path, ops.clone(), true, flags, writing)
+        Self::new_inner(path, ops.clone(), fills_buffers, flags, writing)
     }
 
     /// Where in the tree it was opened.
@@ -367,6 +400,13 @@ impl File {
     #[must_use]
     pub fn is_nonblocking(&self) -> bool {
         self.flags().contains(OpenFlags::NONBLOCK)
+    }
+
+    /// The same as a mode of a call.
+    #[inline]
+    #[must_use]
+    pub fn blocking(&self) -> Blocking {
+        Blocking::unless(self.is_nonblocking())
     }
 
     /// Receiver and number of the signals of `O_ASYNC`.

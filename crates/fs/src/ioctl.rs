@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use abi::errno::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::{File, Result};
+use crate::{File, OpenFlags, Result};
 
 /// The caller's memory and descriptors, implemented by the Linux personality.
 pub trait IoctlCaller {
@@ -21,11 +21,12 @@ pub trait IoctlCaller {
     /// `EFAULT`.
     fn write_bytes(&self, addr: usize, from: &[u8]) -> Result<()>;
 
-    /// Gives the caller a new descriptor, close-on-exec if asked, and returns its number.
+    /// Gives the caller a new descriptor, close-on-exec if `flags` hold [`OpenFlags::CLOEXEC`], and
+    /// returns its number.
     ///
     /// # Errors
     /// `EMFILE`.
-    fn install(&self, file: Arc<File>, cloexec: bool) -> Result<usize>;
+    fn install(&self, file: Arc<File>, flags: OpenFlags) -> Result<usize>;
 
     /// Whether the caller may do what only an administrator may.
     fn privileged(&self) -> bool;
@@ -74,7 +75,7 @@ impl IoctlCaller for KernelCaller {
         Err(Errno::EFAULT)
     }
 
-    fn install(&self, _: Arc<File>, _: bool) -> Result<usize> {
+    fn install(&self, _: Arc<File>, _: OpenFlags) -> Result<usize> {
         Err(Errno::EMFILE)
     }
 

@@ -53,7 +53,7 @@ pub mod xattr;
 
 pub use dcache::init as start_name_cache;
 pub use dentry::{Dentry, Path};
-pub use file::{File, FileOps, Whence};
+pub use file::{Blocking, File, FileOps, Whence};
 pub use file_ops::seek_position;
 pub use flags::OpenFlags;
 pub use inode::{

@@ -208,7 +208,7 @@ impl FileOps for NsFileOps {
                         Arc::new(NsFileOps(NamespaceKind::User)),
                         OpenFlags::empty(),
                     ),
-                    true,
+                    OpenFlags::CLOEXEC,
                 )
             }
             NS_GET_PARENT if above || self.0 == NamespaceKind::Pid => Err(Errno::EPERM),

@@ -14,7 +14,7 @@ use abi::errno::Errno;
 use task::Mutex;
 
 use crate::charge::{self, Charge, Resource};
-use crate::file::{FileOps, OpenFlags};
+use crate::file::{Blocking, FileOps, OpenFlags};
 use crate::ioctl::IoctlRequest;
 use crate::poll::{Events, PollQueue, PollTable};
 use crate::{File, FileType, Path, Result};
@@ -160,14 +160,14 @@ impl Pipe {
     /// Writes what there is room for, if that is at least `needed`; `None` if the caller shall
     /// wait. Inlined where nobody waits, which is what most calls come to.
     #[inline(always)]
-    fn try_write(&self, buf: &[u8], needed: usize, nonblocking: bool) -> Option<Result<usize>> {
+    fn try_write(&self, buf: &[u8], needed: usize, blocking: Blocking) -> Option<Result<usize>> {
         let mut state = self.state.lock();
         if state.readers == 0 {
             return Some(Err(Errno::EPIPE));
         }
         let room = state.room();
         if room < needed {
-            return nonblocking.then_some(Err(Errno::EAGAIN));
+            return blocking.would_block();
         }
         let n = room.min(buf.len());
         Some(state.grow(n).map(|()| {
@@ -178,17 +178,18 @@ impl Pipe {
 
     #[inline(never)]
     fn wait_and_write(&self, buf: &[u8], needed: usize) -> Result<usize> {
-        self.writable.wait(|| self.try_write(buf, needed, false))?
+        self.writable
+            .wait(|| self.try_write(buf, needed, Blocking::Wait))?
     }
 
-    fn read(&self, buf: &mut [u8], nonblocking: bool) -> Result<usize> {
+    fn read(&self, buf: &mut [u8], blocking: Blocking) -> Result<usize> {
         let attempt = || {
             let mut state = self.state.lock();
             if state.data.is_empty() {
                 return if state.writers == 0 {
                     Some(Ok(0))
                 } else {
-                    nonblocking.then_some(Err(Errno::EAGAIN))
+                    blocking.would_block()
                 };
             }
             let n = drain_into(&mut state.data, buf);
@@ -201,14 +202,14 @@ impl Pipe {
         Ok(n)
     }
 
-    fn write(&self, buf: &[u8], nonblocking: bool) -> Result<usize> {
+    fn write(&self, buf: &[u8], blocking: Blocking) -> Result<usize> {
         let mut done = 0;
         while done < buf.len() {
             let rest = &buf[done..];
             // What must go in before a part is worth it: all of a small write, anything of a large
             // one.
             let needed = if buf.len() <= PIPE_BUF { rest.len() } else { 1 };
-            let attempt = self.try_write(rest, needed, nonblocking);
+            let attempt = self.try_write(rest, needed, blocking);
             match attempt.unwrap_or_else(|| self.wait_and_write(rest, needed)) {
                 Ok(n) => done += n,
                 Err(e) => return if done > 0 { Ok(done) } else { Err(e) },
@@ -257,7 +258,7 @@ impl PipeEnd {
     /// # Errors
     /// `EAGAIN` if nothing is there and somebody may still write.
     pub fn try_read(&self, buf: &mut [u8]) -> Result<usize> {
-        self.pipe.read(buf, true)
+        self.pipe.read(buf, Blocking::Fail)
     }
 
     /// Puts back the end of what was read, which nobody got.
@@ -304,11 +305,11 @@ impl FileOps for PipeEnd {
     }
 
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        self.pipe.read(buf, file.is_nonblocking())
+        self.pipe.read(buf, file.blocking())
     }
 
     fn write(&self, file: &File, buf: &[u8]) -> Result<usize> {
-        self.pipe.write(buf, file.is_nonblocking())
+        self.pipe.write(buf, file.blocking())
     }
 
     fn poll(&self, _: &File, table: Option<&mut PollTable>) -> Events {

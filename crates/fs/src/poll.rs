@@ -455,9 +455,10 @@ impl PollPass<'_> {
 /// # Errors
 /// `EINTR` when a signal came first; `ENOMEM`.
 pub fn poll(deadline: Option<Deadline>, mut look: impl FnMut(&mut PollPass<'_>)) -> Result<usize> {
-    let mut look = |is_first, table: Option<&mut PollTable>| {
+    let mut is_first = true;
+    let mut look = |table: Option<&mut PollTable>| {
         let mut pass = PollPass {
-            is_first,
+            is_first: core::mem::take(&mut is_first),
             table,
             ready: 0,
         };
@@ -466,11 +467,11 @@ pub fn poll(deadline: Option<Deadline>, mut look: impl FnMut(&mut PollPass<'_>))
     };
     let is_over = || deadline.is_some_and(Deadline::has_passed);
     if is_over() {
-        return Ok(look(true, None));
+        return Ok(look(None));
     }
     let waiter = PollWaiter::new();
     let mut table = PollTable::new(waiter.clone(), Events::all(), Events::empty());
-    let mut ready = look(true, Some(&mut table));
+    let mut ready = look(Some(&mut table));
     while ready == 0 {
         table.result()?;
         if is_over() {
@@ -478,7 +479,7 @@ pub fn poll(deadline: Option<Deadline>, mut look: impl FnMut(&mut PollPass<'_>))
         }
         // One last look follows in any case: a change may have come together with the deadline.
         waiter.wait(deadline)?;
-        ready = look(false, None);
+        ready = look(None);
     }
     Ok(ready)
 }

@@ -11,7 +11,7 @@ use fs::mount::{self};
 use fs::pipe::{CAPACITY, PIPE_BUF, PipeEnd, pipe};
 use fs::poll::{Events, poll};
 use fs::ramfs::RamFs;
-use fs::{Cred, File, FsStruct, NewInodeKind, OpenFlags, ops};
+use fs::{Blocking, Cred, File, FsStruct, NewInodeKind, OpenFlags, ops};
 use task::Deadline;
 
 const NONBLOCK: OpenFlags = OpenFlags::NONBLOCK;
@@ -465,18 +465,18 @@ fn what_the_target_does_not_take_stays_in_the_pipe() {
     let (reader, writer) = pipe(OpenFlags::empty());
     writer.write(b"abcdef").unwrap();
     assert_eq!(
-        end(&reader).drain(100, true, |bytes| Ok(bytes.len() - 2)),
+        end(&reader).drain(100, Blocking::Fail, |bytes| Ok(bytes.len() - 2)),
         Ok(4)
     );
     assert_eq!(
-        end(&reader).drain(100, true, |_| Err(Errno::EIO)),
+        end(&reader).drain(100, Blocking::Fail, |_| Err(Errno::EIO)),
         Err(Errno::EIO)
     );
     let mut buf = [0; 10];
     assert_eq!(reader.read(&mut buf), Ok(2));
     assert_eq!(&buf[..2], b"ef");
     assert_eq!(
-        end(&reader).drain(100, true, |_| unreachable!()),
+        end(&reader).drain(100, Blocking::Fail, |_| unreachable!()),
         Err(Errno::EAGAIN)
     );
 }
@@ -485,7 +485,7 @@ fn what_the_target_does_not_take_stays_in_the_pipe() {
 fn room_that_is_kept_is_nobody_elses() {
     let (reader, writer) = pipe(NONBLOCK);
     writer.write(&vec![1; CAPACITY - 100]).unwrap();
-    let filled = end(&writer).fill(80, true, |buf| {
+    let filled = end(&writer).fill(80, Blocking::Fail, |buf| {
         assert_eq!(buf.len(), 80);
         assert_eq!(writer.write(&[2; 50]), Err(Errno::EAGAIN));
         assert_eq!(writer.write(&[2; 20]), Ok(20));
@@ -495,12 +495,12 @@ fn room_that_is_kept_is_nobody_elses() {
     assert_eq!(filled, Ok(30));
     assert_eq!(writer.write(&[4; 50]), Ok(50));
     assert_eq!(
-        end(&writer).fill(1, true, |_| unreachable!()),
+        end(&writer).fill(1, Blocking::Fail, |_| unreachable!()),
         Err(Errno::EAGAIN)
     );
     drop(reader);
     assert_eq!(
-        end(&writer).fill(1, true, |_| unreachable!()),
+        end(&writer).fill(1, Blocking::Fail, |_| unreachable!()),
         Err(Errno::EPIPE)
     );
 }
@@ -510,17 +510,26 @@ fn pipes_move_and_copy_into_each_other() {
     let (reader, writer) = pipe(NONBLOCK);
     let (reader2, writer2) = pipe(NONBLOCK);
     writer.write(b"abcdef").unwrap();
-    assert_eq!(end(&reader).copy_to(end(&writer2), 4, true), Ok(4));
-    assert_eq!(end(&reader).move_to(end(&writer2), 100, true), Ok(6));
+    assert_eq!(
+        end(&reader).copy_to(end(&writer2), 4, Blocking::Fail),
+        Ok(4)
+    );
+    assert_eq!(
+        end(&reader).move_to(end(&writer2), 100, Blocking::Fail),
+        Ok(6)
+    );
     let mut buf = [0; 20];
     assert_eq!(reader2.read(&mut buf), Ok(10));
     assert_eq!(&buf[..10], b"abcdabcdef");
     assert_eq!(
-        end(&reader).move_to(end(&writer2), 1, true),
+        end(&reader).move_to(end(&writer2), 1, Blocking::Fail),
         Err(Errno::EAGAIN)
     );
     drop(writer);
-    assert_eq!(end(&reader).copy_to(end(&writer2), 1, true), Ok(0));
+    assert_eq!(
+        end(&reader).copy_to(end(&writer2), 1, Blocking::Fail),
+        Ok(0)
+    );
     assert!(
         end(&reader).is_of_same_pipe(end(&reader)) && !end(&reader).is_of_same_pipe(end(&reader2))
     );
@@ -575,13 +584,16 @@ fn a_single_byte_goes_through_like_many() {
     let (reader, writer) = pipe(NONBLOCK);
     writer.write(b"a").unwrap();
     let mut got = Vec::new();
-    let drained = end(&reader).drain(10, true, |bytes| {
+    let drained = end(&reader).drain(10, Blocking::Fail, |bytes| {
         got.extend_from_slice(bytes);
         Ok(bytes.len())
     });
     assert_eq!((drained, got.as_slice()), (Ok(1), &b"a"[..]));
     drop(writer);
-    assert_eq!(end(&reader).drain(10, true, |_| unreachable!()), Ok(0));
+    assert_eq!(
+        end(&reader).drain(10, Blocking::Fail, |_| unreachable!()),
+        Ok(0)
+    );
 }
 
 #[test]

@@ -37,7 +37,7 @@ impl IoctlCaller for Buffer {
         Ok(())
     }
 
-    fn install(&self, file: Arc<File>, _: bool) -> Result<usize, Errno> {
+    fn install(&self, file: Arc<File>, _: fs::OpenFlags) -> Result<usize, Errno> {
         self.installed.borrow_mut().push(file);
         Ok(7)
     }

@@ -99,7 +99,7 @@ impl IoctlCaller for Memory {
         Ok(())
     }
 
-    fn install(&self, _: Arc<File>, _: bool) -> fs::Result<usize> {
+    fn install(&self, _: Arc<File>, _: fs::OpenFlags) -> fs::Result<usize> {
         Err(Errno::EMFILE)
     }
 

@@ -99,10 +99,15 @@ pub fn set_doorbell_handler(_: &BootToken, handler: fn()) {
     DOORBELL.set(handler);
 }
 
-/// Holds peers' doorbells back from this CPU, as their handler may do, or lets them through again.
-/// Of those that ring meanwhile one is kept.
-pub fn mask_doorbell(masked: bool) {
-    apic::hold_back(if masked { DOORBELL_VECTOR } else { 0 });
+/// Holds peers' doorbells back from this CPU, as their handler may do, until
+/// [`unmask_doorbell`]. Of those that ring meanwhile one is kept.
+pub fn mask_doorbell() {
+    apic::hold_back(DOORBELL_VECTOR);
+}
+
+/// Lets peers' doorbells through to this CPU again.
+pub fn unmask_doorbell() {
+    apic::hold_back(0);
 }
 
 /// Sets what runs at the end of every interrupt, after its acknowledgement, with interrupts off. It

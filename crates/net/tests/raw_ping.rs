@@ -291,7 +291,7 @@ impl Memory for One {
         Ok(())
     }
 
-    fn install(&self, _: Arc<File>, _: bool) -> fs::Result<usize> {
+    fn install(&self, _: Arc<File>, _: fs::OpenFlags) -> fs::Result<usize> {
         Err(Errno::EMFILE)
     }
 

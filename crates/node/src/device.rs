@@ -344,9 +344,8 @@ fn attach(request: &IoctlRequest<'_>) -> Result<usize> {
         ),
         _ => return Err(Errno::EINVAL),
     };
-    request
-        .caller
-        .install(File::anonymous_fifo("skerry-stream", ops, flags), true)
+    let stream = File::anonymous_fifo("skerry-stream", ops, flags);
+    request.caller.install(stream, OpenFlags::CLOEXEC)
 }
 
 fn wait(request: &IoctlRequest<'_>) -> Result<usize> {

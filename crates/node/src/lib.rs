@@ -85,7 +85,7 @@ const DOORBELL_INTERVAL_NS: u64 = 200_000;
 
 /// One ring is as good as a hundred: further ones wait until the node thread has looked.
 fn on_doorbell() {
-    guard::irq::mask_doorbell(true);
+    guard::irq::mask_doorbell();
     WORK_EVENT.set();
 }
 
@@ -190,7 +190,7 @@ fn supervise() {
             .min();
         again = soonest.map_or(Deadline::NEVER, Deadline::after_ns);
         quiet_until = Deadline::after_ns(DOORBELL_INTERVAL_NS);
-        guard::irq::mask_doorbell(false);
+        guard::irq::unmask_doorbell();
     }
 }
 

@@ -209,6 +209,7 @@ impl AddressSpace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::SharedWrites;
     use crate::object::ShmemObject;
     use crate::space::{MapRequest, Placement};
 
@@ -227,7 +228,13 @@ mod tests {
 
     fn file(name: &str) -> Arc<Object> {
         let backing = Arc::new(ShmemObject::default());
-        Object::file(backing, true, name.as_bytes().to_vec(), 1, 2)
+        Object::file(
+            backing,
+            SharedWrites::Allowed,
+            name.as_bytes().to_vec(),
+            1,
+            2,
+        )
     }
 
     /// Bytes of each area that are dumped.

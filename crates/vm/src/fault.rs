@@ -136,14 +136,17 @@ impl AddressSpace {
         {
             return Err(FaultError::AccessDenied);
         }
-        let perm = |write: bool| Perm {
-            write: write && area.prot.contains(Prot::WRITE),
+        // Rights to a page that is this mapping's alone, and to one that others see too.
+        let own = Perm {
+            write: area.prot.contains(Prot::WRITE),
             exec: area.prot.contains(Prot::EXEC),
         };
+        let borrowed = Perm {
+            write: false,
+            ..own
+        };
         let write = matches!(access, AccessKind::Write | AccessKind::Force);
-        if write
-            && self.wants_large(area)
-            && self.fault_in_large(state, area, va - offset, va, perm(true))
+        if write && self.wants_large(area) && self.fault_in_large(state, area, va - offset, va, own)
         {
             return Ok(FaultOutcome::Done);
         }
@@ -153,13 +156,13 @@ impl AddressSpace {
                 // Exclusive if this is the only reference; else the write sorts it out.
                 let exclusive = page.refs() == 1;
                 written &= exclusive;
-                return Ok((page, perm(exclusive)));
+                return Ok((page, if exclusive { own } else { borrowed }));
             }
             match &area.mapped {
-                None if write => Ok((Page::zeroed().ok_or(InsertFailure::Memory)?, perm(true))),
+                None if write => Ok((Page::zeroed().ok_or(InsertFailure::Memory)?, own)),
                 None => {
                     resident = false;
-                    Ok((zero_page::get().ok_or(InsertFailure::Memory)?, perm(false)))
+                    Ok((zero_page::get().ok_or(InsertFailure::Memory)?, borrowed))
                 }
                 Some(source) => {
                     let index = source.page_offset + (offset / PAGE_SIZE) as u64;
@@ -169,11 +172,11 @@ impl AddressSpace {
                         .cached(index)
                         .ok_or(InsertFailure::Page(index))?;
                     if area.is_shared() {
-                        Ok((page, perm(true)))
+                        Ok((page, own))
                     } else if write {
-                        Ok((page.duplicate().ok_or(InsertFailure::Memory)?, perm(true)))
+                        Ok((page.duplicate().ok_or(InsertFailure::Memory)?, own))
                     } else {
-                        Ok((page, perm(false)))
+                        Ok((page, borrowed))
                     }
                 }
             }
@@ -191,7 +194,13 @@ impl AddressSpace {
                 if let Some(source) = &area.mapped
                     && (!write || area.is_shared())
                 {
-                    self.fault_around(area, source, va - offset, va, perm(area.is_shared()));
+                    self.fault_around(
+                        area,
+                        source,
+                        va - offset,
+                        va,
+                        if area.is_shared() { own } else { borrowed },
+                    );
                 }
                 // A page kept as inaccessible may still be shared with a child.
                 Ok(if write && !written {
@@ -204,7 +213,7 @@ impl AddressSpace {
             Ok(Insert::Occupied(now)) if !write || now.write => Ok(FaultOutcome::Done),
             Ok(Insert::Occupied(_)) => {
                 area.has_private_pages.set();
-                self.handle_write_fault(va - offset, area, va, perm(true))
+                self.handle_write_fault(va - offset, area, va, own)
             }
             Err(InsertFailure::Memory) => Err(FaultError::NoMemory),
             Err(InsertFailure::Page(index)) => match &area.mapped {
@@ -457,12 +466,12 @@ mod tests {
         child.write(AT + 5, b"x").unwrap();
         assert_eq!(peek(&parent, AT + 5), b'x');
         assert_eq!(
-            parent.futex_key(AT + 4, false).unwrap().words(),
-            child.futex_key(AT + 4, false).unwrap().words()
+            parent.futex_key(AT + 4, false).unwrap().word(),
+            child.futex_key(AT + 4, false).unwrap().word()
         );
         assert!(
-            FutexKey::private(parent.id(), AT + 4).words()
-                != FutexKey::private(child.id(), AT + 4).words()
+            FutexKey::private(parent.id(), AT + 4).word()
+                != FutexKey::private(child.id(), AT + 4).word()
         );
     }
 

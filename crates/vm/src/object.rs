@@ -59,13 +59,33 @@ pub struct Object {
     pub(crate) ino: u64,
 }
 
+/// Right to write to a shared mapping of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SharedWrites {
+    /// The file is open for writing, and not sealed against it.
+    Allowed,
+    /// The mapping is for reading only, and stays so.
+    Denied,
+}
+
+impl SharedWrites {
+    /// [`Self::Allowed`] if `writable`.
+    #[must_use]
+    pub fn when(writable: bool) -> Self {
+        if writable {
+            Self::Allowed
+        } else {
+            Self::Denied
+        }
+    }
+}
+
 impl Object {
-    /// A file's contents. `writable`: a shared mapping may be written to. `name`, `dev` and `ino`
-    /// are for listings.
+    /// A file's contents. `name`, `dev` and `ino` are for listings.
     #[must_use]
     pub fn file(
         backing: Arc<dyn Backing>,
-        writable: bool,
+        writes: SharedWrites,
         name: Vec<u8>,
         dev: u64,
         ino: u64,
@@ -73,7 +93,7 @@ impl Object {
         Arc::new(Self {
             _counted: census::Object::default(),
             backing,
-            writable,
+            writable: writes == SharedWrites::Allowed,
             name,
             dev,
             ino,
@@ -90,7 +110,7 @@ impl Object {
     pub fn anonymous() -> Arc<Self> {
         Self::file(
             Arc::new(ShmemObject::default()),
-            true,
+            SharedWrites::Allowed,
             b"/dev/zero (deleted)".to_vec(),
             0,
             0,

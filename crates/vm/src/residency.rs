@@ -232,7 +232,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{Advice, MapRequest, Object, Placement, Prot};
+    use crate::{Advice, MapRequest, Object, Placement, Prot, SharedWrites};
 
     const AT: usize = 0x1000_0000;
 
@@ -260,7 +260,13 @@ mod tests {
     fn pages_are_of_one_kind() {
         let backing = Object::anonymous();
         (0..3).for_each(|index| drop(backing.backing.page(index).unwrap()));
-        let file = Object::file(backing.backing.clone(), true, b"/file".to_vec(), 5, 7);
+        let file = Object::file(
+            backing.backing.clone(),
+            SharedWrites::Allowed,
+            b"/file".to_vec(),
+            5,
+            7,
+        );
         let space = AddressSpace::new(1 << 40).unwrap();
         map(&space, AT, VmaFlags::empty(), Some(&file));
         let mut byte = [0];

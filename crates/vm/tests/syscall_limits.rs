@@ -6,7 +6,7 @@ use std::sync::Arc;
 use abi::errno::Errno;
 use vm::{
     AccessKind, AddressSpace, Advice, Backing, DontNeedScope, MapRequest, Object, PAGE_SIZE,
-    Placement, PrivateCopies, Prot, RemapOptions, ShmemObject, USER_END, VmaFlags,
+    Placement, PrivateCopies, Prot, RemapOptions, SharedWrites, ShmemObject, USER_END, VmaFlags,
 };
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
@@ -62,7 +62,7 @@ fn object() -> (Arc<ShmemObject>, Arc<Object>) {
     let memory = Arc::new(ShmemObject::default());
     (
         memory.clone(),
-        Object::file(memory, true, b"/file".to_vec(), 5, 7),
+        Object::file(memory, SharedWrites::Allowed, b"/file".to_vec(), 5, 7),
     )
 }
 

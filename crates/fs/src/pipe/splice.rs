@@ -7,6 +7,7 @@ use abi::errno::Errno;
 
 use super::{Pipe, PipeEnd};
 use crate::Result;
+use crate::file::Blocking;
 use crate::poll::Events;
 
 impl Pipe {
@@ -14,7 +15,7 @@ impl Pipe {
     /// there will never be.
     fn peek<R>(
         &self,
-        nonblocking: bool,
+        blocking: Blocking,
         mut look: impl FnMut((&[u8], &[u8])) -> R,
     ) -> Result<Option<R>> {
         let mut attempt = || {
@@ -25,7 +26,7 @@ impl Pipe {
             if state.writers == 0 {
                 Some(Ok(None))
             } else {
-                nonblocking.then_some(Err(Errno::EAGAIN))
+                blocking.would_block()
             }
         };
         match attempt() {
@@ -47,14 +48,14 @@ impl Pipe {
     }
 
     /// Waits for room, and keeps up to `max` bytes of it for the caller.
-    fn reserve(&self, max: usize, nonblocking: bool) -> Result<usize> {
+    fn reserve(&self, max: usize, blocking: Blocking) -> Result<usize> {
         let attempt = || {
             let mut state = self.state.lock();
             if state.readers == 0 {
                 return Some(Err(Errno::EPIPE));
             }
             match state.room().min(max) {
-                0 => nonblocking.then_some(Err(Errno::EAGAIN)),
+                0 => blocking.would_block(),
                 room => Some(state.grow(room).map(|()| {
                     state.reserved += room;
                     room
@@ -80,15 +81,15 @@ impl PipeEnd {
     /// read meanwhile may get later bytes first.
     ///
     /// # Errors
-    /// `EAGAIN` for `nonblocking`, `ERESTARTSYS`, and what `put` says.
+    /// `EAGAIN` for [`Blocking::Fail`], `ERESTARTSYS`, and what `put` says.
     pub fn drain(
         &self,
         max: usize,
-        nonblocking: bool,
+        blocking: Blocking,
         put: impl FnOnce(&[u8]) -> Result<usize>,
     ) -> Result<usize> {
         let mut buf = fallible::zeroed(max.min(self.capacity()))?;
-        let n = self.pipe.read(&mut buf, nonblocking)?;
+        let n = self.pipe.read(&mut buf, blocking)?;
         if n == 0 {
             return Ok(0);
         }
@@ -104,14 +105,15 @@ impl PipeEnd {
     /// caller's until then, so nothing that `get` brings is lost.
     ///
     /// # Errors
-    /// `EPIPE` without readers, `EAGAIN` for `nonblocking`, `ERESTARTSYS`, and what `get` says.
+    /// `EPIPE` without readers, `EAGAIN` for [`Blocking::Fail`], `ERESTARTSYS`, and what `get`
+    /// says.
     pub fn fill(
         &self,
         max: usize,
-        nonblocking: bool,
+        blocking: Blocking,
         get: impl FnOnce(&mut [u8]) -> Result<usize>,
     ) -> Result<usize> {
-        let room = self.pipe.reserve(max, nonblocking)?;
+        let room = self.pipe.reserve(max, blocking)?;
         let mut buf = fallible::zeroed(room);
         let mut result = buf
             .as_mut()
@@ -143,10 +145,10 @@ impl PipeEnd {
     ///
     /// # Errors
     /// As [`PipeEnd::drain`] and [`PipeEnd::fill`].
-    pub fn move_to(&self, to: &Self, max: usize, nonblocking: bool) -> Result<usize> {
-        match self.pipe.peek(nonblocking, |_| ())? {
+    pub fn move_to(&self, to: &Self, max: usize, blocking: Blocking) -> Result<usize> {
+        match self.pipe.peek(blocking, |_| ())? {
             None => Ok(0),
-            Some(()) => to.fill(max, nonblocking, |buf| self.pipe.read(buf, nonblocking)),
+            Some(()) => to.fill(max, blocking, |buf| self.pipe.read(buf, blocking)),
         }
     }
 
@@ -155,12 +157,12 @@ impl PipeEnd {
     ///
     /// # Errors
     /// As [`PipeEnd::drain`] and [`PipeEnd::fill`].
-    pub fn copy_to(&self, to: &Self, max: usize, nonblocking: bool) -> Result<usize> {
-        if self.pipe.peek(nonblocking, |_| ())?.is_none() {
+    pub fn copy_to(&self, to: &Self, max: usize, blocking: Blocking) -> Result<usize> {
+        if self.pipe.peek(blocking, |_| ())?.is_none() {
             return Ok(0);
         }
-        to.fill(max, nonblocking, |buf| {
-            let copied = self.pipe.peek(nonblocking, |(front, back)| {
+        to.fill(max, blocking, |buf| {
+            let copied = self.pipe.peek(blocking, |(front, back)| {
                 let first = front.len().min(buf.len());
                 buf[..first].copy_from_slice(&front[..first]);
                 let second = back.len().min(buf.len() - first);

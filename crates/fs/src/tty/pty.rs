@@ -17,7 +17,7 @@ use task::{Mutex, Once};
 
 use super::{Termios, Tty, TtyDriver, job_control};
 use crate::devfs::{self, CharDevice};
-use crate::file::{FileOps, OpenFlags};
+use crate::file::{Blocking, FileOps, OpenFlags};
 use crate::ioctl::IoctlRequest;
 use crate::mount::{FileSystem, Mount, new_anonymous_device};
 use crate::pipe::drain_into;
@@ -295,13 +295,13 @@ impl Master {
 
     /// Tries to read. With packet mode a byte in front tells whether it is data or the status of
     /// the slave.
-    fn try_read(&self, buf: &mut [u8], nonblocking: bool) -> Option<Result<usize>> {
+    fn try_read(&self, buf: &mut [u8], blocking: Blocking) -> Option<Result<usize>> {
         let mut state = self.driver().state.lock();
         if !PtyDriver::has_packet_status(&state) {
             if PtyDriver::is_slave_closed(&state) {
                 return Some(Err(Errno::EIO));
             }
-            return nonblocking.then_some(Err(Errno::EAGAIN));
+            return blocking.would_block();
         }
         if !state.packet_mode {
             return Some(Ok(drain_into(&mut state.data, buf)));
@@ -329,13 +329,12 @@ impl Master {
 
 impl FileOps for Master {
     fn read(&self, file: &File, buf: &mut [u8]) -> Result<usize> {
-        let nonblocking = file.is_nonblocking();
-        let n = match self.try_read(buf, nonblocking) {
+        let n = match self.try_read(buf, file.blocking()) {
             Some(result) => result?,
             None => self
                 .driver()
                 .readable
-                .wait(|| self.try_read(buf, false))??,
+                .wait(|| self.try_read(buf, Blocking::Wait))??,
         };
         self.driver().room.notify_events(Events::WRITABLE);
         Ok(n)
@@ -400,9 +399,7 @@ impl FileOps for Master {
                     u32::try_from(request.arg).map_err(|_| Errno::EINVAL)?,
                 );
                 let file = self.open_peer(file, flags)?;
-                return request
-                    .caller
-                    .install(file, flags.contains(OpenFlags::CLOEXEC));
+                return request.caller.install(file, flags);
             }
             ioctl::TIOCSIG => {
                 let signal = u32::try_from(request.arg)

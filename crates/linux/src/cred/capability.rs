@@ -31,28 +31,24 @@ pub struct CapUserData {
     inheritable: u32,
 }
 
-/// Reads the header: which thread, and how many [`CapUserData`] there are. `None`: the caller asks
-/// which version to use, or whether there is the one it named; who it names does not matter then.
-fn read_header(
-    header: UserPtr<CapUserHeader>,
-    asks: bool,
-) -> Result<Option<(Option<Tid>, usize)>, Errno> {
+/// The number of [`CapUserData`] that the header's version has. `None`: there is no such version,
+/// and the header names the preferred one now.
+fn read_version(header: UserPtr<CapUserHeader>) -> Result<Option<usize>, Errno> {
     let version = UserPtr::<u32>::new(header.addr());
-    let words = match version.read()? {
-        VERSION_1 => 1,
-        VERSION_2 | VERSION_3 => 2,
+    match version.read()? {
+        VERSION_1 => Ok(Some(1)),
+        VERSION_2 | VERSION_3 => Ok(Some(2)),
         _ => {
             version.write(&VERSION_3)?;
-            return if asks { Ok(None) } else { Err(Errno::EINVAL) };
+            Ok(None)
         }
-    };
-    if asks {
-        Ok(None)
-    } else {
-        header
-            .read()
-            .map(|header| Some((Tid::of_argument(header.pid), words)))
     }
+}
+
+/// Reads the header: which thread, and how many [`CapUserData`] there are.
+fn read_header(header: UserPtr<CapUserHeader>) -> Result<(Option<Tid>, usize), Errno> {
+    let words = read_version(header)?.ok_or(Errno::EINVAL)?;
+    Ok((Tid::of_argument(header.read()?.pid), words))
 }
 
 /// `capget(2)`: stores the capabilities of a thread, the caller's for number 0.
@@ -61,9 +57,11 @@ pub fn sys_capget(
     header: UserPtr<CapUserHeader>,
     data: UserPtr<CapUserData>,
 ) -> SysResult {
-    let Some((tid, words)) = read_header(header, data.is_null())? else {
-        return Ok(0);
-    };
+    if data.is_null() {
+        // Asks which version to use; the thread does not matter.
+        return read_version(header).map(|_| 0);
+    }
+    let (tid, words) = read_header(header)?;
     let caps = match tid {
         None => task.cred().caps,
         Some(tid) if !tid.is_valid() => return Err(Errno::EINVAL),
@@ -91,9 +89,7 @@ pub fn sys_capset(
     header: UserPtr<CapUserHeader>,
     data: UserPtr<CapUserData>,
 ) -> SysResult {
-    let Some((tid, words)) = read_header(header, false)? else {
-        return Err(Errno::EINVAL);
-    };
+    let (tid, words) = read_header(header)?;
     if tid.is_some_and(|tid| tid != task.tid()) {
         return Err(Errno::EPERM);
     }

@@ -25,8 +25,8 @@ impl IoctlCaller for TaskCaller<'_> {
         uaccess::write_bytes(addr.into(), from)
     }
 
-    fn install(&self, file: Arc<File>, cloexec: bool) -> SysResult {
-        self.0.files().install(file, CloseOnExec::when(cloexec))
+    fn install(&self, file: Arc<File>, flags: OpenFlags) -> SysResult {
+        self.0.files().install(file, CloseOnExec::of_flags(flags))
     }
 
     fn privileged(&self) -> bool {

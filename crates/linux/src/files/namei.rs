@@ -713,13 +713,8 @@ pub(crate) fn lookup_exec(
     task: &Task,
     dirfd: Fd,
     name: &[u8],
-    nofollow: bool,
+    flags: LookupFlags,
 ) -> Result<Path, Errno> {
     let cred = task.fs_cred();
-    let flags = if nofollow {
-        LookupFlags::NOFOLLOW
-    } else {
-        LookupFlags::empty()
-    };
     walk_at(task, &cred, dirfd, name)?.lookup(name, flags)
 }

@@ -8,7 +8,7 @@ use alloc::sync::Arc;
 
 use abi::errno::Errno;
 use fs::pipe::PipeEnd;
-use fs::{File, FileType, OpenFlags, Whence};
+use fs::{Blocking, File, FileType, OpenFlags, Whence};
 use uapi::fd::Fd;
 
 use crate::files::read_write::BOUNCE_BUFFER_LEN;
@@ -122,9 +122,9 @@ fn file_to_pipe(
     at: Option<&mut u64>,
     pipe: &PipeEnd,
     len: usize,
-    nonblocking: bool,
+    blocking: Blocking,
 ) -> SysResult {
-    pipe.fill(len, nonblocking, |buf| match at {
+    pipe.fill(len, blocking, |buf| match at {
         Some(at) => {
             let n = from.read_at(*at, buf)?;
             *at += n as u64;
@@ -141,19 +141,23 @@ fn pipe_to_file(
     to: &File,
     mut at: Option<&mut u64>,
     len: usize,
-    nonblocking: bool,
+    blocking: Blocking,
 ) -> SysResult {
     let len = write_limit(task, to, at.as_deref().copied(), len)?;
     let mut done = 0;
     while done < len {
-        let moved = pipe.drain(len - done, nonblocking || done > 0, |bytes| match &mut at {
-            Some(at) => {
-                let n = to.write_at(**at, bytes)?;
-                **at += n as u64;
-                Ok(n)
-            }
-            None => to.write(bytes),
-        });
+        let moved = pipe.drain(
+            len - done,
+            if done > 0 { Blocking::Fail } else { blocking },
+            |bytes| match &mut at {
+                Some(at) => {
+                    let n = to.write_at(**at, bytes)?;
+                    **at += n as u64;
+                    Ok(n)
+                }
+                None => to.write(bytes),
+            },
+        );
         match moved {
             Ok(0) => break,
             Ok(n) => done += n,
@@ -222,6 +226,7 @@ pub fn sys_splice(
     let (from, to) = ends(task, in_fd, out_fd)?;
     let (asked, len) = (len, len.min(MAX_TRANSFER));
     let nonblocking = |pipe: &File| flags & SPLICE_F_NONBLOCK != 0 || pipe.is_nonblocking();
+    let blocking = |pipe: &File| Blocking::unless(nonblocking(pipe));
     let (source, target) = (from.ops_as::<PipeEnd>(), to.ops_as::<PipeEnd>());
     if (source.is_some() && !in_offset.is_null()) || (target.is_some() && !out_offset.is_null()) {
         return Err(Errno::ESPIPE);
@@ -232,9 +237,11 @@ pub fn sys_splice(
     check_access((&from, &to))?;
     let result = match (source, target) {
         (Some(source), Some(target)) if source.is_of_same_pipe(target) => Err(Errno::EINVAL),
-        (Some(source), Some(target)) => {
-            source.move_to(target, len, nonblocking(&from) || nonblocking(&to))
-        }
+        (Some(source), Some(target)) => source.move_to(
+            target,
+            len,
+            Blocking::unless(nonblocking(&from) || nonblocking(&to)),
+        ),
         (Some(source), None) => {
             check_spliceable(&to, out_offset)?;
             if to.flags().contains(OpenFlags::APPEND) {
@@ -242,7 +249,7 @@ pub fn sys_splice(
             }
             check_end(&to, out_offset, asked)?;
             with_user_offset(out_offset, |at| {
-                pipe_to_file(task, source, &to, at, len, nonblocking(&from))
+                pipe_to_file(task, source, &to, at, len, blocking(&from))
             })
         }
         (None, Some(target)) => {
@@ -252,7 +259,7 @@ pub fn sys_splice(
             }
             check_end(&from, in_offset, len.min(target.capacity()))?;
             with_user_offset(in_offset, |at| {
-                file_to_pipe(&from, at, target, len, nonblocking(&to))
+                file_to_pipe(&from, at, target, len, blocking(&to))
             })
         }
         (None, None) => Err(Errno::EINVAL),
@@ -274,11 +281,12 @@ pub fn sys_tee(task: &Task, in_fd: Fd, out_fd: Fd, len: usize, flags: u32) -> Sy
     if source.is_of_same_pipe(target) {
         return Err(Errno::EINVAL);
     }
-    let nonblocking =
-        flags & SPLICE_F_NONBLOCK != 0 || from.is_nonblocking() || to.is_nonblocking();
+    let blocking = Blocking::unless(
+        flags & SPLICE_F_NONBLOCK != 0 || from.is_nonblocking() || to.is_nonblocking(),
+    );
     broken_pipe(
         task,
-        source.copy_to(target, len.min(MAX_TRANSFER), nonblocking),
+        source.copy_to(target, len.min(MAX_TRANSFER), blocking),
     )
 }
 
@@ -301,9 +309,9 @@ pub fn sys_vmsplice(
         return Ok(0);
     }
     let pipe = file.ops_as::<PipeEnd>().ok_or(Errno::EBADF)?;
-    let nonblocking = flags & SPLICE_F_NONBLOCK != 0 || file.is_nonblocking();
+    let blocking = Blocking::unless(flags & SPLICE_F_NONBLOCK != 0 || file.is_nonblocking());
     if !file.flags().is_writable() {
-        return pipe.drain(len, nonblocking, |bytes| {
+        return pipe.drain(len, blocking, |bytes| {
             for_each_segment(buffers, 0, bytes.len(), |addr, range| {
                 uaccess::write_bytes(addr, &bytes[range])
             })?;
@@ -312,7 +320,7 @@ pub fn sys_vmsplice(
     }
     broken_pipe(
         task,
-        pipe.fill(len, nonblocking, |buf| {
+        pipe.fill(len, blocking, |buf| {
             // What can be read counts, up to a page that cannot.
             let mut there = 0;
             let all = for_each_segment(buffers, 0, buf.len(), |addr, range| {
@@ -389,7 +397,7 @@ fn sendfile(task: &Task, in_fd: Fd, out_fd: Fd, at: Option<&mut u64>, len: usize
     }
     match pipe {
         Some(_) if len == 0 => Ok(0),
-        Some(pipe) => file_to_pipe(&from, at, pipe, len.min(MAX_TRANSFER), to.is_nonblocking()),
+        Some(pipe) => file_to_pipe(&from, at, pipe, len.min(MAX_TRANSFER), to.blocking()),
         None => copy_range(task, (&from, at), (&to, None), len),
     }
 }

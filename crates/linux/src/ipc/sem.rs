@@ -15,7 +15,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::{Process, namespaces};
 use crate::state::ipc::sem::{
-    MAX_SETS, MAX_VALUE, SEM_UNDO, SemArray, SemBuf, SemWaiter, Semaphore, SemidDs, State, alters,
+    Awaited, MAX_SETS, MAX_VALUE, SEM_UNDO, SemArray, SemBuf, SemWaiter, Semaphore, SemidDs, State,
+    alters,
 };
 use crate::state::ipc::{IPC_64, IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, IpcPerm, READ, WRITE, now};
 use crate::state::namespaces::IpcNamespace;
@@ -316,8 +317,8 @@ pub fn sys_semctl(task: &Task, id: i32, number: i32, command: u32, arg: usize) -
     Ok(match command {
         GETPID => semaphore.pid.raw() as usize,
         GETVAL => semaphore.value as usize,
-        GETNCNT => state.waiting(number, false),
-        GETZCNT => state.waiting(number, true),
+        GETNCNT => state.waiting(number, Awaited::Increase),
+        GETZCNT => state.waiting(number, Awaited::Zero),
         _ => {
             state.set_values(number, &[arg as i32], task.pid());
             0

@@ -13,8 +13,8 @@ use fallible::Text;
 use task::Mutex;
 use uapi::user_addr::UserAddr;
 use vm::{
-    MapRequest, Object, PAGE_SIZE, Placement, Prot, ReverseMap, ShmemObject, VmaFlags,
-    page_align_up,
+    MapRequest, Object, PAGE_SIZE, Placement, Prot, ReverseMap, SharedWrites, ShmemObject,
+    VmaFlags, page_align_up,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -131,7 +131,13 @@ pub fn sys_shmat(task: &Task, id: i32, addr: UserAddr, flags: u32) -> SysResult 
     prot.set(Prot::WRITE, !readonly);
     prot.set(Prot::EXEC, flags & SHM_EXEC != 0);
     let name = format!("/SYSV{:08x} (deleted)", segment.key).into_bytes();
-    let object = Object::file(segment.clone(), !readonly, name, 0, id as u64);
+    let object = Object::file(
+        segment.clone(),
+        SharedWrites::when(!readonly),
+        name,
+        0,
+        id as u64,
+    );
     let request = MapRequest {
         placement,
         len: segment.size,

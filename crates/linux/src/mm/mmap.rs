@@ -11,7 +11,7 @@ use uapi::fd::Fd;
 use uapi::user_addr::UserAddr;
 use vm::{
     AccessKind, AddressSpace, Advice, DontNeedScope, MapRequest, Object, PAGE_SIZE, Placement,
-    Prot, RemapOptions, VmaFlags, page_align_up,
+    Prot, RemapOptions, SharedWrites, VmaFlags, page_align_up,
 };
 
 use crate::process::personality::{READ_IMPLIES_EXEC, has_personality_bit};
@@ -51,7 +51,7 @@ fn file_object(file: &File, shared: bool, prot: Prot) -> Result<Arc<Object>, Err
     let meta = file.metadata();
     Ok(Object::file(
         file.backing()?,
-        writable && !sealed,
+        SharedWrites::when(writable && !sealed),
         file.path().to_bytes(None),
         meta.dev,
         meta.ino,

@@ -95,6 +95,14 @@ impl DumpedRegisters {
     }
 }
 
+/// Outcome of a core dump.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum DumpResult {
+    /// Something was written: `WCOREDUMP` says so.
+    Written,
+    Nothing,
+}
+
 /// Part of a thread in the core dump of its process.
 #[derive(Default)]
 pub(crate) struct DumpedThread {
@@ -123,7 +131,7 @@ impl Process {
         self.group_exit(signal);
         if self.is_replaced() {
             // The thread that replaces it may not have seen that it ends, and waits for this one.
-            self.end_core_dump(false);
+            self.end_core_dump(DumpResult::Nothing);
             return false;
         }
         let others = |other: &Arc<Task>| {
@@ -136,11 +144,10 @@ impl Process {
         true
     }
 
-    /// Ends the dump and lets the other threads go on to their ends; `dumped`: something was
-    /// written.
-    pub(crate) fn end_core_dump(&self, dumped: bool) {
+    /// Ends the dump and lets the other threads go on to their ends.
+    pub(crate) fn end_core_dump(&self, result: DumpResult) {
         const CORE: i32 = 0x80;
-        if dumped
+        if result == DumpResult::Written
             && !self.core_dump.is_aborted()
             && let Some(status) = self.group_exit_status.lock().as_mut()
         {

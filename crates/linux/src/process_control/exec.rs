@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
+use fs::path::LookupFlags;
 use fs::{Access as FileAccess, DenyWriteAccess, File, FileType, Path};
 use guard::fpu::UserFpu;
 use guard::user::UserRegs;
@@ -19,7 +20,7 @@ use uapi::initial_stack::{self, Strings};
 use uapi::sigframe::{AltStack, Frame};
 use uapi::user_addr::UserAddr;
 use vm::{
-    AddressSpace, MapRequest, Object, PAGE_SIZE, Placement, Prot, USER_END, VmaFlags,
+    AddressSpace, MapRequest, Object, PAGE_SIZE, Placement, Prot, SharedWrites, USER_END, VmaFlags,
     page_align_down,
 };
 
@@ -170,11 +171,11 @@ impl ExecFile {
 
 /// Opens a file to run it. Nobody needs to be allowed to read it, and a descriptor may be one of
 /// `O_PATH`: the file is opened anew.
-fn open(task: &Task, dirfd: Fd, name: &[u8], nofollow: bool) -> Result<ExecFile, Errno> {
+fn open(task: &Task, dirfd: Fd, name: &[u8], flags: LookupFlags) -> Result<ExecFile, Errno> {
     let path = match (name, dirfd) {
         ([], Fd::CWD) => task.fs().cwd(),
         ([], _) => task.files().get(dirfd)?.path().clone(),
-        _ => namei::lookup_exec(task, dirfd, name, nofollow)?,
+        _ => namei::lookup_exec(task, dirfd, name, flags)?,
     };
     if path.inode().kind() == FileType::Symlink {
         return Err(Errno::ELOOP);
@@ -222,7 +223,7 @@ fn object(file: &File) -> Result<Arc<Object>, Errno> {
     let meta = file.metadata();
     Ok(Object::file(
         file.backing()?,
-        false,
+        SharedWrites::Denied,
         file.path().to_bytes(None),
         meta.dev,
         meta.ino,
@@ -350,7 +351,7 @@ pub(crate) fn load(
         args.extend(argument);
         args.push(exec_name);
         args.extend(rest);
-        ExecFile { file, running } = open(task, Fd::CWD, &interpreter, false)?;
+        ExecFile { file, running } = open(task, Fd::CWD, &interpreter, LookupFlags::empty())?;
         exec_name = interpreter;
     }
     let (cred, secure) = exec_credentials(task, &file)?;
@@ -364,7 +365,7 @@ pub(crate) fn load(
         Some((at, len)) => {
             let mut name = read_at_most(&file, at, len)?;
             name.truncate(name.iter().position(|&b| b == 0).ok_or(Errno::ENOEXEC)?);
-            let interpreter = open(task, Fd::CWD, &name, false)?;
+            let interpreter = open(task, Fd::CWD, &name, LookupFlags::empty())?;
             let program = parse(&interpreter.file)?;
             Some((interpreter, program))
         }
@@ -600,7 +601,9 @@ fn exec(
     if flags & !(sys::AT_EMPTY_PATH | sys::AT_SYMLINK_NOFOLLOW) != 0 {
         return Err(Errno::EINVAL);
     }
-    let file = open(task, dirfd, name, flags & sys::AT_SYMLINK_NOFOLLOW != 0)?;
+    let mut lookup = LookupFlags::empty();
+    lookup.set(LookupFlags::NOFOLLOW, flags & sys::AT_SYMLINK_NOFOLLOW != 0);
+    let file = open(task, dirfd, name, lookup)?;
     let _nobody_attaches = Execve::begin(task);
     let loaded = load(task, file, name, args, &env)?;
     let former = task.tid();

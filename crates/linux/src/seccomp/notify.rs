@@ -272,15 +272,10 @@ impl FileOps for Descriptor {
             table.poll_wait(&self.0.changed);
         }
         let calls = self.0.calls.lock();
-        let any = |told: bool| {
-            calls
-                .waiting
-                .iter()
-                .any(|w| matches!((w.state, told), (State::Init, false) | (State::Sent, true)))
-        };
+        let any = |is: fn(&State) -> bool| calls.waiting.iter().any(|call| is(&call.state));
         let mut events = Events::empty();
-        events.set(Events::READABLE, any(false));
-        events.set(Events::WRITABLE, any(true));
+        events.set(Events::READABLE, any(|state| matches!(state, State::Init)));
+        events.set(Events::WRITABLE, any(|state| matches!(state, State::Sent)));
         events.set(Events::HUP, self.0.orphaned.load(Ordering::SeqCst));
         events
     }

@@ -247,13 +247,9 @@ fn send(
         consts::AF_UNIX => to.len > 0,
         _ => true,
     });
-    let mut once = |data: &[u8], last: bool| {
-        // The last byte of the message is urgent, not that of each step.
-        let message_flags = if last {
-            message_flags
-        } else {
-            message_flags - MsgFlags::OOB
-        };
+    // The last byte of the message is urgent, not that of each step.
+    let step_flags = message_flags - MsgFlags::OOB;
+    let mut once = |data: &[u8], message_flags: MsgFlags| {
         let ControlMessages {
             rights,
             credentials,
@@ -304,9 +300,10 @@ fn send(
                 step = PIECE;
                 continue;
             }
-            Ok(()) => once(&buf[..len], done + len == wanted),
+            Ok(()) if done + len == wanted => once(&buf[..len], message_flags),
+            Ok(()) => once(&buf[..len], step_flags),
             // Whether bytes can be sent at all comes before whether they can be read.
-            Err(e) if stream && done == 0 => once(&[], false)
+            Err(e) if stream && done == 0 => once(&[], step_flags)
                 .and_then(|_| protocol.wait_for_send_space(wait))
                 .and(Err(e)),
             Err(e) => check().and(Err(e)),

@@ -9,7 +9,10 @@ use core::sync::atomic::{Ordering, fence};
 use ::task::Once;
 use abi::errno::Errno;
 use vdso::{Data, IMAGE, PAGES};
-use vm::{AddressSpace, Backing, MapRequest, Object, PAGE_SIZE, Page, Placement, Prot, VmaFlags};
+use vm::{
+    AddressSpace, Backing, MapRequest, Object, PAGE_SIZE, Page, Placement, Prot, SharedWrites,
+    VmaFlags,
+};
 use zerocopy::IntoBytes;
 
 /// Bytes of data and object.
@@ -77,7 +80,7 @@ fn objects() -> Option<&'static [Arc<Object>; 2]> {
             Arc::new(PinnedPages::new(IMAGE)?),
         );
         let object = |pages: &Arc<PinnedPages>, name: &[u8]| {
-            Object::file(pages.clone(), false, name.to_vec(), 0, 0)
+            Object::file(pages.clone(), SharedWrites::Denied, name.to_vec(), 0, 0)
         };
         let both = [
             object(DATA.call_once(|| data), b"[vvar]"),

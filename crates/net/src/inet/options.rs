@@ -3,7 +3,6 @@
 //! `multicast.rs`.
 
 use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr};
 use core::ops::RangeInclusive;
@@ -128,10 +127,15 @@ impl InetOptions {
         self.values.lock().multicast_source = source;
     }
 
-    /// The address multicasts go out from, if it was chosen.
-    pub(super) fn multicast_source(&self, v4: bool) -> Option<IpAddr> {
-        if v4 {
-            return self.values.lock().multicast_source.map(IpAddr::V4);
+    /// The IPv4 address that multicasts go out from, if it was chosen (`IP_MULTICAST_IF`).
+    pub(super) fn multicast_source_v4(&self) -> Option<Ipv4Addr> {
+        self.values.lock().multicast_source
+    }
+
+    /// The address that multicasts to `group` go out from, if it was chosen.
+    pub(super) fn multicast_source(&self, group: IpAddr) -> Option<IpAddr> {
+        if group.is_ipv4() {
+            return self.multicast_source_v4().map(IpAddr::V4);
         }
         let index = self.int_option(IPV6, net::IPV6_MULTICAST_IF);
         let core = &self.stack.core;
@@ -247,13 +251,8 @@ pub(super) fn get(
         (TCP, net::TCP_USER_TIMEOUT) => tcp.map_or(0, |tcp| tcp.user_timeout_ms().cast_signed()),
         (IP, net::IP_MTU) | (IPV6, net::IPV6_MTU) => 65_535,
         (IP, net::IP_MULTICAST_IF) => {
-            return Ok(common
-                .options
-                .multicast_source(true)
-                .map_or(vec![0; 4], |ip| match ip {
-                    IpAddr::V4(ip) => ip.octets().to_vec(),
-                    IpAddr::V6(_) => vec![0; 4],
-                }));
+            let source = common.options.multicast_source_v4();
+            return Ok(source.unwrap_or(Ipv4Addr::UNSPECIFIED).octets().to_vec());
         }
         (IPV6, net::IPV6_V6ONLY) => i32::from(common.is_v6_only()),
         _ => {

@@ -317,7 +317,7 @@ impl UdpSocket {
         if !to.ip().is_multicast() {
             return stack.route(to.ip());
         }
-        match self.common.options.multicast_source(to.is_ipv4()) {
+        match self.common.options.multicast_source(to.ip()) {
             Some(source) => stack.route(source),
             None => stack.route(to.ip()),
         }

@@ -195,15 +195,24 @@ struct StreamRead {
     stop: bool,
 }
 
-/// Takes (or with `peek` looks at) bytes of a stream, up to where the receiver has to stop. With
-/// `who` the bytes are all one sender's; `before` is the sender of those this call has already. Of
-/// what is only looked at the first `hole` are left out.
+/// Senders whose bytes one call may receive together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Senders {
+    /// All of them.
+    Any,
+    /// The first one only: the receiver asks for credentials (`SO_PASSCRED`).
+    One,
+}
+
+/// Takes (or with `peek` looks at) bytes of a stream, up to where the receiver has to stop.
+/// `before` is the sender of those this call has already. Of what is only looked at the first
+/// `hole` are left out.
 fn read_bytes(
     queue: &mut ByteStream,
     buf: &mut [u8],
     peek: bool,
     hole: usize,
-    who: bool,
+    senders: Senders,
     before: Option<Ucred>,
 ) -> StreamRead {
     let ahead = queue.urgent.map_or(0, |urgent| {
@@ -219,14 +228,14 @@ fn read_bytes(
         bytes: limit,
         ..StreamRead::default()
     };
-    if !queue.scm_segments.is_empty() || who {
+    if !queue.scm_segments.is_empty() || senders == Senders::One {
         let start = queue.read_offset + hole as u64;
         let end = start + limit as u64;
         let mut at = start;
         // Whether bytes up to `to` from this sender may be taken too.
         let go_on = |taken: &mut StreamRead, from: Option<Ucred>| {
             let from = from.unwrap_or(Ucred::OVERFLOW);
-            !who || *taken.credentials.get_or_insert(from) == from
+            senders == Senders::Any || *taken.credentials.get_or_insert(from) == from
         };
         for mark in queue
             .scm_segments
@@ -436,7 +445,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
         Ok(n)
     }
 
-    /// Receives bytes, and what came with them; with `who`, of one sender.
+    /// Receives bytes, and what came with them; of one sender if `senders` says so.
     ///
     /// # Errors
     /// As [`WaitPolicy::wait_on`]; the endpoint's own error.
@@ -444,7 +453,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
         &self,
         buf: &mut [u8],
         flags: MsgFlags,
-        who: bool,
+        senders: Senders,
         wait: WaitPolicy,
     ) -> Result<ReceivedMessage> {
         if flags.contains(MsgFlags::OOB) {
@@ -492,7 +501,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
                     &mut buf[done..],
                     peek,
                     hole,
-                    who,
+                    senders,
                     before,
                 )))
             };
@@ -558,7 +567,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
         &self,
         limit: usize,
         flags: MsgFlags,
-        who: bool,
+        senders: Senders,
         wait: WaitPolicy,
     ) -> Result<(Vec<u8>, ReceivedMessage)> {
         if flags.contains(MsgFlags::OOB) {
@@ -584,7 +593,7 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
             wait.wait_on(&self.own.readable, any)?
         };
         let mut data = fallible::zeroed(size.min(limit))?;
-        let got = self.receive(&mut data, flags, who, wait)?;
+        let got = self.receive(&mut data, flags, senders, wait)?;
         data.truncate(got.copied);
         Ok((data, got))
     }
@@ -654,7 +663,7 @@ mod tests {
                 };
                 let mut buf = [0; 8];
                 let got = loop {
-                    match pair.receive(&mut buf, MsgFlags::empty(), false, NOW) {
+                    match pair.receive(&mut buf, MsgFlags::empty(), Senders::Any, NOW) {
                         Err(Errno::EAGAIN) => {}
                         other => break other.map(|got| got.copied),
                     }

@@ -10,7 +10,7 @@ use fs::poll::Events;
 
 use super::UnixSocket;
 use super::endpoint::{UnixEndpoint, UnixMessage, UnixQueue};
-use crate::socket::byte_stream::ConnectedStream;
+use crate::socket::byte_stream::{ConnectedStream, Senders};
 use crate::socket::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::socket::{PeekedRights, ScmRights, caller_ucred};
 use crate::{
@@ -52,7 +52,7 @@ impl UnixSocket {
                 self.endpoint.send_charged_bytes(),
                 self.endpoint
                     .datagram_peer()
-                    .is_none_or(|peer| self.can_queue_datagram(&peer, true)),
+                    .is_none_or(|peer| self.poll_peer_queue(&peer)),
             ),
             (_, Some(peer)) => (peer.charged_bytes(), true),
             (_, None) => (0, true),
@@ -65,15 +65,14 @@ impl UnixSocket {
         events
     }
 
-    /// Whether another datagram may wait at `peer`; if not, `tell` has this socket told when one
-    /// may.
-    fn can_queue_datagram(&self, peer: &Arc<UnixEndpoint>, tell: bool) -> bool {
+    /// Whether another datagram may wait at `peer`; if not, this socket is told when one may.
+    fn poll_peer_queue(&self, peer: &Arc<UnixEndpoint>) -> bool {
         if peer.is_connected_to(&self.endpoint) {
             return true;
         }
         let mut queue = peer.queue.lock();
         let room = queue.closed || queue.packets.len() <= self.max_dgram_qlen();
-        if !room && tell {
+        if !room {
             self.register_blocked_sender(&mut queue);
         }
         room
@@ -357,12 +356,9 @@ impl UnixSocket {
     ) -> Result<(Vec<u8>, ReceivedMessage)> {
         if self.socket_type == SocketType::Stream {
             let peer = self.stream_peer()?;
-            return self.stream(peer).receive_to_vec(
-                limit,
-                flags,
-                self.endpoint.options.pass_credentials(),
-                wait,
-            );
+            return self
+                .stream(peer)
+                .receive_to_vec(limit, flags, self.senders(), wait);
         }
         let (mut data, mut got) = self.dequeue_message(flags, wait)?;
         let whole = data.len();
@@ -392,8 +388,16 @@ impl UnixSocket {
         wait: WaitPolicy,
     ) -> Result<ReceivedMessage> {
         let peer = self.stream_peer()?;
-        self.stream(peer)
-            .receive(buf, flags, self.endpoint.options.pass_credentials(), wait)
+        self.stream(peer).receive(buf, flags, self.senders(), wait)
+    }
+
+    /// Senders whose bytes one call may receive together.
+    fn senders(&self) -> Senders {
+        if self.endpoint.options.pass_credentials() {
+            Senders::One
+        } else {
+            Senders::Any
+        }
     }
 
     fn dequeue_message(

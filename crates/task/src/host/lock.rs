@@ -5,6 +5,8 @@ use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::ptr::from_ref;
 
+use explore::LockMode;
+
 /// A lock of a model's thread is given up, after the real one.
 struct Release(Option<usize>);
 
@@ -18,10 +20,10 @@ impl Drop for Release {
 
 /// Takes a lock in the model, if the caller is one of its threads.
 #[track_caller]
-fn acquire<T: ?Sized>(lock: &T, shared: bool) -> Release {
+fn acquire<T: ?Sized>(lock: &T, mode: LockMode) -> Release {
     let lock = explore::is_active().then(|| from_ref(lock).cast::<()>().addr());
     if let Some(lock) = lock {
-        explore::acquire(lock, shared);
+        explore::acquire(lock, mode);
     }
     Release(lock)
 }
@@ -46,7 +48,7 @@ impl<T: ?Sized> Mutex<T> {
     /// Waits for the lock, and returns a guard that gives it up when dropped.
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        let release = acquire(&self.0, false);
+        let release = acquire(&self.0, LockMode::Exclusive);
         MutexGuard {
             guard: self.0.lock(),
             release,
@@ -131,7 +133,7 @@ impl<T: ?Sized> RwLock<T> {
     /// Waits until no writer is inside or waiting.
     #[track_caller]
     pub fn read(&self) -> ReadGuard<'_, T> {
-        let release = acquire(&self.0, true);
+        let release = acquire(&self.0, LockMode::Shared);
         ReadGuard {
             guard: self.0.read(),
             _release: release,
@@ -141,7 +143,7 @@ impl<T: ?Sized> RwLock<T> {
     /// Waits until nobody else is inside.
     #[track_caller]
     pub fn write(&self) -> WriteGuard<'_, T> {
-        let release = acquire(&self.0, false);
+        let release = acquire(&self.0, LockMode::Exclusive);
         WriteGuard {
             guard: self.0.write(),
             _release: release,
@@ -289,7 +291,7 @@ impl<T> Once<T> {
         if let Some(value) = self.get() {
             return value;
         }
-        let _making = acquire(&self.0, false);
+        let _making = acquire(&self.0, LockMode::Exclusive);
         self.0.call_once(make)
     }
 

@@ -175,9 +175,10 @@ impl Cpu {
     ) -> u32 {
         match (current, look) {
             (None | Some(Policy::Idle), _) => wake::SEND_IPI,
-            (Some(Policy::Fifo(priority) | Policy::Rr(priority)), _) => {
-                wake::realtime(priority, limit_begins)
+            (Some(Policy::Fifo(priority) | Policy::Rr(priority)), _) if limit_begins => {
+                wake::realtime_before_limit(priority)
             }
+            (Some(Policy::Fifo(priority) | Policy::Rr(priority)), _) => wake::realtime(priority),
             (_, Some(look)) if look <= self.running_since.get() + HYSTERESIS_NS => {
                 wake::TIMER_BEFORE_PREEMPTION
             }

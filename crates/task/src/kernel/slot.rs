@@ -200,21 +200,22 @@ impl Slot {
     /// Keeps the history of a thread that will be queued where it was.
     #[inline]
     pub(super) fn save_history(&self, history: &History) {
-        self.store_history(history, false);
+        self.store_history(history);
+        self.migrated.store(false, Ordering::Relaxed);
     }
 
     /// Keeps the history of a thread that goes to another queue.
     #[inline]
     pub(super) fn save_history_migrated(&self, history: &History) {
-        self.store_history(history, true);
+        self.store_history(history);
+        self.migrated.store(true, Ordering::Relaxed);
     }
 
     #[inline]
-    fn store_history(&self, history: &History, migrated: bool) {
+    fn store_history(&self, history: &History) {
         for (to, word) in self.history.iter().zip(history.to_words()) {
             to.store(word, Ordering::Relaxed);
         }
-        self.migrated.store(migrated, Ordering::Relaxed);
     }
 
     /// Recent CPU use of the thread; the first words of its history.

@@ -39,10 +39,14 @@ pub(super) const TIMER_AT_SLICE_END: u32 = 4;
 /// First wake state of a CPU with a real-time thread: see [`realtime`].
 const REALTIME: u32 = 5;
 
-/// The wake state of a CPU with a real-time thread of that priority. `limit_begins`: its time
-/// begins to run when a fair thread waits.
-pub(super) fn realtime(priority: u8, limit_begins: bool) -> u32 {
-    REALTIME + 2 * u32::from(priority) + u32::from(limit_begins)
+/// The wake state of a CPU with a real-time thread of that priority.
+pub(super) fn realtime(priority: u8) -> u32 {
+    REALTIME + 2 * u32::from(priority)
+}
+
+/// The same of one whose time begins to run when a fair thread waits.
+pub(super) fn realtime_before_limit(priority: u8) -> u32 {
+    realtime(priority) + 1
 }
 
 /// Gives a thread its permit. Callable anywhere.
@@ -225,7 +229,7 @@ fn notify_cpu(target: CpuId, policy: Policy) -> WakeMethod {
         TIMER_BEFORE_PREEMPTION => policy.realtime().is_none(),
         TIMER_AT_SLICE_END => matches!(policy, Policy::Batch(_) | Policy::Idle),
         state => match policy.realtime() {
-            Some(priority) => realtime(priority, true) < state,
+            Some(priority) => realtime_before_limit(priority) < state,
             None => state & 1 == REALTIME & 1,
         },
     };

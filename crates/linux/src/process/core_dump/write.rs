@@ -20,7 +20,7 @@ use uapi::time::NS_PER_SEC;
 use vm::{AddressSpace, DumpArea, PAGE_SIZE, Prot};
 use zerocopy::IntoBytes;
 
-use super::DumpedRegisters;
+use super::{DumpResult, DumpedRegisters};
 use crate::Task;
 use crate::process::{Process, process_table, upcalls};
 use crate::state::core_pattern::{self, Destination, Facts};
@@ -89,7 +89,11 @@ fn dump(task: &Arc<Task>, regs: &UserRegs, info: &SigInfo) {
         }
         Destination::Program(args) => dump_to_program(task, args, regs, info),
     };
-    process.end_core_dump(dumped);
+    process.end_core_dump(if dumped {
+        DumpResult::Written
+    } else {
+        DumpResult::Nothing
+    });
 }
 
 fn destination(

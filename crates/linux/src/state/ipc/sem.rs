@@ -55,9 +55,22 @@ pub(crate) struct Semaphore {
     pub(crate) pid: Pid,
 }
 
-/// A semaphore that keeps a call from being done, and whether it has to become zero for that.
+/// Change of a semaphore that a call waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Blocked(pub(crate) usize, pub(crate) bool);
+pub(crate) enum Awaited {
+    /// To zero.
+    Zero,
+    /// To more than it is.
+    Increase,
+}
+
+/// A semaphore that keeps a call from being done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Blocked {
+    /// Its place in the set.
+    pub(crate) number: usize,
+    pub(crate) until: Awaited,
+}
 
 /// A call that waits, as whoever does its operations for it sees it.
 #[derive(Default)]
@@ -155,7 +168,12 @@ impl State {
             return Some(if operation.has(IPC_NOWAIT) {
                 Err(Errno::EAGAIN)
             } else {
-                Ok(Blocked(number, change == 0))
+                let until = if change == 0 {
+                    Awaited::Zero
+                } else {
+                    Awaited::Increase
+                };
+                Ok(Blocked { number, until })
             });
         }
         let undo = self
@@ -232,9 +250,11 @@ impl State {
         let mut at = 0;
         while at < self.pending.len() {
             let blocked = self.pending[at].blocked;
-            let value = self.semaphores[blocked.0].value;
+            let value = self.semaphores[blocked.number].value;
             // Most wait for what has not changed. (Several operations may be on one semaphore.)
-            if self.pending[at].operations.len() == 1 && (value == 0) != blocked.1 {
+            if self.pending[at].operations.len() == 1
+                && (value == 0) != (blocked.until == Awaited::Zero)
+            {
                 at += 1;
                 continue;
             }
@@ -266,9 +286,9 @@ impl State {
             .retain(|call| !Arc::ptr_eq(&call.waiter, waiter));
     }
 
-    /// Number of calls that wait for this semaphore, for it to be zero or not.
-    pub(crate) fn waiting(&self, number: usize, zero: bool) -> usize {
-        let is_it = |call: &&PendingCall| call.blocked == Blocked(number, zero);
+    /// Number of calls that wait for this semaphore.
+    pub(crate) fn waiting(&self, number: usize, until: Awaited) -> usize {
+        let is_it = |call: &&PendingCall| call.blocked == Blocked { number, until };
         self.pending.iter().filter(is_it).count()
     }
 
@@ -376,7 +396,13 @@ mod tests {
     fn what_is_given_to_a_waiter_cannot_be_taken_back() {
         let mut state = set(&[0]);
         let waits = [1, 2].map(|pid| call(&mut state, pid, &[DOWN]));
-        assert_eq!((state.waiting(0, false), state.waiting(0, true)), (2, 0));
+        assert_eq!(
+            (
+                state.waiting(0, Awaited::Increase),
+                state.waiting(0, Awaited::Zero)
+            ),
+            (2, 0)
+        );
         assert_eq!(call(&mut state, 3, &[UP]).outcome(), Some(Ok(())));
         assert_eq!(waits[0].outcome(), Some(Ok(())));
         assert_eq!(state.semaphores[0].pid, Pid::new(1));
@@ -388,7 +414,10 @@ mod tests {
         assert_eq!(waits[1].outcome(), None);
         call(&mut state, 3, &[UP]);
         assert_eq!(waits[1].outcome(), Some(Ok(())));
-        assert_eq!((values(&state), state.waiting(0, false)), (vec![0], 0));
+        assert_eq!(
+            (values(&state), state.waiting(0, Awaited::Increase)),
+            (vec![0], 0)
+        );
     }
 
     #[test]
@@ -411,7 +440,10 @@ mod tests {
         let mut state = set(&[2]);
         let zero = call(&mut state, 1, &[ZERO]);
         let last = call(&mut state, 2, &[DOWN, ZERO]);
-        assert_eq!((state.waiting(0, true), values(&state)), (2, vec![2]));
+        assert_eq!(
+            (state.waiting(0, Awaited::Zero), values(&state)),
+            (2, vec![2])
+        );
         call(&mut state, 3, &[DOWN]);
         assert_eq!(last.outcome(), Some(Ok(())));
         assert_eq!(zero.outcome(), Some(Ok(())));

@@ -24,7 +24,11 @@ impl PollObserver for DeferredConnection {
                 .is_shut_down(SEND_SHUTDOWN | FIN_RECEIVED);
         let data = !self.server.endpoint.queue.lock().bytes.is_empty();
         if reset || data || self.server.endpoint.is_shut_down(FIN_RECEIVED) {
-            self.finish_deferral(!reset);
+            self.finish_deferral(if reset {
+                Deferral::Dropped
+            } else {
+                Deferral::Acceptable
+            });
         }
     }
 }
@@ -35,14 +39,23 @@ struct DeferTimer(Weak<DeferredConnection>);
 impl TimerCallback for DeferTimer {
     fn on_expiry(&self) {
         if let Some(deferred) = self.0.upgrade() {
-            deferred.finish_deferral(true);
+            deferred.finish_deferral(Deferral::Acceptable);
         }
     }
 }
 
+/// How a deferral ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Deferral {
+    /// The connection can be accepted.
+    Acceptable,
+    /// Nobody will hear of it.
+    Dropped,
+}
+
 impl DeferredConnection {
-    /// Ends the deferral: the connection can be accepted, or nobody will hear of it.
-    fn finish_deferral(&self, accepted: bool) {
+    /// Ends the deferral.
+    fn finish_deferral(&self, outcome: Deferral) {
         let Some(listener) = self.listener.upgrade() else {
             return;
         };
@@ -59,12 +72,12 @@ impl DeferredConnection {
                 return;
             };
             let ended = backlog.deferred.swap_remove(at);
-            if accepted {
+            if outcome == Deferral::Acceptable {
                 backlog.accept_queue.push_back(ended.server.clone());
             }
             ended
         };
-        if accepted {
+        if outcome == Deferral::Acceptable {
             listener.endpoint.readable.notify_events(Events::READABLE);
         } else {
             ended.server.close();

@@ -12,6 +12,7 @@ use super::{Connection, TcpSocket, reset_as_eof, reset_by_peer};
 use crate::inet::bind_table::BindAddress;
 use crate::inet::option_table::TCP;
 use crate::inet::options;
+use crate::socket::byte_stream::Senders;
 use crate::socket::endpoint::{FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::{
     Address, Caller, MsgFlags, OptionAccess, OutgoingMessage, ReceivedMessage, Socket, SocketOps,
@@ -250,7 +251,7 @@ impl SocketOps for TcpSocket {
         }
         let pair = self.stream(self.connection_for_receive(flags, wait)?);
         let (data, mut got) = reset_as_eof(
-            pair.receive_to_vec(limit, flags, false, wait),
+            pair.receive_to_vec(limit, flags, Senders::Any, wait),
             (Vec::new(), ReceivedMessage::default()),
         )?;
         self.add_inq_message(&mut got);

@@ -28,7 +28,7 @@ use super::bind_table::{BindAddress, BindTable, Bindable, PortBinding, ReusePoli
 use super::inet_socket::{Family, InetSocket};
 use super::option_table::{TCP, TCP_INQ};
 use super::stack::InetStack;
-use crate::socket::byte_stream::{ByteStream, ConnectedStream};
+use crate::socket::byte_stream::{ByteStream, ConnectedStream, Senders};
 use crate::socket::core_stack::CoreStack;
 use crate::socket::endpoint::{self, FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
 use crate::socket::socket_list::SocketList;
@@ -332,7 +332,8 @@ impl TcpSocket {
         }
         let connection = self.connection_for_receive(flags, wait)?;
         let mut got = reset_as_eof(
-            self.stream(connection).receive(buf, flags, false, wait),
+            self.stream(connection)
+                .receive(buf, flags, Senders::Any, wait),
             ReceivedMessage::default(),
         )?;
         self.add_inq_message(&mut got);
