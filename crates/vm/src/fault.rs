@@ -137,16 +137,18 @@ impl AddressSpace {
             return Err(FaultError::AccessDenied);
         }
         // Rights to a page that is this mapping's alone, and to one that others see too.
-        let own = Perm {
+        let own = || Perm {
             write: area.prot.contains(Prot::WRITE),
             exec: area.prot.contains(Prot::EXEC),
         };
-        let borrowed = Perm {
+        let borrowed = || Perm {
             write: false,
-            ..own
+            exec: area.prot.contains(Prot::EXEC),
         };
         let write = matches!(access, AccessKind::Write | AccessKind::Force);
-        if write && self.wants_large(area) && self.fault_in_large(state, area, va - offset, va, own)
+        if write
+            && self.wants_large(area)
+            && self.fault_in_large(state, area, va - offset, va, own())
         {
             return Ok(FaultOutcome::Done);
         }
@@ -156,13 +158,13 @@ impl AddressSpace {
                 // Exclusive if this is the only reference; else the write sorts it out.
                 let exclusive = page.refs() == 1;
                 written &= exclusive;
-                return Ok((page, if exclusive { own } else { borrowed }));
+                return Ok((page, if exclusive { own() } else { borrowed() }));
             }
             match &area.mapped {
-                None if write => Ok((Page::zeroed().ok_or(InsertFailure::Memory)?, own)),
+                None if write => Ok((Page::zeroed().ok_or(InsertFailure::Memory)?, own())),
                 None => {
                     resident = false;
-                    Ok((zero_page::get().ok_or(InsertFailure::Memory)?, borrowed))
+                    Ok((zero_page::get().ok_or(InsertFailure::Memory)?, borrowed()))
                 }
                 Some(source) => {
                     let index = source.page_offset + (offset / PAGE_SIZE) as u64;
@@ -172,11 +174,11 @@ impl AddressSpace {
                         .cached(index)
                         .ok_or(InsertFailure::Page(index))?;
                     if area.is_shared() {
-                        Ok((page, own))
+                        Ok((page, own()))
                     } else if write {
-                        Ok((page.duplicate().ok_or(InsertFailure::Memory)?, own))
+                        Ok((page.duplicate().ok_or(InsertFailure::Memory)?, own()))
                     } else {
-                        Ok((page, borrowed))
+                        Ok((page, borrowed()))
                     }
                 }
             }
@@ -199,7 +201,7 @@ impl AddressSpace {
                         source,
                         va - offset,
                         va,
-                        if area.is_shared() { own } else { borrowed },
+                        if area.is_shared() { own() } else { borrowed() },
                     );
                 }
                 // A page kept as inaccessible may still be shared with a child.
@@ -213,7 +215,7 @@ impl AddressSpace {
             Ok(Insert::Occupied(now)) if !write || now.write => Ok(FaultOutcome::Done),
             Ok(Insert::Occupied(_)) => {
                 area.has_private_pages.set();
-                self.handle_write_fault(va - offset, area, va, own)
+                self.handle_write_fault(va - offset, area, va, own())
             }
             Err(InsertFailure::Memory) => Err(FaultError::NoMemory),
             Err(InsertFailure::Page(index)) => match &area.mapped {
