@@ -91,6 +91,24 @@ pub const fn state_name(state: u32) -> &'static str {
     }
 }
 
+/// `health` of an instance that runs: nothing is known against it.
+pub const HEALTH_GOOD: u32 = 0;
+/// `health`: a CPU has not answered for a while. Its host may have stopped it.
+pub const HEALTH_UNRESPONSIVE: u32 = 1;
+/// `health`: a CPU answers, and takes no interrupts any more.
+pub const HEALTH_HUNG: u32 = 2;
+
+/// A health's name, as shown to people.
+#[must_use]
+pub const fn health_name(health: u32) -> &'static str {
+    match health {
+        HEALTH_GOOD => "good",
+        HEALTH_UNRESPONSIVE => "unresponsive",
+        HEALTH_HUNG => "hung",
+        _ => "unknown",
+    }
+}
+
 /// Bytes of a label.
 pub const LABEL_BYTES: usize = 64;
 
@@ -157,6 +175,11 @@ pub const CREATE_TRACE: u32 = 1;
 /// `flags` of [`Create`]: threads of one core may be the instance's and those of others that have
 /// this flag.
 pub const CREATE_SHARED_CORES: u32 = 2;
+
+/// `flags` of [`Create`]: nobody looks whether its CPUs hang.
+pub const CREATE_UNWATCHED: u32 = 4;
+/// `flags` of [`Create`]: it is halted when a CPU of it hangs.
+pub const CREATE_STOP_WHEN_HUNG: u32 = 8;
 
 /// See [`CREATE`].
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -261,6 +284,10 @@ pub struct Status {
     pub lost_cpus: u32,
     /// CPUs that had to be reset.
     pub reset_cpus: u32,
+    /// `HEALTH_*`; of one that has ended, as it was then.
+    pub health: u32,
+    /// Unused; zero.
+    pub reserved: u32,
     /// Reason for the state, in words.
     pub detail: [u8; 128],
 }
@@ -338,7 +365,7 @@ const _: () = {
     assert!(size_of::<Create>() == 376);
     assert!(size_of::<Load>() == 40);
     assert!(size_of::<Target>() == 8);
-    assert!(size_of::<Status>() == 296);
+    assert!(size_of::<Status>() == 304);
     assert!(size_of::<List>() == 16 && size_of::<Attach>() == 16 && size_of::<Wait>() == 16);
 };
 
@@ -402,6 +429,14 @@ mod tests {
             assert_eq!(text(&status.detail).map(str::len), Some(kept));
         }
         assert_eq!(status.detail[127], 0);
+    }
+
+    #[test]
+    fn each_health_has_a_name_of_its_own() {
+        assert_eq!(
+            [0, 1, 2, 3].map(health_name),
+            ["good", "unresponsive", "hung", "unknown"]
+        );
     }
 
     #[test]

@@ -1,17 +1,20 @@
 //! The instance window: memory of the supervisor's that it shares with one instance.
 //!
-//! It holds status words, the halt word and six rings. All of it is atomics: a dying or hostile
-//! instance may write anything at any time, and reading it stays defined. Neither side believes an
+//! It holds status words, the halt word, six rings and a heartbeat for each CPU. All of it is
+//! atomics: a dying or hostile instance may write anything at any time, and reading it stays
+//! defined. Neither side believes an
 //! index or a length in it; `ring` masks and validates. Positions and sizes are constants of this
 //! file, never values read from the window.
 
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use crate::descriptor::MAX_CPUS;
+
 /// `"SKERRYWN"` as a little-endian number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SKERRYWN");
 /// Version of the layout below.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Bytes of a standard stream's ring.
 pub const STREAM_BYTES: usize = 64 << 10;
@@ -82,6 +85,51 @@ pub struct Orders {
     /// Counts up when the supervisor rings the doorbell; lets the instance tell a real ring from a
     /// stray interrupt.
     pub doorbells: AtomicU32,
+}
+
+/// Signs of life of one CPU. All but [`asked`](Self::asked) is written by that CPU.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Heartbeat {
+    /// Counts up at each interrupt that the CPU takes, and whenever it has slept.
+    pub beats: AtomicU64,
+    /// TSC since when the CPU sleeps; 0 while it does not.
+    pub idle_since: AtomicU64,
+    /// Where the last question found the CPU with interrupts off.
+    pub place: AtomicU64,
+    /// Number of the thread that ran there; [`Self::NO_THREAD`] if there was none.
+    pub thread: AtomicU32,
+    /// The last question that the CPU has answered.
+    pub answered: AtomicU32,
+    /// The supervisor's last question, which comes with an NMI.
+    pub asked: AtomicU32,
+}
+
+impl Heartbeat {
+    /// No thread, yet.
+    pub const NO_THREAD: u32 = u32::MAX;
+
+    /// Heartbeat of a CPU which has not come up.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            beats: AtomicU64::new(0),
+            idle_since: AtomicU64::new(0),
+            place: AtomicU64::new(0),
+            thread: AtomicU32::new(0),
+            answered: AtomicU32::new(0),
+            asked: AtomicU32::new(0),
+        }
+    }
+
+    /// Says that the CPU takes interrupts, and does not sleep. By that CPU only, with interrupts
+    /// off.
+    #[inline]
+    pub fn beat(&self) {
+        self.idle_since.store(0, Ordering::Relaxed);
+        let beats = self.beats.load(Ordering::Relaxed);
+        self.beats.store(beats.wrapping_add(1), Ordering::Release);
+    }
 }
 
 /// Indices of a single-producer single-consumer ring. Counts grow for ever; the position is the
@@ -172,6 +220,8 @@ pub struct Window {
     pub stderr_area: [AtomicU8; STREAM_BYTES],
     /// Area of `klog`.
     pub klog_area: [AtomicU8; KLOG_BYTES],
+    /// Heartbeats of the instance's CPUs, by their numbers in its descriptor.
+    pub heartbeats: [Heartbeat; MAX_CPUS],
 }
 
 const _: () = {
@@ -186,7 +236,9 @@ const _: () = {
     assert!(offset_of!(Window, control_in_area) == 0x1000);
     assert!(offset_of!(Window, stdin_area) == 0x3000);
     assert!(offset_of!(Window, klog_area) == 0x3_3000);
-    assert!(size_of::<Window>() == 0x4_3000);
+    assert!(size_of::<Heartbeat>() == 64);
+    assert!(offset_of!(Window, heartbeats) == 0x4_3000);
+    assert!(size_of::<Window>() == 0x4_7000);
 };
 
 impl Window {
@@ -295,6 +347,7 @@ mod tests {
             stdout_area: streams(),
             stderr_area: streams(),
             klog_area: area(KLOG_BYTES).try_into().expect("as many"),
+            heartbeats: [const { Heartbeat::new() }; MAX_CPUS],
         })
     }
 
@@ -311,7 +364,7 @@ mod tests {
         }
         window.magic.fetch_xor(1, Ordering::Relaxed);
         assert!(!window.is_valid());
-        assert_eq!(window.size.load(Ordering::Relaxed), 0x4_3000);
+        assert_eq!(window.size.load(Ordering::Relaxed), 0x4_7000);
     }
 
     /// A second CPU that failed on its way up was taken back by itself, and the first one then said
@@ -326,6 +379,18 @@ mod tests {
             window.set_running();
             assert_eq!(window.state(), Some(end));
         }
+    }
+
+    #[test]
+    fn a_beat_counts_and_ends_the_sleep() {
+        let heart = Heartbeat::new();
+        heart.idle_since.store(77, Ordering::Relaxed);
+        heart.beat();
+        heart.beat();
+        assert_eq!(
+            (heart.beats.into_inner(), heart.idle_since.into_inner()),
+            (2, 0)
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@ use abi::window::State;
 use crate::arch::{self, timer};
 use crate::mem::direct;
 use crate::mem::frame::Frame;
-use crate::{ipi, park, role};
+use crate::{heartbeat, ipi, park, role};
 
 /// The window shared with the supervisor.
 ///
@@ -43,6 +43,7 @@ pub fn mark_first_user() {
         .is_ok()
     {
         window.set_running();
+        heartbeat::wake();
         ipi::ring_peer();
     }
 }

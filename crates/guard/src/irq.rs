@@ -15,7 +15,7 @@ use x86_spec::interrupt::NMI;
 
 use crate::arch::{apic, cpu, ioapic, timer};
 use crate::cpu::CpuId;
-use crate::{BootToken, paging, park, rcu, role, trace};
+use crate::{BootToken, heartbeat, paging, park, rcu, role, trace};
 
 /// Vectors below are exceptions.
 pub(crate) const FIRST_VECTOR: u8 = 0x20;
@@ -30,6 +30,8 @@ pub const TLB_VECTOR: u8 = 0xe1;
 /// A peer instance's doorbell. The only one in use of its priority class, the lowest, so that it
 /// can be masked alone.
 pub const DOORBELL_VECTOR: u8 = 0x28;
+/// Sent by a CPU to itself, so that its heart beats when it takes interrupts again.
+pub(crate) const HEARTBEAT_VECTOR: u8 = 0xe2;
 /// Another CPU of the instance stops all of them.
 pub const HALT_VECTOR: u8 = 0xe3;
 /// The local timer.
@@ -127,12 +129,15 @@ pub(crate) fn handle(vector: u8) {
     let count = &area.interrupts[usize::from(vector)];
     count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     rcu::quiescent_state_in_interrupt();
+    heartbeat::beat();
     area.irq_depth.store(depth + 1, Ordering::Relaxed);
     trace::event(Kind::IrqBegin, || Note::detail(vector));
     match vector {
         TIMER_VECTOR => timer::on_interrupt(),
         RESCHEDULE_VECTOR => run(&RESCHEDULE),
         TLB_VECTOR => paging::tlb::interrupt(),
+        // Every interrupt is a beat.
+        HEARTBEAT_VECTOR => {}
         DOORBELL_VECTOR => run(&DOORBELL),
         HALT_VECTOR if !role::is_supervisor() => park::enter(),
         ISA_VECTOR..0x40 => run(&ISA[usize::from(vector - ISA_VECTOR)]),
@@ -249,6 +254,7 @@ pub fn vector_name(vector: u8) -> &'static str {
         RESCHEDULE_VECTOR => "reschedule",
         TLB_VECTOR => "shootdown",
         DOORBELL_VECTOR => "doorbell",
+        HEARTBEAT_VECTOR => "heartbeat",
         HALT_VECTOR => "halt",
         SPURIOUS_VECTOR => "spurious",
         ISA_VECTOR..0x40 => "isa",

@@ -13,6 +13,7 @@ pub mod arch;
 mod authority;
 pub mod boot;
 pub mod faults;
+mod heartbeat;
 pub mod instance;
 pub mod ipi;
 pub mod irq;

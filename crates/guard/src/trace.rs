@@ -29,9 +29,15 @@ const SHARE: u64 = 128;
 const MIN_RECORDS: u64 = 1 << 10;
 const MAX_RECORDS: u64 = 1 << 16;
 
-/// Sets what tells the number of the running thread; it is called with interrupts off.
+/// Sets what tells the number of the running thread; it is called with interrupts off, by NMI
+/// handlers too, on a CPU that has adopted a context.
 pub fn set_thread_source(_: &BootToken, source: fn() -> u32) {
     THREAD.set(source);
+}
+
+/// The number of the running thread, if there is one that is known by a number.
+pub(crate) fn running_thread() -> Option<u32> {
+    THREAD.get().map(|source| source())
 }
 
 /// Whether events of this kind are recorded.
@@ -66,9 +72,7 @@ pub fn about_thread(thread: u32, kind: Kind, note: Note) {
 fn record_for(thread: Option<u32>, kind: Kind, note: Note) {
     cpu::without_irqs(|| {
         let me = cpu::current();
-        let thread = thread
-            .or_else(|| THREAD.get().map(|source| source()))
-            .unwrap_or(u32::MAX);
+        let thread = thread.or_else(running_thread).unwrap_or(u32::MAX);
         if let Some(ring) = RINGS[me.0 as usize].get() {
             ring.push(&Record::new(
                 timer::now_ns(),

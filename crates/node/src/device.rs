@@ -16,7 +16,7 @@ use guard::partition::{self, CreateError, LoadError, Partition, Sharing, Spec};
 use guard::timer;
 use task::Deadline;
 
-use crate::instance::Instance;
+use crate::instance::{Instance, OnHang};
 use crate::stream_files::{StdinWriter, StreamReader};
 use crate::{TABLE, instances};
 
@@ -201,7 +201,14 @@ fn try_create(call: &mut Create) -> Result<()> {
     status.mem = partition.memory_bytes();
     status.requested_ns = call.requested_ns;
     status.created_ns = timer::wall_ns();
-    let Ok(instance) = Instance::new(label, partition, status) else {
+    let on_hang = if call.flags & dev::CREATE_UNWATCHED != 0 {
+        OnHang::Ignore
+    } else if call.flags & dev::CREATE_STOP_WHEN_HUNG != 0 {
+        OnHang::Stop
+    } else {
+        OnHang::Report
+    };
+    let Ok(instance) = Instance::new(label, partition, status, on_hang) else {
         return fail(call, dev::REASON_WINDOW, Errno::ENOMEM);
     };
     reservation.commit(instance);

@@ -19,7 +19,7 @@ use fs::Result;
 use fs::poll::PollQueue;
 use guard::machine_check::BadPage;
 use guard::mem::{Scrub, Scrubbing};
-use guard::partition::{HaltProgress, HaltReport, Partition, quarantine};
+use guard::partition::{HaltProgress, HaltReport, Health, Partition, quarantine};
 use guard::timer;
 use ring::{Consumer, LogReader, MessageWriter, Producer};
 use task::{Mutex, Policy, Thread};
@@ -32,6 +32,17 @@ use crate::stream_log::{self, DrainExtent, Popped, StreamLog};
 const OUTPUTS: usize = 3;
 /// The kernel log, the last of them.
 const KLOG: usize = dev::STREAM_KLOG as usize - 1;
+
+/// Policy for a CPU of an instance that hangs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnHang {
+    /// Nobody looks.
+    Ignore,
+    /// The record says so, and the log.
+    Report,
+    /// The instance is halted besides.
+    Stop,
+}
 
 /// An instance, from its creation until it is forgotten.
 pub(crate) struct Instance {
@@ -46,6 +57,7 @@ pub(crate) struct Instance {
     pub(crate) input_changed: PollQueue,
     /// Notified when the state changes.
     pub(crate) state_changed: PollQueue,
+    on_hang: OnHang,
     halt_wanted: AtomicBool,
     /// Somebody waits for the end.
     waited_for: AtomicBool,
@@ -62,8 +74,8 @@ struct InstanceState {
     halting_since: u64,
     /// The CPUs are back or lost, and the memory is being taken back.
     reclaiming: bool,
-    /// Hardware has lost some of its memory.
-    bad_memory: bool,
+    /// Why it is halted, if that is not somebody's wish.
+    halt_reason: Option<String>,
     /// Takes the memory back.
     reclaimer: Option<Arc<Thread>>,
 }
@@ -85,7 +97,12 @@ impl Instance {
         clippy::large_types_passed_by_value,
         reason = "once an instance; it moves into the record"
     )]
-    pub(crate) fn new(label: String, partition: Partition, status: Status) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        label: String,
+        partition: Partition,
+        status: Status,
+        on_hang: OnHang,
+    ) -> Result<Arc<Self>> {
         let log = || StreamLog::new().map(Mutex::new);
         Ok(Arc::new(Self {
             outputs: [log()?, log()?, log()?],
@@ -100,12 +117,13 @@ impl Instance {
                 start_tsc: 0,
                 halting_since: 0,
                 reclaiming: false,
-                bad_memory: false,
+                halt_reason: None,
                 reclaimer: None,
             }),
             output_changed: Default::default(),
             input_changed: PollQueue::new(),
             state_changed: PollQueue::new(),
+            on_hang,
             halt_wanted: AtomicBool::new(false),
             waited_for: AtomicBool::new(false),
         }))
@@ -222,14 +240,47 @@ impl Instance {
 
     /// Takes its CPUs away because hardware has lost some of its memory.
     pub(crate) fn end_for_bad_memory(&self) {
-        log::error!(
-            "instance {} ({}) ends: its memory has an uncorrected error",
-            self.id,
-            self.label
-        );
-        self.record.lock().bad_memory = true;
+        const REASON: &str = "its memory has an uncorrected error";
+        log::error!("instance {} ({}) ends: {REASON}", self.id, self.label);
+        self.record.lock().halt_reason = Some(String::from(REASON));
         self.halt_wanted.store(true, Ordering::Release);
         crate::request();
+    }
+
+    /// Looks at the heartbeats, and does what is to be done about what they tell. Returns in how
+    /// many nanoseconds to look again.
+    fn check_health(&self, record: &mut InstanceState) -> u64 {
+        let Some(partition) = record
+            .partition
+            .as_mut()
+            .filter(|_| self.on_hang != OnHang::Ignore)
+        else {
+            return u64::MAX;
+        };
+        let (health, next) = partition.check_health();
+        let (number, detail) = match health {
+            Health::Good => (dev::HEALTH_GOOD, String::new()),
+            Health::Unresponsive { cpu } => (
+                dev::HEALTH_UNRESPONSIVE,
+                format!("CPU {cpu} does not answer: its host may have stopped it"),
+            ),
+            Health::Hung(hang) => (dev::HEALTH_HUNG, format!("{hang}")),
+        };
+        if number == record.status.health {
+            return next;
+        }
+        record.status.health = number;
+        record.status.set_detail(&detail);
+        if health == Health::Good {
+            log::info!("instance {} ({}) goes on", self.id, self.label);
+        } else {
+            log::warn!("instance {} ({}): {detail}", self.id, self.label);
+        }
+        if number == dev::HEALTH_HUNG && self.on_hang == OnHang::Stop {
+            record.halt_reason = Some(detail);
+            self.halt_wanted.store(true, Ordering::Release);
+        }
+        next
     }
 
     /// Writes to its standard input what fits; `EPIPE` when it has ended.
@@ -294,14 +345,22 @@ impl Instance {
                     timer::ticks_to_ns(first_user.saturating_sub(record_ref.start_tsc));
             }
         }
-        if !partition.reports_end() && !self.halt_wanted.load(Ordering::Acquire) {
+        let reports_end = partition.reports_end();
+        let next_look = if reports_end || self.halt_wanted.load(Ordering::Acquire) {
+            0
+        } else {
+            self.check_health(record_ref)
+        };
+        if !reports_end && !self.halt_wanted.load(Ordering::Acquire) {
             let booting = record_ref.status.start_to_user_ns == 0;
-            return Some(if booting {
+            let poll = if booting {
                 crate::BOOT_POLL_NS
             } else {
                 crate::RUN_POLL_NS
-            });
+            };
+            return Some(poll.min(next_look));
         }
+        let partition = record_ref.partition.as_mut()?;
         if record_ref.halting_since == 0 {
             record_ref.halting_since = timer::now_ns().max(1);
             partition.begin_halt();
@@ -445,7 +504,7 @@ impl Instance {
         let mut record = self.record.lock();
         record.reclaimer = None;
         let halting_since = record.halting_since;
-        let bad_memory = record.bad_memory;
+        let halt_reason = record.halt_reason.take();
         let status = &mut record.status;
         status.state = match said {
             Some(State::Exited) => dev::STATE_EXITED,
@@ -473,8 +532,10 @@ impl Instance {
         let what = match status.state {
             dev::STATE_EXITED => format!("exited with status {}", status.exit_code),
             dev::STATE_PANICKED => String::from("its kernel panicked: see its kernel log"),
-            _ if bad_memory => String::from("halted: its memory has an uncorrected error"),
-            _ => String::from("halted by force"),
+            _ => halt_reason.map_or_else(
+                || String::from("halted by force"),
+                |reason| format!("halted: {reason}"),
+            ),
         };
         let missing = if report.missing > 0 {
             format!(

@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::device::Device;
 use crate::failure::{Context, Failure, Result, STATUS_TOOL_FAILED};
-use crate::instances::{self, CreateOptions, has_ended, label};
+use crate::instances::{self, CreateOptions, OnHang, has_ended, label};
 use crate::kernel::Kernel;
 use crate::run::{self, Stdio};
 use crate::show::{self, Inspected, Instance, Resources};
@@ -106,6 +106,9 @@ struct What {
     /// Whether its cores' threads may be others' too that are created with `allow`
     #[arg(long, value_enum, default_value_t = Smt::Deny, value_name = "deny|allow")]
     smt: Smt,
+    /// Policy for a CPU of it that runs on and on with interrupts off
+    #[arg(long, value_enum, default_value_t = OnHang::Report, value_name = "report|stop|ignore")]
+    on_hang: OnHang,
     /// How much memory it gets: a number and k, m or g
     #[arg(
         short = 'm',
@@ -401,6 +404,7 @@ fn request(what: What) -> Result<CreateOptions> {
         name: what.name,
         cpus: what.cpus,
         shared_cores: what.smt == Smt::Allow,
+        on_hang: what.on_hang,
         rootfs: what.rootfs,
         env: what.env,
         hostname: what.hostname,

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use abi::boot;
 use abi::dev::{self, Create, Status};
+use clap::ValueEnum;
 
 use crate::device::{CreateError, Device};
 use crate::failure::{Context, Failure, Result, plain};
@@ -28,6 +29,29 @@ const NAME_TRIES: usize = 64;
 /// given up.
 const HALT_LIMIT: Duration = Duration::from_secs(10);
 
+/// Policy of the supervisor for a CPU of an instance that hangs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OnHang {
+    /// Nobody looks, and no CPU is ever disturbed by the question.
+    Ignore,
+    /// `ls` and `inspect` show it, and the supervisor's log tells of it.
+    #[default]
+    Report,
+    /// The instance is stopped by force.
+    Stop,
+}
+
+impl OnHang {
+    /// Its flag of `CREATE`.
+    fn flag(self) -> u32 {
+        match self {
+            Self::Ignore => dev::CREATE_UNWATCHED,
+            Self::Report => 0,
+            Self::Stop => dev::CREATE_STOP_WHEN_HUNG,
+        }
+    }
+}
+
 /// Options of an instance to be created.
 #[derive(Clone, Debug, Default)]
 pub struct CreateOptions {
@@ -37,6 +61,8 @@ pub struct CreateOptions {
     pub cpus: u32,
     /// Whether threads of its cores may be others' that allow it, too.
     pub shared_cores: bool,
+    /// Policy for a CPU of it that hangs.
+    pub on_hang: OnHang,
     /// Memory in bytes.
     pub memory: u64,
     /// Root file system; a copy of `/` without.
@@ -207,7 +233,8 @@ fn allocate(
                     dev::CREATE_SHARED_CORES
                 } else {
                     0
-                },
+                }
+                | request.on_hang.flag(),
             mem: request.memory,
             requested_ns: nanoseconds(asked),
             cmdline: kernel,
@@ -483,6 +510,16 @@ mod tests {
             &variables[1..],
             ["HOSTNAME=box", "HOME=/here", "GIVEN=from outside", "A=b=c"]
         );
+    }
+
+    #[test]
+    fn what_is_done_about_a_hang_is_one_flag_at_most() {
+        let flags = [OnHang::Report, OnHang::Ignore, OnHang::Stop].map(OnHang::flag);
+        assert_eq!(
+            flags,
+            [0, dev::CREATE_UNWATCHED, dev::CREATE_STOP_WHEN_HUNG]
+        );
+        assert_eq!(OnHang::default(), OnHang::Report);
     }
 
     #[test]

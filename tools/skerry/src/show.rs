@@ -19,6 +19,8 @@ pub struct Instance<'a> {
     pub id: u32,
     /// `created`, `running`, `exited`, `panicked`, `halted` or `failed`.
     pub state: &'static str,
+    /// `good`, `unresponsive` or `hung`.
+    pub health: &'static str,
     /// Exit code of the program, once it has exited.
     pub exit_code: Option<i32>,
     /// Number of CPUs that the instance has, or had.
@@ -143,6 +145,7 @@ impl<'a> Instance<'a> {
             name: label(status),
             id: status.id,
             state: dev::state_name(status.state),
+            health: dev::health_name(status.health),
             exit_code: (status.state == dev::STATE_EXITED).then_some(status.exit_code),
             cpus: status.cpus,
             memory: status.mem,
@@ -258,6 +261,16 @@ pub fn table(rows: &[Vec<String>], out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
+/// State for people: that of one that runs and is not well says so.
+fn state(status: &Status) -> String {
+    let name = dev::state_name(status.state);
+    if status.state == dev::STATE_RUNNING && status.health != dev::HEALTH_GOOD {
+        format!("{name} ({})", dev::health_name(status.health))
+    } else {
+        name.into()
+    }
+}
+
 /// `ls` as a table.
 ///
 /// # Errors
@@ -277,7 +290,7 @@ pub fn instances(all: &[&Status], now: SystemTime, out: &mut dyn Write) -> io::R
         let instance = Instance::new(status);
         rows.push(vec![
             instance.name.into(),
-            instance.state.into(),
+            state(status),
             instance.cpus.to_string(),
             size::format(instance.memory),
             instance.mode.into(),
@@ -362,7 +375,7 @@ pub fn inspected(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     let mut rows = vec![
         ("name", all.instance.name.into()),
         ("number", all.instance.id.to_string()),
-        ("state", all.instance.state.into()),
+        ("state", state(status)),
         ("detail", all.instance.detail.into()),
         ("CPUs", all.instance.cpus.to_string()),
         ("memory", size::format(all.instance.memory)),
@@ -456,6 +469,28 @@ mod tests {
             (Some(7), Some(7.0))
         );
         assert_eq!(shown["reclaim"]["lost_cpus"], 0);
+    }
+
+    #[test]
+    fn who_hangs_is_shown_to_hang_while_it_runs() {
+        let mut hung = status();
+        hung.health = dev::HEALTH_HUNG;
+        hung.set_detail("CPU 1 hangs");
+        let (mut people, mut details, mut programs) = (Vec::new(), Vec::new(), Vec::new());
+        instances(&[&hung], UNIX_EPOCH, &mut people).unwrap();
+        inspected(&hung, &mut details).unwrap();
+        json(&Instance::new(&hung), &mut programs).unwrap();
+        for shown in [people, details] {
+            assert!(String::from_utf8(shown).unwrap().contains("running (hung)"));
+        }
+        let shown = value(&programs);
+        assert_eq!(
+            (&shown["state"], &shown["health"]),
+            (&"running".into(), &"hung".into())
+        );
+        hung.state = dev::STATE_HALTED;
+        assert_eq!(state(&hung), "halted");
+        assert_eq!(state(&status()), "running");
     }
 
     #[test]

@@ -24,7 +24,7 @@ use super::features::{self, Features};
 use super::gdt::Gdt;
 use super::{msr, timer};
 use crate::mem::percpu::{self, CpuCache};
-use crate::{role, speculation};
+use crate::{heartbeat, role, speculation};
 
 /// Most CPUs of one instance.
 pub const MAX_CPUS: usize = abi::descriptor::MAX_CPUS;
@@ -250,6 +250,11 @@ pub(crate) fn area() -> &'static CpuArea {
     }
 }
 
+/// Whether a context runs on this CPU that is known by its identity.
+pub(crate) fn has_context() -> bool {
+    area().context.load(Ordering::Relaxed) != 0
+}
+
 pub(super) fn mark_online(cpu: CpuId) {
     ONLINE[cpu.0 as usize].store(true, Ordering::Release);
 }
@@ -397,12 +402,14 @@ pub fn idle_halt(should_sleep: impl FnOnce() -> bool) {
         irqs_off();
         let idle = &area().idle;
         idle.store(true, Ordering::Relaxed);
+        heartbeat::rest();
         speculation::before_sleep();
         // SAFETY: `sti` takes effect after the following instruction, so no interrupt is taken
         // between the two; the halt ends with the next one.
         unsafe { asm!("sti", "hlt", options(nostack)) };
         // With a full fence: an NMI ends the sleep too, and `rcu` relies on it.
         idle.store(false, Ordering::SeqCst);
+        heartbeat::wake();
     } else {
         irqs_on();
     }
@@ -451,11 +458,13 @@ pub fn idle_mwait(word: &AtomicU32, value: u32, should_sleep: impl FnOnce() -> b
         if word.load(Ordering::SeqCst) == value {
             let idle = &area().idle;
             idle.store(true, Ordering::Relaxed);
+            heartbeat::rest();
             speculation::before_sleep();
             // SAFETY: as in `idle_halt`; hint 0 is the shallowest sleep.
             unsafe { asm!("sti", "mwait", in("eax") 0, in("ecx") 0, options(nostack)) };
             // With a full fence: no interrupt need have come, and `rcu` relies on it.
             idle.store(false, Ordering::SeqCst);
+            heartbeat::wake();
             return;
         }
     }

@@ -30,7 +30,7 @@ use x86_spec::interrupt::{DOUBLE_FAULT, MACHINE_CHECK, NMI, PAGE_FAULT, page_fau
 
 use super::features::{self, Features};
 use super::{cpu, machine_check, msr, user, usercopy};
-use crate::{irq, panic, park, role, speculation};
+use crate::{heartbeat, irq, panic, park, role, speculation};
 
 /// Registers of interrupted kernel code, as the stubs leave them on the stack.
 #[derive(Clone, Copy, Debug)]
@@ -321,6 +321,7 @@ extern "C" fn special_trap(frame: &mut KernelFrame) {
                     // SAFETY: this is the NMI handler; it runs with interrupts off.
                     unsafe { park::enter_with_nmis_blocked() };
                 }
+                heartbeat::answer(frame);
             } else if super::is_stopping() {
                 msr::halt_forever();
             }

@@ -7,9 +7,11 @@
 //! until it can. (Pisces section 4; RainForest section 5.3, "Destroying a subOS".)
 
 mod halt;
+mod health;
 mod load;
 pub mod quarantine;
 mod recovery;
+mod watch;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -22,12 +24,14 @@ use abi::layout::{GRANULE_SIZE, PAGE_SIZE};
 use abi::{Window, window};
 use arrayvec::ArrayVec;
 pub use halt::{HaltProgress, HaltReport};
+pub use health::{Hang, Health};
 use lfmutex::{Mutex, Once};
 pub use load::LoadError;
 use recovery::Recovery;
 use ring::mailbox::{Order, Publisher};
 pub use topology::cores::Sharing;
 use topology::cores::{self, State, Thread};
+use watch::Watch;
 
 use crate::arch::machine_check::BadPage;
 use crate::arch::{apic, cpu};
@@ -321,6 +325,8 @@ struct InstanceCpu {
     mailbox: Publisher<'static>,
     /// How far the CPU is on its way back; `None` if it was sent away and not called back.
     recovery: Option<Recovery>,
+    /// Findings about its heartbeat.
+    watch: Watch,
 }
 
 /// Description of an instance to create.
@@ -423,6 +429,7 @@ impl Partition {
                 apic_id,
                 mailbox,
                 recovery: Some(Recovery::parked()),
+                watch: Watch::new(),
             });
         }
         Ok(())

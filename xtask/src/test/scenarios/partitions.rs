@@ -450,6 +450,8 @@ fn ends(count: u32, seconds: u32) -> Result<Vec<Step>> {
     let judge: Judge = |printed| {
         unchanged(printed)?;
         ensure!(!printed.contains("instead of"), "a status was wrong");
+        let hung = part(printed, "hung")?;
+        ensure!(hung == "end", "these work, and were found to hang: {hung}");
         Ok(String::new())
     };
     let still =
@@ -476,6 +478,17 @@ fn quarantined(printed: &str) -> Result<String> {
     ensure!(
         reclaim["lost_cpus"] == 1 && reclaim["leaked_bytes"] == 64 << 20,
         "{reclaim}"
+    );
+    let health: Vec<_> = part(printed, "health")?.lines().collect();
+    ensure!(
+        matches!(
+            health[..],
+            [
+                "(still): CPU 0 does not answer: its host may have stopped it",
+                "(still) goes on"
+            ]
+        ),
+        "{health:?}"
     );
     ensure!(
         part(printed, "meanwhile")? == "two work" && part(printed, "again")? == "three work",
