@@ -13,7 +13,7 @@ use ::trace::{Kind, Note};
 pub use x86_spec::interrupt::MACHINE_CHECK;
 use x86_spec::interrupt::NMI;
 
-use crate::arch::{apic, cpu, ioapic, timer};
+use crate::arch::{apic, cpu, ioapic, machine_check, timer};
 use crate::cpu::CpuId;
 use crate::{BootToken, heartbeat, paging, park, rcu, role, trace};
 
@@ -32,6 +32,8 @@ pub const TLB_VECTOR: u8 = 0xe1;
 pub const DOORBELL_VECTOR: u8 = 0x28;
 /// Sent by a CPU to itself, so that its heart beats when it takes interrupts again.
 pub(crate) const HEARTBEAT_VECTOR: u8 = 0xe2;
+/// Sent by a CPU to itself, so that the program it runs is interrupted, which has met bad memory.
+pub(crate) const MEMORY_ERROR_VECTOR: u8 = 0xe4;
 /// Another CPU of the instance stops all of them.
 pub const HALT_VECTOR: u8 = 0xe3;
 /// The local timer.
@@ -139,6 +141,12 @@ pub(crate) fn handle(vector: u8) {
         // Every interrupt is a beat.
         HEARTBEAT_VECTOR => {}
         DOORBELL_VECTOR => run(&DOORBELL),
+        // It comes right after the return to the program, where `user::enter` takes the page. If a
+        // system call was faster, what the program has read is in the kernel by now.
+        MEMORY_ERROR_VECTOR => assert!(
+            machine_check::take_consumed().is_none(),
+            "a program has met an uncorrected error in memory, and gone on"
+        ),
         HALT_VECTOR if !role::is_supervisor() => park::enter(),
         ISA_VECTOR..0x40 => run(&ISA[usize::from(vector - ISA_VECTOR)]),
         _ => {
@@ -255,6 +263,7 @@ pub fn vector_name(vector: u8) -> &'static str {
         TLB_VECTOR => "shootdown",
         DOORBELL_VECTOR => "doorbell",
         HEARTBEAT_VECTOR => "heartbeat",
+        MEMORY_ERROR_VECTOR => "memory_error",
         HALT_VECTOR => "halt",
         SPURIOUS_VECTOR => "spurious",
         ISA_VECTOR..0x40 => "isa",

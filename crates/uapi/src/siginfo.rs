@@ -29,6 +29,9 @@ const fn set(signals: &[u32]) -> SigSet {
     set
 }
 
+/// Bits of an address that are the place in its page.
+const PAGE_BITS: u32 = 12;
+
 /// Signals that cannot be blocked, caught or ignored.
 pub const UNBLOCKABLE: SigSet = set(&[sys::SIGKILL, sys::SIGSTOP]);
 /// Signals that stop a process unless caught.
@@ -203,6 +206,15 @@ impl SigInfo {
     #[must_use]
     pub fn fault(signo: i32, code: i32, addr: u64) -> Self {
         Self::new(signo, code).put(0, addr)
+    }
+
+    /// From an instruction that met an error in the memory of the page at `addr`.
+    #[must_use]
+    pub fn memory_error(code: i32, addr: u64) -> Self {
+        let mut info = Self::fault(sys::SIGBUS as i32, code, addr);
+        // `si_addr_lsb`: so many bits of the address are not known.
+        info.fields[2] = PAGE_BITS;
+        info
     }
 
     /// About a child: what happened to it, its status or signal, its processor time in clock ticks.

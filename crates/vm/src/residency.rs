@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use crate::space::{AddressSpace, ResidentBytes, VmaInfo};
 use crate::vma::{Vma, VmaFlags};
-use crate::{PAGE_SIZE, Page, zero_page};
+use crate::{PAGE_SIZE, Page, USER_END, zero_page};
 
 /// Bytes of one mapping that are in memory, by what is known of the pages. The page of zeros is
 /// nobody's.
@@ -173,6 +173,21 @@ impl AddressSpace {
                 each(va, own(page, noted.dirty), page.refs() <= 2 + kept);
             });
         }
+    }
+
+    /// An address at which a page is mapped that `wanted` recognises.
+    pub fn address_of(&self, wanted: impl Fn(&Page) -> bool) -> Option<usize> {
+        let everything = 0..USER_END;
+        let state = self.read_state(&everything);
+        let mut found = None;
+        for (part, _) in state.vmas.iter_range(everything) {
+            self.table.visit(part, |va, page, _| {
+                if found.is_none() && wanted(page) {
+                    found = Some(va);
+                }
+            });
+        }
+        found
     }
 
     /// All areas, ascending, with what of them is in memory.

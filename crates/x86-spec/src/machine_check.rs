@@ -74,7 +74,9 @@ pub enum Error {
     Corrected,
     /// In memory, at a known address, and nobody has used it yet.
     Memory,
-    /// Whoever runs has met it, or nobody can tell what it has done.
+    /// In memory, at a known address, and whoever runs has met it and cannot go on.
+    Consumed,
+    /// Nobody can tell what it has done.
     Fatal,
 }
 
@@ -97,8 +99,15 @@ pub const fn meaning(capabilities: u64, status: u64) -> Error {
         return Error::Nothing;
     }
     let recovery = capabilities & capabilities::RECOVERY != 0;
-    if !recovery || status & (SIGNALED | ACTION_REQUIRED) == SIGNALED | ACTION_REQUIRED {
+    if !recovery {
         return Error::Fatal;
+    }
+    if status & (SIGNALED | ACTION_REQUIRED) == SIGNALED | ACTION_REQUIRED {
+        return if status & ADDRESS_VALID != 0 {
+            Error::Consumed
+        } else {
+            Error::Fatal
+        };
     }
     if status & ADDRESS_VALID != 0 {
         Error::Memory
@@ -141,6 +150,16 @@ mod tests {
             // Action required, optional, and none.
             (
                 recoverable | ADDRESS_VALID | SIGNALED | ACTION_REQUIRED,
+                Error::Consumed,
+                Error::Fatal,
+            ),
+            (
+                recoverable | SIGNALED | ACTION_REQUIRED,
+                Error::Fatal,
+                Error::Fatal,
+            ),
+            (
+                recoverable | ADDRESS_VALID | SIGNALED | ACTION_REQUIRED | CONTEXT_CORRUPT,
                 Error::Fatal,
                 Error::Fatal,
             ),

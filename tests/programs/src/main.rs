@@ -10,6 +10,7 @@
 //! `hold-thread …` run beside the machine instead, and make it late.
 
 mod af_packet;
+mod bad_memory;
 mod calls;
 mod canary;
 mod core_dumps;
@@ -214,6 +215,7 @@ fn main() -> ExitCode {
         ["core-dump-take", arguments @ ..] => core_dumps::take(arguments),
         ["core-dump-ignore", arguments @ ..] => core_dumps::ignore(arguments),
         ["canary", what] => canary::run(what),
+        ["bad-memory"] => bad_memory::run(),
         ["hold-thread", process, number] => stopper::hold([process, number]),
         ["stop-threads", process, seed] => stopper::run([process, seed]),
         ["fuzz", arguments @ ..] => fuzz::run(arguments),

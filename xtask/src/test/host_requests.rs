@@ -3,6 +3,7 @@
 //! | line | effect |
 //! |---|---|
 //! | `monitor COMMAND` | QEMU's monitor carries out the command |
+//! | `in-program NUMBER COMMAND` | likewise, at a moment at which that processor runs a program |
 //! | `stop SEED` | from now on processors of the machine stand still now and then (`machine-tests stop-threads`) |
 //! | `hold NUMBER` | that processor of the machine stands still |
 //! | `leave` | they run again |
@@ -12,7 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use std::{fs, mem};
+use std::{fs, mem, thread};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -24,6 +25,8 @@ use crate::vm::Machine;
 const MONITOR: Duration = Duration::from_secs(60);
 /// Time limit of its answer while a processor is held.
 const HOLD_ANSWER: Duration = Duration::from_secs(3);
+/// Moments at which a processor is looked at until it is in a program.
+const IN_PROGRAM_TRIES: u32 = 1000;
 /// Attempts to hold a processor.
 const HOLD_TRIES: u32 = 20;
 
@@ -69,6 +72,10 @@ impl HostRequests {
     fn serve(&mut self, line: &str) -> Result<()> {
         match line.split_once(' ').unwrap_or((line, "")) {
             ("monitor", command) => self.monitor(command),
+            ("in-program", rest) => {
+                let (number, command) = rest.split_once(' ').context("a number and a command")?;
+                self.in_program(number, command)
+            }
             ("stop", seed) => self.stop(seed),
             ("hold", number) => self.hold(number),
             ("leave", "") => {
@@ -82,10 +89,32 @@ impl HostRequests {
 
     /// Has QEMU's monitor carry out a command.
     pub fn monitor(&self, command: &str) -> Result<()> {
-        self.command(command, MONITOR)
+        self.command(command, MONITOR).map(drop)
     }
 
-    fn command(&self, command: &str, limit: Duration) -> Result<()> {
+    /// Has the monitor carry out a command while the machine stands still and processor `number` is
+    /// in a program.
+    fn in_program(&self, number: &str, command: &str) -> Result<()> {
+        for _ in 0..IN_PROGRAM_TRIES {
+            self.monitor("stop")?;
+            let registers = self.command("info registers -a", MONITOR)?;
+            let is_in_program = registers
+                .split("CPU#")
+                .any(|one| one.lines().next() == Some(number) && one.contains("CPL=3"));
+            if is_in_program {
+                self.monitor(command)?;
+            }
+            self.monitor("cont")?;
+            if is_in_program {
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        bail!("processor {number} is never in a program")
+    }
+
+    /// What the monitor says to a command.
+    fn command(&self, command: &str, limit: Duration) -> Result<String> {
         let mut stream =
             UnixStream::connect(self.socket()).context("cannot reach QEMU's monitor")?;
         stream.set_read_timeout(Some(limit))?;
@@ -114,7 +143,7 @@ impl HostRequests {
             .any(|complaint| said.contains(complaint)),
             "QEMU's monitor says {said:?}"
         );
-        Ok(())
+        Ok(said)
     }
 
     /// Starts the program that stops processors.

@@ -84,6 +84,8 @@ pub(crate) struct CpuArea {
     pub(super) gdt: UnsafeCell<Gdt>,
     /// Interrupts taken, by vector.
     pub(crate) interrupts: [AtomicU64; 256],
+    /// The frame, plus one, with an error that this CPU's program has met (`machine_check`).
+    pub(super) consumed: AtomicU64,
     /// Quiescent states passed (`rcu`).
     pub(crate) quiescent: AtomicU64,
     /// The CPU sleeps, and has not switched context since.
@@ -147,6 +149,7 @@ impl CpuArea {
             tss: UnsafeCell::new(Tss::new([0; 7])),
             gdt: UnsafeCell::new(Gdt::new()),
             interrupts: [const { AtomicU64::new(0) }; 256],
+            consumed: AtomicU64::new(0),
             quiescent: AtomicU64::new(0),
             idle: AtomicBool::new(false),
             nmi_stack: IstStack(UnsafeCell::new([0; IST_STACK_BYTES])),
@@ -201,6 +204,7 @@ pub(crate) fn install_area(cpu: CpuId) -> &'static CpuArea {
     area.context.store(0, Ordering::Relaxed);
     area.fpu_area.store(0, Ordering::Relaxed);
     area.deadline.store(u64::MAX, Ordering::Relaxed);
+    area.consumed.store(0, Ordering::Relaxed);
     set_gs_base(area);
     install_memory();
     area

@@ -3,8 +3,9 @@
 //! Corrected errors are counted. An uncorrected one in memory that nobody has used yet ends the
 //! instance it belongs to: its own kernel where it is told, the supervisor where that one is. (An
 //! Intel machine tells all processors, and each looks into its own banks only, so most of them find
-//! nothing and go on.) Free memory is retired. Whatever cannot be told apart is the end of the
-//! kernel it hits.
+//! nothing and go on.) One that a program has met is that program's: it is interrupted before its
+//! next instruction, and `user::enter` tells of it. Free memory is retired. Whatever cannot be told
+//! apart, and what the kernel itself has met, is the end of the kernel it hits.
 //!
 //! A handler runs on a stack of its own and may have interrupted anything: it takes no lock.
 
@@ -14,8 +15,10 @@ use x86_spec::interrupt::MACHINE_CHECK;
 use x86_spec::machine_check::{self as spec, Error, capabilities, global};
 
 use super::features::{self, Features};
+use super::trap::KernelFrame;
 use super::{apic, cpu, msr};
 use crate::log::early;
+use crate::mem::Page;
 use crate::mem::frame::Frame;
 use crate::mem::phys::{self, PhysAddr};
 use crate::{irq, mem, park, role};
@@ -25,6 +28,9 @@ static CORRECTED: AtomicU64 = AtomicU64::new(0);
 static UNCORRECTED: AtomicU64 = AtomicU64::new(0);
 /// Frames of the supervisor's numbering with an error, plus one, that nobody has taken yet.
 static BAD: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+
+/// Bits of a code segment's selector that are its ring.
+const RING: u64 = 3;
 
 /// Counts since this kernel's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,15 +58,20 @@ pub fn counts() -> Counts {
 }
 
 /// A page of the machine's memory that has lost what was in it.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadPage(Frame);
 
 impl BadPage {
-    /// Supervisor: takes the page out of use if it is free; `false` if it is not (any more, or
-    /// yet).
+    /// Takes the page out of use if it is free; `false` if it is not (any more, or yet).
     #[must_use]
     pub fn retire(&self) -> bool {
         mem::retire(self.0)
+    }
+
+    /// Whether this is `page`.
+    #[must_use]
+    pub fn is(&self, page: &Page) -> bool {
+        page.frame() == self.0
     }
 
     pub(crate) fn frame(&self) -> Frame {
@@ -80,7 +91,7 @@ pub fn next_bad_page() -> Option<BadPage> {
 /// Looks into the banks of the CPU this runs on, for errors that were not worth an exception.
 pub fn poll() {
     cpu::without_irqs(|| {
-        scan(Fatal::Clear);
+        scan(Interrupted::Nobody);
     });
 }
 
@@ -89,6 +100,8 @@ pub fn poll() {
 enum Found {
     /// Nothing that keeps anybody from going on.
     Harmless,
+    /// Bad memory of this instance's own, which the interrupted program has met.
+    Consumed(Frame),
     /// Bad memory of this instance's own.
     OwnMemory,
     /// The end of this kernel.
@@ -129,24 +142,27 @@ pub(super) fn init_cpu() {
         }
     }
     assert!(
-        scan(Fatal::Clear) != Found::OwnMemory,
+        scan(Interrupted::Nobody) != Found::OwnMemory,
         "an uncorrected error in the memory of this instance"
     );
     // SAFETY: no machine check is under way; the next one must not be a shutdown.
     unsafe { msr::write(spec::GLOBAL_STATUS, 0) };
 }
 
-/// Treatment of a bank with a fatal error.
+/// Code that runs on the CPU when its banks are looked at.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fatal {
-    /// Keep it, for the panic to print and for the kernel after the reset.
-    Keep,
-    /// Make room: whom it would have been fatal to is gone.
-    Clear,
+enum Interrupted {
+    /// None that an error could be fatal to: whom it would have been is gone, so there is made
+    /// room.
+    Nobody,
+    /// The kernel. A fatal error stays, for the panic to print and for the kernel after the reset.
+    Kernel,
+    /// A program: likewise, but what it has met itself is not fatal to the kernel.
+    Program,
 }
 
 /// Takes what is in this CPU's banks, and makes room.
-fn scan(fatal: Fatal) -> Found {
+fn scan(interrupted: Interrupted) -> Found {
     let mut found = Found::Harmless;
     if !available() {
         return found;
@@ -162,17 +178,16 @@ fn scan(fatal: Fatal) -> Found {
                 Error::Corrected => {
                     CORRECTED.fetch_add(1, Ordering::Relaxed);
                 }
-                Error::Memory => {
+                error => {
                     UNCORRECTED.fetch_add(1, Ordering::Relaxed);
-                    if note(PhysAddr(msr::read(spec::address(bank)))) && found != Found::Fatal {
-                        found = Found::OwnMemory;
-                    }
-                }
-                Error::Fatal => {
-                    UNCORRECTED.fetch_add(1, Ordering::Relaxed);
-                    found = Found::Fatal;
-                    if fatal == Fatal::Keep {
+                    let address = || PhysAddr(msr::read(spec::address(bank)));
+                    let one = meaning_for(interrupted, error, address);
+                    if one == Found::Fatal && interrupted != Interrupted::Nobody {
+                        found = one;
                         continue;
+                    }
+                    if rank(one) > rank(found) {
+                        found = one;
                     }
                 }
             }
@@ -180,6 +195,37 @@ fn scan(fatal: Fatal) -> Found {
         }
     }
     found
+}
+
+/// The meaning of an uncorrected error for whoever runs.
+fn meaning_for(
+    interrupted: Interrupted,
+    error: Error,
+    address: impl FnOnce() -> PhysAddr,
+) -> Found {
+    match (error, interrupted) {
+        (Error::Consumed, Interrupted::Program) => {
+            phys::frame_at(address()).map_or(Found::Fatal, Found::Consumed)
+        }
+        (Error::Memory, _) | (Error::Consumed, Interrupted::Nobody) => {
+            if note(address()) {
+                Found::OwnMemory
+            } else {
+                Found::Harmless
+            }
+        }
+        _ => Found::Fatal,
+    }
+}
+
+/// Order of findings: the worst of several banks' counts.
+fn rank(found: Found) -> u8 {
+    match found {
+        Found::Harmless => 0,
+        Found::Consumed(_) => 1,
+        Found::OwnMemory => 2,
+        Found::Fatal => 3,
+    }
 }
 
 /// Takes note of bad memory; `true` if it is this instance's own, which then ends. The supervisor
@@ -203,17 +249,38 @@ fn note(at: PhysAddr) -> bool {
     false
 }
 
-/// The exception: returns if the interrupted code can go on.
-pub(super) fn on_exception() -> bool {
+/// The exception: returns if the interrupted code can go on, or is a program that is interrupted
+/// before it does.
+pub(super) fn on_exception(frame: &KernelFrame) -> bool {
     let count = &cpu::area().interrupts[usize::from(MACHINE_CHECK)];
     count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     // SAFETY: the register exists where the exception does.
     let restart = unsafe { msr::read(spec::GLOBAL_STATUS) } & global::RESTART_VALID != 0;
-    let goes_on = scan(Fatal::Keep) == Found::Harmless && restart;
+    let interrupted = if frame.cs & RING == 0 {
+        Interrupted::Kernel
+    } else {
+        Interrupted::Program
+    };
+    let goes_on = restart
+        && match scan(interrupted) {
+            Found::Harmless => true,
+            Found::Consumed(bad) => {
+                cpu::area().consumed.store(bad.0 + 1, Ordering::Relaxed);
+                apic::send_self(irq::MEMORY_ERROR_VECTOR);
+                true
+            }
+            Found::OwnMemory | Found::Fatal => false,
+        };
     // SAFETY: as above. The banks are read: the next one must not be a shutdown, also where this
     // is the end of the kernel.
     unsafe { msr::write(spec::GLOBAL_STATUS, 0) };
     goes_on
+}
+
+/// The page with an error that the program on this CPU has met, once. Interrupts are off.
+pub(crate) fn take_consumed() -> Option<BadPage> {
+    let frame = cpu::area().consumed.swap(0, Ordering::Relaxed);
+    frame.checked_sub(1).map(|frame| BadPage(Frame(frame)))
 }
 
 /// For a panic: prints what the banks still hold.

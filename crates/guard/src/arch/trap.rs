@@ -329,7 +329,7 @@ extern "C" fn special_trap(frame: &mut KernelFrame) {
         // A double fault is a fault that could not be delivered, most often because of where the
         // stack pointer is.
         DOUBLE_FAULT => panic::exception(frame, Some(msr::cr2())),
-        MACHINE_CHECK if machine_check::on_exception() => {}
+        MACHINE_CHECK if machine_check::on_exception(frame) => {}
         _ => panic::exception(frame, None),
     }
 }

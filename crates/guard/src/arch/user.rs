@@ -22,6 +22,7 @@ use mitigations::Entry;
 use x86_spec::control::rflags;
 use x86_spec::interrupt::{DEBUG, GENERAL_PROTECTION, PAGE_FAULT};
 
+use super::machine_check::{self, BadPage};
 pub use super::usercopy::{
     ShortString, UserFault, cmpxchg_u32, load_u32, load_u64, read_bytes, read_cstr, store_u8,
     store_u32, store_u64, with_value, write_bytes, zero,
@@ -153,6 +154,9 @@ pub enum Trap {
         /// always the same.
         code: u64,
     },
+    /// The program has met an uncorrected error in this page of its memory. Going on, it would meet
+    /// it again.
+    MemoryError(BadPage),
     /// An interrupt, which was handled, or the flag to stop was set. Time to look at signals.
     Interrupt,
 }
@@ -321,8 +325,12 @@ pub fn enter<C>(regs: &mut UserRegs, fast: &FastPath<'_, C>) -> Trap {
         // CR2 is still this fault's: interrupts are off, and kernel code does not fault in between.
         PAGE_FAULT => trap::user_page_fault(msr::cr2(), code),
         irq::FIRST_VECTOR..=255 => {
+            let bad_page = match vector {
+                irq::MEMORY_ERROR_VECTOR => machine_check::take_consumed(),
+                _ => None,
+            };
             irq::handle(vector);
-            Trap::Interrupt
+            bad_page.map_or(Trap::Interrupt, Trap::MemoryError)
         }
         DEBUG => Trap::Exception {
             vector,

@@ -4,10 +4,12 @@ use alloc::sync::Arc;
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
+use guard::machine_check::BadPage;
 use guard::timer;
 use guard::trace::{Kind, Note, event};
 use guard::user::{self, FastPath, Trap, UserRegs};
 use linux_raw_sys::general as sys;
+use task::Deadline;
 use uapi::sigframe::LastFault;
 use uapi::siginfo::SigInfo;
 use vm::{AccessKind, AddressSpace, FaultError};
@@ -29,6 +31,11 @@ const USER: u64 = 4;
 const EXEC: u64 = 16;
 /// The vector of page faults.
 const PAGE_FAULT: u64 = 14;
+/// The vector of machine checks.
+const MACHINE_CHECK: u64 = 18;
+/// First and longest time between two attempts to retire a page that is in use.
+const FIRST_PAUSE_NS: u64 = 1_000_000;
+const LAST_PAUSE_NS: u64 = 10_000_000_000;
 /// Lets one instruction pass that has a breakpoint.
 const RESUME_FLAG: u64 = 0x1_0000;
 
@@ -126,6 +133,7 @@ pub(crate) fn run(task: &Arc<Task>, mut regs: UserRegs) {
                 }
             }
             Trap::Exception { vector, code } => handle_exception(task, &mut regs, vector, code),
+            Trap::MemoryError(page) => handle_memory_error(task, page),
             Trap::Interrupt => {}
         }
     }
@@ -272,6 +280,52 @@ fn handle_exception(task: &Arc<Task>, regs: &mut UserRegs, vector: u8, mut code:
         SigInfo::fault(signo as i32, si_code as i32, addr),
         fault,
     );
+}
+
+/// Whether a page of the machine's is this one.
+#[cfg(target_os = "none")]
+fn is_same(bad: BadPage, page: &vm::Page) -> bool {
+    bad.is(page)
+}
+
+/// Never: on the host there are no pages of the machine's.
+#[cfg(not(target_os = "none"))]
+fn is_same(_: BadPage, _: &vm::Page) -> bool {
+    false
+}
+
+/// Handles an uncorrected error in a page that the program has used: tells it, as Linux does, and
+/// sees to it that the page is not used again once it is free. It stays mapped, for a fresh one in
+/// its place would be wrong without anybody's knowing.
+#[cold]
+#[inline(never)]
+fn handle_memory_error(task: &Arc<Task>, page: BadPage) {
+    let space = task.process().space();
+    let found = space.and_then(|space| space.address_of(|other| is_same(page, other)));
+    let addr = found.unwrap_or_default() as u64;
+    log::error!(
+        "{} has met an uncorrected error in memory at {addr:#x}",
+        task.tid()
+    );
+    let fault = LastFault {
+        trapno: MACHINE_CHECK,
+        err: 0,
+        cr2: addr,
+    };
+    send_signal::force(
+        task,
+        SigInfo::memory_error(sys::BUS_MCEERR_AR as i32, addr),
+        fault,
+    );
+    // Without memory for a thread the page stays in use.
+    let _ = task::spawn("retire", None, move || {
+        let mut pause = FIRST_PAUSE_NS;
+        while !page.retire() {
+            task::sleep_until(Deadline::after_ns(pause));
+            pause = (2 * pause).min(LAST_PAUSE_NS);
+        }
+        log::warn!("a page with an uncorrected error is not used any more");
+    });
 }
 
 /// Handles a page fault of the kernel itself at a user address. True: the page is there now.
