@@ -33,6 +33,15 @@ macro_rules! classes {
                 }
             }
 
+            impl $class {
+                #[doc = concat!("Number of ", $what, ".")]
+                #[inline]
+                #[must_use]
+                pub fn count() -> u64 {
+                    COUNTERS[Place::$class as usize].0.load(Ordering::Relaxed)
+                }
+            }
+
             impl Drop for $class {
                 #[inline]
                 fn drop(&mut self) {
@@ -118,7 +127,7 @@ mod tests {
     fn values_count_themselves() {
         let pipes = || counts().find(|(name, _)| *name == "pipes").unwrap().1;
         let (first, second) = (Pipe::default(), Pipe::default());
-        assert_eq!(pipes(), 2);
+        assert_eq!((pipes(), Pipe::count()), (2, 2));
         drop(first);
         assert_eq!(pipes(), 1);
         drop(second);

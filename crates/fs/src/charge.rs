@@ -4,6 +4,7 @@
 use alloc::collections::BTreeMap;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use abi::errno::Errno;
 use task::Mutex;
 
 /// A kind of objects that users are charged for.
@@ -57,7 +58,16 @@ pub static MAX_INOTIFY_WATCHES: Limit = Limit::new("inotify/max_user_watches", 6
 /// Files watched by a user's epoll sets.
 pub static MAX_EPOLL_WATCHES: Limit = Limit::new("epoll/max_user_watches", 1_048_576);
 
-/// All limits.
+/// Open files of the whole system; beyond it only the superuser opens one more. (Not among
+/// [`LIMITS`], which are numbers of 32 bits.)
+pub static MAX_FILES: Limit = Limit::new("file-max", LEAST_MAX_FILES);
+
+/// [`MAX_FILES`] of the smallest machine, as on Linux.
+const LEAST_MAX_FILES: usize = 8192;
+/// Bytes of an open file with its inode and name, as Linux estimates them.
+const FILE_COST: usize = 1024;
+
+/// All limits that a user has.
 pub static LIMITS: [&Limit; 5] = [
     &PIPE_USER_PAGES_SOFT,
     &PIPE_USER_PAGES_HARD,
@@ -72,10 +82,24 @@ const INOTIFY_WATCH_COST: usize = 1024;
 const EPOLL_WATCH_COST: usize = 192;
 
 /// Sets the limits that depend on the size of the machine, as Linux does: watches of inotify may
-/// take a hundredth of memory, those of epoll a twenty-fifth.
+/// take a hundredth of memory, those of epoll a twenty-fifth, open files a tenth.
 pub fn scale_limits(memory_bytes: usize) {
     MAX_INOTIFY_WATCHES.set((memory_bytes / 100 / INOTIFY_WATCH_COST).clamp(8192, 1_048_576));
     MAX_EPOLL_WATCHES.set(memory_bytes / 25 / EPOLL_WATCH_COST);
+    MAX_FILES.set((memory_bytes / 10 / FILE_COST).max(LEAST_MAX_FILES));
+}
+
+/// Whether so many files more than there are may be open. `is_superuser` is asked only if not.
+///
+/// # Errors
+/// `ENFILE`.
+#[inline]
+pub fn check_files(more: u64, is_superuser: impl FnOnce() -> bool) -> Result<(), Errno> {
+    if census::File::count() + more <= MAX_FILES.get() as u64 || is_superuser() {
+        Ok(())
+    } else {
+        Err(Errno::ENFILE)
+    }
 }
 
 /// Amounts by user and kind; no zeros.

@@ -15,6 +15,9 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("settings-of-posix-queues", posix_queues),
     ("settings-of-messages", messages),
     ("settings-of-segments", segments),
+    ("settings-of-semaphores", semaphores),
+    ("settings-of-open-files", open_files),
+    ("settings-of-threads", threads),
     ("settings-next-numbers", next_numbers),
     ("settings-of-process-numbers", process_numbers),
     ("settings-of-mappings", mappings),
@@ -221,8 +224,10 @@ fn messages() -> Result<()> {
 
 fn segments() -> Result<()> {
     of_own_objects(|| {
-        let [largest, segments] = ["kernel/shmmax", "kernel/shmmni"].map(Setting::new);
-        let (largest, segments) = (largest?, segments?);
+        let [largest, segments, pages] =
+            ["kernel/shmmax", "kernel/shmmni", "kernel/shmall"].map(Setting::new);
+        let (largest, segments, pages) = (largest?, segments?, pages?);
+        ensure!(pages.before == "18446744073692774399\n", "{}", pages.before);
         largest.set("8192")?;
         segments.set("2")?;
         let get = |size: usize| call!(SYS_shmget, libc::IPC_PRIVATE, size, 0o600);
@@ -230,11 +235,151 @@ fn segments() -> Result<()> {
         let ids = [get(8192), get(1)];
         ensure!(ids.iter().all(|id| *id >= 0), "segments: {ids:?}");
         fails(get(1), libc::ENOSPC, "a third one")?;
-        for id in ids {
+        segments.set("10")?;
+        // Three pages are there, whoever has touched them.
+        pages.set("4")?;
+        fails(get(4097), libc::ENOSPC, "more pages than there may be")?;
+        let last = get(4096);
+        ensure!(last >= 0, "the last page: {last}");
+        fails(get(1), libc::ENOSPC, "one page more")?;
+        for id in [ids[0], ids[1], last] {
             is(call!(SYS_shmctl, id, libc::IPC_RMID, 0), 0, "IPC_RMID")?;
         }
         Ok(())
     })
+}
+
+fn semaphores() -> Result<()> {
+    of_own_objects(|| {
+        let limits = Setting::new("kernel/sem")?;
+        limits.refuses(&["x", "10 x"])?;
+        let many = fs::write(&limits.path, "10 20 5 32769").err();
+        let error = many.and_then(|error| error.raw_os_error());
+        ensure!(error == Some(libc::ERANGE), "32,769 sets: {error:?}");
+        limits.set("10\t20\t5\t3")?;
+        // Fewer numbers change the first ones.
+        fs::write(&limits.path, "11")?;
+        ensure!(limits.get()? == "11\t20\t5\t3", "{}", limits.get()?);
+        let get = |count: i32| call!(SYS_semget, libc::IPC_PRIVATE, count, 0o600);
+        fails(get(12), libc::EINVAL, "a set that is too large")?;
+        let first = get(11);
+        ensure!(first >= 0, "the largest set: {first}");
+        fails(get(10), libc::ENOSPC, "more than there may be")?;
+        let rest = [get(8), get(1)];
+        ensure!(rest.iter().all(|id| *id >= 0), "{rest:?}");
+        fails(get(1), libc::ENOSPC, "a fourth set")?;
+        let nothing = libc::sembuf {
+            sem_num: 0,
+            sem_op: 0,
+            sem_flg: 0,
+        };
+        let operations = [nothing; 6];
+        let operate = |count: usize| call!(SYS_semop, first, operations.as_ptr(), count);
+        is(operate(5), 0, "as many operations as there may be")?;
+        fails(operate(6), libc::E2BIG, "one more")?;
+        for id in [first, rest[0], rest[1]] {
+            is(call!(SYS_semctl, id, 0, libc::IPC_RMID), 0, "IPC_RMID")?;
+        }
+        Ok(())
+    })
+}
+
+/// `file-nr`: open files, and how many there may be.
+fn file_nr() -> Result<(u64, u64)> {
+    let text = fs::read_to_string("/proc/sys/fs/file-nr")?;
+    let numbers = text
+        .split_whitespace()
+        .map(|number| Ok(number.parse()?))
+        .collect::<Result<Vec<u64>>>()?;
+    ensure!(numbers.len() == 3 && numbers[1] == 0, "{text}");
+    Ok((numbers[0], numbers[2]))
+}
+
+fn open_files() -> Result<()> {
+    /// Files by which Linux may be mistaken at first: it counts for each processor.
+    const MARGIN: u64 = 1000;
+    let most = Setting::new("fs/file-max")?;
+    most.refuses(&["-1", "x", "9223372036854775808"])?;
+    most.set("9223372036854775807")?;
+    drop(most);
+    let most = Setting::new("fs/file-max")?;
+    ensure!(most.get()?.parse::<u64>()? >= 8192, "{}", most.get()?);
+    in_child(|| {
+        let limits = [8192u64; 2];
+        let set = call!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, limits.as_ptr(), 0);
+        is(set, 0, "RLIMIT_NOFILE")?;
+        let (before, _) = file_nr()?;
+        most.set(&(before + MARGIN).to_string())?;
+        ensure!(file_nr()?.1 == before + MARGIN, "{:?}", file_nr()?);
+        let open = || call!(SYS_openat, libc::AT_FDCWD, c"/".as_ptr(), libc::O_RDONLY);
+        let mut files = Vec::new();
+        let error = loop {
+            ensure!((files.len() as u64) < 3 * MARGIN, "no end of files");
+            // What root does is not limited.
+            is(call!(SYS_setresuid, 0, NOBODY, 0), 0, "setresuid")?;
+            let file = open();
+            if file < 0 {
+                break file;
+            }
+            is(call!(SYS_setresuid, 0, 0, 0), 0, "setresuid")?;
+            files.push(Fd(file as i32));
+        };
+        fails(error, libc::ENFILE, "one file more")?;
+        let opened = files.len() as u64;
+        ensure!(opened + 100 >= MARGIN, "{opened} files");
+        let mut fds = [-1i32; 2];
+        fails(
+            call!(SYS_pipe2, fds.as_mut_ptr(), 0),
+            libc::ENFILE,
+            "a pipe",
+        )?;
+        fails(call!(SYS_eventfd2, 0, 0), libc::ENFILE, "an eventfd")?;
+        fails(call!(SYS_epoll_create1, 0), libc::ENFILE, "an epoll set")?;
+        let socket = call!(SYS_socket, libc::AF_UNIX, libc::SOCK_STREAM, 0);
+        fails(socket, libc::ENFILE, "a socket")?;
+        let name = c"/tmp/settings-open-files";
+        let flags = libc::O_CREAT | libc::O_RDWR;
+        let made = call!(SYS_openat, libc::AT_FDCWD, name.as_ptr(), flags, 0o600);
+        fails(made, libc::ENFILE, "a new file")?;
+        let access = call!(SYS_access, name.as_ptr(), libc::F_OK);
+        fails(access, libc::ENOENT, "what was not made")?;
+        // What is open is shared as ever.
+        drop(Fd::new(call!(SYS_dup, files[0].0), "dup")?);
+        is(call!(SYS_setresuid, 0, 0, 0), 0, "setresuid")?;
+        let of_root = Fd::new(open(), "a file of root's")?;
+        drop((of_root, files));
+        most.set(most.before.trim())?;
+        let (after, _) = file_nr()?;
+        ensure!(after < before + 100, "{before} files, then {after}");
+        Ok(())
+    })
+}
+
+fn threads() -> Result<()> {
+    let most = Setting::new("kernel/threads-max")?;
+    most.refuses(&["0", "-1", "1073741824", "x"])?;
+    let fork = || {
+        // SAFETY: this program has one thread; the child ends at once.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            // SAFETY: as above.
+            unsafe { libc::_exit(0) };
+        }
+        if pid < 0 {
+            return Err(std::io::Error::last_os_error().raw_os_error());
+        }
+        Ok(call!(SYS_wait4, pid, 0, 0, 0))
+    };
+    ensure!(fork().is_ok(), "a child");
+    most.set("1")?;
+    let refused = fork();
+    most.set(most.before.trim())?;
+    ensure!(
+        refused == Err(Some(libc::EAGAIN)),
+        "one of one: {refused:?}"
+    );
+    ensure!(fork().is_ok(), "a child again");
+    Ok(())
 }
 
 /// The next object's number can be asked for; `*_STAT` takes indexes and whole numbers.

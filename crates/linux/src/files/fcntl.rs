@@ -46,7 +46,7 @@ pub fn sys_close_range(task: &Task, first: u32, last: u32, flags: u32) -> SysRes
 /// `dup(2)`: duplicates a descriptor to the lowest free one.
 pub fn sys_dup(task: &Task, fd: Fd) -> SysResult {
     let files = task.files();
-    files.install(files.get(fd)?, CloseOnExec::No)
+    files.install_shared(files.get(fd)?, CloseOnExec::No)
 }
 
 /// `dup2(2)`: duplicates a descriptor to a given one, which is closed before.

@@ -32,7 +32,7 @@ const MAX_QUEUE_BYTES: u64 = 1 << 20;
 /// `msgget(2)`: finds or makes a message queue; returns its identifier.
 pub fn sys_msgget(task: &Task, key: i32, flags: u32) -> SysResult {
     let ipc = task.ipc();
-    let make = |owner| {
+    let make = |owner, _: &_| {
         if !vm::has_room(size_of::<MsgQueue>()) {
             return Err(Errno::ENOSPC);
         }

@@ -1,6 +1,5 @@
 //! System V semaphores: `semget(2)`, `semop(2)`, `semctl(2)`.
 
-use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -15,10 +14,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::process::{Process, namespaces};
 use crate::state::ipc::sem::{
-    Awaited, MAX_SETS, MAX_VALUE, SEM_UNDO, SemArray, SemBuf, SemWaiter, Semaphore, SemidDs, State,
-    alters,
+    Awaited, MAX_VALUE, SEM_UNDO, SemArray, SemBuf, SemWaiter, Semaphore, SemidDs, State, alters,
 };
-use crate::state::ipc::{IPC_64, IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, IpcPerm, READ, WRITE, now};
+use crate::state::ipc::{
+    IPC_64, IPC_INFO, IPC_RMID, IPC_SET, IPC_STAT, IpcIds, IpcPerm, READ, WRITE, now,
+};
 use crate::state::namespaces::IpcNamespace;
 use crate::time::deadline_after;
 use crate::uaccess::UserPtr;
@@ -35,14 +35,13 @@ const SEM_STAT: u32 = 18;
 const SEM_INFO: u32 = 19;
 const SEM_STAT_ANY: u32 = 20;
 
-const MAX_OF_SET: usize = 32_000;
-const MAX_OPERATIONS: usize = 500;
-
 /// `semget(2)`: finds or makes a set of semaphores; returns its identifier.
 pub fn sys_semget(task: &Task, key: i32, count: i32, flags: u32) -> SysResult {
+    let ipc = task.ipc();
+    let [of_set, of_all, _, sets] = &ipc.limits.semaphores;
     let count = usize::try_from(count)
         .ok()
-        .filter(|&count| count <= MAX_OF_SET)
+        .filter(|&count| count <= of_set.size())
         .ok_or(Errno::EINVAL)?;
     let fits = |set: &SemArray| {
         if count <= set.state.lock().semaphores.len() {
@@ -51,9 +50,16 @@ pub fn sys_semget(task: &Task, key: i32, count: i32, flags: u32) -> SysResult {
             Err(Errno::EINVAL)
         }
     };
-    let make = |owner| {
+    let make = |owner, others: &IpcIds<Arc<SemArray>>| {
         if count == 0 {
             return Err(Errno::EINVAL);
+        }
+        let present: usize = others
+            .iter()
+            .map(|(_, set)| set.state.lock().semaphores.len())
+            .sum();
+        if present + count > of_all.size() {
+            return Err(Errno::ENOSPC);
         }
         let info = SemidDs {
             owner,
@@ -74,9 +80,8 @@ pub fn sys_semget(task: &Task, key: i32, count: i32, flags: u32) -> SysResult {
             state: Mutex::new(State::new(info, semaphores)),
         })
     };
-    task.ipc()
-        .semaphores
-        .get(key, flags, &task.cred(), MAX_SETS, fits, make)
+    ipc.semaphores
+        .get(key, flags, &task.cred(), sets.size(), fits, make)
 }
 
 /// `semtimedop(2)`: performs operations on semaphores; waits at most for a timeout.
@@ -90,7 +95,8 @@ pub fn sys_semtimedop(
     let timeout = timeout.read_optional()?;
     // As Linux, which takes the count for a number of 32 bits.
     let count = count as u32 as usize;
-    if count > MAX_OPERATIONS {
+    let ipc = task.ipc();
+    if count > ipc.limits.semaphores[2].size() {
         return Err(Errno::E2BIG);
     }
     if count == 0 {
@@ -105,7 +111,7 @@ pub fn sys_semtimedop(
         return Err(Errno::EINVAL);
     }
     let deadline = timeout.map(deadline_after).transpose()?;
-    let set = task.ipc().semaphores.find(id)?;
+    let set = ipc.semaphores.find(id)?;
     {
         let state = set.state.lock();
         if operations
@@ -172,21 +178,26 @@ pub struct SemInfo {
 
 /// Limits of semaphores, or with `SEM_INFO` their usage.
 fn limits(command: u32) -> SemInfo {
-    let most = (MAX_SETS * MAX_OF_SET) as i32;
+    let ipc = &namespaces::current().ipc;
+    let [of_set, semaphores, operations, sets] = ipc
+        .limits
+        .semaphores
+        .each_ref()
+        .map(|limit| limit.get() as i32);
     let mut limits = SemInfo {
-        map: most,
-        sets: MAX_SETS as i32,
-        semaphores: most,
-        undos: most,
-        of_set: MAX_OF_SET as i32,
-        operations: MAX_OPERATIONS as i32,
-        undos_of_process: MAX_OPERATIONS as i32,
+        map: semaphores,
+        sets,
+        semaphores,
+        undos: semaphores,
+        of_set,
+        operations,
+        undos_of_process: operations,
         size: 20,
         value: MAX_VALUE,
         adjustment: MAX_VALUE,
     };
     if command == SEM_INFO {
-        let all = namespaces::current().ipc.semaphores.all();
+        let all = ipc.semaphores.all();
         limits.size = all.len() as i32;
         limits.adjustment = all
             .iter()
@@ -194,15 +205,6 @@ fn limits(command: u32) -> SemInfo {
             .sum();
     }
     limits
-}
-
-/// Contents of `/proc/sys/kernel/sem`: the four limits of semaphores.
-pub(crate) fn sysctl_text() -> String {
-    let limits = limits(IPC_INFO);
-    format!(
-        "{}\t{}\t{}\t{}\n",
-        limits.of_set, limits.semaphores, limits.operations, limits.sets
-    )
 }
 
 /// Contents of `/proc/sysvipc/sem`, a line for each set.

@@ -20,7 +20,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::mm::mmap;
 use crate::process::namespaces;
-use crate::state::ipc::shm::{Entry, MAX_BYTES, Segment, ShmidDs, with_key};
+use crate::state::ipc::shm::{Entry, Segment, ShmidDs, with_key};
 use crate::state::ipc::{
     IPC_CREAT, IPC_EXCL, IPC_INFO, IPC_PRIVATE, IPC_RMID, IPC_SET, IPC_STAT, IpcPerm, READ, WRITE,
     now,
@@ -81,6 +81,13 @@ pub fn sys_shmget(task: &Task, key: i32, size: usize, flags: u32) -> SysResult {
         return Err(no_huge_pages(task, size, flags));
     }
     if table.len() >= ipc.limits.segments.size() || !vm::has_room(PAGE_SIZE) {
+        return Err(Errno::ENOSPC);
+    }
+    let present: u64 = table
+        .iter()
+        .filter_map(|(_, entry)| Some(entry.segment()?.pages()))
+        .sum();
+    if present + size.div_ceil(PAGE_SIZE) as u64 > ipc.limits.segment_pages.get() {
         return Err(Errno::ENOSPC);
     }
     mmap::check_commit(size)?;
@@ -253,7 +260,7 @@ fn shmctl_by_index(task: &Task, index: i32, command: u32, to: UserPtr<ShmidDs>) 
                 least: 1,
                 segments,
                 of_process: segments,
-                pages: MAX_BYTES,
+                pages: ipc.limits.segment_pages.get(),
                 unused: [0; 4],
             };
             UserPtr::new(to.addr()).write(&limits)?;
@@ -263,10 +270,7 @@ fn shmctl_by_index(task: &Task, index: i32, command: u32, to: UserPtr<ShmidDs>) 
             let usage = ShmInfo {
                 segments: all.len() as i32,
                 padding: 0,
-                pages: all
-                    .iter()
-                    .map(|(_, segment)| segment.size.div_ceil(PAGE_SIZE) as u64)
-                    .sum(),
+                pages: all.iter().map(|(_, segment)| segment.pages()).sum(),
                 resident: all.iter().map(|(_, segment)| segment.resident()).sum(),
                 swapped: 0,
                 attempts: 0,

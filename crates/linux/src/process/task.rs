@@ -493,10 +493,10 @@ impl Task {
         }
     }
 
-    /// Checks that there is a descriptor for one more open file.
+    /// Checks that there may be one more open file, and is a descriptor for it.
     ///
     /// # Errors
-    /// `EMFILE`.
+    /// `EMFILE`, `ENFILE`.
     #[inline]
     pub(crate) fn check_fd_available(&self) -> Result<(), Errno> {
         self.with_files(|files| files.check_fd_available())

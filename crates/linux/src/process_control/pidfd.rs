@@ -61,5 +61,5 @@ pub fn sys_pidfd_getfd(task: &Task, fd: Fd, theirs: Fd, flags: u32) -> SysResult
     access::check_trace_access(task, &process, TraceCreds::Real)?;
     let of = process.tasks().into_iter().next().ok_or(Errno::ESRCH)?;
     let file = of.file(theirs)?;
-    task.files().install(file, CloseOnExec::Yes)
+    task.files().install_shared(file, CloseOnExec::Yes)
 }

@@ -7,11 +7,12 @@
 
 use alloc::format;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use abi::errno::Errno;
 use fs::pseudo::{self, PseudoAttr, StaticDir};
-use fs::{inotify, pipe, protected};
+use fs::{charge, inotify, pipe, protected};
 
 use super::add_at_path;
 use crate::current_task;
@@ -22,6 +23,7 @@ use crate::process::personality::RANDOMIZE_VA_SPACE;
 use crate::process::process_table::{self, PID_MAX, PID_MAX_LIMIT, RESERVED_PIDS};
 use crate::state::fdtable::{self, NR_OPEN};
 use crate::state::ipc::limits::{IpcLimits, Limit};
+use crate::state::rlimit;
 use crate::system::klog::DMESG_RESTRICT;
 
 /// `/proc/sys/kernel/kptr_restrict`: who sees addresses of the kernel. Nobody does: no file shows
@@ -44,6 +46,9 @@ struct Tunable {
 /// Largest number of most settings, and the least of some.
 const INT_MAX: Number = i32::MAX as Number;
 const INT_MIN: Number = i32::MIN as Number;
+
+/// Most System V objects of a kind that can be allowed: their identifiers have so many indexes.
+const MAX_OBJECTS: Number = 32_768;
 
 const fn setting(
     path: &'static str,
@@ -153,6 +158,15 @@ const SETTINGS: &[Tunable] = &[
         NR_OPEN
     ),
     setting(
+        "fs/file-max",
+        (0, i64::MAX as Number),
+        || charge::MAX_FILES.get() as Number,
+        |count| {
+            charge::MAX_FILES.set(count as usize);
+            Ok(())
+        },
+    ),
+    setting(
         "fs/pipe-max-size",
         (0, INT_MAX),
         || pipe::MAX_SIZE.load(Ordering::Relaxed) as Number,
@@ -184,9 +198,10 @@ const SETTINGS: &[Tunable] = &[
     ),
     ipc!("kernel/msgmax", 0, INT_MAX, message),
     ipc!("kernel/msgmnb", 0, INT_MAX, queue),
-    ipc!("kernel/msgmni", 0, 32_768, queues),
+    ipc!("kernel/msgmni", 0, MAX_OBJECTS, queues),
     ipc!("kernel/shmmax", 0, u64::MAX, segment),
-    ipc!("kernel/shmmni", 0, 32_768, segments),
+    ipc!("kernel/shmmni", 0, MAX_OBJECTS, segments),
+    ipc!("kernel/shmall", 0, u64::MAX, segment_pages),
     next_id!(
         "kernel/msg_next_id",
         |ipc| ipc.messages.next(),
@@ -201,6 +216,15 @@ const SETTINGS: &[Tunable] = &[
         "kernel/shm_next_id",
         |ipc| ipc.segments.0.lock().next(),
         |ipc, id| ipc.segments.0.lock().set_next(id)
+    ),
+    setting(
+        "kernel/threads-max",
+        (1, rlimit::HIGHEST_MAX_THREADS as Number),
+        || rlimit::max_threads() as Number,
+        |count| {
+            rlimit::set_max_threads(count as usize);
+            Ok(())
+        },
     ),
     variable!("kernel/pid_max", RESERVED_PIDS + 1, PID_MAX_LIMIT, PID_MAX),
     Tunable {
@@ -303,8 +327,48 @@ pub(super) fn apply_command_line(words: &str) {
     }
 }
 
+/// The four limits of semaphores of the caller's namespace, as `/proc/sys/kernel/sem` shows them.
+fn semaphore_limits() -> Result<Vec<u8>, Errno> {
+    let ipc = &namespaces::current().ipc;
+    let [of_set, all, operations, sets] = ipc.limits.semaphores.each_ref().map(|limit| limit.get());
+    Ok(format!("{of_set}\t{all}\t{operations}\t{sets}\n").into_bytes())
+}
+
+/// Changes the first of them, as many as the text has numbers; as on Linux those before a wrong one
+/// count.
+///
+/// # Errors
+/// `EINVAL`; `ERANGE` for more sets than there are numbers for.
+fn set_semaphore_limits(text: &[u8]) -> Result<(), Errno> {
+    let ipc = &namespaces::current().ipc;
+    let numbers = text
+        .split(u8::is_ascii_whitespace)
+        .filter(|number| !number.is_empty());
+    let bounds = [
+        (INT_MAX, Errno::EINVAL),
+        (INT_MAX, Errno::EINVAL),
+        (INT_MAX, Errno::EINVAL),
+        (MAX_OBJECTS, Errno::ERANGE),
+    ];
+    let limits = ipc.limits.semaphores.iter().zip(bounds);
+    for ((limit, (most, beyond)), number) in limits.zip(numbers) {
+        let number = parse(number).ok_or(Errno::EINVAL)?;
+        if !(0..=most).contains(&number) {
+            return Err(beyond);
+        }
+        limit.set(number as u64);
+    }
+    Ok(())
+}
+
 /// Adds the settings to `/proc/sys`.
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
+    let file = pseudo::writable_file(
+        PseudoAttr::new(dev, 0o644),
+        semaphore_limits,
+        set_semaphore_limits,
+    );
+    add_at_path(dir, "kernel/sem", file);
     for setting in SETTINGS {
         let file = pseudo::writable_file(
             PseudoAttr::new(dev, setting.mode),

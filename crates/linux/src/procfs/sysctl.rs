@@ -6,14 +6,13 @@ use alloc::sync::Arc;
 
 use ::task::RtLimits;
 use abi::errno::Errno;
+use fs::charge;
 use fs::pseudo::{self, PseudoAttr, StaticDir};
 use net::socket::Sysctl;
 
 use super::system::Text;
 use super::{core_dump, settings};
-use crate::ipc::sem;
 use crate::process::namespaces;
-use crate::state::rlimit;
 use crate::system::sysinfo;
 
 /// Runs `f` with a sysctl, by its number, of the network stack of who asks.
@@ -81,7 +80,6 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("vm/dirty_writeback_centisecs", "500\n"),
         ("vm/vfs_cache_pressure", "100\n"),
         ("vm/swappiness", "0\n"),
-        ("fs/file-max", "1048576\n"),
         ("fs/inode-nr", "0\t0\n"),
         ("fs/dentry-state", "0\t0\t45\t0\t0\t0\n"),
         ("fs/inode-state", "0\t0\t0\t0\t0\t0\t0\n"),
@@ -93,8 +91,6 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         ("fs/lease-break-time", "45\n"),
         ("fs/leases-enable", "1\n"),
         ("fs/dir-notify-enable", "1\n"),
-        ("kernel/shmall", "18446744073692774399\n"),
-        ("fs/file-nr", "0\t0\t1048576\n"),
         ("net/ipv4/tcp_congestion_control", "cubic\n"),
         ("net/ipv4/tcp_available_congestion_control", "reno cubic\n"),
         ("net/ipv6/conf/all/disable_ipv6", "0\n"),
@@ -106,11 +102,11 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
         add_at_path(dir, path, pseudo::constant(dev, text));
     }
     core_dump::add(dir, dev);
-    let texts: [(&str, Text); 5] = [
-        ("kernel/threads-max", || {
-            format!("{}\n", rlimit::max_threads())
+    let texts: [(&str, Text); 4] = [
+        ("fs/file-nr", || {
+            let open = census::File::count();
+            format!("{open}\t0\t{}\n", charge::MAX_FILES.get())
         }),
-        ("kernel/sem", sem::sysctl_text),
         ("kernel/ostype", || {
             format!("{}\n", sysinfo::uname().sysname)
         }),
@@ -128,7 +124,7 @@ pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
             pseudo::file(PseudoAttr::new(dev, 0o444), move || Ok(text().into_bytes())),
         );
     }
-    for limit in fs::charge::LIMITS {
+    for limit in charge::LIMITS {
         let set = |text: &[u8]| {
             let number = core::str::from_utf8(text).ok();
             let number = number.and_then(|text| text.trim().parse::<u32>().ok());

@@ -224,7 +224,7 @@ impl Listener {
         let installed = if named {
             files.install_at(number, file, cloexec)?
         } else {
-            files.install(file, cloexec)?
+            files.install_shared(file, cloexec)?
         };
         if flags & ADDFD_FLAG_SEND != 0 {
             self.reply(Response {

@@ -729,7 +729,7 @@ impl ControlWriter {
         let table = task.files();
         let mut len = CMSG_HEADER;
         for file in files.into_iter().take(room) {
-            let Ok(fd) = table.install(file, cloexec) else {
+            let Ok(fd) = table.install_shared(file, cloexec) else {
                 break;
             };
             let fd = Fd::from_index(fd);

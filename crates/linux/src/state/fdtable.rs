@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use abi::errno::Errno;
 use fs::lock::{self, LockOwner};
-use fs::{Cred, File, FsStruct, OpenFlags, ops};
+use fs::{Cred, File, FsStruct, OpenFlags, charge, ops};
 use task::{Mutex, Once, RcuArc};
 use uapi::fd::Fd;
 use uapi::pid::Pid;
@@ -55,6 +55,16 @@ pub const MAX_LIMIT: usize = 1 << 21;
 pub(crate) static NR_OPEN: AtomicUsize = AtomicUsize::new(1 << 20);
 /// The least that [`NR_OPEN`] takes.
 pub(crate) const LEAST_NR_OPEN: usize = 64;
+
+/// Checks that so many files more than there are may be open, or the caller is the superuser.
+///
+/// # Errors
+/// `ENFILE`.
+#[inline]
+pub(crate) fn check_files(more: u64) -> Result<(), Errno> {
+    let is_superuser = || crate::current_task().is_none_or(|task| task.cred().has_sys_admin());
+    charge::check_files(more, is_superuser)
+}
 
 /// Numbers in the first chunk; each further one makes the table eight times as large.
 const FIRST: usize = 64;
@@ -498,21 +508,31 @@ impl FdTable {
         }
     }
 
-    /// Gives an open file the lowest free number.
+    /// Gives a file that was opened just now the lowest free number.
     ///
     /// # Errors
-    /// `EMFILE`.
+    /// `EMFILE`; `ENFILE` if it is one more than there may be.
     pub fn install(&self, file: Arc<File>, cloexec: CloseOnExec) -> SysResult {
+        check_files(0)?;
         self.install_lowest(file, cloexec, 0)
     }
 
-    /// Checks that there is a descriptor for one more open file, unless another thread takes it:
-    /// what could not be undone is not done without.
+    /// Gives a file that somebody has open the lowest free number.
     ///
     /// # Errors
     /// `EMFILE`.
+    pub(crate) fn install_shared(&self, file: Arc<File>, cloexec: CloseOnExec) -> SysResult {
+        self.install_lowest(file, cloexec, 0)
+    }
+
+    /// Checks that there may be one more open file, and is a descriptor for it unless another
+    /// thread takes it: what could not be undone is not done without.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`.
     #[inline]
     pub(crate) fn check_fd_available(&self) -> Result<(), Errno> {
+        check_files(1)?;
         if self.files.further_are_free() && FIRST < self.limit() {
             Ok(())
         } else {
@@ -547,7 +567,7 @@ impl FdTable {
         }
     }
 
-    /// Gives an open file the lowest free number that is at least `least`.
+    /// Gives a file that somebody has open the lowest free number that is at least `least`.
     ///
     /// # Errors
     /// `EMFILE`; `EINVAL` if `least` is beyond the limit.
@@ -584,9 +604,10 @@ impl FdTable {
     /// this one waits for somebody.
     ///
     /// # Errors
-    /// `EMFILE`.
+    /// `EMFILE`; `ENFILE` if there may be no further open file.
     #[inline(never)]
     pub(crate) fn reserve(&self, cloexec: CloseOnExec) -> Result<ReservedFd<'_>, Errno> {
+        check_files(1)?;
         let mut numbers = self.numbers.lock();
         let fd = numbers.allocate_lowest(0, self.limit(), cloexec)?;
         if let Err(error) = self.files.make_slot(fd) {

@@ -1,6 +1,7 @@
 //! Limits of what a process may use (`getrlimit(2)`): soft and hard limit of each resource.
 
 use core::ops::{Index, IndexMut};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
@@ -143,8 +144,25 @@ const MIN_THREADS: usize = 128;
 /// for `threads-max`.
 const THREAD_BYTES: usize = 16 << 10;
 
-/// Most threads there may be: they take an eighth of memory (`/proc/sys/kernel/threads-max`).
+/// Most threads there may be (`/proc/sys/kernel/threads-max`); 0 until the superuser has set it.
+static MAX_THREADS: AtomicUsize = AtomicUsize::new(0);
+/// The highest number of them that can be set: Linux' `FUTEX_TID_MASK`.
+pub(crate) const HIGHEST_MAX_THREADS: usize = 0x3fff_ffff;
+
+/// Most threads there may be: unless somebody says otherwise they take an eighth of memory.
 pub(crate) fn max_threads() -> usize {
+    match MAX_THREADS.load(Ordering::Relaxed) {
+        0 => default_max_threads(),
+        most => most,
+    }
+}
+
+/// Changes the most threads there may be. Those beyond it stay.
+pub(crate) fn set_max_threads(most: usize) {
+    MAX_THREADS.store(most, Ordering::Relaxed);
+}
+
+fn default_max_threads() -> usize {
     let memory = guard::mem::total_frames() as usize * vm::PAGE_SIZE;
     (memory / 8 / THREAD_BYTES).clamp(MIN_THREADS, THREAD_NUMBERS)
 }

@@ -36,8 +36,14 @@ pub(crate) struct IpcLimits {
     /// The most queues (`msgmni`): at first fewer than on Linux, as what is in them is the
     /// kernel's memory.
     pub(crate) queues: Limit,
+    /// Most semaphores of one set, of all sets, operations of one call, and sets, in the order of
+    /// `/proc/sys/kernel/sem` (Linux' `SEMMSL`, `SEMMNS`, `SEMOPM`, `SEMMNI`). At first there are
+    /// fewer sets than on Linux: all of them are the kernel's memory.
+    pub(crate) semaphores: [Limit; 4],
     /// Largest segment, in bytes (`shmmax`).
     pub(crate) segment: Limit,
+    /// Pages that all segments have together, touched or not (`shmall`).
+    pub(crate) segment_pages: Limit,
     /// The most segments (`shmmni`).
     pub(crate) segments: Limit,
     /// The most POSIX queues of callers without `CAP_SYS_RESOURCE` (`mqueue/queues_max`).
@@ -57,7 +63,14 @@ impl IpcLimits {
             message: Limit::new(8192),
             queue: Limit::new(16_384),
             queues: Limit::new(1024),
+            semaphores: [
+                Limit::new(32_000),
+                Limit::new(32_000 * 512),
+                Limit::new(500),
+                Limit::new(512),
+            ],
             segment: Limit::new(MAX_BYTES),
+            segment_pages: Limit::new(MAX_BYTES),
             segments: Limit::new(4096),
             posix_queues: Limit::new(256),
             posix_messages: Limit::new(10),

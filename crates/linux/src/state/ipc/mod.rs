@@ -292,7 +292,7 @@ impl<T: IpcObject> IpcTable<T> {
     }
 
     /// The number of the object with a key (`semget(2)`, `msgget(2)`): one that is there if `fits`
-    /// says so, or else a new one by `make`, if there are fewer than `limit`.
+    /// says so, or else a new one by `make`, which sees the others, if there are fewer than `limit`.
     pub(crate) fn get(
         &self,
         key: i32,
@@ -300,7 +300,7 @@ impl<T: IpcObject> IpcTable<T> {
         cred: &Credentials,
         limit: usize,
         fits: impl FnOnce(&T) -> Result<(), Errno>,
-        make: impl FnOnce(IpcPerm) -> Result<T, Errno>,
+        make: impl FnOnce(IpcPerm, &IpcIds<Arc<T>>) -> Result<T, Errno>,
     ) -> SysResult {
         let mut objects = self.objects.lock();
         let there = objects
@@ -323,7 +323,7 @@ impl<T: IpcObject> IpcTable<T> {
         if objects.len() >= limit {
             return Err(Errno::ENOSPC);
         }
-        let object = Arc::new(make(IpcPerm::new(key, flags, cred))?);
+        let object = Arc::new(make(IpcPerm::new(key, flags, cred), &objects)?);
         Ok(objects.insert(object) as usize)
     }
 

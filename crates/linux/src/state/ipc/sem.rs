@@ -14,10 +14,7 @@ use crate::state::ipc::{self, IPC_NOWAIT, IpcObject, IpcPerm, IpcTable};
 /// An operation is taken back when the process ends.
 pub(crate) const SEM_UNDO: u32 = 0x1000;
 
-/// Most semaphores of one set, operations of one call, and the highest value (Linux' `SEMMSL`,
-/// `SEMOPM`, `SEMVMX`). There are fewer sets than on Linux: all of them are the kernel's memory.
-pub(crate) const MAX_SETS: usize = 512;
-
+/// The highest value (Linux' `SEMVMX`).
 pub(crate) const MAX_VALUE: i32 = 32_767;
 
 /// State of a set as `IPC_STAT` stores it: Linux' `struct semid64_ds`.

@@ -42,7 +42,7 @@ pub(crate) struct Segment {
 
 impl Backing for Segment {
     fn page(&self, index: u64) -> Result<Page, Errno> {
-        if index < self.size.div_ceil(PAGE_SIZE) as u64 {
+        if index < self.pages() {
             self.memory.page(index)
         } else {
             Err(Errno::EFAULT)
@@ -121,12 +121,15 @@ pub(crate) fn with_key(table: &IpcIds<Entry>, key: i32) -> Option<(i32, Arc<Segm
 }
 
 impl Segment {
+    /// Pages that it can have.
+    pub(crate) fn pages(&self) -> u64 {
+        self.size.div_ceil(PAGE_SIZE) as u64
+    }
+
     pub(crate) fn resident(&self) -> u64 {
         let mut pages = 0;
         self.memory
-            .for_each_cached(0..self.size.div_ceil(PAGE_SIZE) as u64, &mut |_, _| {
-                pages += 1;
-            });
+            .for_each_cached(0..self.pages(), &mut |_, _| pages += 1);
         pages
     }
 
