@@ -382,9 +382,14 @@ fn received(near: &Fd, far: &Fd) -> Result<(usize, bool)> {
 /// A child that waits to be ended, or the error. It does not outlive its parent, whose pipe for
 /// what failed it has open, too.
 fn child() -> i64 {
+    let parent = call!(SYS_getpid);
     let pid = call!(SYS_clone, libc::SIGCHLD, 0, 0, 0, 0);
     if pid == 0 {
         call!(SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+        if call!(SYS_getppid) != parent {
+            // It ended before.
+            call!(SYS_exit_group, 1);
+        }
         loop {
             call!(SYS_pause);
         }
@@ -467,12 +472,22 @@ fn of_locked_bytes() -> Result<()> {
     })
 }
 
+/// The line `SigQ` of the calling process: how many there are, and how many there may be.
+fn sigq() -> Result<(u64, u64)> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("SigQ:\t"));
+    let (there, most) = line
+        .and_then(|line| line.split_once('/'))
+        .context("no SigQ")?;
+    Ok((there.parse()?, most.parse()?))
+}
+
 fn of_queued_signals() -> Result<()> {
     in_child(|| {
         become_user(SIGNALS_USER)?;
         limit(libc::RLIMIT_SIGPENDING, 4)?;
         let signal = 40;
-        let set = 1u64 << (signal - 1);
+        let set = 1u64 << (signal - 1) | 1 << (libc::SIGUSR1 - 1) | 1 << (libc::SIGALRM - 1);
         is(
             call!(SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const set, 0, 8),
             0,
@@ -482,31 +497,68 @@ fn of_queued_signals() -> Result<()> {
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
         info.si_code = libc::SI_QUEUE;
         let own = std::process::id();
+        let send = |to: i64| call!(SYS_rt_sigqueueinfo, to, signal, &raw const info);
+        let none = [0i64; 2];
+        let take = |info: *mut libc::siginfo_t| {
+            call!(SYS_rt_sigtimedwait, &raw const set, info, none.as_ptr(), 8)
+        };
         for round in 0..5 {
             for number in 0..4 {
-                let sent = call!(SYS_rt_sigqueueinfo, own, signal, &raw const info);
+                ensure!(sigq()? == (number, 4), "{number}: {:?}", sigq()?);
+                let sent = send(own.into());
                 is(sent, 0, &format!("round {round}, signal {number}"))?;
             }
-            fails(
-                call!(SYS_rt_sigqueueinfo, own, signal, &raw const info),
-                libc::EAGAIN,
-                "one more signal",
-            )?;
-            let none = [0i64; 2];
+            fails(send(own.into()), libc::EAGAIN, "one more signal")?;
             for _ in 0..4 {
-                is(
-                    call!(SYS_rt_sigtimedwait, &raw const set, 0, none.as_ptr(), 8),
-                    signal,
-                    "taking one",
-                )?;
+                is(take(std::ptr::null_mut()), signal, "taking one")?;
             }
-            fails(
-                call!(SYS_rt_sigtimedwait, &raw const set, 0, none.as_ptr(), 8),
-                libc::EAGAIN,
-                "taking one more",
-            )?;
+            fails(take(std::ptr::null_mut()), libc::EAGAIN, "taking one more")?;
         }
-        Ok(())
+
+        // All processes of the user count, and so do ordinary signals and timers.
+        let other = child();
+        ensure!(other > 0, "a child: {other}");
+        is(send(other), 0, "a signal that another process has")?;
+        is(send(other), 0, "a second one")?;
+        is(call!(SYS_kill, own, libc::SIGUSR1), 0, "an ordinary one")?;
+        is(call!(SYS_kill, own, libc::SIGUSR1), 0, "the same again")?;
+        ensure!(sigq()? == (3, 4), "{:?}", sigq()?);
+        let mut timer = 0i32;
+        let create = |timer: &mut i32| {
+            call!(
+                SYS_timer_create,
+                libc::CLOCK_MONOTONIC,
+                0,
+                std::ptr::from_mut(timer)
+            )
+        };
+        is(create(&mut timer), 0, "a timer")?;
+        ensure!(sigq()? == (4, 4), "{:?}", sigq()?);
+        fails(create(&mut 0), libc::EAGAIN, "one more timer")?;
+        fails(send(own.into()), libc::EAGAIN, "one more signal")?;
+        // Of one that has no place the number arrives.
+        is(call!(SYS_kill, own, signal), 0, "kill of one more")?;
+        is(call!(SYS_kill, own, libc::SIGALRM), 0, "an ordinary one")?;
+        is(call!(SYS_timer_delete, timer), 0, "timer_delete")?;
+        end(other)?;
+        let taken = || -> Result<(i64, i32, i32)> {
+            // SAFETY: all zeroes is a siginfo.
+            let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+            let signal = take(&raw mut info);
+            // SAFETY: the number of the sender, of which both of these codes tell.
+            Ok((signal, info.si_code, unsafe { info.si_pid() }))
+        };
+        let own = own as i32;
+        for expected in [
+            (libc::SIGUSR1.into(), libc::SI_USER, own),
+            (libc::SIGALRM.into(), libc::SI_USER, own),
+            (signal, libc::SI_USER, 0),
+        ] {
+            let taken = taken()?;
+            ensure!(taken == expected, "{taken:?}, not {expected:?}");
+        }
+        ensure!(sigq()? == (0, 4), "{:?}", sigq()?);
+        is(send(own.into()), 0, "a place again")
     })
 }
 

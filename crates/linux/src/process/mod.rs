@@ -298,6 +298,16 @@ impl Process {
         self.pending.lock().set()
     }
 
+    /// Signals that wait for it and its threads, and POSIX timers: what its user's limit counts.
+    pub(crate) fn queued_signals(&self) -> usize {
+        let of_tasks: usize = {
+            let tasks = self.tasks.lock();
+            let counted = |task: &Arc<Task>| task.signals.lock().pending.counted();
+            tasks.iter().map(counted).sum()
+        };
+        self.pending.lock().counted() + self.timers.lock().created.len() + of_tasks
+    }
+
     /// Threads that have not ended.
     pub(crate) fn tasks(&self) -> Vec<Arc<Task>> {
         self.tasks.lock().clone()

@@ -13,7 +13,7 @@ use uapi::siginfo::{
 use crate::Task;
 use crate::process::{Process, process_table, ptrace_state};
 use crate::state::rlimit::Resource;
-use crate::state::sighand::{SIG_DFL, SIG_IGN, SigAction, SigPending};
+use crate::state::sighand::{self, Room, SIG_DFL, SIG_IGN, SigAction, SigPending};
 
 const SIGKILL: i32 = sys::SIGKILL as i32;
 
@@ -42,7 +42,7 @@ pub(crate) fn queue_signal(
     to: SignalTarget<'_>,
     info: &SigInfo,
 ) -> Result<Delivery, Errno> {
-    queue_with(process, to, info, |pending, most| pending.add(info, most))
+    queue_with(process, to, info, |pending, room| pending.add(info, room))
 }
 
 /// Queues the signal of a timer like [`queue_signal`].
@@ -54,12 +54,42 @@ pub(crate) fn queue_timer_signal(
     queue_with(process, to, info, |pending, _| pending.add_timer(info))
 }
 
-/// Sends a signal, which `add` puts into a queue of so many at the most.
+/// Signals and POSIX timers that the processes of a real user id have: what `RLIMIT_SIGPENDING`
+/// limits, and `SigQ` of `/proc/<pid>/status` shows. (Linux counts a signal for who the receiver was
+/// when it was sent.)
+pub(crate) fn queued_by_user(user: u32) -> usize {
+    if queued_by_all() == 0 {
+        return 0;
+    }
+    let next = |after| process_table::next_process(after);
+    core::iter::successors(next(Pid::NONE), |process| next(process.pid()))
+        .filter(|process| process.credentials().user.real == user)
+        .map(|process| process.queued_signals())
+        .sum()
+}
+
+/// At least as many as any user has.
+fn queued_by_all() -> usize {
+    sighand::queued() + census::Timer::count() as usize
+}
+
+/// Whether the user of a process may have one more queued signal, or POSIX timer. A few may come at
+/// once, and be so many too many.
+pub(crate) fn room_in_queues(process: &Process) -> Room {
+    let limit = process.limits.lock()[Resource::PendingSignals].soft_size();
+    if queued_by_all() < limit || queued_by_user(process.credentials().user.real) < limit {
+        Room::There
+    } else {
+        Room::UsedUp
+    }
+}
+
+/// Sends a signal, which `add` puts into a queue, in which there is room or not.
 fn queue_with(
     process: &Arc<Process>,
     to: SignalTarget<'_>,
     info: &SigInfo,
-    add: impl FnOnce(&mut SigPending, usize) -> Result<(), Errno>,
+    add: impl FnOnce(&mut SigPending, Room) -> Result<(), Errno>,
 ) -> Result<Delivery, Errno> {
     let signo = info.signo;
     if signo == SIGKILL {
@@ -84,10 +114,11 @@ fn queue_with(
     let action = process.action(signo);
     // A tracer hears of all.
     let ignored = action.ignores(signo) && process.find_task(Task::is_ptraced).is_none();
-    let most = if signo < SIGRTMIN {
-        0
+    // An ordinary signal is there once, whatever the limit.
+    let room = if signo < SIGRTMIN {
+        Room::There
     } else {
-        process.limits.lock()[Resource::PendingSignals].soft_size()
+        room_in_queues(process)
     };
     match to {
         SignalTarget::Thread(task) => {
@@ -95,7 +126,7 @@ fn queue_with(
             if ignored && !held {
                 return Ok(Delivery::Ignored);
             }
-            add(&mut task.signals.lock().pending, most)?;
+            add(&mut task.signals.lock().pending, room)?;
             if !held {
                 complete_fatal_signal(process, signo, &action);
                 task.signal_wake_up();
@@ -110,7 +141,7 @@ fn queue_with(
             if ignored && receiver.is_some() {
                 return Ok(Delivery::Ignored);
             }
-            add(&mut process.pending.lock(), most)?;
+            add(&mut process.pending.lock(), room)?;
             if let Some(task) = receiver {
                 complete_fatal_signal(process, signo, &action);
                 task.signal_wake_up();

@@ -44,8 +44,8 @@ impl Timers {
     ///
     /// # Errors
     /// `EAGAIN` if there are too many.
-    pub(crate) fn allocate_id(&mut self, most: usize) -> Result<i32, Errno> {
-        if self.created.len() >= most.min(MAX_TIMERS) {
+    pub(crate) fn allocate_id(&mut self) -> Result<i32, Errno> {
+        if self.created.len() >= MAX_TIMERS {
             return Err(Errno::EAGAIN);
         }
         loop {

@@ -15,7 +15,7 @@ use super::snapshot::SignalSets;
 use super::system::NS_PER_TICK;
 use crate::process::image::mm_map_of;
 use crate::process::process_table::Relations;
-use crate::process::{Process, access};
+use crate::process::{Process, access, send_signal};
 use crate::ptrace;
 use crate::state::credentials::{Ids, TraceCreds};
 use crate::state::rlimit::{Resource, Rlimit, UNLIMITED};
@@ -208,10 +208,7 @@ pub(super) fn status(process: &Process, tid: Option<Tid>) -> String {
     ]
     .map(|kind| s.speculation.words(kind, Means::of_machine()));
     let switches = s.usage.switches;
-    let queued = {
-        let pending = process.pending.lock();
-        (0..).take_while(|&at| pending.peek(at).is_some()).count()
-    };
+    let queued = send_signal::queued_by_user(s.uids.real);
     let limit = process.limits.lock()[Resource::PendingSignals].soft;
     format!(
         "Name:\t{}\nUmask:\t{:04o}\nState:\t{} ({state})\nTgid:\t{pid}\nNgid:\t0\nPid:\t{own}\nPPid:\t{parent}\nTracerPid:\t{tracer}\n\

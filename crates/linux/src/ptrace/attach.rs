@@ -17,6 +17,7 @@ use super::SIGKILL;
 use crate::Task;
 use crate::process::ptrace_state::{PtraceState, ResumeMode};
 use crate::process::{Process, notify_parent, process_table, send_signal, sigchld_code_and_status};
+use crate::state::sighand::Room;
 
 const SIGSTOP: i32 = sys::SIGSTOP as i32;
 
@@ -140,7 +141,7 @@ pub(crate) fn link_child(maker: &Task, child: &Arc<Task>) {
                 .signals
                 .lock()
                 .pending
-                .add(&SigInfo::kernel(SIGSTOP), usize::MAX);
+                .add(&SigInfo::kernel(SIGSTOP), Room::There);
         }
     }
 }

@@ -26,6 +26,7 @@ use uapi::user_regs::TRAP_FLAG;
 use crate::process::ptrace_state::{Event, ResumeMode, Stop, StopKind};
 use crate::process::{Process, process_table, send_signal};
 use crate::state::debug_registers::{Cause, DebugRegisters};
+use crate::state::sighand::Room;
 use crate::{SysResult, Task};
 
 const SIGTRAP: i32 = sys::SIGTRAP as i32;
@@ -238,7 +239,7 @@ pub(crate) fn signal_delivery_stop(
     let mut signals = task.signals.lock();
     if signals.blocked & sigmask(signal) != 0 {
         // It has come this far, so there is room for it.
-        let _ = signals.pending.add(&info, usize::MAX);
+        let _ = signals.pending.add(&info, Room::There);
         return None;
     }
     Some(info)

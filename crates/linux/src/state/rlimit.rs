@@ -167,8 +167,6 @@ fn default_max_threads() -> usize {
     (memory / 8 / THREAD_BYTES).clamp(MIN_THREADS, THREAD_NUMBERS)
 }
 
-/// Real-time signals that wait for a process or thread.
-pub(crate) const DEFAULT_SIGNALS: u64 = 16_384;
 /// Bytes in a user's POSIX message queues, as on Linux.
 pub(crate) const DEFAULT_QUEUES: u64 = 819_200;
 /// Bytes that who lacks `CAP_IPC_LOCK` may lock, as on Linux.
@@ -180,7 +178,8 @@ pub(crate) fn default_limits() -> Rlimits {
     limits[Resource::Stack].soft = 8 << 20;
     limits[Resource::Core].soft = 0;
     limits[Resource::Processes] = Rlimit::both(max_threads() as u64 / 2);
-    limits[Resource::PendingSignals] = Rlimit::both(DEFAULT_SIGNALS);
+    // As on Linux, as many of them.
+    limits[Resource::PendingSignals] = limits[Resource::Processes];
     limits[Resource::MessageQueues] = Rlimit::both(DEFAULT_QUEUES);
     limits[Resource::LockedMemory] = Rlimit::both(DEFAULT_LOCKED);
     limits[Resource::Nice] = Rlimit::both(0);

@@ -2,10 +2,12 @@
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use ::task::Mutex;
 use abi::errno::Errno;
 use linux_raw_sys::general as sys;
+use uapi::pid::Pid;
 use uapi::siginfo::{
     DefaultAction, NSIG, SIGRTMIN, SYNCHRONOUS, SigInfo, SigSet, default_action, sigmask,
 };
@@ -15,17 +17,66 @@ pub(crate) const SIG_DFL: u64 = 0;
 pub(crate) const SIG_IGN: u64 = 1;
 const SIGCHLD: i32 = sys::SIGCHLD as i32;
 
+/// Signals in the queues of all processes and threads, but for those of timers, each of which has a
+/// place of its own.
+static QUEUED: AtomicUsize = AtomicUsize::new(0);
+
+/// Number of signals in all queues, but for those of timers.
+pub(crate) fn queued() -> usize {
+    QUEUED.load(Ordering::Relaxed)
+}
+
+/// A signal in a queue.
+struct Queued {
+    info: SigInfo,
+    /// Whether the receiver's user has it among those that `RLIMIT_SIGPENDING` limits.
+    counts: bool,
+}
+
+impl Queued {
+    fn new(info: SigInfo) -> Self {
+        QUEUED.fetch_add(1, Ordering::Relaxed);
+        Self { info, counts: true }
+    }
+
+    /// The signal of a timer, for which its place was counted.
+    fn of_timer(info: SigInfo) -> Self {
+        Self {
+            info,
+            counts: false,
+        }
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        if self.counts {
+            census::released(QUEUED.fetch_sub(1, Ordering::Relaxed), 1);
+        }
+    }
+}
+
+/// Whether there is a place for one more real-time signal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Room {
+    /// There is.
+    There,
+    /// The receiver's user has as many as it may (`RLIMIT_SIGPENDING`).
+    UsedUp,
+}
+
 /// Signals that were sent and not delivered, in order.
 #[derive(Default)]
 pub(crate) struct SigPending {
-    queue: VecDeque<SigInfo>,
+    queue: VecDeque<Queued>,
+    /// Numbers of those in the queue, and of those of which nothing but the number is known.
     set: SigSet,
 }
 
 impl SigPending {
     /// The one at a place in the queue.
     pub(crate) fn peek(&self, at: usize) -> Option<SigInfo> {
-        self.queue.get(at).copied()
+        self.queue.get(at).map(|queued| queued.info)
     }
 
     /// Set of the pending signals.
@@ -33,24 +84,36 @@ impl SigPending {
         self.set
     }
 
-    /// Adds one. An ordinary signal that is there already is not added again; of real-time signals
-    /// there are `most`.
+    /// Number of those that their user's limit counts.
+    pub(crate) fn counted(&self) -> usize {
+        self.queue.iter().filter(|queued| queued.counts).count()
+    }
+
+    /// Adds one. An ordinary signal that is there already is not added again. Of a real-time signal
+    /// for which there is no room nothing but the number is kept, if `kill(2)` sent it.
     ///
     /// # Errors
-    /// `EAGAIN` for a real-time signal if there are as many, or memory is short.
-    pub(crate) fn add(&mut self, info: &SigInfo, most: usize) -> Result<(), Errno> {
+    /// `EAGAIN` for a real-time signal if there is no room for it, or memory is short.
+    pub(crate) fn add(&mut self, info: &SigInfo, room: Room) -> Result<(), Errno> {
         let there = self.set & sigmask(info.signo) != 0;
         if there && info.signo < SIGRTMIN {
             return Ok(());
         }
-        // Beside them there stays a place for each ordinary signal, which must not be lost.
-        if info.signo >= SIGRTMIN
-            && (self.queue.len() >= most || self.queue.try_reserve(SIGRTMIN as usize).is_err())
-        {
-            return Err(Errno::EAGAIN);
+        if info.signo >= SIGRTMIN {
+            if room == Room::UsedUp && info.code != sys::SI_USER as i32 {
+                return Err(Errno::EAGAIN);
+            }
+            if room == Room::UsedUp {
+                self.set |= sigmask(info.signo);
+                return Ok(());
+            }
+            // Beside them there stays a place for each ordinary signal, which must not be lost.
+            if self.queue.try_reserve(SIGRTMIN as usize).is_err() {
+                return Err(Errno::EAGAIN);
+            }
         }
         self.set |= sigmask(info.signo);
-        self.queue.push_back(*info);
+        self.queue.push_back(Queued::new(*info));
         Ok(())
     }
 
@@ -61,11 +124,11 @@ impl SigPending {
     /// `EAGAIN` if memory is short.
     pub(crate) fn add_timer(&mut self, info: &SigInfo) -> Result<(), Errno> {
         if self.set & sigmask(info.signo) != 0 {
-            let is_same = |other: &&mut SigInfo| {
-                other.signo == info.signo && other.timer_id() == info.timer_id()
+            let is_same = |other: &&mut Queued| {
+                other.info.signo == info.signo && other.info.timer_id() == info.timer_id()
             };
             if let Some(same) = self.queue.iter_mut().find(is_same) {
-                same.add_overrun(1);
+                same.info.add_overrun(1);
                 return Ok(());
             }
         }
@@ -73,7 +136,7 @@ impl SigPending {
             return Err(Errno::EAGAIN);
         }
         self.set |= sigmask(info.signo);
-        self.queue.push_back(*info);
+        self.queue.push_back(Queued::of_timer(*info));
         Ok(())
     }
 
@@ -84,14 +147,17 @@ impl SigPending {
         if self.set & wanted == 0 {
             None
         } else {
-            self.take_first(self.set & wanted)
+            Some(self.take_first(self.set & wanted))
         }
     }
 
-    fn take_first(&mut self, there: SigSet) -> Option<SigInfo> {
-        if self.queue.len() == 1 {
+    fn take_first(&mut self, there: SigSet) -> SigInfo {
+        if self.set.is_power_of_two()
+            && self.queue.len() == 1
+            && let Some(only) = self.queue.pop_front()
+        {
             self.set = 0;
-            return self.queue.pop_front();
+            return only.info;
         }
         let first = if there & SYNCHRONOUS != 0 {
             there & SYNCHRONOUS
@@ -99,23 +165,23 @@ impl SigPending {
             there
         };
         let signo = first.trailing_zeros() as i32 + 1;
-        let info = match self.queue.pop_front_if(|info| info.signo == signo) {
-            Some(info) => info,
-            None => {
-                let at = self.queue.iter().position(|info| info.signo == signo)?;
-                self.queue.remove(at)?
-            }
-        };
-        if !self.queue.iter().any(|info| info.signo == signo) {
+        let is_it = |queued: &Queued| queued.info.signo == signo;
+        let taken = self.queue.pop_front_if(|queued| is_it(queued)).or_else(|| {
+            let at = self.queue.iter().position(is_it)?;
+            self.queue.remove(at)
+        });
+        if !self.queue.iter().any(is_it) {
             self.set &= !sigmask(signo);
         }
-        Some(info)
+        // As Linux says of one of which nothing is known.
+        let unknown = SigInfo::from_process(signo, sys::SI_USER as i32, Pid::NONE, 0);
+        taken.map_or(unknown, |queued| queued.info)
     }
 
     pub(crate) fn discard(&mut self, unwanted: SigSet) {
         if self.set & unwanted != 0 {
             self.queue
-                .retain(|info| sigmask(info.signo) & unwanted == 0);
+                .retain(|queued| sigmask(queued.info.signo) & unwanted == 0);
             self.set &= !unwanted;
         }
     }

@@ -16,10 +16,11 @@ use uapi::siginfo::NSIG;
 use uapi::time::{ClockBase, NS_PER_SEC, TimeSpec, TimeVal, TimerMode};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::process::Process;
 use crate::process::cpu_clock::{CountedTime, CpuClock};
 use crate::process::timer::{REALTIME_TIMERS, Timer, TimerClock, TimerNotify, TimerValue};
+use crate::process::{Process, send_signal};
 use crate::state::rlimit::{Resource, UNLIMITED};
+use crate::state::sighand::Room;
 use crate::time::wall_clock::{WallClockGuard, lock_wall_clock, monotonic_of};
 use crate::uaccess::UserPtr;
 use crate::{SysResult, Task, time};
@@ -277,8 +278,10 @@ pub fn sys_timer_create(
     check_timer_clock(clock)?;
     let process = task.process();
     // Room for the signal of each is set aside.
-    let most = process.limits.lock()[Resource::PendingSignals].soft_size();
-    let number = process.timers.lock().allocate_id(most)?;
+    if send_signal::room_in_queues(process) == Room::UsedUp {
+        return Err(Errno::EAGAIN);
+    }
+    let number = process.timers.lock().allocate_id()?;
     let notify = match event {
         None => TimerNotify::Signal {
             signo: sys::SIGALRM as i32,
