@@ -8,6 +8,7 @@
 extern crate alloc;
 
 pub mod inject;
+mod pieces;
 
 use alloc::collections::{TryReserveError, VecDeque};
 use alloc::string::String;
@@ -16,6 +17,8 @@ use core::fmt;
 
 use abi::errno::Errno;
 use lfmutex::Once;
+
+pub use pieces::Pieces;
 
 /// An empty list with room for `len` items.
 ///

@@ -7,9 +7,9 @@
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
 
 use abi::errno::Errno;
+use fallible::Pieces;
 use linux_raw_sys::general as sys;
 use task::sync::{AtomicBool, AtomicU32, Ordering};
 use task::{Deadline, Mutex};
@@ -181,6 +181,27 @@ impl Epoll {
         self.waiters.notify_and_count()
     }
 
+    /// Makes room for `items` on the ready list, on which each is at most once: none is refused when
+    /// it becomes ready. What is on the list and not watched any more goes when there is no room
+    /// beside it.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    fn make_room(&self, items: usize) -> Result<()> {
+        let mut ready = self.ready.lock();
+        if ready.len() + items <= ready.capacity() {
+            return Ok(());
+        }
+        ready.retain(|item| item.interest.lock().is_some());
+        // Twice as much, so that this is not done for each.
+        let needed = 2 * (ready.len() + items);
+        if needed <= ready.capacity() {
+            return Ok(());
+        }
+        let more = needed - ready.len();
+        ready.try_reserve(more).map_err(|_| Errno::ENOMEM)
+    }
+
     /// Adds `file` to the files that are watched (`EPOLL_CTL_ADD`).
     ///
     /// # Errors
@@ -220,6 +241,7 @@ impl Epoll {
             if items.contains_key(&item_key(fd, file)) {
                 return Err(Errno::EEXIST);
             }
+            self.make_room(items.len() + 1)?;
             items.insert(item_key(fd, file), item.clone());
         }
         self.poll_and_register(&item, file).inspect_err(|_| {
@@ -375,7 +397,7 @@ impl Epoll {
         if core::ptr::eq(self, other) || depth == 0 {
             return true;
         }
-        let files: Vec<Arc<File>> = self
+        let files: Pieces<Arc<File>> = self
             .items
             .lock()
             .values()
@@ -398,7 +420,7 @@ impl FileOps for EpollFile {
         if let Some(table) = table {
             table.poll_wait(&self.0.waiters);
         }
-        let queued: Vec<Arc<EpollItem>> = self.0.ready.lock().iter().cloned().collect();
+        let queued: Pieces<Arc<EpollItem>> = self.0.ready.lock().iter().cloned().collect();
         if queued.iter().any(|item| item.poll_item().is_some()) {
             Events::READABLE
         } else {

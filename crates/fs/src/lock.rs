@@ -120,14 +120,14 @@ pub(crate) struct LockCounts {
 
 /// Returns how much the tables of locks hold.
 pub(crate) fn counts() -> LockCounts {
-    let entries: Vec<_> = TABLE.lock().values().cloned().collect();
+    let table = TABLE.lock();
     let locks = |entry: &Arc<LockContext>| {
         let locks = entry.locks.lock();
         (locks.flock_owners.len() + locks.records.len()) as u64
     };
     LockCounts {
-        files: entries.len() as u64,
-        locks: entries.iter().map(locks).sum(),
+        files: table.len() as u64,
+        locks: table.values().map(locks).sum(),
         blocked: BLOCKED_LOCKS.lock().len() as u64,
     }
 }
@@ -210,7 +210,7 @@ impl Drop for LockContextRef {
 /// Takes or changes an open file's whole-file lock.
 ///
 /// # Errors
-/// `EAGAIN` instead of waiting, `ERESTARTSYS` when interrupted.
+/// `EAGAIN` instead of waiting, `ERESTARTSYS` when interrupted, `ENOLCK` for want of memory.
 pub fn flock(file: &File, kind: LockKind, on_conflict: OnConflict) -> Result<()> {
     let me = core::ptr::from_ref(file).addr();
     let entry = LockContextRef::get_or_insert(file);
@@ -222,20 +222,23 @@ pub fn flock(file: &File, kind: LockKind, on_conflict: OnConflict) -> Result<()>
             return None;
         }
         if !locks.flock_owners.contains(&me) {
-            locks.flock_owners.push(me);
+            let added = fallible::push(&mut locks.flock_owners, me);
+            if added.is_err() {
+                return Some(Err(Errno::ENOLCK));
+            }
         }
         locks.flock_kind = Some(kind);
         file.set_has_locks();
-        Some(())
+        Some(Ok(()))
     };
     match attempt() {
-        Some(()) => {}
+        Some(result) => result?,
         None if on_conflict == OnConflict::Fail => return Err(Errno::EAGAIN),
         // A lock held by this open file is not given up while it waits for a stronger one; Linux
         // gives it up first.
         None => {
             unflock(file);
-            entry.changed.wait(attempt)?;
+            entry.changed.wait(attempt).flatten()?;
         }
     }
     // An exclusive lock that became shared lets others in.
@@ -271,13 +274,22 @@ impl LockState {
 
     /// Replaces whatever the owner holds of the range. The records of an owner stand together and
     /// in order, and those of one kind that touch are one.
-    fn set(&mut self, owner: LockOwner, range: LockRange, lock: Option<LockKind>) {
+    ///
+    /// # Errors
+    /// `ENOLCK` for want of memory; nothing has changed.
+    fn set(&mut self, owner: LockOwner, range: LockRange, lock: Option<LockKind>) -> Result<()> {
+        /// Records that there can be more than before: one was cut in two, and the new one.
+        const MORE: usize = 2;
+        let own = self.records.iter().filter(|r| r.owner.is_same(owner));
+        let mut kept = fallible::with_capacity(own.count() + MORE).map_err(|_| Errno::ENOLCK)?;
+        if self.records.try_reserve(MORE).is_err() {
+            return Err(Errno::ENOLCK);
+        }
         let at = self
             .records
             .iter()
             .position(|r| r.owner.is_same(owner))
             .unwrap_or(self.records.len());
-        let mut kept = Vec::new();
         for r in self.records.extract_if(.., |r| r.owner.is_same(owner)) {
             if r.range.end <= range.start || range.end <= r.range.start {
                 kept.push(r);
@@ -323,6 +335,7 @@ impl LockState {
             kept.sort_by_key(|r| r.range.start);
         }
         self.records.splice(at..at, kept);
+        Ok(())
     }
 }
 
@@ -346,7 +359,7 @@ const MAX_DEADLOCK_ITERATIONS: usize = 10;
 /// Notes that one process begins to wait for another.
 ///
 /// # Errors
-/// `EDEADLK` if the other waits for the first.
+/// `EDEADLK` if the other waits for the first, `ENOLCK` for want of memory.
 fn insert_blocked(wait: BlockedLock) -> Result<()> {
     let mut waits = BLOCKED_LOCKS.lock();
     waits.retain(|other| other.call != wait.call);
@@ -360,14 +373,14 @@ fn insert_blocked(wait: BlockedLock) -> Result<()> {
         };
         holder = next.holder;
     }
-    waits.push(wait);
-    Ok(())
+    fallible::push(&mut waits, wait).map_err(|_| Errno::ENOLCK)
 }
 
 /// Sets a record lock, or clears it (`None`).
 ///
 /// # Errors
-/// `EAGAIN` instead of waiting, `ERESTARTSYS` when interrupted, `EDEADLK`.
+/// `EAGAIN` instead of waiting, `ERESTARTSYS` when interrupted, `EDEADLK`, `ENOLCK` for want of
+/// memory.
 pub fn set_record_lock(
     file: &File,
     owner: LockOwner,
@@ -400,8 +413,7 @@ pub fn set_record_lock(
             }
             file.set_has_locks();
         }
-        locks.set(owner, range, lock);
-        Some(Ok(()))
+        Some(locks.set(owner, range, lock))
     };
     let result = match attempt() {
         Some(result) => result,
@@ -465,12 +477,9 @@ mod tests {
     #[test]
     fn unlocking_the_middle_splits() {
         let mut locks = LockState::default();
-        locks.set(
-            process(1),
-            LockRange { start: 0, end: 100 },
-            Some(Exclusive),
-        );
-        locks.set(process(1), LockRange { start: 40, end: 60 }, None);
+        let mut set = |start, end, kind| locks.set(process(1), LockRange { start, end }, kind);
+        set(0, 100, Some(Exclusive)).unwrap();
+        set(40, 60, None).unwrap();
         let hit = |start, end| {
             locks
                 .conflict(process(2), LockRange { start, end }, Shared)
@@ -489,11 +498,15 @@ mod tests {
     fn locks_that_touch_are_one() {
         let mut locks = LockState::default();
         let mut set = |start, end, kind| locks.set(process(1), LockRange { start, end }, kind);
-        set(20, 30, Some(Exclusive));
-        set(0, 10, Some(Exclusive));
-        set(40, 50, Some(Shared));
-        set(10, 20, Some(Exclusive));
-        set(30, 40, Some(Shared));
+        for (start, end, kind) in [
+            (20, 30, Exclusive),
+            (0, 10, Exclusive),
+            (40, 50, Shared),
+            (10, 20, Exclusive),
+            (30, 40, Shared),
+        ] {
+            set(start, end, Some(kind)).unwrap();
+        }
         let shown: Vec<_> = locks
             .records
             .iter()
@@ -538,14 +551,11 @@ mod tests {
     #[test]
     fn shared_locks_coexist() {
         let mut locks = LockState::default();
-        locks.set(
-            process(1),
-            LockRange {
-                start: 0,
-                end: u64::MAX,
-            },
-            Some(Shared),
-        );
+        let all = LockRange {
+            start: 0,
+            end: u64::MAX,
+        };
+        locks.set(process(1), all, Some(Shared)).unwrap();
         assert!(
             locks
                 .conflict(process(2), LockRange { start: 5, end: 6 }, Shared)

@@ -269,7 +269,7 @@ fn who_listens_to_a_protocol_hears_it_with_headers() {
             procfs::icmp(stack().inet(), Family::V4),
             procfs::icmp(stack().inet(), Family::V6),
         ]
-        .map(|text| text.contains(row))
+        .map(|text| text.unwrap().contains(row))
     };
     assert_eq!(listed(":00C8 "), [false, true, false, false]);
     let asker = make(sys::AF_INET, SocketType::Datagram, ICMP);

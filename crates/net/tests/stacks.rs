@@ -105,9 +105,12 @@ fn ports_of_one_stack_are_not_those_of_another() {
         let other = make(&there);
         assert_eq!(bind(&other, &address), Ok(()), "the port is free there");
         connect(&second, &address).unwrap();
-        let listed = |stack: &Stack| match kind {
-            SocketType::Stream => procfs::tcp(stack.inet(), Family::V4).lines().count() - 1,
-            _ => procfs::udp(stack.inet(), Family::V4).lines().count() - 1,
+        let listed = |stack: &Stack| {
+            let text = match kind {
+                SocketType::Stream => procfs::tcp(stack.inet(), Family::V4),
+                _ => procfs::udp(stack.inet(), Family::V4),
+            };
+            text.unwrap().lines().count() - 1
         };
         assert_eq!(
             (listed(&here), listed(&there)),

@@ -268,7 +268,7 @@ fn read_all(file: &File) -> fs::Result<Vec<u8>> {
 }
 
 fn states(stack: &Stack) -> Vec<u8> {
-    let text = procfs::tcp(stack.inet(), Family::V4);
+    let text = procfs::tcp(stack.inet(), Family::V4).unwrap();
     let of_line = |line: &str| u8::from_str_radix(line.split_whitespace().nth(3).unwrap(), 16);
     text.lines()
         .skip(1)

@@ -28,7 +28,13 @@ struct Entries {
     queue: VecDeque<Entry>,
 }
 
+/// Nanoseconds after which a thread looks at its condition again that had no place in the queue.
+const UNQUEUED_LOOK_NS: u64 = 10_000_000;
+
 /// Threads waiting for a condition.
+///
+/// For very many of them there may be no memory in one piece (`docs/memory.md`). Who gets no place
+/// then is not woken, but looks by himself, again and again.
 ///
 /// The condition lives elsewhere, under its own lock: make it true, unlock, then wake. Conditions
 /// given to `wait` run without the queue's lock, so they may lock what they look at.
@@ -99,7 +105,12 @@ impl WaitQueue {
     ) -> Result<R, WaitError> {
         let me = current();
         loop {
-            let key = self.enqueue(me.clone());
+            let Some(key) = self.enqueue(me.clone()) else {
+                if let Some(outcome) = look(deadline, interruptible, condition) {
+                    return outcome;
+                }
+                continue;
+            };
             preemption_point();
             let mut queued;
             let outcome = loop {
@@ -162,9 +173,13 @@ impl WaitQueue {
         self.waiting.load(Ordering::Relaxed) != 0
     }
 
-    fn enqueue(&self, thread: Arc<Thread>) -> u64 {
+    /// Puts a thread behind the others and returns its key; `None` if there is no memory for it.
+    fn enqueue(&self, thread: Arc<Thread>) -> Option<u64> {
         let key = {
             let mut entries = self.entries.lock();
+            if entries.queue.try_reserve(1).is_err() {
+                return None;
+            }
             let key = entries.next_key;
             entries.next_key += 1;
             entries.queue.push_back(Entry { key, thread });
@@ -174,7 +189,7 @@ impl WaitQueue {
         // Announced before the condition is looked at; the waker makes it true before it looks for
         // waiters.
         fence(Ordering::SeqCst);
-        key
+        Some(key)
     }
 
     /// Whether the caller's own entry is there. Who takes it out says so before he gives the
@@ -228,6 +243,29 @@ impl WaitQueue {
         }
         most
     }
+}
+
+/// Looks once at what a thread waits for that is in no queue, after a while in which nobody wakes
+/// it; `None` if it is to look again.
+#[cold]
+fn look<R>(
+    deadline: Option<Deadline>,
+    interruptible: Interruptible,
+    condition: &mut dyn FnMut() -> Option<R>,
+) -> Option<Result<R, WaitError>> {
+    if let Some(result) = condition() {
+        wait_satisfied();
+        return Some(Ok(result));
+    }
+    if interruptible == Interruptible::Yes && current().is_signal_pending() {
+        return Some(Err(WaitError::Interrupted));
+    }
+    if deadline.is_some_and(Deadline::has_passed) {
+        return Some(Err(WaitError::TimedOut));
+    }
+    let again = Deadline::after_ns(UNQUEUED_LOOK_NS);
+    park_until(deadline.map_or(again, |deadline| deadline.min(again)));
+    None
 }
 
 impl Default for WaitQueue {
@@ -313,6 +351,23 @@ mod tests {
         });
         told.recv_timeout(std::time::Duration::from_secs(20))
             .expect("the wake-up was lost");
+    }
+
+    #[test]
+    fn who_has_no_place_looks_by_himself() {
+        let never = &mut || None::<()>;
+        let look = |deadline, condition: &mut dyn FnMut() -> Option<()>| {
+            super::look(deadline, Interruptible::Yes, condition)
+        };
+        assert_eq!(look(None, &mut || Some(())), Some(Ok(())));
+        // It comes back by itself, though nobody wakes it.
+        assert_eq!(look(None, never), None);
+        assert_eq!(look(Some(Deadline::after_ns(1)), never), None);
+        let passed = look(Some(Deadline::PASSED), never);
+        assert_eq!(passed, Some(Err(WaitError::TimedOut)));
+        current().set_signal_pending();
+        assert_eq!(look(None, never), Some(Err(WaitError::Interrupted)));
+        current().clear_signal_pending();
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::space::{AddressSpace, ResidentBytes, VmaInfo};
+#[cfg(not(target_os = "none"))]
+use crate::space::VmaInfo;
+use crate::space::{AddressSpace, ResidentBytes};
 use crate::vma::{Vma, VmaFlags};
 use crate::{PAGE_SIZE, Page, USER_END, zero_page};
 
@@ -190,7 +192,8 @@ impl AddressSpace {
         found
     }
 
-    /// All areas, ascending, with what of them is in memory.
+    /// All areas, ascending, with what of them is in memory, for tests.
+    #[cfg(not(target_os = "none"))]
     #[must_use]
     pub fn residency(&self) -> Vec<(VmaInfo, Residency)> {
         let areas = self.vma_infos();

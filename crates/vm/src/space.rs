@@ -861,10 +861,24 @@ impl AddressSpace {
         }
     }
 
-    /// All areas, ascending, for `/proc/<pid>/maps`.
+    /// All areas, ascending, for tests: a program may have very many.
+    #[cfg(not(target_os = "none"))]
     #[must_use]
     pub fn vma_infos(&self) -> Vec<VmaInfo> {
         self.vma_infos_from(0, usize::MAX)
+    }
+
+    /// The first area for which `which` holds. Looks at a few at a time: there may be very many.
+    pub fn find_vma_info(&self, mut which: impl FnMut(&VmaInfo) -> bool) -> Option<VmaInfo> {
+        const AT_ONCE: usize = 64;
+        let mut from = 0;
+        loop {
+            let areas = self.vma_infos_from(from, AT_ONCE);
+            from = areas.last()?.range.end;
+            if let Some(found) = areas.into_iter().find(&mut which) {
+                return Some(found);
+            }
+        }
     }
 
     /// The first areas that end above `addr`, ascending, at most `most`.

@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::calls::{Fd, call, fails, is};
 use crate::inet_sockets::{LOCAL, receive_control, set, socket, wait_for, with_v4};
 use crate::sockets::{errno, recv};
 use crate::{Check, checked};
@@ -19,6 +20,8 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("inet-datagrams-are-lost-not-waited-for", datagrams_are_lost),
     ("inet-packet-info", packet_info),
     ("inet-multicast", multicast),
+    ("inet-multicast-limits", multicast_has_limits),
+    ("netlink-overrun", netlink_overrun),
     ("inet-interfaces", interfaces),
     ("inet-unreachable", unreachable),
 ];
@@ -208,6 +211,68 @@ fn packet_info() -> Result<()> {
         info[..16] == Ipv6Addr::LOCALHOST.octets() && info[16..20] == 1u32.to_ne_bytes(),
         "it is {info:?}"
     );
+    Ok(())
+}
+
+/// A socket is in so many groups (`igmp_max_memberships`), and in more of IPv6 (`optmem_max`).
+fn multicast_has_limits() -> Result<()> {
+    let member = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    let group = |number: u8| Ipv4Addr::new(239, 1, 3, number);
+    for number in 0..20 {
+        member.join_multicast_v4(&group(number), &LOCAL)?;
+    }
+    for _ in 0..2 {
+        let error = errno(member.join_multicast_v4(&group(20), &LOCAL));
+        ensure!(error == libc::ENOBUFS, "one more group: {error}");
+        member.leave_multicast_v4(&group(19), &LOCAL)?;
+        member.join_multicast_v4(&group(19), &LOCAL)?;
+    }
+    let member = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
+    let mut joined = 0;
+    let error = loop {
+        let group = Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 7, joined);
+        if let Err(error) = member.join_multicast_v6(&group, 1) {
+            break error.raw_os_error();
+        }
+        joined += 1;
+        ensure!(joined < 1000, "{joined} groups");
+    };
+    ensure!(error == Some(libc::ENOMEM), "one more group: {error:?}");
+    ensure!((300..=400).contains(&joined), "{joined} groups of IPv6");
+    Ok(())
+}
+
+/// Who asks and does not receive loses the answers that its buffer has no room for, and hears of
+/// it once.
+fn netlink_overrun() -> Result<()> {
+    let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK;
+    let socket = Fd::new(call!(SYS_socket, libc::AF_NETLINK, kind, 0), "socket")?;
+    // A message of no meaning, to be acknowledged.
+    let mut request = [0u8; 16];
+    request[0] = 16;
+    request[4] = libc::NLMSG_NOOP as u8;
+    request[6] = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u8;
+    let sent = 5000;
+    for _ in 0..sent {
+        let asked = call!(SYS_sendto, socket.0, request.as_ptr(), 16, 0, 0, 0);
+        is(asked, 16, "sendto")?;
+    }
+    let mut buffer = [0u8; 4096];
+    let mut receive = || call!(SYS_recvfrom, socket.0, buffer.as_mut_ptr(), 4096, 0, 0, 0);
+    fails(receive(), libc::ENOBUFS, "what was lost")?;
+    let mut received = 0;
+    let end = loop {
+        let got = receive();
+        if got < 0 {
+            break got;
+        }
+        received += 1;
+    };
+    fails(end, libc::EAGAIN, "one more answer")?;
+    ensure!((100..1000).contains(&received), "{received} of {sent}");
+    let asked = call!(SYS_sendto, socket.0, request.as_ptr(), 16, 0, 0, 0);
+    is(asked, 16, "sendto")?;
+    ensure!(receive() > 0, "an answer that there is room for again");
     Ok(())
 }
 

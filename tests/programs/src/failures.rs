@@ -27,12 +27,13 @@ pub const CHECKS: &[(&str, Check)] = &[("requests-for-memory-that-fail", || {
 /// Where a countdown of the calling thread is written.
 const FILE: &str = "/proc/skerry/fail-nth";
 /// Errors that say that there is no memory, or not enough of something made of it.
-const ERRORS: [i32; 5] = [
+const ERRORS: [i32; 6] = [
     libc::ENOMEM,
     libc::EAGAIN,
     libc::ENOBUFS,
     libc::ENFILE,
     libc::ENOSPC,
+    libc::ENOLCK,
 ];
 /// Requests of one call that are refused, one at a time: none has as many.
 const MOST: u32 = 2000;

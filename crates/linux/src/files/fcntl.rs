@@ -193,9 +193,7 @@ fn has_others(file: &Arc<File>) -> bool {
     let tasks = process_table::processes_where(|_, _| true)
         .into_iter()
         .flat_map(|process| process.tasks());
-    tasks
-        .into_iter()
-        .any(|task| task.files().list().iter().any(|(_, opened)| other(opened)))
+    tasks.into_iter().any(|task| task.files().any(other))
 }
 
 /// Sets, changes or removes a lease of the caller's on a file (`F_SETLEASE`).

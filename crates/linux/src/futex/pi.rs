@@ -238,15 +238,15 @@ impl PiTable {
                 return Err(Errno::EDEADLK);
             }
             match found {
-                Some(at) => self.locks[at].waiters.push(waiter.clone()),
+                Some(at) => fallible::push(&mut self.locks[at].waiters, waiter.clone())?,
                 None => {
-                    let waiters = alloc::vec![waiter.clone()];
-                    self.locks.push(PiState {
+                    let lock = PiState {
                         key: key.clone(),
                         owner: owner.clone(),
-                        waiters,
+                        waiters: alloc::vec![waiter.clone()],
                         needs_fixup: false,
-                    });
+                    };
+                    fallible::push(&mut self.locks, lock)?;
                     self.count();
                     // Either the owner, who ends, sees the lock, or this sees that he has ended.
                     if owner.pi_locks_released.load(Ordering::SeqCst) {
@@ -465,11 +465,12 @@ pub(crate) fn wait_requeue(
         if from_key.0 == to_key.0 {
             return Err(Errno::EINVAL);
         }
-        table.requeue_waiters.push(RequeueWaiter {
+        let waits = RequeueWaiter {
             from: from_key,
             to: to_key.clone(),
             waiter: waiter.clone(),
-        });
+        };
+        fallible::push(&mut table.requeue_waiters, waits)?;
     }
     sleep(&waiter, &to_key, to, deadline, WaiterOrigin::Requeued)
 }

@@ -40,6 +40,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use ::task::{Condvar, Mutex, WaitQueue};
 use abi::errno::Errno;
+use fallible::Pieces;
 use fs::poll::PollQueue;
 use fs::{FsStruct, Path};
 use guard::trace::Kind;
@@ -309,8 +310,8 @@ impl Process {
     }
 
     /// Threads that have not ended.
-    pub(crate) fn tasks(&self) -> Vec<Arc<Task>> {
-        self.tasks.lock().clone()
+    pub(crate) fn tasks(&self) -> Pieces<Arc<Task>> {
+        Pieces::copy_of(&self.tasks.lock())
     }
 
     /// Adds a thread; not if the process is about to end.
@@ -319,8 +320,7 @@ impl Process {
         if self.exiting.load(Ordering::SeqCst) || self.group_exec_tid.load(Ordering::SeqCst) != 0 {
             return Err(Errno::EAGAIN);
         }
-        tasks.push(task);
-        Ok(())
+        fallible::push(&mut tasks, task)
     }
 
     /// Takes a thread out again that could not be started.

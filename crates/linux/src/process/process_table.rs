@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicI32, Ordering};
 
 use ::task::Mutex;
 use abi::errno::Errno;
+use fallible::Pieces;
 use fs::tty::{CallerIds as TtyProcess, JobControl};
 use linux_raw_sys::general::CAP_CHECKPOINT_RESTORE;
 use uapi::pid::{Pgid, Pid, Sid, Tid};
@@ -331,7 +332,7 @@ pub fn pids() -> Vec<Pid> {
 }
 
 /// All processes for which `which` holds.
-pub(crate) fn processes_where(which: impl Fn(Pid, &ProcessEntry) -> bool) -> Vec<Arc<Process>> {
+pub(crate) fn processes_where(which: impl Fn(Pid, &ProcessEntry) -> bool) -> Pieces<Arc<Process>> {
     TABLE
         .lock()
         .entries
@@ -351,10 +352,13 @@ pub(crate) fn next_process(after: Pid) -> Option<Arc<Process>> {
 
 /// Processes of a group, the youngest first: in this order Linux goes through them, and which error
 /// is told depends on it.
-pub(crate) fn group_members(group: Pgid) -> Vec<Arc<Process>> {
-    let mut members = processes_where(|_, entry| entry.group == group);
-    members.reverse();
-    members
+pub(crate) fn group_members(group: Pgid) -> Pieces<Arc<Process>> {
+    let table = TABLE.lock();
+    let youngest_first = table.entries.values().rev();
+    youngest_first
+        .filter(|entry| entry.group == group)
+        .map(|entry| entry.process.clone())
+        .collect()
 }
 
 /// The number given out last.

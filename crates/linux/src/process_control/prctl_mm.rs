@@ -74,11 +74,10 @@ pub(crate) fn set(task: &Task, what: u32, at: usize, len: usize, zero: usize) ->
     // What programs read there has to be somewhere.
     let strings = pr::PR_SET_MM_ARG_START..=pr::PR_SET_MM_ENV_END;
     if (what == pr::PR_SET_MM_START_STACK || strings.contains(&what))
-        && !process
+        && process
             .require_space()?
-            .vma_infos()
-            .iter()
-            .any(|area| area.range.end > at)
+            .find_vma_info(|area| area.range.end > at)
+            .is_none()
     {
         return Err(Errno::EFAULT);
     }
@@ -149,9 +148,8 @@ fn set_executable(task: &Task, fd: Fd) -> SysResult {
         let old = old.inode().metadata();
         if process
             .require_space()?
-            .vma_infos()
-            .iter()
-            .any(|area| (area.dev, area.ino) == (old.dev, old.ino))
+            .find_vma_info(|area| (area.dev, area.ino) == (old.dev, old.ino))
+            .is_some()
         {
             return Err(Errno::EBUSY);
         }

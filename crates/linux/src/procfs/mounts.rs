@@ -4,6 +4,8 @@
 use alloc::string::String;
 use core::fmt::Write;
 
+use abi::errno::Errno;
+use fallible::Text;
 use fs::Path;
 use fs::mount::{
     MS_NOATIME, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_NOSYMFOLLOW, MS_RDONLY, Mount, Namespace,
@@ -86,8 +88,11 @@ fn info(mount: &Mount, source: &str, point: &str) -> String {
 }
 
 /// The table with this name of the mounts of a namespace that are below `root`.
-pub(super) fn table(space: &Namespace, root: &Path, name: &str) -> String {
-    let mut text = String::new();
+///
+/// # Errors
+/// `ENOMEM`: there may be very many.
+pub(super) fn table(space: &Namespace, root: &Path, name: &str) -> Result<String, Errno> {
+    let mut text = Text::default();
     for mount in space.mounts() {
         let point = mount.clone().root_path().to_bytes(Some(root));
         if point.starts_with(b"(unreachable)") {
@@ -95,7 +100,7 @@ pub(super) fn table(space: &Namespace, root: &Path, name: &str) -> String {
         }
         let (source, point) = (escaped(mount.source().as_bytes()), escaped(&point));
         let kind = mount.fs().name();
-        text += &match name {
+        let line = match name {
             "mountinfo" => info(&mount, &source, &point),
             "mountstats" => {
                 alloc::format!("device {source} mounted on {point} with fstype {kind}\n")
@@ -109,6 +114,7 @@ pub(super) fn table(space: &Namespace, root: &Path, name: &str) -> String {
                 )
             }
         };
+        text.write_str(&line).map_err(|_| Errno::ENOMEM)?;
     }
-    text
+    Ok(text.into_string())
 }

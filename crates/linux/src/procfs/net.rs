@@ -3,6 +3,7 @@
 use alloc::string::String;
 use alloc::sync::Arc;
 
+use abi::errno::Errno;
 use fs::pseudo::{self, PseudoAttr, StaticDir};
 use net::Stack;
 use net::inet::{Family, procfs, procfs_host};
@@ -11,26 +12,34 @@ use crate::process::namespaces;
 
 /// Makes a file's text of a network stack.
 type Text = fn(&Stack) -> String;
+/// Makes a text with lines for sockets of programs.
+type List = fn(&Stack) -> Result<String, Errno>;
 
 pub(super) fn add(dir: &Arc<StaticDir>, dev: u64) {
-    let texts: [(&str, Text); 24] = [
+    let lists: [(&str, List); 12] = [
         ("unix", |net| net.unix().proc_net_unix()),
         ("packet", |net| net.packet().proc_net_packet()),
         ("tcp", |net| procfs::tcp(net.inet(), Family::V4)),
         ("tcp6", |net| procfs::tcp(net.inet(), Family::V6)),
         ("udp", |net| procfs::udp(net.inet(), Family::V4)),
         ("udp6", |net| procfs::udp(net.inet(), Family::V6)),
+        ("udplite", |net| procfs::udplite(net.inet(), Family::V4)),
+        ("udplite6", |net| procfs::udplite(net.inet(), Family::V6)),
         ("raw", |net| procfs::raw(net.inet(), Family::V4)),
         ("raw6", |net| procfs::raw(net.inet(), Family::V6)),
         ("icmp", |net| procfs::icmp(net.inet(), Family::V4)),
         ("icmp6", |net| procfs::icmp(net.inet(), Family::V6)),
+    ];
+    for (name, list) in lists {
+        let show = move || list(&namespaces::net()).map(String::into_bytes);
+        dir.add(name, pseudo::file(PseudoAttr::new(dev, 0o444), show));
+    }
+    let texts: [(&str, Text); 12] = [
         ("dev", |net| procfs::dev(net.inet())),
         ("if_inet6", |net| procfs::if_inet6(net.inet())),
         ("route", |_| procfs::route()),
         ("snmp", |net| procfs::snmp(net.inet())),
         ("sockstat", |net| procfs::sockstat(net.inet())),
-        ("udplite", |net| procfs::udplite(net.inet(), Family::V4)),
-        ("udplite6", |net| procfs::udplite(net.inet(), Family::V6)),
         ("netstat", |_| procfs_host::netstat()),
         ("snmp6", |_| procfs_host::snmp6()),
         ("sockstat6", |net| procfs_host::sockstat6(net.inet())),

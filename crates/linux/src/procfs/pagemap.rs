@@ -156,15 +156,18 @@ pub(super) struct MapFiles {
     pub(super) process: ProcessRef,
 }
 
+/// Areas that are listed at a time.
+const LISTED_AT_ONCE: usize = 512;
+
 impl MapFiles {
-    fn areas(&self) -> Result<Vec<VmaInfo>> {
-        let space = accessible_space(&self.process.find()?)?.ok_or(Errno::ENOENT)?;
-        Ok(space
-            .vma_infos()
-            .into_iter()
-            .filter(|area| area.dev != 0)
-            .collect())
+    fn space(&self) -> Result<Arc<AddressSpace>> {
+        accessible_space(&self.process.find()?)?.ok_or(Errno::ENOENT)
     }
+}
+
+/// Whether a part of a file is mapped there.
+fn is_of_file(area: &VmaInfo) -> bool {
+    area.dev != 0
 }
 
 fn name_of(area: &VmaInfo) -> String {
@@ -178,9 +181,8 @@ impl DynamicDir for MapFiles {
 
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>> {
         let area = self
-            .areas()?
-            .into_iter()
-            .find(|area| name_of(area).as_bytes() == name)
+            .space()?
+            .find_vma_info(|area| is_of_file(area) && name_of(area).as_bytes() == name)
             .ok_or(Errno::ENOENT)?;
         let attr = PseudoAttr {
             ino: self.attr.ino + (area.range.start / PAGE_SIZE) as u64,
@@ -210,11 +212,19 @@ impl DynamicDir for MapFiles {
                 key: page + 1,
             }
         };
-        Ok(self
-            .areas()?
-            .into_iter()
-            .map(listed)
-            .filter(|listed| listed.key > after)
-            .collect())
+        let space = self.space()?;
+        let mut from = after as usize * PAGE_SIZE;
+        loop {
+            let areas = space.vma_infos_from(from, LISTED_AT_ONCE);
+            let Some(last) = areas.last() else {
+                return Ok(Vec::new());
+            };
+            from = last.range.end;
+            let entries = areas.into_iter().filter(is_of_file).map(listed);
+            let entries: Vec<_> = entries.filter(|listed| listed.key > after).collect();
+            if !entries.is_empty() {
+                return Ok(entries);
+            }
+        }
     }
 }

@@ -281,7 +281,7 @@ impl DynamicDir for ProcessDir {
                 let context = of.find()?.fs().ok_or(Errno::EINVAL)?;
                 let (space, root) = (context.namespace(), context.root());
                 let shown = space.clone();
-                let show = move || Ok(mounts::table(&shown, &root, name).into_bytes());
+                let show = move || mounts::table(&shown, &root, name).map(String::into_bytes);
                 Ok(OpenedText::new(show).watching(space))
             }),
             "clear_refs" => pseudo::writable_file(

@@ -204,7 +204,7 @@ static MONITOR: Mutex<TriggerMonitor> = Mutex::new(TriggerMonitor {
 /// Adds a file with a trigger, and sees to it that somebody looks.
 fn monitor(watch: &Arc<PsiTrigger>) -> Result<()> {
     let mut monitor = MONITOR.lock();
-    monitor.watches.push(Arc::downgrade(watch));
+    fallible::push(&mut monitor.watches, Arc::downgrade(watch))?;
     if !monitor.runs {
         task::spawn("pressure", None, run).map_err(|_| Errno::ENOMEM)?;
         monitor.runs = true;

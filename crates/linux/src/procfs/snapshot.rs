@@ -6,6 +6,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use fallible::Pieces;
 use uapi::pid::{Pid, Tid};
 use uapi::siginfo::SigSet;
 use vm::AddressSpace;
@@ -111,7 +112,7 @@ impl Process {
     }
 
     /// One letter for what thread `tid` does: `R`, `S`, `D`, `T`, `t`, or `Z` if it has ended.
-    fn state(&self, tasks: &[Arc<Task>], tid: Tid) -> char {
+    fn state(&self, tasks: &Pieces<Arc<Task>>, tid: Tid) -> char {
         match tasks.iter().find(|task| task.tid() == tid) {
             None => 'Z',
             Some(task) if ptrace::is_in_ptrace_stop(task) => 't',

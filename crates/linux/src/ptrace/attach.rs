@@ -65,6 +65,7 @@ pub(super) fn link(
     let process = task.process();
     {
         let mut tracees = tracer.process().tracees.lock();
+        tracees.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         let mut trace = task.ptrace.lock();
         if task.in_execve.load(Ordering::Relaxed) {
             return Err(Errno::EAGAIN);

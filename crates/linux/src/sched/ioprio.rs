@@ -2,10 +2,10 @@
 //! devices, and all file systems are in memory: so nothing depends on them.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use abi::errno::Errno;
+use fallible::Pieces;
 use linux_raw_sys::general as sys;
 use uapi::pid::{Pgid, Tid};
 
@@ -27,7 +27,7 @@ const CLASS_MASK: u32 = 7;
 const PRIORITY_MASK: u32 = 0xffff;
 
 /// Threads that `which` and `who` of `ioprio_set(2)` select.
-fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> {
+fn selected(task: &Task, which: u32, who: i32) -> Result<Pieces<Arc<Task>>, Errno> {
     let processes = match which {
         WHO_PROCESS => {
             return Ok(

@@ -9,6 +9,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use abi::errno::Errno;
+use fallible::Pieces;
 use linux_raw_sys::general as sys;
 use uapi::pid::{Pgid, Tid};
 use uapi::time::TimeSpec;
@@ -381,7 +382,7 @@ pub fn sys_sched_rr_get_interval(
 }
 
 /// The threads that `getpriority(2)` and `setpriority(2)` mean.
-fn selected(task: &Task, which: u32, who: i32) -> Result<Vec<Arc<Task>>, Errno> {
+fn selected(task: &Task, which: u32, who: i32) -> Result<Pieces<Arc<Task>>, Errno> {
     let threads = match which {
         sys::PRIO_PROCESS => {
             return Ok(

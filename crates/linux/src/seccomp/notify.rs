@@ -90,12 +90,15 @@ impl Listener {
             let mut calls = self.calls.lock();
             calls.last += 1;
             let id = calls.last;
-            calls.waiting.push(PendingNotification {
+            let notification = PendingNotification {
                 id,
                 tid: task.tid(),
                 data,
                 state: State::Init,
-            });
+            };
+            if let Err(error) = fallible::push(&mut calls.waiting, notification) {
+                return Some(Err(error));
+            }
             id
         };
         self.changed.notify_events(Events::READABLE);

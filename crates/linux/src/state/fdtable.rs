@@ -7,6 +7,7 @@ use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use abi::errno::Errno;
+use fallible::Pieces;
 use fs::lock::{self, LockOwner};
 use fs::{Cred, File, FsStruct, OpenFlags, charge, ops};
 use task::{Mutex, Once, RcuArc};
@@ -760,10 +761,13 @@ impl FdTable {
         Ok(())
     }
 
-    /// All descriptors with their files, ascending.
-    #[must_use]
-    pub fn list(&self) -> Vec<(Fd, Arc<File>)> {
-        self.list_from(0, usize::MAX)
+    /// Whether `which` holds for one of the open files.
+    pub(crate) fn any(&self, which: impl FnMut(&Arc<File>) -> bool) -> bool {
+        let files: Pieces<Arc<File>> = {
+            let _numbers = self.numbers.lock();
+            self.files.iter().collect()
+        };
+        files.iter().any(which)
     }
 
     /// The first open files from a number on, at most `most`.

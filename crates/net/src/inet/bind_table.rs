@@ -123,7 +123,7 @@ impl<S: Bindable> BindTable<S> {
     /// Binds a socket; port 0 is any that is free.
     ///
     /// # Errors
-    /// `EADDRINUSE`.
+    /// `EADDRINUSE`, `ENOMEM`.
     pub(super) fn bind(
         self: &Arc<Self>,
         socket: &Arc<S>,
@@ -152,10 +152,11 @@ impl<S: Bindable> BindTable<S> {
             return Err(Errno::EADDRINUSE);
         }
         let socket = Arc::downgrade(socket);
-        ports.entry(port).or_default().push(BindEntry {
+        let entry = BindEntry {
             address,
             socket: socket.clone(),
-        });
+        };
+        fallible::push(ports.entry(port).or_default(), entry)?;
         Ok(PortBinding {
             table: self.clone(),
             socket,

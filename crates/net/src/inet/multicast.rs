@@ -14,8 +14,9 @@ use super::stack::InetStack;
 use crate::Address;
 use crate::socket::Interface;
 
-/// The most sources that one membership names (`net.ipv4.igmp_max_msf`).
-const MAX_SOURCES: usize = 10;
+/// Bytes that Linux takes for a membership of IPv6 (`struct ipv6_mc_socklist`), which it charges to
+/// the socket (`optmem_max`).
+const MEMBERSHIP_V6_BYTES: usize = 56;
 
 /// Mode of a membership's source filter (RFC 3376).
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -114,12 +115,21 @@ pub(super) fn set_multicast_option(
         }
         _ => group_request(stack, level, option, value)?,
     };
+    let sysctls = &stack.core.sysctls;
+    let most_sources = sysctls.igmp_max_msf.as_usize();
+    let limits = match level {
+        IP => (sysctls.igmp_max_memberships.as_usize(), Errno::ENOBUFS),
+        _ => (
+            sysctls.optmem_max.as_usize().saturating_sub(1) / MEMBERSHIP_V6_BYTES,
+            Errno::ENOMEM,
+        ),
+    };
     common
         .options
         .update_memberships(|groups| match (level, option) {
             (IP, net::IP_ADD_MEMBERSHIP)
             | (IPV6, net::IPV6_ADD_MEMBERSHIP)
-            | (_, net::MCAST_JOIN_GROUP) => join_group(groups, &asked, FilterMode::Exclude),
+            | (_, net::MCAST_JOIN_GROUP) => join_group(groups, &asked, FilterMode::Exclude, limits),
             (IP, net::IP_DROP_MEMBERSHIP)
             | (IPV6, net::IPV6_DROP_MEMBERSHIP)
             | (_, net::MCAST_LEAVE_GROUP) => {
@@ -128,17 +138,37 @@ pub(super) fn set_multicast_option(
             }
             (_, net::IP_ADD_SOURCE_MEMBERSHIP | net::MCAST_JOIN_SOURCE_GROUP) => {
                 if find_membership(groups, &asked).is_none() {
-                    join_group(groups, &asked, FilterMode::Include)?;
+                    join_group(groups, &asked, FilterMode::Include, limits)?;
                 }
-                change_source(groups, &asked, FilterMode::Include, SourceChange::Add)
+                change_source(
+                    groups,
+                    &asked,
+                    FilterMode::Include,
+                    SourceChange::Add,
+                    most_sources,
+                )
             }
-            (_, net::IP_DROP_SOURCE_MEMBERSHIP | net::MCAST_LEAVE_SOURCE_GROUP) => {
-                change_source(groups, &asked, FilterMode::Include, SourceChange::Remove)
-            }
-            (_, net::IP_BLOCK_SOURCE | net::MCAST_BLOCK_SOURCE) => {
-                change_source(groups, &asked, FilterMode::Exclude, SourceChange::Add)
-            }
-            _ => change_source(groups, &asked, FilterMode::Exclude, SourceChange::Remove),
+            (_, net::IP_DROP_SOURCE_MEMBERSHIP | net::MCAST_LEAVE_SOURCE_GROUP) => change_source(
+                groups,
+                &asked,
+                FilterMode::Include,
+                SourceChange::Remove,
+                most_sources,
+            ),
+            (_, net::IP_BLOCK_SOURCE | net::MCAST_BLOCK_SOURCE) => change_source(
+                groups,
+                &asked,
+                FilterMode::Exclude,
+                SourceChange::Add,
+                most_sources,
+            ),
+            _ => change_source(
+                groups,
+                &asked,
+                FilterMode::Exclude,
+                SourceChange::Remove,
+                most_sources,
+            ),
         })
 }
 
@@ -152,17 +182,23 @@ fn join_group(
     groups: &mut Vec<Membership>,
     asked: &MembershipRequest,
     filter_mode: FilterMode,
+    (most, beyond): (usize, Errno),
 ) -> Result<()> {
     if find_membership(groups, asked).is_some() {
         return Err(Errno::EADDRINUSE);
     }
-    groups.push(Membership {
+    // Those of the other family are no more than it may have.
+    let of_family = |group: &&Membership| group.group.is_ipv4() == asked.group.is_ipv4();
+    if groups.iter().filter(of_family).count() >= most {
+        return Err(beyond);
+    }
+    let membership = Membership {
         group: asked.group,
         interface: asked.interface,
         filter_mode,
         sources: Vec::new(),
-    });
-    Ok(())
+    };
+    fallible::push(groups, membership)
 }
 
 /// Adds a source to a membership's filter, or removes it. A membership that names
@@ -172,6 +208,7 @@ fn change_source(
     asked: &MembershipRequest,
     filter_mode: FilterMode,
     change: SourceChange,
+    most_sources: usize,
 ) -> Result<()> {
     let at = find_membership(groups, asked).ok_or(Errno::EINVAL)?;
     let membership = &mut groups[at];
@@ -189,10 +226,10 @@ fn change_source(
         (Some(_), SourceChange::Add) | (None, SourceChange::Remove) => {
             return Err(Errno::EADDRNOTAVAIL);
         }
-        (None, SourceChange::Add) if membership.sources.len() == MAX_SOURCES => {
+        (None, SourceChange::Add) if membership.sources.len() >= most_sources => {
             return Err(Errno::ENOBUFS);
         }
-        (None, SourceChange::Add) => membership.sources.push(source),
+        (None, SourceChange::Add) => fallible::push(&mut membership.sources, source)?,
         (Some(known), SourceChange::Remove) => drop(membership.sources.swap_remove(known)),
     }
     if filter_mode == FilterMode::Include && membership.sources.is_empty() {

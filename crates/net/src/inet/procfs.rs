@@ -8,6 +8,8 @@ use core::fmt::Write;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 
+use abi::errno::Errno;
+use fallible::{Pieces, Text};
 use linux_raw_sys::net;
 
 use super::datagram_socket::DatagramProtocol;
@@ -75,13 +77,14 @@ impl<'a> Row<'a> {
     }
 }
 
-fn write_row(to: &mut String, number: usize, row: &Row<'_>) {
+/// Adds the line of a socket to a list.
+fn write_row(to: &mut Text, number: usize, row: &Row<'_>) -> Result<(), Errno> {
     let v6 = row.common.family == Family::V6;
     let (local, remote) = row.addresses;
     let remote = remote.unwrap_or(row.common.family.unspecified_address());
     let (sending, receiving) = row.queues;
     let (uid, ino) = (row.common.uid, row.common.ino.load(Ordering::Relaxed));
-    let _ = writeln!(
+    writeln!(
         to,
         "{number:4}: {} {} {:02X} {sending:08X}:{receiving:08X} 00:00000000 00000000 {uid:5}        0 {ino} 1 {:016x}{}",
         format_address(local, v6),
@@ -89,28 +92,32 @@ fn write_row(to: &mut String, number: usize, row: &Row<'_>) {
         row.state,
         row.common.id,
         row.more
-    );
+    )
+    .map_err(|_| Errno::ENOMEM)
 }
 
-fn header(v6: bool, more: &str) -> String {
+fn header(v6: bool, more: &str) -> Result<Text, Errno> {
     let address = if v6 {
         "local_address                         remote_address                        "
     } else {
         "local_address rem_address   "
     };
-    let mut text = String::from("  sl  ");
-    let _ = writeln!(
+    let mut text = Text::default();
+    writeln!(
         text,
-        "{address}st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode{more}"
-    );
-    text
+        "  sl  {address}st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode{more}"
+    )
+    .map_err(|_| Errno::ENOMEM)?;
+    Ok(text)
 }
 
 /// The text of `/proc/net/tcp`, or else of `tcp6`.
-#[must_use]
-pub fn tcp(stack: &InetStack, family: Family) -> String {
+///
+/// # Errors
+/// `ENOMEM`: a user may make thousands of lines.
+pub fn tcp(stack: &InetStack, family: Family) -> Result<String, Errno> {
     let v6 = family == Family::V6;
-    let mut text = header(v6, "");
+    let mut text = header(v6, "")?;
     let sockets = stack.tcp.sockets.all();
     let of_family = sockets
         .iter()
@@ -135,26 +142,34 @@ pub fn tcp(stack: &InetStack, family: Family) -> String {
                 queues,
                 more: String::from(" 20 4 30 10 -1"),
             },
-        );
+        )?;
     }
-    text
+    Ok(text.into_string())
 }
 
 /// The text of `/proc/net/udp`, or of `udp6`.
-#[must_use]
-pub fn udp(stack: &InetStack, family: Family) -> String {
+///
+/// # Errors
+/// `ENOMEM`, as [`tcp`].
+pub fn udp(stack: &InetStack, family: Family) -> Result<String, Errno> {
     list_udp(stack, family, |socket| !socket.is_lite())
 }
 
 /// The text of `/proc/net/udplite`, or of `udplite6`.
-#[must_use]
-pub fn udplite(stack: &InetStack, family: Family) -> String {
+///
+/// # Errors
+/// `ENOMEM`, as [`tcp`].
+pub fn udplite(stack: &InetStack, family: Family) -> Result<String, Errno> {
     list_udp(stack, family, UdpSocket::is_lite)
 }
 
-fn list_udp(stack: &InetStack, family: Family, is_listed: fn(&UdpSocket) -> bool) -> String {
+fn list_udp(
+    stack: &InetStack,
+    family: Family,
+    is_listed: fn(&UdpSocket) -> bool,
+) -> Result<String, Errno> {
     let v6 = family == Family::V6;
-    let mut text = header(v6, " ref pointer drops");
+    let mut text = header(v6, " ref pointer drops")?;
     let sockets = stack.udp.sockets.all();
     let of_family = sockets
         .iter()
@@ -163,33 +178,41 @@ fn list_udp(stack: &InetStack, family: Family, is_listed: fn(&UdpSocket) -> bool
         .filter(|socket| socket.addresses().0.port() != 0)
         .enumerate()
     {
-        write_row(&mut text, number, &Row::of_datagrams(&**socket));
+        write_row(&mut text, number, &Row::of_datagrams(&**socket))?;
     }
-    text
+    Ok(text.into_string())
 }
 
 /// The text of `/proc/net/raw`, or of `raw6`.
-#[must_use]
-pub fn raw(stack: &InetStack, family: Family) -> String {
+///
+/// # Errors
+/// `ENOMEM`, as [`tcp`].
+pub fn raw(stack: &InetStack, family: Family) -> Result<String, Errno> {
     list_raw(stack, family, |socket| !socket.is_ping)
 }
 
 /// The text of `/proc/net/icmp`, or of `icmp6`: ping sockets.
-#[must_use]
-pub fn icmp(stack: &InetStack, family: Family) -> String {
+///
+/// # Errors
+/// `ENOMEM`, as [`tcp`].
+pub fn icmp(stack: &InetStack, family: Family) -> Result<String, Errno> {
     list_raw(stack, family, |socket| socket.is_ping)
 }
 
-fn list_raw(stack: &InetStack, family: Family, is_listed: fn(&RawSocket) -> bool) -> String {
+fn list_raw(
+    stack: &InetStack,
+    family: Family,
+    is_listed: fn(&RawSocket) -> bool,
+) -> Result<String, Errno> {
     let v6 = family == Family::V6;
-    let mut text = header(v6, " ref pointer drops");
+    let mut text = header(v6, " ref pointer drops")?;
     let sockets = stack.raw.sockets.all();
     let meant = |socket: &&Arc<RawSocket>| socket.common.family == family && is_listed(socket);
     for socket in sockets.iter().filter(meant) {
         let number = socket.addresses().0.port().into();
-        write_row(&mut text, number, &Row::of_datagrams(&**socket));
+        write_row(&mut text, number, &Row::of_datagrams(&**socket))?;
     }
-    text
+    Ok(text.into_string())
 }
 
 /// A socket as lists of sockets tell of it.
@@ -246,8 +269,9 @@ impl InetDiagEntry {
 }
 
 /// The sockets of a protocol that have an address; `None` for one nobody knows.
-pub(crate) fn diag_entries(stack: &InetStack, protocol: u8) -> Option<Vec<InetDiagEntry>> {
-    let mut shown: Vec<InetDiagEntry> = match i32::from(protocol) {
+pub(crate) fn diag_entries(stack: &InetStack, protocol: u8) -> Option<Pieces<InetDiagEntry>> {
+    let has_port = |socket: &InetDiagEntry| socket.local.port() != 0;
+    Some(match i32::from(protocol) {
         TCP => {
             let sockets = stack.tcp.sockets.all();
             let show = |socket: &Arc<TcpSocket>| {
@@ -267,7 +291,7 @@ pub(crate) fn diag_entries(stack: &InetStack, protocol: u8) -> Option<Vec<InetDi
                     )
                 }
             };
-            sockets.iter().map(show).collect()
+            sockets.iter().map(show).filter(has_port).collect()
         }
         UDP | UDP_LITE => {
             let sockets = stack.udp.sockets.all();
@@ -275,7 +299,7 @@ pub(crate) fn diag_entries(stack: &InetStack, protocol: u8) -> Option<Vec<InetDi
                 .iter()
                 .filter(|socket| socket.is_lite() == (i32::from(protocol) == UDP_LITE));
             let show = |socket: &Arc<UdpSocket>| InetDiagEntry::of_datagrams(&**socket);
-            of_protocol.map(show).collect()
+            of_protocol.map(show).filter(has_port).collect()
         }
         RAW => {
             let sockets = stack.raw.sockets.all();
@@ -284,12 +308,11 @@ pub(crate) fn diag_entries(stack: &InetStack, protocol: u8) -> Option<Vec<InetDi
                 .iter()
                 .filter(|socket| !socket.is_ping)
                 .map(show)
+                .filter(has_port)
                 .collect()
         }
         _ => return None,
-    };
-    shown.retain(|socket| socket.local.port() != 0);
-    Some(shown)
+    })
 }
 
 /// The text of `/proc/net/if_inet6`.

@@ -22,6 +22,8 @@ pub(super) struct NlmsgHeader {
 /// Messages on their way to a program.
 pub(super) struct Reply {
     pub(super) bytes: Vec<u8>,
+    /// Whether there was no memory for a message; the whole reply is an error then.
+    pub(super) lacks_memory: bool,
     pub(super) request: NlmsgHeader,
     pub(super) port_id: u32,
 }
@@ -30,12 +32,14 @@ impl Reply {
     pub(super) const fn new(request: NlmsgHeader, port_id: u32) -> Self {
         Self {
             bytes: Vec::new(),
+            lacks_memory: false,
             request,
             port_id,
         }
     }
 
-    /// Adds a message: a fixed part, and attributes, each at a multiple of four.
+    /// Adds a message: a fixed part, and attributes, each at a multiple of four. There may be as
+    /// many as there are sockets.
     pub(super) fn push_message(
         &mut self,
         kind: u16,
@@ -44,6 +48,13 @@ impl Reply {
         attributes: &[(u16, &[u8])],
     ) {
         let start = self.bytes.len();
+        // Each attribute has a header, and may need padding, as the message does.
+        let attributes_len = attributes.iter().map(|(_, value)| value.len() + 8);
+        let most = NLMSG_HDRLEN + fixed.len() + attributes_len.sum::<usize>() + 8;
+        if self.lacks_memory || self.bytes.try_reserve(most).is_err() {
+            self.lacks_memory = true;
+            return;
+        }
         self.bytes.extend_from_slice(&[0; NLMSG_HDRLEN]);
         self.bytes.extend_from_slice(fixed);
         for (kind, value) in attributes {

@@ -55,6 +55,12 @@ fn handle_request(
         NETLINK_GENERIC => generic::handle_message(&mut reply, body),
         _ => Ok(false),
     };
+    let listed = if reply.lacks_memory {
+        reply = Reply::new(request, port_id);
+        Err(Errno::ENOMEM)
+    } else {
+        listed
+    };
     match listed {
         Ok(true) => {
             let mut done = Reply::new(request, port_id);
@@ -73,6 +79,12 @@ fn handle_request(
     } else {
         alloc::vec![reply.bytes]
     }
+}
+
+/// Bytes that a reply counts for in its receiver's buffer: also those of its description.
+fn cost(reply: &[u8]) -> usize {
+    const DESCRIPTION: usize = 576;
+    reply.len() + DESCRIPTION
 }
 
 #[derive(Default)]
@@ -147,8 +159,26 @@ impl NetlinkSocket {
             .map_or_else(|known| known, |_| id)
     }
 
+    /// Puts replies into the queue. Who asks and does not receive loses them when its buffer is full,
+    /// and is told so (Linux: `netlink_overrun`).
+    fn enqueue_replies(&self, replies: Vec<Vec<u8>>) {
+        let most = self.endpoint.options.receive_buffer();
+        let mut queue = self.endpoint.queue.lock();
+        let there: usize = queue.replies.iter().map(|reply| cost(reply)).sum();
+        let room = queue.replies.is_empty()
+            || there + replies.iter().map(|reply| cost(reply)).sum::<usize>() <= most;
+        if room && queue.replies.try_reserve(replies.len()).is_ok() {
+            queue.replies.extend(replies);
+        } else {
+            self.endpoint.set_error(Errno::ENOBUFS);
+        }
+    }
+
     fn dequeue_reply(&self, flags: MsgFlags, wait: WaitPolicy) -> Result<Vec<u8>> {
         let attempt = || {
+            if let Some(error) = self.endpoint.take_error() {
+                return Some(Err(error));
+            }
             let mut queue = self.endpoint.queue.lock();
             let found = if flags.contains(MsgFlags::PEEK) {
                 queue.replies.front().cloned()
@@ -276,7 +306,7 @@ impl SocketOps for NetlinkSocket {
             if request.flags & NLM_F_REQUEST != 0 {
                 let answers =
                     handle_request(&self.stack, self.protocol, request, header, body, port_id);
-                self.endpoint.queue.lock().replies.extend(answers);
+                self.enqueue_replies(answers);
             }
             rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
         }

@@ -10,10 +10,11 @@ use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::fmt::Write;
+use core::fmt::{Arguments, Write};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use abi::errno::Errno;
+use fallible::Text;
 use fs::poll::{Events, PollTable};
 use fs::{File, FileOps, Result};
 use linux_raw_sys::net;
@@ -174,9 +175,15 @@ impl PacketStack {
     }
 
     /// The lines of `/proc/net/packet`, one for each socket.
-    #[must_use]
-    pub fn proc_net_packet(&self) -> String {
-        let mut text = String::from("sk       RefCnt Type Proto  Iface R Rmem   User   Inode\n");
+    ///
+    /// # Errors
+    /// `ENOMEM`: there may be thousands of lines.
+    pub fn proc_net_packet(&self) -> Result<String> {
+        let mut text = Text::default();
+        let mut add = |line: Arguments<'_>| text.write_fmt(line).map_err(|_| Errno::ENOMEM);
+        add(format_args!(
+            "sk       RefCnt Type Proto  Iface R Rmem   User   Inode\n"
+        ))?;
         for socket in self.sockets.lock().iter().filter_map(Weak::upgrade) {
             let (bound, charge) = (
                 *socket.binding.lock(),
@@ -189,14 +196,12 @@ impl PacketStack {
                 protocol,
                 interface,
             } = bound;
-            // Writing to a string does not fail.
-            let _ = writeln!(
-                text,
-                "{:016x} {:<6} {kind:<4} {protocol:04x}   {interface:<5} {running} {charge:<6} {uid:<6} {ino:<6}",
+            add(format_args!(
+                "{:016x} {:<6} {kind:<4} {protocol:04x}   {interface:<5} {running} {charge:<6} {uid:<6} {ino:<6}\n",
                 0, 3
-            );
+            ))?;
         }
-        text
+        Ok(text.into_string())
     }
 }
 

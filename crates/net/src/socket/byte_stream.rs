@@ -58,8 +58,8 @@ impl AsMut<Self> for ByteStream {
 }
 
 impl ByteStream {
-    /// Notes what a stretch was sent with. Stretches of one sender that follow each other become
-    /// one.
+    /// Notes what a stretch was sent with, for which there is room. Stretches of one sender that
+    /// follow each other become one.
     fn add_scm_segment(&mut self, mark: ScmSegment) {
         if mark.rights.is_none()
             && let Some(last) = self.scm_segments.back_mut()
@@ -339,6 +339,10 @@ impl<Q: AsMut<ByteStream>> ConnectedStream<'_, Q> {
                 };
                 let n = room.min(data.len() - done);
                 let start = queue.read_offset + queue.bytes.len() as u64;
+                // Another sender may follow each byte.
+                if queue.scm_segments.try_reserve(1).is_err() {
+                    return Some(Err(Errno::ENOMEM));
+                }
                 if let Err(error) = queue.append(&data[done..done + n]) {
                     return Some(Err(error));
                 }

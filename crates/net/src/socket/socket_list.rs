@@ -2,8 +2,8 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
 
+use fallible::Pieces;
 use task::Mutex;
 
 /// The open sockets of one kind by their number, for listings.
@@ -32,7 +32,7 @@ impl<S> SocketList<S> {
     }
 
     /// All sockets, in the order of their numbers.
-    pub(crate) fn all(&self) -> Vec<Arc<S>> {
+    pub(crate) fn all(&self) -> Pieces<Arc<S>> {
         self.0.lock().values().filter_map(Weak::upgrade).collect()
     }
 }

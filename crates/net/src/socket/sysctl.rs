@@ -168,8 +168,7 @@ impl Sysctl {
 }
 
 /// Sysctls that nothing here depends on.
-static STORED: [Definition; 27] = [
-    Definition::integer("core/optmem_max", 20_480, 0, INT_MAX),
+static STORED: [Definition; 24] = [
     Definition::integer("core/netdev_max_backlog", 1000, 0, INT_MAX),
     Definition::integer("core/netdev_budget", 300, 0, INT_MAX),
     Definition::integer("core/busy_poll", 0, 0, INT_MAX),
@@ -177,8 +176,6 @@ static STORED: [Definition; 27] = [
     Definition::boolean("core/tstamp_allow_data", 1),
     Definition::boolean("ipv4/ip_forward", 0),
     Definition::integer("ipv4/ip_no_pmtu_disc", 0, 0, 3),
-    Definition::integer("ipv4/igmp_max_memberships", 20, 0, INT_MAX),
-    Definition::integer("ipv4/igmp_max_msf", 10, 0, INT_MAX),
     Definition::boolean("ipv4/icmp_echo_ignore_broadcasts", 1),
     Definition::integer("ipv4/tcp_max_syn_backlog", 4096, 0, INT_MAX),
     Definition::integer("ipv4/tcp_max_tw_buckets", 8192, 0, INT_MAX),
@@ -271,6 +268,12 @@ sysctls! {
     tcp_syn_retries = Definition::integer("ipv4/tcp_syn_retries", 6, 1, 127);
     /// Seconds that a closed connection waits for the end of its peer.
     tcp_fin_timeout = Definition::integer("ipv4/tcp_fin_timeout", 60, 0, INT_MAX);
+    /// Bytes that what belongs to a socket beside its buffers may take, as Linux counts them.
+    optmem_max = Definition::integer("core/optmem_max", 20_480, 0, INT_MAX);
+    /// The most groups that a socket is in by its IPv4 options.
+    igmp_max_memberships = Definition::integer("ipv4/igmp_max_memberships", 20, 0, INT_MAX);
+    /// The most sources that one membership names.
+    igmp_max_msf = Definition::integer("ipv4/igmp_max_msf", 10, 0, INT_MAX);
     /// The most datagrams that wait for a receiver of `AF_UNIX` that has not named their sender its
     /// peer.
     unix_max_dgram_qlen = Definition::integer("unix/max_dgram_qlen", 10, 0, INT_MAX);

@@ -1,7 +1,7 @@
 //! The endpoint of this family, which has beside its queue: a name, credentials, and whom its
 //! datagrams go to.
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
@@ -56,8 +56,8 @@ pub(super) struct UnixQueue {
     pub(super) stream: ByteStream,
     /// The other kinds' messages.
     pub(super) packets: VecDeque<UnixMessage>,
-    /// Senders of datagrams that found the queue full.
-    pub(super) blocked_senders: Vec<Weak<UnixEndpoint>>,
+    /// Senders of datagrams that found the queue full, by their addresses.
+    pub(super) blocked_senders: BTreeMap<usize, Weak<UnixEndpoint>>,
 }
 
 impl UnixQueue {
@@ -269,7 +269,7 @@ impl UnixEndpoint {
         };
         self.shutdown(RCV_SHUTDOWN | SEND_SHUTDOWN);
         self.set_datagram_peer(None);
-        for sender in blocked.iter().filter_map(Weak::upgrade) {
+        for sender in blocked.values().filter_map(Weak::upgrade) {
             sender.writable.notify();
         }
         let unread = !old.is_empty();

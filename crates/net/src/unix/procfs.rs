@@ -4,8 +4,11 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::fmt::Write;
+use core::fmt::{Arguments, Write};
 use core::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+use fallible::{Pieces, Text};
 
 use super::{UnixSocket, UnixStack};
 use crate::socket::endpoint::{RCV_SHUTDOWN, SEND_SHUTDOWN};
@@ -31,12 +34,18 @@ pub(crate) struct UnixDiagEntry {
 
 impl UnixStack {
     /// The text of `/proc/net/unix`.
-    #[must_use]
-    pub fn proc_net_unix(&self) -> String {
+    ///
+    /// # Errors
+    /// `ENOMEM`: a user may make thousands of lines.
+    pub fn proc_net_unix(&self) -> Result<String, Errno> {
         const ACCEPTING: u32 = 1 << 16;
         const UNCONNECTED: u32 = 1;
         const CONNECTED: u32 = 3;
-        let mut text = String::from("Num       RefCount Protocol Flags    Type St Inode Path\n");
+        let mut text = Text::default();
+        let mut add = |line: Arguments<'_>| text.write_fmt(line).map_err(|_| Errno::ENOMEM);
+        add(format_args!(
+            "Num       RefCount Protocol Flags    Type St Inode Path\n"
+        ))?;
         for socket in self.sockets.all() {
             let flags = if socket.is_listening() { ACCEPTING } else { 0 };
             let state = if socket.peer.get().is_some() || socket.endpoint.datagram_peer().is_some()
@@ -57,17 +66,15 @@ impl UnixStack {
                 socket.socket_type.as_raw(),
                 socket.ino.load(Ordering::Relaxed),
             );
-            // Writing to a string does not fail.
-            let _ = writeln!(
-                text,
-                "{id:016x}: 00000002 00000000 {flags:08x} {kind:04x} {state:02x} {ino:5}{name}"
-            );
+            add(format_args!(
+                "{id:016x}: 00000002 00000000 {flags:08x} {kind:04x} {state:02x} {ino:5}{name}\n"
+            ))?;
         }
-        text
+        Ok(text.into_string())
     }
 
     /// All sockets, as `NETLINK_SOCK_DIAG` lists them.
-    pub(crate) fn diag_entries(&self) -> Vec<UnixDiagEntry> {
+    pub(crate) fn diag_entries(&self) -> Pieces<UnixDiagEntry> {
         const ESTABLISHED: u8 = 1;
         const UNCONNECTED: u8 = 7;
         const LISTENING: u8 = 10;

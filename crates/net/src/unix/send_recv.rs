@@ -1,5 +1,6 @@
 //! Sending and receiving.
 
+use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -84,14 +85,10 @@ impl UnixSocket {
     }
 
     fn register_blocked_sender(&self, queue: &mut UnixQueue) {
-        let me = Arc::downgrade(&self.endpoint);
-        if !queue
+        queue
             .blocked_senders
-            .iter()
-            .any(|waiting| waiting.ptr_eq(&me))
-        {
-            queue.blocked_senders.push(me);
-        }
+            .entry(Arc::as_ptr(&self.endpoint).addr())
+            .or_insert_with(|| Arc::downgrade(&self.endpoint));
     }
 
     /// Implements `SocketOps::check_message`.
@@ -414,7 +411,7 @@ impl UnixSocket {
         }
         let peek = flags.contains(MsgFlags::PEEK);
         let mut peeked = None;
-        let mut blocked = Vec::new();
+        let mut blocked = BTreeMap::new();
         let attempt = || {
             let mut queue = self.endpoint.queue.lock();
             let mut skip = self.endpoint.options.peek_skip(flags);
@@ -483,7 +480,7 @@ impl UnixSocket {
                 from.uncharge_send(cost);
             }
         }
-        for waiting in blocked.iter().filter_map(Weak::upgrade) {
+        for waiting in blocked.values().filter_map(Weak::upgrade) {
             waiting.notify_write_space();
         }
         if let Some(peer) = peer

@@ -65,6 +65,12 @@ impl TcpSocket {
             let Some(backlog) = &mut state.backlog else {
                 return Some(request);
             };
+            // However many connect, and wait outside.
+            if backlog.pending_requests.try_reserve(1).is_err()
+                || backlog.deferred.try_reserve(1).is_err()
+            {
+                return Some(request);
+            }
             if backlog.accept_queue.len() > backlog.limit {
                 backlog.pending_requests.push_back(request);
                 return None;
