@@ -267,9 +267,16 @@ impl Window {
         State::from_u32(self.status.state.load(Ordering::Acquire))
     }
 
-    /// Sets the instance's state; whatever was written before is visible to whoever sees it.
+    /// Sets the instance's state, unless it has ended before: the first end is the one that counts,
+    /// but a panic is told in any case. Whatever was written before is visible to whoever sees it.
     pub fn set_state(&self, state: State) {
-        self.status.state.store(state as u32, Ordering::Release);
+        let _ = self
+            .status
+            .state
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| {
+                let ended = State::from_u32(now).is_some_and(State::is_final);
+                (!ended || state == State::Panicked).then_some(state as u32)
+            });
     }
 
     /// Says that the first program runs, unless the instance has ended: a CPU that is still on its
@@ -375,10 +382,30 @@ mod tests {
         window.set_running();
         assert_eq!(window.state(), Some(State::Running));
         for end in [State::Exited, State::Panicked, State::Halted] {
+            let window = zeroed();
             window.set_state(end);
             window.set_running();
             assert_eq!(window.state(), Some(end));
         }
+    }
+
+    /// One CPU panicked while another, which had not been stopped yet, ended the instance in order.
+    #[test]
+    fn a_panic_is_not_hidden_by_another_end() {
+        for other in [State::Exited, State::Halted] {
+            let window = zeroed();
+            window.set_state(State::Panicked);
+            window.set_state(other);
+            assert_eq!(window.state(), Some(State::Panicked));
+            let window = zeroed();
+            window.set_state(other);
+            window.set_state(State::Panicked);
+            assert_eq!(window.state(), Some(State::Panicked));
+        }
+        let window = zeroed();
+        window.set_state(State::Exited);
+        window.set_state(State::Halted);
+        assert_eq!(window.state(), Some(State::Exited));
     }
 
     #[test]
