@@ -480,14 +480,14 @@ impl Process {
 
     /// Whether others of the same user may look into it.
     pub(crate) fn is_dumpable(&self) -> bool {
-        self.dumpable.load(Ordering::Relaxed) == 1
+        self.dumpable.load(Ordering::Acquire) == 1
     }
 
     /// Keeps others of the same user from looking into it, as it has got other powers; whether
     /// there are core dumps of it then is a setting (`fs.suid_dumpable`).
     pub(crate) fn forbid_dumps(&self) {
         self.dumpable
-            .store(core_pattern::suid_dumpable(), Ordering::Relaxed);
+            .store(core_pattern::suid_dumpable(), Ordering::Release);
     }
 
     /// Credentials of the process, as others find them.

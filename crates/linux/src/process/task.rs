@@ -606,8 +606,16 @@ impl Task {
     /// to end with his parent.
     pub(crate) fn set_cred(&self, cred: Credentials) {
         if cred.exceeds(&self.cred()) {
-            // Before the credentials: `access` reads them first.
+            // Before the credentials: nobody sees what has powers as something that has none.
             self.process.forbid_dumps();
+        }
+        self.install_cred(cred);
+    }
+
+    /// Changes who it is, but not who may look into its process: `execve` decides that by more than
+    /// the credentials, and after them.
+    pub(crate) fn install_cred(&self, cred: Credentials) {
+        if cred.exceeds(&self.cred()) {
             self.parent_death_signal.store(0, Ordering::Relaxed);
         }
         let cred = Arc::new(cred);

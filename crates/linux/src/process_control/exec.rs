@@ -537,7 +537,7 @@ pub(crate) fn begin_new_exec(task: &Task, loaded: LoadedProgram) {
     task.thread().set_user(Some(loaded.space.clone()));
     if !loaded.dumpable {
         // Until the credentials are in force: `access` says who could see what.
-        process.dumpable.store(0, Ordering::Relaxed);
+        process.dumpable.store(0, Ordering::Release);
     }
     process.replace_program(loaded.space, loaded.image);
     // There is no way back to the old program.
@@ -560,9 +560,9 @@ pub(crate) fn begin_new_exec(task: &Task, loaded: LoadedProgram) {
         process.set_exit_signal(sys::SIGCHLD as i32);
     }
     task.set_name(&loaded.name);
-    task.set_cred(loaded.cred);
+    task.install_cred(loaded.cred);
     if loaded.dumpable {
-        process.dumpable.store(1, Ordering::Relaxed);
+        process.dumpable.store(1, Ordering::Release);
     } else {
         process.forbid_dumps();
     }
