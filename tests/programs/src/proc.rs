@@ -7,11 +7,16 @@ use std::{io, process, ptr, thread};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::calls::{call, is};
 use crate::credentials::in_child;
 use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[
     ("proc-kinds-of-memory", kinds_of_memory),
+    (
+        "proc-oom-adjustment-has-a-minimum",
+        oom_adjustment_has_a_minimum,
+    ),
     ("proc-pagemap", pagemap),
     ("proc-files-that-are-mapped", mapped_files),
     ("proc-names-of-threads", names_of_threads),
@@ -397,6 +402,50 @@ fn children() -> Result<()> {
         checked(unsafe { libc::waitpid(child, ptr::null_mut(), 0) })?;
         ensure!(fs::read_to_string(&path)?.is_empty(), "it is still there");
         Ok(())
+    })
+}
+
+/// The adjustment comes back to the last one that somebody with the power over resources chose, and
+/// no further.
+fn oom_adjustment_has_a_minimum() -> Result<()> {
+    const CAP_SYS_RESOURCE: u32 = 24;
+    let (score, older) = ("/proc/self/oom_score_adj", "/proc/self/oom_adj");
+    let refused = |file: &str, text: &str| -> Result<()> {
+        let error = fs::write(file, text)
+            .err()
+            .and_then(|error| error.raw_os_error());
+        ensure!(error == Some(libc::EACCES), "{text} to {file}: {error:?}");
+        Ok(())
+    };
+    in_child(|| {
+        fs::write(score, "-500")?;
+        fs::write(score, "-400")?;
+        let header = [0x2008_0522u32, 0];
+        let mut sets = [0u32; 6];
+        is(
+            call!(SYS_capget, header.as_ptr(), sets.as_mut_ptr()),
+            0,
+            "capget",
+        )?;
+        sets[0] &= !(1 << CAP_SYS_RESOURCE);
+        is(
+            call!(SYS_capset, header.as_ptr(), sets.as_ptr()),
+            0,
+            "capset",
+        )?;
+        in_child(|| {
+            fs::write(score, "300")?;
+            fs::write(score, "-400")?;
+            refused(score, "-401")
+        })?;
+        fs::write(score, "1000")?;
+        fs::write(score, "0")?;
+        // By the older file only upwards.
+        refused(older, "-1")?;
+        fs::write(older, "1")?;
+        refused(older, "0")?;
+        fs::write(score, "-400")?;
+        refused(score, "-500")
     })
 }
 

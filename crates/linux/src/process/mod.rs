@@ -108,6 +108,9 @@ pub struct Process {
     pub(crate) image: Mutex<ProcessImage>,
     /// Adjustment of its score as a victim (`/proc/<pid>/oom_score_adj`), from -1000 to 1000.
     pub(crate) oom_score_adj: AtomicI32,
+    /// Lowest adjustment that it may get from who has no power over resources: the last one that
+    /// somebody with that power gave it.
+    pub(crate) oom_score_adj_min: AtomicI32,
     /// Bits of `personality(2)`, which programs inherit.
     pub(crate) personality: AtomicU32,
     pub(crate) name: Mutex<String>,
@@ -143,6 +146,7 @@ pub(crate) struct NewProcess {
     pub(crate) cred: Arc<Credentials>,
     pub(crate) image: ProcessImage,
     pub(crate) oom_score_adj: i32,
+    pub(crate) oom_score_adj_min: i32,
     pub(crate) personality: u32,
     pub(crate) dump_filter: DumpFilter,
     pub(crate) logs_syscalls: bool,
@@ -179,6 +183,7 @@ impl Process {
             cred: Mutex::new(new.cred),
             image: Mutex::new(new.image),
             oom_score_adj: AtomicI32::new(new.oom_score_adj),
+            oom_score_adj_min: AtomicI32::new(new.oom_score_adj_min),
             personality: AtomicU32::new(new.personality),
             name: Mutex::default(),
             parent: AtomicI32::new(0),

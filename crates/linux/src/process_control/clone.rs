@@ -160,6 +160,7 @@ fn copy_process(task: &Task, request: &KernelCloneArgs, pid: Pid) -> Result<Arc<
         cred: task.cred(),
         image: old.image.lock().clone(),
         oom_score_adj: old.oom_score_adj.load(Ordering::Relaxed),
+        oom_score_adj_min: old.oom_score_adj_min.load(Ordering::Relaxed),
         personality: old.personality.load(Ordering::Relaxed),
         dump_filter: old.core_dump.filter(),
         logs_syscalls: old.logs_syscalls(),

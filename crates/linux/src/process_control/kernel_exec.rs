@@ -77,6 +77,7 @@ pub(crate) fn prepare(program: KernelProgram<'_>) -> Result<PreparedProcess, Err
         cred: cred.clone(),
         image: ProcessImage::default(),
         oom_score_adj: 0,
+        oom_score_adj_min: 0,
         personality: 0,
         dump_filter: DumpFilter::default(),
         logs_syscalls: program.logs_syscalls,

@@ -291,10 +291,11 @@ impl DynamicDir for ProcessDir {
             ),
             "comm" => pseudo::writable_file(attr, show, move |new| set_name(&of, tid, new)),
             "oom_adj" => pseudo::writable_file(attr, show, move |text| {
-                set_oom_adjustment(&of, oom::from_oom_adj(parse_number(text)?)?)
+                let value = oom::from_oom_adj(parse_number(text)?)?;
+                set_oom_adjustment(&of, OomScale::Adj, value)
             }),
             "oom_score_adj" => pseudo::writable_file(attr, show, move |text| {
-                set_oom_adjustment(&of, parse_number(text)?)
+                set_oom_adjustment(&of, OomScale::Score, parse_number(text)?)
             }),
             "timerslack_ns" => {
                 let shown = of.clone();
@@ -603,16 +604,34 @@ fn timer_slack(of: &ProcessRef, tid: Option<Tid>, new: Option<usize>) -> Result<
     Ok(format!("{}\n", settings.timer_slack).into_bytes())
 }
 
-/// Only who may use more of the machine than others makes a process less likely to be chosen.
-fn set_oom_adjustment(of: &ProcessRef, value: i32) -> Result<()> {
+/// The scale of a file that adjusts how likely a process is to be chosen as a victim.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OomScale {
+    /// `oom_score_adj`.
+    Score,
+    /// `oom_adj`, the older one.
+    Adj,
+}
+
+/// Sets the adjustment of a process. Only who may use more of the machine than others makes it less
+/// likely to be chosen than such a one has made it; by the older scale, than it is.
+fn set_oom_adjustment(of: &ProcessRef, scale: OomScale, value: i32) -> Result<()> {
     if !oom::OOM_SCORE_ADJ_RANGE.contains(&value) {
         return Err(Errno::EINVAL);
     }
-    let own = &of.find()?.oom_score_adj;
+    let process = of.find()?;
     let caller = crate::current_task().ok_or(Errno::ESRCH)?;
-    if value < own.load(Ordering::Relaxed) && !caller.cred().capable(CAP_SYS_RESOURCE) {
+    let privileged = caller.cred().capable(CAP_SYS_RESOURCE);
+    let lowest = match scale {
+        OomScale::Score => &process.oom_score_adj_min,
+        OomScale::Adj => &process.oom_score_adj,
+    };
+    if value < lowest.load(Ordering::Relaxed) && !privileged {
         return Err(Errno::EACCES);
     }
-    own.store(value, Ordering::Relaxed);
+    process.oom_score_adj.store(value, Ordering::Relaxed);
+    if privileged && scale == OomScale::Score {
+        process.oom_score_adj_min.store(value, Ordering::Relaxed);
+    }
     Ok(())
 }

@@ -95,6 +95,7 @@ fn new_task(parent: Pid, maker: Weak<Task>, cred: Credentials) -> Arc<Task> {
         cred: cred.clone(),
         image: Default::default(),
         oom_score_adj: 0,
+        oom_score_adj_min: 0,
         personality: 0,
         dump_filter: Default::default(),
         logs_syscalls: false,
