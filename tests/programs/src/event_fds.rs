@@ -4,13 +4,18 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
+use crate::calls::pipe;
+use crate::lost_wakeups::Number;
 use crate::{Check, checked};
 
 pub const CHECKS: &[(&str, Check)] = &[
+    ("event-fds-poll-stores-events-only", poll_stores_events),
     ("event-fds-timerfd", timerfd),
     ("event-fds-timerfd-errors", timerfd_errors),
     ("event-fds-signalfd", signalfd),
@@ -369,5 +374,47 @@ fn pidfd_from_clone() -> Result<()> {
             info.si_status()
         );
     }
+    Ok(())
+}
+
+/// While a thread polls, another one changes the descriptors it polls for: that stays, as only the
+/// events are stored.
+fn poll_stores_events() -> Result<()> {
+    let [input, output] = pipe(0)?;
+    let mut fds = [input.0, -1, -1].map(|fd| libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 7,
+    });
+    let list = AtomicPtr::new(fds.as_mut_ptr());
+    let poller = Number::default();
+    let result = thread::scope(|scope| {
+        let polls = scope.spawn(|| {
+            poller.tell();
+            crate::calls::call!(SYS_poll, list.load(Ordering::SeqCst), 3, -1i32)
+        });
+        poller.sleeps()?;
+        let first = list.load(Ordering::SeqCst);
+        for index in 0..3 {
+            // SAFETY: of the array above; the kernel looks at it before and after.
+            unsafe {
+                let entry = first.add(index);
+                (&raw mut (*entry).fd).write_volatile(100 + index as i32);
+                (&raw mut (*entry).events).write_volatile(libc::POLLOUT);
+            }
+        }
+        ensure!(
+            crate::calls::call!(SYS_write, output.0, b"x".as_ptr(), 1) == 1,
+            "write"
+        );
+        polls.join().map_err(|_| anyhow::anyhow!("it panicked"))
+    })?;
+    ensure!(result == 1, "poll: {result}");
+    let seen = fds.map(|entry| (entry.fd, entry.events, entry.revents));
+    let (asked, came) = (libc::POLLOUT, libc::POLLIN);
+    ensure!(
+        seen == [(100, asked, came), (101, asked, 0), (102, asked, 0)],
+        "{seen:?}"
+    );
     Ok(())
 }

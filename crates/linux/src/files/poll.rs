@@ -137,8 +137,30 @@ fn do_poll(task: &Task, fds: UserAddr, count: usize, deadline: Option<Deadline>)
         }
     });
     // As Linux: they are stored whether or not a signal ended the wait.
-    uaccess::write_bytes(fds, list.as_bytes())?;
+    store_events(fds, list)?;
     ready
+}
+
+/// Stores the events that are there, and leaves the rest of each entry as it is, which another
+/// thread may have changed meanwhile. Most entries have had the same before: what is there is read
+/// again, and only what differs is written, with enough entries of each page that memory which
+/// cannot be written to is noticed.
+fn store_events(fds: UserAddr, list: &[PollFd]) -> Result<(), Errno> {
+    let user = UserPtr::<PollFd>::new(fds);
+    let mut there = [PollFd::default(); FEW];
+    for (chunk, entries) in list.chunks(FEW).enumerate() {
+        let first = chunk * FEW;
+        let there = &mut there[..entries.len()];
+        uaccess::read_bytes(user.add(first).addr(), there.as_mut_bytes())?;
+        for (index, (entry, there)) in entries.iter().zip(&*there).enumerate() {
+            if index == 0 || index + 1 == entries.len() || entry.revents != there.revents {
+                let at = user.add(first + index).addr();
+                let revents = at.wrapping_add(core::mem::offset_of!(PollFd, revents));
+                UserPtr::new(revents).write(&entry.revents)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 impl PollFd {
