@@ -55,10 +55,24 @@ pub enum FaultError {
 enum FaultOutcome {
     /// The page is mapped.
     Done,
+    /// The page is mapped, and from now on what it is of is written to.
+    SharedWrite(Arc<Object>),
     /// Something has changed, look again.
     Retry,
     /// This page of this object is to be fetched first.
     NeedsPage((Arc<Object>, u64)),
+}
+
+impl FaultOutcome {
+    /// The outcome after a page of an area was mapped, to be written to or not.
+    fn made_usable(area: &Vma, write: bool) -> Self {
+        match &area.mapped {
+            Some(source) if write && area.is_shared() && source.object.is_file() => {
+                Self::SharedWrite(source.object.clone())
+            }
+            _ => Self::Done,
+        }
+    }
 }
 
 /// Reason why a page could not be put into the page table.
@@ -107,6 +121,12 @@ impl AddressSpace {
                 Some((start, area)) => {
                     match self.fault_in_page(&state, area, va - start, va, access)? {
                         FaultOutcome::Done => return Ok(then()),
+                        FaultOutcome::SharedWrite(object) => {
+                            let result = then();
+                            drop(state);
+                            object.backing.on_shared_write();
+                            return Ok(result);
+                        }
                         FaultOutcome::Retry => continue,
                         FaultOutcome::NeedsPage(source) => Some(source),
                     }
@@ -208,7 +228,7 @@ impl AddressSpace {
                 Ok(if write && !written {
                     FaultOutcome::Retry
                 } else {
-                    FaultOutcome::Done
+                    FaultOutcome::made_usable(area, write)
                 })
             }
             // Another thread was faster, or a CPU remembered what was before.
@@ -287,7 +307,7 @@ impl AddressSpace {
             self.table.replace(va, &page, copy, perm)
         };
         Ok(if done {
-            FaultOutcome::Done
+            FaultOutcome::made_usable(area, true)
         } else {
             FaultOutcome::Retry
         })

@@ -42,6 +42,9 @@ pub trait Backing: Send + Sync {
         Err(Errno::EOPNOTSUPP)
     }
 
+    /// Notes that a program writes to it by a shared mapping (Linux `file_update_time`).
+    fn on_shared_write(&self) {}
+
     /// Where it is noted who maps it, if pages can be taken away again.
     fn reverse_map(&self) -> Option<&ReverseMap> {
         None

@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::{Duration, SystemTime};
 use std::{fs, ptr, slice};
 
@@ -28,6 +29,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("mappings-twice", twice),
     ("mappings-barriers", barriers),
     ("mappings-of-code-can-move", of_code_can_move),
+    ("mappings-set-the-times-of-writes", set_the_times_of_writes),
     ("mappings-that-are-no-stack", of_no_stack),
     ("mappings-that-are-sealed", that_are_sealed),
     ("mappings-protection-up-to-a-hole", protection_up_to_a_hole),
@@ -658,5 +660,42 @@ fn set_the_access_time() -> Result<()> {
     is(call!(SYS_munmap, map, 4096), 0, "munmap")?;
     let read = file.metadata()?.accessed()?;
     ensure!(read > at(1_000_000_000), "it was read at {read:?}");
+    Ok(())
+}
+
+/// Writing by a shared mapping counts as writing to the file, but takes no set-id bits away; by a
+/// private one it is nobody's business.
+fn set_the_times_of_writes() -> Result<()> {
+    let place = Place::new("mappings-writes")?;
+    let path = place.0.join("file");
+    fs::write(&path, vec![b'x'; PAGE])?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o4755))?;
+    let file = File::options().read(true).write(true).open(&path)?;
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(200);
+    file.set_times(fs::FileTimes::new().set_modified(long_ago))?;
+    for (flags, noticed) in [(MAP_PRIVATE, false), (MAP_SHARED, true)] {
+        let map = call!(
+            SYS_mmap,
+            0,
+            PAGE,
+            PROT_READ | PROT_WRITE,
+            flags,
+            file.as_raw_fd(),
+            0
+        );
+        ensure!(map > 0, "mmap: {map}");
+        // SAFETY: a page of this check's own.
+        unsafe { ptr::with_exposed_provenance_mut::<u8>(map as usize).write_volatile(b'y') };
+        is(call!(SYS_msync, map, PAGE, libc::MS_SYNC), 0, "msync")?;
+        let now = file.metadata()?;
+        let changed = (now.ctime(), now.ctime_nsec());
+        let written = (now.mtime(), now.mtime_nsec());
+        ensure!(
+            (now.modified()? != long_ago) == noticed && (written == changed) == noticed,
+            "after a write with flags {flags:#x} it was written at {written:?}, changed at {changed:?}"
+        );
+        ensure!(now.mode() & 0o7777 == 0o4755, "mode {:o}", now.mode());
+        is(call!(SYS_munmap, map, PAGE), 0, "munmap")?;
+    }
     Ok(())
 }

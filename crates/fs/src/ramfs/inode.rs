@@ -505,6 +505,10 @@ impl vm::Backing for RamInode {
         )
     }
 
+    fn on_shared_write(&self) {
+        self.touch_mtime();
+    }
+
     fn reverse_map(&self) -> Option<&vm::ReverseMap> {
         Some(&self.mappings)
     }

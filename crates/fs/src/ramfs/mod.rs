@@ -420,6 +420,14 @@ impl RamInode {
         attr.ctime = Timestamp::now();
     }
 
+    /// After a change of the contents by a mapping, which leaves set-id bits and capabilities.
+    fn touch_mtime(&self) {
+        let now = Timestamp::now();
+        let mut attr = self.attr.lock();
+        attr.mtime = now;
+        attr.ctime = now;
+    }
+
     /// After a change of the contents. A write takes set-id bits, unless the writer keeps them, and
     /// capabilities away.
     fn modified(&self) {
