@@ -30,6 +30,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("mappings-barriers", barriers),
     ("mappings-of-code-can-move", of_code_can_move),
     ("mappings-set-the-times-of-writes", set_the_times_of_writes),
+    ("mappings-of-a-removed-segment", of_a_removed_segment),
     ("mappings-that-are-no-stack", of_no_stack),
     ("mappings-that-are-sealed", that_are_sealed),
     ("mappings-protection-up-to-a-hole", protection_up_to_a_hole),
@@ -698,4 +699,36 @@ fn set_the_times_of_writes() -> Result<()> {
         is(call!(SYS_munmap, map, PAGE), 0, "munmap")?;
     }
     Ok(())
+}
+
+/// A call that remaps all that is left of a removed segment takes it away first, and with it the
+/// segment.
+fn of_a_removed_segment() -> Result<()> {
+    let attach = || -> Result<(i64, i64)> {
+        let id = call!(SYS_shmget, libc::IPC_PRIVATE, 2 * PAGE, 0o600);
+        ensure!(id >= 0, "shmget: {id}");
+        let at = call!(SYS_shmat, id, 0, 0);
+        ensure!(at > 0, "shmat: {at}");
+        Ok((id, at))
+    };
+    let remove = |id: i64| is(call!(SYS_shmctl, id, libc::IPC_RMID, 0), 0, "IPC_RMID");
+    let (id, at) = attach()?;
+    let remap = |at: i64, len: usize| call!(SYS_remap_file_pages, at, len, 0, 0, 0);
+    is(remap(at, 2 * PAGE), 0, "of a segment that is there")?;
+    remove(id)?;
+    is(remap(at, PAGE), 0, "of a part")?;
+    is(call!(SYS_munmap, at, PAGE), 0, "munmap")?;
+    is(call!(SYS_munmap, at as usize + PAGE, PAGE), 0, "munmap")?;
+    let (id, at) = attach()?;
+    let other = call!(SYS_shmat, id, 0, 0);
+    ensure!(other > 0, "a second shmat: {other}");
+    remove(id)?;
+    is(remap(at, 2 * PAGE), 0, "of one that is mapped twice")?;
+    is(call!(SYS_shmdt, other), 0, "shmdt")?;
+    fails(
+        remap(at, 2 * PAGE),
+        libc::EINVAL,
+        "of the last of a segment",
+    )?;
+    fails(call!(SYS_shmdt, at), libc::EINVAL, "shmdt")
 }

@@ -229,7 +229,7 @@ calls! {
     203 sched_setaffinity(Int, Num, Ptr) = [sched::sys_sched_setaffinity];
     204 sched_getaffinity(Int, Num, Ptr) = [sched::sys_sched_getaffinity];
     213 epoll_create(Int) = [poll::sys_epoll_create];
-    216 remap_file_pages(Ptr, Num, Hex, Num, Hex) = [mmap::sys_remap_file_pages]; // partial: goes on when the System V segment is removed
+    216 remap_file_pages(Ptr, Num, Hex, Num, Hex) = [mmap::sys_remap_file_pages];
     217 getdents64(Fd, Ptr, Num) = [dirent::sys_getdents64];
     218 set_tid_address(Ptr) = [pid::sys_set_tid_address];
     219 restart_syscall() = [restart_syscall::sys_restart_syscall];

@@ -20,7 +20,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::mm::mmap;
 use crate::process::namespaces;
-use crate::state::ipc::shm::{Entry, Segment, ShmidDs, with_key};
+use crate::state::ipc::shm::{Entry, SHM_DEST, Segment, ShmidDs, with_key};
 use crate::state::ipc::{
     IPC_CREAT, IPC_EXCL, IPC_INFO, IPC_PRIVATE, IPC_RMID, IPC_SET, IPC_STAT, IpcPerm, READ, WRITE,
     now,
@@ -38,8 +38,7 @@ const SHM_UNLOCK: u32 = 12;
 const SHM_STAT: u32 = 13;
 const SHM_INFO: u32 = 14;
 const SHM_STAT_ANY: u32 = 15;
-/// Marks in the mode that `IPC_STAT` shows: to be removed, locked.
-const SHM_DEST: u32 = 0o1000;
+/// Mark in the mode that `IPC_STAT` shows: locked.
 const SHM_LOCKED: u32 = 0o2000;
 /// Why there is no segment of large pages, of which none are reserved: to whom locking so much
 /// memory is not allowed is told that first.
@@ -165,16 +164,9 @@ pub fn sys_shmat(task: &Task, id: i32, addr: UserAddr, flags: u32) -> SysResult 
 /// `shmdt(2)`: unmaps a segment.
 pub fn sys_shmdt(task: &Task, addr: UserAddr) -> SysResult {
     let space = task.process().require_space()?;
-    let backing = space.backing_at(addr.raw()).ok_or(Errno::EINVAL)?;
-    let known =
-        |segment: &Arc<Segment>| core::ptr::addr_eq(Arc::as_ptr(segment), Arc::as_ptr(&backing));
-    let segment = task
-        .ipc()
-        .segments
-        .all()
-        .into_iter()
-        .map(|(_, segment)| segment)
-        .find(known)
+    let segments = &task.ipc().segments;
+    let segment = segments
+        .mapped_at(&space, addr.raw())
         .ok_or(Errno::EINVAL)?;
     space.munmap(addr.raw(), segment.size)?;
     let mut info = segment.info.lock();

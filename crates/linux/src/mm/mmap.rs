@@ -520,9 +520,16 @@ pub fn sys_remap_file_pages(
     {
         return Err(Errno::EINVAL);
     }
-    space(task)?
-        .remap_file_pages(start, len, first as u64)
-        .map(|()| 0)
+    let space = space(task)?;
+    let segments = &task.ipc().segments;
+    let last = segments.is_last_of_removed(&space, start, len);
+    space.remap_file_pages(start, len, first as u64)?;
+    if last {
+        // Linux takes the old mapping away first, and with it the segment that is to be mapped.
+        space.munmap(start, len)?;
+        return Err(Errno::EINVAL);
+    }
+    Ok(0)
 }
 
 /// `mincore(2)`: stores which pages of a range are in memory, a byte each.

@@ -6,7 +6,7 @@ use core::ops::Range;
 
 use ::task::Mutex;
 use abi::errno::Errno;
-use vm::{Backing, PAGE_SIZE, Page, ReverseMap, ShmemObject};
+use vm::{AddressSpace, Backing, PAGE_SIZE, Page, ReverseMap, ShmemObject};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::state::credentials::Credentials;
@@ -30,6 +30,9 @@ pub struct ShmidDs {
 /// Most bytes and pages of all segments unless somebody says otherwise, which nothing else limits,
 /// either (Linux' `SHMMAX`, `SHMALL`).
 pub(crate) const MAX_BYTES: u64 = u64::MAX - (1 << 24);
+
+/// Bit of a segment's mode: removed, and gone when nobody maps it.
+pub(crate) const SHM_DEST: u32 = 0o1000;
 
 pub(crate) struct Segment {
     pub(crate) _counted: census::Segment,
@@ -102,6 +105,27 @@ impl Segments {
             .iter()
             .filter_map(|(id, entry)| Some((id, entry.segment()?)))
             .collect()
+    }
+
+    /// The segment that a space maps from `addr` on, from its beginning.
+    pub(crate) fn mapped_at(&self, space: &AddressSpace, addr: usize) -> Option<Arc<Segment>> {
+        let backing = space.backing_at(addr)?;
+        let known = |segment: &Arc<Segment>| {
+            core::ptr::addr_eq(Arc::as_ptr(segment), Arc::as_ptr(&backing))
+        };
+        self.all()
+            .into_iter()
+            .map(|(_, segment)| segment)
+            .find(known)
+    }
+
+    /// Whether what a space maps from `addr` on is a segment that was removed, and goes when these
+    /// `len` bytes are mapped no more.
+    pub(crate) fn is_last_of_removed(&self, space: &AddressSpace, addr: usize, len: usize) -> bool {
+        self.mapped_at(space, addr).is_some_and(|segment| {
+            let removed = segment.info.lock().owner.mode & SHM_DEST != 0;
+            removed && segment.attachments() == 1 && len >= segment.size
+        })
     }
 
     pub(crate) fn find(&self, id: i32) -> Result<Arc<Segment>, Errno> {
