@@ -18,6 +18,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("raw-sockets-echo-over-ipv6", echo_v6),
     ("raw-sockets-kinds-are-filtered", kinds_are_filtered),
     ("raw-sockets-of-udp-are-overheard-and-made", udp_packets),
+    ("raw-sockets-put-packets-together", put_packets_together),
     ("raw-sockets-need-a-right", need_a_right),
 ];
 
@@ -334,6 +335,53 @@ fn udp_packets() -> Result<()> {
         &buf[..n]
     );
     Ok(())
+}
+
+/// Parts that are sent with `MSG_MORE` wait, also for other addresses, and go as one packet.
+fn put_packets_together() -> Result<()> {
+    // A protocol that nobody else has; the others hear nothing of each other's.
+    const PROTOCOL: libc::c_int = 253;
+    let (near, far) = (
+        socket(libc::AF_INET, libc::SOCK_RAW, PROTOCOL)?,
+        socket(libc::AF_INET, libc::SOCK_RAW, PROTOCOL)?,
+    );
+    let send = |bytes: &[u8], flags: libc::c_int, last: u8| {
+        let address = raw_v4(Ipv4Addr::new(127, 0, 0, last), 0);
+        // SAFETY: bytes and address are alive during the call.
+        let sent = unsafe {
+            libc::sendto(
+                near.as_raw_fd(),
+                bytes.as_ptr().cast(),
+                bytes.len(),
+                flags,
+                (&raw const address).cast(),
+                mem::size_of_val(&address) as _,
+            )
+        };
+        checked(sent as i32)
+    };
+    let heard = |what: &str, wanted: &[&[u8]]| -> Result<()> {
+        let packets: Vec<Vec<u8>> = rest(&far)
+            .into_iter()
+            .map(|packet| packet[20..].to_vec())
+            .collect();
+        ensure!(packets == wanted, "{what}: heard {packets:?}");
+        Ok(())
+    };
+    ensure!(send(b"one", 0, 1)? == 3, "sent");
+    heard("a whole packet", &[b"one"])?;
+    ensure!(send(b"first ", libc::MSG_MORE, 1)? == 6, "sent");
+    heard("half a packet", &[])?;
+    ensure!(send(b"second ", libc::MSG_MORE, 2)? == 7, "sent");
+    heard("two thirds", &[])?;
+    ensure!(send(b"third", 0, 3)? == 5, "sent");
+    heard("all of it", &[b"first second third"])?;
+    // Too long: nothing of it goes.
+    let long = vec![b'x'; 40_000];
+    ensure!(send(&long, libc::MSG_MORE, 1)? == 40_000, "sent");
+    ensure!(errno(send(&long, 0, 1)) == libc::EMSGSIZE, "too long");
+    ensure!(send(b"two", 0, 1)? == 3, "sent");
+    heard("after one that was too long", &[b"two"])
 }
 
 fn need_a_right() -> Result<()> {

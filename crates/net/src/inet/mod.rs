@@ -5,6 +5,7 @@
 //! it a mapped one.
 
 mod bind_table;
+mod corked;
 mod datagram;
 mod datagram_socket;
 pub(crate) mod frame;

@@ -12,6 +12,7 @@ use fs::Result;
 use linux_raw_sys::net;
 use task::Mutex;
 
+use super::corked::{CorkState, Corked};
 use super::datagram::Datagram;
 use super::datagram_socket::{DatagramProtocol, DatagramReceiver, DatagramSocket, SendParameters};
 use super::frame;
@@ -26,6 +27,8 @@ use crate::socket::{caller_groups, caller_ucred};
 use crate::{Address, Caller, MsgFlags, OptionAccess, OutgoingMessage, Socket, SocketType};
 
 const MAX_DATAGRAM: usize = 65_535;
+/// Bytes of the longest packet of several messages, without IP's header.
+const LONGEST_PACKET: usize = MAX_DATAGRAM - 20;
 /// `IPPROTO_RAW`: programs make the headers, and nothing is received.
 const IPPROTO_RAW: u8 = 255;
 /// The level of the options of these sockets, and of ICMPv6.
@@ -111,6 +114,8 @@ pub struct RawSocket {
     icmp_filter: Mutex<[u32; 8]>,
     /// The offset of the checksum, over IPv6; -1: none.
     checksum_offset: AtomicI32,
+    /// A packet of which more is to come (`MSG_MORE`).
+    corked: Corked,
     this: Weak<Self>,
 }
 
@@ -144,6 +149,7 @@ impl RawSocket {
             state: Mutex::default(),
             icmp_filter: Mutex::default(),
             checksum_offset: AtomicI32::new(if protocol == ICMP6 { ICMP6_SUM } else { -1 }),
+            corked: Corked::default(),
             this: this.clone(),
         });
         stack.raw.sockets.insert(id, &socket);
@@ -248,6 +254,15 @@ impl RawSocket {
         self.is_v4()
             && !self.is_ping
             && (self.protocol == IPPROTO_RAW || self.common.options.is_enabled(IP, net::IP_HDRINCL))
+    }
+
+    /// Sends a packet whose headers programs do not make. What is lost on its way is not told.
+    fn transmit(&self, mut packet: Datagram) -> Result<()> {
+        self.fill_checksum(&mut packet);
+        ip::strip_udp_header(&mut packet).ok_or(Errno::EINVAL)?;
+        let stack = self.common.stack();
+        let _ = stack.network.transmit(stack, packet);
+        Ok(())
     }
 
     fn fill_checksum(&self, packet: &mut Datagram) {
@@ -385,33 +400,47 @@ impl DatagramProtocol for RawSocket {
         let stack = self.common.stack();
         let route = stack.route(to.ip())?;
         let source = sends.source.or(state.local).unwrap_or(route.source);
-        let packet = if self.is_header_included() {
-            ip::parse_ipv4_packet(message.data, to.ip(), source, route.interface_index)
-                .ok_or(Errno::EINVAL)?
+        if self.is_header_included() {
+            let packet =
+                ip::parse_ipv4_packet(message.data, to.ip(), source, route.interface_index)
+                    .ok_or(Errno::EINVAL)?;
+            self.receiver
+                .queue_tx_timestamps(&message.control, || frame::frame(&packet));
+            // What is lost on its way is not told.
+            let _ = stack.network.transmit(stack, packet);
+            return Ok(len);
+        }
+        // An echo request is always whole.
+        let cork = if flags.contains(MsgFlags::MORE) && !self.is_ping {
+            CorkState::Waits
         } else {
-            let mut packet = Datagram {
-                from: SocketAddr::new(source, 0),
-                to: SocketAddr::new(to.ip(), 0),
-                protocol: self.protocol,
-                interface_index: route.interface_index,
-                ttl: sends.hop_limit as u8,
-                tos: sends.traffic_class as u8,
-                timestamp_ns: 0,
-                drops: 0,
-                data: if self.is_ping {
-                    self.echo_request(message.data)?
-                } else {
-                    message.data.to_vec()
-                },
-            };
-            self.fill_checksum(&mut packet);
-            ip::strip_udp_header(&mut packet).ok_or(Errno::EINVAL)?;
-            packet
+            CorkState::Goes
+        };
+        // It goes where its first part was to go.
+        if let Some(result) = self.corked.append(message.data, LONGEST_PACKET, cork) {
+            result?.map_or(Ok(()), |whole| self.transmit(whole))?;
+            return Ok(len);
+        }
+        let packet = Datagram {
+            from: SocketAddr::new(source, 0),
+            to: SocketAddr::new(to.ip(), 0),
+            protocol: self.protocol,
+            interface_index: route.interface_index,
+            ttl: sends.hop_limit as u8,
+            tos: sends.traffic_class as u8,
+            timestamp_ns: 0,
+            drops: 0,
+            data: if self.is_ping {
+                self.echo_request(message.data)?
+            } else {
+                fallible::copy_of(message.data)?
+            },
         };
         self.receiver
             .queue_tx_timestamps(&message.control, || frame::frame(&packet));
-        // What is lost on its way is not told.
-        let _ = stack.network.transmit(stack, packet);
+        self.corked
+            .hold(packet, cork)
+            .map_or(Ok(()), |whole| self.transmit(whole))?;
         Ok(len)
     }
 
@@ -484,6 +513,8 @@ impl DatagramProtocol for RawSocket {
         } else {
             census::released(self.tables().raw_count.fetch_sub(1, Ordering::AcqRel), 1);
         }
+        let corked = self.corked.take();
+        drop(corked);
         self.receiver.close();
     }
 }

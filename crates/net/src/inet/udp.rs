@@ -6,7 +6,6 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use abi::errno::Errno;
-use fallible::TryExtend;
 use fs::Result;
 use linux_raw_sys::net;
 use task::Mutex;
@@ -14,6 +13,7 @@ use task::Mutex;
 use super::bind_table::{
     BindAddress, BindTable, Bindable, PortBinding, ReusePolicy, reuseport_hash,
 };
+use super::corked::{CorkState, Corked};
 use super::datagram::Datagram;
 use super::datagram_socket::{DatagramProtocol, DatagramReceiver, DatagramSocket, SendParameters};
 use super::inet_socket::{Family, InetSocket};
@@ -132,7 +132,7 @@ pub struct UdpSocket {
     /// The peer's address.
     peer: Mutex<Option<SocketAddr>>,
     /// A datagram of which more is to come (`MSG_MORE`, `UDP_CORK`).
-    corked: Mutex<Option<Datagram>>,
+    corked: Corked,
     this: Weak<UdpSocket>,
 }
 
@@ -161,7 +161,7 @@ impl UdpSocket {
             receiver: DatagramReceiver::new(stack.core.clone()),
             state: Mutex::default(),
             peer: Mutex::new(None),
-            corked: Mutex::new(None),
+            corked: Corked::default(),
             this: this.clone(),
         });
         stack.udp.sockets.insert(id, &socket);
@@ -243,36 +243,12 @@ impl UdpSocket {
         }
     }
 
-    /// Adds to the datagram of which more was to come, if there is one, and sends it unless it is
-    /// to wait (`corks`).
-    fn append_to_corked(&self, data: &[u8], corks: bool) -> Option<Result<usize>> {
-        let mut corked = self.corked.lock();
-        let datagram = corked.as_mut()?;
-        let result = if datagram.data.len() + data.len() > self.longest() {
-            Err(Errno::EMSGSIZE)
+    /// Whether what is sent with these flags waits for more.
+    fn cork_state(&self, flags: MsgFlags) -> CorkState {
+        if flags.contains(MsgFlags::MORE) || self.common.options.is_enabled(UDP, UDP_CORK) {
+            CorkState::Waits
         } else {
-            datagram.data.try_extend(data)
-        };
-        // Without all of its parts it is worth nothing.
-        let whole = if result.is_err() || !corks {
-            corked.take()
-        } else {
-            None
-        };
-        drop(corked);
-        Some(result.map(|()| {
-            if let Some(datagram) = whole {
-                self.transmit(datagram);
-            }
-            data.len()
-        }))
-    }
-
-    /// Sends the datagram of which more was to come.
-    fn push_corked(&self) {
-        let datagram = self.corked.lock().take();
-        if let Some(datagram) = datagram {
-            self.transmit(datagram);
+            CorkState::Goes
         }
     }
 
@@ -419,7 +395,7 @@ impl DatagramProtocol for UdpSocket {
     }
 
     fn check_message(&self, to: Option<&Address>, length: usize, flags: MsgFlags) -> Result<()> {
-        if self.corked.lock().is_some() && length <= MAX_DATAGRAM {
+        if self.corked.is_some() && length <= MAX_DATAGRAM {
             return Ok(());
         }
         self.source_and_destination(to, length, flags).map(drop)
@@ -427,13 +403,17 @@ impl DatagramProtocol for UdpSocket {
 
     fn send(&self, message: OutgoingMessage<'_>, flags: MsgFlags) -> Result<usize> {
         let len = message.data.len();
-        let corks = flags.contains(MsgFlags::MORE) || self.common.options.is_enabled(UDP, UDP_CORK);
         // It goes where its first part was to go.
         if len <= MAX_DATAGRAM
             && !flags.contains(MsgFlags::OOB)
-            && let Some(result) = self.append_to_corked(message.data, corks)
+            && let Some(result) =
+                self.corked
+                    .append(message.data, self.longest(), self.cork_state(flags))
         {
-            return result;
+            if let Some(whole) = result? {
+                self.transmit(whole);
+            }
+            return Ok(len);
         }
         let (mut from, to) =
             self.source_and_destination(message.to.map(|(_, address)| address), len, flags)?;
@@ -467,31 +447,31 @@ impl DatagramProtocol for UdpSocket {
         };
         self.receiver
             .queue_tx_timestamps(&message.control, || frame::frame(&datagram));
-        if corks {
-            *self.corked.lock() = Some(datagram);
-        } else {
-            self.transmit(datagram);
+        if let Some(whole) = self.corked.hold(datagram, self.cork_state(flags)) {
+            self.transmit(whole);
         }
         Ok(len)
     }
 
     fn set_option(&self, level: u32, option: u32, value: &[u8]) -> Result<()> {
         options::set(&self.common, None, self.is_bound(), level, option, value)?;
-        if (level, option) == (UDP, UDP_CORK) && !self.common.options.is_enabled(UDP, UDP_CORK) {
-            self.push_corked();
+        if (level, option) == (UDP, UDP_CORK)
+            && !self.common.options.is_enabled(UDP, UDP_CORK)
+            && let Some(whole) = self.corked.take()
+        {
+            self.transmit(whole);
         }
         Ok(())
     }
 
     fn send_queue_bytes(&self) -> usize {
-        let corked = self.corked.lock();
-        corked.as_ref().map_or(0, |datagram| datagram.data.len())
+        self.corked.bytes()
     }
 
     fn close(&self) {
         self.common.stack().udp.sockets.remove(self.common.id);
         let binding = self.state.lock().binding.take();
-        let corked = self.corked.lock().take();
+        let corked = self.corked.take();
         drop((binding, corked));
         self.receiver.close();
     }
