@@ -31,6 +31,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("inet-binding-rules", binding_rules),
     ("inet-reuseport-shares", reuseport_shares),
     ("inet-both-families", both_families),
+    ("inet-becomes-ipv4", becomes_ipv4),
     ("inet-ephemeral-ports-differ", ephemeral_ports_differ),
     ("inet-options", options),
     ("inet-tcp-info", tcp_info),
@@ -570,6 +571,59 @@ fn both_families() -> Result<()> {
     );
     datagrams.send_to(b"y", from)?;
     sender.recv_from(&mut [0; 4])?;
+    Ok(())
+}
+
+/// A socket of IPv6 that talks to an IPv4 address can be made one of IPv4.
+fn becomes_ipv4() -> Result<()> {
+    const IPV6_ADDRFORM: libc::c_int = 1;
+    let (v4, v6) = (libc::AF_INET, libc::AF_INET6);
+    let form = |fd: &_, family: libc::c_int| set(fd, libc::IPPROTO_IPV6, IPV6_ADDRFORM, &family);
+    let domain = |fd: &_| get(fd, libc::SOL_SOCKET, libc::SO_DOMAIN);
+    let listener = TcpListener::bind((LOCAL, 0))?;
+    let there = TcpListener::bind((Ipv6Addr::LOCALHOST, 0))?;
+    let (port, there) = (listener.local_addr()?.port(), there.local_addr()?.port());
+    for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM] {
+        let fd = socket(v6, kind)?;
+        ensure!(errno(form(&fd, v6)) == libc::EINVAL, "another family");
+        ensure!(errno(form(&fd, v4)) == libc::ENOTCONN, "not connected");
+        ensure!(
+            errno(get(&fd, libc::IPPROTO_IPV6, IPV6_ADDRFORM)) == libc::ENOTCONN,
+            "read while not connected"
+        );
+        with_v6(&fd, Ipv6Addr::LOCALHOST, there, libc::connect)?;
+        ensure!(errno(form(&fd, v4)) == libc::EADDRNOTAVAIL, "of IPv6");
+        let fd = socket(v6, kind)?;
+        with_v6(&fd, LOCAL.to_ipv6_mapped(), port, libc::connect)?;
+        ensure!(
+            get(&fd, libc::IPPROTO_IPV6, IPV6_ADDRFORM)? == v6,
+            "the family before"
+        );
+        form(&fd, v4)?;
+        ensure!(domain(&fd)? == v4, "domain {}", domain(&fd)?);
+        let (mut address, mut len) = ([0u8; 28], 28);
+        // SAFETY: room for any address, and its length.
+        checked(unsafe {
+            libc::getpeername(fd.as_raw_fd(), address.as_mut_ptr().cast(), &raw mut len)
+        })?;
+        ensure!(
+            len == 16
+                && address[..2] == (v4 as u16).to_ne_bytes()
+                && address[4..8] == [127, 0, 0, 1],
+            "the peer is {address:?}"
+        );
+        ensure!(
+            errno(form(&fd, v4)) == libc::ENOPROTOOPT,
+            "it has options of IPv6 still"
+        );
+        if kind == libc::SOCK_STREAM {
+            let (mut server, _) = listener.accept()?;
+            send(&fd, b"text", 0)?;
+            let mut text = [0; 4];
+            server.read_exact(&mut text)?;
+            ensure!(&text == b"text", "{text:?}");
+        }
+    }
     Ok(())
 }
 

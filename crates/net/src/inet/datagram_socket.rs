@@ -336,7 +336,7 @@ impl<T: DatagramProtocol> FileOps for DatagramSocket<T> {
 
 impl<T: DatagramProtocol> SocketOps for DatagramSocket<T> {
     fn family(&self) -> u32 {
-        self.0.common().family.number()
+        self.0.common().family().number()
     }
 
     fn socket_type(&self) -> SocketType {
@@ -584,7 +584,7 @@ fn add_control_messages(common: &InetSocket, datagram: &Datagram, told: &mut Vec
             ));
         }
     }
-    if common.family == Family::V6 {
+    if common.family() == Family::V6 {
         let older = wanted(IPV6, net::IPV6_2292PKTINFO);
         if older || wanted(IPV6, net::IPV6_RECVPKTINFO) {
             let ip = match datagram.to.ip() {

@@ -43,7 +43,8 @@ impl Family {
 
 /// The state that sockets of all transports have.
 pub(super) struct InetSocket {
-    pub(super) family: Family,
+    /// Whether it is an `AF_INET6` socket, as it was made and may not stay.
+    is_v6: AtomicBool,
     pub(super) id: u64,
     /// The number of the file, and of the user who made it, for listings.
     pub(super) ino: AtomicU64,
@@ -56,13 +57,39 @@ impl InetSocket {
     pub(super) fn new(stack: &Arc<InetStack>, family: Family) -> Self {
         let v6_only = stack.core.sysctls.bindv6only.as_usize() != 0;
         Self {
-            family,
+            is_v6: AtomicBool::new(family == Family::V6),
             id: stack.next_id(),
             ino: AtomicU64::new(0),
             uid: caller_ucred().uid,
             options: InetOptions::new(stack.clone()),
             v6_only: AtomicBool::new(v6_only),
         }
+    }
+
+    pub(super) fn family(&self) -> Family {
+        if self.is_v6.load(Ordering::Relaxed) {
+            Family::V6
+        } else {
+            Family::V4
+        }
+    }
+
+    /// Makes an `AF_INET6` socket that talks to an IPv4 address one of `AF_INET`
+    /// (`IPV6_ADDRFORM`).
+    ///
+    /// # Errors
+    /// `EINVAL` for another family, `ENOTCONN`, `EADDRNOTAVAIL` if it talks to an IPv6 address.
+    pub(super) fn set_address_form(&self, value: &[u8], peer: Option<SocketAddr>) -> Result<()> {
+        let family = value.first_chunk().map(|word| u32::from_ne_bytes(*word));
+        if family != Some(net::AF_INET) {
+            return Err(Errno::EINVAL);
+        }
+        let peer = peer.ok_or(Errno::ENOTCONN)?;
+        if self.is_v6_only() || peer.is_ipv6() {
+            return Err(Errno::EADDRNOTAVAIL);
+        }
+        self.is_v6.store(false, Ordering::Relaxed);
+        Ok(())
     }
 
     pub(super) fn stack(&self) -> &Arc<InetStack> {
@@ -87,7 +114,7 @@ impl InetSocket {
             .into_iter()
             .collect();
         Ok(
-            entry.into_received(self.family == Family::V6, limit, control, |address| {
+            entry.into_received(self.family() == Family::V6, limit, control, |address| {
                 self.user_address(address)
             }),
         )
@@ -99,7 +126,7 @@ impl InetSocket {
 
     /// An address as programs see it through this socket.
     pub(super) fn user_address(&self, address: SocketAddr) -> Address {
-        Address::Inet(match (self.family, address.ip()) {
+        Address::Inet(match (self.family(), address.ip()) {
             (Family::V6, IpAddr::V4(ip)) => {
                 SocketAddr::new(ip.to_ipv6_mapped().into(), address.port())
             }
@@ -112,7 +139,7 @@ impl InetSocket {
     /// # Errors
     /// `EINVAL`, `EAFNOSUPPORT`.
     pub(super) fn check_address(&self, address: &Address) -> Result<SocketAddr> {
-        match (self.family, address) {
+        match (self.family(), address) {
             (Family::V4, Address::Inet(SocketAddr::V4(_)))
             | (Family::V6, Address::Inet(SocketAddr::V6(_))) => {
                 let Address::Inet(address) = address else {
@@ -132,7 +159,7 @@ impl InetSocket {
     pub(super) fn destination(&self, address: &Address) -> Result<SocketAddr> {
         let meant = self.check_address(address)?;
         let ip = match meant.ip() {
-            IpAddr::V4(_) if self.family == Family::V6 && self.is_v6_only() => {
+            IpAddr::V4(_) if self.family() == Family::V6 && self.is_v6_only() => {
                 return Err(Errno::ENETUNREACH);
             }
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -159,7 +186,7 @@ impl InetSocket {
     ) -> Result<SocketAddr> {
         let meant = self.check_address(address)?;
         let ip = meant.ip();
-        let mapped = self.family == Family::V6 && ip.is_ipv4();
+        let mapped = self.family() == Family::V6 && ip.is_ipv4();
         let anywhere = ip.is_unspecified() || ip.is_multicast() || self.can_nonlocal_bind();
         if (mapped && self.is_v6_only()) || !(anywhere || self.stack().is_local_address(ip)) {
             return Err(Errno::EADDRNOTAVAIL);

@@ -4,7 +4,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -174,7 +174,7 @@ impl InetOptions {
 fn has_level(common: &InetSocket, transport: Transport, level: u32) -> bool {
     match level {
         IP => true,
-        IPV6 => common.family == Family::V6,
+        IPV6 => common.family() == Family::V6,
         TCP => transport == Transport::Tcp,
         UDP | UDP_LITE => transport == Transport::Datagram,
         _ => false,
@@ -261,6 +261,18 @@ pub(super) fn get(
         }
     };
     Ok(value.to_ne_bytes().to_vec())
+}
+
+/// The value of `IPV6_ADDRFORM` of a socket that talks to `peer`.
+///
+/// # Errors
+/// `ENOPROTOOPT` if it is no `AF_INET6` socket, `ENOTCONN`.
+pub(super) fn address_form(common: &InetSocket, peer: Option<SocketAddr>) -> Result<Vec<u8>> {
+    if common.family() == Family::V4 {
+        return Err(Errno::ENOPROTOOPT);
+    }
+    peer.ok_or(Errno::ENOTCONN)?;
+    Ok(common.family().number().to_ne_bytes().to_vec())
 }
 
 /// Sets an option. `bound` tells whether the socket has an address.

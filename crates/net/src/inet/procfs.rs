@@ -79,9 +79,9 @@ impl<'a> Row<'a> {
 
 /// Adds the line of a socket to a list.
 fn write_row(to: &mut Text, number: usize, row: &Row<'_>) -> Result<(), Errno> {
-    let v6 = row.common.family == Family::V6;
+    let v6 = row.common.family() == Family::V6;
     let (local, remote) = row.addresses;
-    let remote = remote.unwrap_or(row.common.family.unspecified_address());
+    let remote = remote.unwrap_or(row.common.family().unspecified_address());
     let (sending, receiving) = row.queues;
     let (uid, ino) = (row.common.uid, row.common.ino.load(Ordering::Relaxed));
     writeln!(
@@ -121,7 +121,7 @@ pub fn tcp(stack: &InetStack, family: Family) -> Result<String, Errno> {
     let sockets = stack.tcp.sockets.all();
     let of_family = sockets
         .iter()
-        .filter(|socket| socket.common.family == family);
+        .filter(|socket| socket.common.family() == family);
     // A socket without an address is not listed.
     for (number, socket) in of_family
         .filter(|socket| socket.addresses().0.port() != 0)
@@ -173,7 +173,7 @@ fn list_udp(
     let sockets = stack.udp.sockets.all();
     let of_family = sockets
         .iter()
-        .filter(|socket| socket.common.family == family && is_listed(socket));
+        .filter(|socket| socket.common.family() == family && is_listed(socket));
     for (number, socket) in of_family
         .filter(|socket| socket.addresses().0.port() != 0)
         .enumerate()
@@ -207,7 +207,7 @@ fn list_raw(
     let v6 = family == Family::V6;
     let mut text = header(v6, " ref pointer drops")?;
     let sockets = stack.raw.sockets.all();
-    let meant = |socket: &&Arc<RawSocket>| socket.common.family == family && is_listed(socket);
+    let meant = |socket: &&Arc<RawSocket>| socket.common.family() == family && is_listed(socket);
     for socket in sockets.iter().filter(meant) {
         let number = socket.addresses().0.port().into();
         write_row(&mut text, number, &Row::of_datagrams(&**socket))?;
@@ -242,10 +242,10 @@ impl InetDiagEntry {
         queues: (usize, usize),
     ) -> Self {
         Self {
-            family: common.family.number(),
+            family: common.family().number(),
             state,
             local: addresses.0,
-            remote: addresses.1.unwrap_or(common.family.unspecified_address()),
+            remote: addresses.1.unwrap_or(common.family().unspecified_address()),
             id: common.id,
             queues,
             uid: common.uid,

@@ -43,17 +43,17 @@ pub fn sockstat6(stack: &InetStack) -> String {
     let tcp = stack.tcp.sockets.all();
     let tcp = tcp
         .iter()
-        .filter(|socket| is_v6(socket.common.family))
+        .filter(|socket| is_v6(socket.common.family()))
         .count();
     let udp = stack.udp.sockets.all();
     let udp = udp
         .iter()
-        .filter(|socket| is_v6(socket.common.family))
+        .filter(|socket| is_v6(socket.common.family()))
         .count();
     let raw = stack.raw.sockets.all();
     let raw = raw
         .iter()
-        .filter(|socket| is_v6(socket.common.family))
+        .filter(|socket| is_v6(socket.common.family()))
         .count();
     let mut text = String::new();
     let _ = writeln!(

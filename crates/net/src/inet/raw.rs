@@ -178,7 +178,7 @@ impl RawSocket {
     }
 
     fn is_v4(&self) -> bool {
-        self.common.family == Family::V4
+        self.common.family() == Family::V4
     }
 
     fn matches(&self, packet: &Datagram) -> bool {
@@ -321,7 +321,7 @@ impl DatagramProtocol for RawSocket {
             SocketAddr::new(
                 state
                     .local
-                    .unwrap_or(self.common.family.unspecified_address().ip()),
+                    .unwrap_or(self.common.family().unspecified_address().ip()),
                 port,
             ),
             state.peer,

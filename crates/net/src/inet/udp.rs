@@ -196,7 +196,7 @@ impl UdpSocket {
         let mut state = self.state.lock();
         if state.binding.is_none() {
             let address = BindAddress::new(
-                self.common.family.unspecified_address().ip(),
+                self.common.family().unspecified_address().ip(),
                 self.common.is_v6_only(),
             );
             state.binding = Some(self.bind_port(address, 0)?);
@@ -204,7 +204,7 @@ impl UdpSocket {
         Ok(state
             .binding
             .as_ref()
-            .map_or(self.common.family.unspecified_address(), |binding| {
+            .map_or(self.common.family().unspecified_address(), |binding| {
                 binding.address
             }))
     }
@@ -236,7 +236,7 @@ impl UdpSocket {
 
     /// Bytes of the longest datagram.
     fn longest(&self) -> usize {
-        if self.common.family == Family::V4 {
+        if self.common.family() == Family::V4 {
             LONGEST_V4
         } else {
             LONGEST_V6
@@ -284,7 +284,7 @@ impl UdpSocket {
     fn wants_errors(&self) -> bool {
         let options = &self.common.options;
         options.is_enabled(IP, net::IP_RECVERR)
-            || (self.common.family == Family::V6 && options.is_enabled(IPV6, net::IPV6_RECVERR))
+            || (self.common.family() == Family::V6 && options.is_enabled(IPV6, net::IPV6_RECVERR))
     }
 
     /// The route to a destination; to a group it is through the interface that was chosen for it.
@@ -301,7 +301,7 @@ impl UdpSocket {
 
     /// A program's address; an `AF_INET6` socket takes those of `AF_INET`, too.
     fn destination(&self, address: &Address) -> Result<SocketAddr> {
-        let to = match (self.common.family, address) {
+        let to = match (self.common.family(), address) {
             (Family::V6, Address::Inet(SocketAddr::V4(v4))) => {
                 let mapped = SocketAddr::new(v4.ip().to_ipv6_mapped().into(), v4.port());
                 self.common.destination(&Address::Inet(mapped))?
@@ -339,7 +339,7 @@ impl DatagramProtocol for UdpSocket {
             .lock()
             .binding
             .as_ref()
-            .map_or(self.common.family.unspecified_address(), |binding| {
+            .map_or(self.common.family().unspecified_address(), |binding| {
                 binding.address
             });
         (local, *self.peer.lock())
@@ -453,7 +453,17 @@ impl DatagramProtocol for UdpSocket {
         Ok(len)
     }
 
+    fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {
+        if (level, option) == (IPV6, net::IPV6_ADDRFORM) {
+            return options::address_form(&self.common, self.addresses().1);
+        }
+        options::get(&self.common, None, level, option)
+    }
+
     fn set_option(&self, level: u32, option: u32, value: &[u8]) -> Result<()> {
+        if (level, option) == (IPV6, net::IPV6_ADDRFORM) && self.common.family() == Family::V6 {
+            return self.common.set_address_form(value, self.addresses().1);
+        }
         options::set(&self.common, None, self.is_bound(), level, option, value)?;
         if (level, option) == (UDP, UDP_CORK)
             && !self.common.options.is_enabled(UDP, UDP_CORK)

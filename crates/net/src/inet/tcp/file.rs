@@ -10,7 +10,8 @@ use linux_raw_sys::net;
 
 use super::{Connection, TcpSocket, reset_as_eof, reset_by_peer};
 use crate::inet::bind_table::BindAddress;
-use crate::inet::option_table::TCP;
+use crate::inet::inet_socket::Family;
+use crate::inet::option_table::{IPV6, TCP};
 use crate::inet::options;
 use crate::socket::byte_stream::Senders;
 use crate::socket::endpoint::{FIN_RECEIVED, RCV_SHUTDOWN, SEND_SHUTDOWN};
@@ -111,7 +112,7 @@ impl FileOps for TcpSocket {
 
 impl SocketOps for TcpSocket {
     fn family(&self) -> u32 {
-        self.common.family.number()
+        self.common.family().number()
     }
 
     fn socket_type(&self) -> SocketType {
@@ -320,10 +321,16 @@ impl SocketOps for TcpSocket {
     }
 
     fn option(&self, level: u32, option: u32) -> Result<Vec<u8>> {
+        if (level, option) == (IPV6, net::IPV6_ADDRFORM) {
+            return options::address_form(&self.common, self.addresses().1);
+        }
         options::get(&self.common, Some(self), level, option)
     }
 
     fn set_option(&self, level: u32, option: u32, value: &[u8]) -> Result<()> {
+        if (level, option) == (IPV6, net::IPV6_ADDRFORM) && self.common.family() == Family::V6 {
+            return self.common.set_address_form(value, self.addresses().1);
+        }
         let bound = self.state.lock().binding.is_some();
         options::set(&self.common, Some(self), bound, level, option, value)?;
         if level == TCP {

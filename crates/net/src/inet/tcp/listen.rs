@@ -94,7 +94,7 @@ impl TcpSocket {
 
     /// The server's side of a connection.
     pub(super) fn create_child(&self, request: &ConnectRequest) -> Arc<Self> {
-        let common = InetSocket::new(self.common.stack(), self.common.family);
+        let common = InetSocket::new(self.common.stack(), self.common.family());
         common.options.inherit_from(&self.common.options);
         let endpoint = Arc::new(TcpEndpoint::new(Arc::new(self.endpoint.options.inherit())));
         let server = Self::with_endpoint(common, endpoint);
@@ -154,7 +154,7 @@ impl TcpSocket {
         }
         if state.binding.is_none() {
             let address = BindAddress::new(
-                self.common.family.unspecified_address().ip(),
+                self.common.family().unspecified_address().ip(),
                 self.common.is_v6_only(),
             );
             state.binding = Some(self.bind_port(address, 0)?);

@@ -204,7 +204,7 @@ impl TcpSocket {
             state
                 .binding
                 .as_ref()
-                .map_or(self.common.family.unspecified_address(), |binding| {
+                .map_or(self.common.family().unspecified_address(), |binding| {
                     binding.address
                 }),
             state.connecting,
